@@ -16,6 +16,10 @@
 #ifndef ABI_BUCKET_H
 #define ABI_BUCKET_H
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <string.h>
 
 #include "engine/abi/page.h"
@@ -110,6 +114,26 @@ static inline struct bucket bucket_load(const struct bucket *shared)
 	shm_fence_load();
 	return after;
 }
+
+/* The entries of a private copy of a bucket that have the tag, a bit each. */
+static inline uint32_t bucket_match(const struct bucket *b, uint32_t tag)
+{
+#if defined(__SSE2__)
+	const __m128i *e = (const __m128i *)(const void *)b->entry;
+	__m128i low = _mm_unpacklo_epi32(_mm_load_si128(&e[0]), _mm_load_si128(&e[1]));
+	__m128i high = _mm_unpacklo_epi32(_mm_load_si128(&e[2]), _mm_load_si128(&e[3]));
+	__m128i equal = _mm_cmpeq_epi32(_mm_unpacklo_epi64(low, high), _mm_set1_epi32((int)tag));
+
+	return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(equal));
+#else
+	uint32_t found = 0;
+
+	for (unsigned k = 0; k < BUCKET_ENTRIES; k++)
+		found |= (uint32_t)(b->entry[k].tag == tag) << k;
+	return found;
+#endif
+}
+static_assert(offsetof(struct dir_entry, tag) == 0 && BUCKET_ENTRIES == 4, "see bucket_match()");
 
 static inline bool bucket_has_empty(const struct bucket *b)
 {

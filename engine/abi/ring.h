@@ -344,37 +344,56 @@ static inline void *ring_slot_new(struct ring_producer *p, uint32_t i)
 	return i ? p->slots + ring_at(p->capacity, p->slot_bytes, p->tail + i) : (void *)p->first;
 }
 
+/* The turn of the i-th unpublished entry, where it stands in the entry's second word. */
+static inline uint64_t ring_turn_new(uint32_t capacity, const struct ring_producer *p, uint32_t i)
+{
+	return ring_turn(capacity, p->tail + i) << RING_TURN_SHIFT;
+}
+
+/*
+ * ring_publish() for a producer that has stored the turns (ring_turn_new()) of all entries but the
+ * first itself: they are part of the second words that it wrote. `capacity` and `slot_bytes` are
+ * those of the ring; if they are constants, so is most of the work.
+ */
+static inline void ring_publish_turned(
+	struct ring_producer *p, uint32_t capacity, uint32_t slot_bytes, uint32_t n)
+{
+	size_t at = ring_at(capacity, slot_bytes, p->tail);
+	uint64_t *slot = (uint64_t *)(void *)(p->slots + at);
+
+	if (slot_bytes == RING_SLOT_BYTES_MAX) /* a constant: the copy is a few moves */
+		memcpy(&slot[2], &p->first[2], RING_SLOT_BYTES_MAX - 16);
+	else
+		for (uint32_t k = 2; k < slot_bytes / 8; k++)
+			slot[k] = p->first[k];
+	slot[0] = p->first[0];
+	shm_store_release64(&slot[1], ring_word(p->first[1], ring_turn(capacity, p->tail)));
+	p->tail += n;
+}
+
 /*
  * Publishes n >= 1 entries. The first entry's turn is stored last, with release; a consumer that
  * sees it (acquire in ring_look()) also sees the other n - 1 entries.
  */
 static inline void ring_publish(struct ring_producer *p, uint32_t n)
 {
-	size_t at = ring_at(p->capacity, p->slot_bytes, p->tail);
-	uint64_t *slot = (uint64_t *)(void *)(p->slots + at);
-
 	for (uint32_t i = 1; i < n; i++) {
 		uint64_t *other = ring_slot_new(p, i);
 
 		shm_store64(&other[1], ring_word(other[1], ring_turn(p->capacity, p->tail + i)));
 	}
-	if (p->slot_bytes == RING_SLOT_BYTES_MAX) /* a constant: the copy is a few moves */
-		memcpy(&slot[2], &p->first[2], RING_SLOT_BYTES_MAX - 16);
-	else
-		for (uint32_t k = 2; k < p->slot_bytes / 8; k++)
-			slot[k] = p->first[k];
-	slot[0] = p->first[0];
-	shm_store_release64(&slot[1], ring_word(p->first[1], ring_turn(p->capacity, p->tail)));
-	p->tail += n;
+	ring_publish_turned(p, p->capacity, p->slot_bytes, n);
 }
 
 /*
  * Looks for up to `most` filled entries after those already seen. Returns the number of entries
- * filled and not released. The acquire pairs with the release of ring_publish().
+ * filled and not released. The acquire pairs with the release of ring_publish(). `capacity` and
+ * `slot_bytes` are those of the ring, as in ring_publish_turned().
  */
-static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
+static inline int32_t ring_look_of(
+	struct ring_consumer *c, uint32_t capacity, uint32_t slot_bytes, uint32_t most)
 {
-	uint32_t capacity = c->capacity, slot_bytes = c->slot_bytes, index = c->tail_seen;
+	uint32_t index = c->tail_seen;
 	uint32_t unseen = capacity - (index - c->head);
 	uint32_t end = index + (most < unseen ? most : unseen);
 
@@ -389,6 +408,18 @@ static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
 	return (int32_t)(index - c->head);
 }
 
+static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
+{
+	return ring_look_of(c, c->capacity, c->slot_bytes, most);
+}
+
+/* ring_ready() of a ring with this geometry. */
+static inline int32_t ring_ready_of(struct ring_consumer *c, uint32_t capacity, uint32_t slot_bytes)
+{
+	return c->tail_seen != c->head ? (int32_t)(c->tail_seen - c->head)
+				       : ring_look_of(c, capacity, slot_bytes, RING_LOOK);
+}
+
 /*
  * Returns a number of filled entries; 0 only if there are none. Looks for new ones only if it knows
  * of none, and then for at most RING_LOOK, so a group of entries that were published together can
@@ -396,8 +427,7 @@ static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
  */
 static inline int32_t ring_ready(struct ring_consumer *c)
 {
-	return c->tail_seen != c->head ? (int32_t)(c->tail_seen - c->head)
-				       : ring_look(c, RING_LOOK);
+	return ring_ready_of(c, c->capacity, c->slot_bytes);
 }
 
 /* Returns the number of all filled entries. */

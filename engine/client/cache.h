@@ -16,6 +16,11 @@
 #include <emmintrin.h>
 #endif
 
+static inline bool location_equal(const struct location *a, const struct location *b)
+{
+	return a->ref == b->ref && a->place == b->place && a->generation == b->generation;
+}
+
 static inline uint32_t cache_index(const struct page_key *key)
 {
 	return (uint32_t)(key->word[0] ^ key->word[1]) & (CACHE_SETS - 1);
@@ -56,6 +61,12 @@ static inline uint32_t cache_ways(const struct cache_set *set, uint16_t tag)
 }
 static_assert(sizeof(((struct cache_set *)0)->tag) == 16, "the tags are one vector");
 
+/* False: the set does not have the key. */
+static inline bool cache_has_tag(const struct cache_set *set, const struct page_key *key)
+{
+	return cache_ways(set, cache_tag(key));
+}
+
 /* Returns the key's way in its set; CACHE_WAYS: the cache does not have the key. */
 static inline uint32_t cache_way(const struct cache_set *set, const struct page_key *key)
 {
@@ -66,6 +77,27 @@ static inline uint32_t cache_way(const struct cache_set *set, const struct page_
 			return way;
 	}
 	return CACHE_WAYS;
+}
+
+/* The key's entry in its set, and its way; NULL: the set does not have the key. */
+static inline const struct cache_entry *cache_entry_in(
+	const struct cache_set *set, const struct page_key *key, uint32_t *ret_way)
+{
+	uint32_t ways = cache_ways(set, cache_tag(key)), way;
+	const struct cache_entry *e;
+
+	if (unlikely(!ways))
+		return NULL;
+	way = (uint32_t)__builtin_ctz(ways);
+
+	/* nearly always, only the key itself has its tag */
+	e = (const struct cache_entry *)(const void *)((const char *)set->entry +
+						       way * (sizeof(*e) / 2));
+	*ret_way = way / 2;
+	if (likely(page_key_equal(&e->key, key)))
+		return e;
+	*ret_way = cache_way(set, key);
+	return *ret_way < CACHE_WAYS ? &set->entry[*ret_way] : NULL;
 }
 
 /* The key's entry; NULL: the cache does not have the key. */
@@ -81,29 +113,39 @@ static inline struct cache_entry *cache_find(
 /* The way that the next new key of the set takes: an unused one, or else the oldest. */
 static inline uint32_t cache_victim(const struct cache_set *set, uint32_t now_ms)
 {
-	uint32_t oldest = 0;
+	uint32_t oldest = 0, unused = cache_ways(set, 0);
 
-	for (uint32_t way = 0; way < CACHE_WAYS; way++) {
-		if (!set->tag[way])
-			return way;
+	if (unused)
+		return (uint32_t)__builtin_ctz(unused) / 2;
+	for (uint32_t way = 1; way < CACHE_WAYS; way++) {
 		if (now_ms - set->seen_ms[way] > now_ms - set->seen_ms[oldest])
 			oldest = way;
 	}
 	return oldest;
 }
 
+/* Enters a key that the set does not have. */
+static inline struct cache_entry *cache_enter(struct cache_set *set, uint32_t way,
+	const struct page_key *key, const struct location *at, uint32_t now_ms)
+{
+	set->tag[way] = cache_tag(key);
+	set->seen_ms[way] = now_ms;
+	set->entry[way] = (struct cache_entry){.key = *key, .at = *at};
+	return &set->entry[way];
+}
+
 static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct page_key *key,
 	const struct location *at, uint32_t now_ms)
 {
 	struct cache_set *set = cache_set(ch, key);
-	uint32_t way = cache_way(set, key);
+	uint32_t unused = cache_ways(set, 0), way;
 
-	if (way == CACHE_WAYS) {
-		way = cache_victim(set, now_ms);
-		set->tag[way] = cache_tag(key);
-		set->entry[way].key = *key;
-		set->entry[way].touched_ms = 0;
-	}
+	ch->cache_changes++;
+	if (likely(unused && !cache_ways(set, cache_tag(key)))) /* a new key, and there is room */
+		return cache_enter(set, (uint32_t)__builtin_ctz(unused) / 2, key, at, now_ms);
+	way = cache_way(set, key);
+	if (way == CACHE_WAYS)
+		return cache_enter(set, cache_victim(set, now_ms), key, at, now_ms);
 	set->seen_ms[way] = now_ms;
 	set->entry[way].at = *at;
 	return &set->entry[way];
@@ -137,8 +179,24 @@ static inline struct cache_entry *cache_again(struct pc_channel *ch, uint32_t nu
 	if (!e)
 		return NULL;
 	ch->cache[number / CACHE_WAYS].seen_ms[number % CACHE_WAYS] = now_ms;
-	e->at = *at;
+	if (unlikely(!location_equal(&e->at, at))) {
+		e->at = *at;
+		ch->cache_changes++;
+	}
 	return e;
+}
+
+/*
+ * cache_again() while no entry has changed since the key was looked up (pc_channel.cache_changes):
+ * the entry with this number has the key and the location.
+ */
+static inline struct cache_entry *cache_again_same(
+	struct pc_channel *ch, uint32_t number, uint32_t now_ms)
+{
+	struct cache_set *set = &ch->cache[number / CACHE_WAYS];
+
+	set->seen_ms[number % CACHE_WAYS] = now_ms;
+	return &set->entry[number % CACHE_WAYS];
 }
 
 /* True if the entry's page was read and it is time to tell the control plane so. */
@@ -152,6 +210,7 @@ static inline void cache_drop(struct pc_channel *ch, const struct page_key *key)
 	struct cache_set *set = cache_set(ch, key);
 	uint32_t way = cache_way(set, key);
 
+	ch->cache_changes++; /* also if another key took the entry: see cache_again_same() */
 	if (way == CACHE_WAYS)
 		return;
 	set->tag[way] = 0;

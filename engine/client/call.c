@@ -88,118 +88,6 @@ void batch_free(struct pc_batch *b)
 	ch->spares++;
 }
 
-/* True if the page's segments are of one length and at one distance, as those of a run must be. */
-static bool segments_alike(const struct pc_page *page)
-{
-	const struct pc_segment *s = page->segments, *end = s + page->segment_count;
-	uint64_t stride = page_stride(page), bytes = s->bytes;
-	uintptr_t base = (uintptr_t)s->base;
-
-	if (page->segment_count > RUN_SEGMENTS_MAX || !base || !bytes ||
-		bytes * page->segment_count > RUN_PAGE_BYTES_MAX || bytes > RUN_PAGE_BYTES_MAX ||
-		stride < bytes || stride >= RUN_TO_MAX / RUN_SEGMENTS_MAX)
-		return false;
-	while (++s < end) {
-		base += stride;
-		if ((uintptr_t)s->base != base || s->bytes != bytes)
-			return false;
-	}
-	return base > (uintptr_t)page->segments->base; /* else it wrapped */
-}
-
-/*
- * Returns the length of a page of several segments, bytes; 0: the caller's arguments for it are
- * invalid. *ret_regular: true if the page may be in a run, as far as its segments say.
- */
-static uint32_t segments_bytes(const struct pc_page *page, bool *ret_regular)
-{
-	uint64_t bytes = 0;
-
-	if (page->segment_count < 1 || page->segment_count > SEGMENTS_MAX)
-		return 0;
-	*ret_regular = segments_alike(page);
-	if (likely(*ret_regular))
-		return (uint32_t)(page->segments->bytes * page->segment_count);
-	for (unsigned s = 0; s < page->segment_count; s++) {
-		size_t more = page->segments[s].bytes;
-
-		if (!page->segments[s].base || !more || more > PAGE_BYTES_MAX - bytes)
-			return 0;
-		bytes += more;
-	}
-	return (uint32_t)bytes;
-}
-
-/* The same for any page. */
-static inline uint32_t page_bytes(const struct pc_page *page, bool *ret_regular)
-{
-	size_t bytes;
-
-	if (unlikely(!page->segments))
-		return 0;
-	if (page->segment_count != 1)
-		return segments_bytes(page, ret_regular);
-	bytes = page->segments->bytes;
-	if (unlikely(!page->segments->base || bytes > PAGE_BYTES_MAX))
-		return 0;
-	*ret_regular = bytes <= RUN_PAGE_BYTES_MAX;
-	return (uint32_t)bytes;
-}
-
-/*
- * The usual page: one segment, in the registered range `last` that the page before it lies in.
- * False: another page, and nothing has changed.
- */
-static inline bool page_usual(
-	struct page_work *p, const struct pc_page *page, const struct memory_view *last)
-{
-	const struct pc_segment *s = page->segments;
-
-	if (unlikely(!last || !s || page->segment_count != 1 ||
-		     s->bytes - 1 >= RUN_PAGE_BYTES_MAX ||
-		     !memory_holds(last, (uintptr_t)s->base, s->bytes)))
-		return false;
-	p->bytes = (uint32_t)s->bytes;
-	p->regular = true;
-	memory_found(p, page, last);
-	return true;
-}
-
-/* Checks the caller's arguments for the pages and hashes their keys. */
-static void pages_init(struct pc_batch *b)
-{
-	struct pc_channel *ch = b->channel;
-	bool payload = b->kind == BATCH_GET || b->kind == BATCH_SET;
-	const struct pc_page *page = b->pages, *end = page + b->count;
-	const struct memory_view *last = NULL;
-	enum pc_result *result = b->results;
-	struct page_work *p = b->work;
-
-	for (; page < end; page++, p++, result++) {
-		bool usual, valid = page->key && page->key_bytes - 1 < KEY_BYTES_MAX;
-
-		memset(&p->at, 0,
-			offsetof(struct page_work, other) - offsetof(struct page_work, at));
-		memset(&p->wrong, 0, sizeof(*p) - offsetof(struct page_work, wrong));
-		*result = PC_PENDING;
-		usual = payload && page_usual(p, page, last);
-		if (payload && !usual) {
-			p->bytes = page_bytes(page, &p->regular);
-			valid = valid && p->bytes;
-		}
-		if (unlikely(!valid)) {
-			p->regular = false;
-			page_done(b, (uint32_t)(p - b->work), PC_INVALID);
-			continue;
-		}
-		key_hash(&ch->key_text, page->key, page->key_bytes, &p->key);
-		p->cached = cache_index(&p->key);
-		__builtin_prefetch(&ch->cache[p->cached]);
-		if (payload && !usual)
-			last = memory_find_page(b, p, page, last);
-	}
-}
-
 /*
  * set: makes the second page of a key in the batch a twin of the first, so that the key is stored
  * once.
@@ -234,8 +122,8 @@ static void begin(struct pc_channel *ch, struct pc_batch *b)
 	uint64_t now_ns = clock_now_ns();
 
 	credit_return(ch, now_ns > STOCK_IDLE_NS ? now_ns - STOCK_IDLE_NS : 0, 0);
-	if (b->kind == BATCH_GET) {
-		lookup_get(ch, b, now_ns);
+	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
+		(b->kind == BATCH_GET ? lookup_get : look_all)(ch, b, now_ns);
 		return;
 	}
 	if (b->kind == BATCH_SET) {

@@ -53,7 +53,7 @@ static void make_rings(struct pc_channel *ch)
 	ch->ctl_unpublished = ch->ctl_awaited = 0;
 	ch->touches.count = 0;
 	ch->rate_max = 0;
-	ch->resting = ch->told = 0;
+	ch->resting = ch->told = ch->untold = 0;
 	stripe_weigh(ch);
 	ch->no_room = false;
 }

@@ -58,20 +58,23 @@ enum request_kind {
 struct request {
 	/* batch of the pages; NULL: they no longer wait for the answer */
 	struct pc_batch *batch;
-	/* RUN, LOOK: first page; page_work.next leads to the others. Else: the page */
-	uint32_t page;
+	union {
+		/* RUN, LOOK: first page; page_work.next leads to the others. Else: the page */
+		uint32_t page;
+		uint32_t next; /* FREE: index of the next request in the free list */
+	};
 	uint32_t generation;
 	/* FETCH, RUN: bytes counted in channel_rail.bytes; CREDIT: length of the requested slots */
 	uint32_t bytes;
 	/* LOOK, HEAD, PEEK: number of the first scratch slot; FETCH: number of a staging block, or
 	 * CLIENT_NONE */
 	uint32_t hold;
-	uint32_t next; /* index of the next request in the free list */
 	uint8_t kind;
 	uint8_t rail;
-	uint16_t left; /* number of answers still to come; more than 1 only for CREDIT */
 	uint8_t pages; /* RUN, LOOK: number of pages, at most RUN_PAGES_MAX */
+	uint16_t left; /* number of answers still to come; more than 1 only for CREDIT */
 };
+static_assert(sizeof(struct request) == 32, "two to a cache line");
 
 struct channel_rail {
 	struct ring_producer ops;
@@ -149,15 +152,18 @@ struct stock {
 
 /* Pages of one step that may be in one run: they become one run or several. */
 struct run_group {
+	uint32_t ref; /* holder of the pages; 0: the group is unused */
 	/* what the pages have in common, see run_add() */
 	uint64_t to;     /* the upper bits: destination region */
 	uint64_t stride; /* distance between the starts of the segments; 0: there is only one */
-	uint32_t ref, bytes, segments;
+	uint32_t bytes, segments;
 	uint32_t tries; /* run_tries() */
 	uint32_t head, tail;
-	uint32_t pages; /* 0: the group is unused */
+	uint32_t pages;
 	uint32_t parts; /* number of runs to make of `pages`; see run_cut() */
+	uint32_t spare[2];
 };
+static_assert(sizeof(struct run_group) == 64, "a power of two");
 
 /* A run of look-ups of one peer that is being made. */
 struct look_open {
@@ -181,6 +187,7 @@ struct pc_channel {
 	struct channel_rail rail[RAILS_MAX];
 	uint32_t rails;
 	uint32_t told;     /* bit per rail: entries were published in this step of the channel */
+	uint32_t untold;   /* bit per rail: it may have unpublished entries */
 	uint32_t resting;  /* bit per rail: its rest_until_ns is set (and may have passed) */
 	uint64_t rate_max; /* bandwidth estimate of the fastest rail, bytes per 1024 ns */
 	uint64_t least;    /* lower bound of `bytes * weight`, the time to finish, of every rail */
@@ -228,6 +235,9 @@ struct pc_channel {
 	uint64_t peer_rest_until_ns[NODES_MAX];
 
 	struct cache_set *cache; /* CACHE_SETS sets */
+	/* counts the changes of keys and locations in the cache: while it stays the same, what a
+	 * batch found there is still right */
+	uint64_t cache_changes;
 	struct staging staging;
 	struct stock *stock[CLASSES_MAX];
 	uint32_t stocks;  /* number of sizes in `stock`, which come first in the array */
@@ -280,6 +290,7 @@ enum page_phase {
 	PAGE_DISK,
 	PAGE_QUEUES,
 	PAGE_IN_FLIGHT = PAGE_QUEUES, /* waits for the answer of a rail or of the control plane */
+	PAGE_IN_RUN,                  /* is in a run that a rail READs into registered memory */
 	/* set: waits for an earlier page of the batch that has the same key */
 	PAGE_TWIN,
 	PAGE_DONE,
@@ -319,12 +330,14 @@ struct page_work {
 	/* destination of a regular page, as in a run_entry, with the region in the upper bits */
 	uint64_t to;
 	uint32_t next; /* index of the next page in its queue or in its run */
-	/* index of the request in flight for the page; of a sliced page, the latest one */
+	/* index of the request in flight for the page; of a sliced page, the latest one. Not set
+	 * for a page in a run */
 	uint32_t request;
+	/* pages_init() makes everything from here to the end of the line 0 */
 	uint32_t cached; /* entry of the location cache that had the page, if it still does */
 	uint16_t rails_tried;
-	uint16_t pieces_out; /* get: number of ops in flight for this page */
-	uint16_t peer;       /* number of the peer that is being READ */
+	uint16_t pieces_out; /* get: number of ops in flight for this page alone */
+	uint16_t peer; /* number of the peer that is being READ; of a run, in its first page */
 	uint8_t phase;
 	uint8_t flags;
 	uint8_t others;
@@ -338,8 +351,15 @@ struct page_work {
 	/* what look-ups, slices and second attempts use */
 	/* locations of the page to try next, the next one last */
 	struct location other[PAGE_OTHERS];
+	/* pages_init() makes everything from here to `verify` 0 */
 	/* location of the page that last turned out to be wrong */
 	struct location wrong;
+	uint8_t owners; /* number of owners in `owner`; 0: not computed yet */
+	/* bit per owner that was asked: owners by the current map, then by the previous map */
+	uint8_t asked;
+	uint8_t slices;     /* get: number of slices of this page posted so far */
+	uint8_t disk : 4;   /* enum page_disk */
+	uint8_t verify : 4; /* get: enum page_verify */
 	union {
 		/* set, state PAGE_TWIN: index of the earlier page whose result this page gets */
 		uint32_t twin;
@@ -350,15 +370,10 @@ struct page_work {
 	};
 	uint32_t owners_epoch;       /* epoch of the map to which `owner` and `asked` belong */
 	uint8_t owner[REPLICAS_MAX]; /* owners of the page's key, as member indices in the map */
-	uint8_t owners;
-	/* bit per owner that was asked: owners by the current map, then by the previous map */
-	uint8_t asked;
-	uint8_t slices;     /* get: number of slices of this page posted so far */
-	uint8_t disk : 4;   /* enum page_disk */
-	uint8_t verify : 4; /* get: enum page_verify */
 };
 static_assert(offsetof(struct page_work, other) == 64, "the first line is the hot one");
 static_assert(sizeof(struct page_work) == 128, "a power of two");
+static_assert(offsetof(struct page_work, cached) == 48, "one store makes the rest of the line 0");
 static_assert(OWNERS_MAX <= 256, "page_work.owner is a byte each: owners are first on the map");
 static_assert(REGIONS_MAX / 64 <= 32, "pc_batch.pins has a bit per word");
 
@@ -376,6 +391,11 @@ struct pc_batch {
 	uint32_t count;
 	uint32_t left;  /* number of pages that are not done */
 	uint32_t twins; /* number of pages that are in state PAGE_TWIN */
+	/* get: pc_channel.cache_changes before the first page was looked up in the cache: a page
+	 * that was found later, or has lost its entry, has changed it */
+	uint64_t cache_changes;
+	/* get: all pages are of one length and one segment each, in one registered range */
+	bool alike;
 	union {
 		const struct pc_page *pages;
 		struct peek *peek; /* BATCH_PEEK */

@@ -140,7 +140,8 @@ struct pc {
 	uint32_t verify_one_in; /* one hit in this number is compared with its CRC; 0: none */
 	/* the fields below are protected by `lock` */
 	struct session *session; /* the current session with an engine; NULL: none */
-	uint32_t memory_changes; /* number of changes of the table `memory` so far */
+	/* number of changes of the table `memory` so far; also loaded without `lock` */
+	uint32_t memory_changes;
 	struct attacher attacher;
 	struct memory *memory[REGIONS_MAX];
 };
@@ -160,6 +161,12 @@ void key_name_space(const char *name_space, struct page_key *ret_digest);
  * key, once for all keys of the namespace.
  */
 void key_text_init(struct key_text *text, const struct page_key *name_space);
+
+/* pages.c: checks the caller's arguments for the pages of a batch. Invalid pages are done. */
+void pages_init(struct pc_batch *b);
+
+/* keys.c: hashes the keys of all pages of a batch that are not done. */
+void keys_hash(struct pc_channel *ch, struct pc_batch *b);
 
 /* connect.c: the socket of a session. */
 /* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */
@@ -287,36 +294,6 @@ uint32_t staging_offset(const struct staging *s, uint32_t block);
 uint32_t scratch_take(struct staging *s, uint32_t count);
 void scratch_free(struct staging *s, uint32_t slot, uint32_t count);
 
-/* stripe.c: chooses a rail with room for an op; CLIENT_NONE: no rail has room. */
-struct stripe {
-	uint16_t peer;  /* number of the peer to READ from */
-	uint16_t tried; /* bit per rail on which this op has failed before */
-	uint32_t slots; /* number of entries that the op takes in the op ring */
-	/* bytes that the op adds to the backlog; 0: a small READ, which does not count */
-	uint32_t bytes;
-	/* bytes of the shortest op that it could be split into: a run's page, else `bytes` */
-	uint32_t least;
-};
-uint32_t stripe_page(
-	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns);
-uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns);
-/* Number of rails that carry READs from the peer, at least 1. */
-uint32_t stripe_rails(struct pc_channel *ch, uint16_t peer, uint64_t now_ns);
-/* True if a READ that failed on the rails of `tried` may be tried on another rail. */
-bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
-/*
- * stripe_give(): `bytes` were posted to the rail. stripe_take(): the rail has answered them, with
- * or without the data.
- */
-void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
-void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
-/* An op failed on the rail, which is therefore used last for RAIL_REST_NS. */
-void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
-/*
- * Recomputes the rails' weights. Called after make_rings() and when a bandwidth estimate changes.
- */
-void stripe_weigh(struct pc_channel *ch);
-
 /* submit.c: publishes ring entries. submit_op() in submit.h writes the ops themselves. */
 /* Writes the segments of an op after its first one into the ring entries behind the op's own. */
 void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count);
@@ -343,11 +320,15 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 /* The same for all pages of a get. Most have a location in the cache and are READ at once. */
 void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_again(struct pc_batch *b, uint32_t i);
+/* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
+const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p, uint64_t now_ns);
 void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct bucket *bucket, uint32_t status, uint64_t now_ns);
 
 /* look_run.c: runs of look-ups. */
+/* Begins the look-ups of all pages of an exists, as lookup_begin() does one by one. */
+void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 /* Adds the page to a run of look-ups at `m`. False: a run found no room and is queued again. */
 bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
 	uint64_t now_ns);
@@ -441,6 +422,9 @@ void notice_want(struct pc_channel *ch, const struct page_work *p);
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
  */
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns);
+/* The same for pages that have these entries in the location cache. */
+void notice_wanted_all(
+	struct pc_channel *ch, struct cache_entry *const *e, uint32_t count, uint32_t now_ms);
 void notice_touches_end(struct pc_channel *ch); /* submits the touches that were collected */
 
 /*
@@ -494,6 +478,7 @@ void copy_scatter(const struct pc_segment *segments, unsigned count, const unsig
 #include "engine/client/peek.h"
 #include "engine/client/queue.h"
 #include "engine/client/submit.h"
+#include "engine/client/stripe.h"
 #include "engine/client/touched.h"
 #include "engine/client/verify.h"
 

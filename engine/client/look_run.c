@@ -25,25 +25,58 @@ static void requeue(struct pc_batch *b, const struct look_open *o)
 	b->channel->waits[waits_for_room(PAGE_LOOK)] += o->pages;
 }
 
-/* Index of the bucket of the page's key that is to be READ, in the shard of `m`. */
-static uint32_t bucket_of(const struct page_work *p, const struct map_member *m)
+/* Index of the bucket of the page's key that is to be READ, in a shard of 2^bits buckets. */
+static inline uint32_t bucket_of(const struct page_work *p, uint32_t bits)
 {
-	uint32_t first = dir_bucket_first(&p->key, m->bucket_bits);
+	uint32_t first = dir_bucket_first(&p->key, bits);
 
-	return p->flags & PAGE_SECOND ? dir_bucket_other(first, dir_tag(&p->key), m->bucket_bits)
-				      : first;
+	return unlikely(p->flags & PAGE_SECOND) ? dir_bucket_other(first, dir_tag(&p->key), bits)
+						: first;
 }
+
+/*
+ * Writes the buckets of a run's pages behind its header, and the turns of the lines after the
+ * first; see abi/run.h.
+ */
+static void write_buckets(struct pc_batch *b, const struct look_open *o, struct ring_producer *ops,
+	uint32_t rail, uint32_t request)
+{
+	uint32_t *line = (uint32_t *)(void *)ops->first, word = RUN_HEADER_BUCKETS, lines = 0;
+	uint32_t bits = o->member->bucket_bits, i = o->head;
+
+	for (uint32_t left = o->pages; left; left--) {
+		struct page_work *p = &b->work[i];
+
+		if (word == 16) {
+			line = (uint32_t *)(void *)(ops->slots + ring_at(OP_RING_SLOTS,
+									 sizeof(struct op_slot),
+									 ops->tail + ++lines));
+			word = 0;
+		}
+		line[word++] = bucket_of(p, bits);
+		if (word == 3) /* the word with the turn; the half of it below has no bucket */
+			line[word++] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, lines) >> 32);
+		p->flags &= (uint8_t)~PAGE_SAME_PEER;
+		p->rails_tried |= (uint16_t)(1u << rail);
+		p->phase = PAGE_IN_FLIGHT;
+		p->request = request;
+		i = p->next;
+	}
+	if (lines && word < 3)
+		line[3] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, lines) >> 32);
+}
+static_assert(RING_TURN_AT / 4 == 3, "word 3 of a line has the turn in its upper half");
 
 /* Posts the run to `rail`, to READ into the scratch slots from `hold` on. */
 static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_open *o,
 	uint32_t rail, uint32_t hold, uint64_t now_ns)
 {
 	const struct map_member *m = o->member;
-	uint32_t index = request_take(ch, REQUEST_LOOK, b, o->head), i = o->head;
+	uint32_t index = request_take(ch, REQUEST_LOOK, b, o->head);
 	struct request *r = &ch->request[index];
 	struct ring_producer *ops = &ch->rail[rail].ops;
-	uint32_t at = ch->rail[rail].unpublished;
-	struct run run = {.cookie = run_cookie(ch, index),
+	struct run_header *h = (struct run_header *)(void *)ops->first;
+	struct run run = {.cookie = run_cookie(r->generation, index),
 		.peer_ref = m->ref,
 		.kind = OP_LOOKUP,
 		.pages = (uint8_t)o->pages,
@@ -58,16 +91,12 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
 	r->rail = (uint8_t)rail;
 	r->pages = (uint8_t)o->pages;
 	r->hold = hold;
-	run_encode(&run, ring_slot_new(ops, at));
-	for (uint32_t k = 0; k < o->pages; k++, i = b->work[i].next) {
-		struct page_work *p = &b->work[i];
-
-		*run_bucket_new(ops, at, k) = bucket_of(p, m);
-		p->flags &= (uint8_t)~PAGE_SAME_PEER;
-		p->rails_tried |= (uint16_t)(1u << rail);
-		page_in_flight(b, i, index);
-	}
-	submit_run(ch, rail, &run, o->pages * (uint32_t)sizeof(struct bucket));
+	if (unlikely(ch->rail[rail].unpublished))
+		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
+	run_encode(&run, h);
+	write_buckets(b, o, ops, rail, index);
+	submit_run(ch, rail, h, run_lines(OP_LOOKUP, o->pages),
+		o->pages * (uint32_t)sizeof(struct bucket));
 }
 
 /* Posts an open run. False: no room; its pages are queued again. */
@@ -91,15 +120,15 @@ static bool close_run(
 	return true;
 }
 
-bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
-	uint64_t now_ns)
+/* Adds the page to a run that is not open yet, or closes the one that it adds it to. */
+__attribute__((noinline)) static bool look_add_other(struct pc_channel *ch, struct pc_batch *b,
+	uint32_t i, const struct map_member *m, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	uint32_t slot = m->peer % LOOK_OPEN_MAX, bit = 1u << slot;
 	struct look_open *o = &ch->look_open[slot];
 	bool room = true;
 
-	p->peer = m->peer;
 	if (ch->look_opened & bit && (o->member != m || o->tried != p->rails_tried)) {
 		room = close_run(ch, b, o, now_ns);
 		ch->look_opened &= ~bit;
@@ -117,6 +146,23 @@ bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struc
 	return close_run(ch, b, o, now_ns);
 }
 
+bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
+	uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+	uint32_t slot = m->peer % LOOK_OPEN_MAX;
+	struct look_open *o = &ch->look_open[slot];
+
+	p->peer = m->peer;
+	if (unlikely(!(ch->look_opened >> slot & 1) || o->member != m ||
+		     o->tried != p->rails_tried || o->pages + 1 >= RUN_PAGES_MAX))
+		return look_add_other(ch, b, i, m, now_ns);
+	b->work[o->tail].next = i;
+	o->tail = i;
+	o->pages++;
+	return true;
+}
+
 void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64_t now_ns)
 {
 	for (; ch->look_opened; ch->look_opened &= ch->look_opened - 1) {
@@ -129,20 +175,105 @@ void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64
 	}
 }
 
+void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	bool room = ch->map && ch->map->current.members;
+	uint32_t looked = 0;
+
+	for (uint32_t i = 0; i < b->count; i++) {
+		struct page_work *p = &b->work[i];
+		const struct map_member *m;
+
+		if (unlikely(p->phase == PAGE_DONE))
+			continue;
+		if (unlikely(!room || cache_has_tag(&ch->cache[p->cached], &p->key))) {
+			lookup_begin(ch, b, i, now_ns);
+			continue;
+		}
+		m = lookup_owner(ch, p, now_ns);
+		if (unlikely(!m || m->ref == ch->session->ref)) {
+			lookup_again(b, i); /* it begins anew */
+			continue;
+		}
+		looked++;
+		room = look_add(ch, b, i, m, now_ns);
+	}
+	ch->counts.lookups += looked;
+	look_close_all(ch, b, room, now_ns);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/*
+ * True if exactly one entry of the bucket has the key's tag, and it is a location in the memory of
+ * another host that was not found wrong before: *ret. Anything else takes the long way.
+ */
+static inline bool one_entry(struct pc_channel *ch, const struct page_work *p,
+	const struct bucket *bucket, struct location *ret)
+{
+	uint32_t found = bucket_match(bucket, dir_tag(&p->key));
+	const struct dir_entry *e;
+
+	if (unlikely(!found || found & (found - 1) || p->wrong.ref))
+		return false;
+	e = &bucket->entry[__builtin_ctz(found)];
+	if (unlikely(place_on_disk(e->place) || e->ref == ch->session->ref ||
+		     !map_by_ref(ch, e->ref)))
+		return false;
+	*ret = (struct location){e->ref, e->place, e->generation};
+	return true;
+}
+
+/* A get or set: the page is in the memory of another host. */
+static void look_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct cache_entry *e, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	p->at = e->at;
+	p->others = 0;
+	p->rails_tried = 0;
+	p->cached = cache_number(&p->key, (uint32_t)(e - cache_set(ch, &p->key)->entry));
+	page_found(ch, b, i, now_ns);
+}
+
 void look_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns)
 {
 	const struct bucket *from = (const struct bucket *)(const void *)ch->staging.base + r->hold;
-	uint32_t i = r->page, next;
+	uint32_t i = r->page, next, hit = done->hit, ends = 0, left = r->pages;
+	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
+	struct cache_entry *ended[RUN_PAGES_MAX];
+	struct pc_batch *b = r->batch;
+	enum pc_result *results = b->results;
+	bool exists = b->kind == BATCH_EXISTS;
 
-	for (uint32_t k = 0; k < r->pages; k++, i = next) {
+	if (hit)
+		ch->peer_rest_until_ns[b->work[i].peer] = 0;
+	for (; left; left--, i = next, hit >>= 1, from++) {
+		struct page_work *p = &b->work[i];
+		struct cache_entry *e;
+		struct location at;
 		struct bucket bucket;
 
-		if (k + EXPECT_AHEAD < r->pages)
-			__builtin_prefetch(&from[k + EXPECT_AHEAD]);
-		next = r->batch->work[i].next;
-		memcpy(&bucket, &from[k], sizeof(bucket));
-		lookup_answer(
-			ch, r->batch, i, &bucket, done->hit >> k & 1 ? OP_HIT : status, now_ns);
+		__builtin_prefetch(from + EXPECT_AHEAD); /* it may be behind the last one */
+		next = p->next;
+		memcpy(&bucket, from, sizeof(bucket));
+		if (unlikely(!(hit & 1) || !one_entry(ch, p, &bucket, &at))) {
+			lookup_answer(ch, b, i, &bucket, hit & 1 ? OP_HIT : status, now_ns);
+			continue;
+		}
+		e = cache_put(ch, &p->key, &at, now_ms);
+		if (unlikely(!exists)) {
+			look_found(ch, b, i, e, now_ns);
+			continue;
+		}
+		p->phase = PAGE_DONE;
+		results[i] = PC_HIT;
+		ended[ends++] = e;
 	}
+	/* An entry may have another key by now. That key was found by this run, too. */
+	notice_wanted_all(ch, ended, ends, now_ms);
+	b->left -= ends;
+	ch->moves += ends;
 }

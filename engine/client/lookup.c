@@ -86,33 +86,57 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	}
 }
 
-void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+/*
+ * Plans the pages [i, end) whose locations the cache has; the others go on one by one. Returns
+ * their number.
+ */
+static uint32_t plan(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t end, uint64_t now_ns)
 {
-	uint32_t here = ch->session->ref, count = b->count, others = 0;
+	uint32_t here = ch->session->ref, others = 0, slot = 0, way;
+	/* alike: the holder to which `slot` belongs, another host on the map; 0: none yet */
+	uint32_t holder = 0;
 	struct cache_set *cache = ch->cache;
+	bool alike = b->alike;
 
-	for (uint32_t i = 0; i < count; i++) {
+	for (; i < end; i++) {
 		struct page_work *p = &b->work[i];
-		uint32_t index = p->cached, way; /* the set's, until here */
-		const struct cache_entry *e;
+		uint32_t set = p->cached; /* until here the set's number, see keys.c */
+		const struct cache_entry *e =
+			likely(p->regular) ? cache_entry_in(&cache[set], &p->key, &way) : NULL;
+		struct location at;
 
-		if (i % RUN_PLAN_MAX == 0)
-			run_add_end(ch, b, now_ns);
-		way = p->regular ? cache_way(&cache[index], &p->key) : CACHE_WAYS;
-		e = &cache[index].entry[way];
-		if (unlikely(
-			    way == CACHE_WAYS || e->at.ref == here || !map_by_ref(ch, e->at.ref))) {
+		if (unlikely(!e || (e->at.ref != holder &&
+					   (e->at.ref == here || !map_by_ref(ch, e->at.ref))))) {
 			others++;
 			if (p->phase != PAGE_DONE)
 				lookup_begin(ch, b, i, now_ns);
 			continue;
 		}
-		p->at = e->at;
-		p->cached = index * CACHE_WAYS + way;
-		run_add(ch, b, i, 0, now_ns);
+		at = e->at;
+		if (unlikely(at.ref != holder)) {
+			slot = run_slot(at.ref, p->bytes);
+			holder = alike ? at.ref : 0;
+		}
+		p->at = at;
+		p->cached = set * CACHE_WAYS + way;
+		run_add(ch, b, i, &at, slot, 0, alike, now_ns);
 	}
-	ch->counts.lookups_cached += count - others;
-	run_add_end(ch, b, now_ns);
+	return others;
+}
+
+void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	uint32_t others = 0;
+
+	b->cache_changes = ch->cache_changes;
+	for (uint32_t i = 0; i < b->count; i += RUN_PLAN_MAX) {
+		uint32_t end = i + RUN_PLAN_MAX < b->count ? i + RUN_PLAN_MAX : b->count;
+
+		others += plan(ch, b, i, end, now_ns);
+		run_add_end(ch, b, now_ns);
+	}
+	ch->counts.lookups_cached += b->count - others;
 }
 
 static enum owner_rank rank_of(
@@ -167,9 +191,7 @@ static void find_owners(const struct pc_channel *ch, struct page_work *p)
 		p->owner[k] = (uint8_t)owner[k];
 }
 
-/* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
-static const struct map_member *next_owner(
-	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
+const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
 	struct choice best = {.owner.rank = RANKS};
 	enum owner_verdict verdict;
@@ -204,10 +226,8 @@ static unsigned location_rank(enum owner_rank rank, bool on_disk)
  */
 static inline uint32_t matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
 {
-	uint32_t found = 0;
+	uint32_t found = bucket_match(bucket, tag);
 
-	for (unsigned k = 0; k < BUCKET_ENTRIES; k++)
-		found |= (uint32_t)(bucket->entry[k].tag == tag) << k;
 	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
 }
 
@@ -323,7 +343,7 @@ static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t
 		if (!m) {
 			p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAME_PEER);
 			p->rails_tried = 0;
-			m = next_owner(ch, p, now_ns);
+			m = lookup_owner(ch, p, now_ns);
 		}
 		if (!m) {
 			page_absent(ch, b, i);

@@ -52,19 +52,26 @@ static void region_remove(struct session *session, uint16_t region)
 		session_close_fds(&call);
 }
 
+/* The table has changed: channels copy it again. The caller holds `lock`. */
+static void memory_changed(struct pc *pc)
+{
+	/* memory_refresh() loads it without the lock */
+	shm_store(&pc->memory_changes, pc->memory_changes + 1);
+}
+
 void memory_forget_regions(struct pc *pc)
 {
 	for (unsigned i = 0; i < REGIONS_MAX; i++)
 		if (pc->memory[i])
 			pc->memory[i]->region = 0;
-	pc->memory_changes++;
+	memory_changed(pc);
 }
 
 static void region_set(struct pc *pc, struct memory *m, uint16_t region)
 {
 	pthread_mutex_lock(&pc->lock);
 	m->region = region;
-	pc->memory_changes++;
+	memory_changed(pc);
 	pthread_mutex_unlock(&pc->lock);
 }
 
@@ -141,7 +148,7 @@ static int table_insert(struct pc *pc, struct memory *m)
 	}
 	if (!rc) {
 		pc->memory[m->slot] = m;
-		pc->memory_changes++;
+		memory_changed(pc);
 	}
 	pthread_mutex_unlock(&pc->lock);
 	return rc;
@@ -151,7 +158,7 @@ static void table_remove(struct pc *pc, struct memory *m)
 {
 	pthread_mutex_lock(&pc->lock);
 	pc->memory[m->slot] = NULL;
-	pc->memory_changes++;
+	memory_changed(pc);
 	pthread_mutex_unlock(&pc->lock);
 }
 
@@ -302,7 +309,7 @@ int pc_memory_release(struct pc *pc, void *base)
 	} else {
 		/* the index is free: a thread that pins later first copies the changed table */
 		pc->memory[m->slot] = NULL;
-		pc->memory_changes++;
+		memory_changed(pc);
 	}
 	pthread_mutex_unlock(&pc->lock);
 	if (!rc) {
@@ -331,7 +338,7 @@ void memory_leave(struct pc *pc, void *base)
 		if (!m || m->base != base || pc->session)
 			continue;
 		pc->memory[i] = NULL;
-		pc->memory_changes++;
+		memory_changed(pc);
 		memory_free(m);
 	}
 	pthread_mutex_unlock(&pc->lock);

@@ -58,8 +58,8 @@ static bool tell_far(struct pc_channel *ch, const struct cache_entry *e)
 	return true;
 }
 
-/* `alone`: at once, in an op of its own. */
-static void tell(struct pc_channel *ch, struct cache_entry *e, bool alone, uint32_t now_ms)
+/* Tells of a touch at once, in an op of its own. False: no room. */
+static bool tell_alone(struct pc_channel *ch, const struct cache_entry *e)
 {
 	struct ctl_op op = {.kind = CTL_TOUCH,
 		.key = e->key,
@@ -67,15 +67,20 @@ static void tell(struct pc_channel *ch, struct cache_entry *e, bool alone, uint3
 		.generation = e->at.generation,
 		.ref = e->at.ref};
 
-	if (!alone && e->at.ref != ch->session->ref &&
-		shm_load(&ch->session->status->reports) > 1) {
-		if (!tell_far(ch, e))
-			return;
-	} else {
-		if (!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
-			return;
-		submit_ctl(ch, &op, 0);
-	}
+	if (!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		return false;
+	submit_ctl(ch, &op, 0);
+	return true;
+}
+
+/* `alone`: at once, in an op of its own. */
+static void tell(struct pc_channel *ch, struct cache_entry *e, bool alone, uint32_t now_ms)
+{
+	bool far = !alone && e->at.ref != ch->session->ref &&
+		   shm_load(&ch->session->status->reports) > 1;
+
+	if (!(far ? tell_far(ch, e) : tell_alone(ch, e)))
+		return;
 	touched_put(ch, &e->at, now_ms);
 	e->touched_ms = now_ms ? now_ms : 1;
 }
@@ -112,6 +117,13 @@ void notice_want(struct pc_channel *ch, const struct page_work *p)
 
 	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
 		submit_ctl(ch, &op, 0);
+}
+
+void notice_wanted_all(
+	struct pc_channel *ch, struct cache_entry *const *e, uint32_t count, uint32_t now_ms)
+{
+	for (uint32_t k = 0; k < count; k++)
+		touch(ch, e[k], now_ms);
 }
 
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns)

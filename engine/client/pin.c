@@ -38,9 +38,12 @@ static void copy_table(struct pc_channel *ch)
 
 void memory_refresh(struct pc_channel *ch)
 {
+	/* No order is needed: a caller that registers memory and then names it in a batch has its
+	 * own, and what memory_pin() finds under the lock is decisive. */
+	if (likely(ch->memory_changes == shm_load(&ch->pc->memory_changes)))
+		return;
 	pthread_mutex_lock(&ch->pc->lock);
-	if (ch->memory_changes != ch->pc->memory_changes)
-		copy_table(ch);
+	copy_table(ch);
 	pthread_mutex_unlock(&ch->pc->lock);
 }
 

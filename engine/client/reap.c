@@ -33,7 +33,7 @@ static struct request *run_of(
 		return NULL;
 	r = &ch->request[index];
 	if (r->kind != (done->kind == OP_RUN ? REQUEST_RUN : REQUEST_LOOK) ||
-		run_cookie(ch, index) != done->cookie)
+		run_cookie(r->generation, index) != done->cookie)
 		return NULL;
 	*ret_index = index;
 	return r;
@@ -50,7 +50,7 @@ static void let_go(struct pc_channel *ch, const struct request *r)
 }
 
 /* What the answer of any op says about its rail. */
-static void rail_answered(
+static inline void rail_answered(
 	struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns)
 {
 	ch->moves++;
@@ -89,6 +89,77 @@ static void run_done(
 		scratch_free(&ch->staging, r->hold, r->pages);
 	request_free(ch, index);
 }
+
+/* ---- runs of hits ---------------------------------------------------------------------------- */
+
+/*
+ * True if the pages of a run, all of them hits, end without another look: none of them is to be
+ * compared with its CRC, and their entries in the location cache are as they were found.
+ */
+static inline bool hits_plain(struct pc_channel *ch, const struct request *r)
+{
+	if (unlikely(r->batch->cache_changes != ch->cache_changes))
+		return false;
+	if (!ch->verify_left)
+		return true;
+	if (unlikely(ch->verify_left <= r->pages))
+		return false;
+	ch->verify_left -= r->pages;
+	return true;
+}
+
+/* Ends the pages of a run that were all hits. */
+static inline void hits_end(struct pc_channel *ch, const struct request *r, uint32_t now_ms)
+{
+	struct pc_batch *b = r->batch;
+	enum pc_result *results = b->results;
+	uint32_t pages = r->pages, i = r->page;
+	struct page_work *p = &b->work[i];
+
+	ch->peer_rest_until_ns[p->peer] = 0;
+	b->left -= pages;
+	ch->moves += pages;
+	ch->counts.hits_remote += pages;
+	ch->counts.bytes_read += r->bytes;
+	for (;;) {
+		struct cache_entry *e = cache_again_same(ch, p->cached, now_ms);
+
+		if (unlikely(cache_touch_due(e, now_ms)))
+			notice_touch_due(ch, p, e, now_ms);
+		p->phase = PAGE_DONE;
+		results[i] = PC_HIT;
+		if (!--pages)
+			return;
+		i = p->next;
+		p = &b->work[i];
+	}
+}
+
+/*
+ * Takes the answer of a run of pages that were all hits. False: it is another answer, and nothing
+ * has changed.
+ */
+static inline bool hits_done(struct pc_channel *ch, uint32_t rail, const struct run_done *done,
+	uint64_t now_ns, uint32_t now_ms)
+{
+	uint32_t index = done->cookie & 0xffff;
+	struct request *r = &ch->request[index];
+
+	if (unlikely(done->kind != OP_RUN || done->status != OP_HIT || done->stale ||
+		     index >= ch->requests || r->kind != REQUEST_RUN ||
+		     run_cookie(r->generation, index) != done->cookie || r->rail != rail ||
+		     !r->batch || done->hit != UINT32_MAX >> (RUN_PAGES_MAX - r->pages) ||
+		     !hits_plain(ch, r)))
+		return false;
+	ch->rail[rail].in_flight--;
+	ch->no_room = false;
+	stripe_take(ch, rail, r->bytes, now_ns);
+	hits_end(ch, r, now_ms);
+	request_free(ch, index);
+	return true;
+}
+
+/* ---- other answers --------------------------------------------------------------------------- */
 
 static void rail_done(
 	struct pc_channel *ch, uint32_t rail, const struct op_done *done, uint64_t now_ns)
@@ -155,34 +226,39 @@ static void expect_put(struct pc_channel *ch, uint32_t i)
 		cache_expect(ch, &r->batch->work[r->page].key);
 }
 
-uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
+/* Takes the answers of a rail that owes some. Returns whether there were any. */
+static inline uint32_t reap_rail(
+	struct pc_channel *ch, uint32_t rail, uint64_t now_ns, uint32_t now_ms)
 {
-	uint32_t work = 0;
-	int32_t n;
+	struct ring_consumer *ring = &ch->rail[rail].done;
+	int32_t n = ring_ready_of(ring, DONE_RING_SLOTS, sizeof(struct op_done));
 
-	for (uint32_t rail = 0; rail < ch->rails; rail++) {
-		struct ring_consumer *ring = &ch->rail[rail].done;
+	for (int32_t i = 0; i < n; i++) {
+		union {
+			struct op_done op;
+			struct run_done run;
+		} done;
 
-		if (!ch->rail[rail].in_flight)
-			continue; /* no answer can come */
-		n = ring_ready(ring);
-		for (int32_t i = 0; i < n; i++) {
-			union {
-				struct op_done op;
-				struct run_done run;
-			} done;
-
-			memcpy(&done, ring_slot_old(ring, (uint32_t)i), sizeof(done));
-			if (likely(done.run.kind))
-				run_done(ch, rail, &done.run, now_ns);
-			else
-				rail_done(ch, rail, &done.op, now_ns);
-		}
-		if (n > 0)
-			ring_release(ring, (uint32_t)n);
-		work += n > 0;
+		memcpy(&done,
+			ring->slots +
+				ring_at(DONE_RING_SLOTS, sizeof(done), ring->head + (uint32_t)i),
+			sizeof(done));
+		if (likely(hits_done(ch, rail, &done.run, now_ns, now_ms)))
+			continue;
+		if (done.run.kind)
+			run_done(ch, rail, &done.run, now_ns);
+		else
+			rail_done(ch, rail, &done.op, now_ns);
 	}
-	n = ring_ready(&ch->ctl_done);
+	if (n > 0)
+		ring_release(ring, (uint32_t)n);
+	return n > 0;
+}
+
+static uint32_t reap_ctl(struct pc_channel *ch, uint64_t now_ns)
+{
+	int32_t n = ring_ready(&ch->ctl_done);
+
 	for (int32_t i = 0; i < n; i++) {
 		struct ctl_done done;
 
@@ -193,5 +269,15 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 	}
 	if (n > 0)
 		ring_release(&ch->ctl_done, (uint32_t)n);
-	return work + (n > 0);
+	return n > 0;
+}
+
+uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
+{
+	uint32_t work = 0, now_ms = (uint32_t)(now_ns / 1000000);
+
+	for (uint32_t rail = 0; rail < ch->rails; rail++)
+		if (ch->rail[rail].in_flight) /* else no answer can come */
+			work += reap_rail(ch, rail, now_ns, now_ms);
+	return work + reap_ctl(ch, now_ns);
 }

@@ -6,10 +6,7 @@
  * ceil(pages of all groups / usable rails) pages each. A run whose rail has no room waits as it is,
  * in the order of planning. Its rail is chosen when it is posted, and then a run may be split: what
  * fits one rail is posted, the rest is a run of its own.
- *
- * The pages of a run are linked by page_work.next; the k-th of them is bit k of the answer's masks.
- * Pages that were not hits go on one by one, each when its run has been answered, so there are
- * never two READs of one page. Channel thread.
+ * run_answer.c takes the answers. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -52,6 +49,40 @@ uint32_t run_unqueue(struct pc_batch *b)
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
+/* What the runs of one holder have in common in one step. */
+struct run_way {
+	const struct map_member *member; /* the holder; NULL: it has left the map */
+	uint32_t ref;
+	uint32_t out; /* stripe_out() */
+	uint64_t now_ns;
+	/* header of a run, without cookie, number of pages and pool; if the pages of the batch are
+	 * not alike, it is made for each run anew */
+	struct run_header header;
+};
+
+/* Makes *way that of the run whose first page is `i`, and of others like it. */
+__attribute__((noinline)) static void run_way(
+	struct pc_channel *ch, const struct pc_batch *b, uint32_t i, struct run_way *way)
+{
+	const struct page_work *p = &b->work[i];
+	const struct pc_page *page = &b->pages[i];
+	struct run run = {.peer_ref = p->at.ref,
+		.kind = OP_RUN,
+		.segments = (uint16_t)page->segment_count,
+		.to_region = (uint16_t)(p->to >> OP_TO_BITS),
+		.page_bytes = p->bytes,
+		.stride_or_to = page_stride(page),
+		.deadline_ns = way->now_ns + batch_share_ns(b, way->now_ns, 1)};
+
+	way->ref = p->at.ref;
+	way->member = map_by_ref(ch, p->at.ref);
+	if (!way->member)
+		return;
+	way->out = stripe_out(ch, way->member->peer, way->now_ns);
+	run.peer = way->member->peer;
+	run_encode(&run, &way->header);
+}
+
 /* The holder of the run's pages left the map after the look-up: each page goes on by itself. */
 static void run_lost(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
@@ -66,17 +97,17 @@ static void run_lost(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
  * Chooses a rail for the run, or for its first half, quarter and so on. Returns the rail;
  * CLIENT_NONE: no rail has room for a single page. *ret_pages: number of pages that fit.
  */
-static uint32_t run_rail(struct pc_channel *ch, const struct page_work *p, uint16_t peer,
-	uint64_t now_ns, uint32_t *ret_pages)
+__attribute__((noinline)) static uint32_t run_rail_any(struct pc_channel *ch,
+	const struct page_work *p, const struct run_way *way, uint32_t *ret_pages)
 {
 	for (uint32_t n = p->run_pages; n; n /= 2) {
-		uint32_t rail = stripe_page(ch,
-			&(struct stripe){.peer = peer,
+		uint32_t rail = stripe_choose(ch,
+			&(struct stripe){.peer = way->member->peer,
 				.tried = p->rails_tried,
 				.slots = run_lines(OP_RUN, n),
 				.bytes = n * p->bytes,
 				.least = p->bytes},
-			p->at.place, now_ns);
+			way->out, p->at.place);
 
 		*ret_pages = n;
 		if (rail != CLIENT_NONE)
@@ -85,99 +116,123 @@ static uint32_t run_rail(struct pc_channel *ch, const struct page_work *p, uint1
 	return CLIENT_NONE;
 }
 
-/*
- * Writes the entries of a run's pages, the first one into the second half of line `at` of the op
- * ring. Returns the first page behind them.
- */
-static inline uint32_t run_entries(struct pc_batch *b, uint32_t i, uint32_t pages, uint32_t request,
-	struct ring_producer *ops, uint32_t at, uint16_t peer)
+/* The same. The usual case first: the whole run goes to the home rail of its pages. */
+static inline uint32_t run_rail(struct pc_channel *ch, const struct page_work *p,
+	const struct run_way *way, uint32_t *ret_pages)
 {
-	struct run_entry *line = ring_slot_new(ops, at);
+	uint32_t near = place_rail(p->at.place), pages = p->run_pages;
 
-	for (uint32_t k = 0; k < pages; k++) {
-		struct page_work *p = &b->work[i];
-		struct run_entry *e;
+	*ret_pages = pages;
+	if (likely(near < ch->rails &&
+		    stripe_near(ch, near, way->out | p->rails_tried, pages * p->bytes, pages > 1) &&
+		    submit_room_now(ch, near, run_lines(OP_RUN, pages))))
+		return near;
+	return run_rail_any(ch, p, way, ret_pages);
+}
 
-		if (!run_entry_half(k))
-			line = ring_slot_new(ops, at + run_entry_line(k));
-		e = &line[run_entry_half(k)];
-		e->unit = place_unit(p->at.place);
-		e->generation = p->at.generation;
-		e->to = p->to; /* the region above the offset is the ring's part, or ignored */
-		e->key = p->key;
-		p->peer = peer;
-		p->pieces_out = 1;
-		p->phase = PAGE_IN_FLIGHT;
-		p->request = request;
-		i = p->next;
+/* Writes the entry of a page that is posted. `turn`: ring_turn_new(), in a line's first half. */
+static inline void run_entry_write(struct run_entry *e, struct page_work *p, uint64_t turn)
+{
+	e->unit = place_unit(p->at.place);
+	e->generation = p->at.generation;
+	e->to = (p->to & (RUN_TO_MAX - 1)) | turn;
+	e->key = p->key;
+	p->phase = PAGE_IN_RUN;
+}
+
+/*
+ * Writes the entries of a run's pages, the first one into the second half of the first unpublished
+ * line of the op ring, and the turns of the lines after that. Returns the first page behind them.
+ */
+static inline uint32_t run_entries(
+	struct pc_batch *b, struct page_work *p, uint32_t pages, struct ring_producer *ops)
+{
+	struct run_entry *line = (struct run_entry *)(void *)ops->first;
+	unsigned char *slots = ops->slots;
+	uint32_t index = ops->tail;
+
+	run_entry_write(&line[1], p, 0);
+	while (--pages) {
+		index++;
+		line = (struct run_entry *)(void *)(slots + ring_at(OP_RING_SLOTS,
+								    sizeof(struct op_slot), index));
+		p = &b->work[p->next];
+		run_entry_write(&line[0], p, ring_turn(OP_RING_SLOTS, index) << RING_TURN_SHIFT);
+		if (!--pages)
+			break;
+		p = &b->work[p->next];
+		run_entry_write(&line[1], p, 0);
 	}
-	return i;
+	return p->next;
 }
 
 /* Posts the first `pages` pages of a run to a rail with room. What remains is queued as a run. */
 static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t pages,
-	uint32_t rail, const struct map_member *m, uint64_t now_ns)
+	uint32_t rail, const struct run_way *way)
 {
-	const struct page_work *p = &b->work[i];
-	uint32_t index = request_take(ch, REQUEST_RUN, b, i), rest;
+	struct page_work *p = &b->work[i];
+	uint32_t index = request_take(ch, REQUEST_RUN, b, i), bytes = pages * p->bytes, rest;
+	uint32_t left = p->run_pages - pages;
 	struct request *r = &ch->request[index];
 	struct ring_producer *ops = &ch->rail[rail].ops;
-	uint32_t at = ch->rail[rail].unpublished;
-	struct run run = {.cookie = run_cookie(ch, index),
-		.peer_ref = p->at.ref,
-		.kind = OP_RUN,
-		.pages = (uint8_t)pages,
-		.peer = m->peer,
-		.region = (uint8_t)(REGION_POOL_0 + place_rail(p->at.place)),
-		.segments = (uint16_t)b->pages[i].segment_count,
-		.to_region = (uint16_t)(p->to >> OP_TO_BITS),
-		.page_bytes = p->bytes,
-		.stride_or_to = page_stride(&b->pages[i]),
-		/* If the pages have other locations to try, the attempt with these gets half of
-		 * the time. */
-		.deadline_ns = now_ns + batch_share_ns(b, now_ns, p->others ? 2 : 1)};
+	struct run_header *h = (struct run_header *)(void *)ops->first;
 
 	r->rail = (uint8_t)rail;
 	r->pages = (uint8_t)pages;
-	r->bytes = pages * p->bytes;
-	stripe_give(ch, rail, r->bytes, now_ns);
-	run_encode(&run, ring_slot_new(ops, at));
-	rest = run_entries(b, i, pages, index, ops, at, m->peer);
-	if (unlikely(pages < p->run_pages)) {
-		b->work[rest].run_pages = (uint8_t)(p->run_pages - pages);
+	r->bytes = bytes;
+	stripe_give(ch, rail, bytes, way->now_ns);
+	if (unlikely(ch->rail[rail].unpublished))
+		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
+	*h = way->header;
+	h->cookie = run_cookie(r->generation, index);
+	h->pages = (uint8_t)pages;
+	h->segments_region |= op_pack(0, REGION_POOL_0 + place_rail(p->at.place));
+	/* If the pages have other locations to try, the attempt with these gets half of the
+	 * time. */
+	if (unlikely(p->others))
+		h->deadline =
+			(uint32_t)((way->now_ns + batch_share_ns(b, way->now_ns, 2)) / OP_TIME_NS);
+	p->peer = way->header.peer;
+	rest = run_entries(b, p, pages, ops);
+	if (unlikely(left)) {
+		b->work[rest].run_pages = (uint8_t)left;
 		run_requeue(b, rest);
 	}
-	submit_run(ch, rail, &run, r->bytes);
-	ch->moves++;
+	submit_run(ch, rail, h, 1 + pages / 2, bytes);
 }
 
-/* Posts a run, or a part of it. False: no rail has room, and nothing has changed. */
-static bool run_submit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+/*
+ * Posts a run, or a part of it. False: no rail has room, and nothing has changed. *way: that of the
+ * run posted before, or of none (ref 0).
+ */
+static inline bool run_submit(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, struct run_way *way)
 {
 	const struct page_work *p = &b->work[i];
-	const struct map_member *m = map_by_ref(ch, p->at.ref);
 	uint32_t rail, pages;
 
-	if (unlikely(!m)) {
-		run_lost(ch, b, i, now_ns);
+	if (unlikely(p->at.ref != way->ref || !b->alike))
+		run_way(ch, b, i, way);
+	if (unlikely(!way->member)) {
+		run_lost(ch, b, i, way->now_ns);
 		return true;
 	}
-	rail = run_rail(ch, p, m->peer, now_ns, &pages);
+	rail = run_rail(ch, p, way, &pages);
 	if (unlikely(rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)) {
 		ch->no_room = true;
 		return false;
 	}
-	run_post(ch, b, i, pages, rail, m, now_ns);
+	run_post(ch, b, i, pages, rail, way);
 	return true;
 }
 
 /* Posts runs in the order of planning, until no rail has room. */
-static void run_post_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+static void run_post_all(struct pc_channel *ch, struct pc_batch *b, struct run_way *way)
 {
 	uint32_t i;
 
 	while (!ch->broken && !ch->no_room && (i = run_unqueue(b)) != CLIENT_NONE)
-		if (!run_submit(ch, b, i, now_ns))
+		if (!run_submit(ch, b, i, way))
 			run_requeue(b, i);
 }
 
@@ -208,44 +263,49 @@ static uint32_t run_parts(uint32_t pages, uint32_t share, uint32_t bytes)
 /* Cuts the first run off a group of several; the group keeps the other pages. Returns the run. */
 static uint32_t run_cut(struct pc_batch *b, struct run_group *g)
 {
-	uint32_t head = g->head, n = g->pages;
+	uint32_t head = g->head, n = (g->pages + g->parts - 1) / g->parts;
 
-	if (unlikely(g->parts > 1))
-		n = (n + g->parts - 1) / g->parts;
 	b->work[head].run_pages = (uint8_t)n;
 	g->pages -= n;
 	g->parts--;
-	if (unlikely(g->parts))
-		while (n--)
-			g->head = b->work[g->head].next;
+	while (n--)
+		g->head = b->work[g->head].next;
 	return head;
 }
 
-/* Makes the group's first run and posts it at once, unless it has to wait for room. */
-static void run_first(struct pc_channel *ch, struct pc_batch *b, struct run_group *g,
-	uint32_t share, bool wait, uint64_t now_ns)
+/*
+ * Makes the group's first run and posts it at once, unless it has to wait for room. Returns whether
+ * the group has pages for more runs.
+ */
+static inline bool run_first(struct pc_channel *ch, struct pc_batch *b, struct run_group *g,
+	uint32_t share, bool wait, struct run_way *way)
 {
-	uint32_t i;
+	uint32_t i = g->head;
+	bool more;
 
-	g->parts = run_parts(g->pages, share, b->work[g->head].bytes);
-	i = run_cut(b, g);
-	if (unlikely(wait || ch->no_room || ch->broken) || !run_submit(ch, b, i, now_ns))
+	g->ref = 0;
+	g->parts = run_parts(g->pages, share, g->bytes);
+	more = g->parts > 1;
+	if (likely(!more))
+		b->work[i].run_pages = (uint8_t)g->pages;
+	else
+		run_cut(b, g);
+	if (unlikely(wait || ch->no_room || ch->broken) || !run_submit(ch, b, i, way))
 		run_queue(b, i);
+	return more;
 }
 
 /* Queues the group's other runs, which are posted after the first ones of all groups. */
 static void run_others(struct pc_batch *b, struct run_group *g)
 {
-	while (g->pages)
+	while (g->parts)
 		run_queue(b, run_cut(b, g));
 }
 
 /* Pages of a run if all rails are to carry the same number of the pages in the groups. */
-static uint32_t run_share(struct pc_channel *ch, uint64_t now_ns)
+static uint32_t run_share(struct pc_channel *ch, const struct run_way *way)
 {
-	const struct map_member *m =
-		map_by_ref(ch, ch->run_group[__builtin_ctz(ch->run_grouped)].ref);
-	uint32_t rails = stripe_rails(ch, m ? m->peer : 0, now_ns), pages = 0;
+	uint32_t rails = stripe_rails(ch, way->member ? way->out : 0), pages = 0;
 
 	for (uint32_t left = ch->run_grouped; left; left &= left - 1)
 		pages += ch->run_group[__builtin_ctz(left)].pages;
@@ -254,18 +314,25 @@ static uint32_t run_share(struct pc_channel *ch, uint64_t now_ns)
 
 void run_add_end(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
-	uint32_t groups = ch->run_grouped, share;
+	uint32_t groups = ch->run_grouped, share, more = 0;
 	bool wait = b->runs.head != CLIENT_NONE;
+	struct run_way way;
 
 	if (!groups)
 		return;
-	share = run_share(ch, now_ns);
-	for (uint32_t left = groups; left; left &= left - 1)
-		run_first(ch, b, &ch->run_group[__builtin_ctz(left)], share, wait, now_ns);
-	for (uint32_t left = groups; left; left &= left - 1)
-		run_others(b, &ch->run_group[__builtin_ctz(left)]);
+	way.now_ns = now_ns;
+	run_way(ch, b, ch->run_group[__builtin_ctz(groups)].head, &way);
+	share = run_share(ch, &way);
+	for (uint32_t left = groups; left; left &= left - 1) {
+		uint32_t slot = (uint32_t)__builtin_ctz(left);
+
+		if (run_first(ch, b, &ch->run_group[slot], share, wait, &way))
+			more |= 1u << slot;
+	}
 	ch->run_grouped = 0;
-	run_post_all(ch, b, now_ns);
+	for (; more; more &= more - 1)
+		run_others(b, &ch->run_group[__builtin_ctz(more)]);
+	run_post_all(ch, b, &way);
 }
 
 void run_group_new(
@@ -274,12 +341,12 @@ void run_group_new(
 	const struct page_work *p = &b->work[i];
 	struct run_group *g = &ch->run_group[slot];
 
-	if (g->pages)
+	if (unlikely(g->ref))
 		run_add_end(ch, b, now_ns);
 	ch->run_grouped |= 1u << slot;
-	*g = (struct run_group){.to = p->to,
+	*g = (struct run_group){.ref = p->at.ref,
+		.to = p->to,
 		.stride = page_stride(&b->pages[i]),
-		.ref = p->at.ref,
 		.bytes = p->bytes,
 		.segments = b->pages[i].segment_count,
 		.tries = run_tries(p),
@@ -290,80 +357,17 @@ void run_group_new(
 
 void run_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
+	struct run_way way = {.now_ns = now_ns};
 	uint32_t i, pages = 0;
 
-	run_post_all(ch, b, now_ns);
+	run_post_all(ch, b, &way);
 	while ((i = page_unqueue(b, PAGE_RUN)) != CLIENT_NONE) {
-		run_add(ch, b, i, run_tries(&b->work[i]), now_ns);
+		const struct page_work *p = &b->work[i];
+
+		run_add(ch, b, i, &p->at, run_slot(p->at.ref, p->bytes), run_tries(p), false,
+			now_ns);
 		if (++pages % RUN_PLAN_MAX == 0)
 			run_add_end(ch, b, now_ns);
 	}
 	run_add_end(ch, b, now_ns);
-}
-
-/* ---- answers --------------------------------------------------------------------------------- */
-
-/* A page of a run that was no hit. `status`: what the answer says about it, OP_STALE included. */
-static void run_not_hit(struct pc_channel *ch, const struct request *r, uint32_t i, uint32_t status,
-	uint64_t now_ns)
-{
-	struct page_work *p = &r->batch->work[i];
-
-	p->pieces_out = 0;
-	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
-		p->rails_tried |= (uint16_t)(1u << r->rail);
-	/* One invalid place refuses a whole run, so the pages of a refused run are read one by one:
-	 * the op with the invalid place is then refused alone. */
-	if (status == OP_INVALID && r->pages > 1) {
-		page_queue(r->batch, i, PAGE_FETCH);
-		return;
-	}
-	p->piece_status = (uint8_t)status;
-	fetch_not_hit(ch, r->batch, i, now_ns);
-}
-
-/* True if the page of a run, a hit, is to be compared with its CRC. */
-static inline bool run_verify_due(struct pc_channel *ch, uint32_t i, struct pc_batch *b)
-{
-	/* not verify_due(): a page that is VERIFY_DUE already is in no run */
-	if (likely(!ch->verify_left || --ch->verify_left))
-		return false;
-	verify_choose(ch, &b->work[i]);
-	verify_begin(b, i);
-	return true;
-}
-
-void run_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
-	uint32_t status, uint64_t now_ns)
-{
-	struct pc_batch *b = r->batch;
-	uint32_t i = r->page, hit = done->hit & ~done->stale, stale = done->stale, hits = 0, next;
-	uint32_t now_ms = (uint32_t)(now_ns / 1000000), pages = r->pages;
-	uint16_t peer = b->work[i].peer;
-	enum pc_result *results = b->results;
-
-	for (uint32_t left = pages; left; left--, i = next, hit >>= 1, stale >>= 1) {
-		struct page_work *p = &b->work[i];
-
-		next = p->next;
-		if (unlikely(!(hit & 1))) {
-			run_not_hit(ch, r, i, stale & 1 ? OP_STALE : status, now_ns);
-			continue;
-		}
-		p->pieces_out = 0;
-		if (unlikely(run_verify_due(ch, i, b)))
-			continue;
-		p->phase = PAGE_DONE;
-		results[i] = PC_HIT;
-		notice_touch(ch, p, now_ms);
-		hits++;
-	}
-	if (likely(hits)) {
-		b->left -= hits;
-		ch->moves += hits;
-		ch->counts.hits_remote += hits;
-		ch->counts.bytes_read +=
-			likely(hits == pages) ? r->bytes : r->bytes / r->pages * hits;
-		ch->peer_rest_until_ns[peer] = 0;
-	}
 }

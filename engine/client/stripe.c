@@ -14,12 +14,6 @@
 
 /* ---- bandwidth ------------------------------------------------------------------------------- */
 
-/*
- * Fixed-point shift of a weight. `bytes * weight` fits 64 bits: bytes in flight stay below 2^33 and
- * a weight is at most STRIPE_RATIO_MAX.
- */
-#define WEIGHT_SHIFT 16
-
 static void fastest(struct pc_channel *ch)
 {
 	ch->rate_max = 0;
@@ -94,11 +88,12 @@ static void trust(const struct pc_channel *ch, struct channel_rail *r)
  * Ends a sample of the rail. A sample made of small bursts measures latency, not bandwidth: it may
  * raise the estimate but never lower it.
  */
-static void reckon(struct pc_channel *ch, struct channel_rail *r)
+__attribute__((noinline)) void stripe_sample(struct pc_channel *ch, struct channel_rail *r)
 {
 	uint64_t moved = r->moved * 1024 / (r->busy_ns + 1) + 1;
 	uint64_t sample = moved < STRIPE_RATE_MAX ? moved : STRIPE_RATE_MAX;
 	bool light = r->moved < (uint64_t)r->bursts * SLICE_BYTES;
+	uint64_t before = r->rate;
 
 	if (!light)
 		r->rate = r->rate ? (3 * r->rate + sample) / 4 : sample;
@@ -108,7 +103,10 @@ static void reckon(struct pc_channel *ch, struct channel_rail *r)
 		trust(ch, r);
 	r->moved = r->busy_ns = 0;
 	r->bursts = 0;
-	fastest(ch);
+	if (r->rate >= ch->rate_max)
+		ch->rate_max = r->rate;
+	else if (before == ch->rate_max)
+		fastest(ch);
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		struct channel_rail *other = &ch->rail[k];
 
@@ -119,53 +117,7 @@ static void reckon(struct pc_channel *ch, struct channel_rail *r)
 	ch->sampled = true;
 }
 
-/*
- * Estimated finish time of the rail's backlog plus `more` bytes. Unit: the time the fastest rail
- * takes for one byte, << WEIGHT_SHIFT.
- */
-static uint64_t finish(const struct channel_rail *r, uint64_t more)
-{
-	return (r->bytes + more) * r->weight;
-}
-
-void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns)
-{
-	struct channel_rail *r = &ch->rail[rail];
-
-	if (!r->bytes) {
-		r->since_ns = now_ns;
-		r->bursts++;
-	}
-	r->used = true;
-	r->bytes += bytes;
-}
-
-void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns)
-{
-	struct channel_rail *r = &ch->rail[rail];
-
-	r->bytes -= bytes;
-	r->moved += bytes;
-	if (finish(r, 0) < ch->least)
-		ch->least = finish(r, 0);
-	if (r->bytes && r->moved < STRIPE_SAMPLE_BYTES)
-		return;
-	r->busy_ns += now_ns - r->since_ns;
-	r->since_ns = now_ns;
-	/* Answers are reaped in groups. A second sample from one group would have a duration of
-	 * nearly 0, hence the lower limit of busy_ns. */
-	if (r->moved >= STRIPE_SAMPLE_BYTES && r->busy_ns >= STRIPE_SAMPLE_NS)
-		reckon(ch, r);
-}
-
 /* ---- choice ---------------------------------------------------------------------------------- */
-
-/* An idle rail takes any op that cannot be split. */
-static bool credit_left(const struct channel_rail *r, const struct stripe *s)
-{
-	return r->bytes + s->bytes <= r->credit[s->least > SLICE_BYTES] || !s->bytes ||
-	       (!r->bytes && s->bytes == s->least);
-}
 
 static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
 {
@@ -221,10 +173,10 @@ static uint32_t soonest(
 	for (uint32_t from = start;; from = 0, end = start) {
 		for (uint32_t r = from; r < end; r++) {
 			const struct channel_rail *rail = &ch->rail[r];
-			uint64_t now = finish(rail, 0), then = now + s->bytes * rail->weight;
+			uint64_t now = stripe_finish(rail, 0), then = now + s->bytes * rail->weight;
 
 			least = now < least ? now : least;
-			if (then < best_finish && rails >> r & 1 && credit_left(rail, s)) {
+			if (then < best_finish && rails >> r & 1 && stripe_credit(rail, s)) {
 				best = r;
 				best_finish = then;
 			}
@@ -247,50 +199,41 @@ static uint32_t soonest_room(
 	return r;
 }
 
-/* The lead, in bytes, that another rail needs over the home rail: a slice, or the whole run. */
-static uint64_t lead(const struct stripe *s)
-{
-	return s->bytes > s->least && s->bytes > SLICE_BYTES ? s->bytes : SLICE_BYTES;
-}
-
-/* Prefer the page's home rail unless another rail's estimated finish time is earlier by lead(). */
-__attribute__((noinline)) static uint32_t weighed(
+/* Prefer the home rail unless the estimated finish of another is earlier by stripe_lead(). */
+static uint32_t weighed(
 	struct pc_channel *ch, const struct stripe *s, uint32_t near, uint32_t rails, bool near_may)
 {
 	uint32_t best = soonest_room(ch, s, near, rails);
 
 	if (best == CLIENT_NONE || best == near || !near_may ||
-		finish(&ch->rail[best], s->bytes + lead(s)) < finish(&ch->rail[near], s->bytes))
+		stripe_finish(&ch->rail[best], s->bytes + stripe_lead(s)) <
+			stripe_finish(&ch->rail[near], s->bytes))
 		return best;
 	return submit_room(ch, near, s->slots) ? near : best;
 }
 
+uint32_t stripe_out(struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
+{
+	return rails_out(ch, peer) | resting(ch, now_ns);
+}
+
+__attribute__((noinline)) uint32_t stripe_weighed(
+	struct pc_channel *ch, const struct stripe *s, uint32_t out, uint32_t place)
+{
+	uint32_t rails = usable(ch, s, out), near = place_rail(place) % ch->rails;
+
+	return weighed(ch, s, near, rails,
+		(rails & ~out) >> near & 1 && stripe_credit(&ch->rail[near], s));
+}
+
 uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns)
 {
-	uint32_t out = rails_out(ch, s->peer) | resting(ch, now_ns), rails = usable(ch, s, out);
-	uint32_t near = place_rail(place);
-	const struct channel_rail *r;
-	bool near_may;
-
-	if (unlikely(ch->sampled))
-		stripe_weigh(ch);
-	if (unlikely(near >= ch->rails))
-		near %= ch->rails;
-	r = &ch->rail[near];
-	near_may = (rails & ~out) >> near & 1 && credit_left(r, s);
-	/* Fast path. `least` is a lower bound of every rail's backlog, so no other rail can finish
-	 * a slice earlier: skip the scan. */
-	if (near_may &&
-		finish(r, s->bytes) <=
-			ch->least + ((uint64_t)(s->bytes + lead(s)) << WEIGHT_SHIFT) &&
-		submit_room(ch, near, s->slots))
-		return near;
-	return weighed(ch, s, near, rails, near_may);
+	return stripe_choose(ch, s, stripe_out(ch, s->peer, now_ns), place);
 }
 
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns)
 {
-	uint32_t rails = usable(ch, s, rails_out(ch, s->peer) | resting(ch, now_ns));
+	uint32_t rails = usable(ch, s, stripe_out(ch, s->peer, now_ns));
 	uint32_t next = ch->turn++ % ch->rails;
 
 	if (unlikely(ch->sampled))
@@ -301,11 +244,9 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t no
 	return soonest_room(ch, s, next, rails);
 }
 
-uint32_t stripe_rails(struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
+uint32_t stripe_rails(struct pc_channel *ch, uint32_t out)
 {
-	uint32_t out = rails_out(ch, peer) | resting(ch, now_ns);
-
-	return (uint32_t)__builtin_popcount(usable(ch, &(struct stripe){.peer = peer}, out));
+	return (uint32_t)__builtin_popcount(usable(ch, &(struct stripe){.bytes = 0}, out));
 }
 
 /*

@@ -122,9 +122,12 @@ void submit_flush(struct pc_channel *ch)
 {
 	bool ctl = ch->ctl_unpublished != 0;
 
-	for (uint32_t r = 0; r < ch->rails; r++)
-		if (ch->rail[r].unpublished)
-			submit_publish(ch, r);
+	for (; ch->untold; ch->untold &= ch->untold - 1) {
+		uint32_t rail = (uint32_t)__builtin_ctz(ch->untold);
+
+		if (ch->rail[rail].unpublished)
+			submit_publish(ch, rail);
+	}
 	if (ctl)
 		publish_ctl(ch);
 	if (ch->told || ctl)

@@ -48,9 +48,9 @@ static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t inde
 }
 
 /* The cookie of a run has 32 bits: the low half of the generation, and the index. */
-static inline uint32_t run_cookie(const struct pc_channel *ch, uint32_t index)
+static inline uint32_t run_cookie(uint32_t generation, uint32_t index)
 {
-	return ch->request[index].generation << 16 | index;
+	return generation << 16 | index;
 }
 
 /*
@@ -72,6 +72,18 @@ static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t sl
 	return (uint32_t)room >= r->unpublished + slots;
 }
 
+/*
+ * The same for `slots` entries behind no unpublished ones. False: not known, or no room:
+ * submit_room() may find some.
+ */
+static inline bool submit_room_now(const struct pc_channel *ch, uint32_t rail, uint32_t slots)
+{
+	const struct channel_rail *r = &ch->rail[rail];
+
+	return r->in_flight < DONE_RING_SLOTS &&
+	       r->ops.tail - r->ops.head_seen + slots <= OP_RING_SLOTS && !r->unpublished;
+}
+
 /* Writes an op to the rail's op ring. The caller has called submit_room() with success. */
 static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	const struct op_segment *segments)
@@ -89,21 +101,24 @@ static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct 
 	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS ||
 		(op->length >= FLUSH_LONG && r->bytes <= FLUSH_DRY))
 		submit_publish(ch, rail);
+	else
+		ch->untold |= 1u << rail;
 }
 
 /*
- * Publishes a run that the caller has written behind the rail's unpublished entries. `bytes`:
- * length of all its pages.
+ * Publishes a run that the caller has written as the rail's first unpublished entries, with the
+ * turns of all but the first. `lines`: their number. `bytes`: length of all its pages.
  */
-static inline void submit_run(
-	struct pc_channel *ch, uint32_t rail, const struct run *run, uint32_t bytes)
+static inline void submit_run(struct pc_channel *ch, uint32_t rail, const struct run_header *run,
+	uint32_t lines, uint32_t bytes)
 {
 	struct channel_rail *r = &ch->rail[rail];
 
-	r->unpublished += run_lines(run->kind, run->pages);
 	r->in_flight++;
 	PROBE_SUBMIT(ch->id, (uint64_t)run->cookie, rail, run->peer, bytes);
-	submit_publish(ch, rail);
+	ring_publish_turned(&r->ops, OP_RING_SLOTS, sizeof(struct op_slot), lines);
+	ch->told |= 1u << rail;
+	ch->moves++;
 }
 
 #endif

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts what a get costs the client's own thread: callgrind counts the instructions of
- * counted_submit() and counted_poll() below (perf/README.md). The engine is the fake one of the
+ * Counts what a get or an exists costs the client's own thread: callgrind counts the instructions
+ * of counted_submit() and counted_poll() below (perf/README.md). The engine is the fake one of the
  * unit tests, with eight rails, and runs in the same thread between the two calls, so neither its
  * work nor waiting for it is counted.
  *
  *   client_cost BYTES SEGMENTS BATCH ROUNDS SEED
+ *   client_cost exists BATCH ROUNDS SEED
  *
  * Pages of BYTES bytes in SEGMENTS segments are read in batches, in an order shuffled by SEED, from
  * pools in which they lie in another order. Their locations are known from a first pass, which is
  * not counted, and the counted rounds move no payload. Every page of a last round, which does, is
  * compared with its content.
+ *
+ * exists: the keys are present, no location is in the cache, and the owners of all keys are two
+ * other engines. Every key is then reported as used.
+ *
  * Prints the number of pages, batches and polls that were counted.
  */
 #include <stdlib.h>
@@ -30,6 +35,7 @@ static struct pc_page page[PAGES];
 static struct pc_segment *segment;
 static enum pc_result result[PAGES];
 static unsigned submits, polls;
+static bool exists; /* the calls are pc_submit_exists() */
 static char name[PAGES][KEY_LENGTH + 1];
 
 /*
@@ -51,8 +57,10 @@ int clock_gettime(clockid_t clock, struct timespec *ret_now)
 static struct pc_batch *start(struct pc_channel *ch, unsigned from, unsigned count)
 {
 	struct pc_batch *b;
+	int rc = exists ? pc_submit_exists(ch, page + from, count, 10000, result + from, &b)
+			: pc_submit_get(ch, page + from, count, 10000, result + from, &b);
 
-	if (pc_submit_get(ch, page + from, count, 10000, result + from, &b))
+	if (rc)
 		die("%s", pc_error());
 	return b;
 }
@@ -95,11 +103,16 @@ static void get_all(struct pc_channel *ch, unsigned batch, bool counted)
 	}
 }
 
+static void check_hits(unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (result[i] != PC_HIT)
+			die("a page is \"%s\"", pc_result_name(result[i]));
+}
+
 static void check(uint32_t bytes, unsigned segments)
 {
 	for (unsigned i = 0; i < PAGES; i++) {
-		if (result[i] != PC_HIT)
-			die("a page is \"%s\"", pc_result_name(result[i]));
 		for (uint32_t k = 0; k < bytes; k++) {
 			const struct pc_segment *s = &page[i].segments[k / (bytes / segments)];
 			const unsigned char *at = s->base;
@@ -142,43 +155,85 @@ static void make_pages(unsigned char *memory, uint32_t bytes, unsigned segments,
 		fake_page(&fake, name[stored[i]], FAKE_A, i % FAKE_RAILS, bytes);
 }
 
-int main(int argc, char **argv)
+static void count_gets(
+	struct pc *pc, struct pc_channel *ch, char **argv, unsigned batch, unsigned rounds)
 {
-	uint32_t bytes;
-	unsigned segments, batch, rounds;
-	uint64_t seed;
-	struct pc *pc;
-	struct pc_channel *ch;
+	uint32_t bytes = (uint32_t)parse_size("BYTES", argv[1], 64, PAGE_BYTES_MAX);
+	unsigned segments = (unsigned)parse_number("SEGMENTS", argv[2], 1, SEGMENTS_MAX);
 	void *memory;
 
-	if (argc != 6)
-		die("client_cost: BYTES SEGMENTS BATCH ROUNDS SEED");
-	bytes = (uint32_t)parse_size("BYTES", argv[1], 64, PAGE_BYTES_MAX);
-	segments = (unsigned)parse_number("SEGMENTS", argv[2], 1, SEGMENTS_MAX);
-	batch = (unsigned)parse_number("BATCH", argv[3], 1, PAGES);
-	rounds = (unsigned)parse_number("ROUNDS", argv[4], 1, 1000);
-	seed = strtoull(argv[5], NULL, 0);
 	segment = calloc((size_t)PAGES * segments, sizeof(*segment));
-	fake_start(&fake);
-	if (fake.pidfd < 0) /* under valgrind; any descriptor that reports nothing will do */
-		fake.pidfd = eventfd(0, EFD_CLOEXEC);
-	if (!segment ||
-		pc_open(&(struct pc_options){.socket = fake.path,
-				.name_space = "tests",
-				.verify = PC_VERIFY_NEVER},
-			&pc) ||
-		pc_memory_alloc(pc, (size_t)PAGES * bytes, &memory) || pc_channel_open(pc, &ch))
+	if (!segment || pc_memory_alloc(pc, (size_t)PAGES * bytes, &memory))
 		die("%s", pc_error());
-	make_pages(memory, bytes, segments, seed);
 	fake_lock(&fake); /* from here on this thread is the engine, too */
-	fake.no_sleep = true;
+	make_pages(memory, bytes, segments, strtoull(argv[5], NULL, 0));
 	get_all(ch, batch, false);
 	fake.on_op = no_payload;
 	for (unsigned r = 0; r < rounds; r++)
 		get_all(ch, batch, true);
 	fake.on_op = NULL;
 	get_all(ch, batch, false);
+	check_hits(PAGES / batch * batch);
 	check(bytes, segments);
+}
+
+/* Keys of other engines, on the pages of any of them, in an order shuffled by the seed. */
+static void make_keys(uint64_t seed)
+{
+	static unsigned order[PAGES];
+	unsigned number = 0;
+
+	shuffle(order, seed);
+	for (unsigned i = 0; i < PAGES; i++) {
+		char *key = name[order[i]];
+
+		do
+			snprintf(key, sizeof(name[0]), "%064u", number++);
+		while (fake_owner(&fake, key) == FAKE_SELF);
+		fake_page(&fake, key, FAKE_A, i % FAKE_RAILS, PAGE_UNIT);
+		page[order[i]] = (struct pc_page){key, KEY_LENGTH, NULL, 0};
+	}
+}
+
+static void count_exists(struct pc_channel *ch, unsigned batch, unsigned rounds, uint64_t seed)
+{
+	exists = true;
+	fake_lock(&fake);
+	fake_map(&fake, FAKE_NODES, 1, false);
+	make_keys(seed);
+	get_all(ch, batch, false); /* the channel reads the map */
+	for (unsigned r = 0; r < rounds; r++) {
+		memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));
+		get_all(ch, batch, true);
+		check_hits(PAGES / batch * batch);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	char **counts = argv + argc - 3;
+	unsigned batch, rounds;
+	struct pc *pc;
+	struct pc_channel *ch;
+
+	if (argc != 6 && (argc != 5 || strcmp(argv[1], "exists")))
+		die("client_cost: BYTES SEGMENTS BATCH ROUNDS SEED | exists BATCH ROUNDS SEED");
+	batch = (unsigned)parse_number("BATCH", counts[0], 1, PAGES);
+	rounds = (unsigned)parse_number("ROUNDS", counts[1], 1, 1000);
+	fake_start(&fake);
+	if (fake.pidfd < 0) /* under valgrind; any descriptor that reports nothing will do */
+		fake.pidfd = eventfd(0, EFD_CLOEXEC);
+	if (pc_open(
+		    &(struct pc_options){
+			    .socket = fake.path, .name_space = "tests", .verify = PC_VERIFY_NEVER},
+		    &pc) ||
+		pc_channel_open(pc, &ch))
+		die("%s", pc_error());
+	fake.no_sleep = true;
+	if (argc == 5)
+		count_exists(ch, batch, rounds, strtoull(counts[2], NULL, 0));
+	else
+		count_gets(pc, ch, argv, batch, rounds);
 	printf("pages %u batches %u polls %u\n", PAGES / batch * batch * rounds, submits, polls);
 	fake_unlock(&fake);
 	pc_channel_close(ch);

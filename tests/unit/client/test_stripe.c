@@ -212,11 +212,11 @@ static void a_run_must_fit_the_budget_even_of_an_idle_rail(void **state)
 	s.bytes = 2 * PAGE;
 	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), CLIENT_NONE);
 	/* the pages of a batch are shared by the rails that are in use */
-	assert_int_equal(stripe_rails(ch, 0, 1), 1);
+	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0, 1)), 1);
 	status->rails_out = 0xc;
-	assert_int_equal(stripe_rails(ch, 0, 1), 2);
+	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0, 1)), 2);
 	status->rails_out = 0xf;
-	assert_int_equal(stripe_rails(ch, 0, 1), 4);
+	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0, 1)), 4);
 }
 
 /*

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Makes the pages of a batch of the caller's arguments: checks them, finds the registered memory
+ * that they name, hashes the keys. Two passes over the pages, because a key of the usual kind is
+ * hashed together with its neighbours. Channel thread.
+ */
+#include "engine/client/client.h"
+
+/* True if the page's segments are of one length and at one distance, as those of a run must be. */
+static bool segments_alike(const struct pc_page *page)
+{
+	const struct pc_segment *s = page->segments, *end = s + page->segment_count;
+	uint64_t stride = page_stride(page), bytes = s->bytes;
+	uintptr_t base = (uintptr_t)s->base;
+
+	if (page->segment_count > RUN_SEGMENTS_MAX || !base || !bytes ||
+		bytes * page->segment_count > RUN_PAGE_BYTES_MAX || bytes > RUN_PAGE_BYTES_MAX ||
+		stride < bytes || stride >= RUN_TO_MAX / RUN_SEGMENTS_MAX)
+		return false;
+	while (++s < end) {
+		base += stride;
+		if ((uintptr_t)s->base != base || s->bytes != bytes)
+			return false;
+	}
+	return base > (uintptr_t)page->segments->base; /* else it wrapped */
+}
+
+/*
+ * Returns the length of a page of several segments, bytes; 0: the caller's arguments for it are
+ * invalid. *ret_regular: true if the page may be in a run, as far as its segments say.
+ */
+static uint32_t segments_bytes(const struct pc_page *page, bool *ret_regular)
+{
+	uint64_t bytes = 0;
+
+	if (page->segment_count < 1 || page->segment_count > SEGMENTS_MAX)
+		return 0;
+	*ret_regular = segments_alike(page);
+	if (likely(*ret_regular))
+		return (uint32_t)(page->segments->bytes * page->segment_count);
+	for (unsigned s = 0; s < page->segment_count; s++) {
+		size_t more = page->segments[s].bytes;
+
+		if (!page->segments[s].base || !more || more > PAGE_BYTES_MAX - bytes)
+			return 0;
+		bytes += more;
+	}
+	return (uint32_t)bytes;
+}
+
+/* The same for any page. */
+static inline uint32_t page_bytes(const struct pc_page *page, bool *ret_regular)
+{
+	size_t bytes;
+
+	if (unlikely(!page->segments))
+		return 0;
+	if (page->segment_count != 1)
+		return segments_bytes(page, ret_regular);
+	bytes = page->segments->bytes;
+	if (unlikely(!page->segments->base || bytes > PAGE_BYTES_MAX))
+		return 0;
+	*ret_regular = bytes <= RUN_PAGE_BYTES_MAX;
+	return (uint32_t)bytes;
+}
+
+/*
+ * The page before, if it is a usual one: one segment in a registered range. The next page is then
+ * likely to be of the same length, in the same range and to have a key of the same length.
+ */
+struct before {
+	uintptr_t base; /* of the registered range */
+	/* offset in the range, below which a page of this length may start; 0: the page before was
+	 * not a usual one */
+	uint64_t room;
+	uint64_t region;       /* region of the range, in the upper bits as in page_work.to */
+	size_t key_bytes;      /* length of its key */
+	struct page_work like; /* what pages_init() has made of the page before */
+};
+
+/* Makes the page `p`, which lies in the range `m` if it lies in any, the one before. */
+static void before_set(struct before *b, const struct page_work *p, const struct pc_page *page,
+	const struct memory_view *m)
+{
+	b->room = 0;
+	if (!m || !p->regular || page->segment_count != 1 || p->bytes > m->bytes)
+		return;
+	b->base = m->base;
+	b->room = m->bytes - p->bytes + 1;
+	b->region = (uint64_t)m->region << OP_TO_BITS;
+	b->key_bytes = page->key_bytes;
+	b->like = *p;
+}
+
+static inline bool key_valid(const struct pc_page *page)
+{
+	return page->key && page->key_bytes - 1 < KEY_BYTES_MAX;
+}
+
+/* True if the page is like the one before; *ret_at: its offset in the registered range. */
+static inline bool page_usual(const struct before *b, const struct pc_page *page, uint64_t *ret_at)
+{
+	const struct pc_segment *s = page->segments;
+
+	if (unlikely(page->key_bytes != b->key_bytes || !page->key || page->segment_count != 1 ||
+		     !s || s->bytes != b->like.bytes))
+		return false;
+	*ret_at = (uintptr_t)s->base - b->base; /* huge if `base` is below the range */
+	return *ret_at < b->room;
+}
+
+/* Copies what a page has in its two lines besides its key, location and destination. */
+static inline void page_start(struct page_work *p, const struct page_work *like)
+{
+	memcpy(&p->cached, &like->cached,
+		offsetof(struct page_work, other) - offsetof(struct page_work, cached));
+	memset(&p->wrong, 0, offsetof(struct page_work, twin) - offsetof(struct page_work, wrong));
+}
+
+/* A page of any shape. False: the caller's arguments for it are invalid. */
+__attribute__((noinline)) static bool page_any(struct pc_batch *b, struct page_work *p,
+	const struct pc_page *page, const struct memory_view **last, struct before *before)
+{
+	p->bytes = page_bytes(page, &p->regular);
+	if (!p->bytes || !key_valid(page)) {
+		p->regular = false;
+		return false;
+	}
+	*last = memory_find_page(b, p, page, *last);
+	before_set(before, p, page, *last);
+	return true;
+}
+
+/* get, set: checks the caller's arguments for the pages. */
+static void payload_init(struct pc_batch *b)
+{
+	static const struct page_work none;
+	const struct pc_page *page = b->pages, *end = page + b->count;
+	const struct memory_view *last = NULL;
+	struct before before = {.room = 0};
+	enum pc_result *result = b->results;
+	struct page_work *p = b->work;
+	uint32_t others = 0;
+	uint64_t at;
+
+	for (; page < end; page++, p++, result++) {
+		*result = PC_PENDING;
+		if (likely(page_usual(&before, page, &at))) {
+			page_start(p, &before.like);
+			p->bytes = before.like.bytes;
+			p->to = before.region + at;
+			continue;
+		}
+		others++;
+		page_start(p, &none);
+		if (!page_any(b, p, page, &last, &before))
+			page_done(b, (uint32_t)(p - b->work), PC_INVALID);
+	}
+	/* the first page is never usual; if it is the only other one, all pages are like it */
+	b->alike = others == 1 && before.room;
+}
+
+/* exists, remove: the same for pages that are only keys. */
+static void keys_init(struct pc_batch *b)
+{
+	static const struct page_work none;
+	const struct pc_page *page = b->pages, *end = page + b->count;
+	enum pc_result *result = b->results;
+	struct page_work *p = b->work;
+
+	for (; page < end; page++, p++, result++) {
+		page_start(p, &none);
+		p->bytes = 0;
+		*result = PC_PENDING;
+		if (unlikely(!key_valid(page)))
+			page_done(b, (uint32_t)(p - b->work), PC_INVALID);
+	}
+}
+
+void pages_init(struct pc_batch *b)
+{
+	if (b->kind == BATCH_GET || b->kind == BATCH_SET)
+		payload_init(b);
+	else
+		keys_init(b);
+	keys_hash(b->channel, b);
+}

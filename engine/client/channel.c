@@ -107,12 +107,7 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
 	ch->session = session;
 	ch->broken = false;
 	ch->looked_ns = clock_now_ns();
-	ch->map_epoch = 0;
-	/* the old map came from another engine, whose peer numbers mean nothing to this one */
-	ch->map = NULL;
-	ch->map_last = NULL;
-	ch->map_spare = ch->map_memory;
-	memset(ch->map_slot, 0, sizeof(ch->map_slot));
+	map_forget(ch);
 	memset(ch->peer_rest_until_ns, 0, sizeof(ch->peer_rest_until_ns));
 	return 0;
 }
@@ -371,7 +366,7 @@ static void channel_free(struct pc_channel *ch)
 	if (ch->touched)
 		munmap(ch->touched, TOUCHED_SETS * sizeof(*ch->touched));
 	free(ch->memory);
-	free(ch->map_memory);
+	map_free(ch);
 	free(ch);
 }
 
@@ -395,8 +390,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	ch->cache = table_new(CACHE_SETS * sizeof(*ch->cache));
 	ch->touched = table_new(TOUCHED_SETS * sizeof(*ch->touched));
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
-	ch->map_memory = calloc(2, sizeof(*ch->map_memory));
-	if (!ch->cache || !ch->touched || !ch->memory || !ch->map_memory) {
+	if (!ch->cache || !ch->touched || !ch->memory) {
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}

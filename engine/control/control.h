@@ -193,8 +193,17 @@ enum forget_state publish_forget(struct control *control, const struct page_key 
 	const struct forget_wait *wait, bool *ret_had);
 
 /* functions of member.c that the other files call */
+struct member_identity {
+	uint64_t incarnation; /* identity of this start of the member's engine */
+	uint32_t ref;         /* its low half; directory entries name the member by it */
+	uint16_t peer;        /* number by which this engine knows the member, below NODES_MAX */
+	uint8_t rails;        /* number of rails of the member */
+	uint8_t bucket_bits;  /* log2 of the number of buckets of its shard, 0..31 */
+	bool self;            /* the member is this engine */
+	char name[NAME_BYTES_MAX]; /* zero-terminated; no other member has it */
+};
 struct member_record {
-	struct map_member map;
+	struct member_identity map;
 	char address[NAME_BYTES_MAX];
 	uint16_t port;
 	bool alive;
@@ -202,8 +211,10 @@ struct member_record {
 /* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer);
+/* Number of live members, this engine included. */
+unsigned member_count(const struct control *control);
 /* Returns the current map, as last written to the status segment. */
-const struct map_view *member_map(const struct control *control);
+struct map_view *member_map(const struct control *control);
 /* Called by member.c when the map has changed; implemented in directory_move.c. */
 void directory_map_changed(struct control *control);
 

@@ -18,7 +18,7 @@
 
 uint64_t member_name_hash(const char *name)
 {
-	return map_point_at(name, 0);
+	return placement_hash(name);
 }
 
 struct member_entry *member_find(struct member *member, const char *name)
@@ -56,6 +56,11 @@ const struct member_record *member_by_peer(const struct control *control, uint16
 	if (peer >= NODES_MAX || !control->member->by_peer[peer])
 		return NULL;
 	return &control->member->by_peer[peer]->record;
+}
+
+unsigned member_count(const struct control *control)
+{
+	return control->member->alive;
 }
 
 struct rpc_link *member_link_now(const struct control *control, uint32_t ref)
@@ -346,11 +351,11 @@ static void self_fill(struct control *control, struct member_entry *self)
 	const struct settings *s = control->settings;
 	struct member_record *record = &self->record;
 
-	record->map = (struct map_member){.incarnation = control->incarnation,
+	record->map = (struct member_identity){.incarnation = control->incarnation,
 		.ref = control->ref,
 		.rails = (uint8_t)control->rails,
 		.bucket_bits = (uint8_t)control->shard.bits,
-		.self = 1};
+		.self = true};
 	snprintf(record->map.name, sizeof(record->map.name), "%s", control->name);
 	snprintf(record->address, sizeof(record->address), "%s", s->cluster_address);
 	record->port = (uint16_t)s->cluster_port;
@@ -373,16 +378,15 @@ int member_open(struct control *control)
 		return -ENOMEM;
 	control->member = member;
 	member_agree_open(control);
-	member->current = calloc(1, sizeof(*member->current));
-	member->previous = calloc(1, sizeof(*member->previous));
+	member->slots = calloc(1, sizeof(*member->slots));
 	member->tick = net_timer_new(control->base, true, member_tick, control);
 	member->probe = net_timer_new(control->base, true, member_probe_tick, control);
 	member->rebuild = net_timer_new(control->base, false, rebuild, control);
 	member->news = net_timer_new(control->base, false, member_news_send, control);
 	member->claims = net_timer_new(control->base, false, member_claims_due, control);
 	member->records = calloc(1, sizeof(*member->records));
-	if (!member->current || !member->previous || !member->tick || !member->probe ||
-		!member->rebuild || !member->news || !member->claims || !member->records)
+	if (!member->slots || !member->tick || !member->probe || !member->rebuild ||
+		!member->news || !member->claims || !member->records)
 		goto failed;
 	self_fill(control, &member->entry[0]);
 	status = member_seeds(control->settings, member);
@@ -393,6 +397,9 @@ int member_open(struct control *control)
 	(void)peer_take(member, &member->entry[0]);
 	tables_rebuild(control);
 	member_map_rebuild(control);
+	status = -ENOMEM;
+	if (!member->current)
+		goto failed;
 	net_timer_set(member->tick, (uint64_t)beat_ms * 1000);
 	net_timer_set(member->probe, member_probe_period_ns(control) / 1000);
 	member_seeds_tick(control, member->tick_ns);
@@ -452,8 +459,8 @@ void member_close(struct control *control)
 	if (member->claims)
 		net_timer_free(member->claims);
 	free(member->records);
-	free(member->current);
-	free(member->previous);
+	map_view_drop(member->current);
+	free(member->slots);
 	free(member);
 	control->member = NULL;
 }

@@ -26,6 +26,7 @@
 #define CONTROL_MEMBER_H
 
 #include "engine/control/rpc.h"
+#include "engine/control/slots.h"
 #include "engine/control/suspect.h"
 
 /* capacity of the member table: live members, candidates and dead members */
@@ -66,10 +67,11 @@ static_assert(MEMBER_REFS > MEMBER_ENTRIES, "a search for an absent ref ends");
 #define AGREED_BYTES_MAX 128               /* length limit of one text "name = value" in a Hello */
 #define AGREED_ENTRIES_MAX 32 /* limit of the entries of Hello.agreed that are examined */
 #define REFUSALS 64           /* size of the table of refusals that were logged already */
-/* Map changes within this time of each other share one `previous` map in the status segment */
-#define MAP_HOLD_NS (5ull * 1000000000)
-/* time after a map change during which readers also ask the owners by the `previous` map */
-#define MAP_PREVIOUS_NS (60ull * 1000000000)
+/*
+ * Within this time after its start, this engine counts as the last one that joined: the owners by a
+ * map without it are the former owners.
+ */
+#define MAP_OPENING_NS (5ull * 1000000000)
 
 enum member_state {
 	MEMBER_FREE,
@@ -251,12 +253,9 @@ struct member {
 	bool leaving;
 	struct net_timer *tick;
 	struct net_timer *rebuild;
-	struct map_view *current, *previous;
-	/*
-	 * When this engine started, or met its first member: it counts as joining for MAP_HOLD_NS
-	 */
-	uint64_t opened_ns;
-	uint64_t changed_ns;
+	struct map_view *current;
+	struct slots *slots; /* of the words in the status segment */
+	uint64_t opened_ns;  /* when this engine started, or was alone last */
 };
 
 /* ---- member.c -------------------------------------------------------------------------------- */
@@ -475,21 +474,9 @@ void member_tick(void *context);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 
-/*
- * Adds a member, whose name is not on the map and which has fewer than NODES_MAX members, or
- * removes the one with that index. The result is a pure function of the set of members: engines
- * with the same members have the same owners and the same hash ring. Above OWNERS_MAX members the
- * owners are those with the highest map_owner_rank(): one change of the members replaces one owner
- * at most.
- */
-void member_map_join(struct map_view *view, const struct map_member *joins);
-void member_map_leave(struct map_view *view, uint32_t index);
-/* Changes `view` to a map of the `count` members given, in any order. */
-void member_map_update(
-	struct map_view *view, const struct map_member *const *members, unsigned count);
 /* Builds the map of the live members, writes it to the status segment and notifies directory.c. */
 void member_map_rebuild(struct control *control);
-/* Removes the `previous` map from the status segment MAP_PREVIOUS_NS after the last change. */
+/* Ends the time of former owners of slots in the status segment. */
 void member_map_tick(struct control *control, uint64_t now_ns);
 
 #endif

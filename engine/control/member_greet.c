@@ -131,7 +131,7 @@ void member_entry_fill(struct member_entry *entry, const Pc__Member *m)
 {
 	struct member_record *record = &entry->record;
 
-	record->map = (struct map_member){.incarnation = m->incarnation,
+	record->map = (struct member_identity){.incarnation = m->incarnation,
 		.ref = (uint32_t)m->incarnation,
 		.rails = (uint8_t)m->rails,
 		.bucket_bits = (uint8_t)m->bucket_bits};

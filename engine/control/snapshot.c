@@ -81,7 +81,7 @@ static void take_member(const struct control *control, const struct member_entry
 	struct snapshot *s, bool on_map)
 {
 	struct snapshot_member *m = &s->member[s->members];
-	const struct map_member *map = &entry->record.map;
+	const struct member_identity *map = &entry->record.map;
 	const char *state = "up";
 	uint64_t since_ns = 0;
 
@@ -99,7 +99,7 @@ static void take_member(const struct control *control, const struct member_entry
 		.ref = map->ref,
 		.port = entry->record.port,
 		.rails = map->rails,
-		.self = map->self != 0,
+		.self = map->self,
 		.on_map = on_map,
 		.state_ms = since_ns && since_ns < s->taken_ns ? (s->taken_ns - since_ns) / 1000000
 							       : 0};
@@ -112,26 +112,20 @@ static void take_member(const struct control *control, const struct member_entry
 	s->members++;
 }
 
-/* Members on the map in its order, then those that died; one that left in order is not listed. */
+/* Members on the map, then those that died; one that left in order is not listed. */
 static void take_members(const struct control *control, struct snapshot *s)
 {
-	const struct map_view *map = member_map(control);
 	const struct member *member = control->member;
 
 	s->map_epoch = shm_load(&control->status->map.epoch);
-	for (uint32_t i = 0; i < map->members; i++) {
-		const struct member_record *r = member_by_ref(control, map->member[i].ref);
-
-		/* The record is the first member of its entry. */
-		if (r)
-			take_member(control, (const struct member_entry *)(const void *)r, s, true);
-	}
+	for (unsigned i = 0; i < MEMBER_ENTRIES; i++)
+		if (member->entry[i].state == MEMBER_ALIVE)
+			take_member(control, &member->entry[i], s, true);
 	s->members_on_map = s->members;
 	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
 		if (member->entry[i].state == MEMBER_DEAD && !member->entry[i].left)
 			take_member(control, &member->entry[i], s, false);
 }
-static_assert(offsetof(struct member_entry, record) == 0, "take_members() relies on it");
 
 /* ---- rails ----------------------------------------------------------------------------------- */
 

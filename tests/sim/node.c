@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 
 #include "engine/control/connect.h"
@@ -15,6 +16,8 @@
 #include "engine/control/view.h"
 #include "tests/sim/world.h"
 #include "tests/unit/control/tier_stub.h"
+
+#define VIEWS_MAX 256 /* different views that are alive at a time */
 
 /* ---- stubs of other parts of the control plane ----------------------------------------------- */
 
@@ -243,6 +246,53 @@ bool __wrap_member_probe_ack(
 	return __real_member_probe_ack(control, link, ack);
 }
 
+/* ---- views: nodes with the same owners share one --------------------------------------------- */
+
+static struct map_view *views[VIEWS_MAX];
+
+struct map_view *__real_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+struct map_view *__wrap_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+struct map_view *__wrap_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
+{
+	struct map_view *view, **free_place = NULL;
+
+	for (unsigned i = 0; i < VIEWS_MAX; i++) {
+		view = views[i];
+		if (!view)
+			free_place = &views[i];
+		else if (view->owners == owners && view->replicas == replicas &&
+			 !memcmp(view->owner, owner, owners * sizeof(*owner)))
+			return map_view_share(view);
+	}
+	view = __real_map_view_make(from, owner, owners, replicas);
+	if (free_place && view != from)
+		*free_place = view;
+	return view;
+}
+
+void __real_map_view_drop(struct map_view *view);
+void __wrap_map_view_drop(struct map_view *view);
+void __wrap_map_view_drop(struct map_view *view)
+{
+	for (unsigned i = 0; i < VIEWS_MAX && view && view->uses == 1; i++)
+		if (views[i] == view)
+			views[i] = NULL;
+	__real_map_view_drop(view);
+}
+
+uint64_t node_map_bytes(void)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < VIEWS_MAX; i++)
+		if (views[i])
+			bytes += sizeof(*views[i]) + (uint64_t)MAP_SLOTS * map_owning(views[i]);
+	return bytes / world.nodes + MAP_SLOTS * (sizeof(uint64_t) + sizeof(uint8_t));
+}
+
 /* ---- engines --------------------------------------------------------------------------------- */
 
 static void settings_fill(struct node *n, unsigned i, unsigned replicas)
@@ -257,6 +307,17 @@ static void settings_fill(struct node *n, unsigned i, unsigned replicas)
 		(i + 1) & 255);
 	snprintf(seed, sizeof(seed), "10.0.0.1:%u,10.0.0.2:%u", SIM_PORT, SIM_PORT);
 	snprintf(s->cluster_seeds, sizeof(s->cluster_seeds), "%s", seed);
+}
+
+/* Zeroed; only what is written takes memory. */
+static struct status_segment *status_new(void)
+{
+	void *at = mmap(NULL, sizeof(struct status_segment), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		abort();
+	return at;
 }
 
 void node_open(unsigned i, unsigned replicas, uint64_t entries)
@@ -275,6 +336,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	control->incarnation |= 1;
 	control->rails = 2;
 	control->port_fd = -1;
+	control->status = n->status = status_new();
 	snprintf(control->name, sizeof(control->name), "node-%u", i);
 	n->running = n->powered = true;
 	n->stopped = n->gray = n->small_mtu = false;
@@ -300,6 +362,7 @@ void node_crash(unsigned i, bool power)
 	rpc_close(&n->control);
 	index_close(n->control.index);
 	shard_close(&n->control.shard);
+	munmap(n->status, sizeof(*n->status));
 	memset(&n->control, 0, sizeof(n->control));
 	world.current = was;
 }
@@ -366,12 +429,10 @@ int node_by_ref(uint32_t ref)
 
 bool node_sees(unsigned i, unsigned j)
 {
-	const struct map_view *map = member_map(&world.node[i].control);
+	const struct control *other = &world.node[j].control;
+	const struct member_record *record = member_by_ref(&world.node[i].control, other->ref);
 
-	for (uint32_t m = 0; m < map->members; m++)
-		if (map->member[m].incarnation == world.node[j].control.incarnation)
-			return true;
-	return false;
+	return record && record->map.incarnation == other->incarnation;
 }
 
 bool nodes_agree(void)
@@ -386,7 +447,7 @@ bool nodes_agree(void)
 	}
 	for (unsigned i = 0; i < world.nodes; i++)
 		if (world.node[i].running &&
-			(member_map(&world.node[i].control)->members != running ||
+			(member_count(&world.node[i].control) != running ||
 				world.node[i].control.member->digest != digest))
 			return false;
 	return true;

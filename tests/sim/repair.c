@@ -32,7 +32,7 @@ uint64_t owners_lack(void)
 		view = member_map(control);
 		owners = map_owners(view, &key, at);
 		for (unsigned k = 0; k < owners; k++)
-			lack += !stores(node_by_ref(view->member[at[k]].ref), &key, control->ref);
+			lack += !stores(node_by_ref(view->owner[at[k]].ref), &key, control->ref);
 	}
 	return lack;
 }

@@ -16,15 +16,8 @@
 #include "engine/control/snapshot.c"
 #include "tests/unit/control/warm_stub.h"
 
-static struct map_view map;
 static struct member members;
 static struct loop loop;
-
-const struct map_view *member_map(const struct control *control)
-{
-	(void)control;
-	return &map;
-}
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
 {
@@ -203,7 +196,6 @@ static int setup(void **state)
 
 	(void)state;
 	memset(&loop, 0, sizeof(loop));
-	memset(&map, 0, sizeof(map));
 	loop.control.settings = &settings;
 	loop.control.rails = loop.control.plan.rails = 1;
 	/* the plan has two poll cores, and the second one has not started yet */
@@ -216,19 +208,16 @@ static int setup(void **state)
 	assert_int_equal(index_open(64, &loop.control.index), 0);
 	assert_int_equal(pool_open(&options, &loop.control.rail[0].pool), 0);
 	strcpy(loop.control.plan.rail[0].device, "soft");
-	map.members = 2;
-	map.member[0].ref = 1;
-	map.member[0].self = 1;
-	map.member[0].incarnation = UINT64_MAX;
-	map.member[1].ref = 2;
 	memset(&members, 0, sizeof(members));
 	loop.control.member = &members;
 	for (unsigned i = 0; i < 2; i++) {
 		members.entry[i].state = MEMBER_ALIVE;
-		members.entry[i].record.map = map.member[i];
+		members.entry[i].record.map = (struct member_identity){.ref = i + 1};
 		strcpy(members.entry[i].record.address, "10.0.0.1");
 		members.entry[i].record.port = 77;
 	}
+	members.entry[0].record.map.self = true;
+	members.entry[0].record.map.incarnation = UINT64_MAX;
 	strcpy(members.entry[0].record.map.name, "host:1");
 	loop.snapshots = snapshots_open();
 	assert_non_null(loop.snapshots);
@@ -358,7 +347,6 @@ static void the_state_of_a_member_is_told(void **state)
 	assert_string_equal(s->member[1].state, "suspect");
 	assert_in_range(s->member[1].state_ms, 3000, 60000);
 	assert_int_equal(s->members, 2);
-	map.members = 1;
 	members.entry[1].state = MEMBER_DEAD;
 	members.entry[1].since_ns = now_ns - 5000000000ull;
 	snapshot_take(&loop.control, s);

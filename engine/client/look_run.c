@@ -177,7 +177,7 @@ void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64
 
 void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
-	bool room = ch->map && ch->map->current.members;
+	bool room = ch->map && ch->map->members;
 	uint32_t looked = 0;
 
 	for (uint32_t i = 0; i < b->count; i++) {

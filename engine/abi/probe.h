@@ -18,6 +18,7 @@
  *   evict       control plane     rail, place, length
  *   rail_down   poll core         rail, peer, syndrome
  *
+ * post fires once for a READ, or for a series of READs of one run, with the bytes of its payload.
  * `status` is enum op_status (abi/op.h). `syndrome` is that of the error CQE, 0 if there was none.
  * rail_down fires in the poll core when a rail's connection to one peer breaks, and in the control
  * plane with peer NODES_MAX when a whole rail goes out of use.

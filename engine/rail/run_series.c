@@ -228,14 +228,20 @@ static inline void post_alike(struct rail *rail, struct lane_qp *qp, struct rail
 	series_posted(rail, qp, run, reads << pairs, bytes, long_reads);
 }
 
-/* How many of `reads` READs of `bytes` fit into what the QP takes of long READs: at least one. */
+/*
+ * How many of `reads` READs of `bytes` fit into what the QP takes of long READs before another one
+ * is picked. A QP that was picked although it is full has the fewest bytes of all, and gets a whole
+ * series more.
+ */
 static inline uint32_t bulk_limit(const struct lane_qp *qp, uint32_t bytes, uint32_t reads)
 {
 	uint32_t room = RAIL_BULK_BYTES - qp->bulk_bytes;
 
 	if (bytes <= RAIL_SMALL_BYTES || (int32_t)(room - reads * bytes) >= 0)
 		return reads;
-	return (int32_t)(room - bytes) >= 0 ? room / bytes : 1;
+	if ((int32_t)(room - bytes) < 0)
+		room = RAIL_BULK_BYTES;
+	return reads * bytes > room ? room / bytes : reads;
 }
 
 unsigned post_payload(struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst,

@@ -126,6 +126,25 @@ static void series_stay_within_the_budgets(void **state)
 	assert_runs_free(w);
 }
 
+/* A queue pair that is the only one for long READs gets whole series, not READ after READ. */
+static void series_do_not_shrink_when_the_only_queue_pair_is_full(void **state)
+{
+	struct world *w = *state;
+	unsigned signalled = 0;
+
+	submit_pages(w, 1, 0, 33, 8, 131072);
+	post(w);
+	assert_int_equal(w->wqes, 16);
+	assert_int_equal(w->rail->peer[3].lane->qp[0].bulk_bytes, 2 * RAIL_BULK_BYTES);
+	for (unsigned i = 0; i < w->wqes; i++)
+		signalled += !!(w->wqe[i].flags & DV_CE_ALWAYS);
+	assert_int_equal(signalled, 2);
+	assert_int_equal(w->rail->run[0].outstanding, 2);
+	world_run(w);
+	run_expect(client, 1, 0xff, 0, OP_HIT);
+	assert_runs_free(w);
+}
+
 /* Pairs of several connections fill the CQ, and the fake NIC checks that it has room. */
 static void pairs_of_several_connections_fit_the_cq(void **state)
 {
@@ -209,6 +228,9 @@ int main(void)
 		TEST(pages_of_broken_units_share_no_read),
 		TEST(without_landing_blocks_pages_are_read_one_by_one),
 		TEST(series_stay_within_the_budgets),
+		cmocka_unit_test_setup_teardown(
+			series_do_not_shrink_when_the_only_queue_pair_is_full, setup_one_qp,
+			teardown),
 		TEST(pairs_of_several_connections_fit_the_cq),
 		TEST(runs_of_one_channel_are_posted_in_their_order),
 	};

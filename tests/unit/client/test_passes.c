@@ -87,7 +87,7 @@ static void keys_hashed_together_hash_as_each_alone(void **state)
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* Makes a batch of two pages, the second at `at`. Returns whether that may be READ into directly. */
+/* Makes a batch of two pages, the second at `at`. Returns whether that may be READ into. */
 static bool second_is_registered(struct pc_channel *channel, uintptr_t at, uint64_t *ret_to)
 {
 	struct pc_segment segment[2] = {

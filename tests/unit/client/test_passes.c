@@ -191,6 +191,55 @@ static void a_page_of_this_host_is_looked_at(void **state)
 	assert_int_not_equal(SEEN(stales), 0);
 }
 
+/* ---- room ------------------------------------------------------------------------------------ */
+
+#define MANY 8000u /* pages whose runs need more entries than two op rings have */
+#define SMALL 64u  /* bytes of each */
+
+static uint32_t say_hit(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->kind == OP_PAGE ? OP_HIT : FAKE_DO;
+}
+
+static void runs_wait_for_room_in_an_op_ring(void **state)
+{
+	static char name[MANY][16];
+	static struct pc_page pages[MANY];
+	static struct pc_segment segments[MANY];
+	static enum pc_result results[MANY];
+	struct location at = {FAKE_REF(FAKE_A), 0, 7};
+	struct pc_batch *batch;
+	void *memory;
+
+	(void)state;
+	assert_true(MANY / RUN_PAGES_MAX * RUN_LINES_MAX > FAKE_RAILS * OP_RING_SLOTS);
+	assert_int_equal(pc_memory_alloc(pc, MANY * SMALL, &memory), 0);
+	assert_int_equal(exists_one("none", PATIENCE_MS), PC_MISS); /* the channel reads the map */
+	for (unsigned i = 0; i < MANY; i++) {
+		struct page_key of;
+
+		snprintf(name[i], sizeof(name[i]), "%015u", i);
+		of = fake_key(name[i]);
+		at.place = place_make(0, i);
+		cache_put(ch, &of, &at, 0);
+		segments[i] = (struct pc_segment){(char *)memory + i * SMALL, SMALL};
+		pages[i] = (struct pc_page){name[i], strlen(name[i]), &segments[i], 1};
+	}
+	fake_lock(&fake); /* the rails take nothing */
+	fake.on_op = say_hit;
+	assert_int_equal(pc_submit_get(ch, pages, MANY, PATIENCE_MS, results, &batch), 0);
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		assert_in_range(ch->rail[r].ops.tail - ch->rail[r].ops.shared->head,
+			OP_RING_SLOTS - RUN_LINES_MAX, OP_RING_SLOTS);
+	assert_false(ch->broken);
+	fake_unlock(&fake);
+	pc_wait(batch);
+	for (unsigned i = 0; i < MANY; i++)
+		assert_int_equal(results[i], PC_HIT);
+}
+
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static uint32_t hold(struct fake *f, uint32_t rail, const struct op *op)
@@ -268,6 +317,80 @@ static void a_hit_confirms_no_location_but_its_own(void **state)
 	hit_after_replace("replaced", false);
 }
 
+static uint64_t last_deadline_ns;
+
+static void note_deadline(
+	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
+{
+	(void)f;
+	(void)rail;
+	(void)d;
+	if (run->head.kind == OP_RUN)
+		last_deadline_ns = run->head.deadline_ns;
+}
+
+/* Reads a page in a run of its own. Returns the time that the run was given, ms. */
+static uint32_t run_time(const char *name, void *memory)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	LET(on_run, note_deadline);
+	assert_int_equal(get_one(name, memory, PAGE_BYTES, 10000), PC_HIT);
+	LET(on_run, NULL);
+	return (uint32_t)((last_deadline_ns - now_ns) / 1000000);
+}
+
+static void a_page_with_another_location_gets_half_of_the_time(void **state)
+{
+	void *memory;
+
+	(void)state;
+	assert_int_equal(pc_memory_alloc(pc, PAGE_BYTES, &memory), 0);
+	fake_page(&fake, "one", FAKE_A, 0, PAGE_BYTES);
+	fake_page(&fake, "two", FAKE_A, 0, PAGE_BYTES);
+	fake_page(&fake, "two", FAKE_B, 0, PAGE_BYTES);
+	assert_in_range(run_time("one", memory), 9000, 12000);
+	assert_in_range(run_time("two", memory), 3000, 6000);
+	assert_in_range(run_time("two", memory), 9000, 12000); /* from the cache: one location */
+}
+
+static void fail_run(struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
+{
+	(void)f;
+	(void)rail;
+	if (run->head.kind != OP_RUN)
+		return;
+	d->hit = d->stale = 0;
+	d->status = OP_TIMEOUT;
+}
+
+/* Each page of a run that failed counts against the peer that was READ. */
+static void a_failed_run_rests_its_peer_alone(void **state)
+{
+	struct one one[4];
+	struct pc_page pages[4];
+	enum pc_result results[4];
+	unsigned char *memory;
+
+	(void)state;
+	assert_int_equal(pc_memory_alloc(pc, 4 * PAGE_BYTES, (void **)&memory), 0);
+	for (unsigned i = 0; i < 4; i++) {
+		char name[FAKE_NAME_BYTES];
+
+		snprintf(name, sizeof(name), "rest-%u", i);
+		fake_page(&fake, name, FAKE_B, 0, PAGE_BYTES);
+		pages[i] = *one_page(&one[i], name, memory + i * PAGE_BYTES, PAGE_BYTES);
+	}
+	assert_int_equal(pc_exists(ch, pages, 4, PATIENCE_MS, results), 0);
+	LET(on_run, fail_run);
+	assert_int_equal(pc_get(ch, pages, 4, PATIENCE_MS, results), 0);
+	assert_true(SEEN(run_pages_max) > 1);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(results[i], PC_UNREACHABLE);
+	assert_true(ch->peer_rest_until_ns[FAKE_B]);
+	assert_true(!ch->peer_rest_until_ns[FAKE_SELF] && !ch->peer_rest_until_ns[FAKE_A]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -275,7 +398,10 @@ int main(void)
 		cmocka_unit_test(a_page_that_leaves_its_range_is_not_read_into),
 		RIG_TEST(lookup_runs_of_every_length_find_their_keys),
 		RIG_TEST(a_page_of_this_host_is_looked_at),
+		RIG_TEST(runs_wait_for_room_in_an_op_ring),
 		RIG_TEST(a_hit_confirms_no_location_but_its_own),
+		RIG_TEST(a_page_with_another_location_gets_half_of_the_time),
+		RIG_TEST(a_failed_run_rests_its_peer_alone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,6 +41,13 @@ static void forge(struct fake *f)
 		fake_done(to, (rail + 1) % FAKE_RAILS, &d); /* of another rail */
 		d.cookie ^= 0x10000;
 		fake_done(to, rail, &d); /* of an earlier request */
+		d.status = OP_HIT;       /* the same for hits of all pages */
+		d.hit = UINT32_MAX >> (RUN_PAGES_MAX - head->pages);
+		fake_done(to, rail, &d);
+		d.cookie = head->cookie;
+		fake_done(to, (rail + 1) % FAKE_RAILS, &d);
+		d.kind = OP_LOOKUP;
+		fake_done(to, rail, &d);
 		fake_done(to, rail,
 			&(struct op_done){.cookie = head->cookie, .status = OP_NIC_ERROR});
 		fake_done(to, rail,
@@ -180,6 +187,33 @@ static void claim_nothing(
 	d->status = f->runs % 3 == 0 ? OP_HIT : f->runs % 3 == 1 ? OP_STALE : 200;
 }
 
+/* Every second page has no bit in a mask, although the status says that each page has one. */
+static void claim_half(
+	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
+{
+	(void)f;
+	(void)rail;
+	if (run->head.kind != OP_RUN || !liars)
+		return;
+	liars--;
+	d->hit &= 0x55555555;
+	d->status = OP_HIT;
+}
+
+static void a_page_without_its_bit_is_read_again(void **state)
+{
+	(void)state;
+	store(FAKE_RAILS);
+	look_up_all();
+	fake_lock(&fake);
+	liars = FAKE_RAILS;
+	fake.on_run = claim_half;
+	fake_unlock(&fake);
+	get_all();
+	all_are_hits();
+	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), COUNT + COUNT / 2);
+}
+
 static void claim_both(
 	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
 {
@@ -218,6 +252,7 @@ int main(void)
 		TEST(a_bucket_that_was_not_read_is_not_used),
 		TEST(bits_and_answers_without_a_page_change_nothing),
 		TEST(a_page_without_a_clear_answer_is_no_hit),
+		TEST(a_page_without_its_bit_is_read_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

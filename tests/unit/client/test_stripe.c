@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -219,6 +220,16 @@ static void a_run_must_fit_the_budget_even_of_an_idle_rail(void **state)
 	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0, 1)), 4);
 }
 
+/* The highest estimate of the first `rails` rails. */
+static uint64_t fastest_of(uint32_t rails)
+{
+	uint64_t most = 0;
+
+	for (uint32_t r = 0; r < rails; r++)
+		most = ch->rail[r].rate > most ? ch->rail[r].rate : most;
+	return most;
+}
+
 /*
  * Simulates `us` microseconds. Rail r moves rate[r] bytes per microsecond and gets all pages that
  * stripe_page() allows. given[r]: bytes that rail r got.
@@ -244,6 +255,7 @@ static void run(const uint32_t rate[4], unsigned us, uint64_t *now_ns, uint64_t 
 			if (!ch->rail[r].bytes)
 				carry[r] = 0;
 		}
+		assert_int_equal(ch->rate_max, fastest_of(4));
 	}
 }
 
@@ -266,6 +278,49 @@ static void each_rail_gets_work_in_proportion_to_its_bandwidth(void **state)
 	run(even, 5000, &now_ns, given);
 	run(even, 20000, &now_ns, given);
 	assert_in_range(given[2] * 100 / given[0], 90, 110);
+}
+
+/* stripe_near() is a short way: what it takes, stripe_choose() takes too. */
+static void the_short_way_takes_the_same_rail(void **state)
+{
+	uint64_t dice = (uint64_t)time(NULL), taken = 0;
+
+	(void)state;
+	print_message("seed %lu\n", dice);
+	for (unsigned n = 0; n < 20000; n++) {
+		uint32_t near = (uint32_t)map_mix(dice++) % 4, out = 0, pages;
+		struct stripe s = {.slots = 2, .least = PAGE};
+
+		for (uint32_t r = 0; r < 4; r++) {
+			ch->rail[r].bytes = map_mix(dice++) % 5 * PAGE * 4;
+			ch->rail[r].rate = 10000 + map_mix(dice++) % 2 * 10000;
+			out |= (uint32_t)(map_mix(dice++) % 8 == 0) << r;
+		}
+		ch->rate_max = fastest_of(4);
+		stripe_weigh(ch);
+		choose(near, PAGE, 0, 1); /* computes ch->least, or leaves a lower one */
+		pages = 1 + (uint32_t)map_mix(dice++) % 8;
+		s.bytes = pages * PAGE;
+		if (!stripe_near(ch, near, out, s.bytes, pages > 1))
+			continue;
+		taken++;
+		assert_int_equal(stripe_choose(ch, &s, out, place_make(near, 3)), near);
+	}
+	assert_in_range(taken, 2000, 15000);
+}
+
+/* run() compares rate_max with the estimates after each step. */
+static void the_highest_estimate_falls_with_its_rail(void **state)
+{
+	static const uint32_t fast[4] = {50000, 20000, 20000, 20000};
+	static const uint32_t slow[4] = {10000, 20000, 20000, 20000};
+	uint64_t now_ns = 1000, given[4], before;
+
+	(void)state;
+	run(fast, 5000, &now_ns, given);
+	before = ch->rate_max;
+	run(slow, 20000, &now_ns, given);
+	assert_true(ch->rate_max < before * 3 / 4);
 }
 
 static void idle_time_does_not_lower_an_estimate(void **state)
@@ -362,6 +417,8 @@ int main(void)
 		TEST(a_full_rail_gets_no_page),
 		TEST(a_run_must_fit_the_budget_even_of_an_idle_rail),
 		TEST(each_rail_gets_work_in_proportion_to_its_bandwidth),
+		TEST(the_short_way_takes_the_same_rail),
+		TEST(the_highest_estimate_falls_with_its_rail),
 		TEST(idle_time_does_not_lower_an_estimate),
 		TEST(small_bursts_do_not_lower_an_estimate),
 		TEST(a_rail_with_a_low_estimate_is_tried_again),

@@ -224,7 +224,7 @@ struct pc_channel {
 	uint32_t map_epoch; /* of `map` */
 	/* member found by the last map_search(); NULL: none since the last map change */
 	const struct map_member *map_last;
-	uint64_t peer_rest_until_ns[NODES_MAX];
+	uint64_t *peer_rest_until_ns; /* by peer number */
 
 	struct cache_set *cache; /* CACHE_SETS sets */
 	struct staging staging;

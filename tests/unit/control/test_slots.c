@@ -83,7 +83,7 @@ static void change(unsigned i, bool lives, unsigned replicas)
 	fresh = view_of(view, replicas, MANY);
 	map_view_drop(view);
 	view = fresh;
-	slots_publish(&control, &slots, view, NULL, now_ns);
+	slots_publish(&control, &slots, view, false, now_ns);
 }
 
 static struct map_owners load(uint32_t slot)
@@ -234,7 +234,9 @@ static void an_engine_that_joins_takes_the_owners_without_it(void **state)
 	map_view_drop(view);
 	view = view_of(NULL, 2, MANY);
 	others = view_of(NULL, 2, 0);
-	slots_publish(&control, &slots, view, others, now_ns);
+	control.ref = 1;
+	slots_publish(&control, &slots, view, true, now_ns);
+	control.ref = 0;
 	expect_sound();
 	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
 		struct map_owners owners = load(s);
@@ -257,7 +259,7 @@ static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void
 		table.alive++;
 	}
 	view = view_of(NULL, 2, MANY);
-	slots_publish(&control, &slots, view, NULL, now_ns);
+	slots_publish(&control, &slots, view, false, now_ns);
 	expect_sound();
 	/* each of these may replace an owner, which has a number and lives */
 	for (unsigned i = OWNERS_MAX; i < OWNERS_MAX + 20; i++) {

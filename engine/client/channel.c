@@ -108,7 +108,6 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
 	ch->broken = false;
 	ch->looked_ns = clock_now_ns();
 	map_forget(ch);
-	memset(ch->peer_rest_until_ns, 0, sizeof(ch->peer_rest_until_ns));
 	return 0;
 }
 
@@ -366,6 +365,7 @@ static void channel_free(struct pc_channel *ch)
 	if (ch->touched)
 		munmap(ch->touched, TOUCHED_SETS * sizeof(*ch->touched));
 	free(ch->memory);
+	free(ch->peer_rest_until_ns);
 	map_free(ch);
 	free(ch);
 }
@@ -390,7 +390,8 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	ch->cache = table_new(CACHE_SETS * sizeof(*ch->cache));
 	ch->touched = table_new(TOUCHED_SETS * sizeof(*ch->touched));
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
-	if (!ch->cache || !ch->touched || !ch->memory) {
+	ch->peer_rest_until_ns = calloc(NODES_MAX, sizeof(*ch->peer_rest_until_ns));
+	if (!ch->cache || !ch->touched || !ch->memory || !ch->peer_rest_until_ns) {
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}

@@ -108,6 +108,8 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
 	ch->broken = false;
 	ch->looked_ns = clock_now_ns();
 	map_forget(ch);
+	/* the numbers of peers are those of this host's engine, which is another one now */
+	memset(ch->peer_rest_until_ns, 0, NODES_MAX * sizeof(*ch->peer_rest_until_ns));
 	return 0;
 }
 

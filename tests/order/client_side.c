@@ -77,6 +77,7 @@ void client_side_write(struct client_side *side)
 		abort();
 	op_encode(&op, &segment, ring_slot_new(&r->ops, 0));
 	r->unpublished = 1;
+	side->channel.untold = 1; /* as submit_op() does */
 }
 
 void client_side_flush(struct client_side *side)

@@ -250,7 +250,7 @@ static void unread_watch(struct control *control)
 	for (uint16_t p = 0; p < NODES_MAX; p++) {
 		bool hangs = used && (rails[p] & used) == used;
 		const struct member_record *record = hangs ? member_by_peer(control, p) : NULL;
-		uint32_t ref = record ? record->map.ref : 0, before = connect->unread[p];
+		uint32_t ref = record ? record->ref : 0, before = connect->unread[p];
 
 		if (ref == before || (ref && !complete))
 			continue;
@@ -270,7 +270,7 @@ static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
 		if (!path->out || now_ns < path->until_ns)
 			continue;
 		to = member_by_ref(control, path->ref);
-		if (to && to->map.peer == p)
+		if (to && to->peer == p)
 			connect_probe(control, rail, to);
 	}
 }

@@ -194,9 +194,15 @@ enum forget_state publish_forget(struct control *control, const struct page_key 
 
 /* functions of member.c that the other files call */
 struct member_record {
-	struct map_member map;
-	char address[NAME_BYTES_MAX];
+	const char *name; /* no other member has it */
+	const char *address;
+	uint64_t incarnation; /* identity of this start of the member's engine */
+	uint32_t ref;         /* its low half; directory entries name the member by it */
+	uint16_t peer; /* number by which this engine knows the live member, below NODES_MAX */
 	uint16_t port;
+	uint8_t rails;       /* number of rails of the member */
+	uint8_t bucket_bits; /* log2 of the number of buckets of its shard, 0..31 */
+	bool self;           /* the member is this engine */
 	bool alive;
 };
 /* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */

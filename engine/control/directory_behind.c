@@ -56,7 +56,7 @@ static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
 	owner->warned = true;
 	log_warn(
 		"member %s (%s:%u) is behind with %u directory messages: publishes to it are deferred, removes are dropped. If this lasts, restart its engine",
-		record->map.name, record->address, record->port, owner->background);
+		record->name, record->address, record->port, owner->background);
 }
 
 void item_background(struct directory *dir, struct item *item)

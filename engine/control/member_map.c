@@ -213,11 +213,25 @@ void member_map_update(
 static unsigned alive_members(
 	const struct member *member, bool with_self, const struct map_member **ret)
 {
+	static struct map_member alive[NODES_MAX];
 	unsigned count = 0;
 
-	for (unsigned i = with_self ? 0 : 1; i < MEMBER_ENTRIES && count < NODES_MAX; i++)
-		if (member->entry[i].state == MEMBER_ALIVE)
-			ret[count++] = &member->entry[i].record.map;
+	for (unsigned i = with_self ? 0 : 1; i < member->table.entries && count < NODES_MAX; i++) {
+		const struct member_entry *entry = member_at(&member->table, i);
+		const struct member_record *r = &entry->record;
+		struct map_member *at = &alive[count];
+
+		if (entry->state != MEMBER_ALIVE)
+			continue;
+		*at = (struct map_member){.incarnation = r->incarnation,
+			.ref = r->ref,
+			.peer = r->peer,
+			.rails = r->rails,
+			.bucket_bits = r->bucket_bits,
+			.self = r->self};
+		memcpy(at->name, r->name, strlen(r->name));
+		ret[count++] = at;
+	}
 	return count;
 }
 
@@ -262,9 +276,10 @@ void member_map_rebuild(struct control *control)
 {
 	struct member *member = control->member;
 	const struct map_member *alive[NODES_MAX];
-	unsigned count = alive_members(member, true, alive);
+	unsigned count;
 
 	previous_choose(control, net_now());
+	count = alive_members(member, true, alive);
 	member->current->replicas = (uint32_t)control->settings->cluster_replicas;
 	member_map_update(member->current, alive, count);
 	map_write(control);

@@ -179,8 +179,8 @@ void mixed(void)
 	node_crash(old, false);
 	measure_agreed();
 	node_open(old, replicas, entries);
-	world.node[old].control.member->entry[0].lists = false;
-	world.node[old].control.member->strangers = true;
+	world.node[old].control.member->self->lists = false;
+	world.node[old].control.member->strangers = 1;
 	check(pass_until(none_has_rings, AGREE_NS), "mesh with an older engine");
 	check(pass_until(nodes_linked, AGREE_NS), "mesh with an older engine");
 	traffic(10 * SIM_S);

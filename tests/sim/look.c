@@ -34,11 +34,9 @@ struct look {
 static void ask(struct look *look);
 static void read_bucket(struct look *look);
 
-static const struct map_member *by_ref(unsigned reader, uint32_t ref)
+static const struct member_record *by_ref(unsigned reader, uint32_t ref)
 {
-	const struct member_record *record = member_by_ref(&world.node[reader].control, ref);
-
-	return record ? &record->map : NULL;
+	return member_by_ref(&world.node[reader].control, ref);
 }
 
 static void owners_add(struct look *look, const struct map_view *view)
@@ -155,7 +153,7 @@ static void sample(struct thing *thing, uint64_t word)
 
 static void read_bucket(struct look *look)
 {
-	const struct map_member *m = by_ref(look->reader, look->chosen);
+	const struct member_record *m = by_ref(look->reader, look->chosen);
 	unsigned to;
 
 	look->asked = node_by_ref(look->chosen);
@@ -168,7 +166,7 @@ static void read_bucket(struct look *look)
 /* What the reader's engine shows its clients: map_suspect() of abi/map.h. */
 static bool is_suspect(const struct look *look, uint32_t ref)
 {
-	const struct map_member *m = by_ref(look->reader, ref);
+	const struct member_record *m = by_ref(look->reader, ref);
 	const struct directory *dir = world.node[look->reader].control.directory;
 
 	return m && suspect_steers(dir->owner[m->peer].why);

@@ -123,11 +123,11 @@ int __wrap_shard_insert(struct shard *shard, const struct page_key *key, uint32_
 }
 
 /* As if the member had answered all probes now. */
-static void probes_answered(struct member_entry *entry)
+static void probes_answered(struct member_contact *contact)
 {
 	for (unsigned size = 0; size < PROBE_SIZES; size++) {
-		entry->probe.asked_ns[size] = 0;
-		entry->probe.served_ns[size] = net_now();
+		contact->probe.asked_ns[size] = 0;
+		contact->probe.served_ns[size] = net_now();
 	}
 }
 
@@ -140,9 +140,9 @@ void __wrap_member_tick(void *context)
 	if (world.mutant == MUTANT_NO_COMPARE)
 		control->directory->compare_ns = UINT64_MAX;
 	if (world.mutant == MUTANT_DEAF_DEATH)
-		for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-			control->member->entry[i].heard_ns = net_now();
-			probes_answered(&control->member->entry[i]);
+		for (unsigned i = 0; i < control->member->table.contacts; i++) {
+			control->member->table.contact[i]->heard_ns = net_now();
+			probes_answered(control->member->table.contact[i]);
 		}
 	__real_member_tick(context);
 }
@@ -156,21 +156,21 @@ bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const P
 	for (size_t i = 0; world.mutant == MUTANT_SUSPECT_FACT && i < beat->n_doubts; i++) {
 		const struct member_record *record = member_by_ref(control, beat->doubts[i]);
 
-		if (record && !record->map.self)
-			member_down(control, control->member->by_peer[record->map.peer], "doubted");
+		if (record && !record->self)
+			member_down(control, member_peer(control, record->peer), "doubted");
 	}
 	if (world.mutant == MUTANT_OWN_WORD)
-		probes_answered(link->member);
+		probes_answered(link->member->contact);
 	if (world.mutant == MUTANT_NO_SERVED)
 		((Pc__Heartbeat *)beat)->n_served = 0;
 	if (world.mutant == MUTANT_SECOND_HAND)
-		for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-			struct member_entry *entry = &control->member->entry[i];
+		for (unsigned i = 0; i < control->member->table.contacts; i++) {
+			struct member_contact *contact = control->member->table.contact[i];
 
-			if (entry->vouched_ns > entry->heard_ns)
-				entry->heard_ns = net_now();
-			if (entry->probe.vouched_ns > entry->probe.served_ns[PROBE_PADDED])
-				probes_answered(entry);
+			if (contact->vouched_ns > contact->heard_ns)
+				contact->heard_ns = net_now();
+			if (contact->probe.vouched_ns > contact->probe.served_ns[PROBE_PADDED])
+				probes_answered(contact);
 		}
 	return __real_member_vouch(control, link, beat);
 }
@@ -180,7 +180,7 @@ uint64_t __wrap_member_served_age_ns(const struct member_entry *entry, uint64_t 
 uint64_t __wrap_member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
 {
 	if (world.mutant == MUTANT_BEAT_VOUCH)
-		return now_ns - entry->heard_ns;
+		return now_ns - entry->contact->heard_ns;
 	return __real_member_served_age_ns(entry, now_ns);
 }
 
@@ -188,8 +188,10 @@ bool __real_member_hello(struct control *control, struct rpc_link *link, const P
 bool __wrap_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 bool __wrap_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	for (unsigned i = 1; world.mutant == MUTANT_NO_LATCH && i < MEMBER_ENTRIES; i++)
-		control->member->entry[i].trial.incarnation = 0;
+	const struct member_table *table = &control->member->table;
+
+	for (unsigned i = 0; world.mutant == MUTANT_NO_LATCH && i < table->contacts; i++)
+		table->contact[i]->trial.incarnation = 0;
 	return __real_member_hello(control, link, hello);
 }
 
@@ -399,12 +401,12 @@ bool nodes_linked(void)
 	for (unsigned i = 0; i < world.nodes; i++) {
 		const struct member *member = world.node[i].control.member;
 
-		for (unsigned k = 1; world.node[i].running && k < MEMBER_ENTRIES; k++) {
-			const struct member_entry *entry = &member->entry[k];
+		for (unsigned k = 0; world.node[i].running && k < member->table.contacts; k++) {
+			const struct member_entry *entry = member->table.contact[k]->entry;
 
 			if (entry->state == MEMBER_ALIVE &&
 				member_watched(&world.node[i].control, entry) &&
-				(entry->kept || (!entry->out && !entry->in)))
+				(entry->contact->kept || !member_entry_link(entry)))
 				return false;
 		}
 	}

@@ -74,17 +74,17 @@ static void sums_change(struct member *member, const struct member_entry *entry,
 
 static void rebuild_soon(struct member *member)
 {
-	uint64_t apart_ns = MAP_APART_NS * (1 + member->alive / 1024);
-	uint64_t age_ns = net_now() - member->rebuilt_ns;
+	uint64_t apart_ns = MAP_APART_NS * (1 + member->alive / 1024), now_ns = net_now();
 
-	member->changes++;
-	if (member->rebuild_armed)
-		return;
-	if (member->rebuild_many && age_ns < apart_ns)
-		member->rebuild_armed =
-			net_timer_set(member->rebuild, (apart_ns - age_ns) / 1000 + 1) == 0;
-	if (!member->rebuild_armed)
+	if (now_ns - member->window_ns >= apart_ns) {
+		member->window_ns = now_ns;
+		member->rebuilds = 0;
+	}
+	if (member->rebuilds < MAP_REBUILDS || member_rings_wanted(member) != member->rings)
 		net_defer(member->rebuild);
+	else if (!member->rebuild_armed)
+		(void)net_timer_set(
+			member->rebuild, (member->window_ns + apart_ns - now_ns) / 1000 + 1);
 	member->rebuild_armed = true;
 }
 
@@ -344,9 +344,7 @@ static void rebuild(void *context)
 	struct member *member = control->member;
 
 	member->rebuild_armed = false;
-	member->rebuild_many = member->changes >= MAP_MANY;
-	member->changes = 0;
-	member->rebuilt_ns = net_now();
+	member->rebuilds++;
 	member_rings_update(context);
 	member_map_rebuild(context);
 }

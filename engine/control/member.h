@@ -4,7 +4,7 @@
  * can tell from its own links. Called by the control plane's thread only.
  *
  *   member.c        joining and dying      member_table.c   memory of the table
- *   member_greet.c  Hello, gossip
+ *   member_greet.c  Hello, gossip          member_candidate.c  engines that others name
  *   member_tick.c   heartbeats, time-outs  member_seeds.c   parses cluster.seeds
  *   member_map.c    builds the map         member_agree.c   which engines are refused, and why
  *   member_vouch.c  members that only other members hear
@@ -53,7 +53,7 @@
 #define MEMBER_RINGS 8
 #define MEMBER_NEIGHBOURS_MAX (2 * MEMBER_RINGS)
 /* a link with a member that is no neighbour is closed after this time without use */
-#define MEMBER_IDLE_NS (60ull * 1000000000)
+#define MEMBER_IDLE_NS (20ull * 1000000000)
 /* dials that this engine starts in one heartbeat interval, beside those of seeds and neighbours */
 #define MEMBER_DIALS_TICK 64
 #define MEMBER_PAGE_BYTES (16u << 10)      /* length limit of MemberNews and ListPage */
@@ -63,11 +63,11 @@
 #define AGREED_ENTRIES_MAX 32 /* limit of the entries of Hello.agreed that are examined */
 #define REFUSALS 64           /* size of the table of refusals that were logged already */
 /*
- * While many members join or die, the map is rebuilt only once in this time, and once more for each
- * further 1,024 members.
+ * The map is rebuilt at once after a change, but only MAP_REBUILDS times within this time, and then
+ * at its end; it is longer by as much for each further 1,024 members.
  */
 #define MAP_APART_NS (100ull * 1000000)
-#define MAP_MANY 8 /* changes in one rebuild that are many */
+#define MAP_REBUILDS 4
 /* Map changes within this time of each other share one `previous` map in the status segment */
 #define MAP_HOLD_NS (5ull * 1000000000)
 /* time after a map change during which readers also ask the owners by the `previous` map */
@@ -161,11 +161,11 @@ struct member {
 	struct net_timer *probe;
 	bool leaving;
 	struct net_timer *tick;
-	/* of the map: `changes` members have joined or died since the last time, at rebuilt_ns */
+	/* of the map: `rebuilds` times since window_ns */
 	struct net_timer *rebuild;
-	bool rebuild_armed, rebuild_many;
-	unsigned changes;
-	uint64_t rebuilt_ns;
+	bool rebuild_armed;
+	unsigned rebuilds;
+	uint64_t window_ns;
 	struct map_view *current, *previous;
 	/*
 	 * When this engine started, or met its first member: it counts as joining for MAP_HOLD_NS
@@ -234,6 +234,8 @@ void member_describe(struct member_entry *entry, Pc__Member *ret);
 bool member_entry_fill(struct control *control, struct member_entry *entry, const Pc__Member *m);
 /* Makes `m` a candidate that is dialled. Gossip is never proof that a member is alive. */
 void member_learn(struct control *control, const Pc__Member *m);
+/* The same for all of a message. False: one of them breaks a rule. */
+bool member_learn_all(struct control *control, size_t count, Pc__Member *const *members);
 
 /* ---- member_rings.c, member_demand.c --------------------------------------------------------- */
 
@@ -243,6 +245,8 @@ void member_learn(struct control *control, const Pc__Member *m);
  */
 unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
 	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX]);
+/* True if links are to be kept with neighbours only: above MEMBER_MESH_MAX members. */
+bool member_rings_wanted(const struct member *member);
 void member_rings_open(struct member *member);
 /* A member has joined or left. */
 void member_rings_joined(struct member *member, const struct member_entry *entry);
@@ -254,6 +258,7 @@ void member_demand_tick(struct control *control, struct member_entry *entry, uin
 
 /* ---- member_gossip.c ------------------------------------------------------------------------- */
 
+#define NEWS_MANY 16 /* records sent at a time that are many: members come or go in numbers */
 /* The entry's record has changed: it is sent to the neighbours soon. */
 void member_changed(struct control *control, struct member_entry *entry);
 /* Timer function: sends the records that have changed. */

@@ -15,7 +15,7 @@
 #define NEWS_US 5000 /* changes within this time share a message */
 /* The same while many members change: NEWS_MANY records were sent the last time. */
 #define NEWS_MANY_US 100000
-#define NEWS_MANY 16
+
 #define ASSERT_NS (2ull * 1000000000)
 #define RECORD_BYTES (2 * NAME_BYTES_MAX + 64) /* bound of the length of one record */
 #define ADMISSION_MAX (1u << 30)

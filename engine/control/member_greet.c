@@ -110,27 +110,6 @@ void member_greet(struct control *control, struct rpc_link *link)
 	(void)rpc_send(link, &message);
 }
 
-/* ---- received gossip ------------------------------------------------------------------------- */
-
-static bool text_fits(const char *text)
-{
-	size_t bytes = strnlen(text, NAME_BYTES_MAX);
-
-	if (bytes == 0 || bytes >= NAME_BYTES_MAX)
-		return false;
-	for (size_t i = 0; i < bytes; i++)
-		if (text[i] <= ' ' || text[i] > '~')
-			return false;
-	return true;
-}
-
-bool member_fits(const Pc__Member *m)
-{
-	return m && text_fits(m->name) && text_fits(m->address) && m->port >= 1 &&
-	       m->port <= 65535 && m->rails >= 1 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
-	       (uint32_t)m->incarnation != 0;
-}
-
 /* Copies Hello.software, which only people read. A text that does not fit is ignored. */
 static void software_fill(struct member_contact *contact, const char *text)
 {
@@ -143,52 +122,6 @@ static void software_fill(struct member_contact *contact, const char *text)
 		if (text[i] < ' ' || text[i] > '~')
 			return;
 	memcpy(contact->software, text, bytes + 1);
-}
-
-void member_learn(struct control *control, const Pc__Member *m)
-{
-	struct member *member = control->member;
-	struct member_entry *entry;
-
-	if (member->leaving || m->incarnation == control->incarnation ||
-		strcmp(m->name, control->name) == 0 ||
-		member_address_local(control, m->address) != control->rpc->loopback)
-		return;
-	entry = member_find(member, m->name);
-	if (entry && (entry->state == MEMBER_ALIVE ||
-			     (entry->state == MEMBER_DEAD &&
-				     entry->record.incarnation == m->incarnation)))
-		return;
-	/* what it says of itself decides, while its links are up */
-	if (entry && member_on_trial(entry) && member_entry_link(entry))
-		return;
-	if (!entry) {
-		entry = member_entry_take(control);
-		if (!entry)
-			return;
-	}
-	if (entry->state != MEMBER_CANDIDATE || entry->record.incarnation != m->incarnation) {
-		if (!member_entry_fill(control, entry, m)) {
-			member_entry_unused(control, entry);
-			return;
-		}
-		entry->state = MEMBER_CANDIDATE;
-		entry->left = false;
-		member_entry_dial(control, entry, false);
-	}
-	entry->since_ns = net_now();
-}
-
-static bool learn_all(struct control *control, size_t count, Pc__Member *const *members)
-{
-	if (count > MEMBERS_MAX)
-		return false;
-	for (size_t i = 0; i < count; i++)
-		if (!member_fits(members[i]))
-			return false;
-	for (size_t i = 0; i < count; i++)
-		member_learn(control, members[i]);
-	return true;
 }
 
 /* ---- Hello ----------------------------------------------------------------------------------- */
@@ -237,7 +170,7 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 	seed->dial = NULL;
 	rpc_dial_stop(dial); /* this also closes the dial's link */
 	member_learn(control, hello->self);
-	(void)learn_all(control, hello->n_members, hello->members);
+	(void)member_learn_all(control, hello->n_members, hello->members);
 }
 
 /*
@@ -254,7 +187,7 @@ static void hello_from_visitor(
 	entry = member_find(control->member, hello->self->name);
 	if (entry && entry->state == MEMBER_DEAD)
 		member_entry_dial(control, entry, false);
-	(void)learn_all(control, hello->n_members, hello->members);
+	(void)member_learn_all(control, hello->n_members, hello->members);
 }
 
 /*
@@ -438,10 +371,15 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		member_greet(control, link);
 	if (!entry->contact->out && (!control->member->rings || entry->neighbour))
 		member_entry_dial(control, entry, false);
-	(void)learn_all(control, hello->n_members, hello->members);
+	/* With rings, the list tells more. */
+	if (!control->member->rings || !entry->lists)
+		(void)member_learn_all(control, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
 	if (link->member == entry && !member_on_trial(entry))
 		link_used(control, entry);
+	/* The first member that is reached tells the list. */
+	if (link->member == entry && entry->lists && !control->member->list_ns)
+		member_list_compare(control, link, net_now());
 	return true;
 }
 
@@ -489,5 +427,5 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members)
 {
 	(void)link;
-	return learn_all(control, members->n_members, members->members);
+	return member_learn_all(control, members->n_members, members->members);
 }

@@ -111,7 +111,7 @@ static void rings_repair(struct member *member)
 }
 
 /* Chooses between the mesh and the rings. A few members fewer do not bring the mesh back. */
-static bool rings_wanted(const struct member *member)
+bool member_rings_wanted(const struct member *member)
 {
 	if (member->strangers)
 		return false;
@@ -193,7 +193,7 @@ static void neighbours_choose(struct control *control, uint64_t now_ns)
 void member_rings_update(struct control *control)
 {
 	struct member *member = control->member;
-	bool wanted = rings_wanted(member);
+	bool wanted = member_rings_wanted(member);
 	uint64_t now_ns = net_now();
 
 	if (wanted && !member->rings)

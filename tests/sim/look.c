@@ -25,6 +25,7 @@ struct look {
 	uint32_t ref[2 * REPLICAS_MAX];
 	unsigned owners, refs, bits_asked;
 	uint32_t chosen;
+	uint32_t found; /* ref of the entry that was found */
 	bool second, failed, answered;
 	int asked;            /* node of the READ in flight; -1: there is none */
 	uint8_t bits;         /* log2 of its buckets, from the reader's map */
@@ -71,6 +72,7 @@ static bool is_there(const struct look *look)
 static void end(struct look *look, enum look_end how)
 {
 	look->looks->count[how]++;
+	look->looks->foreign += how == LOOK_HIT && !by_ref(look->reader, look->found);
 	look->looks->open--;
 	if (how != LOOK_HIT && !node_holds(look->holder, &look->key))
 		look->looks->true_absent++;
@@ -84,15 +86,18 @@ static void end(struct look *look, enum look_end how)
 	thing_close(&look->thing);
 }
 
-static bool match(const struct look *look)
+static bool match(struct look *look)
 {
 	uint32_t tag = dir_tag(&look->key);
 
 	for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
 		const struct dir_entry *e = &look->sample.entry[i];
 
-		if (e->tag == tag && e->ref && by_ref(look->reader, e->ref))
-			return true;
+		if (e->tag != tag || !e->ref ||
+			(world.mutant != MUTANT_ANY_REF && !by_ref(look->reader, e->ref)))
+			continue;
+		look->found = e->ref;
+		return true;
 	}
 	return false;
 }

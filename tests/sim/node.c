@@ -261,6 +261,32 @@ static void settings_fill(struct node *n, unsigned i, unsigned replicas)
 	snprintf(s->cluster_seeds, sizeof(s->cluster_seeds), "%s", seed);
 }
 
+/* Hash table of the nodes by ref; those of former processes stay in it. */
+#define REFS (1u << 18)
+static uint32_t refs[REFS], refs_used; /* 1 + node; 0: free */
+
+static void ref_add(unsigned i)
+{
+	uint32_t at = world.node[i].control.ref % REFS;
+
+	if (++refs_used == REFS)
+		abort();
+	while (refs[at])
+		at = (at + 1) % REFS;
+	refs[at] = i + 1;
+}
+
+int node_by_ref(uint32_t ref)
+{
+	for (uint32_t at = ref % REFS; refs[at]; at = (at + 1) % REFS) {
+		const struct node *n = &world.node[refs[at] - 1];
+
+		if (n->running && n->control.ref == ref)
+			return (int)(refs[at] - 1);
+	}
+	return -1;
+}
+
 void node_open(unsigned i, unsigned replicas, uint64_t entries)
 {
 	struct node *n = &world.node[i];
@@ -278,6 +304,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	control->rails = 2;
 	control->port_fd = -1;
 	snprintf(control->name, sizeof(control->name), "node-%u", i);
+	ref_add(i);
 	n->running = n->powered = true;
 	n->stopped = n->gray = n->small_mtu = false;
 	if (shard_open(entries, -1, false, &control->shard) < 0 ||
@@ -358,22 +385,12 @@ bool node_holds(unsigned i, const struct page_key *key)
 	return n->running && index_find(n->control.index, key) != NULL;
 }
 
-int node_by_ref(uint32_t ref)
-{
-	for (unsigned i = 0; i < world.nodes; i++)
-		if (world.node[i].running && world.node[i].control.ref == ref)
-			return (int)i;
-	return -1;
-}
-
 bool node_sees(unsigned i, unsigned j)
 {
-	const struct map_view *map = member_map(&world.node[i].control);
+	const struct control *control = &world.node[j].control;
+	const struct member_record *record = member_by_ref(&world.node[i].control, control->ref);
 
-	for (uint32_t m = 0; m < map->members; m++)
-		if (map->member[m].incarnation == world.node[j].control.incarnation)
-			return true;
-	return false;
+	return record && record->incarnation == control->incarnation;
 }
 
 bool nodes_agree(void)

@@ -17,7 +17,6 @@
 #define PLACE_RAILS 16
 #define NODES_MAX 1024 /* live engines in one cluster */
 #define OWNERS_MAX 256 /* members that own slots of the directory, at most */
-#define VNODES 64      /* points that one member has on the hash ring of the directory */
 #define REPLICAS_MAX 4 /* directory owners of one key, at most */
 #define SEEDS_MAX 16   /* addresses in the setting cluster.seeds, at most */
 

@@ -281,12 +281,14 @@ static int set(struct pc *pc, char **argument)
 
 static bool owned_elsewhere(struct pc_channel *ch, const char *key)
 {
-	uint32_t owner[REPLICAS_MAX];
+	struct map_owners owners;
 	struct page_key hash;
 
 	key_hash(&ch->key_text, key, KEY_TEXT_BYTES, &hash);
-	for (unsigned k = map_owners(&ch->map->current, &hash, owner); k > 0; k--)
-		if (ch->map->current.member[owner[k - 1]].ref == ch->session->ref)
+	if (!map_owners_load(&ch->session->status->map, map_slot_of(&hash), &owners))
+		return false;
+	for (unsigned k = 0; k < owners.owners; k++)
+		if (owners.member[k].ref == ch->session->ref)
 			return false;
 	return true;
 }
@@ -362,7 +364,7 @@ static int lookup(struct pc *pc, struct pc *far, char **argument)
 	key_text(0, key[0]);
 	m.page[0].key = key[0];
 	pc_exists(ch, m.page, 1, 10000, &result); /* makes the channel read its map */
-	if (!ch->map || ch->map->current.members <= ch->map->current.replicas)
+	if (!ch->map || ch->map->members <= ch->session->status->map.replicas)
 		die("looking up needs more engines than cluster.replicas");
 	for (unsigned k = 0; k < 2 * keys; id++) {
 		key_text(mix64(seed) + id, key[k]);

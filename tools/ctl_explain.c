@@ -44,13 +44,35 @@ static json_object *first_with(json_object *array, const char *name, const char 
 
 /* ---- what is known --------------------------------------------------------------------------- */
 
-/* Adds to each owner and holder why this host suspects it; "": it does not. */
-static void add_suspicion(json_object *array, json_object *members)
+/*
+ * The member on the map with this ref, 8 hexadecimal digits: the low half of its incarnation. NULL:
+ * none.
+ */
+static json_object *member_with(json_object *members, const char *ref)
+{
+	for (size_t i = 0; i < json_length(members); i++) {
+		json_object *member = json_at(members, i);
+		const char *incarnation = json_text(member, "incarnation");
+		size_t length = strlen(incarnation);
+
+		if (length >= 8 && !strcmp(incarnation + length - 8, ref))
+			return member;
+	}
+	return NULL;
+}
+
+/*
+ * Adds to each owner and holder its name, "" if it is no member now, and why this host suspects it;
+ * "": it does not.
+ */
+static void add_member(json_object *array, json_object *members)
 {
 	for (size_t i = 0; i < json_length(array); i++) {
 		json_object *o = json_at(array, i);
-		json_object *member = first_with(members, "name", json_text(o, "name"));
+		json_object *member = member_with(members, json_text(o, "ref"));
 
+		json_object_object_add(
+			o, "name", json_object_new_string(json_text(member, "name")));
 		json_object_object_add(
 			o, "suspect", json_object_new_string(json_text(member, "suspect")));
 	}
@@ -228,9 +250,9 @@ static void print_found(const struct ctl *ctl, const char *key, json_object *fou
 	json_object *owners = json_get(found, "owners"), *holders = json_get(found, "holders");
 
 	printf("key: %s, namespace: %s\n", key, ctl->name_space);
-	printf("hash: %s, position %s on the ring of %lld members, map epoch %lld\n",
-		json_text(found, "hash"), json_text(found, "position"),
-		(long long)json_number(found, "members"), (long long)json_number(found, "epoch"));
+	printf("hash: %s, slot %lld, %lld members, map epoch %lld\n", json_text(found, "hash"),
+		(long long)json_number(found, "slot"), (long long)json_number(found, "members"),
+		(long long)json_number(found, "epoch"));
 	printf("owners:\n");
 	for (size_t i = 0; i < json_length(owners); i++)
 		print_owner(json_at(owners, i));
@@ -259,8 +281,8 @@ static enum verdict complete(
 		}
 	}
 	json_object_object_add(found, "on_disk", json_object_new_string(disk));
-	add_suspicion(json_get(found, "owners"), json_get(report, "members"));
-	add_suspicion(json_get(found, "holders"), json_get(report, "members"));
+	add_member(json_get(found, "owners"), json_get(report, "members"));
+	add_member(json_get(found, "holders"), json_get(report, "members"));
 	sentence(found, verdict, text, sizeof(text));
 	json_object_object_add(
 		found, "verdict", json_object_new_string(verdict_about[verdict].name));

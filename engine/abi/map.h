@@ -1,84 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cluster map: the live members and the key ranges they own. The control plane writes it into
- * the status segment; every client of the host reads it.
+ * The cluster map: which members are alive, and which of them own which keys. The control plane
+ * writes it into the status segment; every client of the host reads it in place.
  *
- * At most OWNERS_MAX members own keys; the pages of the others are found and read as theirs are.
- * Ownership is consistent hashing: each owner has VNODES points on a 64-bit ring, derived from its
- * name, so that a restarted engine owns the same keys again. The owners of a key are the first
- * `replicas` different members clockwise from the hash of the key's first word. Readers take a
- * private copy under a sequence lock, so they see one map completely or the next one.
+ * A key belongs to one of MAP_SLOTS slots, by 16 bits of its hash. Each slot has one word, which
+ * names the slot's owners, best first, and its former owners: those that owned it within the last
+ * MAP_FORMER_NS and are alive. A reader that finds a key at no owner asks the former ones, too,
+ * because entries are still on the way to the new ones. The words name owners by a number, the
+ * index in `owner`, because a ref has 32 bits. Owners are chosen in control/placement.h.
  *
- * The segment is not trusted: map_read() validates its copy, and every index into it.
+ * There is no lock, and no reader waits for a whole map. A word is loaded and stored at once.
+ * map_owners_load() loads the slot's word and the epoch again after the words of its owners. These
+ * rules keep a mix of two maps from proving absence falsely:
+ *
+ * 1. A key has one slot, so a look-up depends on one slot's word. That another slot is from an
+ *    older or newer map does not matter to it.
+ * 2. The members that map_owners_load() returns are those that the slot's word means. An owner
+ *    number gets another member at most once per change of the map, and only while no slot's word
+ *    names it: the control plane adds 1 to the epoch, stores the words without the number, then the
+ *    member, then the words that name it again, each with release order. So a reader whose first
+ *    load has the word of before, and that loads the new member, finds another word in its second
+ *    load, unless a further change has stored the former word again: then the epoch differs. A
+ *    reader whose first load has the new word loads the new member.
+ * 3. The owners of a key at the time of its set are owners or former owners in every later word of
+ *    the slot for MAP_FORMER_NS, or they are dead. If there are more former owners than fit, the
+ *    word has MAP_SLOT_LOST: then no answer of the owners it names proves absence.
+ * 4. A member's word carries its ref. A reader that does not know the ref yet, because its copy of
+ *    the members is older, could not ask that owner: the key is unreachable, not absent.
+ *
+ * The segment is not trusted: every number in it is checked where it is used.
  */
 #ifndef ABI_MAP_H
 #define ABI_MAP_H
 
-#include <errno.h>
 #include <string.h>
 
 #include "engine/abi/page.h"
 
+#define MAP_SLOTS 65536u
+#define MAP_FORMERS_MAX 3u
+
+/* A member as one word; all 0: none. Its name is in the engine's report (ATTACH_REPORT). */
 struct map_member {
-	uint64_t incarnation; /* identity of this start of the member's engine */
-	/* low 32 bits of the incarnation; directory entries name the member by it */
+	/* low 32 bits of the member's incarnation; directory entries name the member by it */
 	uint32_t ref;
 	/* number by which this host's engine knows the member, 0..NODES_MAX-1; `peer` of an op */
 	uint16_t peer;
 	uint8_t rails;       /* number of rails of the member */
 	uint8_t bucket_bits; /* log2 of the number of buckets of the member's shard, 0..31 */
-	uint8_t self;        /* 1: the member is the engine of this host; 0: another one */
-	uint8_t spare[7];
-	char name[NAME_BYTES_MAX]; /* name of the member, zero-terminated; no other member has it */
 };
-static_assert(sizeof(struct map_member) == 88, "same in every process of the host");
+static_assert(sizeof(struct map_member) == sizeof(uint64_t), "loaded and stored at once");
 
-struct map_point {
-	uint64_t at;     /* position of the point on the hash ring, which has 64 bits */
-	uint32_t member; /* index of the point's member in map_view.member */
-	uint32_t spare;
+/* Who has the entries of a slot, as one word. */
+struct map_slot {
+	uint8_t owner[REPLICAS_MAX]; /* owner numbers, the best owner first */
+	uint8_t former
+		[MAP_FORMERS_MAX]; /* owner numbers, the one that lost the slot first, first */
+	uint8_t counts;            /* map_slot_counts() */
 };
+static_assert(sizeof(struct map_slot) == sizeof(uint64_t), "loaded and stored at once");
+static_assert(OWNERS_MAX <= 256, "an owner number has 8 bits");
 
-struct map_view {
-	uint32_t members;  /* valid entries of member[], 1..NODES_MAX */
-	uint32_t points;   /* valid entries of point[]: map_owning(members) * VNODES */
-	uint32_t replicas; /* number of owners that each key has, 1..REPLICAS_MAX */
-	uint32_t spare;
-	/* the owners first; both they and the other members are sorted by name */
-	struct map_member member[NODES_MAX];
-	/* points of the hash ring, sorted by `at`, equal ones by member name */
-	struct map_point point[OWNERS_MAX * VNODES];
-};
+/* Bits of map_slot.counts: number of owners, number of former owners, MAP_SLOT_LOST */
+#define MAP_SLOT_FORMERS_SHIFT 3
+#define MAP_SLOT_LOST 0x20u /* the slot has former owners that the word does not name */
+static_assert(REPLICAS_MAX < 8 && MAP_FORMERS_MAX < 4, "3 and 2 bits");
 
-/* Number of owners on a map of `members` members. They are the first ones of map_view.member. */
-static inline uint32_t map_owning(uint32_t members)
-{
-	return members < OWNERS_MAX ? members : OWNERS_MAX;
-}
-
-/*
- * The map in shared memory, under a sequence lock: the sequence is odd while the control plane
- * writes.
- */
 struct map_shared {
-	/* owner: control plane; clients read it before every batch. sequence: odd while the map
-	 * is being written */
-	alignas(64) uint32_t sequence;
-	uint32_t epoch; /* number of changes so far; the same epoch means the same map */
+	/* owner: control plane; clients read it before every batch. Number of changes so far,
+	 * stored after the words of members and before those of owners and slots */
+	alignas(64) uint32_t epoch;
+	uint32_t members;  /* number of members on the map */
+	uint32_t peers;    /* the peer number of each member is below this */
+	uint32_t replicas; /* number of owners that each key has, 1..REPLICAS_MAX */
 	/*
 	 * owner: control plane; bit `peer % 64` of word `peer / 64`: that member is suspect
-	 * (control/suspect.h), so look-ups ask it last. Written without sequence and epoch: each
-	 * bit is valid alone. 0 in engines that do not know it.
+	 * (control/suspect.h), so look-ups ask it last. Each bit is valid alone.
 	 */
-	uint64_t suspects[NODES_MAX / 64];
-	/* owner: control plane; the map in force, written on every change */
-	alignas(64) struct map_view current;
-	/* owner: control plane; an earlier map, which clients fall back to while directory
-	 * entries migrate to new owners; 0 members: none */
-	alignas(64) struct map_view previous;
+	alignas(64) uint64_t suspects[NODES_MAX / 64];
+	/* owner: control plane; struct map_member by owner number */
+	alignas(64) uint64_t owner[OWNERS_MAX];
+	/* owner: control plane; struct map_slot */
+	alignas(64) uint64_t slot[MAP_SLOTS];
+	/* owner: control plane; struct map_member by peer number */
+	alignas(64) uint64_t member[NODES_MAX];
 };
-static_assert(offsetof(struct map_shared, current) == 192, "same in every process of the host");
-static_assert(offsetof(struct map_shared, suspects) == 8, "same in every process of the host");
 static_assert(sizeof(struct map_shared) <= 1u << 20, "1 MiB of each status segment");
 
 /* True if the member with this number, below NODES_MAX, is suspect. */
@@ -101,201 +107,105 @@ static inline uint64_t map_mix(uint64_t x)
 }
 
 /*
- * Returns the position on the hash ring of a member's point i: FNV-1a of the member's name, mixed
- * with i.
+ * The slot of a key, below MAP_SLOTS: bits that neither its tag nor its buckets (abi/bucket.h) use,
+ * so that the entries of one owner are spread over all its buckets.
  */
-static inline uint64_t map_point_at(const char *name, uint32_t i)
+static inline uint32_t map_slot_of(const struct page_key *key)
 {
-	uint64_t h = 0xcbf29ce484222325ull;
-
-	for (const char *c = name; *c; c++)
-		h = (h ^ (unsigned char)*c) * 0x100000001b3ull;
-	return map_mix(h + map_mix(i + 1));
+	return (uint32_t)(key->word[1] >> 48);
 }
 
-/*
- * Writes the first `replicas` different members from point `i` on, clockwise. Returns their number:
- * min(view->replicas, owners). `ret_owner` has room for REPLICAS_MAX. `view` has passed
- * map_view_sane().
- */
-static inline unsigned map_owners_from(const struct map_view *view, uint32_t i, uint32_t *ret_owner)
+static inline uint8_t map_slot_counts(unsigned owners, unsigned formers, bool lost)
 {
-	uint32_t owners = map_owning(view->members);
-	unsigned want = view->replicas < owners ? view->replicas : owners;
-	unsigned found = 0;
-
-	for (uint32_t step = 0; step < view->points && found < want; step++, i++) {
-		uint32_t member = view->point[i < view->points ? i : i - view->points].member;
-		unsigned seen = 0;
-
-		while (seen < found && ret_owner[seen] != member)
-			seen++;
-		if (seen == found)
-			ret_owner[found++] = member;
-	}
-	return found;
+	return (uint8_t)(owners | formers << MAP_SLOT_FORMERS_SHIFT | (lost ? MAP_SLOT_LOST : 0));
 }
 
-/*
- * Writes the owners of a key, first owner first, as indices in view->member. Returns their number.
- * The same conditions as for map_owners_from().
- */
-static inline unsigned map_owners(
-	const struct map_view *view, const struct page_key *key, uint32_t *ret_owner)
+/* Number of owners of a slot's word, at most REPLICAS_MAX, whatever the word is. */
+static inline unsigned map_slot_owners(const struct map_slot *slot)
 {
-	uint32_t low = 0, high = view->points;
-	uint64_t at = map_mix(key->word[0]);
+	unsigned owners = slot->counts & 7u;
 
-	while (low < high) {
-		uint32_t middle = low + (high - low) / 2;
-
-		if (view->point[middle].at < at)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return map_owners_from(view, low, ret_owner);
+	return owners < REPLICAS_MAX ? owners : REPLICAS_MAX;
 }
 
-/*
- * The guide of a map view: for each of 2^MAP_GUIDE_BITS equal parts of the hash ring, the first
- * point in or behind it. It replaces the binary search, whose branches no processor predicts. Made
- * by a reader for its private copy of a view.
- */
-#define MAP_GUIDE_BITS 12
-#define MAP_GUIDE_PARTS (1u << MAP_GUIDE_BITS)
+static inline unsigned map_slot_formers(const struct map_slot *slot)
+{
+	return slot->counts >> MAP_SLOT_FORMERS_SHIFT & 3u;
+}
 
-struct map_guide {
-	uint16_t first[MAP_GUIDE_PARTS]; /* index in map_view.point, 0..points */
+static inline struct map_slot map_slot_unpack(uint64_t word)
+{
+	struct map_slot slot;
+
+	memcpy(&slot, &word, sizeof(slot));
+	return slot;
+}
+
+static inline uint64_t map_slot_pack(const struct map_slot *slot)
+{
+	uint64_t word;
+
+	memcpy(&word, slot, sizeof(word));
+	return word;
+}
+
+static inline struct map_member map_member_unpack(uint64_t word)
+{
+	struct map_member member;
+
+	memcpy(&member, &word, sizeof(member));
+	return member;
+}
+
+static inline uint64_t map_member_pack(const struct map_member *member)
+{
+	uint64_t word;
+
+	memcpy(&word, member, sizeof(word));
+	return word;
+}
+
+/* True if the word names a member whose numbers are in range. */
+static inline bool map_member_sane(const struct map_member *member)
+{
+	return member->ref && member->peer < NODES_MAX && member->bucket_bits <= 31 &&
+	       member->rails <= RAILS_MAX;
+}
+
+/* The owners of a slot, then its former owners. */
+struct map_owners {
+	uint64_t word; /* of the slot: the same word names the same members in the same order */
+	unsigned owners, all;
+	/* an answer of all of them proves absence */
+	bool proves;
+	struct map_member member[REPLICAS_MAX + MAP_FORMERS_MAX];
 };
-static_assert(OWNERS_MAX * VNODES <= UINT16_MAX, "an index of a point has 16 bits");
-
-/* Runs when a reader has taken a new copy of the map. */
-static inline void map_guide_make(const struct map_view *view, struct map_guide *ret)
-{
-	uint32_t i = 0;
-
-	for (uint32_t part = 0; part < MAP_GUIDE_PARTS; part++) {
-		while (i < view->points && view->point[i].at >> (64 - MAP_GUIDE_BITS) < part)
-			i++;
-		ret->first[part] = (uint16_t)i;
-	}
-}
-
-/* As map_owners(); `guide` was made of `view`. */
-static inline unsigned map_guide_owners(const struct map_view *view, const struct map_guide *guide,
-	const struct page_key *key, uint32_t *ret_owner)
-{
-	uint64_t at = map_mix(key->word[0]);
-	uint32_t i = guide->first[at >> (64 - MAP_GUIDE_BITS)];
-
-	while (i < view->points && view->point[i].at < at)
-		i++;
-	return map_owners_from(view, i, ret_owner);
-}
 
 /*
- * True if every count and index of the map view is in range; code that uses a map view relies on
- * this.
+ * Loads the owners of a slot, see the rules above. False: the map changed meanwhile; try again. The
+ * acquires pair with the releases of control/slots.c.
  */
-static inline bool map_view_sane(const struct map_view *view)
+static inline bool map_owners_load(
+	const struct map_shared *shared, uint32_t slot, struct map_owners *ret)
 {
-	uint32_t owners = map_owning(view->members);
+	uint32_t epoch = shm_load_acquire(&shared->epoch);
+	struct map_slot names;
+	unsigned formers;
 
-	if (view->members > NODES_MAX || view->points != owners * VNODES || view->replicas < 1 ||
-		view->replicas > REPLICAS_MAX)
-		return false;
-	for (uint32_t i = 0; i < view->points; i++)
-		if (view->point[i].member >= owners)
-			return false;
-	for (uint32_t i = 0; i < view->members; i++)
-		if (view->member[i].peer >= NODES_MAX || view->member[i].bucket_bits > 31 ||
-			view->member[i].rails > RAILS_MAX)
-			return false;
-	return true;
-}
-
-/* Copies the valid part of a view that nothing writes meanwhile; the rest of `to` stays. */
-static inline void map_view_copy(struct map_view *to, const struct map_view *from)
-{
-	memcpy(to, from, offsetof(struct map_view, member));
-	memcpy(to->member, from->member, from->members * sizeof(from->member[0]));
-	memcpy(to->point, from->point, from->points * sizeof(from->point[0]));
-}
-
-/*
- * Copies `bytes` bytes while the control plane may write them; the caller's sequence check decides
- * whether the copy counts. Copies word by word through a volatile pointer, so that the compiler
- * neither repeats nor merges loads. ThreadSanitizer is told to ignore the race.
- */
-__attribute__((no_sanitize("thread"))) static inline void map_copy_words(
-	void *to, const void *from, size_t bytes)
-{
-	const volatile uint64_t *source = from;
-	uint64_t *words = to;
-
-	for (size_t i = 0; i < bytes / sizeof(*words); i++)
-		words[i] = source[i];
-}
-static_assert(offsetof(struct map_view, member) % sizeof(uint64_t) == 0 &&
-		      sizeof(struct map_member) % sizeof(uint64_t) == 0 &&
-		      sizeof(struct map_point) % sizeof(uint64_t) == 0,
-	"copied in words");
-
-/* Copies the valid part of a view; counts out of range are copied with as much as there is room. */
-static inline void map_copy(struct map_view *to, const struct map_view *from)
-{
-	uint32_t members, points;
-
-	map_copy_words(to, from, offsetof(struct map_view, member));
-	members = to->members < NODES_MAX ? to->members : NODES_MAX;
-	points = to->points < OWNERS_MAX * VNODES ? to->points : OWNERS_MAX * VNODES;
-	map_copy_words(to->member, from->member, members * sizeof(to->member[0]));
-	map_copy_words(to->point, from->point, points * sizeof(to->point[0]));
-}
-
-/*
- * Copies both map views, `current` and `previous`. Returns 0, or -EAGAIN if the control plane was
- * writing or the copy is not a valid map: try again later. On -EAGAIN *ret_epoch is unchanged but
- * the copies may be overwritten. The acquire pairs with the release of map_write_end().
- */
-static inline int map_read(const struct map_shared *shared, struct map_view *ret_current,
-	struct map_view *ret_previous, uint32_t *ret_epoch)
-{
-	uint32_t before = shm_load_acquire(&shared->sequence);
-	uint32_t epoch;
-
-	if (before & 1)
-		return -EAGAIN;
-	epoch = shm_load(&shared->epoch);
-	map_copy(ret_current, &shared->current);
-	map_copy(ret_previous, &shared->previous);
-	shm_fence_load();
-	if (shm_load(&shared->sequence) != before)
-		return -EAGAIN;
-	if (!map_view_sane(ret_current) || (ret_previous->members && !map_view_sane(ret_previous)))
-		return -EAGAIN;
-	*ret_epoch = epoch;
-	return 0;
-}
-
-/*
- * Begins a change; control plane only. The sequence becomes odd before any store to the map is
- * visible.
- */
-static inline void map_write_begin(struct map_shared *shared)
-{
-	shm_store(&shared->sequence, shm_load(&shared->sequence) + 1);
-	shm_fence_store();
-}
-
-/*
- * Ends a change of the map; control plane only. The release pairs with the acquire of map_read().
- */
-static inline void map_write_end(struct map_shared *shared)
-{
-	shm_store(&shared->epoch, shm_load(&shared->epoch) + 1);
-	shm_store_release(&shared->sequence, shm_load(&shared->sequence) + 1);
+	ret->word = shm_load_acquire64(&shared->slot[slot]);
+	names = map_slot_unpack(ret->word);
+	formers = map_slot_formers(&names);
+	ret->owners = map_slot_owners(&names);
+	ret->all = ret->owners + formers;
+	ret->proves = ret->owners && !(names.counts & MAP_SLOT_LOST);
+	for (unsigned k = 0; k < ret->owners; k++)
+		ret->member[k] =
+			map_member_unpack(shm_load_acquire64(&shared->owner[names.owner[k]]));
+	for (unsigned k = 0; k < formers; k++)
+		ret->member[ret->owners + k] =
+			map_member_unpack(shm_load_acquire64(&shared->owner[names.former[k]]));
+	return shm_load_acquire64(&shared->slot[slot]) == ret->word &&
+	       shm_load(&shared->epoch) == epoch;
 }
 
 #endif

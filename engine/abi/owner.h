@@ -3,8 +3,8 @@
  * The rule of absence: which owner of a key a reader asks next, and when the key counts as absent.
  * Pure functions, which the client's look-up and the simulator (tests/sim) share.
  *
- * The caller considers the key's owners by the current map, and if owner_former_due() also those by
- * the previous map, each with a bit of its own; then owner_verdict() tells what to do.
+ * The caller considers the owners of the key's slot, and if owner_former_due() also its former
+ * owners, each with a bit of its own; then owner_verdict() tells what to do.
  */
 #ifndef ABI_OWNER_H
 #define ABI_OWNER_H
@@ -49,7 +49,7 @@ static inline bool owner_consider(
 	return true;
 }
 
-/* True when no owner by the current map is left that answers. */
+/* True when no owner is left that answers. */
 static inline bool owner_former_due(const struct owner_choice *best)
 {
 	return best->rank >= RANK_RESTS;

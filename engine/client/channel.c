@@ -107,12 +107,7 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
 	ch->session = session;
 	ch->broken = false;
 	ch->looked_ns = clock_now_ns();
-	ch->map_epoch = 0;
-	/* the old map came from another engine, whose peer numbers mean nothing to this one */
-	ch->map = NULL;
-	ch->map_last = NULL;
-	ch->map_spare = ch->map_memory;
-	memset(ch->map_slot, 0, sizeof(ch->map_slot));
+	map_forget(ch);
 	memset(ch->peer_rest_until_ns, 0, sizeof(ch->peer_rest_until_ns));
 	return 0;
 }
@@ -370,7 +365,7 @@ static void channel_free(struct pc_channel *ch)
 	if (ch->cache)
 		munmap(ch->cache, CACHE_SETS * sizeof(*ch->cache));
 	free(ch->memory);
-	free(ch->map_memory);
+	map_free(ch);
 	free(ch);
 }
 
@@ -393,8 +388,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	ch->memory_changes = UINT32_MAX;
 	ch->cache = cache_new();
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
-	ch->map_memory = calloc(2, sizeof(*ch->map_memory));
-	if (!ch->cache || !ch->memory || !ch->map_memory) {
+	if (!ch->cache || !ch->memory) {
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}

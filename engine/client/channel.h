@@ -33,9 +33,13 @@ struct cache_set {
 };
 static_assert(offsetof(struct cache_set, entry) == 64, "the tags and times share one line");
 
-struct map_pair {
-	struct map_view current;
-	struct map_view previous;
+/* The members of the cluster map; see map.c. */
+struct map_copy {
+	struct map_member *member; /* ascending by peer number */
+	uint32_t members, room;
+	/* hash table: ref of a member -> its index in `member` + 1; 0: empty */
+	uint16_t *slot;
+	uint32_t mask;
 };
 
 enum request_kind {
@@ -214,14 +218,10 @@ struct pc_channel {
 	struct look_open look_open[LOOK_OPEN_MAX];
 	uint32_t run_grouped, look_opened;
 
-	/* the two map views that the channel uses; NULL: it has read none yet */
-	struct map_pair *map;
-	struct map_pair *map_spare;
-	struct map_pair *map_memory; /* the memory of both map_pairs, `map` and `map_spare` */
-	uint32_t map_epoch;
-	struct map_guide map_guide; /* of map->current */
-	/* hash table: ref of a member -> its index in the map + 1; 0: empty */
-	uint16_t map_slot[NODES_MAX * 4];
+	/* `map_memory`; NULL: no map of this engine was read yet */
+	const struct map_copy *map;
+	struct map_copy map_memory;
+	uint32_t map_epoch; /* of `map` */
 	/* member found by the last map_search(); NULL: none since the last map change */
 	const struct map_member *map_last;
 	uint64_t peer_rest_until_ns[NODES_MAX];
@@ -347,10 +347,10 @@ struct page_work {
 		/* set, after the copy: CRC32C of the page */
 		uint32_t crc;
 	};
-	uint32_t owners_epoch;       /* epoch of the map to which `owner` and `asked` belong */
-	uint8_t owner[REPLICAS_MAX]; /* owners of the page's key, as member indices in the map */
-	uint8_t owners;
-	/* bit per owner that was asked: owners by the current map, then by the previous map */
+	/* word of the key's slot on the map, to which `asked` belongs, in two halves */
+	uint32_t slot_word[2];
+	uint8_t spare;
+	/* bit per owner that was asked: the owners, from bit REPLICAS_MAX on the former ones */
 	uint8_t asked;
 	uint8_t slices;     /* get: number of slices of this page posted so far */
 	uint8_t disk : 4;   /* enum page_disk */
@@ -358,7 +358,6 @@ struct page_work {
 };
 static_assert(offsetof(struct page_work, other) == 64, "the first line is the hot one");
 static_assert(sizeof(struct page_work) == 128, "a power of two");
-static_assert(OWNERS_MAX <= 256, "page_work.owner is a byte each: owners are first on the map");
 static_assert(REGIONS_MAX / 64 <= 32, "pc_batch.pins has a bit per word");
 
 struct page_queue {

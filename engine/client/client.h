@@ -265,17 +265,6 @@ bool channel_step(struct pc_channel *ch);
  */
 void channel_break(struct pc_channel *ch);
 
-/* map.c */
-void map_refresh(struct pc_channel *ch);
-/* Finds a member by its ref; NULL: no member of the current map has it. */
-const struct map_member *map_search(struct pc_channel *ch, uint32_t ref);
-static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_t ref)
-{
-	const struct map_member *m = ch->map_last;
-
-	return likely(m && m->ref == ref) ? m : map_search(ch, ref);
-}
-
 /* staging.c */
 void staging_init(struct staging *s, unsigned char *base, uint16_t region);
 /* Takes a staging block. Returns its number, or CLIENT_NONE: no room at the moment. */
@@ -491,6 +480,7 @@ uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *fro
 void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from);
 
 #include "engine/client/cache.h"
+#include "engine/client/map.h"
 #include "engine/client/peek.h"
 #include "engine/client/queue.h"
 #include "engine/client/submit.h"

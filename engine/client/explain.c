@@ -21,8 +21,6 @@ static void add_owner(
 		if (x->owner[k].ref == m->ref)
 			return;
 	o = &x->owner[x->owners++];
-	memcpy(o->name, m->name, sizeof(o->name));
-	o->name[sizeof(o->name) - 1] = '\0';
 	o->ref = m->ref;
 	o->peer = m->peer;
 	o->here = m->ref == ch->session->ref;
@@ -32,26 +30,22 @@ static void add_owner(
 	o->bucket[1] = dir_bucket_other(o->bucket[0], dir_tag(&x->key), bits);
 }
 
-/* Former owners count if they are still on the map, as in a look-up. */
 static void find_owners(struct pc_channel *ch, struct explain *x)
 {
-	const struct map_pair *map = ch->map;
-	uint32_t owner[REPLICAS_MAX];
-	unsigned n;
+	struct map_owners owners;
 
-	if (!map || !map->current.members)
+	x->slot = map_slot_of(&x->key);
+	if (!ch->map || !ch->map->members)
 		return;
 	x->epoch = ch->map_epoch;
-	x->members = map->current.members;
-	n = map_owners(&map->current, &x->key, owner);
-	for (unsigned k = 0; k < n; k++)
-		add_owner(ch, x, &map->current.member[owner[k]], false);
-	n = map->previous.members ? map_owners(&map->previous, &x->key, owner) : 0;
-	for (unsigned k = 0; k < n; k++) {
-		const struct map_member *m = map_by_ref(ch, map->previous.member[owner[k]].ref);
+	x->members = ch->map->members;
+	if (!map_owners_load(&ch->session->status->map, x->slot, &owners))
+		return;
+	for (unsigned k = 0; k < owners.all; k++) {
+		const struct map_member *m = map_by_ref(ch, owners.member[k].ref);
 
 		if (m)
-			add_owner(ch, x, m, true);
+			add_owner(ch, x, m, k >= owners.owners);
 	}
 }
 
@@ -71,8 +65,6 @@ static uint8_t add_holder(struct pc_channel *ch, struct explain *x, const struct
 	h = &x->holder[x->holders];
 	h->at = (struct location){e->ref, e->place, e->generation};
 	if (m) {
-		memcpy(h->name, m->name, sizeof(h->name));
-		h->name[sizeof(h->name) - 1] = '\0';
 		h->peer = m->peer;
 		h->on_map = true;
 		h->here = m->ref == ch->session->ref;

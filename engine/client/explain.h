@@ -8,15 +8,14 @@
 
 #include "engine/client/client.h"
 
-/* owners by the current map and by the previous one */
-#define EXPLAIN_OWNERS_MAX (2 * REPLICAS_MAX)
+/* owners and former owners of a slot */
+#define EXPLAIN_OWNERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)
 /* entries of a key that a look-up sees at one owner: those of one bucket; here, of both */
 #define EXPLAIN_ENTRIES_MAX (2 * BUCKET_ENTRIES)
 #define EXPLAIN_HOLDERS_MAX (EXPLAIN_OWNERS_MAX * EXPLAIN_ENTRIES_MAX)
 static_assert(EXPLAIN_HOLDERS_MAX <= PEEKS_MAX, "their page heads are READ in one batch");
 
 struct explain_owner {
-	char name[NAME_BYTES_MAX];
 	uint32_t ref;
 	uint16_t peer;
 	bool here, former;
@@ -31,7 +30,6 @@ struct explain_owner {
 
 /* A place that an entry of the key names. */
 struct explain_holder {
-	char name[NAME_BYTES_MAX]; /* "": no member of the map has this ref */
 	struct location at;
 	uint16_t peer;
 	bool here, on_map;
@@ -43,7 +41,7 @@ struct explain_holder {
 
 struct explain {
 	struct page_key key;
-	uint32_t epoch, members;
+	uint32_t slot, epoch, members;
 	bool disk;
 	unsigned owners, holders;
 	struct explain_owner owner[EXPLAIN_OWNERS_MAX];

@@ -6,23 +6,6 @@
 
 #include "engine/client/explain.h"
 
-/* Names come from other hosts: everything but printable ASCII is escaped. */
-static void put_quoted(FILE *out, const char *text)
-{
-	fputc('"', out);
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-
-		if (c == '"' || c == '\\')
-			fprintf(out, "\\%c", c);
-		else if (c < 0x20 || c >= 0x7f)
-			fprintf(out, "\\u%04x", c);
-		else
-			fputc(c, out);
-	}
-	fputc('"', out);
-}
-
 static const char *truth(bool value)
 {
 	return value ? "true" : "false";
@@ -52,10 +35,8 @@ static const char *answer(const struct explain_owner *o)
 
 static void put_owner(FILE *out, const struct explain *x, const struct explain_owner *o)
 {
-	fprintf(out, "{\"name\":");
-	put_quoted(out, o->name);
-	fprintf(out, ",\"here\":%s,\"former\":%s,\"answer\":\"%s\",\"why\":\"%s\"", truth(o->here),
-		truth(o->former), answer(o), why(o->status));
+	fprintf(out, "{\"ref\":\"%08x\",\"here\":%s,\"former\":%s,\"answer\":\"%s\",\"why\":\"%s\"",
+		o->ref, truth(o->here), truth(o->former), answer(o), why(o->status));
 	fprintf(out, ",\"buckets\":[%u,%u],\"read\":%u,\"entries\":[", o->bucket[0], o->bucket[1],
 		o->read);
 	for (unsigned k = 0; k < o->entries; k++)
@@ -85,9 +66,7 @@ static const char *state(const struct explain *x, const struct explain_holder *h
 
 static void put_holder(FILE *out, const struct explain *x, const struct explain_holder *h)
 {
-	fprintf(out, "{\"name\":");
-	put_quoted(out, h->name);
-	fprintf(out, ",\"here\":%s,\"ref\":\"%08x\",\"rail\":%u,\"unit\":%u,\"generation\":%u",
+	fprintf(out, "{\"here\":%s,\"ref\":\"%08x\",\"rail\":%u,\"unit\":%u,\"generation\":%u",
 		truth(h->here), h->at.ref, place_rail(h->at.place), place_unit(h->at.place),
 		h->at.generation);
 	fprintf(out, ",\"state\":\"%s\",\"why\":\"%s\"", state(x, h),
@@ -113,8 +92,8 @@ char *explain_text(const struct explain *x)
 
 	if (!out)
 		return NULL;
-	fprintf(out, "{\"hash\":\"%016" PRIx64 "%016" PRIx64 "\",\"position\":\"%016" PRIx64 "\"",
-		x->key.word[0], x->key.word[1], map_mix(x->key.word[0]));
+	fprintf(out, "{\"hash\":\"%016" PRIx64 "%016" PRIx64 "\",\"slot\":%u", x->key.word[0],
+		x->key.word[1], x->slot);
 	fprintf(out, ",\"epoch\":%u,\"members\":%u,\"disk\":%s,\"owners\":[", x->epoch, x->members,
 		truth(x->disk));
 	for (unsigned k = 0; k < x->owners; k++) {

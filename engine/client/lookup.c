@@ -5,7 +5,7 @@
  * looked up at a time.
  *
  *   owner 1: first bucket -- full, no match --> second bucket
- *     failed, or not there  --> owner 2, ..., then the owners by the previous map
+ *     failed, or not there  --> owner 2, ..., then the former owners of the key's slot
  *   all asked               --> absent: every owner said so; unreachable: one could not be asked
  *
  * The answer "not there" of one owner proves nothing: a holder that cannot reach that owner has
@@ -19,10 +19,10 @@
 #include "engine/abi/owner.h"
 #include "engine/client/client.h"
 
-/*
- * page_work.asked has one bit per owner by the current map, then one per owner by the previous map.
- */
-static_assert(2 * REPLICAS_MAX <= 8, "page_work.asked has a bit for each");
+static_assert(REPLICAS_MAX + MAP_FORMERS_MAX <= 8, "page_work.asked has a bit for each");
+
+/* loads of a slot's word that a change of the map may spoil, before the key is unreachable */
+#define OWNERS_ATTEMPTS 3
 
 struct choice {
 	const struct map_member *member; /* the next owner to ask; NULL: every owner was asked */
@@ -74,7 +74,7 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 {
 	struct page_work *p = &b->work[i];
 
-	if (!ch->map || !ch->map->current.members) {
+	if (!ch->map || !ch->map->members) {
 		p->flags |= PAGE_SAW_FAILURE; /* no owner of the key is known, so none was asked */
 		page_absent(ch, b, i);
 	} else if (cached(ch, b, p, now_ns)) {
@@ -124,47 +124,35 @@ static enum owner_rank rank_of(
 		map_suspect(&ch->session->status->map, m->peer));
 }
 
-static void consider(const struct pc_channel *ch, const struct page_work *p,
-	const struct map_member *m, unsigned bit, uint64_t now_ns, struct choice *best)
-{
-	if (owner_consider(&best->owner, p->asked, bit, rank_of(ch, m, now_ns)))
-		best->member = m;
-}
-
 /*
- * Considers the owners by the previous map, which hold the entries until the new owners have them.
+ * Loads the owners of the key. A slot whose word changes during a look-up starts it again. False:
+ * the word changed at each attempt.
  */
-static void consider_previous(
-	struct pc_channel *ch, const struct page_work *p, uint64_t now_ns, struct choice *best)
+static bool owners_load(
+	const struct pc_channel *ch, struct page_work *p, struct map_owners *ret_owners)
 {
-	const struct map_view *previous = &ch->map->previous;
-	uint32_t former[REPLICAS_MAX];
-	unsigned formers = previous->members ? map_owners(previous, &p->key, former) : 0;
+	const struct map_shared *shared = &ch->session->status->map;
+	bool loaded = false;
 
-	for (unsigned k = 0; k < formers; k++) {
-		const struct map_member *m = map_by_ref(ch, previous->member[former[k]].ref);
-		unsigned same = 0;
-
-		while (same < p->owners && &ch->map->current.member[p->owner[same]] != m)
-			same++;
-		if (m && same == p->owners)
-			consider(ch, p, m, REPLICAS_MAX + k, now_ns, best);
+	for (unsigned n = 0; !loaded && n < OWNERS_ATTEMPTS; n++)
+		loaded = map_owners_load(shared, map_slot_of(&p->key), ret_owners);
+	if (memcmp(p->slot_word, &ret_owners->word, sizeof(p->slot_word))) {
+		memcpy(p->slot_word, &ret_owners->word, sizeof(p->slot_word));
+		p->asked = 0;
 	}
+	return loaded;
 }
 
-/*
- * Computes the owners of the key, once per look-up. A map that changes during a look-up starts it
- * again.
- */
-static void find_owners(const struct pc_channel *ch, struct page_work *p)
+/* An owner that the channel's copy of the members does not have cannot be asked. */
+static void consider(struct pc_channel *ch, struct page_work *p, uint32_t ref, unsigned bit,
+	uint64_t now_ns, struct choice *best)
 {
-	uint32_t owner[REPLICAS_MAX];
+	const struct map_member *m = map_by_ref(ch, ref);
 
-	p->owners_epoch = ch->map_epoch;
-	p->asked = 0;
-	p->owners = (uint8_t)map_guide_owners(&ch->map->current, &ch->map_guide, &p->key, owner);
-	for (unsigned k = 0; k < p->owners; k++)
-		p->owner[k] = (uint8_t)owner[k];
+	if (unlikely(!m))
+		p->flags |= PAGE_SAW_FAILURE;
+	else if (owner_consider(&best->owner, p->asked, bit, rank_of(ch, m, now_ns)))
+		best->member = m;
 }
 
 /* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
@@ -172,16 +160,22 @@ static const struct map_member *next_owner(
 	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
 	struct choice best = {.owner.rank = RANKS};
+	struct map_owners owners;
 	enum owner_verdict verdict;
+	unsigned k;
 
-	if (!p->owners || p->owners_epoch != ch->map_epoch)
-		find_owners(ch, p);
-	for (unsigned k = 0; k < p->owners; k++)
-		consider(ch, p, &ch->map->current.member[p->owner[k]], k, now_ns, &best);
+	if (unlikely(!owners_load(ch, p, &owners))) {
+		p->flags |= PAGE_SAW_FAILURE;
+		return NULL;
+	}
+	for (k = 0; k < owners.owners; k++)
+		consider(ch, p, owners.member[k].ref, k, now_ns, &best);
 	if (owner_former_due(&best.owner))
-		consider_previous(ch, p, now_ns, &best);
-	verdict =
-		owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER, p->flags & PAGE_SAW_FAILURE);
+		for (; k < owners.all; k++)
+			consider(ch, p, owners.member[k].ref, REPLICAS_MAX + k - owners.owners,
+				now_ns, &best);
+	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
+		!owners.proves || p->flags & PAGE_SAW_FAILURE);
 	if (verdict == OWNER_UNREACHABLE)
 		p->flags |= PAGE_SAW_FAILURE;
 	if (verdict != OWNER_ASK)
@@ -296,17 +290,6 @@ static bool look_here(
 	return match(ch, b, p, &bucket, now_ns);
 }
 
-/* The member whose peer number is p->peer; NULL: it is no longer in the map. */
-static const struct map_member *same_peer(const struct pc_channel *ch, const struct page_work *p)
-{
-	const struct map_view *map = &ch->map->current;
-
-	for (uint32_t m = 0; m < map->members; m++)
-		if (map->member[m].peer == p->peer)
-			return &map->member[m];
-	return NULL;
-}
-
 /*
  * Looks one page up as far as possible without waiting. False: a run found no room, and its pages
  * are queued again.
@@ -319,7 +302,7 @@ static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t
 		const struct map_member *m = NULL;
 
 		if (p->flags & PAGE_SAME_PEER)
-			m = same_peer(ch, p);
+			m = map_by_peer(ch, p->peer);
 		if (!m) {
 			p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAME_PEER);
 			p->rails_tried = 0;

@@ -1,63 +1,122 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel's private copy of the cluster map, and the search for the member with a ref. The copy
- * is refreshed when the shared epoch changes. A copy that was torn by a concurrent change is
- * discarded, and the old one stays. Channel thread.
+ * The channel's private copy of the members of the cluster map, 8 bytes each, and the search for
+ * the member with a ref. The copy is refreshed when the shared epoch changes. The owners of a key
+ * are not copied: lookup.c reads the word of its slot. Channel thread.
  */
 #include "engine/client/client.h"
 
 #include <stdlib.h>
 
-#define MAP_SLOTS (NODES_MAX * 4)
-#define MAP_ATTEMPTS 3
+#define ROOM_MIN 64u
+/* slots of the hash table per member, at least */
+#define SPARSE 2u
 
-static uint32_t slot_of(uint32_t ref)
+static uint32_t slot_of(const struct map_copy *map, uint32_t ref)
 {
-	return (uint32_t)map_mix(ref) & (MAP_SLOTS - 1);
+	return (uint32_t)map_mix(ref) & map->mask;
 }
 
-static void index_refs(struct pc_channel *ch)
+static void index_refs(struct map_copy *map)
 {
-	const struct map_view *view = &ch->map->current;
+	memset(map->slot, 0, (map->mask + 1) * sizeof(map->slot[0]));
+	for (uint32_t i = 0; i < map->members; i++) {
+		uint32_t slot = slot_of(map, map->member[i].ref);
 
-	memset(ch->map_slot, 0, sizeof(ch->map_slot));
+		while (map->slot[slot])
+			slot = (slot + 1) & map->mask;
+		map->slot[slot] = (uint16_t)(i + 1);
+	}
+}
+static_assert(NODES_MAX < UINT16_MAX, "an index of a member has 16 bits");
+
+void map_forget(struct pc_channel *ch)
+{
+	ch->map_epoch = 0;
+	ch->map = NULL;
 	ch->map_last = NULL;
-	for (uint32_t i = 0; i < view->members; i++) {
-		uint32_t slot = slot_of(view->member[i].ref);
+}
 
-		while (ch->map_slot[slot])
-			slot = (slot + 1) & (MAP_SLOTS - 1);
-		ch->map_slot[slot] = (uint16_t)(i + 1);
+/* cold: when the channel is closed */
+void map_free(struct pc_channel *ch)
+{
+	free(ch->map_memory.member);
+	free(ch->map_memory.slot);
+	ch->map_memory = (struct map_copy){.members = 0};
+	map_forget(ch);
+}
+
+/*
+ * cold: when the number of members has doubled. Makes room for all members whose peer number is
+ * below `peers`. False: no memory.
+ */
+static bool make_room(struct map_copy *map, uint32_t peers)
+{
+	uint32_t room = map->room ? map->room : ROOM_MIN;
+	struct map_member *member;
+	uint16_t *slot;
+
+	while (room < peers)
+		room *= 2;
+	if (room == map->room)
+		return true;
+	member = malloc(room * sizeof(*member));
+	slot = malloc(room * SPARSE * sizeof(*slot));
+	if (!member || !slot) {
+		free(member);
+		free(slot);
+		return false;
+	}
+	free(map->member);
+	free(map->slot);
+	*map = (struct map_copy){
+		.member = member, .slot = slot, .room = room, .mask = room * SPARSE - 1};
+	return true;
+}
+
+/* Words that are no members are left out: none is there, or the engine's memory is damaged. */
+static void copy_members(struct map_copy *map, const struct map_shared *shared, uint32_t peers)
+{
+	map->members = 0;
+	for (uint32_t peer = 0; peer < peers; peer++) {
+		struct map_member m = map_member_unpack(shm_load64(&shared->member[peer]));
+
+		if (m.peer == peer && map_member_sane(&m))
+			map->member[map->members++] = m;
 	}
 }
 
+/*
+ * A member that joins while the copy is made may be missing: the epoch changes after it, so the
+ * next call copies again. The acquire pairs with the release of control/slots.c.
+ */
 void map_refresh(struct pc_channel *ch)
 {
 	const struct map_shared *shared = &ch->session->status->map;
-	struct map_pair *read = ch->map_spare;
-	uint32_t epoch;
+	uint32_t epoch = shm_load_acquire(&shared->epoch), peers;
 
-	if (ch->map && shm_load(&shared->epoch) == ch->map_epoch)
+	if (ch->map && epoch == ch->map_epoch)
 		return;
-	for (unsigned attempt = 0; attempt < MAP_ATTEMPTS; attempt++) {
-		if (map_read(shared, &read->current, &read->previous, &epoch))
-			continue;
-		ch->map_spare = ch->map ? ch->map : read + 1;
-		ch->map = read;
-		ch->map_epoch = epoch;
-		index_refs(ch);
-		map_guide_make(&read->current, &ch->map_guide);
+	peers = shm_load(&shared->peers);
+	if (peers > NODES_MAX)
+		peers = NODES_MAX;
+	if (!make_room(&ch->map_memory, peers))
 		return;
-	}
+	copy_members(&ch->map_memory, shared, peers);
+	index_refs(&ch->map_memory);
+	ch->map = &ch->map_memory;
+	ch->map_epoch = epoch;
+	ch->map_last = NULL;
 }
 
 const struct map_member *map_search(struct pc_channel *ch, uint32_t ref)
 {
-	if (!ch->map || !ref)
+	const struct map_copy *map = ch->map;
+
+	if (!map || !ref)
 		return NULL;
-	for (uint32_t slot = slot_of(ref); ch->map_slot[slot];
-		slot = (slot + 1) & (MAP_SLOTS - 1)) {
-		const struct map_member *m = &ch->map->current.member[ch->map_slot[slot] - 1];
+	for (uint32_t slot = slot_of(map, ref); map->slot[slot]; slot = (slot + 1) & map->mask) {
+		const struct map_member *m = &map->member[map->slot[slot] - 1];
 
 		if (m->ref == ref) {
 			ch->map_last = m;
@@ -65,4 +124,20 @@ const struct map_member *map_search(struct pc_channel *ch, uint32_t ref)
 		}
 	}
 	return NULL;
+}
+
+const struct map_member *map_by_peer(const struct pc_channel *ch, uint16_t peer)
+{
+	uint32_t low = 0, high = ch->map->members;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (ch->map->member[middle].peer < peer)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < ch->map->members && ch->map->member[low].peer == peer ? &ch->map->member[low]
+									   : NULL;
 }

@@ -297,13 +297,14 @@ PC_API void pc_wait(struct pc_batch *batch);
  * Errors: -EINVAL: the arguments are wrong. -ENOTCONN: no engine. -ENOMEM.
  *
  *   "hash"       the page key, 32 hexadecimal digits
- *   "position"   of the key on the hash ring that gives a key its owners, hexadecimal
+ *   "slot"       of the key, 0 to 65,535; each slot of the directory has its owners
  *   "epoch", "members"   of this host's map; "disk": this host has a disk in service
- *   "owners"     [{"name", "here", "former" (by the map before, while entries move),
+ *   "owners"     [{"ref" (of the engine; its report and those of others name it), "here",
+ *                "former" (an owner until a change of the map, while entries move),
  *                "answer": "present", "absent" or "unreachable", "why" (text),
  *                "buckets" [first, second], "read" (how many of them),
  *                "entries" [{"ref", "holder" (index in "holders")}]}]
- *   "holders"    [{"name", "here", "ref", "rail", "unit", "generation",
+ *   "holders"    [{"here", "ref", "rail", "unit", "generation",
  *                "state": "page", "on disk", "evicted", "other key", "dead" or "unreachable",
  *                "why" (text),
  *                "head_generation", "bytes", "crc" (hexadecimal), "proven" (the CRC is the

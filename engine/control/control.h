@@ -208,8 +208,10 @@ struct member_record {
 /* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer);
+/* Number of live members, this engine included. */
+unsigned member_count(const struct control *control);
 /* Returns the current map, as last written to the status segment. */
-const struct map_view *member_map(const struct control *control);
+struct map_view *member_map(const struct control *control);
 /* Called by member.c when the map has changed; implemented in directory_move.c. */
 void directory_map_changed(struct control *control);
 

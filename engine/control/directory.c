@@ -13,15 +13,20 @@
 #include "engine/control/member.h"
 #include "engine/control/tier.h"
 
-static void add_owners(struct directory *dir, struct claim *claim, const struct map_view *view)
+static void add_owners(struct directory *dir, struct claim *claim, const struct past *past)
 {
-	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = view->members ? map_owners(view, &claim->key, owner) : 0;
+	uint32_t ref[REPLICAS_MAX];
+	unsigned owners = past_owners(past, &claim->key, ref);
 
 	for (unsigned i = 0; i < owners; i++)
-		if (view->member[owner[i]].ref)
-			claim_add(dir, claim, view->member[owner[i]].peer,
-				view->member[owner[i]].ref);
+		claim_add(dir, claim, ref[i]);
+}
+
+static void add_present_owners(struct directory *dir, struct claim *claim)
+{
+	const struct past now = {.view = member_map(dir->control)};
+
+	add_owners(dir, claim, &now);
 }
 
 void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
@@ -37,7 +42,7 @@ void directory_publish(struct control *control, const struct page_key *key, uint
 		return;
 	}
 	claim_await(dir, claim, deadline_ns, done, context, cookie);
-	add_owners(dir, claim, member_map(control));
+	add_present_owners(dir, claim);
 	claim_start(dir, claim);
 }
 
@@ -56,9 +61,9 @@ static void remove_everywhere(struct control *control, const struct page_key *ke
 	if (!claim)
 		return;
 	claim->ref = ref;
-	add_owners(dir, claim, member_map(control));
+	add_present_owners(dir, claim);
 	if (move_publishing(dir))
-		add_owners(dir, claim, dir->settled);
+		add_owners(dir, claim, &dir->settled);
 	for (unsigned i = 0; i < dir->formers; i++)
 		add_owners(dir, claim, &dir->former[i]);
 	claim_start(dir, claim);
@@ -95,8 +100,7 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 	directory_done done, void *context, uint64_t cookie)
 {
 	struct directory *dir = control->directory;
-	const struct map_view *view = member_map(control);
-	struct claim *claim = claim_new(dir, VERB_FORGET, key, 0, 0, view->members);
+	struct claim *claim = claim_new(dir, VERB_FORGET, key, 0, 0, control->member->alive);
 
 	if (!claim) {
 		if (done)
@@ -104,8 +108,12 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 		return;
 	}
 	claim_await(dir, claim, deadline_ns, done, context, cookie);
-	for (uint32_t i = 0; i < view->members; i++)
-		claim_add(dir, claim, view->member[i].peer, view->member[i].ref);
+	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
+		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
+
+		if (record)
+			claim_add(dir, claim, record->ref);
+	}
 	claim_start(dir, claim);
 }
 
@@ -242,6 +250,7 @@ static void queues_open(struct directory *dir)
 
 int directory_open(struct control *control)
 {
+	const struct past now = {.view = member_map(control)};
 	struct directory *dir = calloc(1, sizeof(*dir));
 
 	if (!dir)
@@ -254,17 +263,13 @@ int directory_open(struct control *control)
 	dir->touch_due = net_timer_new(control->base, false, touches_due, dir);
 	dir->move = net_timer_new(control->base, false, move_slice, dir);
 	dir->patrol = net_timer_new(control->base, false, patrol, dir);
-	dir->settled = calloc(1, sizeof(*dir->settled));
-	dir->target = calloc(1, sizeof(*dir->target));
-	dir->former = calloc(FORMER_MAX, sizeof(*dir->former));
-	if (!dir->due || !dir->wake || !dir->touch_due || !dir->move || !dir->patrol ||
-		!dir->settled || !dir->target || !dir->former) {
+	if (!dir->due || !dir->wake || !dir->touch_due || !dir->move || !dir->patrol) {
 		directory_close(control);
 		return -ENOMEM;
 	}
 	compare_later(dir, net_now());
-	map_view_copy(dir->settled, member_map(control));
-	map_view_copy(dir->target, dir->settled);
+	past_set(&dir->settled, &now);
+	past_set(&dir->target, &now);
 	/* Members of before a warm restart that do not return have no record of when they left. */
 	if (control->shard.entries)
 		departed_add(dir, 0);
@@ -294,9 +299,10 @@ void directory_close(struct control *control)
 	for (unsigned i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
 		if (timers[i])
 			net_timer_free(timers[i]);
-	free(dir->settled);
-	free(dir->target);
-	free(dir->former);
+	past_drop(&dir->settled);
+	past_drop(&dir->target);
+	for (unsigned i = 0; i < FORMER_MAX; i++)
+		past_drop(&dir->former[i]);
 	free(dir);
 	control->directory = NULL;
 }

@@ -13,11 +13,13 @@
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 
-struct owner *owner_of(struct directory *dir, uint16_t peer, uint32_t ref)
+struct owner *owner_of(struct directory *dir, uint32_t ref)
 {
-	struct owner *owner = &dir->owner[peer];
+	const struct member_record *record =
+		ref == dir->control->ref ? NULL : member_by_ref(dir->control, ref);
+	struct owner *owner = record ? &dir->owner[record->peer] : NULL;
 
-	return ref && ref != dir->control->ref && owner->ref == ref ? owner : NULL;
+	return owner && owner->ref == ref ? owner : NULL;
 }
 
 bool owner_full(const struct directory *dir, const struct owner *owner, enum verb verb)
@@ -61,10 +63,10 @@ static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
 
 void item_background(struct directory *dir, struct item *item)
 {
-	struct owner *owner = owner_of(dir, item->peer, item->ref);
+	struct owner *owner = &dir->owner[item->peer];
 	enum verb verb = (enum verb)item->claim->verb;
 
-	if (!owner) /* the owner has died, so this part of the claim is in dir->orphans */
+	if (owner->ref != item->ref) /* it has died: this part of the claim is in dir->orphans */
 		return;
 	if (!item->sent && owner_full(dir, owner, verb)) {
 		TAILQ_REMOVE(&owner->queue[verb], item, next);
@@ -103,8 +105,8 @@ static void publish_to(struct directory *dir, struct owner *owner, const struct 
 	struct claim *claim;
 
 	for (unsigned i = map_owners(view, &entry->key, at); i > 0; i--) {
-		if (view->member[at[i - 1]].ref != owner->ref ||
-			!owner_takes(dir, owner->peer, owner->ref, entry->place))
+		if (view->owner[at[i - 1]].ref != owner->ref ||
+			!owner_takes(dir, owner->ref, entry->place))
 			continue;
 		if (digest_equal(owner, &entry->key)) {
 			dir->control->counter[COUNTER_entries_kept] += !owner->digest->repair;
@@ -116,7 +118,7 @@ static void publish_to(struct directory *dir, struct owner *owner, const struct 
 			dir, VERB_PUBLISH, &entry->key, entry->place, entry->generation, 1);
 		if (!claim)
 			return;
-		claim_add(dir, claim, owner->peer, owner->ref);
+		claim_add(dir, claim, owner->ref);
 		claim_start(dir, claim);
 	}
 }

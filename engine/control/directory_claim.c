@@ -8,6 +8,7 @@
 
 #include "config/log.h"
 #include "engine/control/directory_state.h"
+#include "engine/control/member.h"
 
 #define ANSWER_ROUNDS 8
 
@@ -260,15 +261,16 @@ static void item_count(struct item *item, enum outcome outcome)
 		item->claim->unsafe++;
 }
 
-void claim_add(struct directory *dir, struct claim *claim, uint16_t peer, uint32_t ref)
+void claim_add(struct directory *dir, struct claim *claim, uint32_t ref)
 {
+	const struct member_record *record = member_by_ref(dir->control, ref);
 	struct item *item;
 
-	if (claim->items == claim->room || claim_has(claim, ref))
+	if (!record || claim->items == claim->room || claim_has(claim, ref))
 		return;
 	item = &claim->item[claim->items++];
 	item->claim = claim;
-	item->peer = peer;
+	item->peer = record->peer;
 	item->ref = ref;
 	if (ref == dir->control->ref && claim->verb != VERB_FORGET) {
 		item_count(item, claim_do_here(dir, claim));

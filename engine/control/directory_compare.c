@@ -36,11 +36,10 @@ static bool comparable(const struct owner *owner, uint64_t now_ns)
 static bool links_ready(const struct directory *dir)
 {
 	const struct map_view *view = member_map(dir->control);
-	uint32_t owners = map_owning(view->members);
 	bool ready = true;
 
-	for (uint32_t i = 0; i < owners && i < COMPARE_OWNERS_MAX; i++) {
-		uint32_t ref = view->member[(dir->compare_turn + i) % owners].ref;
+	for (uint32_t i = 0; i < view->owners && i < COMPARE_OWNERS_MAX; i++) {
+		uint32_t ref = view->owner[(dir->compare_turn + i) % view->owners].ref;
 
 		if (!member_link(dir->control, ref) && member_link_soon(dir->control, ref))
 			ready = false;
@@ -52,12 +51,11 @@ static bool links_ready(const struct directory *dir)
 static bool ask_next(struct directory *dir, uint64_t now_ns)
 {
 	const struct map_view *view = member_map(dir->control);
-	uint32_t owners = map_owning(view->members);
 	unsigned asked = 0;
 
-	for (uint32_t i = 0; i < owners && asked < COMPARE_OWNERS_MAX; i++) {
-		const struct map_member *m = &view->member[dir->compare_turn++ % owners];
-		struct owner *owner = owner_of(dir, m->peer, m->ref);
+	for (uint32_t i = 0; i < view->owners && asked < COMPARE_OWNERS_MAX; i++) {
+		const struct placed *next = &view->owner[dir->compare_turn++ % view->owners];
+		struct owner *owner = owner_of(dir, next->ref);
 
 		if (owner && !owner->digest && comparable(owner, now_ns) &&
 			digest_ask(dir, owner)) {
@@ -125,10 +123,10 @@ void compare_page(struct directory *dir, const struct index_entry *entry, uint64
 	unsigned owners = map_owners(view, &entry->key, at);
 
 	for (unsigned i = 0; i < owners; i++) {
-		const struct map_member *m = &view->member[at[i]];
-		struct owner *owner = owner_of(dir, m->peer, m->ref);
+		uint32_t ref = view->owner[at[i]].ref;
+		struct owner *owner = owner_of(dir, ref);
 
-		if (!owner || !owner->digest || !owner_takes(dir, m->peer, m->ref, entry->place) ||
+		if (!owner || !owner->digest || !owner_takes(dir, ref, entry->place) ||
 			digest_equal(owner, &entry->key))
 			continue;
 		if (owner->behind || owner->background >= OWNER_WALK_MAX) {
@@ -140,7 +138,7 @@ void compare_page(struct directory *dir, const struct index_entry *entry, uint64
 				entry->generation, REPLICAS_MAX);
 		if (!claim)
 			return;
-		claim_add(dir, claim, m->peer, m->ref);
+		claim_add(dir, claim, ref);
 		dir->control->counter[COUNTER_entries_repaired]++;
 	}
 	if (claim)

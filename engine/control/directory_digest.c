@@ -56,7 +56,7 @@ void digest_drop(struct owner *owner)
 static unsigned bits_for(const struct directory *dir)
 {
 	const struct map_view *view = member_map(dir->control);
-	uint64_t entries = pages_count(dir) * view->replicas / map_owning(view->members);
+	uint64_t entries = pages_count(dir) * map_owning(view) / view->owners;
 	unsigned bits = 0;
 
 	while (bits < DIGEST_BITS_MAX && entries >> bits > DIGEST_SLOT_ENTRIES)
@@ -64,12 +64,12 @@ static unsigned bits_for(const struct directory *dir)
 	return bits;
 }
 
-/* Whether the member owns a part of the directory. */
-static bool view_has(const struct map_view *view, uint32_t ref)
+/* True if the member has our entries of the slots that it owns by that map. */
+static bool past_has(const struct past *past, uint32_t ref)
 {
-	for (uint32_t i = 0; i < map_owning(view->members); i++)
-		if (view->member[i].ref == ref)
-			return true;
+	for (uint32_t i = 0; past->view && i < past->view->owners; i++)
+		if (past->view->owner[i].ref == ref)
+			return !(past->without[i / 64] >> i % 64 & 1);
 	return false;
 }
 
@@ -116,11 +116,10 @@ bool digests_ask(struct directory *dir)
 
 	if (pages_count(dir) == 0)
 		return false;
-	for (uint32_t i = 0; i < map_owning(view->members); i++) {
-		const struct map_member *member = &view->member[i];
-		struct owner *owner = owner_of(dir, member->peer, member->ref);
+	for (uint32_t i = 0; i < view->owners; i++) {
+		struct owner *owner = owner_of(dir, view->owner[i].ref);
 
-		if (!owner || view_has(dir->settled, member->ref))
+		if (!owner || past_has(&dir->settled, owner->ref))
 			continue;
 		any |= digest_ask(dir, owner);
 	}
@@ -134,11 +133,9 @@ void digest_count(struct directory *dir, const struct index_entry *entry)
 	unsigned owners = map_owners(view, &entry->key, at);
 
 	for (unsigned i = 0; i < owners; i++) {
-		const struct map_member *member = &view->member[at[i]];
-		struct owner *owner = owner_of(dir, member->peer, member->ref);
+		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
 
-		if (owner && owner->digest &&
-			owner_takes(dir, member->peer, member->ref, entry->place))
+		if (owner && owner->digest && owner_takes(dir, owner->ref, entry->place))
 			ours_of(owner->digest)[shard_slot(tag, owner->digest->bits)] +=
 				shard_entry_hash(tag, entry->place, entry->generation);
 	}

@@ -60,6 +60,16 @@ uint64_t pages_position(const struct directory *dir, uint64_t cursor)
 	return cursor;
 }
 
+bool owner_takes(struct directory *dir, uint32_t ref, uint32_t place)
+{
+	const struct owner *owner;
+
+	if (!place_on_disk(place) || ref == dir->control->ref)
+		return true;
+	owner = owner_of(dir, ref);
+	return owner && owner->takes_disk;
+}
+
 bool directory_on_disk(struct control *control, const struct disk_page *page)
 {
 	struct directory *dir = control->directory;
@@ -69,15 +79,15 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 	/* former owners are not told, and may have the older entry */
 	bool all = claim && dir->formers == 0 && !move_publishing(dir);
 	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = view->members ? map_owners(view, &page->key, owner) : 0;
+	unsigned owners = map_owners(view, &page->key, owner);
 
 	if (!claim)
 		return false;
 	for (unsigned i = 0; i < owners; i++) {
-		const struct map_member *to = &view->member[owner[i]];
+		uint32_t ref = view->owner[owner[i]].ref;
 
-		if (to->ref && owner_takes(dir, to->peer, to->ref, page->place))
-			claim_add(dir, claim, to->peer, to->ref);
+		if (owner_takes(dir, ref, page->place))
+			claim_add(dir, claim, ref);
 		else
 			all = false;
 	}

@@ -17,29 +17,63 @@
 
 #include "engine/control/directory_state.h"
 
-static void view_forget(struct map_view *view, uint32_t ref)
+void past_set(struct past *past, const struct past *from)
 {
-	for (uint32_t i = 0; i < view->members; i++)
-		if (view->member[i].ref == ref)
-			view->member[i].ref = 0;
+	struct map_view *was = past->view;
+
+	*past = *from;
+	if (past->view)
+		map_view_share(past->view);
+	map_view_drop(was);
 }
 
-static void views_forget(struct directory *dir, uint32_t ref)
+void past_drop(struct past *past)
 {
-	view_forget(dir->settled, ref);
-	view_forget(dir->target, ref);
+	map_view_drop(past->view);
+	*past = (struct past){.view = NULL};
+}
+
+static void past_forget(struct past *past, uint32_t ref)
+{
+	for (uint32_t i = 0; past->view && i < past->view->owners; i++)
+		if (past->view->owner[i].ref == ref)
+			past->without[i / 64] |= 1ull << i % 64;
+}
+
+unsigned past_owners(
+	const struct past *past, const struct page_key *key, uint32_t ret_ref[REPLICAS_MAX])
+{
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = past->view ? map_owners(past->view, key, owner) : 0, count = 0;
+
+	for (unsigned i = 0; i < owners; i++)
+		if (!(past->without[owner[i] / 64] >> owner[i] % 64 & 1))
+			ret_ref[count++] = past->view->owner[owner[i]].ref;
+	return count;
+}
+
+static void pasts_forget(struct directory *dir, uint32_t ref)
+{
+	past_forget(&dir->settled, ref);
+	past_forget(&dir->target, ref);
 	for (unsigned i = 0; i < dir->formers; i++)
-		view_forget(&dir->former[i], ref);
+		past_forget(&dir->former[i], ref);
+}
+
+static void formers_drop(struct directory *dir)
+{
+	while (dir->formers)
+		past_drop(&dir->former[--dir->formers]);
 }
 
 /*
  * Remembers a former map, so that its owners can be told to remove migrated entries. Beyond
  * FORMER_MAX maps, the stale entries stay until a reader reports them.
  */
-static void former_add(struct directory *dir, const struct map_view *view)
+static void former_add(struct directory *dir, const struct past *past)
 {
 	if (dir->formers < FORMER_MAX)
-		map_view_copy(&dir->former[dir->formers++], view);
+		past_set(&dir->former[dir->formers++], past);
 	else
 		dir->between_lost = true;
 }
@@ -93,8 +127,8 @@ static void walk_start(struct directory *dir)
 void move_again(struct directory *dir)
 {
 	compare_end(dir);
-	former_add(dir, dir->settled);
-	dir->settled->members = dir->settled->points = 0;
+	former_add(dir, &dir->settled);
+	past_drop(&dir->settled);
 	walk_start(dir);
 }
 
@@ -115,7 +149,7 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 		owner->ref = 0;
 		owner_clear(dir, owner);
 	}
-	views_forget(dir, ref);
+	pasts_forget(dir, ref);
 	departed_add(dir, ref);
 	walk_start(dir);
 }
@@ -130,7 +164,7 @@ void directory_forgotten(struct control *control, uint32_t ref)
 	for (unsigned i = 0; i < NODES_MAX; i++)
 		if (dir->owner[i].ref == ref)
 			digest_forgotten(&dir->owner[i]);
-	views_forget(dir, ref);
+	pasts_forget(dir, ref);
 	walk_start(dir);
 }
 
@@ -151,13 +185,14 @@ static void orphan_place(struct directory *dir, struct item *item)
 		owners = 0;
 	item->ref = 0; /* the dead owner may be back with its old ref */
 	for (unsigned i = 0; i < owners; i++) {
-		const struct map_member *to = &view->member[owner[i]];
+		uint32_t ref = view->owner[owner[i]].ref;
+		const struct member_record *to = member_by_ref(dir->control, ref);
 
-		if (claim_has(claim, to->ref) || !owner_takes(dir, to->peer, to->ref, claim->place))
+		if (!to || claim_has(claim, ref) || !owner_takes(dir, ref, claim->place))
 			continue;
-		item->ref = to->ref;
+		item->ref = ref;
 		item->peer = to->peer;
-		if (to->self)
+		if (ref == dir->control->ref)
 			item_resolve(dir, item, claim_do_here(dir, claim));
 		else
 			item_queue(dir, item);
@@ -170,17 +205,20 @@ static void orphan_place(struct directory *dir, struct item *item)
 void directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
-	const struct map_view *view = member_map(control);
+	const struct past now = {.view = member_map(control)};
 	struct items orphans = TAILQ_HEAD_INITIALIZER(orphans);
 	struct item *item;
 
 	compare_end(dir);
-	for (uint32_t i = 0; i < view->members; i++)
-		if (!view->member[i].self)
-			dir->owner[view->member[i].peer].ref = view->member[i].ref;
+	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
+		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
+
+		if (record && !record->self)
+			dir->owner[peer].ref = record->ref;
+	}
 	if (move_publishing(dir))
-		former_add(dir, dir->target);
-	map_view_copy(dir->target, view);
+		former_add(dir, &dir->target);
+	past_set(&dir->target, &now);
 	TAILQ_CONCAT(&orphans, &dir->orphans, next);
 	while ((item = TAILQ_FIRST(&orphans))) {
 		TAILQ_REMOVE(&orphans, item, next);
@@ -194,19 +232,19 @@ void directory_map_changed(struct control *control)
 struct owner_set {
 	unsigned count;
 	uint32_t ref[REPLICAS_MAX];
-	uint16_t peer[REPLICAS_MAX];
 };
 
-static void owners_of(
-	const struct map_view *view, const struct page_key *key, struct owner_set *ret)
+static void owners_of(const struct past *past, const struct page_key *key, struct owner_set *ret)
 {
-	uint32_t owner[REPLICAS_MAX];
+	ret->count = past_owners(past, key, ret->ref);
+}
 
-	ret->count = view->members ? map_owners(view, key, owner) : 0;
-	for (unsigned i = 0; i < ret->count; i++) {
-		ret->ref[i] = view->member[owner[i]].ref;
-		ret->peer[i] = view->member[owner[i]].peer;
-	}
+static void owners_now(
+	const struct directory *dir, const struct page_key *key, struct owner_set *ret)
+{
+	const struct past now = {.view = member_map(dir->control)};
+
+	owners_of(&now, key, ret);
 }
 
 static bool set_has(const struct owner_set *set, uint32_t ref)
@@ -227,7 +265,7 @@ static void owners_before(
 	struct owner_set between;
 	unsigned count = 0;
 
-	owners_of(dir->settled, key, ret);
+	owners_of(&dir->settled, key, ret);
 	if (dir->between_lost)
 		ret->count = 0;
 	for (unsigned m = dir->between; m < dir->formers; m++, ret->count = count) {
@@ -246,13 +284,13 @@ static void publish_to_new(struct directory *dir, const struct index_entry *entr
 	struct claim *claim = NULL;
 
 	owners_before(dir, &entry->key, &before);
-	owners_of(member_map(dir->control), &entry->key, &after);
+	owners_now(dir, &entry->key, &after);
 	for (unsigned i = 0; i < after.count; i++) {
-		struct owner *owner = owner_of(dir, after.peer[i], after.ref[i]);
+		struct owner *owner;
 
-		if (set_has(&before, after.ref[i]) ||
-			!owner_takes(dir, after.peer[i], after.ref[i], entry->place))
+		if (set_has(&before, after.ref[i]) || !owner_takes(dir, after.ref[i], entry->place))
 			continue;
+		owner = owner_of(dir, after.ref[i]);
 		if (owner && (owner->behind || owner->background >= OWNER_WALK_MAX)) {
 			owner_behind(owner, cursor);
 			continue;
@@ -266,7 +304,7 @@ static void publish_to_new(struct directory *dir, const struct index_entry *entr
 				entry->generation, REPLICAS_MAX);
 		if (!claim)
 			return;
-		claim_add(dir, claim, after.peer[i], after.ref[i]);
+		claim_add(dir, claim, after.ref[i]);
 	}
 	if (claim)
 		claim_start(dir, claim);
@@ -275,7 +313,7 @@ static void publish_to_new(struct directory *dir, const struct index_entry *entr
 static bool set_lags(struct directory *dir, const struct owner_set *set)
 {
 	for (unsigned i = 0; i < set->count; i++) {
-		const struct owner *owner = owner_of(dir, set->peer[i], set->ref[i]);
+		const struct owner *owner = owner_of(dir, set->ref[i]);
 
 		if (owner && owner_lags(dir, owner))
 			return true;
@@ -288,7 +326,7 @@ static void remove_from_former(struct directory *dir, const struct index_entry *
 	struct owner_set before = {.count = 0}, after;
 	struct claim *claim = NULL;
 
-	owners_of(member_map(dir->control), &entry->key, &after);
+	owners_now(dir, &entry->key, &after);
 	if (set_lags(dir, &after)) {
 		dir->untidy = true;
 		return;
@@ -298,7 +336,7 @@ static void remove_from_former(struct directory *dir, const struct index_entry *
 
 		if (nth == 0)
 			owners_of(&dir->former[i / REPLICAS_MAX], &entry->key, &before);
-		if (nth >= before.count || before.ref[nth] == 0 || set_has(&after, before.ref[nth]))
+		if (nth >= before.count || set_has(&after, before.ref[nth]))
 			continue;
 		if (!claim)
 			claim = claim_new(dir, VERB_REMOVE, &entry->key, entry->place,
@@ -306,7 +344,7 @@ static void remove_from_former(struct directory *dir, const struct index_entry *
 		if (!claim)
 			return;
 		claim->ref = dir->control->ref;
-		claim_add(dir, claim, before.peer[nth], before.ref[nth]);
+		claim_add(dir, claim, before.ref[nth]);
 	}
 	if (claim)
 		claim_start(dir, claim);
@@ -335,7 +373,7 @@ static void tidy_start(struct directory *dir)
 static void walk_end(struct directory *dir)
 {
 	if (dir->phase == MOVE_TIDY && !dir->untidy) {
-		dir->formers = 0;
+		formers_drop(dir);
 		dir->phase = MOVE_NONE;
 		return;
 	}
@@ -354,8 +392,8 @@ static void walk_end(struct directory *dir)
 		return;
 	}
 	if (dir->phase == MOVE_WALK) {
-		former_add(dir, dir->settled);
-		map_view_copy(dir->settled, dir->target);
+		former_add(dir, &dir->settled);
+		past_set(&dir->settled, &dir->target);
 		dir->untidy = false;
 		digests_end(dir);
 		dir->interrupted = 0;

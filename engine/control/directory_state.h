@@ -36,6 +36,7 @@
 #include "engine/control/directory_digest.h"
 #include "engine/control/directory_relay.h"
 #include "engine/control/net.h"
+#include "engine/control/placement.h"
 
 struct rpc_link;
 struct index_entry;
@@ -217,6 +218,15 @@ struct forgets {
 	bool failed[]; /* of each entry: its tombstone is not durable */
 };
 
+/*
+ * The map of an earlier time, or the present one, and which of its owners have none of our entries:
+ * bit i % 64 of word i / 64 is owner i of the view.
+ */
+struct past {
+	struct map_view *view; /* NULL: a map without owners */
+	uint64_t without[OWNERS_MAX / 64];
+};
+
 struct directory {
 	struct control *control;
 	LIST_HEAD(, forgets) forgets;
@@ -240,8 +250,7 @@ struct directory {
 	uint64_t patrol_ns;       /* when the timer `patrol` was armed; 0: it is not */
 	uint64_t awake_ns;        /* when this engine was last found to run again after a pause */
 	/*
-	 * Migration of entries after a map change. In `settled`, `target` and `former`, a member
-	 * whose ref is 0 holds none of our entries.
+	 * Migration of entries after a map change.
 	 */
 	struct net_timer *move;
 	bool move_soon; /* true: the timer `move` fires within MOVE_PACE_MS */
@@ -259,14 +268,13 @@ struct directory {
 	uint64_t changed_ns;  /* in the phase MOVE_ASK: time of the first change, */
 	uint64_t walk_ns;     /* and time at which the phase ends */
 	uint64_t tidy_ns;     /* in the phase MOVE_WAIT: time at which the phase ends */
-	struct map_view *settled; /* the map for which the last walk was finished */
+	struct past settled;  /* the map for which the last walk was finished */
 	/*
 	 * map for which the walk in progress publishes; equal to `settled` when no walk is in
 	 * progress
 	 */
-	struct map_view *target;
-	struct map_view
-		*former; /* array of FORMER_MAX maps whose owners still hold migrated entries */
+	struct past target;
+	struct past former[FORMER_MAX]; /* maps whose owners still hold migrated entries */
 	unsigned formers;
 	bool comparing;        /* the walk in progress is a periodic comparison */
 	uint64_t compare_ns;   /* when the next one begins; it waits for the end of a walk */
@@ -302,9 +310,9 @@ void claim_await(struct directory *directory, struct claim *claim, uint64_t dead
 	directory_done done, void *context, uint64_t cookie);
 /*
  * Adds one owner to the claim. If the owner is this engine, the verb is executed at once; otherwise
- * an item is queued. Does nothing if the owner was added before.
+ * an item is queued. Does nothing if the owner was added before, or is no live member.
  */
-void claim_add(struct directory *directory, struct claim *claim, uint16_t peer, uint32_t ref);
+void claim_add(struct directory *directory, struct claim *claim, uint32_t ref);
 /* Called when all owners were added to the claim. May free the claim. */
 void claim_start(struct directory *directory, struct claim *claim);
 /* Answers a publish that waits for suspect owners only. Does not free the claim. */
@@ -408,6 +416,12 @@ void patrol(void *context);
 
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 
+/* Makes `past` refer to the map of `from`. */
+void past_set(struct past *past, const struct past *from);
+void past_drop(struct past *past);
+/* The refs of the owners that have our entry of the key by that map. Returns their number. */
+unsigned past_owners(
+	const struct past *past, const struct page_key *key, uint32_t ret_ref[REPLICAS_MAX]);
 void move_slice(void *context);
 /* Makes the next step of the walk or of the sweep run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
@@ -441,19 +455,12 @@ uint64_t pages_count(const struct directory *directory);
 uint64_t pages_position(const struct directory *directory, uint64_t cursor);
 uint64_t pages_end(const struct directory *directory);
 /* True if this member is sent entries with this place. */
-static inline bool owner_takes(
-	const struct directory *directory, uint16_t peer, uint32_t ref, uint32_t place)
-{
-	const struct owner *owner = &directory->owner[peer];
-
-	return !place_on_disk(place) || ref == directory->control->ref ||
-	       (owner->ref == ref && owner->takes_disk);
-}
+bool owner_takes(struct directory *directory, uint32_t ref, uint32_t place);
 
 /* ---- directory_behind.c ---------------------------------------------------------------------- */
 
-/* Returns NULL if the member is this engine, or no longer the member with that peer number. */
-struct owner *owner_of(struct directory *directory, uint16_t peer, uint32_t ref);
+/* Returns NULL if the member is this engine, or no live member. */
+struct owner *owner_of(struct directory *directory, uint32_t ref);
 /* True if this owner has reached its limit of items with this verb that no client waits for. */
 bool owner_full(const struct directory *directory, const struct owner *owner, enum verb verb);
 /*

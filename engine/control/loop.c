@@ -175,7 +175,7 @@ static void drain_start(struct loop *loop, uint64_t now_ns)
 	connect_stop(control);
 	loop->phase = LOOP_DRAINING;
 	loop->phase_until_ns = now_ns + LOOP_DRAIN_NS;
-	loop->goodbye_until_ns = now_ns + (member_map(control)->members > 1 ? LOOP_GOODBYE_NS : 0);
+	loop->goodbye_until_ns = now_ns + (member_count(control) > 1 ? LOOP_GOODBYE_NS : 0);
 }
 
 static bool drained(struct loop *loop, uint64_t now_ns)

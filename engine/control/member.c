@@ -18,7 +18,7 @@
 
 uint64_t member_name_hash(const char *name)
 {
-	return map_point_at(name, 0);
+	return placement_hash(name);
 }
 
 struct member_entry *member_find(const struct member *member, const char *name)
@@ -40,6 +40,11 @@ const struct member_record *member_by_peer(const struct control *control, uint16
 	const struct member_entry *entry = member_peer(control, peer);
 
 	return entry ? &entry->record : NULL;
+}
+
+unsigned member_count(const struct control *control)
+{
+	return control->member->alive;
 }
 
 struct rpc_link *member_link_now(const struct control *control, uint32_t ref)
@@ -386,15 +391,14 @@ int member_open(struct control *control)
 	member_rings_open(member);
 	if (member_table_open(&member->table) < 0 || self_fill(control) < 0)
 		goto failed;
-	member->current = calloc(1, sizeof(*member->current));
-	member->previous = calloc(1, sizeof(*member->previous));
+	member->slots = calloc(1, sizeof(*member->slots));
 	member->tick = net_timer_new(control->base, true, member_tick, control);
 	member->probe = net_timer_new(control->base, true, member_probe_tick, control);
 	member->rebuild = net_timer_new(control->base, false, rebuild, control);
 	member->news = net_timer_new(control->base, false, member_news_send, control);
 	member->claims = net_timer_new(control->base, false, member_claims_due, control);
-	if (!member->current || !member->previous || !member->tick || !member->probe ||
-		!member->rebuild || !member->news || !member->claims)
+	if (!member->slots || !member->tick || !member->probe || !member->rebuild ||
+		!member->news || !member->claims)
 		goto failed;
 	status = member_seeds(control->settings, member);
 	if (status < 0)
@@ -403,6 +407,9 @@ int member_open(struct control *control)
 	sums_change(member, member->self, true);
 	rebuild_soon(member);
 	member_map_rebuild(control);
+	status = -ENOMEM;
+	if (!member->current)
+		goto failed;
 	net_timer_set(member->tick, (uint64_t)beat_ms * 1000);
 	net_timer_set(member->probe, member_probe_period_ns(control) / 1000);
 	member_seeds_tick(control, member->tick_ns);
@@ -459,8 +466,8 @@ void member_close(struct control *control)
 		net_timer_free(member->claims);
 	member_table_close(&member->table);
 	free(member->news_list);
-	free(member->current);
-	free(member->previous);
+	map_view_drop(member->current);
+	free(member->slots);
 	free(member);
 	control->member = NULL;
 }

@@ -27,6 +27,7 @@
 #define CONTROL_MEMBER_H
 
 #include "engine/control/member_entry.h"
+#include "engine/control/slots.h"
 
 #define MEMBER_DEAD_NS (600ull * 1000000000) /* time for which a dead member is still dialled */
 /*
@@ -68,10 +69,11 @@
  */
 #define MAP_APART_NS (100ull * 1000000)
 #define MAP_REBUILDS 4
-/* Map changes within this time of each other share one `previous` map in the status segment */
-#define MAP_HOLD_NS (5ull * 1000000000)
-/* time after a map change during which readers also ask the owners by the `previous` map */
-#define MAP_PREVIOUS_NS (60ull * 1000000000)
+/*
+ * Within this time after its start, this engine counts as the last one that joined: the owners by a
+ * map without it are the former owners.
+ */
+#define MAP_OPENING_NS (5ull * 1000000000)
 
 /* Where the address of a seed comes from. Each source has SEEDS_MAX elements of member->seed. */
 enum seed_source { SEED_LIST, SEED_FILE, SEED_ETCD, SEED_SOURCES };
@@ -166,12 +168,9 @@ struct member {
 	bool rebuild_armed;
 	unsigned rebuilds;
 	uint64_t window_ns;
-	struct map_view *current, *previous;
-	/*
-	 * When this engine started, or met its first member: it counts as joining for MAP_HOLD_NS
-	 */
-	uint64_t opened_ns;
-	uint64_t changed_ns;
+	struct map_view *current;
+	struct slots *slots; /* of the words in the status segment */
+	uint64_t opened_ns;  /* when this engine started, or was alone last */
 };
 
 /* ---- member.c -------------------------------------------------------------------------------- */
@@ -414,21 +413,9 @@ void member_tick(void *context);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 
-/*
- * Adds a member, whose name is not on the map and which has fewer than NODES_MAX members, or
- * removes the one with that index. The result is a pure function of the set of members: engines
- * with the same members have the same owners and the same hash ring. Above OWNERS_MAX members the
- * owners are those with the highest map_owner_rank(): one change of the members replaces one owner
- * at most.
- */
-void member_map_join(struct map_view *view, const struct map_member *joins);
-void member_map_leave(struct map_view *view, uint32_t index);
-/* Changes `view` to a map of the `count` members given, in any order. */
-void member_map_update(
-	struct map_view *view, const struct map_member *const *members, unsigned count);
 /* Builds the map of the live members, writes it to the status segment and notifies directory.c. */
 void member_map_rebuild(struct control *control);
-/* Removes the `previous` map from the status segment MAP_PREVIOUS_NS after the last change. */
+/* Ends the time of former owners of slots in the status segment. */
 void member_map_tick(struct control *control, uint64_t now_ns);
 
 #endif

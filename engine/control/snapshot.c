@@ -115,19 +115,17 @@ static void take_member(const struct control *control, const struct member_entry
 	s->members++;
 }
 
-/* Members on the map in its order, then those that died; one that left in order is not listed. */
+/* Members on the map, then those that died; one that left in order is not listed. */
 static void take_members(const struct control *control, struct snapshot *s)
 {
-	const struct map_view *map = member_map(control);
 	const struct member *member = control->member;
 
 	s->map_epoch = shm_load(&control->status->map.epoch);
-	for (uint32_t i = 0; i < map->members; i++) {
-		const struct member_record *r = member_by_ref(control, map->member[i].ref);
+	for (unsigned i = 0; i < member->table.entries; i++) {
+		const struct member_entry *entry = member_at(&member->table, i);
 
-		/* The record is the first member of its entry. */
-		if (r)
-			take_member(control, (const struct member_entry *)(const void *)r, s, true);
+		if (entry->state == MEMBER_ALIVE)
+			take_member(control, entry, s, true);
 	}
 	s->members_on_map = s->members;
 	for (unsigned i = 1; i < member->table.entries; i++) {
@@ -137,7 +135,6 @@ static void take_members(const struct control *control, struct snapshot *s)
 			take_member(control, entry, s, false);
 	}
 }
-static_assert(offsetof(struct member_entry, record) == 0, "take_members() relies on it");
 
 /* ---- rails ----------------------------------------------------------------------------------- */
 

@@ -69,7 +69,7 @@ static void unserving(bool *fault)
 	/* each of the others has removed one member, and sees all others */
 	report.died = others_died() - victim();
 	for (unsigned i = 0; i < victim(); i++)
-		check(member_map(&world.node[i].control)->members == victim(), "false removal");
+		check(member_count(&world.node[i].control) == victim(), "false removal");
 	check(report.died == 0, "false removal");
 	*fault = false;
 	/* One that was removed because it was silent comes back as soon as it serves. */

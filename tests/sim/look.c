@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client's look-up, with the rule of abi/owner.h: the owners by the current map, then those by
- * the previous map; absent only when all of them answered. Each READ samples one 64-byte bucket at
+ * A client's look-up, with the rule of abi/owner.h: the owners of the key's slot, then its former
+ * owners; absent only when all of them answered. Each READ samples one 64-byte bucket at
  * its own instant, also on a stopped node, and no line of a host that is gray, silent or cut off.
  * One thread.
  */
@@ -21,9 +21,8 @@ struct look {
 	struct looks *looks;
 	struct page_key key;
 	unsigned reader, holder;
-	/* owners by the current map, then those by the previous map that are not among them */
-	uint32_t ref[2 * REPLICAS_MAX];
-	unsigned owners, refs, bits_asked;
+	struct map_owners to; /* owners of the key's slot, then the former ones */
+	unsigned bits_asked;
 	uint32_t chosen;
 	uint32_t found; /* ref of the entry that was found */
 	bool second, failed, answered;
@@ -40,20 +39,20 @@ static const struct member_record *by_ref(unsigned reader, uint32_t ref)
 	return member_by_ref(&world.node[reader].control, ref);
 }
 
-static void owners_add(struct look *look, const struct map_view *view)
+/*
+ * As the client: a word that changes starts the look-up again, and an owner that is no member
+ * cannot be asked.
+ */
+static void owners_load(struct look *look)
 {
-	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = view->members ? map_owners(view, &look->key, owner) : 0;
+	const struct map_shared *map = &world.node[look->reader].control.status->map;
+	struct map_owners to;
 
-	for (unsigned k = 0; k < owners; k++) {
-		uint32_t ref = view->member[owner[k]].ref;
-		unsigned same = 0;
-
-		while (same < look->refs && look->ref[same] != ref)
-			same++;
-		if (same == look->refs && by_ref(look->reader, ref))
-			look->ref[look->refs++] = ref;
-	}
+	if (!map_owners_load(map, map_slot_of(&look->key), &to))
+		abort(); /* nothing writes meanwhile */
+	if (to.word != look->to.word)
+		look->bits_asked = 0;
+	look->to = to;
 }
 
 /*
@@ -187,19 +186,29 @@ static enum owner_rank rank_of(const struct look *look, uint32_t ref)
 		is_suspect(look, ref));
 }
 
+static void consider(struct look *look, unsigned k, struct owner_choice *best)
+{
+	uint32_t ref = look->to.member[k].ref;
+
+	if (!by_ref(look->reader, ref))
+		look->failed = true;
+	else
+		(void)owner_consider(best, look->bits_asked, k, rank_of(look, ref));
+}
+
 static void ask(struct look *look)
 {
 	struct owner_choice best = {.rank = RANKS};
 	enum owner_verdict verdict;
 	unsigned k;
 
-	for (k = 0; k < look->owners; k++)
-		(void)owner_consider(&best, look->bits_asked, k, rank_of(look, look->ref[k]));
+	owners_load(look);
+	for (k = 0; k < look->to.owners; k++)
+		consider(look, k, &best);
 	if (owner_former_due(&best))
-		for (; k < look->refs; k++)
-			(void)owner_consider(
-				&best, look->bits_asked, k, rank_of(look, look->ref[k]));
-	verdict = owner_verdict(&best, look->answered, look->failed);
+		for (; k < look->to.all; k++)
+			consider(look, k, &best);
+	verdict = owner_verdict(&best, look->answered, look->failed || !look->to.proves);
 	if (look->answered && world.mutant == MUTANT_FIRST_ABSENT)
 		verdict = OWNER_ABSENT;
 	if (verdict == OWNER_UNREACHABLE)
@@ -209,7 +218,7 @@ static void ask(struct look *look)
 		return;
 	}
 	look->bits_asked |= 1u << best.bit;
-	look->chosen = look->ref[best.bit];
+	look->chosen = look->to.member[best.bit].ref;
 	read_bucket(look);
 }
 
@@ -224,8 +233,5 @@ void look_start(unsigned reader, unsigned holder, uint64_t number, struct looks 
 	look->reader = reader;
 	look->holder = holder;
 	looks->open++;
-	owners_add(look, member_map(&world.node[reader].control));
-	look->owners = look->refs;
-	owners_add(look, world.node[reader].control.member->previous);
 	ask(look);
 }

@@ -23,14 +23,19 @@ static void pages_by_holder(void)
 	}
 }
 
-static void look_holder(unsigned reader, unsigned holder)
+/* All pages of the holders first .. end - 1. */
+static void look_holders(unsigned reader, unsigned first, unsigned end)
 {
 	struct looks looks = {0};
 	uint64_t total = 0;
 	double share;
 
-	for (unsigned p = page_first[holder]; p; p = page_next[p - 1], total++)
-		look_start(reader, holder, p - 1, &looks);
+	for (unsigned holder = first; holder < end; holder++) {
+		if (!world.node[holder].running || !node_sees(reader, holder))
+			continue;
+		for (unsigned p = page_first[holder]; p; p = page_next[p - 1], total++)
+			look_start(reader, holder, p - 1, &looks);
+	}
 	while (looks.open)
 		world_run(world.now_ns + SIM_MS);
 	total -= looks.true_absent;
@@ -47,15 +52,18 @@ static void look_holder(unsigned reader, unsigned holder)
 void look_all(void)
 {
 	unsigned step = world.nodes / READERS_MAX + 1;
+	unsigned together = world.nodes > READERS_MAX ? 256 : 1; /* holders */
 
 	pages_by_holder();
 	for (unsigned reader = (unsigned)(world.random % step); reader < world.nodes;
 		reader += step) {
 		if (!world.node[reader].running)
 			continue;
-		for (unsigned holder = 0; holder < world.nodes; holder++)
-			if (world.node[holder].running && node_sees(reader, holder))
-				look_holder(reader, holder);
+		for (unsigned holder = 0; holder < world.nodes; holder += together) {
+			unsigned end = holder + together;
+
+			look_holders(reader, holder, end < world.nodes ? end : world.nodes);
+		}
 		progress_show();
 	}
 	check(report.false_absent == 0, "oracle");

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 
 #include "engine/control/connect.h"
@@ -15,6 +16,8 @@
 #include "engine/control/view.h"
 #include "tests/sim/world.h"
 #include "tests/unit/control/tier_stub.h"
+
+#define VIEWS_MAX 256 /* different views that are alive at a time */
 
 /* ---- stubs of other parts of the control plane ----------------------------------------------- */
 
@@ -245,6 +248,53 @@ bool __wrap_member_probe_ack(
 	return __real_member_probe_ack(control, link, ack);
 }
 
+/* ---- views: nodes with the same owners share one --------------------------------------------- */
+
+static struct map_view *views[VIEWS_MAX];
+
+struct map_view *__real_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+struct map_view *__wrap_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+struct map_view *__wrap_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
+{
+	struct map_view *view, **free_place = NULL;
+
+	for (unsigned i = 0; i < VIEWS_MAX; i++) {
+		view = views[i];
+		if (!view)
+			free_place = &views[i];
+		else if (view->owners == owners && view->replicas == replicas &&
+			 !memcmp(view->owner, owner, owners * sizeof(*owner)))
+			return map_view_share(view);
+	}
+	view = __real_map_view_make(from, owner, owners, replicas);
+	if (free_place && view != from)
+		*free_place = view;
+	return view;
+}
+
+void __real_map_view_drop(struct map_view *view);
+void __wrap_map_view_drop(struct map_view *view);
+void __wrap_map_view_drop(struct map_view *view)
+{
+	for (unsigned i = 0; i < VIEWS_MAX && view && view->uses == 1; i++)
+		if (views[i] == view)
+			views[i] = NULL;
+	__real_map_view_drop(view);
+}
+
+uint64_t node_map_bytes(void)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < VIEWS_MAX; i++)
+		if (views[i])
+			bytes += sizeof(*views[i]) + (uint64_t)MAP_SLOTS * map_owning(views[i]);
+	return bytes / world.nodes + MAP_SLOTS * (sizeof(uint64_t) + sizeof(uint8_t));
+}
+
 /* ---- engines --------------------------------------------------------------------------------- */
 
 static void settings_fill(struct node *n, unsigned i, unsigned replicas)
@@ -287,6 +337,17 @@ int node_by_ref(uint32_t ref)
 	return -1;
 }
 
+/* Zeroed; only what is written takes memory. */
+static struct status_segment *status_new(void)
+{
+	void *at = mmap(NULL, sizeof(struct status_segment), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		abort();
+	return at;
+}
+
 void node_open(unsigned i, unsigned replicas, uint64_t entries)
 {
 	struct node *n = &world.node[i];
@@ -303,6 +364,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	control->incarnation |= 1;
 	control->rails = 2;
 	control->port_fd = -1;
+	control->status = n->status = status_new();
 	snprintf(control->name, sizeof(control->name), "node-%u", i);
 	ref_add(i);
 	n->running = n->powered = true;
@@ -329,6 +391,7 @@ void node_crash(unsigned i, bool power)
 	rpc_close(&n->control);
 	index_close(n->control.index);
 	shard_close(&n->control.shard);
+	munmap(n->status, sizeof(*n->status));
 	memset(&n->control, 0, sizeof(n->control));
 	world.current = was;
 }
@@ -405,7 +468,7 @@ bool nodes_agree(void)
 	}
 	for (unsigned i = 0; i < world.nodes; i++)
 		if (world.node[i].running &&
-			(member_map(&world.node[i].control)->members != running ||
+			(member_count(&world.node[i].control) != running ||
 				world.node[i].control.member->digest != digest))
 			return false;
 	return true;

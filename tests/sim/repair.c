@@ -33,7 +33,7 @@ static uint64_t lacks(int at_node)
 		view = member_map(control);
 		owners = map_owners(view, &key, at);
 		for (unsigned k = 0; k < owners; k++) {
-			int node = node_by_ref(view->member[at[k]].ref);
+			int node = node_by_ref(view->owner[at[k]].ref);
 
 			lack += (at_node < 0 || node == at_node) &&
 				!stores(node, &key, control->ref);

@@ -119,7 +119,7 @@ void start(uint64_t pages)
 	for (unsigned i = 0; i < world.nodes; i++)
 		node_open(i, replicas, entries);
 	check(pass_until(nodes_agree, AGREE_NS), "join");
-	report.state_bytes = (resident_bytes() - before) / world.nodes;
+	report.state_bytes = (resident_bytes() - before) / world.nodes - node_map_bytes();
 	for (unsigned k = 0; k < pages; k++) {
 		for (unsigned i = 0; i < world.nodes; i++)
 			set_one(i);
@@ -162,7 +162,7 @@ static bool victim_gone(void)
 {
 	for (unsigned i = 0; i < world.nodes; i++)
 		if (world.node[i].running && i != victim() &&
-			member_map(&world.node[i].control)->members != world.nodes - 1)
+			member_count(&world.node[i].control) != world.nodes - 1)
 			return false;
 	return true;
 }
@@ -239,7 +239,7 @@ static void partition(void)
 		for (unsigned b = half; b < world.nodes; b++)
 			cut(a, b, true);
 	pass(20 * SIM_S);
-	check(member_map(&world.node[0].control)->members == half, "dead gone");
+	check(member_count(&world.node[0].control) == half, "dead gone");
 	for (unsigned a = 0; a < half; a++)
 		for (unsigned b = half; b < world.nodes; b++)
 			cut(a, b, false);

@@ -62,6 +62,7 @@ enum mutant {
 struct node {
 	struct control control; /* first: control planes are found from it */
 	struct settings settings;
+	struct status_segment *status; /* what its clients map */
 	struct event_base base;
 	struct net_listener *listener;
 	bool running;        /* the process exists */
@@ -122,6 +123,11 @@ void wire_crash(unsigned node);
 
 /* ---- node.c ---------------------------------------------------------------------------------- */
 
+/*
+ * Bytes of the map per node, which have a limit of their own: the words of all slots, their times,
+ * and the views, which nodes share.
+ */
+uint64_t node_map_bytes(void);
 void node_open(unsigned i, unsigned replicas, uint64_t entries);
 /* Ends the process at once, without Leave. `power`: the host is silent as well. */
 void node_crash(unsigned i, bool power);

@@ -34,42 +34,66 @@ void *fake_memory(size_t bytes, int *ret_fd)
 	return at;
 }
 
-static int by_at(const void *a, const void *b)
+static uint64_t rank(uint32_t member, uint32_t slot)
 {
-	const struct map_point *x = a, *y = b;
+	return map_mix(map_mix(slot + 1ull) ^ (member + 1ull) << 32);
+}
 
-	return x->at < y->at ? -1 : x->at > y->at;
+/* The owner numbers of a slot: rendezvous hashing without weights. */
+static struct map_slot slot_of_members(uint32_t slot, unsigned members, uint32_t replicas)
+{
+	struct map_slot ret = {.counts = 0};
+
+	for (uint32_t m = 0; m < members; m++) {
+		unsigned above = 0;
+
+		for (uint32_t other = 0; other < members; other++)
+			above += rank(other, slot) > rank(m, slot);
+		if (above < replicas)
+			ret.owner[above] = (uint8_t)m;
+	}
+	ret.counts = map_slot_counts(members < replicas ? members : replicas, 0, false);
+	return ret;
+}
+
+/* Adds the owners of before that own the slot no more. */
+static void formers_add(struct map_slot *slot, const struct map_slot *was)
+{
+	unsigned owners = map_slot_owners(slot), formers = 0;
+
+	for (unsigned k = 0; k < map_slot_owners(was); k++)
+		if (!memchr(slot->owner, was->owner[k], owners) && formers < MAP_FORMERS_MAX)
+			slot->former[formers++] = was->owner[k];
+	slot->counts = map_slot_counts(owners, formers, false);
 }
 
 void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous)
 {
-	fake_lock(f);
-	if (keep_previous)
-		f->previous = f->map;
-	else
-		memset(&f->previous, 0, sizeof(f->previous));
-	memset(&f->map, 0, sizeof(f->map));
-	f->map.replicas = replicas;
-	f->map.members = members;
-	f->map.points = members * VNODES;
-	for (uint32_t m = 0; m < members; m++) {
-		struct map_member *member = &f->map.member[m];
+	struct map_shared *map = &f->status->map;
 
-		member->ref = FAKE_REF(m);
-		member->peer = (uint16_t)m;
-		member->rails = FAKE_RAILS;
-		member->bucket_bits = FAKE_BITS;
-		member->self = m == FAKE_SELF;
-		snprintf(member->name, sizeof(member->name), "node-%u", m);
-		for (uint32_t v = 0; v < VNODES; v++)
-			f->map.point[m * VNODES + v] = (struct map_point){
-				.at = map_point_at(member->name, v), .member = m};
+	fake_lock(f);
+	for (uint32_t m = 0; m < NODES_MAX; m++) {
+		struct map_member member = {.ref = FAKE_REF(m),
+			.peer = (uint16_t)m,
+			.rails = FAKE_RAILS,
+			.bucket_bits = FAKE_BITS};
+		uint64_t word = m < members ? map_member_pack(&member) : 0;
+
+		shm_store64(&map->member[m], word);
+		if (m < members)
+			shm_store64(&map->owner[m], word);
 	}
-	qsort(f->map.point, f->map.points, sizeof(f->map.point[0]), by_at);
-	map_write_begin(&f->status->map);
-	f->status->map.current = f->map;
-	f->status->map.previous = f->previous;
-	map_write_end(&f->status->map);
+	map->peers = map->members = members;
+	map->replicas = replicas;
+	shm_store_release(&map->epoch, map->epoch + 1);
+	for (uint32_t i = 0; i < MAP_SLOTS; i++) {
+		struct map_slot was = map_slot_unpack(map->slot[i]);
+		struct map_slot slot = slot_of_members(i, members, replicas);
+
+		if (keep_previous)
+			formers_add(&slot, &was);
+		shm_store_release64(&map->slot[i], map_slot_pack(&slot));
+	}
 	fake_unlock(f);
 }
 
@@ -84,12 +108,22 @@ struct page_key fake_key(const char *name)
 	return key;
 }
 
+unsigned fake_owners(struct fake *f, const struct page_key *key, uint32_t ret_owner[REPLICAS_MAX])
+{
+	struct map_slot slot = map_slot_unpack(f->status->map.slot[map_slot_of(key)]);
+	unsigned owners = map_slot_owners(&slot);
+
+	for (unsigned k = 0; k < owners; k++)
+		ret_owner[k] = slot.owner[k];
+	return owners;
+}
+
 uint32_t fake_owner(struct fake *f, const char *name)
 {
 	struct page_key key = fake_key(name);
 	uint32_t owner[REPLICAS_MAX];
 
-	map_owners(&f->map, &key, owner);
+	fake_owners(f, &key, owner);
 	return owner[0];
 }
 
@@ -122,7 +156,7 @@ void fake_insert(
 
 	fake_lock(f);
 	e.tag = dir_tag(key);
-	n = map_owners(&f->map, key, owner);
+	n = fake_owners(f, key, owner);
 	if (only < FAKE_NODES) {
 		owner[0] = only;
 		n = 1;

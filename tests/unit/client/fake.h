@@ -85,7 +85,6 @@ struct fake {
 	struct fake_node node[FAKE_NODES];
 	struct fake_channel channel[FAKE_CHANNELS];
 	struct fake_region region[REGIONS_MAX];
-	struct map_view map, previous;
 	uint32_t refuse_regions; /* errno with which REGION_ADD is refused; 0: accepted */
 	int pidfd;               /* pidfd sent with the reply to HELLO; -1: none */
 	bool mute;               /* accept connections, but read no requests */
@@ -176,9 +175,11 @@ void fake_name_owned(struct fake *f, const char *stem, uint32_t node, unsigned *
 	char ret_name[FAKE_NAME_BYTES]);
 /*
  * Rewrites the map: its members are the first `members` of the FAKE_NODES nodes. keep_previous: the
- * old map becomes the previous map; otherwise there is no previous map.
+ * owners up to now become former owners; otherwise there are no former owners.
  */
 void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous);
+/* The owners of a key by the map, as nodes. Returns their number. */
+unsigned fake_owners(struct fake *f, const struct page_key *key, uint32_t ret_owner[REPLICAS_MAX]);
 /* The op, and its segments, that reads page or bucket k of the run alone. */
 void fake_run_op(
 	const struct fake_run *run, uint32_t k, struct op *ret, struct op_segment *ret_segment);

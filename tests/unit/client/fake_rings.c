@@ -385,7 +385,7 @@ static void obey(struct fake *f, struct fake_channel *ch, const struct ctl_op *o
 		bool had = false;
 
 		f->removes++;
-		n = map_owners(&f->map, &op->key, owner);
+		n = fake_owners(f, &op->key, owner);
 		for (uint32_t k = 0; k < n; k++) {
 			struct bucket *b =
 				&f->node[owner[k]].shard[dir_bucket_first(&op->key, FAKE_BITS)];

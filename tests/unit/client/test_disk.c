@@ -27,7 +27,7 @@ static uint32_t on_disk(const char *name, uint32_t node)
 {
 	struct page_key key = fake_key(name);
 	uint32_t place = fake_page(&fake, name, node, 0, PAGE_BYTES);
-	uint32_t owner[REPLICAS_MAX], n = map_owners(&fake.map, &key, owner);
+	uint32_t owner[REPLICAS_MAX], n = fake_owners(&fake, &key, owner);
 
 	fake_lock(&fake);
 	for (uint32_t k = 0; k < n; k++)

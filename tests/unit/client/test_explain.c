@@ -39,7 +39,7 @@ static void name_of_a_and_b(const char *stem, char *ret_name)
 
 		fake_name_owned(&fake, stem, FAKE_A, &n, ret_name);
 		key = fake_key(ret_name);
-		assert_true(map_owners(&fake.map, &key, owner) >= 2);
+		assert_true(fake_owners(&fake, &key, owner) >= 2);
 	} while (owner[1] != FAKE_B);
 }
 
@@ -213,9 +213,9 @@ static void a_former_owner_is_asked_too_and_marked(void **state)
 		snprintf(name, sizeof(name), "moved-%u", k);
 		key = fake_key(name);
 		fake_map(&fake, 2, 2, false);
-		map_owners(&fake.map, &key, was);
+		fake_owners(&fake, &key, was);
 		fake_map(&fake, FAKE_NODES, 2, true);
-		map_owners(&fake.map, &key, is);
+		fake_owners(&fake, &key, is);
 		if (was[1] == is[0] || was[1] == is[1])
 			continue;
 		insert(name, was[1], FAKE_REF(FAKE_A), place_make(0, 1));

@@ -48,7 +48,7 @@ static void name_of(const char *stem, uint32_t first, uint32_t second, unsigned 
 
 		fake_name_owned(&fake, stem, first, at, ret_name);
 		key = fake_key(ret_name);
-		assert_true(map_owners(&fake.map, &key, owner) >= 2);
+		assert_true(fake_owners(&fake, &key, owner) >= 2);
 	} while (owner[1] != second);
 }
 
@@ -210,9 +210,9 @@ static void a_moved_key_is_found_at_a_former_owner_that_was_not_the_first(void *
 		snprintf(name, sizeof(name), "moved-%u", k);
 		key = fake_key(name);
 		fake_map(&fake, 2, 2, false);
-		map_owners(&fake.map, &key, was);
+		fake_owners(&fake, &key, was);
 		fake_map(&fake, FAKE_NODES, 2, true);
-		map_owners(&fake.map, &key, is);
+		fake_owners(&fake, &key, is);
 		if (was[1] == is[0] || was[1] == is[1])
 			continue;
 		insert_at(name, was[1]);
@@ -239,12 +239,12 @@ static void a_map_change_during_a_lookup_restarts_with_the_new_owners(void **sta
 		snprintf(name, sizeof(name), "changed-%u", k);
 		key = fake_key(name);
 		fake_map(&fake, FAKE_NODES, 1, false);
-		map_owners(&fake.map, &key, owner);
+		fake_owners(&fake, &key, owner);
 		if (owner[0] != FAKE_B)
 			continue;
 		insert_at(name, FAKE_B);
 		fake_map(&fake, 2, 1, false);
-		map_owners(&fake.map, &key, owner);
+		fake_owners(&fake, &key, owner);
 		if (owner[0] != FAKE_A)
 			continue;
 		one_page(&o, name, NULL, 0);

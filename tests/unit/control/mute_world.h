@@ -170,7 +170,7 @@ static inline bool owned_by(uint32_t ref, uint64_t number)
 	uint32_t at[REPLICAS_MAX];
 
 	for (unsigned i = map_owners(map, &key, at); i > 0; i--)
-		if (map->member[at[i - 1]].ref == ref)
+		if (map->owner[at[i - 1]].ref == ref)
 			return true;
 	return false;
 }

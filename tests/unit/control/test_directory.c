@@ -42,7 +42,7 @@ static bool owns(unsigned owner, uint64_t number)
 	unsigned owners = map_owners(map, &key, at);
 
 	for (unsigned i = 0; i < owners; i++)
-		if (map->member[at[i]].ref == node[owner].control.ref)
+		if (map->owner[at[i]].ref == node[owner].control.ref)
 			return true;
 	return false;
 }

@@ -108,7 +108,7 @@ static void no_comparison_begins_while_entries_move(void **state)
 	for (unsigned i = 0; i < 3000 && holder()->phase != MOVE_NONE && !holder()->comparing; i++)
 		nodes_run(1);
 	assert_int_equal(holder()->formers, 0);
-	assert_int_equal(holder()->settled->members, HOLDER + 2);
+	assert_int_equal(holder()->settled.view->owners, HOLDER + 2);
 	assert_true(nodes_until(holder()->comparing, 1000));
 }
 

@@ -42,7 +42,7 @@ static unsigned owners_with(const struct page_key *key, uint32_t place, uint32_t
 			struct dir_entry found[2 * BUCKET_ENTRIES];
 			unsigned count, right = 0, wrong = 0;
 
-			if (!node[n].open || node[n].control.ref != view->member[owner[o]].ref)
+			if (!node[n].open || node[n].control.ref != view->owner[owner[o]].ref)
 				continue;
 			count = shard_find(&node[n].control.shard, key, found, 2 * BUCKET_ENTRIES);
 			for (unsigned f = 0; f < count; f++) {
@@ -205,7 +205,7 @@ static void an_owner_that_does_not_know_these_entries_gets_none(void **state)
 		unsigned owners = map_owners(view, &disk[k].key, owner);
 
 		for (unsigned o = 0; o < owners; o++)
-			owned |= view->member[owner[o]].ref == older;
+			owned |= view->owner[owner[o]].ref == older;
 		assert_int_equal(directory_on_disk(holder, &disk[k]), !owned);
 	}
 	open_disk(KEYS);

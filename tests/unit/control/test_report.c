@@ -16,17 +16,10 @@
 #include "engine/control/snapshot.c"
 #include "tests/unit/control/warm_stub.h"
 
-static struct map_view map;
 static struct member members;
 static struct member_entry entries[MEMBER_CHUNK];
 static struct member_contact contacts[2];
 static struct loop loop;
-
-const struct map_view *member_map(const struct control *control)
-{
-	(void)control;
-	return &map;
-}
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
 {
@@ -205,7 +198,6 @@ static int setup(void **state)
 
 	(void)state;
 	memset(&loop, 0, sizeof(loop));
-	memset(&map, 0, sizeof(map));
 	loop.control.settings = &settings;
 	loop.control.rails = loop.control.plan.rails = 1;
 	/* the plan has two poll cores, and the second one has not started yet */
@@ -218,11 +210,6 @@ static int setup(void **state)
 	assert_int_equal(index_open(64, &loop.control.index), 0);
 	assert_int_equal(pool_open(&options, &loop.control.rail[0].pool), 0);
 	strcpy(loop.control.plan.rail[0].device, "soft");
-	map.members = 2;
-	map.member[0].ref = 1;
-	map.member[0].self = 1;
-	map.member[0].incarnation = UINT64_MAX;
-	map.member[1].ref = 2;
 	memset(&members, 0, sizeof(members));
 	memset(contacts, 0, sizeof(contacts));
 	members.table.chunk[0] = entries;
@@ -234,9 +221,9 @@ static int setup(void **state)
 			.record = {.name = i ? "" : "host:1",
 				.address = "10.0.0.1",
 				.port = 77,
-				.ref = map.member[i].ref,
-				.self = map.member[i].self,
-				.incarnation = map.member[i].incarnation}};
+				.ref = i + 1,
+				.self = i == 0,
+				.incarnation = i ? 0 : UINT64_MAX}};
 	}
 	loop.snapshots = snapshots_open();
 	assert_non_null(loop.snapshots);
@@ -366,7 +353,6 @@ static void the_state_of_a_member_is_told(void **state)
 	assert_string_equal(s->member[1].state, "suspect");
 	assert_in_range(s->member[1].state_ms, 3000, 60000);
 	assert_int_equal(s->members, 2);
-	map.members = 1;
 	entries[1].state = MEMBER_DEAD;
 	entries[1].since_ns = now_ns - 5000000000ull;
 	snapshot_take(&loop.control, s);

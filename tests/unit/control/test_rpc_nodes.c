@@ -232,17 +232,19 @@ void nodes_pass(unsigned ms)
 
 bool sees(unsigned i, unsigned j)
 {
-	const struct map_view *map = &node[i].control.status->map.current;
+	const struct map_shared *map = &node[i].control.status->map;
+	const struct member_record *record = member_by_ref(&node[i].control, node[j].control.ref);
 
-	for (uint32_t m = 0; m < map->members; m++)
-		if (map->member[m].incarnation == node[j].control.incarnation)
-			return true;
+	for (uint32_t peer = 0; peer < map->peers; peer++)
+		if (map_member_unpack(map->member[peer]).ref == node[j].control.ref)
+			return record && record->peer == peer &&
+			       record->incarnation == node[j].control.incarnation;
 	return false;
 }
 
 bool sees_count(unsigned i, unsigned count)
 {
-	return member_map(&node[i].control)->members == count;
+	return node[i].control.status->map.members == count;
 }
 
 bool all_agree(void)
@@ -305,14 +307,15 @@ static unsigned found_in(unsigned owner, unsigned i, uint64_t number)
 
 unsigned found_at_owners(unsigned reader, unsigned i, uint64_t number)
 {
-	const struct map_view *map = &node[reader].control.status->map.current;
 	struct page_key key = key_of(number);
-	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = map_owners(map, &key, owner), found = 0;
+	struct map_owners owners;
+	unsigned found = 0;
 
-	for (unsigned o = 0; o < owners; o++)
+	if (!map_owners_load(&node[reader].control.status->map, map_slot_of(&key), &owners))
+		abort(); /* nothing writes meanwhile */
+	for (unsigned o = 0; o < owners.owners; o++)
 		for (unsigned n = 0; n < NODES; n++)
-			if (node[n].open && node[n].control.ref == map->member[owner[o]].ref)
+			if (node[n].open && node[n].control.ref == owners.member[o].ref)
 				found += found_in(n, i, number);
 	return found;
 }

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The channel's copy of the members of the cluster map. Channel thread. */
+#ifndef CLIENT_MAP_H
+#define CLIENT_MAP_H
+
+#include "engine/client/client.h"
+
+/* Copies the members if the map has changed. */
+void map_refresh(struct pc_channel *ch);
+/* The copy came from an engine that has ended: its peer numbers mean nothing to the next one. */
+void map_forget(struct pc_channel *ch);
+void map_free(struct pc_channel *ch);
+/* Finds a member by its ref; NULL: no member of the map has it. */
+const struct map_member *map_search(struct pc_channel *ch, uint32_t ref);
+/* The same by its peer number; the channel has a map. */
+const struct map_member *map_by_peer(const struct pc_channel *ch, uint16_t peer);
+static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_t ref)
+{
+	const struct map_member *m = ch->map_last;
+
+	return likely(m && m->ref == ref) ? m : map_search(ch, ref);
+}
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Placement: ranks of members in slots, and views made of earlier ones. The control plane's thread
+ * only.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/control/placement.h"
+
+#define NO_OWNER UINT16_MAX
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+uint64_t placement_hash(const char *name)
+{
+	uint64_t h = 0xcbf29ce484222325ull;
+
+	for (const char *c = name; *c; c++)
+		h = (h ^ (unsigned char)*c) * 0x100000001b3ull;
+	return map_mix(h);
+}
+
+/*
+ * -log2(u / 2^64) with RANK_BITS bits behind the point, for u > 0. Between powers of two the
+ * logarithm is a cubic with its values and slopes at both ends, which differs by 0.006 at most. The
+ * slopes decide how well a member's share follows its weight: where members are many, the winners
+ * have u close to 2^64. log2(1 + x) = x + x * (1 - x) * (A - B * x), A = 1 / ln(2) - 1, A - B = 1 -
+ * 1 / (2 * ln(2)).
+ */
+#define RANK_BITS 24
+#define LOG_A 7427190u /* A * 2^24 */
+#define LOG_B 2752177u /* B * 2^24 */
+#define LOG_ONE (1ull << RANK_BITS)
+
+static uint64_t minus_log2(uint64_t u)
+{
+	unsigned zeros = (unsigned)__builtin_clzll(u);
+	uint64_t x = u << zeros << 1 >> (64 - RANK_BITS);
+	uint64_t slope = LOG_A - (LOG_B * x >> RANK_BITS);
+	uint64_t curve = (x * (LOG_ONE - x) >> RANK_BITS) * slope >> RANK_BITS;
+
+	return ((uint64_t)(zeros + 1) << RANK_BITS) - x - curve;
+}
+
+static uint64_t rank_of(uint64_t hash, unsigned bucket_bits, uint64_t slot_hash)
+{
+	uint64_t u = map_mix(hash ^ slot_hash) | 1;
+
+	/* below 65 * 2^24 * 2^31: fits */
+	return minus_log2(u) << (31 - bucket_bits);
+}
+
+static uint64_t slot_hash(uint32_t slot)
+{
+	return map_mix(slot + 1ull);
+}
+
+uint64_t placement_rank(uint64_t hash, unsigned bucket_bits, uint32_t slot)
+{
+	return rank_of(hash, bucket_bits, slot_hash(slot));
+}
+
+/* ---- who owns slots -------------------------------------------------------------------------- */
+
+static int by_hash(const void *a, const void *b)
+{
+	const struct placed *x = a, *y = b;
+
+	if (x->hash != y->hash)
+		return x->hash < y->hash ? -1 : 1;
+	return (x->ref > y->ref) - (x->ref < y->ref);
+}
+
+/* True if `a` owns slots rather than `b`. */
+static bool before(const struct placed *a, const struct placed *b)
+{
+	uint64_t x = placement_rank(a->hash, a->bucket_bits, MAP_SLOTS);
+	uint64_t y = placement_rank(b->hash, b->bucket_bits, MAP_SLOTS);
+
+	return x != y ? x < y : by_hash(a, b) < 0;
+}
+
+static void swap(struct placed *a, struct placed *b)
+{
+	struct placed was = *a;
+
+	*a = *b;
+	*b = was;
+}
+
+/* Restores the heap of `count` members, whose worst is the first, below index `at`. */
+static void sink(struct placed *heap, unsigned count, unsigned at)
+{
+	for (unsigned child = 2 * at + 1; child < count; child = 2 * at + 1) {
+		if (child + 1 < count && before(&heap[child], &heap[child + 1]))
+			child++;
+		if (!before(&heap[at], &heap[child]))
+			return;
+		swap(&heap[at], &heap[child]);
+		at = child;
+	}
+}
+
+unsigned placement_choose(struct placed *members, unsigned count)
+{
+	unsigned owners = count < OWNERS_MAX ? count : OWNERS_MAX;
+
+	if (count > owners) {
+		for (unsigned i = owners / 2; i > 0; i--)
+			sink(members, owners, i - 1);
+		for (unsigned i = owners; i < count; i++)
+			if (before(&members[i], &members[0])) {
+				swap(&members[i], &members[0]);
+				sink(members, owners, 0);
+			}
+	}
+	qsort(members, owners, sizeof(*members), by_hash);
+	return owners;
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+/* What a new view takes from an earlier one. */
+struct change {
+	/* by index of an owner of the earlier view: its index in the new one, or NO_OWNER */
+	uint16_t to[OWNERS_MAX];
+	/* indices of the owners of the new view that must be ranked in every slot */
+	uint8_t fresh[OWNERS_MAX];
+	unsigned freshs;
+};
+
+/* The owners of a slot while it is made, with their ranks. */
+struct winners {
+	unsigned count, most;
+	uint64_t rank[REPLICAS_MAX];
+	uint8_t owner[REPLICAS_MAX];
+};
+
+/* Equal ranks: the owner with the lower hash, which has the lower index, comes first. */
+static bool wins(const struct winners *w, unsigned at, uint64_t rank, uint8_t owner)
+{
+	return rank < w->rank[at] || (rank == w->rank[at] && owner < w->owner[at]);
+}
+
+static void winners_offer(struct winners *w, uint64_t rank, uint8_t owner)
+{
+	unsigned at = w->count;
+
+	if (w->count == w->most && !wins(w, w->most - 1, rank, owner))
+		return;
+	if (w->count < w->most)
+		w->count++;
+	else
+		at--;
+	for (; at && wins(w, at - 1, rank, owner); at--) {
+		w->rank[at] = w->rank[at - 1];
+		w->owner[at] = w->owner[at - 1];
+	}
+	w->rank[at] = rank;
+	w->owner[at] = owner;
+}
+
+static void offer(const struct map_view *view, struct winners *w, uint8_t owner, uint64_t hash)
+{
+	const struct placed *p = &view->owner[owner];
+
+	winners_offer(w, rank_of(p->hash, p->bucket_bits, hash), owner);
+}
+
+static void slot_store(struct map_view *view, uint32_t slot, const struct winners *w)
+{
+	memcpy(&view->slots[(size_t)slot * w->most], w->owner, w->most);
+}
+
+/* Ranks all owners. */
+static void slot_make(struct map_view *view, uint32_t slot)
+{
+	struct winners w = {.most = map_owning(view)};
+	uint64_t hash = slot_hash(slot);
+
+	for (uint32_t i = 0; i < view->owners; i++)
+		offer(view, &w, (uint8_t)i, hash);
+	slot_store(view, slot, &w);
+}
+
+/* Ranks the owners that the slot has had against those that are new. */
+static void slot_take(struct map_view *view, const struct map_view *from,
+	const struct change *change, uint32_t slot)
+{
+	struct winners w = {.most = map_owning(view)};
+	unsigned had = map_owning(from);
+	uint64_t hash = slot_hash(slot);
+
+	for (unsigned i = 0; i < had; i++) {
+		uint16_t to = change->to[map_view_slot(from, slot)[i]];
+
+		if (to == NO_OWNER) {
+			slot_make(view, slot);
+			return;
+		}
+		if (change->freshs)
+			offer(view, &w, (uint8_t)to, hash);
+		else
+			w.owner[w.count++] = (uint8_t)to;
+	}
+	for (unsigned i = 0; i < change->freshs; i++)
+		offer(view, &w, change->fresh[i], hash);
+	slot_store(view, slot, &w);
+}
+
+/*
+ * Merges the owners of both views, which are in the same order. A changed weight makes an owner a
+ * new one; a changed ref does not: the name decides.
+ */
+static void compare(const struct map_view *from, const struct map_view *view, struct change *ret)
+{
+	uint32_t i = 0;
+
+	ret->freshs = 0;
+	for (uint32_t k = 0; k < view->owners; k++) {
+		const struct placed *p = &view->owner[k];
+
+		while (i < from->owners && from->owner[i].hash < p->hash)
+			ret->to[i++] = NO_OWNER;
+		if (i < from->owners && from->owner[i].hash == p->hash &&
+			from->owner[i].bucket_bits == p->bucket_bits)
+			ret->to[i++] = (uint16_t)k;
+		else
+			ret->fresh[ret->freshs++] = (uint8_t)k;
+	}
+	while (i < from->owners)
+		ret->to[i++] = NO_OWNER;
+}
+
+static bool same_owners(
+	const struct map_view *view, const struct placed *owner, unsigned owners, unsigned replicas)
+{
+	if (view->owners != owners || view->replicas != replicas)
+		return false;
+	for (unsigned i = 0; i < owners; i++)
+		if (view->owner[i].hash != owner[i].hash || view->owner[i].ref != owner[i].ref ||
+			view->owner[i].bucket_bits != owner[i].bucket_bits)
+			return false;
+	return true;
+}
+
+/* True if an owner of `from` that is not among a slot's owners there cannot be one in `view`. */
+static bool takes(const struct map_view *view, const struct map_view *from)
+{
+	return map_owning(from) >= map_owning(view) || map_owning(from) == from->owners;
+}
+
+struct map_view *map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
+{
+	struct map_view *view;
+	struct change change;
+
+	if (from && same_owners(from, owner, owners, replicas))
+		return map_view_share(from);
+	view = malloc(sizeof(*view) + (size_t)MAP_SLOTS * (replicas < owners ? replicas : owners));
+	if (!view)
+		return NULL;
+	view->uses = 1;
+	view->owners = owners;
+	view->replicas = replicas;
+	memcpy(view->owner, owner, owners * sizeof(*owner));
+	if (from && takes(view, from)) {
+		compare(from, view, &change);
+		for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
+			slot_take(view, from, &change, slot);
+	} else {
+		for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
+			slot_make(view, slot);
+	}
+	return view;
+}
+
+struct map_view *map_view_share(struct map_view *view)
+{
+	view->uses++;
+	return view;
+}
+
+void map_view_drop(struct map_view *view)
+{
+	if (view && --view->uses == 0)
+		free(view);
+}

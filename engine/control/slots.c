@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The words of the cluster map in shared memory. The order of the stores is part of the rules in
+ * abi/map.h. The control plane's thread only.
+ */
+#include "engine/control/slots.h"
+
+#include "engine/control/control.h"
+#include "engine/control/member.h"
+
+#define SECOND_NS 1000000000ull
+#define NO_NUMBER UINT16_MAX
+static_assert(MAP_FORMER_NS / SECOND_NS < 250, "slots.since has 8 bits");
+
+/* ---- owner numbers --------------------------------------------------------------------------- */
+
+/* One change of the map. */
+struct publication {
+	struct slots *slots;
+	struct map_shared *shared;
+	const struct map_view *view, *others;
+	uint8_t second;
+	/* by owner number: its member has left, or it is taken from a former owner */
+	bool gone[OWNERS_MAX], taken[OWNERS_MAX];
+	/* owner numbers by index of an owner in `view` and in `others` */
+	uint16_t number[OWNERS_MAX], other[OWNERS_MAX];
+};
+
+static uint16_t number_of(const struct slots *slots, uint32_t ref)
+{
+	for (uint16_t n = 0; n < OWNERS_MAX; n++)
+		if (slots->bound[n] == ref)
+			return n;
+	return NO_NUMBER;
+}
+
+/* The number that has been free for the longest time. */
+static uint16_t number_free(const struct slots *slots)
+{
+	uint16_t found = NO_NUMBER;
+
+	for (uint16_t n = 0; n < OWNERS_MAX; n++)
+		if (!slots->bound[n] &&
+			(found == NO_NUMBER || slots->freed[n] < slots->freed[found]))
+			found = n;
+	return found;
+}
+
+static void number_bind(struct publication *p, uint16_t number, const struct member_record *record)
+{
+	struct map_member member = {.ref = record->ref,
+		.peer = record->peer,
+		.rails = record->rails,
+		.bucket_bits = record->bucket_bits};
+
+	p->slots->bound[number] = member.ref;
+	shm_store_release64(&p->shared->owner[number], map_member_pack(&member));
+}
+
+/* Frees the numbers of members that have left; no word names them any more. */
+static void numbers_free(struct publication *p)
+{
+	for (unsigned n = 0; n < OWNERS_MAX; n++)
+		if (p->gone[n]) {
+			p->slots->bound[n] = 0;
+			p->slots->freed[n] = ++p->slots->frees;
+			p->gone[n] = p->taken[n] = false;
+		}
+}
+
+static void numbers_look(const struct control *control, struct publication *p)
+{
+	for (unsigned n = 0; n < OWNERS_MAX; n++)
+		p->gone[n] = p->slots->bound[n] && !member_by_ref(control, p->slots->bound[n]);
+}
+
+/* Number of owners without a number, less the numbers that are free. */
+static int numbers_lack(const struct publication *p)
+{
+	int lack = 0;
+
+	for (uint32_t i = 0; i < p->view->owners; i++)
+		lack += number_of(p->slots, p->view->owner[i].ref) == NO_NUMBER;
+	for (unsigned n = 0; n < OWNERS_MAX; n++)
+		lack -= p->slots->bound[n] == 0;
+	return lack;
+}
+
+static bool owns(const struct map_view *view, uint32_t ref)
+{
+	for (uint32_t i = 0; i < view->owners; i++)
+		if (view->owner[i].ref == ref)
+			return true;
+	return false;
+}
+
+/* Takes `lack` numbers from members that own nothing any more, beside those that have left. */
+static void numbers_take(struct publication *p, int lack)
+{
+	for (unsigned n = 0; n < OWNERS_MAX; n++)
+		lack -= p->gone[n];
+	for (unsigned n = 0; n < OWNERS_MAX && lack > 0; n++)
+		if (!p->gone[n] && p->slots->bound[n] && !owns(p->view, p->slots->bound[n])) {
+			p->gone[n] = p->taken[n] = true;
+			lack--;
+		}
+}
+
+static void numbers_bind(const struct control *control, struct publication *p)
+{
+	for (uint32_t i = 0; i < p->view->owners; i++) {
+		const struct member_record *record = member_by_ref(control, p->view->owner[i].ref);
+		uint16_t number = number_of(p->slots, p->view->owner[i].ref);
+
+		if (number == NO_NUMBER)
+			number = number_free(p->slots);
+		if (record && number != NO_NUMBER)
+			number_bind(p, number, record);
+		p->number[i] = number;
+	}
+	for (uint32_t i = 0; p->others && i < p->others->owners; i++)
+		p->other[i] = number_of(p->slots, p->others->owner[i].ref);
+}
+
+/* ---- words of slots -------------------------------------------------------------------------- */
+
+static bool names(const uint8_t *numbers, unsigned count, uint8_t number)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (numbers[i] == number)
+			return true;
+	return false;
+}
+
+/* A slot's word while it is made. */
+struct making {
+	struct map_slot slot;
+	unsigned owners, formers;
+	bool lost;
+};
+
+/* The oldest former owner gives way: most of its entries have moved. */
+static void former_add(struct making *m, uint8_t number)
+{
+	if (names(m->slot.owner, m->owners, number) || names(m->slot.former, m->formers, number))
+		return;
+	if (m->formers == MAP_FORMERS_MAX) {
+		memmove(m->slot.former, m->slot.former + 1, MAP_FORMERS_MAX - 1);
+		m->formers--;
+		m->lost = true;
+	}
+	m->slot.former[m->formers++] = number;
+}
+
+static void word_store(struct publication *p, uint32_t slot, struct making *m)
+{
+	uint64_t word;
+
+	m->slot.counts = map_slot_counts(m->owners, m->formers, m->lost);
+	word = map_slot_pack(&m->slot);
+	if (shm_load64(&p->shared->slot[slot]) != word)
+		shm_store_release64(&p->shared->slot[slot], word);
+	p->slots->migrating += m->formers || m->lost;
+}
+
+/* The former owners that the slot's word has now, and its owners up to now. */
+static void formers_keep(struct publication *p, const struct map_slot *was, struct making *m)
+{
+	unsigned formers = map_slot_formers(was), owners = map_slot_owners(was);
+
+	for (unsigned i = 0; i < formers; i++)
+		if (!p->gone[was->former[i]])
+			former_add(m, was->former[i]);
+	for (unsigned i = 0; i < owners; i++)
+		if (!p->gone[was->owner[i]])
+			former_add(m, was->owner[i]);
+}
+
+static void formers_others(const struct publication *p, uint32_t slot, struct making *m)
+{
+	unsigned owners = map_owning(p->others);
+
+	m->lost = false;
+	for (unsigned i = 0; i < owners; i++) {
+		uint16_t number = p->other[map_view_slot(p->others, slot)[i]];
+
+		if (number == NO_NUMBER)
+			m->lost = true;
+		else
+			former_add(m, (uint8_t)number);
+	}
+}
+
+static void slot_publish(struct publication *p, uint32_t slot)
+{
+	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
+	struct making m = {.lost = was.counts & MAP_SLOT_LOST};
+	unsigned owners = map_owning(p->view);
+
+	for (unsigned i = 0; i < owners; i++) {
+		uint16_t number = p->number[map_view_slot(p->view, slot)[i]];
+
+		if (number != NO_NUMBER)
+			m.slot.owner[m.owners++] = (uint8_t)number;
+	}
+	if (p->others)
+		formers_others(p, slot, &m);
+	else
+		formers_keep(p, &was, &m);
+	if (p->others || map_slot_owners(&was) != m.owners ||
+		memcmp(was.owner, m.slot.owner, m.owners))
+		p->slots->since[slot] = p->second;
+	word_store(p, slot, &m);
+}
+
+/* Stores words that do not name numbers which are needed now. */
+static void slot_release(struct publication *p, uint32_t slot)
+{
+	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
+	unsigned owners = map_slot_owners(&was), formers = map_slot_formers(&was);
+	struct making m = {.lost = was.counts & MAP_SLOT_LOST};
+
+	for (unsigned i = 0; i < owners; i++) {
+		m.lost |= p->taken[was.owner[i]];
+		if (!p->gone[was.owner[i]])
+			m.slot.owner[m.owners++] = was.owner[i];
+	}
+	for (unsigned i = 0; i < formers; i++) {
+		m.lost |= p->taken[was.former[i]];
+		if (!p->gone[was.former[i]])
+			m.slot.former[m.formers++] = was.former[i];
+	}
+	if (m.lost)
+		p->slots->since[slot] = p->second;
+	word_store(p, slot, &m);
+}
+
+/* ---- words of members ------------------------------------------------------------------------ */
+
+static void members_publish(const struct control *control, struct map_shared *shared)
+{
+	uint32_t before = shm_load(&shared->peers), peers = 0, members = 0;
+
+	for (uint32_t peer = 0;
+		peer < NODES_MAX && (peer < before || members < control->member->alive); peer++) {
+		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
+		struct map_member member = {.ref = 0};
+
+		if (record) {
+			member = (struct map_member){.ref = record->ref,
+				.peer = (uint16_t)peer,
+				.rails = record->rails,
+				.bucket_bits = record->bucket_bits};
+			peers = peer + 1;
+			members++;
+		}
+		shm_store64(&shared->member[peer], map_member_pack(&member));
+	}
+	shm_store(&shared->peers, peers);
+	shm_store(&shared->members, members);
+	shm_store_release(&shared->epoch, shm_load(&shared->epoch) + 1);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+void slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
+	const struct map_view *others, uint64_t now_ns)
+{
+	struct map_shared *shared = &control->status->map;
+	struct publication p = {.slots = slots,
+		.shared = shared,
+		.view = view,
+		.others = others,
+		.second = (uint8_t)(now_ns / SECOND_NS)};
+	int lack;
+
+	/* Members first: a reader that knows them can ask the owners that the words name. */
+	shm_store(&shared->replicas, view->replicas);
+	members_publish(control, shared);
+	numbers_look(control, &p);
+	lack = numbers_lack(&p);
+	if (lack > 0) {
+		numbers_take(&p, lack);
+		for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
+			slot_release(&p, slot);
+		numbers_free(&p);
+	}
+	numbers_bind(control, &p);
+	slots->migrating = 0;
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
+		slot_publish(&p, slot);
+	numbers_free(&p);
+}
+
+void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns)
+{
+	uint64_t second = now_ns / SECOND_NS;
+	struct publication p = {.slots = slots, .shared = &control->status->map};
+
+	if (!slots->migrating || second == slots->tick)
+		return;
+	slots->tick = second;
+	slots->migrating = 0;
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
+		struct map_slot was = map_slot_unpack(shm_load64(&p.shared->slot[slot]));
+		uint8_t age = (uint8_t)(second - slots->since[slot]);
+		struct making m = {.slot = was, .owners = map_slot_owners(&was)};
+
+		if (was.counts == m.owners)
+			continue;
+		if (age < MAP_FORMER_NS / SECOND_NS) {
+			slots->migrating++;
+			continue;
+		}
+		memset(m.slot.former, 0, sizeof(m.slot.former));
+		word_store(&p, slot, &m);
+	}
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The words of the cluster map in shared memory (abi/map.h): owner numbers, and the former owners
+ * of each slot. Written by the control plane's thread only.
+ */
+#ifndef CONTROL_SLOTS_H
+#define CONTROL_SLOTS_H
+
+#include "engine/control/placement.h"
+
+struct control;
+
+/* time after which a slot's former owners are no longer asked */
+#define MAP_FORMER_NS (60ull * 1000000000)
+
+struct slots {
+	/* per owner number: ref of its member, or 0; and when it was freed, as a serial */
+	uint32_t bound[OWNERS_MAX];
+	uint64_t freed[OWNERS_MAX];
+	uint64_t frees;
+	uint64_t tick;            /* of the last slots_tick() that looked, seconds */
+	uint32_t migrating;       /* slots whose word has former owners, or lost some */
+	uint8_t since[MAP_SLOTS]; /* second of the last change of a slot's owners, modulo 256 */
+};
+
+/*
+ * Stores the words of a changed map. `others`: a view without this engine, which has just started:
+ * its owners are the former owners; NULL: the owners up to now are.
+ */
+void slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
+	const struct map_view *others, uint64_t now_ns);
+/* Ends the time of former owners. */
+void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The words of the cluster map (engine/control/slots.c) through series of changes: what they name,
+ * for how long, and owner numbers. The member table is a stub.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/control/slots.c"
+
+#define MANY (2 * OWNERS_MAX)
+#define SECOND SECOND_NS
+
+/* Member i has the ref i + 1 and the peer number i. */
+static struct member_record record[MANY];
+static char name[MANY][16];
+static bool alive[MANY];
+static struct member table;
+static struct control control;
+static struct slots slots;
+static struct map_view *view;
+static uint64_t now_ns;
+
+const struct member_record *member_by_ref(const struct control *c, uint32_t ref)
+{
+	(void)c;
+	return ref && ref <= MANY && alive[ref - 1] ? &record[ref - 1] : NULL;
+}
+
+const struct member_record *member_by_peer(const struct control *c, uint16_t peer)
+{
+	return member_by_ref(c, peer + 1u);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(alive, 0, sizeof(alive));
+	memset(&slots, 0, sizeof(slots));
+	memset(&table, 0, sizeof(table));
+	control.member = &table;
+	control.status = aligned_alloc(64, sizeof(*control.status));
+	memset(control.status, 0, sizeof(*control.status));
+	for (unsigned i = 0; i < MANY; i++) {
+		snprintf(name[i], sizeof(name[i]), "m%u", i);
+		record[i] = (struct member_record){.name = name[i],
+			.ref = i + 1,
+			.peer = (uint16_t)i,
+			.rails = 1,
+			.bucket_bits = 10};
+	}
+	now_ns = 1000 * SECOND;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	map_view_drop(view);
+	view = NULL;
+	free(control.status);
+	return 0;
+}
+
+static struct map_view *view_of(struct map_view *from, unsigned replicas, unsigned without)
+{
+	struct placed members[MANY];
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < MANY; i++)
+		if (alive[i] && i != without)
+			members[count++] = (struct placed){placement_hash(record[i].name),
+				record[i].ref, record[i].bucket_bits, {0}};
+	return map_view_make(from, members, placement_choose(members, count), replicas);
+}
+
+static void change(unsigned i, bool lives, unsigned replicas)
+{
+	struct map_view *fresh;
+
+	table.alive += lives ? 1 : -1u;
+	alive[i] = lives;
+	fresh = view_of(view, replicas, MANY);
+	map_view_drop(view);
+	view = fresh;
+	slots_publish(&control, &slots, view, NULL, now_ns);
+}
+
+static struct map_owners load(uint32_t slot)
+{
+	struct map_owners owners;
+
+	assert_true(map_owners_load(&control.status->map, slot, &owners));
+	return owners;
+}
+
+static bool named(const struct map_owners *owners, uint32_t ref)
+{
+	for (unsigned k = 0; k < owners->all; k++)
+		if (owners->member[k].ref == ref)
+			return true;
+	return false;
+}
+
+/* Each word names the owners by the view, in their order, and no member twice or dead. */
+static void expect_sound(void)
+{
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		struct map_owners owners = load(s);
+
+		assert_int_equal(owners.owners, map_owning(view));
+		for (unsigned k = 0; k < owners.owners; k++)
+			assert_int_equal(
+				owners.member[k].ref, view->owner[map_view_slot(view, s)[k]].ref);
+		for (unsigned k = 0; k < owners.all; k++) {
+			assert_non_null(member_by_ref(&control, owners.member[k].ref));
+			for (unsigned other = 0; other < k; other++)
+				assert_int_not_equal(
+					owners.member[k].ref, owners.member[other].ref);
+		}
+	}
+}
+
+static void a_replaced_owner_stays_a_former_one_for_60_s(void **state)
+{
+	unsigned formers = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++)
+		change(i, true, 1);
+	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	expect_sound();
+	change(3, true, 1);
+	expect_sound();
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		struct map_owners owners = load(s);
+
+		assert_true(owners.proves);
+		assert_int_equal(owners.all, owners.member[0].ref == 4 ? 2 : 1);
+		formers += owners.all == 2;
+	}
+	assert_in_range(formers, MAP_SLOTS * 22 / 100, MAP_SLOTS * 28 / 100);
+	assert_int_equal(slots.migrating, formers);
+	/* a member that joins later does not keep the others' former owners any longer */
+	now_ns += 50 * SECOND;
+	change(4, true, 1);
+	slots_tick(&control, &slots, now_ns += 11 * SECOND);
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		struct map_owners owners = load(s);
+
+		assert_int_equal(owners.all > 1, owners.member[0].ref == 5);
+	}
+	slots_tick(&control, &slots, now_ns += 50 * SECOND);
+	assert_int_equal(slots.migrating, 0);
+	for (uint32_t s = 0; s < MAP_SLOTS; s++)
+		assert_int_equal(load(s).all, 1);
+}
+
+static void an_owner_that_has_left_is_no_former_owner(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 4; i++)
+		change(i, true, 2);
+	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	change(2, false, 2);
+	expect_sound();
+	assert_int_equal(slots.migrating, 0);
+	/* when it is back, the owners that stood in for it are former ones */
+	change(2, true, 2);
+	expect_sound();
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		struct map_owners owners = load(s);
+
+		assert_int_equal(owners.all - owners.owners, named(&owners, 3));
+	}
+	assert_int_equal(control.status->map.members, 4);
+	change(3, false, 2);
+	assert_int_equal(map_member_unpack(control.status->map.member[3]).ref, 0);
+	assert_int_equal(control.status->map.peers, 3);
+}
+
+/*
+ * Whatever joins and leaves within 60 s: of the owners at any time, each one that lives is named,
+ * or the word says that it is not complete.
+ */
+static void every_owner_of_the_last_60_s_is_named_or_the_word_proves_nothing(void **state)
+{
+	static bool owned[MAP_SLOTS][16];
+	unsigned lost = 0;
+
+	(void)state;
+	srand(2);
+	for (unsigned i = 0; i < 8; i++)
+		change(i, true, 2);
+	for (unsigned round = 0; round < 60; round++) {
+		unsigned i = (unsigned)rand() % 16;
+
+		if (round % 20 == 0) {
+			slots_tick(&control, &slots, now_ns += 61 * SECOND);
+			memset(owned, 0, sizeof(owned));
+		}
+		for (uint32_t s = 0; s < MAP_SLOTS; s++)
+			for (unsigned k = 0; k < 2; k++)
+				owned[s][view->owner[map_view_slot(view, s)[k]].ref - 1] = true;
+		if (alive[i] && table.alive < 3)
+			continue;
+		change(i, !alive[i], 2);
+		for (uint32_t s = 0; s < MAP_SLOTS && !alive[i]; s++)
+			owned[s][i] = false; /* its shard is gone */
+		expect_sound();
+		for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+			struct map_owners owners = load(s);
+
+			for (unsigned m = 0; m < 16; m++)
+				assert_true(!owned[s][m] || !alive[m] || !owners.proves ||
+					    named(&owners, m + 1));
+			lost += !owners.proves;
+		}
+	}
+	assert_true(lost > 0);
+}
+
+static void an_engine_that_joins_takes_the_owners_without_it(void **state)
+{
+	struct map_view *others;
+	unsigned formers = 0;
+
+	(void)state;
+	change(0, true, 2);
+	for (unsigned i = 1; i < 6; i++) {
+		alive[i] = true;
+		table.alive++;
+	}
+	map_view_drop(view);
+	view = view_of(NULL, 2, MANY);
+	others = view_of(NULL, 2, 0);
+	slots_publish(&control, &slots, view, others, now_ns);
+	expect_sound();
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		struct map_owners owners = load(s);
+
+		assert_true(owners.proves);
+		assert_int_equal(owners.all - owners.owners, named(&owners, 1));
+		for (unsigned k = 0; k < 2; k++)
+			assert_true(named(&owners, others->owner[map_view_slot(others, s)[k]].ref));
+		formers += owners.all > 2;
+	}
+	assert_true(formers > MAP_SLOTS / 4);
+	map_view_drop(others);
+}
+
+static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < OWNERS_MAX; i++) {
+		alive[i] = true;
+		table.alive++;
+	}
+	view = view_of(NULL, 2, MANY);
+	slots_publish(&control, &slots, view, NULL, now_ns);
+	expect_sound();
+	/* each of these may replace an owner, which has a number and lives */
+	for (unsigned i = OWNERS_MAX; i < OWNERS_MAX + 20; i++) {
+		change(i, true, 2);
+		expect_sound();
+	}
+	/* and here the number of a member that has left is free */
+	for (unsigned i = 0; i < 10; i++) {
+		change(i, false, 2);
+		expect_sound();
+	}
+	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		assert_true(load(s).proves);
+		assert_int_equal(load(s).all, 2);
+	}
+}
+
+static void a_free_number_is_used_again_last(void **state)
+{
+	uint32_t first;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++)
+		change(i, true, 2);
+	first = number_of(&slots, 2);
+	change(1, false, 2);
+	for (unsigned i = 3; i < 20; i++) {
+		change(i, true, 2);
+		assert_int_not_equal(number_of(&slots, i + 1), first);
+	}
+}
+
+static void one_slot_in_three_changes_for_the_third_member_and_no_other_word(void **state)
+{
+	static uint64_t before[MAP_SLOTS];
+	unsigned changed = 0;
+	uint32_t epoch;
+
+	(void)state;
+	change(0, true, 1);
+	change(1, true, 1);
+	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	memcpy(before, control.status->map.slot, sizeof(before));
+	epoch = control.status->map.epoch;
+	change(2, true, 1);
+	assert_int_equal(control.status->map.epoch, epoch + 1);
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		bool same = before[s] == control.status->map.slot[s];
+
+		assert_int_equal(same, load(s).member[0].ref != 3);
+		changed += !same;
+	}
+	assert_in_range(changed, MAP_SLOTS * 31 / 100, MAP_SLOTS * 36 / 100);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_replaced_owner_stays_a_former_one_for_60_s),
+		T(an_owner_that_has_left_is_no_former_owner),
+		T(every_owner_of_the_last_60_s_is_named_or_the_word_proves_nothing),
+		T(an_engine_that_joins_takes_the_owners_without_it),
+		T(the_numbers_of_256_owners_are_taken_from_those_that_own_nothing),
+		T(a_free_number_is_used_again_last),
+		T(one_slot_in_three_changes_for_the_third_member_and_no_other_word),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

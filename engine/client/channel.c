@@ -108,7 +108,6 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
 	ch->broken = false;
 	ch->looked_ns = clock_now_ns();
 	map_forget(ch);
-	memset(ch->peer_rest_until_ns, 0, sizeof(ch->peer_rest_until_ns));
 	return 0;
 }
 
@@ -365,6 +364,7 @@ static void channel_free(struct pc_channel *ch)
 	if (ch->cache)
 		munmap(ch->cache, CACHE_SETS * sizeof(*ch->cache));
 	free(ch->memory);
+	free(ch->peer_rest_until_ns);
 	map_free(ch);
 	free(ch);
 }
@@ -388,7 +388,8 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	ch->memory_changes = UINT32_MAX;
 	ch->cache = cache_new();
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
-	if (!ch->cache || !ch->memory) {
+	ch->peer_rest_until_ns = calloc(NODES_MAX, sizeof(*ch->peer_rest_until_ns));
+	if (!ch->cache || !ch->memory || !ch->peer_rest_until_ns) {
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}

@@ -35,9 +35,9 @@ static_assert(offsetof(struct cache_set, entry) == 64, "the tags and times share
 
 /* The members of the cluster map; see map.c. */
 struct map_copy {
-	struct map_member *member; /* ascending by peer number */
-	uint32_t members, room;
-	/* hash table: ref of a member -> its index in `member` + 1; 0: empty */
+	struct map_member *member; /* by peer number; ref 0: none */
+	uint32_t peers, members, room;
+	/* hash table: ref of a member -> its peer number + 1; 0: empty */
 	uint16_t *slot;
 	uint32_t mask;
 };
@@ -224,7 +224,7 @@ struct pc_channel {
 	uint32_t map_epoch; /* of `map` */
 	/* member found by the last map_search(); NULL: none since the last map change */
 	const struct map_member *map_last;
-	uint64_t peer_rest_until_ns[NODES_MAX];
+	uint64_t *peer_rest_until_ns; /* by peer number */
 
 	struct cache_set *cache; /* CACHE_SETS sets */
 	struct staging staging;

@@ -144,10 +144,10 @@ static bool owners_load(
 }
 
 /* An owner that the channel's copy of the members does not have cannot be asked. */
-static void consider(struct pc_channel *ch, struct page_work *p, uint32_t ref, unsigned bit,
-	uint64_t now_ns, struct choice *best)
+static void consider(const struct pc_channel *ch, struct page_work *p,
+	const struct map_member *named, unsigned bit, uint64_t now_ns, struct choice *best)
 {
-	const struct map_member *m = map_by_ref(ch, ref);
+	const struct map_member *m = map_known(ch, named);
 
 	if (unlikely(!m))
 		p->flags |= PAGE_SAW_FAILURE;
@@ -169,11 +169,11 @@ static const struct map_member *next_owner(
 		return NULL;
 	}
 	for (k = 0; k < owners.owners; k++)
-		consider(ch, p, owners.member[k].ref, k, now_ns, &best);
+		consider(ch, p, &owners.member[k], k, now_ns, &best);
 	if (owner_former_due(&best.owner))
 		for (; k < owners.all; k++)
-			consider(ch, p, owners.member[k].ref, REPLICAS_MAX + k - owners.owners,
-				now_ns, &best);
+			consider(ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, now_ns,
+				&best);
 	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
 		!owners.proves || p->flags & PAGE_SAW_FAILURE);
 	if (verdict == OWNER_UNREACHABLE)

@@ -20,15 +20,17 @@ static uint32_t slot_of(const struct map_copy *map, uint32_t ref)
 static void index_refs(struct map_copy *map)
 {
 	memset(map->slot, 0, (map->mask + 1) * sizeof(map->slot[0]));
-	for (uint32_t i = 0; i < map->members; i++) {
+	for (uint32_t i = 0; i < map->peers; i++) {
 		uint32_t slot = slot_of(map, map->member[i].ref);
 
+		if (!map->member[i].ref)
+			continue;
 		while (map->slot[slot])
 			slot = (slot + 1) & map->mask;
 		map->slot[slot] = (uint16_t)(i + 1);
 	}
 }
-static_assert(NODES_MAX < UINT16_MAX, "an index of a member has 16 bits");
+static_assert(NODES_MAX < UINT16_MAX, "a peer number has 16 bits");
 
 void map_forget(struct pc_channel *ch)
 {
@@ -77,12 +79,15 @@ static bool make_room(struct map_copy *map, uint32_t peers)
 /* Words that are no members are left out: none is there, or the engine's memory is damaged. */
 static void copy_members(struct map_copy *map, const struct map_shared *shared, uint32_t peers)
 {
+	map->peers = peers;
 	map->members = 0;
 	for (uint32_t peer = 0; peer < peers; peer++) {
 		struct map_member m = map_member_unpack(shm_load64(&shared->member[peer]));
 
-		if (m.peer == peer && map_member_sane(&m))
-			map->member[map->members++] = m;
+		if (m.peer != peer || !map_member_sane(&m))
+			m = (struct map_member){.ref = 0};
+		map->members += m.ref != 0;
+		map->member[peer] = m;
 	}
 }
 
@@ -124,20 +129,4 @@ const struct map_member *map_search(struct pc_channel *ch, uint32_t ref)
 		}
 	}
 	return NULL;
-}
-
-const struct map_member *map_by_peer(const struct pc_channel *ch, uint16_t peer)
-{
-	uint32_t low = 0, high = ch->map->members;
-
-	while (low < high) {
-		uint32_t middle = low + (high - low) / 2;
-
-		if (ch->map->member[middle].peer < peer)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low < ch->map->members && ch->map->member[low].peer == peer ? &ch->map->member[low]
-									   : NULL;
 }

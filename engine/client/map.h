@@ -13,7 +13,20 @@ void map_free(struct pc_channel *ch);
 /* Finds a member by its ref; NULL: no member of the map has it. */
 const struct map_member *map_search(struct pc_channel *ch, uint32_t ref);
 /* The same by its peer number; the channel has a map. */
-const struct map_member *map_by_peer(const struct pc_channel *ch, uint16_t peer);
+static inline const struct map_member *map_by_peer(const struct pc_channel *ch, uint16_t peer)
+{
+	const struct map_member *m = &ch->map->member[peer];
+
+	return peer < ch->map->peers && m->ref ? m : NULL;
+}
+/* The member that a word of the shared map names, as the copy has it; NULL: it does not. */
+static inline const struct map_member *map_known(
+	const struct pc_channel *ch, const struct map_member *named)
+{
+	const struct map_member *m = &ch->map->member[named->peer];
+
+	return likely(named->peer < ch->map->peers && m->ref == named->ref && m->ref) ? m : NULL;
+}
 static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_t ref)
 {
 	const struct map_member *m = ch->map_last;

@@ -76,6 +76,8 @@ struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer
 {
 	struct backoff *b = &control->connect->backoff[rail][peer];
 
+	if (peer >= control->connect->peers)
+		control->connect->peers = peer + 1u;
 	if (b->ref != ref)
 		*b = (struct backoff){.ref = ref};
 	return b;

@@ -11,6 +11,8 @@
  *                      its paths are probed then
  *                      lost: its NIC died; it never comes back
  */
+#include <string.h>
+
 #include <errno.h>
 
 #include "config/log.h"
@@ -84,7 +86,7 @@ void path_back(struct control *control, unsigned rail, uint16_t peer, uint32_t r
 
 void paths_forget(struct control *control, uint16_t peer)
 {
-	for (unsigned r = 0; r < control->rails; r++)
+	for (unsigned r = 0; r < control->rails && peer < control->connect->peers; r++)
 		control->connect->backoff[r][peer] = (struct backoff){.ref = 0};
 	shm_store(&control->status->peer_rails_out[peer], 0);
 }
@@ -105,7 +107,7 @@ void rail_leaves(struct control *control, unsigned rail)
  */
 static void rail_returns(struct control *control, unsigned rail)
 {
-	for (unsigned p = 0; p < NODES_MAX; p++) {
+	for (unsigned p = 0; p < control->connect->peers; p++) {
 		control->connect->backoff[rail][p].until_ns = 0;
 		control->connect->backoff[rail][p].fails = 0;
 	}
@@ -135,7 +137,7 @@ const char *connect_rail_state(
 	bool used = false;
 
 	*ret_peers_out = 0;
-	for (unsigned p = 0; p < NODES_MAX; p++)
+	for (unsigned p = 0; p < connect->peers; p++)
 		*ret_peers_out += connect->backoff[rail][p].out;
 	LIST_FOREACH (active, &connect->actives, next)
 		used |= active->rail == rail && active->state == ACTIVE_LIVE &&
@@ -216,23 +218,24 @@ static bool reads_complete(struct control *control)
 }
 
 /*
- * For each peer number, the rails on which READs hang, as bits: a path that is out hangs until its
- * probe is answered. Returns the rails that are in use.
+ * Stores for each peer number the rails on which READs hang, as bits: a path that is out hangs
+ * until its probe is answered. Returns the rails that are in use.
  */
-static uint32_t reads_hang(struct control *control, uint32_t ret_rails[NODES_MAX])
+static uint32_t reads_hang(struct control *control)
 {
 	struct connect *connect = control->connect;
 	const struct active *active;
 	uint32_t used = 0;
 
+	memset(connect->hangs, 0, connect->peers * sizeof(connect->hangs[0]));
 	for (unsigned r = 0; r < control->rails; r++) {
 		used |= rail_out(control, r) ? 0 : 1u << r;
-		for (unsigned p = 0; p < NODES_MAX; p++)
-			ret_rails[p] |= (uint32_t)connect->backoff[r][p].out << r;
+		for (unsigned p = 0; p < connect->peers; p++)
+			connect->hangs[p] |= (uint32_t)connect->backoff[r][p].out << r;
 	}
 	LIST_FOREACH (active, &connect->actives, next)
 		if (active->state == ACTIVE_LIVE && shm_load(&active->peer.stalled))
-			ret_rails[active->peer.peer] |= 1u << active->rail;
+			connect->hangs[active->peer.peer] |= 1u << active->rail;
 	return used;
 }
 
@@ -245,10 +248,10 @@ static void unread_watch(struct control *control)
 {
 	struct connect *connect = control->connect;
 	bool complete = reads_complete(control);
-	uint32_t rails[NODES_MAX] = {0}, used = reads_hang(control, rails);
+	uint32_t used = reads_hang(control);
 
-	for (uint16_t p = 0; p < NODES_MAX; p++) {
-		bool hangs = used && (rails[p] & used) == used;
+	for (uint16_t p = 0; p < connect->peers; p++) {
+		bool hangs = used && (connect->hangs[p] & used) == used;
 		const struct member_record *record = hangs ? member_by_peer(control, p) : NULL;
 		uint32_t ref = record ? record->ref : 0, before = connect->unread[p];
 
@@ -263,7 +266,7 @@ static void unread_watch(struct control *control)
 
 static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
 {
-	for (unsigned p = 0; p < NODES_MAX; p++) {
+	for (unsigned p = 0; p < control->connect->peers; p++) {
 		const struct backoff *path = &control->connect->backoff[rail][p];
 		const struct member_record *to;
 

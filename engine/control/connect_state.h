@@ -199,8 +199,10 @@ struct connect {
 	struct event *retry;
 	uint64_t serial;
 	unsigned outstanding;
-	/* indexed by the number of our rail and by peer number */
+	/* indexed by the number of our rail and by peer number; untouched from `peers` on */
 	struct backoff backoff[RAILS_MAX][NODES_MAX];
+	unsigned peers; /* 1 + the highest peer number that a connection was wanted with */
+	uint32_t hangs[NODES_MAX]; /* scratch memory of unread_watch() */
 	struct rail_health health[RAILS_MAX];
 	uint32_t
 		unread[NODES_MAX]; /* by peer number: ref of the member whose READs hang; 0: none */

@@ -101,6 +101,7 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 {
 	struct directory *dir = control->directory;
 	struct claim *claim = claim_new(dir, VERB_FORGET, key, 0, 0, control->member->alive);
+	const struct owner *owner;
 
 	if (!claim) {
 		if (done)
@@ -108,12 +109,10 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 		return;
 	}
 	claim_await(dir, claim, deadline_ns, done, context, cookie);
-	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
-		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
-
-		if (record)
-			claim_add(dir, claim, record->ref);
-	}
+	claim_add(dir, claim, control->ref);
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->ref)
+			claim_add(dir, claim, owner->ref);
 	claim_start(dir, claim);
 }
 
@@ -148,11 +147,12 @@ static void touches_send(struct directory *dir, struct owner *owner)
 static void touches_due(void *context)
 {
 	struct directory *dir = context;
+	struct owner *owner;
 
 	dir->touch_armed = false;
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		if (dir->owner[i].touched || dir->owner[i].reports)
-			touches_send(dir, &dir->owner[i]);
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->touched || owner->reports)
+			touches_send(dir, owner);
 }
 
 /* The member `ref`, if it may have a page at `place`; else NULL. */
@@ -163,7 +163,7 @@ static struct owner *holder_of(struct control *control, uint32_t ref, uint32_t p
 
 	if (!record || place_rail(place) >= record->rails)
 		return NULL;
-	owner = &control->directory->owner[record->peer];
+	owner = owner_at(control->directory, record->peer);
 	return owner->ref == ref ? owner : NULL;
 }
 
@@ -222,6 +222,57 @@ void directory_flush(struct control *control)
 	owners_send(dir);
 }
 
+/* NULL: no memory. */
+static struct owner *owner_new(uint16_t peer)
+{
+	struct owner *owner = calloc(1, sizeof(*owner));
+
+	if (!owner)
+		return NULL;
+	owner->peer = peer;
+	STAILQ_INIT(&owner->batches);
+	STAILQ_INIT(&owner->unsynced);
+	for (unsigned verb = 0; verb < VERBS; verb++)
+		TAILQ_INIT(&owner->queue[verb]);
+	return owner;
+}
+
+struct owner *owner_make(struct directory *dir, uint16_t peer)
+{
+	struct owner *owner = dir->by_peer[peer] ? NULL : owner_new(peer);
+
+	if (owner) {
+		dir->by_peer[peer] = owner;
+		STAILQ_INSERT_TAIL(&dir->owners, owner, next);
+	}
+	return owner_at(dir, peer);
+}
+
+static void owner_free(struct owner *owner)
+{
+	free(owner->touches);
+	free(owner->report);
+	digest_drop(owner);
+	free(owner);
+}
+
+void owners_trim(struct directory *dir)
+{
+	struct owners keep = STAILQ_HEAD_INITIALIZER(keep);
+	struct owner *owner;
+
+	while ((owner = STAILQ_FIRST(&dir->owners))) {
+		STAILQ_REMOVE_HEAD(&dir->owners, next);
+		if (owner->ref || owner->dirty || owner->background || !owner_idle(owner)) {
+			STAILQ_INSERT_TAIL(&keep, owner, next);
+			continue;
+		}
+		dir->by_peer[owner->peer] = NULL;
+		owner_free(owner);
+	}
+	STAILQ_CONCAT(&dir->owners, &keep);
+}
+
 static void wake(void *context)
 {
 	struct directory *dir = context;
@@ -235,13 +286,7 @@ static void queues_open(struct directory *dir)
 	STAILQ_INIT(&dir->finished);
 	TAILQ_INIT(&dir->orphans);
 	TAILQ_INIT(&dir->asked);
-	for (unsigned i = 0; i < NODES_MAX; i++) {
-		dir->owner[i].peer = (uint16_t)i;
-		STAILQ_INIT(&dir->owner[i].batches);
-		STAILQ_INIT(&dir->owner[i].unsynced);
-		for (unsigned verb = 0; verb < VERBS; verb++)
-			TAILQ_INIT(&dir->owner[i].queue[verb]);
-	}
+	STAILQ_INIT(&dir->owners);
 	for (unsigned i = 0; i < MESSAGE_PAGES_MAX; i++) {
 		dir->entry[i] = (Pc__Entry)PC__ENTRY__INIT;
 		dir->entry_at[i] = &dir->entry[i];
@@ -258,12 +303,14 @@ int directory_open(struct control *control)
 	dir->control = control;
 	queues_open(dir);
 	control->directory = dir;
+	dir->none = owner_new(0);
 	dir->due = net_timer_new(control->base, false, claims_due, dir);
 	dir->wake = net_timer_new(control->base, false, wake, dir);
 	dir->touch_due = net_timer_new(control->base, false, touches_due, dir);
 	dir->move = net_timer_new(control->base, false, move_slice, dir);
 	dir->patrol = net_timer_new(control->base, false, patrol, dir);
-	if (!dir->due || !dir->wake || !dir->touch_due || !dir->move || !dir->patrol) {
+	if (!dir->none || !dir->due || !dir->wake || !dir->touch_due || !dir->move ||
+		!dir->patrol) {
 		directory_close(control);
 		return -ENOMEM;
 	}
@@ -280,6 +327,7 @@ int directory_open(struct control *control)
 void directory_close(struct control *control)
 {
 	struct directory *dir = control->directory;
+	struct owner *owner;
 	struct net_timer *timers[] = {dir ? dir->due : NULL, dir ? dir->wake : NULL,
 		dir ? dir->touch_due : NULL, dir ? dir->move : NULL, dir ? dir->patrol : NULL};
 
@@ -288,14 +336,16 @@ void directory_close(struct control *control)
 	forgets_drop(dir, NULL);
 	digests_unask(dir, NULL);
 	passes_drop(dir, NULL);
-	for (unsigned i = 0; i < NODES_MAX; i++) {
-		dir->owner[i].ref = 0;
-		owner_rewind(&dir->owner[i]);
-		free(dir->owner[i].touches);
-		free(dir->owner[i].report);
-		digest_drop(&dir->owner[i]);
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		owner->ref = 0;
+		owner_rewind(owner);
 	}
 	claims_close(dir);
+	while ((owner = STAILQ_FIRST(&dir->owners))) {
+		STAILQ_REMOVE_HEAD(&dir->owners, next);
+		owner_free(owner);
+	}
+	free(dir->none);
 	for (unsigned i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
 		if (timers[i])
 			net_timer_free(timers[i]);

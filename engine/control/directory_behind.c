@@ -17,7 +17,7 @@ struct owner *owner_of(struct directory *dir, uint32_t ref)
 {
 	const struct member_record *record =
 		ref == dir->control->ref ? NULL : member_by_ref(dir->control, ref);
-	struct owner *owner = record ? &dir->owner[record->peer] : NULL;
+	struct owner *owner = record ? owner_at(dir, record->peer) : NULL;
 
 	return owner && owner->ref == ref ? owner : NULL;
 }
@@ -63,7 +63,7 @@ static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
 
 void item_background(struct directory *dir, struct item *item)
 {
-	struct owner *owner = &dir->owner[item->peer];
+	struct owner *owner = owner_at(dir, item->peer);
 	enum verb verb = (enum verb)item->claim->verb;
 
 	if (owner->ref != item->ref) /* it has died: this part of the claim is in dir->orphans */
@@ -81,7 +81,7 @@ void item_background(struct directory *dir, struct item *item)
 
 void item_background_end(struct directory *dir, struct item *item)
 {
-	struct owner *owner = &dir->owner[item->peer];
+	struct owner *owner = owner_at(dir, item->peer);
 
 	if (!item->background)
 		return;
@@ -142,20 +142,25 @@ static void walk_one(struct directory *dir, struct owner *owner)
 
 void behind_slice(struct directory *dir)
 {
-	for (unsigned n = 0; n < NODES_MAX; n++) {
-		struct owner *owner = &dir->owner[dir->turn++ % NODES_MAX];
+	struct owner *owner;
 
-		if (owner_ready(owner)) {
-			walk_one(dir, owner);
-			return;
-		}
-	}
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner_ready(owner))
+			break;
+	if (!owner)
+		return;
+	/* the others have their turn first next time */
+	STAILQ_REMOVE(&dir->owners, owner, owner, next);
+	STAILQ_INSERT_TAIL(&dir->owners, owner, next);
+	walk_one(dir, owner);
 }
 
 bool behind_ready(const struct directory *dir)
 {
-	for (unsigned n = 0; n < NODES_MAX; n++)
-		if (owner_ready(&dir->owner[n]))
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner_ready(owner))
 			return true;
 	return false;
 }
@@ -185,6 +190,7 @@ static const char *walk_name(enum move_phase phase)
 void directory_counts(const struct control *control, struct directory_counts *ret)
 {
 	const struct directory *dir = control->directory;
+	const struct owner *owner;
 
 	*ret = (struct directory_counts){.moving = dir->phase != MOVE_NONE && !dir->comparing,
 		.partial = dir->partial,
@@ -194,9 +200,7 @@ void directory_counts(const struct control *control, struct directory_counts *re
 		ret->walk_position = pages_position(dir, dir->cursor);
 		ret->walk_end = pages_end(dir);
 	}
-	for (unsigned i = 0; i < NODES_MAX; i++) {
-		const struct owner *owner = &dir->owner[i];
-
+	STAILQ_FOREACH (owner, &dir->owners, next) {
 		ret->behind += owner->ref && owner->behind;
 		ret->suspect += owner->ref && suspect_steers(owner->why);
 	}
@@ -204,8 +208,10 @@ void directory_counts(const struct control *control, struct directory_counts *re
 
 bool behind_any(const struct directory *dir)
 {
-	for (unsigned n = 0; n < NODES_MAX; n++)
-		if (owner_lags(dir, &dir->owner[n]))
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner_lags(dir, owner))
 			return true;
 	return false;
 }

@@ -294,7 +294,7 @@ void claim_check(struct directory *dir, struct claim *claim)
 		return;
 	for (unsigned i = 0; i < claim->items; i++) {
 		const struct item *item = &claim->item[i];
-		const struct owner *owner = &dir->owner[item->peer];
+		const struct owner *owner = owner_at(dir, item->peer);
 
 		if (item->resolved)
 			continue;
@@ -370,13 +370,15 @@ static void items_drop(struct items *items)
 
 void claims_close(struct directory *dir)
 {
+	struct owner *owner;
+
 	while (dir->heap_count)
 		claim_answer(dir, dir->heap[0], OP_CANCELLED);
 	claims_answer(dir);
 	items_drop(&dir->orphans);
-	for (unsigned i = 0; i < NODES_MAX; i++)
+	STAILQ_FOREACH (owner, &dir->owners, next)
 		for (unsigned verb = 0; verb < VERBS; verb++)
-			items_drop(&dir->owner[i].queue[verb]);
+			items_drop(&owner->queue[verb]);
 	while (!STAILQ_EMPTY(&dir->finished)) {
 		struct claim *claim = STAILQ_FIRST(&dir->finished);
 

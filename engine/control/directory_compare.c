@@ -96,10 +96,10 @@ void compare_end(struct directory *dir)
 
 void compare_answers(struct directory *dir)
 {
+	struct owner *owner;
 	bool any = false;
 
-	for (unsigned i = 0; i < NODES_MAX; i++) {
-		struct owner *owner = &dir->owner[i];
+	STAILQ_FOREACH (owner, &dir->owners, next) {
 		uint64_t slots = owner->digest ? digest_differs(owner->digest) : 0;
 
 		if (!owner->digest || !owner->digest->repair)

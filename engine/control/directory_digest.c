@@ -64,15 +64,6 @@ static unsigned bits_for(const struct directory *dir)
 	return bits;
 }
 
-/* True if the member has our entries of the slots that it owns by that map. */
-static bool past_has(const struct past *past, uint32_t ref)
-{
-	for (uint32_t i = 0; past->view && i < past->view->owners; i++)
-		if (past->view->owner[i].ref == ref)
-			return !(past->without[i / 64] >> i % 64 & 1);
-	return false;
-}
-
 /* NULL: this owner cannot be asked now; all its entries are published. */
 static struct rpc_link *link_to_ask(const struct directory *dir, const struct owner *owner)
 {
@@ -153,31 +144,39 @@ bool digest_waits(const struct owner *owner)
 
 bool digests_wait(const struct directory *dir, uint64_t limit_ns)
 {
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		if (unanswered(dir->owner[i].digest, limit_ns))
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (unanswered(owner->digest, limit_ns))
 			return true;
 	return false;
 }
 
 void digests_leave(struct directory *dir)
 {
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		if (digest_waits(&dir->owner[i]))
-			owner_behind(&dir->owner[i], 0);
+	struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (digest_waits(owner))
+			owner_behind(owner, 0);
 }
 
 void digests_stale(struct directory *dir)
 {
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		digest_drop(&dir->owner[i]);
+	struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		digest_drop(owner);
 }
 
 void digests_end(struct directory *dir)
 {
-	for (unsigned i = 0; i < NODES_MAX; i++) {
-		dir->owner[i].removing = false;
-		if (!dir->owner[i].behind)
-			digest_drop(&dir->owner[i]);
+	struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		owner->removing = false;
+		if (!owner->behind)
+			digest_drop(owner);
 	}
 }
 
@@ -195,7 +194,7 @@ bool digest_equal(struct owner *owner, const struct page_key *key)
 bool directory_serve_digest(
 	struct control *control, struct rpc_link *link, const Pc__Digest *answer)
 {
-	struct owner *owner = &control->directory->owner[link->member->record.peer];
+	struct owner *owner = owner_at(control->directory, link->member->record.peer);
 	struct digest *digest = owner->digest;
 
 	/* The answer may be late: the map has changed, or the walk did not wait. */

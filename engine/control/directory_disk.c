@@ -105,11 +105,12 @@ bool directory_busy(const struct control *control)
 {
 	const struct directory *dir = control->directory;
 	uint32_t claims = dir->background;
+	const struct owner *owner;
 
 	/* What waits for a suspect owner has a limit of its own and must not hold the others up. */
-	for (unsigned i = 0; i < NODES_MAX && claims > BUSY_CLAIMS; i++) {
-		const struct owner *owner = &dir->owner[i];
-
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		if (claims <= BUSY_CLAIMS)
+			break;
 		if (owner->ref && suspect_steers(owner->why))
 			claims -= claims < owner->background ? claims : owner->background;
 	}

@@ -17,41 +17,6 @@
 
 #include "engine/control/directory_state.h"
 
-void past_set(struct past *past, const struct past *from)
-{
-	struct map_view *was = past->view;
-
-	*past = *from;
-	if (past->view)
-		map_view_share(past->view);
-	map_view_drop(was);
-}
-
-void past_drop(struct past *past)
-{
-	map_view_drop(past->view);
-	*past = (struct past){.view = NULL};
-}
-
-static void past_forget(struct past *past, uint32_t ref)
-{
-	for (uint32_t i = 0; past->view && i < past->view->owners; i++)
-		if (past->view->owner[i].ref == ref)
-			past->without[i / 64] |= 1ull << i % 64;
-}
-
-unsigned past_owners(
-	const struct past *past, const struct page_key *key, uint32_t ret_ref[REPLICAS_MAX])
-{
-	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = past->view ? map_owners(past->view, key, owner) : 0, count = 0;
-
-	for (unsigned i = 0; i < owners; i++)
-		if (!(past->without[owner[i] / 64] >> owner[i] % 64 & 1))
-			ret_ref[count++] = past->view->owner[owner[i]].ref;
-	return count;
-}
-
 static void pasts_forget(struct directory *dir, uint32_t ref)
 {
 	past_forget(&dir->settled, ref);
@@ -142,7 +107,7 @@ bool move_publishing(const struct directory *dir)
 void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 {
 	struct directory *dir = control->directory;
-	struct owner *owner = &dir->owner[peer];
+	struct owner *owner = owner_at(dir, peer);
 
 	compare_end(dir);
 	if (owner->ref == ref) {
@@ -157,13 +122,14 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 void directory_forgotten(struct control *control, uint32_t ref)
 {
 	struct directory *dir = control->directory;
+	struct owner *owner;
 
 	if (!dir)
 		return;
 	compare_end(dir);
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		if (dir->owner[i].ref == ref)
-			digest_forgotten(&dir->owner[i]);
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->ref == ref)
+			digest_forgotten(owner);
 	pasts_forget(dir, ref);
 	walk_start(dir);
 }
@@ -213,8 +179,13 @@ void directory_map_changed(struct control *control)
 	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
 		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
 
-		if (record && !record->self)
-			dir->owner[peer].ref = record->ref;
+		struct owner *owner;
+
+		if (!record || record->self)
+			continue;
+		owner = owner_make(dir, (uint16_t)peer);
+		if (owner != dir->none)
+			owner->ref = record->ref;
 	}
 	if (move_publishing(dir))
 		former_add(dir, &dir->target);

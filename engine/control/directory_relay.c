@@ -30,7 +30,7 @@ static struct rpc_link *relay_find(struct directory *dir, struct owner *owner)
 		const struct member_entry *entry = member_peer(dir->control, peer);
 
 		if (!entry || !entry->relays || !member_entry_link(entry) ||
-			suspect_steers(dir->owner[peer].why))
+			suspect_steers(owner_at(dir, (uint16_t)peer)->why))
 			continue;
 		owner->relay_turn = peer;
 		return member_entry_link(entry);
@@ -117,17 +117,17 @@ bool directory_serve_relayed(
 	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed)
 {
 	struct directory *dir = control->directory;
-	struct owner *owner = NULL;
+	struct owner *owner;
 	struct batch *batch;
 
 	if (relayed->n_failed > MESSAGE_PAGES_MAX)
 		return false;
 	if (pass_answered(dir, link, relayed))
 		return true;
-	for (unsigned i = 0; i < NODES_MAX && !owner; i++) {
-		batch = dir->owner[i].relay;
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		batch = owner->relay;
 		if (batch && batch->serial == relayed->serial && batch->via == link)
-			owner = &dir->owner[i];
+			break;
 	}
 	/* The relay was given up. */
 	if (!owner)

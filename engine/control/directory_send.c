@@ -23,7 +23,7 @@ void owner_dirty(struct directory *dir, struct owner *owner)
 
 void item_queue(struct directory *dir, struct item *item)
 {
-	struct owner *owner = &dir->owner[item->peer];
+	struct owner *owner = owner_at(dir, item->peer);
 
 	if (owner->ref != item->ref) {
 		TAILQ_INSERT_TAIL(&dir->orphans, item, next);
@@ -215,7 +215,7 @@ void batch_resolve(struct directory *dir, struct owner *owner, struct batch *bat
 bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack)
 {
 	struct directory *dir = control->directory;
-	struct owner *owner = &dir->owner[link->member->record.peer];
+	struct owner *owner = owner_at(dir, link->member->record.peer);
 	struct batch *batch;
 
 	if (ack->synced)
@@ -278,18 +278,18 @@ static unsigned batches_rewind(
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link)
 {
 	struct directory *dir = control->directory;
-	struct owner *owner;
+	struct owner *owner, *other;
 
 	if (!dir)
 		return;
-	owner = &dir->owner[peer];
+	owner = owner_at(dir, peer);
 	forgets_drop(dir, link);
 	promote_link_down(control, link);
 	tier_link_down(control, link);
 	digests_unask(dir, link);
 	passes_drop(dir, link);
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		relay_rewind(dir, &dir->owner[i], link);
+	STAILQ_FOREACH (other, &dir->owners, next)
+		relay_rewind(dir, other, link);
 	if (!owner->unlinked_ns && owner->ref && !member_link_now(control, owner->ref))
 		owner->unlinked_ns = net_now();
 	if (owner->digest && owner->digest->via == link && !owner->digest->answered)
@@ -304,12 +304,16 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 void directory_link_up(struct control *control, uint16_t peer, bool disk)
 {
 	struct directory *dir = control->directory;
+	struct owner *owner;
 
 	if (!dir)
 		return;
-	dir->owner[peer].takes_disk = disk;
-	dir->owner[peer].unlinked_ns = dir->owner[peer].relayed_ns = 0;
-	owner_dirty(dir, &dir->owner[peer]);
+	owner = owner_make(dir, peer);
+	if (owner == dir->none)
+		return;
+	owner->takes_disk = disk;
+	owner->unlinked_ns = owner->relayed_ns = 0;
+	owner_dirty(dir, owner);
 }
 
 void owner_rewind(struct owner *owner)
@@ -357,14 +361,15 @@ void directory_tick(struct control *control, uint64_t now_ns)
 {
 	struct directory *dir = control->directory;
 	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
+	struct owner *owner;
 
 	departed_tick(dir, now_ns);
 	compare_tick(dir, now_ns);
 	passes_tick(dir, now_ns);
-	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
-		struct owner *owner = &dir->owner[peer];
+	owners_trim(dir);
+	STAILQ_FOREACH (owner, &dir->owners, next) {
 		const struct batch *oldest = STAILQ_FIRST(&owner->batches);
-		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
+		const struct member_record *record = member_by_peer(control, owner->peer);
 
 		owner->relay_tries = 0;
 		/* patrol() looks at the others: it knows whether this engine was paused */

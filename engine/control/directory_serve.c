@@ -101,7 +101,7 @@ void entries_remove(struct directory *dir, size_t count, Pc__Entry *const *entri
 /* Remembers the newest batch of a holder that was executed here: relays before it are refused. */
 static void newest_set(struct directory *dir, const struct rpc_link *link, uint64_t serial)
 {
-	struct owner *holder = &dir->owner[link->member->record.peer];
+	struct owner *holder = owner_at(dir, link->member->record.peer);
 
 	if (serial > holder->newest)
 		holder->newest = serial;

@@ -10,6 +10,7 @@
  *
  *   directory.c        the functions of directory.h  directory_claim.c   claims, deadlines, results
  *   directory_send.c   queues, batches, acks         directory_move.c    map changes, sweeping
+ *   directory_past.c   maps of earlier times
  *   directory_behind.c limits, walks for owners that are behind
  *   directory_suspect.c owners that do not answer in time
  *   directory_relay.c  entries for owners that this engine has no connection with
@@ -34,9 +35,9 @@
 #include "engine/control/control.h"
 #include "engine/control/directory.h"
 #include "engine/control/directory_digest.h"
+#include "engine/control/directory_past.h"
 #include "engine/control/directory_relay.h"
 #include "engine/control/net.h"
-#include "engine/control/placement.h"
 
 struct rpc_link;
 struct index_entry;
@@ -150,6 +151,7 @@ struct departed {
 };
 
 struct owner {
+	STAILQ_ENTRY(owner) next;
 	STAILQ_ENTRY(owner) next_dirty;
 	bool dirty;
 	uint16_t peer;
@@ -218,20 +220,17 @@ struct forgets {
 	bool failed[]; /* of each entry: its tombstone is not durable */
 };
 
-/*
- * The map of an earlier time, or the present one, and which of its owners have none of our entries:
- * bit i % 64 of word i / 64 is owner i of the view.
- */
-struct past {
-	struct map_view *view; /* NULL: a map without owners */
-	uint64_t without[OWNERS_MAX / 64];
-};
-
 struct directory {
 	struct control *control;
 	LIST_HEAD(, forgets) forgets;
 	LIST_HEAD(, pass) passes;
-	struct owner owner[NODES_MAX]; /* the members, indexed by peer number */
+	/*
+	 * The members by peer number, made when they are needed: see owner_at(). `none` stands for
+	 * those that were not.
+	 */
+	struct owner *by_peer[NODES_MAX];
+	STAILQ_HEAD(owners, owner) owners;
+	struct owner *none;
 	STAILQ_HEAD(, owner) dirty;    /* owners to which something is to be sent */
 	STAILQ_HEAD(, claim) finished; /* claims whose `done` the next directory_flush() calls */
 	/* items of publishes whose owner died, kept until the next map change */
@@ -259,8 +258,6 @@ struct directory {
 	 * its copy
 	 */
 	bool untidy;
-	/* counter that selects the owner that is behind and gets the next step of its own walk */
-	unsigned turn;
 	enum move_phase phase;
 	uint64_t cursor;
 	bool again;           /* in the phase MOVE_WALK: the map has changed since it began */
@@ -416,12 +413,6 @@ void patrol(void *context);
 
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 
-/* Makes `past` refer to the map of `from`. */
-void past_set(struct past *past, const struct past *from);
-void past_drop(struct past *past);
-/* The refs of the owners that have our entry of the key by that map. Returns their number. */
-unsigned past_owners(
-	const struct past *past, const struct page_key *key, uint32_t ret_ref[REPLICAS_MAX]);
 void move_slice(void *context);
 /* Makes the next step of the walk or of the sweep run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
@@ -459,6 +450,17 @@ bool owner_takes(struct directory *directory, uint32_t ref, uint32_t place);
 
 /* ---- directory_behind.c ---------------------------------------------------------------------- */
 
+/* The owner with that peer number, with ref 0 if there is none. Never NULL. */
+static inline struct owner *owner_at(const struct directory *directory, uint16_t peer)
+{
+	struct owner *owner = directory->by_peer[peer];
+
+	return owner ? owner : directory->none;
+}
+/* The same, made if it is missing; without memory `none`, which stays as it is. */
+struct owner *owner_make(struct directory *directory, uint16_t peer);
+/* Frees owners whose members have left, and all items with them. */
+void owners_trim(struct directory *directory);
 /* Returns NULL if the member is this engine, or no live member. */
 struct owner *owner_of(struct directory *directory, uint32_t ref);
 /* True if this owner has reached its limit of items with this verb that no client waits for. */

@@ -154,7 +154,7 @@ void owner_served(struct directory *dir, struct owner *owner)
 void directory_probed(struct control *control, uint16_t peer, bool served)
 {
 	struct directory *dir = control->directory;
-	struct owner *owner = dir ? &dir->owner[peer] : NULL;
+	struct owner *owner = dir ? owner_at(dir, peer) : NULL;
 	uint64_t now_ns = net_now(), since_ns;
 
 	if (!owner || !owner->ref)
@@ -169,17 +169,21 @@ void directory_probed(struct control *control, uint16_t peer, bool served)
 void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread)
 {
 	struct directory *dir = control->directory;
+	struct owner *owner;
 
 	if (!dir)
 		return;
-	dir->owner[peer].unread_ref = unread ? ref : 0;
-	owner_look(dir, &dir->owner[peer], net_now());
+	owner = owner_make(dir, peer);
+	if (owner == dir->none)
+		return;
+	owner->unread_ref = unread ? ref : 0;
+	owner_look(dir, owner, net_now());
 }
 
 bool directory_overdue(const struct control *control, uint16_t peer)
 {
 	const struct directory *dir = control->directory;
-	const struct owner *owner = dir ? &dir->owner[peer] : NULL;
+	const struct owner *owner = dir ? owner_at(dir, peer) : NULL;
 
 	return owner && owner->ref && owner->why == SUSPECT_UNSERVED && !owner_idle(owner);
 }
@@ -187,6 +191,7 @@ bool directory_overdue(const struct control *control, uint16_t peer)
 void patrol(void *context)
 {
 	struct directory *dir = context;
+	struct owner *owner;
 	uint64_t now_ns = net_now();
 	bool more = false;
 
@@ -197,9 +202,7 @@ void patrol(void *context)
 	if (now_ns - dir->patrol_ns > 2 * look_ns(dir))
 		dir->awake_ns = now_ns;
 	dir->patrol_ns = 0;
-	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
-		struct owner *owner = &dir->owner[peer];
-
+	STAILQ_FOREACH (owner, &dir->owners, next) {
 		if (!owner->ref || owner_idle(owner))
 			continue;
 		more = true;
@@ -213,7 +216,7 @@ void patrol(void *context)
 void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret)
 {
 	const struct directory *dir = control->directory;
-	const struct owner *owner = &dir->owner[peer];
+	const struct owner *owner = owner_at(dir, peer);
 	uint64_t now_ns = net_now(), since_ns = unserved_since_ns(dir, owner);
 
 	*ret = (struct directory_owner){.why = judge(dir, owner, now_ns),

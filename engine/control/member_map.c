@@ -8,13 +8,12 @@
 #include "config/log.h"
 #include "engine/control/member.h"
 
-/* The live members, with or without this engine, as candidates. Returns their number. */
-static unsigned candidates(const struct member *member, bool with_self, struct placed *ret)
+/* The live members as candidates. Returns their number. */
+static unsigned candidates(const struct member *member, struct placed *ret)
 {
 	unsigned count = 0;
 
-	for (unsigned i = with_self ? 0 : 1; i < member->table.entries && count < member->alive;
-		i++) {
+	for (unsigned i = 0; i < member->table.entries && count < member->alive; i++) {
 		const struct member_entry *entry = member_at(&member->table, i);
 
 		if (entry->state == MEMBER_ALIVE)
@@ -26,7 +25,7 @@ static unsigned candidates(const struct member *member, bool with_self, struct p
 }
 
 /* Makes a view of the live members. NULL: no memory. */
-static struct map_view *view_make(const struct control *control, bool with_self)
+static struct map_view *view_make(const struct control *control)
 {
 	const struct member *member = control->member;
 	struct placed *owner = calloc(member->alive, sizeof(*owner));
@@ -34,7 +33,7 @@ static struct map_view *view_make(const struct control *control, bool with_self)
 	unsigned owners;
 
 	if (owner) {
-		owners = placement_choose(owner, candidates(member, with_self, owner));
+		owners = placement_choose(owner, candidates(member, owner));
 		view = map_view_make(member->current, owner, owners,
 			(unsigned)control->settings->cluster_replicas);
 	}
@@ -42,27 +41,20 @@ static struct map_view *view_make(const struct control *control, bool with_self)
 	return view;
 }
 
-/*
- * An engine that has just joined takes the membership without itself as what was before: the others
- * have the entries.
- */
 static void words_publish(struct control *control, uint64_t now_ns)
 {
 	struct member *member = control->member;
-	struct map_view *others = NULL;
 
 	if (member->alive <= 1)
 		member->opened_ns = now_ns;
-	else if (now_ns - member->opened_ns < MAP_OPENING_NS)
-		others = view_make(control, false);
-	slots_publish(control, member->slots, member->current, others, now_ns);
-	map_view_drop(others);
+	slots_publish(control, member->slots, member->current,
+		now_ns - member->opened_ns < MAP_OPENING_NS, now_ns);
 }
 
 void member_map_rebuild(struct control *control)
 {
 	struct member *member = control->member;
-	struct map_view *view = view_make(control, true);
+	struct map_view *view = view_make(control);
 
 	if (!view) {
 		log_error("no memory for a change of the cluster map: it stays as it was");

@@ -133,8 +133,8 @@ struct change {
 /* The owners of a slot while it is made, with their ranks. */
 struct winners {
 	unsigned count, most;
-	uint64_t rank[REPLICAS_MAX];
-	uint8_t owner[REPLICAS_MAX];
+	uint64_t rank[REPLICAS_MAX + 1];
+	uint8_t owner[REPLICAS_MAX + 1];
 };
 
 /* Equal ranks: the owner with the lower hash, which has the lower index, comes first. */
@@ -176,7 +176,7 @@ static void slot_store(struct map_view *view, uint32_t slot, const struct winner
 /* Ranks all owners. */
 static void slot_make(struct map_view *view, uint32_t slot)
 {
-	struct winners w = {.most = map_owning(view)};
+	struct winners w = {.most = map_ranked(view)};
 	uint64_t hash = slot_hash(slot);
 
 	for (uint32_t i = 0; i < view->owners; i++)
@@ -184,26 +184,47 @@ static void slot_make(struct map_view *view, uint32_t slot)
 	slot_store(view, slot, &w);
 }
 
-/* Ranks the owners that the slot has had against those that are new. */
+/* True if an owner that is new is one of the slot, whose owners up to now are all in `w`. */
+static bool fresh_win(const struct map_view *view, const struct change *change,
+	const struct winners *w, uint64_t hash)
+{
+	const struct placed *last = &view->owner[w->owner[w->count - 1]];
+	uint64_t worst;
+
+	if (w->count < w->most)
+		return change->freshs > 0;
+	worst = rank_of(last->hash, last->bucket_bits, hash);
+	for (unsigned i = 0; i < change->freshs; i++) {
+		const struct placed *p = &view->owner[change->fresh[i]];
+
+		if (rank_of(p->hash, p->bucket_bits, hash) <= worst)
+			return true;
+	}
+	return false;
+}
+
+/* Takes the owners that the slot has had, and ranks those that are new against them. */
 static void slot_take(struct map_view *view, const struct map_view *from,
 	const struct change *change, uint32_t slot)
 {
-	struct winners w = {.most = map_owning(view)};
-	unsigned had = map_owning(from);
+	struct winners had = {.most = map_ranked(view)}, w = had;
+	const uint8_t *ranked = map_view_slot(from, slot);
+	unsigned owners = map_ranked(from);
 	uint64_t hash = slot_hash(slot);
 
-	for (unsigned i = 0; i < had; i++) {
-		uint16_t to = change->to[map_view_slot(from, slot)[i]];
-
-		if (to == NO_OWNER) {
+	for (unsigned i = 0; i < owners; i++) {
+		if (change->to[ranked[i]] == NO_OWNER) {
 			slot_make(view, slot);
 			return;
 		}
-		if (change->freshs)
-			offer(view, &w, (uint8_t)to, hash);
-		else
-			w.owner[w.count++] = (uint8_t)to;
+		had.owner[had.count++] = (uint8_t)change->to[ranked[i]];
 	}
+	if (!fresh_win(view, change, &had, hash)) {
+		slot_store(view, slot, &had);
+		return;
+	}
+	for (unsigned i = 0; i < owners; i++)
+		offer(view, &w, had.owner[i], hash);
 	for (unsigned i = 0; i < change->freshs; i++)
 		offer(view, &w, change->fresh[i], hash);
 	slot_store(view, slot, &w);
@@ -248,7 +269,7 @@ static bool same_owners(
 /* True if an owner of `from` that is not among a slot's owners there cannot be one in `view`. */
 static bool takes(const struct map_view *view, const struct map_view *from)
 {
-	return map_owning(from) >= map_owning(view) || map_owning(from) == from->owners;
+	return map_ranked(from) >= map_ranked(view) || map_ranked(from) == from->owners;
 }
 
 struct map_view *map_view_make(
@@ -259,7 +280,8 @@ struct map_view *map_view_make(
 
 	if (from && same_owners(from, owner, owners, replicas))
 		return map_view_share(from);
-	view = malloc(sizeof(*view) + (size_t)MAP_SLOTS * (replicas < owners ? replicas : owners));
+	view = malloc(
+		sizeof(*view) + (size_t)MAP_SLOTS * (replicas < owners ? replicas + 1 : owners));
 	if (!view)
 		return NULL;
 	view->uses = 1;

@@ -18,12 +18,15 @@ static_assert(MAP_FORMER_NS / SECOND_NS < 250, "slots.since has 8 bits");
 struct publication {
 	struct slots *slots;
 	struct map_shared *shared;
-	const struct map_view *view, *others;
+	const struct map_view *view;
+	bool opening;  /* see slots_publish() */
+	bool replaces; /* this engine owns slots in the place of a member that is not in `view` */
+	uint16_t self; /* index of this engine in view->owner, or NO_NUMBER */
 	uint8_t second;
 	/* by owner number: its member has left, or it is taken from a former owner */
 	bool gone[OWNERS_MAX], taken[OWNERS_MAX];
-	/* owner numbers by index of an owner in `view` and in `others` */
-	uint16_t number[OWNERS_MAX], other[OWNERS_MAX];
+	/* owner numbers by index of an owner in `view` */
+	uint16_t number[OWNERS_MAX];
 };
 
 static uint16_t number_of(const struct slots *slots, uint32_t ref)
@@ -117,9 +120,9 @@ static void numbers_bind(const struct control *control, struct publication *p)
 		if (record && number != NO_NUMBER)
 			number_bind(p, number, record);
 		p->number[i] = number;
+		if (p->view->owner[i].ref == control->ref)
+			p->self = (uint16_t)i;
 	}
-	for (uint32_t i = 0; p->others && i < p->others->owners; i++)
-		p->other[i] = number_of(p->slots, p->others->owner[i].ref);
 }
 
 /* ---- words of slots -------------------------------------------------------------------------- */
@@ -176,39 +179,42 @@ static void formers_keep(struct publication *p, const struct map_slot *was, stru
 			former_add(m, was->owner[i]);
 }
 
+/* Without this engine, the member with the next rank would own the slots that this one owns. */
 static void formers_others(const struct publication *p, uint32_t slot, struct making *m)
 {
-	unsigned owners = map_owning(p->others);
+	const uint8_t *ranked = map_view_slot(p->view, slot);
+	unsigned owners = map_owning(p->view);
+	uint16_t number = map_ranked(p->view) > owners ? p->number[ranked[owners]] : NO_NUMBER;
 
-	m->lost = false;
-	for (unsigned i = 0; i < owners; i++) {
-		uint16_t number = p->other[map_view_slot(p->others, slot)[i]];
-
-		if (number == NO_NUMBER)
-			m->lost = true;
-		else
+	m->lost = p->replaces;
+	for (unsigned i = 0; i < owners; i++)
+		if (ranked[i] == p->self && number != NO_NUMBER)
 			former_add(m, (uint8_t)number);
-	}
 }
 
 static void slot_publish(struct publication *p, uint32_t slot)
 {
 	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
 	struct making m = {.lost = was.counts & MAP_SLOT_LOST};
+	const uint8_t *ranked = map_view_slot(p->view, slot);
 	unsigned owners = map_owning(p->view);
+	bool same;
 
 	for (unsigned i = 0; i < owners; i++) {
-		uint16_t number = p->number[map_view_slot(p->view, slot)[i]];
+		uint16_t number = p->number[ranked[i]];
 
 		if (number != NO_NUMBER)
 			m.slot.owner[m.owners++] = (uint8_t)number;
 	}
-	if (p->others)
+	same = map_slot_owners(&was) == m.owners &&
+	       !memcmp(was.owner, m.slot.owner, sizeof(was.owner));
+	if (same && was.counts == m.owners && !p->opening)
+		return; /* nothing has changed, and there are no former owners */
+	if (p->opening)
 		formers_others(p, slot, &m);
 	else
 		formers_keep(p, &was, &m);
-	if (p->others || map_slot_owners(&was) != m.owners ||
-		memcmp(was.owner, m.slot.owner, m.owners))
+	if (p->opening || !same)
 		p->slots->since[slot] = p->second;
 	word_store(p, slot, &m);
 }
@@ -264,13 +270,14 @@ static void members_publish(const struct control *control, struct map_shared *sh
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 void slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
-	const struct map_view *others, uint64_t now_ns)
+	bool opening, uint64_t now_ns)
 {
 	struct map_shared *shared = &control->status->map;
 	struct publication p = {.slots = slots,
 		.shared = shared,
 		.view = view,
-		.others = others,
+		.opening = opening,
+		.self = NO_NUMBER,
 		.second = (uint8_t)(now_ns / SECOND_NS)};
 	int lack;
 
@@ -286,6 +293,7 @@ void slots_publish(struct control *control, struct slots *slots, const struct ma
 		numbers_free(&p);
 	}
 	numbers_bind(control, &p);
+	p.replaces = p.self != NO_NUMBER && control->member->alive > view->owners;
 	slots->migrating = 0;
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
 		slot_publish(&p, slot);

@@ -24,11 +24,11 @@ struct slots {
 };
 
 /*
- * Stores the words of a changed map. `others`: a view without this engine, which has just started:
- * its owners are the former owners; NULL: the owners up to now are.
+ * Stores the words of a changed map. `opening`: this engine has just joined, so the former owners
+ * are those that the other members have without it; else they are the owners up to now.
  */
 void slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
-	const struct map_view *others, uint64_t now_ns);
+	bool opening, uint64_t now_ns);
 /* Ends the time of former owners. */
 void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns);
 

@@ -112,7 +112,6 @@ struct snapshot {
 	unsigned replicas;
 	/* members on the map first, in its order */
 	unsigned members, members_on_map;
-	struct snapshot_member member[SNAPSHOT_MEMBERS];
 	uint32_t map_epoch;
 	unsigned rails;
 	struct snapshot_rail rail[RAILS_MAX];
@@ -138,6 +137,8 @@ struct snapshot {
 	/* how late the loop's timers fired: abi/latency.h */
 	uint64_t lag[LATENCY_BUCKETS];
 	uint64_t lag_ns_sum, lag_worst_ns;
+	/* the last one: memory behind `members` of them is not touched */
+	struct snapshot_member member[SNAPSHOT_MEMBERS];
 };
 
 /* CLOCK_REALTIME in ms since 1970. Any thread. */

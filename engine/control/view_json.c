@@ -199,12 +199,15 @@ static void json_merged(FILE *f, const struct summary_merged *merged)
 
 /* ---- all together ---------------------------------------------------------------------------- */
 
-static void json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
+/* False: no memory. */
+static bool json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
 {
-	struct row row[SNAPSHOT_MEMBERS];
+	struct row *row = calloc(s->members + 1, sizeof(*row));
 	unsigned state[3] = {0}, shown = s->members < VIEW_ROWS_MAX ? s->members : VIEW_ROWS_MAX;
 	struct totals totals = {0};
 
+	if (!row)
+		return false;
 	for (unsigned i = 0; i < s->members; i++) {
 		row[i] = row_make(&s->member[i], now_ns);
 		state[row[i].state]++;
@@ -226,6 +229,8 @@ static void json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
 	fputc(',', f);
 	json_totals(f, &totals);
 	fprintf(f, "}\n");
+	free(row);
+	return true;
 }
 
 int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes)
@@ -235,8 +240,7 @@ int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t
 
 	if (!f)
 		return -ENOMEM;
-	json_all(f, s, now_ns);
-	failed = ferror(f) != 0;
+	failed = !json_all(f, s, now_ns) || ferror(f);
 	if (fclose(f) || failed) {
 		free(*ret_text);
 		return -ENOMEM;

@@ -49,7 +49,7 @@ static_assert(RAIL_LANDINGS < LANDING_RUN, "it is no number of a block");
  * the control plane can have unread at most 5 events of a connection, 1 RAIL_PEER_WANTED of a
  * member, 2 events of a channel, 1 of a region, RAIL_QUIET and RAIL_STOPPED.
  */
-#define RAIL_EVENTS_LATE 8192u
+#define RAIL_EVENTS_LATE 32768u
 static_assert(RAIL_EVENTS_LATE >
 		      5 * RAIL_CONNECTIONS_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
 	"no event is ever lost");
@@ -171,7 +171,7 @@ struct rail {
 	uint16_t turn[CHANNELS_MAX];
 	/* the channels that the rail has, by channel id */
 	struct channel_slot channel[CHANNELS_MAX];
-	/* what the rail knows of each peer, by map_member.peer */
+	/* what the rail knows of each peer, by map_member.peer: see peer_slot_of() */
 	struct peer_slot peer[NODES_MAX];
 	/* destination regions of clients, by region number */
 	struct region_slot region[REGIONS_MAX];
@@ -211,6 +211,18 @@ static_assert(offsetof(struct rail, now_ns) == 128, "what every step touches is 
 static_assert(
 	offsetof(struct rail, in_flight) % 64 == 0, "other threads' reads disturb one cache line");
 static_assert(offsetof(struct rail, head) % 4096 == 0, "heads never straddle a cache line");
+
+/* The slot of a peer, with its lists: the slots are zeroed memory until a peer is used. */
+static inline struct peer_slot *peer_slot_of(struct rail *rail, uint16_t peer)
+{
+	struct peer_slot *slot = &rail->peer[peer];
+
+	if (unlikely(!slot->parked.next)) {
+		link_init(&slot->parked);
+		link_init(&slot->parked_runs);
+	}
+	return slot;
+}
 
 static inline uint64_t rail_now(struct rail *rail)
 {

@@ -43,8 +43,6 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	rail->nearest_ns = UINT64_MAX;
 	link_init(&rail->waiting);
 	link_init(&rail->lanes);
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		link_init(&rail->peer[i].parked), link_init(&rail->peer[i].parked_runs);
 	for (unsigned i = 0; i < RAIL_REQUESTS; i++) {
 		rail->request[i].number = (uint16_t)i;
 		rail->request_stack[i] = (uint16_t)(RAIL_REQUESTS - 1 - i);

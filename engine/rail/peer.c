@@ -327,7 +327,7 @@ static void numbers_settle(struct rail *rail, const struct rail_peer *peer)
 
 void lane_add(struct rail *rail, struct rail_peer *peer)
 {
-	struct peer_slot *slot = &rail->peer[peer->peer];
+	struct peer_slot *slot = peer_slot_of(rail, peer->peer);
 	struct lane *lane;
 
 	if (!rail->lanes_free || rail->stopping || rail->lost) {
@@ -366,7 +366,7 @@ void lane_add(struct rail *rail, struct rail_peer *peer)
 
 void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 {
-	struct peer_slot *slot = &rail->peer[peer];
+	struct peer_slot *slot = peer_slot_of(rail, peer);
 
 	for (struct link *at = slot->parked.next, *next; at != &slot->parked; at = next) {
 		struct request *request = container_of(at, struct request, pending);
@@ -403,7 +403,7 @@ bool lane_has_place(const struct lane *lane, const struct op *op)
 
 void peer_route(struct rail *rail, struct request *request)
 {
-	struct peer_slot *slot = &rail->peer[request->op.peer];
+	struct peer_slot *slot = peer_slot_of(rail, request->op.peer);
 	struct lane *lane = slot->lane;
 
 	if (likely(lane && lane->peer->ref == request->op.peer_ref)) {

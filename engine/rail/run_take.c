@@ -233,7 +233,7 @@ static void run_enter_lane(struct rail *rail, struct lane *lane, struct rail_run
 void run_route(struct rail *rail, struct rail_run *run)
 {
 	const struct run *h = &run->header;
-	struct peer_slot *slot = &rail->peer[h->peer];
+	struct peer_slot *slot = peer_slot_of(rail, h->peer);
 	struct lane *lane = slot->lane;
 	bool room = rail->parked + h->pages <= RAIL_PARKED_MAX;
 

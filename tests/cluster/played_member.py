@@ -8,10 +8,15 @@ import threading
 import time
 
 # Hello.agreed_hash of cluster.id = default and cluster.replicas = 2, see test_member_version.c
-AGREED = 0x6382682959bc377e
+AGREED = 0x68a74e3623f2eee1
 
 
-def member(name, incarnation):
+def bucket_bits(engines):
+    """The weight of an engine: a member with the same one owns as many slots."""
+    return (engines.status(0)["shard"]["capacity"] // 4).bit_length() - 1
+
+
+def member(name, incarnation, bits):
     """The field Hello.self of a member at port 9 of this host, where nothing listens."""
     number = bytearray()
     while incarnation > 0x7f:
@@ -20,7 +25,7 @@ def member(name, incarnation):
     number.append(incarnation)
     address = b"127.0.0.1"
     me = (bytes([0x0a, len(name)]) + name + b"\x10" + number + bytes([0x1a, len(address)]) +
-          address + bytes([0x20, 9, 0x28, 1, 0x30, 10]))
+          address + bytes([0x20, 9, 0x28, 1, 0x30, bits]))
     return bytes([0x12, len(me)]) + me
 
 
@@ -33,7 +38,7 @@ class GrayMember:
 
     def __init__(self, engines):
         self.stopped = threading.Event()
-        self.me = member(b"gray", 0x075bcd15)
+        self.me = member(b"gray", 0x075bcd15, bucket_bits(engines))
         self.links = [self.connected(port) for port in engines.port]
         self.thread = threading.Thread(target=self.beat)
         self.thread.start()
@@ -72,12 +77,13 @@ class FlappingMember:
 
     def __init__(self, engines, period):
         self.ports, self.period, self.turns = list(engines.port), period, 0
+        self.bits = bucket_bits(engines)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.flap)
         self.thread.start()
 
     def join(self, incarnation):
-        hello = (b"\x08\x06" + member(b"flapper", incarnation) + b"\x31" +
+        hello = (b"\x08\x06" + member(b"flapper", incarnation, self.bits) + b"\x31" +
                  struct.pack("<Q", AGREED) + b"\x50\x07")
         links = []
         for port in self.ports:

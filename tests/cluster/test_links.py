@@ -93,20 +93,36 @@ class OneLinkIsCut(Pages):
 
 
 class OneShardIsSmall(Pages):
-    def test_keys_that_a_full_shard_drops_are_found_at_the_other_owner(self):
-        engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="64MiB", settings=SETTINGS)
+    def start_one_small(self, replicas):
+        """Host 0 has a shard of 256 entries, the minimum: as if the pools of the others were many
+        times larger."""
+        engines = harness.cluster.Cluster(
+            harness.BUILD, 3, pool_bytes="64MiB",
+            settings=[*SETTINGS, f"cluster.replicas={replicas}"])
         whole = engines.command
-        # 256 entries, the minimum: as if the other engines' pools were many times larger.
         engines.command = lambda i: whole(i) + (
             ["--set", "engine.directory_entries=32"] if i == 0 else [])
         self.addCleanup(engines.stop)
         engines.start()
         self.store(engines.sockets[1], "many", 3 * KEYS)
-        self.assertGreater(engines.status(0)["counters"]["entries_dropped"], KEYS // 2)
         for reader in range(3):
             self.assertEqual(self.found(engines.sockets[reader], "many", 3 * KEYS), 3 * KEYS,
                              reader)
             self.assert_bytes(engines.sockets[reader], "many")
+        return engines
+
+    def test_keys_that_a_full_shard_drops_are_found_at_the_other_owners(self):
+        engines = self.start_one_small(3)  # each host owns every key
+        self.assertGreater(engines.status(0)["counters"]["entries_dropped"], KEYS // 2)
+        self.stop_cleanly(engines)
+
+    def test_a_small_shard_owns_a_small_share_of_the_keys(self):
+        engines = self.start_one_small(2)
+        counters = [engines.status(i)["counters"] for i in range(3)]
+        self.assertEqual([c["entries_dropped"] for c in counters], [0] * 3)
+        self.assertEqual([c["sets_partial"] for c in counters], [0] * 3)
+        # its weight is a 64th of the others' or less
+        self.assertLess(counters[0]["entries_inserted"], KEYS // 4)
         self.stop_cleanly(engines)
 
 

@@ -133,32 +133,60 @@ class Killed(Outage):
 
 
 class Unequal(Outage):
-    def test_what_does_not_fit_into_a_small_shard_is_found_at_the_other_owner(self):
-        engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="128MiB", settings=STOPPED)
+    """Host 0 has an eighth of the others' pool, and of their directory."""
+
+    def start_unequal(self, replicas):
+        engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="128MiB",
+                                          settings=[*STOPPED, f"cluster.replicas={replicas}"])
         whole = engines.command
         engines.command = lambda i: whole(i) + (
             ["--set", "engine.pool_bytes=16MiB"] if i == 0 else [])
         self.addCleanup(engines.stop)
         engines.start()
-        capacity = [engines.status(i)["shard"]["capacity"] for i in range(3)]
-        self.assertLess(4 * capacity[0], capacity[1])
-        rounds, small = [], ("--bytes", "64")
-        # about two thirds of the keys have the small engine as an owner
-        while engines.status(0)["counters"]["entries_dropped"] < 500:
-            n = len(rounds)
-            self.assertLess(n, 12, "the small shard has room for nearly all")
-            rounds.append((5000 * n, 5000 * n + 5000))
-            got = self.store(engines, 1 + n % 2, f"many{n}", rounds[n], *small)
-            self.assertEqual(got["hit"], 5000, got)
+        return engines, [engines.status(i)["shard"]["capacity"] for i in range(3)]
+
+    def store_round(self, engines, n):
+        got = self.store(engines, 1 + n % 2, f"many{n}", (5000 * n, 5000 * n + 5000),
+                         "--bytes", "64")
+        self.assertEqual(got["hit"], 5000, got)
+
+    def counters(self, engines, capacity, rounds):
+        """Counters of all engines, after each of them has found all keys."""
         for reader in range(3):
-            for n, pages in enumerate(rounds):
-                self.assertEqual(self.assert_all_found(engines, reader, f"many{n}", pages, *small),
-                                 5000)
+            for n in range(rounds):
+                self.assertEqual(self.assert_all_found(engines, reader, f"many{n}", (
+                    5000 * n, 5000 * n + 5000), "--bytes", "64"), 5000)
         counters = [engines.status(i)["counters"] for i in range(3)]
         self.assertEqual([c["pages_evicted"] for c in counters], [0] * 3)
-        self.assertGreater(counters[1]["sets_partial"] + counters[2]["sets_partial"], 0)
         print(f"\ncapacity {capacity}, dropped {[c['entries_dropped'] for c in counters]}, "
               f"partial {[c['sets_partial'] for c in counters]}")
+        return counters
+
+    def test_what_does_not_fit_into_a_small_shard_is_found_at_the_other_owners(self):
+        engines, capacity = self.start_unequal(3)  # each engine owns every key
+        self.assertLess(4 * capacity[0], capacity[1])
+        rounds = 0
+        while engines.status(0)["counters"]["entries_dropped"] < 500:
+            self.assertLess(rounds, 12, "the small shard has room for nearly all")
+            self.store_round(engines, rounds)
+            rounds += 1
+        counters = self.counters(engines, capacity, rounds)
+        self.assertGreater(counters[1]["sets_partial"] + counters[2]["sets_partial"], 0)
+        self.stop_cleanly(engines)
+
+    def test_a_small_engine_owns_a_share_in_proportion_to_its_capacity(self):
+        engines, capacity = self.start_unequal(2)
+        rounds, entries = 5, engines.status(0)["shard"]["entries"]
+        for n in range(rounds):
+            self.store_round(engines, n)
+        counters = self.counters(engines, capacity, rounds)
+        self.assertEqual([c["entries_dropped"] for c in counters], [0] * 3)
+        self.assertEqual([c["sets_partial"] for c in counters], [0] * 3)
+        # It is one of two owners with the probability 1/17 + 16/17 * 1/9. An equal share of the
+        # keys, two thirds, is twice what it has room for.
+        share = (engines.status(0)["shard"]["entries"] - entries) / (5000 * rounds)
+        print(f"the small engine owns {100 * share:.1f}% of the keys")
+        self.assertTrue(0.14 < share < 0.19, share)
         self.stop_cleanly(engines)
 
 

@@ -173,7 +173,7 @@ static bool is_suspect(const struct look *look, uint32_t ref)
 	const struct member_record *m = by_ref(look->reader, ref);
 	const struct directory *dir = world.node[look->reader].control.directory;
 
-	return m && suspect_steers(dir->owner[m->peer].why);
+	return m && suspect_steers(owner_at(dir, m->peer)->why);
 }
 
 static enum owner_rank rank_of(const struct look *look, uint32_t ref)

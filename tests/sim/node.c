@@ -291,7 +291,7 @@ uint64_t node_map_bytes(void)
 
 	for (unsigned i = 0; i < VIEWS_MAX; i++)
 		if (views[i])
-			bytes += sizeof(*views[i]) + (uint64_t)MAP_SLOTS * map_owning(views[i]);
+			bytes += sizeof(*views[i]) + (uint64_t)MAP_SLOTS * map_ranked(views[i]);
 	return bytes / world.nodes + MAP_SLOTS * (sizeof(uint64_t) + sizeof(uint8_t));
 }
 

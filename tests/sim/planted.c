@@ -24,10 +24,11 @@ bool __wrap_owner_lags(const struct directory *dir, const struct owner *owner)
 /* As if the limit of one owner were the limit of all owners together. */
 static bool all_full(const struct directory *dir)
 {
+	const struct owner *owner;
 	uint64_t background = 0;
 
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		background += dir->owner[i].background;
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		background += owner->background;
 	return background >= OWNER_WALK_MAX;
 }
 

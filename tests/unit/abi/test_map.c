@@ -10,6 +10,20 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "engine/abi/ring.h"
+
+/* Called before each 8-byte load of map_owners_load() while it is set. */
+static void (*before_load)(unsigned number);
+static unsigned loads;
+
+static uint64_t load_word(const uint64_t *word)
+{
+	if (before_load)
+		before_load(++loads);
+	return shm_load_acquire64(word);
+}
+
+#define shm_load_acquire64 load_word
 #include "engine/abi/map.h"
 
 static struct map_shared *shared;
@@ -128,6 +142,51 @@ static void the_slots_of_hashed_keys_are_all_used_and_independent_of_the_tag(voi
 	assert_in_range(same, 0, 20);
 }
 
+/* A change of the map, up to the new word: it takes the number 0 from one member for another. */
+static void rebind_to(uint32_t ref)
+{
+	shm_store_release64(&shared->slot[5], slot_of("b", "", true));
+	shm_store_release64(&shared->owner[0], member_of(ref));
+}
+
+static void within_a_change(unsigned number)
+{
+	if (number == 2) /* the slot's word is loaded, the epoch is that of the change already */
+		rebind_to(3);
+}
+
+static void two_changes(unsigned number)
+{
+	if (number == 2) {
+		shm_store_release(&shared->epoch, shared->epoch + 1);
+		rebind_to(3);
+		shm_store_release64(&shared->slot[5], slot_of("ab", "", false));
+	} else if (number == 3) {
+		shm_store_release(&shared->epoch, shared->epoch + 1);
+		rebind_to(1);
+		shm_store_release64(&shared->slot[5], slot_of("a", "", false));
+	}
+}
+
+static void a_number_that_changes_its_member_during_the_load_is_noticed(void **state)
+{
+	static void (*const changes[])(unsigned) = {within_a_change, two_changes};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct map_owners owners;
+
+		shared->owner[0] = member_of(1);
+		shared->owner[1] = member_of(2);
+		shared->slot[5] = slot_of("a", "", false);
+		loads = 0;
+		before_load = changes[i];
+		assert_false(map_owners_load(shared, 5, &owners));
+		before_load = NULL;
+		assert_int_equal(owners.member[0].ref, 3); /* not what the first word means */
+	}
+}
+
 /*
  * The owner number 0 belongs to member 1 while the slot's word names one owner, and to member 3
  * while it names two: as control/slots.c, each change first takes the number out of the word.
@@ -183,6 +242,7 @@ int main(void)
 		T(garbage_names_no_more_owners_than_there_is_room_for),
 		T(members_out_of_range_are_none),
 		T(the_slots_of_hashed_keys_are_all_used_and_independent_of_the_tag),
+		T(a_number_that_changes_its_member_during_the_load_is_noticed),
 		T(a_reader_finds_the_members_that_the_word_means),
 	};
 

@@ -157,8 +157,8 @@ static inline void mute_beat(void)
 
 static inline struct owner *mute_owner(void)
 {
-	return &node[0].control.directory
-			->owner[member_by_ref(&node[0].control, (uint32_t)mute.incarnation)->peer];
+	return owner_at(node[0].control.directory,
+		member_by_ref(&node[0].control, (uint32_t)mute.incarnation)->peer);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */

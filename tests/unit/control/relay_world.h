@@ -55,9 +55,9 @@ static inline struct member_entry *entry_of(unsigned i, unsigned j)
 	return member_peer(&node[i].control, record->peer);
 }
 
-static inline struct owner *owner_at(unsigned i, unsigned j)
+static inline struct owner *owner_seen(unsigned i, unsigned j)
 {
-	return &node[i].control.directory->owner[entry_of(i, j)->record.peer];
+	return owner_at(node[i].control.directory, entry_of(i, j)->record.peer);
 }
 
 /* Ends the connections of two nodes and their attempts at new ones. */

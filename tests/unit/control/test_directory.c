@@ -97,7 +97,7 @@ static void all_keys_are_answered_when_there_are_more_than_the_batches_in_flight
 			node_done, &node[0], k);
 	}
 	directory_flush(&node[0].control);
-	assert_int_equal(node[0].control.directory->owner[1].in_flight, BATCHES_MAX);
+	assert_int_equal(owner_at(node[0].control.directory, 1)->in_flight, BATCHES_MAX);
 	assert_true(nodes_until(node[0].dones == keys, 10000));
 	/*
 	 * The shards hold fewer entries than that: the owners refuse the rest, and a refusal is an

@@ -181,25 +181,29 @@ static void a_change_of_the_map_ends_the_comparison_and_loses_nothing(void **sta
 /* A full owner would refuse the same entries every minute. */
 static void an_owner_that_had_no_room_is_left_out_for_a_time(void **state)
 {
+	struct owner *owner;
+
 	(void)state;
 	open_with_pages();
 	lose(0);
 	lose(1);
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		holder()->owner[i].full_ns = clock_now_ns();
+	STAILQ_FOREACH (owner, &holder()->owners, next)
+		owner->full_ns = clock_now_ns();
 	directory_compare(&node[HOLDER].control);
 	nodes_run(1000);
 	assert_false(all_found());
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		holder()->owner[i].full_ns = 0;
+	STAILQ_FOREACH (owner, &holder()->owners, next)
+		owner->full_ns = 0;
 	compare_once();
 	assert_true(all_found());
 }
 
 static bool counts_as_full(uint32_t ref)
 {
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		if (holder()->owner[i].ref == ref && holder()->owner[i].full_ns)
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &holder()->owners, next)
+		if (owner->ref == ref && owner->full_ns)
 			return true;
 	return false;
 }

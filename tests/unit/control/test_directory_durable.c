@@ -58,12 +58,12 @@ static void put_everywhere(unsigned nodes, uint64_t number)
 	}
 }
 
-static struct owner *owner_at(unsigned i, unsigned of)
+static struct owner *owner_seen(unsigned i, unsigned of)
 {
 	const struct member_record *record = member_by_ref(&node[i].control, node[of].control.ref);
 
 	assert_non_null(record);
-	return &node[i].control.directory->owner[record->peer];
+	return owner_at(node[i].control.directory, record->peer);
 }
 
 static void a_removal_is_answered_when_the_tombstones_of_all_members_are_durable(void **state)
@@ -148,8 +148,8 @@ static void at_the_deadline_the_answer_is_timeout_though_a_disk_hangs(void **sta
 	assert_true(nodes_until(node[0].dones == 1, 1000));
 	assert_int_equal(node[0].status, OP_TIMEOUT);
 	synced(1, true);
-	assert_true(nodes_until(owner_at(0, 1)->unsynced_count == 0, 1000));
-	assert_int_equal(owner_at(0, 1)->background, 0);
+	assert_true(nodes_until(owner_seen(0, 1)->unsynced_count == 0, 1000));
+	assert_int_equal(owner_seen(0, 1)->background, 0);
 	assert_int_equal(node[0].control.directory->background, 0);
 	assert_int_equal(node[0].dones, 1);
 }
@@ -165,7 +165,7 @@ static void a_disk_that_hangs_delays_no_publish_and_makes_no_member_suspect(void
 	}
 	nodes_run(3 * DEAD_MS);
 	assert_int_equal(node[0].dones, 0);
-	assert_int_equal(owner_at(0, 1)->in_flight, 0);
+	assert_int_equal(owner_seen(0, 1)->in_flight, 0);
 	assert_int_equal(node[0].control.counter[COUNTER_owners_suspected], 0);
 	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
 	node_put(0, 1000, 1, 5000);
@@ -185,7 +185,7 @@ static void a_link_that_breaks_while_a_removal_waits_repeats_it(void **state)
 	node_put(1, 7, 1, 5000);
 	assert_true(nodes_until(node[1].dones == 1, 1000));
 	forget(0, 7, 60000);
-	assert_true(nodes_until(owner_at(0, 1)->unsynced_count == 1, 1000));
+	assert_true(nodes_until(owner_seen(0, 1)->unsynced_count == 1, 1000));
 	before = node[1].wait[--node[1].waits];
 	rpc_link_close(member_link(&node[0].control, node[1].control.ref));
 	assert_true(nodes_until(node[1].waits == 1, 3000));
@@ -206,7 +206,7 @@ static void a_member_that_dies_while_its_tombstone_is_written_ends_the_wait(void
 
 	(void)state;
 	open_nodes(2);
-	owner = owner_at(0, 1);
+	owner = owner_seen(0, 1);
 	forget(0, 7, 60000);
 	assert_true(nodes_until(owner->unsynced_count == 1, 1000));
 	node[1].stalled = true;
@@ -222,7 +222,7 @@ static void closing_leaves_no_removal_without_an_answer(void **state)
 	(void)state;
 	open_nodes(2);
 	forget(0, 7, 60000);
-	assert_true(nodes_until(owner_at(0, 1)->unsynced_count == 1, 1000));
+	assert_true(nodes_until(owner_seen(0, 1)->unsynced_count == 1, 1000));
 	node_close(0);
 	assert_int_equal(node[0].dones, 1);
 	assert_int_equal(node[0].status, OP_CANCELLED);

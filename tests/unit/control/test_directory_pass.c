@@ -75,7 +75,7 @@ static void a_relay_older_than_a_batch_of_its_holder_is_refused(void **state)
 	(void)state;
 	put(0, KEYS);
 	assert_true(nodes_until(found(0, KEYS) == KEYS, 2000));
-	newest = owner_at(2, 0)->newest;
+	newest = owner_seen(2, 0)->newest;
 	assert_true(newest > 0);
 	raw_join(2);
 	relay(1, node[0].control.ref, node[2].control.ref, newest, 1);
@@ -86,10 +86,10 @@ static void a_relay_older_than_a_batch_of_its_holder_is_refused(void **state)
 	assert_int_equal(anywhere(7000), 1);
 	relay(3, node[0].control.ref, node[2].control.ref, newest + 1, 1);
 	assert_false(relayed_done(3));
-	newest = owner_at(2, 0)->newest = 1;
+	newest = owner_seen(2, 0)->newest = 1;
 	for (unsigned k = 0; k < KEYS; k++)
 		drop(k);
-	assert_true(nodes_until(owner_at(2, 0)->newest > newest, 1000));
+	assert_true(nodes_until(owner_seen(2, 0)->newest > newest, 1000));
 }
 
 /* What may still come over a link that the holder has given up is older than the relay. */

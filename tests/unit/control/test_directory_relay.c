@@ -31,17 +31,17 @@ static void entries_reach_an_owner_through_another_member(void **state)
 	/* Once relays work, a set waits for them: it is a hit. */
 	nodes_run(DEAD_MS);
 	assert_int_equal(node[0].dones, KEYS);
-	assert_true(suspect_steers(owner_at(0, 2)->why));
+	assert_true(suspect_steers(owner_seen(0, 2)->why));
 	hits = node[0].hits;
 	put(KEYS, KEYS);
 	assert_true(nodes_until(node[0].dones == 2 * KEYS, 1000));
 	assert_int_equal(node[0].hits, hits + KEYS);
 	assert_int_equal(found(KEYS, KEYS), KEYS);
 	assert_true(sees(0, 2) && sees(2, 0));
-	assert_true(nodes_until(owner_idle(owner_at(0, 2)), 1000));
+	assert_true(nodes_until(owner_idle(owner_seen(0, 2)), 1000));
 	heal(0, 2);
 	assert_true(nodes_until(member_link(&node[0].control, node[2].control.ref), 1000));
-	assert_false(owner_relays(owner_at(0, 2)));
+	assert_false(owner_relays(owner_seen(0, 2)));
 }
 
 /* The first member that is tried does not reach the owner. */
@@ -55,12 +55,12 @@ static void another_member_is_tried_when_one_refuses(void **state)
 	assert_true(nodes_until(all_agree(), 3000));
 	peer = entry_of(0, 1)->record.peer;
 	entry_of(1, 2)->relays = false;
-	owner_at(0, 2)->relay_turn = peer;
+	owner_seen(0, 2)->relay_turn = peer;
 	cut(0, 2);
 	put(0, KEYS);
 	assert_true(nodes_until(found(0, KEYS) == KEYS, 2000));
 	assert_true(node[1].control.counter[COUNTER_relays_refused] > 0);
-	assert_int_not_equal(owner_at(0, 2)->relay_turn, peer);
+	assert_int_not_equal(owner_seen(0, 2)->relay_turn, peer);
 }
 
 /*
@@ -72,19 +72,20 @@ static void a_removal_does_not_overtake_the_relay_of_its_page(void **state)
 	(void)state;
 	cut(0, 2);
 	put(0, KEYS);
-	assert_true(nodes_until(owner_at(0, 2)->unlinked_ns &&
-					clock_now_ns() - owner_at(0, 2)->unlinked_ns > 29000000,
+	assert_true(nodes_until(owner_seen(0, 2)->unlinked_ns &&
+					clock_now_ns() - owner_seen(0, 2)->unlinked_ns > 29000000,
 		100));
 	node[1].stalled = true;
-	assert_true(nodes_until(owner_at(0, 2)->relay, 1000));
+	assert_true(nodes_until(owner_seen(0, 2)->relay, 1000));
 	heal(0, 2);
 	assert_true(nodes_until(member_link(&node[0].control, node[2].control.ref), 1000));
-	assert_non_null(owner_at(0, 2)->relay);
+	assert_non_null(owner_seen(0, 2)->relay);
 	for (unsigned k = 0; k < KEYS; k++)
 		drop(k);
 	nodes_run(5);
 	node[1].stalled = false;
-	assert_true(nodes_until(owner_idle(owner_at(0, 2)) && owner_idle(owner_at(0, 1)), 2000));
+	assert_true(
+		nodes_until(owner_idle(owner_seen(0, 2)) && owner_idle(owner_seen(0, 1)), 2000));
 	assert_true(all_removed());
 }
 
@@ -96,7 +97,7 @@ static void removals_reach_an_owner_through_another_member(void **state)
 	cut(0, 2);
 	for (unsigned k = 0; k < KEYS; k++)
 		drop(k);
-	assert_true(nodes_until(owner_idle(owner_at(0, 2)), 2000));
+	assert_true(nodes_until(owner_idle(owner_seen(0, 2)), 2000));
 	assert_true(all_removed());
 }
 
@@ -139,21 +140,21 @@ static void a_relay_that_is_lost_is_sent_again(void **state)
 	cut(0, 2);
 	node[2].stalled = true;
 	put(0, KEYS);
-	assert_true(nodes_until(owner_at(0, 2)->relay, 1000));
+	assert_true(nodes_until(owner_seen(0, 2)->relay, 1000));
 	nodes_run(DEAD_MS / 4);
 	node[2].stalled = false;
 	assert_true(nodes_until(found(0, KEYS) == KEYS, 2000));
 	node[1].stalled = true;
 	put(KEYS, KEYS);
-	assert_true(nodes_until(owner_at(0, 2)->relay, 1000));
-	assert_true(nodes_until(!owner_at(0, 2)->relay, DEAD_MS / 3));
+	assert_true(nodes_until(owner_seen(0, 2)->relay, 1000));
+	assert_true(nodes_until(!owner_seen(0, 2)->relay, DEAD_MS / 3));
 	node[1].stalled = false;
 	assert_true(nodes_until(found(KEYS, KEYS) == KEYS, 2000));
 	node[2].stalled = true;
 	put(2 * KEYS, KEYS);
-	assert_true(nodes_until(owner_at(0, 2)->relay, 1000));
+	assert_true(nodes_until(owner_seen(0, 2)->relay, 1000));
 	rpc_link_close(member_link(&node[0].control, node[1].control.ref));
-	assert_null(owner_at(0, 2)->relay);
+	assert_null(owner_seen(0, 2)->relay);
 	node[2].stalled = false;
 	assert_true(nodes_until(found(2 * KEYS, KEYS) == KEYS, 2000));
 }
@@ -167,17 +168,17 @@ static void an_answer_of_another_member_is_none(void **state)
 	(void)state;
 	raw_join(0);
 	cut(0, 2);
-	owner_at(0, 2)->relay_turn = entry_of(0, 1)->record.peer;
+	owner_seen(0, 2)->relay_turn = entry_of(0, 1)->record.peer;
 	node[2].stalled = true;
 	put(0, KEYS);
-	assert_true(nodes_until(owner_at(0, 2)->relay, 1000));
-	body.serial = owner_at(0, 2)->relay->serial;
+	assert_true(nodes_until(owner_seen(0, 2)->relay, 1000));
+	body.serial = owner_seen(0, 2)->relay->serial;
 	body.done = true;
 	message.body_case = PC__MESSAGE__BODY_RELAYED;
 	message.relayed = &body;
 	raw_message(raw, &message);
 	nodes_run(10);
-	assert_non_null(owner_at(0, 2)->relay);
+	assert_non_null(owner_seen(0, 2)->relay);
 }
 
 /*
@@ -211,9 +212,10 @@ static void no_entry_is_lost_or_left_whatever_is_cut(void **state)
 	node[1].stalled = node[2].stalled = false;
 	if (is_cut)
 		heal(0, 2);
-	assert_true(nodes_until(all_agree() && node[0].control.directory->phase == MOVE_NONE &&
-					owner_idle(owner_at(0, 2)) && owner_idle(owner_at(0, 1)),
-		9000));
+	assert_true(
+		nodes_until(all_agree() && node[0].control.directory->phase == MOVE_NONE &&
+				    owner_idle(owner_seen(0, 2)) && owner_idle(owner_seen(0, 1)),
+			9000));
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 

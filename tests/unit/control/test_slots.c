@@ -25,9 +25,27 @@ static struct slots slots;
 static struct map_view *view;
 static uint64_t now_ns;
 
+/* The member that joins now, if free numbers are to be checked when its number is chosen. */
+static uint32_t watched_ref;
+
+/* No word names a number that has no member. */
+static void expect_unnamed(void)
+{
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		struct map_slot slot = map_slot_unpack(control.status->map.slot[s]);
+
+		for (unsigned k = 0; k < map_slot_owners(&slot); k++)
+			assert_int_not_equal(slots.bound[slot.owner[k]], 0);
+		for (unsigned k = 0; k < map_slot_formers(&slot); k++)
+			assert_int_not_equal(slots.bound[slot.former[k]], 0);
+	}
+}
+
 const struct member_record *member_by_ref(const struct control *c, uint32_t ref)
 {
 	(void)c;
+	if (ref && ref == watched_ref)
+		expect_unnamed();
 	return ref && ref <= MANY && alive[ref - 1] ? &record[ref - 1] : NULL;
 }
 
@@ -87,7 +105,7 @@ static void change(unsigned i, bool lives, unsigned replicas)
 	fresh = view_of(view, replicas, MANY);
 	map_view_drop(view);
 	view = fresh;
-	slots_publish(&control, &slots, view, NULL, now_ns);
+	slots_publish(&control, &slots, view, false, now_ns);
 }
 
 static struct map_owners load(uint32_t slot)
@@ -238,7 +256,9 @@ static void an_engine_that_joins_takes_the_owners_without_it(void **state)
 	map_view_drop(view);
 	view = view_of(NULL, 2, MANY);
 	others = view_of(NULL, 2, 0);
-	slots_publish(&control, &slots, view, others, now_ns);
+	control.ref = 1;
+	slots_publish(&control, &slots, view, true, now_ns);
+	control.ref = 0;
 	expect_sound();
 	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
 		struct map_owners owners = load(s);
@@ -261,11 +281,13 @@ static void the_numbers_of_256_owners_are_taken_from_those_that_own_nothing(void
 		table.alive++;
 	}
 	view = view_of(NULL, 2, MANY);
-	slots_publish(&control, &slots, view, NULL, now_ns);
+	slots_publish(&control, &slots, view, false, now_ns);
 	expect_sound();
 	/* each of these may replace an owner, which has a number and lives */
 	for (unsigned i = OWNERS_MAX; i < OWNERS_MAX + 20; i++) {
+		watched_ref = i + 1;
 		change(i, true, 2);
+		watched_ref = 0;
 		expect_sound();
 	}
 	/* and here the number of a member that has left is free */

@@ -106,7 +106,7 @@ void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint3
 		 * already.
 		 */
 		return;
-	if (!to || to->map.self || to->map.peer != peer || there || control->stopping ||
+	if (!to || to->self || to->peer != peer || there || control->stopping ||
 		rail_out(control, rail) || backoff_of(control, rail, peer, ref)->out ||
 		clock_now_ns() < backoff_of(control, rail, peer, ref)->until_ns) {
 		tell_peer(control, rail, RAIL_PEER_REFUSE, peer, ref);
@@ -121,8 +121,8 @@ void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint3
 
 void connect_probe(struct control *control, unsigned rail, const struct member_record *to)
 {
-	if (!active_find(control, rail, to->map.ref) && active_open(control, rail, to, true) < 0)
-		backoff_more(control, rail, to->map.peer, to->map.ref);
+	if (!active_find(control, rail, to->ref) && active_open(control, rail, to, true) < 0)
+		backoff_more(control, rail, to->peer, to->ref);
 }
 
 /*
@@ -254,7 +254,7 @@ bool connect_serve_connected(
 		status = -EPROTO;
 	if (status) {
 		log_warn("rail %u: no connection with %s: %s", active->rail,
-			link->member->record.map.name, strerror(-status));
+			link->member->record.name, strerror(-status));
 		active_give_up(active);
 		return fits;
 	}

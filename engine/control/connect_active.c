@@ -170,7 +170,7 @@ static bool active_ask(struct active *active, const struct member_record *to)
 
 	qps_describe(&active->qps.set, &list);
 	connect.serial = active->serial;
-	connect.incarnation = to->map.incarnation;
+	connect.incarnation = to->incarnation;
 	connect.rail = active->rail;
 	connect.to_rail = active->to_rail;
 	connect.n_ends = active->qps.set.count;
@@ -314,7 +314,7 @@ int active_open(struct control *control, unsigned rail, const struct member_reco
 	unsigned count = qps_wanted(control, rail);
 	struct active *active;
 
-	if (making(control, rail, to->map.ref))
+	if (making(control, rail, to->ref))
 		return -EBUSY;
 	if (actives_of(control, rail) >= RAIL_CONNECTIONS_MAX) {
 		control->counter[COUNTER_connections_refused]++;
@@ -326,11 +326,11 @@ int active_open(struct control *control, unsigned rail, const struct member_reco
 	active->control = control;
 	active->state = ACTIVE_MAKING;
 	active->rail = rail;
-	active->to_rail = rail % to->map.rails;
+	active->to_rail = rail % to->rails;
 	active->serial = ++control->connect->serial;
-	active->peer = (struct rail_peer){.peer = to->map.peer,
+	active->peer = (struct rail_peer){.peer = to->peer,
 		.rail = (uint16_t)rail,
-		.ref = to->map.ref,
+		.ref = to->ref,
 		.qps = count,
 		.probe = probe,
 		.control = active};

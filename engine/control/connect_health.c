@@ -253,7 +253,7 @@ static void unread_watch(struct control *control)
 	for (uint16_t p = 0; p < connect->peers; p++) {
 		bool hangs = used && (connect->hangs[p] & used) == used;
 		const struct member_record *record = hangs ? member_by_peer(control, p) : NULL;
-		uint32_t ref = record ? record->map.ref : 0, before = connect->unread[p];
+		uint32_t ref = record ? record->ref : 0, before = connect->unread[p];
 
 		if (ref == before || (ref && !complete))
 			continue;
@@ -273,7 +273,7 @@ static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
 		if (!path->out || now_ns < path->until_ns)
 			continue;
 		to = member_by_ref(control, path->ref);
-		if (to && to->map.peer == p)
+		if (to && to->peer == p)
 			connect_probe(control, rail, to);
 	}
 }

@@ -199,8 +199,7 @@ bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Con
 	int status;
 
 	if (connect->n_ends == 0 || !ends_fit(connect->n_ends, connect->ends) ||
-		connect->rail >= link->member->record.map.rails ||
-		connect->to_rail >= control->rails)
+		connect->rail >= link->member->record.rails || connect->to_rail >= control->rails)
 		return false;
 	if (control->stopping)
 		status = -ESHUTDOWN;

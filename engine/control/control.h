@@ -193,19 +193,16 @@ enum forget_state publish_forget(struct control *control, const struct page_key 
 	const struct forget_wait *wait, bool *ret_had);
 
 /* functions of member.c that the other files call */
-struct member_identity {
+struct member_record {
+	const char *name; /* no other member has it */
+	const char *address;
 	uint64_t incarnation; /* identity of this start of the member's engine */
 	uint32_t ref;         /* its low half; directory entries name the member by it */
-	uint16_t peer;        /* number by which this engine knows the member, below NODES_MAX */
-	uint8_t rails;        /* number of rails of the member */
-	uint8_t bucket_bits;  /* log2 of the number of buckets of its shard, 0..31 */
-	bool self;            /* the member is this engine */
-	char name[NAME_BYTES_MAX]; /* zero-terminated; no other member has it */
-};
-struct member_record {
-	struct member_identity map;
-	char address[NAME_BYTES_MAX];
+	uint16_t peer; /* number by which this engine knows the live member, below NODES_MAX */
 	uint16_t port;
+	uint8_t rails;       /* number of rails of the member */
+	uint8_t bucket_bits; /* log2 of the number of buckets of its shard, 0..31 */
+	bool self;           /* the member is this engine */
 	bool alive;
 };
 /* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */

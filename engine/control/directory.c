@@ -161,9 +161,9 @@ static struct owner *holder_of(struct control *control, uint32_t ref, uint32_t p
 	const struct member_record *record = member_by_ref(control, ref);
 	struct owner *owner;
 
-	if (!record || place_rail(place) >= record->map.rails)
+	if (!record || place_rail(place) >= record->rails)
 		return NULL;
-	owner = owner_at(control->directory, record->map.peer);
+	owner = owner_at(control->directory, record->peer);
 	return owner->ref == ref ? owner : NULL;
 }
 

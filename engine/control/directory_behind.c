@@ -17,7 +17,7 @@ struct owner *owner_of(struct directory *dir, uint32_t ref)
 {
 	const struct member_record *record =
 		ref == dir->control->ref ? NULL : member_by_ref(dir->control, ref);
-	struct owner *owner = record ? owner_at(dir, record->map.peer) : NULL;
+	struct owner *owner = record ? owner_at(dir, record->peer) : NULL;
 
 	return owner && owner->ref == ref ? owner : NULL;
 }
@@ -58,7 +58,7 @@ static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
 	owner->warned = true;
 	log_warn(
 		"member %s (%s:%u) is behind with %u directory messages: publishes to it are deferred, removes are dropped. If this lasts, restart its engine",
-		record->map.name, record->address, record->port, owner->background);
+		record->name, record->address, record->port, owner->background);
 }
 
 void item_background(struct directory *dir, struct item *item)

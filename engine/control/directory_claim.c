@@ -270,7 +270,7 @@ void claim_add(struct directory *dir, struct claim *claim, uint32_t ref)
 		return;
 	item = &claim->item[claim->items++];
 	item->claim = claim;
-	item->peer = record->map.peer;
+	item->peer = record->peer;
 	item->ref = ref;
 	if (ref == dir->control->ref && claim->verb != VERB_FORGET) {
 		item_count(item, claim_do_here(dir, claim));

@@ -69,7 +69,7 @@ static struct rpc_link *link_to_ask(const struct directory *dir, const struct ow
 {
 	struct rpc_link *link = member_link(dir->control, owner->ref);
 
-	if (!link || link->member->wire < WIRE_VERSION_DIGEST || owner->removing)
+	if (!link || link->member->contact->wire < WIRE_VERSION_DIGEST || owner->removing)
 		return NULL;
 	return link;
 }
@@ -194,7 +194,7 @@ bool digest_equal(struct owner *owner, const struct page_key *key)
 bool directory_serve_digest(
 	struct control *control, struct rpc_link *link, const Pc__Digest *answer)
 {
-	struct owner *owner = owner_at(control->directory, link->member->record.map.peer);
+	struct owner *owner = owner_at(control->directory, link->member->record.peer);
 	struct digest *digest = owner->digest;
 
 	/* The answer may be late: the map has changed, or the walk did not wait. */

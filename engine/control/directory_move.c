@@ -157,7 +157,7 @@ static void orphan_place(struct directory *dir, struct item *item)
 		if (!to || claim_has(claim, ref) || !owner_takes(dir, ref, claim->place))
 			continue;
 		item->ref = ref;
-		item->peer = to->map.peer;
+		item->peer = to->peer;
 		if (ref == dir->control->ref)
 			item_resolve(dir, item, claim_do_here(dir, claim));
 		else
@@ -181,11 +181,11 @@ void directory_map_changed(struct control *control)
 
 		struct owner *owner;
 
-		if (!record || record->map.self)
+		if (!record || record->self)
 			continue;
 		owner = owner_make(dir, (uint16_t)peer);
 		if (owner != dir->none)
-			owner->ref = record->map.ref;
+			owner->ref = record->ref;
 	}
 	if (move_publishing(dir))
 		former_add(dir, &dir->target);

@@ -48,7 +48,7 @@ static void links_close(struct control *control, const struct member_entry *hold
 {
 	uint64_t young_ns = suspect_patience_ns(
 		(uint64_t)control->settings->cluster_dead_after_ms * 1000000ull);
-	struct rpc_link *link[] = {holder->out, holder->in};
+	struct rpc_link *link[] = {holder->contact->out, holder->contact->in};
 
 	for (unsigned i = 0; i < 2; i++)
 		if (link[i] && net_now() - link[i]->up_ns >= young_ns)
@@ -67,14 +67,14 @@ static bool execute(struct control *control, struct rpc_link *link, const Pc__Re
 {
 	struct directory *dir = control->directory;
 	const struct member_record *record = member_by_ref(control, relay->holder);
-	struct owner *holder = record ? owner_at(dir, record->map.peer) : NULL;
+	struct owner *holder = record ? owner_at(dir, record->peer) : NULL;
 	size_t failed = 0;
 
-	if (!record || record->map.self || holder->ref != relay->holder ||
+	if (!record || record->self || holder->ref != relay->holder ||
 		relay->order <= holder->newest)
 		return refuse(control, link, relay);
 	if (relay->remove ? !removable(relay)
-			  : !entries_rails_fit(relay->n_entries, relay->entries, record->map.rails))
+			  : !entries_rails_fit(relay->n_entries, relay->entries, record->rails))
 		return refuse(control, link, relay);
 	holder->newest = relay->order;
 	if (relay->remove)
@@ -82,7 +82,7 @@ static bool execute(struct control *control, struct rpc_link *link, const Pc__Re
 	else
 		failed = entries_insert(dir, relay->holder, relay->n_entries, relay->entries);
 	answer(link, relay->serial, true, failed, dir->failed);
-	links_close(control, control->member->by_peer[record->map.peer]);
+	links_close(control, member_peer(control, record->peer));
 	return true;
 }
 
@@ -140,7 +140,7 @@ bool directory_serve_relay(struct control *control, struct rpc_link *link, const
 	if (relay->holder != member_link_ref(link))
 		return false;
 	record = member_by_ref(control, relay->owner);
-	entry = record ? control->member->by_peer[record->map.peer] : NULL;
+	entry = record ? member_peer(control, record->peer) : NULL;
 	to = entry && entry->relays ? member_link(control, relay->owner) : NULL;
 	if (!to || !pass_on(control->directory, link, to, relay))
 		return refuse(control, link, relay);

@@ -27,13 +27,13 @@ static struct rpc_link *relay_find(struct directory *dir, struct owner *owner)
 {
 	for (unsigned n = 0; n < NODES_MAX; n++) {
 		unsigned peer = (owner->relay_turn + n) % NODES_MAX;
-		const struct member_entry *entry = dir->control->member->by_peer[peer];
+		const struct member_entry *entry = member_peer(dir->control, peer);
 
-		if (!entry || !entry->relays || (!entry->out && !entry->in) ||
+		if (!entry || !entry->relays || !member_entry_link(entry) ||
 			suspect_steers(owner_at(dir, (uint16_t)peer)->why))
 			continue;
 		owner->relay_turn = peer;
-		return entry->out ? entry->out : entry->in;
+		return member_entry_link(entry);
 	}
 	return NULL;
 }

@@ -215,7 +215,7 @@ void batch_resolve(struct directory *dir, struct owner *owner, struct batch *bat
 bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack)
 {
 	struct directory *dir = control->directory;
-	struct owner *owner = owner_at(dir, link->member->record.map.peer);
+	struct owner *owner = owner_at(dir, link->member->record.peer);
 	struct batch *batch;
 
 	if (ack->synced)
@@ -379,7 +379,7 @@ void directory_tick(struct control *control, uint64_t now_ns)
 			continue;
 		log_warn(
 			"member %s is alive but acknowledges no directory messages: closing the connection to dial it again",
-			record->map.name);
+			record->name);
 		rpc_link_close((struct rpc_link *)oldest->via);
 	}
 }

@@ -118,7 +118,7 @@ void entries_remove(struct directory *dir, size_t count, Pc__Entry *const *entri
 /* Remembers the newest batch of a holder that was executed here: relays before it are refused. */
 static void newest_set(struct directory *dir, const struct rpc_link *link, uint64_t serial)
 {
-	struct owner *holder = owner_at(dir, link->member->record.map.peer);
+	struct owner *holder = owner_at(dir, link->member->record.peer);
 
 	if (serial > holder->newest)
 		holder->newest = serial;
@@ -133,7 +133,7 @@ bool directory_serve_publish(
 
 	if (publish->ref != ref || !entries_fit(publish->n_entries, publish->entries) ||
 		!entries_rails_fit(
-			publish->n_entries, publish->entries, link->member->record.map.rails))
+			publish->n_entries, publish->entries, link->member->record.rails))
 		return false;
 	newest_set(dir, link, publish->serial);
 	failed = entries_insert(dir, ref, publish->n_entries, publish->entries);

@@ -59,14 +59,14 @@ static enum suspect_why judge(
 	const struct directory *dir, const struct owner *owner, uint64_t now_ns)
 {
 	const struct control *control = dir->control;
-	const struct member_entry *entry = control->member->by_peer[owner->peer];
+	const struct member_entry *entry = member_peer(control, owner->peer);
 	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull;
 	uint64_t since_ns = unserved_since_ns(dir, owner), probe_ns;
 	struct suspect_evidence evidence = {.beat_ns = beat_ns,
 		.dead_ns = dead_ns(dir),
 		.unserved_before = owner->why == SUSPECT_UNSERVED};
 
-	if (!entry || entry->record.map.ref != owner->ref || !owner->ref)
+	if (!entry || entry->record.ref != owner->ref || !owner->ref)
 		return SUSPECT_NOT;
 	evidence.silent_ns = member_silent_ns(control, entry, now_ns);
 	evidence.unserved_ns = since_ns && now_ns > since_ns ? now_ns - since_ns : 0;
@@ -74,7 +74,7 @@ static enum suspect_why judge(
 	if (evidence.unserved_ns < probe_ns)
 		evidence.unserved_ns = probe_ns;
 	evidence.unread = owner->unread_ref == owner->ref;
-	evidence.linked = entry->out || entry->in || !member_watched(control, entry);
+	evidence.linked = member_entry_link(entry) || !member_watched(control, entry);
 	evidence.paused = now_ns - control->member->tick_ns > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
 }
@@ -143,7 +143,7 @@ void owner_served(struct directory *dir, struct owner *owner)
 	const struct member_entry *entry;
 
 	owner->served_ns = owner->wait_ns = net_now();
-	entry = dir->control->member->by_peer[owner->peer];
+	entry = member_peer(dir->control, owner->peer);
 	if (owner->why == SUSPECT_UNSERVED &&
 		(!entry || unprobed_ns(dir, entry, owner->served_ns) <=
 				   suspect_patience_ns(dead_ns(dir))))

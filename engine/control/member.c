@@ -21,41 +21,25 @@ uint64_t member_name_hash(const char *name)
 	return placement_hash(name);
 }
 
-struct member_entry *member_find(struct member *member, const char *name)
+struct member_entry *member_find(const struct member *member, const char *name)
 {
-	uint64_t hash = member_name_hash(name);
+	struct member_entry *entry = member_table_find(&member->table, name);
 
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
-		if (member->entry[i].name_hash == hash && member->entry[i].state != MEMBER_FREE &&
-			strcmp(member->entry[i].record.map.name, name) == 0)
-			return &member->entry[i];
-	return NULL;
-}
-
-static struct member_entry *find_ref(const struct control *control, uint32_t ref)
-{
-	const struct member *member = control->member;
-
-	for (uint32_t slot = ref;; slot++) {
-		struct member_entry *entry = member->by_ref[slot % MEMBER_REFS];
-
-		if (!entry || entry->record.map.ref == ref)
-			return entry;
-	}
+	return entry && entry != member->self && entry->state != MEMBER_FREE ? entry : NULL;
 }
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
 {
-	const struct member_entry *entry = find_ref(control, ref);
+	const struct member_entry *entry = member_table_ref(&control->member->table, ref);
 
 	return entry ? &entry->record : NULL;
 }
 
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer)
 {
-	if (peer >= NODES_MAX || !control->member->by_peer[peer])
-		return NULL;
-	return &control->member->by_peer[peer]->record;
+	const struct member_entry *entry = member_peer(control, peer);
+
+	return entry ? &entry->record : NULL;
 }
 
 unsigned member_count(const struct control *control)
@@ -65,57 +49,48 @@ unsigned member_count(const struct control *control)
 
 struct rpc_link *member_link_now(const struct control *control, uint32_t ref)
 {
-	const struct member_entry *entry = find_ref(control, ref);
+	const struct member_entry *entry = member_table_ref(&control->member->table, ref);
 
-	return !entry ? NULL : entry->out ? entry->out : entry->in;
+	return entry ? member_entry_link(entry) : NULL;
 }
 
 uint32_t member_link_ref(const struct rpc_link *link)
 {
-	return link->member->record.map.ref;
+	return link->member->record.ref;
 }
 
-/*
- * Rebuilds by_ref, digest and alive. Called after a member joined or died, which is rare, so the
- * small tables are rebuilt from scratch.
- */
-static void tables_rebuild(struct control *control)
+void member_entry_lists(struct member *member, struct member_entry *entry, bool lists)
 {
-	struct member *member = control->member;
+	if (entry->state == MEMBER_ALIVE)
+		member->strangers = member->strangers + entry->lists - lists;
+	entry->lists = lists;
+}
 
-	memset(member->by_ref, 0, sizeof(member->by_ref));
-	member->digest = 0;
-	member->alive = 0;
-	member->strangers = false;
-	for (unsigned i = 0; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
-		uint32_t slot = entry->record.map.ref;
+/* Keeps the sums over all live members. */
+static void sums_change(struct member *member, const struct member_entry *entry, bool joins)
+{
+	uint64_t hash = map_mix(entry->record.incarnation);
 
-		if (entry->state != MEMBER_ALIVE)
-			continue;
-		while (member->by_ref[slot % MEMBER_REFS])
-			slot++;
-		member->by_ref[slot % MEMBER_REFS] = entry;
-		member->digest += map_mix(entry->record.map.incarnation);
-		member->alive++;
-		member->strangers |= !entry->lists;
+	member->digest += joins ? hash : -hash;
+	member->sum[entry->name_hash % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
+	member->alive += joins ? 1 : -1u;
+	member->strangers += entry->lists ? 0 : joins ? 1 : -1u;
+}
+
+static void rebuild_soon(struct member *member)
+{
+	uint64_t apart_ns = MAP_APART_NS * (1 + member->alive / 1024), now_ns = net_now();
+
+	if (now_ns - member->window_ns >= apart_ns) {
+		member->window_ns = now_ns;
+		member->rebuilds = 0;
 	}
-	net_defer(member->rebuild);
-}
-
-/* The same after one member has joined. */
-static void tables_add(struct control *control, struct member_entry *entry)
-{
-	struct member *member = control->member;
-	uint32_t slot = entry->record.map.ref;
-
-	while (member->by_ref[slot % MEMBER_REFS])
-		slot++;
-	member->by_ref[slot % MEMBER_REFS] = entry;
-	member->digest += map_mix(entry->record.map.incarnation);
-	member->alive++;
-	member->strangers |= !entry->lists;
-	net_defer(member->rebuild);
+	if (member->rebuilds < MAP_REBUILDS || member_rings_wanted(member) != member->rings)
+		net_defer(member->rebuild);
+	else if (!member->rebuild_armed)
+		(void)net_timer_set(
+			member->rebuild, (member->window_ns + apart_ns - now_ns) / 1000 + 1);
+	member->rebuild_armed = true;
 }
 
 /* ---- life and death -------------------------------------------------------------------------- */
@@ -129,32 +104,45 @@ static bool more_dispensable(const struct member_entry *a, const struct member_e
 	return a->since_ns < b->since_ns;
 }
 
-void member_entry_free(struct member_entry *entry)
+static struct member_entry *most_dispensable(const struct member *member)
 {
-	rpc_dial_stop(entry->dial);
-	if (entry->in)
-		rpc_link_close(entry->in);
-	memset(entry, 0, sizeof(*entry));
+	struct member_entry *found = NULL;
+
+	for (unsigned i = 1; i < member->table.entries; i++) {
+		struct member_entry *entry = member_at(&member->table, i);
+
+		if (entry->state != MEMBER_ALIVE && (!found || more_dispensable(entry, found)))
+			found = entry;
+	}
+	return found;
+}
+
+void member_entry_free(struct control *control, struct member_entry *entry)
+{
+	rpc_dial_stop(entry->contact->dial);
+	if (entry->contact->in)
+		rpc_link_close(entry->contact->in);
+	member_entry_release(&control->member->table, entry);
+}
+
+void member_entry_unused(struct control *control, struct member_entry *entry)
+{
+	if (entry->state == MEMBER_FREE)
+		member_entry_free(control, entry);
 }
 
 struct member_entry *member_entry_take(struct control *control)
 {
 	struct member *member = control->member;
-	struct member_entry *found = NULL;
+	struct member_entry *found = member_entry_new(&member->table);
 
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
-
-		if (entry->state == MEMBER_FREE) {
-			found = entry;
-			break;
-		}
-		if (entry->state != MEMBER_ALIVE && (!found || more_dispensable(entry, found)))
-			found = entry;
+	if (!found) {
+		found = most_dispensable(member);
+		if (!found)
+			return NULL;
+		member_entry_free(control, found);
+		found = member_entry_new(&member->table);
 	}
-	if (!found)
-		return NULL;
-	member_entry_free(found);
 	found->term_ours = ++member->terms;
 	return found;
 }
@@ -165,104 +153,119 @@ void member_entry_dial(struct control *control, struct member_entry *entry, bool
 	uint32_t base_ms = seldom ? beat_ms : beat_ms / 10 + 1;
 	uint32_t max_ms = beat_ms * (seldom ? 20 : 4);
 
+	struct member_contact *contact;
+
 	if (control->member->leaving)
 		return;
-	if (entry->dial && entry->dial->port == entry->record.port &&
-		strcmp(entry->dial->host, entry->record.address) == 0) {
-		rpc_dial_hurry(entry->dial, base_ms, max_ms);
+	contact = member_contact(&control->member->table, entry);
+	if (!contact)
+		return;
+	if (contact->dial && contact->dial->port == entry->record.port &&
+		strcmp(contact->dial->host, entry->record.address) == 0) {
+		rpc_dial_hurry(contact->dial, base_ms, max_ms);
 		return;
 	}
-	rpc_dial_stop(entry->dial);
-	entry->dial = rpc_dial_start(
+	rpc_dial_stop(contact->dial);
+	contact->dial = rpc_dial_start(
 		control, entry->record.address, entry->record.port, base_ms, max_ms, entry, false);
 }
 
-/*
- * Takes the free peer number that was freed the longest ago, so that stale (peer, ref) pairs of its
- * former member are gone before the number is reused.
- */
-static int peer_take(struct member *member, struct member_entry *entry)
+/* Without rings each live member is talked to; with rings, those that are dialled or known so. */
+static struct member_contact *contact_begin(struct control *control, struct member_entry *entry)
 {
-	int best = -ENFILE;
+	struct member *member = control->member;
+	struct member_contact *contact = entry->contact;
 
-	for (int peer = 0; peer < NODES_MAX; peer++)
-		if (!member->by_peer[peer] &&
-			(best < 0 || member->peer_freed[peer] < member->peer_freed[best]))
-			best = peer;
-	if (best < 0)
-		return best;
-	member->by_peer[best] = entry;
-	entry->record.map.peer = (uint16_t)best;
-	return 0;
+	if (!member->rings)
+		contact = member_contact(&member->table, entry);
+	if (!contact)
+		return NULL;
+	if (member_has_contact(entry)) {
+		contact->heard_ns = contact->used_ns = net_now();
+		contact->vouched_ns = contact->accused_ns = contact->digest_told = 0;
+		contact->kept = false;
+		contact->probe = (struct member_probe){.turn = net_random()};
+	}
+	return contact;
 }
 
 int member_up(struct control *control, struct member_entry *entry)
 {
 	struct member *member = control->member;
-	int status = peer_take(member, entry);
+	int status =
+		contact_begin(control, entry) ? member_table_add(&member->table, entry) : -ENOMEM;
 
-	if (status) {
+	if (status == -ENFILE)
 		log_error(
 			"%s (%s:%u) is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
-			entry->record.map.name, entry->record.address, entry->record.port,
-			NODES_MAX);
+			entry->record.name, entry->record.address, entry->record.port, NODES_MAX);
+	if (status)
 		return status;
-	}
 	entry->state = MEMBER_ALIVE;
 	entry->left = false;
 	entry->record.alive = true;
-	entry->heard_ns = net_now();
-	entry->vouched_ns = 0;
-	entry->kept = false;
-	entry->probe = (struct member_probe){.turn = net_random()};
-	entry->digest_told = 0;
 	entry->stage = RECORD_ALIVE;
 	entry->admission++;
 	entry->neighbour = entry->wanted = false;
-	entry->accused_ns = 0;
-	entry->used_ns = net_now();
 	control->counter[COUNTER_members_joined]++;
-	log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", entry->record.map.name,
+	log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", entry->record.name,
 		entry->record.address, entry->record.port,
-		(unsigned long long)entry->record.map.incarnation, entry->record.map.peer);
-	tables_add(control, entry);
+		(unsigned long long)entry->record.incarnation, entry->record.peer);
+	sums_change(member, entry, true);
+	member_rings_joined(member, entry);
+	rebuild_soon(member);
 	member_changed(control, entry);
 	return 0;
+}
+
+void member_dial_stop(struct member_entry *entry)
+{
+	rpc_dial_stop(entry->contact->dial);
+	if (member_has_contact(entry))
+		entry->contact->dial = NULL;
+}
+
+void member_links_close(struct member_entry *entry)
+{
+	if (entry->contact->out)
+		rpc_link_close(entry->contact->out);
+	if (entry->contact->in)
+		rpc_link_close(entry->contact->in);
 }
 
 void member_down(struct control *control, struct member_entry *entry, const char *why)
 {
 	struct member *member = control->member;
-	uint16_t peer = entry->record.map.peer;
-	uint32_t ref = entry->record.map.ref;
+	uint16_t peer = entry->record.peer;
+	uint32_t ref = entry->record.ref;
+	struct rpc_dial *dial;
 
-	log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s",
-		entry->record.map.name, entry->record.address, entry->record.port,
-		(unsigned long long)entry->record.map.incarnation, why);
+	log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s", entry->record.name,
+		entry->record.address, entry->record.port,
+		(unsigned long long)entry->record.incarnation, why);
 	entry->state = MEMBER_DEAD;
 	entry->stage = RECORD_REMOVED;
 	entry->record.alive = false;
 	entry->since_ns = net_now();
 	entry->term_ours = ++member->terms;
 	entry->term_theirs = 0;
-	member->by_peer[peer] = NULL;
-	member->peer_freed[peer] = ++member->peers_freed;
+	member_table_remove(&member->table, entry);
+	member_rings_left(member, entry);
+	sums_change(member, entry, false);
 	control->counter[COUNTER_members_died]++;
-	if (entry->out)
-		rpc_link_close(entry->out);
-	if (entry->in)
-		rpc_link_close(entry->in);
+	member_links_close(entry);
 	/*
 	 * The link of a dial in progress is closed because its Hello carries the old term. Not
 	 * while `busy`: then one of that link's own callbacks is the caller.
 	 */
-	if (entry->dial && entry->dial->link && !entry->dial->link->busy)
-		rpc_link_close(entry->dial->link);
+	dial = entry->contact->dial;
+	if (dial && dial->link && !dial->link->busy)
+		rpc_link_close(dial->link);
 	if (control->directory)
 		directory_member_gone(control, peer, ref);
 	if (control->connect)
 		connect_member_gone(control, peer, ref);
-	tables_rebuild(control);
+	rebuild_soon(member);
 	/*
 	 * Others are dialled by those that were their neighbours. The next heartbeat stops their
 	 * dials: a callback of the dial's link may be the caller.
@@ -282,30 +285,31 @@ void member_lost(struct control *control, struct member_entry *entry, const char
 void member_heard(struct control *control, struct rpc_link *link)
 {
 	(void)control;
-	link->member->heard_ns = net_now();
+	link->member->contact->heard_ns = net_now();
 }
 
 void member_link_down(struct control *control, struct rpc_link *link)
 {
 	struct member_entry *entry = link->member;
+	struct member_contact *contact = entry->contact;
 
 	link->member = NULL;
 	for (unsigned size = 0; size < PROBE_SIZES; size++)
-		if (entry->probe.via[size] == link)
-			entry->probe.via[size] = NULL;
-	if (entry->out == link)
-		entry->out = NULL;
-	else if (entry->in == link)
-		entry->in = NULL;
+		if (contact->probe.via[size] == link)
+			contact->probe.via[size] = NULL;
+	if (contact->out == link)
+		contact->out = NULL;
+	else if (contact->in == link)
+		contact->in = NULL;
 	else
 		return;
 	if (control->directory && !member_on_trial(entry))
-		directory_link_down(control, entry->record.map.peer, link);
+		directory_link_down(control, entry->record.peer, link);
 	/*
 	 * The member's process may have ended: dialling it at once shows that by ECONNREFUSED, long
 	 * before the heartbeats time out.
 	 */
-	if (entry->state == MEMBER_ALIVE && !entry->out && !entry->in && entry->dial &&
+	if (entry->state == MEMBER_ALIVE && !member_entry_link(entry) && contact->dial &&
 		!control->member->leaving)
 		member_entry_dial(control, entry, false);
 }
@@ -319,7 +323,7 @@ void member_dial_failed(struct control *control, struct rpc_dial *dial, int erro
 			"seed %s:%u does not answer: %s", dial->host, dial->port, strerror(error));
 		return;
 	}
-	if (error == ECONNREFUSED && entry->state == MEMBER_ALIVE && !entry->out && !entry->in &&
+	if (error == ECONNREFUSED && entry->state == MEMBER_ALIVE && !member_entry_link(entry) &&
 		!control->member->leaving)
 		member_lost(control, entry,
 			"its connections closed, and nothing listens at its address");
@@ -333,8 +337,7 @@ bool member_left(struct control *control, struct rpc_link *link)
 	entry->left = true;
 	entry->stage = RECORD_LEFT;
 	member_changed(control, entry);
-	rpc_dial_stop(entry->dial);
-	entry->dial = NULL;
+	member_dial_stop(entry);
 	return true;
 }
 
@@ -342,30 +345,37 @@ bool member_left(struct control *control, struct rpc_link *link)
 
 static void rebuild(void *context)
 {
+	struct control *control = context;
+	struct member *member = control->member;
+
+	member->rebuild_armed = false;
+	member->rebuilds++;
 	member_rings_update(context);
 	member_map_rebuild(context);
 }
 
-static void self_fill(struct control *control, struct member_entry *self)
+static int self_fill(struct control *control)
 {
 	const struct settings *s = control->settings;
-	struct member_record *record = &self->record;
+	struct member *member = control->member;
+	struct member_entry *self = member_entry_new(&member->table);
+	struct member_contact *contact = self ? member_contact(&member->table, self) : NULL;
 
-	record->map = (struct member_identity){.incarnation = control->incarnation,
-		.ref = control->ref,
-		.rails = (uint8_t)control->rails,
-		.bucket_bits = (uint8_t)control->shard.bits,
-		.self = true};
-	snprintf(record->map.name, sizeof(record->map.name), "%s", control->name);
-	snprintf(record->address, sizeof(record->address), "%s", s->cluster_address);
-	record->port = (uint16_t)s->cluster_port;
-	snprintf(self->software, sizeof(self->software), "%s", PEERCACHE_VERSION);
-	record->alive = true;
+	if (!contact || !member_entry_name(&member->table, self, control->name, s->cluster_address))
+		return -ENOMEM;
+	member->self = self;
+	self->record.incarnation = control->incarnation;
+	self->record.ref = control->ref;
+	self->record.rails = (uint8_t)control->rails;
+	self->record.bucket_bits = (uint8_t)control->shard.bits;
+	self->record.port = (uint16_t)s->cluster_port;
+	self->record.self = self->record.alive = true;
+	snprintf(contact->software, sizeof(contact->software), "%s", PEERCACHE_VERSION);
 	self->state = MEMBER_ALIVE;
-	self->name_hash = member_name_hash(control->name);
 	self->disk = self->probes = self->lists = true;
 	self->summaries = control->view != NULL;
 	self->admission = 1;
+	return member_table_add(&member->table, self);
 }
 
 int member_open(struct control *control)
@@ -378,24 +388,24 @@ int member_open(struct control *control)
 		return -ENOMEM;
 	control->member = member;
 	member_agree_open(control);
+	member_rings_open(member);
+	if (member_table_open(&member->table) < 0 || self_fill(control) < 0)
+		goto failed;
 	member->slots = calloc(1, sizeof(*member->slots));
 	member->tick = net_timer_new(control->base, true, member_tick, control);
 	member->probe = net_timer_new(control->base, true, member_probe_tick, control);
 	member->rebuild = net_timer_new(control->base, false, rebuild, control);
 	member->news = net_timer_new(control->base, false, member_news_send, control);
 	member->claims = net_timer_new(control->base, false, member_claims_due, control);
-	member->records = calloc(1, sizeof(*member->records));
 	if (!member->slots || !member->tick || !member->probe || !member->rebuild ||
-		!member->news || !member->claims || !member->records)
+		!member->news || !member->claims)
 		goto failed;
-	self_fill(control, &member->entry[0]);
 	status = member_seeds(control->settings, member);
 	if (status < 0)
 		goto failed;
 	member->tick_ns = member->probe_ns = net_now();
-	member->probe_order = net_random() % NODES_MAX;
-	(void)peer_take(member, &member->entry[0]);
-	tables_rebuild(control);
+	sums_change(member, member->self, true);
+	rebuild_soon(member);
 	member_map_rebuild(control);
 	status = -ENOMEM;
 	if (!member->current)
@@ -422,9 +432,9 @@ void member_leave(struct control *control)
 	rpc_quiet(control);
 	message.body_case = PC__MESSAGE__BODY_LEAVE;
 	message.leave = &leave;
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
-		struct rpc_link *link = entry->out ? entry->out : entry->in;
+	for (unsigned i = 0; i < member->table.contacts; i++) {
+		struct member_entry *entry = member->table.contact[i]->entry;
+		struct rpc_link *link = member_entry_link(entry);
 
 		if (entry->state == MEMBER_ALIVE && link && rpc_send(link, &message))
 			rpc_push(link);
@@ -438,13 +448,9 @@ void member_close(struct control *control)
 	if (!member)
 		return;
 	member->leaving = true;
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
-
-		rpc_dial_stop(entry->dial);
-		entry->dial = NULL;
-		if (entry->in)
-			rpc_link_close(entry->in);
+	for (unsigned i = 0; i < member->table.contacts; i++) {
+		member_dial_stop(member->table.contact[i]->entry);
+		member_links_close(member->table.contact[i]->entry);
 	}
 	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
 		rpc_dial_stop(member->seed[i].dial);
@@ -458,7 +464,8 @@ void member_close(struct control *control)
 		net_timer_free(member->news);
 	if (member->claims)
 		net_timer_free(member->claims);
-	free(member->records);
+	member_table_close(&member->table);
+	free(member->news_list);
 	map_view_drop(member->current);
 	free(member->slots);
 	free(member);

@@ -3,7 +3,8 @@
  * The member table of this engine: which engines of the cluster are alive, as far as this engine
  * can tell from its own links. Called by the control plane's thread only.
  *
- *   member.c        joining and dying      member_greet.c   Hello, gossip
+ *   member.c        joining and dying      member_table.c   memory of the table
+ *   member_greet.c  Hello, gossip          member_candidate.c  engines that others name
  *   member_tick.c   heartbeats, time-outs  member_seeds.c   parses cluster.seeds
  *   member_map.c    builds the map         member_agree.c   which engines are refused, and why
  *   member_vouch.c  members that only other members hear
@@ -25,14 +26,9 @@
 #ifndef CONTROL_MEMBER_H
 #define CONTROL_MEMBER_H
 
-#include "engine/control/rpc.h"
+#include "engine/control/member_entry.h"
 #include "engine/control/slots.h"
-#include "engine/control/suspect.h"
 
-/* capacity of the member table: live members, candidates and dead members */
-#define MEMBER_ENTRIES (2 * NODES_MAX)
-#define MEMBER_REFS 4096 /* size of the hash table `by_ref` */
-static_assert(MEMBER_REFS > MEMBER_ENTRIES, "a search for an absent ref ends");
 #define MEMBER_DEAD_NS (600ull * 1000000000) /* time for which a dead member is still dialled */
 /*
  * time after which a seed that led to this engine itself is dialled again: its DNS name may change
@@ -54,124 +50,30 @@ static_assert(MEMBER_REFS > MEMBER_ENTRIES, "a search for an absent ref ends");
  */
 #define MEMBER_MESH_MAX 32
 #define MEMBER_MESH_AGAIN 28
+#define MEMBERS_MAX 1024 /* members that a message without pages names, at most */
 #define MEMBER_RINGS 8
 #define MEMBER_NEIGHBOURS_MAX (2 * MEMBER_RINGS)
 /* a link with a member that is no neighbour is closed after this time without use */
-#define MEMBER_IDLE_NS (60ull * 1000000000)
+#define MEMBER_IDLE_NS (20ull * 1000000000)
 /* dials that this engine starts in one heartbeat interval, beside those of seeds and neighbours */
 #define MEMBER_DIALS_TICK 64
-#define MEMBER_BUCKETS 64                  /* of the member list; see ListAsk */
 #define MEMBER_PAGE_BYTES (16u << 10)      /* length limit of MemberNews and ListPage */
+#define PAGE_RECORDS_MAX 1024              /* records in one of them */
 #define MEMBER_LIST_NS (2ull * 1000000000) /* time between two ListAsk of this engine */
-#define MEMBER_SOFTWARE_BYTES 32           /* limit of Hello.software, with the terminating zero */
 #define AGREED_BYTES_MAX 128               /* length limit of one text "name = value" in a Hello */
 #define AGREED_ENTRIES_MAX 32 /* limit of the entries of Hello.agreed that are examined */
 #define REFUSALS 64           /* size of the table of refusals that were logged already */
+/*
+ * The map is rebuilt at once after a change, but only MAP_REBUILDS times within this time, and then
+ * at its end; it is longer by as much for each further 1,024 members.
+ */
+#define MAP_APART_NS (100ull * 1000000)
+#define MAP_REBUILDS 4
 /*
  * Within this time after its start, this engine counts as the last one that joined: the owners by a
  * map without it are the former owners.
  */
 #define MAP_OPENING_NS (5ull * 1000000000)
-
-enum member_state {
-	MEMBER_FREE,
-	MEMBER_CANDIDATE, /* known from a seed or from gossip; this engine dials it */
-	MEMBER_ALIVE,     /* its Hello was received; it is on this engine's map */
-	MEMBER_DEAD,      /* it was alive; it is remembered, and dialled at a low rate */
-};
-
-/* What the cluster knows of a member; the values of MemberRecord.state. */
-enum record_state {
-	RECORD_ALIVE,
-	RECORD_CLAIMED, /* it is removed at `claim_until_ns`, unless it is admitted anew */
-	RECORD_REMOVED,
-	RECORD_LEFT,
-	RECORD_STATES,
-};
-
-enum { PROBE_SMALL, PROBE_PADDED, PROBE_SIZES };
-
-/* The probes that this engine sends to a member. Times of its clock. */
-struct member_probe {
-	/* per size: when the oldest probe without an answer was due; 0: each was answered */
-	uint64_t asked_ns[PROBE_SIZES];
-	/* the last probe sent: its serial, when, and over which link; NULL: that link has closed */
-	uint64_t serial[PROBE_SIZES];
-	uint64_t sent_ns[PROBE_SIZES];
-	const struct rpc_link *via[PROBE_SIZES];
-	/* when the newest probe was sent that the member has answered; 0: none */
-	uint64_t served_ns[PROBE_SIZES];
-	/* when it answered another member, as that one says; 0: never */
-	uint64_t vouched_ns;
-	unsigned turn;  /* begins with a random one, so that not all engines send the same size */
-	unsigned hurry; /* probes to send out of turn: another member is not served by it */
-};
-
-/*
- * What a member that was removed must do to come back: the same process answers probes for a while,
- * or once, if it was only silent.
- */
-struct member_trial {
-	uint64_t incarnation; /* that must answer probes before it is a member; 0: none */
-	uint64_t began_ns;
-	uint64_t needs_ns; /* time for which it must answer all probes; 0: each size once */
-	/* of the last removal because it did not serve; 0: there was none */
-	uint64_t removed_ns;
-	unsigned removals; /* of these, within TRIAL_MEMORY_NS of each other */
-	uint64_t since_ns; /* since when it answers all probes; 0: it does not */
-};
-
-struct member_entry {
-	struct member_record record;
-	uint64_t name_hash;
-	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
-	enum member_state state;
-	bool summaries; /* the member's engine answers SummaryAsk */
-	bool disk;      /* it stores entries of pages on disk, and answers Promote */
-	bool probes;    /* the member's engine answers Probe */
-	bool relays;    /* the member's engine passes relays on, and takes them */
-	uint32_t wire;  /* wire version that this engine and the member speak; 0: not known yet */
-	uint32_t abi;   /* the member's ABI_VERSION; 0: not known */
-	bool left; /* the member left the cluster with the message Leave: it is not dialled again */
-	struct rpc_dial *dial;
-	/* link that this engine dialled, after both Hellos were exchanged; NULL: there is none */
-	struct rpc_link *out;
-	/* link that the member dialled, after both Hellos were exchanged; NULL: there is none */
-	struct rpc_link *in;
-	uint64_t heard_ns;
-	/*
-	 * time of the last message from it that another member vouched for, by this engine's clock
-	 */
-	uint64_t vouched_ns;
-	bool kept; /* on the map only because another member hears it */
-	/* candidate: last time that gossip named it; dead member: time of its death */
-	uint64_t since_ns;
-	/* our term for this member: changes when it leaves our map; sent in Hello */
-	uint64_t term_ours;
-	uint64_t term_theirs; /* the member's term for this engine; 0: not received yet */
-	/*
-	 * digests of the two engines' member lists when Members was last sent: the member's, and
-	 * ours
-	 */
-	uint64_t digest_told;
-	uint64_t digest_ours;
-	uint64_t gossip_ns;
-	struct member_probe probe;
-	struct member_trial trial;
-	/* ---- above MEMBER_MESH_MAX members ---- */
-	bool lists;     /* the member's engine knows MemberNews, ListAsk and ListPage */
-	bool neighbour; /* dead member: it was one when it was removed */
-	bool wanted;    /* a link is requested; it is dialled as soon as the limits permit */
-	bool changed;   /* its record is to be sent to the neighbours */
-	enum record_state stage;
-	uint32_t admission; /* counts admissions of this name; 0: it was never a member */
-	uint64_t claim_until_ns;
-	uint64_t claim_trial_ms; /* of the record that claims it */
-	unsigned claim_served; /* sizes of probes, as bits, that it has answered since the claim */
-	uint64_t accused_ns;   /* when this engine claimed it last; 0: never */
-	uint64_t asserted_ns;  /* when this engine admitted it against another record; 0: never */
-	uint64_t used_ns;      /* last use of a link with it */
-};
 
 /* Where the address of a seed comes from. Each source has SEEDS_MAX elements of member->seed. */
 enum seed_source { SEED_LIST, SEED_FILE, SEED_ETCD, SEED_SOURCES };
@@ -212,13 +114,16 @@ struct refusal {
 	uint64_t who, why;
 };
 
+/* A ring of all live members, as this engine sees it: its successor and its predecessor. */
+struct member_ring {
+	uint64_t nearest, farthest; /* their distances in the direction of the successors */
+	uint32_t next, last;        /* their entries; MEMBER_NONE: there is no other member */
+	bool stale;                 /* one of them has left */
+};
+
 struct member {
-	struct member_entry entry[MEMBER_ENTRIES]; /* table of members; entry[0] is this engine */
-	struct member_entry *by_peer[NODES_MAX];
-	struct member_entry *by_ref[MEMBER_REFS];
-	/* per peer number: its position in the order in which numbers were freed; 0: never used */
-	uint64_t peer_freed[NODES_MAX];
-	uint64_t peers_freed;
+	struct member_table table;
+	struct member_entry *self; /* this engine: entry 0 */
 	struct member_seed seed[SEED_SOURCES * SEEDS_MAX];
 	/* all addresses of a source, which owns them: see member_seeds_replace() */
 	struct {
@@ -230,29 +135,39 @@ struct member {
 	struct refusal refusal[REFUSALS];
 	/* number of refusals stored so far; the table is a ring of REFUSALS elements */
 	unsigned refusals;
-	bool rings;       /* links with neighbours only; see member_rings.c */
-	bool strangers;   /* a live member does not know lists */
-	unsigned dials;   /* dials that may still be started before the next heartbeat */
-	uint64_t list_ns; /* time of the last ListAsk */
+	struct member_ring ring[MEMBER_RINGS];
+	bool rings;         /* links with neighbours only; see member_rings.c */
+	unsigned strangers; /* live members that do not know lists */
+	unsigned dials;     /* dials that may still be started before the next heartbeat */
+	uint64_t list_ns;   /* time of the last ListAsk */
 	uint64_t list_serial;
+	unsigned list_buckets; /* of the last ListAsk */
 	const struct rpc_link *list_via;
 	struct net_timer *news, *claims;
-	bool news_armed;
+	bool news_armed, news_urgent;
+	/* entries whose records are to be sent to the neighbours; `changed` of each is set */
+	uint32_t *news_list;
+	unsigned news_count, news_room;
+	unsigned news_sent;      /* records that were sent the last time */
 	unsigned refused_logged; /* reasons, as bits, for which a record was refused and logged */
 	uint32_t
 		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
-	struct record_list *records; /* the message that is built or read now */
-	unsigned alive;              /* number of members alive, this engine included */
-	uint64_t digest;             /* sum of the hashes of the incarnations of all live members */
+	unsigned alive;    /* number of members alive, this engine included */
+	uint64_t digest;   /* sum of the hashes of the incarnations of all live members */
+	uint64_t sum[MEMBER_BUCKETS_MAX]; /* the same of each bucket of the list */
 	uint64_t terms;
 	uint64_t tick_ns;
-	uint64_t probe_ns; /* time of the last member_probe_tick() */
-	/* place of the member that is probed next, and what makes a place a peer number */
-	unsigned probe_next, probe_order;
+	uint64_t probe_ns;   /* time of the last member_probe_tick() */
+	unsigned probe_next; /* place in table.contact of the member that is probed next */
+	unsigned swept;      /* entry without a contact that is examined next */
 	struct net_timer *probe;
 	bool leaving;
 	struct net_timer *tick;
+	/* of the map: `rebuilds` times since window_ns */
 	struct net_timer *rebuild;
+	bool rebuild_armed;
+	unsigned rebuilds;
+	uint64_t window_ns;
 	struct map_view *current;
 	struct slots *slots; /* of the words in the status segment */
 	uint64_t opened_ns;  /* when this engine started, or was alone last */
@@ -284,15 +199,26 @@ bool member_watched(const struct control *control, const struct member_entry *en
 uint32_t member_link_ref(const struct rpc_link *link);
 
 /* Functions of this file's struct member that member_greet.c calls. */
-struct member_entry *member_find(struct member *member, const char *name);
+struct member_entry *member_find(const struct member *member, const char *name);
 uint64_t member_name_hash(const char *name);
+/* The live member of that peer number; NULL: there is none. */
+static inline struct member_entry *member_peer(const struct control *control, unsigned peer)
+{
+	return member_table_peer(&control->member->table, peer);
+}
+/* The engine of this live member or candidate knows lists, or does not. */
+void member_entry_lists(struct member *member, struct member_entry *entry, bool lists);
 /*
  * Returns a free entry, or else that of a dead member or candidate, the oldest dead member first.
  * NULL: every entry belongs to a live member.
  */
 struct member_entry *member_entry_take(struct control *control);
-void member_entry_free(struct member_entry *entry);
+/* An entry of member_entry_take() that was not filled is free again. */
+void member_entry_unused(struct control *control, struct member_entry *entry);
+void member_entry_free(struct control *control, struct member_entry *entry);
 void member_entry_dial(struct control *control, struct member_entry *entry, bool seldom);
+void member_dial_stop(struct member_entry *entry);
+void member_links_close(struct member_entry *entry);
 void member_down(struct control *control, struct member_entry *entry, const char *why);
 /* The member seems to have ended: it is removed, or claimed where others know better. */
 void member_lost(struct control *control, struct member_entry *entry, const char *why);
@@ -303,9 +229,12 @@ int member_up(struct control *control, struct member_entry *entry);
 
 bool member_fits(const Pc__Member *m);
 void member_describe(struct member_entry *entry, Pc__Member *ret);
-void member_entry_fill(struct member_entry *entry, const Pc__Member *m);
+/* False: no memory. */
+bool member_entry_fill(struct control *control, struct member_entry *entry, const Pc__Member *m);
 /* Makes `m` a candidate that is dialled. Gossip is never proof that a member is alive. */
 void member_learn(struct control *control, const Pc__Member *m);
+/* The same for all of a message. False: one of them breaks a rule. */
+bool member_learn_all(struct control *control, size_t count, Pc__Member *const *members);
 
 /* ---- member_rings.c, member_demand.c --------------------------------------------------------- */
 
@@ -315,24 +244,33 @@ void member_learn(struct control *control, const Pc__Member *m);
  */
 unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
 	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX]);
-/* Called when members have joined or died: chooses between mesh and rings, and the neighbours. */
+/* True if links are to be kept with neighbours only: above MEMBER_MESH_MAX members. */
+bool member_rings_wanted(const struct member *member);
+void member_rings_open(struct member *member);
+/* A member has joined or left. */
+void member_rings_joined(struct member *member, const struct member_entry *entry);
+void member_rings_left(struct member *member, const struct member_entry *entry);
+/* Called soon after that: chooses between mesh and rings, and the neighbours. */
 void member_rings_update(struct control *control);
-/* Called once per heartbeat for each entry: dials and closes links on demand. */
+/* Called once per heartbeat for each contact: dials and closes links on demand. */
 void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns);
 
 /* ---- member_gossip.c ------------------------------------------------------------------------- */
 
+#define NEWS_MANY 16 /* records sent at a time that are many: members come or go in numbers */
 /* The entry's record has changed: it is sent to the neighbours soon. */
 void member_changed(struct control *control, struct member_entry *entry);
 /* Timer function: sends the records that have changed. */
 void member_news_send(void *context);
 struct record_list {
-	Pc__MemberRecord record[NODES_MAX];
-	Pc__Member member[NODES_MAX];
-	Pc__MemberRecord *at[NODES_MAX];
+	Pc__MemberRecord record[PAGE_RECORDS_MAX];
+	Pc__Member member[PAGE_RECORDS_MAX];
+	Pc__MemberRecord *at[PAGE_RECORDS_MAX];
 	unsigned count;
 	size_t bytes;
 };
+/* The list of the message that is built now; there is one. */
+struct record_list *record_list_empty(void);
 /* Adds the entry's record to the list; false: the list is full. */
 bool record_add(struct record_list *list, struct member_entry *entry);
 /* Takes records that an engine has sent. False: they break a rule. */
@@ -341,6 +279,7 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 
 /* ---- member_claim.c -------------------------------------------------------------------------- */
 
+#define ACCUSE_PAUSE 10u /* times cluster.dead_after_ms between two claims of a member */
 /* This engine is not served by the member: above MEMBER_MESH_MAX members, the others are told. */
 void member_accuse(
 	struct control *control, struct member_entry *entry, uint64_t trial_ns, const char *why);
@@ -454,7 +393,7 @@ bool member_on_trial(const struct member_entry *entry);
 /* Sends a probe of each size to the member now, unless one waits for its answer. */
 void member_probe_now(const struct control *control, struct member_entry *entry);
 /* A member was removed because it did not serve (`needs_ns` > 0), or because it was silent. */
-void member_trial_begin(struct member_entry *entry, uint64_t needs_ns);
+void member_trial_begin(struct control *control, struct member_entry *entry, uint64_t needs_ns);
 /* The same for one that did not serve: a further removal follows soon, its trial is longer. */
 void member_trial_removed(struct control *control, struct member_entry *entry, uint64_t needs_ns);
 /*

@@ -7,17 +7,17 @@
 
 bool member_watched(const struct control *control, const struct member_entry *entry)
 {
-	return !entry->record.map.self && (!control->member->rings || entry->neighbour);
+	return !entry->record.self && (!control->member->rings || entry->neighbour);
 }
 
 uint64_t member_silent_ns(
 	const struct control *control, const struct member_entry *entry, uint64_t now_ns)
 {
-	bool linked = entry->out || entry->in;
+	bool linked = member_entry_link(entry) != NULL;
 
-	if (entry->record.map.self || (!member_watched(control, entry) && !linked))
+	if (entry->record.self || (!member_watched(control, entry) && !linked))
 		return 0;
-	return now_ns > entry->heard_ns ? now_ns - entry->heard_ns : 0;
+	return now_ns > entry->contact->heard_ns ? now_ns - entry->contact->heard_ns : 0;
 }
 
 static void demand_dial(struct control *control, struct member_entry *entry)
@@ -25,7 +25,7 @@ static void demand_dial(struct control *control, struct member_entry *entry)
 	struct member *member = control->member;
 
 	entry->wanted = true;
-	if (entry->dial || !member->dials)
+	if (entry->contact->dial || !member->dials)
 		return;
 	member->dials--;
 	member_entry_dial(control, entry, false);
@@ -35,12 +35,16 @@ struct rpc_link *member_link(struct control *control, uint32_t ref)
 {
 	struct rpc_link *link = member_link_now(control, ref);
 	const struct member_record *record = member_by_ref(control, ref);
+	struct member_contact *contact;
 	struct member_entry *entry;
 
-	if (!record || record->map.self)
+	if (!record || record->self)
 		return link;
-	entry = control->member->by_peer[record->map.peer];
-	entry->used_ns = net_now();
+	entry = member_peer(control, record->peer);
+	contact = member_contact(&control->member->table, entry);
+	if (!contact)
+		return link;
+	contact->used_ns = net_now();
 	if (!link && control->member->rings)
 		demand_dial(control, entry);
 	return link;
@@ -51,31 +55,28 @@ bool member_link_soon(const struct control *control, uint32_t ref)
 	const struct member_record *record = member_by_ref(control, ref);
 	const struct member_entry *entry;
 
-	if (!record || record->map.self || !control->member->rings)
+	if (!record || record->self || !control->member->rings)
 		return false;
-	entry = control->member->by_peer[record->map.peer];
-	return entry->wanted && !entry->out && !entry->in;
+	entry = member_peer(control, record->peer);
+	return entry->wanted && !member_entry_link(entry);
 }
 
 void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
-	bool linked = entry->out || entry->in;
+	bool linked = member_entry_link(entry) != NULL;
 
 	if (!control->member->rings || entry->neighbour)
 		return;
-	if (entry->state == MEMBER_DEAD && !linked) {
-		rpc_dial_stop(entry->dial);
-		entry->dial = NULL;
-	}
+	if (entry->state == MEMBER_DEAD && !linked)
+		member_dial_stop(entry);
 	if (entry->state != MEMBER_ALIVE)
 		return;
 	if (linked)
 		entry->wanted = false;
-	if (entry->wanted && !entry->dial)
+	if (entry->wanted && !entry->contact->dial)
 		demand_dial(control, entry);
-	if (!entry->dial || now_ns - entry->used_ns < MEMBER_IDLE_NS)
+	if (!entry->contact->dial || now_ns - entry->contact->used_ns < MEMBER_IDLE_NS)
 		return;
 	entry->wanted = false;
-	rpc_dial_stop(entry->dial);
-	entry->dial = NULL;
+	member_dial_stop(entry);
 }

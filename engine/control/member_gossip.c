@@ -5,6 +5,7 @@
  * with the higher (admission, state, incarnation) is newer; so each record is passed on once, and
  * all engines end with the same ones. Control plane's thread only.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/log.h"
@@ -12,11 +13,28 @@
 #include "engine/control/member.h"
 
 #define NEWS_US 5000 /* changes within this time share a message */
+/* The same while many members change: NEWS_MANY records were sent the last time. */
+#define NEWS_MANY_US 100000
+
 #define ASSERT_NS (2ull * 1000000000)
 #define RECORD_BYTES (2 * NAME_BYTES_MAX + 64) /* bound of the length of one record */
 #define ADMISSION_MAX (1u << 30)
 
 /* ---- sending --------------------------------------------------------------------------------- */
+
+/*
+ * Sends what has changed soon. While many join, first admissions wait for others; claims and what
+ * refutes them do not.
+ */
+static void news_arm(struct member *member, bool urgent)
+{
+	bool wait = !urgent && member->news_sent >= NEWS_MANY;
+
+	if (member->news_armed && (wait || member->news_urgent))
+		return;
+	member->news_armed = net_timer_set(member->news, wait ? NEWS_MANY_US : NEWS_US) == 0;
+	member->news_urgent = !wait;
+}
 
 void member_changed(struct control *control, struct member_entry *entry)
 {
@@ -24,23 +42,45 @@ void member_changed(struct control *control, struct member_entry *entry)
 
 	if (!member->rings)
 		return;
+	news_arm(member, entry->stage != RECORD_ALIVE || entry->admission > 1);
+	if (entry->changed)
+		return;
+	if (member->news_count == member->news_room) {
+		unsigned room = member->news_room ? 2 * member->news_room : NEWS_MANY;
+		uint32_t *list = realloc(member->news_list, room * sizeof(*list));
+
+		/* Neighbours find the difference when they compare digests. */
+		if (!list)
+			return;
+		member->news_list = list;
+		member->news_room = room;
+	}
+	member->news_list[member->news_count++] = entry->index;
 	entry->changed = true;
-	if (!member->news_armed)
-		member->news_armed = net_timer_set(member->news, NEWS_US) == 0;
+}
+
+struct record_list *record_list_empty(void)
+{
+	static struct record_list list;
+
+	list.count = 0;
+	list.bytes = 0;
+	return &list;
 }
 
 bool record_add(struct record_list *list, struct member_entry *entry)
 {
 	Pc__MemberRecord *record = &list->record[list->count];
 
-	if (list->count == NODES_MAX || list->bytes + RECORD_BYTES > MEMBER_PAGE_BYTES)
+	if (list->count == PAGE_RECORDS_MAX || list->bytes + RECORD_BYTES > MEMBER_PAGE_BYTES)
 		return false;
 	*record = (Pc__MemberRecord)PC__MEMBER_RECORD__INIT;
 	member_describe(entry, &list->member[list->count]);
 	record->member = &list->member[list->count];
 	record->state = entry->stage;
 	record->admission = entry->admission;
-	record->trial_ms = entry->stage == RECORD_ALIVE ? 0 : (uint32_t)entry->claim_trial_ms;
+	record->trial_ms =
+		entry->stage == RECORD_ALIVE ? 0 : (uint32_t)entry->contact->claim_trial_ms;
 	record->disk = entry->disk;
 	record->summaries = entry->summaries;
 	record->probes = entry->probes;
@@ -53,43 +93,50 @@ bool record_add(struct record_list *list, struct member_entry *entry)
 
 static void neighbours_tell(struct member *member, const Pc__Message *message)
 {
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
+	for (unsigned i = 0; i < member->table.contacts; i++) {
+		struct member_entry *entry = member->table.contact[i]->entry;
 
 		if (entry->state == MEMBER_ALIVE && entry->neighbour && entry->lists)
-			(void)rpc_send(entry->out ? entry->out : entry->in, message);
+			(void)rpc_send(member_entry_link(entry), message);
 	}
+}
+
+static void records_tell(struct member *member, struct record_list *list)
+{
+	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	news.n_records = list->count;
+	news.records = list->at;
+	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
+	message.member_news = &news;
+	if (list->count && member->rings)
+		neighbours_tell(member, &message);
+	(void)record_list_empty();
 }
 
 void member_news_send(void *context)
 {
 	struct control *control = context;
 	struct member *member = control->member;
-	struct record_list *list = member->records;
-	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-	bool more = false;
+	struct record_list *list = record_list_empty();
 
 	member->news_armed = false;
-	list->count = 0;
-	list->bytes = 0;
-	for (unsigned i = 0; i < MEMBER_ENTRIES && !more; i++) {
-		struct member_entry *entry = &member->entry[i];
+	member->news_sent = member->news_count;
+	for (unsigned i = 0; i < member->news_count; i++) {
+		struct member_entry *entry = member_at(&member->table, member->news_list[i]);
 
-		if (!entry->changed || !entry->admission)
+		/* The entry may have been given to another member since. */
+		if (!entry->changed)
 			continue;
-		more = !record_add(list, entry);
-		entry->changed = more;
+		entry->changed = false;
+		if (entry->admission && !record_add(list, entry)) {
+			records_tell(member, list);
+			(void)record_add(list, entry);
+		}
 	}
-	if (more)
-		member->news_armed = net_timer_set(member->news, NEWS_US) == 0;
-	if (!list->count || !member->rings)
-		return;
-	news.n_records = list->count;
-	news.records = list->at;
-	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
-	message.member_news = &news;
-	neighbours_tell(member, &message);
+	member->news_count = 0;
+	records_tell(member, list);
 }
 
 /* ---- received records ------------------------------------------------------------------------ */
@@ -106,7 +153,7 @@ static bool record_newer(const struct member_entry *entry, const Pc__MemberRecor
 		return r->admission > entry->admission;
 	if (r->state != entry->stage)
 		return r->state > entry->stage;
-	return r->member->incarnation > entry->record.map.incarnation;
+	return r->member->incarnation > entry->record.incarnation;
 }
 
 enum refused { REFUSED_NAME, REFUSED_REF, REFUSED_ROOM };
@@ -145,7 +192,7 @@ static void claim_show(struct control *control, const Pc__MemberRecord *r)
 static void record_of_self(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
-	struct member_entry *self = &control->member->entry[0];
+	struct member_entry *self = control->member->self;
 
 	if (r->member->incarnation != control->incarnation ||
 		strcmp(r->member->name, control->name) != 0) {
@@ -167,20 +214,21 @@ static void record_of_self(
 		move_again(control->directory);
 }
 
-static void fields_take(struct member_entry *entry, const Pc__MemberRecord *r)
+static void fields_take(
+	struct control *control, struct member_entry *entry, const Pc__MemberRecord *r)
 {
 	entry->disk = r->disk;
 	entry->summaries = r->summaries;
 	entry->probes = r->probes;
 	entry->relays = r->relays;
-	entry->lists = r->lists;
+	member_entry_lists(control->member, entry, r->lists);
 }
 
 /* The member is alive, as an engine says that has a link with it. */
 static void record_admit(
 	struct control *control, struct member_entry *entry, const Pc__MemberRecord *r)
 {
-	bool same = entry->record.map.incarnation == r->member->incarnation;
+	bool same = entry->record.incarnation == r->member->incarnation;
 
 	if (entry->state == MEMBER_ALIVE && same) {
 		entry->stage = RECORD_ALIVE;
@@ -191,13 +239,14 @@ static void record_admit(
 	if (entry->state == MEMBER_ALIVE)
 		member_down(control, entry, "it was started again");
 	/* Links of a trial, or of the former process: new ones begin with a Hello. */
-	entry->trial.incarnation = 0;
-	if (entry->out)
-		rpc_link_close(entry->out);
-	if (entry->in)
-		rpc_link_close(entry->in);
-	member_entry_fill(entry, r->member);
-	fields_take(entry, r);
+	if (member_has_contact(entry))
+		entry->contact->trial.incarnation = 0;
+	member_links_close(entry);
+	if (!member_entry_fill(control, entry, r->member)) {
+		member_entry_unused(control, entry);
+		return;
+	}
+	fields_take(control, entry, r);
 	if (member_up(control, entry) < 0) {
 		entry->state = MEMBER_CANDIDATE;
 		entry->since_ns = net_now();
@@ -212,12 +261,12 @@ static bool record_contradicted(
 {
 	uint64_t now_ns = net_now();
 
-	if (entry->state != MEMBER_ALIVE || (!entry->out && !entry->in) ||
-		entry->record.map.incarnation == r->member->incarnation)
+	if (entry->state != MEMBER_ALIVE || !member_entry_link(entry) ||
+		entry->record.incarnation == r->member->incarnation)
 		return false;
-	if (entry->asserted_ns && now_ns - entry->asserted_ns < ASSERT_NS)
+	if (entry->contact->asserted_ns && now_ns - entry->contact->asserted_ns < ASSERT_NS)
 		return true;
-	entry->asserted_ns = now_ns;
+	entry->contact->asserted_ns = now_ns;
 	entry->admission = r->admission + 1;
 	entry->stage = RECORD_ALIVE;
 	member_changed(control, entry);
@@ -232,7 +281,7 @@ static struct member_entry *record_entry(
 	const struct member_record *other =
 		member_by_ref(control, (uint32_t)r->member->incarnation);
 
-	if (other && strcmp(other->map.name, r->member->name) != 0) {
+	if (other && strcmp(other->name, r->member->name) != 0) {
 		record_refused(control, link, r, REFUSED_REF);
 		return NULL;
 	}
@@ -245,11 +294,24 @@ static struct member_entry *record_entry(
 	return NULL;
 }
 
+/* Most records come from several neighbours: the second one needs no look at the name's text. */
+static bool record_known(const struct member *member, const Pc__MemberRecord *r)
+{
+	const struct member_entry *entry =
+		member_table_ref(&member->table, (uint32_t)r->member->incarnation);
+
+	return entry && entry != member->self &&
+	       entry->record.incarnation == r->member->incarnation && !record_newer(entry, r) &&
+	       entry->name_hash == member_name_hash(r->member->name);
+}
+
 static void record_take(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
 	struct member_entry *entry;
 
+	if (record_known(control->member, r))
+		return;
 	if (strcmp(r->member->name, control->name) == 0 ||
 		r->member->incarnation == control->incarnation) {
 		record_of_self(control, link, r);
@@ -265,14 +327,13 @@ static void record_take(
 	} else if (entry->state != MEMBER_ALIVE) {
 		if (entry->state == MEMBER_DEAD)
 			entry->admission = r->admission;
-	} else if (entry->record.map.incarnation == r->member->incarnation) {
+	} else if (entry->record.incarnation == r->member->incarnation) {
 		entry->admission = r->admission;
 		if (r->state == RECORD_LEFT) {
 			member_down(control, entry, "it left");
 			entry->left = true;
 			entry->stage = RECORD_LEFT;
-			rpc_dial_stop(entry->dial);
-			entry->dial = NULL;
+			member_dial_stop(entry);
 		} else if (entry->stage != RECORD_CLAIMED) {
 			/* Or it was removed elsewhere: the cluster was in two parts. */
 			member_claim(control, entry, r->trial_ms);
@@ -302,7 +363,7 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 	struct member *member = control->member;
 	bool rings;
 
-	if (count > NODES_MAX)
+	if (count > PAGE_RECORDS_MAX)
 		return false;
 	for (size_t i = 0; i < count; i++)
 		if (!record_fits(records[i]))

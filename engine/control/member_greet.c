@@ -23,9 +23,10 @@
 #define HELLO_MEMBERS_MAX 256
 static_assert(HELLO_MEMBERS_MAX * 3 * NAME_BYTES_MAX < RPC_HELLO_BYTES_MAX, "a Hello fits");
 
+/* Members that one message names; more than MEMBER_MESH_MAX only while an engine knows no lists. */
 struct member_list {
-	Pc__Member member[NODES_MAX];
-	Pc__Member *at[NODES_MAX];
+	Pc__Member member[MEMBERS_MAX];
+	Pc__Member *at[MEMBERS_MAX];
 	unsigned count;
 };
 
@@ -34,26 +35,29 @@ void member_describe(struct member_entry *entry, Pc__Member *ret)
 	struct member_record *record = &entry->record;
 
 	*ret = (Pc__Member)PC__MEMBER__INIT;
-	ret->name = record->map.name;
-	ret->incarnation = record->map.incarnation;
-	ret->address = record->address;
+	ret->name = (char *)record->name;
+	ret->incarnation = record->incarnation;
+	ret->address = (char *)record->address;
 	ret->port = record->port;
-	ret->rails = record->map.rails;
-	ret->bucket_bits = record->map.bucket_bits;
+	ret->rails = record->rails;
+	ret->bucket_bits = record->bucket_bits;
 }
 
+/* Without rings, every member has a contact. */
 static void list_alive(struct control *control, struct member_list *ret)
 {
 	struct member *member = control->member;
 
 	ret->count = 0;
-	for (unsigned i = 0; i < MEMBER_ENTRIES && ret->count < NODES_MAX; i++) {
-		if (member->entry[i].state != MEMBER_ALIVE)
+	for (unsigned i = 0; i < member->table.contacts && ret->count < MEMBERS_MAX; i++) {
+		struct member_entry *entry = member->table.contact[i]->entry;
+
+		if (entry->state != MEMBER_ALIVE)
 			continue;
 		/* The other members are learned from pages of the list. */
-		if (member->rings && i && !member->entry[i].neighbour)
+		if (member->rings && entry != member->self && !entry->neighbour)
 			continue;
-		member_describe(&member->entry[i], &ret->member[ret->count]);
+		member_describe(entry, &ret->member[ret->count]);
 		ret->at[ret->count] = &ret->member[ret->count];
 		ret->count++;
 	}
@@ -81,19 +85,19 @@ void member_greet(struct control *control, struct rpc_link *link)
 
 	if (!to && link->dial && !link->dial->seed)
 		to = link->dial->owner;
-	member_describe(&control->member->entry[0], &self);
+	member_describe(control->member->self, &self);
 	list_alive(control, &list);
 	hello.self = &self;
 	hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
 	hello.members = list.at;
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;
-	hello.software = control->member->entry[0].software;
+	hello.software = control->member->self->contact->software;
 	hello.summaries = control->view != NULL;
 	hello.disk = true;
 	hello.probes = true;
 	hello.relays = true;
-	hello.lists = control->member->entry[0].lists;
+	hello.lists = control->member->self->lists;
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
 	if (link->probe) {
@@ -106,97 +110,18 @@ void member_greet(struct control *control, struct rpc_link *link)
 	(void)rpc_send(link, &message);
 }
 
-/* ---- received gossip ------------------------------------------------------------------------- */
-
-static bool text_fits(const char *text)
-{
-	size_t bytes = strnlen(text, NAME_BYTES_MAX);
-
-	if (bytes == 0 || bytes >= NAME_BYTES_MAX)
-		return false;
-	for (size_t i = 0; i < bytes; i++)
-		if (text[i] <= ' ' || text[i] > '~')
-			return false;
-	return true;
-}
-
-bool member_fits(const Pc__Member *m)
-{
-	return m && text_fits(m->name) && text_fits(m->address) && m->port >= 1 &&
-	       m->port <= 65535 && m->rails >= 1 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
-	       (uint32_t)m->incarnation != 0;
-}
-
-void member_entry_fill(struct member_entry *entry, const Pc__Member *m)
-{
-	struct member_record *record = &entry->record;
-
-	record->map = (struct member_identity){.incarnation = m->incarnation,
-		.ref = (uint32_t)m->incarnation,
-		.rails = (uint8_t)m->rails,
-		.bucket_bits = (uint8_t)m->bucket_bits};
-	memcpy(record->map.name, m->name, strlen(m->name));
-	entry->name_hash = member_name_hash(m->name);
-	memset(record->address, 0, sizeof(record->address));
-	memcpy(record->address, m->address, strlen(m->address));
-	record->port = (uint16_t)m->port;
-}
-
 /* Copies Hello.software, which only people read. A text that does not fit is ignored. */
-static void software_fill(struct member_entry *entry, const char *text)
+static void software_fill(struct member_contact *contact, const char *text)
 {
-	size_t bytes = strnlen(text, sizeof(entry->software));
+	size_t bytes = strnlen(text, sizeof(contact->software));
 
-	entry->software[0] = '\0';
-	if (bytes >= sizeof(entry->software))
+	contact->software[0] = '\0';
+	if (bytes >= sizeof(contact->software))
 		return;
 	for (size_t i = 0; i < bytes; i++)
 		if (text[i] < ' ' || text[i] > '~')
 			return;
-	memcpy(entry->software, text, bytes + 1);
-}
-
-void member_learn(struct control *control, const Pc__Member *m)
-{
-	struct member *member = control->member;
-	struct member_entry *entry;
-
-	if (member->leaving || m->incarnation == control->incarnation ||
-		strcmp(m->name, control->name) == 0 ||
-		member_address_local(control, m->address) != control->rpc->loopback)
-		return;
-	entry = member_find(member, m->name);
-	if (entry && (entry->state == MEMBER_ALIVE ||
-			     (entry->state == MEMBER_DEAD &&
-				     entry->record.map.incarnation == m->incarnation)))
-		return;
-	/* what it says of itself decides, while its links are up */
-	if (entry && member_on_trial(entry) && (entry->out || entry->in))
-		return;
-	if (!entry) {
-		entry = member_entry_take(control);
-		if (!entry)
-			return;
-	}
-	if (entry->state != MEMBER_CANDIDATE || entry->record.map.incarnation != m->incarnation) {
-		entry->state = MEMBER_CANDIDATE;
-		entry->left = false;
-		member_entry_fill(entry, m);
-		member_entry_dial(control, entry, false);
-	}
-	entry->since_ns = net_now();
-}
-
-static bool learn_all(struct control *control, size_t count, Pc__Member *const *members)
-{
-	if (count > NODES_MAX)
-		return false;
-	for (size_t i = 0; i < count; i++)
-		if (!member_fits(members[i]))
-			return false;
-	for (size_t i = 0; i < count; i++)
-		member_learn(control, members[i]);
-	return true;
+	memcpy(contact->software, text, bytes + 1);
 }
 
 /* ---- Hello ----------------------------------------------------------------------------------- */
@@ -227,8 +152,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 	} else {
 		log_warn(
 			"%s:%u, the address of member %s, leads to this engine: set cluster.address there to an address that others can reach",
-			dial->host, dial->port,
-			((struct member_entry *)dial->owner)->record.map.name);
+			dial->host, dial->port, ((struct member_entry *)dial->owner)->record.name);
 	}
 	rpc_link_close(link);
 }
@@ -246,7 +170,7 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 	seed->dial = NULL;
 	rpc_dial_stop(dial); /* this also closes the dial's link */
 	member_learn(control, hello->self);
-	(void)learn_all(control, hello->n_members, hello->members);
+	(void)member_learn_all(control, hello->n_members, hello->members);
 }
 
 /*
@@ -263,7 +187,7 @@ static void hello_from_visitor(
 	entry = member_find(control->member, hello->self->name);
 	if (entry && entry->state == MEMBER_DEAD)
 		member_entry_dial(control, entry, false);
-	(void)learn_all(control, hello->n_members, hello->members);
+	(void)member_learn_all(control, hello->n_members, hello->members);
 }
 
 /*
@@ -282,17 +206,17 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 		return true;
 	}
 	/* An engine that was restarted warm has its old name and its old ref. */
-	if (other && strcmp(other->map.name, m->name) != 0) {
-		if (other->map.self && control->kept_ref)
+	if (other && strcmp(other->name, m->name) != 0) {
+		if (other->self && control->kept_ref)
 			/* a restart chooses another one, also a warm one */
 			shm_store(control->kept_ref, 0);
 		member_refuse(control, link, m->incarnation, false,
 			"%s (%s:%u) has an incarnation whose low half, %08x, is that of %s. Restart one of them",
-			m->name, m->address, m->port, other->map.ref, other->map.name);
+			m->name, m->address, m->port, other->ref, other->name);
 		return true;
 	}
-	if (entry && entry->state == MEMBER_ALIVE && (entry->out || entry->in) &&
-		entry->record.map.incarnation != m->incarnation &&
+	if (entry && entry->state == MEMBER_ALIVE && member_entry_link(entry) &&
+		entry->record.incarnation != m->incarnation &&
 		(entry->record.port != m->port || strcmp(entry->record.address, m->address) != 0)) {
 		member_refuse(control, link, m->incarnation, false,
 			"its name, %s (%s:%u), is that of a live engine at %s:%u. Set another engine.name",
@@ -302,13 +226,14 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 	return false;
 }
 
-static void hello_fields(struct member_entry *entry, const Pc__Hello *hello)
+static void hello_fields(
+	struct control *control, struct member_entry *entry, const Pc__Hello *hello)
 {
 	entry->summaries = hello->summaries;
 	entry->disk = hello->disk;
 	entry->probes = hello->probes;
 	entry->relays = hello->relays;
-	entry->lists = hello->lists && hello->probes;
+	member_entry_lists(control->member, entry, hello->lists && hello->probes);
 }
 
 /*
@@ -319,9 +244,10 @@ static struct member_entry *hello_entry(struct control *control, const Pc__Hello
 {
 	const Pc__Member *m = hello->self;
 	struct member_entry *entry = member_find(control->member, m->name);
+	bool trial;
 
 	if (entry && entry->state == MEMBER_ALIVE) {
-		if (entry->record.map.incarnation == m->incarnation)
+		if (entry->record.incarnation == m->incarnation)
 			return entry;
 		member_down(control, entry, "it was started again");
 	}
@@ -329,14 +255,16 @@ static struct member_entry *hello_entry(struct control *control, const Pc__Hello
 		entry = member_entry_take(control);
 	if (!entry)
 		return NULL;
-	if (member_trial_hello(entry, m->incarnation)) {
-		member_entry_fill(entry, m);
-		return entry;
+	trial = member_trial_hello(entry, m->incarnation);
+	if (!member_entry_fill(control, entry, m)) {
+		member_entry_unused(control, entry);
+		return NULL;
 	}
-	member_entry_fill(entry, m);
+	if (trial)
+		return entry;
 	if (entry->state == MEMBER_FREE)
 		entry->state = MEMBER_CANDIDATE;
-	hello_fields(entry, hello);
+	hello_fields(control, entry, hello);
 	if (member_up(control, entry) < 0) {
 		entry->since_ns = net_now();
 		return NULL;
@@ -346,17 +274,18 @@ static struct member_entry *hello_entry(struct control *control, const Pc__Hello
 
 static void link_attach(struct control *control, struct rpc_link *link, struct member_entry *entry)
 {
-	struct rpc_link **at = link->dial ? &entry->out : &entry->in;
+	struct member_contact *contact = entry->contact;
+	struct rpc_link **at = link->dial ? &contact->out : &contact->in;
 	struct rpc_link *old = *at;
 
 	*at = link;
 	link->member = entry;
 	if (control->member->rings)
-		entry->heard_ns = entry->used_ns = net_now();
+		contact->heard_ns = contact->used_ns = net_now();
 	rpc_link_up(link);
 	if (old && old != link) {
 		if (!member_on_trial(entry))
-			directory_link_down(control, entry->record.map.peer, old);
+			directory_link_down(control, entry->record.peer, old);
 		old->member = NULL;
 		rpc_link_close(old);
 	}
@@ -372,16 +301,16 @@ static void hello_term(struct control *control, struct member_entry *entry, uint
 	if (term == 0)
 		return;
 	if (entry->term_theirs && entry->term_theirs != term)
-		directory_forgotten(control, entry->record.map.ref);
+		directory_forgotten(control, entry->record.ref);
 	entry->term_theirs = term;
 }
 
 /* Sends what waited for a link with the member. */
 static void link_used(struct control *control, struct member_entry *entry)
 {
-	directory_link_up(control, entry->record.map.peer, entry->disk);
+	directory_link_up(control, entry->record.peer, entry->disk);
 	if (control->connect)
-		connect_link_up(control, entry->record.map.ref);
+		connect_link_up(control, entry->record.ref);
 }
 
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
@@ -391,7 +320,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 
 	if (!member_agree_version(control, link, hello))
 		return true;
-	if (!member_fits(hello->self) || hello->n_members > NODES_MAX)
+	if (!member_fits(hello->self) || hello->n_members > MEMBERS_MAX)
 		return false;
 	for (size_t i = 0; i < hello->n_members; i++)
 		if (!member_fits(hello->members[i]))
@@ -418,34 +347,39 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	 * A different engine has taken over the address of this dial's member: that engine gets its
 	 * own entry and is dialled separately.
 	 */
-	if (dial && strcmp(((struct member_entry *)dial->owner)->record.map.name,
-			    hello->self->name) != 0) {
+	if (dial &&
+		strcmp(((struct member_entry *)dial->owner)->record.name, hello->self->name) != 0) {
 		entry = dial->owner;
 		rpc_link_close(link);
-		if (entry->state == MEMBER_ALIVE && !entry->in)
+		if (entry->state == MEMBER_ALIVE && !entry->contact->in)
 			member_lost(control, entry, "another engine listens at its address");
 		member_learn(control, hello->self);
 		return true;
 	}
 	entry = hello_entry(control, hello);
-	if (!entry) {
+	if (!entry || !member_contact(&control->member->table, entry)) {
 		rpc_link_close(link);
 		return true;
 	}
-	software_fill(entry, hello->software);
-	hello_fields(entry, hello);
+	software_fill(entry->contact, hello->software);
+	hello_fields(control, entry, hello);
 	member_agree_versions(control, link, entry, hello);
 	if (!member_on_trial(entry))
 		hello_term(control, entry, hello->term);
 	link_attach(control, link, entry);
 	if (!dial)
 		member_greet(control, link);
-	if (!entry->out && (!control->member->rings || entry->neighbour))
+	if (!entry->contact->out && (!control->member->rings || entry->neighbour))
 		member_entry_dial(control, entry, false);
-	(void)learn_all(control, hello->n_members, hello->members);
+	/* With rings, the list tells more. */
+	if (!control->member->rings || !entry->lists)
+		(void)member_learn_all(control, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
 	if (link->member == entry && !member_on_trial(entry))
 		link_used(control, entry);
+	/* The first member that is reached tells the list. */
+	if (link->member == entry && entry->lists && !control->member->list_ns)
+		member_list_compare(control, link, net_now());
 	return true;
 }
 
@@ -454,6 +388,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
 	struct member_entry *entry = link->member;
+	struct member_contact *contact = entry->contact;
 	uint64_t quiet_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull *
 			    MEMBER_GOSSIP_BEATS;
 	uint64_t now_ns = net_now();
@@ -473,13 +408,13 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 	 * If two engines keep different digests, because one of them cannot reach a third engine,
 	 * they exchange their lists only once per MEMBER_GOSSIP_BEATS heartbeats.
 	 */
-	if (entry->digest_told == beat->members_digest &&
-		entry->digest_ours == control->member->digest &&
-		now_ns - entry->gossip_ns < quiet_ns)
+	if (contact->digest_told == beat->members_digest &&
+		contact->digest_ours == control->member->digest &&
+		now_ns - contact->gossip_ns < quiet_ns)
 		return true;
-	entry->digest_told = beat->members_digest;
-	entry->digest_ours = control->member->digest;
-	entry->gossip_ns = now_ns;
+	contact->digest_told = beat->members_digest;
+	contact->digest_ours = control->member->digest;
+	contact->gossip_ns = now_ns;
 	list_alive(control, &list);
 	members.n_members = list.count;
 	members.members = list.at;
@@ -492,5 +427,5 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members)
 {
 	(void)link;
-	return learn_all(control, members->n_members, members->members);
+	return member_learn_all(control, members->n_members, members->members);
 }

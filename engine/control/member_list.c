@@ -1,37 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The member list in pages. Neighbours compare digests of their lists in heartbeats; one that
- * differs sends the sums of its 64 buckets and gets the records of those that differ, in pages
- * of 16 KiB. So a new engine takes the list of the first member that it reaches, and a
- * record that an engine missed is repaired. Control plane's thread only.
+ * differs sends the sums of its 64 or 512 buckets and gets the records of those that differ, in
+ * pages of 16 KiB. So a new engine takes the list of the first member that it reaches, and a record
+ * that an engine missed is repaired. Control plane's thread only.
  */
+#include <string.h>
+
 #include "engine/control/member.h"
 
-static unsigned bucket_of(const struct member_entry *entry)
+/* Sums of `buckets` buckets: those of MEMBER_BUCKETS_MAX, folded. */
+static void sums_fill(
+	const struct member *member, unsigned buckets, uint64_t ret[MEMBER_BUCKETS_MAX])
 {
-	return (unsigned)(entry->name_hash % MEMBER_BUCKETS);
-}
-
-static void sums_fill(const struct member *member, uint64_t ret[MEMBER_BUCKETS])
-{
-	for (unsigned i = 0; i < MEMBER_BUCKETS; i++)
-		ret[i] = 0;
-	for (unsigned i = 0; i < MEMBER_ENTRIES; i++)
-		if (member->entry[i].state == MEMBER_ALIVE)
-			ret[bucket_of(&member->entry[i])] +=
-				map_mix(member->entry[i].record.map.incarnation);
+	memset(ret, 0, buckets * sizeof(*ret));
+	for (unsigned i = 0; i < MEMBER_BUCKETS_MAX; i++)
+		ret[i % buckets] += member->sum[i];
 }
 
 static void ask(struct control *control, struct rpc_link *link, unsigned from)
 {
 	struct member *member = control->member;
-	uint64_t sums[MEMBER_BUCKETS];
+	uint64_t sums[MEMBER_BUCKETS_MAX];
 	Pc__ListAsk body = PC__LIST_ASK__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	sums_fill(member, sums);
+	if (!from)
+		member->list_buckets =
+			member->alive > MEMBER_BUCKETS_FEW ? MEMBER_BUCKETS_MAX : MEMBER_BUCKETS;
+	sums_fill(member, member->list_buckets, sums);
 	body.serial = ++member->list_serial;
-	body.n_sums = MEMBER_BUCKETS;
+	body.n_sums = member->list_buckets;
 	body.sums = sums;
 	body.from = from;
 	message.body_case = PC__MESSAGE__BODY_LIST_ASK;
@@ -45,6 +44,10 @@ void member_list_compare(struct control *control, struct rpc_link *link, uint64_
 
 	if (member->list_ns && now_ns - member->list_ns < MEMBER_LIST_NS)
 		return;
+	/* While records arrive, the lists differ anyway. */
+	if (member->list_ns && member->news_sent >= NEWS_MANY &&
+		now_ns - member->list_ns < 5 * MEMBER_LIST_NS)
+		return;
 	member->list_ns = now_ns;
 	ask(control, link, 0);
 }
@@ -53,56 +56,66 @@ bool member_list_page(struct control *control, struct rpc_link *link, const Pc__
 {
 	struct member *member = control->member;
 
-	if (page->next > MEMBER_BUCKETS || page->n_records > NODES_MAX)
+	if (page->n_records > PAGE_RECORDS_MAX)
 		return false;
 	if (member->list_via != link || page->serial != member->list_serial)
 		return true; /* the answer to an earlier request */
+	if (page->next > member->list_buckets)
+		return false;
 	member->list_via = NULL;
 	if (!member_records(control, link, page->n_records, page->records))
 		return false;
-	if (page->next < MEMBER_BUCKETS && !link->closed)
+	if (page->next < member->list_buckets && !link->closed)
 		ask(control, link, page->next);
 	return true;
 }
 
-/* Adds the records of one bucket; false: the page is full. */
-static bool bucket_add(struct member *member, struct record_list *list, unsigned bucket)
+/*
+ * Adds the records of one bucket of `buckets`, a power of two, as the length of the hash table by
+ * name is; false: the page is full.
+ */
+static bool bucket_add(
+	struct member *member, struct record_list *list, unsigned buckets, unsigned bucket)
 {
-	unsigned count = list->count;
+	const struct member_table *table = &member->table;
+	unsigned count = list->count, step = buckets < table->heads ? buckets : table->heads;
 	size_t bytes = list->bytes;
 
-	for (unsigned i = 0; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
+	for (unsigned head = bucket % step; head < table->heads; head += step)
+		for (uint32_t i = table->by_name[head]; i != MEMBER_NONE;
+			i = member_at(table, i)->next_name) {
+			struct member_entry *entry = member_at(table, i);
 
-		if (entry->state != MEMBER_ALIVE && entry->state != MEMBER_DEAD)
-			continue;
-		if (bucket_of(entry) == bucket && entry->admission && !record_add(list, entry)) {
+			if (entry->state != MEMBER_ALIVE && entry->state != MEMBER_DEAD)
+				continue;
+			if (entry->name_hash % buckets != bucket || !entry->admission ||
+				record_add(list, entry))
+				continue;
 			if (count == 0)
 				return true; /* one bucket alone fills the page */
 			list->count = count;
 			list->bytes = bytes;
 			return false;
 		}
-	}
 	return true;
 }
 
 bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__ListAsk *request)
 {
 	struct member *member = control->member;
-	struct record_list *list = member->records;
-	uint64_t sums[MEMBER_BUCKETS];
+	struct record_list *list = record_list_empty();
+	uint64_t sums[MEMBER_BUCKETS_MAX];
 	Pc__ListPage page = PC__LIST_PAGE__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
-	unsigned bucket = request->from;
+	unsigned bucket = request->from, buckets = (unsigned)request->n_sums;
 
-	if (request->n_sums != MEMBER_BUCKETS || bucket >= MEMBER_BUCKETS)
+	if ((request->n_sums != MEMBER_BUCKETS && request->n_sums != MEMBER_BUCKETS_MAX) ||
+		bucket >= buckets)
 		return false;
-	sums_fill(member, sums);
-	list->count = 0;
-	list->bytes = 0;
-	for (; bucket < MEMBER_BUCKETS; bucket++)
-		if (sums[bucket] != request->sums[bucket] && !bucket_add(member, list, bucket))
+	sums_fill(member, buckets, sums);
+	for (; bucket < buckets; bucket++)
+		if (sums[bucket] != request->sums[bucket] &&
+			!bucket_add(member, list, buckets, bucket))
 			break;
 	page.serial = request->serial;
 	page.n_records = list->count;

@@ -13,13 +13,13 @@ static unsigned candidates(const struct member *member, struct placed *ret)
 {
 	unsigned count = 0;
 
-	for (unsigned i = 0; i < MEMBER_ENTRIES && count < member->alive; i++) {
-		const struct member_entry *entry = &member->entry[i];
+	for (unsigned i = 0; i < member->table.entries && count < member->alive; i++) {
+		const struct member_entry *entry = member_at(&member->table, i);
 
 		if (entry->state == MEMBER_ALIVE)
 			ret[count++] = (struct placed){.hash = entry->name_hash,
-				.ref = entry->record.map.ref,
-				.bucket_bits = entry->record.map.bucket_bits};
+				.ref = entry->record.ref,
+				.bucket_bits = entry->record.bucket_bits};
 	}
 	return count;
 }

@@ -38,7 +38,7 @@ uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns)
 	uint64_t worst_ns = 0;
 
 	for (unsigned size = 0; size < PROBE_SIZES; size++) {
-		uint64_t asked_ns = entry->probe.asked_ns[size];
+		uint64_t asked_ns = entry->contact->probe.asked_ns[size];
 
 		if (asked_ns && since_ns(asked_ns, now_ns) > worst_ns)
 			worst_ns = since_ns(asked_ns, now_ns);
@@ -48,7 +48,7 @@ uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns)
 
 uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
 {
-	const uint64_t *served_ns = entry->probe.served_ns;
+	const uint64_t *served_ns = entry->contact->probe.served_ns;
 
 	if (!served_ns[PROBE_SMALL] || !served_ns[PROBE_PADDED])
 		return UINT64_MAX;
@@ -67,8 +67,8 @@ static void probe_send(
 	const struct control *control, struct member_entry *entry, unsigned size, uint64_t now_ns)
 {
 	static uint8_t pad[PROBE_PAD_BYTES];
-	struct rpc_link *link = entry->out ? entry->out : entry->in;
-	struct member_probe *p = &entry->probe;
+	struct rpc_link *link = member_entry_link(entry);
+	struct member_probe *p = &entry->contact->probe;
 	Pc__Probe ask = PC__PROBE__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
@@ -92,7 +92,7 @@ static void probe_send(
 
 static void probe(const struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
-	struct member_probe *p = &entry->probe;
+	struct member_probe *p = &entry->contact->probe;
 	unsigned turn = p->turn++, size = turn % PROBE_SIZES;
 
 	if (control->member->rings)
@@ -108,7 +108,7 @@ static void probe(const struct control *control, struct member_entry *entry, uin
 
 void member_probe_now(const struct control *control, struct member_entry *entry)
 {
-	if (entry->out || entry->in)
+	if (member_entry_link(entry))
 		for (unsigned size = 0; size < PROBE_SIZES; size++)
 			probe_send(control, entry, size, net_now());
 }
@@ -116,7 +116,7 @@ void member_probe_now(const struct control *control, struct member_entry *entry)
 bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack)
 {
 	struct member_entry *entry = link->member;
-	struct member_probe *p = &entry->probe;
+	struct member_probe *p = &entry->contact->probe;
 	unsigned size = ack->serial % PROBE_SIZES;
 
 	if (ack->pad.len > PROBE_PAD_BYTES)
@@ -132,7 +132,7 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
 	if (entry->state == MEMBER_ALIVE &&
 		member_unserved_ns(entry, net_now()) <= suspect_patience_ns(dead_ns(control)))
-		directory_probed(control, entry->record.map.peer, true);
+		directory_probed(control, entry->record.peer, true);
 	return true;
 }
 
@@ -140,17 +140,19 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 
 bool member_on_trial(const struct member_entry *entry)
 {
-	return entry->state != MEMBER_ALIVE && entry->trial.incarnation != 0;
+	return entry->state != MEMBER_ALIVE && entry->contact->trial.incarnation != 0;
 }
 
-void member_trial_begin(struct member_entry *entry, uint64_t needs_ns)
+void member_trial_begin(struct control *control, struct member_entry *entry, uint64_t needs_ns)
 {
-	if (!entry->probes)
+	struct member_contact *contact = member_contact(&control->member->table, entry);
+
+	if (!entry->probes || !contact)
 		return;
-	entry->trial.incarnation = entry->record.map.incarnation;
-	entry->trial.began_ns = net_now();
-	entry->trial.needs_ns = needs_ns;
-	entry->trial.since_ns = 0;
+	contact->trial.incarnation = entry->record.incarnation;
+	contact->trial.began_ns = net_now();
+	contact->trial.needs_ns = needs_ns;
+	contact->trial.since_ns = 0;
 }
 
 /* True if its last removal of this kind was not long ago. */
@@ -161,24 +163,29 @@ static bool removed_again(const struct member_trial *trial, uint64_t now_ns)
 
 void member_trial_removed(struct control *control, struct member_entry *entry, uint64_t needs_ns)
 {
-	struct member_trial *trial = &entry->trial;
+	struct member_contact *contact = member_contact(&control->member->table, entry);
 	uint64_t now_ns = net_now(), own_ns;
+	struct member_trial *trial;
 
+	if (!contact)
+		return;
+	trial = &contact->trial;
 	trial->removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	trial->removed_ns = now_ns;
 	own_ns = suspect_trial_ns(dead_ns(control), trial->removals);
-	member_trial_begin(entry, own_ns > needs_ns ? own_ns : needs_ns);
+	member_trial_begin(control, entry, own_ns > needs_ns ? own_ns : needs_ns);
 }
 
 static void remove_unserving(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
-	const struct member_trial *trial = &entry->trial;
+	const struct member_trial *trial = &entry->contact->trial;
 	unsigned removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	char why[192];
 
 	snprintf(why, sizeof(why),
 		"it answered no %s for %u ms, and none of another member that says so; it must serve for a while to come back",
-		entry->probe.asked_ns[PROBE_SMALL] ? "probe" : "probe of 9 KB (check the MTU)",
+		entry->contact->probe.asked_ns[PROBE_SMALL] ? "probe"
+							    : "probe of 9 KB (check the MTU)",
 		(unsigned)(member_unserved_ns(entry, now_ns) / NS_PER_MS));
 	if (control->member->rings) {
 		member_accuse(control, entry, suspect_trial_ns(dead_ns(control), removals), why);
@@ -191,18 +198,15 @@ static void remove_unserving(struct control *control, struct member_entry *entry
 
 bool member_trial_hello(struct member_entry *entry, uint64_t incarnation)
 {
-	if (!entry->trial.incarnation || entry->state == MEMBER_ALIVE)
+	if (!entry->contact->trial.incarnation || entry->state == MEMBER_ALIVE)
 		return false;
-	if (entry->trial.incarnation == incarnation) {
+	if (entry->contact->trial.incarnation == incarnation) {
 		entry->state = MEMBER_DEAD;
 		return true;
 	}
 	/* It was started again. The links are those of its former process. */
-	if (entry->out)
-		rpc_link_close(entry->out);
-	if (entry->in)
-		rpc_link_close(entry->in);
-	entry->trial.incarnation = 0;
+	member_links_close(entry);
+	entry->contact->trial.incarnation = 0;
 	return false;
 }
 
@@ -210,19 +214,16 @@ bool member_trial_hello(struct member_entry *entry, uint64_t incarnation)
 static void trial_end(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
 	log_info("member %s (%s:%u) has answered all probes for %u ms: it may come back",
-		entry->record.map.name, entry->record.address, entry->record.port,
-		(unsigned)((now_ns - entry->trial.since_ns) / NS_PER_MS));
-	if (entry->out)
-		rpc_link_close(entry->out);
-	if (entry->in)
-		rpc_link_close(entry->in);
-	entry->trial.incarnation = 0;
+		entry->record.name, entry->record.address, entry->record.port,
+		(unsigned)((now_ns - entry->contact->trial.since_ns) / NS_PER_MS));
+	member_links_close(entry);
+	entry->contact->trial.incarnation = 0;
 	member_entry_dial(control, entry, false);
 }
 
 static void trial_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
-	struct member_trial *trial = &entry->trial;
+	struct member_trial *trial = &entry->contact->trial;
 	uint64_t served_ns = member_served_age_ns(entry, now_ns);
 
 	probe(control, entry, now_ns);
@@ -253,30 +254,28 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 
 static bool is_probed(const struct control *control, const struct member_entry *entry)
 {
-	return entry && entry->probes && !entry->record.map.self &&
-	       (member_watched(control, entry) ||
-		       directory_overdue(control, entry->record.map.peer));
+	return entry->probes && !entry->record.self &&
+	       (member_watched(control, entry) || directory_overdue(control, entry->record.peer));
 }
-
-static_assert((NODES_MAX & (NODES_MAX - 1)) == 0, "places are permuted with ^");
 
 /* Each engine has an order of its own, so that a member is probed by some engine at any time. */
 static void probe_next(struct control *control, uint64_t now_ns)
 {
 	struct member *member = control->member;
-	unsigned first = member->probe_next;
+	struct member_table *table = &member->table;
+	unsigned first = member->probe_next, count = table->contacts;
 	unsigned turns = member->rings ? PROBE_TARGETS_RINGS : PROBE_TARGETS;
 
-	for (unsigned i = 0; i < NODES_MAX; i++) {
-		unsigned place = (first + i) % NODES_MAX;
-		struct member_entry *entry = member->by_peer[place ^ member->probe_order];
+	for (unsigned i = 0; i < count; i++) {
+		unsigned place = (first + i) % count;
+		struct member_entry *entry = table->contact[place]->entry;
 
-		if (!is_probed(control, entry))
+		if (entry->state != MEMBER_ALIVE || !is_probed(control, entry))
 			continue;
 		if (turns) {
 			turns--;
 			member->probe_next = place + 1;
-		} else if (!entry->probe.hurry && !member_unserved_ns(entry, now_ns)) {
+		} else if (!entry->contact->probe.hurry && !member_unserved_ns(entry, now_ns)) {
 			continue;
 		}
 		probe(control, entry, now_ns);
@@ -286,30 +285,31 @@ static void probe_next(struct control *control, uint64_t now_ns)
 static void entry_judge(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
 	uint64_t unserved_ns = member_unserved_ns(entry, now_ns);
-	uint64_t vouched_ns =
-		entry->probe.vouched_ns ? since_ns(entry->probe.vouched_ns, now_ns) : UINT64_MAX;
+	uint64_t vouched_ns = entry->contact->probe.vouched_ns
+				      ? since_ns(entry->contact->probe.vouched_ns, now_ns)
+				      : UINT64_MAX;
 
 	if (unserved_ns <= suspect_patience_ns(dead_ns(control)))
 		return;
 	if (suspect_removes(unserved_ns, vouched_ns, dead_ns(control)))
 		remove_unserving(control, entry, now_ns);
 	if (entry->state == MEMBER_ALIVE)
-		directory_probed(control, entry->record.map.peer, false);
+		directory_probed(control, entry->record.peer, false);
 }
 
 /* This engine did not run for this time, and could not receive: members get it in addition. */
 static void pause_forgive(struct member *member, uint64_t pause_ns)
 {
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		struct member_probe *p = &member->entry[i].probe;
+	for (unsigned i = 0; i < member->table.contacts; i++) {
+		struct member_probe *p = &member->table.contact[i]->probe;
 
 		for (unsigned size = 0; size < PROBE_SIZES; size++)
 			if (p->asked_ns[size])
 				p->asked_ns[size] += pause_ns;
 		if (p->vouched_ns)
 			p->vouched_ns += pause_ns;
-		if (member->entry[i].trial.since_ns)
-			member->entry[i].trial.since_ns += pause_ns;
+		if (member->table.contact[i]->trial.since_ns)
+			member->table.contact[i]->trial.since_ns += pause_ns;
 	}
 }
 
@@ -326,13 +326,18 @@ void member_probe_tick(void *context)
 	if (late_ns > 2 * period_ns)
 		pause_forgive(member, late_ns - period_ns);
 	probe_next(control, now_ns);
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
+	/* From the end, so that one whose contact goes away hides no other. */
+	for (unsigned i = member->table.contacts; i-- > 0;) {
+		struct member_entry *entry;
 
+		if (i >= member->table.contacts)
+			continue;
+		entry = member->table.contact[i]->entry;
 		if (entry->state == MEMBER_ALIVE && is_probed(control, entry))
 			entry_judge(control, entry, now_ns);
 		else if (entry->state == MEMBER_ALIVE)
-			memset(entry->probe.asked_ns, 0, sizeof(entry->probe.asked_ns));
+			memset(entry->contact->probe.asked_ns, 0,
+				sizeof(entry->contact->probe.asked_ns));
 		else if (member_on_trial(entry))
 			trial_tick(control, entry, now_ns);
 	}

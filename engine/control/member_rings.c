@@ -18,41 +18,100 @@ static unsigned neighbour_add(unsigned *neighbour, unsigned count, unsigned inde
 	return count + 1;
 }
 
-unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
-	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX])
+static uint64_t place_on(unsigned ring, uint64_t hash)
+{
+	return map_mix(hash ^ map_mix((uint64_t)ring + 1));
+}
+
+/* A member with this hash of its name is on the ring: takes it if it is nearer. */
+static void ring_offer(
+	struct member_ring *at, unsigned ring, uint64_t own, uint64_t hash, uint32_t index)
+{
+	uint64_t distance = place_on(ring, hash) - place_on(ring, own);
+
+	/* The farthest member in the direction of the successors is the predecessor. */
+	if (at->next == MEMBER_NONE || distance < at->nearest) {
+		at->nearest = distance;
+		at->next = index;
+	}
+	if (at->last == MEMBER_NONE || distance > at->farthest) {
+		at->farthest = distance;
+		at->last = index;
+	}
+}
+
+static void ring_clear(struct member_ring *at)
+{
+	*at = (struct member_ring){.next = MEMBER_NONE, .last = MEMBER_NONE};
+}
+
+static unsigned rings_neighbours(
+	const struct member_ring ring[MEMBER_RINGS], unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX])
 {
 	unsigned found = 0;
 
-	if (count < 2)
-		return 0;
-	for (uint64_t ring = 0; ring < MEMBER_RINGS; ring++) {
-		uint64_t salt = map_mix(ring + 1), own = map_mix(hash[self] ^ salt);
-		uint64_t nearest = UINT64_MAX, farthest = 0;
-		unsigned next = self, last = self;
-
-		/* The farthest member in the direction of the successors is the predecessor. */
-		for (unsigned i = 0; i < count; i++) {
-			uint64_t distance = map_mix(hash[i] ^ salt) - own;
-
-			if (i == self)
-				continue;
-			if (next == self || distance < nearest) {
-				nearest = distance;
-				next = i;
-			}
-			if (last == self || distance > farthest) {
-				farthest = distance;
-				last = i;
-			}
-		}
-		found = neighbour_add(ret_neighbour, found, next);
-		found = neighbour_add(ret_neighbour, found, last);
+	for (unsigned i = 0; i < MEMBER_RINGS; i++) {
+		if (ring[i].next == MEMBER_NONE)
+			continue;
+		found = neighbour_add(ret_neighbour, found, ring[i].next);
+		found = neighbour_add(ret_neighbour, found, ring[i].last);
 	}
 	return found;
 }
 
+unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
+	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX])
+{
+	struct member_ring ring[MEMBER_RINGS];
+
+	for (unsigned k = 0; k < MEMBER_RINGS; k++) {
+		ring_clear(&ring[k]);
+		for (unsigned i = 0; i < count; i++)
+			if (i != self)
+				ring_offer(&ring[k], k, hash[self], hash[i], i);
+	}
+	return rings_neighbours(ring, ret_neighbour);
+}
+
+void member_rings_joined(struct member *member, const struct member_entry *entry)
+{
+	for (unsigned k = 0; k < MEMBER_RINGS; k++)
+		ring_offer(&member->ring[k], k, member->self->name_hash, entry->name_hash,
+			entry->index);
+}
+
+void member_rings_left(struct member *member, const struct member_entry *entry)
+{
+	for (unsigned k = 0; k < MEMBER_RINGS; k++)
+		member->ring[k].stale |= member->ring[k].next == entry->index ||
+					 member->ring[k].last == entry->index;
+}
+
+void member_rings_open(struct member *member)
+{
+	for (unsigned k = 0; k < MEMBER_RINGS; k++)
+		ring_clear(&member->ring[k]);
+}
+
+/* A neighbour on a ring has left: looks for the next one. */
+static void rings_repair(struct member *member)
+{
+	for (unsigned k = 0; k < MEMBER_RINGS; k++) {
+		if (!member->ring[k].stale)
+			continue;
+		ring_clear(&member->ring[k]);
+		for (unsigned i = 1; i < member->table.entries; i++) {
+			const struct member_entry *entry = member_at(&member->table, i);
+
+			if (entry->state == MEMBER_ALIVE)
+				ring_offer(&member->ring[k], k, member->self->name_hash,
+					entry->name_hash, i);
+		}
+	}
+}
+
 /* Chooses between the mesh and the rings. A few members fewer do not bring the mesh back. */
-static bool rings_wanted(const struct member *member)
+bool member_rings_wanted(const struct member *member)
 {
 	if (member->strangers)
 		return false;
@@ -62,11 +121,13 @@ static bool rings_wanted(const struct member *member)
 
 static void link_wanted(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
-	if (entry->out || entry->in)
+	struct member_contact *contact = member_contact(&control->member->table, entry);
+
+	if (!contact || member_entry_link(entry))
 		return;
-	entry->heard_ns = now_ns;
-	entry->vouched_ns = 0;
-	if (!entry->dial)
+	contact->heard_ns = now_ns;
+	contact->vouched_ns = 0;
+	if (!contact->dial)
 		member_entry_dial(control, entry, false);
 }
 
@@ -76,9 +137,9 @@ static void rings_begin(struct control *control, uint64_t now_ns)
 
 	member->rings = true;
 	log_info("%u members: this engine keeps links with its neighbours only", member->alive);
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		member->entry[i].used_ns = now_ns;
-		member->entry[i].neighbour = false;
+	for (unsigned i = 0; i < member->table.contacts; i++) {
+		member->table.contact[i]->used_ns = now_ns;
+		member->table.contact[i]->entry->neighbour = false;
 	}
 }
 
@@ -88,8 +149,8 @@ static void mesh_begin(struct control *control, uint64_t now_ns)
 
 	member->rings = false;
 	log_info("%u members: this engine keeps links with all of them", member->alive);
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
+	for (unsigned i = 1; i < member->table.entries; i++) {
+		struct member_entry *entry = member_at(&member->table, i);
 
 		entry->neighbour = false;
 		if (entry->state == MEMBER_ALIVE)
@@ -102,29 +163,29 @@ static void mesh_begin(struct control *control, uint64_t now_ns)
 static void neighbours_choose(struct control *control, uint64_t now_ns)
 {
 	struct member *member = control->member;
-	static struct member_entry *at[MEMBER_ENTRIES];
-	static uint64_t hash[MEMBER_ENTRIES];
-	static bool chosen[MEMBER_ENTRIES];
-	unsigned neighbour[MEMBER_NEIGHBOURS_MAX], count = 0, found;
+	struct member_table *table = &member->table;
+	unsigned neighbour[MEMBER_NEIGHBOURS_MAX], found;
 
-	for (unsigned i = 0; i < MEMBER_ENTRIES; i++)
-		if (member->entry[i].state == MEMBER_ALIVE) {
-			at[count] = &member->entry[i];
-			chosen[count] = false;
-			hash[count++] = member->entry[i].name_hash;
-		}
-	found = member_rings(hash, count, 0, neighbour);
-	for (unsigned i = 0; i < found; i++)
-		chosen[neighbour[i]] = true;
-	for (unsigned i = 1; i < count; i++) {
-		struct member_entry *entry = at[i];
+	rings_repair(member);
+	found = rings_neighbours(member->ring, neighbour);
+	for (unsigned i = 0; i < table->contacts; i++) {
+		struct member_entry *entry = table->contact[i]->entry;
+		bool chosen = false;
 
-		if (entry->neighbour && !chosen[i])
-			entry->used_ns = now_ns;
-		if (!entry->neighbour && chosen[i])
+		for (unsigned k = 0; k < found; k++)
+			chosen |= neighbour[k] == entry->index;
+		if (entry->state != MEMBER_ALIVE || !entry->neighbour || chosen)
+			continue;
+		entry->contact->used_ns = now_ns;
+		entry->neighbour = false;
+	}
+	for (unsigned k = 0; k < found; k++) {
+		struct member_entry *entry = member_at(table, neighbour[k]);
+
+		if (!entry->neighbour)
 			link_wanted(control, entry, now_ns);
-		entry->neighbour = chosen[i];
-		if (entry->neighbour && !entry->dial)
+		entry->neighbour = member_has_contact(entry);
+		if (entry->neighbour && !entry->contact->dial)
 			member_entry_dial(control, entry, false);
 	}
 }
@@ -132,7 +193,7 @@ static void neighbours_choose(struct control *control, uint64_t now_ns)
 void member_rings_update(struct control *control)
 {
 	struct member *member = control->member;
-	bool wanted = rings_wanted(member);
+	bool wanted = member_rings_wanted(member);
 	uint64_t now_ns = net_now();
 
 	if (wanted && !member->rings)

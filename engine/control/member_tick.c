@@ -9,6 +9,7 @@
 #include "engine/control/member.h"
 
 #define NS_PER_MS 1000000ull
+#define SWEEP_TICKS 32u /* heartbeats in which the whole table is swept */
 
 /*
  * Lists the refs of the members that the other members are asked about: whether they hear them
@@ -16,19 +17,22 @@
  */
 static void doubts_list(const struct control *control, uint64_t now_ns, Pc__Heartbeat *beat)
 {
+	const struct member *member = control->member;
 	uint64_t patience_ns =
 		suspect_patience_ns((uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS);
 
-	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
-		const struct member_entry *entry = control->member->by_peer[peer];
+	/* Above MEMBER_MESH_MAX members, claims take the place of these questions. */
+	if (member->rings)
+		return;
+	for (unsigned i = 0; i < member->table.contacts && beat->n_unserved < MEMBERS_MAX; i++) {
+		const struct member_entry *entry = member->table.contact[i]->entry;
 
-		/* Above MEMBER_MESH_MAX members, claims take the place of these questions. */
-		if (!entry || control->member->rings)
+		if (entry->state != MEMBER_ALIVE || beat->n_doubts == MEMBERS_MAX)
 			continue;
 		if (member_doubted(control, entry, now_ns))
-			beat->doubts[beat->n_doubts++] = entry->record.map.ref;
+			beat->doubts[beat->n_doubts++] = entry->record.ref;
 		if (member_unserved_ns(entry, now_ns) > patience_ns)
-			beat->unserved[beat->n_unserved++] = entry->record.map.ref;
+			beat->unserved[beat->n_unserved++] = entry->record.ref;
 	}
 }
 
@@ -40,7 +44,7 @@ static void ring_silent(struct control *control, struct member_entry *entry, uin
 	char why[64];
 
 	if (silent_ns <= dead_ns) {
-		entry->kept = false;
+		entry->contact->kept = false;
 		return;
 	}
 	if (entry->neighbour) {
@@ -48,13 +52,10 @@ static void ring_silent(struct control *control, struct member_entry *entry, uin
 			(unsigned)(silent_ns / NS_PER_MS));
 		member_accuse(control, entry, 0, why);
 	}
-	if (!entry->neighbour || !entry->kept) {
+	if (!entry->neighbour || !entry->contact->kept) {
 		control->counter[COUNTER_members_kept] += entry->neighbour;
-		entry->kept = entry->neighbour;
-		if (entry->out)
-			rpc_link_close(entry->out);
-		if (entry->in)
-			rpc_link_close(entry->in);
+		entry->contact->kept = entry->neighbour;
+		member_links_close(entry);
 	}
 }
 
@@ -68,26 +69,89 @@ static void entry_tick(
 	if (entry->state == MEMBER_ALIVE) {
 		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 		message.heartbeat = beat;
-		(void)rpc_send(entry->out ? entry->out : entry->in, &message);
+		(void)rpc_send(member_entry_link(entry), &message);
 		if (control->member->rings) {
 			ring_silent(control, entry, now_ns);
 		} else if (!member_heard_of(control, entry, now_ns)) {
 			snprintf(why, sizeof(why), "no message from it for %u ms",
-				(unsigned)((now_ns - entry->heard_ns) / NS_PER_MS));
+				(unsigned)((now_ns - entry->contact->heard_ns) / NS_PER_MS));
 			member_down(control, entry, why);
 			/* A path that large packets do not cross looks silent, too. */
-			member_trial_begin(entry, 0);
+			member_trial_begin(control, entry, 0);
 		}
 	} else if (entry->state == MEMBER_CANDIDATE) {
 		if (now_ns - entry->since_ns > 10 * dead_ns)
-			member_entry_free(entry);
+			member_entry_free(control, entry);
 	} else if (entry->state == MEMBER_DEAD) {
 		/* On trial: without heartbeats it would remove this engine and close its links. */
 		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 		message.heartbeat = beat;
-		(void)rpc_send(entry->out ? entry->out : entry->in, &message);
-		if (now_ns - entry->since_ns > MEMBER_DEAD_NS && !entry->out && !entry->in)
-			member_entry_free(entry);
+		(void)rpc_send(member_entry_link(entry), &message);
+		if (now_ns - entry->since_ns > MEMBER_DEAD_NS && !member_entry_link(entry))
+			member_entry_free(control, entry);
+	}
+}
+
+/* True if nothing of the contact is in use or must be remembered. */
+static bool contact_idle(
+	const struct control *control, const struct member_contact *contact, uint64_t now_ns)
+{
+	const struct member_entry *entry = contact->entry;
+	uint64_t pause_ns =
+		ACCUSE_PAUSE * (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
+
+	if (!control->member->rings || entry->state != MEMBER_ALIVE || entry->record.self ||
+		entry->stage != RECORD_ALIVE || entry->neighbour || entry->wanted)
+		return false;
+	return !contact->dial && !contact->out && !contact->in &&
+	       now_ns - contact->used_ns > MEMBER_IDLE_NS &&
+	       (!contact->accused_ns || now_ns - contact->accused_ns > pause_ns) &&
+	       (!contact->trial.removed_ns || now_ns - contact->trial.removed_ns > TRIAL_MEMORY_NS);
+}
+
+/* Candidates and dead members without a contact are forgotten; a part of the table each time. */
+static void sweep(struct control *control, uint64_t now_ns)
+{
+	struct member *member = control->member;
+	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
+	unsigned count = member->table.entries / SWEEP_TICKS + 1;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct member_entry *entry;
+
+		if (member->swept >= member->table.entries)
+			member->swept = 0;
+		entry = member_at(&member->table, member->swept++);
+		if (member_has_contact(entry) || entry->state == MEMBER_FREE ||
+			entry->state == MEMBER_ALIVE)
+			continue;
+		if (now_ns - entry->since_ns >
+			(entry->state == MEMBER_DEAD ? MEMBER_DEAD_NS : 10 * dead_ns))
+			member_entry_free(control, entry);
+	}
+}
+
+static void contacts_tick(struct control *control, Pc__Heartbeat *beat, uint64_t now_ns)
+{
+	struct member *member = control->member;
+
+	/* From the end, so that one whose contact goes away hides no other. */
+	for (unsigned i = member->table.contacts; i-- > 0;) {
+		struct member_entry *entry;
+
+		if (i >= member->table.contacts)
+			continue;
+		entry = member->table.contact[i]->entry;
+		if (entry == member->self)
+			continue;
+		/* changes when a member of this loop dies */
+		beat->members_digest = member->digest;
+		entry_tick(control, entry, beat, now_ns);
+		if (!member_has_contact(entry))
+			continue;
+		member_demand_tick(control, entry, now_ns);
+		if (contact_idle(control, entry->contact, now_ns))
+			member_contact_free(&member->table, entry);
 	}
 }
 
@@ -98,7 +162,7 @@ void member_tick(void *context)
 	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
 	uint64_t now_ns = net_now();
 	uint64_t late_ns = now_ns - member->tick_ns;
-	uint32_t doubts[NODES_MAX], unserved[NODES_MAX];
+	uint32_t doubts[MEMBERS_MAX], unserved[MEMBERS_MAX];
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 
 	member->tick_ns = now_ns;
@@ -109,25 +173,17 @@ void member_tick(void *context)
 	 * every member's heard_ns, so that no member is declared dead for a pause of this engine.
 	 */
 	late_ns = late_ns > 2 * period_ns ? late_ns - period_ns : 0;
-	for (unsigned i = 1; late_ns && i < MEMBER_ENTRIES; i++) {
-		member->entry[i].heard_ns += late_ns;
-		member->entry[i].vouched_ns += late_ns;
+	for (unsigned i = 0; late_ns && i < member->table.contacts; i++) {
+		member->table.contact[i]->heard_ns += late_ns;
+		member->table.contact[i]->vouched_ns += late_ns;
 	}
 	beat.doubts = doubts;
 	beat.unserved = unserved;
 	doubts_list(control, now_ns, &beat);
 	beat.rings = member->rings;
 	member->dials = MEMBER_DIALS_TICK;
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		struct member_entry *entry = &member->entry[i];
-
-		if (entry->state == MEMBER_FREE)
-			continue;
-		/* changes when a member of this loop dies */
-		beat.members_digest = member->digest;
-		entry_tick(control, entry, &beat, now_ns);
-		member_demand_tick(control, entry, now_ns);
-	}
+	contacts_tick(control, &beat, now_ns);
+	sweep(control, now_ns);
 	member_seeds_tick(control, now_ns);
 	member_map_tick(control, now_ns);
 	rpc_tick(control);

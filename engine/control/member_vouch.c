@@ -22,12 +22,12 @@ static uint64_t dead_ns(const struct control *control)
 	return (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
 }
 
-/* The live member with this ref, other than this engine; NULL: there is none. */
+/* The live member with this ref, other than this engine, with a contact; NULL: there is none. */
 static struct member_entry *live_other(const struct control *control, uint32_t ref)
 {
-	const struct member_record *record = member_by_ref(control, ref);
+	struct member_entry *entry = member_table_ref(&control->member->table, ref);
 
-	return record && !record->map.self ? control->member->by_peer[record->map.peer] : NULL;
+	return entry && !entry->record.self && member_has_contact(entry) ? entry : NULL;
 }
 
 bool member_doubted(
@@ -36,7 +36,7 @@ bool member_doubted(
 	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
 
 	/* A beat and a half: early enough that an answer comes before the shortest dead_after. */
-	return !entry->record.map.self && since_ns(entry->heard_ns, now_ns) > beat_ns * 3 / 2;
+	return !entry->record.self && since_ns(entry->contact->heard_ns, now_ns) > beat_ns * 3 / 2;
 }
 
 /* The member answered another one's probe at this time. */
@@ -44,8 +44,8 @@ static void served_take(
 	struct control *control, struct member_entry *entry, uint64_t age_ns, uint64_t now_ns)
 {
 	if (age_ns <= suspect_removal_ns(dead_ns(control)) &&
-		entry->probe.vouched_ns < now_ns - age_ns)
-		entry->probe.vouched_ns = now_ns - age_ns;
+		entry->contact->probe.vouched_ns < now_ns - age_ns)
+		entry->contact->probe.vouched_ns = now_ns - age_ns;
 }
 
 static void vouches_take(
@@ -66,8 +66,8 @@ static void vouches_take(
 
 		if (!entry || entry == from || age_ns > dead_ns(control))
 			continue;
-		if (entry->vouched_ns < now_ns - age_ns)
-			entry->vouched_ns = now_ns - age_ns;
+		if (entry->contact->vouched_ns < now_ns - age_ns)
+			entry->contact->vouched_ns = now_ns - age_ns;
 		/* An engine that sends no probes knows no more. */
 		if (!from->probes)
 			served_take(control, entry, age_ns, now_ns);
@@ -87,7 +87,7 @@ static size_t served_list(struct control *control, const struct rpc_link *link,
 
 		if (!entry || entry == link->member)
 			continue;
-		entry->probe.hurry = PROBE_SIZES;
+		entry->contact->probe.hurry = PROBE_SIZES;
 		if (age_ns > suspect_removal_ns(dead_ns(control)))
 			continue;
 		ret_vouch[served] = (Pc__Vouch)PC__VOUCH__INIT;
@@ -101,19 +101,20 @@ static size_t served_list(struct control *control, const struct rpc_link *link,
 
 static void doubts_answer(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
-	Pc__Vouch vouch[NODES_MAX], *at[NODES_MAX], served[NODES_MAX], *served_at[NODES_MAX];
+	Pc__Vouch vouch[MEMBERS_MAX], *at[MEMBERS_MAX], served[MEMBERS_MAX],
+		*served_at[MEMBERS_MAX];
 	Pc__Heartbeat answer = PC__HEARTBEAT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	uint64_t now_ns = net_now();
 
 	for (size_t i = 0; i < beat->n_doubts; i++) {
 		const struct member_entry *entry = live_other(control, beat->doubts[i]);
-		uint64_t age_ns = entry ? since_ns(entry->heard_ns, now_ns) : 0;
+		uint64_t age_ns = entry ? since_ns(entry->contact->heard_ns, now_ns) : 0;
 
 		if (!entry || entry == link->member || age_ns > dead_ns(control))
 			continue;
 		vouch[answer.n_vouches] = (Pc__Vouch)PC__VOUCH__INIT;
-		vouch[answer.n_vouches].ref = entry->record.map.ref;
+		vouch[answer.n_vouches].ref = entry->record.ref;
 		vouch[answer.n_vouches].age_ms = (uint32_t)(age_ns / NS_PER_MS);
 		at[answer.n_vouches] = &vouch[answer.n_vouches];
 		answer.n_vouches++;
@@ -132,8 +133,8 @@ static void doubts_answer(struct control *control, struct rpc_link *link, const 
 
 bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
-	if (beat->n_doubts > NODES_MAX || beat->n_vouches > NODES_MAX ||
-		beat->n_unserved > NODES_MAX || beat->n_served > NODES_MAX)
+	if (beat->n_doubts > MEMBERS_MAX || beat->n_vouches > MEMBERS_MAX ||
+		beat->n_unserved > MEMBERS_MAX || beat->n_served > MEMBERS_MAX)
 		return false;
 	for (size_t i = 0; i < beat->n_vouches; i++)
 		if (!beat->vouches[i])
@@ -149,33 +150,30 @@ bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Hear
 
 static void kept_begin(struct control *control, struct member_entry *entry, uint64_t silent_ns)
 {
-	entry->kept = true;
+	entry->contact->kept = true;
 	control->counter[COUNTER_members_kept]++;
 	log_warn(
 		"member %s (%s:%u) sent nothing to this engine for %llu ms, but another member hears it: it stays on the map; check the network between it and this host",
-		entry->record.map.name, entry->record.address, entry->record.port,
+		entry->record.name, entry->record.address, entry->record.port,
 		(unsigned long long)(silent_ns / NS_PER_MS));
 	/* New connections get through as soon as packets do; TCP's own retries take longer. */
-	if (entry->out)
-		rpc_link_close(entry->out);
-	if (entry->in)
-		rpc_link_close(entry->in);
+	member_links_close(entry);
 }
 
 bool member_heard_of(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
-	uint64_t silent_ns = since_ns(entry->heard_ns, now_ns);
+	uint64_t silent_ns = since_ns(entry->contact->heard_ns, now_ns);
 
 	if (silent_ns <= dead_ns(control)) {
-		if (entry->kept)
-			log_info("member %s (%s:%u) is heard again", entry->record.map.name,
+		if (entry->contact->kept)
+			log_info("member %s (%s:%u) is heard again", entry->record.name,
 				entry->record.address, entry->record.port);
-		entry->kept = false;
+		entry->contact->kept = false;
 		return true;
 	}
-	if (since_ns(entry->vouched_ns, now_ns) > dead_ns(control))
+	if (since_ns(entry->contact->vouched_ns, now_ns) > dead_ns(control))
 		return false;
-	if (!entry->kept)
+	if (!entry->contact->kept)
 		kept_begin(control, entry, silent_ns);
 	return true;
 }

@@ -262,7 +262,7 @@ bool promote_serve_promoted(
 	struct control *control, struct rpc_link *link, const Pc__Promoted *promoted)
 {
 	struct promote *p = control->promote;
-	uint32_t rails = link->member->record.map.rails;
+	uint32_t rails = link->member->record.rails;
 
 	if (promoted->n_pages == 0 || promoted->n_pages > MESSAGE_PAGES_MAX)
 		return false;

@@ -222,7 +222,7 @@ void scrub_read(struct control *control, uint32_t ref, const struct page_report 
 		log_error(
 			"a client read a page of %s from rail %u, offset %llu of the pool, that has not the CRC32C in its page head; it was a miss, and the holder compares the page (%llu more since the last line)",
 			ref == control->ref ? "this engine"
-			: member            ? member->map.name
+			: member            ? member->name
 					    : "a former member",
 			place_rail(report->place), (unsigned long long)place_offset(report->place),
 			(unsigned long long)s->unlogged);

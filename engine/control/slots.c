@@ -51,10 +51,10 @@ static uint16_t number_free(const struct slots *slots)
 
 static void number_bind(struct publication *p, uint16_t number, const struct member_record *record)
 {
-	struct map_member member = {.ref = record->map.ref,
-		.peer = record->map.peer,
-		.rails = record->map.rails,
-		.bucket_bits = record->map.bucket_bits};
+	struct map_member member = {.ref = record->ref,
+		.peer = record->peer,
+		.rails = record->rails,
+		.bucket_bits = record->bucket_bits};
 
 	p->slots->bound[number] = member.ref;
 	shm_store_release64(&p->shared->owner[number], map_member_pack(&member));
@@ -253,10 +253,10 @@ static void members_publish(const struct control *control, struct map_shared *sh
 		struct map_member member = {.ref = 0};
 
 		if (record) {
-			member = (struct map_member){.ref = record->map.ref,
+			member = (struct map_member){.ref = record->ref,
 				.peer = (uint16_t)peer,
-				.rails = record->map.rails,
-				.bucket_bits = record->map.bucket_bits};
+				.rails = record->rails,
+				.bucket_bits = record->bucket_bits};
 			peers = peer + 1;
 			members++;
 		}

@@ -36,52 +36,55 @@ static uint64_t suspect_since_ns(
 	const struct control *control, const struct member_entry *entry, uint64_t now_ns)
 {
 	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000;
-	bool linked = entry->out || entry->in;
+	bool linked = member_entry_link(entry) != NULL;
 
-	if (entry->record.map.self || now_ns < entry->heard_ns)
+	if (entry->record.self || now_ns < entry->contact->heard_ns)
 		return 0;
-	if (linked && now_ns - entry->heard_ns <= beat_ns * SUSPECT_BEATS_10 / 10)
+	if (linked && now_ns - entry->contact->heard_ns <= beat_ns * SUSPECT_BEATS_10 / 10)
 		return 0;
-	return entry->heard_ns;
+	return entry->contact->heard_ns;
 }
 
 static void take_probes(
 	const struct member_entry *entry, uint64_t now_ns, struct snapshot_member *m)
 {
-	uint64_t age_ns = member_served_age_ns(entry, now_ns), since_ns = entry->trial.since_ns;
+	uint64_t age_ns = member_served_age_ns(entry, now_ns),
+		 since_ns = entry->contact->trial.since_ns;
 
 	m->probed_ms = age_ns == UINT64_MAX ? -1 : (int64_t)(age_ns / 1000000);
 	m->unprobed_ms = member_unserved_ns(entry, now_ns) / 1000000;
-	m->unserving = member_on_trial(entry) && entry->trial.needs_ns;
+	m->unserving = member_on_trial(entry) && entry->contact->trial.needs_ns;
 	m->trial_ms = !since_ns           ? -1
 		      : now_ns > since_ns ? (int64_t)((now_ns - since_ns) / 1000000)
 					  : 0;
-	m->trial_needs_ms = entry->trial.needs_ns / 1000000;
+	m->trial_needs_ms = entry->contact->trial.needs_ns / 1000000;
 }
 
 /* What this engine exchanges with the member. */
 static void take_member_links(const struct control *control, const struct member_entry *entry,
 	uint64_t now_ns, struct snapshot_member *m)
 {
+	uint64_t heard_ns = entry->contact->heard_ns;
+
 	if (m->self) {
 		m->wire = WIRE_VERSION;
 		m->abi = ABI_VERSION;
 		return;
 	}
-	m->wire = entry->wire;
-	m->abi = entry->abi;
-	m->links = (entry->out != NULL) + (entry->in != NULL);
-	m->heard_ms = now_ns > entry->heard_ns ? (now_ns - entry->heard_ns) / 1000000 : 0;
+	m->wire = entry->contact->wire;
+	m->abi = entry->contact->abi;
+	m->links = (entry->contact->out != NULL) + (entry->contact->in != NULL);
+	m->heard_ms = heard_ns && now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0;
 	take_probes(entry, now_ns, m);
 	if (m->on_map)
-		directory_owner(control, entry->record.map.peer, &m->owner);
+		directory_owner(control, entry->record.peer, &m->owner);
 }
 
 static void take_member(const struct control *control, const struct member_entry *entry,
 	struct snapshot *s, bool on_map)
 {
 	struct snapshot_member *m = &s->member[s->members];
-	const struct member_identity *map = &entry->record.map;
+	const struct member_record *record = &entry->record;
 	const char *state = "up";
 	uint64_t since_ns = 0;
 
@@ -95,18 +98,18 @@ static void take_member(const struct control *control, const struct member_entry
 		if (since_ns)
 			state = "suspect";
 	}
-	*m = (struct snapshot_member){.incarnation = map->incarnation,
-		.ref = map->ref,
+	*m = (struct snapshot_member){.incarnation = record->incarnation,
+		.ref = record->ref,
 		.port = entry->record.port,
-		.rails = map->rails,
-		.self = map->self,
+		.rails = record->rails,
+		.self = record->self,
 		.on_map = on_map,
 		.state_ms = since_ns && since_ns < s->taken_ns ? (s->taken_ns - since_ns) / 1000000
 							       : 0};
 	take_member_links(control, entry, s->taken_ns, m);
-	text_copy(m->name, sizeof(m->name), map->name);
+	text_copy(m->name, sizeof(m->name), record->name);
 	text_copy(m->address, sizeof(m->address), entry->record.address);
-	text_copy(m->software, sizeof(m->software), entry->software);
+	text_copy(m->software, sizeof(m->software), entry->contact->software);
 	text_copy(m->state, sizeof(m->state), state);
 	view_fill(control, entry, s->taken_ns, m);
 	s->members++;
@@ -118,13 +121,19 @@ static void take_members(const struct control *control, struct snapshot *s)
 	const struct member *member = control->member;
 
 	s->map_epoch = shm_load(&control->status->map.epoch);
-	for (unsigned i = 0; i < MEMBER_ENTRIES; i++)
-		if (member->entry[i].state == MEMBER_ALIVE)
-			take_member(control, &member->entry[i], s, true);
+	for (unsigned i = 0; i < member->table.entries; i++) {
+		const struct member_entry *entry = member_at(&member->table, i);
+
+		if (entry->state == MEMBER_ALIVE)
+			take_member(control, entry, s, true);
+	}
 	s->members_on_map = s->members;
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
-		if (member->entry[i].state == MEMBER_DEAD && !member->entry[i].left)
-			take_member(control, &member->entry[i], s, false);
+	for (unsigned i = 1; i < member->table.entries; i++) {
+		const struct member_entry *entry = member_at(&member->table, i);
+
+		if (entry->state == MEMBER_DEAD && !entry->left)
+			take_member(control, entry, s, false);
+	}
 }
 
 /* ---- rails ----------------------------------------------------------------------------------- */

@@ -62,7 +62,7 @@ void view_asked(struct view *view, unsigned row, uint64_t now_ns)
 
 static struct rpc_link *link_of(const struct member_entry *entry)
 {
-	return entry->out ? entry->out : entry->in;
+	return member_entry_link(entry);
 }
 
 /* Adapts the rows to members that have joined, died or been replaced since the last call. */
@@ -70,12 +70,12 @@ static void rows_update(struct control *control)
 {
 	struct view *view = control->view;
 
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-		const struct member_entry *entry = &control->member->entry[i];
+	for (unsigned i = 1; i < control->member->table.entries; i++) {
+		const struct member_entry *entry = member_at(&control->member->table, i);
 		struct view_row *row = &view->row[i];
 
-		if (row->incarnation != entry->record.map.incarnation)
-			*row = (struct view_row){.incarnation = entry->record.map.incarnation};
+		if (row->incarnation != entry->record.incarnation)
+			*row = (struct view_row){.incarnation = entry->record.incarnation};
 		row->can = entry->state == MEMBER_ALIVE && entry->summaries &&
 			   (link_of(entry) || !member_watched(control, entry));
 	}
@@ -117,7 +117,8 @@ void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
 		 * If the link is full or is only dialled now, the member is asked again in a
 		 * second.
 		 */
-		if (rpc_send(member_link(control, control->member->entry[row].record.map.ref),
+		if (rpc_send(member_link(control,
+				     member_at(&control->member->table, (unsigned)row)->record.ref),
 			    &message))
 			control->counter[COUNTER_summaries_asked]++;
 	}
@@ -159,9 +160,9 @@ bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc
 		return false;
 	if (!view)
 		return true;
-	row = &view->row[link->member - control->member->entry];
+	row = &view->row[link->member->index];
 	/* Ignores a summary that was not requested, or was requested of a former incarnation */
-	if (!row->silent_ns || row->incarnation != link->member->record.map.incarnation)
+	if (!row->silent_ns || row->incarnation != link->member->record.incarnation)
 		return true;
 	if (!summary_decode(summary->data.data, summary->data.len, &got))
 		return true;
@@ -182,8 +183,8 @@ void view_fill(const struct control *control, const struct member_entry *entry, 
 	ret->summaries = entry->summaries;
 	if (!view)
 		return;
-	row = &view->row[entry - control->member->entry];
-	if (row->incarnation != entry->record.map.incarnation)
+	row = &view->row[entry->index];
+	if (row->incarnation != entry->record.incarnation)
 		return;
 	ret->summary_silent =
 		row->silent_ns && now_ns > row->silent_ns + VIEW_SILENT_NS && row->can;

@@ -128,6 +128,23 @@ void churn(void)
 	check_removals(half, events);
 }
 
+/* One packet in a hundred is lost, for --seconds of virtual time; no node removes another one. */
+void soak(void)
+{
+	uint64_t until_ns;
+
+	start(1);
+	world.loss = 0.01;
+	until_ns = world.now_ns + seconds * SIM_S;
+	while (world.now_ns < until_ns && report.fails == 0) {
+		pass(10 * SIM_S);
+		nobody_died();
+	}
+	report.node_seconds = (double)seconds * world.nodes;
+	world.loss = 0;
+	check(pass_until(nodes_linked, AGREE_NS), "healed back");
+}
+
 static bool all_have_rings(void)
 {
 	for (unsigned i = 0; i < world.nodes; i++)
@@ -179,8 +196,8 @@ void mixed(void)
 	node_crash(old, false);
 	measure_agreed();
 	node_open(old, replicas, entries);
-	world.node[old].control.member->entry[0].lists = false;
-	world.node[old].control.member->strangers = true;
+	world.node[old].control.member->self->lists = false;
+	world.node[old].control.member->strangers = 1;
 	check(pass_until(none_has_rings, AGREE_NS), "mesh with an older engine");
 	check(pass_until(nodes_linked, AGREE_NS), "mesh with an older engine");
 	traffic(10 * SIM_S);

@@ -24,6 +24,7 @@ struct look {
 	struct map_owners to; /* owners of the key's slot, then the former ones */
 	unsigned bits_asked;
 	uint32_t chosen;
+	uint32_t found; /* ref of the entry that was found */
 	bool second, failed, answered;
 	int asked;            /* node of the READ in flight; -1: there is none */
 	uint8_t bits;         /* log2 of its buckets, from the reader's map */
@@ -33,11 +34,9 @@ struct look {
 static void ask(struct look *look);
 static void read_bucket(struct look *look);
 
-static const struct member_identity *by_ref(unsigned reader, uint32_t ref)
+static const struct member_record *by_ref(unsigned reader, uint32_t ref)
 {
-	const struct member_record *record = member_by_ref(&world.node[reader].control, ref);
-
-	return record ? &record->map : NULL;
+	return member_by_ref(&world.node[reader].control, ref);
 }
 
 /*
@@ -72,6 +71,7 @@ static bool is_there(const struct look *look)
 static void end(struct look *look, enum look_end how)
 {
 	look->looks->count[how]++;
+	look->looks->foreign += how == LOOK_HIT && !by_ref(look->reader, look->found);
 	look->looks->open--;
 	if (how != LOOK_HIT && !node_holds(look->holder, &look->key))
 		look->looks->true_absent++;
@@ -85,15 +85,18 @@ static void end(struct look *look, enum look_end how)
 	thing_close(&look->thing);
 }
 
-static bool match(const struct look *look)
+static bool match(struct look *look)
 {
 	uint32_t tag = dir_tag(&look->key);
 
 	for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
 		const struct dir_entry *e = &look->sample.entry[i];
 
-		if (e->tag == tag && e->ref && by_ref(look->reader, e->ref))
-			return true;
+		if (e->tag != tag || !e->ref ||
+			(world.mutant != MUTANT_ANY_REF && !by_ref(look->reader, e->ref)))
+			continue;
+		look->found = e->ref;
+		return true;
 	}
 	return false;
 }
@@ -154,7 +157,7 @@ static void sample(struct thing *thing, uint64_t word)
 
 static void read_bucket(struct look *look)
 {
-	const struct member_identity *m = by_ref(look->reader, look->chosen);
+	const struct member_record *m = by_ref(look->reader, look->chosen);
 	unsigned to;
 
 	look->asked = node_by_ref(look->chosen);
@@ -167,7 +170,7 @@ static void read_bucket(struct look *look)
 /* What the reader's engine shows its clients: map_suspect() of abi/map.h. */
 static bool is_suspect(const struct look *look, uint32_t ref)
 {
-	const struct member_identity *m = by_ref(look->reader, ref);
+	const struct member_record *m = by_ref(look->reader, ref);
 	const struct directory *dir = world.node[look->reader].control.directory;
 
 	return m && suspect_steers(owner_at(dir, m->peer)->why);

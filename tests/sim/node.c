@@ -126,11 +126,11 @@ int __wrap_shard_insert(struct shard *shard, const struct page_key *key, uint32_
 }
 
 /* As if the member had answered all probes now. */
-static void probes_answered(struct member_entry *entry)
+static void probes_answered(struct member_contact *contact)
 {
 	for (unsigned size = 0; size < PROBE_SIZES; size++) {
-		entry->probe.asked_ns[size] = 0;
-		entry->probe.served_ns[size] = net_now();
+		contact->probe.asked_ns[size] = 0;
+		contact->probe.served_ns[size] = net_now();
 	}
 }
 
@@ -143,9 +143,9 @@ void __wrap_member_tick(void *context)
 	if (world.mutant == MUTANT_NO_COMPARE)
 		control->directory->compare_ns = UINT64_MAX;
 	if (world.mutant == MUTANT_DEAF_DEATH)
-		for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-			control->member->entry[i].heard_ns = net_now();
-			probes_answered(&control->member->entry[i]);
+		for (unsigned i = 0; i < control->member->table.contacts; i++) {
+			control->member->table.contact[i]->heard_ns = net_now();
+			probes_answered(control->member->table.contact[i]);
 		}
 	__real_member_tick(context);
 }
@@ -159,21 +159,21 @@ bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const P
 	for (size_t i = 0; world.mutant == MUTANT_SUSPECT_FACT && i < beat->n_doubts; i++) {
 		const struct member_record *record = member_by_ref(control, beat->doubts[i]);
 
-		if (record && !record->map.self)
-			member_down(control, control->member->by_peer[record->map.peer], "doubted");
+		if (record && !record->self)
+			member_down(control, member_peer(control, record->peer), "doubted");
 	}
 	if (world.mutant == MUTANT_OWN_WORD)
-		probes_answered(link->member);
+		probes_answered(link->member->contact);
 	if (world.mutant == MUTANT_NO_SERVED)
 		((Pc__Heartbeat *)beat)->n_served = 0;
 	if (world.mutant == MUTANT_SECOND_HAND)
-		for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
-			struct member_entry *entry = &control->member->entry[i];
+		for (unsigned i = 0; i < control->member->table.contacts; i++) {
+			struct member_contact *contact = control->member->table.contact[i];
 
-			if (entry->vouched_ns > entry->heard_ns)
-				entry->heard_ns = net_now();
-			if (entry->probe.vouched_ns > entry->probe.served_ns[PROBE_PADDED])
-				probes_answered(entry);
+			if (contact->vouched_ns > contact->heard_ns)
+				contact->heard_ns = net_now();
+			if (contact->probe.vouched_ns > contact->probe.served_ns[PROBE_PADDED])
+				probes_answered(contact);
 		}
 	return __real_member_vouch(control, link, beat);
 }
@@ -183,7 +183,7 @@ uint64_t __wrap_member_served_age_ns(const struct member_entry *entry, uint64_t 
 uint64_t __wrap_member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
 {
 	if (world.mutant == MUTANT_BEAT_VOUCH)
-		return now_ns - entry->heard_ns;
+		return now_ns - entry->contact->heard_ns;
 	return __real_member_served_age_ns(entry, now_ns);
 }
 
@@ -191,8 +191,10 @@ bool __real_member_hello(struct control *control, struct rpc_link *link, const P
 bool __wrap_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 bool __wrap_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	for (unsigned i = 1; world.mutant == MUTANT_NO_LATCH && i < MEMBER_ENTRIES; i++)
-		control->member->entry[i].trial.incarnation = 0;
+	const struct member_table *table = &control->member->table;
+
+	for (unsigned i = 0; world.mutant == MUTANT_NO_LATCH && i < table->contacts; i++)
+		table->contact[i]->trial.incarnation = 0;
 	return __real_member_hello(control, link, hello);
 }
 
@@ -309,6 +311,32 @@ static void settings_fill(struct node *n, unsigned i, unsigned replicas)
 	snprintf(s->cluster_seeds, sizeof(s->cluster_seeds), "%s", seed);
 }
 
+/* Hash table of the nodes by ref; those of former processes stay in it. */
+#define REFS (1u << 18)
+static uint32_t refs[REFS], refs_used; /* 1 + node; 0: free */
+
+static void ref_add(unsigned i)
+{
+	uint32_t at = world.node[i].control.ref % REFS;
+
+	if (++refs_used == REFS)
+		abort();
+	while (refs[at])
+		at = (at + 1) % REFS;
+	refs[at] = i + 1;
+}
+
+int node_by_ref(uint32_t ref)
+{
+	for (uint32_t at = ref % REFS; refs[at]; at = (at + 1) % REFS) {
+		const struct node *n = &world.node[refs[at] - 1];
+
+		if (n->running && n->control.ref == ref)
+			return (int)(refs[at] - 1);
+	}
+	return -1;
+}
+
 /* Zeroed; only what is written takes memory. */
 static struct status_segment *status_new(void)
 {
@@ -338,6 +366,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	control->port_fd = -1;
 	control->status = n->status = status_new();
 	snprintf(control->name, sizeof(control->name), "node-%u", i);
+	ref_add(i);
 	n->running = n->powered = true;
 	n->stopped = n->gray = n->small_mtu = false;
 	if (shard_open(entries, -1, false, &control->shard) < 0 ||
@@ -419,20 +448,12 @@ bool node_holds(unsigned i, const struct page_key *key)
 	return n->running && index_find(n->control.index, key) != NULL;
 }
 
-int node_by_ref(uint32_t ref)
-{
-	for (unsigned i = 0; i < world.nodes; i++)
-		if (world.node[i].running && world.node[i].control.ref == ref)
-			return (int)i;
-	return -1;
-}
-
 bool node_sees(unsigned i, unsigned j)
 {
-	const struct control *other = &world.node[j].control;
-	const struct member_record *record = member_by_ref(&world.node[i].control, other->ref);
+	const struct control *control = &world.node[j].control;
+	const struct member_record *record = member_by_ref(&world.node[i].control, control->ref);
 
-	return record && record->map.incarnation == other->incarnation;
+	return record && record->incarnation == control->incarnation;
 }
 
 bool nodes_agree(void)
@@ -460,12 +481,12 @@ bool nodes_linked(void)
 	for (unsigned i = 0; i < world.nodes; i++) {
 		const struct member *member = world.node[i].control.member;
 
-		for (unsigned k = 1; world.node[i].running && k < MEMBER_ENTRIES; k++) {
-			const struct member_entry *entry = &member->entry[k];
+		for (unsigned k = 0; world.node[i].running && k < member->table.contacts; k++) {
+			const struct member_entry *entry = member->table.contact[k]->entry;
 
 			if (entry->state == MEMBER_ALIVE &&
 				member_watched(&world.node[i].control, entry) &&
-				(entry->kept || (!entry->out && !entry->in)))
+				(entry->contact->kept || !member_entry_link(entry)))
 				return false;
 		}
 	}

@@ -16,7 +16,8 @@ static bool stores(int node, const struct page_key *key, uint32_t ref)
 	return false;
 }
 
-uint64_t owners_lack(void)
+/* `at_node`: only this node counts; -1: each owner does. */
+static uint64_t lacks(int at_node)
 {
 	uint64_t lack = 0;
 
@@ -31,10 +32,24 @@ uint64_t owners_lack(void)
 			continue;
 		view = member_map(control);
 		owners = map_owners(view, &key, at);
-		for (unsigned k = 0; k < owners; k++)
-			lack += !stores(node_by_ref(view->owner[at[k]].ref), &key, control->ref);
+		for (unsigned k = 0; k < owners; k++) {
+			int node = node_by_ref(view->owner[at[k]].ref);
+
+			lack += (at_node < 0 || node == at_node) &&
+				!stores(node, &key, control->ref);
+		}
 	}
 	return lack;
+}
+
+uint64_t owners_lack(void)
+{
+	return lacks(-1);
+}
+
+uint64_t owner_lacks(unsigned node)
+{
+	return lacks((int)node);
 }
 
 void compare_all(void)

@@ -16,15 +16,17 @@ struct report {
 	unsigned fails;
 	double misses[SIM_NODES_MAX]; /* per reader: worst share of one holder's pages, percent */
 	double timeouts;              /* share of sets, percent */
-	double agreed_ms; /* from the last event until all maps are equal; -1: not measured */
-	double kbits;     /* control traffic sent by a node per second without sets; -1 */
-	double moved;     /* directory entries stored anew after the event, percent of all; -1 */
-	double gone_ms;   /* from the fault to the last node's map; -1: not measured */
-	uint64_t false_absent, true_absent, unserved, died, state_bytes;
+	double agreed_ms;    /* from the last event until all maps are equal; -1: not measured */
+	double kbits;        /* control traffic sent by a node per second without sets; -1 */
+	double moved;        /* directory entries stored anew after the event, percent of all; -1 */
+	double gone_ms;      /* from the fault to the last node's map; -1: not measured */
+	double node_seconds; /* virtual time with loss, of all nodes together; `soak` */
+	uint64_t false_absent, foreign, true_absent, unserved, died, state_bytes;
 };
 
 extern struct report report;
 extern unsigned next_page, replicas;
+extern uint64_t seconds;      /* of virtual time, in `soak` */
 extern uint64_t entries;      /* directory entries that fill half of a shard */
 extern uint64_t *page_holder; /* of each page below next_page: the node that set it */
 
@@ -43,8 +45,11 @@ unsigned victim(void);
 
 /* Sets of all nodes that can, one per node in each 20 ms. */
 void traffic(uint64_t ns);
-/* Every running node looks up every page; fills report.misses. */
+/* Running nodes, at most 128, look up every page; fills report.misses. look_all.c */
 void look_all(void);
+void look_all_close(void);
+/* With --progress, a line about every 10 s. */
+void progress_show(void);
 /* Results of sets: counted from now on; the share of them that timed out, percent. */
 void counts_clear(void);
 double timeouts_share(void);
@@ -57,12 +62,15 @@ void nobody_died(void);
 void compare_all(void);
 /* Number of entries that an owner of a page does not have. repair.c */
 uint64_t owners_lack(void);
+/* The same of one owner. repair.c */
+uint64_t owner_lacks(unsigned node);
 
 /* Scenarios: flap.c, flapper.c, gray.c, repair.c, chaos.c, large.c. */
 void rack(void);
 void rolling(void);
 void churn(void);
 void cross(void);
+void soak(void);
 void mixed(void);
 void flap(void);
 void gray(void);
@@ -70,6 +78,8 @@ void small_mtu(void);
 void late(void);
 /* The last node acknowledges publishes and loses them; all are back after two comparisons. */
 void repair(void);
+/* Of two owners that come back, one stops at once. refill.c */
+void refill(void);
 /* The last node is stopped and resumed, again and again. */
 void flapper(void);
 /* Faults of all kinds begin and end at random. */

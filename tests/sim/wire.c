@@ -160,6 +160,23 @@ static void readable(struct thing *thing, uint64_t word)
 		link->calls->readable(link->context);
 }
 
+/* The process sees the bytes at once, unless it is stopped; as the loop does, it flushes after. */
+static void deliver(struct net_link *to)
+{
+	struct node *node = &world.node[to->node];
+
+	if (node->stopped || !node->running) {
+		world_at(world.now_ns, to->node, &to->thing, 0, readable);
+		return;
+	}
+	to->thing.events++;
+	readable(&to->thing, 0);
+	to->thing.events--;
+	if (node->running && node->control.directory)
+		directory_flush(&node->control);
+	thing_release(&to->thing);
+}
+
 static void ack_late(struct thing *thing, uint64_t word)
 {
 	struct net_link *link = of(thing);
@@ -182,7 +199,7 @@ static void head_taken(struct net_link *link, struct packet *head)
 		world_always(head->sent_ns + link->dead_ns, link->node, &link->thing, 0, ack_late);
 	if (to && !to->thing.closed && !swallowed(to, head)) {
 		input(to, head);
-		world_at(world.now_ns, to->node, &to->thing, 0, readable);
+		deliver(to);
 	} else if (!to && wire_reaches(link->to, link->node)) {
 		/* the other end has closed the connection, and its own packet about it was lost */
 		fail_soon(link, wire_latency(link->node), ECONNRESET);
@@ -428,7 +445,7 @@ void net_push(struct net_link *link)
 	(void)link; /* packets leave at once */
 }
 
-/* ---- listening and names --------------------------------------------------------------------- */
+/* ---- listening --------------------------------------------------------------------- */
 
 struct net_listener *net_listen(struct event_base *base, int fd,
 	const struct net_listen_calls *calls, void *context, struct sockaddr_storage *ret_own)
@@ -453,37 +470,4 @@ void net_listener_free(struct net_listener *listener)
 {
 	world.node[listener->node].listener = NULL;
 	free(listener);
-}
-
-int net_bind(const struct sockaddr *address, socklen_t bytes)
-{
-	(void)address;
-	(void)bytes;
-	return -EADDRNOTAVAIL; /* simulated engines do not bind */
-}
-
-struct net_resolver *net_resolver_new(struct event_base *base)
-{
-	(void)base;
-	return NULL; /* seeds of the simulator are addresses */
-}
-
-void net_resolver_free(struct net_resolver *resolver)
-{
-	(void)resolver;
-}
-
-struct net_query *net_resolve(struct net_resolver *resolver, const char *host, uint16_t port,
-	net_resolved call, void *context)
-{
-	(void)resolver;
-	(void)host;
-	(void)port;
-	call(context, "the simulator has no names", NULL);
-	return NULL;
-}
-
-void net_resolve_cancel(struct net_query *query)
-{
-	(void)query;
 }

@@ -97,7 +97,7 @@ void world_always(
 		.always = true});
 }
 
-static void thing_release(struct thing *thing)
+void thing_release(struct thing *thing)
 {
 	if (thing->closed && thing->events == 0)
 		free(thing);

@@ -52,6 +52,10 @@ enum mutant {
 	MUTANT_SWEEP_AT_ONCE, /* the entries of a member go as soon as it leaves the map */
 	MUTANT_NO_REFUTE,     /* none refutes a claim */
 	MUTANT_OWN_REFUTE,    /* a member that learns of a claim of itself refutes it */
+	MUTANT_WALK_RESTART,  /* a change of the map begins a walk anew */
+	MUTANT_FORMER_EARLY,  /* former owners lose entries before the new ones have them */
+	MUTANT_GLOBAL_CAP,    /* the backlog of one owner stops the walks for all */
+	MUTANT_ANY_REF,       /* a reader takes entries of processes that are not on its map */
 	MUTANTS,
 };
 
@@ -105,6 +109,8 @@ void world_always(
 void world_run(uint64_t until_ns);
 void world_trace(uint64_t word);
 void thing_close(struct thing *thing);
+/* Frees the thing if it is closed and no event names it. */
+void thing_release(struct thing *thing);
 
 /* ---- wire.c ---------------------------------------------------------------------------------- */
 
@@ -146,6 +152,7 @@ struct looks {
 	uint64_t count[LOOK_ENDS];
 	uint64_t
 		false_absent; /* the holder serves, is on the reader's map, and its set was a hit */
+	uint64_t foreign;     /* hits of an entry whose holder is not on the reader's map */
 	uint64_t true_absent; /* the holder does not have the page */
 	uint64_t unserved; /* not found; the holder is gray, cut off or not on the reader's map */
 	uint64_t unproven; /* not found, and no owner that failed explains it: a mistake */

@@ -52,7 +52,7 @@ static inline int teardown(void **state)
 /* Returns the peer number that node 0 uses for node 1. */
 static inline uint16_t peer(void)
 {
-	return member_by_ref(&node[0].control, node[1].control.ref)->map.peer;
+	return member_by_ref(&node[0].control, node[1].control.ref)->peer;
 }
 
 static inline uint32_t ref(void)

@@ -158,7 +158,7 @@ static inline void mute_beat(void)
 static inline struct owner *mute_owner(void)
 {
 	return owner_at(node[0].control.directory,
-		member_by_ref(&node[0].control, (uint32_t)mute.incarnation)->map.peer);
+		member_by_ref(&node[0].control, (uint32_t)mute.incarnation)->peer);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */

@@ -344,7 +344,7 @@ static inline int setup(void **state)
 	memset(&directory, 0, sizeof(directory));
 	memset(&peer, 0, sizeof(peer));
 	peer.member.disk = true;
-	peer.member.record.map.rails = RAILS;
+	peer.member.record.rails = RAILS;
 	memset(&settings, 0, sizeof(settings));
 	broken_calls = 0;
 	now = 1000000000000ull;

@@ -52,12 +52,12 @@ static inline struct member_entry *entry_of(unsigned i, unsigned j)
 	const struct member_record *record = member_by_ref(&node[i].control, node[j].control.ref);
 
 	assert_non_null(record);
-	return node[i].control.member->by_peer[record->map.peer];
+	return member_peer(&node[i].control, record->peer);
 }
 
 static inline struct owner *owner_seen(unsigned i, unsigned j)
 {
-	return owner_at(node[i].control.directory, entry_of(i, j)->record.map.peer);
+	return owner_at(node[i].control.directory, entry_of(i, j)->record.peer);
 }
 
 /* Ends the connections of two nodes and their attempts at new ones. */
@@ -68,12 +68,8 @@ static inline void cut(unsigned i, unsigned j)
 	for (unsigned e = 0; e < 2; e++) {
 		struct member_entry *entry = entry_of(end[e][0], end[e][1]);
 
-		rpc_dial_stop(entry->dial);
-		entry->dial = NULL;
-		if (entry->out)
-			rpc_link_close(entry->out);
-		if (entry->in)
-			rpc_link_close(entry->in);
+		member_dial_stop(entry);
+		member_links_close(entry);
 	}
 }
 

@@ -46,8 +46,8 @@ static void breaking_a_connection_does_not_wait_for_one_being_made(void **state)
 	/* node 2's two dv_qp_connect() calls return; the call of node 0 is still blocked */
 	connects_free = 2;
 	connects_blocked = 1;
-	connect_wanted(control, 0, member_by_ref(control, node[2].control.ref)->map.peer,
-		node[2].control.ref);
+	connect_wanted(
+		control, 0, member_by_ref(control, node[2].control.ref)->peer, node[2].control.ref);
 	assert_true(nodes_until(
 		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
 	connect_broken(control, 0, got, 0x15);
@@ -68,8 +68,8 @@ static void ask_the_unreachable(void)
 	connects_free = 2; /* the two dv_qp_connect() calls of node 2 do not block */
 	connects_held = 1; /* the first dv_qp_connect() call of node 0 blocks */
 	connects_blocked = 1;
-	connect_wanted(control, 0, member_by_ref(control, node[2].control.ref)->map.peer,
-		node[2].control.ref);
+	connect_wanted(
+		control, 0, member_by_ref(control, node[2].control.ref)->peer, node[2].control.ref);
 	assert_true(nodes_until(
 		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
 }
@@ -95,7 +95,7 @@ static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
 	ask_the_unreachable();
-	number = member_by_ref(control, node[2].control.ref)->map.peer;
+	number = member_by_ref(control, node[2].control.ref)->peer;
 	assert_true(nodes_until(node[0].rail[0].tells == 1, CONNECT_MADE_MS + 500));
 	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
 	assert_int_equal(shm_load(&control->status->peer_rails_out[number]), 1);

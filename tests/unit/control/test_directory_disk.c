@@ -197,7 +197,7 @@ static void an_owner_that_does_not_know_these_entries_gets_none(void **state)
 	(void)state;
 	open_three();
 	older = node[0].control.ref;
-	owner_at(holder->directory, member_by_ref(holder, older)->map.peer)->takes_disk = false;
+	owner_at(holder->directory, member_by_ref(holder, older)->peer)->takes_disk = false;
 	for (unsigned k = 0; k < 50; k++) {
 		bool owned = false;
 		uint32_t owner[REPLICAS_MAX];

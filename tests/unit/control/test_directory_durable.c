@@ -63,7 +63,7 @@ static struct owner *owner_seen(unsigned i, unsigned of)
 	const struct member_record *record = member_by_ref(&node[i].control, node[of].control.ref);
 
 	assert_non_null(record);
-	return owner_at(node[i].control.directory, record->map.peer);
+	return owner_at(node[i].control.directory, record->peer);
 }
 
 static void a_removal_is_answered_when_the_tombstones_of_all_members_are_durable(void **state)

@@ -53,7 +53,7 @@ static void another_member_is_tried_when_one_refuses(void **state)
 	node[3].settings.cluster_replicas = 1;
 	assert_int_equal(node_open(3, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
-	peer = entry_of(0, 1)->record.map.peer;
+	peer = entry_of(0, 1)->record.peer;
 	entry_of(1, 2)->relays = false;
 	owner_seen(0, 2)->relay_turn = peer;
 	cut(0, 2);
@@ -168,7 +168,7 @@ static void an_answer_of_another_member_is_none(void **state)
 	(void)state;
 	raw_join(0);
 	cut(0, 2);
-	owner_seen(0, 2)->relay_turn = entry_of(0, 1)->record.map.peer;
+	owner_seen(0, 2)->relay_turn = entry_of(0, 1)->record.peer;
 	node[2].stalled = true;
 	put(0, KEYS);
 	assert_true(nodes_until(owner_seen(0, 2)->relay, 1000));

@@ -26,7 +26,7 @@ static bool shown(uint32_t ref)
 	const struct member_record *record = member_by_ref(&node[0].control, ref);
 
 	assert_non_null(record);
-	return map_suspect(&node[0].control.status->map, record->map.peer);
+	return map_suspect(&node[0].control.status->map, record->peer);
 }
 
 static bool any_shown(void)

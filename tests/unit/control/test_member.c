@@ -210,7 +210,7 @@ static void a_restarted_engine_replaces_its_former_incarnation(void **state)
 		const struct member_record *now;
 
 		old_ref = node[2].control.ref;
-		old_peer = member_by_ref(&node[0].control, old_ref)->map.peer;
+		old_peer = member_by_ref(&node[0].control, old_ref)->peer;
 		node_close(2);
 		assert_int_equal(node_open(2, node_at(0)), 0);
 		assert_true(nodes_until(all_agree(), 2000));
@@ -218,8 +218,8 @@ static void a_restarted_engine_replaces_its_former_incarnation(void **state)
 		now = member_by_ref(&node[0].control, node[2].control.ref);
 		assert_non_null(now);
 		/* The pair (old peer number, old ref) finds no member any more. */
-		assert_int_not_equal(now->map.peer, old_peer);
-		assert_ptr_equal(member_by_peer(&node[0].control, now->map.peer), now);
+		assert_int_not_equal(now->peer, old_peer);
+		assert_ptr_equal(member_by_peer(&node[0].control, now->peer), now);
 		assert_null(member_by_peer(&node[0].control, old_peer));
 	}
 }

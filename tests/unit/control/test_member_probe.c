@@ -89,7 +89,7 @@ static enum suspect_why suspect(const struct played *p)
 {
 	struct directory_owner owner;
 
-	directory_owner(&node[0].control, entry_of(p)->record.map.peer, &owner);
+	directory_owner(&node[0].control, entry_of(p)->record.peer, &owner);
 	return owner.why;
 }
 
@@ -239,7 +239,7 @@ static void a_removed_member_comes_back_only_when_it_has_served(void **state)
 		(void)until_on_map(gray, true, LATE_MS);
 		run(LATE_MS);
 	}
-	assert_int_equal(entry_of(gray)->trial.removals, 3);
+	assert_int_equal(entry_of(gray)->contact->trial.removals, 3);
 	assert_true(on_map(other));
 }
 

@@ -95,8 +95,8 @@ static unsigned dials(void)
 {
 	unsigned count = 0;
 
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
-		count += control->member->entry[i].dial != NULL;
+	for (unsigned i = 0; i < control->member->table.contacts; i++)
+		count += control->member->table.contact[i]->dial != NULL;
 	return count;
 }
 
@@ -107,10 +107,16 @@ static void only_neighbours_are_dialled(void **state)
 	(void)state;
 	assert_int_equal(control->member->alive, MEMBERS + 1);
 	for (unsigned i = 0; i < MEMBERS; i++) {
-		assert_int_equal(entry_of(i)->neighbour, entry_of(i)->dial != NULL);
+		assert_int_equal(entry_of(i)->neighbour, entry_of(i)->contact->dial != NULL);
 		neighbours += entry_of(i)->neighbour;
 	}
 	assert_in_range(neighbours, MEMBER_RINGS, MEMBER_NEIGHBOURS_MAX);
+}
+
+static void demand_all(uint64_t now_ns)
+{
+	for (unsigned i = 0; i < control->member->table.contacts; i++)
+		member_demand_tick(control, control->member->table.contact[i]->entry, now_ns);
 }
 
 static void few_members_are_dialled_in_one_tick(void **state)
@@ -123,19 +129,16 @@ static void few_members_are_dialled_in_one_tick(void **state)
 	before = dials();
 	control->member->dials = MEMBER_DIALS_TICK;
 	for (unsigned i = 0; i < NODES_MAX - 1; i++)
-		assert_null(member_link_now(control, entry_of(i)->record.map.ref));
+		assert_null(member_link_now(control, entry_of(i)->record.ref));
 	assert_int_equal(dials(), before);
 	for (unsigned i = 0; i < NODES_MAX - 1; i++)
-		assert_null(member_link(control, entry_of(i)->record.map.ref));
+		assert_null(member_link(control, entry_of(i)->record.ref));
 	assert_int_equal(dials(), before + MEMBER_DIALS_TICK);
 	/* The others follow with the next heartbeats. */
 	control->member->dials = MEMBER_DIALS_TICK;
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
-		member_demand_tick(control, &control->member->entry[i], net_now());
+	demand_all(net_now());
 	assert_int_equal(dials(), before + 2 * MEMBER_DIALS_TICK);
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
-		member_demand_tick(
-			control, &control->member->entry[i], net_now() + 2 * MEMBER_IDLE_NS);
+	demand_all(net_now() + 2 * MEMBER_IDLE_NS);
 	assert_in_range(dials(), 1, MEMBER_NEIGHBOURS_MAX);
 }
 
@@ -176,7 +179,7 @@ static void a_removal_is_overridden_by_the_next_admission_only(void **state)
 	assert_int_equal(entry->stage, RECORD_CLAIMED);
 	member_claims_due(control);
 	assert_int_equal(entry->state, MEMBER_ALIVE);
-	entry->claim_until_ns = 1;
+	entry->contact->claim_until_ns = 1;
 	member_claims_due(control);
 	assert_int_equal(entry->state, MEMBER_DEAD);
 	assert_int_equal(entry->stage, RECORD_REMOVED);
@@ -213,7 +216,7 @@ static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 	record_set(0, RECORD_CLAIMED, 4);
 	record[0].trial_ms = UINT32_MAX;
 	assert_true(take(0, 1));
-	assert_true(entry->claim_trial_ms <=
+	assert_true(entry->contact->claim_trial_ms <=
 		    suspect_trial_ns(DEAD_MS * 1000000ull, UINT32_MAX) / 1000000);
 }
 
@@ -292,7 +295,7 @@ static void forged_records_are_refused_counted_and_logged_once(void **state)
 	subject[50].name = control->name;
 	subject[50].incarnation = control->incarnation;
 	assert_true(take(50, 1));
-	assert_int_equal(control->member->entry[0].state, MEMBER_ALIVE);
+	assert_int_equal(control->member->self->state, MEMBER_ALIVE);
 	log_test_capture(NULL, 0);
 }
 

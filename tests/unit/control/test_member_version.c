@@ -316,10 +316,10 @@ static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void 
 		nodes_run(50);
 	}
 	raw = member_find(node[0].control.member, "raw");
-	assert_int_equal(raw->wire, 6);
+	assert_int_equal(raw->contact->wire, 6);
 	/* it would refuse this engine with the same ref after a warm restart */
 	assert_int_equal(kept, 0);
-	assert_int_equal(raw->abi, 0);
+	assert_int_equal(raw->contact->abi, 0);
 	assert_int_equal(lines_of_any_level("speaks wire version 6 at most, this engine 7"), 1);
 	assert_int_equal(lines_of_any_level("client ABI version"), 0);
 	assert_int_equal(node[0].control.counter[COUNTER_members_refused], 0);
@@ -342,9 +342,9 @@ static void engines_of_different_abi_versions_work_together_and_log_both_once(vo
 		nodes_run(50);
 	}
 	raw = member_find(node[0].control.member, "raw");
-	assert_int_equal(raw->wire, 7);
+	assert_int_equal(raw->contact->wire, 7);
 	assert_int_equal(kept, 7);
-	assert_int_equal(raw->abi, 1000);
+	assert_int_equal(raw->contact->abi, 1000);
 	assert_int_equal(lines_of_any_level("has client ABI version 1000, this engine"), 1);
 	assert_int_equal(lines_of_any_level("wire version"), 0);
 }

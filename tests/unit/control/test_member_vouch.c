@@ -70,7 +70,7 @@ static const struct member_entry *entry_of(uint32_t ref)
 	const struct member_record *record = member_by_ref(&node[0].control, ref);
 
 	assert_non_null(record);
-	return node[0].control.member->by_peer[record->map.peer];
+	return member_peer(&node[0].control, record->peer);
 }
 
 static uint64_t since_ms(uint64_t from_ns)
@@ -125,7 +125,7 @@ static void a_member_that_is_heard_again_is_no_longer_kept(void **state)
 		nodes_run(BEAT_MS);
 	}
 	assert_true(sees(0, 2));
-	assert_false(entry_of(ref)->kept);
+	assert_false(entry_of(ref)->contact->kept);
 	assert_non_null(member_link(&node[0].control, ref));
 	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
 }
@@ -160,7 +160,7 @@ static void a_member_s_word_about_itself_is_no_vouch(void **state)
 	(void)state;
 	beat(NULL, 0, &own, 1);
 	nodes_run(BEAT_MS);
-	assert_int_equal(entry_of(RAW_REF)->vouched_ns, 0);
+	assert_int_equal(entry_of(RAW_REF)->contact->vouched_ns, 0);
 }
 
 /* Reads frames of the raw connection until one is a Heartbeat with vouches. */

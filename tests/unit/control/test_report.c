@@ -17,12 +17,14 @@
 #include "tests/unit/control/warm_stub.h"
 
 static struct member members;
+static struct member_entry entries[MEMBER_CHUNK];
+static struct member_contact contacts[2];
 static struct loop loop;
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
 {
 	(void)control;
-	return ref == 1 || ref == 2 ? &members.entry[ref - 1].record : NULL;
+	return ref == 1 || ref == 2 ? &entries[ref - 1].record : NULL;
 }
 
 void view_fill(const struct control *control, const struct member_entry *entry, uint64_t now_ns,
@@ -209,16 +211,20 @@ static int setup(void **state)
 	assert_int_equal(pool_open(&options, &loop.control.rail[0].pool), 0);
 	strcpy(loop.control.plan.rail[0].device, "soft");
 	memset(&members, 0, sizeof(members));
+	memset(contacts, 0, sizeof(contacts));
+	members.table.chunk[0] = entries;
+	members.table.entries = 2;
 	loop.control.member = &members;
 	for (unsigned i = 0; i < 2; i++) {
-		members.entry[i].state = MEMBER_ALIVE;
-		members.entry[i].record.map = (struct member_identity){.ref = i + 1};
-		strcpy(members.entry[i].record.address, "10.0.0.1");
-		members.entry[i].record.port = 77;
+		entries[i] = (struct member_entry){.contact = &contacts[i],
+			.state = MEMBER_ALIVE,
+			.record = {.name = i ? "" : "host:1",
+				.address = "10.0.0.1",
+				.port = 77,
+				.ref = i + 1,
+				.self = i == 0,
+				.incarnation = i ? 0 : UINT64_MAX}};
 	}
-	members.entry[0].record.map.self = true;
-	members.entry[0].record.map.incarnation = UINT64_MAX;
-	strcpy(members.entry[0].record.map.name, "host:1");
 	loop.snapshots = snapshots_open();
 	assert_non_null(loop.snapshots);
 	return 0;
@@ -240,8 +246,8 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	char *text;
 
 	(void)state;
-	members.entry[1].wire = 5;
-	members.entry[1].abi = 6;
+	contacts[1].wire = 5;
+	contacts[1].abi = 6;
 	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
 	check(text,
@@ -276,7 +282,7 @@ static void a_report_has_the_findings_worst_first(void **state)
 	char *text;
 
 	(void)state;
-	members.entry[1].heard_ns = 1;
+	contacts[1].heard_ns = 1;
 	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	check(text,
 		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_suspect\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
@@ -336,34 +342,33 @@ static void the_state_of_a_member_is_told(void **state)
 
 	(void)state;
 	loop.control.settings = &beats;
-	members.entry[1].heard_ns = now_ns;
+	contacts[1].heard_ns = now_ns;
 	snapshot_take(&loop.control, s);
 	assert_string_equal(s->member[1].state, "suspect"); /* there is no connection */
-	members.entry[1].in = (struct rpc_link *)(void *)&loop;
+	contacts[1].in = (struct rpc_link *)(void *)&loop;
 	snapshot_take(&loop.control, s);
 	assert_string_equal(s->member[1].state, "up");
-	members.entry[1].heard_ns = now_ns - 3000000000ull;
+	contacts[1].heard_ns = now_ns - 3000000000ull;
 	snapshot_take(&loop.control, s);
 	assert_string_equal(s->member[1].state, "suspect");
 	assert_in_range(s->member[1].state_ms, 3000, 60000);
 	assert_int_equal(s->members, 2);
-	members.entry[1].state = MEMBER_DEAD;
-	members.entry[1].since_ns = now_ns - 5000000000ull;
+	entries[1].state = MEMBER_DEAD;
+	entries[1].since_ns = now_ns - 5000000000ull;
 	snapshot_take(&loop.control, s);
 	assert_int_equal(s->members_on_map, 1);
 	assert_string_equal(s->member[1].state, "down");
 	assert_in_range(s->member[1].state_ms, 5000, 60000);
 	assert_false(s->member[1].unserving);
-	members.entry[1].trial.needs_ns = 10000000000ull;
+	contacts[1].trial.needs_ns = 10000000000ull;
 	snapshot_take(&loop.control, s);
 	assert_true(s->member[1].unserving);
 	assert_int_equal(s->member[1].trial_ms, -1);
-	members.entry[1].trial.since_ns = now_ns - 2000000000ull;
+	contacts[1].trial.since_ns = now_ns - 2000000000ull;
 	snapshot_take(&loop.control, s);
 	assert_in_range(s->member[1].trial_ms, 2000, 60000);
 	assert_int_equal(s->member[1].trial_needs_ms, 10000);
-	members.entry[1].left =
-		true; /* it sent Leave: a member that stopped in order is no fault */
+	entries[1].left = true; /* it sent Leave: a member that stopped in order is no fault */
 	snapshot_take(&loop.control, s);
 	assert_int_equal(s->members, 1);
 }
@@ -374,7 +379,7 @@ static void hostile_names_stay_inside_their_quotes(void **state)
 	char *text;
 
 	(void)state;
-	strcpy(members.entry[1].record.map.name, "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"");
+	entries[1].record.name = "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"";
 	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	check(text, "len(r[\"members\"])==2 and r[\"members\"][1][\"self\"]==False");
 	check(text, "r[\"members\"][1][\"name\"].startswith(\"a\\\"b\\\\c\\n\\t\\x01\\x7f\")");

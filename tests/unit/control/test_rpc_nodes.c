@@ -237,8 +237,8 @@ bool sees(unsigned i, unsigned j)
 
 	for (uint32_t peer = 0; peer < map->peers; peer++)
 		if (map_member_unpack(map->member[peer]).ref == node[j].control.ref)
-			return record && record->map.peer == peer &&
-			       record->map.incarnation == node[j].control.incarnation;
+			return record && record->peer == peer &&
+			       record->incarnation == node[j].control.incarnation;
 	return false;
 }
 

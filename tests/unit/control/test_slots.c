@@ -17,6 +17,7 @@
 
 /* Member i has the ref i + 1 and the peer number i. */
 static struct member_record record[MANY];
+static char name[MANY][16];
 static bool alive[MANY];
 static struct member table;
 static struct control control;
@@ -63,9 +64,12 @@ static int setup(void **state)
 	control.status = aligned_alloc(64, sizeof(*control.status));
 	memset(control.status, 0, sizeof(*control.status));
 	for (unsigned i = 0; i < MANY; i++) {
-		record[i].map = (struct member_identity){
-			.ref = i + 1, .peer = (uint16_t)i, .rails = 1, .bucket_bits = 10};
-		snprintf(record[i].map.name, NAME_BYTES_MAX, "m%u", i);
+		snprintf(name[i], sizeof(name[i]), "m%u", i);
+		record[i] = (struct member_record){.name = name[i],
+			.ref = i + 1,
+			.peer = (uint16_t)i,
+			.rails = 1,
+			.bucket_bits = 10};
 	}
 	now_ns = 1000 * SECOND;
 	return 0;
@@ -87,8 +91,8 @@ static struct map_view *view_of(struct map_view *from, unsigned replicas, unsign
 
 	for (unsigned i = 0; i < MANY; i++)
 		if (alive[i] && i != without)
-			members[count++] = (struct placed){placement_hash(record[i].map.name),
-				record[i].map.ref, record[i].map.bucket_bits, {0}};
+			members[count++] = (struct placed){placement_hash(record[i].name),
+				record[i].ref, record[i].bucket_bits, {0}};
 	return map_view_make(from, members, placement_choose(members, count), replicas);
 }
 

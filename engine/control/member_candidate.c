@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Candidates: engines that another one names, in a Hello or in Members. They are dialled, a few at
+ * a time, and become members by their own Hello. Control plane's thread only.
+ */
+#include <string.h>
+
+#include "engine/control/member.h"
+
+#define CANDIDATES_MAX 32u /* candidates that are dialled for the first time */
+
+static bool text_fits(const char *text)
+{
+	size_t bytes = strnlen(text, NAME_BYTES_MAX);
+
+	if (bytes == 0 || bytes >= NAME_BYTES_MAX)
+		return false;
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] <= ' ' || text[i] > '~')
+			return false;
+	return true;
+}
+
+bool member_fits(const Pc__Member *m)
+{
+	return m && text_fits(m->name) && text_fits(m->address) && m->port >= 1 &&
+	       m->port <= 65535 && m->rails >= 1 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
+	       (uint32_t)m->incarnation != 0;
+}
+
+/* True if many candidates are dialled for the first time; gossip names others again. */
+static bool candidates_full(const struct member *member)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < member->table.contacts && count < CANDIDATES_MAX; i++) {
+		const struct member_contact *contact = member->table.contact[i];
+
+		count += contact->entry->state == MEMBER_CANDIDATE && contact->dial &&
+			 contact->dial->fails == 0;
+	}
+	return count == CANDIDATES_MAX;
+}
+
+void member_learn(struct control *control, const Pc__Member *m)
+{
+	struct member *member = control->member;
+	struct member_entry *entry;
+
+	if (member->leaving || m->incarnation == control->incarnation ||
+		strcmp(m->name, control->name) == 0 ||
+		member_address_local(control, m->address) != control->rpc->loopback)
+		return;
+	entry = member_find(member, m->name);
+	if (entry && (entry->state == MEMBER_ALIVE ||
+			     (entry->state == MEMBER_DEAD &&
+				     entry->record.incarnation == m->incarnation)))
+		return;
+	/* what it says of itself decides, while its links are up */
+	if (entry && member_on_trial(entry) && member_entry_link(entry))
+		return;
+	if (!entry) {
+		entry = candidates_full(member) ? NULL : member_entry_take(control);
+		if (!entry)
+			return;
+	}
+	if (entry->state != MEMBER_CANDIDATE || entry->record.incarnation != m->incarnation) {
+		if (!member_entry_fill(control, entry, m)) {
+			member_entry_unused(control, entry);
+			return;
+		}
+		entry->state = MEMBER_CANDIDATE;
+		entry->left = false;
+		member_entry_dial(control, entry, false);
+	}
+	entry->since_ns = net_now();
+}
+
+bool member_learn_all(struct control *control, size_t count, Pc__Member *const *members)
+{
+	if (count > MEMBERS_MAX)
+		return false;
+	for (size_t i = 0; i < count; i++)
+		if (!member_fits(members[i]))
+			return false;
+	for (size_t i = 0; i < count; i++)
+		member_learn(control, members[i]);
+	return true;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of the member table: entries in chunks, names, hash tables by name and by ref, peer
+ * numbers, contacts. Control plane's thread only.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/control/member.h"
+
+const struct member_contact member_no_contact;
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+char *member_text_new(const char *name, const char *address)
+{
+	size_t name_bytes = strlen(name) + 1, address_bytes = strlen(address) + 1;
+	char *text = malloc(name_bytes + address_bytes);
+
+	if (!text)
+		return NULL;
+	memcpy(text, name, name_bytes);
+	memcpy(text + name_bytes, address, address_bytes);
+	return text;
+}
+
+void member_text_free(char *text)
+{
+	free(text);
+}
+
+/* ---- hash tables ----------------------------------------------------------------------------- */
+
+static uint32_t *heads_new(unsigned heads)
+{
+	uint32_t *head = malloc(heads * sizeof(*head));
+
+	if (head)
+		memset(head, 0xff, heads * sizeof(*head)); /* MEMBER_NONE */
+	return head;
+}
+
+static void name_chain(struct member_table *table, struct member_entry *entry)
+{
+	uint32_t *head = &table->by_name[entry->name_hash & (table->heads - 1)];
+
+	entry->next_name = *head;
+	*head = entry->index;
+}
+
+static void ref_chain(struct member_table *table, struct member_entry *entry)
+{
+	uint32_t *head = &table->by_ref[entry->record.ref & (table->heads - 1)];
+
+	entry->next_ref = *head;
+	*head = entry->index;
+}
+
+static void name_unchain(struct member_table *table, struct member_entry *entry)
+{
+	uint32_t *at = &table->by_name[entry->name_hash & (table->heads - 1)];
+
+	while (*at != entry->index)
+		at = &member_at(table, *at)->next_name;
+	*at = entry->next_name;
+}
+
+static void ref_unchain(struct member_table *table, struct member_entry *entry)
+{
+	uint32_t *at = &table->by_ref[entry->record.ref & (table->heads - 1)];
+
+	while (*at != entry->index)
+		at = &member_at(table, *at)->next_ref;
+	*at = entry->next_ref;
+}
+
+/* Doubles the hash tables when there are more entries than chains. Without memory they stay. */
+static void heads_grow(struct member_table *table)
+{
+	unsigned heads = table->heads * 2;
+	uint32_t *by_name, *by_ref;
+
+	if (table->entries <= table->heads)
+		return;
+	by_name = heads_new(heads);
+	by_ref = heads_new(heads);
+	if (!by_name || !by_ref) {
+		free(by_name);
+		free(by_ref);
+		return;
+	}
+	free(table->by_name);
+	free(table->by_ref);
+	table->by_name = by_name;
+	table->by_ref = by_ref;
+	table->heads = heads;
+	for (unsigned i = 0; i < table->entries; i++) {
+		struct member_entry *entry = member_at(table, i);
+
+		if (entry->record.name)
+			name_chain(table, entry);
+		if (entry->state == MEMBER_ALIVE)
+			ref_chain(table, entry);
+	}
+}
+
+struct member_entry *member_table_find(const struct member_table *table, const char *name)
+{
+	uint64_t hash = member_name_hash(name);
+	uint32_t at = table->by_name[hash & (table->heads - 1)];
+
+	while (at != MEMBER_NONE) {
+		struct member_entry *entry = member_at(table, at);
+
+		if (entry->name_hash == hash && strcmp(entry->record.name, name) == 0)
+			return entry;
+		at = entry->next_name;
+	}
+	return NULL;
+}
+
+struct member_entry *member_table_ref(const struct member_table *table, uint32_t ref)
+{
+	uint32_t at = table->by_ref[ref & (table->heads - 1)];
+
+	while (at != MEMBER_NONE) {
+		struct member_entry *entry = member_at(table, at);
+
+		if (entry->record.ref == ref)
+			return entry;
+		at = entry->next_ref;
+	}
+	return NULL;
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+struct member_entry *member_entry_new(struct member_table *table)
+{
+	struct member_entry *entry, **chunk;
+
+	if (table->freed != MEMBER_NONE) {
+		entry = member_at(table, table->freed);
+		table->freed = entry->next_name;
+		return entry;
+	}
+	if (table->entries == MEMBER_ENTRIES)
+		return NULL;
+	chunk = &table->chunk[table->entries / MEMBER_CHUNK];
+	if (!*chunk)
+		*chunk = calloc(MEMBER_CHUNK, sizeof(**chunk));
+	if (!*chunk)
+		return NULL;
+	entry = member_at(table, table->entries);
+	entry->index = table->entries++;
+	entry->contact = (struct member_contact *)&member_no_contact;
+	heads_grow(table);
+	return entry;
+}
+
+void member_entry_release(struct member_table *table, struct member_entry *entry)
+{
+	uint32_t index = entry->index;
+
+	member_contact_free(table, entry);
+	if (entry->record.name) {
+		name_unchain(table, entry);
+		member_text_free((char *)entry->record.name);
+	}
+	memset(entry, 0, sizeof(*entry));
+	entry->index = index;
+	entry->contact = (struct member_contact *)&member_no_contact;
+	entry->next_name = table->freed;
+	table->freed = index;
+}
+
+bool member_entry_name(struct member_table *table, struct member_entry *entry, const char *name,
+	const char *address)
+{
+	char *text;
+
+	if (entry->record.name && strcmp(entry->record.address, address) == 0)
+		return true;
+	text = member_text_new(name, address);
+	if (!text)
+		return false;
+	if (entry->record.name) {
+		member_text_free((char *)entry->record.name);
+	} else {
+		entry->name_hash = member_name_hash(name);
+		name_chain(table, entry);
+	}
+	entry->record.name = text;
+	entry->record.address = text + strlen(text) + 1;
+	return true;
+}
+
+bool member_entry_fill(struct control *control, struct member_entry *entry, const Pc__Member *m)
+{
+	struct member_record *record = &entry->record;
+
+	if (!member_entry_name(&control->member->table, entry, m->name, m->address))
+		return false;
+	record->incarnation = m->incarnation;
+	record->ref = (uint32_t)m->incarnation;
+	record->rails = (uint8_t)m->rails;
+	record->bucket_bits = (uint8_t)m->bucket_bits;
+	record->port = (uint16_t)m->port;
+	return true;
+}
+
+/* ---- live members ---------------------------------------------------------------------------- */
+
+static bool peers_grow(struct member_table *table)
+{
+	unsigned room = table->peers_room ? table->peers_room * 2 : MEMBER_CHUNK;
+	struct member_entry **by_peer;
+
+	if (table->peers_used < table->peers_room)
+		return true;
+	by_peer = realloc(table->by_peer, room * sizeof(struct member_entry *));
+	if (!by_peer)
+		return false;
+	table->by_peer = by_peer;
+	table->peers_room = room;
+	return true;
+}
+
+int member_table_add(struct member_table *table, struct member_entry *entry)
+{
+	unsigned peer;
+
+	if (table->peers_used < NODES_MAX) {
+		if (!peers_grow(table))
+			return -ENOMEM;
+		peer = table->peers_used++;
+	} else if (table->peers_first < table->peers_last) {
+		peer = table->peer_freed[table->peers_first++ % NODES_MAX];
+	} else {
+		return -ENFILE;
+	}
+	table->by_peer[peer] = entry;
+	entry->record.peer = (uint16_t)peer;
+	ref_chain(table, entry);
+	return 0;
+}
+
+void member_table_remove(struct member_table *table, struct member_entry *entry)
+{
+	ref_unchain(table, entry);
+	table->by_peer[entry->record.peer] = NULL;
+	table->peer_freed[table->peers_last++ % NODES_MAX] = entry->record.peer;
+}
+
+/* ---- contacts -------------------------------------------------------------------------------- */
+
+static bool contacts_grow(struct member_table *table)
+{
+	unsigned room = table->contacts_room ? table->contacts_room * 2 : MEMBER_CHUNK;
+	struct member_contact **contact;
+
+	if (table->contacts < table->contacts_room)
+		return true;
+	contact = realloc(table->contact, room * sizeof(struct member_contact *));
+	if (!contact)
+		return false;
+	table->contact = contact;
+	table->contacts_room = room;
+	return true;
+}
+
+static void contact_place(struct member_table *table, struct member_contact *contact, unsigned at)
+{
+	table->contact[at] = contact;
+	contact->at = at;
+}
+
+struct member_contact *member_contact(struct member_table *table, struct member_entry *entry)
+{
+	struct member_contact *fresh;
+	unsigned at;
+
+	if (member_has_contact(entry))
+		return entry->contact;
+	fresh = contacts_grow(table) ? calloc(1, sizeof(*fresh)) : NULL;
+	if (!fresh)
+		return NULL;
+	fresh->entry = entry;
+	/* Each engine has an order of its own, so that it does not probe what all others probe. */
+	at = net_random() % (table->contacts + 1);
+	if (at < table->contacts)
+		contact_place(table, table->contact[at], table->contacts);
+	contact_place(table, fresh, at);
+	table->contacts++;
+	entry->contact = fresh;
+	return fresh;
+}
+
+void member_contact_free(struct member_table *table, struct member_entry *entry)
+{
+	struct member_contact *contact = entry->contact;
+
+	if (!member_has_contact(entry))
+		return;
+	contact_place(table, table->contact[--table->contacts], contact->at);
+	entry->contact = (struct member_contact *)&member_no_contact;
+	free(contact);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int member_table_open(struct member_table *table)
+{
+	table->freed = MEMBER_NONE;
+	table->heads = MEMBER_BUCKETS;
+	table->by_name = heads_new(table->heads);
+	table->by_ref = heads_new(table->heads);
+	table->peer_freed = calloc(NODES_MAX, sizeof(*table->peer_freed));
+	return table->by_name && table->by_ref && table->peer_freed ? 0 : -ENOMEM;
+}
+
+void member_table_close(struct member_table *table)
+{
+	for (unsigned i = 0; i < table->entries; i++) {
+		struct member_entry *entry = member_at(table, i);
+
+		member_contact_free(table, entry);
+		if (entry->record.name)
+			member_text_free((char *)entry->record.name);
+	}
+	for (unsigned i = 0; i < MEMBER_ENTRIES / MEMBER_CHUNK; i++)
+		free(table->chunk[i]);
+	free(table->by_name);
+	free(table->by_ref);
+	free(table->by_peer);
+	free(table->peer_freed);
+	free(table->contact);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checker `oracle`: readers look up every page of every holder on their map. One thread. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/run.h"
+
+#define READERS_MAX 128u /* of larger clusters, only some nodes look pages up */
+
+/* The pages of each holder: 1 + the first one; of each page: 1 + the next one; 0: none. */
+static unsigned *page_next, *page_first;
+
+static void pages_by_holder(void)
+{
+	page_next = realloc(page_next, (next_page + 1) * sizeof(*page_next));
+	page_first = realloc(page_first, world.nodes * sizeof(*page_first));
+	if (!page_next || !page_first)
+		abort();
+	memset(page_first, 0, world.nodes * sizeof(*page_first));
+	for (unsigned p = next_page; p-- > 0;) {
+		page_next[p] = page_first[page_holder[p]];
+		page_first[page_holder[p]] = p + 1;
+	}
+}
+
+/* All pages of the holders first .. end - 1. */
+static void look_holders(unsigned reader, unsigned first, unsigned end)
+{
+	struct looks looks = {0};
+	uint64_t total = 0;
+	double share;
+
+	for (unsigned holder = first; holder < end; holder++) {
+		if (!world.node[holder].running || !node_sees(reader, holder))
+			continue;
+		for (unsigned p = page_first[holder]; p; p = page_next[p - 1], total++)
+			look_start(reader, holder, p - 1, &looks);
+	}
+	while (looks.open)
+		world_run(world.now_ns + SIM_MS);
+	total -= looks.true_absent;
+	report.true_absent += looks.true_absent;
+	report.unserved += looks.unserved;
+	check(looks.unproven == 0, "unreachable without a failed owner");
+	share = total ? 100.0 * (double)(total - looks.count[LOOK_HIT]) / (double)total : 0;
+	if (share > report.misses[reader])
+		report.misses[reader] = share;
+	report.false_absent += looks.false_absent;
+	report.foreign += looks.foreign;
+}
+
+void look_all(void)
+{
+	unsigned step = world.nodes / READERS_MAX + 1;
+	unsigned together = world.nodes > READERS_MAX ? 256 : 1; /* holders */
+
+	pages_by_holder();
+	for (unsigned reader = (unsigned)(world.random % step); reader < world.nodes;
+		reader += step) {
+		if (!world.node[reader].running)
+			continue;
+		for (unsigned holder = 0; holder < world.nodes; holder += together) {
+			unsigned end = holder + together;
+
+			look_holders(reader, holder, end < world.nodes ? end : world.nodes);
+		}
+		progress_show();
+	}
+	check(report.false_absent == 0, "oracle");
+	check(report.foreign == 0, "hit of a former process");
+}
+
+void look_all_close(void)
+{
+	free(page_next);
+	free(page_first);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planted mistakes in the directory's walks (ld --wrap). One thread. */
+#include "engine/control/directory_state.h"
+#include "tests/sim/world.h"
+
+void __real_directory_map_changed(struct control *control);
+void __wrap_directory_map_changed(struct control *control);
+void __wrap_directory_map_changed(struct control *control)
+{
+	struct directory *dir = control->directory;
+
+	if (world.mutant == MUTANT_WALK_RESTART && dir->phase == MOVE_WALK)
+		dir->cursor = 0;
+	__real_directory_map_changed(control);
+}
+
+bool __real_owner_lags(const struct directory *dir, const struct owner *owner);
+bool __wrap_owner_lags(const struct directory *dir, const struct owner *owner);
+bool __wrap_owner_lags(const struct directory *dir, const struct owner *owner)
+{
+	return world.mutant != MUTANT_FORMER_EARLY && __real_owner_lags(dir, owner);
+}
+
+/* As if the limit of one owner were the limit of all owners together. */
+static bool all_full(const struct directory *dir)
+{
+	const struct owner *owner;
+	uint64_t background = 0;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		background += owner->background;
+	return background >= OWNER_WALK_MAX;
+}
+
+void __real_move_slice(void *context);
+void __wrap_move_slice(void *context);
+void __wrap_move_slice(void *context)
+{
+	struct directory *dir = context;
+
+	if (world.mutant == MUTANT_GLOBAL_CAP && all_full(dir)) {
+		dir->move_soon = false;
+		move_soon(dir);
+		return;
+	}
+	__real_move_slice(context);
+	if (world.mutant == MUTANT_FORMER_EARLY && dir->phase == MOVE_WAIT) {
+		dir->tidy_ns = 0;
+		move_soon(dir);
+	}
+}

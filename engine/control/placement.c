@@ -212,7 +212,7 @@ static void slot_take(struct map_view *view, const struct map_view *from,
 	unsigned owners = map_ranked(from);
 	uint64_t hash = slot_hash(slot);
 
-	for (unsigned i = 0; i < owners; i++) {
+	for (unsigned i = 0; i < owners && i < REPLICAS_MAX + 1; i++) {
 		if (change->to[ranked[i]] == NO_OWNER) {
 			slot_make(view, slot);
 			return;

@@ -17,6 +17,8 @@
 #define RANK_HASH 0x2cd6c3e24398183bull
 #define RANK_SUM 0x306dbfdde0c295b7ull
 
+static unsigned replicas = 2; /* of the views that renew() makes */
+
 static struct placed placed_of(unsigned i)
 {
 	char name[16];
@@ -34,7 +36,7 @@ static void renew(struct map_view **view, const struct placed *members, unsigned
 
 	memcpy(copy, members, count * sizeof(*members));
 	owners = placement_choose(copy, count);
-	fresh = map_view_make(anew ? NULL : *view, copy, owners, 2);
+	fresh = map_view_make(anew ? NULL : *view, copy, owners, replicas);
 	assert_non_null(fresh);
 	map_view_drop(*view);
 	*view = fresh;
@@ -176,20 +178,20 @@ static void every_order_of_members_gives_the_same_view(void **state)
 	map_view_drop(b);
 }
 
-static void random_changes_give_the_view_that_one_made_anew_has(void **state)
+static void random_changes(unsigned rounds, unsigned rounds_few)
 {
 	static struct placed all[2 * OWNERS_MAX], members[2 * OWNERS_MAX];
 	static bool there[2 * OWNERS_MAX];
 	struct map_view *now = NULL, *anew = NULL;
 
-	(void)state;
+	memset(there, 0, sizeof(there));
 	srand(1);
 	for (unsigned i = 0; i < 2 * OWNERS_MAX; i++)
 		all[i] = placed_of(i);
-	for (unsigned round = 0; round < 150; round++) {
+	for (unsigned round = 0; round < rounds; round++) {
 		/* few members, then around the limit of owners */
-		unsigned range = round < 90 ? 6 : 2 * OWNERS_MAX, count = 0;
-		unsigned changes = round == 90 ? 300 : (unsigned)rand() % 4;
+		unsigned range = round < rounds_few ? 6 : 2 * OWNERS_MAX, count = 0;
+		unsigned changes = round == rounds_few ? 300 : (unsigned)rand() % 4;
 
 		for (unsigned c = 0; c < changes; c++) {
 			unsigned i = (unsigned)rand() % range;
@@ -211,6 +213,22 @@ static void random_changes_give_the_view_that_one_made_anew_has(void **state)
 	}
 	map_view_drop(now);
 	map_view_drop(anew);
+}
+
+static void random_changes_give_the_view_that_one_made_anew_has(void **state)
+{
+	(void)state;
+	random_changes(150, 90);
+}
+
+static void so_they_do_with_the_most_and_the_fewest_owners_per_key(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		replicas = i ? 1 : REPLICAS_MAX;
+		random_changes(45, 40);
+	}
+	replicas = 2;
 }
 
 static void what_does_not_change_is_the_same_view(void **state)
@@ -300,6 +318,7 @@ int main(void)
 		cmocka_unit_test(members_own_in_proportion_to_their_weights),
 		cmocka_unit_test(every_order_of_members_gives_the_same_view),
 		cmocka_unit_test(random_changes_give_the_view_that_one_made_anew_has),
+		cmocka_unit_test(so_they_do_with_the_most_and_the_fewest_owners_per_key),
 		cmocka_unit_test(what_does_not_change_is_the_same_view),
 		cmocka_unit_test(one_change_moves_the_entries_of_one_owner),
 		cmocka_unit_test(removing_a_member_moves_only_its_slots),

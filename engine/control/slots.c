@@ -9,8 +9,9 @@
 #include "engine/control/member.h"
 
 #define SECOND_NS 1000000000ull
+#define FORMER_SECONDS (MAP_FORMER_NS / SECOND_NS)
 #define NO_NUMBER UINT16_MAX
-static_assert(MAP_FORMER_NS / SECOND_NS < 250, "slots.since has 8 bits");
+static_assert(FORMER_SECONDS < 250, "slots.since has 8 bits");
 
 /* ---- owner numbers --------------------------------------------------------------------------- */
 
@@ -294,6 +295,8 @@ void slots_publish(struct control *control, struct slots *slots, const struct ma
 	}
 	numbers_bind(control, &p);
 	p.replaces = p.self != NO_NUMBER && control->member->alive > view->owners;
+	if (!slots->migrating)
+		slots->due = now_ns / SECOND_NS + FORMER_SECONDS;
 	slots->migrating = 0;
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
 		slot_publish(&p, slot);
@@ -304,10 +307,10 @@ void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns)
 {
 	uint64_t second = now_ns / SECOND_NS;
 	struct publication p = {.slots = slots, .shared = &control->status->map};
+	uint8_t oldest = 0; /* age of the slot whose former owners' time ends next */
 
-	if (!slots->migrating || second == slots->tick)
+	if (!slots->migrating || second < slots->due)
 		return;
-	slots->tick = second;
 	slots->migrating = 0;
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
 		struct map_slot was = map_slot_unpack(shm_load64(&p.shared->slot[slot]));
@@ -316,11 +319,13 @@ void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns)
 
 		if (was.counts == m.owners)
 			continue;
-		if (age < MAP_FORMER_NS / SECOND_NS) {
+		if (age < FORMER_SECONDS) {
 			slots->migrating++;
+			oldest = age > oldest ? age : oldest;
 			continue;
 		}
 		memset(m.slot.former, 0, sizeof(m.slot.former));
 		word_store(&p, slot, &m);
 	}
+	slots->due = second + FORMER_SECONDS - oldest;
 }

@@ -18,7 +18,7 @@ struct slots {
 	uint32_t bound[OWNERS_MAX];
 	uint64_t freed[OWNERS_MAX];
 	uint64_t frees;
-	uint64_t tick;            /* of the last slots_tick() that looked, seconds */
+	uint64_t due;             /* no time of a former owner ends before this second */
 	uint32_t migrating;       /* slots whose word has former owners, or lost some */
 	uint8_t since[MAP_SLOTS]; /* second of the last change of a slot's owners, modulo 256 */
 };

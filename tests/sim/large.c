@@ -9,13 +9,17 @@
 #define RESTARTS 40u /* in `rolling`, at most */
 #define CHURN_S 30
 
-/* Entries that the first nodes, which run all the time, have stored. */
+/*
+ * Entries that the first nodes, which run all the time, have stored for the first time: without
+ * those that a comparison with their owners wrote once more.
+ */
 static uint64_t inserted_by(unsigned first)
 {
 	uint64_t sum = 0;
 
 	for (unsigned i = 0; i < first; i++)
-		sum += world.node[i].control.counter[COUNTER_entries_inserted];
+		sum += world.node[i].control.counter[COUNTER_entries_inserted] -
+		       world.node[i].control.counter[COUNTER_entries_repaired];
 	return sum;
 }
 

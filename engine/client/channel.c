@@ -343,10 +343,11 @@ bool channel_step(struct pc_channel *ch)
 	return ch->moves != moves;
 }
 
-/* Makes an empty table. The kernel zeroes its pages when they are first used. */
-static void *table_new(size_t bytes)
+/* Makes an empty location cache. The kernel zeroes its pages when they are first used. */
+static struct cache_set *cache_new(void)
 {
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *at = mmap(NULL, CACHE_SETS * sizeof(struct cache_set), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	return at == MAP_FAILED ? NULL : at;
 }
@@ -364,8 +365,6 @@ static void channel_free(struct pc_channel *ch)
 	free(ch->request);
 	if (ch->cache)
 		munmap(ch->cache, CACHE_SETS * sizeof(*ch->cache));
-	if (ch->touched)
-		munmap(ch->touched, TOUCHED_SETS * sizeof(*ch->touched));
 	free(ch->memory);
 	free(ch->peer_rest_until_ns);
 	map_free(ch);
@@ -389,11 +388,10 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	key_text_init(&ch->key_text, &pc->name_space);
 	ch->wake = -1;
 	ch->memory_changes = UINT32_MAX;
-	ch->cache = table_new(CACHE_SETS * sizeof(*ch->cache));
-	ch->touched = table_new(TOUCHED_SETS * sizeof(*ch->touched));
+	ch->cache = cache_new();
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
 	ch->peer_rest_until_ns = calloc(NODES_MAX, sizeof(*ch->peer_rest_until_ns));
-	if (!ch->cache || !ch->touched || !ch->memory || !ch->peer_rest_until_ns) {
+	if (!ch->cache || !ch->memory || !ch->peer_rest_until_ns) {
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}

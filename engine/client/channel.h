@@ -204,8 +204,7 @@ struct pc_channel {
 	uint32_t ctl_unpublished;
 	struct ctl_touches touches; /* of the next CTL_TOUCHES; count 0: none */
 	bool ctl_urgent; /* an op other than CTL_TOUCHES was submitted since the last flush */
-	struct touched_set *touched; /* TOUCHED_SETS sets */
-	uint64_t touch_woken_ns;     /* CLOCK_MONOTONIC of the last wake-up for touches alone, ns */
+	uint64_t touch_woken_ns; /* CLOCK_MONOTONIC of the last wake-up for touches alone, ns */
 	/* number of answers that the control plane owes; at most CTL_DONE_SLOTS */
 	uint32_t ctl_awaited;
 	uint64_t looked_ns; /* CLOCK_MONOTONIC of the last check of the session's socket, ns */

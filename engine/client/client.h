@@ -469,7 +469,6 @@ void copy_scatter(const struct pc_segment *segments, unsigned count, const unsig
 #include "engine/client/queue.h"
 #include "engine/client/submit.h"
 #include "engine/client/stripe.h"
-#include "engine/client/touched.h"
 #include "engine/client/verify.h"
 
 #endif

@@ -81,21 +81,12 @@ static void tell(struct pc_channel *ch, struct cache_entry *e, bool alone, uint3
 
 	if (!(far ? tell_far(ch, e) : tell_alone(ch, e)))
 		return;
-	touched_put(ch, &e->at, now_ms);
 	e->touched_ms = now_ms ? now_ms : 1;
 }
 
 static void touch(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 {
-	uint32_t ago_ms;
-
-	if (!cache_touch_due(e, now_ms))
-		return;
-	/* the cache knows of no touch of an entry that is new there */
-	ago_ms = e->touched_ms ? TOUCHED_LONG_AGO : touched_ago_ms(ch, &e->at, now_ms);
-	if (ago_ms < TOUCH_NS / 1000000)
-		e->touched_ms = now_ms - ago_ms;
-	else
+	if (cache_touch_due(e, now_ms))
 		tell(ch, e, false, now_ms);
 }
 

@@ -230,64 +230,6 @@ static void a_page_that_is_read_is_touched_once_a_second(void **state)
 	assert_int_equal(SEEN(touches), 1);
 }
 
-/* Looks a page up that the location cache has forgotten. Returns the number of touches so far. */
-static unsigned touches_of_forgotten(const char *name)
-{
-	static unsigned sets;
-	struct page_key key = fake_key(name);
-	char later[FAKE_NAME_BYTES];
-
-	cache_drop(ch, &key);
-	assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
-	/* a request that is answered: the engine has taken the touches before it */
-	snprintf(later, sizeof(later), "later-%u", sets++);
-	assert_int_equal(set_one(later, later, sizeof(later), PATIENCE_MS), PC_HIT);
-	return SEEN(touches);
-}
-
-static void a_page_that_the_cache_forgot_is_touched_once_a_second(void **state)
-{
-	struct location at = {FAKE_REF(FAKE_A), 0, 7};
-	uint32_t now, *word;
-
-	(void)state;
-	at.place = fake_page(&fake, "key-1", FAKE_A, 0, 64);
-	assert_int_equal(touches_of_forgotten("key-1"), 1);
-	word = touched_find(ch, &at, (uint32_t)(clock_now_ns() / 1000000), &now);
-	assert_int_equal(*word >> 16, now >> 16);
-	for (unsigned n = 0; n < 5; n++) {
-		*word = now; /* a slow machine may take longer than a second */
-		assert_int_equal(touches_of_forgotten("key-1"), 1);
-	}
-	*word = (now & 0xffff0000) | ((now - TOUCH_NS / 1000000 / TOUCHED_UNIT_MS - 1) & 0xffff);
-	assert_int_equal(touches_of_forgotten("key-1"), 2);
-	at.generation++; /* another page in the same slot */
-	assert_int_equal(touched_ago_ms(ch, &at, 0), TOUCHED_LONG_AGO);
-}
-
-static void a_set_of_touched_pages_forgets_the_oldest(void **state)
-{
-	enum { PAGES = 20000, SPAN = TOUCHED_SETS };
-	uint32_t now_ms = 5000000, known = 0;
-
-	(void)state;
-	assert_int_equal(exists_one("none", PATIENCE_MS), PC_MISS);
-	fake_page(&fake, "key-1", FAKE_A, 0, 64);
-	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT); /* makes the table */
-	for (uint32_t k = 0; k < 8 * SPAN; k++)
-		touched_put(ch, &(struct location){9, k, 1}, now_ms + k / 1024);
-	now_ms += 8 * SPAN / 1024;
-	for (uint32_t k = 0; k < 8 * SPAN; k++)
-		known += touched_ago_ms(ch, &(struct location){9, k, 1}, now_ms) < TOUCHED_LONG_AGO;
-	assert_in_range(known, 8 * SPAN / 100 * 98, 8 * SPAN);
-	for (uint32_t k = 0; k < PAGES; k++) {
-		const struct location at = {10, k, 1};
-
-		touched_put(ch, &at, now_ms + 1000);
-		assert_int_equal(touched_ago_ms(ch, &at, now_ms + 1016), TOUCHED_UNIT_MS);
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -304,8 +246,6 @@ int main(void)
 		RIG_TEST(exists_looks_up_again_after_one_second),
 		RIG_TEST(a_key_named_twice_in_a_batch_is_read_twice),
 		RIG_TEST(a_page_that_is_read_is_touched_once_a_second),
-		RIG_TEST(a_page_that_the_cache_forgot_is_touched_once_a_second),
-		RIG_TEST(a_set_of_touched_pages_forgets_the_oldest),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

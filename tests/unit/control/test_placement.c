@@ -226,7 +226,7 @@ static void so_they_do_with_the_most_and_the_fewest_owners_per_key(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		replicas = i ? 1 : REPLICAS_MAX;
-		random_changes(45, 40);
+		random_changes(41, 40);
 	}
 	replicas = 2;
 }

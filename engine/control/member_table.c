@@ -212,28 +212,33 @@ bool member_entry_fill(struct control *control, struct member_entry *entry, cons
 
 /* ---- live members ---------------------------------------------------------------------------- */
 
-static bool peers_grow(struct member_table *table)
+/*
+ * Returns the array of pointers with room for one more than the `used` ones. NULL: no memory; the
+ * array stays.
+ */
+static void *pointers_grown(void *array, unsigned used, unsigned *room)
 {
-	unsigned room = table->peers_room ? table->peers_room * 2 : MEMBER_CHUNK;
-	struct member_entry **by_peer;
+	unsigned more = *room ? *room * 2 : MEMBER_CHUNK;
+	void *larger;
 
-	if (table->peers_used < table->peers_room)
-		return true;
-	by_peer = realloc(table->by_peer, room * sizeof(struct member_entry *));
-	if (!by_peer)
-		return false;
-	table->by_peer = by_peer;
-	table->peers_room = room;
-	return true;
+	if (used < *room)
+		return array;
+	larger = realloc(array, more * sizeof(void *));
+	if (larger)
+		*room = more;
+	return larger;
 }
 
 int member_table_add(struct member_table *table, struct member_entry *entry)
 {
+	struct member_entry **by_peer;
 	unsigned peer;
 
 	if (table->peers_used < NODES_MAX) {
-		if (!peers_grow(table))
+		by_peer = pointers_grown(table->by_peer, table->peers_used, &table->peers_room);
+		if (!by_peer)
 			return -ENOMEM;
+		table->by_peer = by_peer;
 		peer = table->peers_used++;
 	} else if (table->peers_first < table->peers_last) {
 		peer = table->peer_freed[table->peers_first++ % NODES_MAX];
@@ -255,21 +260,6 @@ void member_table_remove(struct member_table *table, struct member_entry *entry)
 
 /* ---- contacts -------------------------------------------------------------------------------- */
 
-static bool contacts_grow(struct member_table *table)
-{
-	unsigned room = table->contacts_room ? table->contacts_room * 2 : MEMBER_CHUNK;
-	struct member_contact **contact;
-
-	if (table->contacts < table->contacts_room)
-		return true;
-	contact = realloc(table->contact, room * sizeof(struct member_contact *));
-	if (!contact)
-		return false;
-	table->contact = contact;
-	table->contacts_room = room;
-	return true;
-}
-
 static void contact_place(struct member_table *table, struct member_contact *contact, unsigned at)
 {
 	table->contact[at] = contact;
@@ -278,12 +268,16 @@ static void contact_place(struct member_table *table, struct member_contact *con
 
 struct member_contact *member_contact(struct member_table *table, struct member_entry *entry)
 {
-	struct member_contact *fresh;
+	struct member_contact *fresh, **contact;
 	unsigned at;
 
 	if (member_has_contact(entry))
 		return entry->contact;
-	fresh = contacts_grow(table) ? calloc(1, sizeof(*fresh)) : NULL;
+	contact = pointers_grown(table->contact, table->contacts, &table->contacts_room);
+	if (!contact)
+		return NULL;
+	table->contact = contact;
+	fresh = calloc(1, sizeof(*fresh));
 	if (!fresh)
 		return NULL;
 	fresh->entry = entry;

@@ -50,12 +50,17 @@ static uint16_t number_free(const struct slots *slots)
 	return found;
 }
 
-static void number_bind(struct publication *p, uint16_t number, const struct member_record *record)
+static struct map_member member_of(const struct member_record *record)
 {
-	struct map_member member = {.ref = record->ref,
+	return (struct map_member){.ref = record->ref,
 		.peer = record->peer,
 		.rails = record->rails,
 		.bucket_bits = record->bucket_bits};
+}
+
+static void number_bind(struct publication *p, uint16_t number, const struct member_record *record)
+{
+	struct map_member member = member_of(record);
 
 	p->slots->bound[number] = member.ref;
 	shm_store_release64(&p->shared->owner[number], map_member_pack(&member));
@@ -254,10 +259,7 @@ static void members_publish(const struct control *control, struct map_shared *sh
 		struct map_member member = {.ref = 0};
 
 		if (record) {
-			member = (struct map_member){.ref = record->ref,
-				.peer = (uint16_t)peer,
-				.rails = record->rails,
-				.bucket_bits = record->bucket_bits};
+			member = member_of(record);
 			peers = peer + 1;
 			members++;
 		}

@@ -23,9 +23,9 @@ static inline const struct map_member *map_by_peer(const struct pc_channel *ch, 
 static inline const struct map_member *map_known(
 	const struct pc_channel *ch, const struct map_member *named)
 {
-	const struct map_member *m = &ch->map->member[named->peer];
+	const struct map_member *m = map_by_peer(ch, named->peer);
 
-	return likely(named->peer < ch->map->peers && m->ref == named->ref && m->ref) ? m : NULL;
+	return likely(m && m->ref == named->ref) ? m : NULL;
 }
 static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_t ref)
 {

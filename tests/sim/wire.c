@@ -68,7 +68,7 @@ uint64_t wire_latency(unsigned to)
 
 bool wire_reaches(unsigned a, unsigned b)
 {
-	return a == b || (!world.cut[a][b] && world.node[a].powered && world.node[b].powered);
+	return a == b || (!world_is_cut(a, b) && world.node[a].powered && world.node[b].powered);
 }
 
 static struct net_link *link_new(unsigned node, unsigned to)

@@ -302,10 +302,21 @@ static void queues_open(struct directory *dir)
 	TAILQ_INIT(&dir->orphans);
 	TAILQ_INIT(&dir->asked);
 	STAILQ_INIT(&dir->owners);
-	for (unsigned i = 0; i < MESSAGE_PAGES_MAX; i++) {
-		dir->entry[i] = (Pc__Entry)PC__ENTRY__INIT;
-		dir->entry_at[i] = &dir->entry[i];
+}
+
+/* Of all control planes of the process, which in tests and in the simulator are many. */
+static void scratch_open(struct directory *dir)
+{
+	static Pc__Entry entry[MESSAGE_PAGES_MAX], *entry_at[MESSAGE_PAGES_MAX];
+	static uint32_t failed[MESSAGE_PAGES_MAX];
+
+	for (unsigned i = 0; i < MESSAGE_PAGES_MAX && !entry_at[i]; i++) {
+		entry[i] = (Pc__Entry)PC__ENTRY__INIT;
+		entry_at[i] = &entry[i];
 	}
+	dir->entry = entry;
+	dir->entry_at = entry_at;
+	dir->failed = failed;
 }
 
 int directory_open(struct control *control)
@@ -317,6 +328,7 @@ int directory_open(struct control *control)
 		return -ENOMEM;
 	dir->control = control;
 	queues_open(dir);
+	scratch_open(dir);
 	control->directory = dir;
 	dir->none = owner_new(0);
 	dir->due = net_timer_new(control->base, false, claims_due, dir);

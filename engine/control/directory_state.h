@@ -285,10 +285,9 @@ struct directory {
 	struct departed departed[DEPARTED_MAX]; /* the one that left first is the first */
 	unsigned departeds;
 	struct askeds asked; /* the first one is being answered */
-	/* scratch memory for the entries of one message */
-	Pc__Entry entry[MESSAGE_PAGES_MAX];
-	Pc__Entry *entry_at[MESSAGE_PAGES_MAX];
-	uint32_t failed[MESSAGE_PAGES_MAX];
+	/* scratch memory for the entries of one message: MESSAGE_PAGES_MAX of each */
+	Pc__Entry *entry, **entry_at;
+	uint32_t *failed;
 };
 
 /* ---- directory_claim.c ----------------------------------------------------------------------- */

@@ -44,8 +44,6 @@ struct net_listener {
 	unsigned node;
 };
 
-static LIST_HEAD(, net_link) links = LIST_HEAD_INITIALIZER(links);
-
 static struct net_link *of(struct thing *thing)
 {
 	return (struct net_link *)(void *)thing;
@@ -81,7 +79,7 @@ static struct net_link *link_new(unsigned node, unsigned to)
 	link->to = to;
 	link->want = 4;
 	STAILQ_INIT(&link->out);
-	LIST_INSERT_HEAD(&links, link, all);
+	LIST_INSERT_HEAD(&world.node[node].links, link, all);
 	return link;
 }
 
@@ -370,9 +368,8 @@ void wire_crash(unsigned node)
 {
 	struct net_link *link;
 
-	LIST_FOREACH (link, &links, all)
-		if (link->node == node)
-			link->silent = true;
+	LIST_FOREACH (link, &world.node[node].links, all)
+		link->silent = true;
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */

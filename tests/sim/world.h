@@ -66,8 +66,9 @@ struct node {
 	struct status_segment *status; /* what its clients map; NULL: there are none */
 	struct event_base base;
 	struct net_listener *listener;
-	bool running;        /* the process exists */
-	bool powered;        /* the host answers on the network and its NIC serves READs */
+	LIST_HEAD(, net_link) links; /* its ends of connections */
+	bool running;                /* the process exists */
+	bool powered;                /* the host answers on the network and its NIC serves READs */
 	bool stopped;        /* SIGSTOP: the process runs no event; its memory is still READ */
 	bool gray;           /* heartbeats go on, requests are not served, nor are READs */
 	bool forgetful;      /* it acknowledges publishes and stores nothing */

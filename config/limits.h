@@ -15,10 +15,10 @@
 #define RAILS_MAX 15 /* NICs that one engine drives */
 /* rail numbers that 4 bits of a place can express; the last one is no rail, see PLACE_DISK */
 #define PLACE_RAILS 16
-#define NODES_MAX 1024 /* live engines in one cluster */
-#define OWNERS_MAX 256 /* members that own slots of the directory, at most */
-#define REPLICAS_MAX 4 /* directory owners of one key, at most */
-#define SEEDS_MAX 16   /* addresses in the setting cluster.seeds, at most */
+#define NODES_MAX 16384 /* live engines in one cluster */
+#define OWNERS_MAX 256  /* members that own slots of the directory, at most */
+#define REPLICAS_MAX 4  /* directory owners of one key, at most */
+#define SEEDS_MAX 16    /* addresses in the setting cluster.seeds, at most */
 
 /* Limits of pages and pools. */
 /* Bytes of a unit; a slot starts at a multiple of it; each unit has a page head. */
@@ -94,6 +94,11 @@
 /* bytes that a probe is padded with: its largest packet fills a jumbo frame */
 #define PROBE_PAD_BYTES 9000u
 #define MESSAGE_PAGES_MAX 4096 /* entries in one publish, remove or touch message */
+/*
+ * links that one engine accepts, below the member limit: it keeps them with its neighbours and with
+ * members in use; one that is refused dials again
+ */
+#define LINKS_ACCEPTED_MAX 2048
 /* bytes of a member name, device name or address, with the terminating zero */
 #define NAME_BYTES_MAX 64
 

@@ -148,8 +148,12 @@ static void print_members(struct paper *p, const struct frame *f)
 		suspect += !strcmp(json_text(member, "state"), "suspect");
 		others += strcmp(json_text(member, "software"), json_text(f->now, "version")) != 0;
 	}
+	n += (size_t)json_number(f->now, "members_unlisted");
 	line(p, "members  %zu up, %zu suspect, %zu down; %zu of another version", n - suspect,
-		suspect, json_length(json_get(f->now, "members_down")), others);
+		suspect,
+		json_length(json_get(f->now, "members_down")) +
+			(size_t)json_number(f->now, "members_down_unlisted"),
+		others);
 }
 
 static void print_call(struct paper *p, const struct frame *f, const char *op)

@@ -290,6 +290,8 @@ static void print_trial(json_object *member)
 static void print_members(json_object *report, bool links)
 {
 	json_object *up = json_get(report, "members"), *down = json_get(report, "members_down");
+	int64_t unlisted = json_number(report, "members_unlisted") +
+			   json_number(report, "members_down_unlisted");
 
 	for (size_t i = 0; i < json_length(up); i++) {
 		json_object *member = json_at(up, i);
@@ -303,6 +305,8 @@ static void print_members(json_object *report, bool links)
 		if (links)
 			print_trial(json_at(down, i));
 	}
+	if (unlisted > 0)
+		printf("%lld more members are not listed\n", (long long)unlisted);
 }
 
 static void print_json(json_object *o)

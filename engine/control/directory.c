@@ -163,7 +163,7 @@ static struct owner *holder_of(struct control *control, uint32_t ref, uint32_t p
 
 	if (!record || place_rail(place) >= record->rails)
 		return NULL;
-	owner = owner_at(control->directory, record->peer);
+	owner = owner_wanted(control->directory, record->peer);
 	return owner->ref == ref ? owner : NULL;
 }
 
@@ -237,6 +237,11 @@ static struct owner *owner_new(uint16_t peer)
 	return owner;
 }
 
+bool owners_few(const struct directory *dir)
+{
+	return member_count(dir->control) <= OWNERS_MAX;
+}
+
 struct owner *owner_make(struct directory *dir, uint16_t peer)
 {
 	struct owner *owner = dir->by_peer[peer] ? NULL : owner_new(peer);
@@ -244,8 +249,18 @@ struct owner *owner_make(struct directory *dir, uint16_t peer)
 	if (owner) {
 		dir->by_peer[peer] = owner;
 		STAILQ_INSERT_TAIL(&dir->owners, owner, next);
+		if (!owners_few(dir))
+			owner_adopt(dir, owner);
 	}
 	return owner_at(dir, peer);
+}
+
+void owner_adopt(struct directory *dir, struct owner *owner)
+{
+	const struct member_record *record = member_by_peer(dir->control, owner->peer);
+
+	if (record && !record->self)
+		owner->ref = record->ref;
 }
 
 static void owner_free(struct owner *owner)
@@ -287,10 +302,21 @@ static void queues_open(struct directory *dir)
 	TAILQ_INIT(&dir->orphans);
 	TAILQ_INIT(&dir->asked);
 	STAILQ_INIT(&dir->owners);
-	for (unsigned i = 0; i < MESSAGE_PAGES_MAX; i++) {
-		dir->entry[i] = (Pc__Entry)PC__ENTRY__INIT;
-		dir->entry_at[i] = &dir->entry[i];
+}
+
+/* Of all control planes of the process, which in tests and in the simulator are many. */
+static void scratch_open(struct directory *dir)
+{
+	static Pc__Entry entry[MESSAGE_PAGES_MAX], *entry_at[MESSAGE_PAGES_MAX];
+	static uint32_t failed[MESSAGE_PAGES_MAX];
+
+	for (unsigned i = 0; i < MESSAGE_PAGES_MAX && !entry_at[i]; i++) {
+		entry[i] = (Pc__Entry)PC__ENTRY__INIT;
+		entry_at[i] = &entry[i];
 	}
+	dir->entry = entry;
+	dir->entry_at = entry_at;
+	dir->failed = failed;
 }
 
 int directory_open(struct control *control)
@@ -302,6 +328,7 @@ int directory_open(struct control *control)
 		return -ENOMEM;
 	dir->control = control;
 	queues_open(dir);
+	scratch_open(dir);
 	control->directory = dir;
 	dir->none = owner_new(0);
 	dir->due = net_timer_new(control->base, false, claims_due, dir);

@@ -17,7 +17,7 @@ struct owner *owner_of(struct directory *dir, uint32_t ref)
 {
 	const struct member_record *record =
 		ref == dir->control->ref ? NULL : member_by_ref(dir->control, ref);
-	struct owner *owner = record ? owner_at(dir, record->peer) : NULL;
+	struct owner *owner = record ? owner_wanted(dir, record->peer) : NULL;
 
 	return owner && owner->ref == ref ? owner : NULL;
 }

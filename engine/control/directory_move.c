@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "engine/control/directory_state.h"
+#include "engine/control/member.h"
 
 static void pasts_forget(struct directory *dir, uint32_t ref)
 {
@@ -168,25 +169,32 @@ static void orphan_place(struct directory *dir, struct item *item)
 	item_resolve(dir, item, OUTCOME_LOST);
 }
 
+/* An owner of each other member, in the order of their peer numbers. */
+static void owners_make(struct directory *dir)
+{
+	const struct member_table *table = &dir->control->member->table;
+
+	for (unsigned peer = 0; peer < table->peers_used; peer++) {
+		const struct member_entry *entry = member_table_peer(table, peer);
+
+		if (entry && !entry->record.self)
+			(void)owner_make(dir, (uint16_t)peer);
+	}
+}
+
 void directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
 	const struct past now = {.view = member_map(control)};
 	struct items orphans = TAILQ_HEAD_INITIALIZER(orphans);
+	struct owner *owner;
 	struct item *item;
 
 	compare_end(dir);
-	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
-		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
-
-		struct owner *owner;
-
-		if (!record || record->self)
-			continue;
-		owner = owner_make(dir, (uint16_t)peer);
-		if (owner != dir->none)
-			owner->ref = record->ref;
-	}
+	if (owners_few(dir))
+		owners_make(dir);
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		owner_adopt(dir, owner);
 	if (move_publishing(dir))
 		former_add(dir, &dir->target);
 	past_set(&dir->target, &now);

@@ -67,7 +67,7 @@ static bool execute(struct control *control, struct rpc_link *link, const Pc__Re
 {
 	struct directory *dir = control->directory;
 	const struct member_record *record = member_by_ref(control, relay->holder);
-	struct owner *holder = record ? owner_at(dir, record->peer) : NULL;
+	struct owner *holder = record ? owner_wanted(dir, record->peer) : NULL;
 	size_t failed = 0;
 
 	if (!record || record->self || holder->ref != relay->holder ||

@@ -25,8 +25,10 @@ static uint64_t patience_ns(const struct directory *dir)
 /* A member that may reach the owner, from peer number relay_turn on. NULL: there is none. */
 static struct rpc_link *relay_find(struct directory *dir, struct owner *owner)
 {
-	for (unsigned n = 0; n < NODES_MAX; n++) {
-		unsigned peer = (owner->relay_turn + n) % NODES_MAX;
+	unsigned peers = dir->control->member->table.peers_used;
+
+	for (unsigned n = 0; n < peers; n++) {
+		unsigned peer = (owner->relay_turn + n) % peers;
 		const struct member_entry *entry = member_peer(dir->control, peer);
 
 		if (!entry || !entry->relays || !member_entry_link(entry) ||

@@ -23,7 +23,7 @@ void owner_dirty(struct directory *dir, struct owner *owner)
 
 void item_queue(struct directory *dir, struct item *item)
 {
-	struct owner *owner = owner_at(dir, item->peer);
+	struct owner *owner = owner_wanted(dir, item->peer);
 
 	if (owner->ref != item->ref) {
 		TAILQ_INSERT_TAIL(&dir->orphans, item, next);

@@ -285,10 +285,9 @@ struct directory {
 	struct departed departed[DEPARTED_MAX]; /* the one that left first is the first */
 	unsigned departeds;
 	struct askeds asked; /* the first one is being answered */
-	/* scratch memory for the entries of one message */
-	Pc__Entry entry[MESSAGE_PAGES_MAX];
-	Pc__Entry *entry_at[MESSAGE_PAGES_MAX];
-	uint32_t failed[MESSAGE_PAGES_MAX];
+	/* scratch memory for the entries of one message: MESSAGE_PAGES_MAX of each */
+	Pc__Entry *entry, **entry_at;
+	uint32_t *failed;
 };
 
 /* ---- directory_claim.c ----------------------------------------------------------------------- */
@@ -459,6 +458,18 @@ static inline struct owner *owner_at(const struct directory *directory, uint16_t
 }
 /* The same, made if it is missing; without memory `none`, which stays as it is. */
 struct owner *owner_make(struct directory *directory, uint16_t peer);
+/* The member with the owner's peer number, if there is one, is this owner from now on. */
+void owner_adopt(struct directory *directory, struct owner *owner);
+/*
+ * True if all members may own slots: then each change of the map makes an owner of each of them. In
+ * larger clusters most members own nothing, and an owner is made when it is first needed.
+ */
+bool owners_few(const struct directory *directory);
+/* The owner of a live member that is to be sent something, or whose entries are taken. */
+static inline struct owner *owner_wanted(struct directory *directory, uint16_t peer)
+{
+	return owners_few(directory) ? owner_at(directory, peer) : owner_make(directory, peer);
+}
 /* Frees owners whose members have left, and all items with them. */
 void owners_trim(struct directory *directory);
 /* Returns NULL if the member is this engine, or no live member. */

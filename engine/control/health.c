@@ -272,7 +272,7 @@ enum severity health_worst(const struct health *health)
 const char *health_not_ready(
 	const struct snapshot *s, unsigned wanted, uint64_t now_ns, char *text, size_t bytes)
 {
-	unsigned up = 0, rails_up = 0;
+	unsigned up = snapshot_members(s, SNAPSHOT_UP), rails_up = 0;
 
 	if (s->stopping)
 		return "the engine is stopping";
@@ -281,8 +281,6 @@ const char *health_not_ready(
 			age_ns(s, now_ns) / 1000000000);
 		return text;
 	}
-	for (unsigned i = 0; i < s->members; i++)
-		up += !strcmp(s->member[i].state, "up");
 	for (unsigned i = 0; i < s->rails; i++)
 		rails_up += !strcmp(s->rail[i].state, "up");
 	if (s->rails && !rails_up)

@@ -51,8 +51,7 @@ static struct history_point point_make(const struct history *h, const struct sna
 			span_s;
 	}
 	p.pool_used = pool ? (float)used / (float)pool : 0;
-	for (unsigned i = 0; i < s->members; i++)
-		p.members_up += !strcmp(s->member[i].state, "up");
+	p.members_up = (float)snapshot_members(s, SNAPSHOT_UP);
 	return p;
 }
 

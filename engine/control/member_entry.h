@@ -180,10 +180,6 @@ void member_entry_release(struct member_table *table, struct member_entry *entry
  */
 bool member_entry_name(struct member_table *table, struct member_entry *entry, const char *name,
 	const char *address);
-/* Names of members, as they are stored: one block with both texts. NULL: no memory. */
-char *member_text_new(const char *name, const char *address);
-void member_text_free(char *text);
-
 /* The entry with this name, in any state; NULL: there is none. */
 struct member_entry *member_table_find(const struct member_table *table, const char *name);
 struct member_entry *member_table_ref(const struct member_table *table, uint32_t ref);
@@ -213,5 +209,11 @@ static inline struct rpc_link *member_entry_link(const struct member_entry *entr
 {
 	return entry->contact->out ? entry->contact->out : entry->contact->in;
 }
+
+/* ---- member_text.c --------------------------------------------------------------------------- */
+
+/* The texts of a member, as they are stored: one block with both. NULL: no memory. */
+char *member_text_new(const char *name, const char *address);
+void member_text_free(char *text);
 
 #endif

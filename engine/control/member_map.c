@@ -34,8 +34,8 @@ static struct map_view *view_make(const struct control *control)
 
 	if (owner) {
 		owners = placement_choose(owner, candidates(member, owner));
-		view = map_view_make(member->current, owner, owners,
-			(unsigned)control->settings->cluster_replicas);
+		view = (control->status ? map_view_make : map_view_lazy)(member->current, owner,
+			owners, (unsigned)control->settings->cluster_replicas);
 	}
 	free(owner);
 	return view;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the member table: entries in chunks, names, hash tables by name and by ref, peer
+ * Memory of the member table: entries in chunks, hash tables by name and by ref, peer
  * numbers, contacts. Control plane's thread only.
  */
 #include <errno.h>
@@ -10,25 +10,6 @@
 #include "engine/control/member.h"
 
 const struct member_contact member_no_contact;
-
-/* ---- names ----------------------------------------------------------------------------------- */
-
-char *member_text_new(const char *name, const char *address)
-{
-	size_t name_bytes = strlen(name) + 1, address_bytes = strlen(address) + 1;
-	char *text = malloc(name_bytes + address_bytes);
-
-	if (!text)
-		return NULL;
-	memcpy(text, name, name_bytes);
-	memcpy(text + name_bytes, address, address_bytes);
-	return text;
-}
-
-void member_text_free(char *text)
-{
-	free(text);
-}
 
 /* ---- hash tables ----------------------------------------------------------------------------- */
 

@@ -153,13 +153,9 @@ static void states(FILE *f, const struct snapshot *s)
 	head(f, "gauge", "build_info", "1; the label is the version of the program.");
 	fprintf(f, "peercache_build_info{version=\"%s\"} 1\n", PEERCACHE_VERSION);
 	head(f, "gauge", "cluster_members", "Members that this engine knows, itself included.");
-	for (unsigned state = 0; state < 3; state++) {
-		unsigned n = 0;
-
-		for (unsigned i = 0; i < s->members; i++)
-			n += !strcmp(s->member[i].state, member_states[state]);
-		fprintf(f, "peercache_cluster_members{state=\"%s\"} %u\n", member_states[state], n);
-	}
+	for (unsigned state = 0; state < SNAPSHOT_MEMBER_STATES; state++)
+		fprintf(f, "peercache_cluster_members{state=\"%s\"} %u\n", member_states[state],
+			snapshot_members(s, state));
 	head(f, "gauge", "rail_state", "1 for the state the rail is in.");
 	for (unsigned r = 0; r < s->rails; r++)
 		for (unsigned state = 0; state < 4; state++)
@@ -294,8 +290,7 @@ static void compat_rows(FILE *f, const struct snapshot *s, const char *node)
 		pool += (double)s->rail[r].pool_bytes;
 		used += (double)s->rail[r].pool_used_bytes;
 	}
-	for (unsigned i = 0; i < s->members; i++)
-		up += strcmp(s->member[i].state, "down") != 0;
+	up = snapshot_members(s, SNAPSHOT_UP) + snapshot_members(s, SNAPSHOT_SUSPECT);
 #define ROW(type, name, number) compat_row(f, node, #type, #name, number);
 #include "engine/control/metrics_compat.def"
 #undef ROW

@@ -272,6 +272,21 @@ static bool takes(const struct map_view *view, const struct map_view *from)
 	return map_ranked(from) >= map_ranked(view) || map_ranked(from) == from->owners;
 }
 
+static size_t view_bytes(unsigned owners, unsigned replicas)
+{
+	return sizeof(struct map_view) +
+	       (size_t)MAP_SLOTS * (replicas < owners ? replicas + 1 : owners);
+}
+
+static void view_fill(
+	struct map_view *view, const struct placed *owner, unsigned owners, unsigned replicas)
+{
+	view->uses = 1;
+	view->owners = owners;
+	view->replicas = replicas;
+	memcpy(view->owner, owner, owners * sizeof(*owner));
+}
+
 struct map_view *map_view_make(
 	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
 {
@@ -280,14 +295,11 @@ struct map_view *map_view_make(
 
 	if (from && same_owners(from, owner, owners, replicas))
 		return map_view_share(from);
-	view = malloc(
-		sizeof(*view) + (size_t)MAP_SLOTS * (replicas < owners ? replicas + 1 : owners));
+	view = malloc(view_bytes(owners, replicas));
 	if (!view)
 		return NULL;
-	view->uses = 1;
-	view->owners = owners;
-	view->replicas = replicas;
-	memcpy(view->owner, owner, owners * sizeof(*owner));
+	view_fill(view, owner, owners, replicas);
+	view->lazy = false;
 	if (from && takes(view, from)) {
 		compare(from, view, &change);
 		for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
@@ -297,6 +309,30 @@ struct map_view *map_view_make(
 			slot_make(view, slot);
 	}
 	return view;
+}
+
+struct map_view *map_view_lazy(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
+{
+	struct map_view *view;
+
+	if (from && same_owners(from, owner, owners, replicas))
+		return map_view_share(from);
+	view = calloc(1, view_bytes(owners, replicas));
+	if (!view)
+		return NULL;
+	view_fill(view, owner, owners, replicas);
+	view->lazy = true;
+	return view;
+}
+
+/* An owner has one rank in a slot; twice the first owner: the slot was not ranked yet. */
+void map_view_rank(const struct map_view *view, uint32_t slot)
+{
+	const uint8_t *ranked = &view->slots[(size_t)slot * map_ranked(view)];
+
+	if (map_ranked(view) > 1 && ranked[0] == ranked[1])
+		slot_make((struct map_view *)view, slot);
 }
 
 struct map_view *map_view_share(struct map_view *view)

@@ -28,6 +28,7 @@ struct placed {
 struct map_view {
 	uint32_t uses; /* references to this view */
 	uint32_t owners, replicas;
+	bool lazy;                       /* see map_view_lazy() */
 	struct placed owner[OWNERS_MAX]; /* ascending by hash */
 	uint8_t slots[];                 /* map_view_slot() */
 };
@@ -48,6 +49,14 @@ unsigned placement_choose(struct placed *members, unsigned count);
  */
 struct map_view *map_view_make(
 	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+/*
+ * The same, without the owners of slots: those are found when map_view_slot() is called, so that a
+ * view costs only what is looked up in it. For control planes that no client reads.
+ */
+struct map_view *map_view_lazy(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+/* Finds the owners of a slot of a lazy view, if they are not known yet. */
+void map_view_rank(const struct map_view *view, uint32_t slot);
 struct map_view *map_view_share(struct map_view *view);
 /* Gives up a reference; NULL is ignored. */
 void map_view_drop(struct map_view *view);
@@ -67,6 +76,8 @@ static inline unsigned map_ranked(const struct map_view *view)
 /* The owners of a slot: map_ranked() indices in view->owner, the best one first. */
 static inline const uint8_t *map_view_slot(const struct map_view *view, uint32_t slot)
 {
+	if (view->lazy)
+		map_view_rank(view, slot);
 	return &view->slots[(size_t)slot * map_ranked(view)];
 }
 

@@ -80,60 +80,74 @@ static void take_member_links(const struct control *control, const struct member
 		directory_owner(control, entry->record.peer, &m->owner);
 }
 
-static void take_member(const struct control *control, const struct member_entry *entry,
-	struct snapshot *s, bool on_map)
+static void take_member(
+	const struct control *control, const struct member_entry *entry, struct snapshot *s)
 {
+	static const char *const states[SNAPSHOT_MEMBER_STATES] = {"up", "suspect", "down"};
 	struct snapshot_member *m = &s->member[s->members];
 	const struct member_record *record = &entry->record;
-	const char *state = "up";
-	uint64_t since_ns = 0;
+	unsigned state = SNAPSHOT_DOWN;
+	uint64_t since_ns = entry->since_ns;
 
-	if (s->members >= SNAPSHOT_MEMBERS)
-		return;
-	if (entry->state == MEMBER_DEAD) {
-		state = "down";
-		since_ns = entry->since_ns;
-	} else {
+	if (entry->state != MEMBER_DEAD) {
 		since_ns = suspect_since_ns(control, entry, s->taken_ns);
-		if (since_ns)
-			state = "suspect";
+		state = since_ns ? SNAPSHOT_SUSPECT : SNAPSHOT_UP;
+	}
+	if (s->members >= SNAPSHOT_MEMBERS) {
+		s->members_more[state]++;
+		return;
 	}
 	*m = (struct snapshot_member){.incarnation = record->incarnation,
 		.ref = record->ref,
 		.port = entry->record.port,
 		.rails = record->rails,
 		.self = record->self,
-		.on_map = on_map,
+		.on_map = entry->state == MEMBER_ALIVE,
 		.state_ms = since_ns && since_ns < s->taken_ns ? (s->taken_ns - since_ns) / 1000000
 							       : 0};
 	take_member_links(control, entry, s->taken_ns, m);
 	text_copy(m->name, sizeof(m->name), record->name);
 	text_copy(m->address, sizeof(m->address), entry->record.address);
 	text_copy(m->software, sizeof(m->software), entry->contact->software);
-	text_copy(m->state, sizeof(m->state), state);
+	text_copy(m->state, sizeof(m->state), states[state]);
 	view_fill(control, entry, s->taken_ns, m);
 	s->members++;
 }
 
-/* Members on the map, then those that died; one that left in order is not listed. */
+enum contacts { CONTACTS_ONLY, CONTACTS_NOT, CONTACTS_ALL };
+
+static void take_some(const struct control *control, struct snapshot *s, enum member_state state,
+	enum contacts contacts)
+{
+	const struct member_table *table = &control->member->table;
+
+	for (unsigned i = 0; i < table->entries; i++) {
+		const struct member_entry *entry = member_at(table, i);
+
+		if (entry->state != state || entry->left)
+			continue;
+		if (contacts == CONTACTS_ALL ||
+			(contacts == CONTACTS_ONLY) == member_has_contact(entry))
+			take_member(control, entry, s);
+	}
+}
+
+/*
+ * Members on the map, then those that died; one that left in order is not listed. If the list may
+ * be too short, it begins with those that this engine has links with, judges or remembers.
+ */
 static void take_members(const struct control *control, struct snapshot *s)
 {
-	const struct member *member = control->member;
-
 	s->map_epoch = shm_load(&control->status->map.epoch);
-	for (unsigned i = 0; i < member->table.entries; i++) {
-		const struct member_entry *entry = member_at(&member->table, i);
-
-		if (entry->state == MEMBER_ALIVE)
-			take_member(control, entry, s, true);
+	if (control->member->table.entries <= SNAPSHOT_MEMBERS) {
+		take_some(control, s, MEMBER_ALIVE, CONTACTS_ALL);
+		take_some(control, s, MEMBER_DEAD, CONTACTS_ALL);
+		return;
 	}
-	s->members_on_map = s->members;
-	for (unsigned i = 1; i < member->table.entries; i++) {
-		const struct member_entry *entry = member_at(&member->table, i);
-
-		if (entry->state == MEMBER_DEAD && !entry->left)
-			take_member(control, entry, s, false);
-	}
+	take_some(control, s, MEMBER_ALIVE, CONTACTS_ONLY);
+	take_some(control, s, MEMBER_DEAD, CONTACTS_ONLY);
+	take_some(control, s, MEMBER_ALIVE, CONTACTS_NOT);
+	take_some(control, s, MEMBER_DEAD, CONTACTS_NOT);
 }
 
 /* ---- rails ----------------------------------------------------------------------------------- */
@@ -287,6 +301,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	const struct loop *loop = loop_of(control);
 
 	ret->members = ret->poll_cores = 0;
+	memset(ret->members_more, 0, sizeof(ret->members_more));
 	ret->taken_ns = clock_now_ns();
 	ret->unix_ms = snapshot_unix_ms();
 	ret->started_unix_ms = loop->started_unix_ms;

@@ -7,6 +7,7 @@
 #ifndef CONTROL_SNAPSHOT_H
 #define CONTROL_SNAPSHOT_H
 
+#include <string.h>
 #include <time.h>
 
 #include "engine/abi/latency.h"
@@ -24,7 +25,10 @@ struct control;
 #define SNAPSHOT_STATE_BYTES 8  /* "up", "down", "slow", "lost"; "suspect" */
 #define SNAPSHOT_SOFTWARE_BYTES 32
 #define HEALTH_REASON_BYTES 160
-#define SNAPSHOT_MEMBERS (2 * NODES_MAX) /* members up and members down that are remembered */
+/* Members that are listed; of larger clusters those come first that this engine has to do with. */
+#define SNAPSHOT_MEMBERS 2048
+
+enum { SNAPSHOT_UP, SNAPSHOT_SUSPECT, SNAPSHOT_DOWN, SNAPSHOT_MEMBER_STATES };
 
 struct snapshot_member {
 	char name[NAME_BYTES_MAX];
@@ -110,8 +114,8 @@ struct snapshot {
 	int pid, control_core;
 	bool stopping;
 	unsigned replicas;
-	/* members on the map first, in its order */
-	unsigned members, members_on_map;
+	/* members that are listed, and the number of those that are not, by state */
+	unsigned members, members_more[SNAPSHOT_MEMBER_STATES];
 	uint32_t map_epoch;
 	unsigned rails;
 	struct snapshot_rail rail[RAILS_MAX];
@@ -140,6 +144,17 @@ struct snapshot {
 	/* the last one: memory behind `members` of them is not touched */
 	struct snapshot_member member[SNAPSHOT_MEMBERS];
 };
+
+/* Number of members in a state, listed or not. Any thread. */
+static inline unsigned snapshot_members(const struct snapshot *s, unsigned state)
+{
+	static const char *const names[SNAPSHOT_MEMBER_STATES] = {"up", "suspect", "down"};
+	unsigned count = s->members_more[state];
+
+	for (unsigned i = 0; i < s->members; i++)
+		count += !strcmp(s->member[i].state, names[state]);
+	return count;
+}
 
 /* CLOCK_REALTIME in ms since 1970. Any thread. */
 static inline uint64_t snapshot_unix_ms(void)

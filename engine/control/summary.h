@@ -37,7 +37,7 @@
 #define SUMMARY_BYTES_PER_S_MAX (1ull << 44)
 #define SUMMARY_PER_S_MAX 4000000000u
 #define SUMMARY_WINDOW_MS_MAX 60000u
-#define SUMMARY_MEMBERS_MAX 1024u
+#define SUMMARY_MEMBERS_MAX (2u * NODES_MAX)
 /* Batches of one call in one summary: more make the histogram count as empty */
 #define SUMMARY_BATCHES_MAX 1000000000ull
 

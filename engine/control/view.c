@@ -35,7 +35,7 @@ int view_next(const struct view *view, uint64_t now_ns)
 	/* before_ns is the time of the request that was sent VIEW_AT_A_TIME requests ago */
 	if (before_ns && now_ns - before_ns < VIEW_APART_NS)
 		return -1;
-	for (unsigned i = 0; i < MEMBER_ENTRIES; i++) {
+	for (unsigned i = 0; i < view->rows; i++) {
 		const struct view_row *row = &view->row[i];
 		unsigned worse = worst_first ? badness(row) : 0;
 
@@ -70,7 +70,8 @@ static void rows_update(struct control *control)
 {
 	struct view *view = control->view;
 
-	for (unsigned i = 1; i < control->member->table.entries; i++) {
+	view->rows = control->member->table.entries;
+	for (unsigned i = 1; i < view->rows; i++) {
 		const struct member_entry *entry = member_at(&control->member->table, i);
 		struct view_row *row = &view->row[i];
 

@@ -53,7 +53,8 @@ struct view_moment {
 };
 
 struct view {
-	struct view_row row[MEMBER_ENTRIES];
+	struct view_row row[MEMBER_ENTRIES]; /* memory behind `rows` of them is not touched */
+	unsigned rows;
 	uint64_t asked_ns[VIEW_AT_A_TIME]; /* times of the last requests, a ring */
 	unsigned asks;                     /* requests so far */
 	uint64_t sent_ns;                  /* time of the last answer to any member; 0: none */

@@ -203,21 +203,22 @@ static void json_merged(FILE *f, const struct summary_merged *merged)
 static bool json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
 {
 	struct row *row = calloc(s->members + 1, sizeof(*row));
-	unsigned state[3] = {0}, shown = s->members < VIEW_ROWS_MAX ? s->members : VIEW_ROWS_MAX;
+	unsigned shown = s->members < VIEW_ROWS_MAX ? s->members : VIEW_ROWS_MAX;
+	unsigned up = snapshot_members(s, SNAPSHOT_UP), down = snapshot_members(s, SNAPSHOT_DOWN);
+	unsigned suspect = snapshot_members(s, SNAPSHOT_SUSPECT);
 	struct totals totals = {0};
 
 	if (!row)
 		return false;
 	for (unsigned i = 0; i < s->members; i++) {
 		row[i] = row_make(&s->member[i], now_ns);
-		state[row[i].state]++;
 		if (row[i].fresh)
 			totals_add(&totals, &s->member[i].summary);
 	}
 	qsort(row, s->members, sizeof(row[0]), worse_first);
 	fprintf(f, "{\"age_ms\":%" PRIu64 ",\"members\":%u,\"up\":%u,\"suspect\":%u,\"down\":%u,",
-		now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0, s->members, state[0],
-		state[1], state[2]);
+		now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0, up + suspect + down,
+		up, suspect, down);
 	fprintf(f, "\"shown\":%u,\"asked\":%u,\"rows\":[", shown, totals.asked);
 	for (unsigned i = 0; i < shown; i++) {
 		if (i)

@@ -87,7 +87,7 @@ void view_summary_make(
 	const struct snapshot *s, const struct view_moment *past, struct summary *ret)
 {
 	uint64_t pool = 0, used = 0, uptime_s = s->uptime_ms / 1000;
-	unsigned rails_up = 0, members_up = 0;
+	unsigned rails_up = 0;
 
 	*ret = (struct summary){.version = SUMMARY_VERSION,
 		.rails = (uint8_t)s->rails,
@@ -105,11 +105,10 @@ void view_summary_make(
 		rails_up += !strcmp(s->rail[r].state, "up");
 	}
 	ret->pool_used = permille(used, pool);
-	for (unsigned i = 0; i < s->members; i++)
-		members_up += !strcmp(s->member[i].state, "up");
 	ret->rails_up = (uint8_t)rails_up;
-	ret->members_up = (uint16_t)members_up;
-	ret->members_down = (uint16_t)(s->members - members_up);
+	ret->members_up = (uint16_t)snapshot_members(s, SNAPSHOT_UP);
+	ret->members_down = (uint16_t)(snapshot_members(s, SNAPSHOT_SUSPECT) +
+				       snapshot_members(s, SNAPSHOT_DOWN));
 	findings(s, past, ret);
 	rates(s, past, ret);
 }

@@ -21,7 +21,7 @@ static void all_mended(void)
 		struct node *n = &world.node[i];
 
 		for (unsigned j = 0; j < world.nodes; j++)
-			world.cut[i][j] = false;
+			world_cut(i, j, false);
 		if (n->stopped)
 			node_stop(i, false);
 		n->gray = n->small_mtu = n->forgetful = false;
@@ -56,9 +56,9 @@ static void links_fail(void)
 		unsigned a = one_of(world.nodes), b = one_of(world.nodes);
 		bool lost = one_of(3) > 0;
 
-		world.cut[a][b] = lost && a != b;
+		world_cut(a, b, lost && a != b);
 		if (one_of(2))
-			world.cut[b][a] = world.cut[a][b];
+			world_cut(b, a, lost && a != b);
 	}
 	world.loss = one_of(4) ? 0 : 0.001 * one_of(20);
 }

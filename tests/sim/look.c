@@ -14,7 +14,8 @@
 #define READ_TIMEOUT_NS (300 * SIM_MS)
 #define REST_NS SIM_S /* PEER_REST_NS of the client */
 
-static uint64_t rest_until_ns[SIM_NODES_MAX][SIM_NODES_MAX]; /* per reader and owner */
+/* per reader, and by owner: the reader asks the owner last until then */
+static uint64_t *rest_until_ns[SIM_NODES_MAX];
 
 struct look {
 	struct thing thing; /* first */
@@ -30,6 +31,23 @@ struct look {
 	uint8_t bits;         /* log2 of its buckets, from the reader's map */
 	struct bucket sample; /* what the READ found */
 };
+
+static uint64_t *rest_of(unsigned reader, unsigned owner)
+{
+	if (!rest_until_ns[reader])
+		rest_until_ns[reader] = calloc(world.nodes, sizeof(uint64_t));
+	if (!rest_until_ns[reader])
+		abort();
+	return &rest_until_ns[reader][owner];
+}
+
+void look_close(void)
+{
+	for (unsigned i = 0; i < SIM_NODES_MAX; i++) {
+		free(rest_until_ns[i]);
+		rest_until_ns[i] = NULL;
+	}
+}
 
 static void ask(struct look *look);
 static void read_bucket(struct look *look);
@@ -112,7 +130,8 @@ static void answered(struct thing *thing, uint64_t word)
 		return;
 	}
 	if (look->asked >= 0)
-		rest_until_ns[look->reader][look->asked] = word == 1 ? world.now_ns + REST_NS : 0;
+		*rest_of(look->reader, (unsigned)look->asked) =
+			word == 1 ? world.now_ns + REST_NS : 0;
 	if (word == 2 && match(look)) {
 		end(look, LOOK_HIT);
 		return;
@@ -182,7 +201,7 @@ static enum owner_rank rank_of(const struct look *look, uint32_t ref)
 
 	if (node == (int)look->reader)
 		return RANK_HERE;
-	return owner_rank_remote(node >= 0 && rest_until_ns[look->reader][node] > world.now_ns,
+	return owner_rank_remote(node >= 0 && *rest_of(look->reader, (unsigned)node) > world.now_ns,
 		is_suspect(look, ref));
 }
 

@@ -5,8 +5,6 @@
 
 #include "tests/sim/run.h"
 
-#define READERS_MAX 128u /* of larger clusters, only some nodes look pages up */
-
 /* The pages of each holder: 1 + the first one; of each page: 1 + the next one; 0: none. */
 static unsigned *page_next, *page_first;
 
@@ -51,13 +49,11 @@ static void look_holders(unsigned reader, unsigned first, unsigned end)
 
 void look_all(void)
 {
-	unsigned step = world.nodes / READERS_MAX + 1;
 	unsigned together = world.nodes > READERS_MAX ? 256 : 1; /* holders */
 
 	pages_by_holder();
-	for (unsigned reader = (unsigned)(world.random % step); reader < world.nodes;
-		reader += step) {
-		if (!world.node[reader].running)
+	for (unsigned reader = 0; reader < world.nodes; reader++) {
+		if (!world.node[reader].running || !node_reads(reader))
 			continue;
 		for (unsigned holder = 0; holder < world.nodes; holder += together) {
 			unsigned end = holder + together;

@@ -17,8 +17,6 @@
 #include "tests/sim/world.h"
 #include "tests/unit/control/tier_stub.h"
 
-#define VIEWS_MAX 256 /* different views that are alive at a time */
-
 /* ---- stubs of other parts of the control plane ----------------------------------------------- */
 
 /* The index takes its secret from here, so that a walk has one order per seed. */
@@ -248,53 +246,6 @@ bool __wrap_member_probe_ack(
 	return __real_member_probe_ack(control, link, ack);
 }
 
-/* ---- views: nodes with the same owners share one --------------------------------------------- */
-
-static struct map_view *views[VIEWS_MAX];
-
-struct map_view *__real_map_view_make(
-	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
-struct map_view *__wrap_map_view_make(
-	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
-struct map_view *__wrap_map_view_make(
-	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
-{
-	struct map_view *view, **free_place = NULL;
-
-	for (unsigned i = 0; i < VIEWS_MAX; i++) {
-		view = views[i];
-		if (!view)
-			free_place = &views[i];
-		else if (view->owners == owners && view->replicas == replicas &&
-			 !memcmp(view->owner, owner, owners * sizeof(*owner)))
-			return map_view_share(view);
-	}
-	view = __real_map_view_make(from, owner, owners, replicas);
-	if (free_place && view != from)
-		*free_place = view;
-	return view;
-}
-
-void __real_map_view_drop(struct map_view *view);
-void __wrap_map_view_drop(struct map_view *view);
-void __wrap_map_view_drop(struct map_view *view)
-{
-	for (unsigned i = 0; i < VIEWS_MAX && view && view->uses == 1; i++)
-		if (views[i] == view)
-			views[i] = NULL;
-	__real_map_view_drop(view);
-}
-
-uint64_t node_map_bytes(void)
-{
-	uint64_t bytes = 0;
-
-	for (unsigned i = 0; i < VIEWS_MAX; i++)
-		if (views[i])
-			bytes += sizeof(*views[i]) + (uint64_t)MAP_SLOTS * map_ranked(views[i]);
-	return bytes / world.nodes + MAP_SLOTS * (sizeof(uint64_t) + sizeof(uint8_t));
-}
-
 /* ---- engines --------------------------------------------------------------------------------- */
 
 static void settings_fill(struct node *n, unsigned i, unsigned replicas)
@@ -337,6 +288,13 @@ int node_by_ref(uint32_t ref)
 	return -1;
 }
 
+bool node_reads(unsigned i)
+{
+	unsigned step = world.nodes / READERS_MAX + 1;
+
+	return i % step == world.seed % step;
+}
+
 /* Zeroed; only what is written takes memory. */
 static struct status_segment *status_new(void)
 {
@@ -364,7 +322,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	control->incarnation |= 1;
 	control->rails = 2;
 	control->port_fd = -1;
-	control->status = n->status = status_new();
+	control->status = n->status = node_reads(i) ? status_new() : NULL;
 	snprintf(control->name, sizeof(control->name), "node-%u", i);
 	ref_add(i);
 	n->running = n->powered = true;
@@ -391,7 +349,8 @@ void node_crash(unsigned i, bool power)
 	rpc_close(&n->control);
 	index_close(n->control.index);
 	shard_close(&n->control.shard);
-	munmap(n->status, sizeof(*n->status));
+	if (n->status)
+		munmap(n->status, sizeof(*n->status));
 	memset(&n->control, 0, sizeof(n->control));
 	world.current = was;
 }

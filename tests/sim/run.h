@@ -9,13 +9,15 @@
 #include "tests/sim/world.h"
 
 #define AGREE_NS (30 * SIM_S)
-#define PAGES 500u /* pages that each node sets before the scenario begins */
+#define JOIN_NS (60 * SIM_S) /* more than 1,024 nodes start at once */
+#define PAGES 500u           /* pages that each node sets before the scenario begins */
 
 struct report {
 	const char *failed[16]; /* names of the checkers that fired */
 	unsigned fails;
 	double misses[SIM_NODES_MAX]; /* per reader: worst share of one holder's pages, percent */
 	double timeouts;              /* share of sets, percent */
+	double joined_ms;             /* from the first start until all maps are equal */
 	double agreed_ms;    /* from the last event until all maps are equal; -1: not measured */
 	double kbits;        /* control traffic sent by a node per second without sets; -1 */
 	double moved;        /* directory entries stored anew after the event, percent of all; -1 */

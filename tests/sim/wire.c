@@ -44,8 +44,6 @@ struct net_listener {
 	unsigned node;
 };
 
-static LIST_HEAD(, net_link) links = LIST_HEAD_INITIALIZER(links);
-
 static struct net_link *of(struct thing *thing)
 {
 	return (struct net_link *)(void *)thing;
@@ -68,7 +66,7 @@ uint64_t wire_latency(unsigned to)
 
 bool wire_reaches(unsigned a, unsigned b)
 {
-	return a == b || (!world.cut[a][b] && world.node[a].powered && world.node[b].powered);
+	return a == b || (!world_is_cut(a, b) && world.node[a].powered && world.node[b].powered);
 }
 
 static struct net_link *link_new(unsigned node, unsigned to)
@@ -81,7 +79,7 @@ static struct net_link *link_new(unsigned node, unsigned to)
 	link->to = to;
 	link->want = 4;
 	STAILQ_INIT(&link->out);
-	LIST_INSERT_HEAD(&links, link, all);
+	LIST_INSERT_HEAD(&world.node[node].links, link, all);
 	return link;
 }
 
@@ -370,9 +368,8 @@ void wire_crash(unsigned node)
 {
 	struct net_link *link;
 
-	LIST_FOREACH (link, &links, all)
-		if (link->node == node)
-			link->silent = true;
+	LIST_FOREACH (link, &world.node[node].links, all)
+		link->silent = true;
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */

@@ -114,6 +114,21 @@ void world_trace(uint64_t word)
 	world.trace = map_mix(world.trace ^ word);
 }
 
+void world_cut(unsigned a, unsigned b, bool lost)
+{
+	size_t at = (size_t)a * world.nodes + b;
+	uint64_t bit = 1ull << at % 64;
+
+	world.cut[at / 64] = lost ? world.cut[at / 64] | bit : world.cut[at / 64] & ~bit;
+}
+
+bool world_is_cut(unsigned a, unsigned b)
+{
+	size_t at = (size_t)a * world.nodes + b;
+
+	return world.cut[at / 64] >> at % 64 & 1;
+}
+
 static void run_one(struct event *event)
 {
 	struct node *node = &world.node[event->node];
@@ -159,7 +174,8 @@ void world_open(unsigned nodes, uint64_t seed)
 	world.random = map_mix(seed + 0x9e3779b97f4a7c15ull);
 	world.now_ns = 1000 * SIM_S;
 	world.node = calloc(nodes, sizeof(*world.node));
-	if (!world.node)
+	world.cut = calloc((size_t)nodes * nodes / 64 + 1, sizeof(*world.cut));
+	if (!world.node || !world.cut)
 		abort();
 }
 
@@ -180,7 +196,10 @@ void world_close(void)
 	heap = NULL;
 	heap_room = 0;
 	free(world.node);
+	free(world.cut);
 	world.node = NULL;
+	world.cut = NULL;
+	look_close();
 }
 
 uint64_t world_random(void)

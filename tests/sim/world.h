@@ -18,6 +18,7 @@
 #define SIM_NODES_MAX NODES_MAX
 #define SIM_MS 1000000ull
 #define SIM_S 1000000000ull
+#define READERS_MAX 128u /* of larger clusters, only some nodes look pages up */
 #define SIM_PORT 7000
 #define SIM_MTU 1400
 #define SIM_RTO_NS (200 * SIM_MS) /* TCP's first retransmission; doubles */
@@ -62,11 +63,12 @@ enum mutant {
 struct node {
 	struct control control; /* first: control planes are found from it */
 	struct settings settings;
-	struct status_segment *status; /* what its clients map */
+	struct status_segment *status; /* what its clients map; NULL: there are none */
 	struct event_base base;
 	struct net_listener *listener;
-	bool running;        /* the process exists */
-	bool powered;        /* the host answers on the network and its NIC serves READs */
+	LIST_HEAD(, net_link) links; /* its ends of connections */
+	bool running;                /* the process exists */
+	bool powered;                /* the host answers on the network and its NIC serves READs */
 	bool stopped;        /* SIGSTOP: the process runs no event; its memory is still READ */
 	bool gray;           /* heartbeats go on, requests are not served, nor are READs */
 	bool forgetful;      /* it acknowledges publishes and stores nothing */
@@ -87,8 +89,8 @@ struct world {
 	uint64_t crash_at; /* number of the delivery at which `crash_node` dies; 0: none */
 	unsigned crash_node;
 	uint64_t deliveries;
-	uint64_t bytes;                         /* sent by all nodes */
-	bool cut[SIM_NODES_MAX][SIM_NODES_MAX]; /* packets from the first to the second are lost */
+	uint64_t bytes; /* sent by all nodes */
+	uint64_t *cut;  /* a bit per pair of nodes: see world_cut() */
 	struct node *node;
 };
 
@@ -108,6 +110,9 @@ void world_always(
 	uint64_t at_ns, unsigned node, struct thing *thing, uint64_t word, world_call call);
 void world_run(uint64_t until_ns);
 void world_trace(uint64_t word);
+/* Packets from a to b are lost from now on, or are not. */
+void world_cut(unsigned a, unsigned b, bool lost);
+bool world_is_cut(unsigned a, unsigned b);
 void thing_close(struct thing *thing);
 /* Frees the thing if it is closed and no event names it. */
 void thing_release(struct thing *thing);
@@ -123,11 +128,8 @@ void wire_crash(unsigned node);
 
 /* ---- node.c ---------------------------------------------------------------------------------- */
 
-/*
- * Bytes of the map per node, which have a limit of their own: the words of all slots, their times,
- * and the views, which nodes share.
- */
-uint64_t node_map_bytes(void);
+/* Look-ups of this node are simulated: all nodes up to 127, of larger clusters one in a few. */
+bool node_reads(unsigned i);
 void node_open(unsigned i, unsigned replicas, uint64_t entries);
 /* Ends the process at once, without Leave. `power`: the host is silent as well. */
 void node_crash(unsigned i, bool power);
@@ -142,6 +144,16 @@ bool nodes_agree(void);
 /* And each hears each of the others over a link of its own; above 32 nodes its neighbours. */
 bool nodes_linked(void);
 int node_by_ref(uint32_t ref);
+
+/* ---- views.c --------------------------------------------------------------------------------- */
+
+/* Bytes of all map views, which nodes share. */
+uint64_t views_bytes(void);
+
+/* ---- texts.c --------------------------------------------------------------------------------- */
+
+/* Bytes that the names and addresses of members would have if nodes did not share them. */
+uint64_t texts_alone_bytes(void);
 
 /* ---- look.c ---------------------------------------------------------------------------------- */
 
@@ -159,6 +171,8 @@ struct looks {
 	uint64_t reads;
 };
 
+/* Frees what the look-ups of all nodes remember. */
+void look_close(void);
 /* Node `reader` looks up page `number` of `holder`; the result is counted in *looks. */
 void look_start(unsigned reader, unsigned holder, uint64_t number, struct looks *looks);
 

@@ -28,7 +28,7 @@ static inline void sample_member(struct snapshot *s, const char *name, const cha
 	snprintf(m->address, sizeof(m->address), "10.0.0.%u", s->members + 1);
 	snprintf(m->software, sizeof(m->software), "0.1.0");
 	snprintf(m->state, sizeof(m->state), "%s", state);
-	s->members_on_map = ++s->members;
+	s->members++;
 }
 
 /* `ns`: how long one batch took; `call` ended `pages` pages, `missed` of them as misses. */

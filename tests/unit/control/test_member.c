@@ -5,6 +5,8 @@
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
+#define EDGE 24u /* the last members that fit the map */
+
 #include <cmocka.h>
 #include <errno.h>
 #include <pthread.h>
@@ -333,16 +335,37 @@ static void an_equal_ref_is_refused(void **state)
 	assert_true(all_agree());
 }
 
+/* Members that no link leads to, as long as the clock does not go on. */
+static void members_add(struct control *control, unsigned count)
+{
+	char name[16], address[] = "127.0.0.1";
+	Pc__Member m = PC__MEMBER__INIT;
+
+	m.name = name;
+	m.address = address;
+	m.port = m.rails = 1;
+	for (unsigned i = 0; i < count; i++) {
+		struct member_entry *entry = member_entry_take(control);
+
+		snprintf(name, sizeof(name), "silent-%u", i);
+		m.incarnation = 0x600000000 + 1000000 + i;
+		assert_non_null(entry);
+		assert_true(member_entry_fill(control, entry, &m));
+		assert_int_equal(member_up(control, entry), 0);
+	}
+}
+
 static void more_engines_than_the_map_holds_are_refused(void **state)
 {
-	int fd[NODES_MAX + 4];
+	int fd[EDGE + 4];
 	char said[8192];
 
 	(void)state;
 	nodes_setup(200, 10000);
 	assert_int_equal(node_open(0, NULL), 0);
 	log_test_capture(said, sizeof(said));
-	for (unsigned i = 0; i < NODES_MAX + 4; i++) {
+	members_add(&node[0].control, NODES_MAX - EDGE);
+	for (unsigned i = 0; i < EDGE + 4; i++) {
 		char name[16];
 
 		snprintf(name, sizeof(name), "raw-%u", i);
@@ -355,9 +378,9 @@ static void more_engines_than_the_map_holds_are_refused(void **state)
 	nodes_run(100);
 	assert_true(sees_count(0, NODES_MAX));
 	assert_non_null(strstr(said, "NODES_MAX"));
-	for (unsigned i = 0; i < NODES_MAX + 4; i++)
+	for (unsigned i = 0; i < EDGE + 4; i++)
 		close(fd[i]);
-	assert_true(nodes_until(sees_count(0, 1), 5000));
+	assert_true(nodes_until(sees_count(0, NODES_MAX + 1 - EDGE), 5000));
 }
 
 /* ---- cost ------------------------------------------------------------------------------------ */

@@ -343,13 +343,13 @@ static void longer_pads_close_the_connection(void **state)
 
 static void longer_lists_than_there_are_members_close_the_connection(void **state)
 {
-	static uint32_t refs[NODES_MAX + 1];
-	static Pc__Vouch vouch[NODES_MAX + 1], *at[NODES_MAX + 1];
+	static uint32_t refs[MEMBERS_MAX + 1];
+	static Pc__Vouch vouch[MEMBERS_MAX + 1], *at[MEMBERS_MAX + 1];
 	Pc__Heartbeat say = PC__HEARTBEAT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
 	(void)state;
-	for (unsigned i = 0; i <= NODES_MAX; i++) {
+	for (unsigned i = 0; i <= MEMBERS_MAX; i++) {
 		vouch[i] = (Pc__Vouch)PC__VOUCH__INIT;
 		at[i] = &vouch[i];
 	}
@@ -357,15 +357,15 @@ static void longer_lists_than_there_are_members_close_the_connection(void **stat
 	message.heartbeat = &say;
 	say.unserved = refs;
 	say.served = at;
-	say.n_unserved = say.n_served = NODES_MAX;
+	say.n_unserved = say.n_served = MEMBERS_MAX;
 	raw_message(gray->fd, &message);
 	run(LATE_MS);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
-	say.n_unserved = NODES_MAX + 1;
+	say.n_unserved = MEMBERS_MAX + 1;
 	raw_message(gray->fd, &message);
 	assert_true(raw_closed(gray->fd, 100));
 	say.n_unserved = 0;
-	say.n_served = NODES_MAX + 1;
+	say.n_served = MEMBERS_MAX + 1;
 	raw_message(other->fd, &message);
 	assert_true(raw_closed(other->fd, 100));
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 2);

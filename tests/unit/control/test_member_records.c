@@ -11,16 +11,19 @@
 
 #define MEMBERS 40u
 #define DEAD_MS 300
+#define MANY 1000u /* members of a large cluster, in one message */
+#define FLOOD 960u /* records in a message of a flood */
+#define PLACES (PAGE_RECORDS_MAX + 1u)
 
 static struct control *control;
-static Pc__MemberRecord record[NODES_MAX + 1], *record_at[NODES_MAX + 1];
-static Pc__Member subject[NODES_MAX + 1];
-static char name[NODES_MAX + 1][NAME_BYTES_MAX];
+static Pc__MemberRecord record[PLACES], *record_at[PLACES];
+static Pc__Member subject[PLACES];
+static char name[PLACES][NAME_BYTES_MAX];
 
 void __wrap_rpc_reply(struct rpc_link *link, const Pc__Message *message);
 static unsigned page_records, page_next;
 static size_t page_bytes;
-static bool listed[NODES_MAX];
+static bool listed[MANY];
 
 /* Notes the page of the list that is sent. */
 void __wrap_rpc_reply(struct rpc_link *link, const Pc__Message *message)
@@ -75,7 +78,7 @@ static int setup(void **state)
 	nodes_setup(20, DEAD_MS);
 	assert_int_equal(node_open(0, NULL), 0);
 	control = &node[0].control;
-	for (unsigned i = 0; i <= NODES_MAX; i++)
+	for (unsigned i = 0; i < PLACES; i++)
 		record_set(i, RECORD_ALIVE, 3);
 	assert_true(take(0, MEMBERS));
 	member_rings_update(control);
@@ -124,14 +127,14 @@ static void few_members_are_dialled_in_one_tick(void **state)
 	unsigned before;
 
 	(void)state;
-	assert_true(take(0, NODES_MAX - 1));
+	assert_true(take(0, MANY));
 	member_rings_update(control);
 	before = dials();
 	control->member->dials = MEMBER_DIALS_TICK;
-	for (unsigned i = 0; i < NODES_MAX - 1; i++)
+	for (unsigned i = 0; i < MANY; i++)
 		assert_null(member_link_now(control, entry_of(i)->record.ref));
 	assert_int_equal(dials(), before);
-	for (unsigned i = 0; i < NODES_MAX - 1; i++)
+	for (unsigned i = 0; i < MANY; i++)
 		assert_null(member_link(control, entry_of(i)->record.ref));
 	assert_int_equal(dials(), before + MEMBER_DIALS_TICK);
 	/* The others follow with the next heartbeats. */
@@ -228,7 +231,7 @@ static void the_list_comes_in_whole_pages(void **state)
 	unsigned pages = 0;
 
 	(void)state;
-	assert_true(take(0, NODES_MAX - 1));
+	assert_true(take(0, MANY));
 	ask.n_sums = MEMBER_BUCKETS;
 	ask.sums = sums;
 	page_records = 0;
@@ -239,8 +242,8 @@ static void the_list_comes_in_whole_pages(void **state)
 		assert_true(page_next > ask.from);
 	}
 	assert_true(pages > 1);
-	assert_int_equal(page_records, NODES_MAX);
-	for (unsigned i = 0; i < NODES_MAX - 1; i++)
+	assert_int_equal(page_records, MANY + 1);
+	for (unsigned i = 0; i < MANY; i++)
 		assert_true(listed[i]);
 	ask.from = MEMBER_BUCKETS;
 	assert_false(member_list_ask(control, &link, &ask));
@@ -265,7 +268,7 @@ static void records_that_break_a_rule_end_their_link(void **state)
 	record[0].member = NULL;
 	assert_false(take(0, 1));
 	record_set(0, RECORD_ALIVE, 4);
-	assert_false(take(0, NODES_MAX + 1));
+	assert_false(take(0, PAGE_RECORDS_MAX + 1));
 	assert_int_equal(control->member->alive, MEMBERS + 1);
 }
 
@@ -301,23 +304,25 @@ static void forged_records_are_refused_counted_and_logged_once(void **state)
 
 static void a_flood_of_joins_displaces_no_member(void **state)
 {
+	const unsigned rounds = NODES_MAX / FLOOD + 2;
 	char log[4096] = "";
 
 	(void)state;
 	log_test_capture(log, sizeof(log));
-	for (unsigned round = 0; round < 4; round++) {
-		for (unsigned i = MEMBERS; i < NODES_MAX; i++) {
+	for (unsigned round = 0; round < rounds; round++) {
+		for (unsigned i = MEMBERS; i < MEMBERS + FLOOD; i++) {
 			record_set(i, RECORD_ALIVE, 1);
 			snprintf(name[i], sizeof(name[i]), "flood-%u-%u", round, i);
-			subject[i].incarnation = 100000 + round * 1000 + i;
+			subject[i].incarnation = 100000 + round * FLOOD + i;
 		}
-		assert_true(take(MEMBERS, NODES_MAX - MEMBERS));
+		assert_true(take(MEMBERS, FLOOD));
 	}
 	assert_int_equal(control->member->alive, NODES_MAX);
+	assert_int_equal(control->member->table.peers_used, NODES_MAX);
 	for (unsigned i = 0; i < MEMBERS; i++)
 		assert_int_equal(entry_of(i)->state, MEMBER_ALIVE);
 	assert_int_equal(control->counter[COUNTER_records_refused],
-		4 * (NODES_MAX - MEMBERS) - (NODES_MAX - MEMBERS - 1));
+		rounds * FLOOD - (NODES_MAX - MEMBERS - 1));
 	log_test_capture(NULL, 0);
 }
 

@@ -12,12 +12,12 @@
 
 #include "engine/control/member.h"
 
-#define COUNT NODES_MAX
+#define COUNT 1024u /* members; a few are tried among NODES_MAX */
 
-static uint64_t hash[COUNT];
+static uint64_t hash[NODES_MAX];
 static unsigned neighbour[COUNT][MEMBER_NEIGHBOURS_MAX], found[COUNT];
 
-static void build(unsigned count, unsigned seed)
+static void hash_all(unsigned count, unsigned seed)
 {
 	char name[32];
 
@@ -25,6 +25,11 @@ static void build(unsigned count, unsigned seed)
 		snprintf(name, sizeof(name), "host-%u-%u:7000", seed, i);
 		hash[i] = member_name_hash(name);
 	}
+}
+
+static void build(unsigned count, unsigned seed)
+{
+	hash_all(count, seed);
 	for (unsigned i = 0; i < count; i++)
 		found[i] = member_rings(hash, count, i, neighbour[i]);
 }
@@ -53,6 +58,24 @@ static void each_member_has_few_neighbours_and_is_theirs(void **state)
 	for (unsigned i = 0; i < COUNT; i++)
 		assert_true(found[i] > MEMBER_RINGS);
 	assert_int_equal(member_rings(hash, 1, 0, neighbour[0]), 0);
+}
+
+static void neighbours_are_mutual_among_as_many_members_as_there_may_be(void **state)
+{
+	(void)state;
+	hash_all(NODES_MAX, 1);
+	for (unsigned i = 0; i < NODES_MAX; i += NODES_MAX / 8 - 1) {
+		found[0] = member_rings(hash, NODES_MAX, i, neighbour[0]);
+		assert_in_range(found[0], MEMBER_RINGS, MEMBER_NEIGHBOURS_MAX);
+		for (unsigned k = 0; k < found[0]; k++) {
+			bool mutual = false;
+
+			found[1] = member_rings(hash, NODES_MAX, neighbour[0][k], neighbour[1]);
+			for (unsigned n = 0; n < found[1]; n++)
+				mutual |= neighbour[1][n] == i;
+			assert_true(mutual);
+		}
+	}
 }
 
 /* How many members can be reached from `from` without those that are gone. */
@@ -121,6 +144,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_member_has_few_neighbours_and_is_theirs),
+		cmocka_unit_test(neighbours_are_mutual_among_as_many_members_as_there_may_be),
 		cmocka_unit_test(the_others_stay_connected),
 		cmocka_unit_test(a_change_moves_few_links),
 	};

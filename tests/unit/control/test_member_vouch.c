@@ -40,7 +40,7 @@ static int teardown(void **state)
 
 static void beat(const uint32_t *doubts, size_t doubts_count, Pc__Vouch *vouches, size_t count)
 {
-	static Pc__Vouch *at[NODES_MAX + 1];
+	static Pc__Vouch *at[MEMBERS_MAX + 1];
 	Pc__Heartbeat heartbeat = PC__HEARTBEAT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
@@ -215,22 +215,22 @@ static void doubts_are_answered_for_members_that_the_engine_hears_itself(void **
 
 static void longer_lists_than_there_are_members_close_the_connection(void **state)
 {
-	static uint32_t doubts[NODES_MAX + 1];
-	static Pc__Vouch vouches[NODES_MAX + 1];
+	static uint32_t doubts[MEMBERS_MAX + 1];
+	static Pc__Vouch vouches[MEMBERS_MAX + 1];
 
 	(void)state;
-	for (unsigned i = 0; i <= NODES_MAX; i++)
+	for (unsigned i = 0; i <= MEMBERS_MAX; i++)
 		vouches[i] = vouch(node[1].control.ref, 0);
-	beat(doubts, NODES_MAX, vouches, NODES_MAX);
+	beat(doubts, MEMBERS_MAX, vouches, MEMBERS_MAX);
 	nodes_run(2 * BEAT_MS);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
-	beat(doubts, NODES_MAX + 1, NULL, 0);
+	beat(doubts, MEMBERS_MAX + 1, NULL, 0);
 	assert_true(raw_closed(raw, 1000));
 	close(raw);
 	raw = raw_open(0);
 	raw_hello(raw, "raw", 0x1200000000 + RAW_REF, 9, NULL);
 	assert_true(nodes_until(sees_count(0, 4), 2000));
-	beat(NULL, 0, vouches, NODES_MAX + 1);
+	beat(NULL, 0, vouches, MEMBERS_MAX + 1);
 	assert_true(raw_closed(raw, 1000));
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 2);
 }

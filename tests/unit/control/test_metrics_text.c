@@ -141,6 +141,10 @@ static void labels_are_few_and_series_are_bounded(void **state)
 	(void)state;
 	while (s.members < SNAPSHOT_MEMBERS)
 		sample_member(&s, "m", "up");
+	s.members_more[SNAPSHOT_UP] = 10000;
+	s.members_more[SNAPSHOT_DOWN] = 7;
+	check(false,
+		"[v(\"cluster_members\",state=e) for e in (\"up\",\"suspect\",\"down\")]==[12048,0,7]");
 	s.rails = s.poll_cores = RAILS_MAX;
 	s.sessions = s.channels = 1000000;
 	for (unsigned r = 0; r < RAILS_MAX; r++) {

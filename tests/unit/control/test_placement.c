@@ -156,6 +156,43 @@ static void members_own_in_proportion_to_their_weights(void **state)
 	}
 }
 
+/* Looked up in any order, and twice. */
+static void a_lazy_view_has_the_same_owners(void **state)
+{
+	static const unsigned counts[] = {1, 2, 3, 40, OWNERS_MAX};
+	struct placed members[OWNERS_MAX];
+
+	(void)state;
+	for (unsigned c = 0; c < 5; c++)
+		for (unsigned each = 1; each <= REPLICAS_MAX; each++) {
+			unsigned owners;
+			struct map_view *lazy, *again, *eager;
+
+			for (unsigned i = 0; i < counts[c]; i++)
+				members[i] = placed_of(i);
+			owners = placement_choose(members, counts[c]);
+			eager = map_view_make(NULL, members, owners, each);
+			lazy = map_view_lazy(NULL, members, owners, each);
+			assert_true(lazy->lazy && !eager->lazy);
+			for (uint32_t s = MAP_SLOTS; s >= 7; s -= 7)
+				(void)map_view_slot(lazy, s - 1);
+			expect_same(lazy, eager);
+			expect_same(lazy, eager);
+			again = map_view_lazy(lazy, members, owners, each);
+			assert_ptr_equal(again, lazy);
+			map_view_drop(again);
+			/* and an eager one may be made of it */
+			members[0].bucket_bits++;
+			again = map_view_make(lazy, members, owners, each);
+			map_view_drop(eager);
+			eager = map_view_make(NULL, members, owners, each);
+			expect_same(again, eager);
+			map_view_drop(again);
+			map_view_drop(eager);
+			map_view_drop(lazy);
+		}
+}
+
 /* ---- changes --------------------------------------------------------------------------------- */
 
 static void every_order_of_members_gives_the_same_view(void **state)
@@ -315,6 +352,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranks_are_the_same_in_every_build),
 		cmocka_unit_test(the_owners_of_a_slot_are_those_with_the_lowest_ranks),
+		cmocka_unit_test(a_lazy_view_has_the_same_owners),
 		cmocka_unit_test(members_own_in_proportion_to_their_weights),
 		cmocka_unit_test(every_order_of_members_gives_the_same_view),
 		cmocka_unit_test(random_changes_give_the_view_that_one_made_anew_has),

@@ -19,6 +19,7 @@
 static struct member members;
 static struct member_entry entries[MEMBER_CHUNK];
 static struct member_contact contacts[2];
+const struct member_contact member_no_contact;
 static struct loop loop;
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
@@ -333,6 +334,46 @@ static void findings_are_listed_worst_first(void **state)
 		assert_true(severities[i] <= severities[i - 1]);
 }
 
+/* Those come first that this engine has links with or remembers; no member is missing. */
+static void of_more_members_than_are_listed_the_others_are_counted(void **state)
+{
+	enum { ALL = SNAPSHOT_MEMBERS + 300 };
+	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
+	static struct member_entry more[ALL / MEMBER_CHUNK + 1][MEMBER_CHUNK];
+	struct snapshot *s = snapshots_writing(loop.snapshots);
+
+	(void)state;
+	loop.control.settings = &beats;
+	for (unsigned i = 2; i < ALL; i++) {
+		struct member_entry *entry =
+			i < MEMBER_CHUNK ? &entries[i] : &more[i / MEMBER_CHUNK][i % MEMBER_CHUNK];
+
+		members.table.chunk[i / MEMBER_CHUNK] =
+			i < MEMBER_CHUNK ? entries : more[i / MEMBER_CHUNK];
+		*entry = (struct member_entry){.index = i,
+			.contact = (struct member_contact *)&member_no_contact,
+			.state = i % 100 ? MEMBER_ALIVE : MEMBER_DEAD,
+			.record = {.ref = 1000 + i, .name = "m", .address = "a"}};
+	}
+	members.table.entries = ALL;
+	more[ALL / MEMBER_CHUNK][0].contact = &contacts[1];
+	snapshot_take(&loop.control, s);
+	assert_int_equal(s->members, SNAPSHOT_MEMBERS);
+	assert_true(s->member[0].self);
+	assert_int_equal(s->member[2].ref, 1000 + ALL / MEMBER_CHUNK * MEMBER_CHUNK);
+	assert_int_equal(s->members_more[SNAPSHOT_DOWN], (ALL - 1) / 100);
+	assert_int_equal(s->members_more[SNAPSHOT_UP], 300 - (ALL - 1) / 100);
+	assert_int_equal(snapshot_members(s, SNAPSHOT_UP) + snapshot_members(s, SNAPSHOT_SUSPECT) +
+				 snapshot_members(s, SNAPSHOT_DOWN),
+		ALL);
+	/* As long as all are listed, they are in the order of the map. */
+	members.table.entries = SNAPSHOT_MEMBERS;
+	snapshot_take(&loop.control, s);
+	assert_int_equal(s->members_more[SNAPSHOT_UP] + s->members_more[SNAPSHOT_DOWN], 0);
+	assert_int_equal(s->members, SNAPSHOT_MEMBERS);
+	members.table.entries = 2;
+}
+
 /* A member is shown as up, suspect or down, and for how long. */
 static void the_state_of_a_member_is_told(void **state)
 {
@@ -356,7 +397,7 @@ static void the_state_of_a_member_is_told(void **state)
 	entries[1].state = MEMBER_DEAD;
 	entries[1].since_ns = now_ns - 5000000000ull;
 	snapshot_take(&loop.control, s);
-	assert_int_equal(s->members_on_map, 1);
+	assert_true(s->member[0].on_map && !s->member[1].on_map);
 	assert_string_equal(s->member[1].state, "down");
 	assert_in_range(s->member[1].state_ms, 5000, 60000);
 	assert_false(s->member[1].unserving);
@@ -393,6 +434,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_report_contains_the_fields_that_tools_read),
 		TEST(the_state_of_a_member_is_told),
+		TEST(of_more_members_than_are_listed_the_others_are_counted),
 		TEST(a_report_has_the_findings_worst_first),
 		TEST(the_oldest_moment_is_ten_seconds_back),
 		TEST(findings_are_listed_worst_first),

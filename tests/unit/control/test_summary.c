@@ -104,7 +104,7 @@ static void assert_bounded(const struct summary *s)
 
 	assert_true(s->version >= 1 && s->severity <= SUMMARY_CRITICAL && s->flags <= 7);
 	assert_true(s->rails <= RAILS_MAX && s->rails_up <= s->rails);
-	assert_true(s->members_up <= 1024 && s->members_down <= 1024);
+	assert_true(s->members_up <= 32768 && s->members_down <= 32768);
 	assert_true(s->pool_used <= 1000 && s->directory_used <= 1000);
 	if (s->hit_local == SUMMARY_NONE)
 		assert_int_equal(s->hit_remote, SUMMARY_NONE);

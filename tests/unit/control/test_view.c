@@ -39,6 +39,7 @@ static int setup(void **state)
 /* Members 1..count can be asked. */
 static void members(unsigned count)
 {
+	view.rows = count + 1;
 	for (unsigned i = 1; i <= count; i++)
 		view.row[i].can = true;
 }
@@ -88,8 +89,9 @@ static unsigned seen(unsigned first, unsigned last)
 /* The two limits that hold whatever the members are. */
 static void assert_limits(void)
 {
-	uint64_t last_ns[MEMBER_ENTRIES] = {0};
+	static uint64_t last_ns[MEMBER_ENTRIES];
 
+	memset(last_ns, 0, sizeof(last_ns));
 	for (unsigned i = 0; i < asks; i++) {
 		if (i >= VIEW_AT_A_TIME)
 			assert_true(asked[i].at_ns - asked[i - 64].at_ns >= 1000 * MS);

@@ -128,6 +128,10 @@ static void at_most_64_rows_of_many_members_are_shown(void **state)
 		summary(member(name, "up"), i == 500 ? SUMMARY_CRITICAL : SUMMARY_OK, "", 0);
 	}
 	expect("v[\"shown\"] == len(o) == 64 and v[\"members\"] == v[\"asked\"] == 2048 and o[:2] == [\"m0500\", \"m0000\"]");
+	s.members_more[SNAPSHOT_UP] = 10000;
+	s.members_more[SNAPSHOT_SUSPECT] = 20;
+	s.members_more[SNAPSHOT_DOWN] = 3;
+	expect("v[\"shown\"] == len(o) == 64 and (v[\"members\"], v[\"up\"], v[\"suspect\"], v[\"down\"]) == (12071, 12048, 20, 3)");
 }
 
 static void names_from_the_network_stay_inside_their_strings(void **state)
@@ -251,7 +255,8 @@ static void costs_are_printed(void **state)
 		assert_true(summary_decode((uint8_t *)&control.view->own, SUMMARY_BYTES, &got));
 	end_ns = clock_now_ns();
 	print_message("checking one: %llu ns\n", (unsigned long long)(end_ns - start_ns) / 100000);
-	for (unsigned i = 0; i < MEMBER_ENTRIES; i++)
+	control.view->rows = SNAPSHOT_MEMBERS;
+	for (unsigned i = 0; i < SNAPSHOT_MEMBERS; i++)
 		control.view->row[i].can = true;
 	start_ns = clock_now_ns();
 	for (unsigned i = 0; i < 10000; i++)

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Map views: nodes with the same owners share one. Engines that no look-up reads have lazy views,
+ * so that in a large cluster a change of the members costs little. One thread.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/world.h"
+
+#define CHAINS 4096u
+
+/* A view that nodes share. */
+struct shared {
+	LIST_ENTRY(shared) next;
+	struct map_view *view;
+	uint64_t digest;
+};
+
+typedef struct map_view *(*view_make)(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+
+static LIST_HEAD(, shared) chain[CHAINS];
+
+static uint64_t digest_of(const struct placed *owner, unsigned owners)
+{
+	uint64_t digest = owners;
+
+	for (unsigned i = 0; i < owners; i++)
+		digest = map_mix(digest ^ owner[i].hash ^ owner[i].ref) + owner[i].bucket_bits;
+	return digest;
+}
+
+static bool is_of(const struct map_view *view, const struct placed *owner, unsigned owners,
+	unsigned replicas, bool lazy)
+{
+	return view->lazy == lazy && view->owners == owners && view->replicas == replicas &&
+	       !memcmp(view->owner, owner, owners * sizeof(*owner));
+}
+
+static struct map_view *view_of(struct map_view *from, const struct placed *owner, unsigned owners,
+	unsigned replicas, bool lazy, view_make make)
+{
+	uint64_t digest = digest_of(owner, owners);
+	struct shared *shared;
+	struct map_view *view;
+
+	LIST_FOREACH (shared, &chain[digest % CHAINS], next)
+		if (shared->digest == digest && is_of(shared->view, owner, owners, replicas, lazy))
+			return map_view_share(shared->view);
+	view = make(from, owner, owners, replicas);
+	shared = view && view != from ? calloc(1, sizeof(*shared)) : NULL;
+	if (shared) {
+		shared->view = view;
+		shared->digest = digest;
+		LIST_INSERT_HEAD(&chain[digest % CHAINS], shared, next);
+	}
+	return view;
+}
+
+struct map_view *__real_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+struct map_view *__wrap_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+struct map_view *__wrap_map_view_make(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
+{
+	return view_of(from, owner, owners, replicas, false, __real_map_view_make);
+}
+
+struct map_view *__real_map_view_lazy(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+struct map_view *__wrap_map_view_lazy(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+struct map_view *__wrap_map_view_lazy(
+	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
+{
+	return view_of(from, owner, owners, replicas, true, __real_map_view_lazy);
+}
+
+void __real_map_view_drop(struct map_view *view);
+void __wrap_map_view_drop(struct map_view *view);
+void __wrap_map_view_drop(struct map_view *view)
+{
+	struct shared *shared = NULL;
+
+	if (view && view->uses == 1)
+		LIST_FOREACH (shared, &chain[digest_of(view->owner, view->owners) % CHAINS], next)
+			if (shared->view == view)
+				break;
+	if (shared) {
+		LIST_REMOVE(shared, next);
+		free(shared);
+	}
+	__real_map_view_drop(view);
+}
+
+uint64_t views_bytes(void)
+{
+	const struct shared *shared;
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < CHAINS; i++)
+		LIST_FOREACH (shared, &chain[i], next)
+			bytes += sizeof(*shared->view) +
+				 (uint64_t)MAP_SLOTS * map_ranked(shared->view);
+	return bytes;
+}

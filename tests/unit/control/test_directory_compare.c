@@ -153,8 +153,7 @@ static void pages_set_and_removed_meanwhile_stay_as_they_are(void **state)
 		for (unsigned k = phase; k < KEYS; k += 10)
 			node_put(HOLDER, k, 2, 3000);
 	}
-	assert_true(nodes_until(settled(), 5000));
-	assert_true(all_found());
+	assert_true(nodes_until(settled() && all_found(), 5000));
 }
 
 static void a_change_of_the_map_ends_the_comparison_and_loses_nothing(void **state)

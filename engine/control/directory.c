@@ -13,20 +13,14 @@
 #include "engine/control/member.h"
 #include "engine/control/tier.h"
 
-static void add_owners(struct directory *dir, struct claim *claim, const struct past *past)
+static void add_owners(struct directory *dir, struct claim *claim)
 {
-	uint32_t ref[REPLICAS_MAX];
-	unsigned owners = past_owners(past, &claim->key, ref);
+	const struct map_view *view = member_map(dir->control);
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = map_owners(view, &claim->key, owner);
 
 	for (unsigned i = 0; i < owners; i++)
-		claim_add(dir, claim, ref[i]);
-}
-
-static void add_present_owners(struct directory *dir, struct claim *claim)
-{
-	const struct past now = {.view = member_map(dir->control)};
-
-	add_owners(dir, claim, &now);
+		claim_add(dir, claim, view->owner[owner[i]].ref);
 }
 
 void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
@@ -42,30 +36,26 @@ void directory_publish(struct control *control, const struct page_key *key, uint
 		return;
 	}
 	claim_await(dir, claim, deadline_ns, done, context, cookie);
-	add_present_owners(dir, claim);
+	add_owners(dir, claim);
 	claim_start(dir, claim);
 }
 
-/*
- * Sends the remove to the present owners, to those of the last finished walk (a walk in progress
- * has not removed the entry from them yet), and to those of former maps.
- */
+/* Sends the remove to the present owners, and to the former ones that may have the entry. */
 static void remove_everywhere(struct control *control, const struct page_key *key, uint32_t ref,
 	uint32_t place, uint32_t generation)
 {
 	struct directory *dir = control->directory;
-	struct claim *claim;
+	uint32_t former[FORMERS_MAX];
+	unsigned formers = formers_of(dir, map_slot_of(key), former);
+	struct claim *claim =
+		claim_new(dir, VERB_REMOVE, key, place, generation, REPLICAS_MAX + formers);
 
-	claim = claim_new(
-		dir, VERB_REMOVE, key, place, generation, (2 + dir->formers) * REPLICAS_MAX);
 	if (!claim)
 		return;
 	claim->ref = ref;
-	add_present_owners(dir, claim);
-	if (move_publishing(dir))
-		add_owners(dir, claim, &dir->settled);
-	for (unsigned i = 0; i < dir->formers; i++)
-		add_owners(dir, claim, &dir->former[i]);
+	add_owners(dir, claim);
+	for (unsigned i = 0; i < formers; i++)
+		claim_add(dir, claim, former[i]);
 	claim_start(dir, claim);
 }
 
@@ -343,7 +333,6 @@ int directory_open(struct control *control)
 	}
 	compare_later(dir, net_now());
 	past_set(&dir->settled, &now);
-	past_set(&dir->target, &now);
 	/* Members of before a warm restart that do not return have no record of when they left. */
 	if (control->shard.entries)
 		departed_add(dir, 0);
@@ -377,9 +366,7 @@ void directory_close(struct control *control)
 		if (timers[i])
 			net_timer_free(timers[i]);
 	past_drop(&dir->settled);
-	past_drop(&dir->target);
-	for (unsigned i = 0; i < FORMER_MAX; i++)
-		past_drop(&dir->former[i]);
+	free(dir->former);
 	free(dir);
 	control->directory = NULL;
 }

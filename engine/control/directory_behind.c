@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owners that do not keep up. Limits what is queued for one owner without a client waiting for it,
- * and runs a walk per owner that later publishes what was skipped. Control plane's thread only.
- *
- * The walk publishes every key that the owner owns by the present map, from the position where it
- * fell behind; entries that the owner already has are written again, unless their digests are known
- * to be equal (directory_digest.c). It advances only while the
- * owner's queue has room, so an owner that acknowledges nothing costs no time and no memory beyond
- * the limit.
+ * Owners that do not keep up. Limits what is queued for one owner without a client waiting for it;
+ * the owner lacks the slots of publishes that are skipped, and its walk makes up for them
+ * (directory_walk.c). Control plane's thread only.
  */
 #include "config/log.h"
 #include "engine/control/directory_state.h"
@@ -29,27 +24,18 @@ bool owner_full(const struct directory *dir, const struct owner *owner, enum ver
 	return owner->background >= OWNER_REMOVES_MAX || dir->background > BACKGROUND_MAX;
 }
 
-void owner_behind(struct owner *owner, uint64_t cursor)
-{
-	if (!owner->behind) {
-		owner->behind = true;
-		owner->cursor = cursor;
-	} else if (cursor < owner->cursor) {
-		owner->again = true;
-	}
-}
-
 /* ---- items that no client waits for ---------------------------------------------------------- */
 
-static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
+static void left_out(struct directory *dir, struct owner *owner, const struct claim *claim)
 {
 	struct control *control = dir->control;
 	const struct member_record *record = member_by_peer(control, owner->peer);
 
-	if (verb == VERB_PUBLISH) {
+	if (claim->verb == VERB_PUBLISH) {
 		control->counter[COUNTER_publishes_deferred]++;
-		owner_behind(owner, 0);
-		digest_drop(owner);
+		lack_add(dir, owner, map_slot_of(&claim->key));
+		digest_spoil(owner, &claim->key);
+		owner->behind = owner->walk.slots != 0;
 	} else {
 		control->counter[COUNTER_removes_dropped]++;
 	}
@@ -71,7 +57,7 @@ void item_background(struct directory *dir, struct item *item)
 	if (!item->sent && owner_full(dir, owner, verb)) {
 		TAILQ_REMOVE(&owner->queue[verb], item, next);
 		owner->queued[verb]--;
-		left_out(dir, owner, verb);
+		left_out(dir, owner, item->claim);
 		item_resolve(dir, item, OUTCOME_LOST);
 		return;
 	}
@@ -88,81 +74,6 @@ void item_background_end(struct directory *dir, struct item *item)
 	item->background = false;
 	if (--owner->background == 0 && !owner->behind)
 		owner->warned = false;
-}
-
-/* ---- walks ----------------------------------------------------------------------------------- */
-
-static bool owner_ready(const struct owner *owner)
-{
-	return owner->behind && owner->background + MOVE_PART <= OWNER_WALK_MAX &&
-	       !digest_waits(owner);
-}
-
-static void publish_to(struct directory *dir, struct owner *owner, const struct index_entry *entry)
-{
-	const struct map_view *view = member_map(dir->control);
-	uint32_t at[REPLICAS_MAX];
-	struct claim *claim;
-
-	for (unsigned i = map_owners(view, &entry->key, at); i > 0; i--) {
-		if (view->owner[at[i - 1]].ref != owner->ref ||
-			!owner_takes(dir, owner->ref, entry->place))
-			continue;
-		if (digest_equal(owner, &entry->key)) {
-			dir->control->counter[COUNTER_entries_kept] += !owner->digest->repair;
-			return;
-		}
-		if (owner->digest && owner->digest->repair)
-			dir->control->counter[COUNTER_entries_repaired]++;
-		claim = claim_new(
-			dir, VERB_PUBLISH, &entry->key, entry->place, entry->generation, 1);
-		if (!claim)
-			return;
-		claim_add(dir, claim, owner->ref);
-		claim_start(dir, claim);
-	}
-}
-
-static void walk_one(struct directory *dir, struct owner *owner)
-{
-	struct index_entry entries[MOVE_PART];
-
-	for (unsigned looked = 0; looked < MOVE_KEYS && owner_ready(owner); looked += MOVE_PART) {
-		unsigned count = pages_walk(dir, &owner->cursor, MOVE_PART, entries);
-
-		for (unsigned i = 0; i < count; i++)
-			publish_to(dir, owner, &entries[i]);
-		if (owner->cursor == 0) {
-			owner->behind = owner->again;
-			owner->again = false;
-			digest_drop(owner);
-		}
-	}
-}
-
-void behind_slice(struct directory *dir)
-{
-	struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner_ready(owner))
-			break;
-	if (!owner)
-		return;
-	/* the others have their turn first next time */
-	STAILQ_REMOVE(&dir->owners, owner, owner, next);
-	STAILQ_INSERT_TAIL(&dir->owners, owner, next);
-	walk_one(dir, owner);
-}
-
-bool behind_ready(const struct directory *dir)
-{
-	const struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner_ready(owner))
-			return true;
-	return false;
 }
 
 bool owner_lags(const struct directory *dir, const struct owner *owner)
@@ -196,9 +107,12 @@ void directory_counts(const struct control *control, struct directory_counts *re
 		.partial = dir->partial,
 		.walk = walk_name(dir->phase),
 		.sweep_left = dir->sweep_left};
-	if (dir->phase == MOVE_COUNT || dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY) {
-		ret->walk_position = pages_position(dir, dir->cursor);
-		ret->walk_end = pages_end(dir);
+	if (dir->phase == MOVE_WALK && !dir->marking) {
+		ret->walk_position = dir->lacked - dir->lacking;
+		ret->walk_end = dir->lacked;
+	} else if (dir->phase == MOVE_COUNT || dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY) {
+		ret->walk_position = dir->slot;
+		ret->walk_end = MAP_SLOTS;
 	}
 	STAILQ_FOREACH (owner, &dir->owners, next) {
 		ret->behind += owner->ref && owner->behind;

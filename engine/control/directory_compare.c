@@ -3,11 +3,12 @@
  * Anti-entropy: compares this engine's entries with what their owners have, about once a minute,
  * and publishes again what an owner lacks. Control plane's thread only.
  *
- * It uses the digests of directory_digest.c and the steps of the walk of directory_move.c, and runs
- * only while no walk does: any change of the map ends it. Per comparison at most COMPARE_OWNERS_MAX
- * owners are asked, in turn, so that one owner reads its shard for few holders at a time. An owner
- * that is behind, suspect or full is left out: the first two have their own walks, and a full one
- * would refuse the same entries every minute.
+ * It uses the digests of directory_digest.c and begins only while no entries move; any change of
+ * the map ends it. An owner whose digests differ lacks the slots of the pages for which they do,
+ * and its walk publishes them. Per comparison at most COMPARE_OWNERS_MAX owners are asked, in turn,
+ * so that one owner reads its shard for few holders at a time. An owner that is behind, suspect or
+ * full is left out: the first two have their own walks, and a full one would refuse the same
+ * entries every minute.
  *
  * An entry that the owner should not have any more also makes its slot differ. Its holder cannot
  * name it; readers that find it stale report it (directory_stale()).
@@ -81,7 +82,7 @@ void compare_tick(struct directory *dir, uint64_t now_ns)
 		return;
 	dir->comparing = true;
 	dir->phase = MOVE_COUNT;
-	dir->cursor = 0;
+	reading_start(dir);
 	move_soon(dir);
 }
 
@@ -89,7 +90,7 @@ void compare_end(struct directory *dir)
 {
 	if (!dir->comparing)
 		return;
-	dir->comparing = false;
+	dir->comparing = dir->marking = false;
 	dir->phase = MOVE_NONE;
 	digests_end(dir);
 }
@@ -110,37 +111,39 @@ void compare_answers(struct directory *dir)
 		else
 			digest_drop(owner);
 	}
-	dir->phase = MOVE_WALK;
-	if (!any)
-		compare_end(dir);
+	dir->marking = any;
+	reading_start(dir);
 }
 
-void compare_page(struct directory *dir, const struct index_entry *entry, uint64_t cursor)
+static bool compare_wants(struct directory *dir, uint32_t slot)
 {
-	const struct map_view *view = member_map(dir->control);
-	struct claim *claim = NULL;
+	const struct map_view *view = dir->settled.view;
+	const uint8_t *ranked = map_view_slot(view, slot);
+	unsigned owners = slot_any(dir, slot) ? map_owning(view) : 0;
+
+	for (unsigned i = 0; i < owners; i++) {
+		const struct owner *owner = owner_of(dir, view->owner[ranked[i]].ref);
+
+		if (owner && owner->digest && owner->digest->repair)
+			return true;
+	}
+	return false;
+}
+
+static void compare_page(struct directory *dir, const struct index_entry *entry)
+{
+	const struct map_view *view = dir->settled.view;
 	uint32_t at[REPLICAS_MAX];
 	unsigned owners = map_owners(view, &entry->key, at);
 
 	for (unsigned i = 0; i < owners; i++) {
-		uint32_t ref = view->owner[at[i]].ref;
-		struct owner *owner = owner_of(dir, ref);
+		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
 
-		if (!owner || !owner->digest || !owner_takes(dir, ref, entry->place) ||
-			digest_equal(owner, &entry->key))
-			continue;
-		if (owner->behind || owner->background >= OWNER_WALK_MAX) {
-			owner_behind(owner, cursor);
-			continue;
-		}
-		if (!claim)
-			claim = claim_new(dir, VERB_PUBLISH, &entry->key, entry->place,
-				entry->generation, REPLICAS_MAX);
-		if (!claim)
-			return;
-		claim_add(dir, claim, ref);
-		dir->control->counter[COUNTER_entries_repaired]++;
+		if (owner && owner->digest && owner->digest->repair &&
+			owner_takes(dir, owner->ref, entry->place) &&
+			!digest_equal(owner, &entry->key))
+			lack_add(dir, owner, map_slot_of(&entry->key));
 	}
-	if (claim)
-		claim_start(dir, claim);
 }
+
+const struct reading compare_reading = {compare_wants, compare_page, NULL};

@@ -3,8 +3,8 @@
  * Comparing entries with an owner that was off the map: it may still have all entries of this
  * engine, because this engine was restarted warm, or because a link was cut for a moment. The
  * holder asks the owner for digests of its entries, computes the same from its index, and the walk
- * (directory_move.c) publishes only the entries of slots whose digests differ. Control plane's
- * thread only.
+ * of the owner (directory_walk.c) publishes only the entries of slots whose digests differ. Control
+ * plane's thread only.
  *
  * The holder counts its index after the last map change, since the owners of a key depend on the
  * map. The owner reads its shard at about the same time. An entry that changes meanwhile is
@@ -110,14 +110,37 @@ bool digests_ask(struct directory *dir)
 	for (uint32_t i = 0; i < view->owners; i++) {
 		struct owner *owner = owner_of(dir, view->owner[i].ref);
 
-		if (!owner || past_has(&dir->settled, owner->ref))
-			continue;
-		any |= digest_ask(dir, owner);
+		if (owner && owner->fresh && owner->walk.slots)
+			any |= digest_ask(dir, owner);
 	}
 	return any;
 }
 
-void digest_count(struct directory *dir, const struct index_entry *entry)
+static bool digest_wants(struct directory *dir, uint32_t slot)
+{
+	const struct map_view *view = member_map(dir->control);
+	const uint8_t *ranked = map_view_slot(view, slot);
+	unsigned owners = slot_any(dir, slot) ? map_owning(view) : 0;
+
+	for (unsigned i = 0; i < owners; i++) {
+		const struct owner *owner = owner_of(dir, view->owner[ranked[i]].ref);
+
+		if (owner && owner->digest && !owner->digest->counted)
+			return true;
+	}
+	return false;
+}
+
+void digests_counted(struct directory *dir)
+{
+	struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->digest)
+			owner->digest->counted = true;
+}
+
+static void digest_count(struct directory *dir, const struct index_entry *entry)
 {
 	const struct map_view *view = member_map(dir->control);
 	uint32_t at[REPLICAS_MAX], tag = dir_tag(&entry->key);
@@ -126,11 +149,14 @@ void digest_count(struct directory *dir, const struct index_entry *entry)
 	for (unsigned i = 0; i < owners; i++) {
 		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
 
-		if (owner && owner->digest && owner_takes(dir, owner->ref, entry->place))
+		if (owner && owner->digest && !owner->digest->counted &&
+			owner_takes(dir, owner->ref, entry->place))
 			ours_of(owner->digest)[shard_slot(tag, owner->digest->bits)] +=
 				shard_entry_hash(tag, entry->place, entry->generation);
 	}
 }
+
+const struct reading digest_reading = {digest_wants, digest_count, NULL};
 
 static bool unanswered(const struct digest *digest, uint64_t limit_ns)
 {
@@ -139,7 +165,8 @@ static bool unanswered(const struct digest *digest, uint64_t limit_ns)
 
 bool digest_waits(const struct owner *owner)
 {
-	return unanswered(owner->digest, DIGEST_WAIT_NS);
+	return owner->digest &&
+	       (!owner->digest->counted || unanswered(owner->digest, DIGEST_WAIT_NS));
 }
 
 bool digests_wait(const struct directory *dir, uint64_t limit_ns)
@@ -158,15 +185,17 @@ void digests_leave(struct directory *dir)
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (digest_waits(owner))
-			owner_behind(owner, 0);
+			owner->behind = owner->walk.slots != 0;
 }
 
 void digests_stale(struct directory *dir)
 {
 	struct owner *owner;
 
-	STAILQ_FOREACH (owner, &dir->owners, next)
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		owner->fresh |= owner->digest && !owner->digest->repair;
 		digest_drop(owner);
+	}
 }
 
 void digests_end(struct directory *dir)
@@ -175,9 +204,15 @@ void digests_end(struct directory *dir)
 
 	STAILQ_FOREACH (owner, &dir->owners, next) {
 		owner->removing = false;
-		if (!owner->behind)
+		if (!owner->walk.slots)
 			digest_drop(owner);
 	}
+}
+
+void digest_spoil(struct owner *owner, const struct page_key *key)
+{
+	if (owner->digest)
+		ours_of(owner->digest)[shard_slot(dir_tag(key), owner->digest->bits)]++;
 }
 
 bool digest_equal(struct owner *owner, const struct page_key *key)

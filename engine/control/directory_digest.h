@@ -15,6 +15,7 @@ struct directory;
 struct index_entry;
 struct owner;
 struct page_key;
+struct reading;
 struct rpc_link;
 
 #define DIGEST_SLOT_ENTRIES 4 /* entries of one slot, about; see DigestAsk of message.proto */
@@ -39,6 +40,7 @@ struct digest {
 	const struct rpc_link *via; /* on which it was sent */
 	uint64_t asked_ns;
 	bool answered;
+	bool counted;    /* our index was read */
 	bool repair;     /* asked by the periodic comparison: the owner should have all entries */
 	unsigned bits;   /* 2^bits slots */
 	uint64_t sums[]; /* of each slot: the owner's; then, of each slot, by our index */
@@ -69,11 +71,12 @@ bool digests_ask(struct directory *directory);
 bool digest_ask(struct directory *directory, struct owner *owner);
 /* Number of slots in which the owner's entries differ from ours; 0 if it has not answered. */
 uint64_t digest_differs(const struct digest *digest);
-/* Counts a page for the owners that were asked. */
-void digest_count(struct directory *directory, const struct index_entry *entry);
+/* Counts our pages for the owners that were asked; at its end digests_counted() is called. */
+extern const struct reading digest_reading;
+void digests_counted(struct directory *directory);
 /* True while the answer to a question of the last `limit_ns` is missing. */
 bool digests_wait(const struct directory *directory, uint64_t limit_ns);
-/* True while this owner's answer is missing, and not late. */
+/* True while our index is read for this owner, or its answer is missing and not late. */
 bool digest_waits(const struct owner *owner);
 /* Leaves the owners that have not answered to their own walks. */
 void digests_leave(struct directory *directory);
@@ -82,11 +85,12 @@ void digests_stale(struct directory *directory);
 /* The walk is finished: drops what only it needed. */
 void digests_end(struct directory *directory);
 /*
- * True if the owner has exactly our entries in the slot of this key. Only for walks: an entry that
- * is newer than the digests is published by its claim, and if that skips it, digest_drop() makes
- * the walk publish everything.
+ * True if the owner has exactly our entries in the digest's slot of this key. Only for walks: an
+ * entry that is newer than the digests is published by its claim.
  */
 bool digest_equal(struct owner *owner, const struct page_key *key);
+/* The publish of this key was skipped: its slot differs, whatever the digests say. */
+void digest_spoil(struct owner *owner, const struct page_key *key);
 void digest_drop(struct owner *owner);
 /* The owner has dropped our entries, or will: what it has must be compared anew. */
 void digest_forgotten(struct owner *owner);
@@ -101,10 +105,10 @@ void digests_unask(struct directory *directory, const struct rpc_link *link);
 void compare_later(struct directory *directory, uint64_t now_ns);
 /* Begins a periodic comparison if one is due and no walk is in progress. */
 void compare_tick(struct directory *directory, uint64_t now_ns);
-/* All owners that were asked have answered, or are late: begins to publish, if any slot differs. */
+/* All owners that were asked have answered, or are late: begins to mark, if any slot differs. */
 void compare_answers(struct directory *directory);
-/* Publishes the page to the owners whose slot differs; `cursor`: as in publish_to_new(). */
-void compare_page(struct directory *directory, const struct index_entry *entry, uint64_t cursor);
+/* The owners whose digests differ for a page lack its slot. */
+extern const struct reading compare_reading;
 /* Ends the periodic comparison, if one is in progress. */
 void compare_end(struct directory *directory);
 

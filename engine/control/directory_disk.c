@@ -13,27 +13,33 @@
 #include "engine/control/member.h"
 #include "engine/control/tier.h"
 
-/* A cursor of pages_walk() with this bit is one of tier_walk(). */
-#define WALK_DISK (1ull << 63)
+/* A cursor of slot_pages() with this bit is one of tier_slot(), or 0: at its start. */
+#define CURSOR_DISK (1ull << 63)
 /* Limit of claims that no client waits for, above which removes of lost pages wait */
 #define BUSY_CLAIMS 2048u
 
-unsigned pages_walk(
-	struct directory *dir, uint64_t *cursor, unsigned max, struct index_entry *ret_entries)
+unsigned slot_pages(struct directory *dir, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct index_entry *ret_entries)
 {
 	struct control *control = dir->control;
-	uint64_t at = *cursor & ~WALK_DISK;
+	uint64_t at = *cursor & ~CURSOR_DISK;
 	struct disk_page pages[MOVE_PART];
 	unsigned count, n = 0;
 
-	if (!(*cursor & WALK_DISK)) {
-		n = index_walk(control->index, cursor, max, ret_entries);
-		if (*cursor == 0 && tier_pages(control))
-			*cursor = WALK_DISK;
+	if (!(*cursor & CURSOR_DISK)) {
+		n = index_slot(control->index, slot, cursor, max, ret_entries);
+		control->counter[COUNTER_pages_moving] += n;
+		if (*cursor || !tier_pages(control))
+			return n;
+		at = 0;
+	}
+	if (n == max) {
+		*cursor = CURSOR_DISK;
 		return n;
 	}
-	count = tier_walk(control, &at, max < MOVE_PART ? max : MOVE_PART, pages);
-	*cursor = at ? at | WALK_DISK : 0;
+	count = tier_slot(control, slot, &at, max - n < MOVE_PART ? max - n : MOVE_PART, pages);
+	*cursor = at ? at | CURSOR_DISK : 0;
+	control->counter[COUNTER_pages_moving] += count;
 	for (unsigned i = 0; i < count; i++)
 		if (!index_find(control->index, &pages[i].key))
 			ret_entries[n++] = (struct index_entry){.key = pages[i].key,
@@ -43,21 +49,14 @@ unsigned pages_walk(
 	return n;
 }
 
+bool slot_any(const struct directory *dir, uint32_t slot)
+{
+	return index_slot_any(dir->control->index, slot) || tier_pages(dir->control);
+}
+
 uint64_t pages_count(const struct directory *dir)
 {
 	return index_count(dir->control->index) + tier_pages(dir->control);
-}
-
-uint64_t pages_end(const struct directory *dir)
-{
-	return index_walk_end(dir->control->index) + tier_walk_end(dir->control);
-}
-
-uint64_t pages_position(const struct directory *dir, uint64_t cursor)
-{
-	if (cursor & WALK_DISK)
-		return index_walk_end(dir->control->index) + (cursor & ~WALK_DISK);
-	return cursor;
 }
 
 bool owner_takes(struct directory *dir, uint32_t ref, uint32_t place)
@@ -77,7 +76,7 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 	struct claim *claim = claim_new(
 		dir, VERB_PUBLISH, &page->key, page->place, page->generation, REPLICAS_MAX);
 	/* former owners are not told, and may have the older entry */
-	bool all = claim && dir->formers == 0 && !move_publishing(dir);
+	bool all = claim && !formers_any(dir, map_slot_of(&page->key));
 	uint32_t owner[REPLICAS_MAX];
 	unsigned owners = map_owners(view, &page->key, owner);
 

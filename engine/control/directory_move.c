@@ -1,48 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Migration after a map change: publishes our keys to owners that do not have them, later removes
- * them from former owners, and sweeps the entries of dead members from our shard; all of it in
- * small slices. Control plane's thread only.
+ * Migration after a change of the map: which owners lack which slots then (directory_slots.c), when
+ * their walks begin (directory_walk.c), and when former owners are told to remove the entries. All
+ * of it in small steps. Control plane's thread only.
  *
- * The walk compares the present map with `settled`, the map of the last finished walk, so the
- * number of maps in between does not matter. A map change while it publishes does not stop it, so
- * that changes without end cannot keep a key from its owners for ever; a second walk follows,
- * because the first one compared its first keys with a map that is out of date. A member that died,
- * even for a moment, or whose Hello shows that it has dropped our entries, counts as an owner of
- * nothing in the older maps. Entries are not removed from a former owner before the walk has
- * finished: until then a further change may make it an owner again, and the walk would not publish
- * to it. An owner whose queue is full is left to its own walk (directory_behind.c).
+ * The walks begin once no change has come for MOVE_QUIET_NS, because members often join or leave
+ * together; changes without end delay them by MOVE_QUIET_MAX_NS at most. A change while walks are
+ * in progress does not stop them: it adds slots that have new owners, and takes away those that
+ * have moved on. A member that died, even for a moment, or whose Hello shows that it has dropped
+ * our entries, lacks all its slots; it is asked first which entries it still has
+ * (directory_digest.c). Entries are not removed from a former owner before all owners of the slot
+ * have them.
  */
-#include <string.h>
-
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
-
-static void pasts_forget(struct directory *dir, uint32_t ref)
-{
-	past_forget(&dir->settled, ref);
-	past_forget(&dir->target, ref);
-	for (unsigned i = 0; i < dir->formers; i++)
-		past_forget(&dir->former[i], ref);
-}
-
-static void formers_drop(struct directory *dir)
-{
-	while (dir->formers)
-		past_drop(&dir->former[--dir->formers]);
-}
-
-/*
- * Remembers a former map, so that its owners can be told to remove migrated entries. Beyond
- * FORMER_MAX maps, the stale entries stay until a reader reports them.
- */
-static void former_add(struct directory *dir, const struct past *past)
-{
-	if (dir->formers < FORMER_MAX)
-		past_set(&dir->former[dir->formers++], past);
-	else
-		dir->between_lost = true;
-}
 
 static void slice_after(struct directory *dir, uint64_t ms)
 {
@@ -61,41 +32,40 @@ void move_soon(struct directory *dir)
 	dir->move_soon = true;
 }
 
-/*
- * Called at each change of the map, or of what owners have. The walk begins once no change has come
- * for MOVE_QUIET_NS, because members often join or leave together; but changes without end delay it
- * by MOVE_QUIET_MAX_NS at most, and end MOVE_INTERRUPTED_MAX comparisons at most. A walk that
- * publishes already goes on to its end, and a further one follows.
- */
-static void walk_start(struct directory *dir)
+/* Called at each change of the map, or of what owners have. `busy`: walks are in progress. */
+static void walk_start(struct directory *dir, bool busy)
 {
 	uint64_t now_ns = net_now(), last_ns;
 
 	move_soon(dir);
 	digests_stale(dir);
-	if (dir->phase == MOVE_WALK && dir->cursor) {
-		dir->again = true;
-		return;
-	}
 	dir->interrupted += dir->phase == MOVE_COUNT || dir->phase == MOVE_AWAIT;
-	if (dir->phase != MOVE_ASK)
+	if (dir->phase != MOVE_ASK) {
 		dir->changed_ns = now_ns;
-	if (!move_publishing(dir)) {
-		dir->between = dir->formers;
-		dir->between_lost = false;
+		dir->held = !busy;
 	}
 	last_ns = dir->changed_ns + MOVE_QUIET_MAX_NS;
 	dir->walk_ns = now_ns + MOVE_QUIET_NS < last_ns ? now_ns + MOVE_QUIET_NS : last_ns;
 	dir->phase = MOVE_ASK;
-	dir->cursor = 0;
+}
+
+/* The owners of `was`, less those that have dropped our entries, have become the present ones. */
+static void follow(struct directory *dir, const struct past *was)
+{
+	const struct past now = {.view = member_map(dir->control)};
+	bool busy = dir->lacking != 0;
+
+	compare_end(dir);
+	lacks_follow(dir, was, now.view);
+	past_set(&dir->settled, &now);
+	walk_start(dir, busy);
 }
 
 void move_again(struct directory *dir)
 {
-	compare_end(dir);
-	former_add(dir, &dir->settled);
-	past_drop(&dir->settled);
-	walk_start(dir);
+	const struct past none = {.view = NULL};
+
+	follow(dir, &none);
 }
 
 bool move_publishing(const struct directory *dir)
@@ -110,14 +80,12 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 	struct directory *dir = control->directory;
 	struct owner *owner = owner_at(dir, peer);
 
-	compare_end(dir);
 	if (owner->ref == ref) {
 		owner->ref = 0;
 		owner_clear(dir, owner);
 	}
-	pasts_forget(dir, ref);
+	past_forget(&dir->settled, ref);
 	departed_add(dir, ref);
-	walk_start(dir);
 }
 
 void directory_forgotten(struct control *control, uint32_t ref)
@@ -127,19 +95,18 @@ void directory_forgotten(struct control *control, uint32_t ref)
 
 	if (!dir)
 		return;
-	compare_end(dir);
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner->ref == ref)
 			digest_forgotten(owner);
-	pasts_forget(dir, ref);
-	walk_start(dir);
+	past_forget(&dir->settled, ref);
+	follow(dir, &dir->settled);
 }
 
 /* ---- orphans --------------------------------------------------------------------------------- */
 
 /*
  * Finds a new owner for a publish whose owner has died. Only publishes that a client waits for are
- * sent here at once; the walk publishes every other key.
+ * sent here at once; walks publish every other key.
  */
 static void orphan_place(struct directory *dir, struct item *item)
 {
@@ -185,148 +152,85 @@ static void owners_make(struct directory *dir)
 void directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
-	const struct past now = {.view = member_map(control)};
 	struct items orphans = TAILQ_HEAD_INITIALIZER(orphans);
 	struct owner *owner;
 	struct item *item;
 
-	compare_end(dir);
 	if (owners_few(dir))
 		owners_make(dir);
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		owner_adopt(dir, owner);
-	if (move_publishing(dir))
-		former_add(dir, &dir->target);
-	past_set(&dir->target, &now);
+	if (!past_is(&dir->settled, member_map(control)))
+		follow(dir, &dir->settled);
 	TAILQ_CONCAT(&orphans, &dir->orphans, next);
 	while ((item = TAILQ_FIRST(&orphans))) {
 		TAILQ_REMOVE(&orphans, item, next);
 		orphan_place(dir, item);
 	}
-	walk_start(dir);
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- reading slots -------------------------------------------------------------------------- */
 
-struct owner_set {
-	unsigned count;
-	uint32_t ref[REPLICAS_MAX];
-};
+#define SKIPS 16u /* slots that are skipped at the cost of one page */
 
-static void owners_of(const struct past *past, const struct page_key *key, struct owner_set *ret)
+void reading_start(struct directory *dir)
 {
-	ret->count = past_owners(past, key, ret->ref);
+	dir->slot = 0;
+	dir->at = 0;
 }
 
-static void owners_now(
-	const struct directory *dir, const struct page_key *key, struct owner_set *ret)
+bool reading_slice(struct directory *dir, const struct reading *reading)
 {
-	const struct past now = {.view = member_map(dir->control)};
+	struct index_entry entries[MOVE_PART];
+	unsigned skipped = 0, looked = 0;
 
-	owners_of(&now, key, ret);
-}
+	while (looked + skipped / SKIPS < MOVE_KEYS && dir->slot < MAP_SLOTS) {
+		unsigned count;
 
-static bool set_has(const struct owner_set *set, uint32_t ref)
-{
-	for (unsigned i = 0; i < set->count; i++)
-		if (set->ref[i] == ref)
-			return true;
-	return false;
-}
-
-/*
- * The owners that have the entry for certain: those of the settled map, if they are owners by every
- * map since then, too. A page that was set meanwhile was published by one of those maps only.
- */
-static void owners_before(
-	const struct directory *dir, const struct page_key *key, struct owner_set *ret)
-{
-	struct owner_set between;
-	unsigned count = 0;
-
-	owners_of(&dir->settled, key, ret);
-	if (dir->between_lost)
-		ret->count = 0;
-	for (unsigned m = dir->between; m < dir->formers; m++, ret->count = count) {
-		owners_of(&dir->former[m], key, &between);
-		count = 0;
-		for (unsigned i = 0; i < ret->count; i++)
-			if (set_has(&between, ret->ref[i]))
-				ret->ref[count++] = ret->ref[i];
-	}
-}
-
-/* `cursor`: the position in the index at which the copied part that contains `entry` begins. */
-static void publish_to_new(struct directory *dir, const struct index_entry *entry, uint64_t cursor)
-{
-	struct owner_set before, after;
-	struct claim *claim = NULL;
-
-	owners_before(dir, &entry->key, &before);
-	owners_now(dir, &entry->key, &after);
-	for (unsigned i = 0; i < after.count; i++) {
-		struct owner *owner;
-
-		if (set_has(&before, after.ref[i]) || !owner_takes(dir, after.ref[i], entry->place))
-			continue;
-		owner = owner_of(dir, after.ref[i]);
-		if (owner && (owner->behind || owner->background >= OWNER_WALK_MAX)) {
-			owner_behind(owner, cursor);
+		if (!dir->at && !reading->wants(dir, dir->slot)) {
+			dir->slot++;
+			skipped += slot_any(dir, dir->slot % MAP_SLOTS);
 			continue;
 		}
-		if (owner && digest_equal(owner, &entry->key)) {
-			dir->control->counter[COUNTER_entries_kept]++;
+		count = slot_pages(dir, dir->slot, &dir->at, MOVE_PART, entries);
+		for (unsigned i = 0; i < count; i++)
+			reading->page(dir, &entries[i]);
+		looked += 1 + count;
+		if (dir->at)
 			continue;
-		}
-		if (!claim)
-			claim = claim_new(dir, VERB_PUBLISH, &entry->key, entry->place,
-				entry->generation, REPLICAS_MAX);
-		if (!claim)
-			return;
-		claim_add(dir, claim, after.ref[i]);
+		if (reading->done)
+			reading->done(dir, dir->slot);
+		dir->slot++;
 	}
-	if (claim)
-		claim_start(dir, claim);
+	return dir->slot < MAP_SLOTS;
 }
 
-static bool set_lags(struct directory *dir, const struct owner_set *set)
+/* ---- removal from former owners -------------------------------------------------------------- */
+
+static bool tidy_wants(struct directory *dir, uint32_t slot)
 {
-	for (unsigned i = 0; i < set->count; i++) {
-		const struct owner *owner = owner_of(dir, set->ref[i]);
-
-		if (owner && owner_lags(dir, owner))
-			return true;
-	}
-	return false;
-}
-
-static void remove_from_former(struct directory *dir, const struct index_entry *entry)
-{
-	struct owner_set before = {.count = 0}, after;
-	struct claim *claim = NULL;
-
-	owners_now(dir, &entry->key, &after);
-	if (set_lags(dir, &after)) {
+	if (!formers_any(dir, slot))
+		return false;
+	if (slot_lags(dir, slot)) {
 		dir->untidy = true;
-		return;
+		return false;
 	}
-	for (unsigned i = 0; i < dir->formers * REPLICAS_MAX; i++) {
-		unsigned nth = i % REPLICAS_MAX;
+	return true;
+}
 
-		if (nth == 0)
-			owners_of(&dir->former[i / REPLICAS_MAX], &entry->key, &before);
-		if (nth >= before.count || set_has(&after, before.ref[nth]))
-			continue;
-		if (!claim)
-			claim = claim_new(dir, VERB_REMOVE, &entry->key, entry->place,
-				entry->generation, FORMER_MAX * REPLICAS_MAX);
-		if (!claim)
-			return;
-		claim->ref = dir->control->ref;
-		claim_add(dir, claim, before.ref[nth]);
-	}
-	if (claim)
-		claim_start(dir, claim);
+static void tidy_page(struct directory *dir, const struct index_entry *entry)
+{
+	uint32_t slot = map_slot_of(&entry->key), former[FORMERS_MAX];
+	unsigned formers = formers_of(dir, slot, former);
+	struct claim *claim = claim_new(
+		dir, VERB_REMOVE, &entry->key, entry->place, entry->generation, FORMERS_MAX);
+
+	if (!claim)
+		return;
+	claim->ref = dir->control->ref;
+	for (unsigned i = 0; i < formers; i++)
+		claim_add(dir, claim, former[i]);
+	claim_start(dir, claim);
 }
 
 static void tidy_later(struct directory *dir)
@@ -347,86 +251,74 @@ static void tidy_start(struct directory *dir)
 	}
 	dir->untidy = false;
 	dir->phase = MOVE_TIDY;
+	reading_start(dir);
 }
 
-static void walk_end(struct directory *dir)
+static void tidy_slice(struct directory *dir)
 {
-	if (dir->phase == MOVE_TIDY && !dir->untidy) {
-		formers_drop(dir);
-		dir->phase = MOVE_NONE;
+	static const struct reading tidy = {tidy_wants, tidy_page, formers_drop};
+
+	if (reading_slice(dir, &tidy))
 		return;
-	}
-	if (dir->phase == MOVE_COUNT) {
-		dir->phase = MOVE_AWAIT;
+	dir->phase = MOVE_NONE;
+	if (!dir->formers)
 		return;
-	}
-	if (dir->comparing) {
-		compare_end(dir);
-		return;
-	}
-	if (dir->phase == MOVE_WALK && dir->again) {
-		dir->again = false;
-		dir->cursor = 0;
-		walk_start(dir);
-		return;
-	}
-	if (dir->phase == MOVE_WALK) {
-		former_add(dir, &dir->settled);
-		past_set(&dir->settled, &dir->target);
-		dir->untidy = false;
-		digests_end(dir);
-		dir->interrupted = 0;
-	}
 	dir->phase = MOVE_WAIT;
 	tidy_later(dir);
 }
 
-static void walk_slice(struct directory *dir)
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+static void ask_end(struct directory *dir)
 {
-	struct index_entry entries[MOVE_PART];
+	struct owner *owner;
+	bool asked = dir->interrupted < MOVE_INTERRUPTED_MAX && digests_ask(dir);
 
-	for (unsigned looked = 0; looked < MOVE_KEYS; looked += MOVE_PART) {
-		uint64_t from = dir->cursor;
-		unsigned count = pages_walk(dir, &dir->cursor, MOVE_PART, entries);
-
-		for (unsigned i = 0; i < count; i++)
-			if (dir->phase == MOVE_COUNT)
-				digest_count(dir, &entries[i]);
-			else if (dir->comparing)
-				compare_page(dir, &entries[i], from);
-			else if (dir->phase == MOVE_WALK)
-				publish_to_new(dir, &entries[i], from);
-			else
-				remove_from_former(dir, &entries[i]);
-		if (dir->cursor == 0) {
-			walk_end(dir);
-			return;
-		}
-	}
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		owner->fresh = false;
+	dir->held = false;
+	dir->phase = asked ? MOVE_COUNT : MOVE_WALK;
+	reading_start(dir);
 }
 
-static bool walking(const struct directory *dir)
+static void walk_end(struct directory *dir)
 {
-	return dir->phase == MOVE_COUNT || dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY;
+	digests_end(dir);
+	dir->interrupted = 0;
+	dir->comparing = false;
+	dir->phase = MOVE_NONE;
+	if (!dir->formers)
+		return;
+	dir->untidy = false;
+	dir->phase = MOVE_WAIT;
+	tidy_later(dir);
 }
 
 static void move_step(struct directory *dir, uint64_t now_ns)
 {
 	if (dir->phase == MOVE_ASK && now_ns >= dir->walk_ns)
-		dir->phase = dir->interrupted < MOVE_INTERRUPTED_MAX && digests_ask(dir)
-				     ? MOVE_COUNT
-				     : MOVE_WALK;
-	if (dir->phase == MOVE_AWAIT && dir->comparing) {
-		if (!digests_wait(dir, DIGEST_WAIT_NS))
-			compare_answers(dir);
-	} else if (dir->phase == MOVE_AWAIT && !digests_wait(dir, DIGEST_PATIENCE_NS)) {
-		digests_leave(dir);
-		dir->phase = MOVE_WALK;
+		ask_end(dir);
+	if (dir->phase == MOVE_COUNT && !reading_slice(dir, &digest_reading)) {
+		digests_counted(dir);
+		dir->phase = MOVE_AWAIT;
 	}
+	if (dir->phase == MOVE_AWAIT &&
+		!digests_wait(dir, dir->comparing ? DIGEST_WAIT_NS : DIGEST_PATIENCE_NS)) {
+		dir->phase = MOVE_WALK;
+		if (dir->comparing)
+			compare_answers(dir);
+		else
+			digests_leave(dir);
+	}
+	if (dir->marking)
+		dir->marking = reading_slice(dir, &compare_reading);
+	walks_slice(dir);
+	if (dir->phase == MOVE_WALK && !dir->marking && walks_done(dir))
+		walk_end(dir);
 	if (dir->phase == MOVE_WAIT && now_ns >= dir->tidy_ns)
 		tidy_start(dir);
-	if (walking(dir))
-		walk_slice(dir);
+	if (dir->phase == MOVE_TIDY)
+		tidy_slice(dir);
 }
 
 void move_slice(void *context)
@@ -436,12 +328,12 @@ void move_slice(void *context)
 
 	dir->move_soon = false;
 	move_step(dir, now_ns);
-	behind_slice(dir);
 	if (dir->sweep_left)
 		sweep_slice(dir);
 	digests_slice(dir);
-	if (dir->phase == MOVE_AWAIT || walking(dir) || dir->sweep_left || behind_ready(dir) ||
-		!TAILQ_EMPTY(&dir->asked) || digests_wait(dir, DIGEST_WAIT_NS))
+	if (dir->phase == MOVE_COUNT || dir->phase == MOVE_AWAIT || dir->phase == MOVE_TIDY ||
+		dir->marking || dir->sweep_left || walks_ready(dir) || !TAILQ_EMPTY(&dir->asked) ||
+		digests_wait(dir, DIGEST_WAIT_NS))
 		move_soon(dir);
 	else if (dir->phase == MOVE_ASK || dir->phase == MOVE_WAIT)
 		slice_at(dir, dir->phase == MOVE_ASK ? dir->walk_ns : dir->tidy_ns, now_ns);

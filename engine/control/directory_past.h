@@ -20,12 +20,9 @@ struct past {
 /* Makes `past` refer to the map of `from`. */
 void past_set(struct past *past, const struct past *from);
 void past_drop(struct past *past);
-/* The refs of the owners that have our entry of the key by that map. Returns their number. */
-unsigned past_owners(
-	const struct past *past, const struct page_key *key, uint32_t ret_ref[REPLICAS_MAX]);
+/* True if all owners of `view` have our entries, and it is the map of `past`. */
+bool past_is(const struct past *past, const struct map_view *view);
 /* The owner with that ref dropped our entries: it counts as an owner of nothing in this map. */
 void past_forget(struct past *past, uint32_t ref);
-/* True if the owner with that ref has our entries of the slots that it owns by this map. */
-bool past_has(const struct past *past, uint32_t ref);
 
 #endif

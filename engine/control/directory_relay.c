@@ -146,7 +146,7 @@ bool directory_serve_relayed(
 	owner->relay_tries = 0;
 	batch_resolve(dir, owner, batch, relayed->failed, relayed->n_failed);
 	owner_dirty(dir, owner);
-	if (owner->behind)
+	if (owner->walk.slots)
 		move_soon(dir);
 	return true;
 }

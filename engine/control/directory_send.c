@@ -237,7 +237,7 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	}
 	owner_served(dir, owner);
 	owner_dirty(dir, owner);
-	if (owner->behind)
+	if (owner->walk.slots)
 		move_soon(dir);
 	return true;
 }
@@ -344,7 +344,8 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner->unlinked_ns = owner->relayed_ns = owner->newest = 0;
 	for (unsigned verb = 0; verb < VERBS; verb++)
 		owner->queued[verb] = 0;
-	owner->behind = owner->again = owner->warned = owner->removing = false;
+	owner->behind = owner->fresh = owner->warned = owner->removing = false;
+	owner->walk = (struct walk){.slots = 0};
 	owner->takes_disk = false;
 	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
 		item_background_end(dir, item);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Internals of the directory, shared by directory*.c: claims (one message for one or more owners),
- * a queue per owner, and the walk that migrates entries when the map changes. Control plane's
- * thread only.
+ * a queue per owner, and a walk per owner that sends it the entries of the slots that it lacks.
+ * Control plane's thread only.
  *
  * A slow owner, or one that acknowledges nothing, delays no other owner and costs bounded memory:
  * the items that no client waits for are limited per owner. Above the limit, publishes are skipped
- * and the owner is `behind`: a separate walk publishes its entries once it acknowledges again.
+ * and the owner is `behind`: it lacks their slots, and its walk goes on once it acknowledges again.
  *
  *   directory.c        the functions of directory.h  directory_claim.c   claims, deadlines, results
  *   directory_send.c   queues, batches, acks         directory_move.c    map changes, sweeping
  *   directory_past.c   maps of earlier times
- *   directory_behind.c limits, walks for owners that are behind
+ *   directory_slots.c  which slots owners lack, and which ones former owners have
+ *   directory_walk.c   walks over these slots, one for each owner
+ *   directory_behind.c limits, owners that are behind
  *   directory_suspect.c owners that do not answer in time
  *   directory_relay.c  entries for owners that this engine has no connection with
  *   directory_pass.c   passing on other engines' relays, and taking them
@@ -37,6 +39,7 @@
 #include "engine/control/directory_digest.h"
 #include "engine/control/directory_past.h"
 #include "engine/control/directory_relay.h"
+#include "engine/control/directory_slots.h"
 #include "engine/control/net.h"
 
 struct rpc_link;
@@ -65,10 +68,9 @@ struct index_entry;
 #define OWNER_REMOVES_MAX (16u << 10)
 /* Limit, over all owners, of claims that no client waits for; above it, removes are dropped */
 #define BACKGROUND_MAX (1u << 20)
-#define MOVE_KEYS 2048            /* keys of the index examined in one step of the walk */
-#define MOVE_PART (MOVE_KEYS / 8) /* keys copied from the index to the stack at a time */
+#define MOVE_KEYS 2048            /* pages read in one step of the walks */
+#define MOVE_PART (MOVE_KEYS / 8) /* pages copied to the stack at a time */
 #define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
-#define FORMER_MAX 4 /* former maps whose owners still hold entries that have migrated */
 #define MOVE_QUIET_NS 50000000ull /* see walk_start() */
 #define MOVE_QUIET_MAX_NS 1000000000ull
 #define MOVE_INTERRUPTED_MAX 3 /* comparisons; the walk after them compares nothing */
@@ -172,12 +174,9 @@ struct owner {
 	uint64_t newest;      /* serial of the newest batch of this member that was executed here */
 	/* number of items of this owner, queued or sent, that no client waits for */
 	uint32_t background;
-	/* publishes to this owner were skipped: a walk will publish the index from `cursor` on */
-	bool behind;
-	/*
-	 * Entries before `cursor` were skipped too: after that walk, walk once more from the start
-	 */
-	bool again;
+	struct walk walk;
+	bool behind; /* its walk waits for acknowledgements, or for the answer to a DigestAsk */
+	bool fresh;  /* it may have entries of ours: to be asked before its walk begins */
 	bool warned;
 	bool takes_disk; /* the owner's engine knows entries of pages on disk */
 	enum suspect_why
@@ -187,7 +186,6 @@ struct owner {
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
 	uint64_t full_ns;    /* when it last had no room for an entry; 0: never */
-	uint64_t cursor;
 	/*
 	 * removals of entries that it no longer owned were queued when it forgot us: they may come
 	 * after the answer to a DigestAsk, so it is not asked
@@ -202,12 +200,12 @@ struct owner {
 
 enum move_phase {
 	MOVE_NONE,
-	MOVE_ASK,   /* first phase of a walk: ask owners which of our entries they have */
-	MOVE_COUNT, /* phase: compute the same from the index */
-	MOVE_AWAIT, /* phase: wait for their answers */
-	MOVE_WALK,  /* phase: publish to new owners every key that they do not have */
-	MOVE_WAIT,  /* phase after the walk: wait until clients have read the new map */
-	MOVE_TIDY,  /* last phase: remove the entries from former owners */
+	MOVE_ASK,   /* after a change: wait for further ones, then ask which entries owners have */
+	MOVE_COUNT, /* compute the same from the index */
+	MOVE_AWAIT, /* wait for their answers */
+	MOVE_WALK,  /* wait for the walks of all owners that are not behind */
+	MOVE_WAIT,  /* wait until clients have read the new map */
+	MOVE_TIDY,  /* remove the entries of moved slots from former owners */
 };
 
 /* A Forget of another engine whose tombstones are being written. */
@@ -259,27 +257,24 @@ struct directory {
 	 */
 	bool untidy;
 	enum move_phase phase;
-	uint64_t cursor;
-	bool again;           /* in the phase MOVE_WALK: the map has changed since it began */
+	uint32_t slot;        /* in COUNT, TIDY and with `marking`: the slot that is read, */
+	uint64_t at;          /* and a cursor of slot_pages() */
+	bool held;            /* no walk begins before the phase MOVE_ASK ends */
 	unsigned interrupted; /* comparisons that a change of the map ended, since the last walk */
 	uint64_t changed_ns;  /* in the phase MOVE_ASK: time of the first change, */
 	uint64_t walk_ns;     /* and time at which the phase ends */
 	uint64_t tidy_ns;     /* in the phase MOVE_WAIT: time at which the phase ends */
-	struct past settled;  /* the map for which the last walk was finished */
-	/*
-	 * map for which the walk in progress publishes; equal to `settled` when no walk is in
-	 * progress
-	 */
-	struct past target;
-	struct past former[FORMER_MAX]; /* maps whose owners still hold migrated entries */
-	unsigned formers;
-	bool comparing;        /* the walk in progress is a periodic comparison */
-	uint64_t compare_ns;   /* when the next one begins; it waits for the end of a walk */
-	bool compare_dialled;  /* links with the owners that are asked next were dialled */
-	unsigned compare_turn; /* place on the map of the owner that is asked next */
-	/* while move_publishing(): former[between] and later were maps since `settled` */
-	unsigned between;
-	bool between_lost; /* there were more than the array has room for */
+	struct past settled;  /* the map to which `lacks` refers: the present one */
+	uint8_t lacks[MAP_SLOTS]; /* see directory_slots.c */
+	uint64_t lacking, lacked; /* pairs of an owner and a slot that it lacks; the most of late */
+	struct walk self;         /* of this engine's own shard */
+	struct former *former;    /* of each slot; NULL: none has any */
+	uint32_t formers;         /* number of slots that have some */
+	bool comparing;           /* a periodic comparison is in progress, */
+	bool marking;             /* and reads the slots of owners whose digests differ */
+	uint64_t compare_ns;      /* when the next one begins; it waits for the end of a walk */
+	bool compare_dialled;     /* links with the owners that are asked next were dialled */
+	unsigned compare_turn;    /* place on the map of the owner that is asked next */
 	uint32_t sweep_cursor;
 	uint64_t sweep_left; /* number of buckets of the shard that are still to be swept */
 	struct departed departed[DEPARTED_MAX]; /* the one that left first is the first */
@@ -416,10 +411,11 @@ void move_slice(void *context);
 /* Makes the next step of the walk or of the sweep run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
 
-/* Owners may lack entries of ours: walks the index once more, for all owners. */
+/* Owners may lack any entry of ours: they are asked, and sent what they do not have. */
 void move_again(struct directory *directory);
-/* True while the walk has not finished publishing: `target` is not settled. */
+/* True while entries are published after a change of the map. */
 bool move_publishing(const struct directory *directory);
+
 /* ---- directory_depart.c ---------------------------------------------------------------------- */
 
 /* A member has left the map now; ref 0: one that is not known. Its entries stay for a time. */
@@ -434,16 +430,14 @@ void sweep_slice(struct directory *directory);
 /* ---- directory_disk.c ------------------------------------------------------------------------ */
 
 /*
- * As index_walk(), for all pages of this host: those in memory, then those that are only on disk.
- * What a walk publishes.
+ * As index_slot(), for all pages of this host: those in memory, then those that are only on disk.
  */
-unsigned pages_walk(struct directory *directory, uint64_t *cursor, unsigned max,
+unsigned slot_pages(struct directory *directory, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct index_entry *ret_entries);
-/* Number of pages that pages_walk() visits, about. */
+/* True if slot_pages() may find a page. */
+bool slot_any(const struct directory *directory, uint32_t slot);
+/* Number of pages of this host, about. */
 uint64_t pages_count(const struct directory *directory);
-/* Progress of pages_walk() at this cursor, and its end. */
-uint64_t pages_position(const struct directory *directory, uint64_t cursor);
-uint64_t pages_end(const struct directory *directory);
 /* True if this member is sent entries with this place. */
 bool owner_takes(struct directory *directory, uint32_t ref, uint32_t place);
 
@@ -477,23 +471,11 @@ struct owner *owner_of(struct directory *directory, uint32_t ref);
 /* True if this owner has reached its limit of items with this verb that no client waits for. */
 bool owner_full(const struct directory *directory, const struct owner *owner, enum verb verb);
 /*
- * Marks the owner as behind: publishes to it of the pages from `cursor` of the index on were
- * skipped.
- */
-void owner_behind(struct owner *owner, uint64_t cursor);
-/*
  * No client waits for the item any more: counts it against its owner's limit, or drops it if that
  * limit is reached.
  */
 void item_background(struct directory *directory, struct item *item);
 void item_background_end(struct directory *directory, struct item *item);
-/*
- * One step of a walk for one owner that is behind and has room again: publishes a part of the index
- * to it.
- */
-void behind_slice(struct directory *directory);
-/* True if behind_slice() would find an owner to work on. */
-bool behind_ready(const struct directory *directory);
 /*
  * True if the owner is behind, or has not acknowledged a batch sent dead_after_ms ago or earlier.
  */

@@ -6,8 +6,9 @@
  * by node number visits every entry that stays. A removed entry leaves a hole that the next put
  * fills. Buckets use linear hashing (Litwin, VLDB'80): when there are more entries than buckets,
  * one bucket is split in two. The table never moves as a whole: the most expensive put allocates
- * one segment of nodes and one of buckets. An entry costs 40 bytes and a bucket 4 bytes; memory is
- * freed only by index_close().
+ * one segment of nodes and one of buckets. The entries of a slot of the directory are a list, so
+ * that a change of the map reads the entries of the slots that have moved, and no others. An entry
+ * costs 44 bytes, a bucket and a slot 4 bytes each; memory is freed only by index_close().
  *
  * A local client chooses its keys freely; the random secret in the hash keeps it from choosing keys
  * that all fall into one bucket.
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+#include "engine/abi/map.h"
 #include "engine/control/index.h"
 
 #define NONE UINT32_MAX
@@ -38,9 +40,18 @@ struct node {
 	 * this is the last
 	 */
 	uint32_t next;
-	uint32_t live;
+	/* 1 + number of the next node of the same slot; 0: this is the last */
+	uint32_t slot_next;
 };
-static_assert(sizeof(struct node) == 40, "the comment at the top counts 40 bytes");
+
+/* The nodes of one segment, and what does not fit into a node without padding. */
+struct node_segment {
+	struct node node[SEGMENT];
+	/* 1 + number of the previous node of the same slot; 0: the first; REMOVED: no entry */
+	uint32_t slot_previous[SEGMENT];
+};
+#define REMOVED UINT32_MAX
+static_assert(sizeof(struct node_segment) == 44 * SEGMENT, "the comment at the top says 44");
 
 /*
  * A growing array: pointers to segments of fixed length. When it grows, only the array of pointers
@@ -55,6 +66,7 @@ struct index {
 	uint64_t secret[2];
 	uint64_t count;
 	struct segments nodes, buckets;
+	uint32_t *slot; /* MAP_SLOTS: 1 + number of the first node of each slot; 0: none */
 	/* number of nodes that were ever in use; the nodes from this number on are unused memory */
 	uint32_t used;
 	/*
@@ -100,9 +112,16 @@ static void segments_free(struct segments *s)
 
 static struct node *node_at(const struct index *index, uint32_t number)
 {
-	struct node *segment = index->nodes.at[number >> SEGMENT_BITS];
+	struct node_segment *segment = index->nodes.at[number >> SEGMENT_BITS];
 
-	return &segment[number & (SEGMENT - 1)];
+	return &segment->node[number & (SEGMENT - 1)];
+}
+
+static uint32_t *previous_at(const struct index *index, uint32_t number)
+{
+	struct node_segment *segment = index->nodes.at[number >> SEGMENT_BITS];
+
+	return &segment->slot_previous[number & (SEGMENT - 1)];
 }
 
 static uint32_t *bucket_at(const struct index *index, uint32_t number)
@@ -146,6 +165,32 @@ static uint32_t *link_find(const struct index *index, const struct page_key *key
 		link = &node->next;
 	}
 	return link;
+}
+
+static void slot_add(struct index *index, uint32_t number)
+{
+	struct node *node = node_at(index, number);
+	uint32_t *first = &index->slot[map_slot_of(&node->entry.key)];
+
+	node->slot_next = *first;
+	*previous_at(index, number) = 0;
+	if (*first)
+		*previous_at(index, *first - 1) = number + 1;
+	*first = number + 1;
+}
+
+static void slot_remove(struct index *index, uint32_t number)
+{
+	const struct node *node = node_at(index, number);
+	uint32_t *previous = previous_at(index, number);
+
+	if (*previous)
+		node_at(index, *previous - 1)->slot_next = node->slot_next;
+	else
+		index->slot[map_slot_of(&node->entry.key)] = node->slot_next;
+	if (node->slot_next)
+		*previous_at(index, node->slot_next - 1) = *previous;
+	*previous = REMOVED;
 }
 
 /*
@@ -198,6 +243,11 @@ int index_open(uint64_t expected, struct index **ret_index)
 		free(index);
 		return -EIO;
 	}
+	index->slot = calloc(MAP_SLOTS, sizeof(*index->slot));
+	if (!index->slot) {
+		free(index);
+		return -ENOMEM;
+	}
 	index->hole = NONE;
 	index->base = BUCKETS_MIN;
 	while (index->base < expected)
@@ -217,6 +267,7 @@ void index_close(struct index *index)
 		return;
 	segments_free(&index->nodes);
 	segments_free(&index->buckets);
+	free(index->slot);
 	free(index);
 }
 
@@ -255,7 +306,7 @@ static uint32_t node_new(struct index *index)
 	if (index->used == INDEX_NODES_MAX)
 		return NONE;
 	if (index->used >> SEGMENT_BITS == index->nodes.count &&
-		segments_add(&index->nodes, SEGMENT * sizeof(struct node), false) != 0)
+		segments_add(&index->nodes, sizeof(struct node_segment), false) != 0)
 		return NONE;
 	return index->used++;
 }
@@ -269,7 +320,8 @@ int index_put(struct index *index, const struct index_entry *entry, struct index
 		number = node_new(index);
 		if (number == NONE)
 			return -ENOMEM;
-		*node_at(index, number) = (struct node){.entry = *entry, .next = NONE, .live = 1};
+		*node_at(index, number) = (struct node){.entry = *entry, .next = NONE};
+		slot_add(index, number);
 		*link = number;
 		if (++index->count > (uint64_t)index->base + index->split)
 			index_split(index);
@@ -289,7 +341,7 @@ bool index_remove(struct index *index, const struct page_key *key)
 		return false;
 	node = node_at(index, number);
 	*link = node->next;
-	node->live = 0;
+	slot_remove(index, number);
 	node->next = index->hole;
 	index->hole = number;
 	index->count--;
@@ -307,17 +359,30 @@ unsigned index_walk(
 	uint64_t number = *cursor, end = number + (uint64_t)max * WALK_LOOK;
 	unsigned n = 0;
 
-	for (; number < index->used && number < end && n < max; number++) {
-		const struct node *node = node_at(index, (uint32_t)number);
-
-		if (node->live)
-			ret_entries[n++] = node->entry;
-	}
+	for (; number < index->used && number < end && n < max; number++)
+		if (*previous_at(index, (uint32_t)number) != REMOVED)
+			ret_entries[n++] = node_at(index, (uint32_t)number)->entry;
 	*cursor = number < index->used ? number : 0;
 	return n;
 }
 
-uint64_t index_walk_end(const struct index *index)
+bool index_slot_any(const struct index *index, uint32_t slot)
 {
-	return index->used;
+	return index->slot[slot] != 0;
+}
+
+unsigned index_slot(struct index *index, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct index_entry *ret_entries)
+{
+	uint32_t link = (uint32_t)*cursor;
+	unsigned n = 0;
+
+	/* If the entry at the cursor was removed, it is not known which follow: all once more. */
+	if (!link || *previous_at(index, link - 1) == REMOVED ||
+		map_slot_of(&node_at(index, link - 1)->entry.key) != slot)
+		link = index->slot[slot];
+	for (; link && n < max; link = node_at(index, link - 1)->slot_next)
+		ret_entries[n++] = node_at(index, link - 1)->entry;
+	*cursor = link;
+	return n;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which keys this host's pools hold: key -> (place, generation, length). A hash table that grows
- * one bucket at a time; index_walk() reads it in slices when entries must be published again. The
- * control plane's thread only.
+ * one bucket at a time; index_slot() reads the entries of one slot of the directory, which must be
+ * published when the slot has a new owner. The control plane's thread only.
  */
 #ifndef CONTROL_INDEX_H
 #define CONTROL_INDEX_H
@@ -44,8 +44,6 @@ int index_put(struct index *index, const struct index_entry *entry, struct index
 /* Removes the key. Returns false if the index did not have it. */
 bool index_remove(struct index *index, const struct page_key *key);
 uint64_t index_count(const struct index *index);
-/* The end of a walk: the cursor of index_walk() stays below this. Grows with the index. */
-uint64_t index_walk_end(const struct index *index);
 /*
  * Copies up to `max` entries to ret_entries, starting at *cursor (0 at first), and returns how
  * many. May return fewer, even 0, before the end. *cursor becomes 0 when the end was reached. An
@@ -54,5 +52,14 @@ uint64_t index_walk_end(const struct index *index);
  */
 unsigned index_walk(
 	struct index *index, uint64_t *cursor, unsigned max, struct index_entry *ret_entries);
+/*
+ * The same for the entries of one slot of the directory (map_slot_of()), of which it copies `max`
+ * unless it comes to the end: 256 KiB of memory and a list per slot make this independent of the
+ * number of entries of other slots. A cursor is valid for its slot only.
+ */
+unsigned index_slot(struct index *index, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct index_entry *ret_entries);
+/* True if the slot has an entry. */
+bool index_slot_any(const struct index *index, uint32_t slot);
 
 #endif

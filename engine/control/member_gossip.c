@@ -329,14 +329,12 @@ static void record_take(
 			entry->admission = r->admission;
 	} else if (entry->record.incarnation == r->member->incarnation) {
 		entry->admission = r->admission;
-		if (r->state == RECORD_LEFT) {
-			member_down(control, entry, "it left");
-			entry->left = true;
-			entry->stage = RECORD_LEFT;
-			member_dial_stop(entry);
-		} else if (entry->stage != RECORD_CLAIMED) {
-			/* Or it was removed elsewhere: the cluster was in two parts. */
-			member_claim(control, entry, r->trial_ms);
+		if (entry->stage != RECORD_CLAIMED) {
+			/*
+			 * Or it was removed elsewhere: the cluster was in two parts. That it left
+			 * is believed at once only if it says so itself.
+			 */
+			member_claim(control, entry, r->state == RECORD_LEFT ? 0 : r->trial_ms);
 			member_changed(control, entry);
 		}
 	}

@@ -66,7 +66,7 @@ static void number_bind(struct publication *p, uint16_t number, const struct mem
 	shm_store_release64(&p->shared->owner[number], map_member_pack(&member));
 }
 
-/* Frees the numbers of members that have left; no word names them any more. */
+/* Frees the numbers of members that have left, none of which owns slots; no word names them. */
 static void numbers_free(struct publication *p)
 {
 	for (unsigned n = 0; n < OWNERS_MAX; n++)
@@ -83,13 +83,15 @@ static void numbers_look(const struct control *control, struct publication *p)
 		p->gone[n] = p->slots->bound[n] && !member_by_ref(control, p->slots->bound[n]);
 }
 
-/* Number of owners without a number, less the numbers that are free. */
-static int numbers_lack(const struct publication *p)
+/* Finds the owners' numbers. Returns how many have none, less the numbers that are free. */
+static int numbers_find(struct publication *p)
 {
 	int lack = 0;
 
-	for (uint32_t i = 0; i < p->view->owners; i++)
-		lack += number_of(p->slots, p->view->owner[i].ref) == NO_NUMBER;
+	for (uint32_t i = 0; i < p->view->owners; i++) {
+		p->number[i] = number_of(p->slots, p->view->owner[i].ref);
+		lack += p->number[i] == NO_NUMBER;
+	}
 	for (unsigned n = 0; n < OWNERS_MAX; n++)
 		lack -= p->slots->bound[n] == 0;
 	return lack;
@@ -119,7 +121,7 @@ static void numbers_bind(const struct control *control, struct publication *p)
 {
 	for (uint32_t i = 0; i < p->view->owners; i++) {
 		const struct member_record *record = member_by_ref(control, p->view->owner[i].ref);
-		uint16_t number = number_of(p->slots, p->view->owner[i].ref);
+		uint16_t number = p->number[i];
 
 		if (number == NO_NUMBER)
 			number = number_free(p->slots);
@@ -288,7 +290,7 @@ void slots_publish(struct control *control, struct slots *slots, const struct ma
 	shm_store(&shared->replicas, view->replicas);
 	members_publish(control, shared);
 	numbers_look(control, &p);
-	lack = numbers_lack(&p);
+	lack = numbers_find(&p);
 	if (lack > 0) {
 		numbers_take(&p, lack);
 		for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)

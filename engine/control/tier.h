@@ -174,12 +174,11 @@ bool tier_evicting(
 	struct control *control, const struct pool_victim *page, struct disk_page *ret_page);
 /* True, and the page, if the key is on disk and the disk serves. */
 bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page);
-/* As disk_walk(); nothing without a disk that serves. */
-unsigned tier_walk(
-	struct control *control, uint64_t *cursor, unsigned max, struct disk_page *ret_pages);
-/* Number of pages on disk, as of the last report, and the end of tier_walk(). */
+/* As disk_slot(); nothing without a disk that serves. */
+unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages);
+/* Number of pages on disk, as of the last report. */
 uint64_t tier_pages(const struct control *control);
-uint64_t tier_walk_end(const struct control *control);
 /*
  * The page of `key` is to be forgotten, on disk too: see publish_forget(). *ret_had: it was on
  * disk. To be called after the page has left the index.

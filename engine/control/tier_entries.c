@@ -17,11 +17,11 @@ bool tier_find(struct control *control, const struct page_key *key, struct disk_
 	return serves(control->tier) && disk_find(control->tier->disk, key, ret_page);
 }
 
-unsigned tier_walk(
-	struct control *control, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages)
 {
 	if (serves(control->tier))
-		return disk_walk(control->tier->disk, cursor, max, ret_pages);
+		return disk_slot(control->tier->disk, slot, cursor, max, ret_pages);
 	*cursor = 0;
 	return 0;
 }
@@ -29,16 +29,6 @@ unsigned tier_walk(
 uint64_t tier_pages(const struct control *control)
 {
 	return serves(control->tier) ? control->tier->report.pages : 0;
-}
-
-uint64_t tier_walk_end(const struct control *control)
-{
-	const struct tier *t = control->tier;
-	uint64_t end = 0;
-
-	for (unsigned i = 0; serves(t) && i < t->report.paths; i++)
-		end += (uint64_t)t->report.path[i].segments << 16;
-	return end;
 }
 
 unsigned tier_lost(struct tier *t)

@@ -254,9 +254,10 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 	return true;
 }
 
-unsigned disk_walk(struct disk *disk, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+unsigned disk_slot(struct disk *disk, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages)
 {
-	return disk_index_walk(&disk->store.index, cursor, max, ret_pages);
+	return disk_index_slot(&disk->store.index, slot, cursor, max, ret_pages);
 }
 
 unsigned disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages)

@@ -138,10 +138,12 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk);
 /* True, and the page, if the key is on disk. */
 bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *ret_page);
 /*
- * Copies pages on disk, starting at *cursor (0 at first, 0 again at the end). Returns how many it
- * copied, at most `max`. Pages that come or go meanwhile may be missed.
+ * Copies pages on disk of one slot of the directory, starting at *cursor (0 at first, 0 again at
+ * the end). Returns how many it copied, at most `max`. Pages that come or go meanwhile may be
+ * missed.
  */
-unsigned disk_walk(struct disk *disk, uint64_t *cursor, unsigned max, struct disk_page *ret_pages);
+unsigned disk_slot(struct disk *disk, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages);
 /*
  * Takes up to `max` of the pages that have left the disk since disk_open(): removed, recycled,
  * damaged, or on a path that failed. Returns how many; 0: none is left.

@@ -9,11 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/abi/map.h"
+
 #define CHUNK_HEADS 4096u /* heads of chains that are allocated at a time */
 #define LOAD 3u           /* pages per chain */
 #define LIVE (1u << 31)
 #define EMPTY_STEP 64u /* pages that are removed while the lock is held */
-#define WALK_LOOK 4u   /* entries that a walk looks at for each page that it may copy */
+#define SLOT_LOOK 64u  /* entries that disk_index_slot() looks at for each page it may copy */
 static_assert(PAGE_BYTES_MAX <= LIVE, "length - 1 leaves the upper bit");
 
 static struct disk_index_page *page_at(struct disk_index *index, uint32_t id)
@@ -21,14 +23,20 @@ static struct disk_index_page *page_at(struct disk_index *index, uint32_t id)
 	return &index->segment[id >> 16].page[id & 0xffff];
 }
 
+/*
+ * Its low 16 bits are the slot of the directory, so that the pages of a slot are in the buckets
+ * whose numbers end in these bits: see disk_index_slot().
+ */
 static uint32_t hash(const uint32_t key[4])
 {
 	/* A page key is a hash already; both halves count, should one of them be weak. */
 	uint64_t mix = ((uint64_t)key[1] << 32 | key[0]) ^
 		       ((uint64_t)key[3] << 32 | key[2]) * UINT64_C(0x9e3779b97f4a7c15);
 
-	return (uint32_t)(mix >> 32 ^ mix);
+	return (uint32_t)(mix >> 32 ^ mix) << 16 | key[3] >> 16;
 }
+static_assert(MAP_SLOTS == 1u << 16, "a slot has 16 bits");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "key[3] is the high half of word[1]");
 
 /* The bucket of a hash: buckets below `split` have been split already. */
 static uint32_t bucket_of(const struct disk_index *index, uint32_t h)
@@ -309,27 +317,28 @@ void disk_index_epoch(struct disk_index *index, uint32_t number, uint64_t epoch)
 	pthread_mutex_unlock(&index->lock);
 }
 
-unsigned disk_index_walk(
-	struct disk_index *index, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+unsigned disk_index_slot(struct disk_index *index, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages)
 {
-	uint64_t number = *cursor >> 16, at = *cursor & 0xffff;
-	unsigned n = 0, looks = max * WALK_LOOK;
+	/* the bucket, less the first bucket of the slot, and the place in its chain */
+	uint64_t beyond = *cursor >> 32, at = 0;
+	uint32_t skip = (uint32_t)*cursor, id;
+	unsigned n = 0, looks = max * SLOT_LOOK;
 
 	pthread_mutex_lock(&index->lock);
-	while (number < index->segments && n < max && looks--) {
-		const struct disk_index_segment *segment = &index->segment[number];
-
-		if (at >= segment->pages) {
-			number++;
-			at = 0;
-			continue;
+	for (uint64_t bucket = bucket_of(index, slot) + beyond; bucket < index->buckets;
+		bucket += MAP_SLOTS, beyond += MAP_SLOTS, skip = 0) {
+		id = *head_at(index, (uint32_t)bucket);
+		for (at = 0; id != INDEX_NONE && n < max && looks; id = page_at(index, id)->next) {
+			looks--;
+			if (at++ >= skip && page_at(index, id)->key[3] >> 16 == slot)
+				ret_pages[n++] = page_named(index, id);
 		}
-		if (segment->page[at].length & LIVE)
-			ret_pages[n++] = page_named(index, (uint32_t)(number << 16 | at));
-		at++;
+		if (id != INDEX_NONE)
+			break;
 	}
+	*cursor = bucket_of(index, slot) + beyond < index->buckets ? beyond << 32 | at : 0;
 	pthread_mutex_unlock(&index->lock);
-	*cursor = number < index->segments ? number << 16 | at : 0;
 	return n;
 }
 

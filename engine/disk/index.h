@@ -77,11 +77,12 @@ void disk_index_trim(struct disk_index *index, uint32_t segment);
 /* The segment begins a life, or was found with this epoch; it has no pages. */
 void disk_index_epoch(struct disk_index *index, uint32_t segment, uint64_t epoch);
 /*
- * Copies pages of the table, starting at *cursor (0 at first, 0 again at the end). Returns how many
- * it copied, at most `max`; it looks at a limited number of entries only.
+ * Copies pages of one slot of the directory (map_slot_of()), starting at *cursor (0 at first, 0
+ * again at the end). Returns how many it copied, at most `max`; it looks at a limited number of
+ * entries only. Pages that come or go between two calls may be missed.
  */
-unsigned disk_index_walk(
-	struct disk_index *index, uint64_t *cursor, unsigned max, struct disk_page *ret_pages);
+unsigned disk_index_slot(struct disk_index *index, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages);
 /* From now on pages that leave the table are recorded for disk_index_lost(). */
 void disk_index_keep_lost(struct disk_index *index);
 /* Takes up to `max` of the pages that have left the table, the first ones first. */

@@ -27,7 +27,7 @@ pages_used_remotely messages_in messages_out messages_bad summaries_asked summar
 clients_attached clients_refused clients_silent members_joined members_died
 members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
 disk_misses disk_hits_remote disk_asks disk_asks_failed disk_refused pages_adopted pages_scrubbed
-pages_corrupt pages_reported reads_corrupt members_kept entries_kept
+pages_corrupt pages_reported reads_corrupt members_kept entries_kept pages_moving
 members_claimed claims_refuted records_refused members_unserving
 slots_differ entries_repaired relays_sent relays_passed relays_refused""".split()
 DISK = """pages index_bytes bytes used_bytes bytes_written bytes_read errors paths_out spills

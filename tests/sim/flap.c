@@ -24,18 +24,18 @@ static void look_some(struct looks *looks)
 		}
 }
 
-/* Returns the farthest part of node 0's index, in percent, that its walk publishes meanwhile. */
+/* Returns the largest part of what owners lack, in percent, that node 0 publishes meanwhile. */
 static uint64_t walk_reaches(uint64_t ns)
 {
 	uint64_t until_ns = world.now_ns + ns, farthest = 0;
 
 	while (world.now_ns < until_ns) {
 		const struct directory *dir = world.node[0].control.directory;
-		uint64_t end = index_walk_end(world.node[0].control.index);
+		uint64_t done;
 
-		if (dir->phase == MOVE_WALK && dir->cursor * 100 / end > farthest)
-			farthest = dir->cursor * 100 / end;
 		world_run(world.now_ns + 4 * SIM_MS);
+		done = dir->lacked ? (dir->lacked - dir->lacking) * 100 / dir->lacked : 100;
+		farthest = done > farthest ? done : farthest;
 	}
 	return farthest;
 }

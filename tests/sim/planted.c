@@ -9,16 +9,17 @@ void __wrap_directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
 
-	if (world.mutant == MUTANT_WALK_RESTART && dir->phase == MOVE_WALK)
-		dir->cursor = 0;
 	__real_directory_map_changed(control);
+	/* What is known of the owners is forgotten: they are walked for all slots. */
+	if (world.mutant == MUTANT_WALK_RESTART && dir->phase == MOVE_ASK)
+		move_again(dir);
 }
 
-bool __real_owner_lags(const struct directory *dir, const struct owner *owner);
-bool __wrap_owner_lags(const struct directory *dir, const struct owner *owner);
-bool __wrap_owner_lags(const struct directory *dir, const struct owner *owner)
+bool __real_slot_lags(struct directory *dir, uint32_t slot);
+bool __wrap_slot_lags(struct directory *dir, uint32_t slot);
+bool __wrap_slot_lags(struct directory *dir, uint32_t slot)
 {
-	return world.mutant != MUTANT_FORMER_EARLY && __real_owner_lags(dir, owner);
+	return world.mutant != MUTANT_FORMER_EARLY && __real_slot_lags(dir, slot);
 }
 
 /* As if the limit of one owner were the limit of all owners together. */
@@ -29,7 +30,7 @@ static bool all_full(const struct directory *dir)
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		background += owner->background;
-	return background >= OWNER_WALK_MAX;
+	return background + MOVE_PART > OWNER_WALK_MAX;
 }
 
 void __real_move_slice(void *context);

@@ -38,7 +38,7 @@ static void restart(unsigned i, uint64_t down_ns)
 	node_open(i, replicas, entries);
 }
 
-/* Until node 0 publishes to the new owner. */
+/* Until node 0 publishes to the owner that is back. */
 static void walk_begins(void)
 {
 	const struct directory *dir = world.node[0].control.directory;
@@ -79,6 +79,7 @@ void refill(void)
 	check(pass_until(victim_seen, 2 * SIM_S), "join");
 	walk_begins();
 	node_stop(victim(), true);
+	pass(20 * SIM_MS); /* its queue at node 0 is full */
 	/* With one owner per key, the entries of two owners would be lost at the same time. */
 	if (replicas > 1) {
 		restart(other(), 50 * SIM_MS);

@@ -94,6 +94,32 @@ static void a_new_member_gets_the_entries_it_owns_and_the_former_owners_drop_the
 	assert_true(nodes_until(found_only_there(0, 2) && found_only_there(1, 2), 5000));
 }
 
+/*
+ * A member that joins owns 2 of N parts of the slots: its pages are counted, published and removed
+ * from their former owners. Of one that left, they are published to their next owners.
+ */
+static void a_change_reads_the_pages_of_slots_that_have_moved_only(void **state)
+{
+	const uint64_t *counter = node[0].control.counter;
+	struct directory *dir;
+	uint64_t before;
+
+	(void)state;
+	open_with_keys(3, 1);
+	dir = node[0].control.directory;
+	assert_true(nodes_until(dir->phase == MOVE_NONE, 5000));
+	before = counter[COUNTER_pages_moving];
+	assert_int_equal(node_open(3, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 2000));
+	assert_true(nodes_until(all_found(0, 2) && dir->phase == MOVE_NONE, 5000));
+	assert_in_range(counter[COUNTER_pages_moving] - before, KEYS, KEYS * 2);
+	before = counter[COUNTER_pages_moving];
+	node_close(3);
+	assert_true(nodes_until(all_agree(), 2000));
+	assert_true(nodes_until(all_found(0, 2) && dir->phase == MOVE_NONE, 5000));
+	assert_in_range(counter[COUNTER_pages_moving] - before, KEYS / 3, KEYS * 2 / 3);
+}
+
 static void the_counts_show_where_the_walk_is(void **state)
 {
 	static const char *const names[] = {[MOVE_NONE] = "",
@@ -109,21 +135,24 @@ static void the_counts_show_where_the_walk_is(void **state)
 	open_with_keys(2, 1);
 	dir = node[0].control.directory;
 	for (enum move_phase phase = MOVE_NONE; phase <= MOVE_TIDY; phase++) {
-		bool reads = phase == MOVE_COUNT || phase == MOVE_WALK || phase == MOVE_TIDY;
+		bool reads = phase == MOVE_COUNT || phase == MOVE_TIDY;
 		struct directory_counts counts;
 
 		dir->phase = phase;
-		dir->cursor = 700;
+		dir->slot = 700;
+		dir->lacked = 40;
+		dir->lacking = 15;
 		dir->sweep_left = 30 + phase;
 		directory_counts(&node[0].control, &counts);
 		assert_string_equal(counts.walk, names[phase]);
 		assert_int_equal(counts.moving, phase != MOVE_NONE);
-		assert_int_equal(counts.walk_position, reads ? 700 : 0);
-		assert_int_equal(counts.walk_end, reads ? KEYS : 0);
+		assert_int_equal(counts.walk_position, phase == MOVE_WALK ? 25 : reads ? 700 : 0);
+		assert_int_equal(counts.walk_end, phase == MOVE_WALK ? 40 : reads ? MAP_SLOTS : 0);
 		assert_int_equal(counts.sweep_left, 30 + phase);
 	}
 	dir->phase = MOVE_NONE;
-	dir->cursor = dir->sweep_left = 0;
+	dir->slot = 0;
+	dir->lacked = dir->lacking = dir->sweep_left = 0;
 }
 
 static void after_a_death_every_key_has_all_its_owners_again(void **state)
@@ -245,13 +274,11 @@ static void changes_during_a_walk_lose_no_key(void **state)
 	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 5000));
 }
 
-/*
- * The walk compared the first keys with a map that is out of date after the change, so it starts
- * again.
- */
-static void a_change_in_the_middle_of_a_walk_starts_it_again(void **state)
+/* Walks go on, and another owner is walked for the slots that it has got. */
+static void a_change_in_the_middle_of_a_walk_adds_to_it(void **state)
 {
 	const unsigned keys = 3 * MOVE_KEYS;
+	uint64_t lacked;
 	struct directory *dir;
 
 	(void)state;
@@ -262,11 +289,15 @@ static void a_change_in_the_middle_of_a_walk_starts_it_again(void **state)
 	dir = node[0].control.directory;
 	assert_true(nodes_until(!move_publishing(dir), 2000));
 	assert_int_equal(node_open(2, node_at(0)), 0);
-	assert_true(nodes_until(dir->phase == MOVE_WALK && dir->cursor != 0, 2000));
-	/* stops the timer of the walk, which then waits until the next map change */
+	assert_true(nodes_until(dir->phase == MOVE_WALK && dir->lacking < dir->lacked, 2000));
+	assert_true(dir->lacking > 0);
+	lacked = dir->lacking;
+	/* stops the timer of the walks, which then wait until the next map change */
 	net_timer_stop(dir->move);
 	dir->move_soon = false;
 	assert_int_equal(node_open(3, node_at(0)), 0);
+	assert_true(nodes_until(dir->settled.view->owners == 4, 3000));
+	assert_in_range(dir->lacking, lacked, lacked + keys * 2 / 4 + keys / 10);
 	assert_true(nodes_until(all_agree(), 3000));
 	assert_true(nodes_until(!move_publishing(dir) && dir->background == 0, 5000));
 	for (unsigned k = 0; k < keys; k++)
@@ -308,6 +339,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(a_new_member_gets_the_entries_it_owns_and_the_former_owners_drop_them),
+		T(a_change_reads_the_pages_of_slots_that_have_moved_only),
 		T(the_counts_show_where_the_walk_is),
 		T(after_a_death_every_key_has_all_its_owners_again),
 		T(a_restarted_owner_gets_all_its_entries_again),
@@ -315,7 +347,7 @@ int main(void)
 		T(a_member_that_others_dropped_without_its_noticing_publishes_again),
 		T(a_removed_key_is_also_removed_from_former_owners),
 		T(changes_during_a_walk_lose_no_key),
-		T(a_change_in_the_middle_of_a_walk_starts_it_again),
+		T(a_change_in_the_middle_of_a_walk_adds_to_it),
 		T(after_random_changes_every_key_is_found),
 	};
 

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/abi/map.h"
 #include "engine/control/index.h"
 #include "tests/unit/control/random_world.h"
 
@@ -188,6 +189,71 @@ static void a_walk_visits_an_entry_that_stays_exactly_once(void **state)
 	}
 }
 
+#define SLOTTED 2000u /* entries of three slots, of which a third stays */
+
+static struct index_entry slotted_entry(uint32_t n)
+{
+	struct index_entry entry = entry_of(n, 1);
+
+	entry.key.word[1] = (uint64_t)(n % 3 * 0x7fff) << 48 | (entry.key.word[1] >> 16);
+	entry.place = n;
+	return entry;
+}
+
+/* The others are removed and put again, also the one at which the walk of the slot is. */
+static void a_slot_s_walk_visits_each_of_its_entries_that_stay(void **state)
+{
+	(void)state;
+	for (uint32_t round = 0; round < 30; round++) {
+		uint8_t seen[SLOTTED] = {0}, in[SLOTTED] = {0};
+		struct index_entry batch[31];
+		struct index *index;
+		uint32_t slot = round % 3 * 0x7fff;
+		uint64_t cursor = 0;
+
+		assert_int_equal(index_open(16, &index), 0);
+		assert_false(index_slot_any(index, slot));
+		for (uint32_t n = 0; n < SLOTTED; n++) {
+			struct index_entry entry = slotted_entry(n);
+
+			in[n] = 1;
+			assert_int_equal(index_put(index, &entry, NULL), 0);
+		}
+		do {
+			unsigned max = 1 + (unsigned)(random_next() % 31);
+			unsigned got = index_slot(index, slot, &cursor, max, batch);
+
+			assert_true(got <= max && (got == max || cursor == 0));
+			while (got--) {
+				assert_int_equal(map_slot_of(&batch[got].key), slot);
+				assert_true(in[batch[got].place]);
+				seen[batch[got].place] = 1;
+			}
+			for (unsigned i = 0; i < 40; i++) {
+				uint32_t n = (uint32_t)(random_next() % SLOTTED);
+				struct index_entry entry = slotted_entry(n);
+
+				if (n % 9 < 3)
+					continue;
+				if (in[n])
+					assert_true(index_remove(index, &entry.key));
+				else
+					assert_int_equal(index_put(index, &entry, NULL), 0);
+				in[n] ^= 1;
+			}
+		} while (cursor);
+		for (uint32_t n = round % 3; n < SLOTTED; n += 9)
+			assert_true(seen[n]);
+		for (uint32_t n = 0; n < SLOTTED; n++) {
+			struct index_entry entry = slotted_entry(n);
+
+			assert_int_equal(index_remove(index, &entry.key), in[n]);
+		}
+		assert_false(index_slot_any(index, slot));
+		index_close(index);
+	}
+}
+
 static void a_walk_over_many_holes_is_split_into_slices(void **state)
 {
 	struct index_entry batch[4];
@@ -297,6 +363,7 @@ int main(void)
 		cmocka_unit_test(keys_that_differ_in_one_word_are_different),
 		cmocka_unit_test(random_puts_and_removes_agree_with_a_model),
 		cmocka_unit_test(a_walk_visits_an_entry_that_stays_exactly_once),
+		cmocka_unit_test(a_slot_s_walk_visits_each_of_its_entries_that_stay),
 		cmocka_unit_test(a_walk_over_many_holes_is_split_into_slices),
 		cmocka_unit_test(holes_are_filled_before_the_table_grows),
 		cmocka_unit_test(a_million_entries_are_inserted_and_removed),

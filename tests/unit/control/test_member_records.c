@@ -172,6 +172,24 @@ static void only_a_newer_record_is_taken_and_passed_on(void **state)
 	assert_int_equal(control->counter[COUNTER_members_died], 0);
 }
 
+/* Another member says that it left: it stays, if it serves. */
+static void that_a_member_left_is_believed_at_once_only_from_itself(void **state)
+{
+	struct member_entry *entry = entry_of(0);
+
+	(void)state;
+	assert_true(take_one(RECORD_LEFT, 3));
+	assert_int_equal(entry->state, MEMBER_ALIVE);
+	assert_int_equal(entry->stage, RECORD_CLAIMED);
+	assert_true(take_one(RECORD_ALIVE, 4));
+	assert_int_equal(entry->stage, RECORD_ALIVE);
+	assert_true(take_one(RECORD_LEFT, 4));
+	entry->contact->claim_until_ns = 1;
+	member_claims_due(control);
+	assert_int_equal(entry->state, MEMBER_DEAD);
+	assert_int_equal(control->counter[COUNTER_members_unserving], 0);
+}
+
 static void a_removal_is_overridden_by_the_next_admission_only(void **state)
 {
 	struct member_entry *entry = entry_of(0);
@@ -334,6 +352,7 @@ int main(void)
 		T(only_neighbours_are_dialled),
 		T(few_members_are_dialled_in_one_tick),
 		T(only_a_newer_record_is_taken_and_passed_on),
+		T(that_a_member_left_is_believed_at_once_only_from_itself),
 		T(a_removal_is_overridden_by_the_next_admission_only),
 		T(a_claim_is_refuted_by_probes_of_both_sizes),
 		T(the_list_comes_in_whole_pages),

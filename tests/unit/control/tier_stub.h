@@ -26,14 +26,15 @@ bool tier_find(struct control *control, const struct page_key *key, struct disk_
 	return false;
 }
 
-unsigned tier_walk(
-	struct control *control, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages)
 {
 	unsigned count, n = 0;
 	const struct disk_page *page = tier_stub_pages(control, &count);
 
 	for (; *cursor < count && n < max; ++*cursor)
-		ret_pages[n++] = page[*cursor];
+		if (map_slot_of(&page[*cursor].key) == slot)
+			ret_pages[n++] = page[*cursor];
 	if (*cursor >= count)
 		*cursor = 0;
 	return n;
@@ -45,11 +46,6 @@ uint64_t tier_pages(const struct control *control)
 
 	(void)tier_stub_pages(control, &count);
 	return count;
-}
-
-uint64_t tier_walk_end(const struct control *control)
-{
-	return tier_pages(control);
 }
 
 void tier_touched(struct control *control, uint32_t place, uint32_t generation)

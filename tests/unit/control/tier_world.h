@@ -80,13 +80,21 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 	return n < REQUESTS_MAX && fake.has[n];
 }
 
-unsigned disk_walk(struct disk *disk, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+static uint32_t slot_of(uint64_t n)
+{
+	struct page_key key = key_of(n);
+
+	return map_slot_of(&key);
+}
+
+unsigned disk_slot(struct disk *disk, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages)
 {
 	unsigned n = 0;
 
 	(void)disk;
 	for (; *cursor < REQUESTS_MAX && n < max; ++*cursor)
-		if (fake.has[*cursor])
+		if (fake.has[*cursor] && slot_of(*cursor) == slot)
 			ret_pages[n++] = named(*cursor);
 	if (*cursor >= REQUESTS_MAX)
 		*cursor = 0;

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <cmocka.h>
 
+#include "engine/abi/map.h"
 #include "engine/disk/index.h"
 
 #define KEYS 3000u
@@ -101,12 +102,13 @@ static void names_are_of_a_life_of_a_segment(void **state)
 	disk_index_close(&index);
 }
 
-static void a_walk_visits_every_page_once(void **state)
+static void the_walks_of_all_slots_visit_every_page_once(void **state)
 {
 	static struct disk_index index;
 	static unsigned seen[KEYS];
 	struct disk_page page[7];
 	uint64_t cursor = 0;
+	uint32_t slot = 0;
 
 	(void)state;
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
@@ -123,21 +125,23 @@ static void a_walk_visits_every_page_once(void **state)
 		disk_index_remove(&index, &found);
 	}
 	do {
-		unsigned n = disk_index_walk(&index, &cursor, 7, page);
+		unsigned n = disk_index_slot(&index, slot, &cursor, 7, page);
 
 		assert_true(n <= 7);
+		slot += cursor == 0;
 		for (unsigned k = 0; k < n; k++) {
 			uint32_t number = page[k].length - 1;
 			struct page_key key = key_of(number);
 			struct disk_index_found found;
 
 			assert_true(page_key_equal(&page[k].key, &key));
+			assert_int_equal(map_slot_of(&key), slot - (cursor == 0));
 			assert_true(disk_index_find(&index, &key, &found));
 			assert_int_equal(page[k].place, found.place);
 			assert_int_equal(page[k].generation, found.generation);
 			seen[number]++;
 		}
-	} while (cursor);
+	} while (slot < MAP_SLOTS);
 	for (uint32_t i = 0; i < KEYS; i++)
 		assert_int_equal(seen[i], i % 3 != 0);
 	disk_index_close(&index);
@@ -214,7 +218,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_changes_equal_a_model),
 		cmocka_unit_test(names_are_of_a_life_of_a_segment),
-		cmocka_unit_test(a_walk_visits_every_page_once),
+		cmocka_unit_test(the_walks_of_all_slots_visit_every_page_once),
 		cmocka_unit_test(pages_that_left_are_told_once_in_order),
 		cmocka_unit_test(a_page_takes_at_most_32_bytes),
 	};

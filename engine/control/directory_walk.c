@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Walks: each owner that lacks slots is sent their entries, in small steps, slot after slot. The
+ * owner's queue limits its own walk only, so an owner that acknowledges nothing delays no other and
+ * costs no time and no memory beyond the limit. Control plane's thread only.
+ *
+ * Entries that the owner already has are written again, unless their digests are known to be equal
+ * (directory_digest.c).
+ */
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+
+/* Cost of a search for the next slot, in entries: one for this many slots that it skips. */
+#define SKIP_SLOTS 256u
+
+static bool has_room(const struct owner *owner)
+{
+	return owner->background + MOVE_PART <= OWNER_WALK_MAX;
+}
+
+/* True if the owner's walk may begin: it is known which entries the owner has, if it was asked. */
+static bool owner_due(const struct owner *owner)
+{
+	return owner->ref && owner->walk.slots && !owner->fresh && !digest_waits(owner);
+}
+
+static bool owner_ready(const struct owner *owner)
+{
+	return owner_due(owner) && has_room(owner);
+}
+
+static void publish_to(struct directory *dir, struct owner *owner, const struct index_entry *entry)
+{
+	uint32_t ref = owner ? owner->ref : dir->control->ref;
+	struct claim *claim;
+
+	if (!owner_takes(dir, ref, entry->place))
+		return;
+	if (owner && digest_equal(owner, &entry->key)) {
+		dir->control->counter[COUNTER_entries_kept] += !owner->digest->repair;
+		return;
+	}
+	if (owner && owner->digest && owner->digest->repair)
+		dir->control->counter[COUNTER_entries_repaired]++;
+	claim = claim_new(dir, VERB_PUBLISH, &entry->key, entry->place, entry->generation, 1);
+	if (!claim)
+		return;
+	claim_add(dir, claim, ref);
+	claim_start(dir, claim);
+}
+
+static uint16_t index_of(const struct map_view *view, uint32_t ref)
+{
+	uint16_t i = 0;
+
+	while (i < view->owners && view->owner[i].ref != ref)
+		i++;
+	return i;
+}
+
+/* Moves the walk to the next slot that the owner lacks. Returns what the search cost. */
+static unsigned walk_seek(const struct directory *dir, struct walk *walk, uint16_t index)
+{
+	uint32_t from = walk->slot, slot = lacks_next(dir, from, index);
+
+	if (slot == MAP_SLOTS)
+		slot = lacks_next(dir, 0, index);
+	if (slot == MAP_SLOTS)
+		walk->slots = 0;
+	if (slot != from)
+		walk->at = 0;
+	walk->slot = slot % MAP_SLOTS;
+	return ((slot - from) % MAP_SLOTS) / SKIP_SLOTS;
+}
+
+/* `owner` NULL: this engine. Returns what is left of the budget, in entries. */
+static unsigned walk_step(
+	struct directory *dir, struct walk *walk, struct owner *owner, unsigned budget)
+{
+	uint32_t ref = owner ? owner->ref : dir->control->ref;
+	uint16_t index = index_of(dir->settled.view, ref);
+	struct index_entry entries[MOVE_PART];
+	unsigned count, cost;
+
+	while (budget && walk->slots && (!owner || has_room(owner))) {
+		cost = 1 + walk_seek(dir, walk, index);
+		if (!walk->slots)
+			break;
+		count = slot_pages(dir, walk->slot, &walk->at, MOVE_PART, entries);
+		for (unsigned i = 0; i < count; i++)
+			publish_to(dir, owner, &entries[i]);
+		if (!walk->at && !walk->again)
+			lack_end(dir, walk, ref);
+		walk->again = walk->again && walk->at;
+		cost += count;
+		budget -= cost < budget ? cost : budget;
+	}
+	return budget;
+}
+
+static void walk_ended(const struct directory *dir, struct owner *owner)
+{
+	owner->behind = false;
+	if (!dir->marking)
+		digest_drop(owner);
+}
+
+void walks_slice(struct directory *dir)
+{
+	struct owner *owner, *first = STAILQ_FIRST(&dir->owners);
+	unsigned budget = MOVE_KEYS;
+
+	if (dir->held)
+		return;
+	walk_step(dir, &dir->self, NULL, MOVE_KEYS);
+	for (bool more = first; budget && more; more = STAILQ_FIRST(&dir->owners) != first) {
+		/* those that come after the end of the budget have their turn first next time */
+		owner = STAILQ_FIRST(&dir->owners);
+		STAILQ_REMOVE_HEAD(&dir->owners, next);
+		STAILQ_INSERT_TAIL(&dir->owners, owner, next);
+		if (owner_ready(owner)) {
+			budget = walk_step(dir, &owner->walk, owner, budget);
+			if (!owner->walk.slots)
+				walk_ended(dir, owner);
+		}
+		if (owner_due(owner) && !has_room(owner))
+			owner->behind = true;
+	}
+}
+
+bool walks_ready(const struct directory *dir)
+{
+	const struct owner *owner;
+
+	if (dir->held)
+		return false;
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner_ready(owner))
+			return true;
+	return dir->self.slots != 0;
+}
+
+bool walks_done(const struct directory *dir)
+{
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->ref && owner->walk.slots && !owner->behind)
+			return false;
+	return dir->self.slots == 0;
+}

@@ -97,6 +97,12 @@ static void one_entry_out_of_range_refuses_the_run(void **state)
 		REFUSED(d.entry[i].to = RUN_TO_MAX - 1);
 		REFUSED(d.entry[i].to = RUN_TO_MAX - 4096);
 	}
+	/* the next page follows, but for the overflow of 32 bits, or of the bits of an offset */
+	for (unsigned i = 0; i < 4; i++) {
+		REFUSED(d.entry[i].unit = UINT32_MAX - 1; d.entry[i + 1].unit = 0;
+			d.entry[i + 1].to = d.entry[i].to + 8192);
+		REFUSED(d.entry[i].to = RUN_TO_MAX - 8192; d.entry[i + 1].to = 0);
+	}
 	REFUSED(d.run.stride_or_to = RUN_TO_MAX - 1);
 	REFUSED(d.run.stride_or_to = WORLD_HOME_BYTES - 4096 - 80000 + 1);
 	/* the largest reach without overflow of 64 bits */

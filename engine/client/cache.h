@@ -12,7 +12,9 @@
 #ifndef CLIENT_CACHE_H
 #define CLIENT_CACHE_H
 
-#if defined(__SSE2__)
+#if defined(__SSE4_1__)
+#include <smmintrin.h>
+#elif defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
@@ -110,18 +112,40 @@ static inline struct cache_entry *cache_find(
 	return way < CACHE_WAYS ? &set->entry[way] : NULL;
 }
 
-/* The way that the next new key of the set takes: an unused one, or else the oldest. */
-static inline uint32_t cache_victim(const struct cache_set *set, uint32_t now_ms)
+/* The way of a full set whose entry was not confirmed for the longest time; the first of equals. */
+static inline uint32_t cache_oldest(const struct cache_set *set, uint32_t now_ms)
 {
-	uint32_t oldest = 0, unused = cache_ways(set, 0);
+#if defined(__SSE4_1__)
+	const __m128i *seen = (const __m128i *)(const void *)set->seen_ms;
+	__m128i now = _mm_set1_epi32((int)now_ms);
+	__m128i low = _mm_sub_epi32(now, _mm_load_si128(&seen[0]));
+	__m128i high = _mm_sub_epi32(now, _mm_load_si128(&seen[1])), most, ways;
 
-	if (unused)
-		return (uint32_t)__builtin_ctz(unused) / 2;
+	most = _mm_max_epu32(low, high);
+	most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4e));
+	most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xb1));
+	ways = _mm_packs_epi32(_mm_cmpeq_epi32(low, most), _mm_cmpeq_epi32(high, most));
+	return (uint32_t)__builtin_ctz((uint32_t)_mm_movemask_epi8(ways)) / 2;
+#else
+	uint32_t oldest = 0;
+
 	for (uint32_t way = 1; way < CACHE_WAYS; way++) {
 		if (now_ms - set->seen_ms[way] > now_ms - set->seen_ms[oldest])
 			oldest = way;
 	}
 	return oldest;
+#endif
+}
+static_assert(sizeof(((struct cache_set *)0)->seen_ms) == 32 &&
+		      offsetof(struct cache_set, seen_ms) % 16 == 0,
+	"the times are two vectors");
+
+/* The way that the next new key of the set takes: an unused one, or else the oldest. */
+static inline uint32_t cache_victim(const struct cache_set *set, uint32_t now_ms)
+{
+	uint32_t unused = cache_ways(set, 0);
+
+	return unused ? (uint32_t)__builtin_ctz(unused) / 2 : cache_oldest(set, now_ms);
 }
 
 /* Enters a key that the set does not have. */
@@ -138,12 +162,9 @@ static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct 
 	const struct location *at, uint32_t now_ms)
 {
 	struct cache_set *set = cache_set(ch, key);
-	uint32_t unused = cache_ways(set, 0), way;
+	uint32_t way = cache_way(set, key);
 
 	ch->cache_changes++;
-	if (likely(unused && !cache_ways(set, cache_tag(key)))) /* a new key, and there is room */
-		return cache_enter(set, (uint32_t)__builtin_ctz(unused) / 2, key, at, now_ms);
-	way = cache_way(set, key);
 	if (way == CACHE_WAYS)
 		return cache_enter(set, cache_victim(set, now_ms), key, at, now_ms);
 	set->seen_ms[way] = now_ms;

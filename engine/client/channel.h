@@ -171,11 +171,15 @@ static_assert(sizeof(struct run_group) == 64, "a power of two");
 
 /* A run of look-ups of one peer that is being made. */
 struct look_open {
+	/* the peer's word of the shared map while the run takes further pages that have asked no
+	 * owner, see look_usual(); 0: it takes none, or the run is not open */
+	uint64_t word;
 	const struct map_member *member;
 	uint32_t head, tail;
 	uint32_t pages;
 	uint16_t tried; /* rails_tried of all its pages */
 };
+static_assert(sizeof(struct look_open) == 32, "a power of two");
 
 struct pc_channel {
 	struct pc *pc;

@@ -311,6 +311,8 @@ void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_again(struct pc_batch *b, uint32_t i);
 /* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
 const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p, uint64_t now_ns);
+/* True if the member is another host, and one that answers: see owner.h. */
+bool lookup_answers(const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns);
 void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct bucket *bucket, uint32_t status, uint64_t now_ns);
@@ -411,8 +413,11 @@ void notice_want(struct pc_channel *ch, const struct page_work *p);
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
  */
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns);
-/* The same for pages that have these entries in the location cache. */
-void notice_wanted_all(
+/*
+ * The same for at most RUN_PAGES_MAX pages of other hosts, whose entries in the location cache are
+ * new.
+ */
+void notice_wanted_new(
 	struct pc_channel *ch, struct cache_entry *const *e, uint32_t count, uint32_t now_ms);
 void notice_touches_end(struct pc_channel *ch); /* submits the touches that were collected */
 

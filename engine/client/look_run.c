@@ -26,12 +26,27 @@ static void requeue(struct pc_batch *b, const struct look_open *o)
 }
 
 /* Index of the bucket of the page's key that is to be READ, in a shard of 2^bits buckets. */
-static inline uint32_t bucket_of(const struct page_work *p, uint32_t bits)
+static inline uint32_t bucket_of(struct page_work *p, uint32_t bits)
 {
-	uint32_t first = dir_bucket_first(&p->key, bits);
+	uint32_t bucket = dir_bucket_first(&p->key, bits);
 
-	return unlikely(p->flags & PAGE_SECOND) ? dir_bucket_other(first, dir_tag(&p->key), bits)
-						: first;
+	if (unlikely(p->flags & (PAGE_SECOND | PAGE_SAME_PEER))) {
+		p->flags &= (uint8_t)~PAGE_SAME_PEER;
+		if (p->flags & PAGE_SECOND)
+			bucket = dir_bucket_other(bucket, dir_tag(&p->key), bits);
+	}
+	return bucket;
+}
+
+/* Line `n` of the run that is the ring's first unpublished one, with its turn. */
+static inline uint32_t *line_of(const struct ring_producer *ops, uint32_t n)
+{
+	uint32_t *line =
+		(uint32_t *)(void *)(ops->slots +
+				     ring_at(OP_RING_SLOTS, sizeof(struct op_slot), ops->tail + n));
+
+	line[3] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, n) >> 32);
+	return line;
 }
 
 /*
@@ -41,31 +56,28 @@ static inline uint32_t bucket_of(const struct page_work *p, uint32_t bits)
 static void write_buckets(struct pc_batch *b, const struct look_open *o, struct ring_producer *ops,
 	uint32_t rail, uint32_t request)
 {
-	uint32_t *line = (uint32_t *)(void *)ops->first, word = RUN_HEADER_BUCKETS, lines = 0;
-	uint32_t bits = o->member->bucket_bits, i = o->head;
+	uint32_t *word = (uint32_t *)(void *)ops->first + RUN_HEADER_BUCKETS, lines = 0;
+	uint32_t bits = o->member->bucket_bits, i = o->head, room = RUN_HEADER_BUCKETS;
+	uint16_t tried = (uint16_t)(o->tried | 1u << rail);
 
-	for (uint32_t left = o->pages; left; left--) {
+	for (uint32_t left = o->pages; left; left--, room--) {
 		struct page_work *p = &b->work[i];
 
-		if (word == 16) {
-			line = (uint32_t *)(void *)(ops->slots + ring_at(OP_RING_SLOTS,
-									 sizeof(struct op_slot),
-									 ops->tail + ++lines));
-			word = 0;
+		if (!room) {
+			word = line_of(ops, ++lines);
+			room = RUN_LINE_BUCKETS;
 		}
-		line[word++] = bucket_of(p, bits);
-		if (word == 3) /* the word with the turn; the half of it below has no bucket */
-			line[word++] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, lines) >> 32);
-		p->flags &= (uint8_t)~PAGE_SAME_PEER;
-		p->rails_tried |= (uint16_t)(1u << rail);
+		*word++ = bucket_of(p, bits);
+		if (room == RUN_LINE_BUCKETS - 2)
+			word++; /* the word with the turn */
+		p->rails_tried = tried;
 		p->phase = PAGE_IN_FLIGHT;
 		p->request = request;
 		i = p->next;
 	}
-	if (lines && word < 3)
-		line[3] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, lines) >> 32);
 }
-static_assert(RING_TURN_AT / 4 == 3, "word 3 of a line has the turn in its upper half");
+static_assert(RING_TURN_AT / 4 == 3 && RUN_LINE_BUCKETS - 2 > RUN_HEADER_BUCKETS,
+	"word 3 of a line, behind three buckets, has the turn in its upper half");
 
 /* Posts the run to `rail`, to READ into the scratch slots from `hold` on. */
 static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_open *o,
@@ -159,15 +171,17 @@ bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struc
 		return look_add_other(ch, b, i, m, now_ns);
 	b->work[o->tail].next = i;
 	o->tail = i;
-	o->pages++;
+	if (++o->pages == RUN_PAGES_MAX - 1)
+		o->word = 0;
 	return true;
 }
 
 void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64_t now_ns)
 {
 	for (; ch->look_opened; ch->look_opened &= ch->look_opened - 1) {
-		const struct look_open *o = &ch->look_open[__builtin_ctz(ch->look_opened)];
+		struct look_open *o = &ch->look_open[__builtin_ctz(ch->look_opened)];
 
+		o->word = 0;
 		if (room)
 			room = close_run(ch, b, o, now_ns);
 		else
@@ -175,30 +189,92 @@ void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64
 	}
 }
 
+/* True if this host is an owner of the slot, but not the first. */
+static inline bool owns_here(const struct pc_channel *ch, const struct map_slot *names)
+{
+	const uint64_t *owner = ch->session->status->map.owner;
+	uint32_t here = ch->session->ref;
+	bool found = false;
+
+	for (unsigned k = 1; k < map_slot_owners(names); k++)
+		found |= map_member_unpack(shm_load_acquire64(&owner[names->owner[k]])).ref == here;
+	return found;
+}
+
+/*
+ * Adds a page that has asked no owner to the open run of its key's first owner, if lookup_owner()
+ * would choose that owner: it answers, because its run has a word, and this host is no owner of the
+ * key. `epoch`: of the map, loaded before. False: another owner, no open run, or the map has
+ * changed; nothing was done.
+ */
+static inline bool look_usual(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t epoch)
+{
+	const struct map_shared *shared = &ch->session->status->map;
+	struct page_work *p = &b->work[i];
+	const uint64_t *slot = &shared->slot[map_slot_of(&p->key)];
+	uint64_t word = shm_load_acquire64(slot), best;
+	struct map_slot names = map_slot_unpack(word);
+	struct look_open *o;
+
+	/* the loads are those of map_owners_load(), in its order */
+	best = shm_load_acquire64(&shared->owner[names.owner[0]]);
+	o = &ch->look_open[map_member_unpack(best).peer % LOOK_OPEN_MAX];
+	if (unlikely(!best || o->word != best || !map_slot_owners(&names)))
+		return false;
+	if (map_slot_owners(&names) > 1 && unlikely(owns_here(ch, &names)))
+		return false;
+	if (unlikely(shm_load_acquire64(slot) != word || shm_load(&shared->epoch) != epoch))
+		return false;
+	memcpy(p->slot_word, &word, sizeof(word));
+	p->asked = 1;
+	p->peer = map_member_unpack(best).peer;
+	b->work[o->tail].next = i;
+	o->tail = i;
+	if (++o->pages == RUN_PAGES_MAX - 1)
+		o->word = 0;
+	return true;
+}
+
+/* The same for any page. False: a run found no room. */
+__attribute__((noinline)) static bool look_first(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+	const struct map_member *m = lookup_owner(ch, p, now_ns);
+	struct look_open *o;
+	bool room;
+
+	if (unlikely(!m || m->ref == ch->session->ref)) {
+		lookup_again(b, i); /* it begins anew */
+		return true;
+	}
+	ch->counts.lookups++;
+	room = look_add(ch, b, i, m, now_ns);
+	o = &ch->look_open[m->peer % LOOK_OPEN_MAX];
+	if (ch->look_opened >> m->peer % LOOK_OPEN_MAX & 1 && o->pages + 1 < RUN_PAGES_MAX &&
+		lookup_answers(ch, m, now_ns))
+		o->word = map_member_pack(m);
+	return room;
+}
+
 void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
+	uint32_t epoch = shm_load_acquire(&ch->session->status->map.epoch), usual = 0;
 	bool room = ch->map && ch->map->members;
-	uint32_t looked = 0;
 
 	for (uint32_t i = 0; i < b->count; i++) {
 		struct page_work *p = &b->work[i];
-		const struct map_member *m;
 
 		if (unlikely(p->phase == PAGE_DONE))
 			continue;
-		if (unlikely(!room || cache_has_tag(&ch->cache[p->cached], &p->key))) {
+		if (unlikely(!room || cache_has_tag(&ch->cache[p->cached], &p->key)))
 			lookup_begin(ch, b, i, now_ns);
-			continue;
-		}
-		m = lookup_owner(ch, p, now_ns);
-		if (unlikely(!m || m->ref == ch->session->ref)) {
-			lookup_again(b, i); /* it begins anew */
-			continue;
-		}
-		looked++;
-		room = look_add(ch, b, i, m, now_ns);
+		else if (likely(look_usual(ch, b, i, epoch)))
+			usual++;
+		else
+			room = look_first(ch, b, i, now_ns);
 	}
-	ch->counts.lookups += looked;
+	ch->counts.lookups += usual;
 	look_close_all(ch, b, room, now_ns);
 }
 
@@ -206,74 +282,88 @@ void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 
 /*
  * True if exactly one entry of the bucket has the key's tag, and it is a location in the memory of
- * another host that was not found wrong before: *ret. Anything else takes the long way.
+ * another host: *ret. Anything else takes the long way, and so does a page with a wrong location.
  */
 static inline bool one_entry(struct pc_channel *ch, const struct page_work *p,
 	const struct bucket *bucket, struct location *ret)
 {
 	uint32_t found = bucket_match(bucket, dir_tag(&p->key));
-	const struct dir_entry *e;
+	struct dir_entry e;
 
-	if (unlikely(!found || found & (found - 1) || p->wrong.ref))
+	if (unlikely(!found || found & (found - 1) || p->flags & PAGE_RETRIED))
 		return false;
-	e = &bucket->entry[__builtin_ctz(found)];
-	if (unlikely(place_on_disk(e->place) || e->ref == ch->session->ref ||
-		     !map_by_ref(ch, e->ref)))
-		return false;
-	*ret = (struct location){e->ref, e->place, e->generation};
-	return true;
+	e = bucket->entry[__builtin_ctz(found)]; /* of a bucket in shared memory: loaded once */
+	*ret = (struct location){e.ref, e.place, e.generation};
+	return likely(!place_on_disk(e.place) && e.ref != ch->session->ref) &&
+	       map_by_ref(ch, e.ref);
 }
 
-/* A get or set: the page is in the memory of another host. */
-static void look_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct cache_entry *e, uint64_t now_ns)
+/* The answer for a page of any batch. A get or set goes on with the page. */
+__attribute__((noinline)) static void look_other(struct pc_channel *ch, struct pc_batch *b,
+	uint32_t i, const struct bucket *from, uint32_t status, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
+	struct bucket bucket = *from;
+	const struct cache_entry *e;
+	struct location at;
 
-	p->at = e->at;
+	if (unlikely(status != OP_HIT || !one_entry(ch, p, &bucket, &at))) {
+		lookup_answer(ch, b, i, &bucket, status, now_ns);
+		return;
+	}
+	p->at = at;
 	p->others = 0;
 	p->rails_tried = 0;
+	e = cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));
 	p->cached = cache_number(&p->key, (uint32_t)(e - cache_set(ch, &p->key)->entry));
 	page_found(ch, b, i, now_ns);
+}
+
+/*
+ * Enters the location that the bucket has of a page of an exists. NULL: look_other() has to look,
+ * and nothing was done.
+ */
+static inline struct cache_entry *look_enter(struct pc_channel *ch, const struct page_work *p,
+	const struct bucket *bucket, uint32_t now_ms)
+{
+	struct cache_set *set = cache_set(ch, &p->key);
+	struct location at;
+
+	if (unlikely(!one_entry(ch, p, bucket, &at) || cache_has_tag(set, &p->key)))
+		return NULL;
+	return cache_enter(set, cache_victim(set, now_ms), &p->key, &at, now_ms);
 }
 
 void look_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns)
 {
 	const struct bucket *from = (const struct bucket *)(const void *)ch->staging.base + r->hold;
-	uint32_t i = r->page, next, hit = done->hit, ends = 0, left = r->pages;
+	uint32_t i = r->page, next, hit = done->hit, ends = 0;
 	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
+	const struct bucket *end = from + r->pages;
 	struct cache_entry *ended[RUN_PAGES_MAX];
 	struct pc_batch *b = r->batch;
-	enum pc_result *results = b->results;
 	bool exists = b->kind == BATCH_EXISTS;
 
 	if (hit)
 		ch->peer_rest_until_ns[b->work[i].peer] = 0;
-	for (; left; left--, i = next, hit >>= 1, from++) {
+	for (; from != end; i = next, hit >>= 1, from++) {
 		struct page_work *p = &b->work[i];
 		struct cache_entry *e;
-		struct location at;
-		struct bucket bucket;
 
 		__builtin_prefetch(from + EXPECT_AHEAD); /* it may be behind the last one */
 		next = p->next;
-		memcpy(&bucket, from, sizeof(bucket));
-		if (unlikely(!(hit & 1) || !one_entry(ch, p, &bucket, &at))) {
-			lookup_answer(ch, b, i, &bucket, hit & 1 ? OP_HIT : status, now_ns);
-			continue;
-		}
-		e = cache_put(ch, &p->key, &at, now_ms);
-		if (unlikely(!exists)) {
-			look_found(ch, b, i, e, now_ns);
+		if (unlikely(!(hit & 1) || !exists || !(e = look_enter(ch, p, from, now_ms)))) {
+			look_other(ch, b, i, from, hit & 1 ? OP_HIT : status, now_ns);
 			continue;
 		}
 		p->phase = PAGE_DONE;
-		results[i] = PC_HIT;
+		b->results[i] = PC_HIT;
 		ended[ends++] = e;
 	}
 	/* An entry may have another key by now. That key was found by this run, too. */
-	notice_wanted_all(ch, ended, ends, now_ms);
+	notice_wanted_new(ch, ended, ends, now_ms);
 	b->left -= ends;
 	ch->moves += ends;
+	ch->cache_changes += ends;
 }

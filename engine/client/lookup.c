@@ -148,6 +148,11 @@ static enum owner_rank rank_of(
 		map_suspect(&ch->session->status->map, m->peer));
 }
 
+bool lookup_answers(const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns)
+{
+	return rank_of(ch, m, now_ns) == RANK_ANSWERS;
+}
+
 /*
  * Loads the owners of the key. A slot whose word changes during a look-up starts it again. False:
  * the word changed at each attempt.

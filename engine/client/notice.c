@@ -31,16 +31,23 @@ void notice_corrupt(struct pc_channel *ch, const struct page_work *p)
 		submit_ctl(ch, &op, 0);
 }
 
-void notice_touches_end(struct pc_channel *ch)
+/* Submits the touches that were collected. The caller has called submit_ctl_room(). */
+static void touches_submit(struct pc_channel *ch)
 {
 	struct ctl_op op;
 
-	if (!ch->touches.count)
-		return;
 	memcpy(&op, &ch->touches, sizeof(op));
 	ch->touches.count = 0;
+	submit_ctl(ch, &op, 0);
+}
+
+void notice_touches_end(struct pc_channel *ch)
+{
+	if (!ch->touches.count)
+		return;
 	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
-		submit_ctl(ch, &op, 0);
+		touches_submit(ch);
+	ch->touches.count = 0;
 }
 
 /* Collects a touch of a page of another engine. False: no room. */
@@ -110,11 +117,27 @@ void notice_want(struct pc_channel *ch, const struct page_work *p)
 		submit_ctl(ch, &op, 0);
 }
 
-void notice_wanted_all(
+void notice_wanted_new(
 	struct pc_channel *ch, struct cache_entry *const *e, uint32_t count, uint32_t now_ms)
 {
-	for (uint32_t k = 0; k < count; k++)
-		touch(ch, e[k], now_ms);
+	struct ctl_touches *t = &ch->touches;
+	uint32_t touched_ms = now_ms ? now_ms : 1;
+
+	/* room for all of them at once */
+	if (shm_load(&ch->session->status->reports) <= 1 ||
+		!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2 + RUN_PAGES_MAX / CTL_TOUCHES_MAX + 1)) {
+		for (uint32_t k = 0; k < count; k++)
+			touch(ch, e[k], now_ms);
+		return;
+	}
+	t->kind = CTL_TOUCHES;
+	for (; count; count--, e++) {
+		(*e)->touched_ms = touched_ms;
+		t->page[t->count].ref = (*e)->at.ref;
+		t->page[t->count].place = (*e)->at.place;
+		if (++t->count == CTL_TOUCHES_MAX)
+			touches_submit(ch);
+	}
 }
 
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns)

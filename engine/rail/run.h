@@ -112,9 +112,10 @@ static inline const struct run_entry *run_entry(const struct rail_run *run, uint
 	return &run->line[0].half[0] + 1 + i;
 }
 
-static inline uint32_t run_bucket(const struct rail_run *run, uint32_t i)
+/* Index of bucket i of an OP_LOOKUP, whose copy has no turns: see buckets_join(). */
+static inline const uint32_t *run_bucket(const struct rail_run *run, uint32_t i)
 {
-	return run->line[run_bucket_line(i)].bucket[run_bucket_word(i)];
+	return &run->line[0].bucket[0] + RUN_HEADER_BUCKETS + i;
 }
 
 /* Offset in the peer's region of page or bucket i, bytes. `kind` is that of the run. */
@@ -122,7 +123,7 @@ static inline uint64_t run_remote(const struct rail_run *run, uint8_t kind, uint
 {
 	if (kind == OP_RUN)
 		return (uint64_t)run_entry(run, i)->unit * PAGE_UNIT;
-	return (uint64_t)run_bucket(run, i) * sizeof(struct bucket);
+	return (uint64_t)*run_bucket(run, i) * sizeof(struct bucket);
 }
 
 /* Offset in the destination region of page or bucket i, bytes. */

@@ -87,12 +87,12 @@ static void write_buckets(
 	struct dv_series series = dv_series_begin(sq);
 	struct plan p = payload_plan(rail, run);
 	uint64_t length = dv_length(p.keys, sizeof(struct bucket));
-	uint32_t at = run->next, end = at + n;
-	uint64_t to = p.to + run->header.stride_or_to + at * sizeof(struct bucket);
+	const uint32_t *at = run_bucket(run, run->next), *end = at + n;
+	uint64_t to = p.to + run_to(run, OP_LOOKUP, run->next);
 
 	do {
-		dv_series_read(&series, p.keys,
-			p.from + (uint64_t)run_bucket(run, at) * sizeof(struct bucket), to, length);
+		dv_series_read(&series, p.keys, p.from + (uint64_t)*at * sizeof(struct bucket), to,
+			length);
 		to += sizeof(struct bucket);
 	} while (++at != end);
 	dv_series_end(sq, &series);

@@ -40,6 +40,18 @@ static void lines_copy(struct rail_run *run, const struct ring_consumer *ops, ui
 }
 
 /*
+ * Removes the words with turns from the copy of a look-up, so that its buckets follow each other.
+ */
+static void buckets_join(struct rail_run *run)
+{
+	uint32_t *word = &run->line[0].bucket[0], lines = run_lines(OP_LOOKUP, run->header.pages);
+
+	for (uint32_t k = 1; k < lines; k++)
+		memmove(&word[16 * k + 4 - k], &word[16 * k + 4], 15 * sizeof(*word));
+}
+static_assert(RUN_LINE_BUCKETS == 15, "word 3 of each line but the first has its turn");
+
+/*
  * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
  * stride is below 2^48, and there are at most RUN_SEGMENTS_MAX of them.
  */
@@ -74,28 +86,41 @@ static bool header_possible(struct rail_run *run)
 /* measure() for a look-up. */
 static uint64_t measure_buckets(struct rail_run *run)
 {
+	const uint32_t *at = run_bucket(run, 0), *end = at + run->header.pages;
 	uint32_t at_max = 0;
 
-	for (uint32_t i = 0; i < run->header.pages; i++) {
-		uint32_t bucket = run_bucket(run, i);
-
-		at_max = bucket > at_max ? bucket : at_max;
-	}
+	for (; at != end; at++)
+		at_max = *at > at_max ? *at : at_max;
 	run->joined = 0;
 	run->reach = ((uint64_t)at_max + 1) * sizeof(struct bucket);
 	return run->header.stride_or_to + run->bytes;
 }
 
+/* The last pages so far, by their places at the peer and here: see measure(). */
+struct reach {
+	uint64_t unit_max, to_max;
+};
+
+/* Adds pages that follow each other, of which the last one is before `unit` and `to`. */
+static inline void reach_add(struct reach *r, uint64_t unit, uint64_t to)
+{
+	r->unit_max = unit > r->unit_max ? unit : r->unit_max;
+	r->to_max = to > r->to_max ? to : r->to_max;
+}
+
 /*
  * Computes how far the run reaches: `reach` and `unit_max` at the peer, and returns the end of its
- * last byte in the destination region. Computes `joined` as well.
+ * last byte in the destination region. Computes `joined` as well. Of pages that follow each other
+ * the last one reaches farthest, because no sum of 64 bits wraps.
  */
 static uint64_t measure(struct rail_run *run)
 {
 	const struct run *h = &run->header;
 	const struct run_entry *entry = run_entry(run, 0), *end = entry + h->pages;
-	uint32_t at_max = 0, units = run->item_bytes / PAGE_UNIT, unit_next = entry->unit - 1;
-	uint64_t to_max = 0, to_next = 0, bit = 1, joined = 0;
+	uint64_t unit_next = entry->unit, to_next = entry->to & (RUN_TO_MAX - 1);
+	uint32_t item = run->item_bytes, units = item / PAGE_UNIT;
+	uint64_t bit = 1, joined = 0;
+	struct reach r = {0};
 
 	if (h->kind == OP_LOOKUP)
 		return measure_buckets(run);
@@ -103,18 +128,22 @@ static uint64_t measure(struct rail_run *run)
 	for (; entry != end; entry++, bit <<= 1) {
 		uint64_t to = entry->to & (RUN_TO_MAX - 1);
 
-		if (((entry->unit - unit_next) | (to - to_next)) == 0)
+		if (entry->unit == unit_next && to == to_next) {
 			joined |= bit;
-		at_max = entry->unit > at_max ? entry->unit : at_max;
-		to_max = to > to_max ? to : to_max;
-		unit_next = entry->unit + units;
-		to_next = to + run->item_bytes;
+		} else {
+			reach_add(&r, unit_next - units, to_next - item);
+			unit_next = entry->unit;
+			to_next = to;
+		}
+		unit_next += units;
+		to_next += item;
 	}
-	run->joined = run->item_bytes % PAGE_UNIT ? 0 : (uint32_t)(joined >> 1);
-	run->join_max = SLICE_BYTES / run->item_bytes;
-	run->unit_max = at_max;
-	run->reach = (uint64_t)at_max * PAGE_UNIT + run->item_bytes;
-	return to_max + (h->segments - 1u) * h->stride_or_to + run->segment_bytes;
+	reach_add(&r, unit_next - units, to_next - item);
+	run->joined = item % PAGE_UNIT ? 0 : (uint32_t)(joined >> 1);
+	run->join_max = SLICE_BYTES / item;
+	run->unit_max = (uint32_t)r.unit_max;
+	run->reach = r.unit_max * PAGE_UNIT + item;
+	return r.to_max + (h->segments - 1u) * h->stride_or_to + run->segment_bytes;
 }
 
 /* Validates a run without looking at its peer; one impossible line refuses all of it. */
@@ -128,6 +157,8 @@ static bool run_possible(struct rail *rail, const struct rail_channel *channel,
 		h->peer >= NODES_MAX || !header_possible(run))
 		return false;
 	lines_copy(run, ops, at);
+	if (h->kind == OP_LOOKUP)
+		buckets_join(run);
 	region = &rail->region[h->to_region];
 	return region->session == channel->session && measure(run) <= region->length;
 }

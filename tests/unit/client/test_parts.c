@@ -182,6 +182,27 @@ static void the_oldest_location_of_a_full_set_is_replaced(void **state)
 	free(ch);
 }
 
+/* Times near each other, alike, and up to the largest distance. */
+static void the_victim_of_a_full_set_is_the_first_of_its_oldest(void **state)
+{
+	static const uint32_t masks[] = {1, 7, 0xffff, UINT32_MAX};
+	static struct cache_set set;
+	uint64_t random = 1;
+
+	(void)state;
+	memset(set.tag, 0xff, sizeof(set.tag));
+	for (unsigned n = 0; n < 4000; n++) {
+		uint32_t now_ms = (uint32_t)map_mix(random++), oldest = 0;
+
+		for (uint32_t way = 0; way < CACHE_WAYS; way++) {
+			set.seen_ms[way] = now_ms - ((uint32_t)map_mix(random++) & masks[n % 4]);
+			if (now_ms - set.seen_ms[way] > now_ms - set.seen_ms[oldest])
+				oldest = way;
+		}
+		assert_int_equal(cache_victim(&set, now_ms), oldest);
+	}
+}
+
 static void the_cache_remembers_as_many_locations_as_it_is_made_for(void **state)
 {
 	struct pc_channel *ch = cache_only();
@@ -272,6 +293,7 @@ int main(void)
 		cmocka_unit_test(a_key_hashes_alike_after_any_other_key),
 		cmocka_unit_test(the_cache_finds_only_the_key_that_was_put),
 		cmocka_unit_test(the_oldest_location_of_a_full_set_is_replaced),
+		cmocka_unit_test(the_victim_of_a_full_set_is_the_first_of_its_oldest),
 		cmocka_unit_test(the_cache_remembers_as_many_locations_as_it_is_made_for),
 		cmocka_unit_test(control_requests_are_limited_by_the_room_for_their_answers),
 		cmocka_unit_test(results_have_names),

@@ -97,6 +97,12 @@ static void one_entry_out_of_range_refuses_the_run(void **state)
 		REFUSED(d.entry[i].to = RUN_TO_MAX - 1);
 		REFUSED(d.entry[i].to = RUN_TO_MAX - 4096);
 	}
+	/* the next page follows, but for the overflow of 32 bits, or of the bits of an offset */
+	for (unsigned i = 0; i < 4; i++) {
+		REFUSED(d.entry[i].unit = UINT32_MAX - 1; d.entry[i + 1].unit = 0;
+			d.entry[i + 1].to = d.entry[i].to + 8192);
+		REFUSED(d.entry[i].to = RUN_TO_MAX - 8192; d.entry[i + 1].to = 0);
+	}
 	REFUSED(d.run.stride_or_to = RUN_TO_MAX - 1);
 	REFUSED(d.run.stride_or_to = WORLD_HOME_BYTES - 4096 - 80000 + 1);
 	/* the largest reach without overflow of 64 bits */
@@ -116,6 +122,23 @@ static void a_run_that_ends_with_the_regions_last_byte_is_accepted(void **state)
 	draft_submit(client, &d);
 	world_run(w);
 	run_expect(client, 1, 1, 0, OP_HIT);
+}
+
+/* Their places overlap; one READ of both would end behind the pool. */
+static void pages_of_parts_of_units_share_no_read(void **state)
+{
+	const uint32_t bytes = 2 * PAGE_UNIT - 1;
+	struct world *w = *state;
+	uint64_t posted = world_counter(w, COUNTER_wqes_posted);
+	struct draft d = draft_of(w, 1, WORLD_UNITS - 3, 1, 2, bytes);
+
+	d.entry[0].to = 0;
+	d.entry[1].to = bytes;
+	draft_submit(client, &d);
+	rail_step(w->rail, 0);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), posted + 2);
+	world_run(w);
+	run_expect(client, 1, 0, 3, OP_HIT);
 }
 
 static void a_page_needs_its_head_in_the_peers_heads(void **state)
@@ -214,6 +237,7 @@ int main(void)
 		TEST(a_header_out_of_range_refuses_the_run),
 		TEST(one_entry_out_of_range_refuses_the_run),
 		TEST(a_run_that_ends_with_the_regions_last_byte_is_accepted),
+		TEST(pages_of_parts_of_units_share_no_read),
 		TEST(a_page_needs_its_head_in_the_peers_heads),
 		TEST(a_lookup_out_of_range_is_refused),
 		TEST(a_region_of_another_session_is_refused),

@@ -142,14 +142,15 @@ static_assert(offsetof(struct status_segment, rail) % 64 == 0, "one cache line p
  * thread copies into it:
  *
  *   client                                    engine
- *     copying = slot                            stopped = 1
- *     shm_fence_store_load()                    shm_fence_store_load()
- *     stopped? then copying = 0, no copy        copying == slot? then the slot is quarantined
- *     copy, drain the stores                    every other slot of the channel goes to limbo
- *     copying = 0 (release)                     quarantine ends: copying != slot (acquire), or the
- *                                               client's process has exited
+ *     drain the stores of the copy before       stopped = 1
+ *     copying = slot                            shm_fence_store_load()
+ *     shm_fence_store_load()                    copying == slot? then the slot is quarantined
+ *     stopped? then copying = 0, no copy        every other slot of the channel goes to limbo
+ *     copy                                      quarantine ends: copying != slot (acquire), or the
+ *     the same for each further slot            client's process has exited
+ *     drain the stores, copying = 0 (release)
  *
- * With both fences at least one side sees the other's store.
+ * With both fences at least one side sees the other's store. Pages are published after copying = 0.
  */
 struct channel_header {
 	uint32_t magic;   /* CHANNEL_MAGIC */

@@ -83,6 +83,18 @@ static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 #define ATTACH_FDS_MAX (3 + 3 * RAILS_MAX + 1)
 
 /* The status segment: the engine writes it, clients and tools map it read-only. */
+/*
+ * Whether the control plane looks at its rings by itself. A client that has sent it a request
+ * writes the control kick where this says so.
+ */
+enum control_sleep {
+	CONTROL_AWAKE,
+	CONTROL_SLEEPS, /* until a kick */
+	/* for at most CONTROL_NAP_US: only a client that does nothing but wait needs to kick */
+	CONTROL_NAPS,
+};
+#define CONTROL_NAP_US 100
+
 struct status_segment {
 	uint32_t magic;                   /* STATUS_MAGIC */
 	uint32_t version;                 /* ABI_VERSION */
@@ -107,8 +119,7 @@ struct status_segment {
 	 * anyway. */
 	alignas(64) uint32_t rails_out;
 	uint32_t peer_rails_out[NODES_MAX];
-	/* owner: control plane; 1 while the control plane sleeps: a client that sends it a
-	 * request must write the control kick */
+	/* owner: control plane; enum control_sleep */
 	alignas(64) uint32_t control_sleeps;
 	/* owner: the rail's poll core, one line per rail; 1 while the poll core sleeps: a client
 	 * that sends it an op must write the rail's kick */

@@ -295,6 +295,8 @@ bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
 /* Publishes the ctl ring in the middle of a step, so that the control plane works during copies. */
 void submit_ctl_flush(struct pc_channel *ch);
+/* The thread has nothing to do but wait: ends a nap of the control plane that has requests. */
+void submit_ctl_hurry(struct pc_channel *ch);
 /*
  * Ends a step of the channel: publishes all entries, then wakes the rails and the control plane
  * that sleep, behind one fence.

@@ -130,7 +130,7 @@ struct publish_class {
 	uint32_t taken; /* number of credits granted since window_ns */
 	/*
 	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
-	 * last, or more if it was higher before
+	 * last, 3 times if requests waited, or more if it was higher before
 	 */
 	uint32_t demand;
 	uint64_t window_ns;
@@ -139,6 +139,7 @@ struct publish_class {
 	 * Until then the demand evicts nothing: a pool that has room is filled first.
 	 */
 	bool waited;
+	bool slowed; /* a credit request waited since window_ns */
 	unsigned rests;
 	struct {
 		/* times of clock_raw_ns() at which the first and the last slot leave limbo */

@@ -61,7 +61,8 @@ def main():
     alone = with_engines(1, "1GiB", lambda e: {p: measure(e, p, rounds) for p in sizes})
     two = with_engines(2, "1GiB", lambda e: measure(e, 128 * KIB, rounds))
     # A freed slot rests for engine.limbo_ms, 20 ms: at 15 GB/s 300 MB of slots rest at any time.
-    evict = with_engines(2, "1GiB", lambda e: measure(e, 128 * KIB, rounds, True))
+    evict, evict_two = (with_engines(n, "1GiB", lambda e: measure(e, 128 * KIB, rounds, True))
+                        for n in (1, 2))
     result = bench.Result("set")
     text = f"median of {rounds} rounds of {ROUND_BYTES >> 20} MiB, batches of {BATCH}, one thread"
     for name, got, goal in (("1 engine", alone[128 * KIB], True),
@@ -76,11 +77,12 @@ def main():
                   "pages/s", f"pool of 1 GiB; blocking {evict['blocking'] * 1e9 / 131072:.0f}; "
                   + text)
     own_copy(result, evict, "every page evicts one", text, 0.9)
+    own_copy(result, evict_two, "every page evicts one, 2 engines", text, None)
     if len(sizes) > 1:
         result.series("set", "set, one engine, one client thread", "page, KiB", "GB/s",
                       [p >> 10 for p in sizes],
                       {WAYS[w]: [alone[p][w] for p in sizes] for w in WAYS})
-    failed = sum(got["failed"] for got in (*alone.values(), two, evict))
+    failed = sum(got["failed"] for got in (*alone.values(), two, evict, evict_two))
     result.note(f"Pages that were not stored: {failed:.0f}.")
     result.write(options.json)
 

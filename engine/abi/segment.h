@@ -83,6 +83,18 @@ static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 #define ATTACH_FDS_MAX (3 + 3 * RAILS_MAX + 1)
 
 /* The status segment: the engine writes it, clients and tools map it read-only. */
+/*
+ * Whether the control plane looks at its rings by itself. A client that has sent it a request
+ * writes the control kick where this says so.
+ */
+enum control_sleep {
+	CONTROL_AWAKE,
+	CONTROL_SLEEPS, /* until a kick */
+	/* for at most CONTROL_NAP_US: only a client that does nothing but wait needs to kick */
+	CONTROL_NAPS,
+};
+#define CONTROL_NAP_US 100
+
 struct status_segment {
 	uint32_t magic;                   /* STATUS_MAGIC */
 	uint32_t version;                 /* ABI_VERSION */
@@ -107,8 +119,7 @@ struct status_segment {
 	 * anyway. */
 	alignas(64) uint32_t rails_out;
 	uint32_t peer_rails_out[NODES_MAX];
-	/* owner: control plane; 1 while the control plane sleeps: a client that sends it a
-	 * request must write the control kick */
+	/* owner: control plane; enum control_sleep */
 	alignas(64) uint32_t control_sleeps;
 	/* owner: the rail's poll core, one line per rail; 1 while the poll core sleeps: a client
 	 * that sends it an op must write the rail's kick */
@@ -142,14 +153,15 @@ static_assert(offsetof(struct status_segment, rail) % 64 == 0, "one cache line p
  * thread copies into it:
  *
  *   client                                    engine
- *     copying = slot                            stopped = 1
- *     shm_fence_store_load()                    shm_fence_store_load()
- *     stopped? then copying = 0, no copy        copying == slot? then the slot is quarantined
- *     copy, drain the stores                    every other slot of the channel goes to limbo
- *     copying = 0 (release)                     quarantine ends: copying != slot (acquire), or the
- *                                               client's process has exited
+ *     drain the stores of the copy before       stopped = 1
+ *     copying = slot                            shm_fence_store_load()
+ *     shm_fence_store_load()                    copying == slot? then the slot is quarantined
+ *     stopped? then copying = 0, no copy        every other slot of the channel goes to limbo
+ *     copy                                      quarantine ends: copying != slot (acquire), or the
+ *     the same for each further slot            client's process has exited
+ *     drain the stores, copying = 0 (release)
  *
- * With both fences at least one side sees the other's store.
+ * With both fences at least one side sees the other's store. Pages are published after copying = 0.
  */
 struct channel_header {
 	uint32_t magic;   /* CHANNEL_MAGIC */

@@ -51,6 +51,7 @@ static void make_rings(struct pc_channel *ch)
 	ring_consumer_init(
 		&ch->ctl_done, ch->segment + l->ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	ch->ctl_unpublished = ch->ctl_awaited = 0;
+	ch->ctl_napped = false;
 	ch->touches.count = 0;
 	ch->rate_max = 0;
 	ch->resting = ch->told = ch->untold = 0;

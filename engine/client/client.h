@@ -295,6 +295,8 @@ bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
 /* Publishes the ctl ring in the middle of a step, so that the control plane works during copies. */
 void submit_ctl_flush(struct pc_channel *ch);
+/* The thread has nothing to do but wait: ends a nap of the control plane that has requests. */
+void submit_ctl_hurry(struct pc_channel *ch);
 /*
  * Ends a step of the channel: publishes all entries, then wakes the rails and the control plane
  * that sleep, behind one fence.
@@ -460,8 +462,12 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 
 /* copy.c */
 void copy_stream(void *to, const void *from, size_t bytes);
-/* Returns the CRC32C of the bytes stored at `to`. */
-uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count);
+/*
+ * Returns the CRC32C of the bytes stored at `to`. `next`: what the caller copies next, which is
+ * prefetched; NULL: not known.
+ */
+uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count,
+	const unsigned char *next);
 #if defined(__x86_64__)
 /* copy_gather()'s way without AVX-512, for tests. `to` is 32-byte aligned, `bytes` % 128 is 0. */
 uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes);

@@ -25,8 +25,8 @@
 /* bytes copied through the cache before their CRC is computed */
 #define PENDING_BYTES 4096u
 /*
- * How far ahead of the loads the source is prefetched into the second-level cache, bytes, never
- * past its end. The processor's own prefetching stops at each page of 4 KiB.
+ * How far ahead of the loads the source is prefetched into the second-level cache, bytes. The
+ * processor's own prefetching stops at each page of 4 KiB.
  */
 #define AHEAD_BYTES 4096u
 
@@ -153,9 +153,12 @@ FOLDING static inline uint32_t fold_end(__m512i sum)
 	return (uint32_t)crc;
 }
 
-/* As copy_crc_avx2(); `to` is aligned to 64 bytes, and `bytes` is not 0. */
-RACY FOLDING static uint32_t stream_crc_fold(
-	uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes)
+/*
+ * As copy_crc_avx2(); `to` is aligned to 64 bytes, and `bytes` is not 0. `next`: what will be
+ * copied next; its start is prefetched behind the end of `from`.
+ */
+RACY FOLDING static uint32_t stream_crc_fold(uint32_t crc, unsigned char *to,
+	const unsigned char *from, size_t bytes, const unsigned char *next)
 {
 	const __m512i by = _mm512_set_epi64(
 		FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW);
@@ -168,19 +171,23 @@ RACY FOLDING static uint32_t stream_crc_fold(
 	for (at = 64; at % 256 != bytes % 256; at += 64)
 		sum = fold_64(sum, by, to + at, from + at);
 	for (; at < bytes; at += 256) {
-		if (at + AHEAD_BYTES < bytes)
-			for (size_t k = 0; k < 256; k += 64)
-				__builtin_prefetch(from + at + AHEAD_BYTES + k, 0, 2);
+		const unsigned char *ahead = from + at + AHEAD_BYTES;
+
+		if (at + AHEAD_BYTES >= bytes)
+			ahead = next + (at + AHEAD_BYTES - bytes);
+		for (size_t k = 0; k < 256; k += 64)
+			__builtin_prefetch(ahead + k, 0, 2);
 		sum = fold_256(sum, by, to + at, from + at);
 	}
 	return ~fold_end(sum);
 }
 
 /* As crc32c(), and copies; `to` is aligned to 64 bytes, and `bytes` is a multiple of 128. */
-static uint32_t stream_crc(uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes)
+static uint32_t stream_crc(uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes,
+	const unsigned char *next)
 {
 	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
-		return stream_crc_fold(crc, to, from, bytes);
+		return stream_crc_fold(crc, to, from, bytes, next);
 	return copy_crc_avx2(crc, to, from, bytes);
 }
 
@@ -229,8 +236,9 @@ void copy_stream(void *to, const void *from, size_t bytes)
 struct gather {
 	unsigned char *to; /* where the next byte goes */
 	const unsigned char
-		*pending; /* the bytes from here to `to` are in the cache, without CRC */
-	uint32_t crc;     /* of the bytes before `pending` */
+		*pending;          /* the bytes from here to `to` are in the cache, without CRC */
+	const unsigned char *next; /* what is copied after the present piece */
+	uint32_t crc;              /* of the bytes before `pending` */
 };
 
 static void gather_pending(struct gather *g)
@@ -268,7 +276,7 @@ static void gather(struct gather *g, const unsigned char *from, size_t bytes)
 
 		gather_short(g, from, front);
 		gather_pending(g);
-		g->crc = stream_crc(g->crc, g->to, from + front, body);
+		g->crc = stream_crc(g->crc, g->to, from + front, body, g->next);
 		g->to += body;
 		g->pending = g->to;
 		from += front + body;
@@ -278,7 +286,8 @@ static void gather(struct gather *g, const unsigned char *from, size_t bytes)
 	gather_short(g, from, bytes);
 }
 
-RACY uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count)
+RACY uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count,
+	const unsigned char *next)
 {
 	struct gather g = {.to = to, .pending = to};
 	const unsigned char *end = to + PENDING_BYTES; /* of the room before the next CRC */
@@ -293,6 +302,7 @@ RACY uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, 
 			continue;
 		}
 		g.to = to;
+		g.next = s + 1 < count ? segments[s + 1].base : next ? next : segments[s].base;
 		gather(&g, segments[s].base, bytes);
 		to = g.to;
 		end = g.pending + PENDING_BYTES;
@@ -316,7 +326,10 @@ uint32_t copy_scatter_crc(
 	uint32_t crc = 0;
 
 	for (unsigned s = 0; s < count; s++) {
-		struct gather g = {.to = segments[s].base, .pending = segments[s].base, .crc = crc};
+		struct gather g = {.to = segments[s].base,
+			.pending = segments[s].base,
+			.crc = crc,
+			.next = from + segments[s].bytes};
 
 		gather(&g, from, segments[s].bytes);
 		gather_pending(&g);

@@ -9,6 +9,33 @@
 
 #include <sys/mman.h>
 
+/*
+ * Names the slot in the channel segment before the copy. False: the engine has ended the channel,
+ * so the slot may belong to another page already. struct channel_header describes the protocol.
+ * One page after the other is copied without slot_leave() between them: the stores of the earlier
+ * one drain while this thread prepares the next.
+ */
+static bool slot_enter(struct pc_channel *ch, const struct credit *credit)
+{
+	shm_fence_stream(); /* no store into the slot that is named so far comes later */
+	shm_store64(&ch->header->copying, slot_name(credit->place, credit->generation));
+	shm_fence_store_load(); /* pairs with the fence of publish_channel_close() in the engine */
+	if (likely(!shm_load(&ch->header->stopped)))
+		return true;
+	shm_store64(&ch->header->copying, 0);
+	return false;
+}
+
+/*
+ * Ends the copies, before their pages are published. The release pairs with the engine's acquire:
+ * an engine that reads 0 sees the copies whole, and no store of them comes later.
+ */
+static void slot_leave(struct pc_channel *ch)
+{
+	shm_fence_stream();
+	shm_store_release64(&ch->header->copying, 0);
+}
+
 static void publish(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 {
 	struct page_work *p = &b->work[i];
@@ -33,6 +60,9 @@ static void publish_step(struct pc_channel *ch, struct pc_batch *b)
 {
 	uint32_t i;
 
+	if (!page_waits(b, PAGE_PUBLISH))
+		return; /* nothing was copied since the last call */
+	slot_leave(ch);
 	while ((i = page_unqueue(b, PAGE_PUBLISH)) != CLIENT_NONE) {
 		if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0)) {
 			page_requeue(b, i);
@@ -60,28 +90,12 @@ static void touch(const struct session_rail *rail, uint64_t offset, uint32_t byt
 	}
 }
 
-/*
- * Names the slot in the channel segment before the copy. False: the engine has ended the channel,
- * so the slot may belong to another page already. struct channel_header describes the protocol.
- */
-static bool slot_enter(struct pc_channel *ch, const struct credit *credit)
+/* The first bytes of the page that will be copied next; NULL: none waits. */
+static const unsigned char *next_source(const struct pc_batch *b)
 {
-	shm_store64(&ch->header->copying, slot_name(credit->place, credit->generation));
-	shm_fence_store_load(); /* pairs with the fence of publish_channel_close() in the engine */
-	if (likely(!shm_load(&ch->header->stopped)))
-		return true;
-	shm_store64(&ch->header->copying, 0);
-	return false;
-}
+	uint32_t i = b->queue[PAGE_STORE].head;
 
-/*
- * Ends the copy. The release pairs with the engine's acquire: an engine that reads 0 sees the whole
- * copy, and no store of it comes later.
- */
-static void slot_leave(struct pc_channel *ch)
-{
-	shm_fence_stream();
-	shm_store_release64(&ch->header->copying, 0);
+	return i == CLIENT_NONE ? NULL : b->pages[i].segments[0].base;
 }
 
 /*
@@ -106,9 +120,8 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 		channel_break(ch);
 		return false;
 	}
-	p->crc = copy_gather(
-		rail->pool + place_offset(credit.place), page->segments, page->segment_count);
-	slot_leave(ch); /* must precede the publication of the request */
+	p->crc = copy_gather(rail->pool + place_offset(credit.place), page->segments,
+		page->segment_count, next_source(b));
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);
 	return true;

@@ -47,27 +47,48 @@ static void publish_ctl(struct pc_channel *ch)
 	ch->ctl_unpublished = 0;
 }
 
+/* cold: one write() per flush, and only while the control plane sleeps */
+static void kick_ctl(const struct pc_channel *ch)
+{
+	uint64_t one = 1;
+
+	if (write(ch->session->control_kick, &one, sizeof(one)) < 0)
+		return; /* the eventfd's counter is full, so the control plane is being woken */
+}
+
 /*
  * The caller has executed shm_fence_sleep(), which pairs with the control plane's fence between
  * raising control_sleeps and looking at the ctl ring.
  */
-/* cold: one write() per flush, and only while the control plane sleeps */
 static void wake_ctl(struct pc_channel *ch)
 {
+	uint32_t sleeps = shm_load(&ch->session->status->control_sleeps);
 	bool urgent = ch->ctl_urgent;
-	uint64_t one = 1, now_ns;
+	uint64_t now_ns;
 
 	ch->ctl_urgent = false;
-	if (!shm_load(&ch->session->status->control_sleeps))
+	if (sleeps == CONTROL_AWAKE)
 		return;
+	if (sleeps == CONTROL_NAPS) {
+		ch->ctl_napped |= urgent;
+		return;
+	}
 	if (!urgent) {
 		now_ns = clock_now_ns();
 		if (now_ns - ch->touch_woken_ns < TOUCH_WAKE_NS)
 			return; /* the touches wait for the next wake-up, or for the loop's timer */
 		ch->touch_woken_ns = now_ns;
 	}
-	if (write(ch->session->control_kick, &one, sizeof(one)) < 0)
-		return; /* the eventfd's counter is full, so the control plane is being woken */
+	kick_ctl(ch);
+}
+
+/* No fence: a request that the control plane has not taken yet is seen when the nap ends. */
+void submit_ctl_hurry(struct pc_channel *ch)
+{
+	ch->ctl_napped = false;
+	if (shm_load(&ch->session->status->control_sleeps) &&
+		ring_room(&ch->ctl, CTL_RING_SLOTS) != CTL_RING_SLOTS)
+		kick_ctl(ch);
 }
 
 __attribute__((noinline)) void submit_ctl_flush(struct pc_channel *ch)

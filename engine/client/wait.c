@@ -133,6 +133,8 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 			break;
 		if (!moved_ns)
 			moved_ns = now_ns;
+		if (unlikely(ch->ctl_napped))
+			submit_ctl_hurry(ch);
 		if (now_ns - moved_ns < spin_ns) {
 			for (unsigned k = 0; k < 8 && !answered(ch); k++)
 				/* a pause takes up to 140 cycles: check for answers between two

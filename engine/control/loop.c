@@ -269,6 +269,20 @@ int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 /*
+ * While clients store pages, the sleep is a nap, and they copy on instead of writing a kick for
+ * each batch. The last nap is followed by a sleep, so a client that read CONTROL_NAPS is seen by
+ * the look behind the flag of that sleep at the latest.
+ */
+static enum control_sleep nap_or_sleep(struct loop *loop)
+{
+	const struct timeval nap = {.tv_usec = CONTROL_NAP_US};
+
+	if (clock_now_ns() - publish_stored_ns(&loop->control) >= LOOP_NAP_FOR_NS)
+		return CONTROL_SLEEPS;
+	return event_add(loop->nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
+}
+
+/*
  * The sleep protocol of abi/ring.h: raise the flag, fence, look once more. Every writer of a ring
  * or an inbox publishes, fences, reads the flag and, if it is raised, writes the kick.
  */
@@ -276,11 +290,11 @@ static void sleep_or_work(struct loop *loop)
 {
 	struct status_segment *status = loop->control.status;
 
-	shm_store(&status->control_sleeps, 1);
+	shm_store(&status->control_sleeps, nap_or_sleep(loop));
 	shm_fence_sleep();
 	if (turn(loop) == 0)
 		event_base_loop(loop->control.base, EVLOOP_ONCE);
-	shm_store(&status->control_sleeps, 0);
+	shm_store(&status->control_sleeps, CONTROL_AWAKE);
 }
 
 int control_run(struct control *control)
@@ -347,6 +361,14 @@ static void on_wakeup(evutil_socket_t fd, short what, void *context)
 	log_flush();
 }
 
+/* The end of a nap: the loop turns. */
+static void on_nap(evutil_socket_t fd, short what, void *context)
+{
+	(void)fd;
+	(void)what;
+	(void)context;
+}
+
 /*
  * How late a timer fires is how long an event can wait for the loop. The same timer publishes
  * snapshots and requests summaries of other members.
@@ -388,9 +410,10 @@ int loop_events_open(struct loop *loop)
 	loop->kick = event_new(base, loop->control.kick, EV_READ | EV_PERSIST, on_kick, loop);
 	loop->wakeup = event_new(base, -1, EV_PERSIST, on_wakeup, loop);
 	loop->measure = event_new(base, -1, EV_PERSIST, on_measure, loop);
+	loop->nap = event_new(base, -1, 0, on_nap, loop);
 	loop->snapshots = snapshots_open();
 	loop->measure_ns = clock_now_ns();
-	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->snapshots ||
+	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !loop->snapshots ||
 		event_add(loop->kick, NULL) < 0 || event_add(loop->wakeup, &every) < 0)
 		return -ENOMEM;
 	return 0;
@@ -404,7 +427,9 @@ void loop_events_close(struct loop *loop)
 		event_free(loop->wakeup);
 	if (loop->measure)
 		event_free(loop->measure);
-	loop->kick = loop->wakeup = loop->measure = NULL;
+	if (loop->nap)
+		event_free(loop->nap);
+	loop->kick = loop->wakeup = loop->measure = loop->nap = NULL;
 	snapshots_close(loop->snapshots);
 	loop->snapshots = NULL;
 	for (unsigned i = 0; i < RAILS_MAX; i++)

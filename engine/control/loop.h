@@ -17,6 +17,8 @@
  * a core with rails it sleeps at once
  */
 #define LOOP_SPIN_NS 50000ull
+/* time since the last credit or publish for which the event loop naps instead of sleeping */
+#define LOOP_NAP_FOR_NS 1000000ull
 /* longest sleep of the event loop: the log may have to print lines that count repeated messages */
 #define LOOP_WAKEUP_US 500000
 #define LOOP_LAG_US 50000 /* time between two measurements of how late the loop's timers fire */
@@ -62,6 +64,7 @@ struct loop {
 	uint64_t started_unix_ms; /* CLOCK_REALTIME of the same moment */
 	uint64_t spin_ns;
 	uint64_t beat; /* number of turns; the watchdog reads it to see that the event loop runs */
+	struct event *nap;             /* timer that ends a nap */
 	struct event *measure;         /* timer, every LOOP_LAG_US */
 	uint64_t measure_ns;           /* time at which `measure` fired last */
 	uint64_t snapshot_ns;          /* time at which the last snapshot was published */

@@ -227,10 +227,14 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 {
 	switch (op->kind) {
 	case CTL_CREDIT:
+		p->stored_ns = now_ns;
 		op->deadline_ns = deadline_of(op, now_ns);
 		publish_credit(p, c, op, now_ns);
 		break;
-	case CTL_PUBLISH: serve_publish(p, c, op, now_ns); break;
+	case CTL_PUBLISH:
+		p->stored_ns = now_ns;
+		serve_publish(p, c, op, now_ns);
+		break;
 	case CTL_RETURN: serve_return(p, c, op); break;
 	case CTL_TOUCH:
 		if (op->ref == p->control->ref) {
@@ -337,6 +341,11 @@ unsigned publish_turn(struct control *control)
 	}
 	publish_timer(p, now_ns);
 	return work;
+}
+
+uint64_t publish_stored_ns(const struct control *control)
+{
+	return control->publish->stored_ns;
 }
 
 void publish_flush(struct control *control)

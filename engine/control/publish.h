@@ -130,7 +130,7 @@ struct publish_class {
 	uint32_t taken; /* number of credits granted since window_ns */
 	/*
 	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
-	 * last, or more if it was higher before
+	 * last, 3 times if requests waited, or more if it was higher before
 	 */
 	uint32_t demand;
 	uint64_t window_ns;
@@ -139,6 +139,7 @@ struct publish_class {
 	 * Until then the demand evicts nothing: a pool that has room is filled first.
 	 */
 	bool waited;
+	bool slowed; /* a credit request waited since window_ns */
 	unsigned rests;
 	struct {
 		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
@@ -184,6 +185,7 @@ struct publish {
 	uint32_t answers, answer_free, answers_used;
 	uint64_t credits; /* number of credits held by all channels */
 	uint64_t limbo_ns;
+	uint64_t stored_ns; /* time of the last credit request or publish */
 	struct event *timer;
 	uint64_t timer_ns; /* time at which the timer fires; 0: it is not armed */
 	/* true: an op stays in a ctl ring because its answers do not fit the ctl_done ring */
@@ -213,6 +215,8 @@ bool publish_channel_release(struct control *control, struct publish_channel *ch
 void publish_credit_return(struct control *control, const struct credit *credit);
 /* Takes ops from the ctl rings of all channels. Returns 0 if there was nothing to do. */
 unsigned publish_turn(struct control *control);
+/* Time of the last credit request or publish of a client, of clock_now_ns(). */
+uint64_t publish_stored_ns(const struct control *control);
 /* Wakes the clients whose channels received answers since the last call. */
 void publish_flush(struct control *control);
 /* Frees what publish_close() kept. Called after directory_close(), which may still call back. */

@@ -170,6 +170,7 @@ static void request_queue(
 	r->channel->asked += r->left;
 	publish_class_of(p, rail, r->length)->waiting += r->left;
 	publish_class_of(p, rail, r->length)->waited = true;
+	publish_class_of(p, rail, r->length)->slowed = true;
 	publish_refill(p, rail, r->length, now_ns);
 }
 

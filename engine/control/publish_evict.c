@@ -104,7 +104,8 @@ static uint32_t ahead_of(struct publish_class *class, uint32_t free)
 
 /*
  * Measures `demand`. The reserve must cover the slots handed out during one limbo period: 1.5 times
- * those of the last measured period. After a period with more it falls slowly, by 1/8 of the
+ * those of the last measured period, or 3 times if requests waited in it, because they slowed the
+ * clients down. After a period with more it falls slowly, by 1/8 of the
  * difference for each period that is measured, because sets come in bursts.
  */
 static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint64_t now_ns)
@@ -115,11 +116,12 @@ static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint6
 
 	if (passed_ns < window_ns)
 		return;
-	demand = (uint32_t)(class->taken * 3ull / 2 * window_ns / passed_ns);
+	demand = (uint32_t)(class->taken * 3ull / (class->slowed ? 1 : 2) * window_ns / passed_ns);
 	if (demand < class->demand)
 		demand = class->demand - (class->demand - demand + 7) / 8;
 	class->demand = demand;
 	class->taken = 0;
+	class->slowed = class->waiting > 0;
 	class->window_ns = now_ns;
 }
 

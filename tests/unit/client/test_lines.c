@@ -225,6 +225,46 @@ static unsigned look_up_new(void)
 	return (unsigned)kicks;
 }
 
+static uint64_t kicks_taken(void)
+{
+	uint64_t kicks = 0;
+
+	if (read(fake.control_kick, &kicks, sizeof(kicks)) != sizeof(kicks))
+		return 0;
+	return kicks;
+}
+
+/* The control plane of the fake engine takes nothing until the test makes it serve again. */
+static void a_napping_control_plane_is_woken_by_a_waiting_thread_only(void **state)
+{
+	static unsigned char bytes[4096];
+	struct pc_batch *batch;
+
+	(void)state;
+	LET(deaf, true);
+	fake_lock(&fake);
+	(void)kicks_taken();
+	shm_store(&fake.status->control_sleeps, CONTROL_NAPS);
+	fake_unlock(&fake);
+	page[0] = *one_page(&one[0], "stored", bytes, sizeof(bytes));
+	assert_int_equal(pc_submit_set(ch, page, 1, PATIENCE_MS, result, &batch), 0);
+	while (!ch->ctl_awaited) /* until the request for a credit is in the ring */
+		assert_false(pc_poll(batch));
+	assert_int_equal(kicks_taken(), 0);
+	wait_for(ch, batch, clock_now_ns() + 1);
+	assert_int_equal(kicks_taken(), 0); /* its time is over before it waits */
+	wait_for(ch, batch, clock_now_ns() + 20000000);
+	assert_int_equal(kicks_taken(), 1);
+	wait_for(ch, batch, clock_now_ns() + 1000000);
+	assert_int_equal(kicks_taken(), 0); /* once for each request */
+	fake_lock(&fake);
+	shm_store(&fake.status->control_sleeps, CONTROL_AWAKE);
+	fake.deaf = false;
+	fake_unlock(&fake);
+	pc_wait(batch);
+	assert_int_equal(result[0], PC_HIT);
+}
+
 static void touches_share_ring_entries_and_wake_ups(void **state)
 {
 	unsigned kicks, rounds = 0;
@@ -272,6 +312,7 @@ int main(void)
 			the_lookups_of_a_batch_take_one_fence, setup, rig_teardown),
 		RIG_TEST(a_long_set_publishes_between_its_copies),
 		RIG_TEST(an_empty_ctl_ring_is_not_published),
+		RIG_TEST(a_napping_control_plane_is_woken_by_a_waiting_thread_only),
 		RIG_TEST(touches_share_ring_entries_and_wake_ups),
 		RIG_TEST(an_engine_that_knows_no_shared_touches_gets_single_ones),
 	};

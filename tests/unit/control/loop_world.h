@@ -51,11 +51,10 @@ static struct {
 	unsigned sessions, peers;
 	unsigned returns_after; /* number of turns after which the rails return them; 0: at once */
 	bool stuck; /* true: the rails never return sessions and peers, and poll cores never end */
-	/*
-	 * true: a rail's event appears after the control plane raised its sleep flag, without a
-	 * kick
-	 */
+	/* true: a rail's event appears after the control plane raised its flag, without a kick */
 	bool event_when_asleep;
+	uint64_t stored_ns; /* time at which a client last stored a page */
+	unsigned saw[3];    /* looks for events of the rail, by the control plane's flag */
 	bool wanted_while_stopping;
 	unsigned heard, refused, wanted;
 	unsigned cores;      /* number of poll cores that are running */
@@ -260,8 +259,11 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 
 bool rail_hear(struct rail *rail, struct rail_event *ret)
 {
+	uint32_t sleeps = world.event_when_asleep ? shm_load(&control->status->control_sleeps) : 0;
+
 	*ret = (struct rail_event){.kind = RAIL_PEER_WANTED};
-	if (world.event_when_asleep && control && shm_load(&control->status->control_sleeps)) {
+	world.saw[sleeps]++;
+	if (world.event_when_asleep && sleeps == CONTROL_SLEEPS) {
 		world.event_when_asleep = false;
 		return true;
 	}

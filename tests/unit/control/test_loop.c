@@ -177,6 +177,45 @@ static void an_event_between_the_flag_and_the_sleep_is_seen(void **state)
 		assert_true(++attempts < 10);
 }
 
+uint64_t publish_stored_ns(const struct control *c)
+{
+	(void)c;
+	return world.stored_ns;
+}
+
+/*
+ * Returns the time until the loop slept, when a client has just stored a page; UINT64_MAX: it never
+ * napped.
+ */
+static uint64_t time_until_the_loop_sleeps(void)
+{
+	uint64_t took_ns;
+
+	engine_open();
+	world.event_when_asleep = true;
+	memset(world.saw, 0, sizeof(world.saw));
+	world.wanted = 0;
+	world.stored_ns = clock_now_ns();
+	assert_int_equal(control_run(control), 0);
+	took_ns = clock_now_ns() - world.stored_ns;
+	assert_true(took_ns >= LOOP_NAP_FOR_NS);
+	assert_int_equal(world.wanted, 1);
+	assert_int_equal(control->status->control_sleeps, CONTROL_AWAKE);
+	control_close(control);
+	world.stored_ns = 0;
+	return world.saw[CONTROL_NAPS] ? took_ns : UINT64_MAX;
+}
+
+/* Nothing ends a nap but its timer. A slow machine may need several attempts. */
+static void after_a_store_the_loop_naps_for_a_while_and_then_sleeps(void **state)
+{
+	unsigned attempts = 0;
+
+	(void)state;
+	while (time_until_the_loop_sleeps() >= LOOP_LAG_US * 1000ull / 2)
+		assert_true(++attempts < 10);
+}
+
 static void shutdown_goes_in_order_and_waits_for_the_rails(void **state)
 {
 	(void)state;
@@ -305,6 +344,7 @@ int main(void)
 		TEST(rails_of_one_poll_core_share_their_eventfd),
 		TEST(commands_for_a_full_inbox_are_sent_later_in_order),
 		TEST(an_event_between_the_flag_and_the_sleep_is_seen),
+		TEST(after_a_store_the_loop_naps_for_a_while_and_then_sleeps),
 		TEST(shutdown_goes_in_order_and_waits_for_the_rails),
 		TEST(rails_that_return_nothing_do_not_block_the_shutdown),
 		TEST(the_running_loop_publishes_snapshots),

@@ -385,6 +385,34 @@ static void demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period(v
 	client_close(&c);
 }
 
+/* Clients that wait for room take fewer slots than they need. */
+static void a_period_in_which_requests_waited_shows_twice_the_demand(void **state)
+{
+	const struct publish_class *class = publish_class_of(control.publish, 0, 4096);
+	struct ctl_done done;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	fill(&c, 4096, POOL_BYTES / PAGE_UNIT);
+	pass_time(1000 * LIMBO_MS * 1000000ull);
+	/* begins a period; the demand of the one that it ends is next to nothing */
+	take(&c, 0, 4096);
+	assert_true(class->demand < 10);
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 298, .length = 4096});
+	turns();
+	assert_int_not_equal(class->waiting, 0); /* the reserve is smaller */
+	for (unsigned i = 0; i < 298; i++) {
+		while (!got(&c, &done))
+			pass_time(LIMBO_MS * 100000ull);
+		assert_int_equal(done.status, OP_HIT);
+	}
+	take(&c, 0, 4096);
+	/* 300 slots in little more than a limbo period */
+	assert_in_range(class->demand, 300 * 2, 300 * 3);
+	client_close(&c);
+}
+
 /* ---- table of credits ------------------------------------------------------------------------ */
 
 static void the_table_of_credits_agrees_with_a_plain_array(void **state)
@@ -439,6 +467,7 @@ int main(void)
 		TEST(the_reserve_follows_the_rate_up_to_half_of_the_pool),
 		TEST(a_pool_that_has_room_is_filled_first),
 		TEST(the_reserve_is_not_larger_than_the_rate_needs),
+		TEST(a_period_in_which_requests_waited_shows_twice_the_demand),
 		TEST(demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period),
 		TEST(the_table_of_credits_agrees_with_a_plain_array),
 	};

@@ -174,7 +174,10 @@ static inline bool map_member_sane(const struct map_member *member)
 
 /* The owners of a slot, then its former owners. */
 struct map_owners {
-	uint64_t word; /* of the slot: the same word names the same members in the same order */
+	/* of the slot: the same word names the same members in the same order while the epoch is the
+	 * same */
+	uint64_t word;
+	uint32_t epoch;
 	unsigned owners, all;
 	/* an answer of all of them proves absence */
 	bool proves;
@@ -188,10 +191,10 @@ struct map_owners {
 static inline bool map_owners_load(
 	const struct map_shared *shared, uint32_t slot, struct map_owners *ret)
 {
-	uint32_t epoch = shm_load_acquire(&shared->epoch);
 	struct map_slot names;
 	unsigned formers;
 
+	ret->epoch = shm_load_acquire(&shared->epoch);
 	ret->word = shm_load_acquire64(&shared->slot[slot]);
 	names = map_slot_unpack(ret->word);
 	formers = map_slot_formers(&names);
@@ -205,7 +208,7 @@ static inline bool map_owners_load(
 		ret->member[ret->owners + k] =
 			map_member_unpack(shm_load_acquire64(&shared->owner[names.former[k]]));
 	return shm_load_acquire64(&shared->slot[slot]) == ret->word &&
-	       shm_load(&shared->epoch) == epoch;
+	       shm_load(&shared->epoch) == ret->epoch;
 }
 
 #endif

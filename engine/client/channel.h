@@ -358,7 +358,7 @@ struct page_work {
 	/* pages_init() makes everything from here to `verify` 0 */
 	/* location of the page that last turned out to be wrong */
 	struct location wrong;
-	uint8_t spare;
+	uint8_t epoch; /* of the map, its low 8 bits; `asked` belongs to it and to `slot_word` */
 	/* bit per owner that was asked: the owners, from bit REPLICAS_MAX on the former ones */
 	uint8_t asked;
 	uint8_t slices;     /* get: number of slices of this page posted so far */
@@ -372,7 +372,7 @@ struct page_work {
 		/* set, after the copy: CRC32C of the page */
 		uint32_t crc;
 	};
-	/* word of the key's slot on the map, to which `asked` belongs, in two halves */
+	/* word of the key's slot on the map, in two halves */
 	uint32_t slot_word[2];
 };
 static_assert(offsetof(struct page_work, other) == 64, "the first line is the hot one");

@@ -226,6 +226,7 @@ static inline bool look_usual(struct pc_channel *ch, struct pc_batch *b, uint32_
 	if (unlikely(shm_load_acquire64(slot) != word || shm_load(&shared->epoch) != epoch))
 		return false;
 	memcpy(p->slot_word, &word, sizeof(word));
+	p->epoch = (uint8_t)epoch;
 	p->asked = 1;
 	p->peer = map_member_unpack(best).peer;
 	b->work[o->tail].next = i;

@@ -154,8 +154,9 @@ bool lookup_answers(const struct pc_channel *ch, const struct map_member *m, uin
 }
 
 /*
- * Loads the owners of the key. A slot whose word changes during a look-up starts it again. False:
- * the word changed at each attempt.
+ * Loads the owners of the key. A change of the map starts the look-up again, also one after which the
+ * slot has the same word, because an owner number may have another member then. False: the map
+ * changed at each attempt.
  */
 static bool owners_load(
 	const struct pc_channel *ch, struct page_work *p, struct map_owners *ret_owners)
@@ -165,7 +166,9 @@ static bool owners_load(
 
 	for (unsigned n = 0; !loaded && n < OWNERS_ATTEMPTS; n++)
 		loaded = map_owners_load(shared, map_slot_of(&p->key), ret_owners);
-	if (memcmp(p->slot_word, &ret_owners->word, sizeof(p->slot_word))) {
+	if (p->epoch != (uint8_t)ret_owners->epoch ||
+		memcmp(p->slot_word, &ret_owners->word, sizeof(p->slot_word))) {
+		p->epoch = (uint8_t)ret_owners->epoch;
 		memcpy(p->slot_word, &ret_owners->word, sizeof(p->slot_word));
 		p->asked = 0;
 	}

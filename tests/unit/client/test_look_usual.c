@@ -184,6 +184,40 @@ static void a_word_that_comes_back_means_the_new_owner(void **state)
 	assert_int_equal(result[4], PC_HIT);
 }
 
+/* The same while A, whose answer is that it has no entry, is asked. */
+static uint32_t come_back_when_asked(struct fake *f, uint32_t rail, const struct op *op)
+{
+	if (op->peer == FAKE_A && trap_in && --trap_in == 0)
+		word_comes_back();
+	return count_asked(f, rail, op);
+}
+
+/* `asked_a`: READs from A until the word of key 4 means B, which has the entry. */
+static void number_moves_while_asked(unsigned first, unsigned asked_a)
+{
+	number_is(FAKE_A);
+	own(4, 1, NUMBER, 0);
+	insert_at(4, FAKE_B);
+	trap_at = NULL;
+	trap_in = asked_a;
+	LET(on_op, come_back_when_asked);
+	assert_int_equal(pc_exists(ch, pages + first, 5 - first, PATIENCE_MS, result), 0);
+	assert_int_equal(trap_in, 0);
+	assert_int_equal(result[4 - first], PC_HIT);
+}
+
+static void the_answer_of_a_number_s_former_member_is_not_the_new_one_s(void **state)
+{
+	(void)state;
+	number_moves_while_asked(4, 1); /* the only key: the long way */
+}
+
+static void the_same_holds_for_the_short_way(void **state)
+{
+	(void)state;
+	number_moves_while_asked(0, 3); /* keys 0, 2 and 4 */
+}
+
 static void a_key_that_comes_twice_has_one_location(void **state)
 {
 	struct page_key key;
@@ -332,6 +366,8 @@ int main(void)
 		TEST(a_slot_without_owners_proves_nothing),
 		TEST(an_owner_number_that_moves_names_no_other_owner),
 		TEST(a_word_that_comes_back_means_the_new_owner),
+		TEST(the_answer_of_a_number_s_former_member_is_not_the_new_one_s),
+		TEST(the_same_holds_for_the_short_way),
 		TEST(a_key_that_comes_twice_has_one_location),
 		TEST(another_incarnation_of_an_open_owner_is_not_asked),
 		TEST(of_two_holders_the_better_one_is_remembered),

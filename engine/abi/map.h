@@ -174,8 +174,7 @@ static inline bool map_member_sane(const struct map_member *member)
 
 /* The owners of a slot, then its former owners. */
 struct map_owners {
-	/* of the slot: the same word names the same members in the same order while the epoch is the
-	 * same */
+	/* of the slot; it names the same members in the same order until the epoch changes */
 	uint64_t word;
 	uint32_t epoch;
 	unsigned owners, all;

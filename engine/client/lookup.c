@@ -154,8 +154,8 @@ bool lookup_answers(const struct pc_channel *ch, const struct map_member *m, uin
 }
 
 /*
- * Loads the owners of the key. A change of the map starts the look-up again, also one after which the
- * slot has the same word, because an owner number may have another member then. False: the map
+ * Loads the owners of the key. A change of the map starts the look-up again, also one after which
+ * the slot has the same word, because an owner number may have another member then. False: the map
  * changed at each attempt.
  */
 static bool owners_load(

@@ -314,38 +314,6 @@ static void stopped(void)
 	look_all();
 }
 
-static void lossy(void)
-{
-	start(PAGES);
-	world.loss = 0.01;
-	traffic(60 * SIM_S);
-	pass(2 * SIM_S);
-	look_all();
-	nobody_died();
-}
-
-static void clocks(void)
-{
-	start(PAGES);
-	world.node[1].skew_ppm = 200;
-	world.node[2].skew_ppm = -200;
-	world.node[1].clock_ns = 3600 * (int64_t)SIM_S;
-	traffic(10 * SIM_S);
-	pass(2 * SIM_S);
-	look_all();
-	nobody_died();
-}
-
-static void slow(void)
-{
-	start(PAGES);
-	world.node[victim()].slow_ns = 50 * SIM_MS;
-	traffic(10 * SIM_S);
-	pass(2 * SIM_S);
-	look_all();
-	nobody_died();
-}
-
 static void join(void)
 {
 	start(1);

@@ -67,7 +67,7 @@ uint64_t owners_lack(void);
 /* The same of one owner. repair.c */
 uint64_t owner_lacks(unsigned node);
 
-/* Scenarios: flap.c, flapper.c, gray.c, repair.c, chaos.c, large.c. */
+/* Scenarios: flap.c, flapper.c, gray.c, impaired.c, repair.c, chaos.c, large.c. */
 void rack(void);
 void rolling(void);
 void churn(void);
@@ -84,6 +84,10 @@ void repair(void);
 void refill(void);
 /* The last node is stopped and resumed, again and again. */
 void flapper(void);
+/* Packets are lost, clocks differ, the last node is slow. */
+void lossy(void);
+void clocks(void);
+void slow(void);
 /* Faults of all kinds begin and end at random. */
 void chaos(void);
 

@@ -146,6 +146,22 @@ def wall(rows, key):
     return statistics.median(row["wall"][key] for row in rows)
 
 
+def client_alone():
+    """ns of the client's calls for a page with the answering engine in the same thread: no cache
+    line comes from another core."""
+    line = subprocess.run([program("tests/unit/client/client_cost"), "128K", "1", str(BATCH),
+                           "400", "7"], text=True, stdout=subprocess.PIPE, check=True).stdout
+    return float(dict(zip(*[iter(line.split())] * 2))["page_ns"])
+
+
+def goal_in_situ(result, rows, by_itself, text):
+    """`by_itself`: of client_alone(), right after `rows`."""
+    here, alone = median(rows, "client_ns"), statistics.median(by_itself)
+    result.figure("8 rails, 128 KiB, the client's thread for a page: beside the poll cores / alone "
+                  "in one thread", here / alone, "ratio", f"{here:.0f} and {alone:.0f} ns; {text}",
+                  ("<=", 2))
+
+
 def goal_stream(result, rows, free, alone, rails, text):
     """`rows`: with the poll core charged for doorbells and lines; `free`: without; `alone`: the
     bare loop, charged."""
@@ -306,6 +322,8 @@ def main():
         with Engines(rails) as engines:
             rows = [engines.stream(page, in_flight(page), seconds) for _ in range(rounds)]
             alone = [bare_modelled(page, seconds, rails) for _ in range(rounds)]
+        if rails == 8:
+            goal_in_situ(result, rows, [client_alone() for _ in range(rounds)], text)
         lone_batches(result, rails, rounds, seconds, text)
         with Engines(rails, charged=False) as engines:
             free = [engines.stream(page, in_flight(page), seconds) for _ in range(rounds)]

@@ -16,13 +16,17 @@
  * exists: the keys are present, no location is in the cache, and the owners of all keys are two
  * other engines. Every key is then reported as used.
  *
- * Prints the number of pages, batches and polls that were counted.
+ * Prints the number of pages, batches and polls that were counted, and the time that the counted
+ * calls took for a page (perf/saturate.py; without valgrind).
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "numa/clock.h"
 #include "tests/unit/client/fake.h"
 #include "tools/common.h"
 
@@ -35,7 +39,8 @@ static struct pc_page page[PAGES];
 static struct pc_segment *segment;
 static enum pc_result result[PAGES];
 static unsigned submits, polls;
-static bool exists; /* the calls are pc_submit_exists() */
+static uint64_t counted_ticks; /* that the counted calls took */
+static bool exists;            /* the calls are pc_submit_exists() */
 static char name[PAGES][KEY_LENGTH + 1];
 
 /*
@@ -52,6 +57,16 @@ int clock_gettime(clockid_t clock, struct timespec *ret_now)
 	shm_store64(&clock_ns, now_ns);
 	*ret_now = (struct timespec){(time_t)(now_ns / 1000000000), (long)(now_ns % 1000000000)};
 	return 0;
+}
+
+/* The time by the clock of the machine, which the program's own one hides. */
+static double real_ns(void)
+{
+	struct timespec now;
+
+	if (syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now))
+		die("clock_gettime: %m");
+	return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
 static struct pc_batch *start(struct pc_channel *ch, unsigned from, unsigned count)
@@ -91,15 +106,31 @@ static uint32_t no_payload(struct fake *f, uint32_t rail, const struct op *op)
 	return op->kind == OP_PAGE ? OP_HIT : FAKE_DO;
 }
 
-static void get_all(struct pc_channel *ch, unsigned batch, bool counted)
+static void get_all(struct pc_channel *ch, unsigned batch)
 {
 	for (unsigned from = 0; from + batch <= PAGES; from += batch) {
-		struct pc_batch *b =
-			counted ? counted_submit(ch, from, batch) : start(ch, from, batch);
+		struct pc_batch *b = start(ch, from, batch);
 
 		do
 			fake_serve_rings(&fake);
-		while (!(counted ? counted_poll(b) : pc_poll(b)));
+		while (!pc_poll(b));
+	}
+}
+
+static void count_all(struct pc_channel *ch, unsigned batch)
+{
+	for (unsigned from = 0; from + batch <= PAGES; from += batch) {
+		uint64_t before = clock_ticks();
+		struct pc_batch *b = counted_submit(ch, from, batch);
+		bool done = false;
+
+		counted_ticks += clock_ticks() - before;
+		while (!done) {
+			fake_serve_rings(&fake);
+			before = clock_ticks();
+			done = counted_poll(b);
+			counted_ticks += clock_ticks() - before;
+		}
 	}
 }
 
@@ -167,12 +198,12 @@ static void count_gets(
 		die("%s", pc_error());
 	fake_lock(&fake); /* from here on this thread is the engine, too */
 	make_pages(memory, bytes, segments, strtoull(argv[5], NULL, 0));
-	get_all(ch, batch, false);
+	get_all(ch, batch);
 	fake.on_op = no_payload;
 	for (unsigned r = 0; r < rounds; r++)
-		get_all(ch, batch, true);
+		count_all(ch, batch);
 	fake.on_op = NULL;
-	get_all(ch, batch, false);
+	get_all(ch, batch);
 	check_hits(PAGES / batch * batch);
 	check(bytes, segments);
 }
@@ -201,10 +232,10 @@ static void count_exists(struct pc_channel *ch, unsigned batch, unsigned rounds,
 	fake_lock(&fake);
 	fake_map(&fake, FAKE_NODES, 1, false);
 	make_keys(seed);
-	get_all(ch, batch, false); /* the channel reads the map */
+	get_all(ch, batch); /* the channel reads the map */
 	for (unsigned r = 0; r < rounds; r++) {
 		memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));
-		get_all(ch, batch, true);
+		count_all(ch, batch);
 		check_hits(PAGES / batch * batch);
 	}
 }
@@ -212,7 +243,9 @@ static void count_exists(struct pc_channel *ch, unsigned batch, unsigned rounds,
 int main(int argc, char **argv)
 {
 	char **counts = argv + argc - 3;
-	unsigned batch, rounds;
+	unsigned batch, rounds, counted;
+	uint64_t ticks = clock_ticks();
+	double from_ns = real_ns(), tick_ns;
 	struct pc *pc;
 	struct pc_channel *ch;
 
@@ -234,7 +267,10 @@ int main(int argc, char **argv)
 		count_exists(ch, batch, rounds, strtoull(counts[2], NULL, 0));
 	else
 		count_gets(pc, ch, argv, batch, rounds);
-	printf("pages %u batches %u polls %u\n", PAGES / batch * batch * rounds, submits, polls);
+	counted = PAGES / batch * batch * rounds;
+	tick_ns = (real_ns() - from_ns) / (double)(clock_ticks() - ticks);
+	printf("pages %u batches %u polls %u page_ns %.1f\n", counted, submits, polls,
+		(double)counted_ticks * tick_ns / counted);
 	fake_unlock(&fake);
 	pc_channel_close(ch);
 	pc_close(pc);

@@ -158,8 +158,8 @@ def goal_in_situ(result, rows, by_itself, text):
     """`by_itself`: of client_alone(), right after `rows`."""
     here, alone = median(rows, "client_ns"), statistics.median(by_itself)
     result.figure("8 rails, 128 KiB, the client's thread for a page: beside the poll cores / alone "
-                  "in one thread", here / alone, "ratio", f"{here:.0f} and {alone:.0f} ns; {text}",
-                  ("<=", 2))
+                  "in one thread", here / alone, "ratio", f"{here:.0f} ns, modelled ports, and "
+                  f"{alone:.0f} ns; {text}", ("<=", 2))
 
 
 def goal_stream(result, rows, free, alone, rails, text):

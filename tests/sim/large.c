@@ -6,7 +6,7 @@
 #include "tests/sim/run.h"
 
 #define KBITS_S 20u
-#define RESTARTS 40u /* in `rolling`, at most */
+#define RESTARTS 1000u /* in `rolling`, at most */
 #define CHURN_S 30
 
 /*

@@ -147,15 +147,14 @@ static void engine_counters(FILE *f, const struct snapshot *s)
 
 static void states(FILE *f, const struct snapshot *s)
 {
-	static const char *const member_states[] = {"up", "suspect", "down"};
 	static const char *const rail_states[] = {"up", "slow", "down", "lost"};
 
 	head(f, "gauge", "build_info", "1; the label is the version of the program.");
 	fprintf(f, "peercache_build_info{version=\"%s\"} 1\n", PEERCACHE_VERSION);
 	head(f, "gauge", "cluster_members", "Members that this engine knows, itself included.");
 	for (unsigned state = 0; state < SNAPSHOT_MEMBER_STATES; state++)
-		fprintf(f, "peercache_cluster_members{state=\"%s\"} %u\n", member_states[state],
-			snapshot_members(s, state));
+		fprintf(f, "peercache_cluster_members{state=\"%s\"} %u\n",
+			snapshot_state_name(state), snapshot_members(s, state));
 	head(f, "gauge", "rail_state", "1 for the state the rail is in.");
 	for (unsigned r = 0; r < s->rails; r++)
 		for (unsigned state = 0; state < 4; state++)

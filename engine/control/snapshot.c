@@ -83,7 +83,6 @@ static void take_member_links(const struct control *control, const struct member
 static void take_member(
 	const struct control *control, const struct member_entry *entry, struct snapshot *s)
 {
-	static const char *const states[SNAPSHOT_MEMBER_STATES] = {"up", "suspect", "down"};
 	struct snapshot_member *m = &s->member[s->members];
 	const struct member_record *record = &entry->record;
 	unsigned state = SNAPSHOT_DOWN;
@@ -109,7 +108,7 @@ static void take_member(
 	text_copy(m->name, sizeof(m->name), record->name);
 	text_copy(m->address, sizeof(m->address), entry->record.address);
 	text_copy(m->software, sizeof(m->software), entry->contact->software);
-	text_copy(m->state, sizeof(m->state), states[state]);
+	text_copy(m->state, sizeof(m->state), snapshot_state_name(state));
 	view_fill(control, entry, s->taken_ns, m);
 	s->members++;
 }

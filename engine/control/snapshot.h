@@ -30,6 +30,14 @@ struct control;
 
 enum { SNAPSHOT_UP, SNAPSHOT_SUSPECT, SNAPSHOT_DOWN, SNAPSHOT_MEMBER_STATES };
 
+/* The name of a member's state, as in snapshot_member.state. */
+static inline const char *snapshot_state_name(unsigned state)
+{
+	static const char *const names[SNAPSHOT_MEMBER_STATES] = {"up", "suspect", "down"};
+
+	return names[state];
+}
+
 struct snapshot_member {
 	char name[NAME_BYTES_MAX];
 	char address[NAME_BYTES_MAX];
@@ -148,11 +156,10 @@ struct snapshot {
 /* Number of members in a state, listed or not. Any thread. */
 static inline unsigned snapshot_members(const struct snapshot *s, unsigned state)
 {
-	static const char *const names[SNAPSHOT_MEMBER_STATES] = {"up", "suspect", "down"};
 	unsigned count = s->members_more[state];
 
 	for (unsigned i = 0; i < s->members; i++)
-		count += !strcmp(s->member[i].state, names[state]);
+		count += !strcmp(s->member[i].state, snapshot_state_name(state));
 	return count;
 }
 

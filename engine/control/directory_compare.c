@@ -115,19 +115,15 @@ void compare_answers(struct directory *dir)
 	reading_start(dir);
 }
 
+static bool to_repair(const struct directory *dir, const struct owner *owner)
+{
+	(void)dir;
+	return owner->digest && owner->digest->repair;
+}
+
 static bool compare_wants(struct directory *dir, uint32_t slot)
 {
-	const struct map_view *view = dir->settled.view;
-	const uint8_t *ranked = map_view_slot(view, slot);
-	unsigned owners = slot_any(dir, slot) ? map_owning(view) : 0;
-
-	for (unsigned i = 0; i < owners; i++) {
-		const struct owner *owner = owner_of(dir, view->owner[ranked[i]].ref);
-
-		if (owner && owner->digest && owner->digest->repair)
-			return true;
-	}
-	return false;
+	return slot_any(dir, slot) && slot_owner_any(dir, slot, to_repair);
 }
 
 static void compare_page(struct directory *dir, const struct index_entry *entry)
@@ -139,8 +135,7 @@ static void compare_page(struct directory *dir, const struct index_entry *entry)
 	for (unsigned i = 0; i < owners; i++) {
 		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
 
-		if (owner && owner->digest && owner->digest->repair &&
-			owner_takes(dir, owner->ref, entry->place) &&
+		if (owner && to_repair(dir, owner) && owner_takes(dir, owner->ref, entry->place) &&
 			!digest_equal(owner, &entry->key))
 			lack_add(dir, owner, map_slot_of(&entry->key));
 	}

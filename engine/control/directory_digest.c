@@ -116,19 +116,15 @@ bool digests_ask(struct directory *dir)
 	return any;
 }
 
+static bool to_count(const struct directory *dir, const struct owner *owner)
+{
+	(void)dir;
+	return owner->digest && !owner->digest->counted;
+}
+
 static bool digest_wants(struct directory *dir, uint32_t slot)
 {
-	const struct map_view *view = member_map(dir->control);
-	const uint8_t *ranked = map_view_slot(view, slot);
-	unsigned owners = slot_any(dir, slot) ? map_owning(view) : 0;
-
-	for (unsigned i = 0; i < owners; i++) {
-		const struct owner *owner = owner_of(dir, view->owner[ranked[i]].ref);
-
-		if (owner && owner->digest && !owner->digest->counted)
-			return true;
-	}
-	return false;
+	return slot_any(dir, slot) && slot_owner_any(dir, slot, to_count);
 }
 
 void digests_counted(struct directory *dir)
@@ -149,8 +145,7 @@ static void digest_count(struct directory *dir, const struct index_entry *entry)
 	for (unsigned i = 0; i < owners; i++) {
 		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
 
-		if (owner && owner->digest && !owner->digest->counted &&
-			owner_takes(dir, owner->ref, entry->place))
+		if (owner && to_count(dir, owner) && owner_takes(dir, owner->ref, entry->place))
 			ours_of(owner->digest)[shard_slot(tag, owner->digest->bits)] +=
 				shard_entry_hash(tag, entry->place, entry->generation);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Migration after a change of the map: which owners lack which slots then (directory_slots.c), when
- * their walks begin (directory_walk.c), and when former owners are told to remove the entries. All
+ * their walks begin (directory_walk.c), and when former owners are sent removes of the entries. All
  * of it in small steps. Control plane's thread only.
  *
  * The walks begin once no change has come for MOVE_QUIET_NS, because members often join or leave
@@ -239,6 +239,14 @@ static void tidy_later(struct directory *dir)
 		net_now() + (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
 }
 
+/* The last phase, in which former owners that may have entries remove them, comes later. */
+static void tidy_await(struct directory *dir)
+{
+	dir->phase = dir->formers ? MOVE_WAIT : MOVE_NONE;
+	if (dir->formers)
+		tidy_later(dir);
+}
+
 /*
  * Entries whose new owner is slow to acknowledge stay with their former owner. Removing them is
  * tried again after dead_after_ms, until no owner is behind.
@@ -260,11 +268,7 @@ static void tidy_slice(struct directory *dir)
 
 	if (reading_slice(dir, &tidy))
 		return;
-	dir->phase = MOVE_NONE;
-	if (!dir->formers)
-		return;
-	dir->phase = MOVE_WAIT;
-	tidy_later(dir);
+	tidy_await(dir);
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
@@ -285,13 +289,8 @@ static void walk_end(struct directory *dir)
 {
 	digests_end(dir);
 	dir->interrupted = 0;
-	dir->comparing = false;
-	dir->phase = MOVE_NONE;
-	if (!dir->formers)
-		return;
-	dir->untidy = false;
-	dir->phase = MOVE_WAIT;
-	tidy_later(dir);
+	dir->comparing = dir->untidy = false;
+	tidy_await(dir);
 }
 
 static void move_step(struct directory *dir, uint64_t now_ns)

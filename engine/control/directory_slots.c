@@ -292,18 +292,23 @@ uint32_t lacks_next(const struct directory *dir, uint32_t slot, uint16_t owner)
 	return slot < MAP_SLOTS ? slot : MAP_SLOTS;
 }
 
-bool slot_lags(struct directory *dir, uint32_t slot)
+bool slot_owner_any(struct directory *dir, uint32_t slot,
+	bool (*is)(const struct directory *dir, const struct owner *owner))
 {
 	const struct map_view *view = dir->settled.view;
 	const uint8_t *ranked = map_view_slot(view, slot);
+	unsigned owners = map_owning(view);
 
-	if (dir->lacks[slot])
-		return true;
-	for (unsigned i = map_owning(view); i > 0; i--) {
-		const struct owner *owner = owner_of(dir, view->owner[ranked[i - 1]].ref);
+	for (unsigned i = 0; i < owners; i++) {
+		const struct owner *owner = owner_of(dir, view->owner[ranked[i]].ref);
 
-		if (owner && owner_lags(dir, owner))
+		if (owner && is(dir, owner))
 			return true;
 	}
 	return false;
+}
+
+bool slot_lags(struct directory *dir, uint32_t slot)
+{
+	return dir->lacks[slot] || slot_owner_any(dir, slot, owner_lags);
 }

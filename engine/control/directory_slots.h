@@ -40,13 +40,16 @@ uint32_t lacks_next(const struct directory *directory, uint32_t slot, uint16_t o
 void lack_add(struct directory *directory, struct owner *owner, uint32_t slot);
 /* The owner `ref` does not lack the slot any more at which its walk is. */
 void lack_end(struct directory *directory, struct walk *walk, uint32_t ref);
+/* True if `is` is true for an owner of the slot, other than this engine. */
+bool slot_owner_any(struct directory *directory, uint32_t slot,
+	bool (*is)(const struct directory *directory, const struct owner *owner));
 /* True if an owner of the slot lacks it, or is slow: its former owners keep their entries. */
 bool slot_lags(struct directory *directory, uint32_t slot);
 /* Refs of the slot's former owners that are members. Returns their number. */
 unsigned formers_of(
 	const struct directory *directory, uint32_t slot, uint32_t ret_ref[FORMERS_MAX]);
 bool formers_any(const struct directory *directory, uint32_t slot);
-/* The slot's former owners were told to remove its entries. */
+/* Removes of all entries of the slot were sent to its former owners. */
 void formers_drop(struct directory *directory, uint32_t slot);
 
 /* ---- directory_walk.c ------------------------------------------------------------------------ */

@@ -158,6 +158,15 @@ __attribute__((noinline)) static bool look_add_other(struct pc_channel *ch, stru
 	return close_run(ch, b, o, now_ns);
 }
 
+/* Adds the page to an open run that stays open: at most RUN_PAGES_MAX - 1 pages. */
+static inline void open_append(struct pc_batch *b, struct look_open *o, uint32_t i)
+{
+	b->work[o->tail].next = i;
+	o->tail = i;
+	if (++o->pages == RUN_PAGES_MAX - 1)
+		o->word = 0;
+}
+
 bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
 	uint64_t now_ns)
 {
@@ -169,10 +178,7 @@ bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struc
 	if (unlikely(!(ch->look_opened >> slot & 1) || o->member != m ||
 		     o->tried != p->rails_tried || o->pages + 1 >= RUN_PAGES_MAX))
 		return look_add_other(ch, b, i, m, now_ns);
-	b->work[o->tail].next = i;
-	o->tail = i;
-	if (++o->pages == RUN_PAGES_MAX - 1)
-		o->word = 0;
+	open_append(b, o, i);
 	return true;
 }
 
@@ -229,10 +235,7 @@ static inline bool look_usual(struct pc_channel *ch, struct pc_batch *b, uint32_
 	p->epoch = (uint8_t)epoch;
 	p->asked = 1;
 	p->peer = map_member_unpack(best).peer;
-	b->work[o->tail].next = i;
-	o->tail = i;
-	if (++o->pages == RUN_PAGES_MAX - 1)
-		o->word = 0;
+	open_append(b, o, i);
 	return true;
 }
 

@@ -17,8 +17,9 @@ struct shared {
 	uint64_t digest;
 };
 
-typedef struct map_view *(*view_make)(
-	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
+__typeof__(map_view_make) __real_map_view_make, __wrap_map_view_make, __real_map_view_lazy,
+	__wrap_map_view_lazy;
+__typeof__(map_view_drop) __real_map_view_drop, __wrap_map_view_drop;
 
 static LIST_HEAD(, shared) chain[CHAINS];
 
@@ -39,7 +40,7 @@ static bool is_of(const struct map_view *view, const struct placed *owner, unsig
 }
 
 static struct map_view *view_of(struct map_view *from, const struct placed *owner, unsigned owners,
-	unsigned replicas, bool lazy, view_make make)
+	unsigned replicas, bool lazy, __typeof__(map_view_make) *make)
 {
 	uint64_t digest = digest_of(owner, owners);
 	struct shared *shared;
@@ -58,28 +59,18 @@ static struct map_view *view_of(struct map_view *from, const struct placed *owne
 	return view;
 }
 
-struct map_view *__real_map_view_make(
-	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
-struct map_view *__wrap_map_view_make(
-	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
 struct map_view *__wrap_map_view_make(
 	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
 {
 	return view_of(from, owner, owners, replicas, false, __real_map_view_make);
 }
 
-struct map_view *__real_map_view_lazy(
-	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
-struct map_view *__wrap_map_view_lazy(
-	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas);
 struct map_view *__wrap_map_view_lazy(
 	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
 {
 	return view_of(from, owner, owners, replicas, true, __real_map_view_lazy);
 }
 
-void __real_map_view_drop(struct map_view *view);
-void __wrap_map_view_drop(struct map_view *view);
 void __wrap_map_view_drop(struct map_view *view)
 {
 	struct shared *shared = NULL;

@@ -311,8 +311,8 @@ static void a_run_of_look_ups_has_32_keys_at_most(void **state)
 	}
 }
 
-/* The page is told of once, although it is looked up again. */
-static void a_page_that_was_told_of_is_marked(void **state)
+/* The page is reported as used once, although it is looked up again. */
+static void a_page_that_was_reported_is_marked(void **state)
 {
 	struct page_key key = fake_key(name[0]);
 	const struct cache_entry *e;
@@ -373,7 +373,7 @@ int main(void)
 		TEST(of_two_holders_the_better_one_is_remembered),
 		TEST(a_failed_look_up_rests_its_peer_alone),
 		TEST(a_run_of_look_ups_has_32_keys_at_most),
-		TEST(a_page_that_was_told_of_is_marked),
+		TEST(a_page_that_was_reported_is_marked),
 		TEST(the_second_bucket_of_the_only_owner_is_read),
 		TEST(a_holder_that_is_no_member_has_nothing),
 	};

@@ -140,6 +140,16 @@ static void random_puts_and_removes_agree_with_a_model(void **state)
 	free(model);
 }
 
+/* Removes the entry if it is `in` the index, or else puts it. */
+static void put_or_remove(struct index *index, const struct index_entry *entry, uint8_t *in)
+{
+	if (*in)
+		assert_true(index_remove(index, &entry->key));
+	else
+		assert_int_equal(index_put(index, entry, NULL), 0);
+	*in ^= 1;
+}
+
 /*
  * A third of the entries stays; the others are removed and put again at random, so that the table
  * grows and holes appear and are filled.
@@ -174,11 +184,7 @@ static void a_walk_visits_an_entry_that_stays_exactly_once(void **state)
 
 				if (n % 3 == 0)
 					continue;
-				if (in[n])
-					assert_true(index_remove(index, &entry.key));
-				else
-					assert_int_equal(index_put(index, &entry, NULL), 0);
-				in[n] ^= 1;
+				put_or_remove(index, &entry, &in[n]);
 			}
 		} while (cursor);
 		for (uint32_t n = 0; n < KEYS / 2; n += 3)
@@ -235,11 +241,7 @@ static void a_slot_s_walk_visits_each_of_its_entries_that_stay(void **state)
 
 				if (n % 9 < 3)
 					continue;
-				if (in[n])
-					assert_true(index_remove(index, &entry.key));
-				else
-					assert_int_equal(index_put(index, &entry, NULL), 0);
-				in[n] ^= 1;
+				put_or_remove(index, &entry, &in[n]);
 			}
 		} while (cursor);
 		for (uint32_t n = round % 3; n < SLOTTED; n += 9)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waiting for answers: spin for a short time, then sleep on the channel's wake socket and the
- * session's socket. On few cores, yield in between. A yield that lets another thread run shows
- * that the answer may need this core: the channel then sleeps at once for its next waits.
+ * session's socket. On few cores, yield in between. A yield to a busy thread shows that the answer
+ * may need this core: the channel then sleeps at once for its next waits.
  *
  * Before it sleeps, this thread raises its flag, fences and looks at the rings once more. The
  * engine exchanges the flag with 0 before it wakes this thread. Channel thread.
@@ -19,14 +19,17 @@
 #define SPIN_NS 50000u
 #define SPIN_FEW_CORES_NS 20000u
 #define FEW_CORES 2u
-/* on few cores, how long a waiting thread yields its core before it sleeps */
-#define YIELD_NS 20000u
+/*
+ * On few cores, how long a waiting thread yields its core before it sleeps. Waking a thread that
+ * sleeps takes 35 to 70 us on another core of a virtual machine, so a short wait is not slept.
+ */
+#define YIELD_NS 200000u
 /* assumed copy speed of the rails: backlog / this many ns is added to YIELD_NS */
 #define YIELD_BYTES_PER_NS 8u
 #define YIELD_NS_MAX 1000000u
 #define SLEEP_NS_MAX 100000000ull
-/* a yield that takes longer has let another thread run: two switches and that thread's work */
-#define CROWDED_NS 5000u
+/* a yield that takes longer has cost more than a sleep: a busy thread ran on this core */
+#define CROWDED_NS 100000u
 /* number of waits that sleep at once after a long yield; the next one spins and yields again */
 #define CROWDED_WAITS 64u
 

@@ -6,11 +6,14 @@
  * channel and its own destinations.
  *
  *   stream --page-bytes N --batch N --in-flight N --threads N --seconds S --pages N [--verify]
+ *          [--anywhere]
  *
  * With --in-flight 1 a batch is alone, and its time is the latency. Prints one line of JSON. In it,
  * model_* is by the clock of the modelled ports (model.own_time; without it, the same as by this
  * machine's clock), and client_busy is the part of the threads' time that delivered pages. --verify
  * compares one page per batch; exit status 1 means that one was wrong. Misses are only counted.
+ * Pages are read in the order in which they were stored; with --anywhere they are stored in another
+ * order, so that those of a batch lie far apart in the pools.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -30,7 +33,7 @@ static struct options {
 	uint64_t page_bytes, pages, seed;
 	unsigned batch, in_flight, threads;
 	double seconds;
-	bool verify;
+	bool verify, anywhere;
 } options = {.page_bytes = 128u << 10,
 	.pages = 512,
 	.batch = 32,
@@ -87,6 +90,17 @@ static void client_close(struct client *c)
 	free(c->result);
 }
 
+static void shuffle(struct pc_page *page, uint64_t count, uint64_t seed)
+{
+	for (uint64_t i = count - 1; i > 0; i--) {
+		uint64_t k = mix64(seed + i) % (i + 1);
+		struct pc_page other = page[i];
+
+		page[i] = page[k];
+		page[k] = other;
+	}
+}
+
 /* Stores every page through the engine that will own it. */
 static void preload(struct pc *far)
 {
@@ -97,6 +111,8 @@ static void preload(struct pc *far)
 	pages_make(&c);
 	for (uint64_t i = 0; i < options.pages; i++)
 		content_fill(c.segment[i].base, options.page_bytes, mix64(options.seed) + i);
+	if (options.anywhere)
+		shuffle(c.page, options.pages, options.seed);
 	for (uint64_t from = 0; from < options.pages; from += options.batch)
 		if (pc_set(c.channel, c.page + from, options.batch, TIMEOUT_MS, c.result + from))
 			die("storing: %s", pc_error());
@@ -277,7 +293,7 @@ static void parse(int argc, char **argv)
 {
 	static const struct option names[] = {{"page-bytes", 1, 0, 'b'}, {"batch", 1, 0, 'n'},
 		{"in-flight", 1, 0, 'f'}, {"threads", 1, 0, 't'}, {"seconds", 1, 0, 's'},
-		{"pages", 1, 0, 'p'}, {"verify", 0, 0, 'v'}, {0}};
+		{"pages", 1, 0, 'p'}, {"verify", 0, 0, 'v'}, {"anywhere", 0, 0, 'a'}, {0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -296,6 +312,7 @@ static void parse(int argc, char **argv)
 		case 's': options.seconds = strtod(optarg, NULL); break;
 		case 'p': options.pages = parse_number("--pages", optarg, 1, 1u << 24); break;
 		case 'v': options.verify = true; break;
+		case 'a': options.anywhere = true; break;
 		default: die("unknown option; the options are listed at the top of perf/stream.c");
 		}
 	}

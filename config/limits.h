@@ -76,6 +76,11 @@
 #define RAIL_SIGNAL_BYTES (32u << 10)
 /* page heads in one READ of heads, at most, including heads that no op needs */
 #define RAIL_HEADS_SPAN 32u
+/*
+ * the same for the heads of a run's pages; shorter than a page, because software NICs that move no
+ * pages know heads by the length of the READ
+ */
+#define RUN_HEADS_SPAN 127u
 /* distance in units, at most, between two needed heads that share one READ */
 #define RAIL_HEADS_GAP 8u
 /*
@@ -128,6 +133,8 @@ static_assert((QP_DEPTH & (QP_DEPTH - 1)) == 0, "the device masks its WQE index"
 static_assert((CQ_DEPTH & (CQ_DEPTH - 1)) == 0, "the owner bit is a bit of the consumer index");
 static_assert(1 + (SEGMENTS_MAX + 3) / 4 < OP_RING_SLOTS, "the largest op fits its ring");
 static_assert(RAIL_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "a READ of page heads is a small READ");
+static_assert(RUN_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "the same of a run's heads");
+static_assert(RUN_HEADS_SPAN * 32 < PAGE_UNIT, "a READ of page heads is shorter than a page");
 static_assert(SLICE_BYTES <= RAIL_IN_FLIGHT_BYTES, "an idle rail can post one slice");
 static_assert(CREDITS_MAX <= CTL_DONE_SLOTS, "all credits of a channel fit its control done ring");
 static_assert(DISK_SEGMENT_BYTES / PAGE_UNIT <= 65536, "16 bits are the unit of a segment");

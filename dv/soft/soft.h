@@ -39,7 +39,7 @@
 #define SOFT_FLOW_BYTES (16u << 10)  /* bytes moved before the CQEs of a QP are written */
 #define SOFT_LENGTH_MAX (1ull << 31) /* bytes of the longest message */
 /* a model that moves no payload still moves messages up to this length, such as page heads */
-#define SOFT_SMALL_BYTES 1024u
+#define SOFT_SMALL_BYTES (PAGE_UNIT - 1)
 #define SOFT_RX_BYTES (64u << 10)      /* receive buffer of one peer, for answer headers */
 #define SOFT_WRITE_TCP_MAX (64u << 20) /* bytes of the longest WRITE over TCP, which is buffered */
 #define SOFT_RETRY_NS 1000000000ull
@@ -54,7 +54,7 @@
 #define SOFT_BF_SIZE (SOFT_BELLS_BLOCK * 8u)
 #define SOFT_BELLS_BYTES (SOFT_QPS_MAX * 2u * sizeof(uint64_t))
 static_assert(SOFT_BF_SIZE == 0x100, "distance between the halves as on a ConnectX");
-static_assert(RAIL_HEADS_SPAN * 32 <= SOFT_SMALL_BYTES, "page heads always move");
+static_assert(RUN_HEADS_SPAN * 32 <= SOFT_SMALL_BYTES, "page heads always move");
 
 enum soft_qp_state { SOFT_INIT, SOFT_RTS, SOFT_ERROR };
 

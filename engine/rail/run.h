@@ -37,12 +37,8 @@
 #define RUN_SIGNAL_WQES 16u
 static_assert(RUN_SIGNAL_WQES >= RAIL_SIGNAL_WQES && 2 * RUN_SIGNAL_WQES <= QP_DEPTH,
 	"a series fits beside the one before it");
-/* page heads in one READ of a run's heads, at most, including heads that no page needs */
-#define RUN_HEADS_SPAN 128u
 /* a run of pages shorter than this many units READs up to as many heads that no page needs */
 #define RUN_HEADS_GAP 8u
-static_assert(RUN_HEADS_SPAN * sizeof(struct page_head) <= RAIL_SMALL_BYTES,
-	"a READ of page heads is a small READ");
 
 struct lane_qp;
 

@@ -148,14 +148,14 @@ static void a_model_may_move_only_small_messages(void **state)
 	(void)state;
 	model.move_bytes = false;
 	open_model(&model);
-	read_at(0, 0, 1025, 0);
-	read_at(0, 65536, 1024, 0);
+	read_at(0, 0, PAGE_UNIT, 0);
+	read_at(0, 65536, PAGE_UNIT - 1, 0);
 	dv_ring(a.sqs[0]);
 	by(1000000);
 	assert_int_equal(by(1000000 + 2 * RTT_NS), 2);
-	for (unsigned i = 0; i < 1025; i++)
+	for (unsigned i = 0; i < PAGE_UNIT; i++)
 		assert_int_equal(a.memory[i], 0);
-	assert_memory_equal(a.memory + 65536, b.memory + 65536, 1024);
+	assert_memory_equal(a.memory + 65536, b.memory + 65536, PAGE_UNIT - 1);
 	shut();
 }
 

@@ -139,11 +139,14 @@ struct credit {
 
 struct stock_rail {
 	uint32_t have;
+	uint32_t first; /* index of the oldest credit in credit[], which is a ring */
 	uint32_t asked;
 	uint32_t want; /* pages that found no credit in this step of the channel */
 	/* credits requested in advance; 0: the channel stores no pages of this size at present */
 	uint32_t ahead;
 	uint64_t refused_until_ns;
+	/* The oldest is taken first: pages that are stored one after another then lie in ascending
+	 * slots, and a READ may cover several of them. */
 	struct credit credit[CREDIT_STOCK_MAX];
 };
 

@@ -40,6 +40,12 @@ static bool give_back(struct pc_channel *ch, const struct credit *credit)
 	return true;
 }
 
+/* The i-th credit in stock, from the oldest on. */
+static struct credit *stock_at(struct stock_rail *s, uint32_t i)
+{
+	return &s->credit[(s->first + i) % CREDIT_STOCK_MAX];
+}
+
 static uint32_t empty_stock(struct pc_channel *ch, struct stock *stock)
 {
 	uint32_t given = 0;
@@ -47,7 +53,7 @@ static uint32_t empty_stock(struct pc_channel *ch, struct stock *stock)
 	for (uint32_t r = 0; r < ch->rails; r++) {
 		struct stock_rail *s = &stock->rail[r];
 
-		while (s->have && give_back(ch, &s->credit[s->have - 1])) {
+		while (s->have && give_back(ch, stock_at(s, s->have - 1))) {
 			s->have--;
 			given++;
 		}
@@ -128,7 +134,9 @@ enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t ra
 		struct stock_rail *s = &stock->rail[(rail + k) % ch->rails];
 
 		if (s->have) {
-			*ret_credit = s->credit[--s->have];
+			*ret_credit = *stock_at(s, 0);
+			s->first = (s->first + 1) % CREDIT_STOCK_MAX;
+			s->have--;
 			ch->credits--;
 			return CREDIT_TAKEN;
 		}
@@ -140,17 +148,20 @@ enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t ra
 	return CREDIT_REFUSED;
 }
 
-/* Puts a credit that was taken from stock and not used back into stock. */
+/* Puts a credit that was taken from stock and not used back into stock, as the oldest one. */
 void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit)
 {
 	struct stock *stock = stock_of(ch, size_of(ch, bytes), true);
 	struct stock_rail *s = stock ? &stock->rail[place_rail(credit->place)] : NULL;
 
 	ch->credits++;
-	if (s && s->have + s->asked < CREDIT_STOCK_MAX)
-		s->credit[s->have++] = *credit;
-	else
+	if (!s || s->have + s->asked >= CREDIT_STOCK_MAX) {
 		give_back(ch, credit);
+		return;
+	}
+	s->first = (s->first + CREDIT_STOCK_MAX - 1) % CREDIT_STOCK_MAX;
+	s->have++;
+	*stock_at(s, 0) = *credit;
 }
 
 /*
@@ -252,7 +263,7 @@ void credit_answer(struct pc_channel *ch, const struct request *r, const struct 
 		if (!possible(ch, r, done->place) || s->have == CREDIT_STOCK_MAX)
 			channel_break(ch);
 		else
-			s->credit[s->have++] = (struct credit){done->place, done->generation};
+			*stock_at(s, s->have++) = (struct credit){done->place, done->generation};
 		return;
 	}
 	ch->credits--;

@@ -168,8 +168,14 @@ void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns)
 	struct size_class *class = &pool->class[chunk->class];
 
 	pool->slots[slot].state = SLOT_FREE;
-	pool->slots[slot].next = chunk->recycled;
-	chunk->recycled = slot;
+	/* At the end: pages that were stored one after another are often evicted in that order, and
+	 * new pages then find ascending slots, too. */
+	pool->slots[slot].next = NONE;
+	if (chunk->recycled == NONE)
+		chunk->recycled = slot;
+	else
+		pool->slots[chunk->recycled_last].next = slot;
+	chunk->recycled_last = slot;
 	chunk->free++;
 	if (pool->drain != number) {
 		class->free++;

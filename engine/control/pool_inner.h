@@ -76,8 +76,11 @@ struct chunk {
 	 * number of slots that were handed out at least once; the slots behind them were never used
 	 */
 	uint32_t carved;
-	/* first slot of the list of free slots that were used before; NONE: the list is empty */
-	uint32_t recycled;
+	/*
+	 * first and last slot of the list of free slots that were used before, the one that became
+	 * free first at its head; `recycled` NONE: the list is empty
+	 */
+	uint32_t recycled, recycled_last;
 	uint32_t free; /* number of free slots, used before or not */
 	uint32_t credits, pages, limbo;
 	/* neighbours of this chunk in pool->empty, or in the list `ready` of its size class */

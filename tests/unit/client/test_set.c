@@ -409,10 +409,29 @@ static void store(unsigned batches, unsigned count, uint32_t bytes, const char *
 	}
 }
 
+static bool descends; /* a page was stored in a lower slot of its rail than the one before */
+
+static uint32_t note_unit(struct fake *f, const struct ctl_op *op)
+{
+	static uint32_t last[FAKE_RAILS];
+	uint32_t *before = &last[place_rail(op->place)], unit = place_unit(op->place);
+
+	(void)f;
+	if (op->kind == CTL_PUBLISH) {
+		descends |= unit < *before;
+		*before = unit;
+	}
+	return FAKE_DO;
+}
+
 static void credits_are_requested_ahead_during_a_stream_of_pages(void **state)
 {
 	(void)state;
+	fake_lock(&fake);
+	fake.on_ctl = note_unit;
+	fake_unlock(&fake);
 	store(40, 16, 4000, "small");
+	assert_false(descends); /* the fake grants ascending slots */
 	/* Each rail's stock has grown to the number of slots that a batch takes from the rail, and
 	 * what is missing of it is requested. */
 	for (unsigned r = 0; r < FAKE_RAILS; r++) {

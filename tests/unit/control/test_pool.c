@@ -185,6 +185,29 @@ static void a_slot_rests_in_limbo_for_limbo_ns(void **state)
 	pool_close(pool);
 }
 
+/* So that new pages lie as those lay that left before them. */
+static void slots_are_used_again_in_the_order_in_which_they_became_free(void **state)
+{
+	static const unsigned order[] = {0, 1, 2, 6, 5, 4};
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t generation, place[16];
+
+	(void)state;
+	for (unsigned i = 0; i < 16; i++) {
+		place[i] = take(pool, MIB / 4, 0, &generation);
+		assert_int_equal(pool_publish(pool, place[i], generation, &key_a, MIB / 4), 0);
+	}
+	for (unsigned i = 0; i < 6; i++) {
+		uint32_t slot = place[order[i] / 3 * 4 + order[i] % 3];
+
+		assert_int_equal(retire_at(pool, slot, head_at(pool, slot).generation, 0), 0);
+	}
+	for (unsigned i = 0; i < 6; i++)
+		assert_int_equal(take(pool, MIB / 4, LIMBO_NS, &generation),
+			place[order[i] / 3 * 4 + order[i] % 3]);
+	pool_close(pool);
+}
+
 static void an_empty_chunk_serves_any_size_at_once(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
@@ -339,6 +362,7 @@ int main(void)
 		cmocka_unit_test(page_sizes_that_fit_no_slot_are_refused),
 		cmocka_unit_test(a_credit_is_used_once),
 		cmocka_unit_test(a_slot_rests_in_limbo_for_limbo_ns),
+		cmocka_unit_test(slots_are_used_again_in_the_order_in_which_they_became_free),
 		cmocka_unit_test(an_empty_chunk_serves_any_size_at_once),
 		cmocka_unit_test(generations_survive_a_change_of_page_size),
 		cmocka_unit_test(without_a_free_class_a_new_size_shares_the_next_larger_one),

@@ -79,21 +79,17 @@ static void sums_change(struct member *member, const struct member_entry *entry,
 
 static void rebuild_soon(struct member *member)
 {
-	uint64_t apart_ns = MAP_APART_NS * (1 + member->alive / 1024), now_ns = net_now(), due_ns;
+	uint64_t apart_ns = MAP_APART_NS * (1 + member->alive / 1024), now_ns = net_now();
 
 	if (now_ns - member->window_ns >= apart_ns) {
 		member->window_ns = now_ns;
 		member->rebuilds = 0;
 	}
-	due_ns = member->rebuilds < MAP_REBUILDS || member_rings_wanted(member) != member->rings
-			 ? now_ns
-			 : member->window_ns + apart_ns;
-	if (due_ns < member->paused_ns)
-		due_ns = member->paused_ns;
-	if (due_ns <= now_ns)
+	if (member->rebuilds < MAP_REBUILDS || member_rings_wanted(member) != member->rings)
 		net_defer(member->rebuild);
 	else if (!member->rebuild_armed)
-		(void)net_timer_set(member->rebuild, (due_ns - now_ns) / 1000 + 1);
+		(void)net_timer_set(
+			member->rebuild, (member->window_ns + apart_ns - now_ns) / 1000 + 1);
 	member->rebuild_armed = true;
 }
 
@@ -355,17 +351,21 @@ static void rebuild(void *context)
 {
 	struct control *control = context;
 	struct member *member = control->member;
-	uint64_t begun_ns = net_now(), took_ns, pause_ns;
+	uint64_t begun_ns, took_ns, pause_ns;
 
 	member->rebuild_armed = false;
 	member->rebuilds++;
 	member_rings_update(context);
+	begun_ns = net_now();
+	if (begun_ns < member->paused_ns) {
+		(void)net_timer_set(member->rebuild, (member->paused_ns - begun_ns) / 1000 + 1);
+		return;
+	}
 	member_map_rebuild(context);
 	took_ns = net_now() - begun_ns;
 	pause_ns = took_ns > MAP_COST_NS ? took_ns * MAP_PAUSES : 0;
-	if (pause_ns)
-		member->paused_ns =
-			begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
+	member->paused_ns =
+		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
 }
 
 static int self_fill(struct control *control)

@@ -141,6 +141,7 @@ struct member_source {
 	uint64_t joins_ns; /* `joins` is that of this time */
 	unsigned joins;    /* engines that may join now */
 	unsigned named;    /* refused engines that were logged */
+	unsigned causes;   /* as bits, causes for which a record was refused and logged */
 	bool flooded;      /* an engine was refused because too many joined */
 };
 
@@ -172,8 +173,8 @@ struct member {
 	/* entries whose records are to be sent to the neighbours; `changed` of each is set */
 	uint32_t *news_list;
 	unsigned news_count, news_room;
-	unsigned news_sent;      /* records that were sent the last time */
-	unsigned refused_logged; /* reasons, as bits, for which a record was refused and logged */
+	unsigned news_sent; /* records that were sent the last time */
+	unsigned causes;    /* of records without a link: see member_source_cause() */
 	uint32_t
 		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
 	unsigned alive;    /* number of members alive, this engine included */
@@ -356,6 +357,8 @@ void member_seeds_replace(struct control *control, enum seed_source source,
 bool member_source_joins(struct control *control, const struct rpc_link *link, const char *name);
 /* True if many engines of that address have joined lately, and others were refused. */
 bool member_source_flooded(struct control *control, const struct rpc_link *link);
+/* True once for each cause, below 32, and address. */
+bool member_source_cause(struct control *control, const struct rpc_link *link, unsigned cause);
 /* True if the refusal of an engine at the other end is logged; the last one says that it is. */
 bool member_source_names(struct control *control, const struct rpc_link *link);
 

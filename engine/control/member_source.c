@@ -57,6 +57,16 @@ bool member_source_flooded(struct control *control, const struct rpc_link *link)
 	return source->flooded && source->joins < SOURCE_JOINS / 2;
 }
 
+bool member_source_cause(struct control *control, const struct rpc_link *link, unsigned cause)
+{
+	struct member *member = control->member;
+	unsigned *causes = link ? &source_of(member, link)->causes : &member->causes;
+	bool fresh = !(*causes & 1u << cause);
+
+	*causes |= 1u << cause;
+	return fresh;
+}
+
 bool member_source_names(struct control *control, const struct rpc_link *link)
 {
 	struct member_source *source = source_of(control->member, link);

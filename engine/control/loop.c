@@ -18,6 +18,7 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
+#include "engine/control/net.h"
 #include "engine/control/publish.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
@@ -282,6 +283,12 @@ static enum control_sleep nap_or_sleep(struct loop *loop)
 	return event_add(loop->nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
 }
 
+static void events_run(struct loop *loop, int flags)
+{
+	net_slice(LOOP_SLICE_NS);
+	event_base_loop(loop->control.base, flags);
+}
+
 /*
  * The sleep protocol of abi/ring.h: raise the flag, fence, look once more. Every writer of a ring
  * or an inbox publishes, fences, reads the flag and, if it is raised, writes the kick.
@@ -293,7 +300,7 @@ static void sleep_or_work(struct loop *loop)
 	shm_store(&status->control_sleeps, nap_or_sleep(loop));
 	shm_fence_sleep();
 	if (turn(loop) == 0)
-		event_base_loop(loop->control.base, EVLOOP_ONCE);
+		events_run(loop, EVLOOP_ONCE);
 	shm_store(&status->control_sleeps, CONTROL_AWAKE);
 }
 
@@ -323,7 +330,7 @@ int control_run(struct control *control)
 			if (work)
 				busy_until_ns = now_ns + loop->spin_ns;
 			if (work || now_ns < busy_until_ns) {
-				event_base_loop(control->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+				events_run(loop, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 				continue;
 			}
 		}

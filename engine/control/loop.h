@@ -17,6 +17,8 @@
  * a core with rails it sleeps at once
  */
 #define LOOP_SPIN_NS 50000ull
+/* callbacks of the event loop run for this time before the rings are looked at again */
+#define LOOP_SLICE_NS 1000000ull
 /* time since the last credit or publish for which the event loop naps instead of sleeping */
 #define LOOP_NAP_FOR_NS 1000000ull
 /* longest sleep of the event loop: the log may have to print lines that count repeated messages */

@@ -101,6 +101,8 @@ static bool more_dispensable(const struct member_entry *a, const struct member_e
 		return member_on_trial(b);
 	if (a->state != b->state)
 		return a->state == MEMBER_DEAD;
+	if (a->proven != b->proven)
+		return b->proven;
 	return a->since_ns < b->since_ns;
 }
 
@@ -151,8 +153,8 @@ void member_entry_dial(struct control *control, struct member_entry *entry, bool
 {
 	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
 	uint32_t base_ms = seldom ? beat_ms : beat_ms / 10 + 1;
-	uint32_t max_ms = beat_ms * (seldom ? 20 : 4);
-
+	unsigned many = control->member->table.contacts / MEMBER_REDIALS;
+	uint32_t max_ms = beat_ms * (seldom ? 20 * (1 + many) : 4);
 	struct member_contact *contact;
 
 	if (control->member->leaving)
@@ -208,9 +210,10 @@ int member_up(struct control *control, struct member_entry *entry)
 	entry->admission++;
 	entry->neighbour = entry->wanted = false;
 	control->counter[COUNTER_members_joined]++;
-	log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", entry->record.name,
-		entry->record.address, entry->record.port,
-		(unsigned long long)entry->record.incarnation, entry->record.peer);
+	if (!entry->flood)
+		log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u",
+			entry->record.name, entry->record.address, entry->record.port,
+			(unsigned long long)entry->record.incarnation, entry->record.peer);
 	sums_change(member, entry, true);
 	member_rings_joined(member, entry);
 	rebuild_soon(member);
@@ -240,9 +243,10 @@ void member_down(struct control *control, struct member_entry *entry, const char
 	uint32_t ref = entry->record.ref;
 	struct rpc_dial *dial;
 
-	log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s", entry->record.name,
-		entry->record.address, entry->record.port,
-		(unsigned long long)entry->record.incarnation, why);
+	if (!entry->flood || entry->proven)
+		log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s",
+			entry->record.name, entry->record.address, entry->record.port,
+			(unsigned long long)entry->record.incarnation, why);
 	entry->state = MEMBER_DEAD;
 	entry->stage = RECORD_REMOVED;
 	entry->record.alive = false;
@@ -270,7 +274,7 @@ void member_down(struct control *control, struct member_entry *entry, const char
 	 * Others are dialled by those that were their neighbours. The next heartbeat stops their
 	 * dials: a callback of the dial's link may be the caller.
 	 */
-	if (!member->rings || entry->neighbour)
+	if (entry->proven && (!member->rings || entry->neighbour))
 		member_entry_dial(control, entry, true);
 }
 
@@ -347,11 +351,21 @@ static void rebuild(void *context)
 {
 	struct control *control = context;
 	struct member *member = control->member;
+	uint64_t begun_ns, took_ns, pause_ns;
 
 	member->rebuild_armed = false;
 	member->rebuilds++;
 	member_rings_update(context);
+	begun_ns = net_now();
+	if (begun_ns < member->paused_ns) {
+		(void)net_timer_set(member->rebuild, (member->paused_ns - begun_ns) / 1000 + 1);
+		return;
+	}
 	member_map_rebuild(context);
+	took_ns = net_now() - begun_ns;
+	pause_ns = took_ns > MAP_COST_NS ? took_ns * MAP_PAUSES : 0;
+	member->paused_ns =
+		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
 }
 
 static int self_fill(struct control *control)

@@ -11,7 +11,7 @@
  *   member_probe.c  members that do not serve: probes, removal, trial
  *   member_rings.c  neighbours             member_demand.c  links with other members
  *   member_gossip.c records of members     member_claim.c   removal that all agree on
- *   member_list.c   pages of the list
+ *   member_list.c   pages of the list       member_source.c  limits of an address
  *
  * An engine learned from a seed or from gossip is only a candidate: it is dialled. A member
  * becomes alive, and enters the map, only by its own Hello on a link with it; so gossip about a
@@ -63,12 +63,26 @@
 #define AGREED_BYTES_MAX 128               /* length limit of one text "name = value" in a Hello */
 #define AGREED_ENTRIES_MAX 32 /* limit of the entries of Hello.agreed that are examined */
 #define REFUSALS 64           /* size of the table of refusals that were logged already */
+#define MEMBER_SOURCES 256    /* addresses whose engines are counted */
+/* Engines of one address that may join at once, and further ones per second. */
+#define SOURCE_JOINS 64u
+#define SOURCE_JOINS_PER_S 20u
+#define SOURCE_LINES 32u /* refused engines of one address that are logged */
+/* Dead members are dialled less often when there are more contacts than this. */
+#define MEMBER_REDIALS 128u
 /*
  * The map is rebuilt at once after a change, but only MAP_REBUILDS times within this time, and then
  * at its end; it is longer by as much for each further 1,024 members.
  */
 #define MAP_APART_NS (100ull * 1000000)
 #define MAP_REBUILDS 4
+/*
+ * A rebuild that took longer than MAP_COST_NS is followed by a pause of MAP_PAUSES times as long,
+ * at most MAP_PAUSE_NS: maps take a fifth of the control plane's time.
+ */
+#define MAP_COST_NS (5ull * 1000000)
+#define MAP_PAUSES 4u
+#define MAP_PAUSE_NS (500ull * 1000000)
 /*
  * Within this time after its start, this engine counts as the last one that joined: the owners by a
  * map without it are the former owners.
@@ -121,6 +135,16 @@ struct member_ring {
 	bool stale;                 /* one of them has left */
 };
 
+/* The engines of one address: see member_source.c. */
+struct member_source {
+	uint64_t hash;     /* of the address; 0: the element is free */
+	uint64_t joins_ns; /* `joins` is that of this time */
+	unsigned joins;    /* engines that may join now */
+	unsigned named;    /* refused engines that were logged */
+	unsigned causes;   /* as bits, causes for which a record was refused and logged */
+	bool flooded;      /* an engine was refused because too many joined */
+};
+
 struct member {
 	struct member_table table;
 	struct member_entry *self; /* this engine: entry 0 */
@@ -135,6 +159,7 @@ struct member {
 	struct refusal refusal[REFUSALS];
 	/* number of refusals stored so far; the table is a ring of REFUSALS elements */
 	unsigned refusals;
+	struct member_source source[MEMBER_SOURCES];
 	struct member_ring ring[MEMBER_RINGS];
 	bool rings;         /* links with neighbours only; see member_rings.c */
 	unsigned strangers; /* live members that do not know lists */
@@ -148,8 +173,8 @@ struct member {
 	/* entries whose records are to be sent to the neighbours; `changed` of each is set */
 	uint32_t *news_list;
 	unsigned news_count, news_room;
-	unsigned news_sent;      /* records that were sent the last time */
-	unsigned refused_logged; /* reasons, as bits, for which a record was refused and logged */
+	unsigned news_sent; /* records that were sent the last time */
+	unsigned causes;    /* of records without a link: see member_source_cause() */
 	uint32_t
 		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
 	unsigned alive;    /* number of members alive, this engine included */
@@ -168,6 +193,7 @@ struct member {
 	bool rebuild_armed;
 	unsigned rebuilds;
 	uint64_t window_ns;
+	uint64_t paused_ns; /* no rebuild before this time */
 	struct map_view *current;
 	struct slots *slots; /* of the words in the status segment */
 	uint64_t opened_ns;  /* when this engine started, or was alone last */
@@ -324,6 +350,17 @@ void member_seeds_tick(struct control *control, uint64_t now_ns);
  */
 void member_seeds_replace(struct control *control, enum seed_source source,
 	const struct seed_address *address, unsigned count);
+
+/* ---- member_source.c ------------------------------------------------------------------------- */
+
+/* An engine at the other end joins. False: too many did; that is counted, and logged once. */
+bool member_source_joins(struct control *control, const struct rpc_link *link, const char *name);
+/* True if many engines of that address have joined lately, and others were refused. */
+bool member_source_flooded(struct control *control, const struct rpc_link *link);
+/* True once for each cause, below 32, and address. */
+bool member_source_cause(struct control *control, const struct rpc_link *link, unsigned cause);
+/* True if the refusal of an engine at the other end is logged; the last one says that it is. */
+bool member_source_names(struct control *control, const struct rpc_link *link);
 
 /* ---- member_agree.c -------------------------------------------------------------------------- */
 

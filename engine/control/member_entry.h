@@ -63,6 +63,8 @@ struct member_entry {
 	bool disk : 1;      /* it stores entries of pages on disk, and answers Promote */
 	bool probes : 1;    /* the member's engine answers Probe */
 	bool relays : 1;    /* the member's engine passes relays on, and takes them */
+	bool proven : 1;    /* it answered a probe, or a dial of this engine reached it */
+	bool flood : 1;     /* one of too many of its address: it is not logged */
 	bool left : 1; /* the member left the cluster with the message Leave: it is not dialled */
 	/* ---- above MEMBER_MESH_MAX members ---- */
 	bool lists : 1;     /* the member's engine knows MemberNews, ListAsk and ListPage */

@@ -19,6 +19,13 @@
 #define ASSERT_NS (2ull * 1000000000)
 #define RECORD_BYTES (2 * NAME_BYTES_MAX + 64) /* bound of the length of one record */
 #define ADMISSION_MAX (1u << 30)
+/*
+ * A record moves the admission of a name forward by this much at most, and that of an unknown name
+ * is below ADMISSION_FIRST: so forged numbers leave room for the admission that refutes them. What
+ * a record has beyond that is cut off; it is still newer, and so are the records that follow it.
+ */
+#define ADMISSION_STEP 64u
+#define ADMISSION_FIRST (1u << 24)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
@@ -78,7 +85,7 @@ bool record_add(struct record_list *list, struct member_entry *entry)
 	member_describe(entry, &list->member[list->count]);
 	record->member = &list->member[list->count];
 	record->state = entry->stage;
-	record->admission = entry->admission;
+	record->admission = entry->admission < ADMISSION_MAX ? entry->admission : ADMISSION_MAX - 1;
 	record->trial_ms =
 		entry->stage == RECORD_ALIVE ? 0 : (uint32_t)entry->contact->claim_trial_ms;
 	record->disk = entry->disk;
@@ -156,21 +163,26 @@ static bool record_newer(const struct member_entry *entry, const Pc__MemberRecor
 	return r->member->incarnation > entry->record.incarnation;
 }
 
+/* The admission that the record counts as, where `known` is the one that is known; 0: none. */
+static uint32_t admission_near(uint32_t known, uint32_t admission)
+{
+	uint32_t most = known ? known + ADMISSION_STEP : ADMISSION_FIRST;
+
+	return admission < most ? admission : most;
+}
+
 enum refused { REFUSED_NAME, REFUSED_REF, REFUSED_ROOM };
 
-/* Counts a record that does not fit, and logs the first one of each kind. */
+/* Counts a record that does not fit, and logs the first one of each kind from an address. */
 static void record_refused(struct control *control, const struct rpc_link *link,
 	const Pc__MemberRecord *r, enum refused why)
 {
 	static const char *const text[] = {"it has this engine's name: set another engine.name",
 		"the low half of its incarnation is that of another member: restart one of them",
 		"the cluster has NODES_MAX engines already (config/limits.h)"};
-	struct member *member = control->member;
-
 	control->counter[COUNTER_records_refused]++;
-	if (member->refused_logged & 1u << why)
+	if (!member_source_cause(control, link, why))
 		return;
-	member->refused_logged |= 1u << why;
 	log_warn("record of member %s (%s:%u) from %s refused: %s; further ones are only counted",
 		r->member->name, r->member->address, r->member->port,
 		link ? link->from : "this engine", text[why]);
@@ -193,6 +205,7 @@ static void record_of_self(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
 	struct member_entry *self = control->member->self;
+	uint32_t admission = admission_near(self->admission, r->admission);
 
 	if (r->member->incarnation != control->incarnation ||
 		strcmp(r->member->name, control->name) != 0) {
@@ -208,7 +221,7 @@ static void record_of_self(
 		claim_show(control, r);
 		return;
 	}
-	self->admission = r->admission;
+	self->admission = admission;
 	control->member->own_claim = 0;
 	if (control->directory)
 		move_again(control->directory);
@@ -308,6 +321,7 @@ static bool record_known(const struct member *member, const Pc__MemberRecord *r)
 static void record_take(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
+	Pc__MemberRecord near = *r;
 	struct member_entry *entry;
 
 	if (record_known(control->member, r))
@@ -320,15 +334,18 @@ static void record_take(
 	entry = record_entry(control, link, r);
 	if (!entry)
 		return;
-	if (!record_newer(entry, r) || record_contradicted(control, entry, r))
+	if (!record_newer(entry, r))
+		return;
+	near.admission = admission_near(entry->admission, r->admission);
+	if (record_contradicted(control, entry, &near))
 		return;
 	if (r->state == RECORD_ALIVE) {
-		record_admit(control, entry, r);
+		record_admit(control, entry, &near);
 	} else if (entry->state != MEMBER_ALIVE) {
 		if (entry->state == MEMBER_DEAD)
-			entry->admission = r->admission;
+			entry->admission = near.admission;
 	} else if (entry->record.incarnation == r->member->incarnation) {
-		entry->admission = r->admission;
+		entry->admission = near.admission;
 		if (entry->stage != RECORD_CLAIMED) {
 			/*
 			 * Or it was removed elsewhere: the cluster was in two parts. That it left

@@ -236,16 +236,31 @@ static void hello_fields(
 	member_entry_lists(control->member, entry, hello->lists && hello->probes);
 }
 
+/* True if the Hello adds a member to the map, or replaces one. */
+static bool hello_joins(const struct control *control, const Pc__Member *m)
+{
+	const struct member_entry *entry = member_find(control->member, m->name);
+
+	if (!entry)
+		return true;
+	if (entry->state == MEMBER_ALIVE)
+		return entry->record.incarnation != m->incarnation;
+	return entry->contact->trial.incarnation != m->incarnation;
+}
+
 /*
- * Finds or takes the entry for a Hello's sender and makes it alive, unless it is on trial. NULL: no
- * entry or no peer number is free.
+ * Finds or takes the entry for a Hello's sender and makes it alive, unless it is on trial. NULL:
+ * too many engines of its address join, or no entry or no peer number is free.
  */
-static struct member_entry *hello_entry(struct control *control, const Pc__Hello *hello)
+static struct member_entry *hello_entry(
+	struct control *control, const struct rpc_link *link, const Pc__Hello *hello)
 {
 	const Pc__Member *m = hello->self;
 	struct member_entry *entry = member_find(control->member, m->name);
 	bool trial;
 
+	if (hello_joins(control, m) && !member_source_joins(control, link, m->name))
+		return NULL;
 	if (entry && entry->state == MEMBER_ALIVE) {
 		if (entry->record.incarnation == m->incarnation)
 			return entry;
@@ -265,6 +280,7 @@ static struct member_entry *hello_entry(struct control *control, const Pc__Hello
 	if (entry->state == MEMBER_FREE)
 		entry->state = MEMBER_CANDIDATE;
 	hello_fields(control, entry, hello);
+	entry->flood = member_source_flooded(control, link);
 	if (member_up(control, entry) < 0) {
 		entry->since_ns = net_now();
 		return NULL;
@@ -280,6 +296,7 @@ static void link_attach(struct control *control, struct rpc_link *link, struct m
 
 	*at = link;
 	link->member = entry;
+	entry->proven |= link->dial != NULL;
 	if (control->member->rings)
 		contact->heard_ns = contact->used_ns = net_now();
 	rpc_link_up(link);
@@ -356,7 +373,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		member_learn(control, hello->self);
 		return true;
 	}
-	entry = hello_entry(control, hello);
+	entry = hello_entry(control, link, hello);
 	if (!entry || !member_contact(&control->member->table, entry)) {
 		rpc_link_close(link);
 		return true;

@@ -125,6 +125,7 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 	if (p->via[size] != link || ack->serial != p->serial[size] ||
 		(size == PROBE_PADDED && ack->pad.len != PROBE_PAD_BYTES))
 		return true;
+	entry->proven = true;
 	p->via[size] = NULL;
 	p->asked_ns[size] = 0;
 	p->served_ns[size] = p->sent_ns[size];

@@ -155,7 +155,7 @@ static void mesh_begin(struct control *control, uint64_t now_ns)
 		entry->neighbour = false;
 		if (entry->state == MEMBER_ALIVE)
 			link_wanted(control, entry, now_ns);
-		else if (entry->state == MEMBER_DEAD && !entry->left)
+		else if (entry->state == MEMBER_DEAD && !entry->left && entry->proven)
 			member_entry_dial(control, entry, true);
 	}
 }

@@ -183,6 +183,8 @@ bool member_entry_fill(struct control *control, struct member_entry *entry, cons
 
 	if (!member_entry_name(&control->member->table, entry, m->name, m->address))
 		return false;
+	if (record->incarnation != m->incarnation)
+		entry->proven = entry->flood = false;
 	record->incarnation = m->incarnation;
 	record->ref = (uint32_t)m->incarnation;
 	record->rails = (uint8_t)m->rails;

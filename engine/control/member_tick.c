@@ -59,6 +59,17 @@ static void ring_silent(struct control *control, struct member_entry *entry, uin
 	}
 }
 
+/*
+ * How long a dead member is remembered. One that never answered is no engine, as far as this one
+ * knows; with rings its record is kept, so that an older one does not bring it back.
+ */
+static uint64_t dead_keep_ns(const struct control *control, const struct member_entry *entry)
+{
+	if (entry->proven || control->member->rings || entry->contact->trial.removed_ns)
+		return MEMBER_DEAD_NS;
+	return 10 * (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
+}
+
 static void entry_tick(
 	struct control *control, struct member_entry *entry, Pc__Heartbeat *beat, uint64_t now_ns)
 {
@@ -87,7 +98,10 @@ static void entry_tick(
 		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 		message.heartbeat = beat;
 		(void)rpc_send(member_entry_link(entry), &message);
-		if (now_ns - entry->since_ns > MEMBER_DEAD_NS && !member_entry_link(entry))
+		if (!entry->proven)
+			member_dial_stop(entry);
+		if (now_ns - entry->since_ns > dead_keep_ns(control, entry) &&
+			!member_entry_link(entry))
 			member_entry_free(control, entry);
 	}
 }

@@ -45,6 +45,12 @@ void net_timer_stop(struct net_timer *timer);
 /* Fires the timer once in this turn of the loop, after the present callback has returned. */
 void net_defer(struct net_timer *timer);
 
+/*
+ * Called before the loop runs: callbacks that come `ns` after the first one wait until it runs
+ * again. 0, as at the start: all run. Only with libevent; per thread.
+ */
+void net_slice(uint64_t ns);
+
 /* ---- TCP connections ------------------------------------------------------------------------- */
 
 /* The callbacks of a connection. Each may close the connection. */

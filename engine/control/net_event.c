@@ -45,6 +45,30 @@ struct answer {
 	void *context;
 };
 
+/* ---- slices of the loop ---------------------------------------------------------------------- */
+
+/* Length and end of this run of the loop; end 0: nothing was called yet. */
+static _Thread_local uint64_t slice_ns, slice_end_ns;
+
+void net_slice(uint64_t ns)
+{
+	slice_ns = ns;
+	slice_end_ns = 0;
+}
+
+/* A callback has returned. Those that are left keep their order. */
+static void slice_check(struct event_base *base)
+{
+	uint64_t now_ns = slice_ns ? clock_now_ns() : 0;
+
+	if (!slice_ns)
+		return;
+	if (!slice_end_ns)
+		slice_end_ns = now_ns + slice_ns;
+	else if (now_ns >= slice_end_ns)
+		event_base_loopbreak(base);
+}
+
 /* ---- time and random numbers ----------------------------------------------------------------- */
 
 uint64_t net_now(void)
@@ -63,10 +87,12 @@ uint32_t net_random(void)
 static void fired(evutil_socket_t fd, short what, void *context)
 {
 	const struct net_timer *timer = context;
+	struct event_base *base = event_get_base(timer->event);
 
 	(void)fd;
 	(void)what;
 	timer->call(timer->context);
+	slice_check(base);
 }
 
 struct net_timer *net_timer_new(struct event_base *base, bool repeats, net_call call, void *context)
@@ -148,24 +174,25 @@ int net_dial(struct event_base *base, const struct sockaddr *address, socklen_t 
 static void link_readable(struct bufferevent *bev, void *context)
 {
 	const struct net_link *link = context;
+	struct event_base *base = bufferevent_get_base(bev);
 
-	(void)bev;
 	link->calls->readable(link->context);
+	slice_check(base);
 }
 
 static void link_event(struct bufferevent *bev, short what, void *context)
 {
 	const struct net_link *link = context;
+	struct event_base *base = bufferevent_get_base(bev);
 	int error = EVUTIL_SOCKET_ERROR();
 
-	(void)bev;
-	if (what & BEV_EVENT_CONNECTED) {
-		link->calls->connected(link->context);
-		return;
-	}
 	if (what & BEV_EVENT_EOF)
 		error = ECONNRESET;
-	link->calls->failed(link->context, error ? error : ECONNRESET);
+	if (what & BEV_EVENT_CONNECTED)
+		link->calls->connected(link->context);
+	else
+		link->calls->failed(link->context, error ? error : ECONNRESET);
+	slice_check(base);
 }
 
 /*
@@ -306,6 +333,7 @@ static void accepted(struct evconnlistener *evconn, evutil_socket_t fd, struct s
 	(void)evconn;
 	if (link)
 		listener->calls->accepted(listener->context, link, address, (socklen_t)bytes);
+	slice_check(listener->base);
 }
 
 static void accept_failed(struct evconnlistener *evconn, void *context)

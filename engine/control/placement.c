@@ -102,10 +102,33 @@ static void sink(struct placed *heap, unsigned count, unsigned at)
 	}
 }
 
+void placement_cap(struct placed *members, unsigned count)
+{
+	unsigned with[32] = {0}, below = 0, median = 0;
+	uint64_t total = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		with[members[i].bucket_bits]++;
+		total += 1ull << members[i].bucket_bits;
+	}
+	while (median < 31 && 2 * (below + with[median]) < count)
+		below += with[median++];
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t others = total - (1ull << members[i].bucket_bits);
+		unsigned most = others ? 63 - (unsigned)__builtin_clzll(others) : 0;
+
+		if (most < median + PLACEMENT_CAP_BITS)
+			most = median + PLACEMENT_CAP_BITS;
+		if (members[i].bucket_bits > most)
+			members[i].bucket_bits = (uint8_t)most;
+	}
+}
+
 unsigned placement_choose(struct placed *members, unsigned count)
 {
 	unsigned owners = count < OWNERS_MAX ? count : OWNERS_MAX;
 
+	placement_cap(members, count);
 	if (count > owners) {
 		for (unsigned i = owners / 2; i > 0; i--)
 			sink(members, owners, i - 1);

@@ -8,6 +8,9 @@
  * lowest ranks own the slot. So a member owns slots in proportion to its capacity, a member that
  * joins only takes slots, and one that leaves only gives up its own. All in integers.
  *
+ * A member can claim any weight, but its weight counts only up to that of all other members
+ * together, or 2^PLACEMENT_CAP_BITS times the median of all, the lower one of two.
+ *
  * At most OWNERS_MAX members own slots: those with the lowest ranks in a slot of its own,
  * MAP_SLOTS. One change of the members replaces one owner at most. The control plane's thread only.
  */
@@ -15,6 +18,8 @@
 #define CONTROL_PLACEMENT_H
 
 #include "engine/abi/map.h"
+
+#define PLACEMENT_CAP_BITS 3u
 
 /* A member as a candidate for owning slots. */
 struct placed {
@@ -37,9 +42,11 @@ struct map_view {
 uint64_t placement_hash(const char *name);
 /* Rank of a member in a slot, at most MAP_SLOTS: the lowest wins. Never equal to UINT64_MAX. */
 uint64_t placement_rank(uint64_t hash, unsigned bucket_bits, uint32_t slot);
+/* Caps the weights of all live members, as above. */
+void placement_cap(struct placed *members, unsigned count);
 /*
- * Moves the members that may own slots to the front of `members`, ascending by hash. Returns their
- * number: min(count, OWNERS_MAX).
+ * Caps the weights, and moves the members that may own slots to the front of `members`, ascending
+ * by hash. Returns their number: min(count, OWNERS_MAX).
  */
 unsigned placement_choose(struct placed *members, unsigned count);
 /*

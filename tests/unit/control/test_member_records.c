@@ -11,8 +11,9 @@
 
 #define MEMBERS 40u
 #define DEAD_MS 300
-#define MANY 1000u /* members of a large cluster, in one message */
-#define FLOOD 960u /* records in a message of a flood */
+#define MANY 1000u               /* members of a large cluster, in one message */
+#define FLOOD 960u               /* records in a message of a flood */
+#define HIGHEST ((1u << 30) - 1) /* admission in a record */
 #define PLACES (PAGE_RECORDS_MAX + 1u)
 
 static struct control *control;
@@ -241,6 +242,61 @@ static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 		    suspect_trial_ns(DEAD_MS * 1000000ull, UINT32_MAX) / 1000000);
 }
 
+static void refute(struct member_entry *entry)
+{
+	member_claim_served(control, entry, PROBE_SMALL);
+	member_claim_served(control, entry, PROBE_PADDED);
+}
+
+static void a_forged_admission_can_be_refuted(void **state)
+{
+	struct member_entry *entry = entry_of(0);
+	uint32_t before;
+
+	(void)state;
+	for (unsigned round = 0; round < 20; round++) {
+		before = entry->admission;
+		assert_true(take_one(RECORD_CLAIMED, HIGHEST));
+		assert_int_equal(entry->stage, RECORD_CLAIMED);
+		assert_in_range(entry->admission, before + 1, before + 64);
+		refute(entry);
+		assert_int_equal(entry->stage, RECORD_ALIVE);
+		/* the record that refutes it is newer than the claim, wherever that came first */
+		assert_in_range(entry->admission, before + 2, before + 65);
+	}
+	/* removed in that way, it is admitted again by the next number */
+	assert_true(take_one(RECORD_REMOVED, HIGHEST));
+	entry->contact->claim_until_ns = 1;
+	member_claims_due(control);
+	assert_int_equal(entry->state, MEMBER_DEAD);
+	assert_true(take_one(RECORD_ALIVE, entry->admission + 1));
+	assert_int_equal(entry->state, MEMBER_ALIVE);
+	assert_in_range(entry->admission, 1, 30 * 65);
+}
+
+static void so_can_the_first_one_of_a_name(void **state)
+{
+	struct member_entry *entry;
+
+	(void)state;
+	record_set(MEMBERS, RECORD_ALIVE, HIGHEST);
+	assert_true(take(MEMBERS, 1));
+	entry = entry_of(MEMBERS);
+	assert_in_range(entry->admission, 1, HIGHEST / 32);
+	record_set(MEMBERS, RECORD_CLAIMED, HIGHEST);
+	assert_true(take(MEMBERS, 1));
+	assert_int_equal(entry->stage, RECORD_CLAIMED);
+	refute(entry);
+	assert_int_equal(entry->stage, RECORD_ALIVE);
+	assert_in_range(entry->admission, 1, HIGHEST / 32);
+	/* and that of this engine's own name does not follow at once, either */
+	record_set(MEMBERS, RECORD_ALIVE, HIGHEST);
+	strcpy(name[MEMBERS], control->name);
+	subject[MEMBERS].incarnation = control->incarnation;
+	assert_true(take(MEMBERS, 1));
+	assert_in_range(control->member->self->admission, 2, 65);
+}
+
 static void the_list_comes_in_whole_pages(void **state)
 {
 	uint64_t sums[MEMBER_BUCKETS] = {0};
@@ -355,6 +411,8 @@ int main(void)
 		T(that_a_member_left_is_believed_at_once_only_from_itself),
 		T(a_removal_is_overridden_by_the_next_admission_only),
 		T(a_claim_is_refuted_by_probes_of_both_sizes),
+		T(a_forged_admission_can_be_refuted),
+		T(so_can_the_first_one_of_a_name),
 		T(the_list_comes_in_whole_pages),
 		T(records_that_break_a_rule_end_their_link),
 		T(forged_records_are_refused_counted_and_logged_once),

@@ -347,6 +347,61 @@ static void removing_a_member_moves_only_its_slots(void **state)
 	map_view_drop(less);
 }
 
+static unsigned bits_after(const unsigned *bits, unsigned count, unsigned which)
+{
+	struct placed members[16];
+
+	for (unsigned i = 0; i < count; i++) {
+		members[i] = placed_of(i);
+		members[i].bucket_bits = (uint8_t)bits[i];
+	}
+	placement_cap(members, count);
+	return members[which].bucket_bits;
+}
+
+static void a_weight_counts_up_to_a_limit(void **state)
+{
+	static const unsigned two[] = {10, 31}, three[] = {10, 31, 12}, four[] = {31, 31, 10, 10},
+			      small[] = {3, 20, 20, 20, 21}, top[] = {30, 31, 31}, one[] = {31},
+			      none[] = {0, 31, 0},
+			      many[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 14, 14, 14},
+			      large[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 12, 13};
+
+	(void)state;
+	assert_int_equal(bits_after(two, 2, 0), 10);
+	assert_int_equal(bits_after(two, 2, 1), 13);
+	assert_int_equal(bits_after(three, 3, 1), 15);
+	assert_int_equal(bits_after(three, 3, 2), 12);
+	assert_int_equal(bits_after(four, 4, 0), 31);
+	assert_int_equal(bits_after(small, 5, 0), 3);
+	assert_int_equal(bits_after(small, 5, 4), 21);
+	assert_int_equal(bits_after(top, 3, 1), 31);
+	assert_int_equal(bits_after(one, 1, 0), 31);
+	assert_int_equal(bits_after(none, 3, 1), 3);
+	/* many small members do not take what large ones have */
+	assert_int_equal(bits_after(many, 15, 14), 14);
+	assert_int_equal(bits_after(large, 16, 15), 12);
+	assert_int_equal(bits_after(large, 16, 14), 12);
+}
+
+static void the_largest_weight_does_not_take_nearly_all_slots(void **state)
+{
+	struct map_view *view = NULL;
+	struct placed members[9];
+	unsigned first = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 9; i++)
+		members[i] = placed_of(i);
+	members[4].bucket_bits = 31;
+	renew(&view, members, 9, true);
+	for (uint32_t s = 0; s < MAP_SLOTS; s++)
+		first += view->owner[map_view_slot(view, s)[0]].ref == members[4].ref;
+	/* 8 of 16 parts */
+	assert_in_range(first, MAP_SLOTS * 45 / 100, MAP_SLOTS * 55 / 100);
+	map_view_drop(view);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -360,6 +415,8 @@ int main(void)
 		cmocka_unit_test(what_does_not_change_is_the_same_view),
 		cmocka_unit_test(one_change_moves_the_entries_of_one_owner),
 		cmocka_unit_test(removing_a_member_moves_only_its_slots),
+		cmocka_unit_test(a_weight_counts_up_to_a_limit),
+		cmocka_unit_test(the_largest_weight_does_not_take_nearly_all_slots),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

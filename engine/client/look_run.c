@@ -2,8 +2,9 @@
 /*
  * Runs of look-ups: one op READs the buckets of up to RUN_PAGES_MAX keys from one owner, into
  * consecutive scratch slots. lookup.c chooses the owner of each key; a step collects the keys of
- * each owner here and posts them. The pages of a run are linked by page_work.next; the k-th of them
- * is bit k of the answer's hit mask. Channel thread.
+ * each owner here and posts them. The buckets of a run are collected as they go into its lines, so
+ * that a run is posted without another look at its pages. The pages are linked by page_work.next;
+ * the k-th of them is bit k of the answer's hit mask. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -16,8 +17,10 @@ static void requeue(struct pc_batch *b, const struct look_open *o)
 {
 	struct page_queue *q = &b->queue[PAGE_LOOK];
 
-	for (uint32_t i = o->head, left = o->pages; left; left--, i = b->work[i].next)
+	for (uint32_t i = o->head, left = o->pages; left; left--, i = b->work[i].next) {
 		b->work[i].flags |= PAGE_SAME_PEER;
+		b->work[i].phase = PAGE_LOOK;
+	}
 	b->work[o->tail].next = q->head;
 	if (q->head == CLIENT_NONE)
 		q->tail = o->tail;
@@ -38,46 +41,25 @@ static inline uint32_t bucket_of(struct page_work *p, uint32_t bits)
 	return bucket;
 }
 
-/* Line `n` of the run that is the ring's first unpublished one, with its turn. */
-static inline uint32_t *line_of(const struct ring_producer *ops, uint32_t n)
+/* Writes the buckets of a run behind its header, and the turns of the lines after the first. */
+static inline void write_buckets(const struct look_open *o, struct ring_producer *ops)
 {
-	uint32_t *line =
-		(uint32_t *)(void *)(ops->slots +
-				     ring_at(OP_RING_SLOTS, sizeof(struct op_slot), ops->tail + n));
+	const uint32_t *bucket = o->bucket, *end = bucket + o->pages;
 
-	line[3] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, n) >> 32);
-	return line;
-}
+	/* whole lines: what is behind the last bucket means nothing */
+	memcpy((uint32_t *)(void *)ops->first + RUN_HEADER_BUCKETS, bucket,
+		RUN_HEADER_BUCKETS * sizeof(*bucket));
+	bucket += RUN_HEADER_BUCKETS;
+	for (uint32_t n = 1; bucket < end; n++, bucket += RUN_LINE_BUCKETS) {
+		struct op_slot *slot = (struct op_slot *)(void *)ops->slots;
+		uint32_t *line = (uint32_t *)(void *)&slot[(ops->tail + n) % OP_RING_SLOTS];
 
-/*
- * Writes the buckets of a run's pages behind its header, and the turns of the lines after the
- * first; see abi/run.h.
- */
-static void write_buckets(struct pc_batch *b, const struct look_open *o, struct ring_producer *ops,
-	uint32_t rail, uint32_t request)
-{
-	uint32_t *word = (uint32_t *)(void *)ops->first + RUN_HEADER_BUCKETS, lines = 0;
-	uint32_t bits = o->member->bucket_bits, i = o->head, room = RUN_HEADER_BUCKETS;
-	uint16_t tried = (uint16_t)(o->tried | 1u << rail);
-
-	for (uint32_t left = o->pages; left; left--, room--) {
-		struct page_work *p = &b->work[i];
-
-		if (!room) {
-			word = line_of(ops, ++lines);
-			room = RUN_LINE_BUCKETS;
-		}
-		*word++ = bucket_of(p, bits);
-		if (room == RUN_LINE_BUCKETS - 2)
-			word++; /* the word with the turn */
-		p->rails_tried = tried;
-		p->phase = PAGE_IN_FLIGHT;
-		p->request = request;
-		i = p->next;
+		memcpy(line, bucket, 3 * sizeof(*bucket));
+		line[3] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, n) >> 32);
+		memcpy(line + 4, bucket + 3, (RUN_LINE_BUCKETS - 3) * sizeof(*bucket));
 	}
 }
-static_assert(RING_TURN_AT / 4 == 3 && RUN_LINE_BUCKETS - 2 > RUN_HEADER_BUCKETS,
-	"word 3 of a line, behind three buckets, has the turn in its upper half");
+static_assert(RING_TURN_AT / 4 == 3, "word 3 of a line has the turn in its upper half");
 
 /* Posts the run to `rail`, to READ into the scratch slots from `hold` on. */
 static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_open *o,
@@ -106,14 +88,17 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
 	if (unlikely(ch->rail[rail].unpublished))
 		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
 	run_encode(&run, h);
-	write_buckets(b, o, ops, rail, index);
+	write_buckets(o, ops);
 	submit_run(ch, rail, h, run_lines(OP_LOOKUP, o->pages),
 		o->pages * (uint32_t)sizeof(struct bucket));
 }
 
-/* Posts an open run. False: no room; its pages are queued again. */
-static bool close_run(
-	struct pc_channel *ch, struct pc_batch *b, const struct look_open *o, uint64_t now_ns)
+/*
+ * Posts an open run, which then has no pages and may take others. False: no room; its pages are
+ * queued again.
+ */
+__attribute__((noinline)) static bool close_run(
+	struct pc_channel *ch, struct pc_batch *b, struct look_open *o, uint64_t now_ns)
 {
 	uint32_t rail, hold = CLIENT_NONE;
 
@@ -124,47 +109,31 @@ static bool close_run(
 		now_ns);
 	if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
 		hold = scratch_take(&ch->staging, o->pages);
-	if (hold == CLIENT_NONE) {
+	if (hold == CLIENT_NONE)
 		requeue(b, o);
-		return false;
-	}
-	post(ch, b, o, rail, hold, now_ns);
-	return true;
+	else
+		post(ch, b, o, rail, hold, now_ns);
+	o->pages = 0;
+	return hold != CLIENT_NONE;
 }
 
-/* Adds the page to a run that is not open yet, or closes the one that it adds it to. */
-__attribute__((noinline)) static bool look_add_other(struct pc_channel *ch, struct pc_batch *b,
-	uint32_t i, const struct map_member *m, uint64_t now_ns)
+/*
+ * Adds the page to an open run that has room for it, to READ this bucket for it. True: the run has
+ * to be closed.
+ */
+static inline bool open_append(
+	struct pc_batch *b, struct look_open *o, struct page_work *p, uint32_t i, uint32_t bucket)
 {
-	struct page_work *p = &b->work[i];
-	uint32_t slot = m->peer % LOOK_OPEN_MAX, bit = 1u << slot;
-	struct look_open *o = &ch->look_open[slot];
-	bool room = true;
+	uint32_t at = o->pages++;
 
-	if (ch->look_opened & bit && (o->member != m || o->tried != p->rails_tried)) {
-		room = close_run(ch, b, o, now_ns);
-		ch->look_opened &= ~bit;
-	}
-	if (!(ch->look_opened & bit)) {
-		*o = (struct look_open){.member = m, .head = i, .tried = p->rails_tried};
-		ch->look_opened |= bit;
-	} else {
+	o->bucket[at] = bucket;
+	p->phase = PAGE_LOOKING;
+	if (at)
 		b->work[o->tail].next = i;
-	}
+	else
+		o->head = i;
 	o->tail = i;
-	if (++o->pages < RUN_PAGES_MAX || !room)
-		return room;
-	ch->look_opened &= ~bit;
-	return close_run(ch, b, o, now_ns);
-}
-
-/* Adds the page to an open run that stays open: at most RUN_PAGES_MAX - 1 pages. */
-static inline void open_append(struct pc_batch *b, struct look_open *o, uint32_t i)
-{
-	b->work[o->tail].next = i;
-	o->tail = i;
-	if (++o->pages == RUN_PAGES_MAX - 1)
-		o->word = 0;
+	return at == RUN_PAGES_MAX - 1;
 }
 
 bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
@@ -173,13 +142,21 @@ bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struc
 	struct page_work *p = &b->work[i];
 	uint32_t slot = m->peer % LOOK_OPEN_MAX;
 	struct look_open *o = &ch->look_open[slot];
+	bool room = true;
 
 	p->peer = m->peer;
-	if (unlikely(!(ch->look_opened >> slot & 1) || o->member != m ||
-		     o->tried != p->rails_tried || o->pages + 1 >= RUN_PAGES_MAX))
-		return look_add_other(ch, b, i, m, now_ns);
-	open_append(b, o, i);
-	return true;
+	if (o->pages && (o->member != m || o->tried != p->rails_tried))
+		room = close_run(ch, b, o, now_ns);
+	if (!o->pages) {
+		o->word = 0;
+		o->member = m;
+		o->mask = (1u << m->bucket_bits) - 1;
+		o->tried = p->rails_tried;
+		ch->look_opened |= 1u << slot;
+	}
+	if (!open_append(b, o, p, i, bucket_of(p, m->bucket_bits)))
+		return room;
+	return close_run(ch, b, o, now_ns);
 }
 
 void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64_t now_ns)
@@ -188,55 +165,78 @@ void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64
 		struct look_open *o = &ch->look_open[__builtin_ctz(ch->look_opened)];
 
 		o->word = 0;
-		if (room)
+		if (!o->pages)
+			continue;
+		if (room) {
 			room = close_run(ch, b, o, now_ns);
-		else
+		} else {
 			requeue(b, o);
+			o->pages = 0;
+		}
 	}
 }
 
-/* True if this host is an owner of the slot, but not the first. */
-static inline bool owns_here(const struct pc_channel *ch, const struct map_slot *names)
+/* The run for look-ups at this peer; compare page_at(). */
+static inline struct look_open *open_at(struct pc_channel *ch, uint32_t peer)
 {
+	return __builtin_assume_aligned(
+		&ch->look_open[peer % LOOK_OPEN_MAX], alignof(struct look_open));
+}
+
+/* True if this host is an owner of the slot, but not the first. */
+static inline bool owns_here(const struct pc_channel *ch, uint64_t word, unsigned owners)
+{
+	struct map_slot names = map_slot_unpack(word);
 	const uint64_t *owner = ch->session->status->map.owner;
 	uint32_t here = ch->session->ref;
 	bool found = false;
 
-	for (unsigned k = 1; k < map_slot_owners(names); k++)
-		found |= map_member_unpack(shm_load_acquire64(&owner[names->owner[k]])).ref == here;
+	for (unsigned k = 1; k < owners; k++)
+		found |= map_member_unpack(shm_load_acquire64(&owner[names.owner[k]])).ref == here;
 	return found;
 }
 
+/* What the look-ups of a batch have in common. */
+struct look_pass {
+	struct pc_channel *ch;
+	struct pc_batch *batch;
+	const struct map_shared *shared; /* the map of the session */
+	uint32_t epoch;                  /* of the map, loaded before anything else of it */
+};
+
+/* ADDED_NOT: another owner, one without a run, or the map has changed; nothing was done. */
+enum look_added { ADDED_NOT, ADDED, ADDED_LAST /* the run has to be closed */ };
+
 /*
- * Adds a page that has asked no owner to the open run of its key's first owner, if lookup_owner()
- * would choose that owner: it answers, because its run has a word, and this host is no owner of the
- * key. `epoch`: of the map, loaded before. False: another owner, no open run, or the map has
- * changed; nothing was done.
+ * Adds a page that has asked no owner to the run of its key's first owner, if lookup_owner() would
+ * choose that owner: it answers, because its run has a word, and this host is no owner of the key.
  */
-static inline bool look_usual(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t epoch)
+static inline enum look_added look_usual(
+	const struct look_pass *pass, struct page_work *p, uint32_t i)
 {
-	const struct map_shared *shared = &ch->session->status->map;
-	struct page_work *p = &b->work[i];
+	const struct map_shared *shared = pass->shared;
 	const uint64_t *slot = &shared->slot[map_slot_of(&p->key)];
 	uint64_t word = shm_load_acquire64(slot), best;
-	struct map_slot names = map_slot_unpack(word);
+	const struct map_slot names = map_slot_unpack(word);
+	unsigned owners = map_slot_owners(&names), peer;
 	struct look_open *o;
 
 	/* the loads are those of map_owners_load(), in its order */
 	best = shm_load_acquire64(&shared->owner[names.owner[0]]);
-	o = &ch->look_open[map_member_unpack(best).peer % LOOK_OPEN_MAX];
-	if (unlikely(!best || o->word != best || !map_slot_owners(&names)))
-		return false;
-	if (map_slot_owners(&names) > 1 && unlikely(owns_here(ch, &names)))
-		return false;
-	if (unlikely(shm_load_acquire64(slot) != word || shm_load(&shared->epoch) != epoch))
-		return false;
+	peer = map_member_unpack(best).peer;
+	o = open_at(pass->ch, peer);
+	if (unlikely(!best || o->word != best))
+		return ADDED_NOT;
+	if (owners != 1 && unlikely(!owners || owns_here(pass->ch, word, owners)))
+		return ADDED_NOT;
+	if (unlikely(shm_load_acquire64(slot) != word || shm_load(&shared->epoch) != pass->epoch))
+		return ADDED_NOT;
 	memcpy(p->slot_word, &word, sizeof(word));
-	p->epoch = (uint8_t)epoch;
+	p->epoch = (uint8_t)pass->epoch;
 	p->asked = 1;
-	p->peer = map_member_unpack(best).peer;
-	open_append(b, o, i);
-	return true;
+	p->peer = (uint16_t)peer;
+	return open_append(pass->batch, o, p, i, dir_bucket_masked(&p->key, o->mask)) ? ADDED_LAST
+										      : ADDED;
 }
 
 /* The same for any page. False: a run found no room. */
@@ -255,30 +255,47 @@ __attribute__((noinline)) static bool look_first(
 	ch->counts.lookups++;
 	room = look_add(ch, b, i, m, now_ns);
 	o = &ch->look_open[m->peer % LOOK_OPEN_MAX];
-	if (ch->look_opened >> m->peer % LOOK_OPEN_MAX & 1 && o->pages + 1 < RUN_PAGES_MAX &&
-		lookup_answers(ch, m, now_ns))
+	if (lookup_answers(ch, m, now_ns))
 		o->word = map_member_pack(m);
 	return room;
 }
 
+/* Begins the look-up of a page by itself. It may be done already. */
+static void look_alone(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	if (b->work[i].phase != PAGE_DONE)
+		lookup_begin(ch, b, i, now_ns);
+}
+
 void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
-	uint32_t epoch = shm_load_acquire(&ch->session->status->map.epoch), usual = 0;
+	const struct map_shared *shared = &ch->session->status->map;
+	const struct look_pass pass = {ch, b, shared, shm_load_acquire(&shared->epoch)};
+	uint32_t count = b->count, others = 0, i = 0;
+	const struct cache_set *cache = ch->cache;
 	bool room = ch->map && ch->map->members;
+	struct page_work *p = page_at(b, 0);
+	enum look_added added;
 
-	for (uint32_t i = 0; i < b->count; i++) {
-		struct page_work *p = &b->work[i];
-
-		if (unlikely(p->phase == PAGE_DONE))
+	for (; i < count && likely(room); i++, p++) {
+		if (unlikely(p->phase == PAGE_DONE || cache_has_tag(&cache[p->cached], &p->key))) {
+			others++;
+			look_alone(ch, b, i, now_ns);
 			continue;
-		if (unlikely(!room || cache_has_tag(&ch->cache[p->cached], &p->key)))
-			lookup_begin(ch, b, i, now_ns);
-		else if (likely(look_usual(ch, b, i, epoch)))
-			usual++;
-		else
+		}
+		added = look_usual(&pass, p, i);
+		if (likely(added == ADDED))
+			continue;
+		if (added == ADDED_LAST) {
+			room = close_run(ch, b, open_at(ch, p->peer), now_ns);
+		} else {
+			others++;
 			room = look_first(ch, b, i, now_ns);
+		}
 	}
-	ch->counts.lookups += usual;
+	ch->counts.lookups += i - others;
+	for (; i < count; i++)
+		look_alone(ch, b, i, now_ns);
 	look_close_all(ch, b, room, now_ns);
 }
 
@@ -357,6 +374,8 @@ void look_answer(struct pc_channel *ch, const struct request *r, const struct ru
 
 		__builtin_prefetch(from + EXPECT_AHEAD); /* it may be behind the last one */
 		next = p->next;
+		if (unlikely(!(hit & 1)))
+			p->rails_tried |= (uint16_t)(1u << r->rail);
 		if (unlikely(!(hit & 1) || !exists || !(e = look_enter(ch, p, from, now_ms)))) {
 			look_other(ch, b, i, from, hit & 1 ? OP_HIT : status, now_ns);
 			continue;

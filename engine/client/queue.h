@@ -8,6 +8,15 @@
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
+/*
+ * The i-th page of a batch, for a loop over pages. What is assumed is true; it makes the compiler
+ * keep the address in a register, instead of computing it for each access.
+ */
+static inline struct page_work *page_at(struct pc_batch *b, uint32_t i)
+{
+	return __builtin_assume_aligned(&b->work[i], alignof(struct page_work));
+}
+
 static inline void page_done(struct pc_batch *b, uint32_t i, enum pc_result result)
 {
 	b->work[i].phase = PAGE_DONE;

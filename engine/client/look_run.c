@@ -10,6 +10,8 @@
 
 #define EXPECT_AHEAD 6 /* buckets between the one that is prefetched and the one in use */
 
+#define NO_HOLDER (1ull << 32) /* no ref */
+
 static_assert(LOOK_OPEN_MAX <= 32, "a bit each");
 
 /* Puts the pages of a run back in front of their queue. */
@@ -302,22 +304,45 @@ void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /*
- * True if exactly one entry of the bucket has the key's tag, and it is a location in the memory of
- * another host: *ret. Anything else takes the long way, and so does a page with a wrong location.
+ * The only entry of the bucket that has the key's tag; NULL: there is none, or several, or the page
+ * has a wrong location, which may be this one.
  */
-static inline bool one_entry(struct pc_channel *ch, const struct page_work *p,
-	const struct bucket *bucket, struct location *ret)
+static inline const struct dir_entry *one_entry(
+	const struct page_work *p, const struct bucket *bucket)
 {
 	uint32_t found = bucket_match(bucket, dir_tag(&p->key));
-	struct dir_entry e;
 
 	if (unlikely(!found || found & (found - 1) || p->flags & PAGE_RETRIED))
-		return false;
-	e = bucket->entry[__builtin_ctz(found)]; /* of a bucket in shared memory: loaded once */
-	*ret = (struct location){e.ref, e.place, e.generation};
-	return likely(!place_on_disk(e.place) && e.ref != ch->session->ref) &&
-	       map_by_ref(ch, e.ref);
+		return NULL;
+	return &bucket->entry[__builtin_ctz(found)];
 }
+
+/*
+ * Copies the location in an entry of a bucket in shared memory, which is loaded once. True: it is
+ * in the memory of another host of the map. *holder: the host of the location before, or NO_HOLDER.
+ */
+static inline bool location_far(
+	struct pc_channel *ch, const struct dir_entry *from, uint64_t *holder, struct location *ret)
+{
+	uint32_t ref, place;
+	uint64_t where;
+
+	memcpy(&where, &from->ref, sizeof(where));
+	ref = (uint32_t)where;
+	place = (uint32_t)(where >> 32);
+	*ret = (struct location){ref, place, from->generation};
+	if (unlikely(place_on_disk(place)))
+		return false;
+	if (likely(ref == *holder))
+		return true;
+	if (ref == ch->session->ref || !map_by_ref(ch, ref))
+		return false;
+	*holder = ref;
+	return true;
+}
+static_assert(offsetof(struct dir_entry, ref) + 4 == offsetof(struct dir_entry, place) &&
+		      __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	"the ref is the low half of a word");
 
 /* The answer for a page of any batch. A get or set goes on with the page. */
 __attribute__((noinline)) static void look_other(struct pc_channel *ch, struct pc_batch *b,
@@ -325,10 +350,12 @@ __attribute__((noinline)) static void look_other(struct pc_channel *ch, struct p
 {
 	struct page_work *p = &b->work[i];
 	struct bucket bucket = *from;
+	const struct dir_entry *entry = one_entry(p, &bucket);
 	const struct cache_entry *e;
+	uint64_t holder = NO_HOLDER;
 	struct location at;
 
-	if (unlikely(status != OP_HIT || !one_entry(ch, p, &bucket, &at))) {
+	if (unlikely(status != OP_HIT || !entry || !location_far(ch, entry, &holder, &at))) {
 		lookup_answer(ch, b, i, &bucket, status, now_ns);
 		return;
 	}
@@ -340,53 +367,95 @@ __attribute__((noinline)) static void look_other(struct pc_channel *ch, struct p
 	page_found(ch, b, i, now_ns);
 }
 
-/*
- * Enters the location that the bucket has of a page of an exists. NULL: look_other() has to look,
- * and nothing was done.
- */
-static inline struct cache_entry *look_enter(struct pc_channel *ch, const struct page_work *p,
-	const struct bucket *bucket, uint32_t now_ms)
-{
-	struct cache_set *set = cache_set(ch, &p->key);
-	struct location at;
+/* The answers of one run. */
+struct look_answers {
+	struct pc_channel *ch;
+	uint64_t holder;     /* see location_far() */
+	uint32_t now_ms;     /* CLOCK_MONOTONIC */
+	uint32_t touched_ms; /* the same as the time of a touch */
+	uint32_t touches;    /* ch->touches.count */
+};
 
-	if (unlikely(!one_entry(ch, p, bucket, &at) || cache_has_tag(set, &p->key)))
-		return NULL;
-	return cache_enter(set, cache_victim(set, now_ms), &p->key, &at, now_ms);
+/* Collects the report that a page is wanted, see notice_wanted_room(). */
+static inline void look_touch(struct look_answers *a, const struct location *at)
+{
+	struct ctl_touches *t = &a->ch->touches;
+
+	t->page[a->touches].ref = at->ref;
+	t->page[a->touches].place = at->place;
+	if (++a->touches < CTL_TOUCHES_MAX)
+		return;
+	t->count = CTL_TOUCHES_MAX;
+	notice_touches_submit(a->ch);
+	a->touches = 0;
+}
+
+/*
+ * Enters the location that the bucket has of a page of an exists, and reports the page as wanted.
+ * False: look_other() has to look, and nothing was done.
+ */
+static inline bool look_enter(
+	struct look_answers *a, const struct page_work *p, const struct bucket *bucket)
+{
+	const struct dir_entry *entry = one_entry(p, bucket);
+	struct cache_set *set = &a->ch->cache[p->cached];
+	struct cache_entry *e;
+	struct location at;
+	uint32_t ways;
+
+	if (unlikely(!entry || !location_far(a->ch, entry, &a->holder, &at)))
+		return false;
+	ways = cache_ways_new(set, cache_tag(&p->key));
+	if (unlikely(ways & CACHE_WAYS_TAG))
+		return false;
+	e = cache_enter(set, likely(ways) ? cache_unused(ways) : cache_oldest(set, a->now_ms),
+		&p->key, &at, a->now_ms);
+	e->touched_ms = a->touched_ms;
+	look_touch(a, &at);
+	return true;
 }
 
 void look_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns)
 {
-	const struct bucket *from = (const struct bucket *)(const void *)ch->staging.base + r->hold;
-	uint32_t i = r->page, next, hit = done->hit, ends = 0;
-	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
-	const struct bucket *end = from + r->pages;
-	struct cache_entry *ended[RUN_PAGES_MAX];
+	const struct bucket *first =
+		(const struct bucket *)(const void *)ch->staging.base + r->hold;
+	const struct bucket *from = first, *end = from + r->pages;
 	struct pc_batch *b = r->batch;
-	bool exists = b->kind == BATCH_EXISTS;
+	struct look_answers a = {.ch = ch,
+		.holder = NO_HOLDER,
+		.now_ms = (uint32_t)(now_ns / 1000000),
+		.touched_ms = notice_stamp((uint32_t)(now_ns / 1000000)),
+		.touches = ch->touches.count};
+	uint32_t others = 0, enter = 0, i = r->page, next, hits = done->hit;
+	enum pc_result *results = b->results;
 
-	if (hit)
+	if (b->kind == BATCH_EXISTS && notice_wanted_room(ch))
+		enter = hits;
+	if (hits)
 		ch->peer_rest_until_ns[b->work[i].peer] = 0;
-	for (; from != end; i = next, hit >>= 1, from++) {
-		struct page_work *p = &b->work[i];
-		struct cache_entry *e;
+	for (; from != end; i = next, from++, enter >>= 1) {
+		struct page_work *p = page_at(b, i);
 
-		__builtin_prefetch(from + EXPECT_AHEAD); /* it may be behind the last one */
 		next = p->next;
-		if (unlikely(!(hit & 1)))
-			p->rails_tried |= (uint16_t)(1u << r->rail);
-		if (unlikely(!(hit & 1) || !exists || !(e = look_enter(ch, p, from, now_ms)))) {
-			look_other(ch, b, i, from, hit & 1 ? OP_HIT : status, now_ns);
-			continue;
+		__builtin_prefetch(from + EXPECT_AHEAD); /* it may be behind the last one */
+		if (likely(enter & 1) && likely(look_enter(&a, p, from))) {
+			p->phase = PAGE_DONE;
+			results[i] = PC_HIT;
+		} else {
+			bool hit = hits >> (from - first) & 1;
+
+			others++;
+			ch->touches.count = (uint16_t)a.touches;
+			if (!hit)
+				p->rails_tried |= (uint16_t)(1u << r->rail);
+			look_other(ch, b, i, from, hit ? OP_HIT : status, now_ns);
+			a.touches = ch->touches.count;
+			a.holder = NO_HOLDER; /* the map may be another one */
 		}
-		p->phase = PAGE_DONE;
-		b->results[i] = PC_HIT;
-		ended[ends++] = e;
 	}
-	/* An entry may have another key by now. That key was found by this run, too. */
-	notice_wanted_new(ch, ended, ends, now_ms);
-	b->left -= ends;
-	ch->moves += ends;
-	ch->cache_changes += ends;
+	ch->touches.count = (uint16_t)a.touches;
+	b->left -= r->pages - others;
+	ch->moves += r->pages - others;
+	ch->cache_changes += r->pages - others;
 }

@@ -166,6 +166,12 @@ static inline void notice_touch(struct pc_channel *ch, const struct page_work *p
 		notice_touch_due(ch, p, e, now_ms);
 }
 
+/* The time of a touch as cache_entry.touched_ms has it: never 0. */
+static inline uint32_t notice_stamp(uint32_t now_ms)
+{
+	return now_ms + !now_ms;
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static inline bool memory_holds(const struct memory_view *m, uintptr_t base, uint64_t bytes)

@@ -52,13 +52,16 @@ static inline uint32_t dir_tag(const struct page_key *key)
 	return tag ? tag : 1;
 }
 
-/*
- * The first bucket of a key. `bits`: log2 of the number of buckets in the shard, 0..31, from the
- * owner's member record.
- */
+/* The first bucket of a key. `mask`: number of buckets in the shard, a power of two, - 1. */
+static inline uint32_t dir_bucket_masked(const struct page_key *key, uint32_t mask)
+{
+	return (uint32_t)(key->word[0] >> 8) & mask;
+}
+
+/* The same. `bits`: log2 of the number of buckets, 0..31, from the owner's member record. */
 static inline uint32_t dir_bucket_first(const struct page_key *key, uint32_t bits)
 {
-	return (uint32_t)(key->word[0] >> 8) & ((1u << bits) - 1);
+	return dir_bucket_masked(key, (1u << bits) - 1);
 }
 
 /*

@@ -430,10 +430,31 @@ static inline int32_t ring_ready(struct ring_consumer *c)
 	return ring_ready_of(c, c->capacity, c->slot_bytes);
 }
 
-/* Returns the number of all filled entries. */
+/*
+ * Returns the number of all filled entries. For a long look: up to the end of the round, all
+ * entries have the same turn. The acquire pairs with the release of ring_publish().
+ */
 static inline int32_t ring_ready_now(struct ring_consumer *c)
 {
-	return ring_look(c, c->capacity);
+	uint32_t index = c->tail_seen, end = c->head + c->capacity, mask = c->capacity - 1;
+
+	while (index != end) {
+		const unsigned char *slot = c->slots + ring_at(c->capacity, c->slot_bytes, index);
+		uint64_t turn = ring_turn(c->capacity, index);
+		uint32_t round = (index | mask) + 1,
+			 stop = round - index < end - index ? round : end;
+
+		for (; index != stop; index++, slot += c->slot_bytes) {
+			const uint64_t *word = (const uint64_t *)(const void *)slot;
+
+			if (shm_load_acquire64(&word[1]) >> RING_TURN_SHIFT != turn) {
+				end = index; /* ends both loops */
+				break;
+			}
+		}
+	}
+	c->tail_seen = index;
+	return (int32_t)(index - c->head);
 }
 
 /* Returns the i-th filled entry; 0 <= i < ring_ready(). Copy it once, then validate the copy. */

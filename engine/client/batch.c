@@ -168,12 +168,16 @@ static void expire(struct pc_channel *ch, struct pc_batch *b)
 static void abandon(struct pc_channel *ch, struct pc_batch *b)
 {
 	b->abandoned = true;
+	for (uint32_t i = 0; i < ch->requests; i++)
+		if (ch->request[i].kind == REQUEST_LOOK && ch->request[i].batch == b)
+			ch->request[i].batch = NULL;
 	for (uint32_t i = 0; i < b->count; i++) {
 		const struct page_work *p = &b->work[i];
 
-		if (p->phase != PAGE_IN_FLIGHT || (p->pieces_out && p->flags & PAGE_REGISTERED))
+		if (p->phase == PAGE_IN_FLIGHT && !(p->pieces_out && p->flags & PAGE_REGISTERED))
+			ch->request[p->request].batch = NULL;
+		else if (p->phase != PAGE_LOOKING)
 			continue;
-		ch->request[p->request].batch = NULL;
 		page_done(b, i, PC_TIMEOUT);
 	}
 }

@@ -45,6 +45,22 @@ static inline void cache_expect(const struct pc_channel *ch, const struct page_k
 	__builtin_prefetch(cache_set(ch, key));
 }
 
+/* True if a way of the set has the tag. */
+static inline bool cache_ways_any(const struct cache_set *set, uint16_t tag)
+{
+#if defined(__SSE2__)
+	__m128i tags = _mm_load_si128((const __m128i *)(const void *)set->tag);
+
+	return _mm_movemask_epi8(_mm_cmpeq_epi16(tags, _mm_set1_epi16((short)tag)));
+#else
+	bool any = false;
+
+	for (uint32_t way = 0; way < CACHE_WAYS; way++)
+		any |= set->tag[way] == tag;
+	return any;
+#endif
+}
+
 /* The ways of the set that have the tag: bit 2 * way for each. */
 static inline uint32_t cache_ways(const struct cache_set *set, uint16_t tag)
 {
@@ -63,10 +79,39 @@ static inline uint32_t cache_ways(const struct cache_set *set, uint16_t tag)
 }
 static_assert(sizeof(((struct cache_set *)0)->tag) == 16, "the tags are one vector");
 
+/*
+ * What a new key with this tag finds in the set: CACHE_WAYS_TAG, a bit for each way that has the
+ * tag; above, the unused ways, for cache_unused().
+ */
+static inline uint32_t cache_ways_new(const struct cache_set *set, uint16_t tag)
+{
+#if defined(__SSE2__)
+	__m128i tags = _mm_load_si128((const __m128i *)(const void *)set->tag);
+	__m128i same = _mm_cmpeq_epi16(tags, _mm_set1_epi16((short)tag));
+	__m128i unused = _mm_cmpeq_epi16(tags, _mm_setzero_si128());
+
+	return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(same, unused));
+#else
+	uint32_t ways = 0;
+
+	for (uint32_t way = 0; way < CACHE_WAYS; way++)
+		ways |= (uint32_t)(set->tag[way] == tag) << way | (uint32_t)(set->tag[way] == 0)
+									  << (CACHE_WAYS + way);
+	return ways;
+#endif
+}
+#define CACHE_WAYS_TAG ((1u << CACHE_WAYS) - 1)
+
+/* The first unused way. `ways`: of cache_ways_new(), without a way that has the tag, and not 0. */
+static inline uint32_t cache_unused(uint32_t ways)
+{
+	return (uint32_t)__builtin_ctz(ways) - CACHE_WAYS;
+}
+
 /* False: the set does not have the key. */
 static inline bool cache_has_tag(const struct cache_set *set, const struct page_key *key)
 {
-	return cache_ways(set, cache_tag(key));
+	return cache_ways_any(set, cache_tag(key));
 }
 
 /* Returns the key's way in its set; CACHE_WAYS: the cache does not have the key. */
@@ -152,10 +197,14 @@ static inline uint32_t cache_victim(const struct cache_set *set, uint32_t now_ms
 static inline struct cache_entry *cache_enter(struct cache_set *set, uint32_t way,
 	const struct page_key *key, const struct location *at, uint32_t now_ms)
 {
+	struct cache_entry *e = &set->entry[way];
+
 	set->tag[way] = cache_tag(key);
 	set->seen_ms[way] = now_ms;
-	set->entry[way] = (struct cache_entry){.key = *key, .at = *at};
-	return &set->entry[way];
+	e->key = *key;
+	e->at = *at;
+	e->touched_ms = 0;
+	return e;
 }
 
 static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct page_key *key,

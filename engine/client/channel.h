@@ -174,15 +174,18 @@ static_assert(sizeof(struct run_group) == 64, "a power of two");
 
 /* A run of look-ups of one peer that is being made. */
 struct look_open {
-	/* the peer's word of the shared map while the run takes further pages that have asked no
-	 * owner, see look_usual(); 0: it takes none, or the run is not open */
+	/* the peer's word of the shared map while the run, and those after it, take further pages
+	 * that have asked no owner, see look_usual(); 0: they take none */
 	uint64_t word;
 	const struct map_member *member;
-	uint32_t head, tail;
-	uint32_t pages;
-	uint16_t tried; /* rails_tried of all its pages */
+	uint32_t head, tail; /* its first and its last page */
+	uint32_t pages;      /* 0: the run is not open; what is below is that of the one before */
+	uint32_t mask;       /* of the bucket numbers of the peer's shard */
+	uint16_t tried;      /* rails_tried of all its pages */
+	/* number of the bucket that is READ for each page, in whole lines of the run */
+	uint32_t bucket[LOOK_BUCKETS];
 };
-static_assert(sizeof(struct look_open) == 32, "a power of two");
+static_assert(LOOK_BUCKETS >= RUN_PAGES_MAX, "a bucket for each page of a run");
 
 struct pc_channel {
 	struct pc *pc;
@@ -297,6 +300,7 @@ enum page_phase {
 	PAGE_DISK,
 	PAGE_QUEUES,
 	PAGE_IN_FLIGHT = PAGE_QUEUES, /* waits for the answer of a rail or of the control plane */
+	PAGE_LOOKING,                 /* is in a run of look-ups, open or in flight */
 	PAGE_IN_RUN,                  /* is in a run that a rail READs into registered memory */
 	/* set: waits for an earlier page of the batch that has the same key */
 	PAGE_TWIN,
@@ -338,10 +342,12 @@ struct page_work {
 	uint64_t to;
 	uint32_t next; /* index of the next page in its queue or in its run */
 	/* index of the request in flight for the page; of a sliced page, the latest one. Not set
-	 * for a page in a run */
+	 * for a page in a run, nor for one in a run of look-ups */
 	uint32_t request;
 	/* pages_init() makes everything from here to the end of the line 0 */
-	uint32_t cached; /* entry of the location cache that had the page, if it still does */
+	/* cache_number() of the entry that had the page, if it still does. While the page is looked
+	 * up: cache_index() */
+	uint32_t cached;
 	uint16_t rails_tried;
 	uint16_t pieces_out; /* get: number of ops in flight for this page alone */
 	uint16_t peer; /* number of the peer that is being READ; of a run, in its first page */

@@ -416,11 +416,12 @@ void notice_want(struct pc_channel *ch, const struct page_work *p);
  */
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns);
 /*
- * The same for at most RUN_PAGES_MAX pages of other hosts, whose entries in the location cache are
- * new.
+ * True if each page of a run can be reported as used: up to RUN_PAGES_MAX of other hosts are added
+ * to pc_channel.touches, which notice_touches_submit() submits whenever it is full.
  */
-void notice_wanted_new(
-	struct pc_channel *ch, struct cache_entry *const *e, uint32_t count, uint32_t now_ms);
+bool notice_wanted_room(struct pc_channel *ch);
+/* Submits CTL_TOUCHES_MAX or fewer touches that were collected; there is room for them. */
+void notice_touches_submit(struct pc_channel *ch);
 void notice_touches_end(struct pc_channel *ch); /* submits the touches that were collected */
 
 /*

@@ -25,6 +25,8 @@
 #define RUN_GROUPS_MAX 32u /* groups of pages that a step plans at the same time */
 #define RUN_PLAN_MAX 256u  /* pages that are planned together; a power of two */
 #define LOOK_OPEN_MAX 16u  /* runs of look-ups that one step makes at the same time */
+/* buckets that the lines of the longest run of look-ups have room for */
+#define LOOK_BUCKETS (RUN_HEADER_BUCKETS + 2 * RUN_LINE_BUCKETS)
 /* bytes of a run's pages, at most: a rail has room for two runs, so it is busy between them */
 #define RUN_BYTES (STRIPE_BYTES / 2)
 #define TOUCH_BYTES (2u << 20) /* bytes of a pool that one madvise() call maps for writing */

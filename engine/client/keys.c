@@ -131,6 +131,27 @@ WIDE static inline bool store_four(struct page_work *p, wide first, wide second)
 	return _mm256_testz_si256(none, none);
 }
 
+/* key_put() of four pages. */
+WIDE static inline void put_four(
+	const struct pc_channel *ch, struct page_work *p, wide first, wide second)
+{
+	const char *cache = (const char *)ch->cache;
+	wide set = _mm256_and_si256(_mm256_xor_si256(first, second), all(CACHE_SETS - 1));
+	wide at = _mm256_mul_epu32(set, all(sizeof(struct cache_set)));
+	__m128i set_low = _mm256_castsi256_si128(set), at_low = _mm256_castsi256_si128(at);
+	__m128i set_high = _mm256_extracti128_si256(set, 1);
+	__m128i at_high = _mm256_extracti128_si256(at, 1);
+
+	p[0].cached = (uint32_t)_mm_cvtsi128_si32(set_low);
+	p[1].cached = (uint32_t)_mm_extract_epi32(set_low, 2);
+	p[2].cached = (uint32_t)_mm_cvtsi128_si32(set_high);
+	p[3].cached = (uint32_t)_mm_extract_epi32(set_high, 2);
+	__builtin_prefetch(cache + _mm_cvtsi128_si64(at_low));
+	__builtin_prefetch(cache + _mm_extract_epi64(at_low, 1));
+	__builtin_prefetch(cache + _mm_cvtsi128_si64(at_high));
+	__builtin_prefetch(cache + _mm_extract_epi64(at_high, 1));
+}
+
 static inline bool usual(const struct pc_page *page)
 {
 	return page[0].key_bytes == KEY_BYTES_USUAL && page[1].key_bytes == KEY_BYTES_USUAL &&
@@ -152,10 +173,9 @@ WIDE static void hash_wide(struct pc_channel *ch, struct pc_batch *b)
 			continue;
 		}
 		hash_four(&ch->key_text, &pages[i], &first, &second);
+		put_four(ch, p, first, second);
 		if (unlikely(!store_four(p, first, second)))
 			hash_each(ch, b, i, i + 4);
-		for (unsigned k = 0; k < 4; k++)
-			key_put(ch, &p[k]);
 	}
 	hash_each(ch, b, i, end);
 }

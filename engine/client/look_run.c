@@ -2,12 +2,15 @@
 /*
  * Runs of look-ups: one op READs the buckets of up to RUN_PAGES_MAX keys from one owner, into
  * consecutive scratch slots. lookup.c chooses the owner of each key; a step collects the keys of
- * each owner here and posts them. The pages of a run are linked by page_work.next; the k-th of them
- * is bit k of the answer's hit mask. Channel thread.
+ * each owner here and posts them. The buckets of a run are collected as they go into its lines, so
+ * that a run is posted without another look at its pages. The pages are linked by page_work.next;
+ * the k-th of them is bit k of the answer's hit mask. Channel thread.
  */
 #include "engine/client/client.h"
 
 #define EXPECT_AHEAD 6 /* buckets between the one that is prefetched and the one in use */
+
+#define NO_HOLDER (1ull << 32) /* no ref */
 
 static_assert(LOOK_OPEN_MAX <= 32, "a bit each");
 
@@ -16,8 +19,10 @@ static void requeue(struct pc_batch *b, const struct look_open *o)
 {
 	struct page_queue *q = &b->queue[PAGE_LOOK];
 
-	for (uint32_t i = o->head, left = o->pages; left; left--, i = b->work[i].next)
+	for (uint32_t i = o->head, left = o->pages; left; left--, i = b->work[i].next) {
 		b->work[i].flags |= PAGE_SAME_PEER;
+		b->work[i].phase = PAGE_LOOK;
+	}
 	b->work[o->tail].next = q->head;
 	if (q->head == CLIENT_NONE)
 		q->tail = o->tail;
@@ -38,46 +43,25 @@ static inline uint32_t bucket_of(struct page_work *p, uint32_t bits)
 	return bucket;
 }
 
-/* Line `n` of the run that is the ring's first unpublished one, with its turn. */
-static inline uint32_t *line_of(const struct ring_producer *ops, uint32_t n)
+/* Writes the buckets of a run behind its header, and the turns of the lines after the first. */
+static inline void write_buckets(const struct look_open *o, struct ring_producer *ops)
 {
-	uint32_t *line =
-		(uint32_t *)(void *)(ops->slots +
-				     ring_at(OP_RING_SLOTS, sizeof(struct op_slot), ops->tail + n));
+	const uint32_t *bucket = o->bucket, *end = bucket + o->pages;
 
-	line[3] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, n) >> 32);
-	return line;
-}
+	/* whole lines: what is behind the last bucket means nothing */
+	memcpy((uint32_t *)(void *)ops->first + RUN_HEADER_BUCKETS, bucket,
+		RUN_HEADER_BUCKETS * sizeof(*bucket));
+	bucket += RUN_HEADER_BUCKETS;
+	for (uint32_t n = 1; bucket < end; n++, bucket += RUN_LINE_BUCKETS) {
+		struct op_slot *slot = (struct op_slot *)(void *)ops->slots;
+		uint32_t *line = (uint32_t *)(void *)&slot[(ops->tail + n) % OP_RING_SLOTS];
 
-/*
- * Writes the buckets of a run's pages behind its header, and the turns of the lines after the
- * first; see abi/run.h.
- */
-static void write_buckets(struct pc_batch *b, const struct look_open *o, struct ring_producer *ops,
-	uint32_t rail, uint32_t request)
-{
-	uint32_t *word = (uint32_t *)(void *)ops->first + RUN_HEADER_BUCKETS, lines = 0;
-	uint32_t bits = o->member->bucket_bits, i = o->head, room = RUN_HEADER_BUCKETS;
-	uint16_t tried = (uint16_t)(o->tried | 1u << rail);
-
-	for (uint32_t left = o->pages; left; left--, room--) {
-		struct page_work *p = &b->work[i];
-
-		if (!room) {
-			word = line_of(ops, ++lines);
-			room = RUN_LINE_BUCKETS;
-		}
-		*word++ = bucket_of(p, bits);
-		if (room == RUN_LINE_BUCKETS - 2)
-			word++; /* the word with the turn */
-		p->rails_tried = tried;
-		p->phase = PAGE_IN_FLIGHT;
-		p->request = request;
-		i = p->next;
+		memcpy(line, bucket, 3 * sizeof(*bucket));
+		line[3] = (uint32_t)(ring_turn_new(OP_RING_SLOTS, ops, n) >> 32);
+		memcpy(line + 4, bucket + 3, (RUN_LINE_BUCKETS - 3) * sizeof(*bucket));
 	}
 }
-static_assert(RING_TURN_AT / 4 == 3 && RUN_LINE_BUCKETS - 2 > RUN_HEADER_BUCKETS,
-	"word 3 of a line, behind three buckets, has the turn in its upper half");
+static_assert(RING_TURN_AT / 4 == 3, "word 3 of a line has the turn in its upper half");
 
 /* Posts the run to `rail`, to READ into the scratch slots from `hold` on. */
 static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_open *o,
@@ -106,14 +90,17 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
 	if (unlikely(ch->rail[rail].unpublished))
 		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
 	run_encode(&run, h);
-	write_buckets(b, o, ops, rail, index);
+	write_buckets(o, ops);
 	submit_run(ch, rail, h, run_lines(OP_LOOKUP, o->pages),
 		o->pages * (uint32_t)sizeof(struct bucket));
 }
 
-/* Posts an open run. False: no room; its pages are queued again. */
-static bool close_run(
-	struct pc_channel *ch, struct pc_batch *b, const struct look_open *o, uint64_t now_ns)
+/*
+ * Posts an open run, which then has no pages and may take others. False: no room; its pages are
+ * queued again.
+ */
+__attribute__((noinline)) static bool close_run(
+	struct pc_channel *ch, struct pc_batch *b, struct look_open *o, uint64_t now_ns)
 {
 	uint32_t rail, hold = CLIENT_NONE;
 
@@ -124,47 +111,31 @@ static bool close_run(
 		now_ns);
 	if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
 		hold = scratch_take(&ch->staging, o->pages);
-	if (hold == CLIENT_NONE) {
+	if (hold == CLIENT_NONE)
 		requeue(b, o);
-		return false;
-	}
-	post(ch, b, o, rail, hold, now_ns);
-	return true;
+	else
+		post(ch, b, o, rail, hold, now_ns);
+	o->pages = 0;
+	return hold != CLIENT_NONE;
 }
 
-/* Adds the page to a run that is not open yet, or closes the one that it adds it to. */
-__attribute__((noinline)) static bool look_add_other(struct pc_channel *ch, struct pc_batch *b,
-	uint32_t i, const struct map_member *m, uint64_t now_ns)
+/*
+ * Adds the page to an open run that has room for it, to READ this bucket for it. True: the run has
+ * to be closed.
+ */
+static inline bool open_append(
+	struct pc_batch *b, struct look_open *o, struct page_work *p, uint32_t i, uint32_t bucket)
 {
-	struct page_work *p = &b->work[i];
-	uint32_t slot = m->peer % LOOK_OPEN_MAX, bit = 1u << slot;
-	struct look_open *o = &ch->look_open[slot];
-	bool room = true;
+	uint32_t at = o->pages++;
 
-	if (ch->look_opened & bit && (o->member != m || o->tried != p->rails_tried)) {
-		room = close_run(ch, b, o, now_ns);
-		ch->look_opened &= ~bit;
-	}
-	if (!(ch->look_opened & bit)) {
-		*o = (struct look_open){.member = m, .head = i, .tried = p->rails_tried};
-		ch->look_opened |= bit;
-	} else {
+	o->bucket[at] = bucket;
+	p->phase = PAGE_LOOKING;
+	if (at)
 		b->work[o->tail].next = i;
-	}
+	else
+		o->head = i;
 	o->tail = i;
-	if (++o->pages < RUN_PAGES_MAX || !room)
-		return room;
-	ch->look_opened &= ~bit;
-	return close_run(ch, b, o, now_ns);
-}
-
-/* Adds the page to an open run that stays open: at most RUN_PAGES_MAX - 1 pages. */
-static inline void open_append(struct pc_batch *b, struct look_open *o, uint32_t i)
-{
-	b->work[o->tail].next = i;
-	o->tail = i;
-	if (++o->pages == RUN_PAGES_MAX - 1)
-		o->word = 0;
+	return at == RUN_PAGES_MAX - 1;
 }
 
 bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
@@ -173,13 +144,21 @@ bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struc
 	struct page_work *p = &b->work[i];
 	uint32_t slot = m->peer % LOOK_OPEN_MAX;
 	struct look_open *o = &ch->look_open[slot];
+	bool room = true;
 
 	p->peer = m->peer;
-	if (unlikely(!(ch->look_opened >> slot & 1) || o->member != m ||
-		     o->tried != p->rails_tried || o->pages + 1 >= RUN_PAGES_MAX))
-		return look_add_other(ch, b, i, m, now_ns);
-	open_append(b, o, i);
-	return true;
+	if (o->pages && (o->member != m || o->tried != p->rails_tried))
+		room = close_run(ch, b, o, now_ns);
+	if (!o->pages) {
+		o->word = 0;
+		o->member = m;
+		o->mask = (1u << m->bucket_bits) - 1;
+		o->tried = p->rails_tried;
+		ch->look_opened |= 1u << slot;
+	}
+	if (!open_append(b, o, p, i, bucket_of(p, m->bucket_bits)))
+		return room;
+	return close_run(ch, b, o, now_ns);
 }
 
 void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64_t now_ns)
@@ -188,55 +167,78 @@ void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64
 		struct look_open *o = &ch->look_open[__builtin_ctz(ch->look_opened)];
 
 		o->word = 0;
-		if (room)
+		if (!o->pages)
+			continue;
+		if (room) {
 			room = close_run(ch, b, o, now_ns);
-		else
+		} else {
 			requeue(b, o);
+			o->pages = 0;
+		}
 	}
 }
 
-/* True if this host is an owner of the slot, but not the first. */
-static inline bool owns_here(const struct pc_channel *ch, const struct map_slot *names)
+/* The run for look-ups at this peer; compare page_at(). */
+static inline struct look_open *open_at(struct pc_channel *ch, uint32_t peer)
 {
+	return __builtin_assume_aligned(
+		&ch->look_open[peer % LOOK_OPEN_MAX], alignof(struct look_open));
+}
+
+/* True if this host is an owner of the slot, but not the first. */
+static inline bool owns_here(const struct pc_channel *ch, uint64_t word, unsigned owners)
+{
+	struct map_slot names = map_slot_unpack(word);
 	const uint64_t *owner = ch->session->status->map.owner;
 	uint32_t here = ch->session->ref;
 	bool found = false;
 
-	for (unsigned k = 1; k < map_slot_owners(names); k++)
-		found |= map_member_unpack(shm_load_acquire64(&owner[names->owner[k]])).ref == here;
+	for (unsigned k = 1; k < owners; k++)
+		found |= map_member_unpack(shm_load_acquire64(&owner[names.owner[k]])).ref == here;
 	return found;
 }
 
+/* What the look-ups of a batch have in common. */
+struct look_pass {
+	struct pc_channel *ch;
+	struct pc_batch *batch;
+	const struct map_shared *shared; /* the map of the session */
+	uint32_t epoch;                  /* of the map, loaded before anything else of it */
+};
+
+/* ADDED_NOT: another owner, one without a run, or the map has changed; nothing was done. */
+enum look_added { ADDED_NOT, ADDED, ADDED_LAST /* the run has to be closed */ };
+
 /*
- * Adds a page that has asked no owner to the open run of its key's first owner, if lookup_owner()
- * would choose that owner: it answers, because its run has a word, and this host is no owner of the
- * key. `epoch`: of the map, loaded before. False: another owner, no open run, or the map has
- * changed; nothing was done.
+ * Adds a page that has asked no owner to the run of its key's first owner, if lookup_owner() would
+ * choose that owner: it answers, because its run has a word, and this host is no owner of the key.
  */
-static inline bool look_usual(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t epoch)
+static inline enum look_added look_usual(
+	const struct look_pass *pass, struct page_work *p, uint32_t i)
 {
-	const struct map_shared *shared = &ch->session->status->map;
-	struct page_work *p = &b->work[i];
+	const struct map_shared *shared = pass->shared;
 	const uint64_t *slot = &shared->slot[map_slot_of(&p->key)];
 	uint64_t word = shm_load_acquire64(slot), best;
-	struct map_slot names = map_slot_unpack(word);
+	const struct map_slot names = map_slot_unpack(word);
+	unsigned owners = map_slot_owners(&names), peer;
 	struct look_open *o;
 
 	/* the loads are those of map_owners_load(), in its order */
 	best = shm_load_acquire64(&shared->owner[names.owner[0]]);
-	o = &ch->look_open[map_member_unpack(best).peer % LOOK_OPEN_MAX];
-	if (unlikely(!best || o->word != best || !map_slot_owners(&names)))
-		return false;
-	if (map_slot_owners(&names) > 1 && unlikely(owns_here(ch, &names)))
-		return false;
-	if (unlikely(shm_load_acquire64(slot) != word || shm_load(&shared->epoch) != epoch))
-		return false;
+	peer = map_member_unpack(best).peer;
+	o = open_at(pass->ch, peer);
+	if (unlikely(!best || o->word != best))
+		return ADDED_NOT;
+	if (owners != 1 && unlikely(!owners || owns_here(pass->ch, word, owners)))
+		return ADDED_NOT;
+	if (unlikely(shm_load_acquire64(slot) != word || shm_load(&shared->epoch) != pass->epoch))
+		return ADDED_NOT;
 	memcpy(p->slot_word, &word, sizeof(word));
-	p->epoch = (uint8_t)epoch;
+	p->epoch = (uint8_t)pass->epoch;
 	p->asked = 1;
-	p->peer = map_member_unpack(best).peer;
-	open_append(b, o, i);
-	return true;
+	p->peer = (uint16_t)peer;
+	return open_append(pass->batch, o, p, i, dir_bucket_masked(&p->key, o->mask)) ? ADDED_LAST
+										      : ADDED;
 }
 
 /* The same for any page. False: a run found no room. */
@@ -255,52 +257,92 @@ __attribute__((noinline)) static bool look_first(
 	ch->counts.lookups++;
 	room = look_add(ch, b, i, m, now_ns);
 	o = &ch->look_open[m->peer % LOOK_OPEN_MAX];
-	if (ch->look_opened >> m->peer % LOOK_OPEN_MAX & 1 && o->pages + 1 < RUN_PAGES_MAX &&
-		lookup_answers(ch, m, now_ns))
+	if (lookup_answers(ch, m, now_ns))
 		o->word = map_member_pack(m);
 	return room;
 }
 
+/* Begins the look-up of a page by itself. It may be done already. */
+static void look_alone(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	if (b->work[i].phase != PAGE_DONE)
+		lookup_begin(ch, b, i, now_ns);
+}
+
 void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
-	uint32_t epoch = shm_load_acquire(&ch->session->status->map.epoch), usual = 0;
+	const struct map_shared *shared = &ch->session->status->map;
+	const struct look_pass pass = {ch, b, shared, shm_load_acquire(&shared->epoch)};
+	uint32_t count = b->count, others = 0, i = 0;
+	const struct cache_set *cache = ch->cache;
 	bool room = ch->map && ch->map->members;
+	struct page_work *p = page_at(b, 0);
+	enum look_added added;
 
-	for (uint32_t i = 0; i < b->count; i++) {
-		struct page_work *p = &b->work[i];
-
-		if (unlikely(p->phase == PAGE_DONE))
+	for (; i < count && likely(room); i++, p++) {
+		if (unlikely(p->phase == PAGE_DONE || cache_has_tag(&cache[p->cached], &p->key))) {
+			others++;
+			look_alone(ch, b, i, now_ns);
 			continue;
-		if (unlikely(!room || cache_has_tag(&ch->cache[p->cached], &p->key)))
-			lookup_begin(ch, b, i, now_ns);
-		else if (likely(look_usual(ch, b, i, epoch)))
-			usual++;
-		else
+		}
+		added = look_usual(&pass, p, i);
+		if (likely(added == ADDED))
+			continue;
+		if (added == ADDED_LAST) {
+			room = close_run(ch, b, open_at(ch, p->peer), now_ns);
+		} else {
+			others++;
 			room = look_first(ch, b, i, now_ns);
+		}
 	}
-	ch->counts.lookups += usual;
+	ch->counts.lookups += i - others;
+	for (; i < count; i++)
+		look_alone(ch, b, i, now_ns);
 	look_close_all(ch, b, room, now_ns);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /*
- * True if exactly one entry of the bucket has the key's tag, and it is a location in the memory of
- * another host: *ret. Anything else takes the long way, and so does a page with a wrong location.
+ * The only entry of the bucket that has the key's tag; NULL: there is none, or several, or the page
+ * has a wrong location, which may be this one.
  */
-static inline bool one_entry(struct pc_channel *ch, const struct page_work *p,
-	const struct bucket *bucket, struct location *ret)
+static inline const struct dir_entry *one_entry(
+	const struct page_work *p, const struct bucket *bucket)
 {
 	uint32_t found = bucket_match(bucket, dir_tag(&p->key));
-	struct dir_entry e;
 
 	if (unlikely(!found || found & (found - 1) || p->flags & PAGE_RETRIED))
-		return false;
-	e = bucket->entry[__builtin_ctz(found)]; /* of a bucket in shared memory: loaded once */
-	*ret = (struct location){e.ref, e.place, e.generation};
-	return likely(!place_on_disk(e.place) && e.ref != ch->session->ref) &&
-	       map_by_ref(ch, e.ref);
+		return NULL;
+	return &bucket->entry[__builtin_ctz(found)];
 }
+
+/*
+ * Copies the location in an entry of a bucket in shared memory, which is loaded once. True: it is
+ * in the memory of another host of the map. *holder: the host of the location before, or NO_HOLDER.
+ */
+static inline bool location_far(
+	struct pc_channel *ch, const struct dir_entry *from, uint64_t *holder, struct location *ret)
+{
+	uint32_t ref, place;
+	uint64_t where;
+
+	memcpy(&where, &from->ref, sizeof(where));
+	ref = (uint32_t)where;
+	place = (uint32_t)(where >> 32);
+	*ret = (struct location){ref, place, from->generation};
+	if (unlikely(place_on_disk(place)))
+		return false;
+	if (likely(ref == *holder))
+		return true;
+	if (ref == ch->session->ref || !map_by_ref(ch, ref))
+		return false;
+	*holder = ref;
+	return true;
+}
+static_assert(offsetof(struct dir_entry, ref) + 4 == offsetof(struct dir_entry, place) &&
+		      __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	"the ref is the low half of a word");
 
 /* The answer for a page of any batch. A get or set goes on with the page. */
 __attribute__((noinline)) static void look_other(struct pc_channel *ch, struct pc_batch *b,
@@ -308,10 +350,12 @@ __attribute__((noinline)) static void look_other(struct pc_channel *ch, struct p
 {
 	struct page_work *p = &b->work[i];
 	struct bucket bucket = *from;
+	const struct dir_entry *entry = one_entry(p, &bucket);
 	const struct cache_entry *e;
+	uint64_t holder = NO_HOLDER;
 	struct location at;
 
-	if (unlikely(status != OP_HIT || !one_entry(ch, p, &bucket, &at))) {
+	if (unlikely(status != OP_HIT || !entry || !location_far(ch, entry, &holder, &at))) {
 		lookup_answer(ch, b, i, &bucket, status, now_ns);
 		return;
 	}
@@ -323,51 +367,95 @@ __attribute__((noinline)) static void look_other(struct pc_channel *ch, struct p
 	page_found(ch, b, i, now_ns);
 }
 
-/*
- * Enters the location that the bucket has of a page of an exists. NULL: look_other() has to look,
- * and nothing was done.
- */
-static inline struct cache_entry *look_enter(struct pc_channel *ch, const struct page_work *p,
-	const struct bucket *bucket, uint32_t now_ms)
-{
-	struct cache_set *set = cache_set(ch, &p->key);
-	struct location at;
+/* The answers of one run. */
+struct look_answers {
+	struct pc_channel *ch;
+	uint64_t holder;     /* see location_far() */
+	uint32_t now_ms;     /* CLOCK_MONOTONIC */
+	uint32_t touched_ms; /* the same as the time of a touch */
+	uint32_t touches;    /* ch->touches.count */
+};
 
-	if (unlikely(!one_entry(ch, p, bucket, &at) || cache_has_tag(set, &p->key)))
-		return NULL;
-	return cache_enter(set, cache_victim(set, now_ms), &p->key, &at, now_ms);
+/* Collects the report that a page is wanted, see notice_wanted_room(). */
+static inline void look_touch(struct look_answers *a, const struct location *at)
+{
+	struct ctl_touches *t = &a->ch->touches;
+
+	t->page[a->touches].ref = at->ref;
+	t->page[a->touches].place = at->place;
+	if (++a->touches < CTL_TOUCHES_MAX)
+		return;
+	t->count = CTL_TOUCHES_MAX;
+	notice_touches_submit(a->ch);
+	a->touches = 0;
+}
+
+/*
+ * Enters the location that the bucket has of a page of an exists, and reports the page as wanted.
+ * False: look_other() has to look, and nothing was done.
+ */
+static inline bool look_enter(
+	struct look_answers *a, const struct page_work *p, const struct bucket *bucket)
+{
+	const struct dir_entry *entry = one_entry(p, bucket);
+	struct cache_set *set = &a->ch->cache[p->cached];
+	struct cache_entry *e;
+	struct location at;
+	uint32_t ways;
+
+	if (unlikely(!entry || !location_far(a->ch, entry, &a->holder, &at)))
+		return false;
+	ways = cache_ways_new(set, cache_tag(&p->key));
+	if (unlikely(ways & CACHE_WAYS_TAG))
+		return false;
+	e = cache_enter(set, likely(ways) ? cache_unused(ways) : cache_oldest(set, a->now_ms),
+		&p->key, &at, a->now_ms);
+	e->touched_ms = a->touched_ms;
+	look_touch(a, &at);
+	return true;
 }
 
 void look_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns)
 {
-	const struct bucket *from = (const struct bucket *)(const void *)ch->staging.base + r->hold;
-	uint32_t i = r->page, next, hit = done->hit, ends = 0;
-	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
-	const struct bucket *end = from + r->pages;
-	struct cache_entry *ended[RUN_PAGES_MAX];
+	const struct bucket *first =
+		(const struct bucket *)(const void *)ch->staging.base + r->hold;
+	const struct bucket *from = first, *end = from + r->pages;
 	struct pc_batch *b = r->batch;
-	bool exists = b->kind == BATCH_EXISTS;
+	struct look_answers a = {.ch = ch,
+		.holder = NO_HOLDER,
+		.now_ms = (uint32_t)(now_ns / 1000000),
+		.touched_ms = notice_stamp((uint32_t)(now_ns / 1000000)),
+		.touches = ch->touches.count};
+	uint32_t others = 0, enter = 0, i = r->page, next, hits = done->hit;
+	enum pc_result *results = b->results;
 
-	if (hit)
+	if (b->kind == BATCH_EXISTS && notice_wanted_room(ch))
+		enter = hits;
+	if (hits)
 		ch->peer_rest_until_ns[b->work[i].peer] = 0;
-	for (; from != end; i = next, hit >>= 1, from++) {
-		struct page_work *p = &b->work[i];
-		struct cache_entry *e;
+	for (; from != end; i = next, from++, enter >>= 1) {
+		struct page_work *p = page_at(b, i);
 
-		__builtin_prefetch(from + EXPECT_AHEAD); /* it may be behind the last one */
 		next = p->next;
-		if (unlikely(!(hit & 1) || !exists || !(e = look_enter(ch, p, from, now_ms)))) {
-			look_other(ch, b, i, from, hit & 1 ? OP_HIT : status, now_ns);
-			continue;
+		__builtin_prefetch(from + EXPECT_AHEAD); /* it may be behind the last one */
+		if (likely(enter & 1) && likely(look_enter(&a, p, from))) {
+			p->phase = PAGE_DONE;
+			results[i] = PC_HIT;
+		} else {
+			bool hit = hits >> (from - first) & 1;
+
+			others++;
+			ch->touches.count = (uint16_t)a.touches;
+			if (!hit)
+				p->rails_tried |= (uint16_t)(1u << r->rail);
+			look_other(ch, b, i, from, hit ? OP_HIT : status, now_ns);
+			a.touches = ch->touches.count;
+			a.holder = NO_HOLDER; /* the map may be another one */
 		}
-		p->phase = PAGE_DONE;
-		b->results[i] = PC_HIT;
-		ended[ends++] = e;
 	}
-	/* An entry may have another key by now. That key was found by this run, too. */
-	notice_wanted_new(ch, ended, ends, now_ms);
-	b->left -= ends;
-	ch->moves += ends;
-	ch->cache_changes += ends;
+	ch->touches.count = (uint16_t)a.touches;
+	b->left -= r->pages - others;
+	ch->moves += r->pages - others;
+	ch->cache_changes += r->pages - others;
 }

@@ -41,6 +41,7 @@ void lookup_again(struct pc_batch *b, uint32_t i)
 
 	if (b->kind == BATCH_SET)
 		expect_here(b->channel->session, &p->key);
+	p->cached = cache_index(&p->key);
 	p->asked = 0;
 	p->others = 0;
 	p->rails_tried = 0;

@@ -31,8 +31,7 @@ void notice_corrupt(struct pc_channel *ch, const struct page_work *p)
 		submit_ctl(ch, &op, 0);
 }
 
-/* Submits the touches that were collected. The caller has called submit_ctl_room(). */
-static void touches_submit(struct pc_channel *ch)
+__attribute__((noinline)) void notice_touches_submit(struct pc_channel *ch)
 {
 	struct ctl_op op;
 
@@ -46,7 +45,7 @@ void notice_touches_end(struct pc_channel *ch)
 	if (!ch->touches.count)
 		return;
 	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
-		touches_submit(ch);
+		notice_touches_submit(ch);
 	ch->touches.count = 0;
 }
 
@@ -88,7 +87,7 @@ static void tell(struct pc_channel *ch, struct cache_entry *e, bool alone, uint3
 
 	if (!(far ? tell_far(ch, e) : tell_alone(ch, e)))
 		return;
-	e->touched_ms = now_ms ? now_ms : 1;
+	e->touched_ms = notice_stamp(now_ms);
 }
 
 static void touch(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
@@ -117,27 +116,11 @@ void notice_want(struct pc_channel *ch, const struct page_work *p)
 		submit_ctl(ch, &op, 0);
 }
 
-void notice_wanted_new(
-	struct pc_channel *ch, struct cache_entry *const *e, uint32_t count, uint32_t now_ms)
+bool notice_wanted_room(struct pc_channel *ch)
 {
-	struct ctl_touches *t = &ch->touches;
-	uint32_t touched_ms = now_ms ? now_ms : 1;
-
-	/* room for all of them at once */
-	if (shm_load(&ch->session->status->reports) <= 1 ||
-		!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2 + RUN_PAGES_MAX / CTL_TOUCHES_MAX + 1)) {
-		for (uint32_t k = 0; k < count; k++)
-			touch(ch, e[k], now_ms);
-		return;
-	}
-	t->kind = CTL_TOUCHES;
-	for (; count; count--, e++) {
-		(*e)->touched_ms = touched_ms;
-		t->page[t->count].ref = (*e)->at.ref;
-		t->page[t->count].place = (*e)->at.place;
-		if (++t->count == CTL_TOUCHES_MAX)
-			touches_submit(ch);
-	}
+	ch->touches.kind = CTL_TOUCHES;
+	return shm_load(&ch->session->status->reports) > 1 &&
+	       submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2 + RUN_PAGES_MAX / CTL_TOUCHES_MAX + 1);
 }
 
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns)

@@ -8,6 +8,15 @@
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
+/*
+ * The i-th page of a batch, for a loop over pages. What is assumed is true; it makes the compiler
+ * keep the address in a register, instead of computing it for each access.
+ */
+static inline struct page_work *page_at(struct pc_batch *b, uint32_t i)
+{
+	return __builtin_assume_aligned(&b->work[i], alignof(struct page_work));
+}
+
 static inline void page_done(struct pc_batch *b, uint32_t i, enum pc_result result)
 {
 	b->work[i].phase = PAGE_DONE;
@@ -155,6 +164,12 @@ static inline void notice_touch(struct pc_channel *ch, const struct page_work *p
 
 	if (unlikely(!e || cache_touch_due(e, now_ms)))
 		notice_touch_due(ch, p, e, now_ms);
+}
+
+/* The time of a touch as cache_entry.touched_ms has it: never 0. */
+static inline uint32_t notice_stamp(uint32_t now_ms)
+{
+	return now_ms + !now_ms;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

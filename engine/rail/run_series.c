@@ -36,6 +36,12 @@ static inline struct plan heads_plan(const struct rail *rail, const struct rail_
 	return (struct plan){dv_keys(remote->rkey, rail->heads_lkey), remote->base, 0};
 }
 
+/* What an earlier READ has left there is no page's head: no page is of length 0. */
+static inline void head_clear(struct page_head *head)
+{
+	head->length = 0;
+}
+
 /*
  * Writes `n` pairs of one page each. Their heads arrive in the place of the run. They are cleared,
  * so that heads left there by an earlier READ cannot validate these pages.
@@ -53,7 +59,7 @@ static void write_single_pairs(
 	do {
 		uint64_t unit = entry->unit;
 
-		memset(own, 0, sizeof(*own));
+		head_clear(own);
 		dv_series_read(&series, p.keys, p.from + unit * PAGE_UNIT,
 			p.to + (entry->to & (RUN_TO_MAX - 1)), length);
 		dv_series_read(
@@ -109,7 +115,7 @@ static void write_own_heads(
 	uint64_t length = dv_length(h.keys, HEAD_BYTES);
 
 	do {
-		memset(own, 0, sizeof(*own));
+		head_clear(own);
 		dv_series_read(&series, h.keys, h.from + (uint64_t)entry->unit * sizeof(*own),
 			(uintptr_t)own, length);
 		own++;
@@ -132,7 +138,7 @@ static inline struct page_head *heads_land(
 	}
 	clear = head;
 	do {
-		memset(clear, 0, sizeof(*clear));
+		head_clear(clear);
 		clear += units;
 	} while (--n);
 	return head;

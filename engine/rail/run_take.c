@@ -113,7 +113,7 @@ static inline void reach_add(struct reach *r, uint64_t unit, uint64_t to)
  * last byte in the destination region. Computes `joined` as well. Of pages that follow each other
  * the last one reaches farthest, because no sum of 64 bits wraps.
  */
-static uint64_t measure(struct rail_run *run)
+__attribute__((noinline)) static uint64_t measure(struct rail_run *run)
 {
 	const struct run *h = &run->header;
 	const struct run_entry *entry = run_entry(run, 0), *end = entry + h->pages;
@@ -122,8 +122,6 @@ static uint64_t measure(struct rail_run *run)
 	uint64_t bit = 1, joined = 0;
 	struct reach r = {0};
 
-	if (h->kind == OP_LOOKUP)
-		return measure_buckets(run);
 	/* bit 0 of joined is for a page before the first one */
 	for (; entry != end; entry++, bit <<= 1) {
 		uint64_t to = entry->to & (RUN_TO_MAX - 1);
@@ -152,15 +150,20 @@ static bool run_possible(struct rail *rail, const struct rail_channel *channel,
 {
 	const struct run *h = &run->header;
 	const struct region_slot *region;
+	uint64_t end;
 
 	if (h->pages < 1 || h->pages > RUN_PAGES_MAX || h->to_region >= REGIONS_MAX ||
 		h->peer >= NODES_MAX || !header_possible(run))
 		return false;
 	lines_copy(run, ops, at);
-	if (h->kind == OP_LOOKUP)
-		buckets_join(run);
 	region = &rail->region[h->to_region];
-	return region->session == channel->session && measure(run) <= region->length;
+	if (h->kind == OP_LOOKUP) {
+		buckets_join(run);
+		end = measure_buckets(run);
+	} else {
+		end = measure(run);
+	}
+	return region->session == channel->session && end <= region->length;
 }
 
 /* Starts a run whose lines leave the ring; from here on it is answered exactly once. */
@@ -212,6 +215,16 @@ static bool must_wait(const struct rail *rail, const struct run *run)
 	       !lane->stalled && runs_full(rail, lane);
 }
 
+/*
+ * True if the ring has fewer than `lines` filled entries from the unreleased entry `at` on. Not
+ * inline: nearly all runs were seen with all their lines.
+ */
+__attribute__((noinline)) static bool lines_missing(
+	struct ring_consumer *ops, uint32_t at, uint32_t lines)
+{
+	return lines > (uint32_t)ring_ready_now(ops) - at;
+}
+
 uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
 	uint32_t at, uint32_t ready, uint32_t *ret_pages)
 {
@@ -224,7 +237,7 @@ uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct 
 		return 0;
 	}
 	run = run_new(rail);
-	if (unlikely(lines > ready) && lines > (uint32_t)ring_ready_now(&channel->ops) - at) {
+	if (unlikely(lines > ready) && lines_missing(&channel->ops, at, lines)) {
 		/* The library publishes whole runs, so a partial one is that of a broken client. */
 		run_free(rail, run);
 		channel_break(rail, channel);

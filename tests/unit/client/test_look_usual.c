@@ -327,6 +327,34 @@ static void a_page_that_was_reported_is_marked(void **state)
 	assert_int_equal(SEEN(touches), 2);
 }
 
+/* Every third key has two holders, so that its answer takes the long way. */
+static void every_page_of_a_run_is_reported_once(void **state)
+{
+	static char many[RUN_PAGES_MAX][FAKE_NAME_BYTES];
+	static struct pc_page page[RUN_PAGES_MAX];
+	static enum pc_result results[RUN_PAGES_MAX];
+	unsigned at = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < RUN_PAGES_MAX; i++) {
+		struct page_key key;
+
+		fake_name_owned(&fake, "many", FAKE_A, &at, many[i]);
+		page[i] = (struct pc_page){many[i], strlen(many[i]), NULL, 0};
+		key = fake_key(many[i]);
+		for (uint32_t node = FAKE_A; node <= (i % 3 == 1 ? FAKE_B : FAKE_A); node++)
+			fake_insert(&fake, &key, FAKE_A,
+				&(struct dir_entry){
+					.ref = FAKE_REF(node), .place = 1 + i, .generation = 7});
+	}
+	assert_int_equal(pc_exists(ch, page, RUN_PAGES_MAX, PATIENCE_MS, results), 0);
+	for (unsigned i = 0; i < RUN_PAGES_MAX; i++)
+		assert_int_equal(results[i], PC_HIT);
+	set_one("urgent", name, 64, PATIENCE_MS); /* the control plane has taken what is before */
+	assert_int_equal(SEEN(touches), RUN_PAGES_MAX);
+	assert_int_equal(SEEN(look_runs), 1);
+}
+
 static void the_second_bucket_of_the_only_owner_is_read(void **state)
 {
 	struct page_key key = fake_key(name[2]);
@@ -374,6 +402,7 @@ int main(void)
 		TEST(a_failed_look_up_rests_its_peer_alone),
 		TEST(a_run_of_look_ups_has_32_keys_at_most),
 		TEST(a_page_that_was_reported_is_marked),
+		TEST(every_page_of_a_run_is_reported_once),
 		TEST(the_second_bucket_of_the_only_owner_is_read),
 		TEST(a_holder_that_is_no_member_has_nothing),
 	};

@@ -72,7 +72,7 @@ static void sums_change(struct member *member, const struct member_entry *entry,
 	uint64_t hash = map_mix(entry->record.incarnation);
 
 	member->digest += joins ? hash : -hash;
-	member->sum[entry->name_hash % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
+	member->sum[member_entry_hash(entry) % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
 	member->alive += joins ? 1 : -1u;
 	member->strangers += entry->lists ? 0 : joins ? 1 : -1u;
 }
@@ -161,13 +161,13 @@ void member_entry_dial(struct control *control, struct member_entry *entry, bool
 	if (!contact)
 		return;
 	if (contact->dial && contact->dial->port == entry->record.port &&
-		strcmp(contact->dial->host, entry->record.address) == 0) {
+		strcmp(contact->dial->host, member_address(&entry->record)) == 0) {
 		rpc_dial_hurry(contact->dial, base_ms, max_ms);
 		return;
 	}
 	rpc_dial_stop(contact->dial);
-	contact->dial = rpc_dial_start(
-		control, entry->record.address, entry->record.port, base_ms, max_ms, entry, false);
+	contact->dial = rpc_dial_start(control, member_address(&entry->record), entry->record.port,
+		base_ms, max_ms, entry, false);
 }
 
 /* Without rings each live member is talked to; with rings, those that are dialled or known so. */
@@ -198,18 +198,20 @@ int member_up(struct control *control, struct member_entry *entry)
 	if (status == -ENFILE)
 		log_error(
 			"%s (%s:%u) is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
-			entry->record.name, entry->record.address, entry->record.port, NODES_MAX);
+			entry->record.name, member_address(&entry->record), entry->record.port,
+			NODES_MAX);
 	if (status)
 		return status;
 	entry->state = MEMBER_ALIVE;
 	entry->left = false;
+	entry->term_theirs = 0; /* in the place of since_ns */
 	entry->record.alive = true;
 	entry->stage = RECORD_ALIVE;
 	entry->admission++;
 	entry->neighbour = entry->wanted = false;
 	control->counter[COUNTER_members_joined]++;
 	log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", entry->record.name,
-		entry->record.address, entry->record.port,
+		member_address(&entry->record), entry->record.port,
 		(unsigned long long)entry->record.incarnation, entry->record.peer);
 	sums_change(member, entry, true);
 	member_rings_joined(member, entry);
@@ -241,14 +243,13 @@ void member_down(struct control *control, struct member_entry *entry, const char
 	struct rpc_dial *dial;
 
 	log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s", entry->record.name,
-		entry->record.address, entry->record.port,
+		member_address(&entry->record), entry->record.port,
 		(unsigned long long)entry->record.incarnation, why);
 	entry->state = MEMBER_DEAD;
 	entry->stage = RECORD_REMOVED;
 	entry->record.alive = false;
-	entry->since_ns = net_now();
+	entry->since_ns = net_now(); /* term_theirs is void */
 	entry->term_ours = ++member->terms;
-	entry->term_theirs = 0;
 	member_table_remove(&member->table, entry);
 	member_rings_left(member, entry);
 	sums_change(member, entry, false);
@@ -365,7 +366,6 @@ static int self_fill(struct control *control)
 		return -ENOMEM;
 	member->self = self;
 	self->record.incarnation = control->incarnation;
-	self->record.ref = control->ref;
 	self->record.rails = (uint8_t)control->rails;
 	self->record.bucket_bits = (uint8_t)control->shard.bits;
 	self->record.port = (uint16_t)s->cluster_port;

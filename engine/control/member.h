@@ -146,7 +146,7 @@ struct member {
 	struct net_timer *news, *claims;
 	bool news_armed, news_urgent;
 	/* entries whose records are to be sent to the neighbours; `changed` of each is set */
-	uint32_t *news_list;
+	uint16_t *news_list;
 	unsigned news_count, news_room;
 	unsigned news_sent;      /* records that were sent the last time */
 	unsigned refused_logged; /* reasons, as bits, for which a record was refused and logged */
@@ -155,7 +155,7 @@ struct member {
 	unsigned alive;    /* number of members alive, this engine included */
 	uint64_t digest;   /* sum of the hashes of the incarnations of all live members */
 	uint64_t sum[MEMBER_BUCKETS_MAX]; /* the same of each bucket of the list */
-	uint64_t terms;
+	uint32_t terms;
 	uint64_t tick_ns;
 	uint64_t probe_ns;   /* time of the last member_probe_tick() */
 	unsigned probe_next; /* place in table.contact of the member that is probed next */

@@ -76,8 +76,8 @@ unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
 void member_rings_joined(struct member *member, const struct member_entry *entry)
 {
 	for (unsigned k = 0; k < MEMBER_RINGS; k++)
-		ring_offer(&member->ring[k], k, member->self->name_hash, entry->name_hash,
-			entry->index);
+		ring_offer(&member->ring[k], k, member_entry_hash(member->self),
+			member_entry_hash(entry), entry->index);
 }
 
 void member_rings_left(struct member *member, const struct member_entry *entry)
@@ -104,8 +104,8 @@ static void rings_repair(struct member *member)
 			const struct member_entry *entry = member_at(&member->table, i);
 
 			if (entry->state == MEMBER_ALIVE)
-				ring_offer(&member->ring[k], k, member->self->name_hash,
-					entry->name_hash, i);
+				ring_offer(&member->ring[k], k, member_entry_hash(member->self),
+					member_entry_hash(entry), i);
 		}
 	}
 }

@@ -391,14 +391,15 @@ int member_open(struct control *control)
 	member_rings_open(member);
 	if (member_table_open(&member->table) < 0 || self_fill(control) < 0)
 		goto failed;
-	member->slots = calloc(1, sizeof(*member->slots));
+	if (control->status)
+		member->slots = calloc(1, sizeof(*member->slots));
 	member->tick = net_timer_new(control->base, true, member_tick, control);
 	member->probe = net_timer_new(control->base, true, member_probe_tick, control);
 	member->rebuild = net_timer_new(control->base, false, rebuild, control);
 	member->news = net_timer_new(control->base, false, member_news_send, control);
 	member->claims = net_timer_new(control->base, false, member_claims_due, control);
-	if (!member->slots || !member->tick || !member->probe || !member->rebuild ||
-		!member->news || !member->claims)
+	if ((control->status && !member->slots) || !member->tick || !member->probe ||
+		!member->rebuild || !member->news || !member->claims)
 		goto failed;
 	status = member_seeds(control->settings, member);
 	if (status < 0)

@@ -448,6 +448,8 @@ int main(int argc, char **argv)
 	uint64_t seed = 1;
 	int option;
 
+	/* Zeroed blocks take memory as they are used, as in an engine that has just started. */
+	mallopt(M_MMAP_THRESHOLD, 128 << 10);
 	log_level_set(LOG_ERROR);
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		switch (option) {

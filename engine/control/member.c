@@ -181,7 +181,8 @@ static struct member_contact *contact_begin(struct control *control, struct memb
 	if (!contact)
 		return NULL;
 	if (member_has_contact(entry)) {
-		contact->heard_ns = contact->used_ns = net_now();
+		contact->heard_ns = net_now();
+		member_unused(contact, contact->heard_ns);
 		contact->vouched_ns = contact->accused_ns = contact->digest_told = 0;
 		contact->kept = false;
 		contact->probe = (struct member_probe){.turn = net_random()};

@@ -55,6 +55,8 @@
 #define MEMBER_NEIGHBOURS_MAX (2 * MEMBER_RINGS)
 /* a link with a member that is no neighbour is closed after this time without use */
 #define MEMBER_IDLE_NS (20ull * 1000000000)
+/* the same for a link that was not requested: it brought a Hello, or was one with a neighbour */
+#define MEMBER_UNUSED_NS (2ull * 1000000000)
 /* dials that this engine starts in one heartbeat interval, beside those of seeds and neighbours */
 #define MEMBER_DIALS_TICK 64
 #define MEMBER_PAGE_BYTES (16u << 10)      /* length limit of MemberNews and ListPage */
@@ -252,6 +254,8 @@ void member_rings_joined(struct member *member, const struct member_entry *entry
 void member_rings_left(struct member *member, const struct member_entry *entry);
 /* Called soon after that: chooses between mesh and rings, and the neighbours. */
 void member_rings_update(struct control *control);
+/* The contact's link, without a request, is closed MEMBER_UNUSED_NS from now on. */
+void member_unused(struct member_contact *contact, uint64_t now_ns);
 /* Called once per heartbeat for each contact: dials and closes links on demand. */
 void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns);
 

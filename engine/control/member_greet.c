@@ -282,8 +282,10 @@ static void link_attach(struct control *control, struct rpc_link *link, struct m
 
 	*at = link;
 	link->member = entry;
-	if (control->member->rings)
-		contact->heard_ns = contact->used_ns = net_now();
+	if (control->member->rings) {
+		contact->heard_ns = net_now();
+		member_unused(contact, contact->heard_ns);
+	}
 	rpc_link_up(link);
 	if (old && old != link) {
 		if (!member_on_trial(entry))

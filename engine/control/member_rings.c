@@ -138,7 +138,7 @@ static void rings_begin(struct control *control, uint64_t now_ns)
 	member->rings = true;
 	log_info("%u members: this engine keeps links with its neighbours only", member->alive);
 	for (unsigned i = 0; i < member->table.contacts; i++) {
-		member->table.contact[i]->used_ns = now_ns;
+		member_unused(member->table.contact[i], now_ns);
 		member->table.contact[i]->entry->neighbour = false;
 	}
 }
@@ -176,7 +176,7 @@ static void neighbours_choose(struct control *control, uint64_t now_ns)
 			chosen |= neighbour[k] == entry->index;
 		if (entry->state != MEMBER_ALIVE || !entry->neighbour || chosen)
 			continue;
-		entry->contact->used_ns = now_ns;
+		member_unused(entry->contact, now_ns);
 		entry->neighbour = false;
 	}
 	for (unsigned k = 0; k < found; k++) {

@@ -12,14 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/payload.h"
 #include "tests/sim/world.h"
-
-/* The bytes of packets that are equal. */
-struct payload {
-	unsigned uses;
-	size_t bytes;
-	uint8_t data[];
-};
 
 struct packet {
 	STAILQ_ENTRY(packet) next;
@@ -106,31 +100,6 @@ static void fail_soon(struct net_link *link, uint64_t wait_ns, int error)
 }
 
 /* ---- packets --------------------------------------------------------------------------------- */
-
-static struct payload *payload_last; /* sent last */
-
-static void payload_drop(struct payload *payload)
-{
-	if (payload && --payload->uses == 0)
-		free(payload);
-}
-
-/* The payload, or the last one if it is equal. */
-static struct payload *payload_shared(struct payload *payload)
-{
-	struct payload *last = payload_last;
-
-	if (last && last->bytes == payload->bytes &&
-		memcmp(last->data, payload->data, last->bytes) == 0) {
-		payload_drop(payload);
-		last->uses++;
-		return last;
-	}
-	payload->uses++;
-	payload_last = payload;
-	payload_drop(last);
-	return payload;
-}
 
 static void packet_free(struct packet *packet)
 {
@@ -394,7 +363,7 @@ void net_close(struct net_link *link)
 		STAILQ_REMOVE_HEAD(&link->out, next);
 		packet_free(head);
 	}
-	free(link->room);
+	payload_drop(link->room);
 	free(link->in);
 	link->room = NULL;
 	link->in = NULL;
@@ -446,11 +415,8 @@ size_t net_backlog(const struct net_link *link)
 
 uint8_t *net_reserve(struct net_link *link, size_t bytes)
 {
-	free(link->room);
-	link->room = malloc(sizeof(*link->room) + bytes);
-	if (!link->room)
-		abort();
-	link->room->uses = 1;
+	payload_drop(link->room);
+	link->room = payload_new(bytes);
 	return link->room->data;
 }
 
@@ -461,7 +427,7 @@ bool net_commit(struct net_link *link, size_t bytes)
 	if (!packet)
 		abort();
 	link->room->bytes = bytes;
-	packet->payload = payload_shared(link->room);
+	packet->payload = payload_sent(link->room);
 	link->room = NULL;
 	world.bytes += bytes;
 	packet->sent_ns = world.now_ns;

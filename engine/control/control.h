@@ -194,10 +194,11 @@ enum forget_state publish_forget(struct control *control, const struct page_key 
 
 /* functions of member.c that the other files call */
 struct member_record {
-	const char *name; /* no other member has it */
-	const char *address;
-	uint64_t incarnation; /* identity of this start of the member's engine */
-	uint32_t ref;         /* its low half; directory entries name the member by it */
+	const char *name; /* no other member has it; the address follows: member_address() */
+	union {
+		uint64_t incarnation; /* identity of this start of the member's engine */
+		uint32_t ref;         /* its low half; directory entries name the member by it */
+	};
 	uint16_t peer; /* number by which this engine knows the live member, below NODES_MAX */
 	uint16_t port;
 	uint8_t rails;       /* number of rails of the member */
@@ -205,6 +206,12 @@ struct member_record {
 	bool self;           /* the member is this engine */
 	bool alive;
 };
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ref is the low half of incarnation");
+static_assert(sizeof(struct member_record) == 24, "an engine keeps one for each member");
+static inline const char *member_address(const struct member_record *record)
+{
+	return record->name + strlen(record->name) + 1;
+}
 /* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer);

@@ -234,15 +234,20 @@ bool owners_few(const struct directory *dir)
 
 struct owner *owner_make(struct directory *dir, uint16_t peer)
 {
-	struct owner *owner = dir->by_peer[peer] ? NULL : owner_new(peer);
+	struct owner **chain = &dir->by_peer[peer % OWNER_CHAINS];
+	struct owner *owner = owner_at(dir, peer);
 
+	if (owner != dir->none)
+		return owner;
+	owner = owner_new(peer);
 	if (owner) {
-		dir->by_peer[peer] = owner;
+		owner->next_by_peer = *chain;
+		*chain = owner;
 		STAILQ_INSERT_TAIL(&dir->owners, owner, next);
 		if (!owners_few(dir))
 			owner_adopt(dir, owner);
 	}
-	return owner_at(dir, peer);
+	return owner ? owner : dir->none;
 }
 
 void owner_adopt(struct directory *dir, struct owner *owner)
@@ -251,6 +256,15 @@ void owner_adopt(struct directory *dir, struct owner *owner)
 
 	if (record && !record->self)
 		owner->ref = record->ref;
+}
+
+static void owner_unchain(struct directory *dir, struct owner *owner)
+{
+	struct owner **at = &dir->by_peer[owner->peer % OWNER_CHAINS];
+
+	while (*at != owner)
+		at = &(*at)->next_by_peer;
+	*at = owner->next_by_peer;
 }
 
 static void owner_free(struct owner *owner)
@@ -272,7 +286,7 @@ void owners_trim(struct directory *dir)
 			STAILQ_INSERT_TAIL(&keep, owner, next);
 			continue;
 		}
-		dir->by_peer[owner->peer] = NULL;
+		owner_unchain(dir, owner);
 		owner_free(owner);
 	}
 	STAILQ_CONCAT(&dir->owners, &keep);

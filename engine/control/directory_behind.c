@@ -44,7 +44,7 @@ static void left_out(struct directory *dir, struct owner *owner, const struct cl
 	owner->warned = true;
 	log_warn(
 		"member %s (%s:%u) is behind with %u directory messages: publishes to it are deferred, removes are dropped. If this lasts, restart its engine",
-		record->name, record->address, record->port, owner->background);
+		record->name, member_address(record), record->port, owner->background);
 }
 
 void item_background(struct directory *dir, struct item *item)

@@ -142,13 +142,26 @@ static bool owner_send_one(
 	return true;
 }
 
+/* Its link; with nothing to send, the link is not used, and none is dialled. */
+static struct rpc_link *owner_link(const struct directory *dir, const struct owner *owner)
+{
+	bool any = false;
+
+	for (unsigned verb = 0; verb < VERBS; verb++)
+		any |= !TAILQ_EMPTY(&owner->queue[verb]);
+	if (!owner->ref)
+		return NULL;
+	return any ? member_link(dir->control, owner->ref)
+		   : member_link_now(dir->control, owner->ref);
+}
+
 /*
  * True: the queues are empty, or an acknowledgement or a new link will mark the owner dirty again.
  * False: retry on the next turn.
  */
 static bool owner_send(struct directory *dir, struct owner *owner)
 {
-	struct rpc_link *link = owner->ref ? member_link(dir->control, owner->ref) : NULL;
+	struct rpc_link *link = owner_link(dir, owner);
 
 	if (!link)
 		relay_send(dir, owner);

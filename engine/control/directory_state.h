@@ -81,6 +81,7 @@ struct index_entry;
  */
 #define DEPARTED_DEADS 20
 #define DEPARTED_MAX 64 /* members; beyond, the entries of the one that left first are swept */
+#define OWNER_CHAINS OWNERS_MAX /* of directory.by_peer */
 /* touches are collected for this time before they are sent to the owners */
 #define TOUCH_PACE_MS 20
 
@@ -155,6 +156,7 @@ struct departed {
 struct owner {
 	STAILQ_ENTRY(owner) next;
 	STAILQ_ENTRY(owner) next_dirty;
+	struct owner *next_by_peer;
 	bool dirty;
 	uint16_t peer;
 	uint32_t ref; /* ref of the owner; 0: no member has this peer number */
@@ -223,10 +225,10 @@ struct directory {
 	LIST_HEAD(, forgets) forgets;
 	LIST_HEAD(, pass) passes;
 	/*
-	 * The members by peer number, made when they are needed: see owner_at(). `none` stands for
-	 * those that were not.
+	 * A hash table of the members by peer number, made when they are needed: see owner_at().
+	 * `none` stands for those that were not.
 	 */
-	struct owner *by_peer[NODES_MAX];
+	struct owner *by_peer[OWNER_CHAINS];
 	STAILQ_HEAD(owners, owner) owners;
 	struct owner *none;
 	STAILQ_HEAD(, owner) dirty;    /* owners to which something is to be sent */
@@ -446,8 +448,10 @@ bool owner_takes(struct directory *directory, uint32_t ref, uint32_t place);
 /* The owner with that peer number, with ref 0 if there is none. Never NULL. */
 static inline struct owner *owner_at(const struct directory *directory, uint16_t peer)
 {
-	struct owner *owner = directory->by_peer[peer];
+	struct owner *owner = directory->by_peer[peer % OWNER_CHAINS];
 
+	while (owner && owner->peer != peer)
+		owner = owner->next_by_peer;
 	return owner ? owner : directory->none;
 }
 /* The same, made if it is missing; without memory `none`, which stays as it is. */

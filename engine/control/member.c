@@ -72,7 +72,7 @@ static void sums_change(struct member *member, const struct member_entry *entry,
 	uint64_t hash = map_mix(entry->record.incarnation);
 
 	member->digest += joins ? hash : -hash;
-	member->sum[entry->name_hash % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
+	member->sum[member_entry_hash(entry) % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
 	member->alive += joins ? 1 : -1u;
 	member->strangers += entry->lists ? 0 : joins ? 1 : -1u;
 }
@@ -163,13 +163,13 @@ void member_entry_dial(struct control *control, struct member_entry *entry, bool
 	if (!contact)
 		return;
 	if (contact->dial && contact->dial->port == entry->record.port &&
-		strcmp(contact->dial->host, entry->record.address) == 0) {
+		strcmp(contact->dial->host, member_address(&entry->record)) == 0) {
 		rpc_dial_hurry(contact->dial, base_ms, max_ms);
 		return;
 	}
 	rpc_dial_stop(contact->dial);
-	contact->dial = rpc_dial_start(
-		control, entry->record.address, entry->record.port, base_ms, max_ms, entry, false);
+	contact->dial = rpc_dial_start(control, member_address(&entry->record), entry->record.port,
+		base_ms, max_ms, entry, false);
 }
 
 /* Without rings each live member is talked to; with rings, those that are dialled or known so. */
@@ -183,7 +183,8 @@ static struct member_contact *contact_begin(struct control *control, struct memb
 	if (!contact)
 		return NULL;
 	if (member_has_contact(entry)) {
-		contact->heard_ns = contact->used_ns = net_now();
+		contact->heard_ns = net_now();
+		member_unused(contact, contact->heard_ns);
 		contact->vouched_ns = contact->accused_ns = contact->digest_told = 0;
 		contact->kept = false;
 		contact->probe = (struct member_probe){.turn = net_random()};
@@ -200,11 +201,13 @@ int member_up(struct control *control, struct member_entry *entry)
 	if (status == -ENFILE)
 		log_error(
 			"%s (%s:%u) is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
-			entry->record.name, entry->record.address, entry->record.port, NODES_MAX);
+			entry->record.name, member_address(&entry->record), entry->record.port,
+			NODES_MAX);
 	if (status)
 		return status;
 	entry->state = MEMBER_ALIVE;
 	entry->left = false;
+	entry->term_theirs = 0; /* in the place of since_ns */
 	entry->record.alive = true;
 	entry->stage = RECORD_ALIVE;
 	entry->admission++;
@@ -212,7 +215,7 @@ int member_up(struct control *control, struct member_entry *entry)
 	control->counter[COUNTER_members_joined]++;
 	if (!entry->flood)
 		log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u",
-			entry->record.name, entry->record.address, entry->record.port,
+			entry->record.name, member_address(&entry->record), entry->record.port,
 			(unsigned long long)entry->record.incarnation, entry->record.peer);
 	sums_change(member, entry, true);
 	member_rings_joined(member, entry);
@@ -245,14 +248,13 @@ void member_down(struct control *control, struct member_entry *entry, const char
 
 	if (!entry->flood || entry->proven)
 		log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s",
-			entry->record.name, entry->record.address, entry->record.port,
+			entry->record.name, member_address(&entry->record), entry->record.port,
 			(unsigned long long)entry->record.incarnation, why);
 	entry->state = MEMBER_DEAD;
 	entry->stage = RECORD_REMOVED;
 	entry->record.alive = false;
-	entry->since_ns = net_now();
+	entry->since_ns = net_now(); /* term_theirs is void */
 	entry->term_ours = ++member->terms;
-	entry->term_theirs = 0;
 	member_table_remove(&member->table, entry);
 	member_rings_left(member, entry);
 	sums_change(member, entry, false);
@@ -379,7 +381,6 @@ static int self_fill(struct control *control)
 		return -ENOMEM;
 	member->self = self;
 	self->record.incarnation = control->incarnation;
-	self->record.ref = control->ref;
 	self->record.rails = (uint8_t)control->rails;
 	self->record.bucket_bits = (uint8_t)control->shard.bits;
 	self->record.port = (uint16_t)s->cluster_port;
@@ -405,14 +406,15 @@ int member_open(struct control *control)
 	member_rings_open(member);
 	if (member_table_open(&member->table) < 0 || self_fill(control) < 0)
 		goto failed;
-	member->slots = calloc(1, sizeof(*member->slots));
+	if (control->status)
+		member->slots = calloc(1, sizeof(*member->slots));
 	member->tick = net_timer_new(control->base, true, member_tick, control);
 	member->probe = net_timer_new(control->base, true, member_probe_tick, control);
 	member->rebuild = net_timer_new(control->base, false, rebuild, control);
 	member->news = net_timer_new(control->base, false, member_news_send, control);
 	member->claims = net_timer_new(control->base, false, member_claims_due, control);
-	if (!member->slots || !member->tick || !member->probe || !member->rebuild ||
-		!member->news || !member->claims)
+	if ((control->status && !member->slots) || !member->tick || !member->probe ||
+		!member->rebuild || !member->news || !member->claims)
 		goto failed;
 	status = member_seeds(control->settings, member);
 	if (status < 0)

@@ -55,6 +55,8 @@
 #define MEMBER_NEIGHBOURS_MAX (2 * MEMBER_RINGS)
 /* a link with a member that is no neighbour is closed after this time without use */
 #define MEMBER_IDLE_NS (20ull * 1000000000)
+/* the same for a link that was not requested: it brought a Hello, or was one with a neighbour */
+#define MEMBER_UNUSED_NS (2ull * 1000000000)
 /* dials that this engine starts in one heartbeat interval, beside those of seeds and neighbours */
 #define MEMBER_DIALS_TICK 64
 #define MEMBER_PAGE_BYTES (16u << 10)      /* length limit of MemberNews and ListPage */
@@ -171,7 +173,7 @@ struct member {
 	struct net_timer *news, *claims;
 	bool news_armed, news_urgent;
 	/* entries whose records are to be sent to the neighbours; `changed` of each is set */
-	uint32_t *news_list;
+	uint16_t *news_list;
 	unsigned news_count, news_room;
 	unsigned news_sent; /* records that were sent the last time */
 	unsigned causes;    /* of records without a link: see member_source_cause() */
@@ -180,7 +182,7 @@ struct member {
 	unsigned alive;    /* number of members alive, this engine included */
 	uint64_t digest;   /* sum of the hashes of the incarnations of all live members */
 	uint64_t sum[MEMBER_BUCKETS_MAX]; /* the same of each bucket of the list */
-	uint64_t terms;
+	uint32_t terms;
 	uint64_t tick_ns;
 	uint64_t probe_ns;   /* time of the last member_probe_tick() */
 	unsigned probe_next; /* place in table.contact of the member that is probed next */
@@ -278,6 +280,8 @@ void member_rings_joined(struct member *member, const struct member_entry *entry
 void member_rings_left(struct member *member, const struct member_entry *entry);
 /* Called soon after that: chooses between mesh and rings, and the neighbours. */
 void member_rings_update(struct control *control);
+/* The contact's link, without a request, is closed MEMBER_UNUSED_NS from now on. */
+void member_unused(struct member_contact *contact, uint64_t now_ns);
 /* Called once per heartbeat for each contact: dials and closes links on demand. */
 void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns);
 

@@ -67,7 +67,7 @@ void member_claim_served(struct control *control, struct member_entry *entry, un
 	if (entry->contact->claim_served != ALL_SIZES)
 		return;
 	log_info("member %s (%s:%u) serves this engine: the claim that it does not is refuted",
-		entry->record.name, entry->record.address, entry->record.port);
+		entry->record.name, member_address(&entry->record), entry->record.port);
 	control->counter[COUNTER_claims_refuted]++;
 	entry->stage = RECORD_ALIVE;
 	entry->admission++;
@@ -86,7 +86,7 @@ void member_accuse(
 	entry->contact->accused_ns = now_ns;
 	control->counter[COUNTER_members_claimed]++;
 	log_warn("member %s (%s:%u): %s; it is removed unless another member is served by it",
-		entry->record.name, entry->record.address, entry->record.port, why);
+		entry->record.name, member_address(&entry->record), entry->record.port, why);
 	member_claim(control, entry, trial_ns / NS_PER_MS);
 	member_changed(control, entry);
 }

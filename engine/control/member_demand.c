@@ -61,6 +61,14 @@ bool member_link_soon(const struct control *control, uint32_t ref)
 	return entry->wanted && !member_entry_link(entry);
 }
 
+void member_unused(struct member_contact *contact, uint64_t now_ns)
+{
+	uint64_t then_ns = now_ns - (MEMBER_IDLE_NS - MEMBER_UNUSED_NS);
+
+	if (contact->used_ns < then_ns)
+		contact->used_ns = then_ns;
+}
+
 void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
 	bool linked = member_entry_link(entry) != NULL;

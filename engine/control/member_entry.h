@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The member table: what this engine knows of each member. Memory follows use: an entry has about
- * 100 bytes and the member's name and address; what an engine has only with members that it talks
- * to or judges (links, probes, a trial, a claim) is the entry's contact. In a cluster of more than
- * MEMBER_MESH_MAX members few entries have one, and only these are visited by timers. Control
- * plane's thread only.
+ * The member table: what this engine knows of each member. Memory follows use: an entry has 56
+ * bytes, 8 to 12 in the tables that find it, and the member's name and address; what an engine has
+ * only with members that it talks to or judges (links, probes, a trial, a claim) is the entry's
+ * contact. In a cluster of more than MEMBER_MESH_MAX members few entries have one, and only these
+ * are visited by timers. Control plane's thread only.
  */
 #ifndef CONTROL_MEMBER_ENTRY_H
 #define CONTROL_MEMBER_ENTRY_H
@@ -16,7 +16,8 @@
 #define MEMBER_ENTRIES (2 * NODES_MAX)
 #define MEMBER_CHUNK 64          /* entries that are allocated at a time; they never move */
 #define MEMBER_SOFTWARE_BYTES 32 /* limit of Hello.software, with the terminating zero */
-#define MEMBER_NONE UINT32_MAX   /* no entry: ends a chain of a hash table */
+#define MEMBER_NONE UINT16_MAX   /* no entry: ends a chain of a hash table */
+static_assert(MEMBER_ENTRIES <= 1u << 15, "an index of an entry has 15 bits");
 /* Buckets of the member list, see ListAsk; more above MEMBER_BUCKETS_FEW members. */
 #define MEMBER_BUCKETS 64
 #define MEMBER_BUCKETS_MAX 512
@@ -45,20 +46,22 @@ enum { PROBE_SMALL, PROBE_PADDED, PROBE_SIZES };
 
 struct member_entry {
 	struct member_record record; /* first: member_by_ref() returns it */
-	uint64_t name_hash;
 	/* never NULL: an entry without one has member_no_contact, which is all zero, read-only */
 	struct member_contact *contact;
-	/* candidate: last time that gossip named it; dead member: time of its death */
-	uint64_t since_ns;
+	union {
+		/* candidate: last time that gossip named it; dead member: time of its death */
+		uint64_t since_ns;
+		/* live member: its term for this engine; 0: not received yet */
+		uint64_t term_theirs;
+	};
 	/* our term for this member: changes when it leaves our map; sent in Hello */
-	uint64_t term_ours;
-	uint64_t term_theirs; /* the member's term for this engine; 0: not received yet */
-	uint32_t index;       /* of this entry in the table */
-	/* the next entry of the same chain: by name (or of the free entries), by ref */
-	uint32_t next_name, next_ref;
+	uint32_t term_ours;
 	uint32_t admission; /* counts admissions of this name; 0: it was never a member */
-	uint8_t state;      /* an enum member_state */
-	uint8_t stage;      /* an enum record_state */
+	uint16_t index;     /* of this entry in the table */
+	/* the next entry of the same chain: by name (or of the free entries), by ref */
+	uint16_t next_name, next_ref;
+	uint8_t state : 2;  /* an enum member_state */
+	uint8_t stage : 2;  /* an enum record_state */
 	bool summaries : 1; /* the member's engine answers SummaryAsk */
 	bool disk : 1;      /* it stores entries of pages on disk, and answers Promote */
 	bool probes : 1;    /* the member's engine answers Probe */
@@ -72,7 +75,21 @@ struct member_entry {
 	bool wanted : 1;    /* a link is requested; it is dialled as soon as the limits permit */
 	bool changed : 1;   /* it is in member.news_list */
 };
-static_assert(sizeof(struct member_entry) <= 104, "10,000 entries have about 1 MiB");
+static_assert(sizeof(struct member_entry) == 56, "10,000 entries have about half of 1 MiB");
+
+/* The texts of a member; record.name is the address of `name`. */
+struct member_text {
+	uint64_t hash; /* of the name */
+	char name[];   /* behind its terminating zero the address */
+};
+
+/* Hash of the name of an entry that has one. */
+static inline uint64_t member_entry_hash(const struct member_entry *entry)
+{
+	const char *text = entry->record.name - offsetof(struct member_text, name);
+
+	return ((const struct member_text *)(const void *)text)->hash;
+}
 
 /* The probes that this engine sends to a member. Times of its clock. */
 struct member_probe {
@@ -143,21 +160,26 @@ struct member_contact {
 /* Every entry without a contact of its own has this one. In read-only memory. */
 extern const struct member_contact member_no_contact;
 
+#define PEER_FREE (1u << 15)
+#define PEER_NONE (PEER_FREE - 1)
+static_assert(NODES_MAX <= PEER_NONE, "a peer number has 15 bits");
+
 struct member_table {
 	struct member_entry *chunk[MEMBER_ENTRIES / MEMBER_CHUNK];
 	unsigned entries; /* entries below this index are in chunks; entry 0 is this engine */
-	uint32_t freed;   /* first free entry, chained by next_name; MEMBER_NONE: there is none */
+	uint16_t freed;   /* first free entry, chained by next_name; MEMBER_NONE: there is none */
 	/* hash tables: first entry of each chain. by_ref has live members only */
-	uint32_t *by_name, *by_ref;
+	uint16_t *by_name, *by_ref;
 	unsigned heads; /* length of each, a power of two, at least MEMBER_BUCKETS */
 	struct member_contact **contact;
 	unsigned contacts, contacts_room;
-	/* by peer number: the live member; below `peers_room` */
-	struct member_entry **by_peer;
+	/*
+	 * by peer number, below `peers_room`: index of the live member; of a number that is free
+	 * again: PEER_FREE and the number that was freed next
+	 */
+	uint16_t *by_peer;
 	unsigned peers_room, peers_used;
-	/* peer numbers that are free again, the one freed first at peers_first; a ring */
-	uint16_t *peer_freed;
-	uint64_t peers_first, peers_last;
+	uint16_t peer_first, peer_last; /* the number that was freed first, last; PEER_NONE */
 };
 
 /* ---- member_table.c -------------------------------------------------------------------------- */
@@ -195,7 +217,9 @@ void member_table_remove(struct member_table *table, struct member_entry *entry)
 static inline struct member_entry *member_table_peer(
 	const struct member_table *table, unsigned peer)
 {
-	return peer < table->peers_used ? table->by_peer[peer] : NULL;
+	if (peer >= table->peers_used || table->by_peer[peer] & PEER_FREE)
+		return NULL;
+	return member_at(table, table->by_peer[peer]);
 }
 
 /* The entry's contact, which is made if there is none; NULL: no memory. */
@@ -214,7 +238,7 @@ static inline struct rpc_link *member_entry_link(const struct member_entry *entr
 
 /* ---- member_text.c --------------------------------------------------------------------------- */
 
-/* The texts of a member, as they are stored: one block with both. NULL: no memory. */
+/* A new struct member_text; returns its `name`. NULL: no memory. */
 char *member_text_new(const char *name, const char *address);
 void member_text_free(char *text);
 

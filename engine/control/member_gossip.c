@@ -54,7 +54,7 @@ void member_changed(struct control *control, struct member_entry *entry)
 		return;
 	if (member->news_count == member->news_room) {
 		unsigned room = member->news_room ? 2 * member->news_room : NEWS_MANY;
-		uint32_t *list = realloc(member->news_list, room * sizeof(*list));
+		uint16_t *list = realloc(member->news_list, room * sizeof(*list));
 
 		/* Neighbours find the difference when they compare digests. */
 		if (!list)
@@ -142,7 +142,9 @@ void member_news_send(void *context)
 			(void)record_add(list, entry);
 		}
 	}
-	member->news_count = 0;
+	member->news_count = member->news_room = 0;
+	free(member->news_list);
+	member->news_list = NULL;
 	records_tell(member, list);
 }
 
@@ -315,7 +317,7 @@ static bool record_known(const struct member *member, const Pc__MemberRecord *r)
 
 	return entry && entry != member->self &&
 	       entry->record.incarnation == r->member->incarnation && !record_newer(entry, r) &&
-	       entry->name_hash == member_name_hash(r->member->name);
+	       member_entry_hash(entry) == member_name_hash(r->member->name);
 }
 
 static void record_take(

@@ -37,7 +37,7 @@ void member_describe(struct member_entry *entry, Pc__Member *ret)
 	*ret = (Pc__Member)PC__MEMBER__INIT;
 	ret->name = (char *)record->name;
 	ret->incarnation = record->incarnation;
-	ret->address = (char *)record->address;
+	ret->address = (char *)member_address(record);
 	ret->port = record->port;
 	ret->rails = record->rails;
 	ret->bucket_bits = record->bucket_bits;
@@ -217,10 +217,12 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 	}
 	if (entry && entry->state == MEMBER_ALIVE && member_entry_link(entry) &&
 		entry->record.incarnation != m->incarnation &&
-		(entry->record.port != m->port || strcmp(entry->record.address, m->address) != 0)) {
+		(entry->record.port != m->port ||
+			strcmp(member_address(&entry->record), m->address) != 0)) {
 		member_refuse(control, link, m->incarnation, false,
 			"its name, %s (%s:%u), is that of a live engine at %s:%u. Set another engine.name",
-			m->name, m->address, m->port, entry->record.address, entry->record.port);
+			m->name, m->address, m->port, member_address(&entry->record),
+			entry->record.port);
 		return true;
 	}
 	return false;
@@ -297,8 +299,10 @@ static void link_attach(struct control *control, struct rpc_link *link, struct m
 	*at = link;
 	link->member = entry;
 	entry->proven |= link->dial != NULL;
-	if (control->member->rings)
-		contact->heard_ns = contact->used_ns = net_now();
+	if (control->member->rings) {
+		contact->heard_ns = net_now();
+		member_unused(contact, contact->heard_ns);
+	}
 	rpc_link_up(link);
 	if (old && old != link) {
 		if (!member_on_trial(entry))

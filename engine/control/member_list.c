@@ -82,13 +82,13 @@ static bool bucket_add(
 	size_t bytes = list->bytes;
 
 	for (unsigned head = bucket % step; head < table->heads; head += step)
-		for (uint32_t i = table->by_name[head]; i != MEMBER_NONE;
+		for (uint16_t i = table->by_name[head]; i != MEMBER_NONE;
 			i = member_at(table, i)->next_name) {
 			struct member_entry *entry = member_at(table, i);
 
 			if (entry->state != MEMBER_ALIVE && entry->state != MEMBER_DEAD)
 				continue;
-			if (entry->name_hash % buckets != bucket || !entry->admission ||
+			if (member_entry_hash(entry) % buckets != bucket || !entry->admission ||
 				record_add(list, entry))
 				continue;
 			if (count == 0)

@@ -17,7 +17,7 @@ static unsigned candidates(const struct member *member, struct placed *ret)
 		const struct member_entry *entry = member_at(&member->table, i);
 
 		if (entry->state == MEMBER_ALIVE)
-			ret[count++] = (struct placed){.hash = entry->name_hash,
+			ret[count++] = (struct placed){.hash = member_entry_hash(entry),
 				.ref = entry->record.ref,
 				.bucket_bits = entry->record.bucket_bits};
 	}

@@ -76,8 +76,8 @@ unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
 void member_rings_joined(struct member *member, const struct member_entry *entry)
 {
 	for (unsigned k = 0; k < MEMBER_RINGS; k++)
-		ring_offer(&member->ring[k], k, member->self->name_hash, entry->name_hash,
-			entry->index);
+		ring_offer(&member->ring[k], k, member_entry_hash(member->self),
+			member_entry_hash(entry), entry->index);
 }
 
 void member_rings_left(struct member *member, const struct member_entry *entry)
@@ -104,8 +104,8 @@ static void rings_repair(struct member *member)
 			const struct member_entry *entry = member_at(&member->table, i);
 
 			if (entry->state == MEMBER_ALIVE)
-				ring_offer(&member->ring[k], k, member->self->name_hash,
-					entry->name_hash, i);
+				ring_offer(&member->ring[k], k, member_entry_hash(member->self),
+					member_entry_hash(entry), i);
 		}
 	}
 }
@@ -138,7 +138,7 @@ static void rings_begin(struct control *control, uint64_t now_ns)
 	member->rings = true;
 	log_info("%u members: this engine keeps links with its neighbours only", member->alive);
 	for (unsigned i = 0; i < member->table.contacts; i++) {
-		member->table.contact[i]->used_ns = now_ns;
+		member_unused(member->table.contact[i], now_ns);
 		member->table.contact[i]->entry->neighbour = false;
 	}
 }
@@ -176,7 +176,7 @@ static void neighbours_choose(struct control *control, uint64_t now_ns)
 			chosen |= neighbour[k] == entry->index;
 		if (entry->state != MEMBER_ALIVE || !entry->neighbour || chosen)
 			continue;
-		entry->contact->used_ns = now_ns;
+		member_unused(entry->contact, now_ns);
 		entry->neighbour = false;
 	}
 	for (unsigned k = 0; k < found; k++) {

@@ -13,9 +13,9 @@ const struct member_contact member_no_contact;
 
 /* ---- hash tables ----------------------------------------------------------------------------- */
 
-static uint32_t *heads_new(unsigned heads)
+static uint16_t *heads_new(unsigned heads)
 {
-	uint32_t *head = malloc(heads * sizeof(*head));
+	uint16_t *head = malloc(heads * sizeof(*head));
 
 	if (head)
 		memset(head, 0xff, heads * sizeof(*head)); /* MEMBER_NONE */
@@ -24,7 +24,7 @@ static uint32_t *heads_new(unsigned heads)
 
 static void name_chain(struct member_table *table, struct member_entry *entry)
 {
-	uint32_t *head = &table->by_name[entry->name_hash & (table->heads - 1)];
+	uint16_t *head = &table->by_name[member_entry_hash(entry) & (table->heads - 1)];
 
 	entry->next_name = *head;
 	*head = entry->index;
@@ -32,7 +32,7 @@ static void name_chain(struct member_table *table, struct member_entry *entry)
 
 static void ref_chain(struct member_table *table, struct member_entry *entry)
 {
-	uint32_t *head = &table->by_ref[entry->record.ref & (table->heads - 1)];
+	uint16_t *head = &table->by_ref[entry->record.ref & (table->heads - 1)];
 
 	entry->next_ref = *head;
 	*head = entry->index;
@@ -40,7 +40,7 @@ static void ref_chain(struct member_table *table, struct member_entry *entry)
 
 static void name_unchain(struct member_table *table, struct member_entry *entry)
 {
-	uint32_t *at = &table->by_name[entry->name_hash & (table->heads - 1)];
+	uint16_t *at = &table->by_name[member_entry_hash(entry) & (table->heads - 1)];
 
 	while (*at != entry->index)
 		at = &member_at(table, *at)->next_name;
@@ -49,7 +49,7 @@ static void name_unchain(struct member_table *table, struct member_entry *entry)
 
 static void ref_unchain(struct member_table *table, struct member_entry *entry)
 {
-	uint32_t *at = &table->by_ref[entry->record.ref & (table->heads - 1)];
+	uint16_t *at = &table->by_ref[entry->record.ref & (table->heads - 1)];
 
 	while (*at != entry->index)
 		at = &member_at(table, *at)->next_ref;
@@ -60,7 +60,7 @@ static void ref_unchain(struct member_table *table, struct member_entry *entry)
 static void heads_grow(struct member_table *table)
 {
 	unsigned heads = table->heads * 2;
-	uint32_t *by_name, *by_ref;
+	uint16_t *by_name, *by_ref;
 
 	if (table->entries <= table->heads)
 		return;
@@ -89,12 +89,12 @@ static void heads_grow(struct member_table *table)
 struct member_entry *member_table_find(const struct member_table *table, const char *name)
 {
 	uint64_t hash = member_name_hash(name);
-	uint32_t at = table->by_name[hash & (table->heads - 1)];
+	uint16_t at = table->by_name[hash & (table->heads - 1)];
 
 	while (at != MEMBER_NONE) {
 		struct member_entry *entry = member_at(table, at);
 
-		if (entry->name_hash == hash && strcmp(entry->record.name, name) == 0)
+		if (member_entry_hash(entry) == hash && strcmp(entry->record.name, name) == 0)
 			return entry;
 		at = entry->next_name;
 	}
@@ -103,7 +103,7 @@ struct member_entry *member_table_find(const struct member_table *table, const c
 
 struct member_entry *member_table_ref(const struct member_table *table, uint32_t ref)
 {
-	uint32_t at = table->by_ref[ref & (table->heads - 1)];
+	uint16_t at = table->by_ref[ref & (table->heads - 1)];
 
 	while (at != MEMBER_NONE) {
 		struct member_entry *entry = member_at(table, at);
@@ -134,7 +134,7 @@ struct member_entry *member_entry_new(struct member_table *table)
 	if (!*chunk)
 		return NULL;
 	entry = member_at(table, table->entries);
-	entry->index = table->entries++;
+	entry->index = (uint16_t)table->entries++;
 	entry->contact = (struct member_contact *)&member_no_contact;
 	heads_grow(table);
 	return entry;
@@ -142,7 +142,7 @@ struct member_entry *member_entry_new(struct member_table *table)
 
 void member_entry_release(struct member_table *table, struct member_entry *entry)
 {
-	uint32_t index = entry->index;
+	uint16_t index = entry->index;
 
 	member_contact_free(table, entry);
 	if (entry->record.name) {
@@ -161,19 +161,18 @@ bool member_entry_name(struct member_table *table, struct member_entry *entry, c
 {
 	char *text;
 
-	if (entry->record.name && strcmp(entry->record.address, address) == 0)
+	if (entry->record.name && strcmp(member_address(&entry->record), address) == 0)
 		return true;
 	text = member_text_new(name, address);
 	if (!text)
 		return false;
 	if (entry->record.name) {
 		member_text_free((char *)entry->record.name);
+		entry->record.name = text;
 	} else {
-		entry->name_hash = member_name_hash(name);
+		entry->record.name = text;
 		name_chain(table, entry);
 	}
-	entry->record.name = text;
-	entry->record.address = text + strlen(text) + 1;
 	return true;
 }
 
@@ -186,7 +185,6 @@ bool member_entry_fill(struct control *control, struct member_entry *entry, cons
 	if (record->incarnation != m->incarnation)
 		entry->proven = entry->flood = false;
 	record->incarnation = m->incarnation;
-	record->ref = (uint32_t)m->incarnation;
 	record->rails = (uint8_t)m->rails;
 	record->bucket_bits = (uint8_t)m->bucket_bits;
 	record->port = (uint16_t)m->port;
@@ -196,17 +194,17 @@ bool member_entry_fill(struct control *control, struct member_entry *entry, cons
 /* ---- live members ---------------------------------------------------------------------------- */
 
 /*
- * Returns the array of pointers with room for one more than the `used` ones. NULL: no memory; the
- * array stays.
+ * Returns the array with room for one more than the `used` elements of `each` bytes. NULL: no
+ * memory; the array stays.
  */
-static void *pointers_grown(void *array, unsigned used, unsigned *room)
+static void *array_grown(void *array, unsigned used, unsigned *room, size_t each)
 {
-	unsigned more = *room ? *room * 2 : MEMBER_CHUNK;
+	unsigned more = *room + *room / 4 + MEMBER_CHUNK;
 	void *larger;
 
 	if (used < *room)
 		return array;
-	larger = realloc(array, more * sizeof(void *));
+	larger = realloc(array, more * each);
 	if (larger)
 		*room = more;
 	return larger;
@@ -214,21 +212,23 @@ static void *pointers_grown(void *array, unsigned used, unsigned *room)
 
 int member_table_add(struct member_table *table, struct member_entry *entry)
 {
-	struct member_entry **by_peer;
+	uint16_t *by_peer;
 	unsigned peer;
 
 	if (table->peers_used < NODES_MAX) {
-		by_peer = pointers_grown(table->by_peer, table->peers_used, &table->peers_room);
+		by_peer = array_grown(
+			table->by_peer, table->peers_used, &table->peers_room, sizeof(*by_peer));
 		if (!by_peer)
 			return -ENOMEM;
 		table->by_peer = by_peer;
 		peer = table->peers_used++;
-	} else if (table->peers_first < table->peers_last) {
-		peer = table->peer_freed[table->peers_first++ % NODES_MAX];
+	} else if (table->peer_first != PEER_NONE) {
+		peer = table->peer_first;
+		table->peer_first = table->by_peer[peer] & (PEER_FREE - 1);
 	} else {
 		return -ENFILE;
 	}
-	table->by_peer[peer] = entry;
+	table->by_peer[peer] = entry->index;
 	entry->record.peer = (uint16_t)peer;
 	ref_chain(table, entry);
 	return 0;
@@ -236,9 +236,15 @@ int member_table_add(struct member_table *table, struct member_entry *entry)
 
 void member_table_remove(struct member_table *table, struct member_entry *entry)
 {
+	uint16_t peer = entry->record.peer;
+
 	ref_unchain(table, entry);
-	table->by_peer[entry->record.peer] = NULL;
-	table->peer_freed[table->peers_last++ % NODES_MAX] = entry->record.peer;
+	table->by_peer[peer] = PEER_FREE | PEER_NONE;
+	if (table->peer_first == PEER_NONE)
+		table->peer_first = peer;
+	else
+		table->by_peer[table->peer_last] = PEER_FREE | peer;
+	table->peer_last = peer;
 }
 
 /* ---- contacts -------------------------------------------------------------------------------- */
@@ -256,7 +262,8 @@ struct member_contact *member_contact(struct member_table *table, struct member_
 
 	if (member_has_contact(entry))
 		return entry->contact;
-	contact = pointers_grown(table->contact, table->contacts, &table->contacts_room);
+	contact = array_grown(
+		table->contact, table->contacts, &table->contacts_room, sizeof(*contact));
 	if (!contact)
 		return NULL;
 	table->contact = contact;
@@ -290,11 +297,11 @@ void member_contact_free(struct member_table *table, struct member_entry *entry)
 int member_table_open(struct member_table *table)
 {
 	table->freed = MEMBER_NONE;
+	table->peer_first = PEER_NONE;
 	table->heads = MEMBER_BUCKETS;
 	table->by_name = heads_new(table->heads);
 	table->by_ref = heads_new(table->heads);
-	table->peer_freed = calloc(NODES_MAX, sizeof(*table->peer_freed));
-	return table->by_name && table->by_ref && table->peer_freed ? 0 : -ENOMEM;
+	return table->by_name && table->by_ref ? 0 : -ENOMEM;
 }
 
 void member_table_close(struct member_table *table)
@@ -311,6 +318,5 @@ void member_table_close(struct member_table *table)
 	free(table->by_name);
 	free(table->by_ref);
 	free(table->by_peer);
-	free(table->peer_freed);
 	free(table->contact);
 }

@@ -11,16 +11,17 @@
 char *member_text_new(const char *name, const char *address)
 {
 	size_t name_bytes = strlen(name) + 1, address_bytes = strlen(address) + 1;
-	char *text = malloc(name_bytes + address_bytes);
+	struct member_text *text = malloc(sizeof(*text) + name_bytes + address_bytes);
 
 	if (!text)
 		return NULL;
-	memcpy(text, name, name_bytes);
-	memcpy(text + name_bytes, address, address_bytes);
-	return text;
+	text->hash = member_name_hash(name);
+	memcpy(text->name, name, name_bytes);
+	memcpy(text->name + name_bytes, address, address_bytes);
+	return text->name;
 }
 
 void member_text_free(char *text)
 {
-	free(text);
+	free(text - offsetof(struct member_text, name));
 }

@@ -154,7 +154,7 @@ static void kept_begin(struct control *control, struct member_entry *entry, uint
 	control->counter[COUNTER_members_kept]++;
 	log_warn(
 		"member %s (%s:%u) sent nothing to this engine for %llu ms, but another member hears it: it stays on the map; check the network between it and this host",
-		entry->record.name, entry->record.address, entry->record.port,
+		entry->record.name, member_address(&entry->record), entry->record.port,
 		(unsigned long long)(silent_ns / NS_PER_MS));
 	/* New connections get through as soon as packets do; TCP's own retries take longer. */
 	member_links_close(entry);
@@ -167,7 +167,7 @@ bool member_heard_of(struct control *control, struct member_entry *entry, uint64
 	if (silent_ns <= dead_ns(control)) {
 		if (entry->contact->kept)
 			log_info("member %s (%s:%u) is heard again", entry->record.name,
-				entry->record.address, entry->record.port);
+				member_address(&entry->record), entry->record.port);
 		entry->contact->kept = false;
 		return true;
 	}

@@ -366,16 +366,13 @@ int rpc_listen(struct control *control)
 int rpc_open(struct control *control)
 {
 	struct rpc *rpc = calloc(1, sizeof(*rpc));
-	int status = -ENOMEM;
+	int status;
 
 	if (!rpc)
 		return -ENOMEM;
 	control->rpc = rpc;
-	rpc->arena = malloc(RPC_ARENA_BYTES);
-	if (rpc->arena)
-		status = control->exporting ? 0 : rpc_listen(control);
+	status = control->exporting ? 0 : rpc_listen(control);
 	if (status) {
-		free(rpc->arena);
 		free(rpc);
 		control->rpc = NULL;
 	}
@@ -420,7 +417,6 @@ void rpc_close(struct control *control)
 	}
 	if (rpc->dns)
 		net_resolver_free(rpc->dns);
-	free(rpc->arena);
 	free(rpc);
 	control->rpc = NULL;
 }

@@ -95,8 +95,6 @@ struct rpc {
 	unsigned accepted;
 	/* hashes of the addresses from which a bad message came and was logged */
 	uint64_t bad_logged[RPC_BAD_REMEMBERED];
-	uint8_t *arena; /* memory of RPC_ARENA_BYTES for one decoded message; see rpc_frame.c */
-	size_t arena_used;
 };
 
 /* ---- links ----------------------------------------------------------------------------------- */

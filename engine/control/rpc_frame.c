@@ -12,15 +12,17 @@
 
 #include "engine/control/member.h"
 
+/* Memory of the decoded message. Only what large messages use of it is ever touched. */
+static alignas(16) uint8_t arena_memory[RPC_ARENA_BYTES];
+
 static void *arena_alloc(void *context, size_t bytes)
 {
-	struct rpc *rpc = context;
-	size_t room = RPC_ARENA_BYTES - rpc->arena_used;
-	void *at = rpc->arena + rpc->arena_used;
+	size_t *used = context, room = sizeof(arena_memory) - *used;
+	void *at = arena_memory + *used;
 
 	if (bytes > room || ((bytes + 15) & ~(size_t)15) > room)
 		return NULL;
-	rpc->arena_used += (bytes + 15) & ~(size_t)15;
+	*used += (bytes + 15) & ~(size_t)15;
 	return at;
 }
 
@@ -80,13 +82,12 @@ bool rpc_serve(struct rpc_link *link, const Pc__Message *message)
 
 static void frame(struct rpc_link *link, const uint8_t *bytes, size_t length)
 {
-	struct rpc *rpc = link->control->rpc;
+	size_t used = 0;
 	ProtobufCAllocator arena = {
-		.alloc = arena_alloc, .free = arena_free, .allocator_data = rpc};
+		.alloc = arena_alloc, .free = arena_free, .allocator_data = &used};
 	Pc__Message *message;
 	unsigned kind;
 
-	rpc->arena_used = 0;
 	message = pc__message__unpack(&arena, length, bytes);
 	if (!message) {
 		rpc_link_bad(link, "%zu bytes that are no message", length);

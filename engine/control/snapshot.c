@@ -106,7 +106,7 @@ static void take_member(
 							       : 0};
 	take_member_links(control, entry, s->taken_ns, m);
 	text_copy(m->name, sizeof(m->name), record->name);
-	text_copy(m->address, sizeof(m->address), entry->record.address);
+	text_copy(m->address, sizeof(m->address), member_address(&entry->record));
 	text_copy(m->software, sizeof(m->software), entry->contact->software);
 	text_copy(m->state, sizeof(m->state), snapshot_state_name(state));
 	view_fill(control, entry, s->taken_ns, m);

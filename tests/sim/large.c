@@ -9,20 +9,6 @@
 #define RESTARTS 1000u /* in `rolling`, at most */
 #define CHURN_S 30
 
-/*
- * Entries that the first nodes, which run all the time, have stored for the first time: without
- * those that a comparison with their owners wrote once more.
- */
-static uint64_t inserted_by(unsigned first)
-{
-	uint64_t sum = 0;
-
-	for (unsigned i = 0; i < first; i++)
-		sum += world.node[i].control.counter[COUNTER_entries_inserted] -
-		       world.node[i].control.counter[COUNTER_entries_repaired];
-	return sum;
-}
-
 void measure_traffic(void)
 {
 	unsigned s = world.nodes > 1024 ? KBITS_S / 4 : KBITS_S;
@@ -66,18 +52,18 @@ static void check_removals(unsigned first, unsigned gone)
 void rack(void)
 {
 	unsigned count = world.nodes / 25 ? world.nodes / 25 : 1, first = world.nodes - count;
-	uint64_t inserted;
 
 	start_large();
 	measure_traffic();
-	inserted = inserted_by(first);
-	for (unsigned i = first; i < world.nodes; i++)
+	moved_begin();
+	for (unsigned i = first; i < world.nodes; i++) {
+		moved_leaves(i, 1);
 		node_crash(i, true);
+	}
 	measure_agreed();
 	check(report.agreed_ms >= 0 && report.agreed_ms <= 4000, "dead gone");
 	pass(20 * SIM_S);
-	report.moved =
-		100.0 * (double)(inserted_by(first) - inserted) / ((double)next_page * replicas);
+	moved_end();
 	look_all();
 	check_removals(first, count);
 	for (unsigned i = first; i < world.nodes; i++)
@@ -91,7 +77,9 @@ void rolling(void)
 	unsigned step = world.nodes / RESTARTS + 1, events = 0;
 
 	start_large();
+	moved_begin();
 	for (unsigned i = 0; i < world.nodes; i += step, events++) {
+		moved_leaves(i, 2);
 		node_crash(i, false);
 		pass(world_random() % SIM_S);
 		node_open(i, replicas, entries);
@@ -99,6 +87,7 @@ void rolling(void)
 	}
 	check(pass_until(nodes_linked, AGREE_NS), "healed back");
 	pass(20 * SIM_S);
+	moved_end();
 	look_all();
 	for (unsigned i = 0; i < world.nodes; i++)
 		report.died += world.node[i].control.counter[COUNTER_members_died] > events;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "engine/control/connect.h"
 #include "engine/control/directory_state.h"
@@ -306,6 +307,14 @@ static struct status_segment *status_new(void)
 	return at;
 }
 
+/* The shard stays mapped: 10,000 engines would need more files than a process may have open. */
+static void shard_files_close(struct shard *shard)
+{
+	close(shard->memory.fd);
+	close(shard->state_memory.fd);
+	shard->memory.fd = shard->state_memory.fd = -1;
+}
+
 void node_open(unsigned i, unsigned replicas, uint64_t entries)
 {
 	struct node *n = &world.node[i];
@@ -331,6 +340,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 		index_open(entries, &control->index) < 0 || rpc_open(control) < 0 ||
 		member_open(control) < 0 || directory_open(control) < 0)
 		abort();
+	shard_files_close(&control->shard);
 }
 
 void node_crash(unsigned i, bool power)

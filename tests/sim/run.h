@@ -21,6 +21,7 @@ struct report {
 	double agreed_ms;    /* from the last event until all maps are equal; -1: not measured */
 	double kbits;        /* control traffic sent by a node per second without sets; -1 */
 	double moved;        /* directory entries stored anew after the event, percent of all; -1 */
+	double moved_most;   /* the same, at most */
 	double gone_ms;      /* from the fault to the last node's map; -1: not measured */
 	double node_seconds; /* virtual time with loss, of all nodes together; `soak` */
 	uint64_t false_absent, foreign, true_absent, unserved, died, state_bytes;
@@ -59,6 +60,13 @@ double timeouts_share(void);
 void measure_traffic(void);
 /* The checker: no node has removed another one. */
 void nobody_died(void);
+
+/* Entries that move are counted from now on. moved.c */
+void moved_begin(void);
+/* Node i, which runs, is to end now: this is an event, and its return may be another one. */
+void moved_leaves(unsigned i, unsigned events);
+/* Fills report.moved; the checker: no more entries have moved than the events explain. */
+void moved_end(void);
 
 /* Lets the time pass in which each holder compares with each owner twice. repair.c */
 void compare_all(void);

@@ -19,7 +19,8 @@ FEW = ("kill", "gray", "rack")
 GONE = {"kill": 500, "power": 3900, "stop": 3900, "gray": 4300, "mtu": 4800}
 # scenario, mutant, and the checker that must fire
 PLANTED = (("onelink", "no-refute", "false removal"), ("oneway", "no-refute", "false removal"),
-           ("gray", "own-refute", "gray: removed"))
+           ("gray", "own-refute", "gray: removed"),
+           ("rack", "reshuffle", "more entries moved than the shares of the members"))
 
 
 ANY_STATE = "--few" in sys.argv

@@ -11,7 +11,7 @@
 struct text {
 	LIST_ENTRY(text) next;
 	uint32_t uses, bytes;
-	char text[]; /* name and address, each with its terminating zero */
+	struct member_text text;
 };
 
 static LIST_HEAD(, text) chain[CHAINS];
@@ -30,26 +30,28 @@ char *__wrap_member_text_new(const char *name, const char *address)
 	struct text *text;
 
 	LIST_FOREACH (text, &chain[hash % CHAINS], next)
-		if (!strcmp(text->text, name) && !strcmp(text->text + name_bytes, address))
+		if (!strcmp(text->text.name, name) &&
+			!strcmp(text->text.name + name_bytes, address))
 			break;
 	if (!text) {
 		text = calloc(1, sizeof(*text) + bytes);
 		if (!text)
 			abort();
-		text->bytes = (uint32_t)bytes;
-		memcpy(text->text, name, name_bytes);
-		memcpy(text->text + name_bytes, address, bytes - name_bytes);
+		text->bytes = (uint32_t)(sizeof(text->text) + bytes);
+		text->text.hash = member_name_hash(name);
+		memcpy(text->text.name, name, name_bytes);
+		memcpy(text->text.name + name_bytes, address, bytes - name_bytes);
 		LIST_INSERT_HEAD(&chain[hash % CHAINS], text, next);
 	}
 	text->uses++;
 	alone_bytes += text->bytes;
-	return text->text;
+	return text->text.name;
 }
 
 void __wrap_member_text_free(char *at);
 void __wrap_member_text_free(char *at)
 {
-	struct text *text = (void *)(at - offsetof(struct text, text));
+	struct text *text = (void *)(at - offsetof(struct text, text.name));
 
 	alone_bytes -= text->bytes;
 	if (--text->uses)

@@ -39,13 +39,28 @@ static bool is_of(const struct map_view *view, const struct placed *owner, unsig
 	       !memcmp(view->owner, owner, owners * sizeof(*owner));
 }
 
+static const struct placed *reshuffled(const struct placed *owner, unsigned owners)
+{
+	static struct placed other[OWNERS_MAX];
+
+	for (unsigned i = 0; i < owners; i++) {
+		other[i] = owner[i];
+		other[i].hash = map_mix(owner[i].hash + owners);
+	}
+	(void)placement_choose(other, owners);
+	return other;
+}
+
 static struct map_view *view_of(struct map_view *from, const struct placed *owner, unsigned owners,
 	unsigned replicas, bool lazy, __typeof__(map_view_make) *make)
 {
-	uint64_t digest = digest_of(owner, owners);
+	uint64_t digest;
 	struct shared *shared;
 	struct map_view *view;
 
+	if (world.mutant == MUTANT_RESHUFFLE)
+		owner = reshuffled(owner, owners);
+	digest = digest_of(owner, owners);
 	LIST_FOREACH (shared, &chain[digest % CHAINS], next)
 		if (shared->digest == digest && is_of(shared->view, owner, owners, replicas, lazy))
 			return map_view_share(shared->view);

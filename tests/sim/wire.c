@@ -3,7 +3,8 @@
  * TCP between simulated hosts: the connections of net.h. Bytes arrive in order; a lost packet
  * arrives 200 ms * 2^k late and holds up all later ones of its direction. A sender whose packets
  * are not acknowledged for dead_after_ms sees its connection break, as with TCP_USER_TIMEOUT.
- * Simplifications: one commit is one packet, windows are unlimited. One thread.
+ * Simplifications: one commit is one packet, windows are unlimited. What a node sends to several
+ * others is stored once. One thread.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -11,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/payload.h"
 #include "tests/sim/world.h"
 
 struct packet {
 	STAILQ_ENTRY(packet) next;
 	uint64_t at_ns, sent_ns;
-	size_t bytes;
-	uint8_t data[];
+	struct payload *payload;
 };
 
 /* One end of a connection. */
@@ -33,7 +34,7 @@ struct net_link {
 	void *context;
 	STAILQ_HEAD(, packet) out; /* packets of this end that have not arrived */
 	size_t backlog;
-	struct packet *room; /* of net_reserve() */
+	struct payload *room; /* of net_reserve() */
 	uint8_t *in;
 	size_t in_first, in_count, in_room, want;
 };
@@ -100,6 +101,12 @@ static void fail_soon(struct net_link *link, uint64_t wait_ns, int error)
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
+static void packet_free(struct packet *packet)
+{
+	payload_drop(packet->payload);
+	free(packet);
+}
+
 static void head_arrives(struct thing *thing, uint64_t word);
 
 static void head_arm(struct net_link *link)
@@ -120,7 +127,7 @@ static bool swallowed(const struct net_link *to, const struct packet *packet)
 
 	if (!world.node[to->node].gray)
 		return false;
-	m = pc__message__unpack(NULL, packet->bytes - 4, packet->data + 4);
+	m = pc__message__unpack(NULL, packet->payload->bytes - 4, packet->payload->data + 4);
 	if (m) {
 		gray = m->body_case == PC__MESSAGE__BODY_PUBLISH ||
 		       m->body_case == PC__MESSAGE__BODY_REMOVE ||
@@ -131,7 +138,7 @@ static bool swallowed(const struct net_link *to, const struct packet *packet)
 	return gray;
 }
 
-static void input(struct net_link *to, const struct packet *packet)
+static void input(struct net_link *to, const struct payload *packet)
 {
 	if (to->in_first + to->in_count + packet->bytes > to->in_room) {
 		uint8_t *bigger = malloc(to->in_count + packet->bytes + 256);
@@ -189,20 +196,20 @@ static void head_taken(struct net_link *link, struct packet *head)
 	struct net_link *to = link->peer;
 
 	STAILQ_REMOVE_HEAD(&link->out, next);
-	link->backlog -= head->bytes;
+	link->backlog -= head->payload->bytes;
 	link->tries = 0;
 	world.deliveries++;
-	world_trace(head->bytes << 16 | link->node);
+	world_trace(head->payload->bytes << 16 | link->node);
 	if (!wire_reaches(link->to, link->node))
 		world_always(head->sent_ns + link->dead_ns, link->node, &link->thing, 0, ack_late);
 	if (to && !to->thing.closed && !swallowed(to, head)) {
-		input(to, head);
+		input(to, head->payload);
 		deliver(to);
 	} else if (!to && wire_reaches(link->to, link->node)) {
 		/* the other end has closed the connection, and its own packet about it was lost */
 		fail_soon(link, wire_latency(link->node), ECONNRESET);
 	}
-	free(head);
+	packet_free(head);
 	if (world.crash_at && world.deliveries == world.crash_at)
 		node_crash(world.crash_node, false);
 }
@@ -210,7 +217,7 @@ static void head_taken(struct net_link *link, struct packet *head)
 /* Packets of full size do not cross the path to or from a node. */
 static bool too_large(const struct net_link *link, const struct packet *packet)
 {
-	return packet->bytes > SIM_MTU &&
+	return packet->payload->bytes > SIM_MTU &&
 	       (world.node[link->node].small_mtu || world.node[link->to].small_mtu);
 }
 
@@ -338,10 +345,10 @@ static void stream_end(struct net_link *link)
 
 		STAILQ_REMOVE_HEAD(&link->out, next);
 		if (wire_reaches(link->node, link->to)) {
-			input(peer, head);
+			input(peer, head->payload);
 			world_at(world.now_ns + SIM_MS / 10, peer->node, &peer->thing, 0, readable);
 		}
-		free(head);
+		packet_free(head);
 	}
 	if (wire_reaches(link->node, link->to))
 		fail_soon(peer, SIM_MS / 10, ECONNRESET);
@@ -354,9 +361,9 @@ void net_close(struct net_link *link)
 		struct packet *head = STAILQ_FIRST(&link->out);
 
 		STAILQ_REMOVE_HEAD(&link->out, next);
-		free(head);
+		packet_free(head);
 	}
-	free(link->room);
+	payload_drop(link->room);
 	free(link->in);
 	link->room = NULL;
 	link->in = NULL;
@@ -408,19 +415,20 @@ size_t net_backlog(const struct net_link *link)
 
 uint8_t *net_reserve(struct net_link *link, size_t bytes)
 {
-	free(link->room);
-	link->room = malloc(sizeof(*link->room) + bytes);
-	if (!link->room)
-		abort();
+	payload_drop(link->room);
+	link->room = payload_new(bytes);
 	return link->room->data;
 }
 
 bool net_commit(struct net_link *link, size_t bytes)
 {
-	struct packet *packet = link->room;
+	struct packet *packet = malloc(sizeof(*packet));
 
+	if (!packet)
+		abort();
+	link->room->bytes = bytes;
+	packet->payload = payload_sent(link->room);
 	link->room = NULL;
-	packet->bytes = bytes;
 	world.bytes += bytes;
 	packet->sent_ns = world.now_ns;
 	packet->at_ns = world.now_ns + wire_latency(link->to);

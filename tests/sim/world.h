@@ -53,6 +53,7 @@ enum mutant {
 	MUTANT_SWEEP_AT_ONCE, /* the entries of a member go as soon as it leaves the map */
 	MUTANT_NO_REFUTE,     /* none refutes a claim */
 	MUTANT_OWN_REFUTE,    /* a member that learns of a claim of itself refutes it */
+	MUTANT_RESHUFFLE,     /* who owns a slot depends on the number of owners */
 	MUTANT_WALK_RESTART,  /* a change of the map begins a walk anew */
 	MUTANT_FORMER_EARLY,  /* former owners lose entries before the new ones have them */
 	MUTANT_GLOBAL_CAP,    /* the backlog of one owner stops the walks for all */

@@ -221,6 +221,25 @@ static void an_owner_that_dies_during_a_publish_is_replaced(void **state)
 		assert_int_equal(found_at_owners(0, 0, k), 2);
 }
 
+/* A link that is only looked at must become idle: see member_demand_tick(). */
+static void an_owner_without_items_does_not_use_its_link(void **state)
+{
+	struct member_contact *contact;
+	struct directory *dir;
+
+	(void)state;
+	open_nodes(2, 1000);
+	dir = node[0].control.directory;
+	contact = member_table_ref(&node[0].control.member->table, node[1].control.ref)->contact;
+	contact->used_ns = 1;
+	owner_dirty(dir, owner_of(dir, node[1].control.ref));
+	directory_flush(&node[0].control);
+	assert_int_equal(contact->used_ns, 1);
+	node_put(0, owned_by(1, 0), 1, 5000);
+	directory_flush(&node[0].control);
+	assert_true(contact->used_ns > 1);
+}
+
 static void a_link_that_breaks_during_a_publish_loses_no_entry(void **state)
 {
 	(void)state;
@@ -431,6 +450,7 @@ int main(void)
 		T(published_and_removed_in_one_turn_is_removed),
 		T(a_reported_entry_is_removed_unless_it_is_correct),
 		T(forget_reaches_every_member_that_has_the_page),
+		T(an_owner_without_items_does_not_use_its_link),
 		T(a_forget_does_not_wait_for_a_dead_member),
 		T(reports_reach_the_node_that_has_the_page),
 		T(touches_reach_the_node_that_has_the_page),

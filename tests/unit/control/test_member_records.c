@@ -146,6 +146,42 @@ static void few_members_are_dialled_in_one_tick(void **state)
 	assert_in_range(dials(), 1, MEMBER_NEIGHBOURS_MAX);
 }
 
+/* Not a neighbour. */
+static struct member_entry *stranger(void)
+{
+	for (unsigned i = 0; i < MANY; i++)
+		if (!entry_of(i)->neighbour)
+			return entry_of(i);
+	return NULL;
+}
+
+static void a_link_that_was_not_requested_is_closed_soon(void **state)
+{
+	struct member_contact *contact;
+	struct member_entry *entry;
+	uint64_t now_ns;
+
+	(void)state;
+	assert_true(take(0, MANY));
+	member_rings_update(control);
+	entry = stranger();
+	contact = member_contact(&control->member->table, entry);
+	now_ns = net_now();
+	member_unused(contact, now_ns);
+	member_entry_dial(control, entry, false);
+	assert_non_null(contact->dial);
+	member_demand_tick(control, entry, now_ns + MEMBER_UNUSED_NS - 1);
+	assert_non_null(contact->dial);
+	member_demand_tick(control, entry, now_ns + MEMBER_UNUSED_NS);
+	assert_null(contact->dial);
+	/* A request keeps it longer, also one before the Hello. */
+	control->member->dials = 1;
+	(void)member_link(control, entry->record.ref);
+	member_unused(contact, net_now());
+	member_demand_tick(control, entry, now_ns + MEMBER_IDLE_NS - 1);
+	assert_non_null(contact->dial);
+}
+
 static void only_a_newer_record_is_taken_and_passed_on(void **state)
 {
 	struct member_entry *entry = entry_of(0);
@@ -407,6 +443,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(only_neighbours_are_dialled),
 		T(few_members_are_dialled_in_one_tick),
+		T(a_link_that_was_not_requested_is_closed_soon),
 		T(only_a_newer_record_is_taken_and_passed_on),
 		T(that_a_member_left_is_believed_at_once_only_from_itself),
 		T(a_removal_is_overridden_by_the_next_admission_only),

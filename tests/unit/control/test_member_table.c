@@ -157,9 +157,37 @@ static void memory_follows_use(void **state)
 	}
 	assert_int_equal(table.contacts, 0);
 	assert_int_equal(table.heads, 128);
-	assert_int_equal(table.peers_room, 128);
+	assert_int_equal(table.peers_room, 144);
 	assert_non_null(table.chunk[99 / MEMBER_CHUNK]);
 	assert_null(table.chunk[99 / MEMBER_CHUNK + 1]);
+}
+
+/* What the table itself takes: without names, addresses and contacts. */
+static void ten_thousand_members_take_66_bytes_each(void **state)
+{
+	const unsigned members = 10000;
+	uint64_t bytes = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < members; i++) {
+		struct member_entry *entry = member_entry_new(&table);
+
+		assert_non_null(entry);
+		assert_true(member_entry_name(&table, entry, name_of(i), "10.0.0.1"));
+		entry->record.incarnation = i + 1;
+		assert_int_equal(member_table_add(&table, entry), 0);
+		entry->state = MEMBER_ALIVE;
+	}
+	for (unsigned i = 0; i < MEMBER_ENTRIES / MEMBER_CHUNK; i++)
+		bytes += table.chunk[i] ? MEMBER_CHUNK * sizeof(struct member_entry) : 0;
+	bytes += table.heads * (sizeof(*table.by_name) + sizeof(*table.by_ref));
+	bytes += table.peers_room * sizeof(*table.by_peer);
+	assert_true(bytes <= 66 * members);
+	for (unsigned i = 0; i < members; i++) {
+		assert_int_equal(member_table_find(&table, name_of(i))->index, i);
+		assert_int_equal(member_table_ref(&table, i + 1)->index, i);
+		assert_int_equal(member_table_peer(&table, i)->index, i);
+	}
 }
 
 int main(void)
@@ -170,6 +198,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			the_peer_number_that_is_free_longest_is_taken_first, setup, teardown),
 		cmocka_unit_test_setup_teardown(memory_follows_use, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			ten_thousand_members_take_66_bytes_each, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

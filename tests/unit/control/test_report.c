@@ -219,12 +219,12 @@ static int setup(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		entries[i] = (struct member_entry){.contact = &contacts[i],
 			.state = MEMBER_ALIVE,
-			.record = {.name = i ? "" : "host:1",
-				.address = "10.0.0.1",
+			.record = {.name = i ? "\0"
+					     : "host:1\0"
+					       "10.0.0.1",
 				.port = 77,
-				.ref = i + 1,
 				.self = i == 0,
-				.incarnation = i ? 0 : UINT64_MAX}};
+				.incarnation = i ? 2 : UINT64_MAX}};
 	}
 	loop.snapshots = snapshots_open();
 	assert_non_null(loop.snapshots);
@@ -350,10 +350,10 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 
 		members.table.chunk[i / MEMBER_CHUNK] =
 			i < MEMBER_CHUNK ? entries : more[i / MEMBER_CHUNK];
-		*entry = (struct member_entry){.index = i,
+		*entry = (struct member_entry){.index = (uint16_t)i,
 			.contact = (struct member_contact *)&member_no_contact,
 			.state = i % 100 ? MEMBER_ALIVE : MEMBER_DEAD,
-			.record = {.ref = 1000 + i, .name = "m", .address = "a"}};
+			.record = {.ref = 1000 + i, .name = "m\0a"}};
 	}
 	members.table.entries = ALL;
 	more[ALL / MEMBER_CHUNK][0].contact = &contacts[1];
@@ -420,7 +420,7 @@ static void hostile_names_stay_inside_their_quotes(void **state)
 	char *text;
 
 	(void)state;
-	entries[1].record.name = "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"";
+	entries[1].record.name = "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"\0";
 	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	check(text, "len(r[\"members\"])==2 and r[\"members\"][1][\"self\"]==False");
 	check(text, "r[\"members\"][1][\"name\"].startswith(\"a\\\"b\\\\c\\n\\t\\x01\\x7f\")");

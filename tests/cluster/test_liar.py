@@ -70,7 +70,7 @@ class Lies(Outage):
         grown = [(resident(self.engines.engine_pid(i)) - size[i]) / MIB for i in range(3)]
         new = [b - a for a, b in zip(lines, self.lines())]
         since = time.monotonic()
-        harness.wait_for(self.recovered, 60, "the engines' own members and entries")
+        harness.wait_for(self.recovered, 120, "the engines' own members and entries")
         took = time.monotonic() - since
         print(f"\n{what} {more[:1]}: sets p99 {before['p99_us'] / 1000:.1f} -> "
               f"{during['p99_us'] / 1000:.1f} ms, longest {during['worst_us'] / 1000:.0f} ms, "

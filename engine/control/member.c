@@ -353,7 +353,7 @@ static void rebuild(void *context)
 {
 	struct control *control = context;
 	struct member *member = control->member;
-	uint64_t begun_ns, took_ns, pause_ns;
+	uint64_t begun_ns, took_ns, pause_ns = 0;
 
 	member->rebuild_armed = false;
 	member->rebuilds++;
@@ -365,7 +365,8 @@ static void rebuild(void *context)
 	}
 	member_map_rebuild(context);
 	took_ns = net_now() - begun_ns;
-	pause_ns = took_ns > MAP_COST_NS ? took_ns * MAP_PAUSES : 0;
+	if (member->alive > OWNERS_MAX && took_ns > MAP_COST_NS)
+		pause_ns = took_ns * MAP_PAUSES;
 	member->paused_ns =
 		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
 }

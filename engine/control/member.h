@@ -79,8 +79,10 @@
 #define MAP_APART_NS (100ull * 1000000)
 #define MAP_REBUILDS 4
 /*
- * A rebuild that took longer than MAP_COST_NS is followed by a pause of MAP_PAUSES times as long,
- * at most MAP_PAUSE_NS: maps take a fifth of the control plane's time.
+ * With more than OWNERS_MAX members, a rebuild that took longer than MAP_COST_NS is followed by a
+ * pause of MAP_PAUSES times as long, at most MAP_PAUSE_NS: maps take a fifth of the control plane's
+ * time. Not with fewer: until all have the map with a new member, pages can be missed, and a
+ * rebuild also takes long because the thread was preempted.
  */
 #define MAP_COST_NS (5ull * 1000000)
 #define MAP_PAUSES 4u

@@ -45,22 +45,6 @@ static inline void cache_expect(const struct pc_channel *ch, const struct page_k
 	__builtin_prefetch(cache_set(ch, key));
 }
 
-/* True if a way of the set has the tag. */
-static inline bool cache_ways_any(const struct cache_set *set, uint16_t tag)
-{
-#if defined(__SSE2__)
-	__m128i tags = _mm_load_si128((const __m128i *)(const void *)set->tag);
-
-	return _mm_movemask_epi8(_mm_cmpeq_epi16(tags, _mm_set1_epi16((short)tag)));
-#else
-	bool any = false;
-
-	for (uint32_t way = 0; way < CACHE_WAYS; way++)
-		any |= set->tag[way] == tag;
-	return any;
-#endif
-}
-
 /* The ways of the set that have the tag: bit 2 * way for each. */
 static inline uint32_t cache_ways(const struct cache_set *set, uint16_t tag)
 {
@@ -111,7 +95,7 @@ static inline uint32_t cache_unused(uint32_t ways)
 /* False: the set does not have the key. */
 static inline bool cache_has_tag(const struct cache_set *set, const struct page_key *key)
 {
-	return cache_ways_any(set, cache_tag(key));
+	return cache_ways(set, cache_tag(key));
 }
 
 /* Returns the key's way in its set; CACHE_WAYS: the cache does not have the key. */

@@ -18,7 +18,7 @@ static inline uint32_t heads_join(const struct rail_run *run, uint64_t left, uin
 	uint32_t gap = units > RUN_HEADS_GAP ? units : RUN_HEADS_GAP;
 
 	do {
-		memset(&landing[entry->unit - start], 0, sizeof(*landing));
+		head_clear(&landing[entry->unit - start]);
 		last = entry->unit;
 		n++;
 		entry++;

@@ -36,12 +36,6 @@ static inline struct plan heads_plan(const struct rail *rail, const struct rail_
 	return (struct plan){dv_keys(remote->rkey, rail->heads_lkey), remote->base, 0};
 }
 
-/* What an earlier READ has left there is no page's head: no page is of length 0. */
-static inline void head_clear(struct page_head *head)
-{
-	head->length = 0;
-}
-
 /*
  * Writes `n` pairs of one page each. Their heads arrive in the place of the run. They are cleared,
  * so that heads left there by an earlier READ cannot validate these pages.

@@ -19,6 +19,15 @@ static inline uint32_t bytes_allowed(const struct rail *rail)
 }
 
 /*
+ * Clears the place of a page head before the READ of it. What an earlier READ has left there then
+ * validates no page: no page of a run is of length 0.
+ */
+static inline void head_clear(struct page_head *head)
+{
+	head->length = 0;
+}
+
+/*
  * A READ to post, with one SGE. Pieces are collected first and posted then, so that each of the two
  * loops keeps its state in registers.
  */

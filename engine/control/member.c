@@ -353,7 +353,7 @@ static void rebuild(void *context)
 {
 	struct control *control = context;
 	struct member *member = control->member;
-	uint64_t begun_ns, took_ns, pause_ns = 0;
+	uint64_t begun_ns, took_ns, pause_ns;
 
 	member->rebuild_armed = false;
 	member->rebuilds++;
@@ -365,8 +365,9 @@ static void rebuild(void *context)
 	}
 	member_map_rebuild(context);
 	took_ns = net_now() - begun_ns;
-	if (member->alive > OWNERS_MAX && took_ns > MAP_COST_NS)
-		pause_ns = took_ns * MAP_PAUSES;
+	if (member->alive <= OWNERS_MAX || took_ns <= MAP_COST_NS)
+		return;
+	pause_ns = took_ns * MAP_PAUSES;
 	member->paused_ns =
 		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
 }

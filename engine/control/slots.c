@@ -200,6 +200,16 @@ static void formers_others(const struct publication *p, uint32_t slot, struct ma
 			former_add(m, (uint8_t)number);
 }
 
+/* All owners have left, so the next ones have no entries until the holders publish them again. */
+static bool owners_gone(const struct publication *p, const struct map_slot *was)
+{
+	unsigned owners = map_slot_owners(was), gone = 0;
+
+	for (unsigned i = 0; i < owners; i++)
+		gone += p->gone[was->owner[i]];
+	return owners && gone == owners;
+}
+
 static void slot_publish(struct publication *p, uint32_t slot)
 {
 	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
@@ -222,6 +232,7 @@ static void slot_publish(struct publication *p, uint32_t slot)
 		formers_others(p, slot, &m);
 	else
 		formers_keep(p, &was, &m);
+	m.lost |= owners_gone(p, &was);
 	if (p->opening || !same)
 		p->slots->since[slot] = p->second;
 	word_store(p, slot, &m);

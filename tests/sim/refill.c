@@ -5,6 +5,7 @@
  * their former owners. One thread.
  */
 #include "engine/control/directory_state.h"
+#include "engine/control/slots.h"
 #include "tests/sim/run.h"
 
 #define REFILL_PAGES 30000u /* of node 0: more than the limit of one owner */
@@ -75,7 +76,8 @@ void refill(void)
 			world_run(world.now_ns + SIM_MS);
 	}
 	pass(10 * SIM_S);
-	restart(victim(), 5 * SIM_S);
+	/* so long that the slots whose only owner died are complete again */
+	restart(victim(), MAP_FORMER_NS + 5 * SIM_S);
 	check(pass_until(victim_seen, 2 * SIM_S), "join");
 	walk_begins();
 	node_stop(victim(), true);

@@ -108,6 +108,8 @@ static void change(unsigned i, bool lives, unsigned replicas)
 	slots_publish(&control, &slots, view, false, now_ns);
 }
 
+static unsigned dead_owners[MAP_SLOTS];
+
 static struct map_owners load(uint32_t slot)
 {
 	struct map_owners owners;
@@ -199,6 +201,31 @@ static void an_owner_that_has_left_is_no_former_owner(void **state)
 	change(3, false, 2);
 	assert_int_equal(map_member_unpack(control.status->map.member[3]).ref, 0);
 	assert_int_equal(control.status->map.peers, 3);
+}
+
+/* The next owner of the slot has no entries until the holders have published them again. */
+static void a_slot_whose_owners_all_die_at_once_proves_nothing_for_60_s(void **state)
+{
+	unsigned lost = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++)
+		change(i, true, 2);
+	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	for (uint32_t s = 0; s < MAP_SLOTS; s++)
+		dead_owners[s] = (load(s).member[0].ref <= 2) + (load(s).member[1].ref <= 2);
+	alive[0] = false;
+	table.alive--;
+	change(1, false, 2);
+	expect_sound();
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		assert_int_equal(load(s).proves, dead_owners[s] < 2);
+		lost += dead_owners[s] == 2;
+	}
+	assert_in_range(lost, MAP_SLOTS * 14 / 100, MAP_SLOTS * 20 / 100);
+	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	for (uint32_t s = 0; s < MAP_SLOTS; s++)
+		assert_true(load(s).proves);
 }
 
 /*
@@ -347,6 +374,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(a_replaced_owner_stays_a_former_one_for_60_s),
 		T(an_owner_that_has_left_is_no_former_owner),
+		T(a_slot_whose_owners_all_die_at_once_proves_nothing_for_60_s),
 		T(every_owner_of_the_last_60_s_is_named_or_the_word_proves_nothing),
 		T(an_engine_that_joins_takes_the_owners_without_it),
 		T(the_numbers_of_256_owners_are_taken_from_those_that_own_nothing),

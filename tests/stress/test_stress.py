@@ -20,6 +20,10 @@ POOL = ["engine.huge_pages=no"]
 LEASE = ["rail.validate=lease", "engine.limbo_ms=10"]
 STOPS = 20
 TRIES = 20  # runs until what chance decides has happened
+CALM_TRIES = 3
+# counters of the reading engine that a stall of this machine can raise: it suspects the other
+# engine for a while, or READs fail, and each page that is not found is then unreachable
+DISTURBED = ("owners_suspected", "reads_failed", "qps_broken")
 
 
 class Engines(harness.cluster.Cluster):
@@ -49,10 +53,32 @@ class Stress(harness.ClusterTest):
         status, out, err = harness.finish(process, 400)
         self.assertEqual(status, 0, out + err)
         got = json.loads(out)
-        rail = engines.status(1)["rails"][0]["counters"]
+        status = engines.status(1)
+        rail = status["rails"][0]["counters"]
         got["leases_expired"], got["pages_read"] = rail["leases_expired"], rail["pages_read"]
+        got["disturbed"] = {name: count for name in DISTURBED
+                            if (count := status["counters"][name] + rail.get(name, 0))}
         print(json.dumps(got))
+        if got["other"]:
+            self.print_logs(engines, status)
         self.stop_cleanly(engines)
+        return got
+
+    def print_logs(self, engines, status):
+        print("reading engine:", json.dumps({name: count for name, count in [
+            *status["counters"].items(), *status["rails"][0]["counters"].items()] if count}))
+        for path in engines.logs:
+            with open(path) as log:
+                print(path, log.read(), sep="\n")
+
+    def read_calmly(self, *arguments):
+        """Repeats read() while the machine stalled so long that pages were unreachable. Only if the
+        counters of the engine say so; otherwise the pages count as failures. Returns the last
+        run's counts."""
+        for _ in range(CALM_TRIES):
+            got = self.read(*arguments)
+            if not got["disturbed"] or set(got["failures"]) != {"unreachable"} or got["wrong"]:
+                break
         return got
 
     def read_until(self, count, *arguments, **options):
@@ -64,7 +90,7 @@ class Stress(harness.ClusterTest):
         return got
 
     def test_a_read_that_overlaps_the_reuse_of_a_slot_is_never_a_hit(self):
-        got = self.read(["rail.validate=tail", "engine.limbo_ms=0"], READS)
+        got = self.read_calmly(["rail.validate=tail", "engine.limbo_ms=0"], READS)
         self.assertGreaterEqual(got["reads"], READS)
         self.assertEqual(got["wrong"], 0)
         self.assertEqual(got["other"], 0)
@@ -77,7 +103,7 @@ class Stress(harness.ClusterTest):
         self.assertGreater(got["wrong"], 0, "the readers cannot detect wrong pages")
 
     def test_the_same_with_leases(self):
-        got = self.read(LEASE, READS)
+        got = self.read_calmly(LEASE, READS)
         self.assertEqual(got["wrong"], 0)
         self.assertEqual(got["other"], 0)
         self.assertGreater(got["stale"], 0, "no READ overlapped the end of a page")

@@ -470,7 +470,12 @@ void copy_stream(void *to, const void *from, size_t bytes);
 uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count,
 	const unsigned char *next);
 #if defined(__x86_64__)
-/* copy_gather()'s way without AVX-512, for tests. `to` is 32-byte aligned, `bytes` % 128 is 0. */
+/*
+ * copy_gather()'s ways without AVX-512, and without VPCLMULQDQ, for tests. `to` is 32-byte aligned,
+ * `bytes` % 128 is 0, and not 0 in the first.
+ */
+uint32_t copy_crc_fold_avx2(uint32_t crc, unsigned char *to, const unsigned char *from,
+	size_t bytes, const unsigned char *next);
 uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes);
 #endif
 void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from);

@@ -20,7 +20,7 @@
  * shortest piece that is copied with non-temporal stores, bytes; shorter ones go through the cache
  */
 #define STREAM_MIN 4096u
-/* bytes copied with non-temporal stores before their CRC is computed, without AVX-512 */
+/* bytes copied with non-temporal stores before their CRC is computed, without VPCLMULQDQ */
 #define ROUND_BYTES 4096u
 /* bytes copied through the cache before their CRC is computed */
 #define PENDING_BYTES 4096u
@@ -104,32 +104,62 @@ RACY WIDE static void stream_avx512(unsigned char *to, const unsigned char *from
 
 /*
  * CRC by folding, in the registers of the copy (Gopal et al., "Fast CRC Computation for Generic
- * Polynomials Using PCLMULQDQ Instruction", Intel, 2009). A register of 64 bytes stands for all
- * bytes so far: a message of 64 bytes with the same remainder. To append 64 bytes, each 128-bit
- * lane is multiplied by x^512 modulo the polynomial, in two halves of 64 bits, and added to them.
- * One chain takes less time than the memory needs, and several were measured to be slower.
+ * Polynomials Using PCLMULQDQ Instruction", Intel, 2009). A register of 64 bytes (AVX-512) or 32
+ * bytes (AVX2) stands for all bytes so far: a message of its length with the same remainder. To
+ * append a register of data, each 128-bit lane is multiplied by x^512 (x^256) modulo the
+ * polynomial, in two halves of 64 bits, and added to it. One chain takes less time than the memory
+ * needs; several were measured to be slower with AVX-512 and as fast with AVX2.
  */
-#define FOLDING __attribute__((target("avx512f,vpclmulqdq")))
-#define FOLD_LOW 0x740eef02  /* x^(512 + 32) modulo the polynomial, reflected */
-#define FOLD_HIGH 0x9e4addf8 /* x^(512 - 32) */
+#define FOLD_512_LOW 0x740eef02  /* x^(512 + 32) modulo the polynomial, reflected */
+#define FOLD_512_HIGH 0x9e4addf8 /* x^(512 - 32) */
+#define FOLD_256_LOW 0x3da6d0cb  /* x^(256 + 32) */
+#define FOLD_256_HIGH 0xba4fc28e /* x^(256 - 32) */
 
-FOLDING static inline __m512i fold(__m512i sum, __m512i by, __m512i data)
+/* The CRC register (not inverted) of the message in `word`. */
+static inline uint32_t fold_end(const uint64_t *word, unsigned words)
+{
+	uint64_t crc = 0;
+
+	for (unsigned i = 0; i < words; i++)
+		crc = __builtin_ia32_crc32di(crc, word[i]);
+	return (uint32_t)crc;
+}
+
+/*
+ * Prefetches `count` bytes, AHEAD_BYTES behind from + at; behind the end of `from` the start of
+ * `next`.
+ */
+static inline void expect(
+	const unsigned char *from, size_t at, size_t bytes, const unsigned char *next, size_t count)
+{
+	const unsigned char *ahead = from + at + AHEAD_BYTES;
+
+	if (at + AHEAD_BYTES >= bytes)
+		ahead = next + (at + AHEAD_BYTES - bytes);
+	for (size_t k = 0; k < count; k += 64)
+		__builtin_prefetch(ahead + k, 0, 2);
+}
+
+#define FOLDING_512 __attribute__((target("avx512f,vpclmulqdq")))
+
+FOLDING_512 static inline __m512i fold_512(__m512i sum, __m512i by, __m512i data)
 {
 	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(sum, by, 0x00),
 		_mm512_clmulepi64_epi128(sum, by, 0x11), data, 0x96); /* XOR of the three */
 }
 
-RACY FOLDING static inline __m512i fold_64(
+/* Copies 64 bytes and appends them. */
+RACY FOLDING_512 static inline __m512i fold_one_512(
 	__m512i sum, __m512i by, unsigned char *to, const unsigned char *from)
 {
 	__m512i data = _mm512_loadu_si512(from);
 
 	_mm512_stream_si512((__m512i *)(void *)to, data);
-	return fold(sum, by, data);
+	return fold_512(sum, by, data);
 }
 
-/* All loads first: more of them are in flight than in four calls of fold_64(). */
-RACY FOLDING static inline __m512i fold_256(
+/* The same for 256 bytes. All loads first: more of them are in flight than one by one. */
+RACY FOLDING_512 static inline __m512i fold_four_512(
 	__m512i sum, __m512i by, unsigned char *to, const unsigned char *from)
 {
 	__m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
@@ -139,56 +169,101 @@ RACY FOLDING static inline __m512i fold_256(
 	_mm512_stream_si512((__m512i *)(void *)(to + 64), b);
 	_mm512_stream_si512((__m512i *)(void *)(to + 128), c);
 	_mm512_stream_si512((__m512i *)(void *)(to + 192), d);
-	return fold(fold(fold(fold(sum, by, a), by, b), by, c), by, d);
-}
-
-/* The CRC register (not inverted) of the bytes that `sum` stands for. */
-FOLDING static inline uint32_t fold_end(__m512i sum)
-{
-	uint64_t word[8], crc = 0;
-
-	_mm512_storeu_si512(word, sum);
-	for (unsigned i = 0; i < 8; i++)
-		crc = __builtin_ia32_crc32di(crc, word[i]);
-	return (uint32_t)crc;
+	return fold_512(fold_512(fold_512(fold_512(sum, by, a), by, b), by, c), by, d);
 }
 
 /*
  * As copy_crc_avx2(); `to` is aligned to 64 bytes, and `bytes` is not 0. `next`: what will be
  * copied next; its start is prefetched behind the end of `from`.
  */
-RACY FOLDING static uint32_t stream_crc_fold(uint32_t crc, unsigned char *to,
+RACY FOLDING_512 static uint32_t copy_crc_fold_avx512(uint32_t crc, unsigned char *to,
 	const unsigned char *from, size_t bytes, const unsigned char *next)
 {
-	const __m512i by = _mm512_set_epi64(
-		FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW);
+	const __m512i by = _mm512_set_epi64(FOLD_512_HIGH, FOLD_512_LOW, FOLD_512_HIGH,
+		FOLD_512_LOW, FOLD_512_HIGH, FOLD_512_LOW, FOLD_512_HIGH, FOLD_512_LOW);
 	__m512i first = _mm512_loadu_si512(from), sum;
+	uint64_t word[8];
 	size_t at;
 
 	/* the register is added to the first four bytes */
 	sum = _mm512_xor_si512(first, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
 	_mm512_stream_si512((__m512i *)(void *)to, first);
 	for (at = 64; at % 256 != bytes % 256; at += 64)
-		sum = fold_64(sum, by, to + at, from + at);
+		sum = fold_one_512(sum, by, to + at, from + at);
 	for (; at < bytes; at += 256) {
-		const unsigned char *ahead = from + at + AHEAD_BYTES;
-
-		if (at + AHEAD_BYTES >= bytes)
-			ahead = next + (at + AHEAD_BYTES - bytes);
-		for (size_t k = 0; k < 256; k += 64)
-			__builtin_prefetch(ahead + k, 0, 2);
-		sum = fold_256(sum, by, to + at, from + at);
+		expect(from, at, bytes, next, 256);
+		sum = fold_four_512(sum, by, to + at, from + at);
 	}
-	return ~fold_end(sum);
+	_mm512_storeu_si512(word, sum);
+	return ~fold_end(word, 8);
+}
+
+#define FOLDING_256 __attribute__((target("avx2,vpclmulqdq")))
+
+FOLDING_256 static inline __m256i fold_256(__m256i sum, __m256i by, __m256i data)
+{
+	__m256i low = _mm256_clmulepi64_epi128(sum, by, 0x00);
+
+	return _mm256_xor_si256(
+		_mm256_xor_si256(low, data), _mm256_clmulepi64_epi128(sum, by, 0x11));
+}
+
+/* Copies 32 bytes and appends them. */
+RACY FOLDING_256 static inline __m256i fold_one_256(
+	__m256i sum, __m256i by, unsigned char *to, const unsigned char *from)
+{
+	__m256i data = _mm256_loadu_si256((const __m256i *)(const void *)from);
+
+	_mm256_stream_si256((__m256i *)(void *)to, data);
+	return fold_256(sum, by, data);
+}
+
+/* The same for 128 bytes, all loads first. */
+RACY FOLDING_256 static inline __m256i fold_four_256(
+	__m256i sum, __m256i by, unsigned char *to, const unsigned char *from)
+{
+	__m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from);
+	__m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32));
+	__m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(from + 64));
+	__m256i d = _mm256_loadu_si256((const __m256i *)(const void *)(from + 96));
+
+	_mm256_stream_si256((__m256i *)(void *)to, a);
+	_mm256_stream_si256((__m256i *)(void *)(to + 32), b);
+	_mm256_stream_si256((__m256i *)(void *)(to + 64), c);
+	_mm256_stream_si256((__m256i *)(void *)(to + 96), d);
+	return fold_256(fold_256(fold_256(fold_256(sum, by, a), by, b), by, c), by, d);
+}
+
+/* As copy_crc_fold_avx512(). */
+RACY FOLDING_256 uint32_t copy_crc_fold_avx2(uint32_t crc, unsigned char *to,
+	const unsigned char *from, size_t bytes, const unsigned char *next)
+{
+	const __m256i by =
+		_mm256_set_epi64x(FOLD_256_HIGH, FOLD_256_LOW, FOLD_256_HIGH, FOLD_256_LOW);
+	__m256i first = _mm256_loadu_si256((const __m256i *)(const void *)from), sum;
+	uint64_t word[4];
+	size_t at;
+
+	sum = _mm256_xor_si256(first, _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)~crc)));
+	_mm256_stream_si256((__m256i *)(void *)to, first);
+	for (at = 32; at % 128; at += 32)
+		sum = fold_one_256(sum, by, to + at, from + at);
+	for (; at < bytes; at += 128) {
+		expect(from, at, bytes, next, 128);
+		sum = fold_four_256(sum, by, to + at, from + at);
+	}
+	_mm256_storeu_si256((__m256i *)(void *)word, sum);
+	return ~fold_end(word, 4);
 }
 
 /* As crc32c(), and copies; `to` is aligned to 64 bytes, and `bytes` is a multiple of 128. */
 static uint32_t stream_crc(uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes,
 	const unsigned char *next)
 {
-	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
-		return stream_crc_fold(crc, to, from, bytes, next);
-	return copy_crc_avx2(crc, to, from, bytes);
+	if (!__builtin_cpu_supports("vpclmulqdq"))
+		return copy_crc_avx2(crc, to, from, bytes);
+	return __builtin_cpu_supports("avx512f") ? copy_crc_fold_avx512(crc, to, from, bytes, next)
+						 : copy_crc_fold_avx2(crc, to, from, bytes, next);
 }
 
 RACY static void stream_sse2(unsigned char *to, const unsigned char *from, size_t bytes)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of the library that need no engine: key hashing, copies, the cache of locations, limits. */
+/* Parts of the library that need no engine: key hashing, the cache of locations, limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,30 +70,6 @@ static void keys_of_every_length_differ(void **state)
 		for (size_t m = 1; m < n; m++)
 			assert_false(page_key_equal(&seen[n], &seen[m]));
 	}
-}
-
-static void copies_of_any_length_and_alignment_are_exact(void **state)
-{
-	unsigned char *from = malloc(70000), *to = malloc(70000);
-
-	(void)state;
-	for (unsigned k = 0; k < 70000; k++)
-		from[k] = (unsigned char)map_mix(k);
-	for (unsigned turn = 0; turn < 3000; turn++) {
-		uint64_t r = map_mix(turn + 99);
-		size_t bytes = turn < 300 ? turn : r % 66000, at = r >> 20 & 63, of = r >> 30 & 63;
-
-		memset(to, 0xee, at + bytes + 64);
-		copy_stream(to + at, from + of, bytes);
-		shm_fence_stream();
-		assert_memory_equal(to + at, from + of, bytes);
-		for (unsigned k = 0; k < at; k++)
-			assert_int_equal(to[k], 0xee);
-		for (unsigned k = 0; k < 64; k++)
-			assert_int_equal(to[at + bytes + k], 0xee);
-	}
-	free(from);
-	free(to);
 }
 
 /* One text serves all keys of a namespace; nothing of a longer key reaches the next hash. */
@@ -289,7 +265,6 @@ int main(void)
 		cmocka_unit_test(keys_always_hash_to_the_same_numbers),
 		cmocka_unit_test(namespace_and_key_are_hashed_separately),
 		cmocka_unit_test(keys_of_every_length_differ),
-		cmocka_unit_test(copies_of_any_length_and_alignment_are_exact),
 		cmocka_unit_test(a_key_hashes_alike_after_any_other_key),
 		cmocka_unit_test(the_cache_finds_only_the_key_that_was_put),
 		cmocka_unit_test(the_oldest_location_of_a_full_set_is_replaced),

@@ -46,79 +46,6 @@ static void segments_of_any_alignment_are_gathered(void **state)
 	free(at);
 }
 
-/* Cuts `bytes` into segments: a few long ones, many short ones, or a mixture. */
-static unsigned cut(struct pc_segment *segment, unsigned char *from, size_t bytes)
-{
-	size_t most = random() % 3 == 0 ? 300 : random() % 2 ? 9000 : 140000, n;
-	unsigned count = 0;
-
-	for (size_t at = 0; at < bytes; at += n) {
-		n = 1 + (size_t)random() % most;
-		if (n > bytes - at || count + 1 == SEGMENTS_MAX)
-			n = bytes - at;
-		segment[count++] = (struct pc_segment){from + at, n};
-	}
-	return count;
-}
-
-static void the_copy_of_any_segments_returns_the_crc_of_the_page(void **state)
-{
-	static struct pc_segment segment[SEGMENTS_MAX];
-	enum { MOST = 300000 };
-	unsigned char *from = malloc(MOST + 64), *to = malloc(MOST + 64);
-	const char *given = getenv("SEED");
-	unsigned seed = given ? (unsigned)atoi(given) : (unsigned)time(NULL);
-
-	(void)state;
-	printf("SEED=%u\n", seed);
-	srandom(seed);
-	for (size_t i = 0; i < MOST + 64; i++)
-		from[i] = (unsigned char)random();
-	for (unsigned round = 0; round < 400; round++) {
-		unsigned char *source = from + random() % 64, *at = to + random() % 64;
-		size_t bytes = 1 + (size_t)random() % (round % 2 ? 10000 : MOST);
-		unsigned count = cut(segment, source, bytes);
-
-		at[bytes] = 0x5a;
-		assert_int_equal(copy_gather(at, segment, count, round % 3 ? from : NULL),
-			crc32c_table(0, source, bytes));
-		shm_fence_stream();
-		assert_memory_equal(at, source, bytes);
-		assert_int_equal(at[bytes], 0x5a);
-	}
-	free(from);
-	free(to);
-}
-
-static void the_copy_without_avx512_returns_the_same_crc(void **state)
-{
-#if defined(__x86_64__)
-	enum { MOST = 100096 };
-	static unsigned char from[MOST + 64];
-	static _Alignas(64) unsigned char to[MOST + 1];
-
-	(void)state;
-	if (!__builtin_cpu_supports("avx2"))
-		skip();
-	for (size_t i = 0; i < sizeof(from); i++)
-		from[i] = (unsigned char)random();
-	for (size_t bytes = 128; bytes <= MOST; bytes += 128 * (1 + (size_t)random() % 40)) {
-		const unsigned char *source = from + random() % 64;
-		uint32_t before = (uint32_t)random();
-
-		to[bytes] = 0x5a;
-		assert_int_equal(copy_crc_avx2(before, to, source, bytes),
-			crc32c_table(before, source, bytes));
-		shm_fence_stream();
-		assert_memory_equal(to, source, bytes);
-		assert_int_equal(to[bytes], 0x5a);
-	}
-#else
-	(void)state;
-	skip();
-#endif
-}
-
 static void the_crc_of_a_stored_page_is_published_with_it(void **state)
 {
 	static unsigned char from[PAGE_BYTES];
@@ -468,8 +395,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(a_stored_page_is_read_back),
 		RIG_TEST(segments_of_any_alignment_are_gathered),
-		RIG_TEST(the_copy_of_any_segments_returns_the_crc_of_the_page),
-		RIG_TEST(the_copy_without_avx512_returns_the_same_crc),
 		RIG_TEST(the_crc_of_a_stored_page_is_published_with_it),
 		RIG_TEST(a_page_stored_on_any_node_is_not_stored_again),
 		RIG_TEST(a_key_named_twice_in_a_batch_is_stored_once),

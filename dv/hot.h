@@ -50,7 +50,7 @@ struct dv_sq {
 };
 static_assert(sizeof(struct dv_sq) == 64, "a send queue has one cache line");
 static_assert(DV_CE_ERROR_ONLY == 0, "dv_series_read() writes it as a word");
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "dv_series_read() joins fields");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "dv_length() joins fields");
 
 /* The handle with which the poll core uses a completion queue. */
 struct dv_cq {
@@ -138,20 +138,21 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 
 /*
  * A series of READs with one data segment each: as dv_post(), but what does not change from WQE to
- * WQE is prepared once, and pi is written once. Between begin and end the caller uses the send
- * queue for nothing else.
+ * WQE is prepared once, and pi is written once. Until its last READ is written the caller uses the
+ * send queue for nothing else.
  *
- *   s = dv_series_begin(sq);
  *   keys = dv_keys(rkey, lkey);
  *   length = dv_length(keys, bytes);                       once for READs of one length
- *   dv_series_read(&s, keys, remote, local, length);       at most dv_sq_room() times
- *   dv_series_end(sq, &s);                                 then dv_signal_last(), dv_ring()
+ *   s = dv_series_begin(sq, n);                            n >= 1, at most dv_sq_room()
+ *   dv_series_read(&s, keys, remote, local, length);       exactly n times
+ *   dv_ring(sq);                                           after dv_signal_last() if wanted
  */
 struct dv_series {
-	uint8_t *buf;    /* that of the send queue */
-	uint64_t mask;   /* its number of bytes - 1 */
-	uint64_t at;     /* free-running index of the next WQE's WQEBB, times DV_WQEBB */
-	uint64_t qpn_ds; /* the second half of the control segment's first 8 bytes, big-endian */
+	uint8_t *buf;  /* that of the send queue, which has at most 2^16 WQEBBs */
+	uint64_t mask; /* its number of bytes - DV_WQEBB */
+	/* the first 8 bytes of the next WQE's control segment in host order, shifted left by the
+	 * 8 bits of opmod, which are 0: the index in the upper 16 bits, opcode, QP number, size */
+	uint64_t next;
 };
 
 /* The keys of READs, as in their WQEs. */
@@ -165,12 +166,16 @@ static inline struct dv_keys dv_keys(uint32_t rkey, uint32_t lkey)
 	return (struct dv_keys){htobe32(rkey), (uint64_t)htobe32(lkey) << 32};
 }
 
-static inline struct dv_series dv_series_begin(const struct dv_sq *sq)
+static inline struct dv_series dv_series_begin(struct dv_sq *sq, uint32_t n)
 {
-	return (struct dv_series){.buf = sq->buf,
-		.mask = (uint64_t)sq->wqe_cnt * DV_WQEBB - 1,
-		.at = (uint64_t)sq->pi * DV_WQEBB,
-		.qpn_ds = (uint64_t)htobe32(sq->qpn << 8 | 3) << 32};
+	struct dv_series s = {.buf = sq->buf,
+		.mask = (sq->wqe_cnt - 1ull) * DV_WQEBB,
+		.next = (uint64_t)sq->pi << 48 | (uint64_t)DV_READ << 40 |
+			(uint64_t)(sq->qpn << 8 | 3) << 8};
+
+	sq->pi += n;
+	sq->last = sq->pi - 1;
+	return s;
 }
 
 /* The length of a READ and its lkey as in the WQE. `bytes` is not 0. */
@@ -183,24 +188,18 @@ static inline uint64_t dv_length(struct dv_keys keys, uint32_t bytes)
 static inline void dv_series_read(
 	struct dv_series *s, struct dv_keys keys, uint64_t remote, uint64_t local, uint64_t length)
 {
-	uint64_t *word = (void *)(s->buf + (s->at & s->mask));
+	/* next >> 42: the index, times DV_WQEBB; the mask clears the bits of the opcode below it */
+	uint64_t *word = (void *)(s->buf + (s->next >> 42 & s->mask));
 
-	/* at * 4: the index in bits 8 to 23, where the control segment has it */
-	word[0] = htobe32(((uint32_t)s->at * 4 & 0xffff00) | DV_READ) | s->qpn_ds;
+	word[0] = htobe64(s->next >> 8);
 	word[1] = DV_CE_ERROR_ONLY;
 	word[2] = htobe64(remote);
 	word[3] = keys.rkey;
 	word[4] = length;
 	word[5] = htobe64(local);
-	s->at += DV_WQEBB;
+	s->next += 1ull << 48;
 }
-static_assert(DV_WQEBB * 4 == 1 << 8, "dv_series_read() shifts the index to its place");
-
-static inline void dv_series_end(struct dv_sq *sq, const struct dv_series *s)
-{
-	sq->pi = (uint32_t)(s->at / DV_WQEBB);
-	sq->last = sq->pi - 1;
-}
+static_assert(DV_WQEBB == 1 << (48 - 42), "dv_series_read() shifts the index to its place");
 
 /*
  * Sets DV_CE_ALWAYS in the last posted WQE. Allowed only before dv_ring(), because the device may

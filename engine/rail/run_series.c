@@ -45,7 +45,7 @@ static void write_single_pairs(
 {
 	const struct run_entry *entry = run_entry(run, run->next), *end = entry + n;
 	struct page_head *own = run_own_heads(rail, run->number) + run->next;
-	struct dv_series series = dv_series_begin(sq);
+	struct dv_series series = dv_series_begin(sq, 2 * n);
 	struct plan p = payload_plan(rail, run), h = heads_plan(rail, run);
 	uint64_t length = dv_length(p.keys, run->item_bytes);
 	uint64_t head_length = dv_length(h.keys, HEAD_BYTES);
@@ -60,7 +60,6 @@ static void write_single_pairs(
 			&series, h.keys, h.from + unit * sizeof(*own), (uintptr_t)own, head_length);
 		own++;
 	} while (++entry != end);
-	dv_series_end(sq, &series);
 }
 
 /* Writes `reads` READs of the payload of `n` pages each. */
@@ -68,7 +67,7 @@ static void write_payload(const struct rail *rail, struct dv_sq *sq, const struc
 	uint32_t n, uint32_t reads)
 {
 	const struct run_entry *entry = run_entry(run, run->next);
-	struct dv_series series = dv_series_begin(sq);
+	struct dv_series series = dv_series_begin(sq, reads);
 	struct plan p = payload_plan(rail, run);
 	uint64_t length = dv_length(p.keys, n * run->item_bytes);
 
@@ -77,14 +76,13 @@ static void write_payload(const struct rail *rail, struct dv_sq *sq, const struc
 			p.to + (entry->to & (RUN_TO_MAX - 1)), length);
 		entry += n;
 	} while (--reads);
-	dv_series_end(sq, &series);
 }
 
 /* Writes READs of `n` buckets. */
 static void write_buckets(
 	const struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t n)
 {
-	struct dv_series series = dv_series_begin(sq);
+	struct dv_series series = dv_series_begin(sq, n);
 	struct plan p = payload_plan(rail, run);
 	uint64_t length = dv_length(p.keys, sizeof(struct bucket));
 	const uint32_t *at = run_bucket(run, run->next), *end = at + n;
@@ -95,7 +93,6 @@ static void write_buckets(
 			length);
 		to += sizeof(struct bucket);
 	} while (++at != end);
-	dv_series_end(sq, &series);
 }
 
 /* Clears the place of the heads of `n` pages from `first` on, and writes READs of them to it. */
@@ -104,7 +101,7 @@ static void write_own_heads(
 {
 	const struct run_entry *entry = run_entry(run, first), *end = entry + n;
 	struct page_head *own = run_own_heads(rail, run->number) + first;
-	struct dv_series series = dv_series_begin(sq);
+	struct dv_series series = dv_series_begin(sq, n);
 	struct plan h = heads_plan(rail, run);
 	uint64_t length = dv_length(h.keys, HEAD_BYTES);
 
@@ -114,7 +111,6 @@ static void write_own_heads(
 			(uintptr_t)own, length);
 		own++;
 	} while (++entry != end);
-	dv_series_end(sq, &series);
 }
 
 /*
@@ -143,7 +139,7 @@ static void write_joined_pairs(
 	struct rail *rail, struct dv_sq *sq, struct rail_run *run, uint32_t n, uint32_t pairs)
 {
 	const struct run_entry *entry = run_entry(run, run->next);
-	struct dv_series series = dv_series_begin(sq);
+	struct dv_series series = dv_series_begin(sq, 2 * pairs);
 	struct plan p = payload_plan(rail, run), h = heads_plan(rail, run);
 	uint32_t units = run->item_bytes / PAGE_UNIT, at = run->next;
 	uint64_t length = dv_length(p.keys, n * run->item_bytes);
@@ -160,7 +156,6 @@ static void write_joined_pairs(
 		entry += n;
 		at += n;
 	} while (--pairs);
-	dv_series_end(sq, &series);
 }
 
 /*

@@ -70,9 +70,9 @@ static inline void series_signal(struct lane_qp *qp)
 static inline void post_series(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
 	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
 {
-	struct dv_series series = dv_series_begin(qp->sq);
-	struct dv_keys keys = dv_keys(rkey, lkey);
 	uint32_t index = qp->sq->pi;
+	struct dv_series series = dv_series_begin(qp->sq, n);
+	struct dv_keys keys = dv_keys(rkey, lkey);
 	uint32_t owner = wqe_owner(run->number, 1, kind), bytes = 0;
 	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
 
@@ -85,7 +85,6 @@ static inline void post_series(struct rail *rail, struct lane_qp *qp, struct rai
 			qp->sq->qpn, piece->bytes);
 		bytes += piece->bytes;
 	}
-	dv_series_end(qp->sq, &series);
 	run->outstanding = (uint16_t)(run->outstanding + n);
 	qp->silent += n;
 	qp->silent_bytes += bytes;

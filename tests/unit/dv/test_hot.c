@@ -174,11 +174,10 @@ static void a_series_writes_the_same_bytes_as_single_posts(void **state)
 	memcpy(expected, queue, sizeof(expected));
 	sq = new_sq();
 	sq.pi = sq.ci = sq.rung = 0x5fffd;
-	series = dv_series_begin(&sq);
+	series = dv_series_begin(&sq, BLOCKS);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		dv_series_read(&series, keys, 0xf1e2d3c4b5a69788 - i, 0x1122334455667788 + i,
 			dv_length(keys, 0x99aabbcc + i));
-	dv_series_end(&sq, &series);
 	dv_signal_last(&sq);
 	assert_int_equal(sq.pi, 0x5fffd + BLOCKS);
 	assert_int_equal(sq.last, 0x5fffd + BLOCKS - 1);

@@ -108,9 +108,8 @@ struct rail {
 	/* true: events were sent since rail_wake() last checked whether to kick the control
 	 * plane */
 	bool spoke;
-	/* true: completions were written in this step; rail_answer() publishes them */
-	bool answered;
 	bool news; /* true: completions or events were published since the last rail_wake() */
+	uint16_t fresh_count; /* number of entries of fresh[] */
 	/* number of steps that did work with requests in flight; compared with RAIL_CLOCK_STEPS */
 	uint32_t steps;
 	/* owner: poll core; touched every step that moves something */
@@ -167,8 +166,8 @@ struct rail {
 	bool lost; /* true: RAIL_LOST was received, so no new connection is accepted */
 	/* bit per channel that got completions since the last rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
-	/* bit per channel with completions that are not published yet */
-	uint64_t fresh[CHANNELS_MAX / 64];
+	/* ids of the channels with completions that are not published yet */
+	uint16_t fresh[CHANNELS_MAX];
 	/* ids of the open channels, in the order in which rail_take() serves them */
 	uint16_t turn[CHANNELS_MAX];
 	/* the channels that the rail has, by channel id */

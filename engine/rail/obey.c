@@ -20,8 +20,14 @@ static void say_channel(struct rail *rail, uint32_t kind, struct rail_channel *c
  */
 static void channel_mute(struct rail *rail, const struct rail_channel *channel)
 {
+	unsigned i = 0;
+
+	if (!rail->channel[channel->id].fresh)
+		return;
 	rail->channel[channel->id].fresh = 0;
-	rail->fresh[channel->id / 64] &= ~(1ull << channel->id % 64);
+	while (rail->fresh[i] != channel->id)
+		i++;
+	rail->fresh[i] = rail->fresh[--rail->fresh_count];
 }
 
 /* Executes RAIL_CHANNEL_ADD: the rail owns the channel from here on. */

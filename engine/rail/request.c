@@ -111,13 +111,11 @@ static void count_end(struct rail *rail, const struct request *request, enum op_
 void channel_answer(struct rail *rail, struct channel_slot *slot, const void *done)
 {
 	struct rail_channel *channel = slot->channel;
-	uint32_t id = channel->id;
 
 	if (likely(!channel->stopping && !channel->broken)) {
 		memcpy(ring_slot_new(&channel->done, slot->fresh), done, sizeof(struct op_done));
-		slot->fresh++;
-		rail->fresh[id / 64] |= 1ull << id % 64;
-		rail->answered = true;
+		if (!slot->fresh++)
+			rail->fresh[rail->fresh_count++] = (uint16_t)channel->id;
 	}
 	channel->in_flight--;
 }
@@ -167,22 +165,15 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 
 void rail_answer(struct rail *rail)
 {
-	if (!rail->answered)
+	if (!rail->fresh_count)
 		return;
-	rail->answered = false;
 	rail->news = true;
-	for (unsigned i = 0; i < CHANNELS_MAX / 64; i++) {
-		uint64_t left = rail->fresh[i];
+	do {
+		uint32_t id = rail->fresh[--rail->fresh_count];
+		struct channel_slot *slot = &rail->channel[id];
 
-		rail->fresh[i] = 0;
-		rail->wake[i] |= left;
-		while (left) {
-			unsigned id = i * 64 + (unsigned)__builtin_ctzll(left);
-			struct channel_slot *slot = &rail->channel[id];
-
-			left &= left - 1;
-			ring_publish(&slot->channel->done, slot->fresh);
-			slot->fresh = 0;
-		}
-	}
+		ring_publish(&slot->channel->done, slot->fresh);
+		slot->fresh = 0;
+		rail->wake[id / 64] |= 1ull << id % 64;
+	} while (rail->fresh_count);
 }

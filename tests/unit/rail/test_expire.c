@@ -3,7 +3,7 @@
  * Deadlines: which requests are answered at once, which ones wait for the NIC, when a connection is
  * broken, and that a stalled connection does not delay the others.
  */
-/* this channel number is the last bit of a word in rail->wake and rail->fresh */
+/* this channel number is the last bit of a word in rail->wake */
 #define CLIENT_NUMBER 63
 #include "tests/unit/rail/client_world.h"
 

@@ -63,6 +63,36 @@ static void a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_comple
 	assert_int_equal(w->wqes, 0);
 }
 
+/* The CQE and the command are seen in the same step, before its completions are published. */
+static void a_channel_that_stops_in_the_step_of_its_completion_is_not_answered(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	for (uint32_t stopped = 0; stopped < 2; stopped++) { /* the first one, the last one */
+		struct client *c[2];
+
+		for (uint32_t i = 0; i < 2; i++) {
+			c[i] = client_new(w, 10 + i, WORLD_SESSION);
+			get_from(w, c[i], i, 3);
+		}
+		for (unsigned i = 0; i < 2; i++) { /* payload, page heads */
+			world_settle(w);
+			nic_pull(w);
+			while (w->wqes)
+				nic_complete(w, 0, 0);
+		}
+		stop_channel(w, c[stopped]);
+		assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &c[stopped]->channel);
+		assert_false(client_done(c[stopped], &done));
+		client_expect(c[!stopped], !stopped, OP_HIT);
+		stop_channel(w, c[!stopped]);
+		world_hear(w, RAIL_CHANNEL_RETURNED);
+		client_free(c[0]);
+		client_free(c[1]);
+	}
+}
+
 static void a_stopping_channel_does_not_wait_for_a_dead_peer(void **state)
 {
 	struct world *w = *state;
@@ -276,6 +306,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(an_idle_channel_that_stops_is_returned_at_once),
 		TEST(a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_completion),
+		TEST(a_channel_that_stops_in_the_step_of_its_completion_is_not_answered),
 		TEST(a_stopping_channel_does_not_wait_for_a_dead_peer),
 		TEST(a_stopping_channel_posts_no_more_slices_of_a_large_page),
 		TEST(the_number_of_a_returned_channel_can_be_used_again),

@@ -229,6 +229,7 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 		struct lane_qp *qp = &lane->qp[i];
 
 		qp->sq = peer->sq[i];
+		qp->blocks_max = (uint8_t)(qp->sq->wqe_cnt < QP_DEPTH ? qp->sq->wqe_cnt : QP_DEPTH);
 		qp->lane = lane;
 		qp->bulk_bytes = qp->silent_bytes = qp->silent = 0;
 		qp->unrung = false;

@@ -41,13 +41,19 @@ enum wqe_kind {
 	 * WQE_RUN_LONG_SERIES: payload, as WQE_RUN_PAGES, in small and in long READs.
 	 * WQE_RUN_OWN_HEADS: as WQE_RUN_HEADS, one head a READ, in the place of the run.
 	 * WQE_RUN_PAIRS, WQE_RUN_LONG_PAIRS: pairs of payload and, behind it, the heads of its
-	 * pages; `bytes` are the payload */
+	 * pages; `bytes` are the payload. Those of long READs have the bit WQE_LONG */
 	WQE_RUN_SERIES,
-	WQE_RUN_OWN_HEADS,
 	WQE_RUN_LONG_SERIES,
-	WQE_RUN_PAIRS,
+	WQE_RUN_OWN_HEADS,
+	WQE_RUN_PAIRS = 8,
 	WQE_RUN_LONG_PAIRS,
 };
+#define WQE_LONG 1u
+static_assert(!(WQE_RUN_SERIES & WQE_LONG) && !(WQE_RUN_OWN_HEADS & WQE_LONG) &&
+		      !(WQE_RUN_PAIRS & WQE_LONG) &&
+		      WQE_RUN_LONG_SERIES == (WQE_RUN_SERIES | WQE_LONG) &&
+		      WQE_RUN_LONG_PAIRS == (WQE_RUN_PAIRS | WQE_LONG),
+	"the bit says that a series is of long READs");
 
 /*
  * A posted WQE, or a series of them: what it is for, and its size. Stored at the index of its
@@ -97,6 +103,8 @@ static_assert(offsetof(struct wqe, request) == 4 && offsetof(struct wqe, blocks)
 		      offsetof(struct wqe, landing) == 14,
 	"as wqe_store() writes them");
 
+static_assert(QP_DEPTH <= UINT8_MAX, "lane_qp.blocks_max has 8 bits");
+
 struct lane_qp {
 	struct dv_sq *sq;
 	struct lane *lane;
@@ -108,6 +116,9 @@ struct lane_qp {
 	/* number of WQEs posted after the last WQE of the QP that requests a CQE */
 	uint32_t silent;
 	bool unrung; /* true while the QP is in the list rail->unrung */
+	/* WQEBBs that may be outstanding: the smaller one of QP_DEPTH, the size of wqe[], and the
+	 * send queue's size */
+	uint8_t blocks_max;
 	struct wqe wqe[QP_DEPTH];
 };
 

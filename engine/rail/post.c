@@ -295,8 +295,10 @@ static unsigned post_requests(struct rail *rail, struct lane *lane, unsigned bur
 
 /*
  * Posts up to `burst` WQEs of requests and runs, which take turns in being first. Returns how many.
+ * Not inline: inlining would take registers from a rail that has runs alone.
  */
-static unsigned post_requests_and_runs(struct rail *rail, struct lane *lane, unsigned burst)
+__attribute__((noinline)) static unsigned post_requests_and_runs(
+	struct rail *rail, struct lane *lane, unsigned burst)
 {
 	unsigned n = 0;
 

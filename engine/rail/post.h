@@ -36,19 +36,10 @@ static inline uint32_t qp_outstanding(const struct lane_qp *qp)
 	return qp->sq->pi - qp->sq->ci;
 }
 
-/*
- * How many WQEBBs may be outstanding: the smaller one of QP_DEPTH, the size of lane_qp.wqe, and the
- * send queue's size.
- */
-static inline uint32_t qp_blocks(const struct lane_qp *qp)
-{
-	return qp->sq->wqe_cnt < QP_DEPTH ? qp->sq->wqe_cnt : QP_DEPTH;
-}
-
 /* Is there room for the largest WQE? */
 static inline bool qp_has_room(const struct lane_qp *qp)
 {
-	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= qp_blocks(qp);
+	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= qp->blocks_max;
 }
 
 /* One connection gets at most half of the CQ, so that a peer that hangs cannot block the others. */

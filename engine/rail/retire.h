@@ -15,12 +15,8 @@ void read_time_end(struct rail *rail, bool failed);
 /* The record of a WQE is free again. Returns the bytes of the READ. */
 static inline uint32_t wqe_retire(struct lane_qp *qp, struct wqe *wqe)
 {
-	bool long_reads = wqe_is_series(wqe) ? wqe->kind == WQE_RUN_LONG_PAIRS ||
-						       wqe->kind == WQE_RUN_LONG_SERIES
-					     : wqe->bytes > RAIL_SMALL_BYTES;
-
 	wqe->blocks = 0;
-	if (long_reads)
+	if (wqe_is_series(wqe) ? wqe->kind & WQE_LONG : wqe->bytes > RAIL_SMALL_BYTES)
 		qp->bulk_bytes -= wqe->bytes;
 	return wqe->bytes;
 }

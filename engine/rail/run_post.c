@@ -153,9 +153,10 @@ static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_
 
 /*
  * Posts at most `burst` WQEs of the next lot of a run whose pages have several segments or MRs.
- * Returns their number, and whether that was all of the lot.
+ * Returns their number, and whether that was all of the lot. Not inline: inlining would take
+ * registers from the other runs.
  */
-static unsigned post_gathered_lot(
+__attribute__((noinline)) static unsigned post_gathered_lot(
 	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, bool *ret_all)
 {
 	uint32_t lot = 0;

@@ -399,6 +399,19 @@ static void run_leave_lane(struct rail *rail, struct rail_run *run)
 		rail->taken_bytes -= run->bytes;
 }
 
+/*
+ * Removes a run that ends with `status`, an error, from its lists. Returns OP_HIT if every page was
+ * decided before the error or the deadline, otherwise `status`.
+ */
+static enum op_status run_status(struct rail_run *run, enum op_status status)
+{
+	run_quit(run, status);
+	/* a run that was refused may have any number of pages */
+	if (run->counted && (run->hit | run->stale) == run_mask(0, run->header.pages))
+		return OP_HIT;
+	return status;
+}
+
 void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 {
 	struct channel_slot *slot = &rail->channel[run->channel];
@@ -407,18 +420,14 @@ void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 		.stale = run->stale,
 		.kind = run->header.kind};
 
-	/* a run that was refused may have any number of pages */
-	if (run->counted && (run->hit | run->stale) == run_mask(0, run->header.pages))
-		status = OP_HIT; /* every page was decided before the error or the deadline */
-	done.status = (uint8_t)status;
 	if (likely(run->lane))
 		run_leave_lane(rail, run);
 	else if (link_linked(&run->pending))
 		rail->parked -= run->header.pages;
-	if (unlikely(link_linked(&run->pending)))
-		link_remove(&run->pending);
-	if (unlikely(link_linked(&run->heads)))
-		link_remove(&run->heads);
+	/* With OP_HIT every page is decided, and the run is on no list. */
+	if (unlikely(status != OP_HIT))
+		status = run_status(run, status);
+	done.status = (uint8_t)status;
 	rail->run_live[run->number] = false;
 	if (likely(run->counted))
 		region_release(rail, run->header.to_region);

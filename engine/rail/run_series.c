@@ -202,9 +202,7 @@ static inline void post_alike(struct rail *rail, struct lane_qp *qp, struct rail
 	struct wqe *wqe = &qp->wqe[qp->sq->pi & (QP_DEPTH - 1)];
 	uint32_t first = run->next, pages = n * reads, bytes = pages * run->item_bytes;
 	bool long_reads = n * run->item_bytes > RAIL_SMALL_BYTES;
-	uint8_t kind = (uint8_t)(pairs        ? long_reads ? WQE_RUN_LONG_PAIRS : WQE_RUN_PAIRS
-				 : long_reads ? WQE_RUN_LONG_SERIES
-					      : WQE_RUN_SERIES);
+	enum wqe_kind kind = (pairs ? WQE_RUN_PAIRS : WQE_RUN_SERIES) | (long_reads ? WQE_LONG : 0);
 
 	wqe_store(wqe, bytes, wqe_owner(run->number, (uint8_t)(reads << pairs), kind),
 		run_mask(first, pages), first | n << 16);

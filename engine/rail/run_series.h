@@ -48,7 +48,7 @@ struct piece {
 static inline unsigned series_max(const struct lane_qp *qp)
 {
 	unsigned left = RUN_SIGNAL_WQES - qp->silent, lane = CQ_DEPTH / 2 - qp->lane->wqes;
-	unsigned room = qp_blocks(qp) - qp_outstanding(qp), max = left > 2 ? left : 2;
+	unsigned room = qp->blocks_max - qp_outstanding(qp), max = left > 2 ? left : 2;
 
 	max = max < lane ? max : lane;
 	return max < room ? max : room;

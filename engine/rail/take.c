@@ -255,7 +255,7 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 		if (!slots)
 			break;
 		at += slots;
-		taken += pages ? pages : 1;
+		taken += pages; /* may be 0 of a refused run; `limit` counts ops */
 		n++;
 	}
 	/* The ops were copied, so the client may overwrite their ring entries. */

@@ -141,6 +141,17 @@ static void each_burst_of_cqes_has_its_own_time(void **state)
 	run_expect(client, 2, 0xff, 0, OP_HIT);
 }
 
+/* Send queues shorter than QP_DEPTH. */
+static int setup_short_queues(void **state)
+{
+	struct world *w = lease_setup(state, 4);
+
+	for (unsigned q = 0; q < peer->qps; q++)
+		peer->sq[q]->wqe_cnt = 32;
+	peer_add(w, peer);
+	return 0;
+}
+
 /* A page that is posted in parts is as old as its first part. */
 static void time_begins_with_the_first_part_of_a_page(void **state)
 {
@@ -148,8 +159,6 @@ static void time_begins_with_the_first_part_of_a_page(void **state)
 	unsigned parts = 128; /* ten WQEs of up to four WQEBBs */
 	struct draft d;
 
-	for (unsigned q = 0; q < peer->qps; q++)
-		peer->sq[q]->wqe_cnt = 32;
 	pages_put(w, 64, 16, 1, 65536);
 	d = draft_of(w, 1, 64, 16, 1, 65536);
 	d.run.segments = (uint16_t)parts;
@@ -253,7 +262,8 @@ int main(void)
 		TEST(the_margin_covers_clocks_that_differ_by_five_percent),
 		TEST(a_reader_stopped_before_it_polls_does_not_use_an_older_time),
 		TEST(each_burst_of_cqes_has_its_own_time),
-		TEST(time_begins_with_the_first_part_of_a_page),
+		cmocka_unit_test_setup_teardown(
+			time_begins_with_the_first_part_of_a_page, setup_short_queues, teardown),
 		TEST(pages_reused_while_the_reader_was_stopped_are_not_hits),
 		TEST(a_head_that_does_not_match_is_stale_without_another_read),
 		TEST(a_connection_that_breaks_keeps_validated_pages_and_drops_the_rest),

@@ -230,6 +230,23 @@ static void a_run_is_taken_whole_where_the_ring_wraps(void **state)
 	assert_runs_free(w);
 }
 
+/* They count as ops, because they have no pages to count. */
+static void runs_without_pages_are_taken_in_bursts(void **state)
+{
+	struct world *w = *state;
+	struct draft d = good(w);
+
+	d.run.pages = 0;
+	for (unsigned i = 0; i < 2 * RAIL_TAKE_BURST; i++)
+		draft_submit(client, &d);
+	rail_step(w->rail, w->now_ns);
+	assert_int_equal(world_counter(w, COUNTER_ops_taken), RAIL_TAKE_BURST);
+	world_settle(w);
+	for (unsigned i = 0; i < 2 * RAIL_TAKE_BURST; i++)
+		run_expect(client, 5, 0, 0, OP_INVALID);
+	assert_runs_free(w);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -243,6 +260,7 @@ int main(void)
 		TEST(a_region_of_another_session_is_refused),
 		TEST(a_run_of_which_lines_are_missing_breaks_the_channel),
 		TEST(a_run_is_taken_whole_where_the_ring_wraps),
+		TEST(runs_without_pages_are_taken_in_bursts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

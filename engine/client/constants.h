@@ -30,8 +30,13 @@
 /* bytes of a run's pages, at most: a rail has room for two runs, so it is busy between them */
 #define RUN_BYTES (STRIPE_BYTES / 2)
 #define TOUCH_BYTES (2u << 20) /* bytes of a pool that one madvise() call maps for writing */
-#define CREDIT_STOCK_MAX 64u   /* credits in stock, at most, for one page size and rail */
-#define CREDIT_STOCK_BYTES (8u << 20)
+/* credits in stock, at most, for one page size and rail, and their bytes: more than the client
+ * copies while the control plane waits for a core */
+#define CREDIT_STOCK_MAX 128u
+#define CREDIT_STOCK_BYTES (16u << 20)
+/* a set publishes the pages that it has copied, and requests credits, each time it has copied this
+ * many bytes */
+#define SET_PUBLISH_BYTES (1u << 20)
 /* credits requested beyond the missing ones; doubled each time a stock is empty */
 #define CREDIT_AHEAD 2u
 /* limit of the credits requested beyond the missing ones: pool size / 64 */

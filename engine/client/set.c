@@ -143,7 +143,7 @@ void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 			waiting[skipped++] = i;
 		} else {
 			copied += b->work[i].bytes;
-			if (copied >= CREDIT_STOCK_BYTES / 2) {
+			if (copied >= SET_PUBLISH_BYTES) {
 				/* the control plane works during the next copies */
 				publish_step(ch, b);
 				credit_ask(ch, b->deadline_ns);

@@ -177,6 +177,15 @@ static inline uint32_t cache_victim(const struct cache_set *set, uint32_t now_ms
 	return unused ? (uint32_t)__builtin_ctz(unused) / 2 : cache_oldest(set, now_ms);
 }
 
+/* Prefetches the entry that a new key will take, for a key that is entered soon. */
+static inline void cache_expect_victim(
+	const struct pc_channel *ch, const struct page_key *key, uint32_t now_ms)
+{
+	const struct cache_set *set = cache_set(ch, key);
+
+	__builtin_prefetch(&set->entry[cache_victim(set, now_ms)], 1);
+}
+
 /* Enters a key that the set does not have. */
 static inline struct cache_entry *cache_enter(struct cache_set *set, uint32_t way,
 	const struct page_key *key, const struct location *at, uint32_t now_ms)

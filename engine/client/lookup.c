@@ -29,9 +29,13 @@ struct choice {
 	struct owner_choice owner;       /* its rank, and its bit in page_work.asked */
 };
 
-/* Prefetches the bucket that the key has if this host owns it, which a set will look at soon. */
+/*
+ * Prefetches what a set will look at soon: the word with the key's owners, and the bucket that the
+ * key has if this host is one of them.
+ */
 static inline void expect_here(const struct session *session, const struct page_key *key)
 {
+	__builtin_prefetch(&session->status->map.slot[map_slot_of(key)]);
 	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
 }
 

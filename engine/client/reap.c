@@ -6,7 +6,9 @@
  */
 #include "engine/client/client.h"
 
-#define EXPECT_AHEAD 4 /* answers of the control plane between the prefetched one and the next */
+/* answers of the control plane between the next one and those whose cache lines are prefetched */
+#define EXPECT_FAR 8u
+#define EXPECT_NEAR 4u
 
 static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
 {
@@ -210,11 +212,8 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_
 		request_free(ch, index);
 }
 
-/*
- * Prefetches what the ctl ring's i-th answer will change if it is that to a publish: the key's set
- * in the location cache.
- */
-static void expect_put(struct pc_channel *ch, uint32_t i)
+/* The key that the ctl ring's i-th answer will enter in the location cache; NULL: none. */
+static const struct page_key *key_stored(struct pc_channel *ch, uint32_t i)
 {
 	const struct request *r;
 	struct ctl_done done;
@@ -222,8 +221,25 @@ static void expect_put(struct pc_channel *ch, uint32_t i)
 
 	memcpy(&done, ring_slot_old(&ch->ctl_done, i), sizeof(done));
 	r = request_of(ch, done.cookie, &index);
-	if (r && r->kind == REQUEST_PUBLISH && r->batch)
-		cache_expect(ch, &r->batch->work[r->page].key);
+	return r && r->kind == REQUEST_PUBLISH && r->batch ? &r->batch->work[r->page].key : NULL;
+}
+
+/*
+ * Prefetches what answers behind the ctl ring's i-th one will change: first the key's set in the
+ * location cache, later the entry that it will take. `ready`: answers in the ring.
+ */
+static void expect_put(struct pc_channel *ch, uint32_t i, uint32_t ready, uint32_t now_ms)
+{
+	const struct page_key *far = NULL, *near = NULL;
+
+	if (i + EXPECT_FAR < ready)
+		far = key_stored(ch, i + EXPECT_FAR);
+	if (i + EXPECT_NEAR < ready)
+		near = key_stored(ch, i + EXPECT_NEAR);
+	if (far)
+		cache_expect(ch, far);
+	if (near)
+		cache_expect_victim(ch, near, now_ms);
 }
 
 /* Takes the answers of a rail that owes some. Returns whether there were any. */
@@ -255,15 +271,14 @@ static inline uint32_t reap_rail(
 	return n > 0;
 }
 
-static uint32_t reap_ctl(struct pc_channel *ch, uint64_t now_ns)
+static uint32_t reap_ctl(struct pc_channel *ch, uint64_t now_ns, uint32_t now_ms)
 {
 	int32_t n = ring_ready(&ch->ctl_done);
 
 	for (int32_t i = 0; i < n; i++) {
 		struct ctl_done done;
 
-		if (i + EXPECT_AHEAD < n)
-			expect_put(ch, (uint32_t)i + EXPECT_AHEAD);
+		expect_put(ch, (uint32_t)i, (uint32_t)n, now_ms);
 		memcpy(&done, ring_slot_old(&ch->ctl_done, (uint32_t)i), sizeof(done));
 		ctl_done(ch, &done, now_ns);
 	}
@@ -279,5 +294,5 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 	for (uint32_t rail = 0; rail < ch->rails; rail++)
 		if (ch->rail[rail].in_flight) /* else no answer can come */
 			work += reap_rail(ch, rail, now_ns, now_ms);
-	return work + reap_ctl(ch, now_ns);
+	return work + reap_ctl(ch, now_ns, now_ms);
 }

@@ -69,6 +69,18 @@
 /* Engines of one address that may join at once, and further ones per second. */
 #define SOURCE_JOINS 64u
 #define SOURCE_JOINS_PER_S 20u
+/*
+ * Processes that this engine does not know and that one address may name at once, and more per
+ * second. With rings they are members by that; otherwise they are dialled.
+ */
+#define SOURCE_NAMES 1024u
+#define SOURCE_NAMES_PER_S 128u
+#define SOURCE_NAMES_MESH 64u
+#define SOURCE_NAMES_MESH_PER_S 20u
+/* Within this time after its start, an engine with rings takes lists as they are. */
+#define NAMES_OPENING_NS (30ull * 1000000000)
+/* Dials without an answer after which a candidate that was never a member is forgotten. */
+#define CANDIDATE_FAILS 8u
 #define SOURCE_LINES 32u /* refused engines of one address that are logged */
 /* Dead members are dialled less often when there are more contacts than this. */
 #define MEMBER_REDIALS 128u
@@ -139,14 +151,19 @@ struct member_ring {
 	bool stale;                 /* one of them has left */
 };
 
+struct source_budget {
+	uint64_t since_ns; /* `left` is that of this time */
+	unsigned left;     /* what the source may still do now */
+	unsigned refused;  /* what was refused since `left` was at its limit */
+};
+
 /* The engines of one address: see member_source.c. */
 struct member_source {
-	uint64_t hash;     /* of the address; 0: the element is free */
-	uint64_t joins_ns; /* `joins` is that of this time */
-	unsigned joins;    /* engines that may join now */
-	unsigned named;    /* refused engines that were logged */
-	unsigned causes;   /* as bits, causes for which a record was refused and logged */
-	bool flooded;      /* an engine was refused because too many joined */
+	uint64_t hash;              /* of the address; 0: the element is free */
+	struct source_budget joins; /* engines that join */
+	struct source_budget names; /* engines that it names and that this one does not know */
+	unsigned logged;            /* refused engines that were logged */
+	unsigned causes;            /* as bits, causes for which a record was refused and logged */
 };
 
 struct member {
@@ -178,6 +195,7 @@ struct member {
 	uint16_t *news_list;
 	unsigned news_count, news_room;
 	unsigned news_sent; /* records that were sent the last time */
+	uint64_t news_ns;   /* the last time */
 	unsigned causes;    /* of records without a link: see member_source_cause() */
 	uint32_t
 		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
@@ -261,10 +279,14 @@ bool member_fits(const Pc__Member *m);
 void member_describe(struct member_entry *entry, Pc__Member *ret);
 /* False: no memory. */
 bool member_entry_fill(struct control *control, struct member_entry *entry, const Pc__Member *m);
-/* Makes `m` a candidate that is dialled. Gossip is never proof that a member is alive. */
-void member_learn(struct control *control, const Pc__Member *m);
+/*
+ * Makes `m`, which came over the link, a candidate that is dialled. Gossip is never proof that a
+ * member is alive. link NULL: it came from a seed.
+ */
+void member_learn(struct control *control, const struct rpc_link *link, const Pc__Member *m);
 /* The same for all of a message. False: one of them breaks a rule. */
-bool member_learn_all(struct control *control, size_t count, Pc__Member *const *members);
+bool member_learn_all(struct control *control, const struct rpc_link *link, size_t count,
+	Pc__Member *const *members);
 
 /* ---- member_rings.c, member_demand.c --------------------------------------------------------- */
 
@@ -361,12 +383,17 @@ void member_seeds_replace(struct control *control, enum seed_source source,
 
 /* An engine at the other end joins. False: too many did; that is counted, and logged once. */
 bool member_source_joins(struct control *control, const struct rpc_link *link, const char *name);
+/*
+ * The engine at the other end names a process that this engine does not know. False: it named too
+ * many; that is counted, and logged once. What is true is named again. link NULL: always true.
+ */
+bool member_source_names(struct control *control, const struct rpc_link *link, const char *name);
 /* True if many engines of that address have joined lately, and others were refused. */
 bool member_source_flooded(struct control *control, const struct rpc_link *link);
 /* True once for each cause, below 32, and address. */
 bool member_source_cause(struct control *control, const struct rpc_link *link, unsigned cause);
 /* True if the refusal of an engine at the other end is logged; the last one says that it is. */
-bool member_source_names(struct control *control, const struct rpc_link *link);
+bool member_source_logs(struct control *control, const struct rpc_link *link);
 
 /* ---- member_agree.c -------------------------------------------------------------------------- */
 

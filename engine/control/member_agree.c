@@ -82,7 +82,7 @@ void member_refuse(struct control *control, struct rpc_link *link, uint64_t who,
 	va_end(args);
 	control->counter[COUNTER_members_refused]++;
 	if (refusal_new(control->member, who ? who : 1, text_hash(0, text)) &&
-		member_source_names(control, link))
+		member_source_logs(control, link))
 		log_error("the engine at %s is refused: %s", link->from, text);
 	/* on a link that we dialled, the other engine has our Hello already */
 	if (tell && !link->dial) {

@@ -42,7 +42,7 @@ static bool candidates_full(const struct member *member)
 	return count == CANDIDATES_MAX;
 }
 
-void member_learn(struct control *control, const Pc__Member *m)
+void member_learn(struct control *control, const struct rpc_link *link, const Pc__Member *m)
 {
 	struct member *member = control->member;
 	struct member_entry *entry;
@@ -59,12 +59,16 @@ void member_learn(struct control *control, const Pc__Member *m)
 	/* what it says of itself decides, while its links are up */
 	if (entry && member_on_trial(entry) && member_entry_link(entry))
 		return;
-	if (!entry) {
-		entry = candidates_full(member) ? NULL : member_entry_take(control);
+	if (!entry && candidates_full(member))
+		return;
+	if (!entry || entry->state != MEMBER_CANDIDATE ||
+		entry->record.incarnation != m->incarnation) {
+		if (!member_source_names(control, link, m->name))
+			return;
+		if (!entry)
+			entry = member_entry_take(control);
 		if (!entry)
 			return;
-	}
-	if (entry->state != MEMBER_CANDIDATE || entry->record.incarnation != m->incarnation) {
 		if (!member_entry_fill(control, entry, m)) {
 			member_entry_unused(control, entry);
 			return;
@@ -76,7 +80,8 @@ void member_learn(struct control *control, const Pc__Member *m)
 	entry->since_ns = net_now();
 }
 
-bool member_learn_all(struct control *control, size_t count, Pc__Member *const *members)
+bool member_learn_all(struct control *control, const struct rpc_link *link, size_t count,
+	Pc__Member *const *members)
 {
 	if (count > MEMBERS_MAX)
 		return false;
@@ -84,6 +89,6 @@ bool member_learn_all(struct control *control, size_t count, Pc__Member *const *
 		if (!member_fits(members[i]))
 			return false;
 	for (size_t i = 0; i < count; i++)
-		member_learn(control, members[i]);
+		member_learn(control, link, members[i]);
 	return true;
 }

@@ -130,6 +130,7 @@ void member_news_send(void *context)
 
 	member->news_armed = false;
 	member->news_sent = member->news_count;
+	member->news_ns = net_now();
 	for (unsigned i = 0; i < member->news_count; i++) {
 		struct member_entry *entry = member_at(&member->table, member->news_list[i]);
 
@@ -288,6 +289,7 @@ static bool record_contradicted(
 	return true;
 }
 
+/* The entry that the record changes, a new one for a new name; NULL: it changes none. */
 static struct member_entry *record_entry(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
@@ -300,7 +302,14 @@ static struct member_entry *record_entry(
 		record_refused(control, link, r, REFUSED_REF);
 		return NULL;
 	}
-	if (entry || r->state != RECORD_ALIVE)
+	if (entry && !record_newer(entry, r))
+		return NULL;
+	if (r->state != RECORD_ALIVE)
+		return entry;
+	if ((!entry || entry->record.incarnation != r->member->incarnation) &&
+		!member_source_names(control, link, r->member->name))
+		return NULL;
+	if (entry)
 		return entry;
 	/* Candidates and dead members make room only as far as live ones can be admitted. */
 	if (member->alive < NODES_MAX)
@@ -336,8 +345,6 @@ static void record_take(
 	entry = record_entry(control, link, r);
 	if (!entry)
 		return;
-	if (!record_newer(entry, r))
-		return;
 	near.admission = admission_near(entry->admission, r->admission);
 	if (record_contradicted(control, entry, &near))
 		return;
@@ -359,26 +366,11 @@ static void record_take(
 	}
 }
 
-/* With up to MEMBER_MESH_MAX members, each engine dials them and judges for itself. */
-static bool enough_for_rings(struct member *member, size_t count, Pc__MemberRecord *const *r)
-{
-	unsigned more = 0;
-
-	if (member->rings)
-		return true;
-	for (size_t i = 0; i < count; i++) {
-		if (!r[i]->lists)
-			return false;
-		more += r[i]->state == RECORD_ALIVE && !member_find(member, r[i]->member->name);
-	}
-	return !member->strangers && member->alive + more > MEMBER_MESH_MAX;
-}
-
 bool member_records(struct control *control, struct rpc_link *link, size_t count,
 	Pc__MemberRecord *const *records)
 {
 	struct member *member = control->member;
-	bool rings;
+	size_t first = count ? net_random() % count : 0;
 
 	if (count > PAGE_RECORDS_MAX)
 		return false;
@@ -387,13 +379,19 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 			return false;
 	if (member->leaving)
 		return true;
-	rings = enough_for_rings(member, count, records);
-	for (size_t i = 0; i < count; i++)
-		if (rings && member_address_local(control, records[i]->member->address) ==
-				     control->rpc->loopback)
-			record_take(control, link, records[i]);
-		else if (!rings && records[i]->state == RECORD_ALIVE)
-			member_learn(control, records[i]->member);
+	/*
+	 * Records count once more than MEMBER_MESH_MAX members have sent this engine a Hello: until
+	 * then it dials those that are named, in an order of its own, and judges for itself.
+	 */
+	for (size_t i = 0; i < count; i++) {
+		const Pc__MemberRecord *r = records[(first + i) % count];
+
+		if (!member->rings && r->state == RECORD_ALIVE)
+			member_learn(control, link, r->member);
+		else if (member->rings && member_address_local(control, r->member->address) ==
+						  control->rpc->loopback)
+			record_take(control, link, r);
+	}
 	return true;
 }
 

@@ -169,8 +169,8 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 	snprintf(seed->name, sizeof(seed->name), "%s", hello->self->name);
 	seed->dial = NULL;
 	rpc_dial_stop(dial); /* this also closes the dial's link */
-	member_learn(control, hello->self);
-	(void)member_learn_all(control, hello->n_members, hello->members);
+	member_learn(control, NULL, hello->self);
+	(void)member_learn_all(control, NULL, hello->n_members, hello->members);
 }
 
 /*
@@ -183,11 +183,11 @@ static void hello_from_visitor(
 	struct member_entry *entry;
 
 	last_words(control, link);
-	member_learn(control, hello->self);
+	member_learn(control, link, hello->self);
 	entry = member_find(control->member, hello->self->name);
 	if (entry && entry->state == MEMBER_DEAD)
 		member_entry_dial(control, entry, false);
-	(void)member_learn_all(control, hello->n_members, hello->members);
+	(void)member_learn_all(control, link, hello->n_members, hello->members);
 }
 
 /*
@@ -372,9 +372,9 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		strcmp(((struct member_entry *)dial->owner)->record.name, hello->self->name) != 0) {
 		entry = dial->owner;
 		rpc_link_close(link);
+		member_learn(control, link, hello->self); /* before the dial may be freed */
 		if (entry->state == MEMBER_ALIVE && !entry->contact->in)
 			member_lost(control, entry, "another engine listens at its address");
-		member_learn(control, hello->self);
 		return true;
 	}
 	entry = hello_entry(control, link, hello);
@@ -394,7 +394,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		member_entry_dial(control, entry, false);
 	/* With rings, the list tells more. */
 	if (!control->member->rings || !entry->lists)
-		(void)member_learn_all(control, hello->n_members, hello->members);
+		(void)member_learn_all(control, link, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
 	if (link->member == entry && !member_on_trial(entry))
 		link_used(control, entry);
@@ -447,6 +447,5 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 
 bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members)
 {
-	(void)link;
-	return member_learn_all(control, members->n_members, members->members);
+	return member_learn_all(control, link, members->n_members, members->members);
 }

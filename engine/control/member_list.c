@@ -46,6 +46,7 @@ void member_list_compare(struct control *control, struct rpc_link *link, uint64_
 		return;
 	/* While records arrive, the lists differ anyway. */
 	if (member->list_ns && member->news_sent >= NEWS_MANY &&
+		now_ns - member->news_ns < MEMBER_LIST_NS &&
 		now_ns - member->list_ns < 5 * MEMBER_LIST_NS)
 		return;
 	member->list_ns = now_ns;

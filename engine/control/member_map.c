@@ -45,8 +45,6 @@ static void words_publish(struct control *control, uint64_t now_ns)
 {
 	struct member *member = control->member;
 
-	if (member->alive <= 1)
-		member->opened_ns = now_ns;
 	slots_publish(control, member->slots, member->current,
 		now_ns - member->opened_ns < MAP_OPENING_NS, now_ns);
 }
@@ -62,6 +60,8 @@ void member_map_rebuild(struct control *control)
 	}
 	map_view_drop(member->current);
 	member->current = view;
+	if (member->alive <= 1)
+		member->opened_ns = net_now();
 	if (control->status)
 		words_publish(control, net_now());
 	if (control->directory)

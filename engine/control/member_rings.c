@@ -136,6 +136,7 @@ static void rings_begin(struct control *control, uint64_t now_ns)
 	struct member *member = control->member;
 
 	member->rings = true;
+	member->list_ns = 0; /* the next member that is heard tells the list */
 	log_info("%u members: this engine keeps links with its neighbours only", member->alive);
 	for (unsigned i = 0; i < member->table.contacts; i++) {
 		member_unused(member->table.contact[i], now_ns);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engines of one address may do: how many of them become members by their Hello, and how
- * many lines of the log they cause. A source is an IP address, or the name that was dialled. The
- * table is small and forgets; a source that is forgotten begins anew. Control plane's thread only.
+ * What the engines of one address may do: how many of them become members by their Hello, how many
+ * processes they name that this engine does not know, and how many lines of the log they cause. A
+ * source is an IP address, or the name that was dialled. The table is small and forgets; a source
+ * that is forgotten begins anew. Control plane's thread only.
  */
 #include "config/log.h"
 #include "engine/control/member.h"
@@ -15,38 +16,66 @@ static struct member_source *source_of(struct member *member, const struct rpc_l
 	struct member_source *source = &member->source[hash % MEMBER_SOURCES];
 
 	if (source->hash != hash)
-		*source = (struct member_source){
-			.hash = hash, .joins = SOURCE_JOINS, .joins_ns = net_now()};
+		*source = (struct member_source){.hash = hash,
+			.joins = {.left = SOURCE_JOINS, .since_ns = net_now()},
+			.names = {.left = SOURCE_NAMES, .since_ns = net_now()}};
 	return source;
 }
 
-/* Adds the joins for the time since the last addition. */
-static void joins_add(struct member_source *source, uint64_t now_ns)
+/*
+ * Takes one of a budget that has `most` at a time and gets `per_s` more per second. False: nothing
+ * is left; that is counted in `refused`.
+ */
+static bool budget_take(struct source_budget *budget, unsigned most, unsigned per_s)
 {
-	uint64_t more = (now_ns - source->joins_ns) / (SECOND_NS / SOURCE_JOINS_PER_S);
+	uint64_t more = (net_now() - budget->since_ns) / (SECOND_NS / per_s);
 
-	if (!more)
-		return;
-	source->joins_ns += more * (SECOND_NS / SOURCE_JOINS_PER_S);
-	source->joins =
-		more < SOURCE_JOINS - source->joins ? source->joins + (unsigned)more : SOURCE_JOINS;
+	budget->since_ns += more * (SECOND_NS / per_s);
+	if (budget->left + more >= most) {
+		budget->left = most;
+		budget->refused = 0;
+	} else {
+		budget->left += (unsigned)more;
+	}
+	if (!budget->left) {
+		budget->refused++;
+		return false;
+	}
+	budget->left--;
+	return true;
 }
 
 bool member_source_joins(struct control *control, const struct rpc_link *link, const char *name)
 {
-	struct member_source *source = source_of(control->member, link);
+	struct source_budget *joins = &source_of(control->member, link)->joins;
 
-	joins_add(source, net_now());
-	if (source->joins) {
-		source->joins--;
+	if (budget_take(joins, SOURCE_JOINS, SOURCE_JOINS_PER_S))
 		return true;
-	}
 	control->counter[COUNTER_joins_refused]++;
-	if (!source->flooded)
+	if (joins->refused == 1)
 		log_warn(
 			"engine %s at %s is refused: more than %u engines of that address have joined, and then %u per second; further ones are only counted (joins_refused)",
 			name, link->from, SOURCE_JOINS, SOURCE_JOINS_PER_S);
-	source->flooded = true;
+	return false;
+}
+
+bool member_source_names(struct control *control, const struct rpc_link *link, const char *name)
+{
+	struct member *member = control->member;
+	struct source_budget *names;
+
+	/* An engine that has just started learns the whole list of the first member. */
+	if (!link || (member->rings && net_now() - member->opened_ns < NAMES_OPENING_NS))
+		return true;
+	names = &source_of(member, link)->names;
+	if (member->rings ? budget_take(names, SOURCE_NAMES, SOURCE_NAMES_PER_S)
+			  : budget_take(names, SOURCE_NAMES_MESH, SOURCE_NAMES_MESH_PER_S))
+		return true;
+	control->counter[COUNTER_names_refused]++;
+	if (names->refused == 1)
+		log_warn(
+			"engine %s, named by %s, is ignored: that address has named too many engines that this one does not know; further ones are only counted (names_refused)",
+			name, link->from);
 	return false;
 }
 
@@ -54,7 +83,7 @@ bool member_source_flooded(struct control *control, const struct rpc_link *link)
 {
 	const struct member_source *source = source_of(control->member, link);
 
-	return source->flooded && source->joins < SOURCE_JOINS / 2;
+	return source->joins.refused && source->joins.left < SOURCE_JOINS / 2;
 }
 
 bool member_source_cause(struct control *control, const struct rpc_link *link, unsigned cause)
@@ -67,13 +96,13 @@ bool member_source_cause(struct control *control, const struct rpc_link *link, u
 	return fresh;
 }
 
-bool member_source_names(struct control *control, const struct rpc_link *link)
+bool member_source_logs(struct control *control, const struct rpc_link *link)
 {
 	struct member_source *source = source_of(control->member, link);
 
-	if (source->named > SOURCE_LINES)
+	if (source->logged > SOURCE_LINES)
 		return false;
-	if (source->named++ < SOURCE_LINES)
+	if (source->logged++ < SOURCE_LINES)
 		return true;
 	log_warn(
 		"more than %u engines at %s were refused: further ones are only counted (members_refused)",

@@ -70,6 +70,15 @@ static uint64_t dead_keep_ns(const struct control *control, const struct member_
 	return 10 * (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
 }
 
+/* It has answered no dial, and has never been a member: what is true is named again. */
+static bool candidate_mute(const struct member_entry *entry)
+{
+	const struct rpc_dial *dial = entry->contact->dial;
+
+	return dial && dial->fails >= CANDIDATE_FAILS && !entry->proven && !entry->admission &&
+	       !entry->contact->trial.removed_ns;
+}
+
 static void entry_tick(
 	struct control *control, struct member_entry *entry, Pc__Heartbeat *beat, uint64_t now_ns)
 {
@@ -91,7 +100,7 @@ static void entry_tick(
 			member_trial_begin(control, entry, 0);
 		}
 	} else if (entry->state == MEMBER_CANDIDATE) {
-		if (now_ns - entry->since_ns > 10 * dead_ns)
+		if (now_ns - entry->since_ns > 10 * dead_ns || candidate_mute(entry))
 			member_entry_free(control, entry);
 	} else if (entry->state == MEMBER_DEAD) {
 		/* On trial: without heartbeats it would remove this engine and close its links. */

@@ -125,20 +125,22 @@ class Liar:
 
     def removals(self, victims):
         """First enough invented members for rings, so that records count."""
+        crowd = [self.link(b"crowd-%d" % i, port, 1, 0x60000000 + i)
+                 for port in self.ports for i in range(40)]
         end = time.monotonic() + 5
         link = self.link(b"liar")
-        crowd = news([record(member(b"crowd-%d" % i, 0x60000000 + i, 1), ALIVE, 1)
-                      for i in range(40)])
         admission = 1
         while time.monotonic() < end:
             admission += 1
-            said = [crowd, heartbeat(doubts=[v[1] & 0xffffffff for v in victims],
-                                     unserved=[v[1] & 0xffffffff for v in victims])]
+            said = [heartbeat(doubts=[v[1] & 0xffffffff for v in victims],
+                              unserved=[v[1] & 0xffffffff for v in victims])]
             said += [news([record(member(v[0], v[1], self.bits, v[2], v[3]), state, admission)
                            for v in victims]) for state in (CLAIMED, REMOVED, LEFT)]
             if not self.send(link, b"".join(said)):
                 link = self.link(b"liar")
             time.sleep(0.02)
+        for link in crowd:
+            link.close()
 
     def claims(self, victims):
         """The largest weight, weights beyond it, other numbers out of range; names and refs that

@@ -81,6 +81,7 @@ static int setup(void **state)
 	control = &node[0].control;
 	for (unsigned i = 0; i < PLACES; i++)
 		record_set(i, RECORD_ALIVE, 3);
+	control->member->rings = true;
 	assert_true(take(0, MEMBERS));
 	member_rings_update(control);
 	assert_true(control->member->rings);

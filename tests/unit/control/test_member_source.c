@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engines of one address may do: how many join, what is logged, and how long engines that
- * never answered are remembered.
+ * What the engines of one address may do: how many join, how many they name, what is logged, and
+ * how long engines that never answered are remembered.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -14,6 +14,15 @@
 #define DEAD_MS 300
 #define MORE 6u
 
+#define FLOOD 960u /* records in a message */
+
+/* Records of invented members; they come over links that have only an address. */
+static struct {
+	Pc__Member subject[FLOOD];
+	Pc__MemberRecord record[FLOOD], *at[FLOOD];
+	char name[FLOOD][32];
+} crowd;
+static struct rpc_link liar = {.from = "192.0.2.1"}, other = {.from = "192.0.2.2"};
 static char log_text[65536];
 static int raw[SOURCE_JOINS + MORE];
 
@@ -56,6 +65,50 @@ static unsigned lines(const char *text)
 	for (const char *at = log_text; (at = strstr(at, text)); at++)
 		count++;
 	return count;
+}
+
+static void crowd_set(unsigned i, const char *name, uint64_t incarnation)
+{
+	snprintf(crowd.name[i], sizeof(crowd.name[i]), "%s", name);
+	crowd.subject[i] = (Pc__Member)PC__MEMBER__INIT;
+	crowd.subject[i].name = crowd.name[i];
+	crowd.subject[i].incarnation = incarnation;
+	crowd.subject[i].address = "127.0.0.1";
+	crowd.subject[i].port = crowd.subject[i].rails = 1;
+	crowd.record[i] = (Pc__MemberRecord)PC__MEMBER_RECORD__INIT;
+	crowd.record[i].member = &crowd.subject[i];
+	crowd.record[i].admission = 1;
+	crowd.record[i].lists = crowd.record[i].probes = true;
+	crowd.at[i] = &crowd.record[i];
+}
+
+static void crowd_take(struct rpc_link *link, unsigned count)
+{
+	assert_true(member_records(&node[0].control, link, count, crowd.at));
+}
+
+/* A message with FLOOD names of that round. */
+static void flood(struct rpc_link *link, unsigned round)
+{
+	char name[32];
+
+	for (unsigned i = 0; i < FLOOD; i++) {
+		snprintf(name, sizeof(name), "flood-%u-%u", round, i);
+		crowd_set(i, name, 1000 + round * FLOOD + i);
+	}
+	crowd_take(link, FLOOD);
+}
+
+/* The engine has more than MEMBER_MESH_MAX members, and started a while ago. */
+static void rings_begin(void)
+{
+	node[0].control.member->rings = true;
+	node[0].control.member->opened_ns = net_now() - NAMES_OPENING_NS;
+}
+
+static uint64_t names_refused(void)
+{
+	return node[0].control.counter[COUNTER_names_refused];
 }
 
 static uint64_t refused(void)
@@ -147,6 +200,84 @@ static void one_that_did_is_dialled_and_remembered(void **state)
 	assert_true(entry->proven);
 }
 
+static void too_many_new_names_of_one_source_are_ignored_counted_and_logged_once(void **state)
+{
+	const struct member_entry *entry;
+
+	(void)state;
+	rings_begin();
+	for (unsigned round = 0; round < 3; round++)
+		flood(&liar, round);
+	assert_true(joined(SOURCE_NAMES));
+	assert_int_equal(names_refused(), 3 * FLOOD - SOURCE_NAMES);
+	assert_int_equal(lines("(names_refused)"), 1);
+	/* what another source names counts */
+	crowd_take(&other, 1);
+	assert_true(joined(SOURCE_NAMES + 1));
+	/* so does what the first one says of known members, unless it names another process */
+	entry = member_find(node[0].control.member, crowd.name[0]);
+	crowd.record[0].state = RECORD_CLAIMED;
+	crowd_take(&liar, 1);
+	assert_int_equal(entry->stage, RECORD_CLAIMED);
+	crowd_set(0, "flood-0-0", 900);
+	crowd.record[0].admission = 2;
+	entry = member_find(node[0].control.member, "flood-0-0");
+	crowd_take(&liar, 1);
+	assert_int_not_equal(entry->record.incarnation, 900);
+	crowd_take(&other, 1);
+	assert_int_equal(entry->record.incarnation, 900);
+}
+
+static void a_source_may_name_more_later_and_is_logged_again_after_a_quiet_time(void **state)
+{
+	(void)state;
+	rings_begin();
+	flood(&liar, 0);
+	flood(&liar, 1);
+	assert_true(joined(SOURCE_NAMES));
+	nodes_pass(1000);
+	flood(&liar, 2);
+	assert_in_range(names_refused(), 3 * FLOOD - SOURCE_NAMES - SOURCE_NAMES_PER_S - 2,
+		3 * FLOOD - SOURCE_NAMES - SOURCE_NAMES_PER_S);
+	assert_int_equal(lines("(names_refused)"), 1);
+	nodes_pass(1000 * SOURCE_NAMES / SOURCE_NAMES_PER_S);
+	flood(&liar, 3);
+	flood(&liar, 4);
+	assert_int_equal(lines("(names_refused)"), 2);
+}
+
+static void an_engine_that_has_just_started_takes_the_whole_list(void **state)
+{
+	(void)state;
+	node[0].control.member->rings = true;
+	for (unsigned round = 0; round < 3; round++)
+		flood(&liar, round);
+	assert_true(joined(3 * FLOOD));
+	assert_int_equal(names_refused(), 0);
+}
+
+/* Up to MEMBER_MESH_MAX members, records add none: the members they name are dialled. */
+static void invented_names_in_records_are_few_candidates_and_soon_forgotten(void **state)
+{
+	const struct member *member = node[0].control.member;
+	unsigned known = 0;
+
+	(void)state;
+	/* a candidate whose first dial failed makes room for another one */
+	for (unsigned round = 0; round < 10; round++) {
+		flood(&liar, 0);
+		nodes_run(10);
+	}
+	for (unsigned i = 0; i < FLOOD; i++)
+		known += knows(crowd.name[i]);
+	assert_in_range(known, 32, SOURCE_NAMES_MESH + 10 * SOURCE_NAMES_MESH_PER_S);
+	assert_true(joined(0));
+	assert_false(member->rings);
+	assert_true(names_refused() > 0);
+	assert_int_equal(lines("(names_refused)"), 1);
+	assert_true(nodes_until(member->table.contacts == 1, 5 * DEAD_MS));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -159,6 +290,17 @@ int main(void)
 			one_that_never_answered_is_not_dialled_and_soon_forgotten, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			one_that_did_is_dialled_and_remembered, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			too_many_new_names_of_one_source_are_ignored_counted_and_logged_once, setup,
+			teardown),
+		cmocka_unit_test_setup_teardown(
+			a_source_may_name_more_later_and_is_logged_again_after_a_quiet_time, setup,
+			teardown),
+		cmocka_unit_test_setup_teardown(
+			an_engine_that_has_just_started_takes_the_whole_list, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			invented_names_in_records_are_few_candidates_and_soon_forgotten, setup,
+			teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

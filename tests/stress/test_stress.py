@@ -67,9 +67,8 @@ class Stress(harness.ClusterTest):
     def print_logs(self, engines, status):
         print("reading engine:", json.dumps({name: count for name, count in [
             *status["counters"].items(), *status["rails"][0]["counters"].items()] if count}))
-        for path in engines.logs:
-            with open(path) as log:
-                print(path, log.read(), sep="\n")
+        for i, path in enumerate(engines.logs):
+            print(path, engines.log(i), sep="\n")
 
     def read_calmly(self, *arguments):
         """Repeats read() while the machine stalled so long that pages were unreachable. Only if the

@@ -108,7 +108,13 @@ static void change(unsigned i, bool lives, unsigned replicas)
 	slots_publish(&control, &slots, view, false, now_ns);
 }
 
-static unsigned dead_owners[MAP_SLOTS];
+/* The first members join; 60 s later no slot has a former owner. */
+static void settle(unsigned members, unsigned replicas)
+{
+	for (unsigned i = 0; i < members; i++)
+		change(i, true, replicas);
+	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+}
 
 static struct map_owners load(uint32_t slot)
 {
@@ -150,9 +156,7 @@ static void a_replaced_owner_stays_a_former_one_for_60_s(void **state)
 	unsigned formers = 0;
 
 	(void)state;
-	for (unsigned i = 0; i < 3; i++)
-		change(i, true, 1);
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	settle(3, 1);
 	expect_sound();
 	change(3, true, 1);
 	expect_sound();
@@ -183,9 +187,7 @@ static void a_replaced_owner_stays_a_former_one_for_60_s(void **state)
 static void an_owner_that_has_left_is_no_former_owner(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < 4; i++)
-		change(i, true, 2);
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	settle(4, 2);
 	change(2, false, 2);
 	expect_sound();
 	assert_int_equal(slots.migrating, 0);
@@ -206,12 +208,11 @@ static void an_owner_that_has_left_is_no_former_owner(void **state)
 /* The next owner of the slot has no entries until the holders have published them again. */
 static void a_slot_whose_owners_all_die_at_once_proves_nothing_for_60_s(void **state)
 {
+	static unsigned dead_owners[MAP_SLOTS];
 	unsigned lost = 0;
 
 	(void)state;
-	for (unsigned i = 0; i < 4; i++)
-		change(i, true, 2);
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	settle(4, 2);
 	for (uint32_t s = 0; s < MAP_SLOTS; s++)
 		dead_owners[s] = (load(s).member[0].ref <= 2) + (load(s).member[1].ref <= 2);
 	alive[0] = false;
@@ -351,9 +352,7 @@ static void one_slot_in_three_changes_for_the_third_member_and_no_other_word(voi
 	uint32_t epoch;
 
 	(void)state;
-	change(0, true, 1);
-	change(1, true, 1);
-	slots_tick(&control, &slots, now_ns += 61 * SECOND);
+	settle(2, 1);
 	memcpy(before, control.status->map.slot, sizeof(before));
 	epoch = control.status->map.epoch;
 	change(2, true, 1);

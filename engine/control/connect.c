@@ -243,6 +243,7 @@ bool connect_serve_connected(
 	struct active *active;
 	int status = connected->status < 0 ? connected->status : 0;
 	bool fits = ends_fit(connected->n_ends, connected->ends);
+	struct member_texts texts;
 
 	LIST_FOREACH (active, &control->connect->actives, next)
 		if (active->serial == connected->serial && active->peer.ref == ref)
@@ -253,8 +254,9 @@ bool connect_serve_connected(
 	if (status == 0 && !fits)
 		status = -EPROTO;
 	if (status) {
-		log_warn("rail %u: no connection with %s: %s", active->rail,
-			link->member->record.name, strerror(-status));
+		member_texts(&link->member->record, &texts);
+		log_warn("rail %u: no connection with %s: %s", active->rail, texts.name,
+			strerror(-status));
 		active_give_up(active);
 		return fits;
 	}

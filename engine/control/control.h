@@ -194,7 +194,11 @@ enum forget_state publish_forget(struct control *control, const struct page_key 
 
 /* functions of member.c that the other files call */
 struct member_record {
-	const char *name; /* no other member has it; the address follows: member_address() */
+	/* name and address: member_texts() */
+	union {
+		struct member_text *text; /* NULL: the record has no name yet */
+		uint8_t ipv4[4];          /* `plain` */
+	};
 	union {
 		uint64_t incarnation; /* identity of this start of the member's engine */
 		uint32_t ref;         /* its low half; directory entries name the member by it */
@@ -203,15 +207,20 @@ struct member_record {
 	uint16_t port;
 	uint8_t rails;       /* number of rails of the member */
 	uint8_t bucket_bits; /* log2 of the number of buckets of its shard, 0..31 */
-	bool self;           /* the member is this engine */
-	bool alive;
+	bool self : 1;       /* the member is this engine */
+	bool alive : 1;
+	bool plain : 1; /* its address is `ipv4`, and its name is address:port */
 };
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ref is the low half of incarnation");
 static_assert(sizeof(struct member_record) == 24, "an engine keeps one for each member");
-static inline const char *member_address(const struct member_record *record)
-{
-	return record->name + strlen(record->name) + 1;
-}
+
+/* A member's name, which no other member has, and its address. They point into this struct. */
+struct member_texts {
+	const char *name, *address;
+	char plain[2 * sizeof("255.255.255.255") + sizeof(":65535") - 1];
+};
+/* `ret` is valid as long as the record has this name and address. */
+void member_texts(const struct member_record *record, struct member_texts *ret);
 /* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer);

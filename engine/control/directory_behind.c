@@ -30,6 +30,7 @@ static void left_out(struct directory *dir, struct owner *owner, const struct cl
 {
 	struct control *control = dir->control;
 	const struct member_record *record = member_by_peer(control, owner->peer);
+	struct member_texts texts;
 
 	if (claim->verb == VERB_PUBLISH) {
 		control->counter[COUNTER_publishes_deferred]++;
@@ -42,9 +43,10 @@ static void left_out(struct directory *dir, struct owner *owner, const struct cl
 	if (owner->warned || !record)
 		return;
 	owner->warned = true;
+	member_texts(record, &texts);
 	log_warn(
 		"member %s (%s:%u) is behind with %u directory messages: publishes to it are deferred, removes are dropped. If this lasts, restart its engine",
-		record->name, member_address(record), record->port, owner->background);
+		texts.name, texts.address, record->port, owner->background);
 }
 
 void item_background(struct directory *dir, struct item *item)

@@ -384,6 +384,7 @@ void directory_tick(struct control *control, uint64_t now_ns)
 	STAILQ_FOREACH (owner, &dir->owners, next) {
 		const struct batch *oldest = STAILQ_FIRST(&owner->batches);
 		const struct member_record *record = member_by_peer(control, owner->peer);
+		struct member_texts texts;
 
 		owner->relay_tries = 0;
 		/* patrol() looks at the others: it knows whether this engine was paused */
@@ -391,9 +392,10 @@ void directory_tick(struct control *control, uint64_t now_ns)
 			owner_look(dir, owner, now_ns);
 		if (!oldest || !record || now_ns - oldest->sent_ns <= 2 * dead_ns)
 			continue;
+		member_texts(record, &texts);
 		log_warn(
 			"member %s is alive but acknowledges no directory messages: closing the connection to dial it again",
-			record->name);
+			texts.name);
 		rpc_link_close((struct rpc_link *)oldest->via);
 	}
 }

@@ -156,20 +156,22 @@ void member_entry_dial(struct control *control, struct member_entry *entry, bool
 	unsigned many = control->member->table.contacts / MEMBER_REDIALS;
 	uint32_t max_ms = beat_ms * (seldom ? 20 * (1 + many) : 4);
 	struct member_contact *contact;
+	struct member_texts texts;
 
 	if (control->member->leaving)
 		return;
 	contact = member_contact(&control->member->table, entry);
 	if (!contact)
 		return;
+	member_texts(&entry->record, &texts);
 	if (contact->dial && contact->dial->port == entry->record.port &&
-		strcmp(contact->dial->host, member_address(&entry->record)) == 0) {
+		strcmp(contact->dial->host, texts.address) == 0) {
 		rpc_dial_hurry(contact->dial, base_ms, max_ms);
 		return;
 	}
 	rpc_dial_stop(contact->dial);
-	contact->dial = rpc_dial_start(control, member_address(&entry->record), entry->record.port,
-		base_ms, max_ms, entry, false);
+	contact->dial = rpc_dial_start(
+		control, texts.address, entry->record.port, base_ms, max_ms, entry, false);
 }
 
 /* Without rings each live member is talked to; with rings, those that are dialled or known so. */
@@ -197,12 +199,13 @@ int member_up(struct control *control, struct member_entry *entry)
 	struct member *member = control->member;
 	int status =
 		contact_begin(control, entry) ? member_table_add(&member->table, entry) : -ENOMEM;
+	struct member_texts texts;
 
+	member_texts(&entry->record, &texts);
 	if (status == -ENFILE)
 		log_error(
 			"%s (%s:%u) is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
-			entry->record.name, member_address(&entry->record), entry->record.port,
-			NODES_MAX);
+			texts.name, texts.address, entry->record.port, NODES_MAX);
 	if (status)
 		return status;
 	entry->state = MEMBER_ALIVE;
@@ -214,8 +217,8 @@ int member_up(struct control *control, struct member_entry *entry)
 	entry->neighbour = entry->wanted = false;
 	control->counter[COUNTER_members_joined]++;
 	if (!entry->flood)
-		log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u",
-			entry->record.name, member_address(&entry->record), entry->record.port,
+		log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", texts.name,
+			texts.address, entry->record.port,
 			(unsigned long long)entry->record.incarnation, entry->record.peer);
 	sums_change(member, entry, true);
 	member_rings_joined(member, entry);
@@ -244,11 +247,13 @@ void member_down(struct control *control, struct member_entry *entry, const char
 	struct member *member = control->member;
 	uint16_t peer = entry->record.peer;
 	uint32_t ref = entry->record.ref;
+	struct member_texts texts;
 	struct rpc_dial *dial;
 
+	member_texts(&entry->record, &texts);
 	if (!entry->flood || entry->proven)
-		log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s",
-			entry->record.name, member_address(&entry->record), entry->record.port,
+		log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s", texts.name,
+			texts.address, entry->record.port,
 			(unsigned long long)entry->record.incarnation, why);
 	entry->state = MEMBER_DEAD;
 	entry->stage = RECORD_REMOVED;
@@ -379,13 +384,13 @@ static int self_fill(struct control *control)
 	struct member_entry *self = member_entry_new(&member->table);
 	struct member_contact *contact = self ? member_contact(&member->table, self) : NULL;
 
-	if (!contact || !member_entry_name(&member->table, self, control->name, s->cluster_address))
+	if (!contact || !member_entry_name(&member->table, self, control->name, s->cluster_address,
+				(uint16_t)s->cluster_port))
 		return -ENOMEM;
 	member->self = self;
 	self->record.incarnation = control->incarnation;
 	self->record.rails = (uint8_t)control->rails;
 	self->record.bucket_bits = (uint8_t)control->shard.bits;
-	self->record.port = (uint16_t)s->cluster_port;
 	self->record.self = self->record.alive = true;
 	snprintf(contact->software, sizeof(contact->software), "%s", PEERCACHE_VERSION);
 	self->state = MEMBER_ALIVE;

@@ -276,7 +276,8 @@ void member_lost(struct control *control, struct member_entry *entry, const char
 int member_up(struct control *control, struct member_entry *entry);
 
 bool member_fits(const Pc__Member *m);
-void member_describe(struct member_entry *entry, Pc__Member *ret);
+/* `texts`, which it fills, is to stay as long as *ret. */
+void member_describe(const struct member_entry *entry, struct member_texts *texts, Pc__Member *ret);
 /* False: no memory. */
 bool member_entry_fill(struct control *control, struct member_entry *entry, const Pc__Member *m);
 /*
@@ -319,6 +320,7 @@ void member_news_send(void *context);
 struct record_list {
 	Pc__MemberRecord record[PAGE_RECORDS_MAX];
 	Pc__Member member[PAGE_RECORDS_MAX];
+	struct member_texts texts[PAGE_RECORDS_MAX];
 	Pc__MemberRecord *at[PAGE_RECORDS_MAX];
 	unsigned count;
 	size_t bytes;

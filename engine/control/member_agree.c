@@ -146,17 +146,18 @@ bool member_agree_version(struct control *control, struct rpc_link *link, const 
 void member_agree_versions(struct control *control, const struct rpc_link *link,
 	struct member_entry *entry, const Pc__Hello *hello)
 {
-	const char *name = entry->record.name;
 	uint32_t wire = member_wire_common(hello), abi = hello->abi;
+	struct member_texts texts;
 
+	member_texts(&entry->record, &texts);
 	if (entry->contact->wire != wire && newest_of(hello) != WIRE_VERSION)
 		log_info(
 			"member %s at %s speaks wire version %u at most, this engine %u: both use %u",
-			name, link->from, newest_of(hello), WIRE_VERSION, wire);
+			texts.name, link->from, newest_of(hello), WIRE_VERSION, wire);
 	if (abi && entry->contact->abi != abi && abi != ABI_VERSION)
 		log_info(
 			"member %s at %s has client ABI version %u, this engine %u. Both work together; a client needs the library of the engine of its own host",
-			name, link->from, abi, ABI_VERSION);
+			texts.name, link->from, abi, ABI_VERSION);
 	entry->contact->wire = wire;
 	/* Until it finds an engine dead, an older one refuses another with the same ref. */
 	if (wire < WIRE_VERSION_DIGEST && control->kept_ref)

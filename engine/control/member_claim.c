@@ -61,13 +61,16 @@ void member_claim(struct control *control, struct member_entry *entry, uint64_t 
 
 void member_claim_served(struct control *control, struct member_entry *entry, unsigned size)
 {
+	struct member_texts texts;
+
 	if (!is_claimed(entry))
 		return;
 	entry->contact->claim_served |= 1u << size;
 	if (entry->contact->claim_served != ALL_SIZES)
 		return;
+	member_texts(&entry->record, &texts);
 	log_info("member %s (%s:%u) serves this engine: the claim that it does not is refuted",
-		entry->record.name, member_address(&entry->record), entry->record.port);
+		texts.name, texts.address, entry->record.port);
 	control->counter[COUNTER_claims_refuted]++;
 	entry->stage = RECORD_ALIVE;
 	entry->admission++;
@@ -78,6 +81,7 @@ void member_accuse(
 	struct control *control, struct member_entry *entry, uint64_t trial_ns, const char *why)
 {
 	uint64_t now_ns = net_now();
+	struct member_texts texts;
 
 	if (entry->stage == RECORD_CLAIMED || !member_contact(&control->member->table, entry) ||
 		(entry->contact->accused_ns &&
@@ -85,8 +89,9 @@ void member_accuse(
 		return;
 	entry->contact->accused_ns = now_ns;
 	control->counter[COUNTER_members_claimed]++;
+	member_texts(&entry->record, &texts);
 	log_warn("member %s (%s:%u): %s; it is removed unless another member is served by it",
-		entry->record.name, member_address(&entry->record), entry->record.port, why);
+		texts.name, texts.address, entry->record.port, why);
 	member_claim(control, entry, trial_ns / NS_PER_MS);
 	member_changed(control, entry);
 }

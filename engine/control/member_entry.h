@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The member table: what this engine knows of each member. Memory follows use: an entry has 56
- * bytes, 8 to 12 in the tables that find it, and the member's name and address; what an engine has
- * only with members that it talks to or judges (links, probes, a trial, a claim) is the entry's
- * contact. In a cluster of more than MEMBER_MESH_MAX members few entries have one, and only these
- * are visited by timers. Control plane's thread only.
+ * bytes, 5 to 7 in the tables that find it, and, unless it is plain, a block with its name and
+ * address; what an engine has only with members that it talks to or judges (links, probes, a trial,
+ * a claim) is the entry's contact. In a cluster of more than MEMBER_MESH_MAX members few entries
+ * have one, and only these are visited by timers. Control plane's thread only.
  */
 #ifndef CONTROL_MEMBER_ENTRY_H
 #define CONTROL_MEMBER_ENTRY_H
@@ -76,20 +76,6 @@ struct member_entry {
 	bool changed : 1;   /* it is in member.news_list */
 };
 static_assert(sizeof(struct member_entry) == 56, "10,000 entries have about half of 1 MiB");
-
-/* The texts of a member; record.name is the address of `name`. */
-struct member_text {
-	uint64_t hash; /* of the name */
-	char name[];   /* behind its terminating zero the address */
-};
-
-/* Hash of the name of an entry that has one. */
-static inline uint64_t member_entry_hash(const struct member_entry *entry)
-{
-	const char *text = entry->record.name - offsetof(struct member_text, name);
-
-	return ((const struct member_text *)(const void *)text)->hash;
-}
 
 /* The probes that this engine sends to a member. Times of its clock. */
 struct member_probe {
@@ -199,11 +185,11 @@ struct member_entry *member_entry_new(struct member_table *table);
 /* Frees the entry, which is not alive, with its name and contact. */
 void member_entry_release(struct member_table *table, struct member_entry *entry);
 /*
- * Gives the entry this name and address. An entry has at most one name for its whole life.
+ * Gives the entry this name, address and port. An entry has at most one name for its whole life.
  * False: no memory; nothing was changed.
  */
 bool member_entry_name(struct member_table *table, struct member_entry *entry, const char *name,
-	const char *address);
+	const char *address, uint16_t port);
 /* The entry with this name, in any state; NULL: there is none. */
 struct member_entry *member_table_find(const struct member_table *table, const char *name);
 struct member_entry *member_table_ref(const struct member_table *table, uint32_t ref);
@@ -238,8 +224,22 @@ static inline struct rpc_link *member_entry_link(const struct member_entry *entr
 
 /* ---- member_text.c --------------------------------------------------------------------------- */
 
-/* A new struct member_text; returns its `name`. NULL: no memory. */
-char *member_text_new(const char *name, const char *address);
-void member_text_free(char *text);
+/*
+ * Gives the record this name, address and port, in place of those that it has, if any. False: no
+ * memory; nothing was changed.
+ */
+bool member_text_set(
+	struct member_record *record, const char *name, const char *address, uint16_t port);
+/* The record has no name any more. */
+void member_text_clear(struct member_record *record);
+static inline bool member_has_name(const struct member_record *record)
+{
+	return record->plain || record->text;
+}
+
+/* True if the record, which has a name, has this one. */
+bool member_is_named(const struct member_record *record, const char *name);
+/* Hash of the name of an entry that has one. */
+uint64_t member_entry_hash(const struct member_entry *entry);
 
 #endif

@@ -82,7 +82,7 @@ bool record_add(struct record_list *list, struct member_entry *entry)
 	if (list->count == PAGE_RECORDS_MAX || list->bytes + RECORD_BYTES > MEMBER_PAGE_BYTES)
 		return false;
 	*record = (Pc__MemberRecord)PC__MEMBER_RECORD__INIT;
-	member_describe(entry, &list->member[list->count]);
+	member_describe(entry, &list->texts[list->count], &list->member[list->count]);
 	record->member = &list->member[list->count];
 	record->state = entry->stage;
 	record->admission = entry->admission < ADMISSION_MAX ? entry->admission : ADMISSION_MAX - 1;
@@ -298,7 +298,7 @@ static struct member_entry *record_entry(
 	const struct member_record *other =
 		member_by_ref(control, (uint32_t)r->member->incarnation);
 
-	if (other && strcmp(other->name, r->member->name) != 0) {
+	if (other && !member_is_named(other, r->member->name)) {
 		record_refused(control, link, r, REFUSED_REF);
 		return NULL;
 	}
@@ -318,7 +318,7 @@ static struct member_entry *record_entry(
 	return NULL;
 }
 
-/* Most records come from several neighbours: the second one needs no look at the name's text. */
+/* Most records come from several neighbours: the second one needs no hash of its name. */
 static bool record_known(const struct member *member, const Pc__MemberRecord *r)
 {
 	const struct member_entry *entry =
@@ -326,7 +326,7 @@ static bool record_known(const struct member *member, const Pc__MemberRecord *r)
 
 	return entry && entry != member->self &&
 	       entry->record.incarnation == r->member->incarnation && !record_newer(entry, r) &&
-	       member_entry_hash(entry) == member_name_hash(r->member->name);
+	       member_is_named(&entry->record, r->member->name);
 }
 
 static void record_take(

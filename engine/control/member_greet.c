@@ -26,18 +26,20 @@ static_assert(HELLO_MEMBERS_MAX * 3 * NAME_BYTES_MAX < RPC_HELLO_BYTES_MAX, "a H
 /* Members that one message names; more than MEMBER_MESH_MAX only while an engine knows no lists. */
 struct member_list {
 	Pc__Member member[MEMBERS_MAX];
+	struct member_texts texts[MEMBERS_MAX];
 	Pc__Member *at[MEMBERS_MAX];
 	unsigned count;
 };
 
-void member_describe(struct member_entry *entry, Pc__Member *ret)
+void member_describe(const struct member_entry *entry, struct member_texts *texts, Pc__Member *ret)
 {
-	struct member_record *record = &entry->record;
+	const struct member_record *record = &entry->record;
 
+	member_texts(record, texts);
 	*ret = (Pc__Member)PC__MEMBER__INIT;
-	ret->name = (char *)record->name;
+	ret->name = (char *)texts->name;
 	ret->incarnation = record->incarnation;
-	ret->address = (char *)member_address(record);
+	ret->address = (char *)texts->address;
 	ret->port = record->port;
 	ret->rails = record->rails;
 	ret->bucket_bits = record->bucket_bits;
@@ -57,7 +59,7 @@ static void list_alive(struct control *control, struct member_list *ret)
 		/* The other members are learned from pages of the list. */
 		if (member->rings && entry != member->self && !entry->neighbour)
 			continue;
-		member_describe(entry, &ret->member[ret->count]);
+		member_describe(entry, &ret->texts[ret->count], &ret->member[ret->count]);
 		ret->at[ret->count] = &ret->member[ret->count];
 		ret->count++;
 	}
@@ -81,11 +83,12 @@ void member_greet(struct control *control, struct rpc_link *link)
 	Pc__Hello hello = PC__HELLO__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct member_list list;
+	struct member_texts texts;
 	Pc__Member self;
 
 	if (!to && link->dial && !link->dial->seed)
 		to = link->dial->owner;
-	member_describe(control->member->self, &self);
+	member_describe(control->member->self, &texts, &self);
 	list_alive(control, &list);
 	hello.self = &self;
 	hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
@@ -137,6 +140,7 @@ static void last_words(struct control *control, struct rpc_link *link)
 static void hello_from_self(struct control *control, struct rpc_link *link)
 {
 	struct rpc_dial *dial = link->dial;
+	struct member_texts texts;
 
 	/* this engine dialled itself; the end of the link that dialled learns it from this Hello */
 	if (!dial) {
@@ -150,9 +154,10 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 		seed->retry_ns = net_now() + MEMBER_SELF_RETRY_NS;
 		rpc_dial_stop(dial);
 	} else {
+		member_texts(&((struct member_entry *)dial->owner)->record, &texts);
 		log_warn(
 			"%s:%u, the address of member %s, leads to this engine: set cluster.address there to an address that others can reach",
-			dial->host, dial->port, ((struct member_entry *)dial->owner)->record.name);
+			dial->host, dial->port, texts.name);
 	}
 	rpc_link_close(link);
 }
@@ -198,6 +203,7 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 {
 	const struct member_record *other = member_by_ref(control, (uint32_t)m->incarnation);
 	const struct member_entry *entry = member_find(control->member, m->name);
+	struct member_texts texts;
 
 	if (strcmp(m->name, control->name) == 0) {
 		member_refuse(control, link, m->incarnation, true,
@@ -206,23 +212,25 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 		return true;
 	}
 	/* An engine that was restarted warm has its old name and its old ref. */
-	if (other && strcmp(other->name, m->name) != 0) {
+	if (other && !member_is_named(other, m->name)) {
+		member_texts(other, &texts);
 		if (other->self && control->kept_ref)
 			/* a restart chooses another one, also a warm one */
 			shm_store(control->kept_ref, 0);
 		member_refuse(control, link, m->incarnation, false,
 			"%s (%s:%u) has an incarnation whose low half, %08x, is that of %s. Restart one of them",
-			m->name, m->address, m->port, other->ref, other->name);
+			m->name, m->address, m->port, other->ref, texts.name);
 		return true;
 	}
-	if (entry && entry->state == MEMBER_ALIVE && member_entry_link(entry) &&
+	if (!entry)
+		return false;
+	member_texts(&entry->record, &texts);
+	if (entry->state == MEMBER_ALIVE && member_entry_link(entry) &&
 		entry->record.incarnation != m->incarnation &&
-		(entry->record.port != m->port ||
-			strcmp(member_address(&entry->record), m->address) != 0)) {
+		(entry->record.port != m->port || strcmp(texts.address, m->address) != 0)) {
 		member_refuse(control, link, m->incarnation, false,
 			"its name, %s (%s:%u), is that of a live engine at %s:%u. Set another engine.name",
-			m->name, m->address, m->port, member_address(&entry->record),
-			entry->record.port);
+			m->name, m->address, m->port, texts.address, entry->record.port);
 		return true;
 	}
 	return false;
@@ -368,8 +376,8 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	 * A different engine has taken over the address of this dial's member: that engine gets its
 	 * own entry and is dialled separately.
 	 */
-	if (dial &&
-		strcmp(((struct member_entry *)dial->owner)->record.name, hello->self->name) != 0) {
+	if (dial && !member_is_named(
+			    &((struct member_entry *)dial->owner)->record, hello->self->name)) {
 		entry = dial->owner;
 		rpc_link_close(link);
 		member_learn(control, link, hello->self); /* before the dial may be freed */

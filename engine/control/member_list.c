@@ -89,7 +89,8 @@ static bool bucket_add(
 
 			if (entry->state != MEMBER_ALIVE && entry->state != MEMBER_DEAD)
 				continue;
-			if (member_entry_hash(entry) % buckets != bucket || !entry->admission ||
+			if (!entry->admission ||
+				(step < buckets && member_entry_hash(entry) % buckets != bucket) ||
 				record_add(list, entry))
 				continue;
 			if (count == 0)

@@ -214,8 +214,11 @@ bool member_trial_hello(struct member_entry *entry, uint64_t incarnation)
 /* The next Hello makes it a member. */
 static void trial_end(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
+	struct member_texts texts;
+
+	member_texts(&entry->record, &texts);
 	log_info("member %s (%s:%u) has answered all probes for %u ms: it may come back",
-		entry->record.name, member_address(&entry->record), entry->record.port,
+		texts.name, texts.address, entry->record.port,
 		(unsigned)((now_ns - entry->contact->trial.since_ns) / NS_PER_MS));
 	member_links_close(entry);
 	entry->contact->trial.incarnation = 0;

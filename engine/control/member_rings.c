@@ -75,9 +75,10 @@ unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
 
 void member_rings_joined(struct member *member, const struct member_entry *entry)
 {
+	uint64_t own = member_entry_hash(member->self), hash = member_entry_hash(entry);
+
 	for (unsigned k = 0; k < MEMBER_RINGS; k++)
-		ring_offer(&member->ring[k], k, member_entry_hash(member->self),
-			member_entry_hash(entry), entry->index);
+		ring_offer(&member->ring[k], k, own, hash, entry->index);
 }
 
 void member_rings_left(struct member *member, const struct member_entry *entry)
@@ -93,20 +94,26 @@ void member_rings_open(struct member *member)
 		ring_clear(&member->ring[k]);
 }
 
-/* A neighbour on a ring has left: looks for the next one. */
+/* A neighbour on some rings has left: looks for the next one. */
 static void rings_repair(struct member *member)
 {
+	unsigned stale[MEMBER_RINGS], stales = 0;
+	uint64_t own = member_entry_hash(member->self), hash;
+
 	for (unsigned k = 0; k < MEMBER_RINGS; k++) {
 		if (!member->ring[k].stale)
 			continue;
 		ring_clear(&member->ring[k]);
-		for (unsigned i = 1; i < member->table.entries; i++) {
-			const struct member_entry *entry = member_at(&member->table, i);
+		stale[stales++] = k;
+	}
+	for (unsigned i = 1; stales && i < member->table.entries; i++) {
+		const struct member_entry *entry = member_at(&member->table, i);
 
-			if (entry->state == MEMBER_ALIVE)
-				ring_offer(&member->ring[k], k, member_entry_hash(member->self),
-					member_entry_hash(entry), i);
-		}
+		if (entry->state != MEMBER_ALIVE)
+			continue;
+		hash = member_entry_hash(entry);
+		for (unsigned n = 0; n < stales; n++)
+			ring_offer(&member->ring[stale[n]], stale[n], own, hash, i);
 	}
 }
 

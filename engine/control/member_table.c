@@ -56,13 +56,13 @@ static void ref_unchain(struct member_table *table, struct member_entry *entry)
 	*at = entry->next_ref;
 }
 
-/* Doubles the hash tables when there are more entries than chains. Without memory they stay. */
+/* Doubles the hash tables above two entries per chain. Without memory they stay. */
 static void heads_grow(struct member_table *table)
 {
 	unsigned heads = table->heads * 2;
 	uint16_t *by_name, *by_ref;
 
-	if (table->entries <= table->heads)
+	if (table->entries <= 2 * table->heads)
 		return;
 	by_name = heads_new(heads);
 	by_ref = heads_new(heads);
@@ -79,7 +79,7 @@ static void heads_grow(struct member_table *table)
 	for (unsigned i = 0; i < table->entries; i++) {
 		struct member_entry *entry = member_at(table, i);
 
-		if (entry->record.name)
+		if (member_has_name(&entry->record))
 			name_chain(table, entry);
 		if (entry->state == MEMBER_ALIVE)
 			ref_chain(table, entry);
@@ -88,13 +88,12 @@ static void heads_grow(struct member_table *table)
 
 struct member_entry *member_table_find(const struct member_table *table, const char *name)
 {
-	uint64_t hash = member_name_hash(name);
-	uint16_t at = table->by_name[hash & (table->heads - 1)];
+	uint16_t at = table->by_name[member_name_hash(name) & (table->heads - 1)];
 
 	while (at != MEMBER_NONE) {
 		struct member_entry *entry = member_at(table, at);
 
-		if (member_entry_hash(entry) == hash && strcmp(entry->record.name, name) == 0)
+		if (member_is_named(&entry->record, name))
 			return entry;
 		at = entry->next_name;
 	}
@@ -145,9 +144,9 @@ void member_entry_release(struct member_table *table, struct member_entry *entry
 	uint16_t index = entry->index;
 
 	member_contact_free(table, entry);
-	if (entry->record.name) {
+	if (member_has_name(&entry->record)) {
 		name_unchain(table, entry);
-		member_text_free((char *)entry->record.name);
+		member_text_clear(&entry->record);
 	}
 	memset(entry, 0, sizeof(*entry));
 	entry->index = index;
@@ -157,22 +156,14 @@ void member_entry_release(struct member_table *table, struct member_entry *entry
 }
 
 bool member_entry_name(struct member_table *table, struct member_entry *entry, const char *name,
-	const char *address)
+	const char *address, uint16_t port)
 {
-	char *text;
+	bool had = member_has_name(&entry->record);
 
-	if (entry->record.name && strcmp(member_address(&entry->record), address) == 0)
-		return true;
-	text = member_text_new(name, address);
-	if (!text)
+	if (!member_text_set(&entry->record, name, address, port))
 		return false;
-	if (entry->record.name) {
-		member_text_free((char *)entry->record.name);
-		entry->record.name = text;
-	} else {
-		entry->record.name = text;
+	if (!had)
 		name_chain(table, entry);
-	}
 	return true;
 }
 
@@ -180,14 +171,14 @@ bool member_entry_fill(struct control *control, struct member_entry *entry, cons
 {
 	struct member_record *record = &entry->record;
 
-	if (!member_entry_name(&control->member->table, entry, m->name, m->address))
+	if (!member_entry_name(
+		    &control->member->table, entry, m->name, m->address, (uint16_t)m->port))
 		return false;
 	if (record->incarnation != m->incarnation)
 		entry->proven = entry->flood = false;
 	record->incarnation = m->incarnation;
 	record->rails = (uint8_t)m->rails;
 	record->bucket_bits = (uint8_t)m->bucket_bits;
-	record->port = (uint16_t)m->port;
 	return true;
 }
 
@@ -310,8 +301,7 @@ void member_table_close(struct member_table *table)
 		struct member_entry *entry = member_at(table, i);
 
 		member_contact_free(table, entry);
-		if (entry->record.name)
-			member_text_free((char *)entry->record.name);
+		member_text_clear(&entry->record);
 	}
 	for (unsigned i = 0; i < MEMBER_ENTRIES / MEMBER_CHUNK; i++)
 		free(table->chunk[i]);

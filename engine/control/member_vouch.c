@@ -150,11 +150,14 @@ bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Hear
 
 static void kept_begin(struct control *control, struct member_entry *entry, uint64_t silent_ns)
 {
+	struct member_texts texts;
+
 	entry->contact->kept = true;
+	member_texts(&entry->record, &texts);
 	control->counter[COUNTER_members_kept]++;
 	log_warn(
 		"member %s (%s:%u) sent nothing to this engine for %llu ms, but another member hears it: it stays on the map; check the network between it and this host",
-		entry->record.name, member_address(&entry->record), entry->record.port,
+		texts.name, texts.address, entry->record.port,
 		(unsigned long long)(silent_ns / NS_PER_MS));
 	/* New connections get through as soon as packets do; TCP's own retries take longer. */
 	member_links_close(entry);
@@ -163,11 +166,13 @@ static void kept_begin(struct control *control, struct member_entry *entry, uint
 bool member_heard_of(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
 	uint64_t silent_ns = since_ns(entry->contact->heard_ns, now_ns);
+	struct member_texts texts;
 
 	if (silent_ns <= dead_ns(control)) {
+		member_texts(&entry->record, &texts);
 		if (entry->contact->kept)
-			log_info("member %s (%s:%u) is heard again", entry->record.name,
-				member_address(&entry->record), entry->record.port);
+			log_info("member %s (%s:%u) is heard again", texts.name, texts.address,
+				entry->record.port);
 		entry->contact->kept = false;
 		return true;
 	}

@@ -212,6 +212,7 @@ void scrub_read(struct control *control, uint32_t ref, const struct page_report 
 	const struct member_record *member = member_by_ref(control, ref);
 	struct scrub *s = control->scrub;
 	uint64_t now_ns = clock_now_ns();
+	struct member_texts texts = {.name = "a former member"};
 
 	if (!s)
 		return;
@@ -219,12 +220,12 @@ void scrub_read(struct control *control, uint32_t ref, const struct page_report 
 	if (now_ns - s->logged_ns < SCRUB_LOG_NS) {
 		s->unlogged++;
 	} else {
+		if (member)
+			member_texts(member, &texts);
 		log_error(
 			"a client read a page of %s from rail %u, offset %llu of the pool, that has not the CRC32C in its page head; it was a miss, and the holder compares the page (%llu more since the last line)",
-			ref == control->ref ? "this engine"
-			: member            ? member->name
-					    : "a former member",
-			place_rail(report->place), (unsigned long long)place_offset(report->place),
+			ref == control->ref ? "this engine" : texts.name, place_rail(report->place),
+			(unsigned long long)place_offset(report->place),
 			(unsigned long long)s->unlogged);
 		s->logged_ns = now_ns;
 		s->unlogged = 0;

@@ -87,6 +87,7 @@ static void take_member(
 	const struct member_record *record = &entry->record;
 	unsigned state = SNAPSHOT_DOWN;
 	uint64_t since_ns = entry->since_ns;
+	struct member_texts texts;
 
 	if (entry->state != MEMBER_DEAD) {
 		since_ns = suspect_since_ns(control, entry, s->taken_ns);
@@ -105,8 +106,9 @@ static void take_member(
 		.state_ms = since_ns && since_ns < s->taken_ns ? (s->taken_ns - since_ns) / 1000000
 							       : 0};
 	take_member_links(control, entry, s->taken_ns, m);
-	text_copy(m->name, sizeof(m->name), record->name);
-	text_copy(m->address, sizeof(m->address), member_address(&entry->record));
+	member_texts(record, &texts);
+	text_copy(m->name, sizeof(m->name), texts.name);
+	text_copy(m->address, sizeof(m->address), texts.address);
 	text_copy(m->software, sizeof(m->software), entry->contact->software);
 	text_copy(m->state, sizeof(m->state), snapshot_state_name(state));
 	view_fill(control, entry, s->taken_ns, m);

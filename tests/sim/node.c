@@ -332,7 +332,8 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	control->rails = 2;
 	control->port_fd = -1;
 	control->status = n->status = node_reads(i) ? status_new() : NULL;
-	snprintf(control->name, sizeof(control->name), "node-%u", i);
+	snprintf(control->name, sizeof(control->name), "10.0.%u.%u:%u", (i + 1) >> 8, (i + 1) & 255,
+		SIM_PORT);
 	ref_add(i);
 	n->running = n->powered = true;
 	n->stopped = n->gray = n->small_mtu = false;

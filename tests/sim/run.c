@@ -140,8 +140,7 @@ void start(uint64_t pages)
 	check(pass_until(nodes_agree, world.nodes > 1024 ? JOIN_NS : AGREE_NS), "join");
 	report.joined_ms = (double)(world.now_ns - from_ns) / 1e6;
 	malloc_trim(0);
-	report.state_bytes =
-		(resident_bytes() - before - map_bytes() + texts_alone_bytes()) / world.nodes;
+	report.state_bytes = (resident_bytes() - before - map_bytes()) / world.nodes;
 	for (unsigned k = 0; k < pages; k++) {
 		for (unsigned i = 0; i < world.nodes; i++)
 			set_one(i);

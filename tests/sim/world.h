@@ -151,11 +151,6 @@ int node_by_ref(uint32_t ref);
 /* Bytes of all map views, which nodes share. */
 uint64_t views_bytes(void);
 
-/* ---- texts.c --------------------------------------------------------------------------------- */
-
-/* Bytes that the names and addresses of members would have if nodes did not share them. */
-uint64_t texts_alone_bytes(void);
-
 /* ---- look.c ---------------------------------------------------------------------------------- */
 
 enum look_end { LOOK_HIT, LOOK_ABSENT, LOOK_UNREACHABLE, LOOK_ENDS };

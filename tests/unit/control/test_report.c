@@ -192,6 +192,11 @@ static void check(const char *text, const char *condition)
 	assert_int_equal(status, 0);
 }
 
+static void named(struct member_record *record, const char *name, const char *address)
+{
+	assert_true(member_text_set(record, name, address, 77));
+}
+
 static int setup(void **state)
 {
 	static const struct settings settings = {.cluster_id = "blue"};
@@ -219,12 +224,8 @@ static int setup(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		entries[i] = (struct member_entry){.contact = &contacts[i],
 			.state = MEMBER_ALIVE,
-			.record = {.name = i ? "\0"
-					     : "host:1\0"
-					       "10.0.0.1",
-				.port = 77,
-				.self = i == 0,
-				.incarnation = i ? 2 : UINT64_MAX}};
+			.record = {.self = i == 0, .incarnation = i ? 2 : UINT64_MAX}};
+		named(&entries[i].record, i ? "" : "host:1", i ? "" : "10.0.0.1");
 	}
 	loop.snapshots = snapshots_open();
 	assert_non_null(loop.snapshots);
@@ -234,6 +235,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
+	member_text_clear(&entries[0].record);
+	member_text_clear(&entries[1].record);
 	snapshots_close(loop.snapshots);
 	pool_close(loop.control.rail[0].pool);
 	index_close(loop.control.index);
@@ -353,7 +356,7 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 		*entry = (struct member_entry){.index = (uint16_t)i,
 			.contact = (struct member_contact *)&member_no_contact,
 			.state = i % 100 ? MEMBER_ALIVE : MEMBER_DEAD,
-			.record = {.ref = 1000 + i, .name = "m\0a"}};
+			.record = {.ref = 1000 + i, .plain = true}};
 	}
 	members.table.entries = ALL;
 	more[ALL / MEMBER_CHUNK][0].contact = &contacts[1];
@@ -420,7 +423,7 @@ static void hostile_names_stay_inside_their_quotes(void **state)
 	char *text;
 
 	(void)state;
-	entries[1].record.name = "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"\0";
+	named(&entries[1].record, "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"", "");
 	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	check(text, "len(r[\"members\"])==2 and r[\"members\"][1][\"self\"]==False");
 	check(text, "r[\"members\"][1][\"name\"].startswith(\"a\\\"b\\\\c\\n\\t\\x01\\x7f\")");

@@ -65,11 +65,8 @@ static int setup(void **state)
 	memset(control.status, 0, sizeof(*control.status));
 	for (unsigned i = 0; i < MANY; i++) {
 		snprintf(name[i], sizeof(name[i]), "m%u", i);
-		record[i] = (struct member_record){.name = name[i],
-			.ref = i + 1,
-			.peer = (uint16_t)i,
-			.rails = 1,
-			.bucket_bits = 10};
+		record[i] = (struct member_record){
+			.ref = i + 1, .peer = (uint16_t)i, .rails = 1, .bucket_bits = 10};
 	}
 	now_ns = 1000 * SECOND;
 	return 0;
@@ -91,8 +88,8 @@ static struct map_view *view_of(struct map_view *from, unsigned replicas, unsign
 
 	for (unsigned i = 0; i < MANY; i++)
 		if (alive[i] && i != without)
-			members[count++] = (struct placed){placement_hash(record[i].name),
-				record[i].ref, record[i].bucket_bits, {0}};
+			members[count++] = (struct placed){
+				placement_hash(name[i]), record[i].ref, record[i].bucket_bits, {0}};
 	return map_view_make(from, members, placement_choose(members, count), replicas);
 }
 

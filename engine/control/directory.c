@@ -368,7 +368,7 @@ void directory_close(struct control *control)
 	passes_drop(dir, NULL);
 	STAILQ_FOREACH (owner, &dir->owners, next) {
 		owner->ref = 0;
-		owner_rewind(owner);
+		owner_rewind(dir, owner);
 	}
 	claims_close(dir);
 	while ((owner = STAILQ_FIRST(&dir->owners))) {

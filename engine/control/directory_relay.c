@@ -84,14 +84,23 @@ void relay_send(struct directory *dir, struct owner *owner)
 		return;
 	}
 	owner->relay = batch;
+	dir->relaying++;
 	dir->control->counter[COUNTER_relays_sent]++;
+}
+
+struct batch *relay_end(struct directory *dir, struct owner *owner)
+{
+	struct batch *batch = owner->relay;
+
+	owner->relay = NULL;
+	dir->relaying--;
+	return batch;
 }
 
 /* The relay was refused or is late: its entries are sent again, by another member. */
 static void relay_failed(struct directory *dir, struct owner *owner)
 {
-	batch_rewind(owner, owner->relay);
-	owner->relay = NULL;
+	batch_rewind(owner, relay_end(dir, owner));
 	owner->relay_turn++;
 	owner->relay_tries++;
 	if (owner->relay_tries >= RELAY_TRIES_MAX) {
@@ -141,7 +150,7 @@ bool directory_serve_relayed(
 		relay_failed(dir, owner);
 		return true;
 	}
-	owner->relay = NULL;
+	(void)relay_end(dir, owner);
 	owner->relayed_ns = net_now();
 	owner->relay_tries = 0;
 	batch_resolve(dir, owner, batch, relayed->failed, relayed->n_failed);

@@ -38,6 +38,8 @@ struct pass {
 void relay_send(struct directory *directory, struct owner *owner);
 /* Called while the owner owes an answer: gives up a relay that is late, sends one that is due. */
 void relay_look(struct directory *directory, struct owner *owner, uint64_t now_ns);
+/* Ends the owner's relay, which there is; returns its batch. */
+struct batch *relay_end(struct directory *directory, struct owner *owner);
 /* Takes back the relay that was sent over this link; NULL: over any. */
 void relay_rewind(struct directory *directory, struct owner *owner, const struct rpc_link *link);
 

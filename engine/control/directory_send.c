@@ -301,8 +301,10 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 	tier_link_down(control, link);
 	digests_unask(dir, link);
 	passes_drop(dir, link);
-	STAILQ_FOREACH (other, &dir->owners, next)
-		relay_rewind(dir, other, link);
+	/* Links close in thousands while a large cluster starts. */
+	if (dir->relaying)
+		STAILQ_FOREACH (other, &dir->owners, next)
+			relay_rewind(dir, other, link);
 	if (!owner->unlinked_ns && owner->ref && !member_link_now(control, owner->ref))
 		owner->unlinked_ns = net_now();
 	if (owner->digest && owner->digest->via == link && !owner->digest->answered)
@@ -329,7 +331,7 @@ void directory_link_up(struct control *control, uint16_t peer, bool disk)
 	owner_dirty(dir, owner);
 }
 
-void owner_rewind(struct owner *owner)
+void owner_rewind(struct directory *dir, struct owner *owner)
 {
 	struct batch *batch;
 
@@ -340,8 +342,7 @@ void owner_rewind(struct owner *owner)
 	}
 	owner->in_flight = owner->unsynced_count = 0;
 	if (owner->relay)
-		batch_rewind(owner, owner->relay);
-	owner->relay = NULL;
+		batch_rewind(owner, relay_end(dir, owner));
 }
 
 void owner_clear(struct directory *dir, struct owner *owner)
@@ -349,7 +350,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	struct items lost = TAILQ_HEAD_INITIALIZER(lost);
 	struct item *item;
 
-	owner_rewind(owner);
+	owner_rewind(dir, owner);
 	digest_drop(owner);
 	owner->touched = owner->reports = 0;
 	owner_trusted(dir, owner);

@@ -168,7 +168,7 @@ struct owner {
 	struct batches unsynced;
 	unsigned unsynced_count;
 	/* the batch that another member passes to this owner; NULL: none */
-	struct batch *relay;
+	struct batch *relay;  /* counted in directory.relaying */
 	uint64_t unlinked_ns; /* when its last link closed; 0: it has one, or has had none */
 	uint64_t relayed_ns;  /* when it last took a relay; 0: never, or relays fail now */
 	unsigned relay_turn;  /* peer number of the member that passes the next relay on */
@@ -244,6 +244,7 @@ struct directory {
 	bool touch_armed;
 	uint64_t serial;
 	uint32_t background;
+	uint32_t relaying;        /* owners with a relay */
 	uint32_t partial;         /* claims with `partial` */
 	struct net_timer *patrol; /* looks at the owners that owe an answer */
 	uint64_t patrol_ns;       /* when the timer `patrol` was armed; 0: it is not */
@@ -336,7 +337,7 @@ void owners_send(struct directory *directory);
  * Moves all batches in flight back to their queues, in no particular order: the caller gives up all
  * of this owner's items next.
  */
-void owner_rewind(struct owner *owner);
+void owner_rewind(struct directory *directory, struct owner *owner);
 /*
  * Empties the queues of a dead owner: its publishes move to directory.orphans, its other items end
  * as lost.

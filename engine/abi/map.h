@@ -24,8 +24,8 @@
  *    reader whose first load has the new word loads the new member.
  * 3. The owners of a key at the time of its set are owners or former owners in every later word of
  *    the slot for MAP_FORMER_NS, or they are dead. If there are more former owners than fit, or if
- *    all owners have died at once, the word has MAP_SLOT_LOST for that time: then no answer of the
- *    owners it names proves absence.
+ *    members have died and each owner that is left became one within that time, the word has
+ *    MAP_SLOT_LOST for that time: then no answer of the owners it names proves absence.
  * 4. A member's word carries its ref. A reader that does not know the ref yet, because its copy of
  *    the members is older, could not ask that owner: the key is unreachable, not absent.
  *
@@ -64,7 +64,7 @@ static_assert(OWNERS_MAX <= 256, "an owner number has 8 bits");
 
 /* Bits of map_slot.counts: number of owners, number of former owners, MAP_SLOT_LOST */
 #define MAP_SLOT_FORMERS_SHIFT 3
-/* the slot has former owners that the word does not name, or had owners that all died at once */
+/* the slot has former owners that the word does not name, or all owners with its entries died */
 #define MAP_SLOT_LOST 0x20u
 static_assert(REPLICAS_MAX < 8 && MAP_FORMERS_MAX < 4, "3 and 2 bits");
 

@@ -147,8 +147,15 @@ static bool names(const uint8_t *numbers, unsigned count, uint8_t number)
 struct making {
 	struct map_slot slot;
 	unsigned owners, formers;
+	unsigned fresh; /* see slots.fresh */
 	bool lost;
 };
+
+static void owner_add(struct making *m, uint8_t number, bool fresh)
+{
+	m->fresh |= (unsigned)fresh << m->owners;
+	m->slot.owner[m->owners++] = number;
+}
 
 /* The oldest former owner gives way: most of its entries have moved. */
 static void former_add(struct making *m, uint8_t number)
@@ -171,7 +178,8 @@ static void word_store(struct publication *p, uint32_t slot, struct making *m)
 	word = map_slot_pack(&m->slot);
 	if (shm_load64(&p->shared->slot[slot]) != word)
 		shm_store_release64(&p->shared->slot[slot], word);
-	p->slots->migrating += m->formers || m->lost;
+	p->slots->fresh[slot] = (uint8_t)m->fresh;
+	p->slots->migrating += m->formers || m->lost || m->fresh;
 }
 
 /* The former owners that the slot's word has now, and its owners up to now. */
@@ -200,14 +208,33 @@ static void formers_others(const struct publication *p, uint32_t slot, struct ma
 			former_add(m, (uint8_t)number);
 }
 
-/* All owners have left, so the next ones have no entries until the holders publish them again. */
-static bool owners_gone(const struct publication *p, const struct map_slot *was)
+/* True if the member is an owner of the slot's word, and not fresh. */
+static bool has_entries(const struct map_slot *was, unsigned fresh, uint8_t number)
 {
-	unsigned owners = map_slot_owners(was), gone = 0;
+	for (unsigned i = 0; i < map_slot_owners(was); i++)
+		if (was->owner[i] == number)
+			return !(fresh >> i & 1);
+	return false;
+}
 
-	for (unsigned i = 0; i < owners; i++)
-		gone += p->gone[was->owner[i]];
-	return owners && gone == owners;
+/*
+ * Members that the slot's word names have left, and all owners that stay are fresh: they may lack
+ * entries until the holders have published them again. A former owner that stays may have removed
+ * its entries after an owner that has left had them.
+ */
+static bool entries_gone(const struct publication *p, const struct map_slot *was, unsigned fresh)
+{
+	unsigned owners = map_slot_owners(was), formers = map_slot_formers(was);
+	bool gone = false;
+
+	for (unsigned i = 0; i < owners; i++) {
+		if (!p->gone[was->owner[i]] && !(fresh >> i & 1))
+			return false;
+		gone |= p->gone[was->owner[i]];
+	}
+	for (unsigned i = 0; i < formers; i++)
+		gone |= p->gone[was->former[i]];
+	return gone;
 }
 
 static void slot_publish(struct publication *p, uint32_t slot)
@@ -215,14 +242,16 @@ static void slot_publish(struct publication *p, uint32_t slot)
 	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
 	struct making m = {.lost = was.counts & MAP_SLOT_LOST};
 	const uint8_t *ranked = map_view_slot(p->view, slot);
-	unsigned owners = map_owning(p->view);
+	unsigned owners = map_owning(p->view), fresh = p->slots->fresh[slot];
 	bool same;
 
+	/* An engine that has just joined does not know which owners are fresh. */
 	for (unsigned i = 0; i < owners; i++) {
 		uint16_t number = p->number[ranked[i]];
 
 		if (number != NO_NUMBER)
-			m.slot.owner[m.owners++] = (uint8_t)number;
+			owner_add(&m, (uint8_t)number,
+				!p->opening && !has_entries(&was, fresh, (uint8_t)number));
 	}
 	same = map_slot_owners(&was) == m.owners &&
 	       !memcmp(was.owner, m.slot.owner, sizeof(was.owner));
@@ -232,7 +261,7 @@ static void slot_publish(struct publication *p, uint32_t slot)
 		formers_others(p, slot, &m);
 	else
 		formers_keep(p, &was, &m);
-	m.lost |= owners_gone(p, &was);
+	m.lost |= entries_gone(p, &was, fresh);
 	if (p->opening || !same)
 		p->slots->since[slot] = p->second;
 	word_store(p, slot, &m);
@@ -243,12 +272,13 @@ static void slot_release(struct publication *p, uint32_t slot)
 {
 	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
 	unsigned owners = map_slot_owners(&was), formers = map_slot_formers(&was);
-	struct making m = {.lost = was.counts & MAP_SLOT_LOST};
+	unsigned fresh = p->slots->fresh[slot];
+	struct making m = {.lost = (was.counts & MAP_SLOT_LOST) || entries_gone(p, &was, fresh)};
 
 	for (unsigned i = 0; i < owners; i++) {
 		m.lost |= p->taken[was.owner[i]];
 		if (!p->gone[was.owner[i]])
-			m.slot.owner[m.owners++] = was.owner[i];
+			owner_add(&m, was.owner[i], fresh >> i & 1);
 	}
 	for (unsigned i = 0; i < formers; i++) {
 		m.lost |= p->taken[was.former[i]];
@@ -332,7 +362,7 @@ void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns)
 		uint8_t age = (uint8_t)(second - slots->since[slot]);
 		struct making m = {.slot = was, .owners = map_slot_owners(&was)};
 
-		if (was.counts == m.owners)
+		if (was.counts == m.owners && !slots->fresh[slot])
 			continue;
 		if (age < FORMER_SECONDS) {
 			slots->migrating++;

@@ -19,8 +19,13 @@ struct slots {
 	uint64_t freed[OWNERS_MAX];
 	uint64_t frees;
 	uint64_t due;             /* no time of a former owner ends before this second */
-	uint32_t migrating;       /* slots whose word has former owners, or lost some */
+	uint32_t migrating;       /* slots with former or fresh owners, or with MAP_SLOT_LOST */
 	uint8_t since[MAP_SLOTS]; /* second of the last change of a slot's owners, modulo 256 */
+	/*
+	 * Bit i: the i-th owner of the slot's word is fresh. It became an owner less than
+	 * MAP_FORMER_NS before `since`, or then, so it may lack entries.
+	 */
+	uint8_t fresh[MAP_SLOTS];
 };
 
 /*

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planted mistakes in the directory's walks (ld --wrap). One thread. */
 #include "engine/control/directory_state.h"
+#include "engine/control/slots.h"
 #include "tests/sim/world.h"
 
 void __real_directory_map_changed(struct control *control);
@@ -49,4 +50,14 @@ void __wrap_move_slice(void *context)
 		dir->tidy_ns = 0;
 		move_soon(dir);
 	}
+}
+
+__typeof__(slots_publish) __real_slots_publish, __wrap_slots_publish;
+
+void __wrap_slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
+	bool opening, uint64_t now_ns)
+{
+	__real_slots_publish(control, slots, view, opening, now_ns);
+	if (world.mutant == MUTANT_FRESH_TRUSTED)
+		memset(slots->fresh, 0, sizeof(slots->fresh));
 }

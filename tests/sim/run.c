@@ -49,7 +49,7 @@ static uint64_t map_bytes(void)
 
 	for (unsigned i = 0; i < world.nodes; i++)
 		if (node_reads(i))
-			bytes += MAP_SLOTS * (sizeof(uint64_t) + sizeof(uint8_t));
+			bytes += MAP_SLOTS * (sizeof(uint64_t) + 2 * sizeof(uint8_t));
 	return bytes;
 }
 
@@ -346,6 +346,7 @@ static const struct scenario {
 	{"clock", "clocks jump by an hour and run at different rates", clocks},
 	{"repair", "the last node acknowledges publishes for 2 s and loses them", repair},
 	{"refill", "of two owners that come back, one stops before it has its entries", refill},
+	{"turns", "the last two nodes die one after the other", turns},
 	{"flapper", "the last node is stopped and resumed, again and again", flapper},
 	{"chaos", "faults of all kinds begin and end at random", chaos},
 	{"rack", "one node in 25 loses power at once, then starts again", rack},
@@ -361,7 +362,8 @@ static const struct scenario {
 static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack", "deaf-death",
 	"no-vouch", "second-hand", "own-word", "beat-vouch", "no-latch", "no-pad", "no-served",
 	"no-compare", "relay-lost", "no-relay", "suspect-fact", "sweep-at-once", "no-refute",
-	"own-refute", "reshuffle", "walk-restart", "former-early", "global-cap", "any-ref"};
+	"own-refute", "reshuffle", "walk-restart", "former-early", "global-cap", "any-ref",
+	"fresh-trusted"};
 
 /* ---- the end --------------------------------------------------------------------------------- */
 

@@ -90,6 +90,8 @@ void late(void);
 void repair(void);
 /* Of two owners that come back, one stops at once. refill.c */
 void refill(void);
+/* Two owners die one after the other, the second one before the third one has entries. turns.c */
+void turns(void);
 /* The last node is stopped and resumed, again and again. */
 void flapper(void);
 /* Packets are lost, clocks differ, the last node is slow. */

@@ -14,7 +14,8 @@ import sys
 import time
 
 SCENARIOS = ("join", "onelink", "gray", "mtu", "late", "power", "kill", "crash", "partition",
-             "oneway", "stop", "loss", "clock", "slow", "repair", "flapper", "chaos")
+             "oneway", "stop", "loss", "clock", "slow", "repair", "flapper", "turns",
+             "chaos")
 # Large shards are part of the state.
 KNOWN = {"chaos": ["state above 1 MiB a node"]}
 ANY_STATE = "--any-state" in sys.argv

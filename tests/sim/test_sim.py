@@ -13,7 +13,7 @@ import sys
 
 SEEDS = (1, 2, 3)
 CLEAN = ("onelink", "power", "kill", "crash", "partition", "oneway", "stop", "loss", "clock",
-         "slow", "gray", "mtu", "late", "repair", "flapper")
+         "slow", "gray", "mtu", "late", "repair", "flapper", "turns")
 # fires in `flap` today: an index of 60,000 pages is part of the state
 STATE = "state above 1 MiB a node"
 ANY_STATE = "--any-state" in sys.argv
@@ -30,6 +30,7 @@ PLANTED = (("flap", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
            ("onelink1", "no-relay", "oracle"),
            ("onelink", "suspect-fact", "false removal"),
            ("partition1", "sweep-at-once", "oracle"),
+           ("turns", "fresh-trusted", "oracle"),
            ("flap", "walk-restart", "progress"), ("refill1", "former-early", "oracle"),
            ("refill", "global-cap", "refilled"),
            ("crash", "any-ref", "hit of a former process"))

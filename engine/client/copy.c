@@ -115,23 +115,20 @@ RACY WIDE static void stream_avx512(unsigned char *to, const unsigned char *from
 
 /*
  * CRC by folding, in the registers of the copy (Gopal et al., "Fast CRC Computation for Generic
- * Polynomials Using PCLMULQDQ Instruction", Intel, 2009). A register of 64 bytes (AVX-512) or 32
- * bytes (AVX2) stands for all bytes so far: a message of its length with the same remainder. To
- * append a register of data, each 128-bit lane is multiplied by x^512 (x^256) modulo the
- * polynomial, in two halves of 64 bits, and added to it. One chain takes less time than the memory
- * needs; several were measured to be slower with AVX-512 and as fast with AVX2.
+ * Polynomials Using PCLMULQDQ Instruction", Intel, 2009). A register of 64 bytes (with AVX2, two of
+ * 32 bytes) stands for all bytes so far: a message of its length with the same remainder. To append
+ * 64 bytes of data, each 128-bit lane is multiplied by x^512 modulo the polynomial, in two halves
+ * of 64 bits, and added to it. With AVX-512, several chains were measured to be slower than one.
  */
-#define FOLD_512_LOW 0x740eef02  /* x^(512 + 32) modulo the polynomial, reflected */
-#define FOLD_512_HIGH 0x9e4addf8 /* x^(512 - 32) */
-#define FOLD_256_LOW 0x3da6d0cb  /* x^(256 + 32) */
-#define FOLD_256_HIGH 0xba4fc28e /* x^(256 - 32) */
+#define FOLD_LOW 0x740eef02  /* x^(512 + 32) modulo the polynomial, reflected */
+#define FOLD_HIGH 0x9e4addf8 /* x^(512 - 32) */
 
-/* The CRC register (not inverted) of the message in `word`. */
-static inline uint32_t fold_end(const uint64_t *word, unsigned words)
+/* The CRC register (not inverted) of the message in a register of 64 bytes. */
+static inline uint32_t fold_end(const uint64_t word[8])
 {
 	uint64_t crc = 0;
 
-	for (unsigned i = 0; i < words; i++)
+	for (unsigned i = 0; i < 8; i++)
 		crc = __builtin_ia32_crc32di(crc, word[i]);
 	return (uint32_t)crc;
 }
@@ -190,8 +187,8 @@ RACY FOLDING_512 static inline __m512i fold_four_512(
 RACY FOLDING_512 static uint32_t copy_crc_fold_avx512(uint32_t crc, unsigned char *to,
 	const unsigned char *from, size_t bytes, const unsigned char *next)
 {
-	const __m512i by = _mm512_set_epi64(FOLD_512_HIGH, FOLD_512_LOW, FOLD_512_HIGH,
-		FOLD_512_LOW, FOLD_512_HIGH, FOLD_512_LOW, FOLD_512_HIGH, FOLD_512_LOW);
+	const __m512i by = _mm512_set_epi64(
+		FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW);
 	__m512i first = _mm512_loadu_si512(from), sum;
 	uint64_t word[8];
 	size_t at;
@@ -206,7 +203,7 @@ RACY FOLDING_512 static uint32_t copy_crc_fold_avx512(uint32_t crc, unsigned cha
 		sum = fold_four_512(sum, by, to + at, from + at);
 	}
 	_mm512_storeu_si512(word, sum);
-	return ~fold_end(word, 8);
+	return ~fold_end(word);
 }
 
 #define FOLDING_256 __attribute__((target("avx2,vpclmulqdq")))
@@ -219,45 +216,41 @@ FOLDING_256 static inline __m256i fold_256(__m256i sum, __m256i by, __m256i data
 		_mm256_xor_si256(low, data), _mm256_clmulepi64_epi128(sum, by, 0x11));
 }
 
-/* Copies 32 bytes and appends them. */
-RACY FOLDING_256 static inline __m256i fold_one_256(
-	__m256i sum, __m256i by, unsigned char *to, const unsigned char *from)
-{
-	__m256i data = _mm256_loadu_si256((const __m256i *)(const void *)from);
+/* A register of 64 bytes in two halves: two chains, each of which has half of the data. */
+struct sum_256 {
+	__m256i a, b;
+};
 
-	_mm256_stream_si256((__m256i *)(void *)to, data);
-	return fold_256(sum, by, data);
-}
-
-/* The same for 128 bytes. */
-RACY FOLDING_256 static inline __m256i fold_four_256(
-	__m256i sum, __m256i by, unsigned char *to, const unsigned char *from)
+/* Copies 128 bytes and appends them. All loads first: more of them are in flight. */
+RACY FOLDING_256 static inline struct sum_256 fold_four_256(
+	struct sum_256 sum, __m256i by, unsigned char *to, const unsigned char *from)
 {
 	struct four_256 v = stream_four_256(to, from);
 
-	return fold_256(fold_256(fold_256(fold_256(sum, by, v.a), by, v.b), by, v.c), by, v.d);
+	sum.a = fold_256(fold_256(sum.a, by, v.a), by, v.c);
+	sum.b = fold_256(fold_256(sum.b, by, v.b), by, v.d);
+	return sum;
 }
 
-/* As copy_crc_fold_avx512(). */
+/* As copy_crc_fold_avx512(). `bytes` is a multiple of 128. */
 RACY FOLDING_256 uint32_t copy_crc_fold_avx2(uint32_t crc, unsigned char *to,
 	const unsigned char *from, size_t bytes, const unsigned char *next)
 {
-	const __m256i by =
-		_mm256_set_epi64x(FOLD_256_HIGH, FOLD_256_LOW, FOLD_256_HIGH, FOLD_256_LOW);
-	__m256i first = _mm256_loadu_si256((const __m256i *)(const void *)from), sum;
-	uint64_t word[4];
-	size_t at;
+	const __m256i by = _mm256_set_epi64x(FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW);
+	struct four_256 first = stream_four_256(to, from);
+	struct sum_256 sum;
+	uint64_t word[8];
 
-	sum = _mm256_xor_si256(first, _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)~crc)));
-	_mm256_stream_si256((__m256i *)(void *)to, first);
-	for (at = 32; at % 128; at += 32)
-		sum = fold_one_256(sum, by, to + at, from + at);
-	for (; at < bytes; at += 128) {
+	sum.a = _mm256_xor_si256(first.a, _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)~crc)));
+	sum.a = fold_256(sum.a, by, first.c);
+	sum.b = fold_256(first.b, by, first.d);
+	for (size_t at = 128; at < bytes; at += 128) {
 		expect(from, at, bytes, next, 128);
 		sum = fold_four_256(sum, by, to + at, from + at);
 	}
-	_mm256_storeu_si256((__m256i *)(void *)word, sum);
-	return ~fold_end(word, 4);
+	_mm256_storeu_si256((__m256i *)(void *)word, sum.a);
+	_mm256_storeu_si256((__m256i *)(void *)(word + 4), sum.b);
+	return ~fold_end(word);
 }
 
 /* As crc32c(), and copies; `to` is aligned to 64 bytes, and `bytes` is a multiple of 128. */

@@ -238,8 +238,9 @@ static_assert(offsetof(struct op_done, turn) == RING_TURN_AT, "the ring's");
 enum ctl_kind {
 	/* requests `count` credits: slots of `length` bytes in the pool of `rail` */
 	CTL_CREDIT = 1,
-	/* publishes the page of `key`, which the client wrote at `place`; consumes the credit
-	 * (place, generation) */
+	/* publishes `count` pages of `length` bytes, which the client wrote at their places;
+	 * consumes their credits (place, generation). The op has the first page, the entries behind
+	 * it the others: struct ctl_page */
 	CTL_PUBLISH = 2,
 	CTL_RETURN = 3, /* returns the credit (place, generation), which the client has not used */
 	CTL_TOUCH = 4,  /* reports that the page of `key` on the engine `ref` at `place` was read */
@@ -268,15 +269,17 @@ enum ctl_kind {
 };
 
 /*
- * A request of a client to the control plane. PUBLISH, REMOVE and PROMOTE are answered by one
- * ctl_done, CREDIT by one or several, the others by none.
+ * A request of a client to the control plane. REMOVE and PROMOTE are answered by one ctl_done,
+ * PUBLISH and CREDIT by one or several, the others by none.
  */
 struct ctl_op {
 	uint64_t cookie; /* number chosen by the client; ctl_done returns it */
 	uint8_t kind;    /* what the control plane is to do: enum ctl_kind */
 	uint8_t rail;    /* CTL_CREDIT: index of the rail whose pool the slots come from */
-	uint16_t count;  /* CTL_CREDIT: number of credits requested; CTL_PROMOTE: 0 or 1 */
-	/* CTL_PUBLISH: 1: `crc` is set; 0: of a client that does not compute it */
+	/* CTL_CREDIT: number of credits requested; CTL_PUBLISH: of pages, 1..CTL_PAGES_MAX;
+	 * CTL_PROMOTE: 0 or 1 */
+	uint16_t count;
+	/* CTL_PUBLISH: 1: the CRCs are set; 0: of a client that does not compute them */
 	uint16_t has_crc;
 	uint16_t turn;
 	struct page_key key;
@@ -293,6 +296,41 @@ struct ctl_op {
 };
 static_assert(sizeof(struct ctl_op) == 64, "one slot");
 static_assert(offsetof(struct ctl_op, turn) == RING_TURN_AT, "the ring's");
+
+#define CTL_PAGES_MAX 32u /* pages of a CTL_PUBLISH: the bits of a mask */
+
+/* A page of a CTL_PUBLISH behind the first one: half a ring entry. */
+struct ctl_page {
+	uint32_t place;
+	uint32_t generation;
+	uint32_t crc; /* as ctl_op.crc */
+	uint16_t spare;
+	uint16_t turn; /* of the ring, in the first half of an entry; else unused */
+	struct page_key key;
+};
+static_assert(2 * sizeof(struct ctl_page) == sizeof(struct ctl_op), "two to an entry");
+static_assert(offsetof(struct ctl_page, turn) == RING_TURN_AT, "the ring's");
+
+/* Number of ring entries of a CTL_PUBLISH of `pages` >= 1 pages. */
+static inline uint32_t ctl_lines(uint32_t pages)
+{
+	return 1 + pages / 2;
+}
+static_assert(CTL_PAGES_MAX <= 32, "masks have 32 bits");
+
+/*
+ * Page i of a CTL_PUBLISH, 1 <= i < count: its entry, counted from that of the op, and which half
+ * of it.
+ */
+static inline uint32_t ctl_page_line(uint32_t i)
+{
+	return (i + 1) / 2;
+}
+
+static inline uint32_t ctl_page_half(uint32_t i)
+{
+	return (i + 1) % 2;
+}
 
 #define CTL_TOUCHES_MAX 6u
 
@@ -315,19 +353,28 @@ static_assert(offsetof(struct ctl_touches, kind) == offsetof(struct ctl_op, kind
 	"the kind tells which of the two an entry is; the turn is the ring's");
 
 /*
- * The answer to a ctl_op. A CREDIT gets one for each slot granted, with its place; then, if fewer
- * than `count` were granted, one more for all missing slots, with a status other than OP_HIT.
+ * The answer to a ctl_op. A CREDIT gets one for each run of slots granted, which have places at one
+ * distance and the same generation; then, if fewer than `count` were granted, one more for all
+ * missing slots, with a status other than OP_HIT. A PUBLISH gets one for each status that pages of
+ * it ended with, when all have ended: nearly always one.
  */
 struct ctl_done {
 	uint64_t cookie; /* cookie of the answered ctl_op */
 	uint8_t kind;    /* kind of the answered request: enum ctl_kind */
-	uint8_t spare[5];
+	uint8_t spare;
+	uint16_t count;  /* CTL_CREDIT: number of slots that are granted, or missing */
+	uint16_t stride; /* CTL_CREDIT: distance between the places of two granted slots */
 	uint16_t turn;
 	uint32_t status; /* result of the request: enum op_status; OP_HIT: success */
-	/* CTL_CREDIT: place of the granted slot; CTL_PROMOTE: of the page, on the engine `ref` */
-	uint32_t place;
-	/* CTL_CREDIT, CTL_PROMOTE: generation of the slot; PROMOTE with OP_HIT: 0 for a page that
-	 * is on disk, not in memory */
+	union {
+		/* CTL_CREDIT: place of the first slot; CTL_PROMOTE: of the page, on the engine
+		 * `ref` */
+		uint32_t place;
+		/* CTL_PUBLISH: bit i: page i has ended with `status` */
+		uint32_t pages;
+	};
+	/* CTL_CREDIT: generation of the slots; CTL_PROMOTE: of the slot; with OP_HIT: 0 for a page
+	 * that is on disk, not in memory */
 	uint32_t generation;
 	uint32_t length; /* CTL_CREDIT: page length that the request named, bytes */
 };

@@ -75,6 +75,11 @@ static inline bool page_key_equal(const struct page_key *a, const struct page_ke
 	return ((a->word[0] ^ b->word[0]) | (a->word[1] ^ b->word[1])) == 0;
 }
 
+static inline bool page_key_none(const struct page_key *key)
+{
+	return (key->word[0] | key->word[1]) == 0;
+}
+
 /*
  * True if `head` is the head of the expected page. `head` is a copy taken after the payload: by a
  * READ that followed it, or by page_head_load() after shm_fence_load().

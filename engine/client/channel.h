@@ -63,20 +63,24 @@ struct request {
 	/* batch of the pages; NULL: they no longer wait for the answer */
 	struct pc_batch *batch;
 	union {
-		/* RUN, LOOK: first page; page_work.next leads to the others. Else: the page */
+		/* RUN, LOOK, PUBLISH: first page; page_work.next leads to the others. Else: the
+		 * page */
 		uint32_t page;
 		uint32_t next; /* FREE: index of the next request in the free list */
 	};
 	uint32_t generation;
 	/* FETCH, RUN: bytes counted in channel_rail.bytes; CREDIT: length of the requested slots */
 	uint32_t bytes;
-	/* LOOK, HEAD, PEEK: number of the first scratch slot; FETCH: number of a staging block, or
-	 * CLIENT_NONE */
-	uint32_t hold;
+	union {
+		/* LOOK, HEAD, PEEK: number of the first scratch slot; FETCH: number of a staging
+		 * block, or CLIENT_NONE */
+		uint32_t hold;
+		uint32_t waiting; /* PUBLISH: bit per page that was not answered yet */
+	};
 	uint8_t kind;
 	uint8_t rail;
-	uint8_t pages; /* RUN, LOOK: number of pages, at most RUN_PAGES_MAX */
-	uint16_t left; /* number of answers still to come; more than 1 only for CREDIT */
+	uint8_t pages; /* RUN, LOOK, PUBLISH: number of pages, at most RUN_PAGES_MAX */
+	uint16_t left; /* CREDIT: number of slots that no answer has told of yet */
 };
 static_assert(sizeof(struct request) == 32, "two to a cache line");
 
@@ -216,7 +220,8 @@ struct pc_channel {
 	bool ctl_napped; /* requests were sent while the control plane napped, without a kick */
 	bool ctl_urgent; /* an op other than CTL_TOUCHES was submitted since the last flush */
 	uint64_t touch_woken_ns; /* CLOCK_MONOTONIC of the last wake-up for touches alone, ns */
-	/* number of answers that the control plane owes; at most CTL_DONE_SLOTS */
+	/* number of answers that the control plane owes, one for each page and slot at most; at
+	 * most CTL_DONE_SLOTS */
 	uint32_t ctl_awaited;
 	uint64_t looked_ns; /* CLOCK_MONOTONIC of the last check of the session's socket, ns */
 	/* counts everything that moves in the channel; a waiting call spins while it grows */

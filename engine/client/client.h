@@ -293,6 +293,12 @@ void submit_publish(struct pc_channel *ch, uint32_t rail);
  */
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
+/*
+ * The same for a request of `lines` ring entries: the caller has written those behind its first
+ * one.
+ */
+void submit_ctl_lines(
+	struct pc_channel *ch, const struct ctl_op *op, uint32_t lines, uint32_t answers);
 /* Publishes the ctl ring in the middle of a step, so that the control plane works during copies. */
 void submit_ctl_flush(struct pc_channel *ch);
 /* The thread has nothing to do but wait: ends a nap of the control plane that has requests. */
@@ -387,8 +393,9 @@ void credit_forget(struct pc_channel *ch);
 
 /* set.c */
 void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
-void set_answer(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status, uint64_t now_ns);
+/* `pages`: bit i: page i of the request has ended with `status`. */
+void set_answer(struct pc_channel *ch, const struct request *r, uint32_t pages, uint32_t status,
+	uint64_t now_ns);
 void remove_step(struct pc_channel *ch, struct pc_batch *b);
 void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status);
 

@@ -220,7 +220,7 @@ static void ask(struct pc_channel *ch, struct stock *stock, uint32_t rail, uint6
  */
 void credit_ask(struct pc_channel *ch, uint64_t deadline_ns)
 {
-	for (uint32_t k = 0; k < CLASSES_MAX; k++) {
+	for (uint32_t k = 0; k < ch->stocks; k++) {
 		struct stock *stock = ch->stock[k];
 
 		for (uint32_t r = 0; stock && r < ch->rails; r++) {
@@ -240,11 +240,15 @@ void credit_ask(struct pc_channel *ch, uint64_t deadline_ns)
 	}
 }
 
-static bool possible(const struct pc_channel *ch, const struct request *r, uint32_t place)
+/* True if all slots that the answer names lie in the pool of the request's rail. */
+static bool possible(
+	const struct pc_channel *ch, const struct request *r, const struct ctl_done *done)
 {
-	uint64_t offset = place_offset(place), bytes = ch->session->rail[r->rail].pool_bytes;
+	uint64_t bytes = ch->session->rail[r->rail].pool_bytes;
+	uint64_t offset =
+		place_offset(done->place) + (uint64_t)(done->count - 1u) * done->stride * PAGE_UNIT;
 
-	return place_rail(place) == r->rail && offset < bytes && r->bytes <= bytes - offset;
+	return place_rail(done->place) == r->rail && offset < bytes && r->bytes <= bytes - offset;
 }
 
 void credit_answer(struct pc_channel *ch, const struct request *r, const struct ctl_done *done,
@@ -258,15 +262,18 @@ void credit_answer(struct pc_channel *ch, const struct request *r, const struct 
 		return;
 	}
 	s = &stock->rail[r->rail];
-	s->asked--;
+	s->asked -= done->count;
 	if (done->status == OP_HIT) {
-		if (!possible(ch, r, done->place) || s->have == CREDIT_STOCK_MAX)
+		if (!possible(ch, r, done) || done->count > CREDIT_STOCK_MAX - s->have) {
 			channel_break(ch);
-		else
-			*stock_at(s, s->have++) = (struct credit){done->place, done->generation};
+			return;
+		}
+		for (uint32_t k = 0; k < done->count; k++)
+			*stock_at(s, s->have++) =
+				(struct credit){done->place + k * done->stride, done->generation};
 		return;
 	}
-	ch->credits--;
+	ch->credits -= done->count;
 	/* Credits for other page sizes may hold all the room that is missing: if some were
 	 * returned, request again. */
 	if (done->status == OP_TIMEOUT || credit_return(ch, now_ns, r->bytes))

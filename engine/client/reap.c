@@ -6,10 +6,6 @@
  */
 #include "engine/client/client.h"
 
-/* answers of the control plane between the next one and those whose cache lines are prefetched */
-#define EXPECT_FAR 8u
-#define EXPECT_NEAR 4u
-
 static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
 {
 	uint32_t index = (uint32_t)cookie;
@@ -186,6 +182,35 @@ static void rail_done(
 	request_free(ch, index);
 }
 
+/* An answer to a CTL_CREDIT. True: all slots of the request were told of. */
+static bool slots_told(
+	struct pc_channel *ch, struct request *r, const struct ctl_done *done, uint64_t now_ns)
+{
+	if (!done->count || done->count > r->left) {
+		channel_break(ch);
+		return false;
+	}
+	ch->ctl_awaited -= done->count;
+	r->left -= done->count;
+	credit_answer(ch, r, done, now_ns);
+	return !r->left;
+}
+
+/* An answer to a CTL_PUBLISH. True: all pages of the request have ended. */
+static bool pages_told(struct pc_channel *ch, struct request *r, const struct ctl_done *done,
+	uint32_t status, uint64_t now_ns)
+{
+	if (!done->pages || done->pages & ~r->waiting) {
+		channel_break(ch);
+		return false;
+	}
+	ch->ctl_awaited -= (uint32_t)__builtin_popcount(done->pages);
+	r->waiting &= ~done->pages;
+	if (r->batch)
+		set_answer(ch, r, done->pages, status, now_ns);
+	return !r->waiting;
+}
+
 static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_t now_ns)
 {
 	static const uint8_t kind_of[] = {[REQUEST_CREDIT] = CTL_CREDIT,
@@ -199,47 +224,20 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_
 	if (!r || r->kind < REQUEST_CREDIT || done->kind != kind_of[r->kind])
 		return;
 	ch->moves++;
-	ch->ctl_awaited--;
-	if (r->kind == REQUEST_CREDIT)
-		credit_answer(ch, r, done, now_ns);
-	else if (r->batch && r->kind == REQUEST_PUBLISH)
-		set_answer(ch, r->batch, r->page, status, now_ns);
-	else if (r->batch && r->kind == REQUEST_DISK)
-		disk_answer(ch, r->batch, r->page, done, status, now_ns);
-	else if (r->batch)
-		remove_answer(ch, r->batch, r->page, status);
-	if (--r->left == 0)
-		request_free(ch, index);
-}
-
-/* The key that the ctl ring's i-th answer will enter in the location cache; NULL: none. */
-static const struct page_key *key_stored(struct pc_channel *ch, uint32_t i)
-{
-	const struct request *r;
-	struct ctl_done done;
-	uint32_t index;
-
-	memcpy(&done, ring_slot_old(&ch->ctl_done, i), sizeof(done));
-	r = request_of(ch, done.cookie, &index);
-	return r && r->kind == REQUEST_PUBLISH && r->batch ? &r->batch->work[r->page].key : NULL;
-}
-
-/*
- * Prefetches what answers behind the ctl ring's i-th one will change: first the key's set in the
- * location cache, later the entry that it will take. `ready`: answers in the ring.
- */
-static void expect_put(struct pc_channel *ch, uint32_t i, uint32_t ready, uint32_t now_ms)
-{
-	const struct page_key *far = NULL, *near = NULL;
-
-	if (i + EXPECT_FAR < ready)
-		far = key_stored(ch, i + EXPECT_FAR);
-	if (i + EXPECT_NEAR < ready)
-		near = key_stored(ch, i + EXPECT_NEAR);
-	if (far)
-		cache_expect(ch, far);
-	if (near)
-		cache_expect_victim(ch, near, now_ms);
+	if (r->kind == REQUEST_CREDIT) {
+		if (!slots_told(ch, r, done, now_ns))
+			return;
+	} else if (r->kind == REQUEST_PUBLISH) {
+		if (!pages_told(ch, r, done, status, now_ns))
+			return;
+	} else {
+		ch->ctl_awaited--;
+		if (r->batch && r->kind == REQUEST_DISK)
+			disk_answer(ch, r->batch, r->page, done, status, now_ns);
+		else if (r->batch)
+			remove_answer(ch, r->batch, r->page, status);
+	}
+	request_free(ch, index);
 }
 
 /* Takes the answers of a rail that owes some. Returns whether there were any. */
@@ -271,14 +269,13 @@ static inline uint32_t reap_rail(
 	return n > 0;
 }
 
-static uint32_t reap_ctl(struct pc_channel *ch, uint64_t now_ns, uint32_t now_ms)
+static uint32_t reap_ctl(struct pc_channel *ch, uint64_t now_ns)
 {
 	int32_t n = ring_ready(&ch->ctl_done);
 
 	for (int32_t i = 0; i < n; i++) {
 		struct ctl_done done;
 
-		expect_put(ch, (uint32_t)i, (uint32_t)n, now_ms);
 		memcpy(&done, ring_slot_old(&ch->ctl_done, (uint32_t)i), sizeof(done));
 		ctl_done(ch, &done, now_ns);
 	}
@@ -294,5 +291,5 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 	for (uint32_t rail = 0; rail < ch->rails; rail++)
 		if (ch->rail[rail].in_flight) /* else no answer can come */
 			work += reap_rail(ch, rail, now_ns, now_ms);
-	return work + reap_ctl(ch, now_ns, now_ms);
+	return work + reap_ctl(ch, now_ns);
 }

@@ -9,6 +9,9 @@
 
 #include <sys/mman.h>
 
+/* pages between the one that ends and that whose entry in the location cache is prefetched */
+#define EXPECT_VICTIM 4u
+
 /*
  * Names the slot in the channel segment before the copy. False: the engine has ended the channel,
  * so the slot may belong to another page already. struct channel_header describes the protocol.
@@ -36,40 +39,74 @@ static void slot_leave(struct pc_channel *ch)
 	shm_store_release64(&ch->header->copying, 0);
 }
 
-static void publish(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
+/*
+ * The number of pages at the head of the queue that the next CTL_PUBLISH may name: they have one
+ * length, and the rings have room. 0: none.
+ */
+static uint32_t publish_pages(struct pc_channel *ch, const struct pc_batch *b)
 {
-	struct page_work *p = &b->work[i];
+	uint32_t i = b->queue[PAGE_PUBLISH].head, pages = 0;
+
+	if (i == CLIENT_NONE || ch->request_free == CLIENT_NONE)
+		return 0;
+	for (uint32_t bytes = b->work[i].bytes;
+		pages < CTL_PAGES_MAX && i != CLIENT_NONE && b->work[i].bytes == bytes;
+		i = b->work[i].next)
+		pages++;
+	while (pages && !submit_ctl_room(ch, pages, ctl_lines(pages) - 1))
+		pages /= 2;
+	return pages;
+}
+
+/* The entry of page i >= 1 behind the op that is submitted next. */
+static struct ctl_page *publish_entry(struct pc_channel *ch, uint32_t i)
+{
+	struct ctl_page *line = ring_slot_new(&ch->ctl, ch->ctl_unpublished + ctl_page_line(i));
+
+	return line + ctl_page_half(i);
+}
+
+/* Sends a CTL_PUBLISH of the first `pages` pages of the queue. */
+static void publish(struct pc_channel *ch, struct pc_batch *b, uint32_t pages)
+{
+	uint32_t i = page_unqueue(b, PAGE_PUBLISH);
 	uint32_t index = request_take(ch, REQUEST_PUBLISH, b, i);
+	const struct page_work *p = &b->work[i];
 	struct ctl_op op = {.kind = CTL_PUBLISH,
 		.cookie = request_cookie(ch, index),
-		.rail = (uint8_t)place_rail(p->at.place),
+		.count = (uint16_t)pages,
 		.length = p->bytes,
 		.key = p->key,
 		.place = p->at.place,
 		.generation = p->at.generation,
-		.ref = ch->session->ref,
 		.deadline_ns = b->deadline_ns,
 		.crc = p->crc,
 		.has_crc = 1};
 
+	ch->request[index].pages = (uint8_t)pages;
+	ch->request[index].waiting = UINT32_MAX >> (CTL_PAGES_MAX - pages);
 	page_in_flight(b, i, index);
-	submit_ctl(ch, &op, 1);
+	for (uint32_t k = 1; k < pages; k++) {
+		i = page_unqueue(b, PAGE_PUBLISH);
+		p = &b->work[i];
+		*publish_entry(ch, k) = (struct ctl_page){.place = p->at.place,
+			.generation = p->at.generation,
+			.crc = p->crc,
+			.key = p->key};
+		page_in_flight(b, i, index);
+	}
+	submit_ctl_lines(ch, &op, ctl_lines(pages), pages);
 }
 
 static void publish_step(struct pc_channel *ch, struct pc_batch *b)
 {
-	uint32_t i;
+	uint32_t pages;
 
 	if (!page_waits(b, PAGE_PUBLISH))
 		return; /* nothing was copied since the last call */
 	slot_leave(ch);
-	while ((i = page_unqueue(b, PAGE_PUBLISH)) != CLIENT_NONE) {
-		if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0)) {
-			page_requeue(b, i);
-			return;
-		}
-		publish(ch, b, i);
-	}
+	while ((pages = publish_pages(ch, b)))
+		publish(ch, b, pages);
 }
 
 /*
@@ -131,13 +168,15 @@ void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
 	uint32_t waiting[SKIP_MAX];
 	uint32_t skipped = 0, copied = 0, i;
+	bool late = false;
 
 	publish_step(ch, b);
 	while (skipped < SKIP_MAX && !ch->broken) {
 		i = page_unqueue(b, PAGE_STORE);
 		if (i == CLIENT_NONE)
 			break;
-		if (clock_now_ns() >= b->deadline_ns) {
+		/* the step itself has looked at the clock: again after each SET_PUBLISH_BYTES */
+		if (late) {
 			page_done(b, i, PC_TIMEOUT);
 		} else if (!store(ch, b, i, now_ns)) {
 			waiting[skipped++] = i;
@@ -149,6 +188,7 @@ void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 				credit_ask(ch, b->deadline_ns);
 				submit_ctl_flush(ch);
 				copied = 0;
+				late = clock_now_ns() >= b->deadline_ns;
 			}
 		}
 	}
@@ -158,7 +198,7 @@ void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 	credit_ask(ch, b->deadline_ns);
 }
 
-void set_answer(
+static void set_end(
 	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status, uint64_t now_ns)
 {
 	static const uint8_t result[OP_STATUS_COUNT] = {[OP_HIT] = PC_HIT,
@@ -178,6 +218,26 @@ void set_answer(
 		cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));
 	}
 	page_done(b, i, (enum pc_result)result[status]);
+}
+
+void set_answer(struct pc_channel *ch, const struct request *r, uint32_t pages, uint32_t status,
+	uint64_t now_ns)
+{
+	struct pc_batch *b = r->batch;
+	uint32_t ended[CTL_PAGES_MAX], count = 0, now_ms = (uint32_t)(now_ns / 1000000);
+	uint32_t i = r->page;
+
+	for (uint32_t k = 0; k < r->pages; k++, i = b->work[i].next) {
+		if (!(pages >> k & 1))
+			continue;
+		ended[count++] = i;
+		cache_expect(ch, &b->work[i].key);
+	}
+	for (uint32_t k = 0; k < count; k++) {
+		if (k + EXPECT_VICTIM < count)
+			cache_expect_victim(ch, &b->work[ended[k + EXPECT_VICTIM]].key, now_ms);
+		set_end(ch, b, ended[k], status, now_ns);
+	}
 }
 
 void remove_step(struct pc_channel *ch, struct pc_batch *b)

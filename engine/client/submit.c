@@ -115,15 +115,21 @@ bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve)
 	return (uint32_t)room >= want;
 }
 
-/* Writes a request to the ctl ring. The caller has called submit_ctl_room() with success. */
-void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers)
+/* The caller has called submit_ctl_room() with success. */
+void submit_ctl_lines(
+	struct pc_channel *ch, const struct ctl_op *op, uint32_t lines, uint32_t answers)
 {
 	memcpy(ring_slot_new(&ch->ctl, ch->ctl_unpublished), op, sizeof(*op));
-	ch->ctl_unpublished++;
+	ch->ctl_unpublished += lines;
 	ch->ctl_awaited += answers;
 	ch->ctl_urgent |= op->kind != CTL_TOUCHES;
 	if (ch->ctl_unpublished >= FLUSH_SLOTS)
 		submit_ctl_flush(ch);
+}
+
+void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers)
+{
+	submit_ctl_lines(ch, op, 1, answers);
 }
 
 /*

@@ -188,7 +188,7 @@ static void ask_holder(struct promote *p, struct publish_channel *c, const struc
 		refuse(control, c, op);
 		return;
 	}
-	ask->later = publish_later(control->publish, c, op);
+	ask->later = publish_later(control->publish, c, op, 1);
 	if (ask->later == PUBLISH_NO_ANSWER) {
 		ask_free(p, ask);
 		refuse(control, c, op);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes ops from ctl rings and answers them. Nothing in an op is trusted: each op is copied once,
- * and its place is only used if this channel holds the credit for it. Runs on the control plane's
- * thread only.
+ * Takes ops from ctl rings and answers them. Nothing in an op is trusted: each op is copied once.
+ * Runs on the control plane's thread only.
  */
 #include "engine/control/publish.h"
 
@@ -19,10 +18,6 @@
 #include "engine/rail/inbox.h"
 #include "numa/clock.h"
 
-/* ops between the one that is served and those whose cache lines are prefetched */
-#define EXPECT_FAR 8u
-#define EXPECT_NEAR 4u
-
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static void answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
@@ -31,28 +26,15 @@ static void answer(struct publish *p, struct publish_channel *c, const struct ct
 	publish_answer(p, c, op, &(struct ctl_done){.status = status});
 }
 
-/* The directory_done callback. */
-static void on_done(void *context, uint64_t cookie, enum op_status status)
+/* The directory_done callback of a remove. */
+static void on_removed(void *context, uint64_t cookie, enum op_status status)
 {
 	publish_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});
 }
 
 /* ---- ops of clients -------------------------------------------------------------------------- */
 
-static uint64_t deadline_of(const struct ctl_op *op, uint64_t now_ns)
-{
-	uint64_t latest = now_ns + PUBLISH_DEADLINE_NS;
-
-	return op->deadline_ns < latest ? op->deadline_ns : latest;
-}
-
-static bool key_is_zero(const struct page_key *key)
-{
-	return key->word[0] == 0 && key->word[1] == 0;
-}
-
-/* Returns an unused credit to its pool. The client must not be copying into its slot. */
-static void give_back(struct publish *p, const struct credit *credit)
+void publish_give_back(struct publish *p, const struct credit *credit)
 {
 	unsigned rail = place_rail(credit->place);
 
@@ -67,96 +49,7 @@ static void give_back(struct publish *p, const struct credit *credit)
 
 void publish_credit_return(struct control *control, const struct credit *credit)
 {
-	give_back(control->publish, credit);
-}
-
-static void tell_directory(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
-	uint32_t place, uint32_t generation, uint64_t now_ns)
-{
-	uint32_t later = publish_later(p, c, op);
-
-	if (later == PUBLISH_NO_ANSWER) {
-		answer(p, c, op, OP_NO_SPACE);
-		return;
-	}
-	directory_publish(p->control, &op->key, place, generation, deadline_of(op, now_ns), on_done,
-		p, later);
-}
-
-/*
- * Serves a publish of a key that this host already has with this length; the new credit is not
- * needed. The existing entry is published once more, so that the answer means the same as every
- * answer: all owners have the entry.
- */
-static void serve_already(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
-	const struct index_entry *old, uint64_t now_ns)
-{
-	p->control->counter[COUNTER_pages_already]++;
-	pool_touch(p->control->rail[place_rail(old->place)].pool, old->place);
-	tell_directory(p, c, op, old->place, old->generation, now_ns);
-}
-
-static void serve_publish(
-	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
-{
-	struct control *control = p->control;
-	unsigned rail = place_rail(op->place);
-	struct index_entry entry = {.key = op->key,
-		.place = op->place,
-		.generation = op->generation,
-		.length = op->length};
-	const struct index_entry *old;
-	struct index_entry *put;
-	struct credit credit;
-
-	if (!credits_take(&c->credits, op->place, op->generation, &credit)) {
-		control->counter[COUNTER_ops_invalid]++;
-		answer(p, c, op, OP_INVALID);
-		return;
-	}
-	old = index_find(control->index, &op->key);
-	if (key_is_zero(&op->key) || op->length == 0 || op->length > credit.length) {
-		control->counter[COUNTER_ops_invalid]++;
-		give_back(p, &credit);
-		answer(p, c, op, OP_INVALID);
-		return;
-	}
-	if (old && old->length == op->length) {
-		give_back(p, &credit);
-		serve_already(p, c, op, old, now_ns);
-		return;
-	}
-	if (old)
-		publish_take_away(p, &op->key, old->place, old->generation);
-	if (index_put(control->index, &entry, &put) < 0) {
-		give_back(p, &credit);
-		answer(p, c, op, OP_NO_SPACE);
-		return;
-	}
-	if (op->has_crc == 1)
-		/* fails only where pool_publish() fails too */
-		pool_prove(control->rail[rail].pool, op->place, op->generation, &op->key,
-			op->length, op->crc);
-	if (pool_publish(control->rail[rail].pool, op->place, op->generation, &op->key,
-		    op->length) < 0) {
-		index_remove(control->index, &op->key);
-		give_back(p, &credit);
-		answer(p, c, op, OP_INVALID);
-		return;
-	}
-	p->credits--;
-	publish_hold(p, rail, credit.length, -1);
-	publish_hold(p, rail, op->length, 1);
-	control->counter[COUNTER_pages_published]++;
-	tier_replaced(control, &op->key, op->length);
-	tier_published(control);
-	if (p->rail[rail].first)
-		/*
-		 * makes publish_turn() look at the waiting credit requests: the new page can be
-		 * evicted for them
-		 */
-		p->rail[rail].retry = true;
-	tell_directory(p, c, op, op->place, op->generation, now_ns);
+	publish_give_back(control->publish, credit);
 }
 
 static void serve_return(struct publish *p, struct publish_channel *c, const struct ctl_op *op)
@@ -164,7 +57,7 @@ static void serve_return(struct publish *p, struct publish_channel *c, const str
 	struct credit credit;
 
 	if (credits_take(&c->credits, op->place, op->generation, &credit))
-		give_back(p, &credit);
+		publish_give_back(p, &credit);
 	else
 		p->control->counter[COUNTER_ops_invalid]++;
 }
@@ -188,13 +81,14 @@ static void serve_stale(struct publish *p, const struct ctl_op *op)
 static void serve_remove(
 	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
-	uint32_t later = key_is_zero(&op->key) ? PUBLISH_NO_ANSWER : publish_later(p, c, op);
+	uint32_t later = page_key_none(&op->key) ? PUBLISH_NO_ANSWER : publish_later(p, c, op, 1);
 
 	if (later == PUBLISH_NO_ANSWER) {
-		answer(p, c, op, key_is_zero(&op->key) ? OP_INVALID : OP_NO_SPACE);
+		answer(p, c, op, page_key_none(&op->key) ? OP_INVALID : OP_NO_SPACE);
 		return;
 	}
-	directory_forget(p->control, &op->key, deadline_of(op, now_ns), on_done, p, later);
+	directory_forget(
+		p->control, &op->key, publish_deadline_ns(op, now_ns), on_removed, p, later);
 }
 
 /* Returns the number of answers that the op may produce. */
@@ -202,6 +96,7 @@ static uint32_t answers_of(const struct ctl_op *op)
 {
 	switch (op->kind) {
 	case CTL_CREDIT: return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
+	case CTL_PUBLISH: return op->count >= 1 && op->count <= CTL_PAGES_MAX ? op->count : 1;
 	case CTL_RETURN:
 	case CTL_TOUCH:
 	case CTL_TOUCHES:
@@ -228,12 +123,8 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 	switch (op->kind) {
 	case CTL_CREDIT:
 		p->stored_ns = now_ns;
-		op->deadline_ns = deadline_of(op, now_ns);
+		op->deadline_ns = publish_deadline_ns(op, now_ns);
 		publish_credit(p, c, op, now_ns);
-		break;
-	case CTL_PUBLISH:
-		p->stored_ns = now_ns;
-		serve_publish(p, c, op, now_ns);
 		break;
 	case CTL_RETURN: serve_return(p, c, op); break;
 	case CTL_TOUCH:
@@ -259,32 +150,15 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/*
- * Prefetches what the ctl ring's i-th op will read if it is a publish: index, directory and page
- * head of a page are in cache lines that nothing else has read lately. `ready`: ops in the ring.
- */
-static void expect(struct publish *p, struct publish_channel *c, unsigned i, unsigned ready)
+/* Number of ring entries of an op that was copied and not validated. */
+static uint32_t lines_of(const struct ctl_op *op)
 {
-	const struct control *control = p->control;
-	const struct ctl_op *op;
-
-	if (i + EXPECT_FAR < ready) {
-		op = ring_slot_old(&c->ctl, i + EXPECT_FAR);
-		if (op->kind == CTL_PUBLISH) {
-			index_expect_chain(control->index, &op->key);
-			shard_expect(&control->shard, &op->key);
-			if (place_rail(op->place) < control->rails)
-				pool_expect(control->rail[place_rail(op->place)].pool, op->place);
-		}
-	}
-	if (i + EXPECT_NEAR < ready) {
-		op = ring_slot_old(&c->ctl, i + EXPECT_NEAR);
-		if (op->kind == CTL_PUBLISH)
-			index_expect_entry(control->index, &op->key);
-	}
+	return op->kind == CTL_PUBLISH && op->count <= CTL_PAGES_MAX ? ctl_lines(op->count) : 1;
 }
 
-/* Takes ops from the ctl ring of one channel. Returns how many it took, or RING_BROKEN. */
+/*
+ * Takes ops from the ctl ring of one channel. Returns how many entries it took, or RING_BROKEN.
+ */
 static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t now_ns)
 {
 	int32_t ready = ring_ready(&c->ctl);
@@ -292,11 +166,17 @@ static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t n
 
 	while (ready > 0 && n < (unsigned)ready && n < PUBLISH_BURST) {
 		struct ctl_op op;
-		uint32_t answers;
+		uint32_t answers, lines;
 		int32_t room;
 
-		expect(p, c, n, (unsigned)ready);
 		memcpy(&op, ring_slot_old(&c->ctl, n), sizeof(op));
+		lines = lines_of(&op);
+		/* all entries of an op are published together, but may be seen in part */
+		if (n + lines > (unsigned)ready) {
+			ready = ring_look(&c->ctl, CTL_RING_SLOTS);
+			if (n + lines > (unsigned)ready)
+				return RING_BROKEN;
+		}
 		answers = answers_of(&op);
 		room = ring_room(&c->done, c->owed + answers);
 		if (room < 0)
@@ -306,8 +186,11 @@ static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t n
 			break;
 		}
 		c->owed += answers;
-		serve(p, c, &op, now_ns);
-		n++;
+		if (op.kind == CTL_PUBLISH)
+			publish_pages(p, c, n, &op, now_ns);
+		else
+			serve(p, c, &op, now_ns);
+		n += lines;
 	}
 	if (n)
 		ring_release(&c->ctl, n);
@@ -321,7 +204,7 @@ unsigned publish_turn(struct control *control)
 	unsigned work = 0;
 
 	p->stalled = false;
-	for (unsigned i = 0; i < CHANNELS_MAX; i++) {
+	for (unsigned i = 0; i < p->channels_end; i++) {
 		int n = p->channel[i] ? channel_turn(p, p->channel[i], now_ns) : 0;
 
 		if (n < 0) {
@@ -398,6 +281,8 @@ void publish_channel_open(struct control *control, struct publish_channel *chann
 
 	channel->generation = ++p->generation;
 	p->channel[channel->id] = channel;
+	if (channel->id >= p->channels_end)
+		p->channels_end = channel->id + 1;
 }
 
 void publish_channel_close(struct control *control, struct publish_channel *channel)
@@ -419,10 +304,12 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
 		if (slot_name(credit->place, credit->generation) == copying)
 			channel->kept = *credit;
 		else
-			give_back(p, credit);
+			publish_give_back(p, credit);
 	}
 	credits_free(&channel->credits);
 	p->channel[channel->id] = NULL;
+	while (p->channels_end && !p->channel[p->channels_end - 1])
+		p->channels_end--;
 	for (unsigned i = 0; i < p->dirties; i++)
 		if (p->dirty[i] == channel->id)
 			p->dirty[i--] = p->dirty[--p->dirties];
@@ -441,7 +328,7 @@ bool publish_channel_release(struct control *control, struct publish_channel *ch
 	if (!gone && shm_load_acquire64(&channel->header->copying) ==
 			     slot_name(kept->place, kept->generation))
 		return false;
-	give_back(control->publish, kept);
+	publish_give_back(control->publish, kept);
 	kept->length = 0;
 	return true;
 }

@@ -12,7 +12,8 @@
 
 #include "engine/control/control.h"
 
-#define PUBLISH_BURST 256u /* ops taken from one channel's ctl ring in one turn */
+/* ring entries taken from one channel's ctl ring in one turn, and the rest of a CTL_PUBLISH */
+#define PUBLISH_BURST 256u
 /*
  * maximum number of slots that one call of publish_refill() makes room for; the next turn continues
  */
@@ -92,8 +93,8 @@ struct publish_channel {
 	/* differs from the generation of an earlier channel with the same number */
 	uint32_t generation;
 	/*
-	 * number of answers that the ops taken may still produce; the ctl_done ring has room for
-	 * them
+	 * number of answers that the ops taken may still produce, one for each slot and page; the
+	 * ctl_done ring has room for them
 	 */
 	uint32_t owed;
 	uint32_t asked; /* number of slots that the waiting requests of this channel still need */
@@ -162,21 +163,23 @@ struct publish_rail {
 };
 
 /*
- * What a callback from directory.c needs. directory.c refers to it by number, because the channel
- * may be closed before the callback comes.
+ * An op that is answered later: what a callback from directory.c needs. directory.c refers to it by
+ * number, because the channel may be closed before the callback comes.
  */
 struct publish_answer {
 	uint64_t cookie;
 	uint32_t channel;
 	uint32_t generation;
 	uint32_t next_free;
+	uint32_t waiting; /* bit per page of the op that has not ended; 0: this record is free */
+	uint32_t ended[OP_STATUS_COUNT]; /* the pages that have ended, by their status */
 	uint8_t kind;
-	bool used;
 };
 
 struct publish {
 	struct control *control;
 	struct publish_channel *channel[CHANNELS_MAX];
+	unsigned channels_end;        /* no channel is open from this number on */
 	uint32_t dirty[CHANNELS_MAX]; /* numbers of the channels whose `dirty` is set */
 	unsigned dirties;
 	uint32_t generation;
@@ -193,6 +196,9 @@ struct publish {
 };
 
 #define PUBLISH_NO_ANSWER UINT32_MAX
+/* A page of an op that is answered later: the number of publish_later() and of the page. */
+#define PUBLISH_PAGE_BITS 5u
+static_assert(1u << PUBLISH_PAGE_BITS == CTL_PAGES_MAX, "a page's number has as many bits");
 
 /* Starts to serve a channel. The caller has set the channel's id, ctl, done, header and wake. */
 void publish_channel_open(struct control *control, struct publish_channel *channel);
@@ -233,22 +239,27 @@ struct publish_counts {
 };
 void publish_counts(const struct control *control, struct publish_counts *ret);
 
-/* ---- shared by publish.c, publish_credit.c and publish_evict.c ------------------------------- */
+/* ---- shared by publish*.c -------------------------------------------------------------------- */
 
 /*
  * Writes one answer to the channel's ctl_done ring. There is room for it, because it was counted in
- * `owed`.
+ * `owed`. `told`: how many of those it settles, the slots or pages that it tells of.
  */
-void publish_put(struct publish *p, struct publish_channel *c, const struct ctl_done *done);
+void publish_put(
+	struct publish *p, struct publish_channel *c, const struct ctl_done *done, uint32_t told);
 /* Answers an op now: `done` needs neither cookie nor kind. */
 void publish_answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
 	const struct ctl_done *done);
 /*
- * Stores the answer for later and returns the number for publish_later_answer(), which is to be
- * called once; PUBLISH_NO_ANSWER: no memory. The channel may close meanwhile.
+ * The op is answered later. Returns the number of its first page; the others, if it has `pages` > 1
+ * of them, follow. Each is to be ended once: by publish_later_answer() if the op has one, else by
+ * publish_later_end(), and the last one sends the answers. PUBLISH_NO_ANSWER: no memory. The
+ * channel may close meanwhile.
  */
-uint32_t publish_later(struct publish *p, const struct publish_channel *c, const struct ctl_op *op);
+uint32_t publish_later(struct publish *p, const struct publish_channel *c, const struct ctl_op *op,
+	uint32_t pages);
 void publish_later_answer(struct publish *p, uint32_t later, const struct ctl_done *done);
+void publish_later_end(struct publish *p, uint32_t later, enum op_status status);
 /*
  * Serves the op CTL_CREDIT: grants the slots or queues the request. c->owed includes op->count
  * already.
@@ -267,6 +278,25 @@ void publish_requests_drop(struct publish *p, struct publish_channel *c);
  * be checked.
  */
 void publish_timer(struct publish *p, uint64_t now_ns);
+
+/*
+ * Serves the op CTL_PUBLISH, a copy of the `at`-th entry of the channel's ctl ring, with the
+ * entries behind it. c->owed includes its pages already.
+ */
+void publish_pages(struct publish *p, struct publish_channel *c, unsigned at,
+	const struct ctl_op *op, uint64_t now_ns);
+/*
+ * Returns an unused credit, which the caller has taken from its channel, to its pool. The client
+ * must not be copying into its slot.
+ */
+void publish_give_back(struct publish *p, const struct credit *credit);
+/* The op's deadline, shortened to PUBLISH_DEADLINE_NS from now. */
+static inline uint64_t publish_deadline_ns(const struct ctl_op *op, uint64_t now_ns)
+{
+	uint64_t latest = now_ns + PUBLISH_DEADLINE_NS;
+
+	return op->deadline_ns < latest ? op->deadline_ns : latest;
+}
 
 /* Returns the record of this rail's requests and slots for this page size, never NULL. */
 struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length);

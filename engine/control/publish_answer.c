@@ -9,11 +9,12 @@
 #include "config/log.h"
 #include "engine/control/publish.h"
 
-void publish_put(struct publish *p, struct publish_channel *c, const struct ctl_done *done)
+void publish_put(
+	struct publish *p, struct publish_channel *c, const struct ctl_done *done, uint32_t told)
 {
 	memcpy(ring_slot_new(&c->done, 0), done, sizeof(*done));
 	ring_publish(&c->done, 1);
-	c->owed--;
+	c->owed -= told;
 	if (!c->dirty) {
 		c->dirty = true;
 		p->dirty[p->dirties++] = c->id;
@@ -27,10 +28,11 @@ void publish_answer(struct publish *p, struct publish_channel *c, const struct c
 
 	whole.cookie = op->cookie;
 	whole.kind = op->kind;
-	publish_put(p, c, &whole);
+	publish_put(p, c, &whole, 1);
 }
 
-uint32_t publish_later(struct publish *p, const struct publish_channel *c, const struct ctl_op *op)
+uint32_t publish_later(
+	struct publish *p, const struct publish_channel *c, const struct ctl_op *op, uint32_t pages)
 {
 	struct publish_answer *a;
 	uint32_t at;
@@ -56,34 +58,78 @@ uint32_t publish_later(struct publish *p, const struct publish_channel *c, const
 		.channel = c->id,
 		.generation = c->generation,
 		.kind = op->kind,
-		.used = true};
-	return at;
+		.waiting = UINT32_MAX >> (CTL_PAGES_MAX - pages)};
+	return at << PUBLISH_PAGE_BITS;
+}
+
+/* The record of a page that has not ended, and the page's bit; NULL: it has. */
+static struct publish_answer *later_find(struct publish *p, uint32_t later, uint32_t *ret_page)
+{
+	uint32_t at = later >> PUBLISH_PAGE_BITS, page = 1u << later % CTL_PAGES_MAX;
+
+	if (at >= p->answers || !(p->answer[at].waiting & page)) {
+		log_error("publish: request %u was answered twice; the second answer is ignored",
+			later);
+		return NULL;
+	}
+	*ret_page = page;
+	return &p->answer[at];
 }
 
 /*
- * The channel may have closed meanwhile and its id may belong to another channel, so the generation
- * is compared.
+ * The channel of an op; NULL: it has closed. Its id may belong to another channel now, so the
+ * generation is compared.
  */
+static struct publish_channel *later_channel(struct publish *p, const struct publish_answer *a)
+{
+	struct publish_channel *c = p->channel[a->channel];
+
+	return c && c->generation == a->generation ? c : NULL;
+}
+
+static void later_free(struct publish *p, struct publish_answer *a)
+{
+	a->waiting = 0;
+	a->next_free = p->answer_free;
+	p->answer_free = (uint32_t)(a - p->answer);
+	p->answers_used--;
+}
+
 void publish_later_answer(struct publish *p, uint32_t later, const struct ctl_done *done)
 {
-	struct publish_answer *a = later < p->answers ? &p->answer[later] : NULL;
+	uint32_t page;
+	struct publish_answer *a = later_find(p, later, &page);
+	struct publish_channel *c = a ? later_channel(p, a) : NULL;
+	struct ctl_done whole = *done;
+
+	if (!a)
+		return;
+	whole.cookie = a->cookie;
+	whole.kind = a->kind;
+	if (c)
+		publish_put(p, c, &whole, 1);
+	later_free(p, a);
+}
+
+void publish_later_end(struct publish *p, uint32_t later, enum op_status status)
+{
+	uint32_t page;
+	struct publish_answer *a = later_find(p, later, &page);
 	struct publish_channel *c;
 
-	if (!a || !a->used) {
-		log_error("publish: request %u was answered twice; the second answer is ignored",
-			later);
+	if (!a)
 		return;
-	}
-	c = p->channel[a->channel];
-	if (c && c->generation == a->generation) {
-		struct ctl_done whole = *done;
+	a->waiting &= ~page;
+	a->ended[status] |= page;
+	if (a->waiting)
+		return;
+	c = later_channel(p, a);
+	for (unsigned k = 0; c && k < OP_STATUS_COUNT; k++) {
+		const struct ctl_done done = {
+			.cookie = a->cookie, .kind = a->kind, .status = k, .pages = a->ended[k]};
 
-		whole.cookie = a->cookie;
-		whole.kind = a->kind;
-		publish_put(p, c, &whole);
+		if (done.pages)
+			publish_put(p, c, &done, (uint32_t)__builtin_popcount(done.pages));
 	}
-	a->used = false;
-	a->next_free = p->answer_free;
-	p->answer_free = later;
-	p->answers_used--;
+	later_free(p, a);
 }

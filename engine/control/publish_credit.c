@@ -99,22 +99,34 @@ void credits_free(struct credits *t)
 
 /* ---- granting slots -------------------------------------------------------------------------- */
 
-static void grant(
-	struct publish *p, struct publish_channel *c, uint64_t cookie, const struct credit *credit)
+/*
+ * Adds the slot to the run of slots that `run` tells of. False: it does not follow the others at
+ * their distance and with their generation, or the run is full.
+ */
+static bool run_add(struct ctl_done *run, const struct credit *credit)
 {
-	const struct ctl_done done = {.cookie = cookie,
-		.kind = CTL_CREDIT,
-		.status = OP_HIT,
-		.place = credit->place,
-		.generation = credit->generation,
-		.length = credit->length};
+	uint32_t distance = credit->place - run->place;
 
-	credits_add(&c->credits, credit);
-	publish_hold(p, place_rail(credit->place), credit->length, 1);
-	publish_class_of(p, place_rail(credit->place), credit->length)->taken++;
-	p->credits++;
-	p->control->counter[COUNTER_credits_granted]++;
-	publish_put(p, c, &done);
+	if (run->count == 1 && distance <= UINT16_MAX)
+		run->stride = (uint16_t)distance;
+	if (credit->generation != run->generation || distance != run->count * run->stride)
+		return false;
+	run->count++;
+	return true;
+}
+
+/* Tells the client of the slots of a run; there may be none. */
+static void run_put(struct publish *p, struct publish_channel *c, const struct ctl_done *run)
+{
+	unsigned rail = place_rail(run->place);
+
+	if (!run->count)
+		return;
+	publish_hold(p, rail, run->length, run->count);
+	publish_class_of(p, rail, run->length)->taken += run->count;
+	p->credits += run->count;
+	p->control->counter[COUNTER_credits_granted] += run->count;
+	publish_put(p, c, run, run->count);
 }
 
 /*
@@ -123,12 +135,14 @@ static void grant(
 static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie, uint32_t length,
 	uint32_t left, enum op_status status)
 {
-	const struct ctl_done done = {
-		.cookie = cookie, .kind = CTL_CREDIT, .status = status, .length = length};
+	const struct ctl_done done = {.cookie = cookie,
+		.kind = CTL_CREDIT,
+		.status = status,
+		.count = (uint16_t)left,
+		.length = length};
 
 	p->control->counter[COUNTER_credits_refused]++;
-	c->owed -= left - 1;
-	publish_put(p, c, &done);
+	publish_put(p, c, &done, left);
 }
 
 /*
@@ -139,17 +153,29 @@ static int grant_some(struct publish *p, unsigned rail, struct publish_request *
 {
 	struct pool *pool = p->control->rail[rail].pool;
 	int rc = credits_reserve(&r->channel->credits, r->left);
+	struct ctl_done run = {.count = 0};
 
 	while (rc == 0 && r->left) {
 		struct credit credit = {.length = r->length};
 
 		rc = pool_take(pool, r->length, &credit.place, &credit.generation);
-		if (rc == 0) {
-			pool_own(pool, credit.place, r->channel->owner);
-			grant(p, r->channel, r->cookie, &credit);
-			r->left--;
-		}
+		if (rc < 0)
+			break;
+		pool_own(pool, credit.place, r->channel->owner);
+		credits_add(&r->channel->credits, &credit);
+		r->left--;
+		if (run.count && run_add(&run, &credit))
+			continue;
+		run_put(p, r->channel, &run);
+		run = (struct ctl_done){.cookie = r->cookie,
+			.kind = CTL_CREDIT,
+			.status = OP_HIT,
+			.count = 1,
+			.place = credit.place,
+			.generation = credit.generation,
+			.length = r->length};
 	}
+	run_put(p, r->channel, &run);
 	return rc;
 }
 

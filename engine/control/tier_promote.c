@@ -469,7 +469,7 @@ void tier_serve(
 	}
 	waiter = calloc(1, sizeof(*waiter));
 	if (waiter)
-		waiter->answer = publish_later(p, c, op);
+		waiter->answer = publish_later(p, c, op, 1);
 	if (!waiter || waiter->answer == PUBLISH_NO_ANSWER) {
 		free(waiter);
 		publish_answer(p, c, op, &done);

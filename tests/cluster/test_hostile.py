@@ -16,7 +16,7 @@ import unittest
 import harness
 
 REQUEST, REPLY = struct.Struct("<IHHIIQQ"), struct.Struct("<IHHIiQQ224s")
-MAGIC, VERSION = 0x50434131, 10
+MAGIC, VERSION = 0x50434131, 11
 HELLO, CHANNEL_OPEN, REGION_ADD = 1, 2, 4
 RING_HEADER, OP_SLOTS, DONE_SLOTS, CTL_SLOTS = 128, 2048, 2048, 4096
 STATISTICS, OP_RING = 4096, 8192
@@ -162,7 +162,7 @@ class Hostile(harness.ClusterTest):
 
     def test_a_client_cannot_publish_or_return_a_page_without_a_credit(self):
         client = self.client()
-        forged = CTL.pack(9, CTL_PUBLISH, 0, 0, 0, 0, 1, 2, 4096, 5, 1, 0, 2 ** 62, 0)
+        forged = CTL.pack(9, CTL_PUBLISH, 0, 1, 0, 0, 1, 2, 4096, 5, 1, 0, 2 ** 62, 0)
         returned = CTL.pack(9, CTL_RETURN, 15, 0, 0, 0, 0, 0, 4096, 0xffffffff, 1, 0, 0, 0)
         client.publish(CTL_RING, [returned, forged])
         self.assertEqual(client.done(CTL_DONE, 32, 20), (9, INVALID))

@@ -101,12 +101,27 @@ static void a_deadline_is_decoded_correctly_where_its_low_bits_wrap(void **state
 	}
 }
 
+static void the_pages_of_a_publish_lie_behind_its_op_without_gaps(void **state)
+{
+	(void)state;
+	for (uint32_t i = 1; i < CTL_PAGES_MAX; i++) {
+		size_t at = ctl_page_line(i) * sizeof(struct ctl_op) +
+			    ctl_page_half(i) * sizeof(struct ctl_page);
+
+		assert_int_equal(at, sizeof(struct ctl_op) + (i - 1) * sizeof(struct ctl_page));
+		assert_true(at < ctl_lines(i + 1) * sizeof(struct ctl_op));
+	}
+	assert_int_equal(ctl_lines(1), 1);
+	assert_int_equal(ctl_lines(CTL_PAGES_MAX), 1 + CTL_PAGES_MAX / 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pages_and_reads_are_decoded_as_they_were_encoded),
 		cmocka_unit_test(segments_and_region_share_a_word),
 		cmocka_unit_test(a_deadline_is_decoded_correctly_where_its_low_bits_wrap),
+		cmocka_unit_test(the_pages_of_a_publish_lie_behind_its_op_without_gaps),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

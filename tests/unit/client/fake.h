@@ -40,7 +40,8 @@ struct fake_channel {
 	int wake, wake_client; /* the engine's and the client's end of the wake socket */
 	int memfd;
 	unsigned char *base;
-	unsigned answers; /* entries written to its done rings */
+	unsigned answers;     /* entries written to its done rings */
+	unsigned ctl_answers; /* entries written to its ctl done ring */
 	struct ring_consumer ops[FAKE_RAILS];
 	struct ring_producer done[FAKE_RAILS];
 	struct ring_consumer ctl;
@@ -68,6 +69,7 @@ struct fake;
 typedef void fake_run_hook(
 	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *answer);
 typedef uint32_t fake_op_hook(struct fake *f, uint32_t rail, const struct op *op);
+typedef void fake_ctl_done_hook(struct fake *f, struct ctl_done *answer);
 typedef uint32_t fake_ctl_hook(struct fake *f, const struct ctl_op *op);
 
 struct fake {
@@ -96,10 +98,14 @@ struct fake {
 	/* called for each op, and for each page of a run as an op of its own; NULL: FAKE_DO */
 	fake_op_hook *on_op;
 	fake_run_hook *on_run; /* called for each run; NULL: no change */
-	fake_ctl_hook *on_ctl; /* called for each control op; NULL: FAKE_DO */
+	/* called for each control op, and for each page of a CTL_PUBLISH; NULL: FAKE_DO */
+	fake_ctl_hook *on_ctl;
+	/* called for each answer of the control plane, which it may change; NULL: no change */
+	fake_ctl_done_hook *on_ctl_done;
 	bool deaf;             /* the control plane sleeps, and no kick wakes it */
 	bool no_sleep;         /* rails never sleep, so the client need not kick */
 	uint32_t credits_left; /* credits that are still granted; UINT32_MAX: no limit */
+	uint32_t grant_max;    /* slots that one answer to a CTL_CREDIT grants; 0: no limit */
 	struct {               /* the ops without an answer, after FAKE_HOLD */
 		struct fake_channel *channel;
 		uint32_t rail;
@@ -123,6 +129,7 @@ struct fake {
 	 * page, by rail. kicked: kicks of sleeping rails. closes: channels closed.
 	 */
 	unsigned hellos, reads, pages[FAKE_RAILS], touches, stales, returned, publishes, removes;
+	unsigned publish_runs; /* CTL_PUBLISHes; `publishes` counts their pages */
 	unsigned regions_added, regions_removed, kicked, closes;
 	/* runs of pages, their ring entries, the pages of the longest; runs of look-ups */
 	unsigned runs, run_lines, run_pages_max, look_runs;

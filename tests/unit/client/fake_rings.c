@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake engine's rails and control plane. They act as a correct engine does unless a hook
- * decides otherwise. They run in the fake engine's thread, under its lock.
+ * The fake engine's rails, and the loop that serves them and the control plane (fake_ctl.c). They
+ * act as a correct engine does unless a hook decides otherwise. They run in the fake engine's
+ * thread, under its lock.
  */
 #include "tests/unit/client/fake_inside.h"
 
@@ -16,7 +17,7 @@ void fake_wake(struct fake_channel *ch)
 	(void)!send(ch->wake, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static void wake(struct fake_channel *ch)
+void fake_wake_waiting(struct fake_channel *ch)
 {
 	struct channel_header *header = (struct channel_header *)(void *)ch->base;
 
@@ -32,7 +33,7 @@ void fake_done(struct fake_channel *ch, uint32_t rail, const void *answer)
 	ch->answers++;
 	memcpy(ring_slot_new(&ch->done[rail], 0), answer, sizeof(struct op_done));
 	ring_publish(&ch->done[rail], 1);
-	wake(ch);
+	fake_wake_waiting(ch);
 }
 
 static void done(struct fake_channel *ch, uint32_t rail, uint64_t cookie, uint32_t status)
@@ -304,103 +305,6 @@ static unsigned serve_rail(struct fake *f, struct fake_channel *ch, uint32_t rai
 	return taken;
 }
 
-static void ctl_done(struct fake_channel *ch, const struct ctl_op *op, uint32_t status,
-	uint32_t place, uint32_t generation)
-{
-	struct ctl_done d = {.cookie = op->cookie,
-		.kind = op->kind,
-		.status = status,
-		.place = place,
-		.generation = generation,
-		.length = op->length};
-
-	if (ring_room(&ch->ctl_done, 1) < 1)
-		abort();
-	memcpy(ring_slot_new(&ch->ctl_done, 0), &d, sizeof(d));
-	ring_publish(&ch->ctl_done, 1);
-	wake(ch);
-}
-
-static void grant(struct fake *f, struct fake_channel *ch, const struct ctl_op *op)
-{
-	uint32_t units = (op->length + PAGE_UNIT - 1) / PAGE_UNIT;
-	struct fake_node *node = &f->node[FAKE_SELF];
-
-	for (unsigned k = 0; k < op->count; k++) {
-		uint32_t place = place_make(op->rail, node->units_used[op->rail]);
-
-		if (!f->credits_left || place_unit(place) + units > FAKE_UNITS) {
-			ctl_done(ch, op, OP_NO_SPACE, 0, 0);
-			continue;
-		}
-		f->credits_left--;
-		node->units_used[op->rail] += units;
-		ctl_done(ch, op, OP_HIT, place, shm_load(&fake_head(f, 0, place)->generation));
-	}
-}
-
-static void obey(struct fake *f, struct fake_channel *ch, const struct ctl_op *op)
-{
-	uint32_t status = f->on_ctl ? f->on_ctl(f, op) : FAKE_DO;
-	uint32_t owner[REPLICAS_MAX], n;
-
-	f->touches += op->kind == CTL_TOUCH;
-	if (op->kind == CTL_TOUCHES) {
-		f->touches += op->count;
-		return;
-	}
-	f->returned += op->kind == CTL_RETURN;
-	f->credits_left += op->kind == CTL_RETURN && f->credits_left != UINT32_MAX;
-	if (op->kind == CTL_STALE) {
-		f->stales++;
-		f->last_stale = *op;
-	}
-	f->promotes += op->kind == CTL_PROMOTE;
-	f->wants += op->kind == CTL_WANT;
-	if (op->kind == CTL_PROMOTE || op->kind == CTL_WANT)
-		f->last_promote = *op;
-	if (status == FAKE_HOLD || op->kind == CTL_TOUCH || op->kind == CTL_RETURN ||
-		op->kind == CTL_STALE || op->kind == CTL_WANT)
-		return;
-	if (status != FAKE_DO) {
-		for (unsigned k = 0; k < (op->kind == CTL_CREDIT ? op->count : 1); k++)
-			ctl_done(ch, op, status, 0, 0);
-		return;
-	}
-	if (op->kind == CTL_CREDIT) {
-		grant(f, ch, op);
-	} else if (op->kind == CTL_PROMOTE) {
-		ctl_done(ch, op, OP_HIT, f->promote_place, f->promote_generation);
-	} else if (op->kind == CTL_PUBLISH) {
-		f->publishes++;
-		if (op->has_crc)
-			page_head_prove(fake_head(f, 0, op->place), &op->key, op->length, op->crc);
-		page_head_publish(fake_head(f, 0, op->place), &op->key, op->length);
-		fake_insert(f, &op->key, FAKE_NODES,
-			&(struct dir_entry){.ref = FAKE_REF(0),
-				.place = op->place,
-				.generation = op->generation});
-		ctl_done(ch, op, OP_HIT, 0, 0);
-	} else {
-		bool had = false;
-
-		f->removes++;
-		n = fake_owners(f, &op->key, owner);
-		for (uint32_t k = 0; k < n; k++) {
-			struct bucket *b =
-				&f->node[owner[k]].shard[dir_bucket_first(&op->key, FAKE_BITS)];
-
-			for (unsigned e = 0; e < BUCKET_ENTRIES; e++) {
-				if (b->entry[e].tag != dir_tag(&op->key))
-					continue;
-				memset(&b->entry[e], 0, sizeof(b->entry[e]));
-				had = true;
-			}
-		}
-		ctl_done(ch, op, had ? OP_HIT : OP_MISS, 0, 0);
-	}
-}
-
 static bool rail_awake(struct fake *f, uint32_t rail)
 {
 	uint64_t kicks;
@@ -448,11 +352,7 @@ unsigned fake_serve_rings(struct fake *f)
 		struct fake_channel *ch = &f->channel[c];
 
 		while (ch->used && ring_ready(&ch->ctl) > 0) {
-			struct ctl_op op;
-
-			memcpy(&op, ring_slot_old(&ch->ctl, 0), sizeof(op));
-			ring_release(&ch->ctl, 1);
-			obey(f, ch, &op);
+			fake_obey(f, ch);
 			work++;
 		}
 	}

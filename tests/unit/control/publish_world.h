@@ -216,6 +216,8 @@ struct client {
 	struct ring_consumer done;
 	unsigned char *memory;
 	struct channel_header header;
+	struct ctl_done
+		run; /* slots of the last answer to a CTL_CREDIT that got() has not returned */
 	int woken;
 };
 
@@ -271,12 +273,31 @@ static inline void put(struct client *c, struct ctl_op op)
 	ring_publish(&c->ctl, 1);
 }
 
-static inline bool got(struct client *c, struct ctl_done *ret)
+/* The next answer as it is in the ring. */
+static inline bool got_run(struct client *c, struct ctl_done *ret)
 {
 	if (ring_ready(&c->done) <= 0)
 		return false;
 	memcpy(ret, ring_slot_old(&c->done, 0), sizeof(*ret));
 	ring_release(&c->done, 1);
+	return true;
+}
+
+/* The next answer; one for each slot that is granted. */
+static inline bool got(struct client *c, struct ctl_done *ret)
+{
+	if (!c->run.count) {
+		if (!got_run(c, ret))
+			return false;
+		if (ret->kind != CTL_CREDIT || ret->status != OP_HIT)
+			return true;
+		assert_true(ret->count > 0);
+		c->run = *ret;
+	}
+	*ret = c->run;
+	ret->count = 1;
+	c->run.count--;
+	c->run.place += c->run.stride;
 	return true;
 }
 
@@ -319,6 +340,7 @@ static inline struct ctl_done publish_at(
 	struct client *c, uint64_t n, uint32_t place, uint32_t generation, uint32_t length)
 {
 	put(c, (struct ctl_op){.kind = CTL_PUBLISH,
+		       .count = 1,
 		       .cookie = n,
 		       .key = key_of(n),
 		       .place = place,

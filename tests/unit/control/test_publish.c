@@ -121,6 +121,7 @@ static void a_page_longer_than_its_credit_is_refused_and_frees_the_slot(void **s
 		publish_at(&c, 1, credit.place, credit.generation, 101).status, OP_INVALID);
 	credit = take(&c, 0, 4096);
 	put(&c, (struct ctl_op){.kind = CTL_PUBLISH,
+			.count = 1,
 			.place = credit.place,
 			.generation = credit.generation,
 			.length = 4096});
@@ -142,6 +143,7 @@ static void the_crc_of_a_publish_is_kept_in_the_head(void **state)
 		struct page_head head;
 
 		put(&c, (struct ctl_op){.kind = CTL_PUBLISH,
+				.count = 1,
 				.key = key_of(k + 1),
 				.place = credit.place,
 				.generation = credit.generation,
@@ -354,6 +356,7 @@ static void an_answer_for_a_closed_channel_is_dropped(void **state)
 	credit = take(&a, 0, 4096);
 	directory.hold = true;
 	put(&a, (struct ctl_op){.kind = CTL_PUBLISH,
+			.count = 1,
 			.key = key_of(1),
 			.place = credit.place,
 			.generation = credit.generation,
@@ -380,6 +383,7 @@ static void an_answer_after_publish_close_does_no_harm(void **state)
 	credit = take(&a, 0, 4096);
 	directory.hold = true;
 	put(&a, (struct ctl_op){.kind = CTL_PUBLISH,
+			.count = 1,
 			.key = key_of(1),
 			.place = credit.place,
 			.generation = credit.generation,

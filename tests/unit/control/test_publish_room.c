@@ -227,6 +227,7 @@ static void a_new_page_size_keeps_its_first_pages(void **state)
 			pass_time(LIMBO_MS * 1000000ull);
 		assert_int_equal(done.status, OP_HIT);
 		put(&c, (struct ctl_op){.kind = CTL_PUBLISH,
+				.count = 1,
 				.key = i ? second : first,
 				.place = done.place,
 				.generation = done.generation,
@@ -296,6 +297,7 @@ static unsigned waits_at_rate(struct client *c, unsigned per_ms, unsigned ms)
 		}
 		for (unsigned k = 0; k < per_ms; k++)
 			put(c, (struct ctl_op){.kind = CTL_PUBLISH,
+				       .count = 1,
 				       .key = {{1, ++key}},
 				       .place = credit[k].place,
 				       .generation = credit[k].generation,

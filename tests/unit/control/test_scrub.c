@@ -36,6 +36,7 @@ static struct stored store_random(
 	for (uint32_t i = 0; i < length; i++)
 		page.bytes[i] = (unsigned char)random();
 	put(c, (struct ctl_op){.kind = CTL_PUBLISH,
+		       .count = 1,
 		       .key = key_of(n),
 		       .place = page.credit.place,
 		       .generation = page.credit.generation,

@@ -54,6 +54,7 @@ static void a_disk_that_hangs_costs_its_budget_and_pages_are_dropped(void **stat
 			for (unsigned k = 0; k < fake.requests; k++)
 				assert_ptr_not_equal(bytes_at(done.place), fake.request[k]->data);
 			put(&client, (struct ctl_op){.kind = CTL_PUBLISH,
+					     .count = 1,
 					     .key = key_of(1000 + n),
 					     .place = done.place,
 					     .generation = done.generation,
@@ -133,6 +134,7 @@ static struct ctl_done store_proven(uint64_t n)
 	assert_int_equal(credit.status, OP_HIT);
 	memset(bytes_at(credit.place), (int)n, PAGE);
 	put(&client, (struct ctl_op){.kind = CTL_PUBLISH,
+			     .count = 1,
 			     .key = key_of(n),
 			     .place = credit.place,
 			     .generation = credit.generation,

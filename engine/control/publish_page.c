@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Serves CTL_PUBLISH: makes pages of credits, and tells the directory of them. Nothing in an op is
+ * trusted: each page is copied once, and its place is only used if the channel has the credit for
+ * it. One page's failure affects no other page. Runs on the control plane's thread only.
+ */
+#include <string.h>
+
+#include "engine/control/directory.h"
+#include "engine/control/publish.h"
+#include "engine/control/tier.h"
+
+/* pages between the one that is served and those whose cache lines are prefetched */
+#define EXPECT_FAR 8u
+#define EXPECT_NEAR 4u
+
+/* The directory_done callback of a page. */
+static void on_done(void *context, uint64_t cookie, enum op_status status)
+{
+	publish_later_end(context, (uint32_t)cookie, status);
+}
+
+/* A page of a CTL_PUBLISH, copied from the ring. */
+struct publish_page {
+	const struct ctl_page *at;
+	uint32_t length;
+	uint32_t later; /* its number of publish_later() */
+	uint64_t deadline_ns;
+};
+
+static void tell_directory(
+	struct publish *p, const struct publish_page *page, uint32_t place, uint32_t generation)
+{
+	directory_publish(p->control, &page->at->key, place, generation, page->deadline_ns, on_done,
+		p, page->later);
+}
+
+/*
+ * Serves a publish of a key that this host already has with this length; the new credit is not
+ * needed. The existing entry is published once more, so that the answer means the same as every
+ * answer: all owners have the entry.
+ */
+static void serve_already(
+	struct publish *p, const struct publish_page *page, const struct index_entry *old)
+{
+	p->control->counter[COUNTER_pages_already]++;
+	pool_touch(p->control->rail[place_rail(old->place)].pool, old->place);
+	tell_directory(p, page, old->place, old->generation);
+}
+
+/*
+ * Makes a page of a credit, which the caller has taken from its channel. False: it cannot, and
+ * *ret_status says why.
+ */
+static bool page_make(struct publish *p, const struct publish_page *page, bool has_crc,
+	const struct credit *credit, enum op_status *ret_status)
+{
+	struct control *control = p->control;
+	const struct ctl_page *at = page->at;
+	struct pool *pool = control->rail[place_rail(at->place)].pool;
+	struct index_entry entry = {.key = at->key,
+		.place = at->place,
+		.generation = at->generation,
+		.length = page->length};
+	struct index_entry *put;
+
+	if (index_put(control->index, &entry, &put) < 0) {
+		*ret_status = OP_NO_SPACE;
+		return false;
+	}
+	if (has_crc)
+		/* fails only where pool_publish() fails too */
+		pool_prove(pool, at->place, at->generation, &at->key, page->length, at->crc);
+	if (pool_publish(pool, at->place, at->generation, &at->key, page->length) < 0) {
+		index_remove(control->index, &at->key);
+		*ret_status = OP_INVALID;
+		return false;
+	}
+	p->credits--;
+	if (page->length != credit->length) {
+		publish_hold(p, place_rail(at->place), credit->length, -1);
+		publish_hold(p, place_rail(at->place), page->length, 1);
+	}
+	control->counter[COUNTER_pages_published]++;
+	return true;
+}
+
+static void serve_page(
+	struct publish *p, struct publish_channel *c, const struct publish_page *page, bool has_crc)
+{
+	struct control *control = p->control;
+	const struct ctl_page *at = page->at;
+	const struct index_entry *old;
+	enum op_status status;
+	struct credit credit;
+
+	if (!credits_take(&c->credits, at->place, at->generation, &credit)) {
+		control->counter[COUNTER_ops_invalid]++;
+		publish_later_end(p, page->later, OP_INVALID);
+		return;
+	}
+	old = index_find(control->index, &at->key);
+	if (page_key_none(&at->key) || page->length == 0 || page->length > credit.length) {
+		control->counter[COUNTER_ops_invalid]++;
+		publish_give_back(p, &credit);
+		publish_later_end(p, page->later, OP_INVALID);
+		return;
+	}
+	if (old && old->length == page->length) {
+		publish_give_back(p, &credit);
+		serve_already(p, page, old);
+		return;
+	}
+	if (old)
+		publish_take_away(p, &at->key, old->place, old->generation);
+	if (!page_make(p, page, has_crc, &credit, &status)) {
+		publish_give_back(p, &credit);
+		publish_later_end(p, page->later, status);
+		return;
+	}
+	tier_replaced(control, &at->key, page->length);
+	tier_published(control);
+	if (p->rail[place_rail(at->place)].first)
+		/*
+		 * makes publish_turn() look at the waiting credit requests: the new page can be
+		 * evicted for them
+		 */
+		p->rail[place_rail(at->place)].retry = true;
+	tell_directory(p, page, at->place, at->generation);
+}
+
+/*
+ * Prefetches what the pages of a publish from `i` on will read: index, directory and page head of a
+ * page are in cache lines that nothing else has read lately.
+ */
+static void expect_far(const struct control *control, const struct ctl_page *page, unsigned i)
+{
+	index_expect_chain(control->index, &page[i].key);
+	shard_expect(&control->shard, &page[i].key);
+	if (place_rail(page[i].place) < control->rails)
+		pool_expect(control->rail[place_rail(page[i].place)].pool, page[i].place);
+}
+
+/* Ends a publish for which there is no memory: its credits go back. */
+static void publish_refuse(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
+	const struct ctl_page *page)
+{
+	const struct ctl_done done = {.cookie = op->cookie,
+		.kind = CTL_PUBLISH,
+		.status = OP_NO_SPACE,
+		.pages = UINT32_MAX >> (CTL_PAGES_MAX - op->count)};
+	struct credit credit;
+
+	for (unsigned i = 0; i < op->count; i++)
+		if (credits_take(&c->credits, page[i].place, page[i].generation, &credit))
+			publish_give_back(p, &credit);
+	publish_put(p, c, &done, op->count);
+}
+
+/* `page`: all pages of the op. */
+static void serve_all(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
+	const struct ctl_page *page, uint64_t now_ns)
+{
+	const struct control *control = p->control;
+	uint32_t later = publish_later(p, c, op, op->count);
+
+	if (later == PUBLISH_NO_ANSWER) {
+		publish_refuse(p, c, op, page);
+		return;
+	}
+	for (unsigned i = 0; i < op->count && i < EXPECT_FAR; i++)
+		expect_far(control, page, i);
+	for (unsigned i = 0; i < op->count && i < EXPECT_NEAR; i++)
+		index_expect_entry(control->index, &page[i].key);
+	for (unsigned i = 0; i < op->count; i++) {
+		if (i + EXPECT_FAR < op->count)
+			expect_far(control, page, i + EXPECT_FAR);
+		if (i + EXPECT_NEAR < op->count)
+			index_expect_entry(control->index, &page[i + EXPECT_NEAR].key);
+		serve_page(p, c,
+			&(struct publish_page){.at = &page[i],
+				.length = op->length,
+				.later = later + i,
+				.deadline_ns = publish_deadline_ns(op, now_ns)},
+			op->has_crc == 1);
+	}
+}
+
+/* Copies the pages of a CTL_PUBLISH, which is the ring's `at`-th entry. */
+static void pages_copy(const struct ring_consumer *ctl, unsigned at, const struct ctl_op *op,
+	struct ctl_page ret_page[CTL_PAGES_MAX])
+{
+	ret_page[0] = (struct ctl_page){
+		.place = op->place, .generation = op->generation, .crc = op->crc, .key = op->key};
+	for (uint32_t i = 1; i < op->count; i++) {
+		const struct ctl_page *line = ring_slot_old(ctl, at + ctl_page_line(i));
+
+		memcpy(&ret_page[i], &line[ctl_page_half(i)], sizeof(ret_page[i]));
+	}
+}
+
+void publish_pages(struct publish *p, struct publish_channel *c, unsigned at,
+	const struct ctl_op *op, uint64_t now_ns)
+{
+	struct ctl_page page[CTL_PAGES_MAX];
+
+	p->stored_ns = now_ns;
+	if (op->count < 1 || op->count > CTL_PAGES_MAX) {
+		p->control->counter[COUNTER_ops_invalid]++;
+		publish_answer(p, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
+		return;
+	}
+	pages_copy(&c->ctl, at, op, page);
+	serve_all(p, c, op, page, now_ns);
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pc_set() by runs: slots that one answer grants, pages that one request publishes, and answers
+ * that no correct engine gives.
+ */
+#include "tests/unit/client/rig.h"
+
+#include <unistd.h>
+
+#define PAGES 64u
+
+static unsigned char from[PAGES][PAGE_BYTES];
+static struct one one[PAGES];
+static struct pc_page pages[PAGES];
+static enum pc_result result[PAGES];
+
+/* Makes pages "<stem>-<k>" of PAGE_BYTES bytes. */
+static void make(const char *stem, unsigned count)
+{
+	for (unsigned k = 0; k < count; k++) {
+		char name[32];
+
+		sprintf(name, "%s-%u", stem, k);
+		fill(name, from[k], PAGE_BYTES);
+		pages[k] = *one_page(&one[k], name, from[k], PAGE_BYTES);
+	}
+}
+
+static void set_all(unsigned count)
+{
+	assert_int_equal(pc_set(ch, pages, count, PATIENCE_MS, result), 0);
+}
+
+static void assert_read_back(unsigned k)
+{
+	static unsigned char at[PAGE_BYTES];
+
+	assert_int_equal(get_one(one[k].name, at, one[k].segment.bytes, PATIENCE_MS), PC_HIT);
+	assert_memory_equal(at, from[k], one[k].segment.bytes);
+}
+
+/* Nothing is awaited: no credit, no answer, no request. */
+static void assert_idle(void)
+{
+	unsigned credits = 0;
+
+	for (uint64_t start_ns = clock_now_ns();
+		ch->ctl_awaited && elapsed_ms(start_ns) < PATIENCE_MS;)
+		channel_step(ch);
+	assert_int_equal(ch->ctl_awaited, 0);
+	for (uint32_t i = 0; i < ch->requests; i++)
+		assert_int_equal(ch->request[i].kind, REQUEST_FREE);
+	for (uint32_t k = 0; k < CLASSES_MAX; k++)
+		for (uint32_t r = 0; ch->stock[k] && r < ch->rails; r++) {
+			assert_int_equal(ch->stock[k]->rail[r].asked, 0);
+			credits += ch->stock[k]->rail[r].have;
+		}
+	assert_int_equal(ch->credits, credits);
+}
+
+static void pages_of_one_length_are_published_in_one_request(void **state)
+{
+	(void)state;
+	make("warm", 2 * CTL_PAGES_MAX);
+	set_all(2 * CTL_PAGES_MAX); /* the stock grows */
+	make("warm2", 2 * CTL_PAGES_MAX);
+	set_all(2 * CTL_PAGES_MAX);
+	LET(publishes, 0);
+	LET(publish_runs, 0);
+	fake_lock(&fake);
+	fake.channel[0].ctl_answers = 0;
+	fake_unlock(&fake);
+	make("key", 2 * CTL_PAGES_MAX);
+	set_all(2 * CTL_PAGES_MAX);
+	for (unsigned k = 0; k < 2 * CTL_PAGES_MAX; k++) {
+		assert_int_equal(result[k], PC_HIT);
+		assert_read_back(k);
+	}
+	assert_int_equal(SEEN(publishes), 2 * CTL_PAGES_MAX);
+	/* a set publishes after each SET_PUBLISH_BYTES, at the end of the step, and by runs */
+	assert_in_range(
+		SEEN(publish_runs), 2, 2 * CTL_PAGES_MAX * PAGE_BYTES / SET_PUBLISH_BYTES + 3);
+	/* an answer for each request, and a few for credits */
+	assert_in_range(SEEN(channel[0].ctl_answers), 2, 16);
+	assert_int_equal(counts().sets, 6 * CTL_PAGES_MAX);
+	assert_idle();
+}
+
+static void pages_of_other_lengths_are_published_in_other_requests(void **state)
+{
+	(void)state;
+	make("key", 9);
+	for (unsigned k = 3; k < 6; k++)
+		one[k].segment.bytes = PAGE_BYTES - 100;
+	set_all(9);
+	for (unsigned k = 0; k < 9; k++) {
+		assert_int_equal(result[k], PC_HIT);
+		assert_read_back(k);
+	}
+	assert_int_equal(SEEN(publishes), 9);
+	assert_in_range(SEEN(publish_runs), 3, 9);
+	assert_idle();
+}
+
+static struct page_key third, fifth;
+
+static uint32_t refuse_two(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	if (op->kind == CTL_PUBLISH && page_key_equal(&op->key, &third))
+		return OP_NO_SPACE;
+	if (op->kind == CTL_PUBLISH && page_key_equal(&op->key, &fifth))
+		return OP_PEER_DOWN;
+	return FAKE_DO;
+}
+
+static void each_page_of_a_run_has_its_own_result(void **state)
+{
+	(void)state;
+	make("key", 16);
+	third = fake_key("key-3");
+	fifth = fake_key("key-5");
+	LET(on_ctl, refuse_two);
+	set_all(16);
+	for (unsigned k = 0; k < 16; k++)
+		assert_int_equal(result[k], k == 3 ? PC_FULL : k == 5 ? PC_UNREACHABLE : PC_HIT);
+	LET(on_ctl, NULL);
+	for (unsigned k = 0; k < 16; k++)
+		if (result[k] == PC_HIT)
+			assert_read_back(k);
+	assert_int_equal(counts().sets, 14);
+	assert_idle();
+}
+
+static void slots_that_come_in_several_runs_are_all_used(void **state)
+{
+	(void)state;
+	LET(grant_max, 3);
+	make("key", 32);
+	set_all(32);
+	for (unsigned k = 0; k < 32; k++) {
+		assert_int_equal(result[k], PC_HIT);
+		assert_read_back(k);
+	}
+	assert_idle();
+}
+
+/* One answer may refuse several credits: all of them are missing, and may be requested again. */
+static void a_refusal_of_several_credits_ends_their_request(void **state)
+{
+	(void)state;
+	make("key", 32);
+	LET(credits_left, 5);
+	set_all(32);
+	for (unsigned round = 0; round < 40; round++) {
+		usleep(1000);
+		set_all(32);
+	}
+	assert_idle();
+	LET(credits_left, UINT32_MAX);
+	usleep(50000); /* REFUSED_NS */
+	set_all(32);
+	for (unsigned k = 0; k < 32; k++)
+		assert_int_equal(result[k], PC_HIT);
+	assert_idle();
+}
+
+/* ---- answers of a wrong engine --------------------------------------------------------------- */
+
+static uint8_t wrong_kind; /* the next answer of this kind is changed: */
+static uint32_t wrong_pages;
+static uint16_t wrong_count, wrong_stride;
+
+static void change(struct fake *f, struct ctl_done *answer)
+{
+	(void)f;
+	if (answer->kind != wrong_kind || answer->status != OP_HIT)
+		return;
+	if (answer->kind == CTL_PUBLISH) {
+		answer->pages = wrong_pages;
+	} else {
+		answer->count = wrong_count;
+		answer->stride = wrong_stride;
+	}
+}
+
+static void assert_ends_session(void)
+{
+	make("key", 4);
+	LET(on_ctl_done, change);
+	set_all(4);
+	for (unsigned k = 0; k < 4; k++)
+		assert_int_equal(result[k], PC_GONE);
+	LET(on_ctl_done, NULL);
+}
+
+static void an_answer_without_pages_ends_the_session(void **state)
+{
+	(void)state;
+	wrong_kind = CTL_PUBLISH;
+	wrong_pages = 0;
+	assert_ends_session();
+}
+
+static void an_answer_for_a_page_that_is_not_in_the_run_ends_the_session(void **state)
+{
+	(void)state;
+	wrong_kind = CTL_PUBLISH;
+	wrong_pages = 1u << 31;
+	assert_ends_session();
+}
+
+static void a_grant_of_no_slot_ends_the_session(void **state)
+{
+	(void)state;
+	wrong_kind = CTL_CREDIT;
+	wrong_count = 0;
+	wrong_stride = 1;
+	assert_ends_session();
+}
+
+static void a_grant_of_more_slots_than_requested_ends_the_session(void **state)
+{
+	(void)state;
+	wrong_kind = CTL_CREDIT;
+	wrong_count = CREDIT_STOCK_MAX + 1;
+	wrong_stride = 0;
+	assert_ends_session();
+}
+
+static void slots_beyond_the_end_of_the_pool_end_the_session(void **state)
+{
+	(void)state;
+	wrong_kind = CTL_CREDIT;
+	wrong_count = 2;
+	wrong_stride = FAKE_UNITS - PAGE_BYTES / PAGE_UNIT + 1; /* the last slot's end is outside */
+	assert_ends_session();
+}
+
+static uint32_t hold_publishes(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_PUBLISH ? FAKE_HOLD : FAKE_DO;
+}
+
+static void answers_after_the_deadline_are_taken(void **state)
+{
+	(void)state;
+	make("key", 8);
+	LET(on_ctl, hold_publishes);
+	assert_int_equal(pc_set(ch, pages, 8, 100, result), 0);
+	for (unsigned k = 0; k < 8; k++)
+		assert_int_equal(result[k], PC_TIMEOUT);
+	LET(on_ctl, NULL);
+	make("next", 8);
+	set_all(8);
+	for (unsigned k = 0; k < 8; k++)
+		assert_int_equal(result[k], PC_HIT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(pages_of_one_length_are_published_in_one_request),
+		RIG_TEST(pages_of_other_lengths_are_published_in_other_requests),
+		RIG_TEST(each_page_of_a_run_has_its_own_result),
+		RIG_TEST(slots_that_come_in_several_runs_are_all_used),
+		RIG_TEST(a_refusal_of_several_credits_ends_their_request),
+		RIG_TEST(an_answer_without_pages_ends_the_session),
+		RIG_TEST(an_answer_for_a_page_that_is_not_in_the_run_ends_the_session),
+		RIG_TEST(a_grant_of_no_slot_ends_the_session),
+		RIG_TEST(a_grant_of_more_slots_than_requested_ends_the_session),
+		RIG_TEST(slots_beyond_the_end_of_the_pool_end_the_session),
+		RIG_TEST(answers_after_the_deadline_are_taken),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

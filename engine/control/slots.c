@@ -243,18 +243,19 @@ static void slot_publish(struct publication *p, uint32_t slot)
 	struct making m = {.lost = was.counts & MAP_SLOT_LOST};
 	const uint8_t *ranked = map_view_slot(p->view, slot);
 	unsigned owners = map_owning(p->view), fresh = p->slots->fresh[slot];
-	bool same;
+	bool same = true; /* compared while the owners are in registers */
 
 	/* An engine that has just joined does not know which owners are fresh. */
 	for (unsigned i = 0; i < owners; i++) {
 		uint16_t number = p->number[ranked[i]];
 
-		if (number != NO_NUMBER)
-			owner_add(&m, (uint8_t)number,
-				!p->opening && !has_entries(&was, fresh, (uint8_t)number));
+		if (number == NO_NUMBER)
+			continue;
+		same &= was.owner[m.owners] == number;
+		owner_add(&m, (uint8_t)number,
+			!p->opening && !has_entries(&was, fresh, (uint8_t)number));
 	}
-	same = map_slot_owners(&was) == m.owners &&
-	       !memcmp(was.owner, m.slot.owner, sizeof(was.owner));
+	same &= map_slot_owners(&was) == m.owners;
 	if (same && was.counts == m.owners && !p->opening)
 		return; /* nothing has changed, and there are no former owners */
 	if (p->opening)

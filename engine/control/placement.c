@@ -325,6 +325,12 @@ struct map_view *map_view_make(
 	view->lazy = false;
 	if (from && takes(view, from)) {
 		compare(from, view, &change);
+		if (!from->lazy && !change.freshs && from->owners == owners &&
+			from->replicas == replicas) {
+			/* only refs have changed: members were started again */
+			memcpy(view->slots, from->slots, (size_t)MAP_SLOTS * map_ranked(view));
+			return view;
+		}
 		for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
 			slot_take(view, from, &change, slot);
 	} else {

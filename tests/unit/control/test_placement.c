@@ -181,8 +181,16 @@ static void a_lazy_view_has_the_same_owners(void **state)
 			again = map_view_lazy(lazy, members, owners, each);
 			assert_ptr_equal(again, lazy);
 			map_view_drop(again);
-			/* and an eager one may be made of it */
+			/* and eager ones may be made of it, and of one without any owners */
 			members[0].bucket_bits++;
+			again = map_view_make(lazy, members, owners, each);
+			map_view_drop(eager);
+			eager = map_view_make(NULL, members, owners, each);
+			expect_same(again, eager);
+			map_view_drop(again);
+			map_view_drop(lazy);
+			lazy = map_view_lazy(NULL, members, owners, each);
+			members[0].ref++;
 			again = map_view_make(lazy, members, owners, each);
 			map_view_drop(eager);
 			eager = map_view_make(NULL, members, owners, each);

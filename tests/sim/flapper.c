@@ -44,7 +44,6 @@ static void stop_and_go(uint64_t stops_ns, uint64_t runs_ns, uint64_t most)
 
 void flapper(void)
 {
-	start(PAGES);
 	stop_and_go(250 * SIM_MS, 250 * SIM_MS, 0);
 	stop_and_go(100 * SIM_MS, 100 * SIM_MS, 0);
 	stop_and_go(4 * SIM_S, 100 * SIM_MS, 8);

@@ -54,10 +54,8 @@ static bool traffic_until(bool (*condition)(void), uint64_t limit_ns)
 
 static void unserving(bool *fault)
 {
-	uint64_t from_ns;
+	uint64_t from_ns = world.now_ns;
 
-	start(PAGES);
-	from_ns = world.now_ns;
 	*fault = true;
 	check(traffic_until(off_all_maps, GONE_NS), "gray: removed");
 	report.gone_ms = (double)(world.now_ns - from_ns) / 1e6;
@@ -94,7 +92,6 @@ void small_mtu(void)
 /* The process gets no processor for a second, again and again; the host answers. */
 void late(void)
 {
-	start(PAGES);
 	for (unsigned k = 0; k < 20; k++) {
 		node_stop(victim(), true);
 		traffic(SIM_S);

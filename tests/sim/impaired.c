@@ -5,7 +5,6 @@
 
 void lossy(void)
 {
-	start(PAGES);
 	world.loss = 0.01;
 	traffic(60 * SIM_S);
 	pass(2 * SIM_S);
@@ -15,7 +14,6 @@ void lossy(void)
 
 void clocks(void)
 {
-	start(PAGES);
 	world.node[1].skew_ppm = 200;
 	world.node[2].skew_ppm = -200;
 	world.node[1].clock_ns = 3600 * (int64_t)SIM_S;
@@ -27,7 +25,6 @@ void clocks(void)
 
 void slow(void)
 {
-	start(PAGES);
 	world.node[victim()].slow_ns = 50 * SIM_MS;
 	traffic(10 * SIM_S);
 	pass(2 * SIM_S);

@@ -307,12 +307,17 @@ static struct status_segment *status_new(void)
 	return at;
 }
 
-/* The shard stays mapped: 10,000 engines would need more files than a process may have open. */
-static void shard_files_close(struct shard *shard)
+/*
+ * The memory stays mapped without its file: 10,000 engines would need more files than a process may
+ * have open. Privately, so that a copy of the process (run.c) has a copy of the shard.
+ */
+static void file_close(struct huge *memory)
 {
-	close(shard->memory.fd);
-	close(shard->state_memory.fd);
-	shard->memory.fd = shard->state_memory.fd = -1;
+	if (mmap(memory->base, memory->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+		    memory->fd, 0) == MAP_FAILED)
+		abort();
+	close(memory->fd);
+	memory->fd = -1;
 }
 
 void node_open(unsigned i, unsigned replicas, uint64_t entries)
@@ -341,7 +346,8 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 		index_open(entries, &control->index) < 0 || rpc_open(control) < 0 ||
 		member_open(control) < 0 || directory_open(control) < 0)
 		abort();
-	shard_files_close(&control->shard);
+	file_close(&control->shard.memory);
+	file_close(&control->shard.state_memory);
 }
 
 void node_crash(unsigned i, bool power)

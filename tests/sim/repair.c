@@ -61,7 +61,6 @@ void compare_all(void)
 
 void repair(void)
 {
-	start(PAGES);
 	check(owners_lack() == 0, "owners have all");
 	world.node[victim()].forgetful = true;
 	traffic(2 * SIM_S);

@@ -35,6 +35,8 @@ extern uint64_t *page_holder; /* of each page below next_page: the node that set
 
 /* The checker `name` fires unless `good`. */
 void check(bool good, const char *name);
+/* Runs the checkers of all scenarios and prints the report. Returns 1 if a checker fired, or 0. */
+int report_end(const char *scenario, bool json);
 /* Lets this virtual time pass. */
 void pass(uint64_t ns);
 /* The same until the condition holds; false: it did not within `limit_ns`. */

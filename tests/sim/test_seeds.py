@@ -21,17 +21,26 @@ KNOWN = {"chaos": ["state above 1 MiB a node"]}
 ANY_STATE = "--any-state" in sys.argv
 
 
-def run(program, scenario, seed):
-    """Runs one scenario; returns the command and the names of the checkers that fired."""
-    command = [program, "--scenario", scenario, "--seed", str(seed), "--nodes", str(4 + seed % 5),
+def run(program, seed):
+    """Runs all scenarios. Returns for each the command that repeats it, and what is wrong: the
+    names of the checkers that fired, or that the program ended without a report."""
+    options = ["--seed", str(seed), "--nodes", str(4 + seed % 5),
                "--replicas", str(1 + seed // 5 % 3)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=600,
-                          check=False, env={**os.environ, "MALLOC_PERTURB_": "0"})
+    done = subprocess.run([program, "--scenario", ",".join(SCENARIOS), *options, "--json"],
+                          capture_output=True, text=True, timeout=800, check=False,
+                          env={**os.environ, "MALLOC_PERTURB_": "0"})
+    reports = {}
+    for line in done.stdout.splitlines():
+        report = json.loads(line)
+        reports[report["scenario"]] = [name for name in report["failed"]
+                                       if name not in KNOWN.get(report["scenario"], []) and
+                                       not (ANY_STATE and name.startswith("state above"))]
+    wrong = {scenario: reports.get(scenario, ["no report"]) for scenario in SCENARIOS}
     if done.returncode not in (0, 1):
-        return command, [f"exit status {done.returncode}: {done.stderr[-2000:]}"]
-    return command, [name for name in json.loads(done.stdout)["failed"]
-                     if name not in KNOWN.get(scenario, []) and
-                     not (ANY_STATE and name.startswith("state above"))]
+        print(f"seed {seed}: exit status {done.returncode}: {done.stderr[-2000:]}", flush=True)
+        wrong[SCENARIOS[-1]] = wrong[SCENARIOS[-1]] or ["exit status"]
+    return [([program, "--scenario", scenario, *options], names)
+            for scenario, names in wrong.items()]
 
 
 def main(program, seeds):
@@ -39,14 +48,13 @@ def main(program, seeds):
     first, start, failures, runs = int(os.environ.get("SEED", "1")), time.monotonic(), 0, 0
     seeds = int(os.environ.get("PEERCACHE_SEEDS", seeds))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        todo = [pool.submit(run, program, scenario, first + i)
-                for i in range(seeds) for scenario in SCENARIOS]
+        todo = [pool.submit(run, program, first + i) for i in range(seeds)]
         for done in concurrent.futures.as_completed(todo):
-            command, failed = done.result()
-            runs += 1
-            if failed:
-                failures += 1
-                print("failed:", *failed, "|", *command, flush=True)
+            for command, failed in done.result():
+                runs += 1
+                if failed:
+                    failures += 1
+                    print("failed:", *failed, "|", *command, flush=True)
     print(f"seeds {first} to {first + seeds - 1}: {runs} runs, {failures} failed, "
           f"{time.monotonic() - start:.0f} s")
     return 1 if failures else 0

@@ -360,6 +360,7 @@ void node_crash(unsigned i, bool power)
 	world.current = i;
 	n->running = false;
 	n->powered = !power;
+	world_resume(i);
 	wire_crash(i);
 	directory_close(&n->control);
 	member_close(&n->control);
@@ -374,8 +375,10 @@ void node_crash(unsigned i, bool power)
 
 void node_stop(unsigned i, bool stopped)
 {
-	if (world.node[i].stopped && !stopped)
+	if (world.node[i].stopped && !stopped) {
 		world.node[i].resumed_ns = world.now_ns;
+		world_resume(i);
+	}
 	world.node[i].stopped = stopped;
 }
 

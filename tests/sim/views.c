@@ -22,6 +22,9 @@ __typeof__(map_view_make) __real_map_view_make, __wrap_map_view_make, __real_map
 __typeof__(map_view_drop) __real_map_view_drop, __wrap_map_view_drop;
 
 static LIST_HEAD(, shared) chain[CHAINS];
+/* The views that were made last, with a reference: members that come back see them again. */
+static struct map_view *kept[64];
+static unsigned kept_next;
 
 static uint64_t digest_of(const struct placed *owner, unsigned owners)
 {
@@ -51,6 +54,36 @@ static const struct placed *reshuffled(const struct placed *owner, unsigned owne
 	return other;
 }
 
+static void keep(struct map_view *view)
+{
+	struct map_view **at = &kept[kept_next++ % (sizeof(kept) / sizeof(kept[0]))];
+
+	__wrap_map_view_drop(*at);
+	*at = map_view_share(view);
+}
+
+void views_close(void)
+{
+	for (unsigned i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
+		__wrap_map_view_drop(kept[i]);
+}
+
+/* A view whose owners differ by their refs at most, or `from`. */
+static struct map_view *similar(struct map_view *from, const struct placed *owner, unsigned owners)
+{
+	for (unsigned i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
+		unsigned same = 0;
+
+		if (!kept[i] || kept[i]->owners != owners)
+			continue;
+		while (same < owners && kept[i]->owner[same].hash == owner[same].hash)
+			same++;
+		if (same == owners)
+			return kept[i];
+	}
+	return from;
+}
+
 static struct map_view *view_of(struct map_view *from, const struct placed *owner, unsigned owners,
 	unsigned replicas, bool lazy, __typeof__(map_view_make) *make)
 {
@@ -64,12 +97,15 @@ static struct map_view *view_of(struct map_view *from, const struct placed *owne
 	LIST_FOREACH (shared, &chain[digest % CHAINS], next)
 		if (shared->digest == digest && is_of(shared->view, owner, owners, replicas, lazy))
 			return map_view_share(shared->view);
+	from = similar(from, owner, owners);
 	view = make(from, owner, owners, replicas);
 	shared = view && view != from ? calloc(1, sizeof(*shared)) : NULL;
 	if (shared) {
 		shared->view = view;
 		shared->digest = digest;
 		LIST_INSERT_HEAD(&chain[digest % CHAINS], shared, next);
+		if (!lazy)
+			keep(view);
 	}
 	return view;
 }

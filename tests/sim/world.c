@@ -30,6 +30,9 @@ struct net_timer {
 struct world world;
 static struct event *heap;
 static size_t heap_count, heap_room;
+/* events that a stopped process has not run yet */
+static struct event *parked;
+static size_t parked_count, parked_room;
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
@@ -129,15 +132,42 @@ bool world_is_cut(unsigned a, unsigned b)
 	return world.cut[at / 64] >> at % 64 & 1;
 }
 
-static void run_one(struct event *event)
+static void park(const struct event *event)
+{
+	if (parked_count == parked_room) {
+		parked_room = parked_room * 2 + 256;
+		parked = realloc(parked, parked_room * sizeof(*parked));
+		if (!parked)
+			abort();
+	}
+	parked[parked_count++] = *event;
+}
+
+/* Each event as if it had been tried every millisecond since it was due. */
+void world_resume(unsigned node)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < parked_count; i++) {
+		struct event *event = &parked[i];
+
+		if (event->node != node) {
+			parked[kept++] = *event;
+			continue;
+		}
+		event->at_ns += ((world.now_ns - event->at_ns) / SIM_MS + 1) * SIM_MS;
+		push(event);
+	}
+	parked_count = kept;
+}
+
+static void run_one(const struct event *event)
 {
 	struct node *node = &world.node[event->node];
 
 	world.now_ns = event->at_ns;
 	if (!event->always && node->stopped && node->running) {
-		/* a stopped process runs its events when it is resumed: looked at again in 1 ms */
-		event->at_ns += SIM_MS;
-		push(event);
+		park(event);
 		return;
 	}
 	world.current = event->node;
@@ -193,13 +223,15 @@ void world_close(void)
 		thing_release(event.thing);
 	}
 	free(heap);
-	heap = NULL;
-	heap_room = 0;
+	free(parked);
+	heap = parked = NULL;
+	heap_room = parked_room = 0;
 	free(world.node);
 	free(world.cut);
 	world.node = NULL;
 	world.cut = NULL;
 	look_close();
+	views_close();
 }
 
 uint64_t world_random(void)

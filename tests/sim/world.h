@@ -111,6 +111,8 @@ void world_at(uint64_t at_ns, unsigned node, struct thing *thing, uint64_t word,
 void world_always(
 	uint64_t at_ns, unsigned node, struct thing *thing, uint64_t word, world_call call);
 void world_run(uint64_t until_ns);
+/* The process is not stopped any more, or has ended: its events take place. */
+void world_resume(unsigned node);
 void world_trace(uint64_t word);
 /* Packets from a to b are lost from now on, or are not. */
 void world_cut(unsigned a, unsigned b, bool lost);
@@ -151,6 +153,7 @@ int node_by_ref(uint32_t ref);
 
 /* Bytes of all map views, which nodes share. */
 uint64_t views_bytes(void);
+void views_close(void);
 
 /* ---- look.c ---------------------------------------------------------------------------------- */
 

@@ -43,12 +43,22 @@ static uint64_t minus_log2(uint64_t u)
 	return ((uint64_t)(zeros + 1) << RANK_BITS) - x - curve;
 }
 
-static uint64_t rank_of(uint64_t hash, unsigned bucket_bits, uint64_t slot_hash)
+/* The random number of a member in a slot. */
+static uint64_t number_of(uint64_t hash, uint64_t slot_hash)
 {
-	uint64_t u = map_mix(hash ^ slot_hash) | 1;
+	return map_mix(hash ^ slot_hash) | 1;
+}
 
+static uint64_t rank_of(uint64_t u, unsigned bucket_bits)
+{
 	/* below 65 * 2^24 * 2^31: fits */
 	return minus_log2(u) << (31 - bucket_bits);
+}
+
+/* At most rank_of(), and cheaper: -log2(u / 2^64) is at least 1 - u / 2^64, for each u. */
+static uint64_t rank_least(uint64_t u, unsigned bucket_bits)
+{
+	return ~u >> (64 - RANK_BITS) << (31 - bucket_bits);
 }
 
 static uint64_t slot_hash(uint32_t slot)
@@ -58,7 +68,7 @@ static uint64_t slot_hash(uint32_t slot)
 
 uint64_t placement_rank(uint64_t hash, unsigned bucket_bits, uint32_t slot)
 {
-	return rank_of(hash, bucket_bits, slot_hash(slot));
+	return rank_of(number_of(hash, slot_hash(slot)), bucket_bits);
 }
 
 /* ---- who owns slots -------------------------------------------------------------------------- */
@@ -187,8 +197,10 @@ static void winners_offer(struct winners *w, uint64_t rank, uint8_t owner)
 static void offer(const struct map_view *view, struct winners *w, uint8_t owner, uint64_t hash)
 {
 	const struct placed *p = &view->owner[owner];
+	uint64_t u = number_of(p->hash, hash);
 
-	winners_offer(w, rank_of(p->hash, p->bucket_bits, hash), owner);
+	if (w->count < w->most || rank_least(u, p->bucket_bits) <= w->rank[w->most - 1])
+		winners_offer(w, rank_of(u, p->bucket_bits), owner);
 }
 
 static void slot_store(struct map_view *view, uint32_t slot, const struct winners *w)
@@ -216,11 +228,12 @@ static bool fresh_win(const struct map_view *view, const struct change *change,
 
 	if (w->count < w->most)
 		return change->freshs > 0;
-	worst = rank_of(last->hash, last->bucket_bits, hash);
+	worst = rank_of(number_of(last->hash, hash), last->bucket_bits);
 	for (unsigned i = 0; i < change->freshs; i++) {
 		const struct placed *p = &view->owner[change->fresh[i]];
+		uint64_t u = number_of(p->hash, hash);
 
-		if (rank_of(p->hash, p->bucket_bits, hash) <= worst)
+		if (rank_least(u, p->bucket_bits) <= worst && rank_of(u, p->bucket_bits) <= worst)
 			return true;
 	}
 	return false;

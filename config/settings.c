@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "config/port_model.h"
+
 #define ENTRY_TEXT(text, min, max) .type = SETTING_TEXT, .choices = "", ENTRY(text, min, max)
 #define ENTRY_SIZE(text, min, max) .type = SETTING_SIZE, .choices = "", ENTRY(text, min, max)
 #define ENTRY_NUMBER(text, min, max) .type = SETTING_NUMBER, .choices = "", ENTRY(text, min, max)
@@ -348,6 +350,8 @@ static bool is_address(const char *text)
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
 	bool name_is_word = is_word(s->engine_name);
+	struct port_model model;
+	char why[256];
 
 	if (!name_is_word || !is_word(s->cluster_id)) {
 		snprintf(err, err_bytes,
@@ -360,6 +364,10 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 		snprintf(err, err_bytes,
 			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or leave it empty to use cluster.address",
 			s->soft_address);
+		return -EINVAL;
+	}
+	if (port_model_parse(s->soft_model, &model, why, sizeof(why)) < 0) {
+		snprintf(err, err_bytes, "soft.model = %s: %s", s->soft_model, why);
 		return -EINVAL;
 	}
 	if (s->disk_segment_bytes % 4096 ||

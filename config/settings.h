@@ -41,8 +41,6 @@
 enum { POLLING_AUTO, POLLING_BUSY, POLLING_ADAPTIVE };
 enum { LINK_SHM, LINK_TCP };
 enum { VALIDATE_AUTO, VALIDATE_LEASE, VALIDATE_TAIL };
-/* smallest MTU of a software NIC, bytes; model.mtu is an index: MTU = MODEL_MTU_MIN << index */
-#define MODEL_MTU_MIN 256u
 
 #define SETTING_FIELD_TEXT(name, max) char name[(max) + 1]
 #define SETTING_FIELD_SIZE(name, max) uint64_t name

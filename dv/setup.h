@@ -20,35 +20,12 @@
 #include <stdint.h>
 
 #include "config/limits.h"
+#include "config/port_model.h"
 
 struct dv_device; /* an open NIC port with its protection domain and thread domain */
 struct dv_qp;     /* a reliable connected queue pair */
 struct dv_sq;     /* handle with which the poll core uses a send queue: dv/hot.h */
 struct dv_cq;     /* handle with which the poll core uses a completion queue: dv/hot.h */
-
-/*
- * Parameters of the model: the port that a software NIC simulates. WQEs complete at the times and
- * in the order of a real port with these parameters. Results measured with a model are marked
- * *modelled*.
- */
-struct dv_model {
-	uint32_t rate_gbps; /* Gbit/s of the port; 0: no model, WQEs complete at once */
-	uint32_t rtt_ns;    /* round-trip time: start of a WQE to the first byte of its response */
-	uint32_t reads_per_qp;      /* READs that one QP may have in flight: 1 to 16 */
-	uint32_t qp_messages_per_s; /* WQEs that one QP starts per second; 0: unlimited */
-	uint32_t messages_per_s;    /* WQEs that the port starts per second; 0: unlimited */
-	uint32_t mtu;               /* payload bytes of a packet, a power of two */
-	/* bytes of a packet besides the payload, including the inter-packet gap */
-	uint32_t header_bytes;
-	/* latency added when local memory is on another NUMA node than the NIC, ns */
-	uint32_t numa_ns;
-	/* percent of the rate that remains when local memory is on another NUMA node */
-	uint32_t numa_percent;
-	/* time that registering memory takes, ms per GiB; also with rate_gbps 0 */
-	uint32_t register_ms_per_gib;
-	/* false: payload above 1 KiB is not copied, only its time is simulated */
-	bool move_bytes;
-};
 
 /* default ACK time-out: IBTA code of 16.8 ms; a device may wait up to four times as long */
 #define DV_ACK_TIMEOUT 12
@@ -79,7 +56,7 @@ struct dv_options {
 	uint16_t tcp_port; /* link "tcp": port to listen on; 0: any free port */
 	bool threaded;     /* true: a thread of the NIC executes WQEs; false: dv_step() does */
 	int numa_node;     /* simulated NUMA node of the NIC; -1: the NIC is near to all memory */
-	struct dv_model model;
+	struct port_model model; /* the port that it simulates */
 };
 
 struct dv_attributes {

@@ -4,13 +4,14 @@
  * NICs whose peers are in another process. There are no rings, no validation and no engine, so the
  * cost is only that of the NIC and the link. saturate.py compares the engine with it.
  *
- *   bare --rails N --qps N --bytes N --window BYTES --seconds N [--heads] [model options]
+ *   bare --rails N --qps N --bytes N --window BYTES --seconds N [--heads] [--model MODEL]
+ *        [--leave-out]
  *
  * --heads: after each completed READ, one READ of 32 bytes, as the engine reads page heads. Prints
  * one line of JSON. The time inside dv_step() is measured separately from the rest. With
  * --leave-out it does not count: rates are by the clock of the modelled port, which stands still
- * during dv_step(). --doorbell-ns and --line-ns charge this thread for doorbells, and for CQEs and
- * page heads, as the engine's settings model.doorbell_ns and model.line_ns do.
+ * during dv_step(). MODEL is as in the engine's setting soft.model; its words doorbell and line
+ * charge this thread for doorbells, and for CQEs and page heads.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -36,22 +37,11 @@
 #define WQES_MAX (QPS_PER_PEER_MAX * QP_DEPTH)
 
 static struct options {
-	unsigned rails, qps, bytes, window, doorbell_ns, line_ns;
+	unsigned rails, qps, bytes, window;
 	double seconds;
 	bool heads, leave_out;
-	struct dv_model model;
-} options = {.rails = 1,
-	.qps = 2,
-	.bytes = 128u << 10,
-	.window = 2u << 20,
-	.seconds = 1,
-	.model = {.rtt_ns = 5000,
-		.reads_per_qp = 16,
-		.mtu = 4096,
-		.header_bytes = 82,
-		.qp_messages_per_s = 2500000,
-		.numa_percent = 100,
-		.move_bytes = true}};
+	struct port_model model;
+} options = {.rails = 1, .qps = 2, .bytes = 128u << 10, .window = 2u << 20, .seconds = 1};
 
 /* What each process tells the other about one rail. */
 struct card {
@@ -187,7 +177,7 @@ static void post(struct end *e)
 		e->posted++;
 	}
 	for (unsigned q = 0; q < options.qps; q++) {
-		charge_ns += e->sq[q]->pi != e->sq[q]->rung ? options.doorbell_ns : 0;
+		charge_ns += e->sq[q]->pi != e->sq[q]->rung ? options.model.doorbell_ns : 0;
 		dv_ring(e->sq[q]);
 	}
 }
@@ -207,10 +197,10 @@ static unsigned reap(struct end *e)
 		while (e->sq[q]->qpn != done[i].qpn)
 			q++;
 		e->sq[q]->ci++;
-		charge_ns += options.line_ns;
+		charge_ns += options.model.line_ns;
 		if (e->head[q][done[i].wqe_counter % QP_DEPTH]) {
 			head_reads++;
-			charge_ns += options.line_ns;
+			charge_ns += options.model.line_ns;
 			continue;
 		}
 		reads++;
@@ -278,10 +268,8 @@ static void parse(int argc, char **argv)
 {
 	static const struct option names[] = {{"rails", 1, 0, 'n'}, {"qps", 1, 0, 'q'},
 		{"bytes", 1, 0, 'b'}, {"window", 1, 0, 'w'}, {"seconds", 1, 0, 's'},
-		{"heads", 0, 0, 'h'}, {"rate-gbps", 1, 0, 'g'}, {"rtt-ns", 1, 0, 't'},
-		{"qp-messages-per-s", 1, 0, 'm'}, {"no-move", 0, 0, 'x'}, {"leave-out", 0, 0, 'o'},
-		{"doorbell-ns", 1, 0, 'd'}, {"line-ns", 1, 0, 'l'}, {0}};
-	struct dv_model *model = &options.model;
+		{"heads", 0, 0, 'h'}, {"model", 1, 0, 'm'}, {"leave-out", 0, 0, 'o'}, {0}};
+	char why[256];
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -294,13 +282,13 @@ static void parse(int argc, char **argv)
 		case 'w': options.window = value; break;
 		case 's': options.seconds = strtod(optarg, NULL); break;
 		case 'h': options.heads = true; break;
-		case 'g': model->rate_gbps = value; break;
-		case 't': model->rtt_ns = value; break;
-		case 'm': model->qp_messages_per_s = value; break;
-		case 'x': model->move_bytes = false; break;
+		case 'm':
+			if (port_model_parse(optarg, &options.model, why, sizeof(why)) < 0) {
+				fprintf(stderr, "bare: --model %s: %s\n", optarg, why);
+				exit(2);
+			}
+			break;
 		case 'o': options.leave_out = true; break;
-		case 'd': options.doorbell_ns = value; break;
-		case 'l': options.line_ns = value; break;
 		default: exit(2);
 		}
 	}

@@ -127,8 +127,7 @@ def measure(fault, gbps):
     faults = Faults()
     engines = bench.cluster.Cluster(bench.cluster.default_build(), 2, "64MiB", settings=[
         "rail.devices=" + ",".join(["soft"] * RAILS), "rail.poll_cores=1",
-        f"model.rate_gbps={gbps}", f"model.mtu={MTU}", f"model.header_bytes={HEADER}",
-        "model.move_bytes=no", "test.fault_file=" + faults.path])
+        f"soft.model={gbps}G,mtu={MTU},header={HEADER},still", "test.fault_file=" + faults.path])
     timeline = faults.path + ".timeline"
     try:
         engines.start()

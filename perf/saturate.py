@@ -27,7 +27,9 @@ BARE = [64 << 10, 128 << 10, 256 << 10, 1 << 20]
 # Poll cores. On two hardware threads, a second poll core would take the client's thread.
 CORES = 2 if (os.cpu_count() or 1) >= 4 else 1
 DOORBELL_NS, LINE_NS = 80, 30  # what a real port costs the poll core and a software NIC does not
-NO_LIMIT = ["--rate-gbps", "100000", "--rtt-ns", "0", "--qp-messages-per-s", "0", "--no-move"]
+NO_LIMIT = "100000G,rtt=0ns,qp_rate=0,port_rate=0,still"
+BARE_MODEL = f"{GBPS}G,port_rate=0,still"
+CHARGES = f",doorbell={DOORBELL_NS}ns,line={LINE_NS}ns"
 
 
 def size(value):
@@ -56,11 +58,8 @@ class Engines:
                     f"rail.poll_cores={min(CORES, rails)}", f"rail.qps_per_peer={qps}",
                     f"rail.validate={validate}"]
         if modelled:
-            settings += [f"model.rate_gbps={gbps}", f"model.rtt_ns={RTT_NS}",
-                         f"model.mtu={MTU}", f"model.header_bytes={HEADER}",
-                         "model.move_bytes=no", "model.own_time=no"]
-            if charged:
-                settings += [f"model.doorbell_ns={DOORBELL_NS}", f"model.line_ns={LINE_NS}"]
+            settings += [f"soft.model={gbps}G,rtt={RTT_NS}ns,mtu={MTU},header={HEADER},still"
+                         + (CHARGES if charged else ""), "model.own_time=no"]
         self.verify = [] if modelled else ["--verify"]
         self.ceiling = rails * CEILING * gbps / GBPS if modelled else float("inf")
         self.cluster = bench.cluster.Cluster(bench.cluster.default_build(), 2,
@@ -129,9 +128,8 @@ def in_flight(page):
 
 def bare_modelled(page, seconds, rails=1, charged=True):
     """The bare loop over the same modelled ports: a READ of the page, then one of its head."""
-    charges = ["--doorbell-ns", str(DOORBELL_NS), "--line-ns", str(LINE_NS)] if charged else []
-    return bare(page, seconds, "--rails", str(rails), "--heads", "--rate-gbps", str(GBPS),
-                "--no-move", "--leave-out", *charges)
+    return bare(page, seconds, "--rails", str(rails), "--heads", "--leave-out",
+                "--model", BARE_MODEL + (CHARGES if charged else ""))
 
 
 def bare(page, seconds, *more):
@@ -240,7 +238,8 @@ def small_pages(result, rounds, seconds):
         both = {"in sequence": [engines.stream(4 << 10, 16, seconds) for _ in range(rounds)],
                 "anywhere": [engines.stream(4 << 10, 16, seconds, more=["--anywhere"])
                              for _ in range(rounds)]}
-    alone = [bare(4 << 10, seconds, "--heads", "--qps", "8", *NO_LIMIT) for _ in range(rounds)]
+    alone = [bare(4 << 10, seconds, "--heads", "--qps", "8", "--model", NO_LIMIT)
+             for _ in range(rounds)]
     charged = [bare_modelled(4 << 10, seconds) for _ in range(rounds)]
     nic = median(alone, "nic_ns_per_wqe")
     for where, goal in (("in sequence", 10e6), ("anywhere", 8e6)):
@@ -267,8 +266,7 @@ def small_pages(result, rounds, seconds):
 
 def against_bare(result, sizes, rounds, seconds):
     for modelled in (True, False):
-        charges = ["--doorbell-ns", str(DOORBELL_NS), "--line-ns", str(LINE_NS)]
-        model = ["--rate-gbps", str(GBPS), "--no-move", "--leave-out", *charges] if modelled else []
+        model = ["--leave-out", "--model", BARE_MODEL + CHARGES] if modelled else []
         ratios = {}
         with Engines(1, modelled) as engines:
             for page in sizes:

@@ -39,7 +39,7 @@ static uint64_t gap_of(uint32_t messages_per_s)
 
 int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 {
-	const struct dv_model *model = &options->model;
+	const struct port_model *model = &options->model;
 	uint64_t byte;
 
 	nic->model.due = UINT64_MAX;
@@ -56,7 +56,7 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	byte = ((8ull * SOFT_TICKS_NS << FRACTION_BITS) + model->rate_gbps / 2) / model->rate_gbps;
 	nic->model = (struct soft_model){
 		.on = true,
-		.move_bytes = model->move_bytes,
+		.still = model->still,
 		.uneven = model->numa_ns || model->numa_percent % 100,
 		.mtu_bits = (uint8_t)__builtin_ctz(model->mtu),
 		.header_bytes = model->header_bytes,

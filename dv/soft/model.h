@@ -15,7 +15,7 @@
 
 struct soft_model {
 	/* uneven: memory of another NUMA node has a lower rate and a longer latency */
-	bool on, move_bytes, uneven;
+	bool on, still, uneven;
 	uint8_t mtu_bits;
 	uint32_t header_bytes, reads_per_qp;
 	uint64_t rtt, numa, qp_gap, port_gap;

@@ -407,7 +407,7 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options);
 /* Is the WQE's payload moved? A model may simulate only the time. */
 static inline bool soft_moves(const struct dv_device *nic, const struct soft_op *op)
 {
-	return op->total <= SOFT_SMALL_BYTES || nic->model.move_bytes || !nic->model.on;
+	return op->total <= SOFT_SMALL_BYTES || !nic->model.still;
 }
 
 void soft_model_register(const struct dv_device *nic, size_t length); /* takes that time */

@@ -70,6 +70,7 @@ struct control_rail {
 
 struct control {
 	const struct settings *settings;
+	struct port_model port_model; /* soft.model */
 	struct plan plan;
 	struct event_base *base;
 	uint64_t incarnation;

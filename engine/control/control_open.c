@@ -130,34 +130,18 @@ static void devices_close(struct control *control)
 	}
 }
 
-static struct dv_model model_of(const struct settings *s)
-{
-	return (struct dv_model){.rate_gbps = (uint32_t)s->model_rate_gbps,
-		.rtt_ns = (uint32_t)s->model_rtt_ns,
-		.reads_per_qp = (uint32_t)s->model_reads_per_qp,
-		.qp_messages_per_s = (uint32_t)s->model_qp_messages_per_s,
-		.messages_per_s = (uint32_t)s->model_messages_per_s,
-		.mtu = MODEL_MTU_MIN << s->model_mtu,
-		.header_bytes = (uint32_t)s->model_header_bytes,
-		.numa_ns = (uint32_t)s->model_numa_ns,
-		.numa_percent = (uint32_t)s->model_numa_percent,
-		.register_ms_per_gib = (uint32_t)s->model_register_ms_per_gib,
-		.move_bytes = s->model_move_bytes};
-}
-
 static void model_warn(const struct control *control)
 {
-	const struct settings *s = control->settings;
+	const struct port_model *model = &control->port_model;
 	struct dv_attributes nic;
 
 	dv_attributes(control->rail[0].device, &nic);
 	if (nic.modelled)
 		log_warn(
-			"the rails are MODELLED: times are those of %lld Gbit/s and %lld ns, not of this machine%s",
-			(long long)s->model_rate_gbps, (long long)s->model_rtt_ns,
-			s->model_move_bytes
-				? ""
-				: "; model.move_bytes = no: pages read from other nodes hold WRONG BYTES");
+			"the rails are MODELLED: times are those of %u Gbit/s and %u ns, not of this machine%s",
+			model->rate_gbps, model->rtt_ns,
+			model->still ? "; \"still\": pages read from other nodes hold WRONG BYTES"
+				     : "");
 }
 
 /* Returns the settings that decide whether the device can be opened, for the error message. */
@@ -173,7 +157,12 @@ static const char *device_settings(const struct settings *s, const char *name)
 static int devices_open(struct control *control)
 {
 	const struct settings *s = control->settings;
+	char why[256];
 
+	if (port_model_parse(s->soft_model, &control->port_model, why, sizeof(why)) < 0) {
+		log_error("soft.model = %s: %s", s->soft_model, why);
+		return -EINVAL;
+	}
 	for (unsigned i = 0; i < control->rails; i++) {
 		const char *name = control->plan.rail[i].device;
 		char soft[NAME_BYTES_MAX];
@@ -188,7 +177,7 @@ static int devices_open(struct control *control)
 			.link = s->soft_link == LINK_TCP ? "tcp" : "shm",
 			.address = s->soft_address[0] ? s->soft_address : s->cluster_address,
 			.numa_node = control->plan.rail[i].numa_node,
-			.model = model_of(s)};
+			.model = control->port_model};
 		int rc;
 
 		if (strcmp(name, "soft") == 0) {
@@ -288,8 +277,8 @@ static int poll_core_begin(struct control *control, unsigned number)
 	struct poll_core_options options = {
 		.spin_ns = (uint64_t)control->settings->rail_spin_us * 1000,
 		.leave_out_nics = !control->settings->model_own_time,
-		.doorbell_ns = (uint32_t)control->settings->model_doorbell_ns,
-		.line_ns = (uint32_t)control->settings->model_line_ns};
+		.doorbell_ns = control->port_model.doorbell_ns,
+		.line_ns = control->port_model.line_ns};
 	struct rail *rail[RAILS_MAX];
 	unsigned rails = 0;
 	int rc;

@@ -13,7 +13,7 @@ import unittest
 
 import harness
 
-SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000", "model.rate_gbps=1"]
+SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000", "soft.model=1G"]
 PAGE_BYTES, BATCH, WORKING_SET = 64 << 10, 128, "32MiB"
 WARM_UP = 8 * BATCH  # pages that the client reads before its timeline begins
 ROUNDS, ROUNDS_MAX = 3, 40

@@ -146,7 +146,7 @@ class Pages(Restart):
     def test_local_pages_are_served_while_memory_is_registered(self):
         """The time of the registration doubles until the pages were found before its end."""
         for seconds in (4, 8, 16, 32, 64):
-            engines = self.begin(2, "64MiB", f"model.register_ms_per_gib={seconds * 16000}")
+            engines = self.begin(2, "64MiB", f"soft.model=register={round(seconds * 16000)}ms")
             self.store(engines, 0, "a", 0, 1000)
             harness.wait_for(lambda e=engines: len(e.status(1)["members"]) == 2, 300, "a cluster")
             self.find_all(engines, 1, "a", 0, 1000)
@@ -165,7 +165,7 @@ class Pages(Restart):
         self.fail("local pages were found only after the registration")
 
     def test_an_engine_stops_in_order_while_memory_is_registered(self):
-        engines = self.begin(1, "16MiB", "model.register_ms_per_gib=100000")
+        engines = self.begin(1, "16MiB", "soft.model=register=100s")
         self.store(engines, 0, "a", 0, 10)
         self.stop_cleanly(engines)
 

@@ -43,8 +43,7 @@ class Saturate(harness.ClusterTest):
         self.assertGreater(alone["value"], 1.0)
 
     def test_engines_log_once_that_their_rails_are_modelled(self):
-        engines = self.start(1, settings=["rail.devices=soft,soft", "model.rate_gbps=200",
-                                          "model.move_bytes=no"])
+        engines = self.start(1, settings=["rail.devices=soft,soft", "soft.model=200G,still"])
         for rail in engines.status(0)["rails"]:
             self.assertEqual((rail["modelled"], rail["gbps"]), (True, 200))
         self.assertEqual(engines.log(0).count("MODELLED"), 1)
@@ -52,8 +51,7 @@ class Saturate(harness.ClusterTest):
         self.stop_cleanly(engines)
 
     def test_bytes_are_right_over_a_modelled_link(self):
-        engines = self.start(2, settings=["rail.devices=soft,soft", "model.rate_gbps=400",
-                                          "model.rtt_ns=50000"])
+        engines = self.start(2, settings=["rail.devices=soft,soft", "soft.model=400G,rtt=50us"])
         status, out, err = harness.finish(harness.tool(
             "perf/stream", "--page-bytes", 300000, "--pages", 64, "--seconds", "0.5", "--verify",
             sockets=engines.sockets))

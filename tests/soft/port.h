@@ -17,19 +17,18 @@ static uint64_t now;
 
 /*
  * A model limited only by its rate and round trip; a test adds its own limits. A step moves 256
- * KiB: a test with more bytes in flight sets move_bytes to false.
+ * KiB: a test with more bytes in flight sets still.
  */
-static inline struct dv_model plain(void)
+static inline struct port_model plain(void)
 {
-	return (struct dv_model){.rate_gbps = RATE,
+	return (struct port_model){.rate_gbps = RATE,
 		.rtt_ns = RTT_NS,
 		.reads_per_qp = 16,
 		.mtu = 4096,
-		.numa_percent = 100,
-		.move_bytes = true};
+		.numa_percent = 100};
 }
 
-static inline void open_node(const struct dv_model *model, const char *link, int numa_node)
+static inline void open_node(const struct port_model *model, const char *link, int numa_node)
 {
 	struct dv_options options = {
 		.name = "soft", .link = link, .model = *model, .numa_node = numa_node};
@@ -46,7 +45,7 @@ static inline void open_node(const struct dv_model *model, const char *link, int
 	dv_soft_clock(a.device, &now);
 }
 
-static inline void open_model(const struct dv_model *model)
+static inline void open_model(const struct port_model *model)
 {
 	open_node(model, "shm", -1);
 }

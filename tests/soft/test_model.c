@@ -10,7 +10,7 @@
 
 static void a_read_takes_a_round_trip_and_its_time_on_the_wire(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	open_model(&model);
@@ -25,10 +25,10 @@ static void a_read_takes_a_round_trip_and_its_time_on_the_wire(void **state)
 
 static void reads_of_all_queues_share_the_link(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
-	model.move_bytes = false;
+	model.still = true;
 	open_model(&model);
 	for (unsigned qp = 0; qp < END_QPS; qp++)
 		read_many(qp, 8, 50000);
@@ -40,10 +40,10 @@ static void reads_of_all_queues_share_the_link(void **state)
 
 static void a_late_step_loses_no_link_time(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
-	model.move_bytes = false;
+	model.still = true;
 	open_model(&model);
 	/*
 	 * 40 READs are more than the queue may have in flight, and more than window[] of the model
@@ -59,7 +59,7 @@ static void a_late_step_loses_no_link_time(void **state)
 
 static void every_packet_has_a_header(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 	uint64_t wire = 0;
 
 	(void)state;
@@ -80,12 +80,12 @@ static void every_packet_has_a_header(void **state)
 /* The payload rate is 49.0 GB/s, that of a 400 Gbit/s port with RoCE v2 at MTU 4096. */
 static void the_payload_rate_is_that_of_a_real_port(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 	uint64_t start = 1000000, bytes = 0;
 
 	(void)state;
 	model.header_bytes = HEADER;
-	model.move_bytes = false;
+	model.still = true;
 	open_model(&model);
 	now = start;
 	for (unsigned round = 0; round < 200; round++) {
@@ -102,7 +102,7 @@ static void the_payload_rate_is_that_of_a_real_port(void **state)
 
 static void a_fenced_read_starts_when_those_before_it_are_complete(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	open_model(&model);
@@ -123,7 +123,7 @@ static void a_fenced_read_starts_when_those_before_it_are_complete(void **state)
 /* In a step before the payload's completion, the fenced head is not read yet. */
 static void a_fenced_head_is_sampled_after_the_payloads_completion(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	open_model(&model);
@@ -143,10 +143,10 @@ static void a_fenced_head_is_sampled_after_the_payloads_completion(void **state)
 
 static void a_model_may_move_only_small_messages(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
-	model.move_bytes = false;
+	model.still = true;
 	open_model(&model);
 	read_at(0, 0, PAGE_UNIT, 0);
 	read_at(0, 65536, PAGE_UNIT - 1, 0);
@@ -161,10 +161,10 @@ static void a_model_may_move_only_small_messages(void **state)
 
 static void keys_and_bounds_are_checked_even_if_no_bytes_move(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
-	model.move_bytes = false;
+	model.still = true;
 	open_model(&model);
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory + END_BYTES - 4096, b.mr.rkey, 8192,
 		DV_CE_ALWAYS);
@@ -178,7 +178,7 @@ static void keys_and_bounds_are_checked_even_if_no_bytes_move(void **state)
 
 static void an_error_ends_reads_in_flight_at_once(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	open_model(&model);
@@ -192,7 +192,7 @@ static void an_error_ends_reads_in_flight_at_once(void **state)
 
 static void memory_of_another_node_is_farther_and_slower(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 	int node = -1;
 
 	(void)state;
@@ -217,7 +217,7 @@ static void memory_of_another_node_is_farther_and_slower(void **state)
 
 static void the_tcp_link_is_modelled_too(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 	uint64_t deadline = pair_now_ns() + PATIENCE_NS;
 	struct dv_soft_stats stats = {0};
 
@@ -246,7 +246,7 @@ static void the_tcp_link_is_modelled_too(void **state)
  */
 static void time_can_be_excluded_from_the_clock(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	open_model(&model);

@@ -7,7 +7,7 @@
 
 static void a_queue_has_sixteen_reads_in_flight(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	open_model(&model);
@@ -21,7 +21,7 @@ static void a_queue_has_sixteen_reads_in_flight(void **state)
 
 static void a_model_may_allow_fewer_reads(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 	struct dv_attributes attributes;
 
 	(void)state;
@@ -39,7 +39,7 @@ static void a_model_may_allow_fewer_reads(void **state)
 
 static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	model.qp_messages_per_s = 1000000; /* each queue: one message per microsecond */
@@ -63,10 +63,10 @@ static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
 /* While it is idle, the port does not save up messages that it may then send at once. */
 static void the_message_rate_is_bounded_after_a_pause_too(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
-	model.move_bytes = false;
+	model.still = true;
 	model.messages_per_s = 4000000;
 	open_model(&model);
 	read_many(0, 1, 1000000); /* a READ that takes 20 us on the link */
@@ -85,7 +85,7 @@ static void the_message_rate_is_bounded_after_a_pause_too(void **state)
  */
 static void a_later_doorbell_does_not_delay_earlier_reads(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	model.qp_messages_per_s = 1000000;
@@ -104,7 +104,7 @@ static void a_later_doorbell_does_not_delay_earlier_reads(void **state)
 /* A step that comes late simulates the queues one after another. */
 static void a_queue_that_waits_for_its_turn_delays_no_other(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
 	model.qp_messages_per_s = 1000000;
@@ -126,10 +126,10 @@ static void a_queue_that_waits_for_its_turn_delays_no_other(void **state)
 /* Single packets overtake longer answers, but the link time they take delays those answers. */
 static void a_single_packet_answer_overtakes_longer_answers(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
-	model.move_bytes = false;
+	model.still = true;
 	open_model(&model);
 	read_many(0, 2, 1000000); /* each READ takes 20 us of link time */
 	read_at(1, 0, 4096, 0);   /* each READ takes 81.92 ns of link time */
@@ -152,10 +152,10 @@ static void a_single_packet_answer_overtakes_longer_answers(void **state)
  */
 static void a_single_packet_answer_leaves_free_link_time_to_longer_answers(void **state)
 {
-	struct dv_model model = plain();
+	struct port_model model = plain();
 
 	(void)state;
-	model.move_bytes = false;
+	model.still = true;
 	model.qp_messages_per_s = 1000000;
 	open_model(&model);
 	read_at(0, 0, 5000, 0);

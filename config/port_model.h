@@ -26,12 +26,14 @@ struct port_model {
 	uint32_t numa_percent;
 	/* time that registering memory takes, ms per GiB; also with rate_gbps 0 */
 	uint32_t register_ms_per_gib;
+#ifdef TEST_HOOKS
 	/* true: READs of 4096 bytes and more take simulated time but copy no data */
 	bool still;
 	/* time of the poll core that a doorbell costs, and to read a CQE or page head that the NIC
-	 * wrote, ns; only while the ports' clock stops in the code of the software NICs */
+	 * wrote, ns; only with test.clock_file */
 	uint32_t doorbell_ns;
 	uint32_t line_ns;
+#endif
 };
 
 /*
@@ -49,6 +51,12 @@ struct port_model {
  *   numa=0ns        latency added to a READ whose destination is on another NUMA node than the NIC
  *   numa_rate=100%  share of the rate for a READ with that destination
  *   register=0ms    time to register one GiB of memory, at most 10000 s; also without a rate
+ *
+ * For measurements, only in a build with test hooks:
+ *   still           READs of 4096 bytes and more copy no data, so pages hold wrong bytes
+ *   doorbell=0ns    time of the poll core that a doorbell costs, about 80 ns on a real port
+ *   line=0ns        time of the poll core to read a CQE or page head that the NIC wrote, about 30
+ *                   ns on a real port; both count only with test.clock_file
  *
  * Returns 0, or -EINVAL with "what is wrong; what to do" in `why` and *ret unchanged. Any thread.
  */

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "config/hooks.h"
 #include "config/port_model.h"
 
 #define ENTRY_TEXT(text, min, max) .type = SETTING_TEXT, .choices = "", ENTRY(text, min, max)
@@ -91,7 +92,9 @@ int setting_find(const char *section, const char *key, char *hint, size_t hint_b
 			near_distance = far;
 		}
 	}
-	if (near_distance <= 2 + strlen(key) / 2)
+	if (strcmp(section, "test") == 0 && !TEST_HOOK(true))
+		snprintf(hint, hint_bytes, NO_TEST_HOOKS);
+	else if (near_distance <= 2 + strlen(key) / 2)
 		snprintf(hint, hint_bytes, "did you mean %s.%s?", near->section, near->key);
 	else
 		snprintf(hint, hint_bytes, "peercache-engine --help lists every setting");

@@ -94,6 +94,8 @@ void settings_table(FILE *out)
 	for (unsigned i = 0; i < setting_count; i++) {
 		const struct setting *one = &setting_table[i];
 
+		if (strcmp(one->section, "test") == 0)
+			continue; /* tests/README.md lists them */
 		setting_range(one, range, sizeof(range));
 		fprintf(out, "| `%s.%s` | ", one->section, one->key);
 		if (one->fallback[0])

@@ -19,7 +19,6 @@ struct dv_ops {
 	void (*attributes)(const struct dv_device *device, struct dv_attributes *ret);
 	/* Functions of the software NIC only; NULL for hardware, which executes WQEs by itself. */
 	unsigned (*step_all)(struct dv_device *const *devices, unsigned count);
-	void (*leave_out)(struct dv_device *const *devices, unsigned count, uint64_t ns);
 	bool (*needs_step)(const struct dv_device
 			*device); /* NULL: no device of this implementation needs steps */
 	uint64_t (*due_ns)(const struct dv_device
@@ -47,8 +46,6 @@ struct dv_ops {
 	/* Both are NULL if the implementation has no events. */
 	int (*event_fd)(struct dv_device *device);
 	int (*event_next)(struct dv_device *device, struct dv_event *ret_event);
-	/* Fault injection; NULL if the implementation is not the software NIC. */
-	int (*trouble)(struct dv_device *device, const struct dv_trouble *trouble);
 };
 
 /* ConnectX through libibverbs and mlx5dv, implemented in dv/device.c. */

@@ -58,14 +58,6 @@ unsigned dv_step_all(struct dv_device *const *devices, unsigned count)
 	return ops->step_all ? ops->step_all(devices, count) : 0;
 }
 
-void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns)
-{
-	const struct dv_ops *ops = ops_of(devices[0]);
-
-	if (ops->leave_out)
-		ops->leave_out(devices, count, ns);
-}
-
 bool dv_needs_step(const struct dv_device *device)
 {
 	const struct dv_ops *ops = ops_of(device);
@@ -166,11 +158,4 @@ int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
 	const struct dv_ops *ops = ops_of(device);
 
 	return ops->event_next ? ops->event_next(device, ret_event) : 0;
-}
-
-int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble)
-{
-	const struct dv_ops *ops = ops_of(device);
-
-	return ops->trouble ? ops->trouble(device, trouble) : -EOPNOTSUPP;
 }

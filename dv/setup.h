@@ -88,12 +88,6 @@ unsigned dv_step(struct dv_device *device);
  * Does dv_step() for several software NICs and reads the clock once for all; all must need steps.
  */
 unsigned dv_step_all(struct dv_device *const *devices, unsigned count);
-/*
- * Subtracts `ns` of CPU time spent in dv_step_all() from the clocks of these software NICs, because
- * a real port would execute in parallel to the core. Called between steps by the thread that steps
- * them.
- */
-void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns);
 /* Must dv_step() be called? False for hardware and for a software NIC with a thread. */
 bool dv_needs_step(const struct dv_device *device);
 /*
@@ -251,7 +245,7 @@ int dv_event_fd(struct dv_device *device);
  */
 int dv_event_next(struct dv_device *device, struct dv_event *ret_event);
 
-/* ---- fault injection ---------------------------------------------------------------------- */
+/* ---- test hooks: defined only in a build with -Dtest_hooks=true ---------------------------- */
 
 /* Faults that a test injects into a software NIC. All zero: none. */
 struct dv_trouble {
@@ -274,6 +268,12 @@ enum dv_dead {
 	DV_DEAD_SAYS_SO = 16, /* the NIC reports DV_EVENT_DEVICE_FATAL once */
 };
 
+/*
+ * Subtracts `ns` of CPU time spent in dv_step_all() from the clocks of these software NICs, because
+ * a real port would execute in parallel to the core. Called between steps by the thread that steps
+ * them.
+ */
+void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns);
 /* Sets the faults of a software NIC. -EOPNOTSUPP: not a software NIC. */
 int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble);
 

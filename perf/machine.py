@@ -51,6 +51,7 @@ def build_of(build):
     return {"type": found.get("buildtype", "unknown"),
             "optimization": found.get("optimization", ""),
             "sanitizers": found.get("b_sanitize", "none"),
+            "test_hooks": str(found.get("test_hooks", "")) == "true",
             "assertions": str(found.get("b_ndebug", "")) != "true",
             "compiler": said(known, "--version").partition("\n")[0] if known else "unknown"}
 
@@ -101,5 +102,6 @@ def rows(machine):
         ("load average", f"{m['load']:.2f} before, {m.get('load_after', m['load']):.2f} after"),
         ("revision", m["revision"]),
         ("build", f"{b['type']}, -O{b['optimization']}, {b['compiler']}, assertions "
-                  f"{'on' if b['assertions'] else 'off'}, sanitizers {b['sanitizers']}"),
+                  f"{'on' if b['assertions'] else 'off'}, sanitizers {b['sanitizers']}, test hooks "
+                  f"{'on' if b['test_hooks'] else 'off'}"),
     ]

@@ -47,6 +47,19 @@ def run_json(what, command, **more):
     return json.loads(done.stdout)
 
 
+class Clocked(bench.cluster.Cluster):
+    """Engines whose modelled ports' clock stops while they are simulated (test.clock_file)."""
+
+    stopped = True
+
+    def clock(self, i):
+        return self.sockets[i] + ".clock"
+
+    def command(self, i):
+        clock = ["--set", "test.clock_file=" + self.clock(i)] if self.stopped else []
+        return super().command(i) + clock
+
+
 class Engines:
     """Two engines of `rails` rails. Every measurement includes the time of the poll cores."""
 
@@ -59,12 +72,11 @@ class Engines:
                     f"rail.validate={validate}"]
         if modelled:
             settings += [f"soft.model={gbps}G,rtt={RTT_NS}ns,mtu={MTU},header={HEADER},still"
-                         + (CHARGES if charged else ""), "model.own_time=no"]
-        self.verify = [] if modelled else ["--verify"]
+                         + (CHARGES if charged else "")]
         self.ceiling = rails * CEILING * gbps / GBPS if modelled else float("inf")
-        self.cluster = bench.cluster.Cluster(bench.cluster.default_build(), 2,
-                                             f"{(POOL_BYTES >> 20) // rails}MiB",
-                                             settings=settings)
+        self.cluster = Clocked(bench.cluster.default_build(), 2,
+                               f"{(POOL_BYTES >> 20) // rails}MiB", settings=settings)
+        self.cluster.stopped = self.modelled = modelled
 
     def __enter__(self):
         self.cluster.start()
@@ -101,7 +113,8 @@ class Engines:
         got = run_json(f"{size(page)} pages, {in_flight} batches", [
             program("perf/stream"), "--page-bytes", str(page), "--batch", str(BATCH),
             "--in-flight", str(in_flight), "--threads", str(clients), "--seconds", str(seconds),
-            "--pages", str(min(count, 8192)), *self.verify, *more],
+            "--pages", str(min(count, 8192)), *more,
+            *(["--clock", self.cluster.clock(0)] if self.modelled else ["--verify"])],
             preexec_fn=lambda: self.cores and os.sched_setaffinity(0, self.cores),
             env={**os.environ, "PEERCACHE_SOCKETS": ",".join(self.cluster.sockets)})
         busy, spin, nic = (b - a for a, b in zip(before, self.spent()))

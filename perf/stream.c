@@ -6,22 +6,26 @@
  * channel and its own destinations.
  *
  *   stream --page-bytes N --batch N --in-flight N --threads N --seconds S --pages N [--verify]
- *          [--anywhere]
+ *          [--anywhere] [--clock FILE]
  *
  * With --in-flight 1 a batch is alone, and its time is the latency. Prints one line of JSON. In it,
- * model_* is by the clock of the modelled ports (model.own_time; without it, the same as by this
- * machine's clock), and client_busy is the part of the threads' time that delivered pages. --verify
- * compares one page per batch; exit status 1 means that one was wrong. Misses are only counted.
- * Pages are read in the order in which they were stored; with --anywhere they are stored in another
- * order, so that those of a batch lie far apart in the pools.
+ * model_* is by the clock of the modelled ports if --clock names the engine's test.clock_file, else
+ * by this machine's clock. client_busy is the part of the threads' time that delivered pages.
+ * --verify compares one page per batch; exit status 1 means that one was wrong. Misses are only
+ * counted. Pages are read in the order in which they were stored; with --anywhere they are stored
+ * in another order, so that those of a batch lie far apart in the pools.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/client/client.h"
+#include "engine/rail/model_clock.h"
 #include "numa/clock.h"
 #include "tools/common.h"
 
@@ -40,6 +44,8 @@ static struct options {
 	.in_flight = 4,
 	.threads = 1,
 	.seconds = 1};
+
+static const struct model_clock_file *clock_file; /* --clock; NULL: none */
 
 struct client {
 	struct pc *pc;
@@ -140,15 +146,14 @@ static void forget(struct pc *far)
 
 /*
  * Nanoseconds that the clock of the modelled ports is behind this machine's clock: it stands still
- * while they are simulated.
+ * while they are simulated. 0 without --clock.
  */
-static uint64_t behind(const struct client *c)
+static uint64_t behind(void)
 {
-	const struct status_segment *status = c->pc->session->status;
 	uint64_t ns = 0, clocks = 0;
 
-	for (uint32_t r = 0; r < status->rails; r++) {
-		uint64_t one = shm_load64(&status->clock[r].behind_ns);
+	for (unsigned r = 0; clock_file && r < RAILS_MAX; r++) {
+		uint64_t one = shm_load64(&clock_file->core[r].behind_ns);
 
 		ns += one;
 		clocks += one != 0;
@@ -156,10 +161,22 @@ static uint64_t behind(const struct client *c)
 	return clocks ? ns / clocks : 0;
 }
 
+static void clock_map(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	void *at =
+		fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*clock_file), PROT_READ, MAP_SHARED, fd, 0);
+
+	if (at == MAP_FAILED)
+		die("--clock %s: %s", path, strerror(errno));
+	close(fd);
+	clock_file = at;
+}
+
 static void submit(struct client *c, unsigned slot)
 {
 	c->flight[slot].first = c->next;
-	c->flight[slot].behind = behind(c);
+	c->flight[slot].behind = behind();
 	c->flight[slot].from = now_ns();
 	if (pc_submit_get(c->channel, c->page + c->next, options.batch, TIMEOUT_MS,
 		    c->result + c->next, &c->flight[slot].handle))
@@ -171,7 +188,7 @@ static void settle(struct client *c, unsigned slot)
 {
 	uint64_t first = c->flight[slot].first, one = first + c->done % options.batch;
 	uint64_t took = now_ns() - c->flight[slot].from;
-	uint64_t stood = behind(c) - c->flight[slot].behind;
+	uint64_t stood = behind() - c->flight[slot].behind;
 
 	histogram_add(&c->latency, took);
 	histogram_add(&c->model, took > stood ? took - stood : 0);
@@ -214,7 +231,7 @@ static void stream(struct client *c, double seconds)
 	c->done = c->misses = c->wrong = 0;
 	memset(&c->latency, 0, sizeof(c->latency));
 	memset(&c->model, 0, sizeof(c->model));
-	c->behind_ns = behind(c);
+	c->behind_ns = behind();
 	c->ticks = clock_ticks();
 	c->idle_ticks = 0;
 	for (unsigned i = 0; i < options.in_flight; i++)
@@ -227,7 +244,7 @@ static void stream(struct client *c, double seconds)
 	}
 	c->took_ns = now_ns() - start;
 	c->ticks = clock_ticks() - c->ticks;
-	c->behind_ns = behind(c) - c->behind_ns;
+	c->behind_ns = behind() - c->behind_ns;
 	for (unsigned i = 0; i < options.in_flight; i++)
 		pc_wait(c->flight[i].handle);
 }
@@ -293,7 +310,8 @@ static void parse(int argc, char **argv)
 {
 	static const struct option names[] = {{"page-bytes", 1, 0, 'b'}, {"batch", 1, 0, 'n'},
 		{"in-flight", 1, 0, 'f'}, {"threads", 1, 0, 't'}, {"seconds", 1, 0, 's'},
-		{"pages", 1, 0, 'p'}, {"verify", 0, 0, 'v'}, {"anywhere", 0, 0, 'a'}, {0}};
+		{"pages", 1, 0, 'p'}, {"verify", 0, 0, 'v'}, {"anywhere", 0, 0, 'a'},
+		{"clock", 1, 0, 'c'}, {0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -313,6 +331,7 @@ static void parse(int argc, char **argv)
 		case 'p': options.pages = parse_number("--pages", optarg, 1, 1u << 24); break;
 		case 'v': options.verify = true; break;
 		case 'a': options.anywhere = true; break;
+		case 'c': clock_map(optarg); break;
 		default: die("unknown option; the options are listed at the top of perf/stream.c");
 		}
 	}

@@ -323,8 +323,9 @@ def default_build():
     return os.environ.get("PEERCACHE_BUILD", os.path.join(ROOT, "build", "release"))
 
 
-def make_build(no_install=False):
-    """Installs missing packages and compiles; returns the build folder."""
+def make_build(no_install=False, options=()):
+    """Installs missing packages and compiles; returns the build folder. `options` of meson are for
+    a folder that is not configured yet."""
     folder = default_build()
     install = [os.path.join(ROOT, "tools", "install")] + ["--check"] * no_install
     if subprocess.run(install).returncode:
@@ -332,7 +333,7 @@ def make_build(no_install=False):
     meson = "/usr/bin/meson" if os.path.exists("/usr/bin/meson") else "meson"
     if not os.path.exists(os.path.join(folder, "build.ninja")):
         print(f"configuring {folder}", file=sys.stderr)
-        subprocess.run([meson, "setup", folder, ROOT, "--buildtype=release"], check=True,
+        subprocess.run([meson, "setup", folder, ROOT, "--buildtype=release", *options], check=True,
                        stdout=subprocess.DEVNULL)
     print("building", file=sys.stderr)
     done = subprocess.run([meson, "compile", "-C", folder], capture_output=True, text=True)

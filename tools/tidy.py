@@ -62,6 +62,8 @@ MATRIX = {
                            "dv/setup.h"],
     "engine/rail/poll_core.c": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h",
                            "dv/setup.h"],
+    "engine/rail/model_clock.c": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h",
+                           "dv/setup.h"],
     "engine/control": ["engine/control", "engine/abi", "config", "numa", "dv/setup.h",
                        "engine/rail/rail.h", "engine/rail/inbox.h", "engine/disk/disk.h",
                        "engine/keeper/service.h", "engine/keeper/socket_file.h"],

@@ -43,21 +43,6 @@ void dv_soft_faults(struct dv_device *nic, const struct dv_fault *fault)
 	soft_unlock(nic);
 }
 
-int soft_trouble(struct dv_device *nic, const struct dv_trouble *trouble)
-{
-	const struct dv_fault fault = {.link_down = trouble->link_down || trouble->mute,
-		.silent = trouble->mute,
-		.slow = trouble->slow,
-		.lose = trouble->lose,
-		.retransmit_percent = trouble->late_ms ? 100 : 0,
-		.retransmit_ns = trouble->late_ms * 1000000ull,
-		.dead = trouble->dead,
-		.error_syndrome = trouble->error ? DV_SYNDROME_ABORTED : 0};
-
-	dv_soft_faults(nic, &fault);
-	return 0;
-}
-
 int soft_event_fd(struct dv_device *nic)
 {
 	return nic->event_fd;

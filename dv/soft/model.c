@@ -22,6 +22,7 @@
 #include <unistd.h>
 #include <linux/mempolicy.h>
 
+#include "config/hooks.h"
 #include "dv/soft/soft.h"
 
 #define FRACTION_BITS 32u /* number of fraction bits in soft_model.byte */
@@ -56,7 +57,7 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	byte = ((8ull * SOFT_TICKS_NS << FRACTION_BITS) + model->rate_gbps / 2) / model->rate_gbps;
 	nic->model = (struct soft_model){
 		.on = true,
-		.still = model->still,
+		.still = TEST_HOOK(model->still),
 		.uneven = model->numa_ns || model->numa_percent % 100,
 		.mtu_bits = (uint8_t)__builtin_ctz(model->mtu),
 		.header_bytes = model->header_bytes,

@@ -275,12 +275,6 @@ static unsigned soft_step_all(struct dv_device *const *nics, unsigned count)
 	return work;
 }
 
-static void soft_leave_out(struct dv_device *const *nics, unsigned count, uint64_t ns)
-{
-	for (unsigned i = 0; i < count; i++)
-		nics[i]->behind_ns += ns;
-}
-
 static bool soft_needs_step(const struct dv_device *nic)
 {
 	return !nic->threaded;
@@ -444,7 +438,6 @@ const struct dv_ops dv_soft_ops = {
 	.close = soft_close,
 	.attributes = soft_attributes,
 	.step_all = soft_step_all,
-	.leave_out = soft_leave_out,
 	.needs_step = soft_needs_step,
 	.due_ns = soft_due_ns,
 	.mr_register = soft_mr_register,
@@ -463,5 +456,4 @@ const struct dv_ops dv_soft_ops = {
 	.cut = soft_cut,
 	.event_fd = soft_event_fd,
 	.event_next = soft_event_next,
-	.trouble = soft_trouble,
 };

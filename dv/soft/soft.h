@@ -493,7 +493,6 @@ bool soft_fault_error(struct dv_qp *qp, struct soft_op *op);
 bool soft_fault_rests(struct dv_device *nic);
 /* dv_fault.slow: begins a pause after work that took the time since `since_ns`. */
 void soft_fault_rest(struct dv_device *nic, uint64_t since_ns);
-int soft_trouble(struct dv_device *nic, const struct dv_trouble *trouble);
 int soft_event_fd(struct dv_device *nic);
 int soft_event_next(struct dv_device *nic, struct dv_event *ret);
 

@@ -127,11 +127,6 @@ struct status_segment {
 		alignas(64) uint32_t sleeps;
 	} rail[PLACE_RAILS];
 	struct map_shared map;
-	/* owner: the poll core whose first rail this is; ns by which the clock of the software
-	 * NICs is behind CLOCK_MONOTONIC with model.own_time=no; otherwise 0 */
-	struct {
-		alignas(64) uint64_t behind_ns;
-	} clock[PLACE_RAILS];
 };
 static_assert(offsetof(struct status_segment, page_bytes_max) == 160,
 	"as in other builds of ABI_VERSION");

@@ -113,8 +113,10 @@ static void answer(struct control *control, uint32_t ref, uint64_t serial, int s
 		connected.ends = ends.at;
 		connected.n_regions = regions.count;
 		connected.regions = regions.at;
-		connected.limbo_ns = control_limbo_ns(control) *
-				     (uint64_t)control->settings->test_limbo_announced;
+		connected.limbo_ns = control_limbo_ns(control);
+#ifdef TEST_HOOKS
+		connected.limbo_ns *= (uint64_t)control->settings->test_limbo_announced;
+#endif
 	}
 	message.body_case = PC__MESSAGE__BODY_CONNECTED;
 	message.connected = &connected;

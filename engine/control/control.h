@@ -43,7 +43,6 @@ struct member;        /* private to member.c: the member table */
 struct directory;     /* private to directory.c */
 struct connect;       /* private to connect.c */
 struct device_watch;  /* private to device_event.c */
-struct trouble;       /* private to trouble.c */
 struct watchdog;      /* private to watchdog.c */
 struct metrics;       /* private to metrics.c: the metrics thread */
 struct view;          /* private to view.c: summaries of the members */
@@ -117,7 +116,10 @@ struct control {
 	struct directory *directory;
 	struct connect *connect;
 	struct device_watch *device_watch;
-	struct trouble *trouble;
+#ifdef TEST_HOOKS
+	struct fault_file *fault_file;       /* private to test_hooks.c; NULL: no file */
+	struct model_clock_file *clock_file; /* NULL: none */
+#endif
 	struct watchdog *watchdog;
 	struct metrics *metrics; /* NULL: no HTTP */
 	struct view *view;

@@ -13,6 +13,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "config/hooks.h"
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/device_event.h"
@@ -23,7 +24,7 @@
 #include "engine/control/publish.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
-#include "engine/control/trouble.h"
+#include "engine/control/test_hooks.h"
 #include "engine/control/view.h"
 #include "engine/control/warm.h"
 #include "engine/control/watchdog.h"
@@ -140,8 +141,9 @@ static void model_warn(const struct control *control)
 		log_warn(
 			"the rails are MODELLED: times are those of %u Gbit/s and %u ns, not of this machine%s",
 			model->rate_gbps, model->rtt_ns,
-			model->still ? "; \"still\": pages read from other nodes hold WRONG BYTES"
-				     : "");
+			TEST_HOOK(model->still)
+				? "; \"still\": pages read from other nodes hold WRONG BYTES"
+				: "");
 }
 
 /* Returns the settings that decide whether the device can be opened, for the error message. */
@@ -244,8 +246,10 @@ static int rails_open(struct control *control)
 			.status = control->status,
 			.kick = control->rail[i].kick,
 			.control_kick = control->kick,
-			.lease = lease,
-			.skip_head_check = s->test_skip_head_check};
+#ifdef TEST_HOOKS
+			.skip_head_check = s->test_skip_head_check,
+#endif
+			.lease = lease};
 		int rc = rail_open(&options, &control->rail[i].rail);
 
 		if (rc < 0) {
@@ -275,10 +279,12 @@ static int poll_core_begin(struct control *control, unsigned number)
 {
 	const struct plan *plan = &control->plan;
 	struct poll_core_options options = {
-		.spin_ns = (uint64_t)control->settings->rail_spin_us * 1000,
-		.leave_out_nics = !control->settings->model_own_time,
+#ifdef TEST_HOOKS
+		.clock = control->clock_file,
 		.doorbell_ns = control->port_model.doorbell_ns,
-		.line_ns = control->port_model.line_ns};
+		.line_ns = control->port_model.line_ns,
+#endif
+		.spin_ns = (uint64_t)control->settings->rail_spin_us * 1000};
 	struct rail *rail[RAILS_MAX];
 	unsigned rails = 0;
 	int rc;
@@ -368,7 +374,9 @@ static const struct {
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
 	{"directory", directory_open, directory_close},
 	{"connections", connect_open, connect_close},
-	{"faults", trouble_open, trouble_close},
+#ifdef TEST_HOOKS
+	{"test hooks", test_hooks_open, test_hooks_close},
+#endif
 	{"publishing", publish_open, publish_close},
 	{"pages on other disks", promote_open, promote_close},
 	{"disk", tier_open, tier_close},

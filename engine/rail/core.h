@@ -8,6 +8,7 @@
 #ifndef RAIL_CORE_H
 #define RAIL_CORE_H
 
+#include "config/hooks.h"
 #include "dv/hot.h"
 #include "engine/abi/probe.h"
 #include "engine/rail/peer.h"

@@ -218,7 +218,9 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	lane->moved = lane->moved_seen = 0;
 	lane->still_ns = 0;
 	lane->begun = false;
-	lane->limbo_ns = rail->options.lease && !rail->options.skip_head_check ? peer->limbo_ns : 0;
+	lane->limbo_ns = rail->options.lease ? peer->limbo_ns : 0;
+	if (TEST_HOOK(rail->options.skip_head_check))
+		lane->limbo_ns = 0;
 	link_init(&lane->waiting);
 	link_init(&lane->pending);
 	link_init(&lane->heads);

@@ -15,8 +15,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "config/hooks.h"
 #include "config/log.h"
 #include "dv/setup.h"
+#include "engine/rail/model_clock.h"
 #include "numa/pin.h"
 
 #define REST_TURNS 16u /* turns without work between two checks of how long the core is idle */
@@ -58,55 +60,10 @@ static unsigned step_nics(struct poll_core *core)
 }
 
 /*
- * Returns `span_ns` without what the rail's doorbells and the lines that its NIC wrote since the
- * last call would have cost this thread: during that time a real port goes on. A page validated is
- * one line, although two heads may share one.
- */
-static uint64_t less_charges(struct poll_core *core, unsigned i, uint64_t span_ns)
-{
-	const uint64_t *counter = core->rail[i]->counter;
-	uint64_t doorbells = counter[COUNTER_doorbells], paid_ns;
-	uint64_t lines = counter[COUNTER_cqes_reaped] + counter[COUNTER_pages_read];
-
-	core->charge_ns += (doorbells - core->doorbells[i]) * core->options.doorbell_ns +
-			   (lines - core->lines[i]) * core->options.line_ns;
-	core->doorbells[i] = doorbells;
-	core->lines[i] = lines;
-	paid_ns = core->charge_ns < span_ns ? core->charge_ns : span_ns;
-	core->charge_ns -= paid_ns;
-	return span_ns - paid_ns;
-}
-
-/*
- * With model.own_time=no, steps the rail's software NIC. Called immediately before and after the
- * rail's step, and the time spent is subtracted from the NICs' clocks, so that the software NIC
- * behaves like a port that runs in parallel and sees no doorbell late. `behind_ns` is the total of
- * that time; told_ns[] is how much of it each NIC was told.
- */
-static unsigned step_beside(struct poll_core *core, unsigned i)
-{
-	const struct rail_options *o = &core->rail[i]->options;
-	uint64_t from = clock_ticks(), span;
-	unsigned work;
-
-	if (!core->rail[i]->device_steps)
-		return 0;
-	dv_leave_out(&o->device, 1, core->behind_ns - core->told_ns[i]);
-	core->told_ns[i] = core->behind_ns;
-	work = dv_step_all(&o->device, 1);
-	span = clock_ticks() - from;
-	gap_nics(&core->gaps, span);
-	core->behind_ns += less_charges(core, i, clock_ticks_ns(span));
-	o = &core->rail[0]->options;
-	shm_store64(&o->status->clock[o->index].behind_ns, core->behind_ns);
-	return work;
-}
-
-/*
  * Wakes the sleepers of all rails after one fence, which orders every publication of this turn
  * before the loads of their flags.
  */
-static void wake(struct poll_core *core)
+void poll_wake(struct poll_core *core)
 {
 	shm_fence_sleep();
 	for (unsigned i = 0; i < core->rails; i++)
@@ -116,8 +73,8 @@ static void wake(struct poll_core *core)
 
 unsigned poll_turn(struct poll_core *core)
 {
-	bool beside = core->options.leave_out_nics, news = false;
 	unsigned work = 0, running = 0;
+	bool news = false;
 	/* CLOCK_MONOTONIC in this turn; the first rail that needs it reads it and the next ones
 	 * use it; 0: not read yet */
 	uint64_t now_ns = 0;
@@ -129,21 +86,24 @@ unsigned poll_turn(struct poll_core *core)
 			continue;
 		if (i + 1 < core->rails)
 			rail_expect(core->rail[i + 1]);
-		if (unlikely(beside))
-			work += step_beside(core, i);
 		work += rail_step(rail, now_ns);
 		now_ns = rail->now_ns;
-		if (unlikely(beside))
-			work += step_beside(core, i);
 		news |= rail->news;
 		running += !rail->stopped;
 	}
 	core->running = running;
 	if (news)
-		wake(core);
-	if (core->nics && !beside)
+		poll_wake(core);
+	if (core->nics)
 		work += step_nics(core);
 	return work;
+}
+
+static unsigned turn(struct poll_core *core)
+{
+	if (TEST_HOOK(core->options.clock))
+		return model_clock_turn(core);
+	return poll_turn(core);
 }
 
 /* ---- resting -------------------------------------------------------------------------------- */
@@ -223,7 +183,7 @@ static void rest(struct poll_core *core, uint64_t ns_max)
 
 	raise_flags(core, 1);
 	shm_fence_sleep();
-	if (poll_turn(core) > 0 || (deep && waits_for_nic(core))) {
+	if (turn(core) > 0 || (deep && waits_for_nic(core))) {
 		core->idle_since = 0;
 	} else if (core->running) {
 		if (deep)
@@ -356,7 +316,7 @@ static void *poll_main(void *argument)
 
 	pin(core);
 	while (core->running) {
-		bool worked = poll_turn(core) > 0;
+		bool worked = turn(core) > 0;
 
 		count_turn(core, worked);
 		if (worked) {

@@ -27,14 +27,17 @@ struct poll_core {
 	/* number of entries of rail[]; number of entries of nic[] */
 	unsigned rails, nics;
 	struct poll_core_options options;
-	/* CPU time spent in software NICs and subtracted from their clocks, ns
-	 * (model.own_time=no) */
-	uint64_t behind_ns;
-	/* part of behind_ns that dv_leave_out() was told for the rail's NIC, by rail */
-	uint64_t told_ns[RAILS_MAX];
-	/* ns that the ports' clock still has to advance for doorbells and lines; by rail, the
-	 * number of both that was charged */
-	uint64_t charge_ns, doorbells[RAILS_MAX], lines[RAILS_MAX];
+#ifdef TEST_HOOKS
+	struct model_clock {
+		/* CPU time spent in software NICs and subtracted from their clocks, ns */
+		uint64_t behind_ns;
+		/* part of behind_ns that dv_leave_out() was told for the rail's NIC, by rail */
+		uint64_t told_ns[RAILS_MAX];
+		/* ns that the ports' clock still has to advance for doorbells and lines; by
+		 * rail, the number of both that was charged */
+		uint64_t charge_ns, doorbells[RAILS_MAX], lines[RAILS_MAX];
+	} clock; /* of model_clock.c */
+#endif
 	uint64_t started_ns; /* CLOCK_MONOTONIC of poll_core_start(), ns */
 	pthread_t thread;
 };
@@ -50,6 +53,8 @@ void poll_core_set(struct poll_core *core, struct rail *const *rails, unsigned c
  * was done; 0: none.
  */
 unsigned poll_turn(struct poll_core *core);
+/* Part of a turn: wakes the sleepers of rails that published completions or events. */
+void poll_wake(struct poll_core *core);
 /* Called after a turn without work: the poll core spins, yields, naps or sleeps. */
 void poll_rest(struct poll_core *core);
 

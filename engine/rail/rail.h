@@ -39,8 +39,9 @@ struct rail_options {
 	/* true: pages are validated by lease where the peer announced its limbo time; false: by
 	 * their heads, READ after the payload (tail). See engine/README.md */
 	bool lease;
-	/* tests only: true: pages are answered without validation of their heads */
-	bool skip_head_check;
+#ifdef TEST_HOOKS
+	bool skip_head_check; /* true: pages are answered without validation of their heads */
+#endif
 };
 
 /*
@@ -54,16 +55,19 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail);
  */
 void rail_close(struct rail *rail);
 
+struct model_clock_file; /* model_clock.h */
+
 struct poll_core_options {
 	int core;         /* CPU the thread is pinned to; -1: not pinned */
 	bool busy;        /* true: the thread never yields, naps or sleeps */
 	uint64_t spin_ns; /* if not `busy`: time without work after which the thread sleeps, ns */
-	/* true: the time spent in software NICs is subtracted from their clocks
-	 * (model.own_time=no) */
-	bool leave_out_nics;
-	/* With leave_out_nics, what this thread would pay a real port and does not pay a software
-	 * NIC, ns: for a doorbell, and to read a cache line that the NIC wrote (CQE, page head) */
+#ifdef TEST_HOOKS
+	/* mapped file of test.clock_file; NULL: the clock of the modelled ports does not stop */
+	struct model_clock_file *clock;
+	/* with `clock`, what this thread would pay a real port and does not pay a software NIC,
+	 * ns: for a doorbell, and to read a cache line that the NIC wrote (CQE, page head) */
 	uint32_t doorbell_ns, line_ns;
+#endif
 };
 
 /*
@@ -72,6 +76,11 @@ struct poll_core_options {
  */
 int poll_core_start(const struct poll_core_options *options, struct rail *const *rails,
 	unsigned count, struct poll_core **ret_core);
+/*
+ * Creates the file that test.clock_file names, and maps it until the process ends. NULL with errno
+ * on failure. Only in a build with test hooks.
+ */
+struct model_clock_file *model_clock_map(const char *path);
 /*
  * Heartbeat: the value changes with each turn, and a turn runs at least every 100 ms. Any thread.
  */

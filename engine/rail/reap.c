@@ -54,7 +54,7 @@ static void payload_retire(struct rail *rail, struct request *request, uint32_t 
 		return;
 	if (unlikely(request->status != OP_HIT)) {
 		request_end(rail, request, request->status);
-	} else if (request->op.kind != OP_PAGE || unlikely(rail->options.skip_head_check)) {
+	} else if (request->op.kind != OP_PAGE || TEST_HOOK(rail->options.skip_head_check)) {
 		request_end(rail, request, OP_HIT);
 	} else if (request->leased && lease_decides(rail, request)) {
 		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);

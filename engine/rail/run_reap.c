@@ -47,7 +47,7 @@ static void pages_arrive(struct rail *rail, struct rail_run *run, uint32_t mask)
 {
 	struct lane *lane = run->lane;
 
-	if (run->header.kind != OP_RUN || unlikely(rail->options.skip_head_check)) {
+	if (run->header.kind != OP_RUN || TEST_HOOK(rail->options.skip_head_check)) {
 		pages_decide(rail, run, mask, mask);
 		return;
 	}

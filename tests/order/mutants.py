@@ -20,7 +20,7 @@ MUTANTS = {
     "flush": ("engine/client/submit.c", "wake_told", FENCE, NOTHING),
     "flush_ctl": ("engine/client/submit.c", "submit_ctl_flush", FENCE, NOTHING),
     "client_sleep": ("engine/client/wait.c", "sleep_until", FENCE, NOTHING),
-    "rail_wake": ("engine/rail/poll_core.c", "wake", FENCE, NOTHING),
+    "rail_wake": ("engine/rail/poll_core.c", "poll_wake", FENCE, NOTHING),
     "rail_rest": ("engine/rail/poll_core.c", "rest", FENCE, NOTHING),
     "rail_tell": ("engine/rail/open.c", "rail_tell", FENCE, NOTHING),
     "publish_flush": ("engine/control/publish.c", "publish_flush", FENCE, NOTHING),

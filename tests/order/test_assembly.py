@@ -37,7 +37,7 @@ CLOCK_FENCE = {"x86_64": r"mfence", "aarch64": r"dsb\s+osh$"}
 FENCES = {
     "engine/client/submit.c": {"wake_told", "submit_ctl_flush"},
     "engine/client/wait.c": {"sleep_until"},
-    "engine/rail/poll_core.c": {"wake", "rest"},
+    "engine/rail/poll_core.c": {"poll_wake", "rest"},
     "engine/rail/open.c": {"rail_tell"},
     "engine/client/set.c": {"slot_enter"},
     "engine/control/publish.c": {"publish_flush", "publish_channel_close"},

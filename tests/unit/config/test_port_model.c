@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <string.h>
 
 #include "config/port_model.h"
@@ -20,7 +21,6 @@ static void an_empty_text_is_no_model(void **state)
 	assert_int_equal(port_model_parse("", &model, why, sizeof(why)), 0);
 	assert_int_equal(model.rate_gbps, 0);
 	assert_int_equal(model.register_ms_per_gib, 0);
-	assert_false(model.still);
 }
 
 static void a_rate_alone_gets_the_defaults(void **state)
@@ -39,9 +39,6 @@ static void a_rate_alone_gets_the_defaults(void **state)
 	assert_int_equal(model.header_bytes, 82);
 	assert_int_equal(model.numa_ns, 0);
 	assert_int_equal(model.numa_percent, 100);
-	assert_int_equal(model.doorbell_ns, 0);
-	assert_int_equal(model.line_ns, 0);
-	assert_false(model.still);
 }
 
 static void every_word_is_parsed_in_any_order(void **state)
@@ -52,7 +49,7 @@ static void every_word_is_parsed_in_any_order(void **state)
 	(void)state;
 	assert_int_equal(
 		port_model_parse(
-			"register=1.5s,numa_rate=50%,numa=200ns,header=26,mtu=1024,port_rate=1G,qp_rate=2.25M,reads=1,rtt=2.5us,25G,line=30ns,doorbell=80ns,still",
+			"register=1.5s,numa_rate=50%,numa=200ns,header=26,mtu=1024,port_rate=1G,qp_rate=2.25M,reads=1,rtt=2.5us,25G",
 			&model, why, sizeof(why)),
 		0);
 	assert_int_equal(model.rate_gbps, 25);
@@ -65,9 +62,31 @@ static void every_word_is_parsed_in_any_order(void **state)
 	assert_int_equal(model.numa_ns, 200);
 	assert_int_equal(model.numa_percent, 50);
 	assert_int_equal(model.register_ms_per_gib, 1500);
+}
+
+/* Words for measurements; a build without test hooks refuses them and names the build. */
+static void words_for_measurements_need_test_hooks(void **state)
+{
+	static const char text[] = "400G,line=30ns,doorbell=80ns,still";
+	struct port_model model;
+	char why[256];
+
+	(void)state;
+#ifdef TEST_HOOKS
+	assert_int_equal(port_model_parse(text, &model, why, sizeof(why)), 0);
 	assert_int_equal(model.doorbell_ns, 80);
 	assert_int_equal(model.line_ns, 30);
 	assert_true(model.still);
+	assert_int_equal(port_model_parse("400G", &model, why, sizeof(why)), 0);
+	assert_int_equal(model.doorbell_ns, 0);
+	assert_int_equal(model.line_ns, 0);
+	assert_false(model.still);
+	assert_int_equal(port_model_parse("400G,still=1", &model, why, sizeof(why)), -EINVAL);
+	assert_int_equal(port_model_parse("still", &model, why, sizeof(why)), -EINVAL);
+#else
+	assert_int_equal(port_model_parse(text, &model, why, sizeof(why)), -EINVAL);
+	assert_non_null(strstr(why, "-Dtest_hooks=true"));
+#endif
 }
 
 static void registration_takes_time_without_a_rate(void **state)
@@ -111,9 +130,8 @@ static void what_is_malformed_is_refused_with_the_remedy(void **state)
 		{"400G,speed=5", "unknown"},
 		{"400G,", "empty"},
 		{",400G", "empty"},
-		{"400G,,still", "empty"},
+		{"400G,,rtt=5us", "empty"},
 		{"rtt=5us", "without a rate"},
-		{"still", "without a rate"},
 		{"400G,rtt=1111111111111111111111111111111111111111111111111111111111111111ns",
 			"too long"},
 	};
@@ -152,6 +170,7 @@ int main(void)
 		cmocka_unit_test(an_empty_text_is_no_model),
 		cmocka_unit_test(a_rate_alone_gets_the_defaults),
 		cmocka_unit_test(every_word_is_parsed_in_any_order),
+		cmocka_unit_test(words_for_measurements_need_test_hooks),
 		cmocka_unit_test(registration_takes_time_without_a_rate),
 		cmocka_unit_test(what_is_malformed_is_refused_with_the_remedy),
 		cmocka_unit_test(the_check_of_the_settings_names_the_model),

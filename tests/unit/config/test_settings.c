@@ -38,7 +38,6 @@ static void defaults_match_the_table(void **state)
 	assert_string_equal(s.engine_socket, "/run/peercache/engine.sock");
 	assert_int_equal(s.engine_pool_bytes, 1ull << 30);
 	assert_true(s.engine_huge_pages);
-	assert_false(s.test_skip_head_check);
 	assert_int_equal(s.rail_gid_index, -1);
 	assert_int_equal(s.rail_polling, POLLING_AUTO);
 	assert_int_equal(s.log_level, LOG_INFO);
@@ -189,6 +188,22 @@ static void unknown_names_get_a_suggestion(void **state)
 	assert_says("--help");
 }
 
+/* A build without test hooks refuses their settings and names the build that has them. */
+static void settings_of_tests_need_test_hooks(void **state)
+{
+	(void)state;
+#ifdef TEST_HOOKS
+	assert_int_equal(set("test.skip_head_check=yes"), 0);
+	assert_true(s.test_skip_head_check);
+	assert_int_equal(set("test.head_check=yes"), -ENOENT);
+	assert_says("did you mean test.skip_head_check?");
+#else
+	assert_int_equal(set("test.skip_head_check=yes"), -ENOENT);
+	assert_says("unknown setting; this engine was built without test hooks");
+	assert_says("-Dtest_hooks=true");
+#endif
+}
+
 static void malformed_overrides_are_refused(void **state)
 {
 	static const char *const bad[] = {"", "x", "=", ".", "port=1", "cluster.port", "a=b.c"};
@@ -272,6 +287,7 @@ int main(void)
 		cmocka_unit_test_setup(numbers_with_trailing_text_are_refused, start),
 		cmocka_unit_test_setup(flags_and_choices_accept_only_their_words, start),
 		cmocka_unit_test_setup(text_that_is_too_long_is_refused_not_truncated, start),
+		cmocka_unit_test_setup(settings_of_tests_need_test_hooks, start),
 		cmocka_unit_test_setup(unknown_names_get_a_suggestion, start),
 		cmocka_unit_test_setup(malformed_overrides_are_refused, start),
 		cmocka_unit_test_setup(dead_after_less_than_two_heartbeats_is_refused, start),

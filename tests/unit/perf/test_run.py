@@ -68,7 +68,7 @@ class Folder(unittest.TestCase):
         for name, text in FAKES.items():
             cls.fake(name, text)
         cls.run_module = load()
-        cls.run_module.cluster.make_build = lambda no_install: cls.dir.name
+        cls.run_module.cluster.make_build = lambda **_: cls.dir.name
 
     @classmethod
     def fake(cls, name, text):
@@ -145,7 +145,7 @@ class Again(Folder):
     def test_an_interrupt_stops_the_benchmark_and_reports_the_finished_ones(self):
         command = [sys.executable, "-c", f"""
 import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
-import test_run; r = test_run.load(); r.cluster.make_build = lambda no_install: {self.dir.name!r}
+import test_run; r = test_run.load(); r.cluster.make_build = lambda **_: {self.dir.name!r}
 sys.exit(r.main(["--no-install", "--out", {self.out!r}, "--only", "lacks,waits,fails"],
                 {{n: n for n in test_run.FAKES}}, {self.dir.name!r}))"""]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)

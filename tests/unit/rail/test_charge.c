@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the poll core is charged for doorbells and for lines that a NIC wrote: less_charges() of
- * poll_core.c, on a poll core of two rails that only have counters.
+ * What a poll core is charged for doorbells and for lines that a NIC wrote: less_charges() of
+ * model_clock.c, on a poll core of two rails that only have counters.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,9 @@
 
 #include <cmocka.h>
 
-#include "engine/rail/poll_core.c"
+#include <string.h>
+
+#include "engine/rail/model_clock.c"
 
 static struct rail rails[2];
 static struct poll_core core;

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/rail/model_clock.h"
 #include "engine/rail/poll_core.h"
 #include "tests/unit/rail/pair.h"
 
@@ -270,7 +271,10 @@ static unsigned turns_for_one_page(struct poll_core *core, unsigned load)
 			page_get(seat[0].w, seat[0].client, sent, 8, 8192, 77, sent % 100 * 8192);
 			sent++;
 		}
-		poll_turn(core);
+		if (TEST_HOOK(core->options.clock))
+			model_clock_turn(core);
+		else
+			poll_turn(core);
 		for (unsigned i = 0; i < 2; i++)
 			dv_step(seat[i].pair->far);
 		while (client_done(seat[0].client, &done))
@@ -332,32 +336,37 @@ static void a_saturated_rail_does_not_starve_its_sibling(void **state)
 	end_stepped(core);
 }
 
+#ifdef TEST_HOOKS
 /*
- * With model.own_time=no each NIC sees its rail's doorbells in the same turn, and is told all the
+ * With a clock file each NIC sees its rail's doorbells in the same turn, and is told all the
  * time that was subtracted.
  */
-static void without_own_time_each_nic_is_stepped_before_and_after_its_rail(void **state)
+static void with_a_clock_file_each_nic_is_stepped_before_and_after_its_rail(void **state)
 {
 	struct poll_core *core = begin_stepped();
-	const uint64_t *behind_ns = &seat[0].w->status->clock[0].behind_ns;
+	static struct model_clock_file file;
+	const struct model_clock *clock = &core->clock;
+	const uint64_t *behind_ns = &file.core[0].behind_ns;
 	uint64_t before;
 
 	(void)state;
 	/* the first page connects the peer and warms the caches */
 	assert_in_range(turns_for_one_page(core, 0), 1, 999);
 	assert_int_equal(*behind_ns, 0);
-	core->options.leave_out_nics = true;
+	core->options.clock = &file;
 	page_get(seat[1].w, seat[1].client, 1, 8, 8192, 77, 0);
-	poll_turn(core);
+	model_clock_turn(core);
 	assert_true(dv_cq_has(&seat[1].w->rail->cq));
 	before = *behind_ns;
-	assert_true(before > 0 && before == core->behind_ns);
-	assert_true(core->told_ns[0] < core->told_ns[1] && core->told_ns[1] < before);
-	poll_turn(core);
-	assert_true(core->told_ns[0] > before && *behind_ns > core->told_ns[1]);
+	assert_true(before > 0 && before == clock->behind_ns);
+	assert_true(clock->told_ns[0] < clock->told_ns[1] && clock->told_ns[1] < before);
+	model_clock_turn(core);
+	assert_true(clock->told_ns[0] > before && *behind_ns > clock->told_ns[1]);
 	assert_in_range(turns_for_one_page(core, 100), 1, 999);
 	end_stepped(core);
 }
+
+#endif
 
 /* ---- stopping -------------------------------------------------------------------------------- */
 
@@ -477,7 +486,9 @@ int main(void)
 		cmocka_unit_test(no_wake_up_is_lost_when_all_rails_are_used_concurrently),
 		cmocka_unit_test(a_core_that_naps_for_one_nic_is_woken_by_a_kick_for_another_rail),
 		cmocka_unit_test(a_saturated_rail_does_not_starve_its_sibling),
-		cmocka_unit_test(without_own_time_each_nic_is_stepped_before_and_after_its_rail),
+#ifdef TEST_HOOKS
+		cmocka_unit_test(with_a_clock_file_each_nic_is_stepped_before_and_after_its_rail),
+#endif
 		cmocka_unit_test(rails_stop_in_any_order_and_the_others_continue),
 		cmocka_unit_test(a_busy_core_that_steps_its_nics_serves_all_rails),
 		cmocka_unit_test(an_interruption_of_the_core_is_reported_as_a_gap),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Follows the file that test.fault_file names. It contains words "RAIL:FAULT"; rails that it does
+ * test.fault_file: follows the file that it names. It contains words "RAIL:FAULT"; rails that it does
  * not name have no fault.
  *   down, mute, error, slowN   as in struct dv_trouble
  *   lateN   each READ samples its memory again N ms later, as if it had been retransmitted
@@ -10,10 +10,12 @@
  *   fatal   numb, the device reports that it died, all calls fail with EIO, but it can be closed
  *   dead    fatal, and it cannot be closed either
  *   hang    the control loop stands still
- * The file must be replaced as a whole (rename). Without the setting, none of this runs. Control
- * plane's thread only.
+ * The file must be replaced as a whole (rename).
+ * test.clock_file: maps the file for the poll cores, see engine/rail/model_clock.h.
+ *
+ * Control plane's thread only.
  */
-#include "engine/control/trouble.h"
+#include "engine/control/test_hooks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,13 +26,13 @@
 
 #include "config/log.h"
 
-#define TROUBLE_LOOK_MS 2
-#define TROUBLE_BYTES 256
+#define LOOK_MS 2
+#define FAULTS_BYTES 256
 
-struct trouble {
+struct fault_file {
 	struct event *look;
 	/* content of the file of injected faults when it was last applied */
-	char text[TROUBLE_BYTES];
+	char text[FAULTS_BYTES];
 };
 
 static const struct {
@@ -77,7 +79,7 @@ static bool parse(const char *word, unsigned rails, struct dv_trouble *all)
 static void follow(struct control *control, const char *text)
 {
 	struct dv_trouble all[RAILS_MAX] = {{.slow = 0}};
-	char copy[TROUBLE_BYTES], *rest = NULL;
+	char copy[FAULTS_BYTES], *rest = NULL;
 
 	memcpy(copy, text, sizeof(copy));
 	for (char *word = strtok_r(copy, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest))
@@ -94,8 +96,8 @@ static void follow(struct control *control, const char *text)
 static void look(evutil_socket_t unused, short what, void *context)
 {
 	struct control *control = context;
-	struct trouble *trouble = control->trouble;
-	char text[TROUBLE_BYTES] = "";
+	struct fault_file *faults = control->fault_file;
+	char text[FAULTS_BYTES] = "";
 	int fd = open(control->settings->test_fault_file, O_RDONLY | O_CLOEXEC);
 
 	(void)unused;
@@ -107,35 +109,45 @@ static void look(evutil_socket_t unused, short what, void *context)
 		close(fd);
 	}
 	text[strcspn(text, "\n")] = '\0';
-	if (!strcmp(text, trouble->text))
+	if (!strcmp(text, faults->text))
 		return;
-	memcpy(trouble->text, text, sizeof(text));
+	memcpy(faults->text, text, sizeof(text));
 	follow(control, text);
 }
 
-int trouble_open(struct control *control)
+static int fault_file_open(struct control *control)
 {
-	const struct timeval every = {.tv_usec = TROUBLE_LOOK_MS * 1000};
-	struct trouble *trouble;
+	const struct timeval every = {.tv_usec = LOOK_MS * 1000};
+	struct fault_file *faults = calloc(1, sizeof(*faults));
 
-	if (!control->settings->test_fault_file[0])
-		return 0;
-	trouble = calloc(1, sizeof(*trouble));
-	if (!trouble)
+	if (!faults)
 		return -ENOMEM;
-	control->trouble = trouble;
-	trouble->look = event_new(control->base, -1, EV_PERSIST, look, control);
-	if (!trouble->look || event_add(trouble->look, &every)) {
-		trouble_close(control);
-		return -ENOMEM;
-	}
-	return 0;
+	control->fault_file = faults;
+	faults->look = event_new(control->base, -1, EV_PERSIST, look, control);
+	return faults->look && event_add(faults->look, &every) == 0 ? 0 : -ENOMEM;
 }
 
-void trouble_close(struct control *control)
+int test_hooks_open(struct control *control)
 {
-	if (control->trouble && control->trouble->look)
-		event_free(control->trouble->look);
-	free(control->trouble);
-	control->trouble = NULL;
+	const struct settings *s = control->settings;
+	int rc = s->test_fault_file[0] ? fault_file_open(control) : 0;
+
+	if (rc == 0 && s->test_clock_file[0]) {
+		control->clock_file = model_clock_map(s->test_clock_file);
+		if (!control->clock_file) {
+			rc = -errno;
+			log_error("test.clock_file = %s: %s", s->test_clock_file, strerror(errno));
+		}
+	}
+	if (rc < 0)
+		test_hooks_close(control);
+	return rc;
+}
+
+void test_hooks_close(struct control *control)
+{
+	if (control->fault_file && control->fault_file->look)
+		event_free(control->fault_file->look);
+	free(control->fault_file);
+	control->fault_file = NULL;
 }

@@ -79,7 +79,7 @@ class Mooncake:
 class Costs:
     """CPU seconds and context switches of the threads of several processes since reset(). Threads
     whose names begin with soft- are those of the software ConnectX; they are counted as "ports",
-    and so is the time for which other threads step it in sched_yield() (dv/soft/uverbs/yield.c)."""
+    and so is the time for which other threads step it in sched_yield() (tests/connectx/yield.c)."""
 
     def __init__(self, pids):
         self.pids = [os.getpid(), *pids]

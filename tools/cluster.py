@@ -126,7 +126,7 @@ class Cluster:
         self.before = []  # first words of an engine's command line: tools/soft-connectx
         if device == "mlx5":
             self.before = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
-                           find_program(build, "dv/libsoftconnectx.so")]
+                           find_program(build, "tests/connectx/libsoftconnectx.so")]
             settings = ["rail.devices=mlx5_0", *settings]
         self.nodes, self.pool_bytes, self.link = nodes, str(pool_bytes), link
         self.settings, self.quiet = list(settings), quiet

@@ -87,7 +87,7 @@ struct soft_op;
 /*
  * Hooks for queues that lie in the memory of a foreign program (libmlx5 behind the interposer), and
  * for the features only those programs use: SEND, receive queues, atomics, inline data, events.
- * dv/soft/uverbs/ implements them. NULL for the engine's own NICs. All are called under nic->lock.
+ * tests/connectx/ implements them. NULL for the engine's own NICs. All are called under nic->lock.
  */
 struct soft_hooks {
 	unsigned (*step)(struct dv_device *nic); /* called first in every step of the NIC */

@@ -13,7 +13,7 @@ import cluster  # noqa: E402
 BUILD = cluster.default_build()
 SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
 BEFORE = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
-          cluster.find_program(BUILD, "dv/libsoftconnectx.so")]
+          cluster.find_program(BUILD, "tests/connectx/libsoftconnectx.so")]
 
 
 def need(*programs):

@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "dv/soft/uverbs/testing.h"
+#include "tests/connectx/testing.h"
 #include "dv/verbs.h"
 
 #define SIDE_BYTES (1u << 20)

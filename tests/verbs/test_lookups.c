@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 #define SYSFS "/sys/class/infiniband"
 

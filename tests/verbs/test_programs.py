@@ -48,7 +48,7 @@ class Readmes(unittest.TestCase):
 
     def test_every_command_of_the_readmes_runs(self):
         lines = set()
-        for name in ("README.md", "dv/soft/uverbs/README.md"):
+        for name in ("README.md", "tests/connectx/README.md"):
             with open(os.path.join(ports.ROOT, name), encoding="utf-8") as readme:
                 lines |= {line.split("   #")[0].strip() for line in readme
                           if line.startswith("    tools/soft-connectx") and "COMMAND" not in line}

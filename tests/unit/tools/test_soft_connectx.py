@@ -19,7 +19,7 @@ class Library(unittest.TestCase):
         shutil.copy(os.path.join(ROOT, "tools", "soft-connectx"), os.path.join(self.root, "tools"))
 
     def build(self, name, age, content=""):
-        path = os.path.join(self.root, name, "dv", "libsoftconnectx.so")
+        path = os.path.join(self.root, name, "tests", "connectx", "libsoftconnectx.so")
         os.makedirs(os.path.dirname(path))
         with open(path, "w", encoding="ascii") as file:
             file.write(content)

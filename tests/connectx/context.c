@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 struct uv_context *uv_context_open(unsigned index, int fd)
 {

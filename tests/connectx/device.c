@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dv/soft/uverbs/testing.h"
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/testing.h"
+#include "tests/connectx/uverbs.h"
 
 #define NUMBER_FIRST 1u
 #define NUMBER_LAST 0xbfffu /* largest number of a NIC: the last unicast LID */

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 #define ARM_RECORD 1u
 /* arm bit of a CQ doorbell record, MLX5_CQ_DB_REQ_NOT_SOL of libmlx5 */

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 #define CQ_DOORBELL 0x20u
 

@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dv/soft/uverbs/testing.h"
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/testing.h"
+#include "tests/connectx/uverbs.h"
 
 /* steps in one yield, at most: with SOFT_STEP_BYTES of each, 1 MiB */
 #define YIELD_STEPS 4u

@@ -15,7 +15,7 @@
 #include <sys/uio.h>
 
 #include "dv/soft/check.h"
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 /* Allows at most one message of a QP in flight, so that all later WQEs stay in order. */
 bool uv_may_start(struct dv_qp *qp, struct soft_op *op)

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 #define PAGE 4096ull
 

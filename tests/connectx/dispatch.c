@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 #include <rdma/mlx5_user_ioctl_cmds.h>
 
 typedef int (*uv_function)(struct uv_context *context, struct uv_command *command);

@@ -6,7 +6,7 @@
  */
 #include <errno.h>
 
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 /*
  * The responder learns its own PSN only at RTS, but it answers from RTR on. So this half of

@@ -11,7 +11,7 @@
  * multiple of 16; it may wrap at the end of the queue. Its bytes stay in place until the WQE is
  * complete, so they are treated as data segments that need no key.
  */
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 #define INLINE_SEGMENT 0x80000000u
 #define LENGTH_MAX (1ull << 30)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "dv/soft/check.h"
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 #define MESSAGES_MAX 32u      /* messages that one step receives, at most */
 #define AGAIN_NS 500000000ull /* time without an answer after which a request is retransmitted */

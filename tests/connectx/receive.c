@@ -5,7 +5,7 @@
  * thread, under nic->lock.
  */
 #include "dv/soft/check.h"
-#include "dv/soft/uverbs/uverbs.h"
+#include "tests/connectx/uverbs.h"
 
 #define LKEY_END 0x100u /* key with which libmlx5 ends a short segment list; no region has it */
 #define VENDOR_FLUSHED 0xf9

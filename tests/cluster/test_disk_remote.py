@@ -160,8 +160,8 @@ class Changes(RemoteTest):
         engines.restart(0)
         engines.wait_members(3)
         harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
-        for i in (1, 2):
-            harness.wait_for(lambda i=i: self.exists(engines, i, "removed"), 30, "published")
+        for i, key in ((1, "removed"), (2, "removed"), (2, "kept")):
+            harness.wait_for(lambda i=i, key=key: self.exists(engines, i, key), 30, "published")
         self.ctl(engines, 1, "rm", "removed")
         for i in range(3):
             self.ctl(engines, i, "get", "removed", expect=1)

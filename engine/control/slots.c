@@ -26,6 +26,7 @@ struct publication {
 	uint8_t second;
 	/* by owner number: its member has left, or it is taken from a former owner */
 	bool gone[OWNERS_MAX], taken[OWNERS_MAX];
+	bool any_gone;
 	/* owner numbers by index of an owner in `view` */
 	uint16_t number[OWNERS_MAX];
 };
@@ -79,8 +80,10 @@ static void numbers_free(struct publication *p)
 
 static void numbers_look(const struct control *control, struct publication *p)
 {
-	for (unsigned n = 0; n < OWNERS_MAX; n++)
+	for (unsigned n = 0; n < OWNERS_MAX; n++) {
 		p->gone[n] = p->slots->bound[n] && !member_by_ref(control, p->slots->bound[n]);
+		p->any_gone |= p->gone[n];
+	}
 }
 
 /* Finds the owners' numbers. Returns how many have none, less the numbers that are free. */
@@ -150,12 +153,6 @@ struct making {
 	unsigned fresh; /* see slots.fresh */
 	bool lost;
 };
-
-static void owner_add(struct making *m, uint8_t number, bool fresh)
-{
-	m->fresh |= (unsigned)fresh << m->owners;
-	m->slot.owner[m->owners++] = number;
-}
 
 /* The oldest former owner gives way: most of its entries have moved. */
 static void former_add(struct making *m, uint8_t number)
@@ -227,6 +224,8 @@ static bool entries_gone(const struct publication *p, const struct map_slot *was
 	unsigned owners = map_slot_owners(was), formers = map_slot_formers(was);
 	bool gone = false;
 
+	if (!p->any_gone)
+		return false;
 	for (unsigned i = 0; i < owners; i++) {
 		if (!p->gone[was->owner[i]] && !(fresh >> i & 1))
 			return false;
@@ -245,19 +244,20 @@ static void slot_publish(struct publication *p, uint32_t slot)
 	unsigned owners = map_owning(p->view), fresh = p->slots->fresh[slot];
 	bool same = true; /* compared while the owners are in registers */
 
-	/* An engine that has just joined does not know which owners are fresh. */
 	for (unsigned i = 0; i < owners; i++) {
 		uint16_t number = p->number[ranked[i]];
 
 		if (number == NO_NUMBER)
 			continue;
 		same &= was.owner[m.owners] == number;
-		owner_add(&m, (uint8_t)number,
-			!p->opening && !has_entries(&was, fresh, (uint8_t)number));
+		m.slot.owner[m.owners++] = (uint8_t)number;
 	}
 	same &= map_slot_owners(&was) == m.owners;
 	if (same && was.counts == m.owners && !p->opening)
 		return; /* nothing has changed, and there are no former owners */
+	/* An engine that has just joined does not know which owners are fresh. */
+	for (unsigned i = 0; i < m.owners && !p->opening; i++)
+		m.fresh |= (unsigned)!has_entries(&was, fresh, m.slot.owner[i]) << i;
 	if (p->opening)
 		formers_others(p, slot, &m);
 	else
@@ -278,8 +278,10 @@ static void slot_release(struct publication *p, uint32_t slot)
 
 	for (unsigned i = 0; i < owners; i++) {
 		m.lost |= p->taken[was.owner[i]];
-		if (!p->gone[was.owner[i]])
-			owner_add(&m, was.owner[i], fresh >> i & 1);
+		if (p->gone[was.owner[i]])
+			continue;
+		m.fresh |= (fresh >> i & 1) << m.owners;
+		m.slot.owner[m.owners++] = was.owner[i];
 	}
 	for (unsigned i = 0; i < formers; i++) {
 		m.lost |= p->taken[was.former[i]];

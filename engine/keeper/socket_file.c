@@ -154,7 +154,7 @@ int socket_file_bind(const char *path, struct socket_file *ret)
 			path, sizeof(ret->path) - 1);
 		return -ENAMETOOLONG;
 	}
-	strcpy(ret->path, path);
+	memmove(ret->path, path, strlen(path) + 1); /* it may be the path that `ret` has */
 	strcpy(address.sun_path, path);
 	rc = socket_clear(&address);
 	return rc < 0 ? rc : file_bind(ret, &address);

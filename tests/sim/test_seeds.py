@@ -27,7 +27,7 @@ def run(program, seed):
     options = ["--seed", str(seed), "--nodes", str(4 + seed % 5),
                "--replicas", str(1 + seed // 5 % 3)]
     done = subprocess.run([program, "--scenario", ",".join(SCENARIOS), *options, "--json"],
-                          capture_output=True, text=True, timeout=800, check=False,
+                          capture_output=True, text=True, timeout=1500, check=False,
                           env={**os.environ, "MALLOC_PERTURB_": "0"})
     reports = {}
     for line in done.stdout.splitlines():
@@ -44,7 +44,8 @@ def run(program, seed):
 
 
 def main(program, seeds):
-    """Runs all seeds on all processors."""
+    """Runs all seeds on all processors, on what other processes leave of them."""
+    os.nice(19)
     first, start, failures, runs = int(os.environ.get("SEED", "1")), time.monotonic(), 0, 0
     seeds = int(os.environ.get("PEERCACHE_SEEDS", seeds))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -73,28 +73,16 @@ static unsigned step_nic(struct poll_core *core, unsigned i)
 	return work;
 }
 
+static inline unsigned step_beside(struct poll_core *core, unsigned i, uint64_t now_ns)
+{
+	unsigned work = step_nic(core, i);
+
+	work += rail_step(core->rail[i], now_ns);
+	work += step_nic(core, i);
+	return work;
+}
+
 unsigned model_clock_turn(struct poll_core *core)
 {
-	unsigned work = 0, running = 0;
-	uint64_t now_ns = 0;
-	bool news = false;
-
-	for (unsigned i = 0; i < core->rails; i++) {
-		struct rail *rail = core->rail[i];
-
-		if (unlikely(rail->stopped))
-			continue;
-		if (i + 1 < core->rails)
-			rail_expect(core->rail[i + 1]);
-		work += step_nic(core, i);
-		work += rail_step(rail, now_ns);
-		now_ns = rail->now_ns;
-		work += step_nic(core, i);
-		news |= rail->news;
-		running += !rail->stopped;
-	}
-	core->running = running;
-	if (news)
-		poll_wake(core);
-	return work;
+	return poll_rails(core, step_beside);
 }

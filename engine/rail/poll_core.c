@@ -71,29 +71,15 @@ void poll_wake(struct poll_core *core)
 			rail_wake(core->rail[i]);
 }
 
+static inline unsigned step_rail(struct poll_core *core, unsigned i, uint64_t now_ns)
+{
+	return rail_step(core->rail[i], now_ns);
+}
+
 unsigned poll_turn(struct poll_core *core)
 {
-	unsigned work = 0, running = 0;
-	bool news = false;
-	/* CLOCK_MONOTONIC in this turn; the first rail that needs it reads it and the next ones
-	 * use it; 0: not read yet */
-	uint64_t now_ns = 0;
+	unsigned work = poll_rails(core, step_rail);
 
-	for (unsigned i = 0; i < core->rails; i++) {
-		struct rail *rail = core->rail[i];
-
-		if (unlikely(rail->stopped))
-			continue;
-		if (i + 1 < core->rails)
-			rail_expect(core->rail[i + 1]);
-		work += rail_step(rail, now_ns);
-		now_ns = rail->now_ns;
-		news |= rail->news;
-		running += !rail->stopped;
-	}
-	core->running = running;
-	if (news)
-		poll_wake(core);
 	if (core->nics)
 		work += step_nics(core);
 	return work;

@@ -55,6 +55,38 @@ void poll_core_set(struct poll_core *core, struct rail *const *rails, unsigned c
 unsigned poll_turn(struct poll_core *core);
 /* Part of a turn: wakes the sleepers of rails that published completions or events. */
 void poll_wake(struct poll_core *core);
+/*
+ * The part of a turn that all kinds of turns share: `step` steps one rail, given CLOCK_MONOTONIC in
+ * this turn or 0, and returns how much work was done. Then wakes sleepers. Always inline, so that
+ * the step is, too.
+ */
+__attribute__((always_inline)) static inline unsigned poll_rails(struct poll_core *core,
+	unsigned (*step)(struct poll_core *core, unsigned i, uint64_t now_ns))
+{
+	unsigned work = 0, running = 0;
+	bool news = false;
+	/* CLOCK_MONOTONIC in this turn; the first rail that needs it reads it and the next ones
+	 * use it; 0: not read yet */
+	uint64_t now_ns = 0;
+
+	for (unsigned i = 0; i < core->rails; i++) {
+		struct rail *rail = core->rail[i];
+
+		if (unlikely(rail->stopped))
+			continue;
+		if (i + 1 < core->rails)
+			rail_expect(core->rail[i + 1]);
+		work += step(core, i, now_ns);
+		now_ns = rail->now_ns;
+		news |= rail->news;
+		running += !rail->stopped;
+	}
+	core->running = running;
+	if (news)
+		poll_wake(core);
+	return work;
+}
+
 /* Called after a turn without work: the poll core spins, yields, naps or sleeps. */
 void poll_rest(struct poll_core *core);
 

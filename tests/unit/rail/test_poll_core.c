@@ -338,8 +338,8 @@ static void a_saturated_rail_does_not_starve_its_sibling(void **state)
 
 #ifdef TEST_HOOKS
 /*
- * With a clock file each NIC sees its rail's doorbells in the same turn, and is told all the
- * time that was subtracted.
+ * With a clock file, each NIC executes its rail's doorbells in the same turn, and the clock of each
+ * NIC is behind by all the time that was subtracted.
  */
 static void with_a_clock_file_each_nic_is_stepped_before_and_after_its_rail(void **state)
 {

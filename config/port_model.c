@@ -55,7 +55,6 @@ static const struct word {
 };
 
 #define WORDS (sizeof(words) / sizeof(words[0]))
-#define REGISTER 9 /* index of the word that needs no rate */
 
 /*
  * Parses a number with a unit. Returns false if it is malformed, out of range, or not a whole
@@ -162,7 +161,7 @@ int port_model_parse(const char *text, struct port_model *ret, char *why, size_t
 			return -EINVAL;
 		text += length + (text[length] == ',');
 	}
-	if (!model.rate_gbps && given & ~(1u << REGISTER)) {
+	if (!model.rate_gbps && given & ~(1u << (find_word("register=") - words))) {
 		snprintf(why, why_bytes,
 			"a model without a rate; begin with one, such as 400G (only register=... works without)");
 		return -EINVAL;

@@ -292,24 +292,25 @@ static void rail_make(void)
 		.base = (uintptr_t)home,
 		.length = HOME_BYTES,
 		.lkey = 2};
-	struct rail_peer *peer = zeroed(sizeof(*peer));
+	struct rail_conn *handle = zeroed(sizeof(*handle));
 
 	if (rail_open(&rail_options, &rail))
 		die("rail_open");
-	*peer = (struct rail_peer){.peer = 3, .ref = 33, .qps = options.qps, .limbo_ns = 20000000};
+	*handle =
+		(struct rail_conn){.peer = 3, .ref = 33, .qps = options.qps, .limbo_ns = 20000000};
 	for (unsigned i = 0; i < options.qps; i++)
-		peer->sq[i] = &instant.qp[i].sq;
-	peer->region[REGION_POOL_0] = (struct rail_remote){
+		handle->sq[i] = &instant.qp[i].sq;
+	handle->region[REGION_POOL_0] = (struct rail_remote){
 		.base = POOL_BASE, .length = (uint64_t)UNITS * PAGE_UNIT, .rkey = POOL_RKEY};
-	peer->region[REGION_HEADS_0] = (struct rail_remote){.base = (uintptr_t)heads,
+	handle->region[REGION_HEADS_0] = (struct rail_remote){.base = (uintptr_t)heads,
 		.length = UNITS * sizeof(*heads),
 		.rkey = INSTANT_HEADS_RKEY};
-	peer->region[REGION_SHARD] = (struct rail_remote){.base = SHARD_BASE,
+	handle->region[REGION_SHARD] = (struct rail_remote){.base = SHARD_BASE,
 		.length = (uint64_t)UNITS * sizeof(struct bucket),
 		.rkey = SHARD_RKEY};
 	tell((struct rail_command){.kind = RAIL_REGION_ADD, .region = region});
 	tell((struct rail_command){.kind = RAIL_CHANNEL_ADD, .object = channel_open()});
-	tell((struct rail_command){.kind = RAIL_PEER_ADD, .object = peer});
+	tell((struct rail_command){.kind = RAIL_CONN_ADD, .object = handle});
 }
 
 /* A function of its own, so that callgrind can count its instructions. */

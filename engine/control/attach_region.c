@@ -19,7 +19,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/loop.h"
 #include "numa/clock.h"
 
@@ -176,7 +176,7 @@ static void holders_lost(struct control *control, const struct region *r)
 			holds[i / r->extents] = true;
 	for (unsigned i = 0; i < control->rails; i++)
 		if (holds[i])
-			connect_device_lost(control, i, r->text);
+			conns_device_lost(control, i, r->text);
 }
 
 static void region_released(struct control *control, struct region *r)

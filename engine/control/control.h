@@ -14,7 +14,7 @@
  *   member.c     which members are alive; the cluster map
  *   seeds_file.c etcd.c    addresses of engines to join, from a file and from etcd
  *   directory.c  owners, batches, acknowledgements, re-publishing
- *   connect.c    queue pairs; which rails are out of use; lost NICs
+ *   conn_events.c    queue pairs; which rails are out of use; lost NICs
  *   view.c       summaries of the members, while a dashboard is watched
  *   watchdog.c   ends an engine whose loop or poll core has stopped
  *   tier.c       the disk: pages that are written before eviction, pages that come back
@@ -41,7 +41,7 @@ struct publish;       /* private to publish.c */
 struct rpc;           /* private to rpc.c */
 struct member;        /* private to member.c: the member table */
 struct directory;     /* private to directory.c */
-struct connect;       /* private to connect.c */
+struct conns;         /* private to conn_events.c */
 struct device_watch;  /* private to device_event.c */
 struct watchdog;      /* private to watchdog.c */
 struct metrics;       /* private to metrics.c: the metrics thread */
@@ -114,7 +114,7 @@ struct control {
 	struct seeds_file *seeds_file; /* NULL: no cluster.seeds_file */
 	struct etcd *etcd;             /* NULL: no cluster.etcd */
 	struct directory *directory;
-	struct connect *connect;
+	struct conns *conns;
 	struct device_watch *device_watch;
 #ifdef TEST_HOOKS
 	struct fault_file *fault_file;       /* private to test_hooks.c; NULL: no file */
@@ -247,7 +247,7 @@ int rpc_port_open(struct control *control);
 int rpc_open(struct control *control);
 int member_open(struct control *control);
 int directory_open(struct control *control);
-int connect_open(struct control *control);
+int conns_open(struct control *control);
 int publish_open(struct control *control);
 int attach_open(struct control *control);
 void attach_socket_close(struct control *control);
@@ -260,7 +260,7 @@ void seeds_file_close(struct control *control);
 int etcd_open(struct control *control);
 void etcd_close(struct control *control);
 void directory_close(struct control *control);
-void connect_close(struct control *control);
+void conns_close(struct control *control);
 void publish_close(struct control *control);
 void attach_close(struct control *control);
 /* Sends the message Leave to every member, so that they take this engine off their maps at once. */

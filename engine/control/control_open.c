@@ -373,7 +373,7 @@ static const struct {
 	{"member table", member_open, member_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
 	{"directory", directory_open, directory_close},
-	{"connections", connect_open, connect_close},
+	{"connections", conns_open, conns_close},
 #ifdef TEST_HOOKS
 	{"test hooks", test_hooks_open, test_hooks_close},
 #endif

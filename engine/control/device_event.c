@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "config/log.h"
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/device_event.h"
 
 #define EVENTS_BURST 16u /* limit of the events that are read in one turn from one device */
@@ -26,18 +26,18 @@ static void tell(struct control *control, unsigned rail, const struct dv_event *
 		log_error(
 			"rail %u: %s port %u lost its link: reads go over other rails; check the cable and the switch",
 			rail, name, event->port);
-		connect_port(control, rail, false);
+		conns_port(control, rail, false);
 		break;
 	case DV_EVENT_PORT_UP:
 		log_info("rail %u: %s port %u has its link again", rail, name, event->port);
-		connect_port(control, rail, true);
+		conns_port(control, rail, true);
 		break;
-	case DV_EVENT_DEVICE_FATAL: connect_device_lost(control, rail, event->text); break;
+	case DV_EVENT_DEVICE_FATAL: conns_device_lost(control, rail, event->text); break;
 	case DV_EVENT_CQ_OVERRUN:
 		log_error("rail %u: %s: a completion queue overran: please report it", rail, name);
-		connect_device_lost(control, rail, event->text);
+		conns_device_lost(control, rail, event->text);
 		break;
-	case DV_EVENT_QP_ERROR: connect_qp_failed(control, rail, event->qpn, event->text); break;
+	case DV_EVENT_QP_ERROR: conns_qp_failed(control, rail, event->qpn, event->text); break;
 	case DV_EVENT_OTHER: log_info("rail %u: %s: %s", rail, name, event->text); break;
 	}
 }
@@ -62,7 +62,7 @@ static void ready(evutil_socket_t fd, short what, void *argument)
 			tell(control, i, &event);
 		}
 		if (status < 0)
-			connect_device_lost(control, i, dv_error());
+			conns_device_lost(control, i, dv_error());
 	}
 }
 

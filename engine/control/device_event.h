@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asynchronous events of the NICs: logs them and informs connect.c. Control plane's thread only;
- * the devices must be open from device_event_open() to device_event_close().
+ * Asynchronous events of the NICs: logs them and informs conn_events.c. Control plane's thread
+ * only; the devices must be open from device_event_open() to device_event_close().
  */
 #ifndef CONTROL_DEVICE_EVENT_H
 #define CONTROL_DEVICE_EVENT_H

@@ -17,7 +17,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/net.h"
 #include "engine/control/publish.h"
 #include "engine/control/tier.h"
@@ -91,23 +91,23 @@ unsigned loop_outbox_send(struct control *control)
 static void peer_wanted(struct control *control, unsigned rail, const struct rail_event *event)
 {
 	struct rail_command refuse = {
-		.kind = RAIL_PEER_REFUSE, .peer = event->peer, .ref = event->ref};
+		.kind = RAIL_CONN_REFUSE, .peer = event->peer, .ref = event->ref};
 
 	if (control->stopping)
 		(void)loop_tell(control, rail, &refuse);
 	else
-		connect_wanted(control, rail, event->peer, event->ref);
+		conns_wanted(control, rail, event->peer, event->ref);
 }
 
 static void hear_one(struct control *control, unsigned rail, const struct rail_event *event)
 {
 	switch (event->kind) {
-	case RAIL_PEER_WANTED: peer_wanted(control, rail, event); break;
-	case RAIL_PEER_BROKEN: connect_broken(control, rail, event->object, event->detail); break;
-	case RAIL_PEER_RETURNED: connect_returned(control, rail, event->object); break;
-	case RAIL_PEER_STUCK: connect_stuck(control, rail, event->object, event->ns); break;
-	case RAIL_QUIET: connect_quiet(control, rail); break;
-	case RAIL_PEER_PROVEN: connect_proven(control, rail, event->object); break;
+	case RAIL_CONN_WANTED: peer_wanted(control, rail, event); break;
+	case RAIL_CONN_BROKEN: conns_broken(control, rail, event->object, event->detail); break;
+	case RAIL_CONN_RETURNED: conns_returned(control, rail, event->object); break;
+	case RAIL_CONN_STUCK: conns_stuck(control, rail, event->object, event->ns); break;
+	case RAIL_QUIET: conns_quiet(control, rail); break;
+	case RAIL_CONN_PROVEN: conns_proven(control, rail, event->object); break;
 	case RAIL_CHANNEL_BROKEN:
 		attach_channel_broken(control, ((struct rail_channel *)event->object)->id);
 		break;
@@ -142,7 +142,7 @@ static unsigned turn(struct loop *loop)
 	struct control *control = &loop->control;
 	unsigned work = 0;
 
-	work += hear(control);         /* take the rails' events for connect.c and attach.c */
+	work += hear(control);         /* take the rails' events for conn_events.c and attach.c */
 	work += tier_turn(control);    /* read pages from disk, write those that will be evicted */
 	work += publish_turn(control); /* serve the ctl rings: credits, publishes */
 	/* take regions that helper threads have registered or deregistered */
@@ -173,7 +173,7 @@ static void drain_start(struct loop *loop, uint64_t now_ns)
 	control->stopping = true;
 	attach_stop(control);
 	member_leave(control);
-	connect_stop(control);
+	conns_stop(control);
 	loop->phase = LOOP_DRAINING;
 	loop->phase_until_ns = now_ns + LOOP_DRAIN_NS;
 	loop->goodbye_until_ns = now_ns + (member_count(control) > 1 ? LOOP_GOODBYE_NS : 0);
@@ -184,7 +184,7 @@ static bool drained(struct loop *loop, uint64_t now_ns)
 	struct attach_counts clients;
 
 	attach_counts(&loop->control, &clients);
-	return clients.sessions == 0 && connect_outstanding(&loop->control) == 0 &&
+	return clients.sessions == 0 && conns_outstanding(&loop->control) == 0 &&
 	       loop_told(&loop->control) && now_ns >= loop->goodbye_until_ns;
 }
 

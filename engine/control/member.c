@@ -10,7 +10,7 @@
 
 #include "config/log.h"
 #include "config/version.h"
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 
@@ -274,8 +274,8 @@ void member_down(struct control *control, struct member_entry *entry, const char
 		rpc_link_close(dial->link);
 	if (control->directory)
 		directory_member_gone(control, peer, ref);
-	if (control->connect)
-		connect_member_gone(control, peer, ref);
+	if (control->conns)
+		conns_member_gone(control, peer, ref);
 	rebuild_soon(member);
 	/*
 	 * Others are dialled by those that were their neighbours. The next heartbeat stops their

@@ -230,7 +230,7 @@ struct member {
 struct rpc_link *member_link_now(const struct control *control, uint32_t ref);
 /*
  * The same for a request that can wait. If there is no link because the member is no neighbour, it
- * is dialled: directory_link_up() and connect_link_up() tell when it is up.
+ * is dialled: directory_link_up() and conns_link_up() tell when it is up.
  */
 struct rpc_link *member_link(struct control *control, uint32_t ref);
 /* True if there is no link yet, and member_link() dials. */

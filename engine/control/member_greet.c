@@ -10,7 +10,7 @@
 
 #include "config/log.h"
 #include "engine/abi/wire.h"
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 
@@ -338,8 +338,8 @@ static void hello_term(struct control *control, struct member_entry *entry, uint
 static void link_used(struct control *control, struct member_entry *entry)
 {
 	directory_link_up(control, entry->record.peer, entry->disk);
-	if (control->connect)
-		connect_link_up(control, entry->record.ref);
+	if (control->conns)
+		conns_link_up(control, entry->record.ref);
 }
 
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)

@@ -203,10 +203,10 @@ bool directory_serve_relayed(
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
 bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe);
-bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
-bool connect_serve_connected(
+bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
+bool conn_accept_connected(
 	struct control *control, struct rpc_link *link, const Pc__Connected *connected);
-bool connect_serve_disconnect(
+bool conn_accept_disconnect(
 	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect);
 bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc__Promote *promote);
 bool promote_serve_promoted(

@@ -55,11 +55,10 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 	case PC__MESSAGE__BODY_RELAYED: return directory_serve_relayed(control, link, m->relayed);
 	case PC__MESSAGE__BODY_PROBE: return directory_serve_probe(control, link, m->probe);
 	case PC__MESSAGE__BODY_PROBE_ACK: return member_probe_ack(control, link, m->probe_ack);
-	case PC__MESSAGE__BODY_CONNECT: return connect_serve(control, link, m->connect);
-	case PC__MESSAGE__BODY_CONNECTED:
-		return connect_serve_connected(control, link, m->connected);
+	case PC__MESSAGE__BODY_CONNECT: return conn_accept(control, link, m->connect);
+	case PC__MESSAGE__BODY_CONNECTED: return conn_accept_connected(control, link, m->connected);
 	case PC__MESSAGE__BODY_DISCONNECT:
-		return connect_serve_disconnect(control, link, m->disconnect);
+		return conn_accept_disconnect(control, link, m->disconnect);
 	case PC__MESSAGE__BODY_PROMOTE: return tier_serve_promote(control, link, m->promote);
 	case PC__MESSAGE__BODY_PROMOTED: return promote_serve_promoted(control, link, m->promoted);
 	case PC__MESSAGE__BODY_SUMMARY_ASK: return view_serve_ask(control, link);

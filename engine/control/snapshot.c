@@ -174,7 +174,7 @@ static void take_rail(const struct control *control, unsigned i, struct snapshot
 	for (unsigned region = 0; region < REGIONS_EXPORTED && !control->exporting; region++)
 		ret->registered_bytes += rail->exported[region].length;
 	text_copy(ret->device, sizeof(ret->device), plan->device);
-	text_copy(ret->state, sizeof(ret->state), connect_rail_state(control, i, &ret->peers_out));
+	text_copy(ret->state, sizeof(ret->state), conns_rail_state(control, i, &ret->peers_out));
 	rail_counters(rail->rail, ret->counter);
 	rail_latency(rail->rail, ret->latency, &ret->latency_ns_sum);
 }
@@ -322,7 +322,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	take_directory(control, ret);
 	take_clients(control, ret);
 	take_disk(control, &ret->disk);
-	connect_counts(control, &ret->connections);
+	conn_counts(control, &ret->connections);
 	memcpy(ret->counter, control->counter, sizeof(ret->counter));
 	memcpy(ret->lag, loop->lag, sizeof(ret->lag));
 	ret->lag_ns_sum = loop->lag_ns_sum;

@@ -13,7 +13,7 @@
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
 #include "engine/control/directory.h"
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/summary.h"
 #include "engine/control/warm.h"
 #include "engine/rail/rail.h"
@@ -139,7 +139,7 @@ struct snapshot {
 	const char *walk;           /* as in struct directory_counts, with the next two lines */
 	uint64_t walk_position, walk_end;
 	uint64_t sweep_left;
-	struct connect_counts connections;
+	struct conn_counts connections;
 	struct snapshot_disk disk;
 	unsigned sessions, channels, regions, extents;
 	uint64_t credits, waiting, answers;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test.fault_file: follows the file that it names. It contains words "RAIL:FAULT"; rails that it does
- * not name have no fault.
+ * test.fault_file: follows the file that it names. It contains words "RAIL:FAULT"; rails that it
+ * does not name have no fault.
  *   down, mute, error, slowN   as in struct dv_trouble
  *   lateN   each READ samples its memory again N ms later, as if it had been retransmitted
  *   lose    one request is lost, and retransmitted

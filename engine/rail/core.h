@@ -11,7 +11,7 @@
 #include "config/hooks.h"
 #include "dv/hot.h"
 #include "engine/abi/probe.h"
-#include "engine/rail/peer.h"
+#include "engine/rail/conn.h"
 #include "engine/rail/rail.h"
 #include "engine/rail/request.h"
 #include "numa/clock.h"
@@ -48,7 +48,7 @@ static_assert(RAIL_LANDINGS <= 1u << 16, "numbers of blocks have 16 bits");
 #define RAIL_RUN_HEADS_AT (RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN)
 /*
  * Capacity of rail->late, the queue for events that found the event ring full. It cannot overflow:
- * the control plane can have unread at most 5 events of a connection, 1 RAIL_PEER_WANTED of a
+ * the control plane can have unread at most 5 events of a connection, 1 RAIL_CONN_WANTED of a
  * member, 2 events of a channel, 1 of a region, RAIL_QUIET and RAIL_STOPPED.
  */
 #define RAIL_EVENTS_LATE 32768u
@@ -91,7 +91,7 @@ struct rail {
 	alignas(64) struct dv_cq cq;
 	/* owner: poll core; touched every step. unrung: list of the QPs with WQEs posted after
 	 * their last doorbell, linked by rung_next */
-	alignas(64) struct lane_qp *unrung;
+	alignas(64) struct conn_qp *unrung;
 	struct link waiting; /* list of the connections that have requests to post */
 	/* WQEs posted and not retired, of all QPs of the rail; at most cq.cqe_cnt, so that the
 	 * CQ cannot overflow */
@@ -120,7 +120,7 @@ struct rail {
 	uint64_t steps_idle;
 	uint32_t requests_free; /* number of free requests, which request_stack lists */
 	uint32_t blocks_free;   /* number of free segment blocks, which block_stack lists */
-	uint32_t lanes_free;    /* number of free struct lane, which lane_stack lists */
+	uint32_t conns_free;    /* number of free struct conn, which conn_stack lists */
 	/* number of requests, and of pages of runs, without a connection or on a stalled one */
 	uint32_t parked;
 	uint32_t runs_free;     /* number of free runs, which run_stack lists */
@@ -133,10 +133,10 @@ struct rail {
 	/* CLOCK_MONOTONIC_RAW for leases, ns; 0: not read yet. t0_ns: in this step. t1_ns: after
 	 * the CQEs of this burst were read from the CQ */
 	uint64_t t0_ns, t1_ns;
-	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which lanes_watch() is due, ns */
-	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last lanes_watch(), ns */
+	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which conns_watch() is due, ns */
+	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last conns_watch(), ns */
 	/* READ latency is sampled, one WQE at a time: see read_time_start() */
-	struct lane_qp *timed; /* queue pair of the timed WQE; NULL: none is timed */
+	struct conn_qp *timed; /* queue pair of the timed WQE; NULL: none is timed */
 	uint32_t timed_end;    /* the timed WQE has retired when sq->ci reaches this index */
 	uint64_t timed_ns;     /* CLOCK_MONOTONIC at which its doorbell was rung */
 	uint32_t sample_wait;  /* number of busy steps with doorbells before the next sample */
@@ -163,7 +163,7 @@ struct rail {
 	 * by take.c and is not answered yet */
 	alignas(64) bool live[RAIL_REQUESTS];
 	bool run_live[RAIL_RUNS]; /* the same for run[i] */
-	struct link lanes;        /* list of all connections of the rail, oldest first */
+	struct link conns;        /* list of all connections of the rail, oldest first */
 	bool lost; /* true: RAIL_LOST was received, so no new connection is accepted */
 	/* bit per channel that got completions since the last rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
@@ -186,14 +186,14 @@ struct rail {
 	uint16_t block_next[REQUEST_BLOCKS];
 	struct rail_run *run_stack[RAIL_RUNS];     /* the free runs */
 	uint16_t landing_stack[RAIL_LANDINGS];     /* numbers of the free landing blocks */
-	uint16_t lane_stack[RAIL_CONNECTIONS_MAX]; /* numbers of the free entries of lane[] */
+	uint16_t conn_stack[RAIL_CONNECTIONS_MAX]; /* numbers of the free entries of conn[] */
 	/* Hash table from QP number to the rail's QP: open addressing, linear probing. */
 	struct {
 		uint32_t qpn;
 		uint16_t used;
-		/* number of the QP: index in lane[] * QPS_PER_PEER_MAX + index in lane.qp[] */
+		/* number of the QP: index in conn[] * QPS_PER_PEER_MAX + index in conn.qp[] */
 		uint16_t qp;
-	} table[LANE_TABLE_SLOTS];
+	} table[CONN_TABLE_SLOTS];
 	struct rail_event late[RAIL_EVENTS_LATE];
 	struct request request[RAIL_REQUESTS];
 	/* by request, if its connection has a lease: T0, at or before its first WQE, ns */
@@ -201,7 +201,7 @@ struct rail {
 	/* segment blocks; block[i] is the first one of request[i] */
 	struct op_segments block[REQUEST_BLOCKS];
 	struct rail_run run[RAIL_RUNS];
-	struct lane lane[RAIL_CONNECTIONS_MAX];
+	struct conn conn[RAIL_CONNECTIONS_MAX];
 	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
 	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
 	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request; those of a READ for a
@@ -294,7 +294,7 @@ static inline struct request *request_new(struct rail *rail)
 {
 	struct request *request = &rail->request[rail->request_stack[--rail->requests_free]];
 
-	request->lane = NULL;
+	request->conn = NULL;
 	link_init(&request->pending);
 	request->posted = 0;
 	request->outstanding = 0;
@@ -316,18 +316,18 @@ static inline struct request *request_new(struct rail *rail)
 #define RAIL_REQUESTS_PLENTY (RAIL_REQUESTS - RAIL_REQUESTS / 3)
 static_assert(RAIL_REQUESTS / 3 > CQ_DEPTH, "the share of a connection keeps its QPs busy");
 
-static inline bool lane_full(const struct rail *rail, const struct lane *lane)
+static inline bool conn_full(const struct rail *rail, const struct conn *conn)
 {
-	return 2 * lane->requests > rail->requests_free;
+	return 2 * conn->requests > rail->requests_free;
 }
 
 /* Queues a request that has WQEs to post at its connection, and the connection at the rail. */
-static inline void lane_queue(struct rail *rail, struct lane *lane, struct request *request)
+static inline void conn_queue(struct rail *rail, struct conn *conn, struct request *request)
 {
 	link_append(
-		request->stage == REQUEST_HEAD ? &lane->heads : &lane->pending, &request->pending);
-	if (!link_linked(&lane->waiting))
-		link_append(&rail->waiting, &lane->waiting);
+		request->stage == REQUEST_HEAD ? &conn->heads : &conn->pending, &request->pending);
+	if (!link_linked(&conn->waiting))
+		link_append(&rail->waiting, &conn->waiting);
 }
 
 static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
@@ -362,7 +362,7 @@ void rail_ring(struct rail *rail);
 void rail_say(struct rail *rail, const struct rail_event *event);
 
 /*
- * expire.c: ends requests past their deadlines and runs lanes_watch() when that is due. Returns how
+ * expire.c: ends requests past their deadlines and runs conns_watch() when that is due. Returns how
  * many requests were past their deadlines.
  */
 unsigned rail_expire(struct rail *rail);
@@ -381,7 +381,7 @@ void rail_reap_all(struct rail *rail);
  * Retires every posted WQE of the connection as if it had been flushed. Only when the NIC can no
  * longer touch them.
  */
-void lane_retire_posted(struct rail *rail, struct lane *lane);
+void conn_retire_posted(struct rail *rail, struct conn *conn);
 
 /* ---- request.c ---- */
 /*
@@ -421,7 +421,7 @@ void run_free(struct rail *rail, struct rail_run *run);
 /* Routes a taken run, as peer_route() does a request. */
 void run_route(struct rail *rail, struct rail_run *run);
 /* Queues a run that has payload to post at its connection, and the connection at the rail. */
-void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run);
+void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run);
 /*
  * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.
  */
@@ -438,11 +438,11 @@ void run_end(struct rail *rail, struct rail_run *run, enum op_status status);
 /* Executes RAIL_LOST: from then on the rail does not touch the NIC's memory and queues. */
 void rail_lose(struct rail *rail);
 /*
- * Executes RAIL_PEER_RETIRE: retires what is posted on the connection of `object` and returns it.
+ * Executes RAIL_CONN_RETIRE: retires what is posted on the connection of `object` and returns it.
  */
-void lane_retire(struct rail *rail, const struct rail_peer *object);
-/* Sends RAIL_PEER_STUCK, once, for an ended connection whose WQEs have not all retired in time. */
-void lane_drain_watch(struct rail *rail, struct lane *lane, uint64_t now_ns);
+void conn_retire(struct rail *rail, const struct rail_conn *object);
+/* Sends RAIL_CONN_STUCK, once, for an ended connection whose WQEs have not all retired in time. */
+void conn_drain_watch(struct rail *rail, struct conn *conn, uint64_t now_ns);
 
 /* ---- obey.c ---- */
 /* Executes commands that the control plane sent through the inbox. Returns their number. */

@@ -14,7 +14,7 @@
  */
 static bool expire(struct rail *rail, struct request *request, uint64_t now)
 {
-	struct lane *lane = request->lane;
+	struct conn *conn = request->conn;
 	bool over = request->expired;
 
 	if (!request->outstanding) { /* the request is parked, or none of its WQEs is posted */
@@ -22,14 +22,14 @@ static bool expire(struct rail *rail, struct request *request, uint64_t now)
 		return false;
 	}
 	if (!over)
-		lane->expired++;
+		conn->expired++;
 	request->expired = true;
 	request->deadline_ns = now + REQUEST_GRACE_NS;
 	if (request->status == OP_HIT)
 		request->status = OP_TIMEOUT;
 	link_remove(&request->pending); /* the rest of the request's payload is never posted */
 	if (over)
-		lane->overdue = true;
+		conn->overdue = true;
 	return true;
 }
 
@@ -43,27 +43,27 @@ static bool expire_run(struct rail *rail, struct rail_run *run, uint64_t now)
 		return false;
 	}
 	if (!over)
-		run->lane->expired++;
+		run->conn->expired++;
 	run->expired = true;
 	run->deadline_ns = now + REQUEST_GRACE_NS;
 	run_quit(run, OP_TIMEOUT);
 	if (over)
-		run->lane->overdue = true;
+		run->conn->overdue = true;
 	return true;
 }
 
 /*
- * lane_break() ends requests, so it is called after the loop over the live requests, not within it.
+ * conn_break() ends requests, so it is called after the loop over the live requests, not within it.
  */
 static void break_overdue(struct rail *rail)
 {
-	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
-		struct lane *lane = container_of(at, struct lane, lanes);
+	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+		struct conn *conn = container_of(at, struct conn, conns);
 
-		if (!lane->overdue)
+		if (!conn->overdue)
 			continue;
-		lane->overdue = false;
-		lane_break(rail, lane, 0);
+		conn->overdue = false;
+		conn_break(rail, conn, 0);
 	}
 }
 
@@ -107,8 +107,8 @@ unsigned rail_expire(struct rail *rail)
 		rail->watch_ns = 0;
 	}
 	if (now >= rail->watch_ns) {
-		lanes_watch(rail, now);
-		rail->watch_ns = now + LANE_WATCH_NS;
+		conns_watch(rail, now);
+		rail->watch_ns = now + CONN_WATCH_NS;
 	}
 	return n;
 }

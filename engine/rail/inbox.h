@@ -38,14 +38,14 @@ struct rail_remote {
  * A connection to a peer, as the control plane hands it over: its QPs are ready to send and have
  * nothing posted.
  */
-struct rail_peer {
+struct rail_conn {
 	/* read-only once the rail has it */
 	uint16_t peer; /* number of the peer: map_member.peer */
 	uint16_t rail; /* index of this engine's rail that the connection is for */
 	uint32_t ref;  /* ref of the peer's incarnation: map_member.ref */
 	unsigned qps;  /* valid entries of sq[], 1..QPS_PER_PEER_MAX */
 	/* true: the connection failed before, so the rail first posts one small READ (the probe)
-	 * and, when that succeeds, sends RAIL_PEER_PROVEN */
+	 * and, when that succeeds, sends RAIL_CONN_PROVEN */
 	bool probe;
 	/* ns without a completion after which the rail breaks the connection; 0: a stall alone
 	 * does not break it, only a stall and a passed deadline */
@@ -57,12 +57,12 @@ struct rail_peer {
 	/* exported regions of the peer, by region number */
 	struct rail_remote region[REGIONS_EXPORTED];
 	void *control; /* private data of the control plane; the rail does not use it */
-	/* 1: READs are posted and none has completed for LANE_STALL_NS; written by the rail, read
+	/* 1: READs are posted and none has completed for CONN_STALL_NS; written by the rail, read
 	 * by the control plane */
 	uint32_t stalled;
-	/* struct lane of the rail while the rail owns the connection; NULL at hand-over and at
+	/* struct conn of the rail while the rail owns the connection; NULL at hand-over and at
 	 * return */
-	void *lane;
+	void *conn;
 };
 
 /*
@@ -125,18 +125,18 @@ struct rail_region {
 };
 
 enum rail_command_kind {
-	/* object: struct rail_peer, a new connection, which the rail owns from here on */
-	RAIL_PEER_ADD = 1,
+	/* object: struct rail_conn, a new connection, which the rail owns from here on */
+	RAIL_CONN_ADD = 1,
 	/* peer, ref: no connection to this member can be made now; the rail ends the requests
 	 * that wait for one with OP_PEER_DOWN */
-	RAIL_PEER_REFUSE,
+	RAIL_CONN_REFUSE,
 	/* peer, ref, object (may be NULL): post nothing more, drain, then send
-	 * RAIL_PEER_RETURNED. The QPs are in the error state; if moving them there failed, the
-	 * connection does not drain and RAIL_PEER_STUCK follows */
-	RAIL_PEER_DROP,
-	/* object: struct rail_peer whose QPs are destroyed, so the NIC writes nothing more: end
-	 * what is posted without waiting for CQEs, then send RAIL_PEER_RETURNED */
-	RAIL_PEER_RETIRE,
+	 * RAIL_CONN_RETURNED. The QPs are in the error state; if moving them there failed, the
+	 * connection does not drain and RAIL_CONN_STUCK follows */
+	RAIL_CONN_DROP,
+	/* object: struct rail_conn whose QPs are destroyed, so the NIC writes nothing more: end
+	 * what is posted without waiting for CQEs, then send RAIL_CONN_RETURNED */
+	RAIL_CONN_RETIRE,
 	RAIL_LOST,        /* the rail's NIC is lost: break all connections, then send RAIL_QUIET */
 	RAIL_CHANNEL_ADD, /* object: struct rail_channel, which the rail owns from here on */
 	/* object: struct rail_channel that the rail owns; take no more of its ops, drain, then
@@ -165,22 +165,22 @@ static_assert(sizeof(struct rail_command) == 64, "one slot");
 static_assert(offsetof(struct rail_command, turn) == RING_TURN_AT, "the ring's");
 
 enum rail_event_kind {
-	/* peer, ref: an op waits for a connection to this member; sent once until RAIL_PEER_ADD
-	 * or RAIL_PEER_REFUSE */
-	RAIL_PEER_WANTED = 1,
-	/* object: struct rail_peer, still owned by the rail; detail: syndrome, or 0 if there was
+	/* peer, ref: an op waits for a connection to this member; sent once until RAIL_CONN_ADD
+	 * or RAIL_CONN_REFUSE */
+	RAIL_CONN_WANTED = 1,
+	/* object: struct rail_conn, still owned by the rail; detail: syndrome, or 0 if there was
 	 * no error CQE (stall, overdue request, failed probe, lost NIC). The control plane moves
-	 * the QPs to error and sends RAIL_PEER_DROP */
-	RAIL_PEER_BROKEN,
-	/* object: struct rail_peer, which is drained; the control plane owns it again */
-	RAIL_PEER_RETURNED,
-	/* object: struct rail_peer that broke or was dropped and does not drain; ns: the first
+	 * the QPs to error and sends RAIL_CONN_DROP */
+	RAIL_CONN_BROKEN,
+	/* object: struct rail_conn, which is drained; the control plane owns it again */
+	RAIL_CONN_RETURNED,
+	/* object: struct rail_conn that broke or was dropped and does not drain; ns: the first
 	 * deadline of its requests. The rail posts nothing on it any more. Only from here on may
-	 * the control plane destroy the QPs; it then sends RAIL_PEER_RETIRE */
-	RAIL_PEER_STUCK,
+	 * the control plane destroy the QPs; it then sends RAIL_CONN_RETIRE */
+	RAIL_CONN_STUCK,
 	RAIL_QUIET, /* answer to RAIL_LOST: from here on the rail touches nothing of its NIC */
-	/* object: struct rail_peer whose probe succeeded; from here on the rail takes ops for it */
-	RAIL_PEER_PROVEN,
+	/* object: struct rail_conn whose probe succeeded; from here on the rail takes ops for it */
+	RAIL_CONN_PROVEN,
 	/* object: struct rail_channel of a hostile or broken client; the control plane must end
 	 * its session */
 	RAIL_CHANNEL_BROKEN,
@@ -201,7 +201,7 @@ struct rail_event {
 	void *object;
 	uint32_t detail;
 	uint32_t spare3;
-	uint64_t ns; /* RAIL_PEER_STUCK: CLOCK_MONOTONIC of a deadline, ns */
+	uint64_t ns; /* RAIL_CONN_STUCK: CLOCK_MONOTONIC of a deadline, ns */
 	uint64_t spare4[3];
 };
 static_assert(sizeof(struct rail_event) == 64, "one slot");

@@ -10,13 +10,13 @@
  * Drain time-out of an ended connection: a QP in the error state flushes its WQEs at once, so a
  * longer wait means that the flush CQEs are missing.
  */
-#define LANE_DRAIN_NS (1500ull * 1000 * 1000)
+#define CONN_DRAIN_NS (1500ull * 1000 * 1000)
 
 /*
  * The earliest deadline of the connection's requests and runs, CLOCK_MONOTONIC; 0 if one of them is
  * past its deadline already.
  */
-static uint64_t lane_deadline_ns(struct rail *rail, const struct lane *lane)
+static uint64_t conn_deadline_ns(struct rail *rail, const struct conn *conn)
 {
 	uint64_t ns = UINT64_MAX;
 
@@ -24,41 +24,41 @@ static uint64_t lane_deadline_ns(struct rail *rail, const struct lane *lane)
 		request = live_from(rail, request->number + 1u)) {
 		uint64_t over_ns = request->expired ? 0 : request->deadline_ns;
 
-		if (request->lane == lane && over_ns < ns)
+		if (request->conn == conn && over_ns < ns)
 			ns = over_ns;
 	}
 	for (struct rail_run *run = run_from(rail, 0); run;
 		run = run_from(rail, run->number + 1u)) {
 		uint64_t over_ns = run->expired ? 0 : run->deadline_ns;
 
-		if (run->lane == lane && over_ns < ns)
+		if (run->conn == conn && over_ns < ns)
 			ns = over_ns;
 	}
 	return ns;
 }
 
-void lane_drain_watch(struct rail *rail, struct lane *lane, uint64_t now_ns)
+void conn_drain_watch(struct rail *rail, struct conn *conn, uint64_t now_ns)
 {
-	struct rail_event event = {.kind = RAIL_PEER_STUCK, .object = lane->peer};
+	struct rail_event event = {.kind = RAIL_CONN_STUCK, .object = conn->handle};
 
-	if (!lane->ended_ns || lane->stuck || !lane->wqes ||
-		now_ns - lane->ended_ns < LANE_DRAIN_NS)
+	if (!conn->ended_ns || conn->stuck || !conn->wqes ||
+		now_ns - conn->ended_ns < CONN_DRAIN_NS)
 		return;
-	lane->stuck = true;
-	event.peer = lane->peer->peer;
-	event.ref = lane->peer->ref;
-	event.ns = lane_deadline_ns(rail, lane);
+	conn->stuck = true;
+	event.peer = conn->handle->peer;
+	event.ref = conn->handle->ref;
+	event.ns = conn_deadline_ns(rail, conn);
 	rail_say(rail, &event);
 }
 
 /* Finds the connection of `object`. NULL: the rail has none (any more). */
-static struct lane *lane_of(struct rail *rail, const struct rail_peer *object)
+static struct conn *conn_of(struct rail *rail, const struct rail_conn *object)
 {
-	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
-		struct lane *lane = container_of(at, struct lane, lanes);
+	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+		struct conn *conn = container_of(at, struct conn, conns);
 
-		if (lane->peer == object)
-			return lane;
+		if (conn->handle == object)
+			return conn;
 	}
 	return NULL;
 }
@@ -67,19 +67,19 @@ static struct lane *lane_of(struct rail *rail, const struct rail_peer *object)
  * CQEs that are already in the CQ are consumed first: they are valid answers, and the NIC may give
  * the numbers of destroyed QPs to new ones.
  */
-void lane_retire(struct rail *rail, const struct rail_peer *object)
+void conn_retire(struct rail *rail, const struct rail_conn *object)
 {
-	struct lane *lane = lane_of(rail, object);
+	struct conn *conn = conn_of(rail, object);
 
-	if (!lane)
+	if (!conn)
 		return; /* the connection drained in the meantime, so it was returned already */
-	lane_drop(rail, lane->number, lane->peer->ref, object);
+	conn_drop(rail, conn->number, conn->handle->ref, object);
 	rail_reap_all(rail);
-	lane = lane_of(rail, object);
-	if (!lane)
+	conn = conn_of(rail, object);
+	if (!conn)
 		return;
-	lane_retire_posted(rail, lane);
-	lane_return_if_drained(rail, lane);
+	conn_retire_posted(rail, conn);
+	conn_return_if_drained(rail, conn);
 }
 
 /* Replaces the lost NIC's CQ and doorbell record by a CQ that never holds a completion. */
@@ -95,7 +95,7 @@ void rail_lose(struct rail *rail)
 		.record = record_of_nobody,
 		.cqe_cnt = 1,
 		.cqe_size = sizeof(cqe_of_nobody)};
-	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next)
-		lane_break(rail, container_of(at, struct lane, lanes), 0);
+	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next)
+		conn_break(rail, container_of(at, struct conn, conns), 0);
 	rail_say(rail, &event);
 }

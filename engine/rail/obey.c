@@ -176,10 +176,10 @@ static void stop(struct rail *rail)
 	rail->stopping = true;
 	for (struct request *request = live_from(rail, 0); request;
 		request = live_from(rail, request->number + 1u))
-		if (!request->lane)
+		if (!request->conn)
 			request_end(rail, request, OP_CANCELLED);
 	for (struct rail_run *run = run_from(rail, 0); run; run = run_from(rail, run->number + 1u))
-		if (!run->lane)
+		if (!run->conn)
 			run_end(rail, run, OP_CANCELLED);
 }
 
@@ -191,7 +191,7 @@ void rail_finish(struct rail *rail)
 	 * every op that a ring held when RAIL_STOP arrived was taken and cancelled. */
 	if (rail->stop_steps < RAIL_STOP_STEPS)
 		rail->stop_steps++;
-	else if (!rail->stopped && !rail->in_flight && !link_linked(&rail->lanes) &&
+	else if (!rail->stopped && !rail->in_flight && !link_linked(&rail->conns) &&
 		 rail->late_head == rail->late_tail &&
 		 ring_ready_now(&rail->inbox.command_in) == 0 &&
 		 ring_room(&rail->inbox.event_out, 1) >= 1) {
@@ -205,10 +205,10 @@ void rail_finish(struct rail *rail)
 static void obey(struct rail *rail, const struct rail_command *command)
 {
 	switch (command->kind) {
-	case RAIL_PEER_ADD: lane_add(rail, command->object); break;
-	case RAIL_PEER_REFUSE: peer_refuse(rail, command->peer, command->ref); break;
-	case RAIL_PEER_DROP: lane_drop(rail, command->peer, command->ref, command->object); break;
-	case RAIL_PEER_RETIRE: lane_retire(rail, command->object); break;
+	case RAIL_CONN_ADD: conn_add(rail, command->object); break;
+	case RAIL_CONN_REFUSE: peer_refuse(rail, command->peer, command->ref); break;
+	case RAIL_CONN_DROP: conn_drop(rail, command->peer, command->ref, command->object); break;
+	case RAIL_CONN_RETIRE: conn_retire(rail, command->object); break;
 	case RAIL_LOST: rail_lose(rail); break;
 	case RAIL_CHANNEL_ADD: channel_add(rail, command->object); break;
 	case RAIL_CHANNEL_STOP: channel_stop(rail, command->object); break;

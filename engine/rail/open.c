@@ -42,7 +42,7 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	rail->options = *options;
 	rail->nearest_ns = UINT64_MAX;
 	link_init(&rail->waiting);
-	link_init(&rail->lanes);
+	link_init(&rail->conns);
 	for (unsigned i = 0; i < RAIL_REQUESTS; i++) {
 		rail->request[i].number = (uint16_t)i;
 		rail->request_stack[i] = (uint16_t)(RAIL_REQUESTS - 1 - i);
@@ -60,8 +60,8 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	for (unsigned i = 0; i < rail->blocks_free; i++)
 		rail->block_stack[i] = (uint16_t)(REQUEST_BLOCKS - 1 - i);
 	for (unsigned i = 0; i < RAIL_CONNECTIONS_MAX; i++)
-		rail->lane_stack[i] = (uint16_t)(RAIL_CONNECTIONS_MAX - 1 - i);
-	rail->lanes_free = RAIL_CONNECTIONS_MAX;
+		rail->conn_stack[i] = (uint16_t)(RAIL_CONNECTIONS_MAX - 1 - i);
+	rail->conns_free = RAIL_CONNECTIONS_MAX;
 	inbox_init(rail);
 }
 

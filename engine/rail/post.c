@@ -13,18 +13,18 @@
  * The QP with the fewest bytes of long READs; the next long READs go there. The last QP is kept for
  * small READs if there are several. NULL: none has room.
  */
-struct lane_qp *pick_bulk(struct lane *lane)
+struct conn_qp *pick_bulk(struct conn *conn)
 {
-	unsigned qps = lane->peer->qps > 1 ? lane->peer->qps - 1 : 1;
-	struct lane_qp *best = NULL;
+	unsigned qps = conn->handle->qps > 1 ? conn->handle->qps - 1 : 1;
+	struct conn_qp *best = NULL;
 
 	for (unsigned i = 0; i < qps; i++) {
-		struct lane_qp *qp = &lane->qp[i];
+		struct conn_qp *qp = &conn->qp[i];
 
 		if ((!best || qp->bulk_bytes < best->bulk_bytes) && qp_has_room(qp))
 			best = qp;
 	}
-	lane->bulk = best;
+	conn->bulk = best;
 	return best;
 }
 
@@ -32,17 +32,17 @@ struct lane_qp *pick_bulk(struct lane *lane)
  * The QP with the fewest outstanding WQEBBs among those without long READs; the next small READs
  * go there. NULL: it has no room.
  */
-struct lane_qp *pick_shortest(struct lane *lane)
+struct conn_qp *pick_shortest(struct conn *conn)
 {
-	struct lane_qp *best = &lane->qp[lane->peer->qps - 1];
+	struct conn_qp *best = &conn->qp[conn->handle->qps - 1];
 
-	for (unsigned i = 0; i + 1 < lane->peer->qps; i++) {
-		struct lane_qp *qp = &lane->qp[i];
+	for (unsigned i = 0; i + 1 < conn->handle->qps; i++) {
+		struct conn_qp *qp = &conn->qp[i];
 
 		if (!qp->bulk_bytes && qp_outstanding(qp) < qp_outstanding(best))
 			best = qp;
 	}
-	lane->small = best;
+	conn->small = best;
 	return qp_has_room(best) ? best : NULL;
 }
 
@@ -124,27 +124,27 @@ static inline void wqe_of_request(struct wqe *wqe, const struct request *request
  * Posts the request's next slice if it fits the rail's in-flight budget (RAIL_IN_FLIGHT_BYTES).
  * False: it does not fit now. Cannot starve: a rail with nothing posted always accepts one slice.
  */
-static bool post_piece(struct rail *rail, struct lane *lane, struct request *request)
+static bool post_piece(struct rail *rail, struct conn *conn, struct request *request)
 {
 	uint32_t left = request->op.length - request->posted;
 	uint32_t limit = left < SLICE_BYTES ? left : SLICE_BYTES;
 	uint64_t offset = op_start(&request->op) + request->posted;
 	struct dv_sge sge[DV_SGES_MAX];
-	struct lane_qp *qp;
+	struct conn_qp *qp;
 	unsigned sges;
 
 	if (rail->posted_bytes && rail->posted_bytes + limit > RAIL_IN_FLIGHT_BYTES)
 		return false;
-	qp = lane_pick(lane, limit);
+	qp = conn_pick(conn, limit);
 	if (!qp)
 		return false;
-	if (lane->limbo_ns && !request->posted)
+	if (conn->limbo_ns && !request->posted)
 		rail->request_t0_ns[request->number] = rail_t0(rail);
 	if (likely(request->one_sge))
 		gather_one(rail, request, limit, sge, &sges);
 	else
 		limit = gather(rail, request, limit, sge, &sges);
-	wqe_of_request(post_wqe(rail, qp, &lane->peer->region[request->op.region], offset, sge,
+	wqe_of_request(post_wqe(rail, qp, &conn->handle->region[request->op.region], offset, sge,
 			       sges, limit, RAIL_SIGNAL_BYTES),
 		request);
 	request->outstanding++;
@@ -159,16 +159,16 @@ static uint64_t head_unit(const struct request *request)
 }
 
 /*
- * The request at `at` in lane->heads if its page head fits the READ that begins with the head of
+ * The request at `at` in conn->heads if its page head fits the READ that begins with the head of
  * `first` and so far ends with `last_unit`; NULL: it does not fit.
  */
 static struct request *head_to_add(
-	const struct lane *lane, struct link *at, const struct request *first, uint64_t last_unit)
+	const struct conn *conn, struct link *at, const struct request *first, uint64_t last_unit)
 {
 	struct request *request = container_of(at, struct request, pending);
 	uint64_t unit;
 
-	if (at == &lane->heads || request->op.region != first->op.region)
+	if (at == &conn->heads || request->op.region != first->op.region)
 		return NULL;
 	unit = head_unit(request);
 	/* Unsigned arithmetic: for a unit before last_unit the difference is huge, so the head
@@ -179,10 +179,10 @@ static struct request *head_to_add(
 }
 
 /*
- * Removes `first` from lane->heads, and the requests after it whose heads fit the same READ.
+ * Removes `first` from conn->heads, and the requests after it whose heads fit the same READ.
  * Returns the length of that READ in heads.
  */
-static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct request *first)
+static uint32_t heads_gather(struct rail *rail, struct conn *conn, struct request *first)
 {
 	uint32_t place = first->number * RAIL_HEADS_SPAN;
 	uint64_t unit = head_unit(first);
@@ -191,7 +191,7 @@ static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct reques
 	for (;;) {
 		uint32_t head = place + (uint32_t)(unit - head_unit(first));
 
-		next = head_to_add(lane, request->pending.next, first, unit);
+		next = head_to_add(conn, request->pending.next, first, unit);
 		link_remove(&request->pending);
 		/* Cleared, so that a page head left by an earlier READ cannot validate this
 		 * page. */
@@ -214,17 +214,17 @@ static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct reques
  * that page. This order proves that no overwrite had begun; neither one READ of both nor two READs
  * in flight together would guarantee it.
  */
-static bool post_heads(struct rail *rail, struct lane *lane)
+static bool post_heads(struct rail *rail, struct conn *conn)
 {
-	struct request *first = container_of(lane->heads.next, struct request, pending);
-	struct lane_qp *qp = lane_pick(lane, sizeof(struct page_head));
+	struct request *first = container_of(conn->heads.next, struct request, pending);
+	struct conn_qp *qp = conn_pick(conn, sizeof(struct page_head));
 	struct dv_sge sge = {.address = (uintptr_t)&rail->head[first->number * RAIL_HEADS_SPAN],
 		.lkey = rail->heads_lkey};
 
 	if (!qp)
 		return false;
-	sge.bytes = heads_gather(rail, lane, first) * (uint32_t)sizeof(struct page_head);
-	wqe_of_request(post_wqe(rail, qp, &lane->peer->region[REGION_HEADS_0 + first->op.region],
+	sge.bytes = heads_gather(rail, conn, first) * (uint32_t)sizeof(struct page_head);
+	wqe_of_request(post_wqe(rail, qp, &conn->handle->region[REGION_HEADS_0 + first->op.region],
 			       head_unit(first) * sizeof(struct page_head), &sge, 1, sge.bytes,
 			       RAIL_SIGNAL_BYTES),
 		first);
@@ -237,26 +237,26 @@ static bool post_heads(struct rail *rail, struct lane *lane)
  * because neighbouring heads share one READ, and the second round trip delays nothing: others fill
  * the time.
  */
-static inline bool lease_pays(const struct lane *lane, const struct request *request)
+static inline bool lease_pays(const struct conn *conn, const struct request *request)
 {
-	return request->op.length > RAIL_SMALL_BYTES || lane->requests <= LEASE_REQUESTS;
+	return request->op.length > RAIL_SMALL_BYTES || conn->requests <= LEASE_REQUESTS;
 }
 
 /*
  * With a lease, posts the READ of the request's page head together with its payload, if there is
  * room: see abi/lease.h. Without room, the page is validated by tail. Returns the number of READs.
  */
-static unsigned post_leased_head(struct rail *rail, struct lane *lane, struct request *request)
+static unsigned post_leased_head(struct rail *rail, struct conn *conn, struct request *request)
 {
 	uint32_t at = request->number * RAIL_HEADS_SPAN;
 	struct dv_sge sge = {.address = (uintptr_t)&rail->head[at],
 		.bytes = sizeof(struct page_head),
 		.lkey = rail->heads_lkey};
-	struct lane_qp *qp;
+	struct conn_qp *qp;
 
-	if (!lane->limbo_ns || request->op.kind != OP_PAGE || !lease_pays(lane, request))
+	if (!conn->limbo_ns || request->op.kind != OP_PAGE || !lease_pays(conn, request))
 		return 0;
-	qp = lane_pick(lane, sge.bytes);
+	qp = conn_pick(conn, sge.bytes);
 	if (!qp)
 		return 0;
 	/* Cleared, so that a page head left by an earlier READ cannot validate this page. */
@@ -264,9 +264,10 @@ static unsigned post_leased_head(struct rail *rail, struct lane *lane, struct re
 	request->head = at;
 	request->leased = true;
 	request->outstanding++;
-	wqe_of_request(post_wqe(rail, qp, &lane->peer->region[REGION_HEADS_0 + request->op.region],
-			       head_unit(request) * sizeof(struct page_head), &sge, 1, sge.bytes,
-			       RAIL_SIGNAL_BYTES),
+	wqe_of_request(
+		post_wqe(rail, qp, &conn->handle->region[REGION_HEADS_0 + request->op.region],
+			head_unit(request) * sizeof(struct page_head), &sge, 1, sge.bytes,
+			RAIL_SIGNAL_BYTES),
 		request);
 	PROBE_POST(
 		request->channel, request->op.cookie, rail->options.index, qp->sq->qpn, sge.bytes);
@@ -274,21 +275,21 @@ static unsigned post_leased_head(struct rail *rail, struct lane *lane, struct re
 }
 
 /* Posts up to `burst` slices of the connection's requests. Returns how many. */
-static unsigned post_requests(struct rail *rail, struct lane *lane, unsigned burst)
+static unsigned post_requests(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	while (n < burst && link_linked(&lane->pending)) {
-		struct request *request = container_of(lane->pending.next, struct request, pending);
+	while (n < burst && link_linked(&conn->pending)) {
+		struct request *request = container_of(conn->pending.next, struct request, pending);
 
-		if (!post_piece(rail, lane, request))
+		if (!post_piece(rail, conn, request))
 			break;
 		n++;
 		if (request->posted < request->op.length)
 			continue;
 		link_remove(&request->pending);
 		if (n < burst)
-			n += post_leased_head(rail, lane, request);
+			n += post_leased_head(rail, conn, request);
 	}
 	return n;
 }
@@ -298,18 +299,18 @@ static unsigned post_requests(struct rail *rail, struct lane *lane, unsigned bur
  * Not inline: inlining would take registers from a rail that has runs alone.
  */
 __attribute__((noinline)) static unsigned post_requests_and_runs(
-	struct rail *rail, struct lane *lane, unsigned burst)
+	struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	while (n < burst && link_linked(&lane->heads) && post_heads(rail, lane))
+	while (n < burst && link_linked(&conn->heads) && post_heads(rail, conn))
 		n++;
-	lane->runs_first = !lane->runs_first;
-	if (lane->runs_first)
-		n += post_runs(rail, lane, burst - n);
-	n += post_requests(rail, lane, burst - n);
-	if (!lane->runs_first)
-		n += post_runs(rail, lane, burst - n);
+	conn->runs_first = !conn->runs_first;
+	if (conn->runs_first)
+		n += post_runs(rail, conn, burst - n);
+	n += post_requests(rail, conn, burst - n);
+	if (!conn->runs_first)
+		n += post_runs(rail, conn, burst - n);
 	return n;
 }
 
@@ -317,22 +318,22 @@ __attribute__((noinline)) static unsigned post_requests_and_runs(
  * Posts up to `burst` WQEs of the connection, page heads before payload, as far as there is room.
  * Returns how many.
  */
-static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
+static unsigned post_lane(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	if (link_linked(&lane->run_heads))
-		n += post_run_heads(rail, lane, burst);
-	if (!link_linked(&lane->heads) && !link_linked(&lane->pending))
-		n += post_runs(rail, lane, burst - n);
+	if (link_linked(&conn->run_heads))
+		n += post_run_heads(rail, conn, burst);
+	if (!link_linked(&conn->heads) && !link_linked(&conn->pending))
+		n += post_runs(rail, conn, burst - n);
 	else
-		n += post_requests_and_runs(rail, lane, burst - n);
-	link_remove(&lane->waiting);
+		n += post_requests_and_runs(rail, conn, burst - n);
+	link_remove(&conn->waiting);
 	/* What is left waits behind the other connections, so that the next step begins with
 	 * those. */
-	if (link_linked(&lane->pending) || link_linked(&lane->heads) || link_linked(&lane->runs) ||
-		link_linked(&lane->run_heads))
-		link_append(&rail->waiting, &lane->waiting);
+	if (link_linked(&conn->pending) || link_linked(&conn->heads) || link_linked(&conn->runs) ||
+		link_linked(&conn->run_heads))
+		link_append(&rail->waiting, &conn->waiting);
 	return n;
 }
 
@@ -347,7 +348,7 @@ unsigned rail_post(struct rail *rail)
 	while (link_linked(&rail->waiting) && n < burst) {
 		struct link *first = rail->waiting.next;
 
-		n += post_lane(rail, container_of(first, struct lane, waiting), burst - n);
+		n += post_lane(rail, container_of(first, struct conn, waiting), burst - n);
 		if (first == last)
 			break;
 	}

@@ -20,9 +20,9 @@
 
 #include "engine/rail/core.h"
 
-/* post.c: the slow parts of lane_pick(). */
-struct lane_qp *pick_bulk(struct lane *lane);
-struct lane_qp *pick_shortest(struct lane *lane);
+/* post.c: the slow parts of conn_pick(). */
+struct conn_qp *pick_bulk(struct conn *conn);
+struct conn_qp *pick_shortest(struct conn *conn);
 
 /*
  * post.c: cuts a destination of `bytes` bytes from region offset `at` on at the end of its first
@@ -31,51 +31,51 @@ struct lane_qp *pick_shortest(struct lane *lane);
 uint32_t cut_at_extent(
 	const struct rail *rail, uint32_t id, uint64_t at, uint32_t bytes, uint32_t *ret_lkey);
 
-static inline uint32_t qp_outstanding(const struct lane_qp *qp)
+static inline uint32_t qp_outstanding(const struct conn_qp *qp)
 {
 	return qp->sq->pi - qp->sq->ci;
 }
 
 /* Is there room for the largest WQE? */
-static inline bool qp_has_room(const struct lane_qp *qp)
+static inline bool qp_has_room(const struct conn_qp *qp)
 {
 	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= qp->blocks_max;
 }
 
 /* One connection gets at most half of the CQ, so that a peer that hangs cannot block the others. */
-static inline bool lane_has_room(const struct lane *lane)
+static inline bool conn_has_room(const struct conn *conn)
 {
-	return lane->wqes < CQ_DEPTH / 2;
+	return conn->wqes < CQ_DEPTH / 2;
 }
 
 /*
  * The QP for the connection's next READ of `bytes`; NULL: there is no room for the largest WQE now.
  * Long READs go to the QP of the last one until it has RAIL_BULK_BYTES.
  */
-static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
+static inline struct conn_qp *conn_pick(struct conn *conn, uint32_t bytes)
 {
-	struct lane_qp *small = lane->small;
+	struct conn_qp *small = conn->small;
 
-	if (unlikely(!lane_has_room(lane)))
+	if (unlikely(!conn_has_room(conn)))
 		return NULL;
 	if (bytes > RAIL_SMALL_BYTES) {
-		struct lane_qp *bulk = lane->bulk;
+		struct conn_qp *bulk = conn->bulk;
 
 		return likely(bulk && bulk->bulk_bytes + bytes <= RAIL_BULK_BYTES &&
 			       qp_has_room(bulk))
 			       ? bulk
-			       : pick_bulk(lane);
+			       : pick_bulk(conn);
 	}
 	if (likely(small && small->silent && !small->bulk_bytes && qp_has_room(small)))
 		return small;
-	return pick_shortest(lane);
+	return pick_shortest(conn);
 }
 
 /*
  * Accounts for the next WQE of the QP and returns its signalling flags: a CQE is requested after
  * RAIL_SIGNAL_WQES WQEs or `signal_bytes` without one.
  */
-static inline uint8_t signal_of(struct lane_qp *qp, uint32_t bytes, uint32_t signal_bytes)
+static inline uint8_t signal_of(struct conn_qp *qp, uint32_t bytes, uint32_t signal_bytes)
 {
 	qp->silent++;
 	qp->silent_bytes += bytes;
@@ -90,18 +90,18 @@ static inline uint8_t signal_of(struct lane_qp *qp, uint32_t bytes, uint32_t sig
  * rail_ring(). `bulk`: they are long READs.
  */
 static inline void qp_posted(
-	struct rail *rail, struct lane_qp *qp, uint32_t n, uint32_t bytes, bool bulk)
+	struct rail *rail, struct conn_qp *qp, uint32_t n, uint32_t bytes, bool bulk)
 {
-	struct lane *lane = qp->lane;
+	struct conn *conn = qp->conn;
 
-	if (!lane->wqes)
-		lane->begun = false;
-	lane->wqes += n;
+	if (!conn->wqes)
+		conn->begun = false;
+	conn->wqes += n;
 	rail->wqes += n;
 	if (bulk)
 		qp->bulk_bytes += bytes;
-	lane->bytes += bytes;
-	if (likely(!lane->stalled))
+	conn->bytes += bytes;
+	if (likely(!conn->stalled))
 		rail->posted_bytes += bytes;
 	if (!qp->unrung) {
 		qp->unrung = true;
@@ -114,7 +114,7 @@ static inline void qp_posted(
  * Writes one READ to the send queue and records its length; the doorbell follows in rail_ring().
  * Returns the record, in which the caller stores what the READ is for.
  */
-static inline struct wqe *post_wqe(struct rail *rail, struct lane_qp *qp,
+static inline struct wqe *post_wqe(struct rail *rail, struct conn_qp *qp,
 	const struct rail_remote *remote, uint64_t offset, const struct dv_sge *sge, unsigned sges,
 	uint32_t bytes, uint32_t signal_bytes)
 {
@@ -140,7 +140,7 @@ static inline struct wqe *post_wqe(struct rail *rail, struct lane_qp *qp,
  * run_post.c: post up to `burst` WQEs of the connection's runs: payload, lot by lot; page heads.
  * Return how many.
  */
-unsigned post_runs(struct rail *rail, struct lane *lane, unsigned burst);
-unsigned post_run_heads(struct rail *rail, struct lane *lane, unsigned burst);
+unsigned post_runs(struct rail *rail, struct conn *conn, unsigned burst);
+unsigned post_run_heads(struct rail *rail, struct conn *conn, unsigned burst);
 
 #endif

@@ -37,7 +37,7 @@ static uint16_t request_retire(struct request *request, uint32_t syndrome)
 static bool lease_decides(struct rail *rail, const struct request *request)
 {
 	if (likely(lease_valid(rail->request_t0_ns[request->number], rail_t1(rail),
-		    request->lane->limbo_ns)) ||
+		    request->conn->limbo_ns)) ||
 		!head_matches(rail, request))
 		return true;
 	rail_count(rail, COUNTER_leases_expired, 1);
@@ -58,11 +58,11 @@ static void payload_retire(struct rail *rail, struct request *request, uint32_t 
 		request_end(rail, request, OP_HIT);
 	} else if (request->leased && lease_decides(rail, request)) {
 		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);
-	} else if (unlikely(request->lane->state != LANE_OPEN)) {
+	} else if (unlikely(request->conn->state != CONN_OPEN)) {
 		request_end(rail, request, OP_PEER_DOWN);
 	} else {
 		request->stage = REQUEST_HEAD;
-		lane_queue(rail, request->lane, request);
+		conn_queue(rail, request->conn, request);
 	}
 }
 
@@ -95,7 +95,7 @@ void read_time_end(struct rail *rail, bool failed)
 	shm_count(&rail->latency_ns_sum, ns);
 }
 
-static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
+static inline const struct wqe *wqe_at(const struct conn_qp *qp, uint32_t index)
 {
 	return &qp->wqe[index & (QP_DEPTH - 1)];
 }
@@ -104,14 +104,14 @@ static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
  * Retires the QP's WQEs with indices before `end`, oldest first: the last of them, whose index is
  * `last`, with `syndrome`, the ones before it with `earlier`. A syndrome of 0 is success.
  */
-static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_t end,
+static void retire(struct rail *rail, struct conn_qp *qp, uint32_t last, uint32_t end,
 	uint32_t earlier, uint32_t syndrome)
 {
-	struct lane *lane = qp->lane;
+	struct conn *conn = qp->conn;
 	uint32_t n = 0, bytes = 0, at = qp->sq->ci, good = syndrome ? last : end;
 
-	if (unlikely(lane->stalled))
-		lane_unstall(rail, lane);
+	if (unlikely(conn->stalled))
+		conn_unstall(rail, conn);
 	while (at != end) {
 		struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
 		uint32_t of_this = at == last ? syndrome : earlier;
@@ -142,7 +142,7 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
  * series? Only the last WQE of a series requests a CQE. A READ or pair that failed gets its own
  * record, and those before it and behind it as well: they have other results.
  */
-static bool series_possible(struct rail *rail, struct lane_qp *qp, uint32_t named, bool failed,
+static bool series_possible(struct rail *rail, struct conn_qp *qp, uint32_t named, bool failed,
 	uint32_t *ret_index, uint32_t *ret_end)
 {
 	uint32_t at = qp->sq->ci, one, before;
@@ -174,7 +174,7 @@ static bool series_possible(struct rail *rail, struct lane_qp *qp, uint32_t name
  * False: the CQE names no WQE that was posted and announced by a doorbell, or one that requested
  * none, which is an error of the device.
  */
-static bool completion_possible(struct rail *rail, struct lane_qp *qp,
+static bool completion_possible(struct rail *rail, struct conn_qp *qp,
 	const struct dv_completion *completion, uint32_t *ret_index, uint32_t *ret_end)
 {
 	const struct dv_sq *sq = qp->sq;
@@ -191,10 +191,10 @@ static bool completion_possible(struct rail *rail, struct lane_qp *qp,
 	return true;
 }
 
-void lane_retire_posted(struct rail *rail, struct lane *lane)
+void conn_retire_posted(struct rail *rail, struct conn *conn)
 {
-	for (unsigned i = 0; i < lane->peer->qps; i++) {
-		struct lane_qp *qp = &lane->qp[i];
+	for (unsigned i = 0; i < conn->handle->qps; i++) {
+		struct conn_qp *qp = &conn->qp[i];
 
 		retire(rail, qp, qp->sq->last, qp->sq->pi, DV_SYNDROME_FLUSHED,
 			DV_SYNDROME_FLUSHED);
@@ -203,8 +203,8 @@ void lane_retire_posted(struct rail *rail, struct lane *lane)
 
 static void reap_one(struct rail *rail, const struct dv_completion *completion)
 {
-	struct lane_qp *qp = lane_qp_find(rail, completion->qpn);
-	struct lane *lane;
+	struct conn_qp *qp = conn_qp_find(rail, completion->qpn);
+	struct conn *conn;
 	uint32_t index, end;
 
 	if (likely(qp) && likely(run_reap_series(rail, qp, completion)))
@@ -215,10 +215,10 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 		if (!completion->syndrome)
 			rail_count(rail, COUNTER_cqes_error, 1);
 		else if (qp) /* an error CQE: its QP has failed, even if its WQE index is wrong */
-			lane_break(rail, qp->lane, completion->syndrome);
+			conn_break(rail, qp->conn, completion->syndrome);
 		return;
 	}
-	lane = qp->lane;
+	conn = qp->conn;
 	/* A QP completes in order, so the WQEs before a failed one have succeeded. Those before
 	 * a flushed one may have been flushed as well, because some devices report only the last
 	 * flushed WQE. */
@@ -228,9 +228,9 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	if (unlikely(end == index)) /* a pair */
 		run_quit(&rail->run[wqe_at(qp, index)->request], status_of(completion->syndrome));
 	if (unlikely(completion->syndrome))
-		lane_break(rail, lane, completion->syndrome);
-	if (unlikely(lane->state == LANE_DROPPED))
-		lane_return_if_drained(rail, lane);
+		conn_break(rail, conn, completion->syndrome);
+	if (unlikely(conn->state == CONN_DROPPED))
+		conn_return_if_drained(rail, conn);
 }
 
 void rail_reap_all(struct rail *rail)

@@ -77,13 +77,13 @@ void request_free(struct rail *rail, struct request *request)
 
 static inline void request_leave_lane(struct rail *rail, struct request *request)
 {
-	struct lane *lane = request->lane;
+	struct conn *conn = request->conn;
 
-	lane->requests--;
+	conn->requests--;
 	if (unlikely(request->expired))
-		lane->expired--;
-	lane->taken_bytes -= request->op.length;
-	if (unlikely(lane->stalled))
+		conn->expired--;
+	conn->taken_bytes -= request->op.length;
+	if (unlikely(conn->stalled))
 		rail->parked--;
 	else
 		rail->taken_bytes -= request->op.length;
@@ -123,14 +123,14 @@ void channel_answer(struct rail *rail, struct channel_slot *slot, const void *do
 /* Ends the rail's own probe READ instead of request_end(): there is no channel to answer. */
 static void probe_end(struct rail *rail, struct request *request, enum op_status status)
 {
-	struct lane *lane = request->lane;
+	struct conn *conn = request->conn;
 
 	request_leave_lane(rail, request);
 	link_remove(&request->pending);
 	rail->live[request->number] = false;
 	shm_store(&rail->in_flight, rail->in_flight - 1);
 	request_free(rail, request);
-	lane_probed(rail, lane, status);
+	conn_probed(rail, conn, status);
 }
 
 void request_end(struct rail *rail, struct request *request, enum op_status status)
@@ -142,7 +142,7 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 		probe_end(rail, request, status);
 		return;
 	}
-	if (likely(request->lane))
+	if (likely(request->conn))
 		request_leave_lane(rail, request);
 	else if (link_linked(&request->pending))
 		rail->parked--;

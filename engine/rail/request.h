@@ -5,7 +5,7 @@
  * free ones are on stacks. Poll core only.
  *
  *   taken -> parked (peer not connected) -> pending on a connection -> posted, slice by slice
- *         -> all payload CQEs seen -> on lane->heads -> CQE of the head READ seen -> answered
+ *         -> all payload CQEs seen -> on conn->heads -> CQE of the head READ seen -> answered
  */
 #ifndef RAIL_REQUEST_H
 #define RAIL_REQUEST_H
@@ -78,9 +78,9 @@ static inline void link_remove(struct link *link)
 	link_init(link);
 }
 
-struct lane;
+struct conn;
 
-/* Channel number of the rail's own request, the probe READ of a LANE_PROBING connection. */
+/* Channel number of the rail's own request, the probe READ of a CONN_PROBING connection. */
 enum { CHANNEL_NONE = CHANNELS_MAX };
 
 enum request_stage {
@@ -94,10 +94,10 @@ enum request_stage {
 struct request {
 	/* owner: poll core; copied from the op ring and validated, read-only after that */
 	alignas(64) struct op op;
-	/* owner: poll core; changes with every slice. lane: connection on which the request is
+	/* owner: poll core; changes with every slice. conn: connection on which the request is
 	 * posted; NULL while the request is parked */
-	alignas(64) struct lane *lane;
-	/* entry in the list lane->pending, lane->heads or peer_slot.parked */
+	alignas(64) struct conn *conn;
+	/* entry in the list conn->pending, conn->heads or peer_slot.parked */
 	struct link pending;
 	/* CLOCK_MONOTONIC at which expire.c looks at the request next, ns */
 	uint64_t deadline_ns;

@@ -13,7 +13,7 @@
  */
 void read_time_end(struct rail *rail, bool failed);
 /* The record of a WQE is free again. Returns the bytes of the READ. */
-static inline uint32_t wqe_retire(struct lane_qp *qp, struct wqe *wqe)
+static inline uint32_t wqe_retire(struct conn_qp *qp, struct wqe *wqe)
 {
 	wqe->blocks = 0;
 	if (wqe_is_series(wqe) ? wqe->kind & WQE_LONG : wqe->bytes > RAIL_SMALL_BYTES)
@@ -30,20 +30,20 @@ struct retired {
  * Gives the first `blocks` WQEBBs of the series at index `at` a record of their own, so that its
  * READs or pairs can have different results. `blocks` is a number of whole pairs, and not 0.
  */
-void run_series_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks);
+void run_series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t blocks);
 
 /* WQEs up to index r.at have retired. */
 static inline void retired_count(
-	struct rail *rail, struct lane_qp *qp, struct retired r, bool failed)
+	struct rail *rail, struct conn_qp *qp, struct retired r, bool failed)
 {
-	struct lane *lane = qp->lane;
+	struct conn *conn = qp->conn;
 
 	qp->sq->ci = r.at;
 	if (unlikely(rail->timed == qp) && (int32_t)(r.at - rail->timed_end) >= 0)
 		read_time_end(rail, failed);
-	lane->moved += r.n;
-	lane->wqes -= r.n;
-	lane->bytes -= r.bytes;
+	conn->moved += r.n;
+	conn->wqes -= r.n;
+	conn->bytes -= r.bytes;
 	rail->wqes -= r.n;
 	rail->posted_bytes -= r.bytes;
 }
@@ -52,12 +52,12 @@ static inline void retired_count(
  * Retires WQEs of a run that succeeded: the one at index `at`, and those after it and before `end`
  * that are of the same run and kind. Ends the run if nothing more can come of it.
  */
-struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end);
+struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t end);
 /*
  * Consumes the most frequent CQE: a series, the oldest record of the QP, has succeeded. False: it
  * is another CQE.
  */
-bool run_reap_series(struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion);
+bool run_reap_series(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion);
 /* Retires one record of a run that failed. */
 void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
 #endif

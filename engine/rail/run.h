@@ -3,8 +3,8 @@
  * struct rail_run: a run in flight, from the ring entries it was copied from to the completion that
  * answers it. rail_open() allocates all of them; free ones are on a stack. Poll core only.
  *
- *   taken -> parked (peer not connected) -> on lane->runs -> posted, lot by lot
- *         -> for each group of pages whose payload has arrived: on lane->run_heads
+ *   taken -> parked (peer not connected) -> on conn->runs -> posted, lot by lot
+ *         -> for each group of pages whose payload has arrived: on conn->run_heads
  *         -> CQE of the READ of their heads seen -> bits of `hit` or `stale`
  *         -> every page decided, or an error and no WQE at the NIC -> answered
  */
@@ -16,7 +16,7 @@
 
 #define RAIL_RUNS 512u /* runs in flight on one rail */
 /*
- * Share of one connection, as for requests (lane_full() in core.h): with at least this many free
+ * Share of one connection, as for requests (conn_full() in core.h): with at least this many free
  * runs no connection can hold more than its share.
  */
 #define RAIL_RUNS_PLENTY (RAIL_RUNS - RAIL_RUNS / 3)
@@ -40,16 +40,16 @@ static_assert(RUN_SIGNAL_WQES >= RAIL_SIGNAL_WQES && 2 * RUN_SIGNAL_WQES <= QP_D
 /* a run of pages shorter than this many units READs up to as many heads that no page needs */
 #define RUN_HEADS_GAP 8u
 
-struct lane_qp;
+struct conn_qp;
 
 struct rail_run {
 	/* owner: poll core; copied from the op ring and validated, read-only after that */
 	alignas(64) struct run header;
-	/* owner: poll core; changes with every WQE. lane: connection on which the run is posted;
+	/* owner: poll core; changes with every WQE. conn: connection on which the run is posted;
 	 * NULL while it is parked */
-	alignas(64) struct lane *lane;
-	struct link pending; /* entry in the list lane->runs or peer_slot.parked_runs */
-	struct link heads;   /* entry in the list lane->run_heads */
+	alignas(64) struct conn *conn;
+	struct link pending; /* entry in the list conn->runs or peer_slot.parked_runs */
+	struct link heads;   /* entry in the list conn->run_heads */
 	uint32_t hit;        /* pages that were validated; look-up: buckets that have arrived */
 	uint32_t stale;      /* pages with another page head than expected */
 	uint32_t arrived;    /* pages whose payload has arrived and whose heads are to be READ */
@@ -87,7 +87,7 @@ struct rail_run {
 	bool expired;     /* true: the deadline of the run has passed */
 	/* QP of the WQEs of a page that is posted in part, so that its last WQE completes last;
 	 * NULL: no page is */
-	struct lane_qp *split;
+	struct conn_qp *split;
 	/* a time at or before the first WQE of the page that is being posted, for t0_ns[] */
 	uint64_t page_t0_ns;
 	/* owner: poll core; the private copy of the lines, read-only */

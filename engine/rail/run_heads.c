@@ -36,7 +36,7 @@ static inline uint32_t heads_join(const struct rail_run *run, uint64_t left, uin
 static inline unsigned collect_heads(struct rail *rail, const struct rail_run *run, uint32_t *left,
 	unsigned max, struct piece *p)
 {
-	uint64_t base = run->lane->peer->region[REGION_HEADS_0 + run->header.region].base;
+	uint64_t base = run->conn->handle->region[REGION_HEADS_0 + run->header.region].base;
 	unsigned n = 0;
 
 	for (; *left && n < max && rail->landings_free; n++, p++) {
@@ -54,16 +54,16 @@ static inline unsigned collect_heads(struct rail *rail, const struct rail_run *r
 	return n;
 }
 
-static inline void post_collected_heads(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
+static inline void post_collected_heads(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	const struct piece *piece, unsigned n, enum wqe_kind kind)
 {
-	const struct rail_peer *peer = run->lane->peer;
+	const struct rail_conn *handle = run->conn->handle;
 
-	post_series(rail, qp, run, piece, n, peer->region[REGION_HEADS_0 + run->header.region].rkey,
-		rail->heads_lkey, kind);
+	post_series(rail, qp, run, piece, n,
+		handle->region[REGION_HEADS_0 + run->header.region].rkey, rail->heads_lkey, kind);
 }
 
-unsigned post_leased(struct rail *rail, struct lane_qp *qp, struct rail_run *run, uint32_t pages,
+unsigned post_leased(struct rail *rail, struct conn_qp *qp, struct rail_run *run, uint32_t pages,
 	uint64_t t0_ns, unsigned max)
 {
 	struct piece piece[PIECES_MAX];
@@ -100,14 +100,14 @@ static inline unsigned heads_alone(
 }
 
 /*
- * Posts READs of page heads of the first run in lane->run_heads, to one QP. They are posted after
+ * Posts READs of page heads of the first run in conn->run_heads, to one QP. They are posted after
  * the CQEs of all payload of their pages were seen: see post_heads() in post.c for why that proves
  * the payload. Returns their number.
  */
-static unsigned post_heads_of_run(struct rail *rail, struct lane *lane, unsigned burst)
+static unsigned post_heads_of_run(struct rail *rail, struct conn *conn, unsigned burst)
 {
-	struct rail_run *run = container_of(lane->run_heads.next, struct rail_run, heads);
-	struct lane_qp *qp = lane_pick(lane, sizeof(struct page_head));
+	struct rail_run *run = container_of(conn->run_heads.next, struct rail_run, heads);
+	struct conn_qp *qp = conn_pick(conn, sizeof(struct page_head));
 	struct piece piece[PIECES_MAX];
 	unsigned max, n;
 
@@ -131,12 +131,12 @@ static unsigned post_heads_of_run(struct rail *rail, struct lane *lane, unsigned
 	return n;
 }
 
-unsigned post_run_heads(struct rail *rail, struct lane *lane, unsigned burst)
+unsigned post_run_heads(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0, posted;
 
-	while (n < burst && link_linked(&lane->run_heads)) {
-		posted = post_heads_of_run(rail, lane, burst - n);
+	while (n < burst && link_linked(&conn->run_heads)) {
+		posted = post_heads_of_run(rail, conn, burst - n);
 		if (!posted)
 			break;
 		n += posted;

@@ -27,17 +27,17 @@ static inline void run_tag(struct rail *rail, struct rail_run *run)
 	*end = run->tag + lot_charge(run);
 }
 
-void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
+void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run)
 {
-	struct link *at = lane->runs.previous;
+	struct link *at = conn->runs.previous;
 
 	run_tag(rail, run);
-	while (at != &lane->runs &&
+	while (at != &conn->runs &&
 		unlikely(container_of(at, struct rail_run, pending)->tag > run->tag))
 		at = at->previous;
 	link_insert_before(at->next, &run->pending);
-	if (!link_linked(&lane->waiting))
-		link_append(&rail->waiting, &lane->waiting);
+	if (!link_linked(&conn->waiting))
+		link_append(&rail->waiting, &conn->waiting);
 }
 
 /*
@@ -107,12 +107,12 @@ static uint32_t gather_run(const struct rail *rail, struct rail_run *run, uint32
  * READ of the heads of the pages that are complete follows on that QP, if `burst` allows it.
  * Returns the length of the READ and the number of READs; 0: there is no room now.
  */
-static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_run *run,
+static uint32_t post_gathered(struct rail *rail, struct conn *conn, struct rail_run *run,
 	unsigned burst, unsigned *ret_posted)
 {
 	uint32_t first = run->next, bytes, allowed = bytes_allowed(rail);
 	uint64_t offset = run_remote(run, run->header.kind, first) + run->done;
-	struct lane_qp *qp = run->split;
+	struct conn_qp *qp = run->split;
 	uint64_t t0_ns = 0;
 	struct dv_sge sge[DV_SGES_MAX];
 	struct wqe *wqe;
@@ -121,27 +121,27 @@ static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_
 	if (run->item_bytes - run->done > allowed)
 		return 0;
 	if (!qp)
-		qp = lane_pick(lane, run->item_bytes);
-	else if (!lane_has_room(lane) || !qp_has_room(qp))
+		qp = conn_pick(conn, run->item_bytes);
+	else if (!conn_has_room(conn) || !qp_has_room(qp))
 		return 0;
 	if (!qp)
 		return 0;
-	if (lane->limbo_ns)
+	if (conn->limbo_ns)
 		t0_ns = rail_t0(rail);
 	if (!run->done)
 		run->page_t0_ns = t0_ns;
 	bytes = gather_run(rail, run, allowed, sge, &sges);
 	run->split = run->done ? qp : NULL;
-	wqe = post_wqe(rail, qp, &lane->peer->region[run->header.region], offset, sge, sges, bytes,
-		RUN_SIGNAL_BYTES);
+	wqe = post_wqe(rail, qp, &conn->handle->region[run->header.region], offset, sge, sges,
+		bytes, RUN_SIGNAL_BYTES);
 	wqe_store(wqe, bytes, wqe_owner(run->number, wqe->blocks, WQE_RUN_PAGES),
 		run_mask(first, run->next - first), first);
 	run->outstanding++;
 	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
 		bytes);
 	*ret_posted = 1;
-	if (lane->limbo_ns && run->header.kind == OP_RUN && run->next > first && burst > 1 &&
-		lane_has_room(lane) && qp_has_room(qp)) {
+	if (conn->limbo_ns && run->header.kind == OP_RUN && run->next > first && burst > 1 &&
+		conn_has_room(conn) && qp_has_room(qp)) {
 		*ret_posted += post_leased(
 			rail, qp, run, run_mask(first, run->next - first), run->page_t0_ns, 1);
 		series_signal(qp);
@@ -157,7 +157,7 @@ static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_
  * registers from the other runs.
  */
 __attribute__((noinline)) static unsigned post_gathered_lot(
-	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, bool *ret_all)
+	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
 {
 	uint32_t lot = 0;
 	unsigned n = 0, posted;
@@ -165,7 +165,7 @@ __attribute__((noinline)) static unsigned post_gathered_lot(
 	*ret_all = false;
 	while (n < burst && !*ret_all) {
 		posted = 0;
-		lot += post_gathered(rail, lane, run, burst - n, &posted) + RAIL_WQE_CHARGE;
+		lot += post_gathered(rail, conn, run, burst - n, &posted) + RAIL_WQE_CHARGE;
 		if (!posted)
 			break;
 		n += posted;
@@ -175,9 +175,9 @@ __attribute__((noinline)) static unsigned post_gathered_lot(
 }
 
 /* Are all runs of the connection of one channel? Then lots do not take turns. */
-static inline bool one_channel(const struct lane *lane)
+static inline bool one_channel(const struct conn *conn)
 {
-	return lane->runs_channel != CHANNEL_NONE;
+	return conn->runs_channel != CHANNEL_NONE;
 }
 
 /*
@@ -185,14 +185,14 @@ static inline bool one_channel(const struct lane *lane)
  * charged afterwards.
  */
 static inline unsigned post_lot(
-	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, bool *ret_all)
+	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
 {
 	uint32_t left = bytes_allowed(rail), most = RAIL_LOT_BYTES + run->item_bytes - 1, lot;
 	unsigned n;
 
-	if (left > most && unlikely(!one_channel(lane)))
+	if (left > most && unlikely(!one_channel(conn)))
 		left = most; /* of whole pages, so RAIL_LOT_BYTES at least */
-	n = post_payload(rail, lane, run, burst, left, &lot);
+	n = post_payload(rail, conn, run, burst, left, &lot);
 	*ret_all = run->next == run->header.pages || lot >= RAIL_LOT_BYTES;
 	if (lot > RAIL_LOT_BYTES) { /* as several lots, of which this is the last one */
 		run->tag += lot - RAIL_LOT_BYTES;
@@ -202,34 +202,34 @@ static inline unsigned post_lot(
 }
 
 /* Puts the first run of the connection behind those whose turn comes before its next lot. */
-static inline void first_run_again(struct rail *rail, struct lane *lane, struct rail_run *run)
+static inline void first_run_again(struct rail *rail, struct conn *conn, struct rail_run *run)
 {
-	if (likely(one_channel(lane))) {
+	if (likely(one_channel(conn))) {
 		run_tag(rail, run);
 		return;
 	}
 	link_remove(&run->pending);
-	run_queue(rail, lane, run);
+	run_queue(rail, conn, run);
 }
 
-unsigned post_runs(struct rail *rail, struct lane *lane, unsigned burst)
+unsigned post_runs(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	while (n < burst && link_linked(&lane->runs)) {
-		struct rail_run *run = container_of(lane->runs.next, struct rail_run, pending);
+	while (n < burst && link_linked(&conn->runs)) {
+		struct rail_run *run = container_of(conn->runs.next, struct rail_run, pending);
 		bool all;
 
 		if (run->item_bytes - run->done > bytes_allowed(rail))
 			break;
-		n += likely(run->one_sge) ? post_lot(rail, lane, run, burst - n, &all)
-					  : post_gathered_lot(rail, lane, run, burst - n, &all);
+		n += likely(run->one_sge) ? post_lot(rail, conn, run, burst - n, &all)
+					  : post_gathered_lot(rail, conn, run, burst - n, &all);
 		if (!all)
 			break;
 		if (run->tag > rail->lots_now)
 			rail->lots_now = run->tag;
 		if (run->next < run->header.pages)
-			first_run_again(rail, lane, run);
+			first_run_again(rail, conn, run);
 		else
 			link_remove(&run->pending);
 	}

@@ -31,7 +31,7 @@ static inline void pages_decide_bytes(
 	run->hit |= hit;
 	run->stale |= mask & ~hit;
 	run->bytes -= bytes;
-	run->lane->taken_bytes -= bytes;
+	run->conn->taken_bytes -= bytes;
 	rail->taken_bytes -= bytes;
 }
 
@@ -45,21 +45,21 @@ static inline void pages_decide(
 /* Pages whose payload has arrived: their heads are to be READ. Buckets are not validated. */
 static void pages_arrive(struct rail *rail, struct rail_run *run, uint32_t mask)
 {
-	struct lane *lane = run->lane;
+	struct conn *conn = run->conn;
 
 	if (run->header.kind != OP_RUN || TEST_HOOK(rail->options.skip_head_check)) {
 		pages_decide(rail, run, mask, mask);
 		return;
 	}
-	if (unlikely(lane->state != LANE_OPEN)) {
+	if (unlikely(conn->state != CONN_OPEN)) {
 		run_quit(run, OP_PEER_DOWN);
 		return;
 	}
 	run->arrived |= mask;
 	if (!link_linked(&run->heads))
-		link_append(&lane->run_heads, &run->heads);
-	if (!link_linked(&lane->waiting))
-		link_append(&rail->waiting, &lane->waiting);
+		link_append(&conn->run_heads, &run->heads);
+	if (!link_linked(&conn->waiting))
+		link_append(&rail->waiting, &conn->waiting);
 }
 
 /*
@@ -116,7 +116,7 @@ void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status 
 
 /* Retires WQEs with payload, which are all the run's; see run_retire(). */
 static inline uint32_t retire_pages(
-	struct lane_qp *qp, uint32_t end, uint16_t number, struct retired *r)
+	struct conn_qp *qp, uint32_t end, uint16_t number, struct retired *r)
 {
 	const struct wqe *next;
 	uint32_t pages = 0;
@@ -149,7 +149,7 @@ static void lease_expire(struct rail *rail, struct rail_run *run, uint32_t pages
  * CQEs of their payload were seen as well: before these READs were posted, or, if they are leased,
  * because the payload was posted before them on the same QP.
  */
-static inline void retire_heads(struct rail *rail, struct lane_qp *qp, uint32_t end,
+static inline void retire_heads(struct rail *rail, struct conn_qp *qp, uint32_t end,
 	struct rail_run *run, enum wqe_kind kind, struct retired *r)
 {
 	const struct wqe *next;
@@ -161,7 +161,7 @@ static inline void retire_heads(struct rail *rail, struct lane_qp *qp, uint32_t 
 		pages |= wqe->pages;
 		hit |= heads_match(rail, run, wqe);
 		if (kind == WQE_RUN_LEASED && unlikely(!lease_valid(run->t0_ns[wqe->first],
-						      rail_t1(rail), run->lane->limbo_ns)))
+						      rail_t1(rail), run->conn->limbo_ns)))
 			late |= wqe->pages;
 		rail->landing_stack[rail->landings_free++] = wqe->landing;
 		r->at++;
@@ -176,7 +176,7 @@ static inline void retire_heads(struct rail *rail, struct lane_qp *qp, uint32_t 
 	pages_decide(rail, run, pages & ~late, hit & ~late);
 }
 
-void run_series_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks)
+void run_series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t blocks)
 {
 	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
 	struct wqe *rest = &qp->wqe[(at + blocks) & (QP_DEPTH - 1)];
@@ -274,7 +274,7 @@ static inline void validate_pairs(struct rail *rail, struct rail_run *run, const
 	if (unlikely(pairs_differ(rail, run, wqe)))
 		hit = series_match(rail, run, wqe);
 	/* T0 is that of the series, T1 that of the burst of CQEs. */
-	if (likely(lease_valid(run->t0_ns[wqe->first], rail_t1(rail), run->lane->limbo_ns))) {
+	if (likely(lease_valid(run->t0_ns[wqe->first], rail_t1(rail), run->conn->limbo_ns))) {
 		pages_decide_bytes(rail, run, pages, hit, wqe->bytes);
 	} else {
 		if (hit) /* a head with another generation is final: the page is stale */
@@ -297,7 +297,7 @@ static inline void validate_own_heads(
 
 /* Retires a series, whose record this is. */
 static void retire_series(
-	struct rail *rail, struct lane_qp *qp, struct rail_run *run, struct wqe *wqe)
+	struct rail *rail, struct conn_qp *qp, struct rail_run *run, struct wqe *wqe)
 {
 	if (likely(wqe_is_pairs(wqe)))
 		validate_pairs(rail, run, wqe);
@@ -310,7 +310,7 @@ static void retire_series(
 	run_settle(rail, run);
 }
 
-bool run_reap_series(struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion)
+bool run_reap_series(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion)
 {
 	struct dv_sq *sq = qp->sq;
 	struct wqe *wqe = &qp->wqe[sq->ci & (QP_DEPTH - 1)];
@@ -318,14 +318,14 @@ bool run_reap_series(struct rail *rail, struct lane_qp *qp, const struct dv_comp
 
 	if (completion->syndrome || !wqe_is_series(wqe) || sq->rung == sq->ci ||
 		(uint16_t)(r.at - 1) != completion->wqe_counter ||
-		unlikely(qp->lane->stalled || qp->lane->state == LANE_DROPPED))
+		unlikely(qp->conn->stalled || qp->conn->state == CONN_DROPPED))
 		return false;
 	retired_count(rail, qp, r, false);
 	retire_series(rail, qp, &rail->run[wqe->request], wqe);
 	return true;
 }
 
-struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end)
+struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t end)
 {
 	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
 	struct rail_run *run = &rail->run[wqe->request];
@@ -386,14 +386,14 @@ static void count_run(struct rail *rail, const struct rail_run *run, enum op_sta
 
 static void run_leave_lane(struct rail *rail, struct rail_run *run)
 {
-	struct lane *lane = run->lane;
+	struct conn *conn = run->conn;
 
-	lane->runs_live--;
-	lane->run_pages -= run->header.pages;
+	conn->runs_live--;
+	conn->run_pages -= run->header.pages;
 	if (unlikely(run->expired))
-		lane->expired--;
-	lane->taken_bytes -= run->bytes;
-	if (unlikely(lane->stalled))
+		conn->expired--;
+	conn->taken_bytes -= run->bytes;
+	if (unlikely(conn->stalled))
 		rail->parked -= run->header.pages;
 	else
 		rail->taken_bytes -= run->bytes;
@@ -420,7 +420,7 @@ void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 		.stale = run->stale,
 		.kind = run->header.kind};
 
-	if (likely(run->lane))
+	if (likely(run->conn))
 		run_leave_lane(rail, run);
 	else if (link_linked(&run->pending))
 		rail->parked -= run->header.pages;

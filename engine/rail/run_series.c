@@ -22,7 +22,7 @@ struct plan {
 
 static inline struct plan payload_plan(const struct rail *rail, const struct rail_run *run)
 {
-	const struct rail_remote *remote = &run->lane->peer->region[run->header.region];
+	const struct rail_remote *remote = &run->conn->handle->region[run->header.region];
 	const struct region_slot *home = &rail->region[run->header.to_region];
 
 	return (struct plan){dv_keys(remote->rkey, home->lkey), remote->base, home->base};
@@ -31,7 +31,7 @@ static inline struct plan payload_plan(const struct rail *rail, const struct rai
 static inline struct plan heads_plan(const struct rail *rail, const struct rail_run *run)
 {
 	const struct rail_remote *remote =
-		&run->lane->peer->region[REGION_HEADS_0 + run->header.region];
+		&run->conn->handle->region[REGION_HEADS_0 + run->header.region];
 
 	return (struct plan){dv_keys(remote->rkey, rail->heads_lkey), remote->base, 0};
 }
@@ -183,7 +183,7 @@ static inline uint32_t pages_alike(const struct rail *rail, const struct rail_ru
 }
 
 /* Accounts for a series of `blocks` WQEs that was written behind the record `wqe`. */
-static inline void series_posted(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
+static inline void series_posted(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	uint32_t blocks, uint32_t bytes, bool long_reads)
 {
 	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
@@ -196,7 +196,7 @@ static inline void series_posted(struct rail *rail, struct lane_qp *qp, struct r
 }
 
 /* Posts a series of READs or pairs of `n` pages each to one QP, which has room for it. */
-static inline void post_alike(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
+static inline void post_alike(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	bool pairs, uint32_t n, uint32_t reads)
 {
 	struct wqe *wqe = &qp->wqe[qp->sq->pi & (QP_DEPTH - 1)];
@@ -226,7 +226,7 @@ static inline void post_alike(struct rail *rail, struct lane_qp *qp, struct rail
  * is picked. A QP that was picked although it is full has the fewest bytes of all, and gets a whole
  * series more.
  */
-static inline uint32_t bulk_limit(const struct lane_qp *qp, uint32_t bytes, uint32_t reads)
+static inline uint32_t bulk_limit(const struct conn_qp *qp, uint32_t bytes, uint32_t reads)
 {
 	uint32_t room = RAIL_BULK_BYTES - qp->bulk_bytes;
 
@@ -237,15 +237,15 @@ static inline uint32_t bulk_limit(const struct lane_qp *qp, uint32_t bytes, uint
 	return reads * bytes > room ? room / bytes : reads;
 }
 
-unsigned post_payload(struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst,
+unsigned post_payload(struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst,
 	uint32_t left, uint32_t *lot)
 {
-	bool pairs = lane->limbo_ns && run->header.kind == OP_RUN;
+	bool pairs = conn->limbo_ns && run->header.kind == OP_RUN;
 	uint32_t item = run->item_bytes, before = run->next, max = burst >> pairs, posted = 0;
 
 	while (run->next < run->header.pages && posted < max && item <= left) {
 		uint32_t n, pages = pages_alike(rail, run, pairs, left, &n), reads = pages, limit;
-		struct lane_qp *qp = lane_pick(lane, n * item);
+		struct conn_qp *qp = conn_pick(conn, n * item);
 
 		limit = qp ? series_max(qp) >> pairs : 0;
 		limit = limit < max - posted ? limit : max - posted;
@@ -263,7 +263,7 @@ unsigned post_payload(struct rail *rail, struct lane *lane, struct rail_run *run
 }
 
 unsigned post_own_heads(
-	struct rail *rail, struct lane_qp *qp, struct rail_run *run, uint32_t first, uint32_t n)
+	struct rail *rail, struct conn_qp *qp, struct rail_run *run, uint32_t first, uint32_t n)
 {
 	struct wqe *wqe = &qp->wqe[qp->sq->pi & (QP_DEPTH - 1)];
 

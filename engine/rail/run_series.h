@@ -45,17 +45,17 @@ struct piece {
  * How many WQEs of one WQEBB a series on this QP may have: up to the next one with a CQE, but at
  * least two if there is room for them, so that a head can follow its payload.
  */
-static inline unsigned series_max(const struct lane_qp *qp)
+static inline unsigned series_max(const struct conn_qp *qp)
 {
-	unsigned left = RUN_SIGNAL_WQES - qp->silent, lane = CQ_DEPTH / 2 - qp->lane->wqes;
+	unsigned left = RUN_SIGNAL_WQES - qp->silent, conn = CQ_DEPTH / 2 - qp->conn->wqes;
 	unsigned room = qp->blocks_max - qp_outstanding(qp), max = left > 2 ? left : 2;
 
-	max = max < lane ? max : lane;
+	max = max < conn ? max : conn;
 	return max < room ? max : room;
 }
 
 /* Requests a CQE from the last WQE of a series if it is time for one. */
-static inline void series_signal(struct lane_qp *qp)
+static inline void series_signal(struct conn_qp *qp)
 {
 	if (qp->silent < RUN_SIGNAL_WQES && qp->silent_bytes < RUN_SIGNAL_BYTES)
 		return;
@@ -67,7 +67,7 @@ static inline void series_signal(struct lane_qp *qp)
  * Posts `n` pieces to one QP, which has room for them; series_signal() follows behind the last
  * pieces that belong together.
  */
-static inline void post_series(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
+static inline void post_series(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
 {
 	uint32_t index = qp->sq->pi;
@@ -96,20 +96,20 @@ static inline void post_series(struct rail *rail, struct lane_qp *qp, struct rai
  * most `max`, for which the QP has room. `t0_ns`: at or before the first WQE of this payload. Pages
  * for which there is no room are validated by tail. Returns the number of READs.
  */
-unsigned post_leased(struct rail *rail, struct lane_qp *qp, struct rail_run *run, uint32_t pages,
+unsigned post_leased(struct rail *rail, struct conn_qp *qp, struct rail_run *run, uint32_t pages,
 	uint64_t t0_ns, unsigned max);
 /*
  * run_series.c: posts payload, in pairs if the connection has a lease, or buckets: those that are
  * next in the run, each of which is one segment in one MR; at most `burst` READs and `left` bytes.
  * Returns the number of READs and what they add to the lot; 0: there is no room now.
  */
-unsigned post_payload(struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst,
+unsigned post_payload(struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst,
 	uint32_t left, uint32_t *lot);
 /*
  * Posts READs of the heads of `n` pages from `first` on, each on its own, to the QP, which has room
  * for them. Returns their number.
  */
 unsigned post_own_heads(
-	struct rail *rail, struct lane_qp *qp, struct rail_run *run, uint32_t first, uint32_t n);
+	struct rail *rail, struct conn_qp *qp, struct rail_run *run, uint32_t first, uint32_t n);
 
 #endif

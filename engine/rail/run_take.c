@@ -9,7 +9,7 @@ static struct rail_run *run_new(struct rail *rail)
 {
 	struct rail_run *run = rail->run_stack[--rail->runs_free];
 
-	run->lane = NULL;
+	run->conn = NULL;
 	link_init(&run->pending);
 	link_init(&run->heads);
 	run->hit = run->stale = run->arrived = run->leased = 0;
@@ -198,21 +198,21 @@ static void run_start(
 	run_route(rail, run);
 }
 
-static bool runs_full(const struct rail *rail, const struct lane *lane)
+static bool runs_full(const struct rail *rail, const struct conn *conn)
 {
-	return 2 * lane->runs_live > rail->runs_free;
+	return 2 * conn->runs_live > rail->runs_free;
 }
 
 /* True if the run, not validated yet, must stay in its ring: as must_wait() in take.c. */
 static bool must_wait(const struct rail *rail, const struct run *run)
 {
-	const struct lane *lane;
+	const struct conn *conn;
 
 	if (likely(rail->runs_free >= RAIL_RUNS_PLENTY) || rail->stopping || run->peer >= NODES_MAX)
 		return false;
-	lane = rail->peer[run->peer].lane;
-	return lane && lane->peer->ref == run->peer_ref && lane->state == LANE_OPEN &&
-	       !lane->stalled && runs_full(rail, lane);
+	conn = rail->peer[run->peer].conn;
+	return conn && conn->handle->ref == run->peer_ref && conn->state == CONN_OPEN &&
+	       !conn->stalled && runs_full(rail, conn);
 }
 
 /*
@@ -267,9 +267,9 @@ uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct 
  * True if every page of the run lies in the pool that the peer exported, and its head in the heads;
  * or every bucket in the shard.
  */
-static bool lane_has_run(const struct lane *lane, const struct rail_run *run)
+static bool conn_has_run(const struct conn *conn, const struct rail_run *run)
 {
-	const struct rail_remote *remote = lane->peer->region;
+	const struct rail_remote *remote = conn->handle->region;
 	uint32_t region = run->header.region;
 
 	return run->reach <= remote[region].length &&
@@ -278,38 +278,38 @@ static bool lane_has_run(const struct lane *lane, const struct rail_run *run)
 			       remote[REGION_HEADS_0 + region].length / sizeof(struct page_head));
 }
 
-static void run_enter_lane(struct rail *rail, struct lane *lane, struct rail_run *run)
+static void run_enter_lane(struct rail *rail, struct conn *conn, struct rail_run *run)
 {
-	run->lane = lane;
-	if (lane->runs_live && unlikely(lane->runs_channel != run->channel))
-		lane->runs_channel = CHANNEL_NONE;
+	run->conn = conn;
+	if (conn->runs_live && unlikely(conn->runs_channel != run->channel))
+		conn->runs_channel = CHANNEL_NONE;
 	else
-		lane->runs_channel = run->channel;
-	lane->runs_live++;
-	lane->run_pages += run->header.pages;
-	lane->taken_bytes += run->bytes;
-	if (unlikely(lane->stalled))
+		conn->runs_channel = run->channel;
+	conn->runs_live++;
+	conn->run_pages += run->header.pages;
+	conn->taken_bytes += run->bytes;
+	if (unlikely(conn->stalled))
 		rail->parked += run->header.pages;
 	else
 		rail->taken_bytes += run->bytes;
-	run_queue(rail, lane, run);
+	run_queue(rail, conn, run);
 }
 
 void run_route(struct rail *rail, struct rail_run *run)
 {
 	const struct run *h = &run->header;
 	struct peer_slot *slot = peer_slot_of(rail, h->peer);
-	struct lane *lane = slot->lane;
+	struct conn *conn = slot->conn;
 	bool room = rail->parked + h->pages <= RAIL_PARKED_MAX;
 
-	if (likely(lane && lane->peer->ref == h->peer_ref)) {
-		if (unlikely(lane->state != LANE_OPEN ||
-			     (lane->stalled && (!room || runs_full(rail, lane)))))
+	if (likely(conn && conn->handle->ref == h->peer_ref)) {
+		if (unlikely(conn->state != CONN_OPEN ||
+			     (conn->stalled && (!room || runs_full(rail, conn)))))
 			run_end(rail, run, OP_PEER_DOWN);
-		else if (unlikely(!lane_has_run(lane, run)))
+		else if (unlikely(!conn_has_run(conn, run)))
 			run_end(rail, run, OP_INVALID);
 		else
-			run_enter_lane(rail, lane, run);
+			run_enter_lane(rail, conn, run);
 		return;
 	}
 	if (!room) {

@@ -30,7 +30,7 @@ void rail_ring(struct rail *rail)
 	if (rail->unrung && !rail->timed)
 		read_time_start(rail);
 	while (rail->unrung) {
-		struct lane_qp *qp = rail->unrung;
+		struct conn_qp *qp = rail->unrung;
 
 		rail->unrung = qp->rung_next;
 		qp->unrung = false;

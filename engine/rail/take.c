@@ -136,20 +136,20 @@ static void take_start(
 
 /*
  * True if the op must stay in its ring because the connection of its peer holds its share of the
- * requests (lane_full()). It stays until a request of the connection ends, or until the connection
+ * requests (conn_full()). It stays until a request of the connection ends, or until the connection
  * counts as stalled; then peer_route() refuses it. A rail that stops takes every op, to cancel it.
  * The op is not validated yet.
  */
 static bool must_wait(const struct rail *rail, const struct op *op)
 {
-	const struct lane *lane;
+	const struct conn *conn;
 
 	if (likely(rail->requests_free >= RAIL_REQUESTS_PLENTY) || rail->stopping ||
 		op->peer >= NODES_MAX)
 		return false;
-	lane = rail->peer[op->peer].lane;
-	return lane && lane->peer->ref == op->peer_ref && lane->state == LANE_OPEN &&
-	       !lane->stalled && lane_full(rail, lane);
+	conn = rail->peer[op->peer].conn;
+	return conn && conn->handle->ref == op->peer_ref && conn->state == CONN_OPEN &&
+	       !conn->stalled && conn_full(rail, conn);
 }
 
 /*

@@ -54,7 +54,7 @@ void rail_side_turn(struct rail_side *side)
 
 void rail_side_tell(struct rail_side *side)
 {
-	struct rail_command nothing = {.kind = RAIL_PEER_REFUSE, .peer = 1, .ref = 1};
+	struct rail_command nothing = {.kind = RAIL_CONN_REFUSE, .peer = 1, .ref = 1};
 
 	if (!rail_tell(side->core.rail[0], &nothing))
 		abort();

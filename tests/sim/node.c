@@ -11,7 +11,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/scrub.h"
 #include "engine/control/view.h"
@@ -59,27 +59,27 @@ enum forget_state publish_forget(struct control *control, const struct page_key 
 	return FORGET_DURABLE;
 }
 
-void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref)
+void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 {
 	(void)control;
 	(void)peer;
 	(void)ref;
 }
 
-void connect_link_up(struct control *control, uint32_t ref)
+void conns_link_up(struct control *control, uint32_t ref)
 {
 	(void)control;
 	(void)ref;
 }
 
-bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Connect *connect)
+bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect)
 {
 	(void)control;
 	(void)link;
 	return connect != NULL;
 }
 
-bool connect_serve_connected(
+bool conn_accept_connected(
 	struct control *control, struct rpc_link *link, const Pc__Connected *connected)
 {
 	(void)control;
@@ -87,7 +87,7 @@ bool connect_serve_connected(
 	return connected != NULL;
 }
 
-bool connect_serve_disconnect(
+bool conn_accept_disconnect(
 	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect)
 {
 	(void)control;

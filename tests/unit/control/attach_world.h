@@ -28,7 +28,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/loop.h"
 #include "engine/control/snapshot.h"
 #include "tests/emulated.h"
@@ -138,7 +138,7 @@ int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 	return 0;
 }
 
-void connect_device_lost(struct control *c, unsigned rail, const char *why)
+void conns_device_lost(struct control *c, unsigned rail, const char *why)
 {
 	(void)c, (void)why;
 	world.lost |= 1u << rail;

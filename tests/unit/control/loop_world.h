@@ -21,7 +21,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/loop.h"
 #include "engine/control/promote.h"
 #include "engine/control/scrub.h"
@@ -253,7 +253,7 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 			note("RAIL_STOP");
 		rail->stopping = true;
 	}
-	world.refused += command->kind == RAIL_PEER_REFUSE;
+	world.refused += command->kind == RAIL_CONN_REFUSE;
 	if (world.commands < 64)
 		world.command[world.commands++] = *command;
 	return true;
@@ -263,7 +263,7 @@ bool rail_hear(struct rail *rail, struct rail_event *ret)
 {
 	uint32_t sleeps = world.event_when_asleep ? shm_load(&control->status->control_sleeps) : 0;
 
-	*ret = (struct rail_event){.kind = RAIL_PEER_WANTED};
+	*ret = (struct rail_event){.kind = RAIL_CONN_WANTED};
 	world.saw[sleeps]++;
 	if (world.event_when_asleep && sleeps == CONTROL_SLEEPS) {
 		world.event_when_asleep = false;
@@ -302,7 +302,7 @@ PART(member)
 PART(seeds_file)
 PART(etcd)
 PART(directory)
-PART(connect)
+PART(conns)
 PART(publish)
 PART(promote)
 PART(tier)
@@ -319,60 +319,60 @@ void tier_counts(const struct control *c, struct tier_counts *ret)
 	(void)c, (void)ret;
 }
 
-void connect_wanted(struct control *c, unsigned rail, uint16_t peer, uint32_t ref)
+void conns_wanted(struct control *c, unsigned rail, uint16_t peer, uint32_t ref)
 {
 	(void)rail, (void)peer, (void)ref;
 	world.wanted++;
 	control_stop(c);
 }
 
-void connect_broken(struct control *c, unsigned rail, struct rail_peer *peer, uint32_t syndrome)
+void conns_broken(struct control *c, unsigned rail, struct rail_conn *handle, uint32_t syndrome)
 {
-	(void)c, (void)rail, (void)peer, (void)syndrome;
+	(void)c, (void)rail, (void)handle, (void)syndrome;
 }
 
-void connect_returned(struct control *c, unsigned rail, struct rail_peer *peer)
+void conns_returned(struct control *c, unsigned rail, struct rail_conn *handle)
 {
-	(void)c, (void)rail, (void)peer;
+	(void)c, (void)rail, (void)handle;
 }
 
-void connect_proven(struct control *c, unsigned rail, struct rail_peer *peer)
+void conns_proven(struct control *c, unsigned rail, struct rail_conn *handle)
 {
-	(void)c, (void)rail, (void)peer;
+	(void)c, (void)rail, (void)handle;
 }
 
-void connect_port(struct control *c, unsigned rail, bool up)
+void conns_port(struct control *c, unsigned rail, bool up)
 {
 	(void)c, (void)rail, (void)up;
 }
 
-void connect_stuck(struct control *c, unsigned rail, struct rail_peer *peer, uint64_t ns)
+void conns_stuck(struct control *c, unsigned rail, struct rail_conn *handle, uint64_t ns)
 {
-	(void)c, (void)rail, (void)peer, (void)ns;
+	(void)c, (void)rail, (void)handle, (void)ns;
 }
 
-void connect_quiet(struct control *c, unsigned rail)
+void conns_quiet(struct control *c, unsigned rail)
 {
 	(void)c, (void)rail;
 }
 
-void connect_device_lost(struct control *c, unsigned rail, const char *why)
+void conns_device_lost(struct control *c, unsigned rail, const char *why)
 {
 	(void)c, (void)rail, (void)why;
 }
 
-void connect_qp_failed(struct control *c, unsigned rail, uint32_t qpn, const char *why)
+void conns_qp_failed(struct control *c, unsigned rail, uint32_t qpn, const char *why)
 {
 	(void)c, (void)rail, (void)qpn, (void)why;
 }
 
-void connect_stop(struct control *c)
+void conns_stop(struct control *c)
 {
 	assert_true(c->stopping);
-	note("connect_stop");
+	note("conns_stop");
 }
 
-unsigned connect_outstanding(const struct control *c)
+unsigned conns_outstanding(const struct control *c)
 {
 	return (void)c, world.peers;
 }

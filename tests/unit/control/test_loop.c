@@ -125,7 +125,7 @@ static void rails_of_one_poll_core_share_their_eventfd(void **state)
 
 static void commands_for_a_full_inbox_are_sent_later_in_order(void **state)
 {
-	struct rail_command command = {.kind = RAIL_PEER_DROP};
+	struct rail_command command = {.kind = RAIL_CONN_DROP};
 
 	(void)state;
 	engine_open();
@@ -227,8 +227,8 @@ static void shutdown_goes_in_order_and_waits_for_the_rails(void **state)
 	control_stop(control);
 	assert_int_equal(control_run(control), 0);
 	assert_true(before("attach_stop", "member_leave"));
-	assert_true(before("member_leave", "connect_stop"));
-	assert_true(before("connect_stop", "RAIL_STOP"));
+	assert_true(before("member_leave", "conns_stop"));
+	assert_true(before("conns_stop", "RAIL_STOP"));
 	assert_int_equal(world.returns_after, 0);
 	assert_int_equal(world.wanted, 0);
 	/* a stopping engine refuses to connect the peer that the rail requests */

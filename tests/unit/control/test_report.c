@@ -40,10 +40,10 @@ void attach_counts(const struct control *control, struct attach_counts *ret)
 	*ret = (struct attach_counts){1, 2, 3, 7};
 }
 
-void connect_counts(const struct control *control, struct connect_counts *ret)
+void conn_counts(const struct control *control, struct conn_counts *ret)
 {
 	(void)control;
-	*ret = (struct connect_counts){7, 8, 9, 10};
+	*ret = (struct conn_counts){7, 8, 9, 10};
 }
 
 void publish_counts(const struct control *control, struct publish_counts *ret)
@@ -132,8 +132,7 @@ bool member_on_trial(const struct member_entry *entry)
 	return entry->state == MEMBER_DEAD;
 }
 
-const char *connect_rail_state(
-	const struct control *control, unsigned rail, unsigned *ret_peers_out)
+const char *conns_rail_state(const struct control *control, unsigned rail, unsigned *ret_peers_out)
 {
 	(void)control;
 	(void)rail;

@@ -146,7 +146,7 @@ int node_open(unsigned i, const char *seeds)
 	if (status == 0)
 		status = directory_open(control);
 	if (status == 0)
-		status = connect_open(control);
+		status = conns_open(control);
 	if (status)
 		node_close(i);
 	return status;
@@ -159,7 +159,7 @@ void node_close(unsigned i)
 	if (!node[i].open)
 		return;
 	node[i].open = false;
-	connect_close(control);
+	conns_close(control);
 	directory_close(control);
 	member_close(control);
 	rpc_close(control);
@@ -195,7 +195,7 @@ const char *node_at(unsigned i)
  */
 static void helpers_wait(const struct control *control)
 {
-	while (connect_busy(control) && !connects_blocked) {
+	while (conns_busy(control) && !connects_blocked) {
 		event_base_loop(control->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 		usleep(20);
 	}

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "engine/control/rpc.h"

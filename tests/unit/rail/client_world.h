@@ -15,7 +15,7 @@
 #endif
 
 static struct client *client;
-static struct rail_peer *peer;
+static struct rail_conn *handle;
 
 /* Creates the world, the client, and a connection of `qps` QPs that the rail does not know yet. */
 static struct world *client_setup(void **state, unsigned qps)
@@ -25,7 +25,7 @@ static struct world *client_setup(void **state, unsigned qps)
 	world_setup(state);
 	w = *state;
 	client = client_new(w, CLIENT_NUMBER, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, qps);
+	handle = rail_conn_new(w, 3, 33, qps);
 	return w;
 }
 
@@ -34,7 +34,7 @@ static int setup(void **state)
 {
 	struct world *w = client_setup(state, 2);
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	world_settle(w);
 	page_put(w, 8, 8192, 77);
 	return 0;
@@ -45,7 +45,7 @@ static int teardown(void **state)
 {
 	struct world *w = *state;
 
-	peer_free(w, peer);
+	rail_conn_free(w, handle);
 	client_free(client);
 	return world_teardown(state);
 }

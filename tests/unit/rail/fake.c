@@ -238,13 +238,13 @@ void nic_sample(struct world *w, unsigned i)
 	w->wqe[i].sampled = true;
 }
 
-void nic_flush(struct world *w, const struct rail_peer *peer)
+void nic_flush(struct world *w, const struct rail_conn *handle)
 {
 	unsigned i = 0;
 
 	nic_pull(w);
-	for (unsigned q = 0; q < peer->qps; q++)
-		container_of(peer->sq[q], struct fake_qp, sq)->error = true;
+	for (unsigned q = 0; q < handle->qps; q++)
+		container_of(handle->sq[q], struct fake_qp, sq)->error = true;
 	while (i < w->wqes) {
 		if (w->wqe[i].qp->error)
 			nic_complete(w, i, DV_SYNDROME_FLUSHED);
@@ -300,30 +300,30 @@ void world_run(struct world *w)
 	} while (dv_cq_has(&w->rail->cq));
 }
 
-struct rail_peer *peer_new(struct world *w, uint16_t number, uint32_t ref, unsigned qps)
+struct rail_conn *rail_conn_new(struct world *w, uint16_t number, uint32_t ref, unsigned qps)
 {
-	struct rail_peer *peer = calloc(1, sizeof(*peer));
+	struct rail_conn *handle = calloc(1, sizeof(*handle));
 
-	peer->peer = number;
-	peer->ref = ref;
-	peer->qps = qps;
+	handle->peer = number;
+	handle->ref = ref;
+	handle->qps = qps;
 	for (unsigned i = 0; i < qps; i++)
-		peer->sq[i] = &fake_qp_new(w)->sq;
-	peer->region[REGION_POOL_0] = (struct rail_remote){.base = (uintptr_t)w->pool,
+		handle->sq[i] = &fake_qp_new(w)->sq;
+	handle->region[REGION_POOL_0] = (struct rail_remote){.base = (uintptr_t)w->pool,
 		.length = WORLD_UNITS * PAGE_UNIT,
 		.rkey = WORLD_POOL_RKEY};
-	peer->region[REGION_HEADS_0] = (struct rail_remote){
+	handle->region[REGION_HEADS_0] = (struct rail_remote){
 		.base = (uintptr_t)w->heads, .length = WORLD_UNITS * 32, .rkey = WORLD_HEADS_RKEY};
-	peer->region[REGION_SHARD] = (struct rail_remote){.base = (uintptr_t)w->shard,
+	handle->region[REGION_SHARD] = (struct rail_remote){.base = (uintptr_t)w->shard,
 		.length = WORLD_BUCKETS * 64,
 		.rkey = WORLD_SHARD_RKEY};
-	return peer;
+	return handle;
 }
 
-void peer_free(struct world *w, struct rail_peer *peer)
+void rail_conn_free(struct world *w, struct rail_conn *handle)
 {
-	for (unsigned i = 0; i < peer->qps; i++) {
-		struct fake_qp *qp = container_of(peer->sq[i], struct fake_qp, sq);
+	for (unsigned i = 0; i < handle->qps; i++) {
+		struct fake_qp *qp = container_of(handle->sq[i], struct fake_qp, sq);
 		struct fake_qp **at = &w->qps;
 
 		while (*at != qp)
@@ -332,5 +332,5 @@ void peer_free(struct world *w, struct rail_peer *peer)
 		free(qp->sq.buf);
 		free(qp);
 	}
-	free(peer);
+	free(handle);
 }

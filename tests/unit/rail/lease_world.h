@@ -21,7 +21,7 @@ static inline struct world *lease_setup(void **state, unsigned qps)
 	struct world *w = client_setup(state, qps);
 
 	w->rail->options.lease = true;
-	peer->limbo_ns = LIMBO;
+	handle->limbo_ns = LIMBO;
 	return w;
 }
 
@@ -29,7 +29,7 @@ static inline int setup(void **state)
 {
 	struct world *w = lease_setup(state, 4);
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	return 0;
 }
 
@@ -37,7 +37,7 @@ static inline int setup_one_qp(void **state)
 {
 	struct world *w = lease_setup(state, 1);
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	return 0;
 }
 

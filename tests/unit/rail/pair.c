@@ -113,19 +113,19 @@ void pair_run(struct pair *p, unsigned quiet)
 	}
 }
 
-static void connect_qps(struct pair *p, struct pair_peer *peer, unsigned i)
+static void connect_qps(struct pair *p, struct pair_conn *conn, unsigned i)
 {
 	struct dv_address near, far;
 	struct dv_sq *unused;
 
-	assert_int_equal(dv_qp_create(p->near, rail_cq(p->world.rail), QP_DEPTH, &peer->near[i],
-				 &peer->peer.sq[i]),
+	assert_int_equal(dv_qp_create(p->near, rail_cq(p->world.rail), QP_DEPTH, &conn->near[i],
+				 &conn->handle.sq[i]),
 		0);
-	assert_int_equal(dv_qp_create(p->far, &p->far_cq, 1, &peer->far[i], &unused), 0);
-	dv_qp_address(peer->near[i], &near);
-	dv_qp_address(peer->far[i], &far);
-	assert_int_equal(dv_qp_connect(peer->far[i], &near), 0);
-	assert_int_equal(dv_qp_connect(peer->near[i], &far), 0);
+	assert_int_equal(dv_qp_create(p->far, &p->far_cq, 1, &conn->far[i], &unused), 0);
+	dv_qp_address(conn->near[i], &near);
+	dv_qp_address(conn->far[i], &far);
+	assert_int_equal(dv_qp_connect(conn->far[i], &near), 0);
+	assert_int_equal(dv_qp_connect(conn->near[i], &far), 0);
 }
 
 static struct rail_remote remote(const struct dv_mr *mr)
@@ -134,38 +134,38 @@ static struct rail_remote remote(const struct dv_mr *mr)
 		.base = (uintptr_t)mr->base, .length = mr->length, .rkey = mr->rkey};
 }
 
-struct pair_peer *pair_peer_new(struct pair *p, uint16_t number, uint32_t ref, unsigned qps)
+struct pair_conn *pair_conn_new(struct pair *p, uint16_t number, uint32_t ref, unsigned qps)
 {
-	struct pair_peer *peer = calloc(1, sizeof(*peer));
+	struct pair_conn *conn = calloc(1, sizeof(*conn));
 
-	peer->peer.peer = number;
-	peer->peer.ref = ref;
-	peer->peer.qps = qps;
-	peer->peer.region[REGION_POOL_0] = remote(&p->pool);
-	peer->peer.region[REGION_HEADS_0] = remote(&p->heads);
-	peer->peer.region[REGION_SHARD] = remote(&p->shard);
+	conn->handle.peer = number;
+	conn->handle.ref = ref;
+	conn->handle.qps = qps;
+	conn->handle.region[REGION_POOL_0] = remote(&p->pool);
+	conn->handle.region[REGION_HEADS_0] = remote(&p->heads);
+	conn->handle.region[REGION_SHARD] = remote(&p->shard);
 	for (unsigned i = 0; i < qps; i++)
-		connect_qps(p, peer, i);
-	return peer;
+		connect_qps(p, conn, i);
+	return conn;
 }
 
-void pair_peer_drop(struct pair *p, struct pair_peer *peer)
+void pair_conn_drop(struct pair *p, struct pair_conn *conn)
 {
-	for (unsigned i = 0; i < peer->peer.qps; i++)
-		assert_int_equal(dv_qp_error(peer->near[i]), 0);
-	world_tell(&p->world, (struct rail_command){.kind = RAIL_PEER_DROP,
-				      .peer = peer->peer.peer,
-				      .ref = peer->peer.ref,
-				      .object = &peer->peer});
+	for (unsigned i = 0; i < conn->handle.qps; i++)
+		assert_int_equal(dv_qp_error(conn->near[i]), 0);
+	world_tell(&p->world, (struct rail_command){.kind = RAIL_CONN_DROP,
+				      .peer = conn->handle.peer,
+				      .ref = conn->handle.ref,
+				      .object = &conn->handle});
 }
 
-void pair_peer_free(struct pair_peer *peer)
+void pair_conn_free(struct pair_conn *conn)
 {
-	for (unsigned i = 0; i < peer->peer.qps; i++) {
-		dv_qp_destroy(peer->near[i]);
-		dv_qp_destroy(peer->far[i]);
+	for (unsigned i = 0; i < conn->handle.qps; i++) {
+		dv_qp_destroy(conn->near[i]);
+		dv_qp_destroy(conn->far[i]);
 	}
-	free(peer);
+	free(conn);
 }
 
 void wake_open(struct world *w)

@@ -10,9 +10,9 @@
 #include "dv/soft/fault.h"
 #include "tests/unit/rail/world.h"
 
-struct pair_peer {
-	/* must be first: an event's object points to it and is cast to struct pair_peer */
-	struct rail_peer peer;
+struct pair_conn {
+	/* must be first: an event's object points to it and is cast to struct pair_conn */
+	struct rail_conn handle;
 	struct dv_qp *near[QPS_PER_PEER_MAX]; /* QPs on the NIC of the rail under test */
 	struct dv_qp *far[QPS_PER_PEER_MAX];  /* QPs on the NIC of the peer */
 };
@@ -46,10 +46,10 @@ void pair_run(struct pair *pair, unsigned quiet);
 void pair_step(struct pair *pair);
 
 /* Creates `qps` QPs on each of the two NICs and connects them; the rail is not told. */
-struct pair_peer *pair_peer_new(struct pair *pair, uint16_t number, uint32_t ref, unsigned qps);
-/* Moves the QPs on the rail's side to the error state and sends the rail RAIL_PEER_DROP. */
-void pair_peer_drop(struct pair *pair, struct pair_peer *peer);
-void pair_peer_free(struct pair_peer *peer);
+struct pair_conn *pair_conn_new(struct pair *pair, uint16_t number, uint32_t ref, unsigned qps);
+/* Moves the QPs on the rail's side to the error state and sends the rail RAIL_CONN_DROP. */
+void pair_conn_drop(struct pair *pair, struct pair_conn *conn);
+void pair_conn_free(struct pair_conn *conn);
 
 /* Opens and closes the socket pair through which the rail wakes the clients of this world. */
 void wake_open(struct world *w);

@@ -50,7 +50,7 @@ static void a_parked_op_ends_at_its_deadline(void **state)
 	get(w, 1, 50, 4);
 	get(w, 2, 70, 4);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_WANTED);
+	world_hear(w, RAIL_CONN_WANTED);
 	pass(w, 49);
 	assert_false(client_done(client, &done));
 	pass(w, 1);
@@ -90,19 +90,19 @@ static void a_posted_op_past_its_deadline_breaks_a_stalled_connection(void **sta
 	pass(w, 99);
 	assert_true(world_silent(w));
 	pass(w, 10);
-	event = world_hear(w, RAIL_PEER_BROKEN);
+	event = world_hear(w, RAIL_CONN_BROKEN);
 	assert_int_equal(event.detail, 0);
-	assert_ptr_equal(event.object, peer);
+	assert_ptr_equal(event.object, handle);
 	/* The NIC may still write to the ops' buffers, so no op is answered yet. */
 	assert_false(client_done(client, &done));
-	nic_flush(w, peer);
-	peer_drop(w, peer);
+	nic_flush(w, handle);
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	assert_true(client_done(client, &done));
 	assert_int_equal(done.status, done.cookie == 1 ? OP_TIMEOUT : OP_PEER_DOWN);
 	assert_true(client_done(client, &done));
 	assert_int_equal(done.status, done.cookie == 1 ? OP_TIMEOUT : OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_true(world_silent(w));
 	assert_int_equal(w->rail->taken_bytes, 0);
 	assert_int_equal(w->rail->posted_bytes, 0);
@@ -112,20 +112,20 @@ static void a_posted_op_past_its_deadline_breaks_a_stalled_connection(void **sta
 static void an_answered_late_op_no_longer_counts_against_its_connection(void **state)
 {
 	struct world *w = *state;
-	struct lane *lane;
+	struct conn *conn;
 
 	get(w, 1, 10, 3);
 	get(w, 2, 10, 3);
 	world_settle(w);
-	lane = w->rail->peer[3].lane;
+	conn = w->rail->peer[3].conn;
 	pass(w, 12);
-	assert_int_equal(lane->expired, 2);
+	assert_int_equal(conn->expired, 2);
 	world_run(w);
 	client_expect(client, 1, OP_TIMEOUT);
 	client_expect(client, 2, OP_TIMEOUT);
-	assert_int_equal(lane->expired, 0);
+	assert_int_equal(conn->expired, 0);
 	/*
-	 * The connection stalls for longer than LANE_STALL_NS, while none of its ops is past its
+	 * The connection stalls for longer than CONN_STALL_NS, while none of its ops is past its
 	 * deadline.
 	 */
 	get(w, 3, 5000, 3);
@@ -138,11 +138,11 @@ static void an_answered_late_op_no_longer_counts_against_its_connection(void **s
 	get(w, 4, 10, 3);
 	world_settle(w);
 	pass(w, 60);
-	world_hear(w, RAIL_PEER_BROKEN);
-	nic_flush(w, peer);
+	world_hear(w, RAIL_CONN_BROKEN);
+	nic_flush(w, handle);
 	world_settle(w);
 	client_expect(client, 4, OP_TIMEOUT);
-	assert_int_equal(lane->expired, 0);
+	assert_int_equal(conn->expired, 0);
 }
 
 static void too_short_deadlines_do_not_break_a_connection_that_makes_progress(void **state)
@@ -184,21 +184,21 @@ static void a_hanging_qp_beside_a_working_one_breaks_the_connection(void **state
 				nic_complete(w, i--, 0);
 		pass(w, 10);
 	}
-	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
-	nic_flush(w, peer);
+	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, 0);
+	nic_flush(w, handle);
 	world_settle(w);
 }
 
 static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *good = peer_new(w, 4, 33, 1);
+	struct rail_conn *good = rail_conn_new(w, 4, 33, 1);
 	uint32_t length = RAIL_IN_FLIGHT_BYTES;
 	struct op op = page_op(w, 1, 16, length, 5);
 	struct op_segment s = home_at(0, length);
 	struct op_done done;
 
-	peer_add(w, good);
+	rail_conn_add(w, good);
 	op.deadline_ns = w->now_ns + 10000 * MS;
 	/* this op uses the rail's whole in-flight budget for a peer that does not answer */
 	client_submit(client, &op, &s);
@@ -229,7 +229,7 @@ static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 	assert_int_equal(w->rail->taken_bytes, 0);
 	assert_int_equal(w->rail->posted_bytes, 0);
 	assert_true(world_silent(w));
-	peer_free(w, good);
+	rail_conn_free(w, good);
 }
 
 static void read_bucket(struct world *w, uint16_t number)
@@ -246,9 +246,9 @@ static void read_bucket(struct world *w, uint16_t number)
 static void small_reads_of_a_peer_that_does_not_answer_use_at_most_half_of_the_cq(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *dead = peer_new(w, 4, 33, QPS_PER_PEER_MAX);
+	struct rail_conn *dead = rail_conn_new(w, 4, 33, QPS_PER_PEER_MAX);
 
-	peer_add(w, dead);
+	rail_conn_add(w, dead);
 	for (unsigned i = 0; i < CQ_DEPTH + 10; i++)
 		read_bucket(w, 4);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), CQ_DEPTH / 2);
@@ -256,7 +256,7 @@ static void small_reads_of_a_peer_that_does_not_answer_use_at_most_half_of_the_c
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), CQ_DEPTH / 2 + 1);
 	world_run(w);
 	assert_int_equal(world_counter(w, COUNTER_buckets_read), CQ_DEPTH + 11);
-	peer_free(w, dead);
+	rail_conn_free(w, dead);
 }
 
 static void an_unposted_op_ends_at_its_deadline_and_its_connection_stays_open(void **state)

@@ -16,7 +16,7 @@
 static struct pair *pair;
 static struct world *w;
 static struct client *client;
-static struct pair_peer *peer;
+static struct pair_conn *conn;
 
 /* The client memory that is registered in extents. */
 static uint8_t *memory;
@@ -31,8 +31,8 @@ static int setup(void **state)
 	pair = pair_open(false, true);
 	w = &pair->world;
 	client = client_new(w, 5, WORLD_SESSION);
-	peer = pair_peer_new(pair, 3, 33, 2);
-	peer_add(w, &peer->peer);
+	conn = pair_conn_new(pair, 3, 33, 2);
+	rail_conn_add(w, &conn->handle);
 	memory = aligned_alloc(4096, MEMORY_BYTES);
 	assert_non_null(memory);
 	extents = 0;
@@ -87,10 +87,10 @@ static int teardown(void **state)
 	(void)state;
 	if (extents)
 		extents_remove();
-	pair_peer_drop(pair, peer);
+	pair_conn_drop(pair, conn);
 	pair_run(pair, 10);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	pair_peer_free(peer);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, conn);
+	pair_conn_free(conn);
 	pair_close(pair);
 	client_free(client);
 	free(memory);

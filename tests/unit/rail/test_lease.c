@@ -146,9 +146,9 @@ static int setup_short_queues(void **state)
 {
 	struct world *w = lease_setup(state, 4);
 
-	for (unsigned q = 0; q < peer->qps; q++)
-		peer->sq[q]->wqe_cnt = 32;
-	peer_add(w, peer);
+	for (unsigned q = 0; q < handle->qps; q++)
+		handle->sq[q]->wqe_cnt = 32;
+	rail_conn_add(w, handle);
 	return 0;
 }
 
@@ -234,7 +234,7 @@ static void a_connection_that_breaks_keeps_validated_pages_and_drops_the_rest(vo
 		nic_complete(w, 0, DV_SYNDROME_FLUSHED);
 	world_settle(w);
 	run_expect(client, 1, 0x3f, 0, OP_NIC_ERROR);
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 	assert_int_equal(w->rail->landings_free, RAIL_LANDINGS);
 }
 
@@ -246,10 +246,10 @@ static void a_run_whose_lease_and_connection_end_is_not_read_again(void **state)
 	post(w);
 	complete_some(w, w->wqes);
 	advance(w, 2 * LIMBO);
-	w->rail->peer[3].lane->state = LANE_BROKEN;
+	w->rail->peer[3].conn->state = CONN_BROKEN;
 	world_settle(w);
 	run_expect(client, 1, 0, 0, OP_PEER_DOWN);
-	w->rail->peer[3].lane->state = LANE_OPEN;
+	w->rail->peer[3].conn->state = CONN_OPEN;
 	assert_runs_free(w);
 }
 

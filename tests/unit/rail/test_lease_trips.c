@@ -33,7 +33,7 @@ static void without_a_lease_the_same_batch_takes_two(void **state)
 {
 	struct world *w = *state;
 
-	w->rail->peer[3].lane->limbo_ns = 0;
+	w->rail->peer[3].conn->limbo_ns = 0;
 	submit_pages(w, 1, 64, 2, 8, 4096);
 	assert_int_equal(round_trips(w), 2);
 	run_expect(client, 1, 0xff, 0, OP_HIT);
@@ -42,27 +42,27 @@ static void without_a_lease_the_same_batch_takes_two(void **state)
 static void a_peer_or_a_rail_without_lease_means_tail(void **state)
 {
 	struct world *w = lease_setup(state, 1);
-	struct rail_peer *old = peer_new(w, 4, 44, 1);
+	struct rail_conn *old = rail_conn_new(w, 4, 44, 1);
 
 	w = *state;
-	peer_add(w, old); /* announced no L */
+	rail_conn_add(w, old); /* announced no L */
 	w->rail->options.lease = false;
 	world_settle(w);
-	assert_int_equal(w->rail->peer[4].lane->limbo_ns, 0);
-	peer_add(w, peer); /* rail.validate = tail */
+	assert_int_equal(w->rail->peer[4].conn->limbo_ns, 0);
+	rail_conn_add(w, handle); /* rail.validate = tail */
 	world_settle(w);
-	assert_int_equal(w->rail->peer[3].lane->limbo_ns, 0);
+	assert_int_equal(w->rail->peer[3].conn->limbo_ns, 0);
 	w->rail->options.lease = true;
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	peer_add(w, peer);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	rail_conn_add(w, handle);
 	world_settle(w);
-	assert_int_equal(w->rail->peer[3].lane->limbo_ns, LIMBO);
-	peer_drop(w, old);
+	assert_int_equal(w->rail->peer[3].conn->limbo_ns, LIMBO);
+	rail_conn_drop(w, old);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_RETURNED);
-	peer_free(w, old);
+	world_hear(w, RAIL_CONN_RETURNED);
+	rail_conn_free(w, old);
 }
 
 /* A head that was READ on another QP could complete first, and would not cover its payload. */
@@ -181,7 +181,7 @@ static void an_error_of_the_first_half_is_answered_after_the_second_half(void **
 	post(w);
 	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 	assert_no_answer(client);
 	nic_complete(w, 0, DV_SYNDROME_FLUSHED);
 	world_settle(w);
@@ -199,7 +199,7 @@ static void an_error_of_the_second_half_ends_the_pair(void **state)
 	nic_complete(w, 0, 0);
 	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 	run_expect(client, 1, 0, 0, OP_NIC_ERROR);
 	assert_runs_free(w);
 }

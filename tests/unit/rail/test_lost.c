@@ -8,7 +8,7 @@
 #define MS 1000000ull
 
 static struct client *client;
-static struct rail_peer *peer;
+static struct rail_conn *handle;
 
 static int setup(void **state)
 {
@@ -17,9 +17,9 @@ static int setup(void **state)
 	world_setup(state);
 	w = *state;
 	client = client_new(w, 63, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 2);
+	handle = rail_conn_new(w, 3, 33, 2);
 	page_put(w, 8, 8192, 77);
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	return 0;
 }
 
@@ -27,7 +27,7 @@ static int teardown(void **state)
 {
 	struct world *w = *state;
 
-	peer_free(w, peer);
+	rail_conn_free(w, handle);
 	client_free(client);
 	return world_teardown(state);
 }
@@ -57,7 +57,7 @@ static struct rail_event hear(struct world *w, uint32_t kind, uint64_t ms)
 
 static void retire(struct world *w)
 {
-	world_tell(w, (struct rail_command){.kind = RAIL_PEER_RETIRE, .object = peer});
+	world_tell(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
 	world_settle(w);
 }
 
@@ -93,12 +93,12 @@ static void a_connection_that_does_not_drain_is_reported_once_and_ends_when_reti
 	world_settle(w);
 	nic_pull(w);
 	/* the connection's QPs are in the error state, but the NIC flushes nothing */
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	pass(w, 900);
 	assert_true(world_silent(w));
 	pass(w, 700);
-	event = world_hear(w, RAIL_PEER_STUCK);
-	assert_ptr_equal(event.object, peer);
+	event = world_hear(w, RAIL_CONN_STUCK);
+	assert_ptr_equal(event.object, handle);
 	assert_int_equal(event.ref, 33);
 	assert_in_range(event.ns, 0, deadline_ns);
 	pass(w, 5000);
@@ -108,7 +108,7 @@ static void a_connection_that_does_not_drain_is_reported_once_and_ends_when_reti
 	retire(w);
 	client_expect(client, 1, OP_TIMEOUT);
 	client_expect(client, 2, OP_TIMEOUT);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
 	assert_all_free(w);
 }
 
@@ -124,12 +124,12 @@ static void a_stuck_connection_is_reported_within_two_seconds_of_the_deadline(vo
 	world_settle(w);
 	nic_pull(w);
 	pass(w, 1000); /* lets the op's deadline pass */
-	hear(w, RAIL_PEER_BROKEN, 300);
+	hear(w, RAIL_CONN_BROKEN, 300);
 	/* 0: the earliest deadline of the posted requests has passed */
-	assert_int_equal(hear(w, RAIL_PEER_STUCK, 1700).ns, 0);
-	retire(w); /* sends RAIL_PEER_RETIRE without RAIL_PEER_DROP before it */
+	assert_int_equal(hear(w, RAIL_CONN_STUCK, 1700).ns, 0);
+	retire(w); /* sends RAIL_CONN_RETIRE without RAIL_CONN_DROP before it */
 	client_expect(client, 1, OP_TIMEOUT);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_all_free(w);
 }
 
@@ -146,18 +146,18 @@ static void the_report_of_a_stuck_connection_has_its_first_deadline(void **state
 	client_submit(client, &op, &s);
 	world_settle(w);
 	nic_pull(w);
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	pass(w, 1600);
 	/*
 	 * The event's deadline may be earlier than requested: deadlines in ops are rounded down to
 	 * OP_TIME_NS.
 	 */
 	assert_in_range(
-		world_hear(w, RAIL_PEER_STUCK).ns, op.deadline_ns - MS, op.deadline_ns + MS);
+		world_hear(w, RAIL_CONN_STUCK).ns, op.deadline_ns - MS, op.deadline_ns + MS);
 	retire(w);
 	client_expect(client, 1, OP_PEER_DOWN);
 	client_expect(client, 2, OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_all_free(w);
 }
 
@@ -174,7 +174,7 @@ static void completions_already_in_the_cq_are_consumed_before_a_retire(void **st
 	for (unsigned i = 0; i < 100; i++)
 		if (w->wqes > 1)
 			nic_complete(w, 0, 0);
-	world_tell(w, (struct rail_command){.kind = RAIL_PEER_RETIRE, .object = peer});
+	world_tell(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
 	world_settle(w);
 	while (client_done(client, &done)) {
 		hits += done.status == OP_HIT;
@@ -183,14 +183,14 @@ static void completions_already_in_the_cq_are_consumed_before_a_retire(void **st
 	assert_int_equal(hits + down, 100);
 	/* not all: some WQEs did not request a CQE, so their ops count as flushed */
 	assert_in_range(hits, 80, 99);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_all_free(w);
 }
 
 /*
  * Makes the NIC complete what is posted on the first QP of the connection `to`, and nothing else.
  */
-static void answer_only(struct world *w, const struct rail_peer *to)
+static void answer_only(struct world *w, const struct rail_conn *to)
 {
 	unsigned i = 0;
 
@@ -212,22 +212,22 @@ static void a_reused_qp_number_means_the_new_qp(void **state)
 {
 	struct world *w = *state;
 	uint32_t next = w->qpn_next;
-	struct rail_peer *other;
+	struct rail_conn *other;
 	struct op_done done;
 
 	for (unsigned i = 0; i < 20; i++)
 		read_bucket(w, i);
 	world_settle(w);
 	nic_pull(w);
-	/* the QPs of this connection are destroyed; RAIL_PEER_RETIRE follows later */
-	peer_drop(w, peer);
+	/* the QPs of this connection are destroyed; RAIL_CONN_RETIRE follows later */
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	assert_true(world_silent(w));
-	w->qpn_next = peer->sq[0]->qpn;
-	other = peer_new(w, 3, 33, 1);
+	w->qpn_next = handle->sq[0]->qpn;
+	other = rail_conn_new(w, 3, 33, 1);
 	w->qpn_next = next;
-	assert_int_equal(other->sq[0]->qpn, peer->sq[0]->qpn);
-	peer_add(w, other);
+	assert_int_equal(other->sq[0]->qpn, handle->sq[0]->qpn);
+	rail_conn_add(w, other);
 	page_get(w, client, 200, 8, 8192, 77, 8192);
 	answer_only(w, other);
 	for (bool hit = false; !hit; hit = done.cookie == 200) {
@@ -239,7 +239,7 @@ static void a_reused_qp_number_means_the_new_qp(void **state)
 	retire(w);
 	while (client_done(client, &done))
 		assert_int_equal(done.status, OP_PEER_DOWN);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
 	/*
 	 * Returning the old connection has not removed the QP number from the rail's table, where
 	 * it means the new QP.
@@ -248,43 +248,43 @@ static void a_reused_qp_number_means_the_new_qp(void **state)
 	answer_only(w, other);
 	client_expect(client, 201, OP_HIT);
 	assert_all_free(w);
-	peer_drop(w, other);
+	rail_conn_drop(w, other);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, other);
-	peer_free(w, other);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, other);
+	rail_conn_free(w, other);
 }
 
 static void completions_of_a_destroyed_qp_do_not_break_the_new_qp_with_its_number(void **state)
 {
 	struct world *w = *state;
 	uint32_t next = w->qpn_next;
-	struct rail_peer *other;
+	struct rail_conn *other;
 	unsigned cqes = 0;
 
 	for (unsigned i = 0; i < 100; i++)
 		read_bucket(w, i);
 	world_settle(w);
 	nic_pull(w);
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	for (; w->wqes > 1; cqes++)
 		nic_complete(w, 0, DV_SYNDROME_FLUSHED);
 	/* there are more CQEs than one step of the rail consumes before it executes the command */
 	assert_true(cqes > RAIL_REAP_BURST);
-	w->qpn_next = peer->sq[0]->qpn;
-	other = peer_new(w, 3, 33, 1);
+	w->qpn_next = handle->sq[0]->qpn;
+	other = rail_conn_new(w, 3, 33, 1);
 	w->qpn_next = next;
-	peer_add(w, other);
+	rail_conn_add(w, other);
 	world_settle(w);
 	/* the rail reports no event, so the new connection is not broken */
 	assert_true(world_silent(w));
 	retire(w);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
 	assert_all_free(w);
-	peer_drop(w, other);
+	rail_conn_drop(w, other);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_RETURNED);
-	peer_free(w, other);
+	world_hear(w, RAIL_CONN_RETURNED);
+	rail_conn_free(w, other);
 }
 
 static void a_retire_that_comes_after_the_return_does_nothing(void **state)
@@ -293,12 +293,12 @@ static void a_retire_that_comes_after_the_return_does_nothing(void **state)
 
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	world_settle(w);
-	nic_flush(w, peer);
-	peer_drop(w, peer);
+	nic_flush(w, handle);
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	client_expect(client, 1, OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_BROKEN);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_BROKEN);
+	world_hear(w, RAIL_CONN_RETURNED);
 	retire(w);
 	assert_all_free(w);
 }
@@ -306,7 +306,7 @@ static void a_retire_that_comes_after_the_return_does_nothing(void **state)
 static void a_rail_without_its_nic_does_not_touch_it_and_refuses_ops(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *other;
+	struct rail_conn *other;
 	struct op_done done;
 	unsigned wqes;
 
@@ -317,7 +317,7 @@ static void a_rail_without_its_nic_does_not_touch_it_and_refuses_ops(void **stat
 	world_tell(w, (struct rail_command){.kind = RAIL_LOST});
 	page_get(w, client, 2, 8, 8192, 77, 8192);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 	world_hear(w, RAIL_QUIET);
 	client_expect(client, 2, OP_PEER_DOWN); /* the op for the lost rail is refused at once */
 	nic_pull(w);
@@ -328,11 +328,11 @@ static void a_rail_without_its_nic_does_not_touch_it_and_refuses_ops(void **stat
 	assert_false(client_done(client, &done));
 	retire(w);
 	client_expect(client, 1, OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_RETURNED);
-	other = peer_new(w, 3, 34, 1);
-	peer_add(w, other);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, other);
-	peer_free(w, other);
+	world_hear(w, RAIL_CONN_RETURNED);
+	other = rail_conn_new(w, 3, 34, 1);
+	rail_conn_add(w, other);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, other);
+	rail_conn_free(w, other);
 	assert_all_free(w);
 }
 
@@ -345,12 +345,12 @@ static void an_unretired_connection_of_a_lost_nic_is_reported_as_stuck(void **st
 	nic_pull(w);
 	world_tell(w, (struct rail_command){.kind = RAIL_LOST});
 	world_settle(w);
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 	world_hear(w, RAIL_QUIET);
 	pass(w, 1600);
-	world_hear(w, RAIL_PEER_STUCK);
+	world_hear(w, RAIL_CONN_STUCK);
 	retire(w);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -45,7 +45,7 @@ static void a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_comple
 	get_from(w, client, 2, 3);
 	get_from(w, client, 3, 4); /* this op is parked: it waits for a connection to its peer */
 	world_settle(w);
-	world_hear(w, RAIL_PEER_WANTED);
+	world_hear(w, RAIL_CONN_WANTED);
 	nic_pull(w);
 	assert_int_equal(client->channel.in_flight, 3);
 	stop_channel(w, client);
@@ -108,9 +108,9 @@ static void a_stopping_channel_does_not_wait_for_a_dead_peer(void **state)
 		clock_test_set(w->now_ns += 10 * 1000 * 1000);
 		world_settle(w);
 	}
-	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
+	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, 0);
 	assert_true(world_silent(w));
-	nic_flush(w, peer);
+	nic_flush(w, handle);
 	world_settle(w);
 	world_hear(w, RAIL_CHANNEL_RETURNED);
 }
@@ -219,7 +219,7 @@ static void a_rail_stops_once_it_is_drained_and_its_connections_are_returned(voi
 	get_from(w, client, 1, 3);
 	get_from(w, client, 2, 4);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_WANTED);
+	world_hear(w, RAIL_CONN_WANTED);
 	nic_pull(w);
 	tell_stop(w);
 	world_settle(w);
@@ -229,12 +229,12 @@ static void a_rail_stops_once_it_is_drained_and_its_connections_are_returned(voi
 	steps(w, 100);
 	client_expect(client, 3, OP_CANCELLED);
 	assert_true(world_silent(w));
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	steps(w, 100);
 	assert_true(world_silent(w));
-	nic_flush(w, peer);
+	nic_flush(w, handle);
 	steps(w, 100);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
 	client_expect(client, 1, OP_PEER_DOWN);
 	world_hear(w, RAIL_STOPPED);
 	assert_true(w->rail->stopped);
@@ -249,25 +249,25 @@ static void a_rail_does_not_stop_before_its_connections_are_dropped(void **state
 	tell_stop(w);
 	steps(w, 200);
 	assert_true(world_silent(w));
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	steps(w, 2);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	world_hear(w, RAIL_STOPPED);
 }
 
 static void a_connection_added_to_a_stopping_rail_is_returned_at_once(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *late = peer_new(w, 5, 55, 1);
+	struct rail_conn *late = rail_conn_new(w, 5, 55, 1);
 
 	tell_stop(w);
-	peer_drop(w, peer);
-	world_tell(w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = late});
+	rail_conn_drop(w, handle);
+	world_tell(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = late});
 	steps(w, 100);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, late);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, late);
 	world_hear(w, RAIL_STOPPED);
-	peer_free(w, late);
+	rail_conn_free(w, late);
 }
 
 static void no_event_is_lost_when_the_event_ring_is_full(void **state)
@@ -279,7 +279,7 @@ static void no_event_is_lost_when_the_event_ring_is_full(void **state)
 
 	for (unsigned i = 0; i < INBOX_SLOTS;
 		i++) { /* fills the event ring with requests for connections until it has no room */
-		rail_say(w->rail, &(struct rail_event){.kind = RAIL_PEER_WANTED, .ref = i});
+		rail_say(w->rail, &(struct rail_event){.kind = RAIL_CONN_WANTED, .ref = i});
 		rail_step(w->rail, 0);
 	}
 	for (region.id = REGION_CLIENT_0; region.id < WORLD_REGION; region.id++) {

@@ -25,7 +25,7 @@ static struct seat {
 	struct pair *pair;
 	struct world *w;
 	struct client *client;
-	struct pair_peer *peer;
+	struct pair_conn *conn;
 	uint32_t waits; /* 1: the seat's client has submitted an op or is about to */
 } seat[RAILS];
 /* number of sleeps of the poll core that continued although a client waited */
@@ -79,8 +79,8 @@ static void seat_open(unsigned i, bool threaded, bool busy)
 	s->w = &s->pair->world;
 	wake_open(s->w);
 	s->client = client_new(s->w, i, WORLD_SESSION);
-	s->peer = pair_peer_new(s->pair, 3, 33, 2);
-	world_tell(s->w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = &s->peer->peer});
+	s->conn = pair_conn_new(s->pair, 3, 33, 2);
+	world_tell(s->w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = &s->conn->handle});
 	page_put(s->w, 8, 8192, 77);
 	s->waits = 0;
 }
@@ -114,15 +114,15 @@ static struct rail_event hear(struct seat *s, uint32_t kind)
 
 static void stop(struct seat *s)
 {
-	pair_peer_drop(s->pair, s->peer);
-	assert_ptr_equal(hear(s, RAIL_PEER_RETURNED).object, s->peer);
+	pair_conn_drop(s->pair, s->conn);
+	assert_ptr_equal(hear(s, RAIL_CONN_RETURNED).object, s->conn);
 	world_tell(s->w, (struct rail_command){.kind = RAIL_STOP});
 	hear(s, RAIL_STOPPED);
 }
 
 static void leave(struct seat *s)
 {
-	pair_peer_free(s->peer);
+	pair_conn_free(s->conn);
 	wake_close(s->w);
 	assert_int_equal(shm_load(&s->w->status->rail[0].sleeps), 0);
 	pair_close(s->pair);
@@ -310,7 +310,7 @@ static void end_stepped(struct poll_core *core)
 		struct rail_event event;
 
 		pair_run(s->pair, 3);
-		pair_peer_drop(s->pair, s->peer);
+		pair_conn_drop(s->pair, s->conn);
 		world_tell(s->w, (struct rail_command){.kind = RAIL_STOP});
 		while (!rail_hear(s->w->rail, &event) || event.kind != RAIL_STOPPED)
 			poll_turn(core);

@@ -91,8 +91,8 @@ static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 	}
 	world_settle(w);
 	/* no room for a WQE of DV_SGES_MAX segments */
-	assert_true(dv_sq_room(peer->sq[0]) < dv_wqe_blocks(DV_SGES_MAX));
-	assert_true(dv_sq_room(peer->sq[1]) < dv_wqe_blocks(DV_SGES_MAX));
+	assert_true(dv_sq_room(handle->sq[0]) < dv_wqe_blocks(DV_SGES_MAX));
+	assert_true(dv_sq_room(handle->sq[1]) < dv_wqe_blocks(DV_SGES_MAX));
 	world_run(w);
 	for (unsigned i = 0; i < 1000; i++) {
 		assert_true(client_done(client, &done));
@@ -106,17 +106,17 @@ static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 /* ---- choice of the QP ---- */
 
 /* Returns the number of WQEBBs outstanding on QP `q` of a connection. */
-static unsigned queued(const struct rail_peer *on, unsigned q)
+static unsigned queued(const struct rail_conn *on, unsigned q)
 {
 	return on->sq[q]->pi - on->sq[q]->ci;
 }
 
 /* Connects peer 4 with `qps` QPs; the tests below use it instead of peer 3, which has two. */
-static struct rail_peer *peer_of(struct world *w, unsigned qps)
+static struct rail_conn *conn_of(struct world *w, unsigned qps)
 {
-	struct rail_peer *new = peer_new(w, 4, 44, qps);
+	struct rail_conn *new = rail_conn_new(w, 4, 44, qps);
 
-	peer_add(w, new);
+	rail_conn_add(w, new);
 	return new;
 }
 
@@ -134,7 +134,7 @@ static void get_from(struct world *w, uint64_t cookie, uint32_t unit, uint32_t l
 static void small_reads_go_to_one_qp_until_its_signalled_wqe_then_to_the_shortest(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *four = peer_of(w, 4);
+	struct rail_conn *four = conn_of(w, 4);
 
 	for (unsigned i = 0; i < 4 * RAIL_SIGNAL_WQES; i++)
 		get_from(w, i, i, RAIL_SMALL_BYTES);
@@ -149,7 +149,7 @@ static void small_reads_go_to_one_qp_until_its_signalled_wqe_then_to_the_shortes
 			(uintptr_t)(w->pool + i % RAIL_SIGNAL_WQES * PAGE_UNIT) %
 				(RAIL_SIGNAL_WQES * PAGE_UNIT));
 	world_run(w);
-	peer_free(w, four);
+	rail_conn_free(w, four);
 }
 
 static void long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long_ones(void **state)
@@ -158,11 +158,11 @@ static void long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long
 
 	for (unsigned qps = 2; qps <= 4; qps++) {
 		struct world *w = *state;
-		struct rail_peer *new = peer_new(w, 4, 40 + qps, qps);
+		struct rail_conn *new = rail_conn_new(w, 4, 40 + qps, qps);
 		struct op op = page_op(w, 1, 8, 6 * 65536, 9);
 		struct op_segment s = home_at(0, 6 * 65536);
 
-		peer_add(w, new);
+		rail_conn_add(w, new);
 		op.peer = 4;
 		op.peer_ref = 40 + qps;
 		op.length = s.length = 65536;
@@ -188,10 +188,10 @@ static void long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long
 		for (unsigned q = 0; q < qps; q++)
 			assert_int_equal(queued(new, q), RAIL_SIGNAL_WQES);
 		world_run(w);
-		peer_drop(w, new);
+		rail_conn_drop(w, new);
 		world_settle(w);
-		world_hear(w, RAIL_PEER_RETURNED);
-		peer_free(w, new);
+		world_hear(w, RAIL_CONN_RETURNED);
+		rail_conn_free(w, new);
 		while (ring_ready(&client->done) > 0)
 			ring_release(&client->done, 1);
 	}
@@ -200,7 +200,7 @@ static void long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long
 static void heads_of_long_pages_do_not_wait_behind_long_pages(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *three = peer_of(w, 3);
+	struct rail_conn *three = conn_of(w, 3);
 	unsigned heads = 0;
 
 	get_from(w, 1, 0, 100000);
@@ -219,7 +219,7 @@ static void heads_of_long_pages_do_not_wait_behind_long_pages(void **state)
 	}
 	assert_int_equal(heads, 1);
 	world_run(w);
-	peer_free(w, three);
+	rail_conn_free(w, three);
 }
 
 /* ---- signalled WQEs ---- */
@@ -227,7 +227,7 @@ static void heads_of_long_pages_do_not_wait_behind_long_pages(void **state)
 static void every_eighth_small_read_and_the_last_before_a_doorbell_request_a_cqe(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *one = peer_of(w, 1);
+	struct rail_conn *one = conn_of(w, 1);
 	unsigned n = 2 * RAIL_SIGNAL_WQES + 3;
 
 	for (unsigned i = 0; i < n; i++)
@@ -243,13 +243,13 @@ static void every_eighth_small_read_and_the_last_before_a_doorbell_request_a_cqe
 						 ? DV_CE_ALWAYS
 						 : DV_CE_ERROR_ONLY);
 	world_run(w);
-	peer_free(w, one);
+	rail_conn_free(w, one);
 }
 
 static void every_long_read_requests_a_cqe(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *one = peer_of(w, 1);
+	struct rail_conn *one = conn_of(w, 1);
 
 	for (unsigned i = 0; i < 4; i++)
 		get_from(w, i, i * 32, RAIL_SIGNAL_BYTES);
@@ -261,7 +261,7 @@ static void every_long_read_requests_a_cqe(void **state)
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(w->wqe[i].flags, i < 4 || i % 2 ? DV_CE_ALWAYS : DV_CE_ERROR_ONLY);
 	world_run(w);
-	peer_free(w, one);
+	rail_conn_free(w, one);
 }
 
 /* ---- page heads read together ---- */
@@ -289,7 +289,7 @@ static unsigned heads_of(struct world *w, const uint32_t *units, unsigned n)
 static void adjacent_heads_are_read_together_up_to_the_span_limit(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *one = peer_of(w, 1);
+	struct rail_conn *one = conn_of(w, 1);
 	uint32_t units[RAIL_HEADS_SPAN + 1];
 
 	for (unsigned i = 0; i <= RAIL_HEADS_SPAN; i++)
@@ -301,14 +301,14 @@ static void adjacent_heads_are_read_together_up_to_the_span_limit(void **state)
 	world_run(w);
 	for (unsigned i = 0; i <= RAIL_HEADS_SPAN; i++)
 		client_expect(client, i, OP_HIT);
-	peer_free(w, one);
+	rail_conn_free(w, one);
 }
 
 static void heads_far_apart_or_in_descending_order_are_read_separately(void **state)
 {
 	static const uint32_t units[] = {10, 10 + RAIL_HEADS_GAP, 11 + 2 * RAIL_HEADS_GAP, 5, 5, 6};
 	struct world *w = *state;
-	struct rail_peer *one = peer_of(w, 1);
+	struct rail_conn *one = conn_of(w, 1);
 
 	assert_int_equal(heads_of(w, units, 6), 3);
 	assert_int_equal(w->wqe[0].bytes, (1 + RAIL_HEADS_GAP) * sizeof(struct page_head));
@@ -317,13 +317,13 @@ static void heads_far_apart_or_in_descending_order_are_read_separately(void **st
 	world_run(w);
 	for (unsigned i = 0; i < 6; i++)
 		client_expect(client, i, OP_HIT);
-	peer_free(w, one);
+	rail_conn_free(w, one);
 }
 
 static void heads_of_two_pools_are_read_separately(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *one = peer_new(w, 4, 44, 1);
+	struct rail_conn *one = rail_conn_new(w, 4, 44, 1);
 	struct page_key key = {{12, ~12ull}};
 	struct op op = page_op(w, 2, 11, 100, 12);
 	struct op_segment s = home_at(4096, 100);
@@ -334,7 +334,7 @@ static void heads_of_two_pools_are_read_separately(void **state)
 	one->region[REGION_HEADS_0 + 1].length -= 100 * sizeof(struct page_head);
 	page_head_publish(&w->heads[111], &key, 100);
 	page_put(w, 10, 100, 11);
-	peer_add(w, one);
+	rail_conn_add(w, one);
 	get_from(w, 1, 10, 100);
 	op.peer = 4;
 	op.peer_ref = 44;
@@ -344,7 +344,7 @@ static void heads_of_two_pools_are_read_separately(void **state)
 	client_expect(client, 1, OP_HIT);
 	client_expect(client, 2, OP_HIT);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), 4);
-	peer_free(w, one);
+	rail_conn_free(w, one);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

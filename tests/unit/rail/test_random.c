@@ -40,9 +40,9 @@ static struct page page[PAGES];
 static struct flight flight[SLOTS];
 static struct client *client[CLIENTS];
 /* the newest connection to each peer; NULL: the peer has none */
-static struct rail_peer *peer[PEERS];
+static struct rail_conn *handle[PEERS];
 /* connections that were dropped and that the rail has not returned yet */
-static struct rail_peer *draining[1024];
+static struct rail_conn *draining[1024];
 static unsigned drainings;
 static uint64_t cookie_next, key_next, status_seen[OP_STATUS_COUNT];
 static uint32_t ref[PEERS]; /* ref of each peer's current incarnation */
@@ -167,14 +167,14 @@ static void complete(struct world *w, unsigned n)
 
 static void drop_peer(struct world *w, unsigned p)
 {
-	if (!peer[p])
+	if (!handle[p])
 		return;
 	nic_pull(w);
-	for (unsigned q = 0; q < peer[p]->qps; q++)
-		container_of(peer[p]->sq[q], struct fake_qp, sq)->error = true;
-	peer_drop(w, peer[p]);
-	draining[drainings++] = peer[p];
-	peer[p] = NULL;
+	for (unsigned q = 0; q < handle[p]->qps; q++)
+		container_of(handle[p]->sq[q], struct fake_qp, sq)->error = true;
+	rail_conn_drop(w, handle[p]);
+	draining[drainings++] = handle[p];
+	handle[p] = NULL;
 }
 
 static void answer_wanted(struct world *w, const struct rail_event *event)
@@ -185,15 +185,15 @@ static void answer_wanted(struct world *w, const struct rail_event *event)
 	if (event->ref != ref[p] || chance(4) == 0) {
 		world_tell(w,
 			(struct rail_command){
-				.kind = RAIL_PEER_REFUSE, .peer = event->peer, .ref = event->ref});
+				.kind = RAIL_CONN_REFUSE, .peer = event->peer, .ref = event->ref});
 		return;
 	}
 	drop_peer(w, p);
-	peer[p] = peer_new(w, (uint16_t)p, ref[p], 1 + chance(3));
-	world_tell(w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = peer[p]});
+	handle[p] = rail_conn_new(w, (uint16_t)p, ref[p], 1 + chance(3));
+	world_tell(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = handle[p]});
 }
 
-static void returned(struct world *w, struct rail_peer *gone)
+static void returned(struct world *w, struct rail_conn *gone)
 {
 	unsigned i = 0;
 
@@ -203,7 +203,7 @@ static void returned(struct world *w, struct rail_peer *gone)
 	for (unsigned q = 0; q < gone->qps; q++)
 		assert_int_equal(gone->sq[q]->ci, gone->sq[q]->pi);
 	draining[i] = draining[--drainings];
-	peer_free(w, gone);
+	rail_conn_free(w, gone);
 }
 
 static void control_plane(struct world *w)
@@ -211,12 +211,12 @@ static void control_plane(struct world *w)
 	struct rail_event event;
 
 	while (rail_hear(w->rail, &event)) {
-		if (event.kind == RAIL_PEER_WANTED) {
+		if (event.kind == RAIL_CONN_WANTED) {
 			answer_wanted(w, &event);
-		} else if (event.kind == RAIL_PEER_BROKEN) {
-			if (peer[event.peer] == event.object)
+		} else if (event.kind == RAIL_CONN_BROKEN) {
+			if (handle[event.peer] == event.object)
 				drop_peer(w, event.peer);
-		} else if (event.kind == RAIL_PEER_RETURNED) {
+		} else if (event.kind == RAIL_CONN_RETURNED) {
 			returned(w, event.object);
 		} else {
 			fail_msg("the rail sent an event of the unexpected kind %u", event.kind);
@@ -251,7 +251,7 @@ static void drain(struct world *w)
 	assert_int_equal(w->rail->wqes, 0);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
-	assert_int_equal(w->rail->lanes_free, RAIL_CONNECTIONS_MAX);
+	assert_int_equal(w->rail->conns_free, RAIL_CONNECTIONS_MAX);
 	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
 	assert_int_equal(rail_in_flight(w->rail), 0);
 }

@@ -138,26 +138,26 @@ static void an_error_breaks_the_connection_once_and_requests_end_after_their_las
 	assert_int_equal(w->wqes, 4);
 	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
 	world_settle(w);
-	event = world_hear(w, RAIL_PEER_BROKEN);
+	event = world_hear(w, RAIL_CONN_BROKEN);
 	assert_int_equal(event.detail, DV_SYNDROME_REMOTE_ACCESS);
-	assert_ptr_equal(event.object, peer);
+	assert_ptr_equal(event.object, handle);
 	assert_false(client_done(client, &done));
 	/* An op that is submitted after the error is refused at once. */
 	page_get(w, client, 3, 8, 4096, 77, 0);
 	world_settle(w);
 	client_expect(client, 3, OP_PEER_DOWN);
-	nic_flush(w, peer);
+	nic_flush(w, handle);
 	world_settle(w);
 	client_expect(client, 1, OP_NIC_ERROR);
 	client_expect(client, 2, OP_PEER_DOWN);
 	assert_true(world_silent(w));
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
-	event = world_hear(w, RAIL_PEER_RETURNED);
-	assert_ptr_equal(event.object, peer);
-	assert_null(peer->lane);
-	assert_int_equal(peer->sq[0]->ci, peer->sq[0]->pi);
-	assert_int_equal(peer->sq[1]->ci, peer->sq[1]->pi);
+	event = world_hear(w, RAIL_CONN_RETURNED);
+	assert_ptr_equal(event.object, handle);
+	assert_null(handle->conn);
+	assert_int_equal(handle->sq[0]->ci, handle->sq[0]->pi);
+	assert_int_equal(handle->sq[1]->ci, handle->sq[1]->pi);
 }
 
 static void one_cqe_also_retires_the_earlier_wqes_of_its_qp(void **state)
@@ -230,8 +230,8 @@ static void an_error_among_unsignalled_reads_ends_each_once_with_its_own_status(
 	client_expect(client, bad, OP_NIC_ERROR);
 	/* the other READs of the op are still at the NIC */
 	assert_false(client_done(client, &done));
-	world_hear(w, RAIL_PEER_BROKEN);
-	nic_flush(w, peer);
+	world_hear(w, RAIL_CONN_BROKEN);
+	nic_flush(w, handle);
 	world_settle(w);
 	for (unsigned i = bad + 1; i < n; i++)
 		client_expect(client, i, OP_PEER_DOWN);
@@ -253,7 +253,7 @@ static void wqes_before_a_flushed_one_do_not_count_as_successful(void **state)
 	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
 		client_expect(client, i, OP_PEER_DOWN);
 	assert_false(client_done(client, &done));
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 }
 
 static void heads_are_read_only_after_a_cqe_covers_their_payload(void **state)
@@ -336,7 +336,7 @@ static void an_error_of_a_read_of_several_heads_fails_each_page(void **state)
 	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
 		client_expect(client, i, OP_NIC_ERROR);
 	assert_false(client_done(client, &done));
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
@@ -346,7 +346,7 @@ static void cqes_that_name_no_outstanding_wqe_are_counted_and_ignored(void **sta
 	uint32_t qpn;
 	uint16_t index;
 
-	nic_cqe(peer->sq[0]->qpn, (uint16_t)peer->sq[0]->pi, 0);
+	nic_cqe(handle->sq[0]->qpn, (uint16_t)handle->sq[0]->pi, 0);
 	nic_cqe(0xabcdef, 3, DV_SYNDROME_REMOTE_OP);
 	world_settle(w);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 2);
@@ -378,19 +378,19 @@ static void an_error_cqe_that_names_no_wqe_breaks_its_connection(void **state)
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	world_settle(w);
 	nic_pull(w);
-	nic_cqe(peer->sq[1]->qpn, (uint16_t)(peer->sq[1]->pi + 7), DV_SYNDROME_BAD_RESPONSE);
+	nic_cqe(handle->sq[1]->qpn, (uint16_t)(handle->sq[1]->pi + 7), DV_SYNDROME_BAD_RESPONSE);
 	world_settle(w);
-	event = world_hear(w, RAIL_PEER_BROKEN);
-	assert_ptr_equal(event.object, peer);
+	event = world_hear(w, RAIL_CONN_BROKEN);
+	assert_ptr_equal(event.object, handle);
 	assert_int_equal(event.detail, DV_SYNDROME_BAD_RESPONSE);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);
 	/* the op is not answered: the NIC may still write to its buffer */
 	assert_false(client_done(client, &done));
-	nic_flush(w, peer);
-	peer_drop(w, peer);
+	nic_flush(w, handle);
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	client_expect(client, 1, OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 }
 
 static void a_cqe_that_names_the_second_wqebb_of_a_wqe_is_ignored(void **state)

@@ -7,12 +7,12 @@
 #include "tests/unit/rail/world.h"
 
 #define MS 1000000ull
-#define LANES 4u
+#define CONNS 4u
 /* number of the rail's requests that one connection can hold alone */
 #define SHARE (RAIL_REQUESTS / 3 + 1)
 
 static struct client *client, *other;
-static struct rail_peer *peer[LANES + 1];
+static struct rail_conn *handle[CONNS + 1];
 
 static int setup(void **state)
 {
@@ -22,9 +22,9 @@ static int setup(void **state)
 	w = *state;
 	client = client_new(w, 63, WORLD_SESSION);
 	other = client_new(w, 64, WORLD_SESSION);
-	for (unsigned i = 0; i <= LANES; i++) {
-		peer[i] = peer_new(w, (uint16_t)i, 33, QPS_PER_PEER_MAX);
-		peer_add(w, peer[i]);
+	for (unsigned i = 0; i <= CONNS; i++) {
+		handle[i] = rail_conn_new(w, (uint16_t)i, 33, QPS_PER_PEER_MAX);
+		rail_conn_add(w, handle[i]);
 	}
 	page_put(w, 8, 8192, 77);
 	return 0;
@@ -34,16 +34,16 @@ static int teardown(void **state)
 {
 	struct world *w = *state;
 
-	for (unsigned i = 0; i <= LANES; i++)
-		peer_free(w, peer[i]);
+	for (unsigned i = 0; i <= CONNS; i++)
+		rail_conn_free(w, handle[i]);
 	client_free(client);
 	client_free(other);
 	return world_teardown(state);
 }
 
-static struct lane *lane_of(const struct world *w, unsigned number)
+static struct conn *conn_of(const struct world *w, unsigned number)
 {
-	return w->rail->peer[number].lane;
+	return w->rail->peer[number].conn;
 }
 
 static void read_bucket(struct world *w, struct client *from, uint64_t cookie, unsigned number)
@@ -68,7 +68,7 @@ static void get(struct world *w, struct client *from, uint64_t cookie, unsigned 
 }
 
 /* Completes what is posted to the peer `only`, and nothing else, until nothing is left to do. */
-static void serve(struct world *w, const struct rail_peer *only)
+static void serve(struct world *w, const struct rail_conn *only)
 {
 	unsigned n;
 
@@ -118,9 +118,9 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 	world_settle(w);
 	get(w, other, 1, 1);
 	/* the test clock stands still, so the silent peer's connection is not stalled yet */
-	serve(w, peer[1]);
+	serve(w, handle[1]);
 	client_expect(other, 1, OP_HIT);
-	assert_int_equal(lane_of(w, 0)->requests, SHARE);
+	assert_int_equal(conn_of(w, 0)->requests, SHARE);
 	/* the number of a peer is checked before the connection of that peer is looked up */
 	get(w, other, 5, NODES_MAX);
 	get(w, other, 6, UINT16_MAX);
@@ -135,15 +135,15 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 		clock_test_set(w->now_ns += 5 * MS);
 		world_settle(w);
 	}
-	assert_true(lane_of(w, 0)->stalled);
-	assert_int_equal(shm_load(&lane_of(w, 0)->peer->stalled), 1);
+	assert_true(conn_of(w, 0)->stalled);
+	assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), 1);
 	count_answers(client, OP_PEER_DOWN, OP_RING_SLOTS - SHARE);
 	get(w, other, 2, 1);
-	serve(w, peer[1]);
+	serve(w, handle[1]);
 	client_expect(other, 2, OP_HIT);
 	world_run(w); /* the silent peer answers in the end */
 	count_answers(client, OP_HIT, SHARE);
-	assert_int_equal(shm_load(&lane_of(w, 0)->peer->stalled), 0);
+	assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), 0);
 	assert_nothing_left(w);
 }
 
@@ -179,27 +179,27 @@ static void ops_beyond_the_share_of_their_connection_are_cancelled_when_the_rail
 static void several_silent_peers_leave_requests_for_the_others(void **state)
 {
 	struct world *w = *state;
-	struct client *greedy[LANES];
+	struct client *greedy[CONNS];
 
-	for (unsigned i = 0; i < LANES; i++) {
+	for (unsigned i = 0; i < CONNS; i++) {
 		greedy[i] = client_new(w, i, WORLD_SESSION);
 		for (unsigned k = 0; k < OP_RING_SLOTS; k++)
 			read_bucket(w, greedy[i], k, i);
 	}
 	world_settle(w);
 	/* 16/81 = (2/3)^4 is the share of free requests that four full connections leave */
-	assert_true(w->rail->requests_free >= RAIL_REQUESTS * 16 / 81 - LANES);
+	assert_true(w->rail->requests_free >= RAIL_REQUESTS * 16 / 81 - CONNS);
 	/*
 	 * The READs of four connections fill the CQ until they stall; the op of another peer is
 	 * taken nevertheless.
 	 */
-	get(w, other, 1, LANES);
+	get(w, other, 1, CONNS);
 	world_settle(w);
-	assert_int_equal(lane_of(w, LANES)->requests, 1);
+	assert_int_equal(conn_of(w, CONNS)->requests, 1);
 	while (rail_in_flight(w->rail))
 		world_run(w);
 	client_expect(other, 1, OP_HIT);
-	for (unsigned i = 0; i < LANES; i++) {
+	for (unsigned i = 0; i < CONNS; i++) {
 		count_answers(greedy[i], OP_HIT, OP_RING_SLOTS);
 		client_free(greedy[i]);
 	}
@@ -211,9 +211,9 @@ static void several_silent_peers_leave_requests_for_the_others(void **state)
 /* Submits more READs than the QPs hold; the QPs together hold more than the CQ. */
 static void fill(struct world *w)
 {
-	static_assert(LANES * (CQ_DEPTH / 2) >= 2 * CQ_DEPTH, "the CQ is the bottleneck");
+	static_assert(CONNS * (CQ_DEPTH / 2) >= 2 * CQ_DEPTH, "the CQ is the bottleneck");
 	for (unsigned k = 0; k < CQ_DEPTH / 2 + 44; k++)
-		for (unsigned i = 0; i < LANES; i++)
+		for (unsigned i = 0; i < CONNS; i++)
 			read_bucket(w, client, i * CQ_DEPTH + k, i);
 	world_settle(w);
 	nic_pull(w);
@@ -230,21 +230,21 @@ static void four_full_connections_that_all_fail_do_not_overrun_the_cq(void **sta
 		/* Each WQE gets a CQE, and the fake NIC fails the test if they overrun the CQ. A
 		 * connection whose error is seen last gets further WQEs in the room that the
 		 * others leave. */
-		for (unsigned i = 0; i < LANES; i++)
-			nic_flush(w, peer[i]);
+		for (unsigned i = 0; i < CONNS; i++)
+			nic_flush(w, handle[i]);
 		world_settle(w);
 	}
-	for (unsigned i = 0; i < LANES; i++)
-		world_hear(w, RAIL_PEER_BROKEN);
+	for (unsigned i = 0; i < CONNS; i++)
+		world_hear(w, RAIL_CONN_BROKEN);
 	assert_true(world_silent(w));
-	count_answers(client, OP_PEER_DOWN, LANES * (CQ_DEPTH / 2 + 44));
+	count_answers(client, OP_PEER_DOWN, CONNS * (CQ_DEPTH / 2 + 44));
 	assert_nothing_left(w);
 }
 
 static void four_full_connections_share_the_cq(void **state)
 {
 	struct world *w = *state;
-	unsigned n = LANES * (CQ_DEPTH / 2 + 44);
+	unsigned n = CONNS * (CQ_DEPTH / 2 + 44);
 
 	fill(w);
 	while (rail_in_flight(w->rail)) {

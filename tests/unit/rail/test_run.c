@@ -13,7 +13,7 @@ static int setup(void **state)
 {
 	struct world *w = client_setup(state, 4);
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	for (unsigned i = 0; i < WORLD_BUCKETS; i++)
 		w->shard[i].entry[0].tag = 7000 + i;
 	return 0;

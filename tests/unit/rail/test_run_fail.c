@@ -23,7 +23,7 @@ static void half_a_run(struct world *w)
 {
 	struct draft d;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	pages_put(w, 0, 33, 16, 131072);
 	d = draft_of(w, 1, 0, 33, 16, 131072);
 	for (unsigned i = 0; i < 16; i++)
@@ -75,8 +75,8 @@ static void pages_validated_before_an_error_stay_hits(void **state)
 	/* the NIC holds the other READs: no answer yet */
 	assert_true(w->wqes > 0);
 	assert_no_answer(client);
-	world_hear(w, RAIL_PEER_BROKEN);
-	nic_flush(w, peer);
+	world_hear(w, RAIL_CONN_BROKEN);
+	nic_flush(w, handle);
 	world_settle(w);
 	run_expect(client, 1, 0xff, 0, OP_NIC_ERROR);
 	assert_int_equal(world_counter(w, COUNTER_pages_read), 8);
@@ -94,9 +94,9 @@ static void pages_whose_heads_were_not_read_are_not_stale(void **state)
 	nic_complete(w, index_of_heads(w), DV_SYNDROME_RETRY_EXCEEDED);
 	world_settle(w);
 	assert_no_answer(client);
-	event = world_hear(w, RAIL_PEER_BROKEN);
+	event = world_hear(w, RAIL_CONN_BROKEN);
 	assert_int_equal(event.detail, DV_SYNDROME_RETRY_EXCEEDED);
-	nic_flush(w, peer);
+	nic_flush(w, handle);
 	world_settle(w);
 	run_expect(client, 1, 0, 0, OP_NIC_ERROR);
 	assert_runs_free(w);
@@ -107,19 +107,19 @@ static void payload_that_arrives_after_its_connection_broke_is_no_hit(void **sta
 	struct world *w = *state;
 	struct draft d;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	pages_put(w, 0, 33, 4, 4096);
 	d = draft_of(w, 1, 0, 33, 4, 4096);
 	draft_submit(client, &d);
 	post(w);
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	assert_no_answer(client);
 	while (w->wqes)
 		nic_complete(w, 0, 0);
 	world_settle(w);
 	run_expect(client, 1, 0, 0, OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_runs_free(w);
 }
 
@@ -129,13 +129,13 @@ static void a_dropped_connection_answers_when_its_last_read_is_flushed(void **st
 
 	half_a_run(w);
 	complete_heads(w);
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	assert_no_answer(client);
-	nic_flush(w, peer);
+	nic_flush(w, handle);
 	world_settle(w);
 	run_expect(client, 1, 0xff, 0, OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_runs_free(w);
 }
 
@@ -148,13 +148,13 @@ static void a_lost_nic_holds_its_runs_until_they_are_retired(void **state)
 	world_settle(w);
 	world_tell(w, (struct rail_command){.kind = RAIL_LOST});
 	world_settle(w);
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 	world_hear(w, RAIL_QUIET);
 	assert_no_answer(client);
-	world_tell(w, (struct rail_command){.kind = RAIL_PEER_RETIRE, .object = peer});
+	world_tell(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
 	world_settle(w);
 	run_expect(client, 1, 0xff, 0, OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_runs_free(w);
 }
 
@@ -165,7 +165,7 @@ static void a_run_past_its_deadline_is_not_posted(void **state)
 	struct world *w = *state;
 	struct draft d;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	pages_put(w, 0, 1, 4, 4096);
 	d = draft_of(w, 1, 0, 1, 4, 4096);
 	d.run.deadline_ns = w->now_ns;
@@ -211,8 +211,8 @@ static void a_run_that_outlives_its_grace_breaks_the_connection(void **state)
 	assert_true(world_silent(w));
 	clock_test_set(w->now_ns += REQUEST_GRACE_NS + MS);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_BROKEN);
-	nic_flush(w, peer);
+	world_hear(w, RAIL_CONN_BROKEN);
+	nic_flush(w, handle);
 	world_settle(w);
 	run_expect(client, 1, 0, 0, OP_TIMEOUT);
 	assert_runs_free(w);
@@ -238,13 +238,13 @@ static void a_run_waits_for_a_connection(void **state)
 
 	parked(w, 1, 32);
 	parked(w, 2, 5);
-	event = world_hear(w, RAIL_PEER_WANTED);
+	event = world_hear(w, RAIL_CONN_WANTED);
 	assert_int_equal(event.peer, 3);
 	assert_int_equal(event.ref, 33);
 	assert_true(world_silent(w));
 	assert_int_equal(w->rail->parked, 37); /* pages, not runs */
 	assert_no_answer(client);
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	world_run(w);
 	run_expect(client, 1, UINT32_MAX, 0, OP_HIT);
 	run_expect(client, 2, 0x1f, 0, OP_HIT);
@@ -256,9 +256,9 @@ static void a_parked_run_is_checked_against_the_connection_it_gets(void **state)
 	struct world *w = *state;
 
 	parked(w, 1, 32);
-	world_hear(w, RAIL_PEER_WANTED);
-	peer->region[REGION_POOL_0].length = 31 * PAGE_UNIT;
-	peer_add(w, peer);
+	world_hear(w, RAIL_CONN_WANTED);
+	handle->region[REGION_POOL_0].length = 31 * PAGE_UNIT;
+	rail_conn_add(w, handle);
 	world_run(w);
 	run_expect(client, 1, 0, 0, OP_INVALID);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), 0);
@@ -272,18 +272,18 @@ static void parked_runs_of_another_incarnation_keep_waiting(void **state)
 	struct draft d;
 
 	parked(w, 1, 4);
-	world_hear(w, RAIL_PEER_WANTED);
+	world_hear(w, RAIL_CONN_WANTED);
 	pages_put(w, 0, 1, 4, 4096);
 	d = draft_of(w, 2, 0, 1, 4, 4096);
 	d.run.peer_ref = 34;
 	draft_submit(client, &d);
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	world_run(w);
 	run_expect(client, 1, 0xf, 0, OP_HIT);
-	event = world_hear(w, RAIL_PEER_WANTED);
+	event = world_hear(w, RAIL_CONN_WANTED);
 	assert_int_equal(event.ref, 34);
 	assert_no_answer(client);
-	world_tell(w, (struct rail_command){.kind = RAIL_PEER_REFUSE, .peer = 3, .ref = 34});
+	world_tell(w, (struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = 3, .ref = 34});
 	world_settle(w);
 	run_expect(client, 2, 0, 0, OP_PEER_DOWN);
 	assert_runs_free(w);
@@ -294,7 +294,7 @@ static void a_parked_run_ends_at_its_deadline(void **state)
 	struct world *w = *state;
 
 	parked(w, 1, 4);
-	world_hear(w, RAIL_PEER_WANTED);
+	world_hear(w, RAIL_CONN_WANTED);
 	pass(w, 995);
 	assert_no_answer(client);
 	pass(w, 10);
@@ -308,11 +308,11 @@ static void parked_runs_take_at_most_their_share_of_pages(void **state)
 
 	for (unsigned i = 0; i < RAIL_PARKED_MAX / RUN_PAGES_MAX; i++)
 		parked(w, i, RUN_PAGES_MAX);
-	world_hear(w, RAIL_PEER_WANTED);
+	world_hear(w, RAIL_CONN_WANTED);
 	assert_no_answer(client);
 	parked(w, 1000, 1);
 	run_expect(client, 1000, 0, 0, OP_PEER_DOWN);
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	world_run(w);
 	for (unsigned i = 0; i < RAIL_PARKED_MAX / RUN_PAGES_MAX; i++)
 		run_expect(client, i, UINT32_MAX, 0, OP_HIT);
@@ -366,7 +366,7 @@ static void a_rail_that_stops_cancels_parked_and_new_runs(void **state)
 	struct draft d;
 
 	parked(w, 1, 4);
-	world_hear(w, RAIL_PEER_WANTED);
+	world_hear(w, RAIL_CONN_WANTED);
 	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
 	rail_step(w->rail, 0);
 	run_expect(client, 1, 0, 0, OP_CANCELLED);

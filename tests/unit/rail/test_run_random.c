@@ -43,7 +43,7 @@ static uint64_t random_state, key_next, hits, stales, status_seen[OP_STATUS_COUN
 static struct page page[CLASSES][64];
 static struct flight flight[SLOTS];
 static struct client *client[CLIENTS];
-static struct rail_peer *peer[PEERS], *draining[1024];
+static struct rail_conn *handle[PEERS], *draining[1024];
 static unsigned drainings;
 static uint32_t cookie_next, ref[PEERS];
 /* L that the peers announce, and the time for which retired pages rest; 0: tail */
@@ -251,17 +251,17 @@ static void complete(struct world *w, unsigned n)
 
 static void drop_peer(struct world *w, unsigned p)
 {
-	if (!peer[p])
+	if (!handle[p])
 		return;
 	nic_pull(w);
-	for (unsigned q = 0; q < peer[p]->qps; q++)
-		container_of(peer[p]->sq[q], struct fake_qp, sq)->error = true;
-	peer_drop(w, peer[p]);
-	draining[drainings++] = peer[p];
-	peer[p] = NULL;
+	for (unsigned q = 0; q < handle[p]->qps; q++)
+		container_of(handle[p]->sq[q], struct fake_qp, sq)->error = true;
+	rail_conn_drop(w, handle[p]);
+	draining[drainings++] = handle[p];
+	handle[p] = NULL;
 }
 
-static void returned(struct world *w, struct rail_peer *gone)
+static void returned(struct world *w, struct rail_conn *gone)
 {
 	unsigned i = 0;
 
@@ -269,7 +269,7 @@ static void returned(struct world *w, struct rail_peer *gone)
 		i++;
 	assert_true(i < drainings);
 	draining[i] = draining[--drainings];
-	peer_free(w, gone);
+	rail_conn_free(w, gone);
 }
 
 static void control_plane(struct world *w)
@@ -279,21 +279,21 @@ static void control_plane(struct world *w)
 	while (rail_hear(w->rail, &event)) {
 		unsigned p = event.peer;
 
-		if (event.kind == RAIL_PEER_WANTED && (event.ref != ref[p] || chance(4) == 0)) {
-			world_tell(w, (struct rail_command){.kind = RAIL_PEER_REFUSE,
+		if (event.kind == RAIL_CONN_WANTED && (event.ref != ref[p] || chance(4) == 0)) {
+			world_tell(w, (struct rail_command){.kind = RAIL_CONN_REFUSE,
 					      .peer = event.peer,
 					      .ref = event.ref});
-		} else if (event.kind == RAIL_PEER_WANTED) {
+		} else if (event.kind == RAIL_CONN_WANTED) {
 			drop_peer(w, p);
-			peer[p] = peer_new(w, (uint16_t)p, ref[p], 1 + chance(4));
-			peer[p]->limbo_ns = announced_ns;
-			world_tell(
-				w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = peer[p]});
-		} else if (event.kind == RAIL_PEER_BROKEN) {
-			if (peer[p] == event.object)
+			handle[p] = rail_conn_new(w, (uint16_t)p, ref[p], 1 + chance(4));
+			handle[p]->limbo_ns = announced_ns;
+			world_tell(w,
+				(struct rail_command){.kind = RAIL_CONN_ADD, .object = handle[p]});
+		} else if (event.kind == RAIL_CONN_BROKEN) {
+			if (handle[p] == event.object)
 				drop_peer(w, p);
 		} else {
-			assert_int_equal(event.kind, RAIL_PEER_RETURNED);
+			assert_int_equal(event.kind, RAIL_CONN_RETURNED);
 			returned(w, event.object);
 		}
 	}
@@ -319,7 +319,7 @@ static void drain(struct world *w)
 		assert_false(flight[slot].live);
 	assert_int_equal(drainings, 0);
 	assert_runs_free(w);
-	assert_int_equal(w->rail->lanes_free, RAIL_CONNECTIONS_MAX);
+	assert_int_equal(w->rail->conns_free, RAIL_CONNECTIONS_MAX);
 }
 
 /* Runs `n` rounds with peers that announce L, and whose pages rest for `rests`. */
@@ -442,13 +442,13 @@ static void no_bits_in_a_run_make_the_nic_leave_its_regions(void **state)
 {
 	struct world *w = *state;
 	struct client *c = client_new(w, 5, WORLD_SESSION);
-	struct rail_peer *only = peer_new(w, 3, 33, 4);
+	struct rail_conn *only = rail_conn_new(w, 3, 33, 4);
 	unsigned long n = rounds(20000), answered = 0, invalid = 0;
 	struct op_done done;
 	struct rail_event event;
 
 	seed_take(0);
-	peer_add(w, only);
+	rail_conn_add(w, only);
 	pages_put(w, 64, 2, 32, 8192);
 	for (unsigned long i = 0; i < n; i++) {
 		struct draft d = draft_of(w, 1, 64, 2, 1 + chance(32), 8192);
@@ -477,7 +477,7 @@ static void no_bits_in_a_run_make_the_nic_leave_its_regions(void **state)
 	print_message("%lu answers, %lu of them: invalid\n", answered, invalid);
 	assert_true(invalid > n / 20 && answered - invalid > n / 20);
 	assert_runs_free(w);
-	peer_free(w, only);
+	rail_conn_free(w, only);
 	client_free(c);
 }
 

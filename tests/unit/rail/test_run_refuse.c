@@ -13,7 +13,7 @@ static int setup(void **state)
 {
 	struct world *w = client_setup(state, 4);
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	return 0;
 }
 
@@ -148,12 +148,12 @@ static void a_page_needs_its_head_in_the_peers_heads(void **state)
 
 	pages_put(w, 64, 2, 5, 8192);
 	/* peer_new() gave this region all heads; now it ends with the head of unit 71 */
-	peer->region[REGION_HEADS_0].length = 72 * 32;
+	handle->region[REGION_HEADS_0].length = 72 * 32;
 	d = good(w);
 	draft_submit(client, &d);
 	world_run(w);
 	run_expect(client, 5, 0, 0, OP_INVALID);
-	peer->region[REGION_HEADS_0].length = 73 * 32;
+	handle->region[REGION_HEADS_0].length = 73 * 32;
 	draft_submit(client, &d);
 	world_run(w);
 	run_expect(client, 5, 0x1f, 0, OP_HIT);

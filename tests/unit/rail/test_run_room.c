@@ -19,7 +19,7 @@ static void a_run_is_posted_within_the_budget_of_bytes_in_flight(void **state)
 	struct world *w = *state;
 	struct draft d;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	pages_put(w, 0, 33, 32, 131072);
 	d = draft_of(w, 1, 0, 33, 32, 131072);
 	draft_submit(client, &d);
@@ -38,7 +38,7 @@ static void many_small_runs_stay_within_the_queues(void **state)
 {
 	struct world *w = *state;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	pages_put(w, 0, 100, 32, 4096);
 	for (unsigned i = 0; i < 100; i++) {
 		struct draft d = draft_of(w, i, 0, 100, 32, 64);
@@ -70,7 +70,7 @@ static void two_channels(struct world *w, uint32_t bytes)
 	uint64_t posted[2], sum[2] = {0, 0};
 	unsigned steps = 0, both = 0;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	pages_put(w, 0, 51, 16, bytes);
 	for (unsigned i = 0; i < 4; i++) { /* the first channel is early and has more */
 		struct draft d = draft_of(w, i, 0, 51, 16, bytes);
@@ -116,7 +116,7 @@ static void lots_of_two_channels_alternate_with_a_lease(void **state)
 	struct world *w = *state;
 
 	w->rail->options.lease = true;
-	peer->limbo_ns = 1000 * MS;
+	handle->limbo_ns = 1000 * MS;
 	two_channels(w, 131072);
 	assert_int_equal(world_counter(w, COUNTER_leases_expired), 0);
 }
@@ -134,7 +134,7 @@ static void a_run_does_not_wait_behind_the_queued_runs_of_another_channel(void *
 	uint64_t posted[2];
 	struct draft d;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	pages_put(w, 0, 33, 32, 131072);
 	for (unsigned i = 0; i < 8; i++) { /* all of them are taken, half of them are posted */
 		d = draft_of(w, i, 0, 33, 2, 131072);
@@ -160,12 +160,12 @@ static void a_run_does_not_wait_behind_the_queued_runs_of_another_channel(void *
 static void a_connection_that_hangs_leaves_runs_to_the_others(void **state)
 {
 	struct world *w = *state;
-	struct rail_peer *other = peer_new(w, 4, 44, 2);
+	struct rail_conn *other = rail_conn_new(w, 4, 44, 2);
 	struct op_done done;
 	struct draft d;
 
-	peer_add(w, peer);
-	peer_add(w, other);
+	rail_conn_add(w, handle);
+	rail_conn_add(w, other);
 	pages_put(w, 0, 1, 1, 4096);
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++) { /* single pages: one line each */
 		d = draft_of(w, i, 0, 1, 1, 64);
@@ -180,7 +180,7 @@ static void a_connection_that_hangs_leaves_runs_to_the_others(void **state)
 		assert_true(client_done(client, &done));
 	assert_no_answer(client);
 	assert_runs_free(w);
-	peer_free(w, other);
+	rail_conn_free(w, other);
 }
 
 /* A page in more SGEs than a WQE has needs several; it has arrived when the last one has. */
@@ -189,7 +189,7 @@ static void the_wqes_of_a_scattered_page_stay_on_one_qp(void **state)
 	struct world *w = *state;
 	struct draft d;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	pages_put(w, 0, 64, 4, 65536);
 	d = draft_of(w, 1, 0, 64, 4, 65536);
 	d.run.segments = 32;

@@ -20,13 +20,13 @@ static const struct shape {
 /* The rail gets a new connection in place of the one that broke. */
 static void reconnect(struct world *w)
 {
-	world_hear(w, RAIL_PEER_BROKEN);
-	peer_drop(w, peer);
+	world_hear(w, RAIL_CONN_BROKEN);
+	rail_conn_drop(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_RETURNED);
-	for (unsigned q = 0; q < peer->qps; q++)
-		container_of(peer->sq[q], struct fake_qp, sq)->error = false;
-	peer_add(w, peer);
+	world_hear(w, RAIL_CONN_RETURNED);
+	for (unsigned q = 0; q < handle->qps; q++)
+		container_of(handle->sq[q], struct fake_qp, sq)->error = false;
+	rail_conn_add(w, handle);
 	world_settle(w);
 }
 
@@ -97,8 +97,8 @@ static void an_error_at_any_head_keeps_the_pages_before_it(void **state)
 {
 	struct world *w = *state;
 
-	peer->limbo_ns = 0;
-	w->rail->peer[3].lane->limbo_ns = 0;
+	handle->limbo_ns = 0;
+	w->rail->peer[3].conn->limbo_ns = 0;
 	for (unsigned k = 0; k < 2 * 8; k++) {
 		submit_pages(w, 100 + k, 64, 16, 8, 4096);
 		post(w);
@@ -117,8 +117,8 @@ static void an_error_at_any_payload_leaves_no_hit(void **state)
 {
 	struct world *w = *state;
 
-	peer->limbo_ns = 0;
-	w->rail->peer[3].lane->limbo_ns = 0;
+	handle->limbo_ns = 0;
+	w->rail->peer[3].conn->limbo_ns = 0;
 	for (unsigned i = 0; i < 3; i++)
 		for (unsigned k = 0; k < 2 * 2; k++) {
 			submit_pages(w, 100 + k, 64, shapes[i].stride, 4, shapes[i].bytes);
@@ -156,7 +156,7 @@ static void a_cqe_inside_a_series_is_an_error_of_the_device(void **state)
 	cqes_inside(w, 15);
 	world_run(w);
 	run_expect(client, 2, 0xff, 0, OP_HIT);
-	w->rail->peer[3].lane->limbo_ns = 0;
+	w->rail->peer[3].conn->limbo_ns = 0;
 	submit_pages(w, 3, 64, 16, 8, 4096);
 	post(w);
 	cqes_inside(w, 15 + 7);
@@ -193,16 +193,16 @@ static void a_second_cqe_of_a_series_is_an_error_of_the_device(void **state)
 static void a_stalled_connection_counts_again_when_a_series_completes(void **state)
 {
 	struct world *w = *state;
-	const struct lane *lane = w->rail->peer[3].lane;
+	const struct conn *conn = w->rail->peer[3].conn;
 
 	submit_pages(w, 1, 64, 16, 8, 4096);
 	post(w);
 	pass(w, 40);
-	assert_true(lane->stalled);
+	assert_true(conn->stalled);
 	assert_int_equal(w->rail->posted_bytes, 0);
 	complete_some(w, w->wqes);
 	world_settle(w);
-	assert_false(lane->stalled);
+	assert_false(conn->stalled);
 	world_run(w); /* the lease has expired: the heads are read again */
 	run_expect(client, 1, 0xff, 0, OP_HIT);
 	assert_runs_free(w);
@@ -214,15 +214,15 @@ static void a_dropped_connection_is_returned_with_the_last_series(void **state)
 
 	submit_pages(w, 1, 64, 16, 8, 4096);
 	post(w);
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	assert_true(world_silent(w));
 	complete_some(w, w->wqes);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	run_expect(client, 1, 0xff, 0, OP_HIT);
 	assert_runs_free(w);
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	world_settle(w);
 }
 
@@ -253,7 +253,7 @@ static void every_page_of_a_series_is_validated_by_its_own_head(void **state)
 	struct world *w = *state;
 
 	heads_decide(w, 1);
-	w->rail->peer[3].lane->limbo_ns = 0;
+	w->rail->peer[3].conn->limbo_ns = 0;
 	heads_decide(w, 2);
 }
 
@@ -282,7 +282,7 @@ static void heads_that_do_not_arrive_validate_no_page(void **state)
 	struct world *w = *state;
 
 	heads_do_not_arrive(w);
-	w->rail->peer[3].lane->limbo_ns = 0;
+	w->rail->peer[3].conn->limbo_ns = 0;
 	heads_do_not_arrive(w);
 }
 

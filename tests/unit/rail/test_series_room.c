@@ -81,7 +81,7 @@ static void without_landing_blocks_pages_are_read_one_by_one(void **state)
 		unsigned blocks = i % 2;
 
 		/* by tail only heads are read one by one */
-		w->rail->peer[3].lane->limbo_ns = i < 2 ? LIMBO : 0;
+		w->rail->peer[3].conn->limbo_ns = i < 2 ? LIMBO : 0;
 		w->rail->landings_free = blocks;
 		d = submit_pages(w, 1, 64, 32, 4, 131072);
 		post(w);
@@ -108,19 +108,19 @@ static void series_stay_within_the_budgets(void **state)
 		uint32_t bytes = sizes[i / 4], stride = bytes / PAGE_UNIT + i % 2;
 		unsigned n = 12 * 262144 / bytes < 32 ? 12 * 262144 / bytes : 32;
 
-		w->rail->peer[3].lane->limbo_ns = i & 2 ? LIMBO : 0;
+		w->rail->peer[3].conn->limbo_ns = i & 2 ? LIMBO : 0;
 		submit_pages(w, i, 0, stride, n, bytes);
 		for (post(w); w->wqes; post(w)) {
-			const struct lane *lane = w->rail->peer[3].lane;
+			const struct conn *conn = w->rail->peer[3].conn;
 
 			assert_in_range(w->rail->posted_bytes, 0, RUN_IN_FLIGHT_BYTES);
-			for (unsigned q = 0; q < peer->qps; q++)
-				assert_in_range(lane->qp[q].bulk_bytes, 0, RAIL_BULK_BYTES);
+			for (unsigned q = 0; q < handle->qps; q++)
+				assert_in_range(conn->qp[q].bulk_bytes, 0, RAIL_BULK_BYTES);
 			complete_some(w, 1);
 		}
 		run_expect(client, i, run_mask(0, n), 0, OP_HIT);
-		for (unsigned q = 0; q < peer->qps; q++)
-			assert_int_equal(w->rail->peer[3].lane->qp[q].bulk_bytes, 0);
+		for (unsigned q = 0; q < handle->qps; q++)
+			assert_int_equal(w->rail->peer[3].conn->qp[q].bulk_bytes, 0);
 	}
 	assert_int_equal(expired(w), 0);
 	assert_runs_free(w);
@@ -135,7 +135,7 @@ static void series_do_not_shrink_when_the_only_queue_pair_is_full(void **state)
 	submit_pages(w, 1, 0, 33, 8, 131072);
 	post(w);
 	assert_int_equal(w->wqes, 16);
-	assert_int_equal(w->rail->peer[3].lane->qp[0].bulk_bytes, 2 * RAIL_BULK_BYTES);
+	assert_int_equal(w->rail->peer[3].conn->qp[0].bulk_bytes, 2 * RAIL_BULK_BYTES);
 	for (unsigned i = 0; i < w->wqes; i++)
 		signalled += !!(w->wqe[i].flags & DV_CE_ALWAYS);
 	assert_int_equal(signalled, 2);
@@ -148,13 +148,13 @@ static void series_do_not_shrink_when_the_only_queue_pair_is_full(void **state)
 /* Pairs of several connections fill the CQ, and the fake NIC checks that it has room. */
 static void pairs_of_several_connections_fit_the_cq(void **state)
 {
-	struct rail_peer *other[2];
+	struct rail_conn *other[2];
 	struct world *w = *state;
 
 	for (unsigned i = 0; i < 2; i++) {
-		other[i] = peer_new(w, (uint16_t)(10 + i), 100 + i, 4);
+		other[i] = rail_conn_new(w, (uint16_t)(10 + i), 100 + i, 4);
 		other[i]->limbo_ns = LIMBO;
-		peer_add(w, other[i]);
+		rail_conn_add(w, other[i]);
 	}
 	world_settle(w);
 	pages_put(w, 0, 16, 32, 4096);
@@ -179,10 +179,10 @@ static void pairs_of_several_connections_fit_the_cq(void **state)
 		assert_int_equal(done.hit, done.cookie ? UINT32_MAX : 0x1f);
 	}
 	for (unsigned i = 0; i < 2; i++) {
-		peer_drop(w, other[i]);
+		rail_conn_drop(w, other[i]);
 		world_settle(w);
-		world_hear(w, RAIL_PEER_RETURNED);
-		peer_free(w, other[i]);
+		world_hear(w, RAIL_CONN_RETURNED);
+		rail_conn_free(w, other[i]);
 	}
 	assert_runs_free(w);
 }

@@ -12,7 +12,7 @@
 static struct pair *pair;
 static struct world *w;
 static struct client *client;
-static struct pair_peer *peer;
+static struct pair_conn *conn;
 
 static int setup(void **state)
 {
@@ -20,21 +20,21 @@ static int setup(void **state)
 	pair = pair_open(false, true);
 	w = &pair->world;
 	client = client_new(w, 5, WORLD_SESSION);
-	peer = pair_peer_new(pair, 3, 33, 2);
-	peer_add(w, &peer->peer);
+	conn = pair_conn_new(pair, 3, 33, 2);
+	rail_conn_add(w, &conn->handle);
 	page_put(w, 8, 100000, 77);
 	return 0;
 }
 
 static void drop_peer(void)
 {
-	if (!peer)
+	if (!conn)
 		return;
-	pair_peer_drop(pair, peer);
+	pair_conn_drop(pair, conn);
 	pair_run(pair, 10);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	pair_peer_free(peer);
-	peer = NULL;
+	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, conn);
+	pair_conn_free(conn);
+	conn = NULL;
 }
 
 static int teardown(void **state)
@@ -195,7 +195,7 @@ static void reads_over_a_link_that_is_down_end_with_retries_exceeded(void **stat
 	page_get(w, client, 2, 8, 100000, 77, 1 << 20);
 	for (unsigned i = 0; i < 300; i++)
 		pair_step(pair);
-	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
+	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
 	drop_peer();
 	for (unsigned i = 0; i < 2; i++) { /* each QP reports an error of its own or is flushed */
 		assert_true(client_done(client, &done));
@@ -219,7 +219,7 @@ static void the_rail_breaks_a_connection_at_its_deadline_before_the_nic_gives_up
 		clock_test_set(w->now_ns += 5000000);
 		pair_step(pair);
 	}
-	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
+	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, 0);
 	assert_false(client_done(client, &done));
 	drop_peer();
 	client_expect(client, 1, OP_TIMEOUT);
@@ -228,7 +228,7 @@ static void the_rail_breaks_a_connection_at_its_deadline_before_the_nic_gives_up
 
 static void an_error_on_one_qp_ends_its_connection_and_a_new_connection_works(void **state)
 {
-	struct dv_fault fault = {.error_qpn = peer->peer.sq[0]->qpn,
+	struct dv_fault fault = {.error_qpn = conn->handle.sq[0]->qpn,
 		.error_at = 3,
 		.error_syndrome = DV_SYNDROME_REMOTE_ACCESS};
 	struct op_done done;
@@ -238,15 +238,15 @@ static void an_error_on_one_qp_ends_its_connection_and_a_new_connection_works(vo
 	for (unsigned i = 0; i < 40; i++)
 		page_get(w, client, i, 8, 100000, 77, i * 100000);
 	pair_run(pair, 20);
-	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_REMOTE_ACCESS);
+	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_REMOTE_ACCESS);
 	drop_peer();
 	for (unsigned i = 0; i < 40; i++) {
 		assert_true(client_done(client, &done));
 		assert_true(done.status == OP_HIT || done.status == OP_NIC_ERROR ||
 			    done.status == OP_PEER_DOWN);
 	}
-	peer = pair_peer_new(pair, 3, 33, 4);
-	peer_add(w, &peer->peer);
+	conn = pair_conn_new(pair, 3, 33, 4);
+	rail_conn_add(w, &conn->handle);
 	page_get(w, client, 99, 8, 100000, 77, 0);
 	pair_run(pair, 10);
 	client_expect(client, 99, OP_HIT);
@@ -306,8 +306,8 @@ static void random_reads_under_faults_are_correct_or_no_hits(void **state)
 
 	(void)state;
 	drop_peer();
-	peer = pair_peer_new(pair, 3, 33, 4);
-	peer_add(w, &peer->peer);
+	conn = pair_conn_new(pair, 3, 33, 4);
+	rail_conn_add(w, &conn->handle);
 	print_message("SEED=%llu\n", (unsigned long long)x);
 	dv_soft_faults(pair->near, &fault);
 	for (unsigned round = 0; round < 6000; round++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections with rail_peer.stall_ns, which the control plane sets if other rails can take over:
+ * Connections with rail_conn.stall_ns, which the control plane sets if other rails can take over:
  * one without completions is broken before any deadline, and one that failed before takes no op
  * until its probe READ has succeeded.
  */
@@ -11,7 +11,7 @@
 #define LONG_BYTES (128u << 10) /* page length for which each READ requests a CQE */
 
 static struct client *client;
-static struct rail_peer *peer;
+static struct rail_conn *handle;
 
 static int setup(void **state)
 {
@@ -20,8 +20,8 @@ static int setup(void **state)
 	world_setup(state);
 	w = *state;
 	client = client_new(w, 63, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 2);
-	peer->stall_ns = STALL_MS * MS;
+	handle = rail_conn_new(w, 3, 33, 2);
+	handle->stall_ns = STALL_MS * MS;
 	page_put(w, 8, 8192, 77);
 	return 0;
 }
@@ -30,7 +30,7 @@ static int teardown(void **state)
 {
 	struct world *w = *state;
 
-	peer_free(w, peer);
+	rail_conn_free(w, handle);
 	client_free(client);
 	return world_teardown(state);
 }
@@ -49,12 +49,12 @@ static void drop(struct world *w)
 {
 	struct op_done done;
 
-	nic_flush(w, peer);
-	peer_drop(w, peer);
+	nic_flush(w, handle);
+	rail_conn_drop(w, handle);
 	world_settle(w);
 	while (client_done(client, &done))
 		assert_int_equal(done.status, OP_PEER_DOWN);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_true(world_silent(w));
 	assert_int_equal(rail_in_flight(w->rail), 0);
 	assert_int_equal(w->rail->taken_bytes, 0);
@@ -68,14 +68,14 @@ static void a_connection_without_completions_is_broken_before_any_deadline(void 
 	struct world *w = *state;
 	struct op_done done;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	page_get(w, client, 2, 8, 8192, 77, 8192);
 	world_settle(w);
 	pass(w, STALL_MS - 5);
 	assert_true(world_silent(w));
 	pass(w, 10);
-	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
+	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, 0);
 	/* the op is not answered: the NIC may still write to its buffer */
 	assert_false(client_done(client, &done));
 	page_get(w, client, 3, 8, 8192, 77, 0);
@@ -91,7 +91,7 @@ static void a_connection_with_completions_is_not_broken(void **state)
 	struct op_done done;
 
 	page_put(w, 64, LONG_BYTES, 78);
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	for (unsigned i = 0; i < 8; i++)
 		page_get(w, client, i, 64, LONG_BYTES, 78, 0);
 	world_settle(w);
@@ -105,16 +105,16 @@ static void a_connection_with_completions_is_not_broken(void **state)
 		assert_true(client_done(client, &done) && done.status == OP_HIT);
 	pass(w, 5 * STALL_MS); /* a connection without READs in flight is not broken either */
 	assert_true(world_silent(w));
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 }
 
 static void time_in_which_the_poll_core_did_not_run_does_not_count(void **state)
 {
 	struct world *w = *state;
 
-	peer_add(w, peer);
+	rail_conn_add(w, handle);
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	world_settle(w);
 	pass(w, 10);
@@ -124,17 +124,17 @@ static void time_in_which_the_poll_core_did_not_run_does_not_count(void **state)
 	assert_true(world_silent(w));
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 }
 
 static void a_probing_connection_reads_a_head_before_it_takes_ops(void **state)
 {
 	struct world *w = *state;
 
-	peer->probe = true;
-	peer_add(w, peer);
+	handle->probe = true;
+	rail_conn_add(w, handle);
 	nic_pull(w);
 	assert_int_equal(w->wqes, 1);
 	assert_int_equal(w->wqe[0].rkey, WORLD_HEADS_RKEY);
@@ -145,13 +145,13 @@ static void a_probing_connection_reads_a_head_before_it_takes_ops(void **state)
 	assert_true(world_silent(w));
 	nic_complete(w, 0, 0);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_PEER_PROVEN).object, peer);
+	assert_ptr_equal(world_hear(w, RAIL_CONN_PROVEN).object, handle);
 	page_get(w, client, 2, 8, 8192, 77, 0);
 	world_run(w);
 	client_expect(client, 2, OP_HIT);
-	peer_drop(w, peer);
+	rail_conn_drop(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_CONN_RETURNED);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
@@ -159,10 +159,10 @@ static void a_probe_without_an_answer_breaks_the_connection(void **state)
 {
 	struct world *w = *state;
 
-	peer->probe = true;
-	peer_add(w, peer);
+	handle->probe = true;
+	rail_conn_add(w, handle);
 	pass(w, STALL_MS + 10);
-	world_hear(w, RAIL_PEER_BROKEN);
+	world_hear(w, RAIL_CONN_BROKEN);
 	drop(w);
 }
 
@@ -170,12 +170,12 @@ static void a_failed_probe_breaks_the_connection(void **state)
 {
 	struct world *w = *state;
 
-	peer->probe = true;
-	peer_add(w, peer);
+	handle->probe = true;
+	rail_conn_add(w, handle);
 	nic_pull(w);
 	nic_complete(w, 0, DV_SYNDROME_RETRY_EXCEEDED);
 	world_settle(w);
-	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
+	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
 	drop(w);
 }
 

@@ -233,8 +233,8 @@ static void random_entries_never_reach_outside_the_tables(void **state)
 		while (client_done(client, &done))
 			;
 		while (rail_hear(w->rail, &event))
-			if (event.kind == RAIL_PEER_WANTED)
-				world_tell(w, (struct rail_command){.kind = RAIL_PEER_REFUSE,
+			if (event.kind == RAIL_CONN_WANTED)
+				world_tell(w, (struct rail_command){.kind = RAIL_CONN_REFUSE,
 						      .peer = event.peer,
 						      .ref = event.ref});
 	}

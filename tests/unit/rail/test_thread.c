@@ -16,7 +16,7 @@
 static struct pair *pair;
 static struct world *w;
 static struct client *client;
-static struct pair_peer *peer;
+static struct pair_conn *conn;
 
 static void begin(bool threaded, bool busy)
 {
@@ -24,8 +24,8 @@ static void begin(bool threaded, bool busy)
 	w = &pair->world;
 	wake_open(w);
 	client = client_new(w, 5, WORLD_SESSION);
-	peer = pair_peer_new(pair, 3, 33, 2);
-	world_tell(w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = &peer->peer});
+	conn = pair_conn_new(pair, 3, 33, 2);
+	world_tell(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = &conn->handle});
 	page_put(w, 8, 8192, 77);
 	pair_start(&pair, 1);
 }
@@ -52,11 +52,11 @@ static struct rail_event hear(uint32_t kind)
 
 static void end(void)
 {
-	pair_peer_drop(pair, peer);
-	assert_ptr_equal(hear(RAIL_PEER_RETURNED).object, peer);
+	pair_conn_drop(pair, conn);
+	assert_ptr_equal(hear(RAIL_CONN_RETURNED).object, conn);
 	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
 	hear(RAIL_STOPPED);
-	pair_peer_free(peer);
+	pair_conn_free(conn);
 	wake_close(w);
 	pair_close(pair);
 	client_free(client);
@@ -148,23 +148,24 @@ static void an_idle_rail_sleeps_and_uses_less_than_5_percent_of_a_core(void **st
 
 static void the_control_plane_wakes_a_sleeping_rail(void **state)
 {
-	struct pair_peer *second;
+	struct pair_conn *second;
 
 	(void)state;
 	begin(true, false);
-	second = pair_peer_new(pair, 4, 44, 1);
+	second = pair_conn_new(pair, 4, 44, 1);
 	for (unsigned i = 0; i < 5; i++) {
 		while (!shm_load(&w->status->rail[0].sleeps))
 			sched_yield();
 		world_tell(
-			w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = &second->peer});
+			w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = &second->handle});
 		while (!shm_load(&w->status->rail[0].sleeps))
 			sched_yield();
-		world_tell(w, (struct rail_command){
-				      .kind = RAIL_PEER_DROP, .peer = 4, .object = &second->peer});
-		assert_ptr_equal(hear(RAIL_PEER_RETURNED).object, second);
+		world_tell(
+			w, (struct rail_command){
+				   .kind = RAIL_CONN_DROP, .peer = 4, .object = &second->handle});
+		assert_ptr_equal(hear(RAIL_CONN_RETURNED).object, second);
 	}
-	pair_peer_free(second);
+	pair_conn_free(second);
 	end();
 }
 
@@ -182,7 +183,7 @@ static void a_parked_op_ends_at_its_deadline_while_the_rail_sleeps(void **state)
 	op.deadline_ns = clock_now_ns() + 30000000;
 	client_submit(client, &op, &s);
 	kick_rail();
-	assert_int_equal(hear(RAIL_PEER_WANTED).peer, 7);
+	assert_int_equal(hear(RAIL_CONN_WANTED).peer, 7);
 	done = await();
 	late = clock_now_ns();
 	assert_int_equal(done.status, OP_TIMEOUT);

@@ -137,16 +137,16 @@ void client_expect(struct client *client, uint64_t cookie, enum op_status status
 
 /* ---- the peer -------------------------------------------------------------------------------- */
 
-void peer_add(struct world *w, struct rail_peer *peer)
+void rail_conn_add(struct world *w, struct rail_conn *handle)
 {
-	world_tell(w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = peer});
+	world_tell(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = handle});
 	world_settle(w);
 }
 
-void peer_drop(struct world *w, struct rail_peer *peer)
+void rail_conn_drop(struct world *w, struct rail_conn *handle)
 {
 	world_tell(w, (struct rail_command){
-			      .kind = RAIL_PEER_DROP, .peer = peer->peer, .ref = peer->ref});
+			      .kind = RAIL_CONN_DROP, .peer = handle->peer, .ref = handle->ref});
 }
 
 /* Returns byte i of the page with this key. */

@@ -110,12 +110,12 @@ void client_expect(struct client *client, uint64_t cookie, enum op_status status
  * Creates a connection of `qps` QPs to a peer that exports pool 0, its page heads and the shard.
  * The rail is not told.
  */
-struct rail_peer *peer_new(struct world *w, uint16_t number, uint32_t ref, unsigned qps);
-/* Tells the rail of a new connection (sends RAIL_PEER_ADD). */
-void peer_add(struct world *w, struct rail_peer *peer);
-/* Tells the rail to drop the peer's connection (sends RAIL_PEER_DROP without an object). */
-void peer_drop(struct world *w, struct rail_peer *peer);
-void peer_free(struct world *w, struct rail_peer *peer);
+struct rail_conn *rail_conn_new(struct world *w, uint16_t number, uint32_t ref, unsigned qps);
+/* Tells the rail of a new connection (sends RAIL_CONN_ADD). */
+void rail_conn_add(struct world *w, struct rail_conn *handle);
+/* Tells the rail to drop the peer's connection (sends RAIL_CONN_DROP without an object). */
+void rail_conn_drop(struct world *w, struct rail_conn *handle);
+void rail_conn_free(struct world *w, struct rail_conn *handle);
 
 /* Writes a page of pseudo-random bytes and its page head into the peer's memory. */
 void page_put(struct world *w, uint32_t unit, uint32_t length, uint64_t key);
@@ -150,7 +150,7 @@ void nic_sample(struct world *w, unsigned i);
 /*
  * Moves the QPs of the peer's connection to the error state and flushes all their outstanding WQEs.
  */
-void nic_flush(struct world *w, const struct rail_peer *peer);
+void nic_flush(struct world *w, const struct rail_conn *handle);
 /* Writes a CQE that no WQE caused. */
 void nic_cqe(uint32_t qpn, uint16_t counter, uint8_t syndrome);
 /* Steps the rail and completes all WQEs in order, until nothing is left to do. */

@@ -3,7 +3,7 @@
  * Driver calls that do not return: the event loop and the other connections must go on. A node is
  * one control plane in the test's process.
  */
-#include "tests/unit/control/connect_world.h"
+#include "tests/unit/control/conn_world.h"
 
 #include <pthread.h>
 
@@ -20,7 +20,7 @@ static void the_loop_answers_while_a_connect_call_is_blocked(void **state)
 	(void)state;
 	connects_blocked = 1;
 	want(0); /* after this request a helper thread of node 1 is blocked in dv_qp_connect() */
-	assert_true(nodes_until(connect_busy(&node[1].control) == 1, 5000));
+	assert_true(nodes_until(conns_busy(&node[1].control) == 1, 5000));
 	for (unsigned i = 0; i < 20; i++) {
 		uint8_t bytes[4096];
 		int fd = raw_open(1);
@@ -30,15 +30,15 @@ static void the_loop_answers_while_a_connect_call_is_blocked(void **state)
 		close(fd);
 		assert_true(nodes_until(sees_count(1, 2), 1000));
 	}
-	assert_int_equal(connect_busy(&node[1].control), 1);
+	assert_int_equal(conns_busy(&node[1].control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	assert_true(nodes_until(node[0].rail[0].tells > 0, 5000));
-	connect_stop(control);
+	conns_stop(control);
 }
 
 static void breaking_a_connection_does_not_wait_for_one_being_made(void **state)
 {
-	struct rail_peer *got = connected(0);
+	struct rail_conn *got = connected(0);
 
 	(void)state;
 	assert_int_equal(node_open(2, node_at(0)), 0);
@@ -46,17 +46,17 @@ static void breaking_a_connection_does_not_wait_for_one_being_made(void **state)
 	/* node 2's two dv_qp_connect() calls return; the call of node 0 is still blocked */
 	connects_free = 2;
 	connects_blocked = 1;
-	connect_wanted(
+	conns_wanted(
 		control, 0, member_by_ref(control, node[2].control.ref)->peer, node[2].control.ref);
 	assert_true(nodes_until(
-		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
-	connect_broken(control, 0, got, 0x15);
+		LIST_FIRST(&control->conns->out_conns)->state == OUT_CONN_CONNECTING, 1900));
+	conns_broken(control, 0, got, 0x15);
 	assert_true(nodes_until(node[0].rail[0].tells == 2, 5000));
-	assert_int_equal(node[0].rail[0].told[1].kind, RAIL_PEER_DROP);
-	assert_int_equal(LIST_FIRST(&control->connect->actives)->state, ACTIVE_CONNECTING);
+	assert_int_equal(node[0].rail[0].told[1].kind, RAIL_CONN_DROP);
+	assert_int_equal(LIST_FIRST(&control->conns->out_conns)->state, OUT_CONN_CONNECTING);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	connect_returned(control, 0, got);
-	connect_stop(control);
+	conns_returned(control, 0, got);
+	conns_stop(control);
 }
 
 /*
@@ -68,10 +68,10 @@ static void ask_the_unreachable(void)
 	connects_free = 2; /* the two dv_qp_connect() calls of node 2 do not block */
 	connects_held = 1; /* the first dv_qp_connect() call of node 0 blocks */
 	connects_blocked = 1;
-	connect_wanted(
+	conns_wanted(
 		control, 0, member_by_ref(control, node[2].control.ref)->peer, node[2].control.ref);
 	assert_true(nodes_until(
-		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
+		LIST_FIRST(&control->conns->out_conns)->state == OUT_CONN_CONNECTING, 1900));
 }
 
 static void an_unreachable_peer_does_not_delay_other_connections(void **state)
@@ -82,9 +82,9 @@ static void an_unreachable_peer_does_not_delay_other_connections(void **state)
 	ask_the_unreachable();
 	/* while that call is blocked, the same rail of node 0 gets a connection to node 1 */
 	connected(0);
-	assert_int_equal(connect_busy(control), 1);
+	assert_int_equal(conns_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	connect_stop(control);
+	conns_stop(control);
 }
 
 static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper(void **state)
@@ -96,8 +96,8 @@ static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper
 	assert_true(nodes_until(all_agree(), 3000));
 	ask_the_unreachable();
 	number = member_by_ref(control, node[2].control.ref)->peer;
-	assert_true(nodes_until(node[0].rail[0].tells == 1, CONNECT_MADE_MS + 500));
-	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
+	assert_true(nodes_until(node[0].rail[0].tells == 1, CONN_MADE_MS + 500));
+	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_CONN_REFUSE);
 	assert_int_equal(shm_load(&control->status->peer_rails_out[number]), 1);
 	__atomic_store_n(&connects_held, 1u << 30, __ATOMIC_SEQ_CST);
 	/* The next two dv_qp_connect() calls, those of node 2, do not block; all later calls do */
@@ -106,15 +106,15 @@ static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper
 	 * In this time node 0 would send a probe if its helper thread had returned from the blocked
 	 * call
 	 */
-	nodes_run(10 * CONNECT_BACKOFF_MS);
-	assert_int_equal(connect_busy(control), 1);
+	nodes_run(10 * CONN_BACKOFF_MS);
+	assert_int_equal(conns_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	assert_true(nodes_until(/* node 0 has a new connection to node 2 */
 		shm_load(&control->status->peer_rails_out[number]) == 1 &&
 			node[0].rail[0].tells > 1,
-		3 * CONNECT_BACKOFF_MAX_MS));
-	assert_int_equal(node[0].rail[0].told[1].kind, RAIL_PEER_ADD);
-	connect_stop(control);
+		3 * CONN_BACKOFF_MAX_MS));
+	assert_int_equal(node[0].rail[0].told[1].kind, RAIL_CONN_ADD);
+	conns_stop(control);
 }
 
 static void repeated_connects_of_a_peer_block_only_one_helper(void **state)
@@ -125,12 +125,12 @@ static void repeated_connects_of_a_peer_block_only_one_helper(void **state)
 	 */
 	connects_blocked = 1;
 	want(0);
-	nodes_run(CONNECT_ANSWER_MS + 10 * CONNECT_BACKOFF_MS);
-	assert_int_equal(connect_busy(&node[1].control), 1);
+	nodes_run(CONN_ANSWER_MS + 10 * CONN_BACKOFF_MS);
+	assert_int_equal(conns_busy(&node[1].control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	assert_true(nodes_until(node[0].rail[0].tells > 1, 2 * CONNECT_BACKOFF_MAX_MS));
-	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
-	connect_stop(control);
+	assert_true(nodes_until(node[0].rail[0].tells > 1, 2 * CONN_BACKOFF_MAX_MS));
+	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_CONN_REFUSE);
+	conns_stop(control);
 }
 
 /*
@@ -143,8 +143,8 @@ static void an_abandoned_set_makes_no_further_connect_call(void **state)
 	want(0);
 	/* Waits until node 1 has made its first dv_qp_connect() call, which blocks */
 	assert_true(nodes_until(qps_connects == 1, 5000));
-	connect_stop(control);
-	connect_stop(&node[1].control);
+	conns_stop(control);
+	conns_stop(&node[1].control);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	assert_true(nodes_until(qps_alive == 0, 500));
 	assert_int_equal(qps_connects, 1);
@@ -169,7 +169,7 @@ static void closing_an_engine_waits_for_one_connect_call_not_for_the_whole_set(v
 	node_close(1);
 	pthread_join(thread, NULL);
 	assert_int_equal(qps_connects, 1);
-	connect_stop(control);
+	conns_stop(control);
 }
 
 #define L(name) cmocka_unit_test_setup_teardown(name, open_nodes, teardown)

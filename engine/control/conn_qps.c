@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sets of queue pairs, used by both sides of a connection: the driver calls that make, connect,
+ * Sets of queue pairs, used by both sides of a connection: the driver calls that make, conns,
  * break and destroy them, and their form in messages. Helper threads execute the driver calls,
  * because the kernel may resolve a neighbour for a second, or wait for a dying NIC for a minute.
  * Everything else runs on the control plane's thread.
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/control/connect_state.h"
+#include "engine/control/conn_state.h"
 
 /*
  * Automatic number of queue pairs. A queue pair is limited in its READs in flight and in the READs
@@ -167,7 +167,7 @@ void qps_start(struct qps *qps, enum qps_call call)
 	qps->busy = true;
 	qps->work.run = run;
 	qps->work.done = made;
-	work_submit(qps->control->connect->works, work_queue_of(qps->rail, call >= QPS_ERROR),
+	work_submit(qps->control->conns->works, work_queue_of(qps->rail, call >= QPS_ERROR),
 		&qps->work);
 }
 

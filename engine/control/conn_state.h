@@ -1,55 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Internals of connect*.c: active connections (made by us, handed to a rail), passive connections
+ * Internals of conn*.c: outgoing connections (made by us, handed to a rail), incoming ones
  * (held for a peer's rail), and commands that did not fit a rail's inbox yet. Control plane's
  * thread only, apart from the calls to the NIC's driver: helper threads make those, from two queues
  * per rail, so that tearing down a broken connection never waits for the making of another one.
  *
- *   connect.c       events of rails, Connected, members that leave
- *   connect_active.c   one active connection
- *   connect_serve.c passive side   connect_qps.c   sets of queue pairs, driver calls
- *   connect_lost.c  queue pairs that do not drain, lost NICs
- *   connect_health.c   which rails are out of use, and when they are tried again
+ *   conn.c          one outgoing connection
+ *   conn_accept.c   incoming connections
+ *   conn_events.c   events of rails, Connected, members that leave
+ *   conn_health.c   which rails are out of use, and when they are tried again
+ *   conn_lost.c     queue pairs that do not drain, lost NICs
+ *   conn_qps.c      sets of queue pairs, driver calls
  */
-#ifndef CONTROL_CONNECT_STATE_H
-#define CONTROL_CONNECT_STATE_H
+#ifndef CONTROL_CONN_STATE_H
+#define CONTROL_CONN_STATE_H
 
 #include <sys/queue.h>
 
-#include "engine/control/connect.h"
+#include "engine/control/conn.h"
 #include "engine/control/rpc.h"
 #include "engine/control/work.h"
 
-#define CONNECT_ANSWER_MS 2000 /* time limit for the peer's Connected after our Connect */
-/* time limit for making a connection, from the rail's request to RAIL_PEER_ADD */
-#define CONNECT_MADE_MS 5000
+#define CONN_ANSWER_MS 2000 /* time limit for the peer's Connected after our Connect */
+/* time limit for making a connection, from the rail's request to RAIL_CONN_ADD */
+#define CONN_MADE_MS 5000
 /* back-off after a connection's first failure; doubles with each further failure */
-#define CONNECT_BACKOFF_MS 100
-#define CONNECT_BACKOFF_MAX_MS 2000
+#define CONN_BACKOFF_MS 100
+#define CONN_BACKOFF_MAX_MS 2000
 /*
- * After a connection that lived longer than this, the next back-off starts at CONNECT_BACKOFF_MS
+ * After a connection that lived longer than this, the next back-off starts at CONN_BACKOFF_MS
  * again
  */
-#define CONNECT_STEADY_NS 10000000000ull
+#define CONN_STEADY_NS 10000000000ull
 /* delay of the next attempt after rail_tell() found the rail's inbox full */
-#define CONNECT_RETRY_MS 1
+#define CONN_RETRY_MS 1
 /* a stall time is at least this number of ACK time-outs without a completion */
-#define CONNECT_STALL_ACKS 5
+#define CONN_STALL_ACKS 5
 /*
  * If the posted work has not ended this long after its deadline, its queue pairs cannot be
  * destroyed: no client waits longer.
  */
-#define CONNECT_OVERDUE_NS 2000000000ull
+#define CONN_OVERDUE_NS 2000000000ull
 /*
- * The engine aborts this long after CONNECT_OVERDUE_NS: the end of the process stops the NIC for
+ * The engine aborts this long after CONN_OVERDUE_NS: the end of the process stops the NIC for
  * sure.
  */
-#define CONNECT_ABORT_NS 5000000000ull
+#define CONN_ABORT_NS 5000000000ull
 /*
  * Period of the ticks that count down to the abort. Ticks pass only while the event loop runs, so
  * the time during which the process is stopped does not count.
  */
-#define CONNECT_TICK_NS 500000000ull
+#define CONN_TICK_NS 500000000ull
 #define REGION_BYTES_MAX (1ull << 48)
 
 struct qp_set {
@@ -104,20 +105,20 @@ struct qps {
 	struct qp_set set;
 };
 
-enum active_state {
-	ACTIVE_MAKING, /* state of a connection: a helper thread makes its queue pairs */
-	ACTIVE_ASKED,  /* state: Connect was sent; the control plane still owns the queue pairs */
+enum out_conn_state {
+	OUT_CONN_MAKING,    /* state of a connection: a helper thread makes its queue pairs */
+	OUT_CONN_REQUESTED, /* state: Connect was sent; the control plane still owns the queue pairs */
 	/* state: Connected was received; a helper thread connects the queue pairs */
-	ACTIVE_CONNECTING,
-	ACTIVE_LIVE,   /* state: the rail owns the queue pairs, from RAIL_PEER_ADD on */
-	ACTIVE_BROKEN, /* state: the queue pairs are in error; the rail drains and returns them */
+	OUT_CONN_CONNECTING,
+	OUT_CONN_LIVE,   /* state: the rail owns the queue pairs, from RAIL_CONN_ADD on */
+	OUT_CONN_BROKEN, /* state: the queue pairs are in error; the rail drains and returns them */
 };
 
-/* The active side of one connection: queue pairs of one of our rails to one peer. */
-struct active {
-	LIST_ENTRY(active) next;
+/* An outgoing connection: queue pairs of one of our rails to one peer. */
+struct out_conn {
+	LIST_ENTRY(out_conn) next;
 	struct control *control;
-	enum active_state state;
+	enum out_conn_state state;
 	/*
 	 * the connection was given up before it was live, or the rail returned it: it is only to be
 	 * destroyed
@@ -126,7 +127,7 @@ struct active {
 	bool linkless; /* the Connect is sent as soon as there is a link with the member */
 	bool errored;  /* true: QPS_ERROR was executed, with or without success */
 	bool kill;     /* true: the connection does not drain, so QPS_KILL must be executed */
-	bool retired;  /* true: RAIL_PEER_RETIRE was sent to the rail */
+	bool retired;  /* true: RAIL_CONN_RETIRE was sent to the rail */
 	unsigned rail, to_rail;
 	uint64_t serial;
 	uint64_t made_until_ns; /* if the connection is not live at this time, it is given up */
@@ -138,21 +139,21 @@ struct active {
 	struct event *deadline;
 	/*
 	 * ticks left until the engine aborts because the rail did not return the connection; see
-	 * CONNECT_TICK_NS
+	 * CONN_TICK_NS
 	 */
 	unsigned ticks;
 	uint64_t tick_ns; /* time of the last tick that was subtracted from `ticks` */
 	struct qps qps;
-	/* handed to the rail; its member .control points to this struct active */
-	struct rail_peer peer;
+	/* handed to the rail; its member .control points to this struct out_conn */
+	struct rail_conn handle;
 };
 
 /*
- * The passive side of one connection: queue pairs that a peer's rail reads through. They never
+ * An incoming connection: queue pairs that a peer's rail reads through. They never
  * post.
  */
-struct passive {
-	LIST_ENTRY(passive) next;
+struct in_conn {
+	LIST_ENTRY(in_conn) next;
 	uint32_t ref;
 	unsigned rail, to_rail; /* the peer's rail that reads, and our rail that serves it */
 	uint64_t serial;
@@ -160,12 +161,12 @@ struct passive {
 	struct qps qps;
 };
 
-/* Failure record of one path, which leads from one of our rails to one peer. */
-struct backoff {
+/* Health of the connections of one of our rails to one peer: its failures. */
+struct conn_health {
 	uint32_t ref;
 	unsigned fails;
 	uint64_t until_ns;
-	bool out; /* true: clients use other rails until a probe on this path is answered */
+	bool out; /* true: clients use other rails until a probe of a new connection is answered */
 };
 
 /* Health of one of our rails. */
@@ -192,15 +193,15 @@ struct untold {
 	struct rail_command command;
 };
 
-struct connect {
-	LIST_HEAD(, active) actives;
-	LIST_HEAD(, passive) passives;
+struct conns {
+	LIST_HEAD(, out_conn) out_conns;
+	LIST_HEAD(, in_conn) in_conns;
 	STAILQ_HEAD(, untold) untold[RAILS_MAX];
 	struct event *retry;
 	uint64_t serial;
 	unsigned outstanding;
 	/* indexed by the number of our rail and by peer number; untouched from `peers` on */
-	struct backoff backoff[RAILS_MAX][NODES_MAX];
+	struct conn_health conn_health[RAILS_MAX][NODES_MAX];
 	unsigned peers; /* 1 + the highest peer number that a connection was wanted with */
 	uint32_t hangs[NODES_MAX]; /* scratch memory of unread_watch() */
 	struct rail_health health[RAILS_MAX];
@@ -222,57 +223,60 @@ static inline unsigned work_queue_of(unsigned rail, bool breaking)
 	return 2 * rail + breaking;
 }
 
-/* functions of connect_active.c */
+/* functions of conn.c */
 
-struct active *active_find(struct control *control, unsigned rail, uint32_t ref);
+struct out_conn *out_conn_find(struct control *control, unsigned rail, uint32_t ref);
 /* Stops the timer of the peer's message Connected, which has arrived, and starts QPS_CONNECT. */
-void active_connect(struct active *active);
+void out_conn_connect(struct out_conn *conn);
 /*
  * Starts a connection: makes the queue pairs, then sends Connect to the peer. Returns 0, -ENOMEM,
  * -EBUSY if a helper thread still works on queue pairs to that peer that were given up, or -EMFILE
  * if the rail has RAIL_CONNECTIONS_MAX connections.
  */
-int active_open(struct control *control, unsigned rail, const struct member_record *to, bool probe);
+int out_conn_open(
+	struct control *control, unsigned rail, const struct member_record *to, bool probe);
 /*
  * Gives up a connection that is not live, so nothing was posted on it. Informs the rail and the
  * clients.
  */
-void active_give_up(struct active *active);
+void out_conn_give_up(struct out_conn *conn);
 /*
  * Breaks a live connection: puts it in the error state. The rail drains it, then it is destroyed.
  */
-void active_break(struct active *active);
-/* Ends the connection with active_give_up() or active_break(), depending on its state. */
-void active_end(struct active *active);
+void out_conn_break(struct out_conn *conn);
+/* Ends the connection with out_conn_give_up() or out_conn_break(), depending on its state. */
+void out_conn_end(struct out_conn *conn);
 /* Starts the next driver call that the connection needs, unless a call is in progress. */
-void active_go_on(struct active *active);
-void active_deadline_end(struct active *active);
+void out_conn_go_on(struct out_conn *conn);
+void out_conn_deadline_end(struct out_conn *conn);
 /* Starts the time after which the engine aborts unless the rail has returned the connection. */
-void active_ticks_set(struct active *active, uint64_t ns);
-void active_free(struct active *active);
+void out_conn_ticks_set(struct out_conn *conn, uint64_t ns);
+void out_conn_free(struct out_conn *conn);
 
-/* functions of connect.c that the other files call */
-void backoff_more(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-void tell_peer(struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref);
+/* functions of conn_events.c that the other files call */
+void conn_back_off(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+void conns_command_peer(
+	struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref);
 
 /*
- * The failure record of the path (rail, peer); starts afresh if `ref` is another incarnation of the
- * peer.
+ * The health of the connections of (rail, peer); starts afresh if `ref` is another incarnation of
+ * the peer.
  */
-struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* Gives up or breaks every active connection of one of our rails. */
-void actives_break_rail(struct control *control, unsigned rail);
+struct conn_health *conn_health_of(
+	struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/* Gives up or breaks every outgoing connection of one of our rails. */
+void out_conns_break_rail(struct control *control, unsigned rail);
 /*
  * Sends a command to a rail. If the rail's inbox is full, the command is queued and sent later, in
  * order.
  */
-void connect_tell(struct control *control, unsigned rail, const struct rail_command *command);
+void conns_command(struct control *control, unsigned rail, const struct rail_command *command);
 /*
  * Opens a connection whose first READ is a probe, unless the rail already has a connection to `to`.
  */
-void connect_probe(struct control *control, unsigned rail, const struct member_record *to);
+void conns_probe(struct control *control, unsigned rail, const struct member_record *to);
 
-/* functions of connect_health.c that the other files call */
+/* functions of conn_health.c that the other files call */
 
 /* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
 void rail_leaves(struct control *control, unsigned rail);
@@ -280,18 +284,18 @@ void rail_leaves(struct control *control, unsigned rail);
 bool rail_out(const struct control *control, unsigned rail);
 
 /*
- * Marks the path as failed: clients use other rails. It is probed again when its back-off has
- * ended.
+ * Takes the rail out of use for this peer: clients use other rails. It is probed again when its
+ * back-off has ended.
  */
-void path_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* Called when a probe was answered: clients may use this path again. */
-void path_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+void conn_health_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/* Called when a probe was answered: clients may read the peer over this rail again. */
+void conn_health_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 /* Clears the failure records of a peer number, because another member may get that number next. */
-void paths_forget(struct control *control, uint16_t peer);
+void conn_health_forget(struct control *control, uint16_t peer);
 int health_open(struct control *control);
 void health_close(struct control *control);
 
-/* functions of connect_qps.c, for active and passive connections */
+/* functions of conn_qps.c, for outgoing and incoming connections */
 
 /*
  * Number of queue pairs from a rail to a peer: rail.qps_per_peer, or, if that is 0, as many as the
@@ -307,7 +311,7 @@ void qps_start(struct qps *qps, enum qps_call call);
 void qps_abandon(struct qps *qps);
 /* True while a helper thread makes or connects these queue pairs. */
 bool qps_making(const struct qps *qps);
-/* Destroys the queue pairs. For connect_close() only, when no helper thread is running. */
+/* Destroys the queue pairs. For conns_close() only, when no helper thread is running. */
 void qps_destroy(struct qp_set *set);
 /*
  * True if there are at most QPS_PER_PEER_MAX ends, in order, each with an address of the right
@@ -329,19 +333,19 @@ struct end_list {
 };
 void qps_describe(const struct qp_set *set, struct end_list *ret);
 
-/* functions of connect_serve.c */
+/* functions of conn_accept.c */
 
 /*
- * Marks for destruction every passive connection of member `ref`, or of all members if `ref` is 0.
+ * Marks for destruction every incoming connection of member `ref`, or of all members if `ref` is 0.
  */
-void passives_drop(struct control *control, uint32_t ref);
-/* Marks for destruction every passive connection on our rail `rail`, which is lost. */
-void passives_drop_rail(struct control *control, unsigned rail);
-void passive_fail(struct passive *passive);
-/* Frees all passive connections. For connect_close() only, when no helper thread is running. */
-void passives_free(struct control *control);
+void in_conns_drop(struct control *control, uint32_t ref);
+/* Marks for destruction every incoming connection on our rail `rail`, which is lost. */
+void in_conns_drop_rail(struct control *control, unsigned rail);
+void in_conn_fail(struct in_conn *in_conn);
+/* Frees all incoming connections. For conns_close() only, when no helper thread is running. */
+void in_conns_free(struct control *control);
 
-/* functions of connect_lost.c */
+/* functions of conn_lost.c */
 
 /*
  * Declares the rail lost: no command of the driver helps any more. Nothing is given to the rail,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections (struct lane): add, break, drop and return them, detect stalls, and keep the requests
+ * Connections (struct conn): add, break, drop and return them, detect stalls, and keep the requests
  * whose peer has no connection. Poll core only. In fault-free operation only peer_route() and
- * lane_qp_find() run per op.
+ * conn_qp_find() run per op.
  */
 #include "engine/rail/core.h"
 
@@ -13,21 +13,21 @@
 /* The entry of the hash table at which the search for a QP number begins. */
 static uint32_t table_home(uint32_t qpn)
 {
-	return qpn * 0x9e3779b1u >> 8 & (LANE_TABLE_SLOTS - 1);
+	return qpn * 0x9e3779b1u >> 8 & (CONN_TABLE_SLOTS - 1);
 }
 
 static uint32_t table_after(uint32_t at)
 {
-	return (at + 1) & (LANE_TABLE_SLOTS - 1);
+	return (at + 1) & (CONN_TABLE_SLOTS - 1);
 }
 
-struct lane_qp *lane_qp_find(struct rail *rail, uint32_t qpn)
+struct conn_qp *conn_qp_find(struct rail *rail, uint32_t qpn)
 {
 	for (uint32_t at = table_home(qpn); rail->table[at].used; at = table_after(at)) {
 		uint16_t qp = rail->table[at].qp;
 
 		if (rail->table[at].qpn == qpn)
-			return &rail->lane[qp / QPS_PER_PEER_MAX].qp[qp % QPS_PER_PEER_MAX];
+			return &rail->conn[qp / QPS_PER_PEER_MAX].qp[qp % QPS_PER_PEER_MAX];
 	}
 	return NULL;
 }
@@ -65,7 +65,7 @@ static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
 		return;
 	for (at = table_after(gap); rail->table[at].used; at = table_after(at)) {
 		uint32_t home = table_home(rail->table[at].qpn);
-		uint32_t mask = LANE_TABLE_SLOTS - 1;
+		uint32_t mask = CONN_TABLE_SLOTS - 1;
 
 		if (((at - home) & mask) < ((at - gap) & mask))
 			continue;
@@ -79,12 +79,12 @@ static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
  * ---- connections ------------------------------------------------------------------------------
  */
 
-static void say_lane(struct rail *rail, uint32_t kind, const struct rail_peer *peer,
+static void say_conn(struct rail *rail, uint32_t kind, const struct rail_conn *handle,
 	uint32_t detail, void *object)
 {
 	struct rail_event event = {.kind = kind,
-		.peer = peer->peer,
-		.ref = peer->ref,
+		.peer = handle->peer,
+		.ref = handle->ref,
 		.detail = detail,
 		.object = object};
 
@@ -93,7 +93,7 @@ static void say_lane(struct rail *rail, uint32_t kind, const struct rail_peer *p
 
 void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_t ref)
 {
-	struct rail_event event = {.kind = RAIL_PEER_WANTED, .peer = peer, .ref = ref};
+	struct rail_event event = {.kind = RAIL_CONN_WANTED, .peer = peer, .ref = ref};
 
 	if (slot->wanted)
 		return;
@@ -106,7 +106,7 @@ void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_
  * Fails the requests of a list: one without outstanding WQEs ends now, the others end when their
  * last WQE retires.
  */
-static void lane_fail_list(struct rail *rail, struct link *list)
+static void conn_fail_list(struct rail *rail, struct link *list)
 {
 	while (link_linked(list)) {
 		struct request *request = container_of(list->next, struct request, pending);
@@ -119,126 +119,126 @@ static void lane_fail_list(struct rail *rail, struct link *list)
 	}
 }
 
-static void lane_fail_pending(struct rail *rail, struct lane *lane)
+static void conn_fail_pending(struct rail *rail, struct conn *conn)
 {
-	lane_fail_list(rail, &lane->heads);
-	lane_fail_list(rail, &lane->pending);
-	while (link_linked(&lane->runs))
-		run_fail(rail, container_of(lane->runs.next, struct rail_run, pending),
+	conn_fail_list(rail, &conn->heads);
+	conn_fail_list(rail, &conn->pending);
+	while (link_linked(&conn->runs))
+		run_fail(rail, container_of(conn->runs.next, struct rail_run, pending),
 			OP_PEER_DOWN);
-	while (link_linked(&lane->run_heads))
-		run_fail(rail, container_of(lane->run_heads.next, struct rail_run, heads),
+	while (link_linked(&conn->run_heads))
+		run_fail(rail, container_of(conn->run_heads.next, struct rail_run, heads),
 			OP_PEER_DOWN);
-	link_remove(&lane->waiting);
+	link_remove(&conn->waiting);
 }
 
-void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome)
+void conn_break(struct rail *rail, struct conn *conn, uint32_t syndrome)
 {
-	if (lane->state != LANE_OPEN && lane->state != LANE_PROBING)
+	if (conn->state != CONN_OPEN && conn->state != CONN_PROBING)
 		return;
-	lane->state = LANE_BROKEN;
-	lane->ended_ns = rail_now(rail);
-	rail_count(rail, COUNTER_qps_broken, lane->peer->qps);
-	PROBE_RAIL_DOWN(rail->options.index, lane->number, syndrome);
-	say_lane(rail, RAIL_PEER_BROKEN, lane->peer, syndrome, lane->peer);
-	lane_fail_pending(rail, lane);
+	conn->state = CONN_BROKEN;
+	conn->ended_ns = rail_now(rail);
+	rail_count(rail, COUNTER_qps_broken, conn->handle->qps);
+	PROBE_RAIL_DOWN(rail->options.index, conn->number, syndrome);
+	say_conn(rail, RAIL_CONN_BROKEN, conn->handle, syndrome, conn->handle);
+	conn_fail_pending(rail, conn);
 }
 
-void lane_return_if_drained(struct rail *rail, struct lane *lane)
+void conn_return_if_drained(struct rail *rail, struct conn *conn)
 {
-	struct rail_peer *peer = lane->peer;
+	struct rail_conn *handle = conn->handle;
 
-	if (lane->state != LANE_DROPPED || lane->wqes)
+	if (conn->state != CONN_DROPPED || conn->wqes)
 		return;
-	if (rail->peer[lane->number].lane == lane)
-		rail->peer[lane->number].lane = NULL;
-	for (unsigned i = 0; i < peer->qps; i++)
-		table_remove(rail, lane->qp[i].sq->qpn,
-			(uint16_t)((lane - rail->lane) * QPS_PER_PEER_MAX + i));
-	link_remove(&lane->lanes);
-	rail->lane_stack[rail->lanes_free++] = (uint16_t)(lane - rail->lane);
-	peer->lane = NULL;
-	say_lane(rail, RAIL_PEER_RETURNED, peer, 0, peer);
+	if (rail->peer[conn->number].conn == conn)
+		rail->peer[conn->number].conn = NULL;
+	for (unsigned i = 0; i < handle->qps; i++)
+		table_remove(rail, conn->qp[i].sq->qpn,
+			(uint16_t)((conn - rail->conn) * QPS_PER_PEER_MAX + i));
+	link_remove(&conn->conns);
+	rail->conn_stack[rail->conns_free++] = (uint16_t)(conn - rail->conn);
+	handle->conn = NULL;
+	say_conn(rail, RAIL_CONN_RETURNED, handle, 0, handle);
 }
 
-static bool lane_is(const struct lane *lane, uint16_t peer, uint32_t ref)
+static bool conn_is(const struct conn *conn, uint16_t peer, uint32_t ref)
 {
-	return lane->number == peer && lane->peer->ref == ref && lane->state != LANE_DROPPED;
+	return conn->number == peer && conn->handle->ref == ref && conn->state != CONN_DROPPED;
 }
 
 /*
  * Several connections to the same incarnation can exist. Without `object` the command means the
  * broken one, or, if none is broken, the oldest.
  */
-static struct lane *lane_to_drop(
-	struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object)
+static struct conn *conn_to_drop(
+	struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_conn *object)
 {
-	struct lane *found = NULL;
+	struct conn *found = NULL;
 
-	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
-		struct lane *lane = container_of(at, struct lane, lanes);
+	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+		struct conn *conn = container_of(at, struct conn, conns);
 
-		if (object && lane->peer == object)
-			return lane;
-		if (!object && lane_is(lane, peer, ref) &&
-			(!found || (found->state != LANE_BROKEN && lane->state == LANE_BROKEN)))
-			found = lane;
+		if (object && conn->handle == object)
+			return conn;
+		if (!object && conn_is(conn, peer, ref) &&
+			(!found || (found->state != CONN_BROKEN && conn->state == CONN_BROKEN)))
+			found = conn;
 	}
 	return found;
 }
 
-void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object)
+void conn_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_conn *object)
 {
-	struct lane *lane = lane_to_drop(rail, peer, ref, object);
+	struct conn *conn = conn_to_drop(rail, peer, ref, object);
 
-	if (!lane || lane->state == LANE_DROPPED)
+	if (!conn || conn->state == CONN_DROPPED)
 		return;
-	lane->state = LANE_DROPPED;
-	if (!lane->ended_ns)
-		lane->ended_ns = rail_now(rail);
-	lane_fail_pending(rail, lane);
-	lane_return_if_drained(rail, lane);
+	conn->state = CONN_DROPPED;
+	if (!conn->ended_ns)
+		conn->ended_ns = rail_now(rail);
+	conn_fail_pending(rail, conn);
+	conn_return_if_drained(rail, conn);
 }
 
-static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *peer)
+static void conn_init(struct rail *rail, struct conn *conn, struct rail_conn *handle)
 {
-	uint16_t first = (uint16_t)((lane - rail->lane) * QPS_PER_PEER_MAX);
+	uint16_t first = (uint16_t)((conn - rail->conn) * QPS_PER_PEER_MAX);
 
-	lane->peer = peer;
-	lane->number = peer->peer;
-	lane->state = peer->probe ? LANE_PROBING : LANE_OPEN;
-	lane->stalled = lane->overdue = lane->stuck = false;
-	shm_store(&peer->stalled, 0);
-	lane->ended_ns = 0;
-	lane->wqes = lane->bytes = lane->requests = lane->expired = 0;
-	lane->taken_bytes = 0;
-	lane->bulk = lane->small = NULL;
-	lane->runs_live = lane->run_pages = 0;
-	lane->runs_first = false;
-	lane->moved = lane->moved_seen = 0;
-	lane->still_ns = 0;
-	lane->begun = false;
-	lane->limbo_ns = rail->options.lease ? peer->limbo_ns : 0;
+	conn->handle = handle;
+	conn->number = handle->peer;
+	conn->state = handle->probe ? CONN_PROBING : CONN_OPEN;
+	conn->stalled = conn->overdue = conn->stuck = false;
+	shm_store(&handle->stalled, 0);
+	conn->ended_ns = 0;
+	conn->wqes = conn->bytes = conn->requests = conn->expired = 0;
+	conn->taken_bytes = 0;
+	conn->bulk = conn->small = NULL;
+	conn->runs_live = conn->run_pages = 0;
+	conn->runs_first = false;
+	conn->moved = conn->moved_seen = 0;
+	conn->still_ns = 0;
+	conn->begun = false;
+	conn->limbo_ns = rail->options.lease ? handle->limbo_ns : 0;
 	if (TEST_HOOK(rail->options.skip_head_check))
-		lane->limbo_ns = 0;
-	link_init(&lane->waiting);
-	link_init(&lane->pending);
-	link_init(&lane->heads);
-	link_init(&lane->runs);
-	link_init(&lane->run_heads);
-	link_append(&rail->lanes, &lane->lanes);
-	for (unsigned i = 0; i < peer->qps; i++) {
-		struct lane_qp *qp = &lane->qp[i];
+		conn->limbo_ns = 0;
+	link_init(&conn->waiting);
+	link_init(&conn->pending);
+	link_init(&conn->heads);
+	link_init(&conn->runs);
+	link_init(&conn->run_heads);
+	link_append(&rail->conns, &conn->conns);
+	for (unsigned i = 0; i < handle->qps; i++) {
+		struct conn_qp *qp = &conn->qp[i];
 
-		qp->sq = peer->sq[i];
+		qp->sq = handle->sq[i];
 		qp->blocks_max = (uint8_t)(qp->sq->wqe_cnt < QP_DEPTH ? qp->sq->wqe_cnt : QP_DEPTH);
-		qp->lane = lane;
+		qp->conn = conn;
 		qp->bulk_bytes = qp->silent_bytes = qp->silent = 0;
 		qp->unrung = false;
 		memset(qp->wqe, 0, sizeof(qp->wqe));
 		table_add(rail, qp->sq->qpn, (uint16_t)(first + i));
 	}
-	peer->lane = lane;
+	handle->conn = conn;
 }
 
 /*
@@ -249,16 +249,16 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
  * Queues the probe, a request of the rail itself: a READ of the first page head of the peer, whose
  * content does not matter.
  */
-static void lane_probe(struct rail *rail, struct lane *lane)
+static void conn_probe(struct rail *rail, struct conn *conn)
 {
 	struct request *request;
 	uint8_t region = 0;
 
-	while (region < RAILS_MAX && !lane->peer->region[REGION_HEADS_0 + region].length)
+	while (region < RAILS_MAX && !conn->handle->region[REGION_HEADS_0 + region].length)
 		region++;
 	if (region == RAILS_MAX || !rail->requests_free) {
 		/* the probe cannot be sent now; the control plane connects again later */
-		lane_break(rail, lane, 0);
+		conn_break(rail, conn, 0);
 		return;
 	}
 	request = request_new(rail);
@@ -268,25 +268,25 @@ static void lane_probe(struct rail *rail, struct lane *lane)
 	request->deadline_ns = rail_now(rail) + REQUEST_STOP_NS;
 	if (request->deadline_ns < rail->nearest_ns)
 		rail->nearest_ns = request->deadline_ns;
-	request->lane = lane;
-	lane->requests++;
+	request->conn = conn;
+	conn->requests++;
 	shm_store(&rail->in_flight, rail->in_flight + 1);
 	rail->live[request->number] = true;
-	lane_queue(rail, lane, request);
+	conn_queue(rail, conn, request);
 }
 
-void lane_probed(struct rail *rail, struct lane *lane, enum op_status status)
+void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
 {
-	if (lane->state != LANE_PROBING || status == OP_NIC_ERROR)
+	if (conn->state != CONN_PROBING || status == OP_NIC_ERROR)
 		/* the connection is broken already, or reap.c breaks it next with the syndrome
 		 * of that CQE */
 		return;
 	if (status != OP_HIT && status != OP_STALE) {
-		lane_break(rail, lane, 0);
+		conn_break(rail, conn, 0);
 		return;
 	}
-	lane->state = LANE_OPEN;
-	say_lane(rail, RAIL_PEER_PROVEN, lane->peer, 0, lane->peer);
+	conn->state = CONN_OPEN;
+	say_conn(rail, RAIL_CONN_PROVEN, conn->handle, 0, conn->handle);
 }
 
 /*
@@ -294,7 +294,7 @@ void lane_probed(struct rail *rail, struct lane *lane, enum op_status status)
  */
 
 /*
- * Called when RAIL_PEER_WANTED for incarnation `ref` was answered. If requests still wait (for
+ * Called when RAIL_CONN_WANTED for incarnation `ref` was answered. If requests still wait (for
  * another incarnation of the same peer), a connection for the first of them is requested.
  */
 static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
@@ -319,36 +319,36 @@ static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
  * not retired yet, the CQEs of the old QP are in the CQ by now and are consumed before the number
  * means the new QP.
  */
-static void numbers_settle(struct rail *rail, const struct rail_peer *peer)
+static void numbers_settle(struct rail *rail, const struct rail_conn *handle)
 {
-	for (unsigned i = 0; i < peer->qps; i++)
-		if (lane_qp_find(rail, peer->sq[i]->qpn)) {
+	for (unsigned i = 0; i < handle->qps; i++)
+		if (conn_qp_find(rail, handle->sq[i]->qpn)) {
 			rail_reap_all(rail);
 			return;
 		}
 }
 
-void lane_add(struct rail *rail, struct rail_peer *peer)
+void conn_add(struct rail *rail, struct rail_conn *handle)
 {
-	struct peer_slot *slot = peer_slot_of(rail, peer->peer);
-	struct lane *lane;
+	struct peer_slot *slot = peer_slot_of(rail, handle->peer);
+	struct conn *conn;
 
-	if (!rail->lanes_free || rail->stopping || rail->lost) {
-		say_lane(rail, RAIL_PEER_RETURNED, peer, 0, peer);
-		peer_refuse(rail, peer->peer, peer->ref);
+	if (!rail->conns_free || rail->stopping || rail->lost) {
+		say_conn(rail, RAIL_CONN_RETURNED, handle, 0, handle);
+		peer_refuse(rail, handle->peer, handle->ref);
 		return;
 	}
-	numbers_settle(rail, peer);
-	lane = &rail->lane[rail->lane_stack[--rail->lanes_free]];
-	lane_init(rail, lane, peer);
-	slot->lane = lane;
-	if (lane->state == LANE_PROBING)
-		lane_probe(rail, lane);
+	numbers_settle(rail, handle);
+	conn = &rail->conn[rail->conn_stack[--rail->conns_free]];
+	conn_init(rail, conn, handle);
+	slot->conn = conn;
+	if (conn->state == CONN_PROBING)
+		conn_probe(rail, conn);
 	for (struct link *at = slot->parked.next, *next; at != &slot->parked; at = next) {
 		struct request *request = container_of(at, struct request, pending);
 
 		next = at->next;
-		if (request->op.peer_ref != peer->ref)
+		if (request->op.peer_ref != handle->ref)
 			continue;
 		link_remove(&request->pending);
 		rail->parked--;
@@ -358,13 +358,13 @@ void lane_add(struct rail *rail, struct rail_peer *peer)
 		struct rail_run *run = container_of(at, struct rail_run, pending);
 
 		next = at->next;
-		if (run->header.peer_ref != peer->ref)
+		if (run->header.peer_ref != handle->ref)
 			continue;
 		link_remove(&run->pending);
 		rail->parked -= run->header.pages;
 		run_route(rail, run);
 	}
-	want_next(rail, slot, peer->ref);
+	want_next(rail, slot, handle->ref);
 }
 
 void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
@@ -389,11 +389,11 @@ void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 	want_next(rail, slot, ref);
 }
 
-bool lane_has_place(const struct lane *lane, const struct op *op)
+bool conn_has_place(const struct conn *conn, const struct op *op)
 {
-	const struct rail_remote *remote = &lane->peer->region[op->region];
+	const struct rail_remote *remote = &conn->handle->region[op->region];
 	const struct rail_remote *heads =
-		&lane->peer->region[REGION_HEADS_0 + op->region % RAILS_MAX];
+		&conn->handle->region[REGION_HEADS_0 + op->region % RAILS_MAX];
 
 	uint64_t start = op_start(op);
 
@@ -407,24 +407,24 @@ bool lane_has_place(const struct lane *lane, const struct op *op)
 void peer_route(struct rail *rail, struct request *request)
 {
 	struct peer_slot *slot = peer_slot_of(rail, request->op.peer);
-	struct lane *lane = slot->lane;
+	struct conn *conn = slot->conn;
 
-	if (likely(lane && lane->peer->ref == request->op.peer_ref)) {
-		if (unlikely(lane->state != LANE_OPEN ||
-			     (lane->stalled &&
-				     (rail->parked >= RAIL_PARKED_MAX || lane_full(rail, lane))))) {
+	if (likely(conn && conn->handle->ref == request->op.peer_ref)) {
+		if (unlikely(conn->state != CONN_OPEN ||
+			     (conn->stalled &&
+				     (rail->parked >= RAIL_PARKED_MAX || conn_full(rail, conn))))) {
 			request_end(rail, request, OP_PEER_DOWN);
-		} else if (unlikely(!lane_has_place(lane, &request->op))) {
+		} else if (unlikely(!conn_has_place(conn, &request->op))) {
 			request_end(rail, request, OP_INVALID);
 		} else {
-			request->lane = lane;
-			lane->requests++;
-			lane->taken_bytes += request->op.length;
-			if (unlikely(lane->stalled))
+			request->conn = conn;
+			conn->requests++;
+			conn->taken_bytes += request->op.length;
+			if (unlikely(conn->stalled))
 				rail->parked++;
 			else
 				rail->taken_bytes += request->op.length;
-			lane_queue(rail, lane, request);
+			conn_queue(rail, conn, request);
 		}
 		return;
 	}
@@ -441,53 +441,53 @@ void peer_route(struct rail *rail, struct request *request)
  * ---- stalls -----------------------------------------------------------------------------------
  */
 
-void lane_unstall(struct rail *rail, struct lane *lane)
+void conn_unstall(struct rail *rail, struct conn *conn)
 {
-	lane->stalled = false;
-	shm_store(&lane->peer->stalled, 0);
-	rail->posted_bytes += lane->bytes;
-	rail->taken_bytes += lane->taken_bytes;
-	rail->parked -= lane->requests + lane->run_pages;
+	conn->stalled = false;
+	shm_store(&conn->handle->stalled, 0);
+	rail->posted_bytes += conn->bytes;
+	rail->taken_bytes += conn->taken_bytes;
+	rail->parked -= conn->requests + conn->run_pages;
 }
 
 /* Updates whether a connection is stalled. `passed_ns`: the time since the last call. */
-static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
+static void conn_watch(struct rail *rail, struct conn *conn, uint64_t passed_ns)
 {
-	uint64_t stall_ns = lane->peer->stall_ns;
+	uint64_t stall_ns = conn->handle->stall_ns;
 
-	if (lane->moved != lane->moved_seen || !lane->wqes || !lane->begun) {
-		lane->moved_seen = lane->moved;
-		lane->begun = lane->wqes != 0;
-		lane->still_ns = 0;
+	if (conn->moved != conn->moved_seen || !conn->wqes || !conn->begun) {
+		conn->moved_seen = conn->moved;
+		conn->begun = conn->wqes != 0;
+		conn->still_ns = 0;
 		return;
 	}
-	lane->still_ns += passed_ns;
-	if (lane->still_ns <= LANE_STALL_NS && lane->still_ns < stall_ns)
+	conn->still_ns += passed_ns;
+	if (conn->still_ns <= CONN_STALL_NS && conn->still_ns < stall_ns)
 		return;
-	if (!lane->stalled && lane->still_ns > LANE_STALL_NS) {
-		lane->stalled = true;
-		shm_store(&lane->peer->stalled, 1);
-		rail->posted_bytes -= lane->bytes;
-		rail->taken_bytes -= lane->taken_bytes;
-		rail->parked += lane->requests + lane->run_pages;
+	if (!conn->stalled && conn->still_ns > CONN_STALL_NS) {
+		conn->stalled = true;
+		shm_store(&conn->handle->stalled, 1);
+		rail->posted_bytes -= conn->bytes;
+		rail->taken_bytes -= conn->taken_bytes;
+		rail->parked += conn->requests + conn->run_pages;
 	}
-	if ((lane->stalled && lane->expired) || (stall_ns && lane->still_ns >= stall_ns))
-		lane_break(rail, lane, 0);
+	if ((conn->stalled && conn->expired) || (stall_ns && conn->still_ns >= stall_ns))
+		conn_break(rail, conn, 0);
 }
 
-void lanes_watch(struct rail *rail, uint64_t now_ns)
+void conns_watch(struct rail *rail, uint64_t now_ns)
 {
 	uint64_t passed_ns = now_ns - rail->watched_ns;
 
-	if (passed_ns > 2 * LANE_WATCH_NS)
+	if (passed_ns > 2 * CONN_WATCH_NS)
 		/* the poll core did not run for a while, so a missing CQE of that time proves
 		 * nothing */
-		passed_ns = 2 * LANE_WATCH_NS;
+		passed_ns = 2 * CONN_WATCH_NS;
 	rail->watched_ns = now_ns;
-	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
-		struct lane *lane = container_of(at, struct lane, lanes);
+	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+		struct conn *conn = container_of(at, struct conn, conns);
 
-		lane_watch(rail, lane, passed_ns);
-		lane_drain_watch(rail, lane, now_ns);
+		conn_watch(rail, conn, passed_ns);
+		conn_drain_watch(rail, conn, now_ns);
 	}
 }

@@ -12,7 +12,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
-#include "engine/control/connect_state.h"
+#include "engine/control/conn_state.h"
 #include "engine/control/device_event.h"
 #include "engine/control/fatal.h"
 #include "numa/clock.h"
@@ -45,32 +45,32 @@ static void cut_done(struct work *work)
 	struct cut *cut = (struct cut *)work;
 	struct control *control = cut->control;
 	unsigned rail = cut->rail;
-	struct active *active;
+	struct out_conn *conn;
 
 	if (cut->status)
 		engine_abort(
 			"rail %u: the NIC can neither be used nor closed: %s", rail, cut->text);
 	free(cut);
-	control->connect->health[rail].cut = true;
+	control->conns->health[rail].cut = true;
 	log_info("rail %u: its device is closed", rail);
-	LIST_FOREACH (active, &control->connect->actives, next)
-		if (active->rail == rail)
-			active_go_on(active);
-	passives_drop_rail(control, rail);
+	LIST_FOREACH (conn, &control->conns->out_conns, next)
+		if (conn->rail == rail)
+			out_conn_go_on(conn);
+	in_conns_drop_rail(control, rail);
 	attach_regions_retry(control);
 }
 
 static bool rails_left(const struct control *control)
 {
 	for (unsigned i = 0; i < control->rails; i++)
-		if (!control->connect->health[i].lost)
+		if (!control->conns->health[i].lost)
 			return true;
 	return false;
 }
 
 void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 {
-	struct rail_health *h = &control->connect->health[rail];
+	struct rail_health *h = &control->conns->health[rail];
 	char why[256];
 	va_list arguments;
 	bool was_out;
@@ -87,7 +87,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	device_event_forget(control, rail);
 	if (!was_out)
 		rail_leaves(control, rail);
-	connect_tell(control, rail, &(struct rail_command){.kind = RAIL_LOST});
+	conns_command(control, rail, &(struct rail_command){.kind = RAIL_LOST});
 	if (rails_left(control) || control->stopping)
 		return;
 	log_error(
@@ -95,13 +95,13 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	control->failed = -ENODEV;
 }
 
-void connect_device_lost(struct control *control, unsigned rail, const char *why)
+void conns_device_lost(struct control *control, unsigned rail, const char *why)
 {
 	rail_lost(control, rail, "%s", why);
 }
 
 /* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
-void connect_quiet(struct control *control, unsigned rail)
+void conns_quiet(struct control *control, unsigned rail)
 {
 	struct cut *cut = calloc(1, sizeof(*cut));
 
@@ -111,15 +111,15 @@ void connect_quiet(struct control *control, unsigned rail)
 	cut->work.done = cut_done;
 	cut->control = control;
 	cut->rail = rail;
-	work_submit(control->connect->works, work_queue_of(rail, true), &cut->work);
+	work_submit(control->conns->works, work_queue_of(rail, true), &cut->work);
 }
 
 /* ---- queue pairs that do not drain ----------------------------------------------------------- */
 
-void active_ticks_set(struct active *active, uint64_t ns)
+void out_conn_ticks_set(struct out_conn *conn, uint64_t ns)
 {
-	active->ticks = (unsigned)((ns + CONNECT_TICK_NS - 1) / CONNECT_TICK_NS);
-	active->tick_ns = clock_now_ns();
+	conn->ticks = (unsigned)((ns + CONN_TICK_NS - 1) / CONN_TICK_NS);
+	conn->tick_ns = clock_now_ns();
 }
 
 /*
@@ -128,40 +128,40 @@ void active_ticks_set(struct active *active, uint64_t ns)
  */
 static void tick(evutil_socket_t fd, short what, void *context)
 {
-	struct active *active = context;
-	uint64_t passed_ns = clock_now_ns() - active->tick_ns;
+	struct out_conn *conn = context;
+	uint64_t passed_ns = clock_now_ns() - conn->tick_ns;
 
 	(void)fd;
 	(void)what;
-	active->tick_ns += passed_ns;
-	if (passed_ns >= 2 * CONNECT_TICK_NS)
+	conn->tick_ns += passed_ns;
+	if (passed_ns >= 2 * CONN_TICK_NS)
 		return;
-	if (active->ticks > 1) {
-		active->ticks--;
+	if (conn->ticks > 1) {
+		conn->ticks--;
 		return;
 	}
 	engine_abort(
 		"rail %u: %s does not give up the memory that READs from peer %u were posted to, %llu s after their deadline: neither could its queue pairs be destroyed nor the device be closed",
-		active->rail, active->control->plan.rail[active->rail].device, active->peer.peer,
-		(CONNECT_OVERDUE_NS + CONNECT_ABORT_NS) / 1000000000);
+		conn->rail, conn->control->plan.rail[conn->rail].device, conn->handle.peer,
+		(CONN_OVERDUE_NS + CONN_ABORT_NS) / 1000000000);
 }
 
-void connect_stuck(struct control *control, unsigned rail, struct rail_peer *peer, uint64_t ns)
+void conns_stuck(struct control *control, unsigned rail, struct rail_conn *handle, uint64_t ns)
 {
-	const struct timeval every = {.tv_usec = CONNECT_TICK_NS / 1000};
-	struct active *active = peer->control;
-	uint64_t now_ns = clock_now_ns(), until_ns = ns + CONNECT_OVERDUE_NS;
+	const struct timeval every = {.tv_usec = CONN_TICK_NS / 1000};
+	struct out_conn *conn = handle->control;
+	uint64_t now_ns = clock_now_ns(), until_ns = ns + CONN_OVERDUE_NS;
 
-	if (active->gone)
+	if (conn->gone)
 		return;
 	log_warn(
 		"rail %u: what was posted to peer %u is not flushed; its queue pairs are destroyed",
-		rail, active->peer.peer);
-	active_deadline_end(active);
-	active->deadline = event_new(control->base, -1, EV_PERSIST, tick, active);
-	if (!active->deadline || event_add(active->deadline, &every))
+		rail, conn->handle.peer);
+	out_conn_deadline_end(conn);
+	conn->deadline = event_new(control->base, -1, EV_PERSIST, tick, conn);
+	if (!conn->deadline || event_add(conn->deadline, &every))
 		engine_abort("no memory for a deadline");
-	active_ticks_set(active, (until_ns > now_ns ? until_ns - now_ns : 0) + CONNECT_ABORT_NS);
-	active->kill = true;
-	active_go_on(active);
+	out_conn_ticks_set(conn, (until_ns > now_ns ? until_ns - now_ns : 0) + CONN_ABORT_NS);
+	conn->kill = true;
+	out_conn_go_on(conn);
 }

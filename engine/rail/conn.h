@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct lane: a connection, that is the QPs to one incarnation of one peer while this rail owns
+ * struct conn: a connection, that is the QPs to one incarnation of one peer while this rail owns
  * them, and the requests that have WQEs to post there. A peer can have several connections at a
  * time: one open, the others draining. Poll core only.
  *
- *   OPEN --error CQE, stall--> BROKEN --RAIL_PEER_DROP--> DROPPED --last WQE retired--> returned
- *                                `-----------RAIL_PEER_RETIRE: its WQEs are retired-----^
- *   ^  `--------------------RAIL_PEER_DROP----------------^
+ *   OPEN --error CQE, stall--> BROKEN --RAIL_CONN_DROP--> DROPPED --last WQE retired--> returned
+ *                                `-----------RAIL_CONN_RETIRE: its WQEs are retired-----^
+ *   ^  `--------------------RAIL_CONN_DROP----------------^
  *   `--PROBING, if it failed before: its first READ is the rail's own; ends like OPEN
  */
-#ifndef RAIL_PEER_H
-#define RAIL_PEER_H
+#ifndef RAIL_CONN_H
+#define RAIL_CONN_H
 
 #include "engine/rail/inbox.h"
 #include "engine/rail/run.h"
 
-#define LANE_QPS_MAX (RAIL_CONNECTIONS_MAX * QPS_PER_PEER_MAX)
+#define CONN_QPS_MAX (RAIL_CONNECTIONS_MAX * QPS_PER_PEER_MAX)
 /* Entries of the hash table from QP number to QP: open addressing, at most half of them used. */
-#define LANE_TABLE_SLOTS (2 * LANE_QPS_MAX)
-static_assert((LANE_TABLE_SLOTS & (LANE_TABLE_SLOTS - 1)) == 0, "the hash is masked");
-static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
+#define CONN_TABLE_SLOTS (2 * CONN_QPS_MAX)
+static_assert((CONN_TABLE_SLOTS & (CONN_TABLE_SLOTS - 1)) == 0, "the hash is masked");
+static_assert(CONN_QPS_MAX < 1 << 16, "table slots are 16 bits");
 
 /*
  * Time without a completion after which a connection counts as stalled; no READ takes that long on
- * a working fabric. When a stalled connection is broken is decided by rail_peer.stall_ns and the
+ * a working fabric. When a stalled connection is broken is decided by rail_conn.stall_ns and the
  * deadlines.
  */
-#define LANE_STALL_NS (20ull * 1000 * 1000)
-/* Interval of lanes_watch(), which looks for stalled connections, ns. */
-#define LANE_WATCH_NS (5ull * 1000 * 1000)
+#define CONN_STALL_NS (20ull * 1000 * 1000)
+/* Interval of conns_watch(), which looks for stalled connections, ns. */
+#define CONN_WATCH_NS (5ull * 1000 * 1000)
 
 struct rail;
 
@@ -103,12 +103,12 @@ static_assert(offsetof(struct wqe, request) == 4 && offsetof(struct wqe, blocks)
 		      offsetof(struct wqe, landing) == 14,
 	"as wqe_store() writes them");
 
-static_assert(QP_DEPTH <= UINT8_MAX, "lane_qp.blocks_max has 8 bits");
+static_assert(QP_DEPTH <= UINT8_MAX, "conn_qp.blocks_max has 8 bits");
 
-struct lane_qp {
+struct conn_qp {
 	struct dv_sq *sq;
-	struct lane *lane;
-	struct lane_qp *rung_next; /* next QP in the list rail->unrung */
+	struct conn *conn;
+	struct conn_qp *rung_next; /* next QP in the list rail->unrung */
 	/* bytes of long READs (above RAIL_SMALL_BYTES) that are posted and not retired */
 	uint32_t bulk_bytes;
 	/* bytes of READs posted after the last WQE of the QP that requests a CQE */
@@ -122,22 +122,22 @@ struct lane_qp {
 	struct wqe wqe[QP_DEPTH];
 };
 
-enum lane_state {
-	LANE_OPEN, /* LANE_OPEN: the connection takes ops */
-	/* LANE_PROBING: the connection takes no ops until the rail's own probe READ has
+enum conn_state {
+	CONN_OPEN, /* CONN_OPEN: the connection takes ops */
+	/* CONN_PROBING: the connection takes no ops until the rail's own probe READ has
 	 * succeeded */
-	LANE_PROBING,
-	/* LANE_BROKEN: an error CQE, a stall, an overdue request or the loss of the NIC ended
-	 * the connection; RAIL_PEER_BROKEN was sent */
-	LANE_BROKEN,
-	/* LANE_DROPPED: RAIL_PEER_DROP was received; the connection is returned once every WQE
+	CONN_PROBING,
+	/* CONN_BROKEN: an error CQE, a stall, an overdue request or the loss of the NIC ended
+	 * the connection; RAIL_CONN_BROKEN was sent */
+	CONN_BROKEN,
+	/* CONN_DROPPED: RAIL_CONN_DROP was received; the connection is returned once every WQE
 	 * has retired */
-	LANE_DROPPED,
+	CONN_DROPPED,
 };
 
-struct lane {
-	struct rail_peer *peer;
-	struct link lanes; /* entry in rail->lanes, the list of all connections, oldest first */
+struct conn {
+	struct rail_conn *handle;
+	struct link conns; /* entry in rail->conns, the list of all connections, oldest first */
 	/* entry in rail->waiting, the list of connections with requests to post */
 	struct link waiting;
 	struct link pending; /* list of this connection's requests with payload to post */
@@ -153,9 +153,9 @@ struct lane {
 	uint32_t wqes;
 	/* bytes of READs posted and not retired on all QPs of the connection */
 	uint32_t bytes;
-	struct lane_qp *bulk; /* QP to which the last long READ was posted; NULL: none */
+	struct conn_qp *bulk; /* QP to which the last long READ was posted; NULL: none */
 	/* QP to which small READs are posted until one of them requests a CQE; NULL: none */
-	struct lane_qp *small;
+	struct conn_qp *small;
 	uint32_t runs_live; /* number of live runs of this connection */
 	/* channel of all of them; CHANNEL_NONE: they are, or some that ended were, of several */
 	uint32_t runs_channel;
@@ -165,84 +165,84 @@ struct lane {
 	/* number of requests and runs past their deadlines that still have WQEs at the NIC */
 	uint32_t expired;
 	uint32_t moved;      /* number of WQEs of this connection retired so far; wraps */
-	uint32_t moved_seen; /* value that `moved` had at the last lanes_watch() */
-	/* time with WQEs posted and none retired, as far as lanes_watch() saw it, ns */
+	uint32_t moved_seen; /* value that `moved` had at the last conns_watch() */
+	/* time with WQEs posted and none retired, as far as conns_watch() saw it, ns */
 	uint64_t still_ns;
-	/* true: the connection has had WQEs posted all the time since the last lanes_watch() */
+	/* true: the connection has had WQEs posted all the time since the last conns_watch() */
 	bool begun;
 	/* the limbo time of the peer, for leases, ns; 0: its pages are validated by tail */
 	uint64_t limbo_ns;
-	/* CLOCK_MONOTONIC when the connection became LANE_BROKEN or LANE_DROPPED, ns; 0: neither */
+	/* CLOCK_MONOTONIC when the connection became CONN_BROKEN or CONN_DROPPED, ns; 0: neither */
 	uint64_t ended_ns;
 	uint16_t number; /* number of the peer: map_member.peer */
-	uint8_t state;   /* state of the connection: enum lane_state */
+	uint8_t state;   /* state of the connection: enum conn_state */
 	/* true: a request outlived REQUEST_GRACE_NS, too; expire.c breaks the connection */
 	bool overdue;
-	bool stuck; /* true: the connection does not drain; RAIL_PEER_STUCK was sent */
+	bool stuck; /* true: the connection does not drain; RAIL_CONN_STUCK was sent */
 	/* true: the connection is stalled: its requests count as parked, and its bytes not
 	 * against the rail's budgets */
 	bool stalled;
-	struct lane_qp qp[QPS_PER_PEER_MAX];
+	struct conn_qp qp[QPS_PER_PEER_MAX];
 };
 
 /* What the rail knows of one peer, by map_member.peer. */
 struct peer_slot {
-	struct lane *lane; /* newest connection to the peer; NULL: none */
+	struct conn *conn; /* newest connection to the peer; NULL: none */
 	/* list of requests that wait for a connection to the peer, oldest first */
 	struct link parked;
 	struct link parked_runs; /* list of runs that wait for one, oldest first */
-	/* if `wanted`: ref of the incarnation for which RAIL_PEER_WANTED was sent */
+	/* if `wanted`: ref of the incarnation for which RAIL_CONN_WANTED was sent */
 	uint32_t wanted_ref;
-	bool wanted; /* true: RAIL_PEER_WANTED was sent and is not answered yet */
+	bool wanted; /* true: RAIL_CONN_WANTED was sent and is not answered yet */
 };
 
 /*
- * RAIL_PEER_ADD: makes `peer` the newest connection of its member and routes the requests that wait
- * for it. If the rail cannot use it (no free struct lane, rail stopping, NIC lost), it is returned
+ * RAIL_CONN_ADD: makes `peer` the newest connection of its member and routes the requests that wait
+ * for it. If the rail cannot use it (no free struct conn, rail stopping, NIC lost), it is returned
  * at once and those requests are refused.
  */
-void lane_add(struct rail *rail, struct rail_peer *peer);
+void conn_add(struct rail *rail, struct rail_conn *handle);
 /*
  * Ends an open or probing connection: nothing more is posted on it, unposted requests fail,
- * RAIL_PEER_BROKEN is sent. `syndrome` is that of the error CQE; 0: there was none (stall, overdue
+ * RAIL_CONN_BROKEN is sent. `syndrome` is that of the error CQE; 0: there was none (stall, overdue
  * request, failed probe, lost NIC).
  */
-void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome);
+void conn_break(struct rail *rail, struct conn *conn, uint32_t syndrome);
 /*
- * The probe READ of a LANE_PROBING connection has ended with `status`: opens or breaks the
+ * The probe READ of a CONN_PROBING connection has ended with `status`: opens or breaks the
  * connection.
  */
-void lane_probed(struct rail *rail, struct lane *lane, enum op_status status);
+void conn_probed(struct rail *rail, struct conn *conn, enum op_status status);
 /*
- * RAIL_PEER_DROP: nothing more is posted on the connection, which is returned when it is drained.
+ * RAIL_CONN_DROP: nothing more is posted on the connection, which is returned when it is drained.
  * The control plane has moved the QPs to the error state, or failed to. `object`: the connection
  * meant; NULL: one of (peer, ref).
  */
-void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object);
+void conn_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_conn *object);
 /* Returns a dropped connection to the control plane if none of its WQEs is at the NIC. */
-void lane_return_if_drained(struct rail *rail, struct lane *lane);
+void conn_return_if_drained(struct rail *rail, struct conn *conn);
 
 /*
- * Stall detection; runs every LANE_WATCH_NS. After LANE_STALL_NS without a completion a connection
+ * Stall detection; runs every CONN_WATCH_NS. After CONN_STALL_NS without a completion a connection
  * keeps its posted WQEs, but they no longer count against the rail's budgets. It is broken after
- * rail_peer.stall_ns without a completion, so that its requests can be repeated over another rail,
+ * rail_conn.stall_ns without a completion, so that its requests can be repeated over another rail,
  * or earlier once it is stalled and one of its requests is past its deadline. Only time during
  * which the poll core was running is counted.
  */
-void lanes_watch(struct rail *rail, uint64_t now_ns);
+void conns_watch(struct rail *rail, uint64_t now_ns);
 /*
  * Ends the stall of a connection, because one of its WQEs retires: its requests count against the
  * rail's budgets again.
  */
-void lane_unstall(struct rail *rail, struct lane *lane);
+void conn_unstall(struct rail *rail, struct conn *conn);
 
 /* Finds the QP of this rail with that QP number; NULL: none. */
-struct lane_qp *lane_qp_find(struct rail *rail, uint32_t qpn);
+struct conn_qp *conn_qp_find(struct rail *rail, uint32_t qpn);
 
 /*
  * True if the bytes of `op`, and for OP_PAGE its page head, lie in regions that the peer exported.
  */
-bool lane_has_place(const struct lane *lane, const struct op *op);
+bool conn_has_place(const struct conn *conn, const struct op *op);
 
 /*
  * Routes a taken request: to the connection of its peer, to the list of requests that wait for one,
@@ -255,7 +255,7 @@ void peer_route(struct rail *rail, struct request *request);
  */
 void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_t ref);
 /*
- * RAIL_PEER_REFUSE: the control plane cannot connect to (peer, ref), so the requests that wait for
+ * RAIL_CONN_REFUSE: the control plane cannot connect to (peer, ref), so the requests that wait for
  * it end with OP_PEER_DOWN.
  */
 void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref);

@@ -3,56 +3,56 @@
  * Which rails clients are told not to use, and how those rails come back into use. A node is one
  * control plane in the test's process.
  */
-#include "tests/unit/control/connect_world.h"
+#include "tests/unit/control/conn_world.h"
 
 static void a_probe_that_fails_leaves_the_rail_out(void **state)
 {
-	struct rail_peer *got = connected(1);
+	struct rail_conn *got = connected(1);
 
 	(void)state;
 	assert_false(got->probe);
 	assert_int_equal(rails_out(), 0);
-	connect_broken(&node[0].control, 1, got, 0);
+	conns_broken(&node[0].control, 1, got, 0);
 	assert_int_equal(rails_out(), 2);
-	assert_int_equal(told(1, 1)->kind, RAIL_PEER_DROP);
-	connect_returned(&node[0].control, 1, got);
-	assert_int_equal(told(1, 2)->kind, RAIL_PEER_ADD);
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, got);
+	assert_int_equal(told(1, 2)->kind, RAIL_CONN_ADD);
 	got = told(1, 2)->object;
-	connect_broken(&node[0].control, 1, got, 0);
+	conns_broken(&node[0].control, 1, got, 0);
 	/* the answer to the probe comes too late: the connection is broken already */
-	connect_proven(&node[0].control, 1, got);
+	conns_proven(&node[0].control, 1, got);
 	assert_int_equal(rails_out(), 2);
-	connect_returned(&node[0].control, 1, got);
-	connect_stop(&node[0].control);
+	conns_returned(&node[0].control, 1, got);
+	conns_stop(&node[0].control);
 }
 
 static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 {
-	struct rail_peer *got = connected(1);
+	struct rail_conn *got = connected(1);
 	unsigned peers_out;
 
 	(void)state;
-	connect_port(&node[0].control, 1, false);
+	conns_port(&node[0].control, 1, false);
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
 	assert_int_equal(node[0].control.counter[COUNTER_rails_down], 1);
-	assert_string_equal(connect_rail_state(&node[0].control, 1, &peers_out), "down");
-	assert_string_equal(connect_rail_state(&node[0].control, 0, &peers_out), "up");
-	assert_int_equal(told(1, 1)->kind, RAIL_PEER_DROP);
-	connect_returned(&node[0].control, 1, got);
-	nodes_run(2 * CONNECT_BACKOFF_MS); /* node 0 makes no attempt while its port has no link */
+	assert_string_equal(conns_rail_state(&node[0].control, 1, &peers_out), "down");
+	assert_string_equal(conns_rail_state(&node[0].control, 0, &peers_out), "up");
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, got);
+	nodes_run(2 * CONN_BACKOFF_MS); /* node 0 makes no attempt while its port has no link */
 	assert_int_equal(node[0].rail[1].tells, 2);
 	want(1);
-	assert_int_equal(told(1, 2)->kind, RAIL_PEER_REFUSE);
-	connect_port(&node[0].control, 1, true);
+	assert_int_equal(told(1, 2)->kind, RAIL_CONN_REFUSE);
+	conns_port(&node[0].control, 1, true);
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
 	/* bit 1: clients do not use rail 1 towards node 1 until its probe is answered */
 	assert_int_equal(rails_out(), 2);
-	assert_int_equal(told(1, 3)->kind, RAIL_PEER_ADD);
-	connect_proven(&node[0].control, 1, told(1, 3)->object);
+	assert_int_equal(told(1, 3)->kind, RAIL_CONN_ADD);
+	conns_proven(&node[0].control, 1, told(1, 3)->object);
 	assert_int_equal(rails_out(), 0);
-	assert_string_equal(connect_rail_state(&node[0].control, 1, &peers_out), "up");
+	assert_string_equal(conns_rail_state(&node[0].control, 1, &peers_out), "up");
 	assert_int_equal(peers_out, 0);
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 /*
@@ -78,7 +78,7 @@ static void read_unevenly(unsigned times, unsigned ms)
 
 static void a_rail_much_slower_than_the_others_rests_and_is_probed(void **state)
 {
-	struct rail_peer *got = connected(1);
+	struct rail_conn *got = connected(1);
 	unsigned peers_out;
 
 	(void)state;
@@ -86,14 +86,14 @@ static void a_rail_much_slower_than_the_others_rests_and_is_probed(void **state)
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
 	read_unevenly(20, 700);
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
-	assert_string_equal(connect_rail_state(&node[0].control, 1, &peers_out), "slow");
-	assert_int_equal(told(1, 1)->kind, RAIL_PEER_DROP);
-	connect_returned(&node[0].control, 1, got);
+	assert_string_equal(conns_rail_state(&node[0].control, 1, &peers_out), "slow");
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, got);
 	assert_true(nodes_until(node[0].rail[1].tells == 3, 3000));
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
-	assert_int_equal(told(1, 2)->kind, RAIL_PEER_ADD);
+	assert_int_equal(told(1, 2)->kind, RAIL_CONN_ADD);
 	assert_int_equal(rails_out(), 2);
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 static void a_faster_port_gets_more_queue_pairs(void **state)
@@ -138,7 +138,7 @@ static void read_others(void)
 
 static void a_member_is_suspect_while_only_its_reads_hang(void **state)
 {
-	struct rail_peer *on_0 = connected(0), *on_1 = connected(1);
+	struct rail_conn *on_0 = connected(0), *on_1 = connected(1);
 
 	(void)state;
 	shm_store(&on_0->stalled, 1);
@@ -156,28 +156,28 @@ static void a_member_is_suspect_while_only_its_reads_hang(void **state)
 	nodes_run(200);
 	assert_false(is_unread());
 	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 static void a_new_connection_ends_the_suspicion(void **state)
 {
-	struct rail_peer *got = connected(1);
+	struct rail_conn *got = connected(1);
 
 	(void)state;
-	connect_port(&node[0].control, 0, false); /* rail 0 is out: it says nothing */
+	conns_port(&node[0].control, 0, false); /* rail 0 is out: it says nothing */
 	node[0].rail[1].tells = 0;
-	connect_broken(&node[0].control, 1, got, 0);
+	conns_broken(&node[0].control, 1, got, 0);
 	read_others();
 	assert_true(is_unread());
-	assert_int_equal(told(1, 0)->kind, RAIL_PEER_DROP);
-	connect_returned(&node[0].control, 1, got);
-	assert_int_equal(told(1, 1)->kind, RAIL_PEER_ADD);
+	assert_int_equal(told(1, 0)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, got);
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_ADD);
 	read_others();
 	assert_true(is_unread()); /* its probe is not answered yet */
-	connect_proven(&node[0].control, 1, told(1, 1)->object);
+	conns_proven(&node[0].control, 1, told(1, 1)->object);
 	nodes_run(200);
 	assert_false(is_unread());
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two nodes with two stub rails each, for the tests of connect: node 0 is the active side, node 1
- * the passive side. A node is one control plane in the test's process.
+ * Two nodes with two stub rails each, for the tests of connections: node 0 reads, node 1
+ * serves. A node is one control plane in the test's process.
  */
 #ifndef TESTS_UNIT_CONTROL_CONNECT_WORLD_H
 #define TESTS_UNIT_CONTROL_CONNECT_WORLD_H
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/connect_state.h"
+#include "engine/control/conn_state.h"
 
 static inline int setup(void **state)
 {
@@ -68,7 +68,7 @@ static inline uint32_t rails_out(void)
 
 static inline void want(unsigned rail)
 {
-	connect_wanted(&node[0].control, rail, peer(), ref());
+	conns_wanted(&node[0].control, rail, peer(), ref());
 }
 
 static inline struct rail_command *told(unsigned rail, unsigned nth)
@@ -78,7 +78,7 @@ static inline struct rail_command *told(unsigned rail, unsigned nth)
 	return nodes_until(fake->tells > nth, 500) ? &fake->told[nth] : NULL;
 }
 
-static inline struct rail_peer *connected(unsigned rail)
+static inline struct rail_conn *connected(unsigned rail)
 {
 	struct rail_command *command;
 
@@ -86,7 +86,7 @@ static inline struct rail_peer *connected(unsigned rail)
 	want(rail);
 	command = told(rail, 0);
 	assert_non_null(command);
-	assert_int_equal(command->kind, RAIL_PEER_ADD);
+	assert_int_equal(command->kind, RAIL_CONN_ADD);
 	assert_int_equal(command->ref, ref());
 	return command->object;
 }

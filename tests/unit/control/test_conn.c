@@ -3,13 +3,13 @@
  * Connections between engines, with stubs for rails and NICs: requested, answered, broken,
  * returned. A node is one control plane in the test's process.
  */
-#include "tests/unit/control/connect_world.h"
+#include "tests/unit/control/conn_world.h"
 
 static void counts_are(unsigned n, unsigned live, unsigned served, unsigned qps)
 {
-	struct connect_counts got;
+	struct conn_counts got;
 
-	connect_counts(&node[n].control, &got);
+	conn_counts(&node[n].control, &got);
 	assert_int_equal(got.asked, 0);
 	assert_int_equal(got.live, live);
 	assert_int_equal(got.served, served);
@@ -18,7 +18,7 @@ static void counts_are(unsigned n, unsigned live, unsigned served, unsigned qps)
 
 static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 {
-	struct rail_peer *got;
+	struct rail_conn *got;
 
 	(void)state;
 	got = connected(1);
@@ -27,13 +27,13 @@ static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 	assert_int_equal(got->rail, 1);
 	assert_int_equal(got->qps, 2);
 	assert_ptr_equal(got->sq[0], &node[0].rail[1]);
-	assert_null(got->lane);
+	assert_null(got->conn);
 	for (unsigned m = 0; m < REGIONS_EXPORTED; m++) {
 		assert_int_equal(got->region[m].length, m % 16 ? 0 : 4096 * (m + 1));
 		assert_int_equal(got->region[m].base, m % 16 ? 0 : 0x100000 * (m + 1));
 		assert_int_equal(got->region[m].rkey, m % 16 ? 0 : 1100 + m);
 	}
-	assert_int_equal(connect_outstanding(&node[0].control), 1);
+	assert_int_equal(conns_outstanding(&node[0].control), 1);
 	assert_int_equal(qps_alive, 4); /* two queue pairs on node 0 and two on node 1 */
 	counts_are(0, 1, 0, 2);
 	counts_are(1, 0, 1, 2);
@@ -41,7 +41,7 @@ static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 	want(1);
 	nodes_run(50);
 	assert_int_equal(node[0].rail[1].tells, 1);
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 /* 0 is not on the wire: the message is that of an engine that knows no leases. */
@@ -55,12 +55,12 @@ static void a_connection_has_the_limbo_time_of_its_peer(void **state)
 	(void)state;
 	node[0].settings.engine_limbo_ms = 999;
 	for (unsigned i = 0; i < sizeof(case_of) / sizeof(*case_of); i++) {
-		struct rail_peer *got;
+		struct rail_conn *got;
 
 		node[1].settings.engine_limbo_ms = case_of[i].ms;
 		got = connected(i % 2);
 		assert_true(got->limbo_ns == case_of[i].ns);
-		connect_returned(&node[0].control, i % 2, got);
+		conns_returned(&node[0].control, i % 2, got);
 		assert_true(nodes_until(qps_alive == 0, 500));
 	}
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
@@ -69,12 +69,12 @@ static void a_connection_has_the_limbo_time_of_its_peer(void **state)
 static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 {
 	(void)state;
-	connect_wanted(&node[0].control, 0, 7, 12345);
-	connect_wanted(&node[0].control, 0, (uint16_t)(peer() + 1), ref());
+	conns_wanted(&node[0].control, 0, 7, 12345);
+	conns_wanted(&node[0].control, 0, (uint16_t)(peer() + 1), ref());
 	/* Rail 0 wants a connection to its own node. */
-	connect_wanted(&node[0].control, 0, 0, node[0].control.ref);
+	conns_wanted(&node[0].control, 0, 0, node[0].control.ref);
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(told(0, i)->kind, RAIL_PEER_REFUSE);
+		assert_int_equal(told(0, i)->kind, RAIL_CONN_REFUSE);
 	assert_int_equal(node[0].rail[0].told[0].ref, 12345);
 	assert_int_equal(node[0].rail[0].told[0].peer, 7);
 	assert_int_equal(qps_alive, 0);
@@ -82,99 +82,99 @@ static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 
 static void a_rail_with_all_its_connections_gets_no_further_one(void **state)
 {
-	static struct active full[RAIL_CONNECTIONS_MAX];
-	struct connect *connect = node[0].control.connect;
+	static struct out_conn full[RAIL_CONNECTIONS_MAX];
+	struct conns *conns = node[0].control.conns;
 
 	(void)state;
 	for (unsigned i = 0; i < RAIL_CONNECTIONS_MAX; i++) {
-		full[i].peer.ref = ref() + 1 + i;
-		LIST_INSERT_HEAD(&connect->actives, &full[i], next);
+		full[i].handle.ref = ref() + 1 + i;
+		LIST_INSERT_HEAD(&conns->out_conns, &full[i], next);
 	}
 	want(0);
-	assert_int_equal(told(0, 0)->kind, RAIL_PEER_REFUSE);
+	assert_int_equal(told(0, 0)->kind, RAIL_CONN_REFUSE);
 	assert_int_equal(node[0].control.counter[COUNTER_connections_refused], 1);
 	assert_int_equal(rails_out(), 1);
 	assert_int_equal(qps_alive, 0);
 	full[0].rail = 1; /* one connection fewer: the next attempt, a probe, succeeds */
-	assert_int_equal(told(0, 1)->kind, RAIL_PEER_ADD);
+	assert_int_equal(told(0, 1)->kind, RAIL_CONN_ADD);
 	for (unsigned i = 0; i < RAIL_CONNECTIONS_MAX; i++)
 		LIST_REMOVE(&full[i], next);
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 static void a_broken_connection_is_drained_returned_and_reconnected(void **state)
 {
-	struct rail_peer *got = connected(0);
+	struct rail_conn *got = connected(0);
 
 	(void)state;
-	connect_broken(&node[0].control, 0, got, 0x15);
-	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
-	/* The queue pairs are put in the error state before the rail gets RAIL_PEER_DROP */
+	conns_broken(&node[0].control, 0, got, 0x15);
+	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
+	/* The queue pairs are put in the error state before the rail gets RAIL_CONN_DROP */
 	assert_int_equal(qps_errors, 2);
 	assert_int_equal(node[0].rail[0].told[1].ref, ref());
-	/* a second RAIL_PEER_BROKEN event for the connection changes nothing */
-	connect_broken(&node[0].control, 0, got, 0x15);
+	/* a second RAIL_CONN_BROKEN event for the connection changes nothing */
+	conns_broken(&node[0].control, 0, got, 0x15);
 	assert_int_equal(qps_errors, 2);
 	want(0); /* refused: the rail still holds the old connection to this peer */
-	assert_int_equal(told(0, 2)->kind, RAIL_PEER_REFUSE);
-	assert_int_equal(connect_outstanding(&node[0].control), 1);
+	assert_int_equal(told(0, 2)->kind, RAIL_CONN_REFUSE);
+	assert_int_equal(conns_outstanding(&node[0].control), 1);
 	/* node 0 does not free the QPs before the rail has drained them */
 	assert_int_equal(qps_alive, 4);
 	/* node 0 counts the QPs, but does not count the broken connection as live */
 	counts_are(0, 0, 0, 2);
-	connect_returned(&node[0].control, 0, got);
-	assert_int_equal(connect_outstanding(&node[0].control), 0);
+	conns_returned(&node[0].control, 0, got);
+	assert_int_equal(conns_outstanding(&node[0].control), 0);
 	/* node 1 has received the Disconnect and freed its QPs */
 	assert_true(nodes_until(qps_alive == 0, 500));
 	want(0); /* the rail requests the connection again within the back-off */
-	assert_int_equal(told(0, 3)->kind, RAIL_PEER_REFUSE);
+	assert_int_equal(told(0, 3)->kind, RAIL_CONN_REFUSE);
 	/*
 	 * The control plane reconnects by itself; clients use the rail again once its probe is
 	 * answered.
 	 */
-	assert_int_equal(told(0, 4)->kind, RAIL_PEER_ADD);
+	assert_int_equal(told(0, 4)->kind, RAIL_CONN_ADD);
 	got = told(0, 4)->object;
 	assert_true(got->probe);
 	assert_int_equal(rails_out(), 1);
-	connect_proven(&node[0].control, 0, got);
+	conns_proven(&node[0].control, 0, got);
 	assert_int_equal(rails_out(), 0);
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 static void each_rail_connects_to_its_counterpart(void **state)
 {
-	struct passive *passive;
+	struct in_conn *in_conn;
 	unsigned seen = 0;
 
 	(void)state;
 	connected(0);
 	connected(1);
-	LIST_FOREACH (passive, &node[1].control.connect->passives, next) {
-		assert_int_equal(passive->rail, passive->to_rail);
-		assert_int_equal(passive->ref, node[0].control.ref);
-		seen |= 1u << passive->rail;
+	LIST_FOREACH (in_conn, &node[1].control.conns->in_conns, next) {
+		assert_int_equal(in_conn->rail, in_conn->to_rail);
+		assert_int_equal(in_conn->ref, node[0].control.ref);
+		seen |= 1u << in_conn->rail;
 	}
 	assert_int_equal(seen, 3);
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 static void a_second_connect_of_the_same_rails_replaces_the_first(void **state)
 {
-	struct rail_peer *got = connected(0);
+	struct rail_conn *got = connected(0);
 
 	(void)state;
 	/*
 	 * As if the Disconnect of the first connection arrived late: it must affect only the first
 	 * one.
 	 */
-	((struct active *)got->control)->serial += 1000;
-	connect_broken(&node[0].control, 0, got, 0);
-	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
-	connect_returned(&node[0].control, 0, got);
+	((struct out_conn *)got->control)->serial += 1000;
+	conns_broken(&node[0].control, 0, got, 0);
+	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 0, got);
 	assert_true(nodes_until(qps_alive == 2, 50));
-	assert_int_equal(told(0, 2)->kind, RAIL_PEER_ADD);
+	assert_int_equal(told(0, 2)->kind, RAIL_CONN_ADD);
 	assert_int_equal(qps_alive, 4);
-	connect_stop(&node[0].control);
+	conns_stop(&node[0].control);
 }
 
 static void a_failed_connection_attempt_is_refused_and_leaves_no_qp(void **state)
@@ -184,20 +184,20 @@ static void a_failed_connection_attempt_is_refused_and_leaves_no_qp(void **state
 	(void)state;
 	qp_create_status = -ENOMEM;
 	want(0);
-	assert_int_equal(told(0, 0)->kind, RAIL_PEER_REFUSE);
+	assert_int_equal(told(0, 0)->kind, RAIL_CONN_REFUSE);
 	qp_create_status = 0;
 	qp_connect_status = -EINVAL;
-	assert_int_equal(told(0, 1)->kind, RAIL_PEER_REFUSE);
+	assert_int_equal(told(0, 1)->kind, RAIL_CONN_REFUSE);
 	failed_ns = clock_now_ns();
 	assert_int_equal(qps_alive, 0);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 	assert_int_equal(rails_out(), 1);
 	/* The back-off after the second failure is twice as long as after the first. */
 	qp_connect_status = 0;
-	assert_int_equal(told(0, 2)->kind, RAIL_PEER_ADD);
-	assert_in_range((clock_now_ns() - failed_ns) / 1000000, 2 * CONNECT_BACKOFF_MS - 1,
-		3 * CONNECT_BACKOFF_MS);
-	connect_stop(&node[0].control);
+	assert_int_equal(told(0, 2)->kind, RAIL_CONN_ADD);
+	assert_in_range((clock_now_ns() - failed_ns) / 1000000, 2 * CONN_BACKOFF_MS - 1,
+		3 * CONN_BACKOFF_MS);
+	conns_stop(&node[0].control);
 }
 
 static void a_connect_without_an_answer_is_refused(void **state)
@@ -206,8 +206,8 @@ static void a_connect_without_an_answer_is_refused(void **state)
 	node[0].settings.cluster_dead_after_ms = 60000;
 	node[1].stalled = true;
 	want(0);
-	assert_true(nodes_until(node[0].rail[0].tells == 1, CONNECT_ANSWER_MS + 500));
-	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
+	assert_true(nodes_until(node[0].rail[0].tells == 1, CONN_ANSWER_MS + 500));
+	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_CONN_REFUSE);
 	assert_int_equal(qps_alive, 0);
 	/*
 	 * Node 1's answer arrives after the time limit. It is too late to be used, but it breaks no
@@ -218,21 +218,21 @@ static void a_connect_without_an_answer_is_refused(void **state)
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 	/* if node 0 made another attempt, its connection is only a probe */
 	if (node[0].rail[0].tells > 1)
-		assert_true(((struct rail_peer *)told(0, 1)->object)->probe);
-	connect_stop(&node[0].control);
+		assert_true(((struct rail_conn *)told(0, 1)->object)->probe);
+	conns_stop(&node[0].control);
 }
 
 static void the_active_qps_to_a_dead_member_are_dropped(void **state)
 {
-	struct rail_peer *got = connected(0);
+	struct rail_conn *got = connected(0);
 
 	(void)state;
-	node_close(1); /* node 1 closes, which also destroys its passive QPs */
+	node_close(1); /* node 1 closes, which also destroys its incoming QPs */
 	assert_true(nodes_until(sees_count(0, 1), 1000));
-	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
 	assert_int_equal(qps_errors >= 2, 1);
 	assert_int_equal(qps_alive, 2);
-	connect_returned(&node[0].control, 0, got);
+	conns_returned(&node[0].control, 0, got);
 	assert_true(nodes_until(qps_alive == 0, 500));
 }
 
@@ -252,12 +252,12 @@ static void commands_that_a_full_inbox_refuses_are_sent_later_in_order(void **st
 	(void)state;
 	fake->full = true;
 	for (uint32_t i = 0; i < 10; i++)
-		connect_wanted(&node[0].control, 0, 9, 1000 + i);
+		conns_wanted(&node[0].control, 0, 9, 1000 + i);
 	nodes_run(30);
 	assert_int_equal(fake->tells, 0);
 	fake->full = false;
 	/* this command must not overtake the commands that are queued for a full inbox */
-	connect_wanted(&node[0].control, 0, 9, 1010);
+	conns_wanted(&node[0].control, 0, 9, 1010);
 	assert_true(nodes_until(fake->tells == 11, 500));
 	for (uint32_t i = 0; i < 11; i++)
 		assert_int_equal(fake->told[i].ref, 1000 + i);
@@ -265,17 +265,17 @@ static void commands_that_a_full_inbox_refuses_are_sent_later_in_order(void **st
 
 static void stopping_drops_all_connections_and_waits_for_those_that_rails_hold(void **state)
 {
-	struct rail_peer *got = connected(0);
+	struct rail_conn *got = connected(0);
 
 	(void)state;
-	connect_stop(&node[0].control);
-	connect_stop(&node[1].control);
-	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
-	assert_int_equal(connect_outstanding(&node[0].control), 1);
-	/* Node 0 destroys its passive QPs without waiting for a rail */
+	conns_stop(&node[0].control);
+	conns_stop(&node[1].control);
+	assert_int_equal(told(0, 1)->kind, RAIL_CONN_DROP);
+	assert_int_equal(conns_outstanding(&node[0].control), 1);
+	/* Node 0 destroys its incoming QPs without waiting for a rail */
 	assert_true(nodes_until(qps_alive == 2, 500));
-	connect_returned(&node[0].control, 0, got);
-	assert_int_equal(connect_outstanding(&node[0].control), 0);
+	conns_returned(&node[0].control, 0, got);
+	assert_int_equal(conns_outstanding(&node[0].control), 0);
 	assert_true(nodes_until(qps_alive == 0, 500));
 }
 
@@ -392,7 +392,7 @@ static void regions_out_of_bounds_are_refused(void **state)
 			want(0);
 		assert_true(
 			nodes_until(node[0].control.counter[COUNTER_messages_bad] > before, 1000));
-		assert_int_equal(told(0, 0)->kind, RAIL_PEER_REFUSE);
+		assert_int_equal(told(0, 0)->kind, RAIL_CONN_REFUSE);
 	}
 }
 

@@ -4,11 +4,11 @@
  * again. Clients read the result in the status segment before they choose a rail, so that all of
  * them stop using it at once. Control plane's thread only.
  *
- *   path (rail, peer)  out: its connection broke, or could not be made
+ *   (rail, peer)  out: its connection broke, or could not be made
  *                      back: reconnected after a back-off, and a probe was answered
  *   rail               out: its port lost the link, or it is much slower than the other rails
  *                      back: the port has its link again, or the rest of the slow rail is over;
- *                      its paths are probed then
+ *                      its peers are probed then
  *                      lost: its NIC died; it never comes back
  */
 #include <string.h>
@@ -17,7 +17,7 @@
 
 #include "config/log.h"
 #include "engine/abi/probe.h"
-#include "engine/control/connect_state.h"
+#include "engine/control/conn_state.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "numa/clock.h"
@@ -56,38 +56,38 @@ static void bit_set(uint32_t *word, unsigned rail, bool out)
 
 bool rail_out(const struct control *control, unsigned rail)
 {
-	const struct rail_health *h = &control->connect->health[rail];
+	const struct rail_health *h = &control->conns->health[rail];
 
 	return h->port_down || h->slow || h->lost;
 }
 
-void path_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
+void conn_health_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
-	struct backoff *path = backoff_of(control, rail, peer, ref);
+	struct conn_health *health = conn_health_of(control, rail, peer, ref);
 
 	bit_set(&control->status->peer_rails_out[peer], rail, true);
-	if (path->out)
+	if (health->out)
 		return;
-	path->out = true;
+	health->out = true;
 	control->counter[COUNTER_paths_out]++;
 }
 
-void path_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
+void conn_health_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
-	struct backoff *path = backoff_of(control, rail, peer, ref);
+	struct conn_health *health = conn_health_of(control, rail, peer, ref);
 
 	bit_set(&control->status->peer_rails_out[peer], rail, false);
-	if (!path->out)
+	if (!health->out)
 		return;
-	path->out = false;
+	health->out = false;
 	control->counter[COUNTER_paths_back]++;
 	log_info("rail %u: peer %u is read over it again", rail, peer);
 }
 
-void paths_forget(struct control *control, uint16_t peer)
+void conn_health_forget(struct control *control, uint16_t peer)
 {
-	for (unsigned r = 0; r < control->rails && peer < control->connect->peers; r++)
-		control->connect->backoff[r][peer] = (struct backoff){.ref = 0};
+	for (unsigned r = 0; r < control->rails && peer < control->conns->peers; r++)
+		control->conns->conn_health[r][peer] = (struct conn_health){.ref = 0};
 	shm_store(&control->status->peer_rails_out[peer], 0);
 }
 
@@ -98,26 +98,26 @@ void rail_leaves(struct control *control, unsigned rail)
 	bit_set(&control->status->rails_out, rail, true);
 	control->counter[COUNTER_rails_down]++;
 	PROBE_RAIL_DOWN(rail, NODES_MAX, 0);
-	actives_break_rail(control, rail);
+	out_conns_break_rail(control, rail);
 }
 
 /*
- * Called when a rail that was down or slow is in use again. Its failed paths are probed at once;
- * other paths are used without a probe.
+ * Called when a rail that was down or slow is in use again. Its failed connections are probed at
+ * once; others are used without a probe.
  */
 static void rail_returns(struct control *control, unsigned rail)
 {
-	for (unsigned p = 0; p < control->connect->peers; p++) {
-		control->connect->backoff[rail][p].until_ns = 0;
-		control->connect->backoff[rail][p].fails = 0;
+	for (unsigned p = 0; p < control->conns->peers; p++) {
+		control->conns->conn_health[rail][p].until_ns = 0;
+		control->conns->conn_health[rail][p].fails = 0;
 	}
 	bit_set(&control->status->rails_out, rail, false);
-	event_active(control->connect->watch, EV_TIMEOUT, 0);
+	event_active(control->conns->watch, EV_TIMEOUT, 0);
 }
 
-void connect_port(struct control *control, unsigned rail, bool up)
+void conns_port(struct control *control, unsigned rail, bool up)
 {
-	struct rail_health *h = &control->connect->health[rail];
+	struct rail_health *h = &control->conns->health[rail];
 	bool was_out = rail_out(control, rail);
 
 	if (h->lost)
@@ -129,31 +129,30 @@ void connect_port(struct control *control, unsigned rail, bool up)
 		rail_returns(control, rail);
 }
 
-const char *connect_rail_state(
-	const struct control *control, unsigned rail, unsigned *ret_peers_out)
+const char *conns_rail_state(const struct control *control, unsigned rail, unsigned *ret_peers_out)
 {
-	const struct connect *connect = control->connect;
-	const struct active *active;
+	const struct conns *conns = control->conns;
+	const struct out_conn *conn;
 	bool used = false;
 
 	*ret_peers_out = 0;
-	for (unsigned p = 0; p < connect->peers; p++)
-		*ret_peers_out += connect->backoff[rail][p].out;
-	LIST_FOREACH (active, &connect->actives, next)
-		used |= active->rail == rail && active->state == ACTIVE_LIVE &&
-			!connect->backoff[rail][active->peer.peer].out;
-	if (connect->health[rail].lost)
+	for (unsigned p = 0; p < conns->peers; p++)
+		*ret_peers_out += conns->conn_health[rail][p].out;
+	LIST_FOREACH (conn, &conns->out_conns, next)
+		used |= conn->rail == rail && conn->state == OUT_CONN_LIVE &&
+			!conns->conn_health[rail][conn->handle.peer].out;
+	if (conns->health[rail].lost)
 		return "lost";
-	if (connect->health[rail].slow)
+	if (conns->health[rail].slow)
 		return "slow";
-	return connect->health[rail].port_down || (*ret_peers_out && !used) ? "down" : "up";
+	return conns->health[rail].port_down || (*ret_peers_out && !used) ? "down" : "up";
 }
 
 /* ---- a rail far slower than its siblings ----------------------------------------------------- */
 
 static void slow_begins(struct control *control, unsigned rail, uint64_t now_ns)
 {
-	struct rail_health *h = &control->connect->health[rail];
+	struct rail_health *h = &control->conns->health[rail];
 	uint64_t rest_ms;
 
 	if (now_ns - h->slow_until_ns > HEALTH_STEADY_NS)
@@ -174,7 +173,7 @@ static void compare(struct control *control, uint64_t now_ns)
 	uint64_t bytes[RAILS_MAX], pages[RAILS_MAX], best = HEALTH_BYTES;
 
 	for (unsigned r = 0; r < control->rails; r++) {
-		struct rail_health *h = &control->connect->health[r];
+		struct rail_health *h = &control->conns->health[r];
 		uint64_t counter[COUNTER_COUNT];
 
 		rail_counters(control->rail[r].rail, counter);
@@ -186,7 +185,7 @@ static void compare(struct control *control, uint64_t now_ns)
 			best = bytes[r];
 	}
 	for (unsigned r = 0; r < control->rails; r++) {
-		struct rail_health *h = &control->connect->health[r];
+		struct rail_health *h = &control->conns->health[r];
 		bool behind = !h->idle && !rail_out(control, r) && pages[r] &&
 			      bytes[r] / pages[r] >= HEALTH_READ_BYTES &&
 			      bytes[r] * HEALTH_SLOWER < best;
@@ -205,7 +204,7 @@ static void compare(struct control *control, uint64_t now_ns)
 /* True if a rail of this engine has read a page or a bucket since the last call. */
 static bool reads_complete(struct control *control)
 {
-	uint64_t completed = 0, before = control->connect->completed;
+	uint64_t completed = 0, before = control->conns->completed;
 
 	for (unsigned r = 0; r < control->rails; r++) {
 		uint64_t counter[COUNTER_COUNT];
@@ -213,29 +212,29 @@ static bool reads_complete(struct control *control)
 		rail_counters(control->rail[r].rail, counter);
 		completed += counter[COUNTER_pages_read] + counter[COUNTER_buckets_read];
 	}
-	control->connect->completed = completed;
+	control->conns->completed = completed;
 	return completed != before;
 }
 
 /*
- * Stores for each peer number the rails on which READs hang, as bits: a path that is out hangs
+ * Stores for each peer number the rails on which READs hang, as bits: one that is out hangs
  * until its probe is answered. Returns the rails that are in use.
  */
 static uint32_t reads_hang(struct control *control)
 {
-	struct connect *connect = control->connect;
-	const struct active *active;
+	struct conns *conns = control->conns;
+	const struct out_conn *conn;
 	uint32_t used = 0;
 
-	memset(connect->hangs, 0, connect->peers * sizeof(connect->hangs[0]));
+	memset(conns->hangs, 0, conns->peers * sizeof(conns->hangs[0]));
 	for (unsigned r = 0; r < control->rails; r++) {
 		used |= rail_out(control, r) ? 0 : 1u << r;
-		for (unsigned p = 0; p < connect->peers; p++)
-			connect->hangs[p] |= (uint32_t)connect->backoff[r][p].out << r;
+		for (unsigned p = 0; p < conns->peers; p++)
+			conns->hangs[p] |= (uint32_t)conns->conn_health[r][p].out << r;
 	}
-	LIST_FOREACH (active, &connect->actives, next)
-		if (active->state == ACTIVE_LIVE && shm_load(&active->peer.stalled))
-			connect->hangs[active->peer.peer] |= 1u << active->rail;
+	LIST_FOREACH (conn, &conns->out_conns, next)
+		if (conn->state == OUT_CONN_LIVE && shm_load(&conn->handle.stalled))
+			conns->hangs[conn->handle.peer] |= 1u << conn->rail;
 	return used;
 }
 
@@ -246,18 +245,18 @@ static uint32_t reads_hang(struct control *control)
  */
 static void unread_watch(struct control *control)
 {
-	struct connect *connect = control->connect;
+	struct conns *conns = control->conns;
 	bool complete = reads_complete(control);
 	uint32_t used = reads_hang(control);
 
-	for (uint16_t p = 0; p < connect->peers; p++) {
-		bool hangs = used && (connect->hangs[p] & used) == used;
+	for (uint16_t p = 0; p < conns->peers; p++) {
+		bool hangs = used && (conns->hangs[p] & used) == used;
 		const struct member_record *record = hangs ? member_by_peer(control, p) : NULL;
-		uint32_t ref = record ? record->ref : 0, before = connect->unread[p];
+		uint32_t ref = record ? record->ref : 0, before = conns->unread[p];
 
 		if (ref == before || (ref && !complete))
 			continue;
-		connect->unread[p] = ref;
+		conns->unread[p] = ref;
 		directory_unread(control, p, ref ? ref : before, ref != 0);
 	}
 }
@@ -266,22 +265,22 @@ static void unread_watch(struct control *control)
 
 static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
 {
-	for (unsigned p = 0; p < control->connect->peers; p++) {
-		const struct backoff *path = &control->connect->backoff[rail][p];
+	for (unsigned p = 0; p < control->conns->peers; p++) {
+		const struct conn_health *health = &control->conns->conn_health[rail][p];
 		const struct member_record *to;
 
-		if (!path->out || now_ns < path->until_ns)
+		if (!health->out || now_ns < health->until_ns)
 			continue;
-		to = member_by_ref(control, path->ref);
+		to = member_by_ref(control, health->ref);
 		if (to && to->peer == p)
-			connect_probe(control, rail, to);
+			conns_probe(control, rail, to);
 	}
 }
 
 static void watch(evutil_socket_t fd, short what, void *context)
 {
 	struct control *control = context;
-	struct connect *connect = control->connect;
+	struct conns *conns = control->conns;
 	uint64_t now_ns = clock_now_ns();
 
 	(void)fd;
@@ -289,7 +288,7 @@ static void watch(evutil_socket_t fd, short what, void *context)
 	if (control->stopping)
 		return;
 	for (unsigned r = 0; r < control->rails; r++) {
-		struct rail_health *h = &connect->health[r];
+		struct rail_health *h = &conns->health[r];
 
 		h->idle |= rail_in_flight(control->rail[r].rail) == 0;
 		if (h->slow && now_ns >= h->slow_until_ns) {
@@ -301,7 +300,7 @@ static void watch(evutil_socket_t fd, short what, void *context)
 			probe_due(control, r, now_ns);
 	}
 	unread_watch(control);
-	if (control->rails > 1 && ++connect->watches % HEALTH_WATCHES == 0)
+	if (control->rails > 1 && ++conns->watches % HEALTH_WATCHES == 0)
 		compare(control, now_ns);
 }
 
@@ -312,12 +311,12 @@ int health_open(struct control *control)
 
 	if (!event)
 		return -ENOMEM;
-	control->connect->watch = event;
+	control->conns->watch = event;
 	event_add(event, &every);
 	return 0;
 }
 
 void health_close(struct control *control)
 {
-	event_free(control->connect->watch);
+	event_free(control->conns->watch);
 }

@@ -248,7 +248,7 @@ int dv_event_next(struct dv_device *device, struct dv_event *ret_event);
 /* ---- test hooks: defined only in a build with -Dtest_hooks=true ---------------------------- */
 
 /* Faults that a test injects into a software NIC. All zero: none. */
-struct dv_trouble {
+struct dv_test_fault {
 	bool link_down; /* the port is reported as DOWN, and no packet reaches a peer */
 	bool mute;      /* no packet reaches a peer, and the NIC does not report it */
 	bool error;     /* the next WQE completes with an error */
@@ -275,7 +275,7 @@ enum dv_dead {
  */
 void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns);
 /* Sets the faults of a software NIC. -EOPNOTSUPP: not a software NIC. */
-int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble);
+int dv_test_fault(struct dv_device *device, const struct dv_test_fault *fault);
 
 /* ---- errors -------------------------------------------------------------------------------- */
 

@@ -261,7 +261,7 @@ static struct rail *rail;
 
 static void tell(struct rail_command command)
 {
-	if (!rail_tell(rail, &command))
+	if (!rail_command_send(rail, &command))
 		die("the inbox is full");
 	rail_step(rail, 0);
 }

@@ -183,7 +183,7 @@ static void stream(unsigned batch)
 
 static void tell(struct rail_command command)
 {
-	while (!rail_tell(rail, &command))
+	while (!rail_command_send(rail, &command))
 		shm_pause();
 }
 
@@ -192,7 +192,7 @@ static void await(enum rail_event_kind what)
 	struct rail_event event;
 
 	do
-		while (!rail_hear(rail, &event))
+		while (!rail_event_take(rail, &event))
 			shm_pause();
 	while (event.kind != what);
 }

@@ -11,16 +11,16 @@ void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns)
 			devices[i]->behind_ns += ns;
 }
 
-int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble)
+int dv_test_fault(struct dv_device *device, const struct dv_test_fault *test)
 {
-	const struct dv_fault fault = {.link_down = trouble->link_down || trouble->mute,
-		.silent = trouble->mute,
-		.slow = trouble->slow,
-		.lose = trouble->lose,
-		.retransmit_percent = trouble->late_ms ? 100 : 0,
-		.retransmit_ns = trouble->late_ms * 1000000ull,
-		.dead = trouble->dead,
-		.error_syndrome = trouble->error ? DV_SYNDROME_ABORTED : 0};
+	const struct dv_fault fault = {.link_down = test->link_down || test->mute,
+		.silent = test->mute,
+		.slow = test->slow,
+		.lose = test->lose,
+		.retransmit_percent = test->late_ms ? 100 : 0,
+		.retransmit_ns = test->late_ms * 1000000ull,
+		.dead = test->dead,
+		.error_syndrome = test->error ? DV_SYNDROME_ABORTED : 0};
 
 	if (device->ops != &dv_soft_ops)
 		return -EOPNOTSUPP;

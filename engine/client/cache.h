@@ -40,7 +40,7 @@ static inline uint16_t cache_tag(const struct page_key *key)
 }
 
 /* Prefetches the first line of the key's set, for a key that is looked up soon. */
-static inline void cache_expect(const struct pc_channel *ch, const struct page_key *key)
+static inline void cache_prefetch(const struct pc_channel *ch, const struct page_key *key)
 {
 	__builtin_prefetch(cache_set(ch, key));
 }
@@ -178,7 +178,7 @@ static inline uint32_t cache_victim(const struct cache_set *set, uint32_t now_ms
 }
 
 /* Prefetches the entry that a new key will take, for a key that is entered soon. */
-static inline void cache_expect_victim(
+static inline void cache_prefetch_victim(
 	const struct pc_channel *ch, const struct page_key *key, uint32_t now_ms)
 {
 	const struct cache_set *set = cache_set(ch, key);

@@ -137,7 +137,7 @@ static inline uint32_t fold_end(const uint64_t word[8])
  * Prefetches `count` bytes, AHEAD_BYTES behind from + at; behind the end of `from` the start of
  * `next`.
  */
-static inline void expect(
+static inline void prefetch_ahead(
 	const unsigned char *from, size_t at, size_t bytes, const unsigned char *next, size_t count)
 {
 	const unsigned char *ahead = from + at + AHEAD_BYTES;
@@ -199,7 +199,7 @@ RACY FOLDING_512 static uint32_t copy_crc_fold_avx512(uint32_t crc, unsigned cha
 	for (at = 64; at % 256 != bytes % 256; at += 64)
 		sum = fold_one_512(sum, by, to + at, from + at);
 	for (; at < bytes; at += 256) {
-		expect(from, at, bytes, next, 256);
+		prefetch_ahead(from, at, bytes, next, 256);
 		sum = fold_four_512(sum, by, to + at, from + at);
 	}
 	_mm512_storeu_si512(word, sum);
@@ -245,7 +245,7 @@ RACY FOLDING_256 uint32_t copy_crc_fold_avx2(uint32_t crc, unsigned char *to,
 	sum.a = fold_256(sum.a, by, first.c);
 	sum.b = fold_256(first.b, by, first.d);
 	for (size_t at = 128; at < bytes; at += 128) {
-		expect(from, at, bytes, next, 128);
+		prefetch_ahead(from, at, bytes, next, 128);
 		sum = fold_four_256(sum, by, to + at, from + at);
 	}
 	_mm256_storeu_si256((__m256i *)(void *)word, sum.a);

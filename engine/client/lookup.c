@@ -33,7 +33,7 @@ struct choice {
  * Prefetches what a set will look at soon: the word with the key's owners, and the bucket that the
  * key has if this host is one of them.
  */
-static inline void expect_here(const struct session *session, const struct page_key *key)
+static inline void prefetch_here(const struct session *session, const struct page_key *key)
 {
 	__builtin_prefetch(&session->status->map.slot[map_slot_of(key)]);
 	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
@@ -44,7 +44,7 @@ void lookup_again(struct pc_batch *b, uint32_t i)
 	struct page_work *p = &b->work[i];
 
 	if (b->kind == BATCH_SET)
-		expect_here(b->channel->session, &p->key);
+		prefetch_here(b->channel->session, &p->key);
 	p->cached = cache_index(&p->key);
 	p->asked = 0;
 	p->others = 0;

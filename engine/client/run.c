@@ -120,13 +120,13 @@ __attribute__((noinline)) static uint32_t run_rail_any(struct pc_channel *ch,
 static inline uint32_t run_rail(struct pc_channel *ch, const struct page_work *p,
 	const struct run_way *way, uint32_t *ret_pages)
 {
-	uint32_t near = place_rail(p->at.place), pages = p->run_pages;
+	uint32_t home = place_rail(p->at.place), pages = p->run_pages;
 
 	*ret_pages = pages;
-	if (likely(near < ch->rails &&
-		    stripe_near(ch, near, way->out | p->rails_tried, pages * p->bytes, pages > 1) &&
-		    submit_room_now(ch, near, run_lines(OP_RUN, pages))))
-		return near;
+	if (likely(home < ch->rails &&
+		    stripe_home(ch, home, way->out | p->rails_tried, pages * p->bytes, pages > 1) &&
+		    submit_room_now(ch, home, run_lines(OP_RUN, pages))))
+		return home;
 	return run_rail_any(ch, p, way, ret_pages);
 }
 

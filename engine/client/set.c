@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 
 /* pages between the one that ends and that whose entry in the location cache is prefetched */
-#define EXPECT_VICTIM 4u
+#define PREFETCH_VICTIM 4u
 
 /*
  * Names the slot in the channel segment before the copy. False: the engine has ended the channel,
@@ -231,11 +231,11 @@ void set_answer(struct pc_channel *ch, const struct request *r, uint32_t pages, 
 		if (!(pages >> k & 1))
 			continue;
 		ended[count++] = i;
-		cache_expect(ch, &b->work[i].key);
+		cache_prefetch(ch, &b->work[i].key);
 	}
 	for (uint32_t k = 0; k < count; k++) {
-		if (k + EXPECT_VICTIM < count)
-			cache_expect_victim(ch, &b->work[ended[k + EXPECT_VICTIM]].key, now_ms);
+		if (k + PREFETCH_VICTIM < count)
+			cache_prefetch_victim(ch, &b->work[ended[k + PREFETCH_VICTIM]].key, now_ms);
 		set_end(ch, b, ended[k], status, now_ns);
 	}
 }

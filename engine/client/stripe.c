@@ -57,7 +57,7 @@ void stripe_weigh(struct pc_channel *ch)
 	uint64_t max = ch->rate_max ? ch->rate_max : 1;
 
 	ch->sampled = false;
-	/* 0 is a valid lower bound of every backlog; soonest() computes a better one */
+	/* 0 is a valid lower bound of every backlog; earliest_finish() computes a better one */
 	ch->least = 0;
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		struct channel_rail *r = &ch->rail[k];
@@ -164,7 +164,7 @@ static uint32_t usable(const struct pc_channel *ch, const struct stripe *s, uint
  * The rail of `rails` within its in-flight budget that would finish the op first; of equal ones,
  * the first from `start` on. The loop visits all rails, because it also computes ch->least.
  */
-static uint32_t soonest(
+static uint32_t earliest_finish(
 	struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t rails)
 {
 	uint32_t best = CLIENT_NONE, end = ch->rails;
@@ -188,28 +188,29 @@ static uint32_t soonest(
 	return best;
 }
 
-/* Like soonest(), but chooses only among rails with room in their op ring. */
-static uint32_t soonest_room(
+/* Like earliest_finish(), but chooses only among rails with room in their op ring. */
+static uint32_t earliest_finish_with_room(
 	struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t rails)
 {
 	uint32_t r;
 
-	while ((r = soonest(ch, s, start, rails)) != CLIENT_NONE && !submit_room(ch, r, s->slots))
+	while ((r = earliest_finish(ch, s, start, rails)) != CLIENT_NONE &&
+		!submit_room(ch, r, s->slots))
 		rails &= ~(1u << r);
 	return r;
 }
 
 /* Prefer the home rail unless the estimated finish of another is earlier by stripe_lead(). */
 static uint32_t weighed(
-	struct pc_channel *ch, const struct stripe *s, uint32_t near, uint32_t rails, bool near_may)
+	struct pc_channel *ch, const struct stripe *s, uint32_t home, uint32_t rails, bool home_may)
 {
-	uint32_t best = soonest_room(ch, s, near, rails);
+	uint32_t best = earliest_finish_with_room(ch, s, home, rails);
 
-	if (best == CLIENT_NONE || best == near || !near_may ||
+	if (best == CLIENT_NONE || best == home || !home_may ||
 		stripe_finish(&ch->rail[best], s->bytes + stripe_lead(s)) <
-			stripe_finish(&ch->rail[near], s->bytes))
+			stripe_finish(&ch->rail[home], s->bytes))
 		return best;
-	return submit_room(ch, near, s->slots) ? near : best;
+	return submit_room(ch, home, s->slots) ? home : best;
 }
 
 uint32_t stripe_out(struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
@@ -220,10 +221,10 @@ uint32_t stripe_out(struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
 __attribute__((noinline)) uint32_t stripe_weighed(
 	struct pc_channel *ch, const struct stripe *s, uint32_t out, uint32_t place)
 {
-	uint32_t rails = usable(ch, s, out), near = place_rail(place) % ch->rails;
+	uint32_t rails = usable(ch, s, out), home = place_rail(place) % ch->rails;
 
-	return weighed(ch, s, near, rails,
-		(rails & ~out) >> near & 1 && stripe_credit(&ch->rail[near], s));
+	return weighed(ch, s, home, rails,
+		(rails & ~out) >> home & 1 && stripe_credit(&ch->rail[home], s));
 }
 
 uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns)
@@ -241,7 +242,7 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t no
 	/* If the next rail in turn is idle, take it: the rails need not be compared. */
 	if (rails >> next & 1 && !ch->rail[next].bytes && submit_room(ch, next, s->slots))
 		return next;
-	return soonest_room(ch, s, next, rails);
+	return earliest_finish_with_room(ch, s, next, rails);
 }
 
 uint32_t stripe_rails(struct pc_channel *ch, uint32_t out)

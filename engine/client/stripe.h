@@ -70,21 +70,21 @@ static inline uint64_t stripe_lead(const struct stripe *s)
 static inline uint32_t stripe_choose(
 	struct pc_channel *ch, const struct stripe *s, uint32_t out, uint32_t place)
 {
-	uint32_t near = place_rail(place);
+	uint32_t home = place_rail(place);
 	const struct channel_rail *r;
 
 	if (unlikely(ch->sampled))
 		stripe_weigh(ch);
-	if (unlikely(near >= ch->rails))
-		near %= ch->rails;
-	r = &ch->rail[near];
+	if (unlikely(home >= ch->rails))
+		home %= ch->rails;
+	r = &ch->rail[home];
 	/* Fast path. `least` is a lower bound of every rail's backlog, so no other rail can finish
 	 * a slice earlier: skip the scan. */
-	if (likely(!((out | s->tried) >> near & 1) && stripe_credit(r, s) &&
+	if (likely(!((out | s->tried) >> home & 1) && stripe_credit(r, s) &&
 		    stripe_finish(r, s->bytes) <=
 			    ch->least + ((s->bytes + stripe_lead(s)) << WEIGHT_SHIFT) &&
-		    submit_room(ch, near, s->slots)))
-		return near;
+		    submit_room(ch, home, s->slots)))
+		return home;
 	return stripe_weighed(ch, s, out, place);
 }
 
@@ -92,13 +92,13 @@ static inline uint32_t stripe_choose(
  * The fast path of stripe_choose() for a run of `bytes` bytes, without a look at the op ring.
  * `out`: rails that the run should not take; `several`: it could be split.
  */
-static inline bool stripe_near(
-	const struct pc_channel *ch, uint32_t near, uint32_t out, uint32_t bytes, bool several)
+static inline bool stripe_home(
+	const struct pc_channel *ch, uint32_t home, uint32_t out, uint32_t bytes, bool several)
 {
-	const struct channel_rail *r = &ch->rail[near];
+	const struct channel_rail *r = &ch->rail[home];
 	uint64_t lead = several && bytes > SLICE_BYTES ? bytes : SLICE_BYTES;
 
-	return !ch->sampled && !(out >> near & 1) && r->bytes + bytes <= r->credit[0] &&
+	return !ch->sampled && !(out >> home & 1) && r->bytes + bytes <= r->credit[0] &&
 	       stripe_finish(r, bytes) <= ch->least + ((bytes + lead) << WEIGHT_SHIFT);
 }
 

@@ -35,7 +35,7 @@ static void tell_untold(evutil_socket_t fd, short what, void *context)
 		struct untold *first;
 
 		while ((first = STAILQ_FIRST(&conns->untold[r]))) {
-			if (!rail_tell(control->rail[r].rail, &first->command)) {
+			if (!rail_command_send(control->rail[r].rail, &first->command)) {
 				retry_soon(conns);
 				break;
 			}
@@ -53,7 +53,8 @@ void conns_command(struct control *control, unsigned rail, const struct rail_com
 	struct conns *conns = control->conns;
 	struct untold *later;
 
-	if (STAILQ_EMPTY(&conns->untold[rail]) && rail_tell(control->rail[rail].rail, command))
+	if (STAILQ_EMPTY(&conns->untold[rail]) &&
+		rail_command_send(control->rail[rail].rail, command))
 		return;
 	later = calloc(1, sizeof(*later));
 	if (!later) {

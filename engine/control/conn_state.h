@@ -32,7 +32,7 @@
  * again
  */
 #define CONN_STEADY_NS 10000000000ull
-/* delay of the next attempt after rail_tell() found the rail's inbox full */
+/* delay of the next attempt after rail_command_send() found the rail's inbox full */
 #define CONN_RETRY_MS 1
 /* a stall time is at least this number of ACK time-outs without a completion */
 #define CONN_STALL_ACKS 5
@@ -106,8 +106,9 @@ struct qps {
 };
 
 enum out_conn_state {
-	OUT_CONN_MAKING,    /* state of a connection: a helper thread makes its queue pairs */
-	OUT_CONN_REQUESTED, /* state: Connect was sent; the control plane still owns the queue pairs */
+	OUT_CONN_MAKING, /* state of a connection: a helper thread makes its queue pairs */
+	/* state: Connect was sent; the control plane still owns the queue pairs */
+	OUT_CONN_REQUESTED,
 	/* state: Connected was received; a helper thread connects the queue pairs */
 	OUT_CONN_CONNECTING,
 	OUT_CONN_LIVE,   /* state: the rail owns the queue pairs, from RAIL_CONN_ADD on */

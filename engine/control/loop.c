@@ -48,7 +48,7 @@ bool loop_tell(struct control *control, unsigned rail, const struct rail_command
 {
 	struct loop_outbox *o = &loop_of(control)->outbox[rail];
 
-	if (o->count == 0 && rail_tell(control->rail[rail].rail, command))
+	if (o->count == 0 && rail_command_send(control->rail[rail].rail, command))
 		return true;
 	if (outbox_keep(o, command))
 		return true;
@@ -71,7 +71,8 @@ unsigned loop_outbox_send(struct control *control)
 	for (unsigned i = 0; i < control->rails; i++) {
 		struct loop_outbox *o = &loop_of(control)->outbox[i];
 
-		while (o->count && rail_tell(control->rail[i].rail, &o->command[o->first])) {
+		while (o->count &&
+			rail_command_send(control->rail[i].rail, &o->command[o->first])) {
 			o->first++;
 			o->count--;
 			sent++;
@@ -128,7 +129,7 @@ static unsigned hear(struct control *control)
 		struct rail_event event;
 
 		for (unsigned n = 0; n < LOOP_EVENTS_BURST; n++) {
-			if (!rail_hear(control->rail[i].rail, &event))
+			if (!rail_event_take(control->rail[i].rail, &event))
 				break;
 			hear_one(control, i, &event);
 			heard++;
@@ -256,7 +257,7 @@ int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
 		for (unsigned i = 0; i < loop->control.rails; i++) {
 			struct rail_event event;
 
-			while (rail_hear(loop->control.rail[i].rail, &event))
+			while (rail_event_take(loop->control.rail[i].rail, &event))
 				if (event.kind == RAIL_STOPPED)
 					loop->stopped[i] = true;
 		}

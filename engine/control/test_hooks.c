@@ -2,7 +2,7 @@
 /*
  * test.fault_file: follows the file that it names. It contains words "RAIL:FAULT"; rails that it
  * does not name have no fault.
- *   down, mute, error, slowN   as in struct dv_trouble
+ *   down, mute, error, slowN   as in struct dv_test_fault
  *   lateN   each READ samples its memory again N ms later, as if it had been retransmitted
  *   lose    one request is lost, and retransmitted
  *   numb    mute, and no completion is written any more, not even of flushed work
@@ -45,7 +45,7 @@ static const struct {
 	{"dead", DV_DEAD_CQES | DV_DEAD_ERROR | DV_DEAD_KILL | DV_DEAD_SAYS_SO | DV_DEAD_CUT},
 };
 
-static bool parse(const char *word, unsigned rails, struct dv_trouble *all)
+static bool parse(const char *word, unsigned rails, struct dv_test_fault *all)
 {
 	char what[16];
 	unsigned rail;
@@ -78,7 +78,7 @@ static bool parse(const char *word, unsigned rails, struct dv_trouble *all)
 
 static void follow(struct control *control, const char *text)
 {
-	struct dv_trouble all[RAILS_MAX] = {{.slow = 0}};
+	struct dv_test_fault all[RAILS_MAX] = {{.slow = 0}};
 	char copy[FAULTS_BYTES], *rest = NULL;
 
 	memcpy(copy, text, sizeof(copy));
@@ -88,7 +88,7 @@ static void follow(struct control *control, const char *text)
 				"test.fault_file: \"%s\": give RAIL:down, mute, error, slowN, lateN (ms), lose, numb, stiff, fatal, dead or hang",
 				word);
 	for (unsigned r = 0; r < control->rails; r++)
-		if (dv_trouble(control->rail[r].device, &all[r]) < 0)
+		if (dv_test_fault(control->rail[r].device, &all[r]) < 0)
 			log_error("test.fault_file: rail %u is not a software NIC", r);
 	log_info("test.fault_file: %s", text[0] ? text : "nothing is wrong any more");
 }

@@ -79,7 +79,7 @@ static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
  * ---- connections ------------------------------------------------------------------------------
  */
 
-static void say_conn(struct rail *rail, uint32_t kind, const struct rail_conn *handle,
+static void conn_event_send(struct rail *rail, uint32_t kind, const struct rail_conn *handle,
 	uint32_t detail, void *object)
 {
 	struct rail_event event = {.kind = kind,
@@ -88,7 +88,7 @@ static void say_conn(struct rail *rail, uint32_t kind, const struct rail_conn *h
 		.detail = detail,
 		.object = object};
 
-	rail_say(rail, &event);
+	rail_event_send(rail, &event);
 }
 
 void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_t ref)
@@ -99,7 +99,7 @@ void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_
 		return;
 	slot->wanted = true;
 	slot->wanted_ref = ref;
-	rail_say(rail, &event);
+	rail_event_send(rail, &event);
 }
 
 /*
@@ -140,7 +140,7 @@ void conn_break(struct rail *rail, struct conn *conn, uint32_t syndrome)
 	conn->ended_ns = rail_now(rail);
 	rail_count(rail, COUNTER_qps_broken, conn->handle->qps);
 	PROBE_RAIL_DOWN(rail->options.index, conn->number, syndrome);
-	say_conn(rail, RAIL_CONN_BROKEN, conn->handle, syndrome, conn->handle);
+	conn_event_send(rail, RAIL_CONN_BROKEN, conn->handle, syndrome, conn->handle);
 	conn_fail_pending(rail, conn);
 }
 
@@ -158,7 +158,7 @@ void conn_return_if_drained(struct rail *rail, struct conn *conn)
 	link_remove(&conn->conns);
 	rail->conn_stack[rail->conns_free++] = (uint16_t)(conn - rail->conn);
 	handle->conn = NULL;
-	say_conn(rail, RAIL_CONN_RETURNED, handle, 0, handle);
+	conn_event_send(rail, RAIL_CONN_RETURNED, handle, 0, handle);
 }
 
 static bool conn_is(const struct conn *conn, uint16_t peer, uint32_t ref)
@@ -286,7 +286,7 @@ void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
 		return;
 	}
 	conn->state = CONN_OPEN;
-	say_conn(rail, RAIL_CONN_PROVEN, conn->handle, 0, conn->handle);
+	conn_event_send(rail, RAIL_CONN_PROVEN, conn->handle, 0, conn->handle);
 }
 
 /*
@@ -334,7 +334,7 @@ void conn_add(struct rail *rail, struct rail_conn *handle)
 	struct conn *conn;
 
 	if (!rail->conns_free || rail->stopping || rail->lost) {
-		say_conn(rail, RAIL_CONN_RETURNED, handle, 0, handle);
+		conn_event_send(rail, RAIL_CONN_RETURNED, handle, 0, handle);
 		peer_refuse(rail, handle->peer, handle->ref);
 		return;
 	}

@@ -20,10 +20,10 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define container_of(at, type, member) ((type *)(void *)((char *)(at)-offsetof(type, member)))
 
-#define RAIL_POST_BURST 512u  /* WQEs that one step of a rail posts, at most */
-#define RAIL_OBEY_BURST 64u   /* inbox commands that one step of a rail executes, at most */
-#define RAIL_CLOCK_STEPS 64u  /* steps with work between two checks of the requests' deadlines */
-#define RAIL_SAMPLE_STEPS 15u /* busy steps with doorbells between two samples of READ latency */
+#define RAIL_POST_BURST 512u   /* WQEs that one step of a rail posts, at most */
+#define RAIL_COMMAND_BURST 64u /* inbox commands that one step of a rail executes, at most */
+#define RAIL_CLOCK_STEPS 64u   /* steps with work between two checks of the requests' deadlines */
+#define RAIL_SAMPLE_STEPS 15u  /* busy steps with doorbells between two samples of READ latency */
 /* steps without work that are collected before counter[] is updated */
 #define RAIL_IDLE_STEPS 1024u
 /*
@@ -108,7 +108,7 @@ struct rail {
 	bool stopped;  /* true: RAIL_STOPPED was sent */
 	/* true: events were sent since rail_wake() last checked whether to kick the control
 	 * plane */
-	bool spoke;
+	bool events_sent;
 	bool news; /* true: completions or events were published since the last rail_wake() */
 	uint16_t fresh_count; /* number of entries of fresh[] */
 	/* number of steps that did work with requests in flight; compared with RAIL_CLOCK_STEPS */
@@ -359,7 +359,7 @@ void rail_ring(struct rail *rail);
  * Sends an event to the control plane, or keeps it in rail->late when the event ring is full; a
  * later step sends it.
  */
-void rail_say(struct rail *rail, const struct rail_event *event);
+void rail_event_send(struct rail *rail, const struct rail_event *event);
 
 /*
  * expire.c: ends requests past their deadlines and runs conns_watch() when that is due. Returns how
@@ -444,9 +444,9 @@ void conn_retire(struct rail *rail, const struct rail_conn *object);
 /* Sends RAIL_CONN_STUCK, once, for an ended connection whose WQEs have not all retired in time. */
 void conn_drain_watch(struct rail *rail, struct conn *conn, uint64_t now_ns);
 
-/* ---- obey.c ---- */
+/* ---- commands.c ---- */
 /* Executes commands that the control plane sent through the inbox. Returns their number. */
-unsigned rail_obey(struct rail *rail);
+unsigned rail_execute_commands(struct rail *rail);
 /*
  * Marks a channel broken and sends RAIL_CHANNEL_BROKEN, once. The rail neither takes ops from the
  * channel nor writes completions to it from then on.

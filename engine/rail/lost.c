@@ -48,7 +48,7 @@ void conn_drain_watch(struct rail *rail, struct conn *conn, uint64_t now_ns)
 	event.peer = conn->handle->peer;
 	event.ref = conn->handle->ref;
 	event.ns = conn_deadline_ns(rail, conn);
-	rail_say(rail, &event);
+	rail_event_send(rail, &event);
 }
 
 /* Finds the connection of `object`. NULL: the rail has none (any more). */
@@ -97,5 +97,5 @@ void rail_lose(struct rail *rail)
 		.cqe_size = sizeof(cqe_of_nobody)};
 	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next)
 		conn_break(rail, container_of(at, struct conn, conns), 0);
-	rail_say(rail, &event);
+	rail_event_send(rail, &event);
 }

@@ -131,7 +131,7 @@ struct dv_cq *rail_cq(struct rail *rail)
 	return &rail->cq_made;
 }
 
-bool rail_tell(struct rail *rail, const struct rail_command *command)
+bool rail_command_send(struct rail *rail, const struct rail_command *command)
 {
 	struct ring_producer *out = &rail->inbox.command_out;
 	uint64_t one = 1;
@@ -153,7 +153,7 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 	return true;
 }
 
-bool rail_hear(struct rail *rail, struct rail_event *ret_event)
+bool rail_event_take(struct rail *rail, struct rail_event *ret_event)
 {
 	struct ring_consumer *in = &rail->inbox.event_in;
 

@@ -123,12 +123,12 @@ uint64_t gap_bucket_ns(unsigned bucket);
 struct dv_cq *rail_cq(struct rail *rail);
 
 /*
- * The control plane's ends of the inbox; its thread only. rail_tell() sends a command and wakes the
- * poll core if it sleeps; it returns false if the ring is full: try again on the next turn of the
- * event loop. rail_hear() takes one event; it returns false if there is none.
+ * The control plane's ends of the inbox; its thread only. rail_command_send() sends a command and
+ * wakes the poll core if it sleeps; it returns false if the ring is full: try again on the next
+ * turn of the event loop. rail_event_take() takes one event; it returns false if there is none.
  */
-bool rail_tell(struct rail *rail, const struct rail_command *command);
-bool rail_hear(struct rail *rail, struct rail_event *ret_event);
+bool rail_command_send(struct rail *rail, const struct rail_command *command);
+bool rail_event_take(struct rail *rail, struct rail_event *ret_event);
 
 /*
  * Copies the rail's counters, in the order of abi/counter.def. Any thread; the values may be

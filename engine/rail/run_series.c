@@ -14,26 +14,26 @@
 #define HEAD_BYTES ((uint32_t)sizeof(struct page_head))
 
 /* What READs of the payload of a run, or of its heads, have in common. */
-struct plan {
+struct run_reads {
 	struct dv_keys keys;
 	uint64_t from; /* address of the peer's region */
 	uint64_t to;   /* payload: address of the destination region */
 };
 
-static inline struct plan payload_plan(const struct rail *rail, const struct rail_run *run)
+static inline struct run_reads payload_reads(const struct rail *rail, const struct rail_run *run)
 {
 	const struct rail_remote *remote = &run->conn->handle->region[run->header.region];
 	const struct region_slot *home = &rail->region[run->header.to_region];
 
-	return (struct plan){dv_keys(remote->rkey, home->lkey), remote->base, home->base};
+	return (struct run_reads){dv_keys(remote->rkey, home->lkey), remote->base, home->base};
 }
 
-static inline struct plan heads_plan(const struct rail *rail, const struct rail_run *run)
+static inline struct run_reads heads_reads(const struct rail *rail, const struct rail_run *run)
 {
 	const struct rail_remote *remote =
 		&run->conn->handle->region[REGION_HEADS_0 + run->header.region];
 
-	return (struct plan){dv_keys(remote->rkey, rail->heads_lkey), remote->base, 0};
+	return (struct run_reads){dv_keys(remote->rkey, rail->heads_lkey), remote->base, 0};
 }
 
 /*
@@ -46,7 +46,7 @@ static void write_single_pairs(
 	const struct run_entry *entry = run_entry(run, run->next), *end = entry + n;
 	struct page_head *own = run_own_heads(rail, run->number) + run->next;
 	struct dv_series series = dv_series_begin(sq, 2 * n);
-	struct plan p = payload_plan(rail, run), h = heads_plan(rail, run);
+	struct run_reads p = payload_reads(rail, run), h = heads_reads(rail, run);
 	uint64_t length = dv_length(p.keys, run->item_bytes);
 	uint64_t head_length = dv_length(h.keys, HEAD_BYTES);
 
@@ -68,7 +68,7 @@ static void write_payload(const struct rail *rail, struct dv_sq *sq, const struc
 {
 	const struct run_entry *entry = run_entry(run, run->next);
 	struct dv_series series = dv_series_begin(sq, reads);
-	struct plan p = payload_plan(rail, run);
+	struct run_reads p = payload_reads(rail, run);
 	uint64_t length = dv_length(p.keys, n * run->item_bytes);
 
 	do {
@@ -83,7 +83,7 @@ static void write_buckets(
 	const struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t n)
 {
 	struct dv_series series = dv_series_begin(sq, n);
-	struct plan p = payload_plan(rail, run);
+	struct run_reads p = payload_reads(rail, run);
 	uint64_t length = dv_length(p.keys, sizeof(struct bucket));
 	const uint32_t *at = run_bucket(run, run->next), *end = at + n;
 	uint64_t to = p.to + run_to(run, OP_LOOKUP, run->next);
@@ -102,7 +102,7 @@ static void write_own_heads(
 	const struct run_entry *entry = run_entry(run, first), *end = entry + n;
 	struct page_head *own = run_own_heads(rail, run->number) + first;
 	struct dv_series series = dv_series_begin(sq, n);
-	struct plan h = heads_plan(rail, run);
+	struct run_reads h = heads_reads(rail, run);
 	uint64_t length = dv_length(h.keys, HEAD_BYTES);
 
 	do {
@@ -140,7 +140,7 @@ static void write_joined_pairs(
 {
 	const struct run_entry *entry = run_entry(run, run->next);
 	struct dv_series series = dv_series_begin(sq, 2 * pairs);
-	struct plan p = payload_plan(rail, run), h = heads_plan(rail, run);
+	struct run_reads p = payload_reads(rail, run), h = heads_reads(rail, run);
 	uint32_t units = run->item_bytes / PAGE_UNIT, at = run->next;
 	uint64_t length = dv_length(p.keys, n * run->item_bytes);
 	uint64_t head_length = dv_length(h.keys, HEAD_BYTES * ((n - 1) * units + 1));

@@ -64,13 +64,13 @@ static void speak_late(struct rail *rail)
 	while (rail->late_head != rail->late_tail &&
 		speak(rail, &rail->late[rail->late_head & (RAIL_EVENTS_LATE - 1)])) {
 		rail->late_head++;
-		rail->spoke = rail->news = true;
+		rail->events_sent = rail->news = true;
 	}
 }
 
-void rail_say(struct rail *rail, const struct rail_event *event)
+void rail_event_send(struct rail *rail, const struct rail_event *event)
 {
-	rail->spoke = rail->news = true;
+	rail->events_sent = rail->news = true;
 	if (likely(rail->late_head == rail->late_tail) && speak(rail, event))
 		return;
 	/* Cannot overflow: RAIL_EVENTS_LATE in core.h counts the unread events that each object
@@ -107,10 +107,10 @@ unsigned rail_step(struct rail *rail, uint64_t now_ns)
 	rail->t0_ns = 0;
 	work += rail_reap(rail); /* CQEs -> client completions */
 	if (unlikely(ring_ready(&rail->inbox.command_in) > 0))
-		work += rail_obey(rail); /* commands of the control plane */
-	work += rail_take(rail);         /* client ops -> requests             */
-	work += rail_post(rail);         /* requests   -> WQEs                 */
-	rail_ring(rail);                 /* one doorbell per touched QP        */
+		work += rail_execute_commands(rail); /* commands of the control plane */
+	work += rail_take(rail);                     /* client ops -> requests             */
+	work += rail_post(rail);                     /* requests   -> WQEs                 */
+	rail_ring(rail);                             /* one doorbell per touched QP        */
 	if (clock_due(rail, work))
 		work += rail_expire(rail); /* requests past their deadlines */
 	rail_answer(rail);                 /* publish the completions */

@@ -36,8 +36,8 @@ void rail_wake(struct rail *rail)
 			wake_client(
 				rail->channel[i * 64 + (unsigned)__builtin_ctzll(left)].channel);
 	}
-	if (unlikely(rail->spoke)) {
-		rail->spoke = false;
+	if (unlikely(rail->events_sent)) {
+		rail->events_sent = false;
 		if (shm_load(&rail->options.status->control_sleeps))
 			kick(rail->options.control_kick);
 	}

@@ -22,7 +22,7 @@ MUTANTS = {
     "client_sleep": ("engine/client/wait.c", "sleep_until", FENCE, NOTHING),
     "rail_wake": ("engine/rail/poll_core.c", "poll_wake", FENCE, NOTHING),
     "rail_rest": ("engine/rail/poll_core.c", "rest", FENCE, NOTHING),
-    "rail_tell": ("engine/rail/open.c", "rail_tell", FENCE, NOTHING),
+    "rail_command_send": ("engine/rail/open.c", "rail_command_send", FENCE, NOTHING),
     "publish_flush": ("engine/control/publish.c", "publish_flush", FENCE, NOTHING),
     "slot_enter": ("engine/client/set.c", "slot_enter", "shm_fence_store_load();", NOTHING),
     "channel_close": ("engine/control/publish.c", "publish_channel_close",

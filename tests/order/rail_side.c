@@ -35,7 +35,7 @@ struct rail_side *rail_side_new(
 	ring_consumer_init(&side->channel.ops, ops, OP_RING_SLOTS, sizeof(struct op_slot));
 	ring_producer_init(&side->channel.done, done, DONE_RING_SLOTS, sizeof(struct op_done));
 	add.object = &side->channel;
-	if (!rail_tell(rail, &add))
+	if (!rail_command_send(rail, &add))
 		abort();
 	while (poll_turn(&side->core))
 		;
@@ -56,7 +56,7 @@ void rail_side_tell(struct rail_side *side)
 {
 	struct rail_command nothing = {.kind = RAIL_CONN_REFUSE, .peer = 1, .ref = 1};
 
-	if (!rail_tell(side->core.rail[0], &nothing))
+	if (!rail_command_send(side->core.rail[0], &nothing))
 		abort();
 }
 

@@ -48,7 +48,9 @@ void rail_side_rest(struct rail_side *side);
  * client.
  */
 void rail_side_turn(struct rail_side *side);
-/* The control plane wakes the rail: calls rail_tell() with a command that changes nothing. */
+/*
+ * The control plane wakes the rail: calls rail_command_send() with a command that changes nothing.
+ */
 void rail_side_tell(struct rail_side *side);
 /* True if the rail has taken, executed and answered all ops and commands. */
 bool rail_side_idle(struct rail_side *side);

@@ -38,7 +38,7 @@ FENCES = {
     "engine/client/submit.c": {"wake_told", "submit_ctl_flush"},
     "engine/client/wait.c": {"sleep_until"},
     "engine/rail/poll_core.c": {"poll_wake", "rest"},
-    "engine/rail/open.c": {"rail_tell"},
+    "engine/rail/open.c": {"rail_command_send"},
     "engine/client/set.c": {"slot_enter"},
     "engine/control/publish.c": {"publish_flush", "publish_channel_close"},
     "engine/control/loop.c": {"sleep_or_work"},

@@ -280,7 +280,7 @@ static void each_rail_gets_work_in_proportion_to_its_bandwidth(void **state)
 	assert_in_range(given[2] * 100 / given[0], 90, 110);
 }
 
-/* stripe_near() is a short way: what it takes, stripe_choose() takes too. */
+/* stripe_home() is a short way: what it takes, stripe_choose() takes too. */
 static void the_short_way_takes_the_same_rail(void **state)
 {
 	uint64_t dice = (uint64_t)time(NULL), taken = 0;
@@ -301,7 +301,7 @@ static void the_short_way_takes_the_same_rail(void **state)
 		choose(near, PAGE, 0, 1); /* computes ch->least, or leaves a lower one */
 		pages = 1 + (uint32_t)map_mix(dice++) % 8;
 		s.bytes = pages * PAGE;
-		if (!stripe_near(ch, near, out, s.bytes, pages > 1))
+		if (!stripe_home(ch, near, out, s.bytes, pages > 1))
 			continue;
 		taken++;
 		assert_int_equal(stripe_choose(ch, &s, out, place_make(near, 3)), near);

@@ -116,9 +116,9 @@ struct model_clock_file *model_clock_map(const char *path)
 	return (void)path, NULL;
 }
 
-int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble)
+int dv_test_fault(struct dv_device *device, const struct dv_test_fault *fault)
 {
-	return (void)device, (void)trouble, -EOPNOTSUPP;
+	return (void)device, (void)fault, -EOPNOTSUPP;
 }
 
 /* The stub NIC reports no events. */
@@ -244,7 +244,7 @@ void rail_close(struct rail *rail)
 	free(rail);
 }
 
-bool rail_tell(struct rail *rail, const struct rail_command *command)
+bool rail_command_send(struct rail *rail, const struct rail_command *command)
 {
 	if (world.full)
 		return false;
@@ -259,7 +259,7 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 	return true;
 }
 
-bool rail_hear(struct rail *rail, struct rail_event *ret)
+bool rail_event_take(struct rail *rail, struct rail_event *ret)
 {
 	uint32_t sleeps = world.event_when_asleep ? shm_load(&control->status->control_sleeps) : 0;
 

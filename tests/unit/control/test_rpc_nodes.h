@@ -24,11 +24,11 @@
 #define NODES 6
 #define TOLD_MAX 64
 
-/* The stub of a rail: records the commands that rail_tell() gets, in order. */
+/* The stub of a rail: records the commands that rail_command_send() gets, in order. */
 struct fake_rail {
 	struct rail_command told[TOLD_MAX];
 	unsigned tells;
-	bool full; /* true: rail_tell() returns false, as if the inbox were full */
+	bool full; /* true: rail_command_send() returns false, as if the inbox were full */
 	/* results that the stubs of rail_counters() and rail_in_flight() return */
 	uint64_t counter[COUNTER_COUNT];
 	uint32_t in_flight;

@@ -47,7 +47,7 @@ struct dv_cq *rail_cq(struct rail *rail)
 	return (struct dv_cq *)rail;
 }
 
-bool rail_tell(struct rail *rail, const struct rail_command *command)
+bool rail_command_send(struct rail *rail, const struct rail_command *command)
 {
 	struct fake_rail *fake = (struct fake_rail *)rail;
 

@@ -272,7 +272,7 @@ int world_setup(void **state)
 	assert_int_equal(rail_open(&options, &w->rail), 0);
 	home.base = (uintptr_t)w->home;
 	home.length = WORLD_HOME_BYTES;
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = home});
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = home});
 	*state = w;
 	return 0;
 }

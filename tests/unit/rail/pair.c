@@ -54,7 +54,7 @@ struct pair *pair_open(bool threaded, bool busy)
 	home.base = (uintptr_t)w->home;
 	home.length = WORLD_HOME_BYTES;
 	home.lkey = p->home.lkey;
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = home});
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = home});
 	return p;
 }
 
@@ -153,10 +153,10 @@ void pair_conn_drop(struct pair *p, struct pair_conn *conn)
 {
 	for (unsigned i = 0; i < conn->handle.qps; i++)
 		assert_int_equal(dv_qp_error(conn->near[i]), 0);
-	world_tell(&p->world, (struct rail_command){.kind = RAIL_CONN_DROP,
-				      .peer = conn->handle.peer,
-				      .ref = conn->handle.ref,
-				      .object = &conn->handle});
+	world_command(&p->world, (struct rail_command){.kind = RAIL_CONN_DROP,
+					 .peer = conn->handle.peer,
+					 .ref = conn->handle.ref,
+					 .object = &conn->handle});
 }
 
 void pair_conn_free(struct pair_conn *conn)

@@ -36,7 +36,8 @@ static void get(struct world *w, uint64_t cookie, uint16_t number, uint32_t ref)
 
 static void refuse(struct world *w, uint16_t number, uint32_t ref)
 {
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = number, .ref = ref});
+	world_command(
+		w, (struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = number, .ref = ref});
 	world_settle(w);
 }
 
@@ -49,7 +50,7 @@ static void ops_for_an_unconnected_peer_wait_and_request_one_connection(void **s
 	for (unsigned i = 0; i < 10; i++)
 		get(w, i, 3, 33);
 	world_settle(w);
-	event = world_hear(w, RAIL_CONN_WANTED);
+	event = world_event(w, RAIL_CONN_WANTED);
 	assert_int_equal(event.peer, 3);
 	assert_int_equal(event.ref, 33);
 	assert_true(world_silent(w));
@@ -73,14 +74,14 @@ static void a_refused_connection_fails_the_waiting_ops_and_a_later_op_requests_i
 	get(w, 1, 3, 33);
 	get(w, 2, 4, 33);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_WANTED);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	refuse(w, 3, 33);
 	client_expect(client, 1, OP_PEER_DOWN);
 	assert_int_equal(rail_in_flight(w->rail), 1);
 	get(w, 3, 3, 33);
 	world_settle(w);
-	assert_int_equal(world_hear(w, RAIL_CONN_WANTED).peer, 3);
+	assert_int_equal(world_event(w, RAIL_CONN_WANTED).peer, 3);
 	refuse(w, 3, 33);
 	refuse(w, 4, 33);
 	client_expect(client, 3, OP_PEER_DOWN);
@@ -98,11 +99,11 @@ static void connections_to_two_incarnations_of_a_peer_are_requested_one_after_th
 	get(w, 1, 3, 33);
 	get(w, 2, 3, 34);
 	world_settle(w);
-	assert_int_equal(world_hear(w, RAIL_CONN_WANTED).ref, 33);
+	assert_int_equal(world_event(w, RAIL_CONN_WANTED).ref, 33);
 	assert_true(world_silent(w));
 	refuse(w, 3, 33);
 	client_expect(client, 1, OP_PEER_DOWN);
-	assert_int_equal(world_hear(w, RAIL_CONN_WANTED).ref, 34);
+	assert_int_equal(world_event(w, RAIL_CONN_WANTED).ref, 34);
 	rail_conn_add(w, handle);
 	world_run(w);
 	client_expect(client, 2, OP_HIT);
@@ -112,7 +113,7 @@ static void connections_to_two_incarnations_of_a_peer_are_requested_one_after_th
 	 */
 	get(w, 3, 3, 33);
 	world_settle(w);
-	assert_int_equal(world_hear(w, RAIL_CONN_WANTED).ref, 33);
+	assert_int_equal(world_event(w, RAIL_CONN_WANTED).ref, 33);
 	refuse(w, 3, 33);
 	client_expect(client, 3, OP_PEER_DOWN);
 	assert_true(world_silent(w));
@@ -128,7 +129,7 @@ static void a_new_connection_serves_only_ops_for_its_incarnation(void **state)
 	get(w, 2, 3, 34);
 	get(w, 3, 3, 33);
 	world_settle(w);
-	assert_int_equal(world_hear(w, RAIL_CONN_WANTED).ref, 33);
+	assert_int_equal(world_event(w, RAIL_CONN_WANTED).ref, 33);
 	rail_conn_add(w, handle);
 	world_run(w);
 	client_expect(client, 2, OP_HIT);
@@ -148,7 +149,7 @@ static void a_waiting_op_outside_the_exported_regions_is_refused_on_connect(void
 	handle->region[REGION_POOL_0].length = 9 * PAGE_UNIT;
 	get(w, 1, 3, 33);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	rail_conn_add(w, handle);
 	world_run(w);
 	client_expect(client, 1, OP_INVALID);
@@ -178,7 +179,7 @@ static void a_dropped_idle_connection_is_returned_at_once(void **state)
 	rail_conn_add(w, handle);
 	rail_conn_drop(w, handle);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	rail_conn_drop(w, handle); /* a second RAIL_CONN_DROP for the connection has no effect */
 	world_settle(w);
 	assert_true(world_silent(w));
@@ -219,7 +220,7 @@ static void a_dropped_connection_is_returned_after_its_last_wqe(void **state)
 	assert_false(client_done(client, &done));
 	nic_flush(w, handle);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	assert_true(world_silent(w));
 	for (unsigned i = arrived; i < 60; i++) {
 		assert_true(client_done(client, &done));
@@ -231,7 +232,7 @@ static void a_dropped_connection_is_returned_after_its_last_wqe(void **state)
 	/* The connection is gone, so the next op makes the rail request one again. */
 	get(w, 201, 3, 33);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	refuse(w, 3, 33);
 	rail_conn_free(w, handle);
 }
@@ -264,7 +265,7 @@ static void a_new_connection_is_used_while_the_old_one_still_drains(void **state
 	assert_true(world_silent(w));
 	nic_flush(w, old);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, old);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, old);
 	client_expect(client, 1, OP_PEER_DOWN);
 	/* Returning the old connection has not removed the new connection to this peer. */
 	get(w, 3, 3, 33);
@@ -273,7 +274,7 @@ static void a_new_connection_is_used_while_the_old_one_still_drains(void **state
 	/* A RAIL_CONN_DROP without an object means the connection to the peer that still exists. */
 	rail_conn_drop(w, new);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, new);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, new);
 	rail_conn_free(w, old);
 	rail_conn_free(w, new);
 }
@@ -290,11 +291,11 @@ static void a_drop_without_an_object_means_the_broken_connection(void **state)
 	nic_complete(w, 0, DV_SYNDROME_RETRY_EXCEEDED);
 	world_settle(w);
 	client_expect(client, 1, OP_NIC_ERROR);
-	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
+	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
 	rail_conn_add(w, new);
 	rail_conn_drop(w, old);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, old);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, old);
 	get(w, 2, 3, 33);
 	world_run(w);
 	client_expect(client, 2, OP_HIT);
@@ -315,7 +316,7 @@ static void every_qp_is_found_by_number_while_connections_come_and_go(void **sta
 		if (handle[i]) {
 			rail_conn_drop(w, handle[i]);
 			world_settle(w);
-			assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle[i]);
+			assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle[i]);
 			rail_conn_free(w, handle[i]);
 			handle[i] = NULL;
 			continue;

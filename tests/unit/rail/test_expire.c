@@ -50,7 +50,7 @@ static void a_parked_op_ends_at_its_deadline(void **state)
 	get(w, 1, 50, 4);
 	get(w, 2, 70, 4);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	pass(w, 49);
 	assert_false(client_done(client, &done));
 	pass(w, 1);
@@ -90,7 +90,7 @@ static void a_posted_op_past_its_deadline_breaks_a_stalled_connection(void **sta
 	pass(w, 99);
 	assert_true(world_silent(w));
 	pass(w, 10);
-	event = world_hear(w, RAIL_CONN_BROKEN);
+	event = world_event(w, RAIL_CONN_BROKEN);
 	assert_int_equal(event.detail, 0);
 	assert_ptr_equal(event.object, handle);
 	/* The NIC may still write to the ops' buffers, so no op is answered yet. */
@@ -102,7 +102,7 @@ static void a_posted_op_past_its_deadline_breaks_a_stalled_connection(void **sta
 	assert_int_equal(done.status, done.cookie == 1 ? OP_TIMEOUT : OP_PEER_DOWN);
 	assert_true(client_done(client, &done));
 	assert_int_equal(done.status, done.cookie == 1 ? OP_TIMEOUT : OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_true(world_silent(w));
 	assert_int_equal(w->rail->taken_bytes, 0);
 	assert_int_equal(w->rail->posted_bytes, 0);
@@ -138,7 +138,7 @@ static void an_answered_late_op_no_longer_counts_against_its_connection(void **s
 	get(w, 4, 10, 3);
 	world_settle(w);
 	pass(w, 60);
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	nic_flush(w, handle);
 	world_settle(w);
 	client_expect(client, 4, OP_TIMEOUT);
@@ -184,7 +184,7 @@ static void a_hanging_qp_beside_a_working_one_breaks_the_connection(void **state
 				nic_complete(w, i--, 0);
 		pass(w, 10);
 	}
-	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, 0);
+	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, 0);
 	nic_flush(w, handle);
 	world_settle(w);
 }

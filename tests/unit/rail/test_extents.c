@@ -65,16 +65,17 @@ static void extents_add(unsigned shift, uint64_t bytes)
 		lkey[i] = mr[i].lkey;
 	}
 	region.extent_lkey = lkey;
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = region});
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = region});
 	memset(memory, GUARD, MEMORY_BYTES);
 }
 
 /* Drops the region at the rail, waits until the rail returns it, and deregisters its MRs. */
 static void extents_remove(void)
 {
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
+	world_command(
+		w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
 	pair_run(pair, 10);
-	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, EXTENTS_REGION);
+	assert_int_equal(world_event(w, RAIL_REGION_RETURNED).detail, EXTENTS_REGION);
 	for (unsigned i = 0; i < extents; i++)
 		assert_int_equal(dv_mr_deregister(pair->near, &mr[i]), 0);
 	free(mr);
@@ -89,7 +90,7 @@ static int teardown(void **state)
 		extents_remove();
 	pair_conn_drop(pair, conn);
 	pair_run(pair, 10);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, conn);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, conn);
 	pair_conn_free(conn);
 	pair_close(pair);
 	client_free(client);
@@ -211,8 +212,9 @@ static void a_region_in_extents_is_returned_after_its_last_cqe(void **state)
 		client_submit(client, &op, &s);
 	}
 	pair_step(pair);
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
-	while (!rail_hear(w->rail, &event))
+	world_command(
+		w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
+	while (!rail_event_take(w->rail, &event))
 		pair_step(pair);
 	assert_int_equal(event.kind, RAIL_REGION_RETURNED);
 	/*

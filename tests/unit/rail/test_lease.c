@@ -234,7 +234,7 @@ static void a_connection_that_breaks_keeps_validated_pages_and_drops_the_rest(vo
 		nic_complete(w, 0, DV_SYNDROME_FLUSHED);
 	world_settle(w);
 	run_expect(client, 1, 0x3f, 0, OP_NIC_ERROR);
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	assert_int_equal(w->rail->landings_free, RAIL_LANDINGS);
 }
 

@@ -55,13 +55,13 @@ static void a_peer_or_a_rail_without_lease_means_tail(void **state)
 	w->rail->options.lease = true;
 	rail_conn_drop(w, handle);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	rail_conn_add(w, handle);
 	world_settle(w);
 	assert_int_equal(w->rail->peer[3].conn->limbo_ns, LIMBO);
 	rail_conn_drop(w, old);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	rail_conn_free(w, old);
 }
 
@@ -181,7 +181,7 @@ static void an_error_of_the_first_half_is_answered_after_the_second_half(void **
 	post(w);
 	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	assert_no_answer(client);
 	nic_complete(w, 0, DV_SYNDROME_FLUSHED);
 	world_settle(w);
@@ -199,7 +199,7 @@ static void an_error_of_the_second_half_ends_the_pair(void **state)
 	nic_complete(w, 0, 0);
 	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	run_expect(client, 1, 0, 0, OP_NIC_ERROR);
 	assert_runs_free(w);
 }

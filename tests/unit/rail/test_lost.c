@@ -46,7 +46,7 @@ static struct rail_event hear(struct world *w, uint32_t kind, uint64_t ms)
 {
 	struct rail_event event;
 
-	while (!rail_hear(w->rail, &event)) {
+	while (!rail_event_take(w->rail, &event)) {
 		assert_true(ms >= 5);
 		pass(w, 5);
 		ms -= 5;
@@ -57,7 +57,7 @@ static struct rail_event hear(struct world *w, uint32_t kind, uint64_t ms)
 
 static void retire(struct world *w)
 {
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
+	world_command(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
 	world_settle(w);
 }
 
@@ -97,7 +97,7 @@ static void a_connection_that_does_not_drain_is_reported_once_and_ends_when_reti
 	pass(w, 900);
 	assert_true(world_silent(w));
 	pass(w, 700);
-	event = world_hear(w, RAIL_CONN_STUCK);
+	event = world_event(w, RAIL_CONN_STUCK);
 	assert_ptr_equal(event.object, handle);
 	assert_int_equal(event.ref, 33);
 	assert_in_range(event.ns, 0, deadline_ns);
@@ -108,7 +108,7 @@ static void a_connection_that_does_not_drain_is_reported_once_and_ends_when_reti
 	retire(w);
 	client_expect(client, 1, OP_TIMEOUT);
 	client_expect(client, 2, OP_TIMEOUT);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	assert_all_free(w);
 }
 
@@ -129,7 +129,7 @@ static void a_stuck_connection_is_reported_within_two_seconds_of_the_deadline(vo
 	assert_int_equal(hear(w, RAIL_CONN_STUCK, 1700).ns, 0);
 	retire(w); /* sends RAIL_CONN_RETIRE without RAIL_CONN_DROP before it */
 	client_expect(client, 1, OP_TIMEOUT);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_all_free(w);
 }
 
@@ -153,11 +153,11 @@ static void the_report_of_a_stuck_connection_has_its_first_deadline(void **state
 	 * OP_TIME_NS.
 	 */
 	assert_in_range(
-		world_hear(w, RAIL_CONN_STUCK).ns, op.deadline_ns - MS, op.deadline_ns + MS);
+		world_event(w, RAIL_CONN_STUCK).ns, op.deadline_ns - MS, op.deadline_ns + MS);
 	retire(w);
 	client_expect(client, 1, OP_PEER_DOWN);
 	client_expect(client, 2, OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_all_free(w);
 }
 
@@ -174,7 +174,7 @@ static void completions_already_in_the_cq_are_consumed_before_a_retire(void **st
 	for (unsigned i = 0; i < 100; i++)
 		if (w->wqes > 1)
 			nic_complete(w, 0, 0);
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
+	world_command(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
 	world_settle(w);
 	while (client_done(client, &done)) {
 		hits += done.status == OP_HIT;
@@ -183,7 +183,7 @@ static void completions_already_in_the_cq_are_consumed_before_a_retire(void **st
 	assert_int_equal(hits + down, 100);
 	/* not all: some WQEs did not request a CQE, so their ops count as flushed */
 	assert_in_range(hits, 80, 99);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_all_free(w);
 }
 
@@ -239,7 +239,7 @@ static void a_reused_qp_number_means_the_new_qp(void **state)
 	retire(w);
 	while (client_done(client, &done))
 		assert_int_equal(done.status, OP_PEER_DOWN);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	/*
 	 * Returning the old connection has not removed the QP number from the rail's table, where
 	 * it means the new QP.
@@ -250,7 +250,7 @@ static void a_reused_qp_number_means_the_new_qp(void **state)
 	assert_all_free(w);
 	rail_conn_drop(w, other);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, other);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, other);
 	rail_conn_free(w, other);
 }
 
@@ -279,11 +279,11 @@ static void completions_of_a_destroyed_qp_do_not_break_the_new_qp_with_its_numbe
 	/* the rail reports no event, so the new connection is not broken */
 	assert_true(world_silent(w));
 	retire(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	assert_all_free(w);
 	rail_conn_drop(w, other);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	rail_conn_free(w, other);
 }
 
@@ -297,8 +297,8 @@ static void a_retire_that_comes_after_the_return_does_nothing(void **state)
 	rail_conn_drop(w, handle);
 	world_settle(w);
 	client_expect(client, 1, OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_BROKEN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_RETURNED);
 	retire(w);
 	assert_all_free(w);
 }
@@ -314,11 +314,11 @@ static void a_rail_without_its_nic_does_not_touch_it_and_refuses_ops(void **stat
 	world_settle(w);
 	nic_pull(w);
 	wqes = w->wqes;
-	world_tell(w, (struct rail_command){.kind = RAIL_LOST});
+	world_command(w, (struct rail_command){.kind = RAIL_LOST});
 	page_get(w, client, 2, 8, 8192, 77, 8192);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_BROKEN);
-	world_hear(w, RAIL_QUIET);
+	world_event(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_QUIET);
 	client_expect(client, 2, OP_PEER_DOWN); /* the op for the lost rail is refused at once */
 	nic_pull(w);
 	assert_int_equal(w->wqes, wqes);
@@ -328,10 +328,10 @@ static void a_rail_without_its_nic_does_not_touch_it_and_refuses_ops(void **stat
 	assert_false(client_done(client, &done));
 	retire(w);
 	client_expect(client, 1, OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	other = rail_conn_new(w, 3, 34, 1);
 	rail_conn_add(w, other);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, other);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, other);
 	rail_conn_free(w, other);
 	assert_all_free(w);
 }
@@ -343,14 +343,14 @@ static void an_unretired_connection_of_a_lost_nic_is_reported_as_stuck(void **st
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	world_settle(w);
 	nic_pull(w);
-	world_tell(w, (struct rail_command){.kind = RAIL_LOST});
+	world_command(w, (struct rail_command){.kind = RAIL_LOST});
 	world_settle(w);
-	world_hear(w, RAIL_CONN_BROKEN);
-	world_hear(w, RAIL_QUIET);
+	world_event(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_QUIET);
 	pass(w, 1600);
-	world_hear(w, RAIL_CONN_STUCK);
+	world_event(w, RAIL_CONN_STUCK);
 	retire(w);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

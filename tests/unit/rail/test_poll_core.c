@@ -80,7 +80,7 @@ static void seat_open(unsigned i, bool threaded, bool busy)
 	wake_open(s->w);
 	s->client = client_new(s->w, i, WORLD_SESSION);
 	s->conn = pair_conn_new(s->pair, 3, 33, 2);
-	world_tell(s->w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = &s->conn->handle});
+	world_command(s->w, (struct rail_command){RAIL_CONN_ADD, .object = &s->conn->handle});
 	page_put(s->w, 8, 8192, 77);
 	s->waits = 0;
 }
@@ -104,7 +104,7 @@ static struct rail_event hear(struct seat *s, uint32_t kind)
 	struct rail_event event;
 	uint64_t until_ns = clock_now_ns() + 10000000000ull;
 
-	while (!rail_hear(s->w->rail, &event)) {
+	while (!rail_event_take(s->w->rail, &event)) {
 		assert_true(clock_now_ns() < until_ns);
 		sched_yield();
 	}
@@ -116,7 +116,7 @@ static void stop(struct seat *s)
 {
 	pair_conn_drop(s->pair, s->conn);
 	assert_ptr_equal(hear(s, RAIL_CONN_RETURNED).object, s->conn);
-	world_tell(s->w, (struct rail_command){.kind = RAIL_STOP});
+	world_command(s->w, (struct rail_command){.kind = RAIL_STOP});
 	hear(s, RAIL_STOPPED);
 }
 
@@ -311,8 +311,8 @@ static void end_stepped(struct poll_core *core)
 
 		pair_run(s->pair, 3);
 		pair_conn_drop(s->pair, s->conn);
-		world_tell(s->w, (struct rail_command){.kind = RAIL_STOP});
-		while (!rail_hear(s->w->rail, &event) || event.kind != RAIL_STOPPED)
+		world_command(s->w, (struct rail_command){.kind = RAIL_STOP});
+		while (!rail_event_take(s->w->rail, &event) || event.kind != RAIL_STOPPED)
 			poll_turn(core);
 	}
 	for (unsigned i = 0; i < 2; i++)

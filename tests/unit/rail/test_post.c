@@ -190,7 +190,7 @@ static void long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long
 		world_run(w);
 		rail_conn_drop(w, new);
 		world_settle(w);
-		world_hear(w, RAIL_CONN_RETURNED);
+		world_event(w, RAIL_CONN_RETURNED);
 		rail_conn_free(w, new);
 		while (ring_ready(&client->done) > 0)
 			ring_release(&client->done, 1);

@@ -183,14 +183,14 @@ static void answer_wanted(struct world *w, const struct rail_event *event)
 
 	/* The event names an incarnation of the peer that no longer exists. */
 	if (event->ref != ref[p] || chance(4) == 0) {
-		world_tell(w,
+		world_command(w,
 			(struct rail_command){
 				.kind = RAIL_CONN_REFUSE, .peer = event->peer, .ref = event->ref});
 		return;
 	}
 	drop_peer(w, p);
 	handle[p] = rail_conn_new(w, (uint16_t)p, ref[p], 1 + chance(3));
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = handle[p]});
+	world_command(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = handle[p]});
 }
 
 static void returned(struct world *w, struct rail_conn *gone)
@@ -210,7 +210,7 @@ static void control_plane(struct world *w)
 {
 	struct rail_event event;
 
-	while (rail_hear(w->rail, &event)) {
+	while (rail_event_take(w->rail, &event)) {
 		if (event.kind == RAIL_CONN_WANTED) {
 			answer_wanted(w, &event);
 		} else if (event.kind == RAIL_CONN_BROKEN) {

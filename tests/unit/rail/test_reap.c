@@ -138,7 +138,7 @@ static void an_error_breaks_the_connection_once_and_requests_end_after_their_las
 	assert_int_equal(w->wqes, 4);
 	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
 	world_settle(w);
-	event = world_hear(w, RAIL_CONN_BROKEN);
+	event = world_event(w, RAIL_CONN_BROKEN);
 	assert_int_equal(event.detail, DV_SYNDROME_REMOTE_ACCESS);
 	assert_ptr_equal(event.object, handle);
 	assert_false(client_done(client, &done));
@@ -153,7 +153,7 @@ static void an_error_breaks_the_connection_once_and_requests_end_after_their_las
 	assert_true(world_silent(w));
 	rail_conn_drop(w, handle);
 	world_settle(w);
-	event = world_hear(w, RAIL_CONN_RETURNED);
+	event = world_event(w, RAIL_CONN_RETURNED);
 	assert_ptr_equal(event.object, handle);
 	assert_null(handle->conn);
 	assert_int_equal(handle->sq[0]->ci, handle->sq[0]->pi);
@@ -230,7 +230,7 @@ static void an_error_among_unsignalled_reads_ends_each_once_with_its_own_status(
 	client_expect(client, bad, OP_NIC_ERROR);
 	/* the other READs of the op are still at the NIC */
 	assert_false(client_done(client, &done));
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	nic_flush(w, handle);
 	world_settle(w);
 	for (unsigned i = bad + 1; i < n; i++)
@@ -253,7 +253,7 @@ static void wqes_before_a_flushed_one_do_not_count_as_successful(void **state)
 	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
 		client_expect(client, i, OP_PEER_DOWN);
 	assert_false(client_done(client, &done));
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 }
 
 static void heads_are_read_only_after_a_cqe_covers_their_payload(void **state)
@@ -336,7 +336,7 @@ static void an_error_of_a_read_of_several_heads_fails_each_page(void **state)
 	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
 		client_expect(client, i, OP_NIC_ERROR);
 	assert_false(client_done(client, &done));
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
@@ -380,7 +380,7 @@ static void an_error_cqe_that_names_no_wqe_breaks_its_connection(void **state)
 	nic_pull(w);
 	nic_cqe(handle->sq[1]->qpn, (uint16_t)(handle->sq[1]->pi + 7), DV_SYNDROME_BAD_RESPONSE);
 	world_settle(w);
-	event = world_hear(w, RAIL_CONN_BROKEN);
+	event = world_event(w, RAIL_CONN_BROKEN);
 	assert_ptr_equal(event.object, handle);
 	assert_int_equal(event.detail, DV_SYNDROME_BAD_RESPONSE);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);
@@ -390,7 +390,7 @@ static void an_error_cqe_that_names_no_wqe_breaks_its_connection(void **state)
 	rail_conn_drop(w, handle);
 	world_settle(w);
 	client_expect(client, 1, OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 }
 
 static void a_cqe_that_names_the_second_wqebb_of_a_wqe_is_ignored(void **state)

@@ -38,8 +38,8 @@ static void a_core_whose_yields_let_others_run_sleeps_at_once(void **state)
 	while (world_counter(w, COUNTER_sleeps) < 3)
 		assert_true(clock_now_ns() < until_ns);
 	assert_true(atomic_load(&yields) > 0);
-	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
-	while (!rail_hear(w->rail, &event))
+	world_command(w, (struct rail_command){.kind = RAIL_STOP});
+	while (!rail_event_take(w->rail, &event))
 		assert_true(clock_now_ns() < until_ns);
 	assert_int_equal(event.kind, RAIL_STOPPED);
 	pair_close(p);

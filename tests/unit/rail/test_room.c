@@ -168,7 +168,7 @@ static void ops_beyond_the_share_of_their_connection_are_cancelled_when_the_rail
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
 		read_bucket(w, client, i, 0);
 	world_settle(w);
-	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
+	world_command(w, (struct rail_command){.kind = RAIL_STOP});
 	world_settle(w);
 	count_answers(client, OP_CANCELLED, OP_RING_SLOTS - SHARE);
 	world_run(w);
@@ -235,7 +235,7 @@ static void four_full_connections_that_all_fail_do_not_overrun_the_cq(void **sta
 		world_settle(w);
 	}
 	for (unsigned i = 0; i < CONNS; i++)
-		world_hear(w, RAIL_CONN_BROKEN);
+		world_event(w, RAIL_CONN_BROKEN);
 	assert_true(world_silent(w));
 	count_answers(client, OP_PEER_DOWN, CONNS * (CQ_DEPTH / 2 + 44));
 	assert_nothing_left(w);

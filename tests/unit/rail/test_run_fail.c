@@ -75,7 +75,7 @@ static void pages_validated_before_an_error_stay_hits(void **state)
 	/* the NIC holds the other READs: no answer yet */
 	assert_true(w->wqes > 0);
 	assert_no_answer(client);
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	nic_flush(w, handle);
 	world_settle(w);
 	run_expect(client, 1, 0xff, 0, OP_NIC_ERROR);
@@ -94,7 +94,7 @@ static void pages_whose_heads_were_not_read_are_not_stale(void **state)
 	nic_complete(w, index_of_heads(w), DV_SYNDROME_RETRY_EXCEEDED);
 	world_settle(w);
 	assert_no_answer(client);
-	event = world_hear(w, RAIL_CONN_BROKEN);
+	event = world_event(w, RAIL_CONN_BROKEN);
 	assert_int_equal(event.detail, DV_SYNDROME_RETRY_EXCEEDED);
 	nic_flush(w, handle);
 	world_settle(w);
@@ -119,7 +119,7 @@ static void payload_that_arrives_after_its_connection_broke_is_no_hit(void **sta
 		nic_complete(w, 0, 0);
 	world_settle(w);
 	run_expect(client, 1, 0, 0, OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_runs_free(w);
 }
 
@@ -135,7 +135,7 @@ static void a_dropped_connection_answers_when_its_last_read_is_flushed(void **st
 	nic_flush(w, handle);
 	world_settle(w);
 	run_expect(client, 1, 0xff, 0, OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_runs_free(w);
 }
 
@@ -146,15 +146,15 @@ static void a_lost_nic_holds_its_runs_until_they_are_retired(void **state)
 	half_a_run(w);
 	complete_heads(w);
 	world_settle(w);
-	world_tell(w, (struct rail_command){.kind = RAIL_LOST});
+	world_command(w, (struct rail_command){.kind = RAIL_LOST});
 	world_settle(w);
-	world_hear(w, RAIL_CONN_BROKEN);
-	world_hear(w, RAIL_QUIET);
+	world_event(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_QUIET);
 	assert_no_answer(client);
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
+	world_command(w, (struct rail_command){.kind = RAIL_CONN_RETIRE, .object = handle});
 	world_settle(w);
 	run_expect(client, 1, 0xff, 0, OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_runs_free(w);
 }
 
@@ -211,7 +211,7 @@ static void a_run_that_outlives_its_grace_breaks_the_connection(void **state)
 	assert_true(world_silent(w));
 	clock_test_set(w->now_ns += REQUEST_GRACE_NS + MS);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	nic_flush(w, handle);
 	world_settle(w);
 	run_expect(client, 1, 0, 0, OP_TIMEOUT);
@@ -238,7 +238,7 @@ static void a_run_waits_for_a_connection(void **state)
 
 	parked(w, 1, 32);
 	parked(w, 2, 5);
-	event = world_hear(w, RAIL_CONN_WANTED);
+	event = world_event(w, RAIL_CONN_WANTED);
 	assert_int_equal(event.peer, 3);
 	assert_int_equal(event.ref, 33);
 	assert_true(world_silent(w));
@@ -256,7 +256,7 @@ static void a_parked_run_is_checked_against_the_connection_it_gets(void **state)
 	struct world *w = *state;
 
 	parked(w, 1, 32);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	handle->region[REGION_POOL_0].length = 31 * PAGE_UNIT;
 	rail_conn_add(w, handle);
 	world_run(w);
@@ -272,7 +272,7 @@ static void parked_runs_of_another_incarnation_keep_waiting(void **state)
 	struct draft d;
 
 	parked(w, 1, 4);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	pages_put(w, 0, 1, 4, 4096);
 	d = draft_of(w, 2, 0, 1, 4, 4096);
 	d.run.peer_ref = 34;
@@ -280,10 +280,10 @@ static void parked_runs_of_another_incarnation_keep_waiting(void **state)
 	rail_conn_add(w, handle);
 	world_run(w);
 	run_expect(client, 1, 0xf, 0, OP_HIT);
-	event = world_hear(w, RAIL_CONN_WANTED);
+	event = world_event(w, RAIL_CONN_WANTED);
 	assert_int_equal(event.ref, 34);
 	assert_no_answer(client);
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = 3, .ref = 34});
+	world_command(w, (struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = 3, .ref = 34});
 	world_settle(w);
 	run_expect(client, 2, 0, 0, OP_PEER_DOWN);
 	assert_runs_free(w);
@@ -294,7 +294,7 @@ static void a_parked_run_ends_at_its_deadline(void **state)
 	struct world *w = *state;
 
 	parked(w, 1, 4);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	pass(w, 995);
 	assert_no_answer(client);
 	pass(w, 10);
@@ -308,7 +308,7 @@ static void parked_runs_take_at_most_their_share_of_pages(void **state)
 
 	for (unsigned i = 0; i < RAIL_PARKED_MAX / RUN_PAGES_MAX; i++)
 		parked(w, i, RUN_PAGES_MAX);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	assert_no_answer(client);
 	parked(w, 1000, 1);
 	run_expect(client, 1000, 0, 0, OP_PEER_DOWN);
@@ -347,14 +347,15 @@ static void a_stopped_channel_cancels_what_is_not_posted_and_waits_for_the_rest(
 	half_a_run(w);
 	parked(w, 2, 4); /* a second run */
 	posted = world_counter(w, COUNTER_wqes_posted);
-	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &client->channel});
+	world_command(
+		w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &client->channel});
 	world_settle(w);
 	assert_true(world_silent(w)); /* the NIC may still write its memory */
 	nic_pull(w);
 	while (w->wqes)
 		nic_complete(w, 0, 0);
 	world_settle(w);
-	world_hear(w, RAIL_CHANNEL_RETURNED);
+	world_event(w, RAIL_CHANNEL_RETURNED);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), posted);
 	assert_no_answer(client);
 	assert_runs_free(w);
@@ -366,8 +367,8 @@ static void a_rail_that_stops_cancels_parked_and_new_runs(void **state)
 	struct draft d;
 
 	parked(w, 1, 4);
-	world_hear(w, RAIL_CONN_WANTED);
-	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
+	world_event(w, RAIL_CONN_WANTED);
+	world_command(w, (struct rail_command){.kind = RAIL_STOP});
 	rail_step(w->rail, 0);
 	run_expect(client, 1, 0, 0, OP_CANCELLED);
 	d = draft_of(w, 2, 0, 1, 4, 4096);
@@ -376,7 +377,7 @@ static void a_rail_that_stops_cancels_parked_and_new_runs(void **state)
 	run_expect(client, 2, 0, 0, OP_CANCELLED);
 	for (unsigned i = 0; i < RAIL_STOP_STEPS + 2; i++)
 		rail_step(w->rail, 0);
-	world_hear(w, RAIL_STOPPED);
+	world_event(w, RAIL_STOPPED);
 	assert_runs_free(w);
 }
 
@@ -386,12 +387,12 @@ static void a_region_is_returned_when_no_run_uses_it(void **state)
 	struct rail_command drop = {.kind = RAIL_REGION_DROP, .region = {.id = WORLD_REGION}};
 
 	half_a_run(w);
-	world_tell(w, drop);
+	world_command(w, drop);
 	world_settle(w);
 	assert_true(world_silent(w));
 	world_run(w);
 	run_expect(client, 1, 0xffff, 0, OP_HIT);
-	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
+	assert_int_equal(world_event(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
 }
 
 int main(void)

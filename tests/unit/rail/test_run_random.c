@@ -276,18 +276,18 @@ static void control_plane(struct world *w)
 {
 	struct rail_event event;
 
-	while (rail_hear(w->rail, &event)) {
+	while (rail_event_take(w->rail, &event)) {
 		unsigned p = event.peer;
 
 		if (event.kind == RAIL_CONN_WANTED && (event.ref != ref[p] || chance(4) == 0)) {
-			world_tell(w, (struct rail_command){.kind = RAIL_CONN_REFUSE,
-					      .peer = event.peer,
-					      .ref = event.ref});
+			world_command(w, (struct rail_command){.kind = RAIL_CONN_REFUSE,
+						 .peer = event.peer,
+						 .ref = event.ref});
 		} else if (event.kind == RAIL_CONN_WANTED) {
 			drop_peer(w, p);
 			handle[p] = rail_conn_new(w, (uint16_t)p, ref[p], 1 + chance(4));
 			handle[p]->limbo_ns = announced_ns;
-			world_tell(w,
+			world_command(w,
 				(struct rail_command){.kind = RAIL_CONN_ADD, .object = handle[p]});
 		} else if (event.kind == RAIL_CONN_BROKEN) {
 			if (handle[p] == event.object)
@@ -427,11 +427,11 @@ static struct client *client_again(struct world *w, struct client *c)
 {
 	struct rail_event event;
 
-	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &c->channel});
+	world_command(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &c->channel});
 	clock_test_set(w->now_ns += 2000 * MS);
 	world_run(w);
 	do {
-		assert_true(rail_hear(w->rail, &event));
+		assert_true(rail_event_take(w->rail, &event));
 	} while (event.kind != RAIL_CHANNEL_RETURNED);
 	client_free(c);
 	return client_new(w, 5, WORLD_SESSION);
@@ -466,13 +466,13 @@ static void no_bits_in_a_run_make_the_nic_leave_its_regions(void **state)
 			/* op_done.spare is where run_done.status is */
 			invalid += done.kind && done.spare == OP_INVALID;
 		}
-		while (rail_hear(w->rail, &event))
+		while (rail_event_take(w->rail, &event))
 			;
 		if (c->channel.broken || i % 100 == 99)
 			c = client_again(w, c);
 	}
 	c = client_again(w, c);
-	while (rail_hear(w->rail, &event))
+	while (rail_event_take(w->rail, &event))
 		;
 	print_message("%lu answers, %lu of them: invalid\n", answered, invalid);
 	assert_true(invalid > n / 20 && answered - invalid > n / 20);

@@ -195,7 +195,7 @@ static void a_region_of_another_session_is_refused(void **state)
 		.lkey = WORLD_LKEY};
 	struct draft d;
 
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = others});
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = others});
 	pages_put(w, 64, 2, 5, 8192);
 	REFUSED(d.run.to_region = 101);
 }
@@ -210,7 +210,7 @@ static void a_run_of_which_lines_are_missing_breaks_the_channel(void **state)
 	ring_publish(&client->ops, 1);
 	world_settle(w);
 	assert_true(client->channel.broken);
-	world_hear(w, RAIL_CHANNEL_BROKEN);
+	world_event(w, RAIL_CHANNEL_BROKEN);
 	assert_no_answer(client);
 	assert_runs_free(w);
 }

@@ -20,10 +20,10 @@ static const struct shape {
 /* The rail gets a new connection in place of the one that broke. */
 static void reconnect(struct world *w)
 {
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	rail_conn_drop(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	for (unsigned q = 0; q < handle->qps; q++)
 		container_of(handle->sq[q], struct fake_qp, sq)->error = false;
 	rail_conn_add(w, handle);
@@ -219,7 +219,7 @@ static void a_dropped_connection_is_returned_with_the_last_series(void **state)
 	assert_true(world_silent(w));
 	complete_some(w, w->wqes);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	run_expect(client, 1, 0xff, 0, OP_HIT);
 	assert_runs_free(w);
 	rail_conn_add(w, handle);

@@ -181,7 +181,7 @@ static void pairs_of_several_connections_fit_the_cq(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		rail_conn_drop(w, other[i]);
 		world_settle(w);
-		world_hear(w, RAIL_CONN_RETURNED);
+		world_event(w, RAIL_CONN_RETURNED);
 		rail_conn_free(w, other[i]);
 	}
 	assert_runs_free(w);

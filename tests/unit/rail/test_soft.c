@@ -32,7 +32,7 @@ static void drop_peer(void)
 		return;
 	pair_conn_drop(pair, conn);
 	pair_run(pair, 10);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, conn);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, conn);
 	pair_conn_free(conn);
 	conn = NULL;
 }
@@ -195,7 +195,7 @@ static void reads_over_a_link_that_is_down_end_with_retries_exceeded(void **stat
 	page_get(w, client, 2, 8, 100000, 77, 1 << 20);
 	for (unsigned i = 0; i < 300; i++)
 		pair_step(pair);
-	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
+	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
 	drop_peer();
 	for (unsigned i = 0; i < 2; i++) { /* each QP reports an error of its own or is flushed */
 		assert_true(client_done(client, &done));
@@ -219,7 +219,7 @@ static void the_rail_breaks_a_connection_at_its_deadline_before_the_nic_gives_up
 		clock_test_set(w->now_ns += 5000000);
 		pair_step(pair);
 	}
-	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, 0);
+	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, 0);
 	assert_false(client_done(client, &done));
 	drop_peer();
 	client_expect(client, 1, OP_TIMEOUT);
@@ -238,7 +238,7 @@ static void an_error_on_one_qp_ends_its_connection_and_a_new_connection_works(vo
 	for (unsigned i = 0; i < 40; i++)
 		page_get(w, client, i, 8, 100000, 77, i * 100000);
 	pair_run(pair, 20);
-	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_REMOTE_ACCESS);
+	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_REMOTE_ACCESS);
 	drop_peer();
 	for (unsigned i = 0; i < 40; i++) {
 		assert_true(client_done(client, &done));
@@ -261,8 +261,8 @@ static void a_region_is_not_written_after_its_return(void **state)
 	for (unsigned i = 0; i < 20; i++)
 		page_get(w, client, i, 8, 100000, 77, i * 100000);
 	pair_step(pair);
-	world_tell(w, drop);
-	while (!rail_hear(w->rail, &event))
+	world_command(w, drop);
+	while (!rail_event_take(w->rail, &event))
 		pair_step(pair);
 	assert_int_equal(event.kind, RAIL_REGION_RETURNED);
 	memset(w->home, 0xcd, WORLD_HOME_BYTES);
@@ -279,8 +279,9 @@ static void nothing_is_written_for_a_channel_after_its_return(void **state)
 	for (unsigned i = 0; i < 20; i++)
 		page_get(w, client, i, 8, 100000, 77, i * 100000);
 	pair_step(pair);
-	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &client->channel});
-	while (!rail_hear(w->rail, &event))
+	world_command(
+		w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &client->channel});
+	while (!rail_event_take(w->rail, &event))
 		pair_step(pair);
 	assert_int_equal(event.kind, RAIL_CHANNEL_RETURNED);
 	memset(w->home, 0xcd, WORLD_HOME_BYTES);

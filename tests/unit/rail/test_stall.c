@@ -54,7 +54,7 @@ static void drop(struct world *w)
 	world_settle(w);
 	while (client_done(client, &done))
 		assert_int_equal(done.status, OP_PEER_DOWN);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_true(world_silent(w));
 	assert_int_equal(rail_in_flight(w->rail), 0);
 	assert_int_equal(w->rail->taken_bytes, 0);
@@ -75,7 +75,7 @@ static void a_connection_without_completions_is_broken_before_any_deadline(void 
 	pass(w, STALL_MS - 5);
 	assert_true(world_silent(w));
 	pass(w, 10);
-	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, 0);
+	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, 0);
 	/* the op is not answered: the NIC may still write to its buffer */
 	assert_false(client_done(client, &done));
 	page_get(w, client, 3, 8, 8192, 77, 0);
@@ -107,7 +107,7 @@ static void a_connection_with_completions_is_not_broken(void **state)
 	assert_true(world_silent(w));
 	rail_conn_drop(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 }
 
 static void time_in_which_the_poll_core_did_not_run_does_not_count(void **state)
@@ -126,7 +126,7 @@ static void time_in_which_the_poll_core_did_not_run_does_not_count(void **state)
 	client_expect(client, 1, OP_HIT);
 	rail_conn_drop(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 }
 
 static void a_probing_connection_reads_a_head_before_it_takes_ops(void **state)
@@ -145,13 +145,13 @@ static void a_probing_connection_reads_a_head_before_it_takes_ops(void **state)
 	assert_true(world_silent(w));
 	nic_complete(w, 0, 0);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_PROVEN).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_PROVEN).object, handle);
 	page_get(w, client, 2, 8, 8192, 77, 0);
 	world_run(w);
 	client_expect(client, 2, OP_HIT);
 	rail_conn_drop(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_CONN_RETURNED);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
@@ -162,7 +162,7 @@ static void a_probe_without_an_answer_breaks_the_connection(void **state)
 	handle->probe = true;
 	rail_conn_add(w, handle);
 	pass(w, STALL_MS + 10);
-	world_hear(w, RAIL_CONN_BROKEN);
+	world_event(w, RAIL_CONN_BROKEN);
 	drop(w);
 }
 
@@ -175,7 +175,7 @@ static void a_failed_probe_breaks_the_connection(void **state)
 	nic_pull(w);
 	nic_complete(w, 0, DV_SYNDROME_RETRY_EXCEEDED);
 	world_settle(w);
-	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
+	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
 	drop(w);
 }
 

@@ -82,7 +82,7 @@ static void a_segment_outside_the_sessions_regions_is_refused(void **state)
 	struct op op = good_op(w);
 	struct op_segment s[2];
 
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = others});
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = others});
 	world_settle(w);
 #define REFUSED(change)                                                                            \
 	do {                                                                                       \
@@ -125,7 +125,7 @@ static void segment_lengths_that_add_up_only_modulo_32_bits_are_refused(void **s
 	struct op_segment s[2] = {{.region = 103, .length = 0x80000000u},
 		{.region = 103, .length = 0x80000000u + 8192}};
 
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = huge});
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = huge});
 	world_settle(w);
 	op.segments = 2;
 	refused(w, &op, s);
@@ -150,7 +150,7 @@ static void expect_broken(struct world *w)
 	struct rail_event event;
 
 	world_settle(w);
-	event = world_hear(w, RAIL_CHANNEL_BROKEN);
+	event = world_event(w, RAIL_CHANNEL_BROKEN);
 	assert_ptr_equal(event.object, &client->channel);
 	assert_int_equal(world_counter(w, COUNTER_rings_broken), 1);
 	assert_int_equal(world_counter(w, COUNTER_ops_taken), 0);
@@ -159,9 +159,10 @@ static void expect_broken(struct world *w)
 	world_run(w);
 	assert_true(world_silent(w));
 	assert_false(client_done(client, &done));
-	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &client->channel});
+	world_command(
+		w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &client->channel});
 	world_settle(w);
-	world_hear(w, RAIL_CHANNEL_RETURNED);
+	world_event(w, RAIL_CHANNEL_RETURNED);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), 0);
 }
 
@@ -232,11 +233,11 @@ static void random_entries_never_reach_outside_the_tables(void **state)
 		world_settle(w);
 		while (client_done(client, &done))
 			;
-		while (rail_hear(w->rail, &event))
+		while (rail_event_take(w->rail, &event))
 			if (event.kind == RAIL_CONN_WANTED)
-				world_tell(w, (struct rail_command){.kind = RAIL_CONN_REFUSE,
-						      .peer = event.peer,
-						      .ref = event.ref});
+				world_command(w, (struct rail_command){.kind = RAIL_CONN_REFUSE,
+							 .peer = event.peer,
+							 .ref = event.ref});
 	}
 	world_settle(w);
 	assert_int_equal(world_counter(w, COUNTER_rings_broken), 0);
@@ -371,7 +372,7 @@ static void an_op_waits_for_the_command_that_adds_its_region(void **state)
 	struct op_segment s = {.region = 110, .length = 8192};
 
 	client_submit(client, &op, &s);
-	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = late});
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = late});
 	rail_take(w->rail); /* takes ops, as in a step that has executed its commands before */
 	assert_int_equal(rail_in_flight(w->rail), 0);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);

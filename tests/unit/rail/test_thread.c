@@ -25,7 +25,7 @@ static void begin(bool threaded, bool busy)
 	wake_open(w);
 	client = client_new(w, 5, WORLD_SESSION);
 	conn = pair_conn_new(pair, 3, 33, 2);
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = &conn->handle});
+	world_command(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = &conn->handle});
 	page_put(w, 8, 8192, 77);
 	pair_start(&pair, 1);
 }
@@ -40,7 +40,7 @@ static struct rail_event hear(uint32_t kind)
 	for (;;) {
 		shm_store(&w->status->control_sleeps, 1);
 		shm_fence_sleep();
-		if (rail_hear(w->rail, &event))
+		if (rail_event_take(w->rail, &event))
 			break;
 		assert_int_equal(poll(&pollfd, 1, 10000), 1);
 		assert_int_equal(read(pollfd.fd, &count, sizeof(count)), sizeof(count));
@@ -54,7 +54,7 @@ static void end(void)
 {
 	pair_conn_drop(pair, conn);
 	assert_ptr_equal(hear(RAIL_CONN_RETURNED).object, conn);
-	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
+	world_command(w, (struct rail_command){.kind = RAIL_STOP});
 	hear(RAIL_STOPPED);
 	pair_conn_free(conn);
 	wake_close(w);
@@ -156,11 +156,11 @@ static void the_control_plane_wakes_a_sleeping_rail(void **state)
 	for (unsigned i = 0; i < 5; i++) {
 		while (!shm_load(&w->status->rail[0].sleeps))
 			sched_yield();
-		world_tell(
+		world_command(
 			w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = &second->handle});
 		while (!shm_load(&w->status->rail[0].sleeps))
 			sched_yield();
-		world_tell(
+		world_command(
 			w, (struct rail_command){
 				   .kind = RAIL_CONN_DROP, .peer = 4, .object = &second->handle});
 		assert_ptr_equal(hear(RAIL_CONN_RETURNED).object, second);

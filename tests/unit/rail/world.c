@@ -34,16 +34,16 @@ void world_memory_free(struct world *w)
 
 /* ---- the rail -------------------------------------------------------------------------------- */
 
-void world_tell(struct world *w, struct rail_command command)
+void world_command(struct world *w, struct rail_command command)
 {
-	assert_true(rail_tell(w->rail, &command));
+	assert_true(rail_command_send(w->rail, &command));
 }
 
-struct rail_event world_hear(struct world *w, uint32_t kind)
+struct rail_event world_event(struct world *w, uint32_t kind)
 {
 	struct rail_event event;
 
-	assert_true(rail_hear(w->rail, &event));
+	assert_true(rail_event_take(w->rail, &event));
 	assert_int_equal(event.kind, kind);
 	return event;
 }
@@ -52,7 +52,7 @@ bool world_silent(struct world *w)
 {
 	struct rail_event event;
 
-	return !rail_hear(w->rail, &event);
+	return !rail_event_take(w->rail, &event);
 }
 
 void world_settle(struct world *w)
@@ -90,7 +90,7 @@ struct client *client_new(struct world *w, uint32_t id, uint32_t session)
 	ring_consumer_init(&c->channel.ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct op_slot));
 	ring_producer_init(
 		&c->channel.done, c->done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
-	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_ADD, .object = &c->channel});
+	world_command(w, (struct rail_command){.kind = RAIL_CHANNEL_ADD, .object = &c->channel});
 	world_settle(w);
 	return c;
 }
@@ -139,14 +139,14 @@ void client_expect(struct client *client, uint64_t cookie, enum op_status status
 
 void rail_conn_add(struct world *w, struct rail_conn *handle)
 {
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = handle});
+	world_command(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = handle});
 	world_settle(w);
 }
 
 void rail_conn_drop(struct world *w, struct rail_conn *handle)
 {
-	world_tell(w, (struct rail_command){
-			      .kind = RAIL_CONN_DROP, .peer = handle->peer, .ref = handle->ref});
+	world_command(w, (struct rail_command){
+				 .kind = RAIL_CONN_DROP, .peer = handle->peer, .ref = handle->ref});
 }
 
 /* Returns byte i of the page with this key. */

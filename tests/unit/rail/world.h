@@ -88,9 +88,9 @@ int world_setup(void **state);
 int world_teardown(void **state);
 
 /* Sends a command to the rail through its inbox. */
-void world_tell(struct world *w, struct rail_command command);
+void world_command(struct world *w, struct rail_command command);
 /* Takes the rail's next event; the test fails if there is none or it has another kind. */
-struct rail_event world_hear(struct world *w, uint32_t kind);
+struct rail_event world_event(struct world *w, uint32_t kind);
 /* True if the rail has reported no event. If it has reported one, takes it from the ring. */
 bool world_silent(struct world *w);
 /* Steps the rail until a step finds no work. Does nothing for a rail with a poll core. */

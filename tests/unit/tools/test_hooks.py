@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-SYMBOLS = ["dv_leave_out", "dv_trouble", "model_clock_turn", "test_hooks_open"]
+SYMBOLS = ["dv_leave_out", "dv_test_fault", "model_clock_turn", "test_hooks_open"]
 SETTINGS = ["clock_file", "fault_file", "limbo_announced", "skip_head_check"]
 STRINGS = [*SETTINGS, "WRONG BYTES", "TESTS ONLY", "MEASUREMENTS ONLY", "doorbell=80ns"]
 ENGINE, WITH = "", False

@@ -17,7 +17,7 @@ static void get_from(struct world *w, struct client *c, uint64_t cookie, uint16_
 
 static void stop_channel(struct world *w, struct client *c)
 {
-	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &c->channel});
+	world_command(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &c->channel});
 	world_settle(w);
 }
 
@@ -27,7 +27,7 @@ static void an_idle_channel_that_stops_is_returned_at_once(void **state)
 	struct client *other = client_new(w, 10, WORLD_SESSION);
 
 	stop_channel(w, client);
-	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &client->channel);
+	assert_ptr_equal(world_event(w, RAIL_CHANNEL_RETURNED).object, &client->channel);
 	get_from(w, client, 1, 3);
 	get_from(w, other, 2, 3);
 	world_run(w);
@@ -45,7 +45,7 @@ static void a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_comple
 	get_from(w, client, 2, 3);
 	get_from(w, client, 3, 4); /* this op is parked: it waits for a connection to its peer */
 	world_settle(w);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	nic_pull(w);
 	assert_int_equal(client->channel.in_flight, 3);
 	stop_channel(w, client);
@@ -56,7 +56,7 @@ static void a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_comple
 	assert_true(world_silent(w));
 	nic_complete(w, 0, 0);
 	world_settle(w);
-	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &client->channel);
+	assert_ptr_equal(world_event(w, RAIL_CHANNEL_RETURNED).object, &client->channel);
 	assert_false(client_done(client, &done));
 	/* The rail posted no READ of a page head for the cancelled ops. */
 	nic_pull(w);
@@ -83,11 +83,12 @@ static void a_channel_that_stops_in_the_step_of_its_completion_is_not_answered(v
 				nic_complete(w, 0, 0);
 		}
 		stop_channel(w, c[stopped]);
-		assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &c[stopped]->channel);
+		assert_ptr_equal(
+			world_event(w, RAIL_CHANNEL_RETURNED).object, &c[stopped]->channel);
 		assert_false(client_done(c[stopped], &done));
 		client_expect(c[!stopped], !stopped, OP_HIT);
 		stop_channel(w, c[!stopped]);
-		world_hear(w, RAIL_CHANNEL_RETURNED);
+		world_event(w, RAIL_CHANNEL_RETURNED);
 		client_free(c[0]);
 		client_free(c[1]);
 	}
@@ -108,11 +109,11 @@ static void a_stopping_channel_does_not_wait_for_a_dead_peer(void **state)
 		clock_test_set(w->now_ns += 10 * 1000 * 1000);
 		world_settle(w);
 	}
-	assert_int_equal(world_hear(w, RAIL_CONN_BROKEN).detail, 0);
+	assert_int_equal(world_event(w, RAIL_CONN_BROKEN).detail, 0);
 	assert_true(world_silent(w));
 	nic_flush(w, handle);
 	world_settle(w);
-	world_hear(w, RAIL_CHANNEL_RETURNED);
+	world_event(w, RAIL_CHANNEL_RETURNED);
 }
 
 static void a_stopping_channel_posts_no_more_slices_of_a_large_page(void **state)
@@ -130,7 +131,7 @@ static void a_stopping_channel_posts_no_more_slices_of_a_large_page(void **state
 		nic_complete(w, 0, 0);
 		world_settle(w);
 	}
-	world_hear(w, RAIL_CHANNEL_RETURNED);
+	world_event(w, RAIL_CHANNEL_RETURNED);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), RAIL_IN_FLIGHT_BYTES / SLICE_BYTES);
 }
 
@@ -140,7 +141,7 @@ static void the_number_of_a_returned_channel_can_be_used_again(void **state)
 	struct client *third = client_new(w, 11, WORLD_SESSION), *next;
 
 	stop_channel(w, client);
-	world_hear(w, RAIL_CHANNEL_RETURNED);
+	world_event(w, RAIL_CHANNEL_RETURNED);
 	next = client_new(w, 9, WORLD_SESSION);
 	get_from(w, next, 1, 3);
 	get_from(w, third, 2, 3);
@@ -149,8 +150,8 @@ static void the_number_of_a_returned_channel_can_be_used_again(void **state)
 	client_expect(third, 2, OP_HIT);
 	stop_channel(w, third);
 	stop_channel(w, next);
-	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &third->channel);
-	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &next->channel);
+	assert_ptr_equal(world_event(w, RAIL_CHANNEL_RETURNED).object, &third->channel);
+	assert_ptr_equal(world_event(w, RAIL_CHANNEL_RETURNED).object, &next->channel);
 	client_free(next);
 	client_free(third);
 }
@@ -159,7 +160,7 @@ static void drop_region(struct world *w, uint32_t id)
 {
 	struct rail_command command = {.kind = RAIL_REGION_DROP, .region.id = id};
 
-	world_tell(w, command);
+	world_command(w, command);
 	world_settle(w);
 }
 
@@ -183,7 +184,7 @@ static void a_dropped_region_refuses_new_ops_and_is_returned_after_its_last_cqe(
 	 */
 	assert_true(world_silent(w));
 	world_run(w);
-	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
+	assert_int_equal(world_event(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
 	client_expect(client, 1, OP_HIT);
 	get_from(w, client, 3, 3);
 	world_settle(w);
@@ -198,12 +199,12 @@ static void an_unused_region_is_returned_at_once(void **state)
 	struct world *w = *state;
 
 	drop_region(w, WORLD_REGION);
-	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
+	assert_int_equal(world_event(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
 }
 
 static void tell_stop(struct world *w)
 {
-	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
+	world_command(w, (struct rail_command){.kind = RAIL_STOP});
 }
 
 static void steps(struct world *w, unsigned n)
@@ -219,7 +220,7 @@ static void a_rail_stops_once_it_is_drained_and_its_connections_are_returned(voi
 	get_from(w, client, 1, 3);
 	get_from(w, client, 2, 4);
 	world_settle(w);
-	world_hear(w, RAIL_CONN_WANTED);
+	world_event(w, RAIL_CONN_WANTED);
 	nic_pull(w);
 	tell_stop(w);
 	world_settle(w);
@@ -234,9 +235,9 @@ static void a_rail_stops_once_it_is_drained_and_its_connections_are_returned(voi
 	assert_true(world_silent(w));
 	nic_flush(w, handle);
 	steps(w, 100);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	client_expect(client, 1, OP_PEER_DOWN);
-	world_hear(w, RAIL_STOPPED);
+	world_event(w, RAIL_STOPPED);
 	assert_true(w->rail->stopped);
 	steps(w, 100);
 	assert_true(world_silent(w));
@@ -251,8 +252,8 @@ static void a_rail_does_not_stop_before_its_connections_are_dropped(void **state
 	assert_true(world_silent(w));
 	rail_conn_drop(w, handle);
 	steps(w, 2);
-	world_hear(w, RAIL_CONN_RETURNED);
-	world_hear(w, RAIL_STOPPED);
+	world_event(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_STOPPED);
 }
 
 static void a_connection_added_to_a_stopping_rail_is_returned_at_once(void **state)
@@ -262,11 +263,11 @@ static void a_connection_added_to_a_stopping_rail_is_returned_at_once(void **sta
 
 	tell_stop(w);
 	rail_conn_drop(w, handle);
-	world_tell(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = late});
+	world_command(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = late});
 	steps(w, 100);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, handle);
-	assert_ptr_equal(world_hear(w, RAIL_CONN_RETURNED).object, late);
-	world_hear(w, RAIL_STOPPED);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
+	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, late);
+	world_event(w, RAIL_STOPPED);
 	rail_conn_free(w, late);
 }
 
@@ -279,14 +280,14 @@ static void no_event_is_lost_when_the_event_ring_is_full(void **state)
 
 	for (unsigned i = 0; i < INBOX_SLOTS;
 		i++) { /* fills the event ring with requests for connections until it has no room */
-		rail_say(w->rail, &(struct rail_event){.kind = RAIL_CONN_WANTED, .ref = i});
+		rail_event_send(w->rail, &(struct rail_event){.kind = RAIL_CONN_WANTED, .ref = i});
 		rail_step(w->rail, 0);
 	}
 	for (region.id = REGION_CLIENT_0; region.id < WORLD_REGION; region.id++) {
-		world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = region});
+		world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = region});
 		drop_region(w, region.id);
 	}
-	while (rail_hear(w->rail, &event)) {
+	while (rail_event_take(w->rail, &event)) {
 		if (heard < INBOX_SLOTS) {
 			assert_int_equal(event.ref, heard);
 		} else {

@@ -7,11 +7,11 @@
 
 /* ---- channels ------------------------------------------------------------------------------- */
 
-static void say_channel(struct rail *rail, uint32_t kind, struct rail_channel *channel)
+static void channel_event_send(struct rail *rail, uint32_t kind, struct rail_channel *channel)
 {
 	struct rail_event event = {.kind = kind, .object = channel};
 
-	rail_say(rail, &event);
+	rail_event_send(rail, &event);
 }
 
 /*
@@ -52,7 +52,7 @@ void channel_break(struct rail *rail, struct rail_channel *channel)
 	channel->broken = true;
 	channel_mute(rail, channel);
 	rail_count(rail, COUNTER_rings_broken, 1);
-	say_channel(rail, RAIL_CHANNEL_BROKEN, channel);
+	channel_event_send(rail, RAIL_CHANNEL_BROKEN, channel);
 }
 
 void channel_return_if_idle(struct rail *rail, struct rail_channel *channel)
@@ -68,7 +68,7 @@ void channel_return_if_idle(struct rail *rail, struct rail_channel *channel)
 	rail->channel[last].turn = slot->turn;
 	rail->wake[channel->id / 64] &= ~(1ull << channel->id % 64);
 	slot->channel = NULL;
-	say_channel(rail, RAIL_CHANNEL_RETURNED, channel);
+	channel_event_send(rail, RAIL_CHANNEL_RETURNED, channel);
 }
 
 /*
@@ -156,7 +156,7 @@ void region_return_if_unused(struct rail *rail, uint32_t id)
 		return;
 	*slot = (struct region_slot){.present = false};
 	rail->extent_lkey[id] = NULL;
-	rail_say(rail, &event);
+	rail_event_send(rail, &event);
 }
 
 static void region_drop(struct rail *rail, uint32_t id)
@@ -195,14 +195,14 @@ void rail_finish(struct rail *rail)
 		 rail->late_head == rail->late_tail &&
 		 ring_ready_now(&rail->inbox.command_in) == 0 &&
 		 ring_room(&rail->inbox.event_out, 1) >= 1) {
-		rail_say(rail, &event);
+		rail_event_send(rail, &event);
 		rail->stopped = true;
 	}
 }
 
 /* ---- dispatch -------------------------------------------------------------------------------- */
 
-static void obey(struct rail *rail, const struct rail_command *command)
+static void execute(struct rail *rail, const struct rail_command *command)
 {
 	switch (command->kind) {
 	case RAIL_CONN_ADD: conn_add(rail, command->object); break;
@@ -219,17 +219,17 @@ static void obey(struct rail *rail, const struct rail_command *command)
 	}
 }
 
-unsigned rail_obey(struct rail *rail)
+unsigned rail_execute_commands(struct rail *rail)
 {
 	struct ring_consumer *in = &rail->inbox.command_in;
 	unsigned n = 0;
 
-	while (n < RAIL_OBEY_BURST && ring_ready(in) > 0) {
+	while (n < RAIL_COMMAND_BURST && ring_ready(in) > 0) {
 		struct rail_command command;
 
 		memcpy(&command, ring_slot_old(in, 0), sizeof(command));
 		ring_release(in, 1);
-		obey(rail, &command);
+		execute(rail, &command);
 		n++;
 	}
 	return n;

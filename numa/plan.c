@@ -18,7 +18,7 @@
 #define CONTROL_AND_OTHERS 2
 
 /* The inputs of plan_make(), and the plan as far as it is complete. */
-struct work {
+struct plan_work {
 	const struct topology *t;
 	const struct settings *s;
 	struct plan *plan;
@@ -80,7 +80,7 @@ static void log_unknown_device(const struct topology *t, const char *device)
 		device, names[0] ? names : " none (is its driver loaded?)");
 }
 
-static int find_devices(struct work *w)
+static int find_devices(struct plan_work *w)
 {
 	const char *list = w->s->rail_devices;
 	struct plan *plan = w->plan;
@@ -129,14 +129,14 @@ static int find_devices(struct work *w)
 }
 
 /* May the plan use core t->cpu[i]: is it allowed, not claimed and not used by this plan? */
-static bool usable(const struct work *w, unsigned i)
+static bool usable(const struct plan_work *w, unsigned i)
 {
 	const struct topology_cpu *cpu = &w->t->cpu[i];
 
 	return cpu->allowed && cpu->holder == 0 && !w->taken[i];
 }
 
-static unsigned usable_count(const struct work *w)
+static unsigned usable_count(const struct plan_work *w)
 {
 	unsigned count = 0;
 
@@ -149,7 +149,7 @@ static unsigned usable_count(const struct work *w)
  * Is another hardware thread of the physical core of t->cpu[i] used by this plan or claimed by an
  * engine?
  */
-static bool sibling_taken(const struct work *w, unsigned i)
+static bool sibling_taken(const struct plan_work *w, unsigned i)
 {
 	for (unsigned j = 0; j < w->t->cpus; j++) {
 		if (j != i && w->t->cpu[j].physical == w->t->cpu[i].physical &&
@@ -163,7 +163,7 @@ static bool sibling_taken(const struct work *w, unsigned i)
  * Chooses the best usable core near NUMA node `node` and marks it used. Returns its index; -1: none
  * left.
  */
-static int take_near(struct work *w, int node, bool for_rail)
+static int take_near(struct plan_work *w, int node, bool for_rail)
 {
 	const struct topology_cpu *zero = topology_cpu(w->t, 0);
 	unsigned best_cost = UINT32_MAX;
@@ -196,7 +196,7 @@ static int take_near(struct work *w, int node, bool for_rail)
  * Looks up a core that a setting names. It must exist, be allowed and not be claimed. Returns its
  * index or a negative errno; the reason is logged.
  */
-static int named_core(const struct work *w, const char *setting, const char *text)
+static int named_core(const struct plan_work *w, const char *setting, const char *text)
 {
 	char *end;
 	long core = strtol(text, &end, 10);
@@ -234,7 +234,7 @@ static int named_core(const struct work *w, const char *setting, const char *tex
  * Puts a rail on core i of the topology: on the poll core of an earlier rail with the same core,
  * else on a new poll core.
  */
-static void share_named_core(struct work *w, unsigned rail, int i)
+static void share_named_core(struct plan_work *w, unsigned rail, int i)
 {
 	struct plan *plan = w->plan;
 
@@ -247,7 +247,7 @@ static void share_named_core(struct work *w, unsigned rail, int i)
 	w->taken[i] = true;
 }
 
-static int take_named_rail_cores(struct work *w)
+static int take_named_rail_cores(struct plan_work *w)
 {
 	const char *list = w->s->rail_cores;
 	unsigned count = 0;
@@ -313,7 +313,7 @@ static void spread_rails(struct plan *plan, unsigned cores)
  * Chooses a core for one poll core, near the NICs of its rails. If these are on several nodes, the
  * rail in the middle of the list decides.
  */
-static void pin_loop(struct work *w, unsigned poll_core)
+static void pin_loop(struct plan_work *w, unsigned poll_core)
 {
 	struct plan *plan = w->plan;
 	struct plan_rail *rail[RAILS_MAX] = {plan->rail};
@@ -333,7 +333,7 @@ static void pin_loop(struct work *w, unsigned poll_core)
 }
 
 /* Chooses the number of poll cores and a core for each, for rail.cores = auto. */
-static void take_rail_cores(struct work *w)
+static void take_rail_cores(struct plan_work *w)
 {
 	unsigned keep = w->s->rail_polling == POLLING_BUSY ? CONTROL_ONLY : CONTROL_AND_OTHERS;
 	unsigned usable_at_start = usable_count(w), spare, wanted;
@@ -365,7 +365,7 @@ static void take_rail_cores(struct work *w)
 }
 
 /* Chooses the core of the control plane: the named one, or one near the first rail. */
-static int take_control_core(struct work *w, bool named)
+static int take_control_core(struct plan_work *w, bool named)
 {
 	struct plan *plan = w->plan;
 	bool any_pinned = false;
@@ -399,7 +399,7 @@ static unsigned first_of_loop(const struct plan *plan, unsigned rail)
 	return first;
 }
 
-static void note_siblings(struct work *w)
+static void note_siblings(struct plan_work *w)
 {
 	for (unsigned r = 0; r < w->plan->rails; r++) {
 		const struct topology_cpu *cpu = topology_cpu(w->t, w->plan->rail[r].core);
@@ -416,7 +416,7 @@ static void note_siblings(struct work *w)
  * Decides for each rail whether its poll core polls busily. -EINVAL: rail.polling = busy is not
  * possible.
  */
-static int choose_polling(struct work *w)
+static int choose_polling(struct plan_work *w)
 {
 	struct plan *plan = w->plan;
 
@@ -446,7 +446,7 @@ int plan_make(const struct topology *topology, const struct settings *settings, 
 	bool rails_named = strcmp(settings->rail_cores, "auto") != 0;
 	bool control_named = strcmp(settings->control_core, "auto") != 0;
 	struct plan plan = {.control_core = -1};
-	struct work w = {.t = topology, .s = settings, .plan = &plan};
+	struct plan_work w = {.t = topology, .s = settings, .plan = &plan};
 	int rc;
 
 	rc = find_devices(&w);

@@ -19,7 +19,7 @@
 #define CALL_PAGES 128u /* pages in one call, as many as in a call of SGLang's cache controller */
 
 /* One engine over which the trace is replayed. */
-struct node {
+struct replay_node {
 	struct pc *pc;
 	struct pc_channel *channel;
 	unsigned char *memory; /* memory for CALL_PAGES pages, registered unless --private-memory */
@@ -34,7 +34,7 @@ struct replay {
 	unsigned timeout_ms, nodes;
 	bool quiet, private_memory, describe;
 	/* state of the replay */
-	struct node node[SOCKETS_MAX];
+	struct replay_node node[SOCKETS_MAX];
 	struct trace trace;
 	struct pc_page page[CALL_PAGES];
 	struct pc_segment segment[CALL_PAGES];
@@ -81,7 +81,7 @@ static const char help[] =
 #define LATE_NS 1500000000ull
 
 /* Fills entries [0, count) of page[], segment[] and key[] for the blocks (of the trace) `id`. */
-static void prepare(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
+static void prepare(struct replay *r, struct replay_node *node, const uint64_t *id, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
 		key_text(id[i], r->key[i]);
@@ -107,7 +107,7 @@ static void pace(struct replay *r, uint64_t pages)
 }
 
 /* Makes one call, measures its latency and checks its deadline. Returns the latency in ns. */
-static uint64_t call(struct replay *r, struct node *node, page_call function, uint32_t count,
+static uint64_t call(struct replay *r, struct replay_node *node, page_call function, uint32_t count,
 	struct histogram *times)
 {
 	uint64_t from = now_ns(), took;
@@ -122,7 +122,7 @@ static uint64_t call(struct replay *r, struct node *node, page_call function, ui
 }
 
 /* Calls exists for the blocks `id`; returns how many leading ones exist. */
-static uint32_t ask(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
+static uint32_t ask(struct replay *r, struct replay_node *node, const uint64_t *id, uint32_t count)
 {
 	uint32_t found = 0;
 
@@ -140,7 +140,8 @@ static uint32_t ask(struct replay *r, struct node *node, const uint64_t *id, uin
 /*
  * Reads the first `count` blocks and verifies their pages; returns how many leading ones were hits.
  */
-static uint32_t read_back(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
+static uint32_t read_back(
+	struct replay *r, struct replay_node *node, const uint64_t *id, uint32_t count)
 {
 	uint32_t hits = 0;
 
@@ -165,7 +166,8 @@ static uint32_t read_back(struct replay *r, struct node *node, const uint64_t *i
 }
 
 /* Stores `count` blocks, one page each. */
-static void write_rest(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
+static void write_rest(
+	struct replay *r, struct replay_node *node, const uint64_t *id, uint32_t count)
 {
 	for (uint32_t from = 0; from < count; from += CALL_PAGES) {
 		uint32_t n = count - from < CALL_PAGES ? count - from : CALL_PAGES;
@@ -202,7 +204,7 @@ static void run(struct replay *r)
 {
 	r->started_ns = now_ns();
 	for (uint32_t i = 0; i < r->trace.requests; i++) {
-		struct node *node = &r->node[i % r->nodes];
+		struct replay_node *node = &r->node[i % r->nodes];
 		const uint64_t *id = r->trace.id + r->trace.first[i];
 		uint32_t count = (uint32_t)(r->trace.first[i + 1] - r->trace.first[i]);
 		uint32_t hits = read_back(r, node, id, ask(r, node, id, count));
@@ -356,7 +358,7 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 	return text;
 }
 
-static void open_node(struct replay *r, struct node *node, const char *socket)
+static void open_node(struct replay *r, struct replay_node *node, const char *socket)
 {
 	size_t bytes = (size_t)r->page_bytes * CALL_PAGES;
 	void *memory;

@@ -142,14 +142,14 @@ static void free_peer(struct soft_peer *peer)
 /* ---- the service thread ---------------------------------------------------------------------- */
 
 /* The connection or peer that one entry of the poll() list belongs to. */
-struct watched {
+struct watch_target {
 	struct soft_conn *conn;
 	struct soft_peer *peer;
 };
 
 struct watch {
 	struct pollfd *fds;
-	struct watched *whats;
+	struct watch_target *whats;
 	unsigned count, room;
 	int timeout_ms;
 };
@@ -160,7 +160,7 @@ static void watch(
 	if (watch->count == watch->room) {
 		unsigned room = watch->room ? 2 * watch->room : 64;
 		struct pollfd *fds = realloc(watch->fds, room * sizeof(*fds));
-		struct watched *whats;
+		struct watch_target *whats;
 
 		if (fds)
 			watch->fds = fds;
@@ -174,7 +174,7 @@ static void watch(
 		watch->room = room;
 	}
 	watch->fds[watch->count] = (struct pollfd){.fd = fd, .events = events};
-	watch->whats[watch->count++] = (struct watched){conn, peer};
+	watch->whats[watch->count++] = (struct watch_target){conn, peer};
 }
 
 /* Frees peers without QPs and connects the peers that a WQE waits for. Under nic->lock. */
@@ -273,7 +273,7 @@ static void close_conns(struct dv_device *nic, bool all)
 	}
 }
 
-static void attend(struct dv_device *nic, const struct pollfd *fd, const struct watched *what)
+static void attend(struct dv_device *nic, const struct pollfd *fd, const struct watch_target *what)
 {
 	struct soft_peer *peer = what->peer;
 	struct soft_conn *conn = what->conn;

@@ -48,9 +48,9 @@ int pc_wire_lock(struct pc *pc, uint64_t until_ns)
 		pc->socket);
 }
 
-struct session *pc_session_get(struct pc *pc)
+struct client_session *pc_session_get(struct pc *pc)
 {
-	struct session *session;
+	struct client_session *session;
 
 	pthread_mutex_lock(&pc->lock);
 	session = pc->session;
@@ -60,7 +60,7 @@ struct session *pc_session_get(struct pc *pc)
 	return session;
 }
 
-void pc_session_put(struct pc *pc, struct session *session)
+void pc_session_put(struct pc *pc, struct client_session *session)
 {
 	bool last;
 
@@ -71,7 +71,7 @@ void pc_session_put(struct pc *pc, struct session *session)
 		session_free(session);
 }
 
-void pc_session_end(struct pc *pc, struct session *session)
+void pc_session_end(struct pc *pc, struct client_session *session)
 {
 	bool was_current;
 
@@ -156,7 +156,7 @@ int pc_open(const struct pc_options *options, struct pc **ret_pc)
 
 void pc_close(struct pc *pc)
 {
-	struct session *session;
+	struct client_session *session;
 
 	if (!pc)
 		return;
@@ -180,7 +180,7 @@ bool pc_attached(const struct pc *pc)
 {
 	/* Casting away const is safe: only the lock and the session's user count change. */
 	struct pc *mutable_pc = (struct pc *)(uintptr_t)pc;
-	struct session *session;
+	struct client_session *session;
 	bool attached;
 
 	if (!pc)
@@ -196,7 +196,7 @@ bool pc_attached(const struct pc *pc)
 uint64_t pc_page_bytes_max(const struct pc *pc)
 {
 	struct pc *mutable_pc = (struct pc *)(uintptr_t)pc;
-	struct session *session;
+	struct client_session *session;
 	uint64_t bytes = 0;
 
 	if (!pc)
@@ -240,7 +240,7 @@ static int read_text(int fd, uint64_t bytes, char **ret_text)
 int pc_report(struct pc *pc, char **ret_json)
 {
 	struct session_call call = {.kind = ATTACH_REPORT, .send_fd = -1, .timeout_ms = 10000};
-	struct session *session;
+	struct client_session *session;
 	int rc;
 
 	error_clear();

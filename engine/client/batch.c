@@ -151,7 +151,7 @@ static void expire(struct pc_channel *ch, struct pc_batch *b)
 
 			if (q == PAGE_PUBLISH)
 				credit_put(ch, p->bytes,
-					&(struct credit){p->at.place, p->at.generation});
+					&(struct stock_credit){p->at.place, p->at.generation});
 			if (!fetch_stop(b, i))
 				page_done(b, i, PC_TIMEOUT);
 		}

@@ -60,7 +60,7 @@ static void make_rings(struct pc_channel *ch)
 }
 
 /* Checks and maps the channel segment that the engine sent with the reply to CHANNEL_OPEN. */
-static int adopt(struct pc_channel *ch, struct session *session, struct session_call *call)
+static int adopt(struct pc_channel *ch, struct client_session *session, struct session_call *call)
 {
 	struct stat about;
 	void *at;
@@ -99,7 +99,8 @@ static int adopt(struct pc_channel *ch, struct session *session, struct session_
 /*
  * Attaches the channel to the session. On success the channel owns the caller's use of the session.
  */
-static int begin_session(struct pc_channel *ch, struct session *session, struct session_call *call)
+static int begin_session(
+	struct pc_channel *ch, struct client_session *session, struct session_call *call)
 {
 	int rc = adopt(ch, session, call);
 
@@ -119,7 +120,7 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
  * keep it until the session ends. The caller holds `wire`. The reply is read before the next
  * request.
  */
-static void give_back(struct session *session, uint32_t channel)
+static void give_back(struct client_session *session, uint32_t channel)
 {
 	struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE, .a = channel, .send_fd = -1};
 
@@ -132,7 +133,7 @@ static int channel_attach(struct pc_channel *ch)
 	struct session_call call = {
 		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = CHANNEL_TIMEOUT_MS};
 	struct pc *pc = ch->pc;
-	struct session *session = pc_session_get(pc);
+	struct client_session *session = pc_session_get(pc);
 	int rc;
 
 	if (!session)
@@ -193,7 +194,7 @@ static bool channel_adopt(struct pc_channel *ch)
 static bool reads_in_flight(const struct pc_channel *ch)
 {
 	for (uint32_t i = 0; i < ch->requests; i++) {
-		const struct request *r = &ch->request[i];
+		const struct client_request *r = &ch->request[i];
 
 		if (r->batch && (r->kind == REQUEST_RUN ||
 					(r->kind == REQUEST_FETCH && r->hold == CLIENT_NONE)))
@@ -264,7 +265,7 @@ static void detach(struct pc_channel *ch)
 
 void channel_lost(struct pc_channel *ch)
 {
-	struct session *session = ch->session;
+	struct client_session *session = ch->session;
 
 	pc_session_end(ch->pc, session);
 	if (reads_in_flight(ch))
@@ -417,7 +418,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
  */
 static void close_attached(struct pc_channel *ch)
 {
-	struct session *session = ch->session;
+	struct client_session *session = ch->session;
 	struct session_call call = {.kind = ATTACH_CHANNEL_CLOSE,
 		.a = ch->id,
 		.send_fd = -1,

@@ -59,7 +59,7 @@ enum request_kind {
  * A request in flight on an op ring or the ctl ring. Its cookie is generation << 32 | index in
  * pc_channel.request; that of a run, which has 32 bits, is generation << 16 | index.
  */
-struct request {
+struct client_request {
 	/* batch of the pages; NULL: they no longer wait for the answer */
 	struct pc_batch *batch;
 	union {
@@ -82,7 +82,7 @@ struct request {
 	uint8_t pages; /* RUN, LOOK, PUBLISH: number of pages, at most RUN_PAGES_MAX */
 	uint16_t left; /* CREDIT: number of slots that no answer has told of yet */
 };
-static_assert(sizeof(struct request) == 32, "two to a cache line");
+static_assert(sizeof(struct client_request) == 32, "two to a cache line");
 
 struct channel_rail {
 	struct ring_producer ops;
@@ -136,7 +136,7 @@ struct staging {
 };
 #define STAGING_LARGE STAGING_BLOCKS /* number of a staging block that stands for staging.large */
 
-struct credit {
+struct stock_credit {
 	uint32_t place;
 	uint32_t generation;
 };
@@ -151,7 +151,7 @@ struct stock_rail {
 	uint64_t refused_until_ns;
 	/* The oldest is taken first: pages that are stored one after another then lie in ascending
 	 * slots, and a READ may cover several of them. */
-	struct credit credit[CREDIT_STOCK_MAX];
+	struct stock_credit credit[CREDIT_STOCK_MAX];
 };
 
 /* Stock of credits for pages of one size. */
@@ -194,7 +194,7 @@ static_assert(LOOK_BUCKETS >= RUN_PAGES_MAX, "a bucket for each page of a run");
 struct pc_channel {
 	struct pc *pc;
 	/* session that the channel belongs to; NULL: it is not attached */
-	struct session *session;
+	struct client_session *session;
 	struct key_text key_text; /* input of the key hash, for the namespace of the channel */
 	uint32_t id;
 	int wake;
@@ -232,7 +232,7 @@ struct pc_channel {
 	/* the engine wrote an impossible value into a ring: the session ends with this step */
 	bool broken;
 
-	struct request *request;
+	struct client_request *request;
 	uint32_t requests;
 	uint32_t request_free;
 

@@ -5,7 +5,8 @@
  * - struct pc: the view of one process: the current session and the registered memory. Any thread,
  *   under `lock` (the tables; never held while waiting) and `wire` (one request and its reply on
  *   the socket). Code that needs both locks `wire` first.
- * - struct session: one attachment to one engine: the socket and the mappings. Read-only after it
+ * - struct client_session: one attachment to one engine: the socket and the mappings. Read-only
+ * after it
  *   is made, except `dead`. Freed when its last user releases it; users are counted under `lock`.
  * - struct pc_channel, in channel.h: everything of one thread: rings, requests, location cache,
  *   credits, batches. It has no locks; only its thread touches it.
@@ -80,7 +81,7 @@ struct session_rail {
 	int kick;
 };
 
-struct session {
+struct client_session {
 	int fd;
 	int pidfd; /* pidfd of the engine; -1: unknown, so READs go to staging only */
 	/* number of channels, calls and struct pc that use the session; under pc->lock */
@@ -105,7 +106,7 @@ struct session {
 struct opened {
 	struct opened *next;
 	/* session of the channel; this struct counts as one of its users */
-	struct session *session;
+	struct client_session *session;
 	struct session_call call;
 };
 
@@ -139,7 +140,7 @@ struct pc {
 	bool no_reattach;
 	uint32_t verify_one_in; /* one hit in this number is compared with its CRC; 0: none */
 	/* the fields below are protected by `lock` */
-	struct session *session; /* the current session with an engine; NULL: none */
+	struct client_session *session; /* the current session with an engine; NULL: none */
 	/* number of changes of the table `memory` so far; also loaded without `lock` */
 	uint32_t memory_changes;
 	struct attacher attacher;
@@ -172,12 +173,12 @@ void keys_hash(struct pc_channel *ch, struct pc_batch *b);
 /* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */
 int session_connect(const char *path);
 /* Sends HELLO on `fd` and waits at most 5 s. Takes ownership of `fd`, also on failure. */
-int session_open(const char *path, int fd, struct session **ret_session);
-void session_free(struct session *session);
-int session_ask(struct session *session, struct session_call *call);
+int session_open(const char *path, int fd, struct client_session **ret_session);
+void session_free(struct client_session *session);
+int session_ask(struct client_session *session, struct session_call *call);
 void session_close_fds(struct session_call *call);
 /* True if the engine has ended the session. Calls poll() once, without waiting. */
-bool session_ended(struct session *session);
+bool session_ended(struct client_session *session);
 
 /* reattach.c */
 /*
@@ -220,16 +221,16 @@ void opened_free(struct pc *pc, struct opened *opened);
  * `until_ns`.
  */
 int pc_wire_lock(struct pc *pc, uint64_t until_ns);
-struct session *pc_session_get(struct pc *pc);
-void pc_session_put(struct pc *pc, struct session *session);
+struct client_session *pc_session_get(struct pc *pc);
+void pc_session_put(struct pc *pc, struct client_session *session);
 /* Ends the session: pc_session_get() no longer returns it, and its users see `dead`. */
-void pc_session_end(struct pc *pc, struct session *session);
+void pc_session_end(struct pc *pc, struct client_session *session);
 /* memory.c */
 /*
  * Attach thread: registers the range at index `i` of the table with the session unless it is
  * registered already.
  */
-void memory_register_again(struct pc *pc, struct session *session, unsigned i);
+void memory_register_again(struct pc *pc, struct client_session *session, unsigned i);
 /* Marks every registered range as not registered, for a new session. The caller holds `lock`. */
 void memory_forget_regions(struct pc *pc);
 void memory_free_all(struct pc *pc);
@@ -333,7 +334,7 @@ bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struc
 	uint64_t now_ns);
 /* Posts the open runs; with `room` false, queues their pages again. */
 void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64_t now_ns);
-void look_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
+void look_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns);
 
 /* run.c: runs of pages. */
@@ -350,14 +351,14 @@ void run_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 /* Removes the first waiting run. Returns its first page; CLIENT_NONE: none. */
 uint32_t run_unqueue(struct pc_batch *b);
 /* `status` is the result of the pages in neither mask of `done`, and never OP_HIT. */
-void run_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
+void run_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns);
 
 /* local.c: copies a page of this host. *ret_corrupt: PC_STALE, for the CRC of the head. */
 enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	const struct pc_page *page, bool *ret_corrupt);
-bool local_has(
-	const struct session *session, const struct page_key *key, const struct location *at);
+bool local_has(const struct client_session *session, const struct page_key *key,
+	const struct location *at);
 
 /* fetch.c */
 /* A READ into the caller's memory has delivered the page. */
@@ -371,7 +372,8 @@ void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
  */
 bool fetch_stop(struct pc_batch *b, uint32_t i);
 /* One op of the page was answered. The last answer decides the page's result. */
-void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns);
+void fetch_answer(
+	struct pc_channel *ch, const struct client_request *r, uint32_t status, uint64_t now_ns);
 
 /* head.c: READs the head of a page that was stale, or that verify.c compares. */
 void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
@@ -381,12 +383,12 @@ void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 /* credit.c */
 enum credit_state { CREDIT_TAKEN, CREDIT_AWAITED, CREDIT_REFUSED };
 enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
-	struct credit *ret_credit);
-void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit);
+	struct stock_credit *ret_credit);
+void credit_put(struct pc_channel *ch, uint32_t bytes, const struct stock_credit *credit);
 /* Requests the credits that were missing in calls of credit_take(). */
 void credit_ask(struct pc_channel *ch, uint64_t deadline_ns);
-void credit_answer(struct pc_channel *ch, const struct request *r, const struct ctl_done *done,
-	uint64_t now_ns);
+void credit_answer(struct pc_channel *ch, const struct client_request *r,
+	const struct ctl_done *done, uint64_t now_ns);
 /* Gives back the stocks unused since `before_ns`, not that of size `keep`; number of credits */
 uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep);
 void credit_forget(struct pc_channel *ch);
@@ -394,8 +396,8 @@ void credit_forget(struct pc_channel *ch);
 /* set.c */
 void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 /* `pages`: bit i: page i of the request has ended with `status`. */
-void set_answer(struct pc_channel *ch, const struct request *r, uint32_t pages, uint32_t status,
-	uint64_t now_ns);
+void set_answer(struct pc_channel *ch, const struct client_request *r, uint32_t pages,
+	uint32_t status, uint64_t now_ns);
 void remove_step(struct pc_channel *ch, struct pc_batch *b);
 void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status);
 

@@ -26,7 +26,7 @@ void session_close_fds(struct session_call *call)
 	call->fds = 0;
 }
 
-static int send_request(struct session *session, const struct session_call *call)
+static int send_request(struct client_session *session, const struct session_call *call)
 {
 	struct attach_request request = {.magic = ATTACH_MAGIC,
 		.version = ABI_VERSION,
@@ -104,7 +104,7 @@ static int wait_readable(int fd, uint64_t until_ns)
  * no room for some of the file descriptors that came with the reply; the reply itself is complete
  * then.
  */
-static int receive_reply(struct session *session, struct session_call *call,
+static int receive_reply(struct client_session *session, struct session_call *call,
 	struct attach_reply *reply, uint64_t until_ns, bool *ret_short)
 {
 	struct iovec io = {.iov_base = reply, .iov_len = sizeof(*reply)};
@@ -142,7 +142,7 @@ static int receive_reply(struct session *session, struct session_call *call,
  * Returns to the engine what a reply granted, because this process cannot use it. The answer to
  * that is read by receive_late().
  */
-static int undo(struct session *session, const struct attach_reply *reply)
+static int undo(struct client_session *session, const struct attach_reply *reply)
 {
 	struct session_call call = {.a = reply->a, .send_fd = -1};
 
@@ -154,7 +154,7 @@ static int undo(struct session *session, const struct attach_reply *reply)
 }
 
 /* Before a request is sent: receives the replies to earlier requests that timed out. */
-static int receive_late(struct session *session, uint64_t until_ns)
+static int receive_late(struct client_session *session, uint64_t until_ns)
 {
 	struct session_call call;
 	struct attach_reply reply;
@@ -170,7 +170,8 @@ static int receive_late(struct session *session, uint64_t until_ns)
 	return rc;
 }
 
-static int exchange(struct session *session, struct session_call *call, struct attach_reply *reply)
+static int exchange(
+	struct client_session *session, struct session_call *call, struct attach_reply *reply)
 {
 	uint64_t until_ns = clock_now_ns() + call->timeout_ms * 1000000ull;
 	bool cut = false;
@@ -209,7 +210,7 @@ static int ask_failed(const struct session_call *call, const struct attach_reply
  * request, because other channels use the session. An invalid reply and errors of the socket end
  * the session.
  */
-int session_ask(struct session *session, struct session_call *call)
+int session_ask(struct client_session *session, struct session_call *call)
 {
 	struct attach_reply reply = {.magic = 0};
 	int rc = exchange(session, call, &reply);
@@ -248,7 +249,7 @@ int session_ask(struct session *session, struct session_call *call)
 	return 0;
 }
 
-bool session_ended(struct session *session)
+bool session_ended(struct client_session *session)
 {
 	struct pollfd p = {.fd = session->fd, .events = POLLRDHUP};
 
@@ -271,7 +272,7 @@ static void *map_fd(int fd, int protection, uint64_t bytes_min, uint64_t *ret_by
 	return at;
 }
 
-static int map_rail(struct session *s, uint32_t r, struct session_call *call)
+static int map_rail(struct client_session *s, uint32_t r, struct session_call *call)
 {
 	struct session_rail *rail = &s->rail[r];
 	int *fd = &call->fd[3 + 3 * r];
@@ -302,7 +303,7 @@ static int map_rail(struct session *s, uint32_t r, struct session_call *call)
 /*
  * Maps all memory that came with the reply to HELLO, after checking its sizes against the limits.
  */
-static int map_all(struct session *s, struct session_call *call)
+static int map_all(struct client_session *s, struct session_call *call)
 {
 	const struct status_segment *status;
 
@@ -363,7 +364,7 @@ static int connect_to(const char *path)
  * Sends HELLO with this process's pidfd. The engine grants credits only to a process whose end it
  * can observe.
  */
-static int hello(struct session *s, struct session_call *call)
+static int hello(struct client_session *s, struct session_call *call)
 {
 	int rc;
 
@@ -374,10 +375,10 @@ static int hello(struct session *s, struct session_call *call)
 	return rc;
 }
 
-int session_open(const char *path, int fd, struct session **ret_session)
+int session_open(const char *path, int fd, struct client_session **ret_session)
 {
 	struct session_call call = {.kind = ATTACH_HELLO, .timeout_ms = HELLO_TIMEOUT_MS};
-	struct session *s = calloc(1, sizeof(*s));
+	struct client_session *s = calloc(1, sizeof(*s));
 	int rc;
 
 	if (!s) {
@@ -428,7 +429,7 @@ static void unmap(const void *at, uint64_t bytes)
 		munmap((void *)(uintptr_t)at, bytes);
 }
 
-void session_free(struct session *s)
+void session_free(struct client_session *s)
 {
 	for (uint32_t r = 0; r < RAILS_MAX; r++) {
 		unmap(s->rail[r].pool, s->rail[r].map_bytes);

@@ -26,7 +26,7 @@ static uint32_t size_of(const struct pc_channel *ch, uint32_t bytes)
 	return (uint32_t)(size > ch->session->page_bytes_max ? ch->session->page_bytes_max : size);
 }
 
-static bool give_back(struct pc_channel *ch, const struct credit *credit)
+static bool give_back(struct pc_channel *ch, const struct stock_credit *credit)
 {
 	struct ctl_op op = {.kind = CTL_RETURN,
 		.rail = (uint8_t)place_rail(credit->place),
@@ -41,7 +41,7 @@ static bool give_back(struct pc_channel *ch, const struct credit *credit)
 }
 
 /* The i-th credit in stock, from the oldest on. */
-static struct credit *stock_at(struct stock_rail *s, uint32_t i)
+static struct stock_credit *stock_at(struct stock_rail *s, uint32_t i)
 {
 	return &s->credit[(s->first + i) % CREDIT_STOCK_MAX];
 }
@@ -123,7 +123,7 @@ void credit_forget(struct pc_channel *ch)
  * will do.
  */
 enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
-	struct credit *ret_credit)
+	struct stock_credit *ret_credit)
 {
 	struct stock *stock = stock_of(ch, size_of(ch, bytes), true);
 
@@ -149,7 +149,7 @@ enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t ra
 }
 
 /* Puts a credit that was taken from stock and not used back into stock, as the oldest one. */
-void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit)
+void credit_put(struct pc_channel *ch, uint32_t bytes, const struct stock_credit *credit)
 {
 	struct stock *stock = stock_of(ch, size_of(ch, bytes), true);
 	struct stock_rail *s = stock ? &stock->rail[place_rail(credit->place)] : NULL;
@@ -242,7 +242,7 @@ void credit_ask(struct pc_channel *ch, uint64_t deadline_ns)
 
 /* True if all slots that the answer names lie in the pool of the request's rail. */
 static bool possible(
-	const struct pc_channel *ch, const struct request *r, const struct ctl_done *done)
+	const struct pc_channel *ch, const struct client_request *r, const struct ctl_done *done)
 {
 	uint64_t bytes = ch->session->rail[r->rail].pool_bytes;
 	uint64_t offset =
@@ -251,8 +251,8 @@ static bool possible(
 	return place_rail(done->place) == r->rail && offset < bytes && r->bytes <= bytes - offset;
 }
 
-void credit_answer(struct pc_channel *ch, const struct request *r, const struct ctl_done *done,
-	uint64_t now_ns)
+void credit_answer(struct pc_channel *ch, const struct client_request *r,
+	const struct ctl_done *done, uint64_t now_ns)
 {
 	struct stock *stock = stock_of(ch, r->bytes, false);
 	struct stock_rail *s;
@@ -269,8 +269,8 @@ void credit_answer(struct pc_channel *ch, const struct request *r, const struct 
 			return;
 		}
 		for (uint32_t k = 0; k < done->count; k++)
-			*stock_at(s, s->have++) =
-				(struct credit){done->place + k * done->stride, done->generation};
+			*stock_at(s, s->have++) = (struct stock_credit){
+				done->place + k * done->stride, done->generation};
 		return;
 	}
 	ch->credits -= done->count;

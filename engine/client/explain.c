@@ -136,7 +136,7 @@ static int ask_owners(
 /* ---- the holders ----------------------------------------------------------------------------- */
 
 /* Copies the page head of a place in this host's pools. */
-static void load_head(const struct session *session, struct explain_holder *h)
+static void load_head(const struct client_session *session, struct explain_holder *h)
 {
 	uint32_t rail = place_rail(h->at.place);
 

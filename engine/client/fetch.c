@@ -126,7 +126,7 @@ static uint32_t piece_bytes(
 }
 
 /* The bytes of a page that one op reads. */
-struct piece {
+struct fetch_piece {
 	const struct op_segment *segments;
 	uint32_t bytes;
 	uint32_t hold; /* number of the staging block; CLIENT_NONE: none */
@@ -134,11 +134,11 @@ struct piece {
 };
 
 static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct map_member *m, uint32_t rail, const struct piece *piece, uint64_t now_ns)
+	const struct map_member *m, uint32_t rail, const struct fetch_piece *piece, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_FETCH, b, i);
-	struct request *r = &ch->request[index];
+	struct client_request *r = &ch->request[index];
 	struct op op;
 
 	r->rail = (uint8_t)rail;
@@ -236,7 +236,7 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 {
 	struct page_work *p = &b->work[i];
 	struct op_segment segment[SEGMENTS_MAX], cut_off[SEGMENTS_MAX];
-	struct piece piece = {.segments = segment,
+	struct fetch_piece piece = {.segments = segment,
 		.hold = CLIENT_NONE,
 		.count = (uint16_t)b->pages[i].segment_count};
 	const struct map_member *m;
@@ -366,7 +366,8 @@ static void fetch_end(
 		fetch_not_hit(ch, b, i, now_ns);
 }
 
-void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns)
+void fetch_answer(
+	struct pc_channel *ch, const struct client_request *r, uint32_t status, uint64_t now_ns)
 {
 	struct page_work *p = &r->batch->work[r->page];
 

@@ -22,7 +22,7 @@ static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 {
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_HEAD, b, i);
-	struct request *r = &ch->request[index];
+	struct client_request *r = &ch->request[index];
 	struct op_segment segment = {
 		.region = ch->staging.region, .length = sizeof(struct page_head)};
 	struct op op = {.kind = OP_READ,

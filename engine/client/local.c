@@ -8,7 +8,7 @@
 
 /* Returns the page head of a place in this host's pools; NULL: the place is outside the mapping. */
 static const struct page_head *head_at(
-	const struct session *session, uint32_t place, uint64_t bytes)
+	const struct client_session *session, uint32_t place, uint64_t bytes)
 {
 	uint64_t offset = place_offset(place);
 	const struct session_rail *rail;
@@ -21,7 +21,8 @@ static const struct page_head *head_at(
 	return &rail->heads[place_unit(place)];
 }
 
-bool local_has(const struct session *session, const struct page_key *key, const struct location *at)
+bool local_has(
+	const struct client_session *session, const struct page_key *key, const struct location *at)
 {
 	const struct page_head *shared = head_at(session, at->place, 1);
 	struct page_head head;
@@ -39,7 +40,7 @@ bool local_has(const struct session *session, const struct page_key *key, const 
 enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	const struct pc_page *page, bool *ret_corrupt)
 {
-	const struct session *session = ch->session;
+	const struct client_session *session = ch->session;
 	const struct page_head *shared = head_at(session, p->at.place, p->bytes);
 	const unsigned char *from;
 	struct page_head head;

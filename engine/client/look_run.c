@@ -69,7 +69,7 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
 {
 	const struct map_member *m = o->member;
 	uint32_t index = request_take(ch, REQUEST_LOOK, b, o->head);
-	struct request *r = &ch->request[index];
+	struct client_request *r = &ch->request[index];
 	struct ring_producer *ops = &ch->rail[rail].ops;
 	struct run_header *h = (struct run_header *)(void *)ops->first;
 	struct run run = {.cookie = run_cookie(r->generation, index),
@@ -415,7 +415,7 @@ static inline bool look_enter(
 	return true;
 }
 
-void look_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
+void look_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns)
 {
 	const struct bucket *first =

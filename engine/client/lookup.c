@@ -33,7 +33,7 @@ struct choice {
  * Prefetches what a set will look at soon: the word with the key's owners, and the bucket that the
  * key has if this host is one of them.
  */
-static inline void prefetch_here(const struct session *session, const struct page_key *key)
+static inline void prefetch_here(const struct client_session *session, const struct page_key *key)
 {
 	__builtin_prefetch(&session->status->map.slot[map_slot_of(key)]);
 	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
@@ -310,7 +310,7 @@ static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 static bool look_here(
 	struct pc_channel *ch, const struct pc_batch *b, struct page_work *p, uint64_t now_ns)
 {
-	const struct session *session = ch->session;
+	const struct client_session *session = ch->session;
 	uint32_t first = dir_bucket_first(&p->key, session->bucket_bits);
 	struct bucket bucket = bucket_load(&session->shard[first]);
 

@@ -20,8 +20,8 @@
 #define REGION_TIMEOUT_NS 600000000000ull
 
 /* Registers a range with the engine. The caller holds `wire`. */
-static int region_add(
-	struct session *session, const struct memory *m, uint64_t until_ns, uint16_t *ret_region)
+static int region_add(struct client_session *session, const struct memory *m, uint64_t until_ns,
+	uint16_t *ret_region)
 {
 	uint64_t now_ns = clock_now_ns();
 	struct session_call call = {.kind = ATTACH_REGION_ADD,
@@ -41,7 +41,7 @@ static int region_add(
 	return 0;
 }
 
-static void region_remove(struct session *session, uint16_t region)
+static void region_remove(struct client_session *session, uint16_t region)
 {
 	struct session_call call = {.kind = ATTACH_REGION_REMOVE,
 		.a = region,
@@ -79,12 +79,12 @@ static void region_set(struct pc *pc, struct memory *m, uint16_t region)
  * Without the engine's pidfd no READ may write into the caller's memory: nothing would tell when
  * the NIC of a dead engine has stopped writing.
  */
-static bool may_register(const struct session *session, const struct memory *m)
+static bool may_register(const struct client_session *session, const struct memory *m)
 {
 	return session->pidfd >= 0 || m->staging;
 }
 
-void memory_register_again(struct pc *pc, struct session *session, unsigned i)
+void memory_register_again(struct pc *pc, struct client_session *session, unsigned i)
 {
 	struct memory *m;
 	uint16_t region;
@@ -169,7 +169,7 @@ static void table_remove(struct pc *pc, struct memory *m)
  */
 static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 {
-	struct session *session;
+	struct client_session *session;
 	int rc;
 
 	if (!m->staging)
@@ -287,7 +287,7 @@ int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
 
 int pc_memory_release(struct pc *pc, void *base)
 {
-	struct session *session;
+	struct client_session *session;
 	struct memory *m = NULL;
 	int rc = 0;
 

@@ -13,7 +13,7 @@ static void submit_peek(struct pc_channel *ch, struct pc_batch *b, uint32_t i, u
 {
 	const struct peek *peek = &b->peek[i];
 	uint32_t index = request_take(ch, REQUEST_PEEK, b, i);
-	struct request *r = &ch->request[index];
+	struct client_request *r = &ch->request[index];
 	struct op_segment segment = {.region = ch->staging.region,
 		.length = peek->bytes,
 		.offset = hold * sizeof(struct bucket)};
@@ -56,7 +56,7 @@ void peek_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 	}
 }
 
-void peek_answer(struct pc_channel *ch, const struct request *r, uint32_t status)
+void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t status)
 {
 	struct pc_batch *b = r->batch;
 	struct peek *peek = &b->peek[r->page];

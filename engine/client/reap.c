@@ -6,10 +6,11 @@
  */
 #include "engine/client/client.h"
 
-static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
+static struct client_request *request_of(
+	struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
 {
 	uint32_t index = (uint32_t)cookie;
-	struct request *r;
+	struct client_request *r;
 
 	if (index >= ch->requests)
 		return NULL;
@@ -21,11 +22,11 @@ static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32
 }
 
 /* The request of a run's answer; NULL: none in flight has this cookie, or it is not a run. */
-static struct request *run_of(
+static struct client_request *run_of(
 	struct pc_channel *ch, const struct run_done *done, uint32_t *ret_index)
 {
 	uint32_t index = done->cookie & 0xffff;
-	struct request *r;
+	struct client_request *r;
 
 	if (index >= ch->requests)
 		return NULL;
@@ -37,7 +38,7 @@ static struct request *run_of(
 	return r;
 }
 
-static void let_go(struct pc_channel *ch, const struct request *r)
+static void let_go(struct pc_channel *ch, const struct client_request *r)
 {
 	if (r->kind == REQUEST_HEAD || r->kind == REQUEST_PEEK)
 		scratch_free(&ch->staging, r->hold, r->pages);
@@ -49,7 +50,7 @@ static void let_go(struct pc_channel *ch, const struct request *r)
 
 /* What the answer of any op says about its rail. */
 static inline void rail_answered(
-	struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns)
+	struct pc_channel *ch, const struct client_request *r, uint32_t status, uint64_t now_ns)
 {
 	ch->moves++;
 	ch->rail[r->rail].in_flight--;
@@ -72,7 +73,7 @@ static void run_done(
 	uint32_t status = done->status < OP_STATUS_COUNT && done->status != OP_STALE ? done->status
 										     : OP_NIC_ERROR;
 	uint32_t index;
-	struct request *r = run_of(ch, done, &index);
+	struct client_request *r = run_of(ch, done, &index);
 
 	if (!r || r->rail != rail)
 		return;
@@ -94,7 +95,7 @@ static void run_done(
  * True if the pages of a run, all of them hits, end without another look: none of them is to be
  * compared with its CRC, and their entries in the location cache are as they were found.
  */
-static inline bool hits_plain(struct pc_channel *ch, const struct request *r)
+static inline bool hits_plain(struct pc_channel *ch, const struct client_request *r)
 {
 	if (unlikely(r->batch->cache_changes != ch->cache_changes))
 		return false;
@@ -107,7 +108,7 @@ static inline bool hits_plain(struct pc_channel *ch, const struct request *r)
 }
 
 /* Ends the pages of a run that were all hits. */
-static inline void hits_end(struct pc_channel *ch, const struct request *r, uint32_t now_ms)
+static inline void hits_end(struct pc_channel *ch, const struct client_request *r, uint32_t now_ms)
 {
 	struct pc_batch *b = r->batch;
 	enum pc_result *results = b->results;
@@ -141,7 +142,7 @@ static inline bool hits_done(struct pc_channel *ch, uint32_t rail, const struct 
 	uint64_t now_ns, uint32_t now_ms)
 {
 	uint32_t index = done->cookie & 0xffff;
-	struct request *r = &ch->request[index];
+	struct client_request *r = &ch->request[index];
 
 	if (unlikely(done->kind != OP_RUN || done->status != OP_HIT || done->stale ||
 		     index >= ch->requests || r->kind != REQUEST_RUN ||
@@ -164,7 +165,7 @@ static void rail_done(
 {
 	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_NIC_ERROR;
 	uint32_t index;
-	struct request *r = request_of(ch, done->cookie, &index);
+	struct client_request *r = request_of(ch, done->cookie, &index);
 	struct page_head head;
 
 	if (!r || r->rail != rail || r->kind < REQUEST_HEAD || r->kind > REQUEST_FETCH)
@@ -183,8 +184,8 @@ static void rail_done(
 }
 
 /* An answer to a CTL_CREDIT. True: all slots of the request were told of. */
-static bool slots_told(
-	struct pc_channel *ch, struct request *r, const struct ctl_done *done, uint64_t now_ns)
+static bool slots_told(struct pc_channel *ch, struct client_request *r, const struct ctl_done *done,
+	uint64_t now_ns)
 {
 	if (!done->count || done->count > r->left) {
 		channel_break(ch);
@@ -197,7 +198,7 @@ static bool slots_told(
 }
 
 /* An answer to a CTL_PUBLISH. True: all pages of the request have ended. */
-static bool pages_told(struct pc_channel *ch, struct request *r, const struct ctl_done *done,
+static bool pages_told(struct pc_channel *ch, struct client_request *r, const struct ctl_done *done,
 	uint32_t status, uint64_t now_ns)
 {
 	if (!done->pages || done->pages & ~r->waiting) {
@@ -219,7 +220,7 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_
 		[REQUEST_DISK] = CTL_PROMOTE};
 	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_INVALID;
 	uint32_t index;
-	struct request *r = request_of(ch, done->cookie, &index);
+	struct client_request *r = request_of(ch, done->cookie, &index);
 
 	if (!r || r->kind < REQUEST_CREDIT || done->kind != kind_of[r->kind])
 		return;

@@ -71,7 +71,7 @@ static void hide_socket(struct pc *pc)
 
 int pc_attach(struct pc *pc)
 {
-	struct session *session;
+	struct client_session *session;
 	int fd = connect_patiently(pc), rc;
 
 	if (fd < 0)
@@ -156,7 +156,7 @@ struct opened *pc_opened_take(struct pc *pc)
  * Opens one channel and adds it to `opened`. False: the engine opens no more channels, or no
  * memory.
  */
-static bool open_one(struct pc *pc, struct session *session)
+static bool open_one(struct pc *pc, struct client_session *session)
 {
 	struct opened *opened = calloc(1, sizeof(*opened));
 	int rc;
@@ -199,7 +199,7 @@ static bool channels_missing(struct pc *pc, bool is_new)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void open_missing(struct pc *pc, struct session *session, bool is_new)
+static void open_missing(struct pc *pc, struct client_session *session, bool is_new)
 {
 	while (!closing(pc) && channels_missing(pc, is_new) && open_one(pc, session))
 		continue;
@@ -208,7 +208,7 @@ static void open_missing(struct pc *pc, struct session *session, bool is_new)
 static void *run(void *context)
 {
 	struct pc *pc = context;
-	struct session *session = pc_session_get(pc);
+	struct client_session *session = pc_session_get(pc);
 	bool is_new = !session;
 
 	if (is_new && !pc_attach(pc))
@@ -272,7 +272,7 @@ void pc_reattach(struct pc *pc, uint64_t until_ns)
 {
 	struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
 		.tv_nsec = (long)(until_ns % 1000000000)};
-	struct session *session = pc_session_get(pc);
+	struct client_session *session = pc_session_get(pc);
 
 	if (session) {
 		if (session_ended(session))
@@ -305,7 +305,7 @@ void attacher_init(struct pc *pc)
 void attacher_stop(struct pc *pc)
 {
 	struct attacher *a = &pc->attacher;
-	struct session *session = NULL;
+	struct client_session *session = NULL;
 	bool join;
 
 	pthread_mutex_lock(&pc->lock);

@@ -173,7 +173,7 @@ static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_RUN, b, i), bytes = pages * p->bytes, rest;
 	uint32_t left = p->run_pages - pages;
-	struct request *r = &ch->request[index];
+	struct client_request *r = &ch->request[index];
 	struct ring_producer *ops = &ch->rail[rail].ops;
 	struct run_header *h = (struct run_header *)(void *)ops->first;
 

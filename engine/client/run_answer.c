@@ -8,8 +8,8 @@
 #include "engine/client/client.h"
 
 /* A page of a run that was no hit. `status`: what the answer says about it, OP_STALE included. */
-static void run_not_hit(struct pc_channel *ch, const struct request *r, uint32_t i, uint32_t status,
-	uint64_t now_ns)
+static void run_not_hit(struct pc_channel *ch, const struct client_request *r, uint32_t i,
+	uint32_t status, uint64_t now_ns)
 {
 	struct page_work *p = &r->batch->work[i];
 
@@ -36,7 +36,7 @@ static inline bool run_verify_due(struct pc_channel *ch, uint32_t i, struct pc_b
 	return true;
 }
 
-void run_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
+void run_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns)
 {
 	struct pc_batch *b = r->batch;

@@ -18,7 +18,7 @@
  * One page after the other is copied without slot_leave() between them: the stores of the earlier
  * one drain while this thread prepares the next.
  */
-static bool slot_enter(struct pc_channel *ch, const struct credit *credit)
+static bool slot_enter(struct pc_channel *ch, const struct stock_credit *credit)
 {
 	shm_fence_stream(); /* no store into the slot that is named so far comes later */
 	shm_store64(&ch->header->copying, slot_name(credit->place, credit->generation));
@@ -144,7 +144,7 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	struct page_work *p = &b->work[i];
 	const struct pc_page *page = &b->pages[i];
 	const struct session_rail *rail;
-	struct credit credit;
+	struct stock_credit credit;
 
 	switch (credit_take(ch, p->bytes, (b->first_rail + i) % ch->rails, now_ns, &credit)) {
 	case CREDIT_AWAITED: return false;
@@ -220,8 +220,8 @@ static void set_end(
 	page_done(b, i, (enum pc_result)result[status]);
 }
 
-void set_answer(struct pc_channel *ch, const struct request *r, uint32_t pages, uint32_t status,
-	uint64_t now_ns)
+void set_answer(struct pc_channel *ch, const struct client_request *r, uint32_t pages,
+	uint32_t status, uint64_t now_ns)
 {
 	struct pc_batch *b = r->batch;
 	uint32_t ended[CTL_PAGES_MAX], count = 0, now_ms = (uint32_t)(now_ns / 1000000);

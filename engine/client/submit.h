@@ -15,7 +15,7 @@ static inline uint32_t request_take(
 	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
 {
 	uint32_t index = ch->request_free;
-	struct request *r;
+	struct client_request *r;
 
 	if (index == CLIENT_NONE)
 		return CLIENT_NONE;
@@ -33,7 +33,7 @@ static inline uint32_t request_take(
 
 static inline void request_free(struct pc_channel *ch, uint32_t index)
 {
-	struct request *r = &ch->request[index];
+	struct client_request *r = &ch->request[index];
 
 	r->kind = REQUEST_FREE;
 	r->batch = NULL;

@@ -141,4 +141,4 @@ static void compare_page(struct directory *dir, const struct index_entry *entry)
 	}
 }
 
-const struct reading compare_reading = {compare_wants, compare_page, NULL};
+const struct slots_reading compare_reading = {compare_wants, compare_page, NULL};

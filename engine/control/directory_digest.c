@@ -151,7 +151,7 @@ static void digest_count(struct directory *dir, const struct index_entry *entry)
 	}
 }
 
-const struct reading digest_reading = {digest_wants, digest_count, NULL};
+const struct slots_reading digest_reading = {digest_wants, digest_count, NULL};
 
 static bool unanswered(const struct digest *digest, uint64_t limit_ns)
 {

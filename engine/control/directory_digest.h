@@ -15,7 +15,7 @@ struct directory;
 struct index_entry;
 struct owner;
 struct page_key;
-struct reading;
+struct slots_reading;
 struct rpc_link;
 
 #define DIGEST_SLOT_ENTRIES 4 /* entries of one slot, about; see DigestAsk of message.proto */
@@ -72,7 +72,7 @@ bool digest_ask(struct directory *directory, struct owner *owner);
 /* Number of slots in which the owner's entries differ from ours; 0 if it has not answered. */
 uint64_t digest_differs(const struct digest *digest);
 /* Counts our pages for the owners that were asked; at its end digests_counted() is called. */
-extern const struct reading digest_reading;
+extern const struct slots_reading digest_reading;
 void digests_counted(struct directory *directory);
 /* True while the answer to a question of the last `limit_ns` is missing. */
 bool digests_wait(const struct directory *directory, uint64_t limit_ns);
@@ -108,7 +108,7 @@ void compare_tick(struct directory *directory, uint64_t now_ns);
 /* All owners that were asked have answered, or are late: begins to mark, if any slot differs. */
 void compare_answers(struct directory *directory);
 /* The owners whose digests differ for a page lack its slot. */
-extern const struct reading compare_reading;
+extern const struct slots_reading compare_reading;
 /* Ends the periodic comparison, if one is in progress. */
 void compare_end(struct directory *directory);
 

@@ -179,7 +179,7 @@ void reading_start(struct directory *dir)
 	dir->at = 0;
 }
 
-bool reading_slice(struct directory *dir, const struct reading *reading)
+bool reading_slice(struct directory *dir, const struct slots_reading *reading)
 {
 	struct index_entry entries[MOVE_PART];
 	unsigned skipped = 0, looked = 0;
@@ -264,7 +264,7 @@ static void tidy_start(struct directory *dir)
 
 static void tidy_slice(struct directory *dir)
 {
-	static const struct reading tidy = {tidy_wants, tidy_page, formers_drop};
+	static const struct slots_reading tidy = {tidy_wants, tidy_page, formers_drop};
 
 	if (reading_slice(dir, &tidy))
 		return;

@@ -99,7 +99,7 @@ void formers_drop(struct directory *dir, uint32_t slot)
 /* ---- slots that owners lack ------------------------------------------------------------------ */
 
 /* From the owners of one map to those of the next one. */
-struct change {
+struct owners_change {
 	const struct map_view *was, *now;
 	/* by index of an owner in `was`: its index in `now`; NO_OWNER: none, or it has no entry */
 	uint16_t to[OWNERS_MAX];
@@ -117,8 +117,8 @@ static uint16_t peer_of(const struct directory *dir, uint32_t ref)
 }
 
 /* Both views are in the order of hashes. */
-static void change_open(
-	const struct directory *dir, const struct past *was, struct change *c, bool ret_had[])
+static void change_open(const struct directory *dir, const struct past *was,
+	struct owners_change *c, bool ret_had[])
 {
 	uint32_t k = 0;
 
@@ -153,7 +153,8 @@ static unsigned find(const uint16_t *owner, unsigned owners, uint16_t index)
 }
 
 /* The slot's owners of before, as indices in the new map. Returns their number. */
-static unsigned owners_before(const struct change *c, uint32_t slot, uint16_t ret[REPLICAS_MAX])
+static unsigned owners_before(
+	const struct owners_change *c, uint32_t slot, uint16_t ret[REPLICAS_MAX])
 {
 	unsigned owners = c->was ? map_owning(c->was) : 0;
 
@@ -162,7 +163,7 @@ static unsigned owners_before(const struct change *c, uint32_t slot, uint16_t re
 	return owners;
 }
 
-static void slot_follow(struct directory *dir, struct change *c, uint32_t slot)
+static void slot_follow(struct directory *dir, struct owners_change *c, uint32_t slot)
 {
 	const uint8_t *now = map_view_slot(c->now, slot), *was;
 	unsigned owners = map_owning(c->now), befores, lacked = dir->lacks[slot], lacks = 0;
@@ -197,7 +198,7 @@ static uint32_t walk_set(struct walk *walk, uint32_t slots)
 
 void lacks_follow(struct directory *dir, const struct past *was, const struct map_view *now)
 {
-	struct change c = {.was = was->view, .now = now};
+	struct owners_change c = {.was = was->view, .now = now};
 	bool had[OWNERS_MAX], disk = tier_pages(dir->control) != 0;
 	struct owner *owner;
 

@@ -64,7 +64,7 @@ bool walks_done(const struct directory *directory);
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 
 /* What is done with the pages of the slots for which `wants` is true. */
-struct reading {
+struct slots_reading {
 	bool (*wants)(struct directory *directory, uint32_t slot);
 	void (*page)(struct directory *directory, const struct index_entry *entry);
 	void (*done)(struct directory *directory, uint32_t slot); /* or NULL */
@@ -73,6 +73,6 @@ struct reading {
 /* Begins to read all slots: directory.slot is the first. */
 void reading_start(struct directory *directory);
 /* The next step of it. False: it has come to its end. */
-bool reading_slice(struct directory *directory, const struct reading *reading);
+bool reading_slice(struct directory *directory, const struct slots_reading *reading);
 
 #endif

@@ -155,7 +155,7 @@ unsigned placement_choose(struct placed *members, unsigned count)
 /* ---- views ----------------------------------------------------------------------------------- */
 
 /* What a new view takes from an earlier one. */
-struct change {
+struct view_change {
 	/* by index of an owner of the earlier view: its index in the new one, or NO_OWNER */
 	uint16_t to[OWNERS_MAX];
 	/* indices of the owners of the new view that must be ranked in every slot */
@@ -220,7 +220,7 @@ static void slot_make(struct map_view *view, uint32_t slot)
 }
 
 /* True if an owner that is new is one of the slot, whose owners up to now are all in `w`. */
-static bool fresh_win(const struct map_view *view, const struct change *change,
+static bool fresh_win(const struct map_view *view, const struct view_change *change,
 	const struct winners *w, uint64_t hash)
 {
 	const struct placed *last = &view->owner[w->owner[w->count - 1]];
@@ -241,7 +241,7 @@ static bool fresh_win(const struct map_view *view, const struct change *change,
 
 /* Takes the owners that the slot has had, and ranks those that are new against them. */
 static void slot_take(struct map_view *view, const struct map_view *from,
-	const struct change *change, uint32_t slot)
+	const struct view_change *change, uint32_t slot)
 {
 	struct winners had = {.most = map_ranked(view)}, w = had;
 	const uint8_t *ranked = map_view_slot(from, slot);
@@ -270,7 +270,8 @@ static void slot_take(struct map_view *view, const struct map_view *from,
  * Merges the owners of both views, which are in the same order. A changed weight makes an owner a
  * new one; a changed ref does not: the name decides.
  */
-static void compare(const struct map_view *from, const struct map_view *view, struct change *ret)
+static void compare(
+	const struct map_view *from, const struct map_view *view, struct view_change *ret)
 {
 	uint32_t i = 0;
 
@@ -327,7 +328,7 @@ struct map_view *map_view_make(
 	struct map_view *from, const struct placed *owner, unsigned owners, unsigned replicas)
 {
 	struct map_view *view;
-	struct change change;
+	struct view_change change;
 
 	if (from && same_owners(from, owner, owners, replicas))
 		return map_view_share(from);

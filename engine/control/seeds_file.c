@@ -40,12 +40,12 @@ struct seeds_file {
 	struct version version;       /* of the content that was read last; all 0: none was */
 	struct seed_address *address; /* of the content that was read last */
 	unsigned count;
-	struct reading *reading; /* the look that a helper thread makes now; NULL: none */
-	int error;               /* errno of the last look, which was logged; 0: it succeeded */
+	struct file_reading *reading; /* the look that a helper thread makes now; NULL: none */
+	int error; /* errno of the last look, which was logged; 0: it succeeded */
 };
 
 /* One look at the file. It belongs to the helper thread until reading_done(). */
-struct reading {
+struct file_reading {
 	struct work work;
 	struct seeds_file *file;
 	const char *path; /* in the settings, which do not change */
@@ -86,7 +86,7 @@ static int read_all(int fd, char *text, size_t room)
 /* The version is taken before the content, so a change in between is seen at the next look. */
 static void reading_run(struct work *work)
 {
-	struct reading *reading = (struct reading *)work;
+	struct file_reading *reading = (struct file_reading *)work;
 	struct stat st;
 	int fd = open(reading->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
@@ -154,7 +154,7 @@ static void text_use(struct seeds_file *file, char *text)
 	member_seeds_replace(file->control, SEED_FILE, file->address, file->count);
 }
 
-static void reading_free(struct reading *reading)
+static void reading_free(struct file_reading *reading)
 {
 	if (reading)
 		free(reading->text);
@@ -163,7 +163,7 @@ static void reading_free(struct reading *reading)
 
 static void reading_done(struct work *work)
 {
-	struct reading *reading = (struct reading *)work;
+	struct file_reading *reading = (struct file_reading *)work;
 	struct seeds_file *file = reading->file;
 
 	file->reading = NULL;
@@ -182,7 +182,7 @@ static void reading_done(struct work *work)
 static void look(void *context)
 {
 	struct seeds_file *file = context;
-	struct reading *reading;
+	struct file_reading *reading;
 
 	if (file->reading || file->control->member->leaving)
 		return;

@@ -13,7 +13,7 @@
 #define SCAN_UNITS 256u /* units that are read at a time in an open segment */
 
 /* An operation of recovery. It stays allocated if the device does not return it in time. */
-struct call {
+struct scan_call {
 	struct device_io io;
 	struct iovec iov;
 	uint8_t *units;
@@ -22,7 +22,7 @@ struct call {
 int64_t scan_call(struct store_path *path, enum device_op op, uint32_t file, uint32_t unit,
 	void *units, uint32_t count)
 {
-	struct call *call = calloc(1, sizeof(*call));
+	struct scan_call *call = calloc(1, sizeof(*call));
 	size_t bytes = (size_t)count * PAGE_UNIT;
 	int64_t rc;
 

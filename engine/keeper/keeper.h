@@ -53,7 +53,7 @@ struct keeper {
 	int unused;   /* eventfd: no client holds the lock any more; -1: not watched */
 	int clients;  /* descriptor of options.clients; -1: none */
 	int alive[2]; /* pipe: engines have the read end, this process alone the write end */
-	struct store store;
+	struct fd_store store;
 	pid_t engine;         /* 0: no engine runs */
 	bool ready;           /* the engine that runs, or ran last, has sent READY=1 */
 	bool was_ready;       /* an engine has sent READY=1 */

@@ -17,7 +17,7 @@ static bool is_same(int a, int b)
 	return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b) == 0;
 }
 
-int store_add(struct store *store, int fd, const char *name, bool poll)
+int store_add(struct fd_store *store, int fd, const char *name, bool poll)
 {
 	struct stored *entry;
 
@@ -37,7 +37,7 @@ int store_add(struct store *store, int fd, const char *name, bool poll)
 	return 0;
 }
 
-void store_remove_at(struct store *store, unsigned index)
+void store_remove_at(struct fd_store *store, unsigned index)
 {
 	close(store->entry[index].fd);
 	memmove(&store->entry[index], &store->entry[index + 1],
@@ -45,7 +45,7 @@ void store_remove_at(struct store *store, unsigned index)
 	store->count--;
 }
 
-unsigned store_remove(struct store *store, const char *name)
+unsigned store_remove(struct fd_store *store, const char *name)
 {
 	unsigned removed = 0;
 
@@ -58,7 +58,7 @@ unsigned store_remove(struct store *store, const char *name)
 	return removed;
 }
 
-void store_clear(struct store *store)
+void store_clear(struct fd_store *store)
 {
 	while (store->count)
 		store_remove_at(store, store->count - 1);

@@ -22,7 +22,7 @@ struct stored {
 	char name[NOTIFY_NAME_BYTES];
 };
 
-struct store {
+struct fd_store {
 	unsigned count;
 	struct stored entry[STORE_FDS_MAX];
 };
@@ -31,12 +31,12 @@ struct store {
  * Takes ownership of `fd`, also on failure. A descriptor that the store has already, under any
  * name, is closed, as systemd does. Returns 0, or -ENOSPC when the store is full.
  */
-int store_add(struct store *store, int fd, const char *name, bool poll);
+int store_add(struct fd_store *store, int fd, const char *name, bool poll);
 /* Closes all descriptors with this name. Returns how many. */
-unsigned store_remove(struct store *store, const char *name);
+unsigned store_remove(struct fd_store *store, const char *name);
 /* Closes the descriptor at this index; the entries behind it move up by one. */
-void store_remove_at(struct store *store, unsigned index);
+void store_remove_at(struct fd_store *store, unsigned index);
 /* Closes all. */
-void store_clear(struct store *store);
+void store_clear(struct fd_store *store);
 
 #endif

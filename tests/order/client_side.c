@@ -19,7 +19,7 @@
 
 struct client_side {
 	struct pc_channel channel;
-	struct session session;
+	struct client_session session;
 	struct pc pc;
 	struct channel_header header;
 };

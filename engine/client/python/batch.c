@@ -23,7 +23,7 @@
 enum verb { VERB_GET, VERB_SET, VERB_EXISTS, VERB_REMOVE };
 
 struct call {
-	struct session *session;
+	struct py_session *session;
 	struct lane *lane;
 	enum verb verb;
 	const char *name_space;
@@ -311,7 +311,7 @@ static PyObject *call(
 /* get and set: calls with segments. */
 static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 {
-	struct call c = {.session = (struct session *)self, .verb = verb};
+	struct call c = {.session = (struct py_session *)self, .verb = verb};
 	PyObject *keys, *ptrs, *sizes, *result = NULL;
 
 	if (!PyArg_ParseTuple(
@@ -335,7 +335,7 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 static PyObject *look(
 	PyObject *self, PyObject *args, enum verb verb, PyObject *(*answer)(const struct call *c))
 {
-	struct call c = {.session = (struct session *)self, .verb = verb};
+	struct call c = {.session = (struct py_session *)self, .verb = verb};
 	PyObject *keys, *result;
 
 	if (!PyArg_ParseTuple(args, "sOI", &c.name_space, &keys, &c.timeout_ms))

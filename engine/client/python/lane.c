@@ -26,7 +26,7 @@ void lane_counts(struct lane_counts *sum, const struct pc_channel *channel)
 		to[i] += from[i];
 }
 
-void lane_free(struct session *s, struct lane *lane)
+void lane_free(struct py_session *s, struct lane *lane)
 {
 	struct pc_channel *channel = lane->channel;
 
@@ -41,7 +41,7 @@ void lane_free(struct session *s, struct lane *lane)
 	free(lane);
 }
 
-struct lane *lane_take(struct session *s, enum purpose purpose)
+struct lane *lane_take(struct py_session *s, enum purpose purpose)
 {
 	struct lane *lane = NULL;
 	struct pc *pc;
@@ -74,7 +74,7 @@ struct lane *lane_take(struct session *s, enum purpose purpose)
 	return NULL;
 }
 
-void lane_give(struct session *s, enum purpose purpose, struct lane *lane)
+void lane_give(struct py_session *s, enum purpose purpose, struct lane *lane)
 {
 	pthread_mutex_lock(&s->lock);
 	lane->next = s->lane[purpose];
@@ -128,7 +128,7 @@ bool lane_stage(struct lane *lane, size_t bytes)
 	return true;
 }
 
-void session_count(struct session *s, const enum pc_result *result, size_t count)
+void session_count(struct py_session *s, const enum pc_result *result, size_t count)
 {
 	uint64_t results[RESULTS] = {0};
 

@@ -25,7 +25,7 @@ static PyObject *raise_error(int error)
  * Waits for the running calls, then closes the lanes and the session. The caller does not hold the
  * interpreter's lock. A session that is closed already is left as it is.
  */
-static void close_session(struct session *s)
+static void close_session(struct py_session *s)
 {
 	struct pc *pc;
 
@@ -65,7 +65,7 @@ static bool verify_read(const char *text, unsigned char *ret)
 
 static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-	struct session *s = (struct session *)self;
+	struct py_session *s = (struct py_session *)self;
 	struct pc_options options = {.socket = NULL};
 	const char *verify = "sample";
 	struct pc *pc = NULL;
@@ -101,7 +101,7 @@ static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-	struct session *s = (struct session *)alloc(type, 0);
+	struct py_session *s = (struct py_session *)alloc(type, 0);
 
 	(void)args;
 	(void)kwargs;
@@ -114,7 +114,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 
 static void session_dealloc(PyObject *self)
 {
-	struct session *s = (struct session *)self;
+	struct py_session *s = (struct py_session *)self;
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
@@ -128,7 +128,7 @@ static void session_dealloc(PyObject *self)
 static PyObject *session_close(PyObject *self, PyObject *nothing)
 {
 	(void)nothing;
-	Py_BEGIN_ALLOW_THREADS close_session((struct session *)self);
+	Py_BEGIN_ALLOW_THREADS close_session((struct py_session *)self);
 	Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
@@ -136,7 +136,7 @@ static PyObject *session_close(PyObject *self, PyObject *nothing)
  * Returns s->pc for a call without a lane and counts the call as running, so that close() waits
  * until let_go(). NULL: the session is closed, and ValueError is set.
  */
-static struct pc *hold(struct session *s)
+static struct pc *hold(struct py_session *s)
 {
 	struct pc *pc;
 
@@ -150,7 +150,7 @@ static struct pc *hold(struct session *s)
 }
 
 /* Ends the running call that hold() counted. */
-static void let_go(struct session *s)
+static void let_go(struct py_session *s)
 {
 	pthread_mutex_lock(&s->lock);
 	if (--s->busy == 0)
@@ -160,7 +160,7 @@ static void let_go(struct session *s)
 
 static PyObject *session_attached(PyObject *self, PyObject *nothing)
 {
-	struct session *s = (struct session *)self;
+	struct py_session *s = (struct py_session *)self;
 	struct pc *pc = hold(s);
 	bool attached;
 
@@ -176,7 +176,7 @@ static PyObject *session_attached(PyObject *self, PyObject *nothing)
 
 static PyObject *session_report(PyObject *self, PyObject *nothing)
 {
-	struct session *s = (struct session *)self;
+	struct py_session *s = (struct py_session *)self;
 	struct pc *pc = hold(s);
 	char *json = NULL;
 	PyObject *text;
@@ -195,7 +195,7 @@ static PyObject *session_report(PyObject *self, PyObject *nothing)
 
 static PyObject *session_register(PyObject *self, PyObject *args)
 {
-	struct session *s = (struct session *)self;
+	struct py_session *s = (struct py_session *)self;
 	unsigned long long base, bytes, offset = 0;
 	struct pc *pc;
 	int fd, rc;
@@ -214,7 +214,7 @@ static PyObject *session_register(PyObject *self, PyObject *args)
 
 static PyObject *session_release(PyObject *self, PyObject *args)
 {
-	struct session *s = (struct session *)self;
+	struct py_session *s = (struct py_session *)self;
 	unsigned long long base;
 	struct pc *pc;
 	int rc;
@@ -232,7 +232,7 @@ static PyObject *session_release(PyObject *self, PyObject *args)
 
 static PyObject *session_alloc(PyObject *self, PyObject *args)
 {
-	struct session *s = (struct session *)self;
+	struct py_session *s = (struct py_session *)self;
 	unsigned long long bytes;
 	void *memory = NULL;
 	struct pc *pc;
@@ -264,7 +264,7 @@ static bool put_number(PyObject *dict, const char *name, uint64_t value)
  */
 static PyObject *session_counts(PyObject *self, PyObject *nothing)
 {
-	struct session *s = (struct session *)self;
+	struct py_session *s = (struct py_session *)self;
 	uint64_t results[RESULTS], calls, lanes, sidecar;
 	PyObject *dict = PyDict_New();
 	struct lane_counts sum;
@@ -343,7 +343,7 @@ static PyType_Slot slots[] = {
 
 static PyType_Spec spec = {
 	.name = "peercache._peercache.Session",
-	.basicsize = sizeof(struct session),
+	.basicsize = sizeof(struct py_session),
 	.flags = Py_TPFLAGS_DEFAULT,
 	.slots = slots,
 };

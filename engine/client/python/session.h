@@ -46,7 +46,7 @@ struct lane_counts {
 };
 
 /* The Python object Session. `lock` guards the other fields. */
-struct session {
+struct py_session {
 	PyObject_HEAD pthread_mutex_t lock;
 	pthread_cond_t idle;         /* signalled when `busy` becomes 0; close() waits for it */
 	struct pc *pc;               /* NULL: the session is closed */
@@ -60,16 +60,16 @@ struct session {
 };
 
 /* Closes the lane's channel, adds its counts to s->counts and frees the lane's buffers. */
-void lane_free(struct session *s, struct lane *lane);
+void lane_free(struct py_session *s, struct lane *lane);
 /* Adds the channel's counts to *sum. No call may be using the channel. */
 void lane_counts(struct lane_counts *sum, const struct pc_channel *channel);
 /*
  * Takes an idle lane or opens one, and counts a running call. NULL: the session is closed, or no
  * channel is available. Called without the interpreter's lock, because opening a channel blocks.
  */
-struct lane *lane_take(struct session *s, enum purpose purpose);
+struct lane *lane_take(struct py_session *s, enum purpose purpose);
 /* Returns a lane to the session's idle lanes and ends the running call. */
-void lane_give(struct session *s, enum purpose purpose, struct lane *lane);
+void lane_give(struct py_session *s, enum purpose purpose, struct lane *lane);
 /* Gives the lane's arrays room for these numbers of pages and segments. False: out of memory. */
 bool lane_room(struct lane *lane, size_t pages, size_t segments);
 /*
@@ -78,7 +78,7 @@ bool lane_room(struct lane *lane, size_t pages, size_t segments);
  */
 bool lane_stage(struct lane *lane, size_t bytes);
 /* Adds the results of `count` pages to s->results. */
-void session_count(struct session *s, const enum pc_result *result, size_t count);
+void session_count(struct py_session *s, const enum pc_result *result, size_t count);
 
 /* Methods of Session (batch.c); their help texts are in session.c. */
 PyObject *batch_get(PyObject *self, PyObject *args);

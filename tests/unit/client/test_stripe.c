@@ -19,7 +19,7 @@
 #define US 1000ull
 
 static struct pc_channel *ch;
-static struct session session;
+static struct client_session session;
 static struct status_segment *status;
 
 static int setup(void **state)

@@ -28,7 +28,7 @@ static int stub_clock(clockid_t clock, struct timespec *ret_now);
 
 static struct pc pc = {.cores = FEW_CORES};
 static struct channel_header header;
-static struct session session = {.fd = -1};
+static struct client_session session = {.fd = -1};
 static struct pc_batch batch;
 static struct pc_channel channel;
 

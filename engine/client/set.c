@@ -22,7 +22,7 @@ static bool slot_enter(struct pc_channel *ch, const struct stock_credit *credit)
 {
 	shm_fence_stream(); /* no store into the slot that is named so far comes later */
 	shm_store64(&ch->header->copying, slot_name(credit->place, credit->generation));
-	shm_fence_store_load(); /* pairs with the fence of publish_channel_close() in the engine */
+	shm_fence_store_load(); /* pairs with the fence of ctl_channel_close() in the engine */
 	if (likely(!shm_load(&ch->header->stopped)))
 		return true;
 	shm_store64(&ch->header->copying, 0);

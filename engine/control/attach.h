@@ -25,7 +25,7 @@
 #include <sys/types.h>
 
 #include "engine/control/control.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 
 /*
  * Memory up to this size is registered by threads of its own (ATTACH_SMALL_HELPERS), so that
@@ -130,16 +130,16 @@ struct channel {
 	struct rail_channel rail[RAILS_MAX];
 	unsigned left; /* number of rails that have not returned the channel */
 	/*
-	 * the channel's staging memory is being registered; rails and publish.c do not know it yet
+	 * the channel's staging memory is being registered; rails and ctl.c do not know it yet
 	 */
 	bool opening;
 	bool stopping;
 	/*
 	 * the channel is in quarantine: the client's thread may still copy into the slot
-	 * publish.kept
+	 * ctl.kept
 	 */
 	bool quarantined;
-	struct publish_channel publish;
+	struct ctl_channel ctl;
 	struct statistics_source statistics;
 };
 
@@ -249,7 +249,7 @@ struct attach {
 	struct closer *closer;
 };
 
-/* ---- called by loop.c, publish.c and report.c ------------------------------------------------ */
+/* ---- called by loop.c, ctl.c and report.c ------------------------------------------------ */
 
 /*
  * Handles regions that the helper threads have finished, sends replies that waited for the rails'
@@ -257,7 +257,7 @@ struct attach {
  */
 unsigned attach_turn(struct control *control);
 /*
- * Called when a rail or publish.c found an impossible ring index in the channel. Ends the client's
+ * Called when a rail or ctl.c found an impossible ring index in the channel. Ends the client's
  * session.
  */
 void attach_channel_broken(struct control *control, uint32_t channel);

@@ -68,13 +68,13 @@ static void rings_init(struct channel *c, uint32_t rails)
 		ring_producer_init(
 			&r->done, c->map + l.done[i], DONE_RING_SLOTS, sizeof(struct op_done));
 	}
-	c->publish = (struct publish_channel){.id = c->id,
+	c->ctl = (struct ctl_channel){.id = c->id,
 		.header = header,
 		.wake = c->wake,
 		.no_credits = !quarantine_allows_credits(c->session)};
-	ring_consumer_init(&c->publish.ctl, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_consumer_init(&c->ctl.ops, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_producer_init(
-		&c->publish.done, c->map + l.ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
+		&c->ctl.done, c->map + l.ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 }
 
 static void rails_tell(struct channel *c, enum rail_command_kind kind)
@@ -157,9 +157,9 @@ void channel_opened(struct channel *c)
 	c->opening = false;
 	c->statistics.read_ns = clock_now_ns();
 	c->left = s->control->rails;
-	c->publish.owner = warm_owner_new(s->control, c->wake);
+	c->ctl.owner = warm_owner_new(s->control, c->wake);
 	rails_tell(c, RAIL_CHANNEL_ADD);
-	publish_channel_open(s->control, &c->publish);
+	ctl_channel_open(s->control, &c->ctl);
 	/*
 	 * The client may write ops before the rails know the channel: the ops wait in their rings.
 	 */
@@ -188,7 +188,7 @@ void channel_stop(struct channel *c)
 		return;
 	c->stopping = true;
 	if (!c->opening) {
-		publish_channel_close(c->session->control, &c->publish);
+		ctl_channel_close(c->session->control, &c->ctl);
 		quarantine_enter(c);
 		rails_tell(c, RAIL_CHANNEL_STOP);
 	}
@@ -246,8 +246,8 @@ void channel_free(struct channel *c)
 	if (c->staging && !region_close(s->control, c->staging))
 		c->map = NULL;
 	quarantine_leave(c);
-	if (!c->publish.kept.length)
-		warm_owner_end(s->control, c->publish.owner);
+	if (!c->ctl.kept.length)
+		warm_owner_end(s->control, c->ctl.owner);
 	a->channel[c->id] = NULL;
 	a->channels--;
 	s->channels--;
@@ -289,7 +289,7 @@ void attach_channel_returned(struct control *control, struct rail_channel *retur
 		 * This release store pairs with the load in wait_until_drained() in
 		 * client/channel.c.
 		 */
-		shm_store_release(&c->publish.header->drained, 1);
+		shm_store_release(&c->ctl.header->drained, 1);
 		client_wake(c->wake);
 	}
 	channel_finish(c);

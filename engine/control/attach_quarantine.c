@@ -47,7 +47,7 @@ static void credits_allow(struct attach *a)
 {
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (a->channel[i] && !a->channel[i]->stopping)
-			a->channel[i]->publish.no_credits =
+			a->channel[i]->ctl.no_credits =
 				!quarantine_allows_credits(a->channel[i]->session);
 }
 
@@ -81,7 +81,7 @@ void quarantine_enter(struct channel *c)
 {
 	struct control *control = c->session->control;
 
-	if (control->stopping || publish_channel_release(control, &c->publish, exited(c->session)))
+	if (control->stopping || ctl_channel_release(control, &c->ctl, exited(c->session)))
 		return;
 	log_warn(
 		"clients: process %d ended its session while it was storing a page; the slot stays reserved until the copy or the process ends",
@@ -102,7 +102,7 @@ static void release(struct attach *a)
 		struct channel *c = a->channel[i];
 
 		if (!c || !c->quarantined ||
-			!publish_channel_release(a->control, &c->publish, exited(c->session)))
+			!ctl_channel_release(a->control, &c->ctl, exited(c->session)))
 			continue;
 		log_info(
 			"clients: process %d has left the slot it was storing into; channel %u is free",

@@ -7,7 +7,7 @@
  *
  *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
  *   attach.c     clients: sessions, channels, regions; attach_socket.c their socket
- *   publish.c    ctl rings: credits, publish, touch, stale, remove; eviction
+ *   ctl.c    ctl rings: credits, publish, touch, stale, remove; eviction
  *   report.c     counters and members as JSON
  *   rpc.c        frames and links between engines
  *   net.h        the only door of rpc, member and directory to time, TCP and names; net_event.c
@@ -37,7 +37,7 @@
 
 struct attach;        /* private to attach.c */
 struct attach_socket; /* private to attach_socket.c */
-struct publish;       /* private to publish.c */
+struct ctl;           /* private to ctl.c */
 struct rpc;           /* private to rpc.c */
 struct member;        /* private to member.c: the member table */
 struct directory;     /* private to directory.c */
@@ -108,7 +108,7 @@ struct control {
 	int port_fd; /* socket bound to cluster.address; -1: rpc's listener has taken it over */
 
 	struct attach *attach;
-	struct publish *publish;
+	struct ctl *ctl;
 	struct rpc *rpc;
 	struct member *member;
 	struct seeds_file *seeds_file; /* NULL: no cluster.seeds_file */
@@ -167,10 +167,10 @@ static inline uint64_t control_limbo_ns(const struct control *control)
 }
 
 /*
- * Requests of other engines, executed in publish.c. publish_touched(): another node has read our
+ * Requests of other engines, executed in ctl.c. ctl_touched(): another node has read our
  * page.
  */
-void publish_touched(struct control *control, uint32_t place);
+void ctl_touched(struct control *control, uint32_t place);
 /* Whether a removal on this host outlasts a crash. */
 enum forget_state {
 	FORGET_DURABLE,  /* it does; always so without disk.paths */
@@ -179,8 +179,8 @@ enum forget_state {
 };
 
 /*
- * What publish_forget() calls after FORGET_LATER: exactly once, at the latest when the tier is
- * closed, never from inside publish_forget(). `durable` false is FORGET_VOLATILE.
+ * What ctl_forget() calls after FORGET_LATER: exactly once, at the latest when the tier is
+ * closed, never from inside ctl_forget(). `durable` false is FORGET_VOLATILE.
  */
 struct forget_wait {
 	void (*done)(struct control *control, void *context, uint32_t cookie, bool durable);
@@ -192,7 +192,7 @@ struct forget_wait {
  * is not found from here on. *ret_had: this node had it. `wait` is copied; NULL: the caller does
  * not wait.
  */
-enum forget_state publish_forget(struct control *control, const struct page_key *key,
+enum forget_state ctl_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had);
 
 /* functions of member.c that the other files call */
@@ -248,7 +248,7 @@ int rpc_open(struct control *control);
 int member_open(struct control *control);
 int directory_open(struct control *control);
 int conns_open(struct control *control);
-int publish_open(struct control *control);
+int ctl_open(struct control *control);
 int attach_open(struct control *control);
 void attach_socket_close(struct control *control);
 void rpc_port_close(struct control *control);
@@ -261,7 +261,7 @@ int etcd_open(struct control *control);
 void etcd_close(struct control *control);
 void directory_close(struct control *control);
 void conns_close(struct control *control);
-void publish_close(struct control *control);
+void ctl_close(struct control *control);
 void attach_close(struct control *control);
 /* Sends the message Leave to every member, so that they take this engine off their maps at once. */
 void member_leave(struct control *control);

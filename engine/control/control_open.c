@@ -21,7 +21,7 @@
 #include "engine/control/member.h"
 #include "engine/control/metrics.h"
 #include "engine/control/promote.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "engine/control/test_hooks.h"
@@ -329,10 +329,10 @@ static void nothing_close(struct control *control)
 	(void)control;
 }
 
-static void publish_memory_close(struct control *control)
+static void ctl_memory_close(struct control *control)
 {
-	publish_free(control->publish);
-	control->publish = NULL;
+	ctl_free(control->ctl);
+	control->ctl = NULL;
 }
 
 /*
@@ -364,10 +364,10 @@ static const struct {
 	{"memory registration", memory_export, memory_unexport},
 	{"rails", rails_open, rails_close},
 	/*
-	 * The memory of publish.c is freed after directory_close(), which still calls back into
-	 * publish.c
+	 * The memory of ctl.c is freed after directory_close(), which still calls back into
+	 * ctl.c
 	 */
-	{"answers", nothing_open, publish_memory_close},
+	{"answers", nothing_open, ctl_memory_close},
 	{"cluster view", view_open, view_close},
 	{"engine-to-engine port", rpc_open, rpc_close},
 	{"member table", member_open, member_close},
@@ -377,7 +377,7 @@ static const struct {
 #ifdef TEST_HOOKS
 	{"test hooks", test_hooks_open, test_hooks_close},
 #endif
-	{"publishing", publish_open, publish_close},
+	{"publishing", ctl_open, ctl_close},
 	{"pages on other disks", promote_open, promote_close},
 	{"disk", tier_open, tier_close},
 	{"scrubber", scrub_open, scrub_close},

@@ -185,7 +185,7 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 	struct owner *owner;
 
 	if (ref == control->ref) {
-		publish_touched(control, place);
+		ctl_touched(control, place);
 		return;
 	}
 	owner = holder_of(control, ref, place);

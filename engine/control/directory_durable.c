@@ -36,7 +36,7 @@ void forget_here(struct directory *dir, struct item *item)
 {
 	const struct forget_wait wait = {.done = here_done, .context = item};
 
-	switch (publish_forget(dir->control, &item->claim->key, &wait, &item->had)) {
+	switch (ctl_forget(dir->control, &item->claim->key, &wait, &item->had)) {
 	case FORGET_DURABLE: here_done(dir->control, item, 0, true); return;
 	case FORGET_VOLATILE: here_done(dir->control, item, 0, false); return;
 	case FORGET_LATER: return;
@@ -153,7 +153,7 @@ static size_t forget_all(
 		bool had;
 
 		wait.cookie = (uint32_t)i;
-		state = publish_forget(dir->control, &key, forgets ? &wait : NULL, &had);
+		state = ctl_forget(dir->control, &key, forgets ? &wait : NULL, &had);
 		if (!had)
 			dir->failed[missed++] = (uint32_t)i;
 		*ret_later |= state != FORGET_DURABLE;

@@ -177,7 +177,7 @@ bool directory_serve_touch(struct control *control, struct rpc_link *link, const
 		if (place_rail(touch->places[i]) >= control->rails)
 			return false;
 	for (size_t i = 0; i < touch->n_places; i++) {
-		publish_touched(control, touch->places[i]);
+		ctl_touched(control, touch->places[i]);
 		tier_touched(control, touch->places[i], 0);
 	}
 	control->counter[COUNTER_pages_used_remotely] += touch->n_places;

@@ -29,7 +29,8 @@ static bool owner_ready(const struct owner *owner)
 	return owner_due(owner) && has_room(owner);
 }
 
-static void publish_to(struct directory *dir, struct owner *owner, const struct index_entry *entry)
+static void walk_publish(
+	struct directory *dir, struct owner *owner, const struct index_entry *entry)
 {
 	uint32_t ref = owner ? owner->ref : dir->control->ref;
 	struct claim *claim;
@@ -88,7 +89,7 @@ static unsigned walk_step(
 			break;
 		count = slot_pages(dir, walk->slot, &walk->at, MOVE_PART, entries);
 		for (unsigned i = 0; i < count; i++)
-			publish_to(dir, owner, &entries[i]);
+			walk_publish(dir, owner, &entries[i]);
 		if (!walk->at && !walk->again)
 			lack_end(dir, walk, ref);
 		walk->again = walk->again && walk->at;

@@ -19,7 +19,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/conn.h"
 #include "engine/control/net.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
@@ -143,14 +143,14 @@ static unsigned turn(struct loop *loop)
 	struct control *control = &loop->control;
 	unsigned work = 0;
 
-	work += hear(control);         /* take the rails' events for conn_events.c and attach.c */
-	work += tier_turn(control);    /* read pages from disk, write those that will be evicted */
-	work += publish_turn(control); /* serve the ctl rings: credits, publishes */
+	work += hear(control);      /* take the rails' events for conn_events.c and attach.c */
+	work += tier_turn(control); /* read pages from disk, write those that will be evicted */
+	work += ctl_turn(control);  /* serve the ctl rings: credits, publishes */
 	/* take regions that helper threads have registered or deregistered */
 	work += attach_turn(control);
 	work += memory_export_turn(control); /* join the cluster when the memory is registered */
 	directory_flush(control);            /* send batches of directory entries to the owners */
-	publish_flush(control);              /* wake the clients whose answers are in their rings */
+	ctl_flush(control);                  /* wake the clients whose answers are in their rings */
 	/* send the commands that did not fit the inboxes before */
 	work += loop_outbox_send(control);
 	return work;
@@ -279,7 +279,7 @@ static enum control_sleep nap_or_sleep(struct loop *loop)
 {
 	const struct timeval nap = {.tv_usec = CONTROL_NAP_US};
 
-	if (clock_now_ns() - publish_stored_ns(&loop->control) >= LOOP_NAP_FOR_NS)
+	if (clock_now_ns() - ctl_stored_ns(&loop->control) >= LOOP_NAP_FOR_NS)
 		return CONTROL_SLEEPS;
 	return event_add(loop->nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
 }

@@ -12,7 +12,7 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/member.h"
 #include "engine/control/net.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/rpc.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
@@ -22,7 +22,7 @@ struct ask {
 	TAILQ_ENTRY(ask) next; /* in promote.waiting or promote.unused */
 	const struct rpc_link *link;
 	uint64_t deadline_ns;
-	uint32_t later;      /* number of publish_later() */
+	uint32_t later;      /* number of ctl_later() */
 	uint32_t generation; /* upper half of the id: an answer of before is recognised */
 };
 TAILQ_HEAD(asks, ask);
@@ -70,7 +70,7 @@ static void ask_end(struct promote *p, struct ask *ask, const struct ctl_done *d
 {
 	if (done->status != OP_HIT)
 		p->control->counter[COUNTER_disk_asks_failed]++;
-	publish_later_answer(p->control->publish, ask->later, done);
+	ctl_later_answer(p->control->ctl, ask->later, done);
 	ask_free(p, ask);
 }
 
@@ -170,17 +170,17 @@ static struct rpc_link *link_to(struct control *control, uint32_t ref)
 	return link && link->member->disk ? link : NULL;
 }
 
-static void refuse(struct control *control, struct publish_channel *c, const struct ctl_op *op)
+static void refuse(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
 {
 	control->counter[COUNTER_disk_asks_failed]++;
-	publish_answer(control->publish, c, op, &(struct ctl_done){.status = OP_PEER_DOWN});
+	ctl_answer(control->ctl, c, op, &(struct ctl_done){.status = OP_PEER_DOWN});
 }
 
-static void ask_holder(struct promote *p, struct publish_channel *c, const struct ctl_op *op,
+static void ask_holder(struct promote *p, struct ctl_channel *c, const struct ctl_op *op,
 	struct rpc_link *link, uint64_t now_ns)
 {
 	struct control *control = p->control;
-	uint64_t most_ns = now_ns + PUBLISH_DEADLINE_NS;
+	uint64_t most_ns = now_ns + CTL_DEADLINE_NS;
 	struct ask *ask = op->length && op->length <= PAGE_BYTES_MAX ? ask_new(p) : NULL;
 	Pc__PromotePage *page;
 
@@ -188,8 +188,8 @@ static void ask_holder(struct promote *p, struct publish_channel *c, const struc
 		refuse(control, c, op);
 		return;
 	}
-	ask->later = publish_later(control->publish, c, op, 1);
-	if (ask->later == PUBLISH_NO_ANSWER) {
+	ask->later = ctl_later(control->ctl, c, op, 1);
+	if (ask->later == CTL_NO_ANSWER) {
 		ask_free(p, ask);
 		refuse(control, c, op);
 		return;
@@ -205,7 +205,7 @@ static void ask_holder(struct promote *p, struct publish_channel *c, const struc
 }
 
 void promote_serve(
-	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
+	struct control *control, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
 	struct promote *p = control->promote;
 	struct rpc_link *link = NULL;

@@ -13,7 +13,7 @@
 
 #include "engine/control/control.h"
 
-struct publish_channel;
+struct ctl_channel;
 struct rpc_link;
 
 /* Requests that wait for an answer, of all clients; a further one is refused. */
@@ -24,7 +24,7 @@ int promote_open(struct control *control);
 void promote_close(struct control *control);
 /* Serves CTL_PROMOTE and CTL_WANT; those for this host's disk are the tier's (tier.h). */
 void promote_serve(
-	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns);
+	struct control *control, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns);
 /* The link has closed: no answer comes on it. */
 void promote_link_down(struct control *control, const struct rpc_link *link);
 /* Number of requests that wait for an answer. */

@@ -11,7 +11,7 @@
 
 #include "config/log.h"
 #include "engine/abi/crc32c.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
 
@@ -66,7 +66,7 @@ void scrub_condemn(
 		who, place_rail(page->place), page->length,
 		(unsigned long long)place_offset(page->place), crc, page->crc);
 	if (pool_page(control->rail[place_rail(page->place)].pool, page->place, page->generation))
-		publish_take_away(control->publish, &page->key, page->place, page->generation);
+		ctl_take_away(control->ctl, &page->key, page->place, page->generation);
 	(void)tier_forget(control, &page->key, NULL, &had);
 }
 

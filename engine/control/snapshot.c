@@ -15,7 +15,7 @@
 #include "engine/control/directory.h"
 #include "engine/control/loop.h"
 #include "engine/control/member.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/report.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
@@ -199,11 +199,11 @@ static void take_poll_cores(const struct control *control, struct snapshot *s)
 static void take_clients(struct control *control, struct snapshot *s)
 {
 	struct attach_counts attached;
-	struct publish_counts published;
+	struct ctl_counts published;
 
 	attach_statistics_collect(control, s->taken_ns);
 	attach_counts(control, &attached);
-	publish_counts(control, &published);
+	ctl_counts(control, &published);
 	s->sessions = attached.sessions;
 	s->channels = attached.channels;
 	s->regions = attached.regions;

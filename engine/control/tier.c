@@ -14,7 +14,7 @@
 #include "config/log.h"
 #include "engine/control/directory.h"
 #include "engine/control/loop.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/warm.h"
 #include "numa/clock.h"
 

@@ -28,7 +28,7 @@
 #include "engine/disk/disk.h"
 
 struct pool_victim;
-struct publish_channel;
+struct ctl_channel;
 struct rpc_link;
 struct tier_reply; /* private to tier_remote.c */
 
@@ -69,7 +69,7 @@ struct tier_spill {
 struct tier_waiter {
 	STAILQ_ENTRY(tier_waiter) next;
 	uint64_t deadline_ns;
-	uint32_t answer;       /* number of publish_later(); of a client of this host */
+	uint32_t answer;       /* number of ctl_later(); of a client of this host */
 	bool remote;           /* of a client of another host: */
 	struct rpc_link *link; /* to answer on; NULL: it has closed */
 	uint64_t id;           /* PromotePage.id */
@@ -78,7 +78,7 @@ struct tier_waiter {
 enum promote_state {
 	PROMOTE_WRITING, /* the page is being written; read it then */
 	PROMOTE_CAPPED,  /* too much is pinned */
-	PROMOTE_WANTED,  /* waits for a slot; counted in publish_class.waiting */
+	PROMOTE_WANTED,  /* waits for a slot; counted in ctl_class.waiting */
 	PROMOTE_READING,
 };
 
@@ -162,7 +162,7 @@ void tier_close(struct control *control);
 /* Once in each turn of the loop: writes and reads what has become due. Returns how much it did. */
 unsigned tier_turn(struct control *control);
 
-/* ---- called by publish*.c and directory*.c; the tier may be NULL ----------------------------- */
+/* ---- called by ctl*.c and directory*.c; the tier may be NULL ----------------------------- */
 
 /* A page was published: its size class may now be so full that pages must be written. */
 void tier_published(struct control *control);
@@ -180,7 +180,7 @@ unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, uns
 /* Number of pages on disk, as of the last report. */
 uint64_t tier_pages(const struct control *control);
 /*
- * The page of `key` is to be forgotten, on disk too: see publish_forget(). *ret_had: it was on
+ * The page of `key` is to be forgotten, on disk too: see ctl_forget(). *ret_had: it was on
  * disk. To be called after the page has left the index.
  */
 enum forget_state tier_forget(struct control *control, const struct page_key *key,
@@ -188,8 +188,7 @@ enum forget_state tier_forget(struct control *control, const struct page_key *ke
 /* `key` was published with this length: forgets a page of another length that is on disk. */
 void tier_replaced(struct control *control, const struct page_key *key, uint32_t length);
 /* Serves CTL_PROMOTE without a ref, or with this engine's. */
-void tier_serve(
-	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns);
+void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns);
 /*
  * A client has read the page at `place`. generation 0: of another host, whose message has none; a
  * pinned page is not evicted, so the place is enough.

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #include "engine/control/directory.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/tier.h"
 #include "engine/control/warm.h"
 #include "numa/clock.h"
@@ -29,7 +29,7 @@ static void answer(struct tier *t, struct tier_waiter *waiter, const struct ctl_
 	if (waiter->remote)
 		tier_reply(t, waiter, done);
 	else
-		publish_later_answer(t->control->publish, waiter->answer, done);
+		ctl_later_answer(t->control->ctl, waiter->answer, done);
 	free(waiter);
 }
 
@@ -72,12 +72,12 @@ static struct tier_promote *promote_find(struct tier *t, const struct page_key *
 
 static void leave(struct tier *t, struct tier_promote *promote)
 {
-	struct publish_class *class;
+	struct ctl_class *class;
 
 	TAILQ_REMOVE(list_of(t, promote->state), promote, next);
 	if (promote->state != PROMOTE_WANTED)
 		return;
-	class = publish_class_of(t->control->publish, promote->rail, promote->request.length);
+	class = ctl_class_of(t->control->ctl, promote->rail, promote->request.length);
 	/* another record than that of enter(), if more page sizes exist than records */
 	if (class->waiting)
 		class->waiting--;
@@ -88,8 +88,7 @@ static void enter(struct tier *t, struct tier_promote *promote, enum promote_sta
 	promote->state = state;
 	TAILQ_INSERT_TAIL(list_of(t, state), promote, next);
 	if (state == PROMOTE_WANTED)
-		publish_class_of(t->control->publish, promote->rail, promote->request.length)
-			->waiting++;
+		ctl_class_of(t->control->ctl, promote->rail, promote->request.length)->waiting++;
 }
 
 /* Ends a promote that is in no list and has no slot. */
@@ -133,13 +132,13 @@ static void want(struct tier *t, struct tier_promote *promote)
 static void read_start(
 	struct tier *t, struct tier_promote *promote, uint32_t place, uint32_t generation)
 {
-	struct publish *p = t->control->publish;
+	struct ctl *p = t->control->ctl;
 
 	leave(t, promote);
 	promote->place = place;
 	promote->generation = generation;
-	publish_hold(p, promote->rail, promote->request.length, 1);
-	publish_class_of(p, promote->rail, promote->request.length)->taken++;
+	ctl_hold(p, promote->rail, promote->request.length, 1);
+	ctl_class_of(p, promote->rail, promote->request.length)->taken++;
 	enter(t, promote, PROMOTE_READING);
 	promote->request.data = tier_memory(t->control, place);
 	disk_submit(t->disk, &promote->request);
@@ -157,7 +156,7 @@ static bool slot_take(struct tier *t, struct tier_promote *promote, uint64_t now
 		read_start(t, promote, place, generation);
 	} else if (rc != -ENOSPC)
 		give_up(t, promote, OP_NO_SPACE);
-	publish_refill(t->control->publish, rail, length, now_ns);
+	ctl_refill(t->control->ctl, rail, length, now_ns);
 	return rc != -ENOSPC;
 }
 
@@ -220,9 +219,9 @@ static bool promote_publish(struct tier *t, const struct tier_promote *promote)
 
 static void slot_return(struct tier *t, const struct tier_promote *promote)
 {
-	struct publish *p = t->control->publish;
+	struct ctl *p = t->control->ctl;
 
-	publish_hold(p, promote->rail, promote->request.length, -1);
+	ctl_hold(p, promote->rail, promote->request.length, -1);
 	(void)pool_return(
 		t->control->rail[promote->rail].pool, promote->place, promote->generation);
 	t->pinned_bytes -= promote->bytes;
@@ -449,10 +448,9 @@ void tier_hint(struct control *control, const struct page_key *key)
 		tier_bring(control->tier, key, &found, NULL);
 }
 
-void tier_serve(
-	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
+void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
-	struct publish *p = control->publish;
+	struct ctl *p = control->ctl;
 	struct tier_waiter *waiter;
 	struct tier_found found;
 	struct ctl_done done;
@@ -462,21 +460,20 @@ void tier_serve(
 	if (!op->count && !op->length)
 		op->length = UINT32_MAX;
 	if (tier_known(control, &op->key, op->count ? 0 : op->length, &found, &done)) {
-		publish_answer(p, c, op, &done);
+		ctl_answer(p, c, op, &done);
 		if (op->count && !done.generation)
 			tier_hint(control, &op->key);
 		return;
 	}
 	waiter = calloc(1, sizeof(*waiter));
 	if (waiter)
-		waiter->answer = publish_later(p, c, op, 1);
-	if (!waiter || waiter->answer == PUBLISH_NO_ANSWER) {
+		waiter->answer = ctl_later(p, c, op, 1);
+	if (!waiter || waiter->answer == CTL_NO_ANSWER) {
 		free(waiter);
-		publish_answer(p, c, op, &done);
+		ctl_answer(p, c, op, &done);
 		return;
 	}
-	waiter->deadline_ns = op->deadline_ns < now_ns + PUBLISH_DEADLINE_NS
-				      ? op->deadline_ns
-				      : now_ns + PUBLISH_DEADLINE_NS;
+	waiter->deadline_ns = op->deadline_ns < now_ns + CTL_DEADLINE_NS ? op->deadline_ns
+									 : now_ns + CTL_DEADLINE_NS;
 	tier_bring(control->tier, &op->key, &found, waiter);
 }

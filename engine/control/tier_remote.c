@@ -9,7 +9,7 @@
 
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/member.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/rpc.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
@@ -171,8 +171,7 @@ static struct tier_waiter *waiter_new(
 	waiter->remote = true;
 	waiter->link = link;
 	waiter->id = page->id;
-	waiter->deadline_ns =
-		clock_now_ns() + (ns < PUBLISH_DEADLINE_NS ? ns : PUBLISH_DEADLINE_NS);
+	waiter->deadline_ns = clock_now_ns() + (ns < CTL_DEADLINE_NS ? ns : CTL_DEADLINE_NS);
 	t->remote++;
 	return waiter;
 }

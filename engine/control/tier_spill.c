@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/control/directory.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
@@ -67,7 +67,7 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
  * Pages of the class that should be on disk ahead of the hand; 0: no eviction is near. A class
  * evicts when it has fewer free slots than its reserve, which is at most half of it.
  */
-static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
+static uint32_t ahead_of(const struct ctl_class *class, uint32_t free)
 {
 	uint32_t ahead = class->held / TIER_AHEAD_SHARE, room = free + class->resting;
 
@@ -80,7 +80,7 @@ static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 	return ahead < class->held ? ahead : class->held;
 }
 
-static unsigned spill_class(struct tier *t, unsigned rail, const struct publish_class *class)
+static unsigned spill_class(struct tier *t, unsigned rail, const struct ctl_class *class)
 {
 	struct pool *pool = t->control->rail[rail].pool;
 	uint32_t bytes = class->units * PAGE_UNIT;
@@ -108,7 +108,7 @@ static unsigned spill_class(struct tier *t, unsigned rail, const struct publish_
 
 unsigned tier_spill(struct tier *t)
 {
-	struct publish *p = t->control->publish;
+	struct ctl *p = t->control->ctl;
 	unsigned work = 0;
 
 	t->spill_due = false;
@@ -174,7 +174,7 @@ void tier_spilled(struct tier *t, struct tier_spill *spill)
 
 	pool_write_end(control->rail[place_rail(spill->place)].pool, spill->place,
 		spill->generation, on_disk);
-	control->publish->rail[place_rail(spill->place)].retry = true;
+	control->ctl->rail[place_rail(spill->place)].retry = true;
 	if (request->status == DISK_OK)
 		control->counter[COUNTER_disk_spills]++;
 	else if (!on_disk && !here)

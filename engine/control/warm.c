@@ -17,7 +17,7 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/directory.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
 
@@ -362,13 +362,11 @@ static void adopted_count(struct control *control)
 		unsigned count = index_walk(control->index, &cursor, 64, entry);
 
 		for (unsigned i = 0; i < count; i++)
-			publish_hold(
-				control->publish, place_rail(entry[i].place), entry[i].length, 1);
+			ctl_hold(control->ctl, place_rail(entry[i].place), entry[i].length, 1);
 	} while (cursor);
 	for (uint32_t i = 0; i < warm->slots; i++)
-		publish_hold(
-			control->publish, place_rail(warm->slot[i].place), warm->slot[i].length, 1);
-	control->publish->credits += warm->slots;
+		ctl_hold(control->ctl, place_rail(warm->slot[i].place), warm->slot[i].length, 1);
+	control->ctl->credits += warm->slots;
 	control->counter[COUNTER_pages_adopted] += warm->adopted;
 	/* no owner has them, not even this host's own shard */
 	if (warm->adopted)

@@ -82,7 +82,7 @@ int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bo
 /* Called once when all pools are open: decides the engine's ref and incarnation. */
 int warm_identity(struct control *control);
 /*
- * Called once when the clients' part is open: counts what was adopted as publish.c counts it,
+ * Called once when the clients' part is open: counts what was adopted as ctl.c counts it,
  * watches the clients of earlier engines, and waits until the descriptors are stored.
  */
 int warm_begin(struct control *control);

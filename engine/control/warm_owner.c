@@ -13,7 +13,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/warm_inner.h"
 #include "engine/keeper/service.h"
 
@@ -31,9 +31,9 @@ static uint32_t slots_return(struct control *control, uint32_t owner)
 		const struct pool_quarantined *slot = &warm->slot[i];
 
 		if (slot->owner == owner)
-			publish_credit_return(control, &(struct credit){.place = slot->place,
-							       .generation = slot->generation,
-							       .length = slot->length});
+			ctl_credit_return(control, &(struct credit){.place = slot->place,
+							   .generation = slot->generation,
+							   .length = slot->length});
 		else
 			warm->slot[kept++] = *slot;
 	}

@@ -4,7 +4,7 @@
  * by an exchange (-DEXCHANGE), rail/wake.c against client/wait.c. A lost wake-up is a state in
  * which the sleeper waits for a kick for ever: Spin reports it as an invalid end state.
  *
- *   WAKER_WITHOUT_FENCE    submit.c, wake() of poll_core.c, rail_tell(), publish_flush()
+ *   WAKER_WITHOUT_FENCE    submit.c, wake() of poll_core.c, rail_tell(), ctl_flush()
  *   SLEEPER_WITHOUT_FENCE  sleep_until() of wait.c, rest() of poll_core.c, sleep_or_work()
  *   SLEEPER_WITHOUT_LOOK   the sleeper does not check the ring again after it set the flag
  */

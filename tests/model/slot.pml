@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two page slots whose session ends while the client copies into one after the other: slot_enter()
- * and slot_leave() of client/set.c, publish_channel_close() and publish_channel_release() of
- * control/publish.c. The engine gives the slots to other pages; a store of the first client that
+ * and slot_leave() of client/set.c, ctl_channel_close() and ctl_channel_release() of
+ * control/ctl.c. The engine gives the slots to other pages; a store of the first client that
  * reaches memory after that corrupts that page. Limbo is left out: it makes the error rarer, but
  * not impossible.
  *
@@ -10,7 +10,7 @@
  *   NEXT_WITHOUT_DRAIN     slot_enter() without shm_fence_stream()
  *   CLIENT_WITHOUT_LOOK    the client copies although the engine has stopped the channel
  *   LEAVE_WITHOUT_DRAIN    slot_leave() without shm_fence_stream() and release
- *   ENGINE_WITHOUT_FENCE   publish_channel_close() without shm_fence_store_load()
+ *   ENGINE_WITHOUT_FENCE   ctl_channel_close() without shm_fence_store_load()
  *   ENGINE_WITHOUT_LOOK    the engine frees the slot although the client copies into it
  */
 #define CPUS    2

@@ -40,7 +40,7 @@ FENCES = {
     "engine/rail/poll_core.c": {"poll_wake", "rest"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/client/set.c": {"slot_enter"},
-    "engine/control/publish.c": {"publish_flush", "publish_channel_close"},
+    "engine/control/ctl.c": {"ctl_flush", "ctl_channel_close"},
     "engine/control/loop.c": {"sleep_or_work"},
     "engine/control/pool.c": {"pool_rest"},
 }

@@ -39,7 +39,7 @@ static const struct disk_page *tier_stub_pages(const struct control *control, un
 	return NULL;
 }
 
-void publish_touched(struct control *control, uint32_t place)
+void ctl_touched(struct control *control, uint32_t place)
 {
 	(void)control;
 	(void)place;
@@ -51,7 +51,7 @@ void scrub_reported(struct control *control, const struct page_report *report)
 	(void)report;
 }
 
-enum forget_state publish_forget(struct control *control, const struct page_key *key,
+enum forget_state ctl_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had)
 {
 	(void)wait;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests of attach*.c with a client that speaks the socket protocol directly. This file stubs the
- * rails, the NICs and publish.c; pools and shard are real. The client and the loop take turns in
+ * rails, the NICs and ctl.c; pools and shard are real. The client and the loop take turns in
  * one thread, except where a test needs a process of another user or one that dies.
  */
 #ifndef TESTS_ATTACH_WORLD_H
@@ -58,13 +58,13 @@ static struct {
 	unsigned lost;      /* bit mask of the rails that the engine declared lost */
 	/* true: memory was registered on the control plane's thread, which is an error */
 	bool wrong_thread;
-	unsigned published; /* number of channels that the stub of publish.c knows */
+	unsigned published; /* number of channels that the stub of ctl.c knows */
 	/*
-	 * true: publish_channel_release() of the stub reports that clients are copying into a slot
+	 * true: ctl_channel_release() of the stub reports that clients are copying into a slot
 	 */
 	bool copying;
 	/*
-	 * number of publish_channel_release() calls that reported the exit of the client's process
+	 * number of ctl_channel_release() calls that reported the exit of the client's process
 	 */
 	unsigned exited;
 } world;
@@ -149,19 +149,19 @@ const char *dv_error(void)
 	return "the NIC is full";
 }
 
-void publish_channel_open(struct control *c, struct publish_channel *channel)
+void ctl_channel_open(struct control *c, struct ctl_channel *channel)
 {
 	(void)c, (void)channel;
 	world.published++;
 }
 
-void publish_channel_close(struct control *c, struct publish_channel *channel)
+void ctl_channel_close(struct control *c, struct ctl_channel *channel)
 {
 	(void)c, (void)channel;
 	world.published--;
 }
 
-bool publish_channel_release(struct control *c, struct publish_channel *channel, bool gone)
+bool ctl_channel_release(struct control *c, struct ctl_channel *channel, bool gone)
 {
 	(void)c, (void)channel;
 	world.exited += gone;

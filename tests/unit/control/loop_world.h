@@ -303,7 +303,7 @@ PART(seeds_file)
 PART(etcd)
 PART(directory)
 PART(conns)
-PART(publish)
+PART(ctl)
 PART(promote)
 PART(tier)
 PART(scrub)
@@ -426,20 +426,20 @@ void attach_region_returned(struct control *c, uint32_t region)
 	(void)c, (void)region;
 }
 
-unsigned publish_turn(struct control *c)
+unsigned ctl_turn(struct control *c)
 {
 	(void)c;
 	return 0;
 }
 
-void publish_flush(struct control *c)
+void ctl_flush(struct control *c)
 {
 	(void)c;
 }
 
-void publish_free(struct publish *publish)
+void ctl_free(struct ctl *ctl)
 {
-	(void)publish;
+	(void)ctl;
 	note("-answers");
 }
 

@@ -131,7 +131,7 @@ static void a_segment_stays_mapped_while_a_rail_has_channel_or_staging(void **st
 			 * this write would fault if the engine had unmapped the channel's segment
 			 */
 			c->map[c->bytes - 1] = 1;
-			assert_int_equal(shm_load(&c->publish.header->drained), c->left == 0);
+			assert_int_equal(shm_load(&c->ctl.header->drained), c->left == 0);
 			if ((step < RAILS) == (channel_last != 0))
 				attach_region_returned(&control, (uint32_t)a.reply.b);
 			else

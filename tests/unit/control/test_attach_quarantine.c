@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sessions that end while a thread of the client copies into a page slot: the channel stays until
- * the thread has left the slot or its process has exited. publish.c is a stub: world.copying says
+ * the thread has left the slot or its process has exited. ctl.c is a stub: world.copying says
  * whether a copy is in progress.
  */
 #include "tests/unit/control/attach_world.h"
@@ -164,7 +164,7 @@ static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state
 
 	(void)state;
 	other = open_channels(1, &first);
-	assert_false(control.attach->channel[first]->publish.no_credits);
+	assert_false(control.attach->channel[first]->ctl.no_credits);
 	world.copying = true;
 	close(fd);
 	pump();
@@ -172,14 +172,14 @@ static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state
 	pump();
 	assert_int_equal(control.attach->quarantined, ATTACH_QUARANTINE_MAX);
 	/* Both the other session of this process and one that it opens next get no credits. */
-	assert_true(control.attach->channel[first]->publish.no_credits);
+	assert_true(control.attach->channel[first]->ctl.no_credits);
 	fd = open_channels(1, &id);
 	last = control.attach->channel[id];
-	assert_true(last->publish.no_credits);
+	assert_true(last->ctl.no_credits);
 	world.copying = false;
 	pump_until_channels(2);
-	assert_false(control.attach->channel[first]->publish.no_credits);
-	assert_false(last->publish.no_credits);
+	assert_false(control.attach->channel[first]->ctl.no_credits);
+	assert_false(last->ctl.no_credits);
 	close(fd);
 	close(other);
 	pump();
@@ -196,7 +196,7 @@ static void a_process_that_cannot_be_watched_gets_no_credits(void **state)
 	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	forget_fds(&a);
-	assert_true(control.attach->channel[a.reply.a]->publish.no_credits);
+	assert_true(control.attach->channel[a.reply.a]->ctl.no_credits);
 	close(fd);
 	pump();
 	rails_answer();

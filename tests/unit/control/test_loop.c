@@ -177,7 +177,7 @@ static void an_event_between_the_flag_and_the_sleep_is_seen(void **state)
 		assert_true(++attempts < 10);
 }
 
-uint64_t publish_stored_ns(const struct control *c)
+uint64_t ctl_stored_ns(const struct control *c)
 {
 	(void)c;
 	return world.stored_ns;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests of this host's clients for pages on the disks of other hosts. */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 #define PAGE 16384u
 #define SECOND 1000000000ull

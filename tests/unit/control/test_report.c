@@ -46,10 +46,10 @@ void conn_counts(const struct control *control, struct conn_counts *ret)
 	*ret = (struct conn_counts){7, 8, 9, 10};
 }
 
-void publish_counts(const struct control *control, struct publish_counts *ret)
+void ctl_counts(const struct control *control, struct ctl_counts *ret)
 {
 	(void)control;
-	*ret = (struct publish_counts){4, 5, 6};
+	*ret = (struct ctl_counts){4, 5, 6};
 }
 
 void rail_counters(const struct rail *rail, uint64_t ret[COUNTER_COUNT])

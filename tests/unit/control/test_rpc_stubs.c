@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stubs for rails, NICs and publish.c, declared in test_rpc_nodes.h. Helper threads call the stubs
+ * Stubs for rails, NICs and ctl.c, declared in test_rpc_nodes.h. Helper threads call the stubs
  * of the driver as well.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
@@ -188,7 +188,7 @@ static const struct disk_page *tier_stub_pages(const struct control *control, un
 	return n->disk;
 }
 
-void publish_touched(struct control *control, uint32_t place)
+void ctl_touched(struct control *control, uint32_t place)
 {
 	struct node *n = (struct node *)control;
 
@@ -204,7 +204,7 @@ void scrub_reported(struct control *control, const struct page_report *report)
 	n->reported = *report;
 }
 
-enum forget_state publish_forget(struct control *control, const struct page_key *key,
+enum forget_state ctl_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had)
 {
 	struct node *n = (struct node *)control;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The scrubber: it finds each flipped bit, leaves other pages alone, and reads no slot that is not
- * a page. See publish_world.h.
+ * a page. See ctl_world.h.
  */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 #include <time.h>
 
@@ -151,7 +151,7 @@ static void a_page_that_goes_while_it_is_read_is_not_compared(void **state)
 	client_open(&c, 0);
 	page = store_random(&c, 0, 1, 40000, true);
 	scrub_step(&control, 20000);
-	(void)publish_forget(&control, &key, NULL, &had);
+	(void)ctl_forget(&control, &key, NULL, &had);
 	assert_true(had);
 	memset(page.bytes, 0x5a, page.length); /* as the next owner of the slot may */
 	scrub_step(&control, 1 << 20);

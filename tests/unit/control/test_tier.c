@@ -92,7 +92,7 @@ static void a_key_removed_while_it_is_read_does_not_come_back(void **state)
 	on_disk(7);
 	request(7, false, SECOND);
 	assert_int_equal(count(DISK_READ), 1);
-	assert_int_equal(publish_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_int_equal(ctl_forget(&control, &key, NULL, &had), FORGET_LATER);
 	assert_true(had);
 	assert_int_equal(count(DISK_REMOVE), 1);
 	/* The read had ended before the disk saw the removal. */
@@ -239,7 +239,7 @@ static enum forget_state forget(uint64_t n)
 	struct page_key key = key_of(n);
 	bool had;
 
-	return publish_forget(&control, &key, &wait, &had);
+	return ctl_forget(&control, &key, &wait, &had);
 }
 
 static void a_removal_is_durable_when_the_disk_has_synced_its_tombstone(void **state)

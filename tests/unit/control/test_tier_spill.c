@@ -93,7 +93,7 @@ static void a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk(void *
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	n = number_of(&spill->request.key);
-	publish_take_away(control.publish, &spill->request.key, spill->place, spill->generation);
+	ctl_take_away(control.ctl, &spill->request.key, spill->place, spill->generation);
 	assert_false(in_memory(n));
 	request(n, true, SECOND);
 	assert_int_equal(answered(n).status, OP_HIT);
@@ -194,7 +194,7 @@ static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **s
 
 	/* evicted while it was being written: nothing is left to be taken out */
 	spill = spill_of(8, &evicted);
-	publish_take_away(control.publish, &key, evicted.place, evicted.generation);
+	ctl_take_away(control.ctl, &key, evicted.place, evicted.generation);
 	end_request(&spill->request, DISK_CORRUPT);
 	assert_int_equal(control.counter[COUNTER_pages_corrupt], 2);
 	assert_false(disk_find(fake_disk, &key, &page));

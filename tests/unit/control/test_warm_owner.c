@@ -45,7 +45,7 @@ void service_unstore(const char *name)
 	removed++;
 }
 
-void publish_credit_return(struct control *c, const struct credit *credit)
+void ctl_credit_return(struct control *c, const struct credit *credit)
 {
 	assert_ptr_equal(c, &control);
 	assert_int_equal(credit->place, 100);

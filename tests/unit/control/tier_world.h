@@ -6,7 +6,7 @@
 #ifndef TESTS_TIER_WORLD_H
 #define TESTS_TIER_WORLD_H
 
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 #include "engine/abi/crc32c.h"
 #include "engine/control/tier.h"

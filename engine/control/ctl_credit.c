@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "numa/clock.h"
 
 /* ---- table of credits ------------------------------------------------------------------------ */
@@ -116,23 +116,23 @@ static bool run_add(struct ctl_done *run, const struct credit *credit)
 }
 
 /* Tells the client of the slots of a run; there may be none. */
-static void run_put(struct publish *p, struct publish_channel *c, const struct ctl_done *run)
+static void run_put(struct ctl *p, struct ctl_channel *c, const struct ctl_done *run)
 {
 	unsigned rail = place_rail(run->place);
 
 	if (!run->count)
 		return;
-	publish_hold(p, rail, run->length, run->count);
-	publish_class_of(p, rail, run->length)->taken += run->count;
+	ctl_hold(p, rail, run->length, run->count);
+	ctl_class_of(p, rail, run->length)->taken += run->count;
 	p->credits += run->count;
 	p->control->counter[COUNTER_credits_granted] += run->count;
-	publish_put(p, c, run, run->count);
+	ctl_put(p, c, run, run->count);
 }
 
 /*
  * Refuses the slots of a request that were not granted: one answer stands for all `left` of them.
  */
-static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie, uint32_t length,
+static void refuse(struct ctl *p, struct ctl_channel *c, uint64_t cookie, uint32_t length,
 	uint32_t left, enum op_status status)
 {
 	const struct ctl_done done = {.cookie = cookie,
@@ -142,14 +142,14 @@ static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie
 		.length = length};
 
 	p->control->counter[COUNTER_credits_refused]++;
-	publish_put(p, c, &done, left);
+	ctl_put(p, c, &done, left);
 }
 
 /*
  * Grants up to r->left slots. Returns 0: all are granted; -ENOSPC: r->left of them are still
  * missing; -EMSGSIZE: the pool holds no pages of that size; -ENOMEM.
  */
-static int grant_some(struct publish *p, unsigned rail, struct publish_request *r)
+static int grant_some(struct ctl *p, unsigned rail, struct ctl_request *r)
 {
 	struct pool *pool = p->control->rail[rail].pool;
 	int rc = credits_reserve(&r->channel->credits, r->left);
@@ -180,10 +180,10 @@ static int grant_some(struct publish *p, unsigned rail, struct publish_request *
 }
 
 static void request_queue(
-	struct publish *p, unsigned rail, const struct publish_request *r, uint64_t now_ns)
+	struct ctl *p, unsigned rail, const struct ctl_request *r, uint64_t now_ns)
 {
-	struct publish_rail *pr = &p->rail[rail];
-	struct publish_request *waits = malloc(sizeof(*waits));
+	struct ctl_rail *pr = &p->rail[rail];
+	struct ctl_request *waits = malloc(sizeof(*waits));
 
 	if (!waits) {
 		refuse(p, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
@@ -194,16 +194,15 @@ static void request_queue(
 	*pr->last = waits;
 	pr->last = &waits->next;
 	r->channel->asked += r->left;
-	publish_class_of(p, rail, r->length)->waiting += r->left;
-	publish_class_of(p, rail, r->length)->waited = true;
-	publish_class_of(p, rail, r->length)->slowed = true;
-	publish_refill(p, rail, r->length, now_ns);
+	ctl_class_of(p, rail, r->length)->waiting += r->left;
+	ctl_class_of(p, rail, r->length)->waited = true;
+	ctl_class_of(p, rail, r->length)->slowed = true;
+	ctl_refill(p, rail, r->length, now_ns);
 }
 
-void publish_credit(
-	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
+void ctl_credit(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
-	struct publish_request r = {.channel = c,
+	struct ctl_request r = {.channel = c,
 		.cookie = op->cookie,
 		.deadline_ns = op->deadline_ns,
 		.length = op->length,
@@ -225,7 +224,7 @@ void publish_credit(
 		return;
 	}
 	/* If requests wait for this page size already, this one waits behind them. */
-	if (publish_class_of(p, op->rail, op->length)->waiting == 0)
+	if (ctl_class_of(p, op->rail, op->length)->waiting == 0)
 		rc = grant_some(p, op->rail, &r);
 	if (rc == -EMSGSIZE)
 		refuse(p, c, op->cookie, op->length, r.left, OP_INVALID);
@@ -234,7 +233,7 @@ void publish_credit(
 	else if (rc < 0)
 		refuse(p, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 	else
-		publish_refill(p, op->rail, op->length, now_ns);
+		ctl_refill(p, op->rail, op->length, now_ns);
 }
 
 /* ---- waiting requests ------------------------------------------------------------------------ */
@@ -242,29 +241,28 @@ void publish_credit(
 /*
  * Unlinks and frees request *link, which was counted with `waited` slots in `asked` and `waiting`.
  */
-static void request_remove(
-	struct publish *p, unsigned rail, struct publish_request **link, uint32_t waited)
+static void request_remove(struct ctl *p, unsigned rail, struct ctl_request **link, uint32_t waited)
 {
-	struct publish_request *r = *link;
+	struct ctl_request *r = *link;
 
 	r->channel->asked -= waited;
-	publish_class_of(p, rail, r->length)->waiting -= waited;
+	ctl_class_of(p, rail, r->length)->waiting -= waited;
 	*link = r->next;
 	if (p->rail[rail].last == &r->next)
 		p->rail[rail].last = link;
 	free(r);
 }
 
-void publish_pass(struct publish *p, unsigned rail, uint64_t now_ns)
+void ctl_pass(struct ctl *p, unsigned rail, uint64_t now_ns)
 {
-	struct publish_rail *pr = &p->rail[rail];
-	struct publish_request **link = &pr->first;
+	struct ctl_rail *pr = &p->rail[rail];
+	struct ctl_request **link = &pr->first;
 	uint32_t pass = ++pr->pass;
 
 	pr->retry = false;
 	while (*link) {
-		struct publish_request *r = *link;
-		struct publish_class *class = publish_class_of(p, rail, r->length);
+		struct ctl_request *r = *link;
+		struct ctl_class *class = ctl_class_of(p, rail, r->length);
 		uint32_t before = r->left;
 		int rc = -ENOSPC;
 
@@ -285,13 +283,13 @@ void publish_pass(struct publish *p, unsigned rail, uint64_t now_ns)
 	}
 	for (unsigned i = 0; i < CLASSES_MAX; i++)
 		if (pr->class[i].waiting)
-			publish_refill(p, rail, pr->class[i].units * PAGE_UNIT, now_ns);
+			ctl_refill(p, rail, pr->class[i].units * PAGE_UNIT, now_ns);
 }
 
-void publish_requests_drop(struct publish *p, struct publish_channel *c)
+void ctl_requests_drop(struct ctl *p, struct ctl_channel *c)
 {
 	for (unsigned rail = 0; rail < p->control->rails; rail++) {
-		struct publish_request **link = &p->rail[rail].first;
+		struct ctl_request **link = &p->rail[rail].first;
 
 		while (*link) {
 			if ((*link)->channel == c)
@@ -306,7 +304,7 @@ void publish_requests_drop(struct publish *p, struct publish_channel *c)
 
 static void on_timer(evutil_socket_t fd, short what, void *context)
 {
-	struct publish *p = context;
+	struct ctl *p = context;
 
 	(void)fd;
 	(void)what;
@@ -319,30 +317,30 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
 /*
  * Returns the time at which the waiting credit requests or a full ctl_done ring must be checked
  * again. Requests: when a slot leaves limbo, at the earliest deadline of a request, and at least
- * every PUBLISH_RETRY_NS. A full ctl_done ring: after PUBLISH_STALL_NS.
+ * every CTL_RETRY_NS. A full ctl_done ring: after CTL_STALL_NS.
  */
-static uint64_t next_ns(const struct publish *p, uint64_t now_ns)
+static uint64_t next_ns(const struct ctl *p, uint64_t now_ns)
 {
-	uint64_t next = p->stalled ? now_ns + PUBLISH_STALL_NS : UINT64_MAX;
+	uint64_t next = p->stalled ? now_ns + CTL_STALL_NS : UINT64_MAX;
 
 	for (unsigned i = 0; i < p->control->rails; i++) {
-		const struct publish_request *r = p->rail[i].first;
+		const struct ctl_request *r = p->rail[i].first;
 		uint64_t at;
 
 		if (!r)
 			continue;
 		at = pool_limbo_left_ns(p->control->rail[i].pool);
-		at = now_ns + (at < PUBLISH_RETRY_NS ? at : PUBLISH_RETRY_NS);
+		at = now_ns + (at < CTL_RETRY_NS ? at : CTL_RETRY_NS);
 		for (; r; r = r->next)
 			at = r->deadline_ns < at ? r->deadline_ns : at;
-		if (at < now_ns + PUBLISH_SOON_NS)
-			at = now_ns + PUBLISH_SOON_NS;
+		if (at < now_ns + CTL_SOON_NS)
+			at = now_ns + CTL_SOON_NS;
 		next = at < next ? at : next;
 	}
 	return next;
 }
 
-void publish_timer(struct publish *p, uint64_t now_ns)
+void ctl_timer(struct ctl *p, uint64_t now_ns)
 {
 	uint64_t next = next_ns(p, now_ns);
 	struct timeval after;
@@ -363,14 +361,14 @@ void publish_timer(struct publish *p, uint64_t now_ns)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-int publish_open(struct control *control)
+int ctl_open(struct control *control)
 {
-	struct publish *p = calloc(1, sizeof(*p));
+	struct ctl *p = calloc(1, sizeof(*p));
 
 	if (!p)
 		return -ENOMEM;
 	p->control = control;
-	p->answer_free = PUBLISH_NO_ANSWER;
+	p->answer_free = CTL_NO_ANSWER;
 	p->limbo_ns = control_limbo_ns(control);
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		p->rail[i].last = &p->rail[i].first;
@@ -379,28 +377,28 @@ int publish_open(struct control *control)
 		free(p);
 		return -ENOMEM;
 	}
-	control->publish = p;
+	control->ctl = p;
 	return 0;
 }
 
 /*
- * Closes publish.c but keeps its memory, because directory.c may still call back. publish_free()
+ * Closes ctl.c but keeps its memory, because directory.c may still call back. ctl_free()
  * frees the memory.
  */
-void publish_close(struct control *control)
+void ctl_close(struct control *control)
 {
-	struct publish *p = control->publish;
+	struct ctl *p = control->ctl;
 
 	if (!p)
 		return;
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (p->channel[i])
-			publish_channel_close(control, p->channel[i]);
+			ctl_channel_close(control, p->channel[i]);
 	event_free(p->timer);
 	p->timer = NULL;
 }
 
-void publish_free(struct publish *p)
+void ctl_free(struct ctl *p)
 {
 	if (!p)
 		return;

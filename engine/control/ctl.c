@@ -3,7 +3,7 @@
  * Takes ops from ctl rings and answers them. Nothing in an op is trusted: each op is copied once.
  * Runs on the control plane's thread only.
  */
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -20,26 +20,26 @@
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
-	enum op_status status)
+static void answer(
+	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, enum op_status status)
 {
-	publish_answer(p, c, op, &(struct ctl_done){.status = status});
+	ctl_answer(p, c, op, &(struct ctl_done){.status = status});
 }
 
 /* The directory_done callback of a remove. */
 static void on_removed(void *context, uint64_t cookie, enum op_status status)
 {
-	publish_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});
+	ctl_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});
 }
 
 /* ---- ops of clients -------------------------------------------------------------------------- */
 
-void publish_give_back(struct publish *p, const struct credit *credit)
+void ctl_give_back(struct ctl *p, const struct credit *credit)
 {
 	unsigned rail = place_rail(credit->place);
 
 	p->credits--;
-	publish_hold(p, rail, credit->length, -1);
+	ctl_hold(p, rail, credit->length, -1);
 	if (pool_return(p->control->rail[rail].pool, credit->place, credit->generation) < 0)
 		log_error(
 			"publish: cannot return place %08x to the pool of rail %u: it is no credit there",
@@ -47,17 +47,17 @@ void publish_give_back(struct publish *p, const struct credit *credit)
 	p->rail[rail].retry = true;
 }
 
-void publish_credit_return(struct control *control, const struct credit *credit)
+void ctl_credit_return(struct control *control, const struct credit *credit)
 {
-	publish_give_back(control->publish, credit);
+	ctl_give_back(control->ctl, credit);
 }
 
-static void serve_return(struct publish *p, struct publish_channel *c, const struct ctl_op *op)
+static void serve_return(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op)
 {
 	struct credit credit;
 
 	if (credits_take(&c->credits, op->place, op->generation, &credit))
-		publish_give_back(p, &credit);
+		ctl_give_back(p, &credit);
 	else
 		p->control->counter[COUNTER_ops_invalid]++;
 }
@@ -66,7 +66,7 @@ static void serve_return(struct publish *p, struct publish_channel *c, const str
  * Serves a client's report of a stale entry. A report about a page of this host that is as the
  * index says is a mistake or a lie, and is ignored.
  */
-static void serve_stale(struct publish *p, const struct ctl_op *op)
+static void serve_stale(struct ctl *p, const struct ctl_op *op)
 {
 	const struct index_entry *e;
 
@@ -79,16 +79,15 @@ static void serve_stale(struct publish *p, const struct ctl_op *op)
 }
 
 static void serve_remove(
-	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
+	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
-	uint32_t later = page_key_none(&op->key) ? PUBLISH_NO_ANSWER : publish_later(p, c, op, 1);
+	uint32_t later = page_key_none(&op->key) ? CTL_NO_ANSWER : ctl_later(p, c, op, 1);
 
-	if (later == PUBLISH_NO_ANSWER) {
+	if (later == CTL_NO_ANSWER) {
 		answer(p, c, op, page_key_none(&op->key) ? OP_INVALID : OP_NO_SPACE);
 		return;
 	}
-	directory_forget(
-		p->control, &op->key, publish_deadline_ns(op, now_ns), on_removed, p, later);
+	directory_forget(p->control, &op->key, ctl_deadline_ns(op, now_ns), on_removed, p, later);
 }
 
 /* Returns the number of answers that the op may produce. */
@@ -107,7 +106,7 @@ static uint32_t answers_of(const struct ctl_op *op)
 	}
 }
 
-static void serve_touches(struct publish *p, const struct ctl_op *op)
+static void serve_touches(struct ctl *p, const struct ctl_op *op)
 {
 	struct ctl_touches touches;
 
@@ -118,18 +117,18 @@ static void serve_touches(struct publish *p, const struct ctl_op *op)
 		directory_touch(p->control, touches.page[i].ref, touches.page[i].place);
 }
 
-static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
+static void serve(struct ctl *p, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
 	switch (op->kind) {
 	case CTL_CREDIT:
 		p->stored_ns = now_ns;
-		op->deadline_ns = publish_deadline_ns(op, now_ns);
-		publish_credit(p, c, op, now_ns);
+		op->deadline_ns = ctl_deadline_ns(op, now_ns);
+		ctl_credit(p, c, op, now_ns);
 		break;
 	case CTL_RETURN: serve_return(p, c, op); break;
 	case CTL_TOUCH:
 		if (op->ref == p->control->ref) {
-			publish_touched(p->control, op->place);
+			ctl_touched(p->control, op->place);
 			tier_touched(p->control, op->place, op->generation);
 		} else {
 			directory_touch(p->control, op->ref, op->place);
@@ -159,21 +158,21 @@ static uint32_t lines_of(const struct ctl_op *op)
 /*
  * Takes ops from the ctl ring of one channel. Returns how many entries it took, or RING_BROKEN.
  */
-static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t now_ns)
+static int channel_turn(struct ctl *p, struct ctl_channel *c, uint64_t now_ns)
 {
-	int32_t ready = ring_ready(&c->ctl);
+	int32_t ready = ring_ready(&c->ops);
 	unsigned n = 0;
 
-	while (ready > 0 && n < (unsigned)ready && n < PUBLISH_BURST) {
+	while (ready > 0 && n < (unsigned)ready && n < CTL_BURST) {
 		struct ctl_op op;
 		uint32_t answers, lines;
 		int32_t room;
 
-		memcpy(&op, ring_slot_old(&c->ctl, n), sizeof(op));
+		memcpy(&op, ring_slot_old(&c->ops, n), sizeof(op));
 		lines = lines_of(&op);
 		/* all entries of an op are published together, but may be seen in part */
 		if (n + lines > (unsigned)ready) {
-			ready = ring_look(&c->ctl, CTL_RING_SLOTS);
+			ready = ring_look(&c->ops, CTL_RING_SLOTS);
 			if (n + lines > (unsigned)ready)
 				return RING_BROKEN;
 		}
@@ -187,19 +186,19 @@ static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t n
 		}
 		c->owed += answers;
 		if (op.kind == CTL_PUBLISH)
-			publish_pages(p, c, n, &op, now_ns);
+			ctl_publish(p, c, n, &op, now_ns);
 		else
 			serve(p, c, &op, now_ns);
 		n += lines;
 	}
 	if (n)
-		ring_release(&c->ctl, n);
+		ring_release(&c->ops, n);
 	return (int)n;
 }
 
-unsigned publish_turn(struct control *control)
+unsigned ctl_turn(struct control *control)
 {
-	struct publish *p = control->publish;
+	struct ctl *p = control->ctl;
 	uint64_t now_ns = clock_now_ns();
 	unsigned work = 0;
 
@@ -216,24 +215,24 @@ unsigned publish_turn(struct control *control)
 	}
 	for (unsigned i = 0; i < control->rails; i++) {
 		if (p->rail[i].retry) {
-			publish_pass(p, i, now_ns);
+			ctl_pass(p, i, now_ns);
 			work++;
 		}
 		/* one fence for all slots that came back in this turn, and between turns */
 		pool_rest(control->rail[i].pool);
 	}
-	publish_timer(p, now_ns);
+	ctl_timer(p, now_ns);
 	return work;
 }
 
-uint64_t publish_stored_ns(const struct control *control)
+uint64_t ctl_stored_ns(const struct control *control)
 {
-	return control->publish->stored_ns;
+	return control->ctl->stored_ns;
 }
 
-void publish_flush(struct control *control)
+void ctl_flush(struct control *control)
 {
-	struct publish *p = control->publish;
+	struct ctl *p = control->ctl;
 
 	/*
 	 * The answers are in the rings before the flags are read. The fence pairs with that of the
@@ -242,7 +241,7 @@ void publish_flush(struct control *control)
 	if (p->dirties)
 		shm_fence_sleep();
 	for (unsigned i = 0; i < p->dirties; i++) {
-		struct publish_channel *c = p->channel[p->dirty[i]];
+		struct ctl_channel *c = p->channel[p->dirty[i]];
 
 		if (!c || !c->dirty)
 			continue;
@@ -255,13 +254,13 @@ void publish_flush(struct control *control)
 
 /* ---- calls from other hosts; open and close -------------------------------------------------- */
 
-void publish_touched(struct control *control, uint32_t place)
+void ctl_touched(struct control *control, uint32_t place)
 {
 	if (place_rail(place) < control->rails)
 		pool_touch(control->rail[place_rail(place)].pool, place);
 }
 
-enum forget_state publish_forget(struct control *control, const struct page_key *key,
+enum forget_state ctl_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had)
 {
 	const struct index_entry *e = index_find(control->index, key);
@@ -269,15 +268,15 @@ enum forget_state publish_forget(struct control *control, const struct page_key 
 	enum forget_state state;
 
 	if (e)
-		publish_take_away(control->publish, key, e->place, e->generation);
+		ctl_take_away(control->ctl, key, e->place, e->generation);
 	state = tier_forget(control, key, wait, ret_had);
 	*ret_had |= here;
 	return state;
 }
 
-void publish_channel_open(struct control *control, struct publish_channel *channel)
+void ctl_channel_open(struct control *control, struct ctl_channel *channel)
 {
-	struct publish *p = control->publish;
+	struct ctl *p = control->ctl;
 
 	channel->generation = ++p->generation;
 	p->channel[channel->id] = channel;
@@ -285,14 +284,14 @@ void publish_channel_open(struct control *control, struct publish_channel *chann
 		p->channels_end = channel->id + 1;
 }
 
-void publish_channel_close(struct control *control, struct publish_channel *channel)
+void ctl_channel_close(struct control *control, struct ctl_channel *channel)
 {
-	struct publish *p = control->publish;
+	struct ctl *p = control->ctl;
 	uint64_t copying;
 
 	if (p->channel[channel->id] != channel)
 		return;
-	publish_requests_drop(p, channel);
+	ctl_requests_drop(p, channel);
 	shm_store(&channel->header->stopped, 1);
 	shm_fence_store_load(); /* pairs with the fence of slot_enter() in client/set.c */
 	copying = shm_load_acquire64(&channel->header->copying);
@@ -304,7 +303,7 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
 		if (slot_name(credit->place, credit->generation) == copying)
 			channel->kept = *credit;
 		else
-			publish_give_back(p, credit);
+			ctl_give_back(p, credit);
 	}
 	credits_free(&channel->credits);
 	p->channel[channel->id] = NULL;
@@ -315,7 +314,7 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
 			p->dirty[i--] = p->dirty[--p->dirties];
 }
 
-bool publish_channel_release(struct control *control, struct publish_channel *channel, bool gone)
+bool ctl_channel_release(struct control *control, struct ctl_channel *channel, bool gone)
 {
 	struct credit *kept = &channel->kept;
 
@@ -328,17 +327,17 @@ bool publish_channel_release(struct control *control, struct publish_channel *ch
 	if (!gone && shm_load_acquire64(&channel->header->copying) ==
 			     slot_name(kept->place, kept->generation))
 		return false;
-	publish_give_back(control->publish, kept);
+	ctl_give_back(control->ctl, kept);
 	kept->length = 0;
 	return true;
 }
 
-void publish_counts(const struct control *control, struct publish_counts *ret)
+void ctl_counts(const struct control *control, struct ctl_counts *ret)
 {
-	const struct publish *p = control->publish;
+	const struct ctl *p = control->ctl;
 
-	*ret = (struct publish_counts){.credits = p->credits, .answers = p->answers_used};
+	*ret = (struct ctl_counts){.credits = p->credits, .answers = p->answers_used};
 	for (unsigned i = 0; i < control->rails; i++)
-		for (const struct publish_request *r = p->rail[i].first; r; r = r->next)
+		for (const struct ctl_request *r = p->rail[i].first; r; r = r->next)
 			ret->waiting++;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Touches: what becomes of a CTL_TOUCH and of a CTL_TOUCHES of a client. */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 static void touches_of_other_nodes_pages_go_to_the_directory(void **state)
 {

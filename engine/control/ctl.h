@@ -7,43 +7,43 @@
  * for all answers the channel is already owed. Otherwise it stays in the ctl ring until the client
  * has read answers.
  */
-#ifndef CONTROL_PUBLISH_H
-#define CONTROL_PUBLISH_H
+#ifndef CONTROL_CTL_H
+#define CONTROL_CTL_H
 
 #include "engine/control/control.h"
 
 /* ring entries taken from one channel's ctl ring in one turn, and the rest of a CTL_PUBLISH */
-#define PUBLISH_BURST 256u
+#define CTL_BURST 256u
 /*
- * maximum number of slots that one call of publish_refill() makes room for; the next turn continues
+ * maximum number of slots that one call of ctl_refill() makes room for; the next turn continues
  */
-#define PUBLISH_EVICT_BURST 512u
+#define CTL_EVICT_BURST 512u
 /*
  * The reserve of free slots of a size class without demand: 2 % of the class, at least this number,
- * and at most 1/PUBLISH_AHEAD_SHARE of the class.
+ * and at most 1/CTL_AHEAD_SHARE of the class.
  */
-#define PUBLISH_AHEAD_MIN 64u
-#define PUBLISH_AHEAD_SHARE 8u
+#define CTL_AHEAD_MIN 64u
+#define CTL_AHEAD_SHARE 8u
 /*
- * Once a credit request has waited, demand enlarges the reserve up to 1/PUBLISH_DEMAND_SHARE of the
+ * Once a credit request has waited, demand enlarges the reserve up to 1/CTL_DEMAND_SHARE of the
  * class. An evicted slot rests before it is reused, so a class that is filled within two limbo
- * times needs half of its slots for that. A class of fewer than PUBLISH_DEMAND_SLOTS_MIN slots is
+ * times needs half of its slots for that. A class of fewer than CTL_DEMAND_SLOTS_MIN slots is
  * not halved: it rather gets chunks of other classes.
  */
-#define PUBLISH_DEMAND_SHARE 2u
-#define PUBLISH_DEMAND_SLOTS_MIN 32u
+#define CTL_DEMAND_SHARE 2u
+#define CTL_DEMAND_SLOTS_MIN 32u
 /*
  * maximum time, in ns, to the deadline of a credit request; a later deadline is shortened to this
  */
-#define PUBLISH_DEADLINE_NS 600000000000ull
+#define CTL_DEADLINE_NS 600000000000ull
 /* longest time between two checks of the waiting credit requests, in ns */
-#define PUBLISH_RETRY_NS 20000000ull
+#define CTL_RETRY_NS 20000000ull
 /* shortest time between two checks of the waiting credit requests, in ns */
-#define PUBLISH_SOON_NS 100000ull
+#define CTL_SOON_NS 100000ull
 /* time after which a full ctl_done ring is checked again, in ns */
-#define PUBLISH_STALL_NS 1000000ull
+#define CTL_STALL_NS 1000000ull
 /* maximum number of batches of evicted slots in limbo that a page size counts separately */
-#define PUBLISH_RESTS 16u
+#define CTL_RESTS 16u
 
 /* One credit, a cell of the hash table struct credits. length 0: the cell is empty. */
 struct credit {
@@ -73,10 +73,10 @@ const struct credit *credits_find(
 bool credits_take(struct credits *credits, uint32_t place, uint32_t generation, struct credit *ret);
 void credits_free(struct credits *credits);
 
-/* One channel as publish.c sees it. Its memory belongs to attach.c. */
-struct publish_channel {
+/* One channel as ctl*.c sees it. Its memory belongs to client_channel.c. */
+struct ctl_channel {
 	uint32_t id; /* number of the channel, < CHANNELS_MAX */
-	struct ring_consumer ctl;
+	struct ring_consumer ops;
 	struct ring_producer done;
 	/* header of the channel's shared segment, in which the client may write anything */
 	struct channel_header *header;
@@ -84,7 +84,7 @@ struct publish_channel {
 	/* true: every credit request is refused; see quarantine_allows_credits() */
 	bool no_credits;
 	uint32_t owner; /* of the slots granted to the channel: warm_owner_new() */
-	/* The fields from here on are written by publish.c only. */
+	/* The fields from here on are written by ctl.c only. */
 	/*
 	 * credit of the slot that the client was copying into when the channel was closed; length
 	 * 0: none
@@ -100,16 +100,16 @@ struct publish_channel {
 	uint32_t asked; /* number of slots that the waiting requests of this channel still need */
 	struct credits credits;
 	/*
-	 * true: answers were written for the channel since publish_flush() last ran, and its client
+	 * true: answers were written for the channel since ctl_flush() last ran, and its client
 	 * may sleep
 	 */
 	bool dirty;
 };
 
 /* A credit request (op CTL_CREDIT) that waits because there was no free slot. */
-struct publish_request {
-	struct publish_request *next;
-	struct publish_channel *channel;
+struct ctl_request {
+	struct ctl_request *next;
+	struct ctl_channel *channel;
 	uint64_t cookie;
 	uint64_t deadline_ns;
 	uint32_t length;
@@ -120,13 +120,13 @@ struct publish_request {
  * One page size of one pool: how many slots its credit requests wait for, and the slots evicted for
  * it.
  */
-struct publish_class {
+struct ctl_class {
 	uint32_t units;   /* page size in units; 0: this record is unused */
 	uint32_t held;    /* number of credits and pages of this size */
 	uint32_t waiting; /* number of slots that the waiting credit requests still need */
 	/* number of slots evicted for this page size that are in limbo: the sum of rest[].slots */
 	uint32_t resting;
-	/* number of the last publish_pass() in which pool_take() found no slot of this size */
+	/* number of the last ctl_pass() in which pool_take() found no slot of this size */
 	uint32_t pass;
 	uint32_t taken; /* number of credits granted since window_ns */
 	/*
@@ -146,19 +146,19 @@ struct publish_class {
 		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
 		uint64_t first_ns, until_ns;
 		uint32_t slots;
-	} rest[PUBLISH_RESTS]; /* batches of evicted slots in limbo, oldest first */
+	} rest[CTL_RESTS]; /* batches of evicted slots in limbo, oldest first */
 };
 
-struct publish_rail {
-	struct publish_class class[CLASSES_MAX];
-	struct publish_request *first;
+struct ctl_rail {
+	struct ctl_class class[CLASSES_MAX];
+	struct ctl_request *first;
 	/*
 	 * the pointer to set when the next credit request is queued: &first, or &next of the last
 	 * request
 	 */
-	struct publish_request **last;
-	uint32_t pass; /* number of the current publish_pass() of this pool */
-	/* true: a slot may have become free, so publish_turn() must look at the waiting requests */
+	struct ctl_request **last;
+	uint32_t pass; /* number of the current ctl_pass() of this pool */
+	/* true: a slot may have become free, so ctl_turn() must look at the waiting requests */
 	bool retry;
 };
 
@@ -166,7 +166,7 @@ struct publish_rail {
  * An op that is answered later: what a callback from directory.c needs. directory.c refers to it by
  * number, because the channel may be closed before the callback comes.
  */
-struct publish_answer {
+struct ctl_answer {
 	uint64_t cookie;
 	uint32_t channel;
 	uint32_t generation;
@@ -176,15 +176,15 @@ struct publish_answer {
 	uint8_t kind;
 };
 
-struct publish {
+struct ctl {
 	struct control *control;
-	struct publish_channel *channel[CHANNELS_MAX];
+	struct ctl_channel *channel[CHANNELS_MAX];
 	unsigned channels_end;        /* no channel is open from this number on */
 	uint32_t dirty[CHANNELS_MAX]; /* numbers of the channels whose `dirty` is set */
 	unsigned dirties;
 	uint32_t generation;
-	struct publish_rail rail[RAILS_MAX];
-	struct publish_answer *answer;
+	struct ctl_rail rail[RAILS_MAX];
+	struct ctl_answer *answer;
 	uint32_t answers, answer_free, answers_used;
 	uint64_t credits; /* number of credits held by all channels */
 	uint64_t limbo_ns;
@@ -195,123 +195,120 @@ struct publish {
 	bool stalled;
 };
 
-#define PUBLISH_NO_ANSWER UINT32_MAX
-/* A page of an op that is answered later: the number of publish_later() and of the page. */
-#define PUBLISH_PAGE_BITS 5u
-static_assert(1u << PUBLISH_PAGE_BITS == CTL_PAGES_MAX, "a page's number has as many bits");
+#define CTL_NO_ANSWER UINT32_MAX
+/* A page of an op that is answered later: the number of ctl_later() and of the page. */
+#define CTL_PAGE_BITS 5u
+static_assert(1u << CTL_PAGE_BITS == CTL_PAGES_MAX, "a page's number has as many bits");
 
-/* Starts to serve a channel. The caller has set the channel's id, ctl, done, header and wake. */
-void publish_channel_open(struct control *control, struct publish_channel *channel);
+/* Starts to serve a channel. The caller has set the channel's id, ops, done, header and wake. */
+void ctl_channel_open(struct control *control, struct ctl_channel *channel);
 /*
  * Stops serving a channel: its credits go back to their pools, its waiting requests and outstanding
  * answers are dropped. The slot that the client's thread is copying into stays reserved until
- * publish_channel_release() returns it.
+ * ctl_channel_release() returns it.
  */
-void publish_channel_close(struct control *control, struct publish_channel *channel);
+void ctl_channel_close(struct control *control, struct ctl_channel *channel);
 /*
  * Called after the close. Returns true when no slot is reserved any more: the client has left the
  * slot, or `gone` says that its process has exited. The segment must stay mapped until then.
  */
-bool publish_channel_release(struct control *control, struct publish_channel *channel, bool gone);
+bool ctl_channel_release(struct control *control, struct ctl_channel *channel, bool gone);
 
 /*
  * Returns a slot to its pool that an earlier engine granted and warm_begin() counted as a credit,
  * once nothing can write to it.
  */
-void publish_credit_return(struct control *control, const struct credit *credit);
+void ctl_credit_return(struct control *control, const struct credit *credit);
 /* Takes ops from the ctl rings of all channels. Returns 0 if there was nothing to do. */
-unsigned publish_turn(struct control *control);
+unsigned ctl_turn(struct control *control);
 /* Time of the last credit request or publish of a client, of clock_now_ns(). */
-uint64_t publish_stored_ns(const struct control *control);
+uint64_t ctl_stored_ns(const struct control *control);
 /* Wakes the clients whose channels received answers since the last call. */
-void publish_flush(struct control *control);
-/* Frees what publish_close() kept. Called after directory_close(), which may still call back. */
-void publish_free(struct publish *publish);
+void ctl_flush(struct control *control);
+/* Frees what ctl_close() kept. Called after directory_close(), which may still call back. */
+void ctl_free(struct ctl *ctl);
 
 /*
  * Credits held by all channels, requests that wait for room, and operations that directory.c has
  * not called back for.
  */
-struct publish_counts {
+struct ctl_counts {
 	uint64_t credits;
 	uint64_t waiting;
 	uint64_t answers;
 };
-void publish_counts(const struct control *control, struct publish_counts *ret);
+void ctl_counts(const struct control *control, struct ctl_counts *ret);
 
-/* ---- shared by publish*.c -------------------------------------------------------------------- */
+/* ---- shared by ctl*.c -------------------------------------------------------------------- */
 
 /*
  * Writes one answer to the channel's ctl_done ring. There is room for it, because it was counted in
  * `owed`. `told`: how many of those it settles, the slots or pages that it tells of.
  */
-void publish_put(
-	struct publish *p, struct publish_channel *c, const struct ctl_done *done, uint32_t told);
+void ctl_put(struct ctl *p, struct ctl_channel *c, const struct ctl_done *done, uint32_t told);
 /* Answers an op now: `done` needs neither cookie nor kind. */
-void publish_answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
-	const struct ctl_done *done);
+void ctl_answer(
+	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, const struct ctl_done *done);
 /*
  * The op is answered later. Returns the number of its first page; the others, if it has `pages` > 1
- * of them, follow. Each is to be ended once: by publish_later_answer() if the op has one, else by
- * publish_later_end(), and the last one sends the answers. PUBLISH_NO_ANSWER: no memory. The
+ * of them, follow. Each is to be ended once: by ctl_later_answer() if the op has one, else by
+ * ctl_later_end(), and the last one sends the answers. CTL_NO_ANSWER: no memory. The
  * channel may close meanwhile.
  */
-uint32_t publish_later(struct publish *p, const struct publish_channel *c, const struct ctl_op *op,
-	uint32_t pages);
-void publish_later_answer(struct publish *p, uint32_t later, const struct ctl_done *done);
-void publish_later_end(struct publish *p, uint32_t later, enum op_status status);
+uint32_t ctl_later(
+	struct ctl *p, const struct ctl_channel *c, const struct ctl_op *op, uint32_t pages);
+void ctl_later_answer(struct ctl *p, uint32_t later, const struct ctl_done *done);
+void ctl_later_end(struct ctl *p, uint32_t later, enum op_status status);
 /*
  * Serves the op CTL_CREDIT: grants the slots or queues the request. c->owed includes op->count
  * already.
  */
-void publish_credit(
-	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns);
+void ctl_credit(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns);
 /*
  * Looks at the waiting requests of a rail: grants slots, refuses requests past their deadline, and
  * evicts for the rest.
  */
-void publish_pass(struct publish *p, unsigned rail, uint64_t now_ns);
+void ctl_pass(struct ctl *p, unsigned rail, uint64_t now_ns);
 /* Drops the waiting credit requests of a channel. */
-void publish_requests_drop(struct publish *p, struct publish_channel *c);
+void ctl_requests_drop(struct ctl *p, struct ctl_channel *c);
 /*
  * Arms the timer for the next time at which a waiting credit request or a full ctl_done ring must
  * be checked.
  */
-void publish_timer(struct publish *p, uint64_t now_ns);
+void ctl_timer(struct ctl *p, uint64_t now_ns);
 
 /*
  * Serves the op CTL_PUBLISH, a copy of the `at`-th entry of the channel's ctl ring, with the
  * entries behind it. c->owed includes its pages already.
  */
-void publish_pages(struct publish *p, struct publish_channel *c, unsigned at,
-	const struct ctl_op *op, uint64_t now_ns);
+void ctl_publish(struct ctl *p, struct ctl_channel *c, unsigned at, const struct ctl_op *op,
+	uint64_t now_ns);
 /*
  * Returns an unused credit, which the caller has taken from its channel, to its pool. The client
  * must not be copying into its slot.
  */
-void publish_give_back(struct publish *p, const struct credit *credit);
-/* The op's deadline, shortened to PUBLISH_DEADLINE_NS from now. */
-static inline uint64_t publish_deadline_ns(const struct ctl_op *op, uint64_t now_ns)
+void ctl_give_back(struct ctl *p, const struct credit *credit);
+/* The op's deadline, shortened to CTL_DEADLINE_NS from now. */
+static inline uint64_t ctl_deadline_ns(const struct ctl_op *op, uint64_t now_ns)
 {
-	uint64_t latest = now_ns + PUBLISH_DEADLINE_NS;
+	uint64_t latest = now_ns + CTL_DEADLINE_NS;
 
 	return op->deadline_ns < latest ? op->deadline_ns : latest;
 }
 
 /* Returns the record of this rail's requests and slots for this page size, never NULL. */
-struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length);
+struct ctl_class *ctl_class_of(struct ctl *p, unsigned rail, uint32_t length);
 /*
  * Adds `change` to the number of credits and pages of this page size. A credit that becomes a page
  * is not taken a second time.
  */
-void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change);
+void ctl_hold(struct ctl *p, unsigned rail, uint32_t length, int change);
 /*
  * Evicts pages until, after limbo, there are slots for the waiting credit requests and for the
  * reserve.
  */
-void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t now_ns);
+void ctl_refill(struct ctl *p, unsigned rail, uint32_t length, uint64_t now_ns);
 /* Takes one page out of the index and the directory, and sends its slot to limbo. */
-void publish_take_away(
-	struct publish *p, const struct page_key *key, uint32_t place, uint32_t generation);
+void ctl_take_away(struct ctl *p, const struct page_key *key, uint32_t place, uint32_t generation);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests slots into which the client may still store when their channel ends. See publish_world.h.
+ * Tests slots into which the client may still store when their channel ends. See ctl_world.h.
  */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 /*
  * A slot that the client is copying into stays reserved: its thread may store into it after the
@@ -11,7 +11,7 @@
 static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state)
 {
 	struct ctl_done credit, other;
-	struct publish_counts counts;
+	struct ctl_counts counts;
 	uint32_t limbo;
 	struct client c;
 
@@ -22,26 +22,26 @@ static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state
 		other = take(&c, 0, 4096);
 		limbo = pool_limbo(control.rail[0].pool);
 		shm_store64(&c.header.copying, slot_name(credit.place, credit.generation));
-		publish_channel_close(&control, &c.channel);
+		ctl_channel_close(&control, &c.channel);
 		assert_int_equal(shm_load(&c.header.stopped), 1);
-		publish_counts(&control, &counts);
+		ctl_counts(&control, &counts);
 		assert_int_equal(counts.credits, 1);
 		/* only the slot of the credit `other` is in limbo; that of `credit` is not */
 		assert_int_equal(pool_limbo(control.rail[0].pool), limbo + 1);
-		assert_false(publish_channel_release(&control, &c.channel, false));
+		assert_false(ctl_channel_release(&control, &c.channel, false));
 		pass_time(LIMBO_MS * 1000000ull);
-		assert_false(publish_channel_release(&control, &c.channel, false));
+		assert_false(ctl_channel_release(&control, &c.channel, false));
 		/*
 		 * `copying` names a slot that was returned to the pool: the client finds `stopped`
 		 * and does not store there.
 		 */
 		if (!exits)
 			shm_store64(&c.header.copying, slot_name(other.place, other.generation));
-		assert_true(publish_channel_release(&control, &c.channel, exits));
-		publish_counts(&control, &counts);
+		assert_true(ctl_channel_release(&control, &c.channel, exits));
+		ctl_counts(&control, &counts);
 		assert_int_equal(counts.credits, 0);
 		assert_int_equal(pool_limbo(control.rail[0].pool), limbo + 2);
-		assert_true(publish_channel_release(&control, &c.channel, false));
+		assert_true(ctl_channel_release(&control, &c.channel, false));
 		pass_time(LIMBO_MS * 1000000ull);
 		client_close(&c);
 	}
@@ -54,7 +54,7 @@ static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state
 static void a_slot_of_another_channel_is_not_reserved(void **state)
 {
 	struct ctl_done mine, foreign;
-	struct publish_counts counts;
+	struct ctl_counts counts;
 	struct client c, d;
 
 	(void)state;
@@ -63,15 +63,15 @@ static void a_slot_of_another_channel_is_not_reserved(void **state)
 	mine = take(&c, 0, 4096);
 	foreign = take(&d, 0, 4096);
 	shm_store64(&c.header.copying, slot_name(foreign.place, foreign.generation));
-	publish_channel_close(&control, &c.channel);
-	assert_true(publish_channel_release(&control, &c.channel, false));
+	ctl_channel_close(&control, &c.channel);
+	assert_true(ctl_channel_release(&control, &c.channel, false));
 	client_close(&c);
 	client_open(&c, 0);
 	mine = take(&c, 0, 4096);
 	shm_store64(&c.header.copying, slot_name(mine.place, mine.generation + 1));
-	publish_channel_close(&control, &c.channel);
-	assert_true(publish_channel_release(&control, &c.channel, false));
-	publish_counts(&control, &counts);
+	ctl_channel_close(&control, &c.channel);
+	assert_true(ctl_channel_release(&control, &c.channel, false));
+	ctl_counts(&control, &counts);
 	assert_int_equal(counts.credits, 1); /* the only credit left is that of channel d */
 	client_close(&c);
 	client_close(&d);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs: slots that one answer grants, and pages that one CTL_PUBLISH publishes. See
- * publish_world.h.
+ * ctl_world.h.
  */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 #define LENGTH 8192u
 #define UNITS (LENGTH / PAGE_UNIT)
@@ -216,8 +216,7 @@ static void a_publish_may_wrap_in_the_ring(void **state)
 		turns();
 		assert_answer(OP_HIT, ALL(20));
 		for (unsigned i = 0; i < 20; i++)
-			publish_take_away(
-				control.publish, &page[i].key, page[i].place, page[i].generation);
+			ctl_take_away(control.ctl, &page[i].key, page[i].place, page[i].generation);
 		pass_time(LIMBO_MS * 1000000ull + 1);
 	}
 	client_close(&client);
@@ -247,7 +246,7 @@ static void each_page_ends_with_a_status_of_its_own(void **state)
 	/* page 1 named none of the credits, and that of its slot stays; the others are used */
 	assert_int_equal(client.channel.credits.count, 1);
 	client_close(&client);
-	assert_int_equal(control.publish->credits, 0);
+	assert_int_equal(control.ctl->credits, 0);
 }
 
 static void a_slot_named_twice_is_published_once(void **state)
@@ -284,7 +283,7 @@ static void the_answer_waits_for_the_last_owner(void **state)
 	assert_answer(OP_TIMEOUT, 1u << 1);
 	assert_answer(OP_INVALID, 1u << 3);
 	assert_int_equal(client.channel.owed, 0);
-	assert_int_equal(control.publish->answers_used, 0);
+	assert_int_equal(control.ctl->answers_used, 0);
 	/* an owner that answers twice is ignored */
 	directory.held[0].done(directory.held[0].context, directory.held[0].cookie, OP_HIT);
 	assert_no_answer();
@@ -309,8 +308,8 @@ static void a_run_of_a_closed_channel_is_not_answered(void **state)
 	turns();
 	assert_false(got(&next, &done));
 	assert_int_equal(next.channel.owed, 0);
-	assert_int_equal(control.publish->answers_used, 0);
-	assert_int_equal(control.publish->credits, 0);
+	assert_int_equal(control.ctl->answers_used, 0);
+	assert_int_equal(control.ctl->credits, 0);
 	for (unsigned i = 0; i < 4; i++)
 		assert_stored(i);
 	client_close(&next);
@@ -330,10 +329,10 @@ static void the_pages_of_a_publish_count_against_the_done_ring(void **state)
 	turns();
 	put_run(32);
 	turns();
-	assert_true(control.publish->stalled);
+	assert_true(control.ctl->stalled);
 	assert_int_equal(client.channel.credits.count, 32);
 	client_close(&client);
-	assert_int_equal(control.publish->credits, 0);
+	assert_int_equal(control.ctl->credits, 0);
 }
 
 static void hostile_numbers_of_pages_are_refused(void **state)
@@ -369,7 +368,7 @@ static void a_publish_without_all_its_entries_ends_the_session(void **state)
 	assert_int_equal(broken_calls, 1);
 	assert_int_equal(broken_channel, 4);
 	assert_int_equal(index_count(control.index), 0);
-	assert_int_equal(control.publish->credits, 0);
+	assert_int_equal(control.ctl->credits, 0);
 	client_close(&client);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A pool without free slots: which requests wait, what is evicted for them, and which are refused.
- * And the table of credits. See publish_world.h.
+ * And the table of credits. See ctl_world.h.
  */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 /* ---- pool without free slots ----------------------------------------------------------------- */
 
@@ -82,7 +82,7 @@ static void a_waiting_request_evicts_only_once(void **state)
 	turns();
 	before = control.counter[COUNTER_pages_evicted];
 	for (unsigned i = 0; i < 50; i++) {
-		control.publish->rail[0].retry = true;
+		control.ctl->rail[0].retry = true;
 		turns();
 	}
 	assert_int_equal(control.counter[COUNTER_pages_evicted], before);
@@ -129,7 +129,7 @@ static void a_pool_full_of_credits_answers_no_space_at_the_deadline(void **state
 	assert_int_equal(done.status, OP_NO_SPACE);
 	assert_int_equal(done.cookie, 5);
 	assert_false(got(&b, &done));
-	assert_int_equal(control.publish->rail[0].first == NULL, true);
+	assert_int_equal(control.ctl->rail[0].first == NULL, true);
 	client_close(&a);
 	client_close(&b);
 }
@@ -178,8 +178,8 @@ static void a_waiting_request_is_dropped_with_its_channel(void **state)
 	pass_time(LIMBO_MS * 1000000ull);
 	assert_true(got(&c, &done));
 	assert_int_equal(done.status, OP_HIT);
-	assert_int_equal(control.publish->credits, 1);
-	assert_null(control.publish->rail[0].first);
+	assert_int_equal(control.ctl->credits, 1);
+	assert_null(control.ctl->rail[0].first);
 	client_close(&c);
 }
 
@@ -268,7 +268,7 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
 	}
 	assert_int_equal(waited, 0);
 	assert_true(pool_free(control.rail[0].pool, 4096) + pool_limbo(control.rail[0].pool) >=
-		    PUBLISH_AHEAD_MIN - 1);
+		    CTL_AHEAD_MIN - 1);
 	assert_true(control.counter[COUNTER_pages_evicted] >= 6000 - 2048);
 	assert_true(index_count(control.index) > 2048 - 64 - 64);
 	client_close(&c);
@@ -354,7 +354,7 @@ static void the_reserve_is_not_larger_than_the_rate_needs(void **state)
 /* A slot counts once, when it is granted, and not again when its page is published. */
 static void demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period(void **state)
 {
-	const struct publish_class *class = publish_class_of(control.publish, 0, 4096);
+	const struct ctl_class *class = ctl_class_of(control.ctl, 0, 4096);
 	struct client c;
 
 	(void)state;
@@ -390,7 +390,7 @@ static void demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period(v
 /* Clients that wait for room take fewer slots than they need. */
 static void a_period_in_which_requests_waited_shows_twice_the_demand(void **state)
 {
-	const struct publish_class *class = publish_class_of(control.publish, 0, 4096);
+	const struct ctl_class *class = ctl_class_of(control.ctl, 0, 4096);
 	struct ctl_done done;
 	struct client c;
 

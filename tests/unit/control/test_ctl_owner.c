@@ -4,7 +4,7 @@
  * two stores: the owner is recorded before the client is granted the slot, and removed after the
  * head is a page's or has a new generation. pool_own() is wrapped by the linker.
  */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 #define OWNER 42u
 #define GRANTS 8u

@@ -8,7 +8,7 @@
  */
 #include "engine/abi/probe.h"
 #include "engine/control/directory.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
 
@@ -17,8 +17,8 @@
 #define EXPECT_NEAR 4u
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
-/* As publish_take_away(). on_disk: the page is there; NULL: it is not. */
-static void take_away(struct publish *p, const struct page_key *key, uint32_t place,
+/* As ctl_take_away(). on_disk: the page is there; NULL: it is not. */
+static void take_away(struct ctl *p, const struct page_key *key, uint32_t place,
 	uint32_t generation, const struct disk_page *on_disk)
 {
 	struct control *control = p->control;
@@ -30,7 +30,7 @@ static void take_away(struct publish *p, const struct page_key *key, uint32_t pl
 	if (!on_disk || !directory_on_disk(control, on_disk))
 		directory_remove(control, &name, place, generation);
 	if (e && e->place == place && e->generation == generation) {
-		publish_hold(p, rail, e->length, -1);
+		ctl_hold(p, rail, e->length, -1);
 		index_remove(control->index, &name);
 	}
 	(void)pool_retire(control->rail[rail].pool, place, generation);
@@ -38,8 +38,7 @@ static void take_away(struct publish *p, const struct page_key *key, uint32_t pl
 		p->rail[rail].retry = true;
 }
 
-void publish_take_away(
-	struct publish *p, const struct page_key *key, uint32_t place, uint32_t generation)
+void ctl_take_away(struct ctl *p, const struct page_key *key, uint32_t place, uint32_t generation)
 {
 	take_away(p, key, place, generation, NULL);
 }
@@ -53,9 +52,9 @@ static uint32_t units_of(uint32_t length)
  * Returns the record of this page size. A new size takes an unused record, or else a record without
  * credits, pages and waiting requests.
  */
-struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length)
+struct ctl_class *ctl_class_of(struct ctl *p, unsigned rail, uint32_t length)
 {
-	struct publish_class *class = p->rail[rail].class, *spare = NULL;
+	struct ctl_class *class = p->rail[rail].class, *spare = NULL;
 	uint32_t units = units_of(length);
 
 	for (unsigned i = 0; i < CLASSES_MAX; i++) {
@@ -68,13 +67,13 @@ struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_
 	/* All CLASSES_MAX records are in use: this size class shares the record of another one. */
 	if (!spare)
 		return &class[units % CLASSES_MAX];
-	*spare = (struct publish_class){.units = units};
+	*spare = (struct ctl_class){.units = units};
 	return spare;
 }
 
-void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
+void ctl_hold(struct ctl *p, unsigned rail, uint32_t length, int change)
 {
-	struct publish_class *class = publish_class_of(p, rail, length);
+	struct ctl_class *class = ctl_class_of(p, rail, length);
 
 	if (change > 0 || class->held)
 		class->held += (uint32_t)change;
@@ -84,21 +83,21 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
  * The reserve: slots to keep free in advance. It is measured by the slots the class has, so that a
  * class that is new in a full pool does not evict its own first pages to build a large reserve.
  */
-static uint32_t ahead_of(struct publish_class *class, uint32_t free)
+static uint32_t ahead_of(struct ctl_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
 	uint64_t ahead = capacity / 50, demand = class->demand;
 
-	if (ahead < PUBLISH_AHEAD_MIN)
-		ahead = PUBLISH_AHEAD_MIN;
-	if (ahead > capacity / PUBLISH_AHEAD_SHARE)
-		ahead = capacity / PUBLISH_AHEAD_SHARE;
+	if (ahead < CTL_AHEAD_MIN)
+		ahead = CTL_AHEAD_MIN;
+	if (ahead > capacity / CTL_AHEAD_SHARE)
+		ahead = capacity / CTL_AHEAD_SHARE;
 	if (demand <= ahead)
 		class->waited = false;
-	if (!class->waited || capacity < PUBLISH_DEMAND_SLOTS_MIN)
+	if (!class->waited || capacity < CTL_DEMAND_SLOTS_MIN)
 		return (uint32_t)ahead;
-	if (demand > capacity / PUBLISH_DEMAND_SHARE)
-		demand = capacity / PUBLISH_DEMAND_SHARE;
+	if (demand > capacity / CTL_DEMAND_SHARE)
+		demand = capacity / CTL_DEMAND_SHARE;
 	return (uint32_t)(ahead > demand ? ahead : demand);
 }
 
@@ -108,9 +107,9 @@ static uint32_t ahead_of(struct publish_class *class, uint32_t free)
  * clients down. After a period with more it falls slowly, by 1/8 of the
  * difference for each period that is measured, because sets come in bursts.
  */
-static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint64_t now_ns)
+static void measure_demand(struct ctl_class *class, uint64_t limbo_ns, uint64_t now_ns)
 {
-	uint64_t window_ns = limbo_ns > PUBLISH_STALL_NS ? limbo_ns : PUBLISH_STALL_NS;
+	uint64_t window_ns = limbo_ns > CTL_STALL_NS ? limbo_ns : CTL_STALL_NS;
 	uint64_t passed_ns = now_ns - class->window_ns;
 	uint32_t demand;
 
@@ -129,7 +128,7 @@ static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint6
  * Forgets the batches of evicted slots whose limbo has ended: subtracts their slots from
  * class->resting.
  */
-static void rest_expire(struct publish_class *class, uint64_t raw_ns)
+static void rest_expire(struct ctl_class *class, uint64_t raw_ns)
 {
 	unsigned gone = 0;
 
@@ -144,15 +143,13 @@ static void rest_expire(struct publish_class *class, uint64_t raw_ns)
  * Adds evicted slots to `resting`. Slots that leave limbo within limbo / (RESTS - 1) of each other
  * form one batch, so that RESTS batches suffice.
  */
-static void rest_add(
-	struct publish_class *class, uint32_t slots, uint64_t until_ns, uint64_t limbo_ns)
+static void rest_add(struct ctl_class *class, uint32_t slots, uint64_t until_ns, uint64_t limbo_ns)
 {
 	unsigned last = class->rests - 1;
 
 	class->resting += slots;
-	if (class->rests == PUBLISH_RESTS ||
-		(class->rests &&
-			until_ns - class->rest[last].first_ns <= limbo_ns / (PUBLISH_RESTS - 1))) {
+	if (class->rests == CTL_RESTS || (class->rests && until_ns - class->rest[last].first_ns <=
+								  limbo_ns / (CTL_RESTS - 1))) {
 		class->rest[last].slots += slots;
 		class->rest[last].until_ns = until_ns;
 		return;
@@ -181,7 +178,7 @@ static void expect(
  * Evicts pages until there is room for `want` pages of `units`, or no victim is left. Returns for
  * how many pages it made room.
  */
-static uint32_t evict(struct publish *p, unsigned rail, uint32_t units, uint32_t want)
+static uint32_t evict(struct ctl *p, unsigned rail, uint32_t units, uint32_t want)
 {
 	struct pool *pool = p->control->rail[rail].pool;
 	struct pool_victim victim[VICTIMS];
@@ -209,10 +206,10 @@ static uint32_t evict(struct publish *p, unsigned rail, uint32_t units, uint32_t
 	return (uint32_t)((made + units - 1) / units);
 }
 
-void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t now_ns)
+void ctl_refill(struct ctl *p, unsigned rail, uint32_t length, uint64_t now_ns)
 {
 	struct pool *pool = p->control->rail[rail].pool;
-	struct publish_class *class = publish_class_of(p, rail, length);
+	struct ctl_class *class = ctl_class_of(p, rail, length);
 	uint32_t want, have, made, free;
 
 	if (class->units == 0)
@@ -226,13 +223,12 @@ void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t 
 	if (have >= want)
 		return;
 	want -= have;
-	made = evict(
-		p, rail, class->units, want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST);
+	made = evict(p, rail, class->units, want < CTL_EVICT_BURST ? want : CTL_EVICT_BURST);
 	if (made) {
 		/* the pool's clock, read after the pool has read it: no slot counts too short */
 		pool_rest(pool);
 		rest_add(class, made, clock_raw_ns() + p->limbo_ns, p->limbo_ns);
 	}
-	if (want > PUBLISH_EVICT_BURST && made >= PUBLISH_EVICT_BURST)
+	if (want > CTL_EVICT_BURST && made >= CTL_EVICT_BURST)
 		p->rail[rail].retry = true;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every way in which the control plane gets a slot back, and how long the slot rests before it is
- * handed out again. CLOCK_MONOTONIC is slewed by 8% meanwhile. See publish_world.h.
+ * handed out again. CLOCK_MONOTONIC is slewed by 8% meanwhile. See ctl_world.h.
  */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 #define BIG (2u << 20) /* the longest page: a pool has four of them */
 #define LIMBO_NS (LIMBO_MS * 1000000ull)
@@ -66,7 +66,7 @@ static void page_is_removed_by_a_peer(void)
 	bool had;
 
 	assert_int_equal(publish_slot(1, BIG).status, OP_HIT);
-	assert_int_equal(publish_forget(&control, &key, NULL, &had), FORGET_DURABLE);
+	assert_int_equal(ctl_forget(&control, &key, NULL, &had), FORGET_DURABLE);
 	assert_true(had);
 }
 
@@ -78,29 +78,29 @@ static void page_is_evicted(void)
 
 static void channel_closes(void)
 {
-	publish_channel_close(&control, &owner.channel);
+	ctl_channel_close(&control, &owner.channel);
 }
 
 static void channel_closes_while_the_client_copies(void)
 {
 	shm_store64(&owner.header.copying, slot_name(slot.place, slot.generation));
-	publish_channel_close(&control, &owner.channel);
-	assert_false(publish_channel_release(&control, &owner.channel, false));
+	ctl_channel_close(&control, &owner.channel);
+	assert_false(ctl_channel_release(&control, &owner.channel, false));
 	pass_both(10 * LIMBO_NS);
-	assert_false(publish_channel_release(&control, &owner.channel, false));
+	assert_false(ctl_channel_release(&control, &owner.channel, false));
 }
 
 static void client_leaves_the_slot_after_the_close(void)
 {
 	channel_closes_while_the_client_copies();
 	shm_store64(&owner.header.copying, 0);
-	assert_true(publish_channel_release(&control, &owner.channel, false));
+	assert_true(ctl_channel_release(&control, &owner.channel, false));
 }
 
 static void client_exits_after_the_close(void)
 {
 	channel_closes_while_the_client_copies();
-	assert_true(publish_channel_release(&control, &owner.channel, true));
+	assert_true(ctl_channel_release(&control, &owner.channel, true));
 }
 
 /* ---- the check ------------------------------------------------------------------------------- */

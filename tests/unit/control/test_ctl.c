@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ops of clients and their answers: which are refused, which wait because a ring is full, and which
- * are answered after their channel is closed. See publish_world.h.
+ * are answered after their channel is closed. See ctl_world.h.
  */
-#include "tests/unit/control/publish_world.h"
+#include "tests/unit/control/ctl_world.h"
 
 /* ---- credits and pages ----------------------------------------------------------------------- */
 
@@ -47,7 +47,7 @@ static void a_published_page_is_indexed_and_sent_to_the_directory(void **state)
 	assert_int_equal(e->place, place);
 	assert_int_equal(directory.published, 1);
 	assert_int_equal(directory.place, place);
-	assert_int_equal(control.publish->credits, 0);
+	assert_int_equal(control.ctl->credits, 0);
 	client_close(&c);
 }
 
@@ -173,7 +173,7 @@ static void publishing_a_key_again_returns_the_credit(void **state)
 	assert_int_equal(control.counter[COUNTER_pages_already], 1);
 	assert_int_equal(index_find(control.index, &key)->place, place);
 	assert_int_equal(pool_pages(control.rail[0].pool), 1);
-	assert_int_equal(control.publish->credits, 0);
+	assert_int_equal(control.ctl->credits, 0);
 	client_close(&c);
 }
 
@@ -241,14 +241,14 @@ static void a_channel_never_holds_more_credits_than_the_maximum(void **state)
 	assert_int_equal(full, 1);
 	assert_true(hits <= CREDITS_MAX);
 	assert_int_equal(hits, c.channel.credits.count);
-	assert_int_equal(control.publish->credits, hits);
+	assert_int_equal(control.ctl->credits, hits);
 	client_close(&c);
-	assert_int_equal(control.publish->credits, 0);
+	assert_int_equal(control.ctl->credits, 0);
 }
 
 static void credits_return_to_the_pool_when_their_channel_closes(void **state)
 {
-	struct publish_counts counts;
+	struct ctl_counts counts;
 	struct client c;
 
 	(void)state;
@@ -258,7 +258,7 @@ static void credits_return_to_the_pool_when_their_channel_closes(void **state)
 		turns();
 		assert_int_equal(c.channel.credits.count, 1500);
 		client_close(&c);
-		publish_counts(&control, &counts);
+		ctl_counts(&control, &counts);
 		assert_int_equal(counts.credits, 0);
 		assert_int_equal(pool_limbo(control.rail[0].pool), 1500);
 		pass_time(LIMBO_MS * 1000000ull);
@@ -285,12 +285,12 @@ static void a_full_done_ring_delays_further_ops_and_loses_none(void **state)
 	}
 	turns();
 	assert_int_equal(ring_ready_now(&c.done), CTL_DONE_SLOTS);
-	assert_true(control.publish->stalled);
+	assert_true(control.ctl->stalled);
 	/*
 	 * a client that reads answers does not kick the control plane, so a timer must check the
 	 * full ring again
 	 */
-	assert_true(control.publish->timer_ns != 0);
+	assert_true(control.ctl->timer_ns != 0);
 	while (answered < total) {
 		while (got(&c, &done))
 			assert_int_equal(done.cookie, answered++);
@@ -317,7 +317,7 @@ static void pending_answers_count_against_the_done_ring(void **state)
 	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 11, .length = 4096});
 	turns();
 	assert_int_equal(c.channel.credits.count, 0);
-	assert_true(control.publish->stalled);
+	assert_true(control.ctl->stalled);
 	directory_answer(OP_HIT);
 	assert_int_equal(ring_ready_now(&c.done), CTL_DONE_SLOTS - 10);
 	client_close(&c);
@@ -342,7 +342,7 @@ static void an_impossible_done_index_ends_the_session(void **state)
 	assert_int_equal(broken_calls, 1);
 	assert_int_equal(broken_channel, 9);
 	assert_int_equal(control.counter[COUNTER_rings_broken], 1);
-	assert_int_equal(control.publish->credits, 0);
+	assert_int_equal(control.ctl->credits, 0);
 	client_close(&c);
 }
 
@@ -369,7 +369,7 @@ static void an_answer_for_a_closed_channel_is_dropped(void **state)
 	turns();
 	assert_false(got(&b, &done));
 	assert_int_equal(b.channel.owed, 0);
-	assert_int_equal(control.publish->answers_used, 0);
+	assert_int_equal(control.ctl->answers_used, 0);
 	client_close(&b);
 }
 
@@ -389,14 +389,14 @@ static void an_answer_after_publish_close_does_no_harm(void **state)
 			.generation = credit.generation,
 			.length = 4096});
 	turns();
-	publish_close(&control);
+	ctl_close(&control);
 	directory_answer(OP_CANCELLED);
-	publish_free(control.publish);
+	ctl_free(control.ctl);
 	close(a.channel.wake);
 	close(a.woken);
 	free(a.memory);
 	/* opened again, because the teardown closes it */
-	assert_int_equal(publish_open(&control), 0);
+	assert_int_equal(ctl_open(&control), 0);
 }
 
 static void a_waiting_client_is_woken_once(void **state)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of publish*.c with real pools and a real index. The test plays the clients and the
+ * Tests of ctl*.c with real pools and a real index. The test plays the clients and the
  * directory, which answers when the test says so. One thread; the test sets the time.
  */
 #ifndef TESTS_PUBLISH_WORLD_H
@@ -21,7 +21,7 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/member.h"
 #include "engine/control/promote.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/rpc.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
@@ -189,7 +189,7 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 {
 	(void)deadline_ns;
 	directory.forgotten++;
-	publish_forget(control, key, NULL, &(bool){false});
+	ctl_forget(control, key, NULL, &(bool){false});
 	answer_or_hold(done, context, cookie);
 }
 
@@ -205,13 +205,13 @@ void attach_channel_broken(struct control *control, uint32_t channel)
 {
 	broken_calls++;
 	broken_channel = channel;
-	publish_channel_close(control, control->publish->channel[channel]);
+	ctl_channel_close(control, control->ctl->channel[channel]);
 }
 
 /* ---- the control plane under test and its clients -------------------------------------------- */
 
 struct client {
-	struct publish_channel channel;
+	struct ctl_channel channel;
 	struct ring_producer ctl;
 	struct ring_consumer done;
 	unsigned char *memory;
@@ -242,22 +242,22 @@ static inline void client_open(struct client *c, uint32_t id)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
 	c->channel.wake = ends[0];
 	c->woken = ends[1];
-	ring_consumer_init(&c->channel.ctl, c->memory, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_consumer_init(&c->channel.ops, c->memory, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_producer_init(
 		&c->channel.done, c->memory + ctl, CTL_DONE_SLOTS, sizeof(struct ctl_done));
-	publish_channel_open(&control, &c->channel);
+	ctl_channel_open(&control, &c->channel);
 }
 
 static inline void turns(void)
 {
-	while (publish_turn(&control))
+	while (ctl_turn(&control))
 		;
-	publish_flush(&control);
+	ctl_flush(&control);
 }
 
 static inline void client_close(struct client *c)
 {
-	publish_channel_close(&control, &c->channel);
+	ctl_channel_close(&control, &c->channel);
 	turns(); /* the event loop turns after each event */
 	close(c->channel.wake);
 	close(c->woken);
@@ -306,7 +306,7 @@ static inline void pass_time_to(uint64_t now_ns, uint64_t raw_ns)
 	now = now_ns;
 	clock_test_set(now);
 	clock_test_set_raw(raw_ns);
-	event_active(control.publish->timer, EV_TIMEOUT, 0);
+	event_active(control.ctl->timer, EV_TIMEOUT, 0);
 	event_base_loop(control.base, EVLOOP_NONBLOCK);
 	turns();
 }
@@ -385,7 +385,7 @@ static inline int setup(void **state)
 		assert_int_equal(pool_open(&options, &control.rail[i].pool), 0);
 	}
 	assert_int_equal(index_open(64, &control.index), 0);
-	assert_int_equal(publish_open(&control), 0);
+	assert_int_equal(ctl_open(&control), 0);
 	assert_int_equal(promote_open(&control), 0);
 	return 0;
 }
@@ -394,8 +394,8 @@ static inline int teardown(void **state)
 {
 	(void)state;
 	promote_close(&control);
-	publish_close(&control);
-	publish_free(control.publish);
+	ctl_close(&control);
+	ctl_free(control.ctl);
 	index_close(control.index);
 	for (unsigned i = 0; i < RAILS; i++)
 		pool_close(control.rail[i].pool);

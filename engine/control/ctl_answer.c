@@ -7,10 +7,9 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 
-void publish_put(
-	struct publish *p, struct publish_channel *c, const struct ctl_done *done, uint32_t told)
+void ctl_put(struct ctl *p, struct ctl_channel *c, const struct ctl_done *done, uint32_t told)
 {
 	memcpy(ring_slot_new(&c->done, 0), done, sizeof(*done));
 	ring_publish(&c->done, 1);
@@ -21,32 +20,32 @@ void publish_put(
 	}
 }
 
-void publish_answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
-	const struct ctl_done *done)
+void ctl_answer(
+	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, const struct ctl_done *done)
 {
 	struct ctl_done whole = *done;
 
 	whole.cookie = op->cookie;
 	whole.kind = op->kind;
-	publish_put(p, c, &whole, 1);
+	ctl_put(p, c, &whole, 1);
 }
 
-uint32_t publish_later(
-	struct publish *p, const struct publish_channel *c, const struct ctl_op *op, uint32_t pages)
+uint32_t ctl_later(
+	struct ctl *p, const struct ctl_channel *c, const struct ctl_op *op, uint32_t pages)
 {
-	struct publish_answer *a;
+	struct ctl_answer *a;
 	uint32_t at;
 
-	if (p->answer_free == PUBLISH_NO_ANSWER) {
+	if (p->answer_free == CTL_NO_ANSWER) {
 		uint32_t more = p->answers ? p->answers * 2 : 1024;
 
 		a = realloc(p->answer, more * sizeof(*a));
 		if (!a)
-			return PUBLISH_NO_ANSWER;
+			return CTL_NO_ANSWER;
 		p->answer = a;
 		for (uint32_t i = p->answers; i < more; i++)
-			a[i] = (struct publish_answer){
-				.next_free = i + 1 < more ? i + 1 : PUBLISH_NO_ANSWER};
+			a[i] = (struct ctl_answer){
+				.next_free = i + 1 < more ? i + 1 : CTL_NO_ANSWER};
 		p->answer_free = p->answers;
 		p->answers = more;
 	}
@@ -54,18 +53,18 @@ uint32_t publish_later(
 	a = &p->answer[at];
 	p->answer_free = a->next_free;
 	p->answers_used++;
-	*a = (struct publish_answer){.cookie = op->cookie,
+	*a = (struct ctl_answer){.cookie = op->cookie,
 		.channel = c->id,
 		.generation = c->generation,
 		.kind = op->kind,
 		.waiting = UINT32_MAX >> (CTL_PAGES_MAX - pages)};
-	return at << PUBLISH_PAGE_BITS;
+	return at << CTL_PAGE_BITS;
 }
 
 /* The record of a page that has not ended, and the page's bit; NULL: it has. */
-static struct publish_answer *later_find(struct publish *p, uint32_t later, uint32_t *ret_page)
+static struct ctl_answer *later_find(struct ctl *p, uint32_t later, uint32_t *ret_page)
 {
-	uint32_t at = later >> PUBLISH_PAGE_BITS, page = 1u << later % CTL_PAGES_MAX;
+	uint32_t at = later >> CTL_PAGE_BITS, page = 1u << later % CTL_PAGES_MAX;
 
 	if (at >= p->answers || !(p->answer[at].waiting & page)) {
 		log_error("publish: request %u was answered twice; the second answer is ignored",
@@ -80,14 +79,14 @@ static struct publish_answer *later_find(struct publish *p, uint32_t later, uint
  * The channel of an op; NULL: it has closed. Its id may belong to another channel now, so the
  * generation is compared.
  */
-static struct publish_channel *later_channel(struct publish *p, const struct publish_answer *a)
+static struct ctl_channel *later_channel(struct ctl *p, const struct ctl_answer *a)
 {
-	struct publish_channel *c = p->channel[a->channel];
+	struct ctl_channel *c = p->channel[a->channel];
 
 	return c && c->generation == a->generation ? c : NULL;
 }
 
-static void later_free(struct publish *p, struct publish_answer *a)
+static void later_free(struct ctl *p, struct ctl_answer *a)
 {
 	a->waiting = 0;
 	a->next_free = p->answer_free;
@@ -95,11 +94,11 @@ static void later_free(struct publish *p, struct publish_answer *a)
 	p->answers_used--;
 }
 
-void publish_later_answer(struct publish *p, uint32_t later, const struct ctl_done *done)
+void ctl_later_answer(struct ctl *p, uint32_t later, const struct ctl_done *done)
 {
 	uint32_t page;
-	struct publish_answer *a = later_find(p, later, &page);
-	struct publish_channel *c = a ? later_channel(p, a) : NULL;
+	struct ctl_answer *a = later_find(p, later, &page);
+	struct ctl_channel *c = a ? later_channel(p, a) : NULL;
 	struct ctl_done whole = *done;
 
 	if (!a)
@@ -107,15 +106,15 @@ void publish_later_answer(struct publish *p, uint32_t later, const struct ctl_do
 	whole.cookie = a->cookie;
 	whole.kind = a->kind;
 	if (c)
-		publish_put(p, c, &whole, 1);
+		ctl_put(p, c, &whole, 1);
 	later_free(p, a);
 }
 
-void publish_later_end(struct publish *p, uint32_t later, enum op_status status)
+void ctl_later_end(struct ctl *p, uint32_t later, enum op_status status)
 {
 	uint32_t page;
-	struct publish_answer *a = later_find(p, later, &page);
-	struct publish_channel *c;
+	struct ctl_answer *a = later_find(p, later, &page);
+	struct ctl_channel *c;
 
 	if (!a)
 		return;
@@ -129,7 +128,7 @@ void publish_later_end(struct publish *p, uint32_t later, enum op_status status)
 			.cookie = a->cookie, .kind = a->kind, .status = k, .pages = a->ended[k]};
 
 		if (done.pages)
-			publish_put(p, c, &done, (uint32_t)__builtin_popcount(done.pages));
+			ctl_put(p, c, &done, (uint32_t)__builtin_popcount(done.pages));
 	}
 	later_free(p, a);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/control/directory.h"
-#include "engine/control/publish.h"
+#include "engine/control/ctl.h"
 #include "engine/control/tier.h"
 
 /* pages between the one that is served and those whose cache lines are prefetched */
@@ -17,19 +17,19 @@
 /* The directory_done callback of a page. */
 static void on_done(void *context, uint64_t cookie, enum op_status status)
 {
-	publish_later_end(context, (uint32_t)cookie, status);
+	ctl_later_end(context, (uint32_t)cookie, status);
 }
 
 /* A page of a CTL_PUBLISH, copied from the ring. */
-struct publish_page {
+struct page_publish {
 	const struct ctl_page *at;
 	uint32_t length;
-	uint32_t later; /* its number of publish_later() */
+	uint32_t later; /* its number of ctl_later() */
 	uint64_t deadline_ns;
 };
 
 static void tell_directory(
-	struct publish *p, const struct publish_page *page, uint32_t place, uint32_t generation)
+	struct ctl *p, const struct page_publish *page, uint32_t place, uint32_t generation)
 {
 	directory_publish(p->control, &page->at->key, place, generation, page->deadline_ns, on_done,
 		p, page->later);
@@ -41,7 +41,7 @@ static void tell_directory(
  * answer: all owners have the entry.
  */
 static void serve_already(
-	struct publish *p, const struct publish_page *page, const struct index_entry *old)
+	struct ctl *p, const struct page_publish *page, const struct index_entry *old)
 {
 	p->control->counter[COUNTER_pages_already]++;
 	pool_touch(p->control->rail[place_rail(old->place)].pool, old->place);
@@ -52,7 +52,7 @@ static void serve_already(
  * Makes a page of a credit, which the caller has taken from its channel. False: it cannot, and
  * *ret_status says why.
  */
-static bool page_make(struct publish *p, const struct publish_page *page, bool has_crc,
+static bool page_make(struct ctl *p, const struct page_publish *page, bool has_crc,
 	const struct credit *credit, enum op_status *ret_status)
 {
 	struct control *control = p->control;
@@ -78,15 +78,15 @@ static bool page_make(struct publish *p, const struct publish_page *page, bool h
 	}
 	p->credits--;
 	if (page->length != credit->length) {
-		publish_hold(p, place_rail(at->place), credit->length, -1);
-		publish_hold(p, place_rail(at->place), page->length, 1);
+		ctl_hold(p, place_rail(at->place), credit->length, -1);
+		ctl_hold(p, place_rail(at->place), page->length, 1);
 	}
 	control->counter[COUNTER_pages_published]++;
 	return true;
 }
 
 static void serve_page(
-	struct publish *p, struct publish_channel *c, const struct publish_page *page, bool has_crc)
+	struct ctl *p, struct ctl_channel *c, const struct page_publish *page, bool has_crc)
 {
 	struct control *control = p->control;
 	const struct ctl_page *at = page->at;
@@ -96,33 +96,33 @@ static void serve_page(
 
 	if (!credits_take(&c->credits, at->place, at->generation, &credit)) {
 		control->counter[COUNTER_ops_invalid]++;
-		publish_later_end(p, page->later, OP_INVALID);
+		ctl_later_end(p, page->later, OP_INVALID);
 		return;
 	}
 	old = index_find(control->index, &at->key);
 	if (page_key_none(&at->key) || page->length == 0 || page->length > credit.length) {
 		control->counter[COUNTER_ops_invalid]++;
-		publish_give_back(p, &credit);
-		publish_later_end(p, page->later, OP_INVALID);
+		ctl_give_back(p, &credit);
+		ctl_later_end(p, page->later, OP_INVALID);
 		return;
 	}
 	if (old && old->length == page->length) {
-		publish_give_back(p, &credit);
+		ctl_give_back(p, &credit);
 		serve_already(p, page, old);
 		return;
 	}
 	if (old)
-		publish_take_away(p, &at->key, old->place, old->generation);
+		ctl_take_away(p, &at->key, old->place, old->generation);
 	if (!page_make(p, page, has_crc, &credit, &status)) {
-		publish_give_back(p, &credit);
-		publish_later_end(p, page->later, status);
+		ctl_give_back(p, &credit);
+		ctl_later_end(p, page->later, status);
 		return;
 	}
 	tier_replaced(control, &at->key, page->length);
 	tier_published(control);
 	if (p->rail[place_rail(at->place)].first)
 		/*
-		 * makes publish_turn() look at the waiting credit requests: the new page can be
+		 * makes ctl_turn() look at the waiting credit requests: the new page can be
 		 * evicted for them
 		 */
 		p->rail[place_rail(at->place)].retry = true;
@@ -142,8 +142,8 @@ static void expect_far(const struct control *control, const struct ctl_page *pag
 }
 
 /* Ends a publish for which there is no memory: its credits go back. */
-static void publish_refuse(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
-	const struct ctl_page *page)
+static void ctl_refuse(
+	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, const struct ctl_page *page)
 {
 	const struct ctl_done done = {.cookie = op->cookie,
 		.kind = CTL_PUBLISH,
@@ -153,19 +153,19 @@ static void publish_refuse(struct publish *p, struct publish_channel *c, const s
 
 	for (unsigned i = 0; i < op->count; i++)
 		if (credits_take(&c->credits, page[i].place, page[i].generation, &credit))
-			publish_give_back(p, &credit);
-	publish_put(p, c, &done, op->count);
+			ctl_give_back(p, &credit);
+	ctl_put(p, c, &done, op->count);
 }
 
 /* `page`: all pages of the op. */
-static void serve_all(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
+static void serve_all(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op,
 	const struct ctl_page *page, uint64_t now_ns)
 {
 	const struct control *control = p->control;
-	uint32_t later = publish_later(p, c, op, op->count);
+	uint32_t later = ctl_later(p, c, op, op->count);
 
-	if (later == PUBLISH_NO_ANSWER) {
-		publish_refuse(p, c, op, page);
+	if (later == CTL_NO_ANSWER) {
+		ctl_refuse(p, c, op, page);
 		return;
 	}
 	for (unsigned i = 0; i < op->count && i < EXPECT_FAR; i++)
@@ -178,10 +178,10 @@ static void serve_all(struct publish *p, struct publish_channel *c, const struct
 		if (i + EXPECT_NEAR < op->count)
 			index_expect_entry(control->index, &page[i + EXPECT_NEAR].key);
 		serve_page(p, c,
-			&(struct publish_page){.at = &page[i],
+			&(struct page_publish){.at = &page[i],
 				.length = op->length,
 				.later = later + i,
-				.deadline_ns = publish_deadline_ns(op, now_ns)},
+				.deadline_ns = ctl_deadline_ns(op, now_ns)},
 			op->has_crc == 1);
 	}
 }
@@ -199,17 +199,17 @@ static void pages_copy(const struct ring_consumer *ctl, unsigned at, const struc
 	}
 }
 
-void publish_pages(struct publish *p, struct publish_channel *c, unsigned at,
-	const struct ctl_op *op, uint64_t now_ns)
+void ctl_publish(
+	struct ctl *p, struct ctl_channel *c, unsigned at, const struct ctl_op *op, uint64_t now_ns)
 {
 	struct ctl_page page[CTL_PAGES_MAX];
 
 	p->stored_ns = now_ns;
 	if (op->count < 1 || op->count > CTL_PAGES_MAX) {
 		p->control->counter[COUNTER_ops_invalid]++;
-		publish_answer(p, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
+		ctl_answer(p, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
 		return;
 	}
-	pages_copy(&c->ctl, at, op, page);
+	pages_copy(&c->ops, at, op, page);
 	serve_all(p, c, op, page, now_ns);
 }

@@ -35,7 +35,7 @@
 #define SESSIONS_MAX 64  /* attached client processes */
 #define CHANNELS_MAX 256 /* channels of all sessions together */
 #define REGIONS_MAX 2048 /* regions of one engine, its own included, at most */
-/* channels that every session may have: lower bound of its quota (attach.h) */
+/* channels that every session may have: lower bound of its quota (control/client.h) */
 #define CHANNELS_SESSION_MIN 16
 /* registered ranges that every session may have: lower bound of its quota */
 #define RANGES_SESSION_MIN 64

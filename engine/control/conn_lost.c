@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/conn_state.h"
 #include "engine/control/device_event.h"
 #include "engine/control/fatal.h"
@@ -57,7 +57,7 @@ static void cut_done(struct work *work)
 		if (conn->rail == rail)
 			out_conn_go_on(conn);
 	in_conns_drop_rail(control, rail);
-	attach_regions_retry(control);
+	client_regions_retry(control);
 }
 
 static bool rails_left(const struct control *control)

@@ -3,10 +3,10 @@
  * The control plane of one engine: everything that is not on the data path, in one libevent loop on
  * the housekeeping core. All functions of this folder run on the control plane's thread unless they
  * say otherwise, and none of them blocks: helper threads make the driver calls, which may block
- * (work.c, attach_helper.c).
+ * (work.c, client_helper.c).
  *
  *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
- *   attach.c     clients: sessions, channels, regions; attach_socket.c their socket
+ *   client.c     clients: sessions, channels, regions; client_socket.c their socket
  *   ctl.c    ctl rings: credits, publish, touch, stale, remove; eviction
  *   report.c     counters and members as JSON
  *   rpc.c        frames and links between engines
@@ -35,8 +35,8 @@
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
 
-struct attach;        /* private to attach.c */
-struct attach_socket; /* private to attach_socket.c */
+struct clients;       /* private to client.c */
+struct client_socket; /* private to client_socket.c */
 struct ctl;           /* private to ctl.c */
 struct rpc;           /* private to rpc.c */
 struct member;        /* private to member.c: the member table */
@@ -104,10 +104,10 @@ struct control {
 	struct statistics statistics; /* of all clients, since the engine started */
 
 	/* Bound before the memory is allocated; clients are served once everything else is open. */
-	struct attach_socket *client_socket;
+	struct client_socket *client_socket;
 	int port_fd; /* socket bound to cluster.address; -1: rpc's listener has taken it over */
 
-	struct attach *attach;
+	struct clients *clients;
 	struct ctl *ctl;
 	struct rpc *rpc;
 	struct member *member;
@@ -242,15 +242,15 @@ void directory_map_changed(struct control *control);
  * Bind engine.socket and cluster.address without listening on them: early clients and engines are
  * refused.
  */
-int attach_socket_open(struct control *control);
+int client_socket_open(struct control *control);
 int rpc_port_open(struct control *control);
 int rpc_open(struct control *control);
 int member_open(struct control *control);
 int directory_open(struct control *control);
 int conns_open(struct control *control);
 int ctl_open(struct control *control);
-int attach_open(struct control *control);
-void attach_socket_close(struct control *control);
+int clients_open(struct control *control);
+void client_socket_close(struct control *control);
 void rpc_port_close(struct control *control);
 void rpc_close(struct control *control);
 void member_close(struct control *control);
@@ -262,7 +262,7 @@ void etcd_close(struct control *control);
 void directory_close(struct control *control);
 void conns_close(struct control *control);
 void ctl_close(struct control *control);
-void attach_close(struct control *control);
+void clients_close(struct control *control);
 /* Sends the message Leave to every member, so that they take this engine off their maps at once. */
 void member_leave(struct control *control);
 

@@ -15,7 +15,7 @@
 
 #include "config/hooks.h"
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/device_event.h"
 #include "engine/control/loop.h"
 #include "engine/control/member.h"
@@ -350,7 +350,7 @@ static const struct {
 	 * Addresses first: allocating the memory takes long, and another engine may have taken an
 	 * address.
 	 */
-	{"client socket", attach_socket_open, attach_socket_close},
+	{"client socket", client_socket_open, client_socket_close},
 	{"cluster address", rpc_port_open, rpc_port_close},
 	{"seeds", seeds_check, nothing_close},
 	{"cluster.etcd", etcd_open, etcd_close},
@@ -381,7 +381,7 @@ static const struct {
 	{"pages on other disks", promote_open, promote_close},
 	{"disk", tier_open, tier_close},
 	{"scrubber", scrub_open, scrub_close},
-	{"clients", attach_open, attach_close},
+	{"clients", clients_open, clients_close},
 	{"pages of the engine before", warm_begin, warm_end},
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/directory.h"
 #include "engine/control/promote.h"
 #include "engine/control/scrub.h"
@@ -21,9 +21,9 @@
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static void answer(
-	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, enum op_status status)
+	struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, enum op_status status)
 {
-	ctl_answer(p, c, op, &(struct ctl_done){.status = status});
+	ctl_answer(ctl, c, op, &(struct ctl_done){.status = status});
 }
 
 /* The directory_done callback of a remove. */
@@ -34,17 +34,17 @@ static void on_removed(void *context, uint64_t cookie, enum op_status status)
 
 /* ---- ops of clients -------------------------------------------------------------------------- */
 
-void ctl_give_back(struct ctl *p, const struct credit *credit)
+void ctl_give_back(struct ctl *ctl, const struct credit *credit)
 {
 	unsigned rail = place_rail(credit->place);
 
-	p->credits--;
-	ctl_hold(p, rail, credit->length, -1);
-	if (pool_return(p->control->rail[rail].pool, credit->place, credit->generation) < 0)
+	ctl->credits--;
+	ctl_hold(ctl, rail, credit->length, -1);
+	if (pool_return(ctl->control->rail[rail].pool, credit->place, credit->generation) < 0)
 		log_error(
 			"publish: cannot return place %08x to the pool of rail %u: it is no credit there",
 			credit->place, rail);
-	p->rail[rail].retry = true;
+	ctl->rail[rail].retry = true;
 }
 
 void ctl_credit_return(struct control *control, const struct credit *credit)
@@ -52,42 +52,43 @@ void ctl_credit_return(struct control *control, const struct credit *credit)
 	ctl_give_back(control->ctl, credit);
 }
 
-static void serve_return(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op)
+static void serve_return(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op)
 {
 	struct credit credit;
 
 	if (credits_take(&c->credits, op->place, op->generation, &credit))
-		ctl_give_back(p, &credit);
+		ctl_give_back(ctl, &credit);
 	else
-		p->control->counter[COUNTER_ops_invalid]++;
+		ctl->control->counter[COUNTER_ops_invalid]++;
 }
 
 /*
  * Serves a client's report of a stale entry. A report about a page of this host that is as the
  * index says is a mistake or a lie, and is ignored.
  */
-static void serve_stale(struct ctl *p, const struct ctl_op *op)
+static void serve_stale(struct ctl *ctl, const struct ctl_op *op)
 {
 	const struct index_entry *e;
 
-	if (op->ref == p->control->ref) {
-		e = index_find(p->control->index, &op->key);
+	if (op->ref == ctl->control->ref) {
+		e = index_find(ctl->control->index, &op->key);
 		if (e && e->place == op->place && e->generation == op->generation)
 			return;
 	}
-	directory_stale(p->control, &op->key, op->ref, op->place, op->generation);
+	directory_stale(ctl->control, &op->key, op->ref, op->place, op->generation);
 }
 
 static void serve_remove(
-	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
+	struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
-	uint32_t later = page_key_none(&op->key) ? CTL_NO_ANSWER : ctl_later(p, c, op, 1);
+	uint32_t later = page_key_none(&op->key) ? CTL_NO_ANSWER : ctl_later(ctl, c, op, 1);
 
 	if (later == CTL_NO_ANSWER) {
-		answer(p, c, op, page_key_none(&op->key) ? OP_INVALID : OP_NO_SPACE);
+		answer(ctl, c, op, page_key_none(&op->key) ? OP_INVALID : OP_NO_SPACE);
 		return;
 	}
-	directory_forget(p->control, &op->key, ctl_deadline_ns(op, now_ns), on_removed, p, later);
+	directory_forget(
+		ctl->control, &op->key, ctl_deadline_ns(op, now_ns), on_removed, ctl, later);
 }
 
 /* Returns the number of answers that the op may produce. */
@@ -106,44 +107,44 @@ static uint32_t answers_of(const struct ctl_op *op)
 	}
 }
 
-static void serve_touches(struct ctl *p, const struct ctl_op *op)
+static void serve_touches(struct ctl *ctl, const struct ctl_op *op)
 {
 	struct ctl_touches touches;
 
 	memcpy(&touches, op, sizeof(touches));
 	if (touches.count > CTL_TOUCHES_MAX)
-		p->control->counter[COUNTER_ops_invalid]++;
+		ctl->control->counter[COUNTER_ops_invalid]++;
 	for (unsigned i = 0; touches.count <= CTL_TOUCHES_MAX && i < touches.count; i++)
-		directory_touch(p->control, touches.page[i].ref, touches.page[i].place);
+		directory_touch(ctl->control, touches.page[i].ref, touches.page[i].place);
 }
 
-static void serve(struct ctl *p, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
+static void serve(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
 	switch (op->kind) {
 	case CTL_CREDIT:
-		p->stored_ns = now_ns;
+		ctl->stored_ns = now_ns;
 		op->deadline_ns = ctl_deadline_ns(op, now_ns);
-		ctl_credit(p, c, op, now_ns);
+		ctl_credit(ctl, c, op, now_ns);
 		break;
-	case CTL_RETURN: serve_return(p, c, op); break;
+	case CTL_RETURN: serve_return(ctl, c, op); break;
 	case CTL_TOUCH:
-		if (op->ref == p->control->ref) {
-			ctl_touched(p->control, op->place);
-			tier_touched(p->control, op->place, op->generation);
+		if (op->ref == ctl->control->ref) {
+			ctl_touched(ctl->control, op->place);
+			tier_touched(ctl->control, op->place, op->generation);
 		} else {
-			directory_touch(p->control, op->ref, op->place);
+			directory_touch(ctl->control, op->ref, op->place);
 		}
 		break;
-	case CTL_TOUCHES: serve_touches(p, op); break;
-	case CTL_STALE: serve_stale(p, op); break;
+	case CTL_TOUCHES: serve_touches(ctl, op); break;
+	case CTL_STALE: serve_stale(ctl, op); break;
 	case CTL_CORRUPT:
-		scrub_read(p->control, op->ref,
+		scrub_read(ctl->control, op->ref,
 			&(struct page_report){op->key, op->place, op->generation});
 		break;
-	case CTL_REMOVE: serve_remove(p, c, op, now_ns); break;
+	case CTL_REMOVE: serve_remove(ctl, c, op, now_ns); break;
 	case CTL_PROMOTE:
-	case CTL_WANT: promote_serve(p->control, c, op, now_ns); break;
-	default: p->control->counter[COUNTER_ops_invalid]++; answer(p, c, op, OP_INVALID);
+	case CTL_WANT: promote_serve(ctl->control, c, op, now_ns); break;
+	default: ctl->control->counter[COUNTER_ops_invalid]++; answer(ctl, c, op, OP_INVALID);
 	}
 }
 
@@ -158,7 +159,7 @@ static uint32_t lines_of(const struct ctl_op *op)
 /*
  * Takes ops from the ctl ring of one channel. Returns how many entries it took, or RING_BROKEN.
  */
-static int channel_turn(struct ctl *p, struct ctl_channel *c, uint64_t now_ns)
+static int channel_turn(struct ctl *ctl, struct ctl_channel *c, uint64_t now_ns)
 {
 	int32_t ready = ring_ready(&c->ops);
 	unsigned n = 0;
@@ -181,14 +182,14 @@ static int channel_turn(struct ctl *p, struct ctl_channel *c, uint64_t now_ns)
 		if (room < 0)
 			return RING_BROKEN;
 		if ((uint32_t)room < c->owed + answers) {
-			p->stalled = true;
+			ctl->stalled = true;
 			break;
 		}
 		c->owed += answers;
 		if (op.kind == CTL_PUBLISH)
-			ctl_publish(p, c, n, &op, now_ns);
+			ctl_publish(ctl, c, n, &op, now_ns);
 		else
-			serve(p, c, &op, now_ns);
+			serve(ctl, c, &op, now_ns);
 		n += lines;
 	}
 	if (n)
@@ -198,30 +199,30 @@ static int channel_turn(struct ctl *p, struct ctl_channel *c, uint64_t now_ns)
 
 unsigned ctl_turn(struct control *control)
 {
-	struct ctl *p = control->ctl;
+	struct ctl *ctl = control->ctl;
 	uint64_t now_ns = clock_now_ns();
 	unsigned work = 0;
 
-	p->stalled = false;
-	for (unsigned i = 0; i < p->channels_end; i++) {
-		int n = p->channel[i] ? channel_turn(p, p->channel[i], now_ns) : 0;
+	ctl->stalled = false;
+	for (unsigned i = 0; i < ctl->channels_end; i++) {
+		int n = ctl->channel[i] ? channel_turn(ctl, ctl->channel[i], now_ns) : 0;
 
 		if (n < 0) {
 			control->counter[COUNTER_rings_broken]++;
-			attach_channel_broken(control, i);
+			client_channel_broken(control, i);
 			n = 1;
 		}
 		work += (unsigned)n;
 	}
 	for (unsigned i = 0; i < control->rails; i++) {
-		if (p->rail[i].retry) {
-			ctl_pass(p, i, now_ns);
+		if (ctl->rail[i].retry) {
+			ctl_pass(ctl, i, now_ns);
 			work++;
 		}
 		/* one fence for all slots that came back in this turn, and between turns */
 		pool_rest(control->rail[i].pool);
 	}
-	ctl_timer(p, now_ns);
+	ctl_timer(ctl, now_ns);
 	return work;
 }
 
@@ -232,16 +233,16 @@ uint64_t ctl_stored_ns(const struct control *control)
 
 void ctl_flush(struct control *control)
 {
-	struct ctl *p = control->ctl;
+	struct ctl *ctl = control->ctl;
 
 	/*
 	 * The answers are in the rings before the flags are read. The fence pairs with that of the
 	 * client, which raises client_waits and then looks at its ring once more.
 	 */
-	if (p->dirties)
+	if (ctl->dirties)
 		shm_fence_sleep();
-	for (unsigned i = 0; i < p->dirties; i++) {
-		struct ctl_channel *c = p->channel[p->dirty[i]];
+	for (unsigned i = 0; i < ctl->dirties; i++) {
+		struct ctl_channel *c = ctl->channel[ctl->dirty[i]];
 
 		if (!c || !c->dirty)
 			continue;
@@ -249,7 +250,7 @@ void ctl_flush(struct control *control)
 		if (shm_load(&c->header->client_waits) && shm_exchange(&c->header->client_waits, 0))
 			client_wake(c->wake);
 	}
-	p->dirties = 0;
+	ctl->dirties = 0;
 }
 
 /* ---- calls from other hosts; open and close -------------------------------------------------- */
@@ -276,22 +277,22 @@ enum forget_state ctl_forget(struct control *control, const struct page_key *key
 
 void ctl_channel_open(struct control *control, struct ctl_channel *channel)
 {
-	struct ctl *p = control->ctl;
+	struct ctl *ctl = control->ctl;
 
-	channel->generation = ++p->generation;
-	p->channel[channel->id] = channel;
-	if (channel->id >= p->channels_end)
-		p->channels_end = channel->id + 1;
+	channel->generation = ++ctl->generation;
+	ctl->channel[channel->id] = channel;
+	if (channel->id >= ctl->channels_end)
+		ctl->channels_end = channel->id + 1;
 }
 
 void ctl_channel_close(struct control *control, struct ctl_channel *channel)
 {
-	struct ctl *p = control->ctl;
+	struct ctl *ctl = control->ctl;
 	uint64_t copying;
 
-	if (p->channel[channel->id] != channel)
+	if (ctl->channel[channel->id] != channel)
 		return;
-	ctl_requests_drop(p, channel);
+	ctl_requests_drop(ctl, channel);
 	shm_store(&channel->header->stopped, 1);
 	shm_fence_store_load(); /* pairs with the fence of slot_enter() in client/set.c */
 	copying = shm_load_acquire64(&channel->header->copying);
@@ -303,15 +304,15 @@ void ctl_channel_close(struct control *control, struct ctl_channel *channel)
 		if (slot_name(credit->place, credit->generation) == copying)
 			channel->kept = *credit;
 		else
-			ctl_give_back(p, credit);
+			ctl_give_back(ctl, credit);
 	}
 	credits_free(&channel->credits);
-	p->channel[channel->id] = NULL;
-	while (p->channels_end && !p->channel[p->channels_end - 1])
-		p->channels_end--;
-	for (unsigned i = 0; i < p->dirties; i++)
-		if (p->dirty[i] == channel->id)
-			p->dirty[i--] = p->dirty[--p->dirties];
+	ctl->channel[channel->id] = NULL;
+	while (ctl->channels_end && !ctl->channel[ctl->channels_end - 1])
+		ctl->channels_end--;
+	for (unsigned i = 0; i < ctl->dirties; i++)
+		if (ctl->dirty[i] == channel->id)
+			ctl->dirty[i--] = ctl->dirty[--ctl->dirties];
 }
 
 bool ctl_channel_release(struct control *control, struct ctl_channel *channel, bool gone)
@@ -334,10 +335,10 @@ bool ctl_channel_release(struct control *control, struct ctl_channel *channel, b
 
 void ctl_counts(const struct control *control, struct ctl_counts *ret)
 {
-	const struct ctl *p = control->ctl;
+	const struct ctl *ctl = control->ctl;
 
-	*ret = (struct ctl_counts){.credits = p->credits, .answers = p->answers_used};
+	*ret = (struct ctl_counts){.credits = ctl->credits, .answers = ctl->answers_used};
 	for (unsigned i = 0; i < control->rails; i++)
-		for (const struct ctl_request *r = p->rail[i].first; r; r = r->next)
+		for (const struct ctl_request *r = ctl->rail[i].first; r; r = r->next)
 			ret->waiting++;
 }

@@ -245,10 +245,10 @@ void ctl_counts(const struct control *control, struct ctl_counts *ret);
  * Writes one answer to the channel's ctl_done ring. There is room for it, because it was counted in
  * `owed`. `told`: how many of those it settles, the slots or pages that it tells of.
  */
-void ctl_put(struct ctl *p, struct ctl_channel *c, const struct ctl_done *done, uint32_t told);
+void ctl_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *done, uint32_t told);
 /* Answers an op now: `done` needs neither cookie nor kind. */
-void ctl_answer(
-	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, const struct ctl_done *done);
+void ctl_answer(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+	const struct ctl_done *done);
 /*
  * The op is answered later. Returns the number of its first page; the others, if it has `pages` > 1
  * of them, follow. Each is to be ended once: by ctl_later_answer() if the op has one, else by
@@ -256,38 +256,38 @@ void ctl_answer(
  * channel may close meanwhile.
  */
 uint32_t ctl_later(
-	struct ctl *p, const struct ctl_channel *c, const struct ctl_op *op, uint32_t pages);
-void ctl_later_answer(struct ctl *p, uint32_t later, const struct ctl_done *done);
-void ctl_later_end(struct ctl *p, uint32_t later, enum op_status status);
+	struct ctl *ctl, const struct ctl_channel *c, const struct ctl_op *op, uint32_t pages);
+void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *done);
+void ctl_later_end(struct ctl *ctl, uint32_t later, enum op_status status);
 /*
  * Serves the op CTL_CREDIT: grants the slots or queues the request. c->owed includes op->count
  * already.
  */
-void ctl_credit(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns);
+void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns);
 /*
  * Looks at the waiting requests of a rail: grants slots, refuses requests past their deadline, and
  * evicts for the rest.
  */
-void ctl_pass(struct ctl *p, unsigned rail, uint64_t now_ns);
+void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns);
 /* Drops the waiting credit requests of a channel. */
-void ctl_requests_drop(struct ctl *p, struct ctl_channel *c);
+void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c);
 /*
  * Arms the timer for the next time at which a waiting credit request or a full ctl_done ring must
  * be checked.
  */
-void ctl_timer(struct ctl *p, uint64_t now_ns);
+void ctl_timer(struct ctl *ctl, uint64_t now_ns);
 
 /*
  * Serves the op CTL_PUBLISH, a copy of the `at`-th entry of the channel's ctl ring, with the
  * entries behind it. c->owed includes its pages already.
  */
-void ctl_publish(struct ctl *p, struct ctl_channel *c, unsigned at, const struct ctl_op *op,
+void ctl_publish(struct ctl *ctl, struct ctl_channel *c, unsigned at, const struct ctl_op *op,
 	uint64_t now_ns);
 /*
  * Returns an unused credit, which the caller has taken from its channel, to its pool. The client
  * must not be copying into its slot.
  */
-void ctl_give_back(struct ctl *p, const struct credit *credit);
+void ctl_give_back(struct ctl *ctl, const struct credit *credit);
 /* The op's deadline, shortened to CTL_DEADLINE_NS from now. */
 static inline uint64_t ctl_deadline_ns(const struct ctl_op *op, uint64_t now_ns)
 {
@@ -297,18 +297,19 @@ static inline uint64_t ctl_deadline_ns(const struct ctl_op *op, uint64_t now_ns)
 }
 
 /* Returns the record of this rail's requests and slots for this page size, never NULL. */
-struct ctl_class *ctl_class_of(struct ctl *p, unsigned rail, uint32_t length);
+struct ctl_class *ctl_class_of(struct ctl *ctl, unsigned rail, uint32_t length);
 /*
  * Adds `change` to the number of credits and pages of this page size. A credit that becomes a page
  * is not taken a second time.
  */
-void ctl_hold(struct ctl *p, unsigned rail, uint32_t length, int change);
+void ctl_hold(struct ctl *ctl, unsigned rail, uint32_t length, int change);
 /*
  * Evicts pages until, after limbo, there are slots for the waiting credit requests and for the
  * reserve.
  */
-void ctl_refill(struct ctl *p, unsigned rail, uint32_t length, uint64_t now_ns);
+void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns);
 /* Takes one page out of the index and the directory, and sends its slot to limbo. */
-void ctl_take_away(struct ctl *p, const struct page_key *key, uint32_t place, uint32_t generation);
+void ctl_take_away(
+	struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation);
 
 #endif

@@ -116,23 +116,23 @@ static bool run_add(struct ctl_done *run, const struct credit *credit)
 }
 
 /* Tells the client of the slots of a run; there may be none. */
-static void run_put(struct ctl *p, struct ctl_channel *c, const struct ctl_done *run)
+static void run_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *run)
 {
 	unsigned rail = place_rail(run->place);
 
 	if (!run->count)
 		return;
-	ctl_hold(p, rail, run->length, run->count);
-	ctl_class_of(p, rail, run->length)->taken += run->count;
-	p->credits += run->count;
-	p->control->counter[COUNTER_credits_granted] += run->count;
-	ctl_put(p, c, run, run->count);
+	ctl_hold(ctl, rail, run->length, run->count);
+	ctl_class_of(ctl, rail, run->length)->taken += run->count;
+	ctl->credits += run->count;
+	ctl->control->counter[COUNTER_credits_granted] += run->count;
+	ctl_put(ctl, c, run, run->count);
 }
 
 /*
  * Refuses the slots of a request that were not granted: one answer stands for all `left` of them.
  */
-static void refuse(struct ctl *p, struct ctl_channel *c, uint64_t cookie, uint32_t length,
+static void refuse(struct ctl *ctl, struct ctl_channel *c, uint64_t cookie, uint32_t length,
 	uint32_t left, enum op_status status)
 {
 	const struct ctl_done done = {.cookie = cookie,
@@ -141,17 +141,17 @@ static void refuse(struct ctl *p, struct ctl_channel *c, uint64_t cookie, uint32
 		.count = (uint16_t)left,
 		.length = length};
 
-	p->control->counter[COUNTER_credits_refused]++;
-	ctl_put(p, c, &done, left);
+	ctl->control->counter[COUNTER_credits_refused]++;
+	ctl_put(ctl, c, &done, left);
 }
 
 /*
  * Grants up to r->left slots. Returns 0: all are granted; -ENOSPC: r->left of them are still
  * missing; -EMSGSIZE: the pool holds no pages of that size; -ENOMEM.
  */
-static int grant_some(struct ctl *p, unsigned rail, struct ctl_request *r)
+static int grant_some(struct ctl *ctl, unsigned rail, struct ctl_request *r)
 {
-	struct pool *pool = p->control->rail[rail].pool;
+	struct pool *pool = ctl->control->rail[rail].pool;
 	int rc = credits_reserve(&r->channel->credits, r->left);
 	struct ctl_done run = {.count = 0};
 
@@ -166,7 +166,7 @@ static int grant_some(struct ctl *p, unsigned rail, struct ctl_request *r)
 		r->left--;
 		if (run.count && run_add(&run, &credit))
 			continue;
-		run_put(p, r->channel, &run);
+		run_put(ctl, r->channel, &run);
 		run = (struct ctl_done){.cookie = r->cookie,
 			.kind = CTL_CREDIT,
 			.status = OP_HIT,
@@ -175,18 +175,18 @@ static int grant_some(struct ctl *p, unsigned rail, struct ctl_request *r)
 			.generation = credit.generation,
 			.length = r->length};
 	}
-	run_put(p, r->channel, &run);
+	run_put(ctl, r->channel, &run);
 	return rc;
 }
 
 static void request_queue(
-	struct ctl *p, unsigned rail, const struct ctl_request *r, uint64_t now_ns)
+	struct ctl *ctl, unsigned rail, const struct ctl_request *r, uint64_t now_ns)
 {
-	struct ctl_rail *pr = &p->rail[rail];
+	struct ctl_rail *pr = &ctl->rail[rail];
 	struct ctl_request *waits = malloc(sizeof(*waits));
 
 	if (!waits) {
-		refuse(p, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+		refuse(ctl, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
 		return;
 	}
 	*waits = *r;
@@ -194,13 +194,13 @@ static void request_queue(
 	*pr->last = waits;
 	pr->last = &waits->next;
 	r->channel->asked += r->left;
-	ctl_class_of(p, rail, r->length)->waiting += r->left;
-	ctl_class_of(p, rail, r->length)->waited = true;
-	ctl_class_of(p, rail, r->length)->slowed = true;
-	ctl_refill(p, rail, r->length, now_ns);
+	ctl_class_of(ctl, rail, r->length)->waiting += r->left;
+	ctl_class_of(ctl, rail, r->length)->waited = true;
+	ctl_class_of(ctl, rail, r->length)->slowed = true;
+	ctl_refill(ctl, rail, r->length, now_ns);
 }
 
-void ctl_credit(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
+void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
 	struct ctl_request r = {.channel = c,
 		.cookie = op->cookie,
@@ -209,31 +209,31 @@ void ctl_credit(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, u
 		.left = op->count};
 	int rc = -ENOSPC;
 
-	if (op->rail >= p->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
-		p->control->counter[COUNTER_ops_invalid]++;
+	if (op->rail >= ctl->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
+		ctl->control->counter[COUNTER_ops_invalid]++;
 		/*
 		 * The last argument must be the number that answers_of() returned for this op and
 		 * channel_turn() added to `owed`.
 		 */
-		refuse(p, c, op->cookie, op->length,
+		refuse(ctl, c, op->cookie, op->length,
 			op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1, OP_INVALID);
 		return;
 	}
 	if (c->no_credits || c->credits.count + c->asked + op->count > CREDITS_MAX) {
-		refuse(p, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+		refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 		return;
 	}
 	/* If requests wait for this page size already, this one waits behind them. */
-	if (ctl_class_of(p, op->rail, op->length)->waiting == 0)
-		rc = grant_some(p, op->rail, &r);
+	if (ctl_class_of(ctl, op->rail, op->length)->waiting == 0)
+		rc = grant_some(ctl, op->rail, &r);
 	if (rc == -EMSGSIZE)
-		refuse(p, c, op->cookie, op->length, r.left, OP_INVALID);
+		refuse(ctl, c, op->cookie, op->length, r.left, OP_INVALID);
 	else if (rc == -ENOSPC)
-		request_queue(p, op->rail, &r, now_ns);
+		request_queue(ctl, op->rail, &r, now_ns);
 	else if (rc < 0)
-		refuse(p, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+		refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 	else
-		ctl_refill(p, op->rail, op->length, now_ns);
+		ctl_refill(ctl, op->rail, op->length, now_ns);
 }
 
 /* ---- waiting requests ------------------------------------------------------------------------ */
@@ -241,39 +241,40 @@ void ctl_credit(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, u
 /*
  * Unlinks and frees request *link, which was counted with `waited` slots in `asked` and `waiting`.
  */
-static void request_remove(struct ctl *p, unsigned rail, struct ctl_request **link, uint32_t waited)
+static void request_remove(
+	struct ctl *ctl, unsigned rail, struct ctl_request **link, uint32_t waited)
 {
 	struct ctl_request *r = *link;
 
 	r->channel->asked -= waited;
-	ctl_class_of(p, rail, r->length)->waiting -= waited;
+	ctl_class_of(ctl, rail, r->length)->waiting -= waited;
 	*link = r->next;
-	if (p->rail[rail].last == &r->next)
-		p->rail[rail].last = link;
+	if (ctl->rail[rail].last == &r->next)
+		ctl->rail[rail].last = link;
 	free(r);
 }
 
-void ctl_pass(struct ctl *p, unsigned rail, uint64_t now_ns)
+void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 {
-	struct ctl_rail *pr = &p->rail[rail];
+	struct ctl_rail *pr = &ctl->rail[rail];
 	struct ctl_request **link = &pr->first;
 	uint32_t pass = ++pr->pass;
 
 	pr->retry = false;
 	while (*link) {
 		struct ctl_request *r = *link;
-		struct ctl_class *class = ctl_class_of(p, rail, r->length);
+		struct ctl_class *class = ctl_class_of(ctl, rail, r->length);
 		uint32_t before = r->left;
 		int rc = -ENOSPC;
 
 		if (class->pass != pass)
-			rc = grant_some(p, rail, r);
+			rc = grant_some(ctl, rail, r);
 		if (rc == 0 || rc != -ENOSPC || r->deadline_ns <= now_ns) {
 			if (rc < 0)
-				refuse(p, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+				refuse(ctl, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
 			else if (r->deadline_ns < now_ns)
-				p->control->counter[COUNTER_credits_late]++;
-			request_remove(p, rail, link, before);
+				ctl->control->counter[COUNTER_credits_late]++;
+			request_remove(ctl, rail, link, before);
 			continue;
 		}
 		class->pass = pass;
@@ -283,17 +284,17 @@ void ctl_pass(struct ctl *p, unsigned rail, uint64_t now_ns)
 	}
 	for (unsigned i = 0; i < CLASSES_MAX; i++)
 		if (pr->class[i].waiting)
-			ctl_refill(p, rail, pr->class[i].units * PAGE_UNIT, now_ns);
+			ctl_refill(ctl, rail, pr->class[i].units * PAGE_UNIT, now_ns);
 }
 
-void ctl_requests_drop(struct ctl *p, struct ctl_channel *c)
+void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c)
 {
-	for (unsigned rail = 0; rail < p->control->rails; rail++) {
-		struct ctl_request **link = &p->rail[rail].first;
+	for (unsigned rail = 0; rail < ctl->control->rails; rail++) {
+		struct ctl_request **link = &ctl->rail[rail].first;
 
 		while (*link) {
 			if ((*link)->channel == c)
-				request_remove(p, rail, link, (*link)->left);
+				request_remove(ctl, rail, link, (*link)->left);
 			else
 				link = &(*link)->next;
 		}
@@ -304,14 +305,14 @@ void ctl_requests_drop(struct ctl *p, struct ctl_channel *c)
 
 static void on_timer(evutil_socket_t fd, short what, void *context)
 {
-	struct ctl *p = context;
+	struct ctl *ctl = context;
 
 	(void)fd;
 	(void)what;
-	p->timer_ns = 0;
-	for (unsigned i = 0; i < p->control->rails; i++)
-		if (p->rail[i].first)
-			p->rail[i].retry = true;
+	ctl->timer_ns = 0;
+	for (unsigned i = 0; i < ctl->control->rails; i++)
+		if (ctl->rail[i].first)
+			ctl->rail[i].retry = true;
 }
 
 /*
@@ -319,17 +320,17 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
  * again. Requests: when a slot leaves limbo, at the earliest deadline of a request, and at least
  * every CTL_RETRY_NS. A full ctl_done ring: after CTL_STALL_NS.
  */
-static uint64_t next_ns(const struct ctl *p, uint64_t now_ns)
+static uint64_t next_ns(const struct ctl *ctl, uint64_t now_ns)
 {
-	uint64_t next = p->stalled ? now_ns + CTL_STALL_NS : UINT64_MAX;
+	uint64_t next = ctl->stalled ? now_ns + CTL_STALL_NS : UINT64_MAX;
 
-	for (unsigned i = 0; i < p->control->rails; i++) {
-		const struct ctl_request *r = p->rail[i].first;
+	for (unsigned i = 0; i < ctl->control->rails; i++) {
+		const struct ctl_request *r = ctl->rail[i].first;
 		uint64_t at;
 
 		if (!r)
 			continue;
-		at = pool_limbo_left_ns(p->control->rail[i].pool);
+		at = pool_limbo_left_ns(ctl->control->rail[i].pool);
 		at = now_ns + (at < CTL_RETRY_NS ? at : CTL_RETRY_NS);
 		for (; r; r = r->next)
 			at = r->deadline_ns < at ? r->deadline_ns : at;
@@ -340,44 +341,44 @@ static uint64_t next_ns(const struct ctl *p, uint64_t now_ns)
 	return next;
 }
 
-void ctl_timer(struct ctl *p, uint64_t now_ns)
+void ctl_timer(struct ctl *ctl, uint64_t now_ns)
 {
-	uint64_t next = next_ns(p, now_ns);
+	uint64_t next = next_ns(ctl, now_ns);
 	struct timeval after;
 
-	if (next == UINT64_MAX || (p->timer_ns && p->timer_ns <= next))
+	if (next == UINT64_MAX || (ctl->timer_ns && ctl->timer_ns <= next))
 		return;
 	/*
 	 * The delay is rounded up, because a timer that fires too early would have to be armed a
 	 * second time.
 	 */
 	next = next > now_ns ? next - now_ns : 0;
-	p->timer_ns = now_ns + next;
+	ctl->timer_ns = now_ns + next;
 	after.tv_sec = (time_t)(next / 1000000000);
 	after.tv_usec = (suseconds_t)(next % 1000000000 / 1000 + 1);
-	if (p->timer && event_add(p->timer, &after) < 0)
-		p->timer_ns = 0;
+	if (ctl->timer && event_add(ctl->timer, &after) < 0)
+		ctl->timer_ns = 0;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
 int ctl_open(struct control *control)
 {
-	struct ctl *p = calloc(1, sizeof(*p));
+	struct ctl *ctl = calloc(1, sizeof(*ctl));
 
-	if (!p)
+	if (!ctl)
 		return -ENOMEM;
-	p->control = control;
-	p->answer_free = CTL_NO_ANSWER;
-	p->limbo_ns = control_limbo_ns(control);
+	ctl->control = control;
+	ctl->answer_free = CTL_NO_ANSWER;
+	ctl->limbo_ns = control_limbo_ns(control);
 	for (unsigned i = 0; i < RAILS_MAX; i++)
-		p->rail[i].last = &p->rail[i].first;
-	p->timer = event_new(control->base, -1, 0, on_timer, p);
-	if (!p->timer) {
-		free(p);
+		ctl->rail[i].last = &ctl->rail[i].first;
+	ctl->timer = event_new(control->base, -1, 0, on_timer, ctl);
+	if (!ctl->timer) {
+		free(ctl);
 		return -ENOMEM;
 	}
-	control->ctl = p;
+	control->ctl = ctl;
 	return 0;
 }
 
@@ -387,21 +388,21 @@ int ctl_open(struct control *control)
  */
 void ctl_close(struct control *control)
 {
-	struct ctl *p = control->ctl;
+	struct ctl *ctl = control->ctl;
 
-	if (!p)
+	if (!ctl)
 		return;
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
-		if (p->channel[i])
-			ctl_channel_close(control, p->channel[i]);
-	event_free(p->timer);
-	p->timer = NULL;
+		if (ctl->channel[i])
+			ctl_channel_close(control, ctl->channel[i]);
+	event_free(ctl->timer);
+	ctl->timer = NULL;
 }
 
-void ctl_free(struct ctl *p)
+void ctl_free(struct ctl *ctl)
 {
-	if (!p)
+	if (!ctl)
 		return;
-	free(p->answer);
-	free(p);
+	free(ctl->answer);
+	free(ctl);
 }

@@ -18,10 +18,10 @@
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
 /* As ctl_take_away(). on_disk: the page is there; NULL: it is not. */
-static void take_away(struct ctl *p, const struct page_key *key, uint32_t place,
+static void take_away(struct ctl *ctl, const struct page_key *key, uint32_t place,
 	uint32_t generation, const struct disk_page *on_disk)
 {
-	struct control *control = p->control;
+	struct control *control = ctl->control;
 	/* `key` may point into the index entry that is removed below, so it is copied */
 	const struct page_key name = *key;
 	const struct index_entry *e = index_find(control->index, &name);
@@ -30,17 +30,17 @@ static void take_away(struct ctl *p, const struct page_key *key, uint32_t place,
 	if (!on_disk || !directory_on_disk(control, on_disk))
 		directory_remove(control, &name, place, generation);
 	if (e && e->place == place && e->generation == generation) {
-		ctl_hold(p, rail, e->length, -1);
+		ctl_hold(ctl, rail, e->length, -1);
 		index_remove(control->index, &name);
 	}
 	(void)pool_retire(control->rail[rail].pool, place, generation);
-	if (p->rail[rail].first)
-		p->rail[rail].retry = true;
+	if (ctl->rail[rail].first)
+		ctl->rail[rail].retry = true;
 }
 
-void ctl_take_away(struct ctl *p, const struct page_key *key, uint32_t place, uint32_t generation)
+void ctl_take_away(struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation)
 {
-	take_away(p, key, place, generation, NULL);
+	take_away(ctl, key, place, generation, NULL);
 }
 
 static uint32_t units_of(uint32_t length)
@@ -52,9 +52,9 @@ static uint32_t units_of(uint32_t length)
  * Returns the record of this page size. A new size takes an unused record, or else a record without
  * credits, pages and waiting requests.
  */
-struct ctl_class *ctl_class_of(struct ctl *p, unsigned rail, uint32_t length)
+struct ctl_class *ctl_class_of(struct ctl *ctl, unsigned rail, uint32_t length)
 {
-	struct ctl_class *class = p->rail[rail].class, *spare = NULL;
+	struct ctl_class *class = ctl->rail[rail].class, *spare = NULL;
 	uint32_t units = units_of(length);
 
 	for (unsigned i = 0; i < CLASSES_MAX; i++) {
@@ -71,9 +71,9 @@ struct ctl_class *ctl_class_of(struct ctl *p, unsigned rail, uint32_t length)
 	return spare;
 }
 
-void ctl_hold(struct ctl *p, unsigned rail, uint32_t length, int change)
+void ctl_hold(struct ctl *ctl, unsigned rail, uint32_t length, int change)
 {
-	struct ctl_class *class = ctl_class_of(p, rail, length);
+	struct ctl_class *class = ctl_class_of(ctl, rail, length);
 
 	if (change > 0 || class->held)
 		class->held += (uint32_t)change;
@@ -178,9 +178,9 @@ static void expect(
  * Evicts pages until there is room for `want` pages of `units`, or no victim is left. Returns for
  * how many pages it made room.
  */
-static uint32_t evict(struct ctl *p, unsigned rail, uint32_t units, uint32_t want)
+static uint32_t evict(struct ctl *ctl, unsigned rail, uint32_t units, uint32_t want)
 {
-	struct pool *pool = p->control->rail[rail].pool;
+	struct pool *pool = ctl->control->rail[rail].pool;
 	struct pool_victim victim[VICTIMS];
 	uint64_t target = (uint64_t)want * units, made = 0;
 	struct disk_page page;
@@ -193,42 +193,42 @@ static uint32_t evict(struct ctl *p, unsigned rail, uint32_t units, uint32_t wan
 		if (n == 0)
 			break;
 		for (unsigned i = 0; i < n; i++) {
-			bool on_disk = tier_evicting(p->control, &victim[i], &page);
+			bool on_disk = tier_evicting(ctl->control, &victim[i], &page);
 
-			expect(p->control, victim, n, i);
-			take_away(p, &victim[i].key, victim[i].place, victim[i].generation,
+			expect(ctl->control, victim, n, i);
+			take_away(ctl, &victim[i].key, victim[i].place, victim[i].generation,
 				on_disk ? &page : NULL);
 			PROBE_EVICT(rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);
 		}
-		p->control->counter[COUNTER_pages_evicted] += n;
+		ctl->control->counter[COUNTER_pages_evicted] += n;
 	}
 	return (uint32_t)((made + units - 1) / units);
 }
 
-void ctl_refill(struct ctl *p, unsigned rail, uint32_t length, uint64_t now_ns)
+void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns)
 {
-	struct pool *pool = p->control->rail[rail].pool;
-	struct ctl_class *class = ctl_class_of(p, rail, length);
+	struct pool *pool = ctl->control->rail[rail].pool;
+	struct ctl_class *class = ctl_class_of(ctl, rail, length);
 	uint32_t want, have, made, free;
 
 	if (class->units == 0)
 		return;
 	if (class->rests)
 		rest_expire(class, clock_raw_ns());
-	measure_demand(class, p->limbo_ns, now_ns);
+	measure_demand(class, ctl->limbo_ns, now_ns);
 	free = pool_free(pool, class->units * PAGE_UNIT);
 	want = class->waiting + ahead_of(class, free);
 	have = free + class->resting;
 	if (have >= want)
 		return;
 	want -= have;
-	made = evict(p, rail, class->units, want < CTL_EVICT_BURST ? want : CTL_EVICT_BURST);
+	made = evict(ctl, rail, class->units, want < CTL_EVICT_BURST ? want : CTL_EVICT_BURST);
 	if (made) {
 		/* the pool's clock, read after the pool has read it: no slot counts too short */
 		pool_rest(pool);
-		rest_add(class, made, clock_raw_ns() + p->limbo_ns, p->limbo_ns);
+		rest_add(class, made, clock_raw_ns() + ctl->limbo_ns, ctl->limbo_ns);
 	}
 	if (want > CTL_EVICT_BURST && made >= CTL_EVICT_BURST)
-		p->rail[rail].retry = true;
+		ctl->rail[rail].retry = true;
 }

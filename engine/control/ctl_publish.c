@@ -29,10 +29,10 @@ struct page_publish {
 };
 
 static void tell_directory(
-	struct ctl *p, const struct page_publish *page, uint32_t place, uint32_t generation)
+	struct ctl *ctl, const struct page_publish *page, uint32_t place, uint32_t generation)
 {
-	directory_publish(p->control, &page->at->key, place, generation, page->deadline_ns, on_done,
-		p, page->later);
+	directory_publish(ctl->control, &page->at->key, place, generation, page->deadline_ns,
+		on_done, ctl, page->later);
 }
 
 /*
@@ -41,21 +41,21 @@ static void tell_directory(
  * answer: all owners have the entry.
  */
 static void serve_already(
-	struct ctl *p, const struct page_publish *page, const struct index_entry *old)
+	struct ctl *ctl, const struct page_publish *page, const struct index_entry *old)
 {
-	p->control->counter[COUNTER_pages_already]++;
-	pool_touch(p->control->rail[place_rail(old->place)].pool, old->place);
-	tell_directory(p, page, old->place, old->generation);
+	ctl->control->counter[COUNTER_pages_already]++;
+	pool_touch(ctl->control->rail[place_rail(old->place)].pool, old->place);
+	tell_directory(ctl, page, old->place, old->generation);
 }
 
 /*
  * Makes a page of a credit, which the caller has taken from its channel. False: it cannot, and
  * *ret_status says why.
  */
-static bool page_make(struct ctl *p, const struct page_publish *page, bool has_crc,
+static bool page_make(struct ctl *ctl, const struct page_publish *page, bool has_crc,
 	const struct credit *credit, enum op_status *ret_status)
 {
-	struct control *control = p->control;
+	struct control *control = ctl->control;
 	const struct ctl_page *at = page->at;
 	struct pool *pool = control->rail[place_rail(at->place)].pool;
 	struct index_entry entry = {.key = at->key,
@@ -76,19 +76,19 @@ static bool page_make(struct ctl *p, const struct page_publish *page, bool has_c
 		*ret_status = OP_INVALID;
 		return false;
 	}
-	p->credits--;
+	ctl->credits--;
 	if (page->length != credit->length) {
-		ctl_hold(p, place_rail(at->place), credit->length, -1);
-		ctl_hold(p, place_rail(at->place), page->length, 1);
+		ctl_hold(ctl, place_rail(at->place), credit->length, -1);
+		ctl_hold(ctl, place_rail(at->place), page->length, 1);
 	}
 	control->counter[COUNTER_pages_published]++;
 	return true;
 }
 
 static void serve_page(
-	struct ctl *p, struct ctl_channel *c, const struct page_publish *page, bool has_crc)
+	struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page, bool has_crc)
 {
-	struct control *control = p->control;
+	struct control *control = ctl->control;
 	const struct ctl_page *at = page->at;
 	const struct index_entry *old;
 	enum op_status status;
@@ -96,37 +96,37 @@ static void serve_page(
 
 	if (!credits_take(&c->credits, at->place, at->generation, &credit)) {
 		control->counter[COUNTER_ops_invalid]++;
-		ctl_later_end(p, page->later, OP_INVALID);
+		ctl_later_end(ctl, page->later, OP_INVALID);
 		return;
 	}
 	old = index_find(control->index, &at->key);
 	if (page_key_none(&at->key) || page->length == 0 || page->length > credit.length) {
 		control->counter[COUNTER_ops_invalid]++;
-		ctl_give_back(p, &credit);
-		ctl_later_end(p, page->later, OP_INVALID);
+		ctl_give_back(ctl, &credit);
+		ctl_later_end(ctl, page->later, OP_INVALID);
 		return;
 	}
 	if (old && old->length == page->length) {
-		ctl_give_back(p, &credit);
-		serve_already(p, page, old);
+		ctl_give_back(ctl, &credit);
+		serve_already(ctl, page, old);
 		return;
 	}
 	if (old)
-		ctl_take_away(p, &at->key, old->place, old->generation);
-	if (!page_make(p, page, has_crc, &credit, &status)) {
-		ctl_give_back(p, &credit);
-		ctl_later_end(p, page->later, status);
+		ctl_take_away(ctl, &at->key, old->place, old->generation);
+	if (!page_make(ctl, page, has_crc, &credit, &status)) {
+		ctl_give_back(ctl, &credit);
+		ctl_later_end(ctl, page->later, status);
 		return;
 	}
 	tier_replaced(control, &at->key, page->length);
 	tier_published(control);
-	if (p->rail[place_rail(at->place)].first)
+	if (ctl->rail[place_rail(at->place)].first)
 		/*
 		 * makes ctl_turn() look at the waiting credit requests: the new page can be
 		 * evicted for them
 		 */
-		p->rail[place_rail(at->place)].retry = true;
-	tell_directory(p, page, at->place, at->generation);
+		ctl->rail[place_rail(at->place)].retry = true;
+	tell_directory(ctl, page, at->place, at->generation);
 }
 
 /*
@@ -142,8 +142,8 @@ static void expect_far(const struct control *control, const struct ctl_page *pag
 }
 
 /* Ends a publish for which there is no memory: its credits go back. */
-static void ctl_refuse(
-	struct ctl *p, struct ctl_channel *c, const struct ctl_op *op, const struct ctl_page *page)
+static void ctl_refuse(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+	const struct ctl_page *page)
 {
 	const struct ctl_done done = {.cookie = op->cookie,
 		.kind = CTL_PUBLISH,
@@ -153,19 +153,19 @@ static void ctl_refuse(
 
 	for (unsigned i = 0; i < op->count; i++)
 		if (credits_take(&c->credits, page[i].place, page[i].generation, &credit))
-			ctl_give_back(p, &credit);
-	ctl_put(p, c, &done, op->count);
+			ctl_give_back(ctl, &credit);
+	ctl_put(ctl, c, &done, op->count);
 }
 
 /* `page`: all pages of the op. */
-static void serve_all(struct ctl *p, struct ctl_channel *c, const struct ctl_op *op,
+static void serve_all(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	const struct ctl_page *page, uint64_t now_ns)
 {
-	const struct control *control = p->control;
-	uint32_t later = ctl_later(p, c, op, op->count);
+	const struct control *control = ctl->control;
+	uint32_t later = ctl_later(ctl, c, op, op->count);
 
 	if (later == CTL_NO_ANSWER) {
-		ctl_refuse(p, c, op, page);
+		ctl_refuse(ctl, c, op, page);
 		return;
 	}
 	for (unsigned i = 0; i < op->count && i < EXPECT_FAR; i++)
@@ -177,7 +177,7 @@ static void serve_all(struct ctl *p, struct ctl_channel *c, const struct ctl_op 
 			expect_far(control, page, i + EXPECT_FAR);
 		if (i + EXPECT_NEAR < op->count)
 			index_expect_entry(control->index, &page[i + EXPECT_NEAR].key);
-		serve_page(p, c,
+		serve_page(ctl, c,
 			&(struct page_publish){.at = &page[i],
 				.length = op->length,
 				.later = later + i,
@@ -199,17 +199,17 @@ static void pages_copy(const struct ring_consumer *ctl, unsigned at, const struc
 	}
 }
 
-void ctl_publish(
-	struct ctl *p, struct ctl_channel *c, unsigned at, const struct ctl_op *op, uint64_t now_ns)
+void ctl_publish(struct ctl *ctl, struct ctl_channel *c, unsigned at, const struct ctl_op *op,
+	uint64_t now_ns)
 {
 	struct ctl_page page[CTL_PAGES_MAX];
 
-	p->stored_ns = now_ns;
+	ctl->stored_ns = now_ns;
 	if (op->count < 1 || op->count > CTL_PAGES_MAX) {
-		p->control->counter[COUNTER_ops_invalid]++;
-		ctl_answer(p, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
+		ctl->control->counter[COUNTER_ops_invalid]++;
+		ctl_answer(ctl, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
 		return;
 	}
 	pages_copy(&c->ops, at, op, page);
-	serve_all(p, c, op, page, now_ns);
+	serve_all(ctl, c, op, page, now_ns);
 }

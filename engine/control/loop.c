@@ -16,7 +16,7 @@
 #include <sys/eventfd.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/conn.h"
 #include "engine/control/net.h"
 #include "engine/control/ctl.h"
@@ -110,10 +110,10 @@ static void hear_one(struct control *control, unsigned rail, const struct rail_e
 	case RAIL_QUIET: conns_quiet(control, rail); break;
 	case RAIL_CONN_PROVEN: conns_proven(control, rail, event->object); break;
 	case RAIL_CHANNEL_BROKEN:
-		attach_channel_broken(control, ((struct rail_channel *)event->object)->id);
+		client_channel_broken(control, ((struct rail_channel *)event->object)->id);
 		break;
-	case RAIL_CHANNEL_RETURNED: attach_channel_returned(control, event->object); break;
-	case RAIL_REGION_RETURNED: attach_region_returned(control, event->detail); break;
+	case RAIL_CHANNEL_RETURNED: client_channel_returned(control, event->object); break;
+	case RAIL_REGION_RETURNED: client_region_returned(control, event->detail); break;
 	case RAIL_STOPPED: loop_of(control)->stopped[rail] = true; break;
 	default:
 		log_error("control: rail %u sent event %u, which is unknown; it is ignored", rail,
@@ -143,11 +143,11 @@ static unsigned turn(struct loop *loop)
 	struct control *control = &loop->control;
 	unsigned work = 0;
 
-	work += hear(control);      /* take the rails' events for conn_events.c and attach.c */
+	work += hear(control);      /* take the rails' events for conn_events.c and client.c */
 	work += tier_turn(control); /* read pages from disk, write those that will be evicted */
 	work += ctl_turn(control);  /* serve the ctl rings: credits, publishes */
 	/* take regions that helper threads have registered or deregistered */
-	work += attach_turn(control);
+	work += clients_turn(control);
 	work += memory_export_turn(control); /* join the cluster when the memory is registered */
 	directory_flush(control);            /* send batches of directory entries to the owners */
 	ctl_flush(control);                  /* wake the clients whose answers are in their rings */
@@ -172,7 +172,7 @@ static void drain_start(struct loop *loop, uint64_t now_ns)
 	log_info("stopping: ending the sessions of clients and leaving the cluster");
 	(void)event_add(loop->wakeup, &often);
 	control->stopping = true;
-	attach_stop(control);
+	clients_stop(control);
 	member_leave(control);
 	conns_stop(control);
 	loop->phase = LOOP_DRAINING;
@@ -182,9 +182,9 @@ static void drain_start(struct loop *loop, uint64_t now_ns)
 
 static bool drained(struct loop *loop, uint64_t now_ns)
 {
-	struct attach_counts clients;
+	struct client_counts clients;
 
-	attach_counts(&loop->control, &clients);
+	client_counts(&loop->control, &clients);
 	return clients.sessions == 0 && conns_outstanding(&loop->control) == 0 &&
 	       loop_told(&loop->control) && now_ns >= loop->goodbye_until_ns;
 }

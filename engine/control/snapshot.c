@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "engine/abi/wire.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/directory.h"
 #include "engine/control/loop.h"
 #include "engine/control/member.h"
@@ -198,11 +198,11 @@ static void take_poll_cores(const struct control *control, struct snapshot *s)
 
 static void take_clients(struct control *control, struct snapshot *s)
 {
-	struct attach_counts attached;
+	struct client_counts attached;
 	struct ctl_counts published;
 
-	attach_statistics_collect(control, s->taken_ns);
-	attach_counts(control, &attached);
+	client_statistics_collect(control, s->taken_ns);
+	client_counts(control, &attached);
 	ctl_counts(control, &published);
 	s->sessions = attached.sessions;
 	s->channels = attached.channels;

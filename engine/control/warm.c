@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/directory.h"
 #include "engine/control/ctl.h"
 #include "engine/keeper/service.h"

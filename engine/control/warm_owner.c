@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/ctl.h"
 #include "engine/control/warm_inner.h"
 #include "engine/keeper/service.h"
@@ -60,7 +60,7 @@ static void left_free(struct left_channel *left)
 	if (left->closed)
 		event_free(left->closed);
 	/* the client may have sent descriptors to it, and their close can block */
-	closer_take(left->control->attach->closer, left->wake);
+	closer_take(left->control->clients->closer, left->wake);
 	free(left);
 }
 

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/directory.h"
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/member.h"
@@ -201,7 +201,7 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 	directory.place = place;
 }
 
-void attach_channel_broken(struct control *control, uint32_t channel)
+void client_channel_broken(struct control *control, uint32_t channel)
 {
 	broken_calls++;
 	broken_channel = channel;

@@ -20,7 +20,7 @@
 #include <cmocka.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/conn.h"
 #include "engine/control/loop.h"
 #include "engine/control/promote.h"
@@ -294,7 +294,7 @@ bool rail_event_take(struct rail *rail, struct rail_event *ret)
 		part(-1);                                                                          \
 	}
 
-PART(attach_socket)
+PART(client_socket)
 PART(rpc_port)
 PART(view)
 PART(rpc)
@@ -307,7 +307,7 @@ PART(ctl)
 PART(promote)
 PART(tier)
 PART(scrub)
-PART(attach)
+PART(clients)
 
 unsigned tier_turn(struct control *c)
 {
@@ -389,19 +389,19 @@ unsigned member_count(const struct control *c)
 	return 1;
 }
 
-void attach_stop(struct control *c)
+void clients_stop(struct control *c)
 {
 	(void)c;
-	note("attach_stop");
+	note("clients_stop");
 }
 
-void attach_counts(const struct control *c, struct attach_counts *ret)
+void client_counts(const struct control *c, struct client_counts *ret)
 {
 	(void)c;
-	*ret = (struct attach_counts){.sessions = world.sessions};
+	*ret = (struct client_counts){.sessions = world.sessions};
 }
 
-unsigned attach_turn(struct control *c)
+unsigned clients_turn(struct control *c)
 {
 	if (!c->stopping || world.stuck)
 		return 0;
@@ -411,17 +411,17 @@ unsigned attach_turn(struct control *c)
 	return 0;
 }
 
-void attach_channel_broken(struct control *c, uint32_t channel)
+void client_channel_broken(struct control *c, uint32_t channel)
 {
 	(void)c, (void)channel;
 }
 
-void attach_channel_returned(struct control *c, struct rail_channel *returned)
+void client_channel_returned(struct control *c, struct rail_channel *returned)
 {
 	(void)c, (void)returned;
 }
 
-void attach_region_returned(struct control *c, uint32_t region)
+void client_region_returned(struct control *c, uint32_t region)
 {
 	(void)c, (void)region;
 }

@@ -54,7 +54,7 @@ static void parts_close_in_reverse_and_answers_after_the_directory(void **state)
 	engine_open();
 	control_close(control);
 	assert_non_null(strstr(world.order,
-		"+view +rpc +member +seeds_file +directory +connect +publish +promote +tier +scrub +attach RAIL_STOP RAIL_STOP -attach -scrub -tier -promote -publish -connect -directory -seeds_file -member -rpc -view -answers -etcd -rpc_port -attach_socket"));
+		"+view +rpc +member +seeds_file +directory +connect +publish +promote +tier +scrub +attach RAIL_STOP RAIL_STOP -attach -scrub -tier -promote -publish -connect -directory -seeds_file -member -rpc -view -answers -etcd -rpc_port -client_socket"));
 }
 
 static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
@@ -71,7 +71,7 @@ static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
 		assert_true(control_open(&settings, &plan, &control) < 0);
 		log_test_capture(NULL, 0);
 		assert_string_equal(world.order,
-			n == 1 ? "+attach_socket " : "+attach_socket +rpc_port -attach_socket ");
+			n == 1 ? "+client_socket " : "+client_socket +rpc_port -client_socket ");
 		assert_null(strstr(log, "pool"));
 	}
 }
@@ -226,7 +226,7 @@ static void shutdown_goes_in_order_and_waits_for_the_rails(void **state)
 	world.wanted_while_stopping = true;
 	control_stop(control);
 	assert_int_equal(control_run(control), 0);
-	assert_true(before("attach_stop", "member_leave"));
+	assert_true(before("clients_stop", "member_leave"));
 	assert_true(before("member_leave", "conns_stop"));
 	assert_true(before("conns_stop", "RAIL_STOP"));
 	assert_int_equal(world.returns_after, 0);

@@ -34,10 +34,10 @@ void view_fill(const struct control *control, const struct member_entry *entry, 
 	(void)control, (void)entry, (void)now_ns, (void)ret;
 }
 
-void attach_counts(const struct control *control, struct attach_counts *ret)
+void client_counts(const struct control *control, struct client_counts *ret)
 {
 	(void)control;
-	*ret = (struct attach_counts){1, 2, 3, 7};
+	*ret = (struct client_counts){1, 2, 3, 7};
 }
 
 void conn_counts(const struct control *control, struct conn_counts *ret)
@@ -67,7 +67,7 @@ void rail_latency(const struct rail *rail, uint64_t ret[LATENCY_BUCKETS], uint64
 	*ret_ns_sum = 5000000;
 }
 
-void attach_statistics_collect(struct control *control, uint64_t now_ns)
+void client_statistics_collect(struct control *control, uint64_t now_ns)
 {
 	assert_true(now_ns > 0);
 	control->statistics.total.calls[STATISTICS_GET].pages = 77;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/scrub.h"
 #include "tests/unit/control/tier_stub.h"
 
@@ -174,7 +174,7 @@ const char *dv_syndrome(uint8_t syndrome)
 	return syndrome ? "some syndrome" : "none";
 }
 
-void attach_regions_retry(struct control *control)
+void client_regions_retry(struct control *control)
 {
 	(void)control;
 	regions_retried++;

@@ -17,7 +17,7 @@
 #define OWNER 7u
 
 static struct control control;
-static struct attach attach;
+static struct clients attach;
 static struct warm_state state;
 static struct warm warm;
 static int stored, removed, returned;
@@ -63,7 +63,7 @@ static int setup(void **unused)
 	(void)unused;
 	memset(&warm, 0, sizeof(warm));
 	memset(&state, 0, sizeof(state));
-	control = (struct control){.attach = &attach, .warm = &warm, .base = event_base_new()};
+	control = (struct control){.clients = &attach, .warm = &warm, .base = event_base_new()};
 	assert_non_null(control.base);
 	warm.state = &state;
 	state.next_owner = OWNER;

@@ -4,17 +4,17 @@
  * the thread has left the slot or its process has exited. ctl.c is a stub: world.copying says
  * whether a copy is in progress.
  */
-#include "tests/unit/control/attach_world.h"
+#include "tests/unit/control/client_world.h"
 
 #include <sys/syscall.h>
 
 static void pump_until_channels(unsigned channels)
 {
-	for (unsigned i = 0; i < 2000 && control.attach->channels != channels; i++) {
+	for (unsigned i = 0; i < 2000 && control.clients->channels != channels; i++) {
 		pump();
 		usleep(1000);
 	}
-	assert_int_equal(control.attach->channels, channels);
+	assert_int_equal(control.clients->channels, channels);
 }
 
 static int open_channels(unsigned n, uint64_t *ret_id)
@@ -43,16 +43,16 @@ static void a_channel_stays_until_its_client_has_left_the_slot(void **state)
 	pump();
 	rails_answer();
 	for (unsigned i = 0; i < 5; i++) {
-		usleep(ATTACH_QUARANTINE_US);
+		usleep(CLIENT_QUARANTINE_US);
 		pump();
 	}
-	assert_int_equal(control.attach->channels, 1);
-	assert_int_equal(control.attach->quarantined, 1);
+	assert_int_equal(control.clients->channels, 1);
+	assert_int_equal(control.clients->quarantined, 1);
 	/* this write would fault if the engine had unmapped the channel's segment */
-	control.attach->channel[id]->map[0] = 1;
+	control.clients->channel[id]->map[0] = 1;
 	world.copying = false;
 	pump_until_channels(0);
-	assert_int_equal(control.attach->quarantined, 0);
+	assert_int_equal(control.clients->quarantined, 0);
 	assert_int_equal(world.exited, 0);
 	pump_until_sessions(0);
 }
@@ -70,7 +70,7 @@ static void a_close_is_answered_while_the_slot_is_in_quarantine(void **state)
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, 0);
-	assert_int_equal(control.attach->quarantined, 1);
+	assert_int_equal(control.clients->quarantined, 1);
 	assert_int_equal(status_of(fd, ATTACH_CHANNEL_CLOSE, id, 0, -1), -EINVAL);
 	world.copying = false;
 	pump_until_channels(1);
@@ -101,7 +101,7 @@ static void the_exit_of_a_process_ends_its_quarantine(void **state)
 	}
 	assert_int_equal(read(go[0], &status, 1), 1);
 	pump();
-	assert_int_equal(control.attach->channels, 1);
+	assert_int_equal(control.clients->channels, 1);
 	world.copying = true;
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);
@@ -146,7 +146,7 @@ static void a_forked_child_does_not_keep_the_session_of_its_parent(void **state)
 	}
 	assert_int_equal(read(go[0], &status, 1), 1);
 	pump();
-	assert_int_equal(control.attach->sessions, 1);
+	assert_int_equal(control.clients->sessions, 1);
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);
 	pump_until_sessions(0);
@@ -160,25 +160,25 @@ static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state
 {
 	struct channel *last;
 	uint64_t id, first;
-	int fd = open_channels(ATTACH_QUARANTINE_MAX, &id), other;
+	int fd = open_channels(CLIENT_QUARANTINE_MAX, &id), other;
 
 	(void)state;
 	other = open_channels(1, &first);
-	assert_false(control.attach->channel[first]->ctl.no_credits);
+	assert_false(control.clients->channel[first]->ctl.no_credits);
 	world.copying = true;
 	close(fd);
 	pump();
 	rails_answer();
 	pump();
-	assert_int_equal(control.attach->quarantined, ATTACH_QUARANTINE_MAX);
+	assert_int_equal(control.clients->quarantined, CLIENT_QUARANTINE_MAX);
 	/* Both the other session of this process and one that it opens next get no credits. */
-	assert_true(control.attach->channel[first]->ctl.no_credits);
+	assert_true(control.clients->channel[first]->ctl.no_credits);
 	fd = open_channels(1, &id);
-	last = control.attach->channel[id];
+	last = control.clients->channel[id];
 	assert_true(last->ctl.no_credits);
 	world.copying = false;
 	pump_until_channels(2);
-	assert_false(control.attach->channel[first]->ctl.no_credits);
+	assert_false(control.clients->channel[first]->ctl.no_credits);
 	assert_false(last->ctl.no_credits);
 	close(fd);
 	close(other);
@@ -196,7 +196,7 @@ static void a_process_that_cannot_be_watched_gets_no_credits(void **state)
 	(void)state;
 	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	forget_fds(&a);
-	assert_true(control.attach->channel[a.reply.a]->ctl.no_credits);
+	assert_true(control.clients->channel[a.reply.a]->ctl.no_credits);
 	close(fd);
 	pump();
 	rails_answer();
@@ -228,11 +228,11 @@ static void a_stopping_engine_does_not_wait_for_slots_in_quarantine(void **state
 	pump();
 	rails_answer();
 	pump();
-	assert_int_equal(control.attach->sessions, 1);
+	assert_int_equal(control.clients->sessions, 1);
 	control.stopping = true;
-	attach_stop(&control);
+	clients_stop(&control);
 	pump();
-	assert_int_equal(control.attach->sessions, 0);
+	assert_int_equal(control.clients->sessions, 0);
 }
 
 int main(void)

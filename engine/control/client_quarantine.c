@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 
 /*
  * Whether two sessions belong to the same client process. From Linux 6.9 on, all pidfds of one
@@ -34,40 +34,41 @@ static bool same_process(const struct session *a, const struct session *b)
  */
 bool quarantine_allows_credits(const struct session *s)
 {
-	const struct attach *a = s->control->attach;
+	const struct clients *clients = s->control->clients;
 	unsigned quarantined = 0;
 
-	for (unsigned i = 0; i < SESSIONS_MAX && a->quarantined; i++)
-		if (a->session[i] && a->session[i]->quarantined && same_process(a->session[i], s))
-			quarantined += a->session[i]->quarantined;
-	return s->pidfd >= 0 && quarantined < ATTACH_QUARANTINE_MAX;
+	for (unsigned i = 0; i < SESSIONS_MAX && clients->quarantined; i++)
+		if (clients->session[i] && clients->session[i]->quarantined &&
+			same_process(clients->session[i], s))
+			quarantined += clients->session[i]->quarantined;
+	return s->pidfd >= 0 && quarantined < CLIENT_QUARANTINE_MAX;
 }
 
-static void credits_allow(struct attach *a)
+static void credits_allow(struct clients *clients)
 {
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
-		if (a->channel[i] && !a->channel[i]->stopping)
-			a->channel[i]->ctl.no_credits =
-				!quarantine_allows_credits(a->channel[i]->session);
+		if (clients->channel[i] && !clients->channel[i]->stopping)
+			clients->channel[i]->ctl.no_credits =
+				!quarantine_allows_credits(clients->channel[i]->session);
 }
 
 static void quarantine_set(struct channel *c, bool quarantined)
 {
-	struct attach *a = c->session->control->attach;
+	struct clients *clients = c->session->control->clients;
 
 	c->quarantined = quarantined;
-	a->quarantined += quarantined ? 1 : -1u;
+	clients->quarantined += quarantined ? 1 : -1u;
 	c->session->quarantined += quarantined ? 1 : -1u;
-	credits_allow(a);
+	credits_allow(clients);
 }
 
-static void timer_start(struct attach *a)
+static void timer_start(struct clients *clients)
 {
-	const struct timeval often = {.tv_usec = ATTACH_QUARANTINE_US};
+	const struct timeval often = {.tv_usec = CLIENT_QUARANTINE_US};
 
-	if (event_add(a->quarantine, &often) < 0)
+	if (event_add(clients->quarantine, &often) < 0)
 		log_error("clients: no memory for a timer; %u page slots stay reserved",
-			a->quarantined);
+			clients->quarantined);
 }
 
 static bool exited(const struct session *s)
@@ -87,7 +88,7 @@ void quarantine_enter(struct channel *c)
 		"clients: process %d ended its session while it was storing a page; the slot stays reserved until the copy or the process ends",
 		(int)c->session->pid);
 	quarantine_set(c, true);
-	timer_start(control->attach);
+	timer_start(control->clients);
 }
 
 void quarantine_leave(struct channel *c)
@@ -96,13 +97,13 @@ void quarantine_leave(struct channel *c)
 		quarantine_set(c, false);
 }
 
-static void release(struct attach *a)
+static void release(struct clients *clients)
 {
 	for (unsigned i = 0; i < CHANNELS_MAX; i++) {
-		struct channel *c = a->channel[i];
+		struct channel *c = clients->channel[i];
 
 		if (!c || !c->quarantined ||
-			!ctl_channel_release(a->control, &c->ctl, exited(c->session)))
+			!ctl_channel_release(clients->control, &c->ctl, exited(c->session)))
 			continue;
 		log_info(
 			"clients: process %d has left the slot it was storing into; channel %u is free",
@@ -114,24 +115,24 @@ static void release(struct attach *a)
 
 static void on_timer(evutil_socket_t fd, short what, void *context)
 {
-	struct attach *a = context;
+	struct clients *clients = context;
 
 	(void)fd;
 	(void)what;
-	release(a);
-	if (a->quarantined)
-		timer_start(a);
+	release(clients);
+	if (clients->quarantined)
+		timer_start(clients);
 }
 
-int quarantine_open(struct attach *a)
+int quarantine_open(struct clients *clients)
 {
-	a->quarantine = event_new(a->control->base, -1, 0, on_timer, a);
-	return a->quarantine ? 0 : -ENOMEM;
+	clients->quarantine = event_new(clients->control->base, -1, 0, on_timer, clients);
+	return clients->quarantine ? 0 : -ENOMEM;
 }
 
-void quarantine_close(struct attach *a)
+void quarantine_close(struct clients *clients)
 {
-	if (a->quarantine)
-		event_free(a->quarantine);
-	a->quarantine = NULL;
+	if (clients->quarantine)
+		event_free(clients->quarantine);
+	clients->quarantine = NULL;
 }

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/conn.h"
 #include "engine/control/loop.h"
 #include "numa/clock.h"
@@ -32,11 +32,11 @@
 static struct region *region_new(
 	struct session *s, struct channel *staging_of, unsigned extents, unsigned extent_shift)
 {
-	struct attach *a = s->control->attach;
+	struct clients *clients = s->control->clients;
 	struct region *r = calloc(1, sizeof(*r));
 	uint32_t id = REGION_CLIENT_0;
 
-	while (id < REGIONS_MAX && a->region[id])
+	while (id < REGIONS_MAX && clients->region[id])
 		id++;
 	if (!r || id == REGIONS_MAX)
 		goto fail;
@@ -51,14 +51,14 @@ static struct region *region_new(
 	r->extents = extents;
 	r->extent_shift = extent_shift;
 	r->staging_of = staging_of;
-	a->region[id] = r;
-	a->regions++;
+	clients->region[id] = r;
+	clients->regions++;
 	s->regions++;
 	if (staging_of)
 		return r;
-	a->ranges++;
+	clients->ranges++;
 	s->ranges++;
-	a->extents += extents;
+	clients->extents += extents;
 	s->extents += extents;
 	return r;
 fail:
@@ -73,21 +73,21 @@ fail:
 /* Unmaps and frees a region that no rail uses and no NIC has registered any more. */
 static void region_free(struct control *control, struct region *r)
 {
-	struct attach *a = control->attach;
+	struct clients *clients = control->clients;
 	struct session *s = r->session;
 
 	if (r->map)
 		munmap(r->map, r->map_bytes);
-	closer_take(a->closer, r->memfd);
-	a->region[r->id] = NULL;
-	a->regions--;
+	closer_take(clients->closer, r->memfd);
+	clients->region[r->id] = NULL;
+	clients->regions--;
 	s->regions--;
 	if (r->staging_of) {
 		r->staging_of->staging = NULL;
 	} else {
-		a->ranges--;
+		clients->ranges--;
 		s->ranges--;
-		a->extents -= r->extents;
+		clients->extents -= r->extents;
 		s->extents -= r->extents;
 	}
 	free(r->mr);
@@ -129,7 +129,7 @@ static void region_work_start(struct control *control, struct region *r)
 static void region_release(struct control *control, struct region *r)
 {
 	r->state = REGION_RELEASING;
-	r->cut_devices = control->attach->cut_devices;
+	r->cut_devices = control->clients->cut_devices;
 	region_work_start(control, r);
 }
 
@@ -150,7 +150,7 @@ static void region_registered(struct control *control, struct region *r)
 			session_reply(s, rc, 0, 0, NULL, 0, text);
 		return;
 	}
-	if (r->began_ns && clock_now_ns() - r->began_ns >= ATTACH_TELL_NS)
+	if (r->began_ns && clock_now_ns() - r->began_ns >= CLIENT_TELL_NS)
 		log_info("clients: %.1f GiB of process %d registered on %u NICs after %u s",
 			(double)r->length / (1u << 30), (int)s->pid, control->rails,
 			(unsigned)((clock_now_ns() - r->began_ns) / 1000000000));
@@ -185,7 +185,7 @@ static void region_released(struct control *control, struct region *r)
 	struct channel *c = r->staging_of;
 	bool waited = s->waits_region == r;
 
-	if (r->result < 0 && r->cut_devices != control->attach->cut_devices) {
+	if (r->result < 0 && r->cut_devices != control->clients->cut_devices) {
 		/*
 		 * A NIC's device was closed since the release began. The failed deregistration may
 		 * have been on it: deregister again.
@@ -213,11 +213,11 @@ static void region_released(struct control *control, struct region *r)
 	}
 }
 
-void attach_regions_retry(struct control *control)
+void client_regions_retry(struct control *control)
 {
-	control->attach->cut_devices++;
+	control->clients->cut_devices++;
 	for (unsigned id = REGION_CLIENT_0; id < REGIONS_MAX; id++) {
-		struct region *r = control->attach->region[id];
+		struct region *r = control->clients->region[id];
 
 		if (!r || !r->held)
 			continue;
@@ -242,20 +242,21 @@ void region_worked(struct control *control, struct region *r)
  */
 static int quota_check(const struct session *s, unsigned extents, char *text, size_t bytes)
 {
-	const struct attach *a = s->control->attach;
-	unsigned left = ATTACH_RANGES_MAX - a->ranges, extents_left = EXTENTS_MAX - a->extents;
+	const struct clients *clients = s->control->clients;
+	unsigned left = CLIENT_RANGES_MAX - clients->ranges,
+		 extents_left = EXTENTS_MAX - clients->extents;
 
-	if (!session_may_take(s->ranges, 1, left, a->sessions, RANGES_SESSION_MIN)) {
+	if (!session_may_take(s->ranges, 1, left, clients->sessions, RANGES_SESSION_MIN)) {
 		snprintf(text, bytes,
 			"this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions. Register fewer, larger ranges, or release some",
-			s->ranges, left, ATTACH_RANGES_MAX, a->sessions);
+			s->ranges, left, CLIENT_RANGES_MAX, clients->sessions);
 		return -EMFILE;
 	}
 	if (!session_may_take(
-		    s->extents, extents, extents_left, a->sessions, EXTENTS_SESSION_MIN)) {
+		    s->extents, extents, extents_left, clients->sessions, EXTENTS_SESSION_MIN)) {
 		snprintf(text, bytes,
 			"this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions. Put it on huge pages, raise rail.mr_bytes or release ranges",
-			extents, s->extents, extents_left, EXTENTS_MAX, a->sessions);
+			extents, s->extents, extents_left, EXTENTS_MAX, clients->sessions);
 		return -EMFILE;
 	}
 	return 0;
@@ -293,10 +294,10 @@ static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, u
 			offset, *ret_page);
 		return -EINVAL;
 	}
-	if (length == 0 || length > ATTACH_REGION_BYTES_MAX) {
+	if (length == 0 || length > CLIENT_REGION_BYTES_MAX) {
 		snprintf(text, bytes,
 			"cannot register %" PRIu64 " bytes: a region has 1 to %llu bytes", length,
-			ATTACH_REGION_BYTES_MAX);
+			CLIENT_REGION_BYTES_MAX);
 		return -EINVAL;
 	}
 	if (offset > (uint64_t)st.st_size || length > (uint64_t)st.st_size - offset) {
@@ -344,12 +345,12 @@ void region_add_request(struct session *s, int memfd)
 		rc = quota_check(s, extents, text, sizeof(text));
 	}
 	if (rc < 0) {
-		closer_take(s->control->attach->closer, memfd);
+		closer_take(s->control->clients->closer, memfd);
 		goto refuse;
 	}
 	r = region_new(s, NULL, extents, shift);
 	if (!r) {
-		closer_take(s->control->attach->closer, memfd);
+		closer_take(s->control->clients->closer, memfd);
 		snprintf(text, sizeof(text), "the engine has no memory for one more range");
 		rc = -ENOMEM;
 		goto refuse;
@@ -372,8 +373,8 @@ refuse:
 
 void region_remove_request(struct session *s)
 {
-	struct attach *a = s->control->attach;
-	struct region *r = s->request.a < REGIONS_MAX ? a->region[s->request.a] : NULL;
+	struct clients *clients = s->control->clients;
+	struct region *r = s->request.a < REGIONS_MAX ? clients->region[s->request.a] : NULL;
 
 	if (!r || r->session != s || r->staging_of || r->state != REGION_LIVE) {
 		session_reply(
@@ -416,9 +417,9 @@ void region_drop(struct region *r)
 	rails_tell(r->session->control, r, RAIL_REGION_DROP);
 }
 
-void attach_region_returned(struct control *control, uint32_t region)
+void client_region_returned(struct control *control, uint32_t region)
 {
-	struct region *r = region < REGIONS_MAX ? control->attach->region[region] : NULL;
+	struct region *r = region < REGIONS_MAX ? control->clients->region[region] : NULL;
 
 	if (!r || r->state != REGION_DROPPING || r->left == 0)
 		return;

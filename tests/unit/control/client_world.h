@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of attach*.c with a client that speaks the socket protocol directly. This file stubs the
+ * Tests of client*.c with a client that speaks the socket protocol directly. This file stubs the
  * rails, the NICs and ctl.c; pools and shard are real. The client and the loop take turns in
  * one thread, except where a test needs a process of another user or one that dies.
  */
@@ -27,7 +27,7 @@
 #include <cmocka.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/conn.h"
 #include "engine/control/loop.h"
 #include "engine/control/snapshot.h"
@@ -188,9 +188,9 @@ static inline unsigned rails_answer(void)
 		const struct rail_command command = world.command[i];
 
 		if (command.kind == RAIL_CHANNEL_STOP)
-			attach_channel_returned(&control, command.object);
+			client_channel_returned(&control, command.object);
 		else if (command.kind == RAIL_REGION_DROP)
-			attach_region_returned(&control, command.region.id);
+			client_region_returned(&control, command.region.id);
 		else
 			continue;
 		n++;
@@ -240,7 +240,7 @@ static inline unsigned told(enum rail_command_kind kind)
 /* Whether the helper threads have work. */
 static inline bool helpers_work(void)
 {
-	const struct attach *a = control.attach;
+	const struct clients *a = control.clients;
 
 	for (unsigned i = 0; i < REGIONS_MAX; i++) {
 		const struct region *r = a->region[i];
@@ -261,7 +261,7 @@ static inline void pump(void)
 
 	for (unsigned i = 0; i < 4; i++) {
 		event_base_loop(control.base, EVLOOP_NONBLOCK);
-		attach_turn(&control);
+		clients_turn(&control);
 		if (!helpers_work() || world.hold || world.slow_us || waits++ == 50000)
 			continue;
 		usleep(100);
@@ -271,11 +271,11 @@ static inline void pump(void)
 
 static inline void pump_until_sessions(unsigned sessions)
 {
-	for (unsigned i = 0; i < 2000 && control.attach->sessions != sessions; i++) {
+	for (unsigned i = 0; i < 2000 && control.clients->sessions != sessions; i++) {
 		pump();
 		usleep(1000);
 	}
-	assert_int_equal(control.attach->sessions, sessions);
+	assert_int_equal(control.clients->sessions, sessions);
 }
 
 /* ---- client that speaks the protocol directly ------------------------------------------------ */
@@ -464,8 +464,8 @@ static inline int setup(void **state)
 		assert_int_equal(pool_open(&options, &control.rail[i].pool), 0);
 		control.rail[i].kick = eventfd(0, EFD_NONBLOCK);
 	}
-	assert_int_equal(attach_socket_open(&control), 0);
-	assert_int_equal(attach_open(&control), 0);
+	assert_int_equal(client_socket_open(&control), 0);
+	assert_int_equal(clients_open(&control), 0);
 	return 0;
 }
 
@@ -474,8 +474,8 @@ static inline int teardown(void **state)
 	char command[128];
 
 	(void)state;
-	attach_close(&control);
-	attach_socket_close(&control);
+	clients_close(&control);
+	client_socket_close(&control);
 	assert_int_equal(access(settings.engine_socket, F_OK), -1);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(world.published, 0);

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "numa/clock.h"
 
 static bool is_registering(const struct region *r)
@@ -26,7 +26,7 @@ static bool is_registering(const struct region *r)
 
 /* ---- the queue of regions, under the lock ---------------------------------------------------- */
 
-static void queue_append(struct attach_helper *h, struct region *r)
+static void queue_append(struct client_helper *h, struct region *r)
 {
 	r->next = NULL;
 	if (h->first)
@@ -36,7 +36,7 @@ static void queue_append(struct attach_helper *h, struct region *r)
 	h->last = r;
 }
 
-static void queue_remove(struct attach_helper *h, struct region *r)
+static void queue_remove(struct client_helper *h, struct region *r)
 {
 	struct region *previous = NULL;
 
@@ -50,7 +50,7 @@ static void queue_remove(struct attach_helper *h, struct region *r)
 		h->last = previous;
 }
 
-static void finish(struct attach_helper *h, struct region *r)
+static void finish(struct client_helper *h, struct region *r)
 {
 	r->next = h->done;
 	h->done = r;
@@ -61,7 +61,7 @@ static void finish(struct attach_helper *h, struct region *r)
  * Marks the MRs that no thread has taken as done. True: no thread is working on the others either,
  * so the region is finished.
  */
-static bool skip_rest(struct attach_helper *h, struct region *r)
+static bool skip_rest(struct client_helper *h, struct region *r)
 {
 	if (r->mrs_next < r->mrs) {
 		queue_remove(h, r);
@@ -77,7 +77,7 @@ static bool skip_rest(struct attach_helper *h, struct region *r)
  * Waits for the next MR to register or deregister. Returns NULL if the thread must end and no
  * region is queued.
  */
-static struct region *helper_next(struct attach_helper *h, unsigned *ret_mr)
+static struct region *helper_next(struct client_helper *h, unsigned *ret_mr)
 {
 	struct region *r;
 
@@ -101,7 +101,7 @@ static bool progress_due(struct region *r, char *text, size_t bytes)
 {
 	uint64_t now_ns = clock_now_ns();
 
-	if (!is_registering(r) || r->mrs_done == r->mrs || now_ns - r->told_ns < ATTACH_TELL_NS)
+	if (!is_registering(r) || r->mrs_done == r->mrs || now_ns - r->told_ns < CLIENT_TELL_NS)
 		return false;
 	r->told_ns = now_ns;
 	snprintf(text, bytes,
@@ -131,7 +131,7 @@ static void unmap(struct region *r)
 
 static void *helper_main(void *context)
 {
-	struct attach_helper *h = context;
+	struct client_helper *h = context;
 	struct control *control = h->control;
 	struct region *r;
 	unsigned mr;
@@ -168,7 +168,7 @@ static void *helper_main(void *context)
 /* ---- the loop's side ------------------------------------------------------------------------- */
 
 /* Starts one helper thread with all signals blocked, because the main thread handles signals. */
-static int helper_start(struct attach_helper *h)
+static int helper_start(struct client_helper *h)
 {
 	sigset_t all, before;
 	int rc;
@@ -181,14 +181,14 @@ static int helper_start(struct attach_helper *h)
 	return -rc;
 }
 
-static struct attach_helper *helper_of(struct attach *a, const struct region *r)
+static struct client_helper *helper_of(struct clients *clients, const struct region *r)
 {
-	return r->staging_of || r->length <= ATTACH_SMALL_BYTES ? &a->small : &a->large;
+	return r->staging_of || r->length <= CLIENT_SMALL_BYTES ? &clients->small : &clients->large;
 }
 
 int helper_submit(struct control *control, struct region *r)
 {
-	struct attach_helper *h = helper_of(control->attach, r);
+	struct client_helper *h = helper_of(control->clients, r);
 	int rc = 0;
 
 	if (h->stop)
@@ -212,7 +212,7 @@ int helper_submit(struct control *control, struct region *r)
 
 void helper_cancel(struct control *control, struct region *r)
 {
-	struct attach_helper *h = helper_of(control->attach, r);
+	struct client_helper *h = helper_of(control->clients, r);
 
 	pthread_mutex_lock(&h->lock);
 	if (r->mrs_next < r->mrs && r->result == 0) {
@@ -226,7 +226,7 @@ void helper_cancel(struct control *control, struct region *r)
 	pthread_mutex_unlock(&h->lock);
 }
 
-struct region *helper_collect(struct attach_helper *h)
+struct region *helper_collect(struct client_helper *h)
 {
 	struct region *r;
 
@@ -244,7 +244,7 @@ struct region *helper_collect(struct attach_helper *h)
  * Called before the control plane's thread is pinned. The helpers may use the cores that the
  * process has now except poll cores, or all of them if nothing is left.
  */
-void helper_open(struct control *control, struct attach_helper *h, unsigned threads)
+void helper_open(struct control *control, struct client_helper *h, unsigned threads)
 {
 	cpu_set_t all;
 
@@ -262,7 +262,7 @@ void helper_open(struct control *control, struct attach_helper *h, unsigned thre
 		h->cores = all;
 }
 
-void helper_stop(struct attach_helper *h)
+void helper_stop(struct client_helper *h)
 {
 	pthread_mutex_lock(&h->lock);
 	h->stop = true;
@@ -272,7 +272,7 @@ void helper_stop(struct attach_helper *h)
 		pthread_join(h->thread[--h->threads], NULL);
 }
 
-void helper_close(struct attach_helper *h)
+void helper_close(struct client_helper *h)
 {
 	pthread_cond_destroy(&h->more);
 	pthread_mutex_destroy(&h->lock);

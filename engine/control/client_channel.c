@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/loop.h"
 #include "engine/control/warm.h"
 #include "numa/clock.h"
@@ -89,11 +89,11 @@ static void rails_tell(struct channel *c, enum rail_command_kind kind)
 }
 
 /* Returns a channel number that is not in use, or CHANNELS_MAX if all are. */
-static uint32_t channel_number(const struct attach *a)
+static uint32_t channel_number(const struct clients *clients)
 {
 	uint32_t id = 0;
 
-	while (id < CHANNELS_MAX && a->channel[id])
+	while (id < CHANNELS_MAX && clients->channel[id])
 		id++;
 	return id;
 }
@@ -102,16 +102,16 @@ static uint32_t channel_number(const struct attach *a)
 static int channel_open(struct session *s, char *text, size_t bytes)
 {
 	struct control *control = s->control;
-	struct attach *a = control->attach;
-	uint32_t id = channel_number(a);
-	unsigned left = CHANNELS_MAX - a->channels;
+	struct clients *clients = control->clients;
+	uint32_t id = channel_number(clients);
+	unsigned left = CHANNELS_MAX - clients->channels;
 	struct channel *c;
 	int rc;
 
-	if (!session_may_take(s->channels, 1, left, a->sessions, CHANNELS_SESSION_MIN)) {
+	if (!session_may_take(s->channels, 1, left, clients->sessions, CHANNELS_SESSION_MIN)) {
 		snprintf(text, bytes,
 			"this session has %u channels open and may have no more: %u of %u are left to %u sessions. Close some, or use fewer threads",
-			s->channels, left, CHANNELS_MAX, a->sessions);
+			s->channels, left, CHANNELS_MAX, clients->sessions);
 		return -EMFILE;
 	}
 	c = calloc(1, sizeof(*c));
@@ -123,8 +123,8 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	c->session = s;
 	c->opening = true;
 	c->memfd = c->wake = c->wake_client = -1;
-	a->channel[id] = c;
-	a->channels++;
+	clients->channel[id] = c;
+	clients->channels++;
 	s->channels++;
 	rc = segment_open(c, control->rails);
 	if (rc < 0) {
@@ -170,8 +170,8 @@ void channel_opened(struct channel *c)
 
 void channel_close_request(struct session *s)
 {
-	struct attach *a = s->control->attach;
-	struct channel *c = s->request.a < CHANNELS_MAX ? a->channel[s->request.a] : NULL;
+	struct clients *clients = s->control->clients;
+	struct channel *c = s->request.a < CHANNELS_MAX ? clients->channel[s->request.a] : NULL;
 
 	if (!c || c->session != s || c->stopping) {
 		session_reply(
@@ -228,19 +228,19 @@ static void channel_collect(struct channel *c, uint64_t now_ns)
 			(int)c->session->pid, c->id);
 }
 
-void attach_statistics_collect(struct control *control, uint64_t now_ns)
+void client_statistics_collect(struct control *control, uint64_t now_ns)
 {
-	struct attach *a = control->attach;
+	struct clients *clients = control->clients;
 
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
-		if (a->channel[i])
-			channel_collect(a->channel[i], now_ns);
+		if (clients->channel[i])
+			channel_collect(clients->channel[i], now_ns);
 }
 
 void channel_free(struct channel *c)
 {
 	struct session *s = c->session;
-	struct attach *a = s->control->attach;
+	struct clients *clients = s->control->clients;
 
 	channel_collect(c, clock_now_ns());
 	if (c->staging && !region_close(s->control, c->staging))
@@ -248,8 +248,8 @@ void channel_free(struct channel *c)
 	quarantine_leave(c);
 	if (!c->ctl.kept.length)
 		warm_owner_end(s->control, c->ctl.owner);
-	a->channel[c->id] = NULL;
-	a->channels--;
+	clients->channel[c->id] = NULL;
+	clients->channels--;
 	s->channels--;
 	if (c->map)
 		munmap(c->map, c->bytes);
@@ -259,15 +259,15 @@ void channel_free(struct channel *c)
 	 * the closer's thread closes it: the client may have sent descriptors to this socket, and
 	 * their close can block
 	 */
-	closer_take(a->closer, c->wake);
+	closer_take(clients->closer, c->wake);
 	if (c->wake_client >= 0)
 		close(c->wake_client);
 	free(c);
 }
 
-void attach_channel_broken(struct control *control, uint32_t channel)
+void client_channel_broken(struct control *control, uint32_t channel)
 {
-	struct channel *c = channel < CHANNELS_MAX ? control->attach->channel[channel] : NULL;
+	struct channel *c = channel < CHANNELS_MAX ? control->clients->channel[channel] : NULL;
 
 	if (!c || c->session->ending)
 		return;
@@ -277,7 +277,7 @@ void attach_channel_broken(struct control *control, uint32_t channel)
 	session_end(c->session, "it wrote an impossible ring index");
 }
 
-void attach_channel_returned(struct control *control, struct rail_channel *returned)
+void client_channel_returned(struct control *control, struct rail_channel *returned)
 {
 	struct channel *c = returned->control;
 

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients of this host: their sessions, channels and memory regions. The protocol is in
- * abi/segment.h. Runs on the control plane's thread only, except the threads of attach_helper.c,
- * which register memory, and the thread of attach_closer.c.
+ * abi/segment.h. Runs on the control plane's thread only, except the threads of client_helper.c,
+ * which register memory, and the thread of client_closer.c.
  *
- *   attach.c             the socket: which connections are accepted; requests, replies
- *   attach_session.c     a session from its first request until its last resource is freed
- *   attach_channel.c     channel segments and their rings on every rail
- *   attach_quarantine.c  channels whose client may still write to a page slot
- *   attach_region.c      client memory: checked, mapped, registered, given to the rails, taken back
- *   attach_mr.c          memory registrations (MRs) of a region on every NIC
- *   attach_helper.c      the threads that register memory, which can take seconds
- *   attach_closer.c      the thread that closes descriptors that clients sent
- *   attach_socket.c      the socket file and its lock
+ *   client.c             the socket: which connections are accepted; requests, replies
+ *   client_session.c     a session from its first request until its last resource is freed
+ *   client_channel.c     channel segments and their rings on every rail
+ *   client_quarantine.c  channels whose client may still write to a page slot
+ *   client_region.c      client memory: checked, mapped, registered, given to the rails, taken back
+ *   client_mr.c          memory registrations (MRs) of a region on every NIC
+ *   client_helper.c      the threads that register memory, which can take seconds
+ *   client_closer.c      the thread that closes descriptors that clients sent
+ *   client_socket.c      the socket file and its lock
  *
  * Channels and regions belong to the rails from the command that adds them until every rail has
  * returned them. Only then are they unmapped and their numbers reused.
  */
-#ifndef CONTROL_ATTACH_H
-#define CONTROL_ATTACH_H
+#ifndef CONTROL_CLIENT_H
+#define CONTROL_CLIENT_H
 
 #include <pthread.h>
 #include <sched.h>
@@ -28,34 +28,34 @@
 #include "engine/control/ctl.h"
 
 /*
- * Memory up to this size is registered by threads of its own (ATTACH_SMALL_HELPERS), so that
+ * Memory up to this size is registered by threads of its own (CLIENT_SMALL_HELPERS), so that
  * opening a channel, whose staging memory is small, does not wait for large memory.
  */
-#define ATTACH_SMALL_BYTES (1u << 20)
-/* helper threads that register memory of at most ATTACH_SMALL_BYTES */
-#define ATTACH_SMALL_HELPERS 2u
-#define ATTACH_HELPERS 8u /* helper threads that register larger memory */
+#define CLIENT_SMALL_BYTES (1u << 20)
+/* helper threads that register memory of at most CLIENT_SMALL_BYTES */
+#define CLIENT_SMALL_HELPERS 2u
+#define CLIENT_HELPERS 8u /* helper threads that register larger memory */
 /* time between two log lines about one long registration, in ns */
-#define ATTACH_TELL_NS 5000000000ull
+#define CLIENT_TELL_NS 5000000000ull
 /* maximum number of client connections that have not sent a request */
-#define ATTACH_SILENT_MAX 32u
+#define CLIENT_SILENT_MAX 32u
 /* a client connection that has sent no request for this time is closed */
-#define ATTACH_SILENT_SECONDS 2
+#define CLIENT_SILENT_SECONDS 2
 /* maximum number of refused clients that stay connected, so that they can read the reason */
-#define ATTACH_REFUSED_MAX 8u
-#define ATTACH_REFUSED_SECONDS 1 /* a refused client is disconnected after this time, in s */
-#define ATTACH_REGION_BYTES_MAX (1ull << 40)
-#define ATTACH_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
+#define CLIENT_REFUSED_MAX 8u
+#define CLIENT_REFUSED_SECONDS 1 /* a refused client is disconnected after this time, in s */
+#define CLIENT_REGION_BYTES_MAX (1ull << 40)
+#define CLIENT_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
 /* a client process with this number of slots in quarantine gets no more credits */
-#define ATTACH_QUARANTINE_MAX 8u
+#define CLIENT_QUARANTINE_MAX 8u
 /* time between two checks of the channels in quarantine, in us */
-#define ATTACH_QUARANTINE_US 10000
+#define CLIENT_QUARANTINE_US 10000
 /*
  * Client memory ranges of all sessions together. One region for each channel is kept back, because
  * every channel needs a region for its staging memory.
  */
-#define ATTACH_RANGES_MAX (REGIONS_MAX - REGION_CLIENT_0 - CHANNELS_MAX)
-static_assert(ATTACH_RANGES_MAX >= RANGES_SESSION_MIN, "one session gets its share");
+#define CLIENT_RANGES_MAX (REGIONS_MAX - REGION_CLIENT_0 - CHANNELS_MAX)
+static_assert(CLIENT_RANGES_MAX >= RANGES_SESSION_MIN, "one session gets its share");
 
 struct session;
 struct channel;
@@ -111,7 +111,7 @@ struct region {
 	 * until that NIC's device is closed
 	 */
 	bool held;
-	/* value of attach->cut_devices when the release of this region began */
+	/* value of clients->cut_devices when the release of this region began */
 	unsigned cut_devices;
 	int result;
 	char text[160];
@@ -153,7 +153,7 @@ struct session {
 	 */
 	uint64_t arrival;
 	/*
-	 * address of the element of attach->silent, ->session or ->refused that points to this
+	 * address of the element of clients->silent, ->session or ->refused that points to this
 	 * session
 	 */
 	struct session **place;
@@ -200,9 +200,9 @@ static inline bool session_may_take(
 }
 
 /* Helper threads that register memory. The lock protects `first`, `last` and `done`. */
-struct attach_helper {
+struct client_helper {
 	struct control *control;
-	pthread_t thread[ATTACH_HELPERS];
+	pthread_t thread[CLIENT_HELPERS];
 	unsigned threads; /* number of running threads; only the control plane's thread uses it */
 	unsigned threads_max;
 	cpu_set_t cores; /* CPU cores on which the helper threads may run */
@@ -219,12 +219,12 @@ struct attach_helper {
 	bool stop;
 };
 
-struct attach {
+struct clients {
 	struct control *control;
 	struct event *accepts;
 	struct session *session[SESSIONS_MAX];
-	struct session *silent[ATTACH_SILENT_MAX];
-	struct session *refused[ATTACH_REFUSED_MAX];
+	struct session *silent[CLIENT_SILENT_MAX];
+	struct session *refused[CLIENT_REFUSED_MAX];
 	struct channel *channel[CHANNELS_MAX];
 	struct region *region[REGIONS_MAX];
 	unsigned sessions, channels, regions;
@@ -245,7 +245,7 @@ struct attach {
 	 * clients
 	 */
 	int status_fd, shard_fd, heads_fd[RAILS_MAX];
-	struct attach_helper large, small;
+	struct client_helper large, small;
 	struct closer *closer;
 };
 
@@ -255,50 +255,50 @@ struct attach {
  * Handles regions that the helper threads have finished, sends replies that waited for the rails'
  * inboxes, and frees ended sessions. Returns 0 if there was nothing to do.
  */
-unsigned attach_turn(struct control *control);
+unsigned clients_turn(struct control *control);
 /*
  * Called when a rail or ctl.c found an impossible ring index in the channel. Ends the client's
  * session.
  */
-void attach_channel_broken(struct control *control, uint32_t channel);
-void attach_channel_returned(struct control *control, struct rail_channel *returned);
-void attach_region_returned(struct control *control, uint32_t region);
+void client_channel_broken(struct control *control, uint32_t channel);
+void client_channel_returned(struct control *control, struct rail_channel *returned);
+void client_region_returned(struct control *control, uint32_t region);
 /*
  * Called after the device of a lost NIC was closed: deregisters again the memory that this NIC had
  * not deregistered.
  */
-void attach_regions_retry(struct control *control);
+void client_regions_retry(struct control *control);
 /* Called at shutdown: accepts no more clients and ends all sessions. */
-void attach_stop(struct control *control);
+void clients_stop(struct control *control);
 
-struct attach_counts {
+struct client_counts {
 	unsigned sessions, channels, regions;
 	unsigned extents; /* number of extents in use on each NIC, without staging memory */
 };
-void attach_counts(const struct control *control, struct attach_counts *ret);
+void client_counts(const struct control *control, struct client_counts *ret);
 /* Adds what the clients counted since the last call to control->statistics. */
-void attach_statistics_collect(struct control *control, uint64_t now_ns);
+void client_statistics_collect(struct control *control, uint64_t now_ns);
 
-/* ---- attach_socket.c ------------------------------------------------------------------------- */
+/* ---- client_socket.c ------------------------------------------------------------------------- */
 
 /*
  * Listens on the engine's socket. Returns the descriptor that clients connect to; on failure logs
  * and returns -errno.
  */
-int attach_socket_listen(struct control *control);
+int client_socket_listen(struct control *control);
 /*
  * Closes the engine's socket and removes its file, so that no new client connects. May be called
  * twice.
  */
-void attach_socket_remove(struct control *control);
+void client_socket_remove(struct control *control);
 
-/* ---- shared by the files attach_*.c ---------------------------------------------------------- */
+/* ---- shared by client*.c ------------------------------------------------------------------- */
 
 /*
  * Sends the one reply to s->request, with the descriptors `fds`. `text`: the reason when status <
  * 0.
  */
-void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const int *fds,
+void session_reply(struct session *s, int status, uint64_t clients, uint64_t b, const int *fds,
 	unsigned fd_count, const char *text);
 void session_refuse(struct session *s, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -310,15 +310,15 @@ void session_serve(struct session *s, int fd, unsigned fd_count);
  */
 int session_start(struct session *s);
 /*
- * At the first request: gives the session a place in attach->session, or calls session_refuse()
+ * At the first request: gives the session a place in clients->session, or calls session_refuse()
  * when all are taken.
  */
 void session_admit(struct session *s);
 /* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
-void session_reply_told(struct session *s, uint64_t a, uint64_t b);
+void session_reply_told(struct session *s, uint64_t clients, uint64_t b);
 void session_told(struct session *s);
 /*
- * Stops the session's channels and drops its regions. attach_turn() frees the session later.
+ * Stops the session's channels and drops its regions. clients_turn() frees the session later.
  * Calling it twice does no harm.
  */
 void session_end(struct session *s, const char *why);
@@ -335,7 +335,7 @@ void channel_stop(struct channel *c);
 void channel_opened(struct channel *c);
 /* Frees the stopped channel if all rails have returned it and its staging region is freed. */
 void channel_finish(struct channel *c);
-/* Frees the channel at once. attach_close() calls it too, after the poll cores have ended. */
+/* Frees the channel at once. clients_close() calls it too, after the poll cores have ended. */
 void channel_free(struct channel *c);
 
 /* Called when a channel was closed: puts it in quarantine if its client is copying into a slot. */
@@ -344,8 +344,8 @@ void quarantine_enter(struct channel *c);
 void quarantine_leave(struct channel *c);
 bool quarantine_allows_credits(const struct session *s);
 /* Creates the timer that checks the channels in quarantine. Returns 0 or -ENOMEM. */
-int quarantine_open(struct attach *a);
-void quarantine_close(struct attach *a);
+int quarantine_open(struct clients *clients);
+void quarantine_close(struct clients *clients);
 
 void region_add_request(struct session *s, int memfd);
 void region_remove_request(struct session *s);
@@ -379,7 +379,7 @@ bool region_is_held(const struct region *r);
 /* The control plane calls this when the helper threads have finished all MRs of the region. */
 void region_worked(struct control *control, struct region *r);
 /*
- * Called by attach_close() after the rails have ended. False: a NIC did not deregister the memory,
+ * Called by clients_close() after the rails have ended. False: a NIC did not deregister the memory,
  * so the memory stays mapped as long as the process lives.
  */
 bool region_close(struct control *control, struct region *r);
@@ -398,13 +398,13 @@ int helper_submit(struct control *control, struct region *r);
 /* Cancels the registration of a region: the helper threads skip its MRs that none has taken yet. */
 void helper_cancel(struct control *control, struct region *r);
 /* Returns one region whose MRs the helper threads have finished, or NULL. */
-struct region *helper_collect(struct attach_helper *h);
-void helper_open(struct control *control, struct attach_helper *h, unsigned threads);
+struct region *helper_collect(struct client_helper *h);
+void helper_open(struct control *control, struct client_helper *h, unsigned threads);
 /*
  * Waits until the helper threads have finished all regions they were given. From then on
  * helper_submit() fails.
  */
-void helper_stop(struct attach_helper *h);
-void helper_close(struct attach_helper *h);
+void helper_stop(struct client_helper *h);
+void helper_close(struct client_helper *h);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Regions of clients: which memory is refused, when the rails have it, and that a client that
- * disconnects leaks nothing. See attach_world.h.
+ * disconnects leaks nothing. See client_world.h.
  */
-#include "tests/unit/control/attach_world.h"
+#include "tests/unit/control/client_world.h"
 
 static void bad_memory_is_refused_and_leaks_nothing(void **state)
 {
@@ -33,7 +33,7 @@ static void bad_memory_is_refused_and_leaks_nothing(void **state)
 	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, 0, 0, -1), -EINVAL);
 	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, REGION_CLIENT_0, 0, -1), -EINVAL);
 	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, UINT64_MAX, 0, -1), -EINVAL);
-	assert_int_equal(control.attach->regions, 0);
+	assert_int_equal(control.clients->regions, 0);
 	assert_int_equal(world.commands, 0);
 	open_files_soon(before);
 	close(p[0]);
@@ -57,15 +57,15 @@ static void memory_without_seals_is_accepted_only_if_the_settings_allow_it(void 
 	settings.engine_unsealed_memory = true;
 	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 8192), &memfd, 1, &a));
 	assert_int_equal(a.reply.status, 0);
-	assert_int_equal(control.attach->regions, 1);
+	assert_int_equal(control.clients->regions, 1);
 	settings.engine_unsealed_memory = false;
 	close(memfd);
 	close(fd);
 	pump();
 	for (unsigned i = 0; i < RAILS; i++)
-		attach_region_returned(&control, (uint32_t)a.reply.a);
+		client_region_returned(&control, (uint32_t)a.reply.a);
 	pump();
-	assert_int_equal(control.attach->regions, 0);
+	assert_int_equal(control.clients->regions, 0);
 }
 
 static void a_region_is_given_to_and_returned_by_every_rail(void **state)
@@ -91,16 +91,16 @@ static void a_region_is_given_to_and_returned_by_every_rail(void **state)
 	 * before.
 	 */
 	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
-	attach_region_returned(&control, (uint32_t)id);
+	client_region_returned(&control, (uint32_t)id);
 	pump();
 	assert_false(receive(fd, &a));
 	assert_int_equal(world.mrs, RAILS);
-	attach_region_returned(&control, (uint32_t)id);
+	client_region_returned(&control, (uint32_t)id);
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);
-	assert_int_equal(control.attach->regions, 0);
+	assert_int_equal(control.clients->regions, 0);
 	close(memfd);
 	close(fd);
 	pump();
@@ -126,12 +126,12 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	assert_false(receive(fd, &a)); /* no reply yet: the NIC may still write to the memory */
 	/* from here on the NIC's device is closed, so deregistration succeeds */
 	world.holds_mrs = false;
-	attach_regions_retry(&control);
+	client_regions_retry(&control);
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);
-	attach_regions_retry(&control); /* this second call finds no region to deregister again */
+	client_regions_retry(&control); /* this second call finds no region to deregister again */
 	close(memfd);
 	close(fd);
 	pump();
@@ -143,7 +143,7 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
  */
 static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void **state)
 {
-	const size_t bytes = ATTACH_SMALL_BYTES + 4096;
+	const size_t bytes = CLIENT_SMALL_BYTES + 4096;
 	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
 	struct answer a;
 
@@ -154,11 +154,11 @@ static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void 
 	world.holds_mrs = true;
 	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, a.reply.a, 0), NULL, 0, &a));
 	rails_answer();
-	for (unsigned i = 0; i < 2000 && !shm_load(&control.attach->large.done_flag); i++)
+	for (unsigned i = 0; i < 2000 && !shm_load(&control.clients->large.done_flag); i++)
 		usleep(1000);
 	assert_int_equal(world.mrs, RAILS);
 	world.holds_mrs = false;
-	attach_regions_retry(&control);
+	client_regions_retry(&control);
 	await(fd, &a);
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);
@@ -225,8 +225,8 @@ static void a_failed_registration_leaves_nothing_on_any_nic(void **state)
 	world.refuse_mrs = 2;
 	assert_int_equal(status_of(fd, ATTACH_CHANNEL_OPEN, 0, 0, -1), -ENOMEM);
 	assert_int_equal(world.mrs, 0);
-	assert_int_equal(control.attach->regions, 0);
-	assert_int_equal(control.attach->channels, 0);
+	assert_int_equal(control.clients->regions, 0);
+	assert_int_equal(control.clients->channels, 0);
 	close(memfd);
 	close(fd);
 	pump();
@@ -234,7 +234,7 @@ static void a_failed_registration_leaves_nothing_on_any_nic(void **state)
 
 static void large_memory_is_registered_on_another_thread(void **state)
 {
-	const size_t bytes = ATTACH_SMALL_BYTES + 4096;
+	const size_t bytes = CLIENT_SMALL_BYTES + 4096;
 	int fd = dial(), other = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
 	struct answer a;
 
@@ -259,7 +259,7 @@ static void large_memory_is_registered_on_another_thread(void **state)
 
 static void a_client_that_leaves_during_a_registration_leaks_nothing(void **state)
 {
-	const size_t bytes = ATTACH_SMALL_BYTES + 4096;
+	const size_t bytes = CLIENT_SMALL_BYTES + 4096;
 	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
 	struct answer a;
 
@@ -272,7 +272,7 @@ static void a_client_that_leaves_during_a_registration_leaks_nothing(void **stat
 	close(fd);
 	pump();
 	/* the session stays while its memory is being registered */
-	assert_int_equal(control.attach->sessions, 1);
+	assert_int_equal(control.clients->sessions, 1);
 	world_hold(false);
 	pump_until_sessions(0);
 	assert_int_equal(world.mrs, 0);

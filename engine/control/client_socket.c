@@ -11,7 +11,7 @@
  * kernel releases the lock when the process ends. Used at start-up and shutdown, on the control
  * plane's thread.
  */
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@
 #include "engine/keeper/service.h"
 #include "engine/keeper/socket_file.h"
 
-struct attach_socket {
+struct client_socket {
 	struct socket_file file; /* file.fd: the socket; -1: it is removed, or was never bound */
 	bool passed; /* the socket belongs to a keeper or systemd, and so does its file */
 	int lock; /* descriptor of <engine.socket>.pid, which is locked; -1: the lock is not held */
@@ -46,7 +46,7 @@ struct attach_socket {
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
-static void lock_path(const struct attach_socket *s, char ret[LOCK_PATH_BYTES])
+static void lock_path(const struct client_socket *s, char ret[LOCK_PATH_BYTES])
 {
 	snprintf(ret, LOCK_PATH_BYTES, "%s.pid", s->file.path);
 }
@@ -55,7 +55,7 @@ static void lock_path(const struct attach_socket *s, char ret[LOCK_PATH_BYTES])
  * Logs that another engine holds the lock, with the process id that the lock file names (0 if fd is
  * -1).
  */
-static int lock_busy(const struct attach_socket *s, int fd)
+static int lock_busy(const struct client_socket *s, int fd)
 {
 	char pid[16] = "";
 	ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
@@ -70,7 +70,7 @@ static int lock_busy(const struct attach_socket *s, int fd)
  * Locks <engine.socket>.pid. Returns 0, -errno, or 1: locked, but the file is not at its path any
  * more, because the engine that removed it has ended.
  */
-static int lock_try(const struct attach_socket *s, int fd, const char *path)
+static int lock_try(const struct client_socket *s, int fd, const char *path)
 {
 	struct stat held, there;
 
@@ -88,7 +88,7 @@ static int lock_try(const struct attach_socket *s, int fd, const char *path)
 	       held.st_ino != there.st_ino;
 }
 
-static int lock_take(struct attach_socket *s)
+static int lock_take(struct client_socket *s)
 {
 	char path[LOCK_PATH_BYTES];
 	int rc = 1;
@@ -119,7 +119,7 @@ static int lock_take(struct attach_socket *s)
 
 /* ---- the socket ------------------------------------------------------------------------------ */
 
-static void socket_remove(struct attach_socket *s)
+static void socket_remove(struct client_socket *s)
 {
 	if (!s->passed) {
 		socket_file_remove(&s->file);
@@ -129,7 +129,7 @@ static void socket_remove(struct attach_socket *s)
 	}
 }
 
-static void socket_free(struct attach_socket *s)
+static void socket_free(struct client_socket *s)
 {
 	char path[LOCK_PATH_BYTES];
 
@@ -150,7 +150,7 @@ static void socket_free(struct attach_socket *s)
 }
 
 /* Takes the passed socket, or binds one. Returns 0 or -errno. */
-static int socket_take(struct attach_socket *s)
+static int socket_take(struct client_socket *s)
 {
 	int rc = service_listener(s->file.path, &s->file.fd);
 
@@ -166,7 +166,7 @@ static int socket_take(struct attach_socket *s)
 
 static void on_keeper_ended(evutil_socket_t fd, short what, void *context)
 {
-	struct attach_socket *s = context;
+	struct client_socket *s = context;
 
 	(void)fd;
 	(void)what;
@@ -179,10 +179,10 @@ static void on_keeper_ended(evutil_socket_t fd, short what, void *context)
 
 /* ---- called by other files of this folder ---------------------------------------------------- */
 
-int attach_socket_open(struct control *control)
+int client_socket_open(struct control *control)
 {
 	const char *path = control->settings->engine_socket;
-	struct attach_socket *s = calloc(1, sizeof(*s));
+	struct client_socket *s = calloc(1, sizeof(*s));
 	int rc;
 
 	if (!s)
@@ -204,9 +204,9 @@ int attach_socket_open(struct control *control)
 	return 0;
 }
 
-int attach_socket_listen(struct control *control)
+int client_socket_listen(struct control *control)
 {
-	struct attach_socket *s = control->client_socket;
+	struct client_socket *s = control->client_socket;
 	int rc;
 
 	if (s->keeper >= 0) {
@@ -225,12 +225,12 @@ int attach_socket_listen(struct control *control)
 	return rc;
 }
 
-void attach_socket_remove(struct control *control)
+void client_socket_remove(struct control *control)
 {
 	socket_remove(control->client_socket);
 }
 
-void attach_socket_close(struct control *control)
+void client_socket_close(struct control *control)
 {
 	socket_free(control->client_socket);
 	control->client_socket = NULL;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients that connect to the Unix socket (attach_socket.c). Only processes of the engine's own
+ * Clients that connect to the Unix socket (client_socket.c). Only processes of the engine's own
  * user, or of root, are served. Runs on the control plane's thread only.
  */
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,15 +42,15 @@ static bool has_request(const struct session *s)
  * silent longest. NULL: every connection has sent a request; these are served first, and new
  * connections wait in the backlog of the socket.
  */
-static struct session **silent_place(struct attach *a)
+static struct session **silent_place(struct clients *clients)
 {
 	struct session **oldest = NULL;
 
-	for (unsigned i = 0; i < ATTACH_SILENT_MAX; i++)
-		if (!a->silent[i] || a->silent[i]->ending)
-			return &a->silent[i];
-	for (unsigned i = 0; i < ATTACH_SILENT_MAX; i++) {
-		struct session **place = &a->silent[i];
+	for (unsigned i = 0; i < CLIENT_SILENT_MAX; i++)
+		if (!clients->silent[i] || clients->silent[i]->ending)
+			return &clients->silent[i];
+	for (unsigned i = 0; i < CLIENT_SILENT_MAX; i++) {
+		struct session **place = &clients->silent[i];
 
 		if (!has_request(*place) && (!oldest || (*place)->arrival < (*oldest)->arrival))
 			oldest = place;
@@ -71,9 +71,9 @@ static void silent_clear(struct session **place)
 }
 
 /*
- * `silent`: the free element of attach->silent that takes the new connection unless it is refused.
+ * `silent`: the free element of clients->silent that takes the new connection unless it is refused.
  */
-static void accept_one(struct attach *a, int fd, struct session **silent)
+static void accept_one(struct clients *clients, int fd, struct session **silent)
 {
 	struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
 	socklen_t bytes = sizeof(peer);
@@ -82,17 +82,17 @@ static void accept_one(struct attach *a, int fd, struct session **silent)
 
 	if (!s || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
 		goto drop;
-	s->control = a->control;
+	s->control = clients->control;
 	s->fd = fd;
 	s->pid = peer.pid;
 	s->pidfd = -1;
-	s->arrival = ++a->arrivals;
+	s->arrival = ++clients->arrivals;
 	if (peer.uid != geteuid() && peer.uid != 0)
 		session_refuse(s, -EPERM,
 			"this engine serves user %u and root; process %d belongs to user %u. Run the client as the engine's user",
 			(unsigned)geteuid(), (int)peer.pid, (unsigned)peer.uid);
 	if (s->refuse)
-		place = free_place(a->refused, ATTACH_REFUSED_MAX);
+		place = free_place(clients->refused, CLIENT_REFUSED_MAX);
 	if (!place || session_start(s) < 0)
 		goto drop;
 	if (place == silent)
@@ -102,13 +102,13 @@ static void accept_one(struct attach *a, int fd, struct session **silent)
 	return;
 drop:
 	free(s);
-	closer_take(a->closer, fd);
+	closer_take(clients->closer, fd);
 }
 
 void session_admit(struct session *s)
 {
-	struct attach *a = s->control->attach;
-	struct session **place = free_place(a->session, SESSIONS_MAX);
+	struct clients *clients = s->control->clients;
+	struct session **place = free_place(clients->session, SESSIONS_MAX);
 
 	if (!place) {
 		session_refuse(s, -EUSERS,
@@ -119,21 +119,21 @@ void session_admit(struct session *s)
 	*s->place = NULL;
 	*place = s;
 	s->place = place;
-	if (++a->last_session == 0)
-		a->last_session = 1;
-	s->id = a->last_session;
-	a->sessions++;
-	a->control->counter[COUNTER_clients_attached]++;
+	if (++clients->last_session == 0)
+		clients->last_session = 1;
+	s->id = clients->last_session;
+	clients->sessions++;
+	clients->control->counter[COUNTER_clients_attached]++;
 	log_debug("clients: process %d attached, session %u", (int)s->pid, s->id);
 }
 
 static void on_accept(evutil_socket_t listener, short what, void *context)
 {
-	struct attach *a = context;
+	struct clients *clients = context;
 
 	(void)what;
-	for (unsigned i = 0; i < ATTACH_ACCEPTS; i++) {
-		struct session **place = silent_place(a);
+	for (unsigned i = 0; i < CLIENT_ACCEPTS; i++) {
+		struct session **place = silent_place(clients);
 		int fd;
 
 		if (!place)
@@ -146,7 +146,7 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
 					strerror(errno));
 			return;
 		}
-		accept_one(a, fd, place);
+		accept_one(clients, fd, place);
 	}
 }
 
@@ -165,10 +165,11 @@ static unsigned table_free(struct session **table, unsigned places)
 	return n;
 }
 
-static unsigned sessions_free(struct attach *a)
+static unsigned sessions_free(struct clients *clients)
 {
-	return table_free(a->session, SESSIONS_MAX) + table_free(a->silent, ATTACH_SILENT_MAX) +
-	       table_free(a->refused, ATTACH_REFUSED_MAX);
+	return table_free(clients->session, SESSIONS_MAX) +
+	       table_free(clients->silent, CLIENT_SILENT_MAX) +
+	       table_free(clients->refused, CLIENT_REFUSED_MAX);
 }
 
 static void table_end(struct session **table, unsigned places)
@@ -178,7 +179,7 @@ static void table_end(struct session **table, unsigned places)
 			session_end(table[i], "the engine stops");
 }
 
-static unsigned helper_turn(struct control *control, struct attach_helper *h)
+static unsigned helper_turn(struct control *control, struct client_helper *h)
 {
 	struct region *r;
 	unsigned work = 0;
@@ -192,45 +193,47 @@ static unsigned helper_turn(struct control *control, struct attach_helper *h)
 	return work;
 }
 
-unsigned attach_turn(struct control *control)
+unsigned clients_turn(struct control *control)
 {
-	struct attach *a = control->attach;
-	unsigned work = helper_turn(control, &a->large) + helper_turn(control, &a->small);
+	struct clients *clients = control->clients;
+	unsigned work =
+		helper_turn(control, &clients->large) + helper_turn(control, &clients->small);
 
-	if (a->waits_told && loop_told(control)) {
+	if (clients->waits_told && loop_told(control)) {
 		for (unsigned i = 0; i < SESSIONS_MAX; i++) {
-			if (a->session[i] && a->session[i]->waits_told) {
-				session_told(a->session[i]);
+			if (clients->session[i] && clients->session[i]->waits_told) {
+				session_told(clients->session[i]);
 				work++;
 			}
 		}
 	}
-	if (a->endings)
-		work += sessions_free(a);
+	if (clients->endings)
+		work += sessions_free(clients);
 	return work;
 }
 
-void attach_counts(const struct control *control, struct attach_counts *ret)
+void client_counts(const struct control *control, struct client_counts *ret)
 {
-	const struct attach *a = control->attach;
+	const struct clients *clients = control->clients;
 
-	*ret = (struct attach_counts){a->sessions, a->channels, a->regions, a->extents};
+	*ret = (struct client_counts){
+		clients->sessions, clients->channels, clients->regions, clients->extents};
 }
 
-void attach_stop(struct control *control)
+void clients_stop(struct control *control)
 {
-	struct attach *a = control->attach;
+	struct clients *clients = control->clients;
 
-	if (a->accepts)
-		event_free(a->accepts);
-	a->accepts = NULL;
-	attach_socket_remove(control);
-	table_end(a->session, SESSIONS_MAX);
-	table_end(a->silent, ATTACH_SILENT_MAX);
-	table_end(a->refused, ATTACH_REFUSED_MAX);
+	if (clients->accepts)
+		event_free(clients->accepts);
+	clients->accepts = NULL;
+	client_socket_remove(control);
+	table_end(clients->session, SESSIONS_MAX);
+	table_end(clients->silent, CLIENT_SILENT_MAX);
+	table_end(clients->refused, CLIENT_REFUSED_MAX);
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
-		if (a->channel[i] && a->channel[i]->quarantined)
-			channel_finish(a->channel[i]);
+		if (clients->channel[i] && clients->channel[i]->quarantined)
+			channel_finish(clients->channel[i]);
 }
 
 /*
@@ -247,97 +250,98 @@ static int reopen_read_only(int fd)
 	return rc < 0 ? -errno : rc;
 }
 
-static int files_open(struct control *control, struct attach *a)
+static int files_open(struct control *control, struct clients *clients)
 {
-	a->status_fd = reopen_read_only(control->status_memory.fd);
-	if (a->status_fd < 0)
-		return a->status_fd;
-	a->shard_fd = reopen_read_only(control->shard.memory.fd);
-	if (a->shard_fd < 0)
-		return a->shard_fd;
+	clients->status_fd = reopen_read_only(control->status_memory.fd);
+	if (clients->status_fd < 0)
+		return clients->status_fd;
+	clients->shard_fd = reopen_read_only(control->shard.memory.fd);
+	if (clients->shard_fd < 0)
+		return clients->shard_fd;
 	for (unsigned i = 0; i < control->rails; i++) {
-		a->heads_fd[i] = reopen_read_only(pool_heads(control->rail[i].pool)->fd);
-		if (a->heads_fd[i] < 0)
-			return a->heads_fd[i];
+		clients->heads_fd[i] = reopen_read_only(pool_heads(control->rail[i].pool)->fd);
+		if (clients->heads_fd[i] < 0)
+			return clients->heads_fd[i];
 	}
 	return 0;
 }
 
-int attach_open(struct control *control)
+int clients_open(struct control *control)
 {
-	struct attach *a = calloc(1, sizeof(*a));
+	struct clients *clients = calloc(1, sizeof(*clients));
 	int rc;
 
-	if (!a)
+	if (!clients)
 		return -ENOMEM;
-	control->attach = a;
-	a->control = control;
-	a->status_fd = a->shard_fd = -1;
-	a->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	if (a->pidfd < 0)
+	control->clients = clients;
+	clients->control = control;
+	clients->status_fd = clients->shard_fd = -1;
+	clients->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	if (clients->pidfd < 0)
 		log_warn(
 			"clients: pidfd_open failed: %s; READs go through staging memory, never directly into the memory of clients. It needs Linux 5.3; a container may forbid it",
 			strerror(errno));
-	memset(a->heads_fd, -1, sizeof(a->heads_fd));
-	helper_open(control, &a->large, ATTACH_HELPERS);
-	helper_open(control, &a->small, ATTACH_SMALL_HELPERS);
-	rc = closer_open(&a->closer);
+	memset(clients->heads_fd, -1, sizeof(clients->heads_fd));
+	helper_open(control, &clients->large, CLIENT_HELPERS);
+	helper_open(control, &clients->small, CLIENT_SMALL_HELPERS);
+	rc = closer_open(&clients->closer);
 	if (rc < 0)
 		goto fail;
-	rc = files_open(control, a);
+	rc = files_open(control, clients);
 	if (rc < 0) {
 		log_error(
 			"clients: cannot open shared memory read-only: %s; check that /proc is mounted",
 			strerror(-rc));
 		goto fail;
 	}
-	rc = attach_socket_listen(control);
+	rc = client_socket_listen(control);
 	if (rc < 0)
 		goto fail;
-	a->accepts = event_new(control->base, rc, EV_READ | EV_PERSIST, on_accept, a);
-	if (!a->accepts || quarantine_open(a) < 0 || event_add(a->accepts, NULL) < 0) {
+	clients->accepts = event_new(control->base, rc, EV_READ | EV_PERSIST, on_accept, clients);
+	if (!clients->accepts || quarantine_open(clients) < 0 ||
+		event_add(clients->accepts, NULL) < 0) {
 		rc = -ENOMEM;
 		goto fail;
 	}
 	return 0;
 fail:
-	attach_close(control);
+	clients_close(control);
 	return rc;
 }
 
 /*
  * The rails have ended or were never started: no READ is in flight, and they return nothing more.
  */
-void attach_close(struct control *control)
+void clients_close(struct control *control)
 {
-	struct attach *a = control->attach;
+	struct clients *clients = control->clients;
 
-	if (!a)
+	if (!clients)
 		return;
-	attach_stop(control);
-	helper_stop(&a->large);
-	helper_stop(&a->small);
-	(void)attach_turn(control);
-	helper_close(&a->large);
-	helper_close(&a->small);
+	clients_stop(control);
+	helper_stop(&clients->large);
+	helper_stop(&clients->small);
+	(void)clients_turn(control);
+	helper_close(&clients->large);
+	helper_close(&clients->small);
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
-		if (a->channel[i])
-			channel_free(a->channel[i]);
+		if (clients->channel[i])
+			channel_free(clients->channel[i]);
 	for (unsigned i = 0; i < REGIONS_MAX; i++)
-		if (a->region[i])
-			(void)region_close(control, a->region[i]);
-	(void)sessions_free(a);
-	closer_close(a->closer);
-	quarantine_close(a);
-	if (a->pidfd >= 0)
-		close(a->pidfd);
-	if (a->status_fd >= 0)
-		close(a->status_fd);
-	if (a->shard_fd >= 0)
-		close(a->shard_fd);
+		if (clients->region[i])
+			(void)region_close(control, clients->region[i]);
+	(void)sessions_free(clients);
+	closer_close(clients->closer);
+	quarantine_close(clients);
+	if (clients->pidfd >= 0)
+		close(clients->pidfd);
+	if (clients->status_fd >= 0)
+		close(clients->status_fd);
+	if (clients->shard_fd >= 0)
+		close(clients->shard_fd);
 	for (unsigned i = 0; i < RAILS_MAX; i++)
-		if (a->heads_fd[i] >= 0)
-			close(a->heads_fd[i]);
-	control->attach = NULL;
-	free(a);
+		if (clients->heads_fd[i] >= 0)
+			close(clients->heads_fd[i]);
+	control->clients = NULL;
+	free(clients);
 }

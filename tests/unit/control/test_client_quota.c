@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Limits of what one client can take from the others: sockets without a request, memory ranges,
- * channels. See attach_world.h. $SEED repeats the random run.
+ * channels. See client_world.h. $SEED repeats the random run.
  */
 #include <time.h>
 
-#include "tests/unit/control/attach_world.h"
+#include "tests/unit/control/client_world.h"
 
 /* ---- silent connections ---------------------------------------------------------------------- */
 
@@ -34,18 +34,18 @@ static void silent_connections_block_no_client(void **state)
 		silent[i] = dial();
 		pump();
 	}
-	assert_int_equal(control.attach->sessions, 0);
+	assert_int_equal(control.clients->sessions, 0);
 	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
 		fd[i] = dial();
 		assert_int_equal(status_of(fd[i], ATTACH_HELLO, 0, 0, -1), 0);
 	}
-	assert_int_equal(control.attach->sessions, SESSIONS_MAX);
+	assert_int_equal(control.clients->sessions, SESSIONS_MAX);
 	/* The engine closed the oldest of the sockets that had sent no request. */
 	while (dropped < SILENT && hung_up(silent[dropped]))
 		dropped++;
 	for (unsigned i = dropped; i < SILENT; i++)
 		assert_false(hung_up(silent[i]));
-	assert_true(dropped >= SILENT - ATTACH_SILENT_MAX);
+	assert_true(dropped >= SILENT - CLIENT_SILENT_MAX);
 	assert_int_equal(control.counter[COUNTER_clients_silent], dropped);
 	close_all(silent, SILENT);
 	close_all(fd, SESSIONS_MAX);
@@ -54,11 +54,11 @@ static void silent_connections_block_no_client(void **state)
 static void a_connection_with_an_unread_request_is_not_dropped(void **state)
 {
 	struct attach_request hello = request_of(ATTACH_HELLO, 0, 0);
-	int silent[ATTACH_SILENT_MAX], late;
+	int silent[CLIENT_SILENT_MAX], late;
 	struct answer a;
 
 	(void)state;
-	for (unsigned i = 0; i < ATTACH_SILENT_MAX; i++) {
+	for (unsigned i = 0; i < CLIENT_SILENT_MAX; i++) {
 		silent[i] = dial();
 		pump();
 	}
@@ -73,7 +73,7 @@ static void a_connection_with_an_unread_request_is_not_dropped(void **state)
 	assert_int_equal(a.reply.status, 0);
 	forget_fds(&a);
 	assert_int_equal(status_of(late, ATTACH_HELLO, 0, 0, -1), 0);
-	close_all(silent, ATTACH_SILENT_MAX);
+	close_all(silent, CLIENT_SILENT_MAX);
 	close(late);
 	pump();
 }
@@ -93,7 +93,7 @@ static void a_connection_is_closed_when_no_request_comes_in_time(void **state)
 		clock_gettime(CLOCK_MONOTONIC, &ended);
 	} while (!hung_up(silent) && ended.tv_sec - began.tv_sec < 60);
 	assert_true(hung_up(silent));
-	assert_true(ended.tv_sec - began.tv_sec >= ATTACH_SILENT_SECONDS - 1);
+	assert_true(ended.tv_sec - began.tv_sec >= CLIENT_SILENT_SECONDS - 1);
 	assert_int_equal(control.counter[COUNTER_clients_silent], 1);
 	/* A socket that has sent one request may then be idle without limit. */
 	assert_int_equal(status_of(spoke, ATTACH_REPORT, 0, 0, -1), 0);
@@ -126,9 +126,9 @@ static void drop_all(const int *fd, unsigned count)
 		rails_answer();
 	}
 	pump_until_sessions(0);
-	assert_int_equal(control.attach->regions, 0);
-	assert_int_equal(control.attach->ranges, 0);
-	assert_int_equal(control.attach->channels, 0);
+	assert_int_equal(control.clients->regions, 0);
+	assert_int_equal(control.clients->ranges, 0);
+	assert_int_equal(control.clients->channels, 0);
 }
 
 __attribute__((format(printf, 2, 3))) static void check_reason(
@@ -154,11 +154,11 @@ static void one_session_leaves_half_of_all_ranges_and_channels_to_others(void **
 	(void)state;
 	fd[0] = dial();
 	n = take_all(fd[0], ATTACH_REGION_ADD, memfd, &a);
-	assert_int_equal(n, ATTACH_RANGES_MAX / 2);
+	assert_int_equal(n, CLIENT_RANGES_MAX / 2);
 	assert_int_equal(a.reply.status, -EMFILE);
-	check_reason(&a, "%u memory ranges", ATTACH_RANGES_MAX / 2);
+	check_reason(&a, "%u memory ranges", CLIENT_RANGES_MAX / 2);
 	check_reason(
-		&a, "%u of %u are left to 1 sessions", ATTACH_RANGES_MAX / 2, ATTACH_RANGES_MAX);
+		&a, "%u of %u are left to 1 sessions", CLIENT_RANGES_MAX / 2, CLIENT_RANGES_MAX);
 	assert_non_null(strstr(a.reply.text, "release some"));
 	n = take_all(fd[0], ATTACH_CHANNEL_OPEN, -1, &a);
 	assert_int_equal(n, CHANNELS_MAX / 2);
@@ -185,8 +185,8 @@ static void ranges_never_use_the_regions_kept_for_staging(void **state)
 		fd[i] = dial();
 	for (unsigned i = 0; i < SESSIONS; i++)
 		ranges += take_all(fd[i], ATTACH_REGION_ADD, memfd, &a);
-	assert_int_equal(ranges, ATTACH_RANGES_MAX);
-	check_reason(&a, " 0 of %u are left", ATTACH_RANGES_MAX);
+	assert_int_equal(ranges, CLIENT_RANGES_MAX);
+	check_reason(&a, " 0 of %u are left", CLIENT_RANGES_MAX);
 	for (unsigned i = 0; i < SESSIONS; i++)
 		for (unsigned k = 0; k < CHANNELS_SESSION_MIN; k++, channels++) {
 			world.commands = 0;
@@ -205,7 +205,7 @@ static void quotas_hold_under_random_requests_and_releases(void **state)
 	unsigned seed = text ? (unsigned)strtoul(text, NULL, 0) : (unsigned)time(NULL);
 	int fd[SESSIONS], memfd = memfd_of(4096, F_SEAL_SHRINK);
 	unsigned has[SESSIONS] = {0}, all = 0, refused = 0;
-	static uint64_t id[SESSIONS][ATTACH_RANGES_MAX];
+	static uint64_t id[SESSIONS][CLIENT_RANGES_MAX];
 
 	(void)state;
 	print_message("SEED=%u\n", seed);
@@ -215,7 +215,7 @@ static void quotas_hold_under_random_requests_and_releases(void **state)
 	}
 	for (unsigned turn = 0; turn < TURNS; turn++) {
 		unsigned i = (unsigned)rand_r(&seed) % SESSIONS / (1 + turn % 4);
-		unsigned left = ATTACH_RANGES_MAX - all, share = left ? (left - 1) / SESSIONS : 0;
+		unsigned left = CLIENT_RANGES_MAX - all, share = left ? (left - 1) / SESSIONS : 0;
 		struct answer a;
 
 		world.commands = 0;
@@ -239,7 +239,7 @@ static void quotas_hold_under_random_requests_and_releases(void **state)
 		}
 	}
 	assert_true(refused > 10);
-	assert_int_equal(control.attach->ranges, all);
+	assert_int_equal(control.clients->ranges, all);
 	close(memfd);
 	drop_all(fd, SESSIONS);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attach_socket.c: the path of engine.socket. Which engine may use it, which files are created or
+ * client_socket.c: the path of engine.socket. Which engine may use it, which files are created or
  * replaced, and what is logged.
  */
 #include <dirent.h>
@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 
 static char folder[64];
 static char logged[2048];
@@ -104,14 +104,14 @@ static void assert_logged(const char *what)
 static void clients_are_refused_until_the_engine_listens(void **state)
 {
 	(void)state;
-	assert_int_equal(attach_socket_open(&one), 0);
+	assert_int_equal(client_socket_open(&one), 0);
 	assert_int_equal(client_connects(), ECONNREFUSED);
-	assert_true(attach_socket_listen(&one) >= 0);
+	assert_true(client_socket_listen(&one) >= 0);
 	assert_int_equal(client_connects(), 0);
-	attach_socket_remove(&one);
-	attach_socket_remove(&one);
+	client_socket_remove(&one);
+	client_socket_remove(&one);
 	assert_int_equal(client_connects(), ENOENT);
-	attach_socket_close(&one);
+	client_socket_close(&one);
 	assert_int_equal(files(), 0);
 }
 
@@ -121,21 +121,21 @@ static void an_engine_keeps_its_path_from_its_start_to_its_end(void **state)
 
 	(void)state;
 	snprintf(pid, sizeof(pid), "pid %d", (int)getpid());
-	assert_int_equal(attach_socket_open(&one), 0);
+	assert_int_equal(client_socket_open(&one), 0);
 	/* the other engine, `one`, is starting, then serving, then stopping */
 	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(attach_socket_open(&other), -EADDRINUSE);
+		assert_int_equal(client_socket_open(&other), -EADDRINUSE);
 		assert_null(other.client_socket);
 		assert_logged(pid);
 		assert_logged(settings.engine_socket);
 		if (i == 0)
-			assert_true(attach_socket_listen(&one) >= 0);
+			assert_true(client_socket_listen(&one) >= 0);
 		if (i == 1)
-			attach_socket_remove(&one);
+			client_socket_remove(&one);
 	}
-	attach_socket_close(&one);
-	assert_int_equal(attach_socket_open(&other), 0);
-	attach_socket_close(&other);
+	client_socket_close(&one);
+	assert_int_equal(client_socket_open(&other), 0);
+	client_socket_close(&other);
 }
 
 static void a_path_is_free_when_its_engine_was_killed(void **state)
@@ -148,22 +148,22 @@ static void a_path_is_free_when_its_engine_was_killed(void **state)
 	assert_int_equal(pipe(ready), 0);
 	child = fork();
 	if (child == 0) {
-		int rc = attach_socket_open(&one);
+		int rc = client_socket_open(&one);
 
-		if (rc == 0 && attach_socket_listen(&one) >= 0 && write(ready[1], "", 1) == 1)
+		if (rc == 0 && client_socket_listen(&one) >= 0 && write(ready[1], "", 1) == 1)
 			pause();
 		_exit(1);
 	}
 	assert_int_equal(read(ready[0], &byte, 1), 1);
 	snprintf(pid, sizeof(pid), "pid %d", (int)child);
-	assert_int_equal(attach_socket_open(&other), -EADDRINUSE);
+	assert_int_equal(client_socket_open(&other), -EADDRINUSE);
 	assert_logged(pid);
 	kill(child, SIGKILL);
 	assert_int_equal(waitpid(child, NULL, 0), child);
 	assert_int_equal(files(), 2);
-	assert_int_equal(attach_socket_open(&other), 0);
+	assert_int_equal(client_socket_open(&other), 0);
 	assert_logged("left over");
-	attach_socket_close(&other);
+	client_socket_close(&other);
 	assert_int_equal(files(), 0);
 	close(ready[0]);
 	close(ready[1]);
@@ -176,19 +176,19 @@ static void a_program_without_the_lock_keeps_its_socket_while_it_listens(void **
 
 	(void)state;
 	snprintf(pid, sizeof(pid), "process %d", (int)getpid());
-	assert_int_equal(attach_socket_open(&one), -EADDRINUSE);
+	assert_int_equal(client_socket_open(&one), -EADDRINUSE);
 	assert_logged(pid);
 	assert_int_equal(client_connects(), 0);
 	close(fd);
-	assert_int_equal(attach_socket_open(&one), 0);
-	attach_socket_close(&one);
+	assert_int_equal(client_socket_open(&one), 0);
+	client_socket_close(&one);
 }
 
 static void a_file_that_is_no_socket_is_not_replaced(void **state)
 {
 	(void)state;
 	close(open(settings.engine_socket, O_CREAT | O_WRONLY, 0600));
-	assert_int_equal(attach_socket_open(&one), -EEXIST);
+	assert_int_equal(client_socket_open(&one), -EEXIST);
 	assert_logged("is not a socket");
 	assert_int_equal(access(settings.engine_socket, F_OK), 0);
 	assert_int_equal(files(), 1);
@@ -202,19 +202,19 @@ static void only_the_last_directory_is_created_and_that_is_logged(void **state)
 
 	(void)state;
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/b/e.sock", folder);
-	assert_int_equal(attach_socket_open(&one), -ENOENT);
+	assert_int_equal(client_socket_open(&one), -ENOENT);
 	snprintf(made, sizeof(made), "neither %s/a/b nor the directory above it", folder);
 	assert_logged(made);
 	assert_logged("engine.socket");
 	assert_int_equal(files(), 0);
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/e.sock", folder);
-	assert_int_equal(attach_socket_open(&one), 0);
+	assert_int_equal(client_socket_open(&one), 0);
 	snprintf(made, sizeof(made), "created directory %s/a", folder);
 	assert_logged(made);
 	snprintf(made, sizeof(made), "%s/a", folder);
 	assert_int_equal(stat(made, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0755);
-	attach_socket_close(&one);
+	client_socket_close(&one);
 	umask(mask);
 }
 
@@ -242,13 +242,13 @@ static bool fails_with(int error)
 {
 	char missing[160];
 
-	if (attach_socket_open(&one) != -error || !strstr(logged, strerror(error)) ||
+	if (client_socket_open(&one) != -error || !strstr(logged, strerror(error)) ||
 		!strstr(logged, settings.engine_socket))
 		return false;
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/b/e.sock", folder);
 	snprintf(missing, sizeof(missing), "cannot create directory %s/b: %s", folder,
 		strerror(error));
-	return attach_socket_open(&one) == -error && strstr(logged, missing);
+	return client_socket_open(&one) == -error && strstr(logged, missing);
 }
 
 static int without_permission(void)

@@ -3,7 +3,7 @@
  * A session: receives requests and sends replies, one at a time. It ends when the client closes its
  * socket, when its process exits, when the client breaks a rule, or when the engine stops. A
  * session that ends keeps its place until the rails have returned all its channels and regions.
- * attach_turn() then frees it, so that it is never freed inside one of its own callbacks. Runs on
+ * clients_turn() then frees it, so that it is never freed inside one of its own callbacks. Runs on
  * the control plane's thread only.
  */
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 #include "engine/control/loop.h"
 #include "engine/control/snapshot.h"
 
@@ -52,7 +52,7 @@ static int reply_send(struct session *s, struct attach_reply *reply, const int *
 	return sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const int *fds,
+void session_reply(struct session *s, int status, uint64_t clients, uint64_t b, const int *fds,
 	unsigned fd_count, const char *text)
 {
 	struct attach_reply reply = {.magic = ATTACH_MAGIC,
@@ -60,7 +60,7 @@ void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const 
 		.kind = s->request.kind,
 		.serial = s->request.serial,
 		.status = status,
-		.a = a,
+		.a = clients,
 		.b = b};
 	int rc;
 
@@ -81,20 +81,20 @@ void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const 
 void session_told(struct session *s)
 {
 	s->waits_told = false;
-	s->control->attach->waits_told--;
+	s->control->clients->waits_told--;
 	session_reply(s, 0, s->reply_a, s->reply_b, NULL, 0, NULL);
 }
 
-void session_reply_told(struct session *s, uint64_t a, uint64_t b)
+void session_reply_told(struct session *s, uint64_t clients, uint64_t b)
 {
 	if (loop_told(s->control)) {
-		session_reply(s, 0, a, b, NULL, 0, NULL);
+		session_reply(s, 0, clients, b, NULL, 0, NULL);
 		return;
 	}
-	s->reply_a = a;
+	s->reply_a = clients;
 	s->reply_b = b;
 	s->waits_told = true;
-	s->control->attach->waits_told++;
+	s->control->clients->waits_told++;
 }
 
 void session_refuse(struct session *s, int status, const char *format, ...)
@@ -148,7 +148,7 @@ static int pidfd_of(const struct session *s, int sent)
 		fd = -1;
 	if (fd < 0 && sent >= 0 && is_pidfd(sent, s->pid))
 		return sent;
-	closer_take(s->control->attach->closer, sent);
+	closer_take(s->control->clients->closer, sent);
 	if (fd < 0 && s->pid > 0)
 		fd = (int)syscall(SYS_pidfd_open, s->pid, 0);
 	return fd;
@@ -177,12 +177,12 @@ static void watch_process(struct session *s)
 static void hello_request(struct session *s, int sent)
 {
 	struct control *control = s->control;
-	struct attach *a = control->attach;
-	int fds[ATTACH_FDS_MAX] = {a->status_fd, control->kick, a->shard_fd};
+	struct clients *clients = control->clients;
+	int fds[ATTACH_FDS_MAX] = {clients->status_fd, control->kick, clients->shard_fd};
 	unsigned n = 3;
 
 	if (s->pidfd >= 0) {
-		closer_take(a->closer, sent);
+		closer_take(clients->closer, sent);
 	} else {
 		s->pidfd = pidfd_of(s, sent);
 		if (s->pidfd >= 0)
@@ -195,11 +195,11 @@ static void hello_request(struct session *s, int sent)
 
 	for (unsigned i = 0; i < control->rails; i++) {
 		fds[n++] = pool_memory(control->rail[i].pool)->fd;
-		fds[n++] = a->heads_fd[i];
+		fds[n++] = clients->heads_fd[i];
 		fds[n++] = control->rail[i].kick;
 	}
-	if (a->pidfd >= 0)
-		fds[n++] = a->pidfd;
+	if (clients->pidfd >= 0)
+		fds[n++] = clients->pidfd;
 	session_reply(s, 0, control->rails, s->id, fds, n, NULL);
 }
 
@@ -270,7 +270,7 @@ void session_serve(struct session *s, int fd, unsigned fd_count)
 		snprintf(text, sizeof(text), "%s", s->refusal);
 	}
 	if (rc < 0) {
-		closer_take(s->control->attach->closer, fd);
+		closer_take(s->control->clients->closer, fd);
 		session_reply(s, rc, 0, 0, NULL, 0, text);
 		if (s->refuse || rc == -EPROTO)
 			session_end(s, text);
@@ -320,7 +320,7 @@ static unsigned fds_received(struct closer *closer, struct msghdr *message, int 
 static int session_listen(struct session *s)
 {
 	const struct timeval patience = {
-		.tv_sec = s->refuse ? ATTACH_REFUSED_SECONDS : ATTACH_SILENT_SECONDS};
+		.tv_sec = s->refuse ? CLIENT_REFUSED_SECONDS : CLIENT_SILENT_SECONDS};
 
 	return event_add(s->readable, s->id ? NULL : &patience);
 }
@@ -354,7 +354,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 		session_end(s, n < 0 ? strerror(errno) : "it closed the socket");
 		return;
 	}
-	fds = fds_received(s->control->attach->closer, &message, &fd);
+	fds = fds_received(s->control->clients->closer, &message, &fd);
 	s->busy = true;
 	memset(&s->request, 0, sizeof(s->request));
 	memcpy(&s->request, buffer,
@@ -363,7 +363,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 		session_serve(s, fd, fds);
 		return;
 	}
-	closer_take(s->control->attach->closer, fd);
+	closer_take(s->control->clients->closer, fd);
 	session_reply(s, -EPROTO, 0, 0, NULL, 0, "a request has 32 bytes");
 	session_end(s, "a request of the wrong size");
 }
@@ -399,12 +399,12 @@ int session_start(struct session *s)
 
 void session_end(struct session *s, const char *why)
 {
-	struct attach *a = s->control->attach;
+	struct clients *clients = s->control->clients;
 
 	if (s->ending)
 		return;
 	s->ending = true;
-	a->endings++;
+	clients->endings++;
 	if (!s->refuse)
 		log_debug("clients: session %u of process %d ends: %s", s->id, (int)s->pid, why);
 	event_free(s->readable);
@@ -418,34 +418,34 @@ void session_end(struct session *s, const char *why)
 	 * the closer's thread closes it: unread requests may carry descriptors, and their close can
 	 * block
 	 */
-	closer_take(a->closer, s->fd);
+	closer_take(clients->closer, s->fd);
 	s->fd = -1;
 	if (s->waits_told) {
 		s->waits_told = false;
-		a->waits_told--;
+		clients->waits_told--;
 	}
 	s->waits_region = NULL;
 	s->waits_channel = NULL;
 	for (unsigned i = 0; i < CHANNELS_MAX && !s->refuse; i++)
-		if (a->channel[i] && a->channel[i]->session == s)
-			channel_stop(a->channel[i]);
+		if (clients->channel[i] && clients->channel[i]->session == s)
+			channel_stop(clients->channel[i]);
 	for (unsigned i = 0; i < REGIONS_MAX && !s->refuse; i++)
-		if (a->region[i] && a->region[i]->session == s)
-			region_drop(a->region[i]);
+		if (clients->region[i] && clients->region[i]->session == s)
+			region_drop(clients->region[i]);
 }
 
 bool session_free(struct session *s)
 {
-	struct attach *a = s->control->attach;
+	struct clients *clients = s->control->clients;
 
 	if (!s->ending || s->channels || s->regions)
 		return false;
 	*s->place = NULL;
 	if (s->id) {
-		a->sessions--;
+		clients->sessions--;
 		log_debug("clients: session %u is freed", s->id);
 	}
-	a->endings--;
+	clients->endings--;
 	if (s->pidfd >= 0)
 		close(s->pidfd);
 	free(s);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Channels of clients: when they are opened and closed, which rails have them, and that a client
- * that disconnects or dies leaks nothing. See attach_world.h.
+ * that disconnects or dies leaks nothing. See client_world.h.
  */
-#include "tests/unit/control/attach_world.h"
+#include "tests/unit/control/client_world.h"
 
 static void a_channel_segment_cannot_change_its_size(void **state)
 {
@@ -77,11 +77,11 @@ static void a_client_that_leaves_while_its_channel_opens_leaks_nothing(void **st
 		close(fd);
 		pump();
 		/* the channel's staging memory is still being registered */
-		assert_int_equal(control.attach->channels, 1);
+		assert_int_equal(control.clients->channels, 1);
 		world.refuse_mrs = refused;
 		world_hold(false);
 		pump_until_sessions(0);
-		assert_int_equal(control.attach->channels + control.attach->regions, 0);
+		assert_int_equal(control.clients->channels + control.clients->regions, 0);
 		assert_int_equal(world.commands + world.mrs + world.published, 0);
 	}
 }
@@ -100,12 +100,12 @@ static void a_channel_is_closed_when_every_rail_has_returned_it(void **state)
 	assert_false(ask(fd, request_of(ATTACH_CHANNEL_CLOSE, id, 0), NULL, 0, &a));
 	assert_int_equal(world.published, 0);
 	assert_int_equal(told(RAIL_CHANNEL_STOP), RAILS);
-	assert_int_equal(control.attach->channels, 1);
+	assert_int_equal(control.clients->channels, 1);
 	rails_answer();
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, 0);
-	assert_int_equal(control.attach->channels, 0);
+	assert_int_equal(control.clients->channels, 0);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(status_of(fd, ATTACH_CHANNEL_CLOSE, id, 0, -1), -EINVAL);
 	close(fd);
@@ -122,24 +122,24 @@ static void a_segment_stays_mapped_while_a_rail_has_channel_or_staging(void **st
 
 		assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 		forget_fds(&a);
-		c = control.attach->channel[a.reply.a];
+		c = control.clients->channel[a.reply.a];
 		close(fd);
 		pump();
 		for (unsigned step = 0; step < 2 * RAILS; step++) {
-			assert_int_equal(control.attach->channels, 1);
+			assert_int_equal(control.clients->channels, 1);
 			/*
 			 * this write would fault if the engine had unmapped the channel's segment
 			 */
 			c->map[c->bytes - 1] = 1;
 			assert_int_equal(shm_load(&c->ctl.header->drained), c->left == 0);
 			if ((step < RAILS) == (channel_last != 0))
-				attach_region_returned(&control, (uint32_t)a.reply.b);
+				client_region_returned(&control, (uint32_t)a.reply.b);
 			else
-				attach_channel_returned(&control, &c->rail[step % RAILS]);
+				client_channel_returned(&control, &c->rail[step % RAILS]);
 			pump();
 		}
-		assert_int_equal(control.attach->channels, 0);
-		assert_int_equal(control.attach->sessions, 0);
+		assert_int_equal(control.clients->channels, 0);
+		assert_int_equal(control.clients->sessions, 0);
 	}
 }
 
@@ -169,10 +169,10 @@ static void a_channel_number_is_reused_only_after_the_rails_return_it(void **sta
 	for (unsigned i = 0; i < SESSIONS; i++)
 		close(fd[i]);
 	pump();
-	assert_int_equal(control.attach->sessions, SESSIONS + 1);
+	assert_int_equal(control.clients->sessions, SESSIONS + 1);
 	rails_answer();
 	pump_until_sessions(1);
-	assert_int_equal(control.attach->channels, 1);
+	assert_int_equal(control.clients->channels, 1);
 	close(other);
 	pump();
 	rails_answer();
@@ -187,9 +187,9 @@ static void a_broken_ring_ends_that_session_and_no_other(void **state)
 	(void)state;
 	assert_true(ask(bad, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
 	forget_fds(&a);
-	attach_channel_broken(&control, (uint32_t)a.reply.a);
-	attach_channel_broken(&control, (uint32_t)a.reply.a);
-	attach_channel_broken(&control, CHANNELS_MAX + 5);
+	client_channel_broken(&control, (uint32_t)a.reply.a);
+	client_channel_broken(&control, (uint32_t)a.reply.a);
+	client_channel_broken(&control, CHANNELS_MAX + 5);
 	assert_int_equal(recv(bad, &a, sizeof(a), MSG_DONTWAIT), 0);
 	assert_int_equal(told(RAIL_CHANNEL_STOP), RAILS);
 	assert_int_equal(status_of(good, ATTACH_REPORT, 0, 0, -1), 0);
@@ -225,9 +225,9 @@ static void a_killed_client_leaks_nothing(void **state)
 	}
 	assert_int_equal(read(ready[0], &status, 1), 1);
 	pump();
-	assert_int_equal(control.attach->sessions, 1);
-	assert_int_equal(control.attach->channels, 2);
-	assert_int_equal(control.attach->regions, 3);
+	assert_int_equal(control.clients->sessions, 1);
+	assert_int_equal(control.clients->channels, 2);
+	assert_int_equal(control.clients->regions, 3);
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);
 	pump();
@@ -235,14 +235,14 @@ static void a_killed_client_leaks_nothing(void **state)
 	 * the rails have not returned the client's channels and regions, so its session still
 	 * exists
 	 */
-	assert_int_equal(control.attach->sessions, 1);
+	assert_int_equal(control.clients->sessions, 1);
 	assert_int_equal(world.mrs, 3 * RAILS);
 	/* The engine may notice the client's death only when it answers CHANNEL_CLOSE. */
 	while (rails_answer())
 		pump();
 	pump_until_sessions(0);
-	assert_int_equal(control.attach->channels, 0);
-	assert_int_equal(control.attach->regions, 0);
+	assert_int_equal(control.clients->channels, 0);
+	assert_int_equal(control.clients->regions, 0);
 	close(ready[0]);
 	close(ready[1]);
 }

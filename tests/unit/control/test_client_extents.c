@@ -2,11 +2,11 @@
 /*
  * Memory that is registered in extents: how it is split, that all threads work on it at once, and
  * that nothing is left when one registration fails or the client disconnects meanwhile. See
- * attach_world.h. The size of an extent is the setting rail.mr_bytes.
+ * client_world.h. The size of an extent is the setting rail.mr_bytes.
  */
 #include "numa/clock.h"
 #include "tests/emulated.h"
-#include "tests/unit/control/attach_world.h"
+#include "tests/unit/control/client_world.h"
 
 #define GIB (1ull << 30)
 
@@ -46,12 +46,12 @@ static uint32_t added(int fd, uint64_t bytes)
 static void leave(int fd, unsigned sessions)
 {
 	close(fd);
-	for (unsigned i = 0; i < 60000 && control.attach->sessions != sessions; i++) {
+	for (unsigned i = 0; i < 60000 && control.clients->sessions != sessions; i++) {
 		pump();
 		rails_answer();
 		usleep(1000);
 	}
-	assert_int_equal(control.attach->sessions, sessions);
+	assert_int_equal(control.clients->sessions, sessions);
 }
 
 /*
@@ -102,7 +102,7 @@ static void memory_is_split_into_extents_without_gap_or_overlap(void **state)
 		const struct region *r;
 
 		settings.rail_mr_bytes = cases[i].mr_bytes;
-		r = control.attach->region[added(fd, cases[i].bytes)];
+		r = control.clients->region[added(fd, cases[i].bytes)];
 		assert_int_equal(r->extents, cases[i].extents);
 		check_extents(r, cases[i].bytes, cases[i].shift);
 		assert_int_equal(told(RAIL_REGION_ADD), RAILS);
@@ -137,23 +137,23 @@ static void eight_ranks_with_500_gb_each_fit(void **state)
 	munmap(at, 8 * bytes);
 	for (unsigned i = 0; i < 8; i++) {
 		fd[i] = dial();
-		check_extents(control.attach->region[added(fd[i], bytes)], bytes, 31);
+		check_extents(control.clients->region[added(fd[i], bytes)], bytes, 31);
 		/* Registers as many small ranges as this rank may have besides its pool. */
 		for (unsigned k = 0; k < RANGES_SESSION_MIN - 1; k++)
 			(void)added(fd[i], 4096);
 		world.commands = 0;
 	}
-	assert_int_equal(control.attach->extents, 8 * (233 + RANGES_SESSION_MIN - 1));
+	assert_int_equal(control.clients->extents, 8 * (233 + RANGES_SESSION_MIN - 1));
 	for (unsigned i = 0; i < 8; i++) {
 		close(fd[i]);
 		pump();
-		for (unsigned k = 0; k < 60000 && control.attach->sessions != 7 - i; k++) {
+		for (unsigned k = 0; k < 60000 && control.clients->sessions != 7 - i; k++) {
 			pump();
 			rails_answer();
 			usleep(1000);
 		}
 	}
-	assert_int_equal(control.attach->extents, 0);
+	assert_int_equal(control.clients->extents, 0);
 }
 
 static void exceeding_the_quota_of_extents_is_refused_with_advice(void **state)
@@ -186,9 +186,9 @@ static void all_threads_work_on_one_large_region(void **state)
 	settings.rail_mr_bytes = 1 << 20;
 	world_hold(true);
 	add(fd, 64 << 20);
-	for (unsigned i = 0; i < 60000 && world_seen(&world.at_once) < ATTACH_HELPERS; i++)
+	for (unsigned i = 0; i < 60000 && world_seen(&world.at_once) < CLIENT_HELPERS; i++)
 		usleep(1000);
-	assert_int_equal(world_seen(&world.at_once_max), ATTACH_HELPERS);
+	assert_int_equal(world_seen(&world.at_once_max), CLIENT_HELPERS);
 	/*
 	 * While the large range is being registered, its request is not answered, but the loop
 	 * serves other clients.
@@ -236,12 +236,12 @@ static void one_failed_extent_undoes_all_extents_on_every_nic(void **state)
 		pump_until_answer(fd, &a);
 		assert_int_equal(a.reply.status, -ENOMEM);
 		assert_non_null(strstr(a.reply.text, "the NIC is full"));
-		for (unsigned i = 0; i < 60000 && control.attach->regions; i++) {
+		for (unsigned i = 0; i < 60000 && control.clients->regions; i++) {
 			pump();
 			usleep(1000);
 		}
-		assert_int_equal(control.attach->regions, 0);
-		assert_int_equal(control.attach->extents, 0);
+		assert_int_equal(control.clients->regions, 0);
+		assert_int_equal(control.clients->extents, 0);
 		assert_int_equal(world.mrs, 0);
 		assert_int_equal(told(RAIL_REGION_ADD), 0);
 		world.refuse_mrs = 0;
@@ -258,15 +258,15 @@ static void a_client_that_leaves_cancels_the_registration_of_its_memory(void **s
 	settings.rail_mr_bytes = 1 << 20;
 	world_hold(true);
 	add(fd, 1000 << 20);
-	for (unsigned i = 0; i < 60000 && world_seen(&world.at_once) < ATTACH_HELPERS; i++)
+	for (unsigned i = 0; i < 60000 && world_seen(&world.at_once) < CLIENT_HELPERS; i++)
 		usleep(1000);
 	close(fd);
 	pump();
-	assert_int_equal(control.attach->sessions, 1);
+	assert_int_equal(control.clients->sessions, 1);
 	world_hold(false);
 	pump_until_sessions(0);
 	/* The registrations in progress were finished; the helper threads began no others. */
-	assert_true(world.begun <= 2 * ATTACH_HELPERS);
+	assert_true(world.begun <= 2 * CLIENT_HELPERS);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(told(RAIL_REGION_ADD), 0);
 }
@@ -319,7 +319,7 @@ static void a_long_registration_logs_its_progress(void **state)
 	clock_test_set(now_ns);
 	world_hold(true);
 	add(fd, 64 << 20);
-	for (unsigned i = 0; i < 60000 && world_seen(&world.at_once) < ATTACH_HELPERS; i++)
+	for (unsigned i = 0; i < 60000 && world_seen(&world.at_once) < CLIENT_HELPERS; i++)
 		usleep(1000);
 	clock_test_set(now_ns + 7000000000ull);
 	log_test_capture(log, sizeof(log));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The socket and its protocol: which connections and requests are accepted, and the reasons given
- * for refusals. See attach_world.h.
+ * for refusals. See client_world.h.
  */
 #include <netinet/in.h>
 
-#include "tests/unit/control/attach_world.h"
+#include "tests/unit/control/client_world.h"
 
 /* ---- the protocol ---------------------------------------------------------------------------- */
 
@@ -40,7 +40,7 @@ static void hello_hands_out_the_memory_that_clients_map(void **state)
 	forget_fds(&a);
 	close(fd);
 	pump();
-	assert_int_equal(control.attach->sessions, 0);
+	assert_int_equal(control.clients->sessions, 0);
 }
 
 static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
@@ -84,7 +84,7 @@ static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 		close(fd);
 	}
 	pump();
-	assert_int_equal(control.attach->sessions, 0);
+	assert_int_equal(control.clients->sessions, 0);
 }
 
 static void unknown_requests_are_refused_and_surplus_files_closed(void **state)
@@ -215,7 +215,7 @@ static void a_process_of_another_user_is_refused_with_a_reason(void **state)
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 0);
 	assert_int_equal(control.counter[COUNTER_clients_refused], 1);
-	assert_int_equal(control.attach->sessions, 0);
+	assert_int_equal(control.clients->sessions, 0);
 	close(go[0]);
 	close(go[1]);
 }
@@ -243,14 +243,14 @@ static void one_session_too_many_is_refused(void **state)
 
 static void refused_clients_that_stay_do_not_block_others(void **state)
 {
-	int fd[SESSIONS_MAX], more[3 * ATTACH_REFUSED_MAX];
+	int fd[SESSIONS_MAX], more[3 * CLIENT_REFUSED_MAX];
 
 	(void)state;
 	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
 		fd[i] = dial();
 		assert_int_equal(status_of(fd[i], ATTACH_HELLO, 0, 0, -1), 0);
 	}
-	for (unsigned i = 0; i < 3 * ATTACH_REFUSED_MAX; i++) {
+	for (unsigned i = 0; i < 3 * CLIENT_REFUSED_MAX; i++) {
 		more[i] = dial();
 		assert_int_equal(status_of(more[i], ATTACH_HELLO, 0, 0, -1), -EUSERS);
 	}
@@ -258,7 +258,7 @@ static void refused_clients_that_stay_do_not_block_others(void **state)
 	pump();
 	fd[0] = dial();
 	assert_int_equal(status_of(fd[0], ATTACH_REPORT, 0, 0, -1), 0);
-	for (unsigned i = 0; i < 3 * ATTACH_REFUSED_MAX; i++)
+	for (unsigned i = 0; i < 3 * CLIENT_REFUSED_MAX; i++)
 		close(more[i]);
 	for (unsigned i = 0; i < SESSIONS_MAX; i++)
 		close(fd[i]);
@@ -273,11 +273,11 @@ static void a_pipelining_client_that_does_not_read_is_disconnected(void **state)
 
 	(void)state;
 	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
-	for (i = 0; i < 100000 && control.attach->sessions; i++) {
+	for (i = 0; i < 100000 && control.clients->sessions; i++) {
 		(void)!send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);
 		pump();
 	}
-	assert_int_equal(control.attach->sessions, 0);
+	assert_int_equal(control.clients->sessions, 0);
 	close(fd);
 }
 

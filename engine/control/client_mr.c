@@ -9,7 +9,7 @@
  */
 #include <stdio.h>
 
-#include "engine/control/attach.h"
+#include "engine/control/client.h"
 
 unsigned region_extent_shift(const struct control *control, uint64_t length, uint64_t page)
 {

@@ -39,7 +39,7 @@ struct clients;       /* private to client.c */
 struct client_socket; /* private to client_socket.c */
 struct ctl;           /* private to ctl.c */
 struct rpc;           /* private to rpc.c */
-struct member;        /* private to member.c: the member table */
+struct members;       /* private to member.c: the member table */
 struct directory;     /* private to directory.c */
 struct conns;         /* private to conn_events.c */
 struct device_watch;  /* private to device_event.c */
@@ -110,7 +110,7 @@ struct control {
 	struct clients *clients;
 	struct ctl *ctl;
 	struct rpc *rpc;
-	struct member *member;
+	struct members *members;
 	struct seeds_file *seeds_file; /* NULL: no cluster.seeds_file */
 	struct etcd *etcd;             /* NULL: no cluster.etcd */
 	struct directory *directory;
@@ -245,7 +245,7 @@ void directory_map_changed(struct control *control);
 int client_socket_open(struct control *control);
 int rpc_port_open(struct control *control);
 int rpc_open(struct control *control);
-int member_open(struct control *control);
+int members_open(struct control *control);
 int directory_open(struct control *control);
 int conns_open(struct control *control);
 int ctl_open(struct control *control);
@@ -253,7 +253,7 @@ int clients_open(struct control *control);
 void client_socket_close(struct control *control);
 void rpc_port_close(struct control *control);
 void rpc_close(struct control *control);
-void member_close(struct control *control);
+void members_close(struct control *control);
 /* Addresses of engines to join, beside cluster.seeds. */
 int seeds_file_open(struct control *control);
 void seeds_file_close(struct control *control);

@@ -109,11 +109,11 @@ static int events_open(struct control *control)
 }
 
 /*
- * Finds mistakes in cluster.seeds before memory is allocated; member_open() parses the text again.
+ * Finds mistakes in cluster.seeds before memory is allocated; members_open() parses the text again.
  */
 static int seeds_check(struct control *control)
 {
-	struct member *scratch = calloc(1, sizeof(*scratch));
+	struct members *scratch = calloc(1, sizeof(*scratch));
 	int rc = scratch ? member_seeds(control->settings, scratch) : -ENOMEM;
 
 	free(scratch);
@@ -370,7 +370,7 @@ static const struct {
 	{"answers", nothing_open, ctl_memory_close},
 	{"cluster view", view_open, view_close},
 	{"engine-to-engine port", rpc_open, rpc_close},
-	{"member table", member_open, member_close},
+	{"member table", members_open, members_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
 	{"directory", directory_open, directory_close},
 	{"connections", conns_open, conns_close},

@@ -90,7 +90,7 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 	directory_done done, void *context, uint64_t cookie)
 {
 	struct directory *dir = control->directory;
-	struct claim *claim = claim_new(dir, VERB_FORGET, key, 0, 0, control->member->alive);
+	struct claim *claim = claim_new(dir, VERB_FORGET, key, 0, 0, control->members->alive);
 	const struct owner *owner;
 
 	if (!claim) {

@@ -139,10 +139,10 @@ static void orphan_place(struct directory *dir, struct item *item)
 /* An owner of each other member, in the order of their peer numbers. */
 static void owners_make(struct directory *dir)
 {
-	const struct member_table *table = &dir->control->member->table;
+	const struct member_table *table = &dir->control->members->table;
 
 	for (unsigned peer = 0; peer < table->peers_used; peer++) {
-		const struct member_entry *entry = member_table_peer(table, peer);
+		const struct member *entry = member_table_peer(table, peer);
 
 		if (entry && !entry->record.self)
 			(void)owner_make(dir, (uint16_t)peer);

@@ -44,7 +44,7 @@ static bool refuse(struct control *control, struct rpc_link *link, const Pc__Rel
  * The holder has no link with this engine, so the links of this end are dead, and what may still
  * come over them is older than the relay. A link that is younger than the relay may be is kept.
  */
-static void links_close(struct control *control, const struct member_entry *holder)
+static void links_close(struct control *control, const struct member *holder)
 {
 	uint64_t young_ns = suspect_patience_ns(
 		(uint64_t)control->settings->cluster_dead_after_ms * 1000000ull);
@@ -130,7 +130,7 @@ static bool pass_on(
 bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay)
 {
 	const struct member_record *record;
-	const struct member_entry *entry;
+	const struct member *entry;
 	struct rpc_link *to;
 
 	if (!entries_fit(relay->n_entries, relay->entries) || relay->holder == relay->owner)

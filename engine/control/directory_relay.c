@@ -25,17 +25,17 @@ static uint64_t patience_ns(const struct directory *dir)
 /* A member that may reach the owner, from peer number relay_turn on. NULL: there is none. */
 static struct rpc_link *relay_find(struct directory *dir, struct owner *owner)
 {
-	unsigned peers = dir->control->member->table.peers_used;
+	unsigned peers = dir->control->members->table.peers_used;
 
 	for (unsigned n = 0; n < peers; n++) {
 		unsigned peer = (owner->relay_turn + n) % peers;
-		const struct member_entry *entry = member_peer(dir->control, peer);
+		const struct member *entry = member_peer(dir->control, peer);
 
-		if (!entry || !entry->relays || !member_entry_link(entry) ||
+		if (!entry || !entry->relays || !member_link_of(entry) ||
 			suspect_steers(owner_at(dir, (uint16_t)peer)->why))
 			continue;
 		owner->relay_turn = peer;
-		return member_entry_link(entry);
+		return member_link_of(entry);
 	}
 	return NULL;
 }

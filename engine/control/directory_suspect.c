@@ -46,11 +46,11 @@ static uint64_t unserved_since_ns(const struct directory *dir, const struct owne
 
 /* How long the oldest probe waits; 0 after a pause of this engine, until that is forgiven. */
 static uint64_t unprobed_ns(
-	const struct directory *dir, const struct member_entry *entry, uint64_t now_ns)
+	const struct directory *dir, const struct member *entry, uint64_t now_ns)
 {
 	const struct control *control = dir->control;
 
-	if (now_ns - control->member->probe_ns > 2 * member_probe_period_ns(control))
+	if (now_ns - control->members->probe_ns > 2 * member_probe_period_ns(control))
 		return 0;
 	return member_unserved_ns(entry, now_ns);
 }
@@ -59,7 +59,7 @@ static enum suspect_why judge(
 	const struct directory *dir, const struct owner *owner, uint64_t now_ns)
 {
 	const struct control *control = dir->control;
-	const struct member_entry *entry = member_peer(control, owner->peer);
+	const struct member *entry = member_peer(control, owner->peer);
 	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull;
 	uint64_t since_ns = unserved_since_ns(dir, owner), probe_ns;
 	struct suspect_evidence evidence = {.beat_ns = beat_ns,
@@ -74,8 +74,8 @@ static enum suspect_why judge(
 	if (evidence.unserved_ns < probe_ns)
 		evidence.unserved_ns = probe_ns;
 	evidence.unread = owner->unread_ref == owner->ref;
-	evidence.linked = member_entry_link(entry) || !member_watched(control, entry);
-	evidence.paused = now_ns - control->member->tick_ns > SUSPECT_BEATS * beat_ns;
+	evidence.linked = member_link_of(entry) || !member_watched(control, entry);
+	evidence.paused = now_ns - control->members->tick_ns > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
 }
 
@@ -140,7 +140,7 @@ void owner_waits(struct directory *dir, struct owner *owner)
 
 void owner_served(struct directory *dir, struct owner *owner)
 {
-	const struct member_entry *entry;
+	const struct member *entry;
 
 	owner->served_ns = owner->wait_ns = net_now();
 	entry = member_peer(dir->control, owner->peer);

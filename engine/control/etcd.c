@@ -254,7 +254,7 @@ static void tick(void *context)
 	/* Engines that were started together ask at different times. */
 	net_timer_set(
 		etcd->tick, ETCD_PERIOD_S * 900000u + net_random() % (ETCD_PERIOD_S * 200000u));
-	if (etcd->control->member->leaving)
+	if (etcd->control->members->leaving)
 		return;
 	for (unsigned i = 0; i < etcd->endpoints; i++) {
 		struct endpoint *endpoint = &etcd->endpoint[i];

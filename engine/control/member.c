@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The member table: members join (member_up) and die (member_down). Owns every struct member_entry.
+ * The member table: members join (member_up) and die (member_down). Owns every struct member.
  * Called by the control plane's thread only.
  */
 #include <errno.h>
@@ -21,37 +21,37 @@ uint64_t member_name_hash(const char *name)
 	return placement_hash(name);
 }
 
-struct member_entry *member_find(const struct member *member, const char *name)
+struct member *member_find(const struct members *members, const char *name)
 {
-	struct member_entry *entry = member_table_find(&member->table, name);
+	struct member *member = member_table_find(&members->table, name);
 
-	return entry && entry != member->self && entry->state != MEMBER_FREE ? entry : NULL;
+	return member && member != members->self && member->state != MEMBER_FREE ? member : NULL;
 }
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
 {
-	const struct member_entry *entry = member_table_ref(&control->member->table, ref);
+	const struct member *member = member_table_ref(&control->members->table, ref);
 
-	return entry ? &entry->record : NULL;
+	return member ? &member->record : NULL;
 }
 
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer)
 {
-	const struct member_entry *entry = member_peer(control, peer);
+	const struct member *member = member_peer(control, peer);
 
-	return entry ? &entry->record : NULL;
+	return member ? &member->record : NULL;
 }
 
 unsigned member_count(const struct control *control)
 {
-	return control->member->alive;
+	return control->members->alive;
 }
 
 struct rpc_link *member_link_now(const struct control *control, uint32_t ref)
 {
-	const struct member_entry *entry = member_table_ref(&control->member->table, ref);
+	const struct member *member = member_table_ref(&control->members->table, ref);
 
-	return entry ? member_entry_link(entry) : NULL;
+	return member ? member_link_of(member) : NULL;
 }
 
 uint32_t member_link_ref(const struct rpc_link *link)
@@ -59,43 +59,43 @@ uint32_t member_link_ref(const struct rpc_link *link)
 	return link->member->record.ref;
 }
 
-void member_entry_lists(struct member *member, struct member_entry *entry, bool lists)
+void member_lists_set(struct members *members, struct member *member, bool lists)
 {
-	if (entry->state == MEMBER_ALIVE)
-		member->strangers = member->strangers + entry->lists - lists;
-	entry->lists = lists;
+	if (member->state == MEMBER_ALIVE)
+		members->strangers = members->strangers + member->lists - lists;
+	member->lists = lists;
 }
 
 /* Keeps the sums over all live members. */
-static void sums_change(struct member *member, const struct member_entry *entry, bool joins)
+static void sums_change(struct members *members, const struct member *member, bool joins)
 {
-	uint64_t hash = map_mix(entry->record.incarnation);
+	uint64_t hash = map_mix(member->record.incarnation);
 
-	member->digest += joins ? hash : -hash;
-	member->sum[member_entry_hash(entry) % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
-	member->alive += joins ? 1 : -1u;
-	member->strangers += entry->lists ? 0 : joins ? 1 : -1u;
+	members->digest += joins ? hash : -hash;
+	members->sum[member_hash(member) % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
+	members->alive += joins ? 1 : -1u;
+	members->strangers += member->lists ? 0 : joins ? 1 : -1u;
 }
 
-static void rebuild_soon(struct member *member)
+static void rebuild_soon(struct members *members)
 {
-	uint64_t apart_ns = MAP_APART_NS * (1 + member->alive / 1024), now_ns = net_now();
+	uint64_t apart_ns = MAP_APART_NS * (1 + members->alive / 1024), now_ns = net_now();
 
-	if (now_ns - member->window_ns >= apart_ns) {
-		member->window_ns = now_ns;
-		member->rebuilds = 0;
+	if (now_ns - members->window_ns >= apart_ns) {
+		members->window_ns = now_ns;
+		members->rebuilds = 0;
 	}
-	if (member->rebuilds < MAP_REBUILDS || member_rings_wanted(member) != member->rings)
-		net_defer(member->rebuild);
-	else if (!member->rebuild_armed)
+	if (members->rebuilds < MAP_REBUILDS || member_rings_wanted(members) != members->rings)
+		net_defer(members->rebuild);
+	else if (!members->rebuild_armed)
 		(void)net_timer_set(
-			member->rebuild, (member->window_ns + apart_ns - now_ns) / 1000 + 1);
-	member->rebuild_armed = true;
+			members->rebuild, (members->window_ns + apart_ns - now_ns) / 1000 + 1);
+	members->rebuild_armed = true;
 }
 
 /* ---- life and death -------------------------------------------------------------------------- */
 
-static bool more_dispensable(const struct member_entry *a, const struct member_entry *b)
+static bool more_dispensable(const struct member *a, const struct member *b)
 {
 	if (member_on_trial(a) != member_on_trial(b))
 		return member_on_trial(b);
@@ -106,85 +106,85 @@ static bool more_dispensable(const struct member_entry *a, const struct member_e
 	return a->since_ns < b->since_ns;
 }
 
-static struct member_entry *most_dispensable(const struct member *member)
+static struct member *most_dispensable(const struct members *members)
 {
-	struct member_entry *found = NULL;
+	struct member *found = NULL;
 
-	for (unsigned i = 1; i < member->table.entries; i++) {
-		struct member_entry *entry = member_at(&member->table, i);
+	for (unsigned i = 1; i < members->table.entries; i++) {
+		struct member *member = member_at(&members->table, i);
 
-		if (entry->state != MEMBER_ALIVE && (!found || more_dispensable(entry, found)))
-			found = entry;
+		if (member->state != MEMBER_ALIVE && (!found || more_dispensable(member, found)))
+			found = member;
 	}
 	return found;
 }
 
-void member_entry_free(struct control *control, struct member_entry *entry)
+void member_free(struct control *control, struct member *member)
 {
-	rpc_dial_stop(entry->contact->dial);
-	if (entry->contact->in)
-		rpc_link_close(entry->contact->in);
-	member_entry_release(&control->member->table, entry);
+	rpc_dial_stop(member->contact->dial);
+	if (member->contact->in)
+		rpc_link_close(member->contact->in);
+	member_release(&control->members->table, member);
 }
 
-void member_entry_unused(struct control *control, struct member_entry *entry)
+void member_put_back(struct control *control, struct member *member)
 {
-	if (entry->state == MEMBER_FREE)
-		member_entry_free(control, entry);
+	if (member->state == MEMBER_FREE)
+		member_free(control, member);
 }
 
-struct member_entry *member_entry_take(struct control *control)
+struct member *member_take(struct control *control)
 {
-	struct member *member = control->member;
-	struct member_entry *found = member_entry_new(&member->table);
+	struct members *members = control->members;
+	struct member *found = member_new(&members->table);
 
 	if (!found) {
-		found = most_dispensable(member);
+		found = most_dispensable(members);
 		if (!found)
 			return NULL;
-		member_entry_free(control, found);
-		found = member_entry_new(&member->table);
+		member_free(control, found);
+		found = member_new(&members->table);
 	}
-	found->term_ours = ++member->terms;
+	found->term_ours = ++members->terms;
 	return found;
 }
 
-void member_entry_dial(struct control *control, struct member_entry *entry, bool seldom)
+void member_dial(struct control *control, struct member *member, bool seldom)
 {
 	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
 	uint32_t base_ms = seldom ? beat_ms : beat_ms / 10 + 1;
-	unsigned many = control->member->table.contacts / MEMBER_REDIALS;
+	unsigned many = control->members->table.contacts / MEMBER_REDIALS;
 	uint32_t max_ms = beat_ms * (seldom ? 20 * (1 + many) : 4);
 	struct member_contact *contact;
 	struct member_texts texts;
 
-	if (control->member->leaving)
+	if (control->members->leaving)
 		return;
-	contact = member_contact(&control->member->table, entry);
+	contact = member_contact(&control->members->table, member);
 	if (!contact)
 		return;
-	member_texts(&entry->record, &texts);
-	if (contact->dial && contact->dial->port == entry->record.port &&
+	member_texts(&member->record, &texts);
+	if (contact->dial && contact->dial->port == member->record.port &&
 		strcmp(contact->dial->host, texts.address) == 0) {
 		rpc_dial_hurry(contact->dial, base_ms, max_ms);
 		return;
 	}
 	rpc_dial_stop(contact->dial);
 	contact->dial = rpc_dial_start(
-		control, texts.address, entry->record.port, base_ms, max_ms, entry, false);
+		control, texts.address, member->record.port, base_ms, max_ms, member, false);
 }
 
 /* Without rings each live member is talked to; with rings, those that are dialled or known so. */
-static struct member_contact *contact_begin(struct control *control, struct member_entry *entry)
+static struct member_contact *contact_begin(struct control *control, struct member *member)
 {
-	struct member *member = control->member;
-	struct member_contact *contact = entry->contact;
+	struct members *members = control->members;
+	struct member_contact *contact = member->contact;
 
-	if (!member->rings)
-		contact = member_contact(&member->table, entry);
+	if (!members->rings)
+		contact = member_contact(&members->table, member);
 	if (!contact)
 		return NULL;
-	if (member_has_contact(entry)) {
+	if (member_has_contact(member)) {
 		contact->heard_ns = net_now();
 		member_unused(contact, contact->heard_ns);
 		contact->vouched_ns = contact->accused_ns = contact->digest_told = 0;
@@ -194,103 +194,103 @@ static struct member_contact *contact_begin(struct control *control, struct memb
 	return contact;
 }
 
-int member_up(struct control *control, struct member_entry *entry)
+int member_up(struct control *control, struct member *member)
 {
-	struct member *member = control->member;
-	int status =
-		contact_begin(control, entry) ? member_table_add(&member->table, entry) : -ENOMEM;
+	struct members *members = control->members;
+	int status = contact_begin(control, member) ? member_table_add(&members->table, member)
+						    : -ENOMEM;
 	struct member_texts texts;
 
-	member_texts(&entry->record, &texts);
+	member_texts(&member->record, &texts);
 	if (status == -ENFILE)
 		log_error(
 			"%s (%s:%u) is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
-			texts.name, texts.address, entry->record.port, NODES_MAX);
+			texts.name, texts.address, member->record.port, NODES_MAX);
 	if (status)
 		return status;
-	entry->state = MEMBER_ALIVE;
-	entry->left = false;
-	entry->term_theirs = 0; /* in the place of since_ns */
-	entry->record.alive = true;
-	entry->stage = RECORD_ALIVE;
-	entry->admission++;
-	entry->neighbour = entry->wanted = false;
+	member->state = MEMBER_ALIVE;
+	member->left = false;
+	member->term_theirs = 0; /* in the place of since_ns */
+	member->record.alive = true;
+	member->stage = RECORD_ALIVE;
+	member->admission++;
+	member->neighbour = member->wanted = false;
 	control->counter[COUNTER_members_joined]++;
-	if (!entry->flood)
+	if (!member->flood)
 		log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", texts.name,
-			texts.address, entry->record.port,
-			(unsigned long long)entry->record.incarnation, entry->record.peer);
-	sums_change(member, entry, true);
-	member_rings_joined(member, entry);
-	rebuild_soon(member);
-	member_changed(control, entry);
+			texts.address, member->record.port,
+			(unsigned long long)member->record.incarnation, member->record.peer);
+	sums_change(members, member, true);
+	member_rings_joined(members, member);
+	rebuild_soon(members);
+	member_changed(control, member);
 	return 0;
 }
 
-void member_dial_stop(struct member_entry *entry)
+void member_dial_stop(struct member *member)
 {
-	rpc_dial_stop(entry->contact->dial);
-	if (member_has_contact(entry))
-		entry->contact->dial = NULL;
+	rpc_dial_stop(member->contact->dial);
+	if (member_has_contact(member))
+		member->contact->dial = NULL;
 }
 
-void member_links_close(struct member_entry *entry)
+void member_links_close(struct member *member)
 {
-	if (entry->contact->out)
-		rpc_link_close(entry->contact->out);
-	if (entry->contact->in)
-		rpc_link_close(entry->contact->in);
+	if (member->contact->out)
+		rpc_link_close(member->contact->out);
+	if (member->contact->in)
+		rpc_link_close(member->contact->in);
 }
 
-void member_down(struct control *control, struct member_entry *entry, const char *why)
+void member_down(struct control *control, struct member *member, const char *why)
 {
-	struct member *member = control->member;
-	uint16_t peer = entry->record.peer;
-	uint32_t ref = entry->record.ref;
+	struct members *members = control->members;
+	uint16_t peer = member->record.peer;
+	uint32_t ref = member->record.ref;
 	struct member_texts texts;
 	struct rpc_dial *dial;
 
-	member_texts(&entry->record, &texts);
-	if (!entry->flood || entry->proven)
+	member_texts(&member->record, &texts);
+	if (!member->flood || member->proven)
 		log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s", texts.name,
-			texts.address, entry->record.port,
-			(unsigned long long)entry->record.incarnation, why);
-	entry->state = MEMBER_DEAD;
-	entry->stage = RECORD_REMOVED;
-	entry->record.alive = false;
-	entry->since_ns = net_now(); /* term_theirs is void */
-	entry->term_ours = ++member->terms;
-	member_table_remove(&member->table, entry);
-	member_rings_left(member, entry);
-	sums_change(member, entry, false);
+			texts.address, member->record.port,
+			(unsigned long long)member->record.incarnation, why);
+	member->state = MEMBER_DEAD;
+	member->stage = RECORD_REMOVED;
+	member->record.alive = false;
+	member->since_ns = net_now(); /* term_theirs is void */
+	member->term_ours = ++members->terms;
+	member_table_remove(&members->table, member);
+	member_rings_left(members, member);
+	sums_change(members, member, false);
 	control->counter[COUNTER_members_died]++;
-	member_links_close(entry);
+	member_links_close(member);
 	/*
 	 * The link of a dial in progress is closed because its Hello carries the old term. Not
 	 * while `busy`: then one of that link's own callbacks is the caller.
 	 */
-	dial = entry->contact->dial;
+	dial = member->contact->dial;
 	if (dial && dial->link && !dial->link->busy)
 		rpc_link_close(dial->link);
 	if (control->directory)
 		directory_member_gone(control, peer, ref);
 	if (control->conns)
 		conns_member_gone(control, peer, ref);
-	rebuild_soon(member);
+	rebuild_soon(members);
 	/*
 	 * Others are dialled by those that were their neighbours. The next heartbeat stops their
 	 * dials: a callback of the dial's link may be the caller.
 	 */
-	if (entry->proven && (!member->rings || entry->neighbour))
-		member_entry_dial(control, entry, true);
+	if (member->proven && (!members->rings || member->neighbour))
+		member_dial(control, member, true);
 }
 
-void member_lost(struct control *control, struct member_entry *entry, const char *why)
+void member_lost(struct control *control, struct member *member, const char *why)
 {
-	if (control->member->rings)
-		member_accuse(control, entry, 0, why);
+	if (control->members->rings)
+		member_accuse(control, member, 0, why);
 	else
-		member_down(control, entry, why);
+		member_down(control, member, why);
 }
 
 void member_heard(struct control *control, struct rpc_link *link)
@@ -301,8 +301,8 @@ void member_heard(struct control *control, struct rpc_link *link)
 
 void member_link_down(struct control *control, struct rpc_link *link)
 {
-	struct member_entry *entry = link->member;
-	struct member_contact *contact = entry->contact;
+	struct member *member = link->member;
+	struct member_contact *contact = member->contact;
 
 	link->member = NULL;
 	for (unsigned size = 0; size < PROBE_SIZES; size++)
@@ -314,41 +314,41 @@ void member_link_down(struct control *control, struct rpc_link *link)
 		contact->in = NULL;
 	else
 		return;
-	if (control->directory && !member_on_trial(entry))
-		directory_link_down(control, entry->record.peer, link);
+	if (control->directory && !member_on_trial(member))
+		directory_link_down(control, member->record.peer, link);
 	/*
 	 * The member's process may have ended: dialling it at once shows that by ECONNREFUSED, long
 	 * before the heartbeats time out.
 	 */
-	if (entry->state == MEMBER_ALIVE && !member_entry_link(entry) && contact->dial &&
-		!control->member->leaving)
-		member_entry_dial(control, entry, false);
+	if (member->state == MEMBER_ALIVE && !member_link_of(member) && contact->dial &&
+		!control->members->leaving)
+		member_dial(control, member, false);
 }
 
 void member_dial_failed(struct control *control, struct rpc_dial *dial, int error)
 {
-	struct member_entry *entry = dial->owner;
+	struct member *member = dial->owner;
 
 	if (dial->seed) {
 		log_debug(
 			"seed %s:%u does not answer: %s", dial->host, dial->port, strerror(error));
 		return;
 	}
-	if (error == ECONNREFUSED && entry->state == MEMBER_ALIVE && !member_entry_link(entry) &&
-		!control->member->leaving)
-		member_lost(control, entry,
+	if (error == ECONNREFUSED && member->state == MEMBER_ALIVE && !member_link_of(member) &&
+		!control->members->leaving)
+		member_lost(control, member,
 			"its connections closed, and nothing listens at its address");
 }
 
 bool member_left(struct control *control, struct rpc_link *link)
 {
-	struct member_entry *entry = link->member;
+	struct member *member = link->member;
 
-	member_down(control, entry, "it left");
-	entry->left = true;
-	entry->stage = RECORD_LEFT;
-	member_changed(control, entry);
-	member_dial_stop(entry);
+	member_down(control, member, "it left");
+	member->left = true;
+	member->stage = RECORD_LEFT;
+	member_changed(control, member);
+	member_dial_stop(member);
 	return true;
 }
 
@@ -357,37 +357,37 @@ bool member_left(struct control *control, struct rpc_link *link)
 static void rebuild(void *context)
 {
 	struct control *control = context;
-	struct member *member = control->member;
+	struct members *members = control->members;
 	uint64_t begun_ns, took_ns, pause_ns;
 
-	member->rebuild_armed = false;
-	member->rebuilds++;
+	members->rebuild_armed = false;
+	members->rebuilds++;
 	member_rings_update(context);
 	begun_ns = net_now();
-	if (begun_ns < member->paused_ns) {
-		(void)net_timer_set(member->rebuild, (member->paused_ns - begun_ns) / 1000 + 1);
+	if (begun_ns < members->paused_ns) {
+		(void)net_timer_set(members->rebuild, (members->paused_ns - begun_ns) / 1000 + 1);
 		return;
 	}
 	member_map_rebuild(context);
 	took_ns = net_now() - begun_ns;
-	if (member->alive <= OWNERS_MAX || took_ns <= MAP_COST_NS)
+	if (members->alive <= OWNERS_MAX || took_ns <= MAP_COST_NS)
 		return;
 	pause_ns = took_ns * MAP_PAUSES;
-	member->paused_ns =
+	members->paused_ns =
 		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
 }
 
 static int self_fill(struct control *control)
 {
 	const struct settings *s = control->settings;
-	struct member *member = control->member;
-	struct member_entry *self = member_entry_new(&member->table);
-	struct member_contact *contact = self ? member_contact(&member->table, self) : NULL;
+	struct members *members = control->members;
+	struct member *self = member_new(&members->table);
+	struct member_contact *contact = self ? member_contact(&members->table, self) : NULL;
 
-	if (!contact || !member_entry_name(&member->table, self, control->name, s->cluster_address,
+	if (!contact || !member_name_set(&members->table, self, control->name, s->cluster_address,
 				(uint16_t)s->cluster_port))
 		return -ENOMEM;
-	member->self = self;
+	members->self = self;
 	self->record.incarnation = control->incarnation;
 	self->record.rails = (uint8_t)control->rails;
 	self->record.bucket_bits = (uint8_t)control->shard.bits;
@@ -397,100 +397,100 @@ static int self_fill(struct control *control)
 	self->disk = self->probes = self->lists = true;
 	self->summaries = control->view != NULL;
 	self->admission = 1;
-	return member_table_add(&member->table, self);
+	return member_table_add(&members->table, self);
 }
 
-int member_open(struct control *control)
+int members_open(struct control *control)
 {
-	struct member *member = calloc(1, sizeof(*member));
+	struct members *members = calloc(1, sizeof(*members));
 	int64_t beat_ms = control->settings->cluster_heartbeat_ms;
 	int status = -ENOMEM;
 
-	if (!member)
+	if (!members)
 		return -ENOMEM;
-	control->member = member;
+	control->members = members;
 	member_agree_open(control);
-	member_rings_open(member);
-	if (member_table_open(&member->table) < 0 || self_fill(control) < 0)
+	member_rings_open(members);
+	if (member_table_open(&members->table) < 0 || self_fill(control) < 0)
 		goto failed;
 	if (control->status)
-		member->slots = calloc(1, sizeof(*member->slots));
-	member->tick = net_timer_new(control->base, true, member_tick, control);
-	member->probe = net_timer_new(control->base, true, member_probe_tick, control);
-	member->rebuild = net_timer_new(control->base, false, rebuild, control);
-	member->news = net_timer_new(control->base, false, member_news_send, control);
-	member->claims = net_timer_new(control->base, false, member_claims_due, control);
-	if ((control->status && !member->slots) || !member->tick || !member->probe ||
-		!member->rebuild || !member->news || !member->claims)
+		members->slots = calloc(1, sizeof(*members->slots));
+	members->tick = net_timer_new(control->base, true, members_tick, control);
+	members->probe = net_timer_new(control->base, true, member_probe_tick, control);
+	members->rebuild = net_timer_new(control->base, false, rebuild, control);
+	members->news = net_timer_new(control->base, false, member_news_send, control);
+	members->claims = net_timer_new(control->base, false, member_claims_due, control);
+	if ((control->status && !members->slots) || !members->tick || !members->probe ||
+		!members->rebuild || !members->news || !members->claims)
 		goto failed;
-	status = member_seeds(control->settings, member);
+	status = member_seeds(control->settings, members);
 	if (status < 0)
 		goto failed;
-	member->tick_ns = member->probe_ns = net_now();
-	sums_change(member, member->self, true);
-	rebuild_soon(member);
+	members->tick_ns = members->probe_ns = net_now();
+	sums_change(members, members->self, true);
+	rebuild_soon(members);
 	member_map_rebuild(control);
 	status = -ENOMEM;
-	if (!member->current)
+	if (!members->current)
 		goto failed;
-	net_timer_set(member->tick, (uint64_t)beat_ms * 1000);
-	net_timer_set(member->probe, member_probe_period_ns(control) / 1000);
-	member_seeds_tick(control, member->tick_ns);
+	net_timer_set(members->tick, (uint64_t)beat_ms * 1000);
+	net_timer_set(members->probe, member_probe_period_ns(control) / 1000);
+	member_seeds_tick(control, members->tick_ns);
 	return 0;
 
 failed:
-	member_close(control);
+	members_close(control);
 	return status;
 }
 
 void member_leave(struct control *control)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 	Pc__Leave leave = PC__LEAVE__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	if (member->leaving)
+	if (members->leaving)
 		return;
-	member->leaving = true;
+	members->leaving = true;
 	rpc_quiet(control);
 	message.body_case = PC__MESSAGE__BODY_LEAVE;
 	message.leave = &leave;
-	for (unsigned i = 0; i < member->table.contacts; i++) {
-		struct member_entry *entry = member->table.contact[i]->entry;
-		struct rpc_link *link = member_entry_link(entry);
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		struct member *member = members->table.contact[i]->member;
+		struct rpc_link *link = member_link_of(member);
 
-		if (entry->state == MEMBER_ALIVE && link && rpc_send(link, &message))
+		if (member->state == MEMBER_ALIVE && link && rpc_send(link, &message))
 			rpc_push(link);
 	}
 }
 
-void member_close(struct control *control)
+void members_close(struct control *control)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
-	if (!member)
+	if (!members)
 		return;
-	member->leaving = true;
-	for (unsigned i = 0; i < member->table.contacts; i++) {
-		member_dial_stop(member->table.contact[i]->entry);
-		member_links_close(member->table.contact[i]->entry);
+	members->leaving = true;
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		member_dial_stop(members->table.contact[i]->member);
+		member_links_close(members->table.contact[i]->member);
 	}
 	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
-		rpc_dial_stop(member->seed[i].dial);
-	if (member->tick)
-		net_timer_free(member->tick);
-	if (member->probe)
-		net_timer_free(member->probe);
-	if (member->rebuild)
-		net_timer_free(member->rebuild);
-	if (member->news)
-		net_timer_free(member->news);
-	if (member->claims)
-		net_timer_free(member->claims);
-	member_table_close(&member->table);
-	free(member->news_list);
-	map_view_drop(member->current);
-	free(member->slots);
-	free(member);
-	control->member = NULL;
+		rpc_dial_stop(members->seed[i].dial);
+	if (members->tick)
+		net_timer_free(members->tick);
+	if (members->probe)
+		net_timer_free(members->probe);
+	if (members->rebuild)
+		net_timer_free(members->rebuild);
+	if (members->news)
+		net_timer_free(members->news);
+	if (members->claims)
+		net_timer_free(members->claims);
+	member_table_close(&members->table);
+	free(members->news_list);
+	map_view_drop(members->current);
+	free(members->slots);
+	free(members);
+	control->members = NULL;
 }

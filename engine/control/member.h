@@ -26,7 +26,7 @@
 #ifndef CONTROL_MEMBER_H
 #define CONTROL_MEMBER_H
 
-#include "engine/control/member_entry.h"
+#include "engine/control/member_table.h"
 #include "engine/control/slots.h"
 
 #define MEMBER_DEAD_NS (600ull * 1000000000) /* time for which a dead member is still dialled */
@@ -166,9 +166,9 @@ struct member_source {
 	unsigned causes;            /* as bits, causes for which a record was refused and logged */
 };
 
-struct member {
+struct members {
 	struct member_table table;
-	struct member_entry *self; /* this engine: entry 0 */
+	struct member *self; /* this engine: entry 0 */
 	struct member_seed seed[SEED_SOURCES * SEEDS_MAX];
 	/* all addresses of a source, which owns them: see member_seeds_replace() */
 	struct {
@@ -240,46 +240,46 @@ bool member_link_soon(const struct control *control, uint32_t ref);
  * and without a link.
  */
 uint64_t member_silent_ns(
-	const struct control *control, const struct member_entry *entry, uint64_t now_ns);
+	const struct control *control, const struct member *member, uint64_t now_ns);
 /* True if messages are expected from the live member: heartbeats, answers to probes. */
-bool member_watched(const struct control *control, const struct member_entry *entry);
+bool member_watched(const struct control *control, const struct member *member);
 /* Returns the ref of the member at the other end of a link on which Hellos were exchanged. */
 uint32_t member_link_ref(const struct rpc_link *link);
 
 /* Functions of this file's struct member that member_greet.c calls. */
-struct member_entry *member_find(const struct member *member, const char *name);
+struct member *member_find(const struct members *members, const char *name);
 uint64_t member_name_hash(const char *name);
 /* The live member of that peer number; NULL: there is none. */
-static inline struct member_entry *member_peer(const struct control *control, unsigned peer)
+static inline struct member *member_peer(const struct control *control, unsigned peer)
 {
-	return member_table_peer(&control->member->table, peer);
+	return member_table_peer(&control->members->table, peer);
 }
 /* The engine of this live member or candidate knows lists, or does not. */
-void member_entry_lists(struct member *member, struct member_entry *entry, bool lists);
+void member_lists_set(struct members *members, struct member *member, bool lists);
 /*
  * Returns a free entry, or else that of a dead member or candidate, the oldest dead member first.
  * NULL: every entry belongs to a live member.
  */
-struct member_entry *member_entry_take(struct control *control);
-/* An entry of member_entry_take() that was not filled is free again. */
-void member_entry_unused(struct control *control, struct member_entry *entry);
-void member_entry_free(struct control *control, struct member_entry *entry);
-void member_entry_dial(struct control *control, struct member_entry *entry, bool seldom);
-void member_dial_stop(struct member_entry *entry);
-void member_links_close(struct member_entry *entry);
-void member_down(struct control *control, struct member_entry *entry, const char *why);
+struct member *member_take(struct control *control);
+/* An entry of member_take() that was not filled is free again. */
+void member_put_back(struct control *control, struct member *member);
+void member_free(struct control *control, struct member *member);
+void member_dial(struct control *control, struct member *member, bool seldom);
+void member_dial_stop(struct member *member);
+void member_links_close(struct member *member);
+void member_down(struct control *control, struct member *member, const char *why);
 /* The member seems to have ended: it is removed, or claimed where others know better. */
-void member_lost(struct control *control, struct member_entry *entry, const char *why);
+void member_lost(struct control *control, struct member *member, const char *why);
 /*
  * Makes the entry a live member. Returns 0, or -ENFILE when all NODES_MAX peer numbers are in use.
  */
-int member_up(struct control *control, struct member_entry *entry);
+int member_up(struct control *control, struct member *member);
 
 bool member_fits(const Pc__Member *m);
 /* `texts`, which it fills, is to stay as long as *ret. */
-void member_describe(const struct member_entry *entry, struct member_texts *texts, Pc__Member *ret);
+void member_describe(const struct member *member, struct member_texts *texts, Pc__Member *ret);
 /* False: no memory. */
-bool member_entry_fill(struct control *control, struct member_entry *entry, const Pc__Member *m);
+bool member_fill(struct control *control, struct member *member, const Pc__Member *m);
 /*
  * Makes `m`, which came over the link, a candidate that is dialled. Gossip is never proof that a
  * member is alive. link NULL: it came from a seed.
@@ -298,23 +298,23 @@ bool member_learn_all(struct control *control, const struct rpc_link *link, size
 unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
 	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX]);
 /* True if links are to be kept with neighbours only: above MEMBER_MESH_MAX members. */
-bool member_rings_wanted(const struct member *member);
-void member_rings_open(struct member *member);
+bool member_rings_wanted(const struct members *members);
+void member_rings_open(struct members *members);
 /* A member has joined or left. */
-void member_rings_joined(struct member *member, const struct member_entry *entry);
-void member_rings_left(struct member *member, const struct member_entry *entry);
+void member_rings_joined(struct members *members, const struct member *member);
+void member_rings_left(struct members *members, const struct member *member);
 /* Called soon after that: chooses between mesh and rings, and the neighbours. */
 void member_rings_update(struct control *control);
 /* The contact's link, without a request, is closed MEMBER_UNUSED_NS from now on. */
 void member_unused(struct member_contact *contact, uint64_t now_ns);
 /* Called once per heartbeat for each contact: dials and closes links on demand. */
-void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns);
+void member_demand_tick(struct control *control, struct member *member, uint64_t now_ns);
 
 /* ---- member_gossip.c ------------------------------------------------------------------------- */
 
 #define NEWS_MANY 16 /* records sent at a time that are many: members come or go in numbers */
 /* The entry's record has changed: it is sent to the neighbours soon. */
-void member_changed(struct control *control, struct member_entry *entry);
+void member_changed(struct control *control, struct member *member);
 /* Timer function: sends the records that have changed. */
 void member_news_send(void *context);
 struct record_list {
@@ -328,7 +328,7 @@ struct record_list {
 /* The list of the message that is built now; there is one. */
 struct record_list *record_list_empty(void);
 /* Adds the entry's record to the list; false: the list is full. */
-bool record_add(struct record_list *list, struct member_entry *entry);
+bool record_add(struct record_list *list, struct member *member);
 /* Takes records that an engine has sent. False: they break a rule. */
 bool member_records(struct control *control, struct rpc_link *link, size_t count,
 	Pc__MemberRecord *const *records);
@@ -338,11 +338,11 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 #define ACCUSE_PAUSE 10u /* times cluster.dead_after_ms between two claims of a member */
 /* This engine is not served by the member: above MEMBER_MESH_MAX members, the others are told. */
 void member_accuse(
-	struct control *control, struct member_entry *entry, uint64_t trial_ns, const char *why);
+	struct control *control, struct member *member, uint64_t trial_ns, const char *why);
 /* The member is removed soon, unless it is admitted anew. */
-void member_claim(struct control *control, struct member_entry *entry, uint64_t trial_ms);
+void member_claim(struct control *control, struct member *member, uint64_t trial_ms);
 /* The member has answered a probe. */
-void member_claim_served(struct control *control, struct member_entry *entry, unsigned size);
+void member_claim_served(struct control *control, struct member *member, unsigned size);
 /* Timer function: removes members whose claims were not refuted. */
 void member_claims_due(void *context);
 
@@ -362,7 +362,7 @@ int seed_parse(char *text, uint16_t fallback, struct seed_address *ret);
  * Parses cluster.seeds into the elements of SEED_LIST. Returns the number of addresses, or -EINVAL
  * after logging the reason. Uses no network.
  */
-int member_seeds(const struct settings *settings, struct member *member);
+int member_seeds(const struct settings *settings, struct members *members);
 /* Makes the address a seed in a free element. */
 void seed_set(struct member_seed *seed, const struct seed_address *address,
 	const struct settings *settings);
@@ -402,7 +402,7 @@ bool member_source_logs(struct control *control, const struct rpc_link *link);
 void member_agree_open(struct control *control);
 /*
  * Fills the fields of a Hello that carry versions and the values that must be equal on every
- * engine; the fields point into control->member.
+ * engine; the fields point into control->members.
  */
 void member_agree_say(struct control *control, Pc__Hello *hello);
 /*
@@ -419,7 +419,7 @@ bool member_agree_version(struct control *control, struct rpc_link *link, const 
  * ours, it logs them once for each incarnation.
  */
 void member_agree_versions(struct control *control, const struct rpc_link *link,
-	struct member_entry *entry, const Pc__Hello *hello);
+	struct member *member, const Pc__Hello *hello);
 /*
  * True if the sender has the values that must be equal on every engine, and an address that fits
  * ours. Otherwise the sender is refused and the link is closed.
@@ -440,15 +440,14 @@ __attribute__((format(printf, 5, 6))) void member_refuse(struct control *control
 /* ---- member_vouch.c -------------------------------------------------------------------------- */
 
 /* True if the engine asks the other members whether they hear this live one. */
-bool member_doubted(
-	const struct control *control, const struct member_entry *entry, uint64_t now_ns);
+bool member_doubted(const struct control *control, const struct member *member, uint64_t now_ns);
 /* Takes the vouches of a heartbeat and answers its doubts. False: the message breaks a rule. */
 bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
 /*
  * Called once per heartbeat for a live member. Returns false when the member is dead: neither this
  * engine nor one that vouches for it has heard it for cluster.dead_after_ms.
  */
-bool member_heard_of(struct control *control, struct member_entry *entry, uint64_t now_ns);
+bool member_heard_of(struct control *control, struct member *member, uint64_t now_ns);
 
 /* ---- member_probe.c -------------------------------------------------------------------------- */
 
@@ -457,17 +456,17 @@ uint64_t member_probe_period_ns(const struct control *control);
 /* Timer function: probes members, removes those that do not serve, ends trials. */
 void member_probe_tick(void *context);
 /* Since when the oldest probe waits for its answer; 0: none does. */
-uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns);
+uint64_t member_unserved_ns(const struct member *member, uint64_t now_ns);
 /* Time since a small and a padded probe were sent that the member answered; UINT64_MAX: never. */
-uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns);
+uint64_t member_served_age_ns(const struct member *member, uint64_t now_ns);
 /* The member is off the map and answers probes before it comes back; its links are up for that. */
-bool member_on_trial(const struct member_entry *entry);
+bool member_on_trial(const struct member *member);
 /* Sends a probe of each size to the member now, unless one waits for its answer. */
-void member_probe_now(const struct control *control, struct member_entry *entry);
+void member_probe_now(const struct control *control, struct member *member);
 /* A member was removed because it did not serve (`needs_ns` > 0), or because it was silent. */
-void member_trial_begin(struct control *control, struct member_entry *entry, uint64_t needs_ns);
+void member_trial_begin(struct control *control, struct member *member, uint64_t needs_ns);
 /* The same for one that did not serve: a further removal follows soon, its trial is longer. */
-void member_trial_removed(struct control *control, struct member_entry *entry, uint64_t needs_ns);
+void member_trial_removed(struct control *control, struct member *member, uint64_t needs_ns);
 /*
  * Serves a message of a member on trial: probes only. False: the message breaks a rule.
  */
@@ -476,12 +475,12 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message);
  * A Hello of that incarnation of the member has come. True: it is on trial, and its link is only
  * probed.
  */
-bool member_trial_hello(struct member_entry *entry, uint64_t incarnation);
+bool member_trial_hello(struct member *member, uint64_t incarnation);
 
 /* ---- member_tick.c --------------------------------------------------------------------------- */
 
 /* Timer function, called once per cluster.heartbeat_ms: sends heartbeats and finds dead members. */
-void member_tick(void *context);
+void members_tick(void *context);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 

@@ -27,7 +27,7 @@ static uint64_t text_hash(uint64_t hash, const char *text)
 void member_agree_open(struct control *control)
 {
 	const struct settings *s = control->settings;
-	struct agreed *agreed = &control->member->agreed;
+	struct agreed *agreed = &control->members->agreed;
 	unsigned n = 0;
 
 #define AGREED(name, format, value)                                                                \
@@ -43,7 +43,7 @@ void member_agree_open(struct control *control)
 
 void member_agree_say(struct control *control, Pc__Hello *hello)
 {
-	struct agreed *agreed = &control->member->agreed;
+	struct agreed *agreed = &control->members->agreed;
 
 	hello->version = WIRE_VERSION_OLDEST;
 	hello->newest = WIRE_VERSION;
@@ -56,17 +56,17 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 /* ---- refusing -------------------------------------------------------------------------------- */
 
 /* True if this refusal (engine `who`, reason `why`) was not logged yet; remembers it. */
-static bool refusal_new(struct member *member, uint64_t who, uint64_t why)
+static bool refusal_new(struct members *members, uint64_t who, uint64_t why)
 {
 	struct refusal *at = NULL;
 
 	for (unsigned i = 0; i < REFUSALS; i++)
-		if (member->refusal[i].who == who)
-			at = &member->refusal[i];
+		if (members->refusal[i].who == who)
+			at = &members->refusal[i];
 	if (at && at->why == why)
 		return false;
 	if (!at)
-		at = &member->refusal[member->refusals++ % REFUSALS];
+		at = &members->refusal[members->refusals++ % REFUSALS];
 	*at = (struct refusal){who, why};
 	return true;
 }
@@ -81,7 +81,7 @@ void member_refuse(struct control *control, struct rpc_link *link, uint64_t who,
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	control->counter[COUNTER_members_refused]++;
-	if (refusal_new(control->member, who ? who : 1, text_hash(0, text)) &&
+	if (refusal_new(control->members, who ? who : 1, text_hash(0, text)) &&
 		member_source_logs(control, link))
 		log_error("the engine at %s is refused: %s", link->from, text);
 	/* on a link that we dialled, the other engine has our Hello already */
@@ -144,25 +144,25 @@ bool member_agree_version(struct control *control, struct rpc_link *link, const 
 }
 
 void member_agree_versions(struct control *control, const struct rpc_link *link,
-	struct member_entry *entry, const Pc__Hello *hello)
+	struct member *member, const Pc__Hello *hello)
 {
 	uint32_t wire = member_wire_common(hello), abi = hello->abi;
 	struct member_texts texts;
 
-	member_texts(&entry->record, &texts);
-	if (entry->contact->wire != wire && newest_of(hello) != WIRE_VERSION)
+	member_texts(&member->record, &texts);
+	if (member->contact->wire != wire && newest_of(hello) != WIRE_VERSION)
 		log_info(
 			"member %s at %s speaks wire version %u at most, this engine %u: both use %u",
 			texts.name, link->from, newest_of(hello), WIRE_VERSION, wire);
-	if (abi && entry->contact->abi != abi && abi != ABI_VERSION)
+	if (abi && member->contact->abi != abi && abi != ABI_VERSION)
 		log_info(
 			"member %s at %s has client ABI version %u, this engine %u. Both work together; a client needs the library of the engine of its own host",
 			texts.name, link->from, abi, ABI_VERSION);
-	entry->contact->wire = wire;
+	member->contact->wire = wire;
 	/* Until it finds an engine dead, an older one refuses another with the same ref. */
 	if (wire < WIRE_VERSION_DIGEST && control->kept_ref)
 		shm_store(control->kept_ref, 0);
-	entry->contact->abi = abi;
+	member->contact->abi = abi;
 }
 
 /* ---- values that must be equal --------------------------------------------------------------- */
@@ -257,7 +257,7 @@ static bool address_agrees(struct control *control, struct rpc_link *link, const
 
 bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	const struct agreed *agreed = &control->member->agreed;
+	const struct agreed *agreed = &control->members->agreed;
 	const Pc__Member *m = hello->self;
 	char text[512];
 

@@ -29,14 +29,14 @@ bool member_fits(const Pc__Member *m)
 }
 
 /* True if many candidates are dialled for the first time; gossip names others again. */
-static bool candidates_full(const struct member *member)
+static bool candidates_full(const struct members *members)
 {
 	unsigned count = 0;
 
-	for (unsigned i = 0; i < member->table.contacts && count < CANDIDATES_MAX; i++) {
-		const struct member_contact *contact = member->table.contact[i];
+	for (unsigned i = 0; i < members->table.contacts && count < CANDIDATES_MAX; i++) {
+		const struct member_contact *contact = members->table.contact[i];
 
-		count += contact->entry->state == MEMBER_CANDIDATE && contact->dial &&
+		count += contact->member->state == MEMBER_CANDIDATE && contact->dial &&
 			 contact->dial->fails == 0;
 	}
 	return count == CANDIDATES_MAX;
@@ -44,40 +44,40 @@ static bool candidates_full(const struct member *member)
 
 void member_learn(struct control *control, const struct rpc_link *link, const Pc__Member *m)
 {
-	struct member *member = control->member;
-	struct member_entry *entry;
+	struct members *members = control->members;
+	struct member *member;
 
-	if (member->leaving || m->incarnation == control->incarnation ||
+	if (members->leaving || m->incarnation == control->incarnation ||
 		strcmp(m->name, control->name) == 0 ||
 		member_address_local(control, m->address) != control->rpc->loopback)
 		return;
-	entry = member_find(member, m->name);
-	if (entry && (entry->state == MEMBER_ALIVE ||
-			     (entry->state == MEMBER_DEAD &&
-				     entry->record.incarnation == m->incarnation)))
+	member = member_find(members, m->name);
+	if (member && (member->state == MEMBER_ALIVE ||
+			      (member->state == MEMBER_DEAD &&
+				      member->record.incarnation == m->incarnation)))
 		return;
 	/* what it says of itself decides, while its links are up */
-	if (entry && member_on_trial(entry) && member_entry_link(entry))
+	if (member && member_on_trial(member) && member_link_of(member))
 		return;
-	if (!entry && candidates_full(member))
+	if (!member && candidates_full(members))
 		return;
-	if (!entry || entry->state != MEMBER_CANDIDATE ||
-		entry->record.incarnation != m->incarnation) {
+	if (!member || member->state != MEMBER_CANDIDATE ||
+		member->record.incarnation != m->incarnation) {
 		if (!member_source_names(control, link, m->name))
 			return;
-		if (!entry)
-			entry = member_entry_take(control);
-		if (!entry)
+		if (!member)
+			member = member_take(control);
+		if (!member)
 			return;
-		if (!member_entry_fill(control, entry, m)) {
-			member_entry_unused(control, entry);
+		if (!member_fill(control, member, m)) {
+			member_put_back(control, member);
 			return;
 		}
-		entry->state = MEMBER_CANDIDATE;
-		entry->left = false;
-		member_entry_dial(control, entry, false);
+		member->state = MEMBER_CANDIDATE;
+		member->left = false;
+		member_dial(control, member, false);
 	}
-	entry->since_ns = net_now();
+	member->since_ns = net_now();
 }
 
 bool member_learn_all(struct control *control, const struct rpc_link *link, size_t count,

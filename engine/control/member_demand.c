@@ -5,30 +5,30 @@
  */
 #include "engine/control/member.h"
 
-bool member_watched(const struct control *control, const struct member_entry *entry)
+bool member_watched(const struct control *control, const struct member *member)
 {
-	return !entry->record.self && (!control->member->rings || entry->neighbour);
+	return !member->record.self && (!control->members->rings || member->neighbour);
 }
 
 uint64_t member_silent_ns(
-	const struct control *control, const struct member_entry *entry, uint64_t now_ns)
+	const struct control *control, const struct member *member, uint64_t now_ns)
 {
-	bool linked = member_entry_link(entry) != NULL;
+	bool linked = member_link_of(member) != NULL;
 
-	if (entry->record.self || (!member_watched(control, entry) && !linked))
+	if (member->record.self || (!member_watched(control, member) && !linked))
 		return 0;
-	return now_ns > entry->contact->heard_ns ? now_ns - entry->contact->heard_ns : 0;
+	return now_ns > member->contact->heard_ns ? now_ns - member->contact->heard_ns : 0;
 }
 
-static void demand_dial(struct control *control, struct member_entry *entry)
+static void demand_dial(struct control *control, struct member *member)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
-	entry->wanted = true;
-	if (entry->contact->dial || !member->dials)
+	member->wanted = true;
+	if (member->contact->dial || !members->dials)
 		return;
-	member->dials--;
-	member_entry_dial(control, entry, false);
+	members->dials--;
+	member_dial(control, member, false);
 }
 
 struct rpc_link *member_link(struct control *control, uint32_t ref)
@@ -36,29 +36,29 @@ struct rpc_link *member_link(struct control *control, uint32_t ref)
 	struct rpc_link *link = member_link_now(control, ref);
 	const struct member_record *record = member_by_ref(control, ref);
 	struct member_contact *contact;
-	struct member_entry *entry;
+	struct member *member;
 
 	if (!record || record->self)
 		return link;
-	entry = member_peer(control, record->peer);
-	contact = member_contact(&control->member->table, entry);
+	member = member_peer(control, record->peer);
+	contact = member_contact(&control->members->table, member);
 	if (!contact)
 		return link;
 	contact->used_ns = net_now();
-	if (!link && control->member->rings)
-		demand_dial(control, entry);
+	if (!link && control->members->rings)
+		demand_dial(control, member);
 	return link;
 }
 
 bool member_link_soon(const struct control *control, uint32_t ref)
 {
 	const struct member_record *record = member_by_ref(control, ref);
-	const struct member_entry *entry;
+	const struct member *member;
 
-	if (!record || record->self || !control->member->rings)
+	if (!record || record->self || !control->members->rings)
 		return false;
-	entry = member_peer(control, record->peer);
-	return entry->wanted && !member_entry_link(entry);
+	member = member_peer(control, record->peer);
+	return member->wanted && !member_link_of(member);
 }
 
 void member_unused(struct member_contact *contact, uint64_t now_ns)
@@ -69,22 +69,22 @@ void member_unused(struct member_contact *contact, uint64_t now_ns)
 		contact->used_ns = then_ns;
 }
 
-void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
+void member_demand_tick(struct control *control, struct member *member, uint64_t now_ns)
 {
-	bool linked = member_entry_link(entry) != NULL;
+	bool linked = member_link_of(member) != NULL;
 
-	if (!control->member->rings || entry->neighbour)
+	if (!control->members->rings || member->neighbour)
 		return;
-	if (entry->state == MEMBER_DEAD && !linked)
-		member_dial_stop(entry);
-	if (entry->state != MEMBER_ALIVE)
+	if (member->state == MEMBER_DEAD && !linked)
+		member_dial_stop(member);
+	if (member->state != MEMBER_ALIVE)
 		return;
 	if (linked)
-		entry->wanted = false;
-	if (entry->wanted && !entry->contact->dial)
-		demand_dial(control, entry);
-	if (!entry->contact->dial || now_ns - entry->contact->used_ns < MEMBER_IDLE_NS)
+		member->wanted = false;
+	if (member->wanted && !member->contact->dial)
+		demand_dial(control, member);
+	if (!member->contact->dial || now_ns - member->contact->used_ns < MEMBER_IDLE_NS)
 		return;
-	entry->wanted = false;
-	member_dial_stop(entry);
+	member->wanted = false;
+	member_dial_stop(member);
 }

@@ -36,10 +36,10 @@ static struct member_seed *seed_find(struct member_seed *seed, const struct seed
  */
 static void seeds_fill(struct control *control, enum seed_source source)
 {
-	struct member *member = control->member;
-	struct member_seed *seed = &member->seed[source * SEEDS_MAX];
-	const struct seed_address *address = member->list[source].address;
-	unsigned count = member->list[source].count, start = count ? net_random() % count : 0;
+	struct members *members = control->members;
+	struct member_seed *seed = &members->seed[source * SEEDS_MAX];
+	const struct seed_address *address = members->list[source].address;
+	unsigned count = members->list[source].count, start = count ? net_random() % count : 0;
 
 	for (unsigned i = 0; i < SEEDS_MAX; i++) {
 		bool mute = count > SEEDS_MAX && seed[i].dial && seed[i].dial->fails > 0;
@@ -63,32 +63,32 @@ static void seeds_fill(struct control *control, enum seed_source source)
 /* Of lists that are longer than what is dialled at a time, the next addresses get their turn. */
 static void seeds_rotate(struct control *control, uint64_t now_ns)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
-	if (member->alive > 1 && now_ns - member->rotated_ns < MEMBER_ROTATE_NS)
+	if (members->alive > 1 && now_ns - members->rotated_ns < MEMBER_ROTATE_NS)
 		return;
-	member->rotated_ns = now_ns;
+	members->rotated_ns = now_ns;
 	for (unsigned source = 0; source < SEED_SOURCES; source++)
-		if (member->list[source].count > SEEDS_MAX)
+		if (members->list[source].count > SEEDS_MAX)
 			seeds_fill(control, source);
 }
 
 void member_seeds_tick(struct control *control, uint64_t now_ns)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
 
 	if (control->exporting)
 		return;
 	seeds_rotate(control, now_ns);
 	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++) {
-		struct member_seed *seed = &member->seed[i];
-		const struct member_entry *entry;
+		struct member_seed *seed = &members->seed[i];
+		const struct member *member;
 
 		if (!seed->address.host[0] || seed->self || seed->dial || now_ns < seed->retry_ns)
 			continue;
-		entry = seed->name[0] ? member_find(member, seed->name) : NULL;
-		if (entry && (entry->state == MEMBER_ALIVE || entry->state == MEMBER_CANDIDATE))
+		member = seed->name[0] ? member_find(members, seed->name) : NULL;
+		if (member && (member->state == MEMBER_ALIVE || member->state == MEMBER_CANDIDATE))
 			continue;
 		seed->dial = rpc_dial_start(control, seed->address.host, seed->address.port,
 			beat_ms / 10 + 1, beat_ms * 10, seed, true);
@@ -98,8 +98,8 @@ void member_seeds_tick(struct control *control, uint64_t now_ns)
 void member_seeds_replace(struct control *control, enum seed_source source,
 	const struct seed_address *address, unsigned count)
 {
-	control->member->list[source].address = address;
-	control->member->list[source].count = count;
+	control->members->list[source].address = address;
+	control->members->list[source].count = count;
 	seeds_fill(control, source);
 	member_seeds_tick(control, net_now());
 }

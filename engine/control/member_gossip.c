@@ -33,37 +33,37 @@
  * Sends what has changed soon. While many join, first admissions wait for others; claims and what
  * refutes them do not.
  */
-static void news_arm(struct member *member, bool urgent)
+static void news_arm(struct members *members, bool urgent)
 {
-	bool wait = !urgent && member->news_sent >= NEWS_MANY;
+	bool wait = !urgent && members->news_sent >= NEWS_MANY;
 
-	if (member->news_armed && (wait || member->news_urgent))
+	if (members->news_armed && (wait || members->news_urgent))
 		return;
-	member->news_armed = net_timer_set(member->news, wait ? NEWS_MANY_US : NEWS_US) == 0;
-	member->news_urgent = !wait;
+	members->news_armed = net_timer_set(members->news, wait ? NEWS_MANY_US : NEWS_US) == 0;
+	members->news_urgent = !wait;
 }
 
-void member_changed(struct control *control, struct member_entry *entry)
+void member_changed(struct control *control, struct member *member)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
-	if (!member->rings)
+	if (!members->rings)
 		return;
-	news_arm(member, entry->stage != RECORD_ALIVE || entry->admission > 1);
-	if (entry->changed)
+	news_arm(members, member->stage != RECORD_ALIVE || member->admission > 1);
+	if (member->changed)
 		return;
-	if (member->news_count == member->news_room) {
-		unsigned room = member->news_room ? 2 * member->news_room : NEWS_MANY;
-		uint16_t *list = realloc(member->news_list, room * sizeof(*list));
+	if (members->news_count == members->news_room) {
+		unsigned room = members->news_room ? 2 * members->news_room : NEWS_MANY;
+		uint16_t *list = realloc(members->news_list, room * sizeof(*list));
 
 		/* Neighbours find the difference when they compare digests. */
 		if (!list)
 			return;
-		member->news_list = list;
-		member->news_room = room;
+		members->news_list = list;
+		members->news_room = room;
 	}
-	member->news_list[member->news_count++] = entry->index;
-	entry->changed = true;
+	members->news_list[members->news_count++] = member->index;
+	member->changed = true;
 }
 
 struct record_list *record_list_empty(void)
@@ -75,40 +75,41 @@ struct record_list *record_list_empty(void)
 	return &list;
 }
 
-bool record_add(struct record_list *list, struct member_entry *entry)
+bool record_add(struct record_list *list, struct member *member)
 {
 	Pc__MemberRecord *record = &list->record[list->count];
 
 	if (list->count == PAGE_RECORDS_MAX || list->bytes + RECORD_BYTES > MEMBER_PAGE_BYTES)
 		return false;
 	*record = (Pc__MemberRecord)PC__MEMBER_RECORD__INIT;
-	member_describe(entry, &list->texts[list->count], &list->member[list->count]);
+	member_describe(member, &list->texts[list->count], &list->member[list->count]);
 	record->member = &list->member[list->count];
-	record->state = entry->stage;
-	record->admission = entry->admission < ADMISSION_MAX ? entry->admission : ADMISSION_MAX - 1;
+	record->state = member->stage;
+	record->admission =
+		member->admission < ADMISSION_MAX ? member->admission : ADMISSION_MAX - 1;
 	record->trial_ms =
-		entry->stage == RECORD_ALIVE ? 0 : (uint32_t)entry->contact->claim_trial_ms;
-	record->disk = entry->disk;
-	record->summaries = entry->summaries;
-	record->probes = entry->probes;
-	record->relays = entry->relays;
-	record->lists = entry->lists;
+		member->stage == RECORD_ALIVE ? 0 : (uint32_t)member->contact->claim_trial_ms;
+	record->disk = member->disk;
+	record->summaries = member->summaries;
+	record->probes = member->probes;
+	record->relays = member->relays;
+	record->lists = member->lists;
 	list->at[list->count++] = record;
 	list->bytes += pc__member_record__get_packed_size(record) + 4;
 	return true;
 }
 
-static void neighbours_tell(struct member *member, const Pc__Message *message)
+static void neighbours_tell(struct members *members, const Pc__Message *message)
 {
-	for (unsigned i = 0; i < member->table.contacts; i++) {
-		struct member_entry *entry = member->table.contact[i]->entry;
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		struct member *member = members->table.contact[i]->member;
 
-		if (entry->state == MEMBER_ALIVE && entry->neighbour && entry->lists)
-			(void)rpc_send(member_entry_link(entry), message);
+		if (member->state == MEMBER_ALIVE && member->neighbour && member->lists)
+			(void)rpc_send(member_link_of(member), message);
 	}
 }
 
-static void records_tell(struct member *member, struct record_list *list)
+static void records_tell(struct members *members, struct record_list *list)
 {
 	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
@@ -117,36 +118,36 @@ static void records_tell(struct member *member, struct record_list *list)
 	news.records = list->at;
 	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
 	message.member_news = &news;
-	if (list->count && member->rings)
-		neighbours_tell(member, &message);
+	if (list->count && members->rings)
+		neighbours_tell(members, &message);
 	(void)record_list_empty();
 }
 
 void member_news_send(void *context)
 {
 	struct control *control = context;
-	struct member *member = control->member;
+	struct members *members = control->members;
 	struct record_list *list = record_list_empty();
 
-	member->news_armed = false;
-	member->news_sent = member->news_count;
-	member->news_ns = net_now();
-	for (unsigned i = 0; i < member->news_count; i++) {
-		struct member_entry *entry = member_at(&member->table, member->news_list[i]);
+	members->news_armed = false;
+	members->news_sent = members->news_count;
+	members->news_ns = net_now();
+	for (unsigned i = 0; i < members->news_count; i++) {
+		struct member *member = member_at(&members->table, members->news_list[i]);
 
 		/* The entry may have been given to another member since. */
-		if (!entry->changed)
+		if (!member->changed)
 			continue;
-		entry->changed = false;
-		if (entry->admission && !record_add(list, entry)) {
-			records_tell(member, list);
-			(void)record_add(list, entry);
+		member->changed = false;
+		if (member->admission && !record_add(list, member)) {
+			records_tell(members, list);
+			(void)record_add(list, member);
 		}
 	}
-	member->news_count = member->news_room = 0;
-	free(member->news_list);
-	member->news_list = NULL;
-	records_tell(member, list);
+	members->news_count = members->news_room = 0;
+	free(members->news_list);
+	members->news_list = NULL;
+	records_tell(members, list);
 }
 
 /* ---- received records ------------------------------------------------------------------------ */
@@ -157,13 +158,13 @@ static bool record_fits(const Pc__MemberRecord *r)
 	       r->admission < ADMISSION_MAX;
 }
 
-static bool record_newer(const struct member_entry *entry, const Pc__MemberRecord *r)
+static bool record_newer(const struct member *member, const Pc__MemberRecord *r)
 {
-	if (r->admission != entry->admission)
-		return r->admission > entry->admission;
-	if (r->state != entry->stage)
-		return r->state > entry->stage;
-	return r->member->incarnation > entry->record.incarnation;
+	if (r->admission != member->admission)
+		return r->admission > member->admission;
+	if (r->state != member->stage)
+		return r->state > member->stage;
+	return r->member->incarnation > member->record.incarnation;
 }
 
 /* The admission that the record counts as, where `known` is the one that is known; 0: none. */
@@ -193,9 +194,9 @@ static void record_refused(struct control *control, const struct rpc_link *link,
 
 static void claim_show(struct control *control, const Pc__MemberRecord *r)
 {
-	if (control->member->own_claim == r->admission)
+	if (control->members->own_claim == r->admission)
 		return;
-	control->member->own_claim = r->admission;
+	control->members->own_claim = r->admission;
 	log_warn(
 		"a member says that this engine does not serve: it is off the map until it has answered probes for a while, unless another member is served by it");
 }
@@ -207,7 +208,7 @@ static void claim_show(struct control *control, const Pc__MemberRecord *r)
 static void record_of_self(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
-	struct member_entry *self = control->member->self;
+	struct member *self = control->members->self;
 	uint32_t admission = admission_near(self->admission, r->admission);
 
 	if (r->member->incarnation != control->incarnation ||
@@ -225,76 +226,74 @@ static void record_of_self(
 		return;
 	}
 	self->admission = admission;
-	control->member->own_claim = 0;
+	control->members->own_claim = 0;
 	if (control->directory)
 		move_again(control->directory);
 }
 
-static void fields_take(
-	struct control *control, struct member_entry *entry, const Pc__MemberRecord *r)
+static void fields_take(struct control *control, struct member *member, const Pc__MemberRecord *r)
 {
-	entry->disk = r->disk;
-	entry->summaries = r->summaries;
-	entry->probes = r->probes;
-	entry->relays = r->relays;
-	member_entry_lists(control->member, entry, r->lists);
+	member->disk = r->disk;
+	member->summaries = r->summaries;
+	member->probes = r->probes;
+	member->relays = r->relays;
+	member_lists_set(control->members, member, r->lists);
 }
 
 /* The member is alive, as an engine says that has a link with it. */
-static void record_admit(
-	struct control *control, struct member_entry *entry, const Pc__MemberRecord *r)
+static void record_admit(struct control *control, struct member *member, const Pc__MemberRecord *r)
 {
-	bool same = entry->record.incarnation == r->member->incarnation;
+	bool same = member->record.incarnation == r->member->incarnation;
 
-	if (entry->state == MEMBER_ALIVE && same) {
-		entry->stage = RECORD_ALIVE;
-		entry->admission = r->admission;
-		member_changed(control, entry);
+	if (member->state == MEMBER_ALIVE && same) {
+		member->stage = RECORD_ALIVE;
+		member->admission = r->admission;
+		member_changed(control, member);
 		return;
 	}
-	if (entry->state == MEMBER_ALIVE)
-		member_down(control, entry, "it was started again");
+	if (member->state == MEMBER_ALIVE)
+		member_down(control, member, "it was started again");
 	/* Links of a trial, or of the former process: new ones begin with a Hello. */
-	if (member_has_contact(entry))
-		entry->contact->trial.incarnation = 0;
-	member_links_close(entry);
-	if (!member_entry_fill(control, entry, r->member)) {
-		member_entry_unused(control, entry);
+	if (member_has_contact(member))
+		member->contact->trial.incarnation = 0;
+	member_links_close(member);
+	if (!member_fill(control, member, r->member)) {
+		member_put_back(control, member);
 		return;
 	}
-	fields_take(control, entry, r);
-	if (member_up(control, entry) < 0) {
-		entry->state = MEMBER_CANDIDATE;
-		entry->since_ns = net_now();
+	fields_take(control, member, r);
+	if (member_up(control, member) < 0) {
+		member->state = MEMBER_CANDIDATE;
+		member->since_ns = net_now();
 		return;
 	}
-	entry->admission = r->admission;
+	member->admission = r->admission;
 }
 
 /* This engine has a link with another process of that name: the record is out of date. */
 static bool record_contradicted(
-	struct control *control, struct member_entry *entry, const Pc__MemberRecord *r)
+	struct control *control, struct member *member, const Pc__MemberRecord *r)
 {
 	uint64_t now_ns = net_now();
 
-	if (entry->state != MEMBER_ALIVE || !member_entry_link(entry) ||
-		entry->record.incarnation == r->member->incarnation)
+	if (member->state != MEMBER_ALIVE || !member_link_of(member) ||
+		member->record.incarnation == r->member->incarnation)
 		return false;
-	if (entry->contact->asserted_ns && now_ns - entry->contact->asserted_ns < ASSERT_NS)
+	if (member->contact->asserted_ns && now_ns - member->contact->asserted_ns < ASSERT_NS)
 		return true;
-	entry->contact->asserted_ns = now_ns;
-	entry->admission = r->admission + 1;
-	entry->stage = RECORD_ALIVE;
-	member_changed(control, entry);
+	member->contact->asserted_ns = now_ns;
+	member->admission = r->admission + 1;
+	member->stage = RECORD_ALIVE;
+	member_changed(control, member);
 	return true;
 }
 
 /* The entry that the record changes, a new one for a new name; NULL: it changes none. */
-static struct member_entry *record_entry(
+static struct member *record_entry(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
-	struct member *member = control->member;
-	struct member_entry *entry = member_find(member, r->member->name);
+	struct members *members = control->members;
+	struct member *member = member_find(members, r->member->name);
 	const struct member_record *other =
 		member_by_ref(control, (uint32_t)r->member->incarnation);
 
@@ -302,66 +301,66 @@ static struct member_entry *record_entry(
 		record_refused(control, link, r, REFUSED_REF);
 		return NULL;
 	}
-	if (entry && !record_newer(entry, r))
+	if (member && !record_newer(member, r))
 		return NULL;
 	if (r->state != RECORD_ALIVE)
-		return entry;
-	if ((!entry || entry->record.incarnation != r->member->incarnation) &&
+		return member;
+	if ((!member || member->record.incarnation != r->member->incarnation) &&
 		!member_source_names(control, link, r->member->name))
 		return NULL;
-	if (entry)
-		return entry;
+	if (member)
+		return member;
 	/* Candidates and dead members make room only as far as live ones can be admitted. */
-	if (member->alive < NODES_MAX)
-		return member_entry_take(control);
+	if (members->alive < NODES_MAX)
+		return member_take(control);
 	record_refused(control, link, r, REFUSED_ROOM);
 	return NULL;
 }
 
 /* Most records come from several neighbours: the second one needs no hash of its name. */
-static bool record_known(const struct member *member, const Pc__MemberRecord *r)
+static bool record_known(const struct members *members, const Pc__MemberRecord *r)
 {
-	const struct member_entry *entry =
-		member_table_ref(&member->table, (uint32_t)r->member->incarnation);
+	const struct member *member =
+		member_table_ref(&members->table, (uint32_t)r->member->incarnation);
 
-	return entry && entry != member->self &&
-	       entry->record.incarnation == r->member->incarnation && !record_newer(entry, r) &&
-	       member_is_named(&entry->record, r->member->name);
+	return member && member != members->self &&
+	       member->record.incarnation == r->member->incarnation && !record_newer(member, r) &&
+	       member_is_named(&member->record, r->member->name);
 }
 
 static void record_take(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
 	Pc__MemberRecord near = *r;
-	struct member_entry *entry;
+	struct member *member;
 
-	if (record_known(control->member, r))
+	if (record_known(control->members, r))
 		return;
 	if (strcmp(r->member->name, control->name) == 0 ||
 		r->member->incarnation == control->incarnation) {
 		record_of_self(control, link, r);
 		return;
 	}
-	entry = record_entry(control, link, r);
-	if (!entry)
+	member = record_entry(control, link, r);
+	if (!member)
 		return;
-	near.admission = admission_near(entry->admission, r->admission);
-	if (record_contradicted(control, entry, &near))
+	near.admission = admission_near(member->admission, r->admission);
+	if (record_contradicted(control, member, &near))
 		return;
 	if (r->state == RECORD_ALIVE) {
-		record_admit(control, entry, &near);
-	} else if (entry->state != MEMBER_ALIVE) {
-		if (entry->state == MEMBER_DEAD)
-			entry->admission = near.admission;
-	} else if (entry->record.incarnation == r->member->incarnation) {
-		entry->admission = near.admission;
-		if (entry->stage != RECORD_CLAIMED) {
+		record_admit(control, member, &near);
+	} else if (member->state != MEMBER_ALIVE) {
+		if (member->state == MEMBER_DEAD)
+			member->admission = near.admission;
+	} else if (member->record.incarnation == r->member->incarnation) {
+		member->admission = near.admission;
+		if (member->stage != RECORD_CLAIMED) {
 			/*
 			 * Or it was removed elsewhere: the cluster was in two parts. That it left
 			 * is believed at once only if it says so itself.
 			 */
-			member_claim(control, entry, r->state == RECORD_LEFT ? 0 : r->trial_ms);
-			member_changed(control, entry);
+			member_claim(control, member, r->state == RECORD_LEFT ? 0 : r->trial_ms);
+			member_changed(control, member);
 		}
 	}
 }
@@ -369,7 +368,7 @@ static void record_take(
 bool member_records(struct control *control, struct rpc_link *link, size_t count,
 	Pc__MemberRecord *const *records)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 	size_t first = count ? net_random() % count : 0;
 
 	if (count > PAGE_RECORDS_MAX)
@@ -377,7 +376,7 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 	for (size_t i = 0; i < count; i++)
 		if (!record_fits(records[i]))
 			return false;
-	if (member->leaving)
+	if (members->leaving)
 		return true;
 	/*
 	 * Records count once more than MEMBER_MESH_MAX members have sent this engine a Hello: until
@@ -386,10 +385,10 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 	for (size_t i = 0; i < count; i++) {
 		const Pc__MemberRecord *r = records[(first + i) % count];
 
-		if (!member->rings && r->state == RECORD_ALIVE)
+		if (!members->rings && r->state == RECORD_ALIVE)
 			member_learn(control, link, r->member);
-		else if (member->rings && member_address_local(control, r->member->address) ==
-						  control->rpc->loopback)
+		else if (members->rings && member_address_local(control, r->member->address) ==
+						   control->rpc->loopback)
 			record_take(control, link, r);
 	}
 	return true;

@@ -31,9 +31,9 @@ struct member_list {
 	unsigned count;
 };
 
-void member_describe(const struct member_entry *entry, struct member_texts *texts, Pc__Member *ret)
+void member_describe(const struct member *member, struct member_texts *texts, Pc__Member *ret)
 {
-	const struct member_record *record = &entry->record;
+	const struct member_record *record = &member->record;
 
 	member_texts(record, texts);
 	*ret = (Pc__Member)PC__MEMBER__INIT;
@@ -48,18 +48,18 @@ void member_describe(const struct member_entry *entry, struct member_texts *text
 /* Without rings, every member has a contact. */
 static void list_alive(struct control *control, struct member_list *ret)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
 	ret->count = 0;
-	for (unsigned i = 0; i < member->table.contacts && ret->count < MEMBERS_MAX; i++) {
-		struct member_entry *entry = member->table.contact[i]->entry;
+	for (unsigned i = 0; i < members->table.contacts && ret->count < MEMBERS_MAX; i++) {
+		struct member *member = members->table.contact[i]->member;
 
-		if (entry->state != MEMBER_ALIVE)
+		if (member->state != MEMBER_ALIVE)
 			continue;
 		/* The other members are learned from pages of the list. */
-		if (member->rings && entry != member->self && !entry->neighbour)
+		if (members->rings && member != members->self && !member->neighbour)
 			continue;
-		member_describe(entry, &ret->texts[ret->count], &ret->member[ret->count]);
+		member_describe(member, &ret->texts[ret->count], &ret->member[ret->count]);
 		ret->at[ret->count] = &ret->member[ret->count];
 		ret->count++;
 	}
@@ -79,7 +79,7 @@ static bool probe_due(struct rpc_link *link)
 
 void member_greet(struct control *control, struct rpc_link *link)
 {
-	const struct member_entry *to = link->member;
+	const struct member *to = link->member;
 	Pc__Hello hello = PC__HELLO__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct member_list list;
@@ -88,19 +88,19 @@ void member_greet(struct control *control, struct rpc_link *link)
 
 	if (!to && link->dial && !link->dial->seed)
 		to = link->dial->owner;
-	member_describe(control->member->self, &texts, &self);
+	member_describe(control->members->self, &texts, &self);
 	list_alive(control, &list);
 	hello.self = &self;
 	hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
 	hello.members = list.at;
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;
-	hello.software = control->member->self->contact->software;
+	hello.software = control->members->self->contact->software;
 	hello.summaries = control->view != NULL;
 	hello.disk = true;
 	hello.probes = true;
 	hello.relays = true;
-	hello.lists = control->member->self->lists;
+	hello.lists = control->members->self->lists;
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
 	if (link->probe) {
@@ -154,7 +154,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 		seed->retry_ns = net_now() + MEMBER_SELF_RETRY_NS;
 		rpc_dial_stop(dial);
 	} else {
-		member_texts(&((struct member_entry *)dial->owner)->record, &texts);
+		member_texts(&((struct member *)dial->owner)->record, &texts);
 		log_warn(
 			"%s:%u, the address of member %s, leads to this engine: set cluster.address there to an address that others can reach",
 			dial->host, dial->port, texts.name);
@@ -185,13 +185,13 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 static void hello_from_visitor(
 	struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	struct member_entry *entry;
+	struct member *member;
 
 	last_words(control, link);
 	member_learn(control, link, hello->self);
-	entry = member_find(control->member, hello->self->name);
-	if (entry && entry->state == MEMBER_DEAD)
-		member_entry_dial(control, entry, false);
+	member = member_find(control->members, hello->self->name);
+	if (member && member->state == MEMBER_DEAD)
+		member_dial(control, member, false);
 	(void)member_learn_all(control, link, hello->n_members, hello->members);
 }
 
@@ -202,7 +202,7 @@ static void hello_from_visitor(
 static bool hello_collides(struct control *control, struct rpc_link *link, const Pc__Member *m)
 {
 	const struct member_record *other = member_by_ref(control, (uint32_t)m->incarnation);
-	const struct member_entry *entry = member_find(control->member, m->name);
+	const struct member *member = member_find(control->members, m->name);
 	struct member_texts texts;
 
 	if (strcmp(m->name, control->name) == 0) {
@@ -222,99 +222,98 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 			m->name, m->address, m->port, other->ref, texts.name);
 		return true;
 	}
-	if (!entry)
+	if (!member)
 		return false;
-	member_texts(&entry->record, &texts);
-	if (entry->state == MEMBER_ALIVE && member_entry_link(entry) &&
-		entry->record.incarnation != m->incarnation &&
-		(entry->record.port != m->port || strcmp(texts.address, m->address) != 0)) {
+	member_texts(&member->record, &texts);
+	if (member->state == MEMBER_ALIVE && member_link_of(member) &&
+		member->record.incarnation != m->incarnation &&
+		(member->record.port != m->port || strcmp(texts.address, m->address) != 0)) {
 		member_refuse(control, link, m->incarnation, false,
 			"its name, %s (%s:%u), is that of a live engine at %s:%u. Set another engine.name",
-			m->name, m->address, m->port, texts.address, entry->record.port);
+			m->name, m->address, m->port, texts.address, member->record.port);
 		return true;
 	}
 	return false;
 }
 
-static void hello_fields(
-	struct control *control, struct member_entry *entry, const Pc__Hello *hello)
+static void hello_fields(struct control *control, struct member *member, const Pc__Hello *hello)
 {
-	entry->summaries = hello->summaries;
-	entry->disk = hello->disk;
-	entry->probes = hello->probes;
-	entry->relays = hello->relays;
-	member_entry_lists(control->member, entry, hello->lists && hello->probes);
+	member->summaries = hello->summaries;
+	member->disk = hello->disk;
+	member->probes = hello->probes;
+	member->relays = hello->relays;
+	member_lists_set(control->members, member, hello->lists && hello->probes);
 }
 
 /* True if the Hello adds a member to the map, or replaces one. */
 static bool hello_joins(const struct control *control, const Pc__Member *m)
 {
-	const struct member_entry *entry = member_find(control->member, m->name);
+	const struct member *member = member_find(control->members, m->name);
 
-	if (!entry)
+	if (!member)
 		return true;
-	if (entry->state == MEMBER_ALIVE)
-		return entry->record.incarnation != m->incarnation;
-	return entry->contact->trial.incarnation != m->incarnation;
+	if (member->state == MEMBER_ALIVE)
+		return member->record.incarnation != m->incarnation;
+	return member->contact->trial.incarnation != m->incarnation;
 }
 
 /*
  * Finds or takes the entry for a Hello's sender and makes it alive, unless it is on trial. NULL:
  * too many engines of its address join, or no entry or no peer number is free.
  */
-static struct member_entry *hello_entry(
+static struct member *hello_entry(
 	struct control *control, const struct rpc_link *link, const Pc__Hello *hello)
 {
 	const Pc__Member *m = hello->self;
-	struct member_entry *entry = member_find(control->member, m->name);
+	struct member *member = member_find(control->members, m->name);
 	bool trial;
 
 	if (hello_joins(control, m) && !member_source_joins(control, link, m->name))
 		return NULL;
-	if (entry && entry->state == MEMBER_ALIVE) {
-		if (entry->record.incarnation == m->incarnation)
-			return entry;
-		member_down(control, entry, "it was started again");
+	if (member && member->state == MEMBER_ALIVE) {
+		if (member->record.incarnation == m->incarnation)
+			return member;
+		member_down(control, member, "it was started again");
 	}
-	if (!entry)
-		entry = member_entry_take(control);
-	if (!entry)
+	if (!member)
+		member = member_take(control);
+	if (!member)
 		return NULL;
-	trial = member_trial_hello(entry, m->incarnation);
-	if (!member_entry_fill(control, entry, m)) {
-		member_entry_unused(control, entry);
+	trial = member_trial_hello(member, m->incarnation);
+	if (!member_fill(control, member, m)) {
+		member_put_back(control, member);
 		return NULL;
 	}
 	if (trial)
-		return entry;
-	if (entry->state == MEMBER_FREE)
-		entry->state = MEMBER_CANDIDATE;
-	hello_fields(control, entry, hello);
-	entry->flood = member_source_flooded(control, link);
-	if (member_up(control, entry) < 0) {
-		entry->since_ns = net_now();
+		return member;
+	if (member->state == MEMBER_FREE)
+		member->state = MEMBER_CANDIDATE;
+	hello_fields(control, member, hello);
+	member->flood = member_source_flooded(control, link);
+	if (member_up(control, member) < 0) {
+		member->since_ns = net_now();
 		return NULL;
 	}
-	return entry;
+	return member;
 }
 
-static void link_attach(struct control *control, struct rpc_link *link, struct member_entry *entry)
+static void link_attach(struct control *control, struct rpc_link *link, struct member *member)
 {
-	struct member_contact *contact = entry->contact;
+	struct member_contact *contact = member->contact;
 	struct rpc_link **at = link->dial ? &contact->out : &contact->in;
 	struct rpc_link *old = *at;
 
 	*at = link;
-	link->member = entry;
-	entry->proven |= link->dial != NULL;
-	if (control->member->rings) {
+	link->member = member;
+	member->proven |= link->dial != NULL;
+	if (control->members->rings) {
 		contact->heard_ns = net_now();
 		member_unused(contact, contact->heard_ns);
 	}
 	rpc_link_up(link);
 	if (old && old != link) {
-		if (!member_on_trial(entry))
-			directory_link_down(control, entry->record.peer, old);
+		if (!member_on_trial(member))
+			directory_link_down(control, member->record.peer, old);
 		old->member = NULL;
 		rpc_link_close(old);
 	}
@@ -325,26 +324,26 @@ static void link_attach(struct control *control, struct rpc_link *link, struct m
  * from its shard. If the term differs from the last one received, directory.c publishes our entries
  * again.
  */
-static void hello_term(struct control *control, struct member_entry *entry, uint64_t term)
+static void hello_term(struct control *control, struct member *member, uint64_t term)
 {
 	if (term == 0)
 		return;
-	if (entry->term_theirs && entry->term_theirs != term)
-		directory_forgotten(control, entry->record.ref);
-	entry->term_theirs = term;
+	if (member->term_theirs && member->term_theirs != term)
+		directory_forgotten(control, member->record.ref);
+	member->term_theirs = term;
 }
 
 /* Sends what waited for a link with the member. */
-static void link_used(struct control *control, struct member_entry *entry)
+static void link_used(struct control *control, struct member *member)
 {
-	directory_link_up(control, entry->record.peer, entry->disk);
+	directory_link_up(control, member->record.peer, member->disk);
 	if (control->conns)
-		conns_link_up(control, entry->record.ref);
+		conns_link_up(control, member->record.ref);
 }
 
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	struct member_entry *entry;
+	struct member *member;
 	struct rpc_dial *dial = link->dial;
 
 	if (!member_agree_version(control, link, hello))
@@ -358,7 +357,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		hello_from_self(control, link);
 		return true;
 	}
-	if (control->member->leaving) {
+	if (control->members->leaving) {
 		rpc_link_close(link);
 		return true;
 	}
@@ -376,38 +375,37 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	 * A different engine has taken over the address of this dial's member: that engine gets its
 	 * own entry and is dialled separately.
 	 */
-	if (dial && !member_is_named(
-			    &((struct member_entry *)dial->owner)->record, hello->self->name)) {
-		entry = dial->owner;
+	if (dial && !member_is_named(&((struct member *)dial->owner)->record, hello->self->name)) {
+		member = dial->owner;
 		rpc_link_close(link);
 		member_learn(control, link, hello->self); /* before the dial may be freed */
-		if (entry->state == MEMBER_ALIVE && !entry->contact->in)
-			member_lost(control, entry, "another engine listens at its address");
+		if (member->state == MEMBER_ALIVE && !member->contact->in)
+			member_lost(control, member, "another engine listens at its address");
 		return true;
 	}
-	entry = hello_entry(control, link, hello);
-	if (!entry || !member_contact(&control->member->table, entry)) {
+	member = hello_entry(control, link, hello);
+	if (!member || !member_contact(&control->members->table, member)) {
 		rpc_link_close(link);
 		return true;
 	}
-	software_fill(entry->contact, hello->software);
-	hello_fields(control, entry, hello);
-	member_agree_versions(control, link, entry, hello);
-	if (!member_on_trial(entry))
-		hello_term(control, entry, hello->term);
-	link_attach(control, link, entry);
+	software_fill(member->contact, hello->software);
+	hello_fields(control, member, hello);
+	member_agree_versions(control, link, member, hello);
+	if (!member_on_trial(member))
+		hello_term(control, member, hello->term);
+	link_attach(control, link, member);
 	if (!dial)
 		member_greet(control, link);
-	if (!entry->contact->out && (!control->member->rings || entry->neighbour))
-		member_entry_dial(control, entry, false);
+	if (!member->contact->out && (!control->members->rings || member->neighbour))
+		member_dial(control, member, false);
 	/* With rings, the list tells more. */
-	if (!control->member->rings || !entry->lists)
+	if (!control->members->rings || !member->lists)
 		(void)member_learn_all(control, link, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
-	if (link->member == entry && !member_on_trial(entry))
-		link_used(control, entry);
+	if (link->member == member && !member_on_trial(member))
+		link_used(control, member);
 	/* The first member that is reached tells the list. */
-	if (link->member == entry && entry->lists && !control->member->list_ns)
+	if (link->member == member && member->lists && !control->members->list_ns)
 		member_list_compare(control, link, net_now());
 	return true;
 }
@@ -416,8 +414,8 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 
 bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
-	struct member_entry *entry = link->member;
-	struct member_contact *contact = entry->contact;
+	struct member *member = link->member;
+	struct member_contact *contact = member->contact;
 	uint64_t quiet_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull *
 			    MEMBER_GOSSIP_BEATS;
 	uint64_t now_ns = net_now();
@@ -427,9 +425,9 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 
 	if (!member_vouch(control, link, beat))
 		return false;
-	if (beat->members_digest == control->member->digest)
+	if (beat->members_digest == control->members->digest)
 		return true;
-	if (entry->lists && (control->member->rings || beat->rings)) {
+	if (member->lists && (control->members->rings || beat->rings)) {
 		member_list_compare(control, link, now_ns);
 		return true;
 	}
@@ -438,11 +436,11 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 	 * they exchange their lists only once per MEMBER_GOSSIP_BEATS heartbeats.
 	 */
 	if (contact->digest_told == beat->members_digest &&
-		contact->digest_ours == control->member->digest &&
+		contact->digest_ours == control->members->digest &&
 		now_ns - contact->gossip_ns < quiet_ns)
 		return true;
 	contact->digest_told = beat->members_digest;
-	contact->digest_ours = control->member->digest;
+	contact->digest_ours = control->members->digest;
 	contact->gossip_ns = now_ns;
 	list_alive(control, &list);
 	members.n_members = list.count;

@@ -11,62 +11,62 @@
 
 /* Sums of `buckets` buckets: those of MEMBER_BUCKETS_MAX, folded. */
 static void sums_fill(
-	const struct member *member, unsigned buckets, uint64_t ret[MEMBER_BUCKETS_MAX])
+	const struct members *members, unsigned buckets, uint64_t ret[MEMBER_BUCKETS_MAX])
 {
 	memset(ret, 0, buckets * sizeof(*ret));
 	for (unsigned i = 0; i < MEMBER_BUCKETS_MAX; i++)
-		ret[i % buckets] += member->sum[i];
+		ret[i % buckets] += members->sum[i];
 }
 
 static void ask(struct control *control, struct rpc_link *link, unsigned from)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 	uint64_t sums[MEMBER_BUCKETS_MAX];
 	Pc__ListAsk body = PC__LIST_ASK__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
 	if (!from)
-		member->list_buckets =
-			member->alive > MEMBER_BUCKETS_FEW ? MEMBER_BUCKETS_MAX : MEMBER_BUCKETS;
-	sums_fill(member, member->list_buckets, sums);
-	body.serial = ++member->list_serial;
-	body.n_sums = member->list_buckets;
+		members->list_buckets =
+			members->alive > MEMBER_BUCKETS_FEW ? MEMBER_BUCKETS_MAX : MEMBER_BUCKETS;
+	sums_fill(members, members->list_buckets, sums);
+	body.serial = ++members->list_serial;
+	body.n_sums = members->list_buckets;
 	body.sums = sums;
 	body.from = from;
 	message.body_case = PC__MESSAGE__BODY_LIST_ASK;
 	message.list_ask = &body;
-	member->list_via = rpc_send(link, &message) ? link : NULL;
+	members->list_via = rpc_send(link, &message) ? link : NULL;
 }
 
 void member_list_compare(struct control *control, struct rpc_link *link, uint64_t now_ns)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
-	if (member->list_ns && now_ns - member->list_ns < MEMBER_LIST_NS)
+	if (members->list_ns && now_ns - members->list_ns < MEMBER_LIST_NS)
 		return;
 	/* While records arrive, the lists differ anyway. */
-	if (member->list_ns && member->news_sent >= NEWS_MANY &&
-		now_ns - member->news_ns < MEMBER_LIST_NS &&
-		now_ns - member->list_ns < 5 * MEMBER_LIST_NS)
+	if (members->list_ns && members->news_sent >= NEWS_MANY &&
+		now_ns - members->news_ns < MEMBER_LIST_NS &&
+		now_ns - members->list_ns < 5 * MEMBER_LIST_NS)
 		return;
-	member->list_ns = now_ns;
+	members->list_ns = now_ns;
 	ask(control, link, 0);
 }
 
 bool member_list_page(struct control *control, struct rpc_link *link, const Pc__ListPage *page)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
 	if (page->n_records > PAGE_RECORDS_MAX)
 		return false;
-	if (member->list_via != link || page->serial != member->list_serial)
+	if (members->list_via != link || page->serial != members->list_serial)
 		return true; /* the answer to an earlier request */
-	if (page->next > member->list_buckets)
+	if (page->next > members->list_buckets)
 		return false;
-	member->list_via = NULL;
+	members->list_via = NULL;
 	if (!member_records(control, link, page->n_records, page->records))
 		return false;
-	if (page->next < member->list_buckets && !link->closed)
+	if (page->next < members->list_buckets && !link->closed)
 		ask(control, link, page->next);
 	return true;
 }
@@ -76,22 +76,22 @@ bool member_list_page(struct control *control, struct rpc_link *link, const Pc__
  * name is; false: the page is full.
  */
 static bool bucket_add(
-	struct member *member, struct record_list *list, unsigned buckets, unsigned bucket)
+	struct members *members, struct record_list *list, unsigned buckets, unsigned bucket)
 {
-	const struct member_table *table = &member->table;
+	const struct member_table *table = &members->table;
 	unsigned count = list->count, step = buckets < table->heads ? buckets : table->heads;
 	size_t bytes = list->bytes;
 
 	for (unsigned head = bucket % step; head < table->heads; head += step)
 		for (uint16_t i = table->by_name[head]; i != MEMBER_NONE;
 			i = member_at(table, i)->next_name) {
-			struct member_entry *entry = member_at(table, i);
+			struct member *member = member_at(table, i);
 
-			if (entry->state != MEMBER_ALIVE && entry->state != MEMBER_DEAD)
+			if (member->state != MEMBER_ALIVE && member->state != MEMBER_DEAD)
 				continue;
-			if (!entry->admission ||
-				(step < buckets && member_entry_hash(entry) % buckets != bucket) ||
-				record_add(list, entry))
+			if (!member->admission ||
+				(step < buckets && member_hash(member) % buckets != bucket) ||
+				record_add(list, member))
 				continue;
 			if (count == 0)
 				return true; /* one bucket alone fills the page */
@@ -104,7 +104,7 @@ static bool bucket_add(
 
 bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__ListAsk *request)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 	struct record_list *list = record_list_empty();
 	uint64_t sums[MEMBER_BUCKETS_MAX];
 	Pc__ListPage page = PC__LIST_PAGE__INIT;
@@ -114,10 +114,10 @@ bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__L
 	if ((request->n_sums != MEMBER_BUCKETS && request->n_sums != MEMBER_BUCKETS_MAX) ||
 		bucket >= buckets)
 		return false;
-	sums_fill(member, buckets, sums);
+	sums_fill(members, buckets, sums);
 	for (; bucket < buckets; bucket++)
 		if (sums[bucket] != request->sums[bucket] &&
-			!bucket_add(member, list, buckets, bucket))
+			!bucket_add(members, list, buckets, bucket))
 			break;
 	page.serial = request->serial;
 	page.n_records = list->count;

@@ -33,12 +33,12 @@ uint64_t member_probe_period_ns(const struct control *control)
 	return period_ns < PERIOD_NS_MIN ? PERIOD_NS_MIN : period_ns;
 }
 
-uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns)
+uint64_t member_unserved_ns(const struct member *member, uint64_t now_ns)
 {
 	uint64_t worst_ns = 0;
 
 	for (unsigned size = 0; size < PROBE_SIZES; size++) {
-		uint64_t asked_ns = entry->contact->probe.asked_ns[size];
+		uint64_t asked_ns = member->contact->probe.asked_ns[size];
 
 		if (asked_ns && since_ns(asked_ns, now_ns) > worst_ns)
 			worst_ns = since_ns(asked_ns, now_ns);
@@ -46,9 +46,9 @@ uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns)
 	return worst_ns;
 }
 
-uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
+uint64_t member_served_age_ns(const struct member *member, uint64_t now_ns)
 {
-	const uint64_t *served_ns = entry->contact->probe.served_ns;
+	const uint64_t *served_ns = member->contact->probe.served_ns;
 
 	if (!served_ns[PROBE_SMALL] || !served_ns[PROBE_PADDED])
 		return UINT64_MAX;
@@ -64,11 +64,11 @@ uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
  * link, and on the same one only after a while.
  */
 static void probe_send(
-	const struct control *control, struct member_entry *entry, unsigned size, uint64_t now_ns)
+	const struct control *control, struct member *member, unsigned size, uint64_t now_ns)
 {
 	static uint8_t pad[PROBE_PAD_BYTES];
-	struct rpc_link *link = member_entry_link(entry);
-	struct member_probe *p = &entry->contact->probe;
+	struct rpc_link *link = member_link_of(member);
+	struct member_probe *p = &member->contact->probe;
 	Pc__Probe ask = PC__PROBE__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
@@ -90,33 +90,33 @@ static void probe_send(
 	p->via[size] = link;
 }
 
-static void probe(const struct control *control, struct member_entry *entry, uint64_t now_ns)
+static void probe(const struct control *control, struct member *member, uint64_t now_ns)
 {
-	struct member_probe *p = &entry->contact->probe;
+	struct member_probe *p = &member->contact->probe;
 	unsigned turn = p->turn++, size = turn % PROBE_SIZES;
 
-	if (control->member->rings)
+	if (control->members->rings)
 		size = turn % PROBE_PAD_EVERY ? PROBE_SMALL : PROBE_PADDED;
 	/* One that is sent out of turn takes the size that was answered the longest ago. */
 	if (p->hurry)
 		p->hurry--;
-	if (p->hurry && control->member->rings)
+	if (p->hurry && control->members->rings)
 		size = p->served_ns[PROBE_PADDED] < p->served_ns[PROBE_SMALL] ? PROBE_PADDED
 									      : PROBE_SMALL;
-	probe_send(control, entry, size, now_ns);
+	probe_send(control, member, size, now_ns);
 }
 
-void member_probe_now(const struct control *control, struct member_entry *entry)
+void member_probe_now(const struct control *control, struct member *member)
 {
-	if (member_entry_link(entry))
+	if (member_link_of(member))
 		for (unsigned size = 0; size < PROBE_SIZES; size++)
-			probe_send(control, entry, size, net_now());
+			probe_send(control, member, size, net_now());
 }
 
 bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack)
 {
-	struct member_entry *entry = link->member;
-	struct member_probe *p = &entry->contact->probe;
+	struct member *member = link->member;
+	struct member_probe *p = &member->contact->probe;
 	unsigned size = ack->serial % PROBE_SIZES;
 
 	if (ack->pad.len > PROBE_PAD_BYTES)
@@ -125,32 +125,32 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 	if (p->via[size] != link || ack->serial != p->serial[size] ||
 		(size == PROBE_PADDED && ack->pad.len != PROBE_PAD_BYTES))
 		return true;
-	entry->proven = true;
+	member->proven = true;
 	p->via[size] = NULL;
 	p->asked_ns[size] = 0;
 	p->served_ns[size] = p->sent_ns[size];
-	member_claim_served(control, entry, size);
+	member_claim_served(control, member, size);
 	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
-	if (entry->state == MEMBER_ALIVE &&
-		member_unserved_ns(entry, net_now()) <= suspect_patience_ns(dead_ns(control)))
-		directory_probed(control, entry->record.peer, true);
+	if (member->state == MEMBER_ALIVE &&
+		member_unserved_ns(member, net_now()) <= suspect_patience_ns(dead_ns(control)))
+		directory_probed(control, member->record.peer, true);
 	return true;
 }
 
 /* ---- removal and trial ----------------------------------------------------------------------- */
 
-bool member_on_trial(const struct member_entry *entry)
+bool member_on_trial(const struct member *member)
 {
-	return entry->state != MEMBER_ALIVE && entry->contact->trial.incarnation != 0;
+	return member->state != MEMBER_ALIVE && member->contact->trial.incarnation != 0;
 }
 
-void member_trial_begin(struct control *control, struct member_entry *entry, uint64_t needs_ns)
+void member_trial_begin(struct control *control, struct member *member, uint64_t needs_ns)
 {
-	struct member_contact *contact = member_contact(&control->member->table, entry);
+	struct member_contact *contact = member_contact(&control->members->table, member);
 
-	if (!entry->probes || !contact)
+	if (!member->probes || !contact)
 		return;
-	contact->trial.incarnation = entry->record.incarnation;
+	contact->trial.incarnation = member->record.incarnation;
 	contact->trial.began_ns = net_now();
 	contact->trial.needs_ns = needs_ns;
 	contact->trial.since_ns = 0;
@@ -162,9 +162,9 @@ static bool removed_again(const struct member_trial *trial, uint64_t now_ns)
 	return trial->removed_ns && now_ns - trial->removed_ns < TRIAL_MEMORY_NS;
 }
 
-void member_trial_removed(struct control *control, struct member_entry *entry, uint64_t needs_ns)
+void member_trial_removed(struct control *control, struct member *member, uint64_t needs_ns)
 {
-	struct member_contact *contact = member_contact(&control->member->table, entry);
+	struct member_contact *contact = member_contact(&control->members->table, member);
 	uint64_t now_ns = net_now(), own_ns;
 	struct member_trial *trial;
 
@@ -174,69 +174,69 @@ void member_trial_removed(struct control *control, struct member_entry *entry, u
 	trial->removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	trial->removed_ns = now_ns;
 	own_ns = suspect_trial_ns(dead_ns(control), trial->removals);
-	member_trial_begin(control, entry, own_ns > needs_ns ? own_ns : needs_ns);
+	member_trial_begin(control, member, own_ns > needs_ns ? own_ns : needs_ns);
 }
 
-static void remove_unserving(struct control *control, struct member_entry *entry, uint64_t now_ns)
+static void remove_unserving(struct control *control, struct member *member, uint64_t now_ns)
 {
-	const struct member_trial *trial = &entry->contact->trial;
+	const struct member_trial *trial = &member->contact->trial;
 	unsigned removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	char why[192];
 
 	snprintf(why, sizeof(why),
 		"it answered no %s for %u ms, and none of another member that says so; it must serve for a while to come back",
-		entry->contact->probe.asked_ns[PROBE_SMALL] ? "probe"
-							    : "probe of 9 KB (check the MTU)",
-		(unsigned)(member_unserved_ns(entry, now_ns) / NS_PER_MS));
-	if (control->member->rings) {
-		member_accuse(control, entry, suspect_trial_ns(dead_ns(control), removals), why);
+		member->contact->probe.asked_ns[PROBE_SMALL] ? "probe"
+							     : "probe of 9 KB (check the MTU)",
+		(unsigned)(member_unserved_ns(member, now_ns) / NS_PER_MS));
+	if (control->members->rings) {
+		member_accuse(control, member, suspect_trial_ns(dead_ns(control), removals), why);
 		return;
 	}
 	control->counter[COUNTER_members_unserving]++;
-	member_down(control, entry, why);
-	member_trial_removed(control, entry, 0);
+	member_down(control, member, why);
+	member_trial_removed(control, member, 0);
 }
 
-bool member_trial_hello(struct member_entry *entry, uint64_t incarnation)
+bool member_trial_hello(struct member *member, uint64_t incarnation)
 {
-	if (!entry->contact->trial.incarnation || entry->state == MEMBER_ALIVE)
+	if (!member->contact->trial.incarnation || member->state == MEMBER_ALIVE)
 		return false;
-	if (entry->contact->trial.incarnation == incarnation) {
-		entry->state = MEMBER_DEAD;
+	if (member->contact->trial.incarnation == incarnation) {
+		member->state = MEMBER_DEAD;
 		return true;
 	}
 	/* It was started again. The links are those of its former process. */
-	member_links_close(entry);
-	entry->contact->trial.incarnation = 0;
+	member_links_close(member);
+	member->contact->trial.incarnation = 0;
 	return false;
 }
 
 /* The next Hello makes it a member. */
-static void trial_end(struct control *control, struct member_entry *entry, uint64_t now_ns)
+static void trial_end(struct control *control, struct member *member, uint64_t now_ns)
 {
 	struct member_texts texts;
 
-	member_texts(&entry->record, &texts);
+	member_texts(&member->record, &texts);
 	log_info("member %s (%s:%u) has answered all probes for %u ms: it may come back",
-		texts.name, texts.address, entry->record.port,
-		(unsigned)((now_ns - entry->contact->trial.since_ns) / NS_PER_MS));
-	member_links_close(entry);
-	entry->contact->trial.incarnation = 0;
-	member_entry_dial(control, entry, false);
+		texts.name, texts.address, member->record.port,
+		(unsigned)((now_ns - member->contact->trial.since_ns) / NS_PER_MS));
+	member_links_close(member);
+	member->contact->trial.incarnation = 0;
+	member_dial(control, member, false);
 }
 
-static void trial_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
+static void trial_tick(struct control *control, struct member *member, uint64_t now_ns)
 {
-	struct member_trial *trial = &entry->contact->trial;
-	uint64_t served_ns = member_served_age_ns(entry, now_ns);
+	struct member_trial *trial = &member->contact->trial;
+	uint64_t served_ns = member_served_age_ns(member, now_ns);
 
-	probe(control, entry, now_ns);
-	if (member_unserved_ns(entry, now_ns) > suspect_patience_ns(dead_ns(control)))
+	probe(control, member, now_ns);
+	if (member_unserved_ns(member, now_ns) > suspect_patience_ns(dead_ns(control)))
 		trial->since_ns = 0;
 	else if (!trial->since_ns && served_ns < now_ns - trial->began_ns)
 		trial->since_ns = now_ns;
 	if (trial->since_ns && now_ns - trial->since_ns >= trial->needs_ns)
-		trial_end(control, entry, now_ns);
+		trial_end(control, member, now_ns);
 }
 
 bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
@@ -256,93 +256,93 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 
 /* ---- the timer ------------------------------------------------------------------------------- */
 
-static bool is_probed(const struct control *control, const struct member_entry *entry)
+static bool is_probed(const struct control *control, const struct member *member)
 {
-	return entry->probes && !entry->record.self &&
-	       (member_watched(control, entry) || directory_overdue(control, entry->record.peer));
+	return member->probes && !member->record.self &&
+	       (member_watched(control, member) || directory_overdue(control, member->record.peer));
 }
 
 /* Each engine has an order of its own, so that a member is probed by some engine at any time. */
 static void probe_next(struct control *control, uint64_t now_ns)
 {
-	struct member *member = control->member;
-	struct member_table *table = &member->table;
-	unsigned first = member->probe_next, count = table->contacts;
-	unsigned turns = member->rings ? PROBE_TARGETS_RINGS : PROBE_TARGETS;
+	struct members *members = control->members;
+	struct member_table *table = &members->table;
+	unsigned first = members->probe_next, count = table->contacts;
+	unsigned turns = members->rings ? PROBE_TARGETS_RINGS : PROBE_TARGETS;
 
 	for (unsigned i = 0; i < count; i++) {
 		unsigned place = (first + i) % count;
-		struct member_entry *entry = table->contact[place]->entry;
+		struct member *member = table->contact[place]->member;
 
-		if (entry->state != MEMBER_ALIVE || !is_probed(control, entry))
+		if (member->state != MEMBER_ALIVE || !is_probed(control, member))
 			continue;
 		if (turns) {
 			turns--;
-			member->probe_next = place + 1;
-		} else if (!entry->contact->probe.hurry && !member_unserved_ns(entry, now_ns)) {
+			members->probe_next = place + 1;
+		} else if (!member->contact->probe.hurry && !member_unserved_ns(member, now_ns)) {
 			continue;
 		}
-		probe(control, entry, now_ns);
+		probe(control, member, now_ns);
 	}
 }
 
-static void entry_judge(struct control *control, struct member_entry *entry, uint64_t now_ns)
+static void entry_judge(struct control *control, struct member *member, uint64_t now_ns)
 {
-	uint64_t unserved_ns = member_unserved_ns(entry, now_ns);
-	uint64_t vouched_ns = entry->contact->probe.vouched_ns
-				      ? since_ns(entry->contact->probe.vouched_ns, now_ns)
+	uint64_t unserved_ns = member_unserved_ns(member, now_ns);
+	uint64_t vouched_ns = member->contact->probe.vouched_ns
+				      ? since_ns(member->contact->probe.vouched_ns, now_ns)
 				      : UINT64_MAX;
 
 	if (unserved_ns <= suspect_patience_ns(dead_ns(control)))
 		return;
 	if (suspect_removes(unserved_ns, vouched_ns, dead_ns(control)))
-		remove_unserving(control, entry, now_ns);
-	if (entry->state == MEMBER_ALIVE)
-		directory_probed(control, entry->record.peer, false);
+		remove_unserving(control, member, now_ns);
+	if (member->state == MEMBER_ALIVE)
+		directory_probed(control, member->record.peer, false);
 }
 
 /* This engine did not run for this time, and could not receive: members get it in addition. */
-static void pause_forgive(struct member *member, uint64_t pause_ns)
+static void pause_forgive(struct members *members, uint64_t pause_ns)
 {
-	for (unsigned i = 0; i < member->table.contacts; i++) {
-		struct member_probe *p = &member->table.contact[i]->probe;
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		struct member_probe *p = &members->table.contact[i]->probe;
 
 		for (unsigned size = 0; size < PROBE_SIZES; size++)
 			if (p->asked_ns[size])
 				p->asked_ns[size] += pause_ns;
 		if (p->vouched_ns)
 			p->vouched_ns += pause_ns;
-		if (member->table.contact[i]->trial.since_ns)
-			member->table.contact[i]->trial.since_ns += pause_ns;
+		if (members->table.contact[i]->trial.since_ns)
+			members->table.contact[i]->trial.since_ns += pause_ns;
 	}
 }
 
 void member_probe_tick(void *context)
 {
 	struct control *control = context;
-	struct member *member = control->member;
+	struct members *members = control->members;
 	uint64_t period_ns = member_probe_period_ns(control), now_ns = net_now();
-	uint64_t late_ns = now_ns - member->probe_ns;
+	uint64_t late_ns = now_ns - members->probe_ns;
 
-	member->probe_ns = now_ns;
-	if (member->leaving)
+	members->probe_ns = now_ns;
+	if (members->leaving)
 		return;
 	if (late_ns > 2 * period_ns)
-		pause_forgive(member, late_ns - period_ns);
+		pause_forgive(members, late_ns - period_ns);
 	probe_next(control, now_ns);
 	/* From the end, so that one whose contact goes away hides no other. */
-	for (unsigned i = member->table.contacts; i-- > 0;) {
-		struct member_entry *entry;
+	for (unsigned i = members->table.contacts; i-- > 0;) {
+		struct member *member;
 
-		if (i >= member->table.contacts)
+		if (i >= members->table.contacts)
 			continue;
-		entry = member->table.contact[i]->entry;
-		if (entry->state == MEMBER_ALIVE && is_probed(control, entry))
-			entry_judge(control, entry, now_ns);
-		else if (entry->state == MEMBER_ALIVE)
-			memset(entry->contact->probe.asked_ns, 0,
-				sizeof(entry->contact->probe.asked_ns));
-		else if (member_on_trial(entry))
-			trial_tick(control, entry, now_ns);
+		member = members->table.contact[i]->member;
+		if (member->state == MEMBER_ALIVE && is_probed(control, member))
+			entry_judge(control, member, now_ns);
+		else if (member->state == MEMBER_ALIVE)
+			memset(member->contact->probe.asked_ns, 0,
+				sizeof(member->contact->probe.asked_ns));
+		else if (member_on_trial(member))
+			trial_tick(control, member, now_ns);
 	}
 }

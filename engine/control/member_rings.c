@@ -73,141 +73,141 @@ unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
 	return rings_neighbours(ring, ret_neighbour);
 }
 
-void member_rings_joined(struct member *member, const struct member_entry *entry)
+void member_rings_joined(struct members *members, const struct member *member)
 {
-	uint64_t own = member_entry_hash(member->self), hash = member_entry_hash(entry);
+	uint64_t own = member_hash(members->self), hash = member_hash(member);
 
 	for (unsigned k = 0; k < MEMBER_RINGS; k++)
-		ring_offer(&member->ring[k], k, own, hash, entry->index);
+		ring_offer(&members->ring[k], k, own, hash, member->index);
 }
 
-void member_rings_left(struct member *member, const struct member_entry *entry)
+void member_rings_left(struct members *members, const struct member *member)
 {
 	for (unsigned k = 0; k < MEMBER_RINGS; k++)
-		member->ring[k].stale |= member->ring[k].next == entry->index ||
-					 member->ring[k].last == entry->index;
+		members->ring[k].stale |= members->ring[k].next == member->index ||
+					  members->ring[k].last == member->index;
 }
 
-void member_rings_open(struct member *member)
+void member_rings_open(struct members *members)
 {
 	for (unsigned k = 0; k < MEMBER_RINGS; k++)
-		ring_clear(&member->ring[k]);
+		ring_clear(&members->ring[k]);
 }
 
 /* A neighbour on some rings has left: looks for the next one. */
-static void rings_repair(struct member *member)
+static void rings_repair(struct members *members)
 {
 	unsigned stale[MEMBER_RINGS], stales = 0;
-	uint64_t own = member_entry_hash(member->self), hash;
+	uint64_t own = member_hash(members->self), hash;
 
 	for (unsigned k = 0; k < MEMBER_RINGS; k++) {
-		if (!member->ring[k].stale)
+		if (!members->ring[k].stale)
 			continue;
-		ring_clear(&member->ring[k]);
+		ring_clear(&members->ring[k]);
 		stale[stales++] = k;
 	}
-	for (unsigned i = 1; stales && i < member->table.entries; i++) {
-		const struct member_entry *entry = member_at(&member->table, i);
+	for (unsigned i = 1; stales && i < members->table.entries; i++) {
+		const struct member *member = member_at(&members->table, i);
 
-		if (entry->state != MEMBER_ALIVE)
+		if (member->state != MEMBER_ALIVE)
 			continue;
-		hash = member_entry_hash(entry);
+		hash = member_hash(member);
 		for (unsigned n = 0; n < stales; n++)
-			ring_offer(&member->ring[stale[n]], stale[n], own, hash, i);
+			ring_offer(&members->ring[stale[n]], stale[n], own, hash, i);
 	}
 }
 
 /* Chooses between the mesh and the rings. A few members fewer do not bring the mesh back. */
-bool member_rings_wanted(const struct member *member)
+bool member_rings_wanted(const struct members *members)
 {
-	if (member->strangers)
+	if (members->strangers)
 		return false;
-	return member->alive > MEMBER_MESH_MAX ||
-	       (member->rings && member->alive >= MEMBER_MESH_AGAIN);
+	return members->alive > MEMBER_MESH_MAX ||
+	       (members->rings && members->alive >= MEMBER_MESH_AGAIN);
 }
 
-static void link_wanted(struct control *control, struct member_entry *entry, uint64_t now_ns)
+static void link_wanted(struct control *control, struct member *member, uint64_t now_ns)
 {
-	struct member_contact *contact = member_contact(&control->member->table, entry);
+	struct member_contact *contact = member_contact(&control->members->table, member);
 
-	if (!contact || member_entry_link(entry))
+	if (!contact || member_link_of(member))
 		return;
 	contact->heard_ns = now_ns;
 	contact->vouched_ns = 0;
 	if (!contact->dial)
-		member_entry_dial(control, entry, false);
+		member_dial(control, member, false);
 }
 
 static void rings_begin(struct control *control, uint64_t now_ns)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
-	member->rings = true;
-	member->list_ns = 0; /* the next member that is heard tells the list */
-	log_info("%u members: this engine keeps links with its neighbours only", member->alive);
-	for (unsigned i = 0; i < member->table.contacts; i++) {
-		member_unused(member->table.contact[i], now_ns);
-		member->table.contact[i]->entry->neighbour = false;
+	members->rings = true;
+	members->list_ns = 0; /* the next member that is heard tells the list */
+	log_info("%u members: this engine keeps links with its neighbours only", members->alive);
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		member_unused(members->table.contact[i], now_ns);
+		members->table.contact[i]->member->neighbour = false;
 	}
 }
 
 static void mesh_begin(struct control *control, uint64_t now_ns)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
-	member->rings = false;
-	log_info("%u members: this engine keeps links with all of them", member->alive);
-	for (unsigned i = 1; i < member->table.entries; i++) {
-		struct member_entry *entry = member_at(&member->table, i);
+	members->rings = false;
+	log_info("%u members: this engine keeps links with all of them", members->alive);
+	for (unsigned i = 1; i < members->table.entries; i++) {
+		struct member *member = member_at(&members->table, i);
 
-		entry->neighbour = false;
-		if (entry->state == MEMBER_ALIVE)
-			link_wanted(control, entry, now_ns);
-		else if (entry->state == MEMBER_DEAD && !entry->left && entry->proven)
-			member_entry_dial(control, entry, true);
+		member->neighbour = false;
+		if (member->state == MEMBER_ALIVE)
+			link_wanted(control, member, now_ns);
+		else if (member->state == MEMBER_DEAD && !member->left && member->proven)
+			member_dial(control, member, true);
 	}
 }
 
 static void neighbours_choose(struct control *control, uint64_t now_ns)
 {
-	struct member *member = control->member;
-	struct member_table *table = &member->table;
+	struct members *members = control->members;
+	struct member_table *table = &members->table;
 	unsigned neighbour[MEMBER_NEIGHBOURS_MAX], found;
 
-	rings_repair(member);
-	found = rings_neighbours(member->ring, neighbour);
+	rings_repair(members);
+	found = rings_neighbours(members->ring, neighbour);
 	for (unsigned i = 0; i < table->contacts; i++) {
-		struct member_entry *entry = table->contact[i]->entry;
+		struct member *member = table->contact[i]->member;
 		bool chosen = false;
 
 		for (unsigned k = 0; k < found; k++)
-			chosen |= neighbour[k] == entry->index;
-		if (entry->state != MEMBER_ALIVE || !entry->neighbour || chosen)
+			chosen |= neighbour[k] == member->index;
+		if (member->state != MEMBER_ALIVE || !member->neighbour || chosen)
 			continue;
-		member_unused(entry->contact, now_ns);
-		entry->neighbour = false;
+		member_unused(member->contact, now_ns);
+		member->neighbour = false;
 	}
 	for (unsigned k = 0; k < found; k++) {
-		struct member_entry *entry = member_at(table, neighbour[k]);
+		struct member *member = member_at(table, neighbour[k]);
 
-		if (!entry->neighbour)
-			link_wanted(control, entry, now_ns);
-		entry->neighbour = member_has_contact(entry);
-		if (entry->neighbour && !entry->contact->dial)
-			member_entry_dial(control, entry, false);
+		if (!member->neighbour)
+			link_wanted(control, member, now_ns);
+		member->neighbour = member_has_contact(member);
+		if (member->neighbour && !member->contact->dial)
+			member_dial(control, member, false);
 	}
 }
 
 void member_rings_update(struct control *control)
 {
-	struct member *member = control->member;
-	bool wanted = member_rings_wanted(member);
+	struct members *members = control->members;
+	bool wanted = member_rings_wanted(members);
 	uint64_t now_ns = net_now();
 
-	if (wanted && !member->rings)
+	if (wanted && !members->rings)
 		rings_begin(control, now_ns);
-	else if (!wanted && member->rings)
+	else if (!wanted && members->rings)
 		mesh_begin(control, now_ns);
-	if (member->rings)
+	if (members->rings)
 		neighbours_choose(control, now_ns);
 }

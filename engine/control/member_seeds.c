@@ -51,7 +51,7 @@ void seed_set(struct member_seed *seed, const struct seed_address *address,
 		     strcmp(address->host, settings->cluster_address) == 0;
 }
 
-int member_seeds(const struct settings *settings, struct member *member)
+int member_seeds(const struct settings *settings, struct members *members)
 {
 	char text[sizeof(settings->cluster_seeds)], *rest = NULL;
 	uint16_t port = (uint16_t)settings->cluster_port;
@@ -76,7 +76,7 @@ int member_seeds(const struct settings *settings, struct member *member)
 				given, port, port, port);
 			return -EINVAL;
 		}
-		seed_set(&member->seed[SEED_LIST * SEEDS_MAX + count++], &address, settings);
+		seed_set(&members->seed[SEED_LIST * SEEDS_MAX + count++], &address, settings);
 	}
 	return count;
 }

@@ -10,10 +10,10 @@
 
 #define SECOND_NS 1000000000ull
 
-static struct member_source *source_of(struct member *member, const struct rpc_link *link)
+static struct member_source *source_of(struct members *members, const struct rpc_link *link)
 {
 	uint64_t hash = placement_hash(link->dial ? link->dial->host : link->from);
-	struct member_source *source = &member->source[hash % MEMBER_SOURCES];
+	struct member_source *source = &members->source[hash % MEMBER_SOURCES];
 
 	if (source->hash != hash)
 		*source = (struct member_source){.hash = hash,
@@ -47,7 +47,7 @@ static bool budget_take(struct source_budget *budget, unsigned most, unsigned pe
 
 bool member_source_joins(struct control *control, const struct rpc_link *link, const char *name)
 {
-	struct source_budget *joins = &source_of(control->member, link)->joins;
+	struct source_budget *joins = &source_of(control->members, link)->joins;
 
 	if (budget_take(joins, SOURCE_JOINS, SOURCE_JOINS_PER_S))
 		return true;
@@ -61,15 +61,15 @@ bool member_source_joins(struct control *control, const struct rpc_link *link, c
 
 bool member_source_names(struct control *control, const struct rpc_link *link, const char *name)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 	struct source_budget *names;
 
 	/* An engine that has just started learns the whole list of the first member. */
-	if (!link || (member->rings && net_now() - member->opened_ns < NAMES_OPENING_NS))
+	if (!link || (members->rings && net_now() - members->opened_ns < NAMES_OPENING_NS))
 		return true;
-	names = &source_of(member, link)->names;
-	if (member->rings ? budget_take(names, SOURCE_NAMES, SOURCE_NAMES_PER_S)
-			  : budget_take(names, SOURCE_NAMES_MESH, SOURCE_NAMES_MESH_PER_S))
+	names = &source_of(members, link)->names;
+	if (members->rings ? budget_take(names, SOURCE_NAMES, SOURCE_NAMES_PER_S)
+			   : budget_take(names, SOURCE_NAMES_MESH, SOURCE_NAMES_MESH_PER_S))
 		return true;
 	control->counter[COUNTER_names_refused]++;
 	if (names->refused == 1)
@@ -81,15 +81,15 @@ bool member_source_names(struct control *control, const struct rpc_link *link, c
 
 bool member_source_flooded(struct control *control, const struct rpc_link *link)
 {
-	const struct member_source *source = source_of(control->member, link);
+	const struct member_source *source = source_of(control->members, link);
 
 	return source->joins.refused && source->joins.left < SOURCE_JOINS / 2;
 }
 
 bool member_source_cause(struct control *control, const struct rpc_link *link, unsigned cause)
 {
-	struct member *member = control->member;
-	unsigned *causes = link ? &source_of(member, link)->causes : &member->causes;
+	struct members *members = control->members;
+	unsigned *causes = link ? &source_of(members, link)->causes : &members->causes;
 	bool fresh = !(*causes & 1u << cause);
 
 	*causes |= 1u << cause;
@@ -98,7 +98,7 @@ bool member_source_cause(struct control *control, const struct rpc_link *link, u
 
 bool member_source_logs(struct control *control, const struct rpc_link *link)
 {
-	struct member_source *source = source_of(control->member, link);
+	struct member_source *source = source_of(control->members, link);
 
 	if (source->logged > SOURCE_LINES)
 		return false;

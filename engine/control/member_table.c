@@ -22,38 +22,38 @@ static uint16_t *heads_new(unsigned heads)
 	return head;
 }
 
-static void name_chain(struct member_table *table, struct member_entry *entry)
+static void name_chain(struct member_table *table, struct member *member)
 {
-	uint16_t *head = &table->by_name[member_entry_hash(entry) & (table->heads - 1)];
+	uint16_t *head = &table->by_name[member_hash(member) & (table->heads - 1)];
 
-	entry->next_name = *head;
-	*head = entry->index;
+	member->next_name = *head;
+	*head = member->index;
 }
 
-static void ref_chain(struct member_table *table, struct member_entry *entry)
+static void ref_chain(struct member_table *table, struct member *member)
 {
-	uint16_t *head = &table->by_ref[entry->record.ref & (table->heads - 1)];
+	uint16_t *head = &table->by_ref[member->record.ref & (table->heads - 1)];
 
-	entry->next_ref = *head;
-	*head = entry->index;
+	member->next_ref = *head;
+	*head = member->index;
 }
 
-static void name_unchain(struct member_table *table, struct member_entry *entry)
+static void name_unchain(struct member_table *table, struct member *member)
 {
-	uint16_t *at = &table->by_name[member_entry_hash(entry) & (table->heads - 1)];
+	uint16_t *at = &table->by_name[member_hash(member) & (table->heads - 1)];
 
-	while (*at != entry->index)
+	while (*at != member->index)
 		at = &member_at(table, *at)->next_name;
-	*at = entry->next_name;
+	*at = member->next_name;
 }
 
-static void ref_unchain(struct member_table *table, struct member_entry *entry)
+static void ref_unchain(struct member_table *table, struct member *member)
 {
-	uint16_t *at = &table->by_ref[entry->record.ref & (table->heads - 1)];
+	uint16_t *at = &table->by_ref[member->record.ref & (table->heads - 1)];
 
-	while (*at != entry->index)
+	while (*at != member->index)
 		at = &member_at(table, *at)->next_ref;
-	*at = entry->next_ref;
+	*at = member->next_ref;
 }
 
 /* Doubles the hash tables above two entries per chain. Without memory they stay. */
@@ -77,53 +77,53 @@ static void heads_grow(struct member_table *table)
 	table->by_ref = by_ref;
 	table->heads = heads;
 	for (unsigned i = 0; i < table->entries; i++) {
-		struct member_entry *entry = member_at(table, i);
+		struct member *member = member_at(table, i);
 
-		if (member_has_name(&entry->record))
-			name_chain(table, entry);
-		if (entry->state == MEMBER_ALIVE)
-			ref_chain(table, entry);
+		if (member_has_name(&member->record))
+			name_chain(table, member);
+		if (member->state == MEMBER_ALIVE)
+			ref_chain(table, member);
 	}
 }
 
-struct member_entry *member_table_find(const struct member_table *table, const char *name)
+struct member *member_table_find(const struct member_table *table, const char *name)
 {
 	uint16_t at = table->by_name[member_name_hash(name) & (table->heads - 1)];
 
 	while (at != MEMBER_NONE) {
-		struct member_entry *entry = member_at(table, at);
+		struct member *member = member_at(table, at);
 
-		if (member_is_named(&entry->record, name))
-			return entry;
-		at = entry->next_name;
+		if (member_is_named(&member->record, name))
+			return member;
+		at = member->next_name;
 	}
 	return NULL;
 }
 
-struct member_entry *member_table_ref(const struct member_table *table, uint32_t ref)
+struct member *member_table_ref(const struct member_table *table, uint32_t ref)
 {
 	uint16_t at = table->by_ref[ref & (table->heads - 1)];
 
 	while (at != MEMBER_NONE) {
-		struct member_entry *entry = member_at(table, at);
+		struct member *member = member_at(table, at);
 
-		if (entry->record.ref == ref)
-			return entry;
-		at = entry->next_ref;
+		if (member->record.ref == ref)
+			return member;
+		at = member->next_ref;
 	}
 	return NULL;
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-struct member_entry *member_entry_new(struct member_table *table)
+struct member *member_new(struct member_table *table)
 {
-	struct member_entry *entry, **chunk;
+	struct member *member, **chunk;
 
 	if (table->freed != MEMBER_NONE) {
-		entry = member_at(table, table->freed);
-		table->freed = entry->next_name;
-		return entry;
+		member = member_at(table, table->freed);
+		table->freed = member->next_name;
+		return member;
 	}
 	if (table->entries == MEMBER_ENTRIES)
 		return NULL;
@@ -132,50 +132,50 @@ struct member_entry *member_entry_new(struct member_table *table)
 		*chunk = calloc(MEMBER_CHUNK, sizeof(**chunk));
 	if (!*chunk)
 		return NULL;
-	entry = member_at(table, table->entries);
-	entry->index = (uint16_t)table->entries++;
-	entry->contact = (struct member_contact *)&member_no_contact;
+	member = member_at(table, table->entries);
+	member->index = (uint16_t)table->entries++;
+	member->contact = (struct member_contact *)&member_no_contact;
 	heads_grow(table);
-	return entry;
+	return member;
 }
 
-void member_entry_release(struct member_table *table, struct member_entry *entry)
+void member_release(struct member_table *table, struct member *member)
 {
-	uint16_t index = entry->index;
+	uint16_t index = member->index;
 
-	member_contact_free(table, entry);
-	if (member_has_name(&entry->record)) {
-		name_unchain(table, entry);
-		member_text_clear(&entry->record);
+	member_contact_free(table, member);
+	if (member_has_name(&member->record)) {
+		name_unchain(table, member);
+		member_text_clear(&member->record);
 	}
-	memset(entry, 0, sizeof(*entry));
-	entry->index = index;
-	entry->contact = (struct member_contact *)&member_no_contact;
-	entry->next_name = table->freed;
+	memset(member, 0, sizeof(*member));
+	member->index = index;
+	member->contact = (struct member_contact *)&member_no_contact;
+	member->next_name = table->freed;
 	table->freed = index;
 }
 
-bool member_entry_name(struct member_table *table, struct member_entry *entry, const char *name,
+bool member_name_set(struct member_table *table, struct member *member, const char *name,
 	const char *address, uint16_t port)
 {
-	bool had = member_has_name(&entry->record);
+	bool had = member_has_name(&member->record);
 
-	if (!member_text_set(&entry->record, name, address, port))
+	if (!member_text_set(&member->record, name, address, port))
 		return false;
 	if (!had)
-		name_chain(table, entry);
+		name_chain(table, member);
 	return true;
 }
 
-bool member_entry_fill(struct control *control, struct member_entry *entry, const Pc__Member *m)
+bool member_fill(struct control *control, struct member *member, const Pc__Member *m)
 {
-	struct member_record *record = &entry->record;
+	struct member_record *record = &member->record;
 
-	if (!member_entry_name(
-		    &control->member->table, entry, m->name, m->address, (uint16_t)m->port))
+	if (!member_name_set(
+		    &control->members->table, member, m->name, m->address, (uint16_t)m->port))
 		return false;
 	if (record->incarnation != m->incarnation)
-		entry->proven = entry->flood = false;
+		member->proven = member->flood = false;
 	record->incarnation = m->incarnation;
 	record->rails = (uint8_t)m->rails;
 	record->bucket_bits = (uint8_t)m->bucket_bits;
@@ -201,7 +201,7 @@ static void *array_grown(void *array, unsigned used, unsigned *room, size_t each
 	return larger;
 }
 
-int member_table_add(struct member_table *table, struct member_entry *entry)
+int member_table_add(struct member_table *table, struct member *member)
 {
 	uint16_t *by_peer;
 	unsigned peer;
@@ -219,17 +219,17 @@ int member_table_add(struct member_table *table, struct member_entry *entry)
 	} else {
 		return -ENFILE;
 	}
-	table->by_peer[peer] = entry->index;
-	entry->record.peer = (uint16_t)peer;
-	ref_chain(table, entry);
+	table->by_peer[peer] = member->index;
+	member->record.peer = (uint16_t)peer;
+	ref_chain(table, member);
 	return 0;
 }
 
-void member_table_remove(struct member_table *table, struct member_entry *entry)
+void member_table_remove(struct member_table *table, struct member *member)
 {
-	uint16_t peer = entry->record.peer;
+	uint16_t peer = member->record.peer;
 
-	ref_unchain(table, entry);
+	ref_unchain(table, member);
 	table->by_peer[peer] = PEER_FREE | PEER_NONE;
 	if (table->peer_first == PEER_NONE)
 		table->peer_first = peer;
@@ -246,13 +246,13 @@ static void contact_place(struct member_table *table, struct member_contact *con
 	contact->at = at;
 }
 
-struct member_contact *member_contact(struct member_table *table, struct member_entry *entry)
+struct member_contact *member_contact(struct member_table *table, struct member *member)
 {
 	struct member_contact *fresh, **contact;
 	unsigned at;
 
-	if (member_has_contact(entry))
-		return entry->contact;
+	if (member_has_contact(member))
+		return member->contact;
 	contact = array_grown(
 		table->contact, table->contacts, &table->contacts_room, sizeof(*contact));
 	if (!contact)
@@ -261,25 +261,25 @@ struct member_contact *member_contact(struct member_table *table, struct member_
 	fresh = calloc(1, sizeof(*fresh));
 	if (!fresh)
 		return NULL;
-	fresh->entry = entry;
+	fresh->member = member;
 	/* Each engine has an order of its own, so that it does not probe what all others probe. */
 	at = net_random() % (table->contacts + 1);
 	if (at < table->contacts)
 		contact_place(table, table->contact[at], table->contacts);
 	contact_place(table, fresh, at);
 	table->contacts++;
-	entry->contact = fresh;
+	member->contact = fresh;
 	return fresh;
 }
 
-void member_contact_free(struct member_table *table, struct member_entry *entry)
+void member_contact_free(struct member_table *table, struct member *member)
 {
-	struct member_contact *contact = entry->contact;
+	struct member_contact *contact = member->contact;
 
-	if (!member_has_contact(entry))
+	if (!member_has_contact(member))
 		return;
 	contact_place(table, table->contact[--table->contacts], contact->at);
-	entry->contact = (struct member_contact *)&member_no_contact;
+	member->contact = (struct member_contact *)&member_no_contact;
 	free(contact);
 }
 
@@ -298,10 +298,10 @@ int member_table_open(struct member_table *table)
 void member_table_close(struct member_table *table)
 {
 	for (unsigned i = 0; i < table->entries; i++) {
-		struct member_entry *entry = member_at(table, i);
+		struct member *member = member_at(table, i);
 
-		member_contact_free(table, entry);
-		member_text_clear(&entry->record);
+		member_contact_free(table, member);
+		member_text_clear(&member->record);
 	}
 	for (unsigned i = 0; i < MEMBER_ENTRIES / MEMBER_CHUNK; i++)
 		free(table->chunk[i]);

@@ -93,13 +93,13 @@ bool member_is_named(const struct member_record *record, const char *name)
 	return strcmp(plain, name) == 0;
 }
 
-uint64_t member_entry_hash(const struct member_entry *entry)
+uint64_t member_hash(const struct member *member)
 {
 	char plain[sizeof(((struct member_texts *)NULL)->plain)];
 
-	if (!entry->record.plain)
-		return entry->record.text->hash;
-	(void)name_put(&entry->record, plain);
+	if (!member->record.plain)
+		return member->record.text->hash;
+	(void)name_put(&member->record, plain);
 	return placement_hash(plain);
 }
 

@@ -17,45 +17,45 @@
  */
 static void doubts_list(const struct control *control, uint64_t now_ns, Pc__Heartbeat *beat)
 {
-	const struct member *member = control->member;
+	const struct members *members = control->members;
 	uint64_t patience_ns =
 		suspect_patience_ns((uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS);
 
 	/* Above MEMBER_MESH_MAX members, claims take the place of these questions. */
-	if (member->rings)
+	if (members->rings)
 		return;
-	for (unsigned i = 0; i < member->table.contacts && beat->n_unserved < MEMBERS_MAX; i++) {
-		const struct member_entry *entry = member->table.contact[i]->entry;
+	for (unsigned i = 0; i < members->table.contacts && beat->n_unserved < MEMBERS_MAX; i++) {
+		const struct member *member = members->table.contact[i]->member;
 
-		if (entry->state != MEMBER_ALIVE || beat->n_doubts == MEMBERS_MAX)
+		if (member->state != MEMBER_ALIVE || beat->n_doubts == MEMBERS_MAX)
 			continue;
-		if (member_doubted(control, entry, now_ns))
-			beat->doubts[beat->n_doubts++] = entry->record.ref;
-		if (member_unserved_ns(entry, now_ns) > patience_ns)
-			beat->unserved[beat->n_unserved++] = entry->record.ref;
+		if (member_doubted(control, member, now_ns))
+			beat->doubts[beat->n_doubts++] = member->record.ref;
+		if (member_unserved_ns(member, now_ns) > patience_ns)
+			beat->unserved[beat->n_unserved++] = member->record.ref;
 	}
 }
 
 /* A neighbour that is silent is claimed; another member's link is closed, and dialled if needed. */
-static void ring_silent(struct control *control, struct member_entry *entry, uint64_t now_ns)
+static void ring_silent(struct control *control, struct member *member, uint64_t now_ns)
 {
 	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
-	uint64_t silent_ns = member_silent_ns(control, entry, now_ns);
+	uint64_t silent_ns = member_silent_ns(control, member, now_ns);
 	char why[64];
 
 	if (silent_ns <= dead_ns) {
-		entry->contact->kept = false;
+		member->contact->kept = false;
 		return;
 	}
-	if (entry->neighbour) {
+	if (member->neighbour) {
 		snprintf(why, sizeof(why), "no message from it for %u ms",
 			(unsigned)(silent_ns / NS_PER_MS));
-		member_accuse(control, entry, 0, why);
+		member_accuse(control, member, 0, why);
 	}
-	if (!entry->neighbour || !entry->contact->kept) {
-		control->counter[COUNTER_members_kept] += entry->neighbour;
-		entry->contact->kept = entry->neighbour;
-		member_links_close(entry);
+	if (!member->neighbour || !member->contact->kept) {
+		control->counter[COUNTER_members_kept] += member->neighbour;
+		member->contact->kept = member->neighbour;
+		member_links_close(member);
 	}
 }
 
@@ -63,55 +63,55 @@ static void ring_silent(struct control *control, struct member_entry *entry, uin
  * How long a dead member is remembered. One that never answered is no engine, as far as this one
  * knows; with rings its record is kept, so that an older one does not bring it back.
  */
-static uint64_t dead_keep_ns(const struct control *control, const struct member_entry *entry)
+static uint64_t dead_keep_ns(const struct control *control, const struct member *member)
 {
-	if (entry->proven || control->member->rings || entry->contact->trial.removed_ns)
+	if (member->proven || control->members->rings || member->contact->trial.removed_ns)
 		return MEMBER_DEAD_NS;
 	return 10 * (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
 }
 
 /* It has answered no dial, and has never been a member: what is true is named again. */
-static bool candidate_mute(const struct member_entry *entry)
+static bool candidate_mute(const struct member *member)
 {
-	const struct rpc_dial *dial = entry->contact->dial;
+	const struct rpc_dial *dial = member->contact->dial;
 
-	return dial && dial->fails >= CANDIDATE_FAILS && !entry->proven && !entry->admission &&
-	       !entry->contact->trial.removed_ns;
+	return dial && dial->fails >= CANDIDATE_FAILS && !member->proven && !member->admission &&
+	       !member->contact->trial.removed_ns;
 }
 
 static void entry_tick(
-	struct control *control, struct member_entry *entry, Pc__Heartbeat *beat, uint64_t now_ns)
+	struct control *control, struct member *member, Pc__Heartbeat *beat, uint64_t now_ns)
 {
 	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
 	Pc__Message message = PC__MESSAGE__INIT;
 	char why[64];
 
-	if (entry->state == MEMBER_ALIVE) {
+	if (member->state == MEMBER_ALIVE) {
 		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 		message.heartbeat = beat;
-		(void)rpc_send(member_entry_link(entry), &message);
-		if (control->member->rings) {
-			ring_silent(control, entry, now_ns);
-		} else if (!member_heard_of(control, entry, now_ns)) {
+		(void)rpc_send(member_link_of(member), &message);
+		if (control->members->rings) {
+			ring_silent(control, member, now_ns);
+		} else if (!member_heard_of(control, member, now_ns)) {
 			snprintf(why, sizeof(why), "no message from it for %u ms",
-				(unsigned)((now_ns - entry->contact->heard_ns) / NS_PER_MS));
-			member_down(control, entry, why);
+				(unsigned)((now_ns - member->contact->heard_ns) / NS_PER_MS));
+			member_down(control, member, why);
 			/* A path that large packets do not cross looks silent, too. */
-			member_trial_begin(control, entry, 0);
+			member_trial_begin(control, member, 0);
 		}
-	} else if (entry->state == MEMBER_CANDIDATE) {
-		if (now_ns - entry->since_ns > 10 * dead_ns || candidate_mute(entry))
-			member_entry_free(control, entry);
-	} else if (entry->state == MEMBER_DEAD) {
+	} else if (member->state == MEMBER_CANDIDATE) {
+		if (now_ns - member->since_ns > 10 * dead_ns || candidate_mute(member))
+			member_free(control, member);
+	} else if (member->state == MEMBER_DEAD) {
 		/* On trial: without heartbeats it would remove this engine and close its links. */
 		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 		message.heartbeat = beat;
-		(void)rpc_send(member_entry_link(entry), &message);
-		if (!entry->proven)
-			member_dial_stop(entry);
-		if (now_ns - entry->since_ns > dead_keep_ns(control, entry) &&
-			!member_entry_link(entry))
-			member_entry_free(control, entry);
+		(void)rpc_send(member_link_of(member), &message);
+		if (!member->proven)
+			member_dial_stop(member);
+		if (now_ns - member->since_ns > dead_keep_ns(control, member) &&
+			!member_link_of(member))
+			member_free(control, member);
 	}
 }
 
@@ -119,12 +119,12 @@ static void entry_tick(
 static bool contact_idle(
 	const struct control *control, const struct member_contact *contact, uint64_t now_ns)
 {
-	const struct member_entry *entry = contact->entry;
+	const struct member *member = contact->member;
 	uint64_t pause_ns =
 		ACCUSE_PAUSE * (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
 
-	if (!control->member->rings || entry->state != MEMBER_ALIVE || entry->record.self ||
-		entry->stage != RECORD_ALIVE || entry->neighbour || entry->wanted)
+	if (!control->members->rings || member->state != MEMBER_ALIVE || member->record.self ||
+		member->stage != RECORD_ALIVE || member->neighbour || member->wanted)
 		return false;
 	return !contact->dial && !contact->out && !contact->in &&
 	       now_ns - contact->used_ns > MEMBER_IDLE_NS &&
@@ -135,76 +135,76 @@ static bool contact_idle(
 /* Candidates and dead members without a contact are forgotten; a part of the table each time. */
 static void sweep(struct control *control, uint64_t now_ns)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
-	unsigned count = member->table.entries / SWEEP_TICKS + 1;
+	unsigned count = members->table.entries / SWEEP_TICKS + 1;
 
 	for (unsigned i = 0; i < count; i++) {
-		struct member_entry *entry;
+		struct member *member;
 
-		if (member->swept >= member->table.entries)
-			member->swept = 0;
-		entry = member_at(&member->table, member->swept++);
-		if (member_has_contact(entry) || entry->state == MEMBER_FREE ||
-			entry->state == MEMBER_ALIVE)
+		if (members->swept >= members->table.entries)
+			members->swept = 0;
+		member = member_at(&members->table, members->swept++);
+		if (member_has_contact(member) || member->state == MEMBER_FREE ||
+			member->state == MEMBER_ALIVE)
 			continue;
-		if (now_ns - entry->since_ns >
-			(entry->state == MEMBER_DEAD ? MEMBER_DEAD_NS : 10 * dead_ns))
-			member_entry_free(control, entry);
+		if (now_ns - member->since_ns >
+			(member->state == MEMBER_DEAD ? MEMBER_DEAD_NS : 10 * dead_ns))
+			member_free(control, member);
 	}
 }
 
 static void contacts_tick(struct control *control, Pc__Heartbeat *beat, uint64_t now_ns)
 {
-	struct member *member = control->member;
+	struct members *members = control->members;
 
 	/* From the end, so that one whose contact goes away hides no other. */
-	for (unsigned i = member->table.contacts; i-- > 0;) {
-		struct member_entry *entry;
+	for (unsigned i = members->table.contacts; i-- > 0;) {
+		struct member *member;
 
-		if (i >= member->table.contacts)
+		if (i >= members->table.contacts)
 			continue;
-		entry = member->table.contact[i]->entry;
-		if (entry == member->self)
+		member = members->table.contact[i]->member;
+		if (member == members->self)
 			continue;
 		/* changes when a member of this loop dies */
-		beat->members_digest = member->digest;
-		entry_tick(control, entry, beat, now_ns);
-		if (!member_has_contact(entry))
+		beat->members_digest = members->digest;
+		entry_tick(control, member, beat, now_ns);
+		if (!member_has_contact(member))
 			continue;
-		member_demand_tick(control, entry, now_ns);
-		if (contact_idle(control, entry->contact, now_ns))
-			member_contact_free(&member->table, entry);
+		member_demand_tick(control, member, now_ns);
+		if (contact_idle(control, member->contact, now_ns))
+			member_contact_free(&members->table, member);
 	}
 }
 
-void member_tick(void *context)
+void members_tick(void *context)
 {
 	struct control *control = context;
-	struct member *member = control->member;
+	struct members *members = control->members;
 	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
 	uint64_t now_ns = net_now();
-	uint64_t late_ns = now_ns - member->tick_ns;
+	uint64_t late_ns = now_ns - members->tick_ns;
 	uint32_t doubts[MEMBERS_MAX], unserved[MEMBERS_MAX];
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 
-	member->tick_ns = now_ns;
-	if (member->leaving)
+	members->tick_ns = now_ns;
+	if (members->leaving)
 		return;
 	/*
 	 * If this tick is late, this engine did not run and could not receive. Add that time to
 	 * every member's heard_ns, so that no member is declared dead for a pause of this engine.
 	 */
 	late_ns = late_ns > 2 * period_ns ? late_ns - period_ns : 0;
-	for (unsigned i = 0; late_ns && i < member->table.contacts; i++) {
-		member->table.contact[i]->heard_ns += late_ns;
-		member->table.contact[i]->vouched_ns += late_ns;
+	for (unsigned i = 0; late_ns && i < members->table.contacts; i++) {
+		members->table.contact[i]->heard_ns += late_ns;
+		members->table.contact[i]->vouched_ns += late_ns;
 	}
 	beat.doubts = doubts;
 	beat.unserved = unserved;
 	doubts_list(control, now_ns, &beat);
-	beat.rings = member->rings;
-	member->dials = MEMBER_DIALS_TICK;
+	beat.rings = members->rings;
+	members->dials = MEMBER_DIALS_TICK;
 	contacts_tick(control, &beat, now_ns);
 	sweep(control, now_ns);
 	member_seeds_tick(control, now_ns);

@@ -23,54 +23,54 @@ static uint64_t dead_ns(const struct control *control)
 }
 
 /* The live member with this ref, other than this engine, with a contact; NULL: there is none. */
-static struct member_entry *live_other(const struct control *control, uint32_t ref)
+static struct member *live_other(const struct control *control, uint32_t ref)
 {
-	struct member_entry *entry = member_table_ref(&control->member->table, ref);
+	struct member *member = member_table_ref(&control->members->table, ref);
 
-	return entry && !entry->record.self && member_has_contact(entry) ? entry : NULL;
+	return member && !member->record.self && member_has_contact(member) ? member : NULL;
 }
 
-bool member_doubted(
-	const struct control *control, const struct member_entry *entry, uint64_t now_ns)
+bool member_doubted(const struct control *control, const struct member *member, uint64_t now_ns)
 {
 	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
 
 	/* A beat and a half: early enough that an answer comes before the shortest dead_after. */
-	return !entry->record.self && since_ns(entry->contact->heard_ns, now_ns) > beat_ns * 3 / 2;
+	return !member->record.self &&
+	       since_ns(member->contact->heard_ns, now_ns) > beat_ns * 3 / 2;
 }
 
 /* The member answered another one's probe at this time. */
 static void served_take(
-	struct control *control, struct member_entry *entry, uint64_t age_ns, uint64_t now_ns)
+	struct control *control, struct member *member, uint64_t age_ns, uint64_t now_ns)
 {
 	if (age_ns <= suspect_removal_ns(dead_ns(control)) &&
-		entry->contact->probe.vouched_ns < now_ns - age_ns)
-		entry->contact->probe.vouched_ns = now_ns - age_ns;
+		member->contact->probe.vouched_ns < now_ns - age_ns)
+		member->contact->probe.vouched_ns = now_ns - age_ns;
 }
 
 static void vouches_take(
-	struct control *control, const struct member_entry *from, const Pc__Heartbeat *beat)
+	struct control *control, const struct member *from, const Pc__Heartbeat *beat)
 {
 	uint64_t now_ns = net_now();
 
 	for (size_t i = 0; i < beat->n_served; i++) {
-		struct member_entry *entry = live_other(control, beat->served[i]->ref);
+		struct member *member = live_other(control, beat->served[i]->ref);
 
-		if (entry && entry != from)
-			served_take(control, entry, beat->served[i]->age_ms * NS_PER_MS, now_ns);
+		if (member && member != from)
+			served_take(control, member, beat->served[i]->age_ms * NS_PER_MS, now_ns);
 	}
 
 	for (size_t i = 0; i < beat->n_vouches; i++) {
-		struct member_entry *entry = live_other(control, beat->vouches[i]->ref);
+		struct member *member = live_other(control, beat->vouches[i]->ref);
 		uint64_t age_ns = beat->vouches[i]->age_ms * NS_PER_MS;
 
-		if (!entry || entry == from || age_ns > dead_ns(control))
+		if (!member || member == from || age_ns > dead_ns(control))
 			continue;
-		if (entry->contact->vouched_ns < now_ns - age_ns)
-			entry->contact->vouched_ns = now_ns - age_ns;
+		if (member->contact->vouched_ns < now_ns - age_ns)
+			member->contact->vouched_ns = now_ns - age_ns;
 		/* An engine that sends no probes knows no more. */
 		if (!from->probes)
-			served_take(control, entry, age_ns, now_ns);
+			served_take(control, member, age_ns, now_ns);
 	}
 }
 
@@ -82,12 +82,12 @@ static size_t served_list(struct control *control, const struct rpc_link *link,
 	uint64_t now_ns = net_now();
 
 	for (size_t i = 0; i < count; i++) {
-		struct member_entry *entry = live_other(control, refs[i]);
-		uint64_t age_ns = entry ? member_served_age_ns(entry, now_ns) : UINT64_MAX;
+		struct member *member = live_other(control, refs[i]);
+		uint64_t age_ns = member ? member_served_age_ns(member, now_ns) : UINT64_MAX;
 
-		if (!entry || entry == link->member)
+		if (!member || member == link->member)
 			continue;
-		entry->contact->probe.hurry = PROBE_SIZES;
+		member->contact->probe.hurry = PROBE_SIZES;
 		if (age_ns > suspect_removal_ns(dead_ns(control)))
 			continue;
 		ret_vouch[served] = (Pc__Vouch)PC__VOUCH__INIT;
@@ -108,13 +108,13 @@ static void doubts_answer(struct control *control, struct rpc_link *link, const 
 	uint64_t now_ns = net_now();
 
 	for (size_t i = 0; i < beat->n_doubts; i++) {
-		const struct member_entry *entry = live_other(control, beat->doubts[i]);
-		uint64_t age_ns = entry ? since_ns(entry->contact->heard_ns, now_ns) : 0;
+		const struct member *member = live_other(control, beat->doubts[i]);
+		uint64_t age_ns = member ? since_ns(member->contact->heard_ns, now_ns) : 0;
 
-		if (!entry || entry == link->member || age_ns > dead_ns(control))
+		if (!member || member == link->member || age_ns > dead_ns(control))
 			continue;
 		vouch[answer.n_vouches] = (Pc__Vouch)PC__VOUCH__INIT;
-		vouch[answer.n_vouches].ref = entry->record.ref;
+		vouch[answer.n_vouches].ref = member->record.ref;
 		vouch[answer.n_vouches].age_ms = (uint32_t)(age_ns / NS_PER_MS);
 		at[answer.n_vouches] = &vouch[answer.n_vouches];
 		answer.n_vouches++;
@@ -124,7 +124,7 @@ static void doubts_answer(struct control *control, struct rpc_link *link, const 
 	answer.served = served_at;
 	if (answer.n_vouches + answer.n_served == 0)
 		return;
-	answer.members_digest = control->member->digest;
+	answer.members_digest = control->members->digest;
 	answer.vouches = at;
 	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 	message.heartbeat = &answer;
@@ -148,37 +148,37 @@ bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Hear
 	return true;
 }
 
-static void kept_begin(struct control *control, struct member_entry *entry, uint64_t silent_ns)
+static void kept_begin(struct control *control, struct member *member, uint64_t silent_ns)
 {
 	struct member_texts texts;
 
-	entry->contact->kept = true;
-	member_texts(&entry->record, &texts);
+	member->contact->kept = true;
+	member_texts(&member->record, &texts);
 	control->counter[COUNTER_members_kept]++;
 	log_warn(
 		"member %s (%s:%u) sent nothing to this engine for %llu ms, but another member hears it: it stays on the map; check the network between it and this host",
-		texts.name, texts.address, entry->record.port,
+		texts.name, texts.address, member->record.port,
 		(unsigned long long)(silent_ns / NS_PER_MS));
 	/* New connections get through as soon as packets do; TCP's own retries take longer. */
-	member_links_close(entry);
+	member_links_close(member);
 }
 
-bool member_heard_of(struct control *control, struct member_entry *entry, uint64_t now_ns)
+bool member_heard_of(struct control *control, struct member *member, uint64_t now_ns)
 {
-	uint64_t silent_ns = since_ns(entry->contact->heard_ns, now_ns);
+	uint64_t silent_ns = since_ns(member->contact->heard_ns, now_ns);
 	struct member_texts texts;
 
 	if (silent_ns <= dead_ns(control)) {
-		member_texts(&entry->record, &texts);
-		if (entry->contact->kept)
+		member_texts(&member->record, &texts);
+		if (member->contact->kept)
 			log_info("member %s (%s:%u) is heard again", texts.name, texts.address,
-				entry->record.port);
-		entry->contact->kept = false;
+				member->record.port);
+		member->contact->kept = false;
 		return true;
 	}
-	if (since_ns(entry->contact->vouched_ns, now_ns) > dead_ns(control))
+	if (since_ns(member->contact->vouched_ns, now_ns) > dead_ns(control))
 		return false;
-	if (!entry->contact->kept)
-		kept_begin(control, entry, silent_ns);
+	if (!member->contact->kept)
+		kept_begin(control, member, silent_ns);
 	return true;
 }

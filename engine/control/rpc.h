@@ -36,7 +36,7 @@
 /* a link that was up longer than this is dialled again at once after it closed */
 #define RPC_STEADY_NS 1000000000ull
 
-struct member_entry;
+struct member;
 struct rpc_dial;
 struct rpc_resolve;
 
@@ -48,7 +48,7 @@ struct rpc_link {
 	struct net_timer *deadline;
 	struct rpc_dial *dial; /* the dial that opened this link; NULL: the link was accepted */
 	/* the member at the other end; NULL until the Hellos were exchanged */
-	struct member_entry *member;
+	struct member *member;
 	bool connected;
 	bool far; /* true: the other end has an address that is not a loopback address */
 	/* our Hello on this link was a probe for the version (wire.h): no member results from it */
@@ -67,7 +67,7 @@ struct rpc_dial {
 	struct control *control;
 	char host[NAME_BYTES_MAX];
 	uint16_t port;
-	void *owner; /* the struct member_entry or struct member_seed that is dialled */
+	void *owner; /* the struct member or struct member_seed that is dialled */
 	bool seed;
 	unsigned fails; /* number of attempts in a row that failed */
 	/*

@@ -184,7 +184,7 @@ static void look(void *context)
 	struct seeds_file *file = context;
 	struct file_reading *reading;
 
-	if (file->reading || file->control->member->leaving)
+	if (file->reading || file->control->members->leaving)
 		return;
 	reading = calloc(1, sizeof(*reading));
 	if (!reading)

@@ -300,7 +300,7 @@ static void members_publish(const struct control *control, struct map_shared *sh
 	uint32_t before = shm_load(&shared->peers), peers = 0, members = 0;
 
 	for (uint32_t peer = 0;
-		peer < NODES_MAX && (peer < before || members < control->member->alive); peer++) {
+		peer < NODES_MAX && (peer < before || members < control->members->alive); peer++) {
 		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
 		struct map_member member = {.ref = 0};
 
@@ -342,7 +342,7 @@ void slots_publish(struct control *control, struct slots *slots, const struct ma
 		numbers_free(&p);
 	}
 	numbers_bind(control, &p);
-	p.replaces = p.self != NO_NUMBER && control->member->alive > view->owners;
+	p.replaces = p.self != NO_NUMBER && control->members->alive > view->owners;
 	if (!slots->migrating)
 		slots->due = now_ns / SECOND_NS + FORMER_SECONDS;
 	slots->migrating = 0;

@@ -33,10 +33,10 @@ static void text_copy(char *to, size_t bytes, const char *from)
 
 /* Since when the member has been silent; 0: it is up. One without a connection is silent. */
 static uint64_t suspect_since_ns(
-	const struct control *control, const struct member_entry *entry, uint64_t now_ns)
+	const struct control *control, const struct member *entry, uint64_t now_ns)
 {
 	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000;
-	bool linked = member_entry_link(entry) != NULL;
+	bool linked = member_link_of(entry) != NULL;
 
 	if (entry->record.self || now_ns < entry->contact->heard_ns)
 		return 0;
@@ -45,8 +45,7 @@ static uint64_t suspect_since_ns(
 	return entry->contact->heard_ns;
 }
 
-static void take_probes(
-	const struct member_entry *entry, uint64_t now_ns, struct snapshot_member *m)
+static void take_probes(const struct member *entry, uint64_t now_ns, struct snapshot_member *m)
 {
 	uint64_t age_ns = member_served_age_ns(entry, now_ns),
 		 since_ns = entry->contact->trial.since_ns;
@@ -61,7 +60,7 @@ static void take_probes(
 }
 
 /* What this engine exchanges with the member. */
-static void take_member_links(const struct control *control, const struct member_entry *entry,
+static void take_member_links(const struct control *control, const struct member *entry,
 	uint64_t now_ns, struct snapshot_member *m)
 {
 	uint64_t heard_ns = entry->contact->heard_ns;
@@ -81,7 +80,7 @@ static void take_member_links(const struct control *control, const struct member
 }
 
 static void take_member(
-	const struct control *control, const struct member_entry *entry, struct snapshot *s)
+	const struct control *control, const struct member *entry, struct snapshot *s)
 {
 	struct snapshot_member *m = &s->member[s->members];
 	const struct member_record *record = &entry->record;
@@ -120,10 +119,10 @@ enum contacts { CONTACTS_ONLY, CONTACTS_NOT, CONTACTS_ALL };
 static void take_some(const struct control *control, struct snapshot *s, enum member_state state,
 	enum contacts contacts)
 {
-	const struct member_table *table = &control->member->table;
+	const struct member_table *table = &control->members->table;
 
 	for (unsigned i = 0; i < table->entries; i++) {
-		const struct member_entry *entry = member_at(table, i);
+		const struct member *entry = member_at(table, i);
 
 		if (entry->state != state || entry->left)
 			continue;
@@ -140,7 +139,7 @@ static void take_some(const struct control *control, struct snapshot *s, enum me
 static void take_members(const struct control *control, struct snapshot *s)
 {
 	s->map_epoch = shm_load(&control->status->map.epoch);
-	if (control->member->table.entries <= SNAPSHOT_MEMBERS) {
+	if (control->members->table.entries <= SNAPSHOT_MEMBERS) {
 		take_some(control, s, MEMBER_ALIVE, CONTACTS_ALL);
 		take_some(control, s, MEMBER_DEAD, CONTACTS_ALL);
 		return;

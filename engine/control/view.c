@@ -60,9 +60,9 @@ void view_asked(struct view *view, unsigned row, uint64_t now_ns)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static struct rpc_link *link_of(const struct member_entry *entry)
+static struct rpc_link *link_of(const struct member *entry)
 {
-	return member_entry_link(entry);
+	return member_link_of(entry);
 }
 
 /* Adapts the rows to members that have joined, died or been replaced since the last call. */
@@ -70,9 +70,9 @@ static void rows_update(struct control *control)
 {
 	struct view *view = control->view;
 
-	view->rows = control->member->table.entries;
+	view->rows = control->members->table.entries;
 	for (unsigned i = 1; i < view->rows; i++) {
-		const struct member_entry *entry = member_at(&control->member->table, i);
+		const struct member *entry = member_at(&control->members->table, i);
 		struct view_row *row = &view->row[i];
 
 		if (row->incarnation != entry->record.incarnation)
@@ -118,8 +118,9 @@ void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
 		 * If the link is full or is only dialled now, the member is asked again in a
 		 * second.
 		 */
-		if (rpc_send(member_link(control,
-				     member_at(&control->member->table, (unsigned)row)->record.ref),
+		if (rpc_send(
+			    member_link(control,
+				    member_at(&control->members->table, (unsigned)row)->record.ref),
 			    &message))
 			control->counter[COUNTER_summaries_asked]++;
 	}
@@ -175,7 +176,7 @@ bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
-void view_fill(const struct control *control, const struct member_entry *entry, uint64_t now_ns,
+void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret)
 {
 	const struct view *view = control->view;

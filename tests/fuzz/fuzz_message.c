@@ -136,7 +136,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	close(fd[1]);
 	for (unsigned i = 0; i < 3; i++)
 		nodes_turn();
-	if (node[0].control.rpc->accepted != 0 || node[0].control.member->alive != 1)
+	if (node[0].control.rpc->accepted != 0 || node[0].control.members->alive != 1)
 		abort();
 	return 0;
 }

@@ -4,9 +4,9 @@
 
 #include "tests/sim/world.h"
 
-void __real_member_claim_served(struct control *control, struct member_entry *entry, unsigned size);
-void __wrap_member_claim_served(struct control *control, struct member_entry *entry, unsigned size);
-void __wrap_member_claim_served(struct control *control, struct member_entry *entry, unsigned size)
+void __real_member_claim_served(struct control *control, struct member *entry, unsigned size);
+void __wrap_member_claim_served(struct control *control, struct member *entry, unsigned size);
+void __wrap_member_claim_served(struct control *control, struct member *entry, unsigned size)
 {
 	if (world.mutant != MUTANT_NO_REFUTE)
 		__real_member_claim_served(control, entry, size);
@@ -15,7 +15,7 @@ void __wrap_member_claim_served(struct control *control, struct member_entry *en
 /* As if a member's own statement voided a claim. */
 static void refute_own(struct control *control, const Pc__MemberNews *news)
 {
-	struct member_entry *self = control->member->self;
+	struct member *self = control->members->self;
 
 	for (size_t i = 0; i < news->n_records; i++) {
 		const Pc__MemberRecord *r = news->records[i];

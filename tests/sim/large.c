@@ -142,7 +142,7 @@ void soak(void)
 static bool all_have_rings(void)
 {
 	for (unsigned i = 0; i < world.nodes; i++)
-		if (world.node[i].running && !world.node[i].control.member->rings)
+		if (world.node[i].running && !world.node[i].control.members->rings)
 			return false;
 	return true;
 }
@@ -150,7 +150,7 @@ static bool all_have_rings(void)
 static bool none_has_rings(void)
 {
 	for (unsigned i = 0; i < world.nodes; i++)
-		if (world.node[i].running && world.node[i].control.member->rings)
+		if (world.node[i].running && world.node[i].control.members->rings)
 			return false;
 	return true;
 }
@@ -190,8 +190,8 @@ void mixed(void)
 	node_crash(old, false);
 	measure_agreed();
 	node_open(old, replicas, entries);
-	world.node[old].control.member->self->lists = false;
-	world.node[old].control.member->strangers = 1;
+	world.node[old].control.members->self->lists = false;
+	world.node[old].control.members->strangers = 1;
 	check(pass_until(none_has_rings, AGREE_NS), "mesh with an older engine");
 	check(pass_until(nodes_linked, AGREE_NS), "mesh with an older engine");
 	traffic(10 * SIM_S);

@@ -133,20 +133,20 @@ static void probes_answered(struct member_contact *contact)
 	}
 }
 
-void __real_member_tick(void *context);
-void __wrap_member_tick(void *context);
-void __wrap_member_tick(void *context)
+void __real_members_tick(void *context);
+void __wrap_members_tick(void *context);
+void __wrap_members_tick(void *context)
 {
 	struct control *control = context;
 
 	if (world.mutant == MUTANT_NO_COMPARE)
 		control->directory->compare_ns = UINT64_MAX;
 	if (world.mutant == MUTANT_DEAF_DEATH)
-		for (unsigned i = 0; i < control->member->table.contacts; i++) {
-			control->member->table.contact[i]->heard_ns = net_now();
-			probes_answered(control->member->table.contact[i]);
+		for (unsigned i = 0; i < control->members->table.contacts; i++) {
+			control->members->table.contact[i]->heard_ns = net_now();
+			probes_answered(control->members->table.contact[i]);
 		}
-	__real_member_tick(context);
+	__real_members_tick(context);
 }
 
 bool __real_member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
@@ -166,8 +166,8 @@ bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const P
 	if (world.mutant == MUTANT_NO_SERVED)
 		((Pc__Heartbeat *)beat)->n_served = 0;
 	if (world.mutant == MUTANT_SECOND_HAND)
-		for (unsigned i = 0; i < control->member->table.contacts; i++) {
-			struct member_contact *contact = control->member->table.contact[i];
+		for (unsigned i = 0; i < control->members->table.contacts; i++) {
+			struct member_contact *contact = control->members->table.contact[i];
 
 			if (contact->vouched_ns > contact->heard_ns)
 				contact->heard_ns = net_now();
@@ -177,9 +177,9 @@ bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const P
 	return __real_member_vouch(control, link, beat);
 }
 
-uint64_t __real_member_served_age_ns(const struct member_entry *entry, uint64_t now_ns);
-uint64_t __wrap_member_served_age_ns(const struct member_entry *entry, uint64_t now_ns);
-uint64_t __wrap_member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
+uint64_t __real_member_served_age_ns(const struct member *entry, uint64_t now_ns);
+uint64_t __wrap_member_served_age_ns(const struct member *entry, uint64_t now_ns);
+uint64_t __wrap_member_served_age_ns(const struct member *entry, uint64_t now_ns)
 {
 	if (world.mutant == MUTANT_BEAT_VOUCH)
 		return now_ns - entry->contact->heard_ns;
@@ -190,7 +190,7 @@ bool __real_member_hello(struct control *control, struct rpc_link *link, const P
 bool __wrap_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 bool __wrap_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	const struct member_table *table = &control->member->table;
+	const struct member_table *table = &control->members->table;
 
 	for (unsigned i = 0; world.mutant == MUTANT_NO_LATCH && i < table->contacts; i++)
 		table->contact[i]->trial.incarnation = 0;
@@ -344,7 +344,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	n->stopped = n->gray = n->small_mtu = false;
 	if (shard_open(entries, -1, false, &control->shard) < 0 ||
 		index_open(entries, &control->index) < 0 || rpc_open(control) < 0 ||
-		member_open(control) < 0 || directory_open(control) < 0)
+		members_open(control) < 0 || directory_open(control) < 0)
 		abort();
 	file_close(&control->shard.memory);
 	file_close(&control->shard.state_memory);
@@ -363,7 +363,7 @@ void node_crash(unsigned i, bool power)
 	world_resume(i);
 	wire_crash(i);
 	directory_close(&n->control);
-	member_close(&n->control);
+	members_close(&n->control);
 	rpc_close(&n->control);
 	index_close(n->control.index);
 	shard_close(&n->control.shard);
@@ -448,7 +448,7 @@ bool nodes_agree(void)
 	for (unsigned i = 0; i < world.nodes; i++)
 		if (world.node[i].running &&
 			(member_count(&world.node[i].control) != running ||
-				world.node[i].control.member->digest != digest))
+				world.node[i].control.members->digest != digest))
 			return false;
 	return true;
 }
@@ -458,14 +458,14 @@ bool nodes_linked(void)
 	if (!nodes_agree())
 		return false;
 	for (unsigned i = 0; i < world.nodes; i++) {
-		const struct member *member = world.node[i].control.member;
+		const struct members *member = world.node[i].control.members;
 
 		for (unsigned k = 0; world.node[i].running && k < member->table.contacts; k++) {
-			const struct member_entry *entry = member->table.contact[k]->entry;
+			const struct member *entry = member->table.contact[k]->member;
 
 			if (entry->state == MEMBER_ALIVE &&
 				member_watched(&world.node[i].control, entry) &&
-				(entry->contact->kept || !member_entry_link(entry)))
+				(entry->contact->kept || !member_link_of(entry)))
 				return false;
 		}
 	}

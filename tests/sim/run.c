@@ -66,7 +66,7 @@ void progress_show(void)
 	last = now;
 	for (unsigned i = 0; i < world.nodes; i++)
 		if (world.node[i].running) {
-			uint64_t alive = world.node[i].control.member->alive;
+			uint64_t alive = world.node[i].control.members->alive;
 
 			fewest = alive < fewest ? alive : fewest;
 			sum += alive;
@@ -197,10 +197,10 @@ void nobody_died(void)
 /* The node whose link with node 0 is cut: node 2; above 32 nodes a neighbour of node 0. */
 static unsigned other_end(void)
 {
-	const struct member *member = world.node[0].control.member;
+	const struct members *member = world.node[0].control.members;
 
 	for (unsigned i = 1; member->rings && i < world.nodes; i++) {
-		const struct member_entry *entry =
+		const struct member *entry =
 			member_table_ref(&member->table, world.node[i].control.ref);
 
 		if (entry && entry->neighbour)

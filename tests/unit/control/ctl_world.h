@@ -53,7 +53,7 @@ static struct {
 /* Messages that promote.c and tier_remote.c sent to the only peer, and the link to it. */
 static struct {
 	struct rpc_link link;
-	struct member_entry member;
+	struct member member;
 	bool full; /* the link takes no more */
 	unsigned promotes, promoteds;
 	/* the last message of each kind */

@@ -81,7 +81,7 @@ static inline void beat(struct played *p)
 	Pc__Message message = PC__MESSAGE__INIT;
 	Pc__Vouch vouch = PC__VOUCH__INIT, *at = &vouch;
 
-	say.members_digest = node[0].control.member->digest;
+	say.members_digest = node[0].control.members->digest;
 	vouch.ref = p->about;
 	vouch.age_ms = p->age_ms;
 	say.served = say.vouches = &at;

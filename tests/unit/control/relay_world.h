@@ -47,7 +47,7 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-static inline struct member_entry *entry_of(unsigned i, unsigned j)
+static inline struct member *entry_of(unsigned i, unsigned j)
 {
 	const struct member_record *record = member_by_ref(&node[i].control, node[j].control.ref);
 
@@ -66,7 +66,7 @@ static inline void cut(unsigned i, unsigned j)
 	const unsigned end[2][2] = {{i, j}, {j, i}};
 
 	for (unsigned e = 0; e < 2; e++) {
-		struct member_entry *entry = entry_of(end[e][0], end[e][1]);
+		struct member *entry = entry_of(end[e][0], end[e][1]);
 
 		member_dial_stop(entry);
 		member_links_close(entry);
@@ -75,7 +75,7 @@ static inline void cut(unsigned i, unsigned j)
 
 static inline void heal(unsigned i, unsigned j)
 {
-	member_entry_dial(&node[i].control, entry_of(i, j), false);
+	member_dial(&node[i].control, entry_of(i, j), false);
 }
 
 static inline unsigned found(unsigned from, unsigned count)

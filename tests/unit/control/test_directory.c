@@ -230,7 +230,7 @@ static void an_owner_without_items_does_not_use_its_link(void **state)
 	(void)state;
 	open_nodes(2, 1000);
 	dir = node[0].control.directory;
-	contact = member_table_ref(&node[0].control.member->table, node[1].control.ref)->contact;
+	contact = member_table_ref(&node[0].control.members->table, node[1].control.ref)->contact;
 	contact->used_ns = 1;
 	owner_dirty(dir, owner_of(dir, node[1].control.ref));
 	directory_flush(&node[0].control);

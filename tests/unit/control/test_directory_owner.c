@@ -40,11 +40,11 @@ static void record_take(unsigned i, enum record_state state, uint32_t admission)
 /* Members 0..count-1, more than fit a mesh, are alive. */
 static void join(unsigned count)
 {
-	control->member->rings = true;
+	control->members->rings = true;
 	for (unsigned i = 0; i < count; i++)
 		record_take(i, RECORD_ALIVE, 1);
 	member_map_rebuild(control);
-	assert_int_equal(control->member->alive, count + 1);
+	assert_int_equal(control->members->alive, count + 1);
 }
 
 static unsigned owners(void)
@@ -146,7 +146,7 @@ static void all_members_are_owners_again_in_a_cluster_that_shrinks(void **state)
 	(void)state;
 	join(OWNERS_MAX);
 	assert_int_equal(owners(), 0);
-	member_down(control, member_table_ref(&control->member->table, (uint32_t)incarnation(7)),
+	member_down(control, member_table_ref(&control->members->table, (uint32_t)incarnation(7)),
 		"the test says so");
 	member_map_rebuild(control);
 	assert_int_equal(owners(), OWNERS_MAX - 1);

@@ -122,7 +122,7 @@ static void seeds_are_parsed_and_refused_with_the_reason(void **state)
 	const char *bad[] = {"host:0", "host:65536", "host:x", "[::1", "[::1]x", ":5",
 		"a:5,b:", "[10.0.0.1:1]", "1:2:3"};
 	struct settings s;
-	struct member *member = calloc(1, sizeof(*member));
+	struct members *member = calloc(1, sizeof(*member));
 
 	(void)state;
 	settings_default(&s);
@@ -193,8 +193,8 @@ static void an_engine_that_was_stopped_keeps_its_members(void **state)
 	 * The heartbeat timer of node 0 runs before it reads messages: by the clock, it has
 	 * received none for a long time.
 	 */
-	member_tick(&node[0].control);
-	member_tick(&node[1].control);
+	members_tick(&node[0].control);
+	members_tick(&node[1].control);
 	nodes_run(DEAD_MS);
 	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
 	assert_int_equal(node[1].control.counter[COUNTER_members_died], 0);
@@ -345,12 +345,12 @@ static void members_add(struct control *control, unsigned count)
 	m.address = address;
 	m.port = m.rails = 1;
 	for (unsigned i = 0; i < count; i++) {
-		struct member_entry *entry = member_entry_take(control);
+		struct member *entry = member_take(control);
 
 		snprintf(name, sizeof(name), "silent-%u", i);
 		m.incarnation = 0x600000000 + 1000000 + i;
 		assert_non_null(entry);
-		assert_true(member_entry_fill(control, entry, &m));
+		assert_true(member_fill(control, entry, &m));
 		assert_int_equal(member_up(control, entry), 0);
 	}
 }

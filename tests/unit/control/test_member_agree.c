@@ -233,12 +233,12 @@ static void a_name_that_is_taken_is_logged_once_by_both(void **state)
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, NULL), 0);
 	strcpy(node[1].control.name, "node-0");
-	assert_true(member_text_set(&node[1].control.member->self->record, "node-0", "127.0.0.1",
-		node[1].control.member->self->record.port));
+	assert_true(member_text_set(&node[1].control.members->self->record, "node-0", "127.0.0.1",
+		node[1].control.members->self->record.port));
 	for (unsigned dials = 0; dials < 5; dials++) {
 		struct rpc_dial *dial = rpc_dial_start(&node[1].control, "127.0.0.1",
 			(uint16_t)node[0].settings.cluster_port, 1, 2,
-			&node[1].control.member->seed[0], true);
+			&node[1].control.members->seed[0], true);
 
 		nodes_run(50);
 		rpc_dial_stop(dial);

@@ -136,7 +136,7 @@ static void who_has_just_joined_asks_the_owners_of_the_map_without_it(void **sta
 		assert_in_range(slots_with(i, 1), MAP_SLOTS * 45 / 100, MAP_SLOTS * 55 / 100);
 		assert_int_equal(former_ref(i), node[1 - i].control.ref);
 	}
-	slots = node[0].control.member->slots;
+	slots = node[0].control.members->slots;
 	slots_tick(&node[0].control, slots, net_now() + MAP_FORMER_NS - 3000000000ull);
 	assert_true(slots_with(0, 1) > 0);
 	slots_tick(&node[0].control, slots, net_now() + MAP_FORMER_NS + 1000000000ull);

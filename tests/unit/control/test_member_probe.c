@@ -34,9 +34,9 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct member_entry *entry_of(const struct played *p)
+static struct member *entry_of(const struct played *p)
 {
-	return member_find(node[0].control.member, p->name);
+	return member_find(node[0].control.members, p->name);
 }
 
 static uint64_t unserving(void)

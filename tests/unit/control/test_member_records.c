@@ -68,9 +68,9 @@ static bool take_one(enum record_state state, uint32_t admission)
 	return take(0, 1);
 }
 
-static struct member_entry *entry_of(unsigned i)
+static struct member *entry_of(unsigned i)
 {
-	return member_find(control->member, name[i]);
+	return member_find(control->members, name[i]);
 }
 
 static int setup(void **state)
@@ -81,10 +81,10 @@ static int setup(void **state)
 	control = &node[0].control;
 	for (unsigned i = 0; i < PLACES; i++)
 		record_set(i, RECORD_ALIVE, 3);
-	control->member->rings = true;
+	control->members->rings = true;
 	assert_true(take(0, MEMBERS));
 	member_rings_update(control);
-	assert_true(control->member->rings);
+	assert_true(control->members->rings);
 	member_news_send(control);
 	return 0;
 }
@@ -100,8 +100,8 @@ static unsigned dials(void)
 {
 	unsigned count = 0;
 
-	for (unsigned i = 0; i < control->member->table.contacts; i++)
-		count += control->member->table.contact[i]->dial != NULL;
+	for (unsigned i = 0; i < control->members->table.contacts; i++)
+		count += control->members->table.contact[i]->dial != NULL;
 	return count;
 }
 
@@ -110,7 +110,7 @@ static void only_neighbours_are_dialled(void **state)
 	unsigned neighbours = 0;
 
 	(void)state;
-	assert_int_equal(control->member->alive, MEMBERS + 1);
+	assert_int_equal(control->members->alive, MEMBERS + 1);
 	for (unsigned i = 0; i < MEMBERS; i++) {
 		assert_int_equal(entry_of(i)->neighbour, entry_of(i)->contact->dial != NULL);
 		neighbours += entry_of(i)->neighbour;
@@ -120,8 +120,8 @@ static void only_neighbours_are_dialled(void **state)
 
 static void demand_all(uint64_t now_ns)
 {
-	for (unsigned i = 0; i < control->member->table.contacts; i++)
-		member_demand_tick(control, control->member->table.contact[i]->entry, now_ns);
+	for (unsigned i = 0; i < control->members->table.contacts; i++)
+		member_demand_tick(control, control->members->table.contact[i]->member, now_ns);
 }
 
 static void few_members_are_dialled_in_one_tick(void **state)
@@ -132,7 +132,7 @@ static void few_members_are_dialled_in_one_tick(void **state)
 	assert_true(take(0, MANY));
 	member_rings_update(control);
 	before = dials();
-	control->member->dials = MEMBER_DIALS_TICK;
+	control->members->dials = MEMBER_DIALS_TICK;
 	for (unsigned i = 0; i < MANY; i++)
 		assert_null(member_link_now(control, entry_of(i)->record.ref));
 	assert_int_equal(dials(), before);
@@ -140,7 +140,7 @@ static void few_members_are_dialled_in_one_tick(void **state)
 		assert_null(member_link(control, entry_of(i)->record.ref));
 	assert_int_equal(dials(), before + MEMBER_DIALS_TICK);
 	/* The others follow with the next heartbeats. */
-	control->member->dials = MEMBER_DIALS_TICK;
+	control->members->dials = MEMBER_DIALS_TICK;
 	demand_all(net_now());
 	assert_int_equal(dials(), before + 2 * MEMBER_DIALS_TICK);
 	demand_all(net_now() + 2 * MEMBER_IDLE_NS);
@@ -148,7 +148,7 @@ static void few_members_are_dialled_in_one_tick(void **state)
 }
 
 /* Not a neighbour. */
-static struct member_entry *stranger(void)
+static struct member *stranger(void)
 {
 	for (unsigned i = 0; i < MANY; i++)
 		if (!entry_of(i)->neighbour)
@@ -159,24 +159,24 @@ static struct member_entry *stranger(void)
 static void a_link_that_was_not_requested_is_closed_soon(void **state)
 {
 	struct member_contact *contact;
-	struct member_entry *entry;
+	struct member *entry;
 	uint64_t now_ns;
 
 	(void)state;
 	assert_true(take(0, MANY));
 	member_rings_update(control);
 	entry = stranger();
-	contact = member_contact(&control->member->table, entry);
+	contact = member_contact(&control->members->table, entry);
 	now_ns = net_now();
 	member_unused(contact, now_ns);
-	member_entry_dial(control, entry, false);
+	member_dial(control, entry, false);
 	assert_non_null(contact->dial);
 	member_demand_tick(control, entry, now_ns + MEMBER_UNUSED_NS - 1);
 	assert_non_null(contact->dial);
 	member_demand_tick(control, entry, now_ns + MEMBER_UNUSED_NS);
 	assert_null(contact->dial);
 	/* A request keeps it longer, also one before the Hello. */
-	control->member->dials = 1;
+	control->members->dials = 1;
 	(void)member_link(control, entry->record.ref);
 	member_unused(contact, net_now());
 	member_demand_tick(control, entry, now_ns + MEMBER_IDLE_NS - 1);
@@ -185,7 +185,7 @@ static void a_link_that_was_not_requested_is_closed_soon(void **state)
 
 static void only_a_newer_record_is_taken_and_passed_on(void **state)
 {
-	struct member_entry *entry = entry_of(0);
+	struct member *entry = entry_of(0);
 
 	(void)state;
 	assert_false(entry->changed);
@@ -213,7 +213,7 @@ static void only_a_newer_record_is_taken_and_passed_on(void **state)
 /* Another member says that it left: it stays, if it serves. */
 static void that_a_member_left_is_believed_at_once_only_from_itself(void **state)
 {
-	struct member_entry *entry = entry_of(0);
+	struct member *entry = entry_of(0);
 
 	(void)state;
 	assert_true(take_one(RECORD_LEFT, 3));
@@ -230,7 +230,7 @@ static void that_a_member_left_is_believed_at_once_only_from_itself(void **state
 
 static void a_removal_is_overridden_by_the_next_admission_only(void **state)
 {
-	struct member_entry *entry = entry_of(0);
+	struct member *entry = entry_of(0);
 
 	(void)state;
 	/* Removed elsewhere: here it is claimed first, so that it can be refuted. */
@@ -253,7 +253,7 @@ static void a_removal_is_overridden_by_the_next_admission_only(void **state)
 
 static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 {
-	struct member_entry *entry = entry_of(0);
+	struct member *entry = entry_of(0);
 
 	(void)state;
 	member_claim_served(control, entry, PROBE_SMALL);
@@ -279,7 +279,7 @@ static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 		    suspect_trial_ns(DEAD_MS * 1000000ull, UINT32_MAX) / 1000000);
 }
 
-static void refute(struct member_entry *entry)
+static void refute(struct member *entry)
 {
 	member_claim_served(control, entry, PROBE_SMALL);
 	member_claim_served(control, entry, PROBE_PADDED);
@@ -287,7 +287,7 @@ static void refute(struct member_entry *entry)
 
 static void a_forged_admission_can_be_refuted(void **state)
 {
-	struct member_entry *entry = entry_of(0);
+	struct member *entry = entry_of(0);
 	uint32_t before;
 
 	(void)state;
@@ -313,7 +313,7 @@ static void a_forged_admission_can_be_refuted(void **state)
 
 static void so_can_the_first_one_of_a_name(void **state)
 {
-	struct member_entry *entry;
+	struct member *entry;
 
 	(void)state;
 	record_set(MEMBERS, RECORD_ALIVE, HIGHEST);
@@ -331,7 +331,7 @@ static void so_can_the_first_one_of_a_name(void **state)
 	strcpy(name[MEMBERS], control->name);
 	subject[MEMBERS].incarnation = control->incarnation;
 	assert_true(take(MEMBERS, 1));
-	assert_in_range(control->member->self->admission, 2, 65);
+	assert_in_range(control->members->self->admission, 2, 65);
 }
 
 static void the_list_comes_in_whole_pages(void **state)
@@ -380,7 +380,7 @@ static void records_that_break_a_rule_end_their_link(void **state)
 	assert_false(take(0, 1));
 	record_set(0, RECORD_ALIVE, 4);
 	assert_false(take(0, PAGE_RECORDS_MAX + 1));
-	assert_int_equal(control->member->alive, MEMBERS + 1);
+	assert_int_equal(control->members->alive, MEMBERS + 1);
 }
 
 static void forged_records_are_refused_counted_and_logged_once(void **state)
@@ -400,7 +400,7 @@ static void forged_records_are_refused_counted_and_logged_once(void **state)
 	subject[50].incarnation = 1000;
 	assert_true(take(50, 1));
 	assert_int_equal(control->counter[COUNTER_records_refused], 11);
-	assert_int_equal(control->member->alive, MEMBERS + 1);
+	assert_int_equal(control->members->alive, MEMBERS + 1);
 	found = strstr(log, "this engine's name");
 	assert_non_null(found);
 	assert_null(strstr(found + 1, "this engine's name"));
@@ -409,7 +409,7 @@ static void forged_records_are_refused_counted_and_logged_once(void **state)
 	subject[50].name = control->name;
 	subject[50].incarnation = control->incarnation;
 	assert_true(take(50, 1));
-	assert_int_equal(control->member->self->state, MEMBER_ALIVE);
+	assert_int_equal(control->members->self->state, MEMBER_ALIVE);
 	log_test_capture(NULL, 0);
 }
 
@@ -428,8 +428,8 @@ static void a_flood_of_joins_displaces_no_member(void **state)
 		}
 		assert_true(take(MEMBERS, FLOOD));
 	}
-	assert_int_equal(control->member->alive, NODES_MAX);
-	assert_int_equal(control->member->table.peers_used, NODES_MAX);
+	assert_int_equal(control->members->alive, NODES_MAX);
+	assert_int_equal(control->members->table.peers_used, NODES_MAX);
 	for (unsigned i = 0; i < MEMBERS; i++)
 		assert_int_equal(entry_of(i)->state, MEMBER_ALIVE);
 	assert_int_equal(control->counter[COUNTER_records_refused],

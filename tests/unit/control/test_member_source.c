@@ -102,8 +102,8 @@ static void flood(struct rpc_link *link, unsigned round)
 /* The engine has more than MEMBER_MESH_MAX members, and started a while ago. */
 static void rings_begin(void)
 {
-	node[0].control.member->rings = true;
-	node[0].control.member->opened_ns = net_now() - NAMES_OPENING_NS;
+	node[0].control.members->rings = true;
+	node[0].control.members->opened_ns = net_now() - NAMES_OPENING_NS;
 }
 
 static uint64_t names_refused(void)
@@ -118,12 +118,12 @@ static uint64_t refused(void)
 
 static bool joined(unsigned others)
 {
-	return node[0].control.member->alive == others + 1;
+	return node[0].control.members->alive == others + 1;
 }
 
 static bool knows(const char *name)
 {
-	return member_find(node[0].control.member, name) != NULL;
+	return member_find(node[0].control.members, name) != NULL;
 }
 
 static void too_many_joins_are_refused_and_logged_once(void **state)
@@ -168,7 +168,7 @@ static void more_may_join_later(void **state)
 
 static void one_that_never_answered_is_not_dialled_and_soon_forgotten(void **state)
 {
-	const struct member_entry *entry;
+	const struct member *entry;
 
 	(void)state;
 	raw_join(0);
@@ -177,7 +177,7 @@ static void one_that_never_answered_is_not_dialled_and_soon_forgotten(void **sta
 	raw[0] = -1;
 	assert_true(nodes_until(sees_count(0, 1), DEAD_MS));
 	nodes_run(40);
-	entry = member_find(node[0].control.member, "invented-0");
+	entry = member_find(node[0].control.members, "invented-0");
 	assert_non_null(entry);
 	assert_null(entry->contact->dial);
 	assert_true(nodes_until(!knows("invented-0"), 11 * DEAD_MS));
@@ -185,7 +185,7 @@ static void one_that_never_answered_is_not_dialled_and_soon_forgotten(void **sta
 
 static void one_that_did_is_dialled_and_remembered(void **state)
 {
-	const struct member_entry *entry;
+	const struct member *entry;
 	char name[NAME_BYTES_MAX];
 
 	(void)state;
@@ -195,14 +195,14 @@ static void one_that_did_is_dialled_and_remembered(void **state)
 	node_close(1);
 	assert_true(nodes_until(sees_count(0, 1), 2 * DEAD_MS));
 	nodes_run(11 * DEAD_MS);
-	entry = member_find(node[0].control.member, name);
+	entry = member_find(node[0].control.members, name);
 	assert_non_null(entry);
 	assert_true(entry->proven);
 }
 
 static void too_many_new_names_of_one_source_are_ignored_counted_and_logged_once(void **state)
 {
-	const struct member_entry *entry;
+	const struct member *entry;
 
 	(void)state;
 	rings_begin();
@@ -215,13 +215,13 @@ static void too_many_new_names_of_one_source_are_ignored_counted_and_logged_once
 	crowd_take(&other, 1);
 	assert_true(joined(SOURCE_NAMES + 1));
 	/* so does what the first one says of known members, unless it names another process */
-	entry = member_find(node[0].control.member, crowd.name[0]);
+	entry = member_find(node[0].control.members, crowd.name[0]);
 	crowd.record[0].state = RECORD_CLAIMED;
 	crowd_take(&liar, 1);
 	assert_int_equal(entry->stage, RECORD_CLAIMED);
 	crowd_set(0, "flood-0-0", 900);
 	crowd.record[0].admission = 2;
-	entry = member_find(node[0].control.member, "flood-0-0");
+	entry = member_find(node[0].control.members, "flood-0-0");
 	crowd_take(&liar, 1);
 	assert_int_not_equal(entry->record.incarnation, 900);
 	crowd_take(&other, 1);
@@ -249,7 +249,7 @@ static void a_source_may_name_more_later_and_is_logged_again_after_a_quiet_time(
 static void an_engine_that_has_just_started_takes_the_whole_list(void **state)
 {
 	(void)state;
-	node[0].control.member->rings = true;
+	node[0].control.members->rings = true;
 	for (unsigned round = 0; round < 3; round++)
 		flood(&liar, round);
 	assert_true(joined(3 * FLOOD));
@@ -259,7 +259,7 @@ static void an_engine_that_has_just_started_takes_the_whole_list(void **state)
 /* Up to MEMBER_MESH_MAX members, records add none: the members they name are dialled. */
 static void invented_names_in_records_are_few_candidates_and_soon_forgotten(void **state)
 {
-	const struct member *member = node[0].control.member;
+	const struct members *member = node[0].control.members;
 	unsigned known = 0;
 
 	(void)state;

@@ -18,7 +18,7 @@
 #define NAMES 1500u
 
 static struct member_table table;
-static struct member_entry *model[NAMES]; /* NULL: not in the table */
+static struct member *model[NAMES]; /* NULL: not in the table */
 static uint32_t ref_of[NAMES];
 static bool alive[NAMES];
 
@@ -31,12 +31,12 @@ static char *name_of(unsigned i)
 	return name;
 }
 
-static void name_it(struct member_entry *entry, unsigned i, bool moved)
+static void name_it(struct member *entry, unsigned i, bool moved)
 {
 	char address[32];
 
 	snprintf(address, sizeof(address), "10.%u.%u.%u", moved, i >> 8, i & 255);
-	assert_true(member_entry_name(&table, entry, name_of(i), address, 7000));
+	assert_true(member_name_set(&table, entry, name_of(i), address, 7000));
 	assert_int_equal(entry->record.plain, i % 3 && !moved);
 }
 
@@ -58,7 +58,7 @@ static int teardown(void **state)
 
 static void join(unsigned i)
 {
-	struct member_entry *entry = member_entry_new(&table);
+	struct member *entry = member_new(&table);
 
 	assert_non_null(entry);
 	assert_int_equal(entry->state, MEMBER_FREE);
@@ -96,7 +96,7 @@ static void step(unsigned i)
 		assert_non_null(member_contact(&table, model[i]));
 		name_it(model[i], i, rand() % 2);
 	} else {
-		member_entry_release(&table, model[i]);
+		member_release(&table, model[i]);
 		model[i] = NULL;
 	}
 }
@@ -107,7 +107,7 @@ static void all_is_as_the_model_says(void)
 	unsigned contacts = 0;
 
 	for (unsigned i = 0; i < NAMES; i++) {
-		struct member_entry *by_ref = member_table_ref(&table, i << 7 | 1);
+		struct member *by_ref = member_table_ref(&table, i << 7 | 1);
 
 		assert_ptr_equal(member_table_find(&table, name_of(i)), model[i]);
 		assert_ptr_equal(by_ref, alive[i] ? model[i] : NULL);
@@ -115,7 +115,7 @@ static void all_is_as_the_model_says(void)
 			continue;
 		member_texts(&model[i]->record, &texts);
 		assert_string_equal(texts.name, name_of(i));
-		assert_true(member_entry_hash(model[i]) == member_name_hash(name_of(i)));
+		assert_true(member_hash(model[i]) == member_name_hash(name_of(i)));
 		contacts += member_has_contact(model[i]);
 		if (member_has_contact(model[i]))
 			assert_ptr_equal(table.contact[model[i]->contact->at], model[i]->contact);
@@ -217,7 +217,7 @@ static void ten_thousand_members_take_62_bytes_each(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < members; i++) {
-		struct member_entry *entry = member_entry_new(&table);
+		struct member *entry = member_new(&table);
 
 		assert_non_null(entry);
 		name_it(entry, i, false);
@@ -226,7 +226,7 @@ static void ten_thousand_members_take_62_bytes_each(void **state)
 		entry->state = MEMBER_ALIVE;
 	}
 	for (unsigned i = 0; i < MEMBER_ENTRIES / MEMBER_CHUNK; i++)
-		bytes += table.chunk[i] ? MEMBER_CHUNK * sizeof(struct member_entry) : 0;
+		bytes += table.chunk[i] ? MEMBER_CHUNK * sizeof(struct member) : 0;
 	bytes += table.heads * (sizeof(*table.by_name) + sizeof(*table.by_ref));
 	bytes += table.peers_room * sizeof(*table.by_peer);
 	assert_true(bytes <= 62 * members);

@@ -248,7 +248,7 @@ static void the_hash_of_the_agreed_values_changes_only_with_them(void **state)
 {
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
-	assert_int_equal(node[0].control.member->agreed.hash, 0x68a74e3623f2eee1ull);
+	assert_int_equal(node[0].control.members->agreed.hash, 0x68a74e3623f2eee1ull);
 }
 
 static void ranges_without_a_common_version_are_refused_with_both_ranges(void **state)
@@ -300,7 +300,7 @@ static void join_as(int fd, uint32_t oldest, uint32_t newest, uint32_t abi)
 
 static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void **state)
 {
-	const struct member_entry *raw;
+	const struct member *raw;
 	uint32_t kept = 7;
 
 	(void)state;
@@ -315,7 +315,7 @@ static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void 
 		close(fd);
 		nodes_run(50);
 	}
-	raw = member_find(node[0].control.member, "raw");
+	raw = member_find(node[0].control.members, "raw");
 	assert_int_equal(raw->contact->wire, 6);
 	/* it would refuse this engine with the same ref after a warm restart */
 	assert_int_equal(kept, 0);
@@ -327,7 +327,7 @@ static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void 
 
 static void engines_of_different_abi_versions_work_together_and_log_both_once(void **state)
 {
-	const struct member_entry *raw;
+	const struct member *raw;
 	uint32_t kept = 7;
 
 	(void)state;
@@ -341,7 +341,7 @@ static void engines_of_different_abi_versions_work_together_and_log_both_once(vo
 		close(fd);
 		nodes_run(50);
 	}
-	raw = member_find(node[0].control.member, "raw");
+	raw = member_find(node[0].control.members, "raw");
 	assert_int_equal(raw->contact->wire, 7);
 	assert_int_equal(kept, 7);
 	assert_int_equal(raw->contact->abi, 1000);

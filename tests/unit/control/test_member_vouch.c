@@ -46,7 +46,7 @@ static void beat(const uint32_t *doubts, size_t doubts_count, Pc__Vouch *vouches
 
 	for (size_t i = 0; i < count; i++)
 		at[i] = &vouches[i];
-	heartbeat.members_digest = node[0].control.member->digest;
+	heartbeat.members_digest = node[0].control.members->digest;
 	heartbeat.n_doubts = doubts_count;
 	heartbeat.doubts = (uint32_t *)doubts;
 	heartbeat.n_vouches = count;
@@ -65,7 +65,7 @@ static Pc__Vouch vouch(uint32_t ref, uint32_t age_ms)
 	return made;
 }
 
-static const struct member_entry *entry_of(uint32_t ref)
+static const struct member *entry_of(uint32_t ref)
 {
 	const struct member_record *record = member_by_ref(&node[0].control, ref);
 

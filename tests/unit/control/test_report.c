@@ -16,8 +16,8 @@
 #include "engine/control/snapshot.c"
 #include "tests/unit/control/warm_stub.h"
 
-static struct member members;
-static struct member_entry entries[MEMBER_CHUNK];
+static struct members members;
+static struct member entries[MEMBER_CHUNK];
 static struct member_contact contacts[2];
 const struct member_contact member_no_contact;
 static struct loop loop;
@@ -28,7 +28,7 @@ const struct member_record *member_by_ref(const struct control *control, uint32_
 	return ref == 1 || ref == 2 ? &entries[ref - 1].record : NULL;
 }
 
-void view_fill(const struct control *control, const struct member_entry *entry, uint64_t now_ns,
+void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret)
 {
 	(void)control, (void)entry, (void)now_ns, (void)ret;
@@ -113,21 +113,21 @@ void directory_owner(const struct control *control, uint16_t peer, struct direct
 		.served_ms = 900};
 }
 
-uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns)
+uint64_t member_unserved_ns(const struct member *entry, uint64_t now_ns)
 {
 	(void)entry;
 	(void)now_ns;
 	return 1200 * 1000000ull;
 }
 
-uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
+uint64_t member_served_age_ns(const struct member *entry, uint64_t now_ns)
 {
 	(void)entry;
 	(void)now_ns;
 	return 1300 * 1000000ull;
 }
 
-bool member_on_trial(const struct member_entry *entry)
+bool member_on_trial(const struct member *entry)
 {
 	return entry->state == MEMBER_DEAD;
 }
@@ -219,9 +219,9 @@ static int setup(void **state)
 	memset(contacts, 0, sizeof(contacts));
 	members.table.chunk[0] = entries;
 	members.table.entries = 2;
-	loop.control.member = &members;
+	loop.control.members = &members;
 	for (unsigned i = 0; i < 2; i++) {
-		entries[i] = (struct member_entry){.contact = &contacts[i],
+		entries[i] = (struct member){.contact = &contacts[i],
 			.state = MEMBER_ALIVE,
 			.record = {.self = i == 0, .incarnation = i ? 2 : UINT64_MAX}};
 		named(&entries[i].record, i ? "" : "host:1", i ? "" : "10.0.0.1");
@@ -341,18 +341,18 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 {
 	enum { ALL = SNAPSHOT_MEMBERS + 300 };
 	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
-	static struct member_entry more[ALL / MEMBER_CHUNK + 1][MEMBER_CHUNK];
+	static struct member more[ALL / MEMBER_CHUNK + 1][MEMBER_CHUNK];
 	struct snapshot *s = snapshots_writing(loop.snapshots);
 
 	(void)state;
 	loop.control.settings = &beats;
 	for (unsigned i = 2; i < ALL; i++) {
-		struct member_entry *entry =
+		struct member *entry =
 			i < MEMBER_CHUNK ? &entries[i] : &more[i / MEMBER_CHUNK][i % MEMBER_CHUNK];
 
 		members.table.chunk[i / MEMBER_CHUNK] =
 			i < MEMBER_CHUNK ? entries : more[i / MEMBER_CHUNK];
-		*entry = (struct member_entry){.index = (uint16_t)i,
+		*entry = (struct member){.index = (uint16_t)i,
 			.contact = (struct member_contact *)&member_no_contact,
 			.state = i % 100 ? MEMBER_ALIVE : MEMBER_DEAD,
 			.record = {.ref = 1000 + i, .plain = true}};

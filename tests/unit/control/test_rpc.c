@@ -152,7 +152,7 @@ static void a_loopback_address_is_not_advertised_by_an_engine_that_listens_to_ot
 }
 
 /* Address translation: the advertised address is on no interface of the host. */
-static const char *address_of(const struct member_entry *entry)
+static const char *address_of(const struct member *entry)
 {
 	static struct member_texts texts;
 
@@ -168,7 +168,7 @@ static void the_advertised_address_need_not_be_on_this_host(void **state)
 	strcpy(node[2].settings.cluster_bind, "0.0.0.0");
 	assert_int_equal(node_open(2, NULL), 0);
 	assert_false(node[2].control.rpc->loopback);
-	assert_string_equal(address_of(node[2].control.member->self), "192.0.2.7");
+	assert_string_equal(address_of(node[2].control.members->self), "192.0.2.7");
 	node_close(2);
 	/* a name that other hosts can resolve, although this one cannot yet */
 	strcpy(node[2].settings.cluster_address, "no.such.name.invalid");
@@ -177,7 +177,7 @@ static void the_advertised_address_need_not_be_on_this_host(void **state)
 
 static bool second_dialled(void)
 {
-	const struct member_table *table = &node[3].control.member->table;
+	const struct member_table *table = &node[3].control.members->table;
 
 	return table->entries > 1 && member_at(table, 1)->contact->dial;
 }
@@ -193,7 +193,7 @@ static void an_engine_listens_on_cluster_bind(void **state)
 	assert_int_equal(node_open(3, seed), 0);
 	/* node 3 reaches node 2 by the seed, and then dials the address that node 2 advertises */
 	assert_true(nodes_until(second_dialled(), 2000));
-	assert_string_equal(address_of(member_at(&node[3].control.member->table, 1)), "127.0.0.1");
+	assert_string_equal(address_of(member_at(&node[3].control.members->table, 1)), "127.0.0.1");
 }
 
 static void engines_find_each_other_over_ipv6(void **state)

@@ -142,7 +142,7 @@ int node_open(unsigned i, const char *seeds)
 	if (status == 0)
 		status = rpc_open(control);
 	if (status == 0)
-		status = member_open(control);
+		status = members_open(control);
 	if (status == 0)
 		status = directory_open(control);
 	if (status == 0)
@@ -161,7 +161,7 @@ void node_close(unsigned i)
 	node[i].open = false;
 	conns_close(control);
 	directory_close(control);
-	member_close(control);
+	members_close(control);
 	rpc_close(control);
 	view_close(control);
 	rpc_port_close(control);

@@ -19,7 +19,7 @@
 static struct member_record record[MANY];
 static char name[MANY][16];
 static bool alive[MANY];
-static struct member table;
+static struct members table;
 static struct control control;
 static struct slots slots;
 static struct map_view *view;
@@ -60,7 +60,7 @@ static int setup(void **state)
 	memset(alive, 0, sizeof(alive));
 	memset(&slots, 0, sizeof(slots));
 	memset(&table, 0, sizeof(table));
-	control.member = &table;
+	control.members = &table;
 	control.status = aligned_alloc(64, sizeof(*control.status));
 	memset(control.status, 0, sizeof(*control.status));
 	for (unsigned i = 0; i < MANY; i++) {

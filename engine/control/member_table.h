@@ -6,8 +6,8 @@
  * a claim) is the entry's contact. In a cluster of more than MEMBER_MESH_MAX members few entries
  * have one, and only these are visited by timers. Control plane's thread only.
  */
-#ifndef CONTROL_MEMBER_ENTRY_H
-#define CONTROL_MEMBER_ENTRY_H
+#ifndef CONTROL_MEMBER_TABLE_H
+#define CONTROL_MEMBER_TABLE_H
 
 #include "engine/control/rpc.h"
 #include "engine/control/suspect.h"
@@ -23,7 +23,7 @@ static_assert(MEMBER_ENTRIES <= 1u << 15, "an index of an entry has 15 bits");
 #define MEMBER_BUCKETS_MAX 512
 #define MEMBER_BUCKETS_FEW 2048
 
-struct member;
+struct members;
 struct member_contact;
 
 enum member_state {
@@ -44,7 +44,7 @@ enum record_state {
 
 enum { PROBE_SMALL, PROBE_PADDED, PROBE_SIZES };
 
-struct member_entry {
+struct member {
 	struct member_record record; /* first: member_by_ref() returns it */
 	/* never NULL: an entry without one has member_no_contact, which is all zero, read-only */
 	struct member_contact *contact;
@@ -75,7 +75,7 @@ struct member_entry {
 	bool wanted : 1;    /* a link is requested; it is dialled as soon as the limits permit */
 	bool changed : 1;   /* it is in member.news_list */
 };
-static_assert(sizeof(struct member_entry) == 56, "10,000 entries have about half of 1 MiB");
+static_assert(sizeof(struct member) == 56, "10,000 entries have about half of 1 MiB");
 
 /* The probes that this engine sends to a member. Times of its clock. */
 struct member_probe {
@@ -109,7 +109,7 @@ struct member_trial {
 
 /* What this engine has with a member that it dials, talks to, judges or remembers. */
 struct member_contact {
-	struct member_entry *entry;
+	struct member *member;
 	unsigned at; /* place in member.contact */
 	struct rpc_dial *dial;
 	/* link that this engine dialled, after both Hellos were exchanged; NULL: there is none */
@@ -151,7 +151,7 @@ extern const struct member_contact member_no_contact;
 static_assert(NODES_MAX <= PEER_NONE, "a peer number has 15 bits");
 
 struct member_table {
-	struct member_entry *chunk[MEMBER_ENTRIES / MEMBER_CHUNK];
+	struct member *chunk[MEMBER_ENTRIES / MEMBER_CHUNK];
 	unsigned entries; /* entries below this index are in chunks; entry 0 is this engine */
 	uint16_t freed;   /* first free entry, chained by next_name; MEMBER_NONE: there is none */
 	/* hash tables: first entry of each chain. by_ref has live members only */
@@ -175,33 +175,32 @@ int member_table_open(struct member_table *table);
 void member_table_close(struct member_table *table);
 
 /* The entry with that index, below table->entries. It may be free. */
-static inline struct member_entry *member_at(const struct member_table *table, unsigned index)
+static inline struct member *member_at(const struct member_table *table, unsigned index)
 {
 	return &table->chunk[index / MEMBER_CHUNK][index % MEMBER_CHUNK];
 }
 
 /* A free entry that was never used or was released; NULL: all are in use, or there is no memory. */
-struct member_entry *member_entry_new(struct member_table *table);
+struct member *member_new(struct member_table *table);
 /* Frees the entry, which is not alive, with its name and contact. */
-void member_entry_release(struct member_table *table, struct member_entry *entry);
+void member_release(struct member_table *table, struct member *member);
 /*
  * Gives the entry this name, address and port. An entry has at most one name for its whole life.
  * False: no memory; nothing was changed.
  */
-bool member_entry_name(struct member_table *table, struct member_entry *entry, const char *name,
+bool member_name_set(struct member_table *table, struct member *member, const char *name,
 	const char *address, uint16_t port);
 /* The entry with this name, in any state; NULL: there is none. */
-struct member_entry *member_table_find(const struct member_table *table, const char *name);
-struct member_entry *member_table_ref(const struct member_table *table, uint32_t ref);
+struct member *member_table_find(const struct member_table *table, const char *name);
+struct member *member_table_ref(const struct member_table *table, uint32_t ref);
 /*
  * A live member: takes a peer number, the one that was freed the longest ago, so that stale (peer,
  * ref) pairs of its former member are gone before the number is reused, and can be found by its
  * ref. Returns 0, -ENFILE when all NODES_MAX peer numbers are in use, or -ENOMEM.
  */
-int member_table_add(struct member_table *table, struct member_entry *entry);
-void member_table_remove(struct member_table *table, struct member_entry *entry);
-static inline struct member_entry *member_table_peer(
-	const struct member_table *table, unsigned peer)
+int member_table_add(struct member_table *table, struct member *member);
+void member_table_remove(struct member_table *table, struct member *member);
+static inline struct member *member_table_peer(const struct member_table *table, unsigned peer)
 {
 	if (peer >= table->peers_used || table->by_peer[peer] & PEER_FREE)
 		return NULL;
@@ -209,17 +208,17 @@ static inline struct member_entry *member_table_peer(
 }
 
 /* The entry's contact, which is made if there is none; NULL: no memory. */
-struct member_contact *member_contact(struct member_table *table, struct member_entry *entry);
-static inline bool member_has_contact(const struct member_entry *entry)
+struct member_contact *member_contact(struct member_table *table, struct member *member);
+static inline bool member_has_contact(const struct member *member)
 {
-	return entry->contact != &member_no_contact;
+	return member->contact != &member_no_contact;
 }
-void member_contact_free(struct member_table *table, struct member_entry *entry);
+void member_contact_free(struct member_table *table, struct member *member);
 
 /* The link for requests to the member; NULL: there is none. */
-static inline struct rpc_link *member_entry_link(const struct member_entry *entry)
+static inline struct rpc_link *member_link_of(const struct member *member)
 {
-	return entry->contact->out ? entry->contact->out : entry->contact->in;
+	return member->contact->out ? member->contact->out : member->contact->in;
 }
 
 /* ---- member_text.c --------------------------------------------------------------------------- */
@@ -240,6 +239,6 @@ static inline bool member_has_name(const struct member_record *record)
 /* True if the record, which has a name, has this one. */
 bool member_is_named(const struct member_record *record, const char *name);
 /* Hash of the name of an entry that has one. */
-uint64_t member_entry_hash(const struct member_entry *entry);
+uint64_t member_hash(const struct member *member);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of directory.h: each turns its request into a claim for the owners of the key.
+ * The functions of directory.h: each turns its request into an update for the owners of the key.
  * Control plane's thread only.
  */
 #include "engine/control/directory.h"
@@ -13,14 +13,14 @@
 #include "engine/control/member.h"
 #include "engine/control/tier.h"
 
-static void add_owners(struct directory *dir, struct claim *claim)
+static void add_owners(struct directory *dir, struct dir_update *update)
 {
 	const struct map_view *view = member_map(dir->control);
 	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = map_owners(view, &claim->key, owner);
+	unsigned owners = map_owners(view, &update->key, owner);
 
 	for (unsigned i = 0; i < owners; i++)
-		claim_add(dir, claim, view->owner[owner[i]].ref);
+		update_add(dir, update, view->owner[owner[i]].ref);
 }
 
 void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
@@ -28,16 +28,17 @@ void directory_publish(struct control *control, const struct page_key *key, uint
 	uint64_t cookie)
 {
 	struct directory *dir = control->directory;
-	struct claim *claim = claim_new(dir, VERB_PUBLISH, key, place, generation, REPLICAS_MAX);
+	struct dir_update *update =
+		update_new(dir, DIR_PUBLISH, key, place, generation, REPLICAS_MAX);
 
-	if (!claim) {
+	if (!update) {
 		if (done)
 			done(context, cookie, OP_NO_SPACE);
 		return;
 	}
-	claim_await(dir, claim, deadline_ns, done, context, cookie);
-	add_owners(dir, claim);
-	claim_start(dir, claim);
+	update_await(dir, update, deadline_ns, done, context, cookie);
+	add_owners(dir, update);
+	update_start(dir, update);
 }
 
 /* Sends the remove to the present owners, and to the former ones that may have the entry. */
@@ -47,16 +48,16 @@ static void remove_everywhere(struct control *control, const struct page_key *ke
 	struct directory *dir = control->directory;
 	uint32_t former[FORMERS_MAX];
 	unsigned formers = formers_of(dir, map_slot_of(key), former);
-	struct claim *claim =
-		claim_new(dir, VERB_REMOVE, key, place, generation, REPLICAS_MAX + formers);
+	struct dir_update *update =
+		update_new(dir, DIR_REMOVE, key, place, generation, REPLICAS_MAX + formers);
 
-	if (!claim)
+	if (!update)
 		return;
-	claim->ref = ref;
-	add_owners(dir, claim);
+	update->ref = ref;
+	add_owners(dir, update);
 	for (unsigned i = 0; i < formers; i++)
-		claim_add(dir, claim, former[i]);
-	claim_start(dir, claim);
+		update_add(dir, update, former[i]);
+	update_start(dir, update);
 }
 
 void directory_remove(
@@ -90,20 +91,20 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 	directory_done done, void *context, uint64_t cookie)
 {
 	struct directory *dir = control->directory;
-	struct claim *claim = claim_new(dir, VERB_FORGET, key, 0, 0, control->members->alive);
+	struct dir_update *update = update_new(dir, DIR_FORGET, key, 0, 0, control->members->alive);
 	const struct owner *owner;
 
-	if (!claim) {
+	if (!update) {
 		if (done)
 			done(context, cookie, OP_NO_SPACE);
 		return;
 	}
-	claim_await(dir, claim, deadline_ns, done, context, cookie);
-	claim_add(dir, claim, control->ref);
+	update_await(dir, update, deadline_ns, done, context, cookie);
+	update_add(dir, update, control->ref);
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner->ref)
-			claim_add(dir, claim, owner->ref);
-	claim_start(dir, claim);
+			update_add(dir, update, owner->ref);
+	update_start(dir, update);
 }
 
 /* ---- touches --------------------------------------------------------------------------------- */
@@ -208,7 +209,7 @@ void directory_flush(struct control *control)
 	struct directory *dir = control->directory;
 
 	net_timer_stop(dir->wake);
-	claims_answer(dir);
+	updates_answer(dir);
 	owners_send(dir);
 }
 
@@ -222,8 +223,8 @@ static struct owner *owner_new(uint16_t peer)
 	owner->peer = peer;
 	STAILQ_INIT(&owner->batches);
 	STAILQ_INIT(&owner->unsynced);
-	for (unsigned verb = 0; verb < VERBS; verb++)
-		TAILQ_INIT(&owner->queue[verb]);
+	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
+		TAILQ_INIT(&owner->queue[kind]);
 	return owner;
 }
 
@@ -335,7 +336,7 @@ int directory_open(struct control *control)
 	scratch_open(dir);
 	control->directory = dir;
 	dir->none = owner_new(0);
-	dir->due = net_timer_new(control->base, false, claims_due, dir);
+	dir->due = net_timer_new(control->base, false, updates_due, dir);
 	dir->wake = net_timer_new(control->base, false, wake, dir);
 	dir->touch_due = net_timer_new(control->base, false, touches_due, dir);
 	dir->move = net_timer_new(control->base, false, move_slice, dir);
@@ -370,7 +371,7 @@ void directory_close(struct control *control)
 		owner->ref = 0;
 		owner_rewind(dir, owner);
 	}
-	claims_close(dir);
+	updates_close(dir);
 	while ((owner = STAILQ_FIRST(&dir->owners))) {
 		STAILQ_REMOVE_HEAD(&dir->owners, next);
 		owner_free(owner);

@@ -17,25 +17,27 @@ struct owner *owner_of(struct directory *dir, uint32_t ref)
 	return owner && owner->ref == ref ? owner : NULL;
 }
 
-bool owner_full(const struct directory *dir, const struct owner *owner, enum verb verb)
+bool owner_full(const struct directory *dir, const struct owner *owner, enum dir_kind kind)
 {
-	if (verb == VERB_PUBLISH)
+	if (kind == DIR_PUBLISH)
 		return owner->background >= OWNER_PUBLISHES_MAX;
 	return owner->background >= OWNER_REMOVES_MAX || dir->background > BACKGROUND_MAX;
 }
 
-/* ---- items that no client waits for ---------------------------------------------------------- */
+/*
+ * ---- targets that no client waits for ----------------------------------------------------------
+ */
 
-static void left_out(struct directory *dir, struct owner *owner, const struct claim *claim)
+static void left_out(struct directory *dir, struct owner *owner, const struct dir_update *update)
 {
 	struct control *control = dir->control;
 	const struct member_record *record = member_by_peer(control, owner->peer);
 	struct member_texts texts;
 
-	if (claim->verb == VERB_PUBLISH) {
+	if (update->kind == DIR_PUBLISH) {
 		control->counter[COUNTER_publishes_deferred]++;
-		lack_add(dir, owner, map_slot_of(&claim->key));
-		digest_spoil(owner, &claim->key);
+		lack_add(dir, owner, map_slot_of(&update->key));
+		digest_spoil(owner, &update->key);
 		owner->behind = owner->walk.slots != 0;
 	} else {
 		control->counter[COUNTER_removes_dropped]++;
@@ -49,31 +51,31 @@ static void left_out(struct directory *dir, struct owner *owner, const struct cl
 		texts.name, texts.address, record->port, owner->background);
 }
 
-void item_background(struct directory *dir, struct item *item)
+void target_background(struct directory *dir, struct dir_target *target)
 {
-	struct owner *owner = owner_at(dir, item->peer);
-	enum verb verb = (enum verb)item->claim->verb;
+	struct owner *owner = owner_at(dir, target->peer);
+	enum dir_kind kind = (enum dir_kind)target->update->kind;
 
-	if (owner->ref != item->ref) /* it has died: this part of the claim is in dir->orphans */
+	if (owner->ref != target->ref) /* it has died: this part of the update is in dir->orphans */
 		return;
-	if (!item->sent && owner_full(dir, owner, verb)) {
-		TAILQ_REMOVE(&owner->queue[verb], item, next);
-		owner->queued[verb]--;
-		left_out(dir, owner, item->claim);
-		item_resolve(dir, item, OUTCOME_LOST);
+	if (!target->sent && owner_full(dir, owner, kind)) {
+		TAILQ_REMOVE(&owner->queue[kind], target, next);
+		owner->queued[kind]--;
+		left_out(dir, owner, target->update);
+		target_resolve(dir, target, OUTCOME_LOST);
 		return;
 	}
-	item->background = true;
+	target->background = true;
 	owner->background++;
 }
 
-void item_background_end(struct directory *dir, struct item *item)
+void target_background_end(struct directory *dir, struct dir_target *target)
 {
-	struct owner *owner = owner_at(dir, item->peer);
+	struct owner *owner = owner_at(dir, target->peer);
 
-	if (!item->background)
+	if (!target->background)
 		return;
-	item->background = false;
+	target->background = false;
 	if (--owner->background == 0 && !owner->behind)
 		owner->warned = false;
 }

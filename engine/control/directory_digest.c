@@ -8,7 +8,7 @@
  *
  * The holder counts its index after the last map change, since the owners of a key depend on the
  * map. The owner reads its shard at about the same time. An entry that changes meanwhile is
- * published by its own claim, whatever the digests say; the slot that it is in differs, so its
+ * published by its own update, whatever the digests say; the slot that it is in differs, so its
  * entries are written once more, which changes nothing.
  */
 #include <stdlib.h>
@@ -40,10 +40,10 @@ void digest_forgotten(struct owner *owner)
 	const struct batch *batch;
 
 	digest_drop(owner);
-	owner->removing = owner->queued[VERB_REMOVE] > 0 ||
-			  (owner->relay && owner->relay->verb == VERB_REMOVE);
+	owner->removing =
+		owner->queued[DIR_REMOVE] > 0 || (owner->relay && owner->relay->kind == DIR_REMOVE);
 	STAILQ_FOREACH (batch, &owner->batches, next)
-		owner->removing |= batch->verb == VERB_REMOVE;
+		owner->removing |= batch->kind == DIR_REMOVE;
 }
 
 void digest_drop(struct owner *owner)

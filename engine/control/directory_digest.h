@@ -86,7 +86,7 @@ void digests_stale(struct directory *directory);
 void digests_end(struct directory *directory);
 /*
  * True if the owner has exactly our entries in the digest's slot of this key. Only for walks: an
- * entry that is newer than the digests is published by its claim.
+ * entry that is newer than the digests is published by its update.
  */
 bool digest_equal(struct owner *owner, const struct page_key *key);
 /* The publish of this key was skipped: its slot differs, whatever the digests say. */

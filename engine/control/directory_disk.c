@@ -15,7 +15,7 @@
 
 /* A cursor of slot_pages() with this bit is one of tier_slot(), or 0: at its start. */
 #define CURSOR_DISK (1ull << 63)
-/* Limit of claims that no client waits for, above which removes of lost pages wait */
+/* Limit of updates that no client waits for, above which removes of lost pages wait */
 #define BUSY_CLAIMS 2048u
 
 unsigned slot_pages(struct directory *dir, uint32_t slot, uint64_t *cursor, unsigned max,
@@ -73,24 +73,24 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 {
 	struct directory *dir = control->directory;
 	const struct map_view *view = member_map(control);
-	struct claim *claim = claim_new(
-		dir, VERB_PUBLISH, &page->key, page->place, page->generation, REPLICAS_MAX);
+	struct dir_update *update = update_new(
+		dir, DIR_PUBLISH, &page->key, page->place, page->generation, REPLICAS_MAX);
 	/* former owners are not told, and may have the older entry */
-	bool all = claim && !formers_any(dir, map_slot_of(&page->key));
+	bool all = update && !formers_any(dir, map_slot_of(&page->key));
 	uint32_t owner[REPLICAS_MAX];
 	unsigned owners = map_owners(view, &page->key, owner);
 
-	if (!claim)
+	if (!update)
 		return false;
 	for (unsigned i = 0; i < owners; i++) {
 		uint32_t ref = view->owner[owner[i]].ref;
 
 		if (owner_takes(dir, ref, page->place))
-			claim_add(dir, claim, ref);
+			update_add(dir, update, ref);
 		else
 			all = false;
 	}
-	claim_start(dir, claim);
+	update_start(dir, update);
 	return all;
 }
 
@@ -103,15 +103,15 @@ void directory_disk_opened(struct control *control)
 bool directory_busy(const struct control *control)
 {
 	const struct directory *dir = control->directory;
-	uint32_t claims = dir->background;
+	uint32_t updates = dir->background;
 	const struct owner *owner;
 
 	/* What waits for a suspect owner has a limit of its own and must not hold the others up. */
 	STAILQ_FOREACH (owner, &dir->owners, next) {
-		if (claims <= BUSY_CLAIMS)
+		if (updates <= BUSY_CLAIMS)
 			break;
 		if (owner->ref && suspect_steers(owner->why))
-			claims -= claims < owner->background ? claims : owner->background;
+			updates -= updates < owner->background ? updates : owner->background;
 	}
-	return claims > BUSY_CLAIMS;
+	return updates > BUSY_CLAIMS;
 }

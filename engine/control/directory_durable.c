@@ -23,22 +23,22 @@
 
 static void here_done(struct control *control, void *context, uint32_t cookie, bool durable)
 {
-	struct item *item = context;
+	struct dir_target *target = context;
 
 	(void)cookie;
-	item_resolve(control->directory, item,
-		!durable    ? OUTCOME_VOLATILE
-		: item->had ? OUTCOME_DONE
-			    : OUTCOME_FAILED);
+	target_resolve(control->directory, target,
+		!durable      ? OUTCOME_VOLATILE
+		: target->had ? OUTCOME_DONE
+			      : OUTCOME_FAILED);
 }
 
-void forget_here(struct directory *dir, struct item *item)
+void forget_here(struct directory *dir, struct dir_target *target)
 {
-	const struct forget_wait wait = {.done = here_done, .context = item};
+	const struct forget_wait wait = {.done = here_done, .context = target};
 
-	switch (ctl_forget(dir->control, &item->claim->key, &wait, &item->had)) {
-	case FORGET_DURABLE: here_done(dir->control, item, 0, true); return;
-	case FORGET_VOLATILE: here_done(dir->control, item, 0, false); return;
+	switch (ctl_forget(dir->control, &target->update->key, &wait, &target->had)) {
+	case FORGET_DURABLE: here_done(dir->control, target, 0, true); return;
+	case FORGET_VOLATILE: here_done(dir->control, target, 0, false); return;
 	case FORGET_LATER: return;
 	}
 }
@@ -61,7 +61,7 @@ void batch_unsynced(struct directory *dir, struct owner *owner, struct batch *ba
 		return;
 	}
 	for (unsigned i = 0; i < batch->count; i++)
-		item_resolve(dir, batch->item[i], OUTCOME_VOLATILE);
+		target_resolve(dir, batch->target[i], OUTCOME_VOLATILE);
 	free(batch);
 }
 
@@ -81,14 +81,14 @@ bool batch_synced(
 	STAILQ_REMOVE(&owner->unsynced, batch, batch, next);
 	owner->unsynced_count--;
 	for (unsigned i = 0; i < batch->count; i++) {
-		struct item *item = batch->item[i];
+		struct dir_target *target = batch->target[i];
 		bool no = failed < ack->n_failed && ack->failed[failed] == i;
 
 		failed += no;
-		item_resolve(dir, item,
-			no          ? OUTCOME_VOLATILE
-			: item->had ? OUTCOME_DONE
-				    : OUTCOME_FAILED);
+		target_resolve(dir, target,
+			no            ? OUTCOME_VOLATILE
+			: target->had ? OUTCOME_DONE
+				      : OUTCOME_FAILED);
 	}
 	free(batch);
 	return true;

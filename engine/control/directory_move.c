@@ -108,32 +108,32 @@ void directory_forgotten(struct control *control, uint32_t ref)
  * Finds a new owner for a publish whose owner has died. Only publishes that a client waits for are
  * sent here at once; walks publish every other key.
  */
-static void orphan_place(struct directory *dir, struct item *item)
+static void orphan_place(struct directory *dir, struct dir_target *target)
 {
 	const struct map_view *view = member_map(dir->control);
-	struct claim *claim = item->claim;
+	struct dir_update *update = target->update;
 	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = map_owners(view, &claim->key, owner);
+	unsigned owners = map_owners(view, &update->key, owner);
 
-	if (claim->verb != VERB_PUBLISH || !claim->done)
+	if (update->kind != DIR_PUBLISH || !update->done)
 		owners = 0;
-	item->ref = 0; /* the dead owner may be back with its old ref */
+	target->ref = 0; /* the dead owner may be back with its old ref */
 	for (unsigned i = 0; i < owners; i++) {
 		uint32_t ref = view->owner[owner[i]].ref;
 		const struct member_record *to = member_by_ref(dir->control, ref);
 
-		if (!to || claim_has(claim, ref) || !owner_takes(dir, ref, claim->place))
+		if (!to || update_has(update, ref) || !owner_takes(dir, ref, update->place))
 			continue;
-		item->ref = ref;
-		item->peer = to->peer;
+		target->ref = ref;
+		target->peer = to->peer;
 		if (ref == dir->control->ref)
-			item_resolve(dir, item, claim_do_here(dir, claim));
+			target_resolve(dir, target, update_do_here(dir, update));
 		else
-			item_queue(dir, item);
-		claim_check(dir, claim);
+			target_queue(dir, target);
+		update_check(dir, update);
 		return;
 	}
-	item_resolve(dir, item, OUTCOME_LOST);
+	target_resolve(dir, target, OUTCOME_LOST);
 }
 
 /* An owner of each other member, in the order of their peer numbers. */
@@ -152,9 +152,9 @@ static void owners_make(struct directory *dir)
 void directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
-	struct items orphans = TAILQ_HEAD_INITIALIZER(orphans);
+	struct dir_targets orphans = TAILQ_HEAD_INITIALIZER(orphans);
 	struct owner *owner;
-	struct item *item;
+	struct dir_target *target;
 
 	if (owners_few(dir))
 		owners_make(dir);
@@ -163,9 +163,9 @@ void directory_map_changed(struct control *control)
 	if (!past_is(&dir->settled, member_map(control)))
 		follow(dir, &dir->settled);
 	TAILQ_CONCAT(&orphans, &dir->orphans, next);
-	while ((item = TAILQ_FIRST(&orphans))) {
-		TAILQ_REMOVE(&orphans, item, next);
-		orphan_place(dir, item);
+	while ((target = TAILQ_FIRST(&orphans))) {
+		TAILQ_REMOVE(&orphans, target, next);
+		orphan_place(dir, target);
 	}
 }
 
@@ -222,15 +222,15 @@ static void tidy_page(struct directory *dir, const struct index_entry *entry)
 {
 	uint32_t slot = map_slot_of(&entry->key), former[FORMERS_MAX];
 	unsigned formers = formers_of(dir, slot, former);
-	struct claim *claim = claim_new(
-		dir, VERB_REMOVE, &entry->key, entry->place, entry->generation, FORMERS_MAX);
+	struct dir_update *update = update_new(
+		dir, DIR_REMOVE, &entry->key, entry->place, entry->generation, FORMERS_MAX);
 
-	if (!claim)
+	if (!update)
 		return;
-	claim->ref = dir->control->ref;
+	update->ref = dir->control->ref;
 	for (unsigned i = 0; i < formers; i++)
-		claim_add(dir, claim, former[i]);
-	claim_start(dir, claim);
+		update_add(dir, update, former[i]);
+	update_start(dir, update);
 }
 
 static void tidy_later(struct directory *dir)

@@ -10,7 +10,7 @@
  * executed a newer batch of this holder. The entries of a relay that was given up are sent again,
  * so one that arrives before any newer batch only brings the same entries.
  *
- * A removal that waits for tombstones (VERB_FORGET) is not relayed.
+ * A removal that waits for tombstones (DIR_FORGET) is not relayed.
  */
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
@@ -49,7 +49,7 @@ static bool batch_relay(struct directory *dir, const struct owner *owner, struct
 	relay.serial = relay.order = batch->serial;
 	relay.holder = dir->control->ref;
 	relay.owner = owner->ref;
-	relay.remove = batch->verb == VERB_REMOVE;
+	relay.remove = batch->kind == DIR_REMOVE;
 	relay.n_entries = batch->count;
 	relay.entries = dir->entry_at;
 	message.body_case = PC__MESSAGE__BODY_RELAY;
@@ -60,11 +60,11 @@ static bool batch_relay(struct directory *dir, const struct owner *owner, struct
 void relay_send(struct directory *dir, struct owner *owner)
 {
 	uint64_t now_ns = net_now();
-	unsigned verb = TAILQ_EMPTY(&owner->queue[VERB_PUBLISH]) ? VERB_REMOVE : VERB_PUBLISH;
+	unsigned kind = TAILQ_EMPTY(&owner->queue[DIR_PUBLISH]) ? DIR_REMOVE : DIR_PUBLISH;
 	struct rpc_link *link;
 	struct batch *batch;
 
-	if (owner->relay || !owner->ref || TAILQ_EMPTY(&owner->queue[verb]) ||
+	if (owner->relay || !owner->ref || TAILQ_EMPTY(&owner->queue[kind]) ||
 		!owner->unlinked_ns || now_ns - owner->unlinked_ns < patience_ns(dir) ||
 		owner->relay_tries >= RELAY_TRIES_MAX)
 		return;
@@ -73,7 +73,7 @@ void relay_send(struct directory *dir, struct owner *owner)
 		now_ns - owner->wait_ns < patience_ns(dir))
 		return;
 	link = relay_find(dir, owner);
-	batch = link ? batch_take(owner, verb) : NULL;
+	batch = link ? batch_take(owner, kind) : NULL;
 	if (!batch)
 		return;
 	batch->serial = ++dir->serial;

@@ -21,44 +21,44 @@ void owner_dirty(struct directory *dir, struct owner *owner)
 	net_defer(dir->wake);
 }
 
-void item_queue(struct directory *dir, struct item *item)
+void target_queue(struct directory *dir, struct dir_target *target)
 {
-	struct owner *owner = owner_wanted(dir, item->peer);
+	struct owner *owner = owner_wanted(dir, target->peer);
 
-	if (owner->ref != item->ref) {
-		TAILQ_INSERT_TAIL(&dir->orphans, item, next);
+	if (owner->ref != target->ref) {
+		TAILQ_INSERT_TAIL(&dir->orphans, target, next);
 		return;
 	}
 	if (owner_idle(owner))
 		owner_waits(dir, owner);
-	TAILQ_INSERT_TAIL(&owner->queue[item->claim->verb], item, next);
-	owner->queued[item->claim->verb]++;
+	TAILQ_INSERT_TAIL(&owner->queue[target->update->kind], target, next);
+	owner->queued[target->update->kind]++;
 	owner_dirty(dir, owner);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-struct batch *batch_take(struct owner *owner, unsigned verb)
+struct batch *batch_take(struct owner *owner, unsigned kind)
 {
-	struct items *queue = &owner->queue[verb];
-	struct item *item;
+	struct dir_targets *queue = &owner->queue[kind];
+	struct dir_target *target;
 	struct batch *batch;
 	unsigned count = 0;
 
-	TAILQ_FOREACH (item, queue, next)
+	TAILQ_FOREACH (target, queue, next)
 		if (++count == MESSAGE_PAGES_MAX)
 			break;
-	batch = malloc(sizeof(*batch) + count * sizeof(batch->item[0]));
+	batch = malloc(sizeof(*batch) + count * sizeof(batch->target[0]));
 	if (!batch)
 		return NULL;
-	batch->verb = verb;
+	batch->kind = kind;
 	batch->count = count;
 	for (unsigned i = 0; i < count; i++) {
-		item = TAILQ_FIRST(queue);
-		TAILQ_REMOVE(queue, item, next);
-		owner->queued[verb]--;
-		item->sent = true;
-		batch->item[i] = item;
+		target = TAILQ_FIRST(queue);
+		TAILQ_REMOVE(queue, target, next);
+		owner->queued[kind]--;
+		target->sent = true;
+		batch->target[i] = target;
 	}
 	return batch;
 }
@@ -66,9 +66,9 @@ struct batch *batch_take(struct owner *owner, unsigned verb)
 void batch_rewind(struct owner *owner, struct batch *batch)
 {
 	for (unsigned i = batch->count; i > 0; i--) {
-		batch->item[i - 1]->sent = false;
-		owner->queued[batch->verb]++;
-		TAILQ_INSERT_HEAD(&owner->queue[batch->verb], batch->item[i - 1], next);
+		batch->target[i - 1]->sent = false;
+		owner->queued[batch->kind]++;
+		TAILQ_INSERT_HEAD(&owner->queue[batch->kind], batch->target[i - 1], next);
 	}
 	free(batch);
 }
@@ -76,14 +76,14 @@ void batch_rewind(struct owner *owner, struct batch *batch)
 void batch_entries(struct directory *dir, const struct batch *batch)
 {
 	for (unsigned i = 0; i < batch->count; i++) {
-		const struct claim *claim = batch->item[i]->claim;
+		const struct dir_update *update = batch->target[i]->update;
 		Pc__Entry *entry = dir->entry_at[i];
 
-		entry->key0 = claim->key.word[0];
-		entry->key1 = claim->key.word[1];
-		entry->place = claim->place;
-		entry->generation = claim->generation;
-		entry->ref = batch->verb == VERB_REMOVE ? claim->ref : 0;
+		entry->key0 = update->key.word[0];
+		entry->key1 = update->key.word[1];
+		entry->place = update->place;
+		entry->generation = update->generation;
+		entry->ref = batch->kind == DIR_REMOVE ? update->ref : 0;
 	}
 }
 
@@ -95,14 +95,14 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 	Pc__Message message = PC__MESSAGE__INIT;
 
 	batch_entries(dir, batch);
-	if (batch->verb == VERB_PUBLISH) {
+	if (batch->kind == DIR_PUBLISH) {
 		publish.serial = batch->serial;
 		publish.ref = dir->control->ref;
 		publish.n_entries = batch->count;
 		publish.entries = dir->entry_at;
 		message.body_case = PC__MESSAGE__BODY_PUBLISH;
 		message.publish = &publish;
-	} else if (batch->verb == VERB_REMOVE) {
+	} else if (batch->kind == DIR_REMOVE) {
 		remove.serial = batch->serial;
 		remove.n_entries = batch->count;
 		remove.entries = dir->entry_at;
@@ -124,9 +124,9 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
  * whose acknowledgement will resume sending.
  */
 static bool owner_send_one(
-	struct directory *dir, struct owner *owner, struct rpc_link *link, unsigned verb)
+	struct directory *dir, struct owner *owner, struct rpc_link *link, unsigned kind)
 {
-	struct batch *batch = batch_take(owner, verb);
+	struct batch *batch = batch_take(owner, kind);
 
 	if (!batch)
 		return false;
@@ -147,8 +147,8 @@ static struct rpc_link *owner_link(const struct directory *dir, const struct own
 {
 	bool any = false;
 
-	for (unsigned verb = 0; verb < VERBS; verb++)
-		any |= !TAILQ_EMPTY(&owner->queue[verb]);
+	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
+		any |= !TAILQ_EMPTY(&owner->queue[kind]);
 	if (!owner->ref)
 		return NULL;
 	return any ? member_link(dir->control, owner->ref)
@@ -168,11 +168,11 @@ static bool owner_send(struct directory *dir, struct owner *owner)
 	/* What a relay holds comes first: a newer batch must not overtake it. */
 	if (!link || owner->relay)
 		return true;
-	for (unsigned verb = 0; verb < VERBS; verb++)
-		while (!TAILQ_EMPTY(&owner->queue[verb])) {
+	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
+		while (!TAILQ_EMPTY(&owner->queue[kind])) {
 			if (owner->in_flight == BATCHES_MAX)
 				return true;
-			if (!owner_send_one(dir, owner, link, verb))
+			if (!owner_send_one(dir, owner, link, kind))
 				return owner->in_flight > 0;
 		}
 	return true;
@@ -210,18 +210,18 @@ static void batch_had(struct batch *batch, const uint32_t *failed, size_t failed
 		if (at < failed_count && failed[at] == i)
 			at++;
 		else
-			batch->item[i]->had = true;
+			batch->target[i]->had = true;
 }
 
 void batch_resolve(struct directory *dir, struct owner *owner, struct batch *batch,
 	const uint32_t *failed, size_t failed_count)
 {
-	if (batch->verb == VERB_PUBLISH && failed_count)
+	if (batch->kind == DIR_PUBLISH && failed_count)
 		owner->full_ns = net_now();
 	batch_had(batch, failed, failed_count);
 	for (unsigned i = 0; i < batch->count; i++)
-		item_resolve(
-			dir, batch->item[i], batch->item[i]->had ? OUTCOME_DONE : OUTCOME_FAILED);
+		target_resolve(dir, batch->target[i],
+			batch->target[i]->had ? OUTCOME_DONE : OUTCOME_FAILED);
 	free(batch);
 }
 
@@ -238,7 +238,7 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 			break;
 	if (!batch || owner->ref != member_link_ref(link) ||
 		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
-		(ack->later && batch->verb != VERB_FORGET))
+		(ack->later && batch->kind != DIR_FORGET))
 		return false;
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);
 	owner->in_flight--;
@@ -347,8 +347,8 @@ void owner_rewind(struct directory *dir, struct owner *owner)
 
 void owner_clear(struct directory *dir, struct owner *owner)
 {
-	struct items lost = TAILQ_HEAD_INITIALIZER(lost);
-	struct item *item;
+	struct dir_targets lost = TAILQ_HEAD_INITIALIZER(lost);
+	struct dir_target *target;
 
 	owner_rewind(dir, owner);
 	digest_drop(owner);
@@ -356,19 +356,19 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner_trusted(dir, owner);
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->full_ns = 0;
 	owner->unlinked_ns = owner->relayed_ns = owner->newest = 0;
-	for (unsigned verb = 0; verb < VERBS; verb++)
-		owner->queued[verb] = 0;
+	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
+		owner->queued[kind] = 0;
 	owner->behind = owner->fresh = owner->warned = owner->removing = false;
 	owner->walk = (struct walk){.slots = 0};
 	owner->takes_disk = false;
-	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
-		item_background_end(dir, item);
-	TAILQ_CONCAT(&dir->orphans, &owner->queue[VERB_PUBLISH], next);
-	TAILQ_CONCAT(&lost, &owner->queue[VERB_FORGET], next);
-	TAILQ_CONCAT(&lost, &owner->queue[VERB_REMOVE], next);
-	while ((item = TAILQ_FIRST(&lost))) {
-		TAILQ_REMOVE(&lost, item, next);
-		item_resolve(dir, item, OUTCOME_LOST);
+	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)
+		target_background_end(dir, target);
+	TAILQ_CONCAT(&dir->orphans, &owner->queue[DIR_PUBLISH], next);
+	TAILQ_CONCAT(&lost, &owner->queue[DIR_FORGET], next);
+	TAILQ_CONCAT(&lost, &owner->queue[DIR_REMOVE], next);
+	while ((target = TAILQ_FIRST(&lost))) {
+		TAILQ_REMOVE(&lost, target, next);
+		target_resolve(dir, target, OUTCOME_LOST);
 	}
 }
 

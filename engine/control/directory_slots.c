@@ -7,7 +7,8 @@
  * only.
  *
  * Of each slot there is a byte, `lacks`: bit i stands for the slot's i-th owner by the map
- * `settled`. Without it, that owner has every entry of the slot, or a claim for it is in progress.
+ * `settled`. Without it, that owner has every entry of the slot, or an update for it is in
+ * progress.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,28 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Internals of the directory, shared by directory*.c: claims (one message for one or more owners),
+ * Internals of the directory, shared by directory*.c: updates (one message for one or more owners),
  * a queue per owner, and a walk per owner that sends it the entries of the slots that it lacks.
  * Control plane's thread only.
  *
  * A slow owner, or one that acknowledges nothing, delays no other owner and costs bounded memory:
- * the items that no client waits for are limited per owner. Above the limit, publishes are skipped
- * and the owner is `behind`: it lacks their slots, and its walk goes on once it acknowledges again.
+ * the targets that no client waits for are limited per owner. Above the limit, publishes are
+ * skipped and the owner is `behind`: it lacks their slots, and its walk goes on once it
+ * acknowledges again.
  *
- *   directory.c        the functions of directory.h  directory_claim.c   claims, deadlines, results
- *   directory_send.c   queues, batches, acks         directory_move.c    map changes, sweeping
- *   directory_past.c   maps of earlier times
- *   directory_slots.c  which slots owners lack, and which ones former owners have
- *   directory_walk.c   walks over these slots, one for each owner
- *   directory_behind.c limits, owners that are behind
- *   directory_suspect.c owners that do not answer in time
- *   directory_relay.c  entries for owners that this engine has no connection with
- *   directory_pass.c   passing on other engines' relays, and taking them
- *   directory_serve.c  requests of other engines
- *   directory_durable.c removals that wait for tombstones
- *   directory_digest.c comparing entries with an owner that may have them already
- *   directory_compare.c the same with all owners, about once a minute
- *   directory_depart.c entries of members that left the map
- *   directory_disk.c   entries of pages on this host's disk
+ *   directory.c          the functions of directory.h
+ *   directory_update.c   updates, deadlines, results
+ *   directory_send.c     queues, batches, acks
+ *   directory_move.c     map changes, sweeping
+ *   directory_past.c     maps of earlier times
+ *   directory_slots.c    which slots owners lack, and which ones former owners have
+ *   directory_walk.c     walks over these slots, one for each owner
+ *   directory_behind.c   limits, owners that are behind
+ *   directory_suspect.c  owners that do not answer in time
+ *   directory_relay.c    entries for owners that this engine has no connection with
+ *   directory_pass.c     passing on other engines' relays, and taking them
+ *   directory_serve.c    requests of other engines
+ *   directory_durable.c  removals that wait for tombstones
+ *   directory_digest.c   comparing entries with an owner that may have them already
+ *   directory_compare.c  the same with all owners, about once a minute
+ *   directory_depart.c   entries of members that left the map
+ *   directory_disk.c     entries of pages on this host's disk
  *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
  * names a generation: a remove queued after the publish of its entry is also sent after it, and a
@@ -52,7 +55,8 @@ struct index_entry;
  */
 #define UNSYNCED_MAX 256
 /*
- * Limits on the items of one owner that no client waits for, queued or in flight; see owner_full().
+ * Limits on the targets of one owner that no client waits for, queued or in flight; see
+ * owner_full().
  */
 /*
  * Above this limit, the owner is `behind`: publishes to it are skipped, and a walk makes up for
@@ -66,7 +70,7 @@ struct index_entry;
 #define OWNER_WALK_MAX MESSAGE_PAGES_MAX
 /* Above this limit, removes are dropped: readers report the stale entries to the owner later */
 #define OWNER_REMOVES_MAX (16u << 10)
-/* Limit, over all owners, of claims that no client waits for; above it, removes are dropped */
+/* Limit, over all owners, of updates that no client waits for; above it, removes are dropped */
 #define BACKGROUND_MAX (1u << 20)
 #define MOVE_KEYS 2048            /* pages read in one step of the walks */
 #define MOVE_PART (MOVE_KEYS / 8) /* pages copied to the stack at a time */
@@ -85,8 +89,8 @@ struct index_entry;
 /* touches are collected for this time before they are sent to the owners */
 #define TOUCH_PACE_MS 20
 
-/* What is done to a key at an owner, in the order in which queued items are sent to an owner. */
-enum verb { VERB_PUBLISH, VERB_FORGET, VERB_REMOVE, VERBS };
+/* What is done to a key at an owner, in the order in which queued targets are sent to an owner. */
+enum dir_kind { DIR_PUBLISH, DIR_FORGET, DIR_REMOVE, DIR_KINDS };
 
 enum outcome {
 	OUTCOME_DONE,
@@ -98,43 +102,43 @@ enum outcome {
 };
 
 /*
- * An item: the part of a claim that concerns one owner. In exactly one queue or batch until the
+ * A target: the part of an update that concerns one owner. In exactly one queue or batch until the
  * owner has answered.
  */
-struct item {
-	TAILQ_ENTRY(item) next;
-	struct claim *claim;
-	uint32_t ref; /* ref of the owner that this item is for */
+struct dir_target {
+	TAILQ_ENTRY(dir_target) next;
+	struct dir_update *update;
+	uint32_t ref; /* ref of the owner that this target is for */
 	uint16_t peer;
 	bool resolved;
-	bool sent; /* the item is in a batch that was sent; false: it is in the owner's queue */
-	bool background; /* the item is counted in owner.background */
-	bool had;        /* VERB_FORGET: the owner had the page */
+	bool sent; /* the target is in a batch that was sent; false: it is in the owner's queue */
+	bool background; /* the target is counted in owner.background */
+	bool had;        /* DIR_FORGET: the owner had the page */
 };
-TAILQ_HEAD(items, item);
+TAILQ_HEAD(dir_targets, dir_target);
 
-struct claim {
-	STAILQ_ENTRY(claim) finished;
+struct dir_update {
+	STAILQ_ENTRY(dir_update) finished;
 	struct page_key key;
 	uint32_t place;
 	uint32_t generation;
-	uint32_t ref;    /* VERB_REMOVE: ref of the holder that the entry names */
-	uint8_t verb;    /* an enum verb: what is done at the owners */
-	uint8_t status;  /* result of the claim, an enum op_status; valid once `answered` */
-	bool answered;   /* the claim is on the list `finished`, or its `done` was called */
-	bool background; /* the claim is counted in directory.background */
-	bool started;    /* claim_start() was called: all its items are there */
+	uint32_t ref;    /* DIR_REMOVE: ref of the holder that the entry names */
+	uint8_t kind;    /* an enum dir_kind: what is done at the owners */
+	uint8_t status;  /* result of the update, an enum op_status; valid once `answered` */
+	bool answered;   /* the update is on the list `finished`, or its `done` was called */
+	bool background; /* the update is counted in directory.background */
+	bool started;    /* update_start() was called: all its targets are there */
 	bool partial;    /* answered without a suspect owner; counted in directory.partial */
 	uint64_t deadline_ns;
 	/* called with the result; NULL: no client waits, or it was called already */
 	directory_done done;
 	void *context;
 	uint64_t cookie;
-	uint32_t heap;    /* 1 + index of the claim in directory.heap; 0: the claim is not in it */
-	uint16_t pending; /* number of items without an outcome, plus 1 until claim_start() */
+	uint32_t heap; /* 1 + index of the update in directory.heap; 0: the update is not in it */
+	uint16_t pending; /* number of targets without an outcome, plus 1 until update_start() */
 	uint16_t acked, refused, unsafe; /* OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_VOLATILE */
-	uint16_t items, room;
-	struct item item[];
+	uint16_t targets, room;
+	struct dir_target target[];
 };
 
 struct batch {
@@ -142,9 +146,9 @@ struct batch {
 	uint64_t serial;
 	uint64_t sent_ns;
 	const struct rpc_link *via;
-	unsigned verb;
+	unsigned kind;
 	unsigned count;
-	struct item *item[];
+	struct dir_target *target[];
 };
 
 /* A member that left the map, whose entries are still in the shard. */
@@ -160,8 +164,8 @@ struct owner {
 	bool dirty;
 	uint16_t peer;
 	uint32_t ref; /* ref of the owner; 0: no member has this peer number */
-	struct items queue[VERBS];
-	unsigned queued[VERBS]; /* lengths of the queues */
+	struct dir_targets queue[DIR_KINDS];
+	unsigned queued[DIR_KINDS]; /* lengths of the queues */
 	STAILQ_HEAD(batches, batch) batches;
 	unsigned in_flight;
 	/* executed by the owner, which will acknowledge them once more when they are durable */
@@ -174,7 +178,7 @@ struct owner {
 	unsigned relay_turn;  /* peer number of the member that passes the next relay on */
 	unsigned relay_tries; /* relays that failed since the last tick */
 	uint64_t newest;      /* serial of the newest batch of this member that was executed here */
-	/* number of items of this owner, queued or sent, that no client waits for */
+	/* number of targets of this owner, queued or sent, that no client waits for */
 	uint32_t background;
 	struct walk walk;
 	bool behind; /* its walk waits for acknowledgements, or for the answer to a DigestAsk */
@@ -231,13 +235,14 @@ struct directory {
 	struct owner *by_peer[OWNER_CHAINS];
 	STAILQ_HEAD(owners, owner) owners;
 	struct owner *none;
-	STAILQ_HEAD(, owner) dirty;    /* owners to which something is to be sent */
-	STAILQ_HEAD(, claim) finished; /* claims whose `done` the next directory_flush() calls */
-	/* items of publishes whose owner died, kept until the next map change */
-	struct items orphans;
-	struct claim **heap; /* binary heap of the claims, the earliest deadline first */
+	STAILQ_HEAD(, owner) dirty; /* owners to which something is to be sent */
+	STAILQ_HEAD(, dir_update)
+	finished; /* updates whose `done` the next directory_flush() calls */
+	/* targets of publishes whose owner died, kept until the next map change */
+	struct dir_targets orphans;
+	struct dir_update **heap; /* binary heap of the updates, the earliest deadline first */
 	uint32_t heap_count, heap_room;
-	struct net_timer *due;  /* timer that fires at the earliest deadline of the claims */
+	struct net_timer *due;  /* timer that fires at the earliest deadline of the updates */
 	uint64_t due_ns;        /* time at which the timer `due` fires; 0: it is not armed */
 	struct net_timer *wake; /* event that calls directory_flush() at the end of this turn */
 	struct net_timer *touch_due;
@@ -245,7 +250,7 @@ struct directory {
 	uint64_t serial;
 	uint32_t background;
 	uint32_t relaying;        /* owners with a relay */
-	uint32_t partial;         /* claims with `partial` */
+	uint32_t partial;         /* updates with `partial` */
 	struct net_timer *patrol; /* looks at the owners that owe an answer */
 	uint64_t patrol_ns;       /* when the timer `patrol` was armed; 0: it is not */
 	uint64_t awake_ns;        /* when this engine was last found to run again after a pause */
@@ -288,69 +293,71 @@ struct directory {
 	uint32_t *failed;
 };
 
-/* ---- directory_claim.c ----------------------------------------------------------------------- */
+/*
+ * ---- directory_update.c -----------------------------------------------------------------------
+ */
 
 /*
- * A claim with room for `room` items; NULL: no memory. The caller must pass it to claim_start(),
- * which may free it.
+ * An update with room for `room` targets; NULL: no memory. The caller must pass it to
+ * update_start(), which may free it.
  */
-struct claim *claim_new(struct directory *directory, enum verb verb, const struct page_key *key,
-	uint32_t place, uint32_t generation, unsigned room);
+struct dir_update *update_new(struct directory *directory, enum dir_kind kind,
+	const struct page_key *key, uint32_t place, uint32_t generation, unsigned room);
 /*
- * Sets the function that is called when the claim ends, and the claim's deadline. With `done` NULL
- * it changes nothing.
+ * Sets the function that is called when the update ends, and the update's deadline. With `done`
+ * NULL it changes nothing.
  */
-void claim_await(struct directory *directory, struct claim *claim, uint64_t deadline_ns,
+void update_await(struct directory *directory, struct dir_update *update, uint64_t deadline_ns,
 	directory_done done, void *context, uint64_t cookie);
 /*
- * Adds one owner to the claim. If the owner is this engine, the verb is executed at once; otherwise
- * an item is queued. Does nothing if the owner was added before, or is no live member.
+ * Adds one owner to the update. If the owner is this engine, the kind is executed at once;
+ * otherwise a target is queued. Does nothing if the owner was added before, or is no live member.
  */
-void claim_add(struct directory *directory, struct claim *claim, uint32_t ref);
-/* Called when all owners were added to the claim. May free the claim. */
-void claim_start(struct directory *directory, struct claim *claim);
-/* Answers a publish that waits for suspect owners only. Does not free the claim. */
-void claim_check(struct directory *directory, struct claim *claim);
-/* Records the owner's answer to one item. May free the claim. */
-void item_resolve(struct directory *directory, struct item *item, enum outcome outcome);
-bool claim_has(const struct claim *claim, uint32_t ref);
-/* Executes the claim's verb on this engine's own shard or pages, and returns the outcome. */
-enum outcome claim_do_here(struct directory *directory, const struct claim *claim);
+void update_add(struct directory *directory, struct dir_update *update, uint32_t ref);
+/* Called when all owners were added to the update. May free the update. */
+void update_start(struct directory *directory, struct dir_update *update);
+/* Answers a publish that waits for suspect owners only. Does not free the update. */
+void update_check(struct directory *directory, struct dir_update *update);
+/* Records the owner's answer to one target. May free the update. */
+void target_resolve(struct directory *directory, struct dir_target *target, enum outcome outcome);
+bool update_has(const struct dir_update *update, uint32_t ref);
+/* Executes the update's kind on this engine's own shard or pages, and returns the outcome. */
+enum outcome update_do_here(struct directory *directory, const struct dir_update *update);
 /*
- * Calls `done` of the finished claims. Claims that finish during these calls are included, up to
+ * Calls `done` of the finished updates. Updates that finish during these calls are included, up to
  * ANSWER_ROUNDS rounds.
  */
-void claims_answer(struct directory *directory);
-void claims_close(struct directory *directory);
-void claims_due(void *context);
+void updates_answer(struct directory *directory);
+void updates_close(struct directory *directory);
+void updates_due(void *context);
 
 /* ---- directory_send.c ------------------------------------------------------------------------ */
 
 /*
- * Puts the item into its owner's queue, or among the orphans if that owner has died during this
+ * Puts the target into its owner's queue, or among the orphans if that owner has died during this
  * turn.
  */
-void item_queue(struct directory *directory, struct item *item);
+void target_queue(struct directory *directory, struct dir_target *target);
 void owner_dirty(struct directory *directory, struct owner *owner);
 void owners_send(struct directory *directory);
 /*
  * Moves all batches in flight back to their queues, in no particular order: the caller gives up all
- * of this owner's items next.
+ * of this owner's targets next.
  */
 void owner_rewind(struct directory *directory, struct owner *owner);
 /*
- * Empties the queues of a dead owner: its publishes move to directory.orphans, its other items end
- * as lost.
+ * Empties the queues of a dead owner: its publishes move to directory.orphans, its other targets
+ * end as lost.
  */
 void owner_clear(struct directory *directory, struct owner *owner);
 
 /* Takes a batch from the front of a queue. NULL: no memory. The queue is not empty. */
-struct batch *batch_take(struct owner *owner, unsigned verb);
+struct batch *batch_take(struct owner *owner, unsigned kind);
 /* Puts the parts of a batch back to the front of the owner's queue, in their former order. */
 void batch_rewind(struct owner *owner, struct batch *batch);
 /* Fills directory.entry_at with the entries of the batch. */
 void batch_entries(struct directory *directory, const struct batch *batch);
-/* Resolves all items of a batch that was executed, and frees it. */
+/* Resolves all targets of a batch that was executed, and frees it. */
 void batch_resolve(struct directory *directory, struct owner *owner, struct batch *batch,
 	const uint32_t *failed, size_t failed_count);
 
@@ -377,8 +384,8 @@ bool entries_rails_fit(size_t count, Pc__Entry *const *entries, unsigned rails);
 
 /* ---- directory_durable.c --------------------------------------------------------------------- */
 
-/* Executes a removal on this engine. The item is resolved at once, or when it is durable. */
-void forget_here(struct directory *directory, struct item *item);
+/* Executes a removal on this engine. The target is resolved at once, or when it is durable. */
+void forget_here(struct directory *directory, struct dir_target *target);
 /*
  * The batch was executed by its owner, which has not synced it. It waits in owner.unsynced for
  * batch_synced() or for the end of its link.
@@ -396,7 +403,7 @@ void forgets_drop(struct directory *directory, const struct rpc_link *link);
 
 /* True if the owner owes no answer. */
 bool owner_idle(const struct owner *owner);
-/* The owner begins to owe an answer: before this item it was idle, or its link has closed. */
+/* The owner begins to owe an answer: before this target it was idle, or its link has closed. */
 void owner_waits(struct directory *directory, struct owner *owner);
 /* The owner has acknowledged a batch. */
 void owner_served(struct directory *directory, struct owner *owner);
@@ -469,18 +476,18 @@ static inline struct owner *owner_wanted(struct directory *directory, uint16_t p
 {
 	return owners_few(directory) ? owner_at(directory, peer) : owner_make(directory, peer);
 }
-/* Frees owners whose members have left, and all items with them. */
+/* Frees owners whose members have left, and all targets with them. */
 void owners_trim(struct directory *directory);
 /* Returns NULL if the member is this engine, or no live member. */
 struct owner *owner_of(struct directory *directory, uint32_t ref);
-/* True if this owner has reached its limit of items with this verb that no client waits for. */
-bool owner_full(const struct directory *directory, const struct owner *owner, enum verb verb);
+/* True if this owner has reached its limit of targets with this kind that no client waits for. */
+bool owner_full(const struct directory *directory, const struct owner *owner, enum dir_kind kind);
 /*
- * No client waits for the item any more: counts it against its owner's limit, or drops it if that
+ * No client waits for the target any more: counts it against its owner's limit, or drops it if that
  * limit is reached.
  */
-void item_background(struct directory *directory, struct item *item);
-void item_background_end(struct directory *directory, struct item *item);
+void target_background(struct directory *directory, struct dir_target *target);
+void target_background_end(struct directory *directory, struct dir_target *target);
 /*
  * True if the owner is behind, or has not acknowledged a batch sent dead_after_ms ago or earlier.
  */

@@ -21,8 +21,8 @@ static unsigned queued(const struct owner *owner)
 {
 	unsigned count = 0;
 
-	for (unsigned verb = 0; verb < VERBS; verb++)
-		count += owner->queued[verb];
+	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
+		count += owner->queued[kind];
 	return count;
 }
 
@@ -82,15 +82,15 @@ static enum suspect_why judge(
 void waiters_check(struct directory *dir, struct owner *owner)
 {
 	struct batch *batch;
-	struct item *item;
+	struct dir_target *target;
 
 	STAILQ_FOREACH (batch, &owner->batches, next)
 		for (unsigned i = 0; i < batch->count; i++)
-			claim_check(dir, batch->item[i]->claim);
+			update_check(dir, batch->target[i]->update);
 	for (unsigned i = 0; owner->relay && i < owner->relay->count; i++)
-		claim_check(dir, owner->relay->item[i]->claim);
-	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
-		claim_check(dir, item->claim);
+		update_check(dir, owner->relay->target[i]->update);
+	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)
+		update_check(dir, target->update);
 }
 
 /* The clients of this host read the bit before they choose an owner to ask. */

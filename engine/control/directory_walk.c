@@ -33,7 +33,7 @@ static void walk_publish(
 	struct directory *dir, struct owner *owner, const struct index_entry *entry)
 {
 	uint32_t ref = owner ? owner->ref : dir->control->ref;
-	struct claim *claim;
+	struct dir_update *update;
 
 	if (!owner_takes(dir, ref, entry->place))
 		return;
@@ -43,11 +43,11 @@ static void walk_publish(
 	}
 	if (owner && owner->digest && owner->digest->repair)
 		dir->control->counter[COUNTER_entries_repaired]++;
-	claim = claim_new(dir, VERB_PUBLISH, &entry->key, entry->place, entry->generation, 1);
-	if (!claim)
+	update = update_new(dir, DIR_PUBLISH, &entry->key, entry->place, entry->generation, 1);
+	if (!update)
 		return;
-	claim_add(dir, claim, ref);
-	claim_start(dir, claim);
+	update_add(dir, update, ref);
+	update_start(dir, update);
 }
 
 static uint16_t index_of(const struct map_view *view, uint32_t ref)

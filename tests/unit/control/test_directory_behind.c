@@ -67,7 +67,7 @@ static void another_member_still_receives_every_publish(void **state)
 	assert_true(mute_until(mute_owner()->behind, 1000));
 }
 
-static void items_that_no_client_waits_for_are_bounded(void **state)
+static void targets_that_no_client_waits_for_are_bounded(void **state)
 {
 	const unsigned sets = MESSAGE_PAGES_MAX, rounds = 30;
 	uint64_t *counter;
@@ -225,7 +225,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(another_member_still_receives_every_publish),
-		T(items_that_no_client_waits_for_are_bounded),
+		T(targets_that_no_client_waits_for_are_bounded),
 		T(every_skipped_publish_is_sent_once_it_answers),
 		T(publishes_skipped_during_its_own_walk_are_sent_later),
 		T(removes_beyond_the_limit_are_dropped_and_logged_once),

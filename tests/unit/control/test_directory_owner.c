@@ -116,7 +116,7 @@ static void what_is_published_waits_at_an_owner_that_is_made_for_it(void **state
 			control, &key, place_make(0, 1), 1, net_now() + 1000000000, NULL, NULL, 0);
 	}
 	STAILQ_FOREACH (owner, &dir->owners, next)
-		queued += owner->queued[VERB_PUBLISH];
+		queued += owner->queued[DIR_PUBLISH];
 	assert_in_range(queued, 1, 8 * REPLICAS_MAX);
 	assert_true(TAILQ_EMPTY(&dir->orphans));
 }

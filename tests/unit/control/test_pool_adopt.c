@@ -29,7 +29,7 @@
 
 enum state { NOTHING, CREDIT, PAGE };
 
-struct item {
+struct dir_target {
 	enum state state;
 	uint32_t units, generation, length, owner;
 	struct page_key key;
@@ -39,10 +39,10 @@ struct item {
 static struct pool *pool;
 static struct page_head *heads; /* the test's own mapping, which outlives each life */
 static uint64_t random_state, now_ns, limbo_ns;
-static struct item at[UNITS];      /* by first unit */
-static uint64_t rest_ns[UNITS];    /* no slot with this unit may be handed out before */
-static uint32_t given[UNITS];      /* the last generation that was given out at this unit */
-static uint32_t held[CREDITS + 1]; /* first units of the credits of clients */
+static struct dir_target at[UNITS]; /* by first unit */
+static uint64_t rest_ns[UNITS];     /* no slot with this unit may be handed out before */
+static uint32_t given[UNITS];       /* the last generation that was given out at this unit */
+static uint32_t held[CREDITS + 1];  /* first units of the credits of clients */
 static unsigned credits;
 static uint64_t keys, adopted, quarantined, refused_pages;
 
@@ -59,7 +59,7 @@ static struct page_head *head_of(uint32_t unit)
 	return &heads[unit];
 }
 
-static void prove(uint32_t unit, const struct item *item)
+static void prove(uint32_t unit, const struct dir_target *item)
 {
 	page_head_prove(head_of(unit), &item->key, item->length, any(1000));
 }
@@ -76,7 +76,7 @@ static void rest(uint32_t unit, uint64_t until_ns)
 
 static bool adopt_page(void *context, const struct page_head *head, uint32_t place)
 {
-	struct item *item = &at[place_unit(place)];
+	struct dir_target *item = &at[place_unit(place)];
 
 	assert_null(context);
 	assert_int_equal(place_rail(place), RAIL);
@@ -96,7 +96,7 @@ static bool adopt_page(void *context, const struct page_head *head, uint32_t pla
 
 static void adopt_quarantined(void *context, const struct pool_quarantined *slot)
 {
-	struct item *item = &at[place_unit(slot->place)];
+	struct dir_target *item = &at[place_unit(slot->place)];
 
 	(void)context;
 	assert_int_equal(item->state, CREDIT);
@@ -156,7 +156,7 @@ static void take(void)
 			assert_true(other + at[other].units <= unit);
 	assert_true(generation > given[unit]);
 	given[unit] = generation;
-	at[unit] = (struct item){.state = CREDIT,
+	at[unit] = (struct dir_target){.state = CREDIT,
 		.units = units,
 		.generation = generation,
 		.length = bytes,
@@ -178,7 +178,7 @@ static uint32_t drop_credit(void)
 static void publish_or_return(void)
 {
 	uint32_t unit, place;
-	struct item *item;
+	struct dir_target *item;
 
 	if (!credits)
 		return;
@@ -215,7 +215,7 @@ static void kill_inside(void)
 {
 	uint32_t *owner = pool_state_owners(pool_state_memory(pool)->base);
 	uint32_t unit = credits ? held[any(credits)] : 0;
-	struct item *item = &at[unit];
+	struct dir_target *item = &at[unit];
 
 	switch (any(5)) {
 	case 0: /* of pool_publish(): the proof only */

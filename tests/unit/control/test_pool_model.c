@@ -27,7 +27,7 @@
 
 enum state { NOTHING, CREDIT, PAGE, LIMBO };
 
-struct item {
+struct dir_target {
 	enum state state;
 	uint32_t units, generation, length;
 	uint64_t until_ns;
@@ -42,7 +42,7 @@ struct gone {
 struct model {
 	struct pool *pool;
 	uint64_t random, now_ns;
-	struct item at[UNITS]; /* the model's slots, indexed by their first unit */
+	struct dir_target at[UNITS]; /* the model's slots, indexed by their first unit */
 	struct gone gone[GONE];
 	uint64_t retired, taken, pages, limbo, refused;
 };
@@ -66,7 +66,7 @@ static uint32_t any(struct model *m, uint32_t below)
 static void check_unowned(struct model *m, uint32_t unit, uint32_t units)
 {
 	for (uint32_t first = 0; first < UNITS; first++) {
-		struct item *item = &m->at[first];
+		struct dir_target *item = &m->at[first];
 
 		if (item->state == NOTHING || first >= unit + units || first + item->units <= unit)
 			continue;
@@ -89,7 +89,7 @@ static void expire(struct model *m)
 static void retire_all_of(struct model *m, const struct pool_victim *victim, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		struct item *item = &m->at[place_unit(victim[i].place)];
+		struct dir_target *item = &m->at[place_unit(victim[i].place)];
 
 		/*
 		 * Fails for a victim that was named twice: after the first time its state is LIMBO.
@@ -132,13 +132,13 @@ static void step_take(struct model *m, uint32_t sizes)
 	check_unowned(m, place_unit(place), want);
 	expire(m);
 	m->at[place_unit(place)] =
-		(struct item){.state = CREDIT, .units = want, .generation = generation};
+		(struct dir_target){.state = CREDIT, .units = want, .generation = generation};
 	m->taken++;
 }
 
 static void step_use_credit(struct model *m, uint32_t unit)
 {
-	struct item *item = &m->at[unit];
+	struct dir_target *item = &m->at[unit];
 	uint32_t place = place_make(RAIL, unit);
 
 	if (item->state != CREDIT)
@@ -163,7 +163,7 @@ static void step_use_credit(struct model *m, uint32_t unit)
 static void step_lie(struct model *m)
 {
 	uint32_t unit = any(m, UNITS + 64), place = place_make(any(m, 8) ? RAIL : any(m, 16), unit);
-	struct item *item = place_rail(place) == RAIL && unit < UNITS ? &m->at[unit] : NULL;
+	struct dir_target *item = place_rail(place) == RAIL && unit < UNITS ? &m->at[unit] : NULL;
 	uint32_t generation = item && any(m, 2) ? item->generation : any(m, 6);
 	bool right = item && item->generation == generation;
 	struct page_key key = {{1, random_next(m)}};
@@ -185,7 +185,7 @@ static void check_all(struct model *m)
 	uint64_t pages = 0;
 
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
-		struct item *item = &m->at[unit];
+		struct dir_target *item = &m->at[unit];
 		struct page_head head = page_head_load(&heads[unit]);
 
 		if (item->state == PAGE)
@@ -212,7 +212,7 @@ static void check_drained(struct model *m)
 	uint32_t place, generation, all = BYTES / (uint32_t)pool_page_bytes_max(m->pool);
 
 	for (uint32_t unit = 0; unit < UNITS; unit++) {
-		struct item *item = &m->at[unit];
+		struct dir_target *item = &m->at[unit];
 
 		if (item->state == CREDIT)
 			assert_int_equal(return_at(m->pool, place_make(RAIL, unit),

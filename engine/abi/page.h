@@ -70,6 +70,16 @@ static inline uint64_t place_offset(uint32_t place)
 	return (uint64_t)place_unit(place) * PAGE_UNIT;
 }
 
+/*
+ * Where a page is, as its directory entry says: the holder (map_member.ref; 0: no location), the
+ * place there, and the generation that the page head at this place must have. It may be stale.
+ */
+struct location {
+	uint32_t ref;
+	uint32_t place;
+	uint32_t generation;
+};
+
 static inline bool page_key_equal(const struct page_key *a, const struct page_key *b)
 {
 	return ((a->word[0] ^ b->word[0]) | (a->word[1] ^ b->word[1])) == 0;

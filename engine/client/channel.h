@@ -8,13 +8,6 @@
 
 /* ---- one channel ---------------------------------------------------------------------------- */
 
-/* A location of a page according to the directory; it may be stale. ref 0: none. */
-struct location {
-	uint32_t ref;
-	uint32_t place;
-	uint32_t generation;
-};
-
 struct cache_entry {
 	struct page_key key;
 	struct location at;

@@ -199,7 +199,7 @@ unsigned clients_turn(struct control *control)
 	unsigned work =
 		helper_turn(control, &clients->large) + helper_turn(control, &clients->small);
 
-	if (clients->waits_told && loop_told(control)) {
+	if (clients->waits_told && outbox_empty(control)) {
 		for (unsigned i = 0; i < SESSIONS_MAX; i++) {
 			if (clients->session[i] && clients->session[i]->waits_told) {
 				session_told(clients->session[i]);

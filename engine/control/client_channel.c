@@ -84,7 +84,7 @@ static void rails_tell(struct channel *c, enum rail_command_kind kind)
 	for (unsigned i = 0; i < control->rails; i++) {
 		struct rail_command command = {.kind = kind, .object = &c->rail[i]};
 
-		(void)loop_tell(control, i, &command);
+		(void)outbox_send(control, i, &command);
 	}
 }
 

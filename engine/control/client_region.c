@@ -109,7 +109,7 @@ static void rails_tell(struct control *control, struct region *r, enum rail_comm
 				.session = r->session->id,
 				.id = r->id}};
 
-		(void)loop_tell(control, i, &command);
+		(void)outbox_send(control, i, &command);
 	}
 }
 

@@ -87,7 +87,7 @@ void session_told(struct session *s)
 
 void session_reply_told(struct session *s, uint64_t clients, uint64_t b)
 {
-	if (loop_told(s->control)) {
+	if (outbox_empty(s->control)) {
 		session_reply(s, 0, clients, b, NULL, 0, NULL);
 		return;
 	}

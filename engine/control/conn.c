@@ -40,7 +40,7 @@ static void tell_of(const struct out_conn *conn, uint32_t kind)
 		.ref = conn->handle.ref,
 		.object = (void *)(uintptr_t)&conn->handle};
 
-	conns_command(conn->control, conn->rail, &command);
+	(void)outbox_send(conn->control, conn->rail, &command);
 }
 
 /*
@@ -98,7 +98,7 @@ void out_conn_give_up(struct out_conn *conn)
 	out_conn_deadline_end(conn);
 	conn_back_off(control, rail, peer, ref);
 	conn_health_out(control, rail, peer, ref);
-	conns_command_peer(control, rail, RAIL_CONN_REFUSE, peer, ref);
+	conn_refuse(control, rail, peer, ref);
 	out_conn_go_on(conn);
 }
 

@@ -15,62 +15,10 @@
 #include "engine/control/member.h"
 #include "numa/clock.h"
 
-/* ---- commands to rails ----------------------------------------------------------------------- */
-
-static void retry_soon(struct conns *conns)
+void conn_refuse(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
-	struct timeval wait = {.tv_usec = CONN_RETRY_MS * 1000};
-
-	event_add(conns->retry, &wait);
-}
-
-static void tell_untold(evutil_socket_t fd, short what, void *context)
-{
-	struct control *control = context;
-	struct conns *conns = control->conns;
-
-	(void)fd;
-	(void)what;
-	for (unsigned r = 0; r < control->rails; r++) {
-		struct untold *first;
-
-		while ((first = STAILQ_FIRST(&conns->untold[r]))) {
-			if (!rail_command_send(control->rail[r].rail, &first->command)) {
-				retry_soon(conns);
-				break;
-			}
-			STAILQ_REMOVE_HEAD(&conns->untold[r], next);
-			free(first);
-		}
-	}
-}
-
-/*
- * If the rail's inbox has no room for the command, it is queued, and tell_untold() sends it later.
- */
-void conns_command(struct control *control, unsigned rail, const struct rail_command *command)
-{
-	struct conns *conns = control->conns;
-	struct untold *later;
-
-	if (STAILQ_EMPTY(&conns->untold[rail]) &&
-		rail_command_send(control->rail[rail].rail, command))
-		return;
-	later = calloc(1, sizeof(*later));
-	if (!later) {
-		log_error("no memory for a command to rail %u", rail);
-		return;
-	}
-	later->command = *command;
-	STAILQ_INSERT_TAIL(&conns->untold[rail], later, next);
-	retry_soon(conns);
-}
-
-void conns_command_peer(
-	struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref)
-{
-	conns_command(
-		control, rail, &(struct rail_command){.kind = kind, .peer = peer, .ref = ref});
+	(void)outbox_send(control, rail,
+		&(struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = peer, .ref = ref});
 }
 
 /* ---- back-off -------------------------------------------------------------------------------- */
@@ -113,13 +61,13 @@ void conns_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_
 	if (!to || to->self || to->peer != peer || there || control->stopping ||
 		rail_out(control, rail) || conn_health_of(control, rail, peer, ref)->out ||
 		clock_now_ns() < conn_health_of(control, rail, peer, ref)->until_ns) {
-		conns_command_peer(control, rail, RAIL_CONN_REFUSE, peer, ref);
+		conn_refuse(control, rail, peer, ref);
 		return;
 	}
 	if (out_conn_open(control, rail, to, false) < 0) {
 		conn_back_off(control, rail, peer, ref);
 		conn_health_out(control, rail, peer, ref);
-		conns_command_peer(control, rail, RAIL_CONN_REFUSE, peer, ref);
+		conn_refuse(control, rail, peer, ref);
 	}
 }
 
@@ -330,8 +278,6 @@ int conns_open(struct control *control)
 
 	if (!conns)
 		return -ENOMEM;
-	for (unsigned r = 0; r < RAILS_MAX; r++)
-		STAILQ_INIT(&conns->untold[r]);
 	/*
 	 * Serials count from the incarnation, so a restarted engine does not repeat serials that it
 	 * used before the restart.
@@ -341,18 +287,12 @@ int conns_open(struct control *control)
 	rc = works_open(control->base, 2 * control->rails, &conns->works);
 	if (rc < 0)
 		goto no_works;
-	rc = -ENOMEM;
-	conns->retry = event_new(control->base, -1, 0, tell_untold, control);
-	if (!conns->retry)
-		goto no_retry;
 	rc = health_open(control);
 	if (rc < 0)
 		goto no_health;
 	return 0;
 
 no_health:
-	event_free(conns->retry);
-no_retry:
 	works_close(conns->works);
 no_works:
 	free(conns);
@@ -377,15 +317,7 @@ void conns_close(struct control *control)
 		qps_destroy(&conn->qps.set);
 		out_conn_free(conn);
 	}
-	for (unsigned r = 0; r < RAILS_MAX; r++)
-		while (!STAILQ_EMPTY(&conns->untold[r])) {
-			struct untold *first = STAILQ_FIRST(&conns->untold[r]);
-
-			STAILQ_REMOVE_HEAD(&conns->untold[r], next);
-			free(first);
-		}
 	health_close(control);
-	event_free(conns->retry);
 	free(conns);
 	control->conns = NULL;
 }

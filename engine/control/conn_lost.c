@@ -87,7 +87,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	device_event_forget(control, rail);
 	if (!was_out)
 		rail_leaves(control, rail);
-	conns_command(control, rail, &(struct rail_command){.kind = RAIL_LOST});
+	(void)outbox_send(control, rail, &(struct rail_command){.kind = RAIL_LOST});
 	if (rails_left(control) || control->stopping)
 		return;
 	log_error(

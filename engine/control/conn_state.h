@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Internals of conn*.c: outgoing connections (made by us, handed to a rail), incoming ones
- * (held for a peer's rail), and commands that did not fit a rail's inbox yet. Control plane's
- * thread only, apart from the calls to the NIC's driver: helper threads make those, from two queues
- * per rail, so that tearing down a broken connection never waits for the making of another one.
+ * Internals of conn*.c: outgoing connections (made by us, handed to a rail) and incoming ones
+ * (held for a peer's rail). Control plane's thread only, apart from the calls to the NIC's driver:
+ * helper threads make those, from two queues per rail, so that tearing down a broken connection
+ * never waits for the making of another one.
  *
  *   conn.c          one outgoing connection
  *   conn_accept.c   incoming connections
@@ -32,8 +32,6 @@
  * again
  */
 #define CONN_STEADY_NS 10000000000ull
-/* delay of the next attempt after rail_command_send() found the rail's inbox full */
-#define CONN_RETRY_MS 1
 /* a stall time is at least this number of ACK time-outs without a completion */
 #define CONN_STALL_ACKS 5
 /*
@@ -188,17 +186,9 @@ struct rail_health {
 	uint64_t bytes, pages;
 };
 
-struct untold {
-	STAILQ_ENTRY(untold) next;
-	unsigned rail;
-	struct rail_command command;
-};
-
 struct conns {
 	LIST_HEAD(, out_conn) out_conns;
 	LIST_HEAD(, in_conn) in_conns;
-	STAILQ_HEAD(, untold) untold[RAILS_MAX];
-	struct event *retry;
 	uint64_t serial;
 	unsigned outstanding;
 	/* indexed by the number of our rail and by peer number; untouched from `peers` on */
@@ -256,8 +246,8 @@ void out_conn_free(struct out_conn *conn);
 
 /* functions of conn_events.c that the other files call */
 void conn_back_off(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-void conns_command_peer(
-	struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref);
+/* No connection to (peer, ref) can be made now: the rail ends the requests that wait for one. */
+void conn_refuse(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 
 /*
  * The health of the connections of (rail, peer); starts afresh if `ref` is another incarnation of
@@ -267,11 +257,6 @@ struct conn_health *conn_health_of(
 	struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 /* Gives up or breaks every outgoing connection of one of our rails. */
 void out_conns_break_rail(struct control *control, unsigned rail);
-/*
- * Sends a command to a rail. If the rail's inbox is full, the command is queued and sent later, in
- * order.
- */
-void conns_command(struct control *control, unsigned rail, const struct rail_command *command);
 /*
  * Opens a connection whose first READ is a probe, unless the rail already has a connection to `to`.
  */

@@ -6,6 +6,7 @@
  * (work.c, client_helper.c).
  *
  *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
+ *   outbox.c     commands to the rails
  *   client.c     clients: sessions, channels, regions; client_socket.c their socket
  *   ctl.c    ctl rings: credits, publish, touch, stale, remove; eviction
  *   report.c     counters and members as JSON
@@ -29,6 +30,7 @@
 #include "dv/setup.h"
 #include "engine/abi/segment.h"
 #include "engine/control/index.h"
+#include "engine/control/outbox.h"
 #include "engine/control/pool.h"
 #include "engine/control/shard.h"
 #include "engine/control/statistics.h"
@@ -88,6 +90,7 @@ struct control {
 
 	unsigned rails;
 	struct control_rail rail[RAILS_MAX];
+	struct outbox outbox[RAILS_MAX]; /* commands that wait for room in the inbox of a rail */
 	/* indexed by plan.rail[].poll_core, the number of a poll core */
 	struct poll_core *poll_core[RAILS_MAX];
 	/* of each NIC, while its thread registers the memory of the engine; see control_memory.c */

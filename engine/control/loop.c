@@ -25,64 +25,6 @@
 #include "numa/clock.h"
 #include "numa/pin.h"
 
-/* ---- commands to the rails ------------------------------------------------------------------- */
-
-static bool outbox_keep(struct loop_outbox *o, const struct rail_command *command)
-{
-	if (o->first + o->count == o->room) {
-		size_t room = o->count * 2 + 64;
-		struct rail_command *bigger = malloc(room * sizeof(*bigger));
-
-		if (!bigger)
-			return false;
-		if (o->count)
-			memcpy(bigger, o->command + o->first, o->count * sizeof(*bigger));
-		free(o->command);
-		*o = (struct loop_outbox){.command = bigger, .count = o->count, .room = room};
-	}
-	o->command[o->first + o->count++] = *command;
-	return true;
-}
-
-bool loop_tell(struct control *control, unsigned rail, const struct rail_command *command)
-{
-	struct loop_outbox *o = &loop_of(control)->outbox[rail];
-
-	if (o->count == 0 && rail_command_send(control->rail[rail].rail, command))
-		return true;
-	if (outbox_keep(o, command))
-		return true;
-	log_error("control: no memory for a command to rail %u; restart the engine", rail);
-	return false;
-}
-
-bool loop_told(const struct control *control)
-{
-	for (unsigned i = 0; i < control->rails; i++)
-		if (loop_of(control)->outbox[i].count)
-			return false;
-	return true;
-}
-
-unsigned loop_outbox_send(struct control *control)
-{
-	unsigned sent = 0;
-
-	for (unsigned i = 0; i < control->rails; i++) {
-		struct loop_outbox *o = &loop_of(control)->outbox[i];
-
-		while (o->count &&
-			rail_command_send(control->rail[i].rail, &o->command[o->first])) {
-			o->first++;
-			o->count--;
-			sent++;
-		}
-		if (o->count == 0)
-			o->first = 0;
-	}
-	return sent;
-}
-
 /* ---- events from the rails ------------------------------------------------------------------- */
 
 /*
@@ -95,7 +37,7 @@ static void peer_wanted(struct control *control, unsigned rail, const struct rai
 		.kind = RAIL_CONN_REFUSE, .peer = event->peer, .ref = event->ref};
 
 	if (control->stopping)
-		(void)loop_tell(control, rail, &refuse);
+		(void)outbox_send(control, rail, &refuse);
 	else
 		conns_wanted(control, rail, event->peer, event->ref);
 }
@@ -152,7 +94,7 @@ static unsigned turn(struct loop *loop)
 	directory_flush(control);            /* send batches of directory entries to the owners */
 	ctl_flush(control);                  /* wake the clients whose answers are in their rings */
 	/* send the commands that did not fit the inboxes before */
-	work += loop_outbox_send(control);
+	work += outbox_flush(control);
 	return work;
 }
 
@@ -186,7 +128,7 @@ static bool drained(struct loop *loop, uint64_t now_ns)
 
 	client_counts(&loop->control, &clients);
 	return clients.sessions == 0 && conns_outstanding(&loop->control) == 0 &&
-	       loop_told(&loop->control) && now_ns >= loop->goodbye_until_ns;
+	       outbox_empty(&loop->control) && now_ns >= loop->goodbye_until_ns;
 }
 
 static void rails_stop_send(struct loop *loop)
@@ -195,7 +137,7 @@ static void rails_stop_send(struct loop *loop)
 
 	for (unsigned i = 0; i < loop->control.rails; i++)
 		if (loop->started[i])
-			(void)loop_tell(&loop->control, i, &stop);
+			(void)outbox_send(&loop->control, i, &stop);
 }
 
 static bool rails_stopped(const struct loop *loop)
@@ -253,7 +195,7 @@ int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
 		return 0;
 	rails_stop_send(loop);
 	while (!rails_stopped(loop)) {
-		(void)loop_outbox_send(&loop->control);
+		(void)outbox_flush(&loop->control);
 		for (unsigned i = 0; i < loop->control.rails; i++) {
 			struct rail_event event;
 
@@ -273,13 +215,15 @@ int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
 /*
  * While clients store pages, the sleep is a nap, and they copy on instead of writing a kick for
  * each batch. The last nap is followed by a sleep, so a client that read CONTROL_NAPS is seen by
- * the look behind the flag of that sleep at the latest.
+ * the look behind the flag of that sleep at the latest. The sleep is a nap also while commands wait
+ * for room in an inbox: a rail that makes room does not kick.
  */
 static enum control_sleep nap_or_sleep(struct loop *loop)
 {
 	const struct timeval nap = {.tv_usec = CONTROL_NAP_US};
 
-	if (clock_now_ns() - ctl_stored_ns(&loop->control) >= LOOP_NAP_FOR_NS)
+	if (outbox_empty(&loop->control) &&
+		clock_now_ns() - ctl_stored_ns(&loop->control) >= LOOP_NAP_FOR_NS)
 		return CONTROL_SLEEPS;
 	return event_add(loop->nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
 }
@@ -440,6 +384,5 @@ void loop_events_close(struct loop *loop)
 	loop->kick = loop->wakeup = loop->measure = loop->nap = NULL;
 	snapshots_close(loop->snapshots);
 	loop->snapshots = NULL;
-	for (unsigned i = 0; i < RAILS_MAX; i++)
-		free(loop->outbox[i].command);
+	outbox_close(&loop->control);
 }

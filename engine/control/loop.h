@@ -32,15 +32,6 @@
 /* shutdown: time limit for sending the message Leave to the other engines */
 #define LOOP_GOODBYE_NS 50000000ull
 
-/*
- * Commands for a rail that did not fit its inbox: `count` of them, the oldest one is number
- * `first`.
- */
-struct loop_outbox {
-	struct rail_command *command;
-	size_t first, count, room;
-};
-
 enum loop_phase {
 	LOOP_SERVING,
 	/* a stop was requested: the rails return channels, regions and connections */
@@ -55,8 +46,7 @@ enum loop_phase {
 struct loop {
 	struct control control;
 	struct event *kick;
-	struct event *wakeup; /* timer that bounds the sleep of the event loop */
-	struct loop_outbox outbox[RAILS_MAX];
+	struct event *wakeup;    /* timer that bounds the sleep of the event loop */
 	bool started[RAILS_MAX]; /* true: the poll thread of the rail was started */
 	bool stopped[RAILS_MAX]; /* true: the RAIL_STOPPED event of the rail was received */
 	enum loop_phase phase;
@@ -87,22 +77,12 @@ static inline struct loop *loop_of(const struct control *control)
 }
 
 /*
- * Sends the command now or, in order, as soon as the rail's inbox has room. False: there is no
- * memory to keep it.
- */
-bool loop_tell(struct control *control, unsigned rail, const struct rail_command *command);
-/* True when all commands passed to loop_tell() are in the rails' inboxes. */
-bool loop_told(const struct control *control);
-/* Moves queued commands to inboxes that have room. Returns how many it moved. */
-unsigned loop_outbox_send(struct control *control);
-/*
  * Sends RAIL_STOP to every running poll thread and waits until they have ended. Returns 0, or
  * -ETIMEDOUT if one has not ended within wait_ns.
  */
 int loop_rails_stop(struct loop *loop, uint64_t wait_ns);
 /*
- * Creates and frees the loop's own libevent events. loop_events_close() also frees the commands
- * that the outboxes keep.
+ * Creates and frees the loop's own libevent events. loop_events_close() also frees the outboxes.
  */
 int loop_events_open(struct loop *loop);
 void loop_events_close(struct loop *loop);

@@ -45,7 +45,7 @@ static char folder[64];
 static struct {
 	struct rail_command command[8192];
 	unsigned commands;
-	bool full;    /* true: loop_told() returns false, as if the rails' inboxes were full */
+	bool full;    /* true: outbox_empty() returns false, as if the rails' inboxes were full */
 	unsigned mrs; /* number of MRs registered now, on all stub NICs */
 	unsigned refuse_mrs; /* if > 0: the registration with this number from now on fails */
 	unsigned slow_us;    /* duration of one registration, in us */
@@ -71,7 +71,7 @@ static struct {
 static pthread_t loop_thread;
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
 
-bool loop_tell(struct control *c, unsigned rail, const struct rail_command *command)
+bool outbox_send(struct control *c, unsigned rail, const struct rail_command *command)
 {
 	(void)c;
 	assert_true(world.commands < 8192);
@@ -80,7 +80,7 @@ bool loop_tell(struct control *c, unsigned rail, const struct rail_command *comm
 	return true;
 }
 
-bool loop_told(const struct control *c)
+bool outbox_empty(const struct control *c)
 {
 	(void)c;
 	return !world.full;

@@ -213,6 +213,7 @@ void nodes_turn(void)
 		event_base_loop(node[i].control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 		helpers_wait(&node[i].control);
 		directory_flush(&node[i].control);
+		outbox_flush(&node[i].control);
 	}
 	if (connects_blocked)
 		usleep(100); /* lets the nodes' other helper threads run */

@@ -30,6 +30,7 @@
 #include "dv/setup.h"
 #include "engine/abi/segment.h"
 #include "engine/control/index.h"
+#include "engine/control/loop.h"
 #include "engine/control/outbox.h"
 #include "engine/control/pool.h"
 #include "engine/control/shard.h"
@@ -135,6 +136,7 @@ struct control {
 	bool stopping;
 	/* -errno: the control plane shuts down in order, and control_run() returns this value */
 	int failed;
+	struct loop loop;
 };
 
 /*
@@ -241,6 +243,25 @@ void directory_map_changed(struct control *control);
  * Open and close of each part, in the order of control_open(); the parts are closed in reverse
  * order.
  */
+/*
+ * Functions of control_memory.c that are steps of control_open(). A step that fails has undone its
+ * own work.
+ */
+int memory_status_open(struct control *control);
+int memory_pools_open(struct control *control);
+int memory_shard_open(struct control *control);
+/* Starts the registration of the engine's memory on all NICs. */
+int memory_export(struct control *control);
+/*
+ * Waits a short time for it. If it is done, listens for other engines and dials the seeds. If not,
+ * memory_export_turn() does that later, which each turn of the loop calls.
+ */
+int memory_export_wait(struct control *control);
+unsigned memory_export_turn(struct control *control);
+void memory_status_close(struct control *control);
+void memory_pools_close(struct control *control);
+void memory_shard_close(struct control *control);
+void memory_unexport(struct control *control);
 /*
  * Bind engine.socket and cluster.address without listening on them: early clients and engines are
  * refused.

@@ -61,7 +61,7 @@ static int identity_open(struct control *control)
 
 static void events_close(struct control *control)
 {
-	loop_events_close(loop_of(control));
+	loop_events_close(control);
 	if (control->kick >= 0)
 		close(control->kick);
 	for (unsigned i = 0; i < control->rails; i++)
@@ -102,7 +102,7 @@ static int events_open(struct control *control)
 		event_config_free(config);
 	}
 	if (rc == 0)
-		rc = control->base ? loop_events_open(loop_of(control)) : -ENOMEM;
+		rc = control->base ? loop_events_open(control) : -ENOMEM;
 	if (rc < 0)
 		events_close(control);
 	return rc;
@@ -263,10 +263,9 @@ static int rails_open(struct control *control)
 
 static void poll_cores_stop(struct control *control)
 {
-	struct loop *loop = loop_of(control);
 
-	if (loop_rails_stop(loop, LOOP_STOP_NS) < 0) {
-		loop->result = -ETIMEDOUT;
+	if (loop_rails_stop(control, LOOP_STOP_NS) < 0) {
+		control->loop.result = -ETIMEDOUT;
 		return;
 	}
 	for (unsigned p = 0; p < RAILS_MAX; p++) {
@@ -298,7 +297,7 @@ static int poll_core_begin(struct control *control, unsigned number)
 	}
 	rc = poll_core_start(&options, rail, rails, &control->poll_core[number]);
 	for (unsigned i = 0; i < plan->rails && rc == 0; i++)
-		loop_of(control)->started[i] |= plan->rail[i].poll_core == number;
+		control->loop.started[i] |= plan->rail[i].poll_core == number;
 	return rc;
 }
 
@@ -390,57 +389,55 @@ static const struct {
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
 
-static void steps_close(struct loop *loop, size_t opened)
+static void steps_close(struct control *control, size_t opened)
 {
 	while (opened-- > 0) {
-		steps[opened].close(&loop->control);
-		if (loop->result == -ETIMEDOUT) {
+		steps[opened].close(control);
+		if (control->loop.result == -ETIMEDOUT) {
 			log_error(
 				"stopping: a poll core has not stopped in time; its memory is left to the kernel");
 			return;
 		}
 	}
-	free(loop);
+	free(control);
 }
 
 int control_open(
 	const struct settings *settings, const struct plan *plan, struct control **ret_control)
 {
-	struct loop *loop;
+	struct control *control;
 
 	if (plan->rails == 0 || plan->rails > RAILS_MAX)
 		return -EINVAL;
-	/* struct loop contains ring indices that need cache-line alignment */
-	loop = aligned_alloc(64, (sizeof(*loop) + 63) & ~(size_t)63);
-	if (!loop)
+	control = calloc(1, sizeof(*control));
+	if (!control)
 		return -ENOMEM;
-	memset(loop, 0, sizeof(*loop));
-	loop->control.settings = settings;
-	loop->control.plan = *plan;
-	loop->control.rails = plan->rails;
-	loop->control.kick = loop->control.port_fd = -1;
+	control->settings = settings;
+	control->plan = *plan;
+	control->rails = plan->rails;
+	control->kick = control->port_fd = -1;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
-		loop->control.rail[i].kick = -1;
-	loop->started_ns = clock_now_ns();
-	loop->started_unix_ms = snapshot_unix_ms();
+		control->rail[i].kick = -1;
+	control->loop.started_ns = clock_now_ns();
+	control->loop.started_unix_ms = snapshot_unix_ms();
 	for (size_t i = 0; i < STEPS; i++) {
 		int rc;
 
 		service_extend();
-		rc = steps[i].open(&loop->control);
+		rc = steps[i].open(control);
 
 		if (rc < 0) {
 			log_error("starting: %s: %s", steps[i].what, strerror(-rc));
-			steps_close(loop, i);
+			steps_close(control, i);
 			return rc;
 		}
 	}
-	*ret_control = &loop->control;
+	*ret_control = control;
 	return 0;
 }
 
 void control_close(struct control *control)
 {
 	if (control)
-		steps_close(loop_of(control), STEPS);
+		steps_close(control, STEPS);
 }

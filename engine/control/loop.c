@@ -56,7 +56,7 @@ static void hear_one(struct control *control, unsigned rail, const struct rail_e
 		break;
 	case RAIL_CHANNEL_RETURNED: client_channel_returned(control, event->object); break;
 	case RAIL_REGION_RETURNED: client_region_returned(control, event->detail); break;
-	case RAIL_STOPPED: loop_of(control)->stopped[rail] = true; break;
+	case RAIL_STOPPED: control->loop.stopped[rail] = true; break;
 	default:
 		log_error("control: rail %u sent event %u, which is unknown; it is ignored", rail,
 			event->kind);
@@ -80,9 +80,8 @@ static unsigned hear(struct control *control)
 	return heard;
 }
 
-static unsigned turn(struct loop *loop)
+static unsigned turn(struct control *control)
 {
-	struct control *control = &loop->control;
 	unsigned work = 0;
 
 	work += hear(control);      /* take the rails' events for conn_events.c and client.c */
@@ -102,14 +101,14 @@ static unsigned turn(struct loop *loop)
 
 void control_stop(struct control *control)
 {
-	shm_store(&loop_of(control)->stop_asked, 1);
+	shm_store(&control->loop.stop_asked, 1);
 	(void)eventfd_write(control->kick, 1);
 }
 
-static void drain_start(struct loop *loop, uint64_t now_ns)
+static void drain_start(struct control *control, uint64_t now_ns)
 {
+	struct loop *loop = &control->loop;
 	const struct timeval often = {.tv_usec = LOOP_STOPPING_US};
-	struct control *control = &loop->control;
 
 	log_info("stopping: ending the sessions of clients and leaving the cluster");
 	(void)event_add(loop->wakeup, &often);
@@ -122,28 +121,28 @@ static void drain_start(struct loop *loop, uint64_t now_ns)
 	loop->goodbye_until_ns = now_ns + (member_count(control) > 1 ? LOOP_GOODBYE_NS : 0);
 }
 
-static bool drained(struct loop *loop, uint64_t now_ns)
+static bool drained(struct control *control, uint64_t now_ns)
 {
 	struct client_counts clients;
 
-	client_counts(&loop->control, &clients);
-	return clients.sessions == 0 && conns_outstanding(&loop->control) == 0 &&
-	       outbox_empty(&loop->control) && now_ns >= loop->goodbye_until_ns;
+	client_counts(control, &clients);
+	return clients.sessions == 0 && conns_outstanding(control) == 0 &&
+	       outbox_empty(control) && now_ns >= control->loop.goodbye_until_ns;
 }
 
-static void rails_stop_send(struct loop *loop)
+static void rails_stop_send(struct control *control)
 {
 	struct rail_command stop = {.kind = RAIL_STOP};
 
-	for (unsigned i = 0; i < loop->control.rails; i++)
-		if (loop->started[i])
-			(void)outbox_send(&loop->control, i, &stop);
+	for (unsigned i = 0; i < control->rails; i++)
+		if (control->loop.started[i])
+			(void)outbox_send(control, i, &stop);
 }
 
-static bool rails_stopped(const struct loop *loop)
+static bool rails_stopped(const struct control *control)
 {
-	for (unsigned i = 0; i < loop->control.rails; i++)
-		if (loop->started[i] && !loop->stopped[i])
+	for (unsigned i = 0; i < control->rails; i++)
+		if (control->loop.started[i] && !control->loop.stopped[i])
 			return false;
 	return true;
 }
@@ -152,14 +151,15 @@ static bool rails_stopped(const struct loop *loop)
  * Advances the shutdown to the next phase when the present phase has finished or its time limit is
  * over.
  */
-static void stop_advance(struct loop *loop)
+static void stop_advance(struct control *control)
 {
+	struct loop *loop = &control->loop;
 	uint64_t now_ns = clock_now_ns();
 
-	if (loop->phase == LOOP_SERVING && (shm_load(&loop->stop_asked) || loop->control.failed))
-		drain_start(loop, now_ns);
+	if (loop->phase == LOOP_SERVING && (shm_load(&loop->stop_asked) || control->failed))
+		drain_start(control, now_ns);
 	if (loop->phase == LOOP_DRAINING) {
-		bool done = drained(loop, now_ns);
+		bool done = drained(control, now_ns);
 
 		if (!done && now_ns < loop->phase_until_ns)
 			return;
@@ -167,12 +167,12 @@ static void stop_advance(struct loop *loop)
 			log_warn(
 				"stopping: the rails have not returned everything in %llu ms; they are stopped anyway",
 				LOOP_DRAIN_NS / 1000000);
-		rails_stop_send(loop);
+		rails_stop_send(control);
 		loop->phase = LOOP_STOPPING;
 		loop->phase_until_ns = now_ns + LOOP_STOP_NS;
 	}
 	if (loop->phase == LOOP_STOPPING) {
-		if (rails_stopped(loop)) {
+		if (rails_stopped(control)) {
 			loop->phase = LOOP_ENDED;
 		} else if (now_ns >= loop->phase_until_ns) {
 			log_error(
@@ -187,21 +187,21 @@ static void stop_advance(struct loop *loop)
  * Stops the poll cores when the event loop does not run: control_open() failed, or control_run()
  * was not called.
  */
-int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
+int loop_rails_stop(struct control *control, uint64_t wait_ns)
 {
 	uint64_t until_ns = clock_now_ns() + wait_ns;
 
-	if (rails_stopped(loop))
+	if (rails_stopped(control))
 		return 0;
-	rails_stop_send(loop);
-	while (!rails_stopped(loop)) {
-		(void)outbox_flush(&loop->control);
-		for (unsigned i = 0; i < loop->control.rails; i++) {
+	rails_stop_send(control);
+	while (!rails_stopped(control)) {
+		(void)outbox_flush(control);
+		for (unsigned i = 0; i < control->rails; i++) {
 			struct rail_event event;
 
-			while (rail_event_take(loop->control.rail[i].rail, &event))
+			while (rail_event_take(control->rail[i].rail, &event))
 				if (event.kind == RAIL_STOPPED)
-					loop->stopped[i] = true;
+					control->loop.stopped[i] = true;
 		}
 		if (clock_now_ns() >= until_ns)
 			return -ETIMEDOUT;
@@ -218,40 +218,40 @@ int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
  * the look behind the flag of that sleep at the latest. The sleep is a nap also while commands wait
  * for room in an inbox: a rail that makes room does not kick.
  */
-static enum control_sleep nap_or_sleep(struct loop *loop)
+static enum control_sleep nap_or_sleep(struct control *control)
 {
 	const struct timeval nap = {.tv_usec = CONTROL_NAP_US};
 
-	if (outbox_empty(&loop->control) &&
-		clock_now_ns() - ctl_stored_ns(&loop->control) >= LOOP_NAP_FOR_NS)
+	if (outbox_empty(control) &&
+		clock_now_ns() - ctl_stored_ns(control) >= LOOP_NAP_FOR_NS)
 		return CONTROL_SLEEPS;
-	return event_add(loop->nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
+	return event_add(control->loop.nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
 }
 
-static void events_run(struct loop *loop, int flags)
+static void events_run(struct control *control, int flags)
 {
 	net_slice(LOOP_SLICE_NS);
-	event_base_loop(loop->control.base, flags);
+	event_base_loop(control->base, flags);
 }
 
 /*
  * The sleep protocol of abi/ring.h: raise the flag, fence, look once more. Every writer of a ring
  * or an inbox publishes, fences, reads the flag and, if it is raised, writes the kick.
  */
-static void sleep_or_work(struct loop *loop)
+static void sleep_or_work(struct control *control)
 {
-	struct status_segment *status = loop->control.status;
+	struct status_segment *status = control->status;
 
-	shm_store(&status->control_sleeps, nap_or_sleep(loop));
+	shm_store(&status->control_sleeps, nap_or_sleep(control));
 	shm_fence_sleep();
-	if (turn(loop) == 0)
-		events_run(loop, EVLOOP_ONCE);
+	if (turn(control) == 0)
+		events_run(control, EVLOOP_ONCE);
 	shm_store(&status->control_sleeps, CONTROL_AWAKE);
 }
 
 int control_run(struct control *control)
 {
-	struct loop *loop = loop_of(control);
+	struct loop *loop = &control->loop;
 	const struct timeval measure = {.tv_usec = LOOP_LAG_US};
 	uint64_t busy_until_ns = 0;
 
@@ -263,11 +263,11 @@ int control_run(struct control *control)
 			control->plan.control_core);
 	loop->spin_ns = loop_core_is_own(&control->plan) ? LOOP_SPIN_NS : 0;
 	for (;;) {
-		unsigned work = turn(loop);
+		unsigned work = turn(control);
 		uint64_t now_ns;
 
 		shm_count(&loop->beat, 1);
-		stop_advance(loop);
+		stop_advance(control);
 		if (loop->phase == LOOP_ENDED)
 			break;
 		if (loop->spin_ns || work) {
@@ -275,13 +275,13 @@ int control_run(struct control *control)
 			if (work)
 				busy_until_ns = now_ns + loop->spin_ns;
 			if (work || now_ns < busy_until_ns) {
-				events_run(loop, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+				events_run(control, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 				continue;
 			}
 		}
-		sleep_or_work(loop);
+		sleep_or_work(control);
 	}
-	return loop->result ? loop->result : loop->control.failed;
+	return loop->result ? loop->result : control->failed;
 }
 
 bool loop_core_is_own(const struct plan *plan)
@@ -327,12 +327,13 @@ static void on_nap(evutil_socket_t fd, short what, void *context)
  */
 static void on_measure(evutil_socket_t fd, short what, void *context)
 {
-	struct loop *loop = context;
+	struct control *control = context;
+	struct loop *loop = &control->loop;
 	uint64_t now_ns = clock_now_ns();
 	uint64_t due_ns = loop->measure_ns + LOOP_LAG_US * 1000ull;
 	uint64_t late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
 	uint64_t watched_ns = shm_load64(&loop->watched_ns);
-	bool viewed = view_active(&loop->control, watched_ns, now_ns);
+	bool viewed = view_active(control, watched_ns, now_ns);
 	uint64_t every_ns = (viewed ? SNAPSHOT_VIEWED_MS : SNAPSHOT_MS) * 1000000ull;
 
 	(void)fd;
@@ -345,34 +346,38 @@ static void on_measure(evutil_socket_t fd, short what, void *context)
 	if (loop->snapshots && now_ns - loop->snapshot_ns >= every_ns) {
 		struct snapshot *snapshot = snapshots_writing(loop->snapshots);
 
-		snapshot_take(&loop->control, snapshot);
-		health_pasts_add(&loop->pasts, snapshot);
-		view_own(&loop->control, snapshot);
+		snapshot_take(control, snapshot);
+		health_pasts_add(loop->pasts, snapshot);
+		view_own(control, snapshot);
 		snapshots_publish(loop->snapshots);
 		loop->snapshot_ns = now_ns;
 	}
-	view_tick(&loop->control, watched_ns, now_ns);
+	view_tick(control, watched_ns, now_ns);
 }
 
-int loop_events_open(struct loop *loop)
+int loop_events_open(struct control *control)
 {
+	struct loop *loop = &control->loop;
 	const struct timeval every = {.tv_usec = LOOP_WAKEUP_US};
-	struct event_base *base = loop->control.base;
+	struct event_base *base = control->base;
 
-	loop->kick = event_new(base, loop->control.kick, EV_READ | EV_PERSIST, on_kick, loop);
-	loop->wakeup = event_new(base, -1, EV_PERSIST, on_wakeup, loop);
-	loop->measure = event_new(base, -1, EV_PERSIST, on_measure, loop);
-	loop->nap = event_new(base, -1, 0, on_nap, loop);
+	loop->kick = event_new(base, control->kick, EV_READ | EV_PERSIST, on_kick, control);
+	loop->wakeup = event_new(base, -1, EV_PERSIST, on_wakeup, control);
+	loop->measure = event_new(base, -1, EV_PERSIST, on_measure, control);
+	loop->nap = event_new(base, -1, 0, on_nap, control);
 	loop->snapshots = snapshots_open();
+	loop->pasts = calloc(1, sizeof(*loop->pasts));
 	loop->measure_ns = clock_now_ns();
-	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !loop->snapshots ||
+	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !loop->snapshots || !loop->pasts ||
 		event_add(loop->kick, NULL) < 0 || event_add(loop->wakeup, &every) < 0)
 		return -ENOMEM;
 	return 0;
 }
 
-void loop_events_close(struct loop *loop)
+void loop_events_close(struct control *control)
 {
+	struct loop *loop = &control->loop;
+
 	if (loop->kick)
 		event_free(loop->kick);
 	if (loop->wakeup)
@@ -383,6 +388,8 @@ void loop_events_close(struct loop *loop)
 		event_free(loop->nap);
 	loop->kick = loop->wakeup = loop->measure = loop->nap = NULL;
 	snapshots_close(loop->snapshots);
+	free(loop->pasts);
 	loop->snapshots = NULL;
-	outbox_close(&loop->control);
+	loop->pasts = NULL;
+	outbox_close(control);
 }

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state that the loop adds to struct control, and what it offers to the other files of this
- * folder: mainly loop_tell(), which keeps commands for a rail whose inbox is full. Runs on the
- * control plane's thread only, except control_stop().
+ * The event loop of the control plane: its state in struct control, and what control_open.c calls.
+ * Control plane's thread only, except control_stop().
  */
 #ifndef CONTROL_LOOP_H
 #define CONTROL_LOOP_H
 
-#include "engine/control/control.h"
-#include "engine/control/health.h"
-#include "engine/control/snapshot.h"
+#include <event2/event.h>
+
+#include "config/limits.h"
+#include "engine/abi/latency.h"
+#include "numa/plan.h"
+
+struct control;
+struct health_pasts;
+struct snapshots;
 
 #define LOOP_EVENTS_BURST 256u /* events taken from one rail in one turn of the control plane */
 /*
@@ -40,11 +45,8 @@ enum loop_phase {
 	LOOP_ENDED,
 };
 
-/*
- * One engine. Its first member is struct control, so that a pointer to either is a pointer to both.
- */
+/* The state of the event loop, in struct control. */
 struct loop {
-	struct control control;
 	struct event *kick;
 	struct event *wakeup;    /* timer that bounds the sleep of the event loop */
 	bool started[RAILS_MAX]; /* true: the poll thread of the rail was started */
@@ -63,7 +65,7 @@ struct loop {
 	uint64_t lag[LATENCY_BUCKETS]; /* histogram of how late `measure` fired: abi/latency.h */
 	uint64_t lag_ns_sum, lag_worst_ns;
 	struct snapshots *snapshots; /* read by the metrics thread */
-	struct health_pasts pasts;   /* of published snapshots, for the findings of reports */
+	struct health_pasts *pasts;  /* of published snapshots, for the findings of reports */
 	/* time of the last request of /api/cluster, written by the metrics thread; 0: none */
 	uint64_t watched_ns;
 	/* 1: control_stop() was called, on any thread or in a signal handler */
@@ -71,40 +73,16 @@ struct loop {
 	int result;
 };
 
-static inline struct loop *loop_of(const struct control *control)
-{
-	return (struct loop *)(uintptr_t)control;
-}
-
 /*
  * Sends RAIL_STOP to every running poll thread and waits until they have ended. Returns 0, or
  * -ETIMEDOUT if one has not ended within wait_ns.
  */
-int loop_rails_stop(struct loop *loop, uint64_t wait_ns);
+int loop_rails_stop(struct control *control, uint64_t wait_ns);
 /*
  * Creates and frees the loop's own libevent events. loop_events_close() also frees the outboxes.
  */
-int loop_events_open(struct loop *loop);
-void loop_events_close(struct loop *loop);
-/*
- * Functions of control_memory.c that are steps of control_open(). A step that fails has undone its
- * own work.
- */
-int memory_status_open(struct control *control);
-int memory_pools_open(struct control *control);
-int memory_shard_open(struct control *control);
-/* Starts the registration of the engine's memory on all NICs. */
-int memory_export(struct control *control);
-/*
- * Waits a short time for it. If it is done, listens for other engines and dials the seeds. If not,
- * memory_export_turn() does that later, which each turn of the loop calls.
- */
-int memory_export_wait(struct control *control);
-unsigned memory_export_turn(struct control *control);
-void memory_status_close(struct control *control);
-void memory_pools_close(struct control *control);
-void memory_shard_close(struct control *control);
-void memory_unexport(struct control *control);
+int loop_events_open(struct control *control);
+void loop_events_close(struct control *control);
 /* True if no rail polls on the control plane's core. */
 bool loop_core_is_own(const struct plan *plan);
 

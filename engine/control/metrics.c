@@ -432,7 +432,6 @@ static int thread_start(struct metrics *m)
 
 int metrics_open(struct control *control)
 {
-	struct loop *loop = loop_of(control);
 	struct metrics *m;
 	int fd, rc;
 
@@ -447,14 +446,14 @@ int metrics_open(struct control *control)
 		return -ENOMEM;
 	}
 	m->settings = control->settings;
-	m->snapshots = loop->snapshots;
-	m->watched_ns = &loop->watched_ns;
+	m->snapshots = control->loop.snapshots;
+	m->watched_ns = &control->loop.watched_ns;
 	m->rails = control->rails;
 	m->stop = -1;
 	cores_choose(control, &m->cores);
-	snapshot_take(control, snapshots_writing(loop->snapshots));
-	view_own(control, snapshots_writing(loop->snapshots));
-	snapshots_publish(loop->snapshots);
+	snapshot_take(control, snapshots_writing(control->loop.snapshots));
+	view_own(control, snapshots_writing(control->loop.snapshots));
+	snapshots_publish(control->loop.snapshots);
 	rc = metrics_prepare(m, fd);
 	if (rc == 0)
 		rc = thread_start(m);

@@ -298,14 +298,13 @@ static void take_disk(const struct control *control, struct snapshot_disk *ret)
 
 void snapshot_take(struct control *control, struct snapshot *ret)
 {
-	const struct loop *loop = loop_of(control);
 
 	ret->members = ret->poll_cores = 0;
 	memset(ret->members_more, 0, sizeof(ret->members_more));
 	ret->taken_ns = clock_now_ns();
 	ret->unix_ms = snapshot_unix_ms();
-	ret->started_unix_ms = loop->started_unix_ms;
-	ret->uptime_ms = (ret->taken_ns - loop->started_ns) / 1000000;
+	ret->started_unix_ms = control->loop.started_unix_ms;
+	ret->uptime_ms = (ret->taken_ns - control->loop.started_ns) / 1000000;
 	text_copy(ret->name, sizeof(ret->name), control->name);
 	text_copy(ret->cluster, sizeof(ret->cluster), control->settings->cluster_id);
 	ret->incarnation = control->incarnation;
@@ -323,20 +322,19 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	take_disk(control, &ret->disk);
 	conn_counts(control, &ret->connections);
 	memcpy(ret->counter, control->counter, sizeof(ret->counter));
-	memcpy(ret->lag, loop->lag, sizeof(ret->lag));
-	ret->lag_ns_sum = loop->lag_ns_sum;
-	ret->lag_worst_ns = loop->lag_worst_ns;
+	memcpy(ret->lag, control->loop.lag, sizeof(ret->lag));
+	ret->lag_ns_sum = control->loop.lag_ns_sum;
+	ret->lag_worst_ns = control->loop.lag_worst_ns;
 }
 
 int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
 {
-	struct loop *loop = loop_of(control);
-	struct snapshot *snapshot = snapshots_writing(loop->snapshots);
+	struct snapshot *snapshot = snapshots_writing(control->loop.snapshots);
 	struct health health;
 
 	snapshot_take(control, snapshot);
-	health_pasts_add(&loop->pasts, snapshot);
-	health_make(snapshot, health_pasts_before(&loop->pasts, snapshot->taken_ns),
+	health_pasts_add(control->loop.pasts, snapshot);
+	health_make(snapshot, health_pasts_before(control->loop.pasts, snapshot->taken_ns),
 		snapshot->taken_ns, &health);
 	return report_make(snapshot, &health, ret_text, ret_bytes);
 }

@@ -15,7 +15,7 @@
 
 #include "config/log.h"
 #include "engine/control/fatal.h"
-#include "engine/control/loop.h"
+#include "engine/control/control.h"
 
 struct watchdog {
 	pthread_t thread;
@@ -67,7 +67,7 @@ static void tick(struct watchdog *dog)
 {
 	struct control *control = dog->control;
 
-	judge(&dog->loop, shm_load64(&loop_of(control)->beat), "control loop", 0);
+	judge(&dog->loop, shm_load64(&control->loop.beat), "control loop", 0);
 	for (unsigned p = 0; p < control->plan.poll_cores; p++)
 		if (control->poll_core[p])
 			judge(&dog->poll_core[p], poll_core_beat(control->poll_core[p]),

@@ -34,7 +34,7 @@
 #define ANSWER_BYTES (1u << 20)
 #define PATIENCE_S 30 /* for an answer: a failure, not a measurement */
 
-static struct loop loop;
+static struct control engine;
 static struct settings settings;
 static struct snapshot sample;
 static unsigned files;
@@ -53,7 +53,7 @@ int bind(int fd, const struct sockaddr *address, socklen_t bytes)
 
 void snapshot_take(struct control *control, struct snapshot *ret)
 {
-	assert_ptr_equal(control, &loop.control);
+	assert_ptr_equal(control, &engine);
 	*ret = sample;
 }
 
@@ -128,16 +128,16 @@ static uint16_t free_port(int family)
 static int setup(void **state)
 {
 	(void)state;
-	memset(&loop, 0, sizeof(loop));
+	memset(&engine, 0, sizeof(engine));
 	sample_healthy(&sample);
 	sample.taken_ns = clock_now_ns();
 	settings = (struct settings){.cluster_address = "127.0.0.1", .metrics_ready_members = 1};
 	settings.metrics_port = free_port(AF_INET);
-	loop.control.settings = &settings;
-	loop.control.rails = loop.control.plan.rails = 2;
-	loop.control.plan.rail[0].core = loop.control.plan.rail[1].core = -1;
-	loop.snapshots = snapshots_open();
-	assert_non_null(loop.snapshots);
+	engine.settings = &settings;
+	engine.rails = engine.plan.rails = 2;
+	engine.plan.rail[0].core = engine.plan.rail[1].core = -1;
+	engine.loop.snapshots = snapshots_open();
+	assert_non_null(engine.loop.snapshots);
 	files = entries("/proc/self/fd");
 	return 0;
 }
@@ -145,23 +145,23 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	metrics_close(&loop.control);
-	assert_null(loop.control.metrics);
-	snapshots_close(loop.snapshots);
+	metrics_close(&engine);
+	assert_null(engine.metrics);
+	snapshots_close(engine.loop.snapshots);
 	return 0;
 }
 
 static void publish(void)
 {
 	sample.taken_ns = clock_now_ns();
-	*snapshots_writing(loop.snapshots) = sample;
-	snapshots_publish(loop.snapshots);
+	*snapshots_writing(engine.loop.snapshots) = sample;
+	snapshots_publish(engine.loop.snapshots);
 }
 
 static void serve(void)
 {
-	assert_int_equal(metrics_open(&loop.control), 0);
-	assert_non_null(loop.control.metrics);
+	assert_int_equal(metrics_open(&engine), 0);
+	assert_non_null(engine.metrics);
 }
 
 /* A connection to the server, or -1. */

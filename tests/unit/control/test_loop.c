@@ -286,7 +286,7 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 	assert_int_equal(control_run(control), -ETIMEDOUT);
 	log_test_capture(NULL, 0);
 	world.stuck = false; /* the poll cores end again, so that the engine below can be closed */
-	loop_of(control)->result = 0;
+	control->loop.result = 0;
 	control_close(control);
 	assert_int_equal(world.open, 0);
 }
@@ -294,7 +294,7 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 /* A snapshot every half second, whether the loop works or sleeps; the lag is counted with it. */
 static void *stop_after_a_snapshot(void *argument)
 {
-	while (!snapshots_newest(loop_of(control)->snapshots))
+	while (!snapshots_newest(control->loop.snapshots))
 		usleep(1000);
 	control_stop(control);
 	return argument;
@@ -302,20 +302,18 @@ static void *stop_after_a_snapshot(void *argument)
 
 static void the_running_loop_publishes_snapshots(void **state)
 {
-	const struct loop *loop;
 	pthread_t thread;
 
 	(void)state;
 	engine_open();
-	loop = loop_of(control);
-	shm_store64(&loop_of(control)->watched_ns, 77);
+	shm_store64(&control->loop.watched_ns, 77);
 	assert_int_equal(pthread_create(&thread, NULL, stop_after_a_snapshot, NULL), 0);
 	assert_int_equal(control_run(control), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_true(world.snapshots >= 1);
 	assert_true(world.summaries >= 1);
 	assert_int_equal(world.watched_ns, 77);
-	assert_true(latency_count(loop->lag) >= 1);
+	assert_true(latency_count(control->loop.lag) >= 1);
 	control_close(control);
 }
 
@@ -325,7 +323,7 @@ static void *stop_after_a_short_gap(void *argument)
 	uint64_t last_ns = 0, gap_ns = SNAPSHOT_MS * 1000000ull;
 
 	while (gap_ns >= (SNAPSHOT_MS - 100) * 1000000ull) {
-		const struct snapshot *s = snapshots_newest(loop_of(control)->snapshots);
+		const struct snapshot *s = snapshots_newest(control->loop.snapshots);
 
 		if (s && last_ns && s->taken_ns != last_ns)
 			gap_ns = s->taken_ns - last_ns;

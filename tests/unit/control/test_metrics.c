@@ -72,8 +72,8 @@ static void a_blocked_control_plane_is_told(void **state)
 	(void)state;
 	serve();
 	sample.taken_ns = clock_now_ns() - HEALTH_BLOCKED_NS - 1000000000;
-	*snapshots_writing(loop.snapshots) = sample;
-	snapshots_publish(loop.snapshots);
+	*snapshots_writing(engine.loop.snapshots) = sample;
+	snapshots_publish(engine.loop.snapshots);
 	line("/readyz", 503, "the control plane is blocked for 2 s\n");
 	line("/healthz", 200, "ok\n");
 	text = ask(AF_INET, "/api/status");
@@ -81,8 +81,8 @@ static void a_blocked_control_plane_is_told(void **state)
 	assert_non_null(strstr(text, "{\"id\":\"loop_blocked\",\"severity\":\"critical\","));
 	free(text);
 	sample.taken_ns = clock_now_ns() - 5 * HEALTH_BLOCKED_NS;
-	*snapshots_writing(loop.snapshots) = sample;
-	snapshots_publish(loop.snapshots);
+	*snapshots_writing(engine.loop.snapshots) = sample;
+	snapshots_publish(engine.loop.snapshots);
 	line("/healthz", 503, "the control plane is blocked\n");
 }
 
@@ -96,8 +96,8 @@ static void a_status_that_was_kept_is_not_served_when_it_is_old(void **state)
 	do { /* again if the machine was too slow to ask in time */
 		free(text);
 		sample.taken_ns = clock_now_ns() - HEALTH_BLOCKED_NS + 400000000;
-		*snapshots_writing(loop.snapshots) = sample;
-		snapshots_publish(loop.snapshots);
+		*snapshots_writing(engine.loop.snapshots) = sample;
+		snapshots_publish(engine.loop.snapshots);
 		text = ask(AF_INET, "/api/status");
 	} while (!strstr(body(text, 200), "\"worst\":\"ok\""));
 	do {
@@ -203,7 +203,7 @@ static void readers_get_whole_answers_while_snapshots_change(void **state)
 	(void)state;
 	serve();
 	for (unsigned i = 0; i < READERS; i++)
-		assert_int_equal(pthread_create(&thread[i], NULL, read_all, &loop), 0);
+		assert_int_equal(pthread_create(&thread[i], NULL, read_all, &engine), 0);
 	for (unsigned i = 0; i < READERS; i++) {
 		while (pthread_tryjoin_np(thread[i], &rc) == EBUSY) {
 			sample.keys++;
@@ -221,10 +221,10 @@ static void refused(const char *why)
 	char log[1024] = "";
 
 	log_test_capture(log, sizeof(log));
-	assert_int_equal(metrics_open(&loop.control), 0);
+	assert_int_equal(metrics_open(&engine), 0);
 	log_test_capture(NULL, 0);
 	print_message("%s", log);
-	assert_null(loop.control.metrics);
+	assert_null(engine.metrics);
 	threads_become(threads_alone);
 	assert_int_equal(entries("/proc/self/fd"), files);
 	if (!why) {
@@ -304,7 +304,7 @@ static void the_first_address_of_a_name_that_can_be_had_is_served(void **state)
 	text = ask(AF_INET, "/healthz");
 	assert_string_equal(body(text, 200), "ok\n");
 	free(text);
-	metrics_close(&loop.control);
+	metrics_close(&engine);
 	rival = bound(AF_INET, &port);
 	settings.metrics_port = port;
 	files = entries("/proc/self/fd");
@@ -351,8 +351,8 @@ static void the_end_closes_clients_in_every_state(void **state)
 		assert_true(send(fd[i], sent[i % 4], strlen(sent[i % 4]), MSG_NOSIGNAL) >= 0);
 	}
 	line("/healthz", 200, "ok\n"); /* the connections before this one were taken */
-	metrics_close(&loop.control);
-	assert_null(loop.control.metrics);
+	metrics_close(&engine);
+	assert_null(engine.metrics);
 	threads_become(threads_alone);
 	for (unsigned i = 0; i < 40; i++) {
 		ssize_t n;
@@ -364,7 +364,7 @@ static void the_end_closes_clients_in_every_state(void **state)
 	}
 	assert_int_equal(entries("/proc/self/fd"), files);
 	assert_int_equal(dial(AF_INET), -1);
-	metrics_close(&loop.control); /* once more: nothing to close */
+	metrics_close(&engine); /* once more: nothing to close */
 	serve();                      /* the port is free at once */
 	line("/healthz", 200, "ok\n");
 }

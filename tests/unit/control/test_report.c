@@ -20,7 +20,8 @@ static struct members members;
 static struct member entries[MEMBER_CHUNK];
 static struct member_contact contacts[2];
 const struct member_contact member_no_contact;
-static struct loop loop;
+static struct control engine;
+static struct health_pasts pasts_kept;
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
 {
@@ -148,7 +149,7 @@ uint32_t rail_in_flight(const struct rail *rail)
 
 void poll_core_report(const struct poll_core *core, struct poll_core_report *ret)
 {
-	assert_ptr_equal(core, &loop);
+	assert_ptr_equal(core, &engine);
 	*ret = (struct poll_core_report){.gaps = {[3] = 1ull << 40},
 		.gaps_long = 5,
 		.gap_worst_ns = 6,
@@ -202,32 +203,34 @@ static int setup(void **state)
 	const struct pool_options options = {.bytes = 4u << 20, .numa_node = -1};
 
 	(void)state;
-	memset(&loop, 0, sizeof(loop));
-	loop.control.settings = &settings;
-	loop.control.rails = loop.control.plan.rails = 1;
+	memset(&engine, 0, sizeof(engine));
+	engine.settings = &settings;
+	engine.rails = engine.plan.rails = 1;
 	/* the plan has two poll cores, and the second one has not started yet */
-	loop.control.plan.poll_cores = 2;
-	loop.control.poll_core[0] = (struct poll_core *)&loop;
-	loop.control.incarnation = 0xfedcba9876543210ull;
-	strcpy(loop.control.name, "host:1");
-	loop.control.status = aligned_alloc(64, sizeof(struct status_segment));
-	memset(loop.control.status, 0, sizeof(struct status_segment));
-	assert_int_equal(index_open(64, &loop.control.index), 0);
-	assert_int_equal(pool_open(&options, &loop.control.rail[0].pool), 0);
-	strcpy(loop.control.plan.rail[0].device, "soft");
+	engine.plan.poll_cores = 2;
+	engine.poll_core[0] = (struct poll_core *)&engine;
+	engine.incarnation = 0xfedcba9876543210ull;
+	strcpy(engine.name, "host:1");
+	engine.status = aligned_alloc(64, sizeof(struct status_segment));
+	memset(engine.status, 0, sizeof(struct status_segment));
+	assert_int_equal(index_open(64, &engine.index), 0);
+	assert_int_equal(pool_open(&options, &engine.rail[0].pool), 0);
+	strcpy(engine.plan.rail[0].device, "soft");
 	memset(&members, 0, sizeof(members));
 	memset(contacts, 0, sizeof(contacts));
 	members.table.chunk[0] = entries;
 	members.table.entries = 2;
-	loop.control.members = &members;
+	engine.members = &members;
 	for (unsigned i = 0; i < 2; i++) {
 		entries[i] = (struct member){.contact = &contacts[i],
 			.state = MEMBER_ALIVE,
 			.record = {.self = i == 0, .incarnation = i ? 2 : UINT64_MAX}};
 		named(&entries[i].record, i ? "" : "host:1", i ? "" : "10.0.0.1");
 	}
-	loop.snapshots = snapshots_open();
-	assert_non_null(loop.snapshots);
+	pasts_kept = (struct health_pasts){.count = 0};
+	engine.loop.pasts = &pasts_kept;
+	engine.loop.snapshots = snapshots_open();
+	assert_non_null(engine.loop.snapshots);
 	return 0;
 }
 
@@ -236,10 +239,10 @@ static int teardown(void **state)
 	(void)state;
 	member_text_clear(&entries[0].record);
 	member_text_clear(&entries[1].record);
-	snapshots_close(loop.snapshots);
-	pool_close(loop.control.rail[0].pool);
-	index_close(loop.control.index);
-	free(loop.control.status);
+	snapshots_close(engine.loop.snapshots);
+	pool_close(engine.rail[0].pool);
+	index_close(engine.index);
+	free(engine.status);
 	return 0;
 }
 
@@ -251,7 +254,7 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	(void)state;
 	contacts[1].wire = 5;
 	contacts[1].abi = 6;
-	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
+	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
 	check(text,
 		"r[\"clients\"]==dict(sessions=1,channels=2,regions=3,extents=7,credits=4,reserved=0,waiting=5,answers=6,statistics_refused=2)");
@@ -286,7 +289,7 @@ static void a_report_has_the_findings_worst_first(void **state)
 
 	(void)state;
 	contacts[1].heard_ns = 1;
-	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
+	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	check(text,
 		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_suspect\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
 	check(text, "r[\"health\"][\"worst\"]==\"warning\"");
@@ -294,8 +297,8 @@ static void a_report_has_the_findings_worst_first(void **state)
 	check(text, "len(r[\"latency\"][\"lower_ns\"])==len(r[\"latency\"][\"rails\"][0])");
 	check(text, "sum(r[\"latency\"][\"rails\"][0])==1000");
 	free(text);
-	loop.control.counter[COUNTER_entries_dropped] += 5;
-	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
+	engine.counter[COUNTER_entries_dropped] += 5;
+	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	check(text,
 		"\"5 entries\" in [f[\"text\"] for f in r[\"health\"][\"findings\"] if f[\"id\"]==\"directory_full\"][0]");
 	free(text);
@@ -342,10 +345,10 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 	enum { ALL = SNAPSHOT_MEMBERS + 300 };
 	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
 	static struct member more[ALL / MEMBER_CHUNK + 1][MEMBER_CHUNK];
-	struct snapshot *s = snapshots_writing(loop.snapshots);
+	struct snapshot *s = snapshots_writing(engine.loop.snapshots);
 
 	(void)state;
-	loop.control.settings = &beats;
+	engine.settings = &beats;
 	for (unsigned i = 2; i < ALL; i++) {
 		struct member *entry =
 			i < MEMBER_CHUNK ? &entries[i] : &more[i / MEMBER_CHUNK][i % MEMBER_CHUNK];
@@ -359,7 +362,7 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 	}
 	members.table.entries = ALL;
 	more[ALL / MEMBER_CHUNK][0].contact = &contacts[1];
-	snapshot_take(&loop.control, s);
+	snapshot_take(&engine, s);
 	assert_int_equal(s->members, SNAPSHOT_MEMBERS);
 	assert_true(s->member[0].self);
 	assert_int_equal(s->member[2].ref, 1000 + ALL / MEMBER_CHUNK * MEMBER_CHUNK);
@@ -370,7 +373,7 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 		ALL);
 	/* As long as all are listed, they are in the order of the map. */
 	members.table.entries = SNAPSHOT_MEMBERS;
-	snapshot_take(&loop.control, s);
+	snapshot_take(&engine, s);
 	assert_int_equal(s->members_more[SNAPSHOT_UP] + s->members_more[SNAPSHOT_DOWN], 0);
 	assert_int_equal(s->members, SNAPSHOT_MEMBERS);
 	members.table.entries = 2;
@@ -381,38 +384,38 @@ static void the_state_of_a_member_is_told(void **state)
 {
 	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
 	uint64_t now_ns = clock_now_ns();
-	struct snapshot *s = snapshots_writing(loop.snapshots);
+	struct snapshot *s = snapshots_writing(engine.loop.snapshots);
 
 	(void)state;
-	loop.control.settings = &beats;
+	engine.settings = &beats;
 	contacts[1].heard_ns = now_ns;
-	snapshot_take(&loop.control, s);
+	snapshot_take(&engine, s);
 	assert_string_equal(s->member[1].state, "suspect"); /* there is no connection */
-	contacts[1].in = (struct rpc_link *)(void *)&loop;
-	snapshot_take(&loop.control, s);
+	contacts[1].in = (struct rpc_link *)(void *)&engine;
+	snapshot_take(&engine, s);
 	assert_string_equal(s->member[1].state, "up");
 	contacts[1].heard_ns = now_ns - 3000000000ull;
-	snapshot_take(&loop.control, s);
+	snapshot_take(&engine, s);
 	assert_string_equal(s->member[1].state, "suspect");
 	assert_in_range(s->member[1].state_ms, 3000, 60000);
 	assert_int_equal(s->members, 2);
 	entries[1].state = MEMBER_DEAD;
 	entries[1].since_ns = now_ns - 5000000000ull;
-	snapshot_take(&loop.control, s);
+	snapshot_take(&engine, s);
 	assert_true(s->member[0].on_map && !s->member[1].on_map);
 	assert_string_equal(s->member[1].state, "down");
 	assert_in_range(s->member[1].state_ms, 5000, 60000);
 	assert_false(s->member[1].unserving);
 	contacts[1].trial.needs_ns = 10000000000ull;
-	snapshot_take(&loop.control, s);
+	snapshot_take(&engine, s);
 	assert_true(s->member[1].unserving);
 	assert_int_equal(s->member[1].trial_ms, -1);
 	contacts[1].trial.since_ns = now_ns - 2000000000ull;
-	snapshot_take(&loop.control, s);
+	snapshot_take(&engine, s);
 	assert_in_range(s->member[1].trial_ms, 2000, 60000);
 	assert_int_equal(s->member[1].trial_needs_ms, 10000);
 	entries[1].left = true; /* it sent Leave: a member that stopped in order is no fault */
-	snapshot_take(&loop.control, s);
+	snapshot_take(&engine, s);
 	assert_int_equal(s->members, 1);
 }
 
@@ -423,7 +426,7 @@ static void hostile_names_stay_inside_their_quotes(void **state)
 
 	(void)state;
 	named(&entries[1].record, "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"", "");
-	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
+	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	check(text, "len(r[\"members\"])==2 and r[\"members\"][1][\"self\"]==False");
 	check(text, "r[\"members\"][1][\"name\"].startswith(\"a\\\"b\\\\c\\n\\t\\x01\\x7f\")");
 	free(text);

@@ -2,21 +2,15 @@
 /*
  * A device that completes every READ at once and moves only page heads; of payload it writes one
  * word per granule, so that a client can tell which memory arrived. It takes the place of
- * dv/setup.h for a rail (rail_cost.c). One thread.
+ * a NIC for a rail (rail_cost.c). One thread.
  */
 #ifndef PERF_INSTANT_H
 #define PERF_INSTANT_H
 
 #include "dv/hot.h"
+#include "tests/nic_stub.h"
 
 #define INSTANT_HEADS_RKEY 0x2000u /* READs with this rkey are of page heads and copy all bytes */
-
-struct instant_qp {
-	struct dv_sq sq;
-	uint32_t record[2];
-	uint64_t bf[2];
-	uint32_t seen; /* number of WQEBBs executed */
-};
 
 /* A WQE as the rail posted it. */
 struct instant_wqe {
@@ -28,7 +22,7 @@ struct instant_wqe {
 };
 
 struct instant {
-	struct instant_qp *qp;
+	struct nic_stub_qp *qp;
 	unsigned qps;
 	/* payload: every `granule` bytes, the address read is written to the destination; 0:
 	 * never */

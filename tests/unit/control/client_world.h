@@ -4,8 +4,8 @@
  * rails, the NICs and ctl.c; pools and shard are real. The client and the loop take turns in
  * one thread, except where a test needs a process of another user or one that dies.
  */
-#ifndef TESTS_ATTACH_WORLD_H
-#define TESTS_ATTACH_WORLD_H
+#ifndef TESTS_CLIENT_WORLD_H
+#define TESTS_CLIENT_WORLD_H
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +32,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/snapshot.h"
 #include "tests/emulated.h"
+#include "tests/nic_stub.h"
 #include "tests/unit/control/warm_stub.h"
 
 enum { RAILS = 2 };
@@ -86,10 +87,9 @@ bool outbox_empty(const struct control *c)
 	return !world.full;
 }
 
-int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
-	uint64_t offset, struct dv_mr *ret)
+static inline int memory_register(
+	void *base, size_t length, unsigned access, int memfd, struct dv_mr *ret)
 {
-	(void)device, (void)offset;
 	assert_true(memfd >= 0);
 	assert_int_equal(access, DV_LOCAL_WRITE | DV_RELAXED_ORDERING);
 	if (pthread_equal(pthread_self(), loop_thread))
@@ -121,9 +121,8 @@ int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned
 	return 0;
 }
 
-int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
+static inline int memory_deregister(struct dv_mr *mr)
 {
-	(void)device;
 	pthread_mutex_lock(&world_lock);
 	/*
 	 * A NIC may write to the memory until it is deregistered here, so it must still be mapped.
@@ -142,11 +141,6 @@ void conns_device_lost(struct control *c, unsigned rail, const char *why)
 {
 	(void)c, (void)why;
 	world.lost |= 1u << rail;
-}
-
-const char *dv_error(void)
-{
-	return "the NIC is full";
 }
 
 void ctl_channel_open(struct control *c, struct ctl_channel *channel)
@@ -437,6 +431,8 @@ static inline int setup(void **state)
 	(void)state;
 	memset(&control, 0, sizeof(control));
 	memset(&world, 0, sizeof(world));
+	nic_stub = (struct nic_stub){
+		.mr_register = memory_register, .mr_deregister = memory_deregister};
 	loop_thread = pthread_self();
 	/* Each memory range needs a descriptor, so the limit of open files is raised. */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {

@@ -28,6 +28,7 @@
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
+#include "tests/nic_stub.h"
 #include "tests/unit/control/warm_stub.h"
 
 enum { RAILS = 2 };
@@ -108,38 +109,16 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 	*ret = (struct dv_attributes){.numa_node = -1};
 }
 
-const char *dv_error(void)
-{
-	return "test";
-}
-
 struct model_clock_file *model_clock_map(const char *path)
 {
 	return (void)path, NULL;
 }
 
-int dv_test_fault(struct dv_device *device, const struct dv_test_fault *fault)
-{
-	return (void)device, (void)fault, -EOPNOTSUPP;
-}
-
-/* The stub NIC reports no events. */
-int dv_event_fd(struct dv_device *device)
-{
-	return (void)device, -1;
-}
-
-int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
-{
-	return (void)device, (void)ret_event, 0;
-}
-
-int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
-	uint64_t offset, struct dv_mr *ret)
+static inline int memory_register(
+	void *base, size_t length, unsigned access, int memfd, struct dv_mr *ret)
 {
 	int rc;
 
-	(void)device, (void)offset;
 	assert_int_equal(access, DV_REMOTE_READ);
 	assert_true(memfd >= 0);
 	rc = part(1);
@@ -148,9 +127,9 @@ int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned
 	return rc;
 }
 
-int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
+static inline int memory_deregister(struct dv_mr *mr)
 {
-	return (void)device, (void)mr, part(-1);
+	return (void)mr, part(-1);
 }
 
 int rail_open(const struct rail_options *options, struct rail **ret)
@@ -460,6 +439,8 @@ static inline int setup(void **state)
 
 	(void)state;
 	memset(&world, 0, sizeof(world));
+	nic_stub = (struct nic_stub){
+		.mr_register = memory_register, .mr_deregister = memory_deregister};
 	control = NULL;
 	assert_int_equal(settings_default(&settings), 0);
 	assert_int_equal(

@@ -1,80 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fake NIC of world.h: plain memory that the rail posts to and that completes WQEs as the test
- * decides. It replaces the functions of dv/setup.h; registration returns fixed keys. The test's
- * thread.
+ * decides. Registration returns fixed keys. The test's thread.
  */
 #include <stdlib.h>
 
-#include "dv/setup.h"
+#include "tests/nic_stub.h"
 #include "tests/unit/rail/world.h"
 
-/* ---- dv/setup.h, as far as a rail calls it --------------------------------------------------- */
-
-static struct dv_cq *fake_cq; /* the CQ that the rail polls at present */
-/* the CQ as the fake NIC created it; a rail that lost its NIC polls another CQ */
-static struct dv_cq fake_cq_made;
-static uint32_t fake_cq_pi; /* number of CQEs that the fake NIC has written so far */
-
-int dv_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
+/* A rail registers its heads, once. */
+static int heads_register(
+	void *base, size_t length, unsigned access, int memfd, struct dv_mr *ret_mr)
 {
-	(void)device;
-	*ret_cq = (struct dv_cq){
-		.buf = calloc(depth, 64), .record = calloc(2, 4), .cqe_cnt = depth, .cqe_size = 64};
-	for (unsigned i = 0; i < depth; i++)
-		ret_cq->buf[i * 64 + 63] = MLX5_CQE_INVALID << 4;
-	fake_cq = ret_cq;
-	fake_cq_made = *ret_cq;
-	fake_cq_pi = 0;
-	return 0;
-}
-
-void dv_cq_destroy(struct dv_device *device, struct dv_cq *cq)
-{
-	(void)device;
-	free(cq->buf);
-	free((void *)(uintptr_t)cq->record);
-}
-
-int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
-	uint64_t memfd_offset, struct dv_mr *ret_mr)
-{
-	(void)device;
-	(void)memfd_offset;
 	assert_int_equal(memfd, -1);
 	assert_int_equal(access, DV_LOCAL_WRITE);
 	*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = WORLD_HEADS_LKEY};
 	return 0;
-}
-
-int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
-{
-	(void)device;
-	(void)mr;
-	return 0;
-}
-
-unsigned dv_step_all(struct dv_device *const *devices, unsigned count)
-{
-	(void)devices, (void)count;
-	return 0;
-}
-
-void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns)
-{
-	(void)devices, (void)count, (void)ns;
-}
-
-bool dv_needs_step(const struct dv_device *device)
-{
-	(void)device;
-	return false;
-}
-
-uint64_t dv_due_ns(const struct dv_device *device)
-{
-	(void)device;
-	return UINT64_MAX;
 }
 
 /* ---- the NIC --------------------------------------------------------------------------------- */
@@ -84,17 +25,12 @@ static struct fake_qp *fake_qp_new(struct world *w)
 	struct fake_qp *qp = aligned_alloc(64, (sizeof(*qp) + 63) & ~(size_t)63);
 
 	memset(qp, 0, sizeof(*qp));
-	qp->sq = (struct dv_sq){.buf = aligned_alloc(64, QP_DEPTH * DV_WQEBB),
-		.record = qp->record,
-		.bf_reg = (uint8_t *)qp->bf,
-		.wqe_cnt = QP_DEPTH,
-		.qpn = w->qpn_next++,
-		.bf_size = 8};
+	nic_stub_qp_init(&qp->stub, aligned_alloc(64, QP_DEPTH * DV_WQEBB), w->qpn_next++);
 	/*
 	 * The indices of the send queue start near 2^16, so that the 16 bits of wqe_counter wrap
 	 * early in the test.
 	 */
-	qp->sq.pi = qp->sq.ci = qp->sq.rung = qp->seen = 0xfff0;
+	qp->stub.sq.pi = qp->stub.sq.ci = qp->stub.sq.rung = qp->stub.seen = 0xfff0;
 	qp->next = w->qps;
 	w->qps = qp;
 	return qp;
@@ -102,20 +38,8 @@ static struct fake_qp *fake_qp_new(struct world *w)
 
 void nic_cqe(uint32_t qpn, uint16_t counter, uint8_t syndrome)
 {
-	uint8_t *at = fake_cq_made.buf + (fake_cq_pi & (fake_cq_made.cqe_cnt - 1)) * 64;
-	struct mlx5_err_cqe *error = (void *)at;
-	struct mlx5_cqe64 *cqe = (void *)at;
-	uint8_t opcode = syndrome ? MLX5_CQE_REQ_ERR : MLX5_CQE_REQ;
-
-	assert_true(fake_cq_pi - fake_cq->ci < fake_cq_made.cqe_cnt);
-	memset(at, 0, 63);
-	cqe->sop_drop_qpn = htobe32(qpn);
-	cqe->wqe_counter = htobe16(counter);
-	if (syndrome)
-		error->syndrome = syndrome;
-	dv_device_store_owner(
-		at + 63, (uint8_t)(opcode << 4 | !!(fake_cq_pi & fake_cq_made.cqe_cnt)));
-	fake_cq_pi++;
+	assert_true(nic_stub.cq_pi - nic_stub.cq->ci < nic_stub.cq_made.cqe_cnt);
+	nic_stub_cqe(qpn, counter, syndrome);
 }
 
 static bool within(uint64_t at, uint64_t bytes, const void *base, uint64_t length)
@@ -153,24 +77,19 @@ static void wqe_check(const struct world *w, const struct fake_wqe *wqe)
 /* Parses the WQE at `index` of the QP's send queue. */
 static struct fake_wqe wqe_parse(struct fake_qp *qp, uint32_t index)
 {
-	const struct mlx5_wqe_ctrl_seg *ctrl = (void *)dv_sq_block(&qp->sq, index);
-	const struct mlx5_wqe_raddr_seg *raddr = (const void *)(ctrl + 1);
-	uint32_t ds = be32toh(ctrl->qpn_ds) & 0x3f;
-	struct fake_wqe wqe = {.qp = qp, .index = index, .sges = ds - 2};
+	struct fake_wqe wqe = {.qp = qp, .index = index};
+	struct nic_stub_wqe posted;
 
-	assert_int_equal(be32toh(ctrl->opmod_idx_opcode), (index & 0xffff) << 8 | DV_READ);
-	assert_int_equal(be32toh(ctrl->qpn_ds) >> 8, qp->sq.qpn);
-	assert_true(ds >= 3 && ds <= 2 + DV_SGES_MAX);
-	wqe.remote = be64toh(raddr->raddr);
-	wqe.rkey = be32toh(raddr->rkey);
-	wqe.flags = ctrl->fm_ce_se;
+	nic_stub_read(&qp->stub.sq, index, &posted);
+	assert_int_equal(posted.opcode, (index & 0xffff) << 8 | DV_READ);
+	assert_int_equal(posted.qpn, qp->stub.sq.qpn);
+	assert_in_range(posted.sges, 1, DV_SGES_MAX);
+	wqe.remote = posted.remote;
+	wqe.rkey = posted.rkey;
+	wqe.flags = posted.flags;
+	wqe.sges = posted.sges;
 	for (unsigned i = 0; i < wqe.sges; i++) {
-		const uint8_t *at = dv_sq_block(&qp->sq, index + (2 + i) / 4) + (2 + i) % 4 * 16;
-		const struct mlx5_wqe_data_seg *data = (const void *)at;
-
-		wqe.sge[i] = (struct dv_sge){.address = be64toh(data->addr),
-			.bytes = be32toh(data->byte_count),
-			.lkey = be32toh(data->lkey)};
+		wqe.sge[i] = posted.sge[i];
 		wqe.bytes += wqe.sge[i].bytes;
 	}
 	assert_true(wqe.bytes <= SLICE_BYTES);
@@ -180,14 +99,12 @@ static struct fake_wqe wqe_parse(struct fake_qp *qp, uint32_t index)
 void nic_pull(struct world *w)
 {
 	for (struct fake_qp *qp = w->qps; qp; qp = qp->next) {
-		uint64_t rung =
-			dv_device_take_doorbell(&qp->bf[0]) | dv_device_take_doorbell(&qp->bf[1]);
-		uint32_t told = dv_device_load_record(&qp->record[DV_DBREC_SEND]);
+		uint32_t end;
 
-		if (!rung)
+		if (!nic_stub_rung(&qp->stub, &end))
 			continue;
-		while ((qp->seen & 0xffff) != told) {
-			struct fake_wqe wqe = wqe_parse(qp, qp->seen);
+		while ((qp->stub.seen & 0xffff) != end) {
+			struct fake_wqe wqe = wqe_parse(qp, qp->stub.seen);
 
 			wqe_check(w, &wqe);
 			/*
@@ -195,7 +112,7 @@ void nic_pull(struct world *w)
 			 * of them
 			 */
 			assert_true(w->wqes < CQ_DEPTH);
-			qp->seen += dv_wqe_blocks(wqe.sges);
+			qp->stub.seen += dv_wqe_blocks(wqe.sges);
 			w->wqe[w->wqes++] = wqe;
 		}
 	}
@@ -228,7 +145,7 @@ bool nic_complete(struct world *w, unsigned i, uint8_t syndrome)
 		wqe_execute(&wqe);
 	if (!syndrome && !(wqe.flags & DV_CE_ALWAYS))
 		return false;
-	nic_cqe(wqe.qp->sq.qpn, (uint16_t)wqe.index, syndrome);
+	nic_cqe(wqe.qp->stub.sq.qpn, (uint16_t)wqe.index, syndrome);
 	return true;
 }
 
@@ -244,7 +161,7 @@ void nic_flush(struct world *w, const struct rail_conn *handle)
 
 	nic_pull(w);
 	for (unsigned q = 0; q < handle->qps; q++)
-		container_of(handle->sq[q], struct fake_qp, sq)->error = true;
+		container_of(handle->sq[q], struct fake_qp, stub.sq)->error = true;
 	while (i < w->wqes) {
 		if (w->wqe[i].qp->error)
 			nic_complete(w, i, DV_SYNDROME_FLUSHED);
@@ -269,6 +186,7 @@ int world_setup(void **state)
 	w->qpn_next = 0x123;
 	w->wake = -1;
 	options.status = w->status;
+	nic_stub = (struct nic_stub){.mr_register = heads_register};
 	assert_int_equal(rail_open(&options, &w->rail), 0);
 	home.base = (uintptr_t)w->home;
 	home.length = WORLD_HOME_BYTES;
@@ -308,7 +226,7 @@ struct rail_conn *rail_conn_new(struct world *w, uint16_t number, uint32_t ref, 
 	handle->ref = ref;
 	handle->qps = qps;
 	for (unsigned i = 0; i < qps; i++)
-		handle->sq[i] = &fake_qp_new(w)->sq;
+		handle->sq[i] = &fake_qp_new(w)->stub.sq;
 	handle->region[REGION_POOL_0] = (struct rail_remote){.base = (uintptr_t)w->pool,
 		.length = WORLD_UNITS * PAGE_UNIT,
 		.rkey = WORLD_POOL_RKEY};
@@ -323,13 +241,13 @@ struct rail_conn *rail_conn_new(struct world *w, uint16_t number, uint32_t ref, 
 void rail_conn_free(struct world *w, struct rail_conn *handle)
 {
 	for (unsigned i = 0; i < handle->qps; i++) {
-		struct fake_qp *qp = container_of(handle->sq[i], struct fake_qp, sq);
+		struct fake_qp *qp = container_of(handle->sq[i], struct fake_qp, stub.sq);
 		struct fake_qp **at = &w->qps;
 
 		while (*at != qp)
 			at = &(*at)->next;
 		*at = qp->next;
-		free(qp->sq.buf);
+		free(qp->stub.sq.buf);
 		free(qp);
 	}
 	free(handle);

@@ -253,12 +253,12 @@ static void a_new_connection_is_used_while_the_old_one_still_drains(void **state
 	nic_pull(w);
 	assert_int_equal(w->wqes, 2);
 	for (unsigned i = 0; i < w->wqes; i++)
-		if (&w->wqe[i].qp->sq == new->sq[0])
+		if (&w->wqe[i].qp->stub.sq == new->sq[0])
 			nic_complete(w, i, 0);
 	world_settle(w);
 	nic_pull(w);
 	for (unsigned i = 0; i < w->wqes; i++)
-		if (&w->wqe[i].qp->sq == new->sq[0])
+		if (&w->wqe[i].qp->stub.sq == new->sq[0])
 			nic_complete(w, i, 0);
 	world_settle(w);
 	client_expect(client, 2, OP_HIT);

@@ -174,13 +174,13 @@ static void a_hanging_qp_beside_a_working_one_breaks_the_connection(void **state
 	get(w, 1, 50, 3);
 	world_settle(w);
 	nic_pull(w);
-	stuck = &w->wqe[0].qp->sq;
+	stuck = &w->wqe[0].qp->stub.sq;
 	for (unsigned ms = 0; ms < 340; ms += 10) {
 		get(w, 2, 5000, 3);
 		world_settle(w);
 		nic_pull(w);
 		for (unsigned i = 0; i < w->wqes; i++)
-			if (&w->wqe[i].qp->sq != stuck)
+			if (&w->wqe[i].qp->stub.sq != stuck)
 				nic_complete(w, i--, 0);
 		pass(w, 10);
 	}
@@ -212,7 +212,7 @@ static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES + 1);
 	for (unsigned round = 0; round < 2; round++) {
 		for (unsigned i = 0; i < w->wqes; i++)
-			if (&w->wqe[i].qp->sq == good->sq[0])
+			if (&w->wqe[i].qp->stub.sq == good->sq[0])
 				nic_complete(w, i--, 0);
 		world_settle(w);
 		nic_pull(w);

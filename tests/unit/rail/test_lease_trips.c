@@ -163,7 +163,7 @@ static void only_the_second_half_of_a_pair_completes_it(void **state)
 	submit_pages(w, 1, 64, 1, 1, 4096);
 	post(w);
 	assert_int_equal(w->wqes, 2);
-	nic_cqe(w->wqe[0].qp->sq.qpn, (uint16_t)w->wqe[0].index, 0);
+	nic_cqe(w->wqe[0].qp->stub.sq.qpn, (uint16_t)w->wqe[0].index, 0);
 	world_settle(w);
 	assert_no_answer(client);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);

@@ -197,7 +197,7 @@ static void answer_only(struct world *w, const struct rail_conn *to)
 	world_settle(w);
 	nic_pull(w);
 	while (i < w->wqes)
-		if (&w->wqe[i].qp->sq == to->sq[0]) {
+		if (&w->wqe[i].qp->stub.sq == to->sq[0]) {
 			nic_complete(w, i, 0);
 			world_settle(w);
 			nic_pull(w);

@@ -212,7 +212,7 @@ static void heads_of_long_pages_do_not_wait_behind_long_pages(void **state)
 	world_settle(w);
 	nic_pull(w);
 	for (unsigned i = 0; i < w->wqes; i++) {
-		bool last = &w->wqe[i].qp->sq == three->sq[2];
+		bool last = &w->wqe[i].qp->stub.sq == three->sq[2];
 
 		assert_int_equal(w->wqe[i].rkey == WORLD_HEADS_RKEY, last);
 		heads += last;

@@ -354,7 +354,7 @@ static void cqes_that_name_no_outstanding_wqe_are_counted_and_ignored(void **sta
 	page_get(w, client, 1, 8, 4096, 77, 0);
 	world_settle(w);
 	nic_pull(w);
-	qpn = w->wqe[0].qp->sq.qpn;
+	qpn = w->wqe[0].qp->stub.sq.qpn;
 	index = (uint16_t)w->wqe[0].index;
 	nic_cqe(qpn, (uint16_t)(index + 1), 0);
 	nic_cqe(qpn, (uint16_t)(index - 1), 0);
@@ -405,7 +405,7 @@ static void a_cqe_that_names_the_second_wqebb_of_a_wqe_is_ignored(void **state)
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->wqes, 1);
-	nic_cqe(w->wqe[0].qp->sq.qpn, (uint16_t)(w->wqe[0].index + 1), 0);
+	nic_cqe(w->wqe[0].qp->stub.sq.qpn, (uint16_t)(w->wqe[0].index + 1), 0);
 	world_settle(w);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);
 	world_run(w);

@@ -78,7 +78,7 @@ static void serve(struct world *w, const struct rail_conn *only)
 		n = 0;
 		for (unsigned i = 0; i < w->wqes; i++)
 			for (unsigned q = 0; q < only->qps; q++)
-				if (&w->wqe[i].qp->sq == only->sq[q]) {
+				if (&w->wqe[i].qp->stub.sq == only->sq[q]) {
 					nic_complete(w, i--, 0);
 					n++;
 					break;

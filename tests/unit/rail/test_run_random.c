@@ -255,7 +255,7 @@ static void drop_peer(struct world *w, unsigned p)
 		return;
 	nic_pull(w);
 	for (unsigned q = 0; q < handle[p]->qps; q++)
-		container_of(handle[p]->sq[q], struct fake_qp, sq)->error = true;
+		container_of(handle[p]->sq[q], struct fake_qp, stub.sq)->error = true;
 	rail_conn_drop(w, handle[p]);
 	draining[drainings++] = handle[p];
 	handle[p] = NULL;

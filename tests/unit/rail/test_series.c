@@ -25,7 +25,7 @@ static void reconnect(struct world *w)
 	world_settle(w);
 	world_event(w, RAIL_CONN_RETURNED);
 	for (unsigned q = 0; q < handle->qps; q++)
-		container_of(handle->sq[q], struct fake_qp, sq)->error = false;
+		container_of(handle->sq[q], struct fake_qp, stub.sq)->error = false;
 	rail_conn_add(w, handle);
 	world_settle(w);
 }
@@ -36,7 +36,7 @@ static void reconnect(struct world *w)
  */
 static void fail_wqe(struct world *w, unsigned k, bool all_cqes)
 {
-	uint32_t qpn = w->wqe[w->wqes - 1].qp->sq.qpn;
+	uint32_t qpn = w->wqe[w->wqes - 1].qp->stub.sq.qpn;
 	uint16_t last = (uint16_t)w->wqe[w->wqes - 1].index;
 
 	complete_some(w, k);
@@ -134,7 +134,7 @@ static void an_error_at_any_payload_leaves_no_hit(void **state)
 static void cqes_inside(struct world *w, unsigned seen)
 {
 	for (unsigned k = 0; k + 1 < w->wqes; k++) {
-		nic_cqe(w->wqe[k].qp->sq.qpn, (uint16_t)w->wqe[k].index, 0);
+		nic_cqe(w->wqe[k].qp->stub.sq.qpn, (uint16_t)w->wqe[k].index, 0);
 		world_settle(w);
 		assert_no_answer(client);
 		assert_int_equal(world_counter(w, COUNTER_cqes_error), seen + k + 1);
@@ -179,7 +179,7 @@ static void a_second_cqe_of_a_series_is_an_error_of_the_device(void **state)
 
 		submit_pages(w, i, 64, 16, 8, 4096);
 		post(w);
-		qpn = w->wqe[15].qp->sq.qpn;
+		qpn = w->wqe[15].qp->stub.sq.qpn;
 		last = (uint16_t)w->wqe[15].index;
 		world_run(w);
 		run_expect(client, i, 0xff, 0, OP_HIT);

@@ -14,6 +14,7 @@
 #include "dv/hot.h"
 #include "engine/abi/bucket.h"
 #include "engine/rail/core.h"
+#include "tests/nic_stub.h"
 
 #define WORLD_UNITS 4096u           /* number of units of the peer's pool, 16 MiB */
 #define WORLD_BUCKETS 1024u         /* number of buckets of the peer's shard */
@@ -43,11 +44,8 @@ struct fake_wqe {
 };
 
 struct fake_qp {
-	struct dv_sq sq;
-	uint32_t record[2]; /* doorbell record of the QP, which the rail writes */
-	uint64_t bf[2];     /* both BlueFlame buffers, the doorbell registers */
-	uint32_t seen;      /* number of WQEBBs that the fake NIC has parsed so far */
-	bool error;         /* the QP is in the error state: every later WQE is flushed */
+	struct nic_stub_qp stub;
+	bool error; /* the QP is in the error state: every later WQE is flushed */
 	struct fake_qp *next;
 };
 

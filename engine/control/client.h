@@ -407,4 +407,10 @@ void helper_open(struct control *control, struct client_helper *h, unsigned thre
 void helper_stop(struct client_helper *h);
 void helper_close(struct client_helper *h);
 
+/* Binds engine.socket without listening on it: early clients are refused. */
+int client_socket_open(struct control *control);
+void client_socket_close(struct control *control);
+int clients_open(struct control *control);
+void clients_close(struct control *control);
+
 #endif

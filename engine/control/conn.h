@@ -14,6 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/abi/message.pb-c.h"
+
+struct rpc_link;
 struct control;
 struct rail_conn;
 
@@ -67,5 +70,15 @@ struct conn_counts {
 	unsigned qps; /* number of queue pairs of all these connections, outgoing and incoming */
 };
 void conn_counts(const struct control *control, struct conn_counts *ret);
+
+int conns_open(struct control *control);
+void conns_close(struct control *control);
+
+/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
+bool conn_accept_connected(
+	struct control *control, struct rpc_link *link, const Pc__Connected *connected);
+bool conn_accept_disconnect(
+	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect);
 
 #endif

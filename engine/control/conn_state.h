@@ -18,6 +18,7 @@
 #include <sys/queue.h>
 
 #include "engine/control/conn.h"
+#include "engine/control/members.h"
 #include "engine/control/rpc.h"
 #include "engine/control/work.h"
 

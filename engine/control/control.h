@@ -12,7 +12,7 @@
  *   report.c     counters and members as JSON
  *   rpc.c        frames and links between engines
  *   net.h        the only door of rpc, member and directory to time, TCP and names; net_event.c
- *   member.c     which members are alive; the cluster map
+ *   member.c     which members are alive; the cluster map; tick.c the heartbeat
  *   seeds_file.c etcd.c    addresses of engines to join, from a file and from etcd
  *   directory.c  owners, batches, acknowledgements, re-publishing
  *   conn_events.c    queue pairs; which rails are out of use; lost NICs
@@ -52,6 +52,7 @@ struct view;          /* private to view.c: summaries of the members */
 struct tier;          /* tier.h: the disk */
 struct seeds_file;    /* private to seeds_file.c */
 struct etcd;          /* private to etcd.c */
+struct net_timer;
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -119,6 +120,7 @@ struct control {
 	struct etcd *etcd;             /* NULL: no cluster.etcd */
 	struct directory *directory;
 	struct conns *conns;
+	struct net_timer *tick; /* tick.c: the heartbeat */
 	struct device_watch *device_watch;
 #ifdef TEST_HOOKS
 	struct fault_file *fault_file;       /* private to test_hooks.c; NULL: no file */
@@ -157,12 +159,6 @@ void control_close(struct control *control);
 /* ---- calls between the files of this folder -------------------------------------------------- */
 
 /*
- * The control plane calls it at the end of each turn that did some work: sends the collected
- * directory batches.
- */
-void directory_flush(struct control *control);
-
-/*
  * The limbo time of all pools of this engine, which connections announce as their lease, ns. Fixed
  * while the engine runs.
  */
@@ -171,78 +167,6 @@ static inline uint64_t control_limbo_ns(const struct control *control)
 	return (uint64_t)control->settings->engine_limbo_ms * 1000000;
 }
 
-/*
- * Requests of other engines, executed in ctl.c. ctl_touched(): another node has read our
- * page.
- */
-void ctl_touched(struct control *control, uint32_t place);
-/* Whether a removal on this host outlasts a crash. */
-enum forget_state {
-	FORGET_DURABLE,  /* it does; always so without disk.paths */
-	FORGET_LATER,    /* its tombstone is being written: the caller's `done` tells the result */
-	FORGET_VOLATILE, /* it does not: no path of the disk is in service, or no memory */
-};
-
-/*
- * What ctl_forget() calls after FORGET_LATER: exactly once, at the latest when the tier is
- * closed, never from inside ctl_forget(). `durable` false is FORGET_VOLATILE.
- */
-struct forget_wait {
-	void (*done)(struct control *control, void *context, uint32_t cookie, bool durable);
-	void *context;
-	uint32_t cookie;
-};
-/*
- * A client of this or of another node wants the key deleted. Unpublishes and retires the page; it
- * is not found from here on. *ret_had: this node had it. `wait` is copied; NULL: the caller does
- * not wait.
- */
-enum forget_state ctl_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had);
-
-/* functions of member.c that the other files call */
-struct member_record {
-	/* name and address: member_texts() */
-	union {
-		struct member_text *text; /* NULL: the record has no name yet */
-		uint8_t ipv4[4];          /* `plain` */
-	};
-	union {
-		uint64_t incarnation; /* identity of this start of the member's engine */
-		uint32_t ref;         /* its low half; directory entries name the member by it */
-	};
-	uint16_t peer; /* number by which this engine knows the live member, below NODES_MAX */
-	uint16_t port;
-	uint8_t rails;       /* number of rails of the member */
-	uint8_t bucket_bits; /* log2 of the number of buckets of its shard, 0..31 */
-	bool self : 1;       /* the member is this engine */
-	bool alive : 1;
-	bool plain : 1; /* its address is `ipv4`, and its name is address:port */
-};
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ref is the low half of incarnation");
-static_assert(sizeof(struct member_record) == 24, "an engine keeps one for each member");
-
-/* A member's name, which no other member has, and its address. They point into this struct. */
-struct member_texts {
-	const char *name, *address;
-	char plain[2 * sizeof("255.255.255.255") + sizeof(":65535") - 1];
-};
-/* `ret` is valid as long as the record has this name and address. */
-void member_texts(const struct member_record *record, struct member_texts *ret);
-/* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */
-const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
-const struct member_record *member_by_peer(const struct control *control, uint16_t peer);
-/* Number of live members, this engine included. */
-unsigned member_count(const struct control *control);
-/* Returns the current map, as last written to the status segment. */
-struct map_view *member_map(const struct control *control);
-/* Called by member.c when the map has changed; implemented in directory_move.c. */
-void directory_map_changed(struct control *control);
-
-/*
- * Open and close of each part, in the order of control_open(); the parts are closed in reverse
- * order.
- */
 /*
  * Functions of control_memory.c that are steps of control_open(). A step that fails has undone its
  * own work.
@@ -262,32 +186,5 @@ void memory_status_close(struct control *control);
 void memory_pools_close(struct control *control);
 void memory_shard_close(struct control *control);
 void memory_unexport(struct control *control);
-/*
- * Bind engine.socket and cluster.address without listening on them: early clients and engines are
- * refused.
- */
-int client_socket_open(struct control *control);
-int rpc_port_open(struct control *control);
-int rpc_open(struct control *control);
-int members_open(struct control *control);
-int directory_open(struct control *control);
-int conns_open(struct control *control);
-int ctl_open(struct control *control);
-int clients_open(struct control *control);
-void client_socket_close(struct control *control);
-void rpc_port_close(struct control *control);
-void rpc_close(struct control *control);
-void members_close(struct control *control);
-/* Addresses of engines to join, beside cluster.seeds. */
-int seeds_file_open(struct control *control);
-void seeds_file_close(struct control *control);
-int etcd_open(struct control *control);
-void etcd_close(struct control *control);
-void directory_close(struct control *control);
-void conns_close(struct control *control);
-void ctl_close(struct control *control);
-void clients_close(struct control *control);
-/* Sends the message Leave to every member, so that they take this engine off their maps at once. */
-void member_leave(struct control *control);
 
 #endif

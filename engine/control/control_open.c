@@ -25,6 +25,7 @@
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "engine/control/test_hooks.h"
+#include "engine/control/tick.h"
 #include "engine/control/view.h"
 #include "engine/control/warm.h"
 #include "engine/control/watchdog.h"
@@ -373,6 +374,7 @@ static const struct {
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
 	{"directory", directory_open, directory_close},
 	{"connections", conns_open, conns_close},
+	{"heartbeat", tick_open, tick_close},
 #ifdef TEST_HOOKS
 	{"test hooks", test_hooks_open, test_hooks_close},
 #endif

@@ -239,6 +239,40 @@ struct ctl_counts {
 };
 void ctl_counts(const struct control *control, struct ctl_counts *ret);
 
+int ctl_open(struct control *control);
+void ctl_close(struct control *control);
+
+/*
+ * ---- called by directory*.c and tier*.c
+ * ----------------------------------------------------------
+ */
+
+/* Another engine has read this engine's page. */
+void ctl_touched(struct control *control, uint32_t place);
+/* Whether a removal on this host outlasts a crash. */
+enum forget_state {
+	FORGET_DURABLE,  /* it does; always so without disk.paths */
+	FORGET_LATER,    /* its tombstone is being written: the caller's `done` tells the result */
+	FORGET_VOLATILE, /* it does not: no path of the disk is in service, or no memory */
+};
+
+/*
+ * What ctl_forget() calls after FORGET_LATER: exactly once, at the latest when the tier is
+ * closed, never from inside ctl_forget(). `durable` false is FORGET_VOLATILE.
+ */
+struct forget_wait {
+	void (*done)(struct control *control, void *context, uint32_t cookie, bool durable);
+	void *context;
+	uint32_t cookie;
+};
+/*
+ * A client of this or of another node wants the key deleted. Unpublishes and retires the page; it
+ * is not found from here on. *ret_had: this node had it. `wait` is copied; NULL: the caller does
+ * not wait.
+ */
+enum forget_state ctl_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had);
+
 /* ---- shared by ctl*.c -------------------------------------------------------------------- */
 
 /*

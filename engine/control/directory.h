@@ -13,6 +13,7 @@
 #include "engine/abi/page.h"
 #include "engine/control/suspect.h"
 #include "engine/disk/disk.h"
+#include "engine/abi/message.pb-c.h"
 
 struct control;
 
@@ -145,3 +146,28 @@ void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool
 void directory_tick(struct control *control, uint64_t now_ns);
 
 #endif
+int directory_open(struct control *control);
+void directory_close(struct control *control);
+/* Called at the end of each turn of the control plane: sends the batches that it has collected. */
+void directory_flush(struct control *control);
+/* Called by member.c when the map has changed; implemented in directory_move.c. */
+void directory_map_changed(struct control *control);
+
+/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+bool directory_serve_publish(
+	struct control *control, struct rpc_link *link, const Pc__Publish *publish);
+bool directory_serve_remove(
+	struct control *control, struct rpc_link *link, const Pc__Remove *remove);
+bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack);
+bool directory_serve_touch(struct control *control, struct rpc_link *link, const Pc__Touch *touch);
+bool directory_serve_digest_ask(
+	struct control *control, struct rpc_link *link, const Pc__DigestAsk *ask);
+bool directory_serve_digest(
+	struct control *control, struct rpc_link *link, const Pc__Digest *answer);
+bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay);
+bool directory_serve_relayed(
+	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed);
+bool directory_serve_forget(
+	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
+bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe);
+

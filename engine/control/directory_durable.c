@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "config/log.h"
+#include "engine/control/ctl.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 #include "engine/control/rpc.h"

@@ -126,8 +126,8 @@ static bool drained(struct control *control, uint64_t now_ns)
 	struct client_counts clients;
 
 	client_counts(control, &clients);
-	return clients.sessions == 0 && conns_outstanding(control) == 0 &&
-	       outbox_empty(control) && now_ns >= control->loop.goodbye_until_ns;
+	return clients.sessions == 0 && conns_outstanding(control) == 0 && outbox_empty(control) &&
+	       now_ns >= control->loop.goodbye_until_ns;
 }
 
 static void rails_stop_send(struct control *control)
@@ -222,8 +222,7 @@ static enum control_sleep nap_or_sleep(struct control *control)
 {
 	const struct timeval nap = {.tv_usec = CONTROL_NAP_US};
 
-	if (outbox_empty(control) &&
-		clock_now_ns() - ctl_stored_ns(control) >= LOOP_NAP_FOR_NS)
+	if (outbox_empty(control) && clock_now_ns() - ctl_stored_ns(control) >= LOOP_NAP_FOR_NS)
 		return CONTROL_SLEEPS;
 	return event_add(control->loop.nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
 }
@@ -368,8 +367,9 @@ int loop_events_open(struct control *control)
 	loop->snapshots = snapshots_open();
 	loop->pasts = calloc(1, sizeof(*loop->pasts));
 	loop->measure_ns = clock_now_ns();
-	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !loop->snapshots || !loop->pasts ||
-		event_add(loop->kick, NULL) < 0 || event_add(loop->wakeup, &every) < 0)
+	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !loop->snapshots ||
+		!loop->pasts || event_add(loop->kick, NULL) < 0 ||
+		event_add(loop->wakeup, &every) < 0)
 		return -ENOMEM;
 	return 0;
 }

@@ -403,7 +403,6 @@ static int self_fill(struct control *control)
 int members_open(struct control *control)
 {
 	struct members *members = calloc(1, sizeof(*members));
-	int64_t beat_ms = control->settings->cluster_heartbeat_ms;
 	int status = -ENOMEM;
 
 	if (!members)
@@ -415,13 +414,12 @@ int members_open(struct control *control)
 		goto failed;
 	if (control->status)
 		members->slots = calloc(1, sizeof(*members->slots));
-	members->tick = net_timer_new(control->base, true, members_tick, control);
 	members->probe = net_timer_new(control->base, true, member_probe_tick, control);
 	members->rebuild = net_timer_new(control->base, false, rebuild, control);
 	members->news = net_timer_new(control->base, false, member_news_send, control);
 	members->claims = net_timer_new(control->base, false, member_claims_due, control);
-	if ((control->status && !members->slots) || !members->tick || !members->probe ||
-		!members->rebuild || !members->news || !members->claims)
+	if ((control->status && !members->slots) || !members->probe || !members->rebuild ||
+		!members->news || !members->claims)
 		goto failed;
 	status = member_seeds(control->settings, members);
 	if (status < 0)
@@ -433,7 +431,6 @@ int members_open(struct control *control)
 	status = -ENOMEM;
 	if (!members->current)
 		goto failed;
-	net_timer_set(members->tick, (uint64_t)beat_ms * 1000);
 	net_timer_set(members->probe, member_probe_period_ns(control) / 1000);
 	member_seeds_tick(control, members->tick_ns);
 	return 0;
@@ -477,8 +474,6 @@ void members_close(struct control *control)
 	}
 	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
 		rpc_dial_stop(members->seed[i].dial);
-	if (members->tick)
-		net_timer_free(members->tick);
 	if (members->probe)
 		net_timer_free(members->probe);
 	if (members->rebuild)

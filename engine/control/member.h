@@ -209,7 +209,6 @@ struct members {
 	unsigned swept;      /* entry without a contact that is examined next */
 	struct net_timer *probe;
 	bool leaving;
-	struct net_timer *tick;
 	/* of the map: `rebuilds` times since window_ns */
 	struct net_timer *rebuild;
 	bool rebuild_armed;
@@ -478,9 +477,6 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message);
 bool member_trial_hello(struct member *member, uint64_t incarnation);
 
 /* ---- member_tick.c --------------------------------------------------------------------------- */
-
-/* Timer function, called once per cluster.heartbeat_ms: sends heartbeats and finds dead members. */
-void members_tick(void *context);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "config/log.h"
+#include "engine/control/directory.h"
 #include "engine/control/member.h"
 
 /* The live members as candidates. Returns their number. */

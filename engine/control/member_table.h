@@ -9,6 +9,7 @@
 #ifndef CONTROL_MEMBER_TABLE_H
 #define CONTROL_MEMBER_TABLE_H
 
+#include "engine/control/members.h"
 #include "engine/control/rpc.h"
 #include "engine/control/suspect.h"
 

@@ -178,19 +178,17 @@ static void contacts_tick(struct control *control, Pc__Heartbeat *beat, uint64_t
 	}
 }
 
-void members_tick(void *context)
+bool members_tick(struct control *control, uint64_t now_ns)
 {
-	struct control *control = context;
 	struct members *members = control->members;
 	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
-	uint64_t now_ns = net_now();
 	uint64_t late_ns = now_ns - members->tick_ns;
 	uint32_t doubts[MEMBERS_MAX], unserved[MEMBERS_MAX];
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 
 	members->tick_ns = now_ns;
 	if (members->leaving)
-		return;
+		return false;
 	/*
 	 * If this tick is late, this engine did not run and could not receive. Add that time to
 	 * every member's heard_ns, so that no member is declared dead for a pause of this engine.
@@ -209,7 +207,5 @@ void members_tick(void *context)
 	sweep(control, now_ns);
 	member_seeds_tick(control, now_ns);
 	member_map_tick(control, now_ns);
-	rpc_tick(control);
-	if (control->directory)
-		directory_tick(control, now_ns);
+	return true;
 }

@@ -12,6 +12,7 @@
 #define CONTROL_PROMOTE_H
 
 #include "engine/control/control.h"
+#include "engine/abi/message.pb-c.h"
 
 struct ctl_channel;
 struct rpc_link;
@@ -29,5 +30,9 @@ void promote_serve(
 void promote_link_down(struct control *control, const struct rpc_link *link);
 /* Number of requests that wait for an answer. */
 unsigned promote_waiting(const struct control *control);
+
+/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+bool promote_serve_promoted(
+	struct control *control, struct rpc_link *link, const Pc__Promoted *promoted);
 
 #endif

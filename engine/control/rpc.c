@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/control/members.h"
 #include "engine/control/rpc.h"
 
 static void link_free(struct rpc_link *link)

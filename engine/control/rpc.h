@@ -177,48 +177,14 @@ bool rpc_text_loopback(const char *host);
 /* Writes the address and port as "1.2.3.4:5" or "[::1]:5". */
 void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_MAX + 8]);
 
-/* ---- handlers of messages; false: the message breaks a rule ---------------------------------- */
+/*
+ * ---- open and close ---------------------------------------------------------------------------
+ */
 
-bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
-bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
-bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members);
-bool member_news(struct control *control, struct rpc_link *link, const Pc__MemberNews *news);
-bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__ListAsk *ask);
-bool member_list_page(struct control *control, struct rpc_link *link, const Pc__ListPage *page);
-bool member_left(struct control *control, struct rpc_link *link);
-bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack);
-bool directory_serve_publish(
-	struct control *control, struct rpc_link *link, const Pc__Publish *publish);
-bool directory_serve_remove(
-	struct control *control, struct rpc_link *link, const Pc__Remove *remove);
-bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack);
-bool directory_serve_touch(struct control *control, struct rpc_link *link, const Pc__Touch *touch);
-bool directory_serve_digest_ask(
-	struct control *control, struct rpc_link *link, const Pc__DigestAsk *ask);
-bool directory_serve_digest(
-	struct control *control, struct rpc_link *link, const Pc__Digest *answer);
-bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay);
-bool directory_serve_relayed(
-	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed);
-bool directory_serve_forget(
-	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
-bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe);
-bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
-bool conn_accept_connected(
-	struct control *control, struct rpc_link *link, const Pc__Connected *connected);
-bool conn_accept_disconnect(
-	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect);
-bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc__Promote *promote);
-bool promote_serve_promoted(
-	struct control *control, struct rpc_link *link, const Pc__Promoted *promoted);
-bool view_serve_ask(struct control *control, struct rpc_link *link);
-bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc__Summary *summary);
-
-/* Functions of member*.c that rpc*.c calls when something happened on a link. */
-void member_heard(struct control *control, struct rpc_link *link);
-/* Called when a dialled link is connected: sends our Hello, the first message on the link. */
-void member_greet(struct control *control, struct rpc_link *link);
-void member_link_down(struct control *control, struct rpc_link *link);
-void member_dial_failed(struct control *control, struct rpc_dial *dial, int error);
+/* Binds cluster.address without listening on it: early engines are refused. */
+int rpc_port_open(struct control *control);
+void rpc_port_close(struct control *control);
+int rpc_open(struct control *control);
+void rpc_close(struct control *control);
 
 #endif

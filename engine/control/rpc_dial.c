@@ -14,6 +14,7 @@
 
 #include "config/log.h"
 #include "engine/abi/wire.h"
+#include "engine/control/members.h"
 #include "engine/control/rpc.h"
 
 /* A query to the DNS resolver. If the dial is stopped before the answer, the query outlives it. */

@@ -10,7 +10,12 @@
 #include <arpa/inet.h>
 #include <string.h>
 
+#include "engine/control/conn.h"
+#include "engine/control/directory.h"
 #include "engine/control/member.h"
+#include "engine/control/promote.h"
+#include "engine/control/tier.h"
+#include "engine/control/view.h"
 
 /* Memory of the decoded message. Only what large messages use of it is ever touched. */
 static alignas(16) uint8_t arena_memory[RPC_ARENA_BYTES];

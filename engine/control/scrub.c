@@ -12,6 +12,7 @@
 #include "config/log.h"
 #include "engine/abi/crc32c.h"
 #include "engine/control/ctl.h"
+#include "engine/control/members.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
 

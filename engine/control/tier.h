@@ -26,6 +26,8 @@
 
 #include "engine/control/control.h"
 #include "engine/disk/disk.h"
+#include "engine/abi/message.pb-c.h"
+#include "engine/control/ctl.h"
 
 struct pool_victim;
 struct ctl_channel;
@@ -287,5 +289,8 @@ void tier_pin(struct tier *t, uint32_t place, uint32_t generation, uint32_t byte
 	uint64_t deadline_ns);
 void tier_pins_end(struct tier *t, uint64_t now_ns);
 void tier_pins_close(struct tier *t);
+
+/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc__Promote *promote);
 
 #endif

@@ -18,6 +18,9 @@
 #include "engine/control/health.h"
 #include "engine/control/member.h"
 #include "engine/control/summary.h"
+#include "engine/abi/message.pb-c.h"
+
+struct rpc_link;
 
 #define VIEW_WATCH_NS 5000000000ull /* a page is watched for so long after a request of it */
 #define VIEW_APART_NS 1000000000ull /* between two requests to one member */
@@ -97,5 +100,9 @@ void view_summary_make(
  * view_json.c: the text of /api/cluster. 0, and the caller frees *ret_text, or -ENOMEM. Any thread.
  */
 int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes);
+
+/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+bool view_serve_ask(struct control *control, struct rpc_link *link);
+bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc__Summary *summary);
 
 #endif

@@ -14,6 +14,7 @@
 #include "engine/control/conn.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/scrub.h"
+#include "engine/control/tick.h"
 #include "engine/control/view.h"
 #include "tests/sim/world.h"
 #include "tests/unit/control/tier_stub.h"
@@ -133,12 +134,10 @@ static void probes_answered(struct member_contact *contact)
 	}
 }
 
-void __real_members_tick(void *context);
-void __wrap_members_tick(void *context);
-void __wrap_members_tick(void *context)
+bool __real_members_tick(struct control *control, uint64_t now_ns);
+bool __wrap_members_tick(struct control *control, uint64_t now_ns);
+bool __wrap_members_tick(struct control *control, uint64_t now_ns)
 {
-	struct control *control = context;
-
 	if (world.mutant == MUTANT_NO_COMPARE)
 		control->directory->compare_ns = UINT64_MAX;
 	if (world.mutant == MUTANT_DEAF_DEATH)
@@ -146,7 +145,7 @@ void __wrap_members_tick(void *context)
 			control->members->table.contact[i]->heard_ns = net_now();
 			probes_answered(control->members->table.contact[i]);
 		}
-	__real_members_tick(context);
+	return __real_members_tick(control, now_ns);
 }
 
 bool __real_member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
@@ -344,7 +343,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	n->stopped = n->gray = n->small_mtu = false;
 	if (shard_open(entries, -1, false, &control->shard) < 0 ||
 		index_open(entries, &control->index) < 0 || rpc_open(control) < 0 ||
-		members_open(control) < 0 || directory_open(control) < 0)
+		members_open(control) < 0 || directory_open(control) < 0 || tick_open(control) < 0)
 		abort();
 	file_close(&control->shard.memory);
 	file_close(&control->shard.state_memory);
@@ -362,6 +361,7 @@ void node_crash(unsigned i, bool power)
 	n->powered = !power;
 	world_resume(i);
 	wire_crash(i);
+	tick_close(&n->control);
 	directory_close(&n->control);
 	members_close(&n->control);
 	rpc_close(&n->control);

@@ -25,6 +25,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/promote.h"
 #include "engine/control/scrub.h"
+#include "engine/control/tick.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
@@ -285,6 +286,7 @@ PART(seeds_file)
 PART(etcd)
 PART(directory)
 PART(conns)
+PART(tick)
 PART(ctl)
 PART(promote)
 PART(tier)

@@ -193,8 +193,8 @@ static void an_engine_that_was_stopped_keeps_its_members(void **state)
 	 * The heartbeat timer of node 0 runs before it reads messages: by the clock, it has
 	 * received none for a long time.
 	 */
-	members_tick(&node[0].control);
-	members_tick(&node[1].control);
+	members_tick(&node[0].control, clock_now_ns());
+	members_tick(&node[1].control, clock_now_ns());
 	nodes_run(DEAD_MS);
 	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
 	assert_int_equal(node[1].control.counter[COUNTER_members_died], 0);

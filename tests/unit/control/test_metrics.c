@@ -365,7 +365,7 @@ static void the_end_closes_clients_in_every_state(void **state)
 	assert_int_equal(entries("/proc/self/fd"), files);
 	assert_int_equal(dial(AF_INET), -1);
 	metrics_close(&engine); /* once more: nothing to close */
-	serve();                      /* the port is free at once */
+	serve();                /* the port is free at once */
 	line("/healthz", 200, "ok\n");
 }
 

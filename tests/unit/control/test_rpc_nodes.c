@@ -6,6 +6,7 @@
 #include "tests/unit/control/test_rpc_nodes.h"
 
 #include "engine/abi/wire.h"
+#include "engine/control/tick.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -147,6 +148,8 @@ int node_open(unsigned i, const char *seeds)
 		status = directory_open(control);
 	if (status == 0)
 		status = conns_open(control);
+	if (status == 0)
+		status = tick_open(control);
 	if (status)
 		node_close(i);
 	return status;
@@ -159,6 +162,7 @@ void node_close(unsigned i)
 	if (!node[i].open)
 		return;
 	node[i].open = false;
+	tick_close(control);
 	conns_close(control);
 	directory_close(control);
 	members_close(control);

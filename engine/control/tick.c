@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The timer of the heartbeats, and what each of them calls. Control plane's thread only. */
+#include "engine/control/tick.h"
+
+#include <errno.h>
+
+#include "engine/control/control.h"
+#include "engine/control/directory.h"
+#include "engine/control/members.h"
+#include "engine/control/net.h"
+#include "engine/control/rpc.h"
+
+static void tick(void *context)
+{
+	struct control *control = context;
+	uint64_t now_ns = net_now();
+
+	if (!members_tick(control, now_ns))
+		return;
+	rpc_tick(control);
+	directory_tick(control, now_ns);
+}
+
+int tick_open(struct control *control)
+{
+	control->tick = net_timer_new(control->base, true, tick, control);
+	if (!control->tick)
+		return -ENOMEM;
+	net_timer_set(control->tick, (uint64_t)control->settings->cluster_heartbeat_ms * 1000);
+	return 0;
+}
+
+void tick_close(struct control *control)
+{
+	if (control->tick)
+		net_timer_free(control->tick);
+	control->tick = NULL;
+}

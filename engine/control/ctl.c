@@ -75,7 +75,9 @@ static void serve_stale(struct ctl *ctl, const struct ctl_op *op)
 		if (e && e->place == op->place && e->generation == op->generation)
 			return;
 	}
-	directory_stale(ctl->control, &op->key, op->ref, op->place, op->generation);
+	directory_stale(ctl->control, &op->key,
+		&(struct location){
+			.ref = op->ref, .place = op->place, .generation = op->generation});
 }
 
 static void serve_remove(
@@ -87,8 +89,11 @@ static void serve_remove(
 		answer(ctl, c, op, page_key_none(&op->key) ? OP_INVALID : OP_NO_SPACE);
 		return;
 	}
-	directory_forget(
-		ctl->control, &op->key, ctl_deadline_ns(op, now_ns), on_removed, ctl, later);
+	directory_forget(ctl->control, &op->key,
+		&(struct waiter){.deadline_ns = ctl_deadline_ns(op, now_ns),
+			.done = on_removed,
+			.context = ctl,
+			.cookie = later});
 }
 
 /* Returns the number of answers that the op may produce. */

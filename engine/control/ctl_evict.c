@@ -28,7 +28,8 @@ static void take_away(struct ctl *ctl, const struct page_key *key, uint32_t plac
 	unsigned rail = place_rail(place);
 
 	if (!on_disk || !directory_on_disk(control, on_disk))
-		directory_remove(control, &name, place, generation);
+		directory_remove(control, &name,
+			&(struct location){.place = place, .generation = generation});
 	if (e && e->place == place && e->generation == generation) {
 		ctl_hold(ctl, rail, e->length, -1);
 		index_remove(control->index, &name);

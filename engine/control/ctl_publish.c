@@ -31,8 +31,12 @@ struct page_publish {
 static void tell_directory(
 	struct ctl *ctl, const struct page_publish *page, uint32_t place, uint32_t generation)
 {
-	directory_publish(ctl->control, &page->at->key, place, generation, page->deadline_ns,
-		on_done, ctl, page->later);
+	directory_publish(ctl->control, &page->at->key,
+		&(struct location){.place = place, .generation = generation},
+		&(struct waiter){.deadline_ns = page->deadline_ns,
+			.done = on_done,
+			.context = ctl,
+			.cookie = page->later});
 }
 
 /*

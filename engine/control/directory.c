@@ -23,37 +23,33 @@ static void add_owners(struct directory *dir, struct dir_update *update)
 		update_add(dir, update, view->owner[owner[i]].ref);
 }
 
-void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
-	uint32_t generation, uint64_t deadline_ns, directory_done done, void *context,
-	uint64_t cookie)
+void directory_publish(struct control *control, const struct page_key *key,
+	const struct location *at, const struct waiter *waiter)
 {
 	struct directory *dir = control->directory;
-	struct dir_update *update =
-		update_new(dir, DIR_PUBLISH, key, place, generation, REPLICAS_MAX);
+	struct dir_update *update = update_new(dir, DIR_PUBLISH, key, at, REPLICAS_MAX);
 
 	if (!update) {
-		if (done)
-			done(context, cookie, OP_NO_SPACE);
+		if (waiter)
+			waiter->done(waiter->context, waiter->cookie, OP_NO_SPACE);
 		return;
 	}
-	update_await(dir, update, deadline_ns, done, context, cookie);
+	update_await(dir, update, waiter);
 	add_owners(dir, update);
 	update_start(dir, update);
 }
 
 /* Sends the remove to the present owners, and to the former ones that may have the entry. */
-static void remove_everywhere(struct control *control, const struct page_key *key, uint32_t ref,
-	uint32_t place, uint32_t generation)
+static void remove_everywhere(
+	struct control *control, const struct page_key *key, const struct location *at)
 {
 	struct directory *dir = control->directory;
 	uint32_t former[FORMERS_MAX];
 	unsigned formers = formers_of(dir, map_slot_of(key), former);
-	struct dir_update *update =
-		update_new(dir, DIR_REMOVE, key, place, generation, REPLICAS_MAX + formers);
+	struct dir_update *update = update_new(dir, DIR_REMOVE, key, at, REPLICAS_MAX + formers);
 
 	if (!update)
 		return;
-	update->ref = ref;
 	add_owners(dir, update);
 	for (unsigned i = 0; i < formers; i++)
 		update_add(dir, update, former[i]);
@@ -61,45 +57,47 @@ static void remove_everywhere(struct control *control, const struct page_key *ke
 }
 
 void directory_remove(
-	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation)
+	struct control *control, const struct page_key *key, const struct location *at)
 {
-	remove_everywhere(control, key, control->ref, place, generation);
+	remove_everywhere(control, key,
+		&(struct location){
+			.ref = control->ref, .place = at->place, .generation = at->generation});
 }
 
-void directory_stale(struct control *control, const struct page_key *key, uint32_t ref,
-	uint32_t place, uint32_t generation)
+void directory_stale(struct control *control, const struct page_key *key, const struct location *at)
 {
 	const struct index_entry *ours;
 	struct disk_page page;
 
-	if (ref == 0 || (key->word[0] | key->word[1]) == 0)
+	if (at->ref == 0 || (key->word[0] | key->word[1]) == 0)
 		return;
-	if (ref == control->ref) {
+	if (at->ref == control->ref) {
 		/* this engine has the page: the entry is right, the report wrong or late */
 		ours = index_find(control->index, key);
-		if (ours && ours->place == place && ours->generation == generation)
+		if (ours && ours->place == at->place && ours->generation == at->generation)
 			return;
-		if (place_on_disk(place) && tier_find(control, key, &page) && page.place == place &&
-			page.generation == generation)
+		if (place_on_disk(at->place) && tier_find(control, key, &page) &&
+			page.place == at->place && page.generation == at->generation)
 			return;
 	}
 	control->counter[COUNTER_entries_stale]++;
-	remove_everywhere(control, key, ref, place, generation);
+	remove_everywhere(control, key, at);
 }
 
-void directory_forget(struct control *control, const struct page_key *key, uint64_t deadline_ns,
-	directory_done done, void *context, uint64_t cookie)
+void directory_forget(
+	struct control *control, const struct page_key *key, const struct waiter *waiter)
 {
 	struct directory *dir = control->directory;
-	struct dir_update *update = update_new(dir, DIR_FORGET, key, 0, 0, control->members->alive);
+	struct dir_update *update = update_new(
+		dir, DIR_FORGET, key, &(struct location){.ref = 0}, control->members->alive);
 	const struct owner *owner;
 
 	if (!update) {
-		if (done)
-			done(context, cookie, OP_NO_SPACE);
+		if (waiter)
+			waiter->done(waiter->context, waiter->cookie, OP_NO_SPACE);
 		return;
 	}
-	update_await(dir, update, deadline_ns, done, context, cookie);
+	update_await(dir, update, waiter);
 	update_add(dir, update, control->ref);
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner->ref)

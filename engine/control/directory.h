@@ -31,21 +31,27 @@ struct control;
  */
 typedef void (*directory_done)(void *context, uint64_t cookie, enum op_status status);
 
+/* What waits for a result, and until when. The callee copies it. */
+struct waiter {
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; passes before the result: OP_TIMEOUT */
+	directory_done done;
+	void *context;
+	uint64_t cookie;
+};
+
 /*
- * Publishes "this node has `key` at (place, generation)" to every owner; this node's own shard is
- * written at once. If an owner dies meanwhile, its successor in the new map takes its place. If
- * `deadline_ns` passes before all owners have answered, the result is OP_TIMEOUT. `done` may be
- * NULL.
+ * Publishes "this node has `key` at `at`", whose ref is not used, to every owner; this node's own
+ * shard is written at once. If an owner dies meanwhile, its successor in the new map takes its
+ * place. `waiter` NULL: none.
  */
-void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
-	uint32_t generation, uint64_t deadline_ns, directory_done done, void *context,
-	uint64_t cookie);
+void directory_publish(struct control *control, const struct page_key *key,
+	const struct location *at, const struct waiter *waiter);
 /*
- * Removes our own entry from its owners. Each remove is sent again until the owner acknowledges it
- * or dies.
+ * Removes our own entry from its owners; the ref of `at` is not used. Each remove is sent again
+ * until the owner acknowledges it or dies.
  */
 void directory_remove(
-	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation);
+	struct control *control, const struct page_key *key, const struct location *at);
 /*
  * The page is on disk and not in memory: its owners get the entry of the page on disk, in place of
  * the one that they may have. False: not all of them do, so the caller removes that one.
@@ -56,14 +62,17 @@ void directory_disk_opened(struct control *control);
 /* True while many removes are queued that no client waits for. */
 bool directory_busy(const struct control *control);
 /*
- * A reader found the entry (ref, place, generation) to be wrong: its owners remove exactly that
+ * A reader found the entry `at` to be wrong: its owners remove exactly that
  * entry; an entry with a newer generation stays.
  */
-void directory_stale(struct control *control, const struct page_key *key, uint32_t ref,
-	uint32_t place, uint32_t generation);
-/* Deletes a key: every member that holds `key`, this one included, drops its page. */
-void directory_forget(struct control *control, const struct page_key *key, uint64_t deadline_ns,
-	directory_done done, void *context, uint64_t cookie);
+void directory_stale(
+	struct control *control, const struct page_key *key, const struct location *at);
+/*
+ * Deletes a key: every member that holds `key`, this one included, drops its page. `waiter` NULL:
+ * none.
+ */
+void directory_forget(
+	struct control *control, const struct page_key *key, const struct waiter *waiter);
 /*
  * The page at `place` on node `ref` was read by a client of this engine: tells that node, whose
  * eviction keeps visited pages longer.
@@ -145,7 +154,6 @@ void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool
  */
 void directory_tick(struct control *control, uint64_t now_ns);
 
-#endif
 int directory_open(struct control *control);
 void directory_close(struct control *control);
 /* Called at the end of each turn of the control plane: sends the batches that it has collected. */
@@ -171,3 +179,4 @@ bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
 bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe);
 
+#endif

@@ -73,8 +73,9 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 {
 	struct directory *dir = control->directory;
 	const struct map_view *view = member_map(control);
-	struct dir_update *update = update_new(
-		dir, DIR_PUBLISH, &page->key, page->place, page->generation, REPLICAS_MAX);
+	struct dir_update *update = update_new(dir, DIR_PUBLISH, &page->key,
+		&(struct location){.place = page->place, .generation = page->generation},
+		REPLICAS_MAX);
 	/* former owners are not told, and may have the older entry */
 	bool all = update && !formers_any(dir, map_slot_of(&page->key));
 	uint32_t owner[REPLICAS_MAX];

@@ -115,14 +115,14 @@ static void orphan_place(struct directory *dir, struct dir_target *target)
 	uint32_t owner[REPLICAS_MAX];
 	unsigned owners = map_owners(view, &update->key, owner);
 
-	if (update->kind != DIR_PUBLISH || !update->done)
+	if (update->kind != DIR_PUBLISH || !update->waiter.done)
 		owners = 0;
 	target->ref = 0; /* the dead owner may be back with its old ref */
 	for (unsigned i = 0; i < owners; i++) {
 		uint32_t ref = view->owner[owner[i]].ref;
 		const struct member_record *to = member_by_ref(dir->control, ref);
 
-		if (!to || update_has(update, ref) || !owner_takes(dir, ref, update->place))
+		if (!to || update_has(update, ref) || !owner_takes(dir, ref, update->at.place))
 			continue;
 		target->ref = ref;
 		target->peer = to->peer;
@@ -222,12 +222,13 @@ static void tidy_page(struct directory *dir, const struct index_entry *entry)
 {
 	uint32_t slot = map_slot_of(&entry->key), former[FORMERS_MAX];
 	unsigned formers = formers_of(dir, slot, former);
-	struct dir_update *update = update_new(
-		dir, DIR_REMOVE, &entry->key, entry->place, entry->generation, FORMERS_MAX);
+	struct dir_update *update = update_new(dir, DIR_REMOVE, &entry->key,
+		&(struct location){.place = entry->place, .generation = entry->generation},
+		FORMERS_MAX);
 
 	if (!update)
 		return;
-	update->ref = dir->control->ref;
+	update->at.ref = dir->control->ref;
 	for (unsigned i = 0; i < formers; i++)
 		update_add(dir, update, former[i]);
 	update_start(dir, update);

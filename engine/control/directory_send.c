@@ -81,9 +81,9 @@ void batch_entries(struct directory *dir, const struct batch *batch)
 
 		entry->key0 = update->key.word[0];
 		entry->key1 = update->key.word[1];
-		entry->place = update->place;
-		entry->generation = update->generation;
-		entry->ref = batch->kind == DIR_REMOVE ? update->ref : 0;
+		entry->place = update->at.place;
+		entry->generation = update->at.generation;
+		entry->ref = batch->kind == DIR_REMOVE ? update->at.ref : 0;
 	}
 }
 

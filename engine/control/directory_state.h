@@ -120,20 +120,16 @@ TAILQ_HEAD(dir_targets, dir_target);
 struct dir_update {
 	STAILQ_ENTRY(dir_update) finished;
 	struct page_key key;
-	uint32_t place;
-	uint32_t generation;
-	uint32_t ref;    /* DIR_REMOVE: ref of the holder that the entry names */
+	/* of the page; its ref only in DIR_REMOVE: the holder that the entry names */
+	struct location at;
 	uint8_t kind;    /* an enum dir_kind: what is done at the owners */
 	uint8_t status;  /* result of the update, an enum op_status; valid once `answered` */
 	bool answered;   /* the update is on the list `finished`, or its `done` was called */
 	bool background; /* the update is counted in directory.background */
 	bool started;    /* update_start() was called: all its targets are there */
 	bool partial;    /* answered without a suspect owner; counted in directory.partial */
-	uint64_t deadline_ns;
-	/* called with the result; NULL: no client waits, or it was called already */
-	directory_done done;
-	void *context;
-	uint64_t cookie;
+	/* its `done` is called with the result; NULL: no client waits, or it was called already */
+	struct waiter waiter;
 	uint32_t heap; /* 1 + index of the update in directory.heap; 0: the update is not in it */
 	uint16_t pending; /* number of targets without an outcome, plus 1 until update_start() */
 	uint16_t acked, refused, unsafe; /* OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_VOLATILE */
@@ -302,13 +298,12 @@ struct directory {
  * update_start(), which may free it.
  */
 struct dir_update *update_new(struct directory *directory, enum dir_kind kind,
-	const struct page_key *key, uint32_t place, uint32_t generation, unsigned room);
+	const struct page_key *key, const struct location *at, unsigned room);
 /*
- * Sets the function that is called when the update ends, and the update's deadline. With `done`
- * NULL it changes nothing.
+ * Sets what waits for the end of the update. `waiter` NULL: nothing is changed.
  */
-void update_await(struct directory *directory, struct dir_update *update, uint64_t deadline_ns,
-	directory_done done, void *context, uint64_t cookie);
+void update_await(
+	struct directory *directory, struct dir_update *update, const struct waiter *waiter);
 /*
  * Adds one owner to the update. If the owner is this engine, the kind is executed at once;
  * otherwise a target is queued. Does nothing if the owner was added before, or is no live member.

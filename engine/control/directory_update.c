@@ -24,7 +24,7 @@ static void heap_up(struct directory *dir, uint32_t at)
 {
 	struct dir_update *update = dir->heap[at];
 
-	while (at > 0 && dir->heap[(at - 1) / 2]->deadline_ns > update->deadline_ns) {
+	while (at > 0 && dir->heap[(at - 1) / 2]->waiter.deadline_ns > update->waiter.deadline_ns) {
 		heap_set(dir, at, dir->heap[(at - 1) / 2]);
 		at = (at - 1) / 2;
 	}
@@ -36,10 +36,10 @@ static void heap_down(struct directory *dir, uint32_t at)
 	struct dir_update *update = dir->heap[at];
 
 	for (uint32_t child = 2 * at + 1; child < dir->heap_count; child = 2 * at + 1) {
-		if (child + 1 < dir->heap_count &&
-			dir->heap[child + 1]->deadline_ns < dir->heap[child]->deadline_ns)
+		if (child + 1 < dir->heap_count && dir->heap[child + 1]->waiter.deadline_ns <
+							   dir->heap[child]->waiter.deadline_ns)
 			child++;
-		if (dir->heap[child]->deadline_ns >= update->deadline_ns)
+		if (dir->heap[child]->waiter.deadline_ns >= update->waiter.deadline_ns)
 			break;
 		heap_set(dir, at, dir->heap[child]);
 		at = child;
@@ -89,7 +89,7 @@ static void due_arm(struct directory *dir)
 
 	if (dir->heap_count == 0)
 		return;
-	at_ns = dir->heap[0]->deadline_ns;
+	at_ns = dir->heap[0]->waiter.deadline_ns;
 	if (dir->due_ns && dir->due_ns <= at_ns)
 		return;
 	wait_ns = at_ns > now_ns ? at_ns - now_ns : 0;
@@ -115,7 +115,7 @@ void updates_due(void *context)
 	uint64_t now_ns = net_now();
 
 	dir->due_ns = 0;
-	while (dir->heap_count && dir->heap[0]->deadline_ns <= now_ns)
+	while (dir->heap_count && dir->heap[0]->waiter.deadline_ns <= now_ns)
 		update_answer(dir, dir->heap[0], OP_TIMEOUT);
 	due_arm(dir);
 }
@@ -162,11 +162,11 @@ void updates_answer(struct directory *dir)
 		STAILQ_CONCAT(&now, &dir->finished);
 		while (!STAILQ_EMPTY(&now)) {
 			struct dir_update *update = STAILQ_FIRST(&now);
-			directory_done done = update->done;
+			directory_done done = update->waiter.done;
 
 			STAILQ_REMOVE_HEAD(&now, finished);
-			update->done = NULL;
-			done(update->context, update->cookie, update->status);
+			update->waiter.done = NULL;
+			done(update->waiter.context, update->waiter.cookie, update->status);
 			if (update->pending)
 				update_unawaited(dir, update);
 			if (update->pending == 0)
@@ -182,7 +182,7 @@ void updates_answer(struct directory *dir)
  */
 
 struct dir_update *update_new(struct directory *dir, enum dir_kind kind, const struct page_key *key,
-	uint32_t place, uint32_t generation, unsigned room)
+	const struct location *at, unsigned room)
 {
 	struct dir_update *update = calloc(1, sizeof(*update) + room * sizeof(update->target[0]));
 
@@ -192,8 +192,7 @@ struct dir_update *update_new(struct directory *dir, enum dir_kind kind, const s
 	}
 	update->kind = (uint8_t)kind;
 	update->key = *key;
-	update->place = place;
-	update->generation = generation;
+	update->at = *at;
 	update->room = (uint16_t)room;
 	update->pending = 1;
 	update->background = true;
@@ -201,17 +200,13 @@ struct dir_update *update_new(struct directory *dir, enum dir_kind kind, const s
 	return update;
 }
 
-void update_await(struct directory *dir, struct dir_update *update, uint64_t deadline_ns,
-	directory_done done, void *context, uint64_t cookie)
+void update_await(struct directory *dir, struct dir_update *update, const struct waiter *waiter)
 {
-	if (!done)
+	if (!waiter)
 		return;
 	dir->background -= update->background;
 	update->background = false;
-	update->deadline_ns = deadline_ns;
-	update->done = done;
-	update->context = context;
-	update->cookie = cookie;
+	update->waiter = *waiter;
 	if (heap_add(dir, update))
 		due_arm(dir);
 	else
@@ -232,18 +227,18 @@ enum outcome update_do_here(struct directory *dir, const struct dir_update *upda
 
 	switch ((enum dir_kind)update->kind) {
 	case DIR_PUBLISH:
-		if (shard_insert(&control->shard, &update->key, control->ref, update->place,
-			    update->generation) == 0) {
+		if (shard_insert(&control->shard, &update->key, control->ref, update->at.place,
+			    update->at.generation) == 0) {
 			control->counter[COUNTER_entries_inserted]++;
 			return OUTCOME_DONE;
 		}
 		control->counter[COUNTER_entries_dropped]++;
-		if (!place_on_disk(update->place))
+		if (!place_on_disk(update->at.place))
 			departed_sweep(dir);
 		return OUTCOME_FAILED;
 	case DIR_REMOVE:
-		if (shard_remove(&control->shard, &update->key, update->ref, update->place,
-			    update->generation))
+		if (shard_remove(&control->shard, &update->key, update->at.ref, update->at.place,
+			    update->at.generation))
 			control->counter[COUNTER_entries_removed]++;
 		return OUTCOME_DONE;
 	case DIR_FORGET: /* forget_here() */
@@ -292,7 +287,8 @@ void update_check(struct directory *dir, struct dir_update *update)
 {
 	unsigned waiting = 0, suspects = 0;
 
-	if (update->kind != DIR_PUBLISH || !update->started || !update->done || update->answered)
+	if (update->kind != DIR_PUBLISH || !update->started || !update->waiter.done ||
+		update->answered)
 		return;
 	for (unsigned i = 0; i < update->targets; i++) {
 		const struct dir_target *target = &update->target[i];
@@ -333,7 +329,7 @@ void update_start(struct directory *dir, struct dir_update *update)
 		update_check(dir, update);
 		return;
 	}
-	if (update->done)
+	if (update->waiter.done)
 		update_settle(dir, update);
 	else
 		update_end(dir, update);
@@ -350,9 +346,9 @@ void target_resolve(struct directory *dir, struct dir_target *target, enum outco
 		update_check(dir, update);
 		return;
 	}
-	if (update->done && !update->answered)
+	if (update->waiter.done && !update->answered)
 		update_settle(dir, update);
-	else if (!update->done)
+	else if (!update->waiter.done)
 		update_end(dir, update);
 }
 
@@ -365,7 +361,7 @@ static void targets_drop(struct dir_targets *targets)
 
 		TAILQ_REMOVE(targets, target, next);
 		update->pending--;
-		if (update->pending == 0 && !(update->done && update->answered))
+		if (update->pending == 0 && !(update->waiter.done && update->answered))
 			free(update);
 	}
 }

@@ -43,7 +43,8 @@ static void walk_publish(
 	}
 	if (owner && owner->digest && owner->digest->repair)
 		dir->control->counter[COUNTER_entries_repaired]++;
-	update = update_new(dir, DIR_PUBLISH, &entry->key, entry->place, entry->generation, 1);
+	update = update_new(dir, DIR_PUBLISH, &entry->key,
+		&(struct location){.place = entry->place, .generation = entry->generation}, 1);
 	if (!update)
 		return;
 	update_add(dir, update, ref);

@@ -41,8 +41,9 @@ unsigned tier_lost(struct tier *t)
 	n = disk_lost(t->disk, TIER_LOST_BURST, page);
 	for (unsigned i = 0; i < n; i++)
 		if (!index_find(t->control->index, &page[i].key))
-			directory_remove(
-				t->control, &page[i].key, page[i].place, page[i].generation);
+			directory_remove(t->control, &page[i].key,
+				&(struct location){
+					.place = page[i].place, .generation = page[i].generation});
 	t->lost_due = n != 0;
 	return n;
 }

@@ -251,8 +251,10 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 			.length = promote->request.length};
 		tier_pin(t, promote->place, promote->generation, promote->bytes, readers,
 			deadline_ns);
-		directory_publish(control, key, promote->place, promote->generation,
-			clock_now_ns() + PROMOTE_PUBLISH_NS, NULL, NULL, 0);
+		directory_publish(control, key,
+			&(struct location){
+				.place = promote->place, .generation = promote->generation},
+			NULL);
 	} else {
 		const struct index_entry *e =
 			promote->removed ? NULL : index_find(control->index, key);

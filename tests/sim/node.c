@@ -415,8 +415,12 @@ void node_set(unsigned i, uint64_t number)
 	n->sets++;
 	if (index_put(n->control.index, &entry, NULL) < 0)
 		abort();
-	directory_publish(&n->control, &entry.key, entry.place, entry.generation, net_now() + SIM_S,
-		set_done, n, world.now_ns);
+	directory_publish(&n->control, &entry.key,
+		&(struct location){.place = entry.place, .generation = entry.generation},
+		&(struct waiter){.deadline_ns = net_now() + SIM_S,
+			.done = set_done,
+			.context = n,
+			.cookie = world.now_ns});
 	directory_flush(&n->control);
 }
 

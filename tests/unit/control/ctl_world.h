@@ -38,11 +38,7 @@ enum { HELD_MAX = 8192 };
 
 static struct {
 	bool hold; /* true: the stub of directory.c keeps its answers until directory_answer() */
-	struct {
-		directory_done done;
-		void *context;
-		uint64_t cookie;
-	} held[HELD_MAX];
+	struct waiter held[HELD_MAX];
 	unsigned helds, published, removed, stale, forgotten, touched, reported;
 	unsigned on_disk, off_disk, opened; /* entries of pages on disk: published, removed; */
 	bool busy;
@@ -65,18 +61,16 @@ static struct {
 static unsigned broken_calls;
 static uint32_t broken_channel;
 
-static inline void answer_or_hold(directory_done done, void *context, uint64_t cookie)
+static inline void answer_or_hold(const struct waiter *waiter)
 {
-	if (!done)
+	if (!waiter)
 		return;
 	if (!directory.hold) {
-		done(context, cookie, OP_HIT);
+		waiter->done(waiter->context, waiter->cookie, OP_HIT);
 		return;
 	}
 	assert_true(directory.helds < HELD_MAX);
-	directory.held[directory.helds].done = done;
-	directory.held[directory.helds].context = context;
-	directory.held[directory.helds++].cookie = cookie;
+	directory.held[directory.helds++] = *waiter;
 }
 
 static inline void directory_answer(enum op_status status)
@@ -86,15 +80,14 @@ static inline void directory_answer(enum op_status status)
 	directory.helds = 0;
 }
 
-void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
-	uint32_t generation, uint64_t deadline_ns, directory_done done, void *context,
-	uint64_t cookie)
+void directory_publish(struct control *control, const struct page_key *key,
+	const struct location *at, const struct waiter *waiter)
 {
-	(void)control, (void)key, (void)deadline_ns;
+	(void)control, (void)key;
 	directory.published++;
-	directory.place = place;
-	directory.generation = generation;
-	answer_or_hold(done, context, cookie);
+	directory.place = at->place;
+	directory.generation = at->generation;
+	answer_or_hold(waiter);
 }
 
 bool directory_on_disk(struct control *control, const struct disk_page *page)
@@ -144,24 +137,23 @@ bool rpc_send(struct rpc_link *link, const Pc__Message *message)
 }
 
 void directory_remove(
-	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation)
+	struct control *control, const struct page_key *key, const struct location *at)
 {
+	const struct page_head *heads;
 	struct page_head head;
 
-	(void)key;
-	if (place_on_disk(place)) {
+	if (place_on_disk(at->place)) {
 		directory.off_disk++;
-		directory.page = (struct disk_page){*key, place, generation, 0};
+		directory.page = (struct disk_page){*key, at->place, at->generation, 0};
 		return;
 	}
 	/*
 	 * The key is removed from the directory before its generation changes, so before the slot
 	 * can be overwritten.
 	 */
-	head = page_head_load(
-		(const struct page_head *)pool_heads(control->rail[place_rail(place)].pool)->base +
-		place_unit(place));
-	assert_int_equal(head.generation, generation);
+	heads = pool_heads(control->rail[place_rail(at->place)].pool)->base;
+	head = page_head_load(heads + place_unit(at->place));
+	assert_int_equal(head.generation, at->generation);
 	directory.removed++;
 }
 
@@ -177,20 +169,18 @@ void directory_report(struct control *control, uint32_t ref, const struct page_r
 	directory.reported++;
 }
 
-void directory_stale(struct control *control, const struct page_key *key, uint32_t ref,
-	uint32_t place, uint32_t generation)
+void directory_stale(struct control *control, const struct page_key *key, const struct location *at)
 {
-	(void)control, (void)key, (void)ref, (void)place, (void)generation;
+	(void)control, (void)key, (void)at;
 	directory.stale++;
 }
 
-void directory_forget(struct control *control, const struct page_key *key, uint64_t deadline_ns,
-	directory_done done, void *context, uint64_t cookie)
+void directory_forget(
+	struct control *control, const struct page_key *key, const struct waiter *waiter)
 {
-	(void)deadline_ns;
 	directory.forgotten++;
 	ctl_forget(control, key, NULL, &(bool){false});
-	answer_or_hold(done, context, cookie);
+	answer_or_hold(waiter);
 }
 
 void directory_touch(struct control *control, uint32_t ref, uint32_t place)

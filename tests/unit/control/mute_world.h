@@ -203,8 +203,13 @@ static inline void publish(uint64_t from, unsigned count, unsigned deadline_ms)
 	for (uint64_t k = from; k < from + count; k++) {
 		struct page_key key = key_of(k);
 
-		directory_publish(&node[0].control, &key, place_make(0, (uint32_t)k & 0xffff), 1,
-			clock_now_ns() + deadline_ms * 1000000ull, node_done, &node[0], k);
+		directory_publish(&node[0].control, &key,
+			&(struct location){
+				.place = place_make(0, (uint32_t)k & 0xffff), .generation = 1},
+			&(struct waiter){.deadline_ns = clock_now_ns() + deadline_ms * 1000000ull,
+				.done = node_done,
+				.context = &node[0],
+				.cookie = k});
 	}
 }
 

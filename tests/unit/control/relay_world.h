@@ -111,7 +111,8 @@ static inline void drop(unsigned k)
 
 	if (!entry)
 		return;
-	directory_remove(&node[0].control, &key, entry->place, entry->generation);
+	directory_remove(&node[0].control, &key,
+		&(struct location){.place = entry->place, .generation = entry->generation});
 	index_remove(node[0].control.index, &key);
 }
 

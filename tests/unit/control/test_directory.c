@@ -93,8 +93,12 @@ static void all_keys_are_answered_when_there_are_more_than_the_batches_in_flight
 	for (unsigned k = 0; k < keys; k++) {
 		struct page_key key = key_of(k);
 
-		directory_publish(&node[0].control, &key, 0, 1, clock_now_ns() + 10000000000ull,
-			node_done, &node[0], k);
+		directory_publish(&node[0].control, &key,
+			&(struct location){.place = 0, .generation = 1},
+			&(struct waiter){.deadline_ns = clock_now_ns() + 10000000000ull,
+				.done = node_done,
+				.context = &node[0],
+				.cookie = k});
 	}
 	directory_flush(&node[0].control);
 	assert_int_equal(owner_at(node[0].control.directory, 1)->in_flight, BATCHES_MAX);
@@ -193,8 +197,12 @@ static void answers_of_late_owners_come_in_the_order_of_their_deadlines(void **s
 		struct page_key key = key_of(k);
 		uint64_t deadline_ns = now_ns + 50000000 + (uint64_t)random() % 200000000;
 
-		directory_publish(&node[0].control, &key, 0, 1, deadline_ns, note_order, &node[0],
-			deadline_ns);
+		directory_publish(&node[0].control, &key,
+			&(struct location){.place = 0, .generation = 1},
+			&(struct waiter){.deadline_ns = deadline_ns,
+				.done = note_order,
+				.context = &node[0],
+				.cookie = deadline_ns});
 	}
 	assert_true(nodes_until(node[0].dones == KEYS, 3000));
 	assert_int_equal(out_of_order, 0);
@@ -287,12 +295,14 @@ static void a_late_remove_never_removes_a_newer_entry(void **state)
 	node_put(0, 5, 1, 1000);
 	assert_true(nodes_until(node[0].dones == 1, 1000));
 	node_put(0, 5, 2, 1000);
-	directory_remove(&node[0].control, &key, place, 1);
+	directory_remove(
+		&node[0].control, &key, &(struct location){.place = place, .generation = 1});
 	assert_true(nodes_until(node[0].dones == 2, 1000));
 	nodes_run(50);
 	assert_int_equal(found_at_owners(0, 0, 5), 2);
 	index_remove(node[0].control.index, &key);
-	directory_remove(&node[0].control, &key, place, 2);
+	directory_remove(
+		&node[0].control, &key, &(struct location){.place = place, .generation = 2});
 	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(node[i].control.shard.entries, 0);
@@ -307,7 +317,9 @@ static void published_and_removed_in_one_turn_is_removed(void **state)
 
 		node_put(0, k, 1, 1000);
 		index_remove(node[0].control.index, &key);
-		directory_remove(&node[0].control, &key, place_make(k & 1, k & 0xffff), 1);
+		directory_remove(&node[0].control, &key,
+			&(struct location){
+				.place = place_make(k & 1, k & 0xffff), .generation = 1});
 	}
 	assert_true(nodes_until(node[0].dones == KEYS, 1000));
 	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
@@ -325,15 +337,18 @@ static void a_reported_entry_is_removed_unless_it_is_correct(void **state)
 	node_put(0, 9, 4, 1000);
 	assert_true(nodes_until(node[0].dones == 1, 1000));
 	/* The report names another generation than the entry has, so the entry stays. */
-	directory_stale(&node[1].control, &key, node[0].control.ref, place, 3);
+	directory_stale(&node[1].control, &key,
+		&(struct location){.ref = node[0].control.ref, .place = place, .generation = 3});
 	/*
 	 * The stale entry is reported at its holder, node 0, whose index shows that the entry is
 	 * correct.
 	 */
-	directory_stale(&node[0].control, &key, node[0].control.ref, place, 4);
+	directory_stale(&node[0].control, &key,
+		&(struct location){.ref = node[0].control.ref, .place = place, .generation = 4});
 	nodes_run(50);
 	assert_int_equal(found_at_owners(0, 0, 9), 2);
-	directory_stale(&node[1].control, &key, node[0].control.ref, place, 4);
+	directory_stale(&node[1].control, &key,
+		&(struct location){.ref = node[0].control.ref, .place = place, .generation = 4});
 	assert_true(nodes_until(found_anywhere(0, 9) == 0, 1000));
 	assert_int_equal(node[0].control.counter[COUNTER_entries_stale], 0);
 	assert_int_equal(node[1].control.counter[COUNTER_entries_stale], 2);
@@ -351,8 +366,12 @@ static void forget_reaches_every_member_that_has_the_page(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		assert_true(nodes_until(node[i].dones == 1, 1000));
 	soon = clock_now_ns() + 1000000000;
-	directory_forget(&node[3].control, &key, soon, node_done, &node[3], 0);
-	directory_forget(&node[3].control, &unknown, soon, node_done, &node[3], 0);
+	directory_forget(&node[3].control, &key,
+		&(struct waiter){
+			.deadline_ns = soon, .done = node_done, .context = &node[3], .cookie = 0});
+	directory_forget(&node[3].control, &unknown,
+		&(struct waiter){
+			.deadline_ns = soon, .done = node_done, .context = &node[3], .cookie = 0});
 	assert_true(nodes_until(node[3].dones == 2, 1000));
 	assert_int_equal(node[3].hits, 1);
 	assert_int_equal(node[3].status == OP_MISS || node[3].status == OP_HIT, 1);
@@ -366,7 +385,9 @@ static void forget_reaches_every_member_that_has_the_page(void **state)
 	}
 	/* The page that node 3 itself holds is forgotten as well. */
 	node_put(3, 3, 2, 1000);
-	directory_forget(&node[3].control, &key, soon, node_done, &node[3], 0);
+	directory_forget(&node[3].control, &key,
+		&(struct waiter){
+			.deadline_ns = soon, .done = node_done, .context = &node[3], .cookie = 0});
 	assert_true(nodes_until(node[3].dones == 4, 1000));
 	assert_int_equal(node[3].hits, 3);
 }
@@ -378,8 +399,11 @@ static void a_forget_does_not_wait_for_a_dead_member(void **state)
 	(void)state;
 	open_nodes(3, 300);
 	node[2].stalled = true;
-	directory_forget(
-		&node[0].control, &key, clock_now_ns() + 3000000000, node_done, &node[0], 0);
+	directory_forget(&node[0].control, &key,
+		&(struct waiter){.deadline_ns = clock_now_ns() + 3000000000,
+			.done = node_done,
+			.context = &node[0],
+			.cookie = 0});
 	assert_true(nodes_until(node[0].dones == 1, 2000));
 	assert_int_equal(node[0].status, OP_MISS);
 }

@@ -174,7 +174,8 @@ static void removes_beyond_the_limit_are_dropped_and_logged_once(void **state)
 	for (unsigned k = 0; k < removes; k++) {
 		struct page_key key = key_of(k);
 
-		directory_remove(&node[0].control, &key, 5, 1);
+		directory_remove(
+			&node[0].control, &key, &(struct location){.place = 5, .generation = 1});
 		if (k % MESSAGE_PAGES_MAX == 0)
 			nodes_run(1);
 	}

@@ -115,14 +115,18 @@ static void an_eviction_replaces_the_entry_and_a_promotion_replaces_it_again(voi
 	index_remove(holder->index, &disk[3].key);
 	assert_true(nodes_until(owners_of_disk(3) == 2, 3000));
 	/* a remove that is late, or a reader's report, takes nothing */
-	directory_remove(holder, &disk[3].key, was.place, was.generation);
-	directory_stale(&node[0].control, &disk[3].key, holder->ref, was.place, was.generation);
+	directory_remove(holder, &disk[3].key,
+		&(struct location){.place = was.place, .generation = was.generation});
+	directory_stale(&node[0].control, &disk[3].key,
+		&(struct location){
+			.ref = holder->ref, .place = was.place, .generation = was.generation});
 	nodes_run(200);
 	assert_int_equal(owners_of_disk(3), 2);
 	node_put(HOLDER, 3, 2, 3000);
 	assert_true(nodes_until(owners_with(&disk[3].key, was.place, 2) == 2, 3000));
 	/* and when the page leaves the disk, the entry of the page in memory stays */
-	directory_remove(holder, &disk[3].key, disk[3].place, disk[3].generation);
+	directory_remove(holder, &disk[3].key,
+		&(struct location){.place = disk[3].place, .generation = disk[3].generation});
 	nodes_run(200);
 	assert_int_equal(owners_with(&disk[3].key, was.place, 2), 2);
 }
@@ -135,7 +139,8 @@ static void a_page_that_leaves_the_disk_is_removed_at_all_owners(void **state)
 	open_three();
 	assert_true(directory_on_disk(holder, &disk[3]));
 	assert_true(nodes_until(owners_of_disk(3) == 2, 3000));
-	directory_remove(holder, &disk[3].key, disk[3].place, disk[3].generation);
+	directory_remove(holder, &disk[3].key,
+		&(struct location){.place = disk[3].place, .generation = disk[3].generation});
 	assert_true(nodes_until(owners_of_disk(3) == 0, 3000));
 }
 
@@ -227,12 +232,19 @@ static void a_report_about_a_page_that_is_on_disk_is_wrong(void **state)
 	open_three();
 	open_disk(10);
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));
-	directory_stale(holder, &disk[3].key, holder->ref, disk[3].place, disk[3].generation);
+	directory_stale(holder, &disk[3].key,
+		&(struct location){.ref = holder->ref,
+			.place = disk[3].place,
+			.generation = disk[3].generation});
 	nodes_run(200);
 	assert_int_equal(owners_of_disk(3), 2);
-	directory_stale(holder, &disk[3].key, holder->ref, disk[3].place, 9999);
+	directory_stale(holder, &disk[3].key,
+		&(struct location){.ref = holder->ref, .place = disk[3].place, .generation = 9999});
 	node[HOLDER].disk_pages = 0;
-	directory_stale(holder, &disk[3].key, holder->ref, disk[3].place, disk[3].generation);
+	directory_stale(holder, &disk[3].key,
+		&(struct location){.ref = holder->ref,
+			.place = disk[3].place,
+			.generation = disk[3].generation});
 	assert_true(nodes_until(owners_of_disk(3) == 0, 3000));
 }
 

@@ -36,8 +36,11 @@ static void forget(unsigned i, uint64_t number, unsigned deadline_ms)
 {
 	struct page_key key = key_of(number);
 
-	directory_forget(&node[i].control, &key, clock_now_ns() + (uint64_t)deadline_ms * 1000000,
-		node_done, &node[i], 0);
+	directory_forget(&node[i].control, &key,
+		&(struct waiter){.deadline_ns = clock_now_ns() + (uint64_t)deadline_ms * 1000000,
+			.done = node_done,
+			.context = &node[i],
+			.cookie = 0});
 }
 
 /* Ends the tombstone that node i wrote last. */

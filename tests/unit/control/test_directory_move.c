@@ -250,7 +250,8 @@ static void a_removed_key_is_also_removed_from_former_owners(void **state)
 		struct index_entry entry = *index_find(node[0].control.index, &key);
 
 		index_remove(node[0].control.index, &key);
-		directory_remove(&node[0].control, &key, entry.place, entry.generation);
+		directory_remove(&node[0].control, &key,
+			&(struct location){.place = entry.place, .generation = entry.generation});
 	}
 	for (unsigned i = 0; i < 3; i++)
 		assert_true(nodes_until(node[i].control.shard.entries == 0, 2000));

@@ -112,8 +112,8 @@ static void what_is_published_waits_at_an_owner_that_is_made_for_it(void **state
 	for (uint64_t i = 0; i < 8; i++) {
 		struct page_key key = {.word = {map_mix(2 * i + 1), map_mix(2 * i)}};
 
-		directory_publish(
-			control, &key, place_make(0, 1), 1, net_now() + 1000000000, NULL, NULL, 0);
+		directory_publish(control, &key,
+			&(struct location){.place = place_make(0, 1), .generation = 1}, NULL);
 	}
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		queued += owner->queued[DIR_PUBLISH];

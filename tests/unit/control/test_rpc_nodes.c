@@ -292,8 +292,12 @@ void node_put(unsigned i, uint64_t number, uint32_t generation, unsigned deadlin
 
 	index_remove(node[i].control.index, &entry.key);
 	index_put(node[i].control.index, &entry, &there);
-	directory_publish(&node[i].control, &entry.key, entry.place, generation,
-		clock_now_ns() + deadline_ms * 1000000ull, node_done, &node[i], number);
+	directory_publish(&node[i].control, &entry.key,
+		&(struct location){.place = entry.place, .generation = generation},
+		&(struct waiter){.deadline_ns = clock_now_ns() + deadline_ms * 1000000ull,
+			.done = node_done,
+			.context = &node[i],
+			.cookie = number});
 }
 
 static unsigned found_in(unsigned owner, unsigned i, uint64_t number)

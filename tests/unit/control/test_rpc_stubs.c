@@ -212,7 +212,8 @@ enum forget_state ctl_forget(struct control *control, const struct page_key *key
 
 	*ret_had = entry;
 	if (entry) {
-		directory_remove(control, key, entry->place, entry->generation);
+		directory_remove(control, key,
+			&(struct location){.place = entry->place, .generation = entry->generation});
 		index_remove(control->index, key);
 	}
 	if (n->forget != FORGET_LATER || !wait)

@@ -7,14 +7,14 @@
  * `resting` until limbo ends, so that one waiting request does not evict twice.
  */
 #include "engine/abi/probe.h"
-#include "engine/control/directory.h"
 #include "engine/control/ctl.h"
+#include "engine/control/directory.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
 
 /* victims between the one that is removed and those whose cache lines are prefetched */
-#define EXPECT_FAR 8u
-#define EXPECT_NEAR 4u
+#define PREFETCH_FAR 8u
+#define PREFETCH_NEAR 4u
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
 /* As ctl_take_away(). on_disk: the page is there; NULL: it is not. */
@@ -164,15 +164,15 @@ static void rest_add(struct ctl_class *class, uint32_t slots, uint64_t until_ns,
  * Prefetches what the removal of the victims behind the i-th one will read: their entries in index
  * and directory.
  */
-static void expect(
+static void prefetch(
 	const struct control *control, const struct pool_victim *victim, unsigned n, unsigned i)
 {
-	for (unsigned k = i ? i + EXPECT_FAR : 0; k < n && k <= i + EXPECT_FAR; k++) {
-		index_expect_chain(control->index, &victim[k].key);
-		shard_expect(&control->shard, &victim[k].key);
+	for (unsigned k = i ? i + PREFETCH_FAR : 0; k < n && k <= i + PREFETCH_FAR; k++) {
+		index_prefetch_chain(control->index, &victim[k].key);
+		shard_prefetch(&control->shard, &victim[k].key);
 	}
-	if (i + EXPECT_NEAR < n)
-		index_expect_entry(control->index, &victim[i + EXPECT_NEAR].key);
+	if (i + PREFETCH_NEAR < n)
+		index_prefetch_entry(control->index, &victim[i + PREFETCH_NEAR].key);
 }
 
 /*
@@ -196,7 +196,7 @@ static uint32_t evict(struct ctl *ctl, unsigned rail, uint32_t units, uint32_t w
 		for (unsigned i = 0; i < n; i++) {
 			bool on_disk = tier_evicting(ctl->control, &victim[i], &page);
 
-			expect(ctl->control, victim, n, i);
+			prefetch(ctl->control, victim, n, i);
 			take_away(ctl, &victim[i].key, victim[i].place, victim[i].generation,
 				on_disk ? &page : NULL);
 			PROBE_EVICT(rail, victim[i].place, victim[i].length);

@@ -6,13 +6,13 @@
  */
 #include <string.h>
 
-#include "engine/control/directory.h"
 #include "engine/control/ctl.h"
+#include "engine/control/directory.h"
 #include "engine/control/tier.h"
 
 /* pages between the one that is served and those whose cache lines are prefetched */
-#define EXPECT_FAR 8u
-#define EXPECT_NEAR 4u
+#define PREFETCH_FAR 8u
+#define PREFETCH_NEAR 4u
 
 /* The directory_done callback of a page. */
 static void on_done(void *context, uint64_t cookie, enum op_status status)
@@ -137,12 +137,12 @@ static void serve_page(
  * Prefetches what the pages of a publish from `i` on will read: index, directory and page head of a
  * page are in cache lines that nothing else has read lately.
  */
-static void expect_far(const struct control *control, const struct ctl_page *page, unsigned i)
+static void prefetch_far(const struct control *control, const struct ctl_page *page, unsigned i)
 {
-	index_expect_chain(control->index, &page[i].key);
-	shard_expect(&control->shard, &page[i].key);
+	index_prefetch_chain(control->index, &page[i].key);
+	shard_prefetch(&control->shard, &page[i].key);
 	if (place_rail(page[i].place) < control->rails)
-		pool_expect(control->rail[place_rail(page[i].place)].pool, page[i].place);
+		pool_prefetch(control->rail[place_rail(page[i].place)].pool, page[i].place);
 }
 
 /* Ends a publish for which there is no memory: its credits go back. */
@@ -172,15 +172,15 @@ static void serve_all(struct ctl *ctl, struct ctl_channel *c, const struct ctl_o
 		ctl_refuse(ctl, c, op, page);
 		return;
 	}
-	for (unsigned i = 0; i < op->count && i < EXPECT_FAR; i++)
-		expect_far(control, page, i);
-	for (unsigned i = 0; i < op->count && i < EXPECT_NEAR; i++)
-		index_expect_entry(control->index, &page[i].key);
+	for (unsigned i = 0; i < op->count && i < PREFETCH_FAR; i++)
+		prefetch_far(control, page, i);
+	for (unsigned i = 0; i < op->count && i < PREFETCH_NEAR; i++)
+		index_prefetch_entry(control->index, &page[i].key);
 	for (unsigned i = 0; i < op->count; i++) {
-		if (i + EXPECT_FAR < op->count)
-			expect_far(control, page, i + EXPECT_FAR);
-		if (i + EXPECT_NEAR < op->count)
-			index_expect_entry(control->index, &page[i + EXPECT_NEAR].key);
+		if (i + PREFETCH_FAR < op->count)
+			prefetch_far(control, page, i + PREFETCH_FAR);
+		if (i + PREFETCH_NEAR < op->count)
+			index_prefetch_entry(control->index, &page[i + PREFETCH_NEAR].key);
 		serve_page(ctl, c,
 			&(struct page_publish){.at = &page[i],
 				.length = op->length,

@@ -9,11 +9,11 @@
 #ifndef CONTROL_DIRECTORY_H
 #define CONTROL_DIRECTORY_H
 
+#include "engine/abi/message.pb-c.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/control/suspect.h"
 #include "engine/disk/disk.h"
-#include "engine/abi/message.pb-c.h"
 
 struct control;
 

@@ -10,7 +10,7 @@
 #include "engine/control/tier.h"
 
 /* entries between the one that is changed and the one whose cache lines are prefetched */
-#define EXPECT_FAR 8u
+#define PREFETCH_FAR 8u
 
 bool entries_fit(size_t count, Pc__Entry *const *entries)
 {
@@ -66,15 +66,15 @@ bool entries_rails_fit(size_t count, Pc__Entry *const *entries, unsigned rails)
 }
 
 /* Prefetches what the change of an entry behind the i-th one will read. */
-static void entries_expect(
+static void entries_prefetch(
 	const struct control *control, size_t count, Pc__Entry *const *entries, size_t i)
 {
 	struct page_key key;
 
-	if (i + EXPECT_FAR >= count)
+	if (i + PREFETCH_FAR >= count)
 		return;
-	key = entry_key(entries[i + EXPECT_FAR]);
-	shard_expect(&control->shard, &key);
+	key = entry_key(entries[i + PREFETCH_FAR]);
+	shard_prefetch(&control->shard, &key);
 }
 
 size_t entries_insert(struct directory *dir, uint32_t ref, size_t count, Pc__Entry *const *entries)
@@ -86,7 +86,7 @@ size_t entries_insert(struct directory *dir, uint32_t ref, size_t count, Pc__Ent
 		const Pc__Entry *entry = entries[i];
 		struct page_key key = entry_key(entry);
 
-		entries_expect(control, count, entries, i);
+		entries_prefetch(control, count, entries, i);
 		if (shard_insert(&control->shard, &key, ref, entry->place, entry->generation) ==
 			0) {
 			control->counter[COUNTER_entries_inserted]++;
@@ -108,7 +108,7 @@ void entries_remove(struct directory *dir, size_t count, Pc__Entry *const *entri
 		const Pc__Entry *entry = entries[i];
 		struct page_key key = entry_key(entry);
 
-		entries_expect(control, count, entries, i);
+		entries_prefetch(control, count, entries, i);
 		if (shard_remove(
 			    &control->shard, &key, entry->ref, entry->place, entry->generation))
 			control->counter[COUNTER_entries_removed]++;

@@ -278,12 +278,12 @@ struct index_entry *index_find(struct index *index, const struct page_key *key)
 	return number == NONE ? NULL : &node_at(index, number)->entry;
 }
 
-void index_expect_chain(const struct index *index, const struct page_key *key)
+void index_prefetch_chain(const struct index *index, const struct page_key *key)
 {
 	__builtin_prefetch(bucket_of(index, key), 1);
 }
 
-void index_expect_entry(const struct index *index, const struct page_key *key)
+void index_prefetch_entry(const struct index *index, const struct page_key *key)
 {
 	uint32_t number = *bucket_of(index, key);
 

@@ -34,8 +34,8 @@ struct index_entry *index_find(struct index *index, const struct page_key *key);
  * Prefetch what index_find() of the key reads: the head of its hash chain, and, once that has
  * arrived, the first entry of the chain.
  */
-void index_expect_chain(const struct index *index, const struct page_key *key);
-void index_expect_entry(const struct index *index, const struct page_key *key);
+void index_prefetch_chain(const struct index *index, const struct page_key *key);
+void index_prefetch_entry(const struct index *index, const struct page_key *key);
 /*
  * Returns 0, -EEXIST or -ENOMEM. Unless `ret` is NULL, 0 and -EEXIST store the entry in the index
  * there: with -EEXIST it is the existing one, unchanged.

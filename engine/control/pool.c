@@ -225,7 +225,7 @@ uint32_t pool_locate_exact(
 	return slot;
 }
 
-void pool_expect(const struct pool *pool, uint32_t place)
+void pool_prefetch(const struct pool *pool, uint32_t place)
 {
 	uint32_t unit = place_unit(place);
 

@@ -201,7 +201,7 @@ bool pool_proven(
 const void *pool_page(const struct pool *pool, uint32_t place, uint32_t generation);
 
 /* Prefetches the page head at this place, which need not be valid, for a publish. */
-void pool_expect(const struct pool *pool, uint32_t place);
+void pool_prefetch(const struct pool *pool, uint32_t place);
 
 /*
  * pool_free(): slots for pages of that size that pool_take() would find without evicting. Slots

@@ -11,8 +11,8 @@
 #ifndef CONTROL_PROMOTE_H
 #define CONTROL_PROMOTE_H
 
-#include "engine/control/control.h"
 #include "engine/abi/message.pb-c.h"
+#include "engine/control/control.h"
 
 struct ctl_channel;
 struct rpc_link;

@@ -43,7 +43,7 @@ struct shard {
 };
 
 /* Prefetches what an insert or remove of the key's entry reads, some entries ahead of it. */
-static inline void shard_expect(const struct shard *shard, const struct page_key *key)
+static inline void shard_prefetch(const struct shard *shard, const struct page_key *key)
 {
 	uint32_t first = dir_bucket_first(key, shard->bits);
 

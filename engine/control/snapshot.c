@@ -12,10 +12,10 @@
 
 #include "engine/abi/wire.h"
 #include "engine/control/client.h"
+#include "engine/control/ctl.h"
 #include "engine/control/directory.h"
 #include "engine/control/loop.h"
 #include "engine/control/member.h"
-#include "engine/control/ctl.h"
 #include "engine/control/report.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"

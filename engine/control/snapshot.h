@@ -12,8 +12,8 @@
 
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
-#include "engine/control/directory.h"
 #include "engine/control/conn.h"
+#include "engine/control/directory.h"
 #include "engine/control/summary.h"
 #include "engine/control/warm.h"
 #include "engine/rail/rail.h"

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/control/ctl.h"
 #include "engine/control/directory.h"
 #include "engine/control/loop.h"
-#include "engine/control/ctl.h"
 #include "engine/control/warm.h"
 #include "numa/clock.h"
 

@@ -24,10 +24,10 @@
 #include <pthread.h>
 #include <sys/queue.h>
 
-#include "engine/control/control.h"
-#include "engine/disk/disk.h"
 #include "engine/abi/message.pb-c.h"
+#include "engine/control/control.h"
 #include "engine/control/ctl.h"
+#include "engine/disk/disk.h"
 
 struct pool_victim;
 struct ctl_channel;

@@ -13,8 +13,8 @@
  */
 #include <stdlib.h>
 
-#include "engine/control/directory.h"
 #include "engine/control/ctl.h"
+#include "engine/control/directory.h"
 #include "engine/control/tier.h"
 #include "engine/control/warm.h"
 #include "numa/clock.h"

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 #include "engine/abi/message.pb-c.h"
-#include "engine/control/member.h"
 #include "engine/control/ctl.h"
+#include "engine/control/member.h"
 #include "engine/control/rpc.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"

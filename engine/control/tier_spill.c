@@ -7,8 +7,8 @@
  */
 #include <stdlib.h>
 
-#include "engine/control/directory.h"
 #include "engine/control/ctl.h"
+#include "engine/control/directory.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"

@@ -15,10 +15,10 @@
 #ifndef CONTROL_VIEW_H
 #define CONTROL_VIEW_H
 
+#include "engine/abi/message.pb-c.h"
 #include "engine/control/health.h"
 #include "engine/control/member.h"
 #include "engine/control/summary.h"
-#include "engine/abi/message.pb-c.h"
 
 struct rpc_link;
 

@@ -16,8 +16,8 @@
 
 #include "config/log.h"
 #include "engine/control/client.h"
-#include "engine/control/directory.h"
 #include "engine/control/ctl.h"
+#include "engine/control/directory.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
 

@@ -14,8 +14,8 @@
 #include <time.h>
 
 #include "config/log.h"
-#include "engine/control/fatal.h"
 #include "engine/control/control.h"
+#include "engine/control/fatal.h"
 
 struct watchdog {
 	pthread_t thread;

@@ -341,7 +341,7 @@ static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
  * next op ring entry of the channel turn[0], which a client's core may just have written. The poll
  * core calls it before it steps the preceding rail, so the misses overlap with that step.
  */
-static inline void rail_expect(const struct rail *rail)
+static inline void rail_prefetch(const struct rail *rail)
 {
 	const struct dv_cq *cq = &rail->cq;
 

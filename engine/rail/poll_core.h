@@ -75,7 +75,7 @@ __attribute__((always_inline)) static inline unsigned poll_rails(struct poll_cor
 		if (unlikely(rail->stopped))
 			continue;
 		if (i + 1 < core->rails)
-			rail_expect(core->rail[i + 1]);
+			rail_prefetch(core->rail[i + 1]);
 		work += step(core, i, now_ns);
 		now_ns = rail->now_ns;
 		news |= rail->news;

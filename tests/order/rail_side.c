@@ -6,9 +6,9 @@
 #define preadv2 note_preadv2
 #define send note_send
 
+#include "engine/rail/open.c"
 #include "engine/rail/poll_core.c"
 #include "engine/rail/wake.c"
-#include "engine/rail/open.c"
 
 #include "tests/order/sides.h"
 

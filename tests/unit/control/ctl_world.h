@@ -16,12 +16,12 @@
 
 #include <cmocka.h>
 
-#include "engine/control/client.h"
-#include "engine/control/directory.h"
 #include "engine/abi/message.pb-c.h"
+#include "engine/control/client.h"
+#include "engine/control/ctl.h"
+#include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "engine/control/promote.h"
-#include "engine/control/ctl.h"
 #include "engine/control/rpc.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"

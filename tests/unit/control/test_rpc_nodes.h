@@ -14,8 +14,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/control/ctl.h"
 #include "engine/control/conn.h"
+#include "engine/control/ctl.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "engine/control/rpc.h"

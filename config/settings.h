@@ -73,7 +73,8 @@ int settings_default(struct settings *ret);
 int settings_load(struct settings *s, const char *path, char *err, size_t err_bytes);
 
 /*
- * Sets one setting from text. Returns 0, -ENOENT (unknown setting) or -EINVAL (value not accepted).
+ * Sets one setting from text. Returns 0, -ENOENT (unknown setting) or -EINVAL (value not
+ * accepted). Six parameters: a setting has section, key and value, and an error text its length.
  */
 int settings_set(struct settings *s, const char *section, const char *key, const char *value,
 	char *err, size_t err_bytes);

@@ -103,6 +103,7 @@ static inline uint8_t *dv_sq_block(const struct dv_sq *sq, uint32_t index)
  * DV_SGES_MAX, that no segment has 0 bytes (like libmlx5, which omits them, a READ of 0 bytes has
  * no segment) and that dv_sq_room() >= dv_wqe_blocks(sges). `flags` are DV_CE_* | DV_FENCE. Returns
  * the free-running index of the WQE's first WQEBB; the completion has its low 16 bits.
+ * Seven parameters: it is inlined, so that they stay in registers.
  */
 static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t remote,
 	uint32_t rkey, const struct dv_sge *sge, unsigned sges, uint8_t flags)

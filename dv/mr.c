@@ -57,15 +57,17 @@ static int explain(const struct dv_device *device, const void *base, size_t leng
 	}
 }
 
-int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, unsigned access,
-	int memfd, uint64_t memfd_offset, struct dv_mr *ret_mr)
+int dv_verbs_mr_register(
+	struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
 	uint64_t limit = device->attributes.mr_bytes_max;
 	struct ibv_mr *mr;
+	void *base = memory->base;
+	size_t length = memory->length;
+	unsigned access = memory->access;
 	int rc;
 
-	(void)memfd; /* `memfd` is unused here: only the software NIC needs it */
-	(void)memfd_offset;
+	/* memory->memfd and memfd_offset are unused here: only the software NIC needs them */
 	if (!base || !length || access & ~(unsigned)ACCESS_ALL)
 		return dv_fail(-EINVAL,
 			"registering %zu bytes at %p with access 0x%x: invalid arguments", length,

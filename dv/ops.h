@@ -24,8 +24,8 @@ struct dv_ops {
 	uint64_t (*due_ns)(const struct dv_device
 			*device); /* NULL: no step of this implementation is ever due */
 
-	int (*mr_register)(struct dv_device *device, void *base, size_t length, unsigned access,
-		int memfd, uint64_t memfd_offset, struct dv_mr *ret_mr);
+	int (*mr_register)(
+		struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr);
 	int (*mr_deregister)(struct dv_device *device, struct dv_mr *mr);
 
 	int (*cq_create)(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq);

@@ -72,11 +72,9 @@ uint64_t dv_due_ns(const struct dv_device *device)
 	return ops->due_ns ? ops->due_ns(device) : UINT64_MAX;
 }
 
-int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
-	uint64_t memfd_offset, struct dv_mr *ret_mr)
+int dv_mr_register(struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
-	return ops_of(device)->mr_register(
-		device, base, length, access, memfd, memfd_offset, ret_mr);
+	return ops_of(device)->mr_register(device, memory, ret_mr);
 }
 
 int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)

@@ -116,14 +116,21 @@ struct dv_mr {
 	void *handle; /* private data of the implementation (dv/ops.h) */
 };
 
+/* Memory to register. */
+struct dv_memory {
+	void *base;
+	size_t length;
+	unsigned access;       /* DV_LOCAL_WRITE and so on */
+	int memfd;             /* the file of which the memory is a mapping; -1: it is not one */
+	uint64_t memfd_offset; /* offset of `base` in that file, bytes */
+};
+
 /*
- * Registers [base, base + length). If `memfd` >= 0, the memory is a mapping of that file at
- * `memfd_offset`; -1: not a file. The shm link of the software NIC lets peers on this host map the
+ * Registers memory. The shm link of the software NIC lets peers on this host map the
  * file, so there DV_REMOTE_READ requires a memfd. The fd is duplicated. Can take seconds for large
  * memory.
  */
-int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
-	uint64_t memfd_offset, struct dv_mr *ret_mr);
+int dv_mr_register(struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr);
 /* Deregisters memory; after success the NIC does not access it any more. */
 int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 

@@ -73,8 +73,8 @@ struct dv_qp {
 	struct dv_sq sq;
 };
 
-int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, unsigned access,
-	int memfd, uint64_t memfd_offset, struct dv_mr *ret_mr);
+int dv_verbs_mr_register(
+	struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr);
 int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 
 int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq);

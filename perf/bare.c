@@ -108,7 +108,12 @@ static void ends_open(unsigned access, struct card *ret_cards)
 		e->at = HEADS;
 		must(dv_open(&nic, &e->device));
 		must(dv_cq_create(e->device, WQES_MAX, &e->cq));
-		must(dv_mr_register(e->device, memory, POOL_BYTES, access, memfd, 0, &e->mr));
+		must(dv_mr_register(e->device,
+			&(struct dv_memory){.base = memory,
+				.length = POOL_BYTES,
+				.access = access,
+				.memfd = memfd},
+			&e->mr));
 		ret_cards[r] = (struct card){.base = (uintptr_t)memory, .rkey = e->mr.rkey};
 		for (unsigned q = 0; q < options.qps; q++) {
 			must(dv_qp_create(e->device, &e->cq, QP_DEPTH, &e->qp[q], &e->sq[q]));

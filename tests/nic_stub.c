@@ -29,13 +29,12 @@ void dv_cq_destroy(struct dv_device *device, struct dv_cq *cq)
 	free((void *)(uintptr_t)cq->record);
 }
 
-int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
-	uint64_t memfd_offset, struct dv_mr *ret_mr)
+int dv_mr_register(struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
-	(void)device, (void)memfd_offset;
+	(void)device;
 	if (nic_stub.mr_register)
-		return nic_stub.mr_register(base, length, access, memfd, ret_mr);
-	*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = 1};
+		return nic_stub.mr_register(memory, ret_mr);
+	*ret_mr = (struct dv_mr){.base = memory->base, .length = memory->length, .lkey = 1};
 	return 0;
 }
 

@@ -16,8 +16,7 @@
 
 struct nic_stub {
 	/* called for each registration, on any thread; NULL: it succeeds with lkey 1 */
-	int (*mr_register)(
-		void *base, size_t length, unsigned access, int memfd, struct dv_mr *ret_mr);
+	int (*mr_register)(const struct dv_memory *memory, struct dv_mr *ret_mr);
 	int (*mr_deregister)(struct dv_mr *mr); /* NULL: it succeeds */
 	struct dv_cq *cq;                       /* as the caller of dv_cq_create() has it */
 	/* the CQ as it was created; a rail that lost its NIC polls another one */

@@ -132,33 +132,35 @@ static int check(void *base, size_t length, unsigned access, uint64_t offset)
 	return 0;
 }
 
-int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned access, int memfd,
-	uint64_t memfd_offset, struct dv_mr *ret_mr)
+int soft_mr_register(struct dv_device *nic, const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
 	struct soft_mr *mr = NULL;
+	size_t length = memory->length;
+	unsigned access = memory->access;
+	uint64_t offset = memory->memfd_offset;
 	uint32_t file = 0;
-	int rc = check(base, length, access, memfd_offset);
+	int rc = check(memory->base, length, access, offset);
 
 	if (rc)
 		return dv_fail(rc, "%s: registering %zu bytes at %p with access 0x%x: %m",
-			nic->name, length, base, access);
+			nic->name, length, memory->base, access);
 	soft_model_register(nic, length);
 	soft_lock(nic);
-	if (memfd >= 0 && (access & ACCESS_REMOTE))
-		rc = take_file(nic, memfd, memfd_offset + length, &file);
+	if (memory->memfd >= 0 && (access & ACCESS_REMOTE))
+		rc = take_file(nic, memory->memfd, offset + length, &file);
 	if (!rc) {
 		mr = take_mr(nic);
 		rc = mr ? 0 : -ENOSPC;
 	}
 	if (!rc) {
-		mr->base = base;
+		mr->base = memory->base;
 		mr->length = length;
 		mr->access = access;
 		mr->file = file;
-		mr->far = soft_model_far(nic, base);
+		mr->far = soft_model_far(nic, memory->base);
 		if (access & ACCESS_REMOTE)
-			show(nic, mr, memfd_offset);
-		*ret_mr = (struct dv_mr){.base = base,
+			show(nic, mr, offset);
+		*ret_mr = (struct dv_mr){.base = memory->base,
 			.length = length,
 			.lkey = mr->key,
 			.rkey = mr->key,
@@ -169,7 +171,7 @@ int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned 
 	soft_unlock(nic);
 	if (rc)
 		return dv_fail(rc, "%s: registering %zu bytes at %p, file %d from %llu on: %m",
-			nic->name, length, base, memfd, (unsigned long long)memfd_offset);
+			nic->name, length, memory->base, memory->memfd, (unsigned long long)offset);
 	return 0;
 }
 

@@ -369,8 +369,7 @@ void soft_qp_hide(struct dv_qp *qp);
 struct dv_qp *soft_qp_find(struct dv_device *nic, uint32_t qpn);
 
 /* mr.c */
-int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned access, int memfd,
-	uint64_t memfd_offset, struct dv_mr *ret_mr);
+int soft_mr_register(struct dv_device *nic, const struct dv_memory *memory, struct dv_mr *ret_mr);
 int soft_mr_deregister(struct dv_device *nic, struct dv_mr *mr);
 
 /* wqe.c */

@@ -103,6 +103,7 @@ unsigned soft_doorbell(struct dv_qp *qp)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
+/* Six parameters: one call for each rule that a WQE can break. */
 static void bad_wqe(struct dv_qp *qp, struct soft_op *op, uint64_t *counter, uint8_t vendor,
 	const char *what, uint32_t value)
 {

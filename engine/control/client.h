@@ -294,12 +294,10 @@ void client_socket_remove(struct control *control);
 
 /* ---- shared by client*.c ------------------------------------------------------------------- */
 
-/*
- * Sends the one reply to s->request, with the descriptors `fds`. `text`: the reason when status <
- * 0.
- */
-void session_reply(struct session *s, int status, uint64_t clients, uint64_t b, const int *fds,
-	unsigned fd_count, const char *text);
+/* The one reply to s->request: it succeeded, with results and `count` descriptors. */
+void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count);
+/* The one reply to s->request: it failed with `status`, for the reason in `text`. */
+void session_fail(struct session *s, int status, const char *text);
 void session_refuse(struct session *s, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Serves session->request and takes ownership of `fd` (-1: the request had no descriptor). */
@@ -315,7 +313,7 @@ int session_start(struct session *s);
  */
 void session_admit(struct session *s);
 /* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
-void session_reply_told(struct session *s, uint64_t clients, uint64_t b);
+void session_reply_told(struct session *s, uint64_t a, uint64_t b);
 void session_told(struct session *s);
 /*
  * Stops the session's channels and drops its regions. clients_turn() frees the session later.

@@ -146,7 +146,7 @@ void channel_open_request(struct session *s)
 	int rc = channel_open(s, text, sizeof(text));
 
 	if (rc < 0)
-		session_reply(s, rc, 0, 0, NULL, 0, text);
+		session_fail(s, rc, text);
 }
 
 void channel_opened(struct channel *c)
@@ -163,7 +163,7 @@ void channel_opened(struct channel *c)
 	/*
 	 * The client may write ops before the rails know the channel: the ops wait in their rings.
 	 */
-	session_reply(s, 0, c->id, c->staging->id, fds, 2, NULL);
+	session_reply(s, c->id, c->staging->id, fds, 2);
 	close(c->wake_client); /* the reply has sent the client a copy of this descriptor */
 	c->wake_client = -1;
 }
@@ -174,8 +174,7 @@ void channel_close_request(struct session *s)
 	struct channel *c = s->request.a < CHANNELS_MAX ? clients->channel[s->request.a] : NULL;
 
 	if (!c || c->session != s || c->stopping) {
-		session_reply(
-			s, -EINVAL, 0, 0, NULL, 0, "this session has no channel of that number");
+		session_fail(s, -EINVAL, "this session has no channel of that number");
 		return;
 	}
 	s->waits_channel = c;
@@ -209,7 +208,7 @@ void channel_finish(struct channel *c)
 		channel_free(c);
 	if (s->waits_channel == c) {
 		s->waits_channel = NULL;
-		session_reply(s, 0, s->request.a, 0, NULL, 0, NULL);
+		session_reply(s, s->request.a, 0, NULL, 0);
 	}
 }
 

@@ -33,8 +33,13 @@ static int mr_register(
 
 	if (r->extent_shift && bytes > 1ull << r->extent_shift)
 		bytes = 1ull << r->extent_shift;
-	rc = dv_mr_register(control->rail[mr / r->extents].device, (char *)r->base + at, bytes,
-		DV_LOCAL_WRITE | DV_RELAXED_ORDERING, fd, r->offset + at, &r->mr[mr]);
+	rc = dv_mr_register(control->rail[mr / r->extents].device,
+		&(struct dv_memory){.base = (char *)r->base + at,
+			.length = bytes,
+			.access = DV_LOCAL_WRITE | DV_RELAXED_ORDERING,
+			.memfd = fd,
+			.memfd_offset = r->offset + at},
+		&r->mr[mr]);
 	if (rc < 0)
 		snprintf(text, text_bytes, "%s", dv_error());
 	else

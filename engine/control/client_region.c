@@ -147,7 +147,7 @@ static void region_registered(struct control *control, struct region *r)
 			r->staging_of->stopping = true;
 		region_release(control, r); /* region_release() may free the region */
 		if (!s->ending)
-			session_reply(s, rc, 0, 0, NULL, 0, text);
+			session_fail(s, rc, text);
 		return;
 	}
 	if (r->began_ns && clock_now_ns() - r->began_ns >= CLIENT_TELL_NS)
@@ -209,7 +209,7 @@ static void region_released(struct control *control, struct region *r)
 		channel_finish(c);
 	if (waited) {
 		s->waits_region = NULL;
-		session_reply(s, 0, s->request.a, 0, NULL, 0, NULL);
+		session_reply(s, s->request.a, 0, NULL, 0);
 	}
 }
 
@@ -263,12 +263,13 @@ static int quota_check(const struct session *s, unsigned extents, char *text, si
 }
 
 /*
- * Checks a client's memfd and range. Returns 0, or -EINVAL with the reason in `text`. *ret_page:
- * page size of the file, of which offsets are multiples.
+ * Checks the memfd and the range of a client's request. Returns 0, or -EINVAL with the reason in
+ * `text`. *ret_page: page size of the file, of which offsets are multiples.
  */
-static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, uint64_t *ret_page,
-	char *text, size_t bytes)
+static int file_check(const struct session *s, int fd, uint64_t *ret_page, char *text, size_t bytes)
 {
+	bool unsealed = s->control->settings->engine_unsealed_memory;
+	uint64_t offset = s->request.a, length = s->request.b;
 	int seals = fcntl(fd, F_GET_SEALS);
 	struct statfs fs;
 	struct stat st;
@@ -335,9 +336,8 @@ void region_add_request(struct session *s, int memfd)
 	uint64_t offset = s->request.a, length = s->request.b, page = 4096;
 	char text[sizeof(((struct attach_reply *)0)->text)];
 	struct region *r;
-	bool unsealed = s->control->settings->engine_unsealed_memory;
 	unsigned shift = 0, extents = 1;
-	int rc = file_check(memfd, unsealed, offset, length, &page, text, sizeof(text));
+	int rc = file_check(s, memfd, &page, text, sizeof(text));
 
 	if (rc == 0) {
 		shift = region_extent_shift(s->control, length, page);
@@ -368,7 +368,7 @@ void region_add_request(struct session *s, int memfd)
 	region_work_start(s->control, r);
 	return;
 refuse:
-	session_reply(s, rc, 0, 0, NULL, 0, text);
+	session_fail(s, rc, text);
 }
 
 void region_remove_request(struct session *s)
@@ -377,8 +377,7 @@ void region_remove_request(struct session *s)
 	struct region *r = s->request.a < REGIONS_MAX ? clients->region[s->request.a] : NULL;
 
 	if (!r || r->session != s || r->staging_of || r->state != REGION_LIVE) {
-		session_reply(
-			s, -EINVAL, 0, 0, NULL, 0, "this session has no region of that number");
+		session_fail(s, -EINVAL, "this session has no region of that number");
 		return;
 	}
 	s->waits_region = r;

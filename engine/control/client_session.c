@@ -52,46 +52,55 @@ static int reply_send(struct session *s, struct attach_reply *reply, const int *
 	return sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
 }
 
-void session_reply(struct session *s, int status, uint64_t clients, uint64_t b, const int *fds,
-	unsigned fd_count, const char *text)
+/* Sends the one reply to s->request, with `count` descriptors. */
+static void request_end(
+	struct session *s, struct attach_reply *reply, const int *fds, unsigned count)
 {
-	struct attach_reply reply = {.magic = ATTACH_MAGIC,
-		.version = ABI_VERSION,
-		.kind = s->request.kind,
-		.serial = s->request.serial,
-		.status = status,
-		.a = clients,
-		.b = b};
 	int rc;
 
+	reply->magic = ATTACH_MAGIC;
+	reply->version = ABI_VERSION;
+	reply->kind = s->request.kind;
+	reply->serial = s->request.serial;
 	s->busy = false;
 	if (s->fd < 0)
 		return;
-	if (status < 0) {
-		snprintf(reply.text, sizeof(reply.text), "%s", text ? text : strerror(-status));
-		log_debug("clients: session %u, request %u: %s", s->id, reply.kind, reply.text);
-	}
-	rc = reply_send(s, &reply, fds, fd_count);
+	if (reply->status < 0)
+		log_debug("clients: session %u, request %u: %s", s->id, reply->kind, reply->text);
+	rc = reply_send(s, reply, fds, count);
 	if (rc < 0) /* sendmsg() failed: the client does not read its replies, or has exited */
 		session_end(s, rc == -EAGAIN ? "it does not read its replies" : strerror(-rc));
 	else if (s->readable && event_add(s->readable, NULL) < 0)
 		session_end(s, "out of memory");
 }
 
+void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count)
+{
+	request_end(s, &(struct attach_reply){.a = a, .b = b}, fds, count);
+}
+
+void session_fail(struct session *s, int status, const char *text)
+{
+	struct attach_reply reply = {.status = status};
+
+	snprintf(reply.text, sizeof(reply.text), "%s", text);
+	request_end(s, &reply, NULL, 0);
+}
+
 void session_told(struct session *s)
 {
 	s->waits_told = false;
 	s->control->clients->waits_told--;
-	session_reply(s, 0, s->reply_a, s->reply_b, NULL, 0, NULL);
+	session_reply(s, s->reply_a, s->reply_b, NULL, 0);
 }
 
-void session_reply_told(struct session *s, uint64_t clients, uint64_t b)
+void session_reply_told(struct session *s, uint64_t a, uint64_t b)
 {
 	if (outbox_empty(s->control)) {
-		session_reply(s, 0, clients, b, NULL, 0, NULL);
+		session_reply(s, a, b, NULL, 0);
 		return;
 	}
-	s->reply_a = clients;
+	s->reply_a = a;
 	s->reply_b = b;
 	s->waits_told = true;
 	s->control->clients->waits_told++;
@@ -200,7 +209,7 @@ static void hello_request(struct session *s, int sent)
 	}
 	if (clients->pidfd >= 0)
 		fds[n++] = clients->pidfd;
-	session_reply(s, 0, control->rails, s->id, fds, n, NULL);
+	session_reply(s, control->rails, s->id, fds, n);
 }
 
 static void report_request(struct session *s)
@@ -210,14 +219,14 @@ static void report_request(struct session *s)
 	int fd, rc = snapshot_report(s->control, &text, &bytes);
 
 	if (rc < 0) {
-		session_reply(s, rc, 0, 0, NULL, 0, "no memory for the report");
+		session_fail(s, rc, "no memory for the report");
 		return;
 	}
 	fd = memfd_create("peercache-report", MFD_CLOEXEC);
 	if (fd < 0 || write(fd, text, bytes) != (ssize_t)bytes || lseek(fd, 0, SEEK_SET) < 0)
-		session_reply(s, -ENOMEM, 0, 0, NULL, 0, "no memory for the report");
+		session_fail(s, -ENOMEM, "no memory for the report");
 	else
-		session_reply(s, 0, bytes, 0, &fd, 1, NULL);
+		session_reply(s, bytes, 0, &fd, 1);
 	if (fd >= 0)
 		close(fd);
 	free(text);
@@ -271,7 +280,7 @@ void session_serve(struct session *s, int fd, unsigned fd_count)
 	}
 	if (rc < 0) {
 		closer_take(s->control->clients->closer, fd);
-		session_reply(s, rc, 0, 0, NULL, 0, text);
+		session_fail(s, rc, text);
 		if (s->refuse || rc == -EPROTO)
 			session_end(s, text);
 		return;
@@ -364,7 +373,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 		return;
 	}
 	closer_take(s->control->clients->closer, fd);
-	session_reply(s, -EPROTO, 0, 0, NULL, 0, "a request has 32 bytes");
+	session_fail(s, -EPROTO, "a request has 32 bytes");
 	session_end(s, "a request of the wrong size");
 }
 

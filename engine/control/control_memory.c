@@ -191,8 +191,12 @@ static int export_one(struct registration *r, unsigned region, const struct huge
 {
 	struct control_rail *rail = &r->control->rail[r->nic];
 
-	r->result = dv_mr_register(rail->device, memory->base, memory->bytes, DV_REMOTE_READ,
-		memory->fd, 0, &rail->exported[region]);
+	r->result = dv_mr_register(rail->device,
+		&(struct dv_memory){.base = memory->base,
+			.length = memory->bytes,
+			.access = DV_REMOTE_READ,
+			.memfd = memory->fd},
+		&rail->exported[region]);
 	if (r->result < 0)
 		snprintf(r->text, sizeof(r->text), "%s", dv_error());
 	return r->result;

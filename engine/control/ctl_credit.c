@@ -131,6 +131,7 @@ static void run_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_don
 
 /*
  * Refuses the slots of a request that were not granted: one answer stands for all `left` of them.
+ * Six parameters: an op that is refused at once has no struct ctl_request.
  */
 static void refuse(struct ctl *ctl, struct ctl_channel *c, uint64_t cookie, uint32_t length,
 	uint32_t left, enum op_status status)

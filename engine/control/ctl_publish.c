@@ -74,7 +74,11 @@ static bool page_make(struct ctl *ctl, const struct page_publish *page, bool has
 	}
 	if (has_crc)
 		/* fails only where pool_publish() fails too */
-		pool_prove(pool, at->place, at->generation, &at->key, page->length, at->crc);
+		pool_prove(pool, &(struct pool_proven){.key = at->key,
+					 .place = at->place,
+					 .generation = at->generation,
+					 .length = page->length,
+					 .crc = at->crc});
 	if (pool_publish(pool, at->place, at->generation, &at->key, page->length) < 0) {
 		index_remove(control->index, &at->key);
 		*ret_status = OP_INVALID;

@@ -170,8 +170,12 @@ void member_dial(struct control *control, struct member *member, bool seldom)
 		return;
 	}
 	rpc_dial_stop(contact->dial);
-	contact->dial = rpc_dial_start(
-		control, texts.address, member->record.port, base_ms, max_ms, member, false);
+	contact->dial = rpc_dial_start(control, &(struct rpc_target){.host = texts.address,
+							.port = member->record.port,
+							.base_ms = base_ms,
+							.max_ms = max_ms,
+							.owner = member,
+							.seed = false});
 }
 
 /* Without rings each live member is talked to; with rings, those that are dialled or known so. */

@@ -431,7 +431,7 @@ bool member_address_local(const struct control *control, const char *address);
 /*
  * Closes the link and logs the reason, once for each engine and reason; `who` is the engine's
  * incarnation. With `tell`, sends our own Hello first, so that the other engine detects the same
- * mismatch and logs it too.
+ * mismatch and logs it too. Six parameters: the last two are the text.
  */
 __attribute__((format(printf, 5, 6))) void member_refuse(struct control *control,
 	struct rpc_link *link, uint64_t who, bool tell, const char *format, ...);

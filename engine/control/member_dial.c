@@ -90,8 +90,13 @@ void member_seeds_tick(struct control *control, uint64_t now_ns)
 		member = seed->name[0] ? member_find(members, seed->name) : NULL;
 		if (member && (member->state == MEMBER_ALIVE || member->state == MEMBER_CANDIDATE))
 			continue;
-		seed->dial = rpc_dial_start(control, seed->address.host, seed->address.port,
-			beat_ms / 10 + 1, beat_ms * 10, seed, true);
+		seed->dial =
+			rpc_dial_start(control, &(struct rpc_target){.host = seed->address.host,
+							.port = seed->address.port,
+							.base_ms = beat_ms / 10 + 1,
+							.max_ms = beat_ms * 10,
+							.owner = seed,
+							.seed = true});
 	}
 }
 

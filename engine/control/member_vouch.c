@@ -74,7 +74,10 @@ static void vouches_take(
 	}
 }
 
-/* Lists those of the `count` members that have answered probes of this engine. */
+/*
+ * Lists those of the `count` members that have answered probes of this engine. Six parameters: the
+ * last two are one output, entries and the pointers that protobuf wants.
+ */
 static size_t served_list(struct control *control, const struct rpc_link *link,
 	const uint32_t *refs, size_t count, Pc__Vouch *ret_vouch, Pc__Vouch **ret_at)
 {

@@ -373,12 +373,11 @@ int pool_return(struct pool *pool, uint32_t place, uint32_t generation)
 	return 0;
 }
 
-int pool_prove(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
-	uint32_t length, uint32_t crc)
+int pool_prove(struct pool *pool, const struct pool_proven *page)
 {
-	if (pool_locate_exact(pool, place, generation, SLOT_CREDIT) == NONE)
+	if (pool_locate_exact(pool, page->place, page->generation, SLOT_CREDIT) == NONE)
 		return -EINVAL;
-	page_head_prove(&pool->heads[place_unit(place)], key, length, crc);
+	page_head_prove(&pool->heads[place_unit(page->place)], &page->key, page->length, page->crc);
 	return 0;
 }
 

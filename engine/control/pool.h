@@ -111,12 +111,16 @@ int pool_return(struct pool *pool, uint32_t place, uint32_t generation);
  */
 int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
 	uint32_t length);
+/* A page whose head contains its CRC. length 0: none. */
+struct pool_proven {
+	struct page_key key;
+	uint32_t place, generation, length, crc;
+};
 /*
  * Stores the CRC32C of the page that pool_publish() is to publish with the same arguments. The slot
  * stays CREDIT. -EINVAL: (place, generation) is no credit.
  */
-int pool_prove(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
-	uint32_t length, uint32_t crc);
+int pool_prove(struct pool *pool, const struct pool_proven *page);
 /*
  * Evicts a page (slot state PAGE -> LIMBO): increments its generation. -EINVAL: `place` has no page
  * of that generation.
@@ -176,11 +180,6 @@ void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation);
 
 /* ---- what the scrubber needs (pool_scrub.c) -------------------------------------------------- */
 
-/* A page whose head contains its CRC. length 0: none. */
-struct pool_proven {
-	struct page_key key;
-	uint32_t place, generation, length, crc;
-};
 /*
  * Looks at up to `most` slots from *cursor on, which is 0 at first, and stops at the first page
  * with a CRC in its head. Moves *cursor on; 0 again: the end of the pool was reached. Returns the

@@ -152,8 +152,16 @@ bool rpc_serve(struct rpc_link *link, const Pc__Message *message);
 
 /* ---- dials (rpc_dial.c) ---------------------------------------------------------------------- */
 
-struct rpc_dial *rpc_dial_start(struct control *control, const char *host, uint16_t port,
-	uint32_t base_ms, uint32_t max_ms, void *owner, bool seed);
+/* What a dial connects to. */
+struct rpc_target {
+	const char *host; /* a name or an address; copied */
+	uint16_t port;
+	uint32_t base_ms, max_ms; /* back-off after the first failure, and its limit */
+	void *owner;              /* the struct member_seed or struct member that it is for */
+	bool seed;                /* true: a struct member_seed */
+};
+
+struct rpc_dial *rpc_dial_start(struct control *control, const struct rpc_target *target);
 /* Ends the dial and closes its link. `dial` may be NULL. */
 void rpc_dial_stop(struct rpc_dial *dial);
 /* Sets a new back-off for the dial and starts it anew; if the dial is waiting, it dials at once. */

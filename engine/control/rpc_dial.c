@@ -212,20 +212,19 @@ static void dial_due(void *context)
 		dial_resolve(dial);
 }
 
-struct rpc_dial *rpc_dial_start(struct control *control, const char *host, uint16_t port,
-	uint32_t base_ms, uint32_t max_ms, void *owner, bool seed)
+struct rpc_dial *rpc_dial_start(struct control *control, const struct rpc_target *target)
 {
 	struct rpc_dial *dial = calloc(1, sizeof(*dial));
 
 	if (!dial)
 		return NULL;
 	dial->control = control;
-	snprintf(dial->host, sizeof(dial->host), "%s", host);
-	dial->port = port;
-	dial->base_ms = base_ms;
-	dial->max_ms = max_ms;
-	dial->owner = owner;
-	dial->seed = seed;
+	snprintf(dial->host, sizeof(dial->host), "%s", target->host);
+	dial->port = target->port;
+	dial->base_ms = target->base_ms;
+	dial->max_ms = target->max_ms;
+	dial->owner = target->owner;
+	dial->seed = target->seed;
 	dial->timer = net_timer_new(control->base, false, dial_due, dial);
 	if (!dial->timer) {
 		free(dial);

@@ -277,8 +277,8 @@ void shard_close(struct shard *shard)
 /* ---- entries --------------------------------------------------------------------------------- */
 
 /*
- * Finds the entry of (tag, ref) in a bucket that is its first or, if `second`, its second candidate
- * bucket.
+ * Finds the entry of (tag, ref) in a bucket that is its first or, if `second`, its second
+ * candidate bucket. Six parameters: it is inlined into inserts and removes.
  */
 static bool cell_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
 	uint32_t ref, struct cell *ret_cell)
@@ -428,7 +428,7 @@ bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref,
 
 /*
  * Copies up to `max` entries with `tag` from the bucket, which is their first or, if `second`,
- * their second candidate bucket.
+ * their second candidate bucket. Six parameters: it is inlined into look-ups.
  */
 static unsigned bucket_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
 	struct dir_entry *ret, unsigned max)

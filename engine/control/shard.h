@@ -90,7 +90,7 @@ unsigned shard_find(
 /*
  * Looks at `buckets` buckets, starting at *cursor (0 at first; it wraps), and removes entries for
  * whose ref alive() returns false. Returns how many were removed. Called in slices after a member
- * died.
+ * died. Five parameters and a callback with its context.
  */
 unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 	bool (*alive)(void *context, uint32_t ref), void *context);
@@ -111,7 +111,8 @@ static inline uint32_t shard_slot(uint32_t tag, unsigned bits)
 /*
  * Adds the entries of holder `ref` in `buckets` buckets, starting at *cursor (0 at first; it
  * wraps), to the digests of their slots; `sums` has 2^bits. An entry that moves between two calls
- * can be counted twice or not at all.
+ * can be counted twice or not at all. Six parameters: `cursor` and `buckets` are one slice of the
+ * shard.
  */
 void shard_digest(const struct shard *shard, uint32_t *cursor, uint32_t buckets, uint32_t ref,
 	unsigned bits, uint64_t *sums);

@@ -281,9 +281,9 @@ void tier_promote_expire(struct tier *t, uint64_t now_ns);
 void tier_promote_close(struct tier *t);
 
 /*
- * Keeps the page in memory until `readers` clients have read it, or until `deadline_ns`. Its bytes
- * are counted in pinned_bytes already; they are given back when the pin ends, or at once without
- * readers.
+ * Keeps the page in memory until `readers` clients have read it, or until `deadline_ns`. Its
+ * bytes are counted in pinned_bytes already; they are given back when the pin ends, or at once
+ * without readers. Six parameters: the page, and who reads it until when.
  */
 void tier_pin(struct tier *t, uint32_t place, uint32_t generation, uint32_t bytes, uint32_t readers,
 	uint64_t deadline_ns);

@@ -205,8 +205,11 @@ static bool promote_publish(struct tier *t, const struct tier_promote *promote)
 	if (request->status != DISK_OK || promote->removed ||
 		index_put(control->index, &entry, NULL) < 0)
 		return false;
-	(void)pool_prove(pool, promote->place, promote->generation, &request->key, request->length,
-		request->crc);
+	(void)pool_prove(pool, &(struct pool_proven){.key = request->key,
+				       .place = promote->place,
+				       .generation = promote->generation,
+				       .length = request->length,
+				       .crc = request->crc});
 	if (pool_publish(pool, promote->place, promote->generation, &request->key,
 		    request->length) < 0) {
 		index_remove(control->index, &request->key);

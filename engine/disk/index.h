@@ -65,7 +65,10 @@ bool disk_index_find(
 	struct disk_index *index, const struct page_key *key, struct disk_index_found *ret_found);
 /* True while the page that was found is still that page. */
 bool disk_index_still(struct disk_index *index, const struct disk_index_found *found);
-/* Adds a page that is not in the index. Returns its id, or INDEX_NONE without memory. */
+/*
+ * Adds a page that is not in the index. Returns its id, or INDEX_NONE without memory. Six
+ * parameters: the fields of one page of a segment.
+ */
 uint32_t disk_index_add(struct disk_index *index, uint32_t segment, uint32_t unit,
 	const struct page_key *key, uint32_t length, uint32_t crc);
 /* Removes a page; nothing if it is not the page that was found any more. */

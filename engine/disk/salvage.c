@@ -202,7 +202,10 @@ static const uint8_t *ahead_read(struct ahead *ahead, struct store_path *path, u
 	return ahead->units;
 }
 
-/* Queues a page of an open segment for its path; false: it is lost. */
+/*
+ * Queues a page of an open segment for its path; false: it is lost. Six parameters: where the page
+ * was and what it is.
+ */
 static bool salvage_page(struct ahead *ahead, struct store_path *path, uint32_t number,
 	const struct disk_index_page *page, uint32_t unit, uint64_t sequence)
 {

@@ -35,8 +35,9 @@ struct scan {
 void scan_path(struct scan *scan);
 void scan_free(struct scan *scan);
 /*
- * Reads, or with `op` another operation, on behalf of recovery. Returns the result, or -ETIMEDOUT;
- * bytes behind the end of the file are zero.
+ * Reads, or with `op` another operation, on behalf of recovery. Returns the result, or
+ * -ETIMEDOUT; bytes behind the end of the file are zero. Six parameters: those of one I/O, as for
+ * pread().
  */
 int64_t scan_call(struct store_path *path, enum device_op op, uint32_t file, uint32_t unit,
 	void *units, uint32_t count);

@@ -413,7 +413,8 @@ void rail_answer(struct rail *rail);
 /*
  * Takes the run whose first line is `at` entries after the head of the op ring; `first` is the copy
  * of that line, and `ready` entries from there on are filled. Returns the number of entries it
- * occupies and the number of its pages; 0: it stays in the ring.
+ * occupies and the number of its pages; 0: it stays in the ring. Six parameters, in registers: hot
+ * path.
  */
 uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
 	uint32_t at, uint32_t ready, uint32_t *ret_pages);

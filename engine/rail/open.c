@@ -87,8 +87,12 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail)
 	heads = calloc(1, sizeof(*heads));
 	if (!heads)
 		goto free_inbox;
-	error = dv_mr_register(
-		options->device, rail->head, sizeof(rail->head), DV_LOCAL_WRITE, -1, 0, heads);
+	error = dv_mr_register(options->device,
+		&(struct dv_memory){.base = rail->head,
+			.length = sizeof(rail->head),
+			.access = DV_LOCAL_WRITE,
+			.memfd = -1},
+		heads);
 	if (error)
 		goto free_heads;
 	error = dv_cq_create(options->device, CQ_DEPTH, &rail->cq);

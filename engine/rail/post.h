@@ -112,7 +112,8 @@ static inline void qp_posted(
 
 /*
  * Writes one READ to the send queue and records its length; the doorbell follows in rail_ring().
- * Returns the record, in which the caller stores what the READ is for.
+ * Returns the record, in which the caller stores what the READ is for. Eight parameters: it is
+ * inlined, so that they stay in registers.
  */
 static inline struct wqe *post_wqe(struct rail *rail, struct conn_qp *qp,
 	const struct rail_remote *remote, uint64_t offset, const struct dv_sge *sge, unsigned sges,

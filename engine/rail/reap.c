@@ -102,7 +102,8 @@ static inline const struct wqe *wqe_at(const struct conn_qp *qp, uint32_t index)
 
 /*
  * Retires the QP's WQEs with indices before `end`, oldest first: the last of them, whose index is
- * `last`, with `syndrome`, the ones before it with `earlier`. A syndrome of 0 is success.
+ * `last`, with `syndrome`, the ones before it with `earlier`. A syndrome of 0 is success. Six
+ * parameters, in registers: hot path.
  */
 static void retire(struct rail *rail, struct conn_qp *qp, uint32_t last, uint32_t end,
 	uint32_t earlier, uint32_t syndrome)
@@ -140,7 +141,8 @@ static void retire(struct rail *rail, struct conn_qp *qp, uint32_t last, uint32_
 /*
  * completion_possible() for a CQE that names no WQE with a record of its own: is it one of a
  * series? Only the last WQE of a series requests a CQE. A READ or pair that failed gets its own
- * record, and those before it and behind it as well: they have other results.
+ * record, and those before it and behind it as well: they have other results. Six parameters, in
+ * registers: hot path.
  */
 static bool series_possible(struct rail *rail, struct conn_qp *qp, uint32_t named, bool failed,
 	uint32_t *ret_index, uint32_t *ret_end)

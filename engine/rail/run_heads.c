@@ -54,6 +54,7 @@ static inline unsigned collect_heads(struct rail *rail, const struct rail_run *r
 	return n;
 }
 
+/* Posts `n` READs of heads. Six parameters, in registers: hot path. */
 static inline void post_collected_heads(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	const struct piece *piece, unsigned n, enum wqe_kind kind)
 {

@@ -145,9 +145,10 @@ static void lease_expire(struct rail *rail, struct rail_run *run, uint32_t pages
 }
 
 /*
- * Retires READs of heads, which are all the run's and of this kind, and validates their pages. The
- * CQEs of their payload were seen as well: before these READs were posted, or, if they are leased,
- * because the payload was posted before them on the same QP.
+ * Retires READs of heads, which are all the run's and of this kind, and validates their pages.
+ * The CQEs of their payload were seen as well: before these READs were posted, or, if they are
+ * leased, because the payload was posted before them on the same QP. Six parameters, in registers:
+ * hot path.
  */
 static inline void retire_heads(struct rail *rail, struct conn_qp *qp, uint32_t end,
 	struct rail_run *run, enum wqe_kind kind, struct retired *r)

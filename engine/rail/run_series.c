@@ -182,7 +182,10 @@ static inline uint32_t pages_alike(const struct rail *rail, const struct rail_ru
 	return pages * item > left ? left / item : pages;
 }
 
-/* Accounts for a series of `blocks` WQEs that was written behind the record `wqe`. */
+/*
+ * Accounts for a series of `blocks` WQEs that was written behind the record `wqe`. Six parameters,
+ * in registers: hot path.
+ */
 static inline void series_posted(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	uint32_t blocks, uint32_t bytes, bool long_reads)
 {
@@ -195,7 +198,10 @@ static inline void series_posted(struct rail *rail, struct conn_qp *qp, struct r
 	qp_posted(rail, qp, blocks, bytes, long_reads);
 }
 
-/* Posts a series of READs or pairs of `n` pages each to one QP, which has room for it. */
+/*
+ * Posts a series of READs or pairs of `n` pages each to one QP, which has room for it. Six
+ * parameters, in registers: hot path.
+ */
 static inline void post_alike(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	bool pairs, uint32_t n, uint32_t reads)
 {

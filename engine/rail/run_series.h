@@ -65,7 +65,7 @@ static inline void series_signal(struct conn_qp *qp)
 
 /*
  * Posts `n` pieces to one QP, which has room for them; series_signal() follows behind the last
- * pieces that belong together.
+ * pieces that belong together. Eight parameters, in registers: hot path.
  */
 static inline void post_series(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
@@ -94,14 +94,16 @@ static inline void post_series(struct rail *rail, struct conn_qp *qp, struct rai
 /*
  * run_heads.c: posts READs of the heads of pages whose payload was just posted to the same QP: at
  * most `max`, for which the QP has room. `t0_ns`: at or before the first WQE of this payload. Pages
- * for which there is no room are validated by tail. Returns the number of READs.
+ * for which there is no room are validated by tail. Returns the number of READs. Six parameters, in
+ * registers: hot path.
  */
 unsigned post_leased(struct rail *rail, struct conn_qp *qp, struct rail_run *run, uint32_t pages,
 	uint64_t t0_ns, unsigned max);
 /*
  * run_series.c: posts payload, in pairs if the connection has a lease, or buckets: those that are
  * next in the run, each of which is one segment in one MR; at most `burst` READs and `left` bytes.
- * Returns the number of READs and what they add to the lot; 0: there is no room now.
+ * Returns the number of READs and what they add to the lot; 0: there is no room now. Six
+ * parameters, in registers: hot path.
  */
 unsigned post_payload(struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst,
 	uint32_t left, uint32_t *lot);

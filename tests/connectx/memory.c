@@ -92,8 +92,13 @@ static int register_bytes(struct uv_context *context, const struct ib_uverbs_reg
 
 	if (context->device->maps && access & (DV_REMOTE_READ | DV_REMOTE_WRITE))
 		file = uv_shared_open(in->start, in->length, &offset);
-	rc = soft_mr_register(context->device->nic, (void *)(uintptr_t)in->start, in->length,
-		access, file, file < 0 ? 0 : offset, ret_mr);
+	rc = soft_mr_register(context->device->nic,
+		&(struct dv_memory){.base = (void *)(uintptr_t)in->start,
+			.length = in->length,
+			.access = access,
+			.memfd = file,
+			.memfd_offset = file < 0 ? 0 : offset},
+		ret_mr);
 	if (file >= 0)
 		close(file);
 	return rc;

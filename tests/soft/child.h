@@ -46,8 +46,13 @@ static inline struct dv_mr register_extra(struct end *end, bool with_file)
 	at = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
 	memset(at + 8192, 0xe7, 65536);
 	/* the region starts at offset 8192 of the file: the reader must apply the offset */
-	if (dv_mr_register(end->device, at + 8192, 65536, DV_REMOTE_READ, with_file ? memfd : -1,
-		    8192, &mr))
+	if (dv_mr_register(end->device,
+		    &(struct dv_memory){.base = at + 8192,
+			    .length = 65536,
+			    .access = DV_REMOTE_READ,
+			    .memfd = with_file ? memfd : -1,
+			    .memfd_offset = 8192},
+		    &mr))
 		_exit(6);
 	return mr;
 }

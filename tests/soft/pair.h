@@ -74,8 +74,12 @@ static inline void end_open_with(struct end *end, const struct dv_options *optio
 	pair_good(dv_cq_create(end->device, cq_depth, &end->cq));
 	for (unsigned i = 0; i < qps; i++)
 		pair_good(dv_qp_create(end->device, &end->cq, depth, &end->qps[i], &end->sqs[i]));
-	pair_good(dv_mr_register(
-		end->device, end->memory, END_BYTES, END_ACCESS, end->memfd, 0, &end->mr));
+	pair_good(dv_mr_register(end->device,
+		&(struct dv_memory){.base = end->memory,
+			.length = END_BYTES,
+			.access = END_ACCESS,
+			.memfd = end->memfd},
+		&end->mr));
 }
 
 static inline void end_open(struct end *end, const char *link, unsigned qps)

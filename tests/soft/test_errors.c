@@ -87,7 +87,12 @@ static void a_read_into_memory_without_local_write_is_a_local_protection_error(v
 	struct dv_mr mr;
 
 	(void)state;
-	pair_good(dv_mr_register(a.device, a.memory, END_BYTES, DV_REMOTE_READ, a.memfd, 0, &mr));
+	pair_good(dv_mr_register(a.device,
+		&(struct dv_memory){.base = a.memory,
+			.length = END_BYTES,
+			.access = DV_REMOTE_READ,
+			.memfd = a.memfd},
+		&mr));
 	sge.lkey = mr.lkey;
 	dv_post(a.sqs[1], DV_WRITE, (uintptr_t)b.memory, b.mr.rkey, &sge, 1, DV_CE_ALWAYS);
 	/* the source of a WRITE is only read, so memory without DV_LOCAL_WRITE is valid */
@@ -158,7 +163,12 @@ static void access_that_was_not_granted_is_a_remote_access_error(void **state)
 	struct dv_mr mr;
 
 	(void)state;
-	pair_good(dv_mr_register(b.device, b.memory, END_BYTES, DV_REMOTE_READ, b.memfd, 0, &mr));
+	pair_good(dv_mr_register(b.device,
+		&(struct dv_memory){.base = b.memory,
+			.length = END_BYTES,
+			.access = DV_REMOTE_READ,
+			.memfd = b.memfd},
+		&mr));
 	post(DV_WRITE, good_sge(), (uintptr_t)b.memory, mr.rkey);
 	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
 	pair_good(dv_mr_deregister(b.device, &mr));
@@ -169,7 +179,12 @@ static void reading_memory_registered_for_local_use_is_a_remote_access_error(voi
 	struct dv_mr mr;
 
 	(void)state;
-	pair_good(dv_mr_register(b.device, b.memory, END_BYTES, DV_LOCAL_WRITE, -1, 0, &mr));
+	pair_good(dv_mr_register(b.device,
+		&(struct dv_memory){.base = b.memory,
+			.length = END_BYTES,
+			.access = DV_LOCAL_WRITE,
+			.memfd = -1},
+		&mr));
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, mr.rkey);
 	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
 	pair_good(dv_mr_deregister(b.device, &mr));
@@ -181,14 +196,23 @@ static void the_key_of_a_deregistered_region_never_works_again(void **state)
 	uint32_t old;
 
 	(void)state;
-	pair_good(dv_mr_register(b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
+	pair_good(dv_mr_register(b.device,
+		&(struct dv_memory){.base = b.memory,
+			.length = 4096,
+			.access = DV_REMOTE_READ,
+			.memfd = b.memfd},
+		&mr));
 	old = mr.rkey;
 	pair_good(dv_mr_deregister(b.device, &mr));
 	assert_int_equal(dv_mr_deregister(b.device, &mr), -EINVAL);
 	/* registers often enough that every slot of the NIC's table of keys is used again */
 	for (unsigned i = 0; i < 10000; i++) {
-		pair_good(
-			dv_mr_register(b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
+		pair_good(dv_mr_register(b.device,
+			&(struct dv_memory){.base = b.memory,
+				.length = 4096,
+				.access = DV_REMOTE_READ,
+				.memfd = b.memfd},
+			&mr));
 		assert_int_not_equal(mr.rkey, old);
 		/* key 0x100 ends scatter lists on mlx5, so no MR may have it */
 		assert_int_not_equal(mr.rkey, 0x100);
@@ -326,12 +350,32 @@ static void setup_calls_refuse_invalid_arguments(void **state)
 	struct dv_sq *sq = NULL;
 
 	(void)state;
-	assert_int_equal(dv_mr_register(a.device, NULL, 64, DV_LOCAL_WRITE, -1, 0, &mr), -EINVAL);
 	assert_int_equal(
-		dv_mr_register(a.device, a.memory, 0, DV_LOCAL_WRITE, -1, 0, &mr), -EINVAL);
-	assert_int_equal(dv_mr_register(a.device, a.memory, 64, 0x80, -1, 0, &mr), -EINVAL);
-	assert_int_equal(dv_mr_register(a.device, a.memory, 64, DV_REMOTE_READ, a.memfd,
-				 END_BYTES - 63, &mr),
+		dv_mr_register(a.device,
+			&(struct dv_memory){
+				.base = NULL, .length = 64, .access = DV_LOCAL_WRITE, .memfd = -1},
+			&mr),
+		-EINVAL);
+	assert_int_equal(dv_mr_register(a.device,
+				 &(struct dv_memory){.base = a.memory,
+					 .length = 0,
+					 .access = DV_LOCAL_WRITE,
+					 .memfd = -1},
+				 &mr),
+		-EINVAL);
+	assert_int_equal(
+		dv_mr_register(a.device,
+			&(struct dv_memory){
+				.base = a.memory, .length = 64, .access = 0x80, .memfd = -1},
+			&mr),
+		-EINVAL);
+	assert_int_equal(dv_mr_register(a.device,
+				 &(struct dv_memory){.base = a.memory,
+					 .length = 64,
+					 .access = DV_REMOTE_READ,
+					 .memfd = a.memfd,
+					 .memfd_offset = END_BYTES - 63},
+				 &mr),
 		-ERANGE);
 	assert_int_equal(mr.lkey, 7);
 	assert_int_equal(dv_cq_create(a.device, 0, &cq), -EINVAL);

@@ -361,8 +361,12 @@ static void setup_calls_neither_disturb_a_poll_core_nor_starve(void **state)
 		struct dv_sq *sq;
 		struct dv_mr mr;
 
-		pair_good(
-			dv_mr_register(a.device, a.memory, 4096, DV_REMOTE_READ, a.memfd, 0, &mr));
+		pair_good(dv_mr_register(a.device,
+			&(struct dv_memory){.base = a.memory,
+				.length = 4096,
+				.access = DV_REMOTE_READ,
+				.memfd = a.memfd},
+			&mr));
 		pair_good(dv_cq_create(a.device, 16, &cq));
 		pair_good(dv_qp_create(a.device, &cq, 16, &qp, &sq));
 		pair_good(dv_qp_connect(qp, &card.addresses[0]));

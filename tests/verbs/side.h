@@ -123,7 +123,10 @@ static inline uint8_t *side_memory(struct dv_device *device, unsigned access, st
 		mmap(NULL, SIDE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	assert_ptr_not_equal(at, MAP_FAILED);
-	good(dv_mr_register(device, at, SIDE_BYTES, access, -1, 0, ret));
+	good(dv_mr_register(device,
+		&(struct dv_memory){
+			.base = at, .length = SIDE_BYTES, .access = access, .memfd = -1},
+		ret));
 	return at;
 }
 

@@ -339,8 +339,12 @@ static void deregistered_memory_is_never_read_later(void **state)
 				assert_int_equal(s.local[big + i], 0xaa);
 		else
 			failed++;
-		good(dv_mr_register(s.far, s.remote, SIDE_BYTES,
-			DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE, -1, 0, &s.remote_mr));
+		good(dv_mr_register(s.far,
+			&(struct dv_memory){.base = s.remote,
+				.length = SIDE_BYTES,
+				.access = DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE,
+				.memfd = -1},
+			&s.remote_mr));
 		connect_again();
 	}
 	assert_true(failed > 0);

@@ -123,7 +123,12 @@ static void a_device_is_cut_with_queues_and_memory_left_on_it(void **state)
 	good(dv_open(&options, &device));
 	good(dv_cq_create(device, 64, &cq));
 	good(dv_qp_create(device, &cq, 16, &qp, &sq));
-	good(dv_mr_register(device, memory, READ_BYTES, DV_LOCAL_WRITE, -1, 0, &mr));
+	good(dv_mr_register(device,
+		&(struct dv_memory){.base = memory,
+			.length = READ_BYTES,
+			.access = DV_LOCAL_WRITE,
+			.memfd = -1},
+		&mr));
 	dv_qp_address(s.answers[1], &far);
 	good(dv_qp_connect(qp, &far));
 	dv_soft_faults(soft_connectx_nic(2), &dead);
@@ -134,7 +139,12 @@ static void a_device_is_cut_with_queues_and_memory_left_on_it(void **state)
 	assert_null(soft_connectx_nic(2));
 	good(dv_qp_kill(qp));
 	good(dv_mr_deregister(device, &mr));
-	good(dv_mr_register(device, memory, READ_BYTES, DV_LOCAL_WRITE, -1, 0, &other));
+	good(dv_mr_register(device,
+		&(struct dv_memory){.base = memory,
+			.length = READ_BYTES,
+			.access = DV_LOCAL_WRITE,
+			.memfd = -1},
+		&other));
 	good(dv_mr_deregister(device, &other));
 	assert_int_equal(dv_qp_connect(qp, &far), -ENODEV);
 	dv_qp_destroy(qp);

@@ -44,8 +44,12 @@ static int setup(void **state)
 	side_open(&s);
 	file = new_file(2 * SIDE_BYTES, F_SEAL_SHRINK);
 	mapped = map(file, 64 * PAGE, SIDE_BYTES, NULL, MAP_SHARED);
-	good(dv_mr_register(s.far, mapped, SIDE_BYTES,
-		DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE, -1, 0, &mr));
+	good(dv_mr_register(s.far,
+		&(struct dv_memory){.base = mapped,
+			.length = SIDE_BYTES,
+			.access = DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE,
+			.memfd = -1},
+		&mr));
 	memset(s.local, UNTOUCHED, SIDE_BYTES);
 	for (unsigned i = 0; i < SIDE_BYTES; i++) {
 		s.remote[i] = (uint8_t)(i / PAGE * 31 + i % PAGE * 7 + 1);
@@ -282,8 +286,12 @@ static void deregistered_memory_is_never_read_later(void **state)
 				assert_int_equal(s.local[i], 0xaa);
 		else
 			failed++;
-		good(dv_mr_register(s.far, mapped, SIDE_BYTES,
-			DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE, -1, 0, &mr));
+		good(dv_mr_register(s.far,
+			&(struct dv_memory){.base = mapped,
+				.length = SIDE_BYTES,
+				.access = DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE,
+				.memfd = -1},
+			&mr));
 		good(dv_qp_error(s.hot));
 		good(dv_qp_reset(s.hot));
 		good(dv_qp_error(s.answers[1]));

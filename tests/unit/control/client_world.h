@@ -87,11 +87,10 @@ bool outbox_empty(const struct control *c)
 	return !world.full;
 }
 
-static inline int memory_register(
-	void *base, size_t length, unsigned access, int memfd, struct dv_mr *ret)
+static inline int memory_register(const struct dv_memory *memory, struct dv_mr *ret)
 {
-	assert_true(memfd >= 0);
-	assert_int_equal(access, DV_LOCAL_WRITE | DV_RELAXED_ORDERING);
+	assert_true(memory->memfd >= 0);
+	assert_int_equal(memory->access, DV_LOCAL_WRITE | DV_RELAXED_ORDERING);
 	if (pthread_equal(pthread_self(), loop_thread))
 		world.wrong_thread = true;
 	pthread_mutex_lock(&world_lock);
@@ -116,7 +115,8 @@ static inline int memory_register(
 		return -ENOMEM;
 	}
 	world.mrs++;
-	*ret = (struct dv_mr){.base = base, .length = length, .lkey = ++world.lkey_last};
+	*ret = (struct dv_mr){
+		.base = memory->base, .length = memory->length, .lkey = ++world.lkey_last};
 	pthread_mutex_unlock(&world_lock);
 	return 0;
 }

@@ -115,16 +115,15 @@ struct model_clock_file *model_clock_map(const char *path)
 	return (void)path, NULL;
 }
 
-static inline int memory_register(
-	void *base, size_t length, unsigned access, int memfd, struct dv_mr *ret)
+static inline int memory_register(const struct dv_memory *memory, struct dv_mr *ret)
 {
 	int rc;
 
-	assert_int_equal(access, DV_REMOTE_READ);
-	assert_true(memfd >= 0);
+	assert_int_equal(memory->access, DV_REMOTE_READ);
+	assert_true(memory->memfd >= 0);
 	rc = part(1);
 	if (rc == 0)
-		*ret = (struct dv_mr){.base = base, .length = length};
+		*ret = (struct dv_mr){.base = memory->base, .length = memory->length};
 	return rc;
 }
 

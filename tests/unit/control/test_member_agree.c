@@ -236,9 +236,13 @@ static void a_name_that_is_taken_is_logged_once_by_both(void **state)
 	assert_true(member_text_set(&node[1].control.members->self->record, "node-0", "127.0.0.1",
 		node[1].control.members->self->record.port));
 	for (unsigned dials = 0; dials < 5; dials++) {
-		struct rpc_dial *dial = rpc_dial_start(&node[1].control, "127.0.0.1",
-			(uint16_t)node[0].settings.cluster_port, 1, 2,
-			&node[1].control.members->seed[0], true);
+		struct rpc_dial *dial = rpc_dial_start(
+			&node[1].control, &(struct rpc_target){.host = "127.0.0.1",
+						  .port = (uint16_t)node[0].settings.cluster_port,
+						  .base_ms = 1,
+						  .max_ms = 2,
+						  .owner = &node[1].control.members->seed[0],
+						  .seed = true});
 
 		nodes_run(50);
 		rpc_dial_stop(dial);

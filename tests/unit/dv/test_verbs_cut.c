@@ -65,7 +65,13 @@ static void a_cut_closes_a_device_with_queues_and_memory(void **state)
 	char memory[64];
 
 	(void)state;
-	assert_int_equal(ops->mr_register(p.device, memory, 64, DV_LOCAL_WRITE, -1, 0, &mr), 0);
+	assert_int_equal(ops->mr_register(p.device,
+				 &(struct dv_memory){.base = memory,
+					 .length = 64,
+					 .access = DV_LOCAL_WRITE,
+					 .memfd = -1},
+				 &mr),
+		0);
 	stub.destroy_fails = true;
 	assert_int_equal(ops->qp_kill(p.qp), -EIO);
 	assert_int_equal(ops->cut(p.device), 0);
@@ -82,7 +88,13 @@ static void a_cut_closes_a_device_with_queues_and_memory(void **state)
 	assert_int_equal(ops->qp_error(p.qp), -ENODEV);
 	assert_int_equal(ops->qp_kill(p.qp), 0);
 	assert_int_equal(ops->mr_deregister(p.device, &mr), 0);
-	assert_int_equal(ops->mr_register(p.device, memory, 64, DV_LOCAL_WRITE, -1, 0, &mr), 0);
+	assert_int_equal(ops->mr_register(p.device,
+				 &(struct dv_memory){.base = memory,
+					 .length = 64,
+					 .access = DV_LOCAL_WRITE,
+					 .memfd = -1},
+				 &mr),
+		0);
 	assert_int_equal(ops->mr_deregister(p.device, &mr), 0);
 	assert_int_equal(stub.calls, 0);
 	pair_drop(&p);

@@ -28,8 +28,12 @@ static void a_region_gets_the_fewest_access_rights(void **state)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct dv_mr mr;
 
-		assert_int_equal(ops->mr_register(device, memory, sizeof(memory), rows[i].access,
-					 -1, 0, &mr),
+		assert_int_equal(ops->mr_register(device,
+					 &(struct dv_memory){.base = memory,
+						 .length = sizeof(memory),
+						 .access = rows[i].access,
+						 .memfd = -1},
+					 &mr),
 			0);
 		assert_int_equal(stub.mr_access, rows[i].flags);
 		assert_ptr_equal(stub.mr_pd, &stub_pd);
@@ -52,30 +56,53 @@ static void a_refused_region_has_an_explanation(void **state)
 	struct rlimit old, small, large;
 
 	(void)state;
-	assert_int_equal(ops->mr_register(device, NULL, 1, 0, -1, 0, &mr), -EINVAL);
-	assert_int_equal(ops->mr_register(device, memory, 0, 0, -1, 0, &mr), -EINVAL);
-	assert_int_equal(ops->mr_register(device, memory, 1, 16, -1, 0, &mr), -EINVAL);
+	assert_int_equal(ops->mr_register(device,
+				 &(struct dv_memory){.base = NULL, .length = 1, .memfd = -1}, &mr),
+		-EINVAL);
+	assert_int_equal(
+		ops->mr_register(
+			device, &(struct dv_memory){.base = memory, .length = 0, .memfd = -1}, &mr),
+		-EINVAL);
+	assert_int_equal(
+		ops->mr_register(device,
+			&(struct dv_memory){.base = memory, .length = 1, .access = 16, .memfd = -1},
+			&mr),
+		-EINVAL);
 	device->attributes.mr_bytes_max = 4096;
-	assert_int_equal(ops->mr_register(device, memory, 4097, 0, -1, 0, &mr), -E2BIG);
+	assert_int_equal(
+		ops->mr_register(device,
+			&(struct dv_memory){.base = memory, .length = 4097, .memfd = -1}, &mr),
+		-E2BIG);
 	error_has("max_mr_size");
 
 	assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &old), 0);
 	small = (struct rlimit){65536, old.rlim_max};
 	if (setrlimit(RLIMIT_MEMLOCK, &small) == 0) {
 		stub.fail_at = stub.calls + 1;
-		assert_int_equal(ops->mr_register(device, memory, 4096, 0, -1, 0, &mr), -ENOMEM);
+		assert_int_equal(
+			ops->mr_register(device,
+				&(struct dv_memory){.base = memory, .length = 4096, .memfd = -1},
+				&mr),
+			-ENOMEM);
 		error_has("RLIMIT_MEMLOCK is 64 KiB. Raise it: ulimit -l unlimited");
 	}
 	large = (struct rlimit){RLIM_INFINITY, old.rlim_max};
 	if (setrlimit(RLIMIT_MEMLOCK, &large) == 0) {
 		stub.fail_at = stub.calls + 1;
-		assert_int_equal(ops->mr_register(device, memory, 4096, 0, -1, 0, &mr), -ENOMEM);
+		assert_int_equal(
+			ops->mr_register(device,
+				&(struct dv_memory){.base = memory, .length = 4096, .memfd = -1},
+				&mr),
+			-ENOMEM);
 		error_has("Not RLIMIT_MEMLOCK");
 	}
 	setrlimit(RLIMIT_MEMLOCK, &old);
 	stub.fail_at = stub.calls + 1;
 	stub.fail_errno = EFAULT;
-	assert_int_equal(ops->mr_register(device, memory, 4096, 0, -1, 0, &mr), -EFAULT);
+	assert_int_equal(
+		ops->mr_register(device,
+			&(struct dv_memory){.base = memory, .length = 4096, .memfd = -1}, &mr),
+		-EFAULT);
 	error_has("not mapped, is read-only");
 	assert_int_equal(mr.lkey, 42); /* the call failed and left its outputs unchanged */
 	ops->close(device);
@@ -87,7 +114,10 @@ static void a_region_that_stays_registered_keeps_its_handle(void **state)
 	struct dv_mr mr;
 
 	(void)state;
-	assert_int_equal(ops->mr_register(device, memory, 4096, 0, -1, 0, &mr), 0);
+	assert_int_equal(
+		ops->mr_register(device,
+			&(struct dv_memory){.base = memory, .length = 4096, .memfd = -1}, &mr),
+		0);
 	stub.fail_at = stub.calls + 1;
 	stub.fail_errno = EBUSY;
 	assert_int_equal(ops->mr_deregister(device, &mr), -EBUSY);

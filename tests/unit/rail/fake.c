@@ -9,12 +9,12 @@
 #include "tests/unit/rail/world.h"
 
 /* A rail registers its heads, once. */
-static int heads_register(
-	void *base, size_t length, unsigned access, int memfd, struct dv_mr *ret_mr)
+static int heads_register(const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
-	assert_int_equal(memfd, -1);
-	assert_int_equal(access, DV_LOCAL_WRITE);
-	*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = WORLD_HEADS_LKEY};
+	assert_int_equal(memory->memfd, -1);
+	assert_int_equal(memory->access, DV_LOCAL_WRITE);
+	*ret_mr = (struct dv_mr){
+		.base = memory->base, .length = memory->length, .lkey = WORLD_HEADS_LKEY};
 	return 0;
 }
 

@@ -22,7 +22,10 @@ static struct dv_device *open_nic(bool threaded)
 static void add_region(
 	struct dv_device *device, void *base, size_t bytes, unsigned access, struct dv_mr *ret_mr)
 {
-	if (dv_mr_register(device, base, bytes, access, -1, 0, ret_mr))
+	if (dv_mr_register(device,
+		    &(struct dv_memory){
+			    .base = base, .length = bytes, .access = access, .memfd = -1},
+		    ret_mr))
 		fail_msg("%s", dv_error());
 }
 

@@ -59,8 +59,12 @@ static void extents_add(unsigned shift, uint64_t bytes)
 		uint64_t at = (uint64_t)i << shift;
 		uint64_t n = bytes - at < 1u << shift ? bytes - at : 1u << shift;
 
-		assert_int_equal(dv_mr_register(pair->near, memory + at, n,
-					 DV_LOCAL_WRITE | DV_RELAXED_ORDERING, -1, 0, &mr[i]),
+		assert_int_equal(dv_mr_register(pair->near,
+					 &(struct dv_memory){.base = memory + at,
+						 .length = n,
+						 .access = DV_LOCAL_WRITE | DV_RELAXED_ORDERING,
+						 .memfd = -1},
+					 &mr[i]),
 			0);
 		lkey[i] = mr[i].lkey;
 	}

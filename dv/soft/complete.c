@@ -189,6 +189,8 @@ static void flush_rung(struct dv_qp *qp)
 
 void soft_flush(struct dv_qp *qp)
 {
+	bool overrun; /* changes nothing: the QP is in error */
+
 	if (qp->state == SOFT_RTS) {
 		soft_qp_hide(qp);
 		/* First complete the WQEs that were executed but not yet retired: they succeed. */
@@ -196,7 +198,7 @@ void soft_flush(struct dv_qp *qp)
 			retire_done(qp, soft_op(qp, qp->head));
 	}
 	qp->state = SOFT_ERROR;
-	soft_doorbell(qp);
+	soft_doorbell(qp, &overrun);
 	flush_window(qp);
 	flush_rung(qp);
 	if (qp->foreign)

@@ -8,13 +8,6 @@
 /* back-off before a request is sent again to a TCP peer that was not ready, ns */
 #define TCP_RETRY_NS 2000000u
 
-void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor)
-{
-	op->state = OP_FAILED;
-	op->syndrome = syndrome;
-	op->vendor = vendor;
-}
-
 static bool is_read(const struct soft_op *op)
 {
 	return op->opcode == MLX5_OPCODE_RDMA_READ;
@@ -43,20 +36,6 @@ void soft_op_done(struct dv_qp *qp, struct soft_op *op)
 	qp->redo |= op->again;
 }
 
-void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_ask *ret_ask)
-{
-	*ret_ask = (struct soft_ask){
-		.dest_qpn = qp->remote.qpn,
-		.dest_psn = qp->remote.psn,
-		.src_qpn = qp->qpn,
-		.src_psn = qp->psn,
-		.rkey = op->rkey,
-		.access = is_read(op) ? DV_REMOTE_READ : DV_REMOTE_WRITE,
-		.address = op->remote,
-		.length = op->total,
-	};
-}
-
 /* ---- moving bytes ---------------------------------------------------------------------------- */
 
 /*
@@ -76,19 +55,6 @@ __attribute__((no_sanitize("thread"))) void soft_copy(void *to, const void *from
 		out[i] = in[i];
 }
 #else
-/*
- * Copies `bytes`. Constant sizes of a page head (32) and a directory bucket (64) avoid the call to
- * memcpy().
- */
-void soft_copy(void *to, const void *from, size_t bytes)
-{
-	if (bytes == 32)
-		memcpy(to, from, 32);
-	else if (bytes == 64)
-		memcpy(to, from, 64);
-	else
-		memcpy(to, from, bytes);
-}
 #endif
 
 /*

@@ -134,16 +134,6 @@ void dv_soft_stats(struct dv_device *nic, struct dv_soft_stats *ret)
 	soft_unlock(nic);
 }
 
-/* Returns the next random number: splitmix64. */
-uint64_t soft_random(struct dv_device *nic)
-{
-	uint64_t z = nic->random += 0x9e3779b97f4a7c15ull;
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
-}
-
 /* Fault injection: loses the WQE's request, which is sent again after the ACK time-out. */
 bool soft_fault_lost(struct dv_device *nic, struct soft_op *op)
 {

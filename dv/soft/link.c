@@ -22,22 +22,6 @@
 
 /* ---- peers: setup callers and steps ---------------------------------------------------------- */
 
-void soft_link_wake(struct dv_device *nic)
-{
-	uint64_t one = 1;
-	ssize_t rc = write(nic->wake_fd, &one, sizeof(one));
-
-	(void)rc; /* the write fails only if the eventfd is full; it is readable then */
-}
-
-void soft_link_want(struct dv_device *nic, struct soft_peer *peer)
-{
-	if (peer->wanted)
-		return;
-	peer->wanted = true;
-	soft_link_wake(nic);
-}
-
 static struct soft_peer *find_peer(struct dv_device *nic, const struct dv_address *remote)
 {
 	for (struct soft_peer *peer = nic->peers; peer; peer = peer->next)
@@ -96,37 +80,6 @@ void soft_link_flush(struct dv_device *nic)
 	for (struct soft_peer *peer = nic->peers; peer; peer = peer->next)
 		if (peer->state == PEER_UP && !peer->tx_blocked && peer->tx.head != peer->tx.tail)
 			soft_tcp_send(nic, peer);
-}
-
-/*
- * The link to the peer is lost. WQEs that wait for an answer fail here; those not started fail when
- * they are next tried.
- */
-void soft_peer_dead(struct dv_device *nic, struct soft_peer *peer)
-{
-	if (peer->fd >= 0)
-		close(peer->fd);
-	peer->fd = -1;
-	if (peer->state == PEER_ABSENT || (nic->tcp && peer->state == PEER_GREETED)) {
-		/* the peer was never connected, so connecting is tried again */
-		peer->state = PEER_ABSENT;
-		return;
-	}
-	if (nic->hooks)
-		nic->hooks->step(nic); /* takes the answers that arrived before the link was lost */
-	peer->state = PEER_DEAD;
-	for (unsigned i = 0; i < nic->qp_count; i++) {
-		struct dv_qp *qp = nic->qps[i];
-
-		for (uint32_t n = qp->head; qp->peer == peer && n != qp->tail; n++) {
-			struct soft_op *op = soft_op(qp, n);
-
-			if (op->state != OP_SENT)
-				continue;
-			soft_tcp_cancel(qp, op);
-			soft_op_fail(op, DV_SYNDROME_RETRY_EXCEEDED, 0);
-		}
-	}
 }
 
 static void free_peer(struct soft_peer *peer)

@@ -214,20 +214,3 @@ void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer)
 		budget -= (size_t)n;
 	}
 }
-
-/*
- * Cancels a request in flight. The caller holds nic->lock; rx_lock stops the service thread, which
- * writes the answer's payload under it.
- */
-void soft_tcp_cancel(struct dv_qp *qp, struct soft_op *op)
-{
-	struct soft_peer *peer = qp->peer;
-
-	if (!op->id || !peer)
-		return;
-	pthread_mutex_lock(&peer->rx_lock);
-	if (peer->rx_id == op->id)
-		peer->rx_live = false;
-	pthread_mutex_unlock(&peer->rx_lock);
-	op->id = 0;
-}

@@ -22,59 +22,6 @@
 /* maximum sleep of an idle NIC's own thread, so also the latency it adds to the first WQE */
 #define SLEEP_MAX_NS 500000u
 
-/*
- * Locks the NIC for a setup caller, which counts itself in nic->waiting, so that a busy poll core
- * yields in step().
- */
-void soft_lock(struct dv_device *nic)
-{
-	dv_hint_add(&nic->waiting, 1);
-	pthread_mutex_lock(&nic->lock);
-	dv_hint_add(&nic->waiting, -1);
-}
-
-void soft_unlock(struct dv_device *nic)
-{
-	pthread_mutex_unlock(&nic->lock);
-}
-
-uint64_t soft_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* Sets the step's time from `now_ns`, by the NIC's own clock, which never goes back. */
-static void set_time(struct dv_device *nic, uint64_t now_ns)
-{
-	uint64_t ns = now_ns - nic->behind_ns;
-
-	nic->step_ns = nic->last_ns = ns > nic->last_ns ? ns : nic->last_ns;
-}
-
-/*
- * Returns the time of this step. Only steps that need it read the clock; NICs stepped together
- * share it.
- */
-uint64_t soft_step_ns(struct dv_device *nic)
-{
-	if (!nic->step_ns)
-		set_time(nic, nic->clock ? *nic->clock : soft_now_ns());
-	return nic->step_ns;
-}
-
-void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ...)
-{
-	va_list arguments;
-
-	++*counter;
-	va_start(arguments, format);
-	vsnprintf(nic->stats.reason, sizeof(nic->stats.reason), format, arguments);
-	va_end(arguments);
-}
-
 /* Returns when the next step has work, by the NIC's own clock. */
 static uint64_t due_ns(const struct dv_device *nic)
 {
@@ -122,6 +69,7 @@ static unsigned answer_bell(struct dv_device *nic, uint32_t i, uint64_t *bell)
 {
 	struct dv_qp *qp = nic->bell_qps[i];
 	unsigned good;
+	bool overrun;
 
 	if (!qp) {
 		dv_device_take_doorbell(bell);
@@ -131,7 +79,9 @@ static unsigned answer_bell(struct dv_device *nic, uint32_t i, uint64_t *bell)
 	}
 	if (qp->state == SOFT_INIT)
 		return 0;
-	good = soft_doorbell(qp);
+	good = soft_doorbell(qp, &overrun);
+	if (overrun)
+		soft_flush(qp);
 	soft_busy(qp);
 	return good;
 }
@@ -244,7 +194,7 @@ static unsigned step(struct dv_device *nic, uint64_t *now_ns)
 
 	nic->step_ns = 0;
 	if (*now_ns && !nic->clock)
-		set_time(nic, *now_ns);
+		soft_step_at(nic, *now_ns);
 	if (nothing_to_do(nic))
 		return 0;
 	/*

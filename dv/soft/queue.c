@@ -248,7 +248,7 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 		return dv_fail(
 			-ENOMEM, "%s: creating a queue pair of %u blocks: %m", nic->name, depth);
 	memset(qp, 0, sizeof(*qp));
-	qp->ops = &dv_soft_ops;
+	qp->ops = nic->ops;
 	qp->nic = nic;
 	qp->wqe_cnt = round_up_power(depth);
 	qp->buf = zeroed_pages((size_t)qp->wqe_cnt * DV_WQEBB);
@@ -309,14 +309,6 @@ static void show(struct dv_qp *qp)
 	entry->peer_psn = qp->remote.psn;
 	entry->psn = qp->psn;
 	dv_guard_open(&entry->qpn, qp->qpn);
-	soft_world_done();
-}
-
-void soft_qp_hide(struct dv_qp *qp)
-{
-	soft_world_release(qp->nic);
-	soft_world_write();
-	dv_guard_shut(&qp->nic->table->qps[qp->qpn % SOFT_QPS_MAX].qpn);
 	soft_world_done();
 }
 

@@ -23,6 +23,7 @@
 
 #include "dv/hot.h"
 #include "dv/ops.h"
+#include "dv/soft/base.h"
 #include "dv/soft/export.h"
 #include "dv/soft/fault.h"
 #include "dv/soft/model.h"
@@ -334,15 +335,8 @@ struct dv_device {
 /* Opens a NIC. `gid` NULL: choose a random one. `hooks` NULL: the queues are the engine's own. */
 int soft_nic_open(const struct dv_options *options, const uint8_t *gid,
 	const struct soft_hooks *hooks, struct dv_device **ret_device);
-void soft_lock(struct dv_device *nic);
-void soft_unlock(struct dv_device *nic);
-uint64_t soft_now_ns(void);
-uint64_t soft_step_ns(struct dv_device *nic);
 /* Queues the QP, so that the next step serves it. Under nic->lock. */
 void soft_busy(struct dv_qp *qp);
-/* Counts a mistake of the poll core in *counter and stores its text in nic->stats.reason. */
-void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
 
 /* queue.c */
 int soft_cq_create(struct dv_device *nic, unsigned depth, struct dv_cq *ret_cq);
@@ -364,8 +358,6 @@ int soft_cq_add(struct dv_device *nic, struct soft_cq *cq);
 struct soft_cq *soft_cq_find(struct dv_device *nic, uint32_t cqn);
 int soft_qp_add(struct dv_device *nic, struct dv_qp *qp);
 void soft_qp_zero(struct dv_qp *qp);
-/* Removes the QP from the export table: peers get no answer from it any more. */
-void soft_qp_hide(struct dv_qp *qp);
 struct dv_qp *soft_qp_find(struct dv_device *nic, uint32_t qpn);
 
 /* mr.c */
@@ -376,7 +368,11 @@ int soft_mr_deregister(struct dv_device *nic, struct dv_mr *mr);
 void soft_wqe_fetch(struct dv_qp *qp);
 /* Reads only the opcode of the WQE at op->index. Returns the WQE's length in WQEBBs, at least 1. */
 uint32_t soft_wqe_skip(const struct dv_qp *qp, struct soft_op *op);
-unsigned soft_doorbell(struct dv_qp *qp);
+/*
+ * Takes the doorbells of the QP's register, if any. Returns how many were valid. *ret_overrun: they
+ * announce more than the send queue holds; the caller flushes the QP.
+ */
+unsigned soft_doorbell(struct dv_qp *qp, bool *ret_overrun);
 
 /* execute.c */
 unsigned soft_qp_step(struct dv_qp *qp);
@@ -386,13 +382,9 @@ static inline struct soft_op *soft_op(struct dv_qp *qp, uint32_t n)
 }
 /* Makes WQE `n` of the window the next to execute; later ones are executed again. */
 void soft_go_back(struct dv_qp *qp, uint32_t n);
-void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor);
 void soft_op_done(struct dv_qp *qp, struct soft_op *op);
 /* The responder was not ready: executes WQE `n` and later ones again, or fails `n` on time-out. */
 void soft_op_retry(struct dv_qp *qp, uint32_t n);
-void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_ask *ret_ask);
-/* Copies like memcpy(), but may race with the owner of the memory: see execute.c. */
-void soft_copy(void *to, const void *from, size_t bytes);
 
 /* complete.c */
 unsigned soft_retire(struct dv_qp *qp);
@@ -443,19 +435,16 @@ void soft_world_release(struct dv_device *nic);
 /* Returns the NIC of this process that has this gid, or NULL. The caller holds the world lock. */
 struct dv_device *soft_world_find(const uint8_t gid[16]);
 uint64_t soft_world_epoch(void);
+/* Removes the QP from the export table: peers get no answer from it any more. */
+void soft_qp_hide(struct dv_qp *qp);
 
 /* link.c */
 int soft_link_open(struct dv_device *nic, const struct dv_options *options);
 void soft_link_close(struct dv_device *nic);
-void soft_link_wake(struct dv_device *nic);
 int soft_link_connect(struct dv_qp *qp);
 void soft_link_disconnect(struct dv_qp *qp);
-/* A WQE waits for the peer: tells the service thread to connect to it. */
-void soft_link_want(struct dv_device *nic, struct soft_peer *peer);
 /* Sends the requests that the step queued for peers. */
 void soft_link_flush(struct dv_device *nic);
-/* Marks the link to the peer as lost: every QP on it gets SOFT_DEAD. Under nic->lock. */
-void soft_peer_dead(struct dv_device *nic, struct soft_peer *peer);
 
 /* link_shm.c */
 int soft_shm_listen(struct dv_device *nic);
@@ -476,12 +465,9 @@ void soft_tcp_connect(struct dv_device *nic, struct soft_peer *peer);
 void soft_tcp_connected(struct dv_device *nic, struct soft_peer *peer);
 void soft_tcp_close(struct soft_peer *peer);
 enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op);
-/* Cancels a WQE's request: its destination is not written after this returns. Under nic->lock. */
-void soft_tcp_cancel(struct dv_qp *qp, struct soft_op *op);
 void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer);
 
 /* fault.c */
-uint64_t soft_random(struct dv_device *nic);
 static inline bool soft_fault_percent(struct dv_device *nic, unsigned percent)
 {
 	return percent && soft_random(nic) % 100 < percent;

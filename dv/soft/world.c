@@ -81,3 +81,11 @@ struct dv_device *soft_world_find(const uint8_t gid[16])
 			return nic;
 	return NULL;
 }
+
+void soft_qp_hide(struct dv_qp *qp)
+{
+	soft_world_release(qp->nic);
+	soft_world_write();
+	dv_guard_shut(&qp->nic->table->qps[qp->qpn % SOFT_QPS_MAX].qpn);
+	soft_world_done();
+}

@@ -66,14 +66,14 @@ static bool doorbell_fits(struct dv_qp *qp, uint64_t doorbell, uint32_t record)
 	return false;
 }
 
-/* Takes the doorbells of the QP's register, if any. Returns how many were valid. */
-unsigned soft_doorbell(struct dv_qp *qp)
+unsigned soft_doorbell(struct dv_qp *qp, bool *ret_overrun)
 {
 	struct dv_device *nic = qp->nic;
 	uint64_t taken[2] = {0, 0};
 	uint32_t record;
 	unsigned good = 0;
 
+	*ret_overrun = false;
 	for (unsigned half = 0; half < 2; half++) {
 		uint64_t *bell = qp->bell + half * SOFT_BELLS_BLOCK;
 
@@ -93,7 +93,7 @@ unsigned soft_doorbell(struct dv_qp *qp)
 			qp->qpn, record, qp->retired & 0xffff, qp->wqe_cnt);
 		/* the doorbell record is invalid, so no new WQE is decoded */
 		qp->rung = qp->fetched;
-		soft_flush(qp);
+		*ret_overrun = true;
 		return good;
 	}
 	qp->rung += (uint16_t)(record - qp->rung);

@@ -42,7 +42,7 @@ static void peer_wanted(struct control *control, unsigned rail, const struct rai
 		conns_wanted(control, rail, event->peer, event->ref);
 }
 
-static void hear_one(struct control *control, unsigned rail, const struct rail_event *event)
+static void event_handle(struct control *control, unsigned rail, const struct rail_event *event)
 {
 	switch (event->kind) {
 	case RAIL_CONN_WANTED: peer_wanted(control, rail, event); break;
@@ -63,9 +63,9 @@ static void hear_one(struct control *control, unsigned rail, const struct rail_e
 	}
 }
 
-static unsigned hear(struct control *control)
+static unsigned events_take(struct control *control)
 {
-	unsigned heard = 0;
+	unsigned taken = 0;
 
 	for (unsigned i = 0; i < control->rails; i++) {
 		struct rail_event event;
@@ -73,20 +73,20 @@ static unsigned hear(struct control *control)
 		for (unsigned n = 0; n < LOOP_EVENTS_BURST; n++) {
 			if (!rail_event_take(control->rail[i].rail, &event))
 				break;
-			hear_one(control, i, &event);
-			heard++;
+			event_handle(control, i, &event);
+			taken++;
 		}
 	}
-	return heard;
+	return taken;
 }
 
 static unsigned turn(struct control *control)
 {
 	unsigned work = 0;
 
-	work += hear(control);      /* take the rails' events for conn_events.c and client.c */
-	work += tier_turn(control); /* read pages from disk, write those that will be evicted */
-	work += ctl_turn(control);  /* serve the ctl rings: credits, publishes */
+	work += events_take(control); /* take the rails' events for conn_events.c and client.c */
+	work += tier_turn(control);   /* read pages from disk, write those that will be evicted */
+	work += ctl_turn(control);    /* serve the ctl rings: credits, publishes */
 	/* take regions that helper threads have registered or deregistered */
 	work += clients_turn(control);
 	work += memory_export_turn(control); /* join the cluster when the memory is registered */

@@ -79,8 +79,8 @@ void keeper_close(struct keeper *keeper);
 /* ---- message.c ------------------------------------------------------------------------------- */
 
 /*
- * Reads messages until none is there, at most `max`, and obeys those that the running engine sent.
- * Returns false if there may be more.
+ * Reads messages until none is there, at most `max`, and executes those that the running engine
+ * sent. Returns false if there may be more.
  */
 bool keeper_messages(struct keeper *keeper, unsigned max);
 

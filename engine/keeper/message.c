@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a message of the engine changes in its keeper. Only the process that the keeper started is
- * obeyed, as systemd does with NotifyAccess=main. Runs on the keeper's main thread.
+ * What a message of the engine changes in its keeper. Only those of the process that the
+ * keeper started are executed, as systemd does with NotifyAccess=main. Runs on the keeper's main
+ * thread.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -47,7 +48,7 @@ static void store(struct keeper *k, struct notify_datagram *d, const struct noti
 			refused, name, STORE_FDS_MAX);
 }
 
-static void obey(struct keeper *k, struct notify_datagram *d)
+static void execute(struct keeper *k, struct notify_datagram *d)
 {
 	struct notify_message m;
 	const char *why = "";
@@ -56,7 +57,7 @@ static void obey(struct keeper *k, struct notify_datagram *d)
 		log_warn("keeper: a message of the engine is ignored: %s", why);
 		return;
 	}
-	/* notify_close() closes the descriptor of a barrier: all messages before it are obeyed */
+	/* notify_close() closes the descriptor of a barrier: all messages before it are executed */
 	if (m.barrier)
 		return;
 	if (m.extend_us && k->deadline_ns) {
@@ -94,7 +95,7 @@ bool keeper_messages(struct keeper *k, unsigned max)
 		} else if (rc < 0) {
 			log_warn("keeper: receiving from %s: %s", k->notify_path, strerror(-rc));
 		} else {
-			obey(k, d);
+			execute(k, d);
 		}
 		notify_close(d);
 	}

@@ -24,7 +24,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/client/client.h"
+#include "engine/client/attach.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/copy.h"
+#include "engine/client/key.h"
+#include "engine/client/local.h"
+#include "engine/client/peercache.h"
+#include "engine/client/session.h"
 #include "tools/common.h"
 
 #define ROUNDS_MAX 100

@@ -24,7 +24,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/client/client.h"
+#include "engine/client/attach.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/peercache.h"
 #include "engine/rail/model_clock.h"
 #include "numa/clock.h"
 #include "tools/common.h"

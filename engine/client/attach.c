@@ -4,10 +4,21 @@
  * about the engine as a whole. reattach.c gets a new session. An ended session stays mapped until
  * its last user has released it. Slow path; any thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/segment.h"
+#include "engine/client/attach.h"
+#include "engine/client/constants.h"
+#include "engine/client/error.h"
+#include "engine/client/key.h"
+#include "engine/client/memory.h"
+#include "engine/client/peercache.h"
+#include "engine/client/reattach.h"
+#include "engine/client/session.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>

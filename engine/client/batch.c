@@ -21,7 +21,27 @@
  * After the deadline nothing new is posted. Answers are awaited for ANSWER_GRACE_NS more. After
  * that only READs into the caller's own memory are awaited, because the NIC may still write there.
  */
-#include "engine/client/client.h"
+#include "engine/abi/statistics.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/credit.h"
+#include "engine/client/disk.h"
+#include "engine/client/fetch.h"
+#include "engine/client/head.h"
+#include "engine/client/likely.h"
+#include "engine/client/local.h"
+#include "engine/client/lookup.h"
+#include "engine/client/notice.h"
+#include "engine/client/peek.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/run.h"
+#include "engine/client/session.h"
+#include "engine/client/set.h"
+#include "engine/client/verify.h"
+#include "engine/client/wait.h"
 
 /*
  * Counts a page with a result other than PC_HIT; hits are counted in get_here(), page_here() and

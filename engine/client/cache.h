@@ -7,7 +7,7 @@
  * A look-up reads two cache lines: the set's first line, and the line with the entry. The table has
  * CACHE_SETS * CACHE_WAYS entries, twice as many as the CACHE_LOCATIONS that it is to remember:
  * with half of the table in use, 8 ways find more than 99% of them, 16 ways of a table without
- * spare entries would find 90%. Channel thread. Included only by client.h.
+ * spare entries would find 90%. Channel thread.
  */
 #ifndef CLIENT_CACHE_H
 #define CLIENT_CACHE_H
@@ -17,6 +17,29 @@
 #elif defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+
+#include "engine/abi/page.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/likely.h"
+
+struct cache_entry {
+	struct page_key key;
+	struct location at;
+	uint32_t touched_ms; /* CLOCK_MONOTONIC of the last CTL_TOUCH for the page, ms; 0: never */
+};
+static_assert(sizeof(struct cache_entry) == 32, "two to a cache line");
+
+/* The entries of the location cache whose keys have the same set number. */
+struct cache_set {
+	/* owner: the channel's thread; read by every look-up of a key of the set */
+	alignas(64) uint16_t tag[CACHE_WAYS]; /* bits of the entry's key; 0: the entry is unused */
+	/* CLOCK_MONOTONIC of the last look-up or read of the entry's page, ms */
+	uint32_t seen_ms[CACHE_WAYS];
+	/* owner: the channel's thread; read if the tag of an entry fits */
+	alignas(64) struct cache_entry entry[CACHE_WAYS];
+};
+static_assert(offsetof(struct cache_set, entry) == 64, "the tags and times share one line");
 
 static inline bool location_equal(const struct location *a, const struct location *b)
 {

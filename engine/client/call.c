@@ -3,10 +3,25 @@
  * The calls about pages: make a batch of the arguments and hand the finished batch back to its
  * caller. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/page.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/credit.h"
+#include "engine/client/error.h"
+#include "engine/client/lookup.h"
+#include "engine/client/map.h"
+#include "engine/client/memory.h"
+#include "engine/client/pages.h"
+#include "engine/client/peercache.h"
+#include "engine/client/session.h"
+#include "engine/client/statistics.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* pages that the memory of a batch has room for, at least */
 #define BATCH_CAPACITY_MIN 128u

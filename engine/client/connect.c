@@ -4,11 +4,20 @@
  * descriptors, and mapping those descriptors. Slow path. Callers hold pc->wire, except for
  * session_ended().
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/segment.h"
+#include "engine/client/constants.h"
+#include "engine/client/error.h"
+#include "engine/client/session.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The constants of libpeercache: sizes, limits and times. Included only by client.h. */
+/* The constants of libpeercache: sizes, limits and times. */
 #ifndef CLIENT_CONSTANTS_H
 #define CLIENT_CONSTANTS_H
+
+#include "engine/abi/run.h"
+#include "engine/abi/segment.h"
 
 #define CLIENT_NONE UINT32_MAX
 #define SOCKET_DEFAULT "/run/peercache/engine.sock"

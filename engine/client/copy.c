@@ -9,7 +9,8 @@
  * memcpy().
  */
 #include "engine/abi/crc32c.h"
-#include "engine/client/client.h"
+#include "engine/client/copy.h"
+#include "engine/client/peercache.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -4,9 +4,18 @@
  * advance. The channel keeps a small stock per page size and rail. It returns credits that stay
  * unused, and credits of other sizes when a pool is full. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/credit.h"
+#include "engine/client/request.h"
+#include "engine/client/session.h"
+#include "engine/client/submit.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static uint32_t cap(uint32_t bytes)
 {

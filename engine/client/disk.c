@@ -10,7 +10,19 @@
  *
  * Channel thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/disk.h"
+#include "engine/client/notice.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/session.h"
+#include "engine/client/submit.h"
 
 bool disk_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 {

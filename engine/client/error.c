@@ -3,12 +3,13 @@
  * The calling thread's last error text, and the names of results. Any thread; each thread has its
  * own text.
  */
-#include "engine/client/client.h"
+#include "config/version.h"
+#include "engine/abi/op.h"
+#include "engine/client/error.h"
+#include "engine/client/peercache.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-
-#include "config/version.h"
 
 static _Thread_local char error_text[512];
 

@@ -4,10 +4,25 @@
  * the page head at each place that they name. It uses no location cache and reports nothing to the
  * control plane, so looking changes nothing. Channel thread.
  */
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/client/channel.h"
+#include "engine/client/error.h"
 #include "engine/client/explain.h"
+#include "engine/client/key.h"
+#include "engine/client/map.h"
+#include "engine/client/peek.h"
+#include "engine/client/peercache.h"
+#include "engine/client/session.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- the owners ------------------------------------------------------------------------------ */
 

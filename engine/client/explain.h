@@ -6,7 +6,11 @@
 #ifndef CLIENT_EXPLAIN_H
 #define CLIENT_EXPLAIN_H
 
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/map.h"
+#include "engine/abi/page.h"
+#include "engine/client/peek.h"
 
 /* owners and former owners of a slot */
 #define EXPLAIN_OWNERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)

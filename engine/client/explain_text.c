@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes what pc_explain() found out as JSON; peercache.h lists the members. Any thread. */
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/client/explain.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include "engine/client/explain.h"
 
 static const char *truth(bool value)
 {

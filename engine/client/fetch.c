@@ -6,7 +6,26 @@
  * longer writes the destination. A page is a hit when all its ops are hits; it fails only after all
  * its ops were answered. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/copy.h"
+#include "engine/client/fetch.h"
+#include "engine/client/likely.h"
+#include "engine/client/map.h"
+#include "engine/client/memory.h"
+#include "engine/client/notice.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/staging.h"
+#include "engine/client/stripe.h"
+#include "engine/client/submit.h"
+#include "engine/client/verify.h"
 
 /*
  * A page larger than the staging region goes through memory of its own, one page at a time. It is

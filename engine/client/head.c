@@ -5,7 +5,22 @@
  * caller expects. The second case is the caller's mistake; reporting it as stale would remove a
  * good page from the directory. This path is rare. Channel thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/head.h"
+#include "engine/client/map.h"
+#include "engine/client/notice.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/staging.h"
+#include "engine/client/stripe.h"
+#include "engine/client/submit.h"
+#include "engine/client/verify.h"
 
 /* Reports the page's directory entry as wrong and goes on to the page's next location. */
 static void stale(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)

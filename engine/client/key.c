@@ -4,7 +4,10 @@
  * machine and in every version, because the hash input is bytes in little-endian order, never
  * words. Any thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/page.h"
+#include "engine/client/key.h"
+
+#include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -3,12 +3,17 @@
  * The hash of keys of the usual length, written out because every page of every call needs it:
  * XXH3_128bits() of the namespace's digest and a key of KEY_BYTES_USUAL bytes, the algorithm for 65
  * to 96 bytes. Its 16-byte blocks are then whole parts of the key or the digest, so the key is not
- * copied, and the part of the digest is computed once. Any thread. Included only by client.h.
+ * copied, and the part of the digest is computed once. Any thread.
  */
 #ifndef CLIENT_KEY_H
 #define CLIENT_KEY_H
 
 #include <endian.h>
+#include <string.h>
+
+#include "config/limits.h"
+#include "engine/abi/page.h"
+#include "engine/client/likely.h"
 
 #define KEY_BYTES_USUAL 64u /* length of SGLang's keys: SHA-256 in hexadecimal */
 /* XXH3's numbers: the first, second and fourth 64-bit prime, and the factor of the avalanche */
@@ -30,6 +35,14 @@ struct key_text {
 	uint64_t secret[10];
 };
 static_assert(offsetof(struct key_text, key) == sizeof(struct page_key), "hashed as one text");
+
+/* The digest of a namespace. */
+void key_name_space(const char *name_space, struct page_key *ret_digest);
+/*
+ * Prepares `text` for key_hash(): writes the digest of the namespace in front of the place of the
+ * key, once for all keys of the namespace.
+ */
+void key_text_init(struct key_text *text, const struct page_key *name_space);
 
 __extension__ typedef unsigned __int128 key_wide;
 

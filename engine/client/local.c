@@ -4,7 +4,15 @@
  * page head loaded after the copy decides, by the same rule as for a remote page. The page head
  * loaded before the copy only saves a useless copy.
  */
-#include "engine/client/client.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/copy.h"
+#include "engine/client/likely.h"
+#include "engine/client/local.h"
+#include "engine/client/peercache.h"
+#include "engine/client/session.h"
 
 /* Returns the page head of a place in this host's pools; NULL: the place is outside the mapping. */
 static const struct page_head *head_at(

@@ -6,7 +6,29 @@
  * that a run is posted without another look at its pages. The pages are linked by page_work.next;
  * the k-th of them is bit k of the answer's hit mask. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/run.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/likely.h"
+#include "engine/client/lookup.h"
+#include "engine/client/map.h"
+#include "engine/client/notice.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/session.h"
+#include "engine/client/staging.h"
+#include "engine/client/stripe.h"
+#include "engine/client/submit.h"
+
+#include <string.h>
 
 #define EXPECT_AHEAD 6 /* buckets between the one that is prefetched and the one in use */
 

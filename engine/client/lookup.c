@@ -16,8 +16,25 @@
  * Entries of engines that are not alive are ignored. An entry may be wrong: the page head decides.
  * Channel thread.
  */
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
 #include "engine/abi/owner.h"
-#include "engine/client/client.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/likely.h"
+#include "engine/client/lookup.h"
+#include "engine/client/map.h"
+#include "engine/client/run.h"
+#include "engine/client/session.h"
+#include "engine/client/stripe.h"
+
+#include <string.h>
 
 static_assert(REPLICAS_MAX + MAP_FORMERS_MAX <= 8, "page_work.asked has a bit for each");
 

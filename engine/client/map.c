@@ -4,9 +4,15 @@
  * the member with a ref. The copy is refreshed when the shared epoch changes. The owners of a key
  * are not copied: lookup.c reads the word of its slot. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/map.h"
+#include "engine/abi/ring.h"
+#include "engine/client/channel.h"
+#include "engine/client/map.h"
+#include "engine/client/session.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define ROOM_MIN 64u
 /* slots of the hash table per member, at least */

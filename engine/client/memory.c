@@ -5,11 +5,23 @@
  * dies, a range stays in the table with region 0 and gets a new region number from the next engine.
  * Slow path; any thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/segment.h"
+#include "engine/client/attach.h"
+#include "engine/client/constants.h"
+#include "engine/client/error.h"
+#include "engine/client/memory.h"
+#include "engine/client/peercache.h"
+#include "engine/client/reattach.h"
+#include "engine/client/session.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

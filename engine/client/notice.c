@@ -3,7 +3,19 @@
  * Messages to the control plane that get no answer: stale entries, damaged and used pages. Best
  * effort: half of the ctl ring stays free for requests that wait for an answer.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/run.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/likely.h"
+#include "engine/client/notice.h"
+#include "engine/client/session.h"
+#include "engine/client/submit.h"
+
+#include <string.h>
 
 void notice_stale(struct pc_channel *ch, const struct page_work *p)
 {

@@ -4,7 +4,16 @@
  * that they name, hashes the keys. Two passes over the pages, because a key of the usual kind is
  * hashed together with its neighbours. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/run.h"
+#include "engine/client/batch.h"
+#include "engine/client/likely.h"
+#include "engine/client/memory.h"
+#include "engine/client/pages.h"
+#include "engine/client/peercache.h"
+
+#include <string.h>
 
 /* True if the page's segments are of one length and at one distance, as those of a run must be. */
 static bool segments_alike(const struct pc_page *page)

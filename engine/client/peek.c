@@ -4,9 +4,21 @@
  * copied out: what pc_explain() looks at. They are the "pages" of a batch of their own kind, so the
  * deadline, a lost engine and a failed rail are handled as for every other batch. Channel thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/op.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/peek.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/staging.h"
+#include "engine/client/stripe.h"
+#include "engine/client/submit.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
+#include <string.h>
 
 static void submit_peek(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t rail,
 	uint32_t hold, uint64_t now_ns)

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Small READs of memory of other engines, which validate nothing: for pc_explain(). Channel thread.
- * Included only by client.h.
  */
 #ifndef CLIENT_PEEK_H
 #define CLIENT_PEEK_H
+
+#include "engine/abi/bucket.h"
+#include "engine/abi/page.h"
+
+struct client_request;
+struct pc_batch;
+struct pc_channel;
 
 struct peek {
 	/* owner: the channel's thread; where to READ: `bytes` <= 64 from `offset` on, a multiple of

@@ -4,7 +4,14 @@
  * ranges, so that a range is not released while a batch names it. Channel thread; holds pc->lock
  * for a short time.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/ring.h"
+#include "engine/client/attach.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/likely.h"
+#include "engine/client/memory.h"
+#include "engine/client/peercache.h"
 
 #include <stdlib.h>
 

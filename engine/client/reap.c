@@ -4,7 +4,34 @@
  * answer is checked and gives its request; the answer goes to the page's next step. An answer
  * without a request in flight is ignored.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/run.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/credit.h"
+#include "engine/client/disk.h"
+#include "engine/client/fetch.h"
+#include "engine/client/head.h"
+#include "engine/client/likely.h"
+#include "engine/client/lookup.h"
+#include "engine/client/map.h"
+#include "engine/client/notice.h"
+#include "engine/client/peek.h"
+#include "engine/client/peercache.h"
+#include "engine/client/reap.h"
+#include "engine/client/request.h"
+#include "engine/client/run.h"
+#include "engine/client/set.h"
+#include "engine/client/staging.h"
+#include "engine/client/stripe.h"
+
+#include <string.h>
 
 static struct client_request *request_of(
 	struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)

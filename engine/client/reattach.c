@@ -6,7 +6,15 @@
  * thread. No call waits for it past the call's own deadline: while an engine accepts a connection
  * and does not answer, calls return PC_GONE.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/segment.h"
+#include "engine/client/attach.h"
+#include "engine/client/constants.h"
+#include "engine/client/memory.h"
+#include "engine/client/reattach.h"
+#include "engine/client/session.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,22 @@
  * fits one rail is posted, the rest is a run of its own.
  * run_answer.c takes the answers. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/run.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/likely.h"
+#include "engine/client/map.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/run.h"
+#include "engine/client/stripe.h"
+#include "engine/client/submit.h"
 
 static_assert(SLICE_BYTES <= RUN_BYTES, "a run holds at least one page");
 static_assert(RUN_GROUPS_MAX == 32, "a bit each");

@@ -5,7 +5,17 @@
  * Pages that were not hits go on one by one, each when its run has been answered, so there are
  * never two READs of one page. Channel thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/op.h"
+#include "engine/abi/run.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/fetch.h"
+#include "engine/client/likely.h"
+#include "engine/client/notice.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/run.h"
+#include "engine/client/verify.h"
 
 /* A page of a run that was no hit. `status`: what the answer says about it, OP_STALE included. */
 static void run_not_hit(struct pc_channel *ch, const struct client_request *r, uint32_t i,

@@ -5,7 +5,23 @@
  * can find the page. The pages of a batch are spread round-robin over the rails' pools, so that
  * reading the batch back uses every rail. Channel thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/segment.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/copy.h"
+#include "engine/client/credit.h"
+#include "engine/client/likely.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
+#include "engine/client/session.h"
+#include "engine/client/set.h"
+#include "engine/client/submit.h"
+#include "engine/client/wait.h"
 
 #include <sys/mman.h>
 

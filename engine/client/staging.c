@@ -5,7 +5,11 @@
  * answered, so the block of an abandoned READ stays taken until then. Space is reclaimed in the
  * order in which it was taken, which is about the order of the answers. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/client/constants.h"
+#include "engine/client/staging.h"
+
+#include <string.h>
 
 #define ALIGN_BYTES 64u
 

@@ -3,7 +3,14 @@
  * The channel's statistics area: what the engine cannot see, latency and results of whole batches.
  * Written once for each batch, when it ends; abi/statistics.h has the protocol. Channel thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/latency.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/statistics.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/peercache.h"
+#include "engine/client/statistics.h"
+#include "engine/client/wait.h"
 
 static_assert((unsigned)PC_MISS == STATISTICS_MISS && (unsigned)PC_STALE == STATISTICS_STALE &&
 		      (unsigned)PC_UNREACHABLE == STATISTICS_UNREACHABLE &&

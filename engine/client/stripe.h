@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The choice of a rail, and what posts and answers tell about it: the part of stripe.c that every
- * run uses. Channel thread. Included only by client.h.
+ * run uses. Channel thread.
  */
 #ifndef CLIENT_STRIPE_H
 #define CLIENT_STRIPE_H
 
-/* stripe.c: chooses a rail with room for an op; CLIENT_NONE: no rail has room. */
+#include "engine/abi/page.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/likely.h"
+#include "engine/client/submit.h"
+
+/* Chooses a rail with room for an op; CLIENT_NONE: no rail has room. */
 struct stripe {
 	uint16_t peer;  /* number of the peer to READ from */
 	uint16_t tried; /* bit per rail on which this op has failed before */

@@ -3,8 +3,18 @@
  * Writes to the rings: fills ring entries, publishes many ops at once, wakes a sleeping rail or
  * control plane. Channel thread.
  */
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/segment.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/likely.h"
+#include "engine/client/session.h"
+#include "engine/client/submit.h"
+#include "engine/client/wait.h"
 
+#include <string.h>
 #include <unistd.h>
 
 void submit_publish(struct pc_channel *ch, uint32_t rail)

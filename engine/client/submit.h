@@ -1,57 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing one op into a rail's ring: takes a request for its cookie, checks for room, fills its
- * ring entries. Channel thread. Included only by client.h.
+ * Writes requests to the rings: checks for room, fills ring entries, publishes many at once, wakes
+ * a sleeping rail or control plane. Channel thread.
  */
 #ifndef CLIENT_SUBMIT_H
 #define CLIENT_SUBMIT_H
 
+#include "engine/abi/op.h"
 #include "engine/abi/probe.h"
+#include "engine/abi/run.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/likely.h"
 
 static_assert(SHARE_NS_MAX < OP_SPAN_NS, "an op can say its deadline");
 
-/* Takes a free request. Returns its index; CLIENT_NONE: all requests are in flight. */
-static inline uint32_t request_take(
-	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
-{
-	uint32_t index = ch->request_free;
-	struct client_request *r;
-
-	if (index == CLIENT_NONE)
-		return CLIENT_NONE;
-	r = &ch->request[index];
-	ch->request_free = r->next;
-	r->batch = b;
-	r->page = i;
-	r->kind = (uint8_t)kind;
-	r->bytes = 0;
-	r->hold = CLIENT_NONE;
-	r->left = 1;
-	r->pages = 1;
-	return index;
-}
-
-static inline void request_free(struct pc_channel *ch, uint32_t index)
-{
-	struct client_request *r = &ch->request[index];
-
-	r->kind = REQUEST_FREE;
-	r->batch = NULL;
-	r->generation++; /* an answer with the old cookie is ignored from here on */
-	r->next = ch->request_free;
-	ch->request_free = index;
-}
-
-static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
-{
-	return (uint64_t)ch->request[index].generation << 32 | index;
-}
-
-/* The cookie of a run has 32 bits: the low half of the generation, and the index. */
-static inline uint32_t run_cookie(uint32_t generation, uint32_t index)
-{
-	return generation << 16 | index;
-}
+/* Writes the segments of an op after its first one into the ring entries behind the op's own. */
+void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count);
+/* Publishes the entries written to this rail's op ring. submit_flush() wakes the rail. */
+void submit_publish(struct pc_channel *ch, uint32_t rail);
+/*
+ * True if the ctl ring has room for one op with `answers` answers, and `reserve` entries stay free.
+ */
+bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
+void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
+/*
+ * The same for a request of `lines` ring entries: the caller has written those behind its first
+ * one.
+ */
+void submit_ctl_lines(
+	struct pc_channel *ch, const struct ctl_op *op, uint32_t lines, uint32_t answers);
+/* Publishes the ctl ring in the middle of a step, so that the control plane works during copies. */
+void submit_ctl_flush(struct pc_channel *ch);
+/* The thread has nothing to do but wait: ends a nap of the control plane that has requests. */
+void submit_ctl_hurry(struct pc_channel *ch);
+/*
+ * Ends a step of the channel: publishes all entries, then wakes the rails and the control plane
+ * that sleep, behind one fence.
+ */
+void submit_flush(struct pc_channel *ch);
 
 /*
  * True if the rail's op ring has `slots` free entries. Counting in_flight reserves an entry of the

@@ -13,7 +13,15 @@
  * other copy and no second attempt is a hit without being compared. Channel thread.
  */
 #include "engine/abi/crc32c.h"
-#include "engine/client/client.h"
+#include "engine/abi/page.h"
+#include "engine/client/attach.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/fetch.h"
+#include "engine/client/notice.h"
+#include "engine/client/peercache.h"
+#include "engine/client/verify.h"
+#include "engine/client/wait.h"
 
 /*
  * The distance to the next hit that is compared is uniform in 1 .. 2n - 1, n on average: a fixed

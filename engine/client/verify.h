@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares the bytes of pages with the CRC32C in their heads (verify.c). Channel thread. Included
- * only by client.h.
+ * Compares the bytes of pages with the CRC32C in their heads (verify.c). Channel thread.
  */
 #ifndef CLIENT_VERIFY_H
 #define CLIENT_VERIFY_H
+
+#include "engine/abi/page.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/likely.h"
 
 void verify_open(struct pc_channel *ch);
 /*
@@ -27,13 +31,5 @@ void verify_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct page_head *head, uint64_t now_ns);
 /* The page has other bytes than its head says: reports it and goes on to its next location. */
 void verify_failed(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
-
-/* fetch.c: the page is a hit, and was compared if that was due. */
-void fetch_verified(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
-/* notice.c: reports the page to the engine, if that takes reports. */
-void notice_corrupt(struct pc_channel *ch, const struct page_work *p);
-/* copy.c: as copy_scatter(); returns the CRC32C of the bytes. */
-uint32_t copy_scatter_crc(
-	const struct pc_segment *segments, unsigned count, const unsigned char *from);
 
 #endif

@@ -7,7 +7,13 @@
  * Before it sleeps, this thread raises its flag, fences and looks at the rings once more. The
  * engine exchanges the flag with 0 before it wakes this thread. Channel thread.
  */
-#include "engine/client/client.h"
+#include "engine/abi/ring.h"
+#include "engine/client/attach.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/likely.h"
+#include "engine/client/submit.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <poll.h>

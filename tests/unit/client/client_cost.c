@@ -26,6 +26,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/client/attach.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
 #include "numa/clock.h"
 #include "tests/unit/client/fake.h"
 #include "tools/common.h"

@@ -3,6 +3,7 @@
  * The fake engine's memory, map, pages and thread. fake_attach.c serves the attach socket,
  * fake_rings.c serves the rings.
  */
+#include "engine/client/key.h"
 #include "tests/unit/client/fake_inside.h"
 
 #include <stdio.h>

@@ -12,7 +12,10 @@
 
 #include <pthread.h>
 
-#include "engine/client/client.h"
+#include "config/limits.h"
+#include "engine/abi/run.h"
+#include "engine/abi/segment.h"
+#include "engine/client/peercache.h"
 
 #define FAKE_NAME_BYTES 64
 #ifndef FAKE_RAILS /* client_cost.c is built with more rails */

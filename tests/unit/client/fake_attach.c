@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake engine's end of the attach socket. Runs in the fake engine's thread, under its lock. */
+#include "engine/client/channel.h"
 #include "tests/unit/client/fake_inside.h"
 
 #include <errno.h>

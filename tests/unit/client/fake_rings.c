@@ -4,6 +4,8 @@
  * act as a correct engine does unless a hook decides otherwise. They run in the fake engine's
  * thread, under its lock.
  */
+#include "engine/client/channel.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/fake_inside.h"
 
 #include <stdio.h>

@@ -17,6 +17,9 @@
 
 #include <cmocka.h>
 
+#include "engine/client/attach.h"
+#include "engine/client/channel.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/fake.h"
 
 #define PAGE_BYTES 20480u

@@ -7,6 +7,7 @@
 #ifndef TESTS_CLIENT_RUN_RIG_H
 #define TESTS_CLIENT_RUN_RIG_H
 
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #define COUNT 32u

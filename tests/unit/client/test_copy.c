@@ -11,8 +11,12 @@
 
 #include <cmocka.h>
 
+#include "config/limits.h"
 #include "engine/abi/crc32c.h"
-#include "engine/client/client.h"
+#include "engine/abi/map.h"
+#include "engine/abi/ring.h"
+#include "engine/client/copy.h"
+#include "engine/client/peercache.h"
 
 static void copies_of_any_length_and_alignment_are_exact(void **state)
 {

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures of rails and nodes, missed deadlines and broken maps: what the library returns. */
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>

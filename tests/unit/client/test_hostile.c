@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine that violates the protocol can end its session, but cannot harm the client. */
+#include "engine/client/attach.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <errno.h>

@@ -4,7 +4,12 @@
  * line that moves from one core to another. The fences of submit.c are counted by this program's
  * own build of that file; client/wait.c has the only other one, in front of a sleep.
  */
-#include "engine/client/client.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/peercache.h"
+#include "engine/client/submit.h"
+#include "engine/client/wait.h"
 
 static unsigned fences;
 #define shm_fence_sleep() (fences++, shm_fence_sleep())

@@ -13,6 +13,11 @@ static uint64_t load_trapped(const uint64_t *at);
 #include "engine/client/look_run.c" /* IWYU pragma: keep */
 #undef shm_load_acquire64
 
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/session.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #define KEYS 6u

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Look-up of a key: which owners the library asks, and the result of their answers. */
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 static void hook(fake_op_hook *on_op)

@@ -3,6 +3,13 @@
  * Ownership of memory while the engine or the client is dead, stopped or late: page slots during a
  * copy, the caller's memory during READs, and a session whose requests fail.
  */
+#include "engine/client/attach.h"
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/session.h"
+#include "engine/client/wait.h"
 #include "tests/emulated.h"
 #include "tests/unit/client/rig.h"
 

@@ -11,7 +11,12 @@
 
 #include <cmocka.h>
 
-#include "engine/client/client.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/key.h"
+#include "engine/client/peercache.h"
+#include "engine/client/submit.h"
 
 static struct page_key hash(const char *name_space, const void *key, size_t bytes)
 {

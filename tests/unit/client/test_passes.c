@@ -3,6 +3,14 @@
  * The short ways of a batch do what the long ones do: keys hashed four at a time, runs of look-ups
  * of every length at every place of an op ring, answers of plain runs. $SEED repeats a random test.
  */
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/key.h"
+#include "engine/client/memory.h"
+#include "engine/client/pages.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <time.h>

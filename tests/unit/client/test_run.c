@@ -3,6 +3,10 @@
  * Runs of pages and of look-ups: which pages are in one run, and what becomes of those that were no
  * hits.
  */
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/run_rig.h"
 
 static void the_rails_share_the_pages_of_a_batch_in_one_run_each(void **state)

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers to runs that no correct engine gives: no page is a hit, or absent, because of one. */
+#include "engine/client/batch.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
 #include "tests/unit/client/run_rig.h"
 
 static void lie(struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: opening, loss and return of the engine, registered memory, closing of channels. */
+#include "engine/client/attach.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/memory.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <dirent.h>

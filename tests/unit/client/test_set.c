@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pc_set() and pc_remove(): credits, copies, keys stored already, and pools without room. */
 #include "engine/abi/crc32c.h"
+#include "engine/client/cache.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/credit.h"
+#include "engine/client/session.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <time.h>

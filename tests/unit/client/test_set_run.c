@@ -3,6 +3,11 @@
  * pc_set() by runs: slots that one answer grants, pages that one request publishes, and answers
  * that no correct engine gives.
  */
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/credit.h"
+#include "engine/client/request.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>

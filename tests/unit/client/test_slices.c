@@ -3,6 +3,7 @@
  * Large pages, read as slices over several rails. A page is a hit only if all its slices are, and
  * it ends only after the rails have answered all slices that were posted.
  */
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>

@@ -13,7 +13,9 @@
 
 #include <cmocka.h>
 
-#include "engine/client/client.h"
+#include "engine/client/constants.h"
+#include "engine/client/staging.h"
+#include "engine/client/wait.h"
 
 #define HELD_MAX 256u
 

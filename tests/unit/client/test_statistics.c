@@ -3,9 +3,10 @@
  * statistics.c: each batch is counted once, in the channel's segment, with its results and latency;
  * the sums agree, as the engine requires.
  */
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/peercache.h"
 #include "tests/unit/client/rig.h"
-
-#include "engine/client/client.h"
 
 static struct statistics_words words(void)
 {

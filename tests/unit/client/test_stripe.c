@@ -13,7 +13,10 @@
 
 #include <cmocka.h>
 
-#include "engine/client/client.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/session.h"
+#include "engine/client/stripe.h"
 
 #define PAGE (128u << 10)
 #define US 1000ull

@@ -2,6 +2,8 @@
 /*
  * Several threads share one session, each with its own channel, while the engine dies and returns.
  */
+#include "engine/client/channel.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>

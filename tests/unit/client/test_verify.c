@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "engine/abi/crc32c.h"
+#include "engine/client/attach.h"
 #include "tests/unit/client/rig.h"
 
 static struct ctl_op reported; /* the last CTL_CORRUPT; under the fake's lock */

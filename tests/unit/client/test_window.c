@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batches with more pages than a ring has slots, and several batches in flight. */
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #define MANY 10000u

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asks the engine for pages that no member has in memory. Channel thread. */
+#ifndef CLIENT_DISK_H
+#define CLIENT_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctl_done;
+struct pc_batch;
+struct pc_channel;
+
+/* No location is known. True if the page was queued for that: the caller is done with it. */
+bool disk_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
+/* The page is on a disk, at p->at. */
+void disk_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
+void disk_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void disk_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct ctl_done *done,
+	uint32_t status, uint64_t now_ns);
+
+#endif

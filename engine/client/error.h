@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The text of the last error of a thread, which pc_error() returns. Any thread. */
+#ifndef CLIENT_ERROR_H
+#define CLIENT_ERROR_H
+
+/* Stores the text that pc_error() returns; returns `error`. */
+int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void error_clear(void);
+
+#endif

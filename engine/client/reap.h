@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Takes answers out of the rings. Channel thread. */
+#ifndef CLIENT_REAP_H
+#define CLIENT_REAP_H
+
+#include <stdint.h>
+
+struct pc_channel;
+
+/* Takes all answers. Returns how many rings had some. */
+uint32_t reap(struct pc_channel *ch, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The staging region of a channel: scratch slots for buckets and page heads that are READ, and
+ * staging blocks for pages with an unregistered destination. Channel thread.
+ */
+#ifndef CLIENT_STAGING_H
+#define CLIENT_STAGING_H
+
+#include "engine/client/constants.h"
+
+struct staging_block {
+	uint32_t offset; /* offset of the block in the staging region, bytes */
+	uint32_t bytes;
+	bool freed;
+};
+
+/* Allocator of the staging region: staging blocks are taken and reclaimed in the same order. */
+struct staging {
+	/* start of the staging region; NULL: the channel has no segment mapped */
+	unsigned char *base;
+	uint16_t region;
+	uint32_t tail; /* offset of the next free byte in the staging region */
+	/* bytes of the staging region between the oldest block and `tail`, gaps included */
+	uint32_t used;
+	/* free-running numbers of the oldest staging block and of the next one */
+	uint32_t first, last;
+	struct staging_block block[STAGING_BLOCKS];
+	/* bit per scratch slot: it is free; and the word in which the last search ended */
+	uint32_t scratch_free[SCRATCH_SLOTS / 32];
+	uint32_t scratch_last;
+	/* memory registered by the library for one page that is larger than the staging region */
+	void *large;
+	bool large_busy;
+};
+#define STAGING_LARGE STAGING_BLOCKS /* number of a staging block that stands for staging.large */
+
+void staging_init(struct staging *s, unsigned char *base, uint16_t region);
+/* Takes a staging block. Returns its number, or CLIENT_NONE: no room at the moment. */
+uint32_t staging_take(struct staging *s, uint32_t bytes);
+void staging_free(struct staging *s, uint32_t block);
+unsigned char *staging_at(struct staging *s, uint32_t block);
+uint32_t staging_offset(const struct staging *s, uint32_t block);
+/* Takes `count` consecutive scratch slots. Returns the first, or CLIENT_NONE: no room. */
+uint32_t scratch_take(struct staging *s, uint32_t count);
+void scratch_free(struct staging *s, uint32_t slot, uint32_t count);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting for answers, and the clock. */
+#ifndef CLIENT_WAIT_H
+#define CLIENT_WAIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pc_batch;
+struct pc_channel;
+
+/* CLOCK_MONOTONIC, ns. Any thread. */
+uint64_t clock_now_ns(void);
+/*
+ * Reads the wake-ups that wait in the channel's wake socket. False: the engine has closed its end.
+ */
+bool wake_clear(const struct pc_channel *ch);
+/*
+ * Steps the channel until the batch is done (`b` NULL: until all its batches are), at most until
+ * `until_ns`.
+ */
+void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns);
+
+#endif

@@ -34,14 +34,94 @@
 #include "engine/client/local.h"
 #include "engine/client/lookup.h"
 #include "engine/client/notice.h"
+#include "engine/client/pages.h"
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/run.h"
 #include "engine/client/session.h"
 #include "engine/client/set.h"
+#include "engine/client/statistics.h"
 #include "engine/client/verify.h"
 #include "engine/client/wait.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* pages that the memory of a batch has room for, at least */
+#define BATCH_CAPACITY_MIN 128u
+
+/* cold: once for each batch. Takes its memory from the list of spare ones, or allocates it. */
+static struct pc_batch *batch_take(struct pc_channel *ch, uint32_t count)
+{
+	uint32_t capacity = count < BATCH_CAPACITY_MIN ? BATCH_CAPACITY_MIN : count;
+	struct pc_batch *b = ch->spare;
+
+	if (b) {
+		ch->spare = b->next;
+		ch->spares--;
+		if (b->capacity >= count)
+			return b;
+		free(b); /* a larger one takes its place in the list */
+	}
+	b = malloc(sizeof(*b) + capacity * (sizeof(b->work[0]) + 4 * sizeof(*b->twin_table)));
+	if (!b)
+		return NULL;
+	b->capacity = capacity;
+	b->twin_table = (uint32_t *)(void *)&b->work[capacity];
+	return b;
+}
+
+struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
+{
+	struct pc_batch *b = batch_take(ch, count);
+
+	if (!b)
+		return NULL;
+	b->channel = ch;
+	b->next = NULL;
+	b->count = b->left = count;
+	b->twins = 0;
+	memset(b->missed, 0, sizeof(b->missed));
+	b->expired = b->abandoned = false;
+	b->pins = 0;
+	for (unsigned q = 0; q < PAGE_QUEUES; q++)
+		b->queue[q].head = CLIENT_NONE;
+	b->runs.head = CLIENT_NONE;
+	if (ch->last)
+		ch->last->next = b;
+	else
+		ch->first = b;
+	ch->last = b;
+	return b;
+}
+
+/* cold: once for each batch */
+void batch_free(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+	struct pc_batch *before = NULL;
+
+	statistics_batch(b);
+	pages_unpin(b);
+	ch->writers -= batch_writes(b);
+	if (ch->first != b)
+		for (before = ch->first; before->next != b; before = before->next)
+			continue;
+	if (before)
+		before->next = b->next;
+	else
+		ch->first = b->next;
+	if (ch->last == b)
+		ch->last = before;
+	if (ch->spares == SPARE_BATCHES_MAX || (ch->spares && b->capacity > SPARE_PAGES_MAX)) {
+		free(b);
+		return;
+	}
+	b->next = ch->spare;
+	ch->spare = b;
+	ch->spares++;
+}
 
 /*
  * Counts a page with a result other than PC_HIT; hits are counted in get_here(), page_here() and

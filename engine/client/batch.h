@@ -299,6 +299,12 @@ static inline void page_found(
 		page_here(ch, b, i, now_ns);
 }
 
+/* True for a batch whose pages wait for credits, for one another or for room in the ctl ring. */
+static inline bool batch_writes(const struct pc_batch *b)
+{
+	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE;
+}
+
 /*
  * The time until the batch's deadline / `parts`: the limit of one attempt that others may follow.
  */

@@ -16,92 +16,10 @@
 #include "engine/client/pages.h"
 #include "engine/client/peercache.h"
 #include "engine/client/session.h"
-#include "engine/client/statistics.h"
 #include "engine/client/wait.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* pages that the memory of a batch has room for, at least */
-#define BATCH_CAPACITY_MIN 128u
-
-/* True for a batch whose pages wait for credits, for one another or for room in the ctl ring. */
-static bool writes(const struct pc_batch *b)
-{
-	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE;
-}
-
-/* Takes the memory of a batch from the list of spare ones, or allocates it. */
-static struct pc_batch *batch_take(struct pc_channel *ch, uint32_t count)
-{
-	uint32_t capacity = count < BATCH_CAPACITY_MIN ? BATCH_CAPACITY_MIN : count;
-	struct pc_batch *b = ch->spare;
-
-	if (b) {
-		ch->spare = b->next;
-		ch->spares--;
-		if (b->capacity >= count)
-			return b;
-		free(b); /* a larger one takes its place in the list */
-	}
-	b = malloc(sizeof(*b) + capacity * (sizeof(b->work[0]) + 4 * sizeof(*b->twin_table)));
-	if (!b)
-		return NULL;
-	b->capacity = capacity;
-	b->twin_table = (uint32_t *)(void *)&b->work[capacity];
-	return b;
-}
-
-struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
-{
-	struct pc_batch *b = batch_take(ch, count);
-
-	if (!b)
-		return NULL;
-	b->channel = ch;
-	b->next = NULL;
-	b->count = b->left = count;
-	b->twins = 0;
-	memset(b->missed, 0, sizeof(b->missed));
-	b->expired = b->abandoned = false;
-	b->pins = 0;
-	for (unsigned q = 0; q < PAGE_QUEUES; q++)
-		b->queue[q].head = CLIENT_NONE;
-	b->runs.head = CLIENT_NONE;
-	if (ch->last)
-		ch->last->next = b;
-	else
-		ch->first = b;
-	ch->last = b;
-	return b;
-}
-
-void batch_free(struct pc_batch *b)
-{
-	struct pc_channel *ch = b->channel;
-	struct pc_batch *before = NULL;
-
-	statistics_batch(b);
-	memory_unpin(b);
-	ch->writers -= writes(b);
-	if (ch->first != b)
-		for (before = ch->first; before->next != b; before = before->next)
-			continue;
-	if (before)
-		before->next = b->next;
-	else
-		ch->first = b->next;
-	if (ch->last == b)
-		ch->last = before;
-	if (ch->spares == SPARE_BATCHES_MAX || (ch->spares && b->capacity > SPARE_PAGES_MAX)) {
-		free(b);
-		return;
-	}
-	b->next = ch->spare;
-	ch->spare = b;
-	ch->spares++;
-}
 
 /*
  * set: makes the second page of a key in the batch a twin of the first, so that the key is stored
@@ -186,14 +104,14 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 	b->deadline_ns = deadline_ns;
 	if (b->deadline_ns < ch->due_ns)
 		ch->due_ns = b->deadline_ns;
-	ch->writers += writes(b);
+	ch->writers += batch_writes(b);
 	if (ready) {
 		map_refresh(ch);
 		memory_refresh(ch);
 	}
 	pages_init(b);
 	if (ready) {
-		memory_pin(b);
+		pages_pin(b);
 		begin(ch, b);
 		channel_step(ch);
 	} else {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Registered memory: the process's table of ranges. It changes under `wire` and `lock`; each
- * channel keeps a sorted copy (pin.c) and renews it when `memory_changes` differs. When the engine
+ * channel keeps a sorted copy and renews it when `memory_changes` differs. When the engine
  * dies, a range stays in the table with region 0 and gets a new region number from the next engine.
  * Slow path; any thread.
  */
@@ -10,8 +10,10 @@
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/client/attach.h"
+#include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/error.h"
+#include "engine/client/likely.h"
 #include "engine/client/memory.h"
 #include "engine/client/peercache.h"
 #include "engine/client/reattach.h"
@@ -355,4 +357,66 @@ void memory_leave(struct pc *pc, void *base)
 	}
 	pthread_mutex_unlock(&pc->lock);
 	pthread_mutex_unlock(&pc->wire);
+}
+
+/* ---- the copy of a channel, by its thread --------------------------------------------------- */
+
+static int by_base(const void *a, const void *b)
+{
+	const struct memory_view *x = a, *y = b;
+
+	return x->base < y->base ? -1 : x->base > y->base;
+}
+
+/* Copies the table of registered ranges into the channel. The caller holds `lock`. */
+static void copy_table(struct pc_channel *ch)
+{
+	struct pc *pc = ch->pc;
+
+	ch->memories = 0;
+	ch->memory_last = 0;
+	for (uint32_t i = 0; i < REGIONS_MAX; i++) {
+		const struct memory *m = pc->memory[i];
+
+		if (m)
+			ch->memory[ch->memories++] =
+				(struct memory_view){.base = (uintptr_t)m->base,
+					.bytes = m->bytes,
+					.region = m->region,
+					.slot = i};
+	}
+	qsort(ch->memory, ch->memories, sizeof(*ch->memory), by_base);
+	ch->memory_changes = pc->memory_changes;
+}
+
+void memory_refresh(struct pc_channel *ch)
+{
+	/* No order is needed: a caller that registers memory and then names it in a batch has its
+	 * own, and what pages_pin() finds under the lock is decisive. */
+	if (likely(ch->memory_changes == shm_load(&ch->pc->memory_changes)))
+		return;
+	pthread_mutex_lock(&ch->pc->lock);
+	copy_table(ch);
+	pthread_mutex_unlock(&ch->pc->lock);
+}
+
+__attribute__((noinline)) const struct memory_view *memory_search(
+	struct pc_channel *ch, uintptr_t at, uint64_t bytes)
+{
+	uint32_t low = 0, high = ch->memories;
+
+	if (!high)
+		return NULL;
+	while (high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (ch->memory[middle].base <= at)
+			low = middle;
+		else
+			high = middle;
+	}
+	if (!memory_holds(&ch->memory[low], at, bytes))
+		return NULL;
+	ch->memory_last = low;
+	return ch->memory[low].region ? &ch->memory[low] : NULL;
 }

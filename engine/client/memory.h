@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory: the table of ranges of a process, the sorted copy of a channel, and the pins,
- * which keep a range registered while a batch names it.
+ * Registered memory: the table of ranges of a process, and the sorted copy of it that each channel
+ * has.
  */
 #ifndef CLIENT_MEMORY_H
 #define CLIENT_MEMORY_H
@@ -9,7 +9,6 @@
 #include <stddef.h>
 
 #include "engine/abi/op.h"
-#include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/likely.h"
 #include "engine/client/peercache.h"
@@ -60,12 +59,6 @@ void memory_refresh(struct pc_channel *ch);
  * Finds a registered range by binary search; memory_find() first tries the last result.
  */
 const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes);
-/* memory_find_page() calls it for a page that is not in the range `last`. */
-const struct memory_view *memory_find_new(struct pc_batch *b, struct page_work *p,
-	const struct pc_page *page, const struct memory_view *last);
-/* Pins the ranges that memory_find_page() found: they are not deregistered until the unpin. */
-void memory_pin(struct pc_batch *b);
-void memory_unpin(struct pc_batch *b);
 
 static inline bool memory_holds(const struct memory_view *m, uintptr_t base, uint64_t bytes)
 {
@@ -86,29 +79,6 @@ static inline const struct memory_view *memory_find(
 	if (likely(ch->memory_last < ch->memories && memory_holds(last, (uintptr_t)base, bytes)))
 		return last->region ? last : NULL;
 	return memory_search(ch, (uintptr_t)base, bytes);
-}
-
-/* All segments of a regular page lie in `m`. */
-static inline void memory_found(
-	struct page_work *p, const struct pc_page *page, const struct memory_view *m)
-{
-	p->flags |= PAGE_REGISTERED;
-	p->to = (uint64_t)m->region << OP_TO_BITS | ((uintptr_t)page->segments->base - m->base);
-}
-
-/*
- * Finds the registered ranges that the page's segments lie in, to be pinned. Sets PAGE_REGISTERED
- * if all lie in some, and page_work.to; clears `regular` if they do not lie in one. `last`: the
- * result of the call before this one, or NULL. Returns a range that is to be pinned, or NULL.
- */
-static inline const struct memory_view *memory_find_page(struct pc_batch *b, struct page_work *p,
-	const struct pc_page *page, const struct memory_view *last)
-{
-	if (unlikely(!last || !p->regular ||
-		     !memory_holds(last, (uintptr_t)page->segments->base, page_span(page))))
-		return memory_find_new(b, p, page, last);
-	memory_found(p, page, last);
-	return last;
 }
 
 #endif

@@ -2,12 +2,17 @@
 /*
  * Makes the pages of a batch of the caller's arguments: checks them, finds the registered memory
  * that they name, hashes the keys. Two passes over the pages, because a key of the usual kind is
- * hashed together with its neighbours. Channel thread.
+ * hashed together with its neighbours.
+ *
+ * Pins the ranges, so that none is released while the batch names it: for that, the thread holds
+ * pc->lock for a short time. Channel thread.
  */
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/run.h"
+#include "engine/client/attach.h"
 #include "engine/client/batch.h"
+#include "engine/client/channel.h"
 #include "engine/client/likely.h"
 #include "engine/client/memory.h"
 #include "engine/client/pages.h"
@@ -73,6 +78,86 @@ static inline uint32_t page_bytes(const struct pc_page *page, bool *ret_regular)
 	return (uint32_t)bytes;
 }
 
+/* ---- registered memory ---------------------------------------------------------------------- */
+
+static void pin(struct pc_batch *b, const struct memory_view *m)
+{
+	uint32_t word = m->slot / 64;
+
+	if (!(b->pins >> word & 1)) {
+		b->pins |= 1u << word;
+		b->pinned[word] = 0;
+	}
+	b->pinned[word] |= 1ull << m->slot % 64;
+}
+
+/* Each segment by itself: they lie in several ranges, or some in none. */
+static bool find_segments(
+	struct pc_batch *b, const struct pc_page *page, const struct memory_view **last)
+{
+	bool all = true;
+
+	for (unsigned s = 0; s < page->segment_count; s++) {
+		const struct pc_segment *segment = &page->segments[s];
+		const struct memory_view *m = *last;
+
+		if (likely(m && memory_holds(m, (uintptr_t)segment->base, segment->bytes)))
+			continue;
+		m = memory_find(b->channel, segment->base, segment->bytes);
+		if (!m) {
+			all = false;
+			continue;
+		}
+		pin(b, m);
+		*last = m;
+	}
+	return all;
+}
+
+/* All segments of a regular page lie in `m`. */
+static inline void page_registered(
+	struct page_work *p, const struct pc_page *page, const struct memory_view *m)
+{
+	p->flags |= PAGE_REGISTERED;
+	p->to = (uint64_t)m->region << OP_TO_BITS | ((uintptr_t)page->segments->base - m->base);
+}
+
+static const struct memory_view *page_find_new(struct pc_batch *b, struct page_work *p,
+	const struct pc_page *page, const struct memory_view *last)
+{
+	if (p->regular) { /* all segments at once; else each may be in a range of its own */
+		const struct memory_view *m =
+			memory_find(b->channel, page->segments->base, page_span(page));
+
+		if (m) {
+			pin(b, m);
+			page_registered(p, page, m);
+			return m;
+		}
+		p->regular = false;
+	}
+	if (find_segments(b, page, &last))
+		p->flags |= PAGE_REGISTERED;
+	return last;
+}
+
+/*
+ * Finds the registered ranges that the page's segments lie in, to be pinned. Sets PAGE_REGISTERED
+ * if all lie in some, and page_work.to; clears `regular` if they do not lie in one. `last`: the
+ * result of the call before this one, or NULL. Returns a range that is to be pinned, or NULL.
+ */
+static inline const struct memory_view *page_find(struct pc_batch *b, struct page_work *p,
+	const struct pc_page *page, const struct memory_view *last)
+{
+	if (unlikely(!last || !p->regular ||
+		     !memory_holds(last, (uintptr_t)page->segments->base, page_span(page))))
+		return page_find_new(b, p, page, last);
+	page_registered(p, page, last);
+	return last;
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
 /*
  * The page before, if it is a usual one: one segment in a registered range. The next page is then
  * likely to be of the same length, in the same range and to have a key of the same length.
@@ -135,7 +220,7 @@ __attribute__((noinline)) static bool page_any(struct pc_batch *b, struct page_w
 		p->regular = false;
 		return false;
 	}
-	*last = memory_find_page(b, p, page, *last);
+	*last = page_find(b, p, page, *last);
 	before_set(before, p, page, *last);
 	return true;
 }
@@ -193,4 +278,62 @@ void pages_init(struct pc_batch *b)
 	else
 		keys_init(b);
 	keys_hash(b->channel, b);
+}
+
+/* ---- pins ----------------------------------------------------------------------------------- */
+
+static void find_all(struct pc_batch *b)
+{
+	const struct memory_view *last = NULL;
+
+	b->pins = 0;
+	for (uint32_t i = 0; i < b->count; i++)
+		if (b->work[i].phase != PAGE_DONE) {
+			b->work[i].flags &= (uint8_t)~PAGE_REGISTERED;
+			last = page_find(b, &b->work[i], &b->pages[i], last);
+		}
+}
+
+/* Adds `change` to the pin count of every range that the batch pins. The caller holds `lock`. */
+static void count_pins(const struct pc_batch *b, uint32_t change)
+{
+	for (uint32_t words = b->pins; words; words &= words - 1) {
+		uint32_t word = (uint32_t)__builtin_ctz(words);
+
+		for (uint64_t left = b->pinned[word]; left; left &= left - 1)
+			b->channel->pc->memory[word * 64 + (unsigned)__builtin_ctzll(left)]->pins +=
+				change;
+	}
+}
+
+void pages_pin(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+	struct pc *pc = ch->pc;
+
+	while (b->pins) {
+		bool current;
+
+		pthread_mutex_lock(&pc->lock);
+		current = ch->memory_changes == pc->memory_changes;
+		if (current)
+			count_pins(b, 1);
+		pthread_mutex_unlock(&pc->lock);
+		if (likely(current))
+			return;
+		memory_refresh(ch);
+		find_all(b);
+	}
+}
+
+void pages_unpin(struct pc_batch *b)
+{
+	struct pc *pc = b->channel->pc;
+
+	if (!b->pins)
+		return;
+	pthread_mutex_lock(&pc->lock);
+	count_pins(b, UINT32_MAX); /* adds -1 modulo 2^32 */
+	pthread_mutex_unlock(&pc->lock);
+	b->pins = 0;
 }

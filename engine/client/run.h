@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs of pages: run.c plans and posts them, run_answer.c takes their answers. Inline is what adds
- * a page to those that are planned together. Channel thread.
+ * Runs of pages: plans and posts them, takes their answers. Inline is what adds a page to those
+ * that are planned together. Channel thread.
  */
 #ifndef CLIENT_RUN_H
 #define CLIENT_RUN_H

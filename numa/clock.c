@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/clock.h"
 #include "config/log.h"
 
 #define COST_ROUNDS 4096 /* readings of the clock in one measurement of its cost */
@@ -26,27 +27,15 @@ static uint64_t test_raw_ns;
 /* ns per tick of the time-stamp counter, times 2^24; set by clock_start() */
 uint64_t clock_tick_scale;
 
-static uint64_t read_ns(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static uint64_t monotonic_ns(void)
-{
-	return read_ns(CLOCK_MONOTONIC);
-}
-
 uint64_t clock_now_ns(void)
 {
-	return __builtin_expect(test_now_ns != 0, 0) ? test_now_ns : monotonic_ns();
+	return __builtin_expect(test_now_ns != 0, 0) ? test_now_ns : clock_monotonic_ns();
 }
 
 uint64_t clock_raw_ns(void)
 {
-	return __builtin_expect(test_raw_ns != 0, 0) ? test_raw_ns : read_ns(CLOCK_MONOTONIC_RAW);
+	return __builtin_expect(test_raw_ns != 0, 0) ? test_raw_ns
+						     : clock_read_ns(CLOCK_MONOTONIC_RAW);
 }
 
 /*
@@ -58,11 +47,11 @@ static uint64_t measure(void)
 	uint64_t least = UINT64_MAX;
 
 	for (int round = 0; round < 4; round++) {
-		uint64_t start = monotonic_ns(), took;
+		uint64_t start = clock_monotonic_ns(), took;
 
 		for (int i = 0; i < COST_ROUNDS; i++)
-			monotonic_ns();
-		took = (monotonic_ns() - start) / COST_ROUNDS;
+			clock_monotonic_ns();
+		took = (clock_monotonic_ns() - start) / COST_ROUNDS;
 		least = took < least ? took : least;
 	}
 	return least ? least : 1;
@@ -77,7 +66,7 @@ static void read_both(uint64_t *ret_ns, uint64_t *ret_ticks)
 	uint64_t least = UINT64_MAX;
 
 	for (int round = 0; round < 16; round++) {
-		uint64_t before = clock_ticks(), ns = monotonic_ns(), after = clock_ticks();
+		uint64_t before = clock_ticks(), ns = clock_monotonic_ns(), after = clock_ticks();
 
 		if (after - before >= least)
 			continue;

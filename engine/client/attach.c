@@ -4,6 +4,7 @@
  * about the engine as a whole. reattach.c gets a new session. An ended session stays mapped until
  * its last user has released it. Slow path; any thread.
  */
+#include "config/clock.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/client/attach.h"
@@ -14,7 +15,6 @@
 #include "engine/client/peercache.h"
 #include "engine/client/reattach.h"
 #include "engine/client/session.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -257,11 +257,11 @@ int pc_report(struct pc *pc, char **ret_json)
 	error_clear();
 	if (!pc || !ret_json)
 		return error_set(-EINVAL, "pc_report() needs a session and a place for its result");
-	pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
+	pc_reattach(pc, clock_monotonic_ns() + ATTACH_WAIT_NS);
 	session = pc_session_get(pc);
 	if (!session)
 		return error_set(-ENOTCONN, "no engine at %s", pc->socket);
-	rc = pc_wire_lock(pc, clock_now_ns() + call.timeout_ms * 1000000ull);
+	rc = pc_wire_lock(pc, clock_monotonic_ns() + call.timeout_ms * 1000000ull);
 	if (!rc) {
 		rc = session_ask(session, &call);
 		pthread_mutex_unlock(&pc->wire);

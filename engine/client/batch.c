@@ -21,6 +21,7 @@
  * After the deadline nothing new is posted. Answers are awaited for ANSWER_GRACE_NS more. After
  * that only READs into the caller's own memory are awaited, because the NIC may still write there.
  */
+#include "config/clock.h"
 #include "engine/abi/statistics.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
@@ -43,7 +44,6 @@
 #include "engine/client/set.h"
 #include "engine/client/statistics.h"
 #include "engine/client/verify.h"
-#include "engine/client/wait.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +150,7 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	enum pc_result result;
 	bool corrupt;
 
-	if (clock_now_ns() >= b->deadline_ns) {
+	if (clock_monotonic_ns() >= b->deadline_ns) {
 		/* the deadline is checked for each page, because many local copies in one batch
 		 * take long */
 		page_done(b, i, PC_TIMEOUT);

@@ -3,6 +3,7 @@
  * The calls about pages: make a batch of the arguments and hand the finished batch back to its
  * caller. Channel thread.
  */
+#include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/page.h"
 #include "engine/client/batch.h"
@@ -52,7 +53,7 @@ static void find_twins(struct pc_batch *b)
 
 static void begin(struct pc_channel *ch, struct pc_batch *b)
 {
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = clock_monotonic_ns();
 
 	credit_return(ch, now_ns > STOCK_IDLE_NS ? now_ns - STOCK_IDLE_NS : 0, 0);
 	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
@@ -81,7 +82,7 @@ static void begin(struct pc_channel *ch, struct pc_batch *b)
 static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
 	unsigned count, unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
-	uint64_t submitted_ns = clock_now_ns();
+	uint64_t submitted_ns = clock_monotonic_ns();
 	uint64_t deadline_ns =
 		submitted_ns + (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
 	struct pc_batch *b;

@@ -3,6 +3,7 @@
  * A channel and its session: attaching, losing the engine and finding the next one, and the step
  * that moves everything. All of it runs on the channel's thread.
  */
+#include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
@@ -130,7 +131,7 @@ static int begin_session(
 		return rc;
 	ch->session = session;
 	ch->broken = false;
-	ch->looked_ns = clock_now_ns();
+	ch->looked_ns = clock_monotonic_ns();
 	map_forget(ch);
 	/* the numbers of peers are those of this host's engine, which is another one now */
 	memset(ch->peer_rest_until_ns, 0, NODES_MAX * sizeof(*ch->peer_rest_until_ns));
@@ -159,7 +160,7 @@ int channel_attach(struct pc_channel *ch)
 
 	if (!session)
 		return error_set(-ENOTCONN, "no engine at %s", pc->socket);
-	rc = pc_wire_lock(pc, clock_now_ns() + CHANNEL_TIMEOUT_MS * 1000000ull);
+	rc = pc_wire_lock(pc, clock_monotonic_ns() + CHANNEL_TIMEOUT_MS * 1000000ull);
 	if (rc) {
 		pc_session_put(pc, session);
 		return rc;
@@ -235,11 +236,11 @@ static void wait_until_drained(const struct pc_channel *ch)
 {
 	struct pollfd p[2] = {
 		{.fd = ch->session->pidfd, .events = POLLIN}, {.fd = ch->wake, .events = POLLIN}};
-	uint64_t start_ns = clock_now_ns();
+	uint64_t start_ns = clock_monotonic_ns();
 	bool warned = false;
 
 	while (!shm_load_acquire(&ch->header->drained)) {
-		if (!warned && clock_now_ns() - start_ns >= DRAIN_WARN_NS) {
+		if (!warned && clock_monotonic_ns() - start_ns >= DRAIN_WARN_NS) {
 			warned = true;
 			fprintf(stderr,
 				"peercache: process %d waits for the engine (pid %u) to release the buffers of READs in flight; the engine drains them or exits\n",
@@ -304,7 +305,7 @@ void channel_break(struct pc_channel *ch)
 
 bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 {
-	uint64_t now_ns = clock_now_ns(), half_ns;
+	uint64_t now_ns = clock_monotonic_ns(), half_ns;
 
 	if (ch->session) {
 		if (!shm_load(&ch->session->dead) && now_ns - ch->looked_ns < LOOK_AROUND_NS)
@@ -313,7 +314,7 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 		if (!session_ended(ch->session))
 			return true;
 		channel_lost(ch);
-		now_ns = clock_now_ns();
+		now_ns = clock_monotonic_ns();
 	}
 	if (regain(ch))
 		return true;
@@ -351,7 +352,7 @@ bool channel_step(struct pc_channel *ch)
 
 	if (!ch->session)
 		return false;
-	now_ns = clock_now_ns();
+	now_ns = clock_monotonic_ns();
 	reap(ch, now_ns);
 	step_batches(ch, now_ns);
 	notice_touches_end(ch);

@@ -4,6 +4,7 @@
  * the page head at each place that they name. It uses no location cache and reports nothing to the
  * control plane, so looking changes nothing. Channel thread.
  */
+#include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
@@ -18,7 +19,6 @@
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
 #include "engine/client/session.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -197,7 +197,7 @@ static int read_heads(struct pc_channel *ch, struct explain *x, uint64_t deadlin
 /* The first buckets get half of the time, because an owner that does not answer takes all of it. */
 static int explain_key(struct pc_channel *ch, struct explain *x, uint64_t ns)
 {
-	uint64_t start_ns = clock_now_ns();
+	uint64_t start_ns = clock_monotonic_ns();
 	int rc;
 
 	x->disk = shm_load(&ch->session->status->disk) != 0;
@@ -213,7 +213,7 @@ int pc_explain(struct pc_channel *ch, const void *key, size_t key_bytes, unsigne
 	char **ret_json)
 {
 	uint64_t ns = (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
-	uint64_t start_ns = clock_now_ns(), spent_ns;
+	uint64_t start_ns = clock_monotonic_ns(), spent_ns;
 	struct explain *x;
 	char *text = NULL;
 	int rc;
@@ -231,7 +231,7 @@ int pc_explain(struct pc_channel *ch, const void *key, size_t key_bytes, unsigne
 		return error_set(-ENOMEM, "out of memory");
 	memset(x, 0, sizeof(*x));
 	key_hash(&ch->key_text, key, key_bytes, &x->key);
-	spent_ns = clock_now_ns() - start_ns;
+	spent_ns = clock_monotonic_ns() - start_ns;
 	rc = explain_key(ch, x, spent_ns < ns ? ns - spent_ns : 0);
 	if (!rc)
 		text = explain_text(x);

@@ -5,6 +5,7 @@
  * dies, a range stays in the table with region 0 and gets a new region number from the next engine.
  * Slow path; any thread.
  */
+#include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
@@ -18,7 +19,6 @@
 #include "engine/client/peercache.h"
 #include "engine/client/reattach.h"
 #include "engine/client/session.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@
 static int region_add(struct client_session *session, const struct memory *m, uint64_t until_ns,
 	uint16_t *ret_region)
 {
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = clock_monotonic_ns();
 	struct session_call call = {.kind = ATTACH_REGION_ADD,
 		.a = m->offset,
 		.b = m->bytes,
@@ -107,7 +107,7 @@ void memory_register_again(struct pc *pc, struct client_session *session, unsign
 	m = pc->memory[i];
 	/* If the new engine refuses the range, pages in it go through staging. */
 	if (m && !m->region && may_register(session, m) && !shm_load(&session->dead) &&
-		!region_add(session, m, clock_now_ns() + REGION_TIMEOUT_NS, &region))
+		!region_add(session, m, clock_monotonic_ns() + REGION_TIMEOUT_NS, &region))
 		region_set(pc, m, region);
 	pthread_mutex_unlock(&pc->wire);
 }
@@ -187,7 +187,7 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 	int rc;
 
 	if (!m->staging)
-		pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
+		pc_reattach(pc, clock_monotonic_ns() + ATTACH_WAIT_NS);
 	rc = pc_wire_lock(pc, until_ns);
 	if (rc) {
 		memory_free(m);
@@ -254,7 +254,7 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	/* The result of seal() is ignored: it fails for a memfd made without MFD_ALLOW_SEALING,
 	 * and the engine refuses an unsealed memfd with an error text of its own. */
 	seal(m->memfd);
-	return memory_add(pc, m, clock_now_ns() + REGION_TIMEOUT_NS);
+	return memory_add(pc, m, clock_monotonic_ns() + REGION_TIMEOUT_NS);
 }
 
 int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory)
@@ -296,7 +296,7 @@ int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
 	if (!pc || !ret_memory || !bytes || bytes > SIZE_MAX / 2)
 		return error_set(-EINVAL,
 			"allocating memory needs a session, a size and a place for the result");
-	return memory_alloc(pc, bytes, false, clock_now_ns() + REGION_TIMEOUT_NS, ret_memory);
+	return memory_alloc(pc, bytes, false, clock_monotonic_ns() + REGION_TIMEOUT_NS, ret_memory);
 }
 
 int pc_memory_release(struct pc *pc, void *base)

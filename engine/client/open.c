@@ -3,6 +3,7 @@
  * Opening and closing a channel, and its small public calls. channel.c attaches it to a session.
  * Channel thread.
  */
+#include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
@@ -84,7 +85,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}
-	pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
+	pc_reattach(pc, clock_monotonic_ns() + ATTACH_WAIT_NS);
 	rc = channel_adopt(ch) ? 0 : channel_attach(ch);
 	if (rc && rc != -ENOTCONN) {
 		channel_free(ch);
@@ -120,7 +121,7 @@ static void close_attached(struct pc_channel *ch)
 		return;
 	credit_return(ch, UINT64_MAX, 0);
 	submit_flush(ch);
-	if (!pc_wire_lock(ch->pc, clock_now_ns() + CLOSE_TIMEOUT_MS * 1000000ull)) {
+	if (!pc_wire_lock(ch->pc, clock_monotonic_ns() + CLOSE_TIMEOUT_MS * 1000000ull)) {
 		if (!session_ask(session, &call))
 			session_close_fds(&call);
 		pthread_mutex_unlock(&ch->pc->wire);

@@ -4,6 +4,7 @@
  * copied out: what pc_explain() looks at. They are the "pages" of a batch of their own kind, so the
  * deadline, a lost engine and a failed rail are handled as for every other batch. Channel thread.
  */
+#include "config/clock.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/op.h"
 #include "engine/client/batch.h"
@@ -96,7 +97,7 @@ int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, uint64_t 
 	b->kind = BATCH_PEEK;
 	b->peek = peek;
 	b->results = results;
-	b->submitted_ns = clock_now_ns();
+	b->submitted_ns = clock_monotonic_ns();
 	b->deadline_ns = deadline_ns;
 	if (deadline_ns < ch->due_ns)
 		ch->due_ns = deadline_ns;

@@ -6,6 +6,7 @@
  * thread. No call waits for it past the call's own deadline: while an engine accepts a connection
  * and does not answer, calls return PC_GONE.
  */
+#include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
@@ -14,7 +15,6 @@
 #include "engine/client/memory.h"
 #include "engine/client/reattach.h"
 #include "engine/client/session.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -132,7 +132,7 @@ void pc_channels_wanting(struct pc *pc, int change)
 void pc_opened_refused(struct pc *pc)
 {
 	pthread_mutex_lock(&pc->lock);
-	pc->attacher.tried_ns = clock_now_ns();
+	pc->attacher.tried_ns = clock_monotonic_ns();
 	pthread_mutex_unlock(&pc->lock);
 }
 
@@ -253,7 +253,7 @@ static bool start(struct pc *pc)
 	sigset_t all, before;
 	int rc;
 
-	a->tried_ns = clock_now_ns();
+	a->tried_ns = clock_monotonic_ns();
 	if (a->joinable)
 		/* `runs` is false, so the old thread no longer takes the lock that is held here */
 		pthread_join(a->thread, NULL);
@@ -288,7 +288,8 @@ void pc_reattach(struct pc *pc, uint64_t until_ns)
 		pc_session_put(pc, session);
 	}
 	pthread_mutex_lock(&pc->lock);
-	if (has_work(pc) && clock_now_ns() - pc->attacher.tried_ns >= REATTACH_NS && start(pc))
+	if (has_work(pc) && clock_monotonic_ns() - pc->attacher.tried_ns >= REATTACH_NS &&
+		start(pc))
 		while (pc->attacher.runs &&
 			!pthread_cond_timedwait(&pc->attacher.ended, &pc->lock, &until))
 			continue;

@@ -4,6 +4,7 @@
  * descriptors, and mapping those descriptors. Slow path. Callers hold pc->wire, except for
  * session_ended().
  */
+#include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/page.h"
@@ -12,7 +13,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/error.h"
 #include "engine/client/session.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -94,7 +94,7 @@ static void take_fds(struct msghdr *message, struct session_call *call)
 static int wait_readable(int fd, uint64_t until_ns)
 {
 	for (;;) {
-		uint64_t now_ns = clock_now_ns();
+		uint64_t now_ns = clock_monotonic_ns();
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		int ready;
 
@@ -182,7 +182,7 @@ static int receive_late(struct client_session *session, uint64_t until_ns)
 static int exchange(
 	struct client_session *session, struct session_call *call, struct attach_reply *reply)
 {
-	uint64_t until_ns = clock_now_ns() + call->timeout_ms * 1000000ull;
+	uint64_t until_ns = clock_monotonic_ns() + call->timeout_ms * 1000000ull;
 	bool cut = false;
 	int rc = receive_late(session, until_ns);
 

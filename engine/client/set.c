@@ -5,6 +5,7 @@
  * can find the page. The pages of a batch are spread round-robin over the rails' pools, so that
  * reading the batch back uses every rail. Channel thread.
  */
+#include "config/clock.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
@@ -21,7 +22,6 @@
 #include "engine/client/session.h"
 #include "engine/client/set.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 #include <sys/mman.h>
 
@@ -204,7 +204,7 @@ void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 				credit_ask(ch, b->deadline_ns);
 				submit_ctl_flush(ch);
 				copied = 0;
-				late = clock_now_ns() >= b->deadline_ns;
+				late = clock_monotonic_ns() >= b->deadline_ns;
 			}
 		}
 	}

@@ -3,6 +3,7 @@
  * The channel's statistics area: what the engine cannot see, latency and results of whole batches.
  * Written once for each batch, when it ends; abi/statistics.h has the protocol. Channel thread.
  */
+#include "config/clock.h"
 #include "engine/abi/latency.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/statistics.h"
@@ -10,7 +11,6 @@
 #include "engine/client/channel.h"
 #include "engine/client/peercache.h"
 #include "engine/client/statistics.h"
-#include "engine/client/wait.h"
 
 static_assert((unsigned)PC_MISS == STATISTICS_MISS && (unsigned)PC_STALE == STATISTICS_STALE &&
 		      (unsigned)PC_UNREACHABLE == STATISTICS_UNREACHABLE &&
@@ -48,7 +48,7 @@ void statistics_batch(const struct pc_batch *b)
 
 	if (!s || b->kind == BATCH_PEEK)
 		return; /* the engine is gone, and its totals with it; or it is no call */
-	ns = clock_now_ns() - b->submitted_ns;
+	ns = clock_monotonic_ns() - b->submitted_ns;
 	if (ns > STATISTICS_LATENCY_MAX_NS)
 		ns = STATISTICS_LATENCY_MAX_NS; /* the engine refuses a longer one */
 	calls = &s->words.calls[b->kind];

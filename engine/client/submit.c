@@ -3,6 +3,7 @@
  * Writes to the rings: fills ring entries, publishes many ops at once, wakes a sleeping rail or
  * control plane. Channel thread.
  */
+#include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
@@ -12,7 +13,6 @@
 #include "engine/client/likely.h"
 #include "engine/client/session.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -84,7 +84,7 @@ static void wake_ctl(struct pc_channel *ch)
 		return;
 	}
 	if (!urgent) {
-		now_ns = clock_now_ns();
+		now_ns = clock_monotonic_ns();
 		if (now_ns - ch->touch_woken_ns < TOUCH_WAKE_NS)
 			return; /* the touches wait for the next wake-up, or for the loop's timer */
 		ch->touch_woken_ns = now_ns;

@@ -12,6 +12,7 @@
  * the page that was read. A page that is VERIFY_DUE stays it until it is done: after a mismatch, no
  * other copy and no second attempt is a hit without being compared. Channel thread.
  */
+#include "config/clock.h"
 #include "engine/abi/crc32c.h"
 #include "engine/abi/page.h"
 #include "engine/client/attach.h"
@@ -21,7 +22,6 @@
 #include "engine/client/notice.h"
 #include "engine/client/peercache.h"
 #include "engine/client/verify.h"
-#include "engine/client/wait.h"
 
 /*
  * The distance to the next hit that is compared is uniform in 1 .. 2n - 1, n on average: a fixed
@@ -40,7 +40,7 @@ static void choose(struct pc_channel *ch)
 
 void verify_open(struct pc_channel *ch)
 {
-	ch->verify_random = (clock_now_ns() ^ (uintptr_t)ch << 20) | 1;
+	ch->verify_random = (clock_monotonic_ns() ^ (uintptr_t)ch << 20) | 1;
 	for (unsigned i = 0; i < 8; i++)
 		choose(ch);
 }

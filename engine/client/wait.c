@@ -7,6 +7,7 @@
  * Before it sleeps, this thread raises its flag, fences and looks at the rings once more. The
  * engine exchanges the flag with 0 before it wakes this thread. Channel thread.
  */
+#include "config/clock.h"
 #include "engine/abi/ring.h"
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
@@ -39,14 +40,6 @@
 /* number of waits that sleep at once after a long yield; the next one spins and yields again */
 #define CROWDED_WAITS 64u
 
-uint64_t clock_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-
 bool wake_clear(const struct pc_channel *ch)
 {
 	char bytes[64];
@@ -74,7 +67,7 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
 {
 	struct pollfd p[2] = {
 		{.fd = ch->wake, .events = POLLIN}, {.fd = ch->session->fd, .events = POLLRDHUP}};
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = clock_monotonic_ns();
 	uint64_t rest_ns = until_ns > now_ns ? until_ns - now_ns : 0;
 
 	if (rest_ns > SLEEP_NS_MAX)
@@ -108,7 +101,7 @@ static uint64_t yield_for(const struct pc_channel *ch)
 static void yield(struct pc_channel *ch, uint64_t now_ns)
 {
 	sched_yield();
-	if (clock_now_ns() - now_ns > CROWDED_NS)
+	if (clock_monotonic_ns() - now_ns > CROWDED_NS)
 		ch->crowded = CROWDED_WAITS;
 }
 
@@ -137,7 +130,7 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 		}
 		if (!ch->session)
 			break;
-		now_ns = clock_now_ns();
+		now_ns = clock_monotonic_ns();
 		if (now_ns >= until_ns)
 			break;
 		if (!moved_ns)

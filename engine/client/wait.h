@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for answers, and the clock. */
+/* Waiting for answers. Channel thread. */
 #ifndef CLIENT_WAIT_H
 #define CLIENT_WAIT_H
 
@@ -9,8 +9,6 @@
 struct pc_batch;
 struct pc_channel;
 
-/* CLOCK_MONOTONIC, ns. Any thread. */
-uint64_t clock_now_ns(void);
 /*
  * Reads the wake-ups that wait in the channel's wake socket. False: the engine has closed its end.
  */

@@ -4,10 +4,8 @@
 #define write note_write
 #define recv note_recv
 /*
- * renamed, because the rail's sources, linked into the same program, define functions of these
- * names
+ * renamed, because the rail's sources, linked into the same program, define a function of this name
  */
-#define clock_now_ns client_clock_now_ns
 #define channel_break client_channel_break
 
 #include "engine/client/submit.c"

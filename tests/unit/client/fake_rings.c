@@ -4,8 +4,8 @@
  * act as a correct engine does unless a hook decides otherwise. They run in the fake engine's
  * thread, under its lock.
  */
+#include "config/clock.h"
 #include "engine/client/channel.h"
-#include "engine/client/wait.h"
 #include "tests/unit/client/fake_inside.h"
 
 #include <stdio.h>
@@ -229,7 +229,7 @@ static void run_copy(const struct ring_consumer *ring, struct fake_run *ret)
 	uint32_t lines;
 
 	memcpy(&line[0], ring_slot_old(ring, 0), sizeof(line[0]));
-	run_decode(&line[0].header, clock_now_ns(), &ret->head);
+	run_decode(&line[0].header, clock_monotonic_ns(), &ret->head);
 	if (ret->head.pages < 1 || ret->head.pages > RUN_PAGES_MAX)
 		abort();
 	lines = run_lines(ret->head.kind, ret->head.pages);
@@ -294,7 +294,7 @@ static unsigned serve_rail(struct fake *f, struct fake_channel *ch, uint32_t rai
 			taken++;
 			continue;
 		}
-		op_decode(&slot, clock_now_ns(), &op, &segment[0]);
+		op_decode(&slot, clock_monotonic_ns(), &op, &segment[0]);
 		if (op.segments < 1 || op.segments > SEGMENTS_MAX ||
 			ring_ready_now(ring) < (int32_t)op_slots(op.segments))
 			abort(); /* all slots of an op must be published together */

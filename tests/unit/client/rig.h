@@ -17,9 +17,9 @@
 
 #include <cmocka.h>
 
+#include "config/clock.h"
 #include "engine/client/attach.h"
 #include "engine/client/channel.h"
-#include "engine/client/wait.h"
 #include "tests/unit/client/fake.h"
 
 #define PAGE_BYTES 20480u
@@ -159,7 +159,7 @@ static inline struct pc_verify_counts verified(void)
 
 static inline unsigned elapsed_ms(uint64_t since_ns)
 {
-	return (unsigned)((clock_now_ns() - since_ns) / 1000000);
+	return (unsigned)((clock_monotonic_ns() - since_ns) / 1000000);
 }
 
 #define RIG_TEST(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)

@@ -7,7 +7,7 @@
 #ifndef TESTS_CLIENT_RUN_RIG_H
 #define TESTS_CLIENT_RUN_RIG_H
 
-#include "engine/client/wait.h"
+#include "config/clock.h"
 #include "tests/unit/client/rig.h"
 
 #define COUNT 32u
@@ -39,7 +39,7 @@ static int setup(void **state)
 	const char *seed = getenv("SEED");
 	void *at;
 
-	dice = seed ? strtoull(seed, NULL, 0) : clock_now_ns();
+	dice = seed ? strtoull(seed, NULL, 0) : clock_monotonic_ns();
 	print_message("SEED=%llu\n", (unsigned long long)dice);
 	rig_setup(state);
 	assert_int_equal(pc_memory_alloc(pc, COUNT * BYTES, &at), 0);

@@ -4,6 +4,7 @@
  * line that moves from one core to another. The fences of submit.c are counted by this program's
  * own build of that file; client/wait.c has the only other one, in front of a sleep.
  */
+#include "config/clock.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
@@ -256,11 +257,11 @@ static void a_napping_control_plane_is_woken_by_a_waiting_thread_only(void **sta
 	while (!ch->ctl_awaited) /* until the request for a credit is in the ring */
 		assert_false(pc_poll(batch));
 	assert_int_equal(kicks_taken(), 0);
-	wait_for(ch, batch, clock_now_ns() + 1);
+	wait_for(ch, batch, clock_monotonic_ns() + 1);
 	assert_int_equal(kicks_taken(), 0); /* its time is over before it waits */
-	wait_for(ch, batch, clock_now_ns() + 20000000);
+	wait_for(ch, batch, clock_monotonic_ns() + 20000000);
 	assert_int_equal(kicks_taken(), 1);
-	wait_for(ch, batch, clock_now_ns() + 1000000);
+	wait_for(ch, batch, clock_monotonic_ns() + 1000000);
 	assert_int_equal(kicks_taken(), 0); /* once for each request */
 	fake_lock(&fake);
 	shm_store(&fake.status->control_sleeps, CONTROL_AWAKE);
@@ -282,10 +283,10 @@ static void touches_share_ring_entries_and_wake_ups(void **state)
 	assert_int_not_equal(look_up_new(), 0);
 	do {
 		rounds++;
-		from = clock_now_ns();
+		from = clock_monotonic_ns();
 		ch->touch_woken_ns = from;
 		kicks = look_up_new();
-		quick = clock_now_ns() - from < TOUCH_WAKE_NS;
+		quick = clock_monotonic_ns() - from < TOUCH_WAKE_NS;
 	} while (!quick && rounds < 4); /* the directory of the fake engine has little room */
 	/* a machine on which no round is that quick cannot show it */
 	assert_true(kicks == 0 || !quick);

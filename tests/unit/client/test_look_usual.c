@@ -13,11 +13,11 @@ static uint64_t load_trapped(const uint64_t *at);
 #include "engine/client/look_run.c" /* IWYU pragma: keep */
 #undef shm_load_acquire64
 
+#include "config/clock.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/session.h"
-#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #define KEYS 6u
@@ -120,7 +120,7 @@ static void keys_that_this_host_owns_as_well_are_looked_up_here(void **state)
 static void an_owner_that_rests_gets_only_keys_of_its_own(void **state)
 {
 	(void)state;
-	ch->peer_rest_until_ns[FAKE_A] = clock_now_ns() + 60000000000ull;
+	ch->peer_rest_until_ns[FAKE_A] = clock_monotonic_ns() + 60000000000ull;
 	for (unsigned i = 2; i < KEYS; i++) {
 		own(i, 2, FAKE_A, FAKE_B);
 		insert_at(i, FAKE_B);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Look-up of a key: which owners the library asks, and the result of their answers. */
+#include "config/clock.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
-#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 static void hook(fake_op_hook *on_op)
@@ -22,7 +22,7 @@ static unsigned a_was_asked; /* ops for FAKE_A; under fake_lock() */
 /* Answers as a rail that waits for a connection does: with a time-out, at the op's deadline. */
 static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
 {
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = clock_monotonic_ns();
 
 	(void)f;
 	(void)rail;
@@ -155,7 +155,8 @@ static void a_recently_failed_owner_is_not_awaited_once_another_has_answered(voi
 		uint64_t rests_until_ns;
 
 		name_of("mute", FAKE_A, FAKE_B, &n, name);
-		ch->peer_rest_until_ns[FAKE_A] = rests_until_ns = clock_now_ns() + 60000000000ull;
+		ch->peer_rest_until_ns[FAKE_A] = rests_until_ns =
+			clock_monotonic_ns() + 60000000000ull;
 		assert_int_equal(exists_one(name, PATIENCE_MS), PC_UNREACHABLE);
 		assert_true(ch->peer_rest_until_ns[FAKE_A] == rests_until_ns);
 	}

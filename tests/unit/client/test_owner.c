@@ -3,13 +3,13 @@
  * Ownership of memory while the engine or the client is dead, stopped or late: page slots during a
  * copy, the caller's memory during READs, and a session whose requests fail.
  */
+#include "config/clock.h"
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/session.h"
-#include "engine/client/wait.h"
 #include "tests/emulated.h"
 #include "tests/unit/client/rig.h"
 
@@ -166,7 +166,7 @@ static void replace_engine(void)
 /* Waits until calls succeed again. */
 static void until_attached(void)
 {
-	for (uint64_t start_ns = clock_now_ns(); exists_one("key-0", 1000) != PC_MISS;)
+	for (uint64_t start_ns = clock_monotonic_ns(); exists_one("key-0", 1000) != PC_MISS;)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 }
 
@@ -181,7 +181,7 @@ static void calls_keep_their_deadlines_while_the_engine_hangs(void **state)
 	LET(mute, true);
 	replace_engine();
 	for (unsigned n = 0; n < 8; n += SEEN(connection) != -1u) {
-		uint64_t start_ns = clock_now_ns();
+		uint64_t start_ns = clock_monotonic_ns();
 
 		assert_int_equal(exists_one("key-1", 100), PC_GONE);
 		assert_true(elapsed_ms(start_ns) < 4000); /* the time-out of HELLO is 5 s */
@@ -202,19 +202,19 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
 	LET(stall_regions, true);
 	replace_engine();
-	for (uint64_t start_ns = clock_now_ns(); get_one("key-1", at, 5000, 1000) != PC_HIT;)
+	for (uint64_t start_ns = clock_monotonic_ns(); get_one("key-1", at, 5000, 1000) != PC_HIT;)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	assert_true(same("key-1", at, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 5000);
 	/* The second channel notices the new engine only at this call, and serves pages too. */
 	SEEN_SOON(stalled);
 	ch = second;
-	for (uint64_t start_ns = clock_now_ns(); get_one("key-1", at, 5000, 1000) != PC_HIT;)
+	for (uint64_t start_ns = clock_monotonic_ns(); get_one("key-1", at, 5000, 1000) != PC_HIT;)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	ch = first;
 	assert_int_equal(SEEN(stalled), true);
 	LET(stall_regions, false);
-	for (uint64_t start_ns = clock_now_ns();;) {
+	for (uint64_t start_ns = clock_monotonic_ns();;) {
 		staged = counts().bytes_staged;
 		assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 		if (counts().bytes_staged == staged)
@@ -235,7 +235,7 @@ static void a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	LET(mute, true);
-	start_ns = clock_now_ns();
+	start_ns = clock_monotonic_ns();
 	assert_int_equal(get_one("key-1", at, sizeof(at), 200), PC_TIMEOUT);
 	assert_true(elapsed_ms(start_ns) < 5000); /* the time-out of a registration is 600 s */
 	LET(mute, false);
@@ -252,7 +252,7 @@ static void a_session_with_memory_is_closed_while_the_engine_hangs(void **state)
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(pc_memory_alloc(pc, 4096, &at[i]), 0);
 	LET(mute, true);
-	start_ns = clock_now_ns();
+	start_ns = clock_monotonic_ns();
 	pc_channel_close(ch);
 	pc_close(pc);
 	assert_true(elapsed_ms(start_ns) < 5000); /* the time-out of one range's removal is 600 s */
@@ -268,7 +268,7 @@ static void an_unusable_channel_is_closed_at_the_engine(void **state)
 	(void)state;
 	LET(bad_channels, true);
 	replace_engine();
-	for (uint64_t start_ns = clock_now_ns(); !SEEN(closes);) {
+	for (uint64_t start_ns = clock_monotonic_ns(); !SEEN(closes);) {
 		assert_int_equal(exists_one("key-1", 100), PC_GONE);
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	}
@@ -288,7 +288,7 @@ static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 	replace_engine();
 	while (SEEN(connection) == -1u)
 		assert_int_equal(exists_one("key-1", 10), PC_GONE);
-	start_ns = clock_now_ns();
+	start_ns = clock_monotonic_ns();
 	pc_channel_close(ch);
 	pc_close(pc);
 	assert_true(elapsed_ms(start_ns) < 4000); /* the time-out of HELLO is 5 s */
@@ -429,7 +429,7 @@ static void without_the_engines_pidfd_reads_go_through_staging(void **state)
 	hook(hold_pages);
 	shm_store(&late.released, 0);
 	assert_int_equal(pthread_create(&thread, NULL, die_with_a_read_in_flight, NULL), 0);
-	start_ns = clock_now_ns();
+	start_ns = clock_monotonic_ns();
 	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_GONE);
 	assert_true(elapsed_ms(start_ns) < PATIENCE_MS / 2);
 	pthread_join(thread, NULL);

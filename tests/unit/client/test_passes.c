@@ -3,6 +3,7 @@
  * The short ways of a batch do what the long ones do: keys hashed four at a time, runs of look-ups
  * of every length at every place of an op ring, answers of plain runs. $SEED repeats a random test.
  */
+#include "config/clock.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
@@ -10,7 +11,6 @@
 #include "engine/client/key.h"
 #include "engine/client/memory.h"
 #include "engine/client/pages.h"
-#include "engine/client/wait.h"
 #include "tests/unit/client/rig.h"
 
 #include <time.h>
@@ -263,7 +263,7 @@ static uint32_t hold(struct fake *f, uint32_t rail, const struct op *op)
  */
 static struct page_key replace(const struct page_key *mine, bool drop, uint32_t *ret_ms)
 {
-	uint32_t old_ms = (uint32_t)(clock_now_ns() / 1000000) - 5000;
+	uint32_t old_ms = (uint32_t)(clock_monotonic_ns() / 1000000) - 5000;
 	struct location at = {FAKE_REF(FAKE_B), place_make(0, 1), 7};
 	struct cache_set *set = cache_set(ch, mine);
 	struct page_key other = *mine;
@@ -340,7 +340,7 @@ static void note_deadline(
 /* Reads a page in a run of its own. Returns the time that the run was given, ms. */
 static uint32_t run_time(const char *name, void *memory)
 {
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = clock_monotonic_ns();
 
 	LET(on_run, note_deadline);
 	assert_int_equal(get_one(name, memory, PAGE_BYTES, 10000), PC_HIT);

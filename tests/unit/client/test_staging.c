@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
+#include "config/clock.h"
 #include "engine/client/constants.h"
 #include "engine/client/staging.h"
-#include "engine/client/wait.h"
 
 #define HELD_MAX 256u
 
@@ -33,7 +33,7 @@ static int setup(void **state)
 	const char *seed = getenv("SEED");
 
 	(void)state;
-	dice = seed ? strtoull(seed, NULL, 0) : (uint64_t)clock_now_ns();
+	dice = seed ? strtoull(seed, NULL, 0) : (uint64_t)clock_monotonic_ns();
 	print_message("SEED=%llu\n", (unsigned long long)dice);
 	staging = calloc(1, sizeof(*staging));
 	assert_non_null(staging);

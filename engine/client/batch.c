@@ -144,8 +144,9 @@ void page_count(struct pc_batch *b, enum pc_result result)
 		counts->timeouts++;
 }
 
-static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static void get_here(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	enum pc_result result;
 	bool corrupt;
@@ -159,48 +160,49 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	(void)verify_due(ch, p);
 	result = local_get(ch, p, &b->pages[i], &corrupt);
 	if (unlikely(corrupt)) {
-		verify_failed(ch, b, i, now_ns);
+		verify_failed(b, i);
 		return;
 	}
 	if (result == PC_STALE) {
 		p->flags |= PAGE_SAW_STALE;
 		notice_stale(ch, p);
-		page_wrong(ch, b, i, now_ns);
+		page_wrong(b, i);
 		return;
 	}
 	if (result == PC_HIT) {
 		ch->counts.hits_local++;
 		ch->counts.bytes_read += p->bytes;
-		notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
+		notice_touch(ch, p, channel_now_ms(ch));
 	}
 	page_done(b, i, result);
 }
 
-void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void page_here(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (b->kind == BATCH_GET) {
-		get_here(ch, b, i, now_ns);
+		get_here(b, i);
 	} else if (p->at.ref == ch->session->ref && !local_has(ch->session, &p->key, &p->at)) {
 		p->flags |= PAGE_SAW_STALE;
 		notice_stale(ch, p);
-		page_wrong(ch, b, i, now_ns);
+		page_wrong(b, i);
 	} else {
 		ch->counts.sets_already += b->kind == BATCH_SET;
-		notice_wanted(ch, p, now_ns);
+		notice_wanted(ch, p);
 		page_done(b, i, PC_HIT);
 	}
 }
 
 /* A look-up found no location of the page: every owner of its key was asked. */
-void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
+void page_absent(struct pc_batch *b, uint32_t i)
 {
 	const struct page_work *p = &b->work[i];
 
 	if (b->kind == BATCH_SET)
 		page_queue(b, i, PAGE_STORE);
-	else if (disk_begin(ch, b, i))
+	else if (disk_begin(b, i))
 		return;
 	else if (p->flags & PAGE_SAW_STALE && b->kind == BATCH_GET)
 		page_done(b, i, PC_STALE);
@@ -208,8 +210,9 @@ void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 		page_done(b, i, p->flags & PAGE_SAW_FAILURE ? PC_UNREACHABLE : PC_MISS);
 }
 
-void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void page_wrong(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	p->wrong = p->at;
@@ -220,12 +223,12 @@ void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t 
 	cache_drop(ch, &p->key);
 	if (p->others) {
 		p->at = p->other[--p->others];
-		page_found(ch, b, i, now_ns);
+		page_found(b, i);
 	} else if (!(p->flags & PAGE_RETRIED)) {
 		p->flags |= PAGE_RETRIED;
 		lookup_again(b, i);
 	} else {
-		page_absent(ch, b, i);
+		page_absent(b, i);
 	}
 }
 
@@ -240,8 +243,9 @@ static void give_up_twins(struct pc_batch *b)
 }
 
 /* Ends all queued pages of a batch at its deadline. Credits that they hold go back into stock. */
-static void expire(struct pc_channel *ch, struct pc_batch *b)
+static void expire(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i;
 
 	b->expired = true;
@@ -265,8 +269,10 @@ static void expire(struct pc_channel *ch, struct pc_batch *b)
  * Ends all pages at the end of the grace, except those that a NIC may still write into the caller's
  * memory.
  */
-static void abandon(struct pc_channel *ch, struct pc_batch *b)
+static void abandon(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
+
 	b->abandoned = true;
 	for (uint32_t i = 0; i < ch->requests; i++)
 		if (ch->request[i].kind == REQUEST_LOOK && ch->request[i].batch == b)
@@ -282,29 +288,31 @@ static void abandon(struct pc_channel *ch, struct pc_batch *b)
 	}
 }
 
-void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void batch_step(struct pc_batch *b)
 {
-	if (!b->expired && now_ns >= b->deadline_ns)
-		expire(ch, b);
-	if (b->expired && !b->abandoned && now_ns >= b->deadline_ns + ANSWER_GRACE_NS)
-		abandon(ch, b);
+	struct pc_channel *ch = b->channel;
+
+	if (!b->expired && ch->now_ns >= b->deadline_ns)
+		expire(b);
+	if (b->expired && !b->abandoned && ch->now_ns >= b->deadline_ns + ANSWER_GRACE_NS)
+		abandon(b);
 	if (!b->expired) {
 		if (page_waits(b, PAGE_LOOK))
-			lookup_step(ch, b, now_ns);
+			lookup_step(b);
 		if (page_waits(b, PAGE_RUN) || b->runs.head != CLIENT_NONE)
-			run_step(ch, b, now_ns);
+			run_step(b);
 		if (page_waits(b, PAGE_FETCH) || page_waits(b, PAGE_STAGE))
-			fetch_step(ch, b, now_ns);
+			fetch_step(b);
 		if (b->kind == BATCH_PEEK)
-			peek_step(ch, b, now_ns);
+			peek_step(b);
 		else if (page_waits(b, PAGE_HEAD))
-			head_step(ch, b, now_ns);
+			head_step(b);
 		if (b->kind == BATCH_SET)
-			set_step(ch, b, now_ns);
+			set_step(b);
 		else if (b->kind == BATCH_REMOVE)
-			remove_step(ch, b);
+			remove_step(b);
 		else if (page_waits(b, PAGE_DISK))
-			disk_step(ch, b, now_ns);
+			disk_step(b);
 	}
 	if (b->left && b->left == b->twins)
 		give_up_twins(b);

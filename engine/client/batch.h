@@ -177,14 +177,14 @@ void batch_free(struct pc_batch *b);
  * The page's location is known, and this host has it or the batch reads no payload. See
  * page_found().
  */
-void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
-void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
+void page_here(struct pc_batch *b, uint32_t i);
+void page_absent(struct pc_batch *b, uint32_t i);
 /*
  * The location in use was wrong: tries the next location, then one more look-up, then ends the
  * page.
  */
-void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
-void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void page_wrong(struct pc_batch *b, uint32_t i);
+void batch_step(struct pc_batch *b);
 void batch_gone(struct pc_batch *b, enum pc_result result);
 /* Adds a page that ended with a result other than PC_HIT to the channel's counters. */
 void page_count(struct pc_batch *b, enum pc_result result);
@@ -286,17 +286,17 @@ static inline enum page_phase page_read_phase(const struct page_work *p)
 }
 
 /* Continues a page whose location p->at was found: queues its READ or ends it on this host. */
-static inline void page_found(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static inline void page_found(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	const struct page_work *p = &b->work[i];
 
 	if (unlikely(place_on_disk(p->at.place)))
-		disk_found(ch, b, i, now_ns);
+		disk_found(b, i);
 	else if (b->kind == BATCH_GET && p->at.ref != ch->session->ref)
 		page_queue(b, i, page_read_phase(p));
 	else
-		page_here(ch, b, i, now_ns);
+		page_here(b, i);
 }
 
 /* True for a batch whose pages wait for credits, for one another or for room in the ctl ring. */
@@ -306,15 +306,17 @@ static inline bool batch_writes(const struct pc_batch *b)
 }
 
 /*
- * The time until the batch's deadline / `parts`: the limit of one attempt that others may follow.
+ * The deadline of one attempt that others may follow, ns: it gets 1 / `parts` of the time to the
+ * batch's deadline.
  */
-static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts)
+static inline uint64_t batch_attempt_ns(const struct pc_batch *b, unsigned parts)
 {
-	uint64_t ns = now_ns < b->deadline_ns ? b->deadline_ns - now_ns : 0;
+	struct pc_channel *ch = b->channel;
+	uint64_t ns = ch->now_ns < b->deadline_ns ? b->deadline_ns - ch->now_ns : 0;
 
 	if (parts > 1)
 		ns /= parts;
-	return ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX;
+	return ch->now_ns + (ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX);
 }
 
 /* The time, ns, at which the batch must be stepped even if no answer comes. */

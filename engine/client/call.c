@@ -51,13 +51,14 @@ static void find_twins(struct pc_batch *b)
 	}
 }
 
-static void begin(struct pc_channel *ch, struct pc_batch *b)
+static void begin(struct pc_batch *b)
 {
-	uint64_t now_ns = clock_monotonic_ns();
+	struct pc_channel *ch = b->channel;
 
-	credit_return(ch, now_ns > STOCK_IDLE_NS ? now_ns - STOCK_IDLE_NS : 0, 0);
+	ch->now_ns = clock_monotonic_ns();
+	credit_return(ch, ch->now_ns > STOCK_IDLE_NS ? ch->now_ns - STOCK_IDLE_NS : 0, 0);
 	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
-		(b->kind == BATCH_GET ? lookup_get : look_all)(ch, b, now_ns);
+		(b->kind == BATCH_GET ? lookup_get : look_all)(b);
 		return;
 	}
 	if (b->kind == BATCH_SET) {
@@ -75,10 +76,11 @@ static void begin(struct pc_channel *ch, struct pc_batch *b)
 		else if (b->kind == BATCH_SET && p->bytes > ch->session->page_bytes_max)
 			page_done(b, i, PC_INVALID);
 		else
-			lookup_begin(ch, b, i, now_ns);
+			lookup_begin(b, i);
 	}
 }
 
+/* As many parameters as the public calls, whose arguments they are, and the kind. */
 static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
 	unsigned count, unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
@@ -113,7 +115,7 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 	pages_init(b);
 	if (ready) {
 		pages_pin(b);
-		begin(ch, b);
+		begin(b);
 		channel_step(ch);
 	} else {
 		b->pins = 0; /* nothing was pinned */

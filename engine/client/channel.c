@@ -329,9 +329,9 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
  * Steps the batches, oldest first, and stops when none of the rest can have work: many batches may
  * be in flight, and most of them only wait for answers or for room on a rail.
  */
-static void step_batches(struct pc_channel *ch, uint64_t now_ns)
+static void step_batches(struct pc_channel *ch)
 {
-	bool due = now_ns >= ch->due_ns;
+	bool due = ch->now_ns >= ch->due_ns;
 
 	if (due)
 		ch->due_ns = UINT64_MAX;
@@ -340,7 +340,7 @@ static void step_batches(struct pc_channel *ch, uint64_t now_ns)
 			return;
 		if (!b->left)
 			continue;
-		batch_step(ch, b, now_ns);
+		batch_step(b);
 		if (due && batch_due_ns(b) < ch->due_ns)
 			ch->due_ns = batch_due_ns(b);
 	}
@@ -348,17 +348,17 @@ static void step_batches(struct pc_channel *ch, uint64_t now_ns)
 
 bool channel_step(struct pc_channel *ch)
 {
-	uint64_t moves = ch->moves, now_ns;
+	uint64_t moves = ch->moves;
 
 	if (!ch->session)
 		return false;
-	now_ns = clock_monotonic_ns();
-	reap(ch, now_ns);
-	step_batches(ch, now_ns);
+	ch->now_ns = clock_monotonic_ns();
+	reap(ch);
+	step_batches(ch);
 	notice_touches_end(ch);
 	submit_flush(ch);
-	if (now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
-		ch->looked_ns = now_ns;
+	if (ch->now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
+		ch->looked_ns = ch->now_ns;
 		ch->no_room = false;
 		ch->broken |= session_ended(ch->session);
 	}

@@ -119,6 +119,8 @@ struct pc_channel {
 	/* number of answers that the control plane owes, one for each page and slot at most; at
 	 * most CTL_DONE_SLOTS */
 	uint32_t ctl_awaited;
+	/* CLOCK_MONOTONIC at the start of this step, or of the call that makes a batch, ns */
+	uint64_t now_ns;
 	uint64_t looked_ns; /* CLOCK_MONOTONIC of the last check of the session's socket, ns */
 	/* counts everything that moves in the channel; a waiting call spins while it grows */
 	uint64_t moves;
@@ -208,5 +210,10 @@ bool channel_step(struct pc_channel *ch);
  * session ends with this step.
  */
 void channel_break(struct pc_channel *ch);
+
+static inline uint32_t channel_now_ms(const struct pc_channel *ch)
+{
+	return (uint32_t)(ch->now_ns / 1000000);
+}
 
 #endif

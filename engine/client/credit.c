@@ -131,14 +131,14 @@ void credit_forget(struct pc_channel *ch)
  * Takes a credit from stock. Skips a rail that refused credits less than REFUSED_NS ago: any other
  * will do.
  */
-enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
-	struct stock_credit *ret_credit)
+enum credit_state credit_take(
+	struct pc_channel *ch, uint32_t bytes, uint32_t rail, struct stock_credit *ret_credit)
 {
 	struct stock *stock = stock_of(ch, size_of(ch, bytes), true);
 
 	if (!stock)
-		return credit_return(ch, now_ns, 0) ? CREDIT_AWAITED : CREDIT_REFUSED;
-	stock->used_ns = now_ns;
+		return credit_return(ch, ch->now_ns, 0) ? CREDIT_AWAITED : CREDIT_REFUSED;
+	stock->used_ns = ch->now_ns;
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		struct stock_rail *s = &stock->rail[(rail + k) % ch->rails];
 
@@ -149,7 +149,7 @@ enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t ra
 			ch->credits--;
 			return CREDIT_TAKEN;
 		}
-		if (s->refused_until_ns > now_ns)
+		if (s->refused_until_ns > ch->now_ns)
 			continue;
 		s->want++;
 		return CREDIT_AWAITED;
@@ -260,8 +260,8 @@ static bool possible(
 	return place_rail(done->place) == r->rail && offset < bytes && r->bytes <= bytes - offset;
 }
 
-void credit_answer(struct pc_channel *ch, const struct client_request *r,
-	const struct ctl_done *done, uint64_t now_ns)
+void credit_answer(
+	struct pc_channel *ch, const struct client_request *r, const struct ctl_done *done)
 {
 	struct stock *stock = stock_of(ch, r->bytes, false);
 	struct stock_rail *s;
@@ -285,8 +285,8 @@ void credit_answer(struct pc_channel *ch, const struct client_request *r,
 	ch->credits -= done->count;
 	/* Credits for other page sizes may hold all the room that is missing: if some were
 	 * returned, request again. */
-	if (done->status == OP_TIMEOUT || credit_return(ch, now_ns, r->bytes))
+	if (done->status == OP_TIMEOUT || credit_return(ch, ch->now_ns, r->bytes))
 		return;
-	s->refused_until_ns = now_ns + REFUSED_NS;
+	s->refused_until_ns = ch->now_ns + REFUSED_NS;
 	s->ahead = 0;
 }

@@ -40,13 +40,13 @@ struct stock {
 
 enum credit_state { CREDIT_TAKEN, CREDIT_AWAITED, CREDIT_REFUSED };
 
-enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
-	struct stock_credit *ret_credit);
+enum credit_state credit_take(
+	struct pc_channel *ch, uint32_t bytes, uint32_t rail, struct stock_credit *ret_credit);
 void credit_put(struct pc_channel *ch, uint32_t bytes, const struct stock_credit *credit);
 /* Requests the credits that were missing in calls of credit_take(). */
 void credit_ask(struct pc_channel *ch, uint64_t deadline_ns);
-void credit_answer(struct pc_channel *ch, const struct client_request *r,
-	const struct ctl_done *done, uint64_t now_ns);
+void credit_answer(
+	struct pc_channel *ch, const struct client_request *r, const struct ctl_done *done);
 /* Gives back the stocks unused since `before_ns`, not that of size `keep`; number of credits */
 uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep);
 void credit_forget(struct pc_channel *ch);

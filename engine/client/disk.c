@@ -24,8 +24,9 @@
 #include "engine/client/session.h"
 #include "engine/client/submit.h"
 
-bool disk_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
+bool disk_begin(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (p->disk != DISK_UNASKED || !shm_load(&ch->session->status->disk))
@@ -36,22 +37,24 @@ bool disk_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 	return true;
 }
 
-void disk_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void disk_found(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (b->kind == BATCH_EXISTS && p->at.ref != ch->session->ref) {
 		notice_want(ch, p);
 		page_done(b, i, PC_HIT);
-	} else if (now_ns >= b->deadline_ns) {
+	} else if (ch->now_ns >= b->deadline_ns) {
 		page_done(b, i, PC_TIMEOUT);
 	} else {
 		page_queue(b, i, PAGE_DISK);
 	}
 }
 
-void disk_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void disk_step(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i;
 
 	while ((i = page_unqueue(b, PAGE_DISK)) != CLIENT_NONE) {
@@ -64,7 +67,7 @@ void disk_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 		uint32_t index;
 
 		if (b->work[i].others)
-			op.deadline_ns = now_ns + batch_share_ns(b, now_ns, 2);
+			op.deadline_ns = batch_attempt_ns(b, 2);
 
 		if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0)) {
 			page_requeue(b, i);
@@ -78,9 +81,9 @@ void disk_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 }
 
 /* The page is in the memory of its holder now. */
-static void promoted(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct ctl_done *done, uint64_t now_ns)
+static void promoted(struct pc_batch *b, uint32_t i, const struct ctl_done *done)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (!p->at.ref)
@@ -90,13 +93,13 @@ static void promoted(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	p->disk = DISK_PROMOTED;
 	/* what the cache has is older; without an entry, notice_touch_due() sees DISK_PROMOTED */
 	cache_drop(ch, &p->key);
-	page_found(ch, b, i, now_ns);
+	page_found(b, i);
 }
 
 /* The holder that the directory names could not serve the page: `gone`: it does not have it. */
-static void refused(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, bool gone, uint64_t now_ns)
+static void refused(struct pc_batch *b, uint32_t i, bool gone)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (gone) {
@@ -105,28 +108,28 @@ static void refused(
 	} else {
 		p->flags |= PAGE_SAW_FAILURE;
 	}
-	page_wrong(ch, b, i, now_ns);
+	page_wrong(b, i);
 }
 
-void disk_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct ctl_done *done,
-	uint32_t status, uint64_t now_ns)
+void disk_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (status == OP_HIT && done->generation && !place_on_disk(done->place))
-		promoted(ch, b, i, done, now_ns);
+		promoted(b, i, done);
 	else if (status == OP_HIT && b->kind == BATCH_EXISTS)
 		page_done(b, i, PC_HIT);
 	else if (status == OP_INVALID)
 		page_done(b, i, PC_INVALID);
 	else if (status == OP_CANCELLED)
 		page_done(b, i, PC_GONE);
-	else if (status == OP_TIMEOUT && now_ns >= b->deadline_ns)
+	else if (status == OP_TIMEOUT && ch->now_ns >= b->deadline_ns)
 		page_done(b, i, PC_TIMEOUT);
 	else if (p->at.ref)
-		refused(ch, b, i, status == OP_MISS, now_ns);
+		refused(b, i, status == OP_MISS);
 	else if (status == OP_TIMEOUT)
 		page_done(b, i, PC_TIMEOUT);
 	else
-		page_absent(ch, b, i);
+		page_absent(b, i);
 }

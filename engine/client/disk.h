@@ -11,11 +11,10 @@ struct pc_batch;
 struct pc_channel;
 
 /* No location is known. True if the page was queued for that: the caller is done with it. */
-bool disk_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
+bool disk_begin(struct pc_batch *b, uint32_t i);
 /* The page is on a disk, at p->at. */
-void disk_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
-void disk_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
-void disk_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct ctl_done *done,
-	uint32_t status, uint64_t now_ns);
+void disk_found(struct pc_batch *b, uint32_t i);
+void disk_step(struct pc_batch *b);
+void disk_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 
 #endif

@@ -121,8 +121,9 @@ static uint16_t cut(
  * True if a rail would be idle when this page goes over one rail. Without slices, many pages of
  * this batch or of the next ones keep the rails busy.
  */
-static bool rails_idle(const struct pc_channel *ch, const struct pc_batch *b)
+static bool rails_idle(const struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t pages = 1;
 
 	if ((b->next && b->next->left) || b->runs.head != CLIENT_NONE)
@@ -134,12 +135,11 @@ static bool rails_idle(const struct pc_channel *ch, const struct pc_batch *b)
 }
 
 /* Bytes of the page that its next op reads: one slice, or all of the rest. */
-static uint32_t piece_bytes(
-	const struct pc_channel *ch, const struct pc_batch *b, const struct page_work *p)
+static uint32_t piece_bytes(const struct pc_batch *b, const struct page_work *p)
 {
 	uint32_t left = p->bytes - p->slices * SLICE_BYTES;
 
-	if (p->phase != PAGE_FETCH || left <= SLICE_BYTES || !rails_idle(ch, b))
+	if (p->phase != PAGE_FETCH || left <= SLICE_BYTES || !rails_idle(b))
 		return left;
 	return SLICE_BYTES;
 }
@@ -152,9 +152,10 @@ struct fetch_piece {
 	uint16_t count;
 };
 
-static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct map_member *m, uint32_t rail, const struct fetch_piece *piece, uint64_t now_ns)
+static void submit_page(struct pc_batch *b, uint32_t i, const struct map_member *m, uint32_t rail,
+	const struct fetch_piece *piece)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_FETCH, b, i);
 	struct client_request *r = &ch->request[index];
@@ -165,7 +166,7 @@ static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	r->bytes = piece->bytes;
 	p->peer = m->peer;
 	p->pieces_out++;
-	stripe_give(ch, rail, piece->bytes, now_ns);
+	stripe_give(ch, rail, piece->bytes);
 	op = (struct op){.cookie = request_cookie(ch, index),
 		.kind = OP_PAGE,
 		.slice = (uint8_t)p->slices,
@@ -180,7 +181,7 @@ static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		.generation = p->at.generation,
 		/* If the page has another location to try, the attempt with this one gets half
 		 * of the time. */
-		.deadline_ns = now_ns + batch_share_ns(b, now_ns, p->others ? 2 : 1)};
+		.deadline_ns = batch_attempt_ns(b, p->others ? 2 : 1)};
 	submit_op(ch, rail, &op, piece->segments);
 	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
 		p->slices++;
@@ -207,29 +208,28 @@ bool fetch_stop(struct pc_batch *b, uint32_t i)
 	return true;
 }
 
-static void fetch_end(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns);
+static void fetch_end(struct pc_batch *b, uint32_t i, uint32_t hold);
 
 /*
  * True if the page cannot be READ as it is: a slice failed, its holder died, or its destination is
  * no longer registered. Then it was moved to its next phase.
  */
-static bool fetch_other(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	struct op_segment *ret_segments, uint64_t now_ns)
+static bool fetch_other(struct pc_batch *b, uint32_t i, struct op_segment *ret_segments)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	/* one slice of the page failed while the others waited for room */
 	if (p->piece_status != OP_HIT) {
 		if (!fetch_stop(b, i))
-			fetch_end(ch, b, i, CLIENT_NONE, now_ns);
+			fetch_end(b, i, CLIENT_NONE);
 		return true;
 	}
 	if (!map_by_ref(ch, p->at.ref)) { /* the holder left the map after the look-up */
 		p->flags |= PAGE_SAW_FAILURE;
 		if (!fetch_stop(b, i)) {
 			p->slices = 0;
-			page_wrong(ch, b, i, now_ns);
+			page_wrong(b, i);
 		}
 		return true;
 	}
@@ -243,16 +243,19 @@ static bool fetch_other(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	return true;
 }
 
-static bool no_room(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
+static bool no_room(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
+
 	ch->no_room = true;
 	page_requeue(b, i);
 	return false;
 }
 
 /* Posts the next op of any kind of page. False: no room; the page is again first in its queue. */
-static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static bool fetch(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	struct op_segment segment[SEGMENTS_MAX], cut_off[SEGMENTS_MAX];
 	struct fetch_piece piece = {.segments = segment,
@@ -261,11 +264,11 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	const struct map_member *m;
 	uint32_t rail;
 
-	if (fetch_other(ch, b, i, segment, now_ns))
+	if (fetch_other(b, i, segment))
 		return true;
 	if (p->phase == PAGE_STAGE)
 		piece.count = 1;
-	piece.bytes = piece_bytes(ch, b, p);
+	piece.bytes = piece_bytes(b, p);
 	if (piece.bytes < p->bytes) {
 		piece.count = cut(segment, p->slices * SLICE_BYTES, piece.bytes, cut_off);
 		piece.segments = cut_off;
@@ -277,9 +280,9 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 			.slots = op_slots(piece.count),
 			.bytes = piece.bytes,
 			.least = piece.bytes},
-		p->at.place, now_ns);
+		p->at.place);
 	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)
-		return no_room(ch, b, i);
+		return no_room(b, i);
 	if (p->phase == PAGE_STAGE) {
 		piece.hold = take_staging(ch, p->bytes, b->deadline_ns, segment);
 		if (piece.hold == CLIENT_NONE) {
@@ -287,46 +290,50 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 			return false;
 		}
 	}
-	submit_page(ch, b, i, m, rail, &piece, now_ns);
+	submit_page(b, i, m, rail, &piece);
 	return true;
 }
 
-void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void fetch_step(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	static const enum page_phase queue[] = {PAGE_FETCH, PAGE_STAGE};
 	uint32_t i;
 
 	for (unsigned q = 0; q < 2; q++)
 		while (!ch->broken && !ch->no_room &&
 			(i = page_unqueue(b, queue[q])) != CLIENT_NONE)
-			if (!fetch(ch, b, i, now_ns))
+			if (!fetch(b, i))
 				break;
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-void fetch_verified(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void fetch_verified(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	const struct page_work *p = &b->work[i];
 
 	ch->counts.hits_remote++;
 	ch->counts.bytes_read += p->bytes;
 	ch->peer_rest_until_ns[p->peer] = 0;
-	notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
+	notice_touch(ch, p, channel_now_ms(ch));
 	page_done(b, i, PC_HIT);
 }
 
-void fetch_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void fetch_hit(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
+
 	if (unlikely(verify_due(ch, &b->work[i])))
 		verify_begin(b, i);
 	else
-		fetch_verified(ch, b, i, now_ns);
+		fetch_verified(b, i);
 }
 
-static void hit(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns)
+static void hit(struct pc_batch *b, uint32_t i, uint32_t hold)
 {
+	struct pc_channel *ch = b->channel;
 	const struct pc_page *page = &b->pages[i];
 
 	if (hold != CLIENT_NONE) {
@@ -339,11 +346,12 @@ static void hit(
 		shm_fence_stream();
 		ch->counts.bytes_staged += b->work[i].bytes;
 	}
-	fetch_hit(ch, b, i, now_ns);
+	fetch_hit(b, i);
 }
 
-void fetch_not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void fetch_not_hit(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	uint32_t status = p->piece_status;
 
@@ -369,24 +377,22 @@ void fetch_not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64
 		break;
 	default: break;
 	}
-	ch->peer_rest_until_ns[p->peer] = now_ns + PEER_REST_NS;
+	ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
 	p->flags |= PAGE_SAW_FAILURE;
-	page_wrong(ch, b, i, now_ns);
+	page_wrong(b, i);
 }
 
 /* Every op of the page was answered: the page is a hit or goes on to its next attempt. */
-static void fetch_end(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns)
+static void fetch_end(struct pc_batch *b, uint32_t i, uint32_t hold)
 {
 	b->work[i].slices = 0;
 	if (likely(b->work[i].piece_status == OP_HIT))
-		hit(ch, b, i, hold, now_ns);
+		hit(b, i, hold);
 	else
-		fetch_not_hit(ch, b, i, now_ns);
+		fetch_not_hit(b, i);
 }
 
-void fetch_answer(
-	struct pc_channel *ch, const struct client_request *r, uint32_t status, uint64_t now_ns)
+void fetch_answer(const struct client_request *r, uint32_t status)
 {
 	struct page_work *p = &r->batch->work[r->page];
 
@@ -397,5 +403,5 @@ void fetch_answer(
 		p->piece_status = (uint8_t)status;
 	/* A page that is still in its queue has slices to post and ends after those. */
 	if (!p->pieces_out && p->phase == PAGE_IN_FLIGHT)
-		fetch_end(ch, r->batch, r->page, r->hold, now_ns);
+		fetch_end(r->batch, r->page, r->hold);
 }

@@ -23,18 +23,20 @@
 #include "engine/client/verify.h"
 
 /* Reports the page's directory entry as wrong and goes on to the page's next location. */
-static void stale(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static void stale(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	p->flags |= PAGE_SAW_STALE;
 	notice_stale(ch, p);
-	page_wrong(ch, b, i, now_ns);
+	page_wrong(b, i);
 }
 
-static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct map_member *m, uint32_t rail, uint32_t hold, uint64_t now_ns)
+static void submit_head(
+	struct pc_batch *b, uint32_t i, const struct map_member *m, uint32_t rail, uint32_t hold)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_HEAD, b, i);
 	struct client_request *r = &ch->request[index];
@@ -47,7 +49,7 @@ static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		.offset = (uint64_t)place_unit(p->at.place) * sizeof(struct page_head),
 		.peer_ref = m->ref,
 		.length = sizeof(struct page_head),
-		.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3)};
+		.deadline_ns = batch_attempt_ns(b, 3)};
 
 	r->rail = (uint8_t)rail;
 	r->hold = hold;
@@ -59,8 +61,9 @@ static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	submit_op(ch, rail, &op, &segment);
 }
 
-void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void head_step(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i;
 
 	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
@@ -68,27 +71,25 @@ void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 		uint32_t rail, hold = CLIENT_NONE;
 
 		if (!m) {
-			stale(ch, b, i, now_ns);
+			stale(b, i);
 			continue;
 		}
-		rail = stripe_small(ch,
-			&(struct stripe){.peer = m->peer,
-				.tried = b->work[i].rails_tried,
-				.slots = op_slots(1)},
-			now_ns);
+		rail = stripe_small(ch, &(struct stripe){.peer = m->peer,
+						.tried = b->work[i].rails_tried,
+						.slots = op_slots(1)});
 		if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
 			hold = scratch_take(&ch->staging, 1);
 		if (hold == CLIENT_NONE) {
 			page_requeue(b, i);
 			return;
 		}
-		submit_head(ch, b, i, m, rail, hold, now_ns);
+		submit_head(b, i, m, rail, hold);
 	}
 }
 
-void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct page_head *head, uint32_t status, uint64_t now_ns)
+void head_answer(struct pc_batch *b, uint32_t i, const struct page_head *head, uint32_t status)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	bool ours = status == OP_HIT && page_head_is(head, &p->key, p->at.generation, head->length);
 
@@ -102,15 +103,15 @@ void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	if (p->verify == VERIFY_HEAD && status != OP_HIT) {
 		/* the bytes may be right, but that cannot be proven */
 		p->flags |= PAGE_SAW_FAILURE;
-		page_wrong(ch, b, i, now_ns);
+		page_wrong(b, i);
 		return;
 	}
 	if (p->verify == VERIFY_HEAD && ours && head->length == p->bytes) {
-		verify_answer(ch, b, i, head, now_ns);
+		verify_answer(b, i, head);
 		return;
 	}
 	if (ours && (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL))
 		page_done(b, i, PC_INVALID);
 	else
-		stale(ch, b, i, now_ns);
+		stale(b, i);
 }

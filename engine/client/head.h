@@ -9,8 +9,7 @@ struct page_head;
 struct pc_batch;
 struct pc_channel;
 
-void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
-void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct page_head *head, uint32_t status, uint64_t now_ns);
+void head_step(struct pc_batch *b);
+void head_answer(struct pc_batch *b, uint32_t i, const struct page_head *head, uint32_t status);
 
 #endif

@@ -22,8 +22,10 @@ static inline void key_put(const struct pc_channel *ch, struct page_work *p)
 }
 
 /* Hashes the keys of the pages from `i` on, before `end`. A page that is done may have none. */
-static void hash_each(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t end)
+static void hash_each(struct pc_batch *b, uint32_t i, uint32_t end)
 {
+	struct pc_channel *ch = b->channel;
+
 	for (; i < end; i++) {
 		const struct pc_page *page = &b->pages[i];
 		struct page_work *p = &b->work[i];
@@ -167,8 +169,9 @@ static inline bool usual(const struct pc_page *page)
 }
 
 /* Hashes all keys of the batch. No page is done, so each has a key. */
-WIDE static void hash_wide(struct pc_channel *ch, struct pc_batch *b)
+WIDE static void hash_wide(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	const struct pc_page *pages = b->pages;
 	uint32_t i = 0, end = b->count;
 
@@ -177,25 +180,25 @@ WIDE static void hash_wide(struct pc_channel *ch, struct pc_batch *b)
 		wide first, second;
 
 		if (unlikely(!usual(&pages[i]))) {
-			hash_each(ch, b, i, i + 4);
+			hash_each(b, i, i + 4);
 			continue;
 		}
 		hash_four(&ch->key_text, &pages[i], &first, &second);
 		put_four(ch, p, first, second);
 		if (unlikely(!store_four(p, first, second)))
-			hash_each(ch, b, i, i + 4);
+			hash_each(b, i, i + 4);
 	}
-	hash_each(ch, b, i, end);
+	hash_each(b, i, end);
 }
 #endif
 
-void keys_hash(struct pc_channel *ch, struct pc_batch *b)
+void keys_hash(struct pc_batch *b)
 {
 #if defined(__x86_64__)
 	if (likely(b->left == b->count && __builtin_cpu_supports("avx2"))) {
-		hash_wide(ch, b);
+		hash_wide(b);
 		return;
 	}
 #endif
-	hash_each(ch, b, 0, b->count);
+	hash_each(b, 0, b->count);
 }

@@ -86,9 +86,9 @@ static inline void write_buckets(const struct look_open *o, struct ring_producer
 static_assert(RING_TURN_AT / 4 == 3, "word 3 of a line has the turn in its upper half");
 
 /* Posts the run to `rail`, to READ into the scratch slots from `hold` on. */
-static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_open *o,
-	uint32_t rail, uint32_t hold, uint64_t now_ns)
+static void post(struct pc_batch *b, const struct look_open *o, uint32_t rail, uint32_t hold)
 {
+	struct pc_channel *ch = b->channel;
 	const struct map_member *m = o->member;
 	uint32_t index = request_take(ch, REQUEST_LOOK, b, o->head);
 	struct client_request *r = &ch->request[index];
@@ -104,7 +104,7 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
 		.stride_or_to = hold * sizeof(struct bucket),
 		/* A third of the time to the deadline: the rest is for the other owners and for
 		 * the page itself. */
-		.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3)};
+		.deadline_ns = batch_attempt_ns(b, 3)};
 
 	r->rail = (uint8_t)rail;
 	r->pages = (uint8_t)o->pages;
@@ -121,22 +121,20 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
  * Posts an open run, which then has no pages and may take others. False: no room; its pages are
  * queued again.
  */
-__attribute__((noinline)) static bool close_run(
-	struct pc_channel *ch, struct pc_batch *b, struct look_open *o, uint64_t now_ns)
+__attribute__((noinline)) static bool close_run(struct pc_batch *b, struct look_open *o)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t rail, hold = CLIENT_NONE;
 
-	rail = stripe_small(ch,
-		&(struct stripe){.peer = o->member->peer,
-			.tried = o->tried,
-			.slots = run_lines(OP_LOOKUP, o->pages)},
-		now_ns);
+	rail = stripe_small(ch, &(struct stripe){.peer = o->member->peer,
+					.tried = o->tried,
+					.slots = run_lines(OP_LOOKUP, o->pages)});
 	if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
 		hold = scratch_take(&ch->staging, o->pages);
 	if (hold == CLIENT_NONE)
 		requeue(b, o);
 	else
-		post(ch, b, o, rail, hold, now_ns);
+		post(b, o, rail, hold);
 	o->pages = 0;
 	return hold != CLIENT_NONE;
 }
@@ -160,9 +158,9 @@ static inline bool open_append(
 	return at == RUN_PAGES_MAX - 1;
 }
 
-bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
-	uint64_t now_ns)
+bool look_add(struct pc_batch *b, uint32_t i, const struct map_member *m)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	uint32_t slot = m->peer % LOOK_OPEN_MAX;
 	struct look_open *o = &ch->look_open[slot];
@@ -170,7 +168,7 @@ bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struc
 
 	p->peer = m->peer;
 	if (o->pages && (o->member != m || o->tried != p->rails_tried))
-		room = close_run(ch, b, o, now_ns);
+		room = close_run(b, o);
 	if (!o->pages) {
 		o->word = 0;
 		o->member = m;
@@ -180,11 +178,13 @@ bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struc
 	}
 	if (!open_append(b, o, p, i, bucket_of(p, m->bucket_bits)))
 		return room;
-	return close_run(ch, b, o, now_ns);
+	return close_run(b, o);
 }
 
-void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64_t now_ns)
+void look_close_all(struct pc_batch *b, bool room)
 {
+	struct pc_channel *ch = b->channel;
+
 	for (; ch->look_opened; ch->look_opened &= ch->look_opened - 1) {
 		struct look_open *o = &ch->look_open[__builtin_ctz(ch->look_opened)];
 
@@ -192,7 +192,7 @@ void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64
 		if (!o->pages)
 			continue;
 		if (room) {
-			room = close_run(ch, b, o, now_ns);
+			room = close_run(b, o);
 		} else {
 			requeue(b, o);
 			o->pages = 0;
@@ -264,11 +264,11 @@ static inline enum look_added look_usual(
 }
 
 /* The same for any page. False: a run found no room. */
-__attribute__((noinline)) static bool look_first(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+__attribute__((noinline)) static bool look_first(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
-	const struct map_member *m = lookup_owner(ch, p, now_ns);
+	const struct map_member *m = lookup_owner(ch, p);
 	struct look_open *o;
 	bool room;
 
@@ -277,22 +277,23 @@ __attribute__((noinline)) static bool look_first(
 		return true;
 	}
 	ch->counts.lookups++;
-	room = look_add(ch, b, i, m, now_ns);
+	room = look_add(b, i, m);
 	o = &ch->look_open[m->peer % LOOK_OPEN_MAX];
-	if (lookup_answers(ch, m, now_ns))
+	if (lookup_answers(ch, m))
 		o->word = map_member_pack(m);
 	return room;
 }
 
 /* Begins the look-up of a page by itself. It may be done already. */
-static void look_alone(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static void look_alone(struct pc_batch *b, uint32_t i)
 {
 	if (b->work[i].phase != PAGE_DONE)
-		lookup_begin(ch, b, i, now_ns);
+		lookup_begin(b, i);
 }
 
-void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void look_all(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	const struct map_shared *shared = &ch->session->status->map;
 	const struct look_pass pass = {ch, b, shared, shm_load_acquire(&shared->epoch)};
 	uint32_t count = b->count, others = 0, i = 0;
@@ -304,23 +305,23 @@ void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 	for (; i < count && likely(room); i++, p++) {
 		if (unlikely(p->phase == PAGE_DONE || cache_has_tag(&cache[p->cached], &p->key))) {
 			others++;
-			look_alone(ch, b, i, now_ns);
+			look_alone(b, i);
 			continue;
 		}
 		added = look_usual(&pass, p, i);
 		if (likely(added == ADDED))
 			continue;
 		if (added == ADDED_LAST) {
-			room = close_run(ch, b, open_at(ch, p->peer), now_ns);
+			room = close_run(b, open_at(ch, p->peer));
 		} else {
 			others++;
-			room = look_first(ch, b, i, now_ns);
+			room = look_first(b, i);
 		}
 	}
 	ch->counts.lookups += i - others;
 	for (; i < count; i++)
-		look_alone(ch, b, i, now_ns);
-	look_close_all(ch, b, room, now_ns);
+		look_alone(b, i);
+	look_close_all(b, room);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -367,9 +368,10 @@ static_assert(offsetof(struct dir_entry, ref) + 4 == offsetof(struct dir_entry, 
 	"the ref is the low half of a word");
 
 /* The answer for a page of any batch. A get or set goes on with the page. */
-__attribute__((noinline)) static void look_other(struct pc_channel *ch, struct pc_batch *b,
-	uint32_t i, const struct bucket *from, uint32_t status, uint64_t now_ns)
+__attribute__((noinline)) static void look_other(
+	struct pc_batch *b, uint32_t i, const struct bucket *from, uint32_t status)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	struct bucket bucket = *from;
 	const struct dir_entry *entry = one_entry(p, &bucket);
@@ -378,15 +380,15 @@ __attribute__((noinline)) static void look_other(struct pc_channel *ch, struct p
 	struct location at;
 
 	if (unlikely(status != OP_HIT || !entry || !location_far(ch, entry, &holder, &at))) {
-		lookup_answer(ch, b, i, &bucket, status, now_ns);
+		lookup_answer(b, i, &bucket, status);
 		return;
 	}
 	p->at = at;
 	p->others = 0;
 	p->rails_tried = 0;
-	e = cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));
+	e = cache_put(ch, &p->key, &p->at, channel_now_ms(ch));
 	p->cached = cache_number(&p->key, (uint32_t)(e - cache_set(ch, &p->key)->entry));
-	page_found(ch, b, i, now_ns);
+	page_found(b, i);
 }
 
 /* The answers of one run. */
@@ -438,7 +440,7 @@ static inline bool look_enter(
 }
 
 void look_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
-	uint32_t status, uint64_t now_ns)
+	uint32_t status)
 {
 	const struct bucket *first =
 		(const struct bucket *)(const void *)ch->staging.base + r->hold;
@@ -446,8 +448,8 @@ void look_answer(struct pc_channel *ch, const struct client_request *r, const st
 	struct pc_batch *b = r->batch;
 	struct look_answers a = {.ch = ch,
 		.holder = NO_HOLDER,
-		.now_ms = (uint32_t)(now_ns / 1000000),
-		.touched_ms = notice_stamp((uint32_t)(now_ns / 1000000)),
+		.now_ms = channel_now_ms(ch),
+		.touched_ms = notice_stamp(channel_now_ms(ch)),
 		.touches = ch->touches.count};
 	uint32_t others = 0, enter = 0, i = r->page, next, hits = done->hit;
 	enum pc_result *results = b->results;
@@ -471,7 +473,7 @@ void look_answer(struct pc_channel *ch, const struct client_request *r, const st
 			ch->touches.count = (uint16_t)a.touches;
 			if (!hit)
 				p->rails_tried |= (uint16_t)(1u << r->rail);
-			look_other(ch, b, i, from, hit ? OP_HIT : status, now_ns);
+			look_other(b, i, from, hit ? OP_HIT : status);
 			a.touches = ch->touches.count;
 			a.holder = NO_HOLDER; /* the map may be another one */
 		}

@@ -76,33 +76,33 @@ void lookup_again(struct pc_batch *b, uint32_t i)
  * head reveals a stale location. Other calls report without reading the page, so they need an entry
  * younger than FRESH_NS.
  */
-static bool cached(
-	struct pc_channel *ch, const struct pc_batch *b, struct page_work *p, uint64_t now_ns)
+static bool cached(const struct pc_batch *b, struct page_work *p)
 {
+	struct pc_channel *ch = b->channel;
 	const struct cache_set *set = cache_set(ch, &p->key);
 	uint32_t way = cache_way(set, &p->key);
 
 	if (way == CACHE_WAYS || !map_by_ref(ch, set->entry[way].at.ref))
 		return false;
-	if (b->kind != BATCH_GET &&
-		(uint32_t)(now_ns / 1000000) - set->seen_ms[way] >= FRESH_NS / 1000000)
+	if (b->kind != BATCH_GET && channel_now_ms(ch) - set->seen_ms[way] >= FRESH_NS / 1000000)
 		return false;
 	p->at = set->entry[way].at;
 	p->cached = cache_number(&p->key, way);
 	return true;
 }
 
-void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void lookup_begin(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (!ch->map || !ch->map->members) {
 		p->flags |= PAGE_SAW_FAILURE; /* no owner of the key is known, so none was asked */
-		page_absent(ch, b, i);
-	} else if (cached(ch, b, p, now_ns)) {
+		page_absent(b, i);
+	} else if (cached(b, p)) {
 		ch->counts.lookups_cached++;
 		p->others = 0;
-		page_found(ch, b, i, now_ns);
+		page_found(b, i);
 	} else {
 		lookup_again(b, i);
 	}
@@ -112,9 +112,9 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
  * Plans the pages [i, end) whose locations the cache has; the others go on one by one. Returns
  * their number.
  */
-static uint32_t plan(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t end, uint64_t now_ns)
+static uint32_t plan(struct pc_batch *b, uint32_t i, uint32_t end)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t here = ch->session->ref, others = 0, slot = 0, way;
 	/* alike: the holder to which `slot` belongs, another host on the map; 0: none yet */
 	uint32_t holder = 0;
@@ -132,7 +132,7 @@ static uint32_t plan(
 					   (e->at.ref == here || !map_by_ref(ch, e->at.ref))))) {
 			others++;
 			if (p->phase != PAGE_DONE)
-				lookup_begin(ch, b, i, now_ns);
+				lookup_begin(b, i);
 			continue;
 		}
 		at = e->at;
@@ -142,37 +142,37 @@ static uint32_t plan(
 		}
 		p->at = at;
 		p->cached = set * CACHE_WAYS + way;
-		run_add(ch, b, i, &at, slot, 0, alike, now_ns);
+		run_add(b, i, slot, 0, alike);
 	}
 	return others;
 }
 
-void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void lookup_get(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t others = 0;
 
 	b->cache_changes = ch->cache_changes;
 	for (uint32_t i = 0; i < b->count; i += RUN_PLAN_MAX) {
 		uint32_t end = i + RUN_PLAN_MAX < b->count ? i + RUN_PLAN_MAX : b->count;
 
-		others += plan(ch, b, i, end, now_ns);
-		run_add_end(ch, b, now_ns);
+		others += plan(b, i, end);
+		run_add_end(b);
 	}
 	ch->counts.lookups_cached += b->count - others;
 }
 
-static enum owner_rank rank_of(
-	const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns)
+static enum owner_rank rank_of(const struct pc_channel *ch, const struct map_member *m)
 {
 	if (m->ref == ch->session->ref)
 		return RANK_HERE;
-	return owner_rank_remote(ch->peer_rest_until_ns[m->peer] > now_ns,
+	return owner_rank_remote(ch->peer_rest_until_ns[m->peer] > ch->now_ns,
 		map_suspect(&ch->session->status->map, m->peer));
 }
 
-bool lookup_answers(const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns)
+bool lookup_answers(const struct pc_channel *ch, const struct map_member *m)
 {
-	return rank_of(ch, m, now_ns) == RANK_ANSWERS;
+	return rank_of(ch, m) == RANK_ANSWERS;
 }
 
 /*
@@ -199,17 +199,17 @@ static bool owners_load(
 
 /* An owner that the channel's copy of the members does not have cannot be asked. */
 static void consider(const struct pc_channel *ch, struct page_work *p,
-	const struct map_member *named, unsigned bit, uint64_t now_ns, struct choice *best)
+	const struct map_member *named, unsigned bit, struct choice *best)
 {
 	const struct map_member *m = map_known(ch, named);
 
 	if (unlikely(!m))
 		p->flags |= PAGE_SAW_FAILURE;
-	else if (owner_consider(&best->owner, p->asked, bit, rank_of(ch, m, now_ns)))
+	else if (owner_consider(&best->owner, p->asked, bit, rank_of(ch, m)))
 		best->member = m;
 }
 
-const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
+const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p)
 {
 	struct choice best = {.owner.rank = RANKS};
 	struct map_owners owners;
@@ -221,11 +221,10 @@ const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p
 		return NULL;
 	}
 	for (k = 0; k < owners.owners; k++)
-		consider(ch, p, &owners.member[k], k, now_ns, &best);
+		consider(ch, p, &owners.member[k], k, &best);
 	if (owner_former_due(&best.owner))
 		for (; k < owners.all; k++)
-			consider(ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, now_ns,
-				&best);
+			consider(ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
 	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
 		!owners.proves || p->flags & PAGE_SAW_FAILURE);
 	if (verdict == OWNER_UNREACHABLE)
@@ -269,9 +268,9 @@ static bool disk_useless(const struct pc_batch *b, const struct dir_entry *e)
  * Copies the bucket's locations of the key into the page: pages in memory first, and of these this
  * host's first; those of peers that failed recently last. False: the bucket has none.
  */
-static bool match(struct pc_channel *ch, const struct pc_batch *b, struct page_work *p,
-	const struct bucket *bucket, uint64_t now_ns)
+static bool match(const struct pc_batch *b, struct page_work *p, const struct bucket *bucket)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t start = (uint32_t)(p->key.word[0] >> 60) % BUCKET_ENTRIES;
 	struct location found[BUCKET_ENTRIES];
 	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
@@ -288,7 +287,7 @@ static bool match(struct pc_channel *ch, const struct pc_batch *b, struct page_w
 			continue;
 		if (unlikely(disk_useless(b, e)))
 			continue;
-		rank = location_rank(rank_of(ch, m, now_ns), place_on_disk(e->place));
+		rank = location_rank(rank_of(ch, m), place_on_disk(e->place));
 		for (at = n++; at && ranks[at - 1] > rank; at--) {
 			found[at] = found[at - 1];
 			ranks[at] = ranks[at - 1];
@@ -306,8 +305,9 @@ static bool match(struct pc_channel *ch, const struct pc_batch *b, struct page_w
 	return true;
 }
 
-static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static void found(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	const struct cache_set *set = cache_set(ch, &p->key);
 	const struct cache_entry *e;
@@ -315,37 +315,38 @@ static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	p->rails_tried = 0;
 	if (unlikely(place_on_disk(p->at.place))) {
 		/* no location to remember: it is not READ from there */
-		page_found(ch, b, i, now_ns);
+		page_found(b, i);
 		return;
 	}
-	e = cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));
+	e = cache_put(ch, &p->key, &p->at, channel_now_ms(ch));
 	p->cached = cache_number(&p->key, (uint32_t)(e - set->entry));
-	page_found(ch, b, i, now_ns);
+	page_found(b, i);
 }
 
 /* Looks the key up in the part of the directory that this host stores. True: found. */
-static bool look_here(
-	struct pc_channel *ch, const struct pc_batch *b, struct page_work *p, uint64_t now_ns)
+static bool look_here(const struct pc_batch *b, struct page_work *p)
 {
+	struct pc_channel *ch = b->channel;
 	const struct client_session *session = ch->session;
 	uint32_t first = dir_bucket_first(&p->key, session->bucket_bits);
 	struct bucket bucket = bucket_load(&session->shard[first]);
 
-	if (match(ch, b, p, &bucket, now_ns))
+	if (match(b, p, &bucket))
 		return true;
 	if (bucket_has_empty(&bucket))
 		return false;
 	bucket = bucket_load(
 		&session->shard[dir_bucket_other(first, dir_tag(&p->key), session->bucket_bits)]);
-	return match(ch, b, p, &bucket, now_ns);
+	return match(b, p, &bucket);
 }
 
 /*
  * Looks one page up as far as possible without waiting. False: a run found no room, and its pages
  * are queued again.
  */
-static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static bool look(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	for (;;) {
@@ -356,41 +357,42 @@ static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t
 		if (!m) {
 			p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAME_PEER);
 			p->rails_tried = 0;
-			m = lookup_owner(ch, p, now_ns);
+			m = lookup_owner(ch, p);
 		}
 		if (!m) {
-			page_absent(ch, b, i);
+			page_absent(b, i);
 			return true;
 		}
 		if (m->ref != ch->session->ref)
-			return look_add(ch, b, i, m, now_ns);
-		if (look_here(ch, b, p, now_ns)) {
-			found(ch, b, i, now_ns);
+			return look_add(b, i, m);
+		if (look_here(b, p)) {
+			found(b, i);
 			return true;
 		}
 		p->flags |= PAGE_SAW_ANSWER;
 	}
 }
 
-void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void lookup_step(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	bool room = true;
 	uint32_t i;
 
 	while (room && !ch->broken && (i = page_unqueue(b, PAGE_LOOK)) != CLIENT_NONE)
-		room = look(ch, b, i, now_ns);
-	look_close_all(ch, b, room, now_ns);
+		room = look(b, i);
+	look_close_all(b, room);
 }
 
-void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct bucket *bucket, uint32_t status, uint64_t now_ns)
+void lookup_answer(struct pc_batch *b, uint32_t i, const struct bucket *bucket, uint32_t status)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (status == OP_HIT) {
 		ch->peer_rest_until_ns[p->peer] = 0;
-		if (match(ch, b, p, bucket, now_ns)) {
-			found(ch, b, i, now_ns);
+		if (match(b, p, bucket)) {
+			found(b, i);
 			return;
 		}
 		p->rails_tried = 0;
@@ -404,7 +406,7 @@ void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		   stripe_again(ch, p->peer, p->rails_tried)) {
 		p->flags |= PAGE_SAME_PEER;
 	} else {
-		ch->peer_rest_until_ns[p->peer] = now_ns + PEER_REST_NS;
+		ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
 		p->flags |= PAGE_SAW_FAILURE;
 		p->flags &= (uint8_t)~PAGE_SECOND;
 	}

@@ -135,7 +135,7 @@ bool notice_wanted_room(struct pc_channel *ch)
 	       submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2 + RUN_PAGES_MAX / CTL_TOUCHES_MAX + 1);
 }
 
-void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns)
+void notice_wanted(struct pc_channel *ch, const struct page_work *p)
 {
 	struct cache_entry *e = cache_numbered(ch, p->cached, &p->key);
 
@@ -143,5 +143,5 @@ void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t no
 		e = cache_find(ch, &p->key);
 	if (e)
 		/* cache_set.seen_ms stays: the look-up did not confirm the location */
-		touch(ch, e, (uint32_t)(now_ns / 1000000));
+		touch(ch, e, channel_now_ms(ch));
 }

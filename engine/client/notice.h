@@ -23,7 +23,7 @@ void notice_want(struct pc_channel *ch, const struct page_work *p);
 /*
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
  */
-void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns);
+void notice_wanted(struct pc_channel *ch, const struct page_work *p);
 /*
  * True if each page of a run can be reported as used: up to RUN_PAGES_MAX of other hosts are added
  * to pc_channel.touches, which notice_touches_submit() submits whenever it is full.

@@ -277,7 +277,7 @@ void pages_init(struct pc_batch *b)
 		payload_init(b);
 	else
 		keys_init(b);
-	keys_hash(b->channel, b);
+	keys_hash(b);
 }
 
 /* ---- pins ----------------------------------------------------------------------------------- */

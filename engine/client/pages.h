@@ -12,6 +12,6 @@ void pages_init(struct pc_batch *b);
 void pages_pin(struct pc_batch *b);
 void pages_unpin(struct pc_batch *b);
 /* keys.c: hashes the keys of all pages of a batch that are not done. */
-void keys_hash(struct pc_channel *ch, struct pc_batch *b);
+void keys_hash(struct pc_batch *b);
 
 #endif

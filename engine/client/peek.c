@@ -21,9 +21,9 @@
 #include <errno.h>
 #include <string.h>
 
-static void submit_peek(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t rail,
-	uint32_t hold, uint64_t now_ns)
+static void submit_peek(struct pc_batch *b, uint32_t i, uint32_t rail, uint32_t hold)
 {
+	struct pc_channel *ch = b->channel;
 	const struct peek *peek = &b->peek[i];
 	uint32_t index = request_take(ch, REQUEST_PEEK, b, i);
 	struct client_request *r = &ch->request[index];
@@ -37,7 +37,7 @@ static void submit_peek(struct pc_channel *ch, struct pc_batch *b, uint32_t i, u
 		.offset = peek->offset,
 		.peer_ref = peek->ref,
 		.length = peek->bytes,
-		.deadline_ns = now_ns + batch_share_ns(b, now_ns, 1)};
+		.deadline_ns = batch_attempt_ns(b, 1)};
 
 	r->rail = (uint8_t)rail;
 	r->hold = hold;
@@ -47,25 +47,24 @@ static void submit_peek(struct pc_channel *ch, struct pc_batch *b, uint32_t i, u
 	submit_op(ch, rail, &op, &segment);
 }
 
-void peek_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void peek_step(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i;
 
 	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
 		uint32_t rail, hold = CLIENT_NONE;
 
-		rail = stripe_small(ch,
-			&(struct stripe){.peer = b->peek[i].peer,
-				.tried = b->work[i].rails_tried,
-				.slots = op_slots(1)},
-			now_ns);
+		rail = stripe_small(ch, &(struct stripe){.peer = b->peek[i].peer,
+						.tried = b->work[i].rails_tried,
+						.slots = op_slots(1)});
 		if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
 			hold = scratch_take(&ch->staging, 1);
 		if (hold == CLIENT_NONE) {
 			page_requeue(b, i);
 			return;
 		}
-		submit_peek(ch, b, i, rail, hold, now_ns);
+		submit_peek(b, i, rail, hold);
 	}
 }
 

@@ -35,7 +35,7 @@ static_assert(offsetof(struct peek, data) == 64, "a line for the request, one fo
  */
 int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, uint64_t deadline_ns);
 /* Posts READs that wait for room. */
-void peek_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void peek_step(struct pc_batch *b);
 void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t status);
 
 #endif

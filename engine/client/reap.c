@@ -77,15 +77,15 @@ static void let_go(struct pc_channel *ch, const struct client_request *r)
 
 /* What the answer of any op says about its rail. */
 static inline void rail_answered(
-	struct pc_channel *ch, const struct client_request *r, uint32_t status, uint64_t now_ns)
+	struct pc_channel *ch, const struct client_request *r, uint32_t status)
 {
 	ch->moves++;
 	ch->rail[r->rail].in_flight--;
 	ch->no_room = false;
 	if (r->bytes)
-		stripe_take(ch, r->rail, r->bytes, now_ns);
+		stripe_take(ch, r->rail, r->bytes);
 	if (unlikely(status == OP_NIC_ERROR || status == OP_PEER_DOWN))
-		stripe_rest(ch, r->rail, now_ns);
+		stripe_rest(ch, r->rail);
 	if (unlikely(status == OP_PEER_DOWN))
 		map_refresh(ch);
 }
@@ -94,8 +94,7 @@ static inline void rail_answered(
  * The masks decide about the pages that have a bit in them. What an engine may not say counts as a
  * failure of the READ: OP_HIT or OP_STALE for the other pages.
  */
-static void run_done(
-	struct pc_channel *ch, uint32_t rail, const struct run_done *done, uint64_t now_ns)
+static void run_done(struct pc_channel *ch, uint32_t rail, const struct run_done *done)
 {
 	uint32_t status = done->status < OP_STATUS_COUNT && done->status != OP_STALE ? done->status
 										     : OP_NIC_ERROR;
@@ -104,13 +103,13 @@ static void run_done(
 
 	if (!r || r->rail != rail)
 		return;
-	rail_answered(ch, r, status, now_ns);
+	rail_answered(ch, r, status);
 	if (status == OP_HIT)
 		status = OP_NIC_ERROR;
 	if (r->batch && r->kind == REQUEST_LOOK)
-		look_answer(ch, r, done, status, now_ns);
+		look_answer(ch, r, done, status);
 	else if (r->batch)
-		run_answer(ch, r, done, status, now_ns);
+		run_answer(ch, r, done, status);
 	if (unlikely(r->kind == REQUEST_LOOK))
 		scratch_free(&ch->staging, r->hold, r->pages);
 	request_free(ch, index);
@@ -165,8 +164,8 @@ static inline void hits_end(struct pc_channel *ch, const struct client_request *
  * Takes the answer of a run of pages that were all hits. False: it is another answer, and nothing
  * has changed.
  */
-static inline bool hits_done(struct pc_channel *ch, uint32_t rail, const struct run_done *done,
-	uint64_t now_ns, uint32_t now_ms)
+static inline bool hits_done(
+	struct pc_channel *ch, uint32_t rail, const struct run_done *done, uint32_t now_ms)
 {
 	uint32_t index = done->cookie & 0xffff;
 	struct client_request *r = &ch->request[index];
@@ -179,7 +178,7 @@ static inline bool hits_done(struct pc_channel *ch, uint32_t rail, const struct 
 		return false;
 	ch->rail[rail].in_flight--;
 	ch->no_room = false;
-	stripe_take(ch, rail, r->bytes, now_ns);
+	stripe_take(ch, rail, r->bytes);
 	hits_end(ch, r, now_ms);
 	request_free(ch, index);
 	return true;
@@ -187,8 +186,7 @@ static inline bool hits_done(struct pc_channel *ch, uint32_t rail, const struct 
 
 /* ---- other answers --------------------------------------------------------------------------- */
 
-static void rail_done(
-	struct pc_channel *ch, uint32_t rail, const struct op_done *done, uint64_t now_ns)
+static void rail_done(struct pc_channel *ch, uint32_t rail, const struct op_done *done)
 {
 	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_NIC_ERROR;
 	uint32_t index;
@@ -197,22 +195,21 @@ static void rail_done(
 
 	if (!r || r->rail != rail || r->kind < REQUEST_HEAD || r->kind > REQUEST_FETCH)
 		return;
-	rail_answered(ch, r, status, now_ns);
+	rail_answered(ch, r, status);
 	if (r->batch && r->kind == REQUEST_HEAD) {
 		memcpy(&head, ch->staging.base + r->hold * sizeof(struct bucket), sizeof(head));
-		head_answer(ch, r->batch, r->page, &head, status, now_ns);
+		head_answer(r->batch, r->page, &head, status);
 	} else if (r->batch && r->kind == REQUEST_PEEK) {
 		peek_answer(ch, r, status);
 	} else if (r->batch) {
-		fetch_answer(ch, r, status, now_ns);
+		fetch_answer(r, status);
 	}
 	let_go(ch, r);
 	request_free(ch, index);
 }
 
 /* An answer to a CTL_CREDIT. True: all slots of the request were told of. */
-static bool slots_told(struct pc_channel *ch, struct client_request *r, const struct ctl_done *done,
-	uint64_t now_ns)
+static bool slots_told(struct pc_channel *ch, struct client_request *r, const struct ctl_done *done)
 {
 	if (!done->count || done->count > r->left) {
 		channel_break(ch);
@@ -220,13 +217,13 @@ static bool slots_told(struct pc_channel *ch, struct client_request *r, const st
 	}
 	ch->ctl_awaited -= done->count;
 	r->left -= done->count;
-	credit_answer(ch, r, done, now_ns);
+	credit_answer(ch, r, done);
 	return !r->left;
 }
 
 /* An answer to a CTL_PUBLISH. True: all pages of the request have ended. */
 static bool pages_told(struct pc_channel *ch, struct client_request *r, const struct ctl_done *done,
-	uint32_t status, uint64_t now_ns)
+	uint32_t status)
 {
 	if (!done->pages || done->pages & ~r->waiting) {
 		channel_break(ch);
@@ -235,11 +232,11 @@ static bool pages_told(struct pc_channel *ch, struct client_request *r, const st
 	ch->ctl_awaited -= (uint32_t)__builtin_popcount(done->pages);
 	r->waiting &= ~done->pages;
 	if (r->batch)
-		set_answer(ch, r, done->pages, status, now_ns);
+		set_answer(ch, r, done->pages, status);
 	return !r->waiting;
 }
 
-static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_t now_ns)
+static void ctl_done(struct pc_channel *ch, const struct ctl_done *done)
 {
 	static const uint8_t kind_of[] = {[REQUEST_CREDIT] = CTL_CREDIT,
 		[REQUEST_PUBLISH] = CTL_PUBLISH,
@@ -253,24 +250,23 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_
 		return;
 	ch->moves++;
 	if (r->kind == REQUEST_CREDIT) {
-		if (!slots_told(ch, r, done, now_ns))
+		if (!slots_told(ch, r, done))
 			return;
 	} else if (r->kind == REQUEST_PUBLISH) {
-		if (!pages_told(ch, r, done, status, now_ns))
+		if (!pages_told(ch, r, done, status))
 			return;
 	} else {
 		ch->ctl_awaited--;
 		if (r->batch && r->kind == REQUEST_DISK)
-			disk_answer(ch, r->batch, r->page, done, status, now_ns);
+			disk_answer(r->batch, r->page, done, status);
 		else if (r->batch)
-			remove_answer(ch, r->batch, r->page, status);
+			remove_answer(r->batch, r->page, status);
 	}
 	request_free(ch, index);
 }
 
 /* Takes the answers of a rail that owes some. Returns whether there were any. */
-static inline uint32_t reap_rail(
-	struct pc_channel *ch, uint32_t rail, uint64_t now_ns, uint32_t now_ms)
+static inline uint32_t reap_rail(struct pc_channel *ch, uint32_t rail, uint32_t now_ms)
 {
 	struct ring_consumer *ring = &ch->rail[rail].done;
 	int32_t n = ring_ready_of(ring, DONE_RING_SLOTS, sizeof(struct op_done));
@@ -285,19 +281,19 @@ static inline uint32_t reap_rail(
 			ring->slots +
 				ring_at(DONE_RING_SLOTS, sizeof(done), ring->head + (uint32_t)i),
 			sizeof(done));
-		if (likely(hits_done(ch, rail, &done.run, now_ns, now_ms)))
+		if (likely(hits_done(ch, rail, &done.run, now_ms)))
 			continue;
 		if (done.run.kind)
-			run_done(ch, rail, &done.run, now_ns);
+			run_done(ch, rail, &done.run);
 		else
-			rail_done(ch, rail, &done.op, now_ns);
+			rail_done(ch, rail, &done.op);
 	}
 	if (n > 0)
 		ring_release(ring, (uint32_t)n);
 	return n > 0;
 }
 
-static uint32_t reap_ctl(struct pc_channel *ch, uint64_t now_ns)
+static uint32_t reap_ctl(struct pc_channel *ch)
 {
 	int32_t n = ring_ready(&ch->ctl_done);
 
@@ -305,19 +301,19 @@ static uint32_t reap_ctl(struct pc_channel *ch, uint64_t now_ns)
 		struct ctl_done done;
 
 		memcpy(&done, ring_slot_old(&ch->ctl_done, (uint32_t)i), sizeof(done));
-		ctl_done(ch, &done, now_ns);
+		ctl_done(ch, &done);
 	}
 	if (n > 0)
 		ring_release(&ch->ctl_done, (uint32_t)n);
 	return n > 0;
 }
 
-uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
+uint32_t reap(struct pc_channel *ch)
 {
-	uint32_t work = 0, now_ms = (uint32_t)(now_ns / 1000000);
+	uint32_t work = 0, now_ms = channel_now_ms(ch);
 
 	for (uint32_t rail = 0; rail < ch->rails; rail++)
 		if (ch->rail[rail].in_flight) /* else no answer can come */
-			work += reap_rail(ch, rail, now_ns, now_ms);
-	return work + reap_ctl(ch, now_ns);
+			work += reap_rail(ch, rail, now_ms);
+	return work + reap_ctl(ch);
 }

@@ -8,6 +8,6 @@
 struct pc_channel;
 
 /* Takes all answers. Returns how many rings had some. */
-uint32_t reap(struct pc_channel *ch, uint64_t now_ns);
+uint32_t reap(struct pc_channel *ch);
 
 #endif

@@ -76,7 +76,6 @@ struct run_way {
 	const struct map_member *member; /* the holder; NULL: it has left the map */
 	uint32_t ref;
 	uint32_t out; /* stripe_out() */
-	uint64_t now_ns;
 	/* header of a run, without cookie, number of pages and pool; if the pages of the batch are
 	 * not alike, it is made for each run anew */
 	struct run_header header;
@@ -84,8 +83,9 @@ struct run_way {
 
 /* Makes *way that of the run whose first page is `i`, and of others like it. */
 __attribute__((noinline)) static void run_way(
-	struct pc_channel *ch, const struct pc_batch *b, uint32_t i, struct run_way *way)
+	const struct pc_batch *b, uint32_t i, struct run_way *way)
 {
+	struct pc_channel *ch = b->channel;
 	const struct page_work *p = &b->work[i];
 	const struct pc_page *page = &b->pages[i];
 	struct run run = {.peer_ref = p->at.ref,
@@ -94,24 +94,24 @@ __attribute__((noinline)) static void run_way(
 		.to_region = (uint16_t)(p->to >> OP_TO_BITS),
 		.page_bytes = p->bytes,
 		.stride_or_to = page_stride(page),
-		.deadline_ns = way->now_ns + batch_share_ns(b, way->now_ns, 1)};
+		.deadline_ns = batch_attempt_ns(b, 1)};
 
 	way->ref = p->at.ref;
 	way->member = map_by_ref(ch, p->at.ref);
 	if (!way->member)
 		return;
-	way->out = stripe_out(ch, way->member->peer, way->now_ns);
+	way->out = stripe_out(ch, way->member->peer);
 	run.peer = way->member->peer;
 	run_encode(&run, &way->header);
 }
 
 /* The holder of the run's pages left the map after the look-up: each page goes on by itself. */
-static void run_lost(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static void run_lost(struct pc_batch *b, uint32_t i)
 {
 	for (uint32_t left = b->work[i].run_pages, next; left; left--, i = next) {
 		next = b->work[i].next;
 		b->work[i].flags |= PAGE_SAW_FAILURE;
-		page_wrong(ch, b, i, now_ns);
+		page_wrong(b, i);
 	}
 }
 
@@ -189,9 +189,10 @@ static inline uint32_t run_entries(
 }
 
 /* Posts the first `pages` pages of a run to a rail with room. What remains is queued as a run. */
-static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t pages,
-	uint32_t rail, const struct run_way *way)
+static void run_post(
+	struct pc_batch *b, uint32_t i, uint32_t pages, uint32_t rail, const struct run_way *way)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_RUN, b, i), bytes = pages * p->bytes, rest;
 	uint32_t left = p->run_pages - pages;
@@ -202,7 +203,7 @@ static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	r->rail = (uint8_t)rail;
 	r->pages = (uint8_t)pages;
 	r->bytes = bytes;
-	stripe_give(ch, rail, bytes, way->now_ns);
+	stripe_give(ch, rail, bytes);
 	if (unlikely(ch->rail[rail].unpublished))
 		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
 	*h = way->header;
@@ -212,8 +213,7 @@ static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	/* If the pages have other locations to try, the attempt with these gets half of the
 	 * time. */
 	if (unlikely(p->others))
-		h->deadline =
-			(uint32_t)((way->now_ns + batch_share_ns(b, way->now_ns, 2)) / OP_TIME_NS);
+		h->deadline = (uint32_t)((batch_attempt_ns(b, 2)) / OP_TIME_NS);
 	p->peer = way->header.peer;
 	rest = run_entries(b, p, pages, ops);
 	if (unlikely(left)) {
@@ -227,16 +227,16 @@ static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
  * Posts a run, or a part of it. False: no rail has room, and nothing has changed. *way: that of the
  * run posted before, or of none (ref 0).
  */
-static inline bool run_submit(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, struct run_way *way)
+static inline bool run_submit(struct pc_batch *b, uint32_t i, struct run_way *way)
 {
+	struct pc_channel *ch = b->channel;
 	const struct page_work *p = &b->work[i];
 	uint32_t rail, pages;
 
 	if (unlikely(p->at.ref != way->ref || !b->alike))
-		run_way(ch, b, i, way);
+		run_way(b, i, way);
 	if (unlikely(!way->member)) {
-		run_lost(ch, b, i, way->now_ns);
+		run_lost(b, i);
 		return true;
 	}
 	rail = run_rail(ch, p, way, &pages);
@@ -244,17 +244,18 @@ static inline bool run_submit(
 		ch->no_room = true;
 		return false;
 	}
-	run_post(ch, b, i, pages, rail, way);
+	run_post(b, i, pages, rail, way);
 	return true;
 }
 
 /* Posts runs in the order of planning, until no rail has room. */
-static void run_post_all(struct pc_channel *ch, struct pc_batch *b, struct run_way *way)
+static void run_post_all(struct pc_batch *b, struct run_way *way)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i;
 
 	while (!ch->broken && !ch->no_room && (i = run_unqueue(b)) != CLIENT_NONE)
-		if (!run_submit(ch, b, i, way))
+		if (!run_submit(b, i, way))
 			run_requeue(b, i);
 }
 
@@ -299,9 +300,10 @@ static uint32_t run_cut(struct pc_batch *b, struct run_group *g)
  * Makes the group's first run and posts it at once, unless it has to wait for room. Returns whether
  * the group has pages for more runs.
  */
-static inline bool run_first(struct pc_channel *ch, struct pc_batch *b, struct run_group *g,
-	uint32_t share, bool wait, struct run_way *way)
+static inline bool run_first(
+	struct pc_batch *b, struct run_group *g, uint32_t share, bool wait, struct run_way *way)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i = g->head;
 	bool more;
 
@@ -312,7 +314,7 @@ static inline bool run_first(struct pc_channel *ch, struct pc_batch *b, struct r
 		b->work[i].run_pages = (uint8_t)g->pages;
 	else
 		run_cut(b, g);
-	if (unlikely(wait || ch->no_room || ch->broken) || !run_submit(ch, b, i, way))
+	if (unlikely(wait || ch->no_room || ch->broken) || !run_submit(b, i, way))
 		run_queue(b, i);
 	return more;
 }
@@ -334,37 +336,37 @@ static uint32_t run_share(struct pc_channel *ch, const struct run_way *way)
 	return (pages + rails - 1) / rails;
 }
 
-void run_add_end(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void run_add_end(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t groups = ch->run_grouped, share, more = 0;
 	bool wait = b->runs.head != CLIENT_NONE;
 	struct run_way way;
 
 	if (!groups)
 		return;
-	way.now_ns = now_ns;
-	run_way(ch, b, ch->run_group[__builtin_ctz(groups)].head, &way);
+	run_way(b, ch->run_group[__builtin_ctz(groups)].head, &way);
 	share = run_share(ch, &way);
 	for (uint32_t left = groups; left; left &= left - 1) {
 		uint32_t slot = (uint32_t)__builtin_ctz(left);
 
-		if (run_first(ch, b, &ch->run_group[slot], share, wait, &way))
+		if (run_first(b, &ch->run_group[slot], share, wait, &way))
 			more |= 1u << slot;
 	}
 	ch->run_grouped = 0;
 	for (; more; more &= more - 1)
 		run_others(b, &ch->run_group[__builtin_ctz(more)]);
-	run_post_all(ch, b, &way);
+	run_post_all(b, &way);
 }
 
-void run_group_new(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t slot, uint64_t now_ns)
+void run_group_new(struct pc_batch *b, uint32_t i, uint32_t slot)
 {
+	struct pc_channel *ch = b->channel;
 	const struct page_work *p = &b->work[i];
 	struct run_group *g = &ch->run_group[slot];
 
 	if (unlikely(g->ref))
-		run_add_end(ch, b, now_ns);
+		run_add_end(b);
 	ch->run_grouped |= 1u << slot;
 	*g = (struct run_group){.ref = p->at.ref,
 		.to = p->to,
@@ -377,28 +379,26 @@ void run_group_new(
 		.pages = 1};
 }
 
-void run_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void run_step(struct pc_batch *b)
 {
-	struct run_way way = {.now_ns = now_ns};
+	struct run_way way = {.ref = 0};
 	uint32_t i, pages = 0;
 
-	run_post_all(ch, b, &way);
+	run_post_all(b, &way);
 	while ((i = page_unqueue(b, PAGE_RUN)) != CLIENT_NONE) {
 		const struct page_work *p = &b->work[i];
 
-		run_add(ch, b, i, &p->at, run_slot(p->at.ref, p->bytes), run_tries(p), false,
-			now_ns);
+		run_add(b, i, run_slot(p->at.ref, p->bytes), run_tries(p), false);
 		if (++pages % RUN_PLAN_MAX == 0)
-			run_add_end(ch, b, now_ns);
+			run_add_end(b);
 	}
-	run_add_end(ch, b, now_ns);
+	run_add_end(b);
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
 /* A page of a run that was no hit. `status`: what the answer says about it, OP_STALE included. */
-static void run_not_hit(struct pc_channel *ch, const struct client_request *r, uint32_t i,
-	uint32_t status, uint64_t now_ns)
+static void run_not_hit(const struct client_request *r, uint32_t i, uint32_t status)
 {
 	struct page_work *p = &r->batch->work[i];
 
@@ -411,12 +411,14 @@ static void run_not_hit(struct pc_channel *ch, const struct client_request *r, u
 		return;
 	}
 	p->piece_status = (uint8_t)status;
-	fetch_not_hit(ch, r->batch, i, now_ns);
+	fetch_not_hit(r->batch, i);
 }
 
 /* True if the page of a run, a hit, is to be compared with its CRC. */
-static inline bool run_verify_due(struct pc_channel *ch, uint32_t i, struct pc_batch *b)
+static inline bool run_verify_due(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
+
 	/* not verify_due(): a page that is VERIFY_DUE already is in no run */
 	if (likely(!ch->verify_left || --ch->verify_left))
 		return false;
@@ -426,11 +428,11 @@ static inline bool run_verify_due(struct pc_channel *ch, uint32_t i, struct pc_b
 }
 
 void run_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
-	uint32_t status, uint64_t now_ns)
+	uint32_t status)
 {
 	struct pc_batch *b = r->batch;
 	uint32_t i = r->page, hit = done->hit & ~done->stale, stale = done->stale, hits = 0, next;
-	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
+	uint32_t now_ms = channel_now_ms(ch);
 	uint16_t peer = b->work[i].peer;
 
 	for (uint32_t left = r->pages; left; left--, i = next, hit >>= 1, stale >>= 1) {
@@ -439,10 +441,10 @@ void run_answer(struct pc_channel *ch, const struct client_request *r, const str
 		next = p->next;
 		p->peer = peer;
 		if (unlikely(!(hit & 1))) {
-			run_not_hit(ch, r, i, stale & 1 ? OP_STALE : status, now_ns);
+			run_not_hit(r, i, stale & 1 ? OP_STALE : status);
 			continue;
 		}
-		if (unlikely(run_verify_due(ch, i, b)))
+		if (unlikely(run_verify_due(b, i)))
 			continue;
 		notice_touch(ch, p, now_ms);
 		p->phase = PAGE_DONE;

@@ -59,8 +59,9 @@ static void slot_leave(struct pc_channel *ch)
  * The number of pages at the head of the queue that the next CTL_PUBLISH may name: they have one
  * length, and the rings have room. 0: none.
  */
-static uint32_t publish_pages(struct pc_channel *ch, const struct pc_batch *b)
+static uint32_t publish_pages(const struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i = b->queue[PAGE_PUBLISH].head, pages = 0;
 
 	if (i == CLIENT_NONE || ch->request_free == CLIENT_NONE)
@@ -83,8 +84,9 @@ static struct ctl_page *publish_entry(struct pc_channel *ch, uint32_t i)
 }
 
 /* Sends a CTL_PUBLISH of the first `pages` pages of the queue. */
-static void publish(struct pc_channel *ch, struct pc_batch *b, uint32_t pages)
+static void publish(struct pc_batch *b, uint32_t pages)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i = page_unqueue(b, PAGE_PUBLISH);
 	uint32_t index = request_take(ch, REQUEST_PUBLISH, b, i);
 	const struct page_work *p = &b->work[i];
@@ -114,15 +116,16 @@ static void publish(struct pc_channel *ch, struct pc_batch *b, uint32_t pages)
 	submit_ctl_lines(ch, &op, ctl_lines(pages), pages);
 }
 
-static void publish_step(struct pc_channel *ch, struct pc_batch *b)
+static void publish_step(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t pages;
 
 	if (!page_waits(b, PAGE_PUBLISH))
 		return; /* nothing was copied since the last call */
 	slot_leave(ch);
-	while ((pages = publish_pages(ch, b)))
-		publish(ch, b, pages);
+	while ((pages = publish_pages(b)))
+		publish(b, pages);
 }
 
 /*
@@ -155,14 +158,15 @@ static const unsigned char *next_source(const struct pc_batch *b)
  * Copies a page into the slot of a credit. False: the page waits for a credit, or the channel
  * broke.
  */
-static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static bool store(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	const struct pc_page *page = &b->pages[i];
 	const struct session_rail *rail;
 	struct stock_credit credit;
 
-	switch (credit_take(ch, p->bytes, (b->first_rail + i) % ch->rails, now_ns, &credit)) {
+	switch (credit_take(ch, p->bytes, (b->first_rail + i) % ch->rails, &credit)) {
 	case CREDIT_AWAITED: return false;
 	case CREDIT_REFUSED: page_done(b, i, PC_FULL); return true;
 	case CREDIT_TAKEN: break;
@@ -180,13 +184,14 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	return true;
 }
 
-void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+void set_step(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t waiting[SKIP_MAX];
 	uint32_t skipped = 0, copied = 0, i;
 	bool late = false;
 
-	publish_step(ch, b);
+	publish_step(b);
 	while (skipped < SKIP_MAX && !ch->broken) {
 		i = page_unqueue(b, PAGE_STORE);
 		if (i == CLIENT_NONE)
@@ -194,13 +199,13 @@ void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 		/* the step itself has looked at the clock: again after each SET_PUBLISH_BYTES */
 		if (late) {
 			page_done(b, i, PC_TIMEOUT);
-		} else if (!store(ch, b, i, now_ns)) {
+		} else if (!store(b, i)) {
 			waiting[skipped++] = i;
 		} else {
 			copied += b->work[i].bytes;
 			if (copied >= SET_PUBLISH_BYTES) {
 				/* the control plane works during the next copies */
-				publish_step(ch, b);
+				publish_step(b);
 				credit_ask(ch, b->deadline_ns);
 				submit_ctl_flush(ch);
 				copied = 0;
@@ -208,15 +213,15 @@ void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 			}
 		}
 	}
-	publish_step(ch, b);
+	publish_step(b);
 	while (skipped)
 		page_requeue(b, waiting[--skipped]);
 	credit_ask(ch, b->deadline_ns);
 }
 
-static void set_end(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status, uint64_t now_ns)
+static void set_end(struct pc_batch *b, uint32_t i, uint32_t status)
 {
+	struct pc_channel *ch = b->channel;
 	static const uint8_t result[OP_STATUS_COUNT] = {[OP_HIT] = PC_HIT,
 		[OP_MISS] = PC_UNREACHABLE,
 		[OP_STALE] = PC_STALE,
@@ -231,16 +236,16 @@ static void set_end(
 	if (status == OP_HIT) {
 		ch->counts.sets++;
 		ch->counts.bytes_written += p->bytes;
-		cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));
+		cache_put(ch, &p->key, &p->at, channel_now_ms(ch));
 	}
 	page_done(b, i, (enum pc_result)result[status]);
 }
 
-void set_answer(struct pc_channel *ch, const struct client_request *r, uint32_t pages,
-	uint32_t status, uint64_t now_ns)
+void set_answer(
+	struct pc_channel *ch, const struct client_request *r, uint32_t pages, uint32_t status)
 {
 	struct pc_batch *b = r->batch;
-	uint32_t ended[CTL_PAGES_MAX], count = 0, now_ms = (uint32_t)(now_ns / 1000000);
+	uint32_t ended[CTL_PAGES_MAX], count = 0, now_ms = channel_now_ms(ch);
 	uint32_t i = r->page;
 
 	for (uint32_t k = 0; k < r->pages; k++, i = b->work[i].next) {
@@ -252,12 +257,13 @@ void set_answer(struct pc_channel *ch, const struct client_request *r, uint32_t 
 	for (uint32_t k = 0; k < count; k++) {
 		if (k + PREFETCH_VICTIM < count)
 			cache_prefetch_victim(ch, &b->work[ended[k + PREFETCH_VICTIM]].key, now_ms);
-		set_end(ch, b, ended[k], status, now_ns);
+		set_end(b, ended[k], status);
 	}
 }
 
-void remove_step(struct pc_channel *ch, struct pc_batch *b)
+void remove_step(struct pc_batch *b)
 {
+	struct pc_channel *ch = b->channel;
 	uint32_t i;
 
 	while ((i = page_unqueue(b, PAGE_REMOVE)) != CLIENT_NONE) {
@@ -277,8 +283,10 @@ void remove_step(struct pc_channel *ch, struct pc_batch *b)
 	}
 }
 
-void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status)
+void remove_answer(struct pc_batch *b, uint32_t i, uint32_t status)
 {
+	struct pc_channel *ch = b->channel;
+
 	cache_drop(ch, &b->work[i].key);
 	switch (status) {
 	case OP_HIT: page_done(b, i, PC_HIT); break;

@@ -9,11 +9,11 @@ struct client_request;
 struct pc_batch;
 struct pc_channel;
 
-void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void set_step(struct pc_batch *b);
 /* `pages`: bit i: page i of the request has ended with `status`. */
-void set_answer(struct pc_channel *ch, const struct client_request *r, uint32_t pages,
-	uint32_t status, uint64_t now_ns);
-void remove_step(struct pc_channel *ch, struct pc_batch *b);
-void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status);
+void set_answer(
+	struct pc_channel *ch, const struct client_request *r, uint32_t pages, uint32_t status);
+void remove_step(struct pc_batch *b);
+void remove_answer(struct pc_batch *b, uint32_t i, uint32_t status);
 
 #endif

@@ -136,18 +136,18 @@ static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
 }
 
 /* An op failed on the rail at `now_ns`: until RAIL_REST_NS later, the rail is used last. */
-void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns)
+void stripe_rest(struct pc_channel *ch, uint32_t rail)
 {
-	ch->rail[rail].rest_until_ns = now_ns + RAIL_REST_NS;
+	ch->rail[rail].rest_until_ns = ch->now_ns + RAIL_REST_NS;
 	ch->resting |= 1u << rail;
 }
 
-static uint32_t resting(struct pc_channel *ch, uint64_t now_ns)
+static uint32_t resting(struct pc_channel *ch)
 {
 	for (uint32_t left = ch->resting; unlikely(left != 0); left &= left - 1) {
 		unsigned r = (unsigned)__builtin_ctz(left);
 
-		if (ch->rail[r].rest_until_ns <= now_ns)
+		if (ch->rail[r].rest_until_ns <= ch->now_ns)
 			ch->resting &= ~(1u << r);
 	}
 	return ch->resting;
@@ -222,9 +222,9 @@ static uint32_t weighed(
 	return submit_room(ch, home, s->slots) ? home : best;
 }
 
-uint32_t stripe_out(struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
+uint32_t stripe_out(struct pc_channel *ch, uint16_t peer)
 {
-	return rails_out(ch, peer) | resting(ch, now_ns);
+	return rails_out(ch, peer) | resting(ch);
 }
 
 __attribute__((noinline)) uint32_t stripe_weighed(
@@ -236,14 +236,14 @@ __attribute__((noinline)) uint32_t stripe_weighed(
 		(rails & ~out) >> home & 1 && stripe_credit(&ch->rail[home], s));
 }
 
-uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns)
+uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place)
 {
-	return stripe_choose(ch, s, stripe_out(ch, s->peer, now_ns), place);
+	return stripe_choose(ch, s, stripe_out(ch, s->peer), place);
 }
 
-uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns)
+uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s)
 {
-	uint32_t rails = usable(ch, s, stripe_out(ch, s->peer, now_ns));
+	uint32_t rails = usable(ch, s, stripe_out(ch, s->peer));
 	uint32_t next = ch->turn++ % ch->rails;
 
 	if (unlikely(ch->sampled))

@@ -23,11 +23,10 @@ struct stripe {
 	uint32_t least;
 };
 /* Chooses for a page at `place`; stripe_choose() does so with a known stripe_out(). */
-uint32_t stripe_page(
-	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns);
-uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns);
+uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place);
+uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s);
 /* Rails, a bit each, that are out of use for READs from the peer, or rest after a failure. */
-uint32_t stripe_out(struct pc_channel *ch, uint16_t peer, uint64_t now_ns);
+uint32_t stripe_out(struct pc_channel *ch, uint16_t peer);
 /* The choice of stripe_choose() if the home rail is not known to be the best. */
 uint32_t stripe_weighed(
 	struct pc_channel *ch, const struct stripe *s, uint32_t out, uint32_t place);
@@ -38,7 +37,7 @@ bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
 /* stripe_take() calls it when a sample of the rail's bandwidth has ended. */
 void stripe_sample(struct pc_channel *ch, struct channel_rail *r);
 /* An op failed on the rail, which is therefore used last for RAIL_REST_NS. */
-void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
+void stripe_rest(struct pc_channel *ch, uint32_t rail);
 /*
  * Recomputes the rails' weights. Called after make_rings() and when a bandwidth estimate changes.
  */
@@ -109,13 +108,12 @@ static inline bool stripe_home(
 }
 
 /* `bytes` were posted to the rail. */
-static inline void stripe_give(
-	struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns)
+static inline void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes)
 {
 	struct channel_rail *r = &ch->rail[rail];
 
 	if (!r->bytes) {
-		r->since_ns = now_ns;
+		r->since_ns = ch->now_ns;
 		r->bursts++;
 	}
 	r->used = true;
@@ -123,8 +121,7 @@ static inline void stripe_give(
 }
 
 /* The rail has answered ops for `bytes`, with or without the data. */
-static inline void stripe_take(
-	struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns)
+static inline void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes)
 {
 	struct channel_rail *r = &ch->rail[rail];
 
@@ -134,8 +131,8 @@ static inline void stripe_take(
 		ch->least = stripe_finish(r, 0);
 	if (r->bytes && r->moved < STRIPE_SAMPLE_BYTES)
 		return;
-	r->busy_ns += now_ns - r->since_ns;
-	r->since_ns = now_ns;
+	r->busy_ns += ch->now_ns - r->since_ns;
+	r->since_ns = ch->now_ns;
 	/* Answers are reaped in groups. A second sample from one group would have a duration of
 	 * nearly 0, hence the lower limit of busy_ns. */
 	if (r->moved >= STRIPE_SAMPLE_BYTES && r->busy_ns >= STRIPE_SAMPLE_NS)

@@ -70,22 +70,25 @@ void verify_begin(struct pc_batch *b, uint32_t i)
 	page_queue(b, i, PAGE_HEAD);
 }
 
-void verify_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct page_head *head, uint64_t now_ns)
+void verify_answer(struct pc_batch *b, uint32_t i, const struct page_head *head)
 {
+	struct pc_channel *ch = b->channel;
+
 	if (page_head_is_proven(head)) {
 		if (crc_of(&b->pages[i]) != head->crc) {
-			verify_failed(ch, b, i, now_ns);
+			verify_failed(b, i);
 			return;
 		}
 		ch->verify_counts.verified++;
 	}
-	fetch_verified(ch, b, i, now_ns);
+	fetch_verified(b, i);
 }
 
-void verify_failed(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void verify_failed(struct pc_batch *b, uint32_t i)
 {
+	struct pc_channel *ch = b->channel;
+
 	ch->verify_counts.corrupt++;
 	notice_corrupt(ch, &b->work[i]);
-	page_wrong(ch, b, i, now_ns);
+	page_wrong(b, i);
 }

@@ -55,7 +55,7 @@ static void hash_batch(struct pc_channel *channel, unsigned count, unsigned odd,
 		b->work[i].phase = PAGE_DONE;
 		b->left--;
 	}
-	keys_hash(channel, b);
+	keys_hash(b);
 	for (unsigned i = 0; i < count; i++) {
 		struct page_key alone;
 

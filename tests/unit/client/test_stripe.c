@@ -54,11 +54,24 @@ static int teardown(void **state)
 	return 0;
 }
 
+static void give(uint32_t rail, uint32_t bytes, uint64_t now_ns)
+{
+	ch->now_ns = now_ns;
+	stripe_give(ch, rail, bytes);
+}
+
+static void take(uint32_t rail, uint32_t bytes, uint64_t now_ns)
+{
+	ch->now_ns = now_ns;
+	stripe_take(ch, rail, bytes);
+}
+
 static uint32_t choose(uint32_t near, uint32_t bytes, uint16_t tried, uint64_t now_ns)
 {
 	struct stripe s = {.peer = 7, .tried = tried, .slots = 2, .bytes = bytes, .least = bytes};
 
-	return stripe_page(ch, &s, place_make(near, 3), now_ns);
+	ch->now_ns = now_ns;
+	return stripe_page(ch, &s, place_make(near, 3));
 }
 
 static void a_page_goes_to_the_rail_of_its_place(void **state)
@@ -88,12 +101,12 @@ static void a_rail_that_catches_up_gets_more_pages(void **state)
 {
 	(void)state;
 	for (uint32_t r = 0; r < 4; r++)
-		stripe_give(ch, r, 5 * SLICE_BYTES, 1);
+		give(r, 5 * SLICE_BYTES, 1);
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
-	stripe_take(ch, 1, 2 * SLICE_BYTES - 1, 1);
+	take(1, 2 * SLICE_BYTES - 1, 1);
 	assert_int_equal(choose(2, PAGE, 0, 1), 1);
 	assert_int_equal(choose(0, PAGE, 0, 1), 1);
-	stripe_give(ch, 1, SLICE_BYTES, 1);
+	give(1, SLICE_BYTES, 1);
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
 }
 
@@ -102,7 +115,7 @@ static void a_rail_whose_estimate_rises_gets_more_pages(void **state)
 	(void)state;
 	for (uint32_t r = 0; r < 4; r++) {
 		ch->rail[r].rate = r == 1 ? 12500 : 50000;
-		stripe_give(ch, r, r == 1 ? SLICE_BYTES : 4 * SLICE_BYTES, 1);
+		give(r, r == 1 ? SLICE_BYTES : 4 * SLICE_BYTES, 1);
 	}
 	ch->rate_max = 50000;
 	stripe_weigh(ch);
@@ -139,9 +152,9 @@ static void a_new_estimate_counts_for_the_next_choice(void **state)
 	stripe_weigh(ch);
 	/* rail 2 takes 10 times as long as it should */
 	for (unsigned k = 0; k < 4; k++) {
-		stripe_give(ch, 2, STRIPE_BYTES, now_ns);
+		give(2, STRIPE_BYTES, now_ns);
 		now_ns += 400 * US;
-		stripe_take(ch, 2, STRIPE_BYTES, now_ns);
+		take(2, STRIPE_BYTES, now_ns);
 	}
 	assert_true(ch->rail[2].rate < 50000 - 50000 / STRIPE_ALIKE);
 	ch->rail[2].bytes = SLICE_BYTES;
@@ -151,13 +164,14 @@ static void a_new_estimate_counts_for_the_next_choice(void **state)
 	ch->sampled = true;
 	for (unsigned r = 0; r < 4; r++)
 		ch->rail[r].bytes = SLICE_BYTES + (r == 2 ? 0 : 1);
-	assert_int_equal(stripe_small(ch, &(struct stripe){.peer = 7, .slots = 2}, now_ns), 2);
+	assert_int_equal(stripe_small(ch, &(struct stripe){.peer = 7, .slots = 2}), 2);
 }
 
 static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 {
 	(void)state;
-	stripe_rest(ch, 0, 100);
+	ch->now_ns = 100;
+	stripe_rest(ch, 0);
 	assert_int_not_equal(choose(0, PAGE, 0, 99 + RAIL_REST_NS), 0);
 	assert_int_equal(choose(0, PAGE, 0, 100 + RAIL_REST_NS), 0);
 	status->rails_out = 1;
@@ -207,20 +221,20 @@ static void a_run_must_fit_the_budget_even_of_an_idle_rail(void **state)
 
 	(void)state;
 	status->rails_out = 0xe;
-	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), 0);
+	assert_int_equal(stripe_page(ch, &s, place_make(0, 3)), 0);
 	s.bytes = STRIPE_BYTES + PAGE;
-	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), CLIENT_NONE);
+	assert_int_equal(stripe_page(ch, &s, place_make(0, 3)), CLIENT_NONE);
 	s.bytes = PAGE;
 	ch->rail[0].bytes = STRIPE_BYTES - PAGE;
-	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), 0);
+	assert_int_equal(stripe_page(ch, &s, place_make(0, 3)), 0);
 	s.bytes = 2 * PAGE;
-	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), CLIENT_NONE);
+	assert_int_equal(stripe_page(ch, &s, place_make(0, 3)), CLIENT_NONE);
 	/* the pages of a batch are shared by the rails that are in use */
-	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0, 1)), 1);
+	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0)), 1);
 	status->rails_out = 0xc;
-	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0, 1)), 2);
+	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0)), 2);
 	status->rails_out = 0xf;
-	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0, 1)), 4);
+	assert_int_equal(stripe_rails(ch, stripe_out(ch, 0)), 4);
 }
 
 /* The highest estimate of the first `rails` rails. */
@@ -246,7 +260,7 @@ static void run(const uint32_t rate[4], unsigned us, uint64_t *now_ns, uint64_t 
 		uint32_t r;
 
 		while ((r = choose(near, PAGE, 0, *now_ns)) != CLIENT_NONE) {
-			stripe_give(ch, r, PAGE, *now_ns);
+			give(r, PAGE, *now_ns);
 			given[r] += PAGE;
 			near = (near + 1) % 4;
 		}
@@ -254,7 +268,7 @@ static void run(const uint32_t rate[4], unsigned us, uint64_t *now_ns, uint64_t 
 		for (r = 0; r < 4; r++) {
 			carry[r] += rate[r];
 			for (; carry[r] >= PAGE && ch->rail[r].bytes; carry[r] -= PAGE)
-				stripe_take(ch, r, PAGE, *now_ns);
+				take(r, PAGE, *now_ns);
 			if (!ch->rail[r].bytes)
 				carry[r] = 0;
 		}
@@ -333,9 +347,9 @@ static void idle_time_does_not_lower_an_estimate(void **state)
 	(void)state;
 	for (unsigned r = 0; r < 2; r++) {
 		for (unsigned k = 0; k < 64; k++) {
-			stripe_give(ch, r, 4 * PAGE, now_ns);
+			give(r, 4 * PAGE, now_ns);
 			now_ns += 12 * US;
-			stripe_take(ch, r, 4 * PAGE, now_ns);
+			take(r, 4 * PAGE, now_ns);
 			now_ns += r * 1000000 * US;
 		}
 	}
@@ -354,9 +368,9 @@ static void small_bursts_do_not_lower_an_estimate(void **state)
 	stripe_weigh(ch);
 	for (unsigned k = 0; k < 1000; k++) {
 		for (unsigned r = 0; r < 2; r++) {
-			stripe_give(ch, r, PAGE, now_ns);
+			give(r, PAGE, now_ns);
 			now_ns += 100 * US;
-			stripe_take(ch, r, PAGE, now_ns);
+			take(r, PAGE, now_ns);
 		}
 	}
 	assert_int_equal(ch->rail[0].rate, 50000);
@@ -381,9 +395,9 @@ static void a_rail_with_a_low_estimate_is_tried_again(void **state)
 	for (unsigned k = 0; k < 1000; k++) {
 		uint32_t r = choose(0, SLICE_BYTES, 0, now_ns);
 
-		stripe_give(ch, r, SLICE_BYTES, now_ns);
+		give(r, SLICE_BYTES, now_ns);
 		now_ns += 10 * US;
-		stripe_take(ch, r, SLICE_BYTES, now_ns);
+		take(r, SLICE_BYTES, now_ns);
 		tries += r == 0;
 	}
 	assert_true(tries > 500);

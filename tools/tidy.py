@@ -35,12 +35,13 @@ HOT = {"dv/hot.h", "dv/order.h", "engine/abi/ring.h",
        "engine/rail/core.h", "engine/rail/step.c", "engine/rail/take.c", "engine/rail/post.c",
        "engine/rail/reap.c", "engine/rail/request.c",
        "engine/client/batch.c", "engine/client/batch.h", "engine/client/cache.h",
-       "engine/client/copy.c", "engine/client/fetch.c", "engine/client/head.c",
-       "engine/client/local.c", "engine/client/lookup.c", "engine/client/map.c",
-       "engine/client/memory.h", "engine/client/notice.c", "engine/client/notice.h",
-       "engine/client/reap.c", "engine/client/request.h", "engine/client/run.h",
-       "engine/client/set.c", "engine/client/staging.c", "engine/client/stripe.c",
-       "engine/client/submit.c", "engine/client/submit.h"}
+       "engine/client/copy.c", "engine/client/directory.c", "engine/client/fetch.c",
+       "engine/client/head.c", "engine/client/local.c", "engine/client/look_run.h",
+       "engine/client/lookup.c", "engine/client/map.c", "engine/client/memory.h",
+       "engine/client/notice.c", "engine/client/notice.h", "engine/client/page.c",
+       "engine/client/page.h", "engine/client/reap.c", "engine/client/request.h",
+       "engine/client/run.h", "engine/client/set.c", "engine/client/staging.c",
+       "engine/client/stripe.c", "engine/client/submit.c", "engine/client/submit.h"}
 ORDERING = {"dv/order.h", "engine/abi/ring.h"}
 
 OURS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")

@@ -1,28 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A batch and its pages, from the call to the results. Channel thread. The phases of a page:
- *
- * A page that a get or exists does not find goes through DISK, once, if this host has a disk:
- *   DISK ~> here --> copied, DONE; or not on disk: DONE
- * A page that a get finds on a disk goes through DISK, too:
- *   DISK ~> found in the memory of that host; or not: the next location
- *
- *   get      LOOK ~> found: here --> copied, DONE
- *                           elsewhere --> RUN (or FETCH or STAGE) ~> DONE,
- *                                               or stale, or its CRC is due --> HEAD ~> DONE
- *   exists   LOOK ~> DONE
- *   set      LOOK ~> found: DONE;  absent: STORE --> PUBLISH ~> DONE
- *   remove   REMOVE ~> DONE
- *
- * An arrow --> is taken when there is room, an arrow ~> when an answer comes. Between them the page
- * waits in the queue of its phase, or is IN_FLIGHT. After a wrong location the page tries its next
- * one; after the last one it goes back to LOOK, once.
+ * A batch from the call to the results: makes it, starts the steps of its pages, ends it. page.c
+ * decides what a page does after each step. Channel thread.
  *
  * After the deadline nothing new is posted. Answers are awaited for ANSWER_GRACE_NS more. After
  * that only READs into the caller's own memory are awaited, because the NIC may still write there.
  */
 #include "config/clock.h"
-#include "engine/abi/statistics.h"
+#include "engine/abi/page.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
@@ -32,9 +17,9 @@
 #include "engine/client/fetch.h"
 #include "engine/client/head.h"
 #include "engine/client/likely.h"
-#include "engine/client/local.h"
 #include "engine/client/lookup.h"
-#include "engine/client/notice.h"
+#include "engine/client/map.h"
+#include "engine/client/page.h"
 #include "engine/client/pages.h"
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
@@ -43,7 +28,6 @@
 #include "engine/client/session.h"
 #include "engine/client/set.h"
 #include "engine/client/statistics.h"
-#include "engine/client/verify.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -123,114 +107,122 @@ void batch_free(struct pc_batch *b)
 	ch->spares++;
 }
 
+/* ---- the start ------------------------------------------------------------------------------ */
+
 /*
- * Counts a page with a result other than PC_HIT; hits are counted in get_here(), page_here() and
- * fetch.c.
+ * set: makes the second page of a key in the batch a twin of the first, so that the key is stored
+ * once.
  */
-void page_count(struct pc_batch *b, enum pc_result result)
+static void find_twins(struct pc_batch *b)
 {
-	struct pc_counts *counts = &b->channel->counts;
+	uint32_t slots = 2, *slot = b->twin_table;
 
-	if (b->kind == BATCH_PEEK)
-		return;
-	b->missed[result < PC_INVALID ? (unsigned)result : STATISTICS_OTHER]++;
-	if (result == PC_MISS && b->kind != BATCH_REMOVE)
-		counts->misses++;
-	else if (result == PC_STALE)
-		counts->stale++;
-	else if (result == PC_UNREACHABLE)
-		counts->unreachable++;
-	else if (result == PC_TIMEOUT)
-		counts->timeouts++;
+	while (slots < 2 * b->count)
+		slots *= 2;
+	memset(slot, 0xff, slots * sizeof(*slot));
+	for (uint32_t i = 0; i < b->count; i++) {
+		struct page_work *p = &b->work[i];
+		uint32_t at = (uint32_t)p->key.word[1] & (slots - 1);
+
+		if (p->phase == PAGE_DONE)
+			continue;
+		while (slot[at] != CLIENT_NONE && !page_key_equal(&b->work[slot[at]].key, &p->key))
+			at = (at + 1) & (slots - 1);
+		if (slot[at] == CLIENT_NONE) {
+			slot[at] = i;
+			continue;
+		}
+		p->phase = PAGE_TWIN;
+		p->twin = slot[at];
+		b->twins++;
+	}
 }
 
-static void get_here(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-	enum pc_result result;
-	bool corrupt;
-
-	if (clock_monotonic_ns() >= b->deadline_ns) {
-		/* the deadline is checked for each page, because many local copies in one batch
-		 * take long */
-		page_done(b, i, PC_TIMEOUT);
-		return;
-	}
-	(void)verify_due(ch, p);
-	result = local_get(ch, p, &b->pages[i], &corrupt);
-	if (unlikely(corrupt)) {
-		verify_failed(b, i);
-		return;
-	}
-	if (result == PC_STALE) {
-		p->flags |= PAGE_SAW_STALE;
-		notice_stale(ch, p);
-		page_wrong(b, i);
-		return;
-	}
-	if (result == PC_HIT) {
-		ch->counts.hits_local++;
-		ch->counts.bytes_read += p->bytes;
-		notice_touch(ch, p, channel_now_ms(ch));
-	}
-	page_done(b, i, result);
-}
-
-void page_here(struct pc_batch *b, uint32_t i)
+/*
+ * Plans the pages [i, end) whose locations the cache has; the others go on one by one. Returns
+ * their number.
+ */
+static uint32_t plan(struct pc_batch *b, uint32_t i, uint32_t end)
 {
 	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
+	uint32_t here = ch->session->ref, others = 0, slot = 0, way;
+	/* alike: the holder to which `slot` belongs, another host on the map; 0: none yet */
+	uint32_t holder = 0;
+	struct cache_set *cache = ch->cache;
+	bool alike = b->alike;
 
-	if (b->kind == BATCH_GET) {
-		get_here(b, i);
-	} else if (p->at.ref == ch->session->ref && !local_has(ch->session, &p->key, &p->at)) {
-		p->flags |= PAGE_SAW_STALE;
-		notice_stale(ch, p);
-		page_wrong(b, i);
-	} else {
-		ch->counts.sets_already += b->kind == BATCH_SET;
-		notice_wanted(ch, p);
-		page_done(b, i, PC_HIT);
+	for (; i < end; i++) {
+		struct page_work *p = &b->work[i];
+		uint32_t set = p->cached; /* until here the set's number, see keys.c */
+		const struct cache_entry *e =
+			likely(p->regular) ? cache_entry_in(&cache[set], &p->key, &way) : NULL;
+		struct location at;
+
+		if (unlikely(!e || (e->at.ref != holder &&
+					   (e->at.ref == here || !map_by_ref(ch, e->at.ref))))) {
+			others++;
+			if (p->phase != PAGE_DONE)
+				lookup_begin(b, i);
+			continue;
+		}
+		at = e->at;
+		if (unlikely(at.ref != holder)) {
+			slot = run_slot(at.ref, p->bytes);
+			holder = alike ? at.ref : 0;
+		}
+		p->at = at;
+		p->cached = set * CACHE_WAYS + way;
+		run_add(b, i, slot, 0, alike);
 	}
+	return others;
 }
 
-/* A look-up found no location of the page: every owner of its key was asked. */
-void page_absent(struct pc_batch *b, uint32_t i)
-{
-	const struct page_work *p = &b->work[i];
-
-	if (b->kind == BATCH_SET)
-		page_queue(b, i, PAGE_STORE);
-	else if (disk_begin(b, i))
-		return;
-	else if (p->flags & PAGE_SAW_STALE && b->kind == BATCH_GET)
-		page_done(b, i, PC_STALE);
-	else
-		page_done(b, i, p->flags & PAGE_SAW_FAILURE ? PC_UNREACHABLE : PC_MISS);
-}
-
-void page_wrong(struct pc_batch *b, uint32_t i)
+/* Begins the look-ups of a get. Most pages have a location in the cache and are READ at once. */
+static void begin_get(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
+	uint32_t others = 0;
 
-	p->wrong = p->at;
-	if (unlikely(p->verify))
-		p->verify = VERIFY_DUE;
-	p->rails_tried = 0;
-	p->flags &= (uint8_t)~PAGE_SAW_REFUSAL;
-	cache_drop(ch, &p->key);
-	if (p->others) {
-		p->at = p->other[--p->others];
-		page_found(b, i);
-	} else if (!(p->flags & PAGE_RETRIED)) {
-		p->flags |= PAGE_RETRIED;
-		lookup_again(b, i);
-	} else {
-		page_absent(b, i);
+	b->cache_changes = ch->cache_changes;
+	for (uint32_t i = 0; i < b->count; i += RUN_PLAN_MAX) {
+		uint32_t end = i + RUN_PLAN_MAX < b->count ? i + RUN_PLAN_MAX : b->count;
+
+		others += plan(b, i, end);
+		run_add_end(b);
+	}
+	ch->counts.lookups_cached += b->count - others;
+}
+
+void batch_begin(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+
+	ch->now_ns = clock_monotonic_ns();
+	credit_return(ch, ch->now_ns > STOCK_IDLE_NS ? ch->now_ns - STOCK_IDLE_NS : 0, 0);
+	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
+		(b->kind == BATCH_GET ? begin_get : look_all)(b);
+		return;
+	}
+	if (b->kind == BATCH_SET) {
+		find_twins(b);
+		b->first_rail = ch->turn;
+		ch->turn += b->count;
+	}
+	for (uint32_t i = 0; i < b->count; i++) {
+		struct page_work *p = &b->work[i];
+
+		if (p->phase == PAGE_DONE || p->phase == PAGE_TWIN)
+			continue;
+		if (b->kind == BATCH_REMOVE)
+			page_queue(b, i, PAGE_REMOVE);
+		else if (b->kind == BATCH_SET && p->bytes > ch->session->page_bytes_max)
+			page_done(b, i, PC_INVALID);
+		else
+			lookup_begin(b, i);
 	}
 }
+
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static void give_up_twins(struct pc_batch *b)
 {

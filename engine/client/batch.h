@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * struct pc_batch: the pages of one call, and the queues in which they wait. Each page is a small
- * state machine; batch.c draws it. Inline is what every page uses several times. Channel thread.
+ * state machine; page.c draws it. Channel thread.
  */
 #ifndef CLIENT_BATCH_H
 #define CLIENT_BATCH_H
@@ -13,10 +13,7 @@
 #include "engine/abi/statistics.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/disk.h"
-#include "engine/client/likely.h"
 #include "engine/client/peercache.h"
-#include "engine/client/session.h"
 
 struct peek;
 
@@ -173,150 +170,16 @@ struct pc_batch {
 /* Adds a batch to the channel; the caller sets kind, pages and times. NULL: no memory. */
 struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count);
 void batch_free(struct pc_batch *b);
-/*
- * The page's location is known, and this host has it or the batch reads no payload. See
- * page_found().
- */
-void page_here(struct pc_batch *b, uint32_t i);
-void page_absent(struct pc_batch *b, uint32_t i);
-/*
- * The location in use was wrong: tries the next location, then one more look-up, then ends the
- * page.
- */
-void page_wrong(struct pc_batch *b, uint32_t i);
+/* Starts the look-ups, stores or removals of the pages. The batch is pinned. */
+void batch_begin(struct pc_batch *b);
+/* Starts the next step of each page that is queued, as far as there is room. */
 void batch_step(struct pc_batch *b);
 void batch_gone(struct pc_batch *b, enum pc_result result);
-/* Adds a page that ended with a result other than PC_HIT to the channel's counters. */
-void page_count(struct pc_batch *b, enum pc_result result);
-
-/* ---- pages ----------------------------------------------------------------------------------- */
-
-/*
- * The i-th page of a batch, for a loop over pages. What is assumed is true; it makes the compiler
- * keep the address in a register, instead of computing it for each access.
- */
-static inline struct page_work *page_at(struct pc_batch *b, uint32_t i)
-{
-	return __builtin_assume_aligned(&b->work[i], alignof(struct page_work));
-}
-
-static inline void page_done(struct pc_batch *b, uint32_t i, enum pc_result result)
-{
-	b->work[i].phase = PAGE_DONE;
-	b->results[i] = result;
-	b->left--;
-	b->channel->moves++;
-	if (unlikely(result != PC_HIT))
-		page_count(b, result);
-}
-
-/*
- * True if a page in this phase waits for room on a rail. enum page_phase lists what the others wait
- * for.
- */
-static inline bool waits_for_room(unsigned phase)
-{
-	return phase == PAGE_FETCH || phase == PAGE_STAGE;
-}
-
-static inline void page_queue(struct pc_batch *b, uint32_t i, enum page_phase phase)
-{
-	struct page_queue *q = &b->queue[phase];
-
-	b->work[i].phase = (uint8_t)phase;
-	if (unlikely(b->expired)) {
-		page_done(b, i, PC_TIMEOUT);
-		return;
-	}
-	b->work[i].next = CLIENT_NONE;
-	if (q->head == CLIENT_NONE)
-		q->head = i;
-	else
-		b->work[q->tail].next = i;
-	q->tail = i;
-	b->channel->waits[waits_for_room(phase)]++;
-	b->channel->moves++;
-}
-
-static inline bool page_waits(const struct pc_batch *b, enum page_phase phase)
-{
-	return b->queue[phase].head != CLIENT_NONE;
-}
-
-/*
- * Removes and returns the first page of a queue; CLIENT_NONE: empty. page_requeue() puts it back in
- * front.
- */
-static inline uint32_t page_unqueue(struct pc_batch *b, enum page_phase phase)
-{
-	struct page_queue *q = &b->queue[phase];
-	uint32_t i = q->head;
-
-	if (i == CLIENT_NONE)
-		return i;
-	q->head = b->work[i].next;
-	b->channel->waits[waits_for_room(phase)]--;
-	return i;
-}
-
-static inline void page_requeue(struct pc_batch *b, uint32_t i)
-{
-	struct page_queue *q = &b->queue[b->work[i].phase];
-
-	b->work[i].next = q->head;
-	if (q->head == CLIENT_NONE)
-		q->tail = i;
-	q->head = i;
-	b->channel->waits[waits_for_room(b->work[i].phase)]++;
-}
-
-static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request)
-{
-	b->work[i].phase = PAGE_IN_FLIGHT;
-	b->work[i].request = request;
-	b->channel->moves++;
-}
-
-/* The phase in which a page waits to be READ from another host. */
-static inline enum page_phase page_read_phase(const struct page_work *p)
-{
-	if (likely(p->regular))
-		return PAGE_RUN;
-	return p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE;
-}
-
-/* Continues a page whose location p->at was found: queues its READ or ends it on this host. */
-static inline void page_found(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	const struct page_work *p = &b->work[i];
-
-	if (unlikely(place_on_disk(p->at.place)))
-		disk_found(b, i);
-	else if (b->kind == BATCH_GET && p->at.ref != ch->session->ref)
-		page_queue(b, i, page_read_phase(p));
-	else
-		page_here(b, i);
-}
 
 /* True for a batch whose pages wait for credits, for one another or for room in the ctl ring. */
 static inline bool batch_writes(const struct pc_batch *b)
 {
 	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE;
-}
-
-/*
- * The deadline of one attempt that others may follow, ns: it gets 1 / `parts` of the time to the
- * batch's deadline.
- */
-static inline uint64_t batch_attempt_ns(const struct pc_batch *b, unsigned parts)
-{
-	struct pc_channel *ch = b->channel;
-	uint64_t ns = ch->now_ns < b->deadline_ns ? b->deadline_ns - ch->now_ns : 0;
-
-	if (parts > 1)
-		ns /= parts;
-	return ch->now_ns + (ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX);
 }
 
 /* The time, ns, at which the batch must be stepped even if no answer comes. */
@@ -325,22 +188,6 @@ static inline uint64_t batch_due_ns(const struct pc_batch *b)
 	if (!b->expired)
 		return b->deadline_ns;
 	return b->abandoned ? UINT64_MAX : b->deadline_ns + ANSWER_GRACE_NS;
-}
-
-/* ---- segments -------------------------------------------------------------------------------- */
-
-/* Distance between the starts of the segments of a regular page; 0: it has only one. */
-static inline uint64_t page_stride(const struct pc_page *page)
-{
-	const struct pc_segment *s = page->segments;
-
-	return page->segment_count > 1 ? (uintptr_t)s[1].base - (uintptr_t)s[0].base : 0;
-}
-
-/* Bytes from the start of the first segment of a regular page to the end of the last one. */
-static inline uint64_t page_span(const struct pc_page *page)
-{
-	return page_stride(page) * (page->segment_count - 1) + page->segments->bytes;
 }
 
 #endif

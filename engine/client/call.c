@@ -5,80 +5,17 @@
  */
 #include "config/clock.h"
 #include "config/limits.h"
-#include "engine/abi/page.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
-#include "engine/client/constants.h"
-#include "engine/client/credit.h"
 #include "engine/client/error.h"
-#include "engine/client/lookup.h"
 #include "engine/client/map.h"
 #include "engine/client/memory.h"
 #include "engine/client/pages.h"
 #include "engine/client/peercache.h"
-#include "engine/client/session.h"
 #include "engine/client/wait.h"
 
 #include <errno.h>
 #include <string.h>
-
-/*
- * set: makes the second page of a key in the batch a twin of the first, so that the key is stored
- * once.
- */
-static void find_twins(struct pc_batch *b)
-{
-	uint32_t slots = 2, *slot = b->twin_table;
-
-	while (slots < 2 * b->count)
-		slots *= 2;
-	memset(slot, 0xff, slots * sizeof(*slot));
-	for (uint32_t i = 0; i < b->count; i++) {
-		struct page_work *p = &b->work[i];
-		uint32_t at = (uint32_t)p->key.word[1] & (slots - 1);
-
-		if (p->phase == PAGE_DONE)
-			continue;
-		while (slot[at] != CLIENT_NONE && !page_key_equal(&b->work[slot[at]].key, &p->key))
-			at = (at + 1) & (slots - 1);
-		if (slot[at] == CLIENT_NONE) {
-			slot[at] = i;
-			continue;
-		}
-		p->phase = PAGE_TWIN;
-		p->twin = slot[at];
-		b->twins++;
-	}
-}
-
-static void begin(struct pc_batch *b)
-{
-	struct pc_channel *ch = b->channel;
-
-	ch->now_ns = clock_monotonic_ns();
-	credit_return(ch, ch->now_ns > STOCK_IDLE_NS ? ch->now_ns - STOCK_IDLE_NS : 0, 0);
-	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
-		(b->kind == BATCH_GET ? lookup_get : look_all)(b);
-		return;
-	}
-	if (b->kind == BATCH_SET) {
-		find_twins(b);
-		b->first_rail = ch->turn;
-		ch->turn += b->count;
-	}
-	for (uint32_t i = 0; i < b->count; i++) {
-		struct page_work *p = &b->work[i];
-
-		if (p->phase == PAGE_DONE || p->phase == PAGE_TWIN)
-			continue;
-		if (b->kind == BATCH_REMOVE)
-			page_queue(b, i, PAGE_REMOVE);
-		else if (b->kind == BATCH_SET && p->bytes > ch->session->page_bytes_max)
-			page_done(b, i, PC_INVALID);
-		else
-			lookup_begin(b, i);
-	}
-}
 
 /* As many parameters as the public calls, whose arguments they are, and the kind. */
 static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
@@ -115,7 +52,7 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 	pages_init(b);
 	if (ready) {
 		pages_pin(b);
-		begin(b);
+		batch_begin(b);
 		channel_step(ch);
 	} else {
 		b->pins = 0; /* nothing was pinned */

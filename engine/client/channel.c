@@ -27,7 +27,6 @@
 #include "engine/client/staging.h"
 #include "engine/client/stripe.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -250,7 +249,7 @@ static void wait_until_drained(const struct pc_channel *ch)
 			continue;
 		if (p[0].revents)
 			return;
-		if (p[1].revents && !wake_clear(ch))
+		if (p[1].revents && !channel_wake_clear(ch))
 			/* the engine closed its end of the wake socket, so its process is
 			 * exiting: from here on poll only its pidfd */
 			p[1].fd = -1;
@@ -296,11 +295,6 @@ void channel_lost(struct pc_channel *ch)
 		batch_gone(b, PC_GONE);
 	channel_detach(ch);
 	ch->moves++;
-}
-
-void channel_break(struct pc_channel *ch)
-{
-	ch->broken = true;
 }
 
 bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)

@@ -6,6 +6,8 @@
 #ifndef CLIENT_CHANNEL_H
 #define CLIENT_CHANNEL_H
 
+#include <sys/socket.h>
+
 #include "config/limits.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
@@ -205,15 +207,29 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns);
  * moved.
  */
 bool channel_step(struct pc_channel *ch);
-/*
- * Marks the channel as broken because the engine's side of a ring has an impossible value. The
- * session ends with this step.
- */
-void channel_break(struct pc_channel *ch);
 
 static inline uint32_t channel_now_ms(const struct pc_channel *ch)
 {
 	return (uint32_t)(ch->now_ns / 1000000);
+}
+
+/*
+ * Marks the channel as broken because the engine's side of a ring has an impossible value. The
+ * session ends with this step.
+ */
+static inline void channel_break(struct pc_channel *ch)
+{
+	ch->broken = true;
+}
+
+/*
+ * Reads the wake-ups that wait in the channel's wake socket. False: the engine has closed its end.
+ */
+static inline bool channel_wake_clear(const struct pc_channel *ch)
+{
+	char bytes[64];
+
+	return recv(ch->wake, bytes, sizeof(bytes), MSG_DONTWAIT) != 0;
 }
 
 #endif

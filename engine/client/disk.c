@@ -12,45 +12,16 @@
  */
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
-#include "engine/abi/ring.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/disk.h"
-#include "engine/client/notice.h"
+#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/submit.h"
-
-bool disk_begin(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-
-	if (p->disk != DISK_UNASKED || !shm_load(&ch->session->status->disk))
-		return false;
-	p->disk = DISK_ASKED;
-	p->at = (struct location){0};
-	page_queue(b, i, PAGE_DISK);
-	return true;
-}
-
-void disk_found(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-
-	if (b->kind == BATCH_EXISTS && p->at.ref != ch->session->ref) {
-		notice_want(ch, p);
-		page_done(b, i, PC_HIT);
-	} else if (ch->now_ns >= b->deadline_ns) {
-		page_done(b, i, PC_TIMEOUT);
-	} else {
-		page_queue(b, i, PAGE_DISK);
-	}
-}
 
 void disk_step(struct pc_batch *b)
 {
@@ -67,7 +38,7 @@ void disk_step(struct pc_batch *b)
 		uint32_t index;
 
 		if (b->work[i].others)
-			op.deadline_ns = batch_attempt_ns(b, 2);
+			op.deadline_ns = page_attempt_ns(b, 2);
 
 		if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0)) {
 			page_requeue(b, i);
@@ -99,16 +70,12 @@ static void promoted(struct pc_batch *b, uint32_t i, const struct ctl_done *done
 /* The holder that the directory names could not serve the page: `gone`: it does not have it. */
 static void refused(struct pc_batch *b, uint32_t i, bool gone)
 {
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-
 	if (gone) {
-		p->flags |= PAGE_SAW_STALE;
-		notice_stale(ch, p);
+		page_stale(b, i);
 	} else {
-		p->flags |= PAGE_SAW_FAILURE;
+		b->work[i].flags |= PAGE_SAW_FAILURE;
+		page_wrong(b, i);
 	}
-	page_wrong(b, i);
 }
 
 void disk_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)

@@ -10,10 +10,6 @@ struct ctl_done;
 struct pc_batch;
 struct pc_channel;
 
-/* No location is known. True if the page was queued for that: the caller is done with it. */
-bool disk_begin(struct pc_batch *b, uint32_t i);
-/* The page is on a disk, at p->at. */
-void disk_found(struct pc_batch *b, uint32_t i);
 void disk_step(struct pc_batch *b);
 void disk_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 

@@ -11,18 +11,53 @@
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
+#include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/error.h"
 #include "engine/client/explain.h"
 #include "engine/client/key.h"
 #include "engine/client/map.h"
+#include "engine/client/page.h"
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
 #include "engine/client/session.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+/*
+ * READs all of `peek`, at most PEEKS_MAX, and returns when each has its status, which is at the
+ * deadline or ANSWER_GRACE_NS later. The channel is attached. -ENOMEM: no status was written.
+ */
+static int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, uint64_t deadline_ns)
+{
+	enum pc_result results[PEEKS_MAX];
+	struct pc_batch *b = batch_make(ch, count);
+
+	if (!b)
+		return -ENOMEM;
+	b->kind = BATCH_PEEK;
+	b->peek = peek;
+	b->results = results;
+	b->submitted_ns = clock_monotonic_ns();
+	b->deadline_ns = deadline_ns;
+	if (deadline_ns < ch->due_ns)
+		ch->due_ns = deadline_ns;
+	memset(b->work, 0, count * sizeof(b->work[0]));
+	for (uint32_t i = 0; i < count; i++) {
+		peek[i].status = OP_TIMEOUT;
+		results[i] = PC_PENDING;
+		page_queue(b, i, PAGE_HEAD);
+	}
+	wait_for(ch, b, UINT64_MAX);
+	for (uint32_t i = 0; i < count; i++)
+		if (results[i] == PC_GONE || results[i] == PC_PENDING)
+			peek[i].status = OP_CANCELLED;
+	batch_free(b);
+	return 0;
+}
 
 /* ---- the owners ------------------------------------------------------------------------------ */
 

@@ -19,7 +19,7 @@
 #include "engine/client/likely.h"
 #include "engine/client/map.h"
 #include "engine/client/memory.h"
-#include "engine/client/notice.h"
+#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/staging.h"
@@ -181,7 +181,7 @@ static void submit_page(struct pc_batch *b, uint32_t i, const struct map_member 
 		.generation = p->at.generation,
 		/* If the page has another location to try, the attempt with this one gets half
 		 * of the time. */
-		.deadline_ns = batch_attempt_ns(b, p->others ? 2 : 1)};
+		.deadline_ns = page_attempt_ns(b, p->others ? 2 : 1)};
 	submit_op(ch, rail, &op, piece->segments);
 	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
 		p->slices++;
@@ -309,26 +309,14 @@ void fetch_step(struct pc_batch *b)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-void fetch_verified(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	const struct page_work *p = &b->work[i];
-
-	ch->counts.hits_remote++;
-	ch->counts.bytes_read += p->bytes;
-	ch->peer_rest_until_ns[p->peer] = 0;
-	notice_touch(ch, p, channel_now_ms(ch));
-	page_done(b, i, PC_HIT);
-}
-
-void fetch_hit(struct pc_batch *b, uint32_t i)
+static void fetch_hit(struct pc_batch *b, uint32_t i)
 {
 	struct pc_channel *ch = b->channel;
 
 	if (unlikely(verify_due(ch, &b->work[i])))
-		verify_begin(b, i);
+		page_verify(b, i);
 	else
-		fetch_verified(b, i);
+		page_hit(b, i);
 }
 
 static void hit(struct pc_batch *b, uint32_t i, uint32_t hold)
@@ -349,39 +337,6 @@ static void hit(struct pc_batch *b, uint32_t i, uint32_t hold)
 	fetch_hit(b, i);
 }
 
-void fetch_not_hit(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-	uint32_t status = p->piece_status;
-
-	p->piece_status = OP_HIT;
-	switch (status) {
-	case OP_CANCELLED: page_done(b, i, PC_GONE); return;
-	/* this client's request was wrong, or the directory entry names an impossible place */
-	case OP_INVALID:
-		p->flags |= PAGE_SAW_REFUSAL;
-		/* fall through */
-	case OP_STALE:
-	case OP_MISS:
-		p->rails_tried = 0;
-		page_queue(b, i, PAGE_HEAD);
-		return;
-	case OP_NIC_ERROR:
-	case OP_PEER_DOWN:
-		if (stripe_again(ch, p->peer, p->rails_tried) && map_by_ref(ch, p->at.ref)) {
-			ch->counts.reissued++;
-			page_queue(b, i, page_read_phase(p));
-			return;
-		}
-		break;
-	default: break;
-	}
-	ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
-	p->flags |= PAGE_SAW_FAILURE;
-	page_wrong(b, i);
-}
-
 /* Every op of the page was answered: the page is a hit or goes on to its next attempt. */
 static void fetch_end(struct pc_batch *b, uint32_t i, uint32_t hold)
 {
@@ -389,7 +344,7 @@ static void fetch_end(struct pc_batch *b, uint32_t i, uint32_t hold)
 	if (likely(b->work[i].piece_status == OP_HIT))
 		hit(b, i, hold);
 	else
-		fetch_not_hit(b, i);
+		page_not_hit(b, i);
 }
 
 void fetch_answer(const struct client_request *r, uint32_t status)

@@ -14,24 +14,13 @@
 #include "engine/client/constants.h"
 #include "engine/client/head.h"
 #include "engine/client/map.h"
-#include "engine/client/notice.h"
+#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/staging.h"
 #include "engine/client/stripe.h"
 #include "engine/client/submit.h"
 #include "engine/client/verify.h"
-
-/* Reports the page's directory entry as wrong and goes on to the page's next location. */
-static void stale(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-
-	p->flags |= PAGE_SAW_STALE;
-	notice_stale(ch, p);
-	page_wrong(b, i);
-}
 
 static void submit_head(
 	struct pc_batch *b, uint32_t i, const struct map_member *m, uint32_t rail, uint32_t hold)
@@ -49,7 +38,7 @@ static void submit_head(
 		.offset = (uint64_t)place_unit(p->at.place) * sizeof(struct page_head),
 		.peer_ref = m->ref,
 		.length = sizeof(struct page_head),
-		.deadline_ns = batch_attempt_ns(b, 3)};
+		.deadline_ns = page_attempt_ns(b, 3)};
 
 	r->rail = (uint8_t)rail;
 	r->hold = hold;
@@ -71,7 +60,7 @@ void head_step(struct pc_batch *b)
 		uint32_t rail, hold = CLIENT_NONE;
 
 		if (!m) {
-			stale(b, i);
+			page_stale(b, i);
 			continue;
 		}
 		rail = stripe_small(ch, &(struct stripe){.peer = m->peer,
@@ -107,11 +96,14 @@ void head_answer(struct pc_batch *b, uint32_t i, const struct page_head *head, u
 		return;
 	}
 	if (p->verify == VERIFY_HEAD && ours && head->length == p->bytes) {
-		verify_answer(b, i, head);
+		if (verify_matches(b, i, head))
+			page_hit(b, i);
+		else
+			page_corrupt(b, i);
 		return;
 	}
 	if (ours && (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL))
 		page_done(b, i, PC_INVALID);
 	else
-		stale(b, i);
+		page_stale(b, i);
 }

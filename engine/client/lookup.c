@@ -13,63 +13,35 @@
  * because most keys that are looked up exist; asking all owners at once would read two buckets for
  * each key (perf/README.md).
  *
- * Entries of engines that are not alive are ignored. An entry may be wrong: the page head decides.
- * Channel thread.
+ * directory.c has the order of the owners and of the locations. Channel thread.
  */
-#include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
-#include "engine/abi/owner.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
+#include "engine/abi/run.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/directory.h"
 #include "engine/client/likely.h"
+#include "engine/client/look_run.h"
 #include "engine/client/lookup.h"
 #include "engine/client/map.h"
-#include "engine/client/run.h"
+#include "engine/client/notice.h"
+#include "engine/client/page.h"
+#include "engine/client/peercache.h"
+#include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/stripe.h"
 
 #include <string.h>
 
-static_assert(REPLICAS_MAX + MAP_FORMERS_MAX <= 8, "page_work.asked has a bit for each");
+#define EXPECT_AHEAD 6 /* buckets between the one that is prefetched and the one in use */
 
-/* loads of a slot's word that a change of the map may spoil, before the key is unreachable */
-#define OWNERS_ATTEMPTS 3
-
-struct choice {
-	const struct map_member *member; /* the next owner to ask; NULL: every owner was asked */
-	struct owner_choice owner;       /* its rank, and its bit in page_work.asked */
-};
-
-/*
- * Prefetches what a set will look at soon: the word with the key's owners, and the bucket that the
- * key has if this host is one of them.
- */
-static inline void prefetch_here(const struct client_session *session, const struct page_key *key)
-{
-	__builtin_prefetch(&session->status->map.slot[map_slot_of(key)]);
-	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
-}
-
-void lookup_again(struct pc_batch *b, uint32_t i)
-{
-	struct page_work *p = &b->work[i];
-
-	if (b->kind == BATCH_SET)
-		prefetch_here(b->channel->session, &p->key);
-	p->cached = cache_index(&p->key);
-	p->asked = 0;
-	p->others = 0;
-	p->rails_tried = 0;
-	p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAW_ANSWER | PAGE_SAME_PEER);
-	b->channel->counts.lookups++;
-	page_queue(b, i, PAGE_LOOK);
-}
+#define NO_HOLDER (1ull << 32) /* no ref */
 
 /*
  * True if the cache has a location that is good enough. A get may use an old one, because the page
@@ -104,205 +76,8 @@ void lookup_begin(struct pc_batch *b, uint32_t i)
 		p->others = 0;
 		page_found(b, i);
 	} else {
-		lookup_again(b, i);
+		page_look_again(b, i);
 	}
-}
-
-/*
- * Plans the pages [i, end) whose locations the cache has; the others go on one by one. Returns
- * their number.
- */
-static uint32_t plan(struct pc_batch *b, uint32_t i, uint32_t end)
-{
-	struct pc_channel *ch = b->channel;
-	uint32_t here = ch->session->ref, others = 0, slot = 0, way;
-	/* alike: the holder to which `slot` belongs, another host on the map; 0: none yet */
-	uint32_t holder = 0;
-	struct cache_set *cache = ch->cache;
-	bool alike = b->alike;
-
-	for (; i < end; i++) {
-		struct page_work *p = &b->work[i];
-		uint32_t set = p->cached; /* until here the set's number, see keys.c */
-		const struct cache_entry *e =
-			likely(p->regular) ? cache_entry_in(&cache[set], &p->key, &way) : NULL;
-		struct location at;
-
-		if (unlikely(!e || (e->at.ref != holder &&
-					   (e->at.ref == here || !map_by_ref(ch, e->at.ref))))) {
-			others++;
-			if (p->phase != PAGE_DONE)
-				lookup_begin(b, i);
-			continue;
-		}
-		at = e->at;
-		if (unlikely(at.ref != holder)) {
-			slot = run_slot(at.ref, p->bytes);
-			holder = alike ? at.ref : 0;
-		}
-		p->at = at;
-		p->cached = set * CACHE_WAYS + way;
-		run_add(b, i, slot, 0, alike);
-	}
-	return others;
-}
-
-void lookup_get(struct pc_batch *b)
-{
-	struct pc_channel *ch = b->channel;
-	uint32_t others = 0;
-
-	b->cache_changes = ch->cache_changes;
-	for (uint32_t i = 0; i < b->count; i += RUN_PLAN_MAX) {
-		uint32_t end = i + RUN_PLAN_MAX < b->count ? i + RUN_PLAN_MAX : b->count;
-
-		others += plan(b, i, end);
-		run_add_end(b);
-	}
-	ch->counts.lookups_cached += b->count - others;
-}
-
-static enum owner_rank rank_of(const struct pc_channel *ch, const struct map_member *m)
-{
-	if (m->ref == ch->session->ref)
-		return RANK_HERE;
-	return owner_rank_remote(ch->peer_rest_until_ns[m->peer] > ch->now_ns,
-		map_suspect(&ch->session->status->map, m->peer));
-}
-
-bool lookup_answers(const struct pc_channel *ch, const struct map_member *m)
-{
-	return rank_of(ch, m) == RANK_ANSWERS;
-}
-
-/*
- * Loads the owners of the key. A change of the map starts the look-up again, also one after which
- * the slot has the same word, because an owner number may have another member then. False: the map
- * changed at each attempt.
- */
-static bool owners_load(
-	const struct pc_channel *ch, struct page_work *p, struct map_owners *ret_owners)
-{
-	const struct map_shared *shared = &ch->session->status->map;
-	bool loaded = false;
-
-	for (unsigned n = 0; !loaded && n < OWNERS_ATTEMPTS; n++)
-		loaded = map_owners_load(shared, map_slot_of(&p->key), ret_owners);
-	if (p->epoch != (uint8_t)ret_owners->epoch ||
-		memcmp(p->slot_word, &ret_owners->word, sizeof(p->slot_word))) {
-		p->epoch = (uint8_t)ret_owners->epoch;
-		memcpy(p->slot_word, &ret_owners->word, sizeof(p->slot_word));
-		p->asked = 0;
-	}
-	return loaded;
-}
-
-/* An owner that the channel's copy of the members does not have cannot be asked. */
-static void consider(const struct pc_channel *ch, struct page_work *p,
-	const struct map_member *named, unsigned bit, struct choice *best)
-{
-	const struct map_member *m = map_known(ch, named);
-
-	if (unlikely(!m))
-		p->flags |= PAGE_SAW_FAILURE;
-	else if (owner_consider(&best->owner, p->asked, bit, rank_of(ch, m)))
-		best->member = m;
-}
-
-const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p)
-{
-	struct choice best = {.owner.rank = RANKS};
-	struct map_owners owners;
-	enum owner_verdict verdict;
-	unsigned k;
-
-	if (unlikely(!owners_load(ch, p, &owners))) {
-		p->flags |= PAGE_SAW_FAILURE;
-		return NULL;
-	}
-	for (k = 0; k < owners.owners; k++)
-		consider(ch, p, &owners.member[k], k, &best);
-	if (owner_former_due(&best.owner))
-		for (; k < owners.all; k++)
-			consider(ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
-	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
-		!owners.proves || p->flags & PAGE_SAW_FAILURE);
-	if (verdict == OWNER_UNREACHABLE)
-		p->flags |= PAGE_SAW_FAILURE;
-	if (verdict != OWNER_ASK)
-		return NULL;
-	p->asked |= (uint8_t)(1u << best.owner.bit);
-	return best.member;
-}
-
-/* Order in which locations of a page are tried. */
-static unsigned location_rank(enum owner_rank rank, bool on_disk)
-{
-	static const uint8_t order[RANKS][2] = {
-		[RANK_HERE] = {0, 2}, [RANK_ANSWERS] = {1, 3}, [RANK_RESTS] = {4, 5}};
-
-	return order[rank][on_disk];
-}
-
-/*
- * The entries of the bucket that have the tag: bit k is entry (start + k) % BUCKET_ENTRIES.
- */
-static inline uint32_t matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
-{
-	uint32_t found = bucket_match(bucket, tag);
-
-	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
-}
-
-/*
- * True if the entry names a page on a disk that is of no use for the batch: a set stores the page
- * in memory, and an engine of an earlier version asks no other engine for it.
- */
-static bool disk_useless(const struct pc_batch *b, const struct dir_entry *e)
-{
-	return place_on_disk(e->place) &&
-	       (b->kind == BATCH_SET || !shm_load(&b->channel->session->status->promotes));
-}
-
-/*
- * Copies the bucket's locations of the key into the page: pages in memory first, and of these this
- * host's first; those of peers that failed recently last. False: the bucket has none.
- */
-static bool match(const struct pc_batch *b, struct page_work *p, const struct bucket *bucket)
-{
-	struct pc_channel *ch = b->channel;
-	uint32_t start = (uint32_t)(p->key.word[0] >> 60) % BUCKET_ENTRIES;
-	struct location found[BUCKET_ENTRIES];
-	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
-	unsigned n = 0;
-
-	for (uint32_t left = matches(bucket, dir_tag(&p->key), start); left; left &= left - 1) {
-		uint32_t k = start + (uint32_t)__builtin_ctz(left);
-		const struct dir_entry *e = &bucket->entry[k % BUCKET_ENTRIES];
-		const struct map_member *m = map_by_ref(ch, e->ref);
-		unsigned rank, at;
-
-		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
-				  e->generation == p->wrong.generation))
-			continue;
-		if (unlikely(disk_useless(b, e)))
-			continue;
-		rank = location_rank(rank_of(ch, m), place_on_disk(e->place));
-		for (at = n++; at && ranks[at - 1] > rank; at--) {
-			found[at] = found[at - 1];
-			ranks[at] = ranks[at - 1];
-		}
-		found[at] = (struct location){e->ref, e->place, e->generation};
-		ranks[at] = rank;
-	}
-	if (!n)
-		return false;
-	p->at = found[0];
-	p->others = (uint8_t)(n - 1);
-	for (unsigned k = 1; k < n; k++)
-		/* page_wrong() takes the last location of other[] first */
-		p->other[n - 1 - k] = found[k];
-	return true;
 }
 
 static void found(struct pc_batch *b, uint32_t i)
@@ -323,23 +98,6 @@ static void found(struct pc_batch *b, uint32_t i)
 	page_found(b, i);
 }
 
-/* Looks the key up in the part of the directory that this host stores. True: found. */
-static bool look_here(const struct pc_batch *b, struct page_work *p)
-{
-	struct pc_channel *ch = b->channel;
-	const struct client_session *session = ch->session;
-	uint32_t first = dir_bucket_first(&p->key, session->bucket_bits);
-	struct bucket bucket = bucket_load(&session->shard[first]);
-
-	if (match(b, p, &bucket))
-		return true;
-	if (bucket_has_empty(&bucket))
-		return false;
-	bucket = bucket_load(
-		&session->shard[dir_bucket_other(first, dir_tag(&p->key), session->bucket_bits)]);
-	return match(b, p, &bucket);
-}
-
 /*
  * Looks one page up as far as possible without waiting. False: a run found no room, and its pages
  * are queued again.
@@ -357,7 +115,7 @@ static bool look(struct pc_batch *b, uint32_t i)
 		if (!m) {
 			p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAME_PEER);
 			p->rails_tried = 0;
-			m = lookup_owner(ch, p);
+			m = directory_owner(ch, p);
 		}
 		if (!m) {
 			page_absent(b, i);
@@ -365,7 +123,7 @@ static bool look(struct pc_batch *b, uint32_t i)
 		}
 		if (m->ref != ch->session->ref)
 			return look_add(b, i, m);
-		if (look_here(b, p)) {
+		if (directory_here(b, p)) {
 			found(b, i);
 			return true;
 		}
@@ -384,14 +142,15 @@ void lookup_step(struct pc_batch *b)
 	look_close_all(b, room);
 }
 
-void lookup_answer(struct pc_batch *b, uint32_t i, const struct bucket *bucket, uint32_t status)
+static void lookup_answer(
+	struct pc_batch *b, uint32_t i, const struct bucket *bucket, uint32_t status)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (status == OP_HIT) {
 		ch->peer_rest_until_ns[p->peer] = 0;
-		if (match(b, p, bucket)) {
+		if (directory_match(b, p, bucket)) {
 			found(b, i);
 			return;
 		}
@@ -411,4 +170,291 @@ void lookup_answer(struct pc_batch *b, uint32_t i, const struct bucket *bucket, 
 		p->flags &= (uint8_t)~PAGE_SECOND;
 	}
 	page_queue(b, i, PAGE_LOOK);
+}
+
+/* ---- all pages of an exists ---------------------------------------------------------------- */
+
+/* True if this host is an owner of the slot, but not the first. */
+static inline bool owns_here(const struct pc_channel *ch, uint64_t word, unsigned owners)
+{
+	struct map_slot names = map_slot_unpack(word);
+	const uint64_t *owner = ch->session->status->map.owner;
+	uint32_t here = ch->session->ref;
+	bool found = false;
+
+	for (unsigned k = 1; k < owners; k++)
+		found |= map_member_unpack(shm_load_acquire64(&owner[names.owner[k]])).ref == here;
+	return found;
+}
+
+/* What the look-ups of a batch have in common. */
+struct look_pass {
+	struct pc_channel *ch;
+	struct pc_batch *batch;
+	const struct map_shared *shared; /* the map of the session */
+	uint32_t epoch;                  /* of the map, loaded before anything else of it */
+};
+
+/* ADDED_NOT: another owner, one without a run, or the map has changed; nothing was done. */
+enum look_added { ADDED_NOT, ADDED, ADDED_LAST /* the run has to be closed */ };
+
+/*
+ * Adds a page that has asked no owner to the run of its key's first owner, if directory_owner()
+ * would choose that owner: it answers, because its run has a word, and this host is no owner of the
+ * key.
+ */
+static inline enum look_added look_usual(
+	const struct look_pass *pass, struct page_work *p, uint32_t i)
+{
+	const struct map_shared *shared = pass->shared;
+	const uint64_t *slot = &shared->slot[map_slot_of(&p->key)];
+	uint64_t word = shm_load_acquire64(slot), best;
+	const struct map_slot names = map_slot_unpack(word);
+	unsigned owners = map_slot_owners(&names), peer;
+	struct look_open *o;
+
+	/* the loads are those of map_owners_load(), in its order */
+	best = shm_load_acquire64(&shared->owner[names.owner[0]]);
+	peer = map_member_unpack(best).peer;
+	o = look_at(pass->ch, peer);
+	if (unlikely(!best || o->word != best))
+		return ADDED_NOT;
+	if (owners != 1 && unlikely(!owners || owns_here(pass->ch, word, owners)))
+		return ADDED_NOT;
+	if (unlikely(shm_load_acquire64(slot) != word || shm_load(&shared->epoch) != pass->epoch))
+		return ADDED_NOT;
+	memcpy(p->slot_word, &word, sizeof(word));
+	p->epoch = (uint8_t)pass->epoch;
+	p->asked = 1;
+	p->peer = (uint16_t)peer;
+	return look_append(pass->batch, o, p, i, dir_bucket_masked(&p->key, o->mask)) ? ADDED_LAST
+										      : ADDED;
+}
+
+/* The same for any page. False: a run found no room. */
+__attribute__((noinline)) static bool look_first(struct pc_batch *b, uint32_t i)
+{
+	struct pc_channel *ch = b->channel;
+	struct page_work *p = &b->work[i];
+	const struct map_member *m = directory_owner(ch, p);
+	struct look_open *o;
+	bool room;
+
+	if (unlikely(!m || m->ref == ch->session->ref)) {
+		page_look_again(b, i); /* it begins anew */
+		return true;
+	}
+	ch->counts.lookups++;
+	room = look_add(b, i, m);
+	o = &ch->look_open[m->peer % LOOK_OPEN_MAX];
+	if (directory_answers(ch, m))
+		o->word = map_member_pack(m);
+	return room;
+}
+
+/* Begins the look-up of a page by itself. It may be done already. */
+static void look_alone(struct pc_batch *b, uint32_t i)
+{
+	if (b->work[i].phase != PAGE_DONE)
+		lookup_begin(b, i);
+}
+
+void look_all(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+	const struct map_shared *shared = &ch->session->status->map;
+	const struct look_pass pass = {ch, b, shared, shm_load_acquire(&shared->epoch)};
+	uint32_t count = b->count, others = 0, i = 0;
+	const struct cache_set *cache = ch->cache;
+	bool room = ch->map && ch->map->members;
+	struct page_work *p = page_at(b, 0);
+	enum look_added added;
+
+	for (; i < count && likely(room); i++, p++) {
+		if (unlikely(p->phase == PAGE_DONE || cache_has_tag(&cache[p->cached], &p->key))) {
+			others++;
+			look_alone(b, i);
+			continue;
+		}
+		added = look_usual(&pass, p, i);
+		if (likely(added == ADDED))
+			continue;
+		if (added == ADDED_LAST) {
+			room = look_close(b, look_at(ch, p->peer));
+		} else {
+			others++;
+			room = look_first(b, i);
+		}
+	}
+	ch->counts.lookups += i - others;
+	for (; i < count; i++)
+		look_alone(b, i);
+	look_close_all(b, room);
+}
+
+/* ---- answers ------------------------------------------------------------------------------- */
+
+/*
+ * The only entry of the bucket that has the key's tag; NULL: there is none, or several, or the page
+ * has a wrong location, which may be this one.
+ */
+static inline const struct dir_entry *one_entry(
+	const struct page_work *p, const struct bucket *bucket)
+{
+	uint32_t found = bucket_match(bucket, dir_tag(&p->key));
+
+	if (unlikely(!found || found & (found - 1) || p->flags & PAGE_RETRIED))
+		return NULL;
+	return &bucket->entry[__builtin_ctz(found)];
+}
+
+/*
+ * Copies the location in an entry of a bucket in shared memory, which is loaded once. True: it is
+ * in the memory of another host of the map. *holder: the host of the location before, or NO_HOLDER.
+ */
+static inline bool location_far(
+	struct pc_channel *ch, const struct dir_entry *from, uint64_t *holder, struct location *ret)
+{
+	uint32_t ref, place;
+	uint64_t where;
+
+	memcpy(&where, &from->ref, sizeof(where));
+	ref = (uint32_t)where;
+	place = (uint32_t)(where >> 32);
+	*ret = (struct location){ref, place, from->generation};
+	if (unlikely(place_on_disk(place)))
+		return false;
+	if (likely(ref == *holder))
+		return true;
+	if (ref == ch->session->ref || !map_by_ref(ch, ref))
+		return false;
+	*holder = ref;
+	return true;
+}
+static_assert(offsetof(struct dir_entry, ref) + 4 == offsetof(struct dir_entry, place) &&
+		      __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	"the ref is the low half of a word");
+
+/* The answer for a page of any batch. A get or set goes on with the page. */
+__attribute__((noinline)) static void look_other(
+	struct pc_batch *b, uint32_t i, const struct bucket *from, uint32_t status)
+{
+	struct pc_channel *ch = b->channel;
+	struct page_work *p = &b->work[i];
+	struct bucket bucket = *from;
+	const struct dir_entry *entry = one_entry(p, &bucket);
+	const struct cache_entry *e;
+	uint64_t holder = NO_HOLDER;
+	struct location at;
+
+	if (unlikely(status != OP_HIT || !entry || !location_far(ch, entry, &holder, &at))) {
+		lookup_answer(b, i, &bucket, status);
+		return;
+	}
+	p->at = at;
+	p->others = 0;
+	p->rails_tried = 0;
+	e = cache_put(ch, &p->key, &p->at, channel_now_ms(ch));
+	p->cached = cache_number(&p->key, (uint32_t)(e - cache_set(ch, &p->key)->entry));
+	page_found(b, i);
+}
+
+/* The answers of one run. */
+struct look_answers {
+	struct pc_channel *ch;
+	uint64_t holder;     /* see location_far() */
+	uint32_t now_ms;     /* CLOCK_MONOTONIC */
+	uint32_t touched_ms; /* the same as the time of a touch */
+	uint32_t touches;    /* ch->touches.count */
+};
+
+static inline struct look_answers answers_begin(struct pc_channel *ch)
+{
+	uint32_t now_ms = channel_now_ms(ch);
+
+	return (struct look_answers){.ch = ch,
+		.holder = NO_HOLDER,
+		.now_ms = now_ms,
+		.touched_ms = notice_stamp(now_ms),
+		.touches = ch->touches.count};
+}
+
+/* Collects the report that a page is wanted, see notice_wanted_room(). */
+static inline void look_touch(struct look_answers *a, const struct location *at)
+{
+	struct ctl_touches *t = &a->ch->touches;
+
+	t->page[a->touches].ref = at->ref;
+	t->page[a->touches].place = at->place;
+	if (++a->touches < CTL_TOUCHES_MAX)
+		return;
+	t->count = CTL_TOUCHES_MAX;
+	notice_touches_submit(a->ch);
+	a->touches = 0;
+}
+
+/*
+ * Enters the location that the bucket has of a page of an exists, and reports the page as wanted.
+ * False: look_other() has to look, and nothing was done.
+ */
+static inline bool look_enter(
+	struct look_answers *a, const struct page_work *p, const struct bucket *bucket)
+{
+	const struct dir_entry *entry = one_entry(p, bucket);
+	struct cache_set *set = &a->ch->cache[p->cached];
+	struct cache_entry *e;
+	struct location at;
+	uint32_t ways;
+
+	if (unlikely(!entry || !location_far(a->ch, entry, &a->holder, &at)))
+		return false;
+	ways = cache_ways_new(set, cache_tag(&p->key));
+	if (unlikely(ways & CACHE_WAYS_TAG))
+		return false;
+	e = cache_enter(set, likely(ways) ? cache_unused(ways) : cache_oldest(set, a->now_ms),
+		&p->key, &at, a->now_ms);
+	e->touched_ms = a->touched_ms;
+	look_touch(a, &at);
+	return true;
+}
+
+void look_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
+	uint32_t status)
+{
+	const struct bucket *first =
+		(const struct bucket *)(const void *)ch->staging.base + r->hold;
+	const struct bucket *from = first, *end = from + r->pages;
+	struct pc_batch *b = r->batch;
+	struct look_answers a = answers_begin(ch);
+	uint32_t others = 0, enter = 0, i = r->page, next, hits = done->hit;
+	enum pc_result *results = b->results;
+
+	if (b->kind == BATCH_EXISTS && notice_wanted_room(ch))
+		enter = hits;
+	if (hits)
+		ch->peer_rest_until_ns[b->work[i].peer] = 0;
+	for (; from != end; i = next, from++, enter >>= 1) {
+		struct page_work *p = page_at(b, i);
+
+		next = p->next;
+		__builtin_prefetch(from + EXPECT_AHEAD); /* it may be behind the last one */
+		if (likely(enter & 1) && likely(look_enter(&a, p, from))) {
+			p->phase = PAGE_DONE;
+			results[i] = PC_HIT;
+		} else {
+			bool hit = hits >> (from - first) & 1;
+
+			others++;
+			ch->touches.count = (uint16_t)a.touches;
+			if (!hit)
+				p->rails_tried |= (uint16_t)(1u << r->rail);
+			look_other(b, i, from, hit ? OP_HIT : status);
+			a.touches = ch->touches.count;
+			a.holder = NO_HOLDER; /* the map may be another one */
+		}
+	}
+	ch->touches.count = (uint16_t)a.touches;
+	b->left -= r->pages - others;
+	ch->moves += r->pages - others;
+	ch->cache_changes += r->pages - others;
 }

@@ -2,7 +2,7 @@
 /*
  * The channel's private copy of the members of the cluster map, 8 bytes each, and the search for
  * the member with a ref. The copy is refreshed when the shared epoch changes. The owners of a key
- * are not copied: lookup.c reads the word of its slot. Channel thread.
+ * are not copied: directory.c and lookup.c read the word of its slot. Channel thread.
  */
 #include "config/limits.h"
 #include "engine/abi/map.h"

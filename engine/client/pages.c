@@ -15,6 +15,7 @@
 #include "engine/client/channel.h"
 #include "engine/client/likely.h"
 #include "engine/client/memory.h"
+#include "engine/client/page.h"
 #include "engine/client/pages.h"
 #include "engine/client/peercache.h"
 

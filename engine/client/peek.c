@@ -10,13 +10,13 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/page.h"
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/staging.h"
 #include "engine/client/stripe.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static void submit_peek(struct pc_batch *b, uint32_t i, uint32_t rail, uint32_t 
 		.offset = peek->offset,
 		.peer_ref = peek->ref,
 		.length = peek->bytes,
-		.deadline_ns = batch_attempt_ns(b, 1)};
+		.deadline_ns = page_attempt_ns(b, 1)};
 
 	r->rail = (uint8_t)rail;
 	r->hold = hold;
@@ -84,32 +84,4 @@ void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t
 		memcpy(&peek->data, ch->staging.base + r->hold * sizeof(struct bucket),
 			peek->bytes);
 	page_done(b, r->page, PC_HIT);
-}
-
-int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, uint64_t deadline_ns)
-{
-	enum pc_result results[PEEKS_MAX];
-	struct pc_batch *b = batch_make(ch, count);
-
-	if (!b)
-		return -ENOMEM;
-	b->kind = BATCH_PEEK;
-	b->peek = peek;
-	b->results = results;
-	b->submitted_ns = clock_monotonic_ns();
-	b->deadline_ns = deadline_ns;
-	if (deadline_ns < ch->due_ns)
-		ch->due_ns = deadline_ns;
-	memset(b->work, 0, count * sizeof(b->work[0]));
-	for (uint32_t i = 0; i < count; i++) {
-		peek[i].status = OP_TIMEOUT;
-		results[i] = PC_PENDING;
-		page_queue(b, i, PAGE_HEAD);
-	}
-	wait_for(ch, b, UINT64_MAX);
-	for (uint32_t i = 0; i < count; i++)
-		if (results[i] == PC_GONE || results[i] == PC_PENDING)
-			peek[i].status = OP_CANCELLED;
-	batch_free(b);
-	return 0;
 }

@@ -29,11 +29,6 @@ struct peek {
 };
 static_assert(offsetof(struct peek, data) == 64, "a line for the request, one for the bytes");
 #define PEEKS_MAX 64u
-/*
- * READs all of `peek`, at most PEEKS_MAX, and returns when each has its status, which is at the
- * deadline or ANSWER_GRACE_NS later. The channel is attached. -ENOMEM: no status was written.
- */
-int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, uint64_t deadline_ns);
 /* Posts READs that wait for room. */
 void peek_step(struct pc_batch *b);
 void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t status);

@@ -21,10 +21,10 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/fetch.h"
 #include "engine/client/likely.h"
 #include "engine/client/map.h"
 #include "engine/client/notice.h"
+#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/run.h"
@@ -94,7 +94,7 @@ __attribute__((noinline)) static void run_way(
 		.to_region = (uint16_t)(p->to >> OP_TO_BITS),
 		.page_bytes = p->bytes,
 		.stride_or_to = page_stride(page),
-		.deadline_ns = batch_attempt_ns(b, 1)};
+		.deadline_ns = page_attempt_ns(b, 1)};
 
 	way->ref = p->at.ref;
 	way->member = map_by_ref(ch, p->at.ref);
@@ -213,7 +213,7 @@ static void run_post(
 	/* If the pages have other locations to try, the attempt with these gets half of the
 	 * time. */
 	if (unlikely(p->others))
-		h->deadline = (uint32_t)((batch_attempt_ns(b, 2)) / OP_TIME_NS);
+		h->deadline = (uint32_t)((page_attempt_ns(b, 2)) / OP_TIME_NS);
 	p->peer = way->header.peer;
 	rest = run_entries(b, p, pages, ops);
 	if (unlikely(left)) {
@@ -411,7 +411,7 @@ static void run_not_hit(const struct client_request *r, uint32_t i, uint32_t sta
 		return;
 	}
 	p->piece_status = (uint8_t)status;
-	fetch_not_hit(r->batch, i);
+	page_not_hit(r->batch, i);
 }
 
 /* True if the page of a run, a hit, is to be compared with its CRC. */
@@ -423,7 +423,7 @@ static inline bool run_verify_due(struct pc_batch *b, uint32_t i)
 	if (likely(!ch->verify_left || --ch->verify_left))
 		return false;
 	verify_choose(ch, &b->work[i]);
-	verify_begin(b, i);
+	page_verify(b, i);
 	return true;
 }
 

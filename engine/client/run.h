@@ -10,6 +10,7 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/likely.h"
+#include "engine/client/page.h"
 
 struct client_request;
 

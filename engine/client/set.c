@@ -17,6 +17,7 @@
 #include "engine/client/copy.h"
 #include "engine/client/credit.h"
 #include "engine/client/likely.h"
+#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"

@@ -18,8 +18,6 @@
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
-#include "engine/client/fetch.h"
-#include "engine/client/notice.h"
 #include "engine/client/peercache.h"
 #include "engine/client/verify.h"
 
@@ -61,34 +59,12 @@ static uint32_t crc_of(const struct pc_page *page)
 	return crc;
 }
 
-void verify_begin(struct pc_batch *b, uint32_t i)
+bool verify_matches(const struct pc_batch *b, uint32_t i, const struct page_head *head)
 {
-	struct page_work *p = &b->work[i];
-
-	p->verify = VERIFY_HEAD;
-	p->rails_tried = 0;
-	page_queue(b, i, PAGE_HEAD);
-}
-
-void verify_answer(struct pc_batch *b, uint32_t i, const struct page_head *head)
-{
-	struct pc_channel *ch = b->channel;
-
-	if (page_head_is_proven(head)) {
-		if (crc_of(&b->pages[i]) != head->crc) {
-			verify_failed(b, i);
-			return;
-		}
-		ch->verify_counts.verified++;
-	}
-	fetch_verified(b, i);
-}
-
-void verify_failed(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-
-	ch->verify_counts.corrupt++;
-	notice_corrupt(ch, &b->work[i]);
-	page_wrong(b, i);
+	if (!page_head_is_proven(head))
+		return true;
+	if (crc_of(&b->pages[i]) != head->crc)
+		return false;
+	b->channel->verify_counts.verified++;
+	return true;
 }

@@ -24,11 +24,9 @@ static inline bool verify_due(struct pc_channel *ch, struct page_work *p)
 	verify_choose(ch, p);
 	return true;
 }
-/* The bytes of a page of another member that is VERIFY_DUE are here: READs its head. */
-void verify_begin(struct pc_batch *b, uint32_t i);
-/* The head of a page that is VERIFY_HEAD was READ with this result. */
-void verify_answer(struct pc_batch *b, uint32_t i, const struct page_head *head);
-/* The page has other bytes than its head says: reports it and goes on to its next location. */
-void verify_failed(struct pc_batch *b, uint32_t i);
+/*
+ * The head of a page whose bytes are here was READ: true if it has no CRC, or that of the bytes.
+ */
+bool verify_matches(const struct pc_batch *b, uint32_t i, const struct page_head *head);
 
 #endif

@@ -40,13 +40,6 @@
 /* number of waits that sleep at once after a long yield; the next one spins and yields again */
 #define CROWDED_WAITS 64u
 
-bool wake_clear(const struct pc_channel *ch)
-{
-	char bytes[64];
-
-	return recv(ch->wake, bytes, sizeof(bytes), MSG_DONTWAIT) != 0;
-}
-
 static bool all_done(const struct pc_channel *ch)
 {
 	for (const struct pc_batch *b = ch->first; b; b = b->next)
@@ -76,7 +69,7 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
 	/* pairs with the engine's order: publish the completion, fence, exchange client_waits */
 	shm_fence_sleep();
 	if (!answered(ch) && poll(p, 2, (int)(rest_ns / 1000000 + 1)) > 0) {
-		if ((p[0].revents && !wake_clear(ch)) || p[1].revents)
+		if ((p[0].revents && !channel_wake_clear(ch)) || p[1].revents)
 			/* so that the next step of the channel checks the session's socket */
 			ch->looked_ns = 0;
 	}

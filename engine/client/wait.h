@@ -10,10 +10,6 @@ struct pc_batch;
 struct pc_channel;
 
 /*
- * Reads the wake-ups that wait in the channel's wake socket. False: the engine has closed its end.
- */
-bool wake_clear(const struct pc_channel *ch);
-/*
  * Steps the channel until the batch is done (`b` NULL: until all its batches are), at most until
  * `until_ns`.
  */

@@ -3,10 +3,6 @@
 #define poll note_poll
 #define write note_write
 #define recv note_recv
-/*
- * renamed, because the rail's sources, linked into the same program, define a function of this name
- */
-#define channel_break client_channel_break
 
 #include "engine/client/submit.c"
 #include "engine/client/wait.c"
@@ -27,12 +23,6 @@ bool channel_step(struct pc_channel *ch)
 {
 	(void)ch;
 	return false;
-}
-
-void channel_break(struct pc_channel *ch)
-{
-	(void)ch;
-	abort();
 }
 
 struct client_side *client_side_new(

@@ -21,7 +21,6 @@ static int stub_clock(clockid_t clock, struct timespec *ret_now);
 #define sched_yield stub_yield
 #define poll stub_poll
 #define clock_gettime stub_clock
-#define wake_clear wait_wake_clear
 #define wait_for wait_wait_for
 #include "engine/client/wait.c"
 

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the directory says of a key: its owners, in the order in which they are asked, and the
+ * locations in a bucket, in the order in which they are tried. Entries of engines that are not
+ * alive are ignored. An entry may be wrong: the page head decides. Channel thread.
+ */
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/map.h"
+#include "engine/abi/owner.h"
+#include "engine/abi/page.h"
+#include "engine/abi/ring.h"
+#include "engine/client/batch.h"
+#include "engine/client/channel.h"
+#include "engine/client/directory.h"
+#include "engine/client/likely.h"
+#include "engine/client/map.h"
+#include "engine/client/session.h"
+
+#include <string.h>
+
+static_assert(REPLICAS_MAX + MAP_FORMERS_MAX <= 8, "page_work.asked has a bit for each");
+
+/* loads of a slot's word that a change of the map may spoil, before the key is unreachable */
+#define OWNERS_ATTEMPTS 3
+
+struct choice {
+	const struct map_member *member; /* the next owner to ask; NULL: every owner was asked */
+	struct owner_choice owner;       /* its rank, and its bit in page_work.asked */
+};
+
+static enum owner_rank rank_of(const struct pc_channel *ch, const struct map_member *m)
+{
+	if (m->ref == ch->session->ref)
+		return RANK_HERE;
+	return owner_rank_remote(ch->peer_rest_until_ns[m->peer] > ch->now_ns,
+		map_suspect(&ch->session->status->map, m->peer));
+}
+
+bool directory_answers(const struct pc_channel *ch, const struct map_member *m)
+{
+	return rank_of(ch, m) == RANK_ANSWERS;
+}
+
+/*
+ * Loads the owners of the key. A change of the map starts the look-up again, also one after which
+ * the slot has the same word, because an owner number may have another member then. False: the map
+ * changed at each attempt.
+ */
+static bool owners_load(
+	const struct pc_channel *ch, struct page_work *p, struct map_owners *ret_owners)
+{
+	const struct map_shared *shared = &ch->session->status->map;
+	bool loaded = false;
+
+	for (unsigned n = 0; !loaded && n < OWNERS_ATTEMPTS; n++)
+		loaded = map_owners_load(shared, map_slot_of(&p->key), ret_owners);
+	if (p->epoch != (uint8_t)ret_owners->epoch ||
+		memcmp(p->slot_word, &ret_owners->word, sizeof(p->slot_word))) {
+		p->epoch = (uint8_t)ret_owners->epoch;
+		memcpy(p->slot_word, &ret_owners->word, sizeof(p->slot_word));
+		p->asked = 0;
+	}
+	return loaded;
+}
+
+/* An owner that the channel's copy of the members does not have cannot be asked. */
+static void consider(const struct pc_channel *ch, struct page_work *p,
+	const struct map_member *named, unsigned bit, struct choice *best)
+{
+	const struct map_member *m = map_known(ch, named);
+
+	if (unlikely(!m))
+		p->flags |= PAGE_SAW_FAILURE;
+	else if (owner_consider(&best->owner, p->asked, bit, rank_of(ch, m)))
+		best->member = m;
+}
+
+const struct map_member *directory_owner(struct pc_channel *ch, struct page_work *p)
+{
+	struct choice best = {.owner.rank = RANKS};
+	struct map_owners owners;
+	enum owner_verdict verdict;
+	unsigned k;
+
+	if (unlikely(!owners_load(ch, p, &owners))) {
+		p->flags |= PAGE_SAW_FAILURE;
+		return NULL;
+	}
+	for (k = 0; k < owners.owners; k++)
+		consider(ch, p, &owners.member[k], k, &best);
+	if (owner_former_due(&best.owner))
+		for (; k < owners.all; k++)
+			consider(ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
+	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
+		!owners.proves || p->flags & PAGE_SAW_FAILURE);
+	if (verdict == OWNER_UNREACHABLE)
+		p->flags |= PAGE_SAW_FAILURE;
+	if (verdict != OWNER_ASK)
+		return NULL;
+	p->asked |= (uint8_t)(1u << best.owner.bit);
+	return best.member;
+}
+
+/* Order in which locations of a page are tried. */
+static unsigned location_rank(enum owner_rank rank, bool on_disk)
+{
+	static const uint8_t order[RANKS][2] = {
+		[RANK_HERE] = {0, 2}, [RANK_ANSWERS] = {1, 3}, [RANK_RESTS] = {4, 5}};
+
+	return order[rank][on_disk];
+}
+
+/*
+ * The entries of the bucket that have the tag: bit k is entry (start + k) % BUCKET_ENTRIES.
+ */
+static inline uint32_t matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
+{
+	uint32_t found = bucket_match(bucket, tag);
+
+	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
+}
+
+/*
+ * True if the entry names a page on a disk that is of no use for the batch: a set stores the page
+ * in memory, and an engine of an earlier version asks no other engine for it.
+ */
+static bool disk_useless(const struct pc_batch *b, const struct dir_entry *e)
+{
+	return place_on_disk(e->place) &&
+	       (b->kind == BATCH_SET || !shm_load(&b->channel->session->status->promotes));
+}
+
+/*
+ * Copies the bucket's locations of the key into the page: pages in memory first, and of these this
+ * host's first; those of peers that failed recently last. False: the bucket has none.
+ */
+bool directory_match(const struct pc_batch *b, struct page_work *p, const struct bucket *bucket)
+{
+	struct pc_channel *ch = b->channel;
+	uint32_t start = (uint32_t)(p->key.word[0] >> 60) % BUCKET_ENTRIES;
+	struct location found[BUCKET_ENTRIES];
+	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
+	unsigned n = 0;
+
+	for (uint32_t left = matches(bucket, dir_tag(&p->key), start); left; left &= left - 1) {
+		uint32_t k = start + (uint32_t)__builtin_ctz(left);
+		const struct dir_entry *e = &bucket->entry[k % BUCKET_ENTRIES];
+		const struct map_member *m = map_by_ref(ch, e->ref);
+		unsigned rank, at;
+
+		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
+				  e->generation == p->wrong.generation))
+			continue;
+		if (unlikely(disk_useless(b, e)))
+			continue;
+		rank = location_rank(rank_of(ch, m), place_on_disk(e->place));
+		for (at = n++; at && ranks[at - 1] > rank; at--) {
+			found[at] = found[at - 1];
+			ranks[at] = ranks[at - 1];
+		}
+		found[at] = (struct location){e->ref, e->place, e->generation};
+		ranks[at] = rank;
+	}
+	if (!n)
+		return false;
+	p->at = found[0];
+	p->others = (uint8_t)(n - 1);
+	for (unsigned k = 1; k < n; k++)
+		/* page_wrong() takes the last location of other[] first */
+		p->other[n - 1 - k] = found[k];
+	return true;
+}
+
+/* Looks the key up in the part of the directory that this host stores. True: found. */
+bool directory_here(const struct pc_batch *b, struct page_work *p)
+{
+	struct pc_channel *ch = b->channel;
+	const struct client_session *session = ch->session;
+	uint32_t first = dir_bucket_first(&p->key, session->bucket_bits);
+	struct bucket bucket = bucket_load(&session->shard[first]);
+
+	if (directory_match(b, p, &bucket))
+		return true;
+	if (bucket_has_empty(&bucket))
+		return false;
+	bucket = bucket_load(
+		&session->shard[dir_bucket_other(first, dir_tag(&p->key), session->bucket_bits)]);
+	return directory_match(b, p, &bucket);
+}

@@ -85,7 +85,7 @@ void pc_wait(struct pc_batch *b)
 static int call(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
 	unsigned count, unsigned timeout_ms, enum pc_result *results)
 {
-	struct pc_batch *b;
+	struct pc_batch *b = NULL;
 	int rc = submit(ch, kind, pages, count, timeout_ms, results, &b);
 
 	if (!rc)

@@ -14,7 +14,7 @@
 
 #include "engine/client/peercache.h"
 
-struct ctl {
+struct ctl_run {
 	const char *socket, *name_space, *output, *text;
 	bool json, once;
 	unsigned timeout_ms;
@@ -25,46 +25,46 @@ struct ctl {
 };
 
 /* ctl_file.c. `path`: "-" is standard input; NULL: ctl->text is stored. */
-int ctl_put(struct ctl *ctl, const char *key, const char *path);
-int ctl_get(struct ctl *ctl, const char *key);
-int ctl_exists(struct ctl *ctl, const char *key);
-int ctl_rm(struct ctl *ctl, const char *key);
+int ctl_put(struct ctl_run *ctl, const char *key, const char *path);
+int ctl_get(struct ctl_run *ctl, const char *key);
+int ctl_exists(struct ctl_run *ctl, const char *key);
+int ctl_rm(struct ctl_run *ctl, const char *key);
 
 /* ctl_status.c */
-int ctl_status(struct ctl *ctl);
-int ctl_members(struct ctl *ctl);
+int ctl_status(struct ctl_run *ctl);
+int ctl_members(struct ctl_run *ctl);
 /* 0: no finding or only information, 1: a warning, 2: a critical finding, 3: no answer. */
-int ctl_health(struct ctl *ctl);
+int ctl_health(struct ctl_run *ctl);
 
 /*
  * ctl_directory.c. 0: nothing is left to send to an owner, 1: entries move or an owner is late,
  * CTL_NO_ANSWER: no answer.
  */
-int ctl_directory(struct ctl *ctl);
+int ctl_directory(struct ctl_run *ctl);
 
 /*
  * ctl_explain.c. 0: a reader finds the key, 1: it does not, CTL_NO_ANSWER: no answer, 4: an owner
  * or a holder could not be asked.
  */
-int ctl_explain(struct ctl *ctl, const char *key);
+int ctl_explain(struct ctl_run *ctl, const char *key);
 
 /*
  * ctl_restart.c. 0: another engine serves, 1: the engine was left running, CTL_NO_ANSWER: none
  * serves.
  */
-int ctl_restart(struct ctl *ctl);
+int ctl_restart(struct ctl_run *ctl);
 
 #define CTL_NO_ANSWER 3
 /*
  * Ends the program with CTL_NO_ANSWER and a message if it still runs after ctl->timeout_ms: calls
  * to an engine that hangs take longer than a monitoring system waits.
  */
-void ctl_deadline(const struct ctl *ctl);
+void ctl_deadline(const struct ctl_run *ctl);
 /* Prints that the engine does not answer and why; returns CTL_NO_ANSWER. */
-int ctl_no_answer(const struct ctl *ctl, const char *why);
+int ctl_no_answer(const struct ctl_run *ctl, const char *why);
 
 /* ctl_top.c: 0, or CTL_NO_ANSWER for --once. */
-int ctl_top(struct ctl *ctl);
+int ctl_top(struct ctl_run *ctl);
 
 /* ---- ctl_frame.c: one picture of top --------------------------------------------------------- */
 

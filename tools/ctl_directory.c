@@ -128,7 +128,7 @@ static void print_directory_json(json_object *report, json_object *late)
 	json_object_put(o);
 }
 
-int ctl_directory(struct ctl *ctl)
+int ctl_directory(struct ctl_run *ctl)
 {
 	json_object *report, *late;
 	int status;

@@ -79,7 +79,7 @@ static void add_member(json_object *array, json_object *members)
 }
 
 /* Asks pc_explain(). NULL: no engine, or it ended. */
-static json_object *explain(struct ctl *ctl, const char *key)
+static json_object *explain(struct ctl_run *ctl, const char *key)
 {
 	json_object *found = NULL;
 	char *text;
@@ -91,7 +91,7 @@ static json_object *explain(struct ctl *ctl, const char *key)
 	return found;
 }
 
-static bool on_disk(struct ctl *ctl, const char *key)
+static bool on_disk(struct ctl_run *ctl, const char *key)
 {
 	struct pc_page page = {.key = key, .key_bytes = strlen(key)};
 	enum pc_result result = PC_MISS;
@@ -245,7 +245,7 @@ static void print_holder(json_object *o)
 	printf("\n");
 }
 
-static void print_found(const struct ctl *ctl, const char *key, json_object *found)
+static void print_found(const struct ctl_run *ctl, const char *key, json_object *found)
 {
 	json_object *owners = json_get(found, "owners"), *holders = json_get(found, "holders");
 
@@ -267,7 +267,7 @@ static void print_found(const struct ctl *ctl, const char *key, json_object *fou
 
 /* Completes `found`, which pc_explain() has made. Returns the conclusion. */
 static enum verdict complete(
-	struct ctl *ctl, const char *key, json_object *found, json_object *report)
+	struct ctl_run *ctl, const char *key, json_object *found, json_object *report)
 {
 	enum verdict verdict = conclude(found);
 	const char *disk = "none in service";
@@ -292,7 +292,7 @@ static enum verdict complete(
 	return verdict;
 }
 
-int ctl_explain(struct ctl *ctl, const char *key)
+int ctl_explain(struct ctl_run *ctl, const char *key)
 {
 	json_object *report, *found;
 	enum verdict verdict;

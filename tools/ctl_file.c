@@ -28,7 +28,8 @@ struct manifest {
 };
 static const char manifest_magic[8] = "PCFILE1";
 
-static void print_result(const struct ctl *ctl, const char *key, const char *result, uint64_t bytes)
+static void print_result(
+	const struct ctl_run *ctl, const char *key, const char *result, uint64_t bytes)
 {
 	if (ctl->json) {
 		json_object *o = json_object_new_object();
@@ -88,8 +89,8 @@ static unsigned char *read_input(const char *path, uint64_t *ret_bytes)
  * Calls `function` for all pages of a file, BATCH pages at a time. Returns PC_HIT or the first
  * other result; pc_remove continues after other results.
  */
-static enum pc_result chunks(
-	struct ctl *ctl, page_call function, const char *key, unsigned char *data, uint64_t bytes)
+static enum pc_result chunks(struct ctl_run *ctl, page_call function, const char *key,
+	unsigned char *data, uint64_t bytes)
 {
 	static char name[BATCH][KEY_MAX + 24];
 	uint64_t count = (bytes + CHUNK - 1) / CHUNK;
@@ -119,7 +120,7 @@ static enum pc_result chunks(
 
 /* Calls `function` for the manifest page. */
 static enum pc_result manifest_call(
-	struct ctl *ctl, page_call function, const char *key, struct manifest *manifest)
+	struct ctl_run *ctl, page_call function, const char *key, struct manifest *manifest)
 {
 	struct pc_segment segment = {manifest, sizeof(*manifest)};
 	struct pc_page page = {key, strlen(key), &segment, 1};
@@ -130,7 +131,7 @@ static enum pc_result manifest_call(
 	return result;
 }
 
-static enum pc_result manifest_get(struct ctl *ctl, const char *key, struct manifest *ret)
+static enum pc_result manifest_get(struct ctl_run *ctl, const char *key, struct manifest *ret)
 {
 	enum pc_result result = manifest_call(ctl, pc_get, key, ret);
 
@@ -146,7 +147,7 @@ static void key_check(const char *key)
 		die("a key has 1 to %u characters", KEY_MAX);
 }
 
-static enum pc_result remove_file(struct ctl *ctl, const char *key)
+static enum pc_result remove_file(struct ctl_run *ctl, const char *key)
 {
 	struct manifest manifest;
 	enum pc_result result = manifest_get(ctl, key, &manifest);
@@ -159,7 +160,7 @@ static enum pc_result remove_file(struct ctl *ctl, const char *key)
 	return result;
 }
 
-int ctl_put(struct ctl *ctl, const char *key, const char *path)
+int ctl_put(struct ctl_run *ctl, const char *key, const char *path)
 {
 	struct manifest manifest = {.spare = 0};
 	uint64_t bytes;
@@ -190,7 +191,7 @@ int ctl_put(struct ctl *ctl, const char *key, const char *path)
 	return result == PC_HIT ? 0 : 1;
 }
 
-int ctl_get(struct ctl *ctl, const char *key)
+int ctl_get(struct ctl_run *ctl, const char *key)
 {
 	struct manifest manifest;
 	enum pc_result result;
@@ -223,7 +224,7 @@ int ctl_get(struct ctl *ctl, const char *key)
 	return result == PC_HIT ? 0 : 1;
 }
 
-int ctl_exists(struct ctl *ctl, const char *key)
+int ctl_exists(struct ctl_run *ctl, const char *key)
 {
 	enum pc_result result;
 
@@ -236,7 +237,7 @@ int ctl_exists(struct ctl *ctl, const char *key)
 	return result == PC_HIT ? 0 : 1;
 }
 
-int ctl_rm(struct ctl *ctl, const char *key)
+int ctl_rm(struct ctl_run *ctl, const char *key)
 {
 	enum pc_result result;
 

@@ -16,7 +16,7 @@
 #define LOOK_NS 20000000 /* time between two looks for the next engine */
 
 /* The report of the engine that serves now; NULL: none does. The caller frees it. */
-static json_object *report_now(const struct ctl *ctl)
+static json_object *report_now(const struct ctl_run *ctl)
 {
 	json_object *report;
 	struct pc *pc;
@@ -70,7 +70,7 @@ static int end(json_object *report)
 }
 
 /* The report of another engine than that of `pid`; NULL: the time is over. */
-static json_object *next_one(const struct ctl *ctl, int64_t pid, uint64_t until_ns)
+static json_object *next_one(const struct ctl_run *ctl, int64_t pid, uint64_t until_ns)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_NS};
 
@@ -86,7 +86,7 @@ static json_object *next_one(const struct ctl *ctl, int64_t pid, uint64_t until_
 }
 
 static void print_restarted(
-	const struct ctl *ctl, json_object *before, json_object *after, uint64_t ns)
+	const struct ctl_run *ctl, json_object *before, json_object *after, uint64_t ns)
 {
 	int64_t adopted = json_number(json_get(after, "counters"), "pages_adopted");
 	json_object *o;
@@ -110,7 +110,7 @@ static void print_restarted(
 	json_object_put(o);
 }
 
-int ctl_restart(struct ctl *ctl)
+int ctl_restart(struct ctl_run *ctl)
 {
 	json_object *before = report_now(ctl), *after;
 	uint64_t began_ns = now_ns();

@@ -316,7 +316,7 @@ static void print_json(json_object *o)
 								 JSON_C_TO_STRING_NOSLASHESCAPE));
 }
 
-static json_object *report_or_die(struct ctl *ctl)
+static json_object *report_or_die(struct ctl_run *ctl)
 {
 	json_object *report = engine_report(ctl->pc);
 
@@ -325,7 +325,7 @@ static json_object *report_or_die(struct ctl *ctl)
 	return report;
 }
 
-int ctl_members(struct ctl *ctl)
+int ctl_members(struct ctl_run *ctl)
 {
 	json_object *report = report_or_die(ctl);
 
@@ -354,7 +354,7 @@ static void print_heading(json_object *report)
 	printf("\n");
 }
 
-int ctl_status(struct ctl *ctl)
+int ctl_status(struct ctl_run *ctl)
 {
 	json_object *report = report_or_die(ctl);
 
@@ -378,7 +378,7 @@ int ctl_status(struct ctl *ctl)
 
 /* ---- health ---------------------------------------------------------------------------------- */
 
-int ctl_no_answer(const struct ctl *ctl, const char *why)
+int ctl_no_answer(const struct ctl_run *ctl, const char *why)
 {
 	if (ctl->json) {
 		json_object *o = json_object_new_object();
@@ -410,7 +410,7 @@ static void deadline_passed(int signal)
 	_exit(CTL_NO_ANSWER);
 }
 
-void ctl_deadline(const struct ctl *ctl)
+void ctl_deadline(const struct ctl_run *ctl)
 {
 	const struct itimerval in = {.it_value = {.tv_sec = ctl->timeout_ms / 1000,
 					     .tv_usec = ctl->timeout_ms % 1000 * 1000}};
@@ -438,7 +438,7 @@ static void print_findings(json_object *report, json_object *health)
 	}
 }
 
-int ctl_health(struct ctl *ctl)
+int ctl_health(struct ctl_run *ctl)
 {
 	json_object *report, *health;
 	const char *worst;

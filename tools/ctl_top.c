@@ -29,7 +29,7 @@
 #define CLEAR_BELOW "\033[J"
 
 struct top {
-	struct ctl *ctl;
+	struct ctl_run *ctl;
 	pthread_mutex_t lock; /* of the three below */
 	json_object *now, *before;
 	uint64_t taken_ns; /* of `now` */
@@ -43,7 +43,7 @@ static void on_signal(int signal)
 }
 
 /* A report, from a new session if there is none; NULL: no answer. Waits for the engine. */
-static json_object *report_take(struct ctl *ctl)
+static json_object *report_take(struct ctl_run *ctl)
 {
 	const struct pc_options options = {.socket = ctl->socket, .name_space = ctl->name_space};
 
@@ -131,7 +131,7 @@ static void watch(struct top *top)
 	}
 }
 
-static int top_live(struct ctl *ctl)
+static int top_live(struct ctl_run *ctl)
 {
 	struct top top = {.ctl = ctl, .lock = PTHREAD_MUTEX_INITIALIZER};
 	const struct sigaction action = {.sa_handler = on_signal};
@@ -156,7 +156,7 @@ static int top_live(struct ctl *ctl)
 	_exit(0); /* the reader may wait for the engine; the session ends with the process */
 }
 
-static int top_once(struct ctl *ctl)
+static int top_once(struct ctl_run *ctl)
 {
 	struct frame frame = {.rows = 24, .columns = 80};
 
@@ -175,7 +175,7 @@ static int top_once(struct ctl *ctl)
 	return 0;
 }
 
-int ctl_top(struct ctl *ctl)
+int ctl_top(struct ctl_run *ctl)
 {
 	return ctl->once ? top_once(ctl) : top_live(ctl);
 }

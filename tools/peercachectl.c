@@ -77,7 +77,7 @@ _Noreturn static void refuse(const char *verb)
 }
 
 /* Commands that look at the engine. -1: `verb` is none of them. */
-static int look(struct ctl *ctl, char **words, int count)
+static int look(struct ctl_run *ctl, char **words, int count)
 {
 	const char *verb = words[0];
 
@@ -99,7 +99,7 @@ static int look(struct ctl *ctl, char **words, int count)
 	return strcmp(verb, "status") ? ctl_members(ctl) : ctl_status(ctl);
 }
 
-static int work(struct ctl *ctl, const char *verb, int count, char **words)
+static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 {
 	int status = 0;
 
@@ -114,7 +114,7 @@ static int work(struct ctl *ctl, const char *verb, int count, char **words)
 	return status;
 }
 
-static int command(struct ctl *ctl, int count, char **words)
+static int command(struct ctl_run *ctl, int count, char **words)
 {
 	int status = look(ctl, words, count);
 
@@ -139,7 +139,8 @@ int main(int argc, char **argv)
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"once", 0, NULL, '1'},
 		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
-	struct ctl ctl = {.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
+	struct ctl_run ctl = {
+		.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "o:", options, NULL)) != -1) {

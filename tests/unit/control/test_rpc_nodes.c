@@ -164,6 +164,7 @@ void node_close(unsigned i)
 	node[i].open = false;
 	tick_close(control);
 	conns_close(control);
+	outbox_close(control);
 	directory_close(control);
 	members_close(control);
 	rpc_close(control);

@@ -39,25 +39,6 @@ void soft_op_done(struct dv_qp *qp, struct soft_op *op)
 /* ---- moving bytes ---------------------------------------------------------------------------- */
 
 /*
- * The NIC reads memory that its owner may be writing: one-sided access allows that, and page heads
- * exist to detect it. It is not a data race of the program, so ThreadSanitizer must not report it:
- * under it the bytes are moved by an uninstrumented loop (it intercepts memcpy() even in this
- * function).
- */
-#ifdef DV_UNDER_TSAN
-__attribute__((no_sanitize("thread"))) void soft_copy(void *to, const void *from, size_t bytes)
-{
-	/* volatile keeps the compiler from turning the loop into memcpy() */
-	volatile uint8_t *out = to;
-	const volatile uint8_t *in = from;
-
-	for (size_t i = 0; i < bytes; i++)
-		out[i] = in[i];
-}
-#else
-#endif
-
-/*
  * Moves message bytes [from, from + count) between remote memory (`remote` is byte 0) and the WQE's
  * segments.
  */

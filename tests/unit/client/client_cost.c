@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"

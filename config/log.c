@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/log_line.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -35,12 +36,7 @@ static uint64_t lost; /* log lines dropped since stderr last accepted one */
 
 static uint64_t now_ns(void)
 {
-	struct timespec t;
-
-	if (test_now_ns)
-		return test_now_ns;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	return test_now_ns ? test_now_ns : clock_monotonic_ns();
 }
 
 /* Returns the FNV-1a hash of `text`, with which repeats are found without comparing whole lines. */

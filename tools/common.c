@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/clock.h"
+
 _Noreturn void die(const char *format, ...)
 {
 	va_list arguments;
@@ -70,10 +72,7 @@ uint64_t parse_number(const char *option, const char *text, uint64_t min, uint64
 
 uint64_t now_ns(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	return clock_monotonic_ns();
 }
 
 /* The finaliser of SplitMix64 (Steele, Lea, Flood); it is a bijection, so numbers stay distinct. */

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "dv/soft/check.h"
 
 /* ---- lock, clock, counters ------------------------------------------------------------------- */
@@ -30,14 +31,6 @@ void soft_unlock(struct dv_device *nic)
 	pthread_mutex_unlock(&nic->lock);
 }
 
-uint64_t soft_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Sets the step's time from `now_ns`, by the NIC's own clock, which never goes back. */
 void soft_step_at(struct dv_device *nic, uint64_t now_ns)
 {
@@ -53,7 +46,7 @@ void soft_step_at(struct dv_device *nic, uint64_t now_ns)
 uint64_t soft_step_ns(struct dv_device *nic)
 {
 	if (!nic->step_ns)
-		soft_step_at(nic, nic->clock ? *nic->clock : soft_now_ns());
+		soft_step_at(nic, nic->clock ? *nic->clock : clock_monotonic_ns());
 	return nic->step_ns;
 }
 

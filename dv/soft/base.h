@@ -17,7 +17,6 @@ struct soft_peer;
 
 void soft_lock(struct dv_device *nic);
 void soft_unlock(struct dv_device *nic);
-uint64_t soft_now_ns(void);
 /* The time of this step, which it reads or is given. */
 uint64_t soft_step_ns(struct dv_device *nic);
 void soft_step_at(struct dv_device *nic, uint64_t now_ns);

@@ -3,6 +3,7 @@
  * Executes the WQEs of one QP in order: fences, limits, key checks, moving the bytes, retries. Runs
  * in a step, under nic->lock.
  */
+#include "config/clock.h"
 #include "dv/soft/check.h"
 
 /* back-off before a request is sent again to a TCP peer that was not ready, ns */
@@ -32,7 +33,7 @@ void soft_op_done(struct dv_qp *qp, struct soft_op *op)
 	if (is_read(op) && !op->redone)
 		op->again = soft_fault_percent(nic, nic->fault.retransmit_percent);
 	if (op->again && nic->fault.retransmit_ns)
-		op->retry_ns = soft_now_ns() + nic->fault.retransmit_ns;
+		op->retry_ns = clock_monotonic_ns() + nic->fault.retransmit_ns;
 	qp->redo |= op->again;
 }
 
@@ -342,7 +343,7 @@ static void retransmit(struct dv_qp *qp)
 		qp->redo |= op->again;
 		if (op->state != OP_DONE || !op->again || !overtaken(qp, n))
 			continue;
-		if (qp->nic->fault.retransmit_ns && soft_now_ns() < op->retry_ns)
+		if (qp->nic->fault.retransmit_ns && clock_monotonic_ns() < op->retry_ns)
 			continue;
 		op->again = false;
 		op->redone = true;

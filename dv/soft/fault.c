@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "dv/soft/soft.h"
 
 /* Makes event_fd readable. The write fails only if the eventfd is full; it is readable then. */
@@ -85,12 +86,13 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
  */
 bool soft_fault_rests(struct dv_device *nic)
 {
-	return nic->fault.slow > 1 && nic->rest_until_ns && soft_now_ns() < nic->rest_until_ns;
+	return nic->fault.slow > 1 && nic->rest_until_ns &&
+	       clock_monotonic_ns() < nic->rest_until_ns;
 }
 
 void soft_fault_rest(struct dv_device *nic, uint64_t since_ns)
 {
-	uint64_t now_ns = soft_now_ns();
+	uint64_t now_ns = clock_monotonic_ns();
 
 	nic->rest_until_ns = now_ns + (now_ns - since_ns) * (nic->fault.slow - 1);
 }

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "dv/soft/soft.h"
 #include "dv/soft/tcp.h"
 
@@ -145,7 +146,7 @@ static void tend_peers(struct dv_device *nic, struct watch *w)
 			continue;
 		}
 		if (peer->state == PEER_ABSENT && peer->wanted) {
-			now = now ? now : soft_now_ns();
+			now = now ? now : clock_monotonic_ns();
 			if (now >= peer->retry_at_ns) {
 				peer->retry_at_ns = now + CONNECT_AGAIN_NS;
 				peer->wanted = false;

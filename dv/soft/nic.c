@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "dv/soft/soft.h"
 
 #define SPINS_BEFORE_SLEEP 2000u /* idle steps of the NIC's own thread before its first sleep */
@@ -155,7 +156,7 @@ static unsigned step_locked(struct dv_device *nic)
 
 static unsigned step_slowly(struct dv_device *nic)
 {
-	uint64_t since_ns = soft_now_ns();
+	uint64_t since_ns = clock_monotonic_ns();
 	unsigned work = 0;
 
 	if (!soft_fault_rests(nic)) {

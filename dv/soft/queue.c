@@ -8,6 +8,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "dv/soft/soft.h"
 
 static void *zeroed_pages(size_t bytes)
@@ -136,7 +137,7 @@ static uint32_t random_psn(void)
 	uint32_t psn = 0;
 
 	if (getrandom(&psn, sizeof(psn), 0) != sizeof(psn))
-		psn = (uint32_t)soft_now_ns();
+		psn = (uint32_t)clock_monotonic_ns();
 	return psn & 0xffffff;
 }
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include "config/clock.h"
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
@@ -219,7 +220,7 @@ void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer)
 
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
-		dv_hint_store64(&peer->progress_ns, soft_now_ns());
+		dv_hint_store64(&peer->progress_ns, clock_monotonic_ns());
 		if (n > 0 && was_payload && peer->rx_left == 0)
 			finish(nic, peer);
 		if (n > 0 && digest(nic, peer))

@@ -21,15 +21,13 @@
 #include <sys/uio.h>
 #include <netinet/in.h>
 
+#include "config/likely.h"
 #include "dv/hot.h"
 #include "dv/ops.h"
 #include "dv/soft/base.h"
 #include "dv/soft/export.h"
 #include "dv/soft/fault.h"
 #include "dv/soft/model.h"
-
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
 
 #define SOFT_QP_DEPTH_MAX 32768u /* WQEBBs of a queue, at most; an index has 16 bits */
 #define SOFT_CQ_DEPTH_MAX (1u << 22)

@@ -7,6 +7,7 @@
  * that only READs into the caller's own memory are awaited, because the NIC may still write there.
  */
 #include "config/clock.h"
+#include "config/likely.h"
 #include "engine/abi/page.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
@@ -16,7 +17,6 @@
 #include "engine/client/disk.h"
 #include "engine/client/fetch.h"
 #include "engine/client/head.h"
-#include "engine/client/likely.h"
 #include "engine/client/lookup.h"
 #include "engine/client/map.h"
 #include "engine/client/page.h"

@@ -18,10 +18,10 @@
 #include <emmintrin.h>
 #endif
 
+#include "config/likely.h"
 #include "engine/abi/page.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 
 struct cache_entry {
 	struct page_key key;

@@ -4,6 +4,7 @@
  * that moves everything. All of it runs on the channel's thread.
  */
 #include "config/clock.h"
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
@@ -15,7 +16,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/credit.h"
 #include "engine/client/error.h"
-#include "engine/client/likely.h"
 #include "engine/client/map.h"
 #include "engine/client/memory.h"
 #include "engine/client/notice.h"

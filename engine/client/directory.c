@@ -4,6 +4,7 @@
  * locations in a bucket, in the order in which they are tried. Entries of engines that are not
  * alive are ignored. An entry may be wrong: the page head decides. Channel thread.
  */
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
@@ -13,7 +14,6 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/directory.h"
-#include "engine/client/likely.h"
 #include "engine/client/map.h"
 #include "engine/client/session.h"
 

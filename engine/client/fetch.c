@@ -6,6 +6,7 @@
  * longer writes the destination. A page is a hit when all its ops are hits; it fails only after all
  * its ops were answered. Channel thread.
  */
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
@@ -16,7 +17,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
 #include "engine/client/fetch.h"
-#include "engine/client/likely.h"
 #include "engine/client/map.h"
 #include "engine/client/memory.h"
 #include "engine/client/page.h"

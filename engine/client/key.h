@@ -11,9 +11,9 @@
 #include <endian.h>
 #include <string.h>
 
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/page.h"
-#include "engine/client/likely.h"
 
 #define KEY_BYTES_USUAL 64u /* length of SGLang's keys: SHA-256 in hexadecimal */
 /* XXH3's numbers: the first, second and fourth 64-bit prime, and the factor of the avalanche */

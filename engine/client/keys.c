@@ -4,13 +4,13 @@
  * (key.h) are hashed four at a time where the CPU has AVX2. Then the channel's location cache is
  * prefetched, which the next pass over the pages reads. Channel thread.
  */
+#include "config/likely.h"
 #include "engine/abi/page.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/key.h"
-#include "engine/client/likely.h"
 #include "engine/client/pages.h"
 #include "engine/client/peercache.h"
 

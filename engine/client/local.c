@@ -4,12 +4,12 @@
  * page head loaded after the copy decides, by the same rule as for a remote page. The page head
  * loaded before the copy only saves a useless copy.
  */
+#include "config/likely.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/copy.h"
-#include "engine/client/likely.h"
 #include "engine/client/local.h"
 #include "engine/client/peercache.h"
 #include "engine/client/session.h"

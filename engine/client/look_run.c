@@ -6,6 +6,7 @@
  * that a run is posted without another look at its pages. The pages are linked by page_work.next;
  * the k-th of them is bit k of the answer's hit mask. Channel thread.
  */
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
@@ -15,7 +16,6 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 #include "engine/client/look_run.h"
 #include "engine/client/page.h"
 #include "engine/client/request.h"

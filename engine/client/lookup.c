@@ -15,6 +15,7 @@
  *
  * directory.c has the order of the owners and of the locations. Channel thread.
  */
+#include "config/likely.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
@@ -26,7 +27,6 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
-#include "engine/client/likely.h"
 #include "engine/client/look_run.h"
 #include "engine/client/lookup.h"
 #include "engine/client/map.h"

@@ -3,9 +3,9 @@
 #ifndef CLIENT_MAP_H
 #define CLIENT_MAP_H
 
+#include "config/likely.h"
 #include "engine/abi/map.h"
 #include "engine/client/channel.h"
-#include "engine/client/likely.h"
 
 /* Copies the members if the map has changed. */
 void map_refresh(struct pc_channel *ch);

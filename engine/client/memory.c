@@ -6,6 +6,7 @@
  * Slow path; any thread.
  */
 #include "config/clock.h"
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
@@ -14,7 +15,6 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/error.h"
-#include "engine/client/likely.h"
 #include "engine/client/memory.h"
 #include "engine/client/peercache.h"
 #include "engine/client/reattach.h"

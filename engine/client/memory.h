@@ -8,9 +8,9 @@
 
 #include <stddef.h>
 
+#include "config/likely.h"
 #include "engine/abi/op.h"
 #include "engine/client/channel.h"
-#include "engine/client/likely.h"
 #include "engine/client/peercache.h"
 
 struct client_session;

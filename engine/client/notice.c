@@ -3,6 +3,7 @@
  * Messages to the control plane that get no answer: stale entries, damaged and used pages. Best
  * effort: half of the ctl ring stays free for requests that wait for an answer.
  */
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
@@ -10,7 +11,6 @@
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
-#include "engine/client/likely.h"
 #include "engine/client/notice.h"
 #include "engine/client/session.h"
 #include "engine/client/submit.h"

@@ -3,10 +3,10 @@
 #ifndef CLIENT_NOTICE_H
 #define CLIENT_NOTICE_H
 
+#include "config/likely.h"
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
-#include "engine/client/likely.h"
 
 /* Reports a stale directory entry. */
 void notice_stale(struct pc_channel *ch, const struct page_work *p);

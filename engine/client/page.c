@@ -23,6 +23,7 @@
  * one; after the last one it goes back to LOOK, once.
  */
 #include "config/clock.h"
+#include "config/likely.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
@@ -33,7 +34,6 @@
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 #include "engine/client/local.h"
 #include "engine/client/map.h"
 #include "engine/client/notice.h"

@@ -8,10 +8,10 @@
 
 #include <stdalign.h>
 
+#include "config/likely.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 #include "engine/client/peercache.h"
 
 /* Adds a page that ended with a result other than PC_HIT to the channel's counters. */

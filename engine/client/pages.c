@@ -7,13 +7,13 @@
  * Pins the ranges, so that none is released while the batch names it: for that, the thread holds
  * pc->lock for a short time. Channel thread.
  */
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/run.h"
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
-#include "engine/client/likely.h"
 #include "engine/client/memory.h"
 #include "engine/client/page.h"
 #include "engine/client/pages.h"

@@ -4,6 +4,7 @@
  * answer is checked and gives its request; the answer goes to the page's next step. An answer
  * without a request in flight is ignored.
  */
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/op.h"
@@ -18,7 +19,6 @@
 #include "engine/client/disk.h"
 #include "engine/client/fetch.h"
 #include "engine/client/head.h"
-#include "engine/client/likely.h"
 #include "engine/client/lookup.h"
 #include "engine/client/map.h"
 #include "engine/client/notice.h"

@@ -12,6 +12,7 @@
  * on one by one, each when its run has been answered, so there are never two READs of one page.
  * Channel thread.
  */
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
@@ -21,7 +22,6 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 #include "engine/client/map.h"
 #include "engine/client/notice.h"
 #include "engine/client/page.h"

@@ -6,10 +6,10 @@
 #ifndef CLIENT_RUN_H
 #define CLIENT_RUN_H
 
+#include "config/likely.h"
 #include "engine/abi/run.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
-#include "engine/client/likely.h"
 #include "engine/client/page.h"
 
 struct client_request;

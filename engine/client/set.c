@@ -6,6 +6,7 @@
  * reading the batch back uses every rail. Channel thread.
  */
 #include "config/clock.h"
+#include "config/likely.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
@@ -16,7 +17,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
 #include "engine/client/credit.h"
-#include "engine/client/likely.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"

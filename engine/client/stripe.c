@@ -10,13 +10,13 @@
  * Idle time does not count, so a rail with little work is not taken for a slow one. A rail without
  * an estimate counts as equal to the fastest.
  */
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 #include "engine/client/session.h"
 #include "engine/client/stripe.h"
 #include "engine/client/submit.h"

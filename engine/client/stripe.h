@@ -6,10 +6,10 @@
 #ifndef CLIENT_STRIPE_H
 #define CLIENT_STRIPE_H
 
+#include "config/likely.h"
 #include "engine/abi/page.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 #include "engine/client/submit.h"
 
 /* Chooses a rail with room for an op; CLIENT_NONE: no rail has room. */

@@ -4,13 +4,13 @@
  * control plane. Channel thread.
  */
 #include "config/clock.h"
+#include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 #include "engine/client/session.h"
 #include "engine/client/submit.h"
 

@@ -6,12 +6,12 @@
 #ifndef CLIENT_SUBMIT_H
 #define CLIENT_SUBMIT_H
 
+#include "config/likely.h"
 #include "engine/abi/op.h"
 #include "engine/abi/probe.h"
 #include "engine/abi/run.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/likely.h"
 
 static_assert(SHARE_NS_MAX < OP_SPAN_NS, "an op can say its deadline");
 

@@ -5,10 +5,10 @@
 #ifndef CLIENT_VERIFY_H
 #define CLIENT_VERIFY_H
 
+#include "config/likely.h"
 #include "engine/abi/page.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
-#include "engine/client/likely.h"
 
 void verify_open(struct pc_channel *ch);
 /*

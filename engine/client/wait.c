@@ -8,11 +8,11 @@
  * engine exchanges the flag with 0 before it wakes this thread. Channel thread.
  */
 #include "config/clock.h"
+#include "config/likely.h"
 #include "engine/abi/ring.h"
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
-#include "engine/client/likely.h"
 #include "engine/client/submit.h"
 #include "engine/client/wait.h"
 

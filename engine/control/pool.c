@@ -29,6 +29,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/clock.h"
 #include "config/log.h"
 #include "engine/control/pool_inner.h"
 #include "numa/clock.h"
@@ -39,14 +40,6 @@
 #define CHUNKS_MIN 4
 /* the time that opening takes is logged for a pool of at least this size, because it is long */
 #define LARGE_BYTES (1ull << 30)
-
-static uint64_t time_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /*
  * Returns the units of one chunk: a power of two, about 1/32 of the pool, at most 1/CHUNKS_MIN of
@@ -129,7 +122,7 @@ static void pool_free_memory(struct pool *pool)
 
 int pool_open(const struct pool_options *options, struct pool **ret_pool)
 {
-	uint64_t begin_ns = time_ns();
+	uint64_t begin_ns = clock_monotonic_ns();
 	struct pool *pool;
 	int rc;
 
@@ -159,7 +152,7 @@ int pool_open(const struct pool_options *options, struct pool **ret_pool)
 		log_info("pool of rail %u: %llu MiB in %u chunks of %u KiB, ready after %llu ms",
 			pool->rail, (unsigned long long)(pool->memory.bytes >> 20), pool->chunks,
 			pool->chunk_units * (PAGE_UNIT / 1024),
-			(unsigned long long)((time_ns() - begin_ns) / 1000000));
+			(unsigned long long)((clock_monotonic_ns() - begin_ns) / 1000000));
 	*ret_pool = pool;
 	return 0;
 fail:

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/log.h"
 #include "engine/keeper/child.h"
 #include "engine/keeper/service.h"
@@ -30,20 +31,12 @@
 /* descriptors that poll() watches apart from the stored ones */
 enum { POLL_SIGNALS, POLL_NOTIFY, POLL_UNUSED, POLL_STORED };
 
-uint64_t keeper_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* ---- the engine ------------------------------------------------------------------------------ */
 
 /* Sets the time of the next start, and a longer pause for the one after it. */
 static void restart_later(struct keeper *k)
 {
-	k->start_at_ns = keeper_now_ns() + k->pause_ms * 1000000ull;
+	k->start_at_ns = clock_monotonic_ns() + k->pause_ms * 1000000ull;
 	k->pause_ms = k->pause_ms * 2 < KEEPER_PAUSE_MAX_MS ? k->pause_ms * 2 : KEEPER_PAUSE_MAX_MS;
 }
 
@@ -64,7 +57,7 @@ static int engine_start(struct keeper *k)
 		name[2 + i] = k->store.entry[i].name;
 	}
 	k->start_at_ns = 0;
-	k->began_ns = keeper_now_ns();
+	k->began_ns = clock_monotonic_ns();
 	k->ready = k->foreign_told = false;
 	rc = child_start(&child, &k->engine);
 	if (rc < 0) {
@@ -88,7 +81,7 @@ static void engine_end(struct keeper *k)
 		socket_file_unlink(&k->listener); /* no further client connects */
 	if (k->engine && !k->ending)
 		k->deadline_ns = keeper_later_ns(
-			keeper_now_ns(), (uint64_t)k->options.stop_timeout_s * 1000000);
+			clock_monotonic_ns(), (uint64_t)k->options.stop_timeout_s * 1000000);
 	k->ending = true;
 	if (k->engine)
 		(void)kill(k->engine, SIGTERM);
@@ -171,7 +164,8 @@ static int signals_read(struct keeper *k)
 /* Milliseconds until the next start or deadline; -1: none is due. */
 static int wait_ms(const struct keeper *k)
 {
-	uint64_t now_ns = keeper_now_ns(), at_ns = k->start_at_ns ? k->start_at_ns : k->deadline_ns;
+	uint64_t now_ns = clock_monotonic_ns(),
+		 at_ns = k->start_at_ns ? k->start_at_ns : k->deadline_ns;
 	uint64_t ms;
 
 	if (!at_ns)
@@ -217,7 +211,7 @@ static int turn(struct keeper *k)
 		log_info("keeper: the last client has ended: ending the engine");
 		engine_end(k);
 	}
-	now_ns = keeper_now_ns();
+	now_ns = clock_monotonic_ns();
 	if (k->deadline_ns && now_ns >= k->deadline_ns)
 		deadline_passed(k);
 	if (polled[POLL_SIGNALS].revents) {

@@ -89,6 +89,4 @@ static inline uint64_t keeper_later_ns(uint64_t now_ns, uint64_t us)
 	return now_ns + us * 1000;
 }
 
-uint64_t keeper_now_ns(void);
-
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/log.h"
 #include "engine/keeper/keeper.h"
 
@@ -30,7 +31,7 @@ static void ready(struct keeper *k)
 	}
 	k->was_ready = true;
 	log_info("keeper: the engine (pid %d) serves after %" PRIu64 " ms", (int)k->engine,
-		(keeper_now_ns() - k->began_ns) / 1000000);
+		(clock_monotonic_ns() - k->began_ns) / 1000000);
 }
 
 /* Moves the datagram's descriptors into the store. */
@@ -61,7 +62,7 @@ static void execute(struct keeper *k, struct notify_datagram *d)
 	if (m.barrier)
 		return;
 	if (m.extend_us && k->deadline_ns) {
-		uint64_t until_ns = keeper_later_ns(keeper_now_ns(), m.extend_us);
+		uint64_t until_ns = keeper_later_ns(clock_monotonic_ns(), m.extend_us);
 
 		if (until_ns > k->deadline_ns)
 			k->deadline_ns = until_ns;

@@ -9,6 +9,7 @@
 #define RAIL_CORE_H
 
 #include "config/hooks.h"
+#include "config/likely.h"
 #include "dv/hot.h"
 #include "engine/abi/probe.h"
 #include "engine/rail/conn.h"
@@ -16,8 +17,6 @@
 #include "engine/rail/request.h"
 #include "numa/clock.h"
 
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
 #define container_of(at, type, member) ((type *)(void *)((char *)(at)-offsetof(type, member)))
 
 #define RAIL_POST_BURST 512u   /* WQEs that one step of a rail posts, at most */

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "tests/connectx/testing.h"
 #include "tests/connectx/uverbs.h"
 
@@ -212,8 +213,8 @@ static void *run(void *argument)
 		if (++idle < SPINS)
 			continue;
 		if (idle == SPINS)
-			since_ns = soft_now_ns();
-		sleep_idle(device, nap_ns(soft_now_ns() - since_ns));
+			since_ns = clock_monotonic_ns();
+		sleep_idle(device, nap_ns(clock_monotonic_ns() - since_ns));
 	}
 	return NULL;
 }

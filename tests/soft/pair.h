@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "config/clock.h"
 #include "dv/hot.h"
 #include "dv/setup.h"
 #include "dv/soft/fault.h"
@@ -47,14 +48,6 @@ struct card {
 	uint64_t base;
 	uint32_t rkey;
 };
-
-static inline uint64_t pair_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static inline void pair_good(int rc)
 {
@@ -157,14 +150,14 @@ static inline unsigned end_reap(struct end *end)
 /* Steps both ends (`other` may be NULL) until `end` has `count` completions in total. */
 static inline void end_wait(struct end *end, struct end *other, unsigned count)
 {
-	uint64_t deadline = pair_now_ns() + PATIENCE_NS;
+	uint64_t deadline = clock_monotonic_ns() + PATIENCE_NS;
 
 	while (end->done_count < count) {
 		dv_step(end->device);
 		if (other)
 			dv_step(other->device);
 		end_reap(end);
-		if (pair_now_ns() > deadline)
+		if (clock_monotonic_ns() > deadline)
 			fail_msg("only %u of %u completions arrived before the time-out",
 				end->done_count, count);
 	}

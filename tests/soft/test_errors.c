@@ -3,6 +3,7 @@
  * Every way in which a WQE can fail, and the arguments that setup calls refuse. One process, which
  * steps the NICs.
  */
+#include "config/clock.h"
 #include "tests/soft/pair.h"
 
 static struct end a, b;
@@ -288,13 +289,13 @@ static void a_read_from_a_closed_peer_fails_at_once(void **state)
 
 static void the_retry_timeout_is_one_second_by_default(void **state)
 {
-	uint64_t before = pair_now_ns();
+	uint64_t before = clock_monotonic_ns();
 
 	(void)state;
 	pair_good(dv_qp_error(b.qps[0]));
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
-	assert_true(pair_now_ns() - before >= 1000000000u);
+	assert_true(clock_monotonic_ns() - before >= 1000000000u);
 }
 
 static void a_completed_read_survives_the_peer_destroying_its_queue_pair(void **state)

@@ -17,8 +17,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "tests/connectx/testing.h"
+#include "config/clock.h"
 #include "dv/verbs.h"
+#include "tests/connectx/testing.h"
 
 #define SIDE_BYTES (1u << 20)
 #ifndef SIDE_DEPTH
@@ -55,10 +56,7 @@ static inline void good(int rc)
 
 static inline uint64_t now_ns(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return clock_monotonic_ns();
 }
 
 static inline struct ibv_qp *side_make_ibv(struct side *side)

@@ -15,12 +15,6 @@
 #include "engine/control/member.h"
 #include "numa/clock.h"
 
-void conn_refuse(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
-{
-	(void)outbox_send(control, rail,
-		&(struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = peer, .ref = ref});
-}
-
 /* ---- back-off -------------------------------------------------------------------------------- */
 
 struct conn_health *conn_health_of(

@@ -247,9 +247,6 @@ void out_conn_free(struct out_conn *conn);
 
 /* functions of conn_events.c that the other files call */
 void conn_back_off(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* No connection to (peer, ref) can be made now: the rail ends the requests that wait for one. */
-void conn_refuse(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-
 /*
  * The health of the connections of (rail, peer); starts afresh if `ref` is another incarnation of
  * the peer.

@@ -33,11 +33,8 @@
  */
 static void peer_wanted(struct control *control, unsigned rail, const struct rail_event *event)
 {
-	struct rail_command refuse = {
-		.kind = RAIL_CONN_REFUSE, .peer = event->peer, .ref = event->ref};
-
 	if (control->stopping)
-		(void)outbox_send(control, rail, &refuse);
+		conn_refuse(control, rail, event->peer, event->ref);
 	else
 		conns_wanted(control, rail, event->peer, event->ref);
 }

@@ -133,11 +133,14 @@ static inline enum pc_result exists_one(const char *name, unsigned timeout_ms)
 	return result;
 }
 
-/* Waits until the field of the fake engine is nonzero, at most about PATIENCE_MS. */
+/* Waits until the field of the fake engine is nonzero. Ends the program after about PATIENCE_MS. */
 #define SEEN_SOON(field)                                                                           \
 	do {                                                                                       \
-		for (unsigned n_ = 0; n_ < PATIENCE_MS && !SEEN(field); n_++)                      \
-			usleep(1000);                                                              \
+		for (unsigned n_ = 0; !SEEN(field); n_++, usleep(1000))                            \
+			if (n_ == PATIENCE_MS) {                                                   \
+				fprintf(stderr, "%s: " #field " is still 0\n", __func__);          \
+				abort();                                                           \
+			}                                                                          \
 	} while (0)
 
 /* Counters of `ch`. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pc_get() and pc_exists(): the look-up of pages, the cache of locations, and the destinations. */
-#include "tests/unit/client/rig.h"
+#include "tests/unit/client/rig_clock.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -186,16 +186,15 @@ static void a_known_location_needs_no_second_lookup(void **state)
 
 static void exists_looks_up_again_after_one_second(void **state)
 {
-	struct timespec second = {.tv_sec = 1, .tv_nsec = 50000000};
 	unsigned char at[64];
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
-	nanosleep(&second, NULL);
+	rig_pass_ms(1050);
 	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().lookups, 2);
-	nanosleep(&second, NULL);
+	rig_pass_ms(1050);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().lookups, 2);
 }

@@ -4,7 +4,7 @@
  * it ends only after the rails have answered all slices that were posted.
  */
 #include "config/clock.h"
-#include "tests/unit/client/rig.h"
+#include "tests/unit/client/rig_clock.h"
 
 #include <unistd.h>
 
@@ -114,7 +114,7 @@ static void many_big_pages_are_read_unsliced(void **state)
 		page[n].segments = &o[n].segment;
 	}
 	hook(note);
-	assert_int_equal(pc_get(ch, page, 16, 5000, result), 0);
+	assert_int_equal(pc_get(ch, page, 16, PATIENCE_MS, result), 0);
 	for (unsigned n = 0; n < 16; n++) {
 		assert_int_equal(result[n], PC_HIT);
 		assert_true(same(o[n].name, at + ((size_t)n << 20), 0, 1u << 20));
@@ -145,10 +145,14 @@ static void a_page_of_which_one_slice_is_stale_is_no_hit(void **state)
 	assert_int_equal(get_one("big", at, BIG, PATIENCE_MS), PC_STALE);
 }
 
+static uint32_t returned, returned_early; /* the get has returned; it had before the answer */
+
 static void *answer_later(void *argument)
 {
 	SEEN_SOON(held_count);
-	usleep(1300000); /* sleeps until after the deadline of the get */
+	rig_pass_ms(60300); /* the deadline of the get is over */
+	rig_clock_seen(&returned);
+	returned_early = __atomic_load_n(&returned, __ATOMIC_SEQ_CST);
 	fake_lock(argument);
 	fake_answer_held(argument);
 	((struct fake *)argument)->on_op = NULL;
@@ -156,20 +160,29 @@ static void *answer_later(void *argument)
 	return NULL;
 }
 
+/* Gets the page, whose READs are answered only after its deadline. */
+static enum pc_result get_until_answered(unsigned char *at, uint32_t bytes)
+{
+	enum pc_result result;
+	pthread_t thread;
+
+	hook(hold);
+	returned = 0;
+	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
+	result = get_one("big", at, bytes, 60000);
+	__atomic_store_n(&returned, 1, __ATOMIC_SEQ_CST);
+	pthread_join(thread, NULL);
+	assert_int_equal(returned_early, 0);
+	return result;
+}
+
 static void a_get_returns_only_after_the_last_slice_is_answered(void **state)
 {
 	unsigned char *at = memory(BIG);
-	uint64_t start_ns;
-	pthread_t thread;
 
 	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, BIG);
-	hook(hold);
-	start_ns = clock_monotonic_ns();
-	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
-	assert_int_not_equal(get_one("big", at, BIG, 1000), PC_PENDING);
-	assert_true(elapsed_ms(start_ns) >= 1290);
-	pthread_join(thread, NULL);
+	assert_int_not_equal(get_until_answered(at, BIG), PC_PENDING);
 }
 
 /*
@@ -180,19 +193,11 @@ static void a_partly_posted_page_ends_only_after_its_posted_slices_are_answered(
 {
 	uint32_t bytes = 24u << 20;
 	unsigned char *at = memory(bytes);
-	uint64_t start_ns;
-	pthread_t thread;
 
 	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, bytes);
-	hook(NULL);
-	LET(on_op, hold);
-	start_ns = clock_monotonic_ns();
-	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
-	assert_int_equal(get_one("big", at, bytes, 1000), PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) >= 1290);
-	pthread_join(thread, NULL);
-	assert_int_equal(get_one("big", at, bytes, 5000), PC_HIT);
+	assert_int_equal(get_until_answered(at, bytes), PC_TIMEOUT);
+	assert_int_equal(get_one("big", at, bytes, PATIENCE_MS), PC_HIT);
 	assert_true(same("big", at, 0, bytes));
 }
 

@@ -29,6 +29,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/metrics.h"
 #include "numa/clock.h"
+#include "tests/unit/control/python_world.h"
 #include "tests/unit/control/snapshot_world.h"
 
 #define ANSWER_BYTES (1u << 20)
@@ -87,6 +88,7 @@ static int setup_all(void **state)
 {
 	(void)state;
 	threads_alone = entries("/proc/self/task");
+	(void)python_start(); /* here, because the tests count the descriptors */
 	return 0;
 }
 

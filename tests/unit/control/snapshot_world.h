@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include "engine/control/snapshot.h"
 
@@ -85,23 +84,6 @@ static inline void sample_healthy(struct snapshot *s)
 	s->lag[latency_bucket(20000)] = 60;
 	s->lag_ns_sum = 1200000;
 	s->lag_worst_ns = 21000;
-}
-
-/*
- * Gives `text` to a Python program on its standard input. True: it ended with 0. Exit status 127,
- * no Python, skips the test.
- */
-static inline bool python_accepts(const char *text, size_t bytes, const char *command)
-{
-	FILE *python = popen(command, "w");
-	int status;
-
-	assert_non_null(python);
-	assert_int_equal(fwrite(text, 1, bytes, python), bytes);
-	status = pclose(python);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-		skip();
-	return status == 0;
 }
 
 #endif

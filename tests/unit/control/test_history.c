@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/control/history.h"
+#include "tests/unit/control/python_world.h"
 #include "tests/unit/control/snapshot_world.h"
 
 #define STEP_NS (HISTORY_MS * 1000000ull)
@@ -35,17 +36,12 @@ static void later(uint64_t ns)
 /* Checks the Python expression `condition` on the history `h`, its points as dicts in `p`. */
 static void check(const char *condition)
 {
-	char command[1024];
 	size_t bytes;
 	char *text;
 
 	assert_int_equal(history_json(&history, s.rails, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
-	snprintf(command, sizeof(command),
-		"python3 -c 'import json,sys; no=sys.exit; h=json.load(sys.stdin,parse_constant=no); p=[dict(zip(h[\"columns\"],q,strict=True)) for q in h[\"points\"]]; sys.exit(0 if %s else 1)'",
-		condition);
-	if (!python_accepts(text, bytes, command))
-		fail_msg("not so: %s in %.2000s", condition, text);
+	python_expect("history", condition, text, bytes);
 	free(text);
 }
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/control/metrics_text.h"
+#include "tests/unit/control/python_world.h"
 #include "tests/unit/control/snapshot_world.h"
 
 static struct snapshot s;
@@ -21,19 +22,15 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Checks the Python expression `condition` on the text: exposition.py. */
+/* Checks the Python expression `condition` on the text: known() of exposition.py. */
 static void check(bool compat, const char *condition)
 {
-	char command[2048];
 	size_t bytes;
 	char *text;
 
 	assert_int_equal(metrics_text(&s, compat, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
-	assert_true(snprintf(command, sizeof(command), "python3 '%s' '%s'", EXPOSITION, condition) <
-		    (int)sizeof(command));
-	if (!python_accepts(text, bytes, command))
-		fail_msg("not so: %s", condition);
+	python_expect("exposition", condition, text, bytes);
 	free(text);
 }
 
@@ -64,17 +61,17 @@ static void a_text_that_is_not_valid_is_refused(void **state)
 		"a_bucket{le=\"+Inf\"} 1\na_sum 1\na_count 1\na_count 1\n",
 		"a_bucket{le=\"+Inf\"} 1\na_sum nan\na_count 1\n",
 		"a_bucket{le=\"+Inf\"} 1\na_sum 1\na_count 1", "b 1\n", "\n"};
-	char command[512], text[512];
+	char text[512], why[256];
 
 	(void)state;
-	snprintf(command, sizeof(command), "python3 '%s' >/dev/null", EXPOSITION);
 	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		snprintf(text, sizeof(text), "%s%s", head, wrong[i]);
 		print_message("%s", text);
-		assert_false(python_accepts(text, strlen(text), command));
+		assert_false(python_holds("exposition", "True", text, strlen(text), why));
+		assert_non_null(strstr(why, "Invalid"));
 	}
 	snprintf(text, sizeof(text), "%sa_bucket{le=\"+Inf\"} 1\na_sum 1\na_count 1\n", head);
-	assert_true(python_accepts(text, strlen(text), command));
+	python_expect("exposition", "True", text, strlen(text));
 }
 
 static void figures_stand_where_they_belong(void **state)

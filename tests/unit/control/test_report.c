@@ -14,6 +14,7 @@
 
 #include "engine/control/report.c"
 #include "engine/control/snapshot.c"
+#include "tests/unit/control/python_world.h"
 #include "tests/unit/control/warm_stub.h"
 
 static struct members members;
@@ -170,26 +171,10 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 	*ret = (struct dv_attributes){.bits_per_second = 400000000000, .modelled = true};
 }
 
-/*
- * Checks that the Python expression `condition` holds for the report `r`. Skips the test if there
- * is no Python (exit status 127).
- */
+/* Checks that the Python expression `condition` holds for the report `r`. */
 static void check(const char *text, const char *condition)
 {
-	char command[512];
-	FILE *python;
-	int status;
-
-	snprintf(command, sizeof(command),
-		"python3 -c 'import json,sys; r=json.load(sys.stdin); sys.exit(0 if %s else 1)'",
-		condition);
-	python = popen(command, "w");
-	assert_non_null(python);
-	fputs(text, python);
-	status = pclose(python);
-	if (status / 256 == 127)
-		skip();
-	assert_int_equal(status, 0);
+	python_expect("report", condition, text, strlen(text));
 }
 
 static void named(struct member_record *record, const char *name, const char *address)

@@ -13,6 +13,7 @@
 
 #include "engine/control/view.h"
 #include "numa/clock.h"
+#include "tests/unit/control/python_world.h"
 
 #define NOW_NS 1000000000000ull
 
@@ -54,21 +55,12 @@ static void summary(struct snapshot_member *m, unsigned severity, const char *fi
 /* A Python expression about the answer `v` and its rows `r` by name holds. */
 static void expect(const char *holds)
 {
-	char command[2048];
 	size_t bytes;
 	char *text;
-	FILE *python;
 
 	assert_int_equal(view_json(&s, NOW_NS, &text, &bytes), 0);
 	assert_int_equal(bytes, strlen(text));
-	snprintf(command, sizeof(command),
-		"python3 -c 'import json,sys; v=json.load(sys.stdin); r={x[\"name\"]: x for x in v[\"rows\"]}; o=[x[\"name\"] for x in v[\"rows\"]]; sys.exit(0 if %s else 1)'",
-		holds);
-	python = popen(command, "w");
-	assert_non_null(python);
-	fputs(text, python);
-	if (pclose(python) != 0)
-		fail_msg("not so: %s\n%s", holds, text);
+	python_expect("view", holds, text, bytes);
 	free(text);
 }
 

@@ -66,4 +66,21 @@ static inline void rig_clock_seen(const uint32_t *ended)
 	}
 }
 
+/* Stops the fake engine, waits until the channel has noticed, and starts it again. */
+static inline void replace_engine(void)
+{
+	fake_die(&fake);
+	while (exists_one("key-0", 10) != PC_GONE)
+		usleep(1000);
+	fake_revive(&fake);
+	rig_pass_ms(250);
+}
+
+/* Waits until calls succeed again. */
+static inline void until_attached(void)
+{
+	for (uint64_t start_ns = clock_monotonic_ns(); exists_one("key-0", 1000) != PC_MISS;)
+		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
+}
+
 #endif

@@ -155,23 +155,6 @@ static void a_late_reply_fails_only_its_request(void **state)
 	pc_channel_close(second);
 }
 
-/* Stops the fake engine, waits until the channel has noticed, and starts it again. */
-static void replace_engine(void)
-{
-	fake_die(&fake);
-	while (exists_one("key-0", 10) != PC_GONE)
-		usleep(1000);
-	fake_revive(&fake);
-	rig_pass_ms(250);
-}
-
-/* Waits until calls succeed again. */
-static void until_attached(void)
-{
-	for (uint64_t start_ns = clock_monotonic_ns(); exists_one("key-0", 1000) != PC_MISS;)
-		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
-}
-
 /* ---- an engine that hangs -------------------------------------------------------------------- */
 
 static void calls_keep_their_deadlines_while_the_engine_hangs(void **state)
@@ -309,7 +292,7 @@ static struct {
 	uint32_t released; /* 1 after the READ has written */
 } late;
 
-/* As the C library's; it sees the waits of wait_until_drained(), which no other wait is as long as. */
+/* As the C library's; it sees the waits of wait_until_drained(), the only ones so long. */
 __attribute__((visibility("default"))) int poll(struct pollfd *p, nfds_t count, int timeout_ms)
 {
 	const struct timespec t = {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates Python expressions about texts, for python_world.h: one process for all checks of a test.
+"""Evaluates Python expressions about texts for python_world.h, in one process for a whole test.
 
 A question on the standard input is three times the number of bytes, an end of line and the bytes:
 the name of a reader below, the expression, the text. The answer is a line: "yes", or "no" with the

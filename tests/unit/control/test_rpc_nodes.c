@@ -7,10 +7,13 @@
 
 #include "engine/abi/wire.h"
 #include "engine/control/tick.h"
+#include "engine/control/work.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -43,6 +46,30 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
 	*ret = (struct timespec){
 		.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
 	return 0;
+}
+
+/*
+ * A wait that ends at a simulated time: it takes as long by the kernel's clock, however late the
+ * simulated one is.
+ */
+__attribute__((visibility("default"))) int pthread_cond_clockwait(
+	pthread_cond_t *cond, pthread_mutex_t *lock, clockid_t id, const struct timespec *until)
+{
+	int (*wait)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
+	void *found = dlsym(RTLD_NEXT, "pthread_cond_clockwait");
+	struct timespec simulated, real;
+	int64_t rest_ns;
+
+	memcpy(&wait, &found, sizeof(wait));
+	if (id != CLOCK_MONOTONIC)
+		return wait(cond, lock, id, until);
+	clock_gettime(id, &simulated);
+	syscall(SYS_clock_gettime, id, &real);
+	rest_ns = (until->tv_sec - simulated.tv_sec) * 1000000000ll + until->tv_nsec -
+		  simulated.tv_nsec + real.tv_nsec;
+	real.tv_sec += rest_ns / 1000000000;
+	real.tv_nsec = rest_ns % 1000000000;
+	return wait(cond, lock, id, &real);
 }
 
 static void time_pass(uint64_t ns)
@@ -194,14 +221,30 @@ const char *node_at(unsigned i)
 	return text[i];
 }
 
+/* Number of the node's calls that the test blocks. */
+static unsigned calls_blocked(const struct node *n)
+{
+	unsigned blocked = 0;
+
+	if (!__atomic_load_n(&connects_blocked, __ATOMIC_SEQ_CST))
+		return 0;
+	for (unsigned r = 0; r < n->control.rails; r++)
+		blocked += __atomic_load_n(&n->rail[r].blocked, __ATOMIC_SEQ_CST);
+	return blocked;
+}
+
 /*
  * Helper threads need no simulated time for calls that the test does not block: the simulated time
- * waits for them.
+ * waits for them. While all threads are blocked, other calls wait too.
  */
-static void helpers_wait(const struct control *control)
+static void helpers_wait(const struct node *n)
 {
-	while (conns_busy(control) && !connects_blocked) {
-		event_base_loop(control->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+	for (;;) {
+		unsigned blocked = calls_blocked(n);
+
+		if (conns_busy(&n->control) <= blocked || blocked == WORK_THREADS)
+			return;
+		event_base_loop(n->control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 		usleep(20);
 	}
 }
@@ -216,13 +259,11 @@ void nodes_turn(void)
 		 * per turn.
 		 */
 		event_base_loop(node[i].control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
-		helpers_wait(&node[i].control);
+		helpers_wait(&node[i]);
 		directory_flush(&node[i].control);
 		outbox_flush(&node[i].control);
 	}
-	if (connects_blocked)
-		usleep(100); /* lets the nodes' other helper threads run */
-	sched_yield();       /* lets the kernel threads run that carry loopback traffic */
+	sched_yield(); /* lets the kernel threads run that carry loopback traffic */
 	time_pass(TURN_NS);
 }
 

@@ -33,6 +33,7 @@ struct fake_rail {
 	/* results that the stubs of rail_counters() and rail_in_flight() return */
 	uint64_t counter[COUNTER_COUNT];
 	uint32_t in_flight;
+	unsigned blocked; /* number of its dv_qp_connect() calls that are blocked */
 };
 
 struct node {

@@ -40,6 +40,7 @@ void stub_counts_clear(void)
 
 struct dv_qp {
 	uint32_t number;
+	struct fake_rail *rail;
 };
 
 struct dv_cq *rail_cq(struct rail *rail)
@@ -86,6 +87,7 @@ int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, str
 		return qp_create_status;
 	*ret_qp = calloc(1, sizeof(**ret_qp));
 	(*ret_qp)->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
+	(*ret_qp)->rail = (struct fake_rail *)cq;
 	*ret_sq = (struct dv_sq *)cq;
 	count(&counts[QPS_ALIVE], 1);
 	return 0;
@@ -103,18 +105,20 @@ uint32_t dv_qp_number(const struct dv_qp *qp)
 
 int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 {
-	(void)qp;
 	count(&counts[QPS_CONNECTS], 1);
 	if (__atomic_load_n(&connects_free, __ATOMIC_SEQ_CST))
 		count(&connects_free, -1u);
 	else if (__atomic_load_n(&connects_held, __ATOMIC_SEQ_CST) &&
-		 __atomic_fetch_sub(&connects_held, 1, __ATOMIC_SEQ_CST))
+		 __atomic_fetch_sub(&connects_held, 1, __ATOMIC_SEQ_CST)) {
+		count(&qp->rail->blocked, 1);
 		while (__atomic_load_n(&connects_blocked, __ATOMIC_SEQ_CST))
 			/*
 			 * blocks the helper thread, as the kernel does while it resolves a
 			 * neighbour
 			 */
 			usleep(1000);
+		count(&qp->rail->blocked, -1u);
+	}
 	return remote->version != 1 ? -EPROTO : qp_connect_status;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include "engine/control/member.h"
 
@@ -49,6 +50,8 @@ static void *read_slots(void *context)
 	for (uint32_t slot = 0; !shm_load_acquire(&reader->stop); slot = (slot + 1) % MAP_SLOTS) {
 		struct map_owners owners;
 
+		if (slot % 64 == 0)
+			sched_yield(); /* the writer's turns may need this core */
 		if (!map_owners_load(reader->shared, slot, &owners)) {
 			reader->again++;
 			continue;

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,7 +171,7 @@ static uint64_t killed_steps(struct model *model, struct shard *shard, long dela
 			shm_store64(steps, n);
 		}
 	while (shm_load64(steps) == 0)
-		;
+		sched_yield(); /* the other process may need this core */
 	nanosleep(&delay, NULL);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);

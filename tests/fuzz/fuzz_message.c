@@ -315,11 +315,14 @@ static void corpus_members(void)
 }
 
 /*
- * Replays the corpus of stored inputs. The environment variable SEED repeats the run that printed
- * it.
+ * Replays the corpus of stored inputs: each whole, cut short at one place in four, and changed 40
+ * times; with --long cut short at every place, and changed 500 times. The environment variable SEED
+ * repeats the run that printed it.
  */
-int main(void)
+int main(int argc, char **argv)
 {
+	bool all = argc > 1 && strcmp(argv[1], "--long") == 0;
+	unsigned rounds = all ? 500 : 40, step = all ? 1 : 4;
 	const char *given = getenv("SEED");
 	unsigned seed = given ? (unsigned)atoi(given) : (unsigned)time(NULL);
 	uint8_t changed[4096];
@@ -332,9 +335,10 @@ int main(void)
 	corpus_summary();
 	corpus_members();
 	for (unsigned c = 0; c < corpora; c++) {
-		for (size_t cut = 0; cut <= corpus_bytes[c]; cut++)
+		LLVMFuzzerTestOneInput(corpus[c], corpus_bytes[c]);
+		for (size_t cut = (size_t)random() % step; cut < corpus_bytes[c]; cut += step)
 			LLVMFuzzerTestOneInput(corpus[c], cut);
-		for (unsigned round = 0; round < 500; round++) {
+		for (unsigned round = 0; round < rounds; round++) {
 			memcpy(changed, corpus[c], corpus_bytes[c]);
 			for (unsigned n = (unsigned)random() % 4; n < 4; n++)
 				changed[(size_t)random() % corpus_bytes[c]] = (uint8_t)random();

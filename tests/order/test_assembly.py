@@ -17,17 +17,21 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, HERE)
 import mutants  # noqa: E402
 
-BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gcc")
+BUILD = os.path.abspath(sys.argv.pop(1) if len(sys.argv) > 1 else
+                        os.path.join(ROOT, "build", "gcc"))
 ARCHES = [arch for arch in ("x86_64", "aarch64") if shutil.which(f"{arch}-linux-gnu-gcc")]
 FAST_PATH = "tests/order/fast_path.c"
+CCACHE = ["ccache"] if shutil.which("ccache") else []
+# The mutated sources have the same place in each run, so that ccache knows them.
+FOLDER = os.path.join(BUILD, "tests", "order", "assembly")
 
 FENCE = {"x86_64": r"lock or[lq]? |mfence", "aarch64": r"dmb\s+ish$"}
 # shm_fence_clock(): what it has and the fences between stores, of which pool.c has more, have not
@@ -131,7 +135,7 @@ def compile_for(arch, source, arguments, overlay, to):
         if os.path.exists(os.path.join(overlay, source)):
             source = os.path.join(overlay, source)
     # A mutated copy of a source also finds the files beside the original.
-    subprocess.run([compiler, *arguments, *extra, "-iquote", ROOT, "-w", "-c", "-o", to,
+    subprocess.run([*CCACHE, compiler, *arguments, *extra, "-iquote", ROOT, "-w", "-c", "-o", to,
                     os.path.join(ROOT, source)], cwd=BUILD, check=True)
 
 
@@ -177,31 +181,41 @@ def source_of(mutant):
 
 class Assembly(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
+        shutil.rmtree(FOLDER, ignore_errors=True)
         self.commands = commands()
+        self.pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        self.addCleanup(self.pool.shutdown)
 
     def check(self, arch, source, mutant=None):
+        """Returns the future of what missing() says."""
+        return self.pool.submit(self.compile_and_look, arch, source, mutant)
+
+    def compile_and_look(self, arch, source, mutant):
+        folder = os.path.join(FOLDER, arch, mutant or source)
         overlay = None
         if mutant:
-            overlay = os.path.join(self.folder.name, mutant)
+            overlay = os.path.join(folder, "overlay")
             mutants.write(mutant, ROOT, overlay)
-        to = os.path.join(self.folder.name, "object.o")
+        os.makedirs(folder, exist_ok=True)
+        to = os.path.join(folder, "object.o")
         compile_for(arch, source, self.commands[source], overlay, to)
         return missing(arch, source, functions(arch, to))
 
     def test_every_barrier_is_in_the_compiled_code(self):
-        for arch in ARCHES:
-            for source in [*FENCES, *SOURCES, FAST_PATH]:
-                with self.subTest(arch=arch, source=source):
-                    self.assertEqual(self.check(arch, source), [])
+        checks = [(arch, source, self.check(arch, source))
+                  for arch in ARCHES for source in [*FENCES, *SOURCES, FAST_PATH]]
+        for arch, source, found in checks:
+            with self.subTest(arch=arch, source=source):
+                self.assertEqual(found.result(), [])
 
     def test_every_mutant_lacks_a_barrier(self):
-        for mutant in mutants.MUTANTS:
-            for arch in set(SEEN_ON.get(mutant, ARCHES)) & set(ARCHES):
-                with self.subTest(mutant=mutant, arch=arch):
-                    self.assertTrue(self.check(arch, source_of(mutant), mutant),
-                                    f"{mutant} is not detected in the code for {arch}")
+        checks = [(mutant, arch, self.check(arch, source_of(mutant), mutant))
+                  for mutant in mutants.MUTANTS
+                  for arch in set(SEEN_ON.get(mutant, ARCHES)) & set(ARCHES)]
+        for mutant, arch, found in checks:
+            with self.subTest(mutant=mutant, arch=arch):
+                self.assertTrue(found.result(),
+                                f"{mutant} is not detected in the code for {arch}")
 
 
 if __name__ == "__main__":

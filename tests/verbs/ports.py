@@ -29,7 +29,7 @@ def command(options, *arguments):
     return [*BEFORE, *options, *map(str, arguments)]
 
 
-def run(options, *arguments, seconds=60, **more):
+def run(options, *arguments, seconds=120, **more):
     return subprocess.run(command(options, *arguments), capture_output=True, text=True,
                           timeout=seconds * SLOW, **more)
 
@@ -40,18 +40,19 @@ def listening(port):
     return any(r[1].endswith(f":{port:04X}") and r[3] == "0A" for r in rows if len(r) > 3)
 
 
-def pair(options, *arguments, seconds=120):
+def pair(options, *arguments, seconds=120, env=None):
     """Runs a server and a client of one program; returns both exit statuses and their output."""
     port = cluster.free_port()
     line = command(options, *arguments, "-p", port)
-    server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env=env)
     try:
-        end = time.monotonic() + 20 * SLOW
+        end = time.monotonic() + seconds * SLOW
         while not listening(port) and server.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
         client = subprocess.run([*line, "localhost"], stdout=subprocess.PIPE, text=True,
-                                stderr=subprocess.STDOUT, timeout=seconds * SLOW)
-        out, _ = server.communicate(timeout=20 * SLOW)
+                                stderr=subprocess.STDOUT, timeout=seconds * SLOW, env=env)
+        out, _ = server.communicate(timeout=seconds * SLOW)
     finally:
         server.kill()
         server.wait()

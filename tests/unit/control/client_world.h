@@ -211,6 +211,13 @@ static inline void world_slow(unsigned us)
 	pthread_mutex_unlock(&world_lock);
 }
 
+static inline void world_hold_mrs(bool hold)
+{
+	pthread_mutex_lock(&world_lock);
+	world.holds_mrs = hold;
+	pthread_mutex_unlock(&world_lock);
+}
+
 static inline void world_hold(bool hold)
 {
 	pthread_mutex_lock(&world_lock);
@@ -265,7 +272,7 @@ static inline void pump(void)
 
 static inline void pump_until_sessions(unsigned sessions)
 {
-	for (unsigned i = 0; i < 2000 && control.clients->sessions != sessions; i++) {
+	for (unsigned i = 0; i < 60000 && control.clients->sessions != sessions; i++) {
 		pump();
 		usleep(1000);
 	}
@@ -366,7 +373,7 @@ static inline bool ask(
  */
 static inline void await(int fd, struct answer *a)
 {
-	for (unsigned i = 0; i < 5000; i++) {
+	for (unsigned i = 0; i < 60000; i++) {
 		pump();
 		if (receive(fd, a))
 			return;
@@ -415,7 +422,7 @@ static inline unsigned open_files(void)
  */
 static inline void open_files_soon(unsigned count)
 {
-	for (unsigned i = 0; i < 5000 && open_files() != count; i++)
+	for (unsigned i = 0; i < 60000 && open_files() != count; i++)
 		usleep(1000);
 	assert_int_equal(open_files(), count);
 }

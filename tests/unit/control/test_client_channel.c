@@ -72,7 +72,7 @@ static void a_client_that_leaves_while_its_channel_opens_leaks_nothing(void **st
 		world.begun = 0;
 		world_hold(true);
 		assert_false(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
-		for (unsigned i = 0; i < 5000 && !world_seen(&world.begun); i++)
+		for (unsigned i = 0; i < 60000 && !world_seen(&world.begun); i++)
 			usleep(1000);
 		close(fd);
 		pump();

@@ -10,7 +10,7 @@
 
 static void pump_until_channels(unsigned channels)
 {
-	for (unsigned i = 0; i < 2000 && control.clients->channels != channels; i++) {
+	for (unsigned i = 0; i < 60000 && control.clients->channels != channels; i++) {
 		pump();
 		usleep(1000);
 	}

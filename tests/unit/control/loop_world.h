@@ -53,6 +53,7 @@ static struct {
 	unsigned sessions, peers;
 	unsigned returns_after; /* number of turns after which the rails return them; 0: at once */
 	bool stuck; /* true: the rails never return sessions and peers, and poll cores never end */
+	unsigned turn_ms; /* time that passes with each turn of a loop that stops; 0: real time */
 	/* true: a rail's event appears after the control plane raised its flag, without a kick */
 	bool event_when_asleep;
 	uint64_t stored_ns; /* time at which a client last stored a page */
@@ -385,6 +386,8 @@ void client_counts(const struct control *c, struct client_counts *ret)
 
 unsigned clients_turn(struct control *c)
 {
+	if (c->stopping && world.turn_ms)
+		clock_test_set(clock_now_ns() + world.turn_ms * 1000000ull);
 	if (!c->stopping || world.stuck)
 		return 0;
 	if (world.returns_after)

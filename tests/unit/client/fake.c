@@ -6,6 +6,7 @@
 #include "engine/client/key.h"
 #include "tests/unit/client/fake_inside.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -244,6 +245,31 @@ void fake_unlock(struct fake *f)
 	pthread_mutex_unlock(&f->lock);
 }
 
+/*
+ * Waits for a kick or a request, and looks around each millisecond, because tests change the
+ * engine's state. Rails that never sleep get no kicks.
+ */
+static void rest(struct fake *f)
+{
+	const struct timespec awake = {.tv_nsec = 50000}, asleep = {.tv_nsec = 1000000};
+	struct pollfd p[FAKE_RAILS + 2];
+	unsigned n = 0;
+	bool no_sleep;
+
+	fake_lock(f);
+	no_sleep = f->no_sleep;
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		p[n++].fd = f->kick[r];
+	if (!f->deaf)
+		p[n++].fd = f->control_kick;
+	if (!f->mute && !f->stalled)
+		p[n++].fd = f->connection >= 0 ? f->connection : f->listener;
+	fake_unlock(f);
+	for (unsigned i = 0; i < n; i++)
+		p[i].events = POLLIN;
+	(void)ppoll(p, n, no_sleep ? &awake : &asleep, NULL);
+}
+
 static void *run(void *context)
 {
 	struct fake *f = context;
@@ -257,7 +283,7 @@ static void *run(void *context)
 		stop = f->stop;
 		fake_unlock(f);
 		if (!work)
-			usleep(50);
+			rest(f);
 	}
 	return NULL;
 }

@@ -29,6 +29,18 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct ti
 	return rc;
 }
 
+/* A wait until a time of this clock; all condition variables of the client use CLOCK_MONOTONIC. */
+__attribute__((visibility("default"))) int pthread_cond_timedwait(pthread_cond_t *restrict cond,
+	pthread_mutex_t *restrict lock, const struct timespec *restrict until)
+{
+	uint64_t ns = (uint64_t)until->tv_sec * 1000000000 + (uint64_t)until->tv_nsec -
+		      __atomic_load_n(&rig_passed_ns, __ATOMIC_SEQ_CST);
+	struct timespec real = {
+		.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+
+	return pthread_cond_clockwait(cond, lock, CLOCK_MONOTONIC, &real);
+}
+
 /* Wakes the threads that wait for answers, so that they read the clock. */
 static inline void rig_wake(void)
 {

@@ -60,13 +60,9 @@ static struct {
 	/* true: memory was registered on the control plane's thread, which is an error */
 	bool wrong_thread;
 	unsigned published; /* number of channels that the stub of ctl.c knows */
-	/*
-	 * true: ctl_channel_release() of the stub reports that clients are copying into a slot
-	 */
+	/* true: ctl_channel_release() of the stub reports that clients are copying into a slot */
 	bool copying;
-	/*
-	 * number of ctl_channel_release() calls that reported the exit of the client's process
-	 */
+	/* number of ctl_channel_release() calls that reported the exit of the client's process */
 	unsigned exited;
 } world;
 static pthread_t loop_thread;

@@ -47,7 +47,7 @@ static void a_page_larger_than_staging_lands_in_ordinary_memory_too(void **state
 	fake_page(&fake, "key-1", FAKE_A, 0, bytes);
 	for (unsigned turn = 0; turn < 2; turn++) {
 		memset(at, 0, bytes);
-		assert_int_equal(get_one("key-1", at, bytes, 5000), PC_HIT);
+		assert_int_equal(get_one("key-1", at, bytes, PATIENCE_MS), PC_HIT);
 		assert_true(same("key-1", at, 0, bytes));
 	}
 	free(at);

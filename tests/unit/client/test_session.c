@@ -145,7 +145,7 @@ static void memory_in_use_is_not_released(void **state)
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
 	hook(hold_pages);
 	one_page(&o, "key-1", at, 5000);
-	assert_int_equal(pc_submit_get(ch, &o.page, 1, 5000, &result, &batch), 0);
+	assert_int_equal(pc_submit_get(ch, &o.page, 1, PATIENCE_MS, &result, &batch), 0);
 	assert_int_equal(pc_memory_release(pc, at), -EBUSY);
 	assert_int_equal(pc_memory_release(pc, other), 0);
 	while (!SEEN(held_count))

@@ -165,7 +165,7 @@ static void a_deadline_ends_a_long_batch(void **state)
 	for (unsigned k = 0; k < MANY; k++)
 		timeouts += results[k] == PC_TIMEOUT;
 	assert_true(timeouts > 1000);
-	assert_int_equal(pc_exists(ch, pages, 10, 5000, results), 0);
+	assert_int_equal(pc_exists(ch, pages, 10, PATIENCE_MS, results), 0);
 	for (unsigned k = 0; k < 10; k++)
 		assert_int_equal(results[k], PC_MISS);
 }

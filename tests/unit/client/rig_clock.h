@@ -41,6 +41,12 @@ __attribute__((visibility("default"))) int pthread_cond_timedwait(pthread_cond_t
 	return pthread_cond_clockwait(cond, lock, CLOCK_MONOTONIC, &real);
 }
 
+/* The kernel's time. */
+static inline uint64_t rig_real_ns(void)
+{
+	return clock_monotonic_ns() - __atomic_load_n(&rig_passed_ns, __ATOMIC_SEQ_CST);
+}
+
 /* Wakes the threads that wait for answers, so that they read the clock. */
 static inline void rig_wake(void)
 {

@@ -29,11 +29,13 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 START_SECONDS = 60
+PORTS = []  # sockets that reserve the ports of free_port() until this process ends
 
 
 def free_port():
-    """Returns a TCP port that no socket uses. It is below the range of ephemeral ports, because an
-    outgoing connection of the first engine could otherwise take the port of a later engine."""
+    """Returns a TCP port that no socket uses, each to one process only. It is below the range of
+    ephemeral ports, because an outgoing connection of the first engine could otherwise take the
+    port of a later engine."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             below = int(file.read().split()[0])
@@ -46,7 +48,16 @@ def free_port():
                 s.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return s.getsockname()[1]
+            port = s.getsockname()[1]
+        # A name that only one process has, so that no other test takes the port before the engine.
+        taken = socket.socket(socket.AF_UNIX)
+        try:
+            taken.bind(f"\0peercache-port-{port}")
+        except OSError:
+            taken.close()
+            continue
+        PORTS.append(taken)
+        return port
     raise RuntimeError("no free TCP port on 127.0.0.1")
 
 

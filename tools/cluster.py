@@ -30,6 +30,63 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 START_SECONDS = 60
 PORTS = []  # sockets that reserve the ports of free_port() until this process ends
+STARVED = 1 / 8  # what a second counts in which a task of this machine waited for a processor
+
+
+def clock():
+    """The time in seconds by which waits give up, and by which tests check that something happens
+    in time. It is the wall time, but a second in which some task waited for a processor counts an
+    eighth: beside other work, what is healthy gets the time that it needs, and what hangs still
+    ends after eight times the limit at most. All seconds count an eighth where the kernel does not
+    tell. Only differences have a meaning."""
+    now = time.monotonic()
+    try:
+        with open("/proc/pressure/cpu", encoding="ascii") as file:
+            starved = int(re.search(r"some .*total=(\d+)", file.read())[1]) / 1e6
+    except OSError:
+        starved = now
+    return now - (1 - STARVED) * starved
+
+
+def communicate(process, seconds, data=None):
+    """process.communicate() for at most `seconds` of clock(); raises TimeoutExpired."""
+    end = clock() + seconds
+    while True:
+        try:
+            return process.communicate(data, timeout=1)
+        except subprocess.TimeoutExpired:
+            if clock() > end:
+                raise
+            data = None  # it is kept from the first call
+
+
+def wait_end(process, seconds):
+    """process.wait() for at most `seconds` of clock(); raises TimeoutExpired."""
+    end = clock() + seconds
+    while True:
+        try:
+            return process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            if clock() > end:
+                raise
+
+
+def run_limited(command, seconds=60, data=None, capture_output=False, check=False, **options):
+    """subprocess.run() for at most `seconds` of clock(); `data` is its input."""
+    if capture_output:
+        options.update(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if data is not None:
+        options["stdin"] = subprocess.PIPE
+    with subprocess.Popen(command, **options) as process:
+        try:
+            out, err = communicate(process, seconds, data)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(command, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
 
 
 def free_port():
@@ -219,11 +276,11 @@ class Cluster:
     def wait(self, what, condition, i=None, seconds=START_SECONDS):
         """Polls a condition. Raises an error with the engine's log when the engine ends or the time
         is over."""
-        end = time.monotonic() + seconds
+        end = clock() + seconds
         while not condition():
             dead = [n for n, p in enumerate(self.process) if p and p.poll() is not None
                     and (i is None or n == i)]
-            if dead or time.monotonic() > end:
+            if dead or clock() > end:
                 n = dead[0] if dead else (i or 0)
                 why = f"ended with {self.process[n].returncode}" if dead else "timed out"
                 raise RuntimeError(f"engine {n}: {what}: {why}; its log:\n{self.log(n)[-4000:]}")
@@ -231,8 +288,9 @@ class Cluster:
 
     def wait_ready(self, i):
         """Returns when engine i serves; raises RuntimeError with its log when it does not."""
-        end = time.monotonic() + START_SECONDS
-        readable, _, _ = select.select([self.ready[i]], [], [], START_SECONDS)
+        end, readable = clock() + START_SECONDS, []
+        while not readable and clock() < end:
+            readable, _, _ = select.select([self.ready[i]], [], [], 1)
         served = readable and os.read(self.ready[i], 1)
         self.close_ready(i)
         if served:
@@ -240,7 +298,8 @@ class Cluster:
         why = f"did not serve within {START_SECONDS} s"
         if readable:  # the end of the pipe: the engine has exited or is about to
             try:
-                why = f"ended with {self.process[i].wait(max(0, end - time.monotonic()))}"
+                status = wait_end(self.process[i], max(0, end - clock()))
+                why = f"ended with {status}"
             except subprocess.TimeoutExpired:
                 why = "closed its --ready-fd without a byte"
         raise RuntimeError(f"engine {i}: start: {why}; its log:\n{self.log(i)[-4000:]}")
@@ -248,8 +307,8 @@ class Cluster:
     def status(self, i):
         import json
         ctl = os.path.join(os.path.dirname(os.path.dirname(self.engine)), "tools/peercachectl")
-        out = subprocess.run([ctl, "--socket", self.sockets[i], "--json", "status"],
-                             capture_output=True, text=True, timeout=30)
+        out = run_limited([ctl, "--socket", self.sockets[i], "--json", "status"], 30,
+                          capture_output=True, text=True)
         return json.loads(out.stdout) if out.returncode == 0 else None
 
     def wait_members(self, count, among=None):
@@ -298,7 +357,7 @@ class Cluster:
             if not p:
                 continue
             try:
-                if p.wait(timeout=15) != 0:
+                if wait_end(p, 15) != 0:
                     failed.append((i, f"ended with {p.returncode}"))
             except subprocess.TimeoutExpired:
                 p.kill()

@@ -3,6 +3,9 @@
 
 Each test file is a meson test of suite "cluster" and runs real engines and clients.
 $PEERCACHE_BUILD is the build folder; $PEERCACHE_SLOW multiplies every deadline (sanitizer builds).
+Limits of waits are seconds of clock(), which goes slower on a busy machine: they find hangs, and no
+test fails because others run beside it. A test that something happens in time measures by clock()
+too.
 """
 
 import json
@@ -18,6 +21,7 @@ import cluster  # noqa: E402
 
 BUILD = cluster.default_build()
 SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
+clock = cluster.clock
 TRACE = os.path.join(ROOT, "..", "shared", "data", "conversation_trace.jsonl")
 
 
@@ -36,18 +40,29 @@ def tool(name, *arguments, sockets=None, **options):
 
 
 def finish(process, seconds=300):
-    out, err = process.communicate(timeout=seconds * SLOW)
+    out, err = cluster.communicate(process, seconds * SLOW)
     return process.returncode, out, err
 
 
+def run(command, seconds=60, **options):
+    """subprocess.run() of a program that ends within `seconds`; `data` is its input."""
+    return cluster.run_limited(command, seconds * SLOW, **options)
+
+
+def ended(process, seconds=60):
+    """Waits until the process ends; returns its status."""
+    return cluster.wait_end(process, seconds * SLOW)
+
+
 def wait_for(condition, seconds, what):
-    """Polls until condition() is true and returns its value; fails the test after `seconds`."""
-    end = time.monotonic() + seconds * SLOW
+    """Polls until condition() is true and returns its value; fails the test after `seconds` of
+    clock()."""
+    end = clock() + seconds * SLOW
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > end:
+        if clock() > end:
             raise AssertionError(f"not met within {seconds} s: {what} (last value: {value!r})")
         time.sleep(0.01)
 

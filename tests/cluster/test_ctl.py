@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import tempfile
-import time
 import unittest
 import urllib.request
 
@@ -23,8 +22,8 @@ CTL = harness.program("tools/peercachectl")
 
 
 def ctl(socket, *arguments, seconds=60):
-    return subprocess.run([CTL, "--socket", socket, *arguments], capture_output=True, text=True,
-                          timeout=seconds * harness.SLOW)
+    return harness.run([CTL, "--socket", socket, *arguments], capture_output=True, text=True,
+                       seconds=seconds)
 
 
 def findings(socket):
@@ -88,13 +87,13 @@ class Health(harness.ClusterTest):
         try:
             for command in (("health",), ("top", "--once"), ("--json", "health"),
                             ("directory",), ("--json", "directory")):
-                begun = time.monotonic()
+                begun = harness.clock()
                 done = ctl(engines.sockets[0], "--timeout-ms", "300", *command)
                 self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
                 self.assertIn("no answer", done.stdout)
                 if "directory" in command:
                     self.assertIn("in time", done.stdout, "--timeout-ms has no effect")
-                self.assertLess(time.monotonic() - begun, 9, "the library waits 10 s")
+                self.assertLess(harness.clock() - begun, 9, "the library waits 10 s")
         finally:
             os.kill(engines.process[0].pid, signal.SIGCONT)
         harness.wait_for(lambda: findings(engines.sockets[0])[0] == 0, 30, "it answers again")
@@ -207,7 +206,7 @@ class Top(harness.ClusterTest):
                 self.assertLessEqual(max(map(len, top.screen())), columns)
                 self.assertEqual(top.screen()[-1], "q quits")
                 os.write(top.master, b"q")
-                self.assertEqual(top.process.wait(30 * harness.SLOW), 0)
+                self.assertEqual(harness.ended(top.process, 30), 0)
                 self.assertTrue(top.read().endswith("\x1b[?25h\x1b[?1049l"))
                 self.assertEqual(termios.tcgetattr(top.slave), top.mode)
         self.stop_cleanly(engines)
@@ -220,7 +219,7 @@ class Top(harness.ClusterTest):
         try:
             harness.wait_for(lambda: top.shows("NO ANSWER for"), 30, "it says the data is old")
             os.write(top.master, b"\x03")
-            self.assertEqual(top.process.wait(30 * harness.SLOW), 0)
+            self.assertEqual(harness.ended(top.process, 30), 0)
             self.assertEqual(termios.tcgetattr(top.slave), top.mode)
         finally:
             os.kill(engines.process[0].pid, signal.SIGCONT)

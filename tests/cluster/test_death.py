@@ -4,7 +4,6 @@
 import json
 import re
 import signal
-import subprocess
 import unittest
 
 import harness
@@ -120,8 +119,8 @@ def engines_without(engines, gone):
 
 
 def ctl(socket, *arguments):
-    return subprocess.run([harness.program("tools/peercachectl"), "--socket", socket, *arguments],
-                          capture_output=True, text=True, timeout=120 * harness.SLOW)
+    return harness.run([harness.program("tools/peercachectl"), "--socket", socket, *arguments],
+                       capture_output=True, text=True, seconds=120)
 
 
 def store(socket, n):

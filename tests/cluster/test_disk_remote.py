@@ -73,9 +73,8 @@ class RemoteTest(harness.ClusterTest):
         self.assertGreaterEqual(got["found"], got["read"])
 
     def ctl(self, engines, i, *words, expect=0):
-        done = subprocess.run([harness.program("tools/peercachectl"), "--socket",
-                               engines.sockets[i], *words], capture_output=True, text=True,
-                              timeout=60 * harness.SLOW)
+        done = harness.run([harness.program("tools/peercachectl"), "--socket",
+                            engines.sockets[i], *words], capture_output=True, text=True)
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout
 
@@ -128,9 +127,9 @@ class Reading(RemoteTest):
         self.stop_cleanly(engines)
 
     def explained(self, engines, i):
-        done = subprocess.run([harness.program("tools/peercachectl"), "--socket",
-                               engines.sockets[i], "explain", "key", "--json"],
-                              capture_output=True, text=True, timeout=60 * harness.SLOW)
+        done = harness.run([harness.program("tools/peercachectl"), "--socket",
+                            engines.sockets[i], "explain", "key", "--json"],
+                           capture_output=True, text=True)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def test_an_exists_is_a_hint(self):
@@ -170,9 +169,9 @@ class Changes(RemoteTest):
         self.stop_cleanly(engines)
 
     def exists(self, engines, i, key):
-        return subprocess.run([harness.program("tools/peercachectl"), "--socket",
-                               engines.sockets[i], "exists", key], stdout=subprocess.DEVNULL,
-                              timeout=60 * harness.SLOW).returncode == 0
+        return harness.run([harness.program("tools/peercachectl"), "--socket",
+                            engines.sockets[i], "exists", key],
+                           stdout=subprocess.DEVNULL).returncode == 0
 
     def test_an_owner_that_is_new_gets_the_entries_of_pages_on_disk(self):
         engines = self.filled(nodes=3)

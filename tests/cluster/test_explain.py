@@ -3,7 +3,6 @@
 
 import json
 import signal
-import subprocess
 import unittest
 
 import harness
@@ -15,8 +14,8 @@ TIMEOUT_MS = str(int(8000 * harness.SLOW))
 
 
 def ctl(socket, *arguments):
-    return subprocess.run([CTL, "--socket", socket, "--timeout-ms", TIMEOUT_MS, *arguments],
-                          capture_output=True, text=True, timeout=120 * harness.SLOW)
+    return harness.run([CTL, "--socket", socket, "--timeout-ms", TIMEOUT_MS, *arguments],
+                       capture_output=True, text=True, seconds=120)
 
 
 class Explain(harness.ClusterTest):

@@ -83,7 +83,7 @@ class Keeper(unittest.TestCase):
         if keeper.poll() is None:
             keeper.send_signal(signal.SIGTERM)
             try:
-                keeper.wait(20 * harness.SLOW)
+                harness.ended(keeper, 20)
             except subprocess.TimeoutExpired:
                 keeper.kill()
                 keeper.wait()
@@ -151,19 +151,19 @@ class Restarts(Keeper):
                             ({"op": "signal", "number": signal.SIGKILL}, 137)):
             keeper = self.keep()
             self.engine().end(**end)
-            self.assertEqual(keeper.wait(30 * harness.SLOW), status)
+            self.assertEqual(harness.ended(keeper, 30), status)
         self.assertEqual(self.log().count("it has never served"), 3)
 
     def test_an_engine_that_refuses_its_settings_ends_the_keeper(self):
         keeper = self.keep()
         self.ready().end(op="exit", status=1)
         self.engine().end(op="exit", status=2)
-        self.assertEqual(keeper.wait(30 * harness.SLOW), 2)
+        self.assertEqual(harness.ended(keeper, 30), 2)
         self.assertIn("it refuses its settings", self.log())
 
     def test_a_program_that_cannot_run_is_an_error_at_first_and_retried_later(self):
         keeper = self.keep("/nowhere/engine")
-        self.assertEqual(keeper.wait(30 * harness.SLOW), 127)
+        self.assertEqual(harness.ended(keeper, 30), 127)
         self.assertIn("cannot run /nowhere/engine: No such file", self.log())
         program = os.path.join(self.folder, "engine")
         os.symlink(sys.executable, program)
@@ -198,7 +198,7 @@ class Restarts(Keeper):
         self.assertTrue({"e.sock", "e.sock.notify"} <= set(os.listdir(self.folder)))
         keeper.send_signal(signal.SIGHUP)
         keeper.send_signal(signal.SIGTERM)
-        self.assertEqual(keeper.wait(30 * harness.SLOW), 0)
+        self.assertEqual(harness.ended(keeper, 30), 0)
         self.assertEqual(set(os.listdir(self.folder)), {"e.sock.keeper", "log", "stage"})
 
     def test_sigterm_during_a_pause_ends_the_keeper(self):
@@ -208,13 +208,13 @@ class Restarts(Keeper):
             self.engine().end(op="exit", status=1)
         self.logged("restart in 1600 ms")
         keeper.send_signal(signal.SIGTERM)
-        self.assertEqual(keeper.wait(30 * harness.SLOW), 0)
+        self.assertEqual(harness.ended(keeper, 30), 0)
 
     def test_an_engine_that_ignores_sigterm_is_killed(self):
         keeper = self.keep(options=["--stop-timeout", "1"])
         self.ready().ask(op="ignore")
         keeper.send_signal(signal.SIGTERM)
-        self.assertEqual(keeper.wait(30 * harness.SLOW), 0)
+        self.assertEqual(harness.ended(keeper, 30), 0)
         self.assertIn("did not end within 1 s of SIGTERM: killed", self.log())
 
     def test_an_engine_that_is_not_ready_in_time_is_killed_unless_it_extends_the_time(self):
@@ -245,7 +245,7 @@ class Restarts(Keeper):
         os.close(clients.pop())
         self.ready_again(keeper)
         os.close(clients.pop())
-        self.assertEqual(keeper.wait(30 * harness.SLOW), 0)
+        self.assertEqual(harness.ended(keeper, 30), 0)
         self.assertIn("the last client has ended", self.log())
 
     def ready_again(self, keeper):
@@ -257,7 +257,7 @@ class Restarts(Keeper):
         self.keep()
         self.ready()
         second = self.keep()
-        self.assertEqual(second.wait(30 * harness.SLOW), 1)
+        self.assertEqual(harness.ended(second, 30), 1)
         self.assertIn("another keeper has the socket", self.log())
 
     def test_ready_fd_tells_once(self):
@@ -362,7 +362,7 @@ class Store(Keeper):
         engine.ask(op="barrier")
         self.assertEqual(self.fds(keeper), before)
         engine.end(op="exit", status=5)
-        self.assertEqual(keeper.wait(30 * harness.SLOW), 5, "it has never been ready")
+        self.assertEqual(harness.ended(keeper, 30), 5, "it has never been ready")
         self.assertEqual(self.log().count("messages of process"), 1)
 
     def test_only_this_user_may_write_to_the_socket_of_messages(self):
@@ -432,9 +432,8 @@ class RealEngine(Keeper):
 
     def served(self):
         """The engine's process id after peercachectl got an answer."""
-        ctl = subprocess.run([harness.program("tools/peercachectl"), "--socket", self.socket,
-                              "status"], capture_output=True, text=True,
-                             timeout=60 * harness.SLOW)
+        ctl = harness.run([harness.program("tools/peercachectl"), "--socket", self.socket,
+                           "status"], capture_output=True, text=True)
         self.assertEqual(ctl.returncode, 0, ctl.stderr + self.log())
         return self.pid()
 
@@ -489,7 +488,7 @@ class RealEngine(Keeper):
         self.assertIsNone(client.poll())
         with open(go, "w", encoding="ascii"):
             pass
-        out, err = client.communicate(timeout=60 * harness.SLOW)
+        out, err = harness.cluster.communicate(client, 60 * harness.SLOW)
         self.assertEqual(client.returncode, 0, err)
         self.assertIn(b"version", out)
 
@@ -501,7 +500,7 @@ class RealEngine(Keeper):
         self.logged("the keeper of this engine has ended")
         self.assertEqual(self.served(), engine)
         second = self.keep(*self.command())
-        self.assertEqual(second.wait(30 * harness.SLOW), 1)
+        self.assertEqual(harness.ended(second, 30), 1)
         self.assertIn("already listens on", self.log())
         self.assertEqual(self.served(), engine)
         os.kill(engine, signal.SIGTERM)
@@ -517,11 +516,11 @@ class RealEngine(Keeper):
                 listener.bind(path)
                 listener.listen()
                 held = os.dup2(listener.fileno(), 60)
-                done = subprocess.run(
+                done = harness.run(
                     ["bash", "-c", 'export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@" 3<&60', "bash",
                      *self.command(), "--set", f"engine.socket={self.socket}"],
                     capture_output=True, text=True, pass_fds=(held,),
-                    timeout=30 * harness.SLOW)
+                    seconds=30)
                 os.close(held)
             self.assertEqual(done.returncode, 1)
             self.assertIn("ListenSequentialPacket", done.stderr)
@@ -546,13 +545,13 @@ class RealEngine(Keeper):
             self.assertEqual(others, {b"FDSTOREREMOVE=1", b"FDSTORE=1", b"BARRIER=1"})
             engine.terminate()
             self.assertEqual(told.recv(4096), b"STOPPING=1")
-            self.assertEqual(engine.wait(30 * harness.SLOW), 0)
+            self.assertEqual(harness.ended(engine, 30), 0)
 
     def test_variables_for_another_process_are_ignored(self):
-        done = subprocess.run(
+        done = harness.run(
             [*self.command(), "--set", f"engine.socket={self.socket}", "--set",
              "cluster.address=0.0.0.0"], capture_output=True, text=True,
-            env={**os.environ, "LISTEN_PID": "1", "LISTEN_FDS": "1"}, timeout=30 * harness.SLOW)
+            env={**os.environ, "LISTEN_PID": "1", "LISTEN_FDS": "1"}, seconds=30)
         self.assertNotIn("LISTEN_FDS", done.stderr)
         self.assertIn("cluster.address", done.stderr)
 

@@ -3,7 +3,6 @@
 every key that another owner has. The first uses network namespaces, which need root."""
 
 import os
-import subprocess
 import unittest
 
 import harness
@@ -13,9 +12,9 @@ KEYS = 120
 
 
 def ctl(socket, *arguments):
-    return subprocess.run([harness.program("tools/peercachectl"), "--socket", socket,
-                           "--timeout-ms", "30000", *arguments],
-                          capture_output=True, text=True, timeout=120 * harness.SLOW)
+    return harness.run([harness.program("tools/peercachectl"), "--socket", socket,
+                        "--timeout-ms", "30000", *arguments],
+                       capture_output=True, text=True, seconds=120)
 
 
 class Pages(harness.ClusterTest):

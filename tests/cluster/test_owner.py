@@ -3,7 +3,6 @@
 
 import json
 import os
-import subprocess
 import unittest
 
 import harness
@@ -44,8 +43,8 @@ class ClientsOfAnotherPidNamespace(harness.ClusterTest):
         command = ["unshare", "--pid", "--fork", "--kill-child",
                    harness.program("tools/peercache-replay"), "--quiet", "--json", "-",
                    "--requests", "300"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100 * harness.SLOW,
-                              env={**os.environ, "PEERCACHE_SOCKETS": ",".join(engines.sockets)})
+        done = harness.run(command, capture_output=True, text=True, seconds=100,
+                           env={**os.environ, "PEERCACHE_SOCKETS": ",".join(engines.sockets)})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         got = json.loads(done.stdout[done.stdout.index("{"):])
         self.assertGreater(got["hits_remote"], 0, "stored pages are found")

@@ -3,7 +3,6 @@
 
 import json
 import os
-import subprocess
 import tempfile
 import unittest
 
@@ -13,10 +12,10 @@ import harness
 class Perf(unittest.TestCase):
     def test_a_quick_run_writes_results_and_a_report(self):
         with tempfile.TemporaryDirectory(prefix="peercache-perf-") as out:
-            done = subprocess.run(
+            done = harness.run(
                 [os.path.join(harness.ROOT, "perf", "run"), "--quick", "--only", "get",
                  "--no-install", "--out", out, "--json", "-"], text=True, capture_output=True,
-                env={**os.environ, "PEERCACHE_BUILD": harness.BUILD}, timeout=300 * harness.SLOW)
+                env={**os.environ, "PEERCACHE_BUILD": harness.BUILD}, seconds=300)
             self.assertEqual(done.returncode, 0, done.stderr)
             results = json.loads(done.stdout)
             self.assertEqual([(r["name"], r["status"]) for r in results["benches"]],

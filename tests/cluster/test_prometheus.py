@@ -99,7 +99,7 @@ class Server:
 
     def close(self):
         self.process.terminate()
-        self.process.wait(60)
+        harness.ended(self.process, 60)
         self.log.close()
 
 
@@ -196,8 +196,8 @@ class Lint(harness.ClusterTest):
                 engines.start()
                 text = fetch(f"http://{engines.target(0)}/metrics")
                 self.assertEqual("peercache_members{node=" in text, compat == "0.8")
-                done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, text=True,
-                                      capture_output=True, timeout=60)
+                done = harness.run([PROMTOOL, "check", "metrics"], data=text, text=True,
+                                   capture_output=True)
                 self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
                 self.assertTrue(engines.stop())
 

@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import struct
-import subprocess
 import tempfile
 import unittest
 
@@ -13,8 +12,8 @@ import harness
 
 
 def engine(*arguments, seconds=20, **options):
-    return subprocess.run([harness.program("engine/peercache-engine"), *arguments],
-                          capture_output=True, text=True, timeout=seconds * harness.SLOW, **options)
+    return harness.run([harness.program("engine/peercache-engine"), *arguments],
+                       capture_output=True, text=True, seconds=seconds, **options)
 
 
 def settings(**values):
@@ -118,8 +117,8 @@ class Peers(harness.ClusterTest):
 
 class Clients(harness.ClusterTest):
     def ctl(self, *arguments, **options):
-        return subprocess.run([harness.program("tools/peercachectl"), *arguments],
-                              capture_output=True, text=True, timeout=60 * harness.SLOW, **options)
+        return harness.run([harness.program("tools/peercachectl"), *arguments],
+                           capture_output=True, text=True, **options)
 
     def test_a_socket_without_an_engine_is_named(self):
         done = self.ctl("--socket", "/nowhere/e.sock", "status")
@@ -149,9 +148,9 @@ class Clients(harness.ClusterTest):
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-        return subprocess.run([f"/proc/self/fd/{fd}", *arguments], pass_fds=[fd], preexec_fn=drop,
-                              capture_output=True, text=True, timeout=60 * harness.SLOW,
-                              env={**os.environ, "LD_LIBRARY_PATH": libraries})
+        return harness.run([f"/proc/self/fd/{fd}", *arguments], pass_fds=[fd], preexec_fn=drop,
+                           capture_output=True, text=True,
+                           env={**os.environ, "LD_LIBRARY_PATH": libraries})
 
     def test_a_page_larger_than_the_largest_class_is_refused(self):
         engines = self.start(1, pool_bytes="16MiB")

@@ -138,9 +138,9 @@ class Pages(Restart):
         self.stop_cleanly(engines)
 
     def restart(self, engines, *options):
-        done = subprocess.run(
+        done = harness.run(
             [harness.program("tools/peercachectl"), "--socket", engines.sockets[0], *options,
-             "restart"], capture_output=True, text=True, timeout=120 * harness.SLOW, check=False)
+             "restart"], capture_output=True, text=True, seconds=120, check=False)
         return done.returncode, done.stdout, done.stderr
 
     def test_local_pages_are_served_while_memory_is_registered(self):
@@ -379,20 +379,19 @@ class Manager(harness.ClusterTest):
             return file.read()
 
     def kept(self, command, number, count=1000, *more):
-        done = subprocess.run(
+        done = harness.run(
             [harness.program("tests/cluster/kept"), command, "--results",
              os.path.join(self.folder, "pages"), "--from", "0", "--count", str(count),
              "--timeout-ms", DEADLINE_MS, *more], capture_output=True, text=True,
             env={**os.environ, "PEERCACHE_SOCKETS": f"{self.folder}/{number}.sock"},
-            timeout=120 * harness.SLOW)
+            seconds=120)
         self.assertEqual(done.returncode, 0, done.stderr + self.log(number))
         return json.loads(done.stdout)
 
     def ref(self, number):
-        done = subprocess.run(
+        done = harness.run(
             [harness.program("tools/peercachectl"), "--socket", f"{self.folder}/{number}.sock",
-             "status", "--json"], capture_output=True, text=True, check=True,
-            timeout=60 * harness.SLOW)
+             "status", "--json"], capture_output=True, text=True, check=True)
         return json.loads(done.stdout)["incarnation"][-8:]
 
     def filled(self):
@@ -407,7 +406,7 @@ class Manager(harness.ClusterTest):
     def test_a_second_engine_on_the_same_memory_is_refused_and_told_the_first(self):
         first = self.filled()
         second = self.launch(1)
-        self.assertEqual(second.wait(60 * harness.SLOW), 1)
+        self.assertEqual(harness.ended(second, 60), 1)
         self.assertIn(f"in use by the engine with pid {first.pid}", self.log(1))
         self.assertEqual(self.kept("find", 0)["read"], 1000)
         self.end(first)
@@ -415,7 +414,7 @@ class Manager(harness.ClusterTest):
         self.obey("READY=1")
         harness.wait_for(lambda: self.kept("find", 2)["read"] == 1000, 30, "all pages")
         third.terminate()
-        self.assertEqual(third.wait(60 * harness.SLOW), 0)
+        self.assertEqual(harness.ended(third, 60), 0)
 
     def test_a_manager_that_does_nothing_delays_the_start_only(self):
         engine = self.launch(0)
@@ -423,7 +422,7 @@ class Manager(harness.ClusterTest):
         self.assertIn("has not stored its memory", self.log(0))
         self.assertEqual(self.kept("set", 0)["hit"], 1000)
         engine.terminate()
-        self.assertEqual(engine.wait(60 * harness.SLOW), 0)
+        self.assertEqual(harness.ended(engine, 60), 0)
 
     def test_memory_of_another_layout_or_size_makes_a_cold_start(self):
         cases = (("state", 4, b"\7", (), "has layout 7"),
@@ -508,7 +507,7 @@ class Manager(harness.ClusterTest):
         got = self.kept("find", 1, IMAGE_PAGES, "--bytes", "4096")
         self.assertEqual(got["wrong"], 0)
         engine.terminate()
-        self.assertEqual(engine.wait(60 * harness.SLOW), 0)
+        self.assertEqual(harness.ended(engine, 60), 0)
 
     def test_damaged_memory_gives_no_wrong_page(self):
         seed = int(os.environ.get("SEED", time.time_ns()))

@@ -4,7 +4,6 @@ No speed is asserted, but no modelled rail may be faster than its port."""
 
 import json
 import os
-import subprocess
 import sys
 import unittest
 
@@ -16,10 +15,10 @@ import bench  # noqa: E402
 
 class Saturate(harness.ClusterTest):
     def test_a_quick_run_marks_its_modelled_figures(self):
-        done = subprocess.run(
+        done = harness.run(
             [sys.executable, os.path.join(harness.ROOT, "perf", "saturate.py"), "--quick",
              "--json", "/dev/stderr"], text=True, capture_output=True,
-            env={**os.environ, "PEERCACHE_BUILD": harness.BUILD}, timeout=300 * harness.SLOW)
+            env={**os.environ, "PEERCACHE_BUILD": harness.BUILD}, seconds=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         result = json.loads(done.stderr[done.stderr.index("{"):done.stderr.rindex("}") + 1])
         self.assertIsNone(bench.check(result))

@@ -94,9 +94,8 @@ class Systemd(unittest.TestCase):
         return first
 
     def pid(self):
-        ctl = subprocess.run([harness.program("tools/peercachectl"), "--socket", self.socket,
-                              "--json", "status"], capture_output=True, text=True, check=False,
-                             timeout=60 * harness.SLOW)
+        ctl = harness.run([harness.program("tools/peercachectl"), "--socket", self.socket,
+                           "--json", "status"], capture_output=True, text=True, check=False)
         return json.loads(ctl.stdout)["pid"] if ctl.returncode == 0 else None
 
     def outer_pids(self):
@@ -113,11 +112,11 @@ class Systemd(unittest.TestCase):
         return found
 
     def kept(self, command):
-        done = subprocess.run(
+        done = harness.run(
             [harness.program("tests/cluster/kept"), command, "--results",
              os.path.join(self.folder, "pages"), "--from", "0", "--count", str(PAGES),
              "--timeout-ms", DEADLINE_MS], capture_output=True, text=True, check=False,
-            env={**os.environ, "PEERCACHE_SOCKETS": self.socket}, timeout=120 * harness.SLOW)
+            env={**os.environ, "PEERCACHE_SOCKETS": self.socket}, seconds=120)
         self.assertEqual(done.returncode, 0, done.stderr + self.log())
         return json.loads(done.stdout)
 
@@ -129,9 +128,8 @@ class Systemd(unittest.TestCase):
             if end == "restart":
                 children = subprocess.run(["pgrep", "-P", str(systemd.pid)], capture_output=True,
                                           text=True, check=True).stdout.split()
-                subprocess.run(["nsenter", "-t", children[0], "-a", "systemctl", "restart",
-                                "peercache-engine.service"], check=True,
-                               timeout=60 * harness.SLOW)
+                harness.run(["nsenter", "-t", children[0], "-a", "systemctl", "restart",
+                             "peercache-engine.service"], check=True)
             else:
                 for pid in self.outer_pids():
                     os.kill(pid, end)

@@ -10,6 +10,7 @@ too.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,6 +53,19 @@ def run(command, seconds=60, **options):
 def ended(process, seconds=60):
     """Waits until the process ends; returns its status."""
     return cluster.wait_end(process, seconds * SLOW)
+
+
+def catches(process, number):
+    """Has the process a handler of that signal?"""
+    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+        caught = next(line.split()[1] for line in status if line.startswith("SigCgt"))
+    return int(caught, 16) >> (number - 1) & 1
+
+
+def end_early(process, number=signal.SIGTERM):
+    """Sends the signal with which a tool ends early, once the tool is far enough to know it."""
+    wait_for(lambda: process.poll() is not None or catches(process, number), 60, "a handler")
+    process.send_signal(number)
 
 
 def wait_for(condition, seconds, what):

@@ -42,7 +42,7 @@ class RunsAreCut(harness.ClusterTest):
 
     def end(self, process):
         """Ends the reader; returns what it printed and its calls as (hits, others)."""
-        process.send_signal(signal.SIGINT)
+        harness.end_early(process, signal.SIGINT)
         status, out, err = harness.finish(process, 60)
         self.assertEqual(status, 0, out + err)
         self.assertIn(", wrong 0;", out)

@@ -104,7 +104,7 @@ class ClientDies(harness.ClusterTest):
                              f"the {mode} client's session is freed")
             harness.wait_for(lambda: left()["channels"] <= before["channels"] + 1, 20,
                              f"the {mode} client's rings are freed")
-        other.send_signal(signal.SIGINT)
+        harness.end_early(other, signal.SIGINT)
         status, out, err = harness.finish(other)
         self.assertEqual(status, 0, out + err)
         self.assertIn("not hits 0, wrong 0", out, "the other client noticed nothing")

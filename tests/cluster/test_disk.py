@@ -226,7 +226,7 @@ class Moving(DiskTest):
 
         harness.wait_for(moved, 240, "pages move, and are READ meanwhile, some too late")
         for i, reader in enumerate(readers):
-            reader.send_signal(signal.SIGTERM)
+            harness.end_early(reader)
             status, out, err = harness.finish(reader)
             self.assertEqual(status, 0, err)
             got = json.loads(out[out.index("{"):])

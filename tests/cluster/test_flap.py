@@ -6,7 +6,6 @@ absent, and the restarted engine's shard fills meanwhile.
 $PEERCACHE_FLAP_PAGES pages in all; $PEERCACHE_FLAP_S seconds. Prints figures."""
 
 import os
-import signal
 import time
 import unittest
 
@@ -46,10 +45,10 @@ class Flap(Outage):
             harness.wait_for(lambda: all(r.poll() is not None for r in readers) or
                              time.monotonic() > end, SECONDS + 60, "the pages are read")
             for reader in readers:
-                reader.send_signal(signal.SIGTERM)
+                harness.end_early(reader)
                 self.count(total, self.ended(reader))
         for setter in setters:
-            setter.send_signal(signal.SIGTERM)
+            harness.end_early(setter)
         return [self.ended(setter) for setter in setters]
 
     @staticmethod

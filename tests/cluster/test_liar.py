@@ -6,7 +6,6 @@ their members and their memory, log it at a bounded rate, and recover when it en
 $PEERCACHE_LIAR_JOINS invented members. Prints figures."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -52,7 +51,7 @@ class Lies(Outage):
         setter = self.started("set", self.engines, 1, name, (self.next, self.next + 900000),
                               "--rest-us", "10000")
         harness.wait_for(until, 120, f"the end of {name}")
-        setter.send_signal(signal.SIGTERM)
+        harness.end_early(setter)
         got = self.ended(setter)
         return (self.next, self.next + got["sets"]), got
 

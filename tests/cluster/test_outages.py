@@ -116,7 +116,7 @@ class Killed(Outage):
         after = published()
         harness.wait_for(lambda: published() > after + 1000 or sets.poll() is not None, 60,
                          "the sets go on")
-        sets.send_signal(signal.SIGTERM)
+        harness.end_early(sets)
         got = self.ended(sets)
         self.assertEqual(got["hit"], got["sets"], got)
         pages = (100000, 100000 + got["sets"])

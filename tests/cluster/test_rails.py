@@ -67,7 +67,7 @@ class RailsFail(harness.ClusterTest):
 
     def finish(self, client):
         """Ends the client and checks that every page was a hit with the right bytes."""
-        client.send_signal(signal.SIGINT)
+        harness.end_early(client, signal.SIGINT)
         status, out, err = harness.finish(client)
         self.assertEqual(status, 0, out + err)
         got = json.loads(out[out.index("{"):])

@@ -225,7 +225,7 @@ class Pages(Restart):
                 "the client stores pages")
             engines.crash(victim, rnd.choice(ENDS))
         for writer in writers:
-            writer.send_signal(signal.SIGTERM)
+            harness.end_early(writer)
         for i, writer in enumerate(writers):
             stored = self.ended(writer)["sets"]
             for reader in (0, 1):

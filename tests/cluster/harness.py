@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -79,6 +80,47 @@ def wait_for(condition, seconds, what):
         if clock() > end:
             raise AssertionError(f"not met within {seconds} s: {what} (last value: {value!r})")
         time.sleep(0.01)
+
+
+def main(at_once=4):
+    """unittest.main() for tests that wait most of the time: each test runs in a process of its own,
+    `at_once` of them at a time, and its output is shown when it ends. With the name of a test it is
+    unittest.main()."""
+    if any(not word.startswith("-") for word in sys.argv[1:]):
+        unittest.main()
+    tests, running, failed = list(all_tests()), {}, []
+    at_once = max(1, int(at_once / SLOW))
+    while tests or running:
+        if tests and len(running) < at_once:
+            test, output = tests.pop(0), tempfile.TemporaryFile()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            child = os.fork()
+            if child == 0:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                sys.exit(not unittest.TextTestRunner(verbosity=2).run(test).wasSuccessful())
+            running[child] = test, output
+            continue
+        child, status = os.wait()
+        test, output = running.pop(child)
+        output.seek(0)
+        sys.stderr.write(output.read().decode(errors="replace"))
+        output.close()
+        if status:
+            failed.append(test.id())
+    print(f"{len(failed)} failed: {' '.join(failed)}" if failed else "OK", file=sys.stderr)
+    sys.exit(bool(failed))
+
+
+def all_tests():
+    suites = [unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"])]
+    while suites:
+        for test in suites.pop(0):
+            if isinstance(test, unittest.TestSuite):
+                suites.append(test)
+            else:
+                yield test
 
 
 class ClusterTest(unittest.TestCase):

@@ -178,4 +178,4 @@ class Previous(Agree):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import tempfile
-import unittest
 import urllib.request
 
 import fcntl
@@ -244,4 +243,4 @@ class Top(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -8,7 +8,6 @@ the middle of runs, and the timeline of the calls shows it."""
 import os
 import signal
 import tempfile
-import unittest
 
 import harness
 
@@ -100,4 +99,4 @@ class RunsAreCut(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

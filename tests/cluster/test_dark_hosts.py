@@ -89,4 +89,4 @@ class DarkHost(test_outages.Outage):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -4,7 +4,6 @@
 import json
 import re
 import signal
-import unittest
 
 import harness
 
@@ -136,4 +135,4 @@ def count(socket, n):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -327,4 +327,4 @@ class Faults(DiskTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main()

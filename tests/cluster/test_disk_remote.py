@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import unittest
 
 import harness
 
@@ -241,4 +240,4 @@ class Faults(RemoteTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -246,4 +246,4 @@ class EnginesStand(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -3,7 +3,6 @@
 
 import json
 import signal
-import unittest
 
 import harness
 
@@ -168,4 +167,4 @@ class Faults(Explain):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -7,7 +7,6 @@ $PEERCACHE_FLAP_PAGES pages in all; $PEERCACHE_FLAP_S seconds. Prints figures.""
 
 import os
 import time
-import unittest
 
 import harness
 from played_member import FlappingMember
@@ -87,4 +86,4 @@ class Flap(Outage):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -11,7 +11,6 @@ import select
 import socket
 import struct
 import time
-import unittest
 
 import harness
 
@@ -204,4 +203,4 @@ class Hostile(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -557,4 +557,4 @@ class RealEngine(Keeper):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main()

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-import unittest
 
 import harness
 import played_liar
@@ -155,4 +154,4 @@ class Lies(Outage):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

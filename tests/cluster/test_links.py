@@ -126,4 +126,4 @@ class OneShardIsSmall(Pages):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

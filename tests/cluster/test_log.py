@@ -4,7 +4,6 @@
 import datetime
 import json
 import re
-import unittest
 
 import harness
 
@@ -45,4 +44,4 @@ class Log(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -4,7 +4,6 @@
 import os
 import random
 import struct
-import unittest
 
 import harness
 import metered
@@ -200,4 +199,4 @@ class Statistics(metered.MeteredTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import unittest
 
 import harness
 import metered
@@ -178,4 +177,4 @@ class Named(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

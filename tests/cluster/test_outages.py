@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import unittest
 
 import harness
 
@@ -191,4 +190,4 @@ class Unequal(Outage):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

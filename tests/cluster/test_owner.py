@@ -3,7 +3,6 @@
 
 import json
 import os
-import unittest
 
 import harness
 
@@ -53,4 +52,4 @@ class ClientsOfAnotherPidNamespace(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main()

@@ -2,7 +2,6 @@
 """Several rails on one poll core: exact counts, right bytes, every rail used, asleep when idle."""
 
 import os
-import unittest
 
 import harness
 
@@ -45,4 +44,4 @@ class PollCores(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

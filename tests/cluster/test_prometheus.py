@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import unittest
 import urllib.parse
 import urllib.request
 
@@ -206,4 +205,4 @@ if __name__ == "__main__":
     if not PROMETHEUS or not PROMTOOL:
         print("no prometheus or promtool: run tools/install --prometheus", file=sys.stderr)
         sys.exit(77)
-    unittest.main(verbosity=2)
+    harness.main()

@@ -5,7 +5,6 @@ import fcntl
 import os
 import select
 import socket
-import unittest
 
 import harness
 from test_hostile import CHANNEL_OPEN, HELLO, REGION_ADD, Client
@@ -83,4 +82,4 @@ class Quotas(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

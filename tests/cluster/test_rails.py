@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import tempfile
-import unittest
 
 import harness
 
@@ -149,4 +148,4 @@ class RailsFail(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

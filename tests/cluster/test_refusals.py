@@ -6,7 +6,6 @@ import re
 import socket
 import struct
 import tempfile
-import unittest
 
 import harness
 
@@ -205,4 +204,4 @@ class Manners(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

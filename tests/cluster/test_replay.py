@@ -2,7 +2,6 @@
 """Pages set on one engine and read by another: exact counts, right bytes, over every link."""
 
 import os
-import unittest
 
 import harness
 
@@ -91,4 +90,4 @@ class Eviction(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

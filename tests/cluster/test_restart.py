@@ -530,4 +530,4 @@ class Manager(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main()

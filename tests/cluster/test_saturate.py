@@ -5,7 +5,6 @@ No speed is asserted, but no modelled rail may be faster than its port."""
 import json
 import os
 import sys
-import unittest
 
 import harness
 
@@ -60,4 +59,4 @@ class Saturate(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -10,7 +10,6 @@ import socket
 import struct
 import threading
 import time
-import unittest
 
 import harness
 import metered
@@ -186,4 +185,4 @@ class Scrape(metered.MeteredTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -5,7 +5,6 @@ import json
 import mmap
 import os
 import random
-import unittest
 
 import harness
 
@@ -119,4 +118,4 @@ class Scrub(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -369,4 +369,4 @@ if __name__ == "__main__":
     if not ETCD:
         print("no etcd: run tools/install --etcd", file=sys.stderr)
         sys.exit(77)
-    unittest.main()
+    harness.main(at_once=8)

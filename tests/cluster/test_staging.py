@@ -2,7 +2,6 @@
 """Reads pages of another host into unregistered memory: each is a hit with the right bytes."""
 
 import json
-import unittest
 
 import harness
 
@@ -32,4 +31,4 @@ class Staging(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

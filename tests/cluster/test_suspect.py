@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-import unittest
 
 import harness
 from played_member import GrayMember, ProbedMember
@@ -173,4 +172,4 @@ class Suspect(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

@@ -139,4 +139,4 @@ class Systemd(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main()

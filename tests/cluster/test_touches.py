@@ -2,7 +2,6 @@
 """Pages that clients of other hosts look up are evicted after the others."""
 
 import json
-import unittest
 
 import harness
 
@@ -25,4 +24,4 @@ class Touches(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main()

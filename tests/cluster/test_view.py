@@ -3,7 +3,6 @@
 
 import json
 import time
-import unittest
 import urllib.error
 import urllib.request
 
@@ -144,4 +143,4 @@ class View(harness.ClusterTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main()

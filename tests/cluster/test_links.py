@@ -6,33 +6,36 @@ import os
 import unittest
 
 import harness
+from test_outages import Outage
 
 SETTINGS = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(3000 * harness.SLOW)}"]
 KEYS = 120
 
 
-def ctl(socket, *arguments):
-    return harness.run([harness.program("tools/peercachectl"), "--socket", socket,
-                        "--timeout-ms", "30000", *arguments],
-                       capture_output=True, text=True, seconds=120)
+class Pages(Outage):
+    """Groups of pages. Each group has a name, and the pages from a number on that no other has."""
 
+    def setUp(self):
+        super().setUp()
+        self.groups = {}
 
-class Pages(harness.ClusterTest):
-    def store(self, socket, stem, count=KEYS):
-        for i in range(count):
-            done = ctl(socket, "put", f"{stem}-{i}", "--string", f"value of {stem}-{i}")
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+    def pages(self, name, count=KEYS):
+        first = self.groups.setdefault(name, 100000 * len(self.groups))
+        return first, first + count
 
-    def found(self, socket, stem, count=KEYS):
-        """Number of the keys that exist for a client without cached places."""
-        out = ctl(socket, "exists", *[f"{stem}-{i}" for i in range(count)]).stdout
-        return out.count(": yes")
+    def store_all(self, engines, i, name, count=KEYS):
+        got = self.store(engines, i, name, self.pages(name, count))
+        self.assertEqual(got["hit"], count, got)
 
-    def assert_bytes(self, socket, stem, count=8):
-        for i in range(count):
-            done = ctl(socket, "get", f"{stem}-{i}")
-            self.assertEqual((done.returncode, done.stdout), (0, f"value of {stem}-{i}"),
-                             done.stderr)
+    def found(self, engines, reader, name, count=KEYS):
+        """What a client without cached places finds, and reads. No page has wrong bytes."""
+        got = self.ended(self.started("find", engines, reader, name, self.pages(name, count)))
+        self.assertEqual((got["kept"], got["wrong"]), (count, 0), got)
+        return got
+
+    def assert_found(self, engines, reader, name, count=KEYS):
+        got = self.found(engines, reader, name, count)
+        self.assertEqual((got["found"], got["read"]), (count, count), (reader, name, got))
 
 
 @unittest.skipIf(os.geteuid(), "needs root for network namespaces")
@@ -41,23 +44,18 @@ class OneLinkIsCut(Pages):
     def kept(engines, i):
         return engines.status(i)["counters"]["members_kept"] > 0
 
-    def assert_found(self, engines, reader, stems):
-        for stem in stems:
-            self.assertEqual(self.found(engines.sockets[reader], stem), KEYS, (reader, stem))
-            self.assert_bytes(engines.sockets[reader], stem)
-
     def relays(self, engines, i):
         """True once sets through engine i reach all owners. A set that does not is a failed one."""
         self.tries += 1
-        return all(ctl(engines.sockets[i], "put", f"try{self.tries}-{n}", "--string",
-                       "x").returncode == 0 for n in range(12))
+        name = f"try{self.tries}"
+        return self.store(engines, i, name, self.pages(name, 12)).get("hit") == 12
 
     def check(self, one_way, replicas=2):
         self.tries = 0
         engines = self.start(4, pool_bytes="128MiB",
                              settings=[*SETTINGS, f"cluster.replicas={replicas}"], netns=True,
                              link="tcp")
-        self.store(engines.sockets[0], "before")
+        self.store_all(engines, 0, "before")
         engines.netns.cut(0, 2, one_way)
         for i in (0, 2):
             harness.wait_for(lambda: self.kept(engines, i), 60, f"engine {i} misses heartbeats")
@@ -65,18 +63,20 @@ class OneLinkIsCut(Pages):
             harness.wait_for(lambda: self.relays(engines, i), 60, f"others relay for engine {i}")
         stems = [f"end{i}" for i in range(4)]
         for i, stem in enumerate(stems):
-            self.store(engines.sockets[i], stem)
+            self.store_all(engines, i, stem)
         for reader in (1, 3):
-            self.assert_found(engines, reader, ["before", *stems])
+            for stem in ("before", *stems):
+                self.assert_found(engines, reader, stem)
         for reader in (0, 2) if replicas > 1 else ():
-            self.assert_found(engines, reader, [stems[i] for i in (1, 3, reader)])
+            for i in (1, 3, reader):
+                self.assert_found(engines, reader, stems[i])
         for i in (0, 2):
             self.assertGreater(engines.status(i)["counters"]["relays_sent"], 0)
         engines.netns.mend(0, 2, one_way)
         for reader in (0, 2):
             for stem in ("end0", "end2"):
-                harness.wait_for(lambda: self.found(engines.sockets[reader], stem) == KEYS,
-                                 60, f"host {reader} finds the pages {stem}")
+                harness.wait_for(lambda: self.found(engines, reader, stem)["found"] ==
+                                 KEYS, 60, f"host {reader} finds the pages {stem}")
         engines.wait_members(4)
         self.assertEqual([engines.status(i)["counters"]["members_died"] for i in range(4)], [0] * 4)
         self.stop_cleanly(engines)
@@ -103,11 +103,9 @@ class OneShardIsSmall(Pages):
             ["--set", "engine.directory_entries=32"] if i == 0 else [])
         self.addCleanup(engines.stop)
         engines.start()
-        self.store(engines.sockets[1], "many", 3 * KEYS)
+        self.store_all(engines, 1, "many", 3 * KEYS)
         for reader in range(3):
-            self.assertEqual(self.found(engines.sockets[reader], "many", 3 * KEYS), 3 * KEYS,
-                             reader)
-            self.assert_bytes(engines.sockets[reader], "many")
+            self.assert_found(engines, reader, "many", 3 * KEYS)
         return engines
 
     def test_keys_that_a_full_shard_drops_are_found_at_the_other_owners(self):

@@ -24,12 +24,15 @@ class Outage(harness.ClusterTest):
 
     def started(self, command, engines, i, name, pages, *more):
         """Starts `kept` for the pages [from, to) through engine i."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [harness.program("tests/cluster/kept"), command, "--results",
              os.path.join(self.folder, name), "--from", str(pages[0]), "--count",
              str(pages[1] - pages[0]), "--timeout-ms", DEADLINE_MS, *more],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[i]})
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
 
     def ended(self, process):
         status, out, err = harness.finish(process)

@@ -6,6 +6,7 @@ import re
 import signal
 
 import harness
+from test_outages import Outage
 
 SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
 
@@ -21,7 +22,7 @@ def reached(process, share):
             return
 
 
-class EngineDies(harness.ClusterTest):
+class EngineDies(Outage):
     def test_kill_9_of_one_of_three_during_a_replay(self):
         engines = self.start(3, pool_bytes="512MiB", settings=SETTINGS)
         process = harness.tool("tools/peercache-replay", "--requests", 3000, "--timeout-ms", 2000,
@@ -40,29 +41,39 @@ class EngineDies(harness.ClusterTest):
         again = self.replay(engines_without(engines, 1), "--requests", 400, "--namespace", "b")
         self.assertEqual(again["hits"], self.describe("--requests", 400)["prefix_hits"])
 
+    def stored(self, engines, i, n, name="pages"):
+        """Stores n pages through engine i, all of them."""
+        self.assertEqual(self.store(engines, i, name, (0, n))["hit"], n)
+
+    def found(self, engines, reader, n, name="pages"):
+        """How many of these pages are found; each of them is read, with its bytes."""
+        got = self.ended(self.started("find", engines, reader, name, (0, n)))
+        self.assertEqual((got["kept"], got["read"], got["wrong"]), (n, got["found"], 0), got)
+        return got["found"]
+
     def test_entries_of_live_members_survive_one_death(self):
         engines = self.start(4, pool_bytes="128MiB", settings=SETTINGS)
-        self.assertEqual(store(engines.sockets[0], 400), 400)
+        self.stored(engines, 0, 400)
         engines.kill(3)
         engines.wait_members(3, among=[0, 1, 2])
-        for socket in engines.sockets[:3]:
-            self.assertEqual(count(socket, 400), 400)
+        for reader in range(3):
+            self.assertEqual(self.found(engines, reader, 400), 400)
 
     def test_a_killed_engine_comes_back_and_is_used_again(self):
         engines = self.start(2, pool_bytes="128MiB", settings=SETTINGS)
-        self.assertEqual(store(engines.sockets[1], 100), 100)
-        self.assertEqual(count(engines.sockets[0], 100), 100)
+        self.stored(engines, 1, 100)
+        self.assertEqual(self.found(engines, 0, 100), 100)
         engines.kill(1)
         engines.restart(1)
         engines.wait_members(2)
-        self.assertEqual(count(engines.sockets[0], 100), 0, "a dead incarnation has no pages")
-        self.assertEqual(store(engines.sockets[1], 100), 100)
-        self.assertEqual(count(engines.sockets[0], 100), 100)
+        self.assertEqual(self.found(engines, 0, 100), 0, "a dead incarnation has no pages")
+        self.stored(engines, 1, 100)
+        self.assertEqual(self.found(engines, 0, 100), 100)
         self.stop_cleanly(engines)
 
     def test_a_stopped_engine_costs_one_deadline_and_no_hang(self):
         engines = self.start(2, pool_bytes="128MiB", settings=SETTINGS, link="tcp")
-        self.assertEqual(store(engines.sockets[1], 50), 50)
+        self.stored(engines, 1, 50)
         engines.process[1].send_signal(signal.SIGSTOP)
         got = self.replay(engines_without(engines, 1), "--requests", 50, "--timeout-ms", 2000)
         self.assertEqual((got["wrong"], got["late"]), (0, 0))
@@ -115,23 +126,6 @@ def engines_without(engines, gone):
     class View:
         sockets = [s for i, s in enumerate(engines.sockets) if i != gone]
     return View
-
-
-def ctl(socket, *arguments):
-    return harness.run([harness.program("tools/peercachectl"), "--socket", socket, *arguments],
-                       capture_output=True, text=True, seconds=120)
-
-
-def store(socket, n):
-    """Stores n strings; returns the number that were stored."""
-    return sum(ctl(socket, "put", f"key{i}", "--string", f"value{i}").returncode == 0
-               for i in range(n))
-
-
-def count(socket, n):
-    """Returns the number of the n keys that exist."""
-    out = ctl(socket, "exists", *[f"key{i}" for i in range(n)]).stdout
-    return out.count(": yes")
 
 
 if __name__ == "__main__":

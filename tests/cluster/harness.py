@@ -88,6 +88,7 @@ def main(at_once=4):
     unittest.main()."""
     if any(not word.startswith("-") for word in sys.argv[1:]):
         unittest.main()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that engines are stopped
     tests, running, failed = list(all_tests()), {}, []
     at_once = max(1, int(at_once / SLOW))
     while tests or running:

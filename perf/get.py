@@ -4,6 +4,8 @@ and from another engine's pool. Each is compared with memcpy of as many pages be
 
     perf/run --only get
     python3 perf/get.py --quick --json -
+
+$PEERCACHE_WORKING_SET_MIB: all different pages of a case (256). A pool has eight times as much.
 """
 
 import json
@@ -19,6 +21,7 @@ BATCH_BYTES_MAX = 128 << 20  # larger batches are skipped: they measure this mac
 QUICK = {("remote", 4 << 10, 1), ("remote", 4 << 10, 128), ("remote", 128 << 10, 32),
          ("remote", 1 << 20, 32), ("local", 4 << 10, 128), ("local", 128 << 10, 32)}
 ROUNDS = 3
+WORKING_SET = int(os.environ.get("PEERCACHE_WORKING_SET_MIB", "256")) << 20
 
 
 def size(value):
@@ -35,7 +38,8 @@ def measure(engines, where, page, batch):
     sockets = engines.sockets if where == "remote" else engines.sockets[:1]
     program = bench.cluster.find_program(bench.cluster.default_build(), "tools/peercache-bench")
     done = subprocess.run([program, "get", "--page-bytes", str(page), "--batch", str(batch),
-                           "--seconds", "1", "--json", "-"], capture_output=True, text=True,
+                           "--working-set", str(WORKING_SET), "--seconds", "1", "--json", "-"],
+                          capture_output=True, text=True,
                           env={**os.environ, "PEERCACHE_SOCKETS": ",".join(sockets)})
     if done.returncode:
         raise SystemExit(f"{where}, {size(page)}, batch {batch}: {done.stdout}{done.stderr}")
@@ -85,7 +89,7 @@ def main():
     options = bench.parse(__doc__)
     rounds = 1 if options.quick else ROUNDS
     got = {}
-    engines = bench.cluster.Cluster(bench.cluster.default_build(), 2, "2GiB")
+    engines = bench.cluster.Cluster(bench.cluster.default_build(), 2, 8 * WORKING_SET)
     try:
         engines.start()
         for _ in range(rounds):

@@ -15,7 +15,9 @@ class Perf(unittest.TestCase):
             done = harness.run(
                 [os.path.join(harness.ROOT, "perf", "run"), "--quick", "--only", "get",
                  "--no-install", "--out", out, "--json", "-"], text=True, capture_output=True,
-                env={**os.environ, "PEERCACHE_BUILD": harness.BUILD}, seconds=300)
+                seconds=300,
+                env={**os.environ, "PEERCACHE_BUILD": harness.BUILD,
+                     "PEERCACHE_WORKING_SET_MIB": "64"})
             self.assertEqual(done.returncode, 0, done.stderr)
             results = json.loads(done.stdout)
             self.assertEqual([(r["name"], r["status"]) for r in results["benches"]],

@@ -24,6 +24,7 @@ RAILS = [1, 2, 4, 8]
 CLIENTS = [1, 2, 4]
 RATES = [25, 50, 100, 200, 400]
 BARE = [64 << 10, 128 << 10, 256 << 10, 1 << 20]
+TRIES = 5  # of a measurement
 # Poll cores. On two hardware threads, a second poll core would take the client's thread.
 CORES = 2 if (os.cpu_count() or 1) >= 4 else 1
 DOORBELL_NS, LINE_NS = 80, 30  # what a real port costs the poll core and a software NIC does not
@@ -103,7 +104,18 @@ class Engines:
         cores = self.cluster.status(0)["poll_cores"]
         return [sum(c[name] for c in cores) for name in ("busy_ns", "spin_ns", "nic_ns")]
 
-    def stream(self, page, in_flight, seconds, clients=1, more=()):
+    def stream(self, *arguments, **more):
+        """stream_once(). A poll core that is preempted inside a NIC when the time is read makes its
+        ports seem faster than they are, so a measurement like that is made again."""
+        for _ in range(TRIES):
+            got = self.stream_once(*arguments, **more)
+            if got["gbps"] <= self.ceiling * 1.1:
+                Engines.misses += got["misses"]
+                return got
+        raise SystemExit(f"saturate: {got['gbps']:.1f} GB/s through ports that carry at most "
+                         f"{self.ceiling:.1f}: the clock is not that of the modelled ports")
+
+    def stream_once(self, page, in_flight, seconds, clients=1, more=()):
         """Streams batches of 32 through libpeercache; `more`: further options of stream. Rates and
         times are by the clock of the modelled ports; `wall` has those by this machine's clock. Adds
         `busy`: the share of the poll cores' time, without the software NICs' time, that was spent
@@ -127,10 +139,6 @@ class Engines:
         got["client_ns"] = got["wall"]["client_busy"] * clients * 1e9 / got["wall"]["pages_per_s"]
         got["client_gbps"] = clients * page / got["client_ns"]
         got["both_gbps"] = min(got["gbps"], got["client_gbps"])
-        if got["gbps"] > self.ceiling * 1.1:  # margin: a poll core may be preempted inside a NIC
-            raise SystemExit(f"saturate: {got['gbps']:.1f} GB/s through ports that carry at most "
-                             f"{self.ceiling:.1f}: the clock is not that of the modelled ports")
-        Engines.misses += got["misses"]
         return got
 
 

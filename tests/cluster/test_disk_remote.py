@@ -116,7 +116,9 @@ class Reading(RemoteTest):
         engines.restart(0)
         harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
         engines.wait_members(2)
-        found = harness.wait_for(lambda: self.explained(engines, 1), 30, "the entry is published")
+        # Without holders, the entry came between the two questions of peercachectl.
+        found = harness.wait_for(lambda: (shown := self.explained(engines, 1)) and
+                                 shown["holders"] and shown, 30, "the entry is published")
         self.assertEqual(found["verdict"], "on disk")
         self.assertIn(engines.status(0)["name"], found["text"])
         self.assertEqual(self.counter(engines, "disk_promotes", 0), 0)

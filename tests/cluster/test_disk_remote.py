@@ -57,6 +57,10 @@ class RemoteTest(harness.ClusterTest):
 
         harness.wait_for(quiet, 30, "no page is being written, and no entry is in flight")
 
+    def published(self, engines, i):
+        """All entries of engine i are: a key of peercachectl has those of several pages."""
+        harness.wait_for(lambda: self.settled(engines, i), 60, "all are published")
+
     def settled(self, engines, i):
         directory = engines.status(i)["directory"]
         return not directory["moving"] and directory["owners_behind"] == 0
@@ -119,6 +123,7 @@ class Reading(RemoteTest):
         # Without holders, the entry came between the two questions of peercachectl.
         found = harness.wait_for(lambda: (shown := self.explained(engines, 1)) and
                                  shown["holders"] and shown, 30, "the entry is published")
+        self.published(engines, 0)
         self.assertEqual(found["verdict"], "on disk")
         self.assertIn(engines.status(0)["name"], found["text"])
         self.assertEqual(self.counter(engines, "disk_promotes", 0), 0)
@@ -140,6 +145,7 @@ class Reading(RemoteTest):
         engines.restart(0)
         engines.wait_members(2)
         harness.wait_for(lambda: self.explained(engines, 1), 30, "the entry is published")
+        self.published(engines, 0)
 
         def promoted():
             self.ctl(engines, 1, "exists", "key")  # its hint may be lost when it ends at once
@@ -160,6 +166,7 @@ class Changes(RemoteTest):
         engines.restart(0)
         engines.wait_members(3)
         harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
+        self.published(engines, 0)
         for i, key in ((1, "removed"), (2, "removed"), (2, "kept")):
             harness.wait_for(lambda i=i, key=key: self.exists(engines, i, key), 30, "published")
         self.ctl(engines, 1, "rm", "removed")
@@ -180,7 +187,7 @@ class Changes(RemoteTest):
         engines.wait_members(2, among=[0, 1])
         engines.restart(2)
         engines.wait_members(3)
-        harness.wait_for(lambda: self.settled(engines, 0), 60, "all are published")
+        self.published(engines, 0)
         self.find_all(engines, 2)
         self.stop_cleanly(engines)
 

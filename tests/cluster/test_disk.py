@@ -45,7 +45,7 @@ class DiskTest(harness.ClusterTest):
     def filled_without_drops(self):
         """As filled(), so slowly that the disk got every page that was evicted."""
         expected = self.describe(*REPLAY)
-        for rate in (RATE, RATE / 4, RATE / 8):
+        for rate in (RATE, RATE / 4, RATE / 8, RATE / 32):
             engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
             got = self.replay(engines, *REPLAY, "--bytes-per-s", int(rate / harness.SLOW))
             self.assertEqual(got["wrong"], 0)

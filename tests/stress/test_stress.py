@@ -20,7 +20,7 @@ POOL = ["engine.huge_pages=no"]
 LEASE = ["rail.validate=lease", "engine.limbo_ms=10"]
 STOPS = 20
 TRIES = 20  # runs until what chance decides has happened
-CALM_TRIES = 3
+CALM_TRIES = 10
 # counters of the reading engine that a stall of this machine can raise: it suspects the other
 # engine for a while, or READs fail, and each page that is not found is then unreachable
 DISTURBED = ("owners_suspected", "reads_failed", "qps_broken")

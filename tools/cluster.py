@@ -48,6 +48,12 @@ def clock():
     return now - (1 - STARVED) * starved
 
 
+def pause(begun):
+    """Sleeps between two looks at a condition that has been waited for since `begun`, of
+    time.monotonic(). A look costs milliseconds of a processor, so a long wait has fewer."""
+    time.sleep(min(0.1, max(0.01, (time.monotonic() - begun) / 20)))
+
+
 def communicate(process, seconds, data=None):
     """process.communicate() for at most `seconds` of clock(); raises TimeoutExpired."""
     end = clock() + seconds
@@ -276,7 +282,7 @@ class Cluster:
     def wait(self, what, condition, i=None, seconds=START_SECONDS):
         """Polls a condition. Raises an error with the engine's log when the engine ends or the time
         is over."""
-        end = clock() + seconds
+        begun, end = time.monotonic(), clock() + seconds
         while not condition():
             dead = [n for n, p in enumerate(self.process) if p and p.poll() is not None
                     and (i is None or n == i)]
@@ -284,7 +290,7 @@ class Cluster:
                 n = dead[0] if dead else (i or 0)
                 why = f"ended with {self.process[n].returncode}" if dead else "timed out"
                 raise RuntimeError(f"engine {n}: {what}: {why}; its log:\n{self.log(n)[-4000:]}")
-            select.select([], [], [], 0.02)
+            pause(begun)
 
     def wait_ready(self, i):
         """Returns when engine i serves; raises RuntimeError with its log when it does not."""

@@ -73,14 +73,14 @@ def end_early(process, number=signal.SIGTERM):
 def wait_for(condition, seconds, what):
     """Polls until condition() is true and returns its value; fails the test after `seconds` of
     clock()."""
-    end = clock() + seconds * SLOW
+    begun, end = time.monotonic(), clock() + seconds * SLOW
     while True:
         value = condition()
         if value:
             return value
         if clock() > end:
             raise AssertionError(f"not met within {seconds} s: {what} (last value: {value!r})")
-        time.sleep(0.01)
+        cluster.pause(begun)
 
 
 def main(at_once=4):

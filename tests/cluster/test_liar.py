@@ -154,4 +154,4 @@ class Lies(Outage):
 
 
 if __name__ == "__main__":
-    harness.main()
+    harness.main(at_once=6)

@@ -6,6 +6,8 @@ everything else is real.
 
     perf/run --only saturate
     python3 perf/saturate.py --quick --json -
+
+$PEERCACHE_SATURATE_S: seconds of a measurement (1; --quick: 0.4).
 """
 
 import json
@@ -337,6 +339,7 @@ def grid(result, seconds):
 def main():
     options = bench.parse(__doc__)
     rounds, seconds = (1, 0.4) if options.quick else (5, 1)
+    seconds = float(os.environ.get("PEERCACHE_SATURATE_S", seconds))
     result = bench.Result("saturate", modelled=True)
     text = f"median of {rounds} runs of {seconds} s"
     # 4 rails on one poll core load it like 8 rails on two.

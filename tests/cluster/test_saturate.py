@@ -17,7 +17,8 @@ class Saturate(harness.ClusterTest):
         done = harness.run(
             [sys.executable, os.path.join(harness.ROOT, "perf", "saturate.py"), "--quick",
              "--json", "/dev/stderr"], text=True, capture_output=True,
-            env={**os.environ, "PEERCACHE_BUILD": harness.BUILD}, seconds=300)
+            seconds=300,
+            env={**os.environ, "PEERCACHE_BUILD": harness.BUILD, "PEERCACHE_SATURATE_S": "0.1"})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         result = json.loads(done.stderr[done.stderr.index("{"):done.stderr.rindex("}") + 1])
         self.assertIsNone(bench.check(result))

@@ -15,7 +15,7 @@ import played_liar
 import played_member
 from test_outages import Outage
 
-SETTINGS = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(3000 * harness.SLOW)}"]
+DEAD_MS = int(3000 * harness.SLOW)
 PAGES, MIB = 400, 1 << 20
 JOINS = int(os.environ.get("PEERCACHE_LIAR_JOINS", "3000"))
 LIAR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "played_liar.py")
@@ -26,10 +26,13 @@ def resident(pid):
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS"))
 
 
-class Lies(Outage):
+class Hostile(Outage):
+    dead_ms = DEAD_MS
+
     def setUp(self):
         super().setUp()
-        self.engines = self.start(3, pool_bytes="256MiB", settings=SETTINGS)
+        self.engines = self.start(3, pool_bytes="256MiB", settings=[
+            "cluster.heartbeat_ms=100", f"cluster.dead_after_ms={self.dead_ms}"])
         for i in range(3):
             self.assertEqual(self.store(self.engines, i, f"of{i}", (1000 * i, 1000 * i + PAGES))
                              ["hit"], PAGES)
@@ -76,7 +79,7 @@ class Lies(Outage):
               f"{during}; memory +{max(grown):.1f} MiB; log lines {new}; "
               f"links closed {out.strip()}; recovered after {took:.1f} s")
         # a set waits for a suspect owner for a tenth of dead_after_ms; maps change meanwhile
-        self.assertLess(during["p99_us"], 1e6 * harness.SLOW * busy)
+        self.assertLess(during["p99_us"], self.dead_ms / 3 * 1000 * busy)
         # unreachable: each owner of the key is an invented member; no set waits for its deadline
         self.assertEqual(during.get("hit", 0) + during.get("unreachable", 0), during["sets"],
                          during)
@@ -121,6 +124,8 @@ class Lies(Outage):
             for name in self.names:
                 self.assertNotRegex(log, f"member {name} .*is off the map")
 
+
+class Lies(Hostile):
     def test_many_invented_members(self):
         self.check("joins", JOINS)
         self.own_members_stay()
@@ -135,10 +140,6 @@ class Lies(Outage):
         self.assertGreater(self.check("lists", 1025), 0)
         self.own_members_stay()
 
-    def test_accusations_of_living_members(self):
-        self.check("removals", *self.victims())
-        self.own_members_stay()
-
     def test_absurd_values_and_stolen_names(self):
         self.assertGreater(self.check("claims", *self.victims()), 0)
         self.own_members_stay()
@@ -151,6 +152,15 @@ class Lies(Outage):
             self.assertGreater(self.engines.status(i)["counters"]["names_refused"], 0)
             self.assertEqual(log.count("(names_refused)"), 1)
             self.assertNotIn("member flood-", log)
+
+
+class Accusations(Hostile):
+    # A tenth of it is the time to refute a claim; a busy machine may not run an engine for 0.3 s.
+    dead_ms = 3 * DEAD_MS
+
+    def test_accusations_of_living_members(self):
+        self.check("removals", *self.victims())
+        self.own_members_stay()
 
 
 if __name__ == "__main__":

@@ -34,11 +34,10 @@ STARVED = 1 / 8  # what a second counts in which a task of this machine waited f
 
 
 def clock():
-    """The time in seconds by which waits give up, and by which tests check that something happens
-    in time. It is the wall time, but a second in which some task waited for a processor counts an
-    eighth: beside other work, what is healthy gets the time that it needs, and what hangs still
-    ends after eight times the limit at most. All seconds count an eighth where the kernel does not
-    tell. Only differences have a meaning."""
+    """The time in seconds by which waits give up. It is the wall time, but a second in which some
+    task waited for a processor counts an eighth: beside other work, what is healthy gets the time
+    that it needs, and what hangs still ends after eight times the limit at most. All seconds count
+    an eighth where the kernel does not tell. Only differences have a meaning."""
     now = time.monotonic()
     try:
         with open("/proc/pressure/cpu", encoding="ascii") as file:

@@ -4,8 +4,8 @@
 Each test file is a meson test of suite "cluster" and runs real engines and clients.
 $PEERCACHE_BUILD is the build folder; $PEERCACHE_SLOW multiplies every deadline (sanitizer builds).
 Limits of waits are seconds of clock(), which goes slower on a busy machine: they find hangs, and no
-test fails because others run beside it. A test that something happens in time measures by clock()
-too.
+test fails because others run beside it. A bound on when something happens allows for the time that
+the engines waited for a processor: starved().
 """
 
 import ctypes
@@ -164,6 +164,19 @@ class ClusterTest(unittest.TestCase):
         time.sleep(3)  # not a wait: CPU time is measured over this wall time
         spent = time.monotonic() - at
         return max((cpu(p) - b) / spent for p, b in zip(engines.process, before))
+
+    def starved(self, engines):
+        """Seconds that the threads of these engines and this process have waited for a processor:
+        by the growth of this sum, what an engine does in time may be late on a busy machine."""
+        waited = 0
+        for process in (*filter(None, (p and p.pid for p in engines.process)), os.getpid()):
+            for task in os.listdir(f"/proc/{process}/task"):
+                try:
+                    with open(f"/proc/{process}/task/{task}/schedstat", encoding="ascii") as file:
+                        waited += int(file.read().split()[1]) / 1e9
+                except OSError:
+                    pass  # the thread has ended, or the kernel does not tell
+        return waited
 
     def assert_idle(self, engines):
         """Asserts that each engine uses less than 5 % of a core once its pending work is done."""

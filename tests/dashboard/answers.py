@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An HTTP server that serves the dashboard as the engine does, with fabricated answers.
 
-Answers have the shape of the engine's (test_engine.py compares them); their counters grow with the
-time since the server started, from what a long-lived engine had by then.
+Answers have the shape of the engine's (test_engine.py compares them). Each status is of a second
+after the one before, whenever it is requested, and its counters have grown by as much, from what a
+long-lived engine had when the server started.
 """
 
 import http.server
+import itertools
 import json
 import os
 import sys
@@ -226,7 +228,7 @@ class Fake:
 
     def __init__(self, members=3, rails=8):
         self.members, self.rails, self.change, self.refuse = members, rails, None, None
-        self.points, self.started, self.asked = 720, time.monotonic(), []
+        self.points, self.asked, self.seconds = 720, [], itertools.count()
         self.cluster = lambda: cluster(members)
         fake = self
 
@@ -270,9 +272,7 @@ class Fake:
         if path.startswith("/api/") and self.refuse:
             return 503, "text/plain; charset=utf-8", self.refuse.encode(), ""
         if path == "/api/status":
-            # In quarters of a second, of which each rate makes whole counts: none is rounded.
-            seconds = int(4 * (time.monotonic() - self.started)) / 4
-            answer = status(UPTIME_MS / 1000 + seconds, self.members, self.rails)
+            answer = status(UPTIME_MS / 1000 + next(self.seconds), self.members, self.rails)
             if self.change:
                 self.change(answer)
             return 200, "application/json", json.dumps(answer).encode(), ""

@@ -57,6 +57,10 @@ def shape(value):
 
 
 class Engine(harness.PageTest):
+    def open(self, served, state="live", **options):
+        """The time of a page of a real engine is real."""
+        return super().open(served, state, real=True, **options)
+
     def start(self, nodes, *settings):
         engines = Engines(nodes, *settings)
         self.addCleanup(engines.stop)

@@ -113,7 +113,7 @@ class Names(harness.PageTest):
 
     def test_the_policy_refuses_markup_that_runs_code(self):
         fake = self.fake()
-        page = self.open(fake)
+        page = self.open(fake, real=True)
         blocked = page.js("""new Promise(done => {
             const seen = new Set();
             document.addEventListener("securitypolicyviolation", event => {
@@ -231,9 +231,8 @@ class Cluster(harness.PageTest):
         self.assertGreater(fake.asked.count("/api/status"), status)
         self.assertEqual(fake.asked.count("/api/cluster"), seen)
         page.js("Object.defineProperty(document, 'hidden', {value: false, configurable: true})")
-        end = page.js("performance.now()") + 20000 * SLOW
-        while fake.asked.count("/api/cluster") == seen:
-            self.assertLess(page.js("performance.now()"), end, "a shown tab asks again")
+        page.elapse(2000)
+        self.assertGreater(fake.asked.count("/api/cluster"), seen, "a shown tab asks again")
 
     def test_an_engine_without_the_cluster_view_shows_the_rest(self):
         fake = self.fake(cluster=None)

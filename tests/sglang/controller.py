@@ -16,7 +16,7 @@ from sglang.srt.distributed import parallel_state
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache import memory_pool
 
-SECONDS = 60.0  # time-out of each wait
+SECONDS = 600.0  # a wait of this length is a hang, however busy the machine is
 
 
 def class_named(name, *modules):

@@ -89,6 +89,8 @@ def start(hosts, driver, sglang):
     driver: "controller" or "tree". sglang: folders for PYTHONPATH.
     """
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
+           "TORCH_EXTENSIONS_DIR": os.path.join(environment.venv_folder(), "extensions"),
+           "OMP_NUM_THREADS": "1",  # threads of five ranks would spin for two processors
            "PYTHONPATH": os.pathsep.join([sglang, PACKAGE])}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions share most of their imports
     sockets = [theirs for host in hosts for theirs in host.theirs]

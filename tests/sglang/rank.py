@@ -11,6 +11,7 @@ and its arguments, with one JSON line. The process imports SGLang once and then 
 because the import takes many times as long as the tests.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -80,6 +81,8 @@ def main():
     rank_class = driver(sys.argv[1])
     plans = json.loads(sys.argv[2])
     sockets = {plan["socket"]: socket.socket(fileno=plan["socket"]) for plan in plans}
+    gc.collect()
+    gc.freeze()  # no rank searches what was imported for garbage, which would also copy its memory
     ranks = [fork(rank_class, plan, sockets) for plan in plans]
     for each in sockets.values():
         each.close()

@@ -21,8 +21,10 @@ import torch
 
 import pools
 from pages import HostPage, content
+# The sampler is not used here: each rank would import it with 700 modules when it starts.
 from sglang.srt import runtime_context
 from sglang.srt.distributed import parallel_state
+from sglang.srt.layers import sampler  # pylint: disable=unused-import
 from sglang.srt.mem_cache import base_prefix_cache as base
 from sglang.srt.mem_cache import registry, utils
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -30,7 +32,7 @@ from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTr
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.server_args import ServerArgs
 
-SECONDS = 60.0  # time-out of each wait
+SECONDS = 600.0  # a wait of this length is a hang, however busy the machine is
 
 
 def until(condition, what):

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs `pip install .` in a virtual environment, then makes a store, which starts an engine.
 
-Exit status 77: python3-venv, or a package of PyPI that the build needs, is not available.
+ccache compiles if it is installed. Exit status 77: python3-venv, or a package of PyPI that the
+build needs, is not available.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,7 +59,10 @@ def main():
             print("skipped: pip cannot get the build's packages from PyPI:", out[-500:])
             return 77
         path = os.path.dirname(python) + os.pathsep + os.environ["PATH"]
-        status, out = run(*pip, "--no-build-isolation", ROOT, env={**os.environ, "PATH": path})
+        env = {**os.environ, "PATH": path}
+        if shutil.which("ccache"):
+            env = {"CC": "ccache gcc", "CCACHE_NOHASHDIR": "1", **env}
+        status, out = run(*pip, "--no-build-isolation", ROOT, env=env)
         if status:
             print("pip install . failed:", out[-4000:])
             return 1

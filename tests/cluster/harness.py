@@ -136,6 +136,22 @@ def all_tests():
                 yield test
 
 
+def freeze(process):
+    """Stops a process, and returns when all of its threads have stopped.
+
+    The signal stops the thread that takes it; on a busy machine the others run on for a while.
+    """
+    def stopped():
+        states = []
+        for task in os.listdir(f"/proc/{process.pid}/task"):
+            with open(f"/proc/{process.pid}/task/{task}/stat", encoding="ascii") as file:
+                states.append(file.read().rsplit(")", 1)[1].split()[0])
+        return set(states) == {"T"}
+
+    process.send_signal(signal.SIGSTOP)
+    wait_for(stopped, 300, "all threads of the process have stopped")
+
+
 class ClusterTest(unittest.TestCase):
     def start(self, nodes=2, **options):
         engines = cluster.Cluster(BUILD, nodes, **options)

@@ -11,6 +11,7 @@ import mmap
 import os
 import queue
 import threading
+from array import array
 from types import SimpleNamespace
 
 
@@ -176,9 +177,10 @@ def content(seed, nbytes):
     """Bytes determined by `seed`. All words of 8 bytes differ, so that a shifted page is detected.
     """
     start = (seed * 0x9e3779b97f4a7c15) & (2**64 - 1)
-    words = (nbytes + 7) // 8
-    return b"".join(((start + i) & (2**64 - 1)).to_bytes(8, "little")
-                    for i in range(words))[:nbytes]
+    end = start + (nbytes + 7) // 8
+    words = array("Q", range(start, min(end, 2**64)))
+    words.extend(range(max(0, end - 2**64)))  # of 64 bits: after the largest comes 0
+    return words.tobytes()[:nbytes]
 
 
 def config(version, extra, **fields):

@@ -532,8 +532,8 @@ class Threads(StoreTest):
         reader = self.store(1, there, extra={"timeout_ms": 2000})
         reader.batch_exists(keys)
         engine = self.engines.process[1]
-        engine.send_signal(signal.SIGSTOP)
         try:
+            harness.freeze(engine)
             result, turns = [], 0
 
             def get():

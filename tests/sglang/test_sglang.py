@@ -257,8 +257,8 @@ class NewestTrees(Ranks):
                           extra={"prefetch_timeout_base": 0.5, "timeout_ms": 60000})
                 here.do("insert", seed=self.seed, pages=40)
                 there.do("counts")
-                engine.send_signal(signal.SIGSTOP)
                 try:
+                    harness.freeze(engine)
                     got = self.fetch(there, assume=40, at_once=True)
                 finally:
                     engine.send_signal(signal.SIGCONT)

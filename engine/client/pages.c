@@ -274,6 +274,10 @@ static void keys_init(struct pc_batch *b)
 
 void pages_init(struct pc_batch *b)
 {
+	if (unlikely(!b->count)) { /* the caller's arrays may be NULL */
+		b->alike = false;
+		return;
+	}
 	if (b->kind == BATCH_GET || b->kind == BATCH_SET)
 		payload_init(b);
 	else

@@ -23,8 +23,9 @@ static struct removal *removal_at(const struct recovery *recovery, const struct 
 
 #define for_each_block(scan_, segment_, block_)                                                    \
 	for (uint32_t s_ = 0; s_ < (scan_)->path->segments; s_++)                                  \
-		for (struct scan_segment *segment_ = &(scan_)->segment[s_]; segment_;              \
-			segment_ = NULL)                                                           \
+		for (struct scan_segment *segment_ =                                               \
+				(scan_)->segment[s_].blocks ? &(scan_)->segment[s_] : NULL;        \
+			segment_; segment_ = NULL)                                                 \
 			for (const struct disk_block *block_ = segment_->block;                    \
 				block_ < segment_->block + segment_->blocks; block_++)
 

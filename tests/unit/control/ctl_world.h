@@ -351,8 +351,14 @@ static inline uint32_t store(struct client *c, uint64_t n, uint32_t length)
 
 static inline int setup(void **state)
 {
+	/* a shard of one bucket, which publishes prefetch and nothing reads */
+	static struct bucket bucket;
+	static struct shard_side side;
+
 	(void)state;
 	memset(&control, 0, sizeof(control));
+	control.shard.bucket = &bucket;
+	control.shard.side = &side;
 	memset(&directory, 0, sizeof(directory));
 	memset(&peer, 0, sizeof(peer));
 	peer.member.disk = true;

@@ -171,7 +171,7 @@ def wall(rows, key):
 def client_alone():
     """ns of the client's calls for a page with the answering engine in the same thread: no cache
     line comes from another core."""
-    line = subprocess.run([program("tests/unit/client/client_cost"), "128K", "1", str(BATCH),
+    line = subprocess.run([program("perf/client_cost"), "128K", "1", str(BATCH),
                            "400", "7"], text=True, stdout=subprocess.PIPE, check=True).stdout
     return float(dict(zip(*[iter(line.split())] * 2))["page_ns"])
 

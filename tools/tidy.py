@@ -74,7 +74,8 @@ MATRIX = {
     "engine/main.c": ["engine", "config", "numa", "dv/setup.h"],
     "tools": ["tools", "engine/client", "engine/abi", "config"],
     "tests": ["tests", "config", "numa", "dv", "engine", "tools"],
-    "perf": ["perf", "config", "numa", "dv", "engine", "tools", "tests/nic_stub.h"],
+    "perf": ["perf", "config", "numa", "dv", "engine", "tools", "tests/nic_stub.h",
+             "tests/unit/client"],
 }
 
 # Headers that are installed in one folder and include each other by name.

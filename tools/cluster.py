@@ -398,11 +398,12 @@ def default_build():
     return os.environ.get("PEERCACHE_BUILD", os.path.join(ROOT, "build", "release"))
 
 
-def make_build(no_install=False, options=()):
-    """Installs missing packages and compiles; returns the build folder. `options` of meson are for
-    a folder that is not configured yet."""
+def make_build(no_install=False, part="--build", options=(), targets=()):
+    """Installs missing packages and compiles; returns the build folder. part: of the packages of
+    tools/install. `options` of meson are for a folder that is not configured yet. targets: of
+    ninja; without them everything."""
     folder = default_build()
-    install = [os.path.join(ROOT, "tools", "install")] + ["--check"] * no_install
+    install = [os.path.join(ROOT, "tools", "install"), part] + ["--check"] * no_install
     if subprocess.run(install).returncode:
         raise SystemExit("packages that the build needs are missing; see above")
     meson = "/usr/bin/meson" if os.path.exists("/usr/bin/meson") else "meson"
@@ -411,7 +412,8 @@ def make_build(no_install=False, options=()):
         subprocess.run([meson, "setup", folder, ROOT, "--buildtype=release", *options], check=True,
                        stdout=subprocess.DEVNULL)
     print("building", file=sys.stderr)
-    done = subprocess.run([meson, "compile", "-C", folder], capture_output=True, text=True)
+    ninja = "/usr/bin/ninja" if os.path.exists("/usr/bin/ninja") else "ninja"
+    done = subprocess.run([ninja, "-C", folder, *targets], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stdout[-6000:] + done.stderr)
     return folder

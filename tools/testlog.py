@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Counts the results in Meson's test log; tools/test prints the counts.
+Reads Meson's test log; tools/test prints what it returns.
 
-    tools/testlog.py LOG [AGAIN]    prints skipped tests with their reasons, failed tests, and
-                                    `N passed, N failed, N skipped`; exit status 1 if any failed.
-                                    AGAIN is the log of a second run of failed tests: those that
-                                    pass there are printed as flaky and count as passed
-    tools/testlog.py --failed LOG   prints the names of the failed tests
-    tools/testlog.py --suites JSON  prints the suites in the output of `meson introspect --tests`
+    tools/testlog.py LOG          prints the table of suites, skipped tests with their reasons,
+                                  failed tests, and `N passed, N failed, N skipped`; exit status 1
+                                  if any failed
     tools/testlog.py --self-test
 """
 import json
@@ -19,6 +16,24 @@ PASSED = {"OK", "EXPECTEDFAIL"}
 SKIPPED = {"SKIP", "IGNORED"}  # any other result, also an unknown one, is a failure
 
 
+class Result:
+    """What a test did. text: why it was skipped, or how it failed; seconds: wall time."""
+
+    def __init__(self, row):
+        # Meson writes `project:suite+suite / name`
+        suites, _, name = row["name"].partition(" / ")
+        self.name = name
+        self.suite = re.sub(r"^[^:]*:", "", suites).split("+")[0]
+        self.seconds = row.get("duration") or 0
+        result = row["result"]
+        if result in PASSED:
+            self.kind, self.text = "passed", ""
+        elif result in SKIPPED:
+            self.kind, self.text = "skipped", reason(row)
+        else:
+            self.kind, self.text = "failed", result.lower()
+
+
 def reason(row):
     """The last line that a skipped test printed: by house rule, it names what the machine lacks."""
     text = (row.get("stdout") or "") + "\n" + (row.get("stderr") or "")
@@ -26,91 +41,74 @@ def reason(row):
     return lines[-1] if lines else "the test printed no reason"
 
 
-def count(lines):
-    """Returns (passed, failed, skipped), each a list of (name, text)."""
-    passed, failed, skipped = [], [], []
-    for line in lines:
-        if not line.strip():
-            continue
-        row = json.loads(line)
-        name, result = row["name"], row["result"]
-        if result in PASSED:
-            passed.append((name, ""))
-        elif result in SKIPPED:
-            skipped.append((name, reason(row)))
-        else:
-            failed.append((name, result.lower()))
-    return passed, failed, skipped
-
-
-def run_again(first, again):
-    """The results after a second run of failed tests, and the names of those that passed then."""
-    passed, failed, skipped = first
-    better = {name for name, _ in again[0]}
-    flaky = [name for name, _ in failed if name in better]
-    left = [row for row in failed if row[0] not in better]
-    return (passed + [(name, "") for name in flaky], left, skipped), flaky
-
-
-def report(passed, failed, skipped, flaky=()):
-    for name, text in skipped:
-        print("skipped: %s: %s" % (name, text))
-    for name in flaky:
-        print("flaky: %s: failed, then passed alone" % name)
-    for name, text in failed:
-        print("failed: %s: %s" % (name, text))
-    print("%d passed, %d failed, %d skipped" % (len(passed), len(failed), len(skipped)))
-    return 1 if failed or not passed + skipped else 0
+def results(lines):
+    return [Result(json.loads(line)) for line in lines if line.strip()]
 
 
 def read(log):
     with open(log, encoding="utf-8", errors="replace") as file:
-        return count(file)
+        return results(file)
 
 
-def suites(tests):
-    names = {re.sub(r"^[^:]*:", "", suite) for test in tests for suite in test["suite"]}
-    return sorted(name for name in names if name)
+def count(tests):
+    """The numbers of passed, failed and skipped tests."""
+    return tuple(sum(test.kind == kind for test in tests)
+                 for kind in ("passed", "failed", "skipped"))
+
+
+def summed(counts):
+    """The line that ends a run."""
+    return "%d passed, %d failed, %d skipped" % tuple(counts)
+
+
+def table(tests):
+    """Lines: for each suite its tests, the sum of their wall times, and the longest one."""
+    suites = {}
+    for test in tests:
+        suites.setdefault(test.suite, []).append(test)
+    for name, rows in sorted(suites.items(), key=lambda item: -sum(t.seconds for t in item[1])):
+        longest = max(rows, key=lambda test: test.seconds)
+        yield "%-10s %4d tests %6.0f s   longest: %s, %.0f s" % (
+            name, len(rows), sum(test.seconds for test in rows), longest.name, longest.seconds)
+
+
+def report(tests):
+    """Prints everything. Returns the exit status: 1 if a test failed, or if there was none."""
+    for line in table(tests):
+        print(line)
+    for kind in ("skipped", "failed"):
+        for test in tests:
+            if test.kind == kind:
+                print("%s: %s: %s" % (kind, test.name, test.text))
+    counts = count(tests)
+    print(summed(counts))
+    return 1 if counts[1] or not tests else 0
 
 
 def self_test():
     rows = [("a", "OK"), ("b", "FAIL"), ("c", "TIMEOUT"), ("d", "ERROR"), ("e", "UNEXPECTEDPASS"),
             ("f", "EXPECTEDFAIL"), ("g", "INTERRUPT"), ("i", "a result of the future")]
-    lines = [json.dumps({"name": n, "result": r}) for n, r in rows]
-    lines.append(json.dumps({"name": "h", "result": "SKIP", "stdout": "x\nno NIC here\n"}))
-    passed, failed, skipped = count(lines + [""])
-    assert [n for n, _ in passed] == ["a", "f"], passed
-    assert [n for n, _ in failed] == ["b", "c", "d", "e", "g", "i"], failed
-    assert skipped == [("h", "no NIC here")], skipped
-    assert count([]) == ([], [], [])
-    again = ([("b", ""), ("x", "")], [("c", "fail")], [("d", "no NIC here")])
-    (passed, failed, skipped), flaky = run_again((passed, failed, skipped), again)
-    assert flaky == ["b"], flaky
-    assert [n for n, _ in passed] == ["a", "f", "b"], passed
-    assert [n for n, _ in failed] == ["c", "d", "e", "g", "i"], failed
-    tests = [{"suite": ["p:unit"]}, {"suite": ["p:soft", "p"]}, {"suite": ["p:unit"]}]
-    assert suites(tests) == ["p", "soft", "unit"], suites(tests)
+    lines = [json.dumps({"name": "p:unit / " + n, "result": r, "duration": 2}) for n, r in rows]
+    lines.append(json.dumps({"name": "p:soft+hooks / h / i", "result": "SKIP",
+                             "stdout": "x\nno NIC here\n", "duration": 1.5}))
+    tests = results(lines + [""])
+    assert count(tests) == (2, 6, 1), count(tests)
+    assert [t.name for t in tests if t.kind == "passed"] == ["a", "f"], tests
+    assert [t.name for t in tests if t.kind == "failed"] == ["b", "c", "d", "e", "g", "i"], tests
+    assert [(t.suite, t.text) for t in tests if t.kind == "skipped"] == [("soft", "no NIC here")]
+    assert [line.split()[:4] for line in table(tests)] == [
+        ["unit", "8", "tests", "16"], ["soft", "1", "tests", "2"]], list(table(tests))
+    assert summed(count(results([]))) == "0 passed, 0 failed, 0 skipped"
     return 0
 
 
 def main(arguments):
     if arguments == ["--self-test"]:
         return self_test()
-    if len(arguments) == 2 and arguments[0] == "--suites":
-        with open(arguments[1], encoding="utf-8") as file:
-            print("\n".join(suites(json.load(file))))
-        return 0
-    if len(arguments) == 2 and arguments[0] == "--failed":
-        for name, _ in read(arguments[1])[1]:
-            print(re.sub(r"^.* / ", "", name))
-        return 0
-    if len(arguments) not in (1, 2) or arguments[0].startswith("-"):
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         print(__doc__.strip())
         return 2
-    results, flaky = read(arguments[0]), ()
-    if len(arguments) == 2:
-        results, flaky = run_again(results, read(arguments[1]))
-    return report(*results, flaky)
+    return report(read(arguments[0]))
 
 
 if __name__ == "__main__":

@@ -314,10 +314,26 @@ static void corpus_members(void)
 			1 + hello_frame(other, corpus[corpora] + 1, sizeof(corpus[0]) - 1);
 }
 
+/* A summary was sent and one was taken. Few changes of a message lead to either. */
+static bool summaries_seen(void)
+{
+	return node[0].control.counter[COUNTER_summaries_sent] && summaries_taken;
+}
+
+static void replay_changed(unsigned c)
+{
+	uint8_t changed[4096];
+
+	memcpy(changed, corpus[c], corpus_bytes[c]);
+	for (unsigned n = (unsigned)random() % 4; n < 4; n++)
+		changed[(size_t)random() % corpus_bytes[c]] = (uint8_t)random();
+	LLVMFuzzerTestOneInput(changed, corpus_bytes[c]);
+}
+
 /*
  * Replays the corpus of stored inputs: each whole, cut short at one place in four, and changed 40
- * times; with --long cut short at every place, and changed 500 times. The environment variable SEED
- * repeats the run that printed it.
+ * times, and more often until summaries were seen; with --long cut short at every place, and
+ * changed 500 times. The environment variable SEED repeats the run that printed it.
  */
 int main(int argc, char **argv)
 {
@@ -325,9 +341,9 @@ int main(int argc, char **argv)
 	unsigned rounds = all ? 500 : 40, step = all ? 1 : 4;
 	const char *given = getenv("SEED");
 	unsigned seed = given ? (unsigned)atoi(given) : (unsigned)time(NULL);
-	uint8_t changed[4096];
 
 	printf("SEED=%u\n", seed);
+	fflush(stdout); /* the seed is known even if the run aborts */
 	srandom(seed);
 	open_once();
 	corpus_directory();
@@ -338,13 +354,10 @@ int main(int argc, char **argv)
 		LLVMFuzzerTestOneInput(corpus[c], corpus_bytes[c]);
 		for (size_t cut = (size_t)random() % step; cut < corpus_bytes[c]; cut += step)
 			LLVMFuzzerTestOneInput(corpus[c], cut);
-		for (unsigned round = 0; round < rounds; round++) {
-			memcpy(changed, corpus[c], corpus_bytes[c]);
-			for (unsigned n = (unsigned)random() % 4; n < 4; n++)
-				changed[(size_t)random() % corpus_bytes[c]] = (uint8_t)random();
-			LLVMFuzzerTestOneInput(changed, corpus_bytes[c]);
-		}
 	}
+	for (unsigned round = 0; round < rounds || (round < 500 && !summaries_seen()); round++)
+		for (unsigned c = 0; c < corpora; c++)
+			replay_changed(c);
 	printf("replayed %u messages: %llu bad messages, %llu engines refused\n", corpora,
 		(unsigned long long)node[0].control.counter[COUNTER_messages_bad],
 		(unsigned long long)node[0].control.counter[COUNTER_members_refused]);
@@ -352,7 +365,7 @@ int main(int argc, char **argv)
 		(unsigned long long)node[0].control.counter[COUNTER_summaries_asked],
 		(unsigned long long)node[0].control.counter[COUNTER_summaries_sent],
 		summaries_taken ? "some" : "none");
-	if (!node[0].control.counter[COUNTER_summaries_sent] || !summaries_taken)
+	if (!summaries_seen())
 		abort();
 	nodes_teardown();
 	return 0;

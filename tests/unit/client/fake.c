@@ -229,7 +229,10 @@ static void open_memory(struct fake *f)
 		f->node[n].shard = aligned_alloc(64, sizeof(struct bucket) << FAKE_BITS);
 		memset(f->node[n].shard, 0, sizeof(struct bucket) << FAKE_BITS);
 		for (unsigned r = 0; r < FAKE_RAILS; r++) {
-			f->node[n].pool[r] = calloc(1, FAKE_POOL_BYTES);
+			/* mapped: $MALLOC_PERTURB_, which Meson sets, fills what is allocated */
+			f->node[n].pool[r] = mmap(NULL, FAKE_POOL_BYTES, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			MUST(f->node[n].pool[r] != MAP_FAILED);
 			f->node[n].heads[r] = calloc(FAKE_UNITS, sizeof(struct page_head));
 		}
 	}
@@ -318,7 +321,7 @@ void fake_stop(struct fake *f)
 	fake_die(f);
 	for (unsigned n = 0; n < FAKE_NODES; n++) {
 		for (unsigned r = 0; r < FAKE_RAILS && n; r++) {
-			free(f->node[n].pool[r]);
+			munmap(f->node[n].pool[r], FAKE_POOL_BYTES);
 			free(f->node[n].heads[r]);
 		}
 		if (n)

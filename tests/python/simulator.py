@@ -287,5 +287,7 @@ class Controller:
 
     def close(self):
         self.stop.set()
+        for work in self.queues.values():
+            work.put(None)
         for thread in self.threads:
             thread.join(10)

@@ -177,12 +177,11 @@ static void get(struct seat *s, uint64_t cookie)
 	__atomic_store_n(&s->waits, 0, __ATOMIC_RELEASE);
 }
 
-static bool all_sleep(void)
+static void await_sleep(void)
 {
 	for (unsigned i = 0; i < RAILS; i++)
-		if (!shm_load(&seat[i].w->status->rail[0].sleeps))
-			return false;
-	return true;
+		while (!shm_load(&seat[i].w->status->rail[0].sleeps))
+			sched_yield();
 }
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
@@ -192,8 +191,7 @@ static void a_kick_for_any_rail_wakes_the_shared_poll_core(void **state)
 	(void)state;
 	begin(true, false);
 	for (unsigned i = 0; i < 30; i++) {
-		while (!all_sleep())
-			sched_yield();
+		await_sleep();
 		get(&seat[i % RAILS], i);
 	}
 	end();
@@ -246,6 +244,7 @@ static void a_core_that_naps_for_one_nic_is_woken_by_a_kick_for_another_rail(voi
 	kick(&seat[0]);
 	for (uint64_t i = 0; __atomic_load_n(&naps_kicked, __ATOMIC_RELAXED) < 10; i++) {
 		assert_true(clock_now_ns() < op.deadline_ns);
+		await_sleep();
 		get(&seat[1], i);
 	}
 	dv_soft_faults(seat[0].pair->near, &none);

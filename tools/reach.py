@@ -216,6 +216,12 @@ def rank(test, hit, scripts, reaches):
     return (0 if own else 1 if alike else 2, reaches)
 
 
+def unknown(build):
+    """Objects that were never compiled here, so that it is not known which headers they include."""
+    files = Files(build, ROOT)
+    return [output for output in files.graph if output.endswith(".o") and output not in files.deps]
+
+
 def changes(root, revision):
     """Files that differ from a revision, and those that git does not track yet."""
     def git(*arguments):

@@ -21,9 +21,7 @@ VICTIM, OTHERS = 3, (0, 1, 2)
 class DarkHost(test_outages.Outage):
     def stored(self, engines, i, name, first):
         """Stores 320 pages; all are stored. Returns the figures of the sets."""
-        got = self.store(engines, i, name, (first, first + 320), *TIMEOUT)
-        self.assertEqual(got["hit"], 320, got)
-        return got
+        return self.store_calmly(engines, i, name, (first, first + 320), *TIMEOUT)
 
     def found(self, engines, reader, i, name):
         """Are all pages of `name` found and read? None may be wrong."""
@@ -49,7 +47,8 @@ class DarkHost(test_outages.Outage):
         before = [self.stored(engines, i, f"before{i}", 1000 * i) for i in range(4)]
         darken(engines.netns)
         since, starved = time.monotonic(), self.starved(engines)
-        first = self.stored(engines, 0, "during", 4000)
+        first = self.store(engines, 0, "during", (4000, 4320), *TIMEOUT)
+        self.assertEqual(first["hit"], 320, first)
         harness.wait_for(lambda: self.suspected(engines, 0) or self.gone(engines, 0), 60,
                          "it is suspect")
         if waits:  # sets did not wait until it was removed

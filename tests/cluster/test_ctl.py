@@ -83,7 +83,7 @@ class Health(harness.ClusterTest):
         self.assertEqual(json.loads(ctl("/nowhere/e.sock", "--json", "health").stdout)["worst"],
                          "no answer")
         engines = self.start(1, pool_bytes="16MiB")
-        os.kill(engines.process[0].pid, signal.SIGSTOP)
+        harness.freeze(engines.process[0])
         try:
             for command in (("health",), ("top", "--once"), ("--json", "health"),
                             ("directory",), ("--json", "directory")):
@@ -215,7 +215,7 @@ class Top(harness.ClusterTest):
         engines = self.start(1, pool_bytes="16MiB")
         top = self.top(engines)
         harness.wait_for(lambda: top.shows("health   ok"), 30, "the first picture")
-        os.kill(engines.process[0].pid, signal.SIGSTOP)
+        harness.freeze(engines.process[0])
         try:
             harness.wait_for(lambda: top.shows("NO ANSWER for"), 30, "it says the data is old")
             os.write(top.master, b"\x03")

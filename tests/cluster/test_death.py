@@ -74,7 +74,7 @@ class EngineDies(Outage):
     def test_a_stopped_engine_costs_one_deadline_and_no_hang(self):
         engines = self.start(2, pool_bytes="128MiB", settings=SETTINGS, link="tcp")
         self.stored(engines, 1, 50)
-        engines.process[1].send_signal(signal.SIGSTOP)
+        harness.freeze(engines.process[1])
         got = self.replay(engines_without(engines, 1), "--requests", 50, "--timeout-ms", 2000)
         self.assertEqual((got["wrong"], got["late"]), (0, 0))
         engines.wait_members(1, among=[0])

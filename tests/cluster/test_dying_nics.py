@@ -226,7 +226,7 @@ class EnginesStand(harness.ClusterTest):
         self.addCleanup(os.unlink, faults)
         stopped = self.start(1, pool_bytes="16MiB")
         hangs = self.start(1, pool_bytes="16MiB", settings=["test.fault_file=" + faults])
-        stopped.process[0].send_signal(signal.SIGSTOP)
+        harness.freeze(stopped.process[0])
         with open(faults, "w") as f:
             f.write("0:hang")
         begun = time.monotonic()

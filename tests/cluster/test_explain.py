@@ -86,7 +86,7 @@ class Healthy(Explain):
         self.assertEqual(ctl("/nowhere/e.sock", "explain", "a").returncode, 3)
         self.assertEqual(ctl("/nowhere/e.sock", "explain").returncode, 2)
         engines = self.start(1, pool_bytes="16MiB")
-        engines.process[0].send_signal(signal.SIGSTOP)
+        harness.freeze(engines.process[0])
         try:
             done = ctl(engines.sockets[0], "--timeout-ms", "300", "explain", "a")
             self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
@@ -104,7 +104,7 @@ class Faults(Explain):
         self.put(engines.sockets[2], key)
         self.expect(engines.sockets[0], key, 0, "present")
         # The owner's memory still answers READs, but it removes no entry.
-        engines.process[1].send_signal(signal.SIGSTOP)
+        harness.freeze(engines.process[1])
         try:
             ctl(engines.sockets[2], "--timeout-ms", "1000", "rm", key)
             harness.wait_for(lambda: self.explain(engines.sockets[0], key)[1]["verdict"] ==
@@ -127,7 +127,7 @@ class Faults(Explain):
         absent = self.key_of(engines, (1, 2))
         self.put(engines.sockets[2], "kept")
         before = self.expect(engines.sockets[0], "kept", 0, "present")
-        engines.process[1].send_signal(signal.SIGSTOP)
+        harness.freeze(engines.process[1])
         try:
             shown = self.expect(engines.sockets[0], absent, 4, "owner unreachable")
             self.assertEqual(self.owners(shown), {self.name(engines, 1): "unreachable",
@@ -149,7 +149,7 @@ class Faults(Explain):
         key = self.key_of(engines, (0, 1))
         self.put(engines.sockets[2], key)
         self.expect(engines.sockets[0], key, 0, "present")
-        engines.process[2].send_signal(signal.SIGSTOP)
+        harness.freeze(engines.process[2])
         shown = self.expect(engines.sockets[0], key, 4, "holder unreachable")
         self.assertEqual(list(self.owners(shown).values()), ["present"] * 2)
         self.assertEqual(shown["holders"][0]["name"], self.name(engines, 2))

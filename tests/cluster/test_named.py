@@ -84,7 +84,7 @@ class Named(harness.ClusterTest):
         name = f"member 127.0.0.1:{engines.port[1]}"
         process = engines.process[1]
         self.assert_named(
-            lambda: process.send_signal(signal.SIGSTOP),
+            lambda: harness.freeze(process),
             lambda: process.send_signal(signal.SIGCONT),
             lambda: name in engines.findings().get("member_suspect", ""),
             lambda: not {"member_suspect", "member_down"} & set(engines.findings()))

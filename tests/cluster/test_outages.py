@@ -81,7 +81,7 @@ class Stopped(Outage):
             for i in range(nodes):
                 self.assert_all_found(engines, reader, f"of{i}", (1000 * i, 1000 * i + 300))
         for i in victims:
-            engines.process[i].send_signal(signal.SIGSTOP)
+            harness.freeze(engines.process[i])
         try:
             pages = (100000, 101000)
             got = self.store(engines, 0, "new", pages)

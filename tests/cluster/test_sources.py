@@ -301,7 +301,7 @@ class WithEtcd(SourceTest):
             return lambda: self.etcd.process.send_signal(number)
 
         self.addCleanup(signals(signal.SIGCONT))
-        self.outage(signals(signal.SIGSTOP), signals(signal.SIGCONT))
+        self.outage(lambda: harness.freeze(self.etcd.process), signals(signal.SIGCONT))
 
     def test_an_endpoint_that_hangs_and_one_that_refuses_delay_nothing(self):
         silent = socket.create_server(("127.0.0.1", 0))

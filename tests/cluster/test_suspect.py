@@ -162,7 +162,7 @@ class Suspect(harness.ClusterTest):
 
     def test_sets_do_not_wait_for_a_stopped_engine(self):
         engines = self.start(3, pool_bytes="64MiB", settings=SETTINGS)
-        engines.process[2].send_signal(signal.SIGSTOP)
+        harness.freeze(engines.process[2])
         try:
             # whichever is noticed first
             self.suspected(engines, ["silent", "unserved", "unread"])

@@ -89,7 +89,9 @@ def start(hosts, driver, sglang):
     driver: "controller" or "tree". sglang: folders for PYTHONPATH.
     """
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
-           "TORCH_EXTENSIONS_DIR": os.path.join(environment.venv_folder(), "extensions"),
+           # torch's lock on a library that it compiles is for one version of its source
+           "TORCH_EXTENSIONS_DIR": os.path.join(environment.venv_folder(), "extensions",
+                                                os.path.basename(sglang.split(os.pathsep)[0])),
            "OMP_NUM_THREADS": "1",  # threads of five ranks would spin for two processors
            "PYTHONPATH": os.pathsep.join([sglang, PACKAGE])}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions share most of their imports

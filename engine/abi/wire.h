@@ -10,15 +10,15 @@
 #define ABI_WIRE_H
 
 /* The newest version that this engine speaks */
-#define WIRE_VERSION 7u
+#define WIRE_VERSION 8u
 /*
  * The oldest version that this engine speaks: the previous one, so that a cluster can be upgraded
- * engine by engine. Version 7 adds messages only; an engine of version 6 is never sent one.
+ * engine by engine. Version 8 adds messages only; an engine of version 7 is never sent one.
  */
-#define WIRE_VERSION_OLDEST 6u
+#define WIRE_VERSION_OLDEST 7u
 
-/* Since this version an engine answers DigestAsk (message.proto). */
-#define WIRE_VERSION_DIGEST 7u
+/* Since this version an engine answers EntriesAsk (message.proto). */
+#define WIRE_VERSION_ENTRIES 8u
 
 /*
  * The last version whose engines close a link without any answer when the versions differ (their

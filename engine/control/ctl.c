@@ -266,6 +266,13 @@ void ctl_touched(struct control *control, uint32_t place)
 		pool_touch(control->rail[place_rail(place)].pool, place);
 }
 
+bool ctl_page_at(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	return place_rail(place) < control->rails &&
+	       pool_key(control->rail[place_rail(place)].pool, place, generation, ret_key);
+}
+
 enum forget_state ctl_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had)
 {

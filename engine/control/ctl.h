@@ -249,6 +249,12 @@ void ctl_close(struct control *control);
 
 /* Another engine has read this engine's page. */
 void ctl_touched(struct control *control, uint32_t place);
+/*
+ * The key of the page of that generation at `place` in this engine's memory. False: there is none.
+ * `place` may be any number.
+ */
+bool ctl_page_at(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /* Whether a removal on this host outlasts a crash. */
 enum forget_state {
 	FORGET_DURABLE,  /* it does; always so without disk.paths */

@@ -271,6 +271,7 @@ static void owner_free(struct owner *owner)
 	free(owner->touches);
 	free(owner->report);
 	digest_drop(owner);
+	show_drop(owner);
 	free(owner);
 }
 
@@ -345,6 +346,8 @@ int directory_open(struct control *control)
 		return -ENOMEM;
 	}
 	compare_later(dir, net_now());
+	/* of before a warm restart */
+	dir->published = control->kept_ref != NULL;
 	past_set(&dir->settled, &now);
 	/* Members of before a warm restart that do not return have no record of when they left. */
 	if (control->shard.entries)

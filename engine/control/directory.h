@@ -172,6 +172,10 @@ bool directory_serve_digest_ask(
 	struct control *control, struct rpc_link *link, const Pc__DigestAsk *ask);
 bool directory_serve_digest(
 	struct control *control, struct rpc_link *link, const Pc__Digest *answer);
+bool directory_serve_entries_ask(
+	struct control *control, struct rpc_link *link, const Pc__EntriesAsk *ask);
+bool directory_serve_entries(
+	struct control *control, struct rpc_link *link, const Pc__Entries *answer);
 bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay);
 bool directory_serve_relayed(
 	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed);

@@ -36,11 +36,12 @@ static void left_out(struct directory *dir, struct owner *owner, const struct di
 
 	if (update->kind == DIR_PUBLISH) {
 		control->counter[COUNTER_publishes_deferred]++;
-		lack_add(dir, owner, map_slot_of(&update->key));
+		lack_add(dir, &owner->walk, owner->ref, map_slot_of(&update->key));
 		digest_spoil(owner, &update->key);
 		owner->behind = owner->walk.slots != 0;
 	} else {
 		control->counter[COUNTER_removes_dropped]++;
+		owner->unsure = true;
 	}
 	if (owner->warned || !record)
 		return;

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Anti-entropy: compares this engine's entries with what their owners have, about once a minute,
- * and publishes again what an owner lacks. Control plane's thread only.
+ * publishes again what an owner lacks and removes what it should not have. Control plane's thread
+ * only.
  *
  * It uses the digests of directory_digest.c and begins only while no entries move; any change of
  * the map ends it. An owner whose digests differ lacks the slots of the pages for which they do,
  * and its walk publishes them. Per comparison at most COMPARE_OWNERS_MAX owners are asked, in turn,
- * so that one owner reads its shard for few holders at a time. An owner that is behind, suspect or
- * full is left out: the first two have their own walks, and a full one would refuse the same
- * entries every minute.
- *
- * An entry that the owner should not have any more also makes its slot differ. Its holder cannot
- * name it; readers that find it stale report it (directory_stale()).
+ * so that one owner reads its shard for few holders at a time; an owner for which removes were
+ * dropped comes first, and at once. An owner that is behind or suspect is left out: it has its own
+ * walk. To a full one nothing is published: it would refuse the same entries every minute.
  */
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
@@ -27,10 +25,24 @@ void compare_later(struct directory *dir, uint64_t now_ns)
 	dir->compare_ns = now_ns + COMPARE_MIN_NS + net_random() % COMPARE_SPREAD_NS;
 }
 
-static bool comparable(const struct owner *owner, uint64_t now_ns)
+static bool comparable(const struct owner *owner)
 {
-	return !owner->behind && !suspect_steers(owner->why) &&
-	       (!owner->full_ns || now_ns - owner->full_ns > COMPARE_FULL_NS);
+	return !owner->behind && !owner->digest && !owner->show && !suspect_steers(owner->why);
+}
+
+static bool full(const struct owner *owner)
+{
+	return owner->full_ns && net_now() - owner->full_ns <= COMPARE_FULL_NS;
+}
+
+/* Asks the owner. False: it cannot be asked now. */
+static bool ask(struct directory *dir, struct owner *owner)
+{
+	if (!comparable(owner) || !digest_ask(dir, owner))
+		return false;
+	owner->digest->repair = true;
+	owner->unsure = false;
+	return true;
 }
 
 /* Requests links with the next owners. False: some are dialled now. */
@@ -48,42 +60,54 @@ static bool links_ready(const struct directory *dir)
 	return ready;
 }
 
-/* Asks the next owners. False: none was. */
-static bool ask_next(struct directory *dir, uint64_t now_ns)
+static bool unsure_any(const struct directory *dir)
+{
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->ref && owner->unsure && comparable(owner))
+			return true;
+	return false;
+}
+
+/* Asks those that are unsure, and the next owners. False: none was asked. */
+static bool ask_next(struct directory *dir)
 {
 	const struct map_view *view = member_map(dir->control);
+	struct owner *owner;
 	unsigned asked = 0;
 
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->ref && owner->unsure)
+			asked += ask(dir, owner);
 	for (uint32_t i = 0; i < view->owners && asked < COMPARE_OWNERS_MAX; i++) {
 		const struct placed *next = &view->owner[dir->compare_turn++ % view->owners];
-		struct owner *owner = owner_of(dir, next->ref);
 
-		if (owner && !owner->digest && comparable(owner, now_ns) &&
-			digest_ask(dir, owner)) {
-			owner->digest->repair = true;
-			asked++;
-		}
+		owner = owner_of(dir, next->ref);
+		asked += owner && ask(dir, owner);
 	}
 	return asked > 0;
 }
 
 void compare_tick(struct directory *dir, uint64_t now_ns)
 {
-	if (now_ns < dir->compare_ns || dir->phase != MOVE_NONE)
+	if (dir->phase != MOVE_NONE || !publishes(dir) ||
+		(now_ns < dir->compare_ns && !unsure_any(dir)))
 		return;
-	if (pages_count(dir) && !dir->compare_dialled && !links_ready(dir)) {
+	if (!dir->compare_dialled && !links_ready(dir)) {
 		dir->compare_dialled = true;
 		dir->compare_ns = now_ns + COMPARE_DIAL_NS;
 		return;
 	}
 	dir->compare_dialled = false;
 	compare_later(dir, now_ns);
-	if (pages_count(dir) == 0 || !ask_next(dir, now_ns))
+	dir->own.left = 1ull << dir->control->shard.bits;
+	move_soon(dir);
+	if (!ask_next(dir))
 		return;
 	dir->comparing = true;
 	dir->phase = MOVE_COUNT;
 	reading_start(dir);
-	move_soon(dir);
 }
 
 void compare_end(struct directory *dir)
@@ -135,9 +159,10 @@ static void compare_page(struct directory *dir, const struct index_entry *entry)
 	for (unsigned i = 0; i < owners; i++) {
 		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
 
-		if (owner && to_repair(dir, owner) && owner_takes(dir, owner->ref, entry->place) &&
+		if (owner && to_repair(dir, owner) && !full(owner) &&
+			owner_takes(dir, owner->ref, entry->place) &&
 			!digest_equal(owner, &entry->key))
-			lack_add(dir, owner, map_slot_of(&entry->key));
+			lack_add(dir, &owner->walk, owner->ref, map_slot_of(&entry->key));
 	}
 }
 

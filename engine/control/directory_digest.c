@@ -2,9 +2,9 @@
 /*
  * Comparing entries with an owner that was off the map: it may still have all entries of this
  * engine, because this engine was restarted warm, or because a link was cut for a moment. The
- * holder asks the owner for digests of its entries, computes the same from its index, and the walk
- * of the owner (directory_walk.c) publishes only the entries of slots whose digests differ. Control
- * plane's thread only.
+ * holder asks the owner for digests of its entries, and computes the same from its index. Of slots
+ * whose digests differ, the walk of the owner (directory_walk.c) publishes the entries, and the
+ * owner shows those that it has (directory_show.c). Control plane's thread only.
  *
  * The holder counts its index after the last map change, since the owners of a key depend on the
  * map. The owner reads its shard at about the same time. An entry that changes meanwhile is
@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/abi/wire.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 
@@ -69,9 +68,7 @@ static struct rpc_link *link_to_ask(const struct directory *dir, const struct ow
 {
 	struct rpc_link *link = member_link(dir->control, owner->ref);
 
-	if (!link || link->member->contact->wire < WIRE_VERSION_DIGEST || owner->removing)
-		return NULL;
-	return link;
+	return owner->removing ? NULL : link;
 }
 
 bool digest_ask(struct directory *dir, struct owner *owner)
@@ -105,12 +102,12 @@ bool digests_ask(struct directory *dir)
 	const struct map_view *view = member_map(dir->control);
 	bool any = false;
 
-	if (pages_count(dir) == 0)
+	if (!publishes(dir))
 		return false;
 	for (uint32_t i = 0; i < view->owners; i++) {
 		struct owner *owner = owner_of(dir, view->owner[i].ref);
 
-		if (owner && owner->fresh && owner->walk.slots)
+		if (owner && owner->fresh)
 			any |= digest_ask(dir, owner);
 	}
 	return any;
@@ -127,13 +124,21 @@ static bool digest_wants(struct directory *dir, uint32_t slot)
 	return slot_any(dir, slot) && slot_owner_any(dir, slot, to_count);
 }
 
+static void digest_complete(struct directory *dir, struct owner *owner)
+{
+	if (owner->digest->answered && owner->digest->counted)
+		show_begin(dir, owner);
+}
+
 void digests_counted(struct directory *dir)
 {
 	struct owner *owner;
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->digest)
+		if (owner->digest) {
 			owner->digest->counted = true;
+			digest_complete(dir, owner);
+		}
 }
 
 static void digest_count(struct directory *dir, const struct index_entry *entry)
@@ -199,7 +204,8 @@ void digests_end(struct directory *dir)
 
 	STAILQ_FOREACH (owner, &dir->owners, next) {
 		owner->removing = false;
-		if (!owner->walk.slots)
+		/* an answer that is to come tells which entries are wrong */
+		if (!owner->walk.slots && !unanswered(owner->digest, DIGEST_WAIT_NS))
 			digest_drop(owner);
 	}
 }
@@ -235,6 +241,8 @@ bool directory_serve_digest(
 	if (answer->n_sums)
 		memcpy(digest->sums, answer->sums, answer->n_sums * sizeof(digest->sums[0]));
 	digest->answered = true;
+	digest->none = answer->n_sums == 0;
+	digest_complete(control->directory, owner);
 	move_soon(control->directory);
 	return true;
 }

@@ -40,10 +40,23 @@ struct digest {
 	const struct rpc_link *via; /* on which it was sent */
 	uint64_t asked_ns;
 	bool answered;
+	bool none;       /* the owner has no entry of this engine */
 	bool counted;    /* our index was read */
 	bool repair;     /* asked by the periodic comparison: the owner should have all entries */
 	unsigned bits;   /* 2^bits slots */
 	uint64_t sums[]; /* of each slot: the owner's; then, of each slot, by our index */
+};
+
+/* The entries that an owner has in the slots that differ; see directory_show.c. */
+struct show {
+	uint64_t serial;            /* of the EntriesAsk */
+	const struct rpc_link *via; /* on which it was sent */
+	bool asked;                 /* its answer is missing */
+	bool removed;               /* an entry was wrong */
+	uint32_t bucket;            /* of the owner's shard: where the next part begins */
+	unsigned bits;              /* as of the digest */
+	uint32_t bytes;             /* length of `slots` */
+	uint8_t slots[];            /* a bit for each slot that differs */
 };
 
 /* A DigestAsk of another engine that is not answered yet. */
@@ -98,6 +111,25 @@ void digest_forgotten(struct owner *owner);
 void digests_slice(struct directory *directory);
 /* The link has closed, or the directory is: nothing is answered on it. NULL: all links. */
 void digests_unask(struct directory *directory, const struct rpc_link *link);
+
+/* This engine's own entries in its own shard. */
+struct own_shard {
+	uint64_t left;    /* buckets that are still to be looked at, */
+	uint32_t cursor;  /* from here on */
+	uint64_t dropped; /* shard.dropped when all of it was last looked at */
+};
+
+/* ---- directory_show.c ------------------------------------------------------------------------ */
+
+#define SHOW_BUCKETS DIGEST_BUCKETS /* buckets of the shard looked at for one answer */
+
+/* The owner's digest is answered and counted: begins to look at its entries in what differs. */
+void show_begin(struct directory *directory, struct owner *owner);
+/* Asks for the next part, if the owner has room for removes. Called when it has acknowledged. */
+void show_next(struct directory *directory, struct owner *owner);
+void show_drop(struct owner *owner);
+/* The next part of this engine's own shard, with its own entries. */
+void show_own(struct directory *directory);
 
 /* ---- directory_compare.c --------------------------------------------------------------------- */
 

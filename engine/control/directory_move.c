@@ -330,10 +330,12 @@ void move_slice(void *context)
 	move_step(dir, now_ns);
 	if (dir->sweep_left)
 		sweep_slice(dir);
+	if (dir->own.left)
+		show_own(dir);
 	digests_slice(dir);
 	if (dir->phase == MOVE_COUNT || dir->phase == MOVE_AWAIT || dir->phase == MOVE_TIDY ||
-		dir->marking || dir->sweep_left || walks_ready(dir) || !TAILQ_EMPTY(&dir->asked) ||
-		digests_wait(dir, DIGEST_WAIT_NS))
+		dir->marking || dir->sweep_left || dir->own.left || walks_ready(dir) ||
+		!TAILQ_EMPTY(&dir->asked) || digests_wait(dir, DIGEST_WAIT_NS))
 		move_soon(dir);
 	else if (dir->phase == MOVE_ASK || dir->phase == MOVE_WAIT)
 		slice_at(dir, dir->phase == MOVE_ASK ? dir->walk_ns : dir->tidy_ns, now_ns);

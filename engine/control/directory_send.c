@@ -250,6 +250,7 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	}
 	owner_served(dir, owner);
 	owner_dirty(dir, owner);
+	show_next(dir, owner);
 	if (owner->walk.slots)
 		move_soon(dir);
 	return true;
@@ -309,6 +310,8 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 		owner->unlinked_ns = net_now();
 	if (owner->digest && owner->digest->via == link && !owner->digest->answered)
 		digest_drop(owner);
+	if (owner->show && owner->show->via == link)
+		show_drop(owner);
 	owner->in_flight -= batches_rewind(owner, &owner->batches, link);
 	owner->unsynced_count -= batches_rewind(owner, &owner->unsynced, link);
 	if (!owner_idle(owner))
@@ -352,13 +355,14 @@ void owner_clear(struct directory *dir, struct owner *owner)
 
 	owner_rewind(dir, owner);
 	digest_drop(owner);
+	show_drop(owner);
 	owner->touched = owner->reports = 0;
 	owner_trusted(dir, owner);
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->full_ns = 0;
 	owner->unlinked_ns = owner->relayed_ns = owner->newest = 0;
 	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
 		owner->queued[kind] = 0;
-	owner->behind = owner->fresh = owner->warned = owner->removing = false;
+	owner->behind = owner->fresh = owner->warned = owner->removing = owner->unsure = false;
 	owner->walk = (struct walk){.slots = 0};
 	owner->takes_disk = false;
 	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)

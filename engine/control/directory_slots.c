@@ -216,8 +216,8 @@ void lacks_follow(struct directory *dir, const struct past *was, const struct ma
 	for (uint32_t i = 0; i < now->owners; i++) {
 		uint32_t ref = now->owner[i].ref;
 
-		/* an owner is made for those that lack something: see owners_few() */
-		owner = c.lacking[i] ? owner_of(dir, ref) : NULL;
+		/* an owner is made for those that may have a wrong entry: see owners_few() */
+		owner = c.lacking[i] || (!had[i] && publishes(dir)) ? owner_of(dir, ref) : NULL;
 		if (!owner && ref != dir->control->ref)
 			continue;
 		dir->lacking += walk_set(owner ? &owner->walk : &dir->self, c.lacking[i]);
@@ -255,16 +255,23 @@ static bool lack_change(struct directory *dir, uint32_t slot, uint32_t ref, bool
 	return false;
 }
 
-void lack_add(struct directory *dir, struct owner *owner, uint32_t slot)
+void lack_add(struct directory *dir, struct walk *walk, uint32_t ref, uint32_t slot)
 {
-	if (lack_change(dir, slot, owner->ref, true)) {
-		owner->walk.slots++;
+	if (lack_change(dir, slot, ref, true)) {
+		walk->slots++;
 		dir->lacking++;
 		if (dir->lacked < dir->lacking)
 			dir->lacked = dir->lacking;
-	} else if (owner->walk.slot == slot && owner->walk.at) {
-		owner->walk.again = true;
+	} else if (walk->slot == slot && walk->at) {
+		walk->again = true;
 	}
+}
+
+void lacks_self(struct directory *dir)
+{
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
+		if (slot_any(dir, slot))
+			lack_add(dir, &dir->self, dir->control->ref, slot);
 }
 
 void lack_end(struct directory *dir, struct walk *walk, uint32_t ref)

@@ -36,8 +36,10 @@ void lacks_follow(struct directory *directory, const struct past *was, const str
 bool lacks_slot(const struct directory *directory, uint32_t slot, uint16_t owner);
 /* The next slot, from `slot` on, that it lacks; MAP_SLOTS: none. */
 uint32_t lacks_next(const struct directory *directory, uint32_t slot, uint16_t owner);
-/* The owner may lack entries of the slot; nothing if it does not own the slot. */
-void lack_add(struct directory *directory, struct owner *owner, uint32_t slot);
+/* The owner `ref` may lack entries of the slot; nothing if it does not own the slot. */
+void lack_add(struct directory *directory, struct walk *walk, uint32_t ref, uint32_t slot);
+/* This engine's own shard may lack entries of all slots that it owns. */
+void lacks_self(struct directory *directory);
 /* The owner `ref` does not lack the slot any more at which its walk is. */
 void lack_end(struct directory *directory, struct walk *walk, uint32_t ref);
 /* True if `is` is true for an owner of the slot, other than this engine. */

@@ -24,6 +24,7 @@
  *   directory_durable.c  removals that wait for tombstones
  *   directory_digest.c   comparing entries with an owner that may have them already
  *   directory_compare.c  the same with all owners, about once a minute
+ *   directory_show.c     entries without a page
  *   directory_depart.c   entries of members that left the map
  *   directory_disk.c     entries of pages on this host's disk
  *
@@ -194,6 +195,8 @@ struct owner {
 	 */
 	bool removing;
 	struct digest *digest; /* NULL: a walk publishes all entries that are new to it */
+	struct show *show;     /* the entries that it shows; NULL: none */
+	bool unsure; /* removes were dropped, or it has room again: it is compared with soon */
 	uint32_t *touches;
 	unsigned touched;
 	struct page_report *report; /* REPORTS_MAX, to be sent with the touches; NULL: none yet */
@@ -250,9 +253,7 @@ struct directory {
 	struct net_timer *patrol; /* looks at the owners that owe an answer */
 	uint64_t patrol_ns;       /* when the timer `patrol` was armed; 0: it is not */
 	uint64_t awake_ns;        /* when this engine was last found to run again after a pause */
-	/*
-	 * Migration of entries after a map change.
-	 */
+	/* Migration of entries after a map change. */
 	struct net_timer *move;
 	bool move_soon; /* true: the timer `move` fires within MOVE_PACE_MS */
 	/*
@@ -279,6 +280,8 @@ struct directory {
 	uint64_t compare_ns;      /* when the next one begins; it waits for the end of a walk */
 	bool compare_dialled;     /* links with the owners that are asked next were dialled */
 	unsigned compare_turn;    /* place on the map of the owner that is asked next */
+	bool published;           /* owners may have entries of this engine */
+	struct own_shard own;
 	uint32_t sweep_cursor;
 	uint64_t sweep_left; /* number of buckets of the shard that are still to be swept */
 	struct departed departed[DEPARTED_MAX]; /* the one that left first is the first */
@@ -289,9 +292,7 @@ struct directory {
 	uint32_t *failed;
 };
 
-/*
- * ---- directory_update.c -----------------------------------------------------------------------
- */
+/* ---- directory_update.c ---------------------------------------------------------------------- */
 
 /*
  * An update with room for `room` targets; NULL: no memory. The caller must pass it to
@@ -443,6 +444,11 @@ unsigned slot_pages(struct directory *directory, uint32_t slot, uint64_t *cursor
 bool slot_any(const struct directory *directory, uint32_t slot);
 /* Number of pages of this host, about. */
 uint64_t pages_count(const struct directory *directory);
+/* True if owners may have entries of this engine. */
+static inline bool publishes(const struct directory *directory)
+{
+	return directory->published || pages_count(directory) != 0;
+}
 /* True if this member is sent entries with this place. */
 bool owner_takes(struct directory *directory, uint32_t ref, uint32_t place);
 

@@ -191,6 +191,7 @@ struct dir_update *update_new(struct directory *dir, enum dir_kind kind, const s
 		return NULL;
 	}
 	update->kind = (uint8_t)kind;
+	dir->published |= kind == DIR_PUBLISH;
 	update->key = *key;
 	update->at = *at;
 	update->room = (uint16_t)room;

@@ -417,8 +417,8 @@ bool member_agree_version(struct control *control, struct rpc_link *link, const 
  * Notes the versions of a member that has just joined or sent another Hello. If they differ from
  * ours, it logs them once for each incarnation.
  */
-void member_agree_versions(struct control *control, const struct rpc_link *link,
-	struct member *member, const Pc__Hello *hello);
+void member_agree_versions(
+	const struct rpc_link *link, struct member *member, const Pc__Hello *hello);
 /*
  * True if the sender has the values that must be equal on every engine, and an address that fits
  * ours. Otherwise the sender is refused and the link is closed.

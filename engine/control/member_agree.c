@@ -143,8 +143,8 @@ bool member_agree_version(struct control *control, struct rpc_link *link, const 
 	return false;
 }
 
-void member_agree_versions(struct control *control, const struct rpc_link *link,
-	struct member *member, const Pc__Hello *hello)
+void member_agree_versions(
+	const struct rpc_link *link, struct member *member, const Pc__Hello *hello)
 {
 	uint32_t wire = member_wire_common(hello), abi = hello->abi;
 	struct member_texts texts;
@@ -159,9 +159,6 @@ void member_agree_versions(struct control *control, const struct rpc_link *link,
 			"member %s at %s has client ABI version %u, this engine %u. Both work together; a client needs the library of the engine of its own host",
 			texts.name, link->from, abi, ABI_VERSION);
 	member->contact->wire = wire;
-	/* Until it finds an engine dead, an older one refuses another with the same ref. */
-	if (wire < WIRE_VERSION_DIGEST && control->kept_ref)
-		shm_store(control->kept_ref, 0);
 	member->contact->abi = abi;
 }
 

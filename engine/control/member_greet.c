@@ -390,7 +390,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	}
 	software_fill(member->contact, hello->software);
 	hello_fields(control, member, hello);
-	member_agree_versions(control, link, member, hello);
+	member_agree_versions(link, member, hello);
 	if (!member_on_trial(member))
 		hello_term(control, member, hello->term);
 	link_attach(control, link, member);

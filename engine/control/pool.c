@@ -218,6 +218,15 @@ uint32_t pool_locate_exact(
 	return slot;
 }
 
+bool pool_key(
+	const struct pool *pool, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	if (pool_locate_exact(pool, place, generation, SLOT_PAGE) == NONE)
+		return false;
+	*ret_key = pool->heads[place_unit(place)].key;
+	return true;
+}
+
 void pool_prefetch(const struct pool *pool, uint32_t place)
 {
 	uint32_t unit = place_unit(place);

@@ -154,6 +154,10 @@ struct pool_victim {
 unsigned pool_victims(
 	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims);
 
+/* The key of the page of that generation at `place`. False: there is none. */
+bool pool_key(
+	const struct pool *pool, uint32_t place, uint32_t generation, struct page_key *ret_key);
+
 /* ---- what the disk tier needs (pool_disk.c) -------------------------------------------------- */
 
 /*

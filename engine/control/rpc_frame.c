@@ -56,6 +56,9 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 	case PC__MESSAGE__BODY_DIGEST_ASK:
 		return directory_serve_digest_ask(control, link, m->digest_ask);
 	case PC__MESSAGE__BODY_DIGEST: return directory_serve_digest(control, link, m->digest);
+	case PC__MESSAGE__BODY_ENTRIES_ASK:
+		return directory_serve_entries_ask(control, link, m->entries_ask);
+	case PC__MESSAGE__BODY_ENTRIES: return directory_serve_entries(control, link, m->entries);
 	case PC__MESSAGE__BODY_RELAY: return directory_serve_relay(control, link, m->relay);
 	case PC__MESSAGE__BODY_RELAYED: return directory_serve_relayed(control, link, m->relayed);
 	case PC__MESSAGE__BODY_PROBE: return directory_serve_probe(control, link, m->probe);

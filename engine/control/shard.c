@@ -474,18 +474,3 @@ unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 	change_end(shard);
 	return removed;
 }
-
-void shard_digest(const struct shard *shard, uint32_t *cursor, uint32_t buckets, uint32_t ref,
-	unsigned bits, uint64_t *sums)
-{
-	uint32_t mask = (1u << shard->bits) - 1;
-
-	for (; buckets; buckets--, *cursor = (*cursor + 1) & mask)
-		for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
-			const struct dir_entry *entry = &shard->bucket[*cursor & mask].entry[i];
-
-			if (entry->tag && entry->ref == ref)
-				sums[shard_slot(entry->tag, bits)] += shard_entry_hash(
-					entry->tag, entry->place, entry->generation);
-		}
-}

@@ -117,4 +117,21 @@ static inline uint32_t shard_slot(uint32_t tag, unsigned bits)
 void shard_digest(const struct shard *shard, uint32_t *cursor, uint32_t buckets, uint32_t ref,
 	unsigned bits, uint64_t *sums);
 
+/* A part of a shard whose entries are looked at one by one. */
+struct shard_part {
+	uint32_t bucket;      /* the next one to look at; past the last bucket of the shard: 0 */
+	uint32_t buckets;     /* how many more to look at */
+	unsigned entry;       /* of the bucket, the next one to look at; 0 at first */
+	unsigned bits;        /* 2^bits slots, bits <= 31, as for shard_slot() */
+	const uint8_t *slots; /* a bit for each slot whose entries are wanted; NULL: all are */
+	uint32_t first;       /* first candidate bucket of the entry that was returned */
+};
+
+/*
+ * Returns the next entry of holder `ref` in the part, and moves the part on; NULL: there is none.
+ * Valid until the shard is changed.
+ */
+const struct dir_entry *shard_show(
+	const struct shard *shard, struct shard_part *part, uint32_t ref);
+
 #endif

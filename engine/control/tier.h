@@ -176,6 +176,11 @@ bool tier_evicting(
 	struct control *control, const struct pool_victim *page, struct disk_page *ret_page);
 /* True, and the page, if the key is on disk and the disk serves. */
 bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page);
+/* The key of the page on disk with this name (struct disk_page). False: there is none. */
+bool tier_named(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
+/* The disk is being opened: it is not known yet which pages are on it. */
+bool tier_opens(const struct control *control);
 /* As disk_slot(); nothing without a disk that serves. */
 unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages);

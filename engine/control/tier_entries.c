@@ -17,6 +17,17 @@ bool tier_find(struct control *control, const struct page_key *key, struct disk_
 	return serves(control->tier) && disk_find(control->tier->disk, key, ret_page);
 }
 
+bool tier_opens(const struct control *control)
+{
+	return control->tier && control->tier->state == TIER_OPENING;
+}
+
+bool tier_named(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	return serves(control->tier) && disk_named(control->tier->disk, place, generation, ret_key);
+}
+
 unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages)
 {

@@ -254,6 +254,11 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 	return true;
 }
 
+bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	return disk_index_named(&disk->store.index, place, generation, ret_key);
+}
+
 unsigned disk_slot(struct disk *disk, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages)
 {

@@ -137,6 +137,8 @@ struct disk;
 int disk_open(const struct disk_options *options, struct disk **ret_disk);
 /* True, and the page, if the key is on disk. */
 bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *ret_page);
+/* The key of the page with this name (struct disk_page). False: there is none. */
+bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /*
  * Copies pages on disk of one slot of the directory, starting at *cursor (0 at first, 0 again at
  * the end). Returns how many it copied, at most `max`. Pages that come or go meanwhile may be

@@ -118,6 +118,33 @@ static struct disk_page page_named(struct disk_index *index, uint32_t id)
 	return named;
 }
 
+/* Pages of a segment are in the order in which their writes ended, not in that of their units. */
+static bool unit_find(
+	const struct disk_index_segment *segment, uint16_t unit, struct page_key *ret_key)
+{
+	for (uint32_t i = 0; i < segment->pages; i++)
+		if (segment->unit[i] == unit && segment->page[i].length & LIVE) {
+			memcpy(ret_key, segment->page[i].key, sizeof(*ret_key));
+			return true;
+		}
+	return false;
+}
+
+bool disk_index_named(
+	struct disk_index *index, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	uint32_t number = generation >> 16;
+	bool found;
+
+	if (number >= index->segments)
+		return false;
+	pthread_mutex_lock(&index->lock);
+	found = place_of(index, number << 16) == place &&
+		unit_find(&index->segment[number], (uint16_t)generation, ret_key);
+	pthread_mutex_unlock(&index->lock);
+	return found;
+}
+
 bool disk_index_find(
 	struct disk_index *index, const struct page_key *key, struct disk_index_found *ret_found)
 {

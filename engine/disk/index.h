@@ -63,6 +63,9 @@ int disk_index_open(struct disk_index *index, uint32_t segments);
 void disk_index_close(struct disk_index *index);
 bool disk_index_find(
 	struct disk_index *index, const struct page_key *key, struct disk_index_found *ret_found);
+/* The key of the page with this name (struct disk_page). False: there is none. */
+bool disk_index_named(
+	struct disk_index *index, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /* True while the page that was found is still that page. */
 bool disk_index_still(struct disk_index *index, const struct disk_index_found *found);
 /*

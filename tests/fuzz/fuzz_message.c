@@ -143,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 #ifndef FUZZ_LIBFUZZER
 
-#define CORPORA_MAX 24
+#define CORPORA_MAX 26
 
 static uint8_t corpus[CORPORA_MAX][4096];
 static size_t corpus_bytes[CORPORA_MAX];
@@ -281,6 +281,10 @@ static void corpus_members(void)
 	Pc__DigestAsk digest_ask = PC__DIGEST_ASK__INIT;
 	Pc__Digest digest = PC__DIGEST__INIT;
 	uint64_t sums[16] = {1, 2, 3};
+	Pc__EntriesAsk entries_ask = PC__ENTRIES_ASK__INIT;
+	Pc__Entries shown = PC__ENTRIES__INIT;
+	Pc__Entry entry = PC__ENTRY__INIT, *entries = &entry;
+	uint8_t slots[2] = {0xff, 0xff};
 	Pc__Message m = PC__MESSAGE__INIT;
 
 	member.name = "other";
@@ -308,6 +312,17 @@ static void corpus_members(void)
 	m.digest = &digest;
 	digest.sums = sums;
 	digest.n_sums = sizeof(sums) / sizeof(sums[0]);
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_ENTRIES_ASK;
+	m.entries_ask = &entries_ask;
+	entries_ask.bits = 4;
+	entries_ask.slots = (ProtobufCBinaryData){sizeof(slots), slots};
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_ENTRIES;
+	m.entries = &shown;
+	entry.key1 = 1;
+	shown.entries = &entries;
+	shown.n_entries = 1;
 	corpus_add(true, &m);
 	for (unsigned other = 0; other < 2; other++, corpora++)
 		corpus_bytes[corpora] =

@@ -45,7 +45,7 @@ static void probe_hello(int fd)
 
 static void another_version_is_refused_and_gets_our_hello(void **state)
 {
-	static const uint32_t versions[] = {5, WIRE_VERSION + 1, 0};
+	static const uint32_t versions[] = {6, WIRE_VERSION + 1, 0};
 
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
@@ -121,7 +121,7 @@ static void an_old_engine_that_is_dialled_is_refused_with_both_versions(void **s
 	}
 	close(listener);
 	assert_int_equal(probes, 1);
-	expect_lines(1, "wire version is 4", "this engine is 6 to 7.", seed);
+	expect_lines(1, "wire version is 4", "this engine is 7 to 8.", seed);
 	assert_true(sees_count(0, 1));
 }
 
@@ -203,7 +203,7 @@ static void a_newer_engine_that_is_dialled_is_refused_with_both_versions(void **
 		close(fd);
 	}
 	close(listener);
-	expect_lines(1, "wire version is 8", "this engine is 6 to 7.", seed);
+	expect_lines(1, "wire version is 9", "this engine is 7 to 8.", seed);
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
@@ -212,28 +212,28 @@ static void the_common_version_is_the_newest_of_both_ranges(void **state)
 {
 	static const uint32_t cases[][3] = {
 		/* oldest and newest of the other engine; the common version, 0: none */
-		{6, 0, 6},
-		{6, 6, 6},
-		{6, 7, 7},
-		{3, 6, 6},
-		{5, 6, 6},
 		{7, 0, 7},
-		{7, 9, 7},
-		{6, UINT32_MAX, 7},
-		{7, 1, 7},
+		{7, 7, 7},
+		{7, 8, 8},
+		{4, 7, 7},
+		{6, 7, 7},
+		{8, 0, 8},
+		{8, 10, 8},
+		{7, UINT32_MAX, 8},
+		{8, 1, 8},
+		{6, 0, 0},
 		{5, 0, 0},
-		{4, 0, 0},
-		{3, 5, 0},
-		{8, 0, 0},
-		{8, 7, 0},
-		{8, 9, 0},
+		{4, 6, 0},
+		{9, 0, 0},
+		{9, 8, 0},
+		{9, 10, 0},
 		{0, 0, 0},
 		{UINT32_MAX, UINT32_MAX, 0},
 	};
 
 	(void)state;
-	assert_int_equal(WIRE_VERSION_OLDEST, 6);
-	assert_int_equal(WIRE_VERSION, 7);
+	assert_int_equal(WIRE_VERSION_OLDEST, 7);
+	assert_int_equal(WIRE_VERSION, 8);
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		Pc__Hello hello = PC__HELLO__INIT;
 
@@ -258,12 +258,12 @@ static void ranges_without_a_common_version_are_refused_with_both_ranges(void **
 	for (unsigned again = 0; again < 3; again++) {
 		int fd = raw_open(0);
 
-		say_range(fd, 8, 9, false);
+		say_range(fd, 9, 10, false);
 		assert_int_equal(hello_version(fd), WIRE_VERSION_OLDEST);
 		assert_true(raw_closed(fd, 1000));
 		close(fd);
 	}
-	expect_lines(1, "wire version is 8 to 9,", "this engine is 6 to 7.", "");
+	expect_lines(1, "wire version is 9 to 10,", "this engine is 7 to 8.", "");
 }
 
 /* Returns the number of lines of any level that contain the text. */
@@ -298,29 +298,25 @@ static void join_as(int fd, uint32_t oldest, uint32_t newest, uint32_t abi)
 	raw_message(fd, &message);
 }
 
-static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void **state)
+static void an_engine_of_version_7_joins_and_both_versions_are_logged_once(void **state)
 {
 	const struct member *raw;
-	uint32_t kept = 7;
 
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
-	node[0].control.kept_ref = &kept;
 	for (unsigned again = 0; again < 3; again++) {
 		int fd = raw_open(0);
 
-		join_as(fd, 6, 0, 0);
+		join_as(fd, 7, 0, 0);
 		assert_int_equal(hello_version(fd), WIRE_VERSION_OLDEST);
 		assert_true(nodes_until(sees_count(0, 2), 1000));
 		close(fd);
 		nodes_run(50);
 	}
 	raw = member_find(node[0].control.members, "raw");
-	assert_int_equal(raw->contact->wire, 6);
-	/* it would refuse this engine with the same ref after a warm restart */
-	assert_int_equal(kept, 0);
+	assert_int_equal(raw->contact->wire, 7);
 	assert_int_equal(raw->contact->abi, 0);
-	assert_int_equal(lines_of_any_level("speaks wire version 6 at most, this engine 7"), 1);
+	assert_int_equal(lines_of_any_level("speaks wire version 7 at most, this engine 8"), 1);
 	assert_int_equal(lines_of_any_level("client ABI version"), 0);
 	assert_int_equal(node[0].control.counter[COUNTER_members_refused], 0);
 }
@@ -328,22 +324,19 @@ static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void 
 static void engines_of_different_abi_versions_work_together_and_log_both_once(void **state)
 {
 	const struct member *raw;
-	uint32_t kept = 7;
 
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	for (unsigned again = 0; again < 3; again++) {
 		int fd = raw_open(0);
 
-		node[0].control.kept_ref = &kept;
-		join_as(fd, 6, 7, 1000);
+		join_as(fd, 7, 8, 1000);
 		assert_true(nodes_until(sees_count(0, 2), 1000));
 		close(fd);
 		nodes_run(50);
 	}
 	raw = member_find(node[0].control.members, "raw");
-	assert_int_equal(raw->contact->wire, 7);
-	assert_int_equal(kept, 7);
+	assert_int_equal(raw->contact->wire, 8);
 	assert_int_equal(raw->contact->abi, 1000);
 	assert_int_equal(lines_of_any_level("has client ABI version 1000, this engine"), 1);
 	assert_int_equal(lines_of_any_level("wire version"), 0);
@@ -362,7 +355,7 @@ int main(void)
 		T(the_common_version_is_the_newest_of_both_ranges),
 		T(the_hash_of_the_agreed_values_changes_only_with_them),
 		T(ranges_without_a_common_version_are_refused_with_both_ranges),
-		T(an_engine_of_version_6_joins_and_both_versions_are_logged_once),
+		T(an_engine_of_version_7_joins_and_both_versions_are_logged_once),
 		T(engines_of_different_abi_versions_work_together_and_log_both_once),
 	};
 

@@ -87,18 +87,26 @@ static void a_page_is_published_with_the_generation_of_its_credit(void **state)
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation, place = take(pool, 5000, 0, &generation);
 	struct page_head head;
+	struct page_key key;
 
 	(void)state;
 	assert_true(generation >= 1);
+	assert_false(pool_key(pool, place, generation, &key));
 	head = head_at(pool, place);
 	assert_false(page_head_is(&head, &key_a, generation, 5000));
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 5000), 0);
 	head = head_at(pool, place);
 	assert_true(page_head_is(&head, &key_a, generation, 5000));
+	assert_true(pool_key(pool, place, generation, &key));
+	assert_memory_equal(&key, &key_a, sizeof(key));
+	assert_false(pool_key(pool, place, generation + 1, &key));
+	assert_false(pool_key(pool, place + 1, generation, &key));
+	assert_false(pool_key(pool, PAGE_UNITS_MAX - 1, generation, &key));
 	assert_int_equal(pool_pages(pool), 1);
 	assert_int_equal(retire_at(pool, place, generation, 0), 0);
 	head = head_at(pool, place);
 	assert_int_equal(head.generation, generation + 1);
+	assert_false(pool_key(pool, place, generation, &key));
 	assert_false(page_head_is(&head, &key_a, generation, 5000));
 	assert_int_equal(head.key.word[0] | head.key.word[1] | head.length, 0);
 	assert_int_equal(pool_pages(pool), 0);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tier*.c and promote.c for tests of the links between engines: an engine whose disk has the pages
- * that tier_stub_pages() returns.
+ * tier*.c, promote.c and a part of ctl.c for tests of the links between engines: an engine whose
+ * disk has the pages that tier_stub_pages() returns.
  */
 #ifndef TEST_TIER_STUB_H
 #define TEST_TIER_STUB_H
 
+#include "engine/control/index.h"
 #include "engine/control/promote.h"
 #include "engine/control/rpc.h"
 #include "engine/control/tier.h"
@@ -23,6 +24,45 @@ bool tier_find(struct control *control, const struct page_key *key, struct disk_
 			*ret_page = page[i];
 			return true;
 		}
+	return false;
+}
+
+bool tier_named(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	unsigned count;
+	const struct disk_page *page = tier_stub_pages(control, &count);
+
+	for (unsigned i = 0; i < count; i++)
+		if (page[i].place == place && page[i].generation == generation) {
+			*ret_key = page[i].key;
+			return true;
+		}
+	return false;
+}
+
+bool tier_opens(const struct control *control)
+{
+	(void)control;
+	return false;
+}
+
+/* ctl.c: the engine has no pools, and a page is where its index says. */
+bool ctl_page_at(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	struct index_entry entries[64];
+	uint64_t cursor = 0;
+
+	do {
+		unsigned count = index_walk(control->index, &cursor, 64, entries);
+
+		for (unsigned i = 0; i < count; i++)
+			if (entries[i].place == place && entries[i].generation == generation) {
+				*ret_key = entries[i].key;
+				return true;
+			}
+	} while (cursor);
 	return false;
 }
 

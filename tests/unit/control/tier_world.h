@@ -80,6 +80,17 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 	return n < REQUESTS_MAX && fake.has[n];
 }
 
+bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	uint64_t n = (uint64_t)generation - 1;
+
+	(void)disk;
+	if (n >= REQUESTS_MAX || !fake.has[n] || named(n).place != place)
+		return false;
+	*ret_key = named(n).key;
+	return true;
+}
+
 static uint32_t slot_of(uint64_t n)
 {
 	struct page_key key = key_of(n);

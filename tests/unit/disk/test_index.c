@@ -40,6 +40,7 @@ static void random_changes_equal_a_model(void **state)
 			 segment = (uint32_t)random() % SEGMENTS;
 		struct page_key key = key_of(number);
 		struct disk_index_found found;
+		struct page_key named;
 		bool has = disk_index_find(&index, &key, &found);
 
 		assert_int_equal(has, segment_of[number] != UINT32_MAX);
@@ -49,6 +50,11 @@ static void random_changes_equal_a_model(void **state)
 			assert_int_equal(found.crc, ~number);
 			assert_int_equal(found.unit, number % 65536);
 			assert_true(disk_index_still(&index, &found));
+			assert_true(
+				disk_index_named(&index, found.place, found.generation, &named));
+			assert_memory_equal(&named, &key, sizeof(key));
+			assert_false(disk_index_named(
+				&index, found.place + 1, found.generation, &named));
 		}
 		if (round % 500 == 0) {
 			disk_index_empty(&index, segment);
@@ -57,11 +63,16 @@ static void random_changes_equal_a_model(void **state)
 					segment_of[i] = UINT32_MAX;
 					live--;
 				}
-			if (has && found.segment == segment)
+			if (has && found.segment == segment) {
 				assert_false(disk_index_still(&index, &found));
+				assert_false(disk_index_named(
+					&index, found.place, found.generation, &named));
+			}
 		} else if (has && random() % 2) {
 			disk_index_remove(&index, &found);
 			assert_false(disk_index_still(&index, &found));
+			assert_false(
+				disk_index_named(&index, found.place, found.generation, &named));
 			segment_of[number] = UINT32_MAX;
 			live--;
 		} else if (!has) {

@@ -61,14 +61,13 @@ static bool entry_right(struct directory *dir, uint32_t ref, const struct dir_en
 	if (place_on_disk(entry->place)) {
 		if (tier_opens(control))
 			return true;
-		if (!tier_named(control, entry->place, entry->generation, &key) ||
-			index_find(control->index, &key))
+		if (!tier_named(control, entry->place, entry->generation, &key))
 			return false;
 	} else {
 		if (!ctl_page_at(control, entry->place, entry->generation, &key))
 			return false;
 		ours = index_find(control->index, &key);
-		if (!ours || ours->place != entry->place || ours->generation != entry->generation)
+		if (!ours || ours->place != entry->place)
 			return false;
 	}
 	return dir_tag(&key) == entry->tag && slot_has(dir, map_slot_of(&key), ref);

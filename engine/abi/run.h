@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs: one op for up to RUN_PAGES_MAX pages (OP_RUN) or directory buckets (OP_LOOKUP) of one peer,
- * and one completion for all of them. A run goes through the same rings as other ops (abi/op.h).
+ * Runs: one op for up to RUN_PAGES_MAX pages (OP_RUN), directory buckets or page heads (OP_LOOKUP)
+ * of one peer, and one completion for all of them. A run goes through the same rings as other ops
+ * (abi/op.h).
  *
  *   Ring entries of a run: "lines" of 64 bytes, each of two halves. Bytes 14 and 15 of every line
  *   belong to the ring.
@@ -11,7 +12,9 @@
  *
  * All pages of a run have the same peer, pool, length and destination region. A page consists of
  * `segments` segments of equal length: segment j of page i lies at to(i) + j * stride of that
- * region. Bucket i of a look-up is READ to to + 64 * i.
+ * region. Bucket i of a look-up is READ to to + 64 * i. A look-up in the page heads of a pool
+ * READs pairs of them, which are as long as a bucket: pair unit / 2 has the head of a unit. What
+ * this file says of buckets holds for pairs of heads.
  *
  * The rail copies all lines of a run once and validates the copy. One invalid line rejects the
  * whole run with OP_INVALID, before any READ is posted. The run is answered once, when the NIC
@@ -46,7 +49,8 @@ struct run {
 	 * OP_LOOKUP: 0 */
 	uint16_t segments;
 	uint16_t to_region; /* destination: a client region of this session, or staging */
-	uint8_t region;     /* OP_RUN: region of a pool of the peer; OP_LOOKUP: REGION_SHARD */
+	/* OP_RUN: region of a pool of the peer; OP_LOOKUP: REGION_SHARD, or that of page heads */
+	uint8_t region;
 	/* OP_RUN: length of every page, 1..RUN_PAGE_BYTES_MAX; its page head must have it.
 	 * OP_LOOKUP: 0 */
 	uint32_t page_bytes;
@@ -110,6 +114,7 @@ static inline uint32_t run_lines(uint8_t kind, uint32_t pages)
 
 static_assert(1 + RUN_PAGES_MAX / 2 == RUN_LINES_MAX, "the longest run");
 static_assert(RUN_PAGES_MAX <= 32, "masks have 32 bits");
+static_assert(2 * sizeof(struct page_head) == sizeof(struct bucket), "a pair of heads is as long");
 
 /* Where entry i of an OP_RUN is: its line, and which half of it. */
 static inline uint32_t run_entry_line(uint32_t i)

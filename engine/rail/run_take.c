@@ -51,6 +51,13 @@ static void buckets_join(struct rail_run *run)
 }
 static_assert(RUN_LINE_BUCKETS == 15, "word 3 of each line but the first has its turn");
 
+/* True for a region in which an OP_LOOKUP may READ. */
+static inline bool looked_at(uint8_t region)
+{
+	return region == REGION_SHARD ||
+	       (region >= REGION_HEADS_0 && region < REGION_HEADS_0 + RAILS_MAX);
+}
+
 /*
  * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
  * stride is below 2^48, and there are at most RUN_SEGMENTS_MAX of them.
@@ -60,7 +67,7 @@ static bool header_possible(struct rail_run *run)
 	const struct run *h = &run->header;
 
 	if (h->kind == OP_LOOKUP) {
-		if (h->region != REGION_SHARD || h->segments || h->page_bytes)
+		if (!looked_at(h->region) || h->segments || h->page_bytes)
 			return false;
 		run->item_bytes = run->segment_bytes = sizeof(struct bucket);
 	} else {
@@ -265,7 +272,7 @@ uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct 
 
 /*
  * True if every page of the run lies in the pool that the peer exported, and its head in the heads;
- * or every bucket in the shard.
+ * or every bucket in the shard, or every pair of heads in the heads.
  */
 static bool conn_has_run(const struct conn *conn, const struct rail_run *run)
 {

@@ -102,6 +102,16 @@ static inline bool page_head_is(const struct page_head *head, const struct page_
 }
 
 /*
+ * The same for a page of any length. A length of 0 is that of a copy torn by page_head_retire(): no
+ * page has it.
+ */
+static inline bool page_head_names(
+	const struct page_head *head, const struct page_key *key, uint32_t generation)
+{
+	return head->length && page_head_is(head, key, generation, head->length);
+}
+
+/*
  * Returns the checksum of a head. A change of a single word always changes the sum of 64 bits,
  * because each step is a bijection of it.
  */

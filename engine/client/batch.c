@@ -226,11 +226,16 @@ void batch_begin(struct pc_batch *b)
 
 static void give_up_twins(struct pc_batch *b)
 {
+	uint32_t first;
+	bool same;
+
 	for (uint32_t i = 0; i < b->count && b->twins; i++) {
 		if (b->work[i].phase != PAGE_TWIN)
 			continue;
 		b->twins--;
-		page_done(b, i, b->results[b->work[i].twin]);
+		first = b->work[i].twin;
+		same = b->results[first] != PC_HIT || b->work[first].bytes == b->work[i].bytes;
+		page_done(b, i, same ? b->results[first] : PC_INVALID);
 	}
 }
 

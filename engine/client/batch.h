@@ -27,8 +27,9 @@ enum page_phase {
 	PAGE_FETCH,    /* waits for room in an op ring, to READ the page by itself */
 	PAGE_STAGE,    /* waits for room in an op ring and for staging memory, to READ the page */
 	PAGE_STORE,    /* set: waits for a credit, to copy the page into its slot */
-	/* the page READ was stale, or its CRC is due; waits for room in an op ring, to READ the
-	 * page head. Also the READs of a BATCH_PEEK that wait for room */
+	/* the page READ was stale, or its CRC is due, or a set has found the page; waits for room
+	 * in an op ring, to READ the page head. Also the READs of a BATCH_PEEK that wait for
+	 * room */
 	PAGE_HEAD,
 	PAGE_PUBLISH, /* set: the page is copied; waits for room in the ctl ring */
 	PAGE_REMOVE,  /* remove: waits for room in the ctl ring */
@@ -37,7 +38,7 @@ enum page_phase {
 	PAGE_DISK,
 	PAGE_QUEUES,
 	PAGE_IN_FLIGHT = PAGE_QUEUES, /* waits for the answer of a rail or of the control plane */
-	PAGE_LOOKING,                 /* is in a run of look-ups, open or in flight */
+	PAGE_LOOKING,                 /* is in a run of look-ups or heads, open or in flight */
 	PAGE_IN_RUN,                  /* is in a run that a rail READs into registered memory */
 	/* set: waits for an earlier page of the batch that has the same key */
 	PAGE_TWIN,
@@ -79,7 +80,7 @@ struct page_work {
 	uint64_t to;
 	uint32_t next; /* index of the next page in its queue or in its run */
 	/* index of the request in flight for the page; of a sliced page, the latest one. Not set
-	 * for a page in a run, nor for one in a run of look-ups */
+	 * for a page in a run of pages, look-ups or heads */
 	uint32_t request;
 	/* pages_init() makes everything from here to the end of the line 0 */
 	/* cache_number() of the entry that had the page, if it still does. While the page is looked
@@ -91,7 +92,8 @@ struct page_work {
 	uint8_t phase;
 	uint8_t flags;
 	uint8_t others;
-	/* get: the first result of an op of this page that was not OP_HIT, enum op_status */
+	/* get: the first result of an op of this page that was not OP_HIT, enum op_status.
+	 * PAGE_HEAD: OP_INVALID: its run was refused, the head is READ alone; else OP_HIT */
 	uint8_t piece_status;
 	/* true: the page may be in a run: its segments are of one length and at one distance, and
 	 * lie in one registered range */

@@ -74,7 +74,7 @@ struct run_group {
 };
 static_assert(sizeof(struct run_group) == 64, "a power of two");
 
-/* A run of look-ups of one peer that is being made. */
+/* A run of look-ups, or of page heads to READ, of one peer that is being made. */
 struct look_open {
 	/* the peer's word of the shared map while the run, and those after it, take further pages
 	 * that have asked no owner, see look_usual(); 0: they take none */
@@ -84,7 +84,9 @@ struct look_open {
 	uint32_t pages;      /* 0: the run is not open; what is below is that of the one before */
 	uint32_t mask;       /* of the bucket numbers of the peer's shard */
 	uint16_t tried;      /* rails_tried of all its pages */
-	/* number of the bucket that is READ for each page, in whole lines of the run */
+	uint8_t region;      /* of the peer: REGION_SHARD, or the heads of one of its pools */
+	/* number of the bucket, or pair of heads, that is READ for each page, in whole lines of
+	 * the run */
 	uint32_t bucket[LOOK_BUCKETS];
 };
 static_assert(LOOK_BUCKETS >= RUN_PAGES_MAX, "a bucket for each page of a run");

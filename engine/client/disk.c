@@ -70,12 +70,10 @@ static void promoted(struct pc_batch *b, uint32_t i, const struct ctl_done *done
 /* The holder that the directory names could not serve the page: `gone`: it does not have it. */
 static void refused(struct pc_batch *b, uint32_t i, bool gone)
 {
-	if (gone) {
+	if (gone)
 		page_stale(b, i);
-	} else {
-		b->work[i].flags |= PAGE_SAW_FAILURE;
-		page_wrong(b, i);
-	}
+	else
+		page_unreached(b, i);
 }
 
 void disk_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)

@@ -1,109 +1,133 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * READs the head of a page of another member, to compare the page's bytes with its CRC (verify.c),
- * or to find out why the page could not be read: it was evicted, or it has another length than the
- * caller expects. The second case is the caller's mistake; reporting it as stale would remove a
- * good page from the directory. This path is rare. Channel thread.
+ * READs the heads of pages of other members, in runs (look_run.c), for three reasons:
+ *
+ * - A set has found the page in the directory. Only the holder's head proves that the page is still
+ *   there: an entry can outlive its page, because the holder removes the page first, and because
+ *   owners miss removals while they are restarted.
+ * - The page's bytes are here and are compared with the CRC in the head (verify.c).
+ * - The page could not be read: it was evicted, or it has another length than the caller expects.
+ *   The second case is the caller's mistake; reporting it as stale would remove a good page from
+ *   the directory.
+ *
+ * Channel thread.
  */
+#include "config/likely.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
+#include "engine/abi/run.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/head.h"
+#include "engine/client/look_run.h"
 #include "engine/client/map.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
-#include "engine/client/staging.h"
 #include "engine/client/stripe.h"
-#include "engine/client/submit.h"
 #include "engine/client/verify.h"
 
-static void submit_head(
-	struct pc_batch *b, uint32_t i, const struct map_member *m, uint32_t rail, uint32_t hold)
+/*
+ * Adds the page to a run. False: a run found no room, and its pages are queued again. A page whose
+ * run was refused is READ alone: one impossible place refuses a whole run.
+ */
+static bool head_add(struct pc_batch *b, uint32_t i)
 {
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-	uint32_t index = request_take(ch, REQUEST_HEAD, b, i);
-	struct client_request *r = &ch->request[index];
-	struct op_segment segment = {
-		.region = ch->staging.region, .length = sizeof(struct page_head)};
-	struct op op = {.kind = OP_READ,
-		.segments = 1,
-		.peer = m->peer,
-		.region = (uint8_t)(REGION_HEADS_0 + place_rail(p->at.place)),
-		.offset = (uint64_t)place_unit(p->at.place) * sizeof(struct page_head),
-		.peer_ref = m->ref,
-		.length = sizeof(struct page_head),
-		.deadline_ns = page_attempt_ns(b, 3)};
+	const struct map_member *m = map_by_ref(b->channel, b->work[i].at.ref);
 
-	r->rail = (uint8_t)rail;
-	r->hold = hold;
-	segment.offset = r->hold * sizeof(struct bucket);
-	op.cookie = request_cookie(ch, index);
-	p->peer = m->peer;
-	p->rails_tried |= (uint16_t)(1u << rail);
-	page_in_flight(b, i, index);
-	submit_op(ch, rail, &op, &segment);
+	if (unlikely(!m)) {
+		if (b->kind == BATCH_SET)
+			page_unreached(b, i);
+		else
+			page_stale(b, i);
+		return true;
+	}
+	if (likely(b->work[i].piece_status != OP_INVALID))
+		return look_add_head(b, i, m);
+	if (!look_close_all(b, true)) {
+		page_requeue(b, i);
+		return false;
+	}
+	return look_add_head(b, i, m) && look_close_all(b, true);
 }
 
 void head_step(struct pc_batch *b)
 {
-	struct pc_channel *ch = b->channel;
+	bool room = true;
 	uint32_t i;
 
-	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
-		const struct map_member *m = map_by_ref(ch, b->work[i].at.ref);
-		uint32_t rail, hold = CLIENT_NONE;
-
-		if (!m) {
-			page_stale(b, i);
-			continue;
-		}
-		rail = stripe_small(ch, &(struct stripe){.peer = m->peer,
-						.tried = b->work[i].rails_tried,
-						.slots = op_slots(1)});
-		if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
-			hold = scratch_take(&ch->staging, 1);
-		if (hold == CLIENT_NONE) {
-			page_requeue(b, i);
-			return;
-		}
-		submit_head(b, i, m, rail, hold);
-	}
+	while (room && !b->channel->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE)
+		room = head_add(b, i);
+	look_close_all(b, room);
 }
 
-void head_answer(struct pc_batch *b, uint32_t i, const struct page_head *head, uint32_t status)
+/* The head was READ. */
+static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *head)
+{
+	struct page_work *p = &b->work[i];
+
+	if (!page_head_names(head, &p->key, p->at.generation))
+		page_stale(b, i);
+	else if (b->kind == BATCH_SET)
+		page_stored(b, i, head->length);
+	else if (p->verify == VERIFY_HEAD && head->length == p->bytes && verify_matches(b, i, head))
+		page_hit(b, i);
+	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)
+		page_corrupt(b, i);
+	else if (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL)
+		page_done(b, i, PC_INVALID);
+	else
+		page_stale(b, i);
+}
+
+/* The head could not be READ. */
+static void head_unknown(struct pc_batch *b, uint32_t i, uint32_t status)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
-	bool ours = status == OP_HIT && page_head_is(head, &p->key, p->at.generation, head->length);
 
 	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
 		stripe_again(ch, p->peer, p->rails_tried)) {
 		/* the failure of a rail tells nothing about the page: READ the head over another
 		 * rail */
 		page_queue(b, i, PAGE_HEAD);
-		return;
+	} else if (p->verify == VERIFY_HEAD) {
+		page_unreached(b, i); /* the bytes may be right, but that cannot be proven */
+	} else if (b->kind == BATCH_SET && status != OP_INVALID) {
+		ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
+		page_unreached(b, i);
+	} else {
+		page_stale(b, i); /* its rail said so, or the place is impossible */
 	}
-	if (p->verify == VERIFY_HEAD && status != OP_HIT) {
-		/* the bytes may be right, but that cannot be proven */
-		p->flags |= PAGE_SAW_FAILURE;
-		page_wrong(b, i);
-		return;
+}
+
+void head_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
+	uint32_t status)
+{
+	const struct page_head *pair =
+		(const struct page_head *)(const void *)ch->staging.base + 2 * r->hold;
+	struct pc_batch *b = r->batch;
+	uint32_t hit = done->hit, i = r->page, next;
+
+	if (hit)
+		ch->peer_rest_until_ns[b->work[i].peer] = 0;
+	for (uint32_t left = r->pages; left; left--, i = next, pair += 2, hit >>= 1) {
+		struct page_work *p = &b->work[i];
+		struct page_head head = pair[place_unit(p->at.place) % 2];
+
+		next = p->next;
+		p->piece_status = OP_HIT;
+		if (likely(hit & 1)) {
+			head_known(b, i, &head);
+		} else if (status == OP_INVALID && r->pages > 1) {
+			p->piece_status = OP_INVALID;
+			page_queue(b, i, PAGE_HEAD);
+		} else {
+			p->rails_tried |= (uint16_t)(1u << r->rail);
+			head_unknown(b, i, status);
+		}
 	}
-	if (p->verify == VERIFY_HEAD && ours && head->length == p->bytes) {
-		if (verify_matches(b, i, head))
-			page_hit(b, i);
-		else
-			page_corrupt(b, i);
-		return;
-	}
-	if (ours && (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL))
-		page_done(b, i, PC_INVALID);
-	else
-		page_stale(b, i);
 }

@@ -29,8 +29,8 @@ static const struct page_head *head_at(
 	return &rail->heads[place_unit(place)];
 }
 
-bool local_has(
-	const struct client_session *session, const struct page_key *key, const struct location *at)
+bool local_has(const struct client_session *session, const struct page_key *key,
+	const struct location *at, uint32_t *ret_length)
 {
 	const struct page_head *shared = head_at(session, at->place, 1);
 	struct page_head head;
@@ -38,7 +38,12 @@ bool local_has(
 	if (!shared)
 		return false;
 	head = page_head_load(shared);
-	return head.generation == at->generation && page_key_equal(&head.key, key);
+	/* The generation again, after the length: pairs with the fence of page_head_retire(), which
+	 * changes the generation first. */
+	shm_fence_load();
+	*ret_length = head.length;
+	return page_head_names(&head, key, at->generation) &&
+	       shm_load(&shared->generation) == at->generation;
 }
 
 /*
@@ -52,15 +57,13 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	const struct page_head *shared = head_at(session, p->at.place, p->bytes);
 	const unsigned char *from;
 	struct page_head head;
-	uint32_t crc = 0;
+	uint32_t crc = 0, length;
 
 	*ret_corrupt = false;
-	if (!shared || !local_has(session, &p->key, &p->at))
+	if (!shared || !local_has(session, &p->key, &p->at, &length))
 		return PC_STALE;
-	head = page_head_load(shared);
-	if (head.length != p->bytes)
-		return page_head_is(&head, &p->key, p->at.generation, head.length) ? PC_INVALID
-										   : PC_STALE;
+	if (length != p->bytes)
+		return PC_INVALID;
 	from = session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place);
 	if (unlikely(p->verify))
 		crc = copy_scatter_crc(page->segments, page->segment_count, from);

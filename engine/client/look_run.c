@@ -2,7 +2,9 @@
 /*
  * Runs of look-ups: one op READs the buckets of up to RUN_PAGES_MAX keys from one owner, into
  * consecutive scratch slots. lookup.c gives the owner of each key; a step collects the keys of
- * each owner here and posts them. The buckets of a run are collected as they go into its lines, so
+ * each owner here and posts them. head.c does the same with page heads: one op READs those of up to
+ * RUN_PAGES_MAX pages of one pool, each with its neighbour, and below they are buckets, too. The
+ * buckets of a run are collected as they go into its lines, so
  * that a run is posted without another look at its pages. The pages are linked by page_work.next;
  * the k-th of them is bit k of the answer's hit mask. Channel thread.
  */
@@ -26,21 +28,24 @@
 #include <string.h>
 
 static_assert(LOOK_OPEN_MAX <= 32, "a bit each");
+static_assert(REGION_SHARD % LOOK_OPEN_MAX == 0, "look_at() finds the slot that add() takes");
 
 /* Puts the pages of a run back in front of their queue. */
 static void requeue(struct pc_batch *b, const struct look_open *o)
 {
-	struct page_queue *q = &b->queue[PAGE_LOOK];
+	bool buckets = o->region == REGION_SHARD;
+	enum page_phase phase = buckets ? PAGE_LOOK : PAGE_HEAD;
+	struct page_queue *q = &b->queue[phase];
 
 	for (uint32_t i = o->head, left = o->pages; left; left--, i = b->work[i].next) {
-		b->work[i].flags |= PAGE_SAME_PEER;
-		b->work[i].phase = PAGE_LOOK;
+		b->work[i].flags |= buckets ? PAGE_SAME_PEER : 0;
+		b->work[i].phase = (uint8_t)phase;
 	}
 	b->work[o->tail].next = q->head;
 	if (q->head == CLIENT_NONE)
 		q->tail = o->tail;
 	q->head = o->head;
-	b->channel->waits[waits_for_room(PAGE_LOOK)] += o->pages;
+	b->channel->waits[waits_for_room(phase)] += o->pages;
 }
 
 /* Index of the bucket of the page's key that is to be READ, in a shard of 2^bits buckets. */
@@ -90,7 +95,7 @@ static void post(struct pc_batch *b, const struct look_open *o, uint32_t rail, u
 		.kind = OP_LOOKUP,
 		.pages = (uint8_t)o->pages,
 		.peer = m->peer,
-		.region = REGION_SHARD,
+		.region = o->region,
 		.to_region = ch->staging.region,
 		.stride_or_to = hold * sizeof(struct bucket),
 		/* A third of the time to the deadline: the rest is for the other owners and for
@@ -99,6 +104,7 @@ static void post(struct pc_batch *b, const struct look_open *o, uint32_t rail, u
 
 	r->rail = (uint8_t)rail;
 	r->pages = (uint8_t)o->pages;
+	r->region = o->region;
 	r->hold = hold;
 	if (unlikely(ch->rail[rail].unpublished))
 		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
@@ -126,30 +132,45 @@ __attribute__((noinline)) bool look_close(struct pc_batch *b, struct look_open *
 	return hold != CLIENT_NONE;
 }
 
-bool look_add(struct pc_batch *b, uint32_t i, const struct map_member *m)
+/* Adds the page to a run at `m`, to READ this bucket of the region for it: see look_add(). */
+static bool add(
+	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
-	uint32_t slot = m->peer % LOOK_OPEN_MAX;
+	uint32_t slot = (m->peer + region) % LOOK_OPEN_MAX;
 	struct look_open *o = &ch->look_open[slot];
 	bool room = true;
 
 	p->peer = m->peer;
-	if (o->pages && (o->member != m || o->tried != p->rails_tried))
+	if (o->pages && (o->member != m || o->region != region || o->tried != p->rails_tried))
 		room = look_close(b, o);
 	if (!o->pages) {
 		o->word = 0;
 		o->member = m;
 		o->mask = (1u << m->bucket_bits) - 1;
 		o->tried = p->rails_tried;
+		o->region = region;
 		ch->look_opened |= 1u << slot;
 	}
-	if (!look_append(b, o, p, i, bucket_of(p, m->bucket_bits)))
+	if (!look_append(b, o, p, i, bucket))
 		return room;
 	return look_close(b, o);
 }
 
-void look_close_all(struct pc_batch *b, bool room)
+bool look_add(struct pc_batch *b, uint32_t i, const struct map_member *m)
+{
+	return add(b, i, m, REGION_SHARD, bucket_of(&b->work[i], m->bucket_bits));
+}
+
+bool look_add_head(struct pc_batch *b, uint32_t i, const struct map_member *m)
+{
+	uint32_t place = b->work[i].at.place;
+
+	return add(b, i, m, (uint8_t)(REGION_HEADS_0 + place_rail(place)), place_unit(place) / 2);
+}
+
+bool look_close_all(struct pc_batch *b, bool room)
 {
 	struct pc_channel *ch = b->channel;
 
@@ -166,4 +187,5 @@ void look_close_all(struct pc_batch *b, bool room)
 			o->pages = 0;
 		}
 	}
+	return room;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs of look-ups: made of the keys of one owner, and posted. Channel thread. */
+/*
+ * Runs of look-ups, and of page heads to READ: made of the pages that need one member, and posted.
+ * Channel thread.
+ */
 #ifndef CLIENT_LOOK_RUN_H
 #define CLIENT_LOOK_RUN_H
 
@@ -12,13 +15,15 @@
 
 /* Adds the page to a run of look-ups at `m`. False: a run found no room and is queued again. */
 bool look_add(struct pc_batch *b, uint32_t i, const struct map_member *m);
+/* The same for the page head at page_work.at, of the holder `m`. */
+bool look_add_head(struct pc_batch *b, uint32_t i, const struct map_member *m);
 /*
  * Posts an open run, which then has no pages and may take others. False: no room; its pages are
  * queued again.
  */
 bool look_close(struct pc_batch *b, struct look_open *o);
-/* Posts the open runs; with `room` false, queues their pages again. */
-void look_close_all(struct pc_batch *b, bool room);
+/* Posts the open runs; with `room` false, queues their pages again. False: a run found no room. */
+bool look_close_all(struct pc_batch *b, bool room);
 
 /*
  * Adds the page to an open run that has room for it, to READ this bucket for it. True: the run has

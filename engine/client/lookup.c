@@ -45,8 +45,8 @@
 
 /*
  * True if the cache has a location that is good enough. A get may use an old one, because the page
- * head reveals a stale location. Other calls report without reading the page, so they need an entry
- * younger than FRESH_NS.
+ * head reveals a stale location. A set checks the head, too, but says that every host finds the
+ * page, and an exists reads nothing: both need an entry younger than FRESH_NS.
  */
 static bool cached(const struct pc_batch *b, struct page_work *p)
 {

@@ -10,7 +10,9 @@
  *                           elsewhere --> RUN (or FETCH or STAGE) ~> DONE,
  *                                               or stale, or its CRC is due --> HEAD ~> DONE
  *   exists   LOOK ~> DONE
- *   set      LOOK ~> found: DONE;  absent: STORE --> PUBLISH ~> DONE
+ *   set      LOOK ~> found: here --> DONE
+ *                           elsewhere --> HEAD ~> DONE
+ *                    absent, stale or unreachable: STORE --> PUBLISH ~> DONE
  *   remove   REMOVE ~> DONE
  *
  * A page that a get or exists does not find goes through DISK, once, if this host has a disk:
@@ -34,6 +36,7 @@
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/directory.h"
 #include "engine/client/local.h"
 #include "engine/client/map.h"
 #include "engine/client/notice.h"
@@ -152,7 +155,8 @@ void page_wrong(struct pc_batch *b, uint32_t i)
 	if (p->others) {
 		p->at = p->other[--p->others];
 		page_found(b, i);
-	} else if (!(p->flags & PAGE_RETRIED)) {
+	} else if (!(p->flags & PAGE_RETRIED) &&
+		   !(b->kind == BATCH_SET && p->flags & PAGE_SAW_FAILURE)) {
 		p->flags |= PAGE_RETRIED;
 		page_look_again(b, i);
 	} else {
@@ -166,6 +170,12 @@ void page_stale(struct pc_batch *b, uint32_t i)
 
 	p->flags |= PAGE_SAW_STALE;
 	notice_stale(b->channel, p);
+	page_wrong(b, i);
+}
+
+void page_unreached(struct pc_batch *b, uint32_t i)
+{
+	b->work[i].flags |= PAGE_SAW_FAILURE;
 	page_wrong(b, i);
 }
 
@@ -210,21 +220,53 @@ static void get_here(struct pc_batch *b, uint32_t i)
 	page_done(b, i, result);
 }
 
-/* This host has the page at p->at, or the batch reads no payload. */
-static void page_here(struct pc_batch *b, uint32_t i)
+void page_stored(struct pc_batch *b, uint32_t i, uint32_t length)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
+	if (unlikely(length != p->bytes)) {
+		page_done(b, i, PC_INVALID);
+		return;
+	}
+	ch->counts.sets_already++;
+	notice_wanted(ch, p);
+	page_done(b, i, PC_HIT);
+}
+
+/* This host has the page at p->at, or the batch is an exists. */
+static void page_here(struct pc_batch *b, uint32_t i)
+{
+	struct pc_channel *ch = b->channel;
+	struct page_work *p = &b->work[i];
+	uint32_t length = 0;
+
 	if (b->kind == BATCH_GET) {
 		get_here(b, i);
-	} else if (p->at.ref == ch->session->ref && !local_has(ch->session, &p->key, &p->at)) {
+	} else if (p->at.ref == ch->session->ref &&
+		   !local_has(ch->session, &p->key, &p->at, &length)) {
 		page_stale(b, i);
+	} else if (b->kind == BATCH_SET) {
+		page_stored(b, i, length);
 	} else {
-		ch->counts.sets_already += b->kind == BATCH_SET;
 		notice_wanted(ch, p);
 		page_done(b, i, PC_HIT);
 	}
+}
+
+/*
+ * A set has found the page at another host, whose head of it decides. A holder that does not answer
+ * at present is not asked: the page is stored here as well.
+ */
+static void set_there(struct pc_batch *b, uint32_t i)
+{
+	struct pc_channel *ch = b->channel;
+	const struct map_member *m = map_by_ref(ch, b->work[i].at.ref);
+
+	if (likely(m && directory_answers(ch, m)))
+		page_queue(b, i, PAGE_HEAD);
+	else
+		page_unreached(b, i);
 }
 
 /* The page is on a disk, at p->at. */
@@ -250,10 +292,12 @@ void page_found(struct pc_batch *b, uint32_t i)
 
 	if (unlikely(place_on_disk(p->at.place)))
 		found_on_disk(b, i);
-	else if (b->kind == BATCH_GET && p->at.ref != ch->session->ref)
+	else if (b->kind == BATCH_EXISTS || p->at.ref == ch->session->ref)
+		page_here(b, i);
+	else if (b->kind == BATCH_GET)
 		page_queue(b, i, page_read_phase(p));
 	else
-		page_here(b, i);
+		set_there(b, i);
 }
 
 void page_not_hit(struct pc_batch *b, uint32_t i)
@@ -285,6 +329,5 @@ void page_not_hit(struct pc_batch *b, uint32_t i)
 	default: break;
 	}
 	ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
-	p->flags |= PAGE_SAW_FAILURE;
-	page_wrong(b, i);
+	page_unreached(b, i);
 }

@@ -16,7 +16,7 @@
 
 /* Adds a page that ended with a result other than PC_HIT to the channel's counters. */
 void page_count(struct pc_batch *b, enum pc_result result);
-/* The page's location p->at was found: queues its READ, or ends it on this host. */
+/* The page's location p->at was found: queues a READ of it or of its head, or ends it here. */
 void page_found(struct pc_batch *b, uint32_t i);
 /* A look-up found no location of the page: every owner of its key was asked. */
 void page_absent(struct pc_batch *b, uint32_t i);
@@ -24,11 +24,15 @@ void page_absent(struct pc_batch *b, uint32_t i);
 void page_look_again(struct pc_batch *b, uint32_t i);
 /*
  * The location in use was wrong: tries the next location, then one more look-up, then ends the
- * page.
+ * page. A set that could not ask a holder or owner stores the page instead of looking it up again.
  */
 void page_wrong(struct pc_batch *b, uint32_t i);
 /* The location in use is stale: reports the directory entry, and is wrong. */
 void page_stale(struct pc_batch *b, uint32_t i);
+/* The holder of the location in use could not be asked: nothing is known of the page there. */
+void page_unreached(struct pc_batch *b, uint32_t i);
+/* set: the page at p->at was there, as long as `length`, after the call had begun. */
+void page_stored(struct pc_batch *b, uint32_t i, uint32_t length);
 /* The page has other bytes than its head says: reports it, and the location is wrong. */
 void page_corrupt(struct pc_batch *b, uint32_t i);
 /* The bytes of a page of another member that is VERIFY_DUE are here: READs its head. */

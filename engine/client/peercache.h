@@ -225,19 +225,25 @@ struct pc_page {
 
 /*
  * Batches of 0 to 65,536 pages. Each page gets one result, in order. A batch may name a key twice:
- * get fills both pages, set stores the key once and reports the result for both. The caller keeps
- * all arrays, keys and segments until the call returns. Return 0; -EINVAL for a NULL argument or a
- * count out of range; -ENOMEM. After an error the results are not written.
+ * get fills both pages, set stores the first and reports its result for both, but PC_INVALID for
+ * the second if it has another length. The caller keeps all arrays, keys and segments until the
+ * call returns. Return 0; -EINVAL for a NULL argument or a count out of range; -ENOMEM. After an
+ * error the results are not written.
  *
  *   get     reads the page into the segments. After any result except PC_HIT the content of the
  *           segments is undefined. The stored page must have exactly the length of all segments
  *           together.
- *   set     stores the page in this host's pools and enters it in the directory. A key that is
- *           stored anywhere already is not copied again: PC_HIT.
+ *   set     stores the page in this host's pools and enters it in the directory. A page that is in
+ *           the memory of a host already is not copied again: PC_HIT, once its holder's page head
+ *           has been read during the call, so the page was there. Its bytes are not compared;
+ *           PC_INVALID: it has another length. If the holder has lost the page, does not answer, or
+ *           has it on disk only, the page is stored. After PC_HIT every host can read the page
+ *           until it is evicted or removed.
  *   exists  tells whether a page can be found. This is a hint: a later get may miss. The channel
- *           remembers the location, so a get that follows needs no second look-up. exists and set
- *           trust a remembered location for one second. A page that exists finds counts as used
- *           for its holder's eviction; the channel reports it at most once a second per page.
+ *           remembers the location, so a get that follows needs no second look-up. exists trusts
+ *           a remembered location for one second; set checks it in any case. A page that exists
+ *           or set finds counts as used for its holder's eviction; the channel reports it at most
+ *           once a second per page.
  *   remove  removes the page from every host that holds it. PC_HIT: it was stored. PC_MISS: it
  *           was not. Both mean that it stays away, also when a host with a disk crashes.
  *           PC_UNREACHABLE: it is removed, but a host could not record that on its disk, so the

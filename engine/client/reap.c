@@ -67,7 +67,7 @@ static struct client_request *run_of(
 
 static void let_go(struct pc_channel *ch, const struct client_request *r)
 {
-	if (r->kind == REQUEST_HEAD || r->kind == REQUEST_PEEK)
+	if (r->kind == REQUEST_PEEK)
 		scratch_free(&ch->staging, r->hold, r->pages);
 	else if (r->hold == STAGING_LARGE)
 		ch->staging.large_busy = false;
@@ -106,10 +106,10 @@ static void run_done(struct pc_channel *ch, uint32_t rail, const struct run_done
 	rail_answered(ch, r, status);
 	if (status == OP_HIT)
 		status = OP_NIC_ERROR;
-	if (r->batch && r->kind == REQUEST_LOOK)
-		look_answer(ch, r, done, status);
-	else if (r->batch)
+	if (r->batch && r->kind == REQUEST_RUN)
 		run_answer(ch, r, done, status);
+	else if (r->batch)
+		(r->region == REGION_SHARD ? look_answer : head_answer)(ch, r, done, status);
 	if (unlikely(r->kind == REQUEST_LOOK))
 		scratch_free(&ch->staging, r->hold, r->pages);
 	request_free(ch, index);
@@ -191,19 +191,14 @@ static void rail_done(struct pc_channel *ch, uint32_t rail, const struct op_done
 	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_NIC_ERROR;
 	uint32_t index;
 	struct client_request *r = request_of(ch, done->cookie, &index);
-	struct page_head head;
 
-	if (!r || r->rail != rail || r->kind < REQUEST_HEAD || r->kind > REQUEST_FETCH)
+	if (!r || r->rail != rail || r->kind < REQUEST_PEEK || r->kind > REQUEST_FETCH)
 		return;
 	rail_answered(ch, r, status);
-	if (r->batch && r->kind == REQUEST_HEAD) {
-		memcpy(&head, ch->staging.base + r->hold * sizeof(struct bucket), sizeof(head));
-		head_answer(r->batch, r->page, &head, status);
-	} else if (r->batch && r->kind == REQUEST_PEEK) {
+	if (r->batch && r->kind == REQUEST_PEEK)
 		peek_answer(ch, r, status);
-	} else if (r->batch) {
+	else if (r->batch)
 		fetch_answer(r, status);
-	}
 	let_go(ch, r);
 	request_free(ch, index);
 }

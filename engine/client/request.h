@@ -10,9 +10,8 @@ struct pc_batch;
 
 enum request_kind {
 	REQUEST_FREE = 0,
-	REQUEST_LOOK,    /* OP_LOOKUP of buckets, on a rail's op ring */
+	REQUEST_LOOK,    /* OP_LOOKUP of buckets or page heads, on a rail's op ring */
 	REQUEST_RUN,     /* OP_RUN of pages, on a rail's op ring */
-	REQUEST_HEAD,    /* OP_READ of a page head, on a rail's op ring */
 	REQUEST_PEEK,    /* OP_READ of a bucket or a page head for pc_explain(), likewise */
 	REQUEST_FETCH,   /* OP_PAGE of a page or of slices of it, on a rail's op ring */
 	REQUEST_CREDIT,  /* CTL_CREDIT on the ctl ring */
@@ -38,15 +37,16 @@ struct client_request {
 	/* FETCH, RUN: bytes counted in channel_rail.bytes; CREDIT: length of the requested slots */
 	uint32_t bytes;
 	union {
-		/* LOOK, HEAD, PEEK: number of the first scratch slot; FETCH: number of a staging
+		/* LOOK, PEEK: number of the first scratch slot; FETCH: number of a staging
 		 * block, or CLIENT_NONE */
 		uint32_t hold;
 		uint32_t waiting; /* PUBLISH: bit per page that was not answered yet */
 	};
 	uint8_t kind;
 	uint8_t rail;
-	uint8_t pages; /* RUN, LOOK, PUBLISH: number of pages, at most RUN_PAGES_MAX */
-	uint16_t left; /* CREDIT: number of slots that no answer has told of yet */
+	uint8_t pages;  /* RUN, LOOK, PUBLISH: number of pages, at most RUN_PAGES_MAX */
+	uint8_t region; /* LOOK: look_open.region */
+	uint16_t left;  /* CREDIT: number of slots that no answer has told of yet */
 };
 static_assert(sizeof(struct client_request) == 32, "two to a cache line");
 

@@ -110,8 +110,7 @@ static void run_lost(struct pc_batch *b, uint32_t i)
 {
 	for (uint32_t left = b->work[i].run_pages, next; left; left--, i = next) {
 		next = b->work[i].next;
-		b->work[i].flags |= PAGE_SAW_FAILURE;
-		page_wrong(b, i);
+		page_unreached(b, i);
 	}
 }
 

@@ -136,8 +136,8 @@ struct fake {
 	unsigned regions_added, regions_removed, kicked, closes;
 	/* runs of pages, their ring entries, the pages of the longest; runs of look-ups */
 	unsigned runs, run_lines, run_pages_max, look_runs;
-	unsigned op_lines;   /* ring entries of ops that are no runs */
-	unsigned head_reads; /* ops that READ a page head */
+	unsigned op_lines;              /* ring entries of ops that are no runs */
+	unsigned head_runs, head_reads; /* runs of page heads; heads that were READ, also alone */
 	/* READs into a destination into which a READ without an answer may still write */
 	unsigned overlaps;
 	unsigned segments_max,

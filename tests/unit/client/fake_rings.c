@@ -172,6 +172,8 @@ static void run_execute(struct fake *f, struct fake_channel *ch, uint32_t rail,
 		else if (!d.status)
 			d.status = (uint8_t)status;
 	}
+	if (d.kind == OP_LOOKUP && d.status == OP_INVALID)
+		d.hit = 0; /* one impossible bucket refuses the run */
 	if (f->on_run)
 		f->on_run(f, rail, run, &d);
 	fake_done(ch, rail, &d);
@@ -269,6 +271,9 @@ static uint32_t serve_run(
 			f->run_pages_max = run.head.pages;
 		if (run.head.segments > f->segments_max)
 			f->segments_max = run.head.segments;
+	} else if (run.head.region != REGION_SHARD) {
+		f->head_runs++;
+		f->head_reads += run.head.pages;
 	} else {
 		f->look_runs++;
 	}

@@ -79,7 +79,7 @@ struct one {
 /* Fills *o for the key `name` and the memory at `base`. Returns the page in it. */
 static inline struct pc_page *one_page(struct one *o, const char *name, void *base, size_t bytes)
 {
-	snprintf(o->name, sizeof(o->name), "%s", name);
+	snprintf(o->name, sizeof(o->name), "%.63s", name);
 	o->segment = (struct pc_segment){base, bytes};
 	o->page = (struct pc_page){.key = o->name,
 		.key_bytes = strlen(o->name),

@@ -207,8 +207,10 @@ static uint32_t evict_before_head(struct fake *f, uint32_t rail, const struct op
 {
 	(void)rail;
 	if (op->kind == OP_READ && op->region != REGION_SHARD)
-		page_head_retire(&f->node[op->peer].heads[op->region - REGION_HEADS_0]
-							 [op->offset / sizeof(struct page_head)]);
+		for (uint64_t at = op->offset; at < op->offset + op->length;
+			at += sizeof(struct page_head))
+			page_head_retire(&f->node[op->peer].heads[op->region - REGION_HEADS_0]
+								 [at / sizeof(struct page_head)]);
 	return FAKE_DO;
 }
 

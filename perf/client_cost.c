@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts what a get or an exists costs the client's own thread: callgrind counts the instructions
- * of counted_submit() and counted_poll() below (perf/README.md). The engine is the fake one of the
- * unit tests, with eight rails, and runs in the same thread between the two calls, so neither its
- * work nor waiting for it is counted.
+ * Counts what a get, an exists or a set costs the client's own thread: callgrind counts the
+ * instructions of counted_submit() and counted_poll() below (perf/README.md). The engine is the
+ * fake one of the unit tests, with eight rails, and runs in the same thread between the two calls,
+ * so neither its work nor waiting for it is counted.
  *
  *   client_cost BYTES SEGMENTS BATCH ROUNDS SEED
  *   client_cost exists BATCH ROUNDS SEED
+ *   client_cost set here|there|known BATCH ROUNDS SEED
  *
  * Pages of BYTES bytes in SEGMENTS segments are read in batches, in an order shuffled by SEED, from
  * pools in which they lie in another order. Their locations are known from a first pass, which is
@@ -15,6 +16,9 @@
  *
  * exists: the keys are present, no location is in the cache, and the owners of all keys are two
  * other engines. Every key is then reported as used.
+ *
+ * set: the pages are stored already, on this host or on another one, and the owners of their keys
+ * are as above. No location is in the cache; `known` is `there` with all locations in it.
  *
  * Prints the number of pages, batches and polls that were counted, and the time that the counted
  * calls took for a page (perf/saturate.py; without valgrind).
@@ -45,8 +49,8 @@ static struct pc_page page[PAGES];
 static struct pc_segment *segment;
 static enum pc_result result[PAGES];
 static unsigned submits, polls;
-static uint64_t counted_ticks; /* that the counted calls took */
-static bool exists;            /* the calls are pc_submit_exists() */
+static uint64_t counted_ticks;         /* that the counted calls took */
+static enum { GET, EXISTS, SET } call; /* which calls are counted */
 static char name[PAGES][KEY_LENGTH + 1];
 
 /*
@@ -78,8 +82,9 @@ static double real_ns(void)
 static struct pc_batch *start(struct pc_channel *ch, unsigned from, unsigned count)
 {
 	struct pc_batch *b;
-	int rc = exists ? pc_submit_exists(ch, page + from, count, 10000, result + from, &b)
-			: pc_submit_get(ch, page + from, count, 10000, result + from, &b);
+	int rc = call == EXISTS ? pc_submit_exists(ch, page + from, count, 10000, result + from, &b)
+		 : call == SET  ? pc_submit_set(ch, page + from, count, 10000, result + from, &b)
+				: pc_submit_get(ch, page + from, count, 10000, result + from, &b);
 
 	if (rc)
 		die("%s", pc_error());
@@ -214,9 +219,11 @@ static void count_gets(
 	check(bytes, segments);
 }
 
-/* Keys of other engines, on the pages of any of them, in an order shuffled by the seed. */
-static void make_keys(uint64_t seed)
+/* Keys that other engines own, of pages of `holder`, in an order shuffled by the seed. */
+static void make_keys(uint32_t holder, uint64_t seed)
 {
+	static unsigned char payload[PAGE_UNIT];
+	static const struct pc_segment same = {payload, PAGE_UNIT};
 	static unsigned order[PAGES];
 	unsigned number = 0;
 
@@ -227,20 +234,24 @@ static void make_keys(uint64_t seed)
 		do
 			snprintf(key, sizeof(name[0]), "%064u", number++);
 		while (fake_owner(&fake, key) == FAKE_SELF);
-		fake_page(&fake, key, FAKE_A, i % FAKE_RAILS, PAGE_UNIT);
-		page[order[i]] = (struct pc_page){key, KEY_LENGTH, NULL, 0};
+		fake_page(&fake, key, holder, i % FAKE_RAILS, PAGE_UNIT);
+		page[order[i]] = (struct pc_page){key, KEY_LENGTH, &same, 1};
 	}
 }
 
-static void count_exists(struct pc_channel *ch, unsigned batch, unsigned rounds, uint64_t seed)
+/* Counts calls that find all pages, which `holder` has. `known`: so does the location cache. */
+static void count_found(struct pc_channel *ch, uint32_t holder, bool known, char **counts)
 {
-	exists = true;
+	unsigned batch = (unsigned)strtoul(counts[0], NULL, 0);
+	unsigned rounds = (unsigned)strtoul(counts[1], NULL, 0);
+
 	fake_lock(&fake);
 	fake_map(&fake, FAKE_NODES, 1, false);
-	make_keys(seed);
+	make_keys(holder, strtoull(counts[2], NULL, 0));
 	get_all(ch, batch); /* the channel reads the map */
 	for (unsigned r = 0; r < rounds; r++) {
-		memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));
+		if (!known)
+			memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));
 		count_all(ch, batch);
 		check_hits(PAGES / batch * batch);
 	}
@@ -256,7 +267,9 @@ int main(int argc, char **argv)
 	struct pc_channel *ch;
 
 	if (argc != 6 && (argc != 5 || strcmp(argv[1], "exists")))
-		die("client_cost: BYTES SEGMENTS BATCH ROUNDS SEED | exists BATCH ROUNDS SEED");
+		die("client_cost: BYTES SEGMENTS BATCH ROUNDS SEED | exists BATCH ROUNDS SEED | "
+		    "set here|there|known BATCH ROUNDS SEED");
+	call = argc == 5 ? EXISTS : !strcmp(argv[1], "set") ? SET : GET;
 	batch = (unsigned)parse_number("BATCH", counts[0], 1, PAGES);
 	rounds = (unsigned)parse_number("ROUNDS", counts[1], 1, 1000);
 	fake_start(&fake);
@@ -269,8 +282,11 @@ int main(int argc, char **argv)
 		pc_channel_open(pc, &ch))
 		die("%s", pc_error());
 	fake.no_sleep = true;
-	if (argc == 5)
-		count_exists(ch, batch, rounds, strtoull(counts[2], NULL, 0));
+	if (call == EXISTS)
+		count_found(ch, FAKE_A, false, counts);
+	else if (call == SET)
+		count_found(ch, strcmp(argv[2], "here") ? FAKE_A : FAKE_SELF,
+			!strcmp(argv[2], "known"), counts);
 	else
 		count_gets(pc, ch, argv, batch, rounds);
 	counted = PAGES / batch * batch * rounds;

@@ -206,6 +206,26 @@ class Pages(Restart):
         self.assertEqual(self.counter(engines, "pages_adopted"), before)
         self.stop_cleanly(engines)
 
+    def test_pages_evicted_while_an_owner_is_away_are_stored_again(self):
+        """The owner comes back with entries of pages that are gone: no set believes them."""
+        engines = self.begin(3, "8MiB")
+        for turn, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM)):
+            away, other = 1 + turn % 2, 2 - turn % 2
+            first = 8000 * turn
+            self.store(engines, 0, "filled", first, 2000)
+            harness.freeze(engines.process[away])  # its keeper
+            os.kill(engines.engine_pid(away), how)
+            self.store(engines, 0, "filled", first + 2000, 6000)  # evicts those before
+            engines.process[away].send_signal(signal.SIGCONT)
+            harness.wait_for(
+                lambda: all(len(engines.status(i)["members"]) == 3 for i in range(3)), 60,
+                "all members are back")
+            self.assertGreater(self.store(engines, other, "again", first, 512)["hit"], 256)
+            for i in (1, 2):
+                self.find_all(engines, i, "again", first, 512)
+        self.assertGreater(self.counter(engines, "pages_evicted"), 12000)
+        self.stop_cleanly(engines)
+
     def test_a_client_that_stores_all_the_time_loses_nothing(self):
         """Kills at random moments of sets, evictions and publishes."""
         seed = int(os.environ.get("SEED", time.time_ns()))

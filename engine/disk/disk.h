@@ -141,8 +141,8 @@ bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *
 bool disk_named(struct disk *disk, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /*
  * Copies pages on disk of one slot of the directory, starting at *cursor (0 at first, 0 again at
- * the end). Returns how many it copied, at most `max`. Pages that come or go meanwhile may be
- * missed.
+ * the end). Returns how many it copied, at most `max`, which is not 0. A page that stays during the
+ * whole walk is copied at least once, whatever comes or goes meanwhile.
  */
 unsigned disk_slot(struct disk *disk, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages);

@@ -15,7 +15,6 @@
 #define LOAD 3u           /* pages per chain */
 #define LIVE (1u << 31)
 #define EMPTY_STEP 64u /* pages that are removed while the lock is held */
-#define SLOT_LOOK 64u  /* entries that disk_index_slot() looks at for each page it may copy */
 static_assert(PAGE_BYTES_MAX <= LIVE, "length - 1 leaves the upper bit");
 
 static struct disk_index_page *page_at(struct disk_index *index, uint32_t id)
@@ -192,25 +191,46 @@ bool disk_index_still(struct disk_index *index, const struct disk_index_found *f
 	return rc;
 }
 
+/*
+ * The link where the page belongs: a chain is in the order of its ids, highest first, so that the
+ * start, which adds them in ascending order, follows no chain.
+ */
+static uint32_t *link_of(struct disk_index *index, uint32_t id)
+{
+	uint32_t *at = head_at(index, bucket_of(index, hash(page_at(index, id)->key)));
+
+	while (*at != INDEX_NONE && *at > id)
+		at = &page_at(index, *at)->next;
+	return at;
+}
+
+static void link_page(struct disk_index *index, uint32_t id)
+{
+	uint32_t *at = link_of(index, id);
+
+	page_at(index, id)->next = *at;
+	*at = id;
+}
+
 /* One more bucket: the pages of the bucket that it is split from are distributed over both. */
 static void grow(struct disk_index *index)
 {
 	uint32_t from = index->buckets - (1u << (31 - __builtin_clz(index->buckets)));
-	uint32_t id, next;
+	uint32_t *stays, *moves, id;
 
 	if (index->buckets == index->chunks * CHUNK_HEADS && chunk_add(index))
 		return; /* longer chains */
-	id = *head_at(index, from);
-	*head_at(index, from) = INDEX_NONE;
-	index->buckets++;
-	for (; id != INDEX_NONE; id = next) {
+	stays = head_at(index, from);
+	moves = head_at(index, index->buckets++);
+	/* in the order of the chain */
+	for (id = *stays; id != INDEX_NONE; id = page_at(index, id)->next) {
 		struct disk_index_page *page = page_at(index, id);
-		uint32_t *head = head_at(index, bucket_of(index, hash(page->key)));
+		uint32_t **tail = bucket_of(index, hash(page->key)) == from ? &stays : &moves;
 
-		next = page->next;
-		page->next = *head;
-		*head = id;
+		**tail = id;
+		*tail = &page->next;
 	}
+	*stays = *moves = INDEX_NONE;
 }
 
 static int segment_resize(struct disk_index_segment *segment, uint32_t room)
@@ -233,7 +253,7 @@ uint32_t disk_index_add(struct disk_index *index, uint32_t number, uint32_t unit
 	const struct page_key *key, uint32_t length, uint32_t crc)
 {
 	struct disk_index_segment *segment = &index->segment[number];
-	uint32_t id = INDEX_NONE, *head;
+	uint32_t id = INDEX_NONE;
 	struct disk_index_page *page;
 
 	pthread_mutex_lock(&index->lock);
@@ -249,9 +269,7 @@ uint32_t disk_index_add(struct disk_index *index, uint32_t number, uint32_t unit
 	memcpy(page->key, key, sizeof(page->key));
 	page->crc = crc;
 	page->length = (length - 1) | LIVE;
-	head = head_at(index, bucket_of(index, hash(page->key)));
-	page->next = *head;
-	*head = id;
+	link_page(index, id);
 	index->pages++;
 out:
 	pthread_mutex_unlock(&index->lock);
@@ -289,12 +307,9 @@ static void lost_add(struct disk_index *index, uint32_t id)
 static void unlink_page(struct disk_index *index, uint32_t id)
 {
 	struct disk_index_page *page = page_at(index, id);
-	uint32_t *at = head_at(index, bucket_of(index, hash(page->key)));
 
 	lost_add(index, id);
-	while (*at != id)
-		at = &page_at(index, *at)->next;
-	*at = page->next;
+	*link_of(index, id) = page->next;
 	page->length &= ~LIVE;
 	index->pages--;
 }
@@ -344,27 +359,31 @@ void disk_index_epoch(struct disk_index *index, uint32_t number, uint64_t epoch)
 	pthread_mutex_unlock(&index->lock);
 }
 
+/*
+ * The cursor: how many buckets of the slot are done, and INDEX_NONE less the highest id that is not
+ * done in the next one. A page keeps its id. It keeps its bucket or moves to the newest one, which
+ * the walk reaches last. So no page that stays is missed, and each call comes nearer to the end.
+ */
 unsigned disk_index_slot(struct disk_index *index, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages)
 {
-	/* the bucket, less the first bucket of the slot, and the place in its chain */
-	uint64_t beyond = *cursor >> 32, at = 0;
-	uint32_t skip = (uint32_t)*cursor, id;
-	unsigned n = 0, looks = max * SLOT_LOOK;
+	uint64_t done = *cursor >> 32, bucket;
+	uint32_t from = INDEX_NONE - (uint32_t)*cursor, id = INDEX_NONE;
+	unsigned n = 0;
 
 	pthread_mutex_lock(&index->lock);
-	for (uint64_t bucket = bucket_of(index, slot) + beyond; bucket < index->buckets;
-		bucket += MAP_SLOTS, beyond += MAP_SLOTS, skip = 0) {
+	for (;; done++, from = INDEX_NONE) {
+		bucket = bucket_of(index, slot) + done * MAP_SLOTS;
+		if (bucket >= index->buckets)
+			break;
 		id = *head_at(index, (uint32_t)bucket);
-		for (at = 0; id != INDEX_NONE && n < max && looks; id = page_at(index, id)->next) {
-			looks--;
-			if (at++ >= skip && page_at(index, id)->key[3] >> 16 == slot)
+		for (; id != INDEX_NONE && n < max; id = page_at(index, id)->next)
+			if (id <= from && page_at(index, id)->key[3] >> 16 == slot)
 				ret_pages[n++] = page_named(index, id);
-		}
 		if (id != INDEX_NONE)
 			break;
 	}
-	*cursor = bucket_of(index, slot) + beyond < index->buckets ? beyond << 32 | at : 0;
+	*cursor = bucket < index->buckets ? done << 32 | (INDEX_NONE - id) : 0;
 	pthread_mutex_unlock(&index->lock);
 	return n;
 }

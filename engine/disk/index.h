@@ -24,7 +24,7 @@ struct disk_index_page {
 	uint32_t key[4];
 	uint32_t crc;
 	uint32_t length; /* bytes - 1; bit 31: the entry is in the table */
-	uint32_t next;   /* next entry of the chain, INDEX_NONE at its end */
+	uint32_t next;   /* next entry of the chain, with a lower id; INDEX_NONE at its end */
 };
 static_assert(sizeof(struct disk_index_page) == 28, "memory a page");
 
@@ -84,8 +84,8 @@ void disk_index_trim(struct disk_index *index, uint32_t segment);
 void disk_index_epoch(struct disk_index *index, uint32_t segment, uint64_t epoch);
 /*
  * Copies pages of one slot of the directory (map_slot_of()), starting at *cursor (0 at first, 0
- * again at the end). Returns how many it copied, at most `max`; it looks at a limited number of
- * entries only. Pages that come or go between two calls may be missed.
+ * again at the end). Returns how many it copied, at most `max`, which is not 0. A page that stays
+ * during the whole walk is copied at least once, whatever comes or goes between two calls.
  */
 unsigned disk_index_slot(struct disk_index *index, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages);

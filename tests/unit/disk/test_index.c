@@ -22,17 +22,23 @@ static struct page_key key_of(uint32_t number)
 		{number * UINT64_C(0x9e3779b97f4a7c15), number * UINT64_C(0xbf58476d1ce4e5b9) + 1}};
 }
 
+static void seed(void)
+{
+	const char *given = getenv("SEED");
+	unsigned number = given ? (unsigned)atoi(given) : (unsigned)time(NULL);
+
+	printf("SEED=%u\n", number);
+	srandom(number);
+}
+
 static void random_changes_equal_a_model(void **state)
 {
 	static struct disk_index index;
 	static uint32_t segment_of[KEYS], length_of[KEYS];
-	const char *given = getenv("SEED");
-	unsigned seed = given ? (unsigned)atoi(given) : (unsigned)time(NULL);
 	uint32_t live = 0;
 
 	(void)state;
-	printf("SEED=%u\n", seed);
-	srandom(seed);
+	seed();
 	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
 	memset(segment_of, 0xff, sizeof(segment_of));
 	for (unsigned round = 0; round < 300000; round++) {
@@ -158,6 +164,91 @@ static void the_walks_of_all_slots_visit_every_page_once(void **state)
 	disk_index_close(&index);
 }
 
+#define SLOTTED 2000u     /* pages of three slots, of which a third stays */
+#define FILLER 0x1000000u /* number of the first page of other slots */
+/* pages with which the table has as many buckets as there are slots, less a few */
+#define FULL (3 * MAP_SLOTS - 1000)
+
+static struct page_key slotted_key(uint32_t number)
+{
+	struct page_key key = key_of(number);
+
+	key.word[1] = (uint64_t)(number % 3 * 0x7fff) << 48 | key.word[1] >> 16;
+	return key;
+}
+
+/* Segments 1 to 3 have the pages that stay, 4 to 7 the others, 8 and more those of other slots. */
+static void slotted_change(struct disk_index *index, uint32_t number, bool add)
+{
+	struct page_key key = slotted_key(number);
+	struct disk_index_found found;
+	bool has = disk_index_find(index, &key, &found);
+
+	if (has && !add)
+		disk_index_remove(index, &found);
+	else if (!has && add)
+		disk_index_add(index, number % 9 < 3 ? 1 + number % 3 : 4 + number % 4, number,
+			&key, number + 1, 0);
+}
+
+/* What may happen between two calls of a walk. */
+static void slotted_churn(struct disk_index *index, uint32_t *filler)
+{
+	for (unsigned i = 0; i < 40; i++) {
+		uint32_t number = (uint32_t)random() % SLOTTED;
+		struct page_key key = key_of(*filler);
+
+		if (number % 9 >= 3)
+			slotted_change(index, number, random() % 2);
+		disk_index_add(index, 8 + *filler % 8, 0, &key, SLOTTED + 1, 0);
+		++*filler;
+	}
+	if (random() % 8 == 0)
+		disk_index_empty(index, 4 + (uint32_t)random() % 4);
+}
+
+static void a_page_that_stays_is_seen_whatever_comes_and_goes(void **state)
+{
+	static struct disk_index index;
+	struct disk_page page[31];
+
+	(void)state;
+	seed();
+	for (unsigned round = 0; round < 30; round++) {
+		uint32_t slot = round % 3 * 0x7fff, filler = FILLER;
+		bool seen[SLOTTED] = {false};
+		uint64_t cursor = 0;
+		unsigned calls = 0;
+
+		assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
+		for (uint32_t i = 0; i < SLOTTED; i++)
+			slotted_change(&index, i, true);
+		/* In half of the rounds, the pages of the slot move to a second bucket. */
+		for (; round % 2 && filler < FILLER + FULL; filler++) {
+			struct page_key key = key_of(filler);
+
+			disk_index_add(&index, 8 + filler % 8, 0, &key, SLOTTED + 1, 0);
+		}
+		do {
+			unsigned max = 1 + (unsigned)random() % 31;
+			unsigned n = disk_index_slot(&index, slot, &cursor, max, page);
+
+			assert_true(n <= max);
+			while (n--) {
+				assert_int_equal(map_slot_of(&page[n].key), slot);
+				if (page[n].length <= SLOTTED)
+					seen[page[n].length - 1] = true;
+			}
+			slotted_churn(&index, &filler);
+			/* it comes to an end, while pages go on coming and going */
+			assert_true(calls++ < SLOTTED);
+		} while (cursor);
+		for (uint32_t i = round % 3; i < SLOTTED; i += 9)
+			assert_true(seen[i]);
+		disk_index_close(&index);
+	}
+}
+
 static void pages_that_left_are_told_once_in_order(void **state)
 {
 	static struct disk_index index;
@@ -230,6 +321,7 @@ int main(void)
 		cmocka_unit_test(random_changes_equal_a_model),
 		cmocka_unit_test(names_are_of_a_life_of_a_segment),
 		cmocka_unit_test(the_walks_of_all_slots_visit_every_page_once),
+		cmocka_unit_test(a_page_that_stays_is_seen_whatever_comes_and_goes),
 		cmocka_unit_test(pages_that_left_are_told_once_in_order),
 		cmocka_unit_test(a_page_takes_at_most_32_bytes),
 	};

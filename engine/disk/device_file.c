@@ -289,20 +289,16 @@ static void file_wait(struct device *device, uint64_t wait_ns)
 
 static void file_free(struct device_file *file)
 {
+	const int fd[] = {file->device.fd, file->path_fd, file->lock_fd, file->directory};
+
 	if (file->uring)
 		io_uring_queue_exit(&file->ring);
 	for (uint32_t i = 0; file->segment_fd && i < DEVICE_FILES_MAX; i++)
 		if (file->segment_fd[i] >= 0)
 			close(file->segment_fd[i]);
-	for (unsigned i = 0; i < 4; i++) {
-		int fd = i == 0   ? file->device.fd
-			 : i == 1 ? file->path_fd
-			 : i == 2 ? file->lock_fd
-				  : file->directory;
-
-		if (fd >= 0)
-			close(fd);
-	}
+	for (unsigned i = 0; i < 4; i++)
+		if (fd[i] >= 0)
+			close(fd[i]);
 	pthread_mutex_destroy(&file->lock);
 	pthread_cond_destroy(&file->more);
 	free(file->segment_fd);
@@ -392,6 +388,7 @@ static int directory_lock(struct device_file *file, const struct device_file_opt
 static int path_file_open(struct device_file *file, char *reason, size_t bytes)
 {
 	const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+	struct statx st;
 
 	file->direct = O_DIRECT;
 	file->path_fd = openat(file->directory, PREFIX "path", flags | O_DIRECT, 0600);
@@ -401,10 +398,16 @@ static int path_file_open(struct device_file *file, char *reason, size_t bytes)
 		file->direct = 0;
 		file->path_fd = openat(file->directory, PREFIX "path", flags, 0600);
 	}
-	if (file->path_fd >= 0)
-		return 0;
-	snprintf(reason, bytes, "cannot create " PREFIX "path: %s", strerror(errno));
-	return -errno;
+	if (file->path_fd < 0 ||
+		statx(file->path_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st)) {
+		snprintf(reason, bytes, "cannot create " PREFIX "path: %s", strerror(errno));
+		return -errno;
+	}
+	file->device.inode = st.stx_ino;
+	if (st.stx_mask & STATX_BTIME)
+		file->device.born_ns =
+			(uint64_t)st.stx_btime.tv_sec * 1000000000 + st.stx_btime.tv_nsec;
+	return 0;
 }
 
 static void uring_open(struct device_file *file, bool refused)

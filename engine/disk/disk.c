@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/log.h"
@@ -143,6 +144,20 @@ static void *disk_thread(void *argument)
 	return NULL;
 }
 
+/* The path before `number` that is the same directory, under whatever name; NULL: none is. */
+static const char *same_directory(const struct disk_options *options, unsigned number)
+{
+	struct stat it, other;
+
+	if (stat(options->path[number].directory, &it))
+		return NULL;
+	for (unsigned i = 0; i < number; i++)
+		if (!stat(options->path[i].directory, &other) && it.st_dev == other.st_dev &&
+			it.st_ino == other.st_ino)
+			return options->path[i].directory;
+	return NULL;
+}
+
 static void devices_open(
 	struct disk *disk, const struct disk_options *options, uint32_t segments[DISK_PATHS_MAX])
 {
@@ -156,6 +171,7 @@ static void devices_open(
 			.owner = options->owner,
 			.threads = options->threads,
 			.lock_until_ns = lock_until_ns};
+		const char *same = same_directory(options, i);
 		char *reason = path->report.reason;
 		int rc;
 
@@ -165,6 +181,10 @@ static void devices_open(
 				"%llu bytes are less than %u segments of %u",
 				(unsigned long long)options->path[i].bytes, DISK_SEGMENTS_MIN,
 				options->segment_bytes);
+			rc = -EINVAL;
+		} else if (same) {
+			snprintf(reason, sizeof(path->report.reason),
+				"is the same directory as %s; name it once in disk.paths", same);
 			rc = -EINVAL;
 		} else {
 			rc = device_file_open(

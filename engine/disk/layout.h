@@ -24,7 +24,7 @@
 #include "config/limits.h"
 #include "engine/abi/page.h"
 
-#define DISK_LAYOUT_VERSION 1u
+#define DISK_LAYOUT_VERSION 2u
 #define DISK_LEFT_MAX DISK_PATHS_MAX /* paths out of service that a path file remembers */
 /* Sequence numbers are below this limit; each start of an engine skips 2^32 of them. */
 #define DISK_SEQUENCE_MAX (UINT64_C(1) << 62)
@@ -87,13 +87,15 @@ struct disk_path_file {
 	uint64_t path_id;    /* random, never 0 */
 	uint64_t count;      /* incremented by each write of the file */
 	uint64_t generation; /* incremented when the set of members changes */
+	/* of the file itself: a copy of it has others, see struct device */
+	uint64_t inode, born_ns;
 	/* ids of the paths in service since `generation`; each of them has all tombstones */
 	uint64_t member[DISK_PATHS_MAX];
 	/* A path that left: it has all tombstones up to `sequence`. id 0: unused. */
 	struct {
 		uint64_t id, sequence;
 	} left[DISK_LEFT_MAX];
-	uint8_t zero[PAGE_UNIT - 56 - 8 * DISK_PATHS_MAX - 16 * DISK_LEFT_MAX];
+	uint8_t zero[PAGE_UNIT - 72 - 8 * DISK_PATHS_MAX - 16 * DISK_LEFT_MAX];
 };
 static_assert(sizeof(struct disk_path_file) == PAGE_UNIT, "layout on disk");
 

@@ -7,14 +7,16 @@
  * The proof. Each path file names the members: the paths in service since a generation. Those of
  * the highest generation have all tombstones, if none of them is absent: an absent one may have
  * served removals alone. A path that left is complete up to the number that the members recorded;
- * what it missed is replayed from them before it is used. A path without proof is cleared: it gets
- * a new id, which makes all that lies on it invalid.
+ * what it missed is replayed from them before it is used. A copy of a path has the id of the
+ * original, but not the removals of one since then. A path without proof is cleared: it gets a new
+ * id, which makes all that lies on it invalid.
  */
 #include "engine/disk/recover.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,6 +134,50 @@ static void clear_path(struct recovery *recovery, unsigned i, const char *why)
 			scan->segment[s].kind = SCAN_EMPTY;
 	}
 	scan->ordinal = scan->horizon = 0;
+}
+
+static bool is_copy(const struct store_path *path)
+{
+	return path->file.inode != path->device->inode ||
+	       (path->file.born_ns && path->device->born_ns &&
+		       path->file.born_ns != path->device->born_ns);
+}
+
+/* Another path with the same id that is not known to be a copy, or NULL. */
+static const struct store_path *original(const struct recovery *recovery, unsigned number)
+{
+	const struct store_path *paths = recovery->store->path;
+
+	for (unsigned i = 0; i < recovery->store->paths; i++)
+		if (i != number && usable(recovery, i) && !is_copy(&paths[i]) &&
+			paths[i].file.path_id == paths[number].file.path_id)
+			return &paths[i];
+	return NULL;
+}
+
+/* Clears copies of paths; of two snapshots that cannot be told apart, both. */
+static void copies_clear(struct recovery *recovery)
+{
+	char why[DISK_PATHS_MAX][512] = {{0}};
+
+	for (unsigned i = 0; i < recovery->store->paths; i++) {
+		const struct store_path *path = &recovery->store->path[i], *other;
+
+		if (!usable(recovery, i) || !path->file.path_id)
+			continue;
+		other = original(recovery, i);
+		if (is_copy(path))
+			snprintf(why[i], sizeof(why[i]),
+				"it is a copy of %s (its path file has another inode or time of creation than it records), and may lack removals since then",
+				other ? other->device->name : "another directory");
+		else if (other)
+			snprintf(why[i], sizeof(why[i]),
+				"it has the same id as %s: one is a snapshot of the other, and either may lack removals",
+				other->device->name);
+	}
+	for (unsigned i = 0; i < recovery->store->paths; i++)
+		if (why[i][0])
+			clear_path(recovery, i, why[i]);
 }
 
 /* A path that left: true if the members still have all tombstones that it missed. */
@@ -311,6 +357,7 @@ int store_recover(struct store *store, const uint32_t segments[DISK_PATHS_MAX])
 	}
 	scan_all(&recovery);
 	if (judge(&recovery)) {
+		copies_clear(&recovery);
 		prove(&recovery);
 		enter_service(&recovery);
 		for (unsigned i = 0; i < store->paths; i++)

@@ -222,6 +222,8 @@ static void record_start(struct store_path *path)
 	file->unit_bytes = PAGE_UNIT;
 	file->segment_bytes = store->units * PAGE_UNIT;
 	file->segments = path->segments;
+	file->inode = path->device->inode;
+	file->born_ns = path->device->born_ns;
 	file->generation = store->generation;
 	file->count++;
 	file->members = 0;

@@ -388,7 +388,7 @@ static void another_layout_version_is_refused(void **state)
 	assert_int_equal(pwrite(fd, slot, sizeof(slot), 0), sizeof(slot));
 	close(fd);
 	assert_int_equal(disk_open(&with, &disk), -ENODEV);
-	assert_non_null(strstr(captured, "has another layout version than 1"));
+	assert_non_null(strstr(captured, "has another layout version than 2"));
 }
 
 static void other_files_of_the_directory_are_left_alone(void **state)

@@ -318,6 +318,56 @@ static void without_a_member_the_others_prove_nothing_and_are_cleared(void **sta
 	world_close(&world);
 }
 
+/* A snapshot of a whole file system keeps all that the path file records of itself. */
+static void two_snapshots_of_one_path_are_both_cleared(void **state)
+{
+	struct sim *sim[2], *original;
+
+	(void)state;
+	open_new(1);
+	fill(20);
+	original = sim_copy(world.sim[0]);
+	world_remove(&world, 3);
+	sim[0] = sim_copy(world.sim[0]);
+	sim[1] = sim_copy(original);
+	sim_free(original);
+	world_close(&world);
+	assert_int_equal(world_open(&world, sim, 2, &rng), 0);
+	assert_true(world.store.path[0].report.cleared);
+	assert_true(world.store.path[1].report.cleared);
+	assert_int_equal(hits(20), 0);
+	assert_int_equal(fill(20), 20);
+	restart(-1);
+	assert_int_equal(hits(20), 20);
+	world_close(&world);
+}
+
+static void a_path_file_with_another_inode_or_birth_is_a_copy_s(void **state)
+{
+	(void)state;
+	for (unsigned kind = 0; kind < 3; kind++) {
+		struct sim *sim;
+
+		open_new(1);
+		fill(20);
+		sim = sim_copy(world.sim[0]);
+		world_close(&world);
+		sim->device.inode = kind == 0;
+		sim->device.born_ns = kind == 1; /* the file system tells it from now on */
+		assert_int_equal(world_open(&world, &sim, 1, &rng), 0);
+		assert_int_equal(world.store.path[0].report.cleared, kind == 0);
+		assert_int_equal(hits(20), kind == 0 ? 0 : 20);
+		restart(-1);
+		sim = sim_copy(world.sim[0]);
+		world_close(&world);
+		sim->device.inode = kind == 0;
+		sim->device.born_ns = kind == 1 ? 2 : 0;
+		assert_int_equal(world_open(&world, &sim, 1, &rng), 0);
+		assert_int_equal(world.store.path[0].report.cleared, kind == 1);
+		world_close(&world);
+	}
+}
+
 static void the_budget_of_a_day_drops_pages(void **state)
 {
 	unsigned written = 0;
@@ -386,6 +436,8 @@ int main(void)
 			a_path_that_left_gets_missed_removals_before_it_is_used, setup),
 		cmocka_unit_test_setup(
 			without_a_member_the_others_prove_nothing_and_are_cleared, setup),
+		cmocka_unit_test_setup(two_snapshots_of_one_path_are_both_cleared, setup),
+		cmocka_unit_test_setup(a_path_file_with_another_inode_or_birth_is_a_copy_s, setup),
 		cmocka_unit_test_setup(the_budget_of_a_day_drops_pages, setup),
 	};
 

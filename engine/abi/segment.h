@@ -157,6 +157,8 @@ static_assert(offsetof(struct status_segment, rail) % 64 == 0, "one cache line p
  *     drain the stores, copying = 0 (release)
  *
  * With both fences at least one side sees the other's store. Pages are published after copying = 0.
+ * An engine that adopts the memory of one that was killed does the same with the segments that its
+ * predecessor has stored (control/warm.h).
  */
 struct channel_header {
 	uint32_t magic;   /* CHANNEL_MAGIC */

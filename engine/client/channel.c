@@ -35,7 +35,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -259,11 +258,6 @@ static void wait_until_drained(const struct pc_channel *ch)
 void channel_detach(struct pc_channel *ch)
 {
 	munmap(ch->segment, ch->layout.bytes);
-	/*
-	 * Tells the engine, or its successor, that this thread writes to none of the channel's
-	 * slots any more. A forked process may have a copy of the descriptor, so close() would not.
-	 */
-	(void)shutdown(ch->wake, SHUT_RDWR);
 	close(ch->wake);
 	ch->segment = NULL;
 	ch->statistics = NULL;

@@ -157,7 +157,7 @@ void channel_opened(struct channel *c)
 	c->opening = false;
 	c->statistics.read_ns = clock_now_ns();
 	c->left = s->control->rails;
-	c->ctl.owner = warm_owner_new(s->control, c->wake);
+	c->ctl.owner = warm_owner_new(s->control, c->memfd, s->pidfd, &s->process);
 	rails_tell(c, RAIL_CHANNEL_ADD);
 	ctl_channel_open(s->control, &c->ctl);
 	/*
@@ -245,8 +245,10 @@ void channel_free(struct channel *c)
 	if (c->staging && !region_close(s->control, c->staging))
 		c->map = NULL;
 	quarantine_leave(c);
-	if (!c->ctl.kept.length)
-		warm_owner_end(s->control, c->ctl.owner);
+	if (c->ctl.kept.length)
+		s->leaves = true;
+	else
+		warm_owner_end(s->control, c->ctl.owner, s->process);
 	clients->channel[c->id] = NULL;
 	clients->channels--;
 	s->channels--;

@@ -21,6 +21,7 @@
 #include "engine/control/client.h"
 #include "engine/control/loop.h"
 #include "engine/control/snapshot.h"
+#include "engine/control/warm.h"
 
 #define FDS_IN_MAX 253 /* SCM_MAX_FD of Linux, the most descriptors that one message carries */
 
@@ -455,6 +456,8 @@ bool session_free(struct session *s)
 		log_debug("clients: session %u is freed", s->id);
 	}
 	clients->endings--;
+	if (!s->leaves)
+		warm_process_end(s->control, s->process);
 	if (s->pidfd >= 0)
 		close(s->pidfd);
 	free(s);

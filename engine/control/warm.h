@@ -7,13 +7,16 @@
  *   state                      struct warm_state, which every engine over this memory has locked
  *   pool-R, heads-R, slots-R   the pool of rail R, its page heads and its struct pool_state
  *   shard, shard-state         the directory shard, and struct shard_state
- *   channel-N                  the engine's end of a channel's wake socket; N is the channel's
- *                              number as an owner of slots
+ *   process-P                  a pidfd of a client's process
+ *   channel-P-N                the segment of a channel of process P; N is the channel's number as
+ *                              an owner of slots
  *
  * Who owns a page slot after the engine was killed: a page and a free slot belong to the next
- * engine. A slot that was granted to a client stays the client's until the other end of `channel-N`
- * is closed: the client's thread closes it after it has left its last slot, the kernel when the
- * process ends. A slot into which the disk tier reads stays the kernel's until the locks of all
+ * engine, and so do the slots that were granted to clients: the engine stores `stopped` in the
+ * segments of their channels before it takes them. Only the slot that a segment names as `copying`
+ * stays the client's, until its thread has left it or `process-P` has exited, whatever the children
+ * of that process hold (abi/segment.h; a child of fork() has no mapping of the pools). A slot into
+ * which the disk tier reads stays the kernel's until the locks of all
  * paths are taken, which the kernel holds until the last I/O has ended.
  *
  * Directory entries name this engine by its ref, the low half of the incarnation. A warm restart
@@ -90,12 +93,15 @@ int warm_begin(struct control *control);
 void warm_end(struct control *control);
 
 /*
- * The number of a new channel as an owner of slots; the engine's end of its wake socket is stored.
- * 0 if no process keeps the memory.
+ * The number of a new channel as an owner of slots; its segment is stored. 0 if no process keeps
+ * the memory. *process: the number of the client's process, whose pidfd is stored with its first
+ * channel; 0 before, and while the pidfd is -1.
  */
-uint32_t warm_owner_new(struct control *control, int wake);
+uint32_t warm_owner_new(struct control *control, int segment, int pidfd, uint32_t *process);
 /* The channel's client can write to no slot any more. Owner 0: no effect. */
-void warm_owner_end(struct control *control, uint32_t owner);
+void warm_owner_end(struct control *control, uint32_t owner, uint32_t process);
+/* No channel of the process is stored any more. Process 0: no effect. */
+void warm_process_end(struct control *control, uint32_t process);
 /* The owner of slots into which the disk tier reads. */
 uint32_t warm_owner_disk(const struct control *control);
 /* The locks of all paths of disk.paths are taken: no earlier I/O writes to a slot any more. */

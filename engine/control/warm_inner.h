@@ -7,15 +7,15 @@
 
 #include "engine/control/warm.h"
 
-#define STORED_NAME_BYTES 24u /* of a name and its zero byte */
+#define STORED_NAME_BYTES 32u /* of a name and its zero byte */
 
 /* A channel of an earlier engine whose client may still write to a slot. */
 struct left_channel {
 	LIST_ENTRY(left_channel) next;
 	struct control *control;
-	uint32_t owner;
-	int wake; /* the engine's end of the channel's wake socket */
-	struct event *closed;
+	uint32_t process, owner;       /* numbers of the client's process and of the channel */
+	struct channel_header *header; /* of its segment; NULL: of another version */
+	int pidfd;                     /* of the client's process; -1: it cannot be watched */
 };
 
 struct warm {
@@ -30,11 +30,12 @@ struct warm {
 	uint32_t slots, room;
 	uint32_t forgotten; /* further slots: there was no memory to note them */
 	LIST_HEAD(, left_channel) left;
+	struct event *left_timer; /* looks at them again; armed while there is one */
 };
 
 /* Returns a number that no owner of slots in this memory has had. */
 uint32_t owner_number(struct warm *warm);
-/* Watches the clients of the channels that earlier engines stored. Returns 0 or -ENOMEM. */
+/* Ends the channels that earlier engines stored, and watches clients that copy. 0 or -ENOMEM. */
 int left_watch(struct control *control);
 void left_forget(struct control *control);
 /* Logs how many slots are never free again: their owner is no watched channel and no disk. */

@@ -7,11 +7,12 @@
  * stored through the first socket and read back through the second, so a wrong page would be a
  * remote hit. Started by test_owner.py; prints JSON.
  *
- *   late_copy held SOCKET alone|fork
+ *   late_copy held SOCKET alone|fork|orphan
  *
  * prints "copying" when the copy is stopped, continues it after a line on stdin, prints "left" when
  * pc_set() has returned, and ends with stdin. fork: a child with copies of all descriptors lives
- * until then. Started by test_restart.py.
+ * until then. orphan: that child outlives this process, until stdin ends; it writes its number
+ * first. Started by test_restart.py.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -190,7 +191,24 @@ static void told(void)
 		exit(0);
 }
 
-static void hold(const char *socket, bool with_child)
+/* Has copies of all descriptors of its parent, and ends with it or, as an orphan, with stdin. */
+static void child(bool orphan)
+{
+	pid_t pid = fork();
+
+	if (pid && orphan)
+		printf("%d\n", (int)pid);
+	if (pid)
+		return;
+	if (!orphan)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	while (!orphan || getchar() != EOF)
+		if (!orphan)
+			pause();
+	_exit(0);
+}
+
+static void hold(const char *socket, const char *how)
 {
 	struct pc *pc = open_session(socket, "late");
 	struct pc_channel *channel;
@@ -198,11 +216,8 @@ static void hold(const char *socket, bool with_child)
 
 	copy.id = (uint64_t)getpid() << 32; /* no other process has stored this page */
 	channel = start_copy(pc, &thread);
-	if (with_child && fork() == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		for (;;)
-			pause();
-	}
+	if (!strcmp(how, "fork") || !strcmp(how, "orphan"))
+		child(!strcmp(how, "orphan"));
 	puts("copying");
 	fflush(stdout);
 	told();
@@ -227,7 +242,7 @@ int main(int argc, char **argv)
 	int opened = 0;
 
 	if (argc == 4 && !strcmp(argv[1], "held")) {
-		hold(argv[2], !strcmp(argv[3], "fork"));
+		hold(argv[2], argv[3]);
 		return 0;
 	}
 	if (argc != 4 || (!by_descriptors && strcmp(argv[1], "socket")))

@@ -269,6 +269,8 @@ class Slots(Restart):
             [*before, harness.program("tests/cluster/late_copy"), "held", engines.sockets[0], how],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self.end, held)
+        if how == "orphan":
+            held.child = int(held.stdout.readline())
         self.assertEqual(held.stdout.readline(), "copying\n")
         return held
 
@@ -326,6 +328,42 @@ class Slots(Restart):
         harness.wait_for(lambda: engines.status(0)["clients"]["credits"] == 0, 30, "no credits")
         self.check_reuse(engines, "after")
         self.assertEqual(self.reserved(engines), 0)
+        self.stop_cleanly(engines)
+
+
+    def test_a_client_that_was_killed_with_its_engine_reserves_nothing_while_a_child_lives(self):
+        engines = self.begin(1, self.POOL)
+        held = self.holder(engines, "orphan")
+        os.kill(engines.engine_pid(0), signal.SIGSTOP)  # it does not see that the client ends
+        held.kill()
+        held.wait()
+        engines.crash(0)
+        self.released(engines)
+        os.kill(held.child, 0)  # it lives
+        self.check_reuse(engines, "after")
+        self.stop_cleanly(engines)
+
+    def test_clients_that_are_stopped_reserve_a_slot_each_and_change_no_page(self):
+        engines = self.begin(1, self.POOL)
+        clients = [self.client("set", engines, 0, f"stopped-{i}", 20000 + 5000 * i, 5000,
+                               *self.BYTES) for i in range(8)]
+        harness.wait_for(lambda: self.counter(engines, "pages_evicted") > 2 * 256, 60,
+                         "the pool is full and all clients store")
+        for client in clients:
+            client.send_signal(signal.SIGSTOP)
+        for kill in (signal.SIGKILL, signal.SIGTERM):
+            engines.crash(0, kill)
+            harness.wait_for(lambda: self.reserved(engines) <= len(clients), 30,
+                             "a client reserves one slot at most")
+            self.check_reuse(engines, "others")
+        for client in clients:
+            client.send_signal(signal.SIGCONT)
+            client.send_signal(signal.SIGTERM)
+        for i, client in enumerate(clients):
+            self.ended(client)
+            self.find(engines, 0, f"stopped-{i}", 20000 + 5000 * i, 5000, *self.BYTES)
+        self.find(engines, 0, "others", 7000, self.PAGES, *self.BYTES)
+        self.released(engines)
         self.stop_cleanly(engines)
 
 

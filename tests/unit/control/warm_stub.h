@@ -45,15 +45,20 @@ void warm_end(struct control *control)
 	(void)control;
 }
 
-uint32_t warm_owner_new(struct control *control, int wake)
+uint32_t warm_owner_new(struct control *control, int segment, int pidfd, uint32_t *process)
 {
-	(void)control, (void)wake;
+	(void)control, (void)segment, (void)pidfd, (void)process;
 	return POOL_OWNER_NONE;
 }
 
-void warm_owner_end(struct control *control, uint32_t owner)
+void warm_owner_end(struct control *control, uint32_t owner, uint32_t process)
 {
-	(void)control, (void)owner;
+	(void)control, (void)owner, (void)process;
+}
+
+void warm_process_end(struct control *control, uint32_t process)
+{
+	(void)control, (void)process;
 }
 
 uint32_t warm_owner_disk(const struct control *control)

@@ -37,6 +37,8 @@
  * copies while the control plane waits for a core */
 #define CREDIT_STOCK_MAX 128u
 #define CREDIT_STOCK_BYTES (16u << 20)
+/* and at most this part of the rail's pool: a client that is stopped keeps them */
+#define CREDIT_STOCK_SHARE 16u
 /* a set publishes the pages that it has copied, and requests credits, each time it has copied this
  * many bytes */
 #define SET_PUBLISH_BYTES (1u << 20)

@@ -17,11 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t cap(uint32_t bytes)
+static uint32_t cap(const struct pc_channel *ch, uint32_t bytes, uint32_t rail)
 {
-	uint32_t n = CREDIT_STOCK_BYTES / bytes;
+	uint64_t most = ch->session->rail[rail].pool_bytes / CREDIT_STOCK_SHARE;
 
-	return n < 1 ? 1 : n > CREDIT_STOCK_MAX ? CREDIT_STOCK_MAX : n;
+	most = (most < CREDIT_STOCK_BYTES ? most : CREDIT_STOCK_BYTES) / bytes;
+	return most < 1 ? 1 : most > CREDIT_STOCK_MAX ? CREDIT_STOCK_MAX : (uint32_t)most;
 }
 
 /*
@@ -186,8 +187,8 @@ static void keep_more(
 	s->ahead = s->ahead ? 2 * s->ahead : CREDIT_AHEAD;
 	if (s->ahead > most)
 		s->ahead = most > CREDIT_AHEAD ? (uint32_t)most : CREDIT_AHEAD;
-	if (s->ahead > cap(bytes))
-		s->ahead = cap(bytes);
+	if (s->ahead > cap(ch, bytes, rail))
+		s->ahead = cap(ch, bytes, rail);
 }
 
 static void ask(struct pc_channel *ch, struct stock *stock, uint32_t rail, uint64_t deadline_ns)
@@ -199,8 +200,8 @@ static void ask(struct pc_channel *ch, struct stock *stock, uint32_t rail, uint6
 		.length = stock->bytes,
 		.deadline_ns = deadline_ns};
 
-	if (goal > cap(stock->bytes))
-		goal = cap(stock->bytes);
+	if (goal > cap(ch, stock->bytes, rail))
+		goal = cap(ch, stock->bytes, rail);
 	if (goal <= s->asked + s->have)
 		return;
 	count = goal - s->asked - s->have;

@@ -326,9 +326,9 @@ static void a_credit_outside_the_pool_ends_the_session(void **state)
 static void store(unsigned batches, unsigned count, uint32_t bytes, const char *stem)
 {
 	static unsigned char from[512 << 10];
-	struct one o[16];
-	struct pc_page pages[16];
-	enum pc_result result[16];
+	struct one o[64];
+	struct pc_page pages[64];
+	enum pc_result result[64];
 
 	for (unsigned n = 0; n < batches; n++) {
 		for (unsigned k = 0; k < count; k++) {
@@ -385,6 +385,30 @@ static void credits_held_ahead_are_a_small_part_of_the_pool(void **state)
 		ch->credits, 0, FAKE_RAILS * (FAKE_POOL_BYTES / CREDIT_AHEAD_SHARE / (512 << 10)));
 }
 
+static uint32_t asked_most; /* credits of one request */
+
+static uint32_t note_asked(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	if (op->kind == CTL_CREDIT && op->count > asked_most)
+		asked_most = op->count;
+	return FAKE_DO;
+}
+
+static void a_batch_takes_the_slots_of_a_small_pool_a_part_at_a_time(void **state)
+{
+	const uint32_t part = FAKE_POOL_BYTES / CREDIT_STOCK_SHARE / (512 << 10);
+
+	(void)state;
+	fake_lock(&fake);
+	fake.on_ctl = note_asked;
+	fake_unlock(&fake);
+	store(1, 64, 512 << 10, "many");
+	assert_int_equal(asked_most, part);
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		assert_in_range(ch->stock[0]->rail[r].have + ch->stock[0]->rail[r].asked, 0, part);
+}
+
 static void only_the_used_part_of_the_pool_is_mapped(void **state)
 {
 	unsigned mapped = 0;
@@ -418,6 +442,7 @@ int main(void)
 		RIG_TEST(a_credit_outside_the_pool_ends_the_session),
 		RIG_TEST(credits_are_requested_ahead_during_a_stream_of_pages),
 		RIG_TEST(credits_held_ahead_are_a_small_part_of_the_pool),
+		RIG_TEST(a_batch_takes_the_slots_of_a_small_pool_a_part_at_a_time),
 		RIG_TEST(only_the_used_part_of_the_pool_is_mapped),
 	};
 

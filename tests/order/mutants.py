@@ -27,6 +27,8 @@ MUTANTS = {
     "slot_enter": ("engine/client/set.c", "slot_enter", "shm_fence_store_load();", NOTHING),
     "channel_close": ("engine/control/ctl.c", "ctl_channel_close",
                       "shm_fence_store_load();", NOTHING),
+    "channel_end": ("engine/control/warm_owner.c", "channel_end",
+                    "shm_fence_store_load();", NOTHING),
     "control_sleep": ("engine/control/loop.c", "sleep_or_work", FENCE, NOTHING),
     "ring_publish": ("engine/abi/ring.h", "ring_publish_turned", "shm_store_release64(",
                      "shm_store64("),

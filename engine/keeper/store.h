@@ -11,8 +11,8 @@
 #include "engine/keeper/notify.h"
 
 /*
- * An engine stores three descriptors for a rail and one for each channel, and those of the channels
- * of engines before it until their clients have left them.
+ * An engine stores three descriptors for a rail, one for each client's process and one for each
+ * channel, and those of engines before it while a client copies into a slot of the channel.
  */
 #define STORE_FDS_MAX 640u
 

@@ -189,6 +189,37 @@ class Pages(DiskTest):
         self.stop_cleanly(engines)
 
 
+    def test_a_removed_page_does_not_come_back_from_a_copy_of_the_directory(self):
+        engines = self.start(1, settings=SETTINGS, disk=self.folder, keeper=False)
+        self.ctl(engines, "put", "removed", "--string", "value")
+        engines.kill(0, signal.SIGTERM)  # it is on disk then
+        disk = engines.disks[0]
+        copy, original = disk + ".copy", disk + ".original"
+        subprocess.run(["cp", "-a", disk, copy], check=True)
+        self.opened(engines)
+        self.assertFalse(self.disk(engines)["paths"][0]["cleared"])
+        self.ctl(engines, "rm", "removed")
+        engines.kill(0, signal.SIGTERM)
+        os.rename(disk, original)
+        os.rename(copy, disk)
+        self.opened(engines)
+        self.ctl(engines, "get", "removed", expect=1)
+        self.assertTrue(self.disk(engines)["paths"][0]["cleared"])
+        self.assertIn("it is a copy of another directory", engines.log(0))
+        engines.kill(0, signal.SIGTERM)
+        os.rename(disk, copy)
+        os.rename(original, disk)
+        self.opened(engines)
+        self.ctl(engines, "get", "removed", expect=1)
+        self.assertFalse(self.disk(engines)["paths"][0]["cleared"])
+        self.stop_cleanly(engines)
+
+    def opened(self, engines):
+        """Starts the engine, which has ended, and waits for its disk."""
+        engines.restart(0)
+        harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 30, "disk open")
+
+
 class Moving(DiskTest):
     """Slots that the disk reads into and writes from, while clients of another host READ them."""
     PROMOTES, REMOTE, STALE = 10000, 10000, 100  # what must have happened

@@ -281,7 +281,7 @@ enum forget_state ctl_forget(struct control *control, const struct page_key *key
 	enum forget_state state;
 
 	if (e)
-		ctl_take_away(control->ctl, key, e->place, e->generation);
+		ctl_retire(control->ctl, key, e->place, e->generation);
 	state = tier_forget(control, key, wait, ret_had);
 	*ret_had |= here;
 	return state;

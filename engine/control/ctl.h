@@ -272,9 +272,9 @@ struct forget_wait {
 	uint32_t cookie;
 };
 /*
- * A client of this or of another node wants the key deleted. Unpublishes and retires the page; it
- * is not found from here on. *ret_had: this node had it. `wait` is copied; NULL: the caller does
- * not wait.
+ * A client of this or of another node wants the key deleted. Retires the page, of which the caller
+ * removes the directory entries; it is not found here from here on. *ret_had: this node had it.
+ * `wait` is copied; NULL: the caller does not wait.
  */
 enum forget_state ctl_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had);
@@ -348,7 +348,9 @@ void ctl_hold(struct ctl *ctl, unsigned rail, uint32_t length, int change);
  * reserve.
  */
 void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns);
-/* Takes one page out of the index and the directory, and sends its slot to limbo. */
+/* Takes one page out of the index, and sends its slot to limbo. Its entries are the caller's. */
+void ctl_retire(struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation);
+/* The same, and removes its entries from the directory. */
 void ctl_take_away(
 	struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation);
 

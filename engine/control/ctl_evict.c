@@ -17,9 +17,7 @@
 #define PREFETCH_NEAR 4u
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
-/* As ctl_take_away(). on_disk: the page is there; NULL: it is not. */
-static void take_away(struct ctl *ctl, const struct page_key *key, uint32_t place,
-	uint32_t generation, const struct disk_page *on_disk)
+void ctl_retire(struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation)
 {
 	struct control *control = ctl->control;
 	/* `key` may point into the index entry that is removed below, so it is copied */
@@ -27,9 +25,6 @@ static void take_away(struct ctl *ctl, const struct page_key *key, uint32_t plac
 	const struct index_entry *e = index_find(control->index, &name);
 	unsigned rail = place_rail(place);
 
-	if (!on_disk || !directory_on_disk(control, on_disk))
-		directory_remove(control, &name,
-			&(struct location){.place = place, .generation = generation});
 	if (e && e->place == place && e->generation == generation) {
 		ctl_hold(ctl, rail, e->length, -1);
 		index_remove(control->index, &name);
@@ -37,6 +32,16 @@ static void take_away(struct ctl *ctl, const struct page_key *key, uint32_t plac
 	(void)pool_retire(control->rail[rail].pool, place, generation);
 	if (ctl->rail[rail].first)
 		ctl->rail[rail].retry = true;
+}
+
+/* As ctl_take_away(). on_disk: the page is there; NULL: it is not. */
+static void take_away(struct ctl *ctl, const struct page_key *key, uint32_t place,
+	uint32_t generation, const struct disk_page *on_disk)
+{
+	if (!on_disk || !directory_on_disk(ctl->control, on_disk))
+		directory_remove(ctl->control, key,
+			&(struct location){.place = place, .generation = generation});
+	ctl_retire(ctl, key, place, generation);
 }
 
 void ctl_take_away(struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation)

@@ -23,6 +23,13 @@ static void add_owners(struct directory *dir, struct dir_update *update)
 		update_add(dir, update, view->owner[owner[i]].ref);
 }
 
+/* Answers a waiter for which there is no memory. */
+static void waiter_refuse(const struct waiter *waiter)
+{
+	if (waiter)
+		waiter->done(waiter->context, waiter->cookie, OP_NO_SPACE);
+}
+
 void directory_publish(struct control *control, const struct page_key *key,
 	const struct location *at, const struct waiter *waiter)
 {
@@ -30,8 +37,7 @@ void directory_publish(struct control *control, const struct page_key *key,
 	struct dir_update *update = update_new(dir, DIR_PUBLISH, key, at, REPLICAS_MAX);
 
 	if (!update) {
-		if (waiter)
-			waiter->done(waiter->context, waiter->cookie, OP_NO_SPACE);
+		waiter_refuse(waiter);
 		return;
 	}
 	update_await(dir, update, waiter);
@@ -39,29 +45,48 @@ void directory_publish(struct control *control, const struct page_key *key,
 	update_start(dir, update);
 }
 
-/* Sends the remove to the present owners, and to the former ones that may have the entry. */
-static void remove_everywhere(
-	struct control *control, const struct page_key *key, const struct location *at)
+void entry_remove(struct directory *dir, const struct page_key *key, const struct location *at,
+	const struct waiter *waiter)
 {
-	struct directory *dir = control->directory;
 	uint32_t former[FORMERS_MAX];
 	unsigned formers = formers_of(dir, map_slot_of(key), former);
 	struct dir_update *update = update_new(dir, DIR_REMOVE, key, at, REPLICAS_MAX + formers);
 
-	if (!update)
+	if (!update) {
+		waiter_refuse(waiter);
 		return;
+	}
+	update_await(dir, update, waiter);
 	add_owners(dir, update);
 	for (unsigned i = 0; i < formers; i++)
 		update_add(dir, update, former[i]);
 	update_start(dir, update);
 }
 
+bool entry_removing(struct directory *dir, const struct page_key *key)
+{
+	const struct map_view *view = member_map(dir->control);
+	uint32_t at[REPLICAS_MAX], former[FORMERS_MAX];
+	unsigned owners = map_owners(view, key, at);
+	unsigned formers = formers_of(dir, map_slot_of(key), former);
+
+	for (unsigned i = 0; i < owners + formers; i++) {
+		uint32_t ref = i < owners ? view->owner[at[i]].ref : former[i - owners];
+		const struct owner *owner = owner_of(dir, ref);
+
+		if (owner && owner_removing(owner))
+			return true;
+	}
+	return false;
+}
+
 void directory_remove(
 	struct control *control, const struct page_key *key, const struct location *at)
 {
-	remove_everywhere(control, key,
+	entry_remove(control->directory, key,
 		&(struct location){
-			.ref = control->ref, .place = at->place, .generation = at->generation});
+			.ref = control->ref, .place = at->place, .generation = at->generation},
+		NULL);
 }
 
 void directory_stale(struct control *control, const struct page_key *key, const struct location *at)
@@ -81,7 +106,7 @@ void directory_stale(struct control *control, const struct page_key *key, const 
 			return;
 	}
 	control->counter[COUNTER_entries_stale]++;
-	remove_everywhere(control, key, at);
+	entry_remove(control->directory, key, at, NULL);
 }
 
 void directory_forget(
@@ -93,8 +118,7 @@ void directory_forget(
 	const struct owner *owner;
 
 	if (!update) {
-		if (waiter)
-			waiter->done(waiter->context, waiter->cookie, OP_NO_SPACE);
+		waiter_refuse(waiter);
 		return;
 	}
 	update_await(dir, update, waiter);

@@ -36,13 +36,8 @@ uint64_t digest_differs(const struct digest *digest)
 
 void digest_forgotten(struct owner *owner)
 {
-	const struct batch *batch;
-
 	digest_drop(owner);
-	owner->removing =
-		owner->queued[DIR_REMOVE] > 0 || (owner->relay && owner->relay->kind == DIR_REMOVE);
-	STAILQ_FOREACH (batch, &owner->batches, next)
-		owner->removing |= batch->kind == DIR_REMOVE;
+	owner->removing = owner_removing(owner);
 }
 
 void digest_drop(struct owner *owner)

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removals that wait until their tombstones are durable: those of this engine's clients, here and
- * at other engines, and those of other engines here. Control plane's thread only.
+ * Removals that wait until they are a promise: those of this engine's clients, here and at other
+ * engines, and those of other engines here. Control plane's thread only.
  *
- * An engine with a disk acknowledges a Forget at once with `later`, so that its disk delays no
- * other message, and once more when all tombstones of the message are synced or have failed:
+ * A removal is a promise when its tombstone is durable and all owners of the page have dropped its
+ * entry; until then a set could find the entry, and store nothing. An engine that has to wait for
+ * either acknowledges a Forget at once with `later`, so that neither its disk nor an owner delays
+ * another message, and once more when all parts of the message have ended:
  *
- *      sender                                    holder
- *      Forget, wait                       ->     pages leave memory and the disk's index
- *                                         <-     Ack, later; failed: had no page
- *                                                tombstones of many messages share one sync
- *                                         <-     Ack, synced; failed: not durable
+ *      sender                          holder                         owners
+ *      Forget, wait             ->     pages leave memory and the
+ *                                      disk's index
+ *                               <-     Ack, later; failed: had no page
+ *                                      Remove                   ->
+ *                                                               <-    Ack
+ *                                      tombstones of many messages share one sync
+ *                               <-     Ack, synced; failed: no promise
  */
 #include <stdlib.h>
 
@@ -19,30 +24,7 @@
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 #include "engine/control/rpc.h"
-
-/* ---- this engine ----------------------------------------------------------------------------- */
-
-static void here_done(struct control *control, void *context, uint32_t cookie, bool durable)
-{
-	struct dir_target *target = context;
-
-	(void)cookie;
-	target_resolve(control->directory, target,
-		!durable      ? OUTCOME_VOLATILE
-		: target->had ? OUTCOME_DONE
-			      : OUTCOME_FAILED);
-}
-
-void forget_here(struct directory *dir, struct dir_target *target)
-{
-	const struct forget_wait wait = {.done = here_done, .context = target};
-
-	switch (ctl_forget(dir->control, &target->update->key, &wait, &target->had)) {
-	case FORGET_DURABLE: here_done(dir->control, target, 0, true); return;
-	case FORGET_VOLATILE: here_done(dir->control, target, 0, false); return;
-	case FORGET_LATER: return;
-	}
-}
+#include "engine/control/tier.h"
 
 /* ---- other engines, for clients of this one -------------------------------------------------- */
 
@@ -95,7 +77,9 @@ bool batch_synced(
 	return true;
 }
 
-/* ---- this engine, for clients of other ones -------------------------------------------------- */
+/* ---- this engine ----------------------------------------------------------------------------- */
+
+#define PLACES_MAX 2u /* of a page at one engine: in memory, and on disk */
 
 static void acknowledge(struct rpc_link *link, const Pc__Ack *ack)
 {
@@ -107,7 +91,7 @@ static void acknowledge(struct rpc_link *link, const Pc__Ack *ack)
 	rpc_reply(link, &message);
 }
 
-static void forgets_end(struct directory *dir, struct forgets *forgets)
+static void forgets_tell(struct directory *dir, const struct forgets *forgets)
 {
 	Pc__Ack ack = PC__ACK__INIT;
 
@@ -117,19 +101,56 @@ static void forgets_end(struct directory *dir, struct forgets *forgets)
 	for (uint32_t i = 0; i < forgets->count; i++)
 		if (forgets->failed[i])
 			dir->failed[ack.n_failed++] = i;
-	if (forgets->link)
-		acknowledge(forgets->link, &ack);
+	acknowledge(forgets->link, &ack);
+}
+
+/* A part has ended. */
+static void forgets_end(struct forgets *forgets)
+{
+	struct dir_target *target = forgets->target;
+
+	if (--forgets->waits)
+		return;
+	if (target)
+		target_resolve(forgets->directory, target,
+			forgets->failed[0] ? OUTCOME_VOLATILE
+			: target->had      ? OUTCOME_DONE
+					   : OUTCOME_FAILED);
+	else if (forgets->link)
+		forgets_tell(forgets->directory, forgets);
 	LIST_REMOVE(forgets, next);
 	free(forgets);
 }
 
-static void forgets_done(struct control *control, void *context, uint32_t cookie, bool durable)
+static void on_synced(struct control *control, void *context, uint32_t cookie, bool durable)
 {
 	struct forgets *forgets = context;
 
-	forgets->failed[cookie] = !durable;
-	if (--forgets->waits == 0)
-		forgets_end(control->directory, forgets);
+	(void)control;
+	forgets->failed[cookie] |= !durable;
+	forgets_end(forgets);
+}
+
+static void on_dropped(void *context, uint64_t cookie, enum op_status status)
+{
+	struct forgets *forgets = context;
+
+	forgets->failed[cookie] |= status != OP_HIT;
+	forgets_end(forgets);
+}
+
+/* NULL: no memory. The caller ends it once, after all its removals have begun. */
+static struct forgets *forgets_new(struct directory *dir, size_t count)
+{
+	struct forgets *forgets = calloc(1, sizeof(*forgets) + count);
+
+	if (!forgets)
+		return NULL;
+	forgets->directory = dir;
+	forgets->count = (uint32_t)count;
+	forgets->waits = 1;
+	LIST_INSERT_HEAD(&dir->forgets, forgets, next);
+	return forgets;
 }
 
 void forgets_drop(struct directory *dir, const struct rpc_link *link)
@@ -141,64 +162,112 @@ void forgets_drop(struct directory *dir, const struct rpc_link *link)
 			forgets->link = NULL;
 }
 
-/* Removes the pages. `forgets` NULL: the sender does not wait. Returns the number of misses. */
-static size_t forget_all(
-	struct directory *dir, const Pc__Forget *message, struct forgets *forgets, bool *ret_later)
+/* Where this engine has the page: in memory, on disk. */
+static unsigned places_of(
+	const struct directory *dir, const struct page_key *key, struct location ret_at[PLACES_MAX])
 {
-	struct forget_wait wait = {.done = forgets_done, .context = forgets};
-	size_t missed = 0;
+	struct control *control = dir->control;
+	const struct index_entry *entry = index_find(control->index, key);
+	struct disk_page page;
+	unsigned count = 0;
 
-	for (size_t i = 0; i < message->n_entries; i++) {
-		struct page_key key = entry_key(message->entries[i]);
-		enum forget_state state;
-		bool had;
+	if (entry)
+		ret_at[count++] = (struct location){.ref = control->ref,
+			.place = entry->place,
+			.generation = entry->generation};
+	if (tier_find(control, key, &page))
+		ret_at[count++] = (struct location){
+			.ref = control->ref, .place = page.place, .generation = page.generation};
+	return count;
+}
 
-		wait.cookie = (uint32_t)i;
-		state = ctl_forget(dir->control, &key, forgets ? &wait : NULL, &had);
-		if (!had)
-			dir->failed[missed++] = (uint32_t)i;
-		*ret_later |= state != FORGET_DURABLE;
-		if (forgets && state == FORGET_LATER)
-			forgets->waits++;
-		else if (forgets)
-			forgets->failed[i] = state == FORGET_VOLATILE;
+/*
+ * Removes the entries of a page that this engine had at these places. If an earlier remove of the
+ * key, of an eviction or of another client, is in flight, one that names no entry follows it.
+ */
+static void entries_drop(struct forgets *forgets, uint32_t i, const struct page_key *key,
+	const struct location *at, unsigned places)
+{
+	struct directory *dir = forgets->directory;
+	const struct location none = {.ref = dir->control->ref};
+	const struct waiter waiter = {
+		.deadline_ns = net_now() +
+			       (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull,
+		.done = on_dropped,
+		.context = forgets,
+		.cookie = i};
+
+	if (places == 0 && !entry_removing(dir, key))
+		return;
+	for (unsigned k = 0; k < places || k == 0; k++) {
+		forgets->waits++;
+		entry_remove(dir, key, places ? &at[k] : &none, &waiter);
 	}
-	return missed;
+}
+
+/* Removes the page of the i-th key. Returns whether this engine had it. */
+static bool key_forget(struct forgets *forgets, uint32_t i, const struct page_key *key)
+{
+	struct directory *dir = forgets->directory;
+	const struct forget_wait wait = {.done = on_synced, .context = forgets, .cookie = i};
+	struct location at[PLACES_MAX];
+	unsigned places = places_of(dir, key, at);
+	bool had;
+
+	entries_drop(forgets, i, key, at, places);
+	forgets->waits++;
+	switch (ctl_forget(dir->control, key, &wait, &had)) {
+	case FORGET_DURABLE: forgets->waits--; break;
+	case FORGET_VOLATILE:
+		forgets->waits--;
+		forgets->failed[i] = true;
+		break;
+	case FORGET_LATER: break;
+	}
+	return had;
+}
+
+void forget_here(struct directory *dir, struct dir_target *target)
+{
+	struct forgets *forgets = forgets_new(dir, 1);
+
+	if (!forgets) {
+		log_error("no memory for a removal: the page stays");
+		target_resolve(dir, target, OUTCOME_VOLATILE);
+		return;
+	}
+	forgets->target = target;
+	target->had = key_forget(forgets, 0, &target->update->key);
+	forgets_end(forgets);
 }
 
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *message)
 {
 	struct directory *dir = control->directory;
-	struct forgets *forgets = NULL;
+	struct forgets *forgets;
 	Pc__Ack ack = PC__ACK__INIT;
-	bool later = false;
 
 	if (!entries_fit(message->n_entries, message->entries))
 		return false;
-	if (message->wait) {
-		forgets = calloc(1, sizeof(*forgets) + message->n_entries);
-		if (!forgets) {
-			log_error("no memory to answer removals: they are sent again");
-			rpc_link_close(link);
-			return true;
-		}
-		*forgets = (struct forgets){.link = link,
-			.serial = message->serial,
-			.count = (uint32_t)message->n_entries,
-			.waits = 1};
-		LIST_INSERT_HEAD(&dir->forgets, forgets, next);
-	}
-	ack.serial = message->serial;
-	ack.n_failed = forget_all(dir, message, forgets, &later);
-	ack.failed = dir->failed;
-	ack.later = forgets && later;
-	acknowledge(link, &ack);
-	if (!forgets)
+	forgets = forgets_new(dir, message->n_entries);
+	if (!forgets) {
+		log_error("no memory to answer removals: they are sent again");
+		rpc_link_close(link);
 		return true;
-	if (!later)
-		forgets->link = NULL;
-	if (--forgets->waits == 0)
-		forgets_end(dir, forgets);
+	}
+	for (size_t i = 0; i < message->n_entries; i++) {
+		struct page_key key = entry_key(message->entries[i]);
+
+		if (!key_forget(forgets, (uint32_t)i, &key))
+			dir->failed[ack.n_failed++] = (uint32_t)i;
+		ack.later |= forgets->waits > 1 || forgets->failed[i];
+	}
+	ack.serial = forgets->serial = message->serial;
+	ack.failed = dir->failed;
+	ack.later &= message->wait;
+	forgets->link = ack.later ? link : NULL;
+	acknowledge(link, &ack);
+	forgets_end(forgets);
 	return true;
 }

@@ -12,6 +12,16 @@
 #include "engine/control/promote.h"
 #include "engine/control/tier.h"
 
+bool owner_removing(const struct owner *owner)
+{
+	const struct batch *batch;
+
+	STAILQ_FOREACH (batch, &owner->batches, next)
+		if (batch->kind == DIR_REMOVE)
+			return true;
+	return owner->queued[DIR_REMOVE] > 0 || (owner->relay && owner->relay->kind == DIR_REMOVE);
+}
+
 void owner_dirty(struct directory *dir, struct owner *owner)
 {
 	if (!owner->dirty) {

@@ -21,7 +21,7 @@
  *   directory_relay.c    entries for owners that this engine has no connection with
  *   directory_pass.c     passing on other engines' relays, and taking them
  *   directory_serve.c    requests of other engines
- *   directory_durable.c  removals that wait for tombstones
+ *   directory_durable.c  removals that wait for tombstones and for the owners of the pages
  *   directory_digest.c   comparing entries with an owner that may have them already
  *   directory_compare.c  the same with all owners, about once a minute
  *   directory_show.c     entries without a page
@@ -41,6 +41,7 @@
 #include "engine/control/control.h"
 #include "engine/control/directory.h"
 #include "engine/control/directory_digest.h"
+#include "engine/control/directory_durable.h"
 #include "engine/control/directory_past.h"
 #include "engine/control/directory_relay.h"
 #include "engine/control/directory_slots.h"
@@ -97,8 +98,12 @@ enum outcome {
 	OUTCOME_DONE,
 	/* The owner refused: its candidate buckets have no room, or it does not have the page */
 	OUTCOME_FAILED,
-	OUTCOME_LOST, /* the owner is dead, and no other owner takes its place */
-	/* The page is removed, but after a crash of its holder it may come back from its disk */
+	/*
+	 * The owner has left the map, and no other owner takes its place. It may come back with the
+	 * page or the entry that was to be removed
+	 */
+	OUTCOME_LOST,
+	/* The page is removed, but it, or an entry of it, may come back after a crash */
 	OUTCOME_VOLATILE,
 };
 
@@ -133,7 +138,8 @@ struct dir_update {
 	struct waiter waiter;
 	uint32_t heap; /* 1 + index of the update in directory.heap; 0: the update is not in it */
 	uint16_t pending; /* number of targets without an outcome, plus 1 until update_start() */
-	uint16_t acked, refused, unsafe; /* OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_VOLATILE */
+	uint16_t acked, refused; /* OUTCOME_DONE, OUTCOME_FAILED */
+	uint16_t unsafe;         /* what may bring back what is removed */
 	uint16_t targets, room;
 	struct dir_target target[];
 };
@@ -211,16 +217,6 @@ enum move_phase {
 	MOVE_WALK,  /* wait for the walks of all owners that are not behind */
 	MOVE_WAIT,  /* wait until clients have read the new map */
 	MOVE_TIDY,  /* remove the entries of moved slots from former owners */
-};
-
-/* A Forget of another engine whose tombstones are being written. */
-struct forgets {
-	LIST_ENTRY(forgets) next;
-	struct rpc_link *link; /* to answer on; NULL: it has closed */
-	uint64_t serial;
-	uint32_t waits; /* entries without a result */
-	uint32_t count;
-	bool failed[]; /* of each entry: its tombstone is not durable */
 };
 
 struct directory {
@@ -327,7 +323,22 @@ void updates_answer(struct directory *directory);
 void updates_close(struct directory *directory);
 void updates_due(void *context);
 
+/* ---- directory.c ----------------------------------------------------------------------------- */
+
+/*
+ * Sends a remove of the entry `at` to the present owners of the key, and to the former ones that
+ * may have it. `waiter`, NULL: none, gets OP_HIT when all of them have dropped the entry, and
+ * OP_PEER_DOWN if one of them has left the map meanwhile: it may come back with the entry.
+ */
+void entry_remove(struct directory *directory, const struct page_key *key,
+	const struct location *at, const struct waiter *waiter);
+/* True if an owner of the key, or a former one, has not acknowledged an earlier remove yet. */
+bool entry_removing(struct directory *directory, const struct page_key *key);
+
 /* ---- directory_send.c ------------------------------------------------------------------------ */
+
+/* True if removes for the owner are queued or sent, and not acknowledged. */
+bool owner_removing(const struct owner *owner);
 
 /*
  * Puts the target into its owner's queue, or among the orphans if that owner has died during this
@@ -377,23 +388,6 @@ size_t entries_insert(
 void entries_remove(struct directory *directory, size_t count, Pc__Entry *const *entries);
 /* True if all entries may be published by a member with this number of rails. */
 bool entries_rails_fit(size_t count, Pc__Entry *const *entries, unsigned rails);
-
-/* ---- directory_durable.c --------------------------------------------------------------------- */
-
-/* Executes a removal on this engine. The target is resolved at once, or when it is durable. */
-void forget_here(struct directory *directory, struct dir_target *target);
-/*
- * The batch was executed by its owner, which has not synced it. It waits in owner.unsynced for
- * batch_synced() or for the end of its link.
- */
-void batch_unsynced(struct directory *directory, struct owner *owner, struct batch *batch);
-/* Serves an Ack with `synced`. False: it breaks a rule. */
-bool batch_synced(struct directory *directory, struct owner *owner, const struct rpc_link *link,
-	const Pc__Ack *ack);
-/* True if indices ascend, so that none occurs twice, and are below `count`. */
-bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed);
-/* The link has closed, or the directory is: answers to it are not sent any more. NULL: all. */
-void forgets_drop(struct directory *directory, const struct rpc_link *link);
 
 /* ---- directory_suspect.c --------------------------------------------------------------------- */
 

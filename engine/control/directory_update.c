@@ -124,7 +124,7 @@ static enum op_status update_status(const struct dir_update *update)
 {
 	if (update->unsafe)
 		return OP_PEER_DOWN;
-	if (update->acked)
+	if (update->acked || update->kind == DIR_REMOVE)
 		return OP_HIT;
 	if (update->kind == DIR_FORGET)
 		return OP_MISS;
@@ -255,7 +255,7 @@ static void target_count(struct dir_target *target, enum outcome outcome)
 		target->update->acked++;
 	else if (outcome == OUTCOME_FAILED)
 		target->update->refused++;
-	else if (outcome == OUTCOME_VOLATILE)
+	else if (outcome == OUTCOME_VOLATILE || target->update->kind != DIR_PUBLISH)
 		target->update->unsafe++;
 }
 

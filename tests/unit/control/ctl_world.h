@@ -178,7 +178,12 @@ void directory_stale(struct control *control, const struct page_key *key, const 
 void directory_forget(
 	struct control *control, const struct page_key *key, const struct waiter *waiter)
 {
+	const struct index_entry *entry = index_find(control->index, key);
+
 	directory.forgotten++;
+	if (entry)
+		directory_remove(control, key,
+			&(struct location){.place = entry->place, .generation = entry->generation});
 	ctl_forget(control, key, NULL, &(bool){false});
 	answer_or_hold(waiter);
 }

@@ -234,6 +234,159 @@ static void closing_leaves_no_removal_without_an_answer(void **state)
 	synced(1, true);
 }
 
+/* ---- the owners of a page -------------------------------------------------------------------- */
+
+/* A key of which node `owner` is an owner and node `other` is none, as node 0 sees it. */
+static uint64_t key_owned_by(unsigned owner, unsigned other)
+{
+	for (uint64_t number = 0;; number++) {
+		struct page_key key = key_of(number);
+		const struct map_view *view = member_map(&node[0].control);
+		uint32_t at[REPLICAS_MAX];
+		unsigned owners = map_owners(view, &key, at), has = 0;
+
+		for (unsigned i = 0; i < owners; i++)
+			has |= view->owner[at[i]].ref == node[owner].control.ref   ? 1
+			       : view->owner[at[i]].ref == node[other].control.ref ? 2
+										   : 0;
+		if (has == 1)
+			return number;
+	}
+}
+
+/* Node 0 removes a page of node 1, of which node 2 is an owner; nodes without a disk. */
+static uint64_t open_page(void)
+{
+	uint64_t number;
+
+	open_nodes(3);
+	for (unsigned i = 0; i < 3; i++)
+		node[i].forget = FORGET_DURABLE;
+	number = key_owned_by(2, 1);
+	node_put(1, number, 1, 5000);
+	assert_true(nodes_until(node[1].dones == 1, 1000));
+	assert_int_equal(found_anywhere(1, number), 2);
+	return number;
+}
+
+static void a_removal_is_answered_after_all_owners_have_dropped_the_entry(void **state)
+{
+	uint64_t number = open_page();
+	struct page_key key = key_of(number);
+	struct dir_entry found[8];
+
+	(void)state;
+	node[2].stalled = true;
+	forget(0, number, 60000);
+	nodes_run(200);
+	assert_null(index_find(node[1].control.index, &key));
+	assert_int_equal(owner_seen(0, 1)->unsynced_count, 1);
+	assert_int_equal(node[0].dones, 0);
+	node[2].stalled = false;
+	while (!node[0].dones)
+		nodes_turn();
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
+	assert_int_equal(node[0].status, OP_HIT);
+}
+
+static void a_page_of_this_engine_is_removed_after_all_owners_have_dropped_it(void **state)
+{
+	uint64_t number = open_page();
+
+	(void)state;
+	node[2].stalled = true;
+	forget(1, number, 60000);
+	nodes_run(200);
+	/* node 2 owes an answer to the Forget, too: its own part must not be what is waited for */
+	assert_int_equal(node[1].dones, 1);
+	node[2].stalled = false;
+	while (node[1].dones == 1)
+		nodes_turn();
+	assert_int_equal(node[1].status, OP_HIT);
+	assert_int_equal(found_anywhere(1, number), 0);
+}
+
+/* Its first removal, of an eviction or of another client, has not reached the owner. */
+static void a_removal_of_a_page_that_has_just_left_waits_for_the_owners_too(void **state)
+{
+	uint64_t number = open_page();
+	struct page_key key = key_of(number);
+	struct index_entry page = *index_find(node[1].control.index, &key);
+	struct dir_entry found[8];
+
+	(void)state;
+	node[2].stalled = true;
+	directory_remove(&node[1].control, &key,
+		&(struct location){.place = page.place, .generation = page.generation});
+	(void)index_remove(node[1].control.index, &key);
+	nodes_run(20);
+	forget(0, number, 60000);
+	nodes_run(200);
+	assert_int_equal(owner_seen(0, 1)->unsynced_count, 1);
+	assert_int_equal(node[0].dones, 0);
+	node[2].stalled = false;
+	while (!node[0].dones)
+		nodes_turn();
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
+	assert_int_equal(node[0].status, OP_MISS);
+}
+
+static void an_owner_that_leaves_before_it_has_dropped_the_entry_is_unreachable(void **state)
+{
+	uint64_t number = open_page();
+	const struct forgets *forgets;
+
+	(void)state;
+	node[1].forget = FORGET_LATER;
+	node[2].stalled = true;
+	forget(0, number, 60000);
+	assert_true(nodes_until(node[1].waits == 1, 100));
+	forgets = LIST_FIRST(&node[1].control.directory->forgets);
+	assert_int_equal(forgets->waits, 2);
+	assert_true(nodes_until(forgets->waits == 1, 4 * DEAD_MS));
+	assert_true(forgets->failed[0]);
+	synced(1, true);
+	assert_true(nodes_until(node[0].dones == 1, 4 * DEAD_MS));
+	assert_int_equal(node[0].status, OP_PEER_DOWN);
+}
+
+static void while_an_owner_is_mute_a_removal_ends_at_its_deadline(void **state)
+{
+	uint64_t number = open_page(), began_ns = clock_now_ns();
+
+	(void)state;
+	node[2].stalled = true;
+	forget(0, number, 500);
+	assert_true(nodes_until(node[0].dones == 1, 1000));
+	assert_int_equal(node[0].status, OP_TIMEOUT);
+	assert_in_range(clock_now_ns() - began_ns, 500000000, 600000000);
+}
+
+static void removes_that_a_client_waits_for_are_not_dropped_at_the_limit(void **state)
+{
+	uint64_t number = open_page();
+	struct page_key key = key_of(number);
+
+	(void)state;
+	node[2].stalled = true;
+	for (unsigned k = 0; k < BATCHES_MAX * MESSAGE_PAGES_MAX + 2 * OWNER_REMOVES_MAX; k++) {
+		directory_remove(
+			&node[1].control, &key, &(struct location){.place = 5, .generation = 77});
+		if (k % MESSAGE_PAGES_MAX == 0)
+			nodes_run(1);
+	}
+	assert_true(node[1].control.counter[COUNTER_removes_dropped] > 0);
+	forget(0, number, 60000);
+	nodes_run(100);
+	assert_int_equal(node[0].dones, 0);
+	node[2].stalled = false;
+	assert_true(nodes_until(node[0].dones == 1, 2000));
+	assert_int_equal(node[0].status, OP_HIT);
+	assert_int_equal(found_anywhere(1, number), 0);
+}
+
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
@@ -247,6 +400,12 @@ int main(void)
 		T(a_link_that_breaks_while_a_removal_waits_repeats_it),
 		T(a_member_that_dies_while_its_tombstone_is_written_ends_the_wait),
 		T(closing_leaves_no_removal_without_an_answer),
+		T(a_removal_is_answered_after_all_owners_have_dropped_the_entry),
+		T(a_page_of_this_engine_is_removed_after_all_owners_have_dropped_it),
+		T(a_removal_of_a_page_that_has_just_left_waits_for_the_owners_too),
+		T(an_owner_that_leaves_before_it_has_dropped_the_entry_is_unreachable),
+		T(while_an_owner_is_mute_a_removal_ends_at_its_deadline),
+		T(removes_that_a_client_waits_for_are_not_dropped_at_the_limit),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -212,14 +212,8 @@ enum forget_state ctl_forget(struct control *control, const struct page_key *key
 	const struct forget_wait *wait, bool *ret_had)
 {
 	struct node *n = (struct node *)control;
-	struct index_entry *entry = index_find(control->index, key);
 
-	*ret_had = entry;
-	if (entry) {
-		directory_remove(control, key,
-			&(struct location){.place = entry->place, .generation = entry->generation});
-		index_remove(control->index, key);
-	}
+	*ret_had = index_remove(control->index, key);
 	if (n->forget != FORGET_LATER || !wait)
 		return n->forget;
 	if (n->waits == TOLD_MAX)

@@ -245,10 +245,11 @@ struct pc_page {
  *           or set finds counts as used for its holder's eviction; the channel reports it at most
  *           once a second per page.
  *   remove  removes the page from every host that holds it. PC_HIT: it was stored. PC_MISS: it
- *           was not. Both mean that it stays away, also when a host with a disk crashes.
- *           PC_UNREACHABLE: it is removed, but a host could not record that on its disk, so the
- *           page may come back when that host's engine is started again. PC_TIMEOUT: a host has
- *           not answered yet.
+ *           was not. Both mean that it stays away, also when a host with a disk crashes, and that a
+ *           set after it stores the page anew. PC_UNREACHABLE: it is removed from every host that
+ *           could be asked, but it may come back: a host of the cluster is away or has just left, a
+ *           host could not record the removal on its disk, or this host has not joined yet.
+ *           PC_TIMEOUT: a host has not answered yet.
  */
 PC_API int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);

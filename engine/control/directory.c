@@ -122,6 +122,7 @@ void directory_forget(
 		return;
 	}
 	update_await(dir, update, waiter);
+	update->unsafe += member_missing(control);
 	update_add(dir, update, control->ref);
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner->ref)

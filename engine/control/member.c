@@ -124,6 +124,7 @@ void member_free(struct control *control, struct member *member)
 	rpc_dial_stop(member->contact->dial);
 	if (member->contact->in)
 		rpc_link_close(member->contact->in);
+	member_state_set(control->members, member, MEMBER_FREE);
 	member_release(&control->members->table, member);
 }
 
@@ -212,7 +213,7 @@ int member_up(struct control *control, struct member *member)
 			texts.name, texts.address, member->record.port, NODES_MAX);
 	if (status)
 		return status;
-	member->state = MEMBER_ALIVE;
+	member_state_set(members, member, MEMBER_ALIVE);
 	member->left = false;
 	member->term_theirs = 0; /* in the place of since_ns */
 	member->record.alive = true;
@@ -259,7 +260,7 @@ void member_down(struct control *control, struct member *member, const char *why
 		log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s", texts.name,
 			texts.address, member->record.port,
 			(unsigned long long)member->record.incarnation, why);
-	member->state = MEMBER_DEAD;
+	member_state_set(members, member, MEMBER_DEAD);
 	member->stage = RECORD_REMOVED;
 	member->record.alive = false;
 	member->since_ns = net_now(); /* term_theirs is void */

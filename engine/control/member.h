@@ -200,6 +200,7 @@ struct members {
 	uint32_t
 		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
 	unsigned alive;    /* number of members alive, this engine included */
+	unsigned absent;   /* number of candidates and dead members: see member_missing() */
 	uint64_t digest;   /* sum of the hashes of the incarnations of all live members */
 	uint64_t sum[MEMBER_BUCKETS_MAX]; /* the same of each bucket of the list */
 	uint32_t terms;
@@ -263,6 +264,14 @@ struct member *member_take(struct control *control);
 /* An entry of member_take() that was not filled is free again. */
 void member_put_back(struct control *control, struct member *member);
 void member_free(struct control *control, struct member *member);
+/* Changes the state of an entry, and counts those that are absent. */
+static inline void member_state_set(
+	struct members *members, struct member *member, enum member_state state)
+{
+	members->absent -= member->state == MEMBER_CANDIDATE || member->state == MEMBER_DEAD;
+	member->state = (unsigned)state & 3;
+	members->absent += state == MEMBER_CANDIDATE || state == MEMBER_DEAD;
+}
 void member_dial(struct control *control, struct member *member, bool seldom);
 void member_dial_stop(struct member *member);
 void member_links_close(struct member *member);

@@ -73,7 +73,7 @@ void member_learn(struct control *control, const struct rpc_link *link, const Pc
 			member_put_back(control, member);
 			return;
 		}
-		member->state = MEMBER_CANDIDATE;
+		member_state_set(control->members, member, MEMBER_CANDIDATE);
 		member->left = false;
 		member_dial(control, member, false);
 	}

@@ -100,6 +100,27 @@ void member_seeds_tick(struct control *control, uint64_t now_ns)
 	}
 }
 
+/* A seed that may lead to a member, and that has not answered. */
+static bool seed_is_open(const struct member_seed *seed)
+{
+	return seed->address.host[0] && !seed->self && !seed->retry_ns && !seed->name[0];
+}
+
+bool member_missing(const struct control *control)
+{
+	const struct members *members = control->members;
+
+	if (members->absent || members->alive > 1)
+		return members->absent;
+	if ((control->settings->cluster_seeds_file[0] && !members->list[SEED_FILE].address) ||
+		(control->settings->cluster_etcd[0] && !members->list[SEED_ETCD].address))
+		return true;
+	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
+		if (seed_is_open(&members->seed[i]))
+			return true;
+	return false;
+}
+
 void member_seeds_replace(struct control *control, enum seed_source source,
 	const struct seed_address *address, unsigned count)
 {

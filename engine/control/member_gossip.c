@@ -263,7 +263,7 @@ static void record_admit(struct control *control, struct member *member, const P
 	}
 	fields_take(control, member, r);
 	if (member_up(control, member) < 0) {
-		member->state = MEMBER_CANDIDATE;
+		member_state_set(control->members, member, MEMBER_CANDIDATE);
 		member->since_ns = net_now();
 		return;
 	}

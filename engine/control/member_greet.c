@@ -287,7 +287,7 @@ static struct member *hello_entry(
 	if (trial)
 		return member;
 	if (member->state == MEMBER_FREE)
-		member->state = MEMBER_CANDIDATE;
+		member_state_set(control->members, member, MEMBER_CANDIDATE);
 	hello_fields(control, member, hello);
 	member->flood = member_source_flooded(control, link);
 	if (member_up(control, member) < 0) {

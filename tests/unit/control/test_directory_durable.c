@@ -387,6 +387,53 @@ static void removes_that_a_client_waits_for_are_not_dropped_at_the_limit(void **
 	assert_int_equal(found_anywhere(1, number), 0);
 }
 
+/* ---- members that are not there -------------------------------------------------------------- */
+
+static enum op_status forgotten(unsigned i, uint64_t number)
+{
+	unsigned dones = node[i].dones;
+
+	forget(i, number, 60000);
+	assert_true(nodes_until(node[i].dones == dones + 1, 4 * DEAD_MS));
+	return node[i].status;
+}
+
+static void a_removal_while_a_member_is_away_is_unreachable(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	for (unsigned i = 0; i < 3; i++)
+		node[i].forget = FORGET_DURABLE;
+	assert_int_equal(forgotten(0, 7), OP_MISS);
+	node_close(2);
+	assert_true(nodes_until(sees_count(0, 2), 1000));
+	assert_int_equal(forgotten(0, 7), OP_PEER_DOWN);
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_int_equal(forgotten(0, 7), OP_MISS);
+}
+
+static void until_it_has_joined_an_engine_promises_nothing(void **state)
+{
+	(void)state;
+	nodes_setup(20, DEAD_MS);
+	/* alone, and without seeds: there is no other one */
+	assert_int_equal(node_open(0, NULL), 0);
+	assert_int_equal(forgotten(0, 7), OP_MISS);
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	for (unsigned seen = 1; seen < 3; nodes_turn()) {
+		enum op_status status = forgotten(2, 7);
+
+		seen = member_count(&node[2].control);
+		if (status != OP_PEER_DOWN)
+			assert_int_equal(seen, 3);
+	}
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_int_equal(forgotten(2, 7), OP_MISS);
+}
+
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
@@ -406,6 +453,8 @@ int main(void)
 		T(an_owner_that_leaves_before_it_has_dropped_the_entry_is_unreachable),
 		T(while_an_owner_is_mute_a_removal_ends_at_its_deadline),
 		T(removes_that_a_client_waits_for_are_not_dropped_at_the_limit),
+		T(a_removal_while_a_member_is_away_is_unreachable),
+		T(until_it_has_joined_an_engine_promises_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -197,12 +197,11 @@ static double copy_slots(struct store *s, uint64_t first)
 	for (uint64_t id = first; id < s->next; id++) {
 		const struct cache_entry *e;
 		struct page_key key;
-		uint32_t length;
 
 		key_text(mix64(seed) + id, text);
 		key_hash(&s->channel->key_text, text, KEY_TEXT_BYTES, &key);
 		e = cache_find(s->channel, &key);
-		if (e && local_has(s->channel->session, &key, &e->at, &length))
+		if (e && local_length(s->channel->session, &key, &e->at))
 			to[id - first] = s->channel->session->rail[place_rail(e->at.place)].pool +
 					 place_offset(e->at.place);
 	}

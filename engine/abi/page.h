@@ -157,6 +157,21 @@ static inline struct page_head page_head_load(const struct page_head *shared)
 }
 
 /*
+ * Returns the length of the page of which another process may be writing the head; 0: it is not
+ * there. The generation is loaded again after the length, because page_head_retire() changes it
+ * first: a length with this generation is the page's.
+ */
+static inline uint32_t page_head_length(
+	const struct page_head *shared, const struct page_key *key, uint32_t generation)
+{
+	struct page_head head = page_head_load(shared);
+
+	shm_fence_load();
+	head.generation = shm_load(&shared->generation);
+	return page_head_names(&head, key, generation) ? head.length : 0;
+}
+
+/*
  * Stores the proof of the page that page_head_publish() publishes next with this key and length;
  * control plane only. page_head_retire() invalidates it, because the checksum is of the generation
  * too.

@@ -29,21 +29,12 @@ static const struct page_head *head_at(
 	return &rail->heads[place_unit(place)];
 }
 
-bool local_has(const struct client_session *session, const struct page_key *key,
-	const struct location *at, uint32_t *ret_length)
+uint32_t local_length(
+	const struct client_session *session, const struct page_key *key, const struct location *at)
 {
 	const struct page_head *shared = head_at(session, at->place, 1);
-	struct page_head head;
 
-	if (!shared)
-		return false;
-	head = page_head_load(shared);
-	/* The generation again, after the length: pairs with the fence of page_head_retire(), which
-	 * changes the generation first. */
-	shm_fence_load();
-	*ret_length = head.length;
-	return page_head_names(&head, key, at->generation) &&
-	       shm_load(&shared->generation) == at->generation;
+	return shared ? page_head_length(shared, key, at->generation) : 0;
 }
 
 /*
@@ -60,7 +51,8 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	uint32_t crc = 0, length;
 
 	*ret_corrupt = false;
-	if (!shared || !local_has(session, &p->key, &p->at, &length))
+	length = shared ? page_head_length(shared, &p->key, p->at.generation) : 0;
+	if (!length)
 		return PC_STALE;
 	if (length != p->bytes)
 		return PC_INVALID;

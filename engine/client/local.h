@@ -14,8 +14,8 @@ struct pc_channel;
 /* Copies a page of this host. *ret_corrupt: PC_STALE, for the CRC of the head. */
 enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	const struct pc_page *page, bool *ret_corrupt);
-/* True if the page is at `at` now. *ret_length: its length, bytes. */
-bool local_has(const struct client_session *session, const struct page_key *key,
-	const struct location *at, uint32_t *ret_length);
+/* Returns the length of the page that is at `at` now, bytes; 0: it is not there. */
+uint32_t local_length(const struct client_session *session, const struct page_key *key,
+	const struct location *at);
 
 #endif

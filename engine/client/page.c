@@ -243,15 +243,21 @@ static void page_here(struct pc_batch *b, uint32_t i)
 
 	if (b->kind == BATCH_GET) {
 		get_here(b, i);
-	} else if (p->at.ref == ch->session->ref &&
-		   !local_has(ch->session, &p->key, &p->at, &length)) {
-		page_stale(b, i);
-	} else if (b->kind == BATCH_SET) {
-		page_stored(b, i, length);
-	} else {
-		notice_wanted(ch, p);
-		page_done(b, i, PC_HIT);
+		return;
 	}
+	if (p->at.ref == ch->session->ref) {
+		length = local_length(ch->session, &p->key, &p->at);
+		if (!length) {
+			page_stale(b, i);
+			return;
+		}
+	}
+	if (b->kind == BATCH_SET) {
+		page_stored(b, i, length);
+		return;
+	}
+	notice_wanted(ch, p);
+	page_done(b, i, PC_HIT);
 }
 
 /*

@@ -37,6 +37,14 @@ uint32_t order_page_head_retire(struct page_head *shared)
 	return page_head_retire(shared);
 }
 
+uint32_t order_page_head_length(
+	const struct page_head *shared, const struct page_key *key, uint32_t generation);
+uint32_t order_page_head_length(
+	const struct page_head *shared, const struct page_key *key, uint32_t generation)
+{
+	return page_head_length(shared, key, generation);
+}
+
 void order_page_head_publish(struct page_head *shared, const struct page_key *key, uint32_t length);
 void order_page_head_publish(struct page_head *shared, const struct page_key *key, uint32_t length)
 {

@@ -34,6 +34,7 @@ MUTANTS = {
                      "shm_store64("),
     "ring_release": ("engine/abi/ring.h", "ring_release", "shm_store_release(", "shm_store("),
     "page_head_retire": ("engine/abi/page.h", "page_head_retire", "shm_fence_store();", NOTHING),
+    "page_head_length": ("engine/abi/page.h", "page_head_length", "shm_fence_load();", NOTHING),
     "pool_rest": ("engine/control/pool.c", "pool_rest", "shm_fence_clock();", NOTHING),
     "fence_clock_x86": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tlfence", ""),
     "fence_clock_arm": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tisb", ""),

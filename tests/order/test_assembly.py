@@ -65,6 +65,8 @@ SEQUENCES = {
     "order_page_head_retire": {
         "x86_64": [r"mov\s+%e\w+,0x10\(", r"movq\s+\$0x0,(0x8)?\("],
         "aarch64": [r"str\s+w\d+,", r"dmb\s+oshst", r"str\s+xzr"]},
+    # order: length, generation
+    "order_page_head_length": {"aarch64": [r"ldr\s+w", r"dmb\s+ishld", r"ldr\s+w"]},
     "order_page_head_publish": {
         "aarch64": [r"dmb\s+oshst", r"str\s+w\d+,", r"str\s+x"]},
     # order: earlier entries, the test for an old tag; empty tag, place, tag
@@ -93,9 +95,10 @@ SEQUENCES = {
 
 # The processors on which a mutant is visible; the other one orders these accesses by itself.
 SEEN_ON = {name: ["aarch64"] for name in (
-    "ring_publish", "ring_release", "page_head_retire", "owner_before_cqe", "wqe_before_record",
-    "cqe_before_record", "statistics_begin", "statistics_end", "statistics_look",
-    "statistics_look_again", "exchange", "fence_clock_arm", "fence_lease_arm", "shard_move")}
+    "ring_publish", "ring_release", "page_head_retire", "page_head_length", "owner_before_cqe",
+    "wqe_before_record", "cqe_before_record", "statistics_begin", "statistics_end",
+    "statistics_look", "statistics_look_again", "exchange", "fence_clock_arm", "fence_lease_arm",
+    "shard_move")}
 SEEN_ON["fence_clock_x86"] = SEEN_ON["fence_lease_x86"] = ["x86_64"]
 
 

@@ -107,7 +107,7 @@ class Hostile(Outage):
     def recovered(self):
         """The engines know each other only, and owners have all entries."""
         states = [self.engines.status(i) for i in range(3)]
-        return all(sorted(m["name"] for m in s["members"]) == sorted(self.names) and
+        return all(s and sorted(m["name"] for m in s["members"]) == sorted(self.names) and
                    not any(s["directory"][what] for what in ("moving", "owners_behind",
                                                              "sets_partial"))
                    for s in states)

@@ -27,7 +27,7 @@ def run(program, seed):
     options = ["--seed", str(seed), "--nodes", str(4 + seed % 5),
                "--replicas", str(1 + seed // 5 % 3)]
     done = subprocess.run([program, "--scenario", ",".join(SCENARIOS), *options, "--json"],
-                          capture_output=True, text=True, timeout=1500, check=False,
+                          capture_output=True, text=True, check=False,
                           env={**os.environ, "MALLOC_PERTURB_": "0"})
     reports = {}
     for line in done.stdout.splitlines():

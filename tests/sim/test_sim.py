@@ -45,7 +45,7 @@ def reports(program, scenarios, seed, *more):
     command = [program, "--json", "--scenario", ",".join(name.rstrip("1") for name in scenarios),
                "--seed", str(seed), "--replicas", replicas, *more]
     # meson's MALLOC_PERTURB_ writes to all memory: the resident part would be all of it
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False,
+    done = subprocess.run(command, capture_output=True, text=True, check=False,
                           env={**os.environ, "MALLOC_PERTURB_": "0"})
     assert done.returncode in (0, 1), f"{command}: {done.returncode}\n{done.stderr}"
     found = {name["scenario"]: name for name in map(json.loads, done.stdout.splitlines())}

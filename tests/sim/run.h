@@ -77,6 +77,18 @@ uint64_t owners_lack(void);
 /* The same of one owner. repair.c */
 uint64_t owner_lacks(unsigned node);
 
+/* Packets between a and b are lost from now on in both directions, or are not. */
+void cut(unsigned a, unsigned b, bool lost);
+
+/* Scenarios of one fault each. basic.c */
+void one_link(void);
+void power(void);
+void killed(void);
+void crash(void);
+void partition(void);
+void one_way(void);
+void stopped(void);
+void join(void);
 /* Scenarios: flap.c, flapper.c, gray.c, impaired.c, repair.c, chaos.c, large.c. */
 void rack(void);
 void rolling(void);

@@ -11,7 +11,6 @@
 #include "engine/control/directory_state.h"
 #include "tests/sim/world.h"
 
-#define READ_TIMEOUT_NS (300 * SIM_MS)
 #define REST_NS SIM_S /* PEER_REST_NS of the client */
 
 /* per reader, and by owner: the reader asks the owner last until then */
@@ -19,14 +18,16 @@ static uint64_t *rest_until_ns[SIM_NODES_MAX];
 
 struct look {
 	struct thing thing; /* first */
-	struct looks *looks;
+	look_done done;
+	void *context;
 	struct page_key key;
-	unsigned reader, holder;
-	struct map_owners to; /* owners of the key's slot, then the former ones */
+	unsigned reader;
+	struct location wrong; /* not to be found */
+	struct map_owners to;  /* owners of the key's slot, then the former ones */
 	unsigned bits_asked;
 	uint32_t chosen;
-	uint32_t found; /* ref of the entry that was found */
-	bool second, failed, answered;
+	struct looked looked;
+	bool second, answered;
 	int asked;            /* node of the READ in flight; -1: there is none */
 	uint8_t bits;         /* log2 of its buckets, from the reader's map */
 	struct bucket sample; /* what the READ found */
@@ -39,6 +40,16 @@ static uint64_t *rest_of(unsigned reader, unsigned owner)
 	if (!rest_until_ns[reader])
 		abort();
 	return &rest_until_ns[reader][owner];
+}
+
+bool look_failed_lately(unsigned reader, unsigned owner)
+{
+	return *rest_of(reader, owner) > world.now_ns;
+}
+
+void look_read(unsigned reader, unsigned owner, bool failed)
+{
+	*rest_of(reader, owner) = failed ? world.now_ns + REST_NS : 0;
 }
 
 void look_close(void)
@@ -73,50 +84,41 @@ static void owners_load(struct look *look)
 	look->to = to;
 }
 
-/*
- * The oracle: the page is there, its holder serves this reader, and the reader's map has the
- * holder; so "absent" is wrong.
- */
-static bool is_there(const struct look *look)
-{
-	const struct node *holder = &world.node[look->holder];
-
-	return node_holds(look->holder, &look->key) && !holder->gray &&
-	       node_sees(look->reader, look->holder) && wire_reaches(look->reader, look->holder) &&
-	       wire_reaches(look->holder, look->reader);
-}
-
 static void end(struct look *look, enum look_end how)
 {
-	look->looks->count[how]++;
-	look->looks->foreign += how == LOOK_HIT && !by_ref(look->reader, look->found);
-	look->looks->open--;
-	if (how != LOOK_HIT && !node_holds(look->holder, &look->key))
-		look->looks->true_absent++;
-	else if (how != LOOK_HIT && !is_there(look))
-		look->looks->unserved++;
-	else if (how == LOOK_ABSENT)
-		look->looks->false_absent++;
-	else if (how == LOOK_UNREACHABLE && !look->failed)
-		look->looks->unproven++;
+	look->looked.how = how;
 	world_trace(how);
+	look->done(look->context, &look->looked);
 	thing_close(&look->thing);
 }
 
+static bool is_wrong(const struct look *look, const struct dir_entry *e)
+{
+	return e->ref == look->wrong.ref && e->place == look->wrong.place &&
+	       e->generation == look->wrong.generation;
+}
+
+/* The locations in the bucket, the one of this host first. */
 static bool match(struct look *look)
 {
 	uint32_t tag = dir_tag(&look->key);
+	struct looked *looked = &look->looked;
 
+	looked->count = 0;
 	for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
 		const struct dir_entry *e = &look->sample.entry[i];
+		struct location at = {e->ref, e->place, e->generation};
 
-		if (e->tag != tag || !e->ref ||
+		if (e->tag != tag || !e->ref || is_wrong(look, e) ||
 			(world.mutant != MUTANT_ANY_REF && !by_ref(look->reader, e->ref)))
 			continue;
-		look->found = e->ref;
-		return true;
+		looked->at[looked->count++] = at;
+		if (e->ref != world.node[look->reader].control.ref)
+			continue;
+		looked->at[looked->count - 1] = looked->at[0];
+		looked->at[0] = at;
 	}
-	return false;
+	return looked->count > 0;
 }
 
 /* The result of the READ of one bucket: word 1, no answer; word 2, `sample` is valid. */
@@ -125,13 +127,12 @@ static void answered(struct thing *thing, uint64_t word)
 	struct look *look = (struct look *)(void *)thing;
 
 	if (!world.node[look->reader].running) {
-		look->failed = true;
+		look->looked.failed = true;
 		end(look, LOOK_UNREACHABLE);
 		return;
 	}
 	if (look->asked >= 0)
-		*rest_of(look->reader, (unsigned)look->asked) =
-			word == 1 ? world.now_ns + REST_NS : 0;
+		look_read(look->reader, (unsigned)look->asked, word == 1);
 	if (word == 2 && match(look)) {
 		end(look, LOOK_HIT);
 		return;
@@ -142,12 +143,12 @@ static void answered(struct thing *thing, uint64_t word)
 		return;
 	}
 	look->second = false;
-	look->failed |= word == 1;
+	look->looked.failed |= word == 1;
 	look->answered |= word == 2;
 	ask(look);
 }
 
-static bool serves(unsigned reader, unsigned node)
+bool look_serves(unsigned reader, unsigned node)
 {
 	return wire_reaches(reader, node) && wire_reaches(node, reader) &&
 	       world.node[node].running && !world.node[node].gray;
@@ -161,9 +162,9 @@ static void sample(struct thing *thing, uint64_t word)
 	uint32_t bucket;
 
 	(void)word;
-	if (look->asked < 0 || !serves(look->reader, (unsigned)look->asked) ||
+	if (look->asked < 0 || !look_serves(look->reader, (unsigned)look->asked) ||
 		look->bits != world.node[look->asked].control.shard.bits) {
-		world_always(world.now_ns + READ_TIMEOUT_NS, look->reader, thing, 1, answered);
+		world_always(world.now_ns + LOOK_READ_NS, look->reader, thing, 1, answered);
 		return;
 	}
 	shard = &world.node[look->asked].control.shard;
@@ -181,7 +182,6 @@ static void read_bucket(struct look *look)
 
 	look->asked = node_by_ref(look->chosen);
 	look->bits = m ? m->bucket_bits : 0;
-	look->looks->reads++;
 	to = look->asked < 0 ? look->reader : (unsigned)look->asked;
 	world_always(world.now_ns + wire_latency(to), look->reader, &look->thing, 0, sample);
 }
@@ -201,7 +201,7 @@ static enum owner_rank rank_of(const struct look *look, uint32_t ref)
 
 	if (node == (int)look->reader)
 		return RANK_HERE;
-	return owner_rank_remote(node >= 0 && *rest_of(look->reader, (unsigned)node) > world.now_ns,
+	return owner_rank_remote(node >= 0 && look_failed_lately(look->reader, (unsigned)node),
 		is_suspect(look, ref));
 }
 
@@ -210,7 +210,7 @@ static void consider(struct look *look, unsigned k, struct owner_choice *best)
 	uint32_t ref = look->to.member[k].ref;
 
 	if (!by_ref(look->reader, ref))
-		look->failed = true;
+		look->looked.failed = true;
 	else
 		(void)owner_consider(best, look->bits_asked, k, rank_of(look, ref));
 }
@@ -227,11 +227,11 @@ static void ask(struct look *look)
 	if (owner_former_due(&best))
 		for (; k < look->to.all; k++)
 			consider(look, k, &best);
-	verdict = owner_verdict(&best, look->answered, look->failed || !look->to.proves);
+	verdict = owner_verdict(&best, look->answered, look->looked.failed || !look->to.proves);
 	if (look->answered && world.mutant == MUTANT_FIRST_ABSENT)
 		verdict = OWNER_ABSENT;
 	if (verdict == OWNER_UNREACHABLE)
-		look->failed = true;
+		look->looked.failed = true;
 	if (verdict != OWNER_ASK) {
 		end(look, verdict == OWNER_ABSENT ? LOOK_ABSENT : LOOK_UNREACHABLE);
 		return;
@@ -241,16 +241,16 @@ static void ask(struct look *look)
 	read_bucket(look);
 }
 
-void look_start(unsigned reader, unsigned holder, uint64_t number, struct looks *looks)
+void look_find(const struct look_for *what, look_done done, void *context)
 {
 	struct look *look = calloc(1, sizeof(*look));
 
 	if (!look)
 		abort();
-	look->looks = looks;
-	look->key = node_key(number);
-	look->reader = reader;
-	look->holder = holder;
-	looks->open++;
+	look->done = done;
+	look->context = context;
+	look->key = what->key;
+	look->reader = what->reader;
+	look->wrong = what->wrong;
 	ask(look);
 }

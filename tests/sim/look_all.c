@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checker `oracle`: readers look up every page of every holder on their map. One thread. */
+/*
+ * The checker `oracle`: "absent" is wrong if the page is there, its holder serves the reader, and
+ * the reader's map has the holder. Readers look up every page of every holder on their map. One
+ * thread.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +11,52 @@
 
 /* The pages of each holder: 1 + the first one; of each page: 1 + the next one; 0: none. */
 static unsigned *page_next, *page_first;
+
+/* A look-up of a page whose holder is known. */
+struct asked_page {
+	struct looks *looks;
+	unsigned reader, holder;
+	struct page_key key;
+};
+
+bool page_served(unsigned reader, unsigned holder)
+{
+	return world.node[holder].running && !world.node[holder].gray &&
+	       node_sees(reader, holder) && wire_reaches(reader, holder) &&
+	       wire_reaches(holder, reader);
+}
+
+static void looked_page(void *context, const struct looked *looked)
+{
+	struct asked_page *page = context;
+	struct looks *looks = page->looks;
+	bool hit = looked->how == LOOK_HIT;
+
+	looks->count[looked->how]++;
+	looks->foreign +=
+		hit && !member_by_ref(&world.node[page->reader].control, looked->at[0].ref);
+	looks->open--;
+	if (!hit && !node_holds(page->holder, &page->key))
+		looks->true_absent++;
+	else if (!hit && !page_served(page->reader, page->holder))
+		looks->unserved++;
+	else if (looked->how == LOOK_ABSENT)
+		looks->false_absent++;
+	else if (looked->how == LOOK_UNREACHABLE && !looked->failed)
+		looks->unproven++;
+	free(page);
+}
+
+void look_start(unsigned reader, unsigned holder, uint64_t number, struct looks *looks)
+{
+	struct asked_page *page = malloc(sizeof(*page));
+
+	if (!page)
+		abort();
+	*page = (struct asked_page){looks, reader, holder, node_key(number)};
+	looks->open++;
+	look_find(&(struct look_for){.key = page->key, .reader = reader}, looked_page, page);
+}
 
 static void pages_by_holder(void)
 {

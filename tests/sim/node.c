@@ -52,14 +52,6 @@ void scrub_reported(struct control *control, const struct page_report *report)
 	(void)report;
 }
 
-enum forget_state ctl_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
-{
-	(void)wait;
-	*ret_had = index_remove(control->index, key);
-	return FORGET_DURABLE;
-}
-
 void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 {
 	(void)control;
@@ -307,22 +299,41 @@ static struct status_segment *status_new(void)
 }
 
 /*
- * The memory stays mapped without its file: 10,000 engines would need more files than a process may
- * have open. Privately, so that a copy of the process (run.c) has a copy of the shard.
+ * The memory is private, so that a copy of the process (run.c) has a copy of the shard. Its file
+ * stays open only where node_keep() needs it: 10,000 engines would need more files than a process
+ * may have open.
  */
-static void file_close(struct huge *memory)
+static void memory_own(struct huge *memory)
 {
 	if (mmap(memory->base, memory->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
 		    memory->fd, 0) == MAP_FAILED)
 		abort();
+	if (world.keeper)
+		return;
 	close(memory->fd);
 	memory->fd = -1;
+}
+
+/* As warm_identity(): the process after a kept one has its ref. */
+static void identity_choose(struct node *n)
+{
+	struct control *control = &n->control;
+
+	control->incarnation = world_random() | 1;
+	control->ref = (uint32_t)control->incarnation;
+	if (!world.keeper)
+		return;
+	if (n->kept.any)
+		control->ref = n->kept.ref;
+	control->incarnation = (uint64_t)++n->kept.life << 32 | control->ref;
+	control->kept_ref = &n->kept.ref;
 }
 
 void node_open(unsigned i, unsigned replicas, uint64_t entries)
 {
 	struct node *n = &world.node[i];
 	struct control *control = &n->control;
+	uint32_t adopted;
 
 	world.current = i;
 	memset(control, 0, sizeof(*control));
@@ -330,9 +341,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	n->base.node = i;
 	control->settings = &n->settings;
 	control->base = &n->base;
-	control->incarnation = world_random();
-	control->ref = (uint32_t)control->incarnation | 1;
-	control->incarnation |= 1;
+	identity_choose(n);
 	control->rails = 2;
 	control->port_fd = -1;
 	control->status = n->status = node_reads(i) ? status_new() : NULL;
@@ -341,12 +350,19 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	ref_add(i);
 	n->running = n->powered = true;
 	n->stopped = n->gray = n->small_mtu = false;
-	if (shard_open(entries, -1, false, &control->shard) < 0 ||
-		index_open(entries, &control->index) < 0 || rpc_open(control) < 0 ||
-		members_open(control) < 0 || directory_open(control) < 0 || tick_open(control) < 0)
+	if (index_open(entries, &control->index) < 0)
 		abort();
-	file_close(&control->shard.memory);
-	file_close(&control->shard.state_memory);
+	adopted = pages_adopt(i);
+	kept_shard_open(i, entries);
+	memory_own(&control->shard.memory);
+	memory_own(&control->shard.state_memory);
+	n->kept.any = false;
+	if (rpc_open(control) < 0 || members_open(control) < 0 || directory_open(control) < 0 ||
+		tick_open(control) < 0)
+		abort();
+	/* as warm_begin() */
+	if (adopted)
+		directory_forgotten(control, control->ref);
 }
 
 void node_crash(unsigned i, bool power)
@@ -370,6 +386,8 @@ void node_crash(unsigned i, bool power)
 	if (n->status)
 		munmap(n->status, sizeof(*n->status));
 	memset(&n->control, 0, sizeof(n->control));
+	if (!n->kept.any)
+		pages_lose(i);
 	world.current = was;
 }
 
@@ -406,17 +424,13 @@ static void set_done(void *context, uint64_t started_ns, enum op_status status)
 void node_set(unsigned i, uint64_t number)
 {
 	struct node *n = &world.node[i];
-	struct index_entry entry = {.key = node_key(number),
-		.place = place_make((uint32_t)number & 1, (uint32_t)number & 0xffff),
-		.generation = 1,
-		.length = 4096};
+	struct page_key key = node_key(number);
+	struct location at;
 
 	world.current = i;
 	n->sets++;
-	if (index_put(n->control.index, &entry, NULL) < 0)
-		abort();
-	directory_publish(&n->control, &entry.key,
-		&(struct location){.place = entry.place, .generation = entry.generation},
+	(void)page_put(i, number, 0, &at);
+	directory_publish(&n->control, &key, &at,
 		&(struct waiter){.deadline_ns = net_now() + SIM_S,
 			.done = set_done,
 			.context = n,

@@ -17,27 +17,35 @@ static bool stores(int node, const struct page_key *key, uint32_t ref)
 }
 
 /* `at_node`: only this node counts; -1: each owner does. */
+static unsigned lacks_of(unsigned holder, const struct page_key *key, int at_node)
+{
+	const struct control *control = &world.node[holder].control;
+	const struct map_view *view = member_map(control);
+	uint32_t at[REPLICAS_MAX];
+	unsigned owners = map_owners(view, key, at), lack = 0;
+
+	for (unsigned k = 0; k < owners; k++) {
+		int node = node_by_ref(view->owner[at[k]].ref);
+
+		lack += (at_node < 0 || node == at_node) && !stores(node, key, control->ref);
+	}
+	return lack;
+}
+
+unsigned page_lacks(unsigned holder, const struct page_key *key)
+{
+	return lacks_of(holder, key, -1);
+}
+
 static uint64_t lacks(int at_node)
 {
 	uint64_t lack = 0;
 
 	for (unsigned p = 0; p < next_page; p++) {
-		const struct control *control = &world.node[page_holder[p]].control;
 		struct page_key key = node_key(p);
-		uint32_t at[REPLICAS_MAX];
-		const struct map_view *view;
-		unsigned owners;
 
-		if (!node_holds((unsigned)page_holder[p], &key))
-			continue;
-		view = member_map(control);
-		owners = map_owners(view, &key, at);
-		for (unsigned k = 0; k < owners; k++) {
-			int node = node_by_ref(view->owner[at[k]].ref);
-
-			lack += (at_node < 0 || node == at_node) &&
-				!stores(node, &key, control->ref);
-		}
+		if (node_holds((unsigned)page_holder[p], &key))
+			lack += lacks_of((unsigned)page_holder[p], &key, at_node);
 	}
 	return lack;
 }

@@ -6,6 +6,7 @@
 
 #include "engine/control/directory_state.h"
 #include "tests/sim/run.h"
+#include "tests/sim/truth.h"
 
 #define STATE_BYTES_MAX (1u << 20)
 
@@ -55,7 +56,9 @@ static void print(const char *scenario, bool json)
 		if (node_reads(i))
 			printf(json ? "%s%.1f" : "%s %.1f", json && shown++ ? ", " : "",
 				report.misses[i]);
-	printf(json ? "], \"failed\": [" : "\n");
+	printf(json ? "], " : "\n");
+	truth_print(json);
+	printf(json ? "\"failed\": [" : "");
 	for (unsigned i = 0; i < report.fails; i++)
 		printf(json ? "%s\"%s\"" : "%sfailed: %s\n", json && i ? ", " : "",
 			report.failed[i]);

@@ -14,10 +14,13 @@
 
 #include "config/log.h"
 #include "engine/control/directory_state.h"
+#include "tests/sim/faults.h"
 #include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
 #define ENTRIES 8192u /* directory entries that fill half of a shard */
+#define CHOSEN_MAX 64u
+#define NODES_LEAST 4u /* of the scenarios that are not in faults.c */
 
 unsigned next_page, replicas = 2;
 uint64_t seconds = 600;
@@ -175,11 +178,7 @@ void nobody_died(void)
 
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
-static const struct scenario {
-	const char *name, *what;
-	void (*run)(void);
-	uint64_t pages; /* that each node sets before `run` is called; 0: it starts the nodes */
-} scenarios[] = {
+static const struct scenario scenarios[] = {
 	{"join", "all nodes start at once", join, 1},
 	{"onelink", "one link of node 0 is cut for 20 s", one_link, PAGES},
 	{"gray", "the last node sends heartbeats and serves nothing for a while", gray, PAGES},
@@ -213,19 +212,21 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"no-vouch", "second-hand", "own-word", "beat-vouch", "no-latch", "no-pad", "no-served",
 	"no-compare", "relay-lost", "no-relay", "suspect-fact", "sweep-at-once", "no-refute",
 	"own-refute", "reshuffle", "walk-restart", "former-early", "global-cap", "any-ref",
-	"fresh-trusted"};
+	"fresh-trusted", "no-verify", "deaf-forget", "lost-remove", "sure-remove"};
 
 static int usage(int status)
 {
 	fprintf(status ? stderr : stdout,
 		"usage: run [--nodes N] [--seed S] [--replicas R] [--scenario NAME,..] [--mutant NAME]\n"
 		"           [--seconds N] [--json] [--progress] [--log]\n"
-		"Simulates N engines (4..%u, default 4) in one process. A seed gives one run.\n"
+		"Simulates N engines (4..%u, default 4; from 2 on in the scenarios of faults) in one process. A seed gives one run.\n"
 		"Scenarios:\n",
 		SIM_NODES_MAX);
 	for (unsigned i = 0; i < SCENARIOS; i++)
 		fprintf(status ? stderr : stdout, "  %-10s %s\n", scenarios[i].name,
 			scenarios[i].what);
+	for (unsigned i = 0; faults[i].name; i++)
+		fprintf(status ? stderr : stdout, "  %-10s %s\n", faults[i].name, faults[i].what);
 	fprintf(status ? stderr : stdout, "Mutants:");
 	for (unsigned i = 1; i < MUTANTS; i++)
 		fprintf(status ? stderr : stdout, " %s", mutants[i]);
@@ -237,9 +238,12 @@ static int usage(int status)
 
 static int run_one(const struct scenario *scenario)
 {
-	if (scenario->pages && !started)
+	if (scenario->pages && scenario->pages != PAGES_FAULT && !started)
 		start(scenario->pages);
-	scenario->run();
+	if (scenario->pages == PAGES_FAULT)
+		fault_run(scenario->run);
+	else
+		scenario->run();
 	return report_end(scenario->name, json);
 }
 
@@ -276,49 +280,68 @@ static int worse(int a, int b)
 }
 
 /* Those that begin alike share the start, which takes as long as a short scenario. */
-static int run_several(const struct scenario *const *chosen, unsigned count)
+static int run_several(const struct scenario *chosen, unsigned count)
 {
 	int status = 0;
+	bool alike = false;
 
 	for (unsigned i = 0; i < count; i++)
-		if (chosen[i]->pages != PAGES)
-			status = worse(status, run_copy(chosen[i]));
+		if (chosen[i].pages != PAGES)
+			status = worse(status, run_copy(&chosen[i]));
+		else
+			alike = true;
+	if (!alike)
+		return status;
 	start(PAGES);
 	started = true;
 	for (unsigned i = 0; i < count; i++)
-		if (chosen[i]->pages == PAGES)
-			status = worse(status, run_copy(chosen[i]));
+		if (chosen[i].pages == PAGES)
+			status = worse(status, run_copy(&chosen[i]));
 	return status;
 }
 
+/* The scenario with this name. False: there is none. */
+static bool scenario_find(const char *name, struct scenario *ret)
+{
+	for (unsigned i = 0; i < SCENARIOS; i++)
+		if (strcmp(scenarios[i].name, name) == 0) {
+			*ret = scenarios[i];
+			return true;
+		}
+	for (unsigned i = 0; faults[i].name; i++)
+		if (strcmp(faults[i].name, name) == 0) {
+			*ret = faults[i];
+			return true;
+		}
+	return false;
+}
+
 /* Reads names, separated by commas. Returns their number; 0: a name is not known. */
-static unsigned choose(char *names, const struct scenario **ret_chosen)
+static unsigned choose(char *names, unsigned nodes, struct scenario *ret_chosen)
 {
 	unsigned count = 0;
 
 	for (char *name = strtok(names, ","); name; name = strtok(NULL, ",")) {
-		unsigned i = 0;
-
-		while (i < SCENARIOS && strcmp(scenarios[i].name, name) != 0)
-			i++;
-		if (i == SCENARIOS || count == SCENARIOS)
+		if (count == CHOSEN_MAX || !scenario_find(name, &ret_chosen[count]))
 			return 0;
-		ret_chosen[count++] = &scenarios[i];
+		if (nodes < NODES_LEAST && ret_chosen[count].pages != PAGES_FAULT)
+			return 0;
+		count++;
 	}
 	return count;
 }
 
 static int run(unsigned nodes, uint64_t seed, enum mutant mutant, char *names)
 {
-	const struct scenario *chosen[SCENARIOS];
-	unsigned count = choose(names, chosen);
+	struct scenario chosen[CHOSEN_MAX];
+	unsigned count = choose(names, nodes, chosen);
 	int status;
 
 	if (!count)
 		return usage(2);
 	world_open(nodes, seed);
 	world.mutant = mutant;
-	status = count == 1 ? run_one(chosen[0]) : run_several(chosen, count);
+	status = count == 1 ? run_one(&chosen[0]) : run_several(chosen, count);
 	close_all();
 	return status;
 }
@@ -356,7 +379,7 @@ int main(int argc, char **argv)
 		default: return usage(2);
 		}
 	}
-	if (nodes < 4 || nodes > SIM_NODES_MAX || replicas < 1 || replicas > REPLICAS_MAX ||
+	if (nodes < 2 || nodes > SIM_NODES_MAX || replicas < 1 || replicas > REPLICAS_MAX ||
 		mutant >= MUTANTS)
 		return usage(2);
 	return run(nodes, seed, mutant, names);

@@ -12,6 +12,15 @@
 #define JOIN_NS (60 * SIM_S) /* more than 1,024 nodes start at once */
 #define PAGES 500u           /* pages that each node sets before the scenario begins */
 
+struct scenario {
+	const char *name, *what;
+	void (*run)(void);
+	/* that each node sets before `run` is called; 0: it starts the nodes; or PAGES_FAULT */
+	uint64_t pages;
+};
+
+#define PAGES_FAULT UINT64_MAX /* fault_run() starts the nodes */
+
 struct report {
 	const char *failed[16]; /* names of the checkers that fired */
 	unsigned fails;
@@ -74,7 +83,9 @@ void moved_end(void);
 void compare_all(void);
 /* Number of entries that an owner of a page does not have. repair.c */
 uint64_t owners_lack(void);
-/* The same of one owner. repair.c */
+/* Number of owners that do not have the entry of this page of this node. repair.c */
+unsigned page_lacks(unsigned holder, const struct page_key *key);
+/* The same of all pages, at one owner. repair.c */
 uint64_t owner_lacks(unsigned node);
 
 /* Packets between a and b are lost from now on in both directions, or are not. */

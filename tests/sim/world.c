@@ -222,6 +222,7 @@ void world_close(void)
 		event.thing->events--;
 		thing_release(event.thing);
 	}
+	pages_close();
 	free(heap);
 	free(parked);
 	heap = parked = NULL;
@@ -286,11 +287,12 @@ static void timer_fires(struct thing *thing, uint64_t stamp)
 	timer->call(timer->context);
 }
 
+/* A turn of the loop takes time: code that waits for part of a microsecond in turns goes on. */
 int net_timer_set(struct net_timer *timer, uint64_t us)
 {
 	timer->period_ns = us * 1000;
 	timer->armed = ++timer->stamp;
-	world_at(world.now_ns + timer->period_ns, timer->node, &timer->thing, timer->armed,
+	world_at(world.now_ns + (us ? us : 1) * 1000, timer->node, &timer->thing, timer->armed,
 		timer_fires);
 	return 0;
 }

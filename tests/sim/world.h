@@ -14,6 +14,7 @@
 #include "engine/control/member.h"
 #include "engine/control/net.h"
 #include "engine/control/rpc.h"
+#include "tests/sim/pages.h"
 
 #define SIM_NODES_MAX NODES_MAX
 #define SIM_MS 1000000ull
@@ -59,6 +60,10 @@ enum mutant {
 	MUTANT_GLOBAL_CAP,    /* the backlog of one owner stops the walks for all */
 	MUTANT_ANY_REF,       /* a reader takes entries of processes that are not on its map */
 	MUTANT_FRESH_TRUSTED, /* a new owner counts as one that has the entries of its slots */
+	MUTANT_NO_VERIFY,     /* a set that finds an entry does not read the page head */
+	MUTANT_DEAF_FORGET,   /* a holder acknowledges removals and keeps the pages */
+	MUTANT_LOST_REMOVE,   /* an owner acknowledges removes of entries that it keeps */
+	MUTANT_SURE_REMOVE,   /* a client takes an unreachable removal for one that is done */
 	MUTANTS,
 };
 
@@ -79,6 +84,8 @@ struct node {
 	uint64_t slow_ns;    /* added to each delivery to this node */
 	int64_t clock_ns;    /* the host's clock minus the world's */
 	int32_t skew_ppm;    /* rate of the host's clock */
+	struct pages pages;
+	struct kept kept;
 	uint64_t sets, hits, timeouts, others, set_worst_ns;
 	uint64_t queue_worst;
 };
@@ -87,6 +94,7 @@ struct world {
 	uint64_t now_ns, seed, random, serial, trace, events;
 	unsigned nodes, current;
 	enum mutant mutant;
+	bool keeper; /* engines have a keeper: node_keep() is called before a process ends */
 	double loss;
 	uint64_t crash_at; /* number of the delivery at which `crash_node` dies; 0: none */
 	unsigned crash_node;
@@ -135,7 +143,10 @@ void wire_crash(unsigned node);
 /* Look-ups of this node are simulated: all nodes up to 127, of larger clusters one in a few. */
 bool node_reads(unsigned i);
 void node_open(unsigned i, unsigned replicas, uint64_t entries);
-/* Ends the process at once, without Leave. `power`: the host is silent as well. */
+/*
+ * Ends the process at once, without Leave. `power`: the host is silent as well. The pages are lost
+ * unless node_keep() was called.
+ */
 void node_crash(unsigned i, bool power);
 void node_stop(unsigned i, bool stopped);
 struct page_key node_key(uint64_t number);
@@ -157,7 +168,37 @@ void views_close(void);
 
 /* ---- look.c ---------------------------------------------------------------------------------- */
 
+#define LOOK_READ_NS (300 * SIM_MS) /* after which a READ without an answer has failed */
+
 enum look_end { LOOK_HIT, LOOK_ABSENT, LOOK_UNREACHABLE, LOOK_ENDS };
+
+struct look_for {
+	struct page_key key;
+	unsigned reader;
+	struct location wrong; /* not to be found; ref 0: none */
+};
+
+/* What a look-up found: of a hit, all locations in the bucket, the first one best. */
+struct looked {
+	enum look_end how;
+	bool failed; /* an owner could not be asked */
+	unsigned count;
+	struct location at[BUCKET_ENTRIES];
+};
+
+typedef void (*look_done)(void *context, const struct looked *looked);
+
+/* Frees what the look-ups of all nodes remember. */
+void look_close(void);
+/* Looks a key up. Calls back once, possibly from inside this call. */
+void look_find(const struct look_for *what, look_done done, void *context);
+/* The node's NIC answers a READ of this reader. */
+bool look_serves(unsigned reader, unsigned node);
+/* A READ of this node has failed, or has not: after a failure it is asked last for a time. */
+void look_read(unsigned reader, unsigned owner, bool failed);
+bool look_failed_lately(unsigned reader, unsigned owner);
+
+/* ---- look_all.c ------------------------------------------------------------------------------ */
 
 struct looks {
 	unsigned open;
@@ -168,12 +209,11 @@ struct looks {
 	uint64_t true_absent; /* the holder does not have the page */
 	uint64_t unserved; /* not found; the holder is gray, cut off or not on the reader's map */
 	uint64_t unproven; /* not found, and no owner that failed explains it: a mistake */
-	uint64_t reads;
 };
 
-/* Frees what the look-ups of all nodes remember. */
-void look_close(void);
 /* Node `reader` looks up page `number` of `holder`; the result is counted in *looks. */
 void look_start(unsigned reader, unsigned holder, uint64_t number, struct looks *looks);
+/* The reader's map has the node, whose NIC and process serve it. */
+bool page_served(unsigned reader, unsigned holder);
 
 #endif

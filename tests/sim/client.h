@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls of clients on simulated hosts: set, get and remove of one page, with the steps of
+ * engine/client (page.c, set.c). A client is not stopped with its engine. One thread.
+ */
+#ifndef TESTS_SIM_CLIENT_H
+#define TESTS_SIM_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum call_kind { CALL_GET, CALL_SET, CALL_REMOVE, CALL_KINDS };
+
+/* As enum pc_result. */
+enum call_end {
+	CALL_HIT,
+	CALL_MISS,
+	CALL_STALE,
+	CALL_UNREACHABLE,
+	CALL_TIMEOUT,
+	CALL_FULL,
+	CALL_GONE,
+	CALL_ENDS
+};
+
+struct call_result {
+	enum call_end end;
+	/* CALL_HIT of a get or set: the page that was read, found or stored */
+	uint64_t value;
+	unsigned holder; /* the node that has it */
+	bool stored;     /* of a set: by this call */
+	bool unread;     /* of a set: the entry was believed, the page was not looked at */
+};
+
+/* Called once. */
+typedef void (*call_done)(void *context, const struct call_result *result);
+
+struct call_for {
+	enum call_kind kind;
+	unsigned node;
+	uint64_t number;       /* of the page */
+	const uint64_t *value; /* of a set: what is stored, read when it is */
+};
+
+/* The call ends within a second and a little, by its deadline at the latest. */
+void call_start(const struct call_for *what, call_done done, void *context);
+/* Frees what the clients remember. */
+void client_close(void);
+
+#endif

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scenarios in which owners, holders and removers are away while the others evict, set and remove
+ * pages. All engines have a keeper: their memory outlives them unless the scenario says otherwise.
+ * One thread.
+ */
+#include "tests/sim/faults.h"
+
+#include "engine/control/directory_state.h"
+#include "engine/control/loop.h"
+#include "tests/sim/run.h"
+#include "tests/sim/truth.h"
+
+#define FAULT_PAGES 1000u /* pages of the load, for each node, */
+#define FAULT_USED 100u   /* and of those the ones in use at a time */
+#define FAULT_SLOTS 70u   /* slots of a node's pool */
+#define FAULT_REMOVES 12u /* percent */
+#define DEAD_NS (3 * SIM_S)
+#define BEFORE_NS (2 * SIM_S)
+#define AFTER_NS (2 * SIM_S)
+#define HEALED_NS (60 * SIM_S)
+
+enum ending { END_TERM, END_KILL, END_COLD };
+
+static unsigned one_of(unsigned count)
+{
+	return (unsigned)(world_random() % count);
+}
+
+/* ---- what happens to a node ------------------------------------------------------------------ */
+
+/* SIGTERM: it says goodbye, its clients have gone. */
+static void leave(unsigned i)
+{
+	load_none(i, true);
+	world.current = i;
+	world.node[i].control.stopping = true;
+	member_leave(&world.node[i].control);
+	load(LOOP_GOODBYE_NS);
+	load_none(i, false);
+}
+
+static void end(unsigned i, enum ending how)
+{
+	if (how == END_TERM)
+		leave(i);
+	if (how != END_COLD)
+		node_keep(i);
+	node_crash(i, false);
+}
+
+static void again(unsigned i)
+{
+	node_open(i, replicas, entries);
+}
+
+/* How long a node is away: for a moment, until it is dead, or until its entries are swept. */
+static uint64_t away_ns(void)
+{
+	switch (one_of(4)) {
+	case 0: return 20 * SIM_MS + world_random() % (300 * SIM_MS);
+	case 1: return SIM_S;
+	case 2: return 2 * DEAD_NS;
+	default: return (uint64_t)DEPARTED_DEADS * DEAD_NS + 5 * SIM_S;
+	}
+}
+
+/* A long time passes without load in the end. */
+static void away(uint64_t ns)
+{
+	uint64_t busy_ns = ns < 2 * DEAD_NS ? ns : 2 * DEAD_NS;
+
+	load(busy_ns);
+	pass(ns - busy_ns);
+}
+
+static void restarts(enum ending how)
+{
+	for (unsigned times = 1 + one_of(4); times; times--) {
+		unsigned i = one_of(world.nodes);
+
+		end(i, how);
+		away(away_ns());
+		again(i);
+		load(AFTER_NS);
+	}
+}
+
+static void term(void)
+{
+	restarts(END_TERM);
+}
+
+static void kill_warm(void)
+{
+	restarts(END_KILL);
+}
+
+static void cold(void)
+{
+	restarts(END_COLD);
+}
+
+static void frozen(unsigned i, uint64_t ns)
+{
+	node_stop(i, true);
+	load(ns);
+	node_stop(i, false);
+	load(AFTER_NS);
+}
+
+/* Stopped for longer than dead_after_ms, and for a shorter time. */
+static void freeze(void)
+{
+	frozen(one_of(world.nodes), 2 * DEAD_NS);
+	frozen(one_of(world.nodes), SIM_S / 2);
+	frozen(one_of(world.nodes), 2 * DEAD_NS);
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static void cut_link(void)
+{
+	unsigned a = one_of(world.nodes), b = (a + 1 + one_of(world.nodes - 1)) % world.nodes;
+
+	cut(a, b, true);
+	load(10 * SIM_S);
+	cut(a, b, false);
+	load(AFTER_NS);
+}
+
+static void flap_link(void)
+{
+	unsigned a = one_of(world.nodes), b = (a + 1 + one_of(world.nodes - 1)) % world.nodes;
+
+	for (unsigned times = 0; times < 12; times++) {
+		cut(a, b, true);
+		load(50 * SIM_MS + world_random() % (2 * SIM_S));
+		cut(a, b, false);
+		load(50 * SIM_MS + world_random() % SIM_S);
+	}
+}
+
+static void halves(bool lost)
+{
+	unsigned half = world.nodes / 2;
+
+	for (unsigned a = 0; a < half; a++)
+		for (unsigned b = half; b < world.nodes; b++)
+			cut(a, b, lost);
+}
+
+static void split(void)
+{
+	halves(true);
+	load(10 * SIM_S);
+	halves(false);
+	load(AFTER_NS);
+}
+
+/* ---- more ------------------------------------------------------------------------------------ */
+
+static void calm(void)
+{
+	truth_calm(true);
+	load(10 * SIM_S);
+	truth_calm(false);
+}
+
+static void isolate(unsigned i, bool lost)
+{
+	for (unsigned j = 0; j < world.nodes; j++)
+		if (j != i)
+			cut(i, j, lost);
+}
+
+/* The engine of a client that removes pages has just started, and knows no member yet. */
+static void unjoined(void)
+{
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes);
+
+		end(i, one_of(2) ? END_KILL : END_COLD);
+		pass(one_of(2) ? 100 * SIM_MS : 2 * DEAD_NS);
+		isolate(i, one_of(2));
+		again(i);
+		for (unsigned k = 0; k < 40; k++) {
+			uint64_t number = load_page();
+
+			if (!truth_busy(number))
+				truth_call(CALL_REMOVE, i, number, NULL, NULL);
+			world_run(world.now_ns + SIM_MS / 4);
+		}
+		load(SIM_S);
+		isolate(i, false);
+		load(AFTER_NS);
+	}
+}
+
+static void rolling_warm(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++) {
+		end(i, END_TERM);
+		load(200 * SIM_MS);
+		again(i);
+		load(SIM_S);
+	}
+}
+
+/* Shards have no room for the entries of all pages; then for twice as many, with restarts. */
+static void full(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		world.node[i].pages.limit = 0;
+	load(10 * SIM_S);
+	for (unsigned i = 0; i < world.nodes; i++) {
+		pages_evict(i, world.node[i].pages.live);
+		world.node[i].pages.limit = FAULT_SLOTS;
+	}
+	load(AFTER_NS);
+	for (unsigned times = 0; times < 10; times++) {
+		end(times % world.nodes, END_TERM);
+		load(SIM_S);
+		again(times % world.nodes);
+		load(SIM_S);
+	}
+	pass(COMPARE_FULL_NS);
+}
+
+/* Sets this many pages on node 0, more than the oracle watches. */
+static void fill(uint64_t pages)
+{
+	struct control *control = &world.node[0].control;
+	uint64_t first = FAULT_PAGES * world.nodes;
+
+	world.node[0].pages.limit = 0;
+	for (uint64_t k = 0; k < pages; k++) {
+		struct page_key key = node_key(first + k);
+		struct location at;
+
+		world.current = 0;
+		(void)page_put(0, first + k, 1, &at);
+		directory_publish(control, &key, &at, NULL);
+		if (k % 64)
+			continue;
+		directory_flush(control);
+		world_run(world.now_ns + SIM_MS);
+	}
+	pass(10 * SIM_S);
+}
+
+/* An owner is stopped, and more pages whose entries it has are evicted than removes are queued. */
+static void dropped(void)
+{
+	const uint64_t *counter = world.node[0].control.counter;
+	unsigned owner = world.nodes - 1;
+	uint64_t was = counter[COUNTER_removes_dropped];
+
+	fill(OWNER_REMOVES_MAX * 5 / 4 * world.nodes / (replicas < world.nodes ? replicas : 1));
+	node_stop(owner, true);
+	pages_evict(0, world.node[0].pages.live);
+	load(SIM_S);
+	check(counter[COUNTER_removes_dropped] > was, "removes are dropped");
+	node_stop(owner, false);
+	load(AFTER_NS);
+}
+
+/* Faults of all kinds, one after another or two at a time. */
+static void mixture(void)
+{
+	for (unsigned times = 0; times < 12; times++) {
+		unsigned a = one_of(world.nodes),
+			 b = (a + 1 + one_of(world.nodes - 1)) % world.nodes;
+
+		if (one_of(2))
+			cut(a, b, true);
+		switch (one_of(6)) {
+		case 0: node_stop(a, true); break;
+		case 1: end(a, END_TERM); break;
+		case 2: end(a, END_KILL); break;
+		case 3: end(a, END_COLD); break;
+		case 4: world.loss = 0.01; break;
+		default: isolate(a, true);
+		}
+		load(one_of(2) ? 200 * SIM_MS : 2 * DEAD_NS);
+		world.loss = 0;
+		node_stop(a, false);
+		isolate(a, false);
+		cut(a, b, false);
+		if (!world.node[a].running)
+			again(a);
+		load(100 * SIM_MS + world_random() % (3 * SIM_S));
+	}
+}
+
+const struct scenario faults[] = {
+	{"calm", "no fault", calm, PAGES_FAULT},
+	{"term", "engines are stopped and started again, with their pages and shards", term,
+		PAGES_FAULT},
+	{"kill9", "engines are killed and started again, with their pages and shards", kill_warm,
+		PAGES_FAULT},
+	{"cold", "engines are killed and started again without memory", cold, PAGES_FAULT},
+	{"freeze", "engines are stopped and resumed", freeze, PAGES_FAULT},
+	{"cutlink", "a link is cut", cut_link, PAGES_FAULT},
+	{"flaplink", "a link is cut and healed, again and again", flap_link, PAGES_FAULT},
+	{"split", "the two halves are cut apart", split, PAGES_FAULT},
+	{"unjoined", "removals by the client of an engine that has just started", unjoined,
+		PAGES_FAULT},
+	{"upgrade", "all engines are stopped and started again, one after another", rolling_warm,
+		PAGES_FAULT},
+	{"full", "shards have no room for all entries, until most pages are evicted", full,
+		PAGES_FAULT},
+	{"dropped", "an owner is stopped while more pages are evicted than are queued", dropped,
+		PAGES_FAULT},
+	{"mixture", "faults of all kinds at random", mixture, PAGES_FAULT},
+	{NULL, NULL, NULL, 0},
+};
+
+/* ---- the frame of all of them ---------------------------------------------------------------- */
+
+static void heal(void)
+{
+	check(pass_until(nodes_linked, HEALED_NS), "healed back");
+	load(AFTER_NS);
+	compare_all();
+}
+
+void fault_run(void (*fault)(void))
+{
+	world.keeper = true;
+	entries = fault == dropped ? 64 * 1024u : fault == full ? FAULT_USED : FAULT_USED * 8u;
+	truth_open(FAULT_PAGES * world.nodes);
+	load_set(FAULT_PAGES * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
+	for (unsigned i = 0; i < world.nodes; i++)
+		world.node[i].pages.limit = FAULT_SLOTS;
+	start(0);
+	load(BEFORE_NS);
+	fault();
+	heal();
+	truth_judge();
+	truth_close();
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* truth.h: the judgement of single answers. truth_judge.c judges the whole. One thread. */
+#include "tests/sim/truth_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/run.h"
+
+#define SETTLED_NS SIM_S
+
+static const char *const names[RULES] = {
+	[RULE_SET_STORED] = "set said hit, and no node has the page",
+	[RULE_SET_FOUND] = "set said hit, and a get does not find the page",
+	[RULE_SET_ROOM] = "set without a fault is refused",
+	[RULE_REMOVED_FOUND] = "removed page is found",
+	[RULE_REMOVED_HELD] = "removed page came back",
+	[RULE_REMOVED_ENTRY] = "removal ended before an owner dropped the entry",
+	[RULE_REMOVAL_TOLD] = "removal without a fault is unreachable",
+	[RULE_ENTRY_PAGE] = "entry without a page",
+	[RULE_ENTRY_OWNED] = "entry at a member that does not own it",
+	[RULE_PAGE_ENTRY] = "page without an entry",
+	[RULE_PAGE_FOUND] = "page is not found",
+	[RULE_ONE_VALUE] = "two values of a page",
+};
+
+struct truth truth;
+
+/* A call that the oracle watches. */
+struct watched {
+	enum call_kind kind;
+	unsigned node;
+	uint64_t number;
+	/* at the start of the call */
+	uint64_t dead, value, left;
+	uint64_t holders; /* a bit for each node that has the page and serves the reader */
+	bool set;
+	call_done then;
+	void *context;
+};
+
+void truth_open(uint64_t pages)
+{
+	truth = (struct truth){.pages = pages, .page = calloc(pages, sizeof(*truth.page))};
+	if (!truth.page)
+		abort();
+	for (uint64_t i = 0; i < pages; i++)
+		truth.page[i].value = 1;
+}
+
+void truth_close(void)
+{
+	free(truth.page);
+	truth.page = NULL;
+	client_close();
+}
+
+void truth_broken(enum rule rule, uint64_t number)
+{
+	if (!truth.broken[rule]++)
+		truth.first[rule] = (struct broken){world.now_ns, number};
+	check(false, names[rule]);
+}
+
+bool truth_busy(uint64_t number)
+{
+	return truth.page[number].busy;
+}
+
+unsigned truth_open_calls(void)
+{
+	return truth.calls;
+}
+
+void truth_calm(bool calm)
+{
+	truth.calm = calm;
+}
+
+/* Notes when the node's map changed last, as far as the calls of its clients see it. */
+static void map_look(unsigned node)
+{
+	const struct members *members = world.node[node].control.members;
+	uint64_t digest = members ? members->digest : 0;
+
+	if (truth.map[node].digest == digest)
+		return;
+	truth.map[node].digest = digest;
+	truth.map[node].since_ns = world.now_ns;
+}
+
+/* The two nodes have had the same map for some time: entries are at the owners that both know. */
+static bool maps_equal(unsigned a, unsigned b)
+{
+	const struct seen_map *map = truth.map;
+
+	return map[a].digest == map[b].digest && world.now_ns - map[a].since_ns >= SETTLED_NS &&
+	       world.now_ns - map[b].since_ns >= SETTLED_NS;
+}
+
+/* Nodes that have a page which the reader must find: newer than all removed ones. */
+static uint64_t holders_of(unsigned reader, uint64_t number)
+{
+	uint64_t holders = 0;
+
+	for (unsigned i = 0; i < world.nodes; i++)
+		map_look(i);
+
+	for (unsigned i = 0; i < world.nodes; i++) {
+		const struct slot *slot =
+			page_served(reader, i) && maps_equal(reader, i) ? page_of(i, number) : NULL;
+
+		if (slot && slot->value > truth.page[number].dead)
+			holders |= 1ull << i;
+	}
+	return holders;
+}
+
+/* A node has it, or its memory is kept for its next process. */
+static bool held(uint64_t number)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		if (page_of(i, number))
+			return true;
+	return false;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void got(const struct watched *w, const struct call_result *result)
+{
+	const struct page_state *page = &truth.page[w->number];
+	/* "stale": entries were wrong, and the page may be elsewhere; without a fault it is not */
+	bool absent = result->end == CALL_MISS || (truth.calm && result->end == CALL_STALE);
+
+	if (result->end == CALL_HIT && result->value <= w->dead)
+		truth_broken(RULE_REMOVED_FOUND, w->number);
+	if (absent && w->set && page->set && page->left == w->left &&
+		page_left(w->number) == w->left &&
+		w->holders & page->holders & holders_of(w->node, w->number))
+		truth_broken(RULE_SET_FOUND, w->number);
+}
+
+static void was_set(const struct watched *w, const struct call_result *result)
+{
+	struct page_state *page = &truth.page[w->number];
+
+	page->busy = false;
+	if (result->end != CALL_HIT && truth.calm)
+		truth_broken(RULE_SET_ROOM, w->number);
+	if (result->end != CALL_HIT)
+		return;
+	truth.found += !result->stored;
+	if (!result->stored && !result->unread && result->value <= page->dead)
+		truth_broken(RULE_REMOVED_FOUND, w->number);
+	if (!held(w->number) && page_left(w->number) == w->left)
+		truth_broken(RULE_SET_STORED, w->number);
+	if (!page->set || page->left != page_left(w->number))
+		page->holders = 0;
+	page->set = true;
+	page->left = page_left(w->number);
+	page->holders |= 1ull << result->holder;
+}
+
+/* An entry of a page that its holder does not have. */
+static bool entry_wrong(const struct page_key *key, const struct dir_entry *entry)
+{
+	const struct location at = {entry->ref, entry->place, entry->generation};
+	int holder = node_by_ref(entry->ref);
+
+	return holder < 0 || !page_at((unsigned)holder, key, &at);
+}
+
+static void entries_dropped(const struct watched *w)
+{
+	const struct page_key key = node_key(w->number);
+	struct dir_entry entry[2 * BUCKET_ENTRIES];
+
+	for (unsigned i = 0; i < world.nodes; i++) {
+		unsigned count =
+			shard_find(&world.node[i].control.shard, &key, entry, 2 * BUCKET_ENTRIES);
+
+		for (unsigned k = 0; k < count; k++)
+			if (entry_wrong(&key, &entry[k]))
+				truth_broken(RULE_REMOVED_ENTRY, w->number);
+	}
+}
+
+static void removed(const struct watched *w, const struct call_result *result)
+{
+	struct page_state *page = &truth.page[w->number];
+	bool told = result->end == CALL_HIT || result->end == CALL_MISS;
+
+	page->busy = false;
+	if (told && page->dead < w->value)
+		page->dead = w->value;
+	if (told && truth.calm)
+		entries_dropped(w);
+	if (!told && truth.calm)
+		truth_broken(RULE_REMOVAL_TOLD, w->number);
+}
+
+static void answered(void *context, const struct call_result *result)
+{
+	struct watched *w = context;
+
+	truth.calls--;
+	truth.ends[w->kind][result->end]++;
+	switch (w->kind) {
+	case CALL_GET: got(w, result); break;
+	case CALL_SET: was_set(w, result); break;
+	case CALL_REMOVE: removed(w, result); break;
+	case CALL_KINDS:
+	default: break;
+	}
+	if (w->then)
+		w->then(w->context, result);
+	free(w);
+}
+
+void truth_call(enum call_kind kind, unsigned node, uint64_t number, call_done then, void *context)
+{
+	struct page_state *page = &truth.page[number];
+	struct watched *w = malloc(sizeof(*w));
+
+	if (!w)
+		abort();
+	*w = (struct watched){.kind = kind,
+		.node = node,
+		.number = number,
+		.dead = page->dead,
+		.value = page->value,
+		.left = page_left(number),
+		.holders = kind == CALL_GET ? holders_of(node, number) : 0,
+		.set = page->set && page->left == page_left(number),
+		.then = then,
+		.context = context};
+	page->busy |= kind != CALL_GET;
+	page->value += kind == CALL_REMOVE;
+	truth.calls++;
+	call_start(
+		&(struct call_for){
+			.kind = kind, .node = node, .number = number, .value = &page->value},
+		answered, w);
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+static void print_broken(bool json)
+{
+	printf(json ? "\"broken\": {" : "");
+	for (unsigned i = 0, shown = 0; i < RULES; i++) {
+		if (!truth.broken[i])
+			continue;
+		if (json)
+			printf("%s\"%s\": %llu", shown++ ? ", " : "", names[i],
+				(unsigned long long)truth.broken[i]);
+		else
+			printf("broken %llu times, first after %.3f s with page %llu: %s\n",
+				(unsigned long long)truth.broken[i],
+				(double)truth.first[i].at_ns / 1e9 - 1000,
+				(unsigned long long)truth.first[i].number, names[i]);
+	}
+	printf(json ? "}, " : "");
+}
+
+void truth_print(bool json)
+{
+	static const char *const ends[CALL_ENDS] = {
+		"hit", "miss", "stale", "unreachable", "timeout", "full", "gone"};
+	static const char *const kinds[CALL_KINDS] = {"gets", "sets", "removes"};
+
+	if (!truth.pages)
+		return;
+	for (unsigned kind = 0; kind < CALL_KINDS; kind++) {
+		printf(json ? "\"%s\": {" : "%s:", kinds[kind]);
+		for (unsigned end = 0; end < CALL_ENDS; end++)
+			printf(json ? "%s\"%s\": %llu" : "%s %s %llu", json && end ? ", " : "",
+				ends[end], (unsigned long long)truth.ends[kind][end]);
+		printf(json ? "}, " : "\n");
+	}
+	printf(json ? "\"entries\": %llu, \"pages\": %llu, "
+		    : "%llu entries of %llu pages in the end\n",
+		(unsigned long long)truth.entries, (unsigned long long)truth.held);
+	print_broken(json);
+}

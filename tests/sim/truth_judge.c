@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * truth.h: the judgement of all shards and of what all readers find, when no fault is left. One
+ * thread.
+ */
+#include "engine/control/directory_state.h"
+#include "tests/sim/run.h"
+#include "tests/sim/truth_state.h"
+
+#define LAST_REMOVES 8u /* by each node, in the end */
+
+/* ---- shards ---------------------------------------------------------------------------------- */
+
+static bool owns(unsigned node, const struct page_key *key)
+{
+	const struct control *control = &world.node[node].control;
+	const struct map_view *view = member_map(control);
+	uint32_t at[REPLICAS_MAX];
+	unsigned owners = map_owners(view, key, at);
+
+	for (unsigned i = 0; i < owners; i++)
+		if (view->owner[at[i]].ref == control->ref)
+			return true;
+	return false;
+}
+
+/* The page of an entry, by its place; the entry itself has a tag only. */
+static const struct slot *slot_of(const struct dir_entry *entry)
+{
+	int holder = node_by_ref(entry->ref);
+	const struct slot *slot = holder < 0 ? NULL : page_there((unsigned)holder, entry->place);
+
+	return slot && slot->live && slot->generation == entry->generation &&
+			       dir_tag(&slot->key) == entry->tag
+		       ? slot
+		       : NULL;
+}
+
+static void entry_judge(unsigned owner, const struct dir_entry *entry)
+{
+	const struct slot *slot = slot_of(entry);
+
+	truth.entries++;
+	if (!slot)
+		truth_broken(RULE_ENTRY_PAGE, entry->tag);
+	else if (!owns(owner, &slot->key))
+		truth_broken(RULE_ENTRY_OWNED, slot->number);
+}
+
+static void shard_judge(unsigned node)
+{
+	const struct shard *shard = &world.node[node].control.shard;
+
+	for (uint32_t b = 0; b < 1u << shard->bits; b++)
+		for (unsigned i = 0; i < BUCKET_ENTRIES; i++)
+			if (shard->bucket[b].entry[i].tag)
+				entry_judge(node, &shard->bucket[b].entry[i]);
+}
+
+/* Calls back for each page that a node has. */
+static void each_page(void (*call)(unsigned node, uint64_t number, const struct slot *slot))
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		for (uint64_t number = 0; number < truth.pages; number++) {
+			const struct slot *slot = page_of(i, number);
+
+			if (slot)
+				call(i, number, slot);
+		}
+}
+
+static void page_judge(unsigned node, uint64_t number, const struct slot *slot)
+{
+	truth.held++;
+	if (slot->value <= truth.page[number].dead)
+		truth_broken(RULE_REMOVED_HELD, number);
+	for (unsigned lack = page_lacks(node, &slot->key); lack; lack--)
+		truth_broken(RULE_PAGE_ENTRY, number);
+}
+
+/* ---- readers --------------------------------------------------------------------------------- */
+
+static struct {
+	uint64_t number, value; /* that the first reader found; 0: none did */
+	bool held;
+} reading;
+
+static void read_one(void *context, const struct call_result *result)
+{
+	(void)context;
+	if (result->end != CALL_HIT) {
+		if (reading.held)
+			truth_broken(RULE_PAGE_FOUND, reading.number);
+		return;
+	}
+	if (reading.value && reading.value != result->value)
+		truth_broken(RULE_ONE_VALUE, reading.number);
+	reading.value = result->value;
+}
+
+static void calls_end(void)
+{
+	while (truth.calls)
+		world_run(world.now_ns + SIM_MS);
+}
+
+/* One page, by all readers. */
+static void read_by_all(uint64_t number)
+{
+	reading.number = number;
+	reading.value = 0;
+	reading.held = false;
+	for (unsigned i = 0; i < world.nodes; i++)
+		reading.held |= page_of(i, number) != NULL;
+	for (unsigned i = 0; i < world.nodes; i++)
+		truth_call(CALL_GET, i, number, read_one, NULL);
+	calls_end();
+}
+
+static void remove_some(void)
+{
+	for (unsigned k = 0; k < LAST_REMOVES; k++)
+		for (unsigned i = 0; i < world.nodes; i++) {
+			uint64_t number = world_random() % truth.pages;
+
+			truth_call(CALL_REMOVE, i, number, NULL, NULL);
+			calls_end();
+			read_by_all(number);
+			/* the page is set at once: the set stores it, or says why not */
+			truth_call(CALL_SET, i, number, NULL, NULL);
+			calls_end();
+		}
+}
+
+void truth_judge(void)
+{
+	calls_end();
+	for (unsigned i = 0; i < world.nodes; i++)
+		shard_judge(i);
+	each_page(page_judge);
+	for (uint64_t number = 0; number < truth.pages; number++)
+		read_by_all(number);
+	truth_calm(true);
+	remove_some();
+}

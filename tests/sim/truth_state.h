@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What truth.c and truth_judge.c share; no other file includes this header. */
+#ifndef TESTS_SIM_TRUTH_STATE_H
+#define TESTS_SIM_TRUTH_STATE_H
+
+#include "tests/sim/truth.h"
+#include "tests/sim/world.h"
+
+#define FAULT_NODES_MAX 64u /* a bit for each */
+
+struct page_state {
+	uint64_t value;   /* that a set stores now; values start at 1 */
+	uint64_t dead;    /* this value and lower ones are removed, as a removal has said */
+	uint64_t left;    /* page_left() when a set said hit */
+	bool set;         /* a set said hit, */
+	uint64_t holders; /* and a bit for each node whose page it stored or found */
+	bool busy;        /* a set or a remove is in progress */
+};
+
+struct broken {
+	uint64_t at_ns, number;
+};
+
+struct seen_map {
+	uint64_t digest, since_ns;
+};
+
+struct truth {
+	uint64_t pages;
+	struct page_state *page;
+	unsigned calls; /* in progress */
+	struct seen_map map[FAULT_NODES_MAX];
+	bool calm;
+	uint64_t ends[CALL_KINDS][CALL_ENDS];
+	uint64_t found; /* sets that found the page */
+	uint64_t broken[RULES];
+	struct broken first[RULES];
+	uint64_t entries, held; /* in the end: entries of all shards, pages of all nodes */
+};
+
+extern struct truth truth;
+
+void truth_broken(enum rule rule, uint64_t number);
+
+#endif

@@ -11,13 +11,13 @@
 #include "tests/sim/run.h"
 #include "tests/sim/truth.h"
 
-#define FAULT_PAGES 1000u /* pages of the load, for each node, */
-#define FAULT_USED 100u   /* and of those the ones in use at a time */
-#define FAULT_SLOTS 70u   /* slots of a node's pool */
+#define FAULT_PAGES 2000u /* pages of the load, for each node, */
+#define FAULT_USED 350u   /* and of those the ones in use at a time */
+#define FAULT_SLOTS 300u  /* pages that a node's pool has room for */
 #define FAULT_REMOVES 12u /* percent */
 #define DEAD_NS (3 * SIM_S)
 #define BEFORE_NS (2 * SIM_S)
-#define AFTER_NS (2 * SIM_S)
+#define AFTER_NS SIM_S
 #define HEALED_NS (60 * SIM_S)
 
 enum ending { END_TERM, END_KILL, END_COLD };
@@ -212,7 +212,9 @@ static void full(void)
 {
 	for (unsigned i = 0; i < world.nodes; i++)
 		world.node[i].pages.limit = 0;
+	load_set(FAULT_PAGES * world.nodes, FAULT_PAGES * world.nodes, FAULT_REMOVES);
 	load(10 * SIM_S);
+	load_set(FAULT_PAGES * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
 	for (unsigned i = 0; i < world.nodes; i++) {
 		pages_evict(i, world.node[i].pages.live);
 		world.node[i].pages.limit = FAULT_SLOTS;
@@ -321,14 +323,15 @@ const struct scenario faults[] = {
 static void heal(void)
 {
 	check(pass_until(nodes_linked, HEALED_NS), "healed back");
-	load(AFTER_NS);
 	compare_all();
 }
 
 void fault_run(void (*fault)(void))
 {
 	world.keeper = true;
-	entries = fault == dropped ? 64 * 1024u : fault == full ? FAULT_USED : FAULT_USED * 8u;
+	entries = fault == dropped ? 64 * 1024u
+		  : fault == full  ? FAULT_SLOTS * replicas
+				   : FAULT_USED * 8u;
 	truth_open(FAULT_PAGES * world.nodes);
 	load_set(FAULT_PAGES * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
 	for (unsigned i = 0; i < world.nodes; i++)

@@ -11,7 +11,7 @@
 #include "tests/sim/run.h"
 #include "tests/sim/truth.h"
 
-#define LOAD_NS (2 * SIM_MS)    /* between two calls of a client */
+#define LOAD_NS (4 * SIM_MS)    /* between two calls of a client */
 #define WINDOW_NS (10 * SIM_MS) /* after which another page is in use */
 
 static uint64_t pages, window;

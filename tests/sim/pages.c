@@ -178,11 +178,14 @@ enum forget_state ctl_forget(struct control *control, const struct page_key *key
 {
 	struct pages *pages = &((struct node *)(void *)control)->pages;
 	const struct index_entry *entry = index_find(control->index, key);
+	struct slot *slot = entry ? slot_at(pages, entry->place) : NULL;
 
 	(void)wait;
-	*ret_had = entry != NULL;
-	if (entry && world.mutant != MUTANT_DEAF_FORGET)
-		take_away(control, pages, slot_at(pages, entry->place));
+	*ret_had = slot != NULL;
+	if (slot && world.mutant != MUTANT_DEAF_FORGET) {
+		take_away(control, pages, slot);
+		slot->removed = true;
+	}
 	return FORGET_DURABLE;
 }
 

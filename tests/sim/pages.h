@@ -19,6 +19,7 @@ struct slot {
 	uint64_t number, value;
 	uint32_t generation; /* raised when the page leaves, so that its entries are stale */
 	bool live;
+	bool removed; /* the page that it had last has left by a removal */
 };
 
 /* All slots of a node. They are the host's memory: a kept one outlives the process. */

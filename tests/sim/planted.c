@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planted mistakes in the directory's walks (ld --wrap). One thread. */
+/* Planted mistakes in the directory's walks and shards (ld --wrap). One thread. */
 #include "engine/control/directory_state.h"
 #include "engine/control/slots.h"
 #include "tests/sim/world.h"
@@ -60,4 +60,14 @@ void __wrap_slots_publish(struct control *control, struct slots *slots, const st
 	__real_slots_publish(control, slots, view, opening, now_ns);
 	if (world.mutant == MUTANT_FRESH_TRUSTED)
 		memset(slots->fresh, 0, sizeof(slots->fresh));
+}
+
+__typeof__(shard_remove) __real_shard_remove, __wrap_shard_remove;
+
+bool __wrap_shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref,
+	uint32_t place, uint32_t generation)
+{
+	if (world.mutant == MUTANT_LOST_REMOVE && ref != world.node[world.current].control.ref)
+		return true;
+	return __real_shard_remove(shard, key, ref, place, generation);
 }

@@ -163,13 +163,13 @@ static void was_set(const struct watched *w, const struct call_result *result)
 	page->holders |= 1ull << result->holder;
 }
 
-/* An entry of a page that its holder does not have. */
-static bool entry_wrong(const struct page_key *key, const struct dir_entry *entry)
+/* The entry of a page that a removal took away; the remove of an evicted one may be in flight. */
+static bool entry_removed(const struct dir_entry *entry)
 {
-	const struct location at = {entry->ref, entry->place, entry->generation};
 	int holder = node_by_ref(entry->ref);
+	const struct slot *slot = holder < 0 ? NULL : page_there((unsigned)holder, entry->place);
 
-	return holder < 0 || !page_at((unsigned)holder, key, &at);
+	return slot && slot->removed && !slot->live && slot->generation == entry->generation + 1;
 }
 
 static void entries_dropped(const struct watched *w)
@@ -182,7 +182,7 @@ static void entries_dropped(const struct watched *w)
 			shard_find(&world.node[i].control.shard, &key, entry, 2 * BUCKET_ENTRIES);
 
 		for (unsigned k = 0; k < count; k++)
-			if (entry_wrong(&key, &entry[k]))
+			if (entry_removed(&entry[k]))
 				truth_broken(RULE_REMOVED_ENTRY, w->number);
 	}
 }

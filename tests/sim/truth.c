@@ -158,7 +158,8 @@ static void was_set(const struct watched *w, const struct call_result *result)
 		truth_broken(RULE_SET_STORED, w->number);
 	if (!page->set || page->left != page_left(w->number))
 		page->holders = 0;
-	page->set = true;
+	/* false: it was evicted before the set ended */
+	page->set = page_of(result->holder, w->number) != NULL;
 	page->left = page_left(w->number);
 	page->holders |= 1ull << result->holder;
 }

@@ -130,7 +130,6 @@ static void engine_done(void *context, uint64_t cookie, enum op_status status)
 		[OP_TIMEOUT] = CALL_TIMEOUT,
 		[OP_NO_SPACE] = CALL_FULL,
 		[OP_CANCELLED] = CALL_GONE};
-	bool sure = call->what.kind == CALL_REMOVE && world.mutant == MUTANT_SURE_REMOVE;
 
 	(void)cookie;
 	call->busy = false;
@@ -138,7 +137,11 @@ static void engine_done(void *context, uint64_t cookie, enum op_status status)
 		cache_drop(call);
 	else if (status == OP_HIT)
 		cache_put(call, &call->stored);
-	call_end(call, sure && status == OP_PEER_DOWN ? CALL_MISS : (enum call_end)end[status]);
+	if (call->what.kind == CALL_REMOVE && world.mutant == MUTANT_SURE_REMOVE)
+		status = status == OP_PEER_DOWN ? OP_MISS : status;
+	if (call->what.kind == CALL_REMOVE && world.mutant == MUTANT_NO_PROMISE)
+		status = OP_PEER_DOWN;
+	call_end(call, (enum call_end)end[status]);
 }
 
 static void engine_set(struct call *call, const struct waiter *waiter)

@@ -4,6 +4,7 @@
  * a NIC or clients, and the planted mistakes. One thread.
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,8 @@ int __wrap_shard_insert(struct shard *shard, const struct page_key *key, uint32_
 
 	if ((world.mutant == MUTANT_LOST_ACK || n->forgetful) && ref != n->control.ref)
 		return 0;
+	if (world.mutant == MUTANT_NO_ROOM && dir_tag(key) % 64 == 0)
+		return -ENOSPC;
 	return __real_shard_insert(shard, key, ref, place, generation);
 }
 

@@ -58,13 +58,19 @@ static void retire(struct pages *pages, struct slot *slot)
 	slot->generation++;
 }
 
-/* As ctl_take_away(). */
-static void take_away(struct control *control, struct pages *pages, struct slot *slot)
+static void entries_remove_all(
+	struct control *control, const struct pages *pages, const struct slot *slot)
 {
 	const struct location at = {
 		.place = place_of((uint32_t)(slot - pages->slot)), .generation = slot->generation};
 
 	directory_remove(control, &slot->key, &at);
+}
+
+/* As ctl_take_away(). */
+static void take_away(struct control *control, struct pages *pages, struct slot *slot)
+{
+	entries_remove_all(control, pages, slot);
 	(void)index_remove(control->index, &slot->key);
 	retire(pages, slot);
 }
@@ -182,7 +188,9 @@ enum forget_state ctl_forget(struct control *control, const struct page_key *key
 
 	(void)wait;
 	*ret_had = slot != NULL;
-	if (slot && world.mutant != MUTANT_DEAF_FORGET) {
+	if (slot && world.mutant == MUTANT_HALF_FORGET) {
+		entries_remove_all(control, pages, slot);
+	} else if (slot) {
 		take_away(control, pages, slot);
 		slot->removed = true;
 	}

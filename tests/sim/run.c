@@ -212,7 +212,8 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"no-vouch", "second-hand", "own-word", "beat-vouch", "no-latch", "no-pad", "no-served",
 	"no-compare", "relay-lost", "no-relay", "suspect-fact", "sweep-at-once", "no-refute",
 	"own-refute", "reshuffle", "walk-restart", "former-early", "global-cap", "any-ref",
-	"fresh-trusted", "no-verify", "deaf-forget", "lost-remove", "sure-remove"};
+	"fresh-trusted", "no-verify", "half-forget", "lost-remove", "sure-remove", "no-promise",
+	"no-room"};
 
 static int usage(int status)
 {

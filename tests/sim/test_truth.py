@@ -31,14 +31,20 @@ KNOWN = {
     "entry at a member that does not own it": AWAY,
     "page is not found": AWAY,
 }
-# scenario, mutant, and the checker that must fire
-PLANTED = (("calm", "deaf-forget", "removed page is found"),
-           ("calm", "lost-remove", "entry without a page"),
-           ("calm", "no-verify", "set said hit, and no node has the page"),
-           ("term", "no-verify", "set said hit, and no node has the page"),
-           ("calm", "lost-ack", "set said hit, and a get does not find the page"),
-           ("term", "no-compare", "entry without a page"),
-           ("split", "sure-remove", "removed page is found"))
+# scenario, mutant, and the checkers that must fire
+PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),
+           ("term", "no-verify", ("set said hit, and no node has the page",)),
+           ("calm", "lost-ack", ("set said hit, and a get does not find the page",
+                                 "page without an entry", "page is not found")),
+           ("calm", "no-room", ("set without a fault is refused",)),
+           ("calm", "half-forget", ("removed page is found", "removed page came back",
+                                    "two values of a page")),
+           ("calm", "lost-remove", ("removal ended before an owner dropped the entry",
+                                    "entry without a page")),
+           ("cold", "lost-remove", ("entry at a member that does not own it",)),
+           ("calm", "no-promise", ("removal without a fault is unreachable",)),
+           ("split", "sure-remove", ("removed page is found",)),
+           ("term", "no-compare", ("entry without a page",)))
 
 
 def command_of(program, scenario, seed, *more):
@@ -76,14 +82,18 @@ def run_all(program, seeds):
     return fired, wrong
 
 
-def mutants_found(program):
-    """Returns the number of planted mistakes that no seed finds."""
+def mutants_missed(program):
+    """Returns the number of planted mistakes that one of their checkers does not find."""
     missed = 0
-    for scenario, mutant, checker in PLANTED:
-        found = any(checker in report_of(command_of(program, scenario, seed, "--mutant",
-                                                    mutant))["failed"] for seed in FIXED)
-        print(scenario, mutant, "found" if found else f"NOT found by: {checker}", flush=True)
-        missed += not found
+    for scenario, mutant, checkers in PLANTED:
+        fired = set()
+        for seed in FIXED:
+            if not fired.issuperset(checkers):
+                fired |= set(report_of(command_of(program, scenario, seed, "--mutant",
+                                                  mutant))["failed"])
+        silent = [name for name in checkers if name not in fired]
+        print(scenario, mutant, f"NOT found by: {silent}" if silent else "found", flush=True)
+        missed += bool(silent)
     return missed
 
 
@@ -96,7 +106,7 @@ def main(program, seeds, mutants):
     mended = [name for name in KNOWN if name not in fired]
     for name in mended:
         print(f"known failure is mended: remove it from KNOWN: {name}")
-    wrong += len(mended) + (mutants_found(program) if mutants else 0)
+    wrong += len(mended) + (mutants_missed(program) if mutants else 0)
     wrong += run_all(program, range(first, first + seeds))[1]
     print(f"{len(SCENARIOS)} scenarios, seeds {FIXED} and {seeds} from {first} on: {wrong} wrong, "
           f"{time.monotonic() - start:.0f} s")

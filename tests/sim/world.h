@@ -61,9 +61,11 @@ enum mutant {
 	MUTANT_ANY_REF,       /* a reader takes entries of processes that are not on its map */
 	MUTANT_FRESH_TRUSTED, /* a new owner counts as one that has the entries of its slots */
 	MUTANT_NO_VERIFY,     /* a set that finds an entry does not read the page head */
-	MUTANT_DEAF_FORGET,   /* a holder acknowledges removals and keeps the pages */
+	MUTANT_HALF_FORGET,   /* a removal drops the entries of a page and keeps the page */
 	MUTANT_LOST_REMOVE,   /* an owner acknowledges removes of entries that it keeps */
 	MUTANT_SURE_REMOVE,   /* a client takes an unreachable removal for one that is done */
+	MUTANT_NO_PROMISE,    /* all removals are unreachable */
+	MUTANT_NO_ROOM,       /* shards refuse one key in 64 */
 	MUTANTS,
 };
 

@@ -84,9 +84,30 @@ static void threads_become(unsigned wanted)
 /* Entries in /proc/self/task of this program when no metrics thread runs. */
 static unsigned threads_alone;
 
+static void *thread_number(void *context)
+{
+	*(int *)context = gettid();
+	return NULL;
+}
+
+/* A sanitizer starts a thread of its own with the first thread of the program. */
+static void first_thread(void)
+{
+	pthread_t thread;
+	char path[64];
+	int number;
+
+	assert_int_equal(pthread_create(&thread, NULL, thread_number, &number), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	snprintf(path, sizeof(path), "/proc/self/task/%d", number);
+	while (access(path, F_OK) == 0)
+		usleep(1000);
+}
+
 static int setup_all(void **state)
 {
 	(void)state;
+	first_thread();
 	threads_alone = entries("/proc/self/task");
 	(void)python_start(); /* here, because the tests count the descriptors */
 	return 0;

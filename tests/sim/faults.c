@@ -40,8 +40,11 @@ static void leave(unsigned i)
 	load_none(i, false);
 }
 
+/* While messages of the load are in flight. */
 static void end(unsigned i, enum ending how)
 {
+	load_calls();
+	world_run(world.now_ns + world_random() % (SIM_MS / 4));
 	if (how == END_TERM)
 		leave(i);
 	if (how != END_COLD)

@@ -24,6 +24,8 @@ void load_set(uint64_t of_pages, uint64_t in_use, unsigned removes_percent);
 uint64_t load_page(void);
 /* The clients of a node stop calling. */
 void load_none(unsigned node, bool none);
+/* Each client calls once. */
+void load_calls(void);
 /* Lets this time pass with calls of the clients of all nodes, also of those that are stopped. */
 void load(uint64_t ns);
 

@@ -86,12 +86,17 @@ void load_none(unsigned node, bool none)
 	quiet_node[node] = none;
 }
 
+void load_calls(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		if (world.node[i].running && !quiet_node[i])
+			call_one(i);
+}
+
 void load(uint64_t ns)
 {
 	for (uint64_t t = 0; t < ns; t += LOAD_NS) {
-		for (unsigned i = 0; i < world.nodes; i++)
-			if (world.node[i].running && !quiet_node[i])
-				call_one(i);
+		load_calls();
 		world_run(world.now_ns + LOAD_NS);
 	}
 }

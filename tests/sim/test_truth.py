@@ -25,11 +25,11 @@ AWAY = ("term", "kill9", "freeze", "cutlink", "flaplink", "split", "unjoined", "
 KNOWN = {
     "removed page is found": AWAY + ("cold",),
     "removed page came back": AWAY + ("cold",),
-    "two values of a page": AWAY,
+    "two values of a page": AWAY + ("cold",),
     "removal ended before an owner dropped the entry": SCENARIOS,
     "entry without a page": AWAY + ("dropped",),
     "entry at a member that does not own it": AWAY,
-    "page is not found": AWAY,
+    "page is not found": AWAY + ("dropped",),
 }
 # scenario, mutant, and the checkers that must fire
 PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),

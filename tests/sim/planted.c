@@ -71,3 +71,11 @@ bool __wrap_shard_remove(struct shard *shard, const struct page_key *key, uint32
 		return true;
 	return __real_shard_remove(shard, key, ref, place, generation);
 }
+
+__typeof__(show_begin) __real_show_begin, __wrap_show_begin;
+
+void __wrap_show_begin(struct directory *dir, struct owner *owner)
+{
+	if (world.mutant != MUTANT_NO_SHOW)
+		__real_show_begin(dir, owner);
+}

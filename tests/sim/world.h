@@ -66,6 +66,7 @@ enum mutant {
 	MUTANT_SURE_REMOVE,   /* a client takes an unreachable removal for one that is done */
 	MUTANT_NO_PROMISE,    /* all removals are unreachable */
 	MUTANT_NO_ROOM,       /* shards refuse one key in 64 */
+	MUTANT_NO_SHOW,       /* owners show no entries: those without a page stay */
 	MUTANTS,
 };
 

@@ -152,8 +152,14 @@ static enum pc_result remove_file(struct ctl_run *ctl, const char *key)
 	struct manifest manifest;
 	enum pc_result result = manifest_get(ctl, key, &manifest);
 
-	if (result != PC_HIT)
+	if (result == PC_INVALID || result == PC_GONE)
 		return result;
+	/*
+	 * A host that is away may have the file, whose length is not known then. Without its
+	 * manifest no reader finds it, and without its first page none of a short file is left.
+	 */
+	if (result != PC_HIT)
+		manifest.bytes = 1;
 	/* The manifest is removed first, so that no reader finds a partly removed file. */
 	result = manifest_call(ctl, pc_remove, key, &manifest);
 	chunks(ctl, pc_remove, key, NULL, manifest.bytes);

@@ -247,8 +247,9 @@ struct pc_page {
  *   remove  removes the page from every host that holds it. PC_HIT: it was stored. PC_MISS: it
  *           was not. Both mean that it stays away, also when a host with a disk crashes, and that a
  *           set after it stores the page anew. PC_UNREACHABLE: it is removed from every host that
- *           could be asked, but it may come back: a host of the cluster is away or has just left, a
- *           host could not record the removal on its disk, or this host has not joined yet.
+ *           could be asked, but it may come back: a host died or left within the last 10 minutes, a
+ *           host could not record the removal on its disk, or this host has not joined yet. A host
+ *           that comes back is told what was removed before it serves, so this is rare.
  *           PC_TIMEOUT: a host has not answered yet.
  */
 PC_API int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,

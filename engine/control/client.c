@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/control/index.h"
 #include "engine/control/loop.h"
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -266,6 +267,12 @@ static int files_open(struct control *control, struct clients *clients)
 	return 0;
 }
 
+/* True if pages of the engine before may be ones that were removed: clients find them. */
+static bool pages_wait(const struct control *control)
+{
+	return control->door_shut && index_count(control->index);
+}
+
 int clients_open(struct control *control)
 {
 	struct clients *clients = calloc(1, sizeof(*clients));
@@ -299,7 +306,7 @@ int clients_open(struct control *control)
 		goto fail;
 	clients->accepts = event_new(control->base, rc, EV_READ | EV_PERSIST, on_accept, clients);
 	if (!clients->accepts || quarantine_open(clients) < 0 ||
-		event_add(clients->accepts, NULL) < 0) {
+		(!pages_wait(control) && event_add(clients->accepts, NULL) < 0)) {
 		rc = -ENOMEM;
 		goto fail;
 	}
@@ -307,6 +314,12 @@ int clients_open(struct control *control)
 fail:
 	clients_close(control);
 	return rc;
+}
+
+void clients_accept(struct control *control)
+{
+	if (control->clients && control->clients->accepts)
+		(void)event_add(control->clients->accepts, NULL);
 }
 
 /*

@@ -411,6 +411,8 @@ void helper_close(struct client_helper *h);
 int client_socket_open(struct control *control);
 void client_socket_close(struct control *control);
 int clients_open(struct control *control);
+/* Clients may come: called once, when the door of removals.h opens. */
+void clients_accept(struct control *control);
 void clients_close(struct control *control);
 
 #endif

@@ -132,6 +132,12 @@ struct control {
 	struct warm *warm; /* NULL: no process keeps the memory of this engine */
 	struct tier *tier; /* NULL: no disk */
 	struct promote *promote;
+	struct removals *removals;
+	/*
+	 * this engine was started again, and pages of before may be ones that were removed: nothing
+	 * finds them yet
+	 */
+	bool door_shut;
 	struct scrub *scrub; /* NULL: no scrubber */
 	/* true: a device may still access the pools, so they stay mapped until the process exits */
 	bool pools_stay;

@@ -22,6 +22,7 @@
 #include "engine/control/member.h"
 #include "engine/control/metrics.h"
 #include "engine/control/promote.h"
+#include "engine/control/removals.h"
 #include "engine/control/scrub.h"
 #include "engine/control/test_hooks.h"
 #include "engine/control/tick.h"
@@ -369,6 +370,7 @@ static const struct {
 	 */
 	{"answers", nothing_open, ctl_memory_close},
 	{"cluster view", view_open, view_close},
+	{"removals", removals_open, removals_close},
 	{"engine-to-engine port", rpc_open, rpc_close},
 	{"member table", members_open, members_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},

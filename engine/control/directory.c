@@ -11,6 +11,7 @@
 
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
+#include "engine/control/removals.h"
 #include "engine/control/tier.h"
 
 static void add_owners(struct directory *dir, struct dir_update *update)
@@ -115,6 +116,7 @@ void directory_forget(
 	struct directory *dir = control->directory;
 	struct dir_update *update = update_new(
 		dir, DIR_FORGET, key, &(struct location){.ref = 0}, control->members->alive);
+	const uint64_t number = removals_number(control);
 	const struct owner *owner;
 
 	if (!update) {
@@ -122,11 +124,36 @@ void directory_forget(
 		return;
 	}
 	update_await(dir, update, waiter);
-	update->unsafe += member_missing(control);
+	update->at.place = (uint32_t)number;
+	update->at.generation = (uint32_t)(number >> 32);
+	if (removals_missing(control) || member_seeking(control))
+		update->unsafe++;
 	update_add(dir, update, control->ref);
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner->ref)
 			update_add(dir, update, owner->ref);
+	update_start(dir, update);
+}
+
+void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
+	const struct waiter *waiter)
+{
+	struct directory *dir = control->directory;
+	const struct location at = {.ref = 1,
+		.place = (uint32_t)removal->number,
+		.generation = (uint32_t)(removal->number >> 32)};
+	struct dir_update *update = update_new(dir, DIR_FORGET, &removal->key, &at, 1);
+	const struct member_record *record = member_by_ref(control, ref);
+
+	if (!update) {
+		waiter_refuse(waiter);
+		return;
+	}
+	/* the member has just joined, and the map with it comes later */
+	if (record)
+		owner_adopt(dir, owner_make(dir, record->peer));
+	update_await(dir, update, waiter);
+	update_add(dir, update, ref);
 	update_start(dir, update);
 }
 

@@ -16,6 +16,7 @@
 #include "engine/disk/disk.h"
 
 struct control;
+struct removal;
 
 /*
  * Result of a directory call. Called exactly once, from directory_flush(), never from inside the
@@ -73,6 +74,9 @@ void directory_stale(
  */
 void directory_forget(
 	struct control *control, const struct page_key *key, const struct waiter *waiter);
+/* Tells member `ref` of a removal that it has missed. */
+void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
+	const struct waiter *waiter);
 /*
  * The page at `place` on node `ref` was read by a client of this engine: tells that node, whose
  * eviction keeps visited pages longer.

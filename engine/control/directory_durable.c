@@ -23,6 +23,7 @@
 #include "engine/control/ctl.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
+#include "engine/control/removals.h"
 #include "engine/control/rpc.h"
 #include "engine/control/tier.h"
 
@@ -80,6 +81,7 @@ bool batch_synced(
 /* ---- this engine ----------------------------------------------------------------------------- */
 
 #define PLACES_MAX 2u /* of a page at one engine: in memory, and on disk */
+#define ABSENT_MAX 8u /* entries of one key that are examined */
 
 static void acknowledge(struct rpc_link *link, const Pc__Ack *ack)
 {
@@ -205,16 +207,40 @@ static void entries_drop(struct forgets *forgets, uint32_t i, const struct page_
 	}
 }
 
-/* Removes the page of the i-th key. Returns whether this engine had it. */
-static bool key_forget(struct forgets *forgets, uint32_t i, const struct page_key *key)
+/* Entries here of members that left the map, which may come back with the page. */
+static void absent_drop(struct directory *dir, const struct page_key *key)
+{
+	struct shard *shard = &dir->control->shard;
+	struct dir_entry found[ABSENT_MAX];
+	unsigned count = dir->departeds ? shard_find(shard, key, found, ABSENT_MAX) : 0;
+
+	for (unsigned i = 0; i < count; i++)
+		if (!member_by_ref(dir->control, found[i].ref))
+			(void)shard_remove(
+				shard, key, found[i].ref, found[i].place, found[i].generation);
+}
+
+/*
+ * Removes the page of the i-th key. Returns whether this engine had it. A removal that this engine
+ * is told anew, or that comes again because its link has closed, takes no page that was set since;
+ * with a disk the latter is executed, since its tombstone may not be durable.
+ */
+static bool key_forget(
+	struct forgets *forgets, uint32_t i, const struct removal *removal, bool missed)
 {
 	struct directory *dir = forgets->directory;
+	const struct page_key *key = &removal->key;
 	const struct forget_wait wait = {.done = on_synced, .context = forgets, .cookie = i};
 	struct location at[PLACES_MAX];
-	unsigned places = places_of(dir, key, at);
+	bool again = removals_done(dir->control, removal) && (missed || !dir->control->tier);
+	unsigned places = again ? 0 : places_of(dir, key, at);
 	bool had;
 
 	entries_drop(forgets, i, key, at, places);
+	if (again)
+		return false;
+	removals_add(dir->control, removal);
+	absent_drop(dir, key);
 	forgets->waits++;
 	switch (ctl_forget(dir->control, key, &wait, &had)) {
 	case FORGET_DURABLE: forgets->waits--; break;
@@ -227,8 +253,24 @@ static bool key_forget(struct forgets *forgets, uint32_t i, const struct page_ke
 	return had;
 }
 
+static struct removal removal_of(const struct page_key *key, uint32_t place, uint32_t generation)
+{
+	return (struct removal){.key = *key, .number = (uint64_t)generation << 32 | place};
+}
+
+void removal_again(struct directory *dir, const struct dir_update *update)
+{
+	const struct removal removal =
+		removal_of(&update->key, update->at.place, update->at.generation);
+
+	removals_add(dir->control, &removal);
+}
+
 void forget_here(struct directory *dir, struct dir_target *target)
 {
+	const struct dir_update *update = target->update;
+	const struct removal removal =
+		removal_of(&update->key, update->at.place, update->at.generation);
 	struct forgets *forgets = forgets_new(dir, 1);
 
 	if (!forgets) {
@@ -237,7 +279,7 @@ void forget_here(struct directory *dir, struct dir_target *target)
 		return;
 	}
 	forgets->target = target;
-	target->had = key_forget(forgets, 0, &target->update->key);
+	target->had = key_forget(forgets, 0, &removal, false);
 	forgets_end(forgets);
 }
 
@@ -257,9 +299,11 @@ bool directory_serve_forget(
 		return true;
 	}
 	for (size_t i = 0; i < message->n_entries; i++) {
-		struct page_key key = entry_key(message->entries[i]);
+		const Pc__Entry *entry = message->entries[i];
+		const struct page_key key = entry_key(entry);
+		const struct removal removal = removal_of(&key, entry->place, entry->generation);
 
-		if (!key_forget(forgets, (uint32_t)i, &key))
+		if (!key_forget(forgets, (uint32_t)i, &removal, entry->ref != 0))
 			dir->failed[ack.n_failed++] = (uint32_t)i;
 		ack.later |= forgets->waits > 1 || forgets->failed[i];
 	}

@@ -15,6 +15,7 @@
 
 struct batch;
 struct dir_target;
+struct dir_update;
 struct directory;
 struct owner;
 struct rpc_link;
@@ -34,6 +35,8 @@ struct forgets {
 	bool failed[]; /* of each key: the page, or an entry of it, may come back */
 };
 
+/* A member has left before it acknowledged the removal: it is told when it comes back. */
+void removal_again(struct directory *directory, const struct dir_update *update);
 /* Executes a removal on this engine. The target is resolved at once, or when it is a promise. */
 void forget_here(struct directory *directory, struct dir_target *target);
 /*

@@ -14,6 +14,7 @@
  */
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
+#include "engine/control/removals.h"
 
 static void slice_after(struct directory *dir, uint64_t ms)
 {
@@ -327,6 +328,11 @@ void move_slice(void *context)
 	uint64_t now_ns = net_now();
 
 	dir->move_soon = false;
+	/* pages that were removed while this engine was away are not published */
+	if (removals_held(dir->control)) {
+		move_soon(dir);
+		return;
+	}
 	move_step(dir, now_ns);
 	if (dir->sweep_left)
 		sweep_slice(dir);

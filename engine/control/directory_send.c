@@ -93,7 +93,7 @@ void batch_entries(struct directory *dir, const struct batch *batch)
 		entry->key1 = update->key.word[1];
 		entry->place = update->at.place;
 		entry->generation = update->at.generation;
-		entry->ref = batch->kind == DIR_REMOVE ? update->at.ref : 0;
+		entry->ref = batch->kind == DIR_PUBLISH ? 0 : update->at.ref;
 	}
 }
 

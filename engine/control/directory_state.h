@@ -126,7 +126,10 @@ TAILQ_HEAD(dir_targets, dir_target);
 struct dir_update {
 	STAILQ_ENTRY(dir_update) finished;
 	struct page_key key;
-	/* of the page; its ref only in DIR_REMOVE: the holder that the entry names */
+	/*
+	 * of the page; its ref only in DIR_REMOVE: the holder that the entry names. DIR_FORGET: the
+	 * number of the removal in place and generation; ref 1: the member has missed it
+	 */
 	struct location at;
 	uint8_t kind;    /* an enum dir_kind: what is done at the owners */
 	uint8_t status;  /* result of the update, an enum op_status; valid once `answered` */

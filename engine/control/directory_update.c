@@ -342,6 +342,8 @@ void target_resolve(struct directory *dir, struct dir_target *target, enum outco
 
 	target_background_end(dir, target);
 	target_count(target, outcome);
+	if (outcome == OUTCOME_LOST && update->kind == DIR_FORGET)
+		removal_again(dir, update);
 	update->pending--;
 	if (update->pending) {
 		update_check(dir, update);

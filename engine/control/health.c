@@ -204,6 +204,12 @@ static void integrity(const struct snapshot *s, struct health *h)
 			"%" PRIu64
 			" damaged page(s) were taken out since the engine started; the log names their places",
 			pages);
+	pages = s->counter[COUNTER_pages_unproven];
+	if (pages)
+		add(h, FINDING_pages_unproven,
+			"%" PRIu64
+			" page(s) of the engine before were dropped at the start: no member remembers all removals of the time in which it was away",
+			pages);
 }
 
 static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)

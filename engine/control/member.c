@@ -13,6 +13,7 @@
 #include "engine/control/conn.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
+#include "engine/control/removals.h"
 
 /* ---- looking up ------------------------------------------------------------------------------ */
 
@@ -193,6 +194,7 @@ static struct member_contact *contact_begin(struct control *control, struct memb
 		contact->heard_ns = net_now();
 		member_unused(contact, contact->heard_ns);
 		contact->vouched_ns = contact->accused_ns = contact->digest_told = 0;
+		contact->untold_ns = 0;
 		contact->kept = false;
 		contact->probe = (struct member_probe){.turn = net_random()};
 	}
@@ -226,6 +228,7 @@ int member_up(struct control *control, struct member *member)
 			texts.address, member->record.port,
 			(unsigned long long)member->record.incarnation, member->record.peer);
 	sums_change(members, member, true);
+	removals_member_up(control, member);
 	member_rings_joined(members, member);
 	rebuild_soon(members);
 	member_changed(control, member);
@@ -269,6 +272,7 @@ void member_down(struct control *control, struct member *member, const char *why
 	member_rings_left(members, member);
 	sums_change(members, member, false);
 	control->counter[COUNTER_members_died]++;
+	removals_member_left(control, member);
 	member_links_close(member);
 	/*
 	 * The link of a dial in progress is closed because its Hello carries the old term. Not

@@ -200,8 +200,8 @@ struct members {
 	uint32_t
 		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
 	unsigned alive;    /* number of members alive, this engine included */
-	unsigned absent;   /* number of candidates and dead members: see member_missing() */
-	uint64_t digest;   /* sum of the hashes of the incarnations of all live members */
+	unsigned candidates;
+	uint64_t digest; /* sum of the hashes of the incarnations of all live members */
 	uint64_t sum[MEMBER_BUCKETS_MAX]; /* the same of each bucket of the list */
 	uint32_t terms;
 	uint64_t tick_ns;
@@ -264,13 +264,13 @@ struct member *member_take(struct control *control);
 /* An entry of member_take() that was not filled is free again. */
 void member_put_back(struct control *control, struct member *member);
 void member_free(struct control *control, struct member *member);
-/* Changes the state of an entry, and counts those that are absent. */
+/* Changes the state of an entry, and counts the candidates. */
 static inline void member_state_set(
 	struct members *members, struct member *member, enum member_state state)
 {
-	members->absent -= member->state == MEMBER_CANDIDATE || member->state == MEMBER_DEAD;
+	members->candidates -= member->state == MEMBER_CANDIDATE;
 	member->state = (unsigned)state & 3;
-	members->absent += state == MEMBER_CANDIDATE || state == MEMBER_DEAD;
+	members->candidates += state == MEMBER_CANDIDATE;
 }
 void member_dial(struct control *control, struct member *member, bool seldom);
 void member_dial_stop(struct member *member);
@@ -483,7 +483,7 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message);
  * A Hello of that incarnation of the member has come. True: it is on trial, and its link is only
  * probed.
  */
-bool member_trial_hello(struct member *member, uint64_t incarnation);
+bool member_trial_hello(struct control *control, struct member *member, uint64_t incarnation);
 
 /* ---- member_tick.c --------------------------------------------------------------------------- */
 

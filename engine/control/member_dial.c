@@ -106,12 +106,12 @@ static bool seed_is_open(const struct member_seed *seed)
 	return seed->address.host[0] && !seed->self && !seed->retry_ns && !seed->name[0];
 }
 
-bool member_missing(const struct control *control)
+bool member_seeking(const struct control *control)
 {
 	const struct members *members = control->members;
 
-	if (members->absent || members->alive > 1)
-		return members->absent;
+	if (members->candidates || members->alive > 1)
+		return members->candidates;
 	if ((control->settings->cluster_seeds_file[0] && !members->list[SEED_FILE].address) ||
 		(control->settings->cluster_etcd[0] && !members->list[SEED_ETCD].address))
 		return true;

@@ -11,6 +11,7 @@
 #include "config/log.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
+#include "engine/control/removals.h"
 
 #define NEWS_US 5000 /* changes within this time share a message */
 /* The same while many members change: NEWS_MANY records were sent the last time. */
@@ -268,6 +269,7 @@ static void record_admit(struct control *control, struct member *member, const P
 		return;
 	}
 	member->admission = r->admission;
+	removals_member_told(control, member);
 }
 
 /* This engine has a link with another process of that name: the record is out of date. */

@@ -13,6 +13,7 @@
 #include "engine/control/conn.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
+#include "engine/control/removals.h"
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
@@ -101,6 +102,8 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.probes = true;
 	hello.relays = true;
 	hello.lists = control->members->self->lists;
+	hello.removals = control->removals != NULL;
+	hello.pages = removals_wanted(control);
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
 	if (link->probe) {
@@ -279,7 +282,7 @@ static struct member *hello_entry(
 		member = member_take(control);
 	if (!member)
 		return NULL;
-	trial = member_trial_hello(member, m->incarnation);
+	trial = member_trial_hello(control, member, m->incarnation);
 	if (!member_fill(control, member, m)) {
 		member_put_back(control, member);
 		return NULL;
@@ -402,8 +405,10 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	if (!control->members->rings || !member->lists)
 		(void)member_learn_all(control, link, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
-	if (link->member == member && !member_on_trial(member))
+	if (link->member == member && !member_on_trial(member)) {
+		removals_hello(control, link, hello);
 		link_used(control, member);
+	}
 	/* The first member that is reached tells the list. */
 	if (link->member == member && member->lists && !control->members->list_ns)
 		member_list_compare(control, link, net_now());

@@ -197,12 +197,12 @@ static void remove_unserving(struct control *control, struct member *member, uin
 	member_trial_removed(control, member, 0);
 }
 
-bool member_trial_hello(struct member *member, uint64_t incarnation)
+bool member_trial_hello(struct control *control, struct member *member, uint64_t incarnation)
 {
 	if (!member->contact->trial.incarnation || member->state == MEMBER_ALIVE)
 		return false;
 	if (member->contact->trial.incarnation == incarnation) {
-		member->state = MEMBER_DEAD;
+		member_state_set(control->members, member, MEMBER_DEAD);
 		return true;
 	}
 	/* It was started again. The links are those of its former process. */

@@ -121,6 +121,8 @@ struct member_contact {
 	uint32_t wire; /* wire version that this engine and the member speak; 0: not known yet */
 	uint32_t abi;  /* the member's ABI_VERSION; 0: not known */
 	uint64_t heard_ns;
+	/* since when it owes Told (removals.h); 0: it does not */
+	uint64_t untold_ns;
 	/*
 	 * time of the last message from it that another member vouched for, by this engine's clock
 	 */

@@ -53,11 +53,10 @@ const struct member_record *member_by_peer(const struct control *control, uint16
 /* Number of live members, this engine included. */
 unsigned member_count(const struct control *control);
 /*
- * True if an engine may be alive, or come back with its pages, that is not on the map: one that was
- * a member, one that another engine names, or, while this engine is alone, one that a seed may lead
- * to. What is removed here may be there.
+ * True if an engine may be alive that this one has not found yet: one that another engine names,
+ * or, while this engine is alone, one that a seed may lead to.
  */
-bool member_missing(const struct control *control);
+bool member_seeking(const struct control *control);
 /* Returns the current map, as last written to the status segment. */
 struct map_view *member_map(const struct control *control);
 

@@ -14,6 +14,7 @@
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "engine/control/promote.h"
+#include "engine/control/removals.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
 
@@ -71,6 +72,7 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 	case PC__MESSAGE__BODY_PROMOTED: return promote_serve_promoted(control, link, m->promoted);
 	case PC__MESSAGE__BODY_SUMMARY_ASK: return view_serve_ask(control, link);
 	case PC__MESSAGE__BODY_SUMMARY: return view_serve_summary(control, link, m->summary);
+	case PC__MESSAGE__BODY_TOLD: return removals_serve_told(control, link, m->told);
 	case PC__MESSAGE__BODY_HELLO:
 	case PC__MESSAGE__BODY__NOT_SET:
 	default: return false;

@@ -8,6 +8,7 @@
 #include "engine/control/directory.h"
 #include "engine/control/members.h"
 #include "engine/control/net.h"
+#include "engine/control/removals.h"
 #include "engine/control/rpc.h"
 
 static void tick(void *context)
@@ -19,6 +20,7 @@ static void tick(void *context)
 		return;
 	rpc_tick(control);
 	directory_tick(control, now_ns);
+	removals_tick(control, now_ns);
 }
 
 int tick_open(struct control *control)

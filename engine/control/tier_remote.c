@@ -187,8 +187,9 @@ static bool serve_page(struct control *control, struct rpc_link *link, const Pc_
 
 	tier_look(t, &key, &found);
 	if (tier_known(control, &key, page->bytes, &found, ret_done)) {
-		/* a disk that is not open yet may have the page */
-		if (ret_done->status == OP_MISS && t && t->state == TIER_OPENING)
+		/* a disk that is not open yet may have the page, or one whose pages wait */
+		if (ret_done->status == OP_MISS && t &&
+			(t->state == TIER_OPENING || control->door_shut))
 			ret_done->status = OP_TIMEOUT;
 		return false;
 	}

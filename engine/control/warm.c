@@ -22,6 +22,7 @@
 #include "numa/clock.h"
 
 #define STATE_NAME "state"
+#define REMOVALS_NAME "removals"
 /* memory of a rail, as stored; the index in rail_names */
 enum { STORED_POOL, STORED_HEADS, STORED_SLOTS, STORED_RAIL };
 
@@ -331,6 +332,26 @@ int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bo
 	service_unstore(shard_names[1]);
 	service_store(shard_names[0], control->shard.memory.fd);
 	service_store(shard_names[1], control->shard.state_memory.fd);
+	return 0;
+}
+
+int warm_removals_open(
+	struct control *control, size_t bytes, struct huge *ret_memory, bool *ret_adopted)
+{
+	int fd = control->warm ? service_stored(REMOVALS_NAME) : -1, rc = -EINVAL;
+
+	*ret_adopted = false;
+	if (fd >= 0 && control->warm->adopts)
+		rc = huge_adopt(fd, bytes, ret_memory);
+	else if (fd >= 0)
+		close(fd);
+	*ret_adopted = rc == 0;
+	if (rc == -EINVAL)
+		rc = huge_open("peercache-removals", bytes, -1, false, ret_memory);
+	if (rc < 0 || !control->warm || *ret_adopted)
+		return rc;
+	service_unstore(REMOVALS_NAME);
+	service_store(REMOVALS_NAME, ret_memory->fd);
 	return 0;
 }
 

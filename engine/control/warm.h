@@ -7,6 +7,7 @@
  *   state                      struct warm_state, which every engine over this memory has locked
  *   pool-R, heads-R, slots-R   the pool of rail R, its page heads and its struct pool_state
  *   shard, shard-state         the directory shard, and struct shard_state
+ *   removals                   struct removals_log
  *   process-P                  a pidfd of a client's process
  *   channel-P-N                the segment of a channel of process P; N is the channel's number as
  *                              an owner of slots
@@ -81,6 +82,13 @@ int warm_pool_open(
  * shard_open() does.
  */
 int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bool want_huge);
+
+/*
+ * Opens the memory of removals (removals.h): adopts the stored one, or makes a new one, which is
+ * zero, and stores it. Returns 0 or -errno.
+ */
+int warm_removals_open(
+	struct control *control, size_t bytes, struct huge *ret_memory, bool *ret_adopted);
 
 /* Called once when all pools are open: decides the engine's ref and incarnation. */
 int warm_identity(struct control *control);

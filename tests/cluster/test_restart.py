@@ -457,7 +457,7 @@ class Manager(harness.ClusterTest):
         first = self.launch(0)
         self.obey("READY=1")
         self.assertEqual(sorted(self.stored), [
-            "heads-0", "pool-0", "shard", "shard-state", "slots-0", "state"])
+            "heads-0", "pool-0", "removals", "shard", "shard-state", "slots-0", "state"])
         self.assertEqual(self.kept("set", 0)["hit"], 1000)
         return first
 
@@ -574,7 +574,7 @@ class Manager(harness.ClusterTest):
         engine = self.filled()
         for number in range(1, 11):
             self.end(engine)
-            name = ("heads-0", "slots-0", "state", "shard", "shard-state")[number % 5]
+            name = ("heads-0", "slots-0", "state", "shard", "shard-state", "removals")[number % 6]
             size = os.fstat(self.stored[name]).st_size
             for _ in range(rnd.choice((1, 10, 1000))):
                 os.pwrite(self.stored[name], rnd.randbytes(rnd.choice((1, 4, 32))),

@@ -32,7 +32,7 @@ disk_misses disk_hits_remote disk_asks disk_asks_failed disk_refused pages_adopt
 pages_corrupt pages_reported reads_corrupt members_kept entries_kept pages_moving
 members_claimed claims_refuted records_refused members_unserving
 slots_differ entries_repaired entries_withdrawn relays_sent relays_passed relays_refused
-joins_refused names_refused""".split()
+joins_refused names_refused pages_unproven""".split()
 DISK = """pages index_bytes bytes used_bytes bytes_written bytes_read errors paths_out spills
 spill_bytes promotes promotes_waiting pins pinned_bytes""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()

@@ -24,6 +24,7 @@
 #include "engine/control/conn.h"
 #include "engine/control/loop.h"
 #include "engine/control/promote.h"
+#include "engine/control/removals.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tick.h"
 #include "engine/control/tier.h"
@@ -282,6 +283,7 @@ PART(rpc_port)
 PART(view)
 PART(rpc)
 PART(members)
+PART(removals)
 PART(seeds_file)
 PART(etcd)
 PART(directory)

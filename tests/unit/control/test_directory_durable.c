@@ -28,6 +28,7 @@ static void open_nodes(unsigned count)
 	for (unsigned i = 0; i < count; i++) {
 		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
 		node[i].forget = i ? FORGET_LATER : FORGET_DURABLE;
+		node[i].control.tier = i ? (struct tier *)&node[i] : NULL;
 	}
 	assert_true(nodes_until(all_agree(), 3000));
 }

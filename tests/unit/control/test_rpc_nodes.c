@@ -170,6 +170,7 @@ int node_open(unsigned i, const char *seeds)
 	attach_memory(control);
 	n->open = true;
 	n->stalled = false;
+	node_removals_open(n);
 	status = view_open(control);
 	if (status == 0)
 		status = rpc_port_open(control);
@@ -207,6 +208,7 @@ void node_close(unsigned i)
 	 * Only the event loop frees the data of a cancelled name look-up, so it must run once more.
 	 */
 	event_base_loop(control->base, EVLOOP_NONBLOCK);
+	removals_close(control);
 	index_close(control->index);
 	shard_close(&control->shard);
 	free(control->status);
@@ -215,8 +217,12 @@ void node_close(unsigned i)
 
 void nodes_teardown(void)
 {
-	for (unsigned i = 0; i < NODES; i++)
+	for (unsigned i = 0; i < NODES; i++) {
 		node_close(i);
+		if (node[i].log_fd)
+			close(node[i].log_fd);
+		node[i].log_fd = 0;
+	}
 }
 
 const char *node_at(unsigned i)

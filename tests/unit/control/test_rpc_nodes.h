@@ -18,6 +18,7 @@
 #include "engine/control/ctl.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
+#include "engine/control/removals.h"
 #include "engine/control/rpc.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
@@ -42,6 +43,11 @@ struct node {
 	struct settings settings;
 	struct fake_rail rail[RAILS_MAX];
 	uint32_t keep_ref; /* not 0: the node is opened with this ref, as after a warm restart */
+	/* true: the node is opened with the removals of the one before, and with pages of it */
+	bool keep_log;
+	int log_fd;            /* the memory of its removals; 0: none */
+	unsigned doors_opened; /* the door of removals.h */
+	bool dropped;          /* and told to drop the pages */
 	bool open;
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;
@@ -102,6 +108,8 @@ void nodes_teardown(void);
  * -errno.
  */
 int node_open(unsigned i, const char *seeds);
+/* Part of it: the memory of removals. */
+void node_removals_open(struct node *n);
 void node_close(unsigned i);
 /* Returns "127.0.0.1:port" of node i. The text is in a static buffer of that node. */
 const char *node_at(unsigned i);

@@ -221,3 +221,28 @@ enum forget_state ctl_forget(struct control *control, const struct page_key *key
 	n->wait[n->waits++] = *wait;
 	return FORGET_LATER;
 }
+
+static void door_opened(struct control *control, bool drop)
+{
+	struct node *n = (struct node *)control;
+
+	n->doors_opened++;
+	n->dropped = drop;
+}
+
+void node_removals_open(struct node *n)
+{
+	struct removals_options options = {
+		.adopted = n->keep_log, .pages = n->keep_log, .opened = door_opened};
+	size_t bytes = sizeof(struct removals_log);
+
+	n->doors_opened = 0;
+	if ((n->keep_log ? huge_adopt(dup(n->log_fd), bytes, &options.memory)
+			 : huge_open("removals", bytes, -1, false, &options.memory)) < 0)
+		abort();
+	if (n->log_fd)
+		close(n->log_fd);
+	n->log_fd = dup(options.memory.fd);
+	if (removals_begin(&n->control, &options) < 0)
+		abort();
+}

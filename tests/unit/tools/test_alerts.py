@@ -121,6 +121,7 @@ FAULTS = {
     "credits that came late for no one": ([("credits_late_total", {}, TICK)], {}),
     "disk_failed": ([("disk_paths", {}, 2), ("disk_paths_out", {}, 1)], {"disk_failed": [{}]}),
     "pages_corrupt": ([("pages_corrupt_total", {}, 1)], {"pages_corrupt": [{}]}),
+    "pages_unproven": ([("pages_unproven_total", {}, 1)], {"pages_unproven": [{}]}),
     "disk_slow": ([("disk_paths", {}, 1), ("disk_paths_out", {}, 0),
                    ("disk_drops_total", {}, TICK)], {"disk_slow": [{}]}),
     "directory_full": ([("entries_dropped_total", {}, TICK)], {"directory_full": [{}]}),

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What members that were away are told of removals, and the door of an engine that was started
+ * again. A node is one control plane in the test's process; its pools are stubs, so the pages of
+ * before are put into its index.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "engine/control/directory_state.h"
+
+#define DEAD_MS 1000
+#define PAGES 200u
+
+static int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	return 0;
+}
+
+static void open_nodes(unsigned count)
+{
+	nodes_setup(20, DEAD_MS);
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_true(nodes_until(!removals_held(&node[0].control), 1000));
+}
+
+static enum op_status forgotten(unsigned i, uint64_t number)
+{
+	struct page_key key = key_of(number);
+	unsigned dones = node[i].dones;
+
+	directory_forget(&node[i].control, &key,
+		&(struct waiter){.deadline_ns = clock_now_ns() + 60000000000ull,
+			.done = node_done,
+			.context = &node[i]});
+	assert_true(nodes_until(node[i].dones == dones + 1, 4 * DEAD_MS));
+	return node[i].status;
+}
+
+static void put(unsigned i, uint64_t number, uint32_t generation)
+{
+	unsigned dones = node[i].dones;
+
+	node_put(i, number, generation, 5000);
+	assert_true(nodes_until(node[i].dones == dones + 1, 4 * DEAD_MS));
+}
+
+static bool has(unsigned i, uint64_t number)
+{
+	struct page_key key = key_of(number);
+
+	return index_find(node[i].control.index, &key) != NULL;
+}
+
+/* The pages that the node had before are in its pools again, as after a warm restart. */
+static void pages_adopt(unsigned i, uint64_t first, uint64_t count)
+{
+	for (uint64_t n = first; n < first + count; n++) {
+		const struct index_entry entry = {.key = key_of(n),
+			.place = place_make(0, (uint32_t)n),
+			.generation = 1,
+			.length = 4096};
+
+		assert_int_equal(index_put(node[i].control.index, &entry, NULL), 0);
+	}
+	directory_forgotten(&node[i].control, node[i].control.ref);
+}
+
+/* Ends node i as a kill does: without Leave, with its memory kept. */
+static void kill_node(unsigned i)
+{
+	node[i].keep_ref = node[i].control.ref;
+	node[i].keep_log = true;
+	node_close(i);
+}
+
+static void restart(unsigned i, const char *seeds)
+{
+	assert_int_equal(node_open(i, seeds), 0);
+	pages_adopt(i, 0, PAGES);
+}
+
+/* All pages of nodes 0 and 2 are removed while node 1 is away, but the last one. */
+static void away_and_removed(unsigned nodes)
+{
+	open_nodes(nodes);
+	for (uint64_t n = 0; n < PAGES; n++)
+		put(1, n, 1);
+	nodes_run(100);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, nodes - 1), 3 * DEAD_MS));
+	for (uint64_t n = 0; n < PAGES - 1; n++)
+		assert_int_equal(forgotten(0, n), OP_PEER_DOWN);
+}
+
+static void a_member_that_comes_back_publishes_no_page_that_was_removed_meanwhile(void **state)
+{
+	(void)state;
+	away_and_removed(3);
+	put(0, 5, 7); /* a new value */
+	restart(1, node_at(0));
+	for (unsigned turn = 0; turn < 20000 && !(has(1, PAGES - 1) && node[1].doors_opened);
+		turn++) {
+		for (uint64_t n = 0; n < PAGES - 1; n++)
+			assert_int_equal(found_anywhere(1, n) && has(1, n), 0);
+		nodes_turn();
+	}
+	assert_int_equal(node[1].doors_opened, 1);
+	for (uint64_t n = 0; n < PAGES - 1; n++)
+		assert_false(has(1, n));
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_true(nodes_until(found_at_owners(0, 1, PAGES - 1) == 2, 3000));
+	assert_int_equal(found_at_owners(0, 0, 5), 2);
+	assert_int_equal(forgotten(0, PAGES - 1), OP_HIT);
+	assert_false(node[1].dropped);
+}
+
+/* Until all members that it knew have told it, which the slowest one does here. */
+static void the_door_waits_for_each_member_of_before(void **state)
+{
+	(void)state;
+	away_and_removed(3);
+	node[2].stalled = true;
+	restart(1, node_at(0));
+	assert_true(nodes_until(!has(1, 0), 500));
+	nodes_run(DEAD_MS / 2);
+	assert_int_equal(node[1].doors_opened, 0);
+	assert_true(node[1].control.door_shut);
+	assert_int_equal(found_anywhere(1, PAGES - 1), 0);
+	node[2].stalled = false;
+	assert_true(nodes_until(node[1].doors_opened == 1, 200));
+	assert_true(nodes_until(found_anywhere(1, PAGES - 1), 1000));
+}
+
+static void the_door_waits_for_a_member_that_others_have_given_up(void **state)
+{
+	(void)state;
+	away_and_removed(3);
+	node[2].stalled = true;
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	restart(1, node_at(0));
+	assert_true(nodes_until(!has(1, 0), 500));
+	nodes_run(DEAD_MS / 2);
+	assert_int_equal(node[1].doors_opened, 0);
+	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
+}
+
+/* It was killed before it read the Forget, just after its last message to the others. */
+static void a_removal_that_a_member_was_sent_and_did_not_execute_reaches_it_later(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	put(1, 3, 1);
+	nodes_run(100);
+	node[1].stalled = true;
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	restart(1, node_at(0));
+	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
+	assert_false(has(1, 3));
+	assert_true(has(1, 4));
+}
+
+static void the_door_opens_after_dead_after_though_no_member_answers(void **state)
+{
+	uint64_t began_ns;
+
+	(void)state;
+	away_and_removed(2);
+	node[0].stalled = true;
+	began_ns = clock_now_ns();
+	restart(1, node_at(0));
+	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
+	assert_in_range(clock_now_ns() - began_ns, DEAD_MS * 1000000ull, DEAD_MS * 1100000ull);
+	/* it was away for a moment: what was removed was no promise */
+	assert_false(node[1].dropped);
+	node[0].stalled = false;
+	assert_true(nodes_until(!has(1, 0) && !has(1, PAGES - 2), 3000));
+	assert_true(has(1, PAGES - 1));
+}
+
+static void after_ten_minutes_a_removal_is_a_promise_and_unproven_pages_go(void **state)
+{
+	(void)state;
+	away_and_removed(2);
+	nodes_pass(REMOVALS_ABSENT_NS / 1000000);
+	nodes_run(100);
+	assert_int_equal(forgotten(0, PAGES - 1), OP_MISS);
+	/* node 0 does not answer, then it does */
+	node[0].stalled = true;
+	restart(1, node_at(0));
+	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
+	assert_true(node[1].dropped);
+	kill_node(1);
+	node[0].stalled = false;
+	nodes_run(100);
+	restart(1, node_at(0));
+	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
+	assert_false(node[1].dropped);
+	assert_false(has(1, PAGES - 1));
+}
+
+static void a_member_that_missed_more_than_is_remembered_drops_its_pages(void **state)
+{
+	const struct removal some = {.key = {{1, 2}}, .number = 0};
+
+	(void)state;
+	away_and_removed(2);
+	for (unsigned n = 0; n < REMOVALS_MAX; n++)
+		removals_add(&node[0].control, &some);
+	restart(1, node_at(0));
+	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
+	assert_true(node[1].dropped);
+}
+
+static void an_engine_that_was_alone_opens_at_once_and_keeps_its_pages(void **state)
+{
+	(void)state;
+	open_nodes(1);
+	kill_node(0);
+	nodes_pass(2 * REMOVALS_ABSENT_NS / 1000000);
+	restart(0, NULL);
+	assert_false(node[0].control.door_shut);
+	assert_int_equal(forgotten(0, 1), OP_HIT);
+}
+
+/* Its number tells that the member has executed the removal, so its page is newer. */
+static void a_page_that_was_set_since_stays_when_another_member_tells_the_same(void **state)
+{
+	(void)state;
+	away_and_removed(3);
+	node[2].stalled = true;
+	restart(1, node_at(0));
+	assert_true(nodes_until(!has(1, 3), 500));
+	node_put(1, 3, 9, 5000);
+	node[2].stalled = false;
+	assert_true(nodes_until(node[1].doors_opened == 1 && all_agree(), 2 * DEAD_MS));
+	nodes_run(100);
+	assert_true(has(1, 3));
+	assert_int_equal(found_at_owners(0, 1, 3), 2);
+}
+
+static void a_page_that_was_set_anew_before_the_member_left_stays(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	put(1, 3, 1);
+	assert_int_equal(forgotten(0, 3), OP_HIT);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 2), 3 * DEAD_MS));
+	restart(1, node_at(0));
+	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
+	assert_true(has(1, 3));
+	assert_true(nodes_until(found_at_owners(0, 1, 3) == 2, 3000));
+}
+
+/* Entries that other nodes have of node i's first `count` pages. */
+static unsigned entries_elsewhere(unsigned i, uint64_t count)
+{
+	struct dir_entry found[8];
+	unsigned entries = 0;
+
+	for (unsigned k = 0; k < NODES; k++)
+		for (uint64_t n = 0; node[k].open && k != i && n < count; n++) {
+			struct page_key key = key_of(n);
+			unsigned has = shard_find(&node[k].control.shard, &key, found, 8);
+
+			while (has--)
+				entries += found[has].ref == node[i].control.ref;
+		}
+	return entries;
+}
+
+/* It did not notice that it was off the map, so it keeps its pages until it is told. */
+static void a_frozen_member_publishes_no_page_that_was_removed_meanwhile(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	for (uint64_t n = 0; n < PAGES; n++)
+		put(1, n, 1);
+	nodes_run(200);
+	node[1].stalled = true;
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 4 * DEAD_MS));
+	for (uint64_t n = 0; n < PAGES - 1; n++)
+		assert_int_equal(forgotten(0, n), OP_PEER_DOWN);
+	put(2, 5, 7);
+	node[1].stalled = false;
+	for (unsigned turn = 0; turn < 200000 && (!all_agree() || has(1, PAGES - 2)); turn++) {
+		assert_int_equal(entries_elsewhere(1, PAGES - 1), 0);
+		nodes_turn();
+	}
+	assert_true(all_agree());
+	for (uint64_t n = 0; n < PAGES - 1; n++)
+		assert_false(has(1, n));
+	assert_true(nodes_until(found_at_owners(0, 1, PAGES - 1) == 2, 3000));
+	assert_int_equal(found_at_owners(0, 2, 5), 2);
+}
+
+/* Entries of a member that left stay for a while: those of a page that is removed do not. */
+static void entries_of_an_absent_member_go_with_the_removal(void **state)
+{
+	struct dir_entry found[8];
+	struct page_key key = key_of(3);
+
+	(void)state;
+	open_nodes(3);
+	put(1, 3, 1);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	(void)forgotten(0, 3);
+	for (unsigned i = 0; i < 3; i += 2)
+		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
+}
+
+static void an_engine_that_was_restarted_knows_who_is_away(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	/* in this order: for the first process of node 0, node 1 was still there */
+	kill_node(0);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(2, 1), 3 * DEAD_MS));
+	assert_int_equal(node_open(0, node_at(2)), 0);
+	assert_true(nodes_until(sees_count(0, 2), 3 * DEAD_MS));
+	nodes_run(50);
+	assert_int_equal(forgotten(0, 1), OP_PEER_DOWN);
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_int_equal(forgotten(0, 1), OP_MISS);
+}
+
+/* A member that was told passes on what it was told. */
+static void what_a_member_was_told_it_tells_others(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	for (uint64_t n = 0; n < PAGES; n++)
+		put(1, n, 1);
+	nodes_run(100);
+	kill_node(2);
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3 * DEAD_MS));
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	(void)forgotten(0, 3);
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	pages_adopt(2, 1000, 1);
+	assert_true(nodes_until(sees_count(0, 2) && node[2].doors_opened, 3 * DEAD_MS));
+	node_close(0);
+	assert_true(nodes_until(sees_count(2, 1), 3 * DEAD_MS));
+	restart(1, node_at(2));
+	assert_true(nodes_until(node[1].doors_opened, 3 * DEAD_MS));
+	assert_false(has(1, 3));
+	assert_true(has(1, 4));
+}
+
+#define T(name) cmocka_unit_test_teardown(name, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_member_that_comes_back_publishes_no_page_that_was_removed_meanwhile),
+		T(the_door_waits_for_each_member_of_before),
+		T(the_door_waits_for_a_member_that_others_have_given_up),
+		T(a_removal_that_a_member_was_sent_and_did_not_execute_reaches_it_later),
+		T(the_door_opens_after_dead_after_though_no_member_answers),
+		T(after_ten_minutes_a_removal_is_a_promise_and_unproven_pages_go),
+		T(a_member_that_missed_more_than_is_remembered_drops_its_pages),
+		T(an_engine_that_was_alone_opens_at_once_and_keeps_its_pages),
+		T(a_page_that_was_set_since_stays_when_another_member_tells_the_same),
+		T(a_page_that_was_set_anew_before_the_member_left_stays),
+		T(a_frozen_member_publishes_no_page_that_was_removed_meanwhile),
+		T(entries_of_an_absent_member_go_with_the_removal),
+		T(an_engine_that_was_restarted_knows_who_is_away),
+		T(what_a_member_was_told_it_tells_others),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

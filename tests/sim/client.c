@@ -115,7 +115,7 @@ static bool attached(const struct call *call)
 {
 	const struct node *n = &world.node[call->what.node];
 
-	return n->running && n->control.incarnation == call->incarnation;
+	return n->running && n->control.incarnation == call->incarnation && !n->control.door_shut;
 }
 
 /* ---- the engine's part ----------------------------------------------------------------------- */

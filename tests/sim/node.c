@@ -14,6 +14,7 @@
 
 #include "engine/control/conn.h"
 #include "engine/control/directory_state.h"
+#include "engine/control/removals.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tick.h"
 #include "engine/control/view.h"
@@ -306,7 +307,7 @@ static struct status_segment *status_new(void)
  * stays open only where node_keep() needs it: 10,000 engines would need more files than a process
  * may have open.
  */
-static void memory_own(struct huge *memory)
+void memory_own(struct huge *memory)
 {
 	if (mmap(memory->base, memory->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
 		    memory->fd, 0) == MAP_FAILED)
@@ -359,6 +360,9 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	kept_shard_open(i, entries);
 	memory_own(&control->shard.memory);
 	memory_own(&control->shard.state_memory);
+	/* only a keeper keeps it, and it is large */
+	if (world.keeper)
+		kept_removals_open(i, adopted != 0);
 	n->kept.any = false;
 	if (rpc_open(control) < 0 || members_open(control) < 0 || directory_open(control) < 0 ||
 		tick_open(control) < 0)
@@ -384,6 +388,7 @@ void node_crash(unsigned i, bool power)
 	directory_close(&n->control);
 	members_close(&n->control);
 	rpc_close(&n->control);
+	removals_close(&n->control);
 	index_close(n->control.index);
 	shard_close(&n->control.shard);
 	if (n->status)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/control/ctl.h"
+#include "engine/control/removals_inner.h"
 #include "engine/control/shard.h"
 #include "tests/sim/world.h"
 
@@ -219,7 +220,8 @@ void node_keep(unsigned node)
 		.ref = n->control.ref,
 		.life = n->kept.life,
 		.shard_fd = stored(&shard->memory),
-		.state_fd = stored(&shard->state_memory)};
+		.state_fd = stored(&shard->state_memory),
+		.removals_fd = stored(&n->control.removals->memory)};
 }
 
 void kept_shard_open(unsigned node, uint64_t entries)
@@ -231,6 +233,27 @@ void kept_shard_open(unsigned node, uint64_t entries)
 		shard_adopt(entries, n->kept.shard_fd, n->kept.state_fd, OWNERS_NUMBER, shard) == 0)
 		return;
 	if (shard_open(entries, -1, false, shard) < 0)
+		abort();
+}
+
+static void door_opened(struct control *control, bool drop)
+{
+	if (drop)
+		pages_evict((unsigned)((struct node *)control - world.node), UINT32_MAX);
+}
+
+void kept_removals_open(unsigned node, bool pages)
+{
+	struct node *n = &world.node[node];
+	size_t bytes = sizeof(struct removals_log);
+	struct removals_options options = {.pages = pages, .opened = door_opened};
+
+	options.adopted = n->kept.any;
+	if ((options.adopted ? huge_adopt(n->kept.removals_fd, bytes, &options.memory)
+			     : huge_open("removals", bytes, -1, false, &options.memory)) < 0)
+		abort();
+	memory_own(&options.memory);
+	if (removals_begin(&n->control, &options) < 0)
 		abort();
 }
 

@@ -35,6 +35,7 @@ struct kept {
 	bool any; /* the process that ended last has stored its memory */
 	uint32_t ref, life;
 	int shard_fd, state_fd; /* of the directory shard */
+	int removals_fd;        /* of the memory of removals */
 };
 
 /*
@@ -58,6 +59,11 @@ uint64_t page_left(uint64_t number);
 void node_keep(unsigned node);
 /* A process opens the shard: the stored one or a new one. */
 void kept_shard_open(unsigned node, uint64_t entries);
+/*
+ * A process opens the memory of removals, stored or new. `pages`: it has pages of before, so it
+ * takes no clients until it is told what it has missed (removals.h).
+ */
+void kept_removals_open(unsigned node, bool pages);
 /* The memory of all pages is lost. */
 void pages_lose(unsigned node);
 /* A process puts the pages that are kept into its index. Returns how many there are. */

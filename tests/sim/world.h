@@ -146,6 +146,8 @@ void wire_crash(unsigned node);
 /* Look-ups of this node are simulated: all nodes up to 127, of larger clusters one in a few. */
 bool node_reads(unsigned i);
 void node_open(unsigned i, unsigned replicas, uint64_t entries);
+/* Makes the memory private; its file stays open only where node_keep() needs it. */
+void memory_own(struct huge *memory);
 /*
  * Ends the process at once, without Leave. `power`: the host is silent as well. The pages are lost
  * unless node_keep() was called.

@@ -110,14 +110,25 @@ void directory_stale(struct control *control, const struct page_key *key, const 
 	entry_remove(control->directory, key, at, NULL);
 }
 
+static void forget_add(
+	struct directory *dir, struct dir_update *update, const struct member_record *record)
+{
+	struct owner *owner = record->self ? dir->none : owner_make(dir, record->peer);
+
+	/* a member may have just joined: the map with it comes later */
+	if (owner != dir->none)
+		owner_adopt(dir, owner);
+	update_add(dir, update, record->ref);
+}
+
 void directory_forget(
 	struct control *control, const struct page_key *key, const struct waiter *waiter)
 {
 	struct directory *dir = control->directory;
 	struct dir_update *update = update_new(
 		dir, DIR_FORGET, key, &(struct location){.ref = 0}, control->members->alive);
+	const struct member_table *table = &control->members->table;
 	const uint64_t number = removals_number(control);
-	const struct owner *owner;
 
 	if (!update) {
 		waiter_refuse(waiter);
@@ -128,10 +139,12 @@ void directory_forget(
 	update->at.generation = (uint32_t)(number >> 32);
 	if (removals_missing(control) || member_seeking(control))
 		update->unsafe++;
-	update_add(dir, update, control->ref);
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->ref)
-			update_add(dir, update, owner->ref);
+	for (unsigned peer = 0; peer < table->peers_used; peer++) {
+		const struct member *member = member_table_peer(table, peer);
+
+		if (member)
+			forget_add(dir, update, &member->record);
+	}
 	update_start(dir, update);
 }
 
@@ -149,11 +162,9 @@ void directory_forget_at(struct control *control, const struct removal *removal,
 		waiter_refuse(waiter);
 		return;
 	}
-	/* the member has just joined, and the map with it comes later */
-	if (record)
-		owner_adopt(dir, owner_make(dir, record->peer));
 	update_await(dir, update, waiter);
-	update_add(dir, update, ref);
+	if (record)
+		forget_add(dir, update, record);
 	update_start(dir, update);
 }
 

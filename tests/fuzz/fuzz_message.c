@@ -143,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 #ifndef FUZZ_LIBFUZZER
 
-#define CORPORA_MAX 26
+#define CORPORA_MAX 28
 
 static uint8_t corpus[CORPORA_MAX][4096];
 static size_t corpus_bytes[CORPORA_MAX];
@@ -278,6 +278,7 @@ static void corpus_members(void)
 	Pc__Members list = PC__MEMBERS__INIT;
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 	Pc__Leave leave = PC__LEAVE__INIT;
+	Pc__Told told = PC__TOLD__INIT;
 	Pc__DigestAsk digest_ask = PC__DIGEST_ASK__INIT;
 	Pc__Digest digest = PC__DIGEST__INIT;
 	uint64_t sums[16] = {1, 2, 3};
@@ -323,6 +324,10 @@ static void corpus_members(void)
 	entry.key1 = 1;
 	shown.entries = &entries;
 	shown.n_entries = 1;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_TOLD;
+	m.told = &told;
+	told.complete = true;
 	corpus_add(true, &m);
 	for (unsigned other = 0; other < 2; other++, corpora++)
 		corpus_bytes[corpora] =

@@ -44,7 +44,7 @@ class GrayMember:
         self.thread.start()
 
     def hello(self):
-        return b"\x08\x06" + self.me + b"\x31" + struct.pack("<Q", AGREED)
+        return b"\x08\x07" + self.me + b"\x31" + struct.pack("<Q", AGREED)
 
     def connected(self, port):
         link = socket.create_connection(("127.0.0.1", port))
@@ -83,7 +83,7 @@ class FlappingMember:
         self.thread.start()
 
     def join(self, incarnation):
-        hello = (b"\x08\x06" + member(b"flapper", incarnation, self.bits) + b"\x31" +
+        hello = (b"\x08\x07" + member(b"flapper", incarnation, self.bits) + b"\x31" +
                  struct.pack("<Q", AGREED) + b"\x50\x07")
         links = []
         for port in self.ports:

@@ -87,7 +87,7 @@ class Engine(harness.PageTest):
     def test_a_page_of_a_stopped_engine_is_stale_until_it_goes_on(self):
         engines = self.start(1)
         page = self.open(engines.served[0])
-        harness.freeze(engines.process[0])
+        engines.process[0].send_signal(signal.SIGSTOP)
         page.wait_text("#verdict", "STALE: the engine does not answer", 20 * SLOW)
         engines.process[0].send_signal(signal.SIGCONT)
         page.wait("document.body.dataset.state === 'live'", 10 * SLOW, "live again")

@@ -54,7 +54,7 @@ const struct member_record *member_by_peer(const struct control *control, uint16
 unsigned member_count(const struct control *control);
 /*
  * True if an engine may be alive that this one has not found yet: one that another engine names,
- * or, while this engine is alone, one that a seed may lead to.
+ * or, while this engine is alone or has just been started, one that a seed may lead to.
  */
 bool member_seeking(const struct control *control);
 /* Returns the current map, as last written to the status segment. */

@@ -435,6 +435,24 @@ static void until_it_has_joined_an_engine_promises_nothing(void **state)
 	assert_int_equal(forgotten(2, 7), OP_MISS);
 }
 
+/* It has found another engine, and does not know yet that there is a third one. */
+static void an_engine_that_has_just_started_waits_for_all_its_seeds(void **state)
+{
+	char seeds[80];
+
+	(void)state;
+	nodes_setup(20, DEAD_MS);
+	assert_int_equal(node_open(0, NULL), 0);
+	assert_int_equal(node_open(1, NULL), 0);
+	node[0].stalled = true;
+	snprintf(seeds, sizeof(seeds), "%s,%s", node_at(0), node_at(1));
+	assert_int_equal(node_open(2, seeds), 0);
+	assert_true(nodes_until(sees_count(2, 2), 1000));
+	assert_int_equal(forgotten(2, 7), OP_PEER_DOWN);
+	nodes_run(DEAD_MS + 100);
+	assert_int_equal(forgotten(2, 7), OP_MISS);
+}
+
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
@@ -456,6 +474,7 @@ int main(void)
 		T(removes_that_a_client_waits_for_are_not_dropped_at_the_limit),
 		T(a_removal_while_a_member_is_away_is_unreachable),
 		T(until_it_has_joined_an_engine_promises_nothing),
+		T(an_engine_that_has_just_started_waits_for_all_its_seeds),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

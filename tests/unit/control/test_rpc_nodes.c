@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +31,7 @@ struct node node[NODES];
 uint64_t nodes_entries;
 
 static uint16_t port_of[NODES];
+static int port_reserved[NODES] = {[0 ... NODES - 1] = -1}; /* descriptors that keep the ports */
 static uint64_t incarnations;
 /* simulated time in ns; 0: no nodes were set up yet, and the real clock is used */
 static uint64_t now_ns;
@@ -83,11 +85,22 @@ static void time_pass(uint64_t ns)
 	__atomic_store_n(&now_ns, now_ns + ns, __ATOMIC_RELAXED);
 }
 
-/*
- * Picks a port below the ephemeral range, so that no outgoing connection has it, and different for
- * each test process.
- */
-static uint16_t port_free(void)
+/* Takes the port's name among all tests until the descriptor is closed; -1: it is taken. */
+static int port_reserve(unsigned port)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX}; /* a name that begins with a zero */
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int bytes = 1 + snprintf(at.sun_path + 1, 100, "peercache-port-%u", port);
+
+	if (bind(fd, (const struct sockaddr *)&at,
+		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)bytes)) == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* Picks a port that no outgoing connection and no other test has, as tools/cluster.py does. */
+static uint16_t port_free(int *ret_reserved)
 {
 	static uint16_t next;
 
@@ -97,14 +110,18 @@ static uint16_t port_free(void)
 		struct sockaddr_in at = {.sin_family = AF_INET,
 			.sin_port = htons(next),
 			.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-		int status;
+		int fd, on = 1, status;
 
+		*ret_reserved = port_reserve(next);
+		if (*ret_reserved < 0)
+			continue;
+		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 		status = bind(fd, (struct sockaddr *)&at, sizeof(at));
 		close(fd);
 		if (status == 0)
 			return next++;
+		close(*ret_reserved);
 	}
 }
 
@@ -129,7 +146,8 @@ void nodes_setup(int heartbeat_ms, int dead_after_ms)
 		struct settings *s = &node[i].settings;
 
 		settings_default(s);
-		port_of[i] = port_free();
+		close(port_reserved[i]);
+		port_of[i] = port_free(&port_reserved[i]);
 		s->cluster_port = port_of[i];
 		s->cluster_heartbeat_ms = heartbeat_ms;
 		s->cluster_dead_after_ms = dead_after_ms;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planted mistakes in the directory's walks and shards (ld --wrap). One thread. */
 #include "engine/control/directory_state.h"
+#include "engine/control/removals.h"
 #include "engine/control/slots.h"
 #include "tests/sim/world.h"
 
@@ -78,4 +79,19 @@ void __wrap_show_begin(struct directory *dir, struct owner *owner)
 {
 	if (world.mutant != MUTANT_NO_SHOW)
 		__real_show_begin(dir, owner);
+}
+
+__typeof__(removals_add) __real_removals_add, __wrap_removals_add;
+
+void __wrap_removals_add(struct control *control, const struct removal *removal)
+{
+	if (world.mutant != MUTANT_NO_MEMORY)
+		__real_removals_add(control, removal);
+}
+
+__typeof__(removals_missing) __real_removals_missing, __wrap_removals_missing;
+
+bool __wrap_removals_missing(const struct control *control)
+{
+	return world.mutant != MUTANT_ALL_HERE && __real_removals_missing(control);
 }

@@ -213,7 +213,7 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"no-compare", "relay-lost", "no-relay", "suspect-fact", "sweep-at-once", "no-refute",
 	"own-refute", "reshuffle", "walk-restart", "former-early", "global-cap", "any-ref",
 	"fresh-trusted", "no-verify", "half-forget", "lost-remove", "sure-remove", "no-promise",
-	"no-room", "no-show"};
+	"no-room", "no-show", "no-memory", "all-here"};
 
 static int usage(int status)
 {

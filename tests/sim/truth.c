@@ -34,7 +34,8 @@ struct watched {
 	uint64_t number;
 	/* at the start of the call */
 	uint64_t dead, value, left;
-	uint64_t holders; /* a bit for each node that has the page and serves the reader */
+	uint64_t since_ns; /* when the call began */
+	uint64_t holders;  /* a bit for each node that has the page and serves the reader */
 	bool set;
 	call_done then;
 	void *context;
@@ -194,6 +195,9 @@ static void removed(const struct watched *w, const struct call_result *result)
 	bool told = result->end == CALL_HIT || result->end == CALL_MISS;
 
 	page->busy = false;
+	/* no engine took it: it removed nothing */
+	if (result->end == CALL_GONE && w->since_ns == world.now_ns)
+		page->value = w->value;
 	if (told && page->dead < w->value)
 		page->dead = w->value;
 	if (told && truth.calm)
@@ -233,6 +237,7 @@ void truth_call(enum call_kind kind, unsigned node, uint64_t number, call_done t
 		.dead = page->dead,
 		.value = page->value,
 		.left = page_left(number),
+		.since_ns = world.now_ns,
 		.holders = kind == CALL_GET ? holders_of(node, number) : 0,
 		.set = page->set && page->left == page_left(number),
 		.then = then,

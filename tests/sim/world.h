@@ -67,6 +67,8 @@ enum mutant {
 	MUTANT_NO_PROMISE,    /* all removals are unreachable */
 	MUTANT_NO_ROOM,       /* shards refuse one key in 64 */
 	MUTANT_NO_SHOW,       /* owners show no entries: those without a page stay */
+	MUTANT_NO_MEMORY,     /* no engine remembers removals for members that are away */
+	MUTANT_ALL_HERE,      /* members that are away count for nothing when a page is removed */
 	MUTANTS,
 };
 

@@ -265,22 +265,46 @@ static void print_found(const struct ctl_run *ctl, const char *key, json_object 
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+/* A member has the page, as the directory says. */
+static bool named(json_object *found)
+{
+	enum verdict verdict = conclude(found);
+
+	return verdict == PRESENT || verdict == ON_DISK;
+}
+
+/*
+ * Searches the disk of this host, if no member is named. Returns what it found. An entry that came
+ * meanwhile answers the search, too: then *found is replaced by what the directory says now.
+ */
+static const char *disk_search(struct ctl_run *ctl, const char *key, json_object **found)
+{
+	json_object *again;
+
+	if (!flag(*found, "disk"))
+		return "none in service";
+	if (named(*found))
+		return "not searched";
+	if (!on_disk(ctl, key))
+		return "does not have the page";
+	again = explain(ctl, key);
+	if (!again || !named(again)) {
+		json_object_put(again);
+		return "has the page";
+	}
+	json_object_put(*found);
+	*found = again;
+	return "not searched";
+}
+
 /* Completes `found`, which pc_explain() has made. Returns the conclusion. */
 static enum verdict complete(
 	struct ctl_run *ctl, const char *key, json_object *found, json_object *report)
 {
-	enum verdict verdict = conclude(found);
-	const char *disk = "none in service";
+	const char *disk = json_text(found, "on_disk");
+	enum verdict verdict = !strcmp(disk, "has the page") ? ON_DISK : conclude(found);
 	char text[512];
 
-	if (flag(found, "disk")) {
-		disk = "not searched";
-		if (verdict != PRESENT && verdict != ON_DISK) {
-			disk = on_disk(ctl, key) ? "has the page" : "does not have the page";
-			verdict = !strcmp(disk, "has the page") ? ON_DISK : verdict;
-		}
-	}
-	json_object_object_add(found, "on_disk", json_object_new_string(disk));
 	add_member(json_get(found, "owners"), json_get(report, "members"));
 	add_member(json_get(found, "holders"), json_get(report, "members"));
 	sentence(found, verdict, text, sizeof(text));
@@ -305,6 +329,11 @@ int ctl_explain(struct ctl_run *ctl, const char *key)
 		pc_channel_open(ctl->pc, &ctl->channel))
 		return ctl_no_answer(ctl, pc_error());
 	found = explain(ctl, key);
+	if (found) {
+		const char *disk = disk_search(ctl, key, &found);
+
+		json_object_object_add(found, "on_disk", json_object_new_string(disk));
+	}
 	report = found ? engine_report(ctl->pc) : NULL;
 	if (!report)
 		return ctl_no_answer(ctl, pc_error());

@@ -196,6 +196,7 @@ static void a_page_of_this_host_is_looked_at(void **state)
 		&(struct dir_entry){
 			.ref = FAKE_REF(FAKE_SELF), .place = place_make(0, 3), .generation = 5});
 	assert_int_equal(exists_one(name, PATIENCE_MS), PC_MISS);
+	SEEN_SOON(stales);
 	assert_int_not_equal(SEEN(stales), 0);
 }
 

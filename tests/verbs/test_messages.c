@@ -354,12 +354,19 @@ static void an_armed_queue_raises_one_event(void **state)
 	assert_true(event_within(&b, 10000));
 	for (unsigned i = 0; i < 3; i++)
 		reap(&b);
-	assert_int_equal(ibv_req_notify_cq(b.cq, 1), 0);
-	receive(&b, 64, 0);
-	receive(&b, 64, 0);
-	send((struct ibv_send_wr){.opcode = IBV_WR_SEND}, 64);
 	/* no event: the sender of the message did not request a solicited event */
-	assert_false(event_within(&b, 20));
+	for (unsigned tries = 0;; tries++) {
+		assert_int_equal(ibv_req_notify_cq(b.cq, 1), 0);
+		receive(&b, 64, 0);
+		send((struct ibv_send_wr){.opcode = IBV_WR_SEND}, 64);
+		assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
+		if (!event_within(&b, 20))
+			break;
+		/* the NIC saw the arm late: for it the completion was in the queue already */
+		assert_true(tries < 100);
+		reap(&b);
+	}
+	receive(&b, 64, 0);
 	send((struct ibv_send_wr){.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SOLICITED}, 64);
 	assert_true(event_within(&b, 10000));
 }

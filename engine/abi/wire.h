@@ -10,15 +10,15 @@
 #define ABI_WIRE_H
 
 /* The newest version that this engine speaks */
-#define WIRE_VERSION 8u
+#define WIRE_VERSION 9u
 /*
  * The oldest version that this engine speaks: the previous one, so that a cluster can be upgraded
- * engine by engine. Version 8 adds messages only; an engine of version 7 is never sent one.
+ * engine by engine. An engine of version 8 is not compared with: it is sent all entries.
  */
-#define WIRE_VERSION_OLDEST 7u
+#define WIRE_VERSION_OLDEST 8u
 
-/* Since this version an engine answers EntriesAsk (message.proto). */
-#define WIRE_VERSION_ENTRIES 8u
+/* Since this version Digest and EntriesAsk (message.proto) are about slots of the map. */
+#define WIRE_VERSION_SLOTS 9u
 
 /*
  * The last version whose engines close a link without any answer when the versions differ (their

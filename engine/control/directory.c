@@ -12,6 +12,7 @@
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 #include "engine/control/removals.h"
+#include "engine/control/slots.h"
 #include "engine/control/tier.h"
 
 static void add_owners(struct directory *dir, struct dir_update *update)
@@ -46,34 +47,52 @@ void directory_publish(struct control *control, const struct page_key *key,
 	update_start(dir, update);
 }
 
+#define HAVERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)
+
+unsigned formers_of(const struct directory *dir, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX])
+{
+	bool may = dir->tidying || dir->settled->owners > COMPARE_LOST_MAX;
+
+	return may ? slots_formers(dir->control, slot, ret_ref) : 0;
+}
+
+/* Refs of the owners of the key, and of the former ones that may have entries. */
+static unsigned owners_of(
+	const struct directory *dir, const struct page_key *key, uint32_t ret_ref[HAVERS_MAX])
+{
+	const struct map_view *view = member_map(dir->control);
+	uint32_t at[REPLICAS_MAX];
+	unsigned owners = map_owners(view, key, at);
+
+	for (unsigned i = 0; i < owners; i++)
+		ret_ref[i] = view->owner[at[i]].ref;
+	return owners + formers_of(dir, map_slot_of(key), ret_ref + owners);
+}
+
 void entry_remove(struct directory *dir, const struct page_key *key, const struct location *at,
 	const struct waiter *waiter)
 {
-	uint32_t former[FORMERS_MAX];
-	unsigned formers = formers_of(dir, map_slot_of(key), former);
-	struct dir_update *update = update_new(dir, DIR_REMOVE, key, at, REPLICAS_MAX + formers);
+	uint32_t ref[HAVERS_MAX];
+	unsigned owners = owners_of(dir, key, ref);
+	struct dir_update *update = update_new(dir, DIR_REMOVE, key, at, owners);
 
 	if (!update) {
 		waiter_refuse(waiter);
 		return;
 	}
 	update_await(dir, update, waiter);
-	add_owners(dir, update);
-	for (unsigned i = 0; i < formers; i++)
-		update_add(dir, update, former[i]);
+	for (unsigned i = 0; i < owners; i++)
+		update_add(dir, update, ref[i]);
 	update_start(dir, update);
 }
 
 bool entry_removing(struct directory *dir, const struct page_key *key)
 {
-	const struct map_view *view = member_map(dir->control);
-	uint32_t at[REPLICAS_MAX], former[FORMERS_MAX];
-	unsigned owners = map_owners(view, key, at);
-	unsigned formers = formers_of(dir, map_slot_of(key), former);
+	uint32_t ref[HAVERS_MAX];
+	unsigned owners = owners_of(dir, key, ref);
 
-	for (unsigned i = 0; i < owners + formers; i++) {
-		uint32_t ref = i < owners ? view->owner[at[i]].ref : former[i - owners];
-		const struct owner *owner = owner_of(dir, ref);
+	for (unsigned i = 0; i < owners; i++) {
+		const struct owner *owner = owner_of(dir, ref[i]);
 
 		if (owner && owner_removing(owner))
 			return true;
@@ -388,7 +407,6 @@ static void scratch_open(struct directory *dir)
 
 int directory_open(struct control *control)
 {
-	const struct past now = {.view = member_map(control)};
 	struct directory *dir = calloc(1, sizeof(*dir));
 
 	if (!dir)
@@ -411,7 +429,7 @@ int directory_open(struct control *control)
 	compare_later(dir, net_now());
 	/* of before a warm restart */
 	dir->published = control->kept_ref != NULL;
-	past_set(&dir->settled, &now);
+	dir->settled = map_view_share(member_map(control));
 	/* Members of before a warm restart that do not return have no record of when they left. */
 	if (control->shard.entries)
 		departed_add(dir, 0);
@@ -444,8 +462,7 @@ void directory_close(struct control *control)
 	for (unsigned i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
 		if (timers[i])
 			net_timer_free(timers[i]);
-	past_drop(&dir->settled);
-	free(dir->former);
+	map_view_drop(dir->settled);
 	free(dir);
 	control->directory = NULL;
 }

@@ -37,7 +37,6 @@ static void left_out(struct directory *dir, struct owner *owner, const struct di
 	if (update->kind == DIR_PUBLISH) {
 		control->counter[COUNTER_publishes_deferred]++;
 		lack_add(dir, &owner->walk, owner->ref, map_slot_of(&update->key));
-		digest_spoil(owner, &update->key);
 		owner->behind = owner->walk.slots != 0;
 	} else {
 		control->counter[COUNTER_removes_dropped]++;
@@ -89,18 +88,15 @@ bool owner_lags(const struct directory *dir, const struct owner *owner)
 	return owner->behind || (oldest && net_now() - oldest->sent_ns >= dead_ns);
 }
 
-static const char *walk_name(enum move_phase phase)
+static const char *walk_name(const struct directory *dir)
 {
-	switch (phase) {
-	case MOVE_ASK:
-	case MOVE_COUNT:
-	case MOVE_AWAIT: return "compare";
-	case MOVE_WALK: return "publish";
-	case MOVE_WAIT: return "wait";
-	case MOVE_TIDY: return "remove";
-	case MOVE_NONE:
-	default: return "";
-	}
+	if (dir->lacking)
+		return "publish";
+	if (moves_any(dir))
+		return "compare";
+	if (tidies(dir))
+		return net_now() < dir->tidy_ns ? "wait" : "remove";
+	return "";
 }
 
 void directory_counts(const struct control *control, struct directory_counts *ret)
@@ -108,14 +104,14 @@ void directory_counts(const struct control *control, struct directory_counts *re
 	const struct directory *dir = control->directory;
 	const struct owner *owner;
 
-	*ret = (struct directory_counts){.moving = dir->phase != MOVE_NONE && !dir->comparing,
+	*ret = (struct directory_counts){.moving = moves_any(dir) || tidies(dir),
 		.partial = dir->partial,
-		.walk = walk_name(dir->phase),
+		.walk = walk_name(dir),
 		.sweep_left = dir->sweep_left};
-	if (dir->phase == MOVE_WALK && !dir->marking) {
+	if (dir->lacking) {
 		ret->walk_position = dir->lacked - dir->lacking;
 		ret->walk_end = dir->lacked;
-	} else if (dir->phase == MOVE_COUNT || dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY) {
+	} else if (ret->moving && dir->counting) {
 		ret->walk_position = dir->slot;
 		ret->walk_end = MAP_SLOTS;
 	}
@@ -123,14 +119,4 @@ void directory_counts(const struct control *control, struct directory_counts *re
 		ret->behind += owner->ref && owner->behind;
 		ret->suspect += owner->ref && suspect_steers(owner->why);
 	}
-}
-
-bool behind_any(const struct directory *dir)
-{
-	const struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner_lags(dir, owner))
-			return true;
-	return false;
 }

@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Anti-entropy: compares this engine's entries with what their owners have, about once a minute,
- * publishes again what an owner lacks and removes what it should not have. Control plane's thread
- * only.
+ * Keeps the entries that owners have the same as the pages of this engine: it compares digests
+ * (directory_digest.c) with an owner that may differ. Where they differ, the owner lacks the slots
+ * and its walk publishes their pages (directory_walk.c), and it shows its entries, of which those
+ * without a page are removed (directory_show.c). Control plane's thread only.
  *
- * It uses the digests of directory_digest.c and begins only while no entries move; any change of
- * the map ends it. An owner whose digests differ lacks the slots of the pages for which they do,
- * and its walk publishes them. Per comparison at most COMPARE_OWNERS_MAX owners are asked, in turn,
- * so that one owner reads its shard for few holders at a time; an owner for which removes were
- * dropped comes first, and at once. An owner that is behind or suspect is left out: it has its own
- * walk. To a full one nothing is published: it would refuse the same entries every minute.
+ * An owner is
+ *
+ *      fresh    it may have any of our entries or none: it has come to the map, or has dropped
+ *               them, or this engine was restarted. It is compared with before it is sent all
+ *               its entries, at once; if it cannot be, it is sent all.
+ *      unsure   it may have entries that it should not have: it has lost slots, removes for it
+ *               were dropped, it was full, or it is its turn, about once a minute. It is
+ *               compared with once clients have read the present map, so that a former owner
+ *               keeps its entries for the readers that still ask it. Of many owners, those that
+ *               have lost slots wait for their turn: each reads its shard for each holder.
+ *
+ * An owner that is behind or suspect is left out while it is: it has its own walk. To a full one
+ * nothing is published: it would refuse the same entries every minute. This engine's own shard is
+ * unsure in the same way; it is looked at without digests.
  */
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
@@ -25,24 +34,109 @@ void compare_later(struct directory *dir, uint64_t now_ns)
 	dir->compare_ns = now_ns + COMPARE_MIN_NS + net_random() % COMPARE_SPREAD_NS;
 }
 
+void compare_mark(struct directory *dir, uint32_t ref)
+{
+	struct owner *owner = owner_of(dir, ref);
+
+	dir->tidying = true;
+	dir->own.unsure |= ref == dir->control->ref;
+	if (owner && dir->settled->owners <= COMPARE_LOST_MAX)
+		owner->unsure = true;
+}
+
 static bool comparable(const struct owner *owner)
 {
-	return !owner->behind && !owner->digest && !owner->show && !suspect_steers(owner->why);
+	return !owner->digest && !owner->show &&
+	       (owner->fresh || (!owner->behind && !suspect_steers(owner->why)));
 }
 
-static bool full(const struct owner *owner)
+static bool due(const struct directory *dir, const struct owner *owner, uint64_t now_ns)
 {
-	return owner->full_ns && net_now() - owner->full_ns <= COMPARE_FULL_NS;
+	return owner->ref && comparable(owner) &&
+	       (owner->fresh || (owner->unsure && now_ns >= dir->tidy_ns));
 }
 
-/* Asks the owner. False: it cannot be asked now. */
+void compare_without(struct directory *dir, struct owner *owner)
+{
+	if (owner->fresh)
+		lacks_all(dir, &owner->walk, owner->ref);
+	owner->fresh = owner->removing = false;
+	digest_drop(owner);
+}
+
+/* Returns whether it was asked. */
 static bool ask(struct directory *dir, struct owner *owner)
 {
-	if (!comparable(owner) || !digest_ask(dir, owner))
-		return false;
-	owner->digest->repair = true;
 	owner->unsure = false;
-	return true;
+	if (digest_ask(dir, owner))
+		return true;
+	compare_without(dir, owner);
+	return false;
+}
+
+void compare_start(struct directory *dir, uint64_t now_ns)
+{
+	unsigned asked = 0;
+	struct owner *owner;
+
+	for (int fresh = 1; fresh >= 0; fresh--)
+		STAILQ_FOREACH (owner, &dir->owners, next)
+			if (asked < COMPARE_OWNERS_MAX && owner->fresh == fresh &&
+				due(dir, owner, now_ns))
+				asked += ask(dir, owner);
+	if (dir->own.unsure && now_ns >= dir->tidy_ns) {
+		dir->own.unsure = false;
+		dir->own.left = 1ull << dir->control->shard.bits;
+	}
+	dir->counting = asked != 0;
+	dir->slot = 0;
+	dir->at = 0;
+}
+
+void compare_answered(struct directory *dir, struct owner *owner)
+{
+	const struct digest *digest = owner->digest;
+	bool refuses = owner->full_ns && net_now() - owner->full_ns <= COMPARE_FULL_NS;
+
+	if (!digest->answered || !digest->counted)
+		return;
+	owner->kept = owner->fresh ? digest->pages : 0;
+	owner->repair = !owner->fresh;
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
+		if (!digest->differ[slot])
+			continue;
+		dir->control->counter[COUNTER_slots_differ] += owner->repair;
+		if ((owner->fresh || !refuses) && slot_any(dir, slot))
+			lack_add(dir, &owner->walk, owner->ref, slot);
+	}
+	show_begin(dir, owner);
+	owner->fresh = owner->removing = false;
+	digest_drop(owner);
+	if (!owner->walk.slots)
+		walk_end(dir, owner);
+	move_soon(dir);
+}
+
+void compare_counted(struct directory *dir)
+{
+	struct owner *owner;
+
+	dir->counting = false;
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->digest && !owner->digest->counted) {
+			owner->digest->counted = true;
+			compare_answered(dir, owner);
+		}
+}
+
+void compare_late(struct directory *dir, uint64_t now_ns)
+{
+	struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->digest && !owner->digest->answered &&
+			now_ns >= owner->digest->asked_ns + DIGEST_WAIT_NS)
+			compare_without(dir, owner);
 }
 
 /* Requests links with the next owners. False: some are dialled now. */
@@ -51,7 +145,7 @@ static bool links_ready(const struct directory *dir)
 	const struct map_view *view = member_map(dir->control);
 	bool ready = true;
 
-	for (uint32_t i = 0; i < view->owners && i < COMPARE_OWNERS_MAX; i++) {
+	for (uint32_t i = 0; i < view->owners && i < COMPARE_TURN_OWNERS; i++) {
 		uint32_t ref = view->owner[(dir->compare_turn + i) % view->owners].ref;
 
 		if (!member_link(dir->control, ref) && member_link_soon(dir->control, ref))
@@ -60,39 +154,24 @@ static bool links_ready(const struct directory *dir)
 	return ready;
 }
 
-static bool unsure_any(const struct directory *dir)
-{
-	const struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->ref && owner->unsure && comparable(owner))
-			return true;
-	return false;
-}
-
-/* Asks those that are unsure, and the next owners. False: none was asked. */
-static bool ask_next(struct directory *dir)
+/* The next owners of the map are unsure. */
+static void mark_next(struct directory *dir)
 {
 	const struct map_view *view = member_map(dir->control);
-	struct owner *owner;
-	unsigned asked = 0;
 
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->ref && owner->unsure)
-			asked += ask(dir, owner);
-	for (uint32_t i = 0; i < view->owners && asked < COMPARE_OWNERS_MAX; i++) {
-		const struct placed *next = &view->owner[dir->compare_turn++ % view->owners];
+	for (uint32_t i = 0; i < view->owners && i < COMPARE_TURN_OWNERS; i++) {
+		struct owner *owner =
+			owner_of(dir, view->owner[dir->compare_turn++ % view->owners].ref);
 
-		owner = owner_of(dir, next->ref);
-		asked += owner && ask(dir, owner);
+		if (owner)
+			owner->unsure = true;
 	}
-	return asked > 0;
+	dir->own.unsure = true;
 }
 
-void compare_tick(struct directory *dir, uint64_t now_ns)
+static void turn_tick(struct directory *dir, uint64_t now_ns)
 {
-	if (dir->phase != MOVE_NONE || !publishes(dir) ||
-		(now_ns < dir->compare_ns && !unsure_any(dir)))
+	if (now_ns < dir->compare_ns || moves_any(dir))
 		return;
 	if (!dir->compare_dialled && !links_ready(dir)) {
 		dir->compare_dialled = true;
@@ -101,69 +180,45 @@ void compare_tick(struct directory *dir, uint64_t now_ns)
 	}
 	dir->compare_dialled = false;
 	compare_later(dir, now_ns);
-	dir->own.left = 1ull << dir->control->shard.bits;
-	move_soon(dir);
-	if (!ask_next(dir))
-		return;
-	dir->comparing = true;
-	dir->phase = MOVE_COUNT;
-	reading_start(dir);
+	mark_next(dir);
 }
 
-void compare_end(struct directory *dir)
+void compare_tick(struct directory *dir, uint64_t now_ns)
 {
-	if (!dir->comparing)
-		return;
-	dir->comparing = dir->marking = false;
-	dir->phase = MOVE_NONE;
-	digests_end(dir);
-}
-
-void compare_answers(struct directory *dir)
-{
-	struct owner *owner;
 	bool any = false;
+	struct owner *owner;
 
-	STAILQ_FOREACH (owner, &dir->owners, next) {
-		uint64_t slots = owner->digest ? digest_differs(owner->digest) : 0;
-
-		if (!owner->digest || !owner->digest->repair)
-			continue;
-		dir->control->counter[COUNTER_slots_differ] += slots;
-		if (slots)
-			any = true;
-		else
-			digest_drop(owner);
-	}
-	dir->marking = any;
-	reading_start(dir);
+	dir->tidying = tidies(dir);
+	if (!publishes(dir))
+		return;
+	turn_tick(dir, now_ns);
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		any |= due(dir, owner, now_ns);
+	if (any || dir->own.unsure)
+		move_soon(dir);
 }
 
-static bool to_repair(const struct directory *dir, const struct owner *owner)
+bool moves_any(const struct directory *dir)
 {
-	(void)dir;
-	return owner->digest && owner->digest->repair;
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->ref && owner->fresh)
+			return true;
+	return dir->lacking != 0;
 }
 
-static bool compare_wants(struct directory *dir, uint32_t slot)
+bool compares_any(const struct directory *dir)
 {
-	return slot_any(dir, slot) && slot_owner_any(dir, slot, to_repair);
+	const struct owner *owner;
+
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->ref && (owner->unsure || owner->digest || owner->show))
+			return true;
+	return dir->own.unsure || dir->own.left;
 }
 
-static void compare_page(struct directory *dir, const struct index_entry *entry)
+bool tidies(const struct directory *dir)
 {
-	const struct map_view *view = dir->settled.view;
-	uint32_t at[REPLICAS_MAX];
-	unsigned owners = map_owners(view, &entry->key, at);
-
-	for (unsigned i = 0; i < owners; i++) {
-		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
-
-		if (owner && to_repair(dir, owner) && !full(owner) &&
-			owner_takes(dir, owner->ref, entry->place) &&
-			!digest_equal(owner, &entry->key))
-			lack_add(dir, &owner->walk, owner->ref, map_slot_of(&entry->key));
-	}
+	return dir->tidying && compares_any(dir);
 }
-
-const struct slots_reading compare_reading = {compare_wants, compare_page, NULL};

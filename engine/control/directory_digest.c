@@ -1,44 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Comparing entries with an owner that was off the map: it may still have all entries of this
- * engine, because this engine was restarted warm, or because a link was cut for a moment. The
- * holder asks the owner for digests of its entries, and computes the same from its index. Of slots
- * whose digests differ, the walk of the owner (directory_walk.c) publishes the entries, and the
- * owner shows those that it has (directory_show.c). Control plane's thread only.
+ * Digests: the holder asks an owner for a sum over its entries of each slot of the map, and
+ * computes the same from its index. Control plane's thread only.
  *
- * The holder counts its index after the last map change, since the owners of a key depend on the
- * map. The owner reads its shard at about the same time. An entry that changes meanwhile is
- * published by its own update, whatever the digests say; the slot that it is in differs, so its
- * entries are written once more, which changes nothing.
+ * The two are not read at one moment. An entry that changes meanwhile is published or removed by
+ * its own update, whatever the digests say; its slot may differ, so the pages of the slot are
+ * published once more, which changes nothing.
  */
 #include <stdlib.h>
-#include <string.h>
 
+#include "engine/abi/wire.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 
+#define SKIPS 16u /* slots that are skipped at the cost of one page */
+
 /* ---- the holder ------------------------------------------------------------------------------ */
-
-static uint64_t *ours_of(struct digest *digest)
-{
-	return digest->sums + ((size_t)1 << digest->bits);
-}
-
-uint64_t digest_differs(const struct digest *digest)
-{
-	size_t slots = (size_t)1 << digest->bits;
-	uint64_t differ = 0;
-
-	for (size_t i = 0; digest->answered && i < slots; i++)
-		differ += digest->sums[i] != digest->sums[slots + i];
-	return differ;
-}
-
-void digest_forgotten(struct owner *owner)
-{
-	digest_drop(owner);
-	owner->removing = owner_removing(owner);
-}
 
 void digest_drop(struct owner *owner)
 {
@@ -46,41 +23,19 @@ void digest_drop(struct owner *owner)
 	owner->digest = NULL;
 }
 
-/* log2 of the number of slots of which each has about DIGEST_SLOT_ENTRIES entries at one owner. */
-static unsigned bits_for(const struct directory *dir)
-{
-	const struct map_view *view = member_map(dir->control);
-	uint64_t entries = pages_count(dir) * map_owning(view) / view->owners;
-	unsigned bits = 0;
-
-	while (bits < DIGEST_BITS_MAX && entries >> bits > DIGEST_SLOT_ENTRIES)
-		bits++;
-	return bits;
-}
-
-/* NULL: this owner cannot be asked now; all its entries are published. */
-static struct rpc_link *link_to_ask(const struct directory *dir, const struct owner *owner)
-{
-	struct rpc_link *link = member_link(dir->control, owner->ref);
-
-	return owner->removing ? NULL : link;
-}
-
 bool digest_ask(struct directory *dir, struct owner *owner)
 {
-	struct rpc_link *link = link_to_ask(dir, owner);
-	unsigned bits = bits_for(dir);
+	struct rpc_link *link = member_link(dir->control, owner->ref);
 	Pc__DigestAsk body = PC__DIGEST_ASK__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct digest *digest;
 
-	if (!link)
+	if (!link || owner->removing || link->member->contact->wire < WIRE_VERSION_SLOTS)
 		return false;
-	digest = calloc(1, sizeof(*digest) + ((size_t)2 << bits) * sizeof(digest->sums[0]));
+	digest = calloc(1, sizeof(*digest));
 	if (!digest)
 		return false;
 	digest->serial = body.serial = ++dir->serial;
-	digest->bits = body.bits = bits;
 	digest->via = link;
 	digest->asked_ns = net_now();
 	message.body_case = PC__MESSAGE__BODY_DIGEST_ASK;
@@ -92,134 +47,80 @@ bool digest_ask(struct directory *dir, struct owner *owner)
 	return owner->digest != NULL;
 }
 
-bool digests_ask(struct directory *dir)
+static bool to_count(const struct owner *owner)
 {
-	const struct map_view *view = member_map(dir->control);
-	bool any = false;
+	return owner && owner->digest && !owner->digest->counted;
+}
 
-	if (!publishes(dir))
+static bool slot_wanted(struct directory *dir, uint32_t slot)
+{
+	const struct map_view *view = dir->settled;
+	const uint8_t *ranked = map_view_slot(view, slot);
+
+	if (!slot_any(dir, slot))
 		return false;
-	for (uint32_t i = 0; i < view->owners; i++) {
-		struct owner *owner = owner_of(dir, view->owner[i].ref);
-
-		if (owner && owner->fresh)
-			any |= digest_ask(dir, owner);
-	}
-	return any;
+	for (unsigned i = 0; i < map_owning(view); i++)
+		if (to_count(owner_of(dir, view->owner[ranked[i]].ref)))
+			return true;
+	return false;
 }
 
-static bool to_count(const struct directory *dir, const struct owner *owner)
+static void page_count(struct directory *dir, const struct index_entry *entry)
 {
-	(void)dir;
-	return owner->digest && !owner->digest->counted;
-}
-
-static bool digest_wants(struct directory *dir, uint32_t slot)
-{
-	return slot_any(dir, slot) && slot_owner_any(dir, slot, to_count);
-}
-
-static void digest_complete(struct directory *dir, struct owner *owner)
-{
-	if (owner->digest->answered && owner->digest->counted)
-		show_begin(dir, owner);
-}
-
-void digests_counted(struct directory *dir)
-{
-	struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->digest) {
-			owner->digest->counted = true;
-			digest_complete(dir, owner);
-		}
-}
-
-static void digest_count(struct directory *dir, const struct index_entry *entry)
-{
-	const struct map_view *view = member_map(dir->control);
-	uint32_t at[REPLICAS_MAX], tag = dir_tag(&entry->key);
+	const struct map_view *view = dir->settled;
+	uint32_t at[REPLICAS_MAX], slot = map_slot_of(&entry->key);
 	unsigned owners = map_owners(view, &entry->key, at);
 
 	for (unsigned i = 0; i < owners; i++) {
 		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
 
-		if (owner && to_count(dir, owner) && owner_takes(dir, owner->ref, entry->place))
-			ours_of(owner->digest)[shard_slot(tag, owner->digest->bits)] +=
-				shard_entry_hash(tag, entry->place, entry->generation);
+		if (!to_count(owner) || !owner_takes(dir, owner->ref, entry->place))
+			continue;
+		owner->digest->pages++;
+		owner->digest->differ[slot] +=
+			shard_entry_hash(dir_tag(&entry->key), entry->place, entry->generation);
 	}
 }
 
-const struct slots_reading digest_reading = {digest_wants, digest_count, NULL};
-
-static bool unanswered(const struct digest *digest, uint64_t limit_ns)
+bool digests_count(struct directory *dir)
 {
-	return digest && !digest->answered && net_now() - digest->asked_ns < limit_ns;
-}
+	struct index_entry entries[MOVE_PART];
+	unsigned skipped = 0, looked = 0;
 
-bool digest_waits(const struct owner *owner)
-{
-	return owner->digest &&
-	       (!owner->digest->counted || unanswered(owner->digest, DIGEST_WAIT_NS));
-}
+	while (looked + skipped / SKIPS < MOVE_KEYS && dir->slot < MAP_SLOTS) {
+		unsigned count;
 
-bool digests_wait(const struct directory *dir, uint64_t limit_ns)
-{
-	const struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (unanswered(owner->digest, limit_ns))
-			return true;
-	return false;
-}
-
-void digests_leave(struct directory *dir)
-{
-	struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (digest_waits(owner))
-			owner->behind = owner->walk.slots != 0;
-}
-
-void digests_stale(struct directory *dir)
-{
-	struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next) {
-		owner->fresh |= owner->digest && !owner->digest->repair;
-		digest_drop(owner);
+		if (!dir->at && !slot_wanted(dir, dir->slot)) {
+			dir->slot++;
+			skipped += slot_any(dir, dir->slot % MAP_SLOTS);
+			continue;
+		}
+		count = slot_pages(dir, dir->slot, &dir->at, MOVE_PART, entries);
+		for (unsigned i = 0; i < count; i++)
+			page_count(dir, &entries[i]);
+		looked += 1 + count;
+		dir->slot += !dir->at;
 	}
+	return dir->slot < MAP_SLOTS;
 }
 
-void digests_end(struct directory *dir)
+/* False: the sums do not fit the slots. */
+static bool answer_take(const Pc__Digest *answer, uint64_t *differ)
 {
-	struct owner *owner;
+	size_t at = 0;
 
-	STAILQ_FOREACH (owner, &dir->owners, next) {
-		owner->removing = false;
-		/* an answer that is to come tells which entries are wrong */
-		if (!owner->walk.slots && !unanswered(owner->digest, DIGEST_WAIT_NS))
-			digest_drop(owner);
-	}
-}
-
-void digest_spoil(struct owner *owner, const struct page_key *key)
-{
-	if (owner->digest)
-		ours_of(owner->digest)[shard_slot(dir_tag(key), owner->digest->bits)]++;
-}
-
-bool digest_equal(struct owner *owner, const struct page_key *key)
-{
-	struct digest *digest = owner->digest;
-	uint32_t slot;
-
-	if (!digest || !digest->answered)
+	if (!answer->slots.len)
+		return answer->n_sums == 0;
+	if (answer->slots.len != MAP_SLOTS / 8)
 		return false;
-	slot = shard_slot(dir_tag(key), digest->bits);
-	return digest->sums[slot] == ours_of(digest)[slot];
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
+		if (!(answer->slots.data[slot / 8] >> slot % 8 & 1))
+			continue;
+		if (at == answer->n_sums)
+			return false;
+		differ[slot] -= answer->sums[at++];
+	}
+	return at == answer->n_sums;
 }
 
 bool directory_serve_digest(
@@ -228,30 +129,37 @@ bool directory_serve_digest(
 	struct owner *owner = owner_at(control->directory, link->member->record.peer);
 	struct digest *digest = owner->digest;
 
-	/* The answer may be late: the map has changed, or the walk did not wait. */
 	if (!digest || digest->serial != answer->serial || digest->via != link)
-		return answer->n_sums <= 1u << DIGEST_BITS_MAX;
-	if (digest->answered || (answer->n_sums && answer->n_sums != (size_t)1 << digest->bits))
+		return answer->n_sums <= MAP_SLOTS; /* late */
+	if (digest->answered || !answer_take(answer, digest->differ))
 		return false;
-	if (answer->n_sums)
-		memcpy(digest->sums, answer->sums, answer->n_sums * sizeof(digest->sums[0]));
 	digest->answered = true;
 	digest->none = answer->n_sums == 0;
-	digest_complete(control->directory, owner);
-	move_soon(control->directory);
+	compare_answered(control->directory, owner);
 	return true;
 }
 
 /* ---- the owner ------------------------------------------------------------------------------- */
 
-static void reply(struct rpc_link *link, uint64_t serial, uint64_t *sums, size_t count)
+/* `sums` NULL: there are none. They are moved together. */
+static void reply(struct rpc_link *link, uint64_t serial, uint64_t *sums)
 {
+	static uint8_t slots[MAP_SLOTS / 8]; /* the thread's */
 	Pc__Digest body = PC__DIGEST__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
+		if (slot % 8 == 0)
+			slots[slot / 8] = 0;
+		if (!sums || !sums[slot])
+			continue;
+		slots[slot / 8] |= (uint8_t)(1u << slot % 8);
+		sums[body.n_sums++] = sums[slot];
+	}
 	body.serial = serial;
 	body.sums = sums;
-	body.n_sums = count;
+	if (body.n_sums)
+		body.slots = (ProtobufCBinaryData){sizeof(slots), slots};
 	message.body_case = PC__MESSAGE__BODY_DIGEST;
 	message.digest = &body;
 	rpc_reply(link, &message);
@@ -263,19 +171,16 @@ bool directory_serve_digest_ask(
 	struct directory *dir = control->directory;
 	struct asked *asked;
 
-	if (ask->bits > DIGEST_BITS_MAX)
-		return false;
 	digests_unask(dir, link);
 	asked = control->shard.entries ? calloc(1, sizeof(*asked)) : NULL;
 	if (!asked) {
 		/* Also without memory: then the sender publishes everything again. */
-		reply(link, ask->serial, NULL, 0);
+		reply(link, ask->serial, NULL);
 		return true;
 	}
 	asked->link = link;
 	asked->serial = ask->serial;
 	asked->ref = member_link_ref(link);
-	asked->bits = ask->bits;
 	asked->left = 1ull << control->shard.bits;
 	TAILQ_INSERT_TAIL(&dir->asked, asked, next);
 	move_soon(dir);
@@ -302,10 +207,10 @@ static bool count_part(const struct shard *shard, struct asked *asked)
 	uint32_t buckets = asked->left < DIGEST_BUCKETS ? (uint32_t)asked->left : DIGEST_BUCKETS;
 
 	if (!asked->sums)
-		asked->sums = calloc((size_t)1 << asked->bits, sizeof(asked->sums[0]));
+		asked->sums = calloc(MAP_SLOTS, sizeof(asked->sums[0]));
 	if (!asked->sums)
 		return true;
-	shard_digest(shard, &asked->cursor, buckets, asked->ref, asked->bits, asked->sums);
+	shard_digest(shard, &asked->cursor, buckets, asked->ref, asked->sums);
 	asked->left -= buckets;
 	return asked->left == 0;
 }
@@ -317,7 +222,7 @@ void digests_slice(struct directory *dir)
 	if (!asked || !count_part(&dir->control->shard, asked))
 		return;
 	TAILQ_REMOVE(&dir->asked, asked, next);
-	reply(asked->link, asked->serial, asked->sums, asked->sums ? (size_t)1 << asked->bits : 0);
+	reply(asked->link, asked->serial, asked->sums);
 	free(asked->sums);
 	free(asked);
 }

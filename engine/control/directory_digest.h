@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Internals of the directory: digests of the entries that an owner has of a holder, by which the
- * two are compared, after a map change (directory_move.c) and about once a minute
- * (directory_compare.c). Control plane's thread only.
+ * Internals of the directory: comparing the entries that an owner has of a holder with the holder's
+ * pages. Control plane's thread only.
  */
 #ifndef CONTROL_DIRECTORY_DIGEST_H
 #define CONTROL_DIRECTORY_DIGEST_H
@@ -11,52 +10,45 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "engine/control/shard.h"
+
 struct directory;
 struct index_entry;
 struct owner;
-struct page_key;
-struct slots_reading;
 struct rpc_link;
 
-#define DIGEST_SLOT_ENTRIES 4 /* entries of one slot, about; see DigestAsk of message.proto */
-#define DIGEST_BITS_MAX 16
-#define DIGEST_BUCKETS 32768 /* buckets of the shard counted in one step */
-/*
- * The walk waits this long for the digests of all owners; then it leaves those that have not
- * answered to their own walks, which wait until DIGEST_WAIT_NS after the question
- */
-#define DIGEST_PATIENCE_NS 100000000ull
-#define DIGEST_WAIT_NS 2000000000ull
-/* A periodic comparison begins COMPARE_MIN_NS to COMPARE_MIN_NS + COMPARE_SPREAD_NS later. */
+#define DIGEST_BUCKETS 32768         /* buckets of the shard counted in one step */
+#define DIGEST_WAIT_NS 2000000000ull /* an owner that has not answered by then is not waited for */
+/* It is an owner's turn COMPARE_MIN_NS to COMPARE_MIN_NS + COMPARE_SPREAD_NS later. */
 #define COMPARE_MIN_NS (45ull * 1000000000)
 #define COMPARE_SPREAD_NS (30ull * 1000000000)
-#define COMPARE_DIAL_NS 1000000000ull         /* for links with owners that are no neighbours */
-#define COMPARE_OWNERS_MAX 8u                 /* owners asked in one periodic comparison */
-#define COMPARE_FULL_NS (600ull * 1000000000) /* an owner that refused an entry is not asked */
+#define COMPARE_DIAL_NS 1000000000ull /* for links with owners that are no neighbours */
+#define COMPARE_OWNERS_MAX 16u        /* owners asked at a time: 512 KiB each */
+#define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
+#define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
+#define COMPARE_FULL_NS (600ull * 1000000000) /* to one that refused an entry none is published */
 
-/* What an owner has of this engine's entries, and what it should have; one walk. */
+/* What an owner has of this engine's entries, and what it should have. */
 struct digest {
 	uint64_t serial;            /* of the DigestAsk */
 	const struct rpc_link *via; /* on which it was sent */
 	uint64_t asked_ns;
 	bool answered;
-	bool none;       /* the owner has no entry of this engine */
-	bool counted;    /* our index was read */
-	bool repair;     /* asked by the periodic comparison: the owner should have all entries */
-	unsigned bits;   /* 2^bits slots */
-	uint64_t sums[]; /* of each slot: the owner's; then, of each slot, by our index */
+	bool none;      /* the owner has no entry of this engine */
+	bool counted;   /* our index was read */
+	uint64_t pages; /* number of entries that it should have */
+	/* of each slot of the map: our sum less its sum, as far as they are known */
+	uint64_t differ[MAP_SLOTS];
 };
 
 /* The entries that an owner has in the slots that differ; see directory_show.c. */
 struct show {
-	uint64_t serial;            /* of the EntriesAsk */
-	const struct rpc_link *via; /* on which it was sent */
-	bool asked;                 /* its answer is missing */
-	bool removed;               /* an entry was wrong */
-	uint32_t bucket;            /* of the owner's shard: where the next part begins */
-	unsigned bits;              /* as of the digest */
-	uint32_t bytes;             /* length of `slots` */
-	uint8_t slots[];            /* a bit for each slot that differs */
+	uint64_t serial;              /* of the EntriesAsk */
+	const struct rpc_link *via;   /* on which it was sent */
+	bool asked;                   /* its answer is missing */
+	bool removed;                 /* an entry was wrong */
+	uint32_t bucket;              /* of the owner's shard: where the next part begins */
+	uint8_t slots[MAP_SLOTS / 8]; /* a bit for each slot that differs */
 };
 
 /* A DigestAsk of another engine that is not answered yet. */
@@ -64,8 +56,7 @@ struct asked {
 	TAILQ_ENTRY(asked) next;
 	struct rpc_link *link; /* on which it came */
 	uint64_t serial;
-	uint32_t ref; /* of the engine that asked */
-	unsigned bits;
+	uint32_t ref;    /* of the engine that asked */
 	uint32_t cursor; /* of shard_digest() */
 	uint64_t left;   /* buckets not read yet */
 	uint64_t *sums;  /* NULL: not begun */
@@ -75,38 +66,11 @@ TAILQ_HEAD(askeds, asked);
 
 /* ---- directory_digest.c ---------------------------------------------------------------------- */
 
-/*
- * Asks the owners that are new since the last finished walk which of our entries they have. False:
- * there is no owner to compare with.
- */
-bool digests_ask(struct directory *directory);
-/* Asks one owner, whose `digest` is NULL. False: it cannot be asked now. */
+/* Asks an owner, whose `digest` is NULL. False: it cannot be asked now. */
 bool digest_ask(struct directory *directory, struct owner *owner);
-/* Number of slots in which the owner's entries differ from ours; 0 if it has not answered. */
-uint64_t digest_differs(const struct digest *digest);
-/* Counts our pages for the owners that were asked; at its end digests_counted() is called. */
-extern const struct slots_reading digest_reading;
-void digests_counted(struct directory *directory);
-/* True while the answer to a question of the last `limit_ns` is missing. */
-bool digests_wait(const struct directory *directory, uint64_t limit_ns);
-/* True while our index is read for this owner, or its answer is missing and not late. */
-bool digest_waits(const struct owner *owner);
-/* Leaves the owners that have not answered to their own walks. */
-void digests_leave(struct directory *directory);
-/* The map has changed, or what owners have: what was compared says nothing any more. */
-void digests_stale(struct directory *directory);
-/* The walk is finished: drops what only it needed. */
-void digests_end(struct directory *directory);
-/*
- * True if the owner has exactly our entries in the digest's slot of this key. Only for walks: an
- * entry that is newer than the digests is published by its update.
- */
-bool digest_equal(struct owner *owner, const struct page_key *key);
-/* The publish of this key was skipped: its slot differs, whatever the digests say. */
-void digest_spoil(struct owner *owner, const struct page_key *key);
+/* Reads the next pages for the owners that were asked. False: all are read. */
+bool digests_count(struct directory *directory);
 void digest_drop(struct owner *owner);
-/* The owner has dropped our entries, or will: what it has must be compared anew. */
-void digest_forgotten(struct owner *owner);
 /* The next step of answering other engines. */
 void digests_slice(struct directory *directory);
 /* The link has closed, or the directory is: nothing is answered on it. NULL: all links. */
@@ -116,6 +80,7 @@ void digests_unask(struct directory *directory, const struct rpc_link *link);
 struct own_shard {
 	uint64_t left;    /* buckets that are still to be looked at, */
 	uint32_t cursor;  /* from here on */
+	bool unsure;      /* it is to be looked at */
 	uint64_t dropped; /* shard.dropped when all of it was last looked at */
 };
 
@@ -133,15 +98,26 @@ void show_own(struct directory *directory);
 
 /* ---- directory_compare.c --------------------------------------------------------------------- */
 
-/* Plans the next periodic comparison. */
+/* Plans the next turn. */
 void compare_later(struct directory *directory, uint64_t now_ns);
-/* Begins a periodic comparison if one is due and no walk is in progress. */
+/* The member may have entries of slots that it has lost; nothing if it has left the map. */
+void compare_mark(struct directory *directory, uint32_t ref);
+/* Asks the owners that are due. Called while no pages are counted. */
+void compare_start(struct directory *directory, uint64_t now_ns);
+/* The owner has answered, or our pages were counted: judges it once both are true. */
+void compare_answered(struct directory *directory, struct owner *owner);
+/* Our pages were counted for all owners that were asked. */
+void compare_counted(struct directory *directory);
+/* Goes on without an answer: a fresh owner lacks all that it owns. */
+void compare_without(struct directory *directory, struct owner *owner);
+/* The same with the owners that have not answered in time. */
+void compare_late(struct directory *directory, uint64_t now_ns);
 void compare_tick(struct directory *directory, uint64_t now_ns);
-/* All owners that were asked have answered, or are late: begins to mark, if any slot differs. */
-void compare_answers(struct directory *directory);
-/* The owners whose digests differ for a page lack its slot. */
-extern const struct slots_reading compare_reading;
-/* Ends the periodic comparison, if one is in progress. */
-void compare_end(struct directory *directory);
+/* True while owners are fresh or lack slots. */
+bool moves_any(const struct directory *directory);
+/* True while an owner, or this engine's shard, is unsure or compared with. */
+bool compares_any(const struct directory *directory);
+/* True while former owners may have entries. */
+bool tidies(const struct directory *directory);
 
 #endif

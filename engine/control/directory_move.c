@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Migration after a change of the map: which owners lack which slots then (directory_slots.c), when
- * their walks begin (directory_walk.c), and when former owners are sent removes of the entries. All
- * of it in small steps. Control plane's thread only.
+ * What follows a change of the map, in small steps: owners that have got slots are sent their
+ * entries (directory_walk.c), those that have come are compared with, and so are, later, those that
+ * have lost slots (directory_compare.c). Control plane's thread only.
  *
- * The walks begin once no change has come for MOVE_QUIET_NS, because members often join or leave
- * together; changes without end delay them by MOVE_QUIET_MAX_NS at most. A change while walks are
- * in progress does not stop them: it adds slots that have new owners, and takes away those that
- * have moved on. A member that died, even for a moment, or whose Hello shows that it has dropped
- * our entries, lacks all its slots; it is asked first which entries it still has
- * (directory_digest.c). Entries are not removed from a former owner before all owners of the slot
- * have them.
+ * This begins once no change has come for MOVE_QUIET_NS, because members often join or leave
+ * together; changes without end delay it by MOVE_QUIET_MAX_NS at most. A change while walks are in
+ * progress does not stop them: it adds slots that have new owners, and takes away those that have
+ * moved on.
  */
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
@@ -21,11 +18,6 @@ static void slice_after(struct directory *dir, uint64_t ms)
 	(void)net_timer_set(dir->move, ms * 1000);
 }
 
-static void slice_at(struct directory *dir, uint64_t at_ns, uint64_t now_ns)
-{
-	slice_after(dir, at_ns > now_ns ? (at_ns - now_ns) / 1000000 + 1 : MOVE_PACE_MS);
-}
-
 void move_soon(struct directory *dir)
 {
 	if (!dir->move_soon)
@@ -34,44 +26,26 @@ void move_soon(struct directory *dir)
 }
 
 /* Called at each change of the map, or of what owners have. `busy`: walks are in progress. */
-static void walk_start(struct directory *dir, bool busy)
+static void move_begin(struct directory *dir, bool busy)
 {
 	uint64_t now_ns = net_now(), last_ns;
 
 	move_soon(dir);
-	digests_stale(dir);
-	dir->interrupted += dir->phase == MOVE_COUNT || dir->phase == MOVE_AWAIT;
-	if (dir->phase != MOVE_ASK) {
+	if (now_ns >= dir->walk_ns) {
 		dir->changed_ns = now_ns;
 		dir->held = !busy;
 	}
 	last_ns = dir->changed_ns + MOVE_QUIET_MAX_NS;
 	dir->walk_ns = now_ns + MOVE_QUIET_NS < last_ns ? now_ns + MOVE_QUIET_NS : last_ns;
-	dir->phase = MOVE_ASK;
-}
-
-/* The owners of `was`, less those that have dropped our entries, have become the present ones. */
-static void follow(struct directory *dir, const struct past *was)
-{
-	const struct past now = {.view = member_map(dir->control)};
-	bool busy = dir->lacking != 0;
-
-	compare_end(dir);
-	lacks_follow(dir, was, now.view);
-	past_set(&dir->settled, &now);
-	walk_start(dir, busy);
+	dir->tidy_ns = now_ns + dead_after_ns(dir);
 }
 
 void move_again(struct directory *dir)
 {
-	const struct past none = {.view = NULL};
+	const struct map_view *view = member_map(dir->control);
 
-	follow(dir, &none);
-}
-
-bool move_publishing(const struct directory *dir)
-{
-	return dir->phase >= MOVE_ASK && dir->phase <= MOVE_WALK;
+	for (uint32_t i = 0; i < view->owners; i++)
+		directory_forgotten(dir->control, view->owner[i].ref);
 }
 
 /* ---- changes of the members ------------------------------------------------------------------ */
@@ -84,8 +58,8 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 	if (owner->ref == ref) {
 		owner->ref = 0;
 		owner_clear(dir, owner);
+		owner->fresh = true; /* should it come back */
 	}
-	past_forget(&dir->settled, ref);
 	departed_add(dir, ref);
 }
 
@@ -94,13 +68,17 @@ void directory_forgotten(struct control *control, uint32_t ref)
 	struct directory *dir = control->directory;
 	struct owner *owner;
 
-	if (!dir)
+	if (!dir || owner_index(dir->settled, ref) == dir->settled->owners)
 		return;
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->ref == ref)
-			digest_forgotten(owner);
-	past_forget(&dir->settled, ref);
-	follow(dir, &dir->settled);
+	move_begin(dir, dir->lacking != 0);
+	if (ref == control->ref)
+		lacks_all(dir, &dir->self, ref);
+	owner = owner_of(dir, ref);
+	if (!owner)
+		return;
+	digest_drop(owner);
+	owner->fresh = true;
+	owner->removing = owner_removing(owner);
 }
 
 /* ---- orphans --------------------------------------------------------------------------------- */
@@ -150,6 +128,16 @@ static void owners_make(struct directory *dir)
 	}
 }
 
+static void map_follow(struct directory *dir, struct map_view *now)
+{
+	bool busy = dir->lacking != 0;
+
+	lacks_follow(dir, now);
+	map_view_drop(dir->settled);
+	dir->settled = map_view_share(now);
+	move_begin(dir, busy);
+}
+
 void directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
@@ -161,8 +149,8 @@ void directory_map_changed(struct control *control)
 		owners_make(dir);
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		owner_adopt(dir, owner);
-	if (!past_is(&dir->settled, member_map(control)))
-		follow(dir, &dir->settled);
+	if (dir->settled != member_map(control))
+		map_follow(dir, member_map(control));
 	TAILQ_CONCAT(&orphans, &dir->orphans, next);
 	while ((target = TAILQ_FIRST(&orphans))) {
 		TAILQ_REMOVE(&orphans, target, next);
@@ -170,156 +158,52 @@ void directory_map_changed(struct control *control)
 	}
 }
 
-/* ---- reading slots -------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
-#define SKIPS 16u /* slots that are skipped at the cost of one page */
-
-void reading_start(struct directory *dir)
+/* True while owners get entries, other than those that are behind. */
+static bool moving(const struct directory *dir)
 {
-	dir->slot = 0;
-	dir->at = 0;
-}
-
-bool reading_slice(struct directory *dir, const struct slots_reading *reading)
-{
-	struct index_entry entries[MOVE_PART];
-	unsigned skipped = 0, looked = 0;
-
-	while (looked + skipped / SKIPS < MOVE_KEYS && dir->slot < MAP_SLOTS) {
-		unsigned count;
-
-		if (!dir->at && !reading->wants(dir, dir->slot)) {
-			dir->slot++;
-			skipped += slot_any(dir, dir->slot % MAP_SLOTS);
-			continue;
-		}
-		count = slot_pages(dir, dir->slot, &dir->at, MOVE_PART, entries);
-		for (unsigned i = 0; i < count; i++)
-			reading->page(dir, &entries[i]);
-		looked += 1 + count;
-		if (dir->at)
-			continue;
-		if (reading->done)
-			reading->done(dir, dir->slot);
-		dir->slot++;
-	}
-	return dir->slot < MAP_SLOTS;
-}
-
-/* ---- removal from former owners -------------------------------------------------------------- */
-
-static bool tidy_wants(struct directory *dir, uint32_t slot)
-{
-	if (!formers_any(dir, slot))
-		return false;
-	if (slot_lags(dir, slot)) {
-		dir->untidy = true;
-		return false;
-	}
-	return true;
-}
-
-static void tidy_page(struct directory *dir, const struct index_entry *entry)
-{
-	uint32_t slot = map_slot_of(&entry->key), former[FORMERS_MAX];
-	unsigned formers = formers_of(dir, slot, former);
-	struct dir_update *update = update_new(dir, DIR_REMOVE, &entry->key,
-		&(struct location){.place = entry->place, .generation = entry->generation},
-		FORMERS_MAX);
-
-	if (!update)
-		return;
-	update->at.ref = dir->control->ref;
-	for (unsigned i = 0; i < formers; i++)
-		update_add(dir, update, former[i]);
-	update_start(dir, update);
-}
-
-static void tidy_later(struct directory *dir)
-{
-	dir->tidy_ns =
-		net_now() + (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
-}
-
-/* The last phase, in which former owners that may have entries remove them, comes later. */
-static void tidy_await(struct directory *dir)
-{
-	dir->phase = dir->formers ? MOVE_WAIT : MOVE_NONE;
-	if (dir->formers)
-		tidy_later(dir);
-}
-
-/*
- * Entries whose new owner is slow to acknowledge stay with their former owner. Removing them is
- * tried again after dead_after_ms, until no owner is behind.
- */
-static void tidy_start(struct directory *dir)
-{
-	if (dir->untidy && behind_any(dir)) {
-		tidy_later(dir);
-		return;
-	}
-	dir->untidy = false;
-	dir->phase = MOVE_TIDY;
-	reading_start(dir);
-}
-
-static void tidy_slice(struct directory *dir)
-{
-	static const struct slots_reading tidy = {tidy_wants, tidy_page, formers_drop};
-
-	if (reading_slice(dir, &tidy))
-		return;
-	tidy_await(dir);
-}
-
-/* ---- phases ---------------------------------------------------------------------------------- */
-
-static void ask_end(struct directory *dir)
-{
-	struct owner *owner;
-	bool asked = dir->interrupted < MOVE_INTERRUPTED_MAX && digests_ask(dir);
+	const struct owner *owner;
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
-		owner->fresh = false;
-	dir->held = false;
-	dir->phase = asked ? MOVE_COUNT : MOVE_WALK;
-	reading_start(dir);
-}
-
-static void walk_end(struct directory *dir)
-{
-	digests_end(dir);
-	dir->interrupted = 0;
-	dir->comparing = dir->untidy = false;
-	tidy_await(dir);
+		if (owner->ref && (owner->fresh || (owner->walk.slots && !owner->behind)))
+			return true;
+	return dir->self.slots != 0;
 }
 
 static void move_step(struct directory *dir, uint64_t now_ns)
 {
-	if (dir->phase == MOVE_ASK && now_ns >= dir->walk_ns)
-		ask_end(dir);
-	if (dir->phase == MOVE_COUNT && !reading_slice(dir, &digest_reading)) {
-		digests_counted(dir);
-		dir->phase = MOVE_AWAIT;
+	if (now_ns >= dir->walk_ns) {
+		dir->held = false;
+		if (!dir->counting)
+			compare_start(dir, now_ns);
 	}
-	if (dir->phase == MOVE_AWAIT &&
-		!digests_wait(dir, dir->comparing ? DIGEST_WAIT_NS : DIGEST_PATIENCE_NS)) {
-		dir->phase = MOVE_WALK;
-		if (dir->comparing)
-			compare_answers(dir);
-		else
-			digests_leave(dir);
-	}
-	if (dir->marking)
-		dir->marking = reading_slice(dir, &compare_reading);
-	walks_slice(dir);
-	if (dir->phase == MOVE_WALK && !dir->marking && walks_done(dir))
-		walk_end(dir);
-	if (dir->phase == MOVE_WAIT && now_ns >= dir->tidy_ns)
-		tidy_start(dir);
-	if (dir->phase == MOVE_TIDY)
-		tidy_slice(dir);
+	if (dir->counting && !digests_count(dir))
+		compare_counted(dir);
+	compare_late(dir, now_ns);
+	if (!dir->held)
+		walks_slice(dir);
+	if (moving(dir))
+		dir->tidy_ns = now_ns + dead_after_ns(dir);
+	if (dir->sweep_left)
+		sweep_slice(dir);
+	if (dir->own.left)
+		show_own(dir);
+	digests_slice(dir);
+}
+
+/* True if the next step can do something at once. */
+static bool move_ready(const struct directory *dir)
+{
+	const struct owner *owner;
+
+	if (dir->counting || dir->sweep_left || dir->own.left || walks_ready(dir) ||
+		!TAILQ_EMPTY(&dir->asked))
+		return true;
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->digest) /* its answer may be late */
+			return true;
+	return false;
 }
 
 void move_slice(void *context)
@@ -334,15 +218,10 @@ void move_slice(void *context)
 		return;
 	}
 	move_step(dir, now_ns);
-	if (dir->sweep_left)
-		sweep_slice(dir);
-	if (dir->own.left)
-		show_own(dir);
-	digests_slice(dir);
-	if (dir->phase == MOVE_COUNT || dir->phase == MOVE_AWAIT || dir->phase == MOVE_TIDY ||
-		dir->marking || dir->sweep_left || dir->own.left || walks_ready(dir) ||
-		!TAILQ_EMPTY(&dir->asked) || digests_wait(dir, DIGEST_WAIT_NS))
+	if (move_ready(dir))
 		move_soon(dir);
-	else if (dir->phase == MOVE_ASK || dir->phase == MOVE_WAIT)
-		slice_at(dir, dir->phase == MOVE_ASK ? dir->walk_ns : dir->tidy_ns, now_ns);
+	else if (now_ns < dir->walk_ns)
+		slice_after(dir, (dir->walk_ns - now_ns) / 1000000 + 1);
+	else if (now_ns < dir->tidy_ns && compares_any(dir))
+		slice_after(dir, (dir->tidy_ns - now_ns) / 1000000 + 1);
 }

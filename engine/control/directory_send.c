@@ -373,6 +373,8 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
 		owner->queued[kind] = 0;
 	owner->behind = owner->fresh = owner->warned = owner->removing = owner->unsure = false;
+	owner->repair = false;
+	owner->kept = 0;
 	owner->walk = (struct walk){.slots = 0};
 	owner->takes_disk = false;
 	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)

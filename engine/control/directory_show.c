@@ -20,7 +20,6 @@
  */
 #include <stdlib.h>
 
-#include "engine/abi/wire.h"
 #include "engine/control/ctl.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
@@ -34,21 +33,22 @@ static struct page_key entry_named(const struct shard_part *part, const struct d
 
 /* ---- the holder ------------------------------------------------------------------------------ */
 
-/* True if the slot's entries belong to this member: it owns the slot, or did until lately. */
-static bool slot_has(const struct directory *dir, uint32_t slot, uint32_t ref)
+/*
+ * True if member `ref` owns the slot. A former owner keeps its entries while readers ask it, and
+ * is looked at again.
+ */
+static bool slot_has(struct directory *dir, uint32_t slot, uint32_t ref)
 {
-	const struct map_view *view = member_map(dir->control);
-	const uint8_t *ranked = map_view_slot(view, slot);
-	uint32_t former[FORMERS_MAX];
-	unsigned formers = formers_of(dir, slot, former);
+	uint64_t now_ns = net_now();
 
-	for (unsigned i = 0; i < map_owning(view); i++)
-		if (view->owner[ranked[i]].ref == ref)
-			return true;
-	for (unsigned i = 0; i < formers; i++)
-		if (former[i] == ref)
-			return true;
-	return false;
+	if (slot_owned(dir->settled, slot, ref))
+		return true;
+	if (now_ns >= dir->tidy_ns && !slot_lags(dir, slot))
+		return false;
+	compare_mark(dir, ref);
+	if (now_ns >= dir->tidy_ns)
+		dir->tidy_ns = now_ns + dead_after_ns(dir);
+	return true;
 }
 
 /* True if member `ref` should have this entry: it names a page of this engine, by its one name. */
@@ -96,11 +96,10 @@ static bool ask(struct directory *dir, struct owner *owner, struct show *show)
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct rpc_link *link = member_link_now(dir->control, owner->ref);
 
-	if (!link || link->member->contact->wire < WIRE_VERSION_ENTRIES)
+	if (!link)
 		return false;
 	body.serial = show->serial = ++dir->serial;
-	body.bits = show->bits;
-	body.slots = (ProtobufCBinaryData){show->bytes, show->slots};
+	body.slots = (ProtobufCBinaryData){sizeof(show->slots), show->slots};
 	body.bucket = show->bucket;
 	message.body_case = PC__MESSAGE__BODY_ENTRIES_ASK;
 	message.entries_ask = &body;
@@ -124,19 +123,18 @@ void show_next(struct directory *dir, struct owner *owner)
 void show_begin(struct directory *dir, struct owner *owner)
 {
 	const struct digest *digest = owner->digest;
-	uint32_t slots = 1u << digest->bits, bytes = (slots + 7) / 8;
-	struct show *show;
+	struct show *show = digest->none ? NULL : calloc(1, sizeof(*show));
+	bool any = false;
 
-	if (owner->show || digest->none || !digest_differs(digest))
+	for (uint32_t slot = 0; show && slot < MAP_SLOTS; slot++)
+		if (digest->differ[slot]) {
+			show->slots[slot / 8] |= (uint8_t)(1u << slot % 8);
+			any = true;
+		}
+	if (!any) {
+		free(show);
 		return;
-	show = calloc(1, sizeof(*show) + bytes);
-	if (!show)
-		return;
-	show->bits = digest->bits;
-	show->bytes = bytes;
-	for (uint32_t i = 0; i < slots; i++)
-		if (digest->sums[i] != digest->sums[slots + i])
-			show->slots[i / 8] |= (uint8_t)(1u << i % 8);
+	}
 	owner->show = show;
 	show_next(dir, owner);
 }
@@ -210,7 +208,7 @@ void show_own(struct directory *dir)
 		return;
 	/* what it had no room for */
 	dir->own.dropped = shard->dropped;
-	lacks_self(dir);
+	lacks_all(dir, &dir->self, dir->control->ref);
 }
 
 /* ---- the owner ------------------------------------------------------------------------------- */
@@ -219,16 +217,14 @@ bool directory_serve_entries_ask(
 	struct control *control, struct rpc_link *link, const Pc__EntriesAsk *ask)
 {
 	struct directory *dir = control->directory;
-	struct shard_part part = {.bucket = ask->bucket,
-		.buckets = SHOW_BUCKETS,
-		.bits = ask->bits,
-		.slots = ask->slots.data};
+	struct shard_part part = {
+		.bucket = ask->bucket, .buckets = SHOW_BUCKETS, .slots = ask->slots.data};
 	Pc__Entries body = PC__ENTRIES__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	const struct dir_entry *entry;
 	struct page_key key;
 
-	if (ask->bits > DIGEST_BITS_MAX || ask->slots.len != ((1u << ask->bits) + 7) / 8)
+	if (ask->slots.len != MAP_SLOTS / 8)
 		return false;
 	for (; body.n_entries < MESSAGE_PAGES_MAX; body.n_entries++) {
 		Pc__Entry *at = dir->entry_at[body.n_entries];

@@ -12,9 +12,8 @@
  *   directory.c          the functions of directory.h
  *   directory_update.c   updates, deadlines, results
  *   directory_send.c     queues, batches, acks
- *   directory_move.c     map changes, sweeping
- *   directory_past.c     maps of earlier times
- *   directory_slots.c    which slots owners lack, and which ones former owners have
+ *   directory_move.c     changes of the map, and the steps that follow
+ *   directory_slots.c    which slots owners lack
  *   directory_walk.c     walks over these slots, one for each owner
  *   directory_behind.c   limits, owners that are behind
  *   directory_suspect.c  owners that do not answer in time
@@ -22,15 +21,16 @@
  *   directory_pass.c     passing on other engines' relays, and taking them
  *   directory_serve.c    requests of other engines
  *   directory_durable.c  removals that wait for tombstones and for the owners of the pages
- *   directory_digest.c   comparing entries with an owner that may have them already
- *   directory_compare.c  the same with all owners, about once a minute
+ *   directory_compare.c  when an owner is compared with, and what follows
+ *   directory_digest.c   digests of entries
  *   directory_show.c     entries without a page
  *   directory_depart.c   entries of members that left the map
  *   directory_disk.c     entries of pages on this host's disk
  *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
  * names a generation: a remove queued after the publish of its entry is also sent after it, and a
- * remove queued before a newer publish finds another generation in the entry and does nothing.
+ * remove queued before a newer publish finds another generation in the entry and does nothing. One
+ * for an owner that had lost the slot and has it again is not: that owner is compared with.
  */
 #ifndef CONTROL_DIRECTORY_STATE_H
 #define CONTROL_DIRECTORY_STATE_H
@@ -42,7 +42,6 @@
 #include "engine/control/directory.h"
 #include "engine/control/directory_digest.h"
 #include "engine/control/directory_durable.h"
-#include "engine/control/directory_past.h"
 #include "engine/control/directory_relay.h"
 #include "engine/control/directory_slots.h"
 #include "engine/control/net.h"
@@ -77,10 +76,9 @@ struct index_entry;
 #define MOVE_KEYS 2048            /* pages read in one step of the walks */
 #define MOVE_PART (MOVE_KEYS / 8) /* pages copied to the stack at a time */
 #define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
-#define MOVE_QUIET_NS 50000000ull /* see walk_start() */
+#define MOVE_QUIET_NS 50000000ull /* see directory_move.c */
 #define MOVE_QUIET_MAX_NS 1000000000ull
-#define MOVE_INTERRUPTED_MAX 3 /* comparisons; the walk after them compares nothing */
-#define MOVE_PACE_MS 2         /* pause between two steps of the walk or of the sweep */
+#define MOVE_PACE_MS 2 /* pause between two steps */
 /*
  * The entries of a member that left the map stay in the shard for this many times
  * cluster.dead_after_ms: it may come back with the same ref and the same pages
@@ -187,8 +185,11 @@ struct owner {
 	/* number of targets of this owner, queued or sent, that no client waits for */
 	uint32_t background;
 	struct walk walk;
-	bool behind; /* its walk waits for acknowledgements, or for the answer to a DigestAsk */
-	bool fresh;  /* it may have entries of ours: to be asked before its walk begins */
+	bool behind;   /* its walk waits for acknowledgements */
+	bool fresh;    /* it may have any of our entries or none, */
+	bool unsure;   /* or some that it should not have: see directory_compare.c */
+	bool repair;   /* its walk publishes what it should have had, */
+	uint64_t kept; /* or all but this number of entries at least, which it has */
 	bool warned;
 	bool takes_disk; /* the owner's engine knows entries of pages on disk */
 	enum suspect_why
@@ -203,23 +204,12 @@ struct owner {
 	 * after the answer to a DigestAsk, so it is not asked
 	 */
 	bool removing;
-	struct digest *digest; /* NULL: a walk publishes all entries that are new to it */
+	struct digest *digest; /* NULL: it is not compared with now */
 	struct show *show;     /* the entries that it shows; NULL: none */
-	bool unsure; /* removes were dropped, or it has room again: it is compared with soon */
 	uint32_t *touches;
 	unsigned touched;
 	struct page_report *report; /* REPORTS_MAX, to be sent with the touches; NULL: none yet */
 	unsigned reports;
-};
-
-enum move_phase {
-	MOVE_NONE,
-	MOVE_ASK,   /* after a change: wait for further ones, then ask which entries owners have */
-	MOVE_COUNT, /* compute the same from the index */
-	MOVE_AWAIT, /* wait for their answers */
-	MOVE_WALK,  /* wait for the walks of all owners that are not behind */
-	MOVE_WAIT,  /* wait until clients have read the new map */
-	MOVE_TIDY,  /* remove the entries of moved slots from former owners */
 };
 
 struct directory {
@@ -252,33 +242,24 @@ struct directory {
 	struct net_timer *patrol; /* looks at the owners that owe an answer */
 	uint64_t patrol_ns;       /* when the timer `patrol` was armed; 0: it is not */
 	uint64_t awake_ns;        /* when this engine was last found to run again after a pause */
-	/* Migration of entries after a map change. */
+	/* What follows a change of the map: walks and comparisons. */
 	struct net_timer *move;
-	bool move_soon; /* true: the timer `move` fires within MOVE_PACE_MS */
-	/*
-	 * true: some entries stayed with former owners, because a new owner is slow to acknowledge
-	 * its copy
-	 */
-	bool untidy;
-	enum move_phase phase;
-	uint32_t slot;        /* in COUNT, TIDY and with `marking`: the slot that is read, */
-	uint64_t at;          /* and a cursor of slot_pages() */
-	bool held;            /* no walk begins before the phase MOVE_ASK ends */
-	unsigned interrupted; /* comparisons that a change of the map ended, since the last walk */
-	uint64_t changed_ns;  /* in the phase MOVE_ASK: time of the first change, */
-	uint64_t walk_ns;     /* and time at which the phase ends */
-	uint64_t tidy_ns;     /* in the phase MOVE_WAIT: time at which the phase ends */
-	struct past settled;  /* the map to which `lacks` refers: the present one */
+	bool move_soon;           /* true: the timer `move` fires within MOVE_PACE_MS */
+	bool held;                /* no walk begins before walk_ns */
+	uint64_t changed_ns;      /* time of the first of the last changes, */
+	uint64_t walk_ns;         /* and time until which there may be further ones */
+	uint64_t tidy_ns;         /* until then former owners keep their entries */
+	bool tidying;             /* see tidies() */
+	struct map_view *settled; /* the map to which `lacks` refers: the present one */
 	uint8_t lacks[MAP_SLOTS]; /* see directory_slots.c */
 	uint64_t lacking, lacked; /* pairs of an owner and a slot that it lacks; the most of late */
 	struct walk self;         /* of this engine's own shard */
-	struct former *former;    /* of each slot; NULL: none has any */
-	uint32_t formers;         /* number of slots that have some */
-	bool comparing;           /* a periodic comparison is in progress, */
-	bool marking;             /* and reads the slots of owners whose digests differ */
-	uint64_t compare_ns;      /* when the next one begins; it waits for the end of a walk */
-	bool compare_dialled;     /* links with the owners that are asked next were dialled */
-	unsigned compare_turn;    /* place on the map of the owner that is asked next */
+	bool counting;            /* pages are counted for the owners that were asked: */
+	uint32_t slot;            /* the slot that is read, */
+	uint64_t at;              /* and a cursor of slot_pages() */
+	uint64_t compare_ns;      /* when it is the next owners' turn to be unsure */
+	bool compare_dialled;     /* links with them were dialled */
+	unsigned compare_turn;    /* place on the map of the first of them */
 	bool published;           /* owners may have entries of this engine */
 	struct own_shard own;
 	uint32_t sweep_cursor;
@@ -328,6 +309,9 @@ void updates_due(void *context);
 
 /* ---- directory.c ----------------------------------------------------------------------------- */
 
+/* Refs of former owners of the slot that may have entries. Returns their number. */
+unsigned formers_of(
+	const struct directory *directory, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX]);
 /*
  * Sends a remove of the entry `at` to the present owners of the key, and to the former ones that
  * may have it. `waiter`, NULL: none, gets OP_HIT when all of them have dropped the entry, and
@@ -411,13 +395,14 @@ void patrol(void *context);
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 
 void move_slice(void *context);
-/* Makes the next step of the walk or of the sweep run within MOVE_PACE_MS. */
+/* Makes the next step run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
-
-/* Owners may lack any entry of ours: they are asked, and sent what they do not have. */
+/* Owners may lack any entry of ours: they are compared with. */
 void move_again(struct directory *directory);
-/* True while entries are published after a change of the map. */
-bool move_publishing(const struct directory *directory);
+static inline uint64_t dead_after_ns(const struct directory *directory)
+{
+	return (uint64_t)directory->control->settings->cluster_dead_after_ms * 1000000ull;
+}
 
 /* ---- directory_depart.c ---------------------------------------------------------------------- */
 
@@ -490,6 +475,5 @@ void target_background_end(struct directory *directory, struct dir_target *targe
  * True if the owner is behind, or has not acknowledged a batch sent dead_after_ms ago or earlier.
  */
 bool owner_lags(const struct directory *directory, const struct owner *owner);
-bool behind_any(const struct directory *directory);
 
 #endif

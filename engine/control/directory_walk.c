@@ -2,10 +2,8 @@
 /*
  * Walks: each owner that lacks slots is sent their entries, in small steps, slot after slot. The
  * owner's queue limits its own walk only, so an owner that acknowledges nothing delays no other and
- * costs no time and no memory beyond the limit. Control plane's thread only.
- *
- * Entries that the owner already has are written again, unless their digests are known to be equal
- * (directory_digest.c).
+ * costs no time and no memory beyond the limit. Entries that the owner already has are written
+ * again, which changes nothing. Control plane's thread only.
  */
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
@@ -18,15 +16,9 @@ static bool has_room(const struct owner *owner)
 	return owner->background + MOVE_PART <= OWNER_WALK_MAX;
 }
 
-/* True if the owner's walk may begin: it is known which entries the owner has, if it was asked. */
-static bool owner_due(const struct owner *owner)
-{
-	return owner->ref && owner->walk.slots && !owner->fresh && !digest_waits(owner);
-}
-
 static bool owner_ready(const struct owner *owner)
 {
-	return owner_due(owner) && has_room(owner);
+	return owner->ref && owner->walk.slots && has_room(owner);
 }
 
 static void walk_publish(
@@ -37,27 +29,16 @@ static void walk_publish(
 
 	if (!owner_takes(dir, ref, entry->place))
 		return;
-	if (owner && digest_equal(owner, &entry->key)) {
-		dir->control->counter[COUNTER_entries_kept] += !owner->digest->repair;
-		return;
+	if (owner) {
+		dir->control->counter[COUNTER_entries_repaired] += owner->repair;
+		owner->kept -= owner->kept != 0;
 	}
-	if (owner && owner->digest && owner->digest->repair)
-		dir->control->counter[COUNTER_entries_repaired]++;
 	update = update_new(dir, DIR_PUBLISH, &entry->key,
 		&(struct location){.place = entry->place, .generation = entry->generation}, 1);
 	if (!update)
 		return;
 	update_add(dir, update, ref);
 	update_start(dir, update);
-}
-
-static uint16_t index_of(const struct map_view *view, uint32_t ref)
-{
-	uint16_t i = 0;
-
-	while (i < view->owners && view->owner[i].ref != ref)
-		i++;
-	return i;
 }
 
 /* Moves the walk to the next slot that the owner lacks. Returns what the search cost. */
@@ -80,7 +61,7 @@ static unsigned walk_step(
 	struct directory *dir, struct walk *walk, struct owner *owner, unsigned budget)
 {
 	uint32_t ref = owner ? owner->ref : dir->control->ref;
-	uint16_t index = index_of(dir->settled.view, ref);
+	uint16_t index = (uint16_t)owner_index(dir->settled, ref);
 	struct index_entry entries[MOVE_PART];
 	unsigned count, cost;
 
@@ -100,11 +81,11 @@ static unsigned walk_step(
 	return budget;
 }
 
-static void walk_ended(const struct directory *dir, struct owner *owner)
+void walk_end(const struct directory *dir, struct owner *owner)
 {
-	owner->behind = false;
-	if (!dir->marking)
-		digest_drop(owner);
+	owner->behind = owner->repair = false;
+	dir->control->counter[COUNTER_entries_kept] += owner->kept;
+	owner->kept = 0;
 }
 
 void walks_slice(struct directory *dir)
@@ -112,8 +93,6 @@ void walks_slice(struct directory *dir)
 	struct owner *owner, *first = STAILQ_FIRST(&dir->owners);
 	unsigned budget = MOVE_KEYS;
 
-	if (dir->held)
-		return;
 	walk_step(dir, &dir->self, NULL, MOVE_KEYS);
 	for (bool more = first; budget && more; more = STAILQ_FIRST(&dir->owners) != first) {
 		/* those that come after the end of the budget have their turn first next time */
@@ -123,10 +102,9 @@ void walks_slice(struct directory *dir)
 		if (owner_ready(owner)) {
 			budget = walk_step(dir, &owner->walk, owner, budget);
 			if (!owner->walk.slots)
-				walk_ended(dir, owner);
+				walk_end(dir, owner);
 		}
-		if (owner_due(owner) && !has_room(owner))
-			owner->behind = true;
+		owner->behind |= owner->ref && owner->walk.slots && !has_room(owner);
 	}
 }
 
@@ -140,14 +118,4 @@ bool walks_ready(const struct directory *dir)
 		if (owner_ready(owner))
 			return true;
 	return dir->self.slots != 0;
-}
-
-bool walks_done(const struct directory *dir)
-{
-	const struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->ref && owner->walk.slots && !owner->behind)
-			return false;
-	return dir->self.slots == 0;
 }

@@ -45,7 +45,7 @@
 #define AWAY_MANY UINT8_MAX
 
 #define STATE_MAGIC 0x50435353u /* "PCSS" */
-#define STATE_LAYOUT 1u         /* raised when a field changes its place or meaning */
+#define STATE_LAYOUT 2u         /* raised when a field changes its place or meaning */
 
 /*
  * What the next process of the engine finds beside the buckets. The kernel may end this process
@@ -104,14 +104,18 @@ static void cell_store(struct shard *shard, struct cell cell, const struct dir_e
 }
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first field is the low half");
 
-/* Writes an entry and its bit in `side`; `second`: the bucket is the key's second candidate. */
-static void cell_fill(
-	struct shard *shard, struct cell cell, const struct dir_entry *entry, bool second)
+/*
+ * Writes an entry and what `side` has of it; `slot`: of the map; `second`: the bucket is the key's
+ * second candidate.
+ */
+static void cell_fill(struct shard *shard, struct cell cell, const struct dir_entry *entry,
+	uint16_t slot, bool second)
 {
 	struct shard_side *side = &shard->side[cell.bucket];
 	uint8_t bit = (uint8_t)(1u << cell.entry);
 
 	side->second = (uint8_t)(second ? side->second | bit : side->second & ~bit);
+	side->slot[cell.entry] = slot;
 	if (second) {
 		struct shard_side *first =
 			&shard->side[dir_bucket_other(cell.bucket, entry->tag, shard->bits)];
@@ -337,13 +341,14 @@ static bool cell_displace(
 		for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
 			struct cell cell = {bucket, i}, room;
 			struct dir_entry entry = cell_load(shard, cell);
+			uint16_t slot = shard->side[bucket].slot[i];
 			uint32_t other = dir_bucket_other(bucket, entry.tag, shard->bits);
 
 			if (cell_second(shard, cell))
 				continue;
 			if (level == 0 ? cell_free(shard, other, &room)
 				       : cell_displace(shard, other, level, &room)) {
-				cell_fill(shard, room, &entry, true);
+				cell_fill(shard, room, &entry, slot, true);
 				*ret_cell = cell;
 				return true;
 			}
@@ -365,12 +370,14 @@ static int insert(struct shard *shard, const struct page_key *key, uint32_t ref,
 	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
 	uint32_t second = dir_bucket_other(first, tag, shard->bits);
 	struct dir_entry entry = {.tag = tag, .ref = ref, .place = place, .generation = generation};
+	uint16_t slot = (uint16_t)map_slot_of(key);
 	struct cell cell;
 
 	if (key_find(shard, first, tag, ref, &cell)) {
 		uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
 
 		shm_store64(&word[1], (uint64_t)generation << 32 | place);
+		shard->side[cell.bucket].slot[cell.entry] = slot;
 		return 0;
 	}
 	if (place_on_disk(place) && shard->entries >= shard_disk_max(shard)) {
@@ -380,13 +387,13 @@ static int insert(struct shard *shard, const struct page_key *key, uint32_t ref,
 	for (unsigned depth = 0; depth <= 2; depth++) {
 		if (depth == 0 ? cell_free(shard, first, &cell)
 			       : cell_displace(shard, first, depth, &cell)) {
-			cell_fill(shard, cell, &entry, false);
+			cell_fill(shard, cell, &entry, slot, false);
 			shard->entries++;
 			return 0;
 		}
 		if (depth == 0 ? cell_free(shard, second, &cell)
 			       : cell_displace(shard, second, depth, &cell)) {
-			cell_fill(shard, cell, &entry, true);
+			cell_fill(shard, cell, &entry, slot, true);
 			shard->entries++;
 			return 0;
 		}

@@ -28,6 +28,7 @@ struct shard_side {
 	 * one
 	 */
 	uint8_t away;
+	uint16_t slot[BUCKET_ENTRIES]; /* map_slot_of() the key of each entry */
 };
 
 struct shard {
@@ -96,33 +97,27 @@ unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 	bool (*alive)(void *context, uint32_t ref), void *context);
 
 /*
- * Entries are compared in sets: a set's digest is the sum of this over its entries. A holder
- * computes it from its index, the owner from its shard.
+ * The digest of a slot of the map: the sum of this over its entries. A holder computes it from its
+ * index, the owner from its shard.
  */
 static inline uint64_t shard_entry_hash(uint32_t tag, uint32_t place, uint32_t generation)
 {
 	return map_mix(((uint64_t)tag << 32 | place) + map_mix(generation));
 }
-/* The slot of 2^bits, bits <= 31, to which an entry with this tag belongs. */
-static inline uint32_t shard_slot(uint32_t tag, unsigned bits)
-{
-	return (uint32_t)((uint64_t)tag << bits >> 32);
-}
 /*
  * Adds the entries of holder `ref` in `buckets` buckets, starting at *cursor (0 at first; it
- * wraps), to the digests of their slots; `sums` has 2^bits. An entry that moves between two calls
- * can be counted twice or not at all. Six parameters: `cursor` and `buckets` are one slice of the
- * shard.
+ * wraps), to the digests of their slots of the map; `sums` has MAP_SLOTS. An entry that moves
+ * between two calls can be counted twice or not at all. Five parameters: `cursor` and `buckets` are
+ * one slice of the shard.
  */
 void shard_digest(const struct shard *shard, uint32_t *cursor, uint32_t buckets, uint32_t ref,
-	unsigned bits, uint64_t *sums);
+	uint64_t *sums);
 
 /* A part of a shard whose entries are looked at one by one. */
 struct shard_part {
 	uint32_t bucket;      /* the next one to look at; past the last bucket of the shard: 0 */
 	uint32_t buckets;     /* how many more to look at */
 	unsigned entry;       /* of the bucket, the next one to look at; 0 at first */
-	unsigned bits;        /* 2^bits slots, bits <= 31, as for shard_slot() */
 	const uint8_t *slots; /* a bit for each slot whose entries are wanted; NULL: all are */
 	uint32_t first;       /* first candidate bucket of the entry that was returned */
 };

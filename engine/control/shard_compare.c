@@ -5,8 +5,8 @@
  */
 #include "engine/control/shard.h"
 
-void shard_digest(const struct shard *shard, uint32_t *cursor, uint32_t buckets, uint32_t ref,
-	unsigned bits, uint64_t *sums)
+void shard_digest(
+	const struct shard *shard, uint32_t *cursor, uint32_t buckets, uint32_t ref, uint64_t *sums)
 {
 	uint32_t mask = (1u << shard->bits) - 1;
 
@@ -15,15 +15,13 @@ void shard_digest(const struct shard *shard, uint32_t *cursor, uint32_t buckets,
 			const struct dir_entry *entry = &shard->bucket[*cursor & mask].entry[i];
 
 			if (entry->tag && entry->ref == ref)
-				sums[shard_slot(entry->tag, bits)] += shard_entry_hash(
+				sums[shard->side[*cursor & mask].slot[i]] += shard_entry_hash(
 					entry->tag, entry->place, entry->generation);
 		}
 }
 
-static bool part_wants(const struct shard_part *part, uint32_t tag)
+static bool part_wants(const struct shard_part *part, uint32_t slot)
 {
-	uint32_t slot = shard_slot(tag, part->bits);
-
 	return !part->slots || part->slots[slot / 8] >> slot % 8 & 1;
 }
 
@@ -44,7 +42,8 @@ const struct dir_entry *shard_show(const struct shard *shard, struct shard_part 
 			unsigned i = part->entry++;
 			const struct dir_entry *entry = &shard->bucket[part->bucket].entry[i];
 
-			if (!entry->tag || entry->ref != ref || !part_wants(part, entry->tag))
+			if (!entry->tag || entry->ref != ref ||
+				!part_wants(part, shard->side[part->bucket].slot[i]))
 				continue;
 			part->first = part->bucket;
 			if (shard->side[part->bucket].second & 1u << i)

@@ -351,6 +351,22 @@ void slots_publish(struct control *control, struct slots *slots, const struct ma
 	numbers_free(&p);
 }
 
+unsigned slots_formers(
+	const struct control *control, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX])
+{
+	const struct slots *slots = control->members->slots;
+	struct map_slot word;
+	unsigned count = 0;
+
+	if (!control->status)
+		return 0;
+	word = map_slot_unpack(shm_load64(&control->status->map.slot[slot]));
+	for (unsigned i = 0; i < map_slot_formers(&word); i++)
+		if (slots->bound[word.former[i]])
+			ret_ref[count++] = slots->bound[word.former[i]];
+	return count;
+}
+
 void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns)
 {
 	uint64_t second = now_ns / SECOND_NS;

@@ -34,6 +34,9 @@ struct slots {
  */
 void slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
 	bool opening, uint64_t now_ns);
+/* Refs of the former owners that the slot's word names. Returns their number. */
+unsigned slots_formers(
+	const struct control *control, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX]);
 /* Ends the time of former owners. */
 void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns);
 

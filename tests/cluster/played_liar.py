@@ -47,8 +47,8 @@ def member(name, incarnation, bits, address=b"127.0.0.1", port=9):
 
 def hello(me, members=(), lists=True):
     """Of this version; it answers nothing."""
-    return frame(field(1, field(1, 6) + field(2, me) + b"".join(field(3, m) for m in members) +
-                       b"\x31" + struct.pack("<Q", AGREED) + field(10, 7) + field(13, 1) +
+    return frame(field(1, field(1, 8) + field(2, me) + b"".join(field(3, m) for m in members) +
+                       b"\x31" + struct.pack("<Q", AGREED) + field(10, 9) + field(13, 1) +
                        (field(21, 1) if lists else b"")))
 
 

@@ -44,7 +44,7 @@ class GrayMember:
         self.thread.start()
 
     def hello(self):
-        return b"\x08\x07" + self.me + b"\x31" + struct.pack("<Q", AGREED)
+        return b"\x08\x09" + self.me + b"\x31" + struct.pack("<Q", AGREED)
 
     def connected(self, port):
         link = socket.create_connection(("127.0.0.1", port))
@@ -83,8 +83,8 @@ class FlappingMember:
         self.thread.start()
 
     def join(self, incarnation):
-        hello = (b"\x08\x07" + member(b"flapper", incarnation, self.bits) + b"\x31" +
-                 struct.pack("<Q", AGREED) + b"\x50\x07")
+        hello = (b"\x08\x09" + member(b"flapper", incarnation, self.bits) + b"\x31" +
+                 struct.pack("<Q", AGREED) + b"\x50\x09")
         links = []
         for port in self.ports:
             try:
@@ -133,7 +133,7 @@ class ProbedMember(GrayMember):
 
     def hello(self):
         # fields newest = 7 and probes = true
-        return super().hello() + b"\x50\x07\x68\x01"
+        return super().hello() + b"\x50\x09\x68\x01"
 
     def beat(self):
         links, held = self.links, [b""] * len(self.links)

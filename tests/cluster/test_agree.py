@@ -133,14 +133,14 @@ class Versions(Agree):
                 heard = b""
                 while part := s.recv(65536):
                     heard += part
-            self.assertEqual(self.version_of(heard), 7, heard)
+            self.assertEqual(self.version_of(heard), 8, heard)
         self.assertEqual(
-            len(self.lines(engines, 0, "wire version is 4", "this engine is 7 to 8.")), 1)
+            len(self.lines(engines, 0, "wire version is 4", "this engine is 8 to 9.")), 1)
         self.assertEqual(len(engines.status(0)["members"]), 1)
         self.stop_cleanly(engines)
 
     def test_a_seed_of_version_4_is_refused_with_both_versions(self):
-        """The seed closes a connection with a Hello of version 7, and answers one of version 4."""
+        """The seed closes a connection with a Hello of version 8, and answers one of version 4."""
         with socket.socket() as old:
             old.bind(("127.0.0.1", 0))
             old.listen()
@@ -148,7 +148,7 @@ class Versions(Agree):
             seed = f"127.0.0.1:{old.getsockname()[1]}"
             engines = self.start(1, pool_bytes="16MiB", settings=[*BEATS, f"cluster.seeds={seed}"])
             end = harness.clock() + 30 * harness.SLOW
-            while not self.lines(engines, 0, seed, "wire version is 4", "this engine is 7 to 8."):
+            while not self.lines(engines, 0, seed, "wire version is 4", "this engine is 8 to 9."):
                 self.assertLess(harness.clock(), end, engines.log(0))
                 connection, _ = old.accept()
                 if self.version_of(connection.recv(65536)) == 4:
@@ -159,7 +159,7 @@ class Versions(Agree):
 
 class Previous(Agree):
     def test_an_engine_of_the_previous_wire_version_serves(self):
-        """Engine 1 is of wire version 7 and of another client ABI: both say so once."""
+        """Engine 1 is of wire version 8 and of another client ABI: both say so once."""
         engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="16MiB", settings=BEATS)
         older = harness.cluster.find_program(harness.BUILD, "tests/cluster/older_wire")
         whole = engines.command
@@ -172,7 +172,7 @@ class Previous(Agree):
             port = f":{engines.port[other]}"
             self.assertEqual(len(self.lines(engines, i, port, "client ABI version",
                                             "Both work together")), 1, engines.log(i))
-        self.assertEqual(len(self.lines(engines, 0, "wire version 7 at most, this engine 8")), 1)
+        self.assertEqual(len(self.lines(engines, 0, "wire version 8 at most, this engine 9")), 1)
         self.assertFalse(self.lines(engines, 0, "refused"))
         self.stop_cleanly(engines)
 

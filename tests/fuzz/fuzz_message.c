@@ -285,7 +285,7 @@ static void corpus_members(void)
 	Pc__EntriesAsk entries_ask = PC__ENTRIES_ASK__INIT;
 	Pc__Entries shown = PC__ENTRIES__INIT;
 	Pc__Entry entry = PC__ENTRY__INIT, *entries = &entry;
-	uint8_t slots[2] = {0xff, 0xff};
+	static uint8_t slots[MAP_SLOTS / 8] = {0xff, 0xff};
 	Pc__Message m = PC__MESSAGE__INIT;
 
 	member.name = "other";
@@ -307,7 +307,6 @@ static void corpus_members(void)
 	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_DIGEST_ASK;
 	m.digest_ask = &digest_ask;
-	digest_ask.bits = 4;
 	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_DIGEST;
 	m.digest = &digest;
@@ -316,7 +315,6 @@ static void corpus_members(void)
 	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_ENTRIES_ASK;
 	m.entries_ask = &entries_ask;
-	entries_ask.bits = 4;
 	entries_ask.slots = (ProtobufCBinaryData){sizeof(slots), slots};
 	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_ENTRIES;

@@ -10,11 +10,14 @@ void __wrap_directory_map_changed(struct control *control);
 void __wrap_directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
+	struct owner *owner;
 
 	__real_directory_map_changed(control);
+	if (world.mutant != MUTANT_WALK_RESTART)
+		return;
 	/* What is known of the owners is forgotten: they are walked for all slots. */
-	if (world.mutant == MUTANT_WALK_RESTART && dir->phase == MOVE_ASK)
-		move_again(dir);
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		lacks_all(dir, &owner->walk, owner->ref);
 }
 
 bool __real_slot_lags(struct directory *dir, uint32_t slot);
@@ -47,10 +50,8 @@ void __wrap_move_slice(void *context)
 		return;
 	}
 	__real_move_slice(context);
-	if (world.mutant == MUTANT_FORMER_EARLY && dir->phase == MOVE_WAIT) {
+	if (world.mutant == MUTANT_FORMER_EARLY)
 		dir->tidy_ns = 0;
-		move_soon(dir);
-	}
 }
 
 __typeof__(slots_publish) __real_slots_publish, __wrap_slots_publish;

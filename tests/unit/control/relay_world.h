@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/directory_state.h"
+#include "tests/unit/control/still_world.h"
 
 #define BEAT_MS 20
 #define DEAD_MS 300
@@ -33,7 +33,7 @@ static inline int setup(void **state)
 	}
 	assert_true(nodes_until(all_agree(), 3000));
 	for (unsigned i = 0; i < 3; i++)
-		assert_true(nodes_until(node[i].control.directory->phase == MOVE_NONE, 3000));
+		assert_true(nodes_until(still(node[i].control.directory), 3000));
 	return 0;
 }
 

@@ -71,6 +71,35 @@ static void answers_that_break_a_rule_end_the_link(void **state)
 	}
 }
 
+/* The sums must be those of the slots. */
+static void digests_that_break_a_rule_end_the_link(void **state)
+{
+	static uint8_t slots[MAP_SLOTS / 8 + 1] = {5};
+	static uint64_t sums[3];
+	static const struct {
+		size_t bytes, sums;
+	} cases[] = {{0, 1}, {1, 2}, {MAP_SLOTS / 8 - 1, 2}, {sizeof(slots), 2}, {MAP_SLOTS / 8, 0},
+		{MAP_SLOTS / 8, 1}, {MAP_SLOTS / 8, 3}};
+	Pc__Digest body = PC__DIGEST__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct owner *owner = mute_is_asked();
+
+		assert_true(digest_ask(node[0].control.directory, owner));
+		body.serial = owner->digest->serial;
+		body.slots = (ProtobufCBinaryData){cases[i].bytes, slots};
+		body.sums = sums;
+		body.n_sums = cases[i].sums;
+		message.body_case = PC__MESSAGE__BODY_DIGEST;
+		message.digest = &body;
+		raw_message(mute.fd, &message);
+		assert_true(raw_closed(mute.fd, 100)); /* before it is dead for its silence */
+		(void)teardown(state);
+		(void)begin(state);
+	}
+}
+
 /* Asked again only once it acknowledges removes. */
 static void no_more_is_shown_than_there_is_room_for_removes(void **state)
 {
@@ -109,25 +138,22 @@ static void an_owner_whose_removes_were_dropped_is_unsure(void **state)
 	assert_true(owner->unsure);
 }
 
-static void a_member_of_version_7_is_not_asked(void **state)
+static void a_member_of_version_8_is_not_compared_with(void **state)
 {
 	struct owner *owner;
 
 	(void)state;
 	owner = mute_is_asked();
-	owner->show->asked = false;
-	((struct rpc_link *)owner->show->via)->member->contact->wire = WIRE_VERSION_OLDEST;
-	show_next(node[0].control.directory, owner);
-	assert_null(owner->show);
+	show_drop(owner);
+	((struct rpc_link *)member_link_now(&node[0].control, owner->ref))->member->contact->wire =
+		WIRE_VERSION_OLDEST;
+	assert_false(digest_ask(node[0].control.directory, owner));
 }
 
 static void questions_that_break_a_rule_end_the_link(void **state)
 {
-	static uint8_t slots[(1u << DIGEST_BITS_MAX) / 8 + 1];
-	static const struct {
-		uint32_t bits;
-		size_t bytes;
-	} cases[] = {{DIGEST_BITS_MAX + 1, sizeof(slots)}, {3, 0}, {3, 2}, {4, 1}, {UINT32_MAX, 1}};
+	static uint8_t slots[MAP_SLOTS / 8 + 1];
+	static const size_t cases[] = {0, 1, MAP_SLOTS / 8 - 1, sizeof(slots)};
 	Pc__EntriesAsk body = PC__ENTRIES_ASK__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
@@ -138,8 +164,7 @@ static void questions_that_break_a_rule_end_the_link(void **state)
 
 		raw_hello(fd, "mute", 0x1234567890 + i, 9, NULL);
 		assert_true(nodes_until(sees_count(0, 2), 1000));
-		body.bits = cases[i].bits;
-		body.slots = (ProtobufCBinaryData){cases[i].bytes, slots};
+		body.slots = (ProtobufCBinaryData){cases[i], slots};
 		message.body_case = PC__MESSAGE__BODY_ENTRIES_ASK;
 		message.entries_ask = &body;
 		raw_message(fd, &message);
@@ -170,9 +195,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(answers_that_break_a_rule_end_the_link),
+		T(digests_that_break_a_rule_end_the_link),
 		T(no_more_is_shown_than_there_is_room_for_removes),
 		T(an_owner_whose_removes_were_dropped_is_unsure),
-		T(a_member_of_version_7_is_not_asked),
+		T(a_member_of_version_8_is_not_compared_with),
 		T(questions_that_break_a_rule_end_the_link),
 		T(an_owner_that_lies_gets_removes_only),
 	};

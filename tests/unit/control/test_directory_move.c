@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/directory_state.h"
+#include "tests/unit/control/still_world.h"
 
 #define KEYS 1500 /* number of keys that each publishing node publishes */
 #define DEAD_MS 300
@@ -94,11 +94,8 @@ static void a_new_member_gets_the_entries_it_owns_and_the_former_owners_drop_the
 	assert_true(nodes_until(found_only_there(0, 2) && found_only_there(1, 2), 5000));
 }
 
-/*
- * A member that joins owns 2 of N parts of the slots: its pages are counted, published and removed
- * from their former owners. Of one that left, they are published to their next owners.
- */
-static void a_change_reads_the_pages_of_slots_that_have_moved_only(void **state)
+/* Pages are read once to publish those of the slots that moved, and once to compare afterwards. */
+static void a_change_publishes_the_pages_of_slots_that_have_moved_only(void **state)
 {
 	const uint64_t *counter = node[0].control.counter;
 	struct directory *dir;
@@ -107,52 +104,67 @@ static void a_change_reads_the_pages_of_slots_that_have_moved_only(void **state)
 	(void)state;
 	open_with_keys(3, 1);
 	dir = node[0].control.directory;
-	assert_true(nodes_until(dir->phase == MOVE_NONE, 5000));
+	assert_true(nodes_until(still(dir), 5000));
 	before = counter[COUNTER_pages_moving];
 	assert_int_equal(node_open(3, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 2000));
-	assert_true(nodes_until(all_found(0, 2) && dir->phase == MOVE_NONE, 5000));
-	assert_in_range(counter[COUNTER_pages_moving] - before, KEYS, KEYS * 2);
+	assert_true(nodes_until(all_found(0, 2) && still(dir), 5000));
+	assert_in_range(counter[COUNTER_pages_moving] - before, KEYS, KEYS * 3);
 	before = counter[COUNTER_pages_moving];
 	node_close(3);
 	assert_true(nodes_until(all_agree(), 2000));
-	assert_true(nodes_until(all_found(0, 2) && dir->phase == MOVE_NONE, 5000));
+	assert_true(nodes_until(all_found(0, 2) && still(dir), 5000));
 	assert_in_range(counter[COUNTER_pages_moving] - before, KEYS / 3, KEYS * 2 / 3);
+}
+
+static void expect_counts(const char *walk, uint64_t position, uint64_t end)
+{
+	struct directory_counts counts;
+
+	directory_counts(&node[0].control, &counts);
+	assert_string_equal(counts.walk, walk);
+	assert_int_equal(counts.moving, walk[0] != 0);
+	assert_int_equal(counts.walk_position, position);
+	assert_int_equal(counts.walk_end, end);
 }
 
 static void the_counts_show_where_the_walk_is(void **state)
 {
-	static const char *const names[] = {[MOVE_NONE] = "",
-		[MOVE_ASK] = "compare",
-		[MOVE_COUNT] = "compare",
-		[MOVE_AWAIT] = "compare",
-		[MOVE_WALK] = "publish",
-		[MOVE_WAIT] = "wait",
-		[MOVE_TIDY] = "remove"};
+	struct directory_counts counts;
 	struct directory *dir;
+	struct owner *owner;
 
 	(void)state;
 	open_with_keys(2, 1);
 	dir = node[0].control.directory;
-	for (enum move_phase phase = MOVE_NONE; phase <= MOVE_TIDY; phase++) {
-		bool reads = phase == MOVE_COUNT || phase == MOVE_TIDY;
-		struct directory_counts counts;
-
-		dir->phase = phase;
-		dir->slot = 700;
-		dir->lacked = 40;
-		dir->lacking = 15;
-		dir->sweep_left = 30 + phase;
-		directory_counts(&node[0].control, &counts);
-		assert_string_equal(counts.walk, names[phase]);
-		assert_int_equal(counts.moving, phase != MOVE_NONE);
-		assert_int_equal(counts.walk_position, phase == MOVE_WALK ? 25 : reads ? 700 : 0);
-		assert_int_equal(counts.walk_end, phase == MOVE_WALK ? 40 : reads ? MAP_SLOTS : 0);
-		assert_int_equal(counts.sweep_left, 30 + phase);
-	}
-	dir->phase = MOVE_NONE;
-	dir->slot = 0;
-	dir->lacked = dir->lacking = dir->sweep_left = 0;
+	assert_true(nodes_until(still(dir), 5000));
+	dir->slot = 700;
+	expect_counts("", 0, 0);
+	dir->counting = true; /* of a turn, not after a change */
+	expect_counts("", 0, 0);
+	owner = owner_of(dir, node[1].control.ref);
+	owner->fresh = true;
+	expect_counts("compare", 700, MAP_SLOTS);
+	dir->counting = false;
+	expect_counts("compare", 0, 0);
+	dir->lacked = 40;
+	dir->lacking = 15;
+	expect_counts("publish", 25, 40);
+	dir->lacked = dir->lacking = 0;
+	owner->fresh = false;
+	owner->unsure = true;
+	expect_counts("", 0, 0); /* its turn, not after a change */
+	dir->tidying = true;
+	dir->tidy_ns = UINT64_MAX;
+	expect_counts("wait", 0, 0);
+	dir->tidy_ns = 0;
+	expect_counts("remove", 0, 0);
+	owner->unsure = false;
+	expect_counts("", 0, 0);
+	dir->sweep_left = 30;
+	directory_counts(&node[0].control, &counts);
+	assert_int_equal(counts.sweep_left, 30);
+	dir->sweep_left = 0;
 }
 
 static void after_a_death_every_key_has_all_its_owners_again(void **state)
@@ -244,7 +256,7 @@ static void a_removed_key_is_also_removed_from_former_owners(void **state)
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 2000));
 	assert_true(nodes_until(all_found(0, 2), 2000));
-	/* Removes the keys before MOVE_TIDY, in which the former owners are told to remove them. */
+	/* Removes the keys before the former owners are compared with. */
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 		struct index_entry entry = *index_find(node[0].control.index, &key);
@@ -255,6 +267,26 @@ static void a_removed_key_is_also_removed_from_former_owners(void **state)
 	}
 	for (unsigned i = 0; i < 3; i++)
 		assert_true(nodes_until(node[i].control.shard.entries == 0, 2000));
+}
+
+/* Removes for the former owner are queued when it owns the slots again. */
+static void slots_that_come_back_to_a_stopped_owner_keep_their_entries(void **state)
+{
+	struct owner *owner;
+
+	(void)state;
+	open_with_keys(2, 1);
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	owner = owner_at(node[0].control.directory,
+		member_by_ref(&node[0].control, node[1].control.ref)->peer);
+	assert_true(nodes_until(all_agree() && owner->queued[DIR_REMOVE] + owner->in_flight, 5000));
+	node[1].stalled = true;
+	node_close(2);
+	assert_true(nodes_until(sees_count(0, 2) && !node[0].control.directory->held, 200));
+	nodes_run(20);
+	node[1].stalled = false;
+	assert_true(nodes_until(all_found(0, 2) && still(node[0].control.directory), 5000));
+	assert_true(all_found(0, 2));
 }
 
 /* The next map changes come while the walk is still in progress. */
@@ -275,7 +307,7 @@ static void changes_during_a_walk_lose_no_key(void **state)
 	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 5000));
 }
 
-/* Walks go on, and another owner is walked for the slots that it has got. */
+/* Walks go on, and the other owner is compared with. */
 static void a_change_in_the_middle_of_a_walk_adds_to_it(void **state)
 {
 	const unsigned keys = 3 * MOVE_KEYS;
@@ -288,19 +320,20 @@ static void a_change_in_the_middle_of_a_walk_adds_to_it(void **state)
 		node_put(0, k, 1, 5000);
 	assert_true(nodes_until(node[0].dones == keys, 5000));
 	dir = node[0].control.directory;
-	assert_true(nodes_until(!move_publishing(dir), 2000));
+	assert_true(nodes_until(!moves_any(dir), 2000));
 	assert_int_equal(node_open(2, node_at(0)), 0);
-	assert_true(nodes_until(dir->phase == MOVE_WALK && dir->lacking < dir->lacked, 2000));
+	assert_true(nodes_until(dir->lacking && dir->lacking < dir->lacked, 2000));
 	assert_true(dir->lacking > 0);
 	lacked = dir->lacking;
 	/* stops the timer of the walks, which then wait until the next map change */
 	net_timer_stop(dir->move);
 	dir->move_soon = false;
 	assert_int_equal(node_open(3, node_at(0)), 0);
-	assert_true(nodes_until(dir->settled.view->owners == 4, 3000));
-	assert_in_range(dir->lacking, lacked, lacked + keys * 2 / 4 + keys / 10);
+	assert_true(nodes_until(dir->settled->owners == 4, 3000));
+	assert_in_range(dir->lacking, lacked / 2, lacked);
+	assert_true(moves_any(dir));
 	assert_true(nodes_until(all_agree(), 3000));
-	assert_true(nodes_until(!move_publishing(dir) && dir->background == 0, 5000));
+	assert_true(nodes_until(!moves_any(dir) && dir->background == 0, 5000));
 	for (unsigned k = 0; k < keys; k++)
 		assert_int_equal(found_at_owners(3, 0, k), 2);
 }
@@ -340,13 +373,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(a_new_member_gets_the_entries_it_owns_and_the_former_owners_drop_them),
-		T(a_change_reads_the_pages_of_slots_that_have_moved_only),
+		T(a_change_publishes_the_pages_of_slots_that_have_moved_only),
 		T(the_counts_show_where_the_walk_is),
 		T(after_a_death_every_key_has_all_its_owners_again),
 		T(a_restarted_owner_gets_all_its_entries_again),
 		T(after_a_partition_every_key_is_found_again),
 		T(a_member_that_others_dropped_without_its_noticing_publishes_again),
 		T(a_removed_key_is_also_removed_from_former_owners),
+		T(slots_that_come_back_to_a_stopped_owner_keep_their_entries),
 		T(changes_during_a_walk_lose_no_key),
 		T(a_change_in_the_middle_of_a_walk_adds_to_it),
 		T(after_random_changes_every_key_is_found),

@@ -213,7 +213,7 @@ static void no_entry_is_lost_or_left_whatever_is_cut(void **state)
 	if (is_cut)
 		heal(0, 2);
 	assert_true(
-		nodes_until(all_agree() && node[0].control.directory->phase == MOVE_NONE &&
+		nodes_until(all_agree() && still(node[0].control.directory) &&
 				    owner_idle(owner_seen(0, 2)) && owner_idle(owner_seen(0, 1)),
 			9000));
 	for (unsigned k = 0; k < KEYS; k++) {

@@ -3,78 +3,9 @@
  * Entries without a page: an owner shows what it has, and the holder removes what is wrong. A node
  * is one control plane in the test's process; time is simulated.
  */
-#include "tests/unit/control/mute_world.h"
+#include "tests/unit/control/holder_world.h"
 
-#undef KEYS
-#define KEYS 1500 /* pages of the holder */
-#define HOLDER 2
 #define WRONG 2000u /* entries without a page */
-
-static int begin(void **state)
-{
-	(void)state;
-	nodes_setup(20, 300);
-	return 0;
-}
-
-static struct directory *holder(void)
-{
-	return node[HOLDER].control.directory;
-}
-
-static uint64_t counted(enum counter counter)
-{
-	return node[HOLDER].control.counter[counter];
-}
-
-static bool shows(const struct directory *dir)
-{
-	const struct owner *owner;
-
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->show)
-			return true;
-	return false;
-}
-
-static bool settled(void)
-{
-	return all_agree() && holder()->phase == MOVE_NONE && holder()->background == 0 &&
-	       !behind_any(holder()) && !shows(holder()) && !holder()->own.left;
-}
-
-static void open_three(void)
-{
-	for (unsigned i = 0; i <= HOLDER; i++)
-		assert_int_equal(node_open(i, i ? node_at(0) : node_at(1)), 0);
-	assert_true(nodes_until(settled(), 9000));
-}
-
-/* Three nodes; HOLDER has KEYS pages that all owners have, and compares at no time of its own. */
-static void open_with_pages(void)
-{
-	open_three();
-	for (unsigned k = 0; k < KEYS; k++)
-		node_put(HOLDER, k, 1, 3000);
-	assert_true(nodes_until(node[HOLDER].hits == KEYS && settled(), 9000));
-	holder()->compare_ns = UINT64_MAX;
-}
-
-static void compare_once(void)
-{
-	directory_compare(&node[HOLDER].control);
-	assert_true(nodes_until(holder()->compare_ns != 0, 3000));
-	assert_true(nodes_until(settled(), 9000));
-	holder()->compare_ns = UINT64_MAX;
-}
-
-static bool all_found(void)
-{
-	for (unsigned k = 0; k < KEYS; k++)
-		if (found_at_owners(0, HOLDER, k) != 2)
-			return false;
-	return true;
-}
 
 /* Entries of the holder in the shard of node n. */
 static uint64_t held(unsigned n)
@@ -347,7 +278,7 @@ static void pages_that_change_while_they_are_shown_keep_their_entries(void **sta
 	for (unsigned turn = 0; turn < 20; turn++) {
 		for (unsigned i = 0; i < 2; i++)
 			entries_left(i);
-		directory_compare(&node[HOLDER].control);
+		directory_compare(&node[HOLDER].control); /* from the next heartbeat on */
 		for (unsigned k = 0; k < KEYS; k++) {
 			if (k % 100 == 0)
 				nodes_turn();

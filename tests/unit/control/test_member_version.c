@@ -45,7 +45,7 @@ static void probe_hello(int fd)
 
 static void another_version_is_refused_and_gets_our_hello(void **state)
 {
-	static const uint32_t versions[] = {6, WIRE_VERSION + 1, 0};
+	static const uint32_t versions[] = {7, WIRE_VERSION + 1, 0};
 
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
@@ -121,7 +121,7 @@ static void an_old_engine_that_is_dialled_is_refused_with_both_versions(void **s
 	}
 	close(listener);
 	assert_int_equal(probes, 1);
-	expect_lines(1, "wire version is 4", "this engine is 7 to 8.", seed);
+	expect_lines(1, "wire version is 4", "this engine is 8 to 9.", seed);
 	assert_true(sees_count(0, 1));
 }
 
@@ -203,7 +203,7 @@ static void a_newer_engine_that_is_dialled_is_refused_with_both_versions(void **
 		close(fd);
 	}
 	close(listener);
-	expect_lines(1, "wire version is 9", "this engine is 7 to 8.", seed);
+	expect_lines(1, "wire version is 10", "this engine is 8 to 9.", seed);
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
@@ -212,28 +212,28 @@ static void the_common_version_is_the_newest_of_both_ranges(void **state)
 {
 	static const uint32_t cases[][3] = {
 		/* oldest and newest of the other engine; the common version, 0: none */
-		{7, 0, 7},
-		{7, 7, 7},
-		{7, 8, 8},
-		{4, 7, 7},
-		{6, 7, 7},
 		{8, 0, 8},
-		{8, 10, 8},
-		{7, UINT32_MAX, 8},
-		{8, 1, 8},
-		{6, 0, 0},
+		{8, 8, 8},
+		{8, 9, 9},
+		{5, 8, 8},
+		{7, 8, 8},
+		{9, 0, 9},
+		{9, 11, 9},
+		{8, UINT32_MAX, 9},
+		{9, 1, 9},
+		{7, 0, 0},
 		{5, 0, 0},
-		{4, 6, 0},
-		{9, 0, 0},
-		{9, 8, 0},
-		{9, 10, 0},
+		{4, 7, 0},
+		{10, 0, 0},
+		{10, 9, 0},
+		{10, 11, 0},
 		{0, 0, 0},
 		{UINT32_MAX, UINT32_MAX, 0},
 	};
 
 	(void)state;
-	assert_int_equal(WIRE_VERSION_OLDEST, 7);
-	assert_int_equal(WIRE_VERSION, 8);
+	assert_int_equal(WIRE_VERSION_OLDEST, 8);
+	assert_int_equal(WIRE_VERSION, 9);
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		Pc__Hello hello = PC__HELLO__INIT;
 
@@ -258,12 +258,12 @@ static void ranges_without_a_common_version_are_refused_with_both_ranges(void **
 	for (unsigned again = 0; again < 3; again++) {
 		int fd = raw_open(0);
 
-		say_range(fd, 9, 10, false);
+		say_range(fd, 10, 11, false);
 		assert_int_equal(hello_version(fd), WIRE_VERSION_OLDEST);
 		assert_true(raw_closed(fd, 1000));
 		close(fd);
 	}
-	expect_lines(1, "wire version is 9 to 10,", "this engine is 7 to 8.", "");
+	expect_lines(1, "wire version is 10 to 11,", "this engine is 8 to 9.", "");
 }
 
 /* Returns the number of lines of any level that contain the text. */
@@ -298,7 +298,7 @@ static void join_as(int fd, uint32_t oldest, uint32_t newest, uint32_t abi)
 	raw_message(fd, &message);
 }
 
-static void an_engine_of_version_7_joins_and_both_versions_are_logged_once(void **state)
+static void an_engine_of_version_8_joins_and_both_versions_are_logged_once(void **state)
 {
 	const struct member *raw;
 
@@ -307,16 +307,16 @@ static void an_engine_of_version_7_joins_and_both_versions_are_logged_once(void 
 	for (unsigned again = 0; again < 3; again++) {
 		int fd = raw_open(0);
 
-		join_as(fd, 7, 0, 0);
+		join_as(fd, 8, 0, 0);
 		assert_int_equal(hello_version(fd), WIRE_VERSION_OLDEST);
 		assert_true(nodes_until(sees_count(0, 2), 1000));
 		close(fd);
 		nodes_run(50);
 	}
 	raw = member_find(node[0].control.members, "raw");
-	assert_int_equal(raw->contact->wire, 7);
+	assert_int_equal(raw->contact->wire, 8);
 	assert_int_equal(raw->contact->abi, 0);
-	assert_int_equal(lines_of_any_level("speaks wire version 7 at most, this engine 8"), 1);
+	assert_int_equal(lines_of_any_level("speaks wire version 8 at most, this engine 9"), 1);
 	assert_int_equal(lines_of_any_level("client ABI version"), 0);
 	assert_int_equal(node[0].control.counter[COUNTER_members_refused], 0);
 }
@@ -330,13 +330,13 @@ static void engines_of_different_abi_versions_work_together_and_log_both_once(vo
 	for (unsigned again = 0; again < 3; again++) {
 		int fd = raw_open(0);
 
-		join_as(fd, 7, 8, 1000);
+		join_as(fd, 8, 9, 1000);
 		assert_true(nodes_until(sees_count(0, 2), 1000));
 		close(fd);
 		nodes_run(50);
 	}
 	raw = member_find(node[0].control.members, "raw");
-	assert_int_equal(raw->contact->wire, 8);
+	assert_int_equal(raw->contact->wire, 9);
 	assert_int_equal(raw->contact->abi, 1000);
 	assert_int_equal(lines_of_any_level("has client ABI version 1000, this engine"), 1);
 	assert_int_equal(lines_of_any_level("wire version"), 0);
@@ -355,7 +355,7 @@ int main(void)
 		T(the_common_version_is_the_newest_of_both_ranges),
 		T(the_hash_of_the_agreed_values_changes_only_with_them),
 		T(ranges_without_a_common_version_are_refused_with_both_ranges),
-		T(an_engine_of_version_7_joins_and_both_versions_are_logged_once),
+		T(an_engine_of_version_8_joins_and_both_versions_are_logged_once),
 		T(engines_of_different_abi_versions_work_together_and_log_both_once),
 	};
 

@@ -267,6 +267,61 @@ static void an_insert_without_room_is_counted_and_changes_nothing(void **state)
 	shard_close(&shard);
 }
 
+/* Entries that were moved, replaced or removed count in the slot of the map of their key. */
+static void digests_are_those_of_the_slots_of_the_keys(void **state)
+{
+	static uint64_t expected[MAP_SLOTS], sums[MAP_SLOTS];
+	struct shard shard = shard_new(4096);
+	uint64_t keys = (uint64_t)BUCKET_ENTRIES << shard.bits, shown = 0;
+	uint8_t wanted[MAP_SLOTS / 8] = {0};
+	struct shard_part part = {.buckets = UINT32_MAX, .slots = wanted};
+	uint32_t cursor = 0;
+
+	(void)state;
+	for (uint64_t n = 0; n < keys; n++) {
+		struct page_key key = key_of(n);
+		uint32_t place = (uint32_t)n, slot = map_slot_of(&key);
+		bool in = shard_insert(&shard, &key, REF, place, 1) == 0;
+
+		if (in && n % 3 == 0)
+			in = shard_insert(&shard, &key, REF, ++place, 2) == 0;
+		if (in && n % 5 == 0)
+			in = !shard_remove(&shard, &key, REF, place, n % 3 ? 1 : 2);
+		(void)shard_insert(&shard, &key, REF + 1, place, 1);
+		if (!in)
+			continue;
+		expected[slot] += shard_entry_hash(dir_tag(&key), place, n % 3 ? 1 : 2);
+		if (slot % 2)
+			wanted[slot / 8] |= (uint8_t)(1u << slot % 8);
+		shown += slot % 2;
+	}
+	for (uint32_t left = 1u << shard.bits; left; left -= 64)
+		shard_digest(&shard, &cursor, 64, REF, sums);
+	assert_memory_equal(sums, expected, sizeof(sums));
+	for (const struct dir_entry *entry; (entry = shard_show(&shard, &part, REF)); shown--)
+		assert_int_equal(entry->ref, REF);
+	assert_int_equal(shown, 0);
+	shard_close(&shard);
+}
+
+/* Two keys that a shard cannot tell apart: the last one counts. */
+static void a_key_that_takes_the_entry_of_another_takes_its_slot(void **state)
+{
+	static uint64_t sums[MAP_SLOTS];
+	struct shard shard = shard_new(64);
+	struct page_key key = key_of(1), twin = key;
+	uint32_t cursor = 0;
+
+	(void)state;
+	twin.word[1] ^= 1ull << 63;
+	assert_int_equal(shard_insert(&shard, &key, REF, 1, 1), 0);
+	assert_int_equal(shard_insert(&shard, &twin, REF, 2, 1), 0);
+	shard_digest(&shard, &cursor, 1u << shard.bits, REF, sums);
+	assert_int_equal(sums[map_slot_of(&key)], 0);
+	assert_true(sums[map_slot_of(&twin)] == shard_entry_hash(dir_tag(&twin), 2, 1));
+	shard_close(&shard);
+}
+
 static bool odd_lives(void *context, uint32_t ref)
 {
 	(void)context;
@@ -354,6 +409,8 @@ int main(void)
 		cmocka_unit_test(a_displaced_entry_is_found_in_its_second_bucket),
 		cmocka_unit_test(keys_with_one_tag_and_swapped_buckets_are_kept_apart),
 		cmocka_unit_test(an_insert_without_room_is_counted_and_changes_nothing),
+		cmocka_unit_test(digests_are_those_of_the_slots_of_the_keys),
+		cmocka_unit_test(a_key_that_takes_the_entry_of_another_takes_its_slot),
 		cmocka_unit_test(a_sweep_in_slices_removes_only_entries_of_dead_members),
 		cmocka_unit_test(random_inserts_and_removes_agree_with_a_model),
 	};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations shared by removals.c and removals_tell.c; no other file includes this header. */
+/* Declarations shared by removals*.c; the simulator includes them, too. */
 #ifndef CONTROL_REMOVALS_INNER_H
 #define CONTROL_REMOVALS_INNER_H
 

@@ -131,6 +131,28 @@ static void a_change_of_the_map_while_comparing_loses_no_entry(void **state)
 	}
 }
 
+/* The slots that an owner gets after it was asked were not counted for it. */
+static void slots_that_come_while_the_answer_is_missing_are_published(void **state)
+{
+	struct owner *owner;
+
+	(void)state;
+	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
+	open_with_pages();
+	restart_warm(0);
+	assert_true(nodes_until(sees(HOLDER, 0), 3000));
+	owner = owner_of(holder(), node[0].control.ref);
+	assert_true(nodes_until(owner->digest, 3000));
+	node[0].stalled = true;
+	assert_true(nodes_until(owner->digest->counted, 100));
+	node_close(HOLDER + 1);
+	assert_true(nodes_until(holder()->settled->owners == HOLDER + 1, 100));
+	assert_non_null(owner->digest);
+	node[0].stalled = false;
+	assert_true(nodes_until(settled(), 5000));
+	assert_true(all_found());
+}
+
 /* ---- an owner that does not answer ----------------------------------------------------------- */
 
 /* Every owner of node 0's pages other than the mute member has them. */
@@ -216,6 +238,7 @@ int main(void)
 		T(a_page_that_changes_while_it_is_compared_is_published),
 		T(after_a_cut_of_a_moment_no_entry_is_published_again),
 		T(a_change_of_the_map_while_comparing_loses_no_entry),
+		T(slots_that_come_while_the_answer_is_missing_are_published),
 		T(an_owner_that_does_not_answer_delays_no_other),
 		T(a_further_question_takes_the_place_of_the_first),
 	};

@@ -230,8 +230,8 @@ bool slot_lags(struct directory *dir, uint32_t slot)
 	for (unsigned i = 0; i < owners; i++) {
 		const struct owner *owner = owner_of(dir, view->owner[ranked[i]].ref);
 
-		if (owner && (owner->fresh || owner_lags(dir, owner)))
+		if (owner && owner_lags(dir, owner))
 			return true;
 	}
-	return dir->lacks[slot] != 0;
+	return false;
 }

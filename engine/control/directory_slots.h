@@ -57,7 +57,7 @@ void lack_add(struct directory *directory, struct walk *walk, uint32_t ref, uint
 void lacks_all(struct directory *directory, struct walk *walk, uint32_t ref);
 /* The owner `ref` does not lack the slot any more at which its walk is. */
 void lack_end(struct directory *directory, struct walk *walk, uint32_t ref);
-/* True if an owner of the slot lacks it, or is slow: its former owners keep their entries. */
+/* True if an owner of the slot is slow: its former owners keep their entries. */
 bool slot_lags(struct directory *directory, uint32_t slot);
 
 /* ---- directory_walk.c ------------------------------------------------------------------------ */

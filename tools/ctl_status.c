@@ -9,6 +9,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "config/address_text.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
@@ -209,7 +210,7 @@ static void print_disk(json_object *report)
 
 static void print_member(json_object *member, const char *state)
 {
-	char name[128], address[128], software[64], age[32] = "";
+	char name[128], address[128], software[64], age[32] = "", place[ADDRESS_TEXT_BYTES];
 
 	text_plain(json_text(member, "name"), name, sizeof(name));
 	text_plain(json_text(member, "address"), address, sizeof(address));
@@ -218,8 +219,9 @@ static void print_member(json_object *member, const char *state)
 		strcpy(age, " for ");
 		text_duration((uint64_t)json_number(member, "state_ms"), age + 5, sizeof(age) - 5);
 	}
-	printf("  %-24s %s:%d %s%s%s%s%s\n", name, address, (int)json_number(member, "port"), state,
-		age, software[0] ? ", version " : "", software,
+	printf("  %-24s %s %s%s%s%s%s\n", name,
+		address_text(address, (unsigned)json_number(member, "port"), place), state, age,
+		software[0] ? ", version " : "", software,
 		json_object_get_boolean(json_get(member, "self")) ? ", this engine" : "");
 }
 
@@ -287,9 +289,30 @@ static void print_trial(json_object *member)
 		printf(", and has for %.1f s\n", (double)trial_ms / 1000);
 }
 
+/* Prints one line for each element of a list of the report: `who`, its address, `what` and why. */
+static void print_strangers(json_object *list, const char *who, const char *what, int64_t count)
+{
+	char address[128], why[512], age[32];
+
+	for (size_t i = 0; i < json_length(list); i++) {
+		json_object *one = json_at(list, i);
+		bool theirs = json_object_get_boolean(json_get(one, "theirs"));
+
+		text_plain(json_text(one, "address"), address, sizeof(address));
+		text_plain(json_text(one, "why"), why, sizeof(why));
+		text_duration((uint64_t)json_number(one, "for_ms"), age, sizeof(age));
+		printf("  %s %s %s for %s: %s\n", who, address, theirs ? "refuses this one" : what,
+			age, why);
+	}
+	if (count > (int64_t)json_length(list))
+		printf("  %lld more: %s %s\n", (long long)count - (long long)json_length(list), who,
+			what);
+}
+
 static void print_members(json_object *report, bool links)
 {
 	json_object *up = json_get(report, "members"), *down = json_get(report, "members_down");
+	json_object *seeds = json_get(report, "seeds");
 	int64_t unlisted = json_number(report, "members_unlisted") +
 			   json_number(report, "members_down_unlisted");
 
@@ -305,6 +328,10 @@ static void print_members(json_object *report, bool links)
 		if (links)
 			print_trial(json_at(down, i));
 	}
+	print_strangers(json_get(seeds, "named"), "seed", "leads to no member",
+		json_number(seeds, "silent"));
+	print_strangers(json_get(report, "refused"), "engine at", "is refused",
+		json_number(report, "engines_refused"));
 	if (unlisted > 0)
 		printf("%lld more members are not listed\n", (long long)unlisted);
 }

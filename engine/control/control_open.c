@@ -39,6 +39,7 @@
 static int identity_open(struct control *control)
 {
 	const struct settings *s = control->settings;
+	char address[ADDRESS_TEXT_BYTES];
 	int n;
 
 	do {
@@ -50,12 +51,11 @@ static int identity_open(struct control *control)
 	if (s->engine_name[0])
 		n = snprintf(control->name, sizeof(control->name), "%s", s->engine_name);
 	else
-		n = snprintf(control->name, sizeof(control->name),
-			strchr(s->cluster_address, ':') ? "[%s]:%u" : "%s:%u", s->cluster_address,
-			(unsigned)s->cluster_port);
+		n = snprintf(control->name, sizeof(control->name), "%s",
+			address_text(s->cluster_address, (unsigned)s->cluster_port, address));
 	if (n < 0 || (size_t)n >= sizeof(control->name)) {
-		log_error("name %s:%u is longer than %u; set engine.name", s->cluster_address,
-			(unsigned)s->cluster_port, NAME_BYTES_MAX - 1);
+		log_error(
+			"name %s is longer than %u; set engine.name", address, NAME_BYTES_MAX - 1);
 		return -ENAMETOOLONG;
 	}
 	return 0;

@@ -45,7 +45,7 @@ static const char *const path_of[] = {
 
 struct endpoint {
 	struct etcd *etcd;
-	char name[NAME_BYTES_MAX + 8]; /* host:port, for the log and the header Host */
+	char name[ADDRESS_TEXT_BYTES]; /* host:port, for the log and the header Host */
 	struct evhttp_connection *connection;
 	struct evhttp_request *request; /* the request in flight; NULL: none */
 	enum step step;
@@ -87,6 +87,7 @@ static void round_begin(struct endpoint *endpoint)
 static void round_failed(struct endpoint *endpoint, const char *why)
 {
 	struct etcd *etcd = endpoint->etcd;
+	char text[SEED_WHY_BYTES];
 
 	if (!endpoint->failing)
 		log_warn(
@@ -98,7 +99,11 @@ static void round_failed(struct endpoint *endpoint, const char *why)
 	/* a token expires, and is invalid after a restart of etcd: the next round logs in again */
 	free(endpoint->token);
 	endpoint->token = NULL;
-	if (etcd->good != endpoint)
+	if (etcd->good && etcd->good != endpoint)
+		return;
+	snprintf(text, sizeof(text), "%s: %s", endpoint->name, why);
+	member_source_read(etcd->control, SEED_ETCD, text);
+	if (!etcd->good)
 		return;
 	etcd->good = NULL;
 	for (unsigned i = 0; i < etcd->endpoints; i++)
@@ -118,6 +123,7 @@ static void round_done(struct endpoint *endpoint, const struct etcd_list *list)
 	endpoint->works = true;
 	endpoint->failing = false;
 	etcd->good = endpoint;
+	member_source_read(etcd->control, SEED_ETCD, NULL);
 	if (!list->own && (part || !list->more))
 		etcd->stored = false; /* removed by hand, for example: the next round stores it */
 	if (!part)
@@ -303,7 +309,7 @@ static int endpoint_open(struct etcd *etcd, const char *url)
 	} else {
 		port = port < 0 ? 2379 : port;
 		endpoint->etcd = etcd;
-		rpc_address_text(host, (uint16_t)port, endpoint->name);
+		address_text(host, (uint16_t)port, endpoint->name);
 		endpoint->connection = evhttp_connection_base_new(etcd->control->base,
 			(struct evdns_base *)(void *)etcd->dns, host, (uint16_t)port);
 		rc = endpoint->connection ? 0 : -ENOMEM;
@@ -351,7 +357,7 @@ static void identity_set(struct etcd *etcd)
 	snprintf(etcd->keys.start, sizeof(etcd->keys.start), "%s%s/", s->cluster_etcd_prefix,
 		s->cluster_id);
 	snprintf(etcd->keys.own, sizeof(etcd->keys.own), "%s%s", etcd->keys.start, control->name);
-	rpc_address_text(s->cluster_address, (uint16_t)s->cluster_port, etcd->keys.value);
+	address_text(s->cluster_address, (uint16_t)s->cluster_port, etcd->keys.value);
 	/* 62 bits: positive, and a JSON parser that uses doubles is not in the path */
 	etcd->lease = (int64_t)(((uint64_t)net_random() << 32 | net_random()) >> 2) | 1;
 }

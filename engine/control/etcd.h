@@ -22,7 +22,7 @@ struct etcd_keys {
 	char start[2 * NAME_BYTES_MAX +
 		   2]; /* all keys of the cluster begin with it; it ends with "/" */
 	char own[ETCD_KEY_BYTES];
-	char value[NAME_BYTES_MAX + 8]; /* of the own key: this engine's address:port */
+	char value[ADDRESS_TEXT_BYTES]; /* of the own key: this engine's address:port */
 };
 
 struct etcd_list {

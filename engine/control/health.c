@@ -102,6 +102,7 @@ const struct health_past *health_pasts_before(const struct health_pasts *pasts, 
 
 static void members(const struct snapshot *s, struct health *h, const char *state, enum finding id)
 {
+	char text[ADDRESS_TEXT_BYTES];
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < s->members; i++) {
@@ -110,11 +111,44 @@ static void members(const struct snapshot *s, struct health *h, const char *stat
 		if (strcmp(m->state, state))
 			continue;
 		if (n++ < NAMED_MAX)
-			add(h, id, "member %s (%s:%u) is %s for %" PRIu64 " s", m->name, m->address,
-				m->port, state, m->state_ms / 1000);
+			add(h, id, "member %s (%s) is %s for %" PRIu64 " s", m->name,
+				address_text(m->address, m->port, text), state, m->state_ms / 1000);
 	}
 	if (n > NAMED_MAX)
 		add(h, id, "%u more members are %s", n - NAMED_MAX, state);
+}
+
+/* Seeds are findings from SEED_SILENT_NS on; refusals at once. */
+static void seeds(const struct snapshot *s, struct health *h)
+{
+	const struct seeds_report *r = &s->seeds;
+
+	if (r->unmet && r->unmet_ms >= SEED_SILENT_MS)
+		add(h, FINDING_seeds_unmet,
+			"this engine is alone: none of %u seed(s) leads to a member for %" PRIu64
+			" s",
+			r->others, r->unmet_ms / 1000);
+	for (unsigned i = 0; i < r->named && i < NAMED_MAX; i++)
+		add(h, FINDING_seed_silent, "seed %s has led to no member for %" PRIu64 " s: %s",
+			r->seed[i].address, r->seed[i].ms / 1000, r->seed[i].why);
+	if (r->silent > NAMED_MAX)
+		add(h, FINDING_seed_silent, "%u more seeds have led to no member",
+			r->silent - NAMED_MAX);
+}
+
+static void refusals(const struct snapshot *s, struct health *h)
+{
+	const struct refusals_report *r = &s->refusals;
+
+	for (unsigned i = 0; i < r->named && i < NAMED_MAX; i++)
+		add(h, FINDING_engine_refused,
+			r->engine[i].theirs ? "the engine at %s refuses this one for %" PRIu64
+					      " s: \"%s\""
+					    : "the engine at %s is refused for %" PRIu64 " s: %s",
+			r->engine[i].from, r->engine[i].ms / 1000, r->engine[i].text);
+	if (r->engines > NAMED_MAX)
+		add(h, FINDING_engine_refused, "%u more engines are refused",
+			r->engines - NAMED_MAX);
 }
 
 static void versions(const struct snapshot *s, struct health *h)
@@ -247,6 +281,8 @@ void health_make(const struct snapshot *s, const struct health_past *past, uint6
 	rails(s, ret);
 	members(s, ret, "down", FINDING_member_down);
 	members(s, ret, "suspect", FINDING_member_suspect);
+	seeds(s, ret);
+	refusals(s, ret);
 	disks(s, ret);
 	integrity(s, ret);
 	growth(s, past, ret);
@@ -275,8 +311,8 @@ enum severity health_worst(const struct health *health)
 	return worst;
 }
 
-const char *health_not_ready(
-	const struct snapshot *s, unsigned wanted, uint64_t now_ns, char *text, size_t bytes)
+const char *health_not_ready(const struct snapshot *s, const struct health_wanted *wanted,
+	uint64_t now_ns, char *text, size_t bytes)
 {
 	unsigned up = snapshot_members(s, SNAPSHOT_UP), rails_up = 0;
 
@@ -291,9 +327,17 @@ const char *health_not_ready(
 		rails_up += !strcmp(s->rail[i].state, "up");
 	if (s->rails && !rails_up)
 		return "no rail is in use";
-	if (up < wanted) {
-		snprintf(
-			text, bytes, "%u of %u members are up (metrics.ready_members)", up, wanted);
+	if (s->seeds.unmet && !wanted->alone) {
+		snprintf(text, bytes,
+			"this engine is alone: none of %u seed(s) leads to a member (metrics.ready_alone)%s%s%s%s",
+			s->seeds.others, s->seeds.named ? "; " : "",
+			s->seeds.named ? s->seeds.seed[0].address : "", s->seeds.named ? ": " : "",
+			s->seeds.named ? s->seeds.seed[0].why : "");
+		return text;
+	}
+	if (up < wanted->members) {
+		snprintf(text, bytes, "%u of %u members are up (metrics.ready_members)", up,
+			wanted->members);
 		return text;
 	}
 	return NULL;

@@ -20,7 +20,7 @@ enum finding {
 enum severity { SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_CRITICAL };
 
 #define HEALTH_FINDINGS_MAX 32u
-#define HEALTH_TEXT_BYTES 192
+#define HEALTH_TEXT_BYTES 320
 #define HEALTH_WINDOW_NS 10000000000ull /* counters that grew within it are a finding */
 #define HEALTH_BLOCKED_NS 1500000000ull /* a snapshot this old: the control plane is blocked */
 
@@ -69,11 +69,16 @@ const char *finding_name(enum finding id);
 const char *finding_help(enum finding id); /* what it means, as in health.def */
 const char *severity_name(enum severity severity);
 
+/* When an engine is ready (metrics.ready_*). */
+struct health_wanted {
+	unsigned members; /* that must be up, this engine included */
+	bool alone;       /* it may be alone although it has seeds */
+};
 /*
- * Does the engine serve? The reason in one line if not; NULL: it does. `members`: how many must be
- * up, this engine included.
+ * Does the engine serve, and see what it was told to see? The reason in one line if not; NULL: it
+ * does.
  */
-const char *health_not_ready(
-	const struct snapshot *s, unsigned members, uint64_t now_ns, char *text, size_t bytes);
+const char *health_not_ready(const struct snapshot *s, const struct health_wanted *wanted,
+	uint64_t now_ns, char *text, size_t bytes);
 
 #endif

@@ -206,17 +206,18 @@ int member_up(struct control *control, struct member *member)
 	struct members *members = control->members;
 	int status = contact_begin(control, member) ? member_table_add(&members->table, member)
 						    : -ENOMEM;
-	struct member_texts texts;
+	char label[MEMBER_LABEL_BYTES];
 
-	member_texts(&member->record, &texts);
+	member_label(&member->record, label);
 	if (status == -ENFILE)
 		log_error(
-			"%s (%s:%u) is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
-			texts.name, texts.address, member->record.port, NODES_MAX);
+			"%s is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
+			label, NODES_MAX);
 	if (status)
 		return status;
 	member_state_set(members, member, MEMBER_ALIVE);
 	member->left = false;
+	members->met = true;
 	member->term_theirs = 0; /* in the place of since_ns */
 	member->record.alive = true;
 	member->stage = RECORD_ALIVE;
@@ -224,8 +225,7 @@ int member_up(struct control *control, struct member *member)
 	member->neighbour = member->wanted = false;
 	control->counter[COUNTER_members_joined]++;
 	if (!member->flood)
-		log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", texts.name,
-			texts.address, member->record.port,
+		log_info("member %s, incarnation %016llx, joined; peer %u", label,
 			(unsigned long long)member->record.incarnation, member->record.peer);
 	sums_change(members, member, true);
 	removals_member_up(control, member);
@@ -255,13 +255,12 @@ void member_down(struct control *control, struct member *member, const char *why
 	struct members *members = control->members;
 	uint16_t peer = member->record.peer;
 	uint32_t ref = member->record.ref;
-	struct member_texts texts;
+	char label[MEMBER_LABEL_BYTES];
 	struct rpc_dial *dial;
 
-	member_texts(&member->record, &texts);
 	if (!member->flood || member->proven)
-		log_warn("member %s (%s:%u, incarnation %016llx) is off the map: %s", texts.name,
-			texts.address, member->record.port,
+		log_warn("member %s, incarnation %016llx, is off the map: %s",
+			member_label(&member->record, label),
 			(unsigned long long)member->record.incarnation, why);
 	member_state_set(members, member, MEMBER_DEAD);
 	member->stage = RECORD_REMOVED;
@@ -339,8 +338,7 @@ void member_dial_failed(struct control *control, struct rpc_dial *dial, int erro
 	struct member *member = dial->owner;
 
 	if (dial->seed) {
-		log_debug(
-			"seed %s:%u does not answer: %s", dial->host, dial->port, strerror(error));
+		seed_failed(dial, error);
 		return;
 	}
 	if (error == ECONNREFUSED && member->state == MEMBER_ALIVE && !member_link_of(member) &&

@@ -6,12 +6,13 @@
  *   member.c        joining and dying      member_table.c   memory of the table
  *   member_greet.c  Hello, gossip          member_candidate.c  engines that others name
  *   member_tick.c   heartbeats, time-outs  member_seeds.c   parses cluster.seeds
- *   member_map.c    builds the map         member_agree.c   which engines are refused, and why
+ *   member_map.c    builds the map         member_agree.c   which engines fit
  *   member_vouch.c  members that only other members hear
  *   member_probe.c  members that do not serve: probes, removal, trial
  *   member_rings.c  neighbours             member_demand.c  links with other members
  *   member_gossip.c records of members     member_claim.c   removal that all agree on
  *   member_list.c   pages of the list       member_source.c  limits of an address
+ *   member_silent.c seeds that lead to no member  member_refuse.c  engines that are refused
  *
  * An engine learned from a seed or from gossip is only a candidate: it is dialled. A member
  * becomes alive, and enters the map, only by its own Hello on a link with it; so gossip about a
@@ -26,19 +27,11 @@
 #ifndef CONTROL_MEMBER_H
 #define CONTROL_MEMBER_H
 
+#include "engine/control/member_seed.h"
 #include "engine/control/member_table.h"
 #include "engine/control/slots.h"
 
 #define MEMBER_DEAD_NS (600ull * 1000000000) /* time for which a dead member is still dialled */
-/*
- * time after which a seed that led to this engine itself is dialled again: its DNS name may change
- */
-#define MEMBER_SELF_RETRY_NS (30ull * 1000000000)
-/*
- * time between two exchanges of seeds that do not answer, once this engine has found another one;
- * until then it is a heartbeat
- */
-#define MEMBER_ROTATE_NS (10ull * 1000000000)
 /*
  * number of heartbeats between two Members messages to a member, if neither engine's member list
  * has changed
@@ -64,7 +57,6 @@
 #define MEMBER_LIST_NS (2ull * 1000000000) /* time between two ListAsk of this engine */
 #define AGREED_BYTES_MAX 128               /* length limit of one text "name = value" in a Hello */
 #define AGREED_ENTRIES_MAX 32 /* limit of the entries of Hello.agreed that are examined */
-#define REFUSALS 64           /* size of the table of refusals that were logged already */
 #define MEMBER_SOURCES 256    /* addresses whose engines are counted */
 /* Engines of one address that may join at once, and further ones per second. */
 #define SOURCE_JOINS 64u
@@ -105,24 +97,6 @@
  */
 #define MAP_OPENING_NS (5ull * 1000000000)
 
-/* Where the address of a seed comes from. Each source has SEEDS_MAX elements of member->seed. */
-enum seed_source { SEED_LIST, SEED_FILE, SEED_ETCD, SEED_SOURCES };
-
-struct seed_address {
-	char host[NAME_BYTES_MAX]; /* address or name; "": none */
-	uint16_t port;
-};
-
-struct member_seed {
-	struct seed_address address; /* host "": the element is free */
-	/* the dial of the seed; NULL: the seed's engine is known, so the seed is not dialled */
-	struct rpc_dial *dial;
-	char name[NAME_BYTES_MAX];
-	/* after the seed led to this engine itself: no new dial before this time */
-	uint64_t retry_ns;
-	bool self; /* the seed is this engine's own address, so it is never dialled */
-};
-
 enum {
 #define AGREED(name, format, value) +1
 	AGREED_COUNT = 0
@@ -137,11 +111,6 @@ struct agreed {
 	char text[AGREED_COUNT][AGREED_BYTES_MAX];
 	char *at[AGREED_COUNT];
 	uint64_t hash;
-};
-
-struct refusal {
-	/* hashes of the refused engine's identity and of the reason; who 0: the element is free */
-	uint64_t who, why;
 };
 
 /* A ring of all live members, as this engine sees it: its successor and its predecessor. */
@@ -170,16 +139,14 @@ struct members {
 	struct member_table table;
 	struct member *self; /* this engine: entry 0 */
 	struct member_seed seed[SEED_SOURCES * SEEDS_MAX];
-	/* all addresses of a source, which owns them: see member_seeds_replace() */
-	struct {
-		const struct seed_address *address;
-		unsigned count;
-	} list[SEED_SOURCES];
+	struct seed_list list[SEED_SOURCES];
+	/* this engine has seeds and is alone, and no member has joined yet, or it is refused */
+	struct silence unmet;
+	bool met;            /* another engine has been a member */
 	uint64_t rotated_ns; /* time of the last seeds_rotate() that did something */
 	struct agreed agreed;
 	struct refusal refusal[REFUSALS];
-	/* number of refusals stored so far; the table is a ring of REFUSALS elements */
-	unsigned refusals;
+	unsigned refusals; /* stored so far: the table is a ring of REFUSALS elements */
 	struct member_source source[MEMBER_SOURCES];
 	struct member_ring ring[MEMBER_RINGS];
 	bool rings;         /* links with neighbours only; see member_rings.c */
@@ -359,36 +326,6 @@ void member_claims_due(void *context);
 /* The member has another list than this engine: requests what differs. */
 void member_list_compare(struct control *control, struct rpc_link *link, uint64_t now_ns);
 
-/* ---- member_seeds.c -------------------------------------------------------------------------- */
-
-/*
- * Parses "host:port", "[v6]:port", "host" or "v6"; modifies `text`. `fallback`: the port if `text`
- * has none. Returns 0 or -EINVAL. Pure.
- */
-int seed_parse(char *text, uint16_t fallback, struct seed_address *ret);
-/*
- * Parses cluster.seeds into the elements of SEED_LIST. Returns the number of addresses, or -EINVAL
- * after logging the reason. Uses no network.
- */
-int member_seeds(const struct settings *settings, struct members *members);
-/* Makes the address a seed in a free element. */
-void seed_set(struct member_seed *seed, const struct seed_address *address,
-	const struct settings *settings);
-
-/* ---- member_dial.c --------------------------------------------------------------------------- */
-
-/* Dials each seed that does not lead to a live member or a candidate of the table. */
-void member_seeds_tick(struct control *control, uint64_t now_ns);
-/*
- * Makes `count` addresses the seeds of one source. Seeds that are not among them are no longer
- * dialled; members stay members. SEEDS_MAX of them are dialled at a time, from a random place of
- * the list on; those that do not answer make room for others. The caller keeps `address` as it is
- * until the next call or until the member table is closed. Never call it from a callback of a link
- * or a dial.
- */
-void member_seeds_replace(struct control *control, enum seed_source source,
-	const struct seed_address *address, unsigned count);
-
 /* ---- member_source.c ------------------------------------------------------------------------- */
 
 /* An engine at the other end joins. False: too many did; that is counted, and logged once. */
@@ -429,22 +366,14 @@ bool member_agree_version(struct control *control, struct rpc_link *link, const 
 void member_agree_versions(
 	const struct rpc_link *link, struct member *member, const Pc__Hello *hello);
 /*
- * True if the sender has the values that must be equal on every engine, and an address that fits
- * ours. Otherwise the sender is refused and the link is closed.
+ * True if the sender has the values that must be equal on every engine, an address that fits ours
+ * and a name of its own. Otherwise the sender is refused and the link is closed.
  */
 bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 /*
  * True if `address`, as an engine advertises it, can be reached only from that engine's own host.
  */
 bool member_address_local(const struct control *control, const char *address);
-/*
- * Closes the link and logs the reason, once for each engine and reason; `who` is the engine's
- * incarnation. With `tell`, sends our own Hello first, so that the other engine detects the same
- * mismatch and logs it too. Six parameters: the last two are the text.
- */
-__attribute__((format(printf, 5, 6))) void member_refuse(struct control *control,
-	struct rpc_link *link, uint64_t who, bool tell, const char *format, ...);
-
 /* ---- member_vouch.c -------------------------------------------------------------------------- */
 
 /* True if the engine asks the other members whether they hear this live one. */

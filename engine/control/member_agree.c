@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Refuses engines whose Hello is well-formed but does not fit: another wire version, another
- * cluster, other values of the settings that must be equal, or an address that only its own host
- * can reach. Both engines detect the mismatch, and both log both values, once for each engine and
- * reason. Control plane's thread only.
+ * cluster, other values of the settings that must be equal, an address that only its own host can
+ * reach, or a name that is taken. Both engines learn of it (member_refuse.c). Control plane's
+ * thread only.
  */
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,45 +52,6 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 	hello->agreed = agreed->at;
 }
 
-/* ---- refusing -------------------------------------------------------------------------------- */
-
-/* True if this refusal (engine `who`, reason `why`) was not logged yet; remembers it. */
-static bool refusal_new(struct members *members, uint64_t who, uint64_t why)
-{
-	struct refusal *at = NULL;
-
-	for (unsigned i = 0; i < REFUSALS; i++)
-		if (members->refusal[i].who == who)
-			at = &members->refusal[i];
-	if (at && at->why == why)
-		return false;
-	if (!at)
-		at = &members->refusal[members->refusals++ % REFUSALS];
-	*at = (struct refusal){who, why};
-	return true;
-}
-
-void member_refuse(struct control *control, struct rpc_link *link, uint64_t who, bool tell,
-	const char *format, ...)
-{
-	char text[LOG_LINE_BYTES - NAME_BYTES_MAX];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	control->counter[COUNTER_members_refused]++;
-	if (refusal_new(control->members, who ? who : 1, text_hash(0, text)) &&
-		member_source_logs(control, link))
-		log_error("the engine at %s is refused: %s", link->from, text);
-	/* on a link that we dialled, the other engine has our Hello already */
-	if (tell && !link->dial) {
-		member_greet(control, link);
-		rpc_push(link);
-	}
-	rpc_link_close(link);
-}
-
 /* ---- versions -------------------------------------------------------------------------------- */
 
 static uint32_t newest_of(const Pc__Hello *hello)
@@ -136,8 +96,7 @@ bool member_agree_version(struct control *control, struct rpc_link *link, const 
 	}
 	range_text(hello->version, newest_of(hello), theirs);
 	range_text(WIRE_VERSION_OLDEST, WIRE_VERSION, ours);
-	member_refuse(control, link,
-		hello->self ? hello->self->incarnation : text_hash(0, link->from), true,
+	member_refuse(control, &(struct refused_engine){.link = link, .member = hello->self},
 		"its wire version is %s, the wire version of this engine is %s. Upgrade the older engine",
 		theirs, ours);
 	return false;
@@ -243,7 +202,7 @@ static bool address_agrees(struct control *control, struct rpc_link *link, const
 
 	if (theirs == ours && !(ours && link->far))
 		return true;
-	member_refuse(control, link, m->incarnation, true,
+	member_refuse(control, &(struct refused_engine){.link = link, .member = m},
 		"cluster.address is %s there and %s here, and a loopback address reaches no other host. Set cluster.address %s to an address that other hosts reach",
 		m->address, control->settings->cluster_address,
 		theirs && ours ? "on both"
@@ -252,18 +211,66 @@ static bool address_agrees(struct control *control, struct rpc_link *link, const
 	return false;
 }
 
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/*
+ * Refuses an engine that could be confused with another one: by its name, or by its ref, which
+ * identifies members in directory entries.
+ */
+static bool hello_collides(struct control *control, struct rpc_link *link, const Pc__Member *m)
+{
+	const struct member_record *other = member_by_ref(control, (uint32_t)m->incarnation);
+	const struct member *member = member_find(control->members, m->name);
+	const struct refused_engine who = {.link = link, .member = m, .name_taken = true};
+	char theirs[ADDRESS_TEXT_BYTES], ours[ADDRESS_TEXT_BYTES];
+	struct member_texts texts;
+
+	address_text(m->address, m->port, theirs);
+	if (strcmp(m->name, control->name) == 0) {
+		member_refuse(control, &who,
+			"it (%s) has this engine's name, %s. Set another engine.name there or here",
+			theirs, control->name);
+		return true;
+	}
+	/* An engine that was restarted warm has its old name and its old ref. */
+	if (other && !member_is_named(other, m->name)) {
+		member_texts(other, &texts);
+		if (other->self && control->kept_ref)
+			/* a restart chooses another one, also a warm one */
+			shm_store(control->kept_ref, 0);
+		member_refuse(control, &who,
+			"%s (%s) has an incarnation whose low half, %08x, is that of %s. Restart one of them",
+			m->name, theirs, other->ref, texts.name);
+		return true;
+	}
+	if (!member)
+		return false;
+	member_texts(&member->record, &texts);
+	if (member->state == MEMBER_ALIVE && member_link_of(member) &&
+		member->record.incarnation != m->incarnation &&
+		(member->record.port != m->port || strcmp(texts.address, m->address) != 0)) {
+		address_text(texts.address, member->record.port, ours);
+		member_refuse(control, &who,
+			"its name, %s (%s), is that of a live engine at %s. Set another engine.name",
+			m->name, theirs, ours);
+		return true;
+	}
+	return false;
+}
+
 bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
 	const struct agreed *agreed = &control->members->agreed;
 	const Pc__Member *m = hello->self;
-	char text[512];
+	char text[512], address[ADDRESS_TEXT_BYTES];
 
 	if (hello->agreed_hash != agreed->hash) {
 		differences(agreed, hello, text, sizeof(text));
-		member_refuse(control, link, m->incarnation, true,
-			"%s (%s:%u) has %s. Make it equal on every engine of the cluster, or take the engine of another cluster out of cluster.seeds",
-			m->name, m->address, m->port, text);
+		address_text(m->address, m->port, address);
+		member_refuse(control, &(struct refused_engine){.link = link, .member = m},
+			"%s (%s) has %s. Make it equal on every engine of the cluster, or take the engine of another cluster out of cluster.seeds",
+			m->name, address, text);
 		return false;
 	}
-	return address_agrees(control, link, m);
+	return address_agrees(control, link, m) && !hello_collides(control, link, m);
 }

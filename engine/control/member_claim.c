@@ -62,16 +62,15 @@ void member_claim(struct control *control, struct member *member, uint64_t trial
 
 void member_claim_served(struct control *control, struct member *member, unsigned size)
 {
-	struct member_texts texts;
+	char label[MEMBER_LABEL_BYTES];
 
 	if (!is_claimed(member))
 		return;
 	member->contact->claim_served |= 1u << size;
 	if (member->contact->claim_served != ALL_SIZES)
 		return;
-	member_texts(&member->record, &texts);
-	log_info("member %s (%s:%u) serves this engine: the claim that it does not is refuted",
-		texts.name, texts.address, member->record.port);
+	log_info("member %s serves this engine: the claim that it does not is refuted",
+		member_label(&member->record, label));
 	control->counter[COUNTER_claims_refuted]++;
 	member->stage = RECORD_ALIVE;
 	member->admission++;
@@ -82,7 +81,7 @@ void member_accuse(
 	struct control *control, struct member *member, uint64_t trial_ns, const char *why)
 {
 	uint64_t now_ns = net_now();
-	struct member_texts texts;
+	char label[MEMBER_LABEL_BYTES];
 
 	if (member->stage == RECORD_CLAIMED || !member_contact(&control->members->table, member) ||
 		(member->contact->accused_ns &&
@@ -90,9 +89,8 @@ void member_accuse(
 		return;
 	member->contact->accused_ns = now_ns;
 	control->counter[COUNTER_members_claimed]++;
-	member_texts(&member->record, &texts);
-	log_warn("member %s (%s:%u): %s; it is removed unless another member is served by it",
-		texts.name, texts.address, member->record.port, why);
+	log_warn("member %s: %s; it is removed unless another member is served by it",
+		member_label(&member->record, label), why);
 	member_claim(control, member, trial_ns / NS_PER_MS);
 	member_changed(control, member);
 }

@@ -78,6 +78,7 @@ void member_seeds_tick(struct control *control, uint64_t now_ns)
 	struct members *members = control->members;
 	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
 
+	seeds_watch(control, now_ns);
 	if (control->exporting)
 		return;
 	seeds_rotate(control, now_ns);
@@ -130,6 +131,7 @@ void member_seeds_replace(struct control *control, enum seed_source source,
 {
 	control->members->list[source].address = address;
 	control->members->list[source].count = count;
+	member_source_read(control, source, NULL);
 	seeds_fill(control, source);
 	member_seeds_tick(control, net_now());
 }

@@ -182,14 +182,15 @@ enum refused { REFUSED_NAME, REFUSED_REF, REFUSED_ROOM };
 static void record_refused(struct control *control, const struct rpc_link *link,
 	const Pc__MemberRecord *r, enum refused why)
 {
+	char address[ADDRESS_TEXT_BYTES];
 	static const char *const text[] = {"it has this engine's name: set another engine.name",
 		"the low half of its incarnation is that of another member: restart one of them",
 		"the cluster has NODES_MAX engines already (config/limits.h)"};
 	control->counter[COUNTER_records_refused]++;
 	if (!member_source_cause(control, link, why))
 		return;
-	log_warn("record of member %s (%s:%u) from %s refused: %s; further ones are only counted",
-		r->member->name, r->member->address, r->member->port,
+	log_warn("record of member %s (%s) from %s refused: %s; further ones are only counted",
+		r->member->name, address_text(r->member->address, r->member->port, address),
 		link ? link->from : "this engine", text[why]);
 }
 

@@ -78,7 +78,8 @@ static bool probe_due(struct rpc_link *link)
 	return true;
 }
 
-void member_greet(struct control *control, struct rpc_link *link)
+/* `refusal`: the reason why the other engine is refused; NULL: it is not. */
+static void hello_send(struct control *control, struct rpc_link *link, const char *refusal)
 {
 	const struct member *to = link->member;
 	Pc__Hello hello = PC__HELLO__INIT;
@@ -106,6 +107,10 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.pages = removals_wanted(control);
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
+	if (refusal) {
+		hello.refusal = (char *)refusal;
+		hello.n_members = 0;
+	}
 	if (link->probe) {
 		hello.version = WIRE_VERSION_MUTE;
 		hello.n_members = 0;
@@ -114,6 +119,11 @@ void member_greet(struct control *control, struct rpc_link *link)
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
 	(void)rpc_send(link, &message);
+}
+
+void member_greet(struct control *control, struct rpc_link *link)
+{
+	hello_send(control, link, NULL);
 }
 
 /* Copies Hello.software, which only people read. A text that does not fit is ignored. */
@@ -140,6 +150,13 @@ static void last_words(struct control *control, struct rpc_link *link)
 	rpc_link_close(link);
 }
 
+void member_greet_refused(struct control *control, struct rpc_link *link, const char *text)
+{
+	hello_send(control, link, text);
+	rpc_push(link);
+	rpc_link_close(link);
+}
+
 static void hello_from_self(struct control *control, struct rpc_link *link)
 {
 	struct rpc_dial *dial = link->dial;
@@ -154,13 +171,14 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 		struct member_seed *seed = dial->owner;
 
 		seed->dial = NULL;
+		seed->refused = false;
 		seed->retry_ns = net_now() + MEMBER_SELF_RETRY_NS;
 		rpc_dial_stop(dial);
 	} else {
 		member_texts(&((struct member *)dial->owner)->record, &texts);
 		log_warn(
-			"%s:%u, the address of member %s, leads to this engine: set cluster.address there to an address that others can reach",
-			dial->host, dial->port, texts.name);
+			"%s, the address of member %s, leads to this engine: set cluster.address there to an address that others can reach",
+			link->from, texts.name);
 	}
 	rpc_link_close(link);
 }
@@ -175,6 +193,8 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 	struct member_seed *seed = dial->owner;
 
 	snprintf(seed->name, sizeof(seed->name), "%s", hello->self->name);
+	seed->refused = false;
+	seed->retry_ns = 0;
 	seed->dial = NULL;
 	rpc_dial_stop(dial); /* this also closes the dial's link */
 	member_learn(control, NULL, hello->self);
@@ -196,47 +216,6 @@ static void hello_from_visitor(
 	if (member && member->state == MEMBER_DEAD)
 		member_dial(control, member, false);
 	(void)member_learn_all(control, link, hello->n_members, hello->members);
-}
-
-/*
- * Refuses an engine that could be confused with another one: by its name, or by its ref, which
- * identifies members in directory entries.
- */
-static bool hello_collides(struct control *control, struct rpc_link *link, const Pc__Member *m)
-{
-	const struct member_record *other = member_by_ref(control, (uint32_t)m->incarnation);
-	const struct member *member = member_find(control->members, m->name);
-	struct member_texts texts;
-
-	if (strcmp(m->name, control->name) == 0) {
-		member_refuse(control, link, m->incarnation, true,
-			"it (%s:%u) has this engine's name, %s. Set another engine.name there or here",
-			m->address, m->port, control->name);
-		return true;
-	}
-	/* An engine that was restarted warm has its old name and its old ref. */
-	if (other && !member_is_named(other, m->name)) {
-		member_texts(other, &texts);
-		if (other->self && control->kept_ref)
-			/* a restart chooses another one, also a warm one */
-			shm_store(control->kept_ref, 0);
-		member_refuse(control, link, m->incarnation, false,
-			"%s (%s:%u) has an incarnation whose low half, %08x, is that of %s. Restart one of them",
-			m->name, m->address, m->port, other->ref, texts.name);
-		return true;
-	}
-	if (!member)
-		return false;
-	member_texts(&member->record, &texts);
-	if (member->state == MEMBER_ALIVE && member_link_of(member) &&
-		member->record.incarnation != m->incarnation &&
-		(member->record.port != m->port || strcmp(texts.address, m->address) != 0)) {
-		member_refuse(control, link, m->incarnation, false,
-			"its name, %s (%s:%u), is that of a live engine at %s:%u. Set another engine.name",
-			m->name, m->address, m->port, texts.address, member->record.port);
-		return true;
-	}
-	return false;
 }
 
 static void hello_fields(struct control *control, struct member *member, const Pc__Hello *hello)
@@ -344,6 +323,31 @@ static void link_used(struct control *control, struct member *member)
 		conns_link_up(control, member->record.ref);
 }
 
+static bool hello_fits(const Pc__Hello *hello)
+{
+	if (!member_fits(hello->self) || hello->n_members > MEMBERS_MAX)
+		return false;
+	for (size_t i = 0; i < hello->n_members; i++)
+		if (!member_fits(hello->members[i]))
+			return false;
+	return true;
+}
+
+/* Refuses engines that do not fit, and notes whether this one is refused. True: neither. */
+static bool hello_agrees(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	const struct refused_engine who = {.link = link, .member = hello->self, .name_taken = true};
+
+	if (!member_agree(control, link, hello))
+		return false;
+	if (hello->refusal && hello->refusal[0]) {
+		member_refused(control, &who, hello->refusal);
+		return false;
+	}
+	member_refusal_end(control, hello->self);
+	return true;
+}
+
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
 	struct member *member;
@@ -351,11 +355,8 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 
 	if (!member_agree_version(control, link, hello))
 		return true;
-	if (!member_fits(hello->self) || hello->n_members > MEMBERS_MAX)
+	if (!hello_fits(hello))
 		return false;
-	for (size_t i = 0; i < hello->n_members; i++)
-		if (!member_fits(hello->members[i]))
-			return false;
 	if (hello->self->incarnation == control->incarnation) {
 		hello_from_self(control, link);
 		return true;
@@ -364,7 +365,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		rpc_link_close(link);
 		return true;
 	}
-	if (!member_agree(control, link, hello) || hello_collides(control, link, hello->self))
+	if (!hello_agrees(control, link, hello))
 		return true;
 	if (dial && dial->seed) {
 		hello_from_seed(control, link, hello);

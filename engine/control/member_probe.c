@@ -214,11 +214,10 @@ bool member_trial_hello(struct control *control, struct member *member, uint64_t
 /* The next Hello makes it a member. */
 static void trial_end(struct control *control, struct member *member, uint64_t now_ns)
 {
-	struct member_texts texts;
+	char label[MEMBER_LABEL_BYTES];
 
-	member_texts(&member->record, &texts);
-	log_info("member %s (%s:%u) has answered all probes for %u ms: it may come back",
-		texts.name, texts.address, member->record.port,
+	log_info("member %s has answered all probes for %u ms: it may come back",
+		member_label(&member->record, label),
 		(unsigned)((now_ns - member->contact->trial.since_ns) / NS_PER_MS));
 	member_links_close(member);
 	member->contact->trial.incarnation = 0;

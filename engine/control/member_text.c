@@ -140,3 +140,14 @@ void member_text_clear(struct member_record *record)
 	record->text = NULL;
 	record->plain = false;
 }
+
+const char *member_label(const struct member_record *record, char ret[MEMBER_LABEL_BYTES])
+{
+	char address[ADDRESS_TEXT_BYTES];
+	struct member_texts texts;
+
+	member_texts(record, &texts);
+	snprintf(ret, MEMBER_LABEL_BYTES, "%s (%s)", texts.name,
+		address_text(texts.address, record->port, address));
+	return ret;
+}

@@ -153,15 +153,13 @@ bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Hear
 
 static void kept_begin(struct control *control, struct member *member, uint64_t silent_ns)
 {
-	struct member_texts texts;
+	char label[MEMBER_LABEL_BYTES];
 
 	member->contact->kept = true;
-	member_texts(&member->record, &texts);
 	control->counter[COUNTER_members_kept]++;
 	log_warn(
-		"member %s (%s:%u) sent nothing to this engine for %llu ms, but another member hears it: it stays on the map; check the network between it and this host",
-		texts.name, texts.address, member->record.port,
-		(unsigned long long)(silent_ns / NS_PER_MS));
+		"member %s sent nothing to this engine for %llu ms, but another member hears it: it stays on the map; check the network between it and this host",
+		member_label(&member->record, label), (unsigned long long)(silent_ns / NS_PER_MS));
 	/* New connections get through as soon as packets do; TCP's own retries take longer. */
 	member_links_close(member);
 }
@@ -169,13 +167,11 @@ static void kept_begin(struct control *control, struct member *member, uint64_t 
 bool member_heard_of(struct control *control, struct member *member, uint64_t now_ns)
 {
 	uint64_t silent_ns = since_ns(member->contact->heard_ns, now_ns);
-	struct member_texts texts;
+	char label[MEMBER_LABEL_BYTES];
 
 	if (silent_ns <= dead_ns(control)) {
-		member_texts(&member->record, &texts);
 		if (member->contact->kept)
-			log_info("member %s (%s:%u) is heard again", texts.name, texts.address,
-				member->record.port);
+			log_info("member %s is heard again", member_label(&member->record, label));
 		member->contact->kept = false;
 		return true;
 	}

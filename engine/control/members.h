@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/abi/message.pb-c.h"
+#include "config/address_text.h"
 
 struct control;
 struct map_view;
@@ -47,6 +48,9 @@ struct member_texts {
 };
 /* `ret` is valid as long as the record has this name and address. */
 void member_texts(const struct member_record *record, struct member_texts *ret);
+#define MEMBER_LABEL_BYTES (NAME_BYTES_MAX + ADDRESS_TEXT_BYTES + 3)
+/* Writes "NAME (ADDRESS:PORT)", for the log. Returns `ret`. */
+const char *member_label(const struct member_record *record, char ret[MEMBER_LABEL_BYTES]);
 /* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer);

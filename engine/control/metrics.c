@@ -229,11 +229,13 @@ static void answer_cluster(struct metrics *m, struct http_response *ret)
 static void answer_ready(struct metrics *m, struct http_response *ret)
 {
 	const char *why = "the engine is starting";
-	char text[128];
+	const struct health_wanted wanted = {
+		.members = (unsigned)m->settings->metrics_ready_members,
+		.alone = m->settings->metrics_ready_alone};
+	char text[384];
 
 	if (m->now)
-		why = health_not_ready(m->now, (unsigned)m->settings->metrics_ready_members,
-			clock_now_ns(), text, sizeof(text));
+		why = health_not_ready(m->now, &wanted, clock_now_ns(), text, sizeof(text));
 	answer_line(ret, why ? 503 : 200, why ? why : "ready");
 }
 

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +15,8 @@
 #include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
 #include "engine/control/health.h"
+#include "engine/control/report_json.h"
 #include "engine/control/snapshot.h"
-
-struct json {
-	char *text;
-	size_t bytes, room;
-	bool failed; /* an allocation failed: the remaining output is discarded */
-	bool comma;  /* the next member of the current object or array needs a comma before it */
-};
 
 static const char *const counter_names[COUNTER_COUNT] = {
 #define COUNTER(name, help) #name,
@@ -35,114 +28,6 @@ static const char *const statistics_call_names[STATISTICS_CALLS] = {
 	"get", "set", "exists", "remove"};
 static const char *const statistics_result_names[STATISTICS_RESULTS] = {
 	"hit", "miss", "stale", "unreachable", "timeout", "no_space", "other"};
-
-/* ---- writing --------------------------------------------------------------------------------- */
-
-static void json_bytes(struct json *j, const char *text, size_t bytes)
-{
-	if (j->failed)
-		return;
-	if (j->bytes + bytes + 1 > j->room) {
-		size_t room = (j->bytes + bytes + 1) * 2 + 1024;
-		char *bigger = realloc(j->text, room);
-
-		if (!bigger) {
-			j->failed = true;
-			return;
-		}
-		j->text = bigger;
-		j->room = room;
-	}
-	memcpy(j->text + j->bytes, text, bytes);
-	j->bytes += bytes;
-	j->text[j->bytes] = '\0';
-}
-
-static void json_text(struct json *j, const char *text)
-{
-	json_bytes(j, text, strlen(text));
-}
-
-static void json_quoted(struct json *j, const char *text)
-{
-	json_text(j, "\"");
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-		char escaped[8];
-
-		if (c == '"' || c == '\\')
-			snprintf(escaped, sizeof(escaped), "\\%c", c);
-		/* escaped, because names from the network may not be UTF-8 */
-		else if (c < 0x20 || c >= 0x7f)
-			snprintf(escaped, sizeof(escaped), "\\u%04x", c);
-		else
-			snprintf(escaped, sizeof(escaped), "%c", c);
-		json_text(j, escaped);
-	}
-	json_text(j, "\"");
-}
-
-static void json_name(struct json *j, const char *name)
-{
-	if (j->comma)
-		json_text(j, ",");
-	j->comma = true;
-	if (name) {
-		json_quoted(j, name);
-		json_text(j, ":");
-	}
-}
-
-static void json_open(struct json *j, const char *name, const char *bracket)
-{
-	json_name(j, name);
-	json_text(j, bracket);
-	j->comma = false;
-}
-
-static void json_close(struct json *j, const char *bracket)
-{
-	json_text(j, bracket);
-	j->comma = true;
-}
-
-static void json_string(struct json *j, const char *name, const char *value)
-{
-	json_name(j, name);
-	json_quoted(j, value);
-}
-
-static void json_number(struct json *j, const char *name, int64_t value)
-{
-	char text[24];
-
-	json_name(j, name);
-	snprintf(text, sizeof(text), "%" PRId64, value);
-	json_text(j, text);
-}
-
-static void json_count(struct json *j, const char *name, uint64_t value)
-{
-	char text[24];
-
-	json_name(j, name);
-	snprintf(text, sizeof(text), "%" PRIu64, value);
-	json_text(j, text);
-}
-
-static void json_hex(struct json *j, const char *name, uint64_t value)
-{
-	char text[24];
-
-	snprintf(text, sizeof(text), "%016" PRIx64, value);
-	json_string(j, name, text);
-}
-
-static void json_flag(struct json *j, const char *name, bool value)
-{
-	json_name(j, name);
-	json_text(j, value ? "true" : "false");
-}
 
 /* ---- the parts ------------------------------------------------------------------------------- */
 
@@ -230,6 +115,37 @@ static void report_members(struct json *j, const struct snapshot *s)
 		s->members_more[SNAPSHOT_UP] + s->members_more[SNAPSHOT_SUSPECT]);
 	json_count(j, "members_down_unlisted", s->members_more[SNAPSHOT_DOWN]);
 	json_count(j, "map_epoch", s->map_epoch);
+}
+
+/* Seeds that lead to no member, and engines that are refused. */
+static void report_strangers(struct json *j, const struct snapshot *s)
+{
+	json_open(j, "seeds", "{");
+	json_count(j, "others", s->seeds.others);
+	json_count(j, "silent", s->seeds.silent);
+	json_flag(j, "unmet", s->seeds.unmet);
+	json_count(j, "unmet_ms", s->seeds.unmet_ms);
+	json_open(j, "named", "[");
+	for (unsigned i = 0; i < s->seeds.named; i++) {
+		json_open(j, NULL, "{");
+		json_string(j, "address", s->seeds.seed[i].address);
+		json_string(j, "why", s->seeds.seed[i].why);
+		json_count(j, "for_ms", s->seeds.seed[i].ms);
+		json_close(j, "}");
+	}
+	json_close(j, "]");
+	json_close(j, "}");
+	json_count(j, "engines_refused", s->refusals.engines);
+	json_open(j, "refused", "[");
+	for (unsigned i = 0; i < s->refusals.named; i++) {
+		json_open(j, NULL, "{");
+		json_string(j, "address", s->refusals.engine[i].from);
+		json_string(j, "why", s->refusals.engine[i].text);
+		json_flag(j, "theirs", s->refusals.engine[i].theirs);
+		json_count(j, "for_ms", s->refusals.engine[i].ms);
+		json_close(j, "}");
+	}
+	json_close(j, "]");
 }
 
 static void report_rail(struct json *j, const struct snapshot_rail *r)
@@ -469,6 +385,7 @@ int report_make(
 	json_flag(&j, "stopping", s->stopping);
 	json_number(&j, "control_core", s->control_core);
 	report_members(&j, s);
+	report_strangers(&j, s);
 	json_open(&j, "rails", "[");
 	for (unsigned i = 0; i < s->rails; i++)
 		report_rail(&j, &s->rail[i]);

@@ -42,6 +42,7 @@ static void link_close(struct rpc_link *link, int error)
 		member_link_down(link->control, link);
 	if (link->dial && link->dial->link == link) {
 		link->dial->link = NULL;
+		link->dial->reached = link->connected;
 		rpc_dial_lost(link->dial, was_up, up_ns, error);
 	}
 	link->busy--;

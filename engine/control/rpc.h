@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 
 #include "engine/abi/message.pb-c.h"
+#include "config/address_text.h"
 #include "engine/control/control.h"
 #include "engine/control/net.h"
 
@@ -31,6 +32,8 @@
 #define RPC_CONNECT_MS 2000
 #define RPC_ARENA_BYTES (4u << 20) /* memory limit of one decoded message, in bytes */
 #define RPC_BAD_REMEMBERED 64
+#define RPC_UNRESOLVED 16 /* names without an address that are logged; further ones are not */
+#define RPC_UNRESOLVED_NS (3600ull * 1000000000) /* the longest time between two lines of one */
 /* number of Hellos without an answer after which a Hello of version 4 is sent (probe) */
 #define RPC_UNANSWERED_MAX 3
 /* a link that was up longer than this is dialled again at once after it closed */
@@ -69,7 +72,11 @@ struct rpc_dial {
 	uint16_t port;
 	void *owner; /* the struct member or struct member_seed that is dialled */
 	bool seed;
-	unsigned fails; /* number of attempts in a row that failed */
+	unsigned fails;          /* number of attempts in a row that failed */
+	int error;               /* errno of the last one that failed */
+	bool reached;            /* it was connected when it failed */
+	char at[NAME_BYTES_MAX]; /* address of the last attempt; "": none */
+	char unresolved[64];     /* why the name has no address; "": it has one */
 	/*
 	 * number of Hellos that the other end answered by closing the link; from RPC_UNANSWERED_MAX
 	 * on a probe is sent
@@ -85,6 +92,13 @@ struct rpc_dial {
 	struct rpc_resolve *resolve;
 };
 
+/* A name of a member that cannot be resolved. */
+struct rpc_unresolved {
+	uint64_t hash; /* of the name; 0: the element is free */
+	uint64_t since_ns, last_ns;
+	uint64_t line_ns; /* no line before this time */
+};
+
 struct rpc {
 	struct net_listener *listener;
 	bool loopback; /* this engine listens on a loopback address: other hosts cannot reach it */
@@ -95,6 +109,7 @@ struct rpc {
 	unsigned accepted;
 	/* hashes of the addresses from which a bad message came and was logged */
 	uint64_t bad_logged[RPC_BAD_REMEMBERED];
+	struct rpc_unresolved unresolved[RPC_UNRESOLVED];
 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -182,8 +197,6 @@ int rpc_address(
 bool rpc_address_loopback(const struct sockaddr *address);
 /* True for a literal loopback address and for "localhost"; false for any other name. */
 bool rpc_text_loopback(const char *host);
-/* Writes the address and port as "1.2.3.4:5" or "[::1]:5". */
-void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_MAX + 8]);
 
 /*
  * ---- open and close ---------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include "config/log.h"
 #include "engine/abi/wire.h"
 #include "engine/control/members.h"
+#include "engine/control/placement.h"
 #include "engine/control/rpc.h"
 
 /* A query to the DNS resolver. If the dial is stopped before the answer, the query outlives it. */
@@ -65,12 +66,6 @@ bool rpc_text_loopback(const char *host)
 	return strcasecmp(host, "localhost") == 0;
 }
 
-void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_MAX + 8])
-{
-	snprintf(ret_text, NAME_BYTES_MAX + 8, strchr(host, ':') ? "[%.60s]:%u" : "%.63s:%u", host,
-		port);
-}
-
 /*
  * Arms the timer of the next attempt: base_ms * 2^(fails-1), at most max_ms, plus or minus a
  * quarter.
@@ -92,6 +87,7 @@ static void dial_wait(struct rpc_dial *dial)
 void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error)
 {
 	dial->fails = up_ns >= RPC_STEADY_NS ? 0 : dial->fails + 1;
+	dial->error = error;
 	dial_wait(dial);
 	if (!was_up)
 		member_dial_failed(dial->control, dial, error); /* this call may free `dial` */
@@ -105,8 +101,8 @@ void rpc_dial_unanswered(const struct rpc_link *link)
 		dial->unanswered++;
 	if (link->probe)
 		log_warn(
-			"%s:%u closes the connection when this engine (wire version %u) says Hello. If an engine listens there, its log says why",
-			dial->host, dial->port, WIRE_VERSION);
+			"%s closes the connection when this engine (wire version %u) says Hello. If an engine listens there, its log says why",
+			link->from, WIRE_VERSION);
 }
 
 static void dial_failed(struct rpc_dial *dial, int error)
@@ -118,14 +114,18 @@ static void dial_connect(struct rpc_dial *dial, const struct sockaddr *address, 
 {
 	struct net_link *net;
 	struct rpc_link *link;
-	char text[NAME_BYTES_MAX + 8];
-	int error = net_dial(dial->control->base, address, bytes, &net);
+	char text[ADDRESS_TEXT_BYTES];
+	int error;
 
+	dial->reached = false;
+	if (getnameinfo(address, bytes, dial->at, sizeof(dial->at), NULL, 0, NI_NUMERICHOST) != 0)
+		dial->at[0] = '\0';
+	error = net_dial(dial->control->base, address, bytes, &net);
 	if (error) {
 		dial_failed(dial, error);
 		return;
 	}
-	rpc_address_text(dial->host, dial->port, text);
+	address_text(dial->host, dial->port, text);
 	link = rpc_link_open(dial->control, net, dial, text);
 	if (!link) {
 		dial_failed(dial, ENOMEM);
@@ -135,6 +135,61 @@ static void dial_connect(struct rpc_dial *dial, const struct sockaddr *address, 
 	link->far = !rpc_address_loopback(address);
 	if (net_connect(link->net) < 0)
 		rpc_link_close(link);
+}
+
+/*
+ * Connects to an address of the dial's name. Debian writes the name of a host as 127.0.1.1 to its
+ * /etc/hosts: a loopback address of a name means this host, and this engine's own address reaches
+ * that as well.
+ */
+static void dial_found(struct rpc_dial *dial, const struct addrinfo *found)
+{
+	const struct control *control = dial->control;
+	struct sockaddr_storage own;
+	socklen_t bytes;
+
+	if (rpc_address_loopback(found->ai_addr) && !control->rpc->loopback &&
+		rpc_address(control->settings->cluster_address, dial->port, &own, &bytes) == 0)
+		dial_connect(dial, (struct sockaddr *)&own, bytes);
+	else
+		dial_connect(dial, found->ai_addr, found->ai_addrlen);
+}
+
+/* True if a line about the name is due: the first time, then at intervals that double. */
+static bool unresolved_line(struct rpc *rpc, const char *name, uint64_t now_ns)
+{
+	uint64_t hash = placement_hash(name), pause_ns;
+	struct rpc_unresolved *at = NULL;
+
+	for (unsigned i = 0; i < RPC_UNRESOLVED && !at; i++)
+		if (rpc->unresolved[i].hash == hash)
+			at = &rpc->unresolved[i];
+	for (unsigned i = 0; i < RPC_UNRESOLVED && !at; i++)
+		if (now_ns - rpc->unresolved[i].last_ns > 2 * RPC_UNRESOLVED_NS)
+			at = &rpc->unresolved[i];
+	if (!at)
+		return false;
+	if (at->hash != hash || now_ns - at->last_ns > 2 * RPC_UNRESOLVED_NS)
+		*at = (struct rpc_unresolved){.hash = hash, .since_ns = now_ns};
+	at->last_ns = now_ns;
+	if (now_ns < at->line_ns)
+		return false;
+	pause_ns = now_ns - at->since_ns;
+	if (pause_ns < RPC_STEADY_NS)
+		pause_ns = RPC_STEADY_NS;
+	at->line_ns = now_ns + (pause_ns < RPC_UNRESOLVED_NS ? pause_ns : RPC_UNRESOLVED_NS);
+	return true;
+}
+
+/* member_silent.c writes the lines about seeds. */
+static void dial_unresolved(struct rpc_dial *dial, const char *error)
+{
+	snprintf(dial->unresolved, sizeof(dial->unresolved), "%s", error ? error : "no address");
+	if (!dial->seed && unresolved_line(dial->control->rpc, dial->host, net_now()))
+		log_warn(
+			"cannot resolve the name %s, which a member has as its cluster.address: %s. It is tried again; check the resolver, or set an address there",
+			dial->host, dial->unresolved);
+	dial_failed(dial, EHOSTUNREACH);
 }
 
 static void resolved(void *context, const char *error, const struct addrinfo *found)
@@ -153,14 +208,12 @@ static void resolved(void *context, const char *error, const struct addrinfo *fo
 		unsigned skip = dial->tried++ % count;
 
 		dial->addresses = count;
+		dial->unresolved[0] = '\0';
 		for (each = found; skip; skip--)
 			each = each->ai_next;
-		dial_connect(dial, each->ai_addr, each->ai_addrlen);
+		dial_found(dial, each);
 	} else if (dial) {
-		log_warn(
-			"cannot resolve the name %s: %s. It is tried again; check cluster.seeds and the resolver",
-			dial->host, error);
-		dial_failed(dial, EHOSTUNREACH);
+		dial_unresolved(dial, error);
 	}
 }
 

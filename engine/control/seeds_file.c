@@ -172,6 +172,8 @@ static void reading_done(struct work *work)
 			"cluster.seeds_file %s: %s. The addresses that it had are kept, and it is tried again every second",
 			reading->path, strerror(reading->error));
 	file->error = reading->error;
+	member_source_read(
+		file->control, SEED_FILE, reading->error ? strerror(reading->error) : NULL);
 	if (reading->text && !reading->error) {
 		file->version = reading->found;
 		text_use(file, reading->text);

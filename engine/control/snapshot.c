@@ -317,6 +317,8 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 		take_rail(control, i, &ret->rail[i]);
 	take_poll_cores(control, ret);
 	take_members(control, ret);
+	seeds_report(control, ret->taken_ns, &ret->seeds);
+	refusals_report(control, ret->taken_ns, &ret->refusals);
 	take_directory(control, ret);
 	take_clients(control, ret);
 	take_disk(control, &ret->disk);

@@ -14,6 +14,7 @@
 #include "engine/abi/statistics.h"
 #include "engine/control/conn.h"
 #include "engine/control/directory.h"
+#include "engine/control/member_report.h"
 #include "engine/control/summary.h"
 #include "engine/control/warm.h"
 #include "engine/rail/rail.h"
@@ -125,6 +126,8 @@ struct snapshot {
 	/* members that are listed, and the number of those that are not, by state */
 	unsigned members, members_more[SNAPSHOT_MEMBER_STATES];
 	uint32_t map_epoch;
+	struct seeds_report seeds;
+	struct refusals_report refusals;
 	unsigned rails;
 	struct snapshot_rail rail[RAILS_MAX];
 	unsigned poll_cores;

@@ -44,9 +44,12 @@ class Agree(harness.ClusterTest):
                 engines.status(i)["counters"]["members_refused"] >= refused[n] + 5
                 for n, i in enumerate(nodes)), 60, "the engines continue to dial")
         dials()  # each engine has met each other one, in both directions
-        before = [engines.log(i) for i in nodes]
+        def said():  # seeds where nothing listens have lines of their own
+            return [[line for line in engines.log(i).splitlines()
+                     if "has led to no member" not in line] for i in nodes]
+        before = said()
         dials()
-        self.assertEqual([engines.log(i) for i in nodes], before)
+        self.assertEqual(said(), before)
         for i in nodes:
             self.assertEqual(engines.status(i)["counters"]["members_joined"], 0)
             self.assertEqual(len(engines.status(i)["members"]), 1)

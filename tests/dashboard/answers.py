@@ -102,6 +102,8 @@ def report(seconds, members, rails):
         "stopping": False, "control_core": 7,
         "members": [member(i) for i in range(members)], "members_down": [], "members_unlisted": 0,
         "members_down_unlisted": 0, "map_epoch": 71,
+        "seeds": {"others": 1, "silent": 0, "unmet": False, "unmet_ms": 0, "named": []},
+        "engines_refused": 0, "refused": [],
         "rails": [rail(i, seconds, 1.72e9) for i in range(rails)],
         "poll_cores": [poll_core(seconds) for _ in range(rails)],
         "counters": {**dict.fromkeys(COUNTERS, 0), "pages_evicted": int(seconds * 412)},

@@ -111,6 +111,65 @@ static void members_are_named_up_to_a_number_and_then_counted(void **state)
 	assert_string_equal(health.finding[4].text, "3 more members are down");
 }
 
+/* Two seeds, one of which does not answer. */
+static void sample_unmet(struct snapshot *ret)
+{
+	ret->seeds = (struct seeds_report){
+		.others = 2, .silent = 1, .named = 1, .unmet = true, .unmet_ms = 7900};
+	strcpy(ret->seeds.seed[0].address, "10.0.0.9:31998");
+	strcpy(ret->seeds.seed[0].why, "Connection refused");
+	ret->seeds.seed[0].ms = 6500;
+}
+
+static void seeds_without_an_answer_are_findings(void **state)
+{
+	(void)state;
+	sample_unmet(&s);
+	make();
+	only(FINDING_seeds_unmet,
+		"this engine is alone: none of 2 seed(s) leads to a member for 7 s",
+		FINDING_seed_silent);
+	assert_int_equal(health_worst(&health), SEVERITY_CRITICAL);
+	s.seeds.unmet = false;
+	make();
+	only(FINDING_seed_silent,
+		"seed 10.0.0.9:31998 has led to no member for 6 s: Connection refused",
+		FINDING_COUNT);
+	s.seeds.silent = 40;
+	s.seeds.named = SEEDS_NAMED;
+	make();
+	assert_int_equal(health.count, 5);
+	assert_string_equal(health.finding[4].text, "36 more seeds have led to no member");
+}
+
+static void engines_that_refuse_each_other_are_findings_with_the_reason(void **state)
+{
+	(void)state;
+	s.refusals = (struct refusals_report){.engines = 1, .named = 1};
+	strcpy(s.refusals.engine[0].from, "10.0.0.9");
+	strcpy(s.refusals.engine[0].text, "its name is taken");
+	s.refusals.engine[0].ms = 3100;
+	make();
+	only(FINDING_engine_refused, "the engine at 10.0.0.9 is refused for 3 s: its name is taken",
+		FINDING_COUNT);
+	s.refusals.engine[0].theirs = true;
+	make();
+	only(FINDING_engine_refused,
+		"the engine at 10.0.0.9 refuses this one for 3 s: \"its name is taken\"",
+		FINDING_COUNT);
+	assert_int_equal(health_worst(&health), SEVERITY_WARNING);
+}
+
+static void an_address_of_ipv6_is_written_as_seeds_take_it(void **state)
+{
+	(void)state;
+	strcpy(s.member[2].state, "down");
+	strcpy(s.member[2].address, "fd00::3");
+	s.member[2].state_ms = 1000;
+	make();
+	only(FINDING_member_down, "member host:3 ([fd00::3]:7002) is down for 1 s", FINDING_COUNT);
+}
+
 static void counters_that_grew_within_the_window_are_findings(void **state)
 {
 	(void)state;
@@ -244,6 +303,8 @@ static void everything_wrong(void)
 		sample_member(&s, "gone", s.members % 2 ? "down" : "suspect");
 	strcpy(s.member[1].software, "2");
 	s.stopping = s.directory_moving = true;
+	sample_unmet(&s);
+	s.refusals = (struct refusals_report){.engines = 1, .named = 1};
 	s.directory_behind = 1;
 	s.statistics_refused = 1;
 	s.counter[COUNTER_credits_refused]++;
@@ -336,9 +397,28 @@ static void names_of_any_length_and_content_stay_in_their_line(void **state)
 
 static const char *not_ready(unsigned members, uint64_t age_ns)
 {
-	static char text[128];
+	const struct health_wanted wanted = {.members = members};
+	static char text[384];
 
-	return health_not_ready(&s, members, s.taken_ns + age_ns, text, sizeof(text));
+	return health_not_ready(&s, &wanted, s.taken_ns + age_ns, text, sizeof(text));
+}
+
+static void an_engine_that_has_met_no_member_is_not_ready_unless_it_may_be_alone(void **state)
+{
+	const struct health_wanted may_be_alone = {.members = 1, .alone = true};
+	char text[384];
+
+	(void)state;
+	sample_unmet(&s);
+	assert_string_equal(not_ready(1, 0),
+		"this engine is alone: none of 2 seed(s) leads to a member (metrics.ready_alone); 10.0.0.9:31998: Connection refused");
+	assert_null(health_not_ready(&s, &may_be_alone, s.taken_ns, text, sizeof(text)));
+	s.seeds.unmet_ms = 0; /* at once after the start, without a finding */
+	s.seeds.silent = s.seeds.named = 0;
+	assert_string_equal(not_ready(1, 0),
+		"this engine is alone: none of 2 seed(s) leads to a member (metrics.ready_alone)");
+	make();
+	assert_int_equal(health.count, 0);
 }
 
 static void an_engine_that_is_not_ready_says_why(void **state)
@@ -381,6 +461,10 @@ int main(void)
 		TEST(a_healthy_engine_has_no_finding),
 		TEST(each_state_of_a_rail_is_one_finding),
 		TEST(members_are_named_up_to_a_number_and_then_counted),
+		TEST(seeds_without_an_answer_are_findings),
+		TEST(engines_that_refuse_each_other_are_findings_with_the_reason),
+		TEST(an_address_of_ipv6_is_written_as_seeds_take_it),
+		TEST(an_engine_that_has_met_no_member_is_not_ready_unless_it_may_be_alone),
 		TEST(counters_that_grew_within_the_window_are_findings),
 		TEST(another_version_on_the_map_is_a_finding),
 		TEST(the_states_of_the_engine_are_findings),

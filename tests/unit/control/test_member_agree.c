@@ -6,6 +6,15 @@
  */
 #include "tests/unit/control/agree_world.h"
 
+/* The engines that node `i` reports as refused, or as refusing it. */
+static struct refusals_report refusals(unsigned i)
+{
+	struct refusals_report found;
+
+	refusals_report(&node[i].control, net_now(), &found);
+	return found;
+}
+
 /* Node 1 has node 0 as its seed. Each must refuse the other and log the given text exactly once. */
 static void expect_both_refuse(const char *at_0, const char *at_1)
 {
@@ -19,6 +28,10 @@ static void expect_both_refuse(const char *at_0, const char *at_1)
 		assert_true(sees_count(i, 1));
 		assert_int_equal(node[i].control.counter[COUNTER_members_joined], 0);
 		assert_int_equal(node[i].control.counter[COUNTER_messages_bad], 0);
+		assert_int_equal(refusals(i).engines, 1);
+		assert_false(refusals(i).engine[0].theirs);
+		assert_non_null(strstr(refusals(i).engine[0].text, i ? at_1 : at_0));
+		assert_true(refusals(i).engine[0].ms > 2000);
 		assert_true(node[i].control.counter[COUNTER_members_refused] > 2);
 	}
 }
@@ -50,8 +63,67 @@ static void an_engine_joins_after_its_settings_are_made_equal(void **state)
 	expect_both_refuse("= 1 there", "= 2 there");
 	node_close(1);
 	node[1].settings.cluster_replicas = 2;
+	assert_int_equal(refusals(0).engines, 1);
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
+	assert_int_equal(refusals(0).engines, 0);
+	assert_int_equal(refusals(1).engines, 0);
+}
+
+static void a_refusal_lasts_as_long_as_it_repeats(void **state)
+{
+	struct members *members;
+	struct refusals_report found;
+	uint64_t last_ns;
+
+	(void)state;
+	node[1].settings.cluster_replicas = 1;
+	expect_both_refuse("= 1 there", "= 2 there");
+	node_close(1);
+	members = node[0].control.members;
+	last_ns = members->refusal[0].last_ns;
+	refusals_report(&node[0].control, last_ns + REFUSAL_LASTS_NS - 1, &found);
+	assert_int_equal(found.engines, 1);
+	refusals_report(&node[0].control, last_ns + REFUSAL_LASTS_NS, &found);
+	assert_int_equal(found.engines, 0);
+	members->refusal[0].gap_ns = REFUSAL_LASTS_NS; /* it tries seldom */
+	refusals_report(&node[0].control, last_ns + 2 * REFUSAL_LASTS_NS, &found);
+	assert_int_equal(found.engines, 1);
+}
+
+/* The reason comes from the network: it may be long and contain any bytes. */
+static void a_reason_of_another_engine_is_bounded_and_printable(void **state)
+{
+	char reason[4 * REFUSAL_BYTES];
+	Pc__Member self = PC__MEMBER__INIT;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	int fd;
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	memset(reason, '\x1b', sizeof(reason) - 1);
+	reason[sizeof(reason) - 1] = '\0';
+	member_agree_say(&node[0].control, &hello);
+	self.name = "raw";
+	self.incarnation = 0x1234567890;
+	self.address = "127.0.0.1";
+	self.port = 9;
+	self.rails = 1;
+	hello.self = &self;
+	hello.refusal = reason;
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	fd = raw_open(0);
+	raw_message(fd, &message);
+	assert_true(raw_closed(fd, 1000));
+	close(fd);
+	expect_lines(1, "refuses this engine", "\"????", "");
+	assert_null(strchr(said, '\x1b'));
+	assert_int_equal(refusals(0).engines, 1);
+	assert_true(refusals(0).engine[0].theirs);
+	assert_int_equal(strlen(refusals(0).engine[0].text), REFUSAL_BYTES - 1);
+	assert_true(sees_count(0, 1));
 }
 
 /*
@@ -250,6 +322,27 @@ static void a_name_that_is_taken_is_logged_once_by_both(void **state)
 	expect_lines(2, "this engine's name, node-0", "Set another engine.name", "");
 }
 
+/* Node 0 refuses node 2, whose name is that of node 1, and tells it so; node 1 is not harmed. */
+static void an_engine_whose_name_a_third_one_has_learns_why_it_is_refused(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+	assert_true(nodes_until(sees(0, 1) && sees(1, 0), 2000));
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	strcpy(node[2].control.name, "node-1");
+	assert_true(member_text_set(&node[2].control.members->self->record, "node-1", "127.0.0.1",
+		node[2].control.members->self->record.port));
+	assert_true(nodes_until(refusals(2).engines && refusals(0).engines, 3000));
+	assert_true(refusals(2).engine[0].theirs);
+	assert_non_null(strstr(refusals(2).engine[0].text, "its name, node-1"));
+	assert_non_null(strstr(refusals(0).engine[0].text, "Set another engine.name"));
+	nodes_run(1000);
+	assert_true(refusals(0).engines && refusals(2).engines);
+	assert_true(sees_count(0, 2) && sees_count(1, 2) && sees_count(2, 1));
+	expect_lines(1, "refuses this engine", "its name, node-1", "");
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -258,6 +351,8 @@ int main(void)
 		T(another_number_of_replicas_is_refused_by_both_with_both_values),
 		T(another_cluster_is_refused_by_both_with_both_names),
 		T(an_engine_joins_after_its_settings_are_made_equal),
+		T(a_refusal_lasts_as_long_as_it_repeats),
+		T(a_reason_of_another_engine_is_bounded_and_printable),
 		T(a_refused_engine_does_not_separate_the_others),
 		T(values_with_unprintable_characters_are_not_logged),
 		T(a_loopback_address_from_another_host_is_refused_with_the_fix),
@@ -266,6 +361,7 @@ int main(void)
 		T(loopback_addresses_are_recognised),
 		T(engines_of_one_host_may_use_its_name),
 		T(a_name_that_is_taken_is_logged_once_by_both),
+		T(an_engine_whose_name_a_third_one_has_learns_why_it_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

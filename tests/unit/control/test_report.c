@@ -30,6 +30,25 @@ const struct member_record *member_by_ref(const struct control *control, uint32_
 	return ref == 1 || ref == 2 ? &entries[ref - 1].record : NULL;
 }
 
+void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_report *ret)
+{
+	(void)control, (void)now_ns;
+	*ret = (struct seeds_report){.others = 3, .silent = 2, .named = 1, .unmet_ms = 4};
+	snprintf(ret->seed[0].address, sizeof(ret->seed[0].address), "[fd00::1]:9");
+	snprintf(ret->seed[0].why, sizeof(ret->seed[0].why), "no route");
+	ret->seed[0].ms = 7000;
+}
+
+void refusals_report(const struct control *control, uint64_t now_ns, struct refusals_report *ret)
+{
+	(void)control, (void)now_ns;
+	*ret = (struct refusals_report){.engines = 2, .named = 1};
+	snprintf(ret->engine[0].from, sizeof(ret->engine[0].from), "10.0.0.9");
+	snprintf(ret->engine[0].text, sizeof(ret->engine[0].text), "its \"name\"");
+	ret->engine[0].theirs = true;
+	ret->engine[0].ms = 8000;
+}
+
 void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret)
 {
@@ -276,8 +295,12 @@ static void a_report_has_the_findings_worst_first(void **state)
 	contacts[1].heard_ns = 1;
 	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	check(text,
-		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_suspect\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
+		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_suspect\",\"engine_refused\",\"seed_silent\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
 	check(text, "r[\"health\"][\"worst\"]==\"warning\"");
+	check(text, "r[\"seeds\"]==dict(others=3,silent=2,unmet=False,unmet_ms=4,named=[dict("
+		    "address=\"[fd00::1]:9\",why=\"no route\",for_ms=7000)])");
+	check(text, "r[\"engines_refused\"]==2 and r[\"refused\"]==[dict(address=\"10.0.0.9\","
+		    "why='its \"name\"',theirs=True,for_ms=8000)]");
 	check(text, "all(f[\"means\"] and f[\"text\"] for f in r[\"health\"][\"findings\"])");
 	check(text, "len(r[\"latency\"][\"lower_ns\"])==len(r[\"latency\"][\"rails\"][0])");
 	check(text, "sum(r[\"latency\"][\"rails\"][0])==1000");

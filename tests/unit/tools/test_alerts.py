@@ -82,7 +82,8 @@ def healthy():
         *([name, {}, 0] for name in ("credits_refused_total", "credits_late_total",
                                      "entries_dropped_total",
                                      "directory_moving", "directory_owners_behind",
-                                     "client_statistics_refused_total")),
+                                     "client_statistics_refused_total", "seeds_silent",
+                                     "seeds_unmet", "engines_refused")),
     ]
 
 
@@ -110,6 +111,9 @@ FAULTS = {
        for state in ("lost", "down", "slow")},
     **{"member_" + state: (member(state), {"member_" + state: [{"state": state}]})
        for state in ("down", "suspect")},
+    "seeds_unmet": ([("seeds_unmet", {}, 1)], {"seeds_unmet": [{}]}),
+    "seed_silent": ([("seeds_silent", {}, 2)], {"seed_silent": [{}]}),
+    "engine_refused": ([("engines_refused", {}, 1)], {"engine_refused": [{}]}),
     "pool_full": ([("credits_refused_total", {}, TICK)], {"pool_full": [{}]}),
     "pool_full for set": ([("call_pages_total", {"op": "set", "result": "no_space"}, TICK)],
                           {"pool_full": [{}]}),

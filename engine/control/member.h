@@ -111,6 +111,7 @@ struct agreed {
 	char text[AGREED_COUNT][AGREED_BYTES_MAX];
 	char *at[AGREED_COUNT];
 	uint64_t hash;
+	uint64_t shm; /* Hello.shm */
 };
 
 /* A ring of all live members, as this engine sees it: its successor and its predecessor. */

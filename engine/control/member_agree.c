@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Refuses engines whose Hello is well-formed but does not fit: another wire version, another
- * cluster, other values of the settings that must be equal, an address that only its own host can
- * reach, or a name that is taken. Both engines learn of it (member_refuse.c). Control plane's
- * thread only.
+ * cluster, other values of the settings that must be equal, rails that cannot reach ours, an address
+ * that only its own host can reach, or a name that is taken. Both engines learn of it
+ * (member_refuse.c). Control plane's thread only.
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "config/log.h"
 #include "engine/abi/segment.h"
@@ -23,11 +25,54 @@ static uint64_t text_hash(uint64_t hash, const char *text)
 	return map_mix(hash + 1);
 }
 
+/* The kinds of links that the rails have: engines with different kinds reach no page. */
+static const char *links_text(const struct control *control)
+{
+	bool shm = control->settings->soft_link == LINK_SHM, soft = false, rdma = false;
+
+	for (unsigned i = 0; i < control->plan.rails; i++) {
+		bool is_soft = strncmp(control->plan.rail[i].device, "soft", 4) == 0;
+
+		soft |= is_soft;
+		rdma |= !is_soft;
+	}
+	if (!soft)
+		return rdma ? "RDMA" : "none";
+	if (rdma)
+		return shm ? "RDMA and soft over shm" : "RDMA and soft over tcp";
+	return shm ? "soft over shm" : "soft over tcp";
+}
+
+/*
+ * A hash of what shared memory of a software NIC reaches: its sockets are those of a network
+ * namespace (dv/soft/link_shm.c), and serve one user.
+ */
+static uint64_t shm_reach(void)
+{
+	char boot[64] = "", text[160];
+	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+	struct stat net = {0};
+	uint64_t hash;
+
+	if (file && !fgets(boot, sizeof(boot), file))
+		boot[0] = '\0';
+	if (file)
+		fclose(file);
+	(void)stat("/proc/self/ns/net", &net);
+	snprintf(text, sizeof(text), "%s %llu %llu %u", boot, (unsigned long long)net.st_dev,
+		(unsigned long long)net.st_ino, (unsigned)geteuid());
+	hash = text_hash(0, text);
+	return hash ? hash : 1;
+}
+
 void member_agree_open(struct control *control)
 {
 	const struct settings *s = control->settings;
+	const char *links = links_text(control);
 	struct agreed *agreed = &control->members->agreed;
 	unsigned n = 0;
+
+	agreed->shm = strstr(links, "shm") ? shm_reach() : 0;
 
 #define AGREED(name, format, value)                                                                \
 	snprintf(agreed->text[n++], AGREED_BYTES_MAX, "%s = " format, name, value);
@@ -48,6 +93,7 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 	hello->newest = WIRE_VERSION;
 	hello->abi = ABI_VERSION;
 	hello->agreed_hash = agreed->hash;
+	hello->shm = agreed->shm;
 	hello->n_agreed = AGREED_COUNT;
 	hello->agreed = agreed->at;
 }
@@ -211,6 +257,20 @@ static bool address_agrees(struct control *control, struct rpc_link *link, const
 	return false;
 }
 
+/* Shared memory reaches engines of one host, and of those not all. */
+static bool shm_agrees(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	const Pc__Member *m = hello->self;
+	char address[ADDRESS_TEXT_BYTES];
+
+	if (hello->shm == control->members->agreed.shm)
+		return true;
+	member_refuse(control, &(struct refused_engine){.link = link, .member = m},
+		"soft.link = shm there and here, and %s (%s) is on another host, in another network namespace or of another user: shared memory does not reach it. Set soft.link = tcp on every engine",
+		m->name, address_text(m->address, m->port, address));
+	return false;
+}
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /*
@@ -272,5 +332,6 @@ bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hell
 			m->name, address, text);
 		return false;
 	}
-	return address_agrees(control, link, m) && !hello_collides(control, link, m);
+	return shm_agrees(control, link, hello) && address_agrees(control, link, m) &&
+	       !hello_collides(control, link, m);
 }

@@ -86,6 +86,26 @@ class Loopback(Agree):
         self.stop_cleanly(engines)
 
 
+class Links(Agree):
+    """Software NICs over shared memory reach one host; over TCP, those that use it, too."""
+
+    @unittest.skipIf(os.geteuid(), "needs root for network namespaces")
+    def test_shared_memory_between_two_hosts_is_refused_by_both_with_the_fix(self):
+        engines = self.start_apart(2, lambda _: ["soft.link=shm"], netns=True)
+        for i in (0, 1):
+            self.wait_for_line(engines, i, "is on another host, in another network namespace",
+                               "Set soft.link = tcp on every engine")
+        self.assert_quiet(engines, (0, 1))
+        self.stop_cleanly(engines)
+
+    def test_shared_memory_beside_tcp_is_refused_by_both(self):
+        engines = self.start_apart(2, lambda i: [f"soft.link={'tcp' if i else 'shm'}"])
+        self.wait_for_line(engines, 0, "soft over tcp there, soft over shm here")
+        self.wait_for_line(engines, 1, "soft over shm there, soft over tcp here")
+        self.assert_quiet(engines, (0, 1))
+        self.stop_cleanly(engines)
+
+
 @unittest.skipIf(os.geteuid(), "needs root for network namespaces")
 class Bind(Agree):
     def test_engines_that_listen_on_all_addresses_advertise_their_own(self):

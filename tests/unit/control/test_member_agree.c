@@ -297,6 +297,50 @@ static void engines_of_one_host_may_use_its_name(void **state)
 	assert_true(nodes_until(all_agree(), 3000));
 }
 
+/* Both have soft.link = shm, and are on different hosts. */
+static void shared_memory_that_does_not_reach_is_refused_by_both_with_the_fix(void **state)
+{
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	node[0].control.members->agreed.shm = 1;
+	node[1].control.members->agreed.shm = 2;
+	assert_true(nodes_until(refusals(0).engines && refusals(1).engines, 3000));
+	expect_lines(2, "soft.link = shm there and here", "on another host", "soft.link = tcp");
+	assert_true(sees_count(0, 1) && sees_count(1, 1));
+}
+
+/* Links of different kinds are refused, whatever the hosts. */
+static void rails_of_another_kind_are_refused_by_both_with_both_kinds(void **state)
+{
+	static const struct {
+		const char *device;
+		int link;
+	} other[] = {{"soft", LINK_SHM}, {"mlx5_0", LINK_TCP}};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+		node[i].control.plan.rails = 1;
+		strcpy(node[i].control.plan.rail[0].device, i ? "soft" : other[0].device);
+		node[i].settings.soft_link = i ? LINK_TCP : other[0].link;
+		member_agree_open(&node[i].control);
+	}
+	assert_true(nodes_until(refusals(0).engines && refusals(1).engines, 3000));
+	expect_lines(1, "soft.link) = soft over tcp there, soft over shm here", "", "");
+	expect_lines(1, "soft.link) = soft over shm there, soft over tcp here", "", "");
+	strcpy(node[0].control.plan.rail[0].device, other[1].device);
+	node[0].settings.soft_link = other[1].link;
+	member_agree_open(&node[0].control);
+	assert_true(nodes_until(
+		lines_with("soft.link) = soft over tcp there, RDMA here", "", "") == 1, 6000));
+	node[0].control.plan.rail[0].device[0] = 's';
+	strcpy(node[0].control.plan.rail[0].device, "soft");
+	member_agree_open(&node[0].control);
+	assert_true(nodes_until(all_agree(), 6000));
+	assert_int_equal(refusals(0).engines, 0);
+}
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static void a_name_that_is_taken_is_logged_once_by_both(void **state)
@@ -359,6 +403,8 @@ int main(void)
 		T(an_engine_on_a_loopback_address_refuses_other_hosts),
 		T(gossip_of_loopback_addresses_is_ignored),
 		T(loopback_addresses_are_recognised),
+		T(shared_memory_that_does_not_reach_is_refused_by_both_with_the_fix),
+		T(rails_of_another_kind_are_refused_by_both_with_both_kinds),
 		T(engines_of_one_host_may_use_its_name),
 		T(a_name_that_is_taken_is_logged_once_by_both),
 		T(an_engine_whose_name_a_third_one_has_learns_why_it_is_refused),

@@ -19,6 +19,7 @@
 #include "config/log.h"
 #include "config/settings.h"
 #include "config/version.h"
+#include "engine/control/address.h"
 #include "engine/control/control.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
@@ -300,7 +301,9 @@ int main(int argc, char **argv)
 	service_open();
 	clock_start();
 	limits_raise();
-	code = plan_and_serve(&settings, &args);
+	code = EXIT_FAILED;
+	if (args.plan_only || address_settle(&settings) == 0)
+		code = plan_and_serve(&settings, &args);
 	log_flush();
 	return code;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Refuses engines whose Hello is well-formed but does not fit: another wire version, another
- * cluster, other values of the settings that must be equal, rails that cannot reach ours, an address
- * that only its own host can reach, or a name that is taken. Both engines learn of it
+ * cluster, other values of the settings that must be equal, rails that cannot reach ours, an
+ * address that only its own host can reach, or a name that is taken. Both engines learn of it
  * (member_refuse.c). Control plane's thread only.
  */
 #include <stdio.h>

@@ -243,6 +243,7 @@ static int address_find(
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
 	struct addrinfo *found;
+	const struct addrinfo *at;
 	char service[8];
 	int error;
 
@@ -252,8 +253,13 @@ static int address_find(
 	error = getaddrinfo(host, service, &hints, &found);
 	if (error)
 		return error;
-	memcpy(ret, found->ai_addr, found->ai_addrlen);
-	*bytes = found->ai_addrlen;
+	/* Debian gives a host's own name a loopback address, too. */
+	at = found;
+	while (at && rpc_address_loopback(at->ai_addr))
+		at = at->ai_next;
+	at = at ? at : found;
+	memcpy(ret, at->ai_addr, at->ai_addrlen);
+	*bytes = at->ai_addrlen;
 	freeaddrinfo(found);
 	return 0;
 }

@@ -382,7 +382,8 @@ class Keys(unittest.TestCase):
             "device_name": [["mlx5_0"], "mlx5_0,,mlx5_1", "mlx5_0,", "a b"],
             "device_names": [["mlx5_0", "mlx5_1"], "mlx5_0,mlx5_0", {"a": 1}],
             "discovery_addr": [["10.0.0.1:31998"], "10.0.0.1", "10.0.0.1:", ":31998", "a:0",
-                               "a:65536", "a:x", "10.0.0.1:1,,10.0.0.2:1", "fd00::1:31998"],
+                               "a:65536", "a:x", "10.0.0.1:1,,10.0.0.2:1", "fd00::1:31998",
+                               "n" * 64 + ":1"],
             "local_hostname": [["h"], "h" * 64], "node_id": [["n"], "n" * 64, "a\nb", True],
             "prefix": [["p"], {"p": 1}], "extra_backend_tag": [["t"]],
             "engine_socket": [["/x"], "/" + "x" * 107], "engine_path": [["/x"]],
@@ -414,12 +415,16 @@ class Keys(unittest.TestCase):
         self.assertIn("two heartbeats", self.refused("member_ttl", 3, heartbeat_interval=2))
         self.assertIn("4mb to 1tb for each NIC, of which there are 2", self.refused(
             "global_segment_size", "7mb", device_names="mlx5_0,mlx5_1"))
-        with mock.patch.object(configuration.sockets, "getaddrinfo", side_effect=OSError):
-            with self.assertRaisesRegex(ValueError, '"discovery_addr": "no.name:1": none of .*'
-                                        '"local_hostname"'):
-                configuration.read({"discovery_addr": "no.name:1"})
-            got = configuration.read({"discovery_addr": "no.name:1", "local_hostname": "10.0.0.9"})
-        self.assertEqual(got.settings["cluster.address"], "10.0.0.9")
+
+    def test_names_of_hosts_are_left_to_the_engine(self):
+        """It tries all addresses of a name, and refuses a loopback one that other hosts get."""
+        got = configuration.read({"discovery_addr": "head:1,[fd00::1]:2"}).settings
+        self.assertEqual(got["cluster.seeds"], "head:1,[fd00::1]:2")
+        self.assertEqual(got["cluster.address"], "auto")
+        got = configuration.read({"discovery_addr": "head:1", "local_hostname": "head"})
+        self.assertEqual(got.settings["cluster.address"], "head")
+        self.assertEqual(got.origins["cluster.address"], "local_hostname")
+        self.assertNotIn("cluster.address", configuration.read({}).settings)
 
     def test_the_default_member_ttl_is_three_heartbeats(self):
         """As in PeerCache 0.8.2. The engine's own default is too short for this heartbeat."""

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import socket as sockets
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Optional
 
@@ -145,9 +144,11 @@ def seeds(value: Any) -> list[str]:
     fix = 'give host:port in one text, comma separated, like "10.0.0.1:31998,10.0.0.2:31998"'
     found = [seed.strip() for seed in scalar(value, fix).split(",")]
     for seed in found:
-        match = re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})", seed)
-        if not match or not 1 <= int(match[1]) <= 65535:
+        match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})", seed)
+        if not match or not 1 <= int(match[2]) <= 65535:
             raise ValueError(fix)
+        if len(os.fsencode(match[1])) > NAME_MAX:
+            raise ValueError(f"give an address, or a name of at most {NAME_MAX} bytes: {match[1]}")
     return found
 
 
@@ -196,32 +197,6 @@ def default_socket() -> str:
     if os.geteuid() == 0:
         return "/run/peercache/engine.sock"
     return f"/tmp/peercache-{os.geteuid()}/engine.sock"
-
-
-def local_address(found: list[str]) -> Optional[str]:
-    """The address of this host from which it reaches a seed, as text; None if none is reachable.
-
-    Uses the first seed whose name can be resolved and that has a route. Sends no packet to it.
-    """
-    for seed in found:
-        host = seed.rsplit(":", 1)[0].strip("[]")
-        try:
-            family, kind, _, _, address = sockets.getaddrinfo(host, 9, type=sockets.SOCK_DGRAM)[0]
-            with sockets.socket(family, kind) as probe:
-                probe.connect(address)
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return None
-
-
-def numeric(seed: str) -> str:
-    """host:port with the host's IPv4 address in place of its name; unchanged if unresolvable."""
-    host, _, port = seed.rpartition(":")
-    try:
-        return f"{sockets.gethostbyname(host)}:{port}"
-    except OSError:
-        return seed
 
 
 @dataclass
@@ -292,17 +267,12 @@ def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None
     found = given.get("discovery_addr", [])
     host = given.get("local_hostname")
     if found:
-        put("discovery_addr", "cluster.seeds", ",".join(map(numeric, found)))
+        # Names stay names: the engine resolves them at each dial, and tries all their addresses.
+        put("discovery_addr", "cluster.seeds", ",".join(found))
         put("discovery_addr", "cluster.port", found[0].rsplit(":", 1)[-1])
-    if found and not host:
-        address = local_address(found)
-        if address:
-            put("discovery_addr", "cluster.address", address)
-        else:
-            refuse("discovery_addr", "none of these hosts has an address now, so this host's own "
-                   'is not known: correct the names, or give it as "local_hostname"')
+        put("discovery_addr", "cluster.address", "auto")
     if host:
-        put("local_hostname", "cluster.address", numeric(f"{host}:0").rpartition(":")[0])
+        put("local_hostname", "cluster.address", host)
     beat = given.get("heartbeat_interval", HEARTBEAT_MS)
     dead = given.get("member_ttl", max(DEAD_AFTER_MS, 3 * beat))
     if dead < 2 * beat:
@@ -392,7 +362,7 @@ def missing(extra: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
 def read(extra: Optional[Mapping[str, Any]]) -> Config:
     """Reads the extra config; None is an empty one. Any thread.
 
-    May resolve names of hosts. Raises one ValueError that lists all invalid values.
+    Raises one ValueError that lists all invalid values.
     """
     extra = dict(extra or {})
     given: dict[str, Any] = {}

@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-from played_member import AGREED, frame
+from played_member import agreement, frame
 
 ALIVE, CLAIMED, REMOVED, LEFT = range(4)
 
@@ -48,7 +48,7 @@ def member(name, incarnation, bits, address=b"127.0.0.1", port=9):
 def hello(me, members=(), lists=True):
     """Of this version; it answers nothing."""
     return frame(field(1, field(1, 8) + field(2, me) + b"".join(field(3, m) for m in members) +
-                       b"\x31" + struct.pack("<Q", AGREED) + field(10, 9) + field(13, 1) +
+                       agreement() + field(10, 9) + field(13, 1) +
                        (field(21, 1) if lists else b"")))
 
 

@@ -2,13 +2,33 @@
 """Programs that play a member of a cluster of real engines: they speak its messages and hold
 nothing."""
 
+import os
 import socket
 import struct
 import threading
 import time
 
-# Hello.agreed_hash of cluster.id = default and cluster.replicas = 2, see test_member_version.c
-AGREED = 0x68a74e3623f2eee1
+# Hello.agreed_hash of cluster.id = default, cluster.replicas = 2 and soft.link = shm
+AGREED = 0x7fb792f4b4546f8
+
+
+def text_hash(start, text):
+    """text_hash() of engine/control/member_agree.c."""
+    for byte in text:
+        start = (start ^ byte) * 0x100000001b3 % (1 << 64)
+    start += 1
+    for factor in (0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53):
+        start = (start ^ start >> 33) * factor % (1 << 64)
+    return start ^ start >> 33
+
+
+def agreement():
+    """The fields agreed_hash and shm of a Hello to engines of this host and user."""
+    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        boot = file.read()
+    net = os.stat("/proc/self/ns/net")
+    shm = text_hash(0, boot + f" {net.st_dev} {net.st_ino} {os.geteuid()}".encode())
+    return b"\x31" + struct.pack("<Q", AGREED) + b"\xc9\x01" + struct.pack("<Q", shm)
 
 
 def bucket_bits(engines):
@@ -44,7 +64,7 @@ class GrayMember:
         self.thread.start()
 
     def hello(self):
-        return b"\x08\x09" + self.me + b"\x31" + struct.pack("<Q", AGREED)
+        return b"\x08\x09" + self.me + agreement()
 
     def connected(self, port):
         link = socket.create_connection(("127.0.0.1", port))
@@ -83,8 +103,8 @@ class FlappingMember:
         self.thread.start()
 
     def join(self, incarnation):
-        hello = (b"\x08\x09" + member(b"flapper", incarnation, self.bits) + b"\x31" +
-                 struct.pack("<Q", AGREED) + b"\x50\x09")
+        hello = (b"\x08\x09" + member(b"flapper", incarnation, self.bits) + agreement() +
+                 b"\x50\x09")
         links = []
         for port in self.ports:
             try:

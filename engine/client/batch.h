@@ -109,9 +109,10 @@ struct page_work {
 	uint8_t epoch; /* of the map, its low 8 bits; `asked` belongs to it and to `slot_word` */
 	/* bit per owner that was asked: the owners, from bit REPLICAS_MAX on the former ones */
 	uint8_t asked;
-	uint8_t slices;     /* get: number of slices of this page posted so far */
-	uint8_t disk : 4;   /* enum page_disk */
-	uint8_t verify : 4; /* get: enum page_verify */
+	uint8_t slices;           /* get: number of slices of this page posted so far */
+	uint8_t disk : 3;         /* enum page_disk */
+	uint8_t other_length : 1; /* a location of the page had another length than the caller's */
+	uint8_t verify : 4;       /* get: enum page_verify */
 	union {
 		/* set, state PAGE_TWIN: index of the earlier page whose result this page gets */
 		uint32_t twin;

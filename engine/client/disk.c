@@ -76,6 +76,17 @@ static void refused(struct pc_batch *b, uint32_t i, bool gone)
 		page_unreached(b, i);
 }
 
+/* The page that was found has another length than the caller expects. */
+static void length_differs(struct pc_batch *b, uint32_t i)
+{
+	if (b->work[i].at.ref) {
+		page_length_differs(b, i);
+		return;
+	}
+	b->work[i].other_length = 1; /* the search of this host's disk is the last attempt */
+	page_absent(b, i);
+}
+
 void disk_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
 {
 	struct pc_channel *ch = b->channel;
@@ -86,7 +97,7 @@ void disk_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, ui
 	else if (status == OP_HIT && b->kind == BATCH_EXISTS)
 		page_done(b, i, PC_HIT);
 	else if (status == OP_INVALID)
-		page_done(b, i, PC_INVALID);
+		length_differs(b, i);
 	else if (status == OP_CANCELLED)
 		page_done(b, i, PC_GONE);
 	else if (status == OP_TIMEOUT && ch->now_ns >= b->deadline_ns)

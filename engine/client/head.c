@@ -77,7 +77,9 @@ static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *h
 		page_hit(b, i);
 	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)
 		page_corrupt(b, i);
-	else if (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL)
+	else if (head->length != p->bytes)
+		page_length_differs(b, i);
+	else if (p->flags & PAGE_SAW_REFUSAL)
 		page_done(b, i, PC_INVALID);
 	else
 		page_stale(b, i);

@@ -131,10 +131,12 @@ void page_absent(struct pc_batch *b, uint32_t i)
 {
 	const struct page_work *p = &b->work[i];
 
-	if (b->kind == BATCH_SET)
+	if (b->kind == BATCH_SET && !p->other_length)
 		page_queue(b, i, PAGE_STORE);
-	else if (search_disk(b, i))
+	else if (b->kind != BATCH_SET && search_disk(b, i))
 		return;
+	else if (p->other_length)
+		page_done(b, i, PC_INVALID);
 	else if (p->flags & PAGE_SAW_STALE && b->kind == BATCH_GET)
 		page_done(b, i, PC_STALE);
 	else
@@ -170,6 +172,12 @@ void page_stale(struct pc_batch *b, uint32_t i)
 
 	p->flags |= PAGE_SAW_STALE;
 	notice_stale(b->channel, p);
+	page_wrong(b, i);
+}
+
+void page_length_differs(struct pc_batch *b, uint32_t i)
+{
+	b->work[i].other_length = 1;
 	page_wrong(b, i);
 }
 
@@ -212,12 +220,14 @@ static void get_here(struct pc_batch *b, uint32_t i)
 		page_stale(b, i);
 		return;
 	}
-	if (result == PC_HIT) {
-		ch->counts.hits_local++;
-		ch->counts.bytes_read += p->bytes;
-		notice_touch(ch, p, channel_now_ms(ch));
+	if (result == PC_INVALID) {
+		page_length_differs(b, i);
+		return;
 	}
-	page_done(b, i, result);
+	ch->counts.hits_local++;
+	ch->counts.bytes_read += p->bytes;
+	notice_touch(ch, p, channel_now_ms(ch));
+	page_done(b, i, PC_HIT);
 }
 
 void page_stored(struct pc_batch *b, uint32_t i, uint32_t length)
@@ -226,7 +236,7 @@ void page_stored(struct pc_batch *b, uint32_t i, uint32_t length)
 	struct page_work *p = &b->work[i];
 
 	if (unlikely(length != p->bytes)) {
-		page_done(b, i, PC_INVALID);
+		page_length_differs(b, i);
 		return;
 	}
 	ch->counts.sets_already++;

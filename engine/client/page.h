@@ -29,6 +29,12 @@ void page_look_again(struct pc_batch *b, uint32_t i);
 void page_wrong(struct pc_batch *b, uint32_t i);
 /* The location in use is stale: reports the directory entry, and is wrong. */
 void page_stale(struct pc_batch *b, uint32_t i);
+/*
+ * The page at the location in use has another length than the caller expects. Another location
+ * may have it: two hosts that set at the same time, or a set of a page that was on a disk only,
+ * store both.
+ */
+void page_length_differs(struct pc_batch *b, uint32_t i);
 /* The holder of the location in use could not be asked: nothing is known of the page there. */
 void page_unreached(struct pc_batch *b, uint32_t i);
 /* set: the page at p->at was there, as long as `length`, after the call had begun. */

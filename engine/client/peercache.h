@@ -236,9 +236,11 @@ struct pc_page {
  *   set     stores the page in this host's pools and enters it in the directory. A page that is in
  *           the memory of a host already is not copied again: PC_HIT, once its holder's page head
  *           has been read during the call, so the page was there. Its bytes are not compared;
- *           PC_INVALID: it has another length. If the holder has lost the page, does not answer, or
- *           has it on disk only, the page is stored. After PC_HIT every host can read the page
- *           until it is evicted or removed.
+ *           PC_INVALID: it has another length, and is left as it is. If the holder has lost the
+ *           page, does not answer, or has it on disk only, the page is stored. It replaces a page
+ *           of another length on this host; one on a host that was not asked stays, and a get
+ *           finds the one of its own length. After PC_HIT every host can read the page until it
+ *           is evicted or removed.
  *   exists  tells whether a page can be found. This is a hint: a later get may miss. The channel
  *           remembers the location, so a get that follows needs no second look-up. exists trusts
  *           a remembered location for one second; set checks it in any case. A page that exists

@@ -195,6 +195,46 @@ static void a_holder_that_cannot_serve_now_makes_the_page_unreachable(void **sta
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 }
 
+/* The disk of A has the page with another length. */
+static uint32_t differ_at_a(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_PROMOTE && op->ref != FAKE_REF(FAKE_B) ? OP_INVALID : FAKE_DO;
+}
+
+static void a_page_of_another_length_on_one_disk_hides_no_other_disk(void **state)
+{
+	unsigned char *at = memory();
+	struct page_key key = fake_key("key-1");
+
+	(void)state;
+	on_disk("key-1", FAKE_B);
+	for (uint32_t node = 0; node < FAKE_NODES; node++)
+		for (uint32_t holder = FAKE_SELF; holder <= FAKE_A; holder++)
+			fake_insert(&fake, &key, node,
+				&(struct dir_entry){.ref = FAKE_REF(holder),
+					.place = place_make(PLACE_DISK, 5),
+					.generation = 4});
+	LET(on_ctl, differ_at_a);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_true(same("key-1", at, 0, PAGE_BYTES));
+	assert_int_equal(SEEN(stales), 0);
+}
+
+static void a_page_of_another_length_on_every_disk_is_invalid(void **state)
+{
+	unsigned char *at = memory();
+
+	(void)state;
+	LET(status->disk, 1);
+	answer_with(OP_INVALID);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(SEEN(promotes), 1);
+	on_disk("key-1", FAKE_A);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(SEEN(stales), 0);
+}
+
 static void without_an_answer_the_call_ends_at_its_deadline(void **state)
 {
 	unsigned char *at = memory();
@@ -261,6 +301,8 @@ int main(void)
 		DISK_TEST(a_set_stores_the_page_in_memory_all_the_same),
 		DISK_TEST(a_page_that_its_holder_does_not_have_is_reported_and_a_miss),
 		DISK_TEST(a_holder_that_cannot_serve_now_makes_the_page_unreachable),
+		DISK_TEST(a_page_of_another_length_on_one_disk_hides_no_other_disk),
+		DISK_TEST(a_page_of_another_length_on_every_disk_is_invalid),
 		DISK_TEST(without_an_answer_the_call_ends_at_its_deadline),
 		DISK_TEST(a_holder_that_does_not_answer_leaves_time_for_another),
 		DISK_TEST(an_answer_with_a_place_on_disk_is_none),

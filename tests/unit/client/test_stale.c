@@ -133,6 +133,26 @@ static void a_local_page_of_another_length_is_invalid(void **state)
 	free(at);
 }
 
+static void a_copy_of_another_length_hides_no_other_copy(void **state)
+{
+	static const uint32_t length[] = {PAGE_BYTES, PAGE_BYTES - 4096, PAGE_BYTES + 4096};
+	unsigned char *at = memory(1 << 20);
+
+	(void)state;
+	for (uint32_t node = FAKE_SELF; node <= FAKE_B; node++)
+		fake_page(&fake, "key-1", node, 0, length[node]);
+	for (uint32_t node = FAKE_SELF; node <= FAKE_B; node++) {
+		memset(at, 0, PAGE_BYTES + 4096);
+		assert_int_equal(get_one("key-1", at, length[node], PATIENCE_MS), PC_HIT);
+		assert_true(same("key-1", at, 0, length[node]));
+		assert_int_equal(set_one("key-1", at, length[node], PATIENCE_MS), PC_HIT);
+	}
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(set_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(SEEN(publishes), 0);
+	assert_int_equal(SEEN(stales), 0);
+}
+
 static void a_local_place_outside_the_pool_is_refused(void **state)
 {
 	struct page_key key = fake_key("key-1");
@@ -293,6 +313,7 @@ int main(void)
 		RIG_TEST(a_page_that_stays_stale_is_looked_up_once_more),
 		RIG_TEST(another_copy_is_read_when_the_first_is_stale),
 		RIG_TEST(a_local_page_of_another_length_is_invalid),
+		RIG_TEST(a_copy_of_another_length_hides_no_other_copy),
 		RIG_TEST(a_local_place_outside_the_pool_is_refused),
 		RIG_TEST(a_place_on_disk_is_no_location),
 		RIG_TEST(entries_of_a_dead_node_are_ignored),

@@ -26,6 +26,10 @@ struct setting {
 extern const struct setting setting_table[];
 extern const unsigned setting_count;
 
+#define SETTINGS_MAX (64u * SETTINGS_GIVEN_WORDS) /* lines of settings.def, at most */
+
+#define SETTING_TEXT_BYTES 1024 /* bytes of the longest TEXT, with the terminating zero */
+
 /* bytes of the longest word of a CHOICE, with the terminating zero */
 #define SETTING_CHOICE_BYTES 32
 
@@ -41,6 +45,22 @@ int setting_find(const char *section, const char *key, char *hint, size_t hint_b
  */
 int setting_parse(const struct setting *one, const char *value, struct settings *s, char *why,
 	size_t why_bytes);
+
+/*
+ * setting_text.c. Parses the value of a TEXT and stores it in `ret`, which has room for one->max
+ * bytes and a zero. Of the units "path" and "paths" (comma separated) the value is absolute, and
+ * `~/` becomes $HOME. Returns 0, or -EINVAL with *ret_wrong: "what is
+ * wrong", or "what is wrong; what to do".
+ */
+int setting_text_parse(
+	const struct setting *one, const char *value, char *ret, const char **ret_wrong);
+/*
+ * 0, or -EINVAL with *ret_wrong: around the value are quotes or a comment, which would become part
+ * of it.
+ */
+int setting_text_bare(const char *value, const char **ret_wrong);
+/* True if the value of the setting may go on in the next line, after a comma. */
+bool setting_is_list(const struct setting *one);
 
 /* Copies word number `index` of "a|b|c" to `ret`. Returns false when there are fewer words. */
 bool setting_choice_copy(const char *choices, int index, char ret[SETTING_CHOICE_BYTES]);

@@ -216,21 +216,6 @@ static int parse_choice(const char *choices, const char *text, int *ret)
 	return -EINVAL;
 }
 
-static int parse_text(const struct setting *one, const char *text, char *ret)
-{
-	size_t length = strnlen(text, (size_t)one->max + 1);
-
-	if (length < (size_t)one->min || length > (size_t)one->max)
-		return -ERANGE;
-	for (size_t i = 0; i < length; i++) {
-		if (iscntrl((unsigned char)text[i]))
-			return -EINVAL;
-	}
-	memset(ret, 0, (size_t)one->max + 1);
-	memcpy(ret, text, length);
-	return 0;
-}
-
 /* Parses the value of a SIZE or a NUMBER setting; stores it in `field` only when it is in range. */
 static int parse_bounded(const struct setting *one, const char *value, void *field)
 {
@@ -265,10 +250,7 @@ int setting_parse(const struct setting *one, const char *value, struct settings 
 	int err = 0;
 
 	switch (one->type) {
-	case SETTING_TEXT:
-		err = parse_text(one, value, field);
-		wrong = err == -ERANGE ? (*value ? "wrong length" : "empty") : "control characters";
-		break;
+	case SETTING_TEXT: err = setting_text_parse(one, value, field, &wrong); break;
 	case SETTING_SIZE:
 	case SETTING_NUMBER:
 		err = parse_bounded(one, value, field);
@@ -279,10 +261,14 @@ int setting_parse(const struct setting *one, const char *value, struct settings 
 	case SETTING_FLAG: err = parse_flag(value, field); break;
 	case SETTING_CHOICE: err = parse_choice(one->choices, value, field); break;
 	}
-	if (err == 0)
+	if (err == 0) {
+		s->given[(one - setting_table) / 64] |= 1ull << (one - setting_table) % 64;
 		return 0;
+	}
+	if (one->type != SETTING_TEXT)
+		(void)setting_text_bare(value, &wrong);
 	setting_range(one, range, sizeof(range));
-	snprintf(why, why_bytes, "%s; give %s", wrong, range);
+	snprintf(why, why_bytes, strchr(wrong, ';') ? "%s" : "%s; give %s", wrong, range);
 	return -EINVAL;
 }
 
@@ -296,7 +282,16 @@ int settings_default(struct settings *ret)
 			    &setting_table[i], setting_table[i].fallback, ret, why, sizeof(why)))
 			return -EINVAL;
 	}
+	memset(ret->given, 0, sizeof(ret->given));
 	return 0;
+}
+
+bool settings_given(const struct settings *s, const char *section, const char *key)
+{
+	char hint[128];
+	int i = setting_find(section, key, hint, sizeof(hint));
+
+	return i >= 0 && s->given[i / 64] >> i % 64 & 1;
 }
 
 int settings_set(struct settings *s, const char *section, const char *key, const char *value,

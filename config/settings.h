@@ -48,11 +48,15 @@ enum { VALIDATE_AUTO, VALIDATE_LEASE, VALIDATE_TAIL };
 #define SETTING_FIELD_FLAG(name, max) bool name
 #define SETTING_FIELD_CHOICE(name, max) int name
 
+#define SETTINGS_GIVEN_WORDS 2
+
 /*
  * Has one field per setting: engine_pool_bytes, rail_devices, ...; read-only after main.c has
  * filled them.
  */
 struct settings {
+	/* bit per line of settings.def: the file or --set has set it; see settings_given() */
+	uint64_t given[SETTINGS_GIVEN_WORDS];
 #define SETTING(section, key, type, fallback, min, max, unit, help)                                \
 	SETTING_FIELD_##type(section##_##key, max);
 #include "config/settings.def"
@@ -87,6 +91,9 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
  * Returns 0, or -EINVAL with the reason in `err`.
  */
 int settings_check(const struct settings *s, char *err, size_t err_bytes);
+
+/* True if the file or --set has set it; false for a default and for an unknown setting. */
+bool settings_given(const struct settings *s, const char *section, const char *key);
 
 /*
  * Returns the word of a CHOICE value: ("rail", "polling", POLLING_BUSY) -> "busy"; NULL when the

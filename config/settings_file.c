@@ -19,7 +19,6 @@
 #define PROBLEMS_MAX 16 /* problems in a file that are reported; further ones are only counted */
 /* bytes kept of a value: more than any TEXT may have, so a long value is refused, not truncated */
 #define RAW_BYTES 1200
-#define SETTINGS_MAX 128 /* lines of settings.def, at most */
 /* bytes of the longest line of a file; less than the line buffer of inih */
 #define LINE_BYTES 190
 
@@ -94,7 +93,7 @@ static void continue_list(struct load *l, const char *value)
 	char *raw = l->raw[l->last];
 	size_t used = strlen(raw);
 
-	if (strcmp(one->unit, "list") != 0 || used == 0 || raw[used - 1] != ',') {
+	if (!setting_is_list(one) || used == 0 || raw[used - 1] != ',') {
 		problem(l, l->line,
 			"%s.%s = %.80s: this indented line would continue the setting above it; remove the blanks, or end the list above with a comma",
 			one->section, one->key, value);

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/settings.h"
@@ -173,6 +174,70 @@ static void text_that_is_too_long_is_refused_not_truncated(void **state)
 	assert_says("control characters");
 }
 
+static void paths_are_absolute_and_begin_at_home_after_a_tilde(void **state)
+{
+	char text[1100];
+
+	(void)state;
+	assert_int_equal(setenv("HOME", "/home/me", 1), 0);
+	assert_int_equal(set("engine.socket=~/e.sock"), 0);
+	assert_string_equal(s.engine_socket, "/home/me/e.sock");
+	assert_int_equal(set("disk.paths=/a b, ~ ,~/c"), 0);
+	assert_string_equal(s.disk_paths, "/a b,/home/me,/home/me/c");
+	assert_int_equal(set("disk.paths="), 0);
+	assert_string_equal(s.disk_paths, "");
+	assert_int_equal(set("engine.socket=e.sock"), -EINVAL);
+	assert_says("working directory; begin it with / or ~/");
+	assert_int_equal(set("disk.paths=/a,b"), -EINVAL);
+	assert_says("working directory");
+	assert_int_equal(set("cluster.seeds_file=./s"), -EINVAL);
+	assert_int_equal(set("cluster.etcd_password_file=p"), -EINVAL);
+	assert_int_equal(set("engine.socket=~you/e.sock"), -EINVAL);
+	assert_says("only before a /");
+	assert_int_equal(set("engine.socket=/run/${USER}.sock"), -EINVAL);
+	assert_says("variables are not expanded");
+	/* the length is that of the path, not of the text */
+	snprintf(text, sizeof(text), "engine.socket=~/%0100d", 1);
+	assert_int_equal(set(text), -EINVAL);
+	assert_says("wrong length");
+	assert_int_equal(setenv("HOME", "here", 1), 0);
+	assert_int_equal(set("engine.socket=~/e.sock"), -EINVAL);
+	assert_says("$HOME");
+	assert_string_equal(s.engine_socket, "/home/me/e.sock");
+}
+
+static void what_people_write_around_a_value_is_refused(void **state)
+{
+	static const struct {
+		const char *text, *says;
+	} bad[] = {{"engine.socket=\"/e.sock\"", "quotes"}, {"engine.name='n1'", "quotes"},
+		{"engine.name=\"n1", "quotes"}, {"engine.pool_bytes=\"1GiB\"", "quotes"},
+		{"engine.name=n1 # the first", "comment"}, {"engine.name=# none", "comment"},
+		{"rail.polling=busy # always", "comment"},
+		{"engine.socket=/e.sock;", "a ; would"}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		assert_int_equal(set(bad[i].text), -EINVAL);
+		assert_says(bad[i].says);
+	}
+	assert_string_equal(s.engine_name, "");
+	assert_int_equal(set("engine.name=n#1"), 0);
+	assert_int_equal(set("engine.socket=/it's/e"), 0);
+}
+
+static void what_was_given_is_known(void **state)
+{
+	(void)state;
+	assert_false(settings_given(&s, "metrics", "port"));
+	assert_int_equal(set("metrics.port=99999"), -EINVAL);
+	assert_false(settings_given(&s, "metrics", "port"));
+	assert_int_equal(set("metrics.port=31997"), 0);
+	assert_true(settings_given(&s, "metrics", "port"));
+	assert_false(settings_given(&s, "metrics", "address"));
+	assert_false(settings_given(&s, "metrics", "no_such"));
+}
+
 static void unknown_names_get_a_suggestion(void **state)
 {
 	(void)state;
@@ -289,6 +354,9 @@ int main(void)
 		cmocka_unit_test_setup(text_that_is_too_long_is_refused_not_truncated, start),
 		cmocka_unit_test_setup(settings_of_tests_need_test_hooks, start),
 		cmocka_unit_test_setup(unknown_names_get_a_suggestion, start),
+		cmocka_unit_test_setup(paths_are_absolute_and_begin_at_home_after_a_tilde, start),
+		cmocka_unit_test_setup(what_people_write_around_a_value_is_refused, start),
+		cmocka_unit_test_setup(what_was_given_is_known, start),
 		cmocka_unit_test_setup(malformed_overrides_are_refused, start),
 		cmocka_unit_test_setup(dead_after_less_than_two_heartbeats_is_refused, start),
 		cmocka_unit_test_setup(names_that_other_engines_refuse_are_refused_here, start),

@@ -102,6 +102,12 @@ bool settings_given(const struct settings *s, const char *section, const char *k
 const char *settings_choice(const char *section, const char *key, int index);
 
 /*
+ * The values of all settings as a JSON object by section.key: numbers, booleans and texts; sizes in
+ * bytes. The caller frees it. NULL: no memory.
+ */
+char *settings_json(const struct settings *s);
+
+/*
  * Print every setting with its default, range and meaning: settings_help() as the text of --help,
  * settings_table() as the Markdown table of config/README.md.
  */

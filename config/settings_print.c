@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the settings for people: the text of --help, the table of config/README.md, and the
- * accepted values in error messages. Start-up only, one thread.
+ * Prints the settings: the text of --help, the table of config/README.md and the accepted values in
+ * error messages, at start-up; the values as JSON, in any thread.
  */
 #include "config/setting.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Writes a number of bytes in the largest unit that divides it: "64MiB". */
@@ -106,4 +107,63 @@ void settings_table(FILE *out)
 		print_cell(out, one->help);
 		fprintf(out, " |\n");
 	}
+}
+
+/* A text in quotes. Bytes above 0x7e are written as Latin-1, because a path may not be UTF-8. */
+static void print_quoted(FILE *out, const char *text)
+{
+	fputc('"', out);
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+
+		fprintf(out, c == '"' || c == '\\' || c < 0x20 || c > 0x7e ? "\\u%04x" : "%c", c);
+	}
+	fputc('"', out);
+}
+
+static void print_value(FILE *out, const struct setting *one, const void *field)
+{
+	char word[SETTING_CHOICE_BYTES] = "";
+	uint64_t size;
+	int64_t number;
+	int choice;
+
+	switch (one->type) {
+	case SETTING_TEXT: print_quoted(out, field); return;
+	case SETTING_SIZE:
+		memcpy(&size, field, sizeof(size));
+		fprintf(out, "%" PRIu64, size);
+		return;
+	case SETTING_NUMBER:
+		memcpy(&number, field, sizeof(number));
+		fprintf(out, "%" PRId64, number);
+		return;
+	case SETTING_FLAG: fputs(*(const bool *)field ? "true" : "false", out); return;
+	case SETTING_CHOICE:
+		memcpy(&choice, field, sizeof(choice));
+		(void)setting_choice_copy(one->choices, choice, word);
+		print_quoted(out, word);
+		return;
+	}
+}
+
+char *settings_json(const struct settings *s)
+{
+	char *text = NULL;
+	size_t bytes;
+	FILE *out = open_memstream(&text, &bytes);
+
+	if (!out)
+		return NULL;
+	for (unsigned i = 0; i < setting_count; i++) {
+		const struct setting *one = &setting_table[i];
+
+		fprintf(out, "%s\"%s.%s\":", i ? "," : "{", one->section, one->key);
+		print_value(out, one, (const char *)s + one->offset);
+	}
+	fputc('}', out);
+	if (fclose(out) == 0)
+		return text;
+	free(text);
+	return NULL;
 }

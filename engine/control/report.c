@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/settings.h"
 #include "config/version.h"
 #include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
@@ -192,8 +193,7 @@ static void report_poll_core(struct json *j, const struct snapshot_poll_core *co
 		snprintf(from, sizeof(from), "%" PRIu64, gap_bucket_ns(i));
 		json_count(j, from, r->gaps[i]);
 	}
-	json_close(j, "}");
-	json_close(j, "}");
+	json_close(j, "}}");
 }
 
 static void report_directory(struct json *j, const struct snapshot *s)
@@ -258,8 +258,7 @@ static void report_disk(struct json *j, const struct snapshot_disk *disk)
 	json_open(j, "paths", "[");
 	for (unsigned i = 0; i < disk->paths; i++)
 		report_path(j, &disk->path[i]);
-	json_close(j, "]");
-	json_close(j, "}");
+	json_close(j, "]}");
 }
 
 static void report_connections(struct json *j, const struct snapshot *s)
@@ -335,8 +334,7 @@ static void report_health(struct json *j, const struct health *health)
 		json_string(j, "means", finding_help(health->finding[i].id));
 		json_close(j, "}");
 	}
-	json_close(j, "]");
-	json_close(j, "}");
+	json_close(j, "]}");
 }
 
 static void report_buckets(struct json *j, const char *name, const uint64_t *latency)
@@ -362,13 +360,13 @@ static void report_histograms(struct json *j, const struct snapshot *s)
 	json_open(j, "rails", "[");
 	for (unsigned r = 0; r < s->rails; r++)
 		report_buckets(j, NULL, s->rail[r].latency);
-	json_close(j, "]");
-	json_close(j, "}");
+	json_close(j, "]}");
 }
 
 int report_make(
 	const struct snapshot *s, const struct health *health, char **ret_text, size_t *ret_bytes)
 {
+	char *settings = s->settings ? settings_json(s->settings) : NULL;
 	struct json j = {.comma = false};
 
 	json_open(&j, NULL, "{");
@@ -384,6 +382,9 @@ int report_make(
 	json_count(&j, "uptime_ms", s->uptime_ms);
 	json_flag(&j, "stopping", s->stopping);
 	json_number(&j, "control_core", s->control_core);
+	json_name(&j, "settings"); /* what the engine runs with, by section.key */
+	json_text(&j, settings ? settings : "{}");
+	free(settings);
 	report_members(&j, s);
 	report_strangers(&j, s);
 	json_open(&j, "rails", "[");
@@ -404,8 +405,7 @@ int report_make(
 		report_health(&j, health);
 		report_histograms(&j, s);
 	}
-	json_close(&j, "}");
-	json_text(&j, "\n");
+	json_close(&j, "}\n");
 	if (j.failed) {
 		free(j.text);
 		return -ENOMEM;

@@ -306,6 +306,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	ret->started_unix_ms = control->loop.started_unix_ms;
 	ret->uptime_ms = (ret->taken_ns - control->loop.started_ns) / 1000000;
 	text_copy(ret->name, sizeof(ret->name), control->name);
+	ret->settings = control->settings;
 	text_copy(ret->cluster, sizeof(ret->cluster), control->settings->cluster_id);
 	ret->incarnation = control->incarnation;
 	ret->pid = getpid();

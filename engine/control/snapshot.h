@@ -123,6 +123,7 @@ struct snapshot {
 	int pid, control_core;
 	bool stopping;
 	unsigned replicas;
+	const struct settings *settings; /* constant while the engine runs */
 	/* members that are listed, and the number of those that are not, by state */
 	unsigned members, members_more[SNAPSHOT_MEMBER_STATES];
 	uint32_t map_epoch;

@@ -248,6 +248,22 @@ class Launch(Engines):
             coming.get(60 * harness.SLOW).close()
         self.gone()
 
+    def test_settings_that_a_running_engine_does_not_have_are_named_once(self):
+        given = extra(self.socket)
+        first = PeerCacheStore(config((0, 5, 18), given), {})
+        with self.assertLogs("peercache", logging.WARNING) as logs:
+            logging.getLogger("peercache").warning("a line")
+            PeerCacheStore(config((0, 5, 18), given), {}).close()
+            self.assertEqual(len([one for one in logs.output if "other settings" in one]), 0)
+            PeerCacheStore(config((0, 5, 18), {**given, "global_segment_size": "32mb",
+                                               "disk_path": "/d"}), {}).close()
+        lines = [one for one in logs.output if "other settings" in one]
+        self.assertEqual(len(lines), 1)
+        self.assertIn('engine.pool_bytes = 67108864, not 33554432 ("global_segment_size")',
+                      lines[0])
+        self.assertIn('disk.paths = nothing, not /d ("disk_path")', lines[0])
+        first.close()
+
     def test_the_error_tells_why_an_engine_cannot_start(self):
         given = extra(self.socket, engine_settings={"engine.nonsense": 1})
         with self.assertRaisesRegex(RuntimeError, "nonsense"):
@@ -467,19 +483,24 @@ class Keys(unittest.TestCase):
         with self.assertLogs("peercache", logging.WARNING) as logs:
             got = configuration.read({**known, "what": 1, "is": 2})
             got.warn()
-        self.assertEqual(len(logs.output), 2)
+        self.assertEqual(len(logs.output), 3)
         self.assertIn("ignored: is, what", logs.output[0])
         for name in ("metrics_dashboard=false", "max_masters", "mode=slotmap",
                      "write_policy=both", "vnodes", "slot_ways"):
             self.assertIn(name, logs.output[1])
         self.assertNotIn("disk", logs.output[1])
+        for name in ("directory_read_cache_ttl=0.0 (", "rdma_bind_host=0.0.0.0 (", "gid_index=3 (",
+                     "control_bind_host=0.0.0.0 (", "meta_bind_host=0.0.0.0 (",
+                     "max_channels_per_peer=16 ("):
+            self.assertIn(name, logs.output[2])
+        self.assertNotIn("rdma_port", logs.output[2], "0 requests nothing")
         self.assertEqual((got.settings["disk.paths"], got.settings["disk.bytes"]),
                          ("/data", str(100 << 30)))
         self.assertEqual(got.tag, "p")
         self.assertEqual((got.settings["metrics.port"], got.settings["metrics.address"]),
                          ("31997", "0.0.0.0"))
         off = configuration.read({"disk_enabled": 0, "disk_path": "/data"})
-        self.assertNotIn("disk.paths", off.settings)
+        self.assertEqual(off.settings["disk.paths"], "")
         for bad in ({"disk_enabled": True}, {"disk_path": "/data", "disk_size": "1gb"}):
             with self.assertRaises(ValueError):
                 configuration.read(bad)
@@ -488,7 +509,78 @@ class Keys(unittest.TestCase):
         with self.assertNoLogs("peercache", logging.WARNING):
             configuration.read({"discovery_addr": "127.0.0.1:31998", "disk_enabled": False,
                                 "metrics_enabled": "false", "mode": "p2p", "vnodes": 160,
+                                "control_port": 0, "rdma_bind_host": None, "node_id": "",
                                 "backend_name": "peercache", "allocator": "shm"}).warn()
+
+    def test_keys_without_effect_are_named_with_what_to_do(self):
+        disk = {"disk_path": "/d", "disk_size": "2gb"}
+        rows = [({"disk_size": "2gb"}, 'disk_size=2gb (there is no disk without "disk_path")'),
+                ({"disk_enabled": False, **disk}, 'disk_path=/d ("disk_enabled" is false)'),
+                ({"disk_enabled": 0, "disk_size": "2gb"}, "disk_size=2gb ("),
+                ({"mode": "hybrid"}, "mode=hybrid ("), ({"role": "inference"}, "role=inference ("),
+                ({"control_port": 31999}, "control_port=31999 ("), ({"rdma_port": 1}, "rdma_port="),
+                ({"max_channels_per_peer": 9}, "max_channels_per_peer=9 (8 are used"),
+                ({"metrics_enabled": False, "metrics_port": 1}, "metrics_port=1 ("),
+                ({"metrics_enabled": 0, "metrics_bind_host": "::"}, "metrics_bind_host=:: ("),
+                ({"device_name": "a", "device_names": "b"}, 'device_name=a ("device_names" is'),
+                ({"device_names": "b", "protocol": "tcp"}, "device_names=b ("),
+                ({"verify": "always", "verify_one_in": 5}, "verify_one_in=5 ("),
+                ({"engine_start": False, "engine_keep": True}, "engine_keep=True ("),
+                ({"engine_start": False, "engine_path": "/x"}, "engine_path=/x ("),
+                ({"metrics_port": 5, "engine_settings": {"metrics.port": 6}},
+                 'metrics_port: metrics.port in "engine_settings" overrides it')]
+        for extra, wanted in rows:
+            with self.subTest(extra=extra):
+                found = configuration.read(extra).idle
+                self.assertTrue(any(one.startswith(wanted) for one in found), found)
+        for extra in ({"disk_enabled": True, **disk}, {"max_channels_per_peer": 8, "role": "auto"},
+                      {"device_names": "mlx5_0", "gid_index": 3, "verify_one_in": 7},
+                      {"metrics_port": 5, "engine_settings": {"metrics.port": 5}}):
+            self.assertEqual(configuration.read(extra).idle, [])
+
+    def test_an_engine_that_is_told_of_no_other_host_is_named(self):
+        for extra, alone in (({}, True), ({"discovery_addr": "127.0.0.1:1"}, False),
+                             ({"engine_settings": {"cluster.etcd": "http://127.0.0.1:1"}}, False)):
+            self.assertEqual(configuration.read(extra).alone, alone)
+        with self.assertLogs("peercache", logging.INFO) as logs:
+            configuration.read({}).warn()
+        self.assertIn('without "discovery_addr"', logs.output[0])
+
+    def test_paths_are_absolute_or_begin_at_the_home_directory(self):
+        with mock.patch.dict(os.environ, {"HOME": "/home/me"}):
+            got = configuration.read({"engine_socket": "~/e.sock", "disk_path": "/a, ~/b",
+                                      "engine_log": " ~/log "})
+            with mock.patch.dict(os.environ, {"PEERCACHE_SOCKET": "~/p.sock"}):
+                self.assertEqual(configuration.read({}).engine_socket, "/home/me/p.sock")
+        self.assertEqual((got.engine_socket, got.engine_log), ("/home/me/e.sock", "/home/me/log"))
+        self.assertEqual(got.settings["disk.paths"], "/a,/home/me/b")
+        for bad in ("e.sock", "./e.sock", "~you/e.sock", "$HOME/e.sock", "/run/${USER}/e.sock",
+                    '"/e.sock"', "'/e.sock'"):
+            for name in ("engine_socket", "engine_path", "engine_log", "disk_path"):
+                self.assertIn("an absolute path", self.refused(name, bad))
+        self.refused("disk_path", "/a,b")
+        with mock.patch.dict(os.environ, {"PEERCACHE_SOCKET": "p.sock"}):
+            with self.assertRaisesRegex(ValueError, "absolute path.*PEERCACHE_SOCKET.*p.sock"):
+                configuration.read({})
+
+    def test_only_settings_that_were_given_and_differ_are_named(self):
+        extra = {"global_segment_size": "64mb", "protocol": "tcp", "gid_index": -1,
+                 "directory_replicas": 2, "discovery_addr": "127.0.0.1:7,127.0.0.2:7",
+                 "metrics_enabled": False,
+                 "engine_settings": {"engine.huge_pages": "off", "rail.mr_bytes": "64KiB"}}
+        running = {"engine.pool_bytes": 64 << 20, "rail.devices": "soft", "rail.gid_index": -1,
+                   "soft.link": "tcp", "cluster.replicas": 2, "cluster.port": 7,
+                   "cluster.seeds": "127.0.0.1:7, 127.0.0.2:7", "engine.huge_pages": False,
+                   "metrics.port": 0, "rail.mr_bytes": 65536, "engine.name": "n",
+                   "disk.paths": "/d"}
+        config = configuration.read(extra)
+        self.assertEqual(config.differences(running), [])
+        other = {"engine.pool_bytes": 1, "rail.devices": "mlx5_0", "cluster.port": 8,
+                 "engine.huge_pages": True, "metrics.port": 5, "rail.mr_bytes": 4}
+        self.assertEqual(len(config.differences({**running, **other})), len(other))
+        self.assertIn('engine.huge_pages = yes, not off ("engine_settings")',
+                      config.differences({**running, **other}))
+        self.assertEqual(configuration.read({}).differences({"engine.pool_bytes": 1}), [])
 
     def test_the_package_needs_neither_sglang_nor_torch(self):
         code = ("import sys\nfor name in ('torch', 'sglang', 'numpy'): sys.modules[name] = None\n"

@@ -44,6 +44,26 @@ static void the_readme_has_the_generated_table(void **state)
 	free(table);
 }
 
+static void the_values_are_json(void **state)
+{
+	struct settings s;
+	char err[SETTINGS_ERR_BYTES], *text;
+
+	(void)state;
+	assert_int_equal(settings_default(&s), 0);
+	assert_int_equal(settings_override(&s, "disk.paths=/a\"b\\\x80", err, sizeof(err)), 0);
+	text = settings_json(&s);
+	assert_non_null(text);
+	assert_int_equal(text[0], '{');
+	assert_int_equal(text[strlen(text) - 1], '}');
+	assert_non_null(strstr(text, "\"engine.pool_bytes\":1073741824,"));
+	assert_non_null(strstr(text, "\"engine.huge_pages\":true,"));
+	assert_non_null(strstr(text, "\"rail.gid_index\":-1,"));
+	assert_non_null(strstr(text, "\"rail.polling\":\"auto\","));
+	assert_non_null(strstr(text, "\"disk.paths\":\"/a\\u0022b\\u005c\\u0080\","));
+	free(text);
+}
+
 static void help_names_every_setting_with_default_and_range(void **state)
 {
 	char *help = printed(settings_help);
@@ -67,6 +87,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_readme_has_the_generated_table),
+		cmocka_unit_test(the_values_are_json),
 		cmocka_unit_test(help_names_every_setting_with_default_and_range),
 	};
 

@@ -274,6 +274,8 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	check(text,
 		"[p.pop(\"gaps_from_ns\")[\"300\"]==2**40 and p==dict(rails=1,age_ns=9,busy_ns=7,spin_ns=8,nic_ns=4,gaps_over_10us=5,gap_worst_ns=6) for p in r[\"poll_cores\"]]==[True]");
 	check(text, "r[\"shard\"].keys()=={\"entries\",\"capacity\",\"dropped\"}");
+	check(text,
+		"r[\"settings\"][\"cluster.id\"]==\"blue\" and r[\"settings\"][\"cluster.port\"]==0");
 	check(text, "r[\"calls\"][\"get\"][\"pages\"]==77");
 	check(text,
 		"[r[\"members\"][1][k] for k in (\"wire\",\"abi\",\"links\",\"suspect\",\"served_ms\",\"unserved_ms\",\"queued\",\"unacknowledged\",\"unawaited\",\"behind\",\"probe_served_ms\",\"probe_unserved_ms\")]==[5,6,0,\"unserved\",900,700,4,2,5,True,1300,1200]");

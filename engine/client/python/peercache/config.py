@@ -2,7 +2,8 @@
 """Reads SGLang's extra config: the keys of PeerCache 0.8.2, and further keys of this project.
 
 Invalid values are refused: one ValueError lists all of them, each with key, value and remedy. One
-warning lists the unknown keys, another the keys that request features which this version lacks.
+warning lists the unknown keys, one the keys that request features which this version lacks, and one
+the keys that change nothing.
 A value of None or "" means the same as a missing key.
 """
 
@@ -32,10 +33,14 @@ VERIFY_ONE_IN, VERIFY_ONE_IN_MAX = 1000, 1000000  # of libpeercache, PC_VERIFY_*
 SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "tp_lcm_size",
           "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
           "hicache_storage_pass_prefix_keys", "extra_backend_tag"}
-# Keys of PeerCache 0.8.2 that this project does not need; they are accepted without a warning. The
-# values are their defaults.
-NOT_NEEDED = {"directory_read_cache_ttl": None, "rdma_bind_host": None, "rdma_port": 0,
-              "control_bind_host": None, "control_port": 0, "meta_bind_host": None}
+# Keys of PeerCache 0.8.2 that this project does not need. A warning names a key unless it has the
+# value given here, and says what to do.
+LISTENS = 'the engine listens at "local_hostname", or at cluster.bind in "engine_settings"'
+NOT_NEEDED = {"directory_read_cache_ttl": (None, "locations are checked at each read: remove it"),
+              "rdma_bind_host": (None, 'a NIC needs no address: name it in "device_names"'),
+              "rdma_port": (0, 'a NIC needs no port: name it in "device_names"'),
+              "control_bind_host": (None, LISTENS), "meta_bind_host": (None, LISTENS),
+              "control_port": (0, 'the port is that of "discovery_addr"')}
 # Keys of PeerCache 0.8.2 whose feature this version lacks. A warning names a key unless it has the
 # value given here, which does not request the feature.
 MISSING = {"vnodes": 160, "max_masters": 3, "slot_max_page_bytes": None, "slot_ways": None,
@@ -117,6 +122,27 @@ def text(longest: Optional[int] = None) -> Callable[[Any], str]:
     return parse
 
 
+def path(longest: Optional[int] = None, several: bool = False) -> Callable[[Any], str]:
+    """Makes a reader of an absolute path, or of several with commas between them.
+
+    `~/` stands for the home directory. A relative path is refused, because it would mean another
+    file in each working directory.
+    """
+    fix = "give an absolute path, or one that begins with ~/, without quotes and variables"
+    plain = text(longest)
+
+    def parse(value: Any) -> str:
+        found = []
+        for one in plain(value).split(",") if several else [plain(value)]:
+            one = os.path.expanduser(one.strip()) if re.match(r"~(/|$)", one.strip()) \
+                else one.strip()
+            if not one.startswith("/") or re.search(r"[$\"]|^'|'$", one):
+                raise ValueError(fix)
+            found.append(one)
+        return plain(",".join(found))
+    return parse
+
+
 def choice(*words: str) -> Callable[[Any], str]:
     """Makes a reader that accepts these words in upper or lower case and returns lower case."""
     fix = f"give {', '.join(words[:-1])} or {words[-1]}"
@@ -169,8 +195,8 @@ def settings(value: Any) -> dict[str, str]:
 # The keys that have a meaning here, with their readers: keys of this project, of SGLang and of
 # PeerCache 0.8.2.
 READERS: dict[str, Callable[[Any], Any]] = {
-    "engine_socket": text(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
-    "engine_path": text(), "engine_log": text(), "engine_settings": settings,
+    "engine_socket": path(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
+    "engine_path": path(), "engine_log": path(), "engine_settings": settings,
     "timeout_ms": number(1, 3600000), "exists_timeout_ms": number(1, 3600000),
     "verify": choice("never", "sample", "always"), "verify_one_in": number(1, VERIFY_ONE_IN_MAX),
     "interface_v1": flag, "extra_backend_tag": text(), "prefix": text(),
@@ -185,15 +211,21 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "heartbeat_interval": milliseconds(10, 60000), "member_ttl": milliseconds(50, 600000),
     "metrics_enabled": flag, "metrics_port": number(1, 65535),
     "metrics_bind_host": text(NAME_MAX), "metrics_dashboard": flag,
-    "disk_enabled": flag, "disk_path": text(PATHS_MAX), "disk_size": size,
+    "disk_enabled": flag, "disk_path": path(PATHS_MAX, several=True), "disk_size": size,
 }
 
 
 def default_socket() -> str:
-    """Socket of the engine without "engine_socket": the same as libpeercache's default."""
-    path = os.environ.get("PEERCACHE_SOCKET")
-    if path:
-        return path
+    """Socket of the engine without "engine_socket": the same as libpeercache's default.
+
+    Raises ValueError if $PEERCACHE_SOCKET is no absolute path.
+    """
+    named = os.environ.get("PEERCACHE_SOCKET")
+    if named:
+        try:
+            return path(SOCKET_MAX)(named)
+        except ValueError as error:
+            raise ValueError(f"{error} in $PEERCACHE_SOCKET, which is {named!r}") from error
     if os.geteuid() == 0:
         return "/run/peercache/engine.sock"
     return f"/tmp/peercache-{os.geteuid()}/engine.sock"
@@ -216,6 +248,9 @@ class Config:
     verify_one_in: int = VERIFY_ONE_IN  # "sample": one page in this number
     settings: dict[str, str] = field(default_factory=dict)  # of an engine that the store starts
     origins: dict[str, str] = field(default_factory=dict)  # setting -> the key that set it
+    given: set[str] = field(default_factory=set)  # keys of the extra config that have a value
+    idle: list[str] = field(default_factory=list)  # keys that change nothing, each with a reason
+    alone: bool = False  # the engine that the store starts is told of no other host
     unknown: list[str] = field(default_factory=list)  # keys without a meaning
     missing: list[str] = field(default_factory=list)  # keys that request features not available
 
@@ -228,6 +263,44 @@ class Config:
             logger.warning("peercache: these keys of the extra config request features that "
                            "this version does not have; they have no effect: %s",
                            ", ".join(sorted(self.missing)))
+        if self.idle:
+            logger.warning("peercache: these keys of the extra config have no effect: %s",
+                           "; ".join(self.idle))
+        if self.alone:
+            logger.info('peercache: without "discovery_addr" an engine that is started here joins '
+                        "no other host; its pages stay on this host until another one names it")
+
+    def differences(self, running: Mapping[str, Any]) -> list[str]:
+        """The settings that the user gave and that a running engine does not have, as texts.
+
+        running: the engine's settings by section.key, as its report has them.
+        """
+        found = []
+        for setting, wanted in self.settings.items():
+            key = self.origins[setting]
+            if key in self.given and setting in running and \
+                    not same_value(wanted, running[setting]):
+                found.append(f'{setting} = {shown(running[setting])}, not {wanted} ("{key}")')
+        return found
+
+
+def shown(value: Any) -> str:
+    """A value of a setting as a user writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if value != "" else "nothing"
+
+
+def same_value(wanted: str, value: Any) -> bool:
+    """True if the text of a setting means the value that the engine reports."""
+    try:
+        if isinstance(value, bool):
+            return flag(wanted) == value
+        if isinstance(value, int):
+            return (size(wanted) if wanted.strip("0") else 0) == value
+    except ValueError:
+        return wanted == str(value)  # a negative number
+    return wanted.replace(" ", "") == str(value).replace(" ", "")
 
 
 def rails(given: Mapping[str, Any]) -> list[str]:
@@ -287,6 +360,7 @@ def disk_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None],
                   put: Callable[[str, str, Any], None]) -> None:
     """Derives the disk.* settings. Unlike in PeerCache 0.8, there is no disk without a path."""
     if not given.get("disk_enabled", True):
+        put("disk_enabled", "disk.paths", "")
         return
     if "disk_path" in given:
         put("disk_path", "disk.paths", given["disk_path"])
@@ -305,6 +379,9 @@ def engine_settings(given: Mapping[str, Any], config: Config,
     Calls refuse(key, remedy) for invalid values.
     """
     def put(key: str, setting: str, value: Any) -> None:
+        before = config.origins.get(setting)
+        if before in given and config.settings[setting] != str(value):
+            config.idle.append(f'{before}: {setting} in "engine_settings" overrides it')
         config.settings[setting] = str(value)
         config.origins[setting] = key
 
@@ -331,7 +408,46 @@ def engine_settings(given: Mapping[str, Any], config: Config,
         put("metrics_bind_host", "metrics.address", given["metrics_bind_host"])
     disk_settings(given, refuse, put)
     for setting, value in given.get("engine_settings", {}).items():
+        if setting == "engine.socket":
+            refuse("engine_settings", 'give the socket as "engine_socket"')
         put("engine_settings", setting, value)
+    config.alone = not any(config.settings.get("cluster." + name)
+                           for name in ("seeds", "seeds_file", "etcd"))
+
+
+def idle(extra: Mapping[str, Any], given: Mapping[str, Any], names: list[str]) -> list[str]:
+    """The keys that the user gave and that change nothing, each with the reason or the remedy.
+
+    extra: the config as given. given: the values that the readers returned. names: of the NICs.
+    """
+    rows: list[tuple[str, bool, str]] = [
+        (key, asks(extra, key, nothing) and extra[key] not in (None, ""), why)
+        for key, (nothing, why) in NOT_NEEDED.items()]
+    off = not given.get("metrics_enabled", True)
+    no_disk = not given.get("disk_enabled", True)
+    attached = not given.get("engine_start", True)
+    rows += [
+        ("mode", given.get("mode") == "hybrid", "engines are peers always: remove it"),
+        ("role", given.get("role") == "inference", "each engine holds and serves pages: remove it"),
+        ("max_channels_per_peer", given.get("max_channels_per_peer", 0) > QPS_MAX,
+         f"{QPS_MAX} are used, the most there are"),
+        ("disk_size", "disk_path" not in given, 'there is no disk without "disk_path"'),
+        ("verify_one_in", given.get("verify", "sample") != "sample", '"verify" is not sample'),
+        ("device_name", "device_names" in given, '"device_names" is used'),
+        ("gid_index", names == ["soft"], "the software NIC has no GIDs"),
+        ("metrics_dashboard", off and given.get("metrics_dashboard", False), "metrics are off")]
+    rows += [(key, given.get("protocol") == "tcp", '"protocol": "tcp" selects the software NIC')
+             for key in ("device_name", "device_names")]
+    rows += [(key, off, '"metrics_enabled" is false')
+             for key in ("metrics_port", "metrics_bind_host")]
+    rows += [(key, no_disk, '"disk_enabled" is false') for key in ("disk_path", "disk_size")]
+    rows += [(key, attached, '"engine_start" is false')
+             for key in ("engine_keep", "engine_path", "engine_log")]
+    found: dict[str, str] = {}
+    for key, useless, why in rows:
+        if useless and key in extra and extra[key] not in (None, ""):
+            found.setdefault(key, f"{key}={extra[key]} ({why})")
+    return list(found.values())
 
 
 def asks(extra: Mapping[str, Any], key: str, nothing: Any) -> bool:
@@ -382,7 +498,11 @@ def read(extra: Optional[Mapping[str, Any]]) -> Config:
     known = SGLANG | set(READERS) | set(NOT_NEEDED) | set(MISSING)
     config.unknown = [str(key) for key in extra if key not in known]
     config.missing = missing(extra, given)
-    config.engine_socket = given.get("engine_socket") or default_socket()
+    config.given = set(given)
+    try:
+        config.engine_socket = given.get("engine_socket") or default_socket()
+    except ValueError as error:
+        refuse("engine_socket", str(error))
     config.engine_start = given.get("engine_start", True)
     config.engine_keep = given.get("engine_keep", False)
     config.engine_path = given.get("engine_path", "")
@@ -395,6 +515,7 @@ def read(extra: Optional[Mapping[str, Any]]) -> Config:
     config.verify = given.get("verify", config.verify)
     config.verify_one_in = given.get("verify_one_in", config.verify_one_in)
     engine_settings(given, config, refuse)
+    config.idle += idle(extra, given, rails(given))
     if refused:
         raise ValueError("peercache: the extra config has invalid values: "
                          + "; ".join(refused))

@@ -126,6 +126,21 @@ def attach(config: Config) -> Optional[Session]:
         return None
 
 
+def warn_of_differences(config: Config, session: Session) -> None:
+    """Logs one line with the settings that a running engine has and the extra config does not."""
+    try:
+        running = json.loads(session.report()).get("settings", {})
+    except (OSError, ValueError) as error:
+        logger.warning("peercache: the settings of the engine at %s are not known: %s",
+                       config.engine_socket, error)
+        return
+    found = config.differences(running)
+    if found:
+        logger.warning("peercache: the engine at %s runs with other settings, which an extra "
+                       "config cannot change: %s: restart it with these, or remove the keys",
+                       config.engine_socket, "; ".join(found))
+
+
 def engine_command(config: Config) -> list[str]:
     """The engine's program and arguments. Raises FileNotFoundError."""
     # The engine must accept unsealed memfds, because those of SGLang's shm allocator cannot be
@@ -293,6 +308,12 @@ class Attachment:
         self.lock = threading.Lock()
         self.lost_at: Optional[float] = None
         self.look_at = 0.0
+        self._open()
+        warn_of_differences(config, self.session)
+
+    def _open(self) -> None:
+        """Sets `session`, and `clients` unless the engine is another user's. Raises as __init__."""
+        config = self.config
         if not config.engine_start:
             self.session = Session(*session_arguments(config))
             return

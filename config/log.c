@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -32,7 +33,8 @@ static char *capture;
 static size_t capture_bytes;
 static size_t capture_used;
 static uint64_t test_now_ns;
-static uint64_t lost; /* log lines dropped since stderr last accepted one */
+static int in_journal = -1; /* 1: stderr is the journal; -1: not known yet */
+static uint64_t lost;       /* log lines dropped since stderr last accepted one */
 
 static uint64_t now_ns(void)
 {
@@ -51,7 +53,36 @@ static uint64_t hash_text(const char *text)
 
 /* ---- stderr ---------------------------------------------------------------------------------- */
 
+/* bytes of a line with the journal's prefix */
+#define LINE_BYTES (LOG_LINE_ROOM + JOURNAL_PREFIX_BYTES)
+#define JOURNAL_PREFIX_BYTES 3
+
 _Static_assert(LOG_LINE_ROOM <= PIPE_BUF, "a write of one line to a pipe is atomic");
+
+/*
+ * Is stderr the stream that systemd has connected with the journal? The variable alone does not say
+ * so: a child inherits it whose output goes elsewhere.
+ */
+static bool to_journal(void)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	unsigned long long device, inode;
+	struct stat st;
+
+	if (in_journal < 0)
+		in_journal = stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+			     fstat(STDERR_FILENO, &st) == 0 && st.st_dev == device &&
+			     st.st_ino == inode;
+	return in_journal && !capture;
+}
+
+/* The priority of a level, as in syslog(3). */
+static int priority(enum log_level level)
+{
+	static const int of[] = {[LOG_ERROR] = 3, [LOG_WARN] = 4, [LOG_INFO] = 6, [LOG_DEBUG] = 7};
+
+	return of[level];
+}
 
 /*
  * Like write() to stderr, but never blocks: it fails with EAGAIN or writes fewer bytes. Setting
@@ -93,12 +124,18 @@ static bool write_line(const char *line, size_t bytes, int wait_ms)
 	return n < 0 ? errno != EAGAIN : (size_t)n == bytes;
 }
 
-static size_t format_line(char line[LOG_LINE_ROOM], enum log_level level, const char *text)
+static size_t format_line(char line[LINE_BYTES], enum log_level level, const char *text)
 {
+	bool journal = to_journal();
+	char prefix[JOURNAL_PREFIX_BYTES + 1];
+	size_t used = journal ? JOURNAL_PREFIX_BYTES : 0;
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	return log_line(line_format, capture ? NULL : &now, level, text, line);
+	snprintf(prefix, sizeof(prefix), "<%d>", priority(level));
+	memcpy(line, prefix, used);
+	return used +
+	       log_line(line_format, capture || journal ? NULL : &now, level, text, line + used);
 }
 
 /*
@@ -107,7 +144,7 @@ static size_t format_line(char line[LOG_LINE_ROOM], enum log_level level, const 
  */
 static bool tell_lost(void)
 {
-	char line[LOG_LINE_ROOM], text[128];
+	char line[LINE_BYTES], text[128];
 
 	if (!lost || capture)
 		return true;
@@ -122,7 +159,7 @@ static bool tell_lost(void)
 /* Writes one line with one system call, so that lines of several processes do not mix. */
 static void emit(enum log_level level, const char *text)
 {
-	char line[LOG_LINE_ROOM];
+	char line[LINE_BYTES];
 	size_t used = format_line(line, level, text);
 	int wait_ms = lost ? 0 : LOG_WAIT_MS;
 
@@ -244,6 +281,24 @@ void log_write(struct log_site *site, enum log_level level, const char *format, 
 	errno = saved_errno;
 }
 
+void log_plain(enum log_level level, const char *text)
+{
+	bool journal;
+
+	pthread_mutex_lock(&lock);
+	journal = to_journal();
+	pthread_mutex_unlock(&lock);
+	while (*text) {
+		int length = (int)strcspn(text, "\n");
+
+		if (journal)
+			fprintf(stderr, "<%d>%.*s\n", priority(level), length, text);
+		else
+			fprintf(stderr, "%.*s\n", length, text);
+		text += length + (text[length] == '\n');
+	}
+}
+
 void log_level_set(enum log_level level)
 {
 	pthread_mutex_lock(&lock);
@@ -255,6 +310,7 @@ void log_format_set(enum log_format format)
 {
 	pthread_mutex_lock(&lock);
 	line_format = format;
+	in_journal = -1;
 	pthread_mutex_unlock(&lock);
 }
 

@@ -12,6 +12,9 @@
  * LOG_WAIT_MS once, drops the line, and then drops further lines without waiting. When stderr
  * accepts lines again, the first line says how many are missing.
  *
+ * Where stderr is systemd's journal ($JOURNAL_STREAM names it), a line begins with its priority, as
+ * sd-daemon(3) says, and has no time of its own, because the journal adds one.
+ *
  *   log_warn("rail %s: port down; its pages are served by the other rails", name);
  */
 #ifndef CONFIG_LOG_H
@@ -63,9 +66,15 @@ struct log_site {
 __attribute__((format(printf, 3, 4))) void log_write(
 	struct log_site *site, enum log_level level, const char *format, ...);
 
+/*
+ * Writes lines to stderr as they are, for people who started the program by hand; in the journal
+ * with the priority of `level`. Waits for stderr as long as it takes.
+ */
+void log_plain(enum log_level level, const char *text);
+
 /* Sets the least important level that is printed. Until the first call it is LOG_INFO. */
 void log_level_set(enum log_level level);
-/* The format of all further lines; LOG_TEXT at start. */
+/* The format of all further lines; LOG_TEXT at start. Looks anew whether stderr is the journal. */
 void log_format_set(enum log_format format);
 
 /*

@@ -98,9 +98,12 @@ static int fd_parse(const char *text, int *ret_fd)
 	errno = 0;
 	fd = strtol(text, &end, 10);
 	if (errno || end == text || *end || fd < 0 || fd > 1 << 20) {
-		fprintf(stderr,
-			"--ready-fd %s: not a file descriptor; give the number of an open one\n",
+		char why[128];
+
+		snprintf(why, sizeof(why),
+			"--ready-fd %.40s: not a file descriptor; give the number of an open one",
 			text);
+		log_plain(LOG_ERROR, why);
 		return -EINVAL;
 	}
 	*ret_fd = (int)fd;
@@ -116,7 +119,7 @@ static void help(void)
 
 static int refused(const char *text)
 {
-	fprintf(stderr, "%s\n", text);
+	log_plain(LOG_ERROR, text);
 	return EXIT_USAGE;
 }
 
@@ -217,7 +220,7 @@ static void tell_ready(const struct control *control, const struct arguments *ar
 	if (s->log_format == LOG_JSON)
 		log_info("%s", line);
 	else
-		fprintf(stderr, "%s\n", line);
+		log_plain(LOG_INFO, line);
 	if (args->ready_fd >= 0) {
 		if (write(args->ready_fd, "", 1) != 1)
 			log_warn("--ready-fd: writing the ready byte to file descriptor %d: %s",

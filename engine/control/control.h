@@ -110,7 +110,8 @@ struct control {
 
 	/* Bound before the memory is allocated; clients are served once everything else is open. */
 	struct client_socket *client_socket;
-	int port_fd; /* socket bound to cluster.address; -1: rpc's listener has taken it over */
+	int port_fd;    /* socket bound to cluster.address; -1: rpc's listener has taken it over */
+	int metrics_fd; /* the same for metrics.port; -1: none, or its server has taken it over */
 
 	struct clients *clients;
 	struct ctl *ctl;

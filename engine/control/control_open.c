@@ -86,11 +86,25 @@ static int rail_kick(const struct control *control, unsigned rail)
 	return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
 
+/* libevent's messages, in the format of the log. Any thread. */
+static void on_libevent(int severity, const char *text)
+{
+	static const enum log_level level[] = {[EVENT_LOG_DEBUG] = LOG_DEBUG,
+		[EVENT_LOG_MSG] = LOG_INFO,
+		[EVENT_LOG_WARN] = LOG_WARN,
+		[EVENT_LOG_ERR] = LOG_ERROR};
+
+	log_at(severity < 0 || severity > EVENT_LOG_ERR ? LOG_WARN : level[severity],
+		"libevent: %s", text);
+}
+
 static int events_open(struct control *control)
 {
-	struct event_config *config = event_config_new();
+	struct event_config *config;
 	int rc;
 
+	event_set_log_callback(on_libevent);
+	config = event_config_new();
 	control->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = control->kick < 0 ? -errno : 0;
 	for (unsigned i = 0; i < control->rails; i++) {
@@ -353,6 +367,7 @@ static const struct {
 	 */
 	{"client socket", client_socket_open, client_socket_close},
 	{"cluster address", rpc_port_open, rpc_port_close},
+	{"metrics.port", metrics_port_open, metrics_port_close},
 	{"seeds", seeds_check, nothing_close},
 	{"cluster.etcd", etcd_open, etcd_close},
 	{"status segment", memory_status_open, memory_status_close},
@@ -419,7 +434,7 @@ int control_open(
 	control->settings = settings;
 	control->plan = *plan;
 	control->rails = plan->rails;
-	control->kick = control->port_fd = -1;
+	control->kick = control->port_fd = control->metrics_fd = -1;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		control->rail[i].kick = -1;
 	control->loop.started_ns = clock_now_ns();

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "config/log.h"
@@ -309,59 +307,6 @@ static void *run(void *context)
 	return NULL;
 }
 
-/* A listening socket, or -1 and errno. */
-static int listen_one(const struct addrinfo *at)
-{
-	int one = 1, fd, error;
-
-	fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -1;
-	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	/* Of two engines that bind the same port at once, listen() refuses the second. */
-	if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
-		return fd;
-	error = errno;
-	close(fd);
-	errno = error;
-	return -1;
-}
-
-/*
- * A listening socket at the first address of the name that this host has, or -1: logged. A port in
- * use ends the search: another address of the same name would be a place where no one looks.
- */
-static int listen_at(const struct settings *s)
-{
-	const char *host = s->metrics_address[0] ? s->metrics_address : s->cluster_address;
-	const struct addrinfo hints = {.ai_family = AF_UNSPEC,
-		.ai_socktype = SOCK_STREAM,
-		.ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-	const char *name = s->metrics_address[0] ? "metrics.address" : "cluster.address";
-	struct addrinfo *found;
-	char port[8];
-	int fd = -1, rc;
-
-	snprintf(port, sizeof(port), "%u", (unsigned)s->metrics_port);
-	rc = getaddrinfo(host, port, &hints, &found);
-	if (rc) {
-		log_warn("metrics: %s = %s: %s; no metrics and no dashboard", name, host,
-			gai_strerror(rc));
-		return -1;
-	}
-	for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next) {
-		fd = listen_one(at);
-		if (fd < 0 && errno == EADDRINUSE)
-			break;
-	}
-	if (fd < 0)
-		log_warn(
-			"metrics: cannot listen at %s port %s: %s; no metrics and no dashboard. Set metrics.port to a free port, or to 0",
-			host, port, strerror(errno));
-	freeaddrinfo(found);
-	return fd;
-}
-
 /* Takes `core` out of the set unless it is the last one. */
 static void core_avoid(cpu_set_t *set, int core)
 {
@@ -437,11 +382,9 @@ int metrics_open(struct control *control)
 	struct metrics *m;
 	int fd, rc;
 
-	if (!control->settings->metrics_port)
-		return 0;
-	fd = listen_at(control->settings);
+	rc = metrics_port_listen(control, &fd);
 	if (fd < 0)
-		return 0;
+		return rc;
 	m = calloc(1, sizeof(*m));
 	if (!m) {
 		close(fd);

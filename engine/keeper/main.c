@@ -108,8 +108,11 @@ static bool number(const char *option, const char *text, long min, long max, int
 	errno = 0;
 	value = strtol(text, &end, 10);
 	if (errno || end == text || *end || value < min || value > max) {
-		fprintf(stderr, "--%s %s: not valid; give a number from %ld to %ld\n", option, text,
-			min, max);
+		char why[160];
+
+		snprintf(why, sizeof(why), "--%s %.60s: not valid; give a number from %ld to %ld",
+			option, text, min, max);
+		log_plain(LOG_ERROR, why);
 		return false;
 	}
 	*ret = (int)value;
@@ -144,14 +147,14 @@ static int options_read(int argc, char **argv, struct keeper_options *o)
 			break;
 		case 'h': fputs(usage, stdout); return EXIT_SUCCESS;
 		case 'V': puts("peercache-keeper " PEERCACHE_VERSION); return EXIT_SUCCESS;
-		default: fprintf(stderr, "try peercache-keeper --help\n"); return EXIT_USAGE;
+		default: log_plain(LOG_ERROR, "try peercache-keeper --help"); return EXIT_USAGE;
 		}
 		if (!good)
 			return EXIT_USAGE;
 	}
 	if (!o->socket || !*o->socket || optind == argc) {
-		fprintf(stderr,
-			"peercache-keeper needs --socket PATH and the engine's program; try peercache-keeper --help\n");
+		log_plain(LOG_ERROR,
+			"peercache-keeper needs --socket PATH and the engine's program; try peercache-keeper --help");
 		return EXIT_USAGE;
 	}
 	o->command = argv + optind;

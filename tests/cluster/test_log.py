@@ -3,7 +3,10 @@
 
 import datetime
 import json
+import os
 import re
+import socket
+import subprocess
 
 import harness
 
@@ -41,6 +44,27 @@ class Log(harness.ClusterTest):
             self.check_time(one["time"])
         self.assertEqual([one["level"] for one in messages
                           if re.match("ready: .*, 1 rail, clients at ", one["message"])], ["info"])
+
+
+    def test_lines_in_the_journal_have_a_priority_and_no_second_time(self):
+        ours, journal = socket.socketpair()
+        at = os.fstat(journal.fileno())
+        run = subprocess.Popen(
+            [harness.program("engine/peercache-engine"), "--set", "no.name=1"], stderr=journal,
+            env={**os.environ, "JOURNAL_STREAM": f"{at.st_dev}:{at.st_ino}"})
+        self.assertEqual(harness.ended(run), 2)
+        self.assertRegex(ours.recv(4096), rb"^<3>no\.name = 1: unknown setting")
+        run = subprocess.Popen(
+            [harness.program("engine/peercache-engine"), "--set", "engine.pool_bytes=4MiB",
+             "--set", f"engine.socket=/nowhere/at/all/e.sock"], stderr=journal,
+            env={**os.environ, "JOURNAL_STREAM": f"{at.st_dev}:{at.st_ino}"})
+        self.assertEqual(harness.ended(run), 1)
+        lines = ours.recv(65536).splitlines()
+        self.assertIn(b"<3>error", [line[:8] for line in lines])
+        for line in lines:
+            self.assertRegex(line, rb"^<[3467]>(error|warn |info |debug) \S")
+        ours.close()
+        journal.close()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -69,6 +70,72 @@ static void messages_above_the_level_are_not_printed(void **state)
 	log_level_set(LOG_DEBUG);
 	log_debug("five");
 	assert_string_equal(text, "error one\ninfo  two 2\ndebug five\n");
+}
+
+/* Makes `fd` stderr and returns what stderr was. */
+static int become_stderr(int fd)
+{
+	int before = dup(STDERR_FILENO);
+
+	assert_true(before >= 0);
+	assert_int_equal(dup2(fd, STDERR_FILENO), STDERR_FILENO);
+	return before;
+}
+
+/* Logs to a socket of which `stream` is $JOURNAL_STREAM, and returns what came out. */
+static void log_to(const char *stream, enum log_format format, int fd[2], char got[512])
+{
+	ssize_t bytes;
+	int before;
+
+	assert_int_equal(setenv("JOURNAL_STREAM", stream, 1), 0);
+	log_test_capture(NULL, 0);
+	before = become_stderr(fd[0]);
+	log_format_set(format);
+	log_level_set(LOG_DEBUG);
+	log_flush();
+	pass_ns(2 * LOG_WINDOW_NS);
+	log_error("one");
+	log_warn("two");
+	log_info("three");
+	log_debug("four");
+	log_plain(LOG_ERROR, "five\nsix");
+	fflush(stderr);
+	bytes = recv(fd[1], got, 511, 0);
+	assert_int_equal(dup2(before, STDERR_FILENO), STDERR_FILENO);
+	close(before);
+	assert_true(bytes > 0);
+	got[bytes] = '\0';
+	unsetenv("JOURNAL_STREAM");
+	log_format_set(LOG_TEXT);
+}
+
+static void lines_for_the_journal_have_its_priority_and_no_time(void **state)
+{
+	char stream[64], got[512];
+	struct stat st;
+	int fd[2];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+	assert_int_equal(fstat(fd[0], &st), 0);
+	snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev,
+		(unsigned long long)st.st_ino);
+	log_to(stream, LOG_TEXT, fd, got);
+	assert_string_equal(got,
+		"<3>error one\n<4>warn  two\n<6>info  three\n<7>debug four\n<3>five\n<3>six\n");
+	log_to(stream, LOG_JSON, fd, got);
+	assert_ptr_equal(
+		strstr(got, "<3>{\"level\":\"error\",\"message\":\"one\"}\n<4>{\"level\""), got);
+	/* of another stream: the program's output goes elsewhere */
+	snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev,
+		(unsigned long long)st.st_ino + 1);
+	log_to(stream, LOG_TEXT, fd, got);
+	assert_int_equal(got[0], '2');
+	assert_non_null(strstr(got, " error one\n"));
+	assert_non_null(strstr(got, "\nfive\nsix\n"));
+	close(fd[0]);
+	close(fd[1]);
 }
 
 static void repeated_messages_are_counted_not_printed(void **state)
@@ -385,6 +452,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			messages_above_the_level_are_not_printed, start, stop),
+		cmocka_unit_test_setup_teardown(
+			lines_for_the_journal_have_its_priority_and_no_time, start, stop),
 		cmocka_unit_test_setup_teardown(
 			repeated_messages_are_counted_not_printed, start, stop),
 		cmocka_unit_test_setup_teardown(

@@ -213,8 +213,7 @@ static void what_people_write_around_a_value_is_refused(void **state)
 	} bad[] = {{"engine.socket=\"/e.sock\"", "quotes"}, {"engine.name='n1'", "quotes"},
 		{"engine.name=\"n1", "quotes"}, {"engine.pool_bytes=\"1GiB\"", "quotes"},
 		{"engine.name=n1 # the first", "comment"}, {"engine.name=# none", "comment"},
-		{"rail.polling=busy # always", "comment"},
-		{"engine.socket=/e.sock;", "a ; would"}};
+		{"rail.polling=busy # always", "comment"}, {"engine.socket=/e.sock;", "a ; would"}};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

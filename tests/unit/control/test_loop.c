@@ -3,6 +3,10 @@
  * loop.c and control_open.c: start and close of the engine, commands for a full inbox, the sleep
  * protocol and the order of a shutdown. See loop_world.h.
  */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include "tests/unit/control/loop_world.h"
 
 #include "engine/control/member.h"
@@ -74,6 +78,52 @@ static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
 			n == 1 ? "+client_socket " : "+client_socket +rpc_port -client_socket ");
 		assert_null(strstr(log, "pool"));
 	}
+}
+
+static void a_metrics_port_that_is_taken_is_reported_before_memory_is_allocated(void **state)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	char log[1024] = "", port[8], err[256];
+	socklen_t bytes = sizeof(at);
+
+	(void)state;
+	assert_int_equal(bind(fd, (struct sockaddr *)&at, bytes), 0);
+	assert_int_equal(listen(fd, 1), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
+	snprintf(port, sizeof(port), "%u", ntohs(at.sin_port));
+	settings.engine_pool_bytes = UINT64_MAX / 2;
+	assert_int_equal(settings_set(&settings, "metrics", "port", port, err, sizeof(err)), 0);
+	log_test_capture(log, sizeof(log));
+	assert_int_equal(control_open(&settings, &plan, &control), -EADDRINUSE);
+	log_test_capture(NULL, 0);
+	assert_non_null(strstr(log, "error metrics: cannot listen at 127.0.0.1 port "));
+	assert_null(strstr(log, "pool"));
+	close(fd);
+}
+
+static void reenter(evutil_socket_t fd, short what, void *base)
+{
+	(void)fd, (void)what;
+	assert_int_equal(event_base_loop(base, 0), -1);
+}
+
+static void messages_of_libevent_are_lines_of_the_log(void **state)
+{
+	const struct timeval now = {.tv_usec = 0};
+	char log[1024] = "";
+	struct event *event;
+
+	(void)state;
+	engine_open();
+	event = event_new(control->base, -1, 0, reenter, control->base);
+	assert_int_equal(event_add(event, &now), 0);
+	log_test_capture(log, sizeof(log));
+	assert_int_equal(event_base_loop(control->base, EVLOOP_ONCE), 0);
+	log_test_capture(NULL, 0);
+	assert_non_null(strstr(log, "warn  libevent: event_base_loop: reentrant"));
+	event_free(event);
+	control_close(control);
 }
 
 static void every_nic_registers_every_pool_and_the_shard(void **state)
@@ -363,6 +413,8 @@ int main(void)
 		TEST(a_failed_start_undoes_every_step),
 		TEST(parts_close_in_reverse_and_answers_after_the_directory),
 		TEST(socket_and_port_are_bound_before_memory_is_allocated),
+		TEST(a_metrics_port_that_is_taken_is_reported_before_memory_is_allocated),
+		TEST(messages_of_libevent_are_lines_of_the_log),
 		TEST(every_nic_registers_every_pool_and_the_shard),
 		TEST(rails_of_one_poll_core_share_their_eventfd),
 		TEST(commands_for_a_full_inbox_are_sent_later_in_order),

@@ -216,13 +216,27 @@ static void readers_get_whole_answers_while_snapshots_change(void **state)
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* The engine runs without metrics, and the log says why. */
+/* The engine runs without metrics, or does not start if the port was given. The log says why. */
 static void refused(const char *why)
 {
-	char log[1024] = "";
+	char log[1024] = "", err[256];
+	struct settings plain = settings;
 
+	if (why) {
+		snprintf(err, sizeof(err), "%u", (unsigned)settings.metrics_port);
+		assert_int_equal(
+			settings_set(&settings, "metrics", "port", err, err, sizeof(err)), 0);
+		log_test_capture(log, sizeof(log));
+		assert_true(begin() < 0);
+		log_test_capture(NULL, 0);
+		assert_non_null(strstr(log, "error"));
+		assert_non_null(strstr(log, why));
+		assert_int_equal(entries("/proc/self/fd"), files);
+		settings = plain;
+		log[0] = '\0';
+	}
 	log_test_capture(log, sizeof(log));
-	assert_int_equal(metrics_open(&engine), 0);
+	assert_int_equal(begin(), 0);
 	log_test_capture(NULL, 0);
 	print_message("%s", log);
 	assert_null(engine.metrics);
@@ -271,12 +285,12 @@ static void addresses_that_cannot_be_had_stop_no_engine(void **state)
 {
 	(void)state;
 	strcpy(settings.metrics_address, "a..b");
-	refused("metrics.address = a..b: ");
+	refused("(metrics.address): ");
 	strcpy(settings.metrics_address, "192.0.2.1");
 	refused("192.0.2.1 port ");
 	settings.metrics_address[0] = '\0';
 	strcpy(settings.cluster_address, "c..d");
-	refused("cluster.address = c..d: ");
+	refused("c..d port ");
 }
 
 /* Stands for a resolver: "two" has an address that is not of this host, then one that is. */

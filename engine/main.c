@@ -18,6 +18,7 @@
 
 #include "config/log.h"
 #include "config/settings.h"
+#include "config/stdout.h"
 #include "config/version.h"
 #include "engine/control/address.h"
 #include "engine/control/control.h"
@@ -58,7 +59,7 @@ static const char usage[] =
 	"Exit status:\n"
 	"  0  stopped in order\n"
 	"  1  could not start or serve\n"
-	"  2  wrong usage or settings\n"
+	"  2  wrong usage or settings, or the output could not be written\n"
 	"\n";
 
 /* Printed after the settings. */
@@ -287,6 +288,7 @@ int main(int argc, char **argv)
 	struct settings settings;
 	int code;
 
+	atexit(stdout_check);
 	if (settings_default(&settings) < 0)
 		return EXIT_FAILED;
 	code = arguments_read(argc, argv, &args, &settings);

@@ -9,16 +9,47 @@
 #include <time.h>
 
 #include "config/clock.h"
+#include "config/stdout.h"
+
+bool die_in_json;
+
+void tool_begin(void)
+{
+	atexit(stdout_check);
+}
+
+void json_versions_add(json_object *o)
+{
+	if (!json_object_object_get_ex(o, "version", NULL))
+		json_object_object_add(o, "version", json_object_new_string(pc_version()));
+	json_object_object_add(o, "json_version", json_object_new_int(JSON_VERSION));
+}
+
+void print_json(json_object *o, FILE *out)
+{
+	json_versions_add(o);
+	fprintf(out, "%s\n",
+		json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY |
+							  JSON_C_TO_STRING_SPACED |
+							  JSON_C_TO_STRING_NOSLASHESCAPE));
+}
 
 _Noreturn void die(const char *format, ...)
 {
 	va_list arguments;
+	char text[1024];
 
-	fprintf(stderr, "%s: ", program_invocation_short_name);
 	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
+	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	fputc('\n', stderr);
+	fprintf(stderr, "%s: %s\n", program_invocation_short_name, text);
+	if (die_in_json) {
+		json_object *o = json_object_new_object();
+
+		json_object_object_add(o, "error", json_object_new_string(text));
+		print_json(o, stdout);
+		json_object_put(o);
+	}
 	exit(2);
 }
 
@@ -282,13 +313,13 @@ void add_real(json_object *o, const char *name, double value)
 
 void write_json(json_object *object, const char *path)
 {
-	const char *text = json_object_to_json_string_ext(
-		object, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
 	FILE *out = strcmp(path, "-") ? fopen(path, "w") : stdout;
 
 	if (!out)
 		die("--json %s: %s", path, strerror(errno));
-	fprintf(out, "%s\n", text);
+	fprintf(out, "%s\n",
+		json_object_to_json_string_ext(
+			object, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
 	if (out == stdout ? fflush(out) : fclose(out))
 		die("--json %s: %s", path, strerror(errno));
 }

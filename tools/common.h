@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Functions that the command-line tools share: parsing sizes and numbers, keys and page contents
- * generated from an id, a latency histogram, the report of an engine. Any thread; no global state.
+ * generated from an id, a latency histogram, the report of an engine, JSON. Any thread.
  */
 #ifndef TOOLS_COMMON_H
 #define TOOLS_COMMON_H
@@ -17,6 +17,19 @@
 
 /* Prints "NAME: message" to stderr and exits with status 2: wrong usage, or no engine or file. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* To be called first: a program whose output was not written ends with status 2. */
+void tool_begin(void);
+
+/* Raised when a field of a JSON document changes its name or meaning. */
+#define JSON_VERSION 1
+#define JSON_VERSION_TEXT "1"
+/* True: die() also prints its message as a document, {"error": ...}, to stdout. */
+extern bool die_in_json;
+/* Adds "json_version" and, if it has none, "version" (of this program) to a document. */
+void json_versions_add(json_object *o);
+/* Prints one document with its versions. Does not take `o`. */
+void print_json(json_object *o, FILE *out);
 
 /* --version: prints the name of the program and the version of the library it is linked with. */
 void print_version(void);

@@ -22,6 +22,7 @@ struct ctl_run {
 	/* NULL for health, top, directory, explain and restart: they open it themselves */
 	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists and rm */
+	json_object *results; /* with `json`: an array, one object for each key of these commands */
 };
 
 /* ctl_file.c. `path`: "-" is standard input; NULL: ctl->text is stored. */
@@ -73,6 +74,8 @@ struct frame {
 	uint64_t age_ms;           /* of `now` */
 	unsigned rows, columns;
 };
+/* The figures of the picture as numbers, with the report itself. The caller frees it. */
+json_object *frame_json(const struct frame *frame);
 /* Writes at most `rows` lines of at most `columns` characters. */
 void frame_print(const struct frame *frame, FILE *out);
 

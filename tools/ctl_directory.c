@@ -122,9 +122,7 @@ static void print_directory_json(json_object *report, json_object *late)
 	json_object_object_add(o, "settled",
 		json_object_new_boolean(settled(json_get(report, "directory"), late)));
 	json_object_object_add(o, "owners_late", json_object_get(late));
-	printf("%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY |
-								 JSON_C_TO_STRING_SPACED |
-								 JSON_C_TO_STRING_NOSLASHESCAPE));
+	print_json(o, stdout);
 	json_object_put(o);
 }
 

@@ -339,8 +339,7 @@ int ctl_explain(struct ctl_run *ctl, const char *key)
 		return ctl_no_answer(ctl, pc_error());
 	verdict = complete(ctl, key, found, report);
 	if (ctl->json)
-		printf("%s\n", json_object_to_json_string_ext(
-				       found, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
+		print_json(found, stdout);
 	else
 		print_found(ctl, key, found);
 	fflush(stdout);

@@ -37,9 +37,7 @@ static void print_result(
 		json_object_object_add(o, "key", json_object_new_string(key));
 		json_object_object_add(o, "result", json_object_new_string(result));
 		json_object_object_add(o, "bytes", json_object_new_int64((int64_t)bytes));
-		fprintf(ctl->output || bytes == 0 ? stdout : stderr, "%s\n",
-			json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN));
-		json_object_put(o);
+		json_object_array_add(ctl->results, o);
 	} else {
 		fprintf(stderr, "%s: %s\n", key, result);
 	}

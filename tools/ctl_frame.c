@@ -75,6 +75,21 @@ static double rails_sum(json_object *report, const char *name)
 	return sum;
 }
 
+/* What was counted between two lists of bucket counts; `before` may be NULL. Returns the sum. */
+static uint64_t buckets_between(
+	json_object *now, json_object *before, uint64_t ret_bucket[LATENCY_BUCKETS])
+{
+	memset(ret_bucket, 0, LATENCY_BUCKETS * sizeof(*ret_bucket));
+	for (size_t i = 0; i < LATENCY_BUCKETS && i < json_length(now); i++) {
+		int64_t n = json_object_get_int64(json_at(now, i));
+
+		if (i < json_length(before))
+			n -= json_object_get_int64(json_at(before, i));
+		ret_bucket[i] = n > 0 ? (uint64_t)n : 0;
+	}
+	return latency_count(ret_bucket);
+}
+
 /*
  * A percentile of what was counted between two lists of bucket counts; `before` may be NULL. "-"
  * when nothing was counted.
@@ -82,16 +97,9 @@ static double rails_sum(json_object *report, const char *name)
 static void percentile(
 	json_object *now, json_object *before, unsigned permille, char *ret, size_t bytes)
 {
-	uint64_t bucket[LATENCY_BUCKETS] = {0};
+	uint64_t bucket[LATENCY_BUCKETS];
 
-	for (size_t i = 0; i < LATENCY_BUCKETS && i < json_length(now); i++) {
-		int64_t n = json_object_get_int64(json_at(now, i));
-
-		if (i < json_length(before))
-			n -= json_object_get_int64(json_at(before, i));
-		bucket[i] = n > 0 ? (uint64_t)n : 0;
-	}
-	if (latency_count(bucket))
+	if (buckets_between(now, before, bucket))
 		text_ns(latency_quantile_ns(bucket, permille), ret, bytes);
 	else
 		snprintf(ret, bytes, "-");
@@ -279,6 +287,54 @@ static void print_clients(struct paper *p, const struct frame *f)
 	line(p, "clients    %ld sessions, %ld channels; control plane lag p99 %s, worst %s",
 		(long)report_number(f->now, "clients.sessions"),
 		(long)report_number(f->now, "clients.channels"), lag, worst);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void add_percentiles(json_object *o, json_object *now, json_object *before)
+{
+	static const struct {
+		const char *name;
+		unsigned permille;
+	} at[] = {{"p50_ns", 500}, {"p99_ns", 990}, {"p999_ns", 999}};
+	uint64_t bucket[LATENCY_BUCKETS], count = buckets_between(now, before, bucket);
+
+	for (unsigned i = 0; i < 3; i++)
+		add_number(o, at[i].name, count ? latency_quantile_ns(bucket, at[i].permille) : 0);
+}
+
+static json_object *call_json(const struct frame *f, const char *op)
+{
+	json_object *now = json_get(json_get(f->now, "calls"), op), *o = json_object_new_object();
+	json_object *before = json_get(json_get(f->before, "calls"), op);
+	double seconds = seconds_between(f), per = seconds > 0 ? 1 / seconds : 0;
+	char path[32];
+
+	snprintf(path, sizeof(path), "calls.%s_bytes", op);
+	add_real(o, "pages_per_second", grown(now, before, "pages") * per);
+	add_real(o, "hits_per_second", grown(now, before, "hit") * per);
+	add_real(o, "batches_per_second", grown(now, before, "batches") * per);
+	if (strcmp(op, "exists") != 0)
+		add_real(o, "bytes_per_second", rate(f, path));
+	add_percentiles(o, json_get(json_get(f->now, "latency"), op),
+		json_get(json_get(f->before, "latency"), op));
+	return o;
+}
+
+json_object *frame_json(const struct frame *f)
+{
+	static const char *const ops[] = {"get", "set", "exists"};
+	json_object *o = json_object_new_object(), *calls = json_object_new_object();
+
+	add_real(o, "seconds", seconds_between(f));
+	for (unsigned i = 0; i < 3; i++)
+		json_object_object_add(calls, ops[i], call_json(f, ops[i]));
+	json_object_object_add(o, "calls", calls);
+	add_real(o, "pages_evicted_per_second", rate(f, "counters.pages_evicted"));
+	add_real(o, "entries_dropped_per_second", rate(f, "counters.entries_dropped"));
+	json_object_object_add(o, "health", json_object_get(json_get(f->now, "health")));
+	json_object_object_add(o, "report", json_object_get(f->now));
+	return o;
 }
 
 void frame_print(const struct frame *frame, FILE *out)

@@ -45,26 +45,40 @@ static bool is_engine(pid_t pid)
 	return !strncmp(name, "peercache-engin", strlen("peercache-engin"));
 }
 
+/* The engine was left running: prints why. Returns the exit status. */
+static int left_running(const struct ctl_run *ctl, const char *why)
+{
+	json_object *o;
+
+	fprintf(stderr, "peercachectl: %s\n", why);
+	if (!ctl->json)
+		return 1;
+	o = json_object_new_object();
+	json_object_object_add(o, "error", json_object_new_string(why));
+	print_json(o, stdout);
+	json_object_put(o);
+	return 1;
+}
+
 /* Ends the engine of the report. Returns 0, or 1 after printing why it was left running. */
-static int end(json_object *report)
+static int end(const struct ctl_run *ctl, json_object *report)
 {
 	pid_t pid = (pid_t)json_number(report, "pid");
+	char why[256];
 
-	if (json_number(report, "life") == 0) {
-		fputs("peercachectl: the engine is left running: neither peercache-keeper nor a unit with FileDescriptorStoreMax started it, so its pages would be lost\n",
-			stderr);
-		return 1;
-	}
+	if (json_number(report, "life") == 0)
+		return left_running(ctl,
+			"the engine is left running: neither peercache-keeper nor a unit with FileDescriptorStoreMax started it, so its pages would be lost");
 	if (pid <= 1 || !is_engine(pid)) {
-		fprintf(stderr,
-			"peercachectl: the engine is left running: its pid %d is no engine here; run this where the engine runs, not in another container\n",
+		snprintf(why, sizeof(why),
+			"the engine is left running: its pid %d is no engine here; run this where the engine runs, not in another container",
 			(int)pid);
-		return 1;
+		return left_running(ctl, why);
 	}
 	if (kill(pid, SIGTERM) < 0) {
-		fprintf(stderr, "peercachectl: cannot end the engine (pid %d): %s\n", (int)pid,
+		snprintf(why, sizeof(why), "cannot end the engine (pid %d): %s", (int)pid,
 			strerror(errno));
-		return 1;
+		return left_running(ctl, why);
 	}
 	return 0;
 }
@@ -105,8 +119,7 @@ static void print_restarted(
 	add_number(o, "life", (uint64_t)json_number(after, "life"));
 	add_number(o, "pages_before", (uint64_t)json_number(before, "keys"));
 	add_number(o, "pages_adopted", (uint64_t)adopted);
-	printf("%s\n", json_object_to_json_string_ext(
-			       o, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
+	print_json(o, stdout);
 	json_object_put(o);
 }
 
@@ -118,7 +131,7 @@ int ctl_restart(struct ctl_run *ctl)
 
 	if (!before)
 		return ctl_no_answer(ctl, pc_error());
-	status = end(before);
+	status = end(ctl, before);
 	if (status == 0) {
 		after = next_one(
 			ctl, json_number(before, "pid"), began_ns + ctl->restart_ms * 1000000ull);

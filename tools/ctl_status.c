@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "config/address_text.h"
+#include "config/version.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
@@ -336,13 +337,6 @@ static void print_members(json_object *report, bool links)
 		printf("%lld more members are not listed\n", (long long)unlisted);
 }
 
-static void print_json(json_object *o)
-{
-	printf("%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY |
-								 JSON_C_TO_STRING_SPACED |
-								 JSON_C_TO_STRING_NOSLASHESCAPE));
-}
-
 static json_object *report_or_die(struct ctl_run *ctl)
 {
 	json_object *report = engine_report(ctl->pc);
@@ -352,12 +346,24 @@ static json_object *report_or_die(struct ctl_run *ctl)
 	return report;
 }
 
+static void print_members_json(json_object *report)
+{
+	static const char *const names[] = {"name", "members", "members_down", "members_unlisted",
+		"members_down_unlisted", "version"};
+	json_object *o = json_object_new_object();
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		json_object_object_add(o, names[i], json_object_get(json_get(report, names[i])));
+	print_json(o, stdout);
+	json_object_put(o);
+}
+
 int ctl_members(struct ctl_run *ctl)
 {
 	json_object *report = report_or_die(ctl);
 
 	if (ctl->json)
-		print_json(json_get(report, "members"));
+		print_members_json(report);
 	else
 		print_members(report, true);
 	json_object_put(report);
@@ -386,7 +392,7 @@ int ctl_status(struct ctl_run *ctl)
 	json_object *report = report_or_die(ctl);
 
 	if (ctl->json) {
-		print_json(report);
+		print_json(report, stdout);
 	} else {
 		print_heading(report);
 		printf("members\n");
@@ -412,7 +418,7 @@ int ctl_no_answer(const struct ctl_run *ctl, const char *why)
 
 		json_object_object_add(o, "worst", json_object_new_string("no answer"));
 		json_object_object_add(o, "error", json_object_new_string(why));
-		print_json(o);
+		print_json(o, stdout);
 		json_object_put(o);
 	} else {
 		printf("no answer: %s\n", why);
@@ -427,7 +433,9 @@ static bool deadline_json;
 static void deadline_passed(int signal)
 {
 	static const char text[] = "no answer: the engine did not answer in time\n";
-	static const char json[] = "{ \"worst\": \"no answer\", \"error\": \"not in time\" }\n";
+	static const char json[] =
+		"{ \"worst\": \"no answer\", \"error\": \"not in time\", \"version\": \"" PEERCACHE_VERSION
+		"\", \"json_version\": " JSON_VERSION_TEXT " }\n";
 
 	(void)signal;
 	if (deadline_json)
@@ -488,7 +496,7 @@ int ctl_health(struct ctl_run *ctl)
 		status = 2;
 	if (ctl->json) {
 		json_object_object_add(health, "name", json_object_get(json_get(report, "name")));
-		print_json(health);
+		print_json(health, stdout);
 	} else {
 		print_findings(report, health);
 	}

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/stdout.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
@@ -151,8 +152,9 @@ static int top_live(struct ctl_run *ctl)
 	fputs(SCREEN_BEGIN, stdout);
 	watch(&top);
 	fputs(SCREEN_END, stdout);
-	fflush(stdout);
+	(void)fflush(stdout);
 	tcsetattr(STDIN_FILENO, TCSANOW, &before);
+	stdout_check();
 	_exit(0); /* the reader may wait for the engine; the session ends with the process */
 }
 
@@ -169,7 +171,14 @@ static int top_once(struct ctl_run *ctl)
 	}
 	if (!frame.now)
 		return ctl_no_answer(ctl, pc_error());
-	frame_print(&frame, stdout);
+	if (ctl->json) {
+		json_object *o = frame_json(&frame);
+
+		print_json(o, stdout);
+		json_object_put(o);
+	} else {
+		frame_print(&frame, stdout);
+	}
 	json_object_put(frame.now);
 	json_object_put(frame.before);
 	return 0;
@@ -177,5 +186,7 @@ static int top_once(struct ctl_run *ctl)
 
 int ctl_top(struct ctl_run *ctl)
 {
+	if (ctl->json && !ctl->once)
+		die("top --json prints one document: give --once, too");
 	return ctl->once ? top_once(ctl) : top_live(ctl);
 }

@@ -10,12 +10,12 @@
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/limits.h"
 #include "tools/bench_python.h"
+#include "tools/bench_stop.h"
 #include "tools/common.h"
 
 #define THREADS_MAX (CHANNELS_MAX / 2) /* a session may have at most half of all channels */
@@ -55,14 +55,12 @@ struct worker {
 	uint64_t random, next;
 	/* results of the thread's measurement */
 	uint64_t done, misses, wrong, call_ns, copied, copy_ns;
-	struct histogram latency;
-	struct moment *moment; /* with --timeline: one entry for each call */
+	struct histogram latency; /* of calls whose pages were all hits */
+	struct histogram missed;  /* of the other calls */
+	struct moment *moment;    /* with --timeline: one entry for each call */
 	size_t moments, moments_room;
 	pthread_t thread;
 };
-
-/* Set by SIGINT and SIGTERM: the threads end the measurement. */
-static volatile sig_atomic_t interrupted;
 
 static const char help[] =
 	"Usage: peercache-bench get|set|exists [OPTION]...\n"
@@ -93,7 +91,7 @@ static const char help[] =
 	"Exit status:\n"
 	"  0  success\n"
 	"  1  a page was wrong, or nothing was measured\n"
-	"  2  wrong usage, or no engine\n\n"
+	"  2  wrong usage, no engine, or the output could not be written\n\n"
 	"Examples:\n"
 	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
 	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
@@ -219,7 +217,6 @@ static void measure_batch(struct worker *w)
 	took = now_ns() - from;
 	if (error)
 		die("%s", pc_error());
-	histogram_add(&w->latency, took);
 	w->call_ns += took;
 	for (unsigned i = 0; i < b->batch; i++) {
 		bool hit = w->result[i] == PC_HIT;
@@ -233,6 +230,7 @@ static void measure_batch(struct worker *w)
 			w->wrong += !content_is(
 				w->segment[i].base, b->page_bytes, page_id(b, first + i));
 	}
+	histogram_add(w->done - done == b->batch ? &w->latency : &w->missed, took);
 	if (b->timeline_path)
 		note_moment(w, from + took, (uint32_t)(w->done - done));
 }
@@ -260,10 +258,11 @@ static void *work(void *argument)
 		 * touched first */
 		measure_batch(w);
 	memset(&w->latency, 0, sizeof(w->latency));
+	memset(&w->missed, 0, sizeof(w->missed));
 	w->done = w->misses = w->call_ns = w->moments = 0;
 	start = now_ns();
 	end = start + (uint64_t)(w->bench->seconds * 1e9);
-	while (now_ns() < end && !interrupted) {
+	while (now_ns() < end && !bench_stopped) {
 		measure_batch(w);
 		if (w->source && ++round % 4 == 0)
 			copy_batch(w);
@@ -318,7 +317,7 @@ static int report(const struct bench *b, struct worker *workers)
 {
 	static const char *const names[] = {"get", "set", "exists"};
 	json_object *o = json_object_new_object();
-	struct histogram latency = {0};
+	struct histogram latency = {0}, missed = {0};
 	double rate = 0, copy_rate = 0, gbps, copy_gbps;
 	uint64_t misses = 0, wrong = 0, local = 0, remote = 0;
 
@@ -331,6 +330,7 @@ static int report(const struct bench *b, struct worker *workers)
 		misses += w->misses;
 		wrong += w->wrong;
 		histogram_merge(&latency, &w->latency);
+		histogram_merge(&missed, &w->missed);
 		pc_channel_counts(w->channel, &c);
 		local += c.hits_local;
 		remote += c.hits_remote;
@@ -344,9 +344,12 @@ static int report(const struct bench *b, struct worker *workers)
 		printf(", %.2f GB/s", gbps);
 	if (copy_gbps > 0)
 		printf("; memcpy %.2f GB/s, ratio %.2f", copy_gbps, gbps / copy_gbps);
-	printf("\n  a call: p50 %.1f us, p99 %.1f us, p99.9 %.1f us, max %.1f us; calls %lu\n",
+	printf("\n  a call of hits: p50 %.1f us, p99 %.1f us, p99.9 %.1f us, max %.1f us; calls %lu\n",
 		histogram_us(&latency, 0.5), histogram_us(&latency, 0.99),
 		histogram_us(&latency, 0.999), (double)latency.max_ns / 1e3, latency.total);
+	if (missed.total)
+		printf("  a call with a page that was no hit: p50 %.1f us, p99 %.1f us; calls %lu\n",
+			histogram_us(&missed, 0.5), histogram_us(&missed, 0.99), missed.total);
 	printf("  not hits %lu, wrong %lu; pages read: local %lu, remote %lu\n", misses, wrong,
 		local, remote);
 	json_object_object_add(o, "mode", json_object_new_string(names[b->mode]));
@@ -360,10 +363,15 @@ static int report(const struct bench *b, struct worker *workers)
 	add_real(o, "p50_us", histogram_us(&latency, 0.5));
 	add_real(o, "p99_us", histogram_us(&latency, 0.99));
 	add_real(o, "p999_us", histogram_us(&latency, 0.999));
+	add_number(o, "calls", latency.total);
+	add_real(o, "missed_p50_us", histogram_us(&missed, 0.5));
+	add_real(o, "missed_p99_us", histogram_us(&missed, 0.99));
+	add_number(o, "missed_calls", missed.total);
 	add_number(o, "misses", misses);
 	add_number(o, "wrong", wrong);
 	add_number(o, "hits_local", local);
 	add_number(o, "hits_remote", remote);
+	json_versions_add(o);
 	if (b->json_path)
 		write_json(o, b->json_path);
 	json_object_put(o);
@@ -419,12 +427,6 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 			argv[optind]);
 }
 
-static void on_interrupt(int number)
-{
-	(void)number;
-	interrupted = 1;
-}
-
 int main(int argc, char **argv)
 {
 	struct bench b = {.page_bytes = 128 << 10,
@@ -441,8 +443,8 @@ int main(int argc, char **argv)
 	unsigned sockets;
 	int status;
 
-	signal(SIGINT, on_interrupt);
-	signal(SIGTERM, on_interrupt);
+	tool_begin();
+	bench_stop_default();
 	bench_python(argc, argv);
 	parse(&b, argc, argv, &list);
 	b.pages = b.working_set / b.page_bytes;
@@ -460,6 +462,7 @@ int main(int argc, char **argv)
 		workers[i].index = i;
 		worker_open(&b, &workers[i]);
 	}
+	bench_stop_catch();
 	for (unsigned i = 0; i < b.threads; i++)
 		if (pthread_create(&workers[i].thread, NULL, work, &workers[i]))
 			die("cannot start thread %u of %u", i + 1, b.threads);

@@ -69,7 +69,7 @@ static const char help[] =
 	"Exit status:\n"
 	"  0  success\n"
 	"  1  a page had wrong bytes, or a call was late\n"
-	"  2  wrong usage, or no engine\n\n"
+	"  2  wrong usage, no engine, or the output could not be written\n\n"
 	"Examples:\n"
 	"  $ peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
 	"  $ peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
@@ -390,6 +390,7 @@ static void describe(const struct replay *r)
 	add_number(o, "different_blocks", sum.different);
 	add_number(o, "prefix_hits", sum.prefix_hits);
 	add_number(o, "longest_request", r->trace.longest);
+	json_versions_add(o);
 	write_json(o, "-");
 	json_object_put(o);
 }
@@ -399,8 +400,11 @@ int main(int argc, char **argv)
 	static struct replay r = {
 		.name_space = "replay", .page_bytes = 16384, .seed = 1, .timeout_ms = 5000};
 	const char *socket[SOCKETS_MAX];
-	char *text = parse(&r, argc, argv, socket);
+	char *text;
 	json_object *o;
+
+	tool_begin();
+	text = parse(&r, argc, argv, socket);
 
 	if (r.trace_path)
 		trace_load(r.trace_path, r.requests_max, &r.trace);
@@ -417,6 +421,7 @@ int main(int argc, char **argv)
 	run(&r);
 	o = summary(&r);
 	print_summary(&r, o);
+	json_versions_add(o);
 	if (r.json_path)
 		write_json(o, r.json_path);
 	json_object_put(o);

@@ -37,13 +37,13 @@ static const char help[] =
 	"  --string S           put: store this string\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --once               top: print one picture of 80 columns and 24 lines and end\n"
-	"  --json               machine-readable output\n"
+	"  --json               print one JSON document, with \"version\" and \"json_version\"\n"
 	"  --help               print this text\n"
 	"  --version            print the version\n\n"
 	"Exit status:\n"
 	"  0  success\n"
 	"  1  a key was not found or not stored\n"
-	"  2  wrong usage, or no engine\n"
+	"  2  wrong usage, no engine, or the output could not be written\n"
 	"Exit status of health:\n"
 	"  0  no finding, or only information\n"
 	"  1  a warning\n"
@@ -114,6 +114,17 @@ static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 	return status;
 }
 
+/* One document for all keys; to stderr if a file goes to stdout. */
+static void print_results(const struct ctl_run *ctl, bool get)
+{
+	bool file = get && (!ctl->output || !strcmp(ctl->output, "-"));
+	json_object *o = json_object_new_object();
+
+	json_object_object_add(o, "results", json_object_get(ctl->results));
+	print_json(o, file ? stderr : stdout);
+	json_object_put(o);
+}
+
 static int command(struct ctl_run *ctl, int count, char **words)
 {
 	int status = look(ctl, words, count);
@@ -126,7 +137,11 @@ static int command(struct ctl_run *ctl, int count, char **words)
 		ctl->pc = open_session(ctl->socket, ctl->name_space);
 		if (pc_channel_open(ctl->pc, &ctl->channel))
 			die("%s", pc_error());
+		ctl->results = json_object_new_array();
 		status = work(ctl, words[0], count, words);
+		if (ctl->json)
+			print_results(ctl, !strcmp(words[0], "get"));
+		json_object_put(ctl->results);
 		pc_channel_close(ctl->channel);
 	}
 	pc_close(ctl->pc);
@@ -143,6 +158,7 @@ int main(int argc, char **argv)
 		.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
 	int o;
 
+	tool_begin();
 	while ((o = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
 		switch (o) {
 		case 's': ctl.socket = optarg; break;
@@ -151,7 +167,7 @@ int main(int argc, char **argv)
 			ctl.timeout_ms = (unsigned)parse_number("--timeout-ms", optarg, 1, 600000);
 			ctl.restart_ms = ctl.timeout_ms;
 			break;
-		case 'j': ctl.json = true; break;
+		case 'j': ctl.json = die_in_json = true; break;
 		case 'S': ctl.text = optarg; break;
 		case 'o': ctl.output = optarg; break;
 		case '1': ctl.once = true; break;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/stdout.h"
 #include "config/version.h"
 #include "engine/keeper/keeper.h"
 
@@ -197,8 +198,10 @@ int main(int argc, char **argv)
 	struct keeper_options options = {
 		.lock_fd = -1, .ready_fd = -1, .stop_timeout_s = STOP_TIMEOUT_S};
 	static struct keeper keeper;
-	int code = options_read(argc, argv, &options);
+	int code;
 
+	atexit(stdout_check);
+	code = options_read(argc, argv, &options);
 	if (code >= 0)
 		return code;
 	descriptors_close_on_exec();

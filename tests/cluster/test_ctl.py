@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""peercachectl health, status and top on real engines."""
+"""peercachectl and peercache-bench on real engines: health, status, top, JSON, output, signals."""
 
 import json
 import os
@@ -102,6 +102,121 @@ class Health(harness.ClusterTest):
     def test_wrong_usage_of_health_is_no_finding(self):
         self.assertEqual(ctl("/nowhere/e.sock", "health", "all").returncode, 3)
         self.assertEqual(ctl("/nowhere/e.sock", "directory", "all").returncode, 2)
+
+
+class Json(harness.ClusterTest):
+    def document(self, done, status=0, output="stdout"):
+        """The one document that a command has printed."""
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        got = json.loads(getattr(done, output))
+        self.assertIsInstance(got, dict)
+        self.assertEqual((got["json_version"], got["version"]), (1, "0.1.0"))
+        return got
+
+    def test_each_command_prints_one_document_with_a_version(self):
+        engines = self.start(1, pool_bytes="16MiB")
+
+        def ask(*words, **options):
+            return self.document(ctl(engines.sockets[0], "--json", *words), **options)
+        self.assertEqual(ask("put", "a", "--string", "x")["results"],
+                         [{"key": "a", "result": "hit", "bytes": 0}])
+        self.assertEqual([r["result"] for r in ask("exists", "a", "b", status=1)["results"]],
+                         ["hit", "miss"])
+        self.assertEqual(ask("get", "a", "-o", "/dev/null")["results"][0]["bytes"], 1)
+        done = ctl(engines.sockets[0], "--json", "get", "a")
+        self.assertEqual(done.stdout, "x")
+        self.document(done, output="stderr")
+        self.assertEqual(ask("get", "b", "-o", "/dev/null", status=1)["results"][0]["result"],
+                         "miss")
+        self.assertEqual([r["key"] for r in ask("rm", "a", "b", status=1)["results"]], ["a", "b"])
+        self.assertTrue(ask("members")["members"][0]["self"])
+        self.assertEqual(ask("status")["settings"]["engine.pool_bytes"], 16 << 20)
+        self.assertEqual(ask("health")["worst"], "ok")
+        self.assertIn("settled", harness.wait_for(
+            lambda: ctl(engines.sockets[0], "directory").returncode == 0 and ask("directory"),
+            30, "settled"))
+        self.assertEqual(ask("explain", "a", status=1)["verdict"], "absent")
+        top = ask("top", "--once")
+        self.assertGreater(top["seconds"], 0)
+        self.assertEqual(set(top["calls"]), {"get", "set", "exists"})
+        self.assertIn("p99_ns", top["calls"]["get"])
+        self.assertIn("neither peercache-keeper", ask("restart", status=1)["error"])
+        self.assertIn("--once", ask("top", status=2)["error"])
+        harness.freeze(engines.process[0])
+        try:
+            for words in (("directory",), ("health",)):
+                self.assertEqual(ask("--timeout-ms", "100", *words, status=3)["worst"],
+                                 "no answer")
+        finally:
+            os.kill(engines.process[0].pid, signal.SIGCONT)
+        for words, status in ((("status",), 2), (("members",), 2), (("exists", "a", "b"), 2),
+                              (("health",), 3), (("top", "--once"), 3), (("restart",), 3),
+                              (("directory",), 3), (("explain", "a"), 3)):
+            self.assertIn("/nowhere", self.document(
+                ctl("/nowhere/e.sock", "--json", *words), status)["error"])
+        self.stop_cleanly(engines)
+
+
+class Output(harness.ClusterTest):
+    def test_output_that_cannot_be_written_is_status_2(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        ctl(engines.sockets[0], "put", "a", "--string", "x")
+        words = [[CTL, "--socket", engines.sockets[0], *words] for words in (
+            ["status"], ["--json", "status"], ["members"], ["health"], ["top", "--once"],
+            ["exists", "a"], ["explain", "a"], ["get", "a"], ["--help"], ["--version"])]
+        words += [[harness.program(name), "--help"] for name in (
+            "tools/peercache-bench", "tools/peercache-replay", "engine/peercache-engine",
+            "engine/peercache-keeper")]
+        words += [[harness.program("engine/peercache-engine"), "--check"],
+                  [harness.program("tools/peercache-bench"), "exists", "--seconds", "1",
+                   "--working-set", "1MiB", "--sockets", engines.sockets[0]]]
+        for command in words:
+            with self.subTest(command=command), open("/dev/full", "w", encoding="ascii") as full:
+                done = harness.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn("cannot write to standard output", done.stderr)
+        self.stop_cleanly(engines)
+
+
+class Bench(harness.ClusterTest):
+    def bench(self, engines, *words):
+        bench = harness.tool("tools/peercache-bench", *words, "--no-baseline", "--seconds", 600,
+                             sockets=engines.sockets)
+        self.addCleanup(bench.communicate)
+        self.addCleanup(bench.kill)
+        return bench
+
+    def test_a_signal_ends_it_while_it_stores_and_while_a_call_waits(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            bench = self.bench(engines, "get", "--working-set", "1TiB", "--page-bytes", "4KiB")
+            harness.wait_for(lambda: engines.status(0)["calls"]["set"]["batches"] > 10, 30,
+                             "pages are stored")
+            bench.send_signal(number)
+            self.assertEqual(harness.ended(bench, 2), -number)
+        bench = self.bench(engines, "exists", "--working-set", "1MiB")
+        harness.wait_for(lambda: harness.catches(bench, signal.SIGTERM), 60, "it measures")
+        harness.freeze(engines.process[0])
+        try:
+            bench.send_signal(signal.SIGTERM)
+            self.assertIn(harness.ended(bench, 3), (0, 1))  # 0: no call had to wait
+        finally:
+            os.kill(engines.process[0].pid, signal.SIGCONT)
+        self.stop_cleanly(engines)
+
+    def test_the_latency_of_misses_is_apart(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        for api in ("c", "python"):
+            done = harness.tool(
+                "tools/peercache-bench", "get", "--api", api, "--working-set", "128MiB",
+                "--batch", 512, "--seconds", 1, "--no-baseline", "--json", "/dev/stderr",
+                sockets=engines.sockets)
+            _, out, err = harness.finish(done)
+            got = json.loads(err)
+            self.assertGreater(got["missed_calls"], 0, out)
+            self.assertGreater(got["missed_p50_us"], 0)
+            self.assertEqual(got["p50_us"], 0, "no call had only hits")
+        self.stop_cleanly(engines)
 
 
 class Status(harness.ClusterTest):

@@ -50,7 +50,8 @@ class Suspect(harness.ClusterTest):
     def check_ctl(self, engines, reasons):
         """peercachectl members names the member that is suspect, and why."""
         ctl = [harness.program("tools/peercachectl"), "--socket", engines.sockets[0]]
-        members = json.loads(subprocess.check_output([*ctl, "--json", "members"], text=True))
+        members = json.loads(subprocess.check_output([*ctl, "--json", "members"],
+                                                     text=True))["members"]
         suspects = [m for m in members if m["suspect"]]
         self.assertEqual(len(suspects), 1, members)
         self.assertIn(suspects[0]["suspect"], reasons, members)

@@ -16,6 +16,7 @@
 
 struct ctl_run {
 	const char *socket, *name_space, *output, *text;
+	const char *group; /* --namespace; NULL: not given */
 	bool json, once;
 	unsigned timeout_ms;
 	unsigned restart_ms; /* longest wait of restart */
@@ -30,6 +31,9 @@ int ctl_put(struct ctl_run *ctl, const char *key, const char *path);
 int ctl_get(struct ctl_run *ctl, const char *key);
 int ctl_exists(struct ctl_run *ctl, const char *key);
 int ctl_rm(struct ctl_run *ctl, const char *key);
+
+/* Of ctl->group, or of all namespaces if it is NULL. */
+int ctl_clear(struct ctl_run *ctl);
 
 /* ctl_status.c */
 int ctl_status(struct ctl_run *ctl);

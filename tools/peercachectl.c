@@ -28,12 +28,15 @@ static const char help[] =
 	"  put KEY --string S   store a string\n"
 	"  get KEY [-o FILE]    write the file to FILE (default: standard output)\n"
 	"  exists KEY...        print whether a member of the cluster has it\n"
-	"  rm KEY...            remove it from the cluster\n\n"
+	"  rm KEY...            remove it from the cluster\n"
+	"  clear                remove all pages of this host, in memory and on disk, or those of\n"
+	"                       one namespace and its ranks: --namespace\n\n"
 	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
-	"  --namespace TEXT     namespace of the keys (default \"peercachectl\")\n"
-	"  --timeout-ms T       deadline of each call in milliseconds (default 5000; of restart:\n"
-	"                       60000)\n"
+	"  --namespace TEXT     namespace of the keys (default \"peercachectl\"); of clear: the\n"
+	"                       part in front of ||, such as \"pc2|model=M|tag=T\" (default: all)\n"
+	"  --timeout-ms T       deadline of each call in milliseconds (default 5000; of restart\n"
+	"                       and clear: 60000)\n"
 	"  --string S           put: store this string\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --once               top: print one picture of 80 columns and 24 lines and end\n"
@@ -69,6 +72,7 @@ static const char help[] =
 	"  $ peercachectl explain greeting\n"
 	"  $ peercachectl --namespace llama-70b/bf16 --json explain 0af3...\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
+	"  $ peercachectl clear --namespace 'pc2|model=llama-70b|tag='\n"
 	"  $ peercachectl --socket /run/b.sock get greeting\n";
 
 _Noreturn static void refuse(const char *verb)
@@ -107,6 +111,8 @@ static int work(struct ctl_run *ctl, const char *verb, int count, char **words)
 		return ctl_put(ctl, words[1], ctl->text ? NULL : words[2]);
 	if (!strcmp(verb, "get") && count == 2)
 		return ctl_get(ctl, words[1]);
+	if (!strcmp(verb, "clear") && count == 1)
+		return ctl_clear(ctl);
 	if ((strcmp(verb, "exists") && strcmp(verb, "rm")) || count < 2)
 		refuse(verb);
 	for (int i = 1; i < count; i++)
@@ -139,7 +145,7 @@ static int command(struct ctl_run *ctl, int count, char **words)
 			die("%s", pc_error());
 		ctl->results = json_object_new_array();
 		status = work(ctl, words[0], count, words);
-		if (ctl->json)
+		if (ctl->json && json_object_array_length(ctl->results))
 			print_results(ctl, !strcmp(words[0], "get"));
 		json_object_put(ctl->results);
 		pc_channel_close(ctl->channel);
@@ -162,7 +168,7 @@ int main(int argc, char **argv)
 	while ((o = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
 		switch (o) {
 		case 's': ctl.socket = optarg; break;
-		case 'k': ctl.name_space = optarg; break;
+		case 'k': ctl.name_space = ctl.group = optarg; break;
 		case 'd':
 			ctl.timeout_ms = (unsigned)parse_number("--timeout-ms", optarg, 1, 600000);
 			ctl.restart_ms = ctl.timeout_ms;

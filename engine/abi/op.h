@@ -266,10 +266,17 @@ enum ctl_kind {
 	 * status_segment.promotes
 	 */
 	CTL_WANT = 10,
+	/*
+	 * removes the pages of this host, in memory and on disk, whose keys are of the group that
+	 * `key` has the bits of (page_key_grouped()); count 1: all pages. Answered when they are
+	 * gone, also for the time after a crash. The answer has their number, its low 32 bits in
+	 * `place`, and in `generation`
+	 */
+	CTL_CLEAR = 11,
 };
 
 /*
- * A request of a client to the control plane. REMOVE and PROMOTE are answered by one ctl_done,
+ * A request of a client to the control plane. REMOVE, PROMOTE and CLEAR get one ctl_done,
  * PUBLISH and CREDIT by one or several, the others by none.
  */
 struct ctl_op {
@@ -277,7 +284,7 @@ struct ctl_op {
 	uint8_t kind;    /* what the control plane is to do: enum ctl_kind */
 	uint8_t rail;    /* CTL_CREDIT: index of the rail whose pool the slots come from */
 	/* CTL_CREDIT: number of credits requested; CTL_PUBLISH: of pages, 1..CTL_PAGES_MAX;
-	 * CTL_PROMOTE: 0 or 1 */
+	 * CTL_PROMOTE, CTL_CLEAR: 0 or 1 */
 	uint16_t count;
 	/* CTL_PUBLISH: 1: the CRCs are set; 0: of a client that does not compute them */
 	uint16_t has_crc;

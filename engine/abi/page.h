@@ -18,10 +18,17 @@
 #include "config/limits.h"
 #include "engine/abi/ring.h"
 
-/* The page key: 128-bit hash of (namespace, key). All zero: no page. */
+/*
+ * The page key: hash of (namespace, key) in 128 bits, of which the bits of PAGE_GROUP_* are a hash
+ * of the namespace's group alone. So an engine knows the pages of a group by their keys, in memory
+ * and on disk. All zero: no page.
+ */
 struct page_key {
 	uint64_t word[2];
 };
+/* Bits that choose no slot, bucket, tag or chain of any table. */
+#define PAGE_GROUP_0 0x00ffff0000000000u
+#define PAGE_GROUP_1 0x0000ffff00000000u
 
 struct page_head {
 	struct page_key key;
@@ -83,6 +90,13 @@ struct location {
 static inline bool page_key_equal(const struct page_key *a, const struct page_key *b)
 {
 	return ((a->word[0] ^ b->word[0]) | (a->word[1] ^ b->word[1])) == 0;
+}
+
+/* True if the page key is of a namespace of the group, of which `group` has the bits. */
+static inline bool page_key_grouped(const struct page_key *key, const struct page_key *group)
+{
+	return (((key->word[0] ^ group->word[0]) & PAGE_GROUP_0) |
+		       ((key->word[1] ^ group->word[1]) & PAGE_GROUP_1)) == 0;
 }
 
 static inline bool page_key_none(const struct page_key *key)

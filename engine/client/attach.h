@@ -11,6 +11,7 @@
 
 #include "config/limits.h"
 #include "engine/abi/page.h"
+#include "engine/client/key.h"
 #include "engine/client/reattach.h"
 
 struct client_session;
@@ -20,7 +21,7 @@ struct pc {
 	pthread_mutex_t wire;
 	pthread_mutex_t lock;
 	char socket[108];
-	struct page_key name_space;
+	struct key_space name_space;
 	unsigned cores;
 	bool no_reattach;
 	uint32_t verify_one_in; /* one hit in this number is compared with its CRC; 0: none */

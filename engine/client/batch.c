@@ -12,6 +12,7 @@
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
+#include "engine/client/clear.h"
 #include "engine/client/constants.h"
 #include "engine/client/credit.h"
 #include "engine/client/disk.h"
@@ -308,6 +309,8 @@ void batch_step(struct pc_batch *b)
 			set_step(b);
 		else if (b->kind == BATCH_REMOVE)
 			remove_step(b);
+		else if (b->kind == BATCH_CLEAR)
+			clear_step(b);
 		else if (page_waits(b, PAGE_DISK))
 			disk_step(b);
 	}

@@ -15,10 +15,14 @@
 #include "engine/client/constants.h"
 #include "engine/client/peercache.h"
 
+struct clear;
 struct peek;
 
-/* BATCH_PEEK is no call about pages: its "pages" are the READs of peek_all(). */
-enum batch_kind { BATCH_GET, BATCH_SET, BATCH_EXISTS, BATCH_REMOVE, BATCH_PEEK };
+/*
+ * BATCH_PEEK and BATCH_CLEAR are no calls about pages: their "pages" are the READs of peek_all(),
+ * and the one request of pc_clear().
+ */
+enum batch_kind { BATCH_GET, BATCH_SET, BATCH_EXISTS, BATCH_REMOVE, BATCH_PEEK, BATCH_CLEAR };
 
 /* State of a page of a batch. The states below PAGE_QUEUES are also queues of the batch. */
 enum page_phase {
@@ -150,7 +154,8 @@ struct pc_batch {
 	bool alike;
 	union {
 		const struct pc_page *pages;
-		struct peek *peek; /* BATCH_PEEK */
+		struct peek *peek;   /* BATCH_PEEK */
+		struct clear *clear; /* BATCH_CLEAR */
 	};
 	enum pc_result *results;
 	uint64_t submitted_ns;
@@ -182,7 +187,7 @@ void batch_gone(struct pc_batch *b, enum pc_result result);
 /* True for a batch whose pages wait for credits, for one another or for room in the ctl ring. */
 static inline bool batch_writes(const struct pc_batch *b)
 {
-	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE;
+	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE || b->kind == BATCH_CLEAR;
 }
 
 /* The time, ns, at which the batch must be stepped even if no answer comes. */

@@ -30,19 +30,26 @@ struct key_text {
 	alignas(16) unsigned char name_space[sizeof(struct page_key)];
 	unsigned char key[KEY_BYTES_MAX];
 	uint64_t name_space_mix, name_space_sum; /* computed of the digest alone */
+	struct page_key group;                   /* key_space.group */
 	/* XXH3's secret, from byte 16 on; in memory, because constants of this length take an
 	 * instruction each */
 	uint64_t secret[10];
 };
 static_assert(offsetof(struct key_text, key) == sizeof(struct page_key), "hashed as one text");
 
-/* The digest of a namespace. */
-void key_name_space(const char *name_space, struct page_key *ret_digest);
+/* A namespace, hashed: what its page keys need of it. */
+struct key_space {
+	struct page_key digest; /* of the whole text */
+	struct page_key group;  /* bits of PAGE_GROUP_*, of the text in front of KEY_GROUP_END */
+};
+#define KEY_GROUP_END "||"
+
+void key_name_space(const char *name_space, struct key_space *ret);
 /*
  * Prepares `text` for key_hash(): writes the digest of the namespace in front of the place of the
  * key, once for all keys of the namespace.
  */
-void key_text_init(struct key_text *text, const struct page_key *name_space);
+void key_text_init(struct key_text *text, const struct key_space *name_space);
 
 __extension__ typedef unsigned __int128 key_wide;
 
@@ -99,8 +106,9 @@ static inline void key_hash(
 	struct page_key hash = likely(bytes == KEY_BYTES_USUAL) ? key_hash_usual(text, key)
 								: key_hash_any(text, key, bytes);
 
-	*ret_key = hash;
-	if (unlikely((hash.word[0] | hash.word[1]) == 0))
+	ret_key->word[0] = (hash.word[0] & ~PAGE_GROUP_0) | text->group.word[0];
+	ret_key->word[1] = (hash.word[1] & ~PAGE_GROUP_1) | text->group.word[1];
+	if (unlikely(page_key_none(ret_key)))
 		ret_key->word[0] = 1; /* an all-zero page key would mean "no page" */
 }
 

@@ -83,6 +83,12 @@ WIDE static inline wide avalanche(wide x)
 	return _mm256_xor_si256(x, _mm256_srli_epi64(x, 32));
 }
 
+/* Replaces the bits of `mask`. */
+WIDE static inline wide grouped(wide word, uint64_t mask, uint64_t bits)
+{
+	return _mm256_or_si256(_mm256_andnot_si256(all(mask), word), all(bits));
+}
+
 /* Loads words 2n and 2n + 1 of four keys. */
 WIDE static inline void words(const struct pc_page *page, unsigned n, wide *ret_even, wide *ret_odd)
 {
@@ -119,10 +125,12 @@ WIDE static inline void hash_four(
 		_mm256_add_epi64(low, all(text->name_space_mix)), _mm256_add_epi64(a, b));
 	high = _mm256_xor_si256(
 		_mm256_add_epi64(high, mix(a, b, secret)), all(text->name_space_sum));
-	*ret_first = avalanche(_mm256_add_epi64(low, high));
+	*ret_first =
+		grouped(avalanche(_mm256_add_epi64(low, high)), PAGE_GROUP_0, text->group.word[0]);
 	sum = _mm256_add_epi64(times(low, KEY_PRIME_1), times(high, KEY_PRIME_4));
-	*ret_second = _mm256_sub_epi64(
-		_mm256_setzero_si256(), avalanche(_mm256_add_epi64(sum, all(bytes * KEY_PRIME_2))));
+	sum = avalanche(_mm256_add_epi64(sum, all(bytes * KEY_PRIME_2)));
+	*ret_second = grouped(
+		_mm256_sub_epi64(_mm256_setzero_si256(), sum), PAGE_GROUP_1, text->group.word[1]);
 }
 
 /* Stores the page keys of four pages. False: one of them is all zero, which means "no page". */

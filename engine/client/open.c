@@ -149,14 +149,14 @@ void pc_channel_close(struct pc_channel *ch)
 
 int pc_channel_name_space(struct pc_channel *ch, const char *name_space)
 {
-	struct page_key digest;
+	struct key_space space;
 
 	error_clear();
 	if (!ch)
 		return error_set(-EINVAL, "pc_channel_name_space() needs a channel");
 	if (name_space)
-		key_name_space(name_space, &digest);
-	key_text_init(&ch->key_text, name_space ? &digest : &ch->pc->name_space);
+		key_name_space(name_space, &space);
+	key_text_init(&ch->key_text, name_space ? &space : &ch->pc->name_space);
 	return 0;
 }
 

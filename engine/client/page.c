@@ -54,7 +54,7 @@ void page_count(struct pc_batch *b, enum pc_result result)
 {
 	struct pc_counts *counts = &b->channel->counts;
 
-	if (b->kind == BATCH_PEEK)
+	if (b->kind >= BATCH_PEEK)
 		return;
 	b->missed[result < PC_INVALID ? (unsigned)result : STATISTICS_OTHER]++;
 	if (result == PC_MISS && b->kind != BATCH_REMOVE)

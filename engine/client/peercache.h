@@ -108,7 +108,10 @@ enum pc_verify {
 struct pc_options {
 	/* path of the engine's Unix socket; NULL: $PEERCACHE_SOCKET, else the default */
 	const char *socket;
-	/* text that is hashed into every key: model, dtype, layout, ranks; NULL: empty */
+	/*
+	 * text that is hashed into every key: model, dtype, layout, ranks; NULL: empty. The part in
+	 * front of its first "||", or all of it, is its group: see pc_clear()
+	 */
 	const char *name_space;
 	/* true: do not attach again; after the engine is lost, calls return PC_GONE until
 	 * pc_close() */
@@ -262,6 +265,22 @@ PC_API int pc_exists(struct pc_channel *channel, const struct pc_page *pages, un
 	unsigned timeout_ms, enum pc_result *ret_results);
 PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
+
+/*
+ * Removes what this host has of the namespaces of a group, whatever process or rank has stored it:
+ * the pages in memory, those on disk and those that are being written there. NULL: all pages of
+ * this host. Other hosts keep theirs. When the call has returned 0, no host reads a page that was
+ * stored on this host before it, also after a restart or a crash. A set at the same time has no
+ * order with it. Groups are told apart by 32 bits of their hash.
+ *
+ * *ret_pages: number of keys whose pages were removed; NULL is allowed. Errors: -ETIMEDOUT: the
+ * engine goes on. -EIO: the disk did not record the removals. -ENOTCONN, -ENOMEM, -EINVAL.
+ *
+ *   pc_channel_name_space(ch, "llama-70b||rank 3");       ... sets ...
+ *   pc_clear(ch, "llama-70b", 60000, NULL);               of all ranks
+ */
+PC_API int pc_clear(
+	struct pc_channel *channel, const char *group, unsigned timeout_ms, uint64_t *ret_pages);
 
 /*
  * The same four calls, without waiting for the pages. The batch uses the page array, its keys, its

@@ -14,6 +14,7 @@
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
+#include "engine/client/clear.h"
 #include "engine/client/constants.h"
 #include "engine/client/credit.h"
 #include "engine/client/disk.h"
@@ -236,7 +237,8 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done)
 	static const uint8_t kind_of[] = {[REQUEST_CREDIT] = CTL_CREDIT,
 		[REQUEST_PUBLISH] = CTL_PUBLISH,
 		[REQUEST_REMOVE] = CTL_REMOVE,
-		[REQUEST_DISK] = CTL_PROMOTE};
+		[REQUEST_DISK] = CTL_PROMOTE,
+		[REQUEST_CLEAR] = CTL_CLEAR};
 	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_INVALID;
 	uint32_t index;
 	struct client_request *r = request_of(ch, done->cookie, &index);
@@ -254,6 +256,8 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done)
 		ch->ctl_awaited--;
 		if (r->batch && r->kind == REQUEST_DISK)
 			disk_answer(r->batch, r->page, done, status);
+		else if (r->batch && r->kind == REQUEST_CLEAR)
+			clear_answer(r->batch, done, status);
 		else if (r->batch)
 			remove_answer(r->batch, r->page, status);
 	}

@@ -18,6 +18,7 @@ enum request_kind {
 	REQUEST_PUBLISH, /* CTL_PUBLISH on the ctl ring */
 	REQUEST_REMOVE,  /* CTL_REMOVE on the ctl ring */
 	REQUEST_DISK,    /* CTL_PROMOTE on the ctl ring */
+	REQUEST_CLEAR,   /* CTL_CLEAR on the ctl ring */
 };
 
 /*

@@ -46,7 +46,7 @@ void statistics_batch(const struct pc_batch *b)
 	uint64_t ns, hits = b->count;
 	struct statistics_calls *calls;
 
-	if (!s || b->kind == BATCH_PEEK)
+	if (!s || b->kind >= BATCH_PEEK)
 		return; /* the engine is gone, and its totals with it; or it is no call */
 	ns = clock_monotonic_ns() - b->submitted_ns;
 	if (ns > STATISTICS_LATENCY_MAX_NS)

@@ -115,6 +115,7 @@ struct control {
 
 	struct clients *clients;
 	struct ctl *ctl;
+	struct clears *clears; /* NULL: none was requested */
 	struct rpc *rpc;
 	struct members *members;
 	struct seeds_file *seeds_file; /* NULL: no cluster.seeds_file */

@@ -15,6 +15,7 @@
 
 #include "config/hooks.h"
 #include "config/log.h"
+#include "engine/control/clear.h"
 #include "engine/control/client.h"
 #include "engine/control/ctl.h"
 #include "engine/control/device_event.h"
@@ -346,6 +347,7 @@ static void nothing_close(struct control *control)
 
 static void ctl_memory_close(struct control *control)
 {
+	clear_close(control);
 	ctl_free(control->ctl);
 	control->ctl = NULL;
 }

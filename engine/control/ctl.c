@@ -3,6 +3,7 @@
  * Takes ops from ctl rings and answers them. Nothing in an op is trusted: each op is copied once.
  * Runs on the control plane's thread only.
  */
+#include "engine/control/clear.h"
 #include "engine/control/ctl.h"
 
 #include <errno.h>
@@ -147,6 +148,7 @@ static void serve(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *op, uin
 			&(struct page_report){op->key, op->place, op->generation});
 		break;
 	case CTL_REMOVE: serve_remove(ctl, c, op, now_ns); break;
+	case CTL_CLEAR: clear_serve(ctl->control, c, op); break;
 	case CTL_PROMOTE:
 	case CTL_WANT: promote_serve(ctl->control, c, op, now_ns); break;
 	default: ctl->control->counter[COUNTER_ops_invalid]++; answer(ctl, c, op, OP_INVALID);

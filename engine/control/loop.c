@@ -16,6 +16,7 @@
 #include <sys/eventfd.h>
 
 #include "config/log.h"
+#include "engine/control/clear.h"
 #include "engine/control/client.h"
 #include "engine/control/conn.h"
 #include "engine/control/ctl.h"
@@ -84,6 +85,7 @@ static unsigned turn(struct control *control)
 	work += events_take(control); /* take the rails' events for conn_events.c and client.c */
 	work += tier_turn(control);   /* read pages from disk, write those that will be evicted */
 	work += ctl_turn(control);    /* serve the ctl rings: credits, publishes */
+	work += clear_turn(control);  /* remove pages of groups that clients clear */
 	/* take regions that helper threads have registered or deregistered */
 	work += clients_turn(control);
 	work += memory_export_turn(control); /* join the cluster when the memory is registered */

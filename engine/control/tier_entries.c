@@ -3,6 +3,8 @@
  * The disk tier as the directory sees it: which pages are on disk, under which names, and which
  * entries to remove because their pages left the disk. The control plane's thread only.
  */
+#include <stdlib.h>
+
 #include "engine/control/directory.h"
 #include "engine/control/index.h"
 #include "engine/control/tier.h"
@@ -35,6 +37,33 @@ unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, uns
 		return disk_slot(control->tier->disk, slot, cursor, max, ret_pages);
 	*cursor = 0;
 	return 0;
+}
+
+struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
+{
+	struct tier *t = control->tier;
+	const struct tier_promotes *lists[] = {&t->writing, &t->capped, &t->wanted, &t->reading};
+	const struct tier_promote *promote;
+	const struct tier_spill *spill;
+	struct page_key *keys;
+	uint32_t n = 0;
+
+	*ret_count = 0;
+	if (!serves(t))
+		return NULL;
+	*ret_count = t->spill_count;
+	for (unsigned i = 0; i < 4; i++)
+		TAILQ_FOREACH (promote, lists[i], next)
+			++*ret_count;
+	keys = *ret_count ? malloc(*ret_count * sizeof(*keys)) : NULL;
+	if (!keys)
+		return NULL;
+	TAILQ_FOREACH (spill, &t->spills, next)
+		keys[n++] = spill->request.key;
+	for (unsigned i = 0; i < 4; i++)
+		TAILQ_FOREACH (promote, lists[i], next)
+			keys[n++] = promote->request.key;
+	return keys;
 }
 
 uint64_t tier_pages(const struct control *control)

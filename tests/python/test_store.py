@@ -607,14 +607,31 @@ class Failure(StoreTest):
             for page, hit in enumerate(got[0]):
                 self.assertTrue(not hit or there.read(page) == pool.read(page))
 
-    def test_clear_removes_the_pages_that_this_process_stored(self):
+    def test_clear_removes_what_all_ranks_and_a_former_process_have_stored_on_this_host(self):
         pool = self.filled(Pool(200, [4096]), 200)
-        store, keys = self.store(0, pool), keys_of(self.first, 200)
-        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(200)))))
-        self.assertEqual(self.store(1, pool).batch_exists(keys), 200)
-        store.clear()
-        self.assertEqual(self.store(1, pool).batch_exists(keys), 0)
-        self.assertEqual(store.batch_exists(keys), 0)
+        at, keys = pool.indices(range(200)), keys_of(self.first, 200)
+
+        def stored(node, **fields):
+            """A store of which another one, which has closed, has stored the pages."""
+            first = self.store(node, pool, **fields)
+            self.assertTrue(all(first.batch_set_v1(keys, at)))
+            self.assertTrue(first.batch_set(keys, [Tensor(bytes(4096)) for _ in keys]))
+            first.close()
+            return self.store(node, pool, **fields)
+        ranks = [stored(0, tp_rank=rank, tp_size=2, model_name="m") for rank in range(2)]
+        others = [stored(0, model_name="n"), stored(0, model_name="m", extra={"prefix": "p"})]
+        away = stored(1, model_name="m", tp_size=4)
+        for rank in ranks:
+            self.assertEqual(rank.batch_exists(keys), 200)
+        ranks[1].clear()
+        for rank in ranks:
+            self.assertEqual(rank.batch_get_v1(keys, at), [False] * 200)
+            self.assertEqual(rank.batch_exists(keys), 0)
+            targets = [Tensor(bytes(4096)) for _ in keys]
+            self.assertEqual(rank.batch_get(keys, targets), [None] * 200)
+        for store in (*others, away):
+            self.assertEqual(store.batch_get_v1(keys, at), [True] * 200)
+        self.assertEqual([s.counts()["errors"] for s in ranks], [{}, {}])
 
 
 class Death(harness.ClusterTest):

@@ -13,6 +13,7 @@
  */
 #include "engine/client/python/session.h"
 
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 
@@ -372,4 +373,24 @@ PyObject *batch_prefix(PyObject *self, PyObject *args)
 PyObject *batch_remove(PyObject *self, PyObject *args)
 {
 	return look(self, args, VERB_REMOVE, hits);
+}
+
+PyObject *session_clear(PyObject *self, PyObject *args)
+{
+	struct py_session *session = (struct py_session *)self;
+	unsigned timeout_ms;
+	const char *group;
+	struct lane *lane;
+	uint64_t pages = 0;
+	int rc = -ENOTCONN;
+
+	if (!PyArg_ParseTuple(args, "zI", &group, &timeout_ms))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS lane = lane_take(session, PURPOSE_WRITE);
+	if (lane)
+		rc = pc_clear(lane->channel, group, timeout_ms, &pages);
+	Py_END_ALLOW_THREADS if (lane) lane_give(session, PURPOSE_WRITE, lane);
+	if (rc)
+		return session_raise(rc);
+	return PyLong_FromUnsignedLongLong(pages);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Raises OSError with the errno and pc_error(). `error` is the library's negative errno. */
-static PyObject *raise_error(int error)
+PyObject *session_raise(int error)
 {
 	PyObject *args = Py_BuildValue("(is)", -error, pc_error());
 
@@ -91,7 +91,7 @@ static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	Py_BEGIN_ALLOW_THREADS rc = pc_open(&options, &pc);
 	Py_END_ALLOW_THREADS if (rc)
 	{
-		raise_error(rc);
+		session_raise(rc);
 		return -1;
 	}
 	s->pc = pc;
@@ -187,7 +187,7 @@ static PyObject *session_report(PyObject *self, PyObject *nothing)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc = pc_report(pc, &json);
 	let_go(s);
-	Py_END_ALLOW_THREADS if (rc) return raise_error(rc);
+	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	text = PyUnicode_FromString(json);
 	free(json);
 	return text;
@@ -208,7 +208,7 @@ static PyObject *session_register(PyObject *self, PyObject *args)
 	Py_BEGIN_ALLOW_THREADS rc =
 		pc_memory_register(pc, (void *)(uintptr_t)base, bytes, fd, offset);
 	let_go(s);
-	Py_END_ALLOW_THREADS if (rc) return raise_error(rc);
+	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	Py_RETURN_NONE;
 }
 
@@ -226,7 +226,7 @@ static PyObject *session_release(PyObject *self, PyObject *args)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc = pc_memory_release(pc, (void *)(uintptr_t)base);
 	let_go(s);
-	Py_END_ALLOW_THREADS if (rc) return raise_error(rc);
+	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	Py_RETURN_NONE;
 }
 
@@ -245,7 +245,7 @@ static PyObject *session_alloc(PyObject *self, PyObject *args)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc = pc_memory_alloc(pc, bytes, &memory);
 	let_go(s);
-	Py_END_ALLOW_THREADS if (rc) return raise_error(rc);
+	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	return PyLong_FromUnsignedLongLong((uintptr_t)memory);
 }
 
@@ -328,6 +328,8 @@ static PyMethodDef methods[] = {
 		"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
 	{"remove", batch_remove, METH_VARARGS,
 		"remove(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page was stored and is removed from every node"},
+	{"clear", session_clear, METH_VARARGS,
+		"clear(group, timeout_ms) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. Raises OSError: ETIMEDOUT while the engine goes on, EIO if the disk did not record it."},
 	{NULL, NULL, 0, NULL},
 };
 

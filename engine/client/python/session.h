@@ -86,5 +86,8 @@ PyObject *batch_set(PyObject *self, PyObject *args);
 PyObject *batch_exists(PyObject *self, PyObject *args);
 PyObject *batch_prefix(PyObject *self, PyObject *args);
 PyObject *batch_remove(PyObject *self, PyObject *args);
+PyObject *session_clear(PyObject *self, PyObject *args);
+/* session.c. Raises the OSError of a negative errno, with the text of pc_error(). Returns NULL. */
+PyObject *session_raise(int rc);
 
 #endif

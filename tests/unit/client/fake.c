@@ -101,7 +101,8 @@ void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_pre
 
 struct page_key fake_key(const char *name)
 {
-	struct page_key name_space, key;
+	struct key_space name_space;
+	struct page_key key;
 	struct key_text text;
 
 	key_name_space("tests", &name_space);

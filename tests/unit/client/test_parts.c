@@ -20,7 +20,8 @@
 
 static struct page_key hash(const char *name_space, const void *key, size_t bytes)
 {
-	struct page_key digest, out;
+	struct key_space digest;
+	struct page_key out;
 	struct key_text text;
 
 	key_name_space(name_space, &digest);
@@ -36,12 +37,14 @@ static void keys_always_hash_to_the_same_numbers(void **state)
 		const char *name_space, *key;
 		uint64_t word[2];
 	} vector[] = {
-		{"", "a", {0x0be4d7991ae4c130, 0xc2a3af9b34e54379}},
-		{"llama-70b/bf16", "a", {0x32b79afc33c0e6ea, 0x2103ae2aeecfb2c9}},
-		{"llama-70b/bf16", "0af3c2", {0x4a5741d39591a8e1, 0xa919dc8be0e6b759}},
+		{"", "a", {0x0b01c3991ae4c130, 0xc2a306d334e54379}},
+		{"llama-70b/bf16", "a", {0x322d48fc33c0e6ea, 0x210357f8eecfb2c9}},
+		{"llama-70b/bf16", "0af3c2", {0x4a2d48d39591a8e1, 0xa91957f8e0e6b759}},
 		{"llama-70b/bf16",
 			"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-			{0x1e7da8afb6371f12, 0x1f929f3495cbc015}},
+			{0x1e2d48afb6371f12, 0x1f9257f895cbc015}},
+		{"llama-70b||rank 0", "a", {0x7a29673e4c4318b4, 0x4695bb10e358609b}},
+		{"llama-70b", "a", {0x882967c75287e1f6, 0x7cefbb106ef56441}},
 	};
 
 	(void)state;
@@ -52,6 +55,26 @@ static void keys_always_hash_to_the_same_numbers(void **state)
 		assert_true(key.word[0] == vector[k].word[0]);
 		assert_true(key.word[1] == vector[k].word[1]);
 	}
+}
+
+static void keys_of_a_group_and_only_these_have_its_bits(void **state)
+{
+	struct page_key group = hash("a", "x", 1), rank = hash("a||0", "y", 1);
+	struct page_key other = hash("a|0", "x", 1), empty = hash("||a", "x", 1);
+
+	(void)state;
+	assert_true(page_key_grouped(&rank, &group));
+	assert_false(page_key_equal(&rank, &group));
+	assert_false(page_key_grouped(&other, &group));
+	assert_false(page_key_grouped(&empty, &group));
+	rank = hash("a", "x", 1);
+	rank.word[0] ^= 1ull << 40;
+	assert_false(page_key_grouped(&rank, &group));
+	rank.word[0] ^= 1ull << 40 | 1ull << 39 | 1ull << 56;
+	rank.word[1] ^= 1ull << 31 | 1ull << 48;
+	assert_true(page_key_grouped(&rank, &group));
+	rank.word[1] ^= 1ull << 47;
+	assert_false(page_key_grouped(&rank, &group));
 }
 
 static void namespace_and_key_are_hashed_separately(void **state)
@@ -81,7 +104,8 @@ static void keys_of_every_length_differ(void **state)
 static void a_key_hashes_alike_after_any_other_key(void **state)
 {
 	static unsigned char bytes[KEY_BYTES_MAX];
-	struct page_key digest, out, alone;
+	struct key_space digest;
+	struct page_key out, alone;
 	struct key_text text;
 	uint64_t seed = (uint64_t)time(NULL);
 
@@ -268,6 +292,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(keys_always_hash_to_the_same_numbers),
+		cmocka_unit_test(keys_of_a_group_and_only_these_have_its_bits),
 		cmocka_unit_test(namespace_and_key_are_hashed_separately),
 		cmocka_unit_test(keys_of_every_length_differ),
 		cmocka_unit_test(a_key_hashes_alike_after_any_other_key),

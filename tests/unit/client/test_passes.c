@@ -72,7 +72,7 @@ static void keys_hashed_together_hash_as_each_alone(void **state)
 {
 	struct pc_channel *channel = calloc(1, sizeof(*channel));
 	uint64_t seed = seed_of("keys");
-	struct page_key digest;
+	struct key_space digest;
 
 	(void)state;
 	assert_non_null(channel);

@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "config/log.h"
+#include "engine/control/clear.h"
 #include "engine/control/client.h"
 #include "engine/control/conn.h"
 #include "engine/control/loop.h"
@@ -411,6 +412,17 @@ void client_channel_returned(struct control *c, struct rail_channel *returned)
 void client_region_returned(struct control *c, uint32_t region)
 {
 	(void)c, (void)region;
+}
+
+unsigned clear_turn(struct control *c)
+{
+	(void)c;
+	return 0;
+}
+
+void clear_close(struct control *c)
+{
+	(void)c;
 }
 
 unsigned ctl_turn(struct control *c)

@@ -10,7 +10,8 @@ text. The data-parallel rank is not a part, because data-parallel ranks share pa
 from dataclasses import dataclass
 from typing import Any, Optional
 
-VERSION = "pc1"  # format of the namespaces; hosts share pages only if it is equal
+VERSION = "pc2"  # format of the namespaces; hosts share pages only if it is equal
+GROUP_END = "||"  # behind the group in a namespace: KEY_GROUP_END of libpeercache
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,13 @@ def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = F
     if field("dcp_size", 1) > 1:  # each decode-context rank has a share of every page
         parts += [("dcp", f"{field('dcp_rank', 0)}/{field('dcp_size', 1)}"),
                   ("logical_page", field("logical_page_size", 0)), ("dcp_tp", field("tp_size", 1))]
-    return "|".join([VERSION] + [f"{name}={escape(str(value))}" for name, value in parts])
+    text = "|".join([VERSION] + [f"{name}={escape(str(value))}" for name, value in parts])
+    return text.replace("|pool=", GROUP_END + "pool=", 1)
+
+
+def group(space: str) -> str:
+    """The group of a namespace: model and tag. clear() removes the pages of a group."""
+    return space.split(GROUP_END, 1)[0]
 
 
 def escape(text: str) -> str:

@@ -15,7 +15,6 @@ namespace of their own. The configuration decides in which of the two namespaces
 looks up the keys.
 """
 
-import collections
 import functools
 import importlib.metadata
 import logging
@@ -34,6 +33,7 @@ except ModuleNotFoundError as missing:  # without SGLang: tests, benchmarks
 
 from peercache import config as configuration
 from peercache import hits
+from peercache import keys as names
 from peercache.launch import Attachment
 from peercache.memory import Memory
 from peercache.pages import Pool, plain
@@ -42,7 +42,7 @@ from peercache.stats import Stats
 logger = logging.getLogger("peercache")
 KV = "kv"  # name of the pool of the KV pages
 RANKS_WRITE = ("mamba",)  # per-rank pools of an MLA model that SGLang stores from every rank
-STORED_BATCHES_MAX = 2048  # batches whose keys clear() removes
+CLEAR_MS = 120000  # deadline of clear()
 V1_SINCE = (0, 5, 6)  # older versions of SGLang call only the generic methods of a dynamic backend
 
 
@@ -167,8 +167,6 @@ class PeerCacheStore(HiCacheStorage):
         self._errors: dict[str, int] = {}
         self._unknown_policies: set[str] = set()
         self._stats = Stats()
-        # The keys that clear() removes: SGLang's own strings, one tuple per batch.
-        self._stored: collections.deque = collections.deque(maxlen=STORED_BATCHES_MAX)
         self._v1 = self.config.interface_v1 and calls_v1()
         self._attachment: Optional[Attachment] = Attachment(self.config)
         self._session = self._attachment.session
@@ -279,8 +277,6 @@ class PeerCacheStore(HiCacheStorage):
         for space, ptrs, sizes in pool.batches(keys, indices):
             part = verb(space, keys, ptrs, sizes, self.config.timeout_ms, staged)
             done_pages = [a and b for a, b in zip(done_pages, part)] if done_pages else part
-            if what == "backup":
-                self._stored.append((space, tuple(keys)))
             moved += sum(sizes) // len(keys)
         done = sum(done_pages)
         if done:
@@ -304,9 +300,7 @@ class PeerCacheStore(HiCacheStorage):
         verb = self._session.get if what == "prefetch" else self._session.set
         moved = verb(pool.flat, keys, [address for address, _ in places],
                      [nbytes for _, nbytes in places], self.config.timeout_ms)
-        if what == "backup":
-            self._stored.append((pool.flat, tuple(keys)))
-        else:
+        if what == "prefetch":
             for index, page, hit in zip(at, pages, moved):
                 if hit:
                     pool.pool.set_from_flat_data_page(index, page)
@@ -495,7 +489,6 @@ class PeerCacheStore(HiCacheStorage):
         began = time.monotonic()
         stored = self._session.set(self._flat(), keys, [at for at, _ in places],
                                    [nbytes for _, nbytes in places], self.config.timeout_ms)
-        self._stored.append((self._flat(), tuple(keys)))
         done = sum(stored)
         if done:
             self._stats.add("backup", done, done * places[0][1], time.monotonic() - began)
@@ -521,15 +514,15 @@ class PeerCacheStore(HiCacheStorage):
 
     @guarded(nothing(None))
     def clear(self) -> None:
-        """Removes the pages of this process's last 2048 stored batches from every node.
+        """Removes all pages of this model and tag from this host, those of other ranks too.
 
-        Each rank removes only the pages that it stored itself.
+        In memory and on disk, whatever process has stored them. Other hosts keep theirs: SGLang
+        calls each host. May take CLEAR_MS.
         """
-        removed = 0
-        while self._stored:
-            space, keys = self._stored.popleft()
-            removed += sum(self._session.remove(space, keys, self.config.timeout_ms))
-        logger.info("peercache: clear() removed %d pages", removed)
+        spaces = {space for pool in self._pools.values() for space in [*pool.spaces, pool.flat]}
+        removed = sum(self._session.clear(group, CLEAR_MS)
+                      for group in sorted({names.group(space) for space in spaces}))
+        logger.info("peercache: clear() removed the pages of %d keys from this host", removed)
 
     @guarded(nothing(None))
     def get_stats(self) -> Any:

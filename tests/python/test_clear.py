@@ -92,7 +92,8 @@ class Clear(harness.ClusterTest):
         self.assertEqual(self.found(session, "b", self.keys(20)), 20)
         got = json.loads(self.ctl(engines, 0, "clear", "--json"))
         self.assertEqual((got["removed"], got["json_version"]), (20, 1))
-        self.assertEqual(engines.status(0)["keys"], 0)
+        status = engines.status(0)
+        self.assertEqual((status["keys"], status["shard"]["entries"]), (0, 0))
         self.stop_cleanly(engines)
 
     def test_pages_on_disk_and_on_the_way_there_stay_away(self):
@@ -105,12 +106,12 @@ class Clear(harness.ClusterTest):
         self.assertGreater(self.found(there, "a||x", old[:300]) +
                            self.found(here, "a||x", old[300:]), 0)
         removed = here.clear("a", 60000)
-        self.assertGreater(removed, 250)
+        self.assertGreater(removed, 100)
         left = self.found(there, "b", other)
         for session in (here, there):
             self.assertEqual(self.found(session, "a||x", old), 0)
         for how in (signal.SIGTERM, signal.SIGKILL):
-            self.store(here, "a||y", self.keys(300, how.name))
+            self.store(here, "a||y", self.keys(700, how.name))
             self.assertGreater(here.clear("a", 60000), 0)
             engines.kill(0, how)
             engines.restart(0)
@@ -119,7 +120,7 @@ class Clear(harness.ClusterTest):
                 harness.wait_for(lambda: session.attached() or session.exists("a", ["k"], 1000), 30,
                                  "attached")
                 self.assertEqual(self.found(session, "a||x", old), 0)
-                self.assertEqual(self.found(session, "a||y", self.keys(300, how.name)), 0)
+                self.assertEqual(self.found(session, "a||y", self.keys(700, how.name)), 0)
         if left:  # what eviction and the restarts have left of another group
             self.assertGreaterEqual(self.found(there, "b", other), 0)
         self.stop_cleanly(engines)

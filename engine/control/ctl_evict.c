@@ -180,21 +180,30 @@ static void prefetch(
 		index_prefetch_entry(control->index, &victim[i + PREFETCH_NEAR].key);
 }
 
+/* How much room an eviction makes, in pages of `units`. */
+struct room {
+	unsigned rail;
+	uint32_t units;
+	uint32_t want; /* with the reserve */
+	uint32_t must; /* of these: for requests that wait */
+};
+
 /*
- * Evicts pages until there is room for `want` pages of `units`, or no victim is left. Returns for
- * how many pages it made room.
+ * Evicts pages until there is room for `want` pages, or `victims` names none. Returns for how many
+ * pages it made room.
  */
-static uint32_t evict(struct ctl *ctl, unsigned rail, uint32_t units, uint32_t want)
+static uint32_t evict_named(
+	struct ctl *ctl, const struct room *room, uint32_t want, __typeof__(pool_victims) *victims)
 {
-	struct pool *pool = ctl->control->rail[rail].pool;
+	struct pool *pool = ctl->control->rail[room->rail].pool;
+	uint64_t target = (uint64_t)want * room->units, made = 0;
 	struct pool_victim victim[VICTIMS];
-	uint64_t target = (uint64_t)want * units, made = 0;
 	struct disk_page page;
 
 	while (made < target) {
-		uint64_t more = (target - made + units - 1) / units;
-		unsigned n = pool_victims(
-			pool, units * PAGE_UNIT, more < VICTIMS ? (unsigned)more : VICTIMS, victim);
+		uint64_t more = (target - made + room->units - 1) / room->units;
+		unsigned n = victims(pool, room->units * PAGE_UNIT,
+			more < VICTIMS ? (unsigned)more : VICTIMS, victim);
 
 		if (n == 0)
 			break;
@@ -204,32 +213,53 @@ static uint32_t evict(struct ctl *ctl, unsigned rail, uint32_t units, uint32_t w
 			prefetch(ctl->control, victim, n, i);
 			take_away(ctl, &victim[i].key, victim[i].place, victim[i].generation,
 				on_disk ? &page : NULL);
-			PROBE_EVICT(rail, victim[i].place, victim[i].length);
+			PROBE_EVICT(room->rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);
 		}
 		ctl->control->counter[COUNTER_pages_evicted] += n;
 	}
-	return (uint32_t)((made + units - 1) / units);
+	return (uint32_t)((made + room->units - 1) / room->units);
+}
+
+/*
+ * Makes room. While the disk keeps up, pages that are on disk go first, and the reserve waits for
+ * more of them.
+ */
+static uint32_t evict(struct ctl *ctl, const struct room *room)
+{
+	uint32_t want = room->want, made = 0;
+
+	if (tier_keeps_up(ctl->control)) {
+		made = evict_named(ctl, room, want, pool_victims_clean);
+		want = room->must;
+	}
+	return made < want ? made + evict_named(ctl, room, want - made, pool_victims) : made;
 }
 
 void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns)
 {
 	struct pool *pool = ctl->control->rail[rail].pool;
 	struct ctl_class *class = ctl_class_of(ctl, rail, length);
-	uint32_t want, have, made, free;
+	struct room room = {.rail = rail};
+	uint32_t want, have, made;
 
 	if (class->units == 0)
 		return;
 	if (class->rests)
 		rest_expire(class, clock_raw_ns());
 	measure_demand(class, ctl->limbo_ns, now_ns);
-	free = pool_free(pool, class->units * PAGE_UNIT);
-	want = class->waiting + ahead_of(class, free);
-	have = free + class->resting;
+	have = pool_free(pool, class->units * PAGE_UNIT);
+	want = class->waiting + ahead_of(class, have);
+	have += class->resting;
 	if (have >= want)
 		return;
 	want -= have;
-	made = evict(ctl, rail, class->units, want < CTL_EVICT_BURST ? want : CTL_EVICT_BURST);
+	room.units = class->units;
+	room.want = want < CTL_EVICT_BURST ? want : CTL_EVICT_BURST;
+	room.must = class->waiting > have ? class->waiting - have : 0;
+	if (room.must > room.want)
+		room.must = room.want;
+	made = evict(ctl, &room);
 	if (made) {
 		/* the pool's clock, read after the pool has read it: no slot counts too short */
 		pool_rest(pool);

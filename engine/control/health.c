@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define SECOND_NS 1000000000ull
+/* a disk that writes for a larger part of the time is too slow for what is evicted */
+#define DISK_BUSY_PERCENT 70u
 
 static const struct {
 	const char *name;
@@ -69,6 +71,9 @@ void health_remember(const struct snapshot *s, struct health_past *ret)
 		.credits_late = s->counter[COUNTER_credits_late],
 		.entries_dropped = s->counter[COUNTER_entries_dropped],
 		.disk_drops = s->counter[COUNTER_disk_drops],
+		.disk_drops_budget = s->counter[COUNTER_disk_drops_budget],
+		.disk_drops_size = s->counter[COUNTER_disk_drops_size],
+		.disk_writing_ms = s->counter[COUNTER_disk_writing_ms],
 		.no_space = set->result[STATISTICS_NO_SPACE],
 		.set_timeouts = set->result[STATISTICS_TIMEOUT]};
 	for (unsigned r = 0; r < s->rails; r++)
@@ -246,6 +251,30 @@ static void integrity(const struct snapshot *s, struct health *h)
 			pages);
 }
 
+/* Names the cause that most of the dropped pages have. */
+static void disk_drops(
+	const struct health_past *past, const struct health_past *now, struct health *h)
+{
+	uint64_t drops = now->disk_drops - past->disk_drops;
+	uint64_t budget = now->disk_drops_budget - past->disk_drops_budget;
+	uint64_t size = now->disk_drops_size - past->disk_drops_size;
+	uint64_t passed_ms = (now->taken_ns - past->taken_ns) / 1000000;
+	uint64_t writing_ms = now->disk_writing_ms - past->disk_writing_ms;
+	unsigned percent = passed_ms ? (unsigned)(writing_ms * 100 / passed_ms) : 0;
+	const char *cause = percent < DISK_BUSY_PERCENT
+				    ? "bursts of sets are too large: raise engine.pool_bytes"
+				    : "the disk is too slow: add a path to disk.paths";
+
+	if (budget > drops / 2)
+		cause = "disk.write_bytes_per_day is used up";
+	else if (size > drops / 2)
+		cause = "they do not fit a segment: raise disk.segment_bytes";
+	add(h, FINDING_disk_drops,
+		"%" PRIu64
+		" pages were evicted unwritten in the last 10 s: %s (writing %u%% of the time)",
+		drops, cause, percent > 100 ? 100 : percent);
+}
+
 static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)
 {
 	struct health_past now;
@@ -253,9 +282,7 @@ static void growth(const struct snapshot *s, const struct health_past *past, str
 	health_remember(s, &now);
 	pool_full(past, &now, h);
 	if (now.disk_drops > past->disk_drops && s->disk.paths > s->disk.paths_out)
-		add(h, FINDING_disk_slow,
-			"disk slow: %" PRIu64 " pages were evicted unwritten in the last 10 s",
-			now.disk_drops - past->disk_drops);
+		disk_drops(past, &now, h);
 	if (now.entries_dropped > past->entries_dropped)
 		add(h, FINDING_directory_full,
 			"directory full: %" PRIu64 " entries were dropped in the last 10 s",

@@ -429,8 +429,6 @@ void pool_touch(struct pool *pool, uint32_t place)
 		return;
 	chunk = slot_chunk(pool, slot);
 	page->visited = 1;
-	/* the hand will not evict it in this lap */
-	spill_forget(&pool->class[chunk->class], page);
 	chunk->used_at = pool->published;
 }
 

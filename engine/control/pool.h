@@ -153,6 +153,12 @@ struct pool_victim {
  */
 unsigned pool_victims(
 	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims);
+/*
+ * As pool_victims(), but passes over pages that are neither on disk nor being written. May return
+ * 0 although there are others, if these are very few.
+ */
+unsigned pool_victims_clean(
+	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims);
 
 /* The key of the page of that generation at `place`. False: there is none. */
 bool pool_key(
@@ -161,9 +167,9 @@ bool pool_key(
 /* ---- what the disk tier needs (pool_disk.c) -------------------------------------------------- */
 
 /*
- * Names up to `max` pages that pool_victims() will choose soon and that are neither on disk nor
- * being written: those among the next `pages` pages that the eviction hand will evict. A page is
- * named once, until the hand has passed it. Amortised O(1) for each page that the hand passes.
+ * Names up to `max` pages of this size that are neither on disk nor being written, in the order
+ * they were published, until `pages` of this size are. A page is named once, and again when its
+ * write has failed or the disk has lost it. Amortised O(1) for each page that is named.
  */
 unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsigned max,
 	struct pool_victim *ret_victims);
@@ -174,8 +180,8 @@ unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsi
 int pool_write_begin(struct pool *pool, uint32_t place, uint32_t generation);
 /* `on_disk`: the page is on disk now; it is marked unless it is gone. */
 void pool_write_end(struct pool *pool, uint32_t place, uint32_t generation, bool on_disk);
-/* The page is on disk already. */
-void pool_clean_set(struct pool *pool, uint32_t place, uint32_t generation);
+/* The page is on disk, or is not any more; no effect if it is gone. */
+void pool_clean_set(struct pool *pool, uint32_t place, uint32_t generation, bool on_disk);
 /* True if the page is on disk, is being written to it, or does not exist. */
 bool pool_clean(const struct pool *pool, uint32_t place, uint32_t generation);
 /* Keeps the page from being evicted until pool_unpin() or pool_retire(). -EINVAL: not a page. */

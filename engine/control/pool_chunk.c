@@ -65,7 +65,6 @@ static uint32_t class_open(struct pool *pool, uint32_t units)
 		.oldest = NONE,
 		.hand = NONE,
 		.spill = NONE,
-		.fresh = NONE,
 		.ready = {NONE, NONE}};
 	pool->class_by_units[units] = (uint8_t)i;
 	pool->classes++;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the disk tier needs of a pool: the pages that will be evicted soon, slots that are not
- * reused while their bytes are being written, pages that are not evicted while a client is about to
- * read them. The control plane's thread only.
+ * What the disk tier needs of a pool: the pages that are not on disk, slots that are not reused
+ * while their bytes are being written, pages that are not evicted while a client is about to read
+ * them. The control plane's thread only.
  *
- * The spill pointer runs ahead of the eviction hand of its size class and counts the pages that the
- * hand will find: those that were not visited, and visited ones only when all others are counted.
- * Each counted page has a mark until it is visited or the hand passes it, so the count is exact,
- * and the work is O(1) for each page that the hand passes. The hand that reaches the pointer makes
- * it void.
+ * The spill pointer of a size class goes over its pages in the order they were published. A page
+ * that it has passed was named to the tier once. Pages that are not on disk nevertheless, because
+ * their write failed or the disk has lost them, are named again by another lap, as soon as they are
+ * more than 1/AHEAD_MISSED of the class. So the work is O(1) for each page that is named.
  */
 #include <errno.h>
 
@@ -16,56 +15,19 @@
 
 /* Pages that one call of pool_ahead() looks at, at most. */
 #define AHEAD_STEPS 2048u
+/* share of the pages of a class that may be missing on disk before another lap begins */
+#define AHEAD_MISSED 64u
 
-void spill_forget(struct size_class *class, struct slot *page)
+/* Sets what is known of a page, and counts it as dirty if it is neither on disk nor written. */
+static void slot_know(struct pool *pool, uint32_t slot, uint8_t disk)
 {
-	if (!(page->disk & SLOT_AHEAD))
-		return;
-	page->disk &= (uint8_t)~SLOT_AHEAD;
-	class->ahead--;
-}
+	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
 
-void spill_passed(struct size_class *class, uint32_t slot, struct slot *page)
-{
-	spill_forget(class, page);
-	if (slot == (class->spill == NONE ? class->oldest : class->spill) && !class->wrapped)
-		class->spills = false;
-	if (page->newer == NONE) {
-		class->wrapped = false;
-		class->fresh = NONE;
+	if (pool->slots[slot].state == SLOT_PAGE) {
+		class->dirty -= slot_dirty(&pool->slots[slot]);
+		class->dirty += !(disk & (SLOT_CLEAN | SLOT_WRITING));
 	}
-}
-
-/*
- * Moves the pointer one page on. Returns false at the end of the second lap. Pages that are
- * published behind the pointer, at the newest end, are looked at first: the hand comes there before
- * it comes to the pointer.
- */
-static bool spill_step(struct size_class *class, const struct slot *page)
-{
-	uint32_t hand = class->hand == NONE ? class->oldest : class->hand;
-
-	if (class->fresh != NONE) {
-		class->fresh = page->newer;
-		return true;
-	}
-	class->spill = page->newer;
-	if (class->spill == NONE)
-		class->wrapped = true;
-	if ((class->spill == NONE ? class->oldest : class->spill) != hand)
-		return true;
-	class->wrapped = true;
-	if (class->second)
-		return false;
-	class->second = true;
-	return true;
-}
-
-static uint32_t spill_next(const struct size_class *class)
-{
-	if (class->fresh != NONE)
-		return class->fresh;
-	return class->spill == NONE ? class->oldest : class->spill;
+	pool->slots[slot].disk = disk;
 }
 
 unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsigned max,
@@ -79,26 +41,15 @@ unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsi
 	if (number == NONE)
 		return 0;
 	class = &pool->class[number];
-	if (pages > class->pages)
-		pages = class->pages;
-	if (!class->spills) {
-		class->spill = class->hand;
-		class->fresh = NONE;
-		class->spills = true;
-		class->wrapped = class->second = false;
-	}
-	while (class->ahead < pages && n < max && steps++ < AHEAD_STEPS) {
-		uint32_t slot = spill_next(class);
-		struct slot *page = &pool->slots[slot];
+	if (class->spill == NONE && class->dirty > class->pages / AHEAD_MISSED)
+		class->spill = class->oldest;
+	while (class->spill != NONE && n < max && class->pages - class->dirty + n < pages &&
+		steps++ < AHEAD_STEPS) {
+		const struct slot *page = &pool->slots[class->spill];
 
-		if (!(page->disk & SLOT_AHEAD) && (!page->visited || class->second)) {
-			page->disk |= SLOT_AHEAD;
-			class->ahead++;
-			if (!(page->disk & (SLOT_CLEAN | SLOT_WRITING)))
-				victim_name(pool, slot, &ret_victims[n++]);
-		}
-		if (!spill_step(class, page))
-			break;
+		if (slot_dirty(page))
+			victim_name(pool, class->spill, &ret_victims[n++]);
+		class->spill = page->newer;
 	}
 	return n;
 }
@@ -109,7 +60,7 @@ int pool_write_begin(struct pool *pool, uint32_t place, uint32_t generation)
 
 	if (slot == NONE || pool->slots[slot].disk & SLOT_WRITING)
 		return -EINVAL;
-	pool->slots[slot].disk |= SLOT_WRITING;
+	slot_know(pool, slot, pool->slots[slot].disk | SLOT_WRITING);
 	return 0;
 }
 
@@ -119,19 +70,22 @@ void pool_write_end(struct pool *pool, uint32_t place, uint32_t generation, bool
 
 	if (slot == NONE || !(pool->slots[slot].disk & SLOT_WRITING))
 		return;
-	pool->slots[slot].disk &= (uint8_t)~SLOT_WRITING;
+	slot_know(pool, slot, pool->slots[slot].disk & (uint8_t)~SLOT_WRITING);
 	if (pool->slots[slot].disk & SLOT_HELD)
 		limbo_end(pool, slot, pool->seen_ns);
-	else if (on_disk)
-		pool_clean_set(pool, place, generation);
+	else
+		pool_clean_set(pool, place, generation, on_disk);
 }
 
-void pool_clean_set(struct pool *pool, uint32_t place, uint32_t generation)
+void pool_clean_set(struct pool *pool, uint32_t place, uint32_t generation, bool on_disk)
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+	uint8_t disk;
 
-	if (slot != NONE)
-		pool->slots[slot].disk |= SLOT_CLEAN;
+	if (slot == NONE)
+		return;
+	disk = pool->slots[slot].disk;
+	slot_know(pool, slot, on_disk ? disk | SLOT_CLEAN : disk & (uint8_t)~SLOT_CLEAN);
 }
 
 bool pool_clean(const struct pool *pool, uint32_t place, uint32_t generation)

@@ -20,6 +20,15 @@
  */
 #include "engine/control/pool_inner.h"
 
+/* dirty pages that the search for a clean one passes, on average, at most */
+#define CLEAN_STEPS 16u
+
+/* How many victims; `clean`: only pages that are on disk or being written. */
+struct pool_want {
+	unsigned max;
+	bool clean;
+};
+
 void sieve_insert(struct pool *pool, uint32_t slot)
 {
 	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
@@ -32,8 +41,9 @@ void sieve_insert(struct pool *pool, uint32_t slot)
 		pool->slots[class->newest].newer = slot;
 	class->newest = slot;
 	class->pages++;
-	if (class->wrapped && class->fresh == NONE)
-		class->fresh = slot;
+	class->dirty++;
+	if (class->spill == NONE)
+		class->spill = slot;
 }
 
 void sieve_remove(struct pool *pool, uint32_t slot)
@@ -45,9 +55,7 @@ void sieve_remove(struct pool *pool, uint32_t slot)
 		class->hand = page->newer;
 	if (class->spill == slot)
 		class->spill = page->newer;
-	if (class->fresh == slot)
-		class->fresh = page->newer;
-	spill_forget(class, page);
+	class->dirty -= slot_dirty(page);
 	if (page->newer == NONE)
 		class->newest = page->next;
 	else
@@ -97,16 +105,36 @@ static uint32_t class_limbo(const struct pool *pool, const struct size_class *cl
 	return class->limbo - (class_drains(pool, class) ? pool->chunk[pool->drain].limbo : 0);
 }
 
+/* Whether the page may be picked; `clean`: only if it is on disk or being written. */
+static bool page_pickable(const struct slot *page, bool clean)
+{
+	return !page->picked && !(page->disk & SLOT_PINNED) && !(clean && slot_dirty(page));
+}
+
+/*
+ * Returns how many pages of the class sieve_pick() may pick. `clean`: 0 if they are so few among
+ * dirty ones that it would look at more than CLEAN_STEPS pages for each.
+ */
+static uint32_t sieve_pages(const struct pool *pool, const struct size_class *class, bool clean)
+{
+	uint32_t pages = class_victims(pool, class);
+
+	if (!clean)
+		return pages;
+	pages -= class->dirty < pages ? class->dirty : pages;
+	return class->dirty / CLEAN_STEPS > pages ? 0 : pages;
+}
+
 /*
  * Picks up to `max` victims of the class by SIEVE. The loop terminates: one lap clears every
- * visited bit, and at least `want` pages are neither picked nor pinned nor in the draining chunk.
- * Its work is bounded by the budget, the number of victims and the pages pinned or in the draining
- * chunk.
+ * visited bit, and at least `want` pages are neither picked nor pinned nor in the draining chunk,
+ * nor dirty if `clean`. Its work is bounded by the budget, the number of victims and the pages that
+ * may not be picked.
  */
-static unsigned sieve_pick(
-	struct pool *pool, struct size_class *class, unsigned max, struct pool_victim *ret_victims)
+static unsigned sieve_pick(struct pool *pool, struct size_class *class, bool clean, unsigned max,
+	struct pool_victim *ret_victims)
 {
-	uint32_t slot = class->hand, pages = class_victims(pool, class);
+	uint32_t slot = class->hand, pages = sieve_pages(pool, class, clean);
 	unsigned want = max < pages ? max : pages, n = 0;
 	uint64_t budget = (uint64_t)want * SIEVE_STEPS;
 
@@ -119,13 +147,10 @@ static unsigned sieve_pick(
 		if (page->visited && budget) {
 			page->visited = 0;
 			budget--;
-		} else if (!page->picked && !(page->disk & SLOT_PINNED) &&
-			   slot >> pool->shift != pool->drain) {
+		} else if (page_pickable(page, clean) && slot >> pool->shift != pool->drain) {
 			page->picked = 1;
 			victim_name(pool, slot, &ret_victims[n++]);
 		}
-		if (class->spills)
-			spill_passed(class, slot, page);
 		slot = page->newer;
 	}
 	class->hand = slot;
@@ -138,17 +163,19 @@ static unsigned sieve_pick(
  * Picks the next pages of the draining chunk. The cursor makes at most one lap per call, so no page
  * is picked twice.
  */
-static unsigned drain_pick(struct pool *pool, unsigned max, struct pool_victim *ret_victims)
+static unsigned drain_pick(
+	struct pool *pool, bool clean, unsigned max, struct pool_victim *ret_victims)
 {
 	struct chunk *chunk = &pool->chunk[pool->drain];
 	uint32_t pages = chunk->pages - chunk->pinned;
 	unsigned want = max < pages ? max : pages, n = 0;
 
 	pool->drain_ignored = 0;
-	while (n < want) {
+	for (uint32_t left = chunk->carved; n < want && left; left--) {
 		uint32_t slot = (pool->drain << pool->shift) + pool->drain_cursor;
 
-		if (pool->slots[slot].state == SLOT_PAGE && !(pool->slots[slot].disk & SLOT_PINNED))
+		if (pool->slots[slot].state == SLOT_PAGE &&
+			page_pickable(&pool->slots[slot], clean))
 			victim_name(pool, slot, &ret_victims[n++]);
 		if (++pool->drain_cursor == chunk->carved)
 			pool->drain_cursor = 0;
@@ -195,14 +222,14 @@ static uint32_t drain_choose(const struct pool *pool, uint32_t class)
  * Victims for a page size that has no page of its own to evict: drains a chunk of another class, or
  * continues the drain in progress.
  */
-static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units, unsigned max,
-	struct pool_victim *ret_victims)
+static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units,
+	const struct pool_want *want, struct pool_victim *ret_victims)
 {
 	uint32_t chosen;
 
 	if (pool->drain != NONE &&
 		pool->chunk[pool->drain].pages + pool->chunk[pool->drain].limbo != 0)
-		return drain_pick(pool, max, ret_victims);
+		return drain_pick(pool, want->clean, want->max, ret_victims);
 	chosen = drain_choose(pool, class);
 	if (chosen == NONE)
 		return 0;
@@ -216,7 +243,7 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 		drain_give_up(pool);
 	}
 	drain_start(pool, chosen, units);
-	return drain_pick(pool, max, ret_victims);
+	return drain_pick(pool, want->clean, want->max, ret_victims);
 }
 
 /*
@@ -243,18 +270,18 @@ static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 	return (pool->published - other) / 2 > pool->published - own ? idlest : NONE;
 }
 
-unsigned pool_victims(
-	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
+static unsigned victims(struct pool *pool, uint32_t page_bytes, const struct pool_want *want,
+	struct pool_victim *ret_victims)
 {
 	uint32_t units = pool_units(pool, page_bytes), number;
 	struct size_class *class;
 	unsigned n;
 
-	if (units == 0 || max == 0)
+	if (units == 0 || want->max == 0)
 		return 0;
 	if (pool->drain != NONE && pool->chunk[pool->drain].pages) {
 		if (pool->drain_units == units)
-			return drain_pick(pool, max, ret_victims);
+			return drain_pick(pool, want->clean, want->max, ret_victims);
 		if (++pool->drain_ignored > DRAIN_PATIENCE)
 			drain_give_up(pool);
 	}
@@ -263,9 +290,9 @@ unsigned pool_victims(
 	if (!class || class_pages(pool, class) + class_limbo(pool, class) == 0)
 		return chunks_for(pool, units)
 			       ? 0
-			       : drain_for_need(pool, number, units, max, ret_victims);
+			       : drain_for_need(pool, number, units, want, ret_victims);
 
-	n = sieve_pick(pool, class, max, ret_victims);
+	n = sieve_pick(pool, class, want->clean, want->max, ret_victims);
 	class->evicted += n;
 	if (class->evicted >= class->slots && pool->drain == NONE && pool->empties == 0) {
 		uint32_t idle = drain_idle(pool, number);
@@ -275,4 +302,17 @@ unsigned pool_victims(
 			drain_start(pool, idle, units);
 	}
 	return n;
+}
+
+unsigned pool_victims(
+	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
+{
+	return victims(pool, page_bytes, &(struct pool_want){.max = max}, ret_victims);
+}
+
+unsigned pool_victims_clean(
+	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
+{
+	return victims(
+		pool, page_bytes, &(struct pool_want){.max = max, .clean = true}, ret_victims);
 }

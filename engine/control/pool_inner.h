@@ -43,7 +43,6 @@ enum slot_disk {
 	SLOT_WRITING = 1, /* its bytes are being written to disk: it is not handed out before */
 	SLOT_CLEAN = 2,   /* in state PAGE: the page is on disk */
 	SLOT_PINNED = 4,  /* in state PAGE: the page is not evicted */
-	SLOT_AHEAD = 16,  /* in state PAGE: pool_ahead() has looked at it since the hand passed */
 	SLOT_HELD = 8,    /* in state LIMBO: limbo has ended, only the write has not */
 };
 
@@ -110,18 +109,9 @@ struct size_class {
 	 * oldest page
 	 */
 	uint32_t newest, oldest, hand;
-	/*
-	 * pool_ahead(): the next page to look at, valid while `spills`, and the number of pages
-	 * with SLOT_AHEAD
-	 */
-	uint32_t spill, ahead;
-	/* first page that was published since the pointer has passed the newest page; NONE */
-	uint32_t fresh;
-	/*
-	 * wrapped: the pointer has passed the newest page and the hand has not; second: everything
-	 * was looked at once, so visited pages are next
-	 */
-	bool spills, wrapped, second;
+	/* the page that pool_ahead() looks at next; NONE: it has looked at all */
+	uint32_t spill;
+	uint32_t dirty; /* of `pages`: neither on disk nor being written */
 	/* pages evicted since this class last looked for an idle chunk of another class */
 	uint32_t evicted;
 	/* chunks of this class that have free slots, without the chunk that is draining */
@@ -262,12 +252,11 @@ void drain_give_up(struct pool *pool);
 
 /* The slot leaves the state PAGE, or is handed out: what the disk tier knew of it is void. */
 void slot_unpin(struct pool *pool, uint32_t slot);
-/*
- * The page is not the next to be evicted any more: it was visited, the hand passes it, or it goes.
- */
-void spill_forget(struct size_class *class, struct slot *page);
-/* The eviction hand passes `slot`. */
-void spill_passed(struct size_class *class, uint32_t slot, struct slot *page);
+/* Whether a slot in state PAGE is neither on disk nor being written. */
+static inline bool slot_dirty(const struct slot *page)
+{
+	return !(page->disk & (SLOT_CLEAN | SLOT_WRITING));
+}
 
 /* ---- pool_evict.c: choice of victims --------------------------------------------------------- */
 

@@ -188,10 +188,23 @@ static bool in_service(const struct tier *t)
 	return false;
 }
 
+bool tier_keeps_up(const struct control *control)
+{
+	const struct tier *t = control->tier;
+
+	return t && in_service(t) &&
+	       (!t->dropped_ns || clock_now_ns() >= t->dropped_ns + TIER_BEHIND_NS);
+}
+
 static void look(struct tier *t)
 {
 	if (t->state == TIER_SERVING)
 		disk_report(t->disk, &t->report);
+	t->disk_bytes = 0;
+	for (unsigned i = 0; i < t->report.paths; i++)
+		if (t->report.path[i].state == DISK_PATH_IN_SERVICE)
+			t->disk_bytes +=
+				(uint64_t)t->report.path[i].segments * t->options.segment_bytes;
 	shm_store(&t->control->status->disk, in_service(t));
 }
 
@@ -202,6 +215,7 @@ static void on_slow(evutil_socket_t fd, short what, void *context)
 	(void)fd;
 	(void)what;
 	look(t);
+	t->spill_due = true;
 	tier_spills_old(t, clock_now_ns());
 }
 
@@ -387,10 +401,21 @@ static int begin(struct tier *t)
 	return t->joinable ? 0 : -EAGAIN;
 }
 
+/* The budget of writes in flight: see TIER_SPILL_SHARE. */
+static uint64_t spill_bytes_max(uint64_t pools)
+{
+	uint64_t least = pools / TIER_SPILL_SHARE_MAX, most = pools / TIER_SPILL_SHARE;
+
+	if (least > TIER_SPILL_BYTES_MIN)
+		least = TIER_SPILL_BYTES_MIN;
+	if (most < least)
+		most = least;
+	return most < DISK_QUEUE_BYTES ? most : DISK_QUEUE_BYTES;
+}
+
 int tier_open(struct control *control)
 {
 	const struct settings *s = control->settings;
-	uint64_t pools = 0;
 	struct tier *t;
 	int rc;
 
@@ -408,9 +433,9 @@ int tier_open(struct control *control)
 		.failed = &t->report};
 	lists_init(t);
 	for (unsigned i = 0; i < control->rails; i++)
-		pools += pool_memory(control->rail[i].pool)->bytes;
-	t->spill_bytes_max = pools / TIER_SPILL_SHARE;
-	t->pinned_bytes_max = pools / TIER_PIN_SHARE;
+		t->pools_bytes += pool_memory(control->rail[i].pool)->bytes;
+	t->spill_bytes_max = spill_bytes_max(t->pools_bytes);
+	t->pinned_bytes_max = t->pools_bytes / TIER_PIN_SHARE;
 	rc = paths_split(t);
 	if (rc == 0)
 		rc = begin(t);

@@ -35,12 +35,19 @@ struct rpc_link;
 struct tier_reply; /* private to tier_remote.c */
 
 #define TIER_KEYS 4096u /* chains of each hash table; a power of two */
-/* share of the pools that is being written: what a path that hangs can keep from being used */
+/*
+ * Share of the pools that is being written: what a path that hangs can keep from being used. A
+ * small pool gives more, so that the disk is not waited for: up to TIER_SPILL_BYTES_MIN, but no
+ * more than 1/TIER_SPILL_SHARE_MAX.
+ */
 #define TIER_SPILL_SHARE 100u
+#define TIER_SPILL_SHARE_MAX 16u
+#define TIER_SPILL_BYTES_MIN (32u << 20)
+/* no page is written ahead of eviction for so long after a write was refused or failed */
+#define TIER_REFUSED_NS 1000000000ull
+/* after a page was dropped, the reserve of free slots takes pages that are not on disk as well */
+#define TIER_BEHIND_NS 1000000000ull
 #define TIER_SPILL_BURST 64u /* pages that one call of tier_spill() writes for one page size */
-/* share of a page size's slots that is written ahead of eviction, and the least number of pages */
-#define TIER_AHEAD_SHARE 4u
-#define TIER_AHEAD_MIN 64u
 /* share of the pools for pages that are being read from disk or are pinned */
 #define TIER_PIN_SHARE 8u
 #define TIER_PIN_NS 50000000ull   /* granularity of the end of a pin */
@@ -136,8 +143,12 @@ struct tier {
 	/* tier_spill.c */
 	LIST_HEAD(, tier_spill) spill_of[TIER_KEYS];
 	TAILQ_HEAD(, tier_spill) spills; /* oldest first */
-	uint64_t spill_bytes, spill_bytes_max;
+	uint64_t spill_bytes, spill_bytes_max, pools_bytes;
+	uint64_t disk_bytes; /* of the paths in service */
 	uint32_t spill_count;
+	/* when a write was refused or failed last; when a page was dropped last; 0: never */
+	uint64_t refused_ns, dropped_ns;
+	uint64_t writing_ns, counted_ns; /* time in which pages were being written, until when */
 	bool spill_due, lost_due;
 
 	/* tier_promote.c */
@@ -174,6 +185,11 @@ void tier_published(struct control *control);
  */
 bool tier_evicting(
 	struct control *control, const struct pool_victim *page, struct disk_page *ret_page);
+/*
+ * The disk serves and no page was dropped lately: a page that is neither on disk nor being written
+ * is evicted only for a request that waits, and only if there is no other.
+ */
+bool tier_keeps_up(const struct control *control);
 /* True, and the page, if the key is on disk and the disk serves. */
 bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page);
 /* The key of the page on disk with this name (struct disk_page). False: there is none. */

@@ -74,16 +74,23 @@ uint64_t tier_pages(const struct control *control)
 unsigned tier_lost(struct tier *t)
 {
 	struct disk_page page[TIER_LOST_BURST];
+	const struct index_entry *e;
 	unsigned n;
 
 	if (directory_busy(t->control))
 		return 0; /* its acknowledgements make further turns */
 	n = disk_lost(t->disk, TIER_LOST_BURST, page);
-	for (unsigned i = 0; i < n; i++)
-		if (!index_find(t->control->index, &page[i].key))
+	for (unsigned i = 0; i < n; i++) {
+		e = index_find(t->control->index, &page[i].key);
+		if (e && !tier_has(t, &page[i].key, e->length)) {
+			pool_clean_set(t->control->rail[place_rail(e->place)].pool, e->place,
+				e->generation, false);
+			t->spill_due = true; /* it is to be written again */
+		} else if (!e)
 			directory_remove(t->control, &page[i].key,
 				&(struct location){
 					.place = page[i].place, .generation = page[i].generation});
+	}
 	t->lost_due = n != 0;
 	return n;
 }

@@ -215,7 +215,7 @@ static bool promote_publish(struct tier *t, const struct tier_promote *promote)
 		index_remove(control->index, &request->key);
 		return false;
 	}
-	pool_clean_set(pool, promote->place, promote->generation);
+	pool_clean_set(pool, promote->place, promote->generation, true);
 	control->counter[COUNTER_disk_promotes]++;
 	return true;
 }

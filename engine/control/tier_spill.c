@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spill: pages just ahead of the eviction hand are written while they are still valid, so that
- * their eviction waits for nothing. A page that is evicted before its turn came is written from
- * limbo. What the budget (1/TIER_SPILL_SHARE of the pools) does not allow is dropped: eviction
- * never waits for a disk. The control plane's thread only.
+ * Spill: when room gets scarce, all pages of the pools are written, the oldest first, so that a
+ * burst of sets finds pages that may be evicted. As long as the disk keeps up, eviction prefers
+ * pages that are on disk or being written, and takes no other page for its reserve. A page that is
+ * evicted before its turn came is written from limbo. What the budget of writes in flight does not
+ * allow is dropped: a set never waits for a disk. The control plane's thread only.
  */
 #include <stdlib.h>
 
@@ -27,6 +28,15 @@ struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key)
 static bool budget_has(const struct tier *t, uint32_t bytes)
 {
 	return t->spill_bytes == 0 || t->spill_bytes + bytes <= t->spill_bytes_max;
+}
+
+/* Counts the time in which pages are being written; to be called before their number changes. */
+static void writing_count(struct tier *t, uint64_t now_ns)
+{
+	if (t->spill_count)
+		t->writing_ns += now_ns - t->counted_ns;
+	t->counted_ns = now_ns;
+	t->control->counter[COUNTER_disk_writing_ms] = t->writing_ns / 1000000;
 }
 
 bool tier_spill_start(struct tier *t, const struct pool_victim *page)
@@ -57,6 +67,7 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 	spill->since_ns = clock_now_ns();
 	LIST_INSERT_HEAD(&t->spill_of[tier_chain(page->key.word[1])], spill, same);
 	TAILQ_INSERT_TAIL(&t->spills, spill, next);
+	writing_count(t, spill->since_ns);
 	t->spill_bytes += bytes;
 	t->spill_count++;
 	disk_submit(t->disk, &spill->request);
@@ -64,27 +75,26 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 }
 
 /*
- * Pages of the class that should be on disk ahead of the hand; 0: no eviction is near. A class
- * evicts when it has fewer free slots than its reserve, which is at most half of it.
+ * Pages of the class that are to be on disk; 0: no eviction is near, at least half of the class is
+ * free. A disk smaller than twice the pools gets a part of them, because it would recycle the
+ * oldest before they are evicted.
  */
-static uint32_t ahead_of(const struct ctl_class *class, uint32_t free)
+static uint32_t ahead_of(const struct tier *t, const struct ctl_class *class, uint32_t free)
 {
-	uint32_t ahead = class->held / TIER_AHEAD_SHARE, room = free + class->resting;
+	uint64_t held = class->held, room = (uint64_t)free + class->resting;
 
-	if (ahead < 2 * class->demand)
-		ahead = 2 * class->demand;
-	if (ahead < TIER_AHEAD_MIN)
-		ahead = TIER_AHEAD_MIN;
-	if (room > ahead + class->demand)
+	if (room > held + class->demand)
 		return 0;
-	return ahead < class->held ? ahead : class->held;
+	if (t->disk_bytes / 2 >= t->pools_bytes)
+		return UINT32_MAX;
+	return (uint32_t)(held * (t->disk_bytes >> 21) / (t->pools_bytes >> 20));
 }
 
 static unsigned spill_class(struct tier *t, unsigned rail, const struct ctl_class *class)
 {
 	struct pool *pool = t->control->rail[rail].pool;
 	uint32_t bytes = class->units * PAGE_UNIT;
-	uint32_t ahead = ahead_of(class, pool_free(pool, bytes));
+	uint32_t ahead = ahead_of(t, class, pool_free(pool, bytes));
 	struct pool_victim page[TIER_SPILL_BURST];
 	uint64_t room = t->spill_bytes_max > t->spill_bytes
 				? (t->spill_bytes_max - t->spill_bytes) / bytes
@@ -99,7 +109,7 @@ static unsigned spill_class(struct tier *t, unsigned rail, const struct ctl_clas
 		room < TIER_SPILL_BURST ? (unsigned)room : TIER_SPILL_BURST, page);
 	for (unsigned i = 0; i < n; i++) {
 		if (tier_has(t, &page[i].key, page[i].length))
-			pool_clean_set(pool, page[i].place, page[i].generation);
+			pool_clean_set(pool, page[i].place, page[i].generation, true);
 		else
 			(void)tier_spill_start(t, &page[i]);
 	}
@@ -112,6 +122,8 @@ unsigned tier_spill(struct tier *t)
 	unsigned work = 0;
 
 	t->spill_due = false;
+	if (t->refused_ns && clock_now_ns() < t->refused_ns + TIER_REFUSED_NS)
+		return 0; /* the slow timer makes it due again */
 	for (unsigned rail = 0; rail < t->control->rails; rail++)
 		for (unsigned i = 0; i < CLASSES_MAX; i++)
 			if (p->rail[rail].class[i].units && p->rail[rail].class[i].held)
@@ -125,6 +137,17 @@ void tier_published(struct control *control)
 {
 	if (control->tier)
 		control->tier->spill_due = true;
+}
+
+/* A page that was in memory only was evicted and is not on disk. */
+static void dropped(struct tier *t, enum disk_status why)
+{
+	t->dropped_ns = clock_now_ns();
+	t->control->counter[COUNTER_disk_drops]++;
+	if (why == DISK_SPENT)
+		t->control->counter[COUNTER_disk_drops_budget]++;
+	else if (why == DISK_TOO_LARGE)
+		t->control->counter[COUNTER_disk_drops_size]++;
 }
 
 bool tier_evicting(
@@ -144,7 +167,7 @@ bool tier_evicting(
 		spilling = tier_spilling(t, &page->key) || tier_spill_start(t, page);
 	}
 	if (!spilling)
-		control->counter[COUNTER_disk_drops]++;
+		dropped(t, DISK_DROPPED);
 	return false;
 }
 
@@ -178,7 +201,10 @@ void tier_spilled(struct tier *t, struct tier_spill *spill)
 	if (request->status == DISK_OK)
 		control->counter[COUNTER_disk_spills]++;
 	else if (!on_disk && !here)
-		control->counter[COUNTER_disk_drops]++;
+		dropped(t, request->status);
+	if (!on_disk)
+		t->refused_ns = clock_now_ns();
+	writing_count(t, clock_now_ns());
 	LIST_REMOVE(spill, same);
 	TAILQ_REMOVE(&t->spills, spill, next);
 	if (!spill->stranded)

@@ -42,11 +42,13 @@ enum disk_op { DISK_READ, DISK_WRITE, DISK_REMOVE };
 
 enum disk_status {
 	DISK_OK,
-	DISK_MISS,    /* not on disk, or its bytes are wrong (counted), or its path failed */
-	DISK_EXISTS,  /* write: the page is on disk, is being written or is being removed */
-	DISK_DROPPED, /* write: the path is slower than its queue, or the daily budget is used up */
-	DISK_OFFLINE, /* no path is in service; a remove is then not durable */
-	DISK_INVALID, /* a bug of the caller: length or alignment */
+	DISK_MISS,      /* not on disk, or its bytes are wrong (counted), or its path failed */
+	DISK_EXISTS,    /* write: the page is on disk, is being written or is being removed */
+	DISK_DROPPED,   /* write: the path is slower than its queue */
+	DISK_SPENT,     /* write: write_bytes_per_day are used up */
+	DISK_TOO_LARGE, /* write: the page does not fit a segment */
+	DISK_OFFLINE,   /* no path is in service; a remove is then not durable */
+	DISK_INVALID,   /* a bug of the caller: length or alignment */
 	DISK_CORRUPT, /* write: the bytes do not have the CRC of the request; nothing was written */
 };
 

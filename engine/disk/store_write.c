@@ -26,22 +26,22 @@ static struct store_path *path_choose(struct store *store)
 	return best;
 }
 
-/* True if the page may be written: the queue has room and so has the budget of the day. */
-static bool admit(struct store *store, struct store_path *path, uint64_t bytes)
+/* DISK_OK if the page may be written: the queue has room and so has the budget of the day. */
+static enum disk_status admit(struct store *store, struct store_path *path, uint64_t bytes)
 {
 	uint64_t queued = 0;
 
 	if (path->report.queued_bytes && path->report.queued_bytes + bytes > DISK_QUEUE_BYTES) {
 		store->dropped_queue++;
-		return false;
+		return DISK_DROPPED;
 	}
 	for (unsigned i = 0; i < store->paths; i++)
 		queued += store->path[i].report.queued_bytes;
 	if (store->budget_bytes && store->budget_used + queued + bytes > store->budget_bytes) {
 		store->dropped_budget++;
-		return false;
+		return DISK_SPENT;
 	}
-	return true;
+	return DISK_OK;
 }
 
 void write_submit(struct store *store, struct disk_request *request)
@@ -49,9 +49,10 @@ void write_submit(struct store *store, struct disk_request *request)
 	struct store_path *path = path_choose(store);
 	uint64_t bytes = (uint64_t)disk_units(request->length) * PAGE_UNIT;
 	struct disk_index_found found;
+	enum disk_status admitted;
 
 	if (!path || 4 * PAGE_UNIT + bytes + 3 * PAGE_UNIT > (uint64_t)store->units * PAGE_UNIT) {
-		store_finish(store, request, path ? DISK_DROPPED : DISK_OFFLINE);
+		store_finish(store, request, path ? DISK_TOO_LARGE : DISK_OFFLINE);
 		return;
 	}
 	if (busy_has(store, &request->key) ||
@@ -59,8 +60,9 @@ void write_submit(struct store *store, struct disk_request *request)
 		store_finish(store, request, DISK_EXISTS);
 		return;
 	}
-	if (!admit(store, path, bytes) || !busy_add(store, &request->key)) {
-		store_finish(store, request, DISK_DROPPED);
+	admitted = admit(store, path, bytes);
+	if (admitted != DISK_OK || !busy_add(store, &request->key)) {
+		store_finish(store, request, admitted == DISK_OK ? DISK_DROPPED : admitted);
 		return;
 	}
 	request->sequence = store->sequence++;

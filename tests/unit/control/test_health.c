@@ -296,6 +296,32 @@ static void the_window_is_ten_seconds_whatever_the_jitter(void **state)
 	}
 }
 
+static void pages_that_no_disk_took_name_their_cause(void **state)
+{
+	static const struct {
+		unsigned drops, budget, size, writing_ms;
+		const char *cause;
+	} cases[] = {{10, 0, 0, 9000, "too slow: add a path to disk.paths"},
+		{10, 0, 0, 2000, "bursts of sets are too large: raise engine.pool_bytes"},
+		{10, 9, 0, 2000, "disk.write_bytes_per_day is used up"},
+		{10, 0, 9, 0, "raise disk.segment_bytes"}};
+
+	(void)state;
+	s.disk.paths = 1;
+	for (unsigned i = 0; i < 4; i++) {
+		health_remember(&s, &past);
+		s.taken_ns += HEALTH_WINDOW_NS;
+		s.counter[COUNTER_disk_drops] += cases[i].drops;
+		s.counter[COUNTER_disk_drops_budget] += cases[i].budget;
+		s.counter[COUNTER_disk_drops_size] += cases[i].size;
+		s.counter[COUNTER_disk_writing_ms] += cases[i].writing_ms;
+		health_make(&s, &past, s.taken_ns, &health);
+		assert_int_equal(health.count, 1);
+		assert_int_equal(health.finding[0].id, FINDING_disk_drops);
+		assert_non_null(strstr(health.finding[0].text, cases[i].cause));
+	}
+}
+
 /* Every fault at once, on as many members and rails as there may be. */
 static void everything_wrong(void)
 {
@@ -470,6 +496,7 @@ int main(void)
 		TEST(the_states_of_the_engine_are_findings),
 		TEST(the_window_is_ten_seconds_whatever_the_jitter),
 		TEST(an_old_snapshot_means_a_blocked_control_plane),
+		TEST(pages_that_no_disk_took_name_their_cause),
 		TEST(the_most_important_finding_comes_first),
 		TEST(findings_are_bounded),
 		TEST(names_of_any_length_and_content_stay_in_their_line),

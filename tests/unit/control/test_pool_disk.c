@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the disk tier needs of a pool: pages named ahead of the eviction hand, slots that are not
- * reused while they are written, pages that are pinned.
+ * What the disk tier needs of a pool: pages named that are not on disk, victims that are, slots
+ * that are not reused while they are written, pages that are pinned.
  */
 #include "tests/unit/control/pool_world.h"
 
@@ -9,6 +9,7 @@
 
 #define PAGE (64u << 10)
 #define BYTES (8u * MIB)
+#define ALL UINT32_MAX
 
 static struct pool *full(unsigned *ret_pages)
 {
@@ -27,120 +28,174 @@ static void evict(struct pool *pool, const struct pool_victim *page)
 	pool_rest(pool);
 }
 
-static void pages_named_ahead_are_those_evicted_next(void **state)
+static void pages_are_named_once_in_the_order_they_were_published(void **state)
 {
-	struct pool_victim ahead[16], victim[16];
+	struct pool_victim ahead[256], victim[16];
 	unsigned pages;
 	struct pool *pool = full(&pages);
 
 	(void)state;
-	assert_int_equal(pool_ahead(pool, PAGE, 16, 10, ahead), 10);
-	assert_int_equal(pool_ahead(pool, PAGE, 16, 10, ahead + 10), 6);
-	assert_int_equal(pool_ahead(pool, PAGE, 16, 10, victim), 0);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 10, ahead), 10);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, ahead + 10), pages - 10);
 	assert_int_equal(pool_victims(pool, PAGE, 16, victim), 16);
 	for (unsigned i = 0; i < 16; i++)
 		assert_int_equal(ahead[i].place, victim[i].place);
-	/* The hand has reached the pointer: everything ahead of it is new. */
-	assert_int_equal(pool_ahead(pool, PAGE, 4, 16, ahead), 4);
-	for (unsigned i = 0; i < 4; i++)
-		for (unsigned k = 0; k < 16; k++)
-			assert_int_not_equal(ahead[i].place, victim[k].place);
+	for (unsigned i = 0; i < pages; i++)
+		assert_int_equal(pool_write_begin(pool, ahead[i].place, ahead[i].generation), 0);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, ahead), 0);
 	pool_close(pool);
 }
 
-static void pages_on_disk_or_visited_are_not_named(void **state)
+static void no_more_pages_are_named_than_are_to_be_on_disk(void **state)
+{
+	struct pool_victim ahead[16];
+	unsigned pages;
+	struct pool *pool = full(&pages);
+
+	(void)state;
+	assert_int_equal(pool_ahead(pool, PAGE, 3, 16, ahead), 3);
+	pool_clean_set(pool, ahead[0].place, ahead[0].generation, true);
+	assert_int_equal(pool_ahead(pool, PAGE, 3, 16, ahead), 2);
+	pool_close(pool);
+}
+
+static void pages_on_disk_or_being_written_are_not_named(void **state)
 {
 	struct pool *pool = pool_new(BYTES);
 	struct pool_victim ahead[8];
 	uint32_t place[4];
 
 	(void)state;
-	/* The oldest page is the first at the hand. */
 	for (unsigned i = 0; i < 4; i++)
 		assert_true(page_new(pool, PAGE, i + 1, &place[i]));
-	fill(pool, PAGE);
-	pool_clean_set(pool, place[0], 1);
+	pool_clean_set(pool, place[0], 1, true);
 	pool_touch(pool, place[1]);
 	assert_int_equal(pool_write_begin(pool, place[2], 1), 0);
 	assert_true(pool_clean(pool, place[0], 1));
 	assert_false(pool_clean(pool, place[1], 1));
 	assert_true(pool_clean(pool, place[2], 1));
-	assert_int_equal(pool_ahead(pool, PAGE, 3, 8, ahead), 1);
-	assert_int_equal(ahead[0].place, place[3]);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 8, ahead), 2);
+	assert_int_equal(ahead[0].place, place[1]);
+	assert_int_equal(ahead[1].place, place[3]);
 	pool_close(pool);
 }
 
-static void removed_pages_do_not_confuse_the_pointer(void **state)
+/* The write failed, or the disk has lost the page. */
+static void pages_that_are_not_on_disk_after_all_are_named_again(void **state)
 {
-	struct pool_victim ahead[64], victim[1];
-	unsigned pages, named = 0;
+	struct pool_victim ahead[256];
+	unsigned pages;
 	struct pool *pool = full(&pages);
 
 	(void)state;
-	assert_int_equal(pool_ahead(pool, PAGE, 32, 64, ahead), 32);
-	/* Those between the hand and the pointer go, the one at the pointer too. */
-	for (unsigned i = 0; i < 32; i++)
-		evict(pool, &ahead[i]);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, ahead), pages);
 	for (unsigned i = 0; i < pages; i++) {
-		named += pool_ahead(pool, PAGE, 8, 64, ahead);
-		if (!pool_victims(pool, PAGE, 1, victim))
-			break;
-		evict(pool, &victim[0]);
+		assert_int_equal(pool_write_begin(pool, ahead[i].place, ahead[i].generation), 0);
+		pool_write_end(pool, ahead[i].place, ahead[i].generation, i % 4 != 0);
 	}
-	assert_int_equal(pool_pages(pool), 0);
-	assert_true(named > 0 && named <= pages);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, ahead), (pages + 3) / 4);
+	for (unsigned i = 0; i < (pages + 3) / 4; i++) {
+		pool_clean_set(pool, ahead[i].place, ahead[i].generation, true);
+		pool_clean_set(pool, ahead[i].place, ahead[i].generation, i % 2 == 0);
+	}
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, ahead), (pages + 3) / 4 / 2);
 	pool_close(pool);
 }
 
 /*
- * Whatever is published, touched and removed: with 16 pages named ahead after each step, the hand
- * evicts none that was not named.
+ * Whatever is published, written, lost, touched and evicted: a page that is neither on disk nor
+ * being written is named before long, and the pool counts these pages without an error.
  */
-static void every_victim_was_named_before(void **state)
+static void every_page_is_named_until_it_is_on_disk(void **state)
 {
-	enum { STEPS = 20000, AHEAD = 16, LAST = 32 };
-	struct pool_victim ahead[4 * AHEAD], victim[1];
+	enum { STEPS = 20000, NAMES = 2 * STEPS };
+	struct pool_victim ahead[8], victim[1], all[256];
 	struct pool *pool = pool_new(BYTES);
-	bool *named = calloc(2 * STEPS, sizeof(*named));
+	uint8_t *named = calloc(NAMES, 1); /* 1: to be named; 2: named */
 	uint64_t random = 88172645463325252ull, n = 1;
-	uint32_t last[LAST] = {0}; /* places that were named last */
-	unsigned lasts = 0;
 
 	(void)state;
 	while (page_new(pool, PAGE, n, NULL))
-		n++;
+		named[n++] = 1;
 	for (unsigned step = 0; step < STEPS; step++) {
-		unsigned found = pool_ahead(pool, PAGE, AHEAD, 4 * AHEAD, ahead);
+		unsigned found = step / 512 % 2 ? 0 : pool_ahead(pool, PAGE, ALL, 8, ahead);
 
-		for (unsigned i = 0; i < found; i++) {
-			assert_false(named[ahead[i].key.word[0]]);
-			named[ahead[i].key.word[0]] = true;
-			last[lasts++ % LAST] = ahead[i].place;
-			pool_clean_set(pool, ahead[i].place, ahead[i].generation);
-		}
 		random ^= random << 13;
 		random ^= random >> 7;
 		random ^= random << 17;
-		if (random % 4 == 0) {
-			assert_int_equal(pool_victims(pool, PAGE, 1, victim), 1);
-			assert_true(named[victim[0].key.word[0]]);
+		for (unsigned i = 0; i < found; i++) {
+			uint64_t key = ahead[i].key.word[0];
+
+			assert_int_equal(named[key], 1);
+			assert_int_equal(
+				pool_write_begin(pool, ahead[i].place, ahead[i].generation), 0);
+			pool_write_end(
+				pool, ahead[i].place, ahead[i].generation, (random >> i & 7) != 0);
+			named[key] = (random >> i & 7) != 0 ? 2 : 1;
+		}
+		if (random % 4 == 0 || found == 0) {
+			bool clean = random & 64 && pool_victims_clean(pool, PAGE, 1, victim) == 1;
+
+			assert_true(clean || pool_victims(pool, PAGE, 1, victim) == 1);
+			if (clean)
+				assert_int_equal(named[victim[0].key.word[0]], 2);
 			evict(pool, &victim[0]);
 			now_ns += LIMBO_NS;
+			named[n] = 1;
 			assert_true(page_new(pool, PAGE, n++, NULL));
-		} else if (found && random % 64 == 1) {
-			evict(pool, &ahead[random / 64 % found]);
-			now_ns += LIMBO_NS;
-			assert_true(page_new(pool, PAGE, n++, NULL));
-		} else if (random % 256 == 3) {
-			/* All that were counted: the hand passes them. */
-			for (unsigned i = 0; i < LAST; i++)
-				pool_touch(pool, last[i]);
 		} else if (random % 4 == 2) {
 			pool_touch(pool, place_make(0, (uint32_t)(random / 64 % (BYTES / PAGE)) *
 							       (PAGE / PAGE_UNIT)));
 		}
 	}
+	for (unsigned found = 1; found;) {
+		found = pool_ahead(pool, PAGE, ALL, 8, ahead);
+		for (unsigned i = 0; i < found; i++)
+			pool_clean_set(pool, ahead[i].place, ahead[i].generation, true);
+	}
+	/* all but those that no lap begins for */
+	assert_in_range(pool_victims_clean(pool, PAGE, 256, all),
+		pool_pages(pool) - pool_pages(pool) / 64, pool_pages(pool));
 	free(named);
+	pool_close(pool);
+}
+
+static void a_clean_victim_is_found_among_dirty_pages(void **state)
+{
+	struct pool_victim all[256], victim[256];
+	unsigned pages;
+	struct pool *pool = full(&pages);
+
+	(void)state;
+	assert_int_equal(pool_victims_clean(pool, PAGE, 8, victim), 0);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, all), pages);
+	for (unsigned i = pages - 16; i < pages - 8; i++)
+		pool_clean_set(pool, all[i].place, all[i].generation, true);
+	for (unsigned i = pages - 8; i < pages; i++)
+		assert_int_equal(pool_write_begin(pool, all[i].place, all[i].generation), 0);
+	assert_int_equal(pool_pin(pool, all[pages - 1].place, all[pages - 1].generation), 0);
+	assert_int_equal(pool_victims_clean(pool, PAGE, 256, victim), 15);
+	for (unsigned i = 0; i < 15; i++)
+		assert_int_equal(victim[i].place, all[pages - 16 + i].place);
+	pool_close(pool);
+}
+
+static void a_chunk_of_another_size_gives_its_clean_pages_first(void **state)
+{
+	struct pool_victim all[256], victim[256];
+	unsigned pages, n;
+	struct pool *pool = full(&pages);
+
+	(void)state;
+	assert_int_equal(pool_victims_clean(pool, MIB, 256, victim), 0);
+	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, all), pages);
+	for (unsigned i = 0; i < pages; i += 2)
+		pool_clean_set(pool, all[i].place, all[i].generation, true);
+	n = pool_victims_clean(pool, MIB, 256, victim);
+	assert_in_range(n, 1, pages / 2);
+	for (unsigned i = 0; i < n; i++)
+		assert_true(pool_clean(pool, victim[i].place, victim[i].generation));
+	assert_in_range(pool_victims(pool, MIB, 256, victim), n + 1, pages);
 	pool_close(pool);
 }
 
@@ -232,10 +287,13 @@ static void a_removed_page_loses_its_pin(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(pages_named_ahead_are_those_evicted_next),
-		TEST(pages_on_disk_or_visited_are_not_named),
-		TEST(removed_pages_do_not_confuse_the_pointer),
-		TEST(every_victim_was_named_before),
+		TEST(pages_are_named_once_in_the_order_they_were_published),
+		TEST(no_more_pages_are_named_than_are_to_be_on_disk),
+		TEST(pages_on_disk_or_being_written_are_not_named),
+		TEST(pages_that_are_not_on_disk_after_all_are_named_again),
+		TEST(every_page_is_named_until_it_is_on_disk),
+		TEST(a_clean_victim_is_found_among_dirty_pages),
+		TEST(a_chunk_of_another_size_gives_its_clean_pages_first),
 		TEST(a_slot_is_not_handed_out_while_it_is_written),
 		TEST(a_write_that_ends_in_limbo_does_not_shorten_it),
 		TEST(a_pinned_page_is_not_evicted),

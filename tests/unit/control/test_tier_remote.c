@@ -315,7 +315,7 @@ static void a_clean_page_whose_copy_is_gone_is_written_again(void **state)
 	memset(bytes_at(store(&client, 9, PAGE)), 9, PAGE);
 	victim = victim_of(9);
 	pool_clean_set(
-		control.rail[place_rail(victim.place)].pool, victim.place, victim.generation);
+		control.rail[place_rail(victim.place)].pool, victim.place, victim.generation, true);
 	assert_false(tier_evicting(&control, &victim, &page));
 	assert_int_equal(count(DISK_WRITE), 1);
 	assert_int_equal(control.counter[COUNTER_disk_drops], 0);

@@ -161,7 +161,8 @@ int disk_fd(const struct disk *disk)
 void disk_report(struct disk *disk, struct disk_report *ret_report)
 {
 	(void)disk;
-	*ret_report = (struct disk_report){.paths = 1, .path = {{.state = DISK_PATH_IN_SERVICE}}};
+	*ret_report = (struct disk_report){
+		.paths = 1, .path = {{.state = DISK_PATH_IN_SERVICE, .segments = 1000}}};
 }
 
 int disk_close(struct disk *disk)

@@ -126,8 +126,8 @@ FAULTS = {
     "disk_failed": ([("disk_paths", {}, 2), ("disk_paths_out", {}, 1)], {"disk_failed": [{}]}),
     "pages_corrupt": ([("pages_corrupt_total", {}, 1)], {"pages_corrupt": [{}]}),
     "pages_unproven": ([("pages_unproven_total", {}, 1)], {"pages_unproven": [{}]}),
-    "disk_slow": ([("disk_paths", {}, 1), ("disk_paths_out", {}, 0),
-                   ("disk_drops_total", {}, TICK)], {"disk_slow": [{}]}),
+    "disk_drops": ([("disk_paths", {}, 1), ("disk_paths_out", {}, 0),
+                   ("disk_drops_total", {}, TICK)], {"disk_drops": [{}]}),
     "directory_full": ([("entries_dropped_total", {}, TICK)], {"directory_full": [{}]}),
     "reads_failing": ([("rail_reads_failed_total", {"rail": "1"}, TICK)], {"reads_failing": [{}]}),
     "versions_differ": ([("build_info", {"version": "1.0"}, None),
@@ -248,7 +248,7 @@ class Words(unittest.TestCase):
         self.assertEqual({n.removeprefix("peercache_"): r["for"]
                           for n, r in alerts().items() if r["for"]},
                          {"engine_gone": "10s", "member_suspect": "30s", "pool_full": "1m",
-                          "disk_slow": "1m", "reads_failing": "1m", "versions_differ": "30m",
+                          "disk_drops": "1m", "reads_failing": "1m", "versions_differ": "30m",
                           "stopping": "1m", "peers_out": "1m", "directory_moving": "15m",
                           "directory_behind": "15m"})
         self.assertEqual(alerts()["peercache_engine_gone"]["severity"], "critical")

@@ -7,6 +7,7 @@
 #include "numa/huge.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/memfd.h>
 #include <numaif.h>
 #include <pthread.h>
@@ -23,7 +24,10 @@
 
 #define SMALL_BYTES 4096u     /* bytes of a page of the default size */
 #define HUGE_BYTES (2u << 20) /* bytes of a huge page */
-#define OPEN_MAX 64           /* open pools that the table `opened` has room for */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#define OPEN_MAX 64 /* open pools that the table `opened` has room for */
 /* bits of the node mask that is passed to mbind(), one per NUMA node */
 #define NODES_BITS 1024
 
@@ -113,6 +117,12 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	unsigned long long need = bytes / HUGE_BYTES, made;
 
 	memory_huge_pages(-1, &huge);
+	if (need > huge.limit) {
+		log_warn(
+			"memory %s: %llu huge pages of 2 MiB needed, %s allows %llu; using small pages, so reads are slower. Raise that limit",
+			name, need, huge.limit_name, (unsigned long long)huge.limit);
+		return false;
+	}
 	made = need > huge.free ? need - huge.free : 0;
 	if (made > huge.surplus ||
 		(made && made * HUGE_BYTES > memory_available(limit, sizeof(limit)))) {
@@ -271,6 +281,26 @@ int huge_adopt(int fd, size_t bytes, struct huge *ret)
 	}
 	*ret = h;
 	return 0;
+}
+
+int huge_populate(const struct huge *h, size_t from, size_t bytes)
+{
+	int rc;
+
+	if (from >= h->bytes)
+		return 0;
+	if (bytes > h->bytes - from)
+		bytes = h->bytes - from;
+	do
+		rc = madvise((char *)h->base + from, bytes, MADV_POPULATE_WRITE) < 0 ? -errno : 0;
+	while (rc == -EINTR || rc == -EAGAIN);
+	if (rc != -EINVAL)
+		return rc;
+	/* a kernel before 5.14 */
+	do
+		rc = fallocate(h->fd, 0, (off_t)from, (off_t)bytes) < 0 ? -errno : 0;
+	while (rc == -EINTR);
+	return rc;
 }
 
 uint64_t huge_number(int fd)

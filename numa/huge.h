@@ -34,6 +34,13 @@ int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct h
  */
 int huge_adopt(int fd, size_t bytes, struct huge *ret);
 /*
+ * Makes the kernel allocate the pages of a part of the memory now, and charge them to this process.
+ * Changes no byte; other processes may use the memory meanwhile. `from` is a multiple of
+ * page_bytes; what lies behind the end is left out. Returns 0 or -errno, -ENOMEM: a limit was
+ * reached.
+ */
+int huge_populate(const struct huge *h, size_t from, size_t bytes);
+/*
  * A number that no other memfd has as long as this one exists, in any process that it was passed
  * to. 0: `fd` is no open file.
  */

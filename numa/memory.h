@@ -9,11 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "numa/cgroup.h"
+
 /* Numbers of huge pages of 2 MiB. */
 struct memory_huge {
 	uint64_t free; /* huge pages that are free and not reserved */
 	/* huge pages that the kernel may still create; 0 when the count is of one NUMA node */
 	uint64_t surplus;
+	/* huge pages that the cgroup limit of that name allows; very many: none does */
+	uint64_t limit;
+	char limit_name[CGROUP_NAME_BYTES];
 };
 
 /*
@@ -24,11 +29,5 @@ uint64_t memory_available(char *limit, size_t limit_bytes);
 
 /* Counts the huge pages of one NUMA node; node -1: of the machine. All 0 if the kernel has none. */
 void memory_huge_pages(int node, struct memory_huge *ret);
-
-/*
- * Tests only: reads /proc and /sys below this directory; NULL: the real ones again. The caller
- * keeps the string alive.
- */
-void memory_test_root(const char *root);
 
 #endif

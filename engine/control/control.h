@@ -103,6 +103,7 @@ struct control {
 	 */
 	bool exporting;
 	uint64_t export_ns, export_told_ns; /* when it began, and when it was logged last */
+	struct populate *populate;          /* NULL: all memory that clients map is populated */
 	struct shard shard;
 	struct index *index;
 	uint64_t counter[COUNTER_COUNT];

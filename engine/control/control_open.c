@@ -22,6 +22,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/member.h"
 #include "engine/control/metrics.h"
+#include "engine/control/populate.h"
 #include "engine/control/promote.h"
 #include "engine/control/removals.h"
 #include "engine/control/scrub.h"
@@ -377,6 +378,7 @@ static const struct {
 	{"pools", memory_pools_open, memory_pools_close},
 	{"identity", warm_identity, nothing_close},
 	{"directory shard", memory_shard_open, memory_shard_close},
+	{"population of the memory", populate_open, populate_close},
 	{"NICs", devices_open, devices_close},
 	{"events of the NICs", device_event_open, device_event_close},
 	{"memory registration", memory_export, memory_unexport},

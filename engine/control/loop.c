@@ -21,6 +21,7 @@
 #include "engine/control/conn.h"
 #include "engine/control/ctl.h"
 #include "engine/control/net.h"
+#include "engine/control/populate.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
@@ -89,8 +90,9 @@ static unsigned turn(struct control *control)
 	/* take regions that helper threads have registered or deregistered */
 	work += clients_turn(control);
 	work += memory_export_turn(control); /* join the cluster when the memory is registered */
-	directory_flush(control);            /* send batches of directory entries to the owners */
-	ctl_flush(control);                  /* wake the clients whose answers are in their rings */
+	work += populate_turn(control);
+	directory_flush(control); /* send batches of directory entries to the owners */
+	ctl_flush(control);       /* wake the clients whose answers are in their rings */
 	/* send the commands that did not fit the inboxes before */
 	work += outbox_flush(control);
 	return work;

@@ -23,6 +23,7 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 import cluster  # noqa: E402
 
 BUILD = cluster.default_build()
+POOL = "64MiB"  # of each engine of start(): engines populate their pools
 SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
 clock = cluster.clock
 TRACE = os.path.join(ROOT, "..", "shared", "data", "conversation_trace.jsonl")
@@ -153,8 +154,8 @@ def freeze(process):
 
 
 class ClusterTest(unittest.TestCase):
-    def start(self, nodes=2, **options):
-        engines = cluster.Cluster(BUILD, nodes, **options)
+    def start(self, nodes=2, pool_bytes=POOL, **options):
+        engines = cluster.Cluster(BUILD, nodes, pool_bytes, **options)
         self.addCleanup(engines.stop)
         return engines.start()
 

@@ -9,8 +9,11 @@
 
 #include "tests/unit/control/loop_world.h"
 
+#include <sys/stat.h>
+
 #include "engine/control/member.h"
 #include "engine/control/rpc.h"
+#include "numa/cgroup.h"
 
 /* member.c and rpc.c, when the memory is registered */
 int rpc_listen(struct control *c)
@@ -326,6 +329,37 @@ static void rails_that_return_nothing_do_not_block_the_shutdown(void **state)
 	control_close(control);
 }
 
+/* 9.5 MiB are enough to open 8 MiB of pools, but populating them would leave too little. */
+static void memory_that_the_limits_do_not_allow_ends_the_engine(void **state)
+{
+	char folder[] = "/tmp/peercache-test-XXXXXX", path[64], text[4096];
+	FILE *file;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/proc", folder);
+	assert_int_equal(mkdir(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/proc/meminfo", folder);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	fprintf(file, "MemAvailable: %u kB\n", 9728);
+	fclose(file);
+	cgroup_test_root(folder);
+	log_flush();
+	log_test_capture(text, sizeof(text));
+	engine_open();
+	assert_int_equal(control_run(control), -ENOMEM);
+	control_close(control);
+	log_test_capture(NULL, 0);
+	cgroup_test_root(NULL);
+	assert_non_null(strstr(text, "GiB can be populated"));
+	assert_non_null(strstr(text, "(lowest limit: MemAvailable); lower engine.pool_bytes"));
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/proc", folder);
+	rmdir(path);
+	rmdir(folder);
+}
+
 static void a_poll_core_that_does_not_end_is_reported(void **state)
 {
 	uint64_t began_ns;
@@ -425,6 +459,7 @@ int main(void)
 		TEST(rails_that_return_nothing_do_not_block_the_shutdown),
 		TEST(the_running_loop_publishes_snapshots),
 		TEST(snapshots_come_more_often_while_a_page_shows_the_engine),
+		TEST(memory_that_the_limits_do_not_allow_ends_the_engine),
 		TEST(a_poll_core_that_does_not_end_is_reported),
 	};
 

@@ -58,6 +58,7 @@ static int start(void **state)
 	log_test_capture(text, sizeof(text));
 	put("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n");
 	put("proc/self/cgroup", "0::/\n");
+	put("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
 	put(HUGE_DIR "/free_hugepages", "0\n");
 	put(HUGE_DIR "/resv_hugepages", "0\n");
 	put(HUGE_DIR "/nr_overcommit_hugepages", "0\n");
@@ -66,7 +67,7 @@ static int start(void **state)
 	put("sys/fs/cgroup/a/b/memory.max", "max\n");
 	put("sys/fs/cgroup/a/memory.max", "max\n");
 	put("sys/fs/cgroup/a/memory.current", "0\n");
-	memory_test_root(dir);
+	cgroup_test_root(dir);
 	return 0;
 }
 
@@ -74,7 +75,7 @@ static int stop(void **state)
 {
 	(void)state;
 	log_test_capture(NULL, 0);
-	memory_test_root(NULL);
+	cgroup_test_root(NULL);
 	return 0;
 }
 
@@ -150,7 +151,7 @@ static void the_real_machine_does_not_have_sixteen_tebibytes(void **state)
 	struct huge h;
 
 	(void)state;
-	memory_test_root(NULL);
+	cgroup_test_root(NULL);
 	assert_int_equal(huge_open("t-real", 1ull << 44, -1, true, &h), -ENOMEM);
 }
 
@@ -166,6 +167,41 @@ static void the_limit_of_a_parent_cgroup_applies(void **state)
 	assert_non_null(
 		strstr(text, "513 MiB wanted, 512 MiB available (memory.max of cgroup /a;"));
 	assert_int_equal(huge_open("t-group", 512 * MIB, -1, false, &h), 0);
+	huge_close(&h);
+}
+
+static void huge_pages_that_the_cgroup_does_not_allow_are_not_used(void **state)
+{
+	struct huge h;
+
+	(void)state;
+	put(HUGE_DIR "/free_hugepages", "100\n");
+	put("proc/self/cgroup", "0::/pod\n");
+	put("sys/fs/cgroup/pod/hugetlb.2MB.max", "4194304\n");
+	put("sys/fs/cgroup/pod/hugetlb.2MB.current", "2097152\n");
+	assert_int_equal(huge_open("t-pod", 4 * MIB, -1, true, &h), 0);
+	assert_int_equal(h.page_bytes, 4096);
+	assert_non_null(strstr(
+		text, "2 huge pages of 2 MiB needed, hugetlb.2MB.max of cgroup /pod allows 1;"));
+	huge_close(&h);
+}
+
+static void populated_memory_is_allocated_and_keeps_its_bytes(void **state)
+{
+	struct stat st;
+	struct huge h;
+
+	(void)state;
+	assert_int_equal(huge_open("t-fill", 8 * MIB, -1, false, &h), 0);
+	((char *)h.base)[3 * MIB] = 'x';
+	assert_int_equal(huge_populate(&h, 2 * MIB, 2 * MIB), 0);
+	assert_int_equal(fstat(h.fd, &st), 0);
+	assert_in_range(st.st_blocks * 512, 2 * MIB, 4 * MIB);
+	assert_int_equal(huge_populate(&h, 0, SIZE_MAX), 0);
+	assert_int_equal(fstat(h.fd, &st), 0);
+	assert_int_equal(st.st_blocks * 512, 8 * MIB);
+	assert_int_equal(((char *)h.base)[3 * MIB], 'x');
+	assert_int_equal(huge_populate(&h, 8 * MIB, MIB), 0);
 	huge_close(&h);
 }
 
@@ -274,6 +310,8 @@ int main(void)
 		TEST(more_than_available_is_refused_with_sizes_and_setting),
 		TEST(the_real_machine_does_not_have_sixteen_tebibytes),
 		TEST(the_limit_of_a_parent_cgroup_applies),
+		TEST(huge_pages_that_the_cgroup_does_not_allow_are_not_used),
+		TEST(populated_memory_is_allocated_and_keeps_its_bytes),
 		TEST(memory_of_an_untouched_pool_is_not_available),
 		TEST(too_few_huge_pages_cause_small_pages_and_one_warning),
 		TEST(a_kernel_that_refuses_huge_pages_causes_small_pages),

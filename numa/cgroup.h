@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the cgroups of this process still allow: version 1 and 2, of this group and of all its
+ * parents, where the kernel has them mounted. Start-up and slow paths only, any thread.
+ */
+#ifndef NUMA_CGROUP_H
+#define NUMA_CGROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum cgroup_limit {
+	CGROUP_MEMORY, /* bytes; memory that the kernel can reclaim at once counts as unused */
+	CGROUP_HUGE,   /* bytes of huge pages of 2 MiB */
+	CGROUP_TASKS,  /* threads and processes */
+};
+
+#define CGROUP_NAME_BYTES 160 /* for the name of a limit */
+
+/*
+ * Lowers *left to what the limits allow, and writes which of them is the lowest to `name`:
+ * "memory.max of cgroup /a". Returns false and changes nothing if none is lower.
+ */
+bool cgroup_left(enum cgroup_limit limit, uint64_t *left, char name[CGROUP_NAME_BYTES]);
+
+/* Opens a file of /proc or /sys for reading, below the root that a test has set. NULL: none. */
+FILE *cgroup_file(const char *path);
+/*
+ * Tests only: reads /proc and /sys below this directory; NULL: the real ones again. The caller
+ * keeps the string alive.
+ */
+void cgroup_test_root(const char *root);
+
+#endif

@@ -187,15 +187,16 @@ static void signals_install(struct control *control)
 }
 
 /*
- * Raises the soft limits of locked memory (pinned pools) and open files (one socket per client) to
- * the hard limits, which needs no privilege.
+ * Raises the soft limits of locked memory (pinned pools), open files (one socket per client), file
+ * sizes (pools and disks) and threads to the hard limits, which needs no privilege.
  */
 static void limits_raise(void)
 {
 	const struct {
 		int which;
 		const char *name;
-	} limits[] = {{RLIMIT_MEMLOCK, "locked memory"}, {RLIMIT_NOFILE, "open files"}};
+	} limits[] = {{RLIMIT_MEMLOCK, "locked memory"}, {RLIMIT_NOFILE, "open files"},
+		{RLIMIT_FSIZE, "file sizes"}, {RLIMIT_NPROC, "threads"}};
 
 	for (unsigned i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
 		struct rlimit l;
@@ -303,6 +304,8 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	/* without a meaning for the engine; its default action would end it */
 	signal(SIGHUP, SIG_IGN);
+	/* a file that becomes too large is an error of the call, with a message, not an end */
+	signal(SIGXFSZ, SIG_IGN);
 	service_open();
 	clock_start();
 	limits_raise();

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "numa/limit.h"
 #include "numa/memory.h"
 
 #define SMALL_BYTES 4096u     /* bytes of a page of the default size */
@@ -243,7 +244,7 @@ int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct h
 		if (rc == 0)
 			return 0;
 		log_warn("memory %s: huge pages refused: %s; using small pages", name,
-			strerror(-rc));
+			limit_error(rc));
 	}
 	rc = check_memory(name, small_bytes);
 	if (rc < 0)
@@ -252,7 +253,7 @@ int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct h
 	if (rc < 0)
 		log_error(
 			"memory %s: cannot get %zu MiB: %s; lower engine.pool_bytes or raise the limits of the service (ulimit -v, LimitAS)",
-			name, small_bytes >> 20, strerror(-rc));
+			name, small_bytes >> 20, limit_error(rc));
 	return rc;
 }
 

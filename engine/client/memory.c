@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /*
@@ -257,6 +258,20 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	return memory_add(pc, m, clock_monotonic_ns() + REGION_TIMEOUT_NS);
 }
 
+/*
+ * Whether a file may have this size. Asked before, because the kernel sends SIGXFSZ, which would
+ * end the process. Sets errno if not.
+ */
+static bool file_size_allows(size_t bytes)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || bytes <= limit.rlim_cur)
+		return true;
+	errno = EFBIG;
+	return false;
+}
+
 int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory)
 {
 	struct memory *m;
@@ -268,7 +283,8 @@ int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, v
 	if (!m)
 		return error_set(-ENOMEM, "cannot register memory: out of memory");
 	m->memfd = memfd_create("peercache-client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (m->memfd < 0 || ftruncate(m->memfd, (off_t)bytes) || seal(m->memfd))
+	if (m->memfd < 0 || !file_size_allows(bytes) || ftruncate(m->memfd, (off_t)bytes) ||
+		seal(m->memfd))
 		goto fail;
 	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->memfd, 0);
 	if (at == MAP_FAILED)
@@ -284,8 +300,9 @@ int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, v
 		*ret_memory = at;
 	return rc;
 fail:
-	rc = error_set(
-		-errno, "cannot allocate %zu bytes of shared memory: %s", bytes, strerror(errno));
+	rc = error_set(-errno, "cannot allocate %zu bytes of shared memory: %s%s", bytes,
+		strerror(errno),
+		errno == EFBIG ? "; raise RLIMIT_FSIZE (ulimit -f, LimitFSIZE=)" : "");
 	memory_free(m);
 	return rc;
 }

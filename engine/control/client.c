@@ -18,6 +18,7 @@
 #include "config/log.h"
 #include "engine/control/index.h"
 #include "engine/control/loop.h"
+#include "numa/limit.h"
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
@@ -142,9 +143,8 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
 		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0) {
 			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-				log_warn(
-					"clients: cannot accept a connection: %s; raise the limit of open files",
-					strerror(errno));
+				log_warn("clients: cannot accept a connection: %s",
+					limit_error(errno));
 			return;
 		}
 		accept_one(clients, fd, place);

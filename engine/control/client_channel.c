@@ -18,6 +18,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/warm.h"
 #include "numa/clock.h"
+#include "numa/limit.h"
 
 /*
  * Makes the segment. Its file is sealed so that its size cannot change: a client that truncated it
@@ -130,7 +131,7 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	if (rc < 0) {
 		snprintf(text, bytes,
 			"cannot make the memory of a channel: %s; raise the limits of memory or open files",
-			strerror(-rc));
+			limit_error(rc));
 	} else {
 		rings_init(c, control->rails);
 		rc = region_add_staging(c, channel_layout(control->rails).staging, text, bytes);

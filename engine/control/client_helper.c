@@ -18,6 +18,7 @@
 #include "config/log.h"
 #include "engine/control/client.h"
 #include "numa/clock.h"
+#include "numa/limit.h"
 
 static bool is_registering(const struct region *r)
 {
@@ -197,8 +198,8 @@ int helper_submit(struct control *control, struct region *r)
 		rc = helper_start(h);
 	if (h->threads == 0) {
 		log_warn(
-			"clients: cannot start a helper thread: error %d; the control plane registers memory on its own thread, which delays other clients",
-			-rc);
+			"clients: cannot start a helper thread: %s; the control plane registers memory on its own thread, which delays other clients",
+			limit_error(rc));
 		return rc;
 	}
 	pthread_mutex_lock(&h->lock);

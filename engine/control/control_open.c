@@ -35,6 +35,7 @@
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
 #include "numa/guest.h"
+#include "numa/limit.h"
 
 /* ---- the engine itself ----------------------------------------------------------------------- */
 
@@ -325,7 +326,7 @@ static int poll_cores_start(struct control *control)
 		int rc = poll_core_begin(control, p);
 
 		if (rc < 0) {
-			log_error("poll core %u: starting its thread: %s", p, strerror(-rc));
+			log_error("poll core %u: starting its thread: %s", p, limit_error(rc));
 			poll_cores_stop(control);
 			return rc;
 		}
@@ -450,7 +451,7 @@ int control_open(
 		rc = steps[i].open(control);
 
 		if (rc < 0) {
-			log_error("starting: %s: %s", steps[i].what, strerror(-rc));
+			log_error("starting: %s: %s", steps[i].what, limit_error(rc));
 			steps_close(control, i);
 			return rc;
 		}

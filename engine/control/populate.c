@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -100,6 +101,7 @@ static void *populate_main(void *context)
 int populate_open(struct control *control)
 {
 	struct populate *p = calloc(1, sizeof(*p));
+	sigset_t all, before;
 	int rc;
 
 	if (!p)
@@ -110,7 +112,10 @@ int populate_open(struct control *control)
 	for (unsigned i = 0; i < control->rails; i++)
 		p->total += pool_heads(control->rail[i].pool)->bytes +
 			    pool_memory(control->rail[i].pool)->bytes;
+	sigfillset(&all); /* signals are the main thread's */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = -pthread_create(&p->thread, NULL, populate_main, p);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc < 0) {
 		free(p);
 		return rc;

@@ -17,6 +17,7 @@
 
 #include "config/log.h"
 #include "engine/control/fatal.h"
+#include "numa/limit.h"
 
 #define WORKS_CLOSE_S 10 /* at shutdown: time limit for one call to return, in s */
 
@@ -111,8 +112,8 @@ static void queue_grow(struct work_queue *queue)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc) {
 		log_warn(
-			"cannot start a helper thread: error %d; calls to NIC drivers wait for each other",
-			rc);
+			"cannot start a helper thread: %s; calls to NIC drivers wait for each other",
+			limit_error(rc));
 		return;
 	}
 	queue->threads++;

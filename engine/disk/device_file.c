@@ -24,6 +24,7 @@
 #include "config/limits.h"
 #include "config/log.h"
 #include "numa/clock.h"
+#include "numa/limit.h"
 
 #define PREFIX "peercache-disk."
 #define URING_DEPTH 128u
@@ -481,7 +482,7 @@ int device_file_open(const struct device_file_options *options, char *reason, si
 	uring_open(file, options->threads);
 	rc = workers_start(file, file->uring ? 1 : WORKERS_MAX);
 	if (rc) {
-		snprintf(reason, reason_bytes, "cannot start a thread: %s", strerror(-rc));
+		snprintf(reason, reason_bytes, "cannot start a thread: %s", limit_error(rc));
 		goto fail;
 	}
 	*ret_device = &file->device;

@@ -22,6 +22,7 @@
 
 #include "config/log.h"
 #include "numa/clock.h"
+#include "numa/limit.h"
 
 static void *scan_thread(void *argument)
 {
@@ -63,7 +64,7 @@ static unsigned judge(struct recovery *recovery)
 		if (!path->device)
 			continue;
 		if (scan->rc)
-			path_fail(path, "cannot be read: error %d", -scan->rc);
+			path_fail(path, "cannot be read: %s", limit_error(scan->rc));
 		else if (scan->fault == PATH_FILE_VERSION)
 			path_fail(path,
 				"has another layout version than %u; empty the directory to use it",
@@ -281,8 +282,8 @@ static void adopt_segments(struct recovery *recovery, unsigned number)
 			int64_t rc = scan_call(path, DEVICE_CREATE, i, 0, NULL, 0);
 
 			if (rc)
-				path_fail(path, "cannot create segment %u: error %lld", i,
-					(long long)-rc);
+				path_fail(path, "cannot create segment %u: %s", i,
+					limit_error((int)rc));
 		}
 	}
 	/* Without a sealed segment nothing older may be believed: it was dropped behind a gap. */

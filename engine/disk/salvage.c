@@ -10,6 +10,7 @@
 
 #include "engine/abi/crc32c.h"
 #include "engine/disk/recover.h"
+#include "numa/limit.h"
 
 static struct removal *removal_at(const struct recovery *recovery, const struct page_key *key)
 {
@@ -309,7 +310,7 @@ static void recreate(struct store_path *path, uint32_t number)
 	if (!rc)
 		rc = scan_call(path, DEVICE_CREATE, number, 0, NULL, 0);
 	if (rc) {
-		path_fail(path, "cannot replace segment %u: error %lld", number, (long long)-rc);
+		path_fail(path, "cannot replace segment %u: %s", number, limit_error((int)rc));
 		return;
 	}
 	disk_index_empty(&path->store->index, path->first + number);

@@ -14,6 +14,7 @@
 
 #include "config/log.h"
 #include "engine/disk/store.h"
+#include "numa/limit.h"
 
 static void *units_alloc(size_t units)
 {
@@ -202,7 +203,7 @@ static void record_landed(struct device_io *io)
 	if (io->result != (io->op == DEVICE_WRITE ? (int64_t)PAGE_UNIT : 0)) {
 		path->record_step = 0;
 		path->report.io_errors++;
-		path_fail(path, "cannot write its path file: error %lld", (long long)-io->result);
+		path_fail(path, "cannot write its path file: %s", limit_error((int)io->result));
 		return;
 	}
 	if (path->record_step++ == 1) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/disk/store.h"
+#include "numa/limit.h"
 
 bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,
 	struct disk_request *request)
@@ -89,8 +90,8 @@ static void batch_synced(struct device_io *io)
 		return;
 	if (io->result < 0) {
 		path->report.io_errors++;
-		path_fail(path, "cannot sync segment %u: error %lld", path->batch_segment,
-			(long long)-io->result);
+		path_fail(path, "cannot sync segment %u: %s", path->batch_segment,
+			limit_error((int)io->result));
 		return;
 	}
 	batch_done(path);

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of cgroups: the engine keeps its own, and the clients' do not pay for its memory.
+"""Limits of cgroups and of processes: the engine names them, and clients do not pay for its memory.
 
-The tests make cgroups of version 1 or 2 and are skipped where they may not.
+Tests make cgroups of version 1 or 2 and are skipped where they may not.
 """
 
 import os
 import re
+import resource
 import subprocess
 import tempfile
 import unittest
@@ -15,23 +16,28 @@ import harness
 MIB = 1 << 20
 
 
-def parents():
-    """Folders in which a group with a memory limit may be made, and the names of its files."""
+NAMES = {"memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+         "pids": ("pids.max", "pids.current")}
+NAMES_2 = {"memory": ("memory.max", "memory.current"), "pids": ("pids.max", "pids.current")}
+
+
+def parents(controller):
+    """Folders in which a group with a limit may be made, and the names of its files."""
     with open("/proc/self/mountinfo", encoding="ascii") as file:
         for line in file:
             mount = line.split()[4]
             kind, _, options = line.split(" - ")[1].split()[:3]
-            if kind == "cgroup" and "memory" in options.split(","):
-                yield mount, "memory.limit_in_bytes", "memory.usage_in_bytes"
+            if kind == "cgroup" and controller in options.split(","):
+                yield mount, *NAMES[controller]
             elif kind == "cgroup2":
-                yield mount, "memory.max", "memory.current"
+                yield mount, *NAMES_2[controller]
 
 
 class Group:
-    """A cgroup with a memory limit of its own; programs run in it by inside()."""
+    """A cgroup with a limit of its own; programs run in it by inside()."""
 
-    def __init__(self, limit=None):
-        for folder, self.limit, self.usage in parents():
+    def __init__(self, controller, limit=None):
+        for folder, self.limit, self.usage in parents(controller):
             self.path = os.path.join(folder, f"peercache-test-{os.getpid()}-{id(self)}")
             try:
                 os.mkdir(self.path)
@@ -44,7 +50,7 @@ class Group:
                 return
             except OSError:
                 self.close()
-        raise unittest.SkipTest("no cgroup with a memory limit can be made here")
+        raise unittest.SkipTest(f"no cgroup with a limit of {controller} can be made here")
 
     def write(self, name, value):
         with open(os.path.join(self.path, name), "w", encoding="ascii") as file:
@@ -65,11 +71,23 @@ class Group:
         return True
 
 
-class Memory(harness.ClusterTest):
-    def group(self, limit=None):
-        group = Group(limit)
+def engine(folder):
+    """The command of an engine whose files are in the folder."""
+    return [harness.program("engine/peercache-engine"), *(x for text in (
+        f"engine.socket={folder}/s", "engine.pool_bytes=64MiB", "engine.huge_pages=no",
+        f"cluster.port={harness.cluster.free_port()}", "metrics.port=0") for x in ("--set", text))]
+
+
+class Limits(harness.ClusterTest):
+    def group(self, controller="memory", limit=None):
+        group = Group(controller, limit)
         self.addCleanup(harness.wait_for, group.close, 20, "the group is empty")
         return group
+
+    def folder(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return folder.name
 
     def resident(self, pid):
         """Bytes of memory of memfds that the process has mapped and touched or populated."""
@@ -77,30 +95,52 @@ class Memory(harness.ClusterTest):
             found = re.search(r"^RssShmem:\s*(\d+) kB", file.read(), re.M)
         return int(found.group(1)) << 10 if found else 0  # it ends
 
-    def test_a_limit_below_the_pool_is_an_error_at_the_start(self):
-        group = self.group(48 * MIB)
-        with tempfile.TemporaryDirectory() as folder:
-            done = harness.run(group.inside(
-                harness.program("engine/peercache-engine"), "--set", f"engine.socket={folder}/s",
-                "--set", "engine.pool_bytes=64MiB", "--set", "engine.huge_pages=no",
-                "--set", f"cluster.port={harness.cluster.free_port()}",
-                "--set", "metrics.port=0"), capture_output=True, text=True)
+    def refused(self, command, *words, **options):
+        """The engine ends with status 1 and one error that has these words."""
+        done = harness.run(command, capture_output=True, text=True, **options)
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn(f"{group.limit} of cgroup", done.stderr)
-        self.assertIn("engine.pool_bytes", done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_a_limit_below_the_pool_is_an_error_at_the_start(self):
+        group = self.group(limit=48 * MIB)
+        self.refused(group.inside(*engine(self.folder())), f"{group.limit} of cgroup",
+                     "engine.pool_bytes")
+
+    def test_a_limit_of_file_sizes_is_named(self):
+        for bytes_ in (0, 4096, 32 * MIB):
+            with self.subTest(bytes=bytes_):
+                self.refused(
+                    engine(self.folder()), f"RLIMIT_FSIZE is {bytes_} bytes", "LimitFSIZE",
+                    preexec_fn=lambda: resource.setrlimit(  # pylint: disable=W0640
+                        resource.RLIMIT_FSIZE, (bytes_, bytes_)))
+
+    def test_a_limit_of_file_sizes_does_not_end_a_client(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        done = harness.run(
+            [harness.program("tools/peercache-bench"), "get", "--seconds", "1"],
+            capture_output=True,
+            text=True, env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[0]},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+        self.assertIn("RLIMIT_FSIZE", done.stderr)
+        self.assertGreater(done.returncode, 0, "it ends by itself")
+        self.stop_cleanly(engines)
+
+    def test_a_limit_of_threads_is_named(self):
+        for tasks in (1, 2, 3):
+            with self.subTest(tasks=tasks):
+                group = self.group("pids", tasks)
+                self.refused(group.inside(*engine(self.folder())), "no further thread",
+                             "pids.max of cgroup", "allows 0 more", "TasksMax=")
 
     def test_the_kernel_never_ends_an_engine_for_its_limit(self):
         """Limits around the pool's size: served, or refused by name, but never killed."""
         refused = 0
         for limit in range(64, 92, 4):
-            group = self.group(limit * MIB)
+            group = self.group(limit=limit * MIB)
             with tempfile.TemporaryDirectory() as folder:
-                process = subprocess.Popen(group.inside(
-                    harness.program("engine/peercache-engine"),
-                    "--set", f"engine.socket={folder}/s", "--set", "engine.pool_bytes=64MiB",
-                    "--set", "engine.huge_pages=no", "--set", "metrics.port=0",
-                    "--set", f"cluster.port={harness.cluster.free_port()}"),
-                    stderr=subprocess.PIPE, text=True)
+                process = subprocess.Popen(group.inside(*engine(folder)), stderr=subprocess.PIPE,
+                                           text=True)
                 harness.wait_for(lambda: process.poll() is not None or
                                  self.resident(process.pid) >= 64 * MIB, 60,
                                  "the engine has ended or populated its pool")

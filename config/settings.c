@@ -348,6 +348,8 @@ static bool is_address(const char *text)
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
 	bool name_is_word = is_word(s->engine_name);
+	unsigned paths = 1;
+	uint64_t segments;
 	struct port_model model;
 	char why[256];
 
@@ -373,6 +375,15 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 		snprintf(err, err_bytes,
 			"disk.segment_bytes = %llu: not a multiple of 4096, or disk.bytes has not room for %u of them; lower it or raise disk.bytes",
 			(unsigned long long)s->disk_segment_bytes, DISK_SEGMENTS_MIN);
+		return -EINVAL;
+	}
+	for (const char *c = s->disk_paths; *c; c++)
+		paths += *c == ',';
+	segments = s->disk_paths[0] ? paths * (s->disk_bytes / s->disk_segment_bytes) : 0;
+	if (segments > DISK_SEGMENTS_MAX) {
+		snprintf(err, err_bytes,
+			"disk.bytes and disk.segment_bytes make %llu segments in %u path(s), and an engine has at most %u; raise disk.segment_bytes or lower disk.bytes",
+			(unsigned long long)segments, paths, DISK_SEGMENTS_MAX);
 		return -EINVAL;
 	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {

@@ -47,7 +47,7 @@ static const char usage[] =
 	"  -c, --config FILE            read settings from FILE\n"
 	"  -s, --set section.key=value  one setting, overrides FILE; may be repeated\n"
 	"      --plan                   print which core and memory each rail gets and exit\n"
-	"      --check                  check the settings and exit\n"
+	"      --check                  check what can be known before the start and exit\n"
 	"      --ready-fd N             write one byte to file descriptor N once it serves\n"
 	"  -h, --help                   print this text and all settings\n"
 	"  -V, --version                print the version\n"
@@ -283,6 +283,29 @@ static int plan_and_serve(const struct settings *settings, const struct argument
 	return code;
 }
 
+/*
+ * --check: what can be known without starting, also beside an engine that serves with the same
+ * settings. Returns the exit code.
+ */
+static int check(const struct settings *settings)
+{
+	struct plan plan = {.rails = 1};
+	struct topology *topology;
+	int planned, rc;
+
+	if (topology_open(NULL, &topology) < 0)
+		return EXIT_FAILED;
+	planned = plan_make(topology, settings, &plan);
+	rc = control_check(settings, &plan);
+	topology_close(topology);
+	/* -EBUSY: an engine that serves has claimed a core that rail.cores names */
+	if (rc < 0 || (planned < 0 && planned != -EBUSY))
+		return EXIT_USAGE;
+	puts("the settings are valid");
+	puts("only the start can tell whether ports, cores and disks are free, whether the memory suffices and who answers");
+	return EXIT_OK;
+}
+
 int main(int argc, char **argv)
 {
 	struct arguments args = {.ready_fd = -1};
@@ -295,12 +318,10 @@ int main(int argc, char **argv)
 	code = arguments_read(argc, argv, &args, &settings);
 	if (code >= 0)
 		return code;
-	if (args.check_only) {
-		puts("the settings are valid");
-		return EXIT_OK;
-	}
 	log_level_set((enum log_level)settings.log_level);
 	log_format_set((enum log_format)settings.log_format);
+	if (args.check_only)
+		return check(&settings);
 	signal(SIGPIPE, SIG_IGN);
 	/* without a meaning for the engine; its default action would end it */
 	signal(SIGHUP, SIG_IGN);

@@ -151,6 +151,11 @@ struct control {
 };
 
 /*
+ * For --check: logs everything that is known to be wrong with the settings on this host, as far as
+ * it needs nothing that a serving engine may hold. Returns 0 or the first -errno.
+ */
+int control_check(const struct settings *settings, const struct plan *plan);
+/*
  * Builds all parts; the engine serves clients from control_run() on. Returns 0 or -errno, after
  * logging the reason.
  */
@@ -175,6 +180,15 @@ static inline uint64_t control_limbo_ns(const struct control *control)
 {
 	return (uint64_t)control->settings->engine_limbo_ms * 1000000;
 }
+
+/*
+ * Of control_open.c and control_check.c. control_new(): no step is open; NULL: no memory, or the
+ * plan has no rails. identity_open() chooses the name; seeds_check() finds mistakes in
+ * cluster.seeds before memory is allocated, members_open() parses the text again.
+ */
+struct control *control_new(const struct settings *settings, const struct plan *plan);
+int identity_open(struct control *control);
+int seeds_check(struct control *control);
 
 /*
  * Functions of control_memory.c that are steps of control_open(). A step that fails has undone its

@@ -39,7 +39,7 @@
 
 /* ---- the engine itself ----------------------------------------------------------------------- */
 
-static int identity_open(struct control *control)
+int identity_open(struct control *control)
 {
 	const struct settings *s = control->settings;
 	char address[ADDRESS_TEXT_BYTES];
@@ -125,18 +125,6 @@ static int events_open(struct control *control)
 	if (rc < 0)
 		events_close(control);
 	return rc;
-}
-
-/*
- * Finds mistakes in cluster.seeds before memory is allocated; members_open() parses the text again.
- */
-static int seeds_check(struct control *control)
-{
-	struct members *scratch = calloc(1, sizeof(*scratch));
-	int rc = scratch ? member_seeds(control->settings, scratch) : -ENOMEM;
-
-	free(scratch);
-	return rc < 0 ? rc : 0;
 }
 
 /* ---- NICs ------------------------------------------------------------------------------------ */
@@ -426,22 +414,30 @@ static void steps_close(struct control *control, size_t opened)
 	free(control);
 }
 
-int control_open(
-	const struct settings *settings, const struct plan *plan, struct control **ret_control)
+struct control *control_new(const struct settings *settings, const struct plan *plan)
 {
-	struct control *control;
+	struct control *control = calloc(1, sizeof(*control));
 
-	if (plan->rails == 0 || plan->rails > RAILS_MAX)
-		return -EINVAL;
-	control = calloc(1, sizeof(*control));
-	if (!control)
-		return -ENOMEM;
+	if (!control || plan->rails == 0 || plan->rails > RAILS_MAX) {
+		free(control);
+		return NULL;
+	}
 	control->settings = settings;
 	control->plan = *plan;
 	control->rails = plan->rails;
 	control->kick = control->port_fd = control->metrics_fd = -1;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		control->rail[i].kick = -1;
+	return control;
+}
+
+int control_open(
+	const struct settings *settings, const struct plan *plan, struct control **ret_control)
+{
+	struct control *control = control_new(settings, plan);
+
+	if (!control)
+		return -ENOMEM;
 	control->loop.started_ns = clock_now_ns();
 	control->loop.started_unix_ms = snapshot_unix_ms();
 	for (size_t i = 0; i < STEPS; i++) {

@@ -17,6 +17,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/warm.h"
 #include "numa/clock.h"
+#include "numa/limit.h"
 
 void *tier_memory(const struct control *control, uint32_t place)
 {
@@ -303,6 +304,16 @@ static bool all_locked(const struct tier *t)
 	return t->report.paths == t->options.paths;
 }
 
+/* The disk cannot be used: removals are not durable, and each path says why. */
+static void failed_tell(struct tier *t)
+{
+	removes_tell(t, &t->early);
+	for (unsigned i = 0; i < t->options.paths; i++)
+		if (!t->report.path[i].reason[0])
+			snprintf(t->report.path[i].reason, sizeof(t->report.path[i].reason), "%s",
+				limit_error(t->opened_rc));
+}
+
 static void on_opened(evutil_socket_t fd, short what, void *context)
 {
 	struct tier *t = context;
@@ -322,7 +333,7 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 	if (t->state == TIER_SERVING)
 		early_submit(t);
 	else
-		removes_tell(t, &t->early);
+		failed_tell(t);
 	look(t);
 	if (t->state == TIER_SERVING && all_locked(t))
 		warm_disk_locked(t->control);
@@ -331,30 +342,9 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 	else
 		log_error(
 			"disk: no path can be used (%s); the engine runs without a disk: set disk.paths, then restart it",
-			strerror(-t->opened_rc));
+			t->report.path[0].reason);
 	t->spill_due = true;
 	directory_disk_opened(t->control);
-}
-
-/* Splits disk.paths. 0, or -EINVAL after logging. */
-static int paths_split(struct tier *t)
-{
-	const struct settings *s = t->control->settings;
-	char *rest = t->paths, *path;
-
-	memcpy(t->paths, s->disk_paths, sizeof(t->paths));
-	while ((path = strsep(&rest, ","))) {
-		path += strspn(path, " ");
-		if (!*path || t->options.paths == DISK_PATHS_MAX) {
-			log_error(
-				"disk.paths = %s: an empty name, or more than %u; give directories, comma separated",
-				s->disk_paths, DISK_PATHS_MAX);
-			return -EINVAL;
-		}
-		t->options.path[t->options.paths].directory = path;
-		t->options.path[t->options.paths++].bytes = s->disk_bytes;
-	}
-	return 0;
 }
 
 static void lists_init(struct tier *t)
@@ -436,7 +426,7 @@ int tier_open(struct control *control)
 		t->pools_bytes += pool_memory(control->rail[i].pool)->bytes;
 	t->spill_bytes_max = spill_bytes_max(t->pools_bytes);
 	t->pinned_bytes_max = t->pools_bytes / TIER_PIN_SHARE;
-	rc = paths_split(t);
+	rc = tier_paths_split(s, t->paths, &t->options);
 	if (rc == 0)
 		rc = begin(t);
 	if (rc < 0) {

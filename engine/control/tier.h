@@ -6,6 +6,7 @@
  * own, and a helper thread opens it. Without disk.paths there is no tier: control->tier is NULL.
  *
  *   tier.c          open and close, what the disk has finished, timers, the report
+ *   tier_paths.c    the directories: their names, what --check says about them
  *   tier_spill.c    pages that are written
  *   tier_promote.c  pages that come back, and the requests that wait for them
  *   tier_flush.c    pages that are written at the stop
@@ -171,6 +172,11 @@ struct tier {
 };
 
 int tier_open(struct control *control);
+/*
+ * For --check: logs what can be known to be wrong with disk.paths without opening the disk. Returns
+ * 0 or -errno.
+ */
+int tier_check(struct control *control);
 void tier_close(struct control *control);
 /* Once in each turn of the loop: writes and reads what has become due. Returns how much it did. */
 unsigned tier_turn(struct control *control);
@@ -238,6 +244,12 @@ struct tier_counts {
 void tier_counts(const struct control *control, struct tier_counts *ret);
 
 /* ---- between the files tier*.c --------------------------------------------------------------- */
+
+/*
+ * Splits disk.paths into ret->path; the names are in `text`, as long as settings->disk_paths.
+ * Returns 0, or -EINVAL after logging.
+ */
+int tier_paths_split(const struct settings *s, char *text, struct disk_options *ret);
 
 static inline unsigned tier_chain(uint64_t word)
 {

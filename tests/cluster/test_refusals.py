@@ -62,6 +62,57 @@ class Engine(harness.ClusterTest):
                           env={**os.environ, "MALLOC_PERTURB_": "0"})
             self.refused(done, "pool_bytes")
 
+    def test_check_refuses_what_the_start_refuses(self):
+        with tempfile.TemporaryDirectory() as d, tempfile.NamedTemporaryFile() as file:
+            os.mkdir(f"{d}/disk")
+            for values, *words in (
+                    ({"cluster__seeds": "fe80::1:31998"}, "cluster.seeds"),
+                    ({"cluster__seeds": "127.0.0.1:99999"}, "cluster.seeds"),
+                    ({"cluster__etcd": "https://127.0.0.1:2379"}, "cluster.etcd"),
+                    ({"cluster__etcd": "http://127.0.0.1:2379",
+                      "cluster__etcd_password_file": f"{d}/none"}, "No such file"),
+                    ({"cluster__address": "203.0.113.1"}, "203.0.113.1", "Cannot assign"),
+                    ({"cluster__address": "0.0.0.0"}, "cluster.address"),
+                    ({"cluster__address": "192.0.2.1", "cluster__bind": "127.0.0.1"},
+                     "cluster.bind"),
+                    ({"rail__devices": "mlx5_99"}, "mlx5_99"),
+                    ({"rail__cores": "999"}, "rail.cores"),
+                    ({"disk__paths": f"{d}/disk,,{d}"}, "disk.paths", "empty name"),
+                    ({"disk__paths": f"{d}/disk", "disk__segment_bytes": "1MiB"},
+                     "disk.segment_bytes", "65535"),
+                    ({"disk__paths": f"{d}/disk,{d}", "disk__bytes": "9TiB"},
+                     "disk.segment_bytes", "65535"),
+                    ({"engine__name": "two words"}, "engine.name")):
+                with self.subTest(settings=values):
+                    more = settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="16MiB",
+                                    metrics__port=0, **values)
+                    done = engine(*more, "--check")
+                    self.refused(done, *words)
+                    self.assertEqual(done.returncode, 2)
+                    self.refused(engine(*more), words[0])
+            # An engine starts without its disk, and says so; --check knows it before.
+            for values, *words in (
+                    ({"disk__paths": f"{d}/none"}, f"{d}/none", "No such file"),
+                    ({"disk__paths": file.name}, file.name, "Not a directory"),
+                    ({"disk__paths": f"{d}/disk", "disk__bytes": "15TiB"},
+                     "disk.bytes", "file system")):
+                with self.subTest(settings=values):
+                    done = engine(*settings(**values), "--check")
+                    self.refused(done, *words)
+                    self.assertEqual(done.returncode, 2)
+
+    def test_check_accepts_the_settings_of_an_engine_that_serves(self):
+        with tempfile.TemporaryDirectory() as d:
+            engines = self.start(1, pool_bytes="16MiB", disk=d,
+                                 settings=["disk.segment_bytes=1MiB", "disk.bytes=16MiB"])
+            done = engine(*settings(engine__socket=engines.sockets[0], engine__pool_bytes="16MiB",
+                                    cluster__port=engines.port[0], disk__paths=engines.disks[0],
+                                    disk__segment_bytes="1MiB", disk__bytes="16MiB"), "--check")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("the settings are valid", done.stdout)
+            self.assertIn("only the start can tell", done.stdout)
+            self.stop_cleanly(engines)
+
     def test_help_version_and_plan_print_and_exit(self):
         for option in ("--help", "--version", "--plan"):
             done = engine(option)

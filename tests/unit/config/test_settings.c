@@ -288,6 +288,25 @@ static void malformed_overrides_are_refused(void **state)
 	assert_string_equal(s.engine_name, "a=b.c");
 }
 
+static void more_segments_than_an_engine_can_have_are_refused(void **state)
+{
+	(void)state;
+	assert_int_equal(set("disk.segment_bytes=1MiB"), 0);
+	assert_int_equal(set("disk.bytes=65535MiB"), 0);
+	assert_int_equal(set("disk.paths=/a"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+	assert_int_equal(set("disk.bytes=65536MiB"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
+	assert_says("65536 segments in 1 path(s)");
+	assert_says("raise disk.segment_bytes or lower disk.bytes");
+	assert_int_equal(set("disk.bytes=32768MiB"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+	assert_int_equal(set("disk.paths=/a,/b"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
+	assert_int_equal(set("disk.paths="), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+}
+
 static void dead_after_less_than_two_heartbeats_is_refused(void **state)
 {
 	(void)state;
@@ -357,6 +376,7 @@ int main(void)
 		cmocka_unit_test_setup(what_people_write_around_a_value_is_refused, start),
 		cmocka_unit_test_setup(what_was_given_is_known, start),
 		cmocka_unit_test_setup(malformed_overrides_are_refused, start),
+		cmocka_unit_test_setup(more_segments_than_an_engine_can_have_are_refused, start),
 		cmocka_unit_test_setup(dead_after_less_than_two_heartbeats_is_refused, start),
 		cmocka_unit_test_setup(names_that_other_engines_refuse_are_refused_here, start),
 		cmocka_unit_test_setup(soft_address_must_be_an_ip_address, start),

@@ -2,6 +2,8 @@
 /* Promote: pages on disk come back into the pools. */
 #include "tests/unit/control/tier_world.h"
 
+#include <errno.h>
+
 static void a_page_on_disk_is_read_published_and_pinned_until_it_was_read(void **state)
 {
 	struct ctl_done done;
@@ -280,6 +282,8 @@ static void without_a_usable_path_no_removal_is_durable(void **state)
 	assert_int_equal(durable_told, 0);
 	assert_int_equal(forget(6), FORGET_VOLATILE);
 	assert_int_equal(told, 1);
+	/* the finding disk_failed has a reason, even if the disk gave none */
+	assert_string_equal(control.tier->report.path[0].reason, strerror(ENODEV));
 }
 
 static void a_removal_while_the_disk_is_opened_is_durable_later(void **state)

@@ -321,8 +321,11 @@ static int advertised_fits(const struct settings *s, const struct sockaddr_stora
 
 static int listen_failed(const struct settings *s, int status)
 {
-	log_error("cannot listen on %s port %d: %s. %s", bind_text(s), (int)s->cluster_port,
-		strerror(-status),
+	char port[16] = ""; /* of --check: any port */
+
+	if (s->cluster_port)
+		snprintf(port, sizeof(port), " port %d", (int)s->cluster_port);
+	log_error("cannot listen on %s%s: %s. %s", bind_text(s), port, strerror(-status),
 		status == -EADDRINUSE
 			? "Another engine or program has that port: set another cluster.port"
 		: s->cluster_bind[0]

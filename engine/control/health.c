@@ -73,7 +73,7 @@ void health_remember(const struct snapshot *s, struct health_past *ret)
 		.disk_drops = s->counter[COUNTER_disk_drops],
 		.disk_drops_budget = s->counter[COUNTER_disk_drops_budget],
 		.disk_drops_size = s->counter[COUNTER_disk_drops_size],
-		.disk_writing_ms = s->counter[COUNTER_disk_writing_ms],
+		.disk_writing_ns = s->disk.writing_ns,
 		.no_space = set->result[STATISTICS_NO_SPACE],
 		.set_timeouts = set->result[STATISTICS_TIMEOUT]};
 	for (unsigned r = 0; r < s->rails; r++)
@@ -258,9 +258,9 @@ static void disk_drops(
 	uint64_t drops = now->disk_drops - past->disk_drops;
 	uint64_t budget = now->disk_drops_budget - past->disk_drops_budget;
 	uint64_t size = now->disk_drops_size - past->disk_drops_size;
-	uint64_t passed_ms = (now->taken_ns - past->taken_ns) / 1000000;
-	uint64_t writing_ms = now->disk_writing_ms - past->disk_writing_ms;
-	unsigned percent = passed_ms ? (unsigned)(writing_ms * 100 / passed_ms) : 0;
+	uint64_t passed_ns = now->taken_ns - past->taken_ns;
+	uint64_t writing_ns = now->disk_writing_ns - past->disk_writing_ns;
+	unsigned percent = passed_ns ? (unsigned)(writing_ns * 100 / passed_ns) : 0;
 	const char *cause = percent < DISK_BUSY_PERCENT
 				    ? "bursts of sets are too large: raise engine.pool_bytes"
 				    : "the disk is too slow: add a path to disk.paths";

@@ -38,7 +38,7 @@ struct health_past {
 	uint64_t taken_ns;
 	uint64_t credits_refused, credits_late, entries_dropped, reads_failed;
 	uint64_t no_space, set_timeouts; /* pages of set */
-	uint64_t disk_drops, disk_drops_budget, disk_drops_size, disk_writing_ms;
+	uint64_t disk_drops, disk_drops_budget, disk_drops_size, disk_writing_ns;
 };
 void health_remember(const struct snapshot *s, struct health_past *ret);
 

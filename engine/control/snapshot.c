@@ -282,6 +282,7 @@ static void take_disk(const struct control *control, struct snapshot_disk *ret)
 	ret->pins = counts.pins;
 	ret->spill_bytes = counts.spill_bytes;
 	ret->pinned_bytes = counts.pinned_bytes;
+	ret->writing_ns = counts.writing_ns;
 	ret->paths = t->options.paths;
 	for (unsigned i = 0; i < ret->paths; i++) {
 		const struct snapshot_disk_path *path = &ret->path[i];

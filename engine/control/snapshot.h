@@ -102,6 +102,7 @@ struct snapshot_disk {
 	uint64_t pages, index_bytes;
 	uint32_t spills, promotes, waiting, pins;
 	uint64_t spill_bytes, pinned_bytes;
+	uint64_t writing_ns; /* time in which pages were being written, since the start */
 	/* sums of the paths */
 	uint64_t bytes, used_bytes, bytes_written, bytes_read, errors;
 };

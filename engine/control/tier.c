@@ -274,7 +274,8 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 		.spills = t->spill_count,
 		.pins = t->pins,
 		.spill_bytes = t->spill_bytes,
-		.pinned_bytes = t->pinned_bytes};
+		.pinned_bytes = t->pinned_bytes,
+		.writing_ns = t->writing_ns};
 	TAILQ_FOREACH (promote, &t->reading, next)
 		ret->promotes++;
 	TAILQ_FOREACH (promote, &t->wanted, next)

@@ -240,6 +240,7 @@ struct tier_counts {
 	bool serves; /* a path is in service */
 	uint32_t spills, promotes, waiting, pins;
 	uint64_t spill_bytes, pinned_bytes;
+	uint64_t writing_ns; /* time in which pages were being written, since the start */
 };
 void tier_counts(const struct control *control, struct tier_counts *ret);
 

@@ -36,7 +36,6 @@ static void writing_count(struct tier *t, uint64_t now_ns)
 	if (t->spill_count)
 		t->writing_ns += now_ns - t->counted_ns;
 	t->counted_ns = now_ns;
-	t->control->counter[COUNTER_disk_writing_ms] = t->writing_ns / 1000000;
 }
 
 bool tier_spill_start(struct tier *t, const struct pool_victim *page)
@@ -75,16 +74,24 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 }
 
 /*
- * Pages of the class that are to be on disk; 0: no eviction is near, at least half of the class is
- * free. A disk smaller than twice the pools gets a part of them, because it would recycle the
- * oldest before they are evicted.
+ * Half of the chunks of the pool are in use: bursts of sets may need the others, and then each size
+ * may lose pages, its own or a chunk, to any size.
  */
-static uint32_t ahead_of(const struct tier *t, const struct ctl_class *class, uint32_t free)
+static bool eviction_is_near(const struct pool *pool)
 {
-	uint64_t held = class->held, room = (uint64_t)free + class->resting;
+	uint32_t chunk_bytes = (uint32_t)pool_page_bytes_max(pool);
 
-	if (room > held + class->demand)
-		return 0;
+	return pool_free(pool, chunk_bytes) <= pool_memory(pool)->bytes / chunk_bytes / 2;
+}
+
+/*
+ * Pages of the class that are to be on disk: all. A disk smaller than twice the pools gets a part
+ * of them, because it would recycle the oldest before they are evicted.
+ */
+static uint32_t ahead_of(const struct tier *t, const struct ctl_class *class)
+{
+	uint64_t held = class->held;
+
 	if (t->disk_bytes / 2 >= t->pools_bytes)
 		return UINT32_MAX;
 	return (uint32_t)(held * (t->disk_bytes >> 21) / (t->pools_bytes >> 20));
@@ -94,7 +101,7 @@ static unsigned spill_class(struct tier *t, unsigned rail, const struct ctl_clas
 {
 	struct pool *pool = t->control->rail[rail].pool;
 	uint32_t bytes = class->units * PAGE_UNIT;
-	uint32_t ahead = ahead_of(t, class, pool_free(pool, bytes));
+	uint32_t ahead = ahead_of(t, class);
 	struct pool_victim page[TIER_SPILL_BURST];
 	uint64_t room = t->spill_bytes_max > t->spill_bytes
 				? (t->spill_bytes_max - t->spill_bytes) / bytes
@@ -125,7 +132,8 @@ unsigned tier_spill(struct tier *t)
 	if (t->refused_ns && clock_now_ns() < t->refused_ns + TIER_REFUSED_NS)
 		return 0; /* the slow timer makes it due again */
 	for (unsigned rail = 0; rail < t->control->rails; rail++)
-		for (unsigned i = 0; i < CLASSES_MAX; i++)
+		for (unsigned i = 0;
+			eviction_is_near(t->control->rail[rail].pool) && i < CLASSES_MAX; i++)
 			if (p->rail[rail].class[i].units && p->rail[rail].class[i].held)
 				work += spill_class(t, rail, &p->rail[rail].class[i]);
 	/* Pages that were found on disk took no budget: look on. */

@@ -314,7 +314,7 @@ static void pages_that_no_disk_took_name_their_cause(void **state)
 		s.counter[COUNTER_disk_drops] += cases[i].drops;
 		s.counter[COUNTER_disk_drops_budget] += cases[i].budget;
 		s.counter[COUNTER_disk_drops_size] += cases[i].size;
-		s.counter[COUNTER_disk_writing_ms] += cases[i].writing_ms;
+		s.disk.writing_ns += cases[i].writing_ms * 1000000ull;
 		health_make(&s, &past, s.taken_ns, &health);
 		assert_int_equal(health.count, 1);
 		assert_int_equal(health.finding[0].id, FINDING_disk_drops);

@@ -16,7 +16,7 @@ static void pages_are_written_before_they_are_evicted(void **state)
 		assert_true(in_memory(n) || fake.has[n]);
 	}
 	assert_int_equal(gone, control.counter[COUNTER_pages_evicted]);
-	/* Once there is less room than pages, all are written, each once. */
+	/* Once half of the pool is in use, all are written, each once. */
 	assert_in_range(control.counter[COUNTER_disk_spills], pages - 8, pages);
 }
 
@@ -62,6 +62,21 @@ static void bursts_of_half_the_pool_lose_no_page(void **state)
 	for (uint64_t i = 0; i < n; i++)
 		assert_true(in_memory(i) || fake.has[i]);
 	assert_int_equal(control.counter[COUNTER_disk_drops_budget], 0);
+}
+
+/* A size that uses little of its only chunk may lose it to another size. */
+static void few_pages_of_one_size_are_written_when_another_size_fills_the_pool(void **state)
+{
+	struct ctl_done credit;
+
+	(void)state;
+	credit = take(&client, 0, 3 * PAGE);
+	memset(bytes_at(credit.place), 7, 3 * PAGE);
+	publish_at(&client, 7, credit.place, credit.generation, 3 * PAGE);
+	tier_turns();
+	assert_int_equal(count(DISK_WRITE), 0);
+	fill_pools(100, true);
+	assert_true(fake.has[7]);
 }
 
 /* Only a request that waits makes the engine drop a page; then the reserve may, for a while. */
@@ -360,6 +375,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		DISK_TEST(pages_are_written_before_they_are_evicted),
 		DISK_TEST(bursts_of_half_the_pool_lose_no_page),
+		DISK_TEST(few_pages_of_one_size_are_written_when_another_size_fills_the_pool),
 		DISK_TEST(the_reserve_waits_for_a_disk_that_keeps_up),
 		DISK_TEST(a_drop_is_counted_by_its_cause),
 		DISK_TEST(a_refused_page_is_not_offered_at_once),

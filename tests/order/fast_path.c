@@ -4,6 +4,8 @@
  * Never run.
  */
 #include "dv/hot.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/map.h"
 #include "engine/abi/page.h"
 #include "engine/abi/statistics.h"
 
@@ -17,6 +19,12 @@ int32_t order_ring_look(struct ring_consumer *c, uint32_t most);
 int32_t order_ring_look(struct ring_consumer *c, uint32_t most)
 {
 	return ring_look(c, most);
+}
+
+int32_t order_ring_ready_now(struct ring_consumer *c);
+int32_t order_ring_ready_now(struct ring_consumer *c)
+{
+	return ring_ready_now(c);
 }
 
 void order_ring_release(struct ring_consumer *c, uint32_t n);
@@ -63,6 +71,20 @@ int order_statistics_read(const struct channel_statistics *s, struct statistics_
 int order_statistics_read(const struct channel_statistics *s, struct statistics_words *ret_words)
 {
 	return statistics_read(s, ret_words);
+}
+
+void order_bucket_load(const struct bucket *shared, struct bucket *ret_bucket);
+void order_bucket_load(const struct bucket *shared, struct bucket *ret_bucket)
+{
+	*ret_bucket = bucket_load(shared);
+}
+
+bool order_map_owners_load(
+	const struct map_shared *shared, uint32_t slot, struct map_owners *ret_owners);
+bool order_map_owners_load(
+	const struct map_shared *shared, uint32_t slot, struct map_owners *ret_owners)
+{
+	return map_owners_load(shared, slot, ret_owners);
 }
 
 uint32_t order_shm_exchange(uint32_t *word, uint32_t value);

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ordering mutants: each removes one barrier, acquire or release from the engine's own sources.
 
-    tests/order/mutants.py --list                 prints the names, one per line
+    tests/order/mutants.py --list                 prints the names of MUTANTS, one per line
     tests/order/mutants.py NAME SOURCE DIRECTORY  writes the mutated file below DIRECTORY, at its
                                                   path from the root; -iquote DIRECTORY makes a
                                                   compiler include it instead
-A mutant replaces text that must occur exactly once in one function; otherwise it is an error.
+A mutant of MUTANTS replaces text that must occur exactly once in one function; otherwise it is an
+error. each() makes more: for each call of an ordering in a file one with a weaker call, and for
+each fence beside a store one in which they have changed places.
 """
 
 import os
@@ -25,39 +27,52 @@ MUTANTS = {
     "rail_command_send": ("engine/rail/open.c", "rail_command_send", FENCE, NOTHING),
     "ctl_flush": ("engine/control/ctl.c", "ctl_flush", FENCE, NOTHING),
     "slot_enter": ("engine/client/set.c", "slot_enter", "shm_fence_store_load();", NOTHING),
+    "slot_enter_drain": ("engine/client/set.c", "slot_enter", "shm_fence_stream();", NOTHING),
+    "slot_leave": ("engine/client/set.c", "slot_leave", "shm_fence_stream();", NOTHING),
     "channel_close": ("engine/control/ctl.c", "ctl_channel_close",
                       "shm_fence_store_load();", NOTHING),
     "channel_end": ("engine/control/warm_owner.c", "channel_end",
                     "shm_fence_store_load();", NOTHING),
     "control_sleep": ("engine/control/loop.c", "sleep_or_work", FENCE, NOTHING),
-    "ring_publish": ("engine/abi/ring.h", "ring_publish_turned", "shm_store_release64(",
-                     "shm_store64("),
-    "ring_release": ("engine/abi/ring.h", "ring_release", "shm_store_release(", "shm_store("),
-    "page_head_retire": ("engine/abi/page.h", "page_head_retire", "shm_fence_store();", NOTHING),
-    "page_head_length": ("engine/abi/page.h", "page_head_length", "shm_fence_load();", NOTHING),
     "pool_rest": ("engine/control/pool.c", "pool_rest", "shm_fence_clock();", NOTHING),
     "fence_clock_x86": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tlfence", ""),
     "fence_clock_arm": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tisb", ""),
     "fence_lease_x86": ("engine/abi/ring.h", "shm_fence_lease", "lfence", "nop"),
     "fence_lease_arm": ("engine/abi/ring.h", "shm_fence_lease", "\\n\\tisb", ""),
-    "statistics_begin": ("engine/abi/statistics.h", "statistics_write_begin",
-                         "shm_fence_store();", NOTHING),
-    "statistics_end": ("engine/abi/statistics.h", "statistics_write_end", "shm_store_release(",
-                       "shm_store("),
-    "statistics_look": ("engine/abi/statistics.h", "statistics_read", "shm_load_acquire(",
-                        "shm_load("),
-    "statistics_look_again": ("engine/abi/statistics.h", "statistics_read", "shm_fence_load();",
-                              NOTHING),
-    "shard_move": ("engine/control/shard.c", "cell_store",
-                   "\n\n\tshm_fence_store();\n", "\n\n"),
-    # snapshots_publish() and snapshots_newest() hand buffers over with it
-    "exchange": ("engine/abi/ring.h", "shm_exchange", "__ATOMIC_SEQ_CST", "__ATOMIC_RELAXED"),
     "owner_before_cqe": ("dv/hot.h", "dv_poll", "dv_owner_before_cqe();", NOTHING),
     "doorbell_flush": ("dv/hot.h", "dv_ring", "dv_doorbell_flush();", NOTHING),
     "wqe_before_record": ("dv/hot.h", "dv_ring", "dv_wqe_before_record();", NOTHING),
     "record_before_doorbell": ("dv/hot.h", "dv_ring", "dv_record_before_doorbell();", NOTHING),
     "cqe_before_record": ("dv/hot.h", "dv_poll", "dv_cqe_before_record();", NOTHING),
 }
+
+
+# orderings and what they become without their order
+WEAKER = {r"shm_fence_\w+\(\);": NOTHING,
+          r"shm_store_release(64)?\(": r"shm_store\1(",
+          r"shm_load_acquire(64)?\(": r"shm_load\1(",
+          r"shm_exchange\((.*), (.*)\)": r"(*(\1) = (\2))"}
+# a fence beside a line with an access to shared memory
+NEIGHBOURS = [r"(\t+shm_fence_\w+\(\);[^\n]*\n)(\t+[^\n]*\bshm_store\w*\([^\n]*;\n)",
+              r"(\t+[^\n]*\bshm_store\w*\([^\n]*;\n)(\t+shm_fence_\w+\(\);[^\n]*\n)"]
+
+
+def each(text):
+    """Returns for each mutant of a source its name, with the line, and the mutated text."""
+    found = {}
+
+    def add(kind, match, new):
+        line = text.count("\n", 0, match.start()) + 1
+        found[f"{kind} of line {line}"] = text[:match.start()] + new + text[match.end():]
+
+    for ordering, new in WEAKER.items():
+        for match in re.finditer(r"^(\t.*?)\b(%s)" % ordering, text, re.M):
+            weak = re.sub(ordering, new, match[2])
+            add("weaker", match, match[1] + weak)
+    for pair in NEIGHBOURS:
+        for match in re.finditer(pair, text):
+            add("changed places", match, match[2] + match[1])
+    return found
 
 
 def mutate(text, function, old, new):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the compiled code has its barriers, on x86-64 and arm64, and that each mutant of
-mutants.py, which removes one, is detected.
+mutants.py is detected: it removes one, makes it weaker, or moves it behind its neighbour.
 
     tests/order/test_assembly.py BUILD      exit 77: no compiler for either processor
 
@@ -49,22 +49,98 @@ FENCES = {
     "engine/control/pool.c": {"pool_rest"},
     "engine/control/warm_owner.c": {"channel_end"},
 }
+# header: the source that shows its orderings; those of other headers are in FAST_PATH
+CALLER = {"engine/rail/core.h": "engine/rail/reap.c"}
 # Keeps the functions of a source separate, so that a fence is found where it was written.
 APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
          "-fno-inline-small-functions", "-fno-partial-inlining", "-fno-ipa-sra", "-fno-ipa-cp"]
 
 # source: its functions in SEQUENCES; those of fast_path.c are all others
-SOURCES = {"engine/control/shard.c": {"cell_store"}}
+SOURCES = {
+    "engine/client/channel.c": {"wait_until_drained"},
+    "engine/client/fetch.c": {"hit"},
+    "engine/client/local.c": {"local_get"},
+    "engine/client/lookup.c": {"look_all"},
+    "engine/client/map.c": {"map_refresh"},
+    "engine/client/set.c": {"slot_enter", "slot_leave"},
+    "engine/client/submit.c": {"wake_told", "submit_ctl_flush"},
+    "engine/client/wait.c": {"sleep_until"},
+    "engine/control/client_channel.c": {"client_channel_returned"},
+    "engine/control/ctl.c": {"ctl_flush", "ctl_channel_close", "ctl_channel_release"},
+    "engine/control/loop.c": {"sleep_or_work"},
+    "engine/control/pool.c": {"pool_rest"},
+    "engine/control/shard.c": {"cell_store", "change_begin", "change_end"},
+    "engine/control/slots.c": {"number_bind", "word_store", "members_publish"},
+    "engine/control/snapshot_buffer.c": {"snapshots_publish", "snapshots_newest"},
+    "engine/control/warm_owner.c": {"left_release", "channel_end"},
+    "engine/rail/open.c": {"rail_command_send"},
+    "engine/rail/poll_core.c": {"poll_wake", "rest"},
+    "engine/rail/reap.c": {"lease_decides"},
+    "engine/rail/wake.c": {"wake_client"},
+}
 
 # function: processor: instructions that must occur in this order
 SEQUENCES = {
+    # the last copies, the slot's name, the fence; is the channel stopped?
+    "slot_enter": {
+        "x86_64": [r"sfence", r"mov\s+%r\w+,0x80\(", r"lock or|mfence", r"mov\s+0xc0\("],
+        "aarch64": [r"dmb\s+osh$", r"str\s+x", r"dmb\s+ish$", r"ldr\s+w"]},
+    # the last copies, the end of the copies
+    "slot_leave": {
+        "x86_64": [r"sfence", r"movq\s+\$0x0,0x80\("], "aarch64": [r"dmb\s+osh$", r"stlr\s+xzr"]},
+    "ctl_channel_close": {
+        "x86_64": [r"movl\s+\$0x1,0xc0\(", r"lock or|mfence", r"mov\s+0x80\("],
+        "aarch64": [r"str\s+w", r"dmb\s+ish$", r"ldap?r\s+x", r"bl\s.*<ctl_give_back>"]},
+    "ctl_channel_release": {"aarch64": [r"ldap?r\s+x", r"bl\s.*<ctl_give_back>"]},
+    "left_release": {"aarch64": [r"ldap?r\s+x", r"bl\s.*<slots_return>"]},
+    "channel_end": {
+        "x86_64": [r"movl\s+\$0x1,0xc0\(", r"lock or|mfence"],
+        "aarch64": [r"str\s+w\d+, \[x\d+\]", r"dmb\s+ish$"]},
+    "wait_until_drained": {"aarch64": [r"ldap?r\s+w"]},
+    "client_channel_returned": {"aarch64": [r"stlr\s+w", r"bl\s.*<send>"]},
+    # the copy, the page head, the copy for other cores
+    "local_get": {
+        "x86_64": [r"call", r"sfence"],
+        "aarch64": [r"bl\s.*<copy_scatter", r"dmb\s+ishld", r"ld[rp]\s", r"dmb\s+osh$"]},
+    "hit": {"x86_64": [r"call", r"sfence"], "aarch64": [r"bl\s.*<copy_scatter", r"dmb\s+osh$"]},
+    # epoch, word of the slot, its first owner, its other ones, the word again
+    "look_all": {"aarch64": [r"ldap?r\s+w", *4 * [r"ldap?r\s+x"]]},
+    "order_map_owners_load": {"aarch64": [r"ldap?r\s+w", *4 * [r"ldap?r\s+x"]]},
+    "map_refresh": {"aarch64": [r"ldap?r\s+w"]},
+    "number_bind": {"aarch64": [r"stlr\s+x"]},
+    "word_store": {"aarch64": [r"stlr\s+x"]},
+    "members_publish": {"aarch64": [r"str\s+x", r"stlr\s+w"]},
+    "snapshots_publish": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
+    "snapshots_newest": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
+    "order_bucket_load": {"aarch64": [r"dmb\s+ishld", r"dmb\s+ishld"]},
+    # the heads that a READ brought, T1
+    "lease_decides": {"aarch64": [
+        r"bl\s.*<head_matches>", r"dsb\s+oshld$", r"isb", r"bl\s.*<clock_raw_ns>"]},
+    # of a change of the shard: it is busy, the change, it is not
+    "change_begin": {"aarch64": [r"str\s+w", r"dmb\s+oshst"]},
+    "change_end": {"aarch64": [r"str\s+x", r"dmb\s+oshst", r"str\s+wzr"]},
+    # The sleep protocol. Sleeper: flag, fence, one more look. Waker: publication, fence, flag.
+    "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<answered>"]},
+    "rest": {"aarch64": [r"bl\s.*<raise_flags>", r"dmb\s+ish$", r"bl\s.*<turn>"]},
+    "sleep_or_work": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<turn>"]},
+    "submit_ctl_flush": {
+        "aarch64": [r"bl\s.*<publish_ctl>", r"dmb\s+ish$", r"bl?\s.*<wake_ctl>"]},
+    "wake_told": {"aarch64": [r"dmb\s+ish$", r"bl\s.*<wake>"]},
+    "poll_wake": {"aarch64": [r"dmb\s+ish$", r"bl\s.*<rail_wake>"]},
+    "rail_command_send": {"aarch64": [r"stlr\s+x", r"dmb\s+ish$", r"ldr\s+w"]},
+    "ctl_flush": {"aarch64": [r"dmb\s+ish$", r"ldr\s+w", r"ldaxr\s+w"]},
+    "wake_client": {"aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
+    # the generation, then the clock that limbo begins with
+    "pool_rest": {
+        "x86_64": [r"mfence", r"lfence", r"call"], "aarch64": [r"dsb\s+osh$", r"isb", r"blr"]},
     "order_ring_publish": {"aarch64": [r"str\s+x", r"stlr\s+x"]},
     "order_ring_look": {"aarch64": [r"ldap?r\s+x"]},
+    "order_ring_ready_now": {"aarch64": [r"ldap?r\s+x"]},
     "order_ring_release": {"aarch64": [r"stlr\s+w"]},
     "order_ring_room": {"aarch64": [r"ldap?r\s+w"]},
     "order_page_head_retire": {
         "x86_64": [r"mov\s+%e\w+,0x10\(", r"movq\s+\$0x0,(0x8)?\("],
-        "aarch64": [r"str\s+w\d+,", r"dmb\s+oshst", r"str\s+xzr"]},
+        "aarch64": [r"str\s+w\d+,", r"dmb\s+oshst", r"str\s+xzr", r"str\s+xzr"]},
     # order: length, generation
     "order_page_head_length": {"aarch64": [r"ldr\s+w", r"dmb\s+ishld", r"ldr\s+w"]},
     "order_page_head_publish": {
@@ -95,10 +171,8 @@ SEQUENCES = {
 
 # The processors on which a mutant is visible; the other one orders these accesses by itself.
 SEEN_ON = {name: ["aarch64"] for name in (
-    "ring_publish", "ring_release", "page_head_retire", "page_head_length", "owner_before_cqe",
-    "wqe_before_record", "cqe_before_record", "statistics_begin", "statistics_end",
-    "statistics_look", "statistics_look_again", "exchange", "fence_clock_arm", "fence_lease_arm",
-    "shard_move")}
+    "owner_before_cqe", "wqe_before_record", "cqe_before_record", "fence_clock_arm",
+    "fence_lease_arm")}
 SEEN_ON["fence_clock_x86"] = SEEN_ON["fence_lease_x86"] = ["x86_64"]
 
 
@@ -159,13 +233,14 @@ def functions(arch, path):
 
 def missing(arch, source, found):
     """Returns what is wrong with the object of a source; an empty list: it has its barriers."""
+    wrong = []
     if source in FENCES:
         fence = (CLOCK_FENCE if source == "engine/control/pool.c" else FENCE)[arch]
         fences = sorted(name for name, lines in found.items()
                         for line in lines if re.search(fence, line))
-        return [] if fences == sorted(FENCES[source]) else [
-            f"{arch} {source}: full fences in {fences}, not in {sorted(FENCES[source])}"]
-    wrong = []
+        if fences != sorted(FENCES[source]):
+            wrong.append(f"{arch} {source}: full fences in {fences}, "
+                         f"not in {sorted(FENCES[source])}")
     elsewhere = {name for names in SOURCES.values() for name in names}
     for function in SOURCES.get(source, SEQUENCES.keys() - elsewhere):
         wanted = SEQUENCES[function]
@@ -180,7 +255,19 @@ def missing(arch, source, found):
 
 def source_of(mutant):
     path = mutants.MUTANTS[mutant][0]
-    return path if path in FENCES or path in SOURCES else FAST_PATH
+    return path if path in SOURCES else FAST_PATH
+
+
+def with_orderings():
+    """Returns the sources and headers of the engine that call an ordering, with their mutants."""
+    paths = [os.path.relpath(os.path.join(folder, name), ROOT)
+             for folder, _, names in os.walk(os.path.join(ROOT, "engine"))
+             for name in names if name.endswith((".c", ".h"))]
+    found = {}
+    for path in sorted(paths):
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            found[path] = mutants.each(file.read())
+    return {path: made for path, made in found.items() if made}
 
 
 class Assembly(unittest.TestCase):
@@ -190,15 +277,19 @@ class Assembly(unittest.TestCase):
         self.pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
         self.addCleanup(self.pool.shutdown)
 
-    def check(self, arch, source, mutant=None):
-        """Returns the future of what missing() says."""
-        return self.pool.submit(self.compile_and_look, arch, source, mutant)
+    def check(self, arch, source, mutant=None, changed=None):
+        """Returns the future of what missing() says. changed: path and text of a mutant."""
+        return self.pool.submit(self.compile_and_look, arch, source, mutant, changed)
 
-    def compile_and_look(self, arch, source, mutant):
+    def compile_and_look(self, arch, source, mutant, changed):
         folder = os.path.join(FOLDER, arch, mutant or source)
-        overlay = None
-        if mutant:
-            overlay = os.path.join(folder, "overlay")
+        overlay = os.path.join(folder, "overlay") if mutant else None
+        if changed:
+            to = os.path.join(overlay, changed[0])
+            os.makedirs(os.path.dirname(to), exist_ok=True)
+            with open(to, "w", encoding="utf-8") as file:
+                file.write(changed[1])
+        elif mutant:
             mutants.write(mutant, ROOT, overlay)
         os.makedirs(folder, exist_ok=True)
         to = os.path.join(folder, "object.o")
@@ -211,6 +302,20 @@ class Assembly(unittest.TestCase):
         for arch, source, found in checks:
             with self.subTest(arch=arch, source=source):
                 self.assertEqual(found.result(), [])
+
+    @unittest.skipUnless("aarch64" in ARCHES, "no compiler for arm64")
+    def test_every_ordering_is_seen_when_it_is_weaker_or_at_another_place(self):
+        """On arm64, whose code shows all of them. A new source with an ordering is found, too."""
+        checks = []
+        for path, made in with_orderings().items():
+            if path.endswith(".c"):
+                self.assertIn(path, SOURCES)
+            source = CALLER.get(path, path if path.endswith(".c") else FAST_PATH)
+            checks += [(path, name, self.check("aarch64", source, f"{path} {name}", (path, text)))
+                       for name, text in made.items()]
+        for path, mutant, found in checks:
+            with self.subTest(path=path, mutant=mutant):
+                self.assertTrue(found.result(), f"{path}: {mutant} is not detected")
 
     def test_every_mutant_lacks_a_barrier(self):
         checks = [(mutant, arch, self.check(arch, source_of(mutant), mutant))

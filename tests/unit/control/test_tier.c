@@ -68,6 +68,56 @@ static void a_pin_ends_with_the_deadline_of_its_reader(void **state)
 	assert_true(in_memory(5));
 }
 
+/* Also one that is farther away than the wheel of lists is long. */
+static void a_pin_ends_at_its_deadline_or_after_one_turn_of_the_wheel(void **state)
+{
+	static const uint64_t deadline_ns[] = {0, SECOND / 5, SECOND, 6 * SECOND,
+		TIER_PIN_STEPS * TIER_PIN_NS, (TIER_PIN_STEPS + 1) * TIER_PIN_NS, 60 * SECOND,
+		UINT64_MAX / 2};
+	const uint64_t longest_ns = (TIER_PIN_STEPS - 2) * TIER_PIN_NS;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(deadline_ns) / sizeof(deadline_ns[0]); i++) {
+		struct ctl_done credit = take(&client, 0, PAGE);
+		uint64_t began = now, ends = deadline_ns[i];
+
+		ends = ends < longest_ns ? ends : longest_ns;
+		publish_at(&client, i, credit.place, credit.generation, PAGE);
+		control.tier->pinned_bytes += PAGE;
+		tier_pin(control.tier, credit.place, credit.generation, PAGE, 1,
+			now + deadline_ns[i]);
+		while (control.tier->pins) {
+			assert_in_range(now - began, 0, ends + 2 * TIER_PIN_NS);
+			wait_for(TIER_PIN_NS / 5);
+		}
+		assert_in_range(now - began, ends > TIER_PIN_NS ? ends - TIER_PIN_NS : 0,
+			ends + 2 * TIER_PIN_NS);
+		assert_int_equal(control.tier->pinned_bytes, 0);
+		wait_for(100 * SECOND); /* the wheel stands while nothing is pinned */
+	}
+}
+
+/* Of another page that was in the slot, or by a second word of the same reader. */
+static void only_the_readers_of_the_page_end_its_pin(void **state)
+{
+	struct ctl_done credit = take(&client, 0, PAGE);
+
+	(void)state;
+	publish_at(&client, 1, credit.place, credit.generation, PAGE);
+	control.tier->pinned_bytes += PAGE;
+	tier_pin(control.tier, credit.place, credit.generation, PAGE, 2, now + SECOND);
+	tier_touched(&control, credit.place, credit.generation + 2);
+	tier_touched(&control, credit.place, credit.generation + 1);
+	tier_touched(&control, credit.place + 1, credit.generation);
+	tier_touched(&control, credit.place, credit.generation);
+	assert_int_equal(control.tier->pins, 1);
+	/* an older client names no generation */
+	tier_touched(&control, credit.place, 0);
+	assert_int_equal(control.tier->pins, 0);
+	tier_touched(&control, credit.place, credit.generation);
+	assert_int_equal(control.tier->pinned_bytes, 0);
+}
+
 static void a_page_that_the_disk_could_not_verify_is_never_published(void **state)
 {
 	struct ctl_done done;
@@ -112,10 +162,12 @@ static void requests_for_one_key_share_one_read(void **state)
 	on_disk(8);
 	request(8, false, SECOND);
 	request(8, false, 2 * SECOND);
+	request(8, false, SECOND);
 	assert_int_equal(count(DISK_READ), 1);
 	end_one(DISK_READ, DISK_OK);
-	assert_int_equal(answered(8).status, OP_HIT);
-	assert_int_equal(answered(8).status, OP_HIT);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(answered(8).status, OP_HIT);
+	/* until the last of their deadlines, whichever came last */
 	assert_int_equal(control.tier->pins, 1);
 	wait_for(3 * SECOND / 2);
 	assert_int_equal(control.tier->pins, 1);
@@ -306,6 +358,8 @@ int main(void)
 		DISK_TEST(a_page_on_disk_is_read_published_and_pinned_until_it_was_read),
 		DISK_TEST(a_promoted_page_has_its_crc_in_its_head),
 		DISK_TEST(a_pin_ends_with_the_deadline_of_its_reader),
+		DISK_TEST(a_pin_ends_at_its_deadline_or_after_one_turn_of_the_wheel),
+		DISK_TEST(only_the_readers_of_the_page_end_its_pin),
 		DISK_TEST(a_page_that_the_disk_could_not_verify_is_never_published),
 		DISK_TEST(a_key_removed_while_it_is_read_does_not_come_back),
 		DISK_TEST(requests_for_one_key_share_one_read),

@@ -239,6 +239,151 @@ static void a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk(void *
 	assert_int_equal(answered(n).status, OP_HIT);
 }
 
+/* Takes a page that is being written out of memory; returns its number. */
+static uint64_t evict(const struct tier_spill *spill)
+{
+	ctl_take_away(control.ctl, &spill->request.key, spill->place, spill->generation);
+	assert_false(in_memory(number_of(&spill->request.key)));
+	return number_of(&spill->request.key);
+}
+
+static void an_evicted_page_is_published_as_on_disk_when_it_is_written(void **state)
+{
+	struct tier_spill *spill;
+	unsigned published;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	evict(spill);
+	published = directory.on_disk;
+	end_request(&spill->request, DISK_OK);
+	assert_int_equal(directory.on_disk, published + 1);
+	/* one that is still in memory is named by its place there */
+	spill = spill_in_memory();
+	published = directory.on_disk;
+	end_request(&spill->request, DISK_OK);
+	assert_int_equal(directory.on_disk, published);
+}
+
+/* The write ends well, and the disk has the page until the tombstone behind it is written. */
+static void a_key_removed_while_its_evicted_page_is_written_is_published_nowhere(void **state)
+{
+	struct tier_spill *spill;
+	unsigned published;
+	struct page_key key;
+	bool had;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	key = spill->request.key;
+	evict(spill);
+	published = directory.on_disk;
+	assert_int_equal(ctl_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_true(had);
+	assert_null(tier_spilling(control.tier, &key));
+	assert_int_equal(ctl_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_false(had);
+	end_request(&spill->request, DISK_OK);
+	assert_true(fake.has[number_of(&key)]);
+	assert_int_equal(directory.on_disk, published);
+}
+
+/* The segment that it was written to is recycled before the answer is read. */
+static void an_evicted_page_that_left_the_disk_at_once_is_a_miss(void **state)
+{
+	struct tier_spill *spill;
+	uint64_t n;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	n = evict(spill);
+	request(n, false, SECOND);
+	not_answered();
+	fake.gone_at_once = true;
+	end_request(&spill->request, DISK_OK);
+	assert_int_equal(answered(n).status, OP_MISS);
+	assert_int_equal(count(DISK_READ), 0);
+}
+
+/* Two writes of one key would leave the budget and the disk with two pages. */
+static void a_page_that_is_being_written_is_not_written_again(void **state)
+{
+	const struct tier_spill *spill;
+	struct pool_victim page;
+	struct disk_page found;
+	unsigned writes;
+	uint64_t drops;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	page = (struct pool_victim){.key = spill->request.key,
+		.place = spill->place,
+		.generation = spill->generation,
+		.length = PAGE};
+	writes = count(DISK_WRITE);
+	drops = control.counter[COUNTER_disk_drops];
+	assert_false(tier_evicting(&control, &page, &found));
+	assert_int_equal(count(DISK_WRITE), writes);
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
+}
+
+/* A path that hangs: after its time-out its pages count no more, and not twice less. */
+static void a_write_without_an_end_leaves_the_budget_once(void **state)
+{
+	struct tier *t = control.tier;
+	uint64_t limit_ns = 2 * (uint64_t)t->options.timeout_ms * 1000000, before;
+
+	(void)state;
+	fill_pools(100, false);
+	before = t->spill_bytes;
+	assert_true(before >= 2 * PAGE);
+	tier_spills_old(t, now + limit_ns - 1);
+	assert_int_equal(t->spill_bytes, before);
+	tier_spills_old(t, now + limit_ns);
+	assert_int_equal(t->spill_bytes, 0);
+	tier_spills_old(t, now + 2 * limit_ns);
+	assert_int_equal(t->spill_bytes, 0);
+	assert_true(t->spill_due);
+	while (TAILQ_FIRST(&t->spills)->stranded)
+		end_request(&TAILQ_FIRST(&t->spills)->request, DISK_OK);
+	assert_in_range(t->spill_bytes, PAGE, t->spill_bytes_max);
+}
+
+/* A page that is set again with another length while it is written is removed from the disk. */
+static void a_page_of_another_length_that_is_being_written_is_removed(void **state)
+{
+	const struct tier_spill *spill;
+	struct page_key key;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	key = spill->request.key;
+	tier_replaced(&control, &key, PAGE);
+	assert_int_equal(count(DISK_REMOVE), 0);
+	tier_replaced(&control, &key, PAGE / 2);
+	assert_int_equal(count(DISK_REMOVE), 1);
+	assert_null(tier_spilling(control.tier, &key));
+}
+
+/* What left the disk is in memory: its entry there is the right one. */
+static void a_page_that_leaves_the_disk_keeps_its_entry_in_memory(void **state)
+{
+	(void)state;
+	store(&client, 7, PAGE);
+	on_disk(7);
+	on_disk(8);
+	off_disk(7);
+	off_disk(8);
+	events();
+	assert_int_equal(directory.off_disk, 1);
+	assert_int_equal(number_of(&directory.page.key), 8);
+}
+
 static void a_write_that_fails_leaves_the_page_as_it_was(void **state)
 {
 	struct tier_spill *spill;
@@ -383,6 +528,13 @@ int main(void)
 		DISK_TEST(no_more_than_the_budget_is_being_written),
 		DISK_TEST(a_disk_that_hangs_costs_its_budget_and_pages_are_dropped),
 		DISK_TEST(a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk),
+		DISK_TEST(an_evicted_page_is_published_as_on_disk_when_it_is_written),
+		DISK_TEST(a_key_removed_while_its_evicted_page_is_written_is_published_nowhere),
+		DISK_TEST(an_evicted_page_that_left_the_disk_at_once_is_a_miss),
+		DISK_TEST(a_page_that_is_being_written_is_not_written_again),
+		DISK_TEST(a_write_without_an_end_leaves_the_budget_once),
+		DISK_TEST(a_page_of_another_length_that_is_being_written_is_removed),
+		DISK_TEST(a_page_that_leaves_the_disk_keeps_its_entry_in_memory),
 		DISK_TEST(a_write_that_fails_leaves_the_page_as_it_was),
 		DISK_TEST(a_page_is_written_with_the_crc_of_its_head),
 		DISK_TEST(a_page_that_the_disk_found_damaged_is_counted_and_taken_out),

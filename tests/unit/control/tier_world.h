@@ -26,7 +26,8 @@ static struct {
 	struct disk_page lost[REQUESTS_MAX];
 	unsigned losts;
 	int fd, open_rc;
-	bool works; /* the disk ends writes at once */
+	bool works;        /* the disk ends writes at once */
+	bool gone_at_once; /* a page leaves the disk when it is written */
 } fake;
 
 static struct disk *const fake_disk = (struct disk *)(void *)&fake;
@@ -252,6 +253,7 @@ static inline void end_request(struct disk_request *request, enum disk_status re
 		assert_int_equal(((unsigned char *)request->data)[0], (unsigned char)n);
 		on_disk(n);
 		fake.length[n] = request->length;
+		fake.has[n] = !fake.gone_at_once;
 	}
 	if (request->op == DISK_REMOVE && fake.has[n])
 		off_disk(n);

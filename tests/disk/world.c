@@ -2,10 +2,13 @@
 /* A store over simulated devices; see world.h. One thread. */
 #include "tests/disk/world.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "numa/clock.h"
+
+#define IDLE_MAX 100000u /* turns without any work; a lost request fails a test, it does not hang */
 
 static uint64_t world_random(void *context)
 {
@@ -52,8 +55,14 @@ void world_close(struct world *world)
 
 void world_turn(struct world *world)
 {
-	store_step(&world->store, clock_now_ns());
-	sim_complete(world->sim[sim_random(world->rng) % world->paths]);
+	unsigned work = store_step(&world->store, clock_now_ns());
+
+	work += sim_complete(world->sim[sim_random(world->rng) % world->paths]);
+	world->idle = work ? 0 : world->idle + 1;
+	if (world->idle < IDLE_MAX)
+		return;
+	fprintf(stderr, "the store waits for what never comes: %u turns did nothing\n", IDLE_MAX);
+	abort();
 }
 
 enum disk_status world_call(struct world *world, struct disk_request *request)

@@ -16,6 +16,7 @@ struct world {
 	unsigned paths;
 	uint32_t segments, units;
 	uint64_t *rng;
+	unsigned idle; /* turns since something completed */
 	bool any_tail; /* the bytes behind a page were damaged by the test */
 };
 

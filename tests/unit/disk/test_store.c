@@ -1,82 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The segment log over simulated devices: damage, faults, paths that leave and come back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+/* The segment log over simulated devices: damage and faults. */
+#include "tests/unit/disk/store_world.h"
 
-#include "config/log.h"
+#include <stdio.h>
+#include <string.h>
+
 #include "engine/abi/crc32c.h"
 #include "numa/clock.h"
-#include "tests/disk/world.h"
-
-#define SEGMENTS 8u
-#define UNITS 32u
-
-static struct world world;
-static uint64_t rng;
-
-static int setup(void **state)
-{
-	(void)state;
-	rng = 42;
-	log_level_set(LOG_ERROR);
-	return 0;
-}
-
-static void open_new(unsigned paths)
-{
-	struct sim *sim[WORLD_PATHS_MAX];
-
-	for (unsigned i = 0; i < paths; i++)
-		sim[i] = sim_new(SEGMENTS, UNITS, &rng);
-	assert_int_equal(world_open(&world, sim, paths, &rng), 0);
-}
-
-/* Ends the engine without a crash of the machine; `skip`: a path that is absent, or -1. */
-static void restart(int skip)
-{
-	struct sim *sim[WORLD_PATHS_MAX], *kept[WORLD_PATHS_MAX];
-	unsigned paths = world.paths, count = 0;
-
-	for (unsigned i = 0; i < paths; i++)
-		kept[i] = sim_copy(world.sim[i]);
-	world_close(&world);
-	for (unsigned i = 0; i < paths; i++)
-		if ((int)i == skip)
-			sim_free(kept[i]);
-		else
-			sim[count++] = kept[i];
-	assert_int_equal(world_open(&world, sim, count, &rng), 0);
-}
-
-/* Writes pages until some are in sealed segments; returns how many. */
-static uint32_t fill(uint32_t pages)
-{
-	for (uint32_t i = 0; i < pages; i++)
-		assert_int_equal(world_write(&world, i, 1), DISK_OK);
-	for (unsigned i = 0; i < 200; i++)
-		world_turn(&world);
-	return pages;
-}
-
-static unsigned hits(uint32_t pages)
-{
-	unsigned hits = 0;
-
-	for (uint32_t i = 0; i < pages; i++) {
-		bool found;
-		uint32_t version = world_read(&world, i, &found);
-
-		assert_int_not_equal(version, UINT32_MAX);
-		hits += version == 1;
-	}
-	return hits;
-}
 
 static void pages_are_read_back_and_survive_a_restart(void **state)
 {
@@ -281,43 +211,6 @@ static void a_hanging_path_leaves_service_and_keeps_the_buffer_until_the_io_ends
 	world_close(&world);
 }
 
-static void a_path_that_left_gets_missed_removals_before_it_is_used(void **state)
-{
-	uint32_t on_left = 0;
-	unsigned path = 0;
-
-	(void)state;
-	open_new(2);
-	fill(40);
-	while (!world_persisted(&world, on_left, &path) || path != 1)
-		on_left++;
-	/* Path 1 fails; the removal is acknowledged with path 0 alone. */
-	path_fail(&world.store.path[1], "the test says so");
-	assert_int_equal(world_remove(&world, on_left), DISK_OK);
-	restart(-1);
-	assert_false(world.store.path[0].report.cleared);
-	assert_false(world.store.path[1].report.cleared);
-	assert_int_equal(hits(40), 39);
-	/* And the path has it on its own from now on. */
-	restart(-1);
-	assert_int_equal(hits(40), 39);
-	world_close(&world);
-}
-
-static void without_a_member_the_others_prove_nothing_and_are_cleared(void **state)
-{
-	(void)state;
-	open_new(2);
-	fill(20);
-	restart(1);
-	assert_true(world.store.path[0].report.cleared);
-	assert_int_equal(hits(20), 0);
-	assert_int_equal(world_write(&world, 1, 1), DISK_OK);
-	restart(-1);
-	assert_int_equal(hits(20), 1);
-	world_close(&world);
-}
-
 /* A snapshot of a whole file system keeps all that the path file records of itself. */
 static void two_snapshots_of_one_path_are_both_cleared(void **state)
 {
@@ -432,10 +325,6 @@ int main(void)
 		cmocka_unit_test_setup(
 			a_hanging_path_leaves_service_and_keeps_the_buffer_until_the_io_ends,
 			setup),
-		cmocka_unit_test_setup(
-			a_path_that_left_gets_missed_removals_before_it_is_used, setup),
-		cmocka_unit_test_setup(
-			without_a_member_the_others_prove_nothing_and_are_cleared, setup),
 		cmocka_unit_test_setup(two_snapshots_of_one_path_are_both_cleared, setup),
 		cmocka_unit_test_setup(a_path_file_with_another_inode_or_birth_is_a_copy_s, setup),
 		cmocka_unit_test_setup(the_budget_of_a_day_drops_pages, setup),

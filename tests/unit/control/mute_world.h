@@ -70,13 +70,24 @@ static inline void acknowledge(uint64_t serial)
 	raw_message(mute.fd, &message);
 }
 
-/* Answers a DigestAsk: the mute member has no entry of node 0. */
-static inline void has_none(uint64_t serial)
+/* Answers a DigestAsk; `sums` has MAP_SLOTS, NULL: it has no entry. */
+static inline void digest_send(uint64_t serial, const uint64_t *sums)
 {
+	static uint64_t packed[MAP_SLOTS];
+	static uint8_t slots[MAP_SLOTS / 8];
 	Pc__Digest digest = PC__DIGEST__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
+	memset(slots, 0, sizeof(slots));
+	for (uint32_t slot = 0; sums && slot < MAP_SLOTS; slot++)
+		if (sums[slot]) {
+			slots[slot / 8] |= (uint8_t)(1u << slot % 8);
+			packed[digest.n_sums++] = sums[slot];
+		}
 	digest.serial = serial;
+	digest.sums = packed;
+	if (digest.n_sums)
+		digest.slots = (ProtobufCBinaryData){sizeof(slots), slots};
 	message.body_case = PC__MESSAGE__BODY_DIGEST;
 	message.digest = &digest;
 	raw_message(mute.fd, &message);
@@ -85,11 +96,13 @@ static inline void has_none(uint64_t serial)
 static inline void note(const Pc__Publish *publish)
 {
 	for (size_t i = 0; i < publish->n_entries; i++) {
+		const Pc__Entry *told = publish->entries[i];
 		struct index_entry entry = {
-			.key = {.word = {publish->entries[i]->key0, publish->entries[i]->key1}}};
+			.key = {.word = {told->key0, told->key1}}, .generation = told->generation};
 		struct index_entry *there;
 
 		assert_true(index_put(mute.told, &entry, &there) != -ENOMEM);
+		there->generation = told->generation; /* the last one counts */
 	}
 	acknowledge(publish->serial);
 }
@@ -121,7 +134,7 @@ static inline void mute_serve(void)
 				acknowledge(message->remove->serial);
 			else if (message->body_case == PC__MESSAGE__BODY_DIGEST_ASK &&
 				 !mute.no_digests)
-				has_none(message->digest_ask->serial);
+				digest_send(message->digest_ask->serial, NULL); /* it has none */
 			pc__message__free_unpacked(message, NULL);
 		}
 		mute.have -= at;
@@ -198,18 +211,22 @@ static inline void open_nodes(unsigned count, int dead_after_ms, int replicas)
 	assert_true(nodes_until(all_agree(), 3000));
 }
 
+static inline void publish_one(
+	const struct page_key *key, uint32_t place, uint32_t generation, unsigned deadline_ms)
+{
+	directory_publish(&node[0].control, key,
+		&(struct location){.place = place, .generation = generation},
+		&(struct waiter){.deadline_ns = clock_now_ns() + deadline_ms * 1000000ull,
+			.done = node_done,
+			.context = &node[0]});
+}
+
 static inline void publish(uint64_t from, unsigned count, unsigned deadline_ms)
 {
 	for (uint64_t k = from; k < from + count; k++) {
 		struct page_key key = key_of(k);
 
-		directory_publish(&node[0].control, &key,
-			&(struct location){
-				.place = place_make(0, (uint32_t)k & 0xffff), .generation = 1},
-			&(struct waiter){.deadline_ns = clock_now_ns() + deadline_ms * 1000000ull,
-				.done = node_done,
-				.context = &node[0],
-				.cookie = k});
+		publish_one(&key, place_make(0, (uint32_t)k & 0xffff), 1, deadline_ms);
 	}
 }
 

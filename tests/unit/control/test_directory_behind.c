@@ -162,6 +162,137 @@ static void publishes_skipped_during_its_own_walk_are_sent_later(void **state)
 	assert_int_equal(missing_at_mute(KEYS), 0);
 }
 
+/* No further publish to the mute member can be sent or queued. */
+static void fill_limit(void)
+{
+	unsigned before = node[0].dones;
+
+	publish(1000000, BOUND, 20);
+	assert_true(mute_until(node[0].dones == before + BOUND, 1000));
+	assert_true(owner_full(node[0].control.directory, mute_owner(), DIR_PUBLISH));
+}
+
+#define SLOT 1234u
+#define SLOT_KEYS 6000u /* more than a walk reads at a time, and than it may have unacknowledged */
+
+static struct page_key slot_key(uint64_t k)
+{
+	struct page_key key = key_of(k);
+
+	key.word[1] = (key.word[1] & UINT64_MAX >> 16) | (uint64_t)SLOT << 48;
+	return key;
+}
+
+/* The page is in memory now, with this generation; it is published if `deadline_ms` is not 0. */
+static void slot_put(uint64_t k, uint32_t generation, unsigned deadline_ms)
+{
+	struct index_entry *there;
+	struct index_entry entry = {.key = slot_key(k),
+		.place = place_make(0, (uint32_t)k),
+		.generation = generation,
+		.length = 4096};
+
+	assert_int_not_equal(index_put(node[0].control.index, &entry, &there), -ENOMEM);
+	there->generation = generation;
+	if (deadline_ms)
+		publish_one(&entry.key, entry.place, generation, deadline_ms);
+}
+
+/* All pages of a slot are replaced while its walk is in the midst of it, and nothing is sent. */
+static void publishes_skipped_in_the_slot_of_its_walk_are_sent_later(void **state)
+{
+	struct owner *owner;
+
+	(void)state;
+	open_nodes(1, 20000, 2);
+	for (uint64_t k = 0; k < SLOT_KEYS; k++)
+		slot_put(k, 1, 0);
+	mute_join();
+	owner = mute_owner();
+	assert_true(mute_until(owner->walk.at != 0 && owner->behind, 5000));
+	assert_int_equal(owner->walk.slot, SLOT);
+	assert_in_range(owner->background, OWNER_WALK_MAX / 2, OWNER_WALK_MAX);
+	fill_limit();
+	node[0].dones = 0;
+	for (uint64_t k = 0; k < SLOT_KEYS; k++)
+		slot_put(k, 2, 20);
+	assert_true(mute_until(node[0].dones == SLOT_KEYS, 1000));
+	mute.answers = true;
+	assert_true(mute_until(!owner->behind && owner->background == 0, 5000));
+	for (uint64_t k = 0; k < SLOT_KEYS; k++) {
+		struct page_key key = slot_key(k);
+		const struct index_entry *told = index_find(mute.told, &key);
+
+		assert_non_null(told);
+		assert_int_equal(told->generation, 2);
+	}
+}
+
+/*
+ * Node 0 has asked the mute member. Returns the digests of node 0's entries, MAP_SLOTS; the caller
+ * frees them.
+ */
+static uint64_t *digest_asked(void)
+{
+	uint64_t *sums;
+
+	open_nodes(1, 20000, 2);
+	have(0, KEYS);
+	mute_join();
+	mute.no_digests = true;
+	assert_true(mute_until(mute_owner()->digest && mute_owner()->digest->counted, 1500));
+	sums = malloc(MAP_SLOTS * sizeof(*sums));
+	assert_non_null(sums);
+	memcpy(sums, mute_owner()->digest->differ, MAP_SLOTS * sizeof(*sums));
+	return sums;
+}
+
+/*
+ * It has all entries but those that were published while it was asked, and skipped. Its digest is
+ * equal to the one that node 0 had computed before.
+ */
+static void publishes_skipped_before_its_digest_comes_are_sent_later(void **state)
+{
+	const unsigned added = 50;
+	uint64_t serial, *sums;
+
+	(void)state;
+	sums = digest_asked();
+	serial = mute_owner()->digest->serial;
+	fill_limit();
+	have(KEYS, added);
+	node[0].dones = 0;
+	publish(KEYS, added, 20);
+	assert_true(mute_until(node[0].dones == added, 100));
+	assert_int_equal(mute_owner()->digest->serial, serial);
+	mute.answers = true;
+	digest_send(serial, sums);
+	assert_true(mute_until(
+		!mute_owner()->fresh && !mute_owner()->walk.slots && mute_owner()->background == 0,
+		5000));
+	/* it was not too late: of the entries that are equal, most were not sent */
+	assert_in_range(missing_at_mute(KEYS), KEYS / 2, KEYS);
+	assert_int_equal(missing_at_mute(KEYS + added) - missing_at_mute(KEYS), 0);
+	free(sums);
+}
+
+/* It has nothing of what it said before its engine was restarted. */
+static void an_answer_to_another_question_is_not_believed(void **state)
+{
+	uint64_t *sums;
+
+	(void)state;
+	sums = digest_asked();
+	digest_send(mute_owner()->digest->serial - 1, sums);
+	free(sums);
+	assert_false(mute_until(mute_owner()->digest && mute_owner()->digest->answered, 200));
+	mute.answers = true;
+	assert_true(mute_until(
+		!mute_owner()->fresh && !mute_owner()->walk.slots && mute_owner()->background == 0,
+		9000));
+	assert_int_equal(missing_at_mute(KEYS), 0);
+}
+
 static void removes_beyond_the_limit_are_dropped_and_logged_once(void **state)
 {
 	const unsigned removes = BATCHES_MAX * MESSAGE_PAGES_MAX + 2 * OWNER_REMOVES_MAX;
@@ -228,6 +359,9 @@ int main(void)
 		T(targets_that_no_client_waits_for_are_bounded),
 		T(every_skipped_publish_is_sent_once_it_answers),
 		T(publishes_skipped_during_its_own_walk_are_sent_later),
+		T(publishes_skipped_in_the_slot_of_its_walk_are_sent_later),
+		T(publishes_skipped_before_its_digest_comes_are_sent_later),
+		T(an_answer_to_another_question_is_not_believed),
 		T(removes_beyond_the_limit_are_dropped_and_logged_once),
 		T(former_owners_keep_entries_that_it_has_not_acknowledged),
 	};

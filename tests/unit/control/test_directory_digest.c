@@ -153,6 +153,24 @@ static void slots_that_come_while_the_answer_is_missing_are_published(void **sta
 	assert_true(all_found());
 }
 
+/* A change of the map ends no comparison: not everything is published. */
+static void owners_are_compared_with_over_a_change_of_the_map(void **state)
+{
+	const struct directory *dir;
+
+	(void)state;
+	open_with_pages();
+	restart_warm(0);
+	dir = node[HOLDER].control.directory;
+	assert_true(nodes_until(dir->counting, 3000));
+	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
+	assert_true(nodes_until(sees(HOLDER, HOLDER + 1), 3000));
+	assert_true(nodes_until(settled(), 9000));
+	assert_true(all_found());
+	/* many have new owners */
+	assert_true(node[HOLDER].control.counter[COUNTER_entries_kept] > KEYS / 5);
+}
+
 /* ---- an owner that does not answer ----------------------------------------------------------- */
 
 /* Every owner of node 0's pages other than the mute member has them. */
@@ -239,6 +257,7 @@ int main(void)
 		T(after_a_cut_of_a_moment_no_entry_is_published_again),
 		T(a_change_of_the_map_while_comparing_loses_no_entry),
 		T(slots_that_come_while_the_answer_is_missing_are_published),
+		T(owners_are_compared_with_over_a_change_of_the_map),
 		T(an_owner_that_does_not_answer_delays_no_other),
 		T(a_further_question_takes_the_place_of_the_first),
 	};

@@ -301,18 +301,17 @@ static void entry_judge(struct control *control, struct member *member, uint64_t
 }
 
 /* This engine did not run for this time, and could not receive: members get it in addition. */
-static void pause_forgive(struct members *members, uint64_t pause_ns)
+static void pause_forgive(struct members *members, uint64_t pause_ns, uint64_t now_ns)
 {
 	for (unsigned i = 0; i < members->table.contacts; i++) {
-		struct member_probe *p = &members->table.contact[i]->probe;
+		struct member_contact *contact = members->table.contact[i];
+		uint64_t *const times[] = {&contact->probe.asked_ns[PROBE_SMALL],
+			&contact->probe.asked_ns[PROBE_PADDED], &contact->probe.vouched_ns,
+			&contact->trial.since_ns};
 
-		for (unsigned size = 0; size < PROBE_SIZES; size++)
-			if (p->asked_ns[size])
-				p->asked_ns[size] += pause_ns;
-		if (p->vouched_ns)
-			p->vouched_ns += pause_ns;
-		if (members->table.contact[i]->trial.since_ns)
-			members->table.contact[i]->trial.since_ns += pause_ns;
+		for (unsigned t = 0; t < sizeof(times) / sizeof(times[0]); t++)
+			if (*times[t])
+				*times[t] = suspect_after_pause(*times[t], pause_ns, now_ns);
 	}
 }
 
@@ -327,7 +326,7 @@ void member_probe_tick(void *context)
 	if (members->leaving)
 		return;
 	if (late_ns > 2 * period_ns)
-		pause_forgive(members, late_ns - period_ns);
+		pause_forgive(members, late_ns - period_ns, now_ns);
 	probe_next(control, now_ns);
 	/* From the end, so that one whose contact goes away hides no other. */
 	for (unsigned i = members->table.contacts; i-- > 0;) {

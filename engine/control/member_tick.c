@@ -195,8 +195,10 @@ bool members_tick(struct control *control, uint64_t now_ns)
 	 */
 	late_ns = late_ns > 2 * period_ns ? late_ns - period_ns : 0;
 	for (unsigned i = 0; late_ns && i < members->table.contacts; i++) {
-		members->table.contact[i]->heard_ns += late_ns;
-		members->table.contact[i]->vouched_ns += late_ns;
+		struct member_contact *contact = members->table.contact[i];
+
+		contact->heard_ns = suspect_after_pause(contact->heard_ns, late_ns, now_ns);
+		contact->vouched_ns = suspect_after_pause(contact->vouched_ns, late_ns, now_ns);
 	}
 	beat.doubts = doubts;
 	beat.unserved = unserved;

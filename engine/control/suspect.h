@@ -48,6 +48,15 @@ enum suspect_why {
 	SUSPECT_UNLINKED, /* there is no connection; shown, but no reason to stop waiting */
 };
 
+/*
+ * A time of a member after a pause of this engine, in which it could hear nothing: later by the
+ * pause, but not in the future, where what came since the end of the pause would put it.
+ */
+static inline uint64_t suspect_after_pause(uint64_t then_ns, uint64_t pause_ns, uint64_t now_ns)
+{
+	return then_ns + pause_ns < now_ns ? then_ns + pause_ns : now_ns;
+}
+
 /* What this engine knows of a member. Times in ns. */
 struct suspect_evidence {
 	uint64_t silent_ns; /* since its last message */

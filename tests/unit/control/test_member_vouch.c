@@ -106,6 +106,34 @@ static void a_silent_member_stays_while_another_member_hears_it(void **state)
 	assert_in_range(since_ms(from_ns), DEAD_MS - 3 * BEAT_MS, DEAD_MS + 3 * BEAT_MS);
 }
 
+/* Node 2 and what is said of it are as old as the pause; the pause was this engine's own. */
+static void a_member_that_others_hear_survives_a_pause_of_this_engine(void **state)
+{
+	uint32_t ref = node[2].control.ref;
+	uint64_t from_ns;
+
+	(void)state;
+	node[2].stalled = true;
+	for (unsigned pause_ms = DEAD_MS / 2; pause_ms < 20 * DEAD_MS; pause_ms *= 2) {
+		for (unsigned i = 0; i < 2 * DEAD_MS / BEAT_MS; i++) {
+			Pc__Vouch one = vouch(ref, 0);
+
+			beat(NULL, 0, &one, 1);
+			nodes_run(BEAT_MS);
+		}
+		assert_true(sees(0, 2));
+		nodes_pass(pause_ms);
+	}
+	/* from here on no member hears it */
+	from_ns = clock_now_ns();
+	while (sees(0, 2) && since_ms(from_ns) < 10 * DEAD_MS) {
+		beat(NULL, 0, NULL, 0);
+		nodes_run(BEAT_MS);
+	}
+	assert_in_range(since_ms(from_ns), DEAD_MS - 3 * BEAT_MS, DEAD_MS + 3 * BEAT_MS);
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 1);
+}
+
 static void a_member_that_is_heard_again_is_no_longer_kept(void **state)
 {
 	uint32_t ref = node[2].control.ref;
@@ -241,6 +269,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(a_silent_member_stays_while_another_member_hears_it),
+		T(a_member_that_others_hear_survives_a_pause_of_this_engine),
 		T(a_member_that_is_heard_again_is_no_longer_kept),
 		T(old_foreign_and_unknown_vouches_keep_no_member),
 		T(a_member_s_word_about_itself_is_no_vouch),

@@ -143,6 +143,17 @@ static void get_calls(struct statistics_words *w, uint64_t batches, uint64_t pag
 	w->calls[STATISTICS_GET].latency[latency_bucket(5000)] += batches;
 }
 
+/* Calls other than gets, one in each bucket, and bytes. */
+static void other_calls(struct statistics_words *w, uint64_t batches)
+{
+	for (unsigned i = 0; i < LATENCY_BUCKETS; i++) {
+		w->calls[STATISTICS_SET].latency[i] += batches;
+		w->calls[STATISTICS_EXISTS].latency[i] += 2 * batches;
+	}
+	w->set_bytes += batches * 7000000;
+}
+
+/* No number of the moment is 0, so one that is not subtracted is seen. */
 static void the_summary_covers_the_time_since_the_moment(void **state)
 {
 	struct view_moment past;
@@ -161,7 +172,9 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	member("self", "up");
 	member("gone", "down");
 	get_calls(&s.clients, 1000, 50000);
+	other_calls(&s.clients, 100);
 	s.clients.get_local = 50000;
+	s.clients.get_remote = 30000;
 	s.clients.get_bytes = 1 << 30;
 	s.counter[COUNTER_pages_evicted] = 99;
 	view_moment_make(&s, &past);
@@ -170,7 +183,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	s.clients.get_local += 1000;
 	s.clients.get_remote += 2000;
 	s.clients.get_bytes += 5000000;
-	s.clients.set_bytes += 7000000;
+	other_calls(&s.clients, 1);
 	s.counter[COUNTER_pages_evicted] += 30;
 	view_summary_make(&s, &past, &own);
 	assert_int_equal(own.version, 1);
@@ -192,8 +205,11 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	assert_int_equal(own.severity, SUMMARY_WARNING);
 	assert_string_equal(own.finding, "rail_down");
 	assert_int_equal(own.findings, 3); /* and member_down and directory_behind */
-	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
+	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++) {
 		assert_int_equal(own.latency[SUMMARY_GET][i], summary_lower_ns(i) == 4096 ? 12 : 0);
+		assert_int_equal(own.latency[SUMMARY_EXISTS][i], 2 * own.latency[SUMMARY_SET][i]);
+		assert_in_range(own.latency[SUMMARY_SET][i], 1, LATENCY_BUCKETS);
+	}
 	view_moment_make(&s, &past); /* no time and no calls since: nothing to divide by */
 	view_summary_make(&s, &past, &own);
 	assert_int_equal(own.hit_local, SUMMARY_NONE);

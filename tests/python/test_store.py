@@ -634,6 +634,31 @@ class Failure(StoreTest):
         self.assertEqual([s.counts()["errors"] for s in ranks], [{}, {}])
 
 
+class Stopped(harness.ClusterTest):
+    def test_a_call_of_many_batches_ends_within_its_time_out(self):
+        """A staged call moves 64 MiB at a time; all its batches share one deadline."""
+        batches, timeout = 8, 0.5
+        engines = self.start(1, pool_bytes="64MiB")
+        memory = ctypes.create_string_buffer(1 << 20)
+        store = PeerCacheStore(config((0, 5, 18), {
+            "engine_socket": engines.sockets[0], "engine_start": False}), {})
+        self.addCleanup(store.close)
+        session = store._session
+        keys = keys_of(0, 64 * batches)
+        pages = [ctypes.addressof(memory)] * len(keys)
+        for verb in (session.set, session.get):  # opens the channels
+            self.assertEqual(verb("ns", ["k"], pages[:1], 1 << 20, 20000, True), [True])
+        pid = engines.engine_pid(0)
+        os.kill(pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, pid, signal.SIGCONT)
+        for verb in (session.set, session.get):
+            began = harness.cluster.clock()
+            done = verb("ns", keys, pages, 1 << 20, int(timeout * 1000), True)
+            # a deadline for each batch would be the whole of this
+            self.assertLess(harness.cluster.clock() - began, batches * timeout * 0.75)
+            self.assertEqual(done, [False] * len(keys))
+
+
 class Death(harness.ClusterTest):
     def test_a_killed_engine_causes_only_misses_until_it_is_back(self):
         engines = self.start(2, pool_bytes="64MiB",

@@ -112,6 +112,8 @@ struct ctl_request {
 	struct ctl_channel *channel;
 	uint64_t cookie;
 	uint64_t deadline_ns;
+	/* counts `left` in `waiting`; ctl_class_of() may name another record meanwhile */
+	struct ctl_class *class;
 	uint32_t length;
 	uint32_t left; /* number of slots still to be granted */
 };

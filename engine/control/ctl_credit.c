@@ -192,12 +192,13 @@ static void request_queue(
 	}
 	*waits = *r;
 	waits->next = NULL;
+	waits->class = ctl_class_of(ctl, rail, r->length);
 	*pr->last = waits;
 	pr->last = &waits->next;
 	r->channel->asked += r->left;
-	ctl_class_of(ctl, rail, r->length)->waiting += r->left;
-	ctl_class_of(ctl, rail, r->length)->waited = true;
-	ctl_class_of(ctl, rail, r->length)->slowed = true;
+	waits->class->waiting += r->left;
+	waits->class->waited = true;
+	waits->class->slowed = true;
 	ctl_refill(ctl, rail, r->length, now_ns);
 }
 
@@ -248,7 +249,7 @@ static void request_remove(
 	struct ctl_request *r = *link;
 
 	r->channel->asked -= waited;
-	ctl_class_of(ctl, rail, r->length)->waiting -= waited;
+	r->class->waiting -= waited;
 	*link = r->next;
 	if (ctl->rail[rail].last == &r->next)
 		ctl->rail[rail].last = link;
@@ -264,7 +265,7 @@ void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 	pr->retry = false;
 	while (*link) {
 		struct ctl_request *r = *link;
-		struct ctl_class *class = ctl_class_of(ctl, rail, r->length);
+		struct ctl_class *class = r->class;
 		uint32_t before = r->left;
 		int rc = -ENOSPC;
 

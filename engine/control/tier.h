@@ -98,8 +98,9 @@ struct tier_promote {
 	LIST_ENTRY(tier_promote) same;
 	TAILQ_ENTRY(tier_promote) next; /* in the list of its state */
 	enum promote_state state;
-	bool removed;  /* the key was removed since: what is read is not published */
-	unsigned rail; /* whose pool it comes into; from PROMOTE_WANTED on */
+	bool removed;            /* the key was removed since: what is read is not published */
+	unsigned rail;           /* whose pool it comes into; from PROMOTE_WANTED on */
+	struct ctl_class *class; /* while PROMOTE_WANTED; see ctl_request.class */
 	uint32_t bytes, place, generation;
 	uint64_t until_ns; /* until then it is kept without waiters: a hint */
 	STAILQ_HEAD(, tier_waiter) waiters;

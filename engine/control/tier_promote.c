@@ -72,23 +72,19 @@ static struct tier_promote *promote_find(struct tier *t, const struct page_key *
 
 static void leave(struct tier *t, struct tier_promote *promote)
 {
-	struct ctl_class *class;
-
 	TAILQ_REMOVE(list_of(t, promote->state), promote, next);
-	if (promote->state != PROMOTE_WANTED)
-		return;
-	class = ctl_class_of(t->control->ctl, promote->rail, promote->request.length);
-	/* another record than that of enter(), if more page sizes exist than records */
-	if (class->waiting)
-		class->waiting--;
+	if (promote->state == PROMOTE_WANTED)
+		promote->class->waiting--;
 }
 
 static void enter(struct tier *t, struct tier_promote *promote, enum promote_state state)
 {
 	promote->state = state;
 	TAILQ_INSERT_TAIL(list_of(t, state), promote, next);
-	if (state == PROMOTE_WANTED)
-		ctl_class_of(t->control->ctl, promote->rail, promote->request.length)->waiting++;
+	if (state != PROMOTE_WANTED)
+		return;
+	promote->class = ctl_class_of(t->control->ctl, promote->rail, promote->request.length);
+	promote->class->waiting++;
 }
 
 /* Ends a promote that is in no list and has no slot. */

@@ -253,6 +253,44 @@ static void no_more_than_the_cap_is_read_or_pinned(void **state)
 	assert_int_equal(control.counter[COUNTER_disk_refused], most - 1);
 }
 
+/* With more page sizes than records, another record may be that of the page's size by then. */
+static void a_promote_ends_in_the_record_in_which_it_waits(void **state)
+{
+	struct ctl_class *class = control.ctl->rail[0].class;
+	uint64_t waiting = 0;
+
+	(void)state;
+	fill_pools(100, false);
+	for (unsigned rail = 0; rail < RAILS; rail++)
+		for (unsigned i = 0; i < CLASSES_MAX; i++)
+			control.ctl->rail[rail].class[i].held = 1;
+	on_disk(5);
+	fake.length[5] = 3 * PAGE_UNIT; /* no slot has this size */
+	for (unsigned i = 0; i < CLASSES_MAX; i++)
+		if (!class[i].units)
+			class[i].units = control.ctl->rail[1].class[i].units = 1000 + i;
+	put(&client, (struct ctl_op){.kind = CTL_PROMOTE,
+			     .cookie = 5,
+			     .key = key_of(5),
+			     .length = 3 * PAGE_UNIT,
+			     .deadline_ns = now + SECOND / 1000});
+	turns();
+	tier_turns();
+	assert_int_equal(count(DISK_READ), 0);
+	for (unsigned rail = 0; rail < RAILS; rail++)
+		for (unsigned i = 0; i < CLASSES_MAX; i++) {
+			waiting += control.ctl->rail[rail].class[i].waiting;
+			if (!control.ctl->rail[rail].class[i].waiting)
+				control.ctl->rail[rail].class[i].held = 0;
+		}
+	assert_int_equal(waiting, 1);
+	wait_for(SECOND / 500);
+	assert_int_equal(answered(5).status, OP_TIMEOUT);
+	for (unsigned rail = 0; rail < RAILS; rail++)
+		for (unsigned i = 0; i < CLASSES_MAX; i++)
+			assert_int_equal(control.ctl->rail[rail].class[i].waiting, 0);
+}
+
 static void a_promote_evicts_when_the_pool_is_full(void **state)
 {
 	unsigned pages = fill_pools(100, true);
@@ -367,6 +405,7 @@ int main(void)
 		DISK_TEST(exists_is_answered_at_once_and_brings_the_page),
 		DISK_TEST(a_page_of_another_length_is_refused_and_replaced),
 		DISK_TEST(no_more_than_the_cap_is_read_or_pinned),
+		DISK_TEST(a_promote_ends_in_the_record_in_which_it_waits),
 		DISK_TEST(a_promote_evicts_when_the_pool_is_full),
 		DISK_TEST(a_removal_is_durable_when_the_disk_has_synced_its_tombstone),
 		DISK_TEST(without_a_usable_path_no_removal_is_durable),

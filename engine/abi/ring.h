@@ -37,12 +37,14 @@
  * ThreadSanitizer does not model fences. In its builds each fence is a read-modify-write of one
  * word, which orders at least what the fence orders.
  */
-#if defined(__has_feature)
+#if defined(__SANITIZE_THREAD__) /* gcc */
+#define SHM_TSAN 1
+#elif defined(__has_feature) /* clang */
 #if __has_feature(thread_sanitizer)
 #define SHM_TSAN 1
 #endif
 #endif
-#if defined(__SANITIZE_THREAD__) || defined(SHM_TSAN)
+#if defined(SHM_TSAN)
 __attribute__((weak)) uint32_t shm_tsan_word;
 #define SHM_FENCE(order) ((void)__atomic_fetch_add(&shm_tsan_word, 1, __ATOMIC_SEQ_CST))
 #else

@@ -26,10 +26,13 @@
 
 #define REPORT_BYTES_MAX (64u << 20)
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(SHM_TSAN)
 #include <sanitizer/tsan_interface.h>
 
-/* ThreadSanitizer of gcc 12 does not know pthread_mutex_clocklock(), so it is told of the lock. */
+/*
+ * ThreadSanitizer of gcc 12 and clang 14 does not know pthread_mutex_clocklock(), so it is told of
+ * the lock.
+ */
 static int clocklock(pthread_mutex_t *mutex, const struct timespec *until)
 {
 	int error;

@@ -35,12 +35,18 @@
 #define SESSIONS_MAX 64  /* attached client processes */
 #define CHANNELS_MAX 256 /* channels of all sessions together */
 #define REGIONS_MAX 2048 /* regions of one engine, its own included, at most */
-/* channels that every session may have: lower bound of its quota (control/client.h) */
+/*
+ * What a session may have while enough is left (_MIN), and what it gets whatever the others have
+ * taken (_SURE); see session_may_take() of control/client.c
+ */
 #define CHANNELS_SESSION_MIN 16
-/* registered ranges that every session may have: lower bound of its quota */
+#define CHANNELS_SESSION_SURE 2 /* one to read, one to write */
 #define RANGES_SESSION_MIN 64
-/* extents that every session may have: lower bound of its quota */
+#define RANGES_SESSION_SURE 8
 #define EXTENTS_SESSION_MIN 512
+#define EXTENTS_SESSION_SURE 32
+/* What a single session can get of a total of which each session is sure to get a part. */
+#define SESSION_ALONE(total, sure) (((total) - (SESSIONS_MAX - 1) * (sure)) / 2)
 #define EXTENT_BYTES_MIN PAGE_UNIT /* length of the shortest extent of a registered range, bytes */
 /* extents on each NIC, of the registered ranges of all sessions together */
 #define EXTENTS_MAX 7168u

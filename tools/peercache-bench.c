@@ -18,7 +18,8 @@
 #include "tools/bench_stop.h"
 #include "tools/common.h"
 
-#define THREADS_MAX (CHANNELS_MAX / 2) /* a session may have at most half of all channels */
+/* a channel each */
+#define THREADS_MAX SESSION_ALONE(CHANNELS_MAX, CHANNELS_SESSION_SURE)
 
 enum mode { MODE_GET, MODE_SET, MODE_EXISTS };
 

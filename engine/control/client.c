@@ -107,6 +107,57 @@ drop:
 	closer_take(clients->closer, fd);
 }
 
+static const struct {
+	unsigned total, min, sure;
+} shares[] = {
+	[SHARE_CHANNELS] = {CHANNELS_MAX, CHANNELS_SESSION_MIN, CHANNELS_SESSION_SURE},
+	[SHARE_RANGES] = {CLIENT_RANGES_MAX, RANGES_SESSION_MIN, RANGES_SESSION_SURE},
+	[SHARE_EXTENTS] = {EXTENTS_MAX, EXTENTS_SESSION_MIN, EXTENTS_SESSION_SURE},
+};
+
+static unsigned session_has(const struct session *s, enum client_share what)
+{
+	return what == SHARE_CHANNELS ? s->channels : what == SHARE_RANGES ? s->ranges : s->extents;
+}
+
+unsigned clients_left(const struct clients *clients, enum client_share what)
+{
+	unsigned taken = what == SHARE_CHANNELS ? clients->channels
+			 : what == SHARE_RANGES ? clients->ranges
+						: clients->extents;
+
+	return shares[what].total - taken;
+}
+
+/* What the other sessions, those included that are not attached yet, are still sure to get. */
+static unsigned kept_for_others(const struct session *s, enum client_share what)
+{
+	const struct clients *clients = s->control->clients;
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
+		const struct session *other = clients->session[i];
+		unsigned has = other ? session_has(other, what) : 0;
+
+		if (other != s && has < shares[what].sure)
+			kept += shares[what].sure - has;
+	}
+	return kept;
+}
+
+bool session_may_take(const struct session *s, enum client_share what, unsigned wants)
+{
+	unsigned left = clients_left(s->control->clients, what), kept = kept_for_others(s, what);
+	unsigned sessions = s->control->clients->sessions, share;
+
+	if (left < kept || left - kept < wants)
+		return false;
+	share = (left - kept - wants) / (sessions ? sessions : 1);
+	if (share < shares[what].min)
+		share = shares[what].min;
+	return session_has(s, what) + wants <= share;
+}
+
 void session_admit(struct session *s)
 {
 	struct clients *clients = s->control->clients;

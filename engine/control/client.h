@@ -55,7 +55,11 @@
  * every channel needs a region for its staging memory.
  */
 #define CLIENT_RANGES_MAX (REGIONS_MAX - REGION_CLIENT_0 - CHANNELS_MAX)
-static_assert(CLIENT_RANGES_MAX >= RANGES_SESSION_MIN, "one session gets its share");
+static_assert(
+	SESSION_ALONE(CHANNELS_MAX, CHANNELS_SESSION_SURE) > 2 * CHANNELS_SESSION_MIN &&
+		SESSION_ALONE(CLIENT_RANGES_MAX, RANGES_SESSION_SURE) > 2 * RANGES_SESSION_MIN &&
+		SESSION_ALONE(EXTENTS_MAX, EXTENTS_SESSION_SURE) > 2 * EXTENTS_SESSION_MIN,
+	"a second session gets more than the least");
 
 struct session;
 struct channel;
@@ -185,21 +189,18 @@ struct session {
 	bool ending;
 };
 
-/*
- * The quota of a session. It may take `wants` of the `left` if it then has no more than its share
- * of the rest, (left - wants) / sessions, or no more than `min`. So a single session stops at half
- * of the total, and a session that has more than `min` cannot take the last of what is left.
- */
-static inline bool session_may_take(
-	unsigned has, unsigned wants, unsigned left, unsigned sessions, unsigned min)
-{
-	unsigned share;
+/* What clients share. */
+enum client_share { SHARE_CHANNELS, SHARE_RANGES, SHARE_EXTENTS };
 
-	if (wants > left)
-		return false;
-	share = (left - wants) / (sessions ? sessions : 1);
-	return has + wants <= (share > min ? share : min);
-}
+/* How much of it is left. */
+unsigned clients_left(const struct clients *clients, enum client_share what);
+/*
+ * The quota of a session. Of what is left, each of SESSIONS_MAX sessions, those included that are
+ * not attached yet, is sure to get _SESSION_SURE. Of the rest, the session may take `wants` if it
+ * then has no more than (rest - wants) / sessions, or no more than _SESSION_MIN. So a single
+ * session stops at half of the rest, and many sessions take nothing from those that come later.
+ */
+bool session_may_take(const struct session *s, enum client_share what, unsigned wants);
 
 /* Helper threads that register memory. The lock protects `first`, `last` and `done`. */
 struct client_helper {

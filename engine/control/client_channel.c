@@ -105,14 +105,14 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	struct control *control = s->control;
 	struct clients *clients = control->clients;
 	uint32_t id = channel_number(clients);
-	unsigned left = CHANNELS_MAX - clients->channels;
 	struct channel *c;
 	int rc;
 
-	if (!session_may_take(s->channels, 1, left, clients->sessions, CHANNELS_SESSION_MIN)) {
+	if (!session_may_take(s, SHARE_CHANNELS, 1)) {
 		snprintf(text, bytes,
 			"this session has %u channels open and may have no more: %u of %u are left to %u sessions. Close some, or use fewer threads",
-			s->channels, left, CHANNELS_MAX, clients->sessions);
+			s->channels, clients_left(clients, SHARE_CHANNELS), CHANNELS_MAX,
+			clients->sessions);
 		return -EMFILE;
 	}
 	c = calloc(1, sizeof(*c));

@@ -243,20 +243,19 @@ void region_worked(struct control *control, struct region *r)
 static int quota_check(const struct session *s, unsigned extents, char *text, size_t bytes)
 {
 	const struct clients *clients = s->control->clients;
-	unsigned left = CLIENT_RANGES_MAX - clients->ranges,
-		 extents_left = EXTENTS_MAX - clients->extents;
 
-	if (!session_may_take(s->ranges, 1, left, clients->sessions, RANGES_SESSION_MIN)) {
+	if (!session_may_take(s, SHARE_RANGES, 1)) {
 		snprintf(text, bytes,
 			"this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions. Register fewer, larger ranges, or release some",
-			s->ranges, left, CLIENT_RANGES_MAX, clients->sessions);
+			s->ranges, clients_left(clients, SHARE_RANGES), CLIENT_RANGES_MAX,
+			clients->sessions);
 		return -EMFILE;
 	}
-	if (!session_may_take(
-		    s->extents, extents, extents_left, clients->sessions, EXTENTS_SESSION_MIN)) {
+	if (!session_may_take(s, SHARE_EXTENTS, extents)) {
 		snprintf(text, bytes,
 			"this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions. Put it on huge pages, raise rail.mr_bytes or release ranges",
-			extents, s->extents, extents_left, EXTENTS_MAX, clients->sessions);
+			extents, s->extents, clients_left(clients, SHARE_EXTENTS), EXTENTS_MAX,
+			clients->sessions);
 		return -EMFILE;
 	}
 	return 0;

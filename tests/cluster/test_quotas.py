@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that takes all it can get, or sends no request, leaves other clients enough."""
 
+import contextlib
 import fcntl
 import os
 import select
 import socket
+import threading
+import time
 
 import harness
 from test_hostile import CHANNEL_OPEN, HELLO, REGION_ADD, Client
@@ -62,6 +65,51 @@ class Quotas(harness.ClusterTest):
         self.assertRegex(why, rf"{got + 1} channels open.*\d+ of 256 are left.*Close some")
         got, why = self.take_all(self.client(), CHANNEL_OPEN)
         self.assertGreaterEqual(got + 1, 16)
+
+    def test_a_client_that_takes_and_blocks_the_kicks_of_others_stops_none(self):
+        """All clients share the eventfds that wake the control plane and the poll cores."""
+        client, stop = self.client(), threading.Event()
+        kicks = [client.kick_control, client.kick_rail]
+        for fd in kicks:
+            os.set_blocking(fd, True)  # a flag of the open file, which the engine has, too
+
+        def spoil(fd):
+            full = (2**64 - 2).to_bytes(8, "little")
+            poll = select.poll()
+            poll.register(fd, select.POLLIN | select.POLLOUT)
+            while not stop.is_set():
+                for _, events in poll.poll(10):
+                    if events & select.POLLIN:
+                        os.preadv(fd, [bytearray(8)], -1, os.RWF_NOWAIT)
+                    elif events & select.POLLOUT:
+                        os.eventfd_write(fd, 1)
+                if int(time.monotonic() * 10) % 2:
+                    with contextlib.suppress(BlockingIOError):
+                        os.set_blocking(fd, False)
+                        os.write(fd, full)
+                        os.set_blocking(fd, True)
+
+        threads = [threading.Thread(target=self.ignoring(spoil), args=(fd,)) for fd in kicks]
+        for thread in threads:
+            thread.start()
+        try:
+            self.replay(self.engines, "--requests", 30, "--namespace", "spoilt")
+        finally:
+            stop.set()
+            for fd in kicks:
+                os.set_blocking(fd, False)
+            for thread in threads:
+                thread.join()
+
+    @staticmethod
+    def ignoring(spoil):
+        def run(fd):
+            while True:
+                try:
+                    return spoil(fd)
+                except BlockingIOError:
+                    pass  # another one was faster
+        return run
 
     def test_silent_connections_block_no_client(self):
         silent = []

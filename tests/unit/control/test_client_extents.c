@@ -168,7 +168,7 @@ static void exceeding_the_quota_of_extents_is_refused_with_advice(void **state)
 	assert_int_equal(a.reply.status, -EMFILE);
 	assert_non_null(strstr(a.reply.text, "needs 7168 registrations"));
 	assert_non_null(strstr(a.reply.text, "rail.mr_bytes"));
-	(void)added(fd, EXTENTS_MAX / 2 * 65536ull);
+	(void)added(fd, SESSION_ALONE(EXTENTS_MAX, EXTENTS_SESSION_SURE) * 65536ull);
 	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &a));
 	assert_int_equal(a.reply.status, -EMFILE);
 	(void)added(other, EXTENTS_SESSION_MIN * 65536ull);

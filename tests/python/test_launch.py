@@ -465,7 +465,7 @@ class Keys(unittest.TestCase):
         self.assertEqual(got.settings["rail.gid_index"], "3")
         self.assertEqual(got.settings["engine.huge_pages"], "no")
         self.assertEqual(got.settings["rail.spin_us"], "5")
-        self.assertEqual((got.timeout_ms, got.tag, got.missing), (250, "7", []))
+        self.assertEqual((got.timeout_ms, got.tags, got.missing), (250, ("7", ""), []))
 
     def test_unknown_keys_and_missing_features_cause_one_warning_each(self):
         known = {
@@ -496,7 +496,7 @@ class Keys(unittest.TestCase):
         self.assertNotIn("rdma_port", logs.output[2], "0 requests nothing")
         self.assertEqual((got.settings["disk.paths"], got.settings["disk.bytes"]),
                          ("/data", str(100 << 30)))
-        self.assertEqual(got.tag, "p")
+        self.assertEqual(got.tags, ("p", ""))
         self.assertEqual((got.settings["metrics.port"], got.settings["metrics.address"]),
                          ("31997", "0.0.0.0"))
         off = configuration.read({"disk_enabled": 0, "disk_path": "/data"})

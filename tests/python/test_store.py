@@ -16,6 +16,8 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.
 import harness  # noqa: E402
 from simulator import (Controller, CopiedPool, HostPoolGroup, Indices, LogicalPool,  # noqa: E402
                        MambaPoolHost, MHATokenToKVPoolHost, Pool, Tensor, config, content)
+from peercache import config as configuration  # noqa: E402
+from peercache.pages import Pool as PagesOf  # noqa: E402
 from peercache.store import PeerCacheStore  # noqa: E402
 
 KIB = 1024
@@ -194,6 +196,26 @@ class Namespaces(StoreTest):
         for shape, fields in others:
             with self.subTest(shape=shape, fields=fields):
                 self.assertEqual(self.store(1, Pool(4, **shape), **fields).batch_exists(keys), 0)
+
+    def test_no_two_pairs_of_prefix_and_tag_share_pages(self):
+        """Texts that would be equal if they were joined, trimmed, or not escaped."""
+        texts = ["", "a", " a", "team", "team/a", "/", "//", "a|tag=b", "|tag=", "%7c", "|",
+                 "a%7ctag=b", "b|pool=kv", "None", "\u00e9", "e\u0301"]
+        pairs = [(prefix, tag) for prefix in texts for tag in texts]
+        pool, keys = self.filled(Pool(1, [4096]), 1), keys_of(self.first, 1)
+        spaces = {}
+        for prefix, tag in pairs:
+            read = configuration.read({"prefix": prefix, "extra_backend_tag": tag})
+            made = PagesOf(pool, "kv", config((0, 5, 18), {}), read.tags)
+            for space in (*made.spaces, made.flat):
+                self.assertNotIn(space, spaces, f"{prefix, tag} and {spaces.get(space)}")
+                spaces[space] = (prefix, tag)
+        some = [("team", "a"), ("team/a", ""), ("", "team/a"), ("a", "team"), (" team", "a")]
+        stores = [self.store(0, pool, extra={"prefix": prefix, "extra_backend_tag": tag})
+                  for prefix, tag in some]
+        for number, store in enumerate(stores):
+            self.assertEqual(store.batch_exists(keys), 0, some[number])
+            self.assertEqual(store.batch_set_v1(keys, pool.indices([0])), [True])
 
     def test_data_parallel_ranks_share_pages(self):
         pool = self.filled(Pool(4, [4096]), 4)

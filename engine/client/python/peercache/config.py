@@ -143,6 +143,13 @@ def path(longest: Optional[int] = None, several: bool = False) -> Callable[[Any]
     return parse
 
 
+def verbatim(value: Any) -> str:
+    """Reads a printable text and keeps its spaces: two texts that differ at all name two tenants.
+    """
+    text()(value)
+    return str(value)
+
+
 def choice(*words: str) -> Callable[[Any], str]:
     """Makes a reader that accepts these words in upper or lower case and returns lower case."""
     fix = f"give {', '.join(words[:-1])} or {words[-1]}"
@@ -199,7 +206,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "engine_path": path(), "engine_log": path(), "engine_settings": settings,
     "timeout_ms": number(1, 3600000), "exists_timeout_ms": number(1, 3600000),
     "verify": choice("never", "sample", "always"), "verify_one_in": number(1, VERIFY_ONE_IN_MAX),
-    "interface_v1": flag, "extra_backend_tag": text(), "prefix": text(),
+    "interface_v1": flag, "extra_backend_tag": verbatim, "prefix": verbatim,
     "discovery_addr": seeds, "device_name": devices, "device_names": devices,
     "protocol": choice("rdma", "tcp"),
     "mode": choice("p2p", "hybrid", "centralized", "slotmap"),
@@ -240,7 +247,8 @@ class Config:
     engine_keep: bool = False  # keep a started engine running after its last client
     engine_path: str = ""  # the engine's program; "": search for it
     engine_log: str = ""  # log of a started engine
-    tag: str = ""  # "prefix" and "extra_backend_tag"; part of every key
+    # "prefix" and "extra_backend_tag"; each is a part of every key, and "" stands for a missing one
+    tags: tuple[str, str] = ("", "")
     interface_v1: bool = False  # SGLang calls the v1 methods
     timeout_ms: int = 5000  # deadline of a get or set
     exists_timeout_ms: int = 1000  # deadline of a look-up
@@ -507,8 +515,7 @@ def read(extra: Optional[Mapping[str, Any]]) -> Config:
     config.engine_keep = given.get("engine_keep", False)
     config.engine_path = given.get("engine_path", "")
     config.engine_log = given.get("engine_log") or config.engine_socket + ".log"
-    tags = [given.get("prefix", ""), given.get("extra_backend_tag", "")]
-    config.tag = "/".join(tag for tag in tags if tag)
+    config.tags = (given.get("prefix", ""), given.get("extra_backend_tag", ""))
     config.interface_v1 = given.get("interface_v1", False)
     config.timeout_ms = given.get("timeout_ms", config.timeout_ms)
     config.exists_timeout_ms = given.get("exists_timeout_ms", config.exists_timeout_ms)

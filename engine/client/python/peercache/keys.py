@@ -27,11 +27,11 @@ class Shape:
     per_rank: bool = False  # the bytes differ by tensor-parallel rank although the KV is MLA
 
 
-def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = False,
+def name_space(config: Any, tags: tuple[str, str], pool: str, shape: Shape, *, flat: bool = False,
                rank: Optional[tuple[int, int]] = None) -> str:
     """Returns the namespace of a pool's pages.
 
-    config: SGLang's HiCacheStorageConfig. tag: "prefix" and "extra_backend_tag" of the extra
+    config: SGLang's HiCacheStorageConfig. tags: "prefix" and "extra_backend_tag" of the extra
     config. pool: name of the pool. flat: True for the generic calls, whose pages have another order
     of bytes. rank: (rank, size) to use in place of config's tp_rank and tp_size.
     """
@@ -44,7 +44,8 @@ def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = F
     if field("is_mla_model", False) and not shape.per_rank:
         rank = (0, 1)
     parts = [
-        ("model", field("model_name", "")), ("tag", tag), ("pool", pool),
+        ("model", field("model_name", "")), ("prefix", tags[0]), ("tag", tags[1]),
+        ("pool", pool),
         ("dtype", shape.dtype), ("layout", shape.layout), ("page", shape.page_size),
         ("segments", "flat" if flat else shape.segments), ("bytes", shape.page_bytes),
         ("tp", f"{rank[0]}/{rank[1]}"),
@@ -61,7 +62,7 @@ def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = F
 
 
 def group(space: str) -> str:
-    """The group of a namespace: model and tag. clear() removes the pages of a group."""
+    """The group of a namespace: model, prefix and tag. clear() removes the pages of a group."""
     return space.split(GROUP_END, 1)[0]
 
 

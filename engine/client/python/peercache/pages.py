@@ -68,8 +68,8 @@ class Pool:
         flat: namespace of the generic calls, whose pages have another order of bytes.
     """
 
-    def __init__(self, pool: Any, name: str, config: Any, tag: str) -> None:
-        """config: SGLang's HiCacheStorageConfig. tag: text that becomes part of every key."""
+    def __init__(self, pool: Any, name: str, config: Any, tags: tuple[str, str]) -> None:
+        """config: SGLang's HiCacheStorageConfig. tags: Config.tags."""
         self.pool, self.name = pool, name
         self.page_size = page_size_of(pool)
         self.split = 1
@@ -98,7 +98,7 @@ class Pool:
             nbytes = int(getattr(pool, "size_per_token", 0) or 0) * self.page_size
             whole = Shape(0, nbytes, self.page_size, str(getattr(pool, "layout", "")),
                           str(getattr(pool, "dtype", "")), form, self.per_rank)
-            self.flat = name_space(config, tag, name, whole, flat=True)
+            self.flat = name_space(config, tags, name, whole, flat=True)
             return
         ptrs, sizes = meta
         self.samples = list(ptrs)
@@ -109,9 +109,9 @@ class Pool:
         ranks: list[Optional[tuple[int, int]]] = [None]
         if self.split > 1:
             ranks = [(tp_rank * self.split + i, lcm) for i in range(self.split)]
-        self.spaces = [name_space(config, tag, name, shape, rank=rank) for rank in ranks]
+        self.spaces = [name_space(config, tags, name, shape, rank=rank) for rank in ranks]
         whole = replace(shape, segments=0, page_bytes=nbytes * self.split)
-        self.flat = name_space(config, tag, name, whole, flat=True)
+        self.flat = name_space(config, tags, name, whole, flat=True)
 
     def _locate(self, indices: Any) -> Optional[tuple[list[int], list[int]]]:
         """Addresses and lengths in bytes of the segments of these pages; None: the pool has none.

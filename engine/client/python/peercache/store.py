@@ -210,7 +210,7 @@ class PeerCacheStore(HiCacheStorage):
         known = self._pools.get(name)
         if known and known.pool is host_pool:
             return
-        pool = Pool(host_pool, name, self.storage_config, self.config.tag)
+        pool = Pool(host_pool, name, self.storage_config, self.config.tags)
         if pool.refusal and not pool.logical:
             logger.warning("peercache: pool %s gives no addresses of its pages (%s): SGLang's own "
                            "code copies each page", name, pool.refusal)

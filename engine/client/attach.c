@@ -10,6 +10,7 @@
 #include "engine/client/attach.h"
 #include "engine/client/constants.h"
 #include "engine/client/error.h"
+#include "engine/client/fork.h"
 #include "engine/client/key.h"
 #include "engine/client/memory.h"
 #include "engine/client/peercache.h"
@@ -60,6 +61,15 @@ int pc_wire_lock(struct pc *pc, uint64_t until_ns)
 	return error_set(-ETIMEDOUT,
 		"another thread waits for the engine at %s; is it stopped, or does it register much memory?",
 		pc->socket);
+}
+
+int pc_no_session(const struct pc *pc)
+{
+	if (pc->inherited)
+		return error_set(-ENOTCONN,
+			"process %d has inherited this session by fork(): a child must open its own",
+			(int)getpid());
+	return error_set(-ENOTCONN, "no engine at %s", pc->socket);
 }
 
 struct client_session *pc_session_get(struct pc *pc)
@@ -159,6 +169,7 @@ int pc_open(const struct pc_options *options, struct pc **ret_pc)
 	pc->no_reattach = options && options->no_reattach;
 	pc->verify_one_in = one_in;
 	pc->cores = cores > 0 ? (unsigned)cores : 1;
+	fork_watch(pc);
 	rc = pc_attach(pc);
 	if (rc) {
 		pc_close(pc);
@@ -185,6 +196,7 @@ void pc_close(struct pc *pc)
 	}
 	memory_free_all(pc);
 	attacher_close(pc);
+	fork_unwatch(pc);
 	pthread_mutex_destroy(&pc->wire);
 	pthread_mutex_destroy(&pc->lock);
 	free(pc);
@@ -263,7 +275,7 @@ int pc_report(struct pc *pc, char **ret_json)
 	pc_reattach(pc, clock_monotonic_ns() + ATTACH_WAIT_NS);
 	session = pc_session_get(pc);
 	if (!session)
-		return error_set(-ENOTCONN, "no engine at %s", pc->socket);
+		return pc_no_session(pc);
 	rc = pc_wire_lock(pc, clock_monotonic_ns() + call.timeout_ms * 1000000ull);
 	if (!rc) {
 		rc = session_ask(session, &call);

@@ -157,7 +157,7 @@ int channel_attach(struct pc_channel *ch)
 	int rc;
 
 	if (!session)
-		return error_set(-ENOTCONN, "no engine at %s", pc->socket);
+		return pc_no_session(pc);
 	rc = pc_wire_lock(pc, clock_monotonic_ns() + CHANNEL_TIMEOUT_MS * 1000000ull);
 	if (rc) {
 		pc_session_put(pc, session);
@@ -255,13 +255,28 @@ static void wait_until_drained(const struct pc_channel *ch)
 	}
 }
 
-void channel_detach(struct pc_channel *ch)
+/* Unmaps the channel segment: nothing of the session but the number of its users is left. */
+static void unmap(struct pc_channel *ch)
 {
 	munmap(ch->segment, ch->layout.bytes);
 	close(ch->wake);
 	ch->segment = NULL;
 	ch->statistics = NULL;
 	ch->wake = -1;
+	ch->rails = 0;
+	ch->ctl_awaited = 0;
+}
+
+void channel_inherited(struct pc_channel *ch)
+{
+	if (ch->session)
+		unmap(ch);
+	ch->session = NULL;
+}
+
+void channel_detach(struct pc_channel *ch)
+{
+	unmap(ch);
 	/* A READ may still write into the segment or into staging.large. The engine's own mapping
 	 * keeps the memory of both alive. The library gives up its address, so that no later page
 	 * of the library lies there. */
@@ -273,9 +288,14 @@ void channel_detach(struct pc_channel *ch)
 	credit_forget(ch);
 	pc_session_put(ch->pc, ch->session);
 	ch->session = NULL;
-	ch->rails = 0;
-	ch->ctl_awaited = 0;
 	pc_channels_wanting(ch->pc, 1);
+}
+
+/* Ends all pages that are not done. */
+static void end_batches(struct pc_channel *ch)
+{
+	for (struct pc_batch *b = ch->first; b; b = b->next)
+		batch_gone(b, PC_GONE);
 }
 
 void channel_lost(struct pc_channel *ch)
@@ -285,8 +305,7 @@ void channel_lost(struct pc_channel *ch)
 	pc_session_end(ch->pc, session);
 	if (reads_in_flight(ch))
 		wait_until_drained(ch);
-	for (struct pc_batch *b = ch->first; b; b = b->next)
-		batch_gone(b, PC_GONE);
+	end_batches(ch);
 	channel_detach(ch);
 	ch->moves++;
 }
@@ -338,8 +357,11 @@ bool channel_step(struct pc_channel *ch)
 {
 	uint64_t moves = ch->moves;
 
-	if (!ch->session)
+	if (!ch->session) {
+		if (ch->pc->inherited)
+			end_batches(ch);
 		return false;
+	}
 	ch->now_ns = clock_monotonic_ns();
 	reap(ch);
 	step_batches(ch);

@@ -183,6 +183,7 @@ struct pc_channel {
 	struct pc_counts counts;
 	struct channel_statistics *statistics; /* in the segment; NULL: not attached */
 	struct pc_counts counts_told;          /* the part of `counts` that is in the statistics */
+	struct pc_channel *next;               /* in the list of open channels, under pc->lock */
 };
 
 /* Requests a channel from the engine and attaches `ch` to it. Returns 0 or -errno. */
@@ -194,6 +195,11 @@ int channel_attach(struct pc_channel *ch);
 bool channel_adopt(struct pc_channel *ch);
 /* Leaves the session. No READ into the caller's memory is in flight. */
 void channel_detach(struct pc_channel *ch);
+/*
+ * In a child of fork(): leaves the parent's session. A page of an inherited batch is PC_GONE in the
+ * next step.
+ */
+void channel_inherited(struct pc_channel *ch);
 /*
  * Ends the channel's session: every page that is not done becomes PC_GONE. While a READ into the
  * caller's memory is in flight, waits first until the engine has drained the channel or has exited.

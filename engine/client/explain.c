@@ -11,6 +11,7 @@
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
+#include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/error.h"
@@ -260,7 +261,7 @@ int pc_explain(struct pc_channel *ch, const void *key, size_t key_bytes, unsigne
 			"place for its result",
 			KEY_BYTES_MAX);
 	if (!channel_ready(ch, start_ns + ns))
-		return error_set(-ENOTCONN, "no engine is attached");
+		return pc_no_session(ch->pc);
 	x = aligned_alloc(64, sizeof(*x));
 	if (!x)
 		return error_set(-ENOMEM, "out of memory");

@@ -187,6 +187,10 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 	struct client_session *session;
 	int rc;
 
+	if (pc->inherited) {
+		memory_free(m);
+		return pc_no_session(pc);
+	}
 	if (!m->staging)
 		pc_reattach(pc, clock_monotonic_ns() + ATTACH_WAIT_NS);
 	rc = pc_wire_lock(pc, until_ns);

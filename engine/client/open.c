@@ -91,7 +91,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 		channel_free(ch);
 		return rc;
 	}
-	pc_channels_count(pc, 1);
+	pc_channel_add(pc, ch);
 	/* Without an engine the channel is open but waits for one: its pages end as PC_GONE
 	 * until then. */
 	if (rc)
@@ -143,7 +143,7 @@ void pc_channel_close(struct pc_channel *ch)
 	}
 	/* this channel no longer waits for a session: it is detached here, or was never attached */
 	pc_channels_wanting(ch->pc, -1);
-	pc_channels_count(ch->pc, -1);
+	pc_channel_remove(ch->pc, ch);
 	channel_free(ch);
 }
 

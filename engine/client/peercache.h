@@ -41,7 +41,9 @@
  * library does not; after one second the library prints one line to stderr. When a call has
  * returned, nothing reads or writes its buffers any more.
  *
- * A child of fork() must not use its parent's sessions or channels. It opens its own session.
+ * fork(). In the child, sessions and channels of the parent are without an engine for good: calls
+ * return PC_GONE, other functions -ENOTCONN, and closing them frees only what the child has of its
+ * own. The child opens its own session.
  */
 #ifndef PEERCACHE_H
 #define PEERCACHE_H

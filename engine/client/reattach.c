@@ -11,6 +11,7 @@
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/client/attach.h"
+#include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/memory.h"
 #include "engine/client/reattach.h"
@@ -115,10 +116,24 @@ void opened_free(struct pc *pc, struct opened *opened)
 	free(opened);
 }
 
-void pc_channels_count(struct pc *pc, int change)
+void pc_channel_add(struct pc *pc, struct pc_channel *ch)
 {
 	pthread_mutex_lock(&pc->lock);
-	pc->attacher.channels += (unsigned)change;
+	pc->attacher.channels++;
+	ch->next = pc->channels;
+	pc->channels = ch;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+void pc_channel_remove(struct pc *pc, struct pc_channel *ch)
+{
+	struct pc_channel **at = &pc->channels;
+
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.channels--;
+	while (*at != ch)
+		at = &(*at)->next;
+	*at = ch->next;
 	pthread_mutex_unlock(&pc->lock);
 }
 
@@ -305,6 +320,25 @@ void attacher_init(struct pc *pc)
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	pthread_cond_init(&pc->attacher.ended, &attributes);
 	pthread_condattr_destroy(&attributes);
+}
+
+void attacher_inherited(struct pc *pc)
+{
+	struct attacher *a = &pc->attacher;
+
+	if (a->fd >= 0)
+		close(a->fd);
+	while (a->opened) {
+		struct opened *opened = a->opened;
+
+		a->opened = opened->next;
+		session_close_fds(&opened->call);
+		free(opened);
+	}
+	a->available = 0;
+	a->wanting = a->channels;
+	a->runs = a->joinable = false;
+	attacher_init(pc);
 }
 
 /*

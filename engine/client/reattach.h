@@ -11,6 +11,7 @@
 #include "engine/client/session.h"
 
 struct pc;
+struct pc_channel;
 
 /* A channel that the attach thread has opened and that no thread of the program has adopted yet. */
 struct opened {
@@ -58,8 +59,11 @@ void attacher_close(struct pc *pc);
  * that started it waits for its end, at most until `until_ns`.
  */
 void pc_reattach(struct pc *pc, uint64_t until_ns);
-/* Adds `change` to the number of open channels of the process. */
-void pc_channels_count(struct pc *pc, int change);
+/* In a child of fork(), which has no attach thread. The caller holds `lock`. */
+void attacher_inherited(struct pc *pc);
+/* Adds a channel to the open channels of the process, or removes it. */
+void pc_channel_add(struct pc *pc, struct pc_channel *ch);
+void pc_channel_remove(struct pc *pc, struct pc_channel *ch);
 /* Adds `change` to the number of open channels that have no session. */
 void pc_channels_wanting(struct pc *pc, int change);
 /*

@@ -16,6 +16,7 @@
 #include "engine/client/constants.h"
 #include "engine/client/credit.h"
 #include "engine/client/disk.h"
+#include "engine/client/error.h"
 #include "engine/client/fetch.h"
 #include "engine/client/head.h"
 #include "engine/client/lookup.h"
@@ -194,6 +195,15 @@ static void begin_get(struct pc_batch *b)
 	ch->counts.lookups_cached += b->count - others;
 }
 
+/* Ends a page that no set can store here. */
+static void page_too_large(struct pc_batch *b, uint32_t i)
+{
+	error_set(0,
+		"page %u has %u bytes; the pools of this host take pages of at most %llu bytes: raise engine.pool_bytes, of which that is about 1/32",
+		i, b->work[i].bytes, (unsigned long long)b->channel->session->page_bytes_max);
+	page_done(b, i, PC_INVALID);
+}
+
 void batch_begin(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
@@ -217,7 +227,7 @@ void batch_begin(struct pc_batch *b)
 		if (b->kind == BATCH_REMOVE)
 			page_queue(b, i, PAGE_REMOVE);
 		else if (b->kind == BATCH_SET && p->bytes > ch->session->page_bytes_max)
-			page_done(b, i, PC_INVALID);
+			page_too_large(b, i);
 		else
 			lookup_begin(b, i);
 	}
@@ -236,7 +246,10 @@ static void give_up_twins(struct pc_batch *b)
 		b->twins--;
 		first = b->work[i].twin;
 		same = b->results[first] != PC_HIT || b->work[first].bytes == b->work[i].bytes;
-		page_done(b, i, same ? b->results[first] : PC_INVALID);
+		if (same)
+			page_done(b, i, b->results[first]);
+		else
+			page_differs(b, i, b->work[first].bytes);
 	}
 }
 

@@ -80,9 +80,10 @@ static void refused(struct pc_batch *b, uint32_t i, bool gone)
 static void length_differs(struct pc_batch *b, uint32_t i)
 {
 	if (b->work[i].at.ref) {
-		page_length_differs(b, i);
+		page_length_differs(b, i, 0);
 		return;
 	}
+	page_length_error(b->work[i].bytes, 0);
 	b->work[i].other_length = 1; /* the search of this host's disk is the last attempt */
 	page_absent(b, i);
 }

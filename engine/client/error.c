@@ -33,23 +33,36 @@ const char *pc_error(void)
 	return error_text;
 }
 
+/* The results, by enum pc_result. */
+static const struct {
+	const char *name, *text;
+} outcome[] = {
+	[PC_HIT] = {"hit", "the page is there"},
+	[PC_MISS] = {"miss", "the page is not stored"},
+	[PC_STALE] = {"stale",
+		"the page was evicted or removed while it was read; if that is frequent, the pool is too small: raise engine.pool_bytes"},
+	[PC_UNREACHABLE] = {"unreachable",
+		"the host that has the page, or an owner of its key, is dead or cannot be read: see `peercachectl health` and `peercachectl members`"},
+	[PC_TIMEOUT] = {"timeout",
+		"the deadline passed before the result was known: is the engine stopped, its host overloaded, or the deadline too short for the number of pages?"},
+	[PC_FULL] = {"full",
+		"the pools of this host have no room: raise engine.pool_bytes, and see `peercachectl health`"},
+	[PC_INVALID] = {"invalid",
+		"an argument is wrong, or the page stored under the key has another length"},
+	[PC_GONE] = {"gone",
+		"the process is not attached to an engine: is one running at its socket? Its log says why it ended"},
+	[PC_PENDING] = {"pending", "the page is not done yet"},
+};
+#define OUTCOMES (sizeof(outcome) / sizeof(outcome[0]))
+
 const char *pc_result_name(enum pc_result result)
 {
-	static const char *const name[] = {
-		[PC_HIT] = "hit",
-		[PC_MISS] = "miss",
-		[PC_STALE] = "stale",
-		[PC_UNREACHABLE] = "unreachable",
-		[PC_TIMEOUT] = "timeout",
-		[PC_FULL] = "full",
-		[PC_INVALID] = "invalid",
-		[PC_GONE] = "gone",
-		[PC_PENDING] = "pending",
-	};
+	return (unsigned)result < OUTCOMES ? outcome[result].name : "unknown";
+}
 
-	if ((unsigned)result >= sizeof(name) / sizeof(name[0]))
-		return "unknown";
-	return name[result];
+const char *pc_result_text(enum pc_result result)
+{
+	return (unsigned)result < OUTCOMES ? outcome[result].text : "not a result";
 }
 
 const char *pc_version(void)

@@ -78,9 +78,9 @@ static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *h
 	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)
 		page_corrupt(b, i);
 	else if (head->length != p->bytes)
-		page_length_differs(b, i);
+		page_length_differs(b, i, head->length);
 	else if (p->flags & PAGE_SAW_REFUSAL)
-		page_done(b, i, PC_INVALID);
+		page_refused(b, i);
 	else
 		page_stale(b, i);
 }

@@ -11,6 +11,7 @@
 #include "engine/client/channel.h"
 #include "engine/client/copy.h"
 #include "engine/client/local.h"
+#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/session.h"
 
@@ -54,8 +55,10 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	length = shared ? page_head_length(shared, &p->key, p->at.generation) : 0;
 	if (!length)
 		return PC_STALE;
-	if (length != p->bytes)
+	if (unlikely(length != p->bytes)) {
+		page_length_error(p->bytes, length);
 		return PC_INVALID;
+	}
 	from = session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place);
 	if (unlikely(p->verify))
 		crc = copy_scatter_crc(page->segments, page->segment_count, from);

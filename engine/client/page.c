@@ -37,6 +37,7 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
+#include "engine/client/error.h"
 #include "engine/client/local.h"
 #include "engine/client/map.h"
 #include "engine/client/notice.h"
@@ -175,8 +176,9 @@ void page_stale(struct pc_batch *b, uint32_t i)
 	page_wrong(b, i);
 }
 
-void page_length_differs(struct pc_batch *b, uint32_t i)
+void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
 {
+	page_length_error(b->work[i].bytes, stored);
 	b->work[i].other_length = 1;
 	page_wrong(b, i);
 }
@@ -221,7 +223,7 @@ static void get_here(struct pc_batch *b, uint32_t i)
 		return;
 	}
 	if (result == PC_INVALID) {
-		page_length_differs(b, i);
+		page_length_differs(b, i, local_length(ch->session, &p->key, &p->at));
 		return;
 	}
 	ch->counts.hits_local++;
@@ -230,13 +232,39 @@ static void get_here(struct pc_batch *b, uint32_t i)
 	page_done(b, i, PC_HIT);
 }
 
+void page_length_error(uint32_t bytes, uint32_t stored)
+{
+	if (stored)
+		error_set(0,
+			"a page of %u bytes was given, but %u bytes are stored under its key: do two configurations share a namespace?",
+			bytes, stored);
+	else
+		error_set(0,
+			"a page of %u bytes was given, but one of another length is stored under its key: do two configurations share a namespace?",
+			bytes);
+}
+
+void page_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
+{
+	page_length_error(b->work[i].bytes, stored);
+	page_done(b, i, PC_INVALID);
+}
+
+void page_refused(struct pc_batch *b, uint32_t i)
+{
+	error_set(0,
+		"the engine refused page %u of %u bytes: is its memory mapped, and has no page of another length its key?",
+		i, b->work[i].bytes);
+	page_done(b, i, PC_INVALID);
+}
+
 void page_stored(struct pc_batch *b, uint32_t i, uint32_t length)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 
 	if (unlikely(length != p->bytes)) {
-		page_length_differs(b, i);
+		page_length_differs(b, i, length);
 		return;
 	}
 	ch->counts.sets_already++;

@@ -30,14 +30,21 @@ void page_wrong(struct pc_batch *b, uint32_t i);
 /* The location in use is stale: reports the directory entry, and is wrong. */
 void page_stale(struct pc_batch *b, uint32_t i);
 /*
- * The page at the location in use has another length than the caller expects. Another location
+ * The page at the location in use has another length than the caller expects, `stored` or, if it
+ * is not known, 0. Another location
  * may have it: two hosts that set at the same time, or a set of a page that was on a disk only,
  * store both.
  */
-void page_length_differs(struct pc_batch *b, uint32_t i);
+void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored);
 /* The holder of the location in use could not be asked: nothing is known of the page there. */
 void page_unreached(struct pc_batch *b, uint32_t i);
 /* set: the page at p->at was there, as long as `length`, after the call had begun. */
+/* Sets the error text of a page of `bytes` bytes that is stored with `stored` bytes. */
+void page_length_error(uint32_t bytes, uint32_t stored);
+/* Ends a page that is stored under its key with `stored` bytes, which the caller's are not. */
+void page_differs(struct pc_batch *b, uint32_t i, uint32_t stored);
+/* Ends a page that the engine refused, with PC_INVALID. */
+void page_refused(struct pc_batch *b, uint32_t i);
 void page_stored(struct pc_batch *b, uint32_t i, uint32_t length);
 /* The page has other bytes than its head says: reports it, and the location is wrong. */
 void page_corrupt(struct pc_batch *b, uint32_t i);

@@ -14,12 +14,15 @@
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
+#include "engine/client/error.h"
 #include "engine/client/memory.h"
 #include "engine/client/page.h"
 #include "engine/client/pages.h"
 #include "engine/client/peercache.h"
 
 #include <string.h>
+
+static_assert(PC_SEGMENTS_MAX == SEGMENTS_MAX && PC_BATCH_MAX == BATCH_MAX, "as in limits.h");
 
 /* True if the page's segments are of one length and at one distance, as those of a run must be. */
 static bool segments_alike(const struct pc_page *page)
@@ -226,6 +229,24 @@ __attribute__((noinline)) static bool page_any(struct pc_batch *b, struct page_w
 	return true;
 }
 
+/* Ends a page whose arguments are wrong, and tells which in pc_error(). */
+__attribute__((noinline, cold)) static void page_refuse(struct pc_batch *b, uint32_t i)
+{
+	const struct pc_page *page = &b->pages[i];
+
+	if (!key_valid(page))
+		error_set(0, "the key of page %u has %zu bytes; give 1 to %u", i,
+			page->key ? page->key_bytes : 0, KEY_BYTES_MAX);
+	else if (!page->segments || page->segment_count < 1 || page->segment_count > SEGMENTS_MAX)
+		error_set(0, "page %u has %u segments; give 1 to %u: join neighbouring ones", i,
+			page->segments ? page->segment_count : 0, SEGMENTS_MAX);
+	else
+		error_set(0,
+			"page %u has a segment without address or length, or more than %u bytes in all",
+			i, PAGE_BYTES_MAX);
+	page_done(b, i, PC_INVALID);
+}
+
 /* get, set: checks the caller's arguments for the pages. */
 static void payload_init(struct pc_batch *b)
 {
@@ -249,7 +270,7 @@ static void payload_init(struct pc_batch *b)
 		others++;
 		page_start(p, &none);
 		if (!page_any(b, p, page, &last, &before))
-			page_done(b, (uint32_t)(p - b->work), PC_INVALID);
+			page_refuse(b, (uint32_t)(p - b->work));
 	}
 	/* the first page is never usual; if it is the only other one, all pages are like it */
 	b->alike = others == 1 && before.room;
@@ -268,7 +289,7 @@ static void keys_init(struct pc_batch *b)
 		p->bytes = 0;
 		*result = PC_PENDING;
 		if (unlikely(!key_valid(page)))
-			page_done(b, (uint32_t)(p - b->work), PC_INVALID);
+			page_refuse(b, (uint32_t)(p - b->work));
 	}
 }
 

@@ -58,6 +58,8 @@ extern "C" {
 
 #define PC_API __attribute__((visibility("default")))
 #define PC_TIMEOUT_MS_DEFAULT 5000u
+#define PC_BATCH_MAX 65536u  /* pages of one call */
+#define PC_SEGMENTS_MAX 512u /* segments of one page */
 
 struct pc;
 struct pc_channel;
@@ -88,9 +90,11 @@ enum pc_result {
  * Any thread.
  */
 PC_API const char *pc_result_name(enum pc_result result);
+/* What a result means and what to do about it, one sentence; as pc_result_name(). */
+PC_API const char *pc_result_text(enum pc_result result);
 /*
- * Text about the calling thread's last failed call. Never NULL. Valid until this thread's next call
- * of the library.
+ * Text about the calling thread's last failed call, or about the last page with PC_INVALID in its
+ * last call about pages. Never NULL. Valid until this thread's next call of the library.
  */
 PC_API const char *pc_error(void);
 /* Version of the library, such as "0.1.0". The text is static. Any thread. */
@@ -163,7 +167,8 @@ PC_API int pc_report(struct pc *pc, char **ret_json);
  * Registered memory: RDMA READs write into it without a copy. pc_memory_alloc() allocates it (a
  * memfd); pc_memory_register() takes a mapping of the caller's own memfd from `offset` on. Every
  * call also accepts any other memory, at the cost of one copy through staging. Any thread. Both may
- * block for minutes while the engine pins a large range.
+ * block for minutes while the engine pins a large range; pc_memory_alloc_within() has a time limit.
+ * -ETIMEDOUT: the time is over, or the engine has not turned for 10 s.
  *
  * `base` and `offset` are multiples of 4096 bytes (-EINVAL). Ranges do not overlap (-EEXIST). The
  * library seals the memfd with F_SEAL_SHRINK; create it with MFD_ALLOW_SEALING, because the engine
@@ -177,6 +182,8 @@ PC_API int pc_report(struct pc *pc, char **ret_json);
  *   pc_memory_register(pc, kv, kv_bytes, fd, 0);
  */
 PC_API int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory);
+PC_API int pc_memory_alloc_within(
+	struct pc *pc, size_t bytes, unsigned timeout_ms, void **ret_memory);
 PC_API int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint64_t offset);
 /*
  * Ends the registration of the range that starts at `base`, an address that was given to
@@ -195,6 +202,9 @@ PC_API int pc_memory_release(struct pc *pc, void *base);
  * s. None of these errors ends the session for other channels.
  */
 PC_API int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel);
+/* The same with a time limit of its own, for a call with a deadline that has no channel yet. */
+PC_API int pc_channel_open_within(
+	struct pc *pc, unsigned timeout_ms, struct pc_channel **ret_channel);
 /*
  * Closes a channel. Its batches end first and their results are written; no batch of the channel
  * may be used afterwards. Waits for READs into registered memory as other calls do. NULL is

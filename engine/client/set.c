@@ -239,7 +239,10 @@ static void set_end(struct pc_batch *b, uint32_t i, uint32_t status)
 		ch->counts.bytes_written += p->bytes;
 		cache_put(ch, &p->key, &p->at, channel_now_ms(ch));
 	}
-	page_done(b, i, (enum pc_result)result[status]);
+	if (unlikely(status == OP_INVALID))
+		page_refused(b, i);
+	else
+		page_done(b, i, (enum pc_result)result[status]);
 }
 
 void set_answer(
@@ -293,7 +296,7 @@ void remove_answer(struct pc_batch *b, uint32_t i, uint32_t status)
 	case OP_HIT: page_done(b, i, PC_HIT); break;
 	case OP_MISS: page_done(b, i, PC_MISS); break;
 	case OP_TIMEOUT: page_done(b, i, PC_TIMEOUT); break;
-	case OP_INVALID: page_done(b, i, PC_INVALID); break;
+	case OP_INVALID: page_refused(b, i); break;
 	case OP_CANCELLED: page_done(b, i, PC_GONE); break;
 	default: page_done(b, i, PC_UNREACHABLE);
 	}

@@ -250,7 +250,7 @@ static void a_fork_beside_a_busy_thread_leaves_no_lock_and_no_half_list(void **s
 	assert_int_equal(SEEN(hellos), 1);
 }
 
-/* The attach thread waits for an engine that does not answer: the child does not have the thread. */
+/* The attach thread waits for an engine that does not answer; the child has only its own thread. */
 static void a_child_does_not_wait_for_the_attach_thread_of_its_parent(void **state)
 {
 	(void)state;
@@ -285,6 +285,7 @@ int main(void)
 		RIG_TEST(a_fork_beside_a_busy_thread_leaves_no_lock_and_no_half_list),
 	};
 
-	alarm(6 * PATIENCE_MS / 1000); /* a parent whose answers a child has taken waits for ever */
+	/* a child may have taken the answers that the parent awaits */
+	alarm(6 * PATIENCE_MS / 1000);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

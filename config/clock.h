@@ -23,4 +23,12 @@ static inline uint64_t clock_monotonic_ns(void)
 	return clock_read_ns(CLOCK_MONOTONIC);
 }
 
+/* Milliseconds until a time of that clock; 0: it has passed. */
+static inline unsigned clock_rest_ms(uint64_t until_ns)
+{
+	uint64_t now_ns = clock_monotonic_ns();
+
+	return now_ns < until_ns ? (unsigned)((until_ns - now_ns) / 1000000) : 0;
+}
+
 #endif

@@ -114,6 +114,9 @@ struct status_segment {
 	/* 1: the engine takes CTL_WANT, and CTL_PROMOTE with a `ref`. 0 in engines that do not know
 	 * that pages on other hosts' disks can be had */
 	uint32_t promotes;
+	/* owner: control plane, which counts it up 20 times a second while its loop runs: while it
+	 * changes, a request that takes long is being worked on */
+	uint32_t beat;
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
 	 * anyway. */

@@ -38,8 +38,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHANNEL_TIMEOUT_MS 10000u
-
 static int make_requests(struct pc_channel *ch)
 {
 	uint32_t count = ch->rails * DONE_RING_SLOTS + CTL_DONE_SLOTS;
@@ -148,21 +146,21 @@ static void give_back(struct client_session *session, uint32_t channel)
 	session_ask(session, &close);
 }
 
-int channel_attach(struct pc_channel *ch)
+int channel_attach(struct pc_channel *ch, uint64_t until_ns)
 {
-	struct session_call call = {
-		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = CHANNEL_TIMEOUT_MS};
+	struct session_call call = {.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1};
 	struct pc *pc = ch->pc;
 	struct client_session *session = pc_session_get(pc);
 	int rc;
 
 	if (!session)
 		return pc_no_session(pc);
-	rc = pc_wire_lock(pc, clock_monotonic_ns() + CHANNEL_TIMEOUT_MS * 1000000ull);
+	rc = pc_wire_lock(pc, until_ns);
 	if (rc) {
 		pc_session_put(pc, session);
 		return rc;
 	}
+	call.timeout_ms = clock_rest_ms(until_ns);
 	rc = session_ask(session, &call);
 	if (!rc) {
 		uint32_t id = (uint32_t)call.a;

@@ -186,8 +186,10 @@ struct pc_channel {
 	struct pc_channel *next;               /* in the list of open channels, under pc->lock */
 };
 
-/* Requests a channel from the engine and attaches `ch` to it. Returns 0 or -errno. */
-int channel_attach(struct pc_channel *ch);
+/*
+ * Requests a channel from the engine, by `until_ns`, and attaches `ch` to it. Returns 0 or -errno.
+ */
+int channel_attach(struct pc_channel *ch, uint64_t until_ns);
 /*
  * Attaches `ch` to a channel that the attach thread has opened. Sends no request and does not wait.
  * False: there is none.

@@ -30,7 +30,7 @@
 
 /*
  * Time limit of a registration, 600 s: the kernel takes about 1 s per 10 GB and NIC to pin a range,
- * and other requests may be first.
+ * and other requests may be first. An engine that is stopped is noticed earlier: wait_readable().
  */
 #define REGION_TIMEOUT_NS 600000000000ull
 
@@ -38,12 +38,11 @@
 static int region_add(struct client_session *session, const struct memory *m, uint64_t until_ns,
 	uint16_t *ret_region)
 {
-	uint64_t now_ns = clock_monotonic_ns();
 	struct session_call call = {.kind = ATTACH_REGION_ADD,
 		.a = m->offset,
 		.b = m->bytes,
 		.send_fd = m->memfd,
-		.timeout_ms = now_ns < until_ns ? (unsigned)((until_ns - now_ns) / 1000000) : 0};
+		.timeout_ms = clock_rest_ms(until_ns)};
 	int rc = session_ask(session, &call);
 
 	if (rc)
@@ -185,14 +184,19 @@ static void table_remove(struct pc *pc, struct memory *m)
 static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 {
 	struct client_session *session;
+	uint64_t now_ns;
 	int rc;
 
 	if (pc->inherited) {
 		memory_free(m);
 		return pc_no_session(pc);
 	}
-	if (!m->staging)
-		pc_reattach(pc, clock_monotonic_ns() + ATTACH_WAIT_NS);
+	now_ns = clock_monotonic_ns();
+	if (!m->staging && now_ns < until_ns) {
+		uint64_t half_ns = (until_ns - now_ns) / 2;
+
+		pc_reattach(pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
+	}
 	rc = pc_wire_lock(pc, until_ns);
 	if (rc) {
 		memory_free(m);
@@ -313,11 +317,18 @@ fail:
 
 int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
 {
+	return pc_memory_alloc_within(
+		pc, bytes, (unsigned)(REGION_TIMEOUT_NS / 1000000), ret_memory);
+}
+
+int pc_memory_alloc_within(struct pc *pc, size_t bytes, unsigned timeout_ms, void **ret_memory)
+{
 	error_clear();
 	if (!pc || !ret_memory || !bytes || bytes > SIZE_MAX / 2)
 		return error_set(-EINVAL,
 			"allocating memory needs a session, a size and a place for the result");
-	return memory_alloc(pc, bytes, false, clock_monotonic_ns() + REGION_TIMEOUT_NS, ret_memory);
+	return memory_alloc(
+		pc, bytes, false, clock_monotonic_ns() + timeout_ms * 1000000ull, ret_memory);
 }
 
 int pc_memory_release(struct pc *pc, void *base)

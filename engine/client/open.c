@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#define OPEN_TIMEOUT_MS 10000u /* of pc_channel_open() */
 /* longest wait for the answer to a close; a hanging engine closes the channel later */
 #define CLOSE_TIMEOUT_MS 1000u
 
@@ -63,6 +64,12 @@ static void channel_free(struct pc_channel *ch)
 
 int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 {
+	return pc_channel_open_within(pc, OPEN_TIMEOUT_MS, ret_channel);
+}
+
+int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel **ret_channel)
+{
+	uint64_t now_ns = clock_monotonic_ns(), wait_ns = timeout_ms * 1000000ull;
 	struct pc_channel *ch;
 	int rc = 0;
 
@@ -85,8 +92,9 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}
-	pc_reattach(pc, clock_monotonic_ns() + ATTACH_WAIT_NS);
-	rc = channel_adopt(ch) ? 0 : channel_attach(ch);
+	/* as in channel_ready(): half of the time is for the rest */
+	pc_reattach(pc, now_ns + (wait_ns / 2 < ATTACH_WAIT_NS ? wait_ns / 2 : ATTACH_WAIT_NS));
+	rc = channel_adopt(ch) ? 0 : channel_attach(ch, now_ns + wait_ns);
 	if (rc && rc != -ENOTCONN) {
 		channel_free(ch);
 		return rc;

@@ -26,6 +26,9 @@
 #include <unistd.h>
 
 #define HELLO_TIMEOUT_MS 5000u
+/* an engine whose loop has not turned for this time is stopped: its own watchdog waits as long */
+#define ENGINE_STILL_NS 10000000000ull
+#define POLL_NS_MAX 50000000ull /* time between two looks at the engine's beat */
 
 void session_close_fds(struct session_call *call)
 {
@@ -91,16 +94,28 @@ static void take_fds(struct msghdr *message, struct session_call *call)
 	}
 }
 
-static int wait_readable(int fd, uint64_t until_ns)
+/*
+ * Waits for a reply. -ETIMEDOUT: it did not come by `until_ns`, or the engine's loop has not turned
+ * for ENGINE_STILL_NS; an engine that pins a large range goes on turning.
+ */
+static int wait_readable(const struct client_session *s, uint64_t until_ns)
 {
-	for (;;) {
-		uint64_t now_ns = clock_monotonic_ns();
-		struct pollfd p = {.fd = fd, .events = POLLIN};
+	uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + ENGINE_STILL_NS;
+	uint32_t beat = s->status ? shm_load(&s->status->beat) : 0;
+
+	for (;; now_ns = clock_monotonic_ns()) {
+		struct pollfd p = {.fd = s->fd, .events = POLLIN};
+		uint64_t rest_ns;
 		int ready;
 
-		if (now_ns >= until_ns)
+		if (s->status && shm_load(&s->status->beat) != beat) {
+			beat = shm_load(&s->status->beat);
+			end_ns = now_ns + ENGINE_STILL_NS;
+		}
+		if (now_ns >= until_ns || now_ns >= end_ns)
 			return -ETIMEDOUT;
-		ready = poll(&p, 1, (int)((until_ns - now_ns) / 1000000 + 1));
+		rest_ns = until_ns - now_ns < POLL_NS_MAX ? until_ns - now_ns : POLL_NS_MAX;
+		ready = poll(&p, 1, (int)(rest_ns / 1000000 + 1));
 		if (ready > 0)
 			return 0;
 		if (ready < 0 && errno != EINTR)
@@ -123,7 +138,7 @@ static int receive_reply(struct client_session *session, struct session_call *ca
 		.msg_control = control,
 		.msg_controllen = sizeof(control)};
 	ssize_t got;
-	int rc = wait_readable(session->fd, until_ns);
+	int rc = wait_readable(session, until_ns);
 
 	call->fds = 0;
 	if (rc)
@@ -222,6 +237,7 @@ static int ask_failed(const struct session_call *call, const struct attach_reply
 int session_ask(struct client_session *session, struct session_call *call)
 {
 	struct attach_reply reply = {.magic = 0};
+	uint64_t start_ns = clock_monotonic_ns();
 	int rc = exchange(session, call, &reply);
 
 	/* -EAGAIN: the session's socket is full, because the engine has not read requests */
@@ -238,7 +254,7 @@ int session_ask(struct client_session *session, struct session_call *call)
 	if (rc == -ETIMEDOUT)
 		return error_set(rc,
 			"the engine did not answer request %u within %u ms; is it stopped, or its host overloaded?",
-			call->kind, call->timeout_ms);
+			call->kind, (unsigned)((clock_monotonic_ns() - start_ns) / 1000000));
 	if (rc == -EMFILE)
 		return error_set(rc,
 			"this process has no room for the file descriptors of the engine's reply to request %u: raise its limit of open files (ulimit -n)",

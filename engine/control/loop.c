@@ -339,6 +339,7 @@ static void on_measure(evutil_socket_t fd, short what, void *context)
 	(void)fd;
 	(void)what;
 	loop->measure_ns = now_ns;
+	shm_store(&control->status->beat, control->status->beat + 1);
 	loop->lag[latency_bucket(late_ns)]++;
 	loop->lag_ns_sum += late_ns;
 	if (late_ns > loop->lag_worst_ns)

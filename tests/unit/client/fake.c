@@ -283,6 +283,8 @@ static void *run(void *context)
 		unsigned work;
 
 		fake_lock(f);
+		if (!f->still)
+			shm_store(&f->status->beat, f->status->beat + 1);
 		work = fake_serve_socket(f) + fake_serve_rings(f);
 		stop = f->stop;
 		fake_unlock(f);

@@ -96,6 +96,7 @@ struct fake {
 	bool no_drain;           /* do not store `drained` when the connection ends */
 	bool surplus;            /* CHANNEL_OPEN: send more descriptors than a reply may carry */
 	bool bad_channels;       /* CHANNEL_OPEN: send a segment of another version */
+	bool still;              /* its loop does not turn, as far as the status tells */
 	bool stall_regions;      /* answer REGION_ADD only after this is false again */
 
 	/* called for each op, and for each page of a run as an op of its own; NULL: FAKE_DO */

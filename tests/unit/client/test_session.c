@@ -325,6 +325,71 @@ static void engines_that_die_and_return_leak_no_descriptor(void **state)
 	}
 }
 
+/* ---- deadlines at an engine that does not answer --------------------------------------------- */
+
+static void a_channel_and_memory_are_opened_within_their_time(void **state)
+{
+	uint64_t start_ns = clock_monotonic_ns();
+	struct pc_channel *other = NULL;
+	void *at = NULL;
+
+	(void)state;
+	LET(mute, true);
+	assert_int_equal(pc_channel_open_within(pc, 20, &other), -ETIMEDOUT);
+	assert_int_equal(pc_memory_alloc_within(pc, 4096, 20, &at), -ETIMEDOUT);
+	/* the limit of pc_channel_open() is 10 s, that of pc_memory_alloc() 600 s */
+	assert_true(elapsed_ms(start_ns) < 9000);
+	assert_non_null(strstr(pc_error(), "did not answer"));
+	LET(mute, false);
+	assert_int_equal(pc_channel_open_within(pc, PATIENCE_MS, &other), 0);
+	assert_int_equal(pc_memory_alloc_within(pc, 4096, PATIENCE_MS, &at), 0);
+	pc_channel_close(other);
+}
+
+static uint32_t registered;
+static int register_rc;
+
+static void *register_memory(void *context)
+{
+	void *at;
+
+	(void)context;
+	register_rc = pc_memory_alloc(pc, 4096, &at);
+	if (register_rc == -ETIMEDOUT && !strstr(pc_error(), "did not answer"))
+		register_rc = 0;
+	shm_store(&registered, 1);
+	return NULL;
+}
+
+/* Registers memory while the engine works on it for `seconds`; returns the result. */
+static int register_for(bool still, unsigned seconds)
+{
+	pthread_t thread;
+
+	shm_store(&registered, 0);
+	LET(stall_regions, true);
+	LET(still, still);
+	assert_int_equal(pthread_create(&thread, NULL, register_memory, NULL), 0);
+	while (!SEEN(stalled))
+		usleep(1000);
+	for (; seconds && !shm_load(&registered); seconds -= 4) {
+		rig_pass_ms(4000);
+		rig_clock_seen(&registered);
+	}
+	LET(still, false);
+	LET(stall_regions, false);
+	pthread_join(thread, NULL);
+	return register_rc;
+}
+
+static void a_registration_ends_when_the_engine_stands_and_not_while_it_works(void **state)
+{
+	(void)state;
+	assert_int_equal(register_for(false, 20), 0);
+	assert_int_equal(register_for(true, 600), -ETIMEDOUT);
+	assert_int_equal(register_for(true, 4), 0); /* a pause is no end */
+}
+
 static void closing_a_channel_with_a_batch_in_flight_waits_for_the_rail(void **state)
 {
 	unsigned char at[5000];
@@ -398,6 +463,8 @@ int main(void)
 		RIG_TEST(memory_and_channels_open_without_an_engine),
 		RIG_TEST(with_no_reattach_a_lost_engine_stays_lost),
 		RIG_TEST(engines_that_die_and_return_leak_no_descriptor),
+		RIG_TEST(a_channel_and_memory_are_opened_within_their_time),
+		RIG_TEST(a_registration_ends_when_the_engine_stands_and_not_while_it_works),
 		RIG_TEST(closing_a_channel_with_a_batch_in_flight_waits_for_the_rail),
 		RIG_TEST(closing_a_channel_ends_staged_pages_before_their_deadline),
 		RIG_TEST(sleeping_callers_and_rails_are_woken),

@@ -253,7 +253,7 @@ int session_ask(struct client_session *session, struct session_call *call)
 		session_close_fds(call);
 	if (rc == -ETIMEDOUT)
 		return error_set(rc,
-			"the engine did not answer request %u within %u ms; is it stopped, or its host overloaded?",
+			"the engine did not answer request %u within the %u ms left for it; is it stopped, or its host overloaded?",
 			call->kind, (unsigned)((clock_monotonic_ns() - start_ns) / 1000000));
 	if (rc == -EMFILE)
 		return error_set(rc,

@@ -15,10 +15,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
-/* bytes that a staged call copies per batch of the library; a single page may be larger */
-#define STAGE_BYTES (64u << 20)
 #define SEGMENTS_ALL_MAX (1u << 26) /* exclusive upper limit of the segments of one call */
 
 enum verb { VERB_GET, VERB_SET, VERB_EXISTS, VERB_REMOVE };
@@ -30,18 +27,12 @@ struct call {
 	const char *name_space;
 	PyObject *keys;         /* a tuple; this struct holds a reference */
 	size_t pages, segments; /* number of keys, and of segments, of the whole call */
-	unsigned timeout_ms;
-	int staged; /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
-	int error;  /* 0, or negative: the whole call failed, and no page is a hit */
+	unsigned timeout_ms;    /* of the whole call, with all that it opens and all its batches */
+	uint64_t end_ms;        /* the deadline that follows from it */
+	int staged;   /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
+	bool leading; /* only the leading hits count: no batch after one with another result */
+	size_t done;  /* number of leading pages whose result is in lane->result */
 };
-
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* ---- out of Python -------------------------------------------------------------------------- */
 
@@ -119,11 +110,10 @@ static bool shapes_fit(struct call *c, PyObject *ptrs, PyObject *sizes)
 /* ---- without the interpreter's lock --------------------------------------------------------- */
 
 /* Calls the library for `count` pages. Returns its 0 or negative errno. */
-static int ask(struct call *c, const struct pc_page *pages, size_t count, unsigned timeout_ms,
-	enum pc_result *result)
+static int ask(struct call *c, const struct pc_page *pages, size_t count, enum pc_result *result)
 {
 	struct pc_channel *ch = c->lane->channel;
-	unsigned n = (unsigned)count;
+	unsigned n = (unsigned)count, timeout_ms = rest_ms(c->end_ms);
 
 	switch (c->verb) {
 	case VERB_GET: return pc_get(ch, pages, n, timeout_ms, result);
@@ -133,12 +123,18 @@ static int ask(struct call *c, const struct pc_page *pages, size_t count, unsign
 	}
 }
 
+/* Length of a page; more than STAGE_BYTES also for one that the library will refuse. */
 static size_t page_bytes(const struct pc_page *page)
 {
 	size_t bytes = 0;
 
-	for (unsigned s = 0; s < page->segment_count; s++)
-		bytes += page->segments[s].bytes;
+	for (unsigned s = 0; s < page->segment_count; s++) {
+		const struct pc_segment *segment = &page->segments[s];
+
+		if (!segment->base || !segment->bytes || segment->bytes > STAGE_BYTES - bytes)
+			return STAGE_BYTES + 1;
+		bytes += segment->bytes;
+	}
 	return bytes;
 }
 
@@ -157,27 +153,30 @@ static void copy(const struct pc_page *page, unsigned char *stage, bool in)
 }
 
 /*
- * Returns the number of pages, starting with page `first`, that one batch of a staged call moves:
- * their total length is at most STAGE_BYTES, or the batch is a single page. *ret_bytes: the total
- * length.
+ * Returns the number of pages, starting with page `first`, that the next batch of the library
+ * moves: PC_BATCH_MAX at most. In a staged call, their total length is at most STAGE_BYTES, or the
+ * batch is a single page, which is then too long for the library.
  */
-static size_t stage_share(const struct call *c, size_t first, size_t *ret_bytes)
+static size_t batch_share(const struct call *c, size_t first)
 {
-	size_t total = 0, i;
+	size_t most = c->pages - first, total = 0, i;
 
-	for (i = first; i < c->pages; i++) {
-		size_t bytes = page_bytes(&c->lane->page[i]);
+	if (most > PC_BATCH_MAX)
+		most = PC_BATCH_MAX;
+	if (!c->staged)
+		return most;
+	for (i = 0; i < most; i++) {
+		size_t bytes = page_bytes(&c->lane->page[first + i]);
 
-		if (i > first && total + bytes > STAGE_BYTES)
+		if (i && total + bytes > STAGE_BYTES)
 			break;
 		total += bytes;
 	}
-	*ret_bytes = total;
-	return i - first;
+	return i;
 }
 
-/* Moves pages first to first + count - 1 through the lane's stage, which has room for them. */
-static int run_share(struct call *c, size_t first, size_t count, unsigned timeout_ms)
+/* Moves pages first to first + count - 1 through the lane's stage. */
+static int run_staged(struct call *c, size_t first, size_t count)
 {
 	struct lane *lane = c->lane;
 	/*
@@ -203,43 +202,62 @@ static int run_share(struct call *c, size_t first, size_t count, unsigned timeou
 	pthread_mutex_lock(&c->session->lock);
 	c->session->bytes_sidecar += (uint64_t)(at - lane->stage);
 	pthread_mutex_unlock(&c->session->lock);
-	rc = ask(c, staged, count, timeout_ms, &lane->result[first]);
+	rc = ask(c, staged, count, &lane->result[first]);
 	for (size_t i = 0; !rc && c->verb == VERB_GET && i < count; i++)
 		if (lane->result[first + i] == PC_HIT)
 			copy(&lane->page[first + i], segment[i].base, false);
 	return rc;
 }
 
-/* Runs a staged call as a series of batches. Returns 0, or negative if one of them failed. */
-static int run_staged(struct call *c)
+/* Runs one batch of the library. Returns 0 or its negative errno. */
+static int run_batch(struct call *c, size_t first, size_t count)
 {
-	uint64_t end_ms = now_ms() + c->timeout_ms;
-	int rc = 0;
+	/* a page that the stage has no room for is refused by the library before it is touched */
+	bool staged = c->staged && page_bytes(&c->lane->page[first]) <= STAGE_BYTES;
+	int rc = staged ? lane_stage(c->lane, c->end_ms) : 0;
 
-	for (size_t first = 0; first < c->pages && !rc;) {
-		uint64_t now = now_ms();
-		size_t bytes, count = stage_share(c, first, &bytes);
-
-		if (!lane_stage(c->lane, bytes < STAGE_BYTES ? STAGE_BYTES : bytes))
-			return -1;
-		rc = run_share(c, first, count, now < end_ms ? (unsigned)(end_ms - now) : 1);
-		first += count;
-	}
-	return rc;
+	if (rc)
+		return rc;
+	if (staged)
+		return run_staged(c, first, count);
+	return ask(c, &c->lane->page[first], count, &c->lane->result[first]);
 }
 
-/* Runs the call and counts its results. The lane belongs to this call until lane_give(). */
+static bool all_hits(const enum pc_result *result, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (result[i] != PC_HIT)
+			return false;
+	return true;
+}
+
+/*
+ * Runs the call as a series of batches of the library, which share its deadline, and counts what
+ * comes of the pages. The lane belongs to this call until lane_give().
+ */
 static void run(struct call *c)
 {
 	pc_channel_name_space(c->lane->channel, c->name_space);
-	if (c->staged)
-		c->error = run_staged(c);
-	else
-		c->error = ask(c, c->lane->page, c->pages, c->timeout_ms, c->lane->result);
-	for (size_t i = 0; c->error && i < c->pages; i++)
-		/* The whole call failed, so the library set no results: count invalid pages. */
-		c->lane->result[i] = PC_INVALID;
-	session_count(c->session, c->lane->result, c->pages);
+	while (c->done < c->pages) {
+		const enum pc_result *result = &c->lane->result[c->done];
+		size_t count = batch_share(c, c->done), left = c->pages - c->done;
+		int rc;
+
+		if (c->done && now_ms() >= c->end_ms) {
+			session_tell(c->session, PC_TIMEOUT, left, "");
+			return;
+		}
+		rc = run_batch(c, c->done, count);
+		if (rc) {
+			session_tell(c->session, rc == -ETIMEDOUT ? PC_TIMEOUT : OUTCOME_NO_MEMORY,
+				left, pc_error());
+			return;
+		}
+		session_tell_results(c->session, result, count);
+		c->done += count;
+		if (c->leading && !all_hits(result, count))
+			return;
+	}
 }
 
 /* ---- into Python ---------------------------------------------------------------------------- */
@@ -250,7 +268,7 @@ static PyObject *hits(const struct call *c)
 	PyObject *list = PyList_New((Py_ssize_t)c->pages);
 
 	for (size_t i = 0; list && i < c->pages; i++) {
-		bool hit = c->lane && !c->error && c->lane->result[i] == PC_HIT;
+		bool hit = i < c->done && c->lane->result[i] == PC_HIT;
 
 		if (PyList_SetItem(list, (Py_ssize_t)i, PyBool_FromLong(hit))) {
 			Py_DECREF(list);
@@ -265,7 +283,7 @@ static PyObject *prefix(const struct call *c)
 {
 	size_t n = 0;
 
-	while (c->lane && !c->error && n < c->pages && c->lane->result[n] == PC_HIT)
+	while (n < c->done && c->lane->result[n] == PC_HIT)
 		n++;
 	return PyLong_FromSize_t(n);
 }
@@ -286,9 +304,22 @@ static bool prepare(struct call *c, PyObject *ptrs, PyObject *sizes)
 	return read_keys(c) && (!ptrs || read_segments(c, ptrs, sizes));
 }
 
+/* True if the call has a lane; otherwise its pages are counted. Without the interpreter's lock. */
+static bool begin(struct call *c, enum purpose purpose)
+{
+	unsigned outcome;
+	const char *text;
+
+	c->end_ms = now_ms() + (c->timeout_ms ? c->timeout_ms : PC_TIMEOUT_MS_DEFAULT);
+	c->lane = lane_take(c->session, purpose, c->end_ms, &outcome, &text);
+	if (!c->lane)
+		session_tell(c->session, outcome, c->pages, text);
+	return c->lane != NULL;
+}
+
 /*
  * Runs a call from the lane's choice to the Python result, which `answer` makes. Without a lane the
- * result is a miss for every key: the session is closed, or no channel is available.
+ * result is a miss for every key.
  */
 static PyObject *call(
 	struct call *c, PyObject *ptrs, PyObject *sizes, PyObject *(*answer)(const struct call *c))
@@ -296,17 +327,31 @@ static PyObject *call(
 	enum purpose purpose =
 		c->verb == VERB_GET || c->verb == VERB_EXISTS ? PURPOSE_READ : PURPOSE_WRITE;
 	PyObject *result = NULL;
+	bool begun;
 
-	if (!c->pages)
+	session_enter(c->session);
+	if (c->session->inherited && c->pages)
+		session_tell(c->session, OUTCOME_INHERITED, c->pages, "");
+	if (c->session->inherited || !c->pages)
 		return answer(c);
-	Py_BEGIN_ALLOW_THREADS c->lane = lane_take(c->session, purpose);
-	Py_END_ALLOW_THREADS if (!c->lane) return answer(c);
+	Py_BEGIN_ALLOW_THREADS begun = begin(c, purpose);
+	Py_END_ALLOW_THREADS if (!begun) return answer(c);
 	if (prepare(c, ptrs, sizes)) {
 		Py_BEGIN_ALLOW_THREADS run(c);
 		Py_END_ALLOW_THREADS result = answer(c);
 	}
 	lane_give(c->session, purpose, c->lane);
 	return result;
+}
+
+/* A tuple of the keys. NULL: a Python exception is set, also for one text in place of a list. */
+static PyObject *keys_of(PyObject *keys)
+{
+	if (PyUnicode_Check(keys) || PyBytes_Check(keys)) {
+		PyErr_SetString(PyExc_TypeError, "keys is one text: give a list of keys");
+		return NULL;
+	}
+	return PySequence_Tuple(keys);
 }
 
 /* get and set: calls with segments. */
@@ -318,9 +363,9 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 	if (!PyArg_ParseTuple(
 		    args, "sOOOI|p", &c.name_space, &keys, &ptrs, &sizes, &c.timeout_ms, &c.staged))
 		return NULL;
-	c.keys = PySequence_Tuple(keys);
-	ptrs = PySequence_Tuple(ptrs);
-	sizes = PyLong_Check(sizes) ? Py_NewRef(sizes) : PySequence_Tuple(sizes);
+	c.keys = keys_of(keys);
+	ptrs = c.keys ? PySequence_Tuple(ptrs) : NULL;
+	sizes = !ptrs ? NULL : PyLong_Check(sizes) ? Py_NewRef(sizes) : PySequence_Tuple(sizes);
 	if (c.keys && ptrs && sizes) {
 		c.pages = (size_t)PyTuple_Size(c.keys);
 		if (!c.pages || shapes_fit(&c, ptrs, sizes))
@@ -336,12 +381,13 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 static PyObject *look(
 	PyObject *self, PyObject *args, enum verb verb, PyObject *(*answer)(const struct call *c))
 {
-	struct call c = {.session = (struct py_session *)self, .verb = verb};
+	struct call c = {
+		.session = (struct py_session *)self, .verb = verb, .leading = answer == prefix};
 	PyObject *keys, *result;
 
 	if (!PyArg_ParseTuple(args, "sOI", &c.name_space, &keys, &c.timeout_ms))
 		return NULL;
-	c.keys = PySequence_Tuple(keys);
+	c.keys = keys_of(keys);
 	if (!c.keys)
 		return NULL;
 	c.pages = (size_t)PyTuple_Size(c.keys);

@@ -10,6 +10,7 @@
  */
 #include "engine/client/python/session.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 /* `sum` and the channel's counts are added as arrays of 64-bit numbers. */
@@ -33,18 +34,46 @@ void lane_free(struct py_session *s, struct lane *lane)
 	if (channel)
 		lane_counts(&s->counts, channel);
 	pc_channel_close(channel);
-	if (lane->stage)
-		pc_memory_release(lane->pc, lane->stage);
+	/* pc_close(), which follows, frees the stage without a request that a stopped engine would
+	 * not answer */
 	free(lane->page);
 	free(lane->segment);
 	free(lane->result);
 	free(lane);
 }
 
-struct lane *lane_take(struct py_session *s, enum purpose purpose)
+static void call_ended(struct py_session *s)
+{
+	pthread_mutex_lock(&s->lock);
+	if (--s->busy == 0)
+		pthread_cond_broadcast(&s->idle);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* Opens a lane by `end_ms`. Returns 0 or a negative errno. */
+static int lane_open(struct py_session *s, struct pc *pc, uint64_t end_ms, struct lane **ret_lane)
+{
+	struct lane *lane = calloc(1, sizeof(*lane));
+	int rc = lane ? pc_channel_open_within(pc, rest_ms(end_ms), &lane->channel) : -ENOMEM;
+
+	if (rc) {
+		free(lane);
+		return rc;
+	}
+	lane->pc = pc;
+	pthread_mutex_lock(&s->lock);
+	s->lanes++;
+	pthread_mutex_unlock(&s->lock);
+	*ret_lane = lane;
+	return 0;
+}
+
+struct lane *lane_take(struct py_session *s, enum purpose purpose, uint64_t end_ms,
+	unsigned *ret_outcome, const char **ret_text)
 {
 	struct lane *lane = NULL;
 	struct pc *pc;
+	int rc;
 
 	pthread_mutex_lock(&s->lock);
 	pc = s->pc;
@@ -56,21 +85,18 @@ struct lane *lane_take(struct py_session *s, enum purpose purpose)
 			s->lane[purpose] = lane->next;
 	}
 	pthread_mutex_unlock(&s->lock);
+	*ret_outcome = OUTCOME_CLOSED;
+	*ret_text = "";
 	if (lane || !pc)
 		return lane;
-	lane = calloc(1, sizeof(*lane));
-	if (lane && !pc_channel_open(pc, &lane->channel)) {
-		lane->pc = pc;
-		pthread_mutex_lock(&s->lock);
-		s->lanes++;
-		pthread_mutex_unlock(&s->lock);
+	rc = lane_open(s, pc, end_ms, &lane);
+	if (!rc)
 		return lane;
-	}
-	free(lane);
-	pthread_mutex_lock(&s->lock);
-	if (--s->busy == 0)
-		pthread_cond_broadcast(&s->idle);
-	pthread_mutex_unlock(&s->lock);
+	call_ended(s);
+	*ret_outcome = rc == -ENOMEM      ? OUTCOME_NO_MEMORY
+		       : rc == -ETIMEDOUT ? PC_TIMEOUT
+					  : OUTCOME_NO_CHANNEL;
+	*ret_text = pc_error();
 	return NULL;
 }
 
@@ -79,9 +105,8 @@ void lane_give(struct py_session *s, enum purpose purpose, struct lane *lane)
 	pthread_mutex_lock(&s->lock);
 	lane->next = s->lane[purpose];
 	s->lane[purpose] = lane;
-	if (--s->busy == 0)
-		pthread_cond_broadcast(&s->idle);
 	pthread_mutex_unlock(&s->lock);
+	call_ended(s);
 }
 
 /*
@@ -113,29 +138,15 @@ bool lane_room(struct lane *lane, size_t pages, size_t segments)
 	       grow((void **)&lane->segment, &lane->segments, segments, sizeof(*lane->segment));
 }
 
-bool lane_stage(struct lane *lane, size_t bytes)
+int lane_stage(struct lane *lane, uint64_t end_ms)
 {
 	void *stage;
+	int rc;
 
-	if (lane->stage_bytes >= bytes)
-		return true;
-	if (pc_memory_alloc(lane->pc, bytes, &stage))
-		return false;
 	if (lane->stage)
-		pc_memory_release(lane->pc, lane->stage);
-	lane->stage = stage;
-	lane->stage_bytes = bytes;
-	return true;
-}
-
-void session_count(struct py_session *s, const enum pc_result *result, size_t count)
-{
-	uint64_t results[RESULTS] = {0};
-
-	for (size_t i = 0; i < count; i++)
-		results[(unsigned)result[i] < RESULTS ? result[i] : PC_PENDING]++;
-	pthread_mutex_lock(&s->lock);
-	for (unsigned r = 0; r < RESULTS; r++)
-		s->results[r] += results[r];
-	pthread_mutex_unlock(&s->lock);
+		return 0;
+	rc = pc_memory_alloc_within(lane->pc, STAGE_BYTES, rest_ms(end_ms), &stage);
+	if (!rc)
+		lane->stage = stage;
+	return rc;
 }

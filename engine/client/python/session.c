@@ -6,8 +6,31 @@
  */
 #include "engine/client/python/session.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+static unsigned forks; /* number of forks above this process since the module was loaded */
+
+static void count_fork(void)
+{
+	forks++;
+}
+
+/*
+ * In a child of fork(), the threads that held the lock or were in a call do not exist. The library
+ * has made its session one without an engine.
+ */
+void session_enter(struct py_session *s)
+{
+	if (s->forks == forks)
+		return;
+	s->forks = forks;
+	s->inherited = s->pc != NULL;
+	s->busy = 0;
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->idle, NULL);
+}
 
 /* Raises OSError with the errno and pc_error(). `error` is the library's negative errno. */
 PyObject *session_raise(int error)
@@ -84,6 +107,7 @@ static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 			PyExc_ValueError, "verify is '%s': give never, sample or always", verify);
 		return -1;
 	}
+	session_enter(s);
 	if (s->pc) {
 		PyErr_SetString(PyExc_RuntimeError, "this session is open already");
 		return -1;
@@ -106,6 +130,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 	(void)args;
 	(void)kwargs;
 	if (s) {
+		s->forks = forks;
 		pthread_mutex_init(&s->lock, NULL);
 		pthread_cond_init(&s->idle, NULL);
 	}
@@ -118,6 +143,7 @@ static void session_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
+	session_enter(s);
 	Py_BEGIN_ALLOW_THREADS close_session(s);
 	Py_END_ALLOW_THREADS pthread_mutex_destroy(&s->lock);
 	pthread_cond_destroy(&s->idle);
@@ -127,9 +153,21 @@ static void session_dealloc(PyObject *self)
 
 static PyObject *session_close(PyObject *self, PyObject *nothing)
 {
+	struct py_session *s = (struct py_session *)self;
+
 	(void)nothing;
-	Py_BEGIN_ALLOW_THREADS close_session((struct py_session *)self);
+	session_enter(s);
+	Py_BEGIN_ALLOW_THREADS close_session(s);
 	Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+static PyObject *session_inherited(PyObject *self, PyObject *nothing)
+{
+	struct py_session *s = (struct py_session *)self;
+
+	(void)nothing;
+	session_enter(s);
+	return PyBool_FromLong(s->inherited);
 }
 
 /*
@@ -140,6 +178,7 @@ static struct pc *hold(struct py_session *s)
 {
 	struct pc *pc;
 
+	session_enter(s);
 	pthread_mutex_lock(&s->lock);
 	pc = s->pc;
 	s->busy += pc != NULL;
@@ -172,6 +211,20 @@ static PyObject *session_attached(PyObject *self, PyObject *nothing)
 	attached = pc_attached(pc);
 	let_go(s);
 	return PyBool_FromLong(attached);
+}
+
+static PyObject *session_page_bytes_max(PyObject *self, PyObject *nothing)
+{
+	struct py_session *s = (struct py_session *)self;
+	struct pc *pc = hold(s);
+	uint64_t bytes;
+
+	(void)nothing;
+	if (!pc)
+		return NULL;
+	bytes = pc_page_bytes_max(pc);
+	let_go(s);
+	return PyLong_FromUnsignedLongLong(bytes);
 }
 
 static PyObject *session_report(PyObject *self, PyObject *nothing)
@@ -265,16 +318,18 @@ static bool put_number(PyObject *dict, const char *name, uint64_t value)
 static PyObject *session_counts(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
-	uint64_t results[RESULTS], calls, lanes, sidecar;
+	uint64_t results[PC_PENDING], calls, lanes, sidecar;
 	PyObject *dict = PyDict_New();
 	struct lane_counts sum;
 	struct pc_counts c;
 	bool ok;
 
 	(void)nothing;
+	session_enter(s);
 	pthread_mutex_lock(&s->lock);
 	sum = s->counts;
-	memcpy(results, s->results, sizeof(results));
+	for (unsigned r = 0; r < PC_PENDING; r++)
+		results[r] = s->told[r].pages;
 	calls = s->calls;
 	lanes = s->lanes;
 	sidecar = s->bytes_sidecar;
@@ -308,6 +363,12 @@ static PyMethodDef methods[] = {
 		"close() -> None. Waits for running calls, then detaches. Later calls about pages return misses, other calls raise ValueError. Any thread."},
 	{"attached", session_attached, METH_NOARGS,
 		"attached() -> bool: True while the session is attached to a running engine. Does not block. Any thread."},
+	{"inherited", session_inherited, METH_NOARGS,
+		"inherited() -> bool: True in a child of fork(), where the session belongs to the parent: calls about pages return misses. Any thread."},
+	{"page_bytes_max", session_page_bytes_max, METH_NOARGS,
+		"page_bytes_max() -> int: the longest page that a set can store here, in bytes; 0 without an engine. Does not block. Any thread."},
+	{"failures", session_failures, METH_NOARGS,
+		"failures() -> dict: name -> (pages, calls, text) of everything that came of pages except hits and misses: results of the library, and calls that did not reach it. The text is about the last one and says what to do. Any thread."},
 	{"report", session_report, METH_NOARGS,
 		"report() -> str: the engine's status and members as JSON. Waits at most about 10 s. Raises OSError without an engine."},
 	{"counts", session_counts, METH_NOARGS,
@@ -363,7 +424,9 @@ PyMODINIT_FUNC PyInit__peercache(void)
 	PyObject *m = PyModule_Create(&module);
 	PyObject *type = m ? PyType_FromSpec(&spec) : NULL;
 
-	if (!type || PyModule_AddStringConstant(m, "__version__", pc_version()) ||
+	if (!type || pthread_atfork(NULL, NULL, count_fork) ||
+		PyModule_AddStringConstant(m, "__version__", pc_version()) ||
+		PyModule_AddIntConstant(m, "SEGMENTS_MAX", PC_SEGMENTS_MAX) ||
 		PyModule_AddObject(m, "Session", type)) {
 		Py_XDECREF(type);
 		Py_XDECREF(m);

@@ -3,6 +3,7 @@
  * Shared declarations of the extension module peercache._peercache.
  *
  *   session.c   the type Session: opens and closes a session, registers memory, returns counts
+ *   told.c      what came of the pages: counts and texts by outcome
  *   lane.c      lanes: chooses the channel of a call and owns the call's buffers
  *   batch.c     one call about pages: converts Python's lists to a batch and the results back
  *
@@ -18,7 +19,28 @@
 
 #include "engine/client/peercache.h"
 
-#define RESULTS 9 /* number of values of enum pc_result */
+/*
+ * What came of a page: a result of the library (enum pc_result), or the reason why the call did not
+ * reach the library. The one list of what counts() and failures() tell.
+ */
+enum outcome {
+	OUTCOME_NO_CHANNEL = PC_PENDING + 1, /* no channel could be opened */
+	OUTCOME_NO_MEMORY,                   /* no memory for the call's arrays or its stage */
+	OUTCOME_CLOSED,                      /* the session is closed */
+	OUTCOME_INHERITED,                   /* this process is a child of fork() */
+	OUTCOMES
+};
+
+#define OUTCOME_TEXT_BYTES 512
+
+/* The pages with one outcome. */
+struct told {
+	uint64_t pages, calls;         /* numbers of pages, and of calls that had some */
+	char text[OUTCOME_TEXT_BYTES]; /* what is wrong with the last one and what to do; or "" */
+};
+
+/* bytes that a staged call copies per batch of the library: also the longest page */
+#define STAGE_BYTES (64u << 20)
 
 /*
  * Purpose of a call: get and exists read, set and remove write. Calls of one purpose share lanes,
@@ -35,8 +57,7 @@ struct lane {
 	struct pc_segment *segment;
 	enum pc_result *result;
 	size_t pages, segments; /* capacities of `page` and `result`, and of `segment` */
-	unsigned char *stage;   /* registered memory of the library for staged calls, or NULL */
-	size_t stage_bytes;     /* size of `stage` */
+	unsigned char *stage;   /* STAGE_BYTES of the library's memory for staged calls, or NULL */
 };
 
 /* The counts of a channel, or sums of them. */
@@ -45,16 +66,18 @@ struct lane_counts {
 	struct pc_verify_counts verify;
 };
 
-/* The Python object Session. `lock` guards the other fields. */
+/* The Python object Session. `lock` guards the other fields, except the first two. */
 struct py_session {
-	PyObject_HEAD pthread_mutex_t lock;
+	PyObject_HEAD unsigned forks; /* number of forks above the process that uses it; GIL */
+	bool inherited; /* a fork() separates this process from the one that opened it; GIL */
+	pthread_mutex_t lock;
 	pthread_cond_t idle;         /* signalled when `busy` becomes 0; close() waits for it */
 	struct pc *pc;               /* NULL: the session is closed */
 	struct lane *lane[PURPOSES]; /* lists of idle lanes; the most recently returned is first */
 	unsigned busy;               /* running calls, which keep `pc` open */
 	unsigned lanes;              /* lanes opened since the session was opened */
 	struct lane_counts counts;   /* sums of the closed channels' counts */
-	uint64_t results[RESULTS];   /* pages by result, indexed by enum pc_result */
+	struct told told[OUTCOMES];  /* by enum pc_result, or enum outcome */
 	uint64_t calls;              /* calls about pages that found the session open */
 	uint64_t bytes_sidecar;      /* bytes of the pages of staged calls */
 };
@@ -64,23 +87,33 @@ void lane_free(struct py_session *s, struct lane *lane);
 /* Adds the channel's counts to *sum. No call may be using the channel. */
 void lane_counts(struct lane_counts *sum, const struct pc_channel *channel);
 /*
- * Takes an idle lane or opens one, and counts a running call. NULL: the session is closed, or no
- * channel is available. Called without the interpreter's lock, because opening a channel blocks.
+ * Takes an idle lane or opens one by `end_ms`, and counts a running call. NULL: *ret_outcome says
+ * why, and in *ret_text is the library's text or "". Called without the interpreter's lock, because
+ * opening a channel blocks.
  */
-struct lane *lane_take(struct py_session *s, enum purpose purpose);
+struct lane *lane_take(struct py_session *s, enum purpose purpose, uint64_t end_ms,
+	unsigned *ret_outcome, const char **ret_text);
 /* Returns a lane to the session's idle lanes and ends the running call. */
 void lane_give(struct py_session *s, enum purpose purpose, struct lane *lane);
 /* Gives the lane's arrays room for these numbers of pages and segments. False: out of memory. */
 bool lane_room(struct lane *lane, size_t pages, size_t segments);
 /*
- * Gives the lane a stage of at least `bytes` of registered memory. False: the library could not
- * allocate it; the former stage stays.
+ * Gives the lane its stage, STAGE_BYTES of registered memory, by `end_ms`. Returns 0 or the
+ * library's negative errno.
  */
-bool lane_stage(struct lane *lane, size_t bytes);
-/* Adds the results of `count` pages to s->results. */
-void session_count(struct py_session *s, const enum pc_result *result, size_t count);
+int lane_stage(struct lane *lane, uint64_t end_ms);
+/* Milliseconds of CLOCK_MONOTONIC, and how many are left until `end_ms`; at least 1. */
+uint64_t now_ms(void);
+unsigned rest_ms(uint64_t end_ms);
+/* Adds `pages` pages of one call with this outcome. `text`: what is wrong, or "". */
+void session_tell(struct py_session *s, unsigned outcome, size_t pages, const char *text);
+/* session_tell() for each result of a batch; right after the batch, in its thread. */
+void session_tell_results(struct py_session *s, const enum pc_result *result, size_t count);
+/* Called first by every method, with the interpreter's lock: notices a fork(). */
+void session_enter(struct py_session *s);
 
-/* Methods of Session (batch.c); their help texts are in session.c. */
+/* Methods of Session (told.c, batch.c); their help texts are in session.c. */
+PyObject *session_failures(PyObject *self, PyObject *nothing);
 PyObject *batch_get(PyObject *self, PyObject *args);
 PyObject *batch_set(PyObject *self, PyObject *args);
 PyObject *batch_exists(PyObject *self, PyObject *args);

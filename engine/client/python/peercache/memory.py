@@ -7,9 +7,12 @@ libpeercache stages unregistered memory. The way that is used for a pool is logg
 """
 
 import ctypes
+import errno
 import logging
 import mmap
 import os
+import threading
+import time
 from typing import Any, Iterator
 
 logger = logging.getLogger("peercache")
@@ -49,6 +52,29 @@ def import_verbs(_session: Any, _pool: Any) -> list[Range]:
     return []
 
 
+class Progress:
+    """Logs that something still goes on, after 5, 10, 20, 40, ... s, until the block ends."""
+
+    first = 5.0  # seconds
+
+    def __init__(self, what: str) -> None:
+        self.what, self.began = what, time.monotonic()
+        self.ended = threading.Event()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._tell, name="peercache-progress", daemon=True).start()
+
+    def __exit__(self, *_error: Any) -> None:
+        self.ended.set()
+
+    def _tell(self) -> None:
+        wait = self.first
+        while not self.ended.wait(wait):
+            logger.info("peercache: %s goes on after %.0f s", self.what,
+                        time.monotonic() - self.began)
+            wait = time.monotonic() - self.began
+
+
 class Memory:
     """The ranges of this process's memory that are registered with the engine.
 
@@ -66,34 +92,39 @@ class Memory:
         self.paths: dict[str, str] = {}
         self.counts = {"shm": 0, "verbs": 0, "copy": 0, "mixed": 0}
 
-    def _register(self, found: Range) -> str:
-        """Registers a range once. Returns "", or the engine's reason for refusing it."""
-        base, nbytes, fd = found
-        if (base, nbytes) in self._ranges:
-            return ""
-        try:
-            self._session.register(base, nbytes, fd)
-        except OSError as error:
-            return str(error)
-        self._ranges.append((base, nbytes))
-        return ""
+    def _register(self, name: str, pool: Any) -> str:
+        """Registers the pool's ranges, each once. Returns "", or the reason of the last refusal.
+
+        An engine that does not answer does not get the next range.
+        """
+        refusal = ""
+        for base, nbytes, fd in memfds_of(pool):
+            if (base, nbytes) in self._ranges:
+                continue
+            try:
+                with Progress(f"registering {nbytes / 2**30:.1f} GiB of pool {name}"):
+                    self._session.register(base, nbytes, fd)
+                self._ranges.append((base, nbytes))
+            except OSError as error:
+                refusal = str(error)
+                if error.errno == errno.ETIMEDOUT:
+                    break
+        return refusal
 
     def covers(self, address: int) -> bool:
         """True if the address lies in a registered range."""
         return any(base <= address < base + nbytes for base, nbytes in self._ranges)
 
-    def add(self, name: str, pool: Any, samples: list[int]) -> str:
+    def add(self, name: str, pool: Any, samples: list[int], copied: str = "") -> str:
         """Registers the pool's memfds. Returns the pool's way: shm, verbs, mixed or copy.
 
         samples: an address in each of the pool's buffers. Mixed: only some of the buffers are
-        registered. If the engine refuses a range, the reason is logged and nothing is raised. May
-        block for minutes while the engine pins a large range.
+        registered. copied: why the calls copy the pages of this pool although its memory may be
+        registered; "": they do not. If the engine refuses a range, or does not answer, the reason
+        is logged and nothing is raised. May block for minutes while the engine pins a large range.
         """
-        refusals, path = [], "shm"
-        for found in memfds_of(pool):
-            refusal = self._register(found)
-            if refusal:
-                refusals.append(refusal)
+        path = "shm"
+        refusal = self._register(name, pool)
         covered = sum(self.covers(address) for address in samples)
         if not covered:
             path = "verbs" if import_verbs(self._session, pool) else "copy"
@@ -101,10 +132,11 @@ class Memory:
             path = "mixed"
         why = {"shm": "the engine maps its memfds: no copies", "verbs": "imported: no copies",
                "mixed": "some of its buffers are not registered: they are copied"}.get(
-                   path, refusals[0] if refusals else "ordinary memory: one copy; "
-                   '"allocator": "shm" in the extra config avoids it (SGLang 0.5.17 and later)')
+                   path, 'ordinary memory: one copy; "allocator": "shm" in the extra config '
+                   "avoids it (SGLang 0.5.17 and later)")
         if self.paths.get(name) != path:
             self.counts[path] += 1
             self.paths[name] = path
-            logger.info("peercache: pool %s: %s (%s)", name, path, why)
+            logger.log(logging.WARNING if refusal else logging.INFO, "peercache: pool %s: %s (%s)",
+                       name, path, copied or refusal or why)
         return path

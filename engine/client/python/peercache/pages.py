@@ -62,6 +62,9 @@ class Pool:
         split: shares of the heads per page on this rank; 1 without split heads.
         per_rank: True if the bytes differ by tensor-parallel rank although the model is MLA.
         samples: an address in each segment of the first page; empty without addresses.
+        segments, page_bytes: of a page as it is stored, which is one share of the heads; 0 without
+            addresses.
+        flat_bytes: bytes of a page of the generic calls; 0: not known.
         spaces: one namespace per share of the heads; empty if the pool gives no addresses.
         refusal: why the pool gives no addresses; "" if it does, or if it is logical.
         logical: True for an anchor without bytes of its own.
@@ -83,6 +86,7 @@ class Pool:
                 hasattr(pool, "get_split_heads_page_buffer_meta"):
             self.split = lcm // tp_size
         self.samples: list[int] = []
+        self.segments = self.page_bytes = 0
         self.spaces: list[str] = []
         self.refusal = ""
         meta = None
@@ -99,11 +103,14 @@ class Pool:
             whole = Shape(0, nbytes, self.page_size, str(getattr(pool, "layout", "")),
                           str(getattr(pool, "dtype", "")), form, self.per_rank)
             self.flat = name_space(config, tags, name, whole, flat=True)
+            self.flat_bytes = nbytes
             return
         ptrs, sizes = meta
         self.samples = list(ptrs)
         nbytes = sum(sizes) // self.split
-        shape = Shape(len(ptrs) // self.split, nbytes, self.page_size,
+        self.segments, self.page_bytes = len(ptrs) // self.split, nbytes
+        self.flat_bytes = nbytes * self.split
+        shape = Shape(self.segments, nbytes, self.page_size,
                       str(getattr(pool, "layout", "")), str(getattr(pool, "dtype", "")),
                       form, self.per_rank)
         ranks: list[Optional[tuple[int, int]]] = [None]

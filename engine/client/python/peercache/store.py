@@ -18,9 +18,11 @@ looks up the keys.
 import functools
 import importlib.metadata
 import logging
+import os
 import re
 import threading
 import time
+import weakref
 from typing import Any, Callable, Optional, Sequence
 
 # Only this name exists in every version of the module, so it is imported alone.
@@ -35,6 +37,7 @@ from peercache import config as configuration
 from peercache import hits
 from peercache import keys as names
 from peercache.launch import Attachment
+from peercache._peercache import SEGMENTS_MAX
 from peercache.memory import Memory
 from peercache.pages import Pool, plain
 from peercache.stats import Stats
@@ -43,14 +46,17 @@ logger = logging.getLogger("peercache")
 KV = "kv"  # name of the pool of the KV pages
 RANKS_WRITE = ("mamba",)  # per-rank pools of an MLA model that SGLang stores from every rank
 CLEAR_MS = 120000  # deadline of clear()
+# Limits of the engine (control/pool.c): bytes of the longest page, and pages that fit into a pool.
+PAGE_BYTES_MAX, PAGES_IN_POOL = 64 << 20, 32
 V1_SINCE = (0, 5, 6)  # older versions of SGLang call only the generic methods of a dynamic backend
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable:
     """Decorator for a method that must not raise.
 
-    It counts and logs an exception of the method and returns otherwise(arguments) instead. It also
-    checks around each call whether the engine was lost or is back, and logs that once.
+    It counts and logs an exception of the method and returns otherwise(arguments) instead. It logs
+    what came of pages that are neither hits nor misses. It also checks around each call whether the
+    engine was lost or is back, and logs that once.
     """
     def wrap(method: Callable) -> Callable:
         @functools.wraps(method)
@@ -65,6 +71,7 @@ def guarded(otherwise: Callable[..., Any]) -> Callable:
             finally:
                 if attachment and attachment.lost_at is not None:
                     attachment.look()  # the call may have attached again
+                self._tell_failures()
             try:
                 return otherwise(*args, **kwargs)
             except Exception as error:  # pylint: disable=broad-except
@@ -127,6 +134,31 @@ def place(tensor: Any) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
+def grew(before: int, now: int) -> bool:
+    """True if a number that grows has reached or passed one of 1, 2, 4, 8, ..."""
+    return now.bit_length() > before.bit_length()
+
+
+stores: weakref.WeakSet = weakref.WeakSet()  # of this process and, after a fork(), of its parent
+
+
+def after_fork() -> None:
+    """In a child of fork(): makes the inherited stores safe to call and to close."""
+    for store in list(stores):
+        store._after_fork()
+
+
+os.register_at_fork(after_in_child=after_fork)
+
+
+def places_of(keys: Sequence[str], tensors: Any) -> list[tuple[int, int]]:
+    """place() of each tensor; ValueError unless there is one tensor per key."""
+    tensors = list(tensors)
+    if len(tensors) != len(keys):
+        raise ValueError(f"{len(keys)} keys, but {len(tensors)} tensors: give one tensor per key")
+    return [place(tensor) for tensor in tensors]
+
+
 class PeerCacheStore(HiCacheStorage):
     """The L3 backend of one scheduler process.
 
@@ -165,12 +197,14 @@ class PeerCacheStore(HiCacheStorage):
         self._pools: dict[str, Pool] = {}
         self._lock = threading.Lock()
         self._errors: dict[str, int] = {}
+        self._told: dict[str, int] = {}  # name of a result -> calls with it when it was looked at
         self._unknown_policies: set[str] = set()
         self._stats = Stats()
         self._v1 = self.config.interface_v1 and calls_v1()
         self._attachment: Optional[Attachment] = Attachment(self.config)
         self._session = self._attachment.session
         self._memory = Memory(self._session)
+        stores.add(self)
 
     # ---- what went wrong ----------------------------------------------------------------------
 
@@ -178,21 +212,43 @@ class PeerCacheStore(HiCacheStorage):
         """Counts an error of `what`, and logs the 1st, 2nd, 4th, 8th, ... of them."""
         with self._lock:
             count = self._errors[what] = self._errors.get(what, 0) + 1
-        if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
+        if grew(count - 1, count):
             logger.error("peercache: %s failed (%d so far), its pages are reported as "
                          "misses: %s: %s", what, count, type(error).__name__, error,
                          exc_info=count == 1)
+
+    def _tell_failures(self) -> None:
+        """Logs results that are neither hits nor misses, the 1st, 2nd, 4th, ... time of each.
+
+        A child of fork() logs once that the store is not its own.
+        """
+        for name, (pages, calls, text) in self._session.failures().items():
+            with self._lock:
+                told = self._told.get(name, 0)
+                self._told[name] = max(told, calls)
+            if grew(told, calls) and not (told and name == "inherited"):
+                logger.warning("peercache: %s: %d pages in %d calls so far are no hits: %s",
+                               name, pages, calls, text)
+
+    def _after_fork(self) -> None:
+        """In a child of fork(): the threads that may have held these locks do not exist."""
+        self._lock = threading.Lock()
+        self._stats = Stats()
+        if self._attachment:
+            self._attachment.lock = threading.Lock()
 
     def counts(self) -> dict[str, Any]:
         """Counters since the store was made, for people and tests.
 
         Returns a dict: the numbers of Session.counts() (calls, pages, bytes) and three more
-        entries. "errors": number of errors by method. "memory": number of pools by the way in which
-        the engine reaches them (shm, verbs, copy or mixed). "paths": that way, by name of the pool.
-        Any thread.
+        entries. "errors": number of errors by method, and of pages by every result that is neither
+        a hit nor a miss ("timeout", "no_channel", ...). "memory": number of pools by the way in
+        which the engine reaches them (shm, verbs, copy or mixed). "paths": that way, by name of the
+        pool. Any thread.
         """
         counts: dict[str, Any] = dict(self._session.counts())
-        counts["errors"] = dict(self._errors)
+        counts["errors"] = {**self._errors, **{name: pages for name, (pages, _, _) in
+                                               self._session.failures().items()}}
         counts["memory"] = dict(self._memory.counts)
         counts["paths"] = dict(self._memory.paths)
         return counts
@@ -222,8 +278,40 @@ class PeerCacheStore(HiCacheStorage):
         if pool.logical:
             logger.info("peercache: pool %s is an anchor without bytes of its own", name)
         else:
-            self._memory.add(name, host_pool, pool.samples)
+            self._memory.add(name, host_pool, pool.samples, self._copied(pool))
+            self._check_page(pool)
         self._pools[name] = pool
+
+    def _copied(self, pool: Pool) -> str:
+        """Why the calls copy the pages of this pool, whatever its memory is; "": they do not."""
+        if not pool.spaces:
+            return "SGLang's own code copies each page, because the pool gives no addresses"
+        if pool.name != KV:
+            return "each page is copied once, because SGLang may reuse it during the call"
+        if not self._v1:
+            return 'SGLang copies each page: set "interface_v1": 1 in the extra config' \
+                if calls_v1() else "SGLang copies each page: versions from 0.5.6 on do not"
+        return ""
+
+    def _check_page(self, pool: Pool) -> None:
+        """Logs an error if the engine will refuse every set of this pool's pages, and the cure."""
+        flat = not pool.spaces or (pool.name == KV and not self._v1)
+        nbytes = pool.flat_bytes if flat else pool.page_bytes
+        most = self._session.page_bytes_max()
+        if most and nbytes > PAGE_BYTES_MAX:
+            logger.error("peercache: pool %s: a page has %d bytes, and no engine stores more than "
+                         "%d: every set will be refused. Lower --page-size", pool.name, nbytes,
+                         PAGE_BYTES_MAX)
+        elif most and nbytes > most:
+            logger.error("peercache: pool %s: a page has %d bytes, and the pools of this host take "
+                         "at most %d: every set will be refused. Raise \"global_segment_size\" "
+                         "(engine.pool_bytes of an engine that runs already) to %d MiB or more for "
+                         "each NIC, or lower --page-size", pool.name, nbytes, most,
+                         (PAGES_IN_POOL << (nbytes - 1).bit_length()) >> 20)
+        if not flat and pool.name == KV and pool.segments > SEGMENTS_MAX:
+            logger.error("peercache: pool %s: a page has %d segments, and a call takes at most %d: "
+                         "every get and set will be refused. Use --hicache-mem-layout page_first",
+                         pool.name, pool.segments, SEGMENTS_MAX)
 
     @guarded(nothing(None))
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
@@ -296,7 +384,7 @@ class PeerCacheStore(HiCacheStorage):
             pages = [pool.pool.get_dummy_flat_data_page() for _ in at]
         else:
             pages = [pool.pool.get_data_page(index, flat=True).contiguous() for index in at]
-        places = [place(page) for page in pages]
+        places = places_of(keys, pages)
         verb = self._session.get if what == "prefetch" else self._session.set
         moved = verb(pool.flat, keys, [address for address, _ in places],
                      [nbytes for _, nbytes in places], self.config.timeout_ms)
@@ -461,7 +549,7 @@ class PeerCacheStore(HiCacheStorage):
         """
         if not keys:
             return []
-        places = [place(tensor) for tensor in target_locations]
+        places = places_of(keys, target_locations)
         if not any(nbytes for _, nbytes in places):
             return list(target_locations)  # pages of an anchor without bytes
         began = time.monotonic()
@@ -483,7 +571,7 @@ class PeerCacheStore(HiCacheStorage):
         if not keys:
             return True
         values = [value.contiguous() for value in values]
-        places = [place(value) for value in values]
+        places = places_of(keys, values)
         if not any(nbytes for _, nbytes in places):
             return True  # pages of an anchor without bytes
         began = time.monotonic()

@@ -185,17 +185,34 @@ def seeds(value: Any) -> list[str]:
     return found
 
 
+def flatten(value: Mapping[Any, Any]) -> list[tuple[str, Any]]:
+    """(name, value) of a dict's entries; a dict within it is a part of the name, as TOML reads it.
+    """
+    out = []
+    for name, one in value.items():
+        if isinstance(one, Mapping):
+            out += [(f"{name}.{rest}", inner) for rest, inner in flatten(one)]
+        else:
+            out.append((str(name), one))
+    return out
+
+
 def settings(value: Any) -> dict[str, str]:
-    """Reads a dict of engine settings: section.key -> text. Booleans become yes and no."""
+    """Reads a dict of engine settings: section.key -> text. Booleans become yes and no.
+
+    A dict of sections, as a TOML table with dots in its keys gives it, means the same.
+    """
     fix = 'give an object like {"engine.huge_pages": "no"}'
     if not isinstance(value, Mapping):
         raise ValueError(fix)
-    out = {}
-    for name, one in value.items():
-        if not re.fullmatch(r"[a-z_]+\.[a-z_]+", str(name)):
+    out: dict[str, str] = {}
+    for name, one in flatten(value):
+        if not re.fullmatch(r"[a-z_]+\.[a-z_]+", name):
             raise ValueError(f"{fix}: {name!r} is not section.key")
+        if name in out:
+            raise ValueError(f"{fix}: {name!r} is given twice")
         word = scalar(one, f"{fix}: the value of {name!r} is no text, number or boolean")
-        out[str(name)] = {True: "yes", False: "no"}[one] if isinstance(one, bool) else word
+        out[name] = {True: "yes", False: "no"}[one] if isinstance(one, bool) else word
     return out
 
 

@@ -33,19 +33,49 @@ LOG_BYTES = 2000       # bytes of the engine's log that an error quotes
 LOOK_SECONDS = 0.01    # time between two checks for the engine; an engine takes longer to restart
 
 
-def lock(path: str, how: int) -> int:
-    """Locks a file, which is created if it is missing. Returns a descriptor that holds the lock.
+class FileLock:
+    """A lock on a file, which is created if it is missing.
 
-    how: fcntl.LOCK_SH or LOCK_EX, with LOCK_NB to raise BlockingIOError instead of waiting. The
-    caller closes the descriptor, which ends the lock. Raises OSError.
+    A child of fork() does not hold the locks of its parent. Otherwise an engine would live as long
+    as any child of the process that started it.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, how)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+
+    held: set["FileLock"] = set()  # of this process
+
+    def __init__(self, path: str, how: int) -> None:
+        """how: fcntl.LOCK_SH or LOCK_EX, with LOCK_NB to raise BlockingIOError instead of waiting.
+
+        Raises OSError.
+        """
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        FileLock.held.add(self)
+        try:
+            fcntl.flock(self.fd, how)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Ends the lock, also for programs that have inherited it. May be called twice."""
+        if self.fd >= 0:
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+        self.leave()
+
+    def leave(self) -> None:
+        """Closes the file only, so that a program that has inherited the lock keeps it."""
+        FileLock.held.discard(self)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def after_fork() -> None:
+    """In a child of fork(): leaves the locks to the parent."""
+    for held in list(FileLock.held):
+        held.leave()
+
+
+os.register_at_fork(after_in_child=after_fork)
 
 
 def make_folder(path: str) -> None:
@@ -160,7 +190,7 @@ def start(config: Config, command: list[str]) -> bool:
     if not config.engine_keep:
         line += ["--clients", config.engine_socket + ".clients"]
     try:
-        held = lock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = FileLock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         logger.info("peercache: waiting for the keeper of the engine at %s, whose log is %s",
                     config.engine_socket, config.engine_log)
@@ -172,18 +202,21 @@ def start(config: Config, command: list[str]) -> bool:
                        "named or found: for RDMA, name one in \"device_names\"")
     try:
         with open(config.engine_log, "ab") as log:
-            subprocess.Popen([*line, "--lock-fd", str(held), "--", *command],
-                             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                             start_new_session=True, pass_fds=(held,))
+            keeper = subprocess.Popen([*line, "--lock-fd", str(held.fd), "--", *command],
+                                      stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                      start_new_session=True, pass_fds=(held.fd,))
     finally:
-        os.close(held)  # the keeper inherited the lock and keeps it
+        held.leave()  # the keeper inherited the lock and keeps it
+    # It may end long after the last store of this process, or at once: then it must not stay as
+    # a defunct process.
+    threading.Thread(target=keeper.wait, name="peercache-keeper", daemon=True).start()
     return True
 
 
 def keeper_ended(config: Config) -> bool:
     """True if no keeper runs for this socket."""
     try:
-        os.close(lock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB))
+        FileLock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB).release()
         return True
     except BlockingIOError:
         return False
@@ -291,7 +324,7 @@ class Attachment:
 
     Attributes:
         session: the session; None after close().
-        clients: descriptor that holds the shared lock on .clients; -1: none.
+        clients: the shared lock on .clients; None: none.
         lost_at: time.monotonic() when the loss of the engine was noticed; None: attached.
         look_at: time.monotonic() of the next check for the engine.
     """
@@ -302,7 +335,7 @@ class Attachment:
         Raises OSError if no engine can be reached or started, RuntimeError if the engine that was
         started did not become ready. May block for START_SECONDS, or longer while other ranks try.
         """
-        self.clients = -1
+        self.clients: Optional[FileLock] = None
         self.session: Optional[Session] = None
         self.config = config
         self.lock = threading.Lock()
@@ -321,8 +354,8 @@ class Attachment:
         try:
             make_folder(config.engine_socket)
             # A keeper that is ending its engine holds this lock exclusively until it has ended.
-            self.clients = lock(config.engine_socket + ".clients", fcntl.LOCK_SH)
-            starting = lock(config.engine_socket + ".lock", fcntl.LOCK_EX)
+            self.clients = FileLock(config.engine_socket + ".clients", fcntl.LOCK_SH)
+            starting = FileLock(config.engine_socket + ".lock", fcntl.LOCK_EX)
         except PermissionError:
             self.session = Session(*session_arguments(config))  # another user's engine
             return
@@ -337,7 +370,7 @@ class Attachment:
             self.close()
             raise
         finally:
-            os.close(starting)
+            starting.release()
 
     def look(self) -> None:
         """Logs each loss and each return of the engine once.
@@ -350,7 +383,8 @@ class Attachment:
             return
         self.look_at = now + LOOK_SECONDS
         session = self.session
-        if session is None or session.attached() == (self.lost_at is None):
+        if session is None or session.inherited() or \
+                session.attached() == (self.lost_at is None):
             return
         with self.lock:
             there = session.attached()  # another thread may have logged the change meanwhile
@@ -372,10 +406,10 @@ class Attachment:
         After the last client's release the keeper ends the engine. May be called twice.
         """
         session, self.session = self.session, None
-        clients, self.clients = self.clients, -1
+        clients, self.clients = self.clients, None
         try:
             if session:
                 session.close()
         finally:
-            if clients >= 0:
-                os.close(clients)
+            if clients:
+                clients.release()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """fork() after a store was opened, as torch and multiprocessing do: parent and child go on."""
 
+import ctypes
 import gc
 import logging
 import os
@@ -206,10 +207,10 @@ def hold(socket, told, go):
 
 
 class Keeper(Engines):
-    def child_that_lives(self):
+    def child_that_lives(self, fork=os.fork):
         """A child of this process that lives until the test ends."""
         ends, gone = os.pipe()
-        child = os.fork()
+        child = fork()
         if child == 0:
             os.close(gone)
             os.read(ends, 1)
@@ -236,9 +237,11 @@ class Keeper(Engines):
         return found
 
     def test_a_child_keeps_no_engine_after_the_last_close(self):
+        """Neither a child of os.fork() nor one of C's fork(), which runs no code of Python."""
         store = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
         self.addCleanup(store.close)
         self.child_that_lives()
+        self.child_that_lives(ctypes.PyDLL(None).fork)
         self.assertEqual(len(engines_at(self.socket)), 1)
         store.close()
         self.gone()

@@ -17,6 +17,8 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/disk.h"
+
+#include "engine/client/error.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
@@ -83,7 +85,7 @@ static void length_differs(struct pc_batch *b, uint32_t i)
 		page_length_differs(b, i, 0);
 		return;
 	}
-	page_length_error(b->work[i].bytes, 0);
+	error_length(b->work[i].bytes, 0);
 	b->work[i].other_length = 1; /* the search of this host's disk is the last attempt */
 	page_absent(b, i);
 }

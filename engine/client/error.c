@@ -33,6 +33,18 @@ const char *pc_error(void)
 	return error_text;
 }
 
+void error_length(unsigned bytes, unsigned stored)
+{
+	if (stored)
+		error_set(0,
+			"a page of %u bytes was given, but %u bytes are stored under its key: do two configurations share a namespace?",
+			bytes, stored);
+	else
+		error_set(0,
+			"a page of %u bytes was given, but one of another length is stored under its key: do two configurations share a namespace?",
+			bytes);
+}
+
 /* The results, by enum pc_result. */
 static const struct {
 	const char *name, *text;

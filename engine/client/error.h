@@ -6,5 +6,7 @@
 /* Stores the text that pc_error() returns; returns `error`. */
 int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_clear(void);
+/* Stores the text about a page of `bytes` bytes that is stored with `stored` bytes, 0: another. */
+void error_length(unsigned bytes, unsigned stored);
 
 #endif

@@ -10,8 +10,8 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/copy.h"
+#include "engine/client/error.h"
 #include "engine/client/local.h"
-#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/session.h"
 
@@ -56,7 +56,7 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 	if (!length)
 		return PC_STALE;
 	if (unlikely(length != p->bytes)) {
-		page_length_error(p->bytes, length);
+		error_length(p->bytes, length);
 		return PC_INVALID;
 	}
 	from = session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place);

@@ -178,7 +178,7 @@ void page_stale(struct pc_batch *b, uint32_t i)
 
 void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
 {
-	page_length_error(b->work[i].bytes, stored);
+	error_length(b->work[i].bytes, stored);
 	b->work[i].other_length = 1;
 	page_wrong(b, i);
 }
@@ -232,21 +232,9 @@ static void get_here(struct pc_batch *b, uint32_t i)
 	page_done(b, i, PC_HIT);
 }
 
-void page_length_error(uint32_t bytes, uint32_t stored)
-{
-	if (stored)
-		error_set(0,
-			"a page of %u bytes was given, but %u bytes are stored under its key: do two configurations share a namespace?",
-			bytes, stored);
-	else
-		error_set(0,
-			"a page of %u bytes was given, but one of another length is stored under its key: do two configurations share a namespace?",
-			bytes);
-}
-
 void page_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
 {
-	page_length_error(b->work[i].bytes, stored);
+	error_length(b->work[i].bytes, stored);
 	page_done(b, i, PC_INVALID);
 }
 

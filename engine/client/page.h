@@ -39,8 +39,6 @@ void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored);
 /* The holder of the location in use could not be asked: nothing is known of the page there. */
 void page_unreached(struct pc_batch *b, uint32_t i);
 /* set: the page at p->at was there, as long as `length`, after the call had begun. */
-/* Sets the error text of a page of `bytes` bytes that is stored with `stored` bytes. */
-void page_length_error(uint32_t bytes, uint32_t stored);
 /* Ends a page that is stored under its key with `stored` bytes, which the caller's are not. */
 void page_differs(struct pc_batch *b, uint32_t i, uint32_t stored);
 /* Ends a page that the engine refused, with PC_INVALID. */

@@ -25,7 +25,8 @@
  * 3. The owners of a key at the time of its set are owners or former owners in every later word of
  *    the slot for MAP_FORMER_NS, or they are dead. If there are more former owners than fit, or if
  *    members have died and each owner that is left became one within that time, the word has
- *    MAP_SLOT_LOST for that time: then no answer of the owners it names proves absence.
+ *    MAP_SLOT_LOST for that time: then no answer of the owners it names proves absence. `since`
+ *    tells how much of that time is left; only people are told it.
  * 4. A member's word carries its ref. A reader that does not know the ref yet, because its copy of
  *    the members is older, could not ask that owner: the key is unreachable, not absent.
  *
@@ -40,6 +41,8 @@
 
 #define MAP_SLOTS 65536u
 #define MAP_FORMERS_MAX 3u
+/* time after which a slot's former owners are no longer asked */
+#define MAP_FORMER_NS (60ull * 1000000000)
 
 /* A member as one word; all 0: none. Its name is in the engine's report (ATTACH_REPORT). */
 struct map_member {
@@ -86,6 +89,9 @@ struct map_shared {
 	alignas(64) uint64_t slot[MAP_SLOTS];
 	/* owner: control plane; struct map_member by peer number */
 	alignas(64) uint64_t member[NODES_MAX];
+	/* owner: control plane; second of CLOCK_MONOTONIC, modulo 256, in which the owners of the
+	 * slot changed last */
+	alignas(64) uint8_t since[MAP_SLOTS];
 };
 static_assert(sizeof(struct map_shared) <= 1u << 20, "1 MiB of each status segment");
 
@@ -172,6 +178,18 @@ static inline bool map_member_sane(const struct map_member *member)
 {
 	return member->ref && member->peer < NODES_MAX && member->bucket_bits <= 31 &&
 	       member->rails <= RAILS_MAX;
+}
+
+static_assert(MAP_FORMER_NS / 1000000000 < 250, "map_shared.since has 8 bits");
+
+/* How long the slot keeps its former owners and MAP_SLOT_LOST, in seconds, at most a minute. */
+static inline unsigned map_slot_left_s(
+	const struct map_shared *shared, uint32_t slot, uint64_t now_ns)
+{
+	uint8_t age = (uint8_t)(now_ns / 1000000000 - shm_load8(&shared->since[slot]));
+	unsigned whole = (unsigned)(MAP_FORMER_NS / 1000000000);
+
+	return age < whole ? whole - age : 0;
 }
 
 /* The owners of a slot, then its former owners. */

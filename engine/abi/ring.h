@@ -89,6 +89,16 @@ static inline uint64_t shm_load64(const uint64_t *word)
 	return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
+static inline uint8_t shm_load8(const uint8_t *byte)
+{
+	return __atomic_load_n(byte, __ATOMIC_RELAXED);
+}
+
+static inline void shm_store8(uint8_t *byte, uint8_t value)
+{
+	__atomic_store_n(byte, value, __ATOMIC_RELAXED);
+}
+
 static inline void shm_store(uint32_t *word, uint32_t value)
 {
 	__atomic_store_n(word, value, __ATOMIC_RELAXED);

@@ -17,7 +17,6 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/disk.h"
-
 #include "engine/client/error.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"

@@ -156,6 +156,33 @@ static void refusals(const struct snapshot *s, struct health *h)
 			r->engines - NAMED_MAX);
 }
 
+/* Why a key that no owner has is unreachable to a reader of this host, not absent: abi/owner.h. */
+static void absence(const struct snapshot *s, struct health *h)
+{
+	unsigned n = 0;
+
+	if (s->slots_unproven)
+		add(h, FINDING_absence_unproven,
+			"members have changed: absent keys of %u of %u slots are unreachable to readers for %" PRIu64
+			" s more at most",
+			s->slots_unproven, MAP_SLOTS, (s->slots_unproven_ms + 999) / 1000);
+	for (unsigned i = 0; i < s->members; i++) {
+		const struct snapshot_member *m = &s->member[i];
+
+		/* a silent one is a finding of its own */
+		if (m->self || !m->on_map || strcmp(m->state, "up") != 0 ||
+			!suspect_steers(m->owner.why))
+			continue;
+		if (n++ < NAMED_MAX)
+			add(h, FINDING_absence_unproven,
+				"member %s is suspect (%s): keys that no other owner has are unreachable to readers",
+				m->name, suspect_name(m->owner.why));
+	}
+	if (n > NAMED_MAX)
+		add(h, FINDING_absence_unproven, "%u more members are suspect as owners",
+			n - NAMED_MAX);
+}
+
 static void versions(const struct snapshot *s, struct health *h)
 {
 	const char *ours = s->members ? s->member[0].software : "";
@@ -318,6 +345,7 @@ void health_make(const struct snapshot *s, const struct health_past *past, uint6
 		add(ret, FINDING_stopping, "the engine is stopping");
 	if (s->directory_moving)
 		add(ret, FINDING_directory_moving, "directory entries move to new owners");
+	absence(s, ret);
 	if (s->directory_behind)
 		add(ret, FINDING_directory_behind,
 			"%u directory owner(s) have not yet taken all entries of this host",

@@ -11,7 +11,6 @@
 #define SECOND_NS 1000000000ull
 #define FORMER_SECONDS (MAP_FORMER_NS / SECOND_NS)
 #define NO_NUMBER UINT16_MAX
-static_assert(FORMER_SECONDS < 250, "slots.since has 8 bits");
 
 /* ---- owner numbers --------------------------------------------------------------------------- */
 
@@ -20,10 +19,10 @@ struct publication {
 	struct slots *slots;
 	struct map_shared *shared;
 	const struct map_view *view;
-	bool opening;  /* see slots_publish() */
-	bool replaces; /* this engine owns slots in the place of a member that is not in `view` */
-	uint16_t self; /* index of this engine in view->owner, or NO_NUMBER */
-	uint8_t second;
+	bool opening;    /* see slots_publish() */
+	bool replaces;   /* this engine owns slots in the place of a member that is not in `view` */
+	uint16_t self;   /* index of this engine in view->owner, or NO_NUMBER */
+	uint64_t second; /* now, CLOCK_MONOTONIC */
 	/* by owner number: its member has left, or it is taken from a former owner */
 	bool gone[OWNERS_MAX], taken[OWNERS_MAX];
 	bool any_gone;
@@ -167,6 +166,26 @@ static void former_add(struct making *m, uint8_t number)
 	m->slot.former[m->formers++] = number;
 }
 
+static void since_now(struct publication *p, uint32_t slot)
+{
+	shm_store8(&p->shared->since[slot], (uint8_t)p->second);
+}
+
+static uint8_t age_of(const struct publication *p, uint32_t slot)
+{
+	return (uint8_t)(p->second - shm_load8(&p->shared->since[slot]));
+}
+
+/* Counts a slot with MAP_SLOT_LOST. */
+static void lost_count(struct publication *p, uint32_t slot)
+{
+	uint64_t until = p->second + FORMER_SECONDS - age_of(p, slot);
+
+	p->slots->lost++;
+	if (until > p->slots->lost_until)
+		p->slots->lost_until = until;
+}
+
 static void word_store(struct publication *p, uint32_t slot, struct making *m)
 {
 	uint64_t word;
@@ -177,6 +196,8 @@ static void word_store(struct publication *p, uint32_t slot, struct making *m)
 		shm_store_release64(&p->shared->slot[slot], word);
 	p->slots->fresh[slot] = (uint8_t)m->fresh;
 	p->slots->migrating += m->formers || m->lost || m->fresh;
+	if (m->lost)
+		lost_count(p, slot);
 }
 
 /* The former owners that the slot's word has now, and its owners up to now. */
@@ -264,7 +285,7 @@ static void slot_publish(struct publication *p, uint32_t slot)
 		formers_keep(p, &was, &m);
 	m.lost |= entries_gone(p, &was, fresh);
 	if (p->opening || !same)
-		p->slots->since[slot] = p->second;
+		since_now(p, slot);
 	word_store(p, slot, &m);
 }
 
@@ -289,7 +310,7 @@ static void slot_release(struct publication *p, uint32_t slot)
 			m.slot.former[m.formers++] = was.former[i];
 	}
 	if (m.lost)
-		p->slots->since[slot] = p->second;
+		since_now(p, slot);
 	word_store(p, slot, &m);
 }
 
@@ -318,6 +339,13 @@ static void members_publish(const struct control *control, struct map_shared *sh
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
+/* Before all words are looked at. */
+static void counts_begin(struct slots *slots)
+{
+	slots->migrating = slots->lost = 0;
+	slots->lost_until = 0;
+}
+
 void slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
 	bool opening, uint64_t now_ns)
 {
@@ -327,7 +355,7 @@ void slots_publish(struct control *control, struct slots *slots, const struct ma
 		.view = view,
 		.opening = opening,
 		.self = NO_NUMBER,
-		.second = (uint8_t)(now_ns / SECOND_NS)};
+		.second = now_ns / SECOND_NS};
 	int lack;
 
 	/* Members first: a reader that knows them can ask the owners that the words name. */
@@ -345,7 +373,7 @@ void slots_publish(struct control *control, struct slots *slots, const struct ma
 	p.replaces = p.self != NO_NUMBER && control->members->alive > view->owners;
 	if (!slots->migrating)
 		slots->due = now_ns / SECOND_NS + FORMER_SECONDS;
-	slots->migrating = 0;
+	counts_begin(slots);
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
 		slot_publish(&p, slot);
 	numbers_free(&p);
@@ -370,21 +398,23 @@ unsigned slots_formers(
 void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns)
 {
 	uint64_t second = now_ns / SECOND_NS;
-	struct publication p = {.slots = slots, .shared = &control->status->map};
+	struct publication p = {.slots = slots, .shared = &control->status->map, .second = second};
 	uint8_t oldest = 0; /* age of the slot whose former owners' time ends next */
 
 	if (!slots->migrating || second < slots->due)
 		return;
-	slots->migrating = 0;
+	counts_begin(slots);
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
 		struct map_slot was = map_slot_unpack(shm_load64(&p.shared->slot[slot]));
-		uint8_t age = (uint8_t)(second - slots->since[slot]);
+		uint8_t age = age_of(&p, slot);
 		struct making m = {.slot = was, .owners = map_slot_owners(&was)};
 
 		if (was.counts == m.owners && !slots->fresh[slot])
 			continue;
 		if (age < FORMER_SECONDS) {
 			slots->migrating++;
+			if (was.counts & MAP_SLOT_LOST)
+				lost_count(&p, slot);
 			oldest = age > oldest ? age : oldest;
 			continue;
 		}

@@ -10,20 +10,18 @@
 
 struct control;
 
-/* time after which a slot's former owners are no longer asked */
-#define MAP_FORMER_NS (60ull * 1000000000)
-
 struct slots {
 	/* per owner number: ref of its member, or 0; and when it was freed, as a serial */
 	uint32_t bound[OWNERS_MAX];
 	uint64_t freed[OWNERS_MAX];
 	uint64_t frees;
-	uint64_t due;             /* no time of a former owner ends before this second */
-	uint32_t migrating;       /* slots with former or fresh owners, or with MAP_SLOT_LOST */
-	uint8_t since[MAP_SLOTS]; /* second of the last change of a slot's owners, modulo 256 */
+	uint64_t due;        /* no time of a former owner ends before this second */
+	uint32_t migrating;  /* slots with former or fresh owners, or with MAP_SLOT_LOST */
+	uint32_t lost;       /* slots with MAP_SLOT_LOST */
+	uint64_t lost_until; /* no slot keeps it behind this second */
 	/*
 	 * Bit i: the i-th owner of the slot's word is fresh. It became an owner less than
-	 * MAP_FORMER_NS before `since`, or then, so it may lack entries.
+	 * MAP_FORMER_NS before map_shared.since, or then, so it may lack entries.
 	 */
 	uint8_t fresh[MAP_SLOTS];
 };
@@ -39,5 +37,17 @@ unsigned slots_formers(
 	const struct control *control, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX]);
 /* Ends the time of former owners. */
 void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns);
+/*
+ * Slots with MAP_SLOT_LOST: readers call an absent key of theirs unreachable. *ret_left_ms: until
+ * the last of them ends, if the map does not change again.
+ */
+static inline uint32_t slots_unproven(
+	const struct slots *slots, uint64_t now_ns, uint64_t *ret_left_ms)
+{
+	uint64_t until_ns = slots->lost_until * 1000000000;
+
+	*ret_left_ms = slots->lost && until_ns > now_ns ? (until_ns - now_ns) / 1000000 : 0;
+	return slots->lost;
+}
 
 #endif

@@ -17,6 +17,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/member.h"
 #include "engine/control/report.h"
+#include "engine/control/slots.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
@@ -224,6 +225,9 @@ static void take_directory(const struct control *control, struct snapshot *s)
 	s->directory_behind = counts.behind;
 	s->directory_suspect = counts.suspect;
 	s->sets_partial = counts.partial;
+	if (control->members->slots)
+		s->slots_unproven =
+			slots_unproven(control->members->slots, s->taken_ns, &s->slots_unproven_ms);
 	s->walk = counts.walk;
 	s->walk_position = counts.walk_position;
 	s->walk_end = counts.walk_end;

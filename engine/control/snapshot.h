@@ -141,7 +141,10 @@ struct snapshot {
 	unsigned directory_behind;  /* owners that have not taken all of our entries yet */
 	unsigned directory_suspect; /* owners for which sets do not wait */
 	uint32_t sets_partial;      /* sets answered before all their owners had the entry */
-	const char *walk;           /* as in struct directory_counts, with the next two lines */
+	/* slots whose absent keys are unreachable to readers, and until the last one ends */
+	uint32_t slots_unproven;
+	uint64_t slots_unproven_ms;
+	const char *walk; /* as in struct directory_counts, with the next two lines */
 	uint64_t walk_position, walk_end;
 	uint64_t sweep_left;
 	struct conn_counts connections;

@@ -14,7 +14,7 @@ const FINDING_WORDS = {
   disk_drops: "disk drops pages", directory_full: "directory full",
   reads_failing: "READs fail", versions_differ: "versions differ", stopping: "stopping",
   peers_out: "some peers not read over a rail", directory_moving: "directory entries move",
-  directory_behind: "an owner lacks entries", statistics_refused: "client statistics refused",
+  absence_unproven: "absent keys are unreachable", directory_behind: "an owner lacks entries", statistics_refused: "client statistics refused",
 };
 
 function wordsOfFinding(finding) {

@@ -268,6 +268,36 @@ static void the_states_of_the_engine_are_findings(void **state)
 	only(FINDING_statistics_refused, "1 channel(s) wrote impossible statistics", FINDING_COUNT);
 }
 
+static void what_makes_absent_keys_unreachable_is_a_finding(void **state)
+{
+	(void)state;
+	s.slots_unproven = 700;
+	s.slots_unproven_ms = 41001;
+	make();
+	only(FINDING_absence_unproven,
+		"members have changed: absent keys of 700 of 65536 slots are unreachable to readers for 42 s more at most",
+		FINDING_COUNT);
+	assert_int_equal(health_worst(&health), SEVERITY_INFO);
+	setup(NULL);
+	s.member[2].owner.why = SUSPECT_UNLINKED; /* it is asked all the same */
+	make();
+	assert_int_equal(health.count, 0);
+	s.member[2].owner.why = SUSPECT_UNSERVED;
+	make();
+	only(FINDING_absence_unproven,
+		"member host:3 is suspect (unserved): keys that no other owner has are unreachable to readers",
+		FINDING_COUNT);
+	s.member[2].on_map = false; /* it owns nothing */
+	make();
+	assert_int_equal(health.count, 0);
+	s.member[2].on_map = true;
+	s.member[2].owner.why = SUSPECT_SILENT;
+	strcpy(s.member[2].state, "suspect");
+	make();
+	only(FINDING_member_suspect, "member host:3 (10.0.0.3:7002) is suspect for 0 s",
+		FINDING_COUNT);
+}
+
 static void an_old_snapshot_means_a_blocked_control_plane(void **state)
 {
 	(void)state;
@@ -332,6 +362,7 @@ static void everything_wrong(void)
 	sample_unmet(&s);
 	s.refusals = (struct refusals_report){.engines = 1, .named = 1};
 	s.directory_behind = 1;
+	s.slots_unproven = 1;
 	s.statistics_refused = 1;
 	s.counter[COUNTER_credits_refused]++;
 	s.counter[COUNTER_entries_dropped]++;
@@ -494,6 +525,7 @@ int main(void)
 		TEST(counters_that_grew_within_the_window_are_findings),
 		TEST(another_version_on_the_map_is_a_finding),
 		TEST(the_states_of_the_engine_are_findings),
+		TEST(what_makes_absent_keys_unreachable_is_a_finding),
 		TEST(the_window_is_ten_seconds_whatever_the_jitter),
 		TEST(an_old_snapshot_means_a_blocked_control_plane),
 		TEST(pages_that_no_disk_took_name_their_cause),

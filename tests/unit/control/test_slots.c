@@ -412,6 +412,35 @@ static void owners_whose_numbers_are_needed_are_missed_as_well(void **state)
 	assert_true(load(0).proves);
 }
 
+/* slots_unproven() counts the words that prove nothing, and tells how long the last one does. */
+static void expect_counted(uint64_t left_ms)
+{
+	uint64_t told_ms, most_ms = 0, lost = 0;
+
+	for (uint32_t s = 0; s < MAP_SLOTS; s++) {
+		uint64_t left = 1000 * map_slot_left_s(&control.status->map, s, now_ns);
+
+		lost += !load(s).proves;
+		most_ms = !load(s).proves && left > most_ms ? left : most_ms;
+	}
+	assert_int_equal(slots_unproven(&slots, now_ns, &told_ms), lost);
+	assert_true(told_ms == left_ms && most_ms == left_ms);
+}
+
+static void the_slots_that_prove_no_absence_are_counted_and_timed(void **state)
+{
+	(void)state;
+	settle(3, 1);
+	change(2, false, 1); /* the only owner of a third of the slots */
+	now_ns += 20 * SECOND;
+	expect_counted(40000);
+	change(1, false, 1); /* the time of the others goes on */
+	slots_tick(&control, &slots, now_ns += 41 * SECOND);
+	expect_counted(19000);
+	slots_tick(&control, &slots, now_ns += 20 * SECOND);
+	expect_counted(0);
+}
+
 static void a_free_number_is_used_again_last(void **state)
 {
 	uint32_t first;
@@ -462,6 +491,7 @@ int main(void)
 		T(an_engine_that_joins_takes_the_owners_without_it),
 		T(the_numbers_of_256_owners_are_taken_from_those_that_own_nothing),
 		T(owners_whose_numbers_are_needed_are_missed_as_well),
+		T(the_slots_that_prove_no_absence_are_counted_and_timed),
 		T(a_free_number_is_used_again_last),
 		T(one_slot_in_three_changes_for_the_third_member_and_no_other_word),
 	};

@@ -82,6 +82,7 @@ def healthy():
         *([name, {}, 0] for name in ("credits_refused_total", "credits_late_total",
                                      "entries_dropped_total",
                                      "directory_moving", "directory_owners_behind",
+                                     "directory_slots_unproven",
                                      "client_statistics_refused_total", "seeds_silent",
                                      "seeds_unmet", "engines_refused")),
     ]
@@ -136,6 +137,7 @@ FAULTS = {
     "stopping": ([("stopping", {}, 1)], {"stopping": [{}]}),
     "peers_out": ([("rail_peers_out", {"rail": "1"}, 2)], {"peers_out": [{"rail": "1"}]}),
     "directory_moving": ([("directory_moving", {}, 1)], {"directory_moving": [{}]}),
+    "absence_unproven": ([("directory_slots_unproven", {}, 9)], {"absence_unproven": [{}]}),
     "directory_behind": ([("directory_owners_behind", {}, 1)], {"directory_behind": [{}]}),
     "statistics_refused": ([("client_statistics_refused_total", {}, TICK)],
                            {"statistics_refused": [{}]}),
@@ -250,7 +252,7 @@ class Words(unittest.TestCase):
                          {"engine_gone": "10s", "member_suspect": "30s", "pool_full": "1m",
                           "disk_drops": "1m", "reads_failing": "1m", "versions_differ": "30m",
                           "stopping": "1m", "peers_out": "1m", "directory_moving": "15m",
-                          "directory_behind": "15m"})
+                          "absence_unproven": "5m", "directory_behind": "15m"})
         self.assertEqual(alerts()["peercache_engine_gone"]["severity"], "critical")
 
     def test_the_runbook_has_a_line_with_a_command_for_each_alert(self):

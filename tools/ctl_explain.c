@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercachectl explain: why one key is found or not. pc_explain() asks the owners of the key and
- * reads the page heads; this file adds what the engine's report tells about the members, searches
- * the disk of this host, and draws the conclusion. One thread.
+ * peercachectl explain: why one key is found or not. pc_explain() asks the owners of the key, the
+ * holders and the engine of this host, and tells what a get returns; this file adds what the
+ * engine's report tells about the members, and says it in words. One thread.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +11,39 @@
 #include "tools/ctl.h"
 
 #define KEY_BYTES_MAX 1024u
-#define NOT_KNOWN 4 /* exit status: an owner or a holder could not be asked */
+#define NOT_KNOWN 4 /* exit status: a get says unreachable, and the key may be stored */
 
-enum verdict { PRESENT, ON_DISK, ABSENT, EVICTED, HOLDER_DEAD, HOLDER_OUT, OWNER_OUT, NO_OWNER };
+enum verdict {
+	PRESENT,
+	ON_DISK,
+	ABSENT,
+	EVICTED,
+	HOLDER_DEAD,
+	HOLDER_OUT,
+	OWNER_OUT,
+	OWNER_SUSPECT,
+	OWNERS_NEW,
+	ENGINE_OUT,
+	NO_MAP
+};
 static const struct {
 	const char *name;
 	int status;
+	const char *cause; /* as in pc_explain(); NULL: a get does not say unreachable */
 } verdict_about[] = {
-	[PRESENT] = {"present", 0},
-	[ON_DISK] = {"on disk", 0},
-	[ABSENT] = {"absent", 1},
-	[EVICTED] = {"evicted", 1},
-	[HOLDER_DEAD] = {"holder dead", 1},
-	[HOLDER_OUT] = {"holder unreachable", NOT_KNOWN},
-	[OWNER_OUT] = {"owner unreachable", NOT_KNOWN},
-	[NO_OWNER] = {"no owner", NOT_KNOWN},
+	[PRESENT] = {"present", 0, NULL},
+	[ON_DISK] = {"on disk", 0, NULL},
+	[ABSENT] = {"absent", 1, NULL},
+	[EVICTED] = {"evicted", 1, NULL},
+	[HOLDER_DEAD] = {"holder dead", 1, NULL},
+	[HOLDER_OUT] = {"holder unreachable", NOT_KNOWN, "holder"},
+	[OWNER_OUT] = {"owner unreachable", NOT_KNOWN, "owner"},
+	[OWNER_SUSPECT] = {"owner suspect", NOT_KNOWN, "suspect owner"},
+	[OWNERS_NEW] = {"owners new", NOT_KNOWN, "new owners"},
+	[ENGINE_OUT] = {"engine silent", NOT_KNOWN, "this engine"},
+	[NO_MAP] = {"no owner", NOT_KNOWN, "no map"},
 };
+#define VERDICTS (sizeof(verdict_about) / sizeof(verdict_about[0]))
 
 static bool flag(json_object *o, const char *name)
 {
@@ -84,38 +101,40 @@ static json_object *explain(struct ctl_run *ctl, const char *key)
 	json_object *found = NULL;
 	char *text;
 
-	if (pc_explain(ctl->channel, key, strlen(key), ctl->timeout_ms / 2, &text))
+	if (pc_explain(ctl->channel, key, strlen(key), ctl->timeout_ms * 3 / 4, &text))
 		return NULL;
 	found = json_tokener_parse(text);
 	free(text);
 	return found;
 }
 
-static bool on_disk(struct ctl_run *ctl, const char *key)
+/* The first owner that a get does not ask; NULL: it asks all. */
+static json_object *owner_not_asked(json_object *owners)
 {
-	struct pc_page page = {.key = key, .key_bytes = strlen(key)};
-	enum pc_result result = PC_MISS;
-
-	return !pc_exists(ctl->channel, &page, 1, ctl->timeout_ms / 4 + 1, &result) &&
-	       result == PC_HIT;
+	for (size_t i = 0; i < json_length(owners); i++)
+		if (!flag(json_at(owners, i), "asked"))
+			return json_at(owners, i);
+	return NULL;
 }
 
-/* What a reader of this host gets, as far as the directory tells. */
+/* What a get of this host returns, in one word. */
 static enum verdict conclude(json_object *found)
 {
-	json_object *owners = json_get(found, "owners"), *holders = json_get(found, "holders");
+	json_object *holders = json_get(found, "holders");
+	const char *result = json_text(found, "result"), *cause = json_text(found, "cause");
 
-	if (!json_length(owners))
-		return NO_OWNER;
-	if (first_with(holders, "state", "page"))
-		return PRESENT;
-	if (first_with(holders, "state", "on disk"))
-		return ON_DISK;
-	if (first_with(holders, "state", "unreachable"))
-		return HOLDER_OUT;
-	if (first_with(owners, "answer", "unreachable"))
-		return OWNER_OUT;
-	if (first_with(holders, "state", "evicted") || first_with(holders, "state", "other key"))
+	if (!strcmp(result, "hit")) {
+		if (first_with(holders, "state", "page"))
+			return PRESENT;
+		return first_with(holders, "state", "on disk") ||
+				       !strcmp(json_text(found, "here"), "disk")
+			       ? ON_DISK
+			       : PRESENT;
+	}
+	for (enum verdict v = 0; v < VERDICTS; v++)
+		if (verdict_about[v].cause && !strcmp(verdict_about[v].cause, cause))
+			return v;
+	if (!strcmp(result, "stale"))
 		return EVICTED;
 	return json_length(holders) ? HOLDER_DEAD : ABSENT;
 }
@@ -140,44 +159,63 @@ static bool owner_lacks(json_object *owners)
 	return false;
 }
 
-/* Writes the conclusion as one sentence. */
-static void sentence(json_object *found, enum verdict verdict, char *ret, size_t bytes)
+/* A get finds the page. Its host is the holder that an entry names, or this host by its engine. */
+static void sentence_found(json_object *found, enum verdict verdict, char *ret, size_t bytes)
 {
-	json_object *owners = json_get(found, "owners"), *holders = json_get(found, "holders"), *o;
-	char name[128], why[128];
+	json_object *owners = json_get(found, "owners");
+	json_object *o = first_with(
+		json_get(found, "holders"), "state", verdict == PRESENT ? "page" : "on disk");
+	const char *rest = owner_lacks(owners) ? "; not every owner has the entry" : "";
+	char name[128];
 
-	switch (verdict) {
-	case PRESENT:
-		o = first_with(holders, "state", "page");
+	if (!o)
+		snprintf(ret, bytes, "found: %s this host; no owner has the entry",
+			verdict == PRESENT ? "in the memory of" : "on the disk of");
+	else if (verdict == PRESENT)
 		snprintf(ret, bytes, "found: %s holds the page, %lld bytes%s",
-			plain(o, "name", name), (long long)json_number(o, "bytes"),
-			owner_lacks(owners) ? "; not every owner has the entry" : "");
-		return;
-	case ON_DISK:
-		o = first_with(holders, "state", "on disk");
+			plain(o, "name", name), (long long)json_number(o, "bytes"), rest);
+	else
 		snprintf(ret, bytes, "found: on the disk of %s%s",
-			!o || flag(o, "here") ? "this host" : plain(o, "name", name),
-			o && owner_lacks(owners) ? "; not every owner has the entry" : "");
-		return;
-	case ABSENT:
-		snprintf(ret, bytes,
-			"not found: no owner has an entry: the key was not stored in this "
-			"namespace, or it was evicted or removed");
-		return;
-	case EVICTED:
-		o = first_with(holders, "state", "evicted");
+			flag(o, "here") ? "this host" : plain(o, "name", name), rest);
+}
+
+/* Every owner has answered, and a get is a miss. */
+static void sentence_missing(json_object *found, enum verdict verdict, char *ret, size_t bytes)
+{
+	json_object *holders = json_get(found, "holders");
+	json_object *o = first_with(holders, "state", "evicted");
+	char name[128];
+
+	if (!o)
+		o = first_with(holders, "state", "other key");
+	if (verdict == EVICTED)
 		snprintf(ret, bytes,
 			"not found: the directory names %s, which does not have the page any more; "
 			"a read removes the entry",
-			plain(o ? o : first_with(holders, "state", "other key"), "name", name));
-		return;
-	case HOLDER_DEAD:
+			plain(o, "name", name));
+	else if (verdict == HOLDER_DEAD)
 		snprintf(ret, bytes,
 			"not found: the holder that the directory names is no longer a member, and "
 			"its pages are gone");
-		return;
+	else if (!strcmp(json_text(found, "here"), "memory"))
+		snprintf(ret, bytes,
+			"not found: no owner has an entry, but this host has the page in memory: "
+			"its entry is on the way, or is repaired within minutes");
+	else
+		snprintf(ret, bytes,
+			"not found: no owner has an entry: the key was not stored in this "
+			"namespace, or it was evicted or removed");
+}
+
+/* A get says unreachable. */
+static void sentence_unknown(json_object *found, enum verdict verdict, char *ret, size_t bytes)
+{
+	json_object *owners = json_get(found, "owners"), *o;
+	char name[128], why[128];
+
+	switch (verdict) {
 	case HOLDER_OUT:
-		o = first_with(holders, "state", "unreachable");
+		o = first_with(json_get(found, "holders"), "state", "unreachable");
 		snprintf(ret, bytes,
 			"not known: %s holds the page, says the directory, but cannot be read: %s",
 			plain(o, "name", name), plain(o, "why", why));
@@ -188,8 +226,42 @@ static void sentence(json_object *found, enum verdict verdict, char *ret, size_t
 			"not known: the owner %s cannot be asked: %s; no other owner has the key",
 			plain(o, "name", name), plain(o, "why", why));
 		return;
-	default: snprintf(ret, bytes, "not known: this engine has no map of the cluster"); return;
+	case OWNER_SUSPECT:
+		o = owner_not_asked(owners);
+		snprintf(ret, bytes,
+			"not known: the owner %s is suspect (%s), so a get does not wait for it and "
+			"says unreachable; no other owner has the key",
+			plain(o, "name", name), plain(o, "suspect", why));
+		return;
+	case OWNERS_NEW:
+		snprintf(ret, bytes,
+			"not known: members have changed, and owners that have the key may be gone: "
+			"for %lld s more a get says unreachable, then it is absent, if no member "
+			"changes",
+			(long long)json_number(found, "left_s"));
+		return;
+	case ENGINE_OUT:
+		snprintf(ret, bytes,
+			"not known: no owner has an entry, and the engine of this host does not "
+			"tell whether its disk has the page");
+		return;
+	default:
+		snprintf(ret, bytes,
+			"not known: this engine has no map of the cluster that names all owners of "
+			"the key; ask again");
+		return;
 	}
+}
+
+/* Writes the conclusion as one sentence. */
+static void sentence(json_object *found, enum verdict verdict, char *ret, size_t bytes)
+{
+	if (verdict_about[verdict].status == 0)
+		sentence_found(found, verdict, ret, bytes);
+	else if (verdict_about[verdict].status == 1)
+		sentence_missing(found, verdict, ret, bytes);
+	else
+		sentence_unknown(found, verdict, ret, bytes);
 }
 
 static void print_member(json_object *o)
@@ -245,6 +317,21 @@ static void print_holder(json_object *o)
 	printf("\n");
 }
 
+/* Where this host has the page. */
+static void print_here(json_object *found)
+{
+	const char *here = json_text(found, "here");
+
+	if (!strcmp(here, "not known"))
+		printf("this host: its engine did not answer\n");
+	else if (!strcmp(here, "nowhere"))
+		printf("this host: does not have the page%s\n",
+			flag(found, "disk") ? "" : "; it has no disk in service");
+	else
+		printf("this host: has the page %s\n",
+			strcmp(here, "disk") ? "in memory" : "on disk");
+}
+
 static void print_found(const struct ctl_run *ctl, const char *key, json_object *found)
 {
 	json_object *owners = json_get(found, "owners"), *holders = json_get(found, "holders");
@@ -259,50 +346,17 @@ static void print_found(const struct ctl_run *ctl, const char *key, json_object 
 	printf("places that the owners name:%s\n", json_length(holders) ? "" : " none");
 	for (size_t i = 0; i < json_length(holders); i++)
 		print_holder(json_at(holders, i));
-	printf("disk of this host: %s\n", json_text(found, "on_disk"));
+	print_here(found);
 	printf("%s\n", json_text(found, "text"));
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* A member has the page, as the directory says. */
-static bool named(json_object *found)
-{
-	enum verdict verdict = conclude(found);
-
-	return verdict == PRESENT || verdict == ON_DISK;
-}
-
-/*
- * Searches the disk of this host, if no member is named. Returns what it found. An entry that came
- * meanwhile answers the search, too: then *found is replaced by what the directory says now.
- */
-static const char *disk_search(struct ctl_run *ctl, const char *key, json_object **found)
-{
-	json_object *again;
-
-	if (!flag(*found, "disk"))
-		return "none in service";
-	if (named(*found))
-		return "not searched";
-	if (!on_disk(ctl, key))
-		return "does not have the page";
-	again = explain(ctl, key);
-	if (!again || !named(again)) {
-		json_object_put(again);
-		return "has the page";
-	}
-	json_object_put(*found);
-	*found = again;
-	return "not searched";
-}
-
 /* Completes `found`, which pc_explain() has made. Returns the conclusion. */
 static enum verdict complete(
-	struct ctl_run *ctl, const char *key, json_object *found, json_object *report)
+	const struct ctl_run *ctl, const char *key, json_object *found, json_object *report)
 {
-	const char *disk = json_text(found, "on_disk");
-	enum verdict verdict = !strcmp(disk, "has the page") ? ON_DISK : conclude(found);
+	enum verdict verdict = conclude(found);
 	char text[512];
 
 	add_member(json_get(found, "owners"), json_get(report, "members"));
@@ -329,11 +383,6 @@ int ctl_explain(struct ctl_run *ctl, const char *key)
 		pc_channel_open(ctl->pc, &ctl->channel))
 		return ctl_no_answer(ctl, pc_error());
 	found = explain(ctl, key);
-	if (found) {
-		const char *disk = disk_search(ctl, key, &found);
-
-		json_object_object_add(found, "on_disk", json_object_new_string(disk));
-	}
 	report = found ? engine_report(ctl->pc) : NULL;
 	if (!report)
 		return ctl_no_answer(ctl, pc_error());

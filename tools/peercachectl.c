@@ -21,7 +21,7 @@ static const char help[] =
 	"  directory            print the engine's shard, the walk over its pages after a change of\n"
 	"                       the map, partial sets, and the owners that are behind or suspect\n"
 	"  explain KEY          tell why a key is found or not: hash, owners and what each answers,\n"
-	"                       the page head at each place that they name, the disk of this host\n"
+	"                       the page head at each place that they name, and what a get says\n"
 	"  restart              end the engine in order; its keeper, or systemd, starts the next one\n"
 	"                       with the same pages\n"
 	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"

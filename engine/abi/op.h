@@ -248,9 +248,8 @@ enum ctl_kind {
 	CTL_REMOVE = 6, /* removes the page of `key` from all members that hold it */
 	/*
 	 * ref 0: the client found no location of `key`: is it on a disk of this host? Else a
-	 * directory entry says that it is on a disk of the engine `ref`. count 0: a get of `length`
-	 * bytes, the page is brought into memory there; count 1: an exists of this host's disk,
-	 * answered at once
+	 * directory entry says that it is on a disk of the engine `ref`. `count` says what for:
+	 * enum ctl_promote
 	 */
 	CTL_PROMOTE = 7,
 	/* reports that the page of `key` on the engine `ref` at (place, generation) had, when it
@@ -275,6 +274,14 @@ enum ctl_kind {
 	CTL_CLEAR = 11,
 };
 
+/* What a CTL_PROMOTE is for. The engine of this host answers the last two at once. */
+enum ctl_promote {
+	PROMOTE_GET = 0,    /* a get of `length` bytes: the page is brought into memory there */
+	PROMOTE_EXISTS = 1, /* an exists; a get may follow, so the page may come into memory */
+	PROMOTE_LOOK = 2,   /* is the page in memory or on a disk here? Nothing is changed */
+	PROMOTE_KINDS
+};
+
 /*
  * A request of a client to the control plane. REMOVE, PROMOTE and CLEAR get one ctl_done,
  * PUBLISH and CREDIT by one or several, the others by none.
@@ -284,7 +291,7 @@ struct ctl_op {
 	uint8_t kind;    /* what the control plane is to do: enum ctl_kind */
 	uint8_t rail;    /* CTL_CREDIT: index of the rail whose pool the slots come from */
 	/* CTL_CREDIT: number of credits requested; CTL_PUBLISH: of pages, 1..CTL_PAGES_MAX;
-	 * CTL_PROMOTE, CTL_CLEAR: 0 or 1 */
+	 * CTL_PROMOTE: enum ctl_promote; CTL_CLEAR: 0 or 1 */
 	uint16_t count;
 	/* CTL_PUBLISH: 1: the CRCs are set; 0: of a client that does not compute them */
 	uint16_t has_crc;

@@ -31,7 +31,7 @@ void disk_step(struct pc_batch *b)
 
 	while ((i = page_unqueue(b, PAGE_DISK)) != CLIENT_NONE) {
 		struct ctl_op op = {.kind = CTL_PROMOTE,
-			.count = b->kind == BATCH_EXISTS,
+			.count = b->kind == BATCH_EXISTS ? PROMOTE_EXISTS : PROMOTE_GET,
 			.key = b->work[i].key,
 			.length = b->work[i].bytes,
 			.ref = b->work[i].at.ref,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pc_explain(): asks all owners of one key, as a look-up does one after the other, and then READs
- * the page head at each place that they name. It uses no location cache and reports nothing to the
+ * the page head at each place that they name and asks the engine of this host where it has the
+ * page. explain_reader.c draws the conclusion. It uses no location cache and reports nothing to the
  * control plane, so looking changes nothing. Channel thread.
  */
 #include "config/clock.h"
@@ -27,6 +28,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MAP_ATTEMPTS 3 /* to load owners that are those of the channel's copy of the members */
 
 /*
  * READs all of `peek`, at most PEEKS_MAX, and returns when each has its status, which is at the
@@ -63,7 +66,7 @@ static int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, ui
 /* ---- the owners ------------------------------------------------------------------------------ */
 
 static void add_owner(
-	const struct pc_channel *ch, struct explain *x, const struct map_member *m, bool former)
+	const struct pc_channel *ch, struct explain *x, const struct map_member *m, unsigned bit)
 {
 	struct explain_owner *o;
 	uint32_t bits;
@@ -75,29 +78,53 @@ static void add_owner(
 	o->ref = m->ref;
 	o->peer = m->peer;
 	o->here = m->ref == ch->session->ref;
-	o->former = former;
+	o->bit = (uint8_t)bit;
+	o->former = bit >= REPLICAS_MAX;
+	o->suspect = !o->here && map_suspect(&ch->session->status->map, m->peer);
 	bits = o->here ? ch->session->bucket_bits : m->bucket_bits;
 	o->bucket[0] = dir_bucket_first(&x->key, bits);
 	o->bucket[1] = dir_bucket_other(o->bucket[0], dir_tag(&x->key), bits);
 }
 
+/* Loads the owners by the map of which the channel has the members. False: it keeps changing. */
+static bool owners_load(struct pc_channel *ch, uint32_t slot, struct map_owners *ret)
+{
+	bool loaded = false;
+
+	for (unsigned n = 0; !loaded && n < MAP_ATTEMPTS; n++) {
+		map_refresh(ch);
+		loaded = ch->map && map_owners_load(&ch->session->status->map, slot, ret) &&
+			 ret->epoch == ch->map_epoch;
+	}
+	return loaded;
+}
+
 static void find_owners(struct pc_channel *ch, struct explain *x)
 {
+	const struct map_shared *shared = &ch->session->status->map;
 	struct map_owners owners;
 
 	x->slot = map_slot_of(&x->key);
-	if (!ch->map || !ch->map->members)
+	x->known = owners_load(ch, x->slot, &owners) && ch->map->members;
+	if (!x->known)
 		return;
 	x->epoch = ch->map_epoch;
 	x->members = ch->map->members;
-	if (!map_owners_load(&ch->session->status->map, x->slot, &owners))
-		return;
+	x->proves = owners.proves;
+	if (!x->proves) {
+		x->left_s = map_slot_left_s(shared, x->slot, clock_monotonic_ns());
+		x->left_s += !x->left_s; /* the engine is about to end it */
+	}
 	for (unsigned k = 0; k < owners.all; k++) {
-		const struct map_member *m = map_by_ref(ch, owners.member[k].ref);
+		const struct map_member *m = map_known(ch, &owners.member[k]);
+		unsigned bit = k < owners.owners ? k : REPLICAS_MAX + k - owners.owners;
 
 		if (m)
-			add_owner(ch, x, m, k >= owners.owners);
+			add_owner(ch, x, m, bit);
+		else
+			x->known = false;
 	}
+	x->known &= x->owners > 0;
 }
 
 /* ---- what they answer ------------------------------------------------------------------------ */
@@ -199,7 +226,8 @@ static void load_head(const struct client_session *session, struct explain_holde
 	h->status = OP_HIT;
 }
 
-static int read_heads(struct pc_channel *ch, struct explain *x, uint64_t deadline_ns)
+/* READs the page heads and asks the engine of this host, which knows its own memory and disk. */
+static int look_at_places(struct pc_channel *ch, struct explain *x, uint64_t deadline_ns)
 {
 	unsigned of[PEEKS_MAX], peeks = 0;
 
@@ -219,12 +247,16 @@ static int read_heads(struct pc_channel *ch, struct explain *x, uint64_t deadlin
 			.offset = (uint64_t)place_unit(h->at.place) * sizeof(struct page_head),
 			.bytes = sizeof(struct page_head)};
 	}
-	if (peeks && peek_all(ch, x->peek, peeks, deadline_ns))
+	x->peek[peeks] = (struct peek){.engine = true, .key = x->key};
+	if (peek_all(ch, x->peek, peeks + 1, deadline_ns))
 		return -ENOMEM;
 	for (unsigned p = 0; p < peeks; p++) {
 		x->holder[of[p]].status = x->peek[p].status;
 		x->holder[of[p]].head = x->peek[p].data.head;
 	}
+	x->here_status = x->peek[peeks].status;
+	x->here_place = x->peek[peeks].data.here.place;
+	x->here_generation = x->peek[peeks].data.here.generation;
 	return ch->session ? 0 : -ENOTCONN;
 }
 
@@ -237,12 +269,15 @@ static int explain_key(struct pc_channel *ch, struct explain *x, uint64_t ns)
 	int rc;
 
 	x->disk = shm_load(&ch->session->status->disk) != 0;
-	map_refresh(ch);
 	find_owners(ch, x);
 	rc = ask_owners(ch, x, 0, start_ns + ns / 2);
 	if (!rc)
 		rc = ask_owners(ch, x, 1, start_ns + ns * 3 / 4);
-	return rc ? rc : read_heads(ch, x, start_ns + ns);
+	if (!rc)
+		rc = look_at_places(ch, x, start_ns + ns);
+	if (!rc)
+		explain_reader(x);
+	return rc;
 }
 
 int pc_explain(struct pc_channel *ch, const void *key, size_t key_bytes, unsigned timeout_ms,

@@ -17,12 +17,29 @@
 /* entries of a key that a look-up sees at one owner: those of one bucket; here, of both */
 #define EXPLAIN_ENTRIES_MAX (2 * BUCKET_ENTRIES)
 #define EXPLAIN_HOLDERS_MAX (EXPLAIN_OWNERS_MAX * EXPLAIN_ENTRIES_MAX)
-static_assert(EXPLAIN_HOLDERS_MAX <= PEEKS_MAX, "their page heads are READ in one batch");
+static_assert(EXPLAIN_HOLDERS_MAX < PEEKS_MAX,
+	"their page heads are READ in one batch, with the question to this host's engine");
+
+/* What a reader of this host gets. */
+enum explain_result { EXPLAIN_HIT, EXPLAIN_STALE, EXPLAIN_MISS, EXPLAIN_UNREACHABLE };
+/* Why it is EXPLAIN_UNREACHABLE; the first one that holds. */
+enum explain_cause {
+	CAUSE_NONE,
+	CAUSE_NO_MAP,   /* no owner is known, or the map changes all the time */
+	CAUSE_HOLDER,   /* the page head at a place that an owner names could not be READ */
+	CAUSE_OWNER,    /* an owner could not be READ */
+	CAUSE_SUSPECT,  /* a suspect owner is not asked once another one has answered */
+	CAUSE_UNPROVEN, /* MAP_SLOT_LOST: the owners may lack entries */
+	CAUSE_ENGINE,   /* the engine of this host does not tell whether its disk has the page */
+};
 
 struct explain_owner {
 	uint32_t ref;
 	uint16_t peer;
 	bool here, former;
+	bool suspect;       /* map_suspect() */
+	bool asked;         /* by a reader of this host, see explain_reader() */
+	uint8_t bit;        /* in the set of owners asked */
 	uint32_t bucket[2]; /* numbers of the first and the second bucket of the key */
 	unsigned read;      /* how many of them were READ */
 	bool full;          /* the first bucket has no empty entry: the second one counts, too */
@@ -47,6 +64,15 @@ struct explain {
 	struct page_key key;
 	uint32_t slot, epoch, members;
 	bool disk;
+	bool known;      /* the owners are those of one map, and all of them are members */
+	bool proves;     /* map_owners.proves */
+	unsigned left_s; /* until the slot proves again, if the map does not change */
+	/* where this host has the page, whatever the directory says: status of the question, enum
+	 * op_status; generation 0: on disk */
+	uint8_t here_status;
+	uint32_t here_place, here_generation;
+	enum explain_result result;
+	enum explain_cause cause;
 	unsigned owners, holders;
 	struct explain_owner owner[EXPLAIN_OWNERS_MAX];
 	struct explain_holder holder[EXPLAIN_HOLDERS_MAX];
@@ -55,5 +81,9 @@ struct explain {
 
 /* explain_text.c: returns the text, which the caller frees with free(); NULL: out of memory. */
 char *explain_text(const struct explain *x);
+/* explain_reader.c: sets `result`, `cause` and `asked` of each owner; all else is there. */
+void explain_reader(struct explain *x);
+/* explain_text.c: true if the page is at the place that the entry names, as far as was READ. */
+bool explain_has(const struct explain *x, const struct explain_holder *h);
 
 #endif

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *truth(bool value)
 {
@@ -39,8 +40,8 @@ static void put_owner(FILE *out, const struct explain *x, const struct explain_o
 {
 	fprintf(out, "{\"ref\":\"%08x\",\"here\":%s,\"former\":%s,\"answer\":\"%s\",\"why\":\"%s\"",
 		o->ref, truth(o->here), truth(o->former), answer(o), why(o->status));
-	fprintf(out, ",\"buckets\":[%u,%u],\"read\":%u,\"entries\":[", o->bucket[0], o->bucket[1],
-		o->read);
+	fprintf(out, ",\"buckets\":[%u,%u],\"read\":%u,\"asked\":%s,\"entries\":[", o->bucket[0],
+		o->bucket[1], o->read, truth(o->asked));
 	for (unsigned k = 0; k < o->entries; k++)
 		fprintf(out, "%s{\"ref\":\"%08x\",\"holder\":%u}", k ? "," : "",
 			x->holder[o->holder[k]].at.ref, o->holder[k]);
@@ -54,7 +55,7 @@ static const char *state(const struct explain *x, const struct explain_holder *h
 	if (!h->on_map)
 		return "dead";
 	if (h->on_disk)
-		return "on disk";
+		return h->here && x->here_status == OP_MISS ? "evicted" : "on disk";
 	if (h->impossible)
 		return "evicted";
 	if (h->status != OP_HIT)
@@ -64,6 +65,13 @@ static const char *state(const struct explain *x, const struct explain_holder *h
 	if (h->head.generation == h->at.generation && h->head.length)
 		return "other key";
 	return "evicted";
+}
+
+bool explain_has(const struct explain *x, const struct explain_holder *h)
+{
+	const char *it = state(x, h);
+
+	return !strcmp(it, "page") || !strcmp(it, "on disk");
 }
 
 static void put_holder(FILE *out, const struct explain *x, const struct explain_holder *h)
@@ -83,6 +91,35 @@ static void put_holder(FILE *out, const struct explain *x, const struct explain_
 	fprintf(out, "}");
 }
 
+/* ---- what a reader gets ---------------------------------------------------------------------- */
+
+static const char *here(const struct explain *x)
+{
+	if (x->here_status == OP_MISS)
+		return "nowhere";
+	if (x->here_status != OP_HIT)
+		return "not known";
+	return x->here_generation ? "memory" : "disk";
+}
+
+static void put_reader(FILE *out, const struct explain *x)
+{
+	static const char *const results[] = {[EXPLAIN_HIT] = "hit",
+		[EXPLAIN_STALE] = "stale",
+		[EXPLAIN_MISS] = "miss",
+		[EXPLAIN_UNREACHABLE] = "unreachable"};
+	static const char *const causes[] = {[CAUSE_NONE] = "",
+		[CAUSE_NO_MAP] = "no map",
+		[CAUSE_HOLDER] = "holder",
+		[CAUSE_OWNER] = "owner",
+		[CAUSE_SUSPECT] = "suspect owner",
+		[CAUSE_UNPROVEN] = "new owners",
+		[CAUSE_ENGINE] = "this engine"};
+
+	fprintf(out, ",\"here\":\"%s\",\"result\":\"%s\",\"cause\":\"%s\",\"left_s\":%u", here(x),
+		results[x->result], causes[x->cause], x->left_s);
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 char *explain_text(const struct explain *x)
@@ -96,8 +133,10 @@ char *explain_text(const struct explain *x)
 		return NULL;
 	fprintf(out, "{\"hash\":\"%016" PRIx64 "%016" PRIx64 "\",\"slot\":%u", x->key.word[0],
 		x->key.word[1], x->slot);
-	fprintf(out, ",\"epoch\":%u,\"members\":%u,\"disk\":%s,\"owners\":[", x->epoch, x->members,
+	fprintf(out, ",\"epoch\":%u,\"members\":%u,\"disk\":%s", x->epoch, x->members,
 		truth(x->disk));
+	put_reader(out, x);
+	fprintf(out, ",\"owners\":[");
 	for (unsigned k = 0; k < x->owners; k++) {
 		fputs(k ? "," : "", out);
 		put_owner(out, x, &x->owner[k]);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * READs of buckets and page heads of other engines into scratch slots, from which the answers are
- * copied out: what pc_explain() looks at. They are the "pages" of a batch of their own kind, so the
- * deadline, a lost engine and a failed rail are handled as for every other batch. Channel thread.
+ * copied out, and the question where the engine of this host has a page: what pc_explain() looks
+ * at. They are the "pages" of a batch of their own kind, so the deadline, a lost engine and a
+ * failed rail are handled as for every other batch. Channel thread.
  */
 #include "config/clock.h"
 #include "engine/abi/bucket.h"
@@ -47,6 +48,25 @@ static void submit_peek(struct pc_batch *b, uint32_t i, uint32_t rail, uint32_t 
 	submit_op(ch, rail, &op, &segment);
 }
 
+/* False: there is no room. */
+static bool submit_question(struct pc_batch *b, uint32_t i)
+{
+	struct pc_channel *ch = b->channel;
+	struct ctl_op op = {.kind = CTL_PROMOTE,
+		.count = PROMOTE_LOOK,
+		.key = b->peek[i].key,
+		.deadline_ns = b->deadline_ns};
+	uint32_t index;
+
+	if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0))
+		return false;
+	index = request_take(ch, REQUEST_DISK, b, i);
+	op.cookie = request_cookie(ch, index);
+	page_in_flight(b, i, index);
+	submit_ctl(ch, &op, 1);
+	return true;
+}
+
 void peek_step(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
@@ -55,6 +75,12 @@ void peek_step(struct pc_batch *b)
 	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
 		uint32_t rail, hold = CLIENT_NONE;
 
+		if (b->peek[i].engine) {
+			if (submit_question(b, i))
+				continue;
+			page_requeue(b, i);
+			return;
+		}
 		rail = stripe_small(ch, &(struct stripe){.peer = b->peek[i].peer,
 						.tried = b->work[i].rails_tried,
 						.slots = op_slots(1)});
@@ -84,4 +110,14 @@ void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t
 		memcpy(&peek->data, ch->staging.base + r->hold * sizeof(struct bucket),
 			peek->bytes);
 	page_done(b, r->page, PC_HIT);
+}
+
+void peek_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
+{
+	struct peek *peek = &b->peek[i];
+
+	peek->status = (uint8_t)status;
+	peek->data.here.place = done->place;
+	peek->data.here.generation = done->generation;
+	page_done(b, i, PC_HIT);
 }

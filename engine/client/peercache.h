@@ -330,20 +330,29 @@ PC_API void pc_wait(struct pc_batch *batch);
 
 /*
  * Tells as JSON why a key is found or not, in the namespace of the channel: its hash, its owners,
- * what each of them answers about the key, and the page head at each place that they name. Each
- * owner is asked, as in a look-up, also after one has the key; nothing is taken from the channel's
- * cache, nothing is removed or counted as used. The caller frees *ret_json with free(). A tool for
- * people (peercachectl explain): it allocates memory and takes milliseconds. Returns by its
- * deadline, as other calls do. The disk of this host is not searched; pc_exists() does that.
+ * what each of them answers about the key, the page head at each place that they name, where the
+ * engine of this host has the page, and what a get that has nothing cached returns, by the rule
+ * that it follows. Each owner is asked, also after one has the key; nothing is taken from the
+ * channel's cache, nothing is removed, brought into memory or counted as used. The caller frees
+ * *ret_json with free(). A tool for people (peercachectl explain): it allocates memory and takes
+ * milliseconds. Returns by its deadline, as other calls do.
  * Errors: -EINVAL: the arguments are wrong. -ENOTCONN: no engine. -ENOMEM.
  *
  *   "hash"       the page key, 32 hexadecimal digits
  *   "slot"       of the key, 0 to 65,535; each slot of the directory has its owners
  *   "epoch", "members"   of this host's map; "disk": this host has a disk in service
+ *   "here"       where this host has the page, by its engine: "memory", "disk", "nowhere" or
+ *                "not known"
+ *   "result"     of a get: "hit", "miss", "stale" or "unreachable"
+ *   "cause"      why it is unreachable, else "": "no map" (the owners are not known),
+ *                "holder", "owner" (one cannot be READ), "suspect owner" (it is not asked, as
+ *                another one has answered), "new owners" (members have changed, and the owners
+ *                that are left may lack entries), "this engine" (it does not answer)
+ *   "left_s"     seconds until the owners do not count as new, if no member changes; else 0
  *   "owners"     [{"ref" (of the engine; its report and those of others name it), "here",
  *                "former" (an owner until a change of the map, while entries move),
  *                "answer": "present", "absent" or "unreachable", "why" (text),
- *                "buckets" [first, second], "read" (how many of them),
+ *                "buckets" [first, second], "read" (how many of them), "asked" (by that get),
  *                "entries" [{"ref", "holder" (index in "holders")}]}]
  *   "holders"    [{"here", "ref", "rail", "unit", "generation",
  *                "state": "page", "on disk", "evicted", "other key", "dead" or "unreachable",

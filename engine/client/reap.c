@@ -254,7 +254,9 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done)
 			return;
 	} else {
 		ch->ctl_awaited--;
-		if (r->batch && r->kind == REQUEST_DISK)
+		if (r->batch && r->batch->kind == BATCH_PEEK)
+			peek_told(r->batch, r->page, done, status);
+		else if (r->batch && r->kind == REQUEST_DISK)
 			disk_answer(r->batch, r->page, done, status);
 		else if (r->batch && r->kind == REQUEST_CLEAR)
 			clear_answer(r->batch, done, status);

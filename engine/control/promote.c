@@ -11,6 +11,7 @@
 
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/ctl.h"
+#include "engine/control/index.h"
 #include "engine/control/member.h"
 #include "engine/control/net.h"
 #include "engine/control/rpc.h"
@@ -204,12 +205,39 @@ static void ask_holder(struct promote *p, struct ctl_channel *c, const struct ct
 	tick_arm(p);
 }
 
+/* Tells where this host has the page. No page, counter or order of eviction changes. */
+static void look(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
+{
+	const struct index_entry *e = index_find(control->index, &op->key);
+	struct ctl_done done = {.status = OP_MISS};
+	struct tier_found found;
+
+	tier_look(control->tier, &op->key, &found);
+	if (e)
+		done = (struct ctl_done){.status = OP_HIT,
+			.place = e->place,
+			.generation = e->generation,
+			.length = e->length};
+	else if (found.written || found.writing)
+		done = (struct ctl_done){.status = OP_HIT, .length = found.length};
+	ctl_answer(control->ctl, c, op, &done);
+}
+
 void promote_serve(
 	struct control *control, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
 	struct promote *p = control->promote;
 	struct rpc_link *link = NULL;
 
+	if (op->kind == CTL_PROMOTE && op->count >= PROMOTE_KINDS) {
+		control->counter[COUNTER_ops_invalid]++;
+		ctl_answer(control->ctl, c, op, &(struct ctl_done){.status = OP_INVALID});
+		return;
+	}
+	if (op->kind == CTL_PROMOTE && op->count == PROMOTE_LOOK) {
+		look(control, c, op);
+		return;
+	}
 	if (op->kind == CTL_PROMOTE && (op->ref == 0 || op->ref == control->ref)) {
 		tier_serve(control, c, op, now_ns);
 		return;

@@ -120,14 +120,14 @@ class Reading(RemoteTest):
         self.ctl(engines, 0, "put", "key", "--string", "value")
         engines.kill(0, signal.SIGTERM)  # it is on disk then
         engines.restart(0)
-        harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
-        engines.wait_members(2)
-        # A question before that would search the disk, which brings the page into memory.
-        harness.wait_for(lambda: engines.status(0)["shard"]["entries"] > 0, 30, "entries")
-        self.published(engines, 0)
-        found = self.explained(engines, 1)
-        self.assertEqual(found["verdict"], "on disk")
+        # From the first moment on, while its entry comes, no host takes the page for its own.
+        harness.wait_for(lambda: self.explained(engines, 0), 30, "its host has it")
+        found = harness.wait_for(lambda: self.explained(engines, 1), 30, "the other host finds it")
+        self.assertEqual((found["verdict"], found["here"]), ("on disk", "nowhere"))
         self.assertIn(engines.status(0)["name"], found["text"])
+        found = self.explained(engines, 0)
+        self.assertEqual((found["verdict"], found["here"]), ("on disk", "disk"))
+        self.assertIn("on the disk of this host", found["text"])
         self.assertEqual(self.counter(engines, "disk_promotes", 0), 0)
         self.assertEqual(self.ctl(engines, 1, "get", "key"), "value")
         self.assertGreater(self.counter(engines, "disk_promotes", 0), 0)

@@ -148,6 +148,7 @@ struct fake {
 	unsigned promotes, wants;
 	struct ctl_op last_promote;
 	uint32_t promote_place, promote_generation;
+	bool here; /* answers a PROMOTE_LOOK with these two; false: with OP_MISS */
 };
 
 void fake_start(struct fake *f);

@@ -160,6 +160,8 @@ static void obey(struct fake *f, struct fake_channel *ch, const struct ctl_op *o
 	}
 	if (op->kind == CTL_CREDIT) {
 		grant(f, ch, op);
+	} else if (op->kind == CTL_PROMOTE && op->count == PROMOTE_LOOK && !f->here) {
+		ctl_done(f, ch, op, OP_MISS, 0, 0);
 	} else if (op->kind == CTL_PROMOTE) {
 		ctl_done(f, ch, op, OP_HIT, f->promote_place, f->promote_generation);
 	} else {

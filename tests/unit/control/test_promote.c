@@ -182,6 +182,13 @@ static void requests_that_make_no_sense_are_refused(void **state)
 			     .kind = CTL_PROMOTE, .cookie = 3, .ref = PEER_REF, .key = key_of(2)});
 	turns();
 	assert_int_equal(answered(3).status, OP_PEER_DOWN);
+	put(&client, (struct ctl_op){.kind = CTL_PROMOTE,
+			     .cookie = 4,
+			     .count = PROMOTE_KINDS,
+			     .key = key_of(4),
+			     .length = PAGE});
+	turns();
+	assert_int_equal(answered(4).status, OP_INVALID);
 	assert_int_equal(promote_waiting(&control), 0);
 }
 

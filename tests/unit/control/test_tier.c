@@ -208,6 +208,40 @@ static void exists_is_answered_at_once_and_brings_the_page(void **state)
 	assert_int_equal(answered(11).status, OP_MISS);
 }
 
+static struct ctl_done looked(uint64_t n)
+{
+	put(&client, (struct ctl_op){.kind = CTL_PROMOTE,
+			     .cookie = n,
+			     .count = PROMOTE_LOOK,
+			     .key = key_of(n),
+			     .deadline_ns = now + SECOND});
+	turns();
+	tier_turns();
+	return answered(n);
+}
+
+static void a_look_tells_where_this_host_has_the_page_and_changes_nothing(void **state)
+{
+	uint64_t before[COUNTER_COUNT];
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(10);
+	memcpy(before, control.counter, sizeof(before));
+	done = looked(10);
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_equal(done.generation, 0);
+	assert_int_equal(count(DISK_READ), 0);
+	assert_false(in_memory(10));
+	assert_int_equal(looked(11).status, OP_MISS);
+	assert_memory_equal(before, control.counter, sizeof(before));
+	store(&client, 12, PAGE);
+	done = looked(12);
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_not_equal(done.generation, 0);
+	assert_false(place_on_disk(done.place));
+}
+
 static void a_page_of_another_length_is_refused_and_replaced(void **state)
 {
 	(void)state;
@@ -403,6 +437,7 @@ int main(void)
 		DISK_TEST(requests_for_one_key_share_one_read),
 		DISK_TEST(a_request_is_answered_at_its_deadline_though_the_disk_hangs),
 		DISK_TEST(exists_is_answered_at_once_and_brings_the_page),
+		DISK_TEST(a_look_tells_where_this_host_has_the_page_and_changes_nothing),
 		DISK_TEST(a_page_of_another_length_is_refused_and_replaced),
 		DISK_TEST(no_more_than_the_cap_is_read_or_pinned),
 		DISK_TEST(a_promote_ends_in_the_record_in_which_it_waits),

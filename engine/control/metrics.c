@@ -119,11 +119,17 @@ static void json_latencies(FILE *f, const struct snapshot *s)
 	fprintf(f, "]}");
 }
 
+/* What is wrong now: for the page and, by /metrics, for the alerts. */
+static void health_now(const struct metrics *m, uint64_t now_ns, struct health *ret)
+{
+	health_make(m->now, health_pasts_before(&m->pasts, m->now->taken_ns), now_ns, ret);
+}
+
 static void json_health(FILE *f, const struct metrics *m, uint64_t now_ns)
 {
 	struct health health;
 
-	health_make(m->now, health_pasts_before(&m->pasts, m->now->taken_ns), now_ns, &health);
+	health_now(m, now_ns, &health);
 	fprintf(f, "\"health\":{\"worst\":\"%s\",\"findings\":[",
 		health.count ? severity_name(health_worst(&health)) : "ok");
 	for (unsigned i = 0; i < health.count; i++) {
@@ -168,8 +174,13 @@ static int status_text(const struct metrics *m, char **ret_text, size_t *ret_byt
 
 static int render(struct metrics *m, unsigned which, char **ret_text, size_t *ret_bytes)
 {
-	if (which == TEXT_METRICS)
-		return metrics_text(m->now, m->settings->metrics_compat == 1, ret_text, ret_bytes);
+	struct health health;
+
+	if (which == TEXT_METRICS) {
+		health_now(m, clock_now_ns(), &health);
+		return metrics_text(
+			m->now, &health, m->settings->metrics_compat == 1, ret_text, ret_bytes);
+	}
 	if (which == TEXT_HISTORY)
 		return history_json(&m->history, m->rails, ret_text, ret_bytes);
 	if (which == TEXT_CLUSTER)
@@ -200,8 +211,7 @@ static void answer_text(
 		return;
 	}
 	/* A blocked control plane publishes nothing: ages are of this moment. */
-	if ((which == TEXT_STATUS || which == TEXT_CLUSTER) &&
-		clock_now_ns() - m->now->taken_ns > HEALTH_BLOCKED_NS) {
+	if (which != TEXT_HISTORY && clock_now_ns() - m->now->taken_ns > HEALTH_BLOCKED_NS) {
 		http_body_put(m->text[which]);
 		m->text[which] = NULL;
 	}

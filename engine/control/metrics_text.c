@@ -13,6 +13,7 @@
 
 #include "config/version.h"
 #include "engine/control/control.h"
+#include "engine/control/health.h"
 #include "engine/control/snapshot.h"
 
 /* Upper bounds of exported buckets: every second power of two, 4 us to 17 s; 12 and +Inf. */
@@ -160,6 +161,19 @@ static void states(FILE *f, const struct snapshot *s)
 		for (unsigned state = 0; state < 4; state++)
 			fprintf(f, "peercache_rail_state{rail=\"%u\",state=\"%s\"} %u\n", r,
 				rail_states[state], !strcmp(s->rail[r].state, rail_states[state]));
+}
+
+static void findings(FILE *f, const struct health *health)
+{
+	head(f, "gauge", "findings",
+		"Findings of peercachectl health at this moment, by their kind.");
+	for (unsigned id = 0; id < FINDING_COUNT; id++) {
+		unsigned count = 0;
+
+		for (unsigned i = 0; i < health->count; i++)
+			count += health->finding[i].id == id;
+		fprintf(f, "peercache_findings{kind=\"%s\"} %u\n", finding_name(id), count);
+	}
 }
 
 /* ---- histograms ------------------------------------------------------------------------------ */
@@ -311,7 +325,8 @@ static void compat_names(FILE *f, const struct snapshot *s)
 	compat_rows(f, s, node);
 }
 
-int metrics_text(const struct snapshot *s, bool compat, char **ret_text, size_t *ret_bytes)
+int metrics_text(const struct snapshot *s, const struct health *health, bool compat,
+	char **ret_text, size_t *ret_bytes)
 {
 	char *text = NULL;
 	size_t bytes = 0;
@@ -321,6 +336,7 @@ int metrics_text(const struct snapshot *s, bool compat, char **ret_text, size_t 
 	if (!f)
 		return -ENOMEM;
 	states(f, s);
+	findings(f, health);
 	scalars(f, s);
 	rails(f, s);
 	cores(f, s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A snapshot in the Prometheus text format. Labels are rail, core, op, result, state and version
- * alone: the number of series does not grow with members, keys or sessions. Any thread.
+ * A snapshot in the Prometheus text format. Labels are rail, core, op, result, state, kind and
+ * version alone: the number of series does not grow with members, keys or sessions. Any thread.
  */
 #ifndef CONTROL_METRICS_TEXT_H
 #define CONTROL_METRICS_TEXT_H
@@ -9,12 +9,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct health;
 struct snapshot;
 
 /*
- * `compat`: also the metric names of PeerCache 0.8.4 with their label node. 0 and *ret_text, which
- * the caller frees, of *ret_bytes, or -ENOMEM.
+ * `health`: the findings of now, from which the alerts are made. `compat`: also the metric names of
+ * PeerCache 0.8.4 with their label node. 0 and *ret_text, which the caller frees, of *ret_bytes, or
+ * -ENOMEM.
  */
-int metrics_text(const struct snapshot *snapshot, bool compat, char **ret_text, size_t *ret_bytes);
+int metrics_text(const struct snapshot *snapshot, const struct health *health, bool compat,
+	char **ret_text, size_t *ret_bytes);
 
 #endif

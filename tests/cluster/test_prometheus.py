@@ -5,9 +5,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.parse
 import urllib.request
 
@@ -129,11 +131,15 @@ class Scrape(harness.ClusterTest):
         # A busy machine may disturb an engine for a moment.
         harness.wait_for(lambda: server.firing() == set(), 60, "no alert fires without a fault")
 
+        self.stall(engines, server)
+
         gone, alive = engines.target(2), [engines.target(i) for i in (0, 1)]
         down = {("peercache_member_down", target) for target in alive}
         engines.kill(2)
         harness.wait_for(lambda: down | {("peercache_engine_gone", gone)} <= server.firing(), 60,
                          "the alerts of a killed engine fire")
+        for target in alive:
+            self.assertIn("member_down", self.findings(target))
         engines.restart(2)
         self.load(engines)
         harness.wait_for(lambda: not {a for a, _ in server.firing()} &
@@ -153,6 +159,23 @@ class Scrape(harness.ClusterTest):
         print(f"scrapes: worst {server.value('max(max_over_time(scrape_duration_seconds[10m]))')} "
               f"s, {server.value('max(scrape_samples_scraped)')} samples", file=sys.stderr)
         self.assertTrue(engines.stop())
+
+    def findings(self, target):
+        health = json.loads(fetch(f"http://{target}/api/status"))["health"]
+        return [f["id"] for f in health["findings"]]
+
+    def stall(self, engines, server):
+        """Timers of an engine are more than a second late. No alert fires for a host that calls
+        itself healthy: one that the stall made ends with its finding."""
+        lag = 'peercache_loop_lag_seconds_%s{instance="' + engines.target(1) + '"%s}'
+        late = (f"{lag % ('count', '')} - ignoring(le) "
+                f"{lag % ('bucket', ',le=' + chr(34) + '1.07374182' + chr(34))}")
+        harness.freeze(engines.process[1])
+        time.sleep(1.2)
+        engines.process[1].send_signal(signal.SIGCONT)
+        harness.wait_for(lambda: (server.value(late) or 0) >= 1, 60, "the late timer is counted")
+        harness.wait_for(lambda: server.firing() == set() and not self.findings(engines.target(1)),
+                         60, "no alert fires without a finding")
 
     def check_series(self, server):
         """Names, types and labels are those of METRICS.md."""

@@ -80,6 +80,9 @@ static void a_blocked_control_plane_is_told(void **state)
 	assert_non_null(strstr(body(text, 200), "\"worst\":\"critical\""));
 	assert_non_null(strstr(text, "{\"id\":\"loop_blocked\",\"severity\":\"critical\","));
 	free(text);
+	text = ask(AF_INET, "/metrics");
+	assert_non_null(strstr(body(text, 200), "findings{kind=\"loop_blocked\"} 1\n"));
+	free(text);
 	sample.taken_ns = clock_now_ns() - 5 * HEALTH_BLOCKED_NS;
 	*snapshots_writing(engine.loop.snapshots) = sample;
 	snapshots_publish(engine.loop.snapshots);
@@ -98,6 +101,9 @@ static void a_status_that_was_kept_is_not_served_when_it_is_old(void **state)
 		sample.taken_ns = clock_now_ns() - HEALTH_BLOCKED_NS + 400000000;
 		*snapshots_writing(engine.loop.snapshots) = sample;
 		snapshots_publish(engine.loop.snapshots);
+		text = ask(AF_INET, "/metrics");
+		assert_non_null(body(text, 200));
+		free(text);
 		text = ask(AF_INET, "/api/status");
 	} while (!strstr(body(text, 200), "\"worst\":\"ok\""));
 	do {
@@ -108,6 +114,9 @@ static void a_status_that_was_kept_is_not_served_when_it_is_old(void **state)
 	free(text);
 	text = ask(AF_INET, "/api/status");
 	assert_non_null(strstr(body(text, 200), "\"worst\":\"critical\""));
+	free(text);
+	text = ask(AF_INET, "/metrics");
+	assert_non_null(strstr(body(text, 200), "findings{kind=\"loop_blocked\"} 1\n"));
 	free(text);
 }
 

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/control/health.h"
 #include "engine/control/metrics_text.h"
 #include "engine/control/snapshot.h"
 
@@ -30,6 +31,7 @@ static unsigned metrics, series;
 /* A host with every part that can be repeated; the caller frees the text. */
 static char *rendered(bool compat)
 {
+	const struct health health = {.count = 0};
 	static struct snapshot s;
 	char *text;
 	size_t bytes;
@@ -39,7 +41,7 @@ static char *rendered(bool compat)
 		s.poll_core[i].number = i;
 	s.members = SNAPSHOT_MEMBERS;
 	strcpy(s.name, "a\\b\"c");
-	if (metrics_text(&s, compat, &text, &bytes) < 0)
+	if (metrics_text(&s, &health, compat, &text, &bytes) < 0)
 		abort();
 	return text;
 }

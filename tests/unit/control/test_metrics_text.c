@@ -9,16 +9,19 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "engine/control/health.h"
 #include "engine/control/metrics_text.h"
 #include "tests/unit/control/python_world.h"
 #include "tests/unit/control/snapshot_world.h"
 
 static struct snapshot s;
+static struct health health;
 
 static int setup(void **state)
 {
 	(void)state;
 	sample_healthy(&s);
+	health.count = 0;
 	return 0;
 }
 
@@ -28,7 +31,7 @@ static void check(bool compat, const char *condition)
 	size_t bytes;
 	char *text;
 
-	assert_int_equal(metrics_text(&s, compat, &text, &bytes), 0);
+	assert_int_equal(metrics_text(&s, &health, compat, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
 	python_expect("exposition", condition, text, bytes);
 	free(text);
@@ -95,6 +98,19 @@ static void figures_stand_where_they_belong(void **state)
 	check(false, "f[\"peercache_build_info\"].samples.popitem()[1]==1");
 	s.clients.set_bytes = (1ull << 53) - 1; /* whole numbers stay whole */
 	check(false, "v(\"set_bytes_total\")==2**53-1");
+}
+
+/* The alerts ask for nothing else. */
+static void the_findings_of_now_are_told_by_their_kind(void **state)
+{
+	(void)state;
+	check(false, "t(\"findings\")==0 and len(f[\"peercache_findings\"].samples)>20");
+	health.count = 3;
+	health.finding[0].id = FINDING_loop_blocked;
+	health.finding[1].id = health.finding[2].id = FINDING_rail_down;
+	check(false,
+		"[v(\"findings\",kind=k) for k in (\"loop_blocked\",\"rail_down\",\"rail_slow\")]==[1,2,0]");
+	check(false, "t(\"findings\")==3");
 }
 
 static void every_counter_is_told_once_by_those_who_count_it(void **state)
@@ -207,6 +223,7 @@ int main(void)
 		TEST(the_text_is_valid_for_any_figures),
 		TEST(a_text_that_is_not_valid_is_refused),
 		TEST(figures_stand_where_they_belong),
+		TEST(the_findings_of_now_are_told_by_their_kind),
 		TEST(every_counter_is_told_once_by_those_who_count_it),
 		TEST(histograms_hold_every_sample),
 		TEST(labels_are_few_and_series_are_bounded),

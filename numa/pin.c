@@ -179,6 +179,14 @@ static bool list_has(const char *list, int core)
 	return false;
 }
 
+bool pin_isolated(int core)
+{
+	char line[256];
+
+	read_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
+	return list_has(line, core);
+}
+
 int pin_check(int core, char *text, size_t text_bytes)
 {
 	char path[128], line[256];
@@ -186,8 +194,7 @@ int pin_check(int core, char *text, size_t text_bytes)
 	int hints = 0;
 
 	text[0] = '\0';
-	read_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
-	if (!list_has(line, core)) {
+	if (!pin_isolated(core)) {
 		used += (size_t)snprintf(text, text_bytes,
 			"core %d is not isolated: the scheduler may run other threads on it; boot with isolcpus=%d or use a cpuset partition\n",
 			core, core);

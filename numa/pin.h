@@ -11,6 +11,7 @@
 #ifndef NUMA_PIN_H
 #define NUMA_PIN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /*
@@ -28,6 +29,9 @@ int pin_claim(int core, int *ret_fd, int *ret_holder);
 
 /* The process that has claimed `core`: its pid, -1 if unknown, 0 if the core is not claimed. */
 int pin_holder(int core);
+
+/* True if the kernel was told to run no other threads on `core` (isolcpus). */
+bool pin_isolated(int core);
 
 /*
  * Checks `core` for settings of the host that disturb a poll core: no isolation, a clock governor

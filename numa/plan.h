@@ -24,7 +24,8 @@ struct plan_rail {
 	/* true: the poll core may poll busily, because no other thread of the engine uses its
 	 * core */
 	bool alone;
-	bool busy; /* true: the poll core never sleeps; false: it sleeps when idle */
+	bool busy;     /* true: the poll core never sleeps; false: it sleeps when idle */
+	bool isolated; /* the kernel runs no other thread on the core; plan_claim() finds it out */
 };
 
 struct plan {

@@ -85,6 +85,8 @@ int plan_claim(struct topology *topology, const struct settings *settings, struc
 			break;
 		}
 	}
+	for (unsigned i = 0; i < plan.rails; i++)
+		plan.rail[i].isolated = pin_isolated(plan.rail[i].core);
 	*ret = plan;
 	*ret_claims = claims;
 	return 0;

@@ -51,6 +51,8 @@ static struct history_point point_make(const struct history *h, const struct sna
 			span_s;
 	}
 	p.pool_used = pool ? (float)used / (float)pool : 0;
+	p.members_joined = (float)(s->counter[COUNTER_members_joined] - h->last_joined);
+	p.members_died = (float)(s->counter[COUNTER_members_died] - h->last_died);
 	p.members_up = (float)snapshot_members(s, SNAPSHOT_UP);
 	return p;
 }
@@ -69,6 +71,8 @@ void history_add(struct history *h, const struct snapshot *s)
 	h->last_ns = s->taken_ns;
 	h->last = s->clients;
 	h->last_evicted = s->counter[COUNTER_pages_evicted];
+	h->last_joined = s->counter[COUNTER_members_joined];
+	h->last_died = s->counter[COUNTER_members_died];
 	for (unsigned r = 0; r < s->rails; r++)
 		h->last_rail_bytes[r] = s->rail[r].counter[COUNTER_bytes_read];
 }

@@ -10,7 +10,10 @@
 #define HISTORY_MS 5000u
 #define HISTORY_POINTS 720u
 
-/* COLUMN(name): one float of a point; rates are per second over HISTORY_MS; -1: nothing to tell. */
+/*
+ * COLUMN(name): one float of a point; rates are per second over HISTORY_MS, members_joined and
+ * members_died are of that time; -1: nothing to tell.
+ */
 #define HISTORY_COLUMNS(COLUMN)                                                                    \
 	COLUMN(get_bytes_per_s)                                                                    \
 	COLUMN(set_bytes_per_s)                                                                    \
@@ -23,6 +26,8 @@
 	COLUMN(exists_p99_us)                                                                      \
 	COLUMN(evicted_per_s)                                                                      \
 	COLUMN(pool_used)                                                                          \
+	COLUMN(members_joined)                                                                     \
+	COLUMN(members_died)                                                                       \
 	COLUMN(members_up)
 
 struct history_point {
@@ -40,7 +45,7 @@ struct history {
 	/* the snapshot of the last point, as far as it is needed */
 	uint64_t last_ns;
 	struct statistics_words last;
-	uint64_t last_evicted;
+	uint64_t last_evicted, last_joined, last_died;
 	uint64_t last_rail_bytes[RAILS_MAX];
 };
 static_assert(sizeof(struct history) <= 1u << 20, "an hour in at most 1 MiB");

@@ -157,6 +157,7 @@ static void report_rail(struct json *j, const struct snapshot_rail *r)
 	json_number(j, "core", r->core);
 	json_number(j, "node", r->node);
 	json_flag(j, "busy", r->busy);
+	json_flag(j, "isolated", r->isolated);
 	json_count(j, "gbps", r->gbps);
 	json_flag(j, "modelled", r->modelled);
 	json_count(j, "pool_bytes", r->pool_bytes);

@@ -165,6 +165,7 @@ static void take_rail(const struct control *control, unsigned i, struct snapshot
 		.poll_core = plan->poll_core,
 		.gbps = (unsigned)(nic.bits_per_second / 1000000000),
 		.busy = plan->busy,
+		.isolated = plan->isolated,
 		.modelled = nic.modelled,
 		.pool_bytes = control->status->pool_bytes[i],
 		.pool_used_bytes = pool_used_bytes(rail->pool),

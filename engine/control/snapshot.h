@@ -74,7 +74,7 @@ struct snapshot_rail {
 	char state[SNAPSHOT_STATE_BYTES]; /* "up", "down", "slow", "lost" */
 	int core, node;
 	unsigned poll_core, gbps;
-	bool busy, modelled;
+	bool busy, isolated, modelled; /* the first two: of its poll core */
 	uint64_t pool_bytes, pool_used_bytes, registered_bytes;
 	uint64_t pages;
 	uint32_t limbo; /* slots */

@@ -53,7 +53,7 @@ struct summary {
 	uint8_t version;  /* SUMMARY_VERSION or later; 0: no summary */
 	uint8_t severity; /* enum summary_severity of the worst finding */
 	uint8_t flags;
-	uint8_t findings; /* number of findings */
+	uint8_t findings; /* number of findings about the engine itself */
 	uint8_t rails, rails_up;
 	uint16_t members_up, members_down; /* as the sender sees them; down: suspect or down */
 	uint16_t pool_used;                /* 1/1000 of the pools of all rails */

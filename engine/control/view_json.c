@@ -54,6 +54,8 @@ static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 		if (row.severity < SUMMARY_WARNING)
 			row.severity = SUMMARY_WARNING;
 	}
+	if (row.state < 2 && m->summary_silent && row.severity < SUMMARY_WARNING)
+		row.severity = SUMMARY_WARNING;
 	return row;
 }
 
@@ -145,6 +147,18 @@ static void json_row(FILE *f, const struct row *row, uint64_t now_ns)
 	fputc('}', f);
 }
 
+/* The members beside this engine that are up, by what is wrong with them. */
+static void json_others(FILE *f, const struct row *row, unsigned rows)
+{
+	unsigned of[SUMMARY_CRITICAL + 1] = {0};
+
+	for (unsigned i = 0; i < rows; i++)
+		if (!row[i].member->self && !row[i].state)
+			of[row[i].severity]++;
+	fprintf(f, "\"others\":{\"info\":%u,\"warning\":%u,\"critical\":%u},", of[SUMMARY_INFO],
+		of[SUMMARY_WARNING], of[SUMMARY_CRITICAL]);
+}
+
 /* ---- totals ---------------------------------------------------------------------------------- */
 
 static void totals_add(struct totals *t, const struct summary *s)
@@ -219,6 +233,7 @@ static bool json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
 	fprintf(f, "{\"age_ms\":%" PRIu64 ",\"members\":%u,\"up\":%u,\"suspect\":%u,\"down\":%u,",
 		now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0, up + suspect + down,
 		up, suspect, down);
+	json_others(f, row, s->members);
 	fprintf(f, "\"shown\":%u,\"asked\":%u,\"rows\":[", shown, totals.asked);
 	for (unsigned i = 0; i < shown; i++) {
 		if (i)

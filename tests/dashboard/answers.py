@@ -38,7 +38,8 @@ spill_bytes promotes promotes_waiting pins pinned_bytes""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()
 GAPS = [0] + [n << (e - 1) for e in range(6, 21) for n in (2, 3)] + [1 << 21]
 COLUMNS = """unix_ms get_bytes_per_s set_bytes_per_s get_pages_per_s hit_local hit_remote
-get_p50_us get_p99_us set_p99_us exists_p99_us evicted_per_s pool_used members_up""".split()
+get_p50_us get_p99_us set_p99_us exists_p99_us evicted_per_s pool_used members_joined members_died
+members_up""".split()
 BUCKETS = 106
 UPTIME_MS = 5 * 3600 * 1000  # of the fabricated engine when the server starts
 
@@ -70,7 +71,7 @@ def rail(number, seconds, rate):
     counters = {**dict.fromkeys(COUNTERS, 0), "bytes_read": int(seconds * rate)}
     latency = {"p50_ns": 14336, "p99_ns": 57344, "p999_ns": 114688}
     return {"device": f"mlx5_{number}", "poll_core": number, "core": 8 + number,
-            "node": number // 4, "busy": True, "gbps": 400, "modelled": False,
+            "node": number // 4, "busy": True, "isolated": True, "gbps": 400, "modelled": False,
             "pool_bytes": 256 << 30, "pool_used_bytes": 201 << 30, "registered_bytes": 257 << 30,
             "pages": 98304, "limbo": 12, "in_flight": 64, "state": "up", "peers_out": 0,
             "read_latency": latency, "counters": counters}
@@ -141,14 +142,16 @@ def wave(i, period):
     return (1 - abs(2 * x - 1)) * 0.9 + (i * 7919 % 101) / 1010
 
 
-def history(points=720, members=3, rails=8):
+def history(points=720, members=3, rails=8, joined=(), died=()):
+    """`joined`, `died`: numbers of the points in which a member did."""
     now = int(time.time() * 1000)
     rows = []
     for i in range(points):
         busy = 0.4 + 0.6 * wave(i, 310)
         rows.append([now - (points - 1 - i) * 5000, 24e9 * busy, 3.4e9 * busy, 46000 * busy,
                      0.3 + 0.1 * wave(i, 90), 0.45 + 0.12 * wave(i, 170), 95 + 30 * busy,
-                     400 + 500 * busy, 900 + 700 * busy, 60 + 20 * busy, 400 * busy, 0.78, members]
+                     400 + 500 * busy, 900 + 700 * busy, 60 + 20 * busy, 400 * busy, 0.78,
+                     int(i in joined), int(i in died), members]
                     + [3e9 * busy] * rails)
     return {"seconds": 5, "columns": COLUMNS + [f"rail_{r}_bytes_per_s" for r in range(rails)],
             "points": rows}
@@ -195,9 +198,14 @@ def bad_rows():
                         summary=summary(findings=1)),
             cluster_row(5, severity="info", finding="directory_moving",
                         summary=summary(findings=1, moving=True)),
-            cluster_row(6, why="silent", age_ms=5000),
+            cluster_row(6, severity="warning", why="silent", age_ms=5000),
             cluster_row(7, why="waiting", age_ms=-1, summary=None),
             cluster_row(8, why="old", age_ms=-1, summary=None)]
+
+
+def others(rows):
+    return {severity: sum(not row["self"] and row["state"] == "up" and row["severity"] == severity
+                          for row in rows) for severity in ("info", "warning", "critical")}
 
 
 def cluster(members=3, bad=False):
@@ -214,7 +222,8 @@ def cluster(members=3, bad=False):
               for call in ("get", "set", "exists")}
     sums = ("get_bytes_per_s", "set_bytes_per_s", "get_pages_per_s", "evictions_per_s")
     return {"age_ms": 120, "members": members, "up": members - down - suspect,
-            "suspect": suspect, "down": down, "shown": len(rows), "asked": asked, "rows": rows,
+            "suspect": suspect, "down": down, "others": others(rows), "shown": len(rows),
+            "asked": asked, "rows": rows,
             "merged": {"lower_ns": [n * 1024 for n in range(SUMMARY_BUCKETS)], **merged},
             "totals": {**{name: one[name] * asked for name in sums},
                        "hit_local_permille": 353 if asked else -1,
@@ -231,6 +240,7 @@ class Fake:
     def __init__(self, members=3, rails=8):
         self.members, self.rails, self.change, self.refuse = members, rails, None, None
         self.points, self.asked, self.seconds = 720, [], itertools.count()
+        self.joined, self.died = (), ()
         self.cluster = lambda: cluster(members)
         fake = self
 
@@ -281,6 +291,6 @@ class Fake:
         if path == "/api/cluster" and self.cluster:
             return 200, "application/json", json.dumps(self.cluster()).encode(), ""
         if path == "/api/history":
-            answer = history(self.points, self.members, self.rails)
+            answer = history(self.points, self.members, self.rails, self.joined, self.died)
             return 200, "application/json", json.dumps(answer).encode(), ""
         return 404, "text/plain", b"not here", ""

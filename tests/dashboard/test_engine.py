@@ -176,6 +176,13 @@ class Engine(harness.PageTest):
         page.wait_text("#table-cluster tbody tr", name, 20 * SLOW)
         page.wait_text("#table-cluster tbody tr", "down for", 20 * SLOW)
         page.wait_text("#cluster-states", "totals are of 2 that answered", 20 * SLOW)
+        # The row of a member shows what is wrong with that member: those that miss it are well.
+        view = self.cluster(engines, lambda view: view["down"] == 1 and all(
+            row["age_ms"] < row["state_ms"] + 1000 for row in view["rows"] if row["state"] == "up"))
+        found = {row["name"]: row["finding"] for row in view["rows"]}
+        self.assertEqual(found.pop(name), "member_down")
+        self.assertNotIn("member_down", found.values())
+        self.assertEqual(page.text("#verdict").split(":")[0], "Not healthy")
         self.assert_sound(page, engines.served[0])
 
 

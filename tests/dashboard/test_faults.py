@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each fault changes the words of the page within two seconds: fabricated answers.
-
-The slow disk of the list of faults is missing: there is no disk tier yet.
-"""
+"""Each fault changes the words of the page within two seconds: fabricated answers."""
 
 import answers
 import harness
@@ -60,7 +57,12 @@ def cluster_of(state="up", **different):
     answer["rows"] = [row] + answer["rows"][:2]
     answer["up"] -= state != "up"
     answer["suspect"], answer["down"] = int(state == "suspect"), int(state == "down")
+    answer["others"] = answers.others(answer["rows"])
     return answer
+
+
+def disk_failed(answer):
+    answers.finding(answer, "disk_failed", "warning", "disk /d1 is out of service: I/O error")
 
 
 class ClusterFaults(harness.PageTest):
@@ -89,8 +91,42 @@ class ClusterFaults(harness.PageTest):
                           "down for 3 s", "2 up, 1 down")
 
     def test_a_member_that_does_not_answer_requests_for_summaries_is_named(self):
-        self.assert_first(cluster_of(why="silent", age_ms=4000), "does not answer this engine",
-                          "3 up")
+        self.assert_first(cluster_of(severity="warning", why="silent", age_ms=4000),
+                          "warning: does not answer this engine", "3 up")
+
+    def test_the_banner_judges_all_members(self):
+        fake = self.fake()
+        page = self.open(fake)
+        page.wait_text("#worst", "Nothing to report of all 3 members.", 20 * SLOW)
+        failed = cluster_of(severity="warning", finding="disk_failed",
+                            summary=answers.summary(findings=2))
+        fake.cluster = lambda: failed
+        page.wait_text("#worst", "node-002: a disk failed; 1 more", WITHIN_S)
+        self.assertEqual(page.text("#verdict"), "Not healthy: 1 warning")
+        self.assertEqual(page.js("document.getElementById('health').dataset.level"), "warning")
+        self.assertIn("a disk failed", page.text("#table-findings"))
+        # what is wrong with this engine is told in its own words, once
+        own = cluster_of(severity="warning", finding="disk_failed", self=True)
+        fake.cluster, fake.change = lambda: own, disk_failed
+        page.wait_text("#worst", "disk /d1 is out of service", 10 * SLOW)
+        page.wait_text("#verdict", "Not healthy: 1 warning", 10 * SLOW)
+        self.assertNotIn("node-002", page.text("#worst"))
+
+    def test_the_banner_counts_members_that_are_not_shown(self):
+        answer = cluster_of(severity="critical", finding="rail_lost")
+        answer["others"] = {"info": 9, "warning": 5, "critical": 3}
+        fake = self.fake(cluster=lambda: answer)
+        page = self.open(fake)
+        page.wait_text("#worst", "others: 2 more members not shown here", 20 * SLOW)
+        self.assertIn("others: 5 more members not shown here", page.text("#worst"))
+        self.assertEqual(page.text("#verdict"), "Not healthy: 2 critical, 1 warning")
+
+    def test_a_note_of_another_member_is_in_its_row_alone(self):
+        answer = cluster_of(severity="info", finding="directory_moving",
+                            summary=answers.summary(findings=1, moving=True))
+        page = self.open(self.fake(cluster=lambda: answer))
+        page.wait_text("#table-cluster", "note: directory entries move", 20 * SLOW)
+        self.assertEqual(page.text("#verdict"), "Healthy")
 
 
 class Faults(harness.PageTest):
@@ -175,6 +211,24 @@ class Rails(harness.PageTest):
         page.wait_text("#window", "in the last", 20 * SLOW)
         self.assertEqual(page.text("#cores .big"), "1 of 8 disturbed")
         self.assertIn("longest over 197 µs", page.text("#cores"))
+
+    def test_gaps_of_cores_that_are_not_alone_are_no_alarm(self):
+        def change(answer):
+            for core, rail in zip(answer["report"]["poll_cores"], answer["report"]["rails"]):
+                core["gaps_over_10us"] = core["gaps_from_ns"]["196608"] = \
+                    answer["report"]["uptime_ms"]
+                rail.update(different)
+        for different, mode in (({"busy": False, "isolated": True}, "adaptive"),
+                                ({"busy": False, "isolated": False}, "adaptive"),
+                                ({"busy": True, "isolated": False}, "not isolated")):
+            page = self.open(self.fake(change=change))
+            page.wait_text("#window", "in the last", 20 * SLOW)
+            self.assertEqual(page.text("#cores .big"), mode)
+            self.assertIn("longest over 197 µs", page.text("#cores"))
+            levels = page.js("[...document.querySelectorAll('#cores, #table-cores tbody tr')]"
+                             ".map(node => node.dataset.level).join('')")
+            self.assertEqual(levels, "ok" * 9)
+            page.close()
 
 
 class Stale(harness.PageTest):

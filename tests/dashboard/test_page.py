@@ -26,13 +26,35 @@ class Looks(harness.PageTest):
                 page.close()
         print(f"first figures at most {slowest:.2f} s after the address was entered")
 
-    def test_the_first_screen_of_a_wide_window_has_every_tile_and_plot(self):
-        page = self.open(self.fake(64), width=1440, height=900)
+    def test_the_first_screen_of_a_wide_window_has_banner_members_and_every_tile(self):
+        for members, parts in ((3, "#health, #table-cluster, .tile"),
+                               (64, "#health, #table-cluster, #cluster .tile")):
+            page = self.open(self.fake(members), width=1440, height=900)
+            page.wait_text("#window", "in the last", 20 * SLOW)
+            self.assertEqual(page.js("[innerWidth, innerHeight]"), [1440, 900])
+            self.assertLessEqual(self.lowest(page, parts), 900)
+
+    def lowest(self, page, parts):
+        return page.js(f"Math.max(...[...document.querySelectorAll('{parts}')]"
+                       ".map(node => node.getBoundingClientRect().bottom + scrollY))")
+
+    def test_members_come_before_all_tiles_and_plots_on_a_phone_too(self):
+        page = self.open(self.fake(3), width=420, height=900)
         page.wait_text("#window", "in the last", 20 * SLOW)
-        self.assertEqual(page.js("[innerWidth, innerHeight]"), [1440, 900])
-        low = page.js("Math.max(...[...document.querySelectorAll('#health, #figures .tile, .plot')]"
-                      ".map(node => node.getBoundingClientRect().bottom + scrollY))")
-        self.assertLessEqual(low, 900)
+        self.assertLess(self.lowest(page, "#table-cluster"), 450)
+        self.assertTrue(page.js("[...document.querySelectorAll('.tile, .plot, #table-findings')]"
+                                ".every(node => document.querySelector('#table-cluster')"
+                                ".compareDocumentPosition(node) & 4)"))
+
+    def test_tiles_of_one_group_are_of_one_size_except_for_a_table_in_them(self):
+        page = self.open(self.fake(3), width=1440, height=900)
+        for group in ("#cluster", "#figures"):
+            sizes = page.js(f"[...document.querySelectorAll('{group} .tile')]"
+                            ".filter(node => !node.querySelector('table'))"
+                            ".map(node => node.getBoundingClientRect())"
+                            ".map(box => Math.round(box.width) + 'x' + Math.round(box.height))")
+            self.assertGreater(len(sizes), 4)
+            self.assertEqual(len(set(sizes)), 1, sizes)
 
     def test_themes_differ(self):
         grounds = set()
@@ -188,7 +210,7 @@ class Cluster(harness.PageTest):
              "warning: no heartbeats; does not answer this engine", *figures, "4 s"],
             ["node-004", "up", "warning: made up later", *figures, "0 s"],
             ["node-005", "up", "note: directory entries move", *figures, "0 s"],
-            ["node-006", "up", "does not answer this engine", *figures, "5 s"],
+            ["node-006", "up", "warning: does not answer this engine", *figures, "5 s"],
             ["node-007", "up", "no answer yet", *none, "–"],
             ["node-008", "up", "its version has no summaries", *none, "–"],
             ["node-000 (this engine)", "up", "nothing to report", *figures, "0 s"]])
@@ -234,13 +256,32 @@ class Cluster(harness.PageTest):
         page.elapse(2000)
         self.assertGreater(fake.asked.count("/api/cluster"), seen, "a shown tab asks again")
 
-    def test_an_engine_without_the_cluster_view_shows_the_rest(self):
+    def test_an_engine_that_does_not_answer_about_the_cluster_shows_the_rest(self):
         fake = self.fake(cluster=None)
         page = self.open(fake)
-        page.wait("document.getElementById('cluster').hidden", FIRST_S, "no cluster section")
         page.wait_text("#window", "in the last", 20 * SLOW)
         self.assertEqual(page.text("#verdict"), "Healthy")
+        self.assertIn("other members are not known", page.text("#worst"))
+        self.assertEqual(rows(page)[0][:3], ["–", "–", "not known"])
         self.assert_sound(page, fake, ["status of 404"])
+        fake.cluster = answers.cluster
+        page.wait_text("#worst", "Nothing to report of all 3 members.", 20 * SLOW)
+        fake.cluster = None
+        page.wait_text("#worst", "other members are not known", 20 * SLOW)
+        self.assertEqual(page.text("#cluster-traffic .big"), "–", "old figures are not shown")
+
+    def test_a_long_table_shows_its_first_rows_until_all_are_wanted(self):
+        page = self.open(self.bad(64))
+        page.wait_text("#cluster-title", "64 of 64", FIRST_S)
+        shown = "[...document.querySelectorAll('#table-cluster tbody tr')]" \
+                ".filter(row => row.offsetHeight).length"
+        self.assertEqual((page.js(shown), page.text("#cluster-all")), (8, "Show all 64 members"))
+        page.js("document.getElementById('cluster-all').click()")
+        self.assertEqual((page.js(shown), page.text("#cluster-all")),
+                         (64, "Show the first 8 members"))
+        small = self.open(self.fake(3))
+        small.wait_text("#cluster-title", "3 of 3", FIRST_S)
+        self.assertTrue(small.js("document.getElementById('cluster-all').hidden"))
 
 
 def rows(page, table="#table-cluster"):
@@ -300,7 +341,7 @@ class Figures(harness.PageTest):
 
     def test_the_pointer_on_a_plot_chooses_the_point_whose_values_are_shown(self):
         fake = self.fake()
-        page = self.open(fake)
+        page = self.open(fake, height=1900)
         legend = "document.querySelector('#plot-bandwidth b').innerText"
         page.wait(legend + " !== '–'", FIRST_S, "plots")
         newest = page.js(legend)
@@ -311,6 +352,36 @@ class Figures(harness.PageTest):
         page.wait(legend + f" !== '{newest}'", 20 * SLOW, "another point")
         page.call("Input.dispatchMouseEvent", type="mouseMoved", x=5, y=5)
         page.wait(legend + f" === '{newest}'", 20 * SLOW, "the newest point")
+
+    def point(self, page, share):
+        """The pointer is over the plot of latencies, at this share of its width."""
+        page.js(f"""(node => {{
+            const box = node.getBoundingClientRect();
+            node.dispatchEvent(new PointerEvent("pointermove",
+                {{clientX: box.left + {share} * box.width, clientY: box.top + 9}}));
+        }})(document.querySelector("#plot-latency .field svg"))""")
+
+    def test_plots_show_joins_and_deaths_and_the_values_under_the_pointer(self):
+        fake = self.fake(joined=(100, 101), died=(360,))
+        page = self.open(fake)
+        words = "dotted line: a member joined; dashed line: a member died"
+        page.wait_text("#history-events", words, FIRST_S)
+        for plot in ("bandwidth", "latency", "hits"):
+            lines = page.js("['joined', 'died'].map(name => document.querySelector("
+                            f"'#plot-{plot} path.' + name).getAttribute('d').split('M').length)")
+            self.assertEqual(lines, [2 + 1, 1 + 1])
+        tip = "#plot-latency .tip"
+        self.assertTrue(page.js(f"document.querySelector('{tip}').hidden"))
+        self.point(page, (361 + 1) / 720)  # of the 720 steps of 5 s, and two pixels beside it
+        page.wait_text(tip, "1 member died", 20 * SLOW)
+        for words in ("get p50", "get p99", "set p99", "µs"):
+            self.assertIn(words, page.text(tip))
+        self.point(page, 0.25)
+        self.assertNotIn("member", page.text(tip))
+        self.assert_sound(page, fake)
+        plain = self.open(self.fake())
+        plain.wait("document.querySelector('#plot-hits b').innerText !== '–'", FIRST_S, "plots")
+        self.assertEqual(plain.text("#history-events"), "")
 
     def test_an_engine_that_restarts_starts_the_figures_anew(self):
         fake = self.fake()

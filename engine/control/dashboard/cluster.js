@@ -1,9 +1,10 @@
 /*
- * The cluster section: /api/cluster as tiles and a table of members, worst first. All words of it
- * may come from other hosts, so they are text and never markup.
+ * The cluster section: /api/cluster as a table of members, worst first, and tiles; what it adds to
+ * the banner. All words of it may come from other hosts, so they are text and never markup.
  */
 
 const CLUSTER_OLD_MS = 20000; /* the engine counts no older summary in its totals */
+const CLUSTER_ROWS = 8; /* that are shown until all are wanted */
 
 /* Short words for the ids of health.def; a newer member may send an id that is not here. */
 const FINDING_WORDS = {
@@ -14,7 +15,8 @@ const FINDING_WORDS = {
   disk_drops: "disk drops pages", directory_full: "directory full",
   reads_failing: "READs fail", versions_differ: "versions differ", stopping: "stopping",
   peers_out: "some peers not read over a rail", directory_moving: "directory entries move",
-  absence_unproven: "absent keys are unreachable", directory_behind: "an owner lacks entries", statistics_refused: "client statistics refused",
+  absence_unproven: "absent keys are unreachable", directory_behind: "an owner lacks entries",
+  statistics_refused: "client statistics refused",
 };
 
 function wordsOfFinding(finding) {
@@ -29,18 +31,46 @@ function wordsOfHits(of) {
 
 const wordsOfPercentile = (call, which) => call.count ? wordsOfTime(call[which]) : "–";
 
+/* What is wrong with the member of the row; [] if nothing is. */
+function faultsOfRow(row) {
+  const parts = [], more = row.summary ? row.summary.findings - 1 : 0;
+  if (row.finding) parts.push(wordsOfFinding(row.finding));
+  if (row.finding && more > 0 && row.state === "up") parts.push(`${more} more`);
+  if (row.why === "silent") parts.push("does not answer this engine");
+  return parts;
+}
+
 /* Severity, what is wrong, and why the figures of the row are missing or old. */
 function wordsOfRow(row) {
-  const parts = [], more = row.summary ? row.summary.findings - 1 : 0;
-  if (row.finding) {
-    const severity = row.severity === "info" ? "note" : row.severity;
-    parts.push(wordsOfName(severity) + ": " + wordsOfFinding(row.finding));
-    if (more > 0 && row.state === "up") parts.push(`${more} more`);
-  }
-  if (row.why === "silent") parts.push("does not answer this engine");
-  else if (row.why === "waiting") parts.push(row.age_ms < 0 ? "no answer yet" : "no fresh answer");
+  const parts = faultsOfRow(row), severity = row.severity === "info" ? "note" : row.severity;
+  if (parts.length && severity !== "ok") parts[0] = wordsOfName(severity) + ": " + parts[0];
+  if (row.why === "waiting") parts.push(row.age_ms < 0 ? "no answer yet" : "no fresh answer");
   else if (row.why === "old") parts.push("its version has no summaries");
   return parts.join("; ") || "nothing to report";
+}
+
+/*
+ * What other members that are up report, for the banner: [{severity, member, text}]. Those that are
+ * not up are findings of this engine. Rows that the answer leaves out are counted.
+ */
+function findingsOfOthers(cluster) {
+  const grave = ["critical", "warning"], list = cluster.rows.filter(row =>
+    !row.self && row.state === "up" && grave.includes(row.severity)).map(row =>
+    ({severity: row.severity, member: wordsOfName(row.name), text: faultsOfRow(row).join("; ")}));
+  for (const severity of grave) {
+    const more = cluster.others[severity] - list.filter(f => f.severity === severity).length;
+    if (more > 0)
+      list.push({severity, member: "others", text: `${plural(more, "more member")} not shown here`});
+  }
+  return list;
+}
+
+/* Of how many members the banner can tell. */
+function wordsOfJudged(cluster) {
+  const up = cluster.up + cluster.suspect;
+  if (cluster.members < 2) return "";
+  return cluster.asked >= up ? ` of all ${cluster.members} members` :
+    ` of ${cluster.asked} of ${cluster.members} members; the others did not answer`;
 }
 
 /* Figures that are too old to count are not shown as if they were true. */
@@ -50,7 +80,7 @@ function clusterRow(row) {
   const figures = of ? [wordsOfRate(of.get_bytes_per_s), wordsOfRate(of.set_bytes_per_s),
     wordsOfHits(of), wordsOfShare(of.pool_used_permille / 1000),
     wordsOfPercentile(of.get, "p99_ns")] : Array(5).fill("–");
-  return {level: row.why === "silent" && row.severity === "ok" ? "warning" : row.severity,
+  return {level: row.severity, up: row.state === "up",
     cells: [wordsOfName(row.name) + (row.self ? " (this engine)" : ""),
       row.state === "up" ? "up" : `${wordsOfName(row.state)} for ${wordsOfSpan(row.state_ms)}`,
       wordsOfRow(row), ...figures, row.age_ms < 0 ? "–" : wordsOfSpan(row.age_ms)]};
@@ -94,4 +124,19 @@ function showCluster(cluster) {
   showMerged(cluster);
   rows("table-cluster", cluster.rows.length ? cluster.rows.map(clusterRow) :
     [{level: "ok", cells: ["–", "–", "no member is known yet", ...Array(6).fill("–")]}]);
+  setText(id("cluster-all"), id("cluster").classList.contains("all") ?
+    `Show the first ${CLUSTER_ROWS} members` : `Show all ${cluster.shown} members`);
+  id("cluster-all").hidden = cluster.rows.length <= CLUSTER_ROWS;
+}
+
+/* No answer of /api/cluster for a while: figures of other members would be old. */
+function showNoCluster() {
+  setText(id("cluster-title"), "Cluster");
+  setText(id("cluster-states"), "other members are not known: no answer from /api/cluster");
+  for (const name of ["traffic", "hits", "rails"]) tile("cluster-" + name, "ok", "–", []);
+  tile("cluster-latency", "ok", null, []);
+  for (const call of ["get", "set", "exists"])
+    id("cluster-" + call).querySelectorAll("td").forEach(cell => setText(cell, "–"));
+  rows("table-cluster", [{level: "ok", cells: ["–", "–", "not known", ...Array(6).fill("–")]}]);
+  id("cluster-all").hidden = true;
 }

@@ -128,16 +128,20 @@ function railFigures(report, grown, seconds) {
   });
 }
 
-/* A poll core is disturbed when its turns were kept apart often, or once for long. */
+/*
+ * A poll core is disturbed when its turns were kept apart often, or once for long. That is a fault
+ * only where the core was to run nothing else: it polls busily and is isolated.
+ */
 const GAP_LONG_NS = 98304;
 const GAPS_PER_SECOND = 10;
 function coreFigures(report, grown, seconds) {
   return report.poll_cores.map((core, i) => {
     const from = Object.keys(grown[i].gaps_from_ns).map(Number).sort((x, y) => x - y);
     const longest = from.filter(ns => grown[i].gaps_from_ns[ns] > 0).pop() || 0;
-    const gaps = grown[i].gaps_over_10us;
-    return {core, gaps, longest, busy: grown[i].busy_ns / 1e9 / seconds,
-      disturbed: gaps > 0 && (longest >= GAP_LONG_NS || gaps / seconds > GAPS_PER_SECOND)};
+    const gaps = grown[i].gaps_over_10us, rail = report.rails.find(r => r.poll_core === i);
+    const mode = !rail || !rail.busy ? "adaptive" : rail.isolated ? "isolated" : "not isolated";
+    return {core, mode, gaps, longest, busy: grown[i].busy_ns / 1e9 / seconds,
+      disturbed: mode === "isolated" && gaps > 0 && (longest >= GAP_LONG_NS || gaps / seconds > GAPS_PER_SECOND)};
   });
 }
 

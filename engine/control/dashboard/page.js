@@ -9,7 +9,8 @@
  */
 
 const POLL_MS = 1000, RETRY_MS = 250, GIVE_UP_MS = 3000, HISTORY_MS = 5000, LOOK_MS = 100;
-const CLUSTER_MISSING_MS = 60000; /* until an engine without /api/cluster is tried again */
+const CLUSTER_LATE_MS = 5000; /* without an answer of /api/cluster: other members are not known */
+const FIRST_MS = 1000; /* of waiting for /api/cluster before the page shows itself without it */
 const STALE_MS = 1500; /* beyond the time that an answer needs */
 const SHOWN_MS = 500;  /* for the first answer of a tab that is shown again */
 
@@ -21,6 +22,8 @@ const page = {
   trip: 0,        /* how long it took to come, ms */
   failed: false,  /* a request that ended after it came brought none */
   seen: 0,        /* since when this tab is the visible one, performance.now() */
+  cluster: null,  /* the newest answer of /api/cluster */
+  clusterCame: 0, /* when it came */
   starting: null, /* the engine's words while it has no figures */
   started: performance.now(),
 };
@@ -73,6 +76,7 @@ async function pollHistory() {
       setText(id("history-when"), history.points.length ?
         `since ${wordsOfClock(history.points[0][0])}, a point every ${history.seconds} s` :
         "the first point comes after a few seconds");
+      setText(id("history-events"), wordsOfEvents(history));
     }
   } catch { /* the next one will do */ }
   setTimeout(pollHistory, HISTORY_MS);
@@ -80,16 +84,32 @@ async function pollHistory() {
 
 /* A hidden tab does not ask: each request makes the engine ask all members for 5 s. */
 async function pollCluster() {
-  let wait = POLL_MS;
   try {
     if (!document.hidden) {
       const answer = await request("/api/cluster");
-      if (answer.code === 200) showCluster(JSON.parse(answer.text));
-      id("cluster").hidden = answer.code !== 200;
-      if (answer.code === 404) wait = CLUSTER_MISSING_MS;
+      if (answer.code === 200) acceptCluster(JSON.parse(answer.text));
     }
-  } catch { /* no answer: refresh() tells when that lasts */ }
-  setTimeout(pollCluster, wait);
+  } catch { /* no answer: clusterNow() tells when that lasts */ }
+  refresh();
+  setTimeout(pollCluster, POLL_MS);
+}
+
+function acceptCluster(cluster) {
+  showCluster(cluster);
+  page.cluster = cluster;
+  page.clusterCame = performance.now();
+  page.shown = null; /* the banner is about all members */
+}
+
+/* The answer of /api/cluster, if it is not too old. */
+function clusterNow() {
+  const late = performance.now() - page.clusterCame > CLUSTER_LATE_MS && !document.hidden &&
+    performance.now() - page.seen > SHOWN_MS + CLUSTER_LATE_MS;
+  if (page.cluster && late) {
+    page.cluster = null;
+    page.shown = null;
+  }
+  return page.cluster;
 }
 
 /* ---- fresh or stale -------------------------------------------------------------------------- */
@@ -124,7 +144,8 @@ function live(age) {
   page.shown = page.status;
   const status = page.status, lag = quantile(status.latency.lower_ns, figuresOfLoop(), 990);
   state("live", "live, " + wordsOfClock(status.report.time_ms));
-  showHealth(status);
+  if (!page.cluster) showNoCluster();
+  showHealth(status, page.cluster);
   tile("data", "ok", (age / 1000).toFixed(1) + " s old", [
     `engine up for ${wordsOfSpan(status.report.uptime_ms)}`,
     lag === null ? "" : `control loop late by ${wordsOfTime(lag)} (p99)`]);
@@ -147,6 +168,8 @@ function late(now) {
 /* Called often: an engine that is gone shows only in the time since its last answer. */
 function refresh() {
   const now = performance.now(), since = now - page.came;
+  const cluster = clusterNow();
+  if (page.status && (cluster || now - page.started > FIRST_MS)) id("content").hidden = false;
   if (!page.status) {
     if (page.starting !== null || now - page.started > STALE_MS) silent();
     return;
@@ -158,6 +181,10 @@ function refresh() {
   else if (page.shown !== page.status) live(page.status.age_ms);
 }
 
+id("cluster-all").addEventListener("click", () => {
+  id("cluster").classList.toggle("all");
+  if (page.cluster) showCluster(page.cluster);
+});
 document.addEventListener("visibilitychange", () => { page.seen = performance.now(); });
 
 page.plots = plotsMake();

@@ -1,6 +1,10 @@
-/* Plots of /api/history: SVG paths, scales and legends around them. */
+/*
+ * Plots of /api/history: SVG paths, scales and legends around them; a line where members joined or
+ * died; and the values of the point under the pointer.
+ */
 
 const PLOT_WIDTH = 720, PLOT_HEIGHT = 100;
+const EVENT_NEAR_PX = 5;
 const PLOT_SPANS_MIN = [5, 15, 30, 60]; /* the shortest that holds all points is shown */
 
 function svg(tag, attributes) {
@@ -74,9 +78,17 @@ class Plot {
       this.svg.append(path);
       return {path, value: element("b", "", item)};
     });
+    this.events = ["joined", "died"].map(name => {
+      const path = svg("path", {class: "event " + name});
+      this.svg.append(path);
+      return {name: "members_" + name, path};
+    });
     this.cursor = svg("path", {class: "cursor"});
     this.svg.append(this.cursor);
+    this.tip = element("p", "tip", field);
+    this.tip.hidden = true;
     this.svg.addEventListener("pointermove", event => this.point(event));
+    this.svg.addEventListener("pointerdown", event => this.point(event));
     this.svg.addEventListener("pointerleave", () => { this.chosen = null; this.legend(); });
     this.show([]);
   }
@@ -98,6 +110,9 @@ class Plot {
       setText(mark, withoutZeros(this.options.words(scale.marks[i]))));
     this.options.series.forEach((one, i) =>
       this.lines[i].path.setAttribute("d", this.path(one, scale)));
+    for (const event of this.events)
+      event.path.setAttribute("d", points.filter(p => p[event.name] > 0 && this.x(p) >= 0).map(p =>
+        `M${this.x(p).toFixed(1)} 0V${PLOT_HEIGHT}`).join(""));
     this.legend();
     this.svg.setAttribute("aria-label", this.summary(values, minutes));
   }
@@ -133,7 +148,10 @@ class Plot {
     let best = null;
     for (const point of this.points)
       if (!best || Math.abs(this.x(point) - x) < Math.abs(this.x(best) - x)) best = point;
-    this.chosen = best;
+    const near = PLOT_WIDTH * EVENT_NEAR_PX / box.width; /* a line is easier to meet */
+    const meant = this.points.find(point => wordsOfEvent(point).length &&
+      Math.abs(this.x(point) - x) < near);
+    this.chosen = meant || best;
     this.legend();
   }
 
@@ -149,7 +167,37 @@ class Plot {
     [this.end - this.span, this.end - this.span / 2].forEach((ms, i) =>
       setText(this.times[i], this.end ? wordsOfClock(ms).slice(0, 5) : ""));
     setText(this.times[2], point ? wordsOfClock(point.unix_ms) : "");
+    this.tell(this.chosen);
   }
+
+  /* Time, values and events of a point, beside it; null: nothing. */
+  tell(point) {
+    this.tip.hidden = !point;
+    if (!point) return;
+    const values = this.options.series.map((one, i) =>
+      `${one.name} ${this.lines[i].value.textContent}`);
+    setText(this.tip, [wordsOfClock(point.unix_ms), ...values, ...wordsOfEvent(point)].join("\n"));
+    const share = Math.min(1, Math.max(0, this.x(point) / PLOT_WIDTH));
+    this.tip.classList.toggle("left", share > 0.5);
+    this.tip.style.setProperty("--at", share.toFixed(3));
+  }
+}
+
+function wordsOfEvent(point) {
+  const words = [];
+  if (point.members_joined > 0) words.push(plural(point.members_joined, "member") + " joined");
+  if (point.members_died > 0) words.push(plural(point.members_died, "member") + " died");
+  return words;
+}
+
+/* What the lines across the plots are. */
+function wordsOfEvents(history) {
+  const words = [["members_joined", "dotted line: a member joined"],
+    ["members_died", "dashed line: a member died"]].filter(([name]) => {
+    const column = history.columns.indexOf(name);
+    return history.points.some(row => row[column] > 0);
+  });
+  return words.map(([, text]) => text).join("; ");
 }
 
 function plotsMake() {

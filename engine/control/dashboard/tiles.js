@@ -33,16 +33,20 @@ function verdictOf(findings) {
   return (counts[0][0] === "info" ? "Healthy, " : "Not healthy: ") + list;
 }
 
-function showHealth(status) {
-  const findings = status.health.findings.slice().sort((x, y) =>
+/* Judges the cluster. `cluster`: of /api/cluster; null: other members are not known. */
+function showHealth(status, cluster) {
+  const own = status.health.findings.map(f =>
+    ({severity: f.severity, member: "this engine", text: wordsOfName(f.text), line: ""}));
+  const findings = own.concat(cluster ? findingsOfOthers(cluster) : []).sort((x, y) =>
     LEVELS.indexOf(x.severity) - LEVELS.indexOf(y.severity));
-  const texts = findings.map(f => wordsOfName(f.text));
+  const texts = findings.map(f => f.line === "" ? f.text : `${f.member}: ${f.text}`);
   if (texts.length > 3) texts[2] += ` – and ${texts.length - 3} more below`;
   banner(findings.length ? findings[0].severity : "ok", verdictOf(findings),
-    texts.length ? texts : ["Nothing to report."]);
+    texts.length ? texts : ["Nothing to report" + (cluster ? wordsOfJudged(cluster) :
+      " of this engine; other members are not known") + "."]);
   rows("table-findings", findings.length ? findings.map(f => ({level: f.severity,
-    cells: [f.severity === "info" ? "note" : f.severity, wordsOfName(f.text)]})) :
-    [{level: "ok", cells: ["–", "none"]}]);
+    cells: [f.severity === "info" ? "note" : f.severity, f.member, f.text]})) :
+    [{level: "ok", cells: ["–", "–", "none"]}]);
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
@@ -65,7 +69,7 @@ function showMembers(members, report) {
   const not = members.filter(m => m.state !== "up");
   const lines = not.slice(0, not.length > 3 ? 2 : 3).map(m =>
     `!${m.name}: ${m.state} since ${wordsOfClock(report.time_ms - m.state_ms)}`);
-  if (not.length > 3) lines.push(`!and ${not.length - 2} more: see Members below`);
+  if (not.length > 3) lines.push(`!and ${not.length - 2} more: see Cluster`);
   if (!members.length) tile("members", "info", "none yet", ["The engine is starting."]);
   else tile("members", not.length ? "warning" : "ok",
     `${members.length - not.length} of ${members.length} up`,
@@ -132,14 +136,15 @@ function showLatency(f) {
   tile("latency", "ok", null, [sum ? `${wordsOfCount(sum)} batches/s` : `No call ${f.since}.`]);
 }
 
+/* Gaps on a core that sleeps, or that other threads may use, are no fault: only told. */
 function showCores(f) {
-  const bad = f.cores.filter(c => c.disturbed);
+  const bad = f.cores.filter(c => c.disturbed), calm = f.cores.find(c => c.mode !== "isolated");
   const gaps = f.cores.reduce((n, c) => n + c.gaps, 0);
   const longest = f.cores.reduce((ns, c) => Math.max(ns, c.longest), 0);
   const busiest = f.cores.reduce((share, c) => Math.max(share, c.busy), 0);
   tile("cores", bad.length ? "warning" : "ok",
     !f.cores.length ? "none" : bad.length ? `${bad.length} of ${f.cores.length} disturbed` :
-      "undisturbed",
+      calm ? calm.mode : "undisturbed",
     [gaps ? `${bad.length ? "!" : ""}${wordsOfCount(gaps)} gaps over 10 µs, ` +
       `longest over ${wordsOfTime(longest)}` : "No gap over 10 µs.",
     `busiest core ${wordsOfShare(Math.min(1, busiest))} busy`]);
@@ -198,6 +203,7 @@ function rows(table, list) {
   list.forEach((row, i) => {
     const line = body.rows[i] || element("tr", "", body);
     setAttribute(line, "data-level", row.level);
+    setAttribute(line, "data-up", row.up === true); /* that the state is no part of the fault */
     row.cells.forEach((text, column) => {
       let cell = line.cells[column];
       if (!cell) {
@@ -222,7 +228,7 @@ function showTables(f, members) {
       r.rail.pool_bytes ? wordsOfShare(r.rail.pool_used_bytes / r.rail.pool_bytes) : "–",
       String(r.rail.peers_out)]})));
   rows("table-cores", f.cores.map((c, i) => ({level: c.disturbed ? "warning" : "ok",
-    cells: [String(i), String(c.core.rails), wordsOfShare(Math.min(1, c.busy)),
+    cells: [String(i), String(c.core.rails), c.mode, wordsOfShare(Math.min(1, c.busy)),
       wordsOfCount(c.gaps), c.gaps ? "over " + wordsOfTime(c.longest) : "–"]})));
   rows("table-members", members.slice(0, ROWS_MAX).map(m => ({level: LEVEL_OF_STATE[m.state],
     cells: [m.name + (m.self ? " (this engine)" : ""),
@@ -231,14 +237,13 @@ function showTables(f, members) {
       m.software === undefined ? "–" : wordsOfName(m.software) || "unknown"]})));
   setText(id("members-more"), members.length > ROWS_MAX ?
     `and ${members.length - ROWS_MAX} more, in /api/status` : "");
-  id("tables").hidden = false;
 }
 
 function showAll(f) {
   const members = memberFigures(f.report);
   setText(id("engine"), `${wordsOfName(f.report.name)}, cluster ` +
     `${wordsOfName(f.report.cluster)}, version ${wordsOfName(f.report.version)}`);
-  setText(id("window"), "as seen by this engine, " + f.since);
+  setText(id("window"), f.since);
   showMembers(members, f.report);
   showHits(f);
   showBandwidth(f);

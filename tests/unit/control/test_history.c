@@ -49,7 +49,7 @@ static void a_history_without_points_is_valid(void **state)
 {
 	(void)state;
 	check("h[\"points\"]==[] and h[\"seconds\"]==5 and h[\"columns\"][0]==\"unix_ms\"");
-	check("h[\"columns\"][-1]==\"rail_1_bytes_per_s\" and len(set(h[\"columns\"]))==15");
+	check("h[\"columns\"][-1]==\"rail_1_bytes_per_s\" and len(set(h[\"columns\"]))==17");
 }
 
 static void a_point_is_added_every_five_seconds(void **state)
@@ -76,6 +76,8 @@ static void rates_are_differences_over_the_time_that_passed(void **state)
 		sample_batch(&s, STATISTICS_GET, 1, i < 64, 2000);
 	sample_batch(&s, STATISTICS_GET, 1, 0, 5000000);
 	s.counter[COUNTER_pages_evicted] += 40;
+	s.counter[COUNTER_members_joined] += 2;
+	s.counter[COUNTER_members_died] += 3;
 	s.rail[0].counter[COUNTER_bytes_read] += 1000;
 	s.rail[1].counter[COUNTER_bytes_read] += 1ull << 50;
 	strcpy(s.member[1].state, "suspect");
@@ -86,6 +88,7 @@ static void rates_are_differences_over_the_time_that_passed(void **state)
 	check("(p[0][\"hit_local\"],p[0][\"hit_remote\"])==(.1,.25)");
 	check("2<=p[0][\"get_p50_us\"]<=2*1.19 and p[0][\"get_p99_us\"]==p[0][\"get_p50_us\"]");
 	check("p[0][\"set_p99_us\"]==p[0][\"exists_p99_us\"]==-1"); /* no batch ended */
+	check("(p[0][\"members_joined\"],p[0][\"members_died\"])==(2,3)");
 	check("p[0][\"pool_used\"]==.25 and p[0][\"members_up\"]==2");
 	check("p[0][\"rail_0_bytes_per_s\"]==200 and 2.2e14<p[0][\"rail_1_bytes_per_s\"]<2.3e14");
 	/* Twice the time, half the rate; nothing was read: there is no hit ratio. */
@@ -93,6 +96,7 @@ static void rates_are_differences_over_the_time_that_passed(void **state)
 	sample_batch(&s, STATISTICS_SET, 1, 0, 1000000);
 	later(2 * STEP_NS);
 	check("len(p)==2 and p[1][\"get_bytes_per_s\"]==5e6 and p[1][\"set_bytes_per_s\"]==0");
+	check("p[1][\"members_joined\"]==p[1][\"members_died\"]==0");
 	check("p[1][\"hit_local\"]==p[1][\"hit_remote\"]==p[1][\"get_p50_us\"]==-1");
 	check("1000<=p[1][\"set_p99_us\"]<=1190 and p[1][\"rail_0_bytes_per_s\"]==0");
 }

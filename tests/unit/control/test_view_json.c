@@ -79,10 +79,11 @@ static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void *
 	summary(member("crit", "up"), SUMMARY_CRITICAL, "rail_lost", 1000000000);
 	summary(member("dead", "down"), SUMMARY_OK, "", 2000000000);
 	summary(member("late", "suspect"), SUMMARY_CRITICAL, "rail_lost", 0);
-	expect("o == [\"late\", \"crit\", \"dead\", \"warn\", \"info\", \"fine\", \"new\", \"old\", \"silent\", \"stale\"]");
-	expect("[r[n][\"why\"] for n in o] == [\"\"]*6 + [\"waiting\", \"old\", \"silent\", \"waiting\"]");
-	expect("[r[n][\"severity\"] for n in o] == [\"critical\"]*2 + [\"warning\"]*2 + [\"info\"] + [\"ok\"]*5");
-	expect("[r[n][\"finding\"] for n in o[:4]] == [\"member_suspect\", \"rail_lost\", \"member_down\", \"pool_full\"]");
+	expect("o == [\"late\", \"crit\", \"dead\", \"silent\", \"warn\", \"info\", \"fine\", \"new\", \"old\", \"stale\"]");
+	expect("[r[n][\"why\"] for n in o] == [\"\"]*3 + [\"silent\"] + [\"\"]*3 + [\"waiting\", \"old\", \"waiting\"]");
+	expect("[r[n][\"severity\"] for n in o] == [\"critical\"]*2 + [\"warning\"]*3 + [\"info\"] + [\"ok\"]*4");
+	expect("v[\"others\"] == dict(info=1, warning=2, critical=1)"); /* of members that are up */
+	expect("[r[n][\"finding\"] for n in o[:5]] == [\"member_suspect\", \"rail_lost\", \"member_down\", \"\", \"pool_full\"]");
 	expect("r[\"new\"][\"summary\"] is None and r[\"new\"][\"age_ms\"] == -1 and r[\"warn\"][\"age_ms\"] == 1000 and r[\"dead\"][\"age_ms\"] == 2000");
 	/* down and stale ones count in no total */
 	expect("(v[\"members\"], v[\"up\"], v[\"suspect\"], v[\"down\"], v[\"shown\"], v[\"asked\"]) == (10, 8, 1, 1, 10, 5)");
@@ -204,7 +205,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	assert_int_equal(own.flags, SUMMARY_BEHIND);
 	assert_int_equal(own.severity, SUMMARY_WARNING);
 	assert_string_equal(own.finding, "rail_down");
-	assert_int_equal(own.findings, 3); /* and member_down and directory_behind */
+	assert_int_equal(own.findings, 2); /* and directory_behind; member_down is of another */
 	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++) {
 		assert_int_equal(own.latency[SUMMARY_GET][i], summary_lower_ns(i) == 4096 ? 12 : 0);
 		assert_int_equal(own.latency[SUMMARY_EXISTS][i], 2 * own.latency[SUMMARY_SET][i]);

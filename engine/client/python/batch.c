@@ -424,19 +424,23 @@ PyObject *batch_remove(PyObject *self, PyObject *args)
 PyObject *session_clear(PyObject *self, PyObject *args)
 {
 	struct py_session *session = (struct py_session *)self;
-	unsigned timeout_ms;
-	const char *group;
+	unsigned timeout_ms, outcome;
+	const char *group, *text;
 	struct lane *lane;
-	uint64_t pages = 0;
+	uint64_t pages = 0, end_ms;
 	int rc = -ENOTCONN;
 
 	if (!PyArg_ParseTuple(args, "zI", &group, &timeout_ms))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS lane = lane_take(session, PURPOSE_WRITE);
-	if (lane)
-		rc = pc_clear(lane->channel, group, timeout_ms, &pages);
-	Py_END_ALLOW_THREADS if (lane) lane_give(session, PURPOSE_WRITE, lane);
-	if (rc)
+	session_enter(session);
+	if (session->inherited)
 		return session_raise(rc);
+	Py_BEGIN_ALLOW_THREADS end_ms = now_ms() + timeout_ms;
+	lane = lane_take(session, PURPOSE_WRITE, end_ms, &outcome, &text);
+	if (lane) {
+		rc = pc_clear(lane->channel, group, rest_ms(end_ms), &pages);
+		lane_give(session, PURPOSE_WRITE, lane);
+	}
+	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	return PyLong_FromUnsignedLongLong(pages);
 }

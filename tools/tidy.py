@@ -26,7 +26,7 @@ import sys
 import prose
 
 COLUMNS = 100
-FILE_LINES_WARN, FILE_LINES_MAX = 400, 500
+FILE_LINES_WARN, FILE_LINES_MAX = 800, 1000
 FUNCTION_LINES_MAX, HOT_FUNCTION_LINES_MAX = 70, 40
 
 # What runs at least once per page. In engine/client only files whose every function does, or has a
@@ -455,8 +455,8 @@ BAD = [  # path, text, the rule that must fire
     ("tools/a.py", "# SPDX-License-Identifier: Apache-2.0\n# " + "x" * 100 + "\n", "columns"),
     ("numa/a.c", TOP + '\tlog_warn("x"); /* ' + "x" * 90 + " */\n", "columns"),
     ("tools/a.py", '# SPDX-License-Identifier: Apache-2.0\na = "' + "x" * 100 + '"\n', "columns"),
-    ("numa/a.c", TOP + "int a;\n" * 500, "file-length"),
-    ("numa/a.c", TOP + "int a;\n" * 420, "warning"),
+    ("numa/a.c", TOP + "int a;\n" * 1000, "file-length"),
+    ("numa/a.c", TOP + "int a;\n" * 820, "warning"),
     ("numa/a.c", TOP + LONG % ("\tg();\n" * 68), "function-length"),
     ("numa/a.c", TOP + "static int\nf(void)\n{\n" + "\tg();\n" * 67 + "}\n", "function-length"),
     ("numa/a.c", TOP + "int f(void) {\n" + "\tg();\n" * 70 + "}\n", "function-length"),

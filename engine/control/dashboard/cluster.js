@@ -16,7 +16,8 @@ const FINDING_WORDS = {
   reads_failing: "READs fail", versions_differ: "versions differ", stopping: "stopping",
   peers_out: "some peers not read over a rail", directory_moving: "directory entries move",
   absence_unproven: "absent keys are unreachable", directory_behind: "an owner lacks entries",
-  statistics_refused: "client statistics refused",
+  statistics_refused: "client statistics refused", seeds_unmet: "alone: no seed answers",
+  seed_silent: "a seed leads to no member", engine_refused: "an engine is refused",
 };
 
 function wordsOfFinding(finding) {

@@ -9,6 +9,8 @@
  * progress does not stop them: it adds slots that have new owners, and takes away those that have
  * moved on.
  */
+#include <string.h>
+
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 #include "engine/control/removals.h"
@@ -59,6 +61,12 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 		owner->ref = 0;
 		owner_clear(dir, owner);
 		owner->fresh = true; /* should it come back */
+	}
+	if (owner_index(dir->settled, ref) < dir->settled->owners) {
+		uint32_t at = owner_index(dir->settled, ref);
+
+		dir->left[at / 64] |= 1ull << at % 64;
+		dir->left_any = true;
 	}
 	departed_add(dir, ref);
 }
@@ -135,6 +143,8 @@ static void map_follow(struct directory *dir, struct map_view *now)
 	lacks_follow(dir, now);
 	map_view_drop(dir->settled);
 	dir->settled = map_view_share(now);
+	memset(dir->left, 0, sizeof(dir->left));
+	dir->left_any = false;
 	move_begin(dir, busy);
 }
 
@@ -149,7 +159,7 @@ void directory_map_changed(struct control *control)
 		owners_make(dir);
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		owner_adopt(dir, owner);
-	if (dir->settled != member_map(control))
+	if (dir->settled != member_map(control) || dir->left_any)
 		map_follow(dir, member_map(control));
 	TAILQ_CONCAT(&orphans, &dir->orphans, next);
 	while ((target = TAILQ_FIRST(&orphans))) {

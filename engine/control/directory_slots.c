@@ -51,7 +51,8 @@ static void change_open(struct directory *dir, struct owners_change *c)
 
 		while (k < c->was->owners && c->was->owner[k].hash < p->hash)
 			k++;
-		if (k < c->was->owners && c->was->owner[k].ref == p->ref) {
+		if (k < c->was->owners && c->was->owner[k].ref == p->ref &&
+			!(dir->left[k / 64] >> k % 64 & 1)) {
 			c->to[k] = (uint16_t)i;
 		} else if (publishes(dir)) {
 			owner = owner_of(dir, p->ref);

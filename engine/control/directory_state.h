@@ -251,6 +251,9 @@ struct directory {
 	uint64_t tidy_ns;         /* until then former owners keep their entries */
 	bool tidying;             /* see tidies() */
 	struct map_view *settled; /* the map to which `lacks` refers: the present one */
+	/* by index of an owner in `settled`, a bit: its member has left since, and may be back */
+	uint64_t left[OWNERS_MAX / 64];
+	bool left_any;
 	uint8_t lacks[MAP_SLOTS]; /* see directory_slots.c */
 	uint64_t lacking, lacked; /* pairs of an owner and a slot that it lacks; the most of late */
 	struct walk self;         /* of this engine's own shard */

@@ -74,12 +74,84 @@ static void an_engine_of_version_8_gets_no_digest_of_version_9(void **state)
 	close(fd);
 }
 
+static struct owner *owner_node(unsigned of, unsigned n)
+{
+	return owner_of(node[of].control.directory, node[n].control.ref);
+}
+
+/* ---- leaves and comes back in one turn ------------------------------------------------------- */
+
+static void blip(unsigned of, unsigned n)
+{
+	struct control *control = &node[of].control;
+	struct member *member =
+		member_peer(control, member_by_ref(control, node[n].control.ref)->peer);
+
+	member_down(control, member, "test");
+	assert_int_equal(member_up(control, member), 0);
+}
+
+/* While it lacks slots. */
+static void a_member_that_comes_back_in_one_turn_gets_what_it_lacked(void **state)
+{
+	struct directory *dir;
+
+	(void)state;
+	open_with_pages();
+	dir = holder();
+	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
+	assert_true(nodes_until(sees(HOLDER, HOLDER + 1) && owner_node(HOLDER, HOLDER + 1) &&
+					member_link(&node[HOLDER].control, node[HOLDER + 1].control.ref),
+		3000));
+	assert_true(nodes_until(settled() && all_found(), 9000));
+	lacks_all(dir, &owner_node(HOLDER, HOLDER + 1)->walk, node[HOLDER + 1].control.ref);
+	assert_true(dir->lacking > 0);
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+
+		(void)shard_remove(&node[HOLDER + 1].control.shard, &key, node[HOLDER].control.ref,
+			place_make(k & 1, k), 1);
+	}
+	blip(HOLDER, HOLDER + 1);
+	nodes_run(9000);
+	assert_true(all_found());
+	assert_int_equal(dir->lacking, 0);
+}
+
+/* It comes back under another peer number, and has dropped our entries. */
+static void a_member_that_comes_back_as_another_peer_is_compared_with(void **state)
+{
+	struct control *control;
+	struct member *member;
+	uint16_t before;
+
+	(void)state;
+	open_with_pages();
+	control = &node[HOLDER].control;
+	member = member_peer(control, member_by_ref(control, node[0].control.ref)->peer);
+	before = member->record.peer;
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+
+		(void)shard_remove(&node[0].control.shard, &key, control->ref, place_make(k & 1, k),
+			1);
+	}
+	member_down(control, member, "test");
+	assert_int_equal(member_up(control, member), 0);
+	assert_int_not_equal(member->record.peer, before);
+	nodes_run(9000);
+	assert_true(all_agree());
+	assert_true(all_found());
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(an_engine_of_version_8_gets_no_digest_of_version_9),
+		T(a_member_that_comes_back_in_one_turn_gets_what_it_lacked),
+		T(a_member_that_comes_back_as_another_peer_is_compared_with),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,9 +51,7 @@ void directory_publish(struct control *control, const struct page_key *key,
 
 unsigned formers_of(const struct directory *dir, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX])
 {
-	bool may = dir->tidying || dir->settled->owners > COMPARE_LOST_MAX;
-
-	return may ? slots_formers(dir->control, slot, ret_ref) : 0;
+	return slots_formers(dir->control, slot, ret_ref);
 }
 
 /* Refs of the owners of the key, and of the former ones that may have entries. */

@@ -70,6 +70,7 @@ static bool ask(struct directory *dir, struct owner *owner)
 	owner->unsure = false;
 	if (digest_ask(dir, owner))
 		return true;
+	owner->unsure = !member_link_now(dir->control, owner->ref);
 	compare_without(dir, owner);
 	return false;
 }

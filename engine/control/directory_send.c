@@ -318,10 +318,14 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 			relay_rewind(dir, other, link);
 	if (!owner->unlinked_ns && owner->ref && !member_link_now(control, owner->ref))
 		owner->unlinked_ns = net_now();
-	if (owner->digest && owner->digest->via == link && !owner->digest->answered)
+	if (owner->digest && owner->digest->via == link && !owner->digest->answered) {
+		owner->unsure = true;
 		digest_drop(owner);
-	if (owner->show && owner->show->via == link)
+	}
+	if (owner->show && owner->show->via == link) {
+		owner->unsure = true;
 		show_drop(owner);
+	}
 	owner->in_flight -= batches_rewind(owner, &owner->batches, link);
 	owner->unsynced_count -= batches_rewind(owner, &owner->unsynced, link);
 	if (!owner_idle(owner))

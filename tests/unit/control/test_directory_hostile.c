@@ -144,6 +144,54 @@ static void a_member_that_comes_back_as_another_peer_is_compared_with(void **sta
 	assert_true(all_found());
 }
 
+/* ---- removal from former owners -------------------------------------------------------------- */
+
+static unsigned held_by(unsigned n)
+{
+	const struct shard *shard = &node[n].control.shard;
+	struct shard_part part = {.buckets = 1u << shard->bits};
+	unsigned count = 0;
+
+	while (shard_show(shard, &part, node[HOLDER].control.ref))
+		count++;
+	return count;
+}
+
+/* The link closes between question and answer of a former owner. */
+static void a_former_owner_whose_link_closed_is_told_of_removals(void **state)
+{
+	struct owner *owner;
+	unsigned cuts = 0, left = 0;
+
+	(void)state;
+	open_with_pages();
+	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
+	assert_true(nodes_until(sees(HOLDER, HOLDER + 1), 3000));
+	for (unsigned i = 0; i < 2000; i++) {
+		STAILQ_FOREACH (owner, &holder()->owners, next)
+			if (owner->digest && !owner->fresh) {
+				rpc_link_close((struct rpc_link *)owner->digest->via);
+				cuts++;
+			}
+		nodes_turn();
+	}
+	assert_true(nodes_until(all_agree(), 3000));
+	nodes_run(1000);
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+		struct index_entry entry = *index_find(node[HOLDER].control.index, &key);
+
+		index_remove(node[HOLDER].control.index, &key);
+		directory_remove(&node[HOLDER].control, &key,
+			&(struct location){.place = entry.place, .generation = entry.generation});
+	}
+	nodes_run(2000);
+	for (unsigned i = 0; i <= HOLDER + 1; i++)
+		left += held_by(i);
+	assert_true(cuts > 0);
+	assert_int_equal(left, 0);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
@@ -152,6 +200,7 @@ int main(void)
 		T(an_engine_of_version_8_gets_no_digest_of_version_9),
 		T(a_member_that_comes_back_in_one_turn_gets_what_it_lacked),
 		T(a_member_that_comes_back_as_another_peer_is_compared_with),
+		T(a_former_owner_whose_link_closed_is_told_of_removals),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

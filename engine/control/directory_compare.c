@@ -172,7 +172,7 @@ static void mark_next(struct directory *dir)
 
 static void turn_tick(struct directory *dir, uint64_t now_ns)
 {
-	if (now_ns < dir->compare_ns || moves_any(dir))
+	if (now_ns < dir->compare_ns || moving(dir))
 		return;
 	if (!dir->compare_dialled && !links_ready(dir)) {
 		dir->compare_dialled = true;

@@ -170,8 +170,7 @@ void directory_map_changed(struct control *control)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* True while owners get entries, other than those that are behind. */
-static bool moving(const struct directory *dir)
+bool moving(const struct directory *dir)
 {
 	const struct owner *owner;
 

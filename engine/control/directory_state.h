@@ -398,6 +398,8 @@ void patrol(void *context);
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 
 void move_slice(void *context);
+/* True while owners get entries, other than those that are behind. */
+bool moving(const struct directory *directory);
 /* Makes the next step run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
 /* Owners may lack any entry of ours: they are compared with. */

@@ -192,6 +192,56 @@ static void a_former_owner_whose_link_closed_is_told_of_removals(void **state)
 	assert_int_equal(left, 0);
 }
 
+/* ---- an owner that is behind ----------------------------------------------------------------- */
+
+static void have_pages(uint64_t from, uint64_t count)
+{
+	for (uint64_t k = from; k < from + count; k++) {
+		struct index_entry entry = {.key = key_of(k),
+			.place = place_make((uint32_t)k & 1, (uint32_t)k & 0xffff),
+			.generation = 1,
+			.length = 4096};
+
+		assert_true(index_put(node[0].control.index, &entry, NULL) != -ENOMEM);
+	}
+}
+
+/* Owners that keep up are compared with meanwhile. */
+static void an_owner_that_is_behind_stops_no_turn(void **state)
+{
+	unsigned lost = 0, missing = 0;
+
+	(void)state;
+	nodes_teardown();
+	open_nodes(1, 20000, 2);
+	have_pages(0, 20000);
+	mute_join();
+	assert_true(mute_until(mute_owner()->behind, 5000));
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(mute_until(sees(0, 1), 5000));
+	(void)mute_until(false, 3000);
+	assert_true(mute_owner()->behind);
+	for (unsigned k = 0; k < 50; k++) {
+		struct page_key key = key_of(k);
+
+		lost += shard_remove(
+			&node[1].control.shard, &key, node[0].control.ref, place_make(k & 1, k), 1);
+	}
+	assert_true(lost > 0);
+	node[0].control.directory->tidy_ns = 0; /* the map changed long ago */
+	directory_compare(&node[0].control);
+	(void)mute_until(false, 5000);
+	for (unsigned k = 0; k < 50; k++) {
+		struct page_key key = key_of(k);
+		struct dir_entry found;
+
+		missing += owned_by(node[1].control.ref, k) &&
+			   shard_find(&node[1].control.shard, &key, &found, 1) == 0;
+	}
+	assert_true(mute_owner()->behind);
+	assert_int_equal(missing, 0);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
@@ -201,6 +251,7 @@ int main(void)
 		T(a_member_that_comes_back_in_one_turn_gets_what_it_lacked),
 		T(a_member_that_comes_back_as_another_peer_is_compared_with),
 		T(a_former_owner_whose_link_closed_is_told_of_removals),
+		T(an_owner_that_is_behind_stops_no_turn),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,7 +136,8 @@ void compare_late(struct directory *dir, uint64_t now_ns)
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner->digest && !owner->digest->answered &&
-			now_ns >= owner->digest->asked_ns + DIGEST_WAIT_NS)
+			now_ns >= owner->digest->asked_ns + (owner->fresh ? DIGEST_WAIT_NS
+									  : DIGEST_UNSURE_NS))
 			compare_without(dir, owner);
 }
 
@@ -194,7 +195,7 @@ void compare_tick(struct directory *dir, uint64_t now_ns)
 		return;
 	turn_tick(dir, now_ns);
 	STAILQ_FOREACH (owner, &dir->owners, next)
-		any |= due(dir, owner, now_ns);
+		any |= owner->digest || due(dir, owner, now_ns);
 	if (any || dir->own.unsure)
 		move_soon(dir);
 }

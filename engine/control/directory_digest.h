@@ -18,7 +18,9 @@ struct owner;
 struct rpc_link;
 
 #define DIGEST_BUCKETS 32768         /* buckets of the shard counted in one step */
-#define DIGEST_WAIT_NS 2000000000ull /* an owner that has not answered by then is not waited for */
+#define DIGEST_WAIT_NS 2000000000ull /* a fresh owner that has not answered by then is sent all */
+/* Nothing waits for an unsure one, which reads its shard for one holder after the other. */
+#define DIGEST_UNSURE_NS 20000000000ull
 /* It is an owner's turn COMPARE_MIN_NS to COMPARE_MIN_NS + COMPARE_SPREAD_NS later. */
 #define COMPARE_MIN_NS (45ull * 1000000000)
 #define COMPARE_SPREAD_NS (30ull * 1000000000)

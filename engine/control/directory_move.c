@@ -210,7 +210,7 @@ static bool move_ready(const struct directory *dir)
 		!TAILQ_EMPTY(&dir->asked))
 		return true;
 	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->digest) /* its answer may be late */
+		if (owner->digest && owner->fresh) /* its answer may be late */
 			return true;
 	return false;
 }

@@ -242,6 +242,36 @@ static void an_owner_that_is_behind_stops_no_turn(void **state)
 	assert_int_equal(missing, 0);
 }
 
+/* Owners with large shards, or that many holders ask at once, need more than DIGEST_WAIT_NS. */
+static void a_former_owner_that_answers_late_drops_its_entries(void **state)
+{
+	unsigned left = 0;
+
+	(void)state;
+	open_with_pages();
+	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
+	assert_true(nodes_until(sees(HOLDER, HOLDER + 1), 3000));
+	for (unsigned ms = 0; ms < 6000; ms++) {
+		for (unsigned i = 0; i < 2; i++) {
+			struct directory *dir = node[i].control.directory;
+
+			if (TAILQ_EMPTY(&dir->asked) || ms > 3500)
+				continue;
+			net_timer_stop(dir->move); /* it is busy with the shard */
+			dir->move_soon = true;
+		}
+		for (unsigned i = 0; i < 2 && ms == 3500; i++) {
+			node[i].control.directory->move_soon = false;
+			move_soon(node[i].control.directory);
+		}
+		nodes_run(1);
+	}
+	nodes_run(10000);
+	for (unsigned i = 0; i <= HOLDER + 1; i++)
+		left += held_by(i);
+	assert_int_equal(left, 2 * KEYS);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
@@ -252,6 +282,7 @@ int main(void)
 		T(a_member_that_comes_back_as_another_peer_is_compared_with),
 		T(a_former_owner_whose_link_closed_is_told_of_removals),
 		T(an_owner_that_is_behind_stops_no_turn),
+		T(a_former_owner_that_answers_late_drops_its_entries),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

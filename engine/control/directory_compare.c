@@ -80,11 +80,18 @@ void compare_start(struct directory *dir, uint64_t now_ns)
 	unsigned asked = 0;
 	struct owner *owner;
 
-	for (int fresh = 1; fresh >= 0; fresh--)
+	for (int fresh = 1; fresh >= 0; fresh--) {
+		unsigned digests = 0; /* an unsure owner that is slow delays no fresh one */
+
 		STAILQ_FOREACH (owner, &dir->owners, next)
-			if (asked < COMPARE_OWNERS_MAX && owner->fresh == fresh &&
-				due(dir, owner, now_ns))
-				asked += ask(dir, owner);
+			digests += owner->digest && owner->fresh == fresh;
+		STAILQ_FOREACH (owner, &dir->owners, next)
+			if (digests < COMPARE_OWNERS_MAX && owner->fresh == fresh &&
+				due(dir, owner, now_ns) && ask(dir, owner)) {
+				digests++;
+				asked++;
+			}
+	}
 	if (dir->own.unsure && now_ns >= dir->tidy_ns) {
 		dir->own.unsure = false;
 		dir->own.left = 1ull << dir->control->shard.bits;

@@ -272,6 +272,42 @@ static void a_former_owner_that_answers_late_drops_its_entries(void **state)
 	assert_int_equal(left, 2 * KEYS);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+#define MANY 24
+
+static void few_digests_exist_at_a_time(void **state)
+{
+	int fd[MANY];
+	unsigned most = 0;
+	struct owner *owner;
+	char name[16];
+
+	(void)state;
+	nodes_teardown();
+	open_nodes(1, 20000, 2);
+	for (unsigned k = 0; k < 10; k++)
+		node_put(0, k, 1, 3000);
+	for (unsigned i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "m%u", i);
+		fd[i] = raw_open(0);
+		raw_hello(fd[i], name, 0x1234567800 + i, (uint16_t)(100 + i), NULL);
+	}
+	nodes_run(200);
+	move_again(node[0].control.directory);
+	for (unsigned i = 0; i < 500; i++) {
+		unsigned now = 0;
+
+		nodes_turn();
+		STAILQ_FOREACH (owner, &node[0].control.directory->owners, next)
+			now += owner->digest != NULL;
+		most = now > most ? now : most;
+	}
+	for (unsigned i = 0; i < MANY; i++)
+		close(fd[i]);
+	assert_in_range(most, 1, COMPARE_OWNERS_MAX);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
@@ -283,6 +319,7 @@ int main(void)
 		T(a_former_owner_whose_link_closed_is_told_of_removals),
 		T(an_owner_that_is_behind_stops_no_turn),
 		T(a_former_owner_that_answers_late_drops_its_entries),
+		T(few_digests_exist_at_a_time),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,7 +53,7 @@ static bool comparable(const struct owner *owner)
 static bool due(const struct directory *dir, const struct owner *owner, uint64_t now_ns)
 {
 	return owner->ref && comparable(owner) &&
-	       (owner->fresh || (owner->unsure && now_ns >= dir->tidy_ns));
+	       (owner->fresh || (owner->unsure && now_ns >= tidy_from_ns(dir)));
 }
 
 void compare_without(struct directory *dir, struct owner *owner)
@@ -92,7 +92,7 @@ void compare_start(struct directory *dir, uint64_t now_ns)
 				asked++;
 			}
 	}
-	if (dir->own.unsure && now_ns >= dir->tidy_ns) {
+	if (dir->own.unsure && now_ns >= tidy_from_ns(dir)) {
 		dir->own.unsure = false;
 		dir->own.left = 1ull << dir->control->shard.bits;
 	}

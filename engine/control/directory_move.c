@@ -231,6 +231,6 @@ void move_slice(void *context)
 		move_soon(dir);
 	else if (now_ns < dir->walk_ns)
 		slice_after(dir, (dir->walk_ns - now_ns) / 1000000 + 1);
-	else if (now_ns < dir->tidy_ns && compares_any(dir))
-		slice_after(dir, (dir->tidy_ns - now_ns) / 1000000 + 1);
+	else if (now_ns < tidy_from_ns(dir) && compares_any(dir))
+		slice_after(dir, (tidy_from_ns(dir) - now_ns) / 1000000 + 1);
 }

@@ -47,7 +47,7 @@ static bool slot_has(struct directory *dir, uint32_t slot, uint32_t ref)
 		return false;
 	compare_mark(dir, ref);
 	if (now_ns >= dir->tidy_ns)
-		dir->tidy_ns = now_ns + dead_after_ns(dir);
+		dir->lag_ns = now_ns + dead_after_ns(dir);
 	return true;
 }
 

@@ -249,6 +249,7 @@ struct directory {
 	uint64_t changed_ns;      /* time of the first of the last changes, */
 	uint64_t walk_ns;         /* and time until which there may be further ones */
 	uint64_t tidy_ns;         /* until then former owners keep their entries */
+	uint64_t lag_ns;          /* or until then, because owners of their slots lag */
 	bool tidying;             /* see tidies() */
 	struct map_view *settled; /* the map to which `lacks` refers: the present one */
 	/* by index of an owner in `settled`, a bit: its member has left since, and may be back */
@@ -407,6 +408,12 @@ void move_again(struct directory *directory);
 static inline uint64_t dead_after_ns(const struct directory *directory)
 {
 	return (uint64_t)directory->control->settings->cluster_dead_after_ms * 1000000ull;
+}
+
+/* When unsure owners are compared with. */
+static inline uint64_t tidy_from_ns(const struct directory *directory)
+{
+	return directory->tidy_ns > directory->lag_ns ? directory->tidy_ns : directory->lag_ns;
 }
 
 /* ---- directory_depart.c ---------------------------------------------------------------------- */

@@ -308,6 +308,38 @@ static void few_digests_exist_at_a_time(void **state)
 	assert_in_range(most, 1, COMPARE_OWNERS_MAX);
 }
 
+static unsigned wrongly_placed(unsigned keys)
+{
+	unsigned n = 0;
+
+	for (unsigned k = 0; k < keys; k++)
+		n += owned_by(node[2].control.ref, k) && ({
+			struct page_key key = key_of(k);
+			struct dir_entry found;
+			shard_find(&node[1].control.shard, &key, &found, 1);
+		});
+	return n;
+}
+
+static void an_owner_that_lags_keeps_entries_of_its_own_slots_only(void **state)
+{
+	const unsigned keys = 3000;
+
+	(void)state;
+	nodes_teardown();
+	open_nodes(2, 2500, 1);
+	for (unsigned k = 0; k < keys; k++)
+		node_put(0, k, 1, 3000);
+	assert_true(nodes_until(node[0].hits == keys, 3000));
+	assert_true(nodes_until(still(node[0].control.directory), 20000));
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	mute_join();
+	assert_true(mute_until(mute_owner()->background != 0, 4000));
+	(void)mute_until(false, 4000); /* the former owner was compared with meanwhile */
+	assert_true(owner_lags(node[0].control.directory, mute_owner()));
+	assert_int_equal(wrongly_placed(keys), 0);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
@@ -320,6 +352,7 @@ int main(void)
 		T(an_owner_that_is_behind_stops_no_turn),
 		T(a_former_owner_that_answers_late_drops_its_entries),
 		T(few_digests_exist_at_a_time),
+		T(an_owner_that_lags_keeps_entries_of_its_own_slots_only),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

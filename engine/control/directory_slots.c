@@ -129,6 +129,9 @@ static void walks_set(struct directory *dir, const struct owners_change *c)
 			dir->lacking += walk_set(owner ? &owner->walk : &dir->self, c->lacking[i]);
 	}
 	dir->lacked = dir->lacking;
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->behind && !owner->walk.slots)
+			walk_end(dir, owner); /* the pages are gone, or the slots */
 }
 
 void lacks_follow(struct directory *dir, const struct map_view *now)

@@ -340,6 +340,31 @@ static void an_owner_that_lags_keeps_entries_of_its_own_slots_only(void **state)
 	assert_int_equal(wrongly_placed(keys), 0);
 }
 
+/* The pages that it lacks are gone at a change of the map. */
+static void an_owner_is_not_behind_with_pages_that_are_gone(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	open_nodes(1, 20000, 2);
+	mute_join();
+	have_pages(0, KEYS);
+	publish(100000, BATCHES_MAX * MESSAGE_PAGES_MAX + 20000, 20);
+	have_pages(0, KEYS);
+	publish(0, KEYS, 20);
+	assert_true(mute_until(mute_owner()->behind && mute_owner()->walk.slots, 5000));
+	for (uint64_t k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+
+		(void)index_remove(node[0].control.index, &key);
+	}
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(mute_until(sees(0, 1), 3000));
+	mute.answers = true;
+	(void)mute_until(mute_owner()->background == 0, 9000);
+	(void)mute_until(false, 3000);
+	assert_false(mute_owner()->behind);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
@@ -353,6 +378,7 @@ int main(void)
 		T(a_former_owner_that_answers_late_drops_its_entries),
 		T(few_digests_exist_at_a_time),
 		T(an_owner_that_lags_keeps_entries_of_its_own_slots_only),
+		T(an_owner_is_not_behind_with_pages_that_are_gone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,8 +172,8 @@ class Changes(Explain):
     QUICK = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(2000 * harness.SLOW)}"]
 
     def got(self, socket, key):
-        done = ctl(socket, "--json", "get", key)
-        return json.loads(done.stdout)["result"]
+        done = ctl(socket, "--json", "get", key, "-o", "/dev/null")
+        return json.loads(done.stdout)["results"][0]["result"]
 
     def infos(self, socket):
         found = json.loads(ctl(socket, "--json", "health").stdout)["findings"]

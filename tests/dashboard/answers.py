@@ -27,7 +27,8 @@ pages_already pages_evicted credits_granted credits_refused entries_inserted ent
 entries_dropped entries_stale publishes_deferred sets_partial owners_suspected removes_dropped
 pages_used_remotely messages_in messages_out messages_bad summaries_asked summaries_sent
 clients_attached clients_refused clients_silent members_joined members_died
-members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
+members_refused credits_late leases_expired disk_spills disk_drops
+disk_drops_budget disk_drops_size disk_hits disk_promotes
 disk_misses disk_hits_remote disk_asks disk_asks_failed disk_refused pages_adopted pages_scrubbed
 pages_corrupt pages_reported reads_corrupt members_kept entries_kept pages_moving
 members_claimed claims_refuted records_refused members_unserving
@@ -105,6 +106,7 @@ def report(seconds, members, rails):
         "members_down_unlisted": 0, "map_epoch": 71,
         "seeds": {"others": 1, "silent": 0, "unmet": False, "unmet_ms": 0, "named": []},
         "engines_refused": 0, "refused": [],
+        "settings": {"engine.name": "node-00", "cluster.replicas": "2"},
         "rails": [rail(i, seconds, 1.72e9) for i in range(rails)],
         "poll_cores": [poll_core(seconds) for _ in range(rails)],
         "counters": {**dict.fromkeys(COUNTERS, 0), "pages_evicted": int(seconds * 412)},

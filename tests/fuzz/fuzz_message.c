@@ -145,7 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 #define CORPORA_MAX 28
 
-static uint8_t corpus[CORPORA_MAX][4096];
+static uint8_t corpus[CORPORA_MAX][12288];
 static size_t corpus_bytes[CORPORA_MAX];
 static unsigned corpora;
 
@@ -340,7 +340,7 @@ static bool summaries_seen(void)
 
 static void replay_changed(unsigned c)
 {
-	uint8_t changed[4096];
+	uint8_t changed[sizeof(corpus[0])];
 
 	memcpy(changed, corpus[c], corpus_bytes[c]);
 	for (unsigned n = (unsigned)random() % 4; n < 4; n++)

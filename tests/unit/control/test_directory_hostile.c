@@ -100,9 +100,7 @@ static void a_member_that_comes_back_in_one_turn_gets_what_it_lacked(void **stat
 	open_with_pages();
 	dir = holder();
 	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
-	assert_true(nodes_until(sees(HOLDER, HOLDER + 1) && owner_node(HOLDER, HOLDER + 1) &&
-					member_link(&node[HOLDER].control, node[HOLDER + 1].control.ref),
-		3000));
+	assert_true(nodes_until(sees(HOLDER, HOLDER + 1) && owner_node(HOLDER, HOLDER + 1), 3000));
 	assert_true(nodes_until(settled() && all_found(), 9000));
 	lacks_all(dir, &owner_node(HOLDER, HOLDER + 1)->walk, node[HOLDER + 1].control.ref);
 	assert_true(dir->lacking > 0);
@@ -133,8 +131,8 @@ static void a_member_that_comes_back_as_another_peer_is_compared_with(void **sta
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 
-		(void)shard_remove(&node[0].control.shard, &key, control->ref, place_make(k & 1, k),
-			1);
+		(void)shard_remove(
+			&node[0].control.shard, &key, control->ref, place_make(k & 1, k), 1);
 	}
 	member_down(control, member, "test");
 	assert_int_equal(member_up(control, member), 0);

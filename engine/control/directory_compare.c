@@ -60,17 +60,18 @@ void compare_without(struct directory *dir, struct owner *owner)
 {
 	if (owner->fresh)
 		lacks_all(dir, &owner->walk, owner->ref);
-	owner->fresh = owner->removing = false;
+	owner->fresh = false;
 	digest_drop(owner);
 }
 
 /* Returns whether it was asked. */
 static bool ask(struct directory *dir, struct owner *owner)
 {
-	owner->unsure = false;
+	/* removes that it has not executed may be of entries that it has again */
+	owner->unsure = owner->fresh && owner_removing(owner);
 	if (digest_ask(dir, owner))
 		return true;
-	owner->unsure = !member_link_now(dir->control, owner->ref);
+	owner->unsure |= !member_link_now(dir->control, owner->ref);
 	compare_without(dir, owner);
 	return false;
 }
@@ -118,7 +119,7 @@ void compare_answered(struct directory *dir, struct owner *owner)
 			lack_add(dir, &owner->walk, owner->ref, slot);
 	}
 	show_begin(dir, owner);
-	owner->fresh = owner->removing = false;
+	owner->fresh = false;
 	digest_drop(owner);
 	if (!owner->walk.slots)
 		walk_end(dir, owner);
@@ -143,8 +144,8 @@ void compare_late(struct directory *dir, uint64_t now_ns)
 
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		if (owner->digest && !owner->digest->answered &&
-			now_ns >= owner->digest->asked_ns + (owner->fresh ? DIGEST_WAIT_NS
-									  : DIGEST_UNSURE_NS))
+			now_ns >= owner->digest->asked_ns +
+					  (owner->fresh ? DIGEST_WAIT_NS : DIGEST_UNSURE_NS))
 			compare_without(dir, owner);
 }
 

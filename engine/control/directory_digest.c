@@ -30,7 +30,7 @@ bool digest_ask(struct directory *dir, struct owner *owner)
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct digest *digest;
 
-	if (!link || owner->removing || link->member->contact->wire < WIRE_VERSION_SLOTS)
+	if (!link || link->member->contact->wire < WIRE_VERSION_SLOTS)
 		return false;
 	digest = calloc(1, sizeof(*digest));
 	if (!digest)

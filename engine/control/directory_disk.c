@@ -78,8 +78,7 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 		REPLICAS_MAX);
 	uint32_t owner[REPLICAS_MAX], former[MAP_FORMERS_MAX];
 	/* former owners are not told, and may have the older entry */
-	bool all = update &&
-		   !(dir->tidying && formers_of(dir, map_slot_of(&page->key), former));
+	bool all = update && !(dir->tidying && formers_of(dir, map_slot_of(&page->key), former));
 	unsigned owners = map_owners(view, &page->key, owner);
 
 	if (!update)

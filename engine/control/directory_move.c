@@ -60,7 +60,6 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 	if (owner->ref == ref) {
 		owner->ref = 0;
 		owner_clear(dir, owner);
-		owner->fresh = true; /* should it come back */
 	}
 	if (owner_index(dir->settled, ref) < dir->settled->owners) {
 		uint32_t at = owner_index(dir->settled, ref);
@@ -86,7 +85,6 @@ void directory_forgotten(struct control *control, uint32_t ref)
 		return;
 	digest_drop(owner);
 	owner->fresh = true;
-	owner->removing = owner_removing(owner);
 }
 
 /* ---- orphans --------------------------------------------------------------------------------- */

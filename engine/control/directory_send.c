@@ -376,7 +376,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner->unlinked_ns = owner->relayed_ns = owner->newest = 0;
 	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
 		owner->queued[kind] = 0;
-	owner->behind = owner->fresh = owner->warned = owner->removing = owner->unsure = false;
+	owner->behind = owner->fresh = owner->warned = owner->unsure = false;
 	owner->repair = false;
 	owner->kept = 0;
 	owner->walk = (struct walk){.slots = 0};

@@ -199,11 +199,6 @@ struct owner {
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
 	uint64_t full_ns;    /* when it last had no room for an entry; 0: never */
-	/*
-	 * removals of entries that it no longer owned were queued when it forgot us: they may come
-	 * after the answer to a DigestAsk, so it is not asked
-	 */
-	bool removing;
 	struct digest *digest; /* NULL: it is not compared with now */
 	struct show *show;     /* the entries that it shows; NULL: none */
 	uint32_t *touches;

@@ -160,6 +160,26 @@ static void an_owner_that_had_no_room_is_left_out_for_a_time(void **state)
 	assert_true(all_found());
 }
 
+/* It may have room for what it has dropped. */
+static void a_full_owner_that_has_dropped_all_gets_all(void **state)
+{
+	struct owner *owner;
+
+	(void)state;
+	open_with_pages();
+	owner = owner_of(holder(), node[0].control.ref);
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+
+		(void)shard_remove(&node[0].control.shard, &key, node[HOLDER].control.ref,
+			place_make(k & 1, k), 1);
+	}
+	owner->full_ns = clock_now_ns();
+	directory_forgotten(&node[HOLDER].control, owner->ref);
+	assert_true(nodes_until(settled(), 9000));
+	assert_true(all_found());
+}
+
 static bool counts_as_full(uint32_t ref)
 {
 	const struct owner *owner;
@@ -231,6 +251,7 @@ int main(void)
 		T(pages_set_and_removed_meanwhile_stay_as_they_are),
 		T(a_change_of_the_map_during_a_comparison_loses_nothing),
 		T(an_owner_that_had_no_room_is_left_out_for_a_time),
+		T(a_full_owner_that_has_dropped_all_gets_all),
 		T(an_owner_that_refuses_an_entry_counts_as_full),
 		T(an_owner_that_does_not_answer_ends_no_comparison),
 	};

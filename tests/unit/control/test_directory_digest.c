@@ -45,10 +45,11 @@ static void after_a_warm_restart_no_entry_is_published_again(void **state)
 static void an_entry_that_an_owner_has_lost_is_published_again(void **state)
 {
 	const unsigned lost = 20;
-	uint64_t before, again;
+	uint64_t before, again, total;
 
 	(void)state;
 	open_with_pages();
+	total = stored();
 	for (unsigned k = 0; k < lost; k++) {
 		struct page_key key = key_of(k * 7);
 
@@ -64,6 +65,7 @@ static void an_entry_that_an_owner_has_lost_is_published_again(void **state)
 	assert_true(again >= lost);
 	/* and few others: those of the same slots */
 	assert_in_range(again, lost, 3 * lost);
+	assert_int_equal(counted(COUNTER_entries_kept) + again, total);
 }
 
 /* An owner that still has entries of pages that are gone gets those of the slot once more. */

@@ -291,6 +291,79 @@ static void an_owner_that_gets_slots_back_before_removes_of_them_is_repaired(voi
 	assert_true(nodes_until(still(dir) && all_found(0, 2), 5000));
 }
 
+/* The same, and the owner says that it has dropped our entries. */
+static void an_owner_that_forgets_before_removes_is_repaired(void **state)
+{
+	struct directory *dir;
+	struct owner *owner;
+
+	(void)state;
+	open_with_keys(2, 1);
+	dir = node[0].control.directory;
+	owner = owner_of(dir, node[1].control.ref);
+	assert_true(nodes_until(still(dir), 5000));
+	owner->in_flight += BATCHES_MAX;
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+		const struct index_entry *entry = index_find(node[0].control.index, &key);
+
+		directory_remove(&node[0].control, &key,
+			&(struct location){.place = entry->place, .generation = entry->generation});
+	}
+	directory_forgotten(&node[0].control, owner->ref);
+	assert_true(nodes_until(!owner->fresh, 5000));
+	owner->in_flight -= BATCHES_MAX;
+	owner_dirty(dir, owner);
+	dir->compare_ns = UINT64_MAX;
+	assert_true(nodes_until(still(dir), 5000));
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+		struct dir_entry found[2];
+
+		assert_int_equal(shard_find(&node[1].control.shard, &key, found, 2), 1);
+	}
+}
+
+static void nothing_is_read_before_the_changes_end(void **state)
+{
+	struct control *control = &node[0].control;
+	struct directory *dir;
+	uint64_t before;
+
+	(void)state;
+	open_with_keys(3, 1);
+	dir = control->directory;
+	assert_true(nodes_until(still(dir), 5000));
+	before = control->counter[COUNTER_pages_moving];
+	node_close(2);
+	assert_true(nodes_until(dir->settled->owners == 2, 1000));
+	assert_true(dir->lacking > 0);
+	for (; clock_now_ns() + 5000000 < dir->walk_ns; nodes_run(1))
+		assert_int_equal(control->counter[COUNTER_pages_moving], before);
+	for (unsigned turn = 0; turn < 100; turn++) {
+		directory_forgotten(control, node[1].control.ref);
+		assert_true(dir->walk_ns <= dir->changed_ns + MOVE_QUIET_MAX_NS);
+		nodes_run(30);
+	}
+	assert_true(control->counter[COUNTER_pages_moving] > before);
+}
+
+static void an_answer_of_before_it_forgot_is_not_believed(void **state)
+{
+	struct directory *dir;
+	struct owner *owner;
+
+	(void)state;
+	open_with_keys(2, 1);
+	dir = node[0].control.directory;
+	owner = owner_of(dir, node[1].control.ref);
+	owner->unsure = true;
+	assert_true(nodes_until(owner->digest, 5000));
+	directory_forgotten(&node[0].control, owner->ref);
+	assert_null(owner->digest);
+	assert_true(owner->fresh);
+}
+
 /* The next map changes come while the walk is still in progress. */
 static void changes_during_a_walk_lose_no_key(void **state)
 {
@@ -383,6 +456,9 @@ int main(void)
 		T(a_member_that_others_dropped_without_its_noticing_publishes_again),
 		T(a_removed_key_is_also_removed_from_former_owners),
 		T(an_owner_that_gets_slots_back_before_removes_of_them_is_repaired),
+		T(an_owner_that_forgets_before_removes_is_repaired),
+		T(nothing_is_read_before_the_changes_end),
+		T(an_answer_of_before_it_forgot_is_not_believed),
 		T(changes_during_a_walk_lose_no_key),
 		T(a_change_in_the_middle_of_a_walk_adds_to_it),
 		T(after_random_changes_every_key_is_found),

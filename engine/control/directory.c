@@ -47,11 +47,24 @@ void directory_publish(struct control *control, const struct page_key *key,
 	update_start(dir, update);
 }
 
-#define HAVERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)
+#define HAVERS_MAX (REPLICAS_MAX + FORMERS_MAX)
 
-unsigned formers_of(const struct directory *dir, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX])
+/*
+ * In its first seconds an engine does not know the former owners from the slots' words, but it
+ * knows the owners of its last map.
+ */
+unsigned formers_of(const struct directory *dir, uint32_t slot, uint32_t ret_ref[FORMERS_MAX])
 {
-	return slots_formers(dir->control, slot, ret_ref);
+	unsigned count = slots_formers(dir->control, slot, ret_ref);
+	const uint8_t *ranked = dir->was ? map_view_slot(dir->was, slot) : NULL;
+
+	for (unsigned i = 0; ranked && i < map_owning(dir->was); i++) {
+		uint32_t ref = dir->was->owner[ranked[i]].ref;
+
+		if (!slot_owned(dir->settled, slot, ref))
+			ret_ref[count++] = ref;
+	}
+	return count;
 }
 
 /* Refs of the owners of the key, and of the former ones that may have entries. */
@@ -461,6 +474,7 @@ void directory_close(struct control *control)
 		if (timers[i])
 			net_timer_free(timers[i]);
 	map_view_drop(dir->settled);
+	map_view_drop(dir->was);
 	free(dir);
 	control->directory = NULL;
 }

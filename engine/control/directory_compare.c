@@ -199,6 +199,10 @@ void compare_tick(struct directory *dir, uint64_t now_ns)
 	struct owner *owner;
 
 	dir->tidying = tidies(dir);
+	if (!dir->tidying) {
+		map_view_drop(dir->was);
+		dir->was = NULL;
+	}
 	if (!publishes(dir))
 		return;
 	turn_tick(dir, now_ns);

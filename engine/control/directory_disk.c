@@ -76,7 +76,7 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 	struct dir_update *update = update_new(dir, DIR_PUBLISH, &page->key,
 		&(struct location){.place = page->place, .generation = page->generation},
 		REPLICAS_MAX);
-	uint32_t owner[REPLICAS_MAX], former[MAP_FORMERS_MAX];
+	uint32_t owner[REPLICAS_MAX], former[FORMERS_MAX];
 	/* former owners are not told, and may have the older entry */
 	bool all = update && !(dir->tidying && formers_of(dir, map_slot_of(&page->key), former));
 	unsigned owners = map_owners(view, &page->key, owner);

@@ -139,7 +139,8 @@ static void map_follow(struct directory *dir, struct map_view *now)
 	bool busy = dir->lacking != 0;
 
 	lacks_follow(dir, now);
-	map_view_drop(dir->settled);
+	map_view_drop(dir->was);
+	dir->was = dir->settled;
 	dir->settled = map_view_share(now);
 	memset(dir->left, 0, sizeof(dir->left));
 	dir->left_any = false;

@@ -84,6 +84,7 @@ struct index_entry;
  * cluster.dead_after_ms: it may come back with the same ref and the same pages
  */
 #define DEPARTED_DEADS 20
+#define FORMERS_MAX (MAP_FORMERS_MAX + REPLICAS_MAX) /* former owners of a slot */
 #define DEPARTED_MAX 64 /* members; beyond, the entries of the one that left first are swept */
 #define OWNER_CHAINS OWNERS_MAX /* of directory.by_peer */
 /* touches are collected for this time before they are sent to the owners */
@@ -245,7 +246,8 @@ struct directory {
 	uint64_t walk_ns;         /* and time until which there may be further ones */
 	uint64_t tidy_ns;         /* until then former owners keep their entries */
 	uint64_t lag_ns;          /* or until then, because owners of their slots lag */
-	bool tidying;             /* see tidies() */
+	bool tidying;             /* see tidies(); then */
+	struct map_view *was;     /* the map before; NULL: none */
 	struct map_view *settled; /* the map to which `lacks` refers: the present one */
 	/* by index of an owner in `settled`, a bit: its member has left since, and may be back */
 	uint64_t left[OWNERS_MAX / 64];
@@ -310,7 +312,7 @@ void updates_due(void *context);
 
 /* Refs of former owners of the slot that may have entries. Returns their number. */
 unsigned formers_of(
-	const struct directory *directory, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX]);
+	const struct directory *directory, uint32_t slot, uint32_t ret_ref[FORMERS_MAX]);
 /*
  * Sends a remove of the entry `at` to the present owners of the key, and to the former ones that
  * may have it. `waiter`, NULL: none, gets OP_HIT when all of them have dropped the entry, and

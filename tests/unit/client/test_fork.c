@@ -7,6 +7,7 @@
 #include "engine/client/channel.h"
 #include "engine/client/session.h"
 #include "tests/unit/client/rig.h"
+#include "tests/emulated.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -234,6 +235,7 @@ static void a_fork_beside_a_busy_thread_leaves_no_lock_and_no_half_list(void **s
 	unsigned before;
 
 	(void)state;
+	SKIP_EMULATED("it has no memory for hundreds of forks beside a thread");
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &registered), 0);
 	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 	shm_store(&stop, 0);

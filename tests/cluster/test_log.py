@@ -56,7 +56,8 @@ class Log(harness.ClusterTest):
         self.assertRegex(ours.recv(4096), rb"^<3>no\.name = 1: unknown setting")
         run = subprocess.Popen(
             [harness.program("engine/peercache-engine"), "--set", "engine.pool_bytes=4MiB",
-             "--set", f"engine.socket=/nowhere/at/all/e.sock"], stderr=journal,
+             "--set", f"cluster.port={harness.cluster.free_port()}", "--set", "metrics.port=0",
+             "--set", "engine.socket=/nowhere/at/all/e.sock"], stderr=journal,
             env={**os.environ, "JOURNAL_STREAM": f"{at.st_dev}:{at.st_ino}"})
         self.assertEqual(harness.ended(run), 1)
         lines = ours.recv(65536).splitlines()

@@ -85,6 +85,7 @@ class Engine(harness.ClusterTest):
                     ({"engine__name": "two words"}, "engine.name")):
                 with self.subTest(settings=values):
                     more = settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="16MiB",
+                                    cluster__port=harness.cluster.free_port(),
                                     metrics__port=0, **values)
                     done = engine(*more, "--check")
                     self.refused(done, *words)

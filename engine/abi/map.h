@@ -7,7 +7,7 @@
  * names the slot's owners, best first, and its former owners: those that owned it within the last
  * MAP_FORMER_NS and are alive. A reader that finds a key at no owner asks the former ones, too,
  * because entries are still on the way to the new ones. The words name owners by a number, the
- * index in `owner`, because a ref has 32 bits. Owners are chosen in control/placement.h.
+ * index in `owner`, because a ref has 32 bits. Owners are chosen in control/members/placement.h.
  *
  * There is no lock, and no reader waits for a whole map. A word is loaded and stored at once.
  * map_owners_load() loads the slot's word and the epoch again after the words of its owners. These
@@ -80,7 +80,7 @@ struct map_shared {
 	uint32_t replicas; /* number of owners that each key has, 1..REPLICAS_MAX */
 	/*
 	 * owner: control plane; bit `peer % 64` of word `peer / 64`: that member is suspect
-	 * (control/suspect.h), so look-ups ask it last. Each bit is valid alone.
+	 * (control/members/suspect.h), so look-ups ask it last. Each bit is valid alone.
 	 */
 	alignas(64) uint64_t suspects[NODES_MAX / 64];
 	/* owner: control plane; struct map_member by owner number */
@@ -205,7 +205,7 @@ struct map_owners {
 
 /*
  * Loads the owners of a slot, see the rules above. False: the map changed meanwhile; try again. The
- * acquires pair with the releases of control/slots.c.
+ * acquires pair with the releases of control/members/slots.c.
  */
 static inline bool map_owners_load(
 	const struct map_shared *shared, uint32_t slot, struct map_owners *ret)

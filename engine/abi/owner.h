@@ -32,7 +32,7 @@ enum owner_verdict {
 
 /*
  * The rank of an owner on another host. `failed`: a READ from it failed recently; `suspect`: it
- * does not serve this host's engine (control/suspect.h).
+ * does not serve this host's engine (control/members/suspect.h).
  */
 static inline enum owner_rank owner_rank_remote(bool failed, bool suspect)
 {

@@ -2,7 +2,7 @@
 /*
  * Statistics of one channel, in its segment: what only the client library knows about its calls.
  * The client's thread writes them once for each batch that ends; the engine's control plane reads
- * them and trusts nothing: see control/statistics.c.
+ * them and trusts nothing: see control/clients/statistics.c.
  *
  * All values count from the time the channel was opened and only grow. A sequence lock keeps a
  * batch whole:

@@ -6,11 +6,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "engine/control/control.h"
-#include "engine/control/etcd.h"
-#include "engine/control/member.h"
-#include "engine/control/rpc.h"
-#include "engine/control/tier.h"
+#include "engine/control/base/control.h"
+#include "engine/control/members/etcd.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/pages/tier.h"
 
 int seeds_check(struct control *control)
 {

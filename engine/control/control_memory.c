@@ -16,9 +16,9 @@
 
 #include "config/log.h"
 #include "engine/control/loop.h"
-#include "engine/control/member.h"
-#include "engine/control/rpc.h"
-#include "engine/control/warm.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/pages/warm.h"
 #include "numa/clock.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */

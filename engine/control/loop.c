@@ -16,14 +16,14 @@
 #include <sys/eventfd.h>
 
 #include "config/log.h"
-#include "engine/control/clear.h"
-#include "engine/control/client.h"
-#include "engine/control/conn.h"
-#include "engine/control/ctl.h"
-#include "engine/control/net.h"
+#include "engine/control/clients/clear.h"
+#include "engine/control/clients/client.h"
+#include "engine/control/conns/conn.h"
+#include "engine/control/clients/ctl.h"
+#include "engine/control/net/net.h"
 #include "engine/control/populate.h"
-#include "engine/control/tier.h"
-#include "engine/control/view.h"
+#include "engine/control/pages/tier.h"
+#include "engine/control/observe/view.h"
 #include "numa/clock.h"
 #include "numa/pin.h"
 

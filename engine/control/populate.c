@@ -15,7 +15,7 @@
 #include <sys/eventfd.h>
 
 #include "config/log.h"
-#include "engine/control/control.h"
+#include "engine/control/base/control.h"
 #include "numa/clock.h"
 #include "numa/memory.h"
 

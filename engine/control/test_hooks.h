@@ -6,7 +6,7 @@
 #ifndef CONTROL_TEST_HOOKS_H
 #define CONTROL_TEST_HOOKS_H
 
-#include "engine/control/control.h"
+#include "engine/control/base/control.h"
 
 /* Returns 0 or a negative errno; then nothing stays open. */
 int test_hooks_open(struct control *control);

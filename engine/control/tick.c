@@ -4,12 +4,12 @@
 
 #include <errno.h>
 
-#include "engine/control/control.h"
-#include "engine/control/directory.h"
-#include "engine/control/members.h"
-#include "engine/control/net.h"
-#include "engine/control/removals.h"
-#include "engine/control/rpc.h"
+#include "engine/control/base/control.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
+#include "engine/control/directory/removals.h"
+#include "engine/control/net/rpc.h"
 
 static void tick(void *context)
 {

@@ -14,4 +14,4 @@ static const unsigned abi_of_tree = ABI_VERSION;
 #undef ABI_VERSION
 #define ABI_VERSION (abi_of_tree - 1)
 
-#include "engine/control/member_agree.c"
+#include "engine/control/members/member_agree.c"

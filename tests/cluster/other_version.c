@@ -8,4 +8,4 @@
 #undef PEERCACHE_VERSION
 #define PEERCACHE_VERSION "9.8.7"
 
-#include "engine/control/member.c"
+#include "engine/control/members/member.c"

@@ -15,10 +15,10 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "engine", "control"))
+sys.path.insert(0, os.path.join(ROOT, "engine", "control", "observe"))
 import dashboard  # noqa: E402
 
-FOLDER = os.path.join(ROOT, "engine", "control", "dashboard")
+FOLDER = os.path.join(ROOT, "engine", "control", "observe", "dashboard")
 COUNTERS = """ops_taken ops_invalid pages_read pages_stale buckets_read bytes_read reads_failed
 reads_timed_out wqes_posted doorbells cqes_reaped cqes_error qps_broken paths_out paths_back
 connections_refused

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/http.h"
+#include "engine/control/observe/http.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

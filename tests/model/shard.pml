@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control/shard.c makes room in a full bucket: it moves an entry from the first bucket of its key
+ * control/pages/shard.c makes room in a full bucket: it moves an entry from the first bucket of its key
  * to the second (cell_displace()), then another key's entry takes its cell (cell_store()). A reader
  * READs the first bucket, then the second, each as it is at one moment. It finds the moved entry in
  * one of them, and never the tag of one entry with the place of the other.

@@ -44,10 +44,10 @@ FENCES = {
     "engine/rail/poll_core.c": {"poll_wake", "rest"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/client/set.c": {"slot_enter"},
-    "engine/control/ctl.c": {"ctl_flush", "ctl_channel_close"},
+    "engine/control/clients/ctl.c": {"ctl_flush", "ctl_channel_close"},
     "engine/control/loop.c": {"sleep_or_work"},
-    "engine/control/pool.c": {"pool_rest"},
-    "engine/control/warm_owner.c": {"channel_end"},
+    "engine/control/pages/pool.c": {"pool_rest"},
+    "engine/control/pages/warm_owner.c": {"channel_end"},
 }
 # header: the source that shows its orderings; those of other headers are in FAST_PATH
 CALLER = {"engine/rail/core.h": "engine/rail/reap.c"}
@@ -65,14 +65,14 @@ SOURCES = {
     "engine/client/set.c": {"slot_enter", "slot_leave"},
     "engine/client/submit.c": {"wake_told", "submit_ctl_flush"},
     "engine/client/wait.c": {"sleep_until"},
-    "engine/control/client_channel.c": {"client_channel_returned"},
-    "engine/control/ctl.c": {"ctl_flush", "ctl_channel_close", "ctl_channel_release"},
+    "engine/control/clients/client_channel.c": {"client_channel_returned"},
+    "engine/control/clients/ctl.c": {"ctl_flush", "ctl_channel_close", "ctl_channel_release"},
     "engine/control/loop.c": {"sleep_or_work"},
-    "engine/control/pool.c": {"pool_rest"},
-    "engine/control/shard.c": {"cell_store", "change_begin", "change_end"},
-    "engine/control/slots.c": {"number_bind", "word_store", "members_publish"},
-    "engine/control/snapshot_buffer.c": {"snapshots_publish", "snapshots_newest"},
-    "engine/control/warm_owner.c": {"left_release", "channel_end"},
+    "engine/control/pages/pool.c": {"pool_rest"},
+    "engine/control/pages/shard.c": {"cell_store", "change_begin", "change_end"},
+    "engine/control/members/slots.c": {"number_bind", "word_store", "members_publish"},
+    "engine/control/observe/snapshot_buffer.c": {"snapshots_publish", "snapshots_newest"},
+    "engine/control/pages/warm_owner.c": {"left_release", "channel_end"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/rail/poll_core.c": {"poll_wake", "rest"},
     "engine/rail/reap.c": {"lease_decides"},
@@ -235,7 +235,7 @@ def missing(arch, source, found):
     """Returns what is wrong with the object of a source; an empty list: it has its barriers."""
     wrong = []
     if source in FENCES:
-        fence = (CLOCK_FENCE if source == "engine/control/pool.c" else FENCE)[arch]
+        fence = (CLOCK_FENCE if source == "engine/control/pages/pool.c" else FENCE)[arch]
         fences = sorted(name for name, lines in found.items()
                         for line in lines if re.search(fence, line))
         if fences != sorted(FENCES[source]):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scenarios of one fault each: a link, a host, a process or half of the cluster. One thread. */
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "tests/sim/run.h"
 
 #define GONE_NS (4 * SIM_S) /* dead_after_ms 3 s, heartbeats 0.5 s, and the map's rebuild */

@@ -6,7 +6,7 @@
  */
 #include "tests/sim/faults.h"
 
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "engine/control/loop.h"
 #include "tests/sim/run.h"
 #include "tests/sim/truth.h"

@@ -3,7 +3,7 @@
  * The scenario `flap`: the map changes faster than a walk over an index ends. Pages are found all
  * the time, and walks go on. One thread.
  */
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "tests/sim/run.h"
 
 #define FLAP_NS (40 * SIM_MS)

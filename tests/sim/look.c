@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/abi/owner.h"
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "tests/sim/world.h"
 
 #define REST_NS SIM_S /* PEER_REST_NS of the client */

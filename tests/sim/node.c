@@ -12,12 +12,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "engine/control/conn.h"
-#include "engine/control/directory_state.h"
-#include "engine/control/removals.h"
-#include "engine/control/scrub.h"
+#include "engine/control/conns/conn.h"
+#include "engine/control/directory/directory_state.h"
+#include "engine/control/directory/removals.h"
+#include "engine/control/pages/scrub.h"
 #include "engine/control/tick.h"
-#include "engine/control/view.h"
+#include "engine/control/observe/view.h"
 #include "tests/sim/world.h"
 #include "tests/unit/control/tier_stub.h"
 

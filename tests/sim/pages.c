@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/ctl.h"
-#include "engine/control/removals_inner.h"
-#include "engine/control/shard.h"
+#include "engine/control/clients/ctl.h"
+#include "engine/control/directory/removals_inner.h"
+#include "engine/control/pages/shard.h"
 #include "tests/sim/world.h"
 
 #define OWNERS_NUMBER 1 /* of shard_keep() */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planted mistakes in the directory's walks and shards (ld --wrap). One thread. */
-#include "engine/control/directory_state.h"
-#include "engine/control/removals.h"
-#include "engine/control/slots.h"
+#include "engine/control/directory/directory_state.h"
+#include "engine/control/directory/removals.h"
+#include "engine/control/members/slots.h"
 #include "tests/sim/world.h"
 
 void __real_directory_map_changed(struct control *control);

@@ -4,8 +4,8 @@
  * them. The other one is refilled all the same, and the entries of the stopped one are found at
  * their former owners. One thread.
  */
-#include "engine/control/directory_state.h"
-#include "engine/control/slots.h"
+#include "engine/control/directory/directory_state.h"
+#include "engine/control/members/slots.h"
 #include "tests/sim/run.h"
 
 #define REFILL_PAGES 30000u /* of node 0: more than the limit of one owner */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scenario `repair`: entries that an owner has lost without notice come back. One thread. */
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "tests/sim/run.h"
 
 static bool stores(int node, const struct page_key *key, uint32_t ref)

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "tests/sim/run.h"
 #include "tests/sim/truth.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "tests/sim/faults.h"
 #include "tests/sim/run.h"
 #include "tests/sim/world.h"

@@ -3,7 +3,7 @@
  * truth.h: the judgement of all shards and of what all readers find, when no fault is left. One
  * thread.
  */
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "tests/sim/run.h"
 #include "tests/sim/truth_state.h"
 

@@ -3,17 +3,17 @@
  * The simulated world: control planes of many engines in one process and one thread, one queue of
  * events, virtual time. world.c owns time, the queue, timers and hosts; wire.c is TCP between
  * them; node.c opens and closes engines; look.c is the client's look-up. Together they implement
- * engine/control/net.h. The world of a seed is the same in every run.
+ * engine/control/net/net.h. The world of a seed is the same in every run.
  */
 #ifndef TESTS_SIM_WORLD_H
 #define TESTS_SIM_WORLD_H
 
 #include <sys/queue.h>
 
-#include "engine/control/directory.h"
-#include "engine/control/member.h"
-#include "engine/control/net.h"
-#include "engine/control/rpc.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/net.h"
+#include "engine/control/net/rpc.h"
 #include "tests/sim/pages.h"
 
 #define SIM_NODES_MAX NODES_MAX

@@ -27,10 +27,10 @@
 #include <cmocka.h>
 
 #include "config/log.h"
-#include "engine/control/client.h"
-#include "engine/control/conn.h"
+#include "engine/control/clients/client.h"
+#include "engine/control/conns/conn.h"
 #include "engine/control/loop.h"
-#include "engine/control/snapshot.h"
+#include "engine/control/observe/snapshot.h"
 #include "tests/emulated.h"
 #include "tests/nic_stub.h"
 #include "tests/unit/control/warm_stub.h"

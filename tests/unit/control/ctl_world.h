@@ -17,13 +17,13 @@
 #include <cmocka.h>
 
 #include "engine/abi/message.pb-c.h"
-#include "engine/control/client.h"
-#include "engine/control/ctl.h"
-#include "engine/control/directory.h"
-#include "engine/control/member.h"
-#include "engine/control/promote.h"
-#include "engine/control/rpc.h"
-#include "engine/control/tier.h"
+#include "engine/control/clients/client.h"
+#include "engine/control/clients/ctl.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/members/member.h"
+#include "engine/control/pages/promote.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/pages/tier.h"
 #include "numa/clock.h"
 #include "tests/unit/control/warm_stub.h"
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/control/snapshot.h"
+#include "engine/control/observe/snapshot.h"
 
 #define SAMPLE_NS 100000000000ull /* taken_ns of the healthy snapshot */
 

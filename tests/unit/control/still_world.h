@@ -3,7 +3,7 @@
 #ifndef TESTS_STILL_WORLD_H
 #define TESTS_STILL_WORLD_H
 
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 
 static inline bool behind_any(const struct directory *dir)
 {

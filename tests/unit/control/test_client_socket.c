@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 #include "config/log.h"
-#include "engine/control/client.h"
+#include "engine/control/clients/client.h"
 
 static char folder[64];
 static char logged[2048];

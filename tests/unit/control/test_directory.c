@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "numa/clock.h"
 
 #define KEYS 500

@@ -3,13 +3,13 @@
  * Removals that wait until their tombstones are durable. The disk of each node is a stub: the test
  * ends the tombstones. A node is one control plane in the test's process.
  */
-#include "engine/control/ctl.h"
+#include "engine/control/clients/ctl.h"
 #include "tests/unit/control/test_rpc_nodes.h"
 
 #include <cmocka.h>
 #include <string.h>
 
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 #include "numa/clock.h"
 
 #define DEAD_MS 3000 /* so a request may wait 300 ms before its owner is suspect */

@@ -5,7 +5,7 @@
  * simulated.
  */
 #include "engine/abi/wire.h"
-#include "engine/control/member.h"
+#include "engine/control/members/member.h"
 #include "tests/unit/control/holder_world.h"
 
 /* ---- wire version 8 -------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 
 #define MANY (OWNERS_MAX + 44u)
 

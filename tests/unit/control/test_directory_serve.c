@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <unistd.h>
 
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 
 static int teardown(void **state)
 {

@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/http.h"
+#include "engine/control/observe/http.h"
 #include "numa/clock.h"
 
 /* ---- parsing --------------------------------------------------------------------------------- */

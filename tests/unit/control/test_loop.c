@@ -11,8 +11,8 @@
 
 #include <sys/stat.h>
 
-#include "engine/control/member.h"
-#include "engine/control/rpc.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/rpc.h"
 #include "numa/cgroup.h"
 
 /* member.c and rpc.c, when the memory is registered */

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "engine/control/member.h"
+#include "engine/control/members/member.h"
 
 #define BEAT_MS 20
 #define DEAD_MS 300

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "engine/control/member.h"
+#include "engine/control/members/member.h"
 
 #define SECOND 1000000000ull
 #define START (1000 * SECOND)

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/member.h"
+#include "engine/control/members/member.h"
 
 #define NAMES 1500u
 

@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/control/health.h"
-#include "engine/control/metrics_text.h"
-#include "engine/control/snapshot.h"
+#include "engine/control/observe/health.h"
+#include "engine/control/observe/metrics_text.h"
+#include "engine/control/observe/snapshot.h"
 
 #define SERIES_MAX 2000u
 #define METRICS_MAX 512u

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/control/placement.h"
+#include "engine/control/members/placement.h"
 
 #define MANY 2000u
 /* of ranks_are_the_same_in_every_build() */

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "engine/control/directory_state.h"
+#include "engine/control/directory/directory_state.h"
 
 #define DEAD_MS 1000
 #define PAGES 200u

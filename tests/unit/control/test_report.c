@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "engine/control/report.c"
-#include "engine/control/snapshot.c"
+#include "engine/control/observe/report.c"
+#include "engine/control/observe/snapshot.c"
 #include "tests/unit/control/python_world.h"
 #include "tests/unit/control/warm_stub.h"
 
@@ -340,7 +340,7 @@ static void findings_are_listed_worst_first(void **state)
 {
 	static const enum severity severities[] = {
 #define FINDING(id, severity, help) SEVERITY_##severity,
-#include "engine/control/health.def"
+#include "engine/control/observe/health.def"
 #undef FINDING
 	};
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/control/rpc_dial.c"
+#include "engine/control/net/rpc_dial.c"
 
 #define SECOND 1000000000ull
 #define START (10000 * SECOND)

@@ -7,7 +7,7 @@
 
 #include "engine/abi/wire.h"
 #include "engine/control/tick.h"
-#include "engine/control/work.h"
+#include "engine/control/base/work.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>

@@ -14,13 +14,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/control/conn.h"
-#include "engine/control/ctl.h"
-#include "engine/control/directory.h"
-#include "engine/control/member.h"
-#include "engine/control/removals.h"
-#include "engine/control/rpc.h"
-#include "engine/control/view.h"
+#include "engine/control/conns/conn.h"
+#include "engine/control/clients/ctl.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/members/member.h"
+#include "engine/control/directory/removals.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/observe/view.h"
 #include "numa/clock.h"
 
 #define NODES 6

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/client.h"
-#include "engine/control/scrub.h"
+#include "engine/control/clients/client.h"
+#include "engine/control/pages/scrub.h"
 #include "tests/unit/control/tier_stub.h"
 
 static unsigned counts[STUB_CALLS];

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "engine/abi/crc32c.h"
-#include "engine/control/scrub.h"
+#include "engine/control/pages/scrub.h"
 
 #define PAGES 60u
 

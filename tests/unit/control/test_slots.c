@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The words of the cluster map (engine/control/slots.c) through series of changes: what they name,
- * for how long, and owner numbers. The member table is a stub.
+ * The words of the cluster map (engine/control/members/slots.c) through series of changes:
+ * what they name, for how long, and owner numbers. The member table is a stub.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/control/slots.c"
+#include "engine/control/members/slots.c"
 
 #define MANY (2 * OWNERS_MAX)
 #define SECOND SECOND_NS

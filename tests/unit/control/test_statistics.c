@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "config/limits.h"
-#include "engine/control/statistics.h"
+#include "engine/control/clients/statistics.h"
 
 #define SECOND 1000000000ull
 

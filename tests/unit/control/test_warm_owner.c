@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #include <event2/event.h>
 
-#include "engine/control/warm_owner.c"
+#include "engine/control/pages/warm_owner.c"
 
 #define OWNER 7u
 #define PROCESS 3u

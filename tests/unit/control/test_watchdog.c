@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/watchdog.h"
+#include "engine/control/base/watchdog.h"
 
 static void a_loop_that_turns_is_never_reported(void **state)
 {

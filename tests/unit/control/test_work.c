@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/control/work.h"
+#include "engine/control/base/work.h"
 
 #define CALLS 32u
 /* simulated time that each call takes: less than the 10 s that works_close() gives it */

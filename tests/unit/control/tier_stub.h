@@ -6,10 +6,10 @@
 #ifndef TEST_TIER_STUB_H
 #define TEST_TIER_STUB_H
 
-#include "engine/control/index.h"
-#include "engine/control/promote.h"
-#include "engine/control/rpc.h"
-#include "engine/control/tier.h"
+#include "engine/control/pages/index.h"
+#include "engine/control/pages/promote.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/pages/tier.h"
 
 /* The pages on disk of this engine; *ret_count may be 0. */
 static const struct disk_page *tier_stub_pages(const struct control *control, unsigned *ret_count);

@@ -3,7 +3,7 @@
 #ifndef TEST_WARM_STUB_H
 #define TEST_WARM_STUB_H
 
-#include "engine/control/warm.h"
+#include "engine/control/pages/warm.h"
 
 int warm_open(struct control *control)
 {

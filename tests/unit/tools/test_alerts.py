@@ -30,7 +30,7 @@ def read(*names):
 def findings():
     """{id: (severity, meaning)} of health.def."""
     return {m[1]: (m[2].lower(), m[3]) for m in re.finditer(
-        r'^FINDING\((\w+), (\w+), "(.*)"\)', read("engine", "control", "health.def"), re.M)}
+        r'^FINDING\((\w+), (\w+), "(.*)"\)', read("engine", "control", "observe", "health.def"), re.M)}
 
 
 def alerts():
@@ -174,7 +174,7 @@ class Words(unittest.TestCase):
 
     def test_two_scrapes_fall_into_the_time_of_a_finding_of_what_happened_once(self):
         window_ns = re.search(r"#define HEALTH_WINDOW_NS (\d+)ull",
-                              read("engine", "control", "health.h"))[1]
+                              read("engine", "control", "observe", "health.h"))[1]
         for name in ("scrape_interval", "evaluation_interval"):
             interval = re.search(rf"(?m)^  {name}: (\d+)s$",
                                  read("config", "examples", "peercache-prometheus.yml"))[1]

@@ -54,14 +54,14 @@ class Reach(unittest.TestCase):
         self.assertEqual(done.stdout.splitlines(), self.reached("numa/README.md"))
 
     def test_a_source_reaches_the_tests_that_are_linked_with_it(self):
-        found = self.reached("engine/control/pool.c")
+        found = self.reached("engine/control/pages/pool.c")
         self.assertIn("control_pool", found[:8])
         self.assertIn("death", found)
         self.assertNotIn("abi_ring", found)
         self.assertNotIn("client_get", found)
 
     def test_a_header_reaches_what_was_compiled_with_it(self):
-        self.assertIn("tools_hooks", self.reached("engine/control/pool.h"))
+        self.assertIn("tools_hooks", self.reached("engine/control/pages/pool.h"))
 
     def test_a_module_of_tests_reaches_the_scripts_that_import_it(self):
         found = self.reached("tests/cluster/harness.py")

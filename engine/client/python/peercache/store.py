@@ -46,7 +46,8 @@ logger = logging.getLogger("peercache")
 KV = "kv"  # name of the pool of the KV pages
 RANKS_WRITE = ("mamba",)  # per-rank pools of an MLA model that SGLang stores from every rank
 CLEAR_MS = 120000  # deadline of clear()
-# Limits of the engine (control/pool.c): bytes of the longest page, and pages that fit into a pool.
+# Limits of the engine (control/pages/pool.c): bytes of the longest page, and pages that fit into
+# a pool.
 PAGE_BYTES_MAX, PAGES_IN_POOL = 64 << 20, 32
 V1_SINCE = (0, 5, 6)  # older versions of SGLang call only the generic methods of a dynamic backend
 

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a clear does, in this order:
+ *
+ *   memory  pages of the index: out of the index, the slot retired, the entry removed
+ *   flight  pages that are being written to disk or read from it, in neither index
+ *   disk    pages of the disk's index, slot by slot of the directory: tombstones
+ *   again   the index once more: a page may have come back from disk meanwhile
+ *   sync    until all tombstones are durable and the owners have dropped the entries
+ *
+ * A page that moves between memory and disk during this is found in one of these places: a page
+ * that leaves memory is on disk or in flight when these are looked at, and ctl_forget() removes a
+ * key from all of them at once. The control plane's thread only.
+ */
+#include "engine/control/clients/clear.h"
+
+#include <stdlib.h>
+#include <sys/queue.h>
+
+#include "config/log.h"
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
+#include "engine/control/clients/ctl.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/pages/index.h"
+#include "engine/control/pages/tier.h"
+#include "numa/clock.h"
+
+enum clear_phase { CLEAR_MEMORY, CLEAR_FLIGHT, CLEAR_DISK, CLEAR_AGAIN, CLEAR_SYNC };
+
+/* One request. */
+struct clear_request {
+	TAILQ_ENTRY(clear_request) next;
+	struct page_key group;
+	bool all;
+	uint32_t later; /* number of ctl_later() */
+	enum clear_phase phase;
+	uint64_t cursor; /* of the walk of the phase */
+	uint32_t slot;   /* of the directory, in CLEAR_DISK */
+	uint64_t pages, began_ns;
+};
+
+struct clears {
+	TAILQ_HEAD(, clear_request) requests; /* the first one is served */
+	unsigned count;
+	/* tombstones that are being written, of the first request */
+	uint32_t syncs;
+	bool failed; /* one of them did not become durable */
+};
+
+/* These phases begin when all tombstones are written: the keys have left the disk's index then. */
+static bool waits(const struct clears *clears, enum clear_phase phase)
+{
+	return clears->syncs && (phase == CLEAR_FLIGHT || phase == CLEAR_SYNC);
+}
+
+static bool concerns(const struct clear_request *r, const struct page_key *key)
+{
+	return r->all || page_key_grouped(key, &r->group);
+}
+
+static void on_synced(struct control *control, void *context, uint32_t cookie, bool durable)
+{
+	struct clears *clears = context;
+
+	(void)control;
+	(void)cookie;
+	clears->syncs--;
+	clears->failed |= !durable;
+}
+
+/* Removes the key wherever this host has it. `at`: its location in the directory. */
+static void page_clear(struct control *control, struct clear_request *r, const struct page_key *key,
+	const struct location *at)
+{
+	struct clears *clears = control->clears;
+	const struct page_key name = *key; /* `key` may be of what is removed */
+	const struct forget_wait wait = {.done = on_synced, .context = clears};
+	bool had;
+
+	if (at)
+		directory_remove(control, &name, at);
+	clears->syncs++;
+	switch (ctl_forget(control, &name, &wait, &had)) {
+	case FORGET_LATER: break;
+	case FORGET_VOLATILE:
+		clears->failed = true;
+		/* fall through */
+	case FORGET_DURABLE: clears->syncs--; break;
+	}
+	r->pages++;
+}
+
+/* A part of the index. True: the walk is at its end. */
+static bool memory_clear(struct control *control, struct clear_request *r)
+{
+	struct index_entry entry[CLEAR_BURST];
+	unsigned n = index_walk(control->index, &r->cursor, CLEAR_BURST, entry);
+
+	for (unsigned i = 0; i < n; i++)
+		if (concerns(r, &entry[i].key))
+			page_clear(control, r, &entry[i].key,
+				&(struct location){.place = entry[i].place,
+					.generation = entry[i].generation});
+	return r->cursor == 0;
+}
+
+/* A part of what is on disk. True: all slots were looked at. */
+static bool disk_clear(struct control *control, struct clear_request *r)
+{
+	struct disk_page page[CLEAR_BURST];
+	unsigned left = CLEAR_BURST;
+
+	while (left && r->slot < MAP_SLOTS) {
+		unsigned n = tier_slot(control, r->slot, &r->cursor, left, page);
+
+		for (unsigned i = 0; i < n; i++)
+			if (concerns(r, &page[i].key))
+				page_clear(control, r, &page[i].key,
+					&(struct location){.place = page[i].place,
+						.generation = page[i].generation});
+		left -= n < left ? n + 1 : left; /* an empty slot costs something, too */
+		if (r->cursor == 0)
+			r->slot++;
+	}
+	return r->slot == MAP_SLOTS;
+}
+
+static void flight_clear(struct control *control, struct clear_request *r)
+{
+	uint32_t count;
+	struct page_key *keys = tier_flying(control, &count);
+
+	for (uint32_t i = 0; keys && i < count; i++)
+		if (concerns(r, &keys[i]))
+			page_clear(control, r, &keys[i], NULL);
+	if (count && !keys)
+		control->clears->failed = true;
+	free(keys);
+}
+
+static void finish(struct control *control, struct clear_request *r)
+{
+	struct clears *clears = control->clears;
+
+	log_info("clear: %llu page(s)%s removed in %llu ms%s", (unsigned long long)r->pages,
+		r->all ? "" : " of a group of namespaces",
+		(unsigned long long)((clock_now_ns() - r->began_ns) / 1000000),
+		clears->failed ? "; the disk did not record all of them" : "");
+	ctl_later_answer(control->ctl, r->later,
+		&(struct ctl_done){.status = clears->failed ? OP_PEER_DOWN : OP_HIT,
+			.place = (uint32_t)r->pages,
+			.generation = (uint32_t)(r->pages >> 32)});
+	clears->failed = false;
+	TAILQ_REMOVE(&clears->requests, r, next);
+	clears->count--;
+	free(r);
+}
+
+/* Goes to the next phase when the present one is done. */
+static void request_turn(struct control *control, struct clear_request *r)
+{
+	switch (r->phase) {
+	case CLEAR_MEMORY:
+		if (memory_clear(control, r))
+			r->phase = CLEAR_FLIGHT;
+		return;
+	case CLEAR_FLIGHT:
+		flight_clear(control, r);
+		r->phase = CLEAR_DISK;
+		return;
+	case CLEAR_DISK:
+		if (disk_clear(control, r))
+			r->phase = CLEAR_AGAIN;
+		return;
+	case CLEAR_AGAIN:
+		if (memory_clear(control, r))
+			r->phase = CLEAR_SYNC;
+		return;
+	case CLEAR_SYNC: finish(control, r); return;
+	}
+}
+
+unsigned clear_turn(struct control *control)
+{
+	struct clears *clears = control->clears;
+	struct clear_request *r = clears ? TAILQ_FIRST(&clears->requests) : NULL;
+
+	if (!r || tier_opens(control) || directory_busy(control) ||
+		clears->syncs > CLEAR_SYNC_MAX || waits(clears, r->phase))
+		return 0; /* acknowledgements of the disk and of owners make further turns */
+	request_turn(control, r);
+	return 1;
+}
+
+void clear_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
+{
+	struct clears *clears = control->clears;
+	struct clear_request *r = NULL;
+	uint32_t later = CTL_NO_ANSWER;
+
+	if (!clears) {
+		clears = control->clears = calloc(1, sizeof(*clears));
+		if (clears)
+			TAILQ_INIT(&clears->requests);
+	}
+	if (clears && clears->count < CLEARS_MAX)
+		r = calloc(1, sizeof(*r));
+	if (r)
+		later = ctl_later(control->ctl, c, op, 1);
+	if (later == CTL_NO_ANSWER) {
+		free(r);
+		ctl_answer(control->ctl, c, op, &(struct ctl_done){.status = OP_NO_SPACE});
+		return;
+	}
+	r->group = op->key;
+	r->all = op->count == 1;
+	r->later = later;
+	r->began_ns = clock_now_ns();
+	TAILQ_INSERT_TAIL(&clears->requests, r, next);
+	clears->count++;
+}
+
+void clear_close(struct control *control)
+{
+	struct clears *clears = control->clears;
+	struct clear_request *r;
+
+	if (!clears)
+		return;
+	while ((r = TAILQ_FIRST(&clears->requests))) {
+		TAILQ_REMOVE(&clears->requests, r, next);
+		free(r);
+	}
+	free(clears);
+	control->clears = NULL;
+}

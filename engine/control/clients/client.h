@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients of this host: their sessions, channels and memory regions. The protocol is in
+ * abi/segment.h. Runs on the control plane's thread only, except the threads of client_helper.c,
+ * which register memory, and the thread of client_closer.c.
+ *
+ *   client.c             the socket: which connections are accepted; requests, replies
+ *   client_session.c     a session from its first request until its last resource is freed
+ *   client_channel.c     channel segments and their rings on every rail
+ *   client_quarantine.c  channels whose client may still write to a page slot
+ *   client_region.c      client memory: checked, mapped, registered, given to the rails, taken back
+ *   client_mr.c          memory registrations (MRs) of a region on every NIC
+ *   client_helper.c      the threads that register memory, which can take seconds
+ *   client_closer.c      the thread that closes descriptors that clients sent
+ *   client_socket.c      the socket file and its lock
+ *
+ * Channels and regions belong to the rails from the command that adds them until every rail has
+ * returned them. Only then are they unmapped and their numbers reused.
+ */
+#ifndef CONTROL_CLIENT_H
+#define CONTROL_CLIENT_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/types.h>
+
+#include "engine/control/base/control.h"
+#include "engine/control/clients/ctl.h"
+
+/*
+ * Memory up to this size is registered by threads of its own (CLIENT_SMALL_HELPERS), so that
+ * opening a channel, whose staging memory is small, does not wait for large memory.
+ */
+#define CLIENT_SMALL_BYTES (1u << 20)
+/* helper threads that register memory of at most CLIENT_SMALL_BYTES */
+#define CLIENT_SMALL_HELPERS 2u
+#define CLIENT_HELPERS 8u /* helper threads that register larger memory */
+/* time between two log lines about one long registration, in ns */
+#define CLIENT_TELL_NS 5000000000ull
+/* maximum number of client connections that have not sent a request */
+#define CLIENT_SILENT_MAX 32u
+/* a client connection that has sent no request for this time is closed */
+#define CLIENT_SILENT_SECONDS 2
+/* maximum number of refused clients that stay connected, so that they can read the reason */
+#define CLIENT_REFUSED_MAX 8u
+#define CLIENT_REFUSED_SECONDS 1 /* a refused client is disconnected after this time, in s */
+#define CLIENT_REGION_BYTES_MAX (1ull << 40)
+#define CLIENT_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
+/* a client process with this number of slots in quarantine gets no more credits */
+#define CLIENT_QUARANTINE_MAX 8u
+/* time between two checks of the channels in quarantine, in us */
+#define CLIENT_QUARANTINE_US 10000
+/*
+ * Client memory ranges of all sessions together. One region for each channel is kept back, because
+ * every channel needs a region for its staging memory.
+ */
+#define CLIENT_RANGES_MAX (REGIONS_MAX - REGION_CLIENT_0 - CHANNELS_MAX)
+static_assert(
+	SESSION_ALONE(CHANNELS_MAX, CHANNELS_SESSION_SURE) > 2 * CHANNELS_SESSION_MIN &&
+		SESSION_ALONE(CLIENT_RANGES_MAX, RANGES_SESSION_SURE) > 2 * RANGES_SESSION_MIN &&
+		SESSION_ALONE(EXTENTS_MAX, EXTENTS_SESSION_SURE) > 2 * EXTENTS_SESSION_MIN,
+	"a second session gets more than the least");
+
+struct session;
+struct channel;
+struct closer;
+
+enum region_state {
+	REGION_REGISTERING, /* state of a region: the helper threads register its memory */
+	REGION_LIVE,        /* state of a region: the rails know it and use it for READs */
+	REGION_DROPPING,    /* state of a region: the rails were told to return it */
+	REGION_RELEASING,   /* state of a region: the helper threads deregister its memory */
+};
+
+/*
+ * A region is registered on every NIC, in extents of equal size; each extent is a memory
+ * registration (MR) of its own, and the last one may be shorter. A region on huge pages, or a small
+ * one, is one extent.
+ */
+struct region {
+	uint32_t id; /* number of the region: REGION_CLIENT_0 .. REGIONS_MAX - 1 */
+	struct session *session;
+	/* the channel whose staging memory this is; NULL: memory registered by the client */
+	struct channel *staging_of;
+	/* the client's memfd; -1: staging memory, which is part of the channel's memfd */
+	int memfd;
+	/* the engine's mapping of the memory; NULL: staging memory, which the channel has mapped */
+	void *map;
+	size_t map_bytes;
+	void *base;
+	size_t length;
+	uint64_t offset; /* offset of the region in the memfd, in bytes */
+	enum region_state state;
+	unsigned left; /* number of rails that have not returned the region */
+	/* every extent of the region has 1 << extent_shift bytes; 0: the region is one extent */
+	unsigned extent_shift;
+	unsigned extents;
+	/* length of `mr`, extents * NICs: the MR of extent e on NIC n is number n * extents + e */
+	unsigned mrs;
+	/*
+	 * While REGISTERING or RELEASING, the following belongs to the helper threads: each MR to
+	 * one thread, the rest to the holder of the lock.
+	 */
+	struct dv_mr *mr; /* array of `mrs` MRs; an MR of length 0 is not registered */
+	/*
+	 * array of the `mrs` lkeys; rails read it from RAIL_REGION_ADD until they return the region
+	 */
+	uint32_t *lkey;
+	unsigned mrs_next; /* index in `mr` of the next MR that no helper thread has taken */
+	unsigned mrs_done;
+	uint64_t began_ns, told_ns;
+	struct region *next;
+	/*
+	 * the state is REGION_RELEASING, but a NIC did not deregister the memory: the region waits
+	 * until that NIC's device is closed
+	 */
+	bool held;
+	/* value of clients->cut_devices when the release of this region began */
+	unsigned cut_devices;
+	int result;
+	char text[160];
+};
+
+struct channel {
+	uint32_t id; /* number of the channel, < CHANNELS_MAX */
+	struct session *session;
+	int memfd;
+	int wake; /* the engine's end of the socket pair that wakes the client */
+	/* the client's end of that pair, until it is sent to the client; then -1 */
+	int wake_client;
+	unsigned char *map;
+	size_t bytes;
+	struct region *staging;
+	struct rail_channel rail[RAILS_MAX];
+	unsigned left; /* number of rails that have not returned the channel */
+	/*
+	 * the channel's staging memory is being registered; rails and ctl.c do not know it yet
+	 */
+	bool opening;
+	bool stopping;
+	/*
+	 * the channel is in quarantine: the client's thread may still copy into the slot
+	 * ctl.kept
+	 */
+	bool quarantined;
+	struct ctl_channel ctl;
+	struct statistics_source statistics;
+};
+
+struct session {
+	struct control *control;
+	/* number of the session, never reused; 0: the client has not sent a request yet */
+	uint32_t id;
+	/*
+	 * number of the connection in the order of accept(); the smallest one is the oldest
+	 * connection
+	 */
+	uint64_t arrival;
+	/*
+	 * address of the element of clients->silent, ->session or ->refused that points to this
+	 * session
+	 */
+	struct session **place;
+	int fd;
+	pid_t pid;
+	/* pidfd of the client; -1: the process cannot be watched, so it gets no credits */
+	int pidfd;
+	struct event *readable;
+	struct event *closed;
+	/* libevent event: the client's process has exited, even if a child keeps the socket open */
+	struct event *exited;
+	int refuse; /* 0, or the -errno with which every request of this client is refused */
+	char refusal[160];
+	struct attach_request request; /* the client's request that the engine serves now */
+	/* true until `request` is answered; the engine reads no further request meanwhile */
+	bool busy;
+	/* true while the reply waits until the rails' inboxes have all commands of this session */
+	bool waits_told;
+	uint64_t reply_a, reply_b;
+	struct region *waits_region;
+	struct channel *waits_channel;
+	/* number of channels and of regions not yet freed; regions include staging memory */
+	unsigned channels, regions;
+	unsigned quarantined; /* number of channels of this session that are in quarantine */
+	uint32_t process;     /* number under which warm.h stores the pidfd; 0: it does not */
+	bool leaves; /* a channel of it stays stored: its slot is reserved for the next engine */
+	/* number of this session's regions and of their extents, without staging memory */
+	unsigned ranges, extents;
+	bool ending;
+};
+
+/* What clients share. */
+enum client_share { SHARE_CHANNELS, SHARE_RANGES, SHARE_EXTENTS };
+
+/* How much of it is left. */
+unsigned clients_left(const struct clients *clients, enum client_share what);
+/*
+ * The quota of a session. Of what is left, each of SESSIONS_MAX sessions, those included that are
+ * not attached yet, is sure to get _SESSION_SURE. Of the rest, the session may take `wants` if it
+ * then has no more than (rest - wants) / sessions, or no more than _SESSION_MIN. So a single
+ * session stops at half of the rest, and many sessions take nothing from those that come later.
+ */
+bool session_may_take(const struct session *s, enum client_share what, unsigned wants);
+
+/* Helper threads that register memory. The lock protects `first`, `last` and `done`. */
+struct client_helper {
+	struct control *control;
+	pthread_t thread[CLIENT_HELPERS];
+	unsigned threads; /* number of running threads; only the control plane's thread uses it */
+	unsigned threads_max;
+	cpu_set_t cores; /* CPU cores on which the helper threads may run */
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	/* ends of the queue of regions with MRs that no helper thread has taken */
+	struct region *first, *last;
+	/* list of regions whose MRs the helper threads have all registered or deregistered */
+	struct region *done;
+	/*
+	 * set to 1 after a region was added to `done`; the control plane reads it without the lock
+	 */
+	uint32_t done_flag;
+	bool stop;
+};
+
+struct clients {
+	struct control *control;
+	struct event *accepts;
+	struct session *session[SESSIONS_MAX];
+	struct session *silent[CLIENT_SILENT_MAX];
+	struct session *refused[CLIENT_REFUSED_MAX];
+	struct channel *channel[CHANNELS_MAX];
+	struct region *region[REGIONS_MAX];
+	unsigned sessions, channels, regions;
+	/* number of client memory regions and of their extents, without staging memory */
+	unsigned ranges, extents;
+	/* number of sessions whose reply waits until the rails' inboxes have their commands */
+	unsigned waits_told;
+	unsigned endings;     /* number of sessions that are ending and not freed yet */
+	unsigned cut_devices; /* number of lost NICs whose devices were closed */
+	uint32_t last_session;
+	uint64_t arrivals;
+	unsigned quarantined; /* number of channels in quarantine */
+	/* timer that checks the channels in quarantine; armed while there is at least one */
+	struct event *quarantine;
+	int pidfd; /* pidfd of the engine, sent to clients; -1: the kernel refused to create it */
+	/*
+	 * read-only descriptors of the status segment, the shard and the page heads, sent to
+	 * clients
+	 */
+	int status_fd, shard_fd, heads_fd[RAILS_MAX];
+	struct client_helper large, small;
+	struct closer *closer;
+};
+
+/* ---- called by loop.c, ctl.c and report.c ------------------------------------------------ */
+
+/*
+ * Handles regions that the helper threads have finished, sends replies that waited for the rails'
+ * inboxes, and frees ended sessions. Returns 0 if there was nothing to do.
+ */
+unsigned clients_turn(struct control *control);
+/*
+ * Called when a rail or ctl.c found an impossible ring index in the channel. Ends the client's
+ * session.
+ */
+void client_channel_broken(struct control *control, uint32_t channel);
+void client_channel_returned(struct control *control, struct rail_channel *returned);
+void client_region_returned(struct control *control, uint32_t region);
+/*
+ * Called after the device of a lost NIC was closed: deregisters again the memory that this NIC had
+ * not deregistered.
+ */
+void client_regions_retry(struct control *control);
+/* Called at shutdown: accepts no more clients and ends all sessions. */
+void clients_stop(struct control *control);
+
+struct client_counts {
+	unsigned sessions, channels, regions;
+	unsigned extents; /* number of extents in use on each NIC, without staging memory */
+};
+void client_counts(const struct control *control, struct client_counts *ret);
+/* Adds what the clients counted since the last call to control->statistics. */
+void client_statistics_collect(struct control *control, uint64_t now_ns);
+
+/* ---- client_socket.c ------------------------------------------------------------------------- */
+
+/*
+ * Listens on the engine's socket. Returns the descriptor that clients connect to; on failure logs
+ * and returns -errno.
+ */
+int client_socket_listen(struct control *control);
+/*
+ * Closes the engine's socket and removes its file, so that no new client connects. May be called
+ * twice.
+ */
+void client_socket_remove(struct control *control);
+
+/* ---- shared by client*.c ------------------------------------------------------------------- */
+
+/* The one reply to s->request: it succeeded, with results and `count` descriptors. */
+void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count);
+/* The one reply to s->request: it failed with `status`, for the reason in `text`. */
+void session_fail(struct session *s, int status, const char *text);
+void session_refuse(struct session *s, int status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Serves session->request and takes ownership of `fd` (-1: the request had no descriptor). */
+void session_serve(struct session *s, int fd, unsigned fd_count);
+/*
+ * Starts to watch the session's socket, with a time limit for the first request. Returns 0 or
+ * -ENOMEM.
+ */
+int session_start(struct session *s);
+/*
+ * At the first request: gives the session a place in clients->session, or calls session_refuse()
+ * when all are taken.
+ */
+void session_admit(struct session *s);
+/* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
+void session_reply_told(struct session *s, uint64_t a, uint64_t b);
+void session_told(struct session *s);
+/*
+ * Stops the session's channels and drops its regions. clients_turn() frees the session later.
+ * Calling it twice does no harm.
+ */
+void session_end(struct session *s, const char *why);
+/*
+ * Frees a session that has ended and has no channels and regions left. Returns false if it cannot
+ * yet.
+ */
+bool session_free(struct session *s);
+
+void channel_open_request(struct session *s);
+void channel_close_request(struct session *s);
+void channel_stop(struct channel *c);
+/* Called when the channel's staging memory is registered and the rails know it: sends the reply. */
+void channel_opened(struct channel *c);
+/* Frees the stopped channel if all rails have returned it and its staging region is freed. */
+void channel_finish(struct channel *c);
+/* Frees the channel at once. clients_close() calls it too, after the poll cores have ended. */
+void channel_free(struct channel *c);
+
+/* Called when a channel was closed: puts it in quarantine if its client is copying into a slot. */
+void quarantine_enter(struct channel *c);
+/* Ends the quarantine of a channel. May be called twice. */
+void quarantine_leave(struct channel *c);
+bool quarantine_allows_credits(const struct session *s);
+/* Creates the timer that checks the channels in quarantine. Returns 0 or -ENOMEM. */
+int quarantine_open(struct clients *clients);
+void quarantine_close(struct clients *clients);
+
+void region_add_request(struct session *s, int memfd);
+void region_remove_request(struct session *s);
+/*
+ * Registers the channel's staging memory and gives it to the rails. Then channel_opened() is
+ * called, or the request is refused and the channel freed, perhaps before this function returns. On
+ * -errno, with the reason in `text`, the channel has no staging memory.
+ */
+int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes);
+void region_drop(struct region *r);
+/*
+ * For memory with page size `page`: returns the shift by which an extent has 1 << shift bytes; 0:
+ * the memory is one extent.
+ */
+unsigned region_extent_shift(const struct control *control, uint64_t length, uint64_t page);
+unsigned region_extents(uint64_t length, unsigned shift);
+/*
+ * Registers one MR or, when the region is RELEASING, deregisters it. Returns 0, or -errno with the
+ * reason in `text`. Runs on a helper thread, or on the control plane's thread when there is no
+ * helper thread.
+ */
+int region_mr_work(
+	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes);
+/*
+ * Calls region_mr_work() for all MRs of the region on the caller's thread. Stores the first error
+ * in r->result and r->text.
+ */
+void region_work(struct control *control, struct region *r);
+/* Whether a NIC still has a registration of the region. */
+bool region_is_held(const struct region *r);
+/* The control plane calls this when the helper threads have finished all MRs of the region. */
+void region_worked(struct control *control, struct region *r);
+/*
+ * Called by clients_close() after the rails have ended. False: a NIC did not deregister the memory,
+ * so the memory stays mapped as long as the process lives.
+ */
+bool region_close(struct control *control, struct region *r);
+
+/* Starts the thread that closes descriptors of clients. Returns 0 or -errno. */
+int closer_open(struct closer **ret_closer);
+/* Passes the descriptor to that thread, which closes it. A descriptor of -1 is ignored. */
+void closer_take(struct closer *closer, int fd);
+void closer_close(struct closer *closer);
+
+/*
+ * Gives the region to the helper threads. Returns 0, or -errno if there is no thread or the engine
+ * stops.
+ */
+int helper_submit(struct control *control, struct region *r);
+/* Cancels the registration of a region: the helper threads skip its MRs that none has taken yet. */
+void helper_cancel(struct control *control, struct region *r);
+/* Returns one region whose MRs the helper threads have finished, or NULL. */
+struct region *helper_collect(struct client_helper *h);
+void helper_open(struct control *control, struct client_helper *h, unsigned threads);
+/*
+ * Waits until the helper threads have finished all regions they were given. From then on
+ * helper_submit() fails.
+ */
+void helper_stop(struct client_helper *h);
+void helper_close(struct client_helper *h);
+
+/* Binds engine.socket without listening on it: early clients are refused. */
+int client_socket_open(struct control *control);
+void client_socket_close(struct control *control);
+int clients_open(struct control *control);
+/* Clients may come: called once, when the door of removals.h opens. */
+void clients_accept(struct control *control);
+void clients_close(struct control *control);
+
+#endif

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels: the rings and staging memory of one client thread, in one shared-memory segment. A
+ * channel is given to every rail, and every rail returns it before it is unmapped. Runs on the
+ * control plane's thread only.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/clients/client.h"
+#include "engine/control/loop.h"
+#include "engine/control/pages/warm.h"
+#include "numa/clock.h"
+#include "numa/limit.h"
+
+/*
+ * Makes the segment. Its file is sealed so that its size cannot change: a client that truncated it
+ * would kill the engine at its next access.
+ */
+static int segment_open(struct channel *c, uint32_t rails)
+{
+	struct channel_layout l = channel_layout(rails);
+	struct channel_header *header;
+	int ends[2];
+	void *map;
+
+	c->memfd = memfd_create("peercache-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (c->memfd < 0 || ftruncate(c->memfd, (off_t)l.bytes) < 0 ||
+		fcntl(c->memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return -errno;
+	map = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->memfd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	c->map = map;
+	c->bytes = l.bytes;
+	header = map;
+	header->magic = CHANNEL_MAGIC;
+	header->version = ABI_VERSION;
+	header->rails = rails;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+		return -errno;
+	c->wake = ends[0];
+	c->wake_client = ends[1];
+	return 0;
+}
+
+static void rings_init(struct channel *c, uint32_t rails)
+{
+	struct channel_layout l = channel_layout(rails);
+	struct channel_header *header = (struct channel_header *)(void *)c->map;
+
+	for (uint32_t i = 0; i < rails; i++) {
+		struct rail_channel *r = &c->rail[i];
+
+		*r = (struct rail_channel){.id = c->id,
+			.session = c->session->id,
+			.client_waits = &header->client_waits,
+			.wake = c->wake,
+			.control = c};
+		ring_consumer_init(
+			&r->ops, c->map + l.op[i], OP_RING_SLOTS, sizeof(struct op_slot));
+		ring_producer_init(
+			&r->done, c->map + l.done[i], DONE_RING_SLOTS, sizeof(struct op_done));
+	}
+	c->ctl = (struct ctl_channel){.id = c->id,
+		.header = header,
+		.wake = c->wake,
+		.no_credits = !quarantine_allows_credits(c->session)};
+	ring_consumer_init(&c->ctl.ops, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_producer_init(
+		&c->ctl.done, c->map + l.ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
+}
+
+static void rails_tell(struct channel *c, enum rail_command_kind kind)
+{
+	struct control *control = c->session->control;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		struct rail_command command = {.kind = kind, .object = &c->rail[i]};
+
+		(void)outbox_send(control, i, &command);
+	}
+}
+
+/* Returns a channel number that is not in use, or CHANNELS_MAX if all are. */
+static uint32_t channel_number(const struct clients *clients)
+{
+	uint32_t id = 0;
+
+	while (id < CHANNELS_MAX && clients->channel[id])
+		id++;
+	return id;
+}
+
+/* Starts to open a channel. Returns 0 if channel_opened() will send the reply, else -errno. */
+static int channel_open(struct session *s, char *text, size_t bytes)
+{
+	struct control *control = s->control;
+	struct clients *clients = control->clients;
+	uint32_t id = channel_number(clients);
+	struct channel *c;
+	int rc;
+
+	if (!session_may_take(s, SHARE_CHANNELS, 1)) {
+		snprintf(text, bytes,
+			"this session has %u channels open and may have no more: %u of %u are left to %u sessions. Close some, or use fewer threads",
+			s->channels, clients_left(clients, SHARE_CHANNELS), CHANNELS_MAX,
+			clients->sessions);
+		return -EMFILE;
+	}
+	c = calloc(1, sizeof(*c));
+	if (!c) {
+		snprintf(text, bytes, "the engine has no memory for one more channel");
+		return -ENOMEM;
+	}
+	c->id = id;
+	c->session = s;
+	c->opening = true;
+	c->memfd = c->wake = c->wake_client = -1;
+	clients->channel[id] = c;
+	clients->channels++;
+	s->channels++;
+	rc = segment_open(c, control->rails);
+	if (rc < 0) {
+		snprintf(text, bytes,
+			"cannot make the memory of a channel: %s; raise the limits of memory or open files",
+			limit_error(rc));
+	} else {
+		rings_init(c, control->rails);
+		rc = region_add_staging(c, channel_layout(control->rails).staging, text, bytes);
+	}
+	if (rc < 0)
+		channel_free(c);
+	return rc;
+}
+
+void channel_open_request(struct session *s)
+{
+	char text[sizeof(((struct attach_reply *)0)->text)];
+	int rc = channel_open(s, text, sizeof(text));
+
+	if (rc < 0)
+		session_fail(s, rc, text);
+}
+
+void channel_opened(struct channel *c)
+{
+	struct session *s = c->session;
+	int fds[2] = {c->memfd, c->wake_client};
+
+	c->opening = false;
+	c->statistics.read_ns = clock_now_ns();
+	c->left = s->control->rails;
+	c->ctl.owner = warm_owner_new(s->control, c->memfd, s->pidfd, &s->process);
+	rails_tell(c, RAIL_CHANNEL_ADD);
+	ctl_channel_open(s->control, &c->ctl);
+	/*
+	 * The client may write ops before the rails know the channel: the ops wait in their rings.
+	 */
+	session_reply(s, c->id, c->staging->id, fds, 2);
+	close(c->wake_client); /* the reply has sent the client a copy of this descriptor */
+	c->wake_client = -1;
+}
+
+void channel_close_request(struct session *s)
+{
+	struct clients *clients = s->control->clients;
+	struct channel *c = s->request.a < CHANNELS_MAX ? clients->channel[s->request.a] : NULL;
+
+	if (!c || c->session != s || c->stopping) {
+		session_fail(s, -EINVAL, "this session has no channel of that number");
+		return;
+	}
+	s->waits_channel = c;
+	channel_stop(c);
+}
+
+void channel_stop(struct channel *c)
+{
+	if (c->stopping)
+		return;
+	c->stopping = true;
+	if (!c->opening) {
+		ctl_channel_close(c->session->control, &c->ctl);
+		quarantine_enter(c);
+		rails_tell(c, RAIL_CHANNEL_STOP);
+	}
+	region_drop(c->staging);
+}
+
+void channel_finish(struct channel *c)
+{
+	struct session *s = c->session;
+
+	if (!c->stopping || c->left || c->staging)
+		return;
+	/*
+	 * A stopping engine hands out no slots, so a channel in quarantine is freed without waiting
+	 * for its client.
+	 */
+	if (!c->quarantined || s->control->stopping)
+		channel_free(c);
+	if (s->waits_channel == c) {
+		s->waits_channel = NULL;
+		session_reply(s, s->request.a, 0, NULL, 0);
+	}
+}
+
+static void channel_collect(struct channel *c, uint64_t now_ns)
+{
+	struct control *control = c->session->control;
+	const struct channel_layout l = channel_layout(control->rails);
+
+	if (c->statistics.refused || !c->map || c->opening)
+		return;
+	if (!statistics_collect(&control->statistics, &c->statistics,
+		    (const struct channel_statistics *)(const void *)(c->map + l.statistics),
+		    now_ns))
+		log_warn(
+			"clients: process %d wrote impossible statistics into channel %u; they are not counted",
+			(int)c->session->pid, c->id);
+}
+
+void client_statistics_collect(struct control *control, uint64_t now_ns)
+{
+	struct clients *clients = control->clients;
+
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (clients->channel[i])
+			channel_collect(clients->channel[i], now_ns);
+}
+
+void channel_free(struct channel *c)
+{
+	struct session *s = c->session;
+	struct clients *clients = s->control->clients;
+
+	channel_collect(c, clock_now_ns());
+	if (c->staging && !region_close(s->control, c->staging))
+		c->map = NULL;
+	quarantine_leave(c);
+	if (c->ctl.kept.length)
+		s->leaves = true;
+	else
+		warm_owner_end(s->control, c->ctl.owner, s->process);
+	clients->channel[c->id] = NULL;
+	clients->channels--;
+	s->channels--;
+	if (c->map)
+		munmap(c->map, c->bytes);
+	if (c->memfd >= 0)
+		close(c->memfd);
+	/*
+	 * the closer's thread closes it: the client may have sent descriptors to this socket, and
+	 * their close can block
+	 */
+	closer_take(clients->closer, c->wake);
+	if (c->wake_client >= 0)
+		close(c->wake_client);
+	free(c);
+}
+
+void client_channel_broken(struct control *control, uint32_t channel)
+{
+	struct channel *c = channel < CHANNELS_MAX ? control->clients->channel[channel] : NULL;
+
+	if (!c || c->session->ending)
+		return;
+	log_warn(
+		"clients: process %d wrote an impossible ring index into channel %u; its session ends",
+		(int)c->session->pid, channel);
+	session_end(c->session, "it wrote an impossible ring index");
+}
+
+void client_channel_returned(struct control *control, struct rail_channel *returned)
+{
+	struct channel *c = returned->control;
+
+	(void)control;
+	if (c->left)
+		c->left--;
+	if (c->left == 0) {
+		/*
+		 * This release store pairs with the load in wait_until_drained() in
+		 * client/channel.c.
+		 */
+		shm_store_release(&c->ctl.header->drained, 1);
+		client_wake(c->wake);
+	}
+	channel_finish(c);
+}

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Credits: page slots handed to clients in advance. Holds the table of each channel's credits, the
+ * requests that wait for room, and the timer that looks at them again. Runs on the control plane's
+ * thread only.
+ *
+ * A request that finds no free slot causes eviction and waits until limbo has passed, or until its
+ * deadline. Requests of one page size are served in order; requests of another size do not wait
+ * behind them.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/control/clients/ctl.h"
+#include "numa/clock.h"
+
+/* ---- table of credits ------------------------------------------------------------------------ */
+
+#define CREDITS_ROOM_MIN 64u
+static_assert(CREDITS_ROOM_MIN * 2 <= CREDITS_MAX * 2, "the table can grow");
+
+static uint32_t credit_home(const struct credits *t, uint32_t place)
+{
+	return (uint32_t)map_mix(place) & (t->room - 1);
+}
+
+void credits_add(struct credits *t, const struct credit *credit)
+{
+	uint32_t i = credit_home(t, credit->place);
+
+	while (t->slot[i].length)
+		i = (i + 1) & (t->room - 1);
+	t->slot[i] = *credit;
+	t->count++;
+}
+
+/* Keeps the hash table at most half full. */
+int credits_reserve(struct credits *t, uint32_t more)
+{
+	struct credits bigger = {.room = t->room ? t->room : CREDITS_ROOM_MIN};
+
+	while ((t->count + more) * 2 > bigger.room)
+		bigger.room *= 2;
+	if (bigger.room == t->room)
+		return 0;
+	bigger.slot = calloc(bigger.room, sizeof(*bigger.slot));
+	if (!bigger.slot)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->room; i++)
+		if (t->slot[i].length)
+			credits_add(&bigger, &t->slot[i]);
+	free(t->slot);
+	*t = bigger;
+	return 0;
+}
+
+const struct credit *credits_find(const struct credits *t, uint32_t place, uint32_t generation)
+{
+	if (t->room == 0)
+		return NULL;
+	for (uint32_t i = credit_home(t, place); t->slot[i].length; i = (i + 1) & (t->room - 1))
+		if (t->slot[i].place == place)
+			return t->slot[i].generation == generation ? &t->slot[i] : NULL;
+	return NULL;
+}
+
+/*
+ * Closes the gap of the removed entry: entries that were stored past it because of a collision move
+ * back (Knuth 6.4, algorithm R).
+ */
+bool credits_take(struct credits *t, uint32_t place, uint32_t generation, struct credit *ret)
+{
+	const struct credit *found = credits_find(t, place, generation);
+	uint32_t gap, i;
+
+	if (!found)
+		return false;
+	*ret = *found;
+	gap = (uint32_t)(found - t->slot);
+	for (i = (gap + 1) & (t->room - 1); t->slot[i].length; i = (i + 1) & (t->room - 1)) {
+		uint32_t home = credit_home(t, t->slot[i].place);
+
+		if (((i - home) & (t->room - 1)) >= ((i - gap) & (t->room - 1))) {
+			t->slot[gap] = t->slot[i];
+			gap = i;
+		}
+	}
+	t->slot[gap] = (struct credit){0};
+	t->count--;
+	return true;
+}
+
+void credits_free(struct credits *t)
+{
+	free(t->slot);
+	*t = (struct credits){0};
+}
+
+/* ---- granting slots -------------------------------------------------------------------------- */
+
+/*
+ * Adds the slot to the run of slots that `run` tells of. False: it does not follow the others at
+ * their distance and with their generation, or the run is full.
+ */
+static bool run_add(struct ctl_done *run, const struct credit *credit)
+{
+	uint32_t distance = credit->place - run->place;
+
+	if (run->count == 1 && distance <= UINT16_MAX)
+		run->stride = (uint16_t)distance;
+	if (credit->generation != run->generation || distance != run->count * run->stride)
+		return false;
+	run->count++;
+	return true;
+}
+
+/* Tells the client of the slots of a run; there may be none. */
+static void run_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *run)
+{
+	unsigned rail = place_rail(run->place);
+
+	if (!run->count)
+		return;
+	ctl_hold(ctl, rail, run->length, run->count);
+	ctl_class_of(ctl, rail, run->length)->taken += run->count;
+	ctl->credits += run->count;
+	ctl->control->counter[COUNTER_credits_granted] += run->count;
+	ctl_put(ctl, c, run, run->count);
+}
+
+/*
+ * Refuses the slots of a request that were not granted: one answer stands for all `left` of them.
+ * Six parameters: an op that is refused at once has no struct ctl_request.
+ */
+static void refuse(struct ctl *ctl, struct ctl_channel *c, uint64_t cookie, uint32_t length,
+	uint32_t left, enum op_status status)
+{
+	const struct ctl_done done = {.cookie = cookie,
+		.kind = CTL_CREDIT,
+		.status = status,
+		.count = (uint16_t)left,
+		.length = length};
+
+	ctl->control->counter[COUNTER_credits_refused]++;
+	ctl_put(ctl, c, &done, left);
+}
+
+/*
+ * Grants up to r->left slots. Returns 0: all are granted; -ENOSPC: r->left of them are still
+ * missing; -EMSGSIZE: the pool holds no pages of that size; -ENOMEM.
+ */
+static int grant_some(struct ctl *ctl, unsigned rail, struct ctl_request *r)
+{
+	struct pool *pool = ctl->control->rail[rail].pool;
+	int rc = credits_reserve(&r->channel->credits, r->left);
+	struct ctl_done run = {.count = 0};
+
+	while (rc == 0 && r->left) {
+		struct credit credit = {.length = r->length};
+
+		rc = pool_take(pool, r->length, &credit.place, &credit.generation);
+		if (rc < 0)
+			break;
+		pool_own(pool, credit.place, r->channel->owner);
+		credits_add(&r->channel->credits, &credit);
+		r->left--;
+		if (run.count && run_add(&run, &credit))
+			continue;
+		run_put(ctl, r->channel, &run);
+		run = (struct ctl_done){.cookie = r->cookie,
+			.kind = CTL_CREDIT,
+			.status = OP_HIT,
+			.count = 1,
+			.place = credit.place,
+			.generation = credit.generation,
+			.length = r->length};
+	}
+	run_put(ctl, r->channel, &run);
+	return rc;
+}
+
+static void request_queue(
+	struct ctl *ctl, unsigned rail, const struct ctl_request *r, uint64_t now_ns)
+{
+	struct ctl_rail *pr = &ctl->rail[rail];
+	struct ctl_request *waits = malloc(sizeof(*waits));
+
+	if (!waits) {
+		refuse(ctl, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+		return;
+	}
+	*waits = *r;
+	waits->next = NULL;
+	waits->class = ctl_class_of(ctl, rail, r->length);
+	*pr->last = waits;
+	pr->last = &waits->next;
+	r->channel->asked += r->left;
+	waits->class->waiting += r->left;
+	waits->class->waited = true;
+	waits->class->slowed = true;
+	ctl_refill(ctl, rail, r->length, now_ns);
+}
+
+void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
+{
+	struct ctl_request r = {.channel = c,
+		.cookie = op->cookie,
+		.deadline_ns = op->deadline_ns,
+		.length = op->length,
+		.left = op->count};
+	int rc = -ENOSPC;
+
+	if (op->rail >= ctl->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
+		ctl->control->counter[COUNTER_ops_invalid]++;
+		/*
+		 * The last argument must be the number that answers_of() returned for this op and
+		 * channel_turn() added to `owed`.
+		 */
+		refuse(ctl, c, op->cookie, op->length,
+			op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1, OP_INVALID);
+		return;
+	}
+	if (c->no_credits || c->credits.count + c->asked + op->count > CREDITS_MAX) {
+		refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+		return;
+	}
+	/* If requests wait for this page size already, this one waits behind them. */
+	if (ctl_class_of(ctl, op->rail, op->length)->waiting == 0)
+		rc = grant_some(ctl, op->rail, &r);
+	if (rc == -EMSGSIZE)
+		refuse(ctl, c, op->cookie, op->length, r.left, OP_INVALID);
+	else if (rc == -ENOSPC)
+		request_queue(ctl, op->rail, &r, now_ns);
+	else if (rc < 0)
+		refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+	else
+		ctl_refill(ctl, op->rail, op->length, now_ns);
+}
+
+/* ---- waiting requests ------------------------------------------------------------------------ */
+
+/*
+ * Unlinks and frees request *link, which was counted with `waited` slots in `asked` and `waiting`.
+ */
+static void request_remove(
+	struct ctl *ctl, unsigned rail, struct ctl_request **link, uint32_t waited)
+{
+	struct ctl_request *r = *link;
+
+	r->channel->asked -= waited;
+	r->class->waiting -= waited;
+	*link = r->next;
+	if (ctl->rail[rail].last == &r->next)
+		ctl->rail[rail].last = link;
+	free(r);
+}
+
+void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
+{
+	struct ctl_rail *pr = &ctl->rail[rail];
+	struct ctl_request **link = &pr->first;
+	uint32_t pass = ++pr->pass;
+
+	pr->retry = false;
+	while (*link) {
+		struct ctl_request *r = *link;
+		struct ctl_class *class = r->class;
+		uint32_t before = r->left;
+		int rc = -ENOSPC;
+
+		if (class->pass != pass)
+			rc = grant_some(ctl, rail, r);
+		if (rc == 0 || rc != -ENOSPC || r->deadline_ns <= now_ns) {
+			if (rc < 0)
+				refuse(ctl, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+			else if (r->deadline_ns < now_ns)
+				ctl->control->counter[COUNTER_credits_late]++;
+			request_remove(ctl, rail, link, before);
+			continue;
+		}
+		class->pass = pass;
+		class->waiting -= before - r->left;
+		r->channel->asked -= before - r->left;
+		link = &r->next;
+	}
+	for (unsigned i = 0; i < CLASSES_MAX; i++)
+		if (pr->class[i].waiting)
+			ctl_refill(ctl, rail, pr->class[i].units * PAGE_UNIT, now_ns);
+}
+
+void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c)
+{
+	for (unsigned rail = 0; rail < ctl->control->rails; rail++) {
+		struct ctl_request **link = &ctl->rail[rail].first;
+
+		while (*link) {
+			if ((*link)->channel == c)
+				request_remove(ctl, rail, link, (*link)->left);
+			else
+				link = &(*link)->next;
+		}
+	}
+}
+
+/* ---- the timer ------------------------------------------------------------------------------- */
+
+static void on_timer(evutil_socket_t fd, short what, void *context)
+{
+	struct ctl *ctl = context;
+
+	(void)fd;
+	(void)what;
+	ctl->timer_ns = 0;
+	for (unsigned i = 0; i < ctl->control->rails; i++)
+		if (ctl->rail[i].first)
+			ctl->rail[i].retry = true;
+}
+
+/*
+ * Returns the time at which the waiting credit requests or a full ctl_done ring must be checked
+ * again. Requests: when a slot leaves limbo, at the earliest deadline of a request, and at least
+ * every CTL_RETRY_NS. A full ctl_done ring: after CTL_STALL_NS.
+ */
+static uint64_t next_ns(const struct ctl *ctl, uint64_t now_ns)
+{
+	uint64_t next = ctl->stalled ? now_ns + CTL_STALL_NS : UINT64_MAX;
+
+	for (unsigned i = 0; i < ctl->control->rails; i++) {
+		const struct ctl_request *r = ctl->rail[i].first;
+		uint64_t at;
+
+		if (!r)
+			continue;
+		at = pool_limbo_left_ns(ctl->control->rail[i].pool);
+		at = now_ns + (at < CTL_RETRY_NS ? at : CTL_RETRY_NS);
+		for (; r; r = r->next)
+			at = r->deadline_ns < at ? r->deadline_ns : at;
+		if (at < now_ns + CTL_SOON_NS)
+			at = now_ns + CTL_SOON_NS;
+		next = at < next ? at : next;
+	}
+	return next;
+}
+
+void ctl_timer(struct ctl *ctl, uint64_t now_ns)
+{
+	uint64_t next = next_ns(ctl, now_ns);
+	struct timeval after;
+
+	if (next == UINT64_MAX || (ctl->timer_ns && ctl->timer_ns <= next))
+		return;
+	/*
+	 * The delay is rounded up, because a timer that fires too early would have to be armed a
+	 * second time.
+	 */
+	next = next > now_ns ? next - now_ns : 0;
+	ctl->timer_ns = now_ns + next;
+	after.tv_sec = (time_t)(next / 1000000000);
+	after.tv_usec = (suseconds_t)(next % 1000000000 / 1000 + 1);
+	if (ctl->timer && event_add(ctl->timer, &after) < 0)
+		ctl->timer_ns = 0;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int ctl_open(struct control *control)
+{
+	struct ctl *ctl = calloc(1, sizeof(*ctl));
+
+	if (!ctl)
+		return -ENOMEM;
+	ctl->control = control;
+	ctl->answer_free = CTL_NO_ANSWER;
+	ctl->limbo_ns = control_limbo_ns(control);
+	for (unsigned i = 0; i < RAILS_MAX; i++)
+		ctl->rail[i].last = &ctl->rail[i].first;
+	ctl->timer = event_new(control->base, -1, 0, on_timer, ctl);
+	if (!ctl->timer) {
+		free(ctl);
+		return -ENOMEM;
+	}
+	control->ctl = ctl;
+	return 0;
+}
+
+/*
+ * Closes ctl.c but keeps its memory, because directory.c may still call back. ctl_free()
+ * frees the memory.
+ */
+void ctl_close(struct control *control)
+{
+	struct ctl *ctl = control->ctl;
+
+	if (!ctl)
+		return;
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (ctl->channel[i])
+			ctl_channel_close(control, ctl->channel[i]);
+	event_free(ctl->timer);
+	ctl->timer = NULL;
+}
+
+void ctl_free(struct ctl *ctl)
+{
+	if (!ctl)
+		return;
+	free(ctl->answer);
+	free(ctl);
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Internals of conn*.c: outgoing connections (made by us, handed to a rail) and incoming ones
+ * (held for a peer's rail). Control plane's thread only, apart from the calls to the NIC's driver:
+ * helper threads make those, from two queues per rail, so that tearing down a broken connection
+ * never waits for the making of another one.
+ *
+ *   conn.c          one outgoing connection
+ *   conn_accept.c   incoming connections
+ *   conn_events.c   events of rails, Connected, members that leave
+ *   conn_health.c   which rails are out of use, and when they are tried again
+ *   conn_lost.c     queue pairs that do not drain, lost NICs
+ *   conn_qps.c      sets of queue pairs, driver calls
+ */
+#ifndef CONTROL_CONN_STATE_H
+#define CONTROL_CONN_STATE_H
+
+#include <sys/queue.h>
+
+#include "engine/control/conns/conn.h"
+#include "engine/control/members/members.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/base/work.h"
+
+#define CONN_ANSWER_MS 2000 /* time limit for the peer's Connected after our Connect */
+/* time limit for making a connection, from the rail's request to RAIL_CONN_ADD */
+#define CONN_MADE_MS 5000
+/* back-off after a connection's first failure; doubles with each further failure */
+#define CONN_BACKOFF_MS 100
+#define CONN_BACKOFF_MAX_MS 2000
+/*
+ * After a connection that lived longer than this, the next back-off starts at CONN_BACKOFF_MS
+ * again
+ */
+#define CONN_STEADY_NS 10000000000ull
+/* a stall time is at least this number of ACK time-outs without a completion */
+#define CONN_STALL_ACKS 5
+/*
+ * If the posted work has not ended this long after its deadline, its queue pairs cannot be
+ * destroyed: no client waits longer.
+ */
+#define CONN_OVERDUE_NS 2000000000ull
+/*
+ * The engine aborts this long after CONN_OVERDUE_NS: the end of the process stops the NIC for
+ * sure.
+ */
+#define CONN_ABORT_NS 5000000000ull
+/*
+ * Period of the ticks that count down to the abort. Ticks pass only while the event loop runs, so
+ * the time during which the process is stopped does not count.
+ */
+#define CONN_TICK_NS 500000000ull
+#define REGION_BYTES_MAX (1ull << 48)
+
+struct qp_set {
+	unsigned count;
+	struct dv_qp *qp[QPS_PER_PEER_MAX];
+};
+
+/*
+ * Driver calls that a helper thread executes. Calls from QPS_ERROR on tear down; they have a queue
+ * and a thread of their own.
+ */
+enum qps_call {
+	/* create the queue pairs; then QPS_CONNECT follows, if the peer's addresses are known */
+	QPS_MAKE,
+	QPS_CONNECT,
+	QPS_ERROR,
+	/*
+	 * Destroy queue pairs that did not drain; `status` is 0 only if all of them were destroyed
+	 */
+	QPS_KILL,
+	QPS_DESTROY, /* destroy queue pairs that have drained, were killed or were never used */
+};
+
+/*
+ * A set of queue pairs and the driver call in progress. While `busy`, everything except `abandoned`
+ * belongs to the helper thread.
+ */
+struct qps {
+	struct work work;
+	struct control *control;
+	unsigned rail;
+	bool busy;
+	/*
+	 * Written by the control plane: the helper thread stops making and connecting; never reset
+	 */
+	uint32_t abandoned;
+	enum qps_call call;
+	/* input of QPS_MAKE: number of queue pairs to create, WQEs that each can hold */
+	unsigned count, depth;
+	/*
+	 * input of QPS_CONNECT: number of the peer's addresses in `remote`; must equal the number
+	 * of queue pairs
+	 */
+	unsigned remotes;
+	struct dv_address remote[QPS_PER_PEER_MAX];
+	void (*done)(struct qps *qps);
+	/* results of the driver call, written by the helper thread */
+	int status;
+	char text[240];
+	uint64_t ack_ns; /* result of QPS_CONNECT: the longest ACK time-out among the queue pairs */
+	struct dv_sq *sq[QPS_PER_PEER_MAX];
+	struct qp_set set;
+};
+
+enum out_conn_state {
+	OUT_CONN_MAKING, /* state of a connection: a helper thread makes its queue pairs */
+	/* state: Connect was sent; the control plane still owns the queue pairs */
+	OUT_CONN_REQUESTED,
+	/* state: Connected was received; a helper thread connects the queue pairs */
+	OUT_CONN_CONNECTING,
+	OUT_CONN_LIVE,   /* state: the rail owns the queue pairs, from RAIL_CONN_ADD on */
+	OUT_CONN_BROKEN, /* state: the queue pairs are in error; the rail drains and returns them */
+};
+
+/* An outgoing connection: queue pairs of one of our rails to one peer. */
+struct out_conn {
+	LIST_ENTRY(out_conn) next;
+	struct control *control;
+	enum out_conn_state state;
+	/*
+	 * the connection was given up before it was live, or the rail returned it: it is only to be
+	 * destroyed
+	 */
+	bool gone;
+	bool linkless; /* the Connect is sent as soon as there is a link with the member */
+	bool errored;  /* true: QPS_ERROR was executed, with or without success */
+	bool kill;     /* true: the connection does not drain, so QPS_KILL must be executed */
+	bool retired;  /* true: RAIL_CONN_RETIRE was sent to the rail */
+	unsigned rail, to_rail;
+	uint64_t serial;
+	uint64_t made_until_ns; /* if the connection is not live at this time, it is given up */
+	uint64_t live_ns;
+	/*
+	 * Timer: until the connection is live, it gives it up; once it is stuck, it counts `ticks`
+	 * down
+	 */
+	struct event *deadline;
+	/*
+	 * ticks left until the engine aborts because the rail did not return the connection; see
+	 * CONN_TICK_NS
+	 */
+	unsigned ticks;
+	uint64_t tick_ns; /* time of the last tick that was subtracted from `ticks` */
+	struct qps qps;
+	/* handed to the rail; its member .control points to this struct out_conn */
+	struct rail_conn handle;
+};
+
+/*
+ * An incoming connection: queue pairs that a peer's rail reads through. They never
+ * post.
+ */
+struct in_conn {
+	LIST_ENTRY(in_conn) next;
+	uint32_t ref;
+	unsigned rail, to_rail; /* the peer's rail that reads, and our rail that serves it */
+	uint64_t serial;
+	bool gone; /* true: nothing uses the queue pairs; they are only to be destroyed */
+	struct qps qps;
+};
+
+/* Health of the connections of one of our rails to one peer: its failures. */
+struct conn_health {
+	uint32_t ref;
+	unsigned fails;
+	uint64_t until_ns;
+	bool out; /* true: clients use other rails until a probe of a new connection is answered */
+};
+
+/* Health of one of our rails. */
+struct rail_health {
+	bool port_down;
+	bool lost; /* the rail's NIC died; stays true until the engine is restarted */
+	bool cut;  /* the rail is lost and its device is closed: the NIC writes nothing any more */
+	bool slow;
+	unsigned slow_times; /* number of times in a row that the rail was found slow */
+	/* end of the rail's present rest if it is slow, else of its last rest */
+	uint64_t slow_until_ns;
+	/*
+	 * The fields below count from the last comparison with the other rails. `idle`: the rail
+	 * had no work at some moment.
+	 */
+	bool idle;
+	unsigned behind; /* number of comparisons in a row in which the rail was behind */
+	uint64_t bytes, pages;
+};
+
+struct conns {
+	LIST_HEAD(, out_conn) out_conns;
+	LIST_HEAD(, in_conn) in_conns;
+	uint64_t serial;
+	unsigned outstanding;
+	/* indexed by the number of our rail and by peer number; untouched from `peers` on */
+	struct conn_health conn_health[RAILS_MAX][NODES_MAX];
+	unsigned peers; /* 1 + the highest peer number that a connection was wanted with */
+	uint32_t hangs[NODES_MAX]; /* scratch memory of unread_watch() */
+	struct rail_health health[RAILS_MAX];
+	uint32_t
+		unread[NODES_MAX]; /* by peer number: ref of the member whose READs hang; 0: none */
+	uint64_t completed;        /* pages and buckets read by all rails, at the last watch() */
+	struct event *watch;
+	/* number of watch() calls; after every HEALTH_WATCHES of them the rails are compared */
+	unsigned watches;
+	struct works *works;
+};
+
+/*
+ * Each rail has two queues of driver calls: number 2 * rail for making connections, 2 * rail + 1
+ * for destroying them.
+ */
+static inline unsigned work_queue_of(unsigned rail, bool breaking)
+{
+	return 2 * rail + breaking;
+}
+
+/* functions of conn.c */
+
+struct out_conn *out_conn_find(struct control *control, unsigned rail, uint32_t ref);
+/* Stops the timer of the peer's message Connected, which has arrived, and starts QPS_CONNECT. */
+void out_conn_connect(struct out_conn *conn);
+/*
+ * Starts a connection: makes the queue pairs, then sends Connect to the peer. Returns 0, -ENOMEM,
+ * -EBUSY if a helper thread still works on queue pairs to that peer that were given up, or -EMFILE
+ * if the rail has RAIL_CONNECTIONS_MAX connections.
+ */
+int out_conn_open(
+	struct control *control, unsigned rail, const struct member_record *to, bool probe);
+/*
+ * Gives up a connection that is not live, so nothing was posted on it. Informs the rail and the
+ * clients.
+ */
+void out_conn_give_up(struct out_conn *conn);
+/*
+ * Breaks a live connection: puts it in the error state. The rail drains it, then it is destroyed.
+ */
+void out_conn_break(struct out_conn *conn);
+/* Ends the connection with out_conn_give_up() or out_conn_break(), depending on its state. */
+void out_conn_end(struct out_conn *conn);
+/* Starts the next driver call that the connection needs, unless a call is in progress. */
+void out_conn_go_on(struct out_conn *conn);
+void out_conn_deadline_end(struct out_conn *conn);
+/* Starts the time after which the engine aborts unless the rail has returned the connection. */
+void out_conn_ticks_set(struct out_conn *conn, uint64_t ns);
+void out_conn_free(struct out_conn *conn);
+
+/* functions of conn_events.c that the other files call */
+void conn_back_off(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/*
+ * The health of the connections of (rail, peer); starts afresh if `ref` is another incarnation of
+ * the peer.
+ */
+struct conn_health *conn_health_of(
+	struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/* Gives up or breaks every outgoing connection of one of our rails. */
+void out_conns_break_rail(struct control *control, unsigned rail);
+/*
+ * Opens a connection whose first READ is a probe, unless the rail already has a connection to `to`.
+ */
+void conns_probe(struct control *control, unsigned rail, const struct member_record *to);
+
+/* functions of conn_health.c that the other files call */
+
+/* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
+void rail_leaves(struct control *control, unsigned rail);
+/* True if the rail is out of use towards all peers: it has no link, is slow, or is lost. */
+bool rail_out(const struct control *control, unsigned rail);
+
+/*
+ * Takes the rail out of use for this peer: clients use other rails. It is probed again when its
+ * back-off has ended.
+ */
+void conn_health_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/* Called when a probe was answered: clients may read the peer over this rail again. */
+void conn_health_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/* Clears the failure records of a peer number, because another member may get that number next. */
+void conn_health_forget(struct control *control, uint16_t peer);
+int health_open(struct control *control);
+void health_close(struct control *control);
+
+/* functions of conn_qps.c, for outgoing and incoming connections */
+
+/*
+ * Number of queue pairs from a rail to a peer: rail.qps_per_peer, or, if that is 0, as many as the
+ * port's data rate needs.
+ */
+unsigned qps_wanted(const struct control *control, unsigned rail);
+/* A helper thread executes the driver call; then the control plane calls done(). */
+void qps_start(struct qps *qps, enum qps_call call);
+/*
+ * The queue pairs are not needed any more: the helper thread skips what it has not made or
+ * connected yet.
+ */
+void qps_abandon(struct qps *qps);
+/* True while a helper thread makes or connects these queue pairs. */
+bool qps_making(const struct qps *qps);
+/* Destroys the queue pairs. For conns_close() only, when no helper thread is running. */
+void qps_destroy(struct qp_set *set);
+/*
+ * True if there are at most QPS_PER_PEER_MAX ends, in order, each with an address of the right
+ * size.
+ */
+bool ends_fit(size_t count, Pc__QpEnd *const *ends);
+/* Stores the peer's addresses for QPS_CONNECT; the caller has checked ends_fit(). */
+void qps_remote(struct qps *qps, size_t count, Pc__QpEnd *const *ends);
+/*
+ * True if `qpn` is the number of one of these queue pairs; false while a helper thread works on
+ * them.
+ */
+bool qps_have(const struct qps *qps, uint32_t qpn);
+
+struct end_list {
+	struct dv_address address[QPS_PER_PEER_MAX];
+	Pc__QpEnd end[QPS_PER_PEER_MAX];
+	Pc__QpEnd *at[QPS_PER_PEER_MAX];
+};
+void qps_describe(const struct qp_set *set, struct end_list *ret);
+
+/* functions of conn_accept.c */
+
+/*
+ * Marks for destruction every incoming connection of member `ref`, or of all members if `ref` is 0.
+ */
+void in_conns_drop(struct control *control, uint32_t ref);
+/* Marks for destruction every incoming connection on our rail `rail`, which is lost. */
+void in_conns_drop_rail(struct control *control, unsigned rail);
+void in_conn_fail(struct in_conn *in_conn);
+/* Frees all incoming connections. For conns_close() only, when no helper thread is running. */
+void in_conns_free(struct control *control);
+
+/* functions of conn_lost.c */
+
+/*
+ * Declares the rail lost: no command of the driver helps any more. Nothing is given to the rail,
+ * its device is closed, and then its posted work ends. The rail stays lost until the engine is
+ * restarted.
+ */
+__attribute__((format(printf, 3, 4))) void rail_lost(
+	struct control *control, unsigned rail, const char *format, ...);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory as the control plane uses it: finds the owners of a key, publishes and removes this
+ * engine's entries there, and serves the requests of other engines. Lookups are not here: a client
+ * reads the owner's shard with a one-sided READ. Control plane's thread only.
+ *
+ * Messages are collected in one batch per owner and sent at the end of each turn of the event loop.
+ */
+#ifndef CONTROL_DIRECTORY_H
+#define CONTROL_DIRECTORY_H
+
+#include "engine/abi/message.pb-c.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/control/members/suspect.h"
+#include "engine/disk/disk.h"
+
+struct control;
+struct removal;
+
+/*
+ * Result of a directory call. Called exactly once, from directory_flush(), never from inside the
+ * call that requested it, with one exception: if memory is exhausted, OP_NO_SPACE is passed at
+ * once. It may call any function of this header.
+ *
+ * OP_HIT: at least one owner has stored the entry, so the page can be found, and every other owner
+ * has answered or is suspect (suspect.h). Without the answer of a suspect owner the set is partial
+ * until that owner has answered too. OP_PEER_DOWN: no owner has stored the entry, and those that
+ * have not answered are suspect or dead. OP_NO_SPACE: every owner has answered and none had room
+ * for the entry. OP_TIMEOUT: the deadline passed first; messages already queued or in flight are
+ * not withdrawn. OP_CANCELLED: directory_close() was called.
+ */
+typedef void (*directory_done)(void *context, uint64_t cookie, enum op_status status);
+
+/* What waits for a result, and until when. The callee copies it. */
+struct waiter {
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; passes before the result: OP_TIMEOUT */
+	directory_done done;
+	void *context;
+	uint64_t cookie;
+};
+
+/*
+ * Publishes "this node has `key` at `at`", whose ref is not used, to every owner; this node's own
+ * shard is written at once. If an owner dies meanwhile, its successor in the new map takes its
+ * place. `waiter` NULL: none.
+ */
+void directory_publish(struct control *control, const struct page_key *key,
+	const struct location *at, const struct waiter *waiter);
+/*
+ * Removes our own entry from its owners; the ref of `at` is not used. Each remove is sent again
+ * until the owner acknowledges it or dies.
+ */
+void directory_remove(
+	struct control *control, const struct page_key *key, const struct location *at);
+/*
+ * The page is on disk and not in memory: its owners get the entry of the page on disk, in place of
+ * the one that they may have. False: not all of them do, so the caller removes that one.
+ */
+bool directory_on_disk(struct control *control, const struct disk_page *page);
+/* Pages may be on disk that owners do not know: compares and publishes all entries, paced. */
+void directory_disk_opened(struct control *control);
+/* True while many removes are queued that no client waits for. */
+bool directory_busy(const struct control *control);
+/*
+ * A reader found the entry `at` to be wrong: its owners remove exactly that
+ * entry; an entry with a newer generation stays.
+ */
+void directory_stale(
+	struct control *control, const struct page_key *key, const struct location *at);
+/*
+ * Deletes a key: every member that holds `key`, this one included, drops its page. `waiter` NULL:
+ * none.
+ */
+void directory_forget(
+	struct control *control, const struct page_key *key, const struct waiter *waiter);
+/* Tells member `ref` of a removal that it has missed. */
+void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
+	const struct waiter *waiter);
+/*
+ * The page at `place` on node `ref` was read by a client of this engine: tells that node, whose
+ * eviction keeps visited pages longer.
+ */
+void directory_touch(struct control *control, uint32_t ref, uint32_t place);
+/* A page that had another CRC32C than its head says when it was read. */
+struct page_report {
+	struct page_key key;
+	uint32_t place, generation;
+};
+#define REPORTS_MAX 16u /* pages reported to one holder in one Touch; further ones are dropped */
+/* A client of this host has read this page of engine `ref` with another CRC than its head says. */
+void directory_report(struct control *control, uint32_t ref, const struct page_report *report);
+
+/* State of the directory as this engine sees it. The loop's thread. */
+struct directory_counts {
+	bool moving;      /* entries move to new owners after a change of the map */
+	unsigned behind;  /* owners that have not taken all entries of this engine yet */
+	unsigned suspect; /* owners for which publishes do not wait */
+	uint32_t partial; /* sets that were answered before all their owners had the entry */
+	/*
+	 * The walk over this engine's index after a change of the map. "compare": which entries
+	 * do new owners have already; "publish": the others, to the new owners; "wait": until
+	 * clients have read the new map; "remove": from the former owners; "": no walk.
+	 */
+	const char *walk;
+	uint64_t walk_position,
+		walk_end;    /* of index_walk(); 0 while no part of the index is read */
+	uint64_t sweep_left; /* buckets of the shard to search for dead members */
+};
+void directory_counts(const struct control *control, struct directory_counts *ret);
+
+/* What this engine sends to the member with that peer number. The loop's thread. */
+struct directory_owner {
+	enum suspect_why why;
+	unsigned queued;      /* requests that were not sent yet */
+	unsigned in_flight;   /* batches without an acknowledgement */
+	unsigned background;  /* requests that no client waits for */
+	bool behind;          /* publishes were skipped; a walk makes up for them */
+	uint64_t unserved_ms; /* how long the oldest request waits for its answer; 0: none waits */
+	int64_t served_ms;    /* since the last acknowledgement; -1: there was none */
+};
+void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret);
+
+/* ---- called by member.c ---------------------------------------------------------------------- */
+
+struct rpc_link;
+
+/*
+ * The member has left the map. Publishes queued for it move to its successor at the next
+ * directory_map_changed().
+ */
+void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref);
+/*
+ * Member `ref` had removed us from its map and dropped our entries: publishes again every entry
+ * that it owns.
+ */
+void directory_forgotten(struct control *control, uint32_t ref);
+/*
+ * The link has closed: batches sent over it and not acknowledged are sent again over the next one.
+ */
+void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
+/* True if a request to the member waits too long for its acknowledgement. */
+bool directory_overdue(const struct control *control, uint16_t peer);
+/* `disk`: the member knows entries of pages on disk. */
+void directory_link_up(struct control *control, uint16_t peer, bool disk);
+/* The member has answered a probe, and none waits for too long (`served`), or one does. */
+void directory_probed(struct control *control, uint16_t peer, bool served);
+/* Compares this engine's entries with those of their owners soon (directory_compare.c). */
+void directory_compare(struct control *control);
+/*
+ * READs of member `ref` hang, although READs of others complete; or they do so no longer. Called by
+ * conn_health.c.
+ */
+void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread);
+/*
+ * Runs at every heartbeat: begins the periodic comparison, and closes the link of an owner that has
+ * acknowledged nothing for twice cluster.dead_after_ms, so that the owner is dialled again.
+ */
+void directory_tick(struct control *control, uint64_t now_ns);
+
+int directory_open(struct control *control);
+void directory_close(struct control *control);
+/* Called at the end of each turn of the control plane: sends the batches that it has collected. */
+void directory_flush(struct control *control);
+/* Called by member.c when the map has changed; implemented in directory_move.c. */
+void directory_map_changed(struct control *control);
+
+/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+bool directory_serve_publish(
+	struct control *control, struct rpc_link *link, const Pc__Publish *publish);
+bool directory_serve_remove(
+	struct control *control, struct rpc_link *link, const Pc__Remove *remove);
+bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack);
+bool directory_serve_touch(struct control *control, struct rpc_link *link, const Pc__Touch *touch);
+bool directory_serve_digest_ask(
+	struct control *control, struct rpc_link *link, const Pc__DigestAsk *ask);
+bool directory_serve_digest(
+	struct control *control, struct rpc_link *link, const Pc__Digest *answer);
+bool directory_serve_entries_ask(
+	struct control *control, struct rpc_link *link, const Pc__EntriesAsk *ask);
+bool directory_serve_entries(
+	struct control *control, struct rpc_link *link, const Pc__Entries *answer);
+bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay);
+bool directory_serve_relayed(
+	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed);
+bool directory_serve_forget(
+	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
+bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe);
+
+#endif

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* removals.h: the memory of removals, the members that are away, and the door. */
+#include "engine/control/directory/removals_inner.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/pages/index.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/net.h"
+#include "engine/control/members/placement.h"
+
+#define DOOR_LOOK_US 5000
+
+static uint64_t dead_ns(const struct control *control)
+{
+	return (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
+}
+
+/* ---- the memory ------------------------------------------------------------------------------ */
+
+uint64_t removals_hash(const struct member *member)
+{
+	uint64_t hash = member_hash(member);
+
+	return hash ? hash : 1;
+}
+
+struct removals_name *removals_find(const struct removals *r, uint64_t hash)
+{
+	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
+		if (r->log->name[i].hash == hash)
+			return &r->log->name[i];
+	return NULL;
+}
+
+/* A place for a new name: a free one, or that of the member that left first. */
+static struct removals_name *name_place(const struct removals *r)
+{
+	struct removals_name *oldest = NULL;
+
+	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
+		struct removals_name *name = &r->log->name[i];
+
+		if (!name->hash)
+			return name;
+		if (name->left_ns && (!oldest || name->left_ns < oldest->left_ns))
+			oldest = name;
+	}
+	return oldest;
+}
+
+/* NULL: there are REMOVALS_NAMES members on the map. */
+static struct removals_name *name_make(const struct removals *r, uint64_t hash)
+{
+	struct removals_name *name = removals_find(r, hash);
+
+	if (name)
+		return name;
+	name = name_place(r);
+	if (name)
+		*name = (struct removals_name){.hash = hash};
+	return name;
+}
+
+static void absent_count(struct removals *r, uint64_t now_ns)
+{
+	r->absent = 0;
+	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
+		const struct removals_name *name = &r->log->name[i];
+
+		/* it may have left after `now_ns`, in the same turn */
+		r->absent += name->hash && name->left_ns &&
+			     (int64_t)(now_ns - name->left_ns) < (int64_t)REMOVALS_ABSENT_NS;
+	}
+}
+
+/* Stands for the number and the key: with another key a number was not given by its engine. */
+static uint64_t seal(const struct removal *removal)
+{
+	return map_mix(removal->number ^ removal->key.word[0]);
+}
+
+uint64_t removals_number(struct control *control)
+{
+	struct removals *r = control->removals;
+
+	return r ? ++r->number : 0;
+}
+
+void removals_add(struct control *control, const struct removal *removal)
+{
+	struct removals *r = control->removals;
+
+	if (!r)
+		return;
+	r->log->removal[r->log->head % REMOVALS_MAX] = *removal;
+	/* in this order: the engine may be killed in between */
+	shm_store64(&r->log->head, r->log->head + 1);
+	r->done[removal->number % REMOVALS_MAX] = seal(removal);
+}
+
+bool removals_done(const struct control *control, const struct removal *removal)
+{
+	const struct removals *r = control->removals;
+
+	return r && removal->number && r->done[removal->number % REMOVALS_MAX] == seal(removal);
+}
+
+bool removals_missing(const struct control *control)
+{
+	return control->removals && control->removals->absent;
+}
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+void removals_member_up(struct control *control, const struct member *member)
+{
+	struct removals *r = control->removals;
+	struct removals_name *name = r ? name_make(r, removals_hash(member)) : NULL;
+
+	if (!name)
+		return;
+	name->left_ns = 0;
+	absent_count(r, net_now());
+}
+
+void removals_member_told(struct control *control, const struct member *member)
+{
+	struct removals *r = control->removals;
+	struct removals_name *name = r ? removals_find(r, removals_hash(member)) : NULL;
+
+	if (name)
+		name->at = REMOVALS_PRESENT;
+}
+
+void removals_member_left(struct control *control, const struct member *member)
+{
+	struct removals *r = control->removals;
+	struct removals_name *name = r ? name_make(r, removals_hash(member)) : NULL;
+	uint64_t now_ns = net_now();
+	struct telling *t;
+
+	if (!name)
+		return;
+	LIST_FOREACH (t, &r->tellings, next)
+		t->failed |= t->ref == member->record.ref;
+	if (name->at == REMOVALS_PRESENT)
+		name->at = r->log->head;
+	name->left_ns = now_ns;
+	absent_count(r, now_ns);
+}
+
+void removals_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	struct removals *r = control->removals;
+	struct member *member = link->member;
+
+	if (!r)
+		return;
+	if (!hello->removals) {
+		removals_member_told(control, member);
+		return;
+	}
+	member->contact->untold_ns = net_now();
+	telling_begin(r, member, hello->pages);
+}
+
+bool removals_wanted(const struct control *control)
+{
+	return index_count(control->index) > 0 || control->settings->disk_paths[0];
+}
+
+/* ---- the door -------------------------------------------------------------------------------- */
+
+static bool untold_any(const struct control *control, uint64_t now_ns)
+{
+	const struct member_table *table = &control->members->table;
+
+	for (unsigned i = 0; i < table->contacts; i++) {
+		const struct member_contact *contact = table->contact[i];
+
+		if (contact->member->state == MEMBER_ALIVE && contact->untold_ns &&
+			now_ns - contact->untold_ns < dead_ns(control))
+			return true;
+	}
+	return false;
+}
+
+bool removals_held(const struct control *control)
+{
+	const struct removals *r = control->removals;
+
+	return r && (control->door_shut || untold_any(control, net_now()));
+}
+
+static bool awaited_any(const struct removals *r)
+{
+	for (unsigned i = 0; i < REMOVALS_NAMES / 64; i++)
+		if (r->awaited[i])
+			return true;
+	return false;
+}
+
+/* True if pages in memory may be ones whose removal was a promise. */
+static bool unproven(const struct removals *r)
+{
+	if (r->alone || r->proven)
+		return false;
+	return r->incomplete || r->away_ns >= REMOVALS_ABSENT_NS;
+}
+
+static void door_open(struct removals *r)
+{
+	r->control->door_shut = false;
+	net_timer_stop(r->look);
+	if (r->opened)
+		r->opened(r->control, unproven(r));
+}
+
+static void door_look(struct removals *r)
+{
+	const struct control *control = r->control;
+	uint64_t now_ns = net_now();
+
+	if (!control->door_shut || !control->directory)
+		return;
+	if (now_ns - r->opened_ns < dead_ns(control) &&
+		(awaited_any(r) || member_seeking(control) || untold_any(control, now_ns)))
+		return;
+	door_open(r);
+}
+
+static void on_look(void *context)
+{
+	door_look(context);
+}
+
+bool removals_serve_told(struct control *control, struct rpc_link *link, const Pc__Told *told)
+{
+	struct removals *r = control->removals;
+	const struct removals_name *name = r ? removals_find(r, removals_hash(link->member)) : NULL;
+
+	link->member->contact->untold_ns = 0;
+	if (!r)
+		return true;
+	r->proven |= told->complete && (told->known || r->away_ns < REMOVALS_ABSENT_NS);
+	r->incomplete |= !told->complete;
+	if (name)
+		r->awaited[(name - r->log->name) / 64] &= ~(1ull << (name - r->log->name) % 64);
+	door_look(r);
+	return true;
+}
+
+void removals_tick(struct control *control, uint64_t now_ns)
+{
+	struct removals *r = control->removals;
+	struct telling *t, *next;
+
+	if (!r)
+		return;
+	shm_store64(&r->log->ran_ns, now_ns);
+	absent_count(r, now_ns);
+	for (t = LIST_FIRST(&r->tellings); t; t = next) {
+		next = LIST_NEXT(t, next);
+		telling_step(t);
+	}
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+/* The engine before has ended: all members that were on its map have missed what comes now. */
+static void log_adopt(struct removals *r)
+{
+	struct removals_log *log = r->log;
+
+	if (log->ran_ns && log->ran_ns <= r->opened_ns)
+		r->away_ns = r->opened_ns - log->ran_ns;
+	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
+		struct removals_name *name = &log->name[i];
+
+		if (name->at > log->head && name->at != REMOVALS_PRESENT)
+			name->at = 0;
+		if (!name->hash || name->left_ns)
+			continue;
+		r->alone = false;
+		r->awaited[i / 64] |= 1ull << i % 64;
+		name->left_ns = r->opened_ns;
+		if (name->at == REMOVALS_PRESENT)
+			name->at = log->head;
+	}
+	for (uint64_t i = 0; i < REMOVALS_MAX; i++)
+		r->done[log->removal[i].number % REMOVALS_MAX] = seal(&log->removal[i]);
+}
+
+static bool log_fits(const struct removals_log *log)
+{
+	return log->magic == REMOVALS_MAGIC && log->layout == REMOVALS_LAYOUT;
+}
+
+int removals_begin(struct control *control, const struct removals_options *options)
+{
+	struct removals *r = calloc(1, sizeof(*r));
+	const struct settings *s = control->settings;
+
+	if (!r)
+		return -ENOMEM;
+	r->control = control;
+	r->look = net_timer_new(control->base, true, on_look, r);
+	if (!r->look) {
+		free(r);
+		return -ENOMEM;
+	}
+	r->memory = options->memory;
+	r->log = r->memory.base;
+	r->opened = options->opened;
+	r->opened_ns = net_now();
+	r->away_ns = UINT64_MAX;
+	r->number = map_mix(control->incarnation);
+	r->alone = true;
+	control->removals = r;
+	if (options->adopted && log_fits(r->log))
+		log_adopt(r);
+	else if (options->adopted)
+		memset(r->log, 0, sizeof(*r->log));
+	if (!r->log->head)
+		r->log->head = 1;
+	r->log->magic = REMOVALS_MAGIC;
+	r->log->layout = REMOVALS_LAYOUT;
+	absent_count(r, r->opened_ns);
+	control->door_shut =
+		options->pages && (!r->alone || s->cluster_seeds[0] || s->cluster_seeds_file[0] ||
+					  s->cluster_etcd[0]);
+	if (control->door_shut)
+		net_timer_set(r->look, DOOR_LOOK_US);
+	return 0;
+}
+
+void removals_close(struct control *control)
+{
+	struct removals *r = control->removals;
+	struct telling *t;
+
+	if (!r)
+		return;
+	control->removals = NULL;
+	while ((t = LIST_FIRST(&r->tellings)))
+		telling_free(t);
+	net_timer_free(r->look);
+	huge_close(&r->memory);
+	free(r);
+}

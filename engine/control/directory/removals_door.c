@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the door of removals.h shuts: the pages of the engine before, and the clients' socket.
+ * Control plane's thread only.
+ */
+#include <inttypes.h>
+
+#include "config/log.h"
+#include "engine/control/clients/client.h"
+#include "engine/control/clients/ctl.h"
+#include "engine/control/pages/index.h"
+#include "engine/control/directory/removals.h"
+#include "engine/control/pages/warm.h"
+
+/* Takes all pages out of the pools. */
+static void pages_drop(struct control *control)
+{
+	struct index_entry entry[64];
+	uint64_t cursor, dropped = 0;
+	unsigned count;
+
+	/* the index changes meanwhile: a walk may pass over some pages */
+	for (cursor = 0; cursor || index_count(control->index); dropped += count) {
+		count = index_walk(control->index, &cursor, 64, entry);
+		for (unsigned i = 0; i < count; i++)
+			ctl_take_away(
+				control->ctl, &entry[i].key, entry[i].place, entry[i].generation);
+	}
+	if (dropped == 0)
+		return;
+	control->counter[COUNTER_pages_unproven] += dropped;
+	log_warn(
+		"warm restart: %" PRIu64
+		" pages of the engine before are dropped: no member remembers all removals of the time in which it was away. To keep the pages, let no engine be away for longer than 10 minutes",
+		dropped);
+}
+
+static void opened(struct control *control, bool drop)
+{
+	if (drop)
+		pages_drop(control);
+	clients_accept(control);
+}
+
+int removals_open(struct control *control)
+{
+	struct removals_options options = {.opened = opened};
+	struct warm_counts warm;
+	int rc = warm_removals_open(
+		control, sizeof(struct removals_log), &options.memory, &options.adopted);
+
+	if (rc < 0)
+		return rc;
+	warm_counts(control, &warm);
+	options.pages = warm.adopted || control->settings->disk_paths[0];
+	rc = removals_begin(control, &options);
+	if (rc < 0)
+		huge_close(&options.memory);
+	return rc;
+}

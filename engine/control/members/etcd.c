@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses of engines to join, from etcd (cluster.etcd), by the JSON gateway of its version 3.
+ * Each engine keeps a key with its own address, PREFIX + cluster.id + "/" + name, under a lease of
+ * ETCD_LEASE_S, and lists the keys of the others every ETCD_PERIOD_S. etcd tells addresses and
+ * nothing else: a key that expires removes no member, and the cluster works on without etcd.
+ *
+ * A round with one endpoint is: log in (with cluster.etcd_user), keep the lease alive, grant it and
+ * store the key if either is gone, list. The endpoint that finished the last round is asked alone;
+ * when it fails, all others are asked side by side. An answer takes at most ETCD_ANSWER_S.
+ *
+ * The texts of requests and answers: etcd_json.c. Control plane's thread only; nothing blocks.
+ */
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/dns.h>
+#include <event2/http.h>
+#include <event2/keyvalq_struct.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/members/etcd.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/net.h"
+
+#define ETCD_ENDPOINTS_MAX 8
+#define ETCD_PERIOD_S 10
+#define ETCD_ANSWER_S 2
+#define ETCD_ROUND_NS (8ull * 1000000000) /* a round that is not finished by then is given up */
+#define ETCD_BODY_MAX (256 << 10)         /* bytes of an answer that is read */
+
+enum step { STEP_IDLE, STEP_LOGIN, STEP_KEEP, STEP_GRANT, STEP_PUT, STEP_LIST };
+
+static const char *const path_of[] = {
+	[STEP_LOGIN] = "/v3/auth/authenticate",
+	[STEP_KEEP] = "/v3/lease/keepalive",
+	[STEP_GRANT] = "/v3/lease/grant",
+	[STEP_PUT] = "/v3/kv/put",
+	[STEP_LIST] = "/v3/kv/range",
+};
+
+struct endpoint {
+	struct etcd *etcd;
+	char name[ADDRESS_TEXT_BYTES]; /* host:port, for the log and the header Host */
+	struct evhttp_connection *connection;
+	struct evhttp_request *request; /* the request in flight; NULL: none */
+	enum step step;
+	uint64_t begun_ns; /* start of the round */
+	char *token;       /* of the last login, owned; NULL: none */
+	bool failing;      /* the last round failed, and the reason was logged */
+	bool works;        /* a round has succeeded since the last failure */
+};
+
+struct etcd {
+	struct control *control;
+	struct net_timer *tick;
+	struct net_resolver *dns;
+	struct etcd_keys keys;
+	int64_t lease;         /* random number that this engine gave its lease; not 0 */
+	bool stored;           /* the key was stored under this lease */
+	bool more;             /* the last list from the start of the keys was not complete */
+	bool from_own;         /* the next list starts at the own key */
+	struct etcd_list list; /* that is used now */
+	struct endpoint *good; /* finished the last round; NULL: none did */
+	char user[NAME_BYTES_MAX];
+	char password[NAME_BYTES_MAX];
+	unsigned endpoints;
+	struct endpoint endpoint[ETCD_ENDPOINTS_MAX];
+};
+
+static void ask(struct endpoint *endpoint, enum step step);
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
+
+static void round_begin(struct endpoint *endpoint)
+{
+	if (endpoint->step != STEP_IDLE)
+		return;
+	endpoint->begun_ns = net_now();
+	ask(endpoint, endpoint->etcd->user[0] && !endpoint->token ? STEP_LOGIN : STEP_KEEP);
+}
+
+static void round_failed(struct endpoint *endpoint, const char *why)
+{
+	struct etcd *etcd = endpoint->etcd;
+	char text[SEED_WHY_BYTES];
+
+	if (!endpoint->failing)
+		log_warn(
+			"cluster.etcd %s: %s. It is asked again every %d s; the members stay members",
+			endpoint->name, why, ETCD_PERIOD_S);
+	endpoint->failing = true;
+	endpoint->works = false;
+	endpoint->step = STEP_IDLE;
+	/* a token expires, and is invalid after a restart of etcd: the next round logs in again */
+	free(endpoint->token);
+	endpoint->token = NULL;
+	if (etcd->good && etcd->good != endpoint)
+		return;
+	snprintf(text, sizeof(text), "%s: %s", endpoint->name, why);
+	member_source_read(etcd->control, SEED_ETCD, text);
+	if (!etcd->good)
+		return;
+	etcd->good = NULL;
+	for (unsigned i = 0; i < etcd->endpoints; i++)
+		if (&etcd->endpoint[i] != endpoint)
+			round_begin(&etcd->endpoint[i]);
+}
+
+static void round_done(struct endpoint *endpoint, const struct etcd_list *list)
+{
+	struct etcd *etcd = endpoint->etcd;
+	bool part = etcd->from_own; /* the list has only the keys from the own one on */
+
+	endpoint->step = STEP_IDLE;
+	if (!endpoint->works)
+		log_info("cluster.etcd %s: %s%u addresses at %s", endpoint->name,
+			list->more ? "more than " : "", list->count, etcd->keys.start);
+	endpoint->works = true;
+	endpoint->failing = false;
+	etcd->good = endpoint;
+	member_source_read(etcd->control, SEED_ETCD, NULL);
+	if (!list->own && (part || !list->more))
+		etcd->stored = false; /* removed by hand, for example: the next round stores it */
+	if (!part)
+		etcd->more = list->more;
+	/* Of many engines, each lists the first ones and its followers in turn. */
+	etcd->from_own = etcd->more && !part;
+	if (list->bad)
+		log_warn("cluster.etcd %s: %u values at %s are not address:port and are not used",
+			endpoint->name, list->bad, etcd->keys.start);
+	if (!list->count && part)
+		return;
+	etcd->list = *list;
+	member_seeds_replace(etcd->control, SEED_ETCD, etcd->list.address, etcd->list.count);
+}
+
+/* Goes on with the round after a good answer to the present step. */
+static void step_done(struct endpoint *endpoint, struct json_object *answer)
+{
+	struct etcd *etcd = endpoint->etcd;
+	struct etcd_list list;
+
+	switch (endpoint->step) {
+	case STEP_LOGIN:
+		endpoint->token = etcd_token(answer);
+		if (endpoint->token)
+			ask(endpoint, STEP_KEEP);
+		else
+			round_failed(endpoint, "the answer to the login has no token");
+		break;
+	case STEP_KEEP:
+		if (etcd_lease_seconds(answer) <= 0)
+			ask(endpoint, STEP_GRANT);
+		else
+			ask(endpoint, etcd->stored ? STEP_LIST : STEP_PUT);
+		break;
+	case STEP_GRANT: ask(endpoint, STEP_PUT); break;
+	case STEP_PUT:
+		etcd->stored = true;
+		ask(endpoint, STEP_LIST);
+		break;
+	case STEP_LIST:
+		etcd_list(answer, &etcd->keys, (uint16_t)etcd->control->settings->cluster_port,
+			&list);
+		round_done(endpoint, &list);
+		break;
+	case STEP_IDLE: break;
+	}
+}
+
+static void answer_use(struct endpoint *endpoint, int code, struct json_object *answer)
+{
+	char why[160];
+	const char *text = etcd_error(answer);
+
+	if (code == HTTP_OK && answer && !text) {
+		step_done(endpoint, answer);
+	} else if (endpoint->step == STEP_GRANT && text && strstr(text, "already exists")) {
+		/* another endpoint of the same etcd was asked at the same time */
+		step_done(endpoint, answer);
+	} else {
+		snprintf(why, sizeof(why), "%s answers %d%s%.100s", path_of[endpoint->step], code,
+			text ? ": " : "", text ? text : "");
+		round_failed(endpoint, why);
+	}
+}
+
+static void answered(struct evhttp_request *request, void *context)
+{
+	struct endpoint *endpoint = context;
+	struct evbuffer *body;
+	struct json_object *answer = NULL;
+	int code = request ? evhttp_request_get_response_code(request) : 0;
+
+	endpoint->request = NULL;
+	if (!code) {
+		round_failed(endpoint, "no answer; check the address and the network");
+		return;
+	}
+	body = evhttp_request_get_input_buffer(request);
+	if (evbuffer_get_length(body) <= ETCD_BODY_MAX)
+		answer = etcd_parse(
+			(const char *)evbuffer_pullup(body, -1), evbuffer_get_length(body));
+	answer_use(endpoint, code, answer);
+	etcd_free(answer);
+}
+
+/* Sends the request of a step; the round fails if that is not possible. */
+static void ask(struct endpoint *endpoint, enum step step)
+{
+	struct etcd *etcd = endpoint->etcd;
+	struct evhttp_request *request = evhttp_request_new(answered, endpoint);
+	struct evkeyvalq *headers;
+	char *body = NULL;
+
+	endpoint->step = step;
+	switch (step) {
+	case STEP_LOGIN: body = etcd_ask_token(etcd->user, etcd->password); break;
+	case STEP_KEEP: body = etcd_ask_lease(etcd->lease, 0); break;
+	case STEP_GRANT:
+		etcd->stored = false;
+		body = etcd_ask_lease(etcd->lease, ETCD_LEASE_S);
+		break;
+	case STEP_PUT: body = etcd_ask_put(&etcd->keys, etcd->lease); break;
+	case STEP_LIST: body = etcd_ask_list(&etcd->keys, etcd->from_own); break;
+	case STEP_IDLE: break;
+	}
+	if (!request || !body) {
+		if (request)
+			evhttp_request_free(request);
+		free(body);
+		round_failed(endpoint, "no memory");
+		return;
+	}
+	headers = evhttp_request_get_output_headers(request);
+	evhttp_add_header(headers, "Host", endpoint->name);
+	evhttp_add_header(headers, "Content-Type", "application/json");
+	if (endpoint->token && step != STEP_LOGIN)
+		evhttp_add_header(headers, "Authorization", endpoint->token);
+	evbuffer_add(evhttp_request_get_output_buffer(request), body, strlen(body));
+	free(body);
+	endpoint->request = request;
+	if (evhttp_make_request(endpoint->connection, request, EVHTTP_REQ_POST, path_of[step]) <
+		0) {
+		endpoint->request = NULL; /* libevent has freed it */
+		round_failed(endpoint, "cannot connect");
+	}
+}
+
+static void tick(void *context)
+{
+	struct etcd *etcd = context;
+	uint64_t now_ns = net_now();
+
+	/* Engines that were started together ask at different times. */
+	net_timer_set(
+		etcd->tick, ETCD_PERIOD_S * 900000u + net_random() % (ETCD_PERIOD_S * 200000u));
+	if (etcd->control->members->leaving)
+		return;
+	for (unsigned i = 0; i < etcd->endpoints; i++) {
+		struct endpoint *endpoint = &etcd->endpoint[i];
+
+		if (endpoint->step == STEP_IDLE || now_ns - endpoint->begun_ns < ETCD_ROUND_NS)
+			continue;
+		if (endpoint->request)
+			evhttp_cancel_request(endpoint->request);
+		endpoint->request = NULL;
+		round_failed(endpoint, "its answers take too long");
+	}
+	for (unsigned i = 0; i < etcd->endpoints; i++)
+		if (!etcd->good || etcd->good == &etcd->endpoint[i])
+			round_begin(&etcd->endpoint[i]);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+/* Opens the endpoint of one URL. Returns 0, -EINVAL after logging, or -ENOMEM. */
+static int endpoint_open(struct etcd *etcd, const char *url)
+{
+	struct evhttp_uri *uri = evhttp_uri_parse(url);
+	const char *scheme = uri ? evhttp_uri_get_scheme(uri) : NULL;
+	const char *given = uri ? evhttp_uri_get_host(uri) : NULL;
+	const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+	int port = uri ? evhttp_uri_get_port(uri) : -1, rc = -EINVAL;
+	struct endpoint *endpoint = &etcd->endpoint[etcd->endpoints];
+	struct timeval limit = {.tv_sec = ETCD_ANSWER_S};
+	char host[NAME_BYTES_MAX] = "";
+	size_t bytes;
+
+	if (given && *given == '[')
+		given++;
+	bytes = given ? strcspn(given, "]") : 0;
+	if (bytes && bytes < sizeof(host))
+		memcpy(host, given, bytes);
+	if (etcd->endpoints == ETCD_ENDPOINTS_MAX) {
+		log_error(
+			"cluster.etcd has more than %d endpoints; give fewer", ETCD_ENDPOINTS_MAX);
+	} else if (!scheme || strcmp(scheme, "http") != 0 || !host[0] || port == 0 ||
+		   port > 65535 || (path && *path && strcmp(path, "/") != 0) ||
+		   evhttp_uri_get_userinfo(uri)) {
+		log_error(
+			"cluster.etcd: \"%s\" is not http://host:port; TLS is not supported, and user and password have settings of their own",
+			url);
+	} else {
+		port = port < 0 ? 2379 : port;
+		endpoint->etcd = etcd;
+		address_text(host, (uint16_t)port, endpoint->name);
+		endpoint->connection = evhttp_connection_base_new(etcd->control->base,
+			(struct evdns_base *)(void *)etcd->dns, host, (uint16_t)port);
+		rc = endpoint->connection ? 0 : -ENOMEM;
+	}
+	if (rc == 0) {
+		evhttp_connection_set_timeout_tv(endpoint->connection, &limit);
+		evhttp_connection_set_retries(endpoint->connection, 0);
+		evhttp_connection_set_max_body_size(endpoint->connection, ETCD_BODY_MAX);
+		evhttp_connection_set_max_headers_size(endpoint->connection, 16 << 10);
+		etcd->endpoints++;
+	}
+	if (uri)
+		evhttp_uri_free(uri);
+	return rc;
+}
+
+/* Reads the first line of cluster.etcd_password_file. Returns 0 or -errno, after logging. */
+static int password_read(struct etcd *etcd)
+{
+	const struct settings *s = etcd->control->settings;
+	FILE *file;
+	int rc = 0;
+
+	snprintf(etcd->user, sizeof(etcd->user), "%s", s->cluster_etcd_user);
+	if (!s->cluster_etcd_password_file[0])
+		return 0;
+	file = fopen(s->cluster_etcd_password_file, "re");
+	if (!file || !fgets(etcd->password, sizeof(etcd->password), file)) {
+		rc = file ? -EINVAL : -errno;
+		log_error("cluster.etcd_password_file %s: %s", s->cluster_etcd_password_file,
+			file ? "it is empty" : strerror(-rc));
+	}
+	if (file)
+		fclose(file);
+	etcd->password[strcspn(etcd->password, "\r\n")] = '\0';
+	return rc;
+}
+
+/* Sets the keys, the value and the number of the lease. */
+static void identity_set(struct etcd *etcd)
+{
+	const struct control *control = etcd->control;
+	const struct settings *s = control->settings;
+
+	snprintf(etcd->keys.start, sizeof(etcd->keys.start), "%s%s/", s->cluster_etcd_prefix,
+		s->cluster_id);
+	snprintf(etcd->keys.own, sizeof(etcd->keys.own), "%s%s", etcd->keys.start, control->name);
+	address_text(s->cluster_address, (uint16_t)s->cluster_port, etcd->keys.value);
+	/* 62 bits: positive, and a JSON parser that uses doubles is not in the path */
+	etcd->lease = (int64_t)(((uint64_t)net_random() << 32 | net_random()) >> 2) | 1;
+}
+
+static int parts_open(struct etcd *etcd)
+{
+	char text[sizeof(etcd->control->settings->cluster_etcd)], *rest = NULL;
+	int rc = password_read(etcd);
+
+	etcd->dns = net_resolver_new(etcd->control->base);
+	etcd->tick = net_timer_new(etcd->control->base, false, tick, etcd);
+	if (rc == 0 && (!etcd->dns || !etcd->tick))
+		rc = -ENOMEM;
+	snprintf(text, sizeof(text), "%s", etcd->control->settings->cluster_etcd);
+	for (char *each = strtok_r(text, ", \t", &rest); rc == 0 && each;
+		each = strtok_r(NULL, ", \t", &rest))
+		rc = endpoint_open(etcd, each);
+	return rc;
+}
+
+int etcd_open(struct control *control)
+{
+	struct etcd *etcd;
+	int rc;
+
+	if (!control->settings->cluster_etcd[0])
+		return 0;
+	etcd = calloc(1, sizeof(*etcd));
+	if (!etcd)
+		return -ENOMEM;
+	control->etcd = etcd;
+	etcd->control = control;
+	identity_set(etcd);
+	rc = parts_open(etcd);
+	if (rc < 0) {
+		etcd_close(control);
+		return rc;
+	}
+	net_timer_set(etcd->tick, 0);
+	return 0;
+}
+
+void etcd_close(struct control *control)
+{
+	struct etcd *etcd = control->etcd;
+
+	if (!etcd)
+		return;
+	for (unsigned i = 0; i < etcd->endpoints; i++) {
+		struct endpoint *endpoint = &etcd->endpoint[i];
+
+		if (endpoint->request)
+			evhttp_cancel_request(endpoint->request);
+		evhttp_connection_free(endpoint->connection);
+		free(endpoint->token);
+	}
+	if (etcd->tick)
+		net_timer_free(etcd->tick);
+	if (etcd->dns)
+		net_resolver_free(etcd->dns);
+	explicit_bzero(etcd->password, sizeof(etcd->password));
+	free(etcd);
+	control->etcd = NULL;
+}

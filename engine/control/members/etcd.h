@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The texts that etcd.c exchanges with the JSON gateway of etcd, version 3. Keys and values are in
+ * base64 there, 64-bit numbers are strings. Pure functions of etcd_json.c: any thread.
+ *
+ * Each etcd_ask function returns the body of a request, which the caller frees, or NULL: no memory.
+ * What etcd sends is not trusted: a field that is absent or of another type counts as not there.
+ */
+#ifndef CONTROL_ETCD_H
+#define CONTROL_ETCD_H
+
+#include "engine/control/members/member.h"
+
+struct json_object;
+
+/* keys that one list has, at most */
+#define ETCD_LIST_MAX 64
+#define ETCD_LEASE_S 60
+#define ETCD_KEY_BYTES (3 * NAME_BYTES_MAX + 2)
+
+struct etcd_keys {
+	char start[2 * NAME_BYTES_MAX +
+		   2]; /* all keys of the cluster begin with it; it ends with "/" */
+	char own[ETCD_KEY_BYTES];
+	char value[ADDRESS_TEXT_BYTES]; /* of the own key: this engine's address:port */
+};
+
+struct etcd_list {
+	struct seed_address address[ETCD_LIST_MAX];
+	unsigned count;
+	unsigned bad; /* number of values that are no address */
+	bool more;    /* there are more keys behind these */
+	bool own;     /* the own key is among them */
+};
+
+char *etcd_ask_token(const char *user, const char *password);
+/* seconds 0: keeps the lease alive; else grants it for that time */
+char *etcd_ask_lease(int64_t lease, unsigned seconds);
+char *etcd_ask_put(const struct etcd_keys *keys, int64_t lease);
+/* Asks for at most ETCD_LIST_MAX keys from the start, or from the own key on. */
+char *etcd_ask_list(const struct etcd_keys *keys, bool from_own);
+
+/* Parses an answer; etcd_free() frees it. NULL: it is no JSON object, or nested too deeply. */
+struct json_object *etcd_parse(const char *text, size_t bytes);
+void etcd_free(struct json_object *answer);
+/* The text of an error, valid as long as `answer`; NULL: it is no error. `answer` may be NULL. */
+const char *etcd_error(struct json_object *answer);
+/* The token of a login, which the caller frees; NULL: there is none. */
+char *etcd_token(struct json_object *answer);
+/* Time that a lease that was kept alive has; 0: that lease is gone. */
+int64_t etcd_lease_seconds(struct json_object *answer);
+/* `fallback`: the port of an address without one. */
+void etcd_list(struct json_object *answer, const struct etcd_keys *keys, uint16_t fallback,
+	struct etcd_list *ret);
+
+#endif

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Members that do not serve. Each member is probed in turn, with a small request and with one that
+ * fills packets of full size, which vanish where a path has a smaller MTU than its ends believe. A
+ * member that answers neither this engine nor another one that says so (member_vouch.c) leaves the
+ * map, although its heartbeats arrive. It is then on trial: its links are kept and probed, and it
+ * is a member again when it has answered all probes for a while. Control plane's thread only.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/members/member.h"
+
+#define NS_PER_MS 1000000ull
+#define PERIOD_NS_MIN (5 * NS_PER_MS)
+
+static uint64_t since_ns(uint64_t then_ns, uint64_t now_ns)
+{
+	return now_ns > then_ns ? now_ns - then_ns : 0;
+}
+
+static uint64_t dead_ns(const struct control *control)
+{
+	return (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
+}
+
+uint64_t member_probe_period_ns(const struct control *control)
+{
+	uint64_t period_ns = dead_ns(control) / PROBE_PART;
+
+	return period_ns < PERIOD_NS_MIN ? PERIOD_NS_MIN : period_ns;
+}
+
+uint64_t member_unserved_ns(const struct member *member, uint64_t now_ns)
+{
+	uint64_t worst_ns = 0;
+
+	for (unsigned size = 0; size < PROBE_SIZES; size++) {
+		uint64_t asked_ns = member->contact->probe.asked_ns[size];
+
+		if (asked_ns && since_ns(asked_ns, now_ns) > worst_ns)
+			worst_ns = since_ns(asked_ns, now_ns);
+	}
+	return worst_ns;
+}
+
+uint64_t member_served_age_ns(const struct member *member, uint64_t now_ns)
+{
+	const uint64_t *served_ns = member->contact->probe.served_ns;
+
+	if (!served_ns[PROBE_SMALL] || !served_ns[PROBE_PADDED])
+		return UINT64_MAX;
+	return since_ns(served_ns[PROBE_SMALL] < served_ns[PROBE_PADDED] ? served_ns[PROBE_SMALL]
+									 : served_ns[PROBE_PADDED],
+		now_ns);
+}
+
+/* ---- probes ---------------------------------------------------------------------------------- */
+
+/*
+ * Small and padded probes take turns. A probe that waits for its answer is sent again on a new
+ * link, and on the same one only after a while.
+ */
+static void probe_send(
+	const struct control *control, struct member *member, unsigned size, uint64_t now_ns)
+{
+	static uint8_t pad[PROBE_PAD_BYTES];
+	struct rpc_link *link = member_link_of(member);
+	struct member_probe *p = &member->contact->probe;
+	Pc__Probe ask = PC__PROBE__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	if (p->asked_ns[size] && link && p->via[size] == link &&
+		since_ns(p->sent_ns[size], now_ns) < dead_ns(control) / PROBE_AGAIN_PART)
+		return;
+	if (!p->asked_ns[size])
+		p->asked_ns[size] = now_ns;
+	p->via[size] = NULL;
+	ask.serial = (uint64_t)net_random() << 1 | size;
+	if (size == PROBE_PADDED)
+		ask.pad = (ProtobufCBinaryData){.len = sizeof(pad), .data = pad};
+	message.body_case = PC__MESSAGE__BODY_PROBE;
+	message.probe = &ask;
+	if (!rpc_send(link, &message))
+		return;
+	p->serial[size] = ask.serial;
+	p->sent_ns[size] = now_ns;
+	p->via[size] = link;
+}
+
+static void probe(const struct control *control, struct member *member, uint64_t now_ns)
+{
+	struct member_probe *p = &member->contact->probe;
+	unsigned turn = p->turn++, size = turn % PROBE_SIZES;
+
+	if (control->members->rings)
+		size = turn % PROBE_PAD_EVERY ? PROBE_SMALL : PROBE_PADDED;
+	/* One that is sent out of turn takes the size that was answered the longest ago. */
+	if (p->hurry)
+		p->hurry--;
+	if (p->hurry && control->members->rings)
+		size = p->served_ns[PROBE_PADDED] < p->served_ns[PROBE_SMALL] ? PROBE_PADDED
+									      : PROBE_SMALL;
+	probe_send(control, member, size, now_ns);
+}
+
+void member_probe_now(const struct control *control, struct member *member)
+{
+	if (member_link_of(member))
+		for (unsigned size = 0; size < PROBE_SIZES; size++)
+			probe_send(control, member, size, net_now());
+}
+
+bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack)
+{
+	struct member *member = link->member;
+	struct member_probe *p = &member->contact->probe;
+	unsigned size = ack->serial % PROBE_SIZES;
+
+	if (ack->pad.len > PROBE_PAD_BYTES)
+		return false;
+	/* the answer to an earlier probe, or one that did not cross the path in full size */
+	if (p->via[size] != link || ack->serial != p->serial[size] ||
+		(size == PROBE_PADDED && ack->pad.len != PROBE_PAD_BYTES))
+		return true;
+	member->proven = true;
+	p->via[size] = NULL;
+	p->asked_ns[size] = 0;
+	p->served_ns[size] = p->sent_ns[size];
+	member_claim_served(control, member, size);
+	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
+	if (member->state == MEMBER_ALIVE &&
+		member_unserved_ns(member, net_now()) <= suspect_patience_ns(dead_ns(control)))
+		directory_probed(control, member->record.peer, true);
+	return true;
+}
+
+/* ---- removal and trial ----------------------------------------------------------------------- */
+
+bool member_on_trial(const struct member *member)
+{
+	return member->state != MEMBER_ALIVE && member->contact->trial.incarnation != 0;
+}
+
+void member_trial_begin(struct control *control, struct member *member, uint64_t needs_ns)
+{
+	struct member_contact *contact = member_contact(&control->members->table, member);
+
+	if (!member->probes || !contact)
+		return;
+	contact->trial.incarnation = member->record.incarnation;
+	contact->trial.began_ns = net_now();
+	contact->trial.needs_ns = needs_ns;
+	contact->trial.since_ns = 0;
+}
+
+/* True if its last removal of this kind was not long ago. */
+static bool removed_again(const struct member_trial *trial, uint64_t now_ns)
+{
+	return trial->removed_ns && now_ns - trial->removed_ns < TRIAL_MEMORY_NS;
+}
+
+void member_trial_removed(struct control *control, struct member *member, uint64_t needs_ns)
+{
+	struct member_contact *contact = member_contact(&control->members->table, member);
+	uint64_t now_ns = net_now(), own_ns;
+	struct member_trial *trial;
+
+	if (!contact)
+		return;
+	trial = &contact->trial;
+	trial->removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
+	trial->removed_ns = now_ns;
+	own_ns = suspect_trial_ns(dead_ns(control), trial->removals);
+	member_trial_begin(control, member, own_ns > needs_ns ? own_ns : needs_ns);
+}
+
+static void remove_unserving(struct control *control, struct member *member, uint64_t now_ns)
+{
+	const struct member_trial *trial = &member->contact->trial;
+	unsigned removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
+	char why[192];
+
+	snprintf(why, sizeof(why),
+		"it answered no %s for %u ms, and none of another member that says so; it must serve for a while to come back",
+		member->contact->probe.asked_ns[PROBE_SMALL] ? "probe"
+							     : "probe of 9 KB (check the MTU)",
+		(unsigned)(member_unserved_ns(member, now_ns) / NS_PER_MS));
+	if (control->members->rings) {
+		member_accuse(control, member, suspect_trial_ns(dead_ns(control), removals), why);
+		return;
+	}
+	control->counter[COUNTER_members_unserving]++;
+	member_down(control, member, why);
+	member_trial_removed(control, member, 0);
+}
+
+bool member_trial_hello(struct control *control, struct member *member, uint64_t incarnation)
+{
+	if (!member->contact->trial.incarnation || member->state == MEMBER_ALIVE)
+		return false;
+	if (member->contact->trial.incarnation == incarnation) {
+		member_state_set(control->members, member, MEMBER_DEAD);
+		return true;
+	}
+	/* It was started again. The links are those of its former process. */
+	member_links_close(member);
+	member->contact->trial.incarnation = 0;
+	return false;
+}
+
+/* The next Hello makes it a member. */
+static void trial_end(struct control *control, struct member *member, uint64_t now_ns)
+{
+	char label[MEMBER_LABEL_BYTES];
+
+	log_info("member %s has answered all probes for %u ms: it may come back",
+		member_label(&member->record, label),
+		(unsigned)((now_ns - member->contact->trial.since_ns) / NS_PER_MS));
+	member_links_close(member);
+	member->contact->trial.incarnation = 0;
+	member_dial(control, member, false);
+}
+
+static void trial_tick(struct control *control, struct member *member, uint64_t now_ns)
+{
+	struct member_trial *trial = &member->contact->trial;
+	uint64_t served_ns = member_served_age_ns(member, now_ns);
+
+	probe(control, member, now_ns);
+	if (member_unserved_ns(member, now_ns) > suspect_patience_ns(dead_ns(control)))
+		trial->since_ns = 0;
+	else if (!trial->since_ns && served_ns < now_ns - trial->began_ns)
+		trial->since_ns = now_ns;
+	if (trial->since_ns && now_ns - trial->since_ns >= trial->needs_ns)
+		trial_end(control, member, now_ns);
+}
+
+bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
+{
+	switch (message->body_case) {
+	case PC__MESSAGE__BODY_PROBE:
+		return directory_serve_probe(link->control, link, message->probe);
+	case PC__MESSAGE__BODY_PROBE_ACK:
+		return member_probe_ack(link->control, link, message->probe_ack);
+	case PC__MESSAGE__BODY_HELLO:
+	case PC__MESSAGE__BODY__NOT_SET: return false;
+	case PC__MESSAGE__BODY_LEAVE: rpc_link_close(link); return true;
+	/* Its requests are sent again to a member: after the trial on another link. */
+	default: return true;
+	}
+}
+
+/* ---- the timer ------------------------------------------------------------------------------- */
+
+static bool is_probed(const struct control *control, const struct member *member)
+{
+	return member->probes && !member->record.self &&
+	       (member_watched(control, member) || directory_overdue(control, member->record.peer));
+}
+
+/* Each engine has an order of its own, so that a member is probed by some engine at any time. */
+static void probe_next(struct control *control, uint64_t now_ns)
+{
+	struct members *members = control->members;
+	struct member_table *table = &members->table;
+	unsigned first = members->probe_next, count = table->contacts;
+	unsigned turns = members->rings ? PROBE_TARGETS_RINGS : PROBE_TARGETS;
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned place = (first + i) % count;
+		struct member *member = table->contact[place]->member;
+
+		if (member->state != MEMBER_ALIVE || !is_probed(control, member))
+			continue;
+		if (turns) {
+			turns--;
+			members->probe_next = place + 1;
+		} else if (!member->contact->probe.hurry && !member_unserved_ns(member, now_ns)) {
+			continue;
+		}
+		probe(control, member, now_ns);
+	}
+}
+
+static void entry_judge(struct control *control, struct member *member, uint64_t now_ns)
+{
+	uint64_t unserved_ns = member_unserved_ns(member, now_ns);
+	uint64_t vouched_ns = member->contact->probe.vouched_ns
+				      ? since_ns(member->contact->probe.vouched_ns, now_ns)
+				      : UINT64_MAX;
+
+	if (unserved_ns <= suspect_patience_ns(dead_ns(control)))
+		return;
+	if (suspect_removes(unserved_ns, vouched_ns, dead_ns(control)))
+		remove_unserving(control, member, now_ns);
+	if (member->state == MEMBER_ALIVE)
+		directory_probed(control, member->record.peer, false);
+}
+
+/* This engine did not run for this time, and could not receive: members get it in addition. */
+static void pause_forgive(struct members *members, uint64_t pause_ns, uint64_t now_ns)
+{
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		struct member_contact *contact = members->table.contact[i];
+		uint64_t *const times[] = {&contact->probe.asked_ns[PROBE_SMALL],
+			&contact->probe.asked_ns[PROBE_PADDED], &contact->probe.vouched_ns,
+			&contact->trial.since_ns};
+
+		for (unsigned t = 0; t < sizeof(times) / sizeof(times[0]); t++)
+			if (*times[t])
+				*times[t] = suspect_after_pause(*times[t], pause_ns, now_ns);
+	}
+}
+
+void member_probe_tick(void *context)
+{
+	struct control *control = context;
+	struct members *members = control->members;
+	uint64_t period_ns = member_probe_period_ns(control), now_ns = net_now();
+	uint64_t late_ns = now_ns - members->probe_ns;
+
+	members->probe_ns = now_ns;
+	if (members->leaving)
+		return;
+	if (late_ns > 2 * period_ns)
+		pause_forgive(members, late_ns - period_ns, now_ns);
+	probe_next(control, now_ns);
+	/* From the end, so that one whose contact goes away hides no other. */
+	for (unsigned i = members->table.contacts; i-- > 0;) {
+		struct member *member;
+
+		if (i >= members->table.contacts)
+			continue;
+		member = members->table.contact[i]->member;
+		if (member->state == MEMBER_ALIVE && is_probed(control, member))
+			entry_judge(control, member, now_ns);
+		else if (member->state == MEMBER_ALIVE)
+			memset(member->contact->probe.asked_ns, 0,
+				sizeof(member->contact->probe.asked_ns));
+		else if (member_on_trial(member))
+			trial_tick(control, member, now_ns);
+	}
+}

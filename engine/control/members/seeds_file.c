@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses of engines to join, from the file cluster.seeds_file: for example a ConfigMap that an
+ * orchestrator mounts and replaces. The file is looked at every second and read when it is another
+ * one or has changed. A helper thread reads it, because a file system can block. A file that is
+ * absent or cannot be read leaves the addresses as they are.
+ *
+ * All functions run on the control plane's thread, but for reading_run().
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/net.h"
+#include "engine/control/base/work.h"
+
+#define SEEDS_FILE_PERIOD_US 1000000u
+#define SEEDS_FILE_BYTES_MAX (1u << 20)
+#define SEEDS_FILE_ADDRESSES_MAX 16384u /* further ones are not used */
+#define BAD_MAX 100u                    /* words that are no address */
+
+/* What tells one content of a file from another without reading it. */
+struct version {
+	dev_t device;
+	ino_t inode;
+	off_t bytes;
+	struct timespec changed;
+};
+
+struct seeds_file {
+	struct control *control;
+	struct works *works;
+	struct net_timer *tick;
+	struct version version;       /* of the content that was read last; all 0: none was */
+	struct seed_address *address; /* of the content that was read last */
+	unsigned count;
+	struct file_reading *reading; /* the look that a helper thread makes now; NULL: none */
+	int error; /* errno of the last look, which was logged; 0: it succeeded */
+};
+
+/* One look at the file. It belongs to the helper thread until reading_done(). */
+struct file_reading {
+	struct work work;
+	struct seeds_file *file;
+	const char *path; /* in the settings, which do not change */
+	struct version known;
+	struct version found;
+	int error;  /* errno; 0: none */
+	char *text; /* the content, ended by a zero byte; NULL: it is the known one */
+};
+
+static bool same_version(const struct version *a, const struct version *b)
+{
+	return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+	       a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
+}
+
+/* Reads at most `room` bytes, then appends a zero byte. Returns 0 or an errno. */
+static int read_all(int fd, char *text, size_t room)
+{
+	size_t at = 0;
+
+	while (at < room) {
+		ssize_t n = read(fd, text + at, room - at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno;
+		if (n == 0)
+			break;
+		at += (size_t)n;
+	}
+	for (size_t i = 0; i < at; i++) /* a zero byte would end the text */
+		text[i] = text[i] ? text[i] : '?';
+	text[at] = '\0';
+	return 0;
+}
+
+/* The version is taken before the content, so a change in between is seen at the next look. */
+static void reading_run(struct work *work)
+{
+	struct file_reading *reading = (struct file_reading *)work;
+	struct stat st;
+	int fd = open(reading->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		reading->error = errno;
+	} else if (!S_ISREG(st.st_mode)) {
+		reading->error = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
+	} else if (st.st_size > (off_t)SEEDS_FILE_BYTES_MAX) {
+		reading->error = EFBIG;
+	} else {
+		reading->found = (struct version){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
+		if (!same_version(&reading->found, &reading->known)) {
+			reading->text = malloc((size_t)st.st_size + 1);
+			reading->error = reading->text
+						 ? read_all(fd, reading->text, (size_t)st.st_size)
+						 : ENOMEM;
+		}
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+/*
+ * Appends the addresses of one line and adds to *bad how many words are none. Nothing is read on
+ * after BAD_MAX of them: it is another file.
+ */
+static void line_parse(struct seeds_file *file, char *line, unsigned number, unsigned *bad)
+{
+	const struct settings *s = file->control->settings;
+	char *rest = NULL;
+
+	line[strcspn(line, "#\r")] = '\0';
+	for (char *each = strtok_r(line, ", \t", &rest); each;
+		each = strtok_r(NULL, ", \t", &rest)) {
+		char given[NAME_BYTES_MAX * 2];
+
+		if (file->count == SEEDS_FILE_ADDRESSES_MAX || *bad == BAD_MAX)
+			return;
+		snprintf(given, sizeof(given), "%s", each);
+		if (seed_parse(each, (uint16_t)s->cluster_port, &file->address[file->count]) == 0)
+			file->count++;
+		else if (++*bad == BAD_MAX)
+			log_warn(
+				"cluster.seeds_file %s: the rest from line %u on is not read: %u words are no address",
+				s->cluster_seeds_file, number, BAD_MAX);
+		else
+			log_warn(
+				"cluster.seeds_file %s, line %u: \"%s\" is not address:port and is not used; write 10.0.0.1:%u, [fd00::1]:%u or name:%u",
+				s->cluster_seeds_file, number, given, (unsigned)s->cluster_port,
+				(unsigned)s->cluster_port, (unsigned)s->cluster_port);
+	}
+}
+
+/* Makes the addresses in the text the seeds of this source; changes the text. */
+static void text_use(struct seeds_file *file, char *text)
+{
+	unsigned number = 0, bad = 0;
+	char *line;
+
+	file->count = 0;
+	while ((line = strsep(&text, "\n")))
+		line_parse(file, line, ++number, &bad);
+	log_info("cluster.seeds_file %s: %u addresses", file->control->settings->cluster_seeds_file,
+		file->count);
+	member_seeds_replace(file->control, SEED_FILE, file->address, file->count);
+}
+
+static void reading_free(struct file_reading *reading)
+{
+	if (reading)
+		free(reading->text);
+	free(reading);
+}
+
+static void reading_done(struct work *work)
+{
+	struct file_reading *reading = (struct file_reading *)work;
+	struct seeds_file *file = reading->file;
+
+	file->reading = NULL;
+	if (reading->error && reading->error != file->error)
+		log_warn(
+			"cluster.seeds_file %s: %s. The addresses that it had are kept, and it is tried again every second",
+			reading->path, strerror(reading->error));
+	file->error = reading->error;
+	member_source_read(
+		file->control, SEED_FILE, reading->error ? strerror(reading->error) : NULL);
+	if (reading->text && !reading->error) {
+		file->version = reading->found;
+		text_use(file, reading->text);
+	}
+	reading_free(reading);
+}
+
+static void look(void *context)
+{
+	struct seeds_file *file = context;
+	struct file_reading *reading;
+
+	if (file->reading || file->control->members->leaving)
+		return;
+	reading = calloc(1, sizeof(*reading));
+	if (!reading)
+		return;
+	reading->work.run = reading_run;
+	reading->work.done = reading_done;
+	reading->file = file;
+	reading->path = file->control->settings->cluster_seeds_file;
+	reading->known = file->version;
+	file->reading = reading;
+	work_submit(file->works, 0, &reading->work);
+}
+
+int seeds_file_open(struct control *control)
+{
+	struct seeds_file *file;
+	int rc = -ENOMEM;
+
+	if (!control->settings->cluster_seeds_file[0])
+		return 0;
+	file = calloc(1, sizeof(*file));
+	if (!file)
+		return -ENOMEM;
+	control->seeds_file = file;
+	file->control = control;
+	file->address = calloc(SEEDS_FILE_ADDRESSES_MAX, sizeof(*file->address));
+	file->tick = net_timer_new(control->base, true, look, file);
+	if (file->tick && file->address)
+		rc = works_open(control->base, 1, &file->works);
+	if (rc < 0) {
+		seeds_file_close(control);
+		return rc;
+	}
+	net_timer_set(file->tick, SEEDS_FILE_PERIOD_US);
+	look(file);
+	return 0;
+}
+
+void seeds_file_close(struct control *control)
+{
+	struct seeds_file *file = control->seeds_file;
+
+	if (!file)
+		return;
+	if (file->tick)
+		net_timer_free(file->tick);
+	if (file->works)
+		works_close(file->works);
+	reading_free(file->reading);
+	free(file->address);
+	free(file);
+	control->seeds_file = NULL;
+}

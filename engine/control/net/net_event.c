@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * net.h with libevent and sockets. Control plane's thread only; nothing blocks.
+ */
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/dns.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+#include <event2/util.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/control/net/net.h"
+#include "numa/clock.h"
+
+struct net_timer {
+	struct event *event;
+	net_call call;
+	void *context;
+};
+
+struct net_link {
+	struct bufferevent *bev;
+	const struct net_calls *calls;
+	void *context;
+	struct evbuffer_iovec room; /* of net_reserve() */
+	size_t read_max;
+};
+
+struct net_listener {
+	struct evconnlistener *listener;
+	struct event_base *base;
+	const struct net_listen_calls *calls;
+	void *context;
+};
+
+/* The callback of a query in progress; freed when it was called. */
+struct answer {
+	net_resolved call;
+	void *context;
+};
+
+/* ---- slices of the loop ---------------------------------------------------------------------- */
+
+/* Length and end of this run of the loop; end 0: nothing was called yet. */
+static _Thread_local uint64_t slice_ns, slice_end_ns;
+
+void net_slice(uint64_t ns)
+{
+	slice_ns = ns;
+	slice_end_ns = 0;
+}
+
+/* A callback has returned. Those that are left keep their order. */
+static void slice_check(struct event_base *base)
+{
+	uint64_t now_ns = slice_ns ? clock_now_ns() : 0;
+
+	if (!slice_ns)
+		return;
+	if (!slice_end_ns)
+		slice_end_ns = now_ns + slice_ns;
+	else if (now_ns >= slice_end_ns)
+		event_base_loopbreak(base);
+}
+
+/* ---- time and random numbers ----------------------------------------------------------------- */
+
+uint64_t net_now(void)
+{
+	return clock_now_ns();
+}
+
+uint32_t net_random(void)
+{
+	uint32_t random;
+
+	evutil_secure_rng_get_bytes(&random, sizeof(random));
+	return random;
+}
+
+static void fired(evutil_socket_t fd, short what, void *context)
+{
+	const struct net_timer *timer = context;
+	struct event_base *base = event_get_base(timer->event);
+
+	(void)fd;
+	(void)what;
+	timer->call(timer->context);
+	slice_check(base);
+}
+
+struct net_timer *net_timer_new(struct event_base *base, bool repeats, net_call call, void *context)
+{
+	struct net_timer *timer = calloc(1, sizeof(*timer));
+
+	if (!timer)
+		return NULL;
+	timer->call = call;
+	timer->context = context;
+	timer->event = event_new(base, -1, repeats ? EV_PERSIST : 0, fired, timer);
+	if (!timer->event) {
+		free(timer);
+		return NULL;
+	}
+	return timer;
+}
+
+void net_timer_free(struct net_timer *timer)
+{
+	event_free(timer->event);
+	free(timer);
+}
+
+int net_timer_set(struct net_timer *timer, uint64_t us)
+{
+	struct timeval wait = {
+		.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
+
+	return event_add(timer->event, &wait);
+}
+
+void net_timer_stop(struct net_timer *timer)
+{
+	event_del(timer->event);
+}
+
+void net_defer(struct net_timer *timer)
+{
+	event_active(timer->event, EV_TIMEOUT, 0);
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+struct net_link *net_adopt(struct event_base *base, int fd)
+{
+	struct net_link *link = calloc(1, sizeof(*link));
+
+	if (link)
+		link->bev = bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE);
+	if (link && link->bev)
+		return link;
+	free(link);
+	close(fd);
+	return NULL;
+}
+
+int net_dial(struct event_base *base, const struct sockaddr *address, socklen_t bytes,
+	struct net_link **ret_link)
+{
+	int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct net_link *link;
+
+	if (fd < 0)
+		return errno;
+	if (connect(fd, address, bytes) < 0 && errno != EINPROGRESS) {
+		int error = errno;
+
+		close(fd);
+		return error;
+	}
+	link = net_adopt(base, fd);
+	if (!link)
+		return ENOMEM;
+	*ret_link = link;
+	return 0;
+}
+
+static void link_readable(struct bufferevent *bev, void *context)
+{
+	const struct net_link *link = context;
+	struct event_base *base = bufferevent_get_base(bev);
+
+	link->calls->readable(link->context);
+	slice_check(base);
+}
+
+static void link_event(struct bufferevent *bev, short what, void *context)
+{
+	const struct net_link *link = context;
+	struct event_base *base = bufferevent_get_base(bev);
+	int error = EVUTIL_SOCKET_ERROR();
+
+	if (what & BEV_EVENT_EOF)
+		error = ECONNRESET;
+	if (what & BEV_EVENT_CONNECTED)
+		link->calls->connected(link->context);
+	else
+		link->calls->failed(link->context, error ? error : ECONNRESET);
+	slice_check(base);
+}
+
+/*
+ * Limits how long the kernel retransmits to a dead peer, whose unsent data must not keep the
+ * connection open.
+ */
+static void socket_tune(int fd, unsigned dead_after_ms)
+{
+	int on = 1, idle = 5, interval = 2, count = 3;
+
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_after_ms, sizeof(dead_after_ms));
+}
+
+void net_start(struct net_link *link, const struct net_calls *calls, void *context,
+	unsigned dead_after_ms, size_t read_max)
+{
+	link->calls = calls;
+	link->context = context;
+	link->read_max = read_max;
+	socket_tune(bufferevent_getfd(link->bev), dead_after_ms);
+	bufferevent_setcb(link->bev, link_readable, NULL, link_event, link);
+	net_want(link, 4);
+	bufferevent_set_max_single_read(link->bev, 256u << 10);
+	bufferevent_enable(link->bev, EV_READ | EV_WRITE);
+}
+
+int net_connect(struct net_link *link)
+{
+	return bufferevent_socket_connect(link->bev, NULL, 0);
+}
+
+void net_silence(struct net_link *link)
+{
+	bufferevent_disable(link->bev, EV_READ | EV_WRITE);
+}
+
+void net_close(struct net_link *link)
+{
+	bufferevent_free(link->bev);
+	free(link);
+}
+
+size_t net_received(const struct net_link *link)
+{
+	return evbuffer_get_length(bufferevent_get_input(link->bev));
+}
+
+const uint8_t *net_front(struct net_link *link, size_t bytes)
+{
+	return evbuffer_pullup(bufferevent_get_input(link->bev), (ev_ssize_t)bytes);
+}
+
+void net_drain(struct net_link *link, size_t bytes)
+{
+	evbuffer_drain(bufferevent_get_input(link->bev), bytes);
+}
+
+void net_want(struct net_link *link, size_t bytes)
+{
+	bufferevent_setwatermark(link->bev, EV_READ, bytes, link->read_max);
+}
+
+size_t net_backlog(const struct net_link *link)
+{
+	return evbuffer_get_length(bufferevent_get_output(link->bev));
+}
+
+uint8_t *net_reserve(struct net_link *link, size_t bytes)
+{
+	struct evbuffer *out = bufferevent_get_output(link->bev);
+
+	if (evbuffer_reserve_space(out, (ev_ssize_t)bytes, &link->room, 1) != 1)
+		return NULL;
+	return link->room.iov_base;
+}
+
+bool net_commit(struct net_link *link, size_t bytes)
+{
+	link->room.iov_len = bytes;
+	return evbuffer_commit_space(bufferevent_get_output(link->bev), &link->room, 1) == 0;
+}
+
+void net_push(struct net_link *link)
+{
+	struct evbuffer *out = bufferevent_get_output(link->bev);
+
+	/*
+	 * The bufferevent protects the front of its buffer against other users; it is unprotected
+	 * for this one write.
+	 */
+	if (evbuffer_unfreeze(out, 1) == 0) {
+		(void)evbuffer_write(out, bufferevent_getfd(link->bev));
+		(void)evbuffer_freeze(out, 1);
+	}
+}
+
+/* ---- listening ------------------------------------------------------------------------------- */
+
+static int reuse_address(int fd)
+{
+	int on = 1;
+
+	return setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+}
+
+/*
+ * First without SO_REUSEADDR: with it, two engines that start at the same time could both bind, and
+ * the second would notice only in listen(). It is needed when connections of a former engine are
+ * still in TIME_WAIT.
+ */
+int net_bind(const struct sockaddr *address, socklen_t bytes)
+{
+	int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int error;
+
+	if (fd < 0)
+		return -errno;
+	if (bind(fd, address, bytes) == 0)
+		return fd;
+	if (errno == EADDRINUSE && reuse_address(fd) == 0 && bind(fd, address, bytes) == 0)
+		return fd;
+	error = errno;
+	close(fd);
+	return -error;
+}
+
+static void accepted(struct evconnlistener *evconn, evutil_socket_t fd, struct sockaddr *address,
+	int bytes, void *context)
+{
+	const struct net_listener *listener = context;
+	struct net_link *link = net_adopt(listener->base, fd);
+
+	(void)evconn;
+	if (link)
+		listener->calls->accepted(listener->context, link, address, (socklen_t)bytes);
+	slice_check(listener->base);
+}
+
+static void accept_failed(struct evconnlistener *evconn, void *context)
+{
+	const struct net_listener *listener = context;
+	int error = errno;
+
+	evconnlistener_disable(evconn);
+	listener->calls->failed(listener->context, error);
+}
+
+/*
+ * Sockets accepted here inherit SO_REUSEADDR, so that the next engine may bind while they are in
+ * TIME_WAIT.
+ */
+struct net_listener *net_listen(struct event_base *base, int fd,
+	const struct net_listen_calls *calls, void *context, struct sockaddr_storage *ret_own)
+{
+	struct net_listener *listener = calloc(1, sizeof(*listener));
+	socklen_t bytes = sizeof(*ret_own);
+
+	if (!listener)
+		return NULL;
+	*listener = (struct net_listener){.base = base, .calls = calls, .context = context};
+	*ret_own = (struct sockaddr_storage){.ss_family = AF_UNSPEC};
+	(void)getsockname(fd, (struct sockaddr *)ret_own, &bytes);
+	if (reuse_address(fd) == 0)
+		listener->listener = evconnlistener_new(
+			base, accepted, listener, LEV_OPT_CLOSE_ON_FREE, 256, fd);
+	if (!listener->listener) {
+		free(listener);
+		return NULL;
+	}
+	evconnlistener_set_error_cb(listener->listener, accept_failed);
+	return listener;
+}
+
+void net_listen_again(struct net_listener *listener)
+{
+	evconnlistener_enable(listener->listener);
+}
+
+void net_listener_free(struct net_listener *listener)
+{
+	evconnlistener_free(listener->listener);
+	free(listener);
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+struct net_resolver *net_resolver_new(struct event_base *base)
+{
+	return (struct net_resolver *)(void *)evdns_base_new(
+		base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
+}
+
+void net_resolver_free(struct net_resolver *resolver)
+{
+	evdns_base_free((struct evdns_base *)(void *)resolver, 1);
+}
+
+static void answered(int error, struct evutil_addrinfo *found, void *context)
+{
+	struct answer answer = *(struct answer *)context;
+
+	free(context);
+	answer.call(answer.context, found ? NULL : evutil_gai_strerror(error), found);
+	if (found)
+		evutil_freeaddrinfo(found);
+}
+
+struct net_query *net_resolve(struct net_resolver *resolver, const char *host, uint16_t port,
+	net_resolved call, void *context)
+{
+	struct evutil_addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP};
+	struct answer *answer = calloc(1, sizeof(*answer));
+	char text[8];
+
+	if (!answer) {
+		call(context, "no memory", NULL);
+		return NULL;
+	}
+	*answer = (struct answer){call, context};
+	snprintf(text, sizeof(text), "%u", port);
+	return (struct net_query *)(void *)evdns_getaddrinfo(
+		(struct evdns_base *)(void *)resolver, host, text, &hints, answered, answer);
+}
+
+void net_resolve_cancel(struct net_query *query)
+{
+	evdns_getaddrinfo_cancel((struct evdns_getaddrinfo_request *)(void *)query);
+}

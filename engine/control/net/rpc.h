@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP links between engines: a listener on cluster.address, outgoing links that are dialled again
+ * until they are stopped, and the frames on them, one protobuf Message each. Control plane's thread
+ * only.
+ *
+ * A link is one TCP connection, dialled or accepted; it carries requests and answers in both
+ * directions. It is `up`, and belongs to a member, once Hellos were exchanged. A frame that breaks
+ * a rule closes its link; the sender of requests that a closed link has lost sends them again over
+ * the next one.
+ *
+ *   rpc.c        listener, links, sending        rpc_frame.c  decoding, dispatch of messages
+ *   rpc_dial.c   addresses, names, back-off
+ */
+#ifndef CONTROL_RPC_H
+#define CONTROL_RPC_H
+
+#include <sys/queue.h>
+#include <sys/socket.h>
+
+#include "engine/abi/message.pb-c.h"
+#include "config/address_text.h"
+#include "engine/control/base/control.h"
+#include "engine/control/net/net.h"
+
+/* limit of the length of a frame before the Hello, when the sender is unknown, in bytes */
+#define RPC_HELLO_BYTES_MAX (128u << 10)
+/* limit of the bytes queued on a link that the kernel has not accepted yet */
+#define RPC_OUT_BYTES_MAX (2 * MESSAGE_BYTES_MAX)
+#define RPC_ACCEPTED_MAX LINKS_ACCEPTED_MAX
+/* time limit for the TCP connection and the exchange of Hellos together */
+#define RPC_CONNECT_MS 2000
+#define RPC_ARENA_BYTES (4u << 20) /* memory limit of one decoded message, in bytes */
+#define RPC_BAD_REMEMBERED 64
+#define RPC_UNRESOLVED 16 /* names without an address that are logged; further ones are not */
+#define RPC_UNRESOLVED_NS (3600ull * 1000000000) /* the longest time between two lines of one */
+/* number of Hellos without an answer after which a Hello of version 4 is sent (probe) */
+#define RPC_UNANSWERED_MAX 3
+/* a link that was up longer than this is dialled again at once after it closed */
+#define RPC_STEADY_NS 1000000000ull
+
+struct member;
+struct rpc_dial;
+struct rpc_resolve;
+
+struct rpc_link {
+	LIST_ENTRY(rpc_link) next;
+	struct control *control;
+	struct net_link *net;
+	/* timer of the limit for the exchange of Hellos; NULL once the link is up */
+	struct net_timer *deadline;
+	struct rpc_dial *dial; /* the dial that opened this link; NULL: the link was accepted */
+	/* the member at the other end; NULL until the Hellos were exchanged */
+	struct member *member;
+	bool connected;
+	bool far; /* true: the other end has an address that is not a loopback address */
+	/* our Hello on this link was a probe for the version (wire.h): no member results from it */
+	bool probe;
+	bool up;
+	uint64_t up_ns;
+	uint64_t summary_ns;       /* time of our last Summary on this link; 0: none was sent */
+	bool closed;               /* true: the link is closed; it is freed once `busy` is 0 */
+	unsigned busy;             /* number of callbacks of this link that are on the stack */
+	char from[NAME_BYTES_MAX]; /* address of the other end, for logs */
+};
+
+/* One address (host and port) that is dialled again until rpc_dial_stop() is called. */
+struct rpc_dial {
+	LIST_ENTRY(rpc_dial) next;
+	struct control *control;
+	char host[NAME_BYTES_MAX];
+	uint16_t port;
+	void *owner; /* the struct member or struct member_seed that is dialled */
+	bool seed;
+	unsigned fails;          /* number of attempts in a row that failed */
+	int error;               /* errno of the last one that failed */
+	bool reached;            /* it was connected when it failed */
+	char at[NAME_BYTES_MAX]; /* address of the last attempt; "": none */
+	char unresolved[64];     /* why the name has no address; "": it has one */
+	/*
+	 * number of Hellos that the other end answered by closing the link; from RPC_UNANSWERED_MAX
+	 * on a probe is sent
+	 */
+	unsigned unanswered;
+	/* number of attempts; modulo `addresses` it is the next address of a host name */
+	unsigned tried;
+	unsigned addresses; /* that the host name had when it was resolved last; 0: not yet */
+	uint32_t base_ms, max_ms;
+	struct net_timer *timer;
+	/* link that is connecting or connected; NULL: the dial waits, or resolves the name */
+	struct rpc_link *link;
+	struct rpc_resolve *resolve;
+};
+
+/* A name of a member that cannot be resolved. */
+struct rpc_unresolved {
+	uint64_t hash; /* of the name; 0: the element is free */
+	uint64_t since_ns, last_ns;
+	uint64_t line_ns; /* no line before this time */
+};
+
+struct rpc {
+	struct net_listener *listener;
+	bool loopback; /* this engine listens on a loopback address: other hosts cannot reach it */
+	/* the resolver of names; created when the first host name is dialled */
+	struct net_resolver *dns;
+	LIST_HEAD(, rpc_link) links;
+	LIST_HEAD(, rpc_dial) dials;
+	unsigned accepted;
+	/* hashes of the addresses from which a bad message came and was logged */
+	uint64_t bad_logged[RPC_BAD_REMEMBERED];
+	struct rpc_unresolved unresolved[RPC_UNRESOLVED];
+};
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+/*
+ * Creates a link on a connected or connecting connection and takes it over. dial NULL: accepted.
+ * NULL: no memory; the connection is closed.
+ */
+struct rpc_link *rpc_link_open(
+	struct control *control, struct net_link *net, struct rpc_dial *dial, const char *from);
+/*
+ * Closes the link at once and informs member.c or the dial. Safe inside the link's own callbacks.
+ */
+void rpc_link_close(struct rpc_link *link);
+/* Called when the Hellos were exchanged: ends the link's deadline and allows long frames. */
+void rpc_link_up(struct rpc_link *link);
+/*
+ * Called when the peer broke a rule of the protocol: counts it, logs it once per peer, and closes
+ * the link.
+ */
+__attribute__((format(printf, 2, 3))) void rpc_link_bad(
+	struct rpc_link *link, const char *format, ...);
+
+/*
+ * Queues a request; the message is copied. False: there is no link, or its output buffer is full;
+ * the caller tries again on a later turn or lets its deadline pass.
+ */
+bool rpc_send(struct rpc_link *link, const Pc__Message *message);
+/*
+ * Queues an answer. If the output buffer is full, the peer does not read its answers: closes the
+ * link.
+ */
+void rpc_reply(struct rpc_link *link, const Pc__Message *message);
+/*
+ * Writes as much of the output buffer as the socket takes now. For the last messages before the
+ * event loop ends.
+ */
+void rpc_push(struct rpc_link *link);
+/* Listens for other engines on the socket of rpc_port_open(). Returns 0 or -errno after logging. */
+int rpc_listen(struct control *control);
+/* Called at every heartbeat: enables the listener again if accept() has failed. */
+void rpc_tick(struct control *control);
+/* Stops listening and dialling; existing links stay. */
+void rpc_quiet(struct control *control);
+
+/* ---- frames (rpc_frame.c) -------------------------------------------------------------------- */
+
+/* Serves all complete frames in the link's input buffer. */
+void rpc_frames(struct rpc_link *link);
+/*
+ * Serves one decoded message. Returns false if it broke a rule; the caller then calls
+ * rpc_link_bad().
+ */
+bool rpc_serve(struct rpc_link *link, const Pc__Message *message);
+
+/* ---- dials (rpc_dial.c) ---------------------------------------------------------------------- */
+
+/* What a dial connects to. */
+struct rpc_target {
+	const char *host; /* a name or an address; copied */
+	uint16_t port;
+	uint32_t base_ms, max_ms; /* back-off after the first failure, and its limit */
+	void *owner;              /* the struct member_seed or struct member that it is for */
+	bool seed;                /* true: a struct member_seed */
+};
+
+struct rpc_dial *rpc_dial_start(struct control *control, const struct rpc_target *target);
+/* Ends the dial and closes its link. `dial` may be NULL. */
+void rpc_dial_stop(struct rpc_dial *dial);
+/* Sets a new back-off for the dial and starts it anew; if the dial is waiting, it dials at once. */
+void rpc_dial_hurry(struct rpc_dial *dial, uint32_t base_ms, uint32_t max_ms);
+/* Called by rpc.c when the dial's link has closed, after `up_ns` nanoseconds of being up. */
+void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error);
+void rpc_resolve_cancel(struct rpc_dial *dial);
+/* Called by rpc.c when the other end closed the connection without a Hello. */
+void rpc_dial_unanswered(const struct rpc_link *link);
+
+/* Converts a literal IPv4 or IPv6 address. Returns 0, or -EINVAL: not a literal. */
+int rpc_address(
+	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes);
+/*
+ * True for 127.0.0.0/8, ::1, and any address that is not IPv4 or IPv6, since only this host can
+ * reach those.
+ */
+bool rpc_address_loopback(const struct sockaddr *address);
+/* True for a literal loopback address and for "localhost"; false for any other name. */
+bool rpc_text_loopback(const char *host);
+
+/*
+ * ---- open and close ---------------------------------------------------------------------------
+ */
+
+/* Binds cluster.address without listening on it: early engines are refused. */
+int rpc_port_open(struct control *control);
+void rpc_port_close(struct control *control);
+int rpc_open(struct control *control);
+void rpc_close(struct control *control);
+
+#endif

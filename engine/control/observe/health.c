@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Findings from a snapshot. Each says what is wrong, with what, for how long, in one line. Any
+ * thread.
+ */
+#include "engine/control/observe/health.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SECOND_NS 1000000000ull
+/* a disk that writes for a larger part of the time is too slow for what is evicted */
+#define DISK_BUSY_PERCENT 70u
+
+static const struct {
+	const char *name;
+	enum severity severity;
+	const char *help;
+} findings[FINDING_COUNT] = {
+#define FINDING(id, severity, help) {#id, SEVERITY_##severity, help},
+#include "engine/control/observe/health.def"
+#undef FINDING
+};
+
+const char *finding_name(enum finding id)
+{
+	return id < FINDING_COUNT ? findings[id].name : "?";
+}
+
+bool finding_of_others(enum finding id)
+{
+	return id == FINDING_member_down || id == FINDING_member_suspect ||
+	       id == FINDING_versions_differ || id == FINDING_absence_unproven;
+}
+
+const char *finding_help(enum finding id)
+{
+	return id < FINDING_COUNT ? findings[id].help : "?";
+}
+
+const char *severity_name(enum severity severity)
+{
+	static const char *const names[] = {"info", "warning", "critical"};
+
+	return names[severity];
+}
+
+__attribute__((format(printf, 3, 4))) static void add(
+	struct health *h, enum finding id, const char *format, ...)
+{
+	unsigned at = h->count;
+	va_list arguments;
+
+	if (h->count == HEALTH_FINDINGS_MAX)
+		return;
+	/* In the order of health.def, and in order of arrival within one kind. */
+	while (at && h->finding[at - 1].id > id) {
+		h->finding[at] = h->finding[at - 1];
+		at--;
+	}
+	h->count++;
+	h->finding[at].id = id;
+	h->finding[at].severity = findings[id].severity;
+	va_start(arguments, format);
+	vsnprintf(h->finding[at].text, sizeof(h->finding[at].text), format, arguments);
+	va_end(arguments);
+}
+
+void health_remember(const struct snapshot *s, struct health_past *ret)
+{
+	const struct statistics_calls *set = &s->clients.calls[STATISTICS_SET];
+
+	*ret = (struct health_past){.taken_ns = s->taken_ns,
+		.credits_refused = s->counter[COUNTER_credits_refused],
+		.credits_late = s->counter[COUNTER_credits_late],
+		.entries_dropped = s->counter[COUNTER_entries_dropped],
+		.disk_drops = s->counter[COUNTER_disk_drops],
+		.disk_drops_budget = s->counter[COUNTER_disk_drops_budget],
+		.disk_drops_size = s->counter[COUNTER_disk_drops_size],
+		.disk_writing_ns = s->disk.writing_ns,
+		.no_space = set->result[STATISTICS_NO_SPACE],
+		.set_timeouts = set->result[STATISTICS_TIMEOUT]};
+	for (unsigned r = 0; r < s->rails; r++)
+		ret->reads_failed += s->rail[r].counter[COUNTER_reads_failed];
+}
+
+void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s)
+{
+	const struct health_past *last = &pasts->past[(pasts->count - 1) % HEALTH_PASTS];
+
+	if (pasts->count && s->taken_ns / SECOND_NS == last->taken_ns / SECOND_NS)
+		return;
+	health_remember(s, &pasts->past[pasts->count % HEALTH_PASTS]);
+	pasts->count++;
+}
+
+const struct health_past *health_pasts_before(const struct health_pasts *pasts, uint64_t now_ns)
+{
+	unsigned oldest = pasts->count > HEALTH_PASTS ? pasts->count - HEALTH_PASTS : 0;
+	unsigned i = pasts->count - 1;
+
+	while (i > oldest &&
+		now_ns - pasts->past[i % HEALTH_PASTS].taken_ns < HEALTH_WINDOW_NS - SECOND_NS / 2)
+		i--;
+	return &pasts->past[i % HEALTH_PASTS];
+}
+
+/* ---- kinds of findings ----------------------------------------------------------------------- */
+
+#define NAMED_MAX 4u /* members of one state that are named; the others are counted */
+
+static void members(const struct snapshot *s, struct health *h, const char *state, enum finding id)
+{
+	char text[ADDRESS_TEXT_BYTES];
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < s->members; i++) {
+		const struct snapshot_member *m = &s->member[i];
+
+		if (strcmp(m->state, state))
+			continue;
+		if (n++ < NAMED_MAX)
+			add(h, id, "member %s (%s) is %s for %" PRIu64 " s", m->name,
+				address_text(m->address, m->port, text), state, m->state_ms / 1000);
+	}
+	if (n > NAMED_MAX)
+		add(h, id, "%u more members are %s", n - NAMED_MAX, state);
+}
+
+/* Seeds are findings from SEED_SILENT_NS on; refusals at once. */
+static void seeds(const struct snapshot *s, struct health *h)
+{
+	const struct seeds_report *r = &s->seeds;
+
+	if (r->unmet && r->unmet_ms >= SEED_SILENT_MS)
+		add(h, FINDING_seeds_unmet,
+			"this engine is alone: none of %u seed(s) leads to a member for %" PRIu64
+			" s",
+			r->others, r->unmet_ms / 1000);
+	for (unsigned i = 0; i < r->named && i < NAMED_MAX; i++)
+		add(h, FINDING_seed_silent, "seed %s has led to no member for %" PRIu64 " s: %s",
+			r->seed[i].address, r->seed[i].ms / 1000, r->seed[i].why);
+	if (r->silent > NAMED_MAX)
+		add(h, FINDING_seed_silent, "%u more seeds have led to no member",
+			r->silent - NAMED_MAX);
+}
+
+static void refusals(const struct snapshot *s, struct health *h)
+{
+	const struct refusals_report *r = &s->refusals;
+
+	for (unsigned i = 0; i < r->named && i < NAMED_MAX; i++)
+		add(h, FINDING_engine_refused,
+			r->engine[i].theirs ? "the engine at %s refuses this one for %" PRIu64
+					      " s: \"%s\""
+					    : "the engine at %s is refused for %" PRIu64 " s: %s",
+			r->engine[i].from, r->engine[i].ms / 1000, r->engine[i].text);
+	if (r->engines > NAMED_MAX)
+		add(h, FINDING_engine_refused, "%u more engines are refused",
+			r->engines - NAMED_MAX);
+}
+
+/* Why a key that no owner has is unreachable to a reader of this host, not absent: abi/owner.h. */
+static void absence(const struct snapshot *s, struct health *h)
+{
+	unsigned n = 0;
+
+	if (s->slots_unproven)
+		add(h, FINDING_absence_unproven,
+			"members have changed: absent keys of %u of %u slots are unreachable to readers for %" PRIu64
+			" s more at most",
+			s->slots_unproven, MAP_SLOTS, (s->slots_unproven_ms + 999) / 1000);
+	for (unsigned i = 0; i < s->members; i++) {
+		const struct snapshot_member *m = &s->member[i];
+
+		/* a silent one is a finding of its own */
+		if (m->self || !m->on_map || strcmp(m->state, "up") != 0 ||
+			!suspect_steers(m->owner.why))
+			continue;
+		if (n++ < NAMED_MAX)
+			add(h, FINDING_absence_unproven,
+				"member %s is suspect (%s): keys that no other owner has are unreachable to readers",
+				m->name, suspect_name(m->owner.why));
+	}
+	if (n > NAMED_MAX)
+		add(h, FINDING_absence_unproven, "%u more members are suspect as owners",
+			n - NAMED_MAX);
+}
+
+static void versions(const struct snapshot *s, struct health *h)
+{
+	const char *ours = s->members ? s->member[0].software : "";
+	const struct snapshot_member *other = NULL;
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < s->members; i++)
+		if (s->member[i].self)
+			ours = s->member[i].software;
+	for (unsigned i = 0; i < s->members; i++) {
+		if (!s->member[i].on_map || !strcmp(s->member[i].software, ours))
+			continue;
+		other = &s->member[i];
+		n++;
+	}
+	if (other)
+		add(h, FINDING_versions_differ,
+			"%u member(s) run another version: %s runs %s, this engine %s", n,
+			other->name,
+			other->software[0] ? other->software : "one that does not tell", ours);
+}
+
+static void rails(const struct snapshot *s, struct health *h)
+{
+	unsigned out = 0;
+
+	for (unsigned i = 0; i < s->rails; i++) {
+		const struct snapshot_rail *r = &s->rail[i];
+
+		if (!strcmp(r->state, "lost"))
+			add(h, FINDING_rail_lost, "rail %u (%s) is lost: its NIC died", i,
+				r->device);
+		else if (!strcmp(r->state, "down"))
+			add(h, FINDING_rail_down, "rail %u (%s) is down", i, r->device);
+		else if (!strcmp(r->state, "slow"))
+			add(h, FINDING_rail_slow, "rail %u (%s) is slow", i, r->device);
+		else if (r->peers_out)
+			add(h, FINDING_peers_out, "rail %u (%s): %u peer(s) are not read over it",
+				i, r->device, r->peers_out);
+		out += strcmp(r->state, "up") != 0;
+	}
+	if (out && out == s->rails)
+		add(h, FINDING_rails_all_out, "no rail is in use");
+}
+
+/*
+ * A set whose deadline is shorter than an eviction ends before its request for room is refused:
+ * then pages time out and slots are granted late. Neither alone is a full pool.
+ */
+static void pool_full(
+	const struct health_past *past, const struct health_past *now, struct health *h)
+{
+	uint64_t full =
+		now->credits_refused - past->credits_refused + now->no_space - past->no_space;
+	uint64_t timeouts = now->set_timeouts - past->set_timeouts;
+
+	if (full)
+		add(h, FINDING_pool_full,
+			"pool full: %" PRIu64 " requests for room were refused in the last 10 s",
+			full);
+	else if (timeouts && now->credits_late > past->credits_late)
+		add(h, FINDING_pool_full,
+			"pool full: %" PRIu64
+			" pages of set timed out while evictions made room in the last 10 s",
+			timeouts);
+}
+
+static void disks(const struct snapshot *s, struct health *h)
+{
+	for (unsigned i = 0; i < s->disk.paths; i++) {
+		const struct snapshot_disk_path *path = &s->disk.path[i];
+
+		if (!strcmp(path->state, "out"))
+			add(h, FINDING_disk_failed, "disk %s is out of service: %s",
+				path->directory, path->reason);
+	}
+}
+
+static void integrity(const struct snapshot *s, struct health *h)
+{
+	uint64_t pages = s->counter[COUNTER_pages_corrupt];
+
+	if (pages)
+		add(h, FINDING_pages_corrupt,
+			"%" PRIu64
+			" damaged page(s) were taken out since the engine started; the log names their places",
+			pages);
+	pages = s->counter[COUNTER_pages_unproven];
+	if (pages)
+		add(h, FINDING_pages_unproven,
+			"%" PRIu64
+			" page(s) of the engine before were dropped at the start: no member remembers all removals of the time in which it was away",
+			pages);
+}
+
+/* Names the cause that most of the dropped pages have. */
+static void disk_drops(
+	const struct health_past *past, const struct health_past *now, struct health *h)
+{
+	uint64_t drops = now->disk_drops - past->disk_drops;
+	uint64_t budget = now->disk_drops_budget - past->disk_drops_budget;
+	uint64_t size = now->disk_drops_size - past->disk_drops_size;
+	uint64_t passed_ns = now->taken_ns - past->taken_ns;
+	uint64_t writing_ns = now->disk_writing_ns - past->disk_writing_ns;
+	unsigned percent = passed_ns ? (unsigned)(writing_ns * 100 / passed_ns) : 0;
+	const char *cause = percent < DISK_BUSY_PERCENT
+				    ? "bursts of sets are too large: raise engine.pool_bytes"
+				    : "the disk is too slow: add a path to disk.paths";
+
+	if (budget > drops / 2)
+		cause = "disk.write_bytes_per_day is used up";
+	else if (size > drops / 2)
+		cause = "they do not fit a segment: raise disk.segment_bytes";
+	add(h, FINDING_disk_drops,
+		"%" PRIu64
+		" pages were evicted unwritten in the last 10 s: %s (writing %u%% of the time)",
+		drops, cause, percent > 100 ? 100 : percent);
+}
+
+static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)
+{
+	struct health_past now;
+
+	health_remember(s, &now);
+	pool_full(past, &now, h);
+	if (now.disk_drops > past->disk_drops && s->disk.paths > s->disk.paths_out)
+		disk_drops(past, &now, h);
+	if (now.entries_dropped > past->entries_dropped)
+		add(h, FINDING_directory_full,
+			"directory full: %" PRIu64 " entries were dropped in the last 10 s",
+			now.entries_dropped - past->entries_dropped);
+	if (now.reads_failed > past->reads_failed)
+		add(h, FINDING_reads_failing, "%" PRIu64 " READs failed in the last 10 s",
+			now.reads_failed - past->reads_failed);
+}
+
+static uint64_t age_ns(const struct snapshot *s, uint64_t now_ns)
+{
+	return now_ns > s->taken_ns ? now_ns - s->taken_ns : 0;
+}
+
+void health_make(const struct snapshot *s, const struct health_past *past, uint64_t now_ns,
+	struct health *ret)
+{
+	ret->count = 0;
+	if (age_ns(s, now_ns) > HEALTH_BLOCKED_NS)
+		add(ret, FINDING_loop_blocked,
+			"the control plane is blocked for %" PRIu64 " s; figures are of that time",
+			age_ns(s, now_ns) / 1000000000);
+	rails(s, ret);
+	members(s, ret, "down", FINDING_member_down);
+	members(s, ret, "suspect", FINDING_member_suspect);
+	seeds(s, ret);
+	refusals(s, ret);
+	disks(s, ret);
+	integrity(s, ret);
+	growth(s, past, ret);
+	versions(s, ret);
+	if (s->stopping)
+		add(ret, FINDING_stopping, "the engine is stopping");
+	if (s->directory_moving)
+		add(ret, FINDING_directory_moving, "directory entries move to new owners");
+	absence(s, ret);
+	if (s->directory_behind)
+		add(ret, FINDING_directory_behind,
+			"%u directory owner(s) have not yet taken all entries of this host",
+			s->directory_behind);
+	if (s->statistics_refused)
+		add(ret, FINDING_statistics_refused,
+			"%" PRIu64 " channel(s) wrote impossible statistics",
+			s->statistics_refused);
+}
+
+enum severity health_worst(const struct health *health)
+{
+	enum severity worst = SEVERITY_INFO;
+
+	for (unsigned i = 0; i < health->count; i++)
+		if (health->finding[i].severity > worst)
+			worst = health->finding[i].severity;
+	return worst;
+}
+
+const char *health_not_ready(const struct snapshot *s, const struct health_wanted *wanted,
+	uint64_t now_ns, char *text, size_t bytes)
+{
+	unsigned up = snapshot_members(s, SNAPSHOT_UP), rails_up = 0;
+
+	if (s->stopping)
+		return "the engine is stopping";
+	if (age_ns(s, now_ns) > HEALTH_BLOCKED_NS) {
+		snprintf(text, bytes, "the control plane is blocked for %" PRIu64 " s",
+			age_ns(s, now_ns) / 1000000000);
+		return text;
+	}
+	for (unsigned i = 0; i < s->rails; i++)
+		rails_up += !strcmp(s->rail[i].state, "up");
+	if (s->rails && !rails_up)
+		return "no rail is in use";
+	if (s->seeds.unmet && !wanted->alone) {
+		snprintf(text, bytes,
+			"this engine is alone: none of %u seed(s) leads to a member (metrics.ready_alone)%s%s%s%s",
+			s->seeds.others, s->seeds.named ? "; " : "",
+			s->seeds.named ? s->seeds.seed[0].address : "", s->seeds.named ? ": " : "",
+			s->seeds.named ? s->seeds.seed[0].why : "");
+		return text;
+	}
+	if (up < wanted->members) {
+		snprintf(text, bytes, "%u of %u members are up (metrics.ready_members)", up,
+			wanted->members);
+		return text;
+	}
+	return NULL;
+}

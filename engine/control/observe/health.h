@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is wrong with this engine and its cluster, worst first, in words for the operator. Made from
+ * snapshots alone; health.def lists every finding. Any thread.
+ */
+#ifndef CONTROL_HEALTH_H
+#define CONTROL_HEALTH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/control/observe/snapshot.h"
+
+enum finding {
+#define FINDING(id, severity, help) FINDING_##id,
+#include "engine/control/observe/health.def"
+#undef FINDING
+	FINDING_COUNT
+};
+
+enum severity { SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_CRITICAL };
+
+#define HEALTH_FINDINGS_MAX 32u
+#define HEALTH_TEXT_BYTES 320
+#define HEALTH_WINDOW_NS 10000000000ull /* counters that grew within it are a finding */
+#define HEALTH_BLOCKED_NS 1500000000ull /* a snapshot this old: the control plane is blocked */
+
+struct health {
+	unsigned count;
+	struct {
+		enum finding id;
+		enum severity severity;
+		char text[HEALTH_TEXT_BYTES];
+	} finding[HEALTH_FINDINGS_MAX];
+};
+
+/* Counters of a moment, for comparison with a later one. */
+struct health_past {
+	uint64_t taken_ns;
+	uint64_t credits_refused, credits_late, entries_dropped, reads_failed;
+	uint64_t no_space, set_timeouts; /* pages of set */
+	uint64_t disk_drops, disk_drops_budget, disk_drops_size, disk_writing_ns;
+};
+void health_remember(const struct snapshot *s, struct health_past *ret);
+
+#define HEALTH_PASTS 12u /* one a second: more than HEALTH_WINDOW_NS and an interval */
+
+/* A ring of past moments; all zeros: empty. */
+struct health_pasts {
+	struct health_past past[HEALTH_PASTS];
+	unsigned count; /* moments ever added */
+};
+/*
+ * Adds the moment of `s` if it is of another second than the last one. Snapshots come every
+ * SNAPSHOT_MS, so moments that were a second apart at least would be 1.5 s apart at times.
+ */
+void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s);
+/*
+ * The moment in the ring that is HEALTH_WINDOW_NS before `now_ns`, give or take 500 ms and an
+ * interval of snapshots; the oldest one if none is that old. There must be one.
+ */
+const struct health_past *health_pasts_before(const struct health_pasts *pasts, uint64_t now_ns);
+
+/* `past`: a moment HEALTH_WINDOW_NS ago or the oldest known; `now_ns`: CLOCK_MONOTONIC. */
+void health_make(const struct snapshot *s, const struct health_past *past, uint64_t now_ns,
+	struct health *ret);
+/* The worst severity among the findings; SEVERITY_INFO when there is none. */
+enum severity health_worst(const struct health *health);
+const char *finding_name(enum finding id);
+/* True if it is about other members: it says nothing of the engine that finds it. */
+bool finding_of_others(enum finding id);
+const char *finding_help(enum finding id); /* what it means, as in health.def */
+const char *severity_name(enum severity severity);
+
+/* When an engine is ready (metrics.ready_*). */
+struct health_wanted {
+	unsigned members; /* that must be up, this engine included */
+	bool alone;       /* it may be alone although it has seeds */
+};
+/*
+ * Does the engine serve, and see what it was told to see? The reason in one line if not; NULL: it
+ * does.
+ */
+const char *health_not_ready(const struct snapshot *s, const struct health_wanted *wanted,
+	uint64_t now_ns, char *text, size_t bytes);
+
+#endif

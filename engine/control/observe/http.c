@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections of the HTTP server. Each goes REQUEST -> RESPONSE -> LINGER and is closed: by the
+ * client, by its deadline, or to make room for a new one. The thread of the event base.
+ */
+#include "engine/control/observe/http.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "numa/clock.h"
+
+#define HTTP_WATCH_US 250000 /* between two looks at deadlines */
+#define HTTP_BACKLOG 128
+#define HTTP_PAUSE_US 100000 /* without descriptors, until the next accept */
+#define HTTP_ACCEPTS 32      /* then requests that came in are served before the next accept */
+
+enum connection_state {
+	CONNECTION_REQUEST,  /* bytes of the request come in */
+	CONNECTION_RESPONSE, /* bytes of the response go out */
+	CONNECTION_LINGER,   /* sent and shut down: what still comes in is thrown away */
+};
+
+struct connection {
+	TAILQ_ENTRY(connection) next;
+	struct http *http;
+	struct bufferevent *stream;
+	enum connection_state state;
+	uint64_t deadline_ns;
+};
+
+struct http {
+	struct event_base *base;
+	struct evconnlistener *listener;
+	struct event *watch;
+	struct event *resume; /* accepting goes on */
+	unsigned accepts;     /* since accepting went on */
+	http_answer answer;
+	void *context;
+	TAILQ_HEAD(, connection) connections; /* least recently active first */
+	unsigned count;
+};
+
+/* ---- bodies ---------------------------------------------------------------------------------- */
+
+struct http_body *http_body_new(char *text, size_t bytes)
+{
+	struct http_body *body = malloc(sizeof(*body));
+
+	if (!body) {
+		free(text);
+		return NULL;
+	}
+	*body = (struct http_body){.references = 1, .bytes = bytes, .text = text};
+	return body;
+}
+
+void http_body_put(struct http_body *body)
+{
+	if (!body || --body->references)
+		return;
+	free(body->text);
+	free(body);
+}
+
+static void body_sent(const void *text, size_t bytes, void *body)
+{
+	(void)text;
+	(void)bytes;
+	http_body_put(body);
+}
+
+/* ---- one connection -------------------------------------------------------------------------- */
+
+static void connection_close(struct connection *c)
+{
+	TAILQ_REMOVE(&c->http->connections, c, next);
+	c->http->count--;
+	bufferevent_free(c->stream);
+	free(c);
+}
+
+/*
+ * Which connection gives way to a new one, there is at least one: one that was answered, whose
+ * bytes the kernel delivers without it; then, while requests that are not complete take half of the
+ * room, the oldest of those, so that a flood of silent clients cuts no answer short; else the least
+ * recently active one, so that clients which do not read cannot keep the others out.
+ */
+static struct connection *connection_to_lose(const struct http *http)
+{
+	struct connection *c, *request = NULL;
+	unsigned requests = 0;
+
+	TAILQ_FOREACH (c, &http->connections, next) {
+		if (c->state == CONNECTION_LINGER)
+			return c;
+		if (c->state != CONNECTION_REQUEST)
+			continue;
+		if (!request)
+			request = c;
+		requests++;
+	}
+	return request && requests * 2 >= http->count ? request : TAILQ_FIRST(&http->connections);
+}
+
+static void connection_enter(struct connection *c, enum connection_state state, unsigned ms)
+{
+	c->state = state;
+	c->deadline_ns = clock_now_ns() + ms * 1000000ull;
+	TAILQ_REMOVE(&c->http->connections, c, next);
+	TAILQ_INSERT_TAIL(&c->http->connections, c, next);
+}
+
+static const char *reason(unsigned status)
+{
+	switch (status) {
+	case 200: return "OK";
+	case 400: return "Bad Request";
+	case 404: return "Not Found";
+	case 405: return "Method Not Allowed";
+	case 414: return "URI Too Long";
+	case 431: return "Request Header Fields Too Large";
+	case 503: return "Service Unavailable";
+	case 505: return "HTTP Version Not Supported";
+	default: return "Error";
+	}
+}
+
+static void respond(struct connection *c, const struct http_response *r, bool head)
+{
+	struct evbuffer *out = bufferevent_get_output(c->stream);
+	int rc;
+
+	rc = evbuffer_add_printf(out,
+		"HTTP/1.1 %u %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n%s%s\r\n",
+		r->status, reason(r->status), r->type, r->body ? r->body->bytes : 0,
+		r->status == 405 ? "Allow: GET, HEAD\r\n" : "", r->headers);
+	if (rc < 0) {
+		connection_close(c);
+		return;
+	}
+	if (r->body && r->body->bytes && !head &&
+		evbuffer_add_reference(out, r->body->text, r->body->bytes, body_sent, r->body) == 0)
+		r->body->references++;
+	connection_enter(c, CONNECTION_RESPONSE, HTTP_RESPONSE_MS);
+}
+
+static void take_request(struct connection *c)
+{
+	struct evbuffer *in = bufferevent_get_input(c->stream);
+	struct http_response response = {.status = 404, .type = "text/plain", .headers = ""};
+	struct http_request request = {.head = false};
+	size_t bytes = evbuffer_get_length(in);
+	int rc;
+
+	if (bytes > HTTP_REQUEST_BYTES)
+		bytes = HTTP_REQUEST_BYTES;
+	rc = http_parse((const char *)evbuffer_pullup(in, (ev_ssize_t)bytes), bytes, &request);
+	if (rc == 0)
+		return;
+	if (rc < 0)
+		response.status = (unsigned)-rc;
+	else
+		c->http->answer(c->http->context, &request, &response);
+	evbuffer_drain(in, evbuffer_get_length(in));
+	respond(c, &response, request.head);
+	http_body_put(response.body);
+}
+
+static void on_read(struct bufferevent *stream, void *context)
+{
+	struct connection *c = context;
+	struct evbuffer *in = bufferevent_get_input(stream);
+
+	if (c->state == CONNECTION_REQUEST)
+		take_request(c);
+	else
+		evbuffer_drain(in, evbuffer_get_length(in));
+}
+
+/* All was taken by the kernel. The client closes first, or unread input would reset what it has. */
+static void on_written(struct bufferevent *stream, void *context)
+{
+	struct connection *c = context;
+
+	if (c->state != CONNECTION_RESPONSE)
+		return;
+	(void)shutdown(bufferevent_getfd(stream), SHUT_WR);
+	connection_enter(c, CONNECTION_LINGER, HTTP_LINGER_MS);
+}
+
+static void on_event(struct bufferevent *stream, short what, void *context)
+{
+	struct connection *c = context;
+
+	(void)stream;
+	/* A client that has shut its sending side down still waits for the response. */
+	if (what & BEV_EVENT_EOF && c->state == CONNECTION_RESPONSE)
+		return;
+	connection_close(c);
+}
+
+/* ---- the server ------------------------------------------------------------------------------ */
+
+static void accept_pause(struct http *http, suseconds_t us)
+{
+	const struct timeval pause = {.tv_usec = us};
+
+	if (event_add(http->resume, &pause) == 0)
+		evconnlistener_disable(http->listener);
+}
+
+/*
+ * libevent accepts while clients wait, and closes descriptors only after that. Without a pause a
+ * flood of clients would keep it there: no request is read, and closed descriptors add up.
+ */
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *from,
+	int bytes, void *context)
+{
+	struct http *http = context;
+	struct connection *c = calloc(1, sizeof(*c));
+
+	(void)listener;
+	(void)from;
+	(void)bytes;
+	if (++http->accepts == HTTP_ACCEPTS)
+		accept_pause(http, 0);
+	if (http->count == HTTP_CONNECTIONS_MAX)
+		connection_close(connection_to_lose(http));
+	if (c)
+		c->stream = bufferevent_socket_new(http->base, fd, BEV_OPT_CLOSE_ON_FREE);
+	if (!c || !c->stream) {
+		free(c);
+		close(fd);
+		return;
+	}
+	c->http = http;
+	c->deadline_ns = clock_now_ns() + HTTP_REQUEST_MS * 1000000ull;
+	TAILQ_INSERT_TAIL(&http->connections, c, next);
+	http->count++;
+	bufferevent_setcb(c->stream, on_read, on_written, on_event, c);
+	/* At this many bytes libevent stops reading. */
+	bufferevent_setwatermark(c->stream, EV_READ, 0, HTTP_REQUEST_BYTES);
+	bufferevent_enable(c->stream, EV_READ | EV_WRITE);
+}
+
+static void accept_again(evutil_socket_t fd, short what, void *context)
+{
+	struct http *http = context;
+
+	(void)fd;
+	(void)what;
+	http->accepts = 0;
+	evconnlistener_enable(http->listener);
+}
+
+/* No descriptor is left: a connection is given up, and accepting pauses. */
+static void on_accept_error(struct evconnlistener *listener, void *context)
+{
+	struct http *http = context;
+
+	(void)listener;
+	if (!TAILQ_EMPTY(&http->connections))
+		connection_close(connection_to_lose(http));
+	accept_pause(http, HTTP_PAUSE_US);
+}
+
+static void on_watch(evutil_socket_t fd, short what, void *context)
+{
+	struct http *http = context;
+	uint64_t now_ns = clock_now_ns();
+	struct connection *c = TAILQ_FIRST(&http->connections);
+
+	(void)fd;
+	(void)what;
+	while (c) {
+		struct connection *after = TAILQ_NEXT(c, next);
+
+		if (now_ns >= c->deadline_ns)
+			connection_close(c);
+		c = after;
+	}
+}
+
+int http_open(
+	struct event_base *base, int fd, http_answer answer, void *context, struct http **ret_http)
+{
+	const struct timeval every = {.tv_usec = HTTP_WATCH_US};
+	struct http *http = calloc(1, sizeof(*http));
+
+	if (!http) {
+		close(fd);
+		return -ENOMEM;
+	}
+	http->base = base;
+	http->answer = answer;
+	http->context = context;
+	TAILQ_INIT(&http->connections);
+	http->listener = evconnlistener_new(base, on_accept, http,
+		LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, HTTP_BACKLOG, fd);
+	http->watch = event_new(base, -1, EV_PERSIST, on_watch, http);
+	http->resume = event_new(base, -1, 0, accept_again, http);
+	if (!http->listener || !http->watch || !http->resume ||
+		event_add(http->watch, &every) < 0) {
+		if (!http->listener)
+			close(fd);
+		http_close(http);
+		return -ENOMEM;
+	}
+	evconnlistener_set_error_cb(http->listener, on_accept_error);
+	*ret_http = http;
+	return 0;
+}
+
+void http_close(struct http *http)
+{
+	if (!http)
+		return;
+	while (!TAILQ_EMPTY(&http->connections))
+		connection_close(TAILQ_FIRST(&http->connections));
+	if (http->watch)
+		event_free(http->watch);
+	if (http->resume)
+		event_free(http->resume);
+	if (http->listener)
+		evconnlistener_free(http->listener);
+	free(http);
+}
+
+unsigned http_connections(const struct http *http)
+{
+	return http->count;
+}

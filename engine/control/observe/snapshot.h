@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's state at one moment, as plain data: the loop takes it, and everything that is shown
+ * (report, metrics, dashboard) is made from it, on whatever thread. Rendering never touches the
+ * control plane.
+ */
+#ifndef CONTROL_SNAPSHOT_H
+#define CONTROL_SNAPSHOT_H
+
+#include <string.h>
+#include <time.h>
+
+#include "engine/abi/latency.h"
+#include "engine/abi/statistics.h"
+#include "engine/control/conns/conn.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/members/member_report.h"
+#include "engine/control/observe/summary.h"
+#include "engine/control/pages/warm.h"
+#include "engine/rail/rail.h"
+
+struct control;
+
+#define SNAPSHOT_MS 500u        /* between two that the loop publishes */
+#define SNAPSHOT_VIEWED_MS 200u /* the same, while a page shows this engine: view_active() */
+#define SNAPSHOT_STATE_BYTES 8  /* "up", "down", "slow", "lost"; "suspect" */
+#define SNAPSHOT_SOFTWARE_BYTES 32
+#define HEALTH_REASON_BYTES 160
+/* Members that are listed; of larger clusters those come first that this engine has to do with. */
+#define SNAPSHOT_MEMBERS 2048
+
+enum { SNAPSHOT_UP, SNAPSHOT_SUSPECT, SNAPSHOT_DOWN, SNAPSHOT_MEMBER_STATES };
+
+/* The name of a member's state, as in snapshot_member.state. */
+static inline const char *snapshot_state_name(unsigned state)
+{
+	static const char *const names[SNAPSHOT_MEMBER_STATES] = {"up", "suspect", "down"};
+
+	return names[state];
+}
+
+struct snapshot_member {
+	char name[NAME_BYTES_MAX];
+	char address[NAME_BYTES_MAX];
+	char software[SNAPSHOT_SOFTWARE_BYTES]; /* program version; "": an older engine */
+	char state[SNAPSHOT_STATE_BYTES]; /* "up", "suspect": silent for two heartbeats, "down" */
+	uint64_t incarnation;
+	uint32_t ref;
+	uint16_t port;
+	uint16_t rails;
+	bool self;
+	bool on_map;
+	uint64_t state_ms; /* how long it has been suspect or down; up: 0 */
+	uint32_t wire;     /* wire version that this engine and the member speak; 0: not known */
+	uint32_t abi;      /* version of the member's client ABI; 0: not known */
+	unsigned links;    /* connections with it, 0 to 2 */
+	uint64_t heard_ms; /* since its last message */
+	struct directory_owner owner; /* what this engine sends to it; not of this engine itself */
+	/* probes (member_probe.c): since the last served one was sent, -1: none was */
+	int64_t probed_ms;
+	uint64_t unprobed_ms;    /* how long the oldest one waits for its answer; 0: none waits */
+	bool unserving;          /* it is down because it did not serve */
+	int64_t trial_ms;        /* how long it has answered all probes; -1: it does not */
+	uint64_t trial_needs_ms; /* when it is a member again */
+	/* its summary (view.h) */
+	bool summaries;      /* true: its engine sends summaries on request; true for this engine */
+	bool summary_silent; /* it has not answered requests for VIEW_SILENT_NS */
+	uint64_t summary_ns; /* CLOCK_MONOTONIC of `summary`; 0: there is none */
+	struct summary summary;
+};
+
+struct snapshot_rail {
+	char device[NAME_BYTES_MAX];
+	char state[SNAPSHOT_STATE_BYTES]; /* "up", "down", "slow", "lost" */
+	int core, node;
+	unsigned poll_core, gbps;
+	bool busy, isolated, modelled; /* the first two: of its poll core */
+	uint64_t pool_bytes, pool_used_bytes, registered_bytes;
+	uint64_t pages;
+	uint32_t limbo; /* slots */
+	uint32_t in_flight, peers_out;
+	uint64_t counter[COUNTER_COUNT];
+	uint64_t latency[LATENCY_BUCKETS]; /* sampled READs */
+	uint64_t latency_ns_sum;
+};
+
+struct snapshot_disk_path {
+	char directory[NAME_BYTES_MAX];   /* the end of a long name */
+	char state[SNAPSHOT_STATE_BYTES]; /* "opening", "up", "out" */
+	char reason[HEALTH_REASON_BYTES]; /* why it is out */
+	uint64_t bytes, used_bytes, queued_bytes;
+	uint64_t flying; /* I/Os */
+	uint64_t pages_written, bytes_written, pages_read, bytes_read, pages_recovered;
+	uint64_t read_errors, crc_errors, io_errors;
+	bool cleared;
+};
+
+/* The disk tier; paths 0: there is none. */
+struct snapshot_disk {
+	unsigned paths, paths_out;
+	struct snapshot_disk_path path[DISK_PATHS_MAX];
+	uint64_t pages, index_bytes;
+	uint32_t spills, promotes, waiting, pins;
+	uint64_t spill_bytes, pinned_bytes;
+	uint64_t writing_ns; /* time in which pages were being written, since the start */
+	/* sums of the paths */
+	uint64_t bytes, used_bytes, bytes_written, bytes_read, errors;
+};
+
+struct snapshot_poll_core {
+	unsigned number; /* as in snapshot_rail.poll_core */
+	unsigned rails;
+	struct poll_core_report report;
+};
+
+struct snapshot {
+	uint64_t taken_ns; /* CLOCK_MONOTONIC */
+	uint64_t unix_ms;  /* CLOCK_REALTIME */
+	uint64_t uptime_ms;
+	uint64_t started_unix_ms; /* constant while the engine runs */
+	char name[NAME_BYTES_MAX];
+	char cluster[NAME_BYTES_MAX];
+	uint64_t incarnation;
+	int pid, control_core;
+	bool stopping;
+	unsigned replicas;
+	const struct settings *settings; /* constant while the engine runs */
+	/* members that are listed, and the number of those that are not, by state */
+	unsigned members, members_more[SNAPSHOT_MEMBER_STATES];
+	uint32_t map_epoch;
+	struct seeds_report seeds;
+	struct refusals_report refusals;
+	unsigned rails;
+	struct snapshot_rail rail[RAILS_MAX];
+	unsigned poll_cores;
+	struct snapshot_poll_core poll_core[RAILS_MAX];
+	uint64_t counter[COUNTER_COUNT]; /* the control plane's own */
+	uint64_t shard_entries, shard_capacity, shard_dropped;
+	uint64_t keys;
+	bool directory_moving;      /* entries move to new owners after a map change */
+	unsigned directory_behind;  /* owners that have not taken all of our entries yet */
+	unsigned directory_suspect; /* owners for which sets do not wait */
+	uint32_t sets_partial;      /* sets answered before all their owners had the entry */
+	/* slots whose absent keys are unreachable to readers, and until the last one ends */
+	uint32_t slots_unproven;
+	uint64_t slots_unproven_ms;
+	const char *walk; /* as in struct directory_counts, with the next two lines */
+	uint64_t walk_position, walk_end;
+	uint64_t sweep_left;
+	struct conn_counts connections;
+	struct snapshot_disk disk;
+	unsigned sessions, channels, regions, extents;
+	uint64_t credits, waiting, answers;
+	struct warm_counts warm;
+	struct statistics_words clients; /* totals of all clients since the engine started */
+	uint64_t statistics_refused;     /* channels that wrote impossible figures */
+	/* how late the loop's timers fired: abi/latency.h */
+	uint64_t lag[LATENCY_BUCKETS];
+	uint64_t lag_ns_sum, lag_worst_ns;
+	/* the last one: memory behind `members` of them is not touched */
+	struct snapshot_member member[SNAPSHOT_MEMBERS];
+};
+
+/* Number of members in a state, listed or not. Any thread. */
+static inline unsigned snapshot_members(const struct snapshot *s, unsigned state)
+{
+	unsigned count = s->members_more[state];
+
+	for (unsigned i = 0; i < s->members; i++)
+		count += !strcmp(s->member[i].state, snapshot_state_name(state));
+	return count;
+}
+
+/* CLOCK_REALTIME in ms since 1970. Any thread. */
+static inline uint64_t snapshot_unix_ms(void)
+{
+	struct timespec wall;
+
+	clock_gettime(CLOCK_REALTIME, &wall);
+	return (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
+}
+
+/* Fills *ret; reads rails and clients, changes nothing. The loop's thread. */
+void snapshot_take(struct control *control, struct snapshot *ret);
+
+/*
+ * Takes a snapshot and makes the report of it, with findings: report_make(). The loop's thread. 0,
+ * and the caller frees *ret_text, or -ENOMEM.
+ */
+int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes);
+
+/*
+ * The newest snapshot, handed from the loop to one other thread without waiting on either side: of
+ * three buffers the writer owns one, the reader one, and they exchange theirs for the third.
+ */
+struct snapshots;
+
+/* NULL: no memory. */
+struct snapshots *snapshots_open(void);
+void snapshots_close(struct snapshots *snapshots);
+/* Loop's thread: the buffer to fill, then make it the newest. */
+struct snapshot *snapshots_writing(struct snapshots *snapshots);
+void snapshots_publish(struct snapshots *snapshots);
+/* Reader's thread: the newest one, its own until the next call; NULL: none was published yet. */
+const struct snapshot *snapshots_newest(struct snapshots *snapshots);
+
+#endif

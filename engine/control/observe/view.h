@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cluster view without a centre: while a page of this engine's dashboard is watched, the
+ * control plane requests summaries of the other members and puts them into its snapshots. Nothing
+ * is sent while no page is watched. Nothing waits: a request is one small message, its answer comes
+ * as any other message, and one that does not come is missing in the view.
+ *
+ *   view.c       requests and answers, the order in which members are asked
+ *   view_own.c   the summary of this engine, made with each snapshot
+ *   view_json.c  /api/cluster, on the metrics thread
+ *
+ * All but view_json() run on the control plane's thread. A control plane without a view
+ * (control->view is NULL, in tests) answers nothing and asks nothing.
+ */
+#ifndef CONTROL_VIEW_H
+#define CONTROL_VIEW_H
+
+#include "engine/abi/message.pb-c.h"
+#include "engine/control/observe/health.h"
+#include "engine/control/members/member.h"
+#include "engine/control/observe/summary.h"
+
+struct rpc_link;
+
+#define VIEW_WATCH_NS 5000000000ull /* a page is watched for so long after a request of it */
+#define VIEW_APART_NS 1000000000ull /* between two requests to one member */
+#define VIEW_AT_A_TIME 64u          /* members that are asked within VIEW_APART_NS */
+#define VIEW_TICK_ASKS 4u           /* requests in one call of view_tick() */
+/*
+ * Of VIEW_ROUND requests one goes to the member that was asked the longest ago, whatever its state,
+ * so that all members are seen while many are in a bad state; the others go to the worst ones.
+ */
+#define VIEW_ROUND 4u
+#define VIEW_ANSWER_NS 500000000ull /* between two answers on one link; earlier requests get none */
+#define VIEW_SILENT_NS 3000000000ull /* no answer for so long: the member is shown as silent */
+#define VIEW_FRESH_NS 20000000000ull /* an older summary counts in no total */
+#define VIEW_ROWS_MAX 64u            /* members that are shown */
+#define VIEW_MOMENTS 12u             /* one a second, as HEALTH_PASTS */
+
+/* What this engine knows of one member; the same index as in struct member. */
+struct view_row {
+	uint64_t incarnation; /* of the member; another one: the row is of a former member */
+	bool can;             /* alive, has a link, and its engine knows summaries */
+	uint64_t asked_ns;    /* time of the last request; 0: none */
+	uint64_t silent_ns;   /* time of the first request since the last answer; 0: none */
+	uint64_t answered_ns; /* time at which `summary` came; 0: none came */
+	struct summary summary;
+};
+
+/* Counters of this engine at one moment, as far as rates and histograms need them. */
+struct view_moment {
+	uint64_t taken_ns;
+	struct health_past health;
+	uint64_t latency[SUMMARY_CALLS][LATENCY_BUCKETS];
+	uint64_t get_pages, get_local, get_remote, get_bytes, set_bytes, evicted;
+};
+
+struct view {
+	struct view_row row[MEMBER_ENTRIES]; /* memory behind `rows` of them is not touched */
+	unsigned rows;
+	uint64_t asked_ns[VIEW_AT_A_TIME]; /* times of the last requests, a ring */
+	unsigned asks;                     /* requests so far */
+	uint64_t sent_ns;                  /* time of the last answer to any member; 0: none */
+	struct summary own;                /* version 0: none yet */
+	struct view_moment moment[VIEW_MOMENTS]; /* a ring */
+	unsigned moments;                        /* moments stored so far */
+};
+
+/* Steps of control_open(). 0 or -ENOMEM. */
+int view_open(struct control *control);
+void view_close(struct control *control);
+
+/*
+ * Called every LOOP_LAG_US: sends the requests that are due. watched_ns: the time of the last
+ * request of the page, 0: none.
+ */
+void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns);
+/*
+ * A page of this engine or of a member that asks this one is watched: snapshots are made more
+ * often, so that a fault of any member is seen within two seconds.
+ */
+bool view_active(const struct control *control, uint64_t watched_ns, uint64_t now_ns);
+/* The index of the row that is asked next; -1: none may be asked now. Changes nothing. */
+int view_next(const struct view *view, uint64_t now_ns);
+/* Notes that the row was asked. */
+void view_asked(struct view *view, unsigned row, uint64_t now_ns);
+
+/* Fills the fields of a snapshot's member that are about its summary; those are zero before. */
+void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
+	struct snapshot_member *ret);
+
+/* view_own.c: makes this engine's summary from a snapshot and puts it into its own row there. */
+void view_own(struct control *control, struct snapshot *s);
+void view_moment_make(const struct snapshot *s, struct view_moment *ret);
+/* `past`: a moment about ten seconds before the snapshot. Any thread. */
+void view_summary_make(
+	const struct snapshot *s, const struct view_moment *past, struct summary *ret);
+
+/*
+ * view_json.c: the text of /api/cluster. 0, and the caller frees *ret_text, or -ENOMEM. Any thread.
+ */
+int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes);
+
+/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+bool view_serve_ask(struct control *control, struct rpc_link *link);
+bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc__Summary *summary);
+
+#endif

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Adoption: a pool is opened with the memory that an earlier process of the engine left, however
+ * that process ended. The control plane's thread only.
+ *
+ * A slot that starts in a chunk with a class is one of
+ * - a page: its head is proven. Its client had written all of it, because it had asked to publish;
+ * - owned: a client or a disk may still be writing. It stays a credit until pool_return();
+ * - never used: its generation is 0. It is free;
+ * - anything else: free, in limbo, or a head that a kill left half-written. A reader may still be
+ *   reading it, so it is retired and rests for the larger of the two limbo times.
+ * A place and a generation name one use of a slot for ever, also over processes, because
+ * generations are in the heads and only grow.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/pages/pool_inner.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+int state_make(struct pool *pool, const struct pool_options *options)
+{
+	char name[NAME_BYTES_MAX];
+	int rc;
+
+	if (!options->want_state)
+		return 0;
+	snprintf(name, sizeof(name), "peercache-slots-%u", options->rail);
+	rc = huge_open(name, pool_state_bytes(pool->chunks, pool->chunk_units), options->numa_node,
+		false, &pool->state_memory);
+	if (rc < 0)
+		return rc;
+	pool->state = pool->state_memory.base;
+	*pool->state = (struct pool_state){.magic = POOL_STATE_MAGIC,
+		.layout = POOL_STATE_LAYOUT,
+		.rail = options->rail,
+		.chunks = pool->chunks,
+		.chunk_units = pool->chunk_units,
+		.numa_node = options->numa_node,
+		.limbo_ns = options->limbo_ns,
+		.memory = huge_number(pool->memory.fd),
+		.heads = huge_number(pool->heads_memory.fd),
+		.owners = options->owners};
+	pool->state_units = pool_state_units(pool->state);
+	pool->state_owner = pool_state_owners(pool->state);
+	return 0;
+}
+
+void pool_own(struct pool *pool, uint32_t place, uint32_t owner)
+{
+	if (pool->state)
+		shm_store(&pool->state_owner[place_unit(place)], owner);
+}
+
+/* Is the state that of this memory and geometry, and every page size in it possible? */
+static bool state_is_ours(struct pool *pool, const struct pool_options *options)
+{
+	const struct pool_state *state = pool->state_memory.base;
+	uint32_t size[CLASSES_MAX], sizes = 0;
+
+	if (state->magic != POOL_STATE_MAGIC || state->layout != POOL_STATE_LAYOUT ||
+		state->rail != options->rail || state->chunks != pool->chunks ||
+		state->chunk_units != pool->chunk_units || state->numa_node != options->numa_node ||
+		state->memory != huge_number(pool->memory.fd) ||
+		state->heads != huge_number(pool->heads_memory.fd) ||
+		state->owners != options->owners)
+		return false;
+	pool->state_units = pool_state_units(pool->state_memory.base);
+	for (uint32_t i = 0; i < pool->chunks; i++) {
+		uint32_t units = shm_load(&pool->state_units[i]), at = 0;
+
+		if (units == 0)
+			continue;
+		while (at < sizes && size[at] != units)
+			at++;
+		if (units > pool->chunk_units || at == CLASSES_MAX)
+			return false;
+		size[at] = units;
+		sizes += at == sizes;
+	}
+	return true;
+}
+
+int adopt_map(struct pool *pool, const struct pool_options *options)
+{
+	const struct pool_adopt *adopt = options->adopt;
+	size_t units = (size_t)pool->chunks << pool->shift;
+	int memory = huge_adopt(adopt->memory_fd, units * PAGE_UNIT, &pool->memory);
+	int heads = huge_adopt(adopt->heads_fd, units * sizeof(*pool->heads), &pool->heads_memory);
+	int state = huge_adopt(adopt->state_fd, pool_state_bytes(pool->chunks, pool->chunk_units),
+		&pool->state_memory);
+	int rc = memory ? memory : heads ? heads : state;
+
+	if (rc == -EINVAL || (rc == 0 && !state_is_ours(pool, options)))
+		rc = -EPROTO;
+	if (rc < 0) {
+		huge_close(&pool->memory);
+		huge_close(&pool->heads_memory);
+		huge_close(&pool->state_memory);
+		return rc;
+	}
+	pool->heads = pool->heads_memory.base;
+	pool->state = pool->state_memory.base;
+	pool->state_owner = pool_state_owners(pool->state);
+	return 0;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+static bool is_page(
+	const struct pool *pool, const struct chunk *chunk, const struct page_head *head)
+{
+	return head->length && (head->key.word[0] | head->key.word[1]) &&
+	       head->length <= (uint64_t)pool->class[chunk->class].units * PAGE_UNIT &&
+	       page_head_is_proven(head);
+}
+
+/*
+ * Takes the slot out of the free ones of its chunk. Slots are taken in the order of their numbers,
+ * so chunk_slot_take() would give this one next.
+ */
+static void take(struct pool *pool, struct chunk *chunk, uint32_t number)
+{
+	struct size_class *class = &pool->class[chunk->class];
+
+	chunk->carved++;
+	class->free--;
+	if (--chunk->free == 0)
+		chunk_list_remove(pool, &class->ready, number);
+}
+
+static void adopt_slot(
+	struct pool *pool, uint32_t number, uint32_t index, const struct pool_adopt *adopt)
+{
+	struct chunk *chunk = &pool->chunk[number];
+	uint32_t slot = (number << pool->shift) + index, unit = slot_unit(pool, slot);
+	uint32_t place = place_make(pool->rail, unit);
+	struct page_head head = page_head_load(&pool->heads[unit]);
+	uint32_t owner;
+	bool page = is_page(pool, chunk, &head);
+
+	take(pool, chunk, number);
+	if (page)
+		/* killed between the two stores of pool_publish() */
+		shm_store(&pool->state_owner[unit], POOL_OWNER_NONE);
+	owner = shm_load(&pool->state_owner[unit]);
+	if (owner != POOL_OWNER_NONE) {
+		pool->slots[slot].state = SLOT_CREDIT;
+		chunk->credits++;
+		adopt->quarantined(adopt->context,
+			&(struct pool_quarantined){.owner = owner,
+				.place = place,
+				.generation = head.generation,
+				.length = pool->class[chunk->class].units * PAGE_UNIT});
+	} else if (page && adopt->page(adopt->context, &head, place)) {
+		chunk->pages++;
+		chunk->used_at = ++pool->published;
+		pool->pages++;
+		sieve_insert(pool, slot);
+	} else {
+		page_head_retire(&pool->heads[unit]);
+		limbo_enter(pool, slot);
+	}
+}
+
+/* The last slot of the chunk that was ever used, plus one; later ones stay free. */
+static uint32_t slots_used(const struct pool *pool, uint32_t number)
+{
+	const struct size_class *class = &pool->class[pool->chunk[number].class];
+	uint32_t used = class->slots;
+
+	while (used && shm_load(&pool->heads[slot_unit(pool, (number << pool->shift) + used - 1)]
+					 .generation) == 0)
+		used--;
+	return used;
+}
+
+void adopt_slots(struct pool *pool, const struct pool_adopt *adopt)
+{
+	uint64_t limbo_ns = pool->limbo_ns;
+
+	for (uint32_t i = 0; i < pool->chunks; i++) {
+		uint32_t units = shm_load(&pool->state_units[i]), used;
+
+		if (units == 0)
+			continue;
+		(void)chunk_assign_at(pool, i, units);
+		used = slots_used(pool, i);
+		for (uint32_t index = 0; index < used; index++)
+			adopt_slot(pool, i, index, adopt);
+	}
+	/* readers of the earlier process were promised its limbo time */
+	if (pool->state->limbo_ns > pool->limbo_ns)
+		pool->limbo_ns = pool->state->limbo_ns;
+	else
+		pool->state->limbo_ns = pool->limbo_ns;
+	pool_rest(pool);
+	pool->limbo_ns = limbo_ns;
+}

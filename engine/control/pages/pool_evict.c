@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Choice of victims: SIEVE within a class, a whole chunk between classes. The control plane's
+ * thread only.
+ *
+ * SIEVE keeps the pages of a class in the order they were published. The eviction hand moves from
+ * the oldest page towards the newest, skips pages that were visited since its last pass, clears
+ * their visited bits, and stays where it stopped.
+ *
+ * At most one chunk drains at a time: none of its free slots is handed out, its pages are the
+ * victims, and when all its slots are free the chunk is reserved for the requesting page size. A
+ * chunk is drained
+ * - when a class has no page of its own to evict: it takes a chunk of another class, preferably of
+ *   the class with the most chunks;
+ * - when a class has evicted a chunk's worth of its own pages and a chunk of another class was idle
+ *   for more than twice as long as every chunk of its own. So pages of a size that is no longer
+ *   used (another model, another page size) do not keep memory that used sizes need.
+ *
+ * Chunks with credits are the last choice, because a client may keep a credit as long as it likes.
+ */
+#include "engine/control/pages/pool_inner.h"
+
+/* dirty pages that the search for a clean one passes, on average, at most */
+#define CLEAN_STEPS 16u
+
+/* How many victims; `clean`: only pages that are on disk or being written. */
+struct pool_want {
+	unsigned max;
+	bool clean;
+};
+
+void sieve_insert(struct pool *pool, uint32_t slot)
+{
+	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
+	struct slot *page = &pool->slots[slot];
+
+	*page = (struct slot){.state = SLOT_PAGE, .next = class->newest, .newer = NONE};
+	if (class->newest == NONE)
+		class->oldest = slot;
+	else
+		pool->slots[class->newest].newer = slot;
+	class->newest = slot;
+	class->pages++;
+	class->dirty++;
+	if (class->spill == NONE)
+		class->spill = slot;
+}
+
+void sieve_remove(struct pool *pool, uint32_t slot)
+{
+	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
+	struct slot *page = &pool->slots[slot];
+
+	if (class->hand == slot)
+		class->hand = page->newer;
+	if (class->spill == slot)
+		class->spill = page->newer;
+	class->dirty -= slot_dirty(page);
+	if (page->newer == NONE)
+		class->newest = page->next;
+	else
+		pool->slots[page->newer].next = page->next;
+	if (page->next == NONE)
+		class->oldest = page->newer;
+	else
+		pool->slots[page->next].newer = page->newer;
+	class->pages--;
+}
+
+void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret)
+{
+	uint32_t unit = slot_unit(pool, slot);
+	struct page_head head = page_head_load(&pool->heads[unit]);
+
+	*ret = (struct pool_victim){.key = head.key,
+		.place = place_make(pool->rail, unit),
+		.generation = head.generation,
+		.length = head.length};
+}
+
+/* Whether the chunk that is being drained belongs to this size class. */
+static bool class_drains(const struct pool *pool, const struct size_class *class)
+{
+	return pool->drain != NONE && &pool->class[pool->chunk[pool->drain].class] == class;
+}
+
+/* Returns the number of pages of the size class outside the chunk that is being drained. */
+static uint32_t class_pages(const struct pool *pool, const struct size_class *class)
+{
+	return class->pages - (class_drains(pool, class) ? pool->chunk[pool->drain].pages : 0);
+}
+
+/* Returns how many of these pages may be evicted. */
+static uint32_t class_victims(const struct pool *pool, const struct size_class *class)
+{
+	uint32_t pinned =
+		class->pinned - (class_drains(pool, class) ? pool->chunk[pool->drain].pinned : 0);
+
+	return class_pages(pool, class) - pinned;
+}
+
+/* Returns the number of the class's slots in limbo, outside the chunk that is being drained. */
+static uint32_t class_limbo(const struct pool *pool, const struct size_class *class)
+{
+	return class->limbo - (class_drains(pool, class) ? pool->chunk[pool->drain].limbo : 0);
+}
+
+/* Whether the page may be picked; `clean`: only if it is on disk or being written. */
+static bool page_pickable(const struct slot *page, bool clean)
+{
+	return !page->picked && !(page->disk & SLOT_PINNED) && !(clean && slot_dirty(page));
+}
+
+/*
+ * Returns how many pages of the class sieve_pick() may pick. `clean`: 0 if they are so few among
+ * dirty ones that it would look at more than CLEAN_STEPS pages for each.
+ */
+static uint32_t sieve_pages(const struct pool *pool, const struct size_class *class, bool clean)
+{
+	uint32_t pages = class_victims(pool, class);
+
+	if (!clean)
+		return pages;
+	pages -= class->dirty < pages ? class->dirty : pages;
+	return class->dirty / CLEAN_STEPS > pages ? 0 : pages;
+}
+
+/*
+ * Picks up to `max` victims of the class by SIEVE. The loop terminates: one lap clears every
+ * visited bit, and at least `want` pages are neither picked nor pinned nor in the draining chunk,
+ * nor dirty if `clean`. Its work is bounded by the budget, the number of victims and the pages that
+ * may not be picked.
+ */
+static unsigned sieve_pick(struct pool *pool, struct size_class *class, bool clean, unsigned max,
+	struct pool_victim *ret_victims)
+{
+	uint32_t slot = class->hand, pages = sieve_pages(pool, class, clean);
+	unsigned want = max < pages ? max : pages, n = 0;
+	uint64_t budget = (uint64_t)want * SIEVE_STEPS;
+
+	while (n < want) {
+		struct slot *page;
+
+		if (slot == NONE)
+			slot = class->oldest;
+		page = &pool->slots[slot];
+		if (page->visited && budget) {
+			page->visited = 0;
+			budget--;
+		} else if (page_pickable(page, clean) && slot >> pool->shift != pool->drain) {
+			page->picked = 1;
+			victim_name(pool, slot, &ret_victims[n++]);
+		}
+		slot = page->newer;
+	}
+	class->hand = slot;
+	for (unsigned i = 0; i < n; i++)
+		pool->slots[pool_locate(pool, ret_victims[i].place)].picked = 0;
+	return n;
+}
+
+/*
+ * Picks the next pages of the draining chunk. The cursor makes at most one lap per call, so no page
+ * is picked twice.
+ */
+static unsigned drain_pick(
+	struct pool *pool, bool clean, unsigned max, struct pool_victim *ret_victims)
+{
+	struct chunk *chunk = &pool->chunk[pool->drain];
+	uint32_t pages = chunk->pages - chunk->pinned;
+	unsigned want = max < pages ? max : pages, n = 0;
+
+	pool->drain_ignored = 0;
+	for (uint32_t left = chunk->carved; n < want && left; left--) {
+		uint32_t slot = (pool->drain << pool->shift) + pool->drain_cursor;
+
+		if (pool->slots[slot].state == SLOT_PAGE &&
+			page_pickable(&pool->slots[slot], clean))
+			victim_name(pool, slot, &ret_victims[n++]);
+		if (++pool->drain_cursor == chunk->carved)
+			pool->drain_cursor = 0;
+	}
+	return n;
+}
+
+/*
+ * Whether chunk `a` is a better choice to drain than `b`: fewer credits first; then the class with
+ * the most chunks, or with the fewest if end_a_class, because then a class must be closed to open
+ * another one; then the chunk unused for longest.
+ */
+static bool drain_better(
+	const struct pool *pool, const struct chunk *a, const struct chunk *b, bool end_a_class)
+{
+	uint32_t chunks_a = pool->class[a->class].chunks, chunks_b = pool->class[b->class].chunks;
+
+	if (a->credits != b->credits)
+		return a->credits < b->credits;
+	if (chunks_a != chunks_b)
+		return end_a_class ? chunks_a < chunks_b : chunks_a > chunks_b;
+	return a->used_at < b->used_at;
+}
+
+/* Returns a chunk of another size class than `class` that is the best one to drain, or NONE. */
+static uint32_t drain_choose(const struct pool *pool, uint32_t class)
+{
+	bool end_a_class = class == NONE && pool->classes == CLASSES_MAX;
+	uint32_t best = NONE;
+
+	for (uint32_t i = 0; i < pool->chunks; i++) {
+		const struct chunk *chunk = &pool->chunk[i];
+
+		if (chunk->class == NONE || chunk->class == class || i == pool->drain ||
+			chunk->pages + chunk->limbo == 0)
+			continue;
+		if (best == NONE || drain_better(pool, chunk, &pool->chunk[best], end_a_class))
+			best = i;
+	}
+	return best;
+}
+
+/*
+ * Victims for a page size that has no page of its own to evict: drains a chunk of another class, or
+ * continues the drain in progress.
+ */
+static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units,
+	const struct pool_want *want, struct pool_victim *ret_victims)
+{
+	uint32_t chosen;
+
+	if (pool->drain != NONE &&
+		pool->chunk[pool->drain].pages + pool->chunk[pool->drain].limbo != 0)
+		return drain_pick(pool, want->clean, want->max, ret_victims);
+	chosen = drain_choose(pool, class);
+	if (chosen == NONE)
+		return 0;
+	if (pool->drain != NONE) {
+		/*
+		 * The chunk that is draining contains only credits: give up its drain only for a
+		 * chunk without credits.
+		 */
+		if (pool->chunk[chosen].credits)
+			return 0;
+		drain_give_up(pool);
+	}
+	drain_start(pool, chosen, units);
+	return drain_pick(pool, want->clean, want->max, ret_victims);
+}
+
+/*
+ * Returns the longest idle chunk of another class if it was idle for more than twice as long as the
+ * longest idle chunk of `class`; else NONE. Time is counted in publishes.
+ */
+static uint32_t drain_idle(const struct pool *pool, uint32_t class)
+{
+	uint64_t own = pool->published, other = pool->published;
+	uint32_t idlest = NONE;
+
+	for (uint32_t i = 0; i < pool->chunks; i++) {
+		const struct chunk *chunk = &pool->chunk[i];
+
+		if (chunk->class == class && chunk->used_at < own)
+			own = chunk->used_at;
+		if (chunk->class == class || chunk->class == NONE || chunk->credits)
+			continue;
+		if (chunk->used_at < other) {
+			other = chunk->used_at;
+			idlest = i;
+		}
+	}
+	return (pool->published - other) / 2 > pool->published - own ? idlest : NONE;
+}
+
+static unsigned victims(struct pool *pool, uint32_t page_bytes, const struct pool_want *want,
+	struct pool_victim *ret_victims)
+{
+	uint32_t units = pool_units(pool, page_bytes), number;
+	struct size_class *class;
+	unsigned n;
+
+	if (units == 0 || want->max == 0)
+		return 0;
+	if (pool->drain != NONE && pool->chunk[pool->drain].pages) {
+		if (pool->drain_units == units)
+			return drain_pick(pool, want->clean, want->max, ret_victims);
+		if (++pool->drain_ignored > DRAIN_PATIENCE)
+			drain_give_up(pool);
+	}
+	number = class_serving(pool, units);
+	class = number == NONE ? NULL : &pool->class[number];
+	if (!class || class_pages(pool, class) + class_limbo(pool, class) == 0)
+		return chunks_for(pool, units)
+			       ? 0
+			       : drain_for_need(pool, number, units, want, ret_victims);
+
+	n = sieve_pick(pool, class, want->clean, want->max, ret_victims);
+	class->evicted += n;
+	if (class->evicted >= class->slots && pool->drain == NONE && pool->empties == 0) {
+		uint32_t idle = drain_idle(pool, number);
+
+		class->evicted = 0;
+		if (idle != NONE)
+			drain_start(pool, idle, units);
+	}
+	return n;
+}
+
+unsigned pool_victims(
+	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
+{
+	return victims(pool, page_bytes, &(struct pool_want){.max = max}, ret_victims);
+}
+
+unsigned pool_victims_clean(
+	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
+{
+	return victims(
+		pool, page_bytes, &(struct pool_want){.max = max, .clean = true}, ret_victims);
+}

@@ -25,11 +25,17 @@ import cluster  # noqa: E402
 BUILD = cluster.default_build()
 POOL = "64MiB"  # of each engine of start(): engines populate their pools
 SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
-# An owner that owes an answer for a tenth of this is suspect, and sets do without it: on a busy
-# machine that must not happen to engines that only wait for a processor.
-DEAD_MS = int(30000 * SLOW)
 clock = cluster.clock
 TRACE = os.path.join(ROOT, "..", "shared", "data", "conversation_trace.jsonl")
+
+
+def patient(settings=()):
+    """The settings, and a cluster.dead_after_ms that is long, unless they have one. An owner that
+    owes an answer for a tenth of it is suspect, and sets do without it: that must not happen to
+    engines that only wait for a processor."""
+    if any(setting.startswith("cluster.dead_after_ms=") for setting in settings):
+        return list(settings)
+    return [f"cluster.dead_after_ms={int(30000 * SLOW)}", *settings]
 
 
 def program(name):
@@ -158,10 +164,7 @@ def freeze(process):
 
 class ClusterTest(unittest.TestCase):
     def start(self, nodes=2, pool_bytes=POOL, settings=(), **options):
-        """Starts engines. Without a cluster.dead_after_ms of the test's own it is DEAD_MS."""
-        if not any(setting.startswith("cluster.dead_after_ms=") for setting in settings):
-            settings = [f"cluster.dead_after_ms={DEAD_MS}", *settings]
-        engines = cluster.Cluster(BUILD, nodes, pool_bytes, settings=settings, **options)
+        engines = cluster.Cluster(BUILD, nodes, pool_bytes, settings=patient(settings), **options)
         self.addCleanup(engines.stop)
         return engines.start()
 

@@ -43,7 +43,7 @@ class StoreTest(harness.ClusterTest):
     def setUpClass(cls):
         cls.engines = harness.cluster.Cluster(
             harness.BUILD, 2, pool_bytes="256MiB",
-            settings=["engine.unsealed_memory=yes"]).start()
+            settings=harness.patient(["engine.unsealed_memory=yes"])).start()
 
     @classmethod
     def tearDownClass(cls):

@@ -118,7 +118,7 @@ class Running:
         self.folder = tempfile.TemporaryDirectory(prefix="peercache-")
         self.engines = harness.cluster.Cluster(
             harness.BUILD, 2, pool_bytes="512MiB",
-            settings=["engine.unsealed_memory=yes"]).start()
+            settings=harness.patient(["engine.unsealed_memory=yes"])).start()
         try:
             self.hosts = [Host(self.folder.name, f"host{i}", self.engines.sockets[i % 2], ranks)
                           for i, ranks in enumerate(sizes)]

@@ -30,7 +30,8 @@ def read(*names):
 def findings():
     """{id: (severity, meaning)} of health.def."""
     return {m[1]: (m[2].lower(), m[3]) for m in re.finditer(
-        r'^FINDING\((\w+), (\w+), "(.*)"\)', read("engine", "control", "observe", "health.def"), re.M)}
+        r'^FINDING\((\w+), (\w+), "(.*)"\)',
+        read("engine", "control", "observe", "health.def"), re.M)}
 
 
 def alerts():

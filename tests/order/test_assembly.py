@@ -71,7 +71,7 @@ SOURCES = {
     "engine/control/pages/pool.c": {"pool_rest"},
     "engine/control/pages/shard.c": {"cell_store", "change_begin", "change_end"},
     "engine/control/members/slots.c": {"number_bind", "word_store", "members_publish"},
-    "engine/control/observe/snapshot_buffer.c": {"snapshots_publish", "snapshots_newest"},
+    "engine/control/observe/snapshot.c": {"snapshots_publish", "snapshots_newest"},
     "engine/control/pages/warm_owner.c": {"left_release", "channel_end"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/rail/poll_core.c": {"poll_wake", "rest"},

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * http.c and http_parse.c: what is accepted, what is refused and with which status, and that slow,
- * silent and numerous clients are bounded. Clients are sockets in the same process; the event base
- * is turned by the test, and the clock is the test's.
+ * http.c: what is accepted, what is refused and with which status, and that slow, silent and
+ * numerous clients are bounded. Clients are sockets in the same process; the event base is turned
+ * by the test, and the clock is the test's.
  */
 #include <arpa/inet.h>
 #include <errno.h>

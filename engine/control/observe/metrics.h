@@ -7,7 +7,12 @@
 #ifndef CONTROL_METRICS_H
 #define CONTROL_METRICS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 struct control;
+struct health;
+struct snapshot;
 
 /*
  * Steps of control_open(): the port is bound before memory is made, and listens once the engine
@@ -15,9 +20,18 @@ struct control;
  */
 int metrics_port_open(struct control *control);
 void metrics_port_close(struct control *control);
-/* The caller owns *ret_fd, which listens; -1: the engine runs without metrics. 0 or -errno. */
-int metrics_port_listen(struct control *control, int *ret_fd);
 int metrics_open(struct control *control);
 void metrics_close(struct control *control);
+
+/*
+ * A snapshot in the Prometheus text format. Labels are rail, core, op, result, state, kind and
+ * version alone: the number of series does not grow with members, keys or sessions.
+ *
+ * `health`: the findings of now, from which the alerts are made. `compat`: also the metric names of
+ * PeerCache 0.8.4 with their label node. 0 and *ret_text, which the caller frees, of *ret_bytes, or
+ * -ENOMEM. Any thread.
+ */
+int metrics_text(const struct snapshot *snapshot, const struct health *health, bool compat,
+	char **ret_text, size_t *ret_bytes);
 
 #endif

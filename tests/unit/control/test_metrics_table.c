@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "engine/control/observe/health.h"
-#include "engine/control/observe/metrics_text.h"
+#include "engine/control/observe/metrics.h"
 #include "engine/control/observe/snapshot.h"
 
 #define SERIES_MAX 2000u

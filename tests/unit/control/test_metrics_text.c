@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metrics_text.c: the text is valid in every respect that exposition.py knows, figures stand where
+ * metrics_text(): the text is valid in every respect that exposition.py knows, figures stand where
  * they belong, labels are few and bounded, and with `compat` every name of PeerCache 0.8.4 is there
  * with its label.
  */
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/control/observe/health.h"
-#include "engine/control/observe/metrics_text.h"
+#include "engine/control/observe/metrics.h"
 #include "tests/unit/control/python_world.h"
 #include "tests/unit/control/snapshot_world.h"
 

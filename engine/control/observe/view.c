@@ -1,15 +1,323 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests summaries from members and answers their requests. Owns struct view. Control plane's
- * thread only.
+ * The cluster view: summaries of all members, while a page of some dashboard is watched. Owns
+ * struct view. From the top: the format of a summary (counts on a logarithmic scale, checks of what
+ * was received, merging), the summary of this engine, requests to other members and answers to
+ * theirs, the text of /api/cluster.
+ *
+ * The control plane's thread; functions of the format and view_json(): any thread. A member that
+ * does not answer is shown as silent, one that lies spoils its own row.
  */
 #include "engine/control/observe/view.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/limits.h"
+#include "engine/control/observe/json.h"
 #include "numa/clock.h"
+
+/* ---- summaries: counts ----------------------------------------------------------------------- */
+
+/* Code 8 e + m stands for (8 + m) << (e - 1), as in a floating-point number; e = 0: for m. */
+uint64_t summary_count(uint8_t code)
+{
+	unsigned e = code >> 3, m = code & 7;
+
+	return e ? (uint64_t)(8 + m) << (e - 1) : m;
+}
+
+uint8_t summary_code(uint64_t count)
+{
+	unsigned shift, m;
+
+	if (count < 8)
+		return (uint8_t)count;
+	if (count >= summary_count(255))
+		return 255;
+	shift = 60u - (unsigned)__builtin_clzll(count); /* count >> shift is 8..15 */
+	m = (unsigned)(count >> shift);
+	if (shift && count >> (shift - 1) & 1)
+		m++;
+	/* m = 16 carries into e: the code of (8 + 0) << (shift + 1) */
+	return (uint8_t)(8 * (shift + 1) + m - 8);
+}
+
+/* ---- summaries: buckets ---------------------------------------------------------------------- */
+
+/* Buckets 1..104 of abi/latency.h go in pairs into buckets 1..52; the first and the last stay. */
+static unsigned bucket_of(unsigned latency_bucket)
+{
+	return latency_bucket ? (latency_bucket + 1) / 2 : 0;
+}
+static_assert((LATENCY_BUCKETS - 1 + 1) / 2 == SUMMARY_BUCKETS - 1, "the last bucket stays alone");
+
+uint64_t summary_lower_ns(unsigned bucket)
+{
+	return latency_lower_ns(bucket ? 2 * bucket - 1 : 0);
+}
+
+void summary_latency(const uint64_t latency[LATENCY_BUCKETS], uint8_t ret_codes[SUMMARY_BUCKETS])
+{
+	uint64_t batches[SUMMARY_BUCKETS] = {0};
+
+	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+		batches[bucket_of(i)] += latency[i];
+	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
+		ret_codes[i] = summary_code(batches[i]);
+}
+
+void summary_merge(struct summary_merged *merged, const struct summary *summary)
+{
+	for (unsigned call = 0; call < SUMMARY_CALLS; call++)
+		for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
+			merged->batches[call][i] += summary_count(summary->latency[call][i]);
+}
+
+uint64_t summary_batches(const uint64_t batches[SUMMARY_BUCKETS])
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
+		n += batches[i];
+	return n;
+}
+
+uint64_t summary_quantile_ns(const uint64_t batches[SUMMARY_BUCKETS], unsigned permille)
+{
+	uint64_t total = summary_batches(batches), seen = 0;
+	uint64_t rank = total / 1000 * permille + (total % 1000 * permille + 999) / 1000;
+
+	if (total == 0)
+		return 0;
+	if (rank == 0)
+		rank = 1;
+	for (unsigned i = 0; i + 1 < SUMMARY_BUCKETS; i++) {
+		seen += batches[i];
+		if (seen >= rank)
+			return summary_lower_ns(i + 1);
+	}
+	return summary_lower_ns(SUMMARY_BUCKETS - 1);
+}
+
+/* ---- summaries: checks of what was received -------------------------------------------------- */
+
+static uint64_t at_most(uint64_t value, uint64_t limit)
+{
+	return value < limit ? value : limit;
+}
+
+/* An id of lower-case letters, digits and underscores with zeros behind it; else it is emptied. */
+static void finding_check(char finding[SUMMARY_FINDING_BYTES])
+{
+	size_t bytes = strnlen(finding, SUMMARY_FINDING_BYTES);
+	bool good = bytes < SUMMARY_FINDING_BYTES;
+
+	for (size_t i = 0; i < bytes; i++) {
+		char c = finding[i];
+
+		good = good && ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_');
+	}
+	memset(finding + (good ? bytes : 0), 0, SUMMARY_FINDING_BYTES - (good ? bytes : 0));
+}
+
+static void hits_check(struct summary *s)
+{
+	if (s->hit_local == SUMMARY_NONE || s->hit_remote == SUMMARY_NONE) {
+		s->hit_local = s->hit_remote = SUMMARY_NONE;
+		return;
+	}
+	s->hit_local = (uint16_t)at_most(s->hit_local, 1000);
+	s->hit_remote = (uint16_t)at_most(s->hit_remote, 1000u - s->hit_local);
+}
+
+static void latency_check(uint8_t codes[SUMMARY_BUCKETS])
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
+		n += summary_count(codes[i]);
+	if (n > SUMMARY_BATCHES_MAX)
+		memset(codes, 0, SUMMARY_BUCKETS);
+}
+
+bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret)
+{
+	struct summary *s = ret;
+
+	if (bytes != SUMMARY_BYTES || data[0] == 0)
+		return false;
+	memcpy(s, data, SUMMARY_BYTES);
+	s->severity = (uint8_t)at_most(s->severity, SUMMARY_CRITICAL);
+	s->flags &= SUMMARY_FLAGS;
+	s->rails = (uint8_t)at_most(s->rails, RAILS_MAX);
+	s->rails_up = (uint8_t)at_most(s->rails_up, s->rails);
+	s->members_up = (uint16_t)at_most(s->members_up, SUMMARY_MEMBERS_MAX);
+	s->members_down = (uint16_t)at_most(s->members_down, SUMMARY_MEMBERS_MAX);
+	s->pool_used = (uint16_t)at_most(s->pool_used, 1000);
+	s->directory_used = (uint16_t)at_most(s->directory_used, 1000);
+	hits_check(s);
+	s->window_ms = (uint16_t)at_most(s->window_ms, SUMMARY_WINDOW_MS_MAX);
+	s->get_bytes_per_s = at_most(s->get_bytes_per_s, SUMMARY_BYTES_PER_S_MAX);
+	s->set_bytes_per_s = at_most(s->set_bytes_per_s, SUMMARY_BYTES_PER_S_MAX);
+	s->get_pages_per_s = (uint32_t)at_most(s->get_pages_per_s, SUMMARY_PER_S_MAX);
+	s->evictions_per_s = (uint32_t)at_most(s->evictions_per_s, SUMMARY_PER_S_MAX);
+	finding_check(s->finding);
+	memset(s->spare, 0, sizeof(s->spare));
+	for (unsigned call = 0; call < SUMMARY_CALLS; call++)
+		latency_check(s->latency[call]);
+	return true;
+}
+
+/* ---- the summary of this engine -------------------------------------------------------------- */
+
+static const enum statistics_call summary_calls[SUMMARY_CALLS] = {
+	STATISTICS_GET, STATISTICS_SET, STATISTICS_EXISTS};
+
+void view_moment_make(const struct snapshot *s, struct view_moment *ret)
+{
+	const struct statistics_words *w = &s->clients;
+
+	ret->taken_ns = s->taken_ns;
+	health_remember(s, &ret->health);
+	for (unsigned call = 0; call < SUMMARY_CALLS; call++)
+		memcpy(ret->latency[call], w->calls[summary_calls[call]].latency,
+			sizeof(ret->latency[call]));
+	ret->get_pages = w->calls[STATISTICS_GET].pages;
+	ret->get_local = w->get_local;
+	ret->get_remote = w->get_remote;
+	ret->get_bytes = w->get_bytes;
+	ret->set_bytes = w->set_bytes;
+	ret->evicted = s->counter[COUNTER_pages_evicted];
+}
+
+static uint64_t rate(uint64_t now, uint64_t before, uint64_t ms, uint64_t limit)
+{
+	double per_s = ms ? (double)(now - before) * 1e3 / (double)ms : 0;
+
+	return per_s < (double)limit ? (uint64_t)per_s : limit;
+}
+
+static uint16_t permille(uint64_t part, uint64_t whole)
+{
+	if (!whole)
+		return 0;
+	return part < whole ? (uint16_t)((double)part * 1e3 / (double)whole) : 1000;
+}
+
+static void rates(const struct snapshot *s, const struct view_moment *past, struct summary *ret)
+{
+	const struct statistics_words *w = &s->clients;
+	uint64_t ms = (s->taken_ns - past->taken_ns) / 1000000;
+	uint64_t pages = w->calls[STATISTICS_GET].pages - past->get_pages;
+
+	ret->window_ms = ms < SUMMARY_WINDOW_MS_MAX ? (uint16_t)ms : SUMMARY_WINDOW_MS_MAX;
+	ret->get_bytes_per_s = rate(w->get_bytes, past->get_bytes, ms, SUMMARY_BYTES_PER_S_MAX);
+	ret->set_bytes_per_s = rate(w->set_bytes, past->set_bytes, ms, SUMMARY_BYTES_PER_S_MAX);
+	ret->get_pages_per_s = (uint32_t)rate(pages, 0, ms, SUMMARY_PER_S_MAX);
+	ret->evictions_per_s = (uint32_t)rate(
+		s->counter[COUNTER_pages_evicted], past->evicted, ms, SUMMARY_PER_S_MAX);
+	ret->hit_local = ret->hit_remote = SUMMARY_NONE;
+	if (pages) {
+		ret->hit_local = permille(w->get_local - past->get_local, pages);
+		ret->hit_remote = permille(w->get_remote - past->get_remote, pages);
+		if (ret->hit_local + ret->hit_remote > 1000)
+			ret->hit_remote = 1000 - ret->hit_local;
+	}
+	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
+		uint64_t latency[LATENCY_BUCKETS];
+
+		for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+			latency[i] =
+				w->calls[summary_calls[call]].latency[i] - past->latency[call][i];
+		summary_latency(latency, ret->latency[call]);
+	}
+}
+
+/* What is wrong with this engine. That it misses a member is that member's fault, in its row. */
+static void findings(const struct snapshot *s, const struct view_moment *past, struct summary *ret)
+{
+	struct health health;
+
+	health_make(s, &past->health, s->taken_ns, &health);
+	for (unsigned i = 0; i < health.count; i++) {
+		unsigned severity = SUMMARY_INFO + health.finding[i].severity;
+
+		if (finding_of_others(health.finding[i].id))
+			continue;
+		if (!ret->findings++)
+			snprintf(ret->finding, sizeof(ret->finding), "%s",
+				finding_name(health.finding[i].id));
+		if (severity > ret->severity)
+			ret->severity = (uint8_t)severity;
+	}
+}
+static_assert(SUMMARY_INFO + SEVERITY_CRITICAL == SUMMARY_CRITICAL, "findings() relies on it");
+
+void view_summary_make(
+	const struct snapshot *s, const struct view_moment *past, struct summary *ret)
+{
+	uint64_t pool = 0, used = 0, uptime_s = s->uptime_ms / 1000;
+	unsigned rails_up = 0;
+
+	*ret = (struct summary){.version = SUMMARY_VERSION,
+		.rails = (uint8_t)s->rails,
+		.uptime_s = uptime_s < UINT32_MAX ? (uint32_t)uptime_s : UINT32_MAX,
+		.directory_used = permille(s->shard_entries, s->shard_capacity)};
+	if (s->directory_moving)
+		ret->flags |= SUMMARY_MOVING;
+	if (s->directory_behind)
+		ret->flags |= SUMMARY_BEHIND;
+	if (s->stopping)
+		ret->flags |= SUMMARY_STOPPING;
+	for (unsigned r = 0; r < s->rails; r++) {
+		pool += s->rail[r].pool_bytes;
+		used += s->rail[r].pool_used_bytes;
+		rails_up += !strcmp(s->rail[r].state, "up");
+	}
+	ret->pool_used = permille(used, pool);
+	ret->rails_up = (uint8_t)rails_up;
+	ret->members_up = (uint16_t)snapshot_members(s, SNAPSHOT_UP);
+	ret->members_down = (uint16_t)(snapshot_members(s, SNAPSHOT_SUSPECT) +
+				       snapshot_members(s, SNAPSHOT_DOWN));
+	findings(s, past, ret);
+	rates(s, past, ret);
+}
+
+/* As health_pasts_before(). There is a moment. */
+static const struct view_moment *moment_before(const struct view *view, uint64_t now_ns)
+{
+	unsigned oldest = view->moments > VIEW_MOMENTS ? view->moments - VIEW_MOMENTS : 0;
+	unsigned i = view->moments - 1;
+
+	while (i > oldest &&
+		now_ns - view->moment[i % VIEW_MOMENTS].taken_ns < HEALTH_WINDOW_NS - 500000000)
+		i--;
+	return &view->moment[i % VIEW_MOMENTS];
+}
+
+void view_own(struct control *control, struct snapshot *s)
+{
+	struct view *view = control->view;
+	const struct view_moment *last;
+
+	if (!view)
+		return;
+	last = &view->moment[(view->moments + VIEW_MOMENTS - 1) % VIEW_MOMENTS];
+	if (!view->moments || s->taken_ns / 1000000000 != last->taken_ns / 1000000000)
+		view_moment_make(s, &view->moment[view->moments++ % VIEW_MOMENTS]);
+	view_summary_make(s, moment_before(view, s->taken_ns), &view->own);
+	for (unsigned i = 0; i < s->members; i++) {
+		if (!s->member[i].self)
+			continue;
+		s->member[i].summaries = true;
+		s->member[i].summary = view->own;
+		s->member[i].summary_ns = s->taken_ns;
+	}
+}
 
 /* ---- the order of requests ------------------------------------------------------------------- */
 
@@ -174,7 +482,7 @@ bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc
 	return true;
 }
 
-/* ---- snapshots ------------------------------------------------------------------------------- */
+/* ---- the rows of a snapshot ------------------------------------------------------------------ */
 
 void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret)
@@ -194,6 +502,259 @@ void view_fill(const struct control *control, const struct member *entry, uint64
 		return;
 	ret->summary_ns = row->answered_ns;
 	ret->summary = row->summary;
+}
+
+/* ---- /api/cluster: rows ---------------------------------------------------------------------- */
+
+static const char *const severities[] = {"ok", "info", "warning", "critical"};
+static const char *const call_names[SUMMARY_CALLS] = {"get", "set", "exists"};
+
+/* A member as it is shown. */
+struct row {
+	const struct snapshot_member *member;
+	unsigned severity;
+	unsigned state; /* 0: up, 1: suspect, 2: down */
+	const char *finding;
+	bool fresh; /* its summary counts */
+};
+
+struct totals {
+	unsigned asked, moving, behind, rails, rails_up;
+	uint64_t get_bytes_per_s, set_bytes_per_s, get_pages_per_s, evictions_per_s;
+	uint64_t hit_local, hit_remote, pages; /* hits in 1/1000 of pages */
+	struct summary_merged merged;
+};
+
+static uint64_t age_ms(const struct snapshot_member *m, uint64_t now_ns)
+{
+	return now_ns > m->summary_ns ? (now_ns - m->summary_ns) / 1000000 : 0;
+}
+
+static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
+{
+	struct row row = {.member = m, .severity = SUMMARY_OK, .finding = ""};
+
+	row.state = !strcmp(m->state, "down") ? 2 : !strcmp(m->state, "suspect") ? 1 : 0;
+	row.fresh = row.state < 2 && m->summary_ns && age_ms(m, now_ns) <= VIEW_FRESH_NS / 1000000;
+	if (row.fresh) {
+		row.severity = m->summary.severity;
+		row.finding = m->summary.finding;
+	}
+	/* This engine's own view of a silent member is newer than the member's last summary. */
+	if (row.state) {
+		row.finding =
+			finding_name(row.state == 2 ? FINDING_member_down : FINDING_member_suspect);
+		if (row.severity < SUMMARY_WARNING)
+			row.severity = SUMMARY_WARNING;
+	}
+	if (row.state < 2 && m->summary_silent && row.severity < SUMMARY_WARNING)
+		row.severity = SUMMARY_WARNING;
+	return row;
+}
+
+static int worse_first(const void *a, const void *b)
+{
+	const struct row *x = a, *y = b;
+
+	if (x->severity != y->severity)
+		return x->severity < y->severity ? 1 : -1;
+	if (x->state != y->state)
+		return x->state < y->state ? 1 : -1;
+	return strcmp(x->member->name, y->member->name);
+}
+
+/* Why there is no fresh summary of a member that is not down. */
+static const char *why(const struct row *row)
+{
+	if (row->state == 2)
+		return "";
+	if (!row->member->summaries)
+		return "old";
+	if (row->member->summary_silent)
+		return "silent";
+	return row->fresh ? "" : "waiting";
+}
+
+static const char *flag(const struct summary *s, unsigned which)
+{
+	return s->flags & which ? "true" : "false";
+}
+
+static void json_share(FILE *f, const char *name, unsigned permille)
+{
+	fprintf(f, "\"%s\":%d,", name, permille == SUMMARY_NONE ? -1 : (int)permille);
+}
+
+static void json_percentiles(FILE *f, const char *call, const uint64_t batches[SUMMARY_BUCKETS])
+{
+	fprintf(f,
+		"\"%s\":{\"count\":%" PRIu64 ",\"p50_ns\":%" PRIu64 ",\"p99_ns\":%" PRIu64
+		",\"p999_ns\":%" PRIu64,
+		call, summary_batches(batches), summary_quantile_ns(batches, 500),
+		summary_quantile_ns(batches, 990), summary_quantile_ns(batches, 999));
+}
+
+static void json_summary(FILE *f, const struct summary *s)
+{
+	struct summary_merged own = {0};
+
+	fprintf(f, "{\"findings\":%u,\"uptime_s\":%" PRIu32 ",\"rails\":%u,\"rails_up\":%u,",
+		s->findings, s->uptime_s, s->rails, s->rails_up);
+	fprintf(f, "\"members_up\":%u,\"members_down\":%u,", s->members_up, s->members_down);
+	json_share(f, "pool_used_permille", s->pool_used);
+	json_share(f, "directory_used_permille", s->directory_used);
+	json_share(f, "hit_local_permille", s->hit_local);
+	json_share(f, "hit_remote_permille", s->hit_remote);
+	fprintf(f, "\"get_bytes_per_s\":%" PRIu64 ",\"set_bytes_per_s\":%" PRIu64 ",",
+		s->get_bytes_per_s, s->set_bytes_per_s);
+	fprintf(f, "\"get_pages_per_s\":%" PRIu32 ",\"evictions_per_s\":%" PRIu32 ",",
+		s->get_pages_per_s, s->evictions_per_s);
+	fprintf(f, "\"moving\":%s,\"behind\":%s,\"stopping\":%s", flag(s, SUMMARY_MOVING),
+		flag(s, SUMMARY_BEHIND), flag(s, SUMMARY_STOPPING));
+	summary_merge(&own, s);
+	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
+		fputc(',', f);
+		json_percentiles(f, call_names[call], own.batches[call]);
+		fputc('}', f);
+	}
+	fputc('}', f);
+}
+
+static void json_row(FILE *f, const struct row *row, uint64_t now_ns)
+{
+	const struct snapshot_member *m = row->member;
+
+	fprintf(f, "{\"name\":");
+	json_string(f, m->name);
+	fprintf(f, ",\"self\":%s,\"state\":\"%s\",\"state_ms\":%" PRIu64 ",\"software\":",
+		m->self ? "true" : "false", m->state, m->state_ms);
+	json_string(f, m->software);
+	fprintf(f, ",\"severity\":\"%s\",\"finding\":\"%s\",\"why\":\"%s\",\"age_ms\":%" PRId64,
+		severities[row->severity], row->finding, why(row),
+		m->summary_ns ? (int64_t)age_ms(m, now_ns) : -1);
+	fprintf(f, ",\"summary\":");
+	if (m->summary_ns)
+		json_summary(f, &m->summary);
+	else
+		fprintf(f, "null");
+	fputc('}', f);
+}
+
+/* The members beside this engine that are up, by what is wrong with them. */
+static void json_others(FILE *f, const struct row *row, unsigned rows)
+{
+	unsigned of[SUMMARY_CRITICAL + 1] = {0};
+
+	for (unsigned i = 0; i < rows; i++)
+		if (!row[i].member->self && !row[i].state)
+			of[row[i].severity]++;
+	fprintf(f, "\"others\":{\"info\":%u,\"warning\":%u,\"critical\":%u},", of[SUMMARY_INFO],
+		of[SUMMARY_WARNING], of[SUMMARY_CRITICAL]);
+}
+
+/* ---- /api/cluster: totals -------------------------------------------------------------------- */
+
+static void totals_add(struct totals *t, const struct summary *s)
+{
+	t->asked++;
+	t->moving += (s->flags & SUMMARY_MOVING) != 0;
+	t->behind += (s->flags & SUMMARY_BEHIND) != 0;
+	t->rails += s->rails;
+	t->rails_up += s->rails_up;
+	t->get_bytes_per_s += s->get_bytes_per_s;
+	t->set_bytes_per_s += s->set_bytes_per_s;
+	t->get_pages_per_s += s->get_pages_per_s;
+	t->evictions_per_s += s->evictions_per_s;
+	if (s->hit_local != SUMMARY_NONE) {
+		t->hit_local += (uint64_t)s->hit_local * s->get_pages_per_s;
+		t->hit_remote += (uint64_t)s->hit_remote * s->get_pages_per_s;
+		t->pages += s->get_pages_per_s;
+	}
+	summary_merge(&t->merged, s);
+}
+
+static void json_totals(FILE *f, const struct totals *t)
+{
+	fprintf(f, "\"totals\":{\"get_bytes_per_s\":%" PRIu64 ",\"set_bytes_per_s\":%" PRIu64 ",",
+		t->get_bytes_per_s, t->set_bytes_per_s);
+	fprintf(f, "\"get_pages_per_s\":%" PRIu64 ",\"evictions_per_s\":%" PRIu64 ",",
+		t->get_pages_per_s, t->evictions_per_s);
+	json_share(f, "hit_local_permille",
+		t->pages ? (unsigned)(t->hit_local / t->pages) : SUMMARY_NONE);
+	json_share(f, "hit_remote_permille",
+		t->pages ? (unsigned)(t->hit_remote / t->pages) : SUMMARY_NONE);
+	fprintf(f, "\"rails\":%u,\"rails_up\":%u,\"moving\":%u,\"behind\":%u}", t->rails,
+		t->rails_up, t->moving, t->behind);
+}
+
+static void json_merged(FILE *f, const struct summary_merged *merged)
+{
+	fprintf(f, "\"merged\":{\"lower_ns\":[");
+	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
+		fprintf(f, "%s%" PRIu64, i ? "," : "", summary_lower_ns(i));
+	fputc(']', f);
+	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
+		fputc(',', f);
+		json_percentiles(f, call_names[call], merged->batches[call]);
+		fprintf(f, ",\"buckets\":[");
+		for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
+			fprintf(f, "%s%" PRIu64, i ? "," : "", merged->batches[call][i]);
+		fprintf(f, "]}");
+	}
+	fputc('}', f);
+}
+
+/* ---- /api/cluster: all together -------------------------------------------------------------- */
+
+/* False: no memory. */
+static bool json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
+{
+	struct row *row = calloc(s->members + 1, sizeof(*row));
+	unsigned shown = s->members < VIEW_ROWS_MAX ? s->members : VIEW_ROWS_MAX;
+	unsigned up = snapshot_members(s, SNAPSHOT_UP), down = snapshot_members(s, SNAPSHOT_DOWN);
+	unsigned suspect = snapshot_members(s, SNAPSHOT_SUSPECT);
+	struct totals totals = {0};
+
+	if (!row)
+		return false;
+	for (unsigned i = 0; i < s->members; i++) {
+		row[i] = row_make(&s->member[i], now_ns);
+		if (row[i].fresh)
+			totals_add(&totals, &s->member[i].summary);
+	}
+	qsort(row, s->members, sizeof(row[0]), worse_first);
+	fprintf(f, "{\"age_ms\":%" PRIu64 ",\"members\":%u,\"up\":%u,\"suspect\":%u,\"down\":%u,",
+		now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0, up + suspect + down,
+		up, suspect, down);
+	json_others(f, row, s->members);
+	fprintf(f, "\"shown\":%u,\"asked\":%u,\"rows\":[", shown, totals.asked);
+	for (unsigned i = 0; i < shown; i++) {
+		if (i)
+			fputc(',', f);
+		json_row(f, &row[i], now_ns);
+	}
+	fprintf(f, "],");
+	json_merged(f, &totals.merged);
+	fputc(',', f);
+	json_totals(f, &totals);
+	fprintf(f, "}\n");
+	free(row);
+	return true;
+}
+
+int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes)
+{
+	FILE *f = open_memstream(ret_text, ret_bytes);
+	bool failed;
+
+	if (!f)
+		return -ENOMEM;
+	failed = !json_all(f, s, now_ns) || ferror(f);
+	if (fclose(f) || failed) {
+		free(*ret_text);
+		return -ENOMEM;
+	}
+	return 0;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

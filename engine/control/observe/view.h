@@ -5,10 +5,6 @@
  * is sent while no page is watched. Nothing waits: a request is one small message, its answer comes
  * as any other message, and one that does not come is missing in the view.
  *
- *   view.c       requests and answers, the order in which members are asked
- *   view_own.c   the summary of this engine, made with each snapshot
- *   view_json.c  /api/cluster, on the metrics thread
- *
  * All but view_json() run on the control plane's thread. A control plane without a view
  * (control->view is NULL, in tests) answers nothing and asks nothing.
  */
@@ -89,16 +85,14 @@ void view_asked(struct view *view, unsigned row, uint64_t now_ns);
 void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret);
 
-/* view_own.c: makes this engine's summary from a snapshot and puts it into its own row there. */
+/* Makes this engine's summary from a snapshot and puts it into its own row there. */
 void view_own(struct control *control, struct snapshot *s);
 void view_moment_make(const struct snapshot *s, struct view_moment *ret);
 /* `past`: a moment about ten seconds before the snapshot. Any thread. */
 void view_summary_make(
 	const struct snapshot *s, const struct view_moment *past, struct summary *ret);
 
-/*
- * view_json.c: the text of /api/cluster. 0, and the caller frees *ret_text, or -ENOMEM. Any thread.
- */
+/* The text of /api/cluster. 0, and the caller frees *ret_text, or -ENOMEM. Any thread. */
 int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes);
 
 /* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * summary.c: the 256 bytes that engines exchange, the bounds of what is received, and how far
- * percentiles of merged histograms are from those of all samples. Random tests print their seed and
- * take one from the environment variable SEED.
+ * summary_*() of view.c: the 256 bytes that engines exchange, the bounds of what is received, and
+ * how far percentiles of merged histograms are from those of all samples. Random tests print their
+ * seed and take one from the environment variable SEED.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * view_own.c and view_json.c: the summary that is made of a snapshot, and the text of /api/cluster,
+ * view_own() and view_json(): the summary that is made of a snapshot, and the text of /api/cluster,
  * which Python's JSON parser checks.
  */
 #include <setjmp.h>

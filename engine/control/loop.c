@@ -20,10 +20,12 @@
 #include "engine/control/clients/client.h"
 #include "engine/control/conns/conn.h"
 #include "engine/control/clients/ctl.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/members/member.h"
 #include "engine/control/net/net.h"
 #include "engine/control/populate.h"
 #include "engine/control/pages/tier.h"
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/observe.h"
 #include "numa/clock.h"
 #include "numa/pin.h"
 

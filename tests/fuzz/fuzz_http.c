@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/observe/http.h"
+#include "engine/control/observe/http_inner.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

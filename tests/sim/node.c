@@ -17,7 +17,7 @@
 #include "engine/control/directory/removals.h"
 #include "engine/control/pages/scrub.h"
 #include "engine/control/tick.h"
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/observe.h"
 #include "tests/sim/world.h"
 #include "tests/unit/control/tier_stub.h"
 

@@ -20,7 +20,7 @@
 #include "config/log.h"
 #include "engine/control/clients/client.h"
 #include "engine/control/loop.h"
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/observe.h"
 #include "engine/control/pages/warm.h"
 
 #define FDS_IN_MAX 253 /* SCM_MAX_FD of Linux, the most descriptors that one message carries */

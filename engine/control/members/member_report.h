@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is wrong between this engine and those that it should see: seeds that lead to no member, and
- * engines that are refused. Plain data, filled by the control plane's thread for snapshot.h.
+ * engines that are refused. Plain data, filled by the control plane's thread for snapshot_inner.h.
  */
 #ifndef CONTROL_MEMBER_REPORT_H
 #define CONTROL_MEMBER_REPORT_H

@@ -16,7 +16,7 @@
 #include "engine/control/pages/promote.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/pages/tier.h"
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/observe.h"
 
 /* Memory of the decoded message. Only what large messages use of it is ever touched. */
 static alignas(16) uint8_t arena_memory[RPC_ARENA_BYTES];

@@ -3,7 +3,7 @@
  * Findings from a snapshot. Each says what is wrong, with what, for how long, in one line. Any
  * thread.
  */
-#include "engine/control/observe/health.h"
+#include "engine/control/observe/health_inner.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

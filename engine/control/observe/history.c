@@ -3,7 +3,7 @@
  * Points of the dashboard's plots: differences between snapshots five seconds apart. The metrics
  * thread.
  */
-#include "engine/control/observe/history.h"
+#include "engine/control/observe/history_inner.h"
 
 #include <errno.h>
 #include <inttypes.h>

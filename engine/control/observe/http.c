@@ -5,7 +5,7 @@
  * REQUEST -> RESPONSE -> LINGER and is closed by the client, by its deadline, or to make room for a
  * new one. The thread of the event base; http_parse(): any thread.
  */
-#include "engine/control/observe/http.h"
+#include "engine/control/observe/http_inner.h"
 
 #include <errno.h>
 #include <event2/buffer.h>

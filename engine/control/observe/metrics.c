@@ -9,7 +9,7 @@
  * closing are the control plane's. The port may be taken, and then the engine runs without metrics
  * unless it was configured. Without memory for an answer the client reads 503.
  */
-#include "engine/control/observe/metrics.h"
+#include "engine/control/observe/metrics_inner.h"
 
 #include <errno.h>
 #include <event2/event.h>
@@ -31,13 +31,13 @@
 #include "engine/control/dashboard.h"
 #include "engine/control/loop.h"
 #include "engine/control/net/net.h"
-#include "engine/control/observe/health.h"
-#include "engine/control/observe/history.h"
-#include "engine/control/observe/http.h"
-#include "engine/control/observe/json.h"
-#include "engine/control/observe/report.h"
-#include "engine/control/observe/snapshot.h"
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/health_inner.h"
+#include "engine/control/observe/history_inner.h"
+#include "engine/control/observe/http_inner.h"
+#include "engine/control/observe/observe.h"
+#include "engine/control/observe/report_inner.h"
+#include "engine/control/observe/snapshot_inner.h"
+#include "engine/control/observe/view_inner.h"
 #include "numa/clock.h"
 
 /* ---- Prometheus: figures --------------------------------------------------------------------- */
@@ -492,7 +492,7 @@ static void json_health(FILE *f, const struct metrics *m, uint64_t now_ns)
 		fprintf(f, "%s{\"id\":\"%s\",\"severity\":\"%s\",\"text\":", i ? "," : "",
 			finding_name(health.finding[i].id),
 			severity_name(health.finding[i].severity));
-		json_string(f, health.finding[i].text);
+		json_print(f, health.finding[i].text);
 		fputc('}', f);
 	}
 	fprintf(f, "]}");

@@ -3,7 +3,7 @@
  * A snapshot as JSON, in a buffer that grows. 64-bit identifiers (incarnations) are hexadecimal
  * strings, because JSON readers round large numbers. Any thread. Without memory there is no report.
  */
-#include "engine/control/observe/report.h"
+#include "engine/control/observe/report_inner.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,8 +18,8 @@
 #include "config/version.h"
 #include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
-#include "engine/control/observe/health.h"
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/health_inner.h"
+#include "engine/control/observe/snapshot_inner.h"
 
 /* ---- the buffer ------------------------------------------------------------------------------ */
 

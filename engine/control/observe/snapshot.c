@@ -4,7 +4,7 @@
  * plane, of the rails and of the clients, and hands the newest one to the metrics thread through
  * three buffers that neither thread waits for. Nothing can fail but the allocation of the buffers.
  */
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/snapshot_inner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,8 @@
 #include "engine/control/loop.h"
 #include "engine/control/members/member.h"
 #include "engine/control/members/slots.h"
-#include "engine/control/observe/report.h"
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/report_inner.h"
+#include "engine/control/observe/view_inner.h"
 #include "engine/control/pages/tier.h"
 #include "numa/clock.h"
 

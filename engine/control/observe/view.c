@@ -8,7 +8,7 @@
  * The control plane's thread; functions of the format and view_json(): any thread. A member that
  * does not answer is shown as silent, one that lies spoils its own row.
  */
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/view_inner.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "config/limits.h"
-#include "engine/control/observe/json.h"
+#include "engine/control/observe/report_inner.h"
 #include "numa/clock.h"
 
 /* ---- summaries: counts ----------------------------------------------------------------------- */
@@ -625,10 +625,10 @@ static void json_row(FILE *f, const struct row *row, uint64_t now_ns)
 	const struct snapshot_member *m = row->member;
 
 	fprintf(f, "{\"name\":");
-	json_string(f, m->name);
+	json_print(f, m->name);
 	fprintf(f, ",\"self\":%s,\"state\":\"%s\",\"state_ms\":%" PRIu64 ",\"software\":",
 		m->self ? "true" : "false", m->state, m->state_ms);
-	json_string(f, m->software);
+	json_print(f, m->software);
 	fprintf(f, ",\"severity\":\"%s\",\"finding\":\"%s\",\"why\":\"%s\",\"age_ms\":%" PRId64,
 		severities[row->severity], row->finding, why(row),
 		m->summary_ns ? (int64_t)age_ms(m, now_ns) : -1);

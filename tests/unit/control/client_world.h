@@ -30,7 +30,7 @@
 #include "engine/control/clients/client.h"
 #include "engine/control/conns/conn.h"
 #include "engine/control/loop.h"
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/observe.h"
 #include "tests/emulated.h"
 #include "tests/nic_stub.h"
 #include "tests/unit/control/warm_stub.h"

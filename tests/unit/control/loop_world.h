@@ -29,7 +29,7 @@
 #include "engine/control/pages/scrub.h"
 #include "engine/control/tick.h"
 #include "engine/control/pages/tier.h"
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/view_inner.h"
 #include "numa/clock.h"
 #include "tests/nic_stub.h"
 #include "tests/unit/control/warm_stub.h"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/snapshot_inner.h"
 
 #define SAMPLE_NS 100000000000ull /* taken_ns of the healthy snapshot */
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/control/observe/health.h"
+#include "engine/control/observe/health_inner.h"
 #include "tests/unit/control/snapshot_world.h"
 
 static struct snapshot s;

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/control/observe/history.h"
+#include "engine/control/observe/history_inner.h"
 #include "tests/unit/control/python_world.h"
 #include "tests/unit/control/snapshot_world.h"
 

@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/observe/http.h"
+#include "engine/control/observe/http_inner.h"
 #include "numa/clock.h"
 
 /* ---- parsing --------------------------------------------------------------------------------- */

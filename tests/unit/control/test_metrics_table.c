@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/control/observe/health.h"
-#include "engine/control/observe/metrics.h"
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/health_inner.h"
+#include "engine/control/observe/metrics_inner.h"
+#include "engine/control/observe/snapshot_inner.h"
 
 #define SERIES_MAX 2000u
 #define METRICS_MAX 512u

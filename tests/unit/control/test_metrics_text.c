@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/control/observe/health.h"
-#include "engine/control/observe/metrics.h"
+#include "engine/control/observe/health_inner.h"
+#include "engine/control/observe/metrics_inner.h"
 #include "tests/unit/control/python_world.h"
 #include "tests/unit/control/snapshot_world.h"
 

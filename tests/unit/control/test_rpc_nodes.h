@@ -20,7 +20,7 @@
 #include "engine/control/members/member.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/view_inner.h"
 #include "numa/clock.h"
 
 #define NODES 6

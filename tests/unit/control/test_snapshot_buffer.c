@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/snapshot_inner.h"
 
 #define ROUNDS 200000u
 

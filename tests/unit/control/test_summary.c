@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "config/limits.h"
-#include "engine/control/observe/summary.h"
+#include "engine/control/observe/summary_inner.h"
 
 static uint64_t random_state;
 

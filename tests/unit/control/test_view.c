@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/view_inner.h"
 
 #define MS 1000000ull
 #define TICK_NS (50 * MS) /* LOOP_LAG_US */

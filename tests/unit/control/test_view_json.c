@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/observe/view.h"
+#include "engine/control/observe/view_inner.h"
 #include "numa/clock.h"
 #include "tests/unit/control/python_world.h"
 

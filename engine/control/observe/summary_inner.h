@@ -17,8 +17,8 @@
  * that it claims, at most SUMMARY_BATCHES_MAX of each call, and in the totals what it claims, at
  * most the limits below.
  */
-#ifndef CONTROL_SUMMARY_H
-#define CONTROL_SUMMARY_H
+#ifndef CONTROL_SUMMARY_INNER_H
+#define CONTROL_SUMMARY_INNER_H
 
 #include <assert.h>
 #include <stdbool.h>

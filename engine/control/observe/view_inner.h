@@ -8,15 +8,13 @@
  * All but view_json() run on the control plane's thread. A control plane without a view
  * (control->view is NULL, in tests) answers nothing and asks nothing.
  */
-#ifndef CONTROL_VIEW_H
-#define CONTROL_VIEW_H
+#ifndef CONTROL_VIEW_INNER_H
+#define CONTROL_VIEW_INNER_H
 
-#include "engine/abi/message.pb-c.h"
-#include "engine/control/observe/health.h"
 #include "engine/control/members/member.h"
-#include "engine/control/observe/summary.h"
-
-struct rpc_link;
+#include "engine/control/observe/health_inner.h"
+#include "engine/control/observe/observe.h"
+#include "engine/control/observe/summary_inner.h"
 
 #define VIEW_WATCH_NS 5000000000ull /* a page is watched for so long after a request of it */
 #define VIEW_APART_NS 1000000000ull /* between two requests to one member */
@@ -62,20 +60,6 @@ struct view {
 	unsigned moments;                        /* moments stored so far */
 };
 
-/* Steps of control_open(). 0 or -ENOMEM. */
-int view_open(struct control *control);
-void view_close(struct control *control);
-
-/*
- * Called every LOOP_LAG_US: sends the requests that are due. watched_ns: the time of the last
- * request of the page, 0: none.
- */
-void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns);
-/*
- * A page of this engine or of a member that asks this one is watched: snapshots are made more
- * often, so that a fault of any member is seen within two seconds.
- */
-bool view_active(const struct control *control, uint64_t watched_ns, uint64_t now_ns);
 /* The index of the row that is asked next; -1: none may be asked now. Changes nothing. */
 int view_next(const struct view *view, uint64_t now_ns);
 /* Notes that the row was asked. */
@@ -85,8 +69,6 @@ void view_asked(struct view *view, unsigned row, uint64_t now_ns);
 void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret);
 
-/* Makes this engine's summary from a snapshot and puts it into its own row there. */
-void view_own(struct control *control, struct snapshot *s);
 void view_moment_make(const struct snapshot *s, struct view_moment *ret);
 /* `past`: a moment about ten seconds before the snapshot. Any thread. */
 void view_summary_make(
@@ -94,9 +76,5 @@ void view_summary_make(
 
 /* The text of /api/cluster. 0, and the caller frees *ret_text, or -ENOMEM. Any thread. */
 int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes);
-
-/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
-bool view_serve_ask(struct control *control, struct rpc_link *link);
-bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc__Summary *summary);
 
 #endif

@@ -2,28 +2,24 @@
 /*
  * The engine's state at one moment, as plain data: the loop takes it, and everything that is shown
  * (report, metrics, dashboard) is made from it, on whatever thread. Rendering never touches the
- * control plane.
+ * control plane. Functions of the loop are in observe.h.
  */
-#ifndef CONTROL_SNAPSHOT_H
-#define CONTROL_SNAPSHOT_H
+#ifndef CONTROL_SNAPSHOT_INNER_H
+#define CONTROL_SNAPSHOT_INNER_H
 
 #include <string.h>
-#include <time.h>
 
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
 #include "engine/control/conns/conn.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member_report.h"
-#include "engine/control/observe/summary.h"
+#include "engine/control/observe/observe.h"
+#include "engine/control/observe/summary_inner.h"
 #include "engine/control/pages/warm.h"
 #include "engine/rail/rail.h"
 
-struct control;
-
-#define SNAPSHOT_MS 500u        /* between two that the loop publishes */
-#define SNAPSHOT_VIEWED_MS 200u /* the same, while a page shows this engine: view_active() */
-#define SNAPSHOT_STATE_BYTES 8  /* "up", "down", "slow", "lost"; "suspect" */
+#define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "suspect" */
 #define SNAPSHOT_SOFTWARE_BYTES 32
 #define HEALTH_REASON_BYTES 160
 /* Members that are listed; of larger clusters those come first that this engine has to do with. */
@@ -62,7 +58,7 @@ struct snapshot_member {
 	bool unserving;          /* it is down because it did not serve */
 	int64_t trial_ms;        /* how long it has answered all probes; -1: it does not */
 	uint64_t trial_needs_ms; /* when it is a member again */
-	/* its summary (view.h) */
+	/* its summary (view_inner.h) */
 	bool summaries;      /* true: its engine sends summaries on request; true for this engine */
 	bool summary_silent; /* it has not answered requests for VIEW_SILENT_NS */
 	uint64_t summary_ns; /* CLOCK_MONOTONIC of `summary`; 0: there is none */
@@ -171,36 +167,6 @@ static inline unsigned snapshot_members(const struct snapshot *s, unsigned state
 	return count;
 }
 
-/* CLOCK_REALTIME in ms since 1970. Any thread. */
-static inline uint64_t snapshot_unix_ms(void)
-{
-	struct timespec wall;
-
-	clock_gettime(CLOCK_REALTIME, &wall);
-	return (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
-}
-
-/* Fills *ret; reads rails and clients, changes nothing. The loop's thread. */
-void snapshot_take(struct control *control, struct snapshot *ret);
-
-/*
- * Takes a snapshot and makes the report of it, with findings: report_make(). The loop's thread. 0,
- * and the caller frees *ret_text, or -ENOMEM.
- */
-int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes);
-
-/*
- * The newest snapshot, handed from the loop to one other thread without waiting on either side: of
- * three buffers the writer owns one, the reader one, and they exchange theirs for the third.
- */
-struct snapshots;
-
-/* NULL: no memory. */
-struct snapshots *snapshots_open(void);
-void snapshots_close(struct snapshots *snapshots);
-/* Loop's thread: the buffer to fill, then make it the newest. */
-struct snapshot *snapshots_writing(struct snapshots *snapshots);
-void snapshots_publish(struct snapshots *snapshots);
 /* Reader's thread: the newest one, its own until the next call; NULL: none was published yet. */
 const struct snapshot *snapshots_newest(struct snapshots *snapshots);
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is wrong with this engine and its cluster, worst first, in words for the operator. Made from
- * snapshots alone; health.def lists every finding. Any thread.
+ * snapshots alone; health.def lists every finding. Any thread. The ring of past moments is in
+ * observe.h.
  */
-#ifndef CONTROL_HEALTH_H
-#define CONTROL_HEALTH_H
+#ifndef CONTROL_HEALTH_INNER_H
+#define CONTROL_HEALTH_INNER_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/snapshot_inner.h"
 
 enum finding {
 #define FINDING(id, severity, help) FINDING_##id,
@@ -34,27 +35,8 @@ struct health {
 	} finding[HEALTH_FINDINGS_MAX];
 };
 
-/* Counters of a moment, for comparison with a later one. */
-struct health_past {
-	uint64_t taken_ns;
-	uint64_t credits_refused, credits_late, entries_dropped, reads_failed;
-	uint64_t no_space, set_timeouts; /* pages of set */
-	uint64_t disk_drops, disk_drops_budget, disk_drops_size, disk_writing_ns;
-};
+/* The counters of a snapshot, for comparison with a later one: struct health_past. */
 void health_remember(const struct snapshot *s, struct health_past *ret);
-
-#define HEALTH_PASTS 12u /* one a second: more than HEALTH_WINDOW_NS and an interval */
-
-/* A ring of past moments; all zeros: empty. */
-struct health_pasts {
-	struct health_past past[HEALTH_PASTS];
-	unsigned count; /* moments ever added */
-};
-/*
- * Adds the moment of `s` if it is of another second than the last one. Snapshots come every
- * SNAPSHOT_MS, so moments that were a second apart at least would be 1.5 s apart at times.
- */
-void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s);
 /*
  * The moment in the ring that is HEALTH_WINDOW_NS before `now_ns`, give or take 500 ms and an
  * interval of snapshots; the oldest one if none is that old. There must be one.

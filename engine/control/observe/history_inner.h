@@ -2,10 +2,10 @@
 /*
  * One hour of what the dashboard plots, in memory: a point every five seconds. The metrics thread.
  */
-#ifndef CONTROL_HISTORY_H
-#define CONTROL_HISTORY_H
+#ifndef CONTROL_HISTORY_INNER_H
+#define CONTROL_HISTORY_INNER_H
 
-#include "engine/control/observe/snapshot.h"
+#include "engine/control/observe/snapshot_inner.h"
 
 #define HISTORY_MS 5000u
 #define HISTORY_POINTS 720u

@@ -5,8 +5,8 @@
  * response. libevent's evhttp has no bound for the time of a whole request nor for connections.
  * One thread: the one that runs the event base.
  */
-#ifndef CONTROL_HTTP_H
-#define CONTROL_HTTP_H
+#ifndef CONTROL_HTTP_INNER_H
+#define CONTROL_HTTP_INNER_H
 
 #include <stdbool.h>
 #include <stddef.h>

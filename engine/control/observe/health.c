@@ -47,7 +47,7 @@ const char *severity_name(enum severity severity)
 	return names[severity];
 }
 
-__attribute__((format(printf, 3, 4))) static void add(
+__attribute__((format(printf, 3, 4))) static void finding_add(
 	struct health *h, enum finding id, const char *format, ...)
 {
 	unsigned at = h->count;
@@ -111,7 +111,8 @@ const struct health_past *health_pasts_before(const struct health_pasts *pasts, 
 
 #define NAMED_MAX 4u /* members of one state that are named; the others are counted */
 
-static void members(const struct snapshot *s, struct health *h, const char *state, enum finding id)
+static void health_members(
+	const struct snapshot *s, struct health *h, const char *state, enum finding id)
 {
 	char text[ADDRESS_TEXT_BYTES];
 	unsigned n = 0;
@@ -122,53 +123,54 @@ static void members(const struct snapshot *s, struct health *h, const char *stat
 		if (strcmp(m->state, state))
 			continue;
 		if (n++ < NAMED_MAX)
-			add(h, id, "member %s (%s) is %s for %" PRIu64 " s", m->name,
+			finding_add(h, id, "member %s (%s) is %s for %" PRIu64 " s", m->name,
 				address_text(m->address, m->port, text), state, m->state_ms / 1000);
 	}
 	if (n > NAMED_MAX)
-		add(h, id, "%u more members are %s", n - NAMED_MAX, state);
+		finding_add(h, id, "%u more members are %s", n - NAMED_MAX, state);
 }
 
-/* Seeds are findings from SEED_SILENT_NS on; refusals at once. */
-static void seeds(const struct snapshot *s, struct health *h)
+/* Seeds are findings from SEED_SILENT_MS on; refusals at once. */
+static void health_seeds(const struct snapshot *s, struct health *h)
 {
 	const struct seeds_report *r = &s->seeds;
 
 	if (r->unmet && r->unmet_ms >= SEED_SILENT_MS)
-		add(h, FINDING_seeds_unmet,
+		finding_add(h, FINDING_seeds_unmet,
 			"this engine is alone: none of %u seed(s) leads to a member for %" PRIu64
 			" s",
 			r->others, r->unmet_ms / 1000);
 	for (unsigned i = 0; i < r->named && i < NAMED_MAX; i++)
-		add(h, FINDING_seed_silent, "seed %s has led to no member for %" PRIu64 " s: %s",
-			r->seed[i].address, r->seed[i].ms / 1000, r->seed[i].why);
+		finding_add(h, FINDING_seed_silent,
+			"seed %s has led to no member for %" PRIu64 " s: %s", r->seed[i].address,
+			r->seed[i].ms / 1000, r->seed[i].why);
 	if (r->silent > NAMED_MAX)
-		add(h, FINDING_seed_silent, "%u more seeds have led to no member",
+		finding_add(h, FINDING_seed_silent, "%u more seeds have led to no member",
 			r->silent - NAMED_MAX);
 }
 
-static void refusals(const struct snapshot *s, struct health *h)
+static void health_refusals(const struct snapshot *s, struct health *h)
 {
 	const struct refusals_report *r = &s->refusals;
 
 	for (unsigned i = 0; i < r->named && i < NAMED_MAX; i++)
-		add(h, FINDING_engine_refused,
+		finding_add(h, FINDING_engine_refused,
 			r->engine[i].theirs ? "the engine at %s refuses this one for %" PRIu64
 					      " s: \"%s\""
 					    : "the engine at %s is refused for %" PRIu64 " s: %s",
 			r->engine[i].from, r->engine[i].ms / 1000, r->engine[i].text);
 	if (r->engines > NAMED_MAX)
-		add(h, FINDING_engine_refused, "%u more engines are refused",
+		finding_add(h, FINDING_engine_refused, "%u more engines are refused",
 			r->engines - NAMED_MAX);
 }
 
 /* Why a key that no owner has is unreachable to a reader of this host, not absent: abi/owner.h. */
-static void absence(const struct snapshot *s, struct health *h)
+static void health_absence(const struct snapshot *s, struct health *h)
 {
 	unsigned n = 0;
 
 	if (s->slots_unproven)
-		add(h, FINDING_absence_unproven,
+		finding_add(h, FINDING_absence_unproven,
 			"members have changed: absent keys of %u of %u slots are unreachable to readers for %" PRIu64
 			" s more at most",
 			s->slots_unproven, MAP_SLOTS, (s->slots_unproven_ms + 999) / 1000);
@@ -180,16 +182,16 @@ static void absence(const struct snapshot *s, struct health *h)
 			!suspect_steers(m->owner.why))
 			continue;
 		if (n++ < NAMED_MAX)
-			add(h, FINDING_absence_unproven,
+			finding_add(h, FINDING_absence_unproven,
 				"member %s is suspect (%s): keys that no other owner has are unreachable to readers",
 				m->name, suspect_name(m->owner.why));
 	}
 	if (n > NAMED_MAX)
-		add(h, FINDING_absence_unproven, "%u more members are suspect as owners",
+		finding_add(h, FINDING_absence_unproven, "%u more members are suspect as owners",
 			n - NAMED_MAX);
 }
 
-static void versions(const struct snapshot *s, struct health *h)
+static void health_versions(const struct snapshot *s, struct health *h)
 {
 	const char *ours = s->members ? s->member[0].software : "";
 	const struct snapshot_member *other = NULL;
@@ -205,13 +207,13 @@ static void versions(const struct snapshot *s, struct health *h)
 		n++;
 	}
 	if (other)
-		add(h, FINDING_versions_differ,
+		finding_add(h, FINDING_versions_differ,
 			"%u member(s) run another version: %s runs %s, this engine %s", n,
 			other->name,
 			other->software[0] ? other->software : "one that does not tell", ours);
 }
 
-static void rails(const struct snapshot *s, struct health *h)
+static void health_rails(const struct snapshot *s, struct health *h)
 {
 	unsigned out = 0;
 
@@ -219,26 +221,27 @@ static void rails(const struct snapshot *s, struct health *h)
 		const struct snapshot_rail *r = &s->rail[i];
 
 		if (!strcmp(r->state, "lost"))
-			add(h, FINDING_rail_lost, "rail %u (%s) is lost: its NIC died", i,
+			finding_add(h, FINDING_rail_lost, "rail %u (%s) is lost: its NIC died", i,
 				r->device);
 		else if (!strcmp(r->state, "down"))
-			add(h, FINDING_rail_down, "rail %u (%s) is down", i, r->device);
+			finding_add(h, FINDING_rail_down, "rail %u (%s) is down", i, r->device);
 		else if (!strcmp(r->state, "slow"))
-			add(h, FINDING_rail_slow, "rail %u (%s) is slow", i, r->device);
+			finding_add(h, FINDING_rail_slow, "rail %u (%s) is slow", i, r->device);
 		else if (r->peers_out)
-			add(h, FINDING_peers_out, "rail %u (%s): %u peer(s) are not read over it",
-				i, r->device, r->peers_out);
+			finding_add(h, FINDING_peers_out,
+				"rail %u (%s): %u peer(s) are not read over it", i, r->device,
+				r->peers_out);
 		out += strcmp(r->state, "up") != 0;
 	}
 	if (out && out == s->rails)
-		add(h, FINDING_rails_all_out, "no rail is in use");
+		finding_add(h, FINDING_rails_all_out, "no rail is in use");
 }
 
 /*
  * A set whose deadline is shorter than an eviction ends before its request for room is refused:
  * then pages time out and slots are granted late. Neither alone is a full pool.
  */
-static void pool_full(
+static void health_pool_full(
 	const struct health_past *past, const struct health_past *now, struct health *h)
 {
 	uint64_t full =
@@ -246,46 +249,46 @@ static void pool_full(
 	uint64_t timeouts = now->set_timeouts - past->set_timeouts;
 
 	if (full)
-		add(h, FINDING_pool_full,
+		finding_add(h, FINDING_pool_full,
 			"pool full: %" PRIu64 " requests for room were refused in the last 10 s",
 			full);
 	else if (timeouts && now->credits_late > past->credits_late)
-		add(h, FINDING_pool_full,
+		finding_add(h, FINDING_pool_full,
 			"pool full: %" PRIu64
 			" pages of set timed out while evictions made room in the last 10 s",
 			timeouts);
 }
 
-static void disks(const struct snapshot *s, struct health *h)
+static void health_disks(const struct snapshot *s, struct health *h)
 {
 	for (unsigned i = 0; i < s->disk.paths; i++) {
 		const struct snapshot_disk_path *path = &s->disk.path[i];
 
 		if (!strcmp(path->state, "out"))
-			add(h, FINDING_disk_failed, "disk %s is out of service: %s",
+			finding_add(h, FINDING_disk_failed, "disk %s is out of service: %s",
 				path->directory, path->reason);
 	}
 }
 
-static void integrity(const struct snapshot *s, struct health *h)
+static void health_integrity(const struct snapshot *s, struct health *h)
 {
 	uint64_t pages = s->counter[COUNTER_pages_corrupt];
 
 	if (pages)
-		add(h, FINDING_pages_corrupt,
+		finding_add(h, FINDING_pages_corrupt,
 			"%" PRIu64
 			" damaged page(s) were taken out since the engine started; the log names their places",
 			pages);
 	pages = s->counter[COUNTER_pages_unproven];
 	if (pages)
-		add(h, FINDING_pages_unproven,
+		finding_add(h, FINDING_pages_unproven,
 			"%" PRIu64
 			" page(s) of the engine before were dropped at the start: no member remembers all removals of the time in which it was away",
 			pages);
 }
 
 /* Names the cause that most of the dropped pages have. */
-static void disk_drops(
+static void health_disk_drops(
 	const struct health_past *past, const struct health_past *now, struct health *h)
 {
 	uint64_t drops = now->disk_drops - past->disk_drops;
@@ -302,30 +305,31 @@ static void disk_drops(
 		cause = "disk.write_bytes_per_day is used up";
 	else if (size > drops / 2)
 		cause = "they do not fit a segment: raise disk.segment_bytes";
-	add(h, FINDING_disk_drops,
+	finding_add(h, FINDING_disk_drops,
 		"%" PRIu64
 		" pages were evicted unwritten in the last 10 s: %s (writing %u%% of the time)",
 		drops, cause, percent > 100 ? 100 : percent);
 }
 
-static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)
+static void health_growth(
+	const struct snapshot *s, const struct health_past *past, struct health *h)
 {
 	struct health_past now;
 
 	health_remember(s, &now);
-	pool_full(past, &now, h);
+	health_pool_full(past, &now, h);
 	if (now.disk_drops > past->disk_drops && s->disk.paths > s->disk.paths_out)
-		disk_drops(past, &now, h);
+		health_disk_drops(past, &now, h);
 	if (now.entries_dropped > past->entries_dropped)
-		add(h, FINDING_directory_full,
+		finding_add(h, FINDING_directory_full,
 			"directory full: %" PRIu64 " entries were dropped in the last 10 s",
 			now.entries_dropped - past->entries_dropped);
 	if (now.reads_failed > past->reads_failed)
-		add(h, FINDING_reads_failing, "%" PRIu64 " READs failed in the last 10 s",
+		finding_add(h, FINDING_reads_failing, "%" PRIu64 " READs failed in the last 10 s",
 			now.reads_failed - past->reads_failed);
 }
 
-static uint64_t age_ns(const struct snapshot *s, uint64_t now_ns)
+static uint64_t snapshot_age_ns(const struct snapshot *s, uint64_t now_ns)
 {
 	return now_ns > s->taken_ns ? now_ns - s->taken_ns : 0;
 }
@@ -334,30 +338,30 @@ void health_make(const struct snapshot *s, const struct health_past *past, uint6
 	struct health *ret)
 {
 	ret->count = 0;
-	if (age_ns(s, now_ns) > HEALTH_BLOCKED_NS)
-		add(ret, FINDING_loop_blocked,
+	if (snapshot_age_ns(s, now_ns) > HEALTH_BLOCKED_NS)
+		finding_add(ret, FINDING_loop_blocked,
 			"the control plane is blocked for %" PRIu64 " s; figures are of that time",
-			age_ns(s, now_ns) / 1000000000);
-	rails(s, ret);
-	members(s, ret, "down", FINDING_member_down);
-	members(s, ret, "suspect", FINDING_member_suspect);
-	seeds(s, ret);
-	refusals(s, ret);
-	disks(s, ret);
-	integrity(s, ret);
-	growth(s, past, ret);
-	versions(s, ret);
+			snapshot_age_ns(s, now_ns) / 1000000000);
+	health_rails(s, ret);
+	health_members(s, ret, "down", FINDING_member_down);
+	health_members(s, ret, "suspect", FINDING_member_suspect);
+	health_seeds(s, ret);
+	health_refusals(s, ret);
+	health_disks(s, ret);
+	health_integrity(s, ret);
+	health_growth(s, past, ret);
+	health_versions(s, ret);
 	if (s->stopping)
-		add(ret, FINDING_stopping, "the engine is stopping");
+		finding_add(ret, FINDING_stopping, "the engine is stopping");
 	if (s->directory_moving)
-		add(ret, FINDING_directory_moving, "directory entries move to new owners");
-	absence(s, ret);
+		finding_add(ret, FINDING_directory_moving, "directory entries move to new owners");
+	health_absence(s, ret);
 	if (s->directory_behind)
-		add(ret, FINDING_directory_behind,
+		finding_add(ret, FINDING_directory_behind,
 			"%u directory owner(s) have not yet taken all entries of this host",
 			s->directory_behind);
 	if (s->statistics_refused)
-		add(ret, FINDING_statistics_refused,
+		finding_add(ret, FINDING_statistics_refused,
 			"%" PRIu64 " channel(s) wrote impossible statistics",
 			s->statistics_refused);
 }
@@ -379,9 +383,9 @@ const char *health_not_ready(const struct snapshot *s, const struct health_wante
 
 	if (s->stopping)
 		return "the engine is stopping";
-	if (age_ns(s, now_ns) > HEALTH_BLOCKED_NS) {
+	if (snapshot_age_ns(s, now_ns) > HEALTH_BLOCKED_NS) {
 		snprintf(text, bytes, "the control plane is blocked for %" PRIu64 " s",
-			age_ns(s, now_ns) / 1000000000);
+			snapshot_age_ns(s, now_ns) / 1000000000);
 		return text;
 	}
 	for (unsigned i = 0; i < s->rails; i++)

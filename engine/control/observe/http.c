@@ -70,19 +70,19 @@ static long line_length(const char *text, size_t bytes, size_t from, size_t *ret
 	return (long)length;
 }
 
-static bool starts(const char *text, size_t bytes, const char *with)
+static bool text_starts(const char *text, size_t bytes, const char *with)
 {
 	return bytes >= strlen(with) && memcmp(text, with, strlen(with)) == 0;
 }
 
 /* 0, or the negated status. */
-static int parse_line(const char *line, size_t bytes, struct http_request *ret)
+static int request_line_parse(const char *line, size_t bytes, struct http_request *ret)
 {
 	const char *version;
 	size_t path = 0;
 
-	ret->head = starts(line, bytes, "HEAD ");
-	if (!ret->head && !starts(line, bytes, "GET "))
+	ret->head = text_starts(line, bytes, "HEAD ");
+	if (!ret->head && !text_starts(line, bytes, "GET "))
 		return memchr(line, ' ', bytes) ? -405 : -400;
 	bytes -= ret->head ? 5 : 4;
 	line += ret->head ? 5 : 4;
@@ -90,9 +90,9 @@ static int parse_line(const char *line, size_t bytes, struct http_request *ret)
 	if (!version)
 		return -400;
 	bytes -= (size_t)(version - line) + 1;
-	if (!starts(version + 1, bytes, "HTTP/"))
+	if (!text_starts(version + 1, bytes, "HTTP/"))
 		return -400;
-	if (!starts(version + 1, bytes, "HTTP/1.") || bytes != 8 || version[8] < '0' ||
+	if (!text_starts(version + 1, bytes, "HTTP/1.") || bytes != 8 || version[8] < '0' ||
 		version[8] > '9')
 		return -505;
 	if (line[0] != '/')
@@ -117,7 +117,7 @@ int http_parse(const char *text, size_t bytes, struct http_request *ret)
 
 	if (length < 0)
 		return bytes >= HTTP_REQUEST_BYTES ? -431 : 0;
-	rc = parse_line(text, (size_t)length, ret);
+	rc = request_line_parse(text, (size_t)length, ret);
 	if (rc < 0)
 		return rc;
 	while ((length = line_length(text, bytes, next, &next)) > 0)
@@ -149,7 +149,7 @@ void http_body_put(struct http_body *body)
 	free(body);
 }
 
-static void body_sent(const void *text, size_t bytes, void *body)
+static void http_body_sent(const void *text, size_t bytes, void *body)
 {
 	(void)text;
 	(void)bytes;
@@ -197,7 +197,7 @@ static void connection_enter(struct connection *c, enum connection_state state, 
 	TAILQ_INSERT_TAIL(&c->http->connections, c, next);
 }
 
-static const char *reason(unsigned status)
+static const char *status_reason(unsigned status)
 {
 	switch (status) {
 	case 200: return "OK";
@@ -212,26 +212,27 @@ static const char *reason(unsigned status)
 	}
 }
 
-static void respond(struct connection *c, const struct http_response *r, bool head)
+static void connection_respond(struct connection *c, const struct http_response *r, bool head)
 {
 	struct evbuffer *out = bufferevent_get_output(c->stream);
 	int rc;
 
 	rc = evbuffer_add_printf(out,
 		"HTTP/1.1 %u %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n%s%s\r\n",
-		r->status, reason(r->status), r->type, r->body ? r->body->bytes : 0,
+		r->status, status_reason(r->status), r->type, r->body ? r->body->bytes : 0,
 		r->status == 405 ? "Allow: GET, HEAD\r\n" : "", r->headers);
 	if (rc < 0) {
 		connection_close(c);
 		return;
 	}
 	if (r->body && r->body->bytes && !head &&
-		evbuffer_add_reference(out, r->body->text, r->body->bytes, body_sent, r->body) == 0)
+		evbuffer_add_reference(
+			out, r->body->text, r->body->bytes, http_body_sent, r->body) == 0)
 		r->body->references++;
 	connection_enter(c, CONNECTION_RESPONSE, HTTP_RESPONSE_MS);
 }
 
-static void take_request(struct connection *c)
+static void connection_take_request(struct connection *c)
 {
 	struct evbuffer *in = bufferevent_get_input(c->stream);
 	struct http_response response = {.status = 404, .type = "text/plain", .headers = ""};
@@ -249,23 +250,23 @@ static void take_request(struct connection *c)
 	else
 		c->http->answer(c->http->context, &request, &response);
 	evbuffer_drain(in, evbuffer_get_length(in));
-	respond(c, &response, request.head);
+	connection_respond(c, &response, request.head);
 	http_body_put(response.body);
 }
 
-static void on_read(struct bufferevent *stream, void *context)
+static void http_on_read(struct bufferevent *stream, void *context)
 {
 	struct connection *c = context;
 	struct evbuffer *in = bufferevent_get_input(stream);
 
 	if (c->state == CONNECTION_REQUEST)
-		take_request(c);
+		connection_take_request(c);
 	else
 		evbuffer_drain(in, evbuffer_get_length(in));
 }
 
 /* All was taken by the kernel. The client closes first, or unread input would reset what it has. */
-static void on_written(struct bufferevent *stream, void *context)
+static void http_on_written(struct bufferevent *stream, void *context)
 {
 	struct connection *c = context;
 
@@ -275,7 +276,7 @@ static void on_written(struct bufferevent *stream, void *context)
 	connection_enter(c, CONNECTION_LINGER, HTTP_LINGER_MS);
 }
 
-static void on_event(struct bufferevent *stream, short what, void *context)
+static void http_on_event(struct bufferevent *stream, short what, void *context)
 {
 	struct connection *c = context;
 
@@ -288,7 +289,7 @@ static void on_event(struct bufferevent *stream, short what, void *context)
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
-static void accept_pause(struct http *http, suseconds_t us)
+static void http_accept_pause(struct http *http, suseconds_t us)
 {
 	const struct timeval pause = {.tv_usec = us};
 
@@ -300,8 +301,8 @@ static void accept_pause(struct http *http, suseconds_t us)
  * libevent accepts while clients wait, and closes descriptors only after that. Without a pause a
  * flood of clients would keep it there: no request is read, and closed descriptors add up.
  */
-static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *from,
-	int bytes, void *context)
+static void http_on_accept(struct evconnlistener *listener, evutil_socket_t fd,
+	struct sockaddr *from, int bytes, void *context)
 {
 	struct http *http = context;
 	struct connection *c = calloc(1, sizeof(*c));
@@ -310,7 +311,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 	(void)from;
 	(void)bytes;
 	if (++http->accepts == HTTP_ACCEPTS)
-		accept_pause(http, 0);
+		http_accept_pause(http, 0);
 	if (http->count == HTTP_CONNECTIONS_MAX)
 		connection_close(connection_to_lose(http));
 	if (c)
@@ -324,13 +325,13 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 	c->deadline_ns = clock_now_ns() + HTTP_REQUEST_MS * 1000000ull;
 	TAILQ_INSERT_TAIL(&http->connections, c, next);
 	http->count++;
-	bufferevent_setcb(c->stream, on_read, on_written, on_event, c);
+	bufferevent_setcb(c->stream, http_on_read, http_on_written, http_on_event, c);
 	/* At this many bytes libevent stops reading. */
 	bufferevent_setwatermark(c->stream, EV_READ, 0, HTTP_REQUEST_BYTES);
 	bufferevent_enable(c->stream, EV_READ | EV_WRITE);
 }
 
-static void accept_again(evutil_socket_t fd, short what, void *context)
+static void http_accept_again(evutil_socket_t fd, short what, void *context)
 {
 	struct http *http = context;
 
@@ -341,17 +342,17 @@ static void accept_again(evutil_socket_t fd, short what, void *context)
 }
 
 /* No descriptor is left: a connection is given up, and accepting pauses. */
-static void on_accept_error(struct evconnlistener *listener, void *context)
+static void http_on_accept_error(struct evconnlistener *listener, void *context)
 {
 	struct http *http = context;
 
 	(void)listener;
 	if (!TAILQ_EMPTY(&http->connections))
 		connection_close(connection_to_lose(http));
-	accept_pause(http, HTTP_PAUSE_US);
+	http_accept_pause(http, HTTP_PAUSE_US);
 }
 
-static void on_watch(evutil_socket_t fd, short what, void *context)
+static void http_on_watch(evutil_socket_t fd, short what, void *context)
 {
 	struct http *http = context;
 	uint64_t now_ns = clock_now_ns();
@@ -382,10 +383,10 @@ int http_open(
 	http->answer = answer;
 	http->context = context;
 	TAILQ_INIT(&http->connections);
-	http->listener = evconnlistener_new(base, on_accept, http,
+	http->listener = evconnlistener_new(base, http_on_accept, http,
 		LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, HTTP_BACKLOG, fd);
-	http->watch = event_new(base, -1, EV_PERSIST, on_watch, http);
-	http->resume = event_new(base, -1, 0, accept_again, http);
+	http->watch = event_new(base, -1, EV_PERSIST, http_on_watch, http);
+	http->resume = event_new(base, -1, 0, http_accept_again, http);
 	if (!http->listener || !http->watch || !http->resume ||
 		event_add(http->watch, &every) < 0) {
 		if (!http->listener)
@@ -393,7 +394,7 @@ int http_open(
 		http_close(http);
 		return -ENOMEM;
 	}
-	evconnlistener_set_error_cb(http->listener, on_accept_error);
+	evconnlistener_set_error_cb(http->listener, http_on_accept_error);
 	*ret_http = http;
 	return 0;
 }

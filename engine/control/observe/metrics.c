@@ -83,23 +83,23 @@ static double seconds(uint64_t value, double per_second)
 	return (double)value / per_second;
 }
 
-static void head(FILE *f, const char *type, const char *name, const char *help)
+static void metric_head(FILE *f, const char *type, const char *name, const char *help)
 {
 	fprintf(f, "# HELP peercache_%s %s\n# TYPE peercache_%s %s\n", name, help, name, type);
 }
 
 /* Whole numbers stay whole: a float of 17 digits is one. */
-static void value(FILE *f, double number)
+static void metric_value(FILE *f, double number)
 {
 	fprintf(f, " %.17g\n", number);
 }
 
-static void scalars(FILE *f, const struct snapshot *s)
+static void metrics_scalars(FILE *f, const struct snapshot *s)
 {
 #define SCALAR(type, name, help, amount)                                                           \
-	head(f, #type, #name, help);                                                               \
+	metric_head(f, #type, #name, help);                                                        \
 	fprintf(f, "peercache_" #name);                                                            \
-	value(f, amount);
+	metric_value(f, amount);
 #define RAIL(type, name, help, amount)
 #define CORE(type, name, help, amount)
 #include "engine/control/observe/metrics.def"
@@ -108,16 +108,16 @@ static void scalars(FILE *f, const struct snapshot *s)
 #undef CORE
 }
 
-static void rails(FILE *f, const struct snapshot *s)
+static void metrics_rails(FILE *f, const struct snapshot *s)
 {
 #define SCALAR(type, name, help, amount)
 #define RAIL(type, name, help, amount)                                                             \
-	head(f, #type, #name, help);                                                               \
+	metric_head(f, #type, #name, help);                                                        \
 	for (unsigned i = 0; i < s->rails; i++) {                                                  \
 		const struct snapshot_rail *r = &s->rail[i];                                       \
                                                                                                    \
 		fprintf(f, "peercache_" #name "{rail=\"%u\"}", i);                                 \
-		value(f, amount);                                                                  \
+		metric_value(f, amount);                                                           \
 	}
 #define CORE(type, name, help, amount)
 #include "engine/control/observe/metrics.def"
@@ -126,17 +126,17 @@ static void rails(FILE *f, const struct snapshot *s)
 #undef CORE
 }
 
-static void cores(FILE *f, const struct snapshot *s)
+static void metrics_cores(FILE *f, const struct snapshot *s)
 {
 #define SCALAR(type, name, help, amount)
 #define RAIL(type, name, help, amount)
 #define CORE(type, name, help, amount)                                                             \
-	head(f, #type, #name, help);                                                               \
+	metric_head(f, #type, #name, help);                                                        \
 	for (unsigned i = 0; i < s->poll_cores; i++) {                                             \
 		const struct poll_core_report *c = &s->poll_core[i].report;                        \
                                                                                                    \
 		fprintf(f, "peercache_" #name "{core=\"%u\"}", s->poll_core[i].number);            \
-		value(f, amount);                                                                  \
+		metric_value(f, amount);                                                           \
 	}
 #include "engine/control/observe/metrics.def"
 #undef SCALAR
@@ -144,7 +144,7 @@ static void cores(FILE *f, const struct snapshot *s)
 #undef CORE
 }
 
-static void engine_counters(FILE *f, const struct snapshot *s)
+static void metrics_counters(FILE *f, const struct snapshot *s)
 {
 	char name[64];
 
@@ -152,14 +152,14 @@ static void engine_counters(FILE *f, const struct snapshot *s)
 		if (counted_by[i] == BY_RAIL || counted_by[i] == BY_NONE)
 			continue;
 		snprintf(name, sizeof(name), "%s_total", counters[i].name);
-		head(f, "counter", name, counters[i].help);
+		metric_head(f, "counter", name, counters[i].help);
 		fprintf(f, "peercache_%s %" PRIu64 "\n", name, s->counter[i]);
 	}
 	for (unsigned i = 0; i < COUNTER_COUNT; i++) {
 		if (counted_by[i] != BY_RAIL && counted_by[i] != BY_BOTH)
 			continue;
 		snprintf(name, sizeof(name), "rail_%s_total", counters[i].name);
-		head(f, "counter", name, counters[i].help);
+		metric_head(f, "counter", name, counters[i].help);
 		for (unsigned r = 0; r < s->rails; r++)
 			fprintf(f, "peercache_%s{rail=\"%u\"} %" PRIu64 "\n", name, r,
 				s->rail[r].counter[i]);
@@ -168,26 +168,27 @@ static void engine_counters(FILE *f, const struct snapshot *s)
 
 /* ---- Prometheus: states ---------------------------------------------------------------------- */
 
-static void states(FILE *f, const struct snapshot *s)
+static void metrics_states(FILE *f, const struct snapshot *s)
 {
 	static const char *const rail_states[] = {"up", "slow", "down", "lost"};
 
-	head(f, "gauge", "build_info", "1; the label is the version of the program.");
+	metric_head(f, "gauge", "build_info", "1; the label is the version of the program.");
 	fprintf(f, "peercache_build_info{version=\"%s\"} 1\n", PEERCACHE_VERSION);
-	head(f, "gauge", "cluster_members", "Members that this engine knows, itself included.");
+	metric_head(
+		f, "gauge", "cluster_members", "Members that this engine knows, itself included.");
 	for (unsigned state = 0; state < SNAPSHOT_MEMBER_STATES; state++)
 		fprintf(f, "peercache_cluster_members{state=\"%s\"} %u\n",
 			snapshot_state_name(state), snapshot_members(s, state));
-	head(f, "gauge", "rail_state", "1 for the state the rail is in.");
+	metric_head(f, "gauge", "rail_state", "1 for the state the rail is in.");
 	for (unsigned r = 0; r < s->rails; r++)
 		for (unsigned state = 0; state < 4; state++)
 			fprintf(f, "peercache_rail_state{rail=\"%u\",state=\"%s\"} %u\n", r,
 				rail_states[state], !strcmp(s->rail[r].state, rail_states[state]));
 }
 
-static void findings(FILE *f, const struct health *health)
+static void metrics_findings(FILE *f, const struct health *health)
 {
-	head(f, "gauge", "findings",
+	metric_head(f, "gauge", "findings",
 		"Findings of peercachectl health at this moment, by their kind.");
 	for (unsigned id = 0; id < FINDING_COUNT; id++) {
 		unsigned count = 0;
@@ -205,7 +206,7 @@ static void findings(FILE *f, const struct health *health)
 #define EXPORT_POWER_LAST 34u
 
 /* The buckets of one series; `labels` is empty or ends in a comma. */
-static void histogram(
+static void metrics_histogram(
 	FILE *f, const char *name, const char *labels, const uint64_t *latency, uint64_t ns_sum)
 {
 	uint64_t below = 0;
@@ -232,11 +233,11 @@ static void histogram(
 	}
 }
 
-static void calls(FILE *f, const struct snapshot *s)
+static void metrics_calls(FILE *f, const struct snapshot *s)
 {
 	char labels[64];
 
-	head(f, "counter", "call_pages_total",
+	metric_head(f, "counter", "call_pages_total",
 		"Pages of the calls of all clients, by their result.");
 	for (unsigned call = 0; call < STATISTICS_CALLS; call++)
 		for (unsigned r = 0; r < STATISTICS_RESULTS; r++)
@@ -244,28 +245,29 @@ static void calls(FILE *f, const struct snapshot *s)
 				"peercache_call_pages_total{op=\"%s\",result=\"%s\"} %" PRIu64 "\n",
 				call_names[call], result_names[r],
 				s->clients.calls[call].result[r]);
-	head(f, "histogram", "call_seconds", "Time of a batch, from the call to its last page.");
+	metric_head(
+		f, "histogram", "call_seconds", "Time of a batch, from the call to its last page.");
 	for (unsigned call = 0; call < STATISTICS_CALLS; call++) {
 		const struct statistics_calls *c = &s->clients.calls[call];
 
 		snprintf(labels, sizeof(labels), "op=\"%s\",", call_names[call]);
-		histogram(f, "call_seconds", labels, c->latency, c->latency_ns_sum);
+		metrics_histogram(f, "call_seconds", labels, c->latency, c->latency_ns_sum);
 	}
 }
 
-static void latencies(FILE *f, const struct snapshot *s)
+static void metrics_latencies(FILE *f, const struct snapshot *s)
 {
 	char labels[64];
 
-	head(f, "histogram", "rail_read_seconds",
+	metric_head(f, "histogram", "rail_read_seconds",
 		"Time of sampled READs, from the doorbell to the completion.");
 	for (unsigned r = 0; r < s->rails; r++) {
 		snprintf(labels, sizeof(labels), "rail=\"%u\",", r);
-		histogram(f, "rail_read_seconds", labels, s->rail[r].latency,
+		metrics_histogram(f, "rail_read_seconds", labels, s->rail[r].latency,
 			s->rail[r].latency_ns_sum);
 	}
-	head(f, "histogram", "loop_lag_seconds", "Delay of a timer of the control plane.");
-	histogram(f, "loop_lag_seconds", "", s->lag, s->lag_ns_sum);
+	metric_head(f, "histogram", "loop_lag_seconds", "Delay of a timer of the control plane.");
+	metrics_histogram(f, "loop_lag_seconds", "", s->lag, s->lag_ns_sum);
 }
 
 /* ---- Prometheus: names of PeerCache 0.8.4 ---------------------------------------------------- */
@@ -300,7 +302,7 @@ static void compat_latency(
 		op, count);
 }
 
-static uint64_t rails_sum(const struct snapshot *s, enum counter which)
+static uint64_t counter_of_rails(const struct snapshot *s, enum counter which)
 {
 	uint64_t sum = 0;
 
@@ -314,7 +316,7 @@ static void compat_row(FILE *f, const char *node, const char *type, const char *
 	fprintf(f, "# HELP peercache_%s As in PeerCache 0.8.4.\n# TYPE peercache_%s %s\n", name,
 		name, type);
 	fprintf(f, "peercache_%s{node=\"%s\"}", name, node);
-	value(f, number);
+	metric_value(f, number);
 }
 
 /* What this engine has no counterpart of is 0: an old alert stays silent instead of missing. */
@@ -333,12 +335,13 @@ static void compat_rows(FILE *f, const struct snapshot *s, const char *node)
 #define ROW(type, name, number) compat_row(f, node, #type, #name, number);
 #include "engine/control/observe/metrics_compat.def"
 #undef ROW
-	head(f, "gauge", "op_latency_seconds_avg", "As in PeerCache 0.8.4.");
+	metric_head(f, "gauge", "op_latency_seconds_avg", "As in PeerCache 0.8.4.");
 	fprintf(f, "peercache_op_latency_seconds_avg{node=\"%s\",op=\"read\"} %.6f\n", node,
 		get->batches ? seconds(get->latency_ns_sum / get->batches, 1e9) : 0);
 	fprintf(f, "peercache_op_latency_seconds_avg{node=\"%s\",op=\"write\"} %.6f\n", node,
 		set->batches ? seconds(set->latency_ns_sum / set->batches, 1e9) : 0);
-	head(f, "summary", "op_latency_seconds", "As in PeerCache 0.8.4, but of whole batches.");
+	metric_head(
+		f, "summary", "op_latency_seconds", "As in PeerCache 0.8.4, but of whole batches.");
 	compat_latency(f, node, "read", get);
 	compat_latency(f, node, "write", set);
 }
@@ -363,14 +366,14 @@ int metrics_text(const struct snapshot *s, const struct health *health, bool com
 
 	if (!f)
 		return -ENOMEM;
-	states(f, s);
-	findings(f, health);
-	scalars(f, s);
-	rails(f, s);
-	cores(f, s);
-	engine_counters(f, s);
-	calls(f, s);
-	latencies(f, s);
+	metrics_states(f, s);
+	metrics_findings(f, health);
+	metrics_scalars(f, s);
+	metrics_rails(f, s);
+	metrics_cores(f, s);
+	metrics_counters(f, s);
+	metrics_calls(f, s);
+	metrics_latencies(f, s);
 	if (compat)
 		compat_names(f, s);
 	failed = ferror(f) != 0;
@@ -415,7 +418,7 @@ struct metrics {
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
-static void texts_drop(struct metrics *m)
+static void metrics_texts_drop(struct metrics *m)
 {
 	for (unsigned i = 0; i < TEXTS; i++) {
 		http_body_put(m->text[i]);
@@ -423,7 +426,7 @@ static void texts_drop(struct metrics *m)
 	}
 }
 
-static void refresh(struct metrics *m)
+static void metrics_refresh(struct metrics *m)
 {
 	const struct snapshot *s = snapshots_newest(m->snapshots);
 
@@ -431,7 +434,7 @@ static void refresh(struct metrics *m)
 		return;
 	m->now = s;
 	m->seen_ns = s->taken_ns;
-	texts_drop(m);
+	metrics_texts_drop(m);
 	history_add(&m->history, s);
 	health_pasts_add(&m->pasts, s);
 }
@@ -528,7 +531,7 @@ static int status_text(const struct metrics *m, char **ret_text, size_t *ret_byt
 	return 0;
 }
 
-static int render(struct metrics *m, unsigned which, char **ret_text, size_t *ret_bytes)
+static int metrics_render(struct metrics *m, unsigned which, char **ret_text, size_t *ret_bytes)
 {
 	struct health health;
 
@@ -571,7 +574,7 @@ static void answer_text(
 		http_body_put(m->text[which]);
 		m->text[which] = NULL;
 	}
-	if (!m->text[which] && render(m, which, &text, &bytes) == 0)
+	if (!m->text[which] && metrics_render(m, which, &text, &bytes) == 0)
 		m->text[which] = http_body_new(text, bytes);
 	if (!m->text[which]) {
 		answer_line(ret, 503, "no memory for this answer");
@@ -621,12 +624,13 @@ static void answer_page(struct metrics *m, struct http_response *ret)
 	ret->body->references++;
 }
 
-static void answer(void *context, const struct http_request *request, struct http_response *ret)
+static void metrics_answer(
+	void *context, const struct http_request *request, struct http_response *ret)
 {
 	struct metrics *m = context;
 	const char *path = request->path;
 
-	refresh(m);
+	metrics_refresh(m);
 	if (!strcmp(path, "/metrics"))
 		answer_text(m, TEXT_METRICS, "text/plain; version=0.0.4; charset=utf-8", ret);
 	else if (!strcmp(path, "/api/status"))
@@ -650,7 +654,7 @@ static void answer(void *context, const struct http_request *request, struct htt
 
 /* The socket is bound early, before memory is made, and listens once the engine serves. */
 
-static const char *host_of(const struct settings *s)
+static const char *port_host(const struct settings *s)
 {
 	return s->metrics_address[0] ? s->metrics_address : s->cluster_address;
 }
@@ -666,12 +670,12 @@ static int port_missing(const struct settings *s, int status, const char *why)
 	if (!settings_given(s, "metrics", "port") && !settings_given(s, "metrics", "address")) {
 		log_warn(
 			"metrics: cannot listen at %s port %u (%s): %s; no metrics and no dashboard. Set metrics.port to a free port, or to 0",
-			host_of(s), (unsigned)s->metrics_port, name, why);
+			port_host(s), (unsigned)s->metrics_port, name, why);
 		return 0;
 	}
 	log_error(
 		"metrics: cannot listen at %s port %u (%s): %s. Set metrics.port to a free port, or to 0, and metrics.address to an address of this host",
-		host_of(s), (unsigned)s->metrics_port, name, why);
+		port_host(s), (unsigned)s->metrics_port, name, why);
 	return status;
 }
 
@@ -693,7 +697,7 @@ int metrics_port_open(struct control *control)
 	if (!s->metrics_port)
 		return 0;
 	snprintf(port, sizeof(port), "%u", (unsigned)s->metrics_port);
-	rc = getaddrinfo(host_of(s), port, &hints, &found);
+	rc = getaddrinfo(port_host(s), port, &hints, &found);
 	if (rc)
 		return port_missing(s, -EADDRNOTAVAIL, gai_strerror(rc));
 	for (const struct addrinfo *at = found; at && fd < 0 && fd != -EADDRINUSE; at = at->ai_next)
@@ -737,14 +741,14 @@ static int metrics_port_listen(struct control *control, int *ret_fd)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void on_turn(evutil_socket_t fd, short what, void *context)
+static void metrics_on_turn(evutil_socket_t fd, short what, void *context)
 {
 	(void)fd;
 	(void)what;
-	refresh(context);
+	metrics_refresh(context);
 }
 
-static void on_stop(evutil_socket_t fd, short what, void *context)
+static void metrics_on_stop(evutil_socket_t fd, short what, void *context)
 {
 	struct metrics *m = context;
 
@@ -753,7 +757,7 @@ static void on_stop(evutil_socket_t fd, short what, void *context)
 	event_base_loopbreak(m->base);
 }
 
-static void *run(void *context)
+static void *metrics_run(void *context)
 {
 	struct metrics *m = context;
 
@@ -781,7 +785,7 @@ static void cores_choose(const struct control *control, cpu_set_t *ret)
 
 static void metrics_free(struct metrics *m)
 {
-	texts_drop(m);
+	metrics_texts_drop(m);
 	http_close(m->http);
 	http_body_put(m->page);
 	if (m->stops)
@@ -810,9 +814,9 @@ static int metrics_prepare(struct metrics *m, int fd)
 	}
 	memcpy(page, dashboard_text, dashboard_bytes);
 	m->page = http_body_new(page, dashboard_bytes);
-	rc = http_open(m->base, fd, answer, m, &m->http);
-	m->stops = event_new(m->base, m->stop, EV_READ, on_stop, m);
-	m->turn = event_new(m->base, -1, EV_PERSIST, on_turn, m);
+	rc = http_open(m->base, fd, metrics_answer, m, &m->http);
+	m->stops = event_new(m->base, m->stop, EV_READ, metrics_on_stop, m);
+	m->turn = event_new(m->base, -1, EV_PERSIST, metrics_on_turn, m);
 	if (rc < 0 || !m->page || !m->stops || !m->turn || event_add(m->stops, NULL) < 0 ||
 		event_add(m->turn, &every) < 0)
 		return -ENOMEM;
@@ -820,14 +824,14 @@ static int metrics_prepare(struct metrics *m, int fd)
 }
 
 /* Signals are the main thread's. */
-static int thread_start(struct metrics *m)
+static int metrics_thread_start(struct metrics *m)
 {
 	sigset_t all, before;
 	int rc;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&m->thread, NULL, run, m);
+	rc = pthread_create(&m->thread, NULL, metrics_run, m);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return -rc;
 }
@@ -856,7 +860,7 @@ int metrics_open(struct control *control)
 	snapshots_publish(control->loop.snapshots);
 	rc = metrics_prepare(m, fd);
 	if (rc == 0)
-		rc = thread_start(m);
+		rc = metrics_thread_start(m);
 	if (rc < 0) {
 		metrics_free(m);
 		return rc;

@@ -48,7 +48,8 @@ static uint64_t suspect_since_ns(
 	return entry->contact->heard_ns;
 }
 
-static void take_probes(const struct member *entry, uint64_t now_ns, struct snapshot_member *m)
+static void snapshot_take_probes(
+	const struct member *entry, uint64_t now_ns, struct snapshot_member *m)
 {
 	uint64_t age_ns = member_served_age_ns(entry, now_ns),
 		 since_ns = entry->contact->trial.since_ns;
@@ -63,7 +64,7 @@ static void take_probes(const struct member *entry, uint64_t now_ns, struct snap
 }
 
 /* What this engine exchanges with the member. */
-static void take_member_links(const struct control *control, const struct member *entry,
+static void snapshot_take_member_links(const struct control *control, const struct member *entry,
 	uint64_t now_ns, struct snapshot_member *m)
 {
 	uint64_t heard_ns = entry->contact->heard_ns;
@@ -77,12 +78,12 @@ static void take_member_links(const struct control *control, const struct member
 	m->abi = entry->contact->abi;
 	m->links = (entry->contact->out != NULL) + (entry->contact->in != NULL);
 	m->heard_ms = heard_ns && now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0;
-	take_probes(entry, now_ns, m);
+	snapshot_take_probes(entry, now_ns, m);
 	if (m->on_map)
 		directory_owner(control, entry->record.peer, &m->owner);
 }
 
-static void take_member(
+static void snapshot_take_member(
 	const struct control *control, const struct member *entry, struct snapshot *s)
 {
 	struct snapshot_member *m = &s->member[s->members];
@@ -107,7 +108,7 @@ static void take_member(
 		.on_map = entry->state == MEMBER_ALIVE,
 		.state_ms = since_ns && since_ns < s->taken_ns ? (s->taken_ns - since_ns) / 1000000
 							       : 0};
-	take_member_links(control, entry, s->taken_ns, m);
+	snapshot_take_member_links(control, entry, s->taken_ns, m);
 	member_texts(record, &texts);
 	text_copy(m->name, sizeof(m->name), texts.name);
 	text_copy(m->address, sizeof(m->address), texts.address);
@@ -119,8 +120,8 @@ static void take_member(
 
 enum contacts { CONTACTS_ONLY, CONTACTS_NOT, CONTACTS_ALL };
 
-static void take_some(const struct control *control, struct snapshot *s, enum member_state state,
-	enum contacts contacts)
+static void snapshot_take_some(const struct control *control, struct snapshot *s,
+	enum member_state state, enum contacts contacts)
 {
 	const struct member_table *table = &control->members->table;
 
@@ -131,7 +132,7 @@ static void take_some(const struct control *control, struct snapshot *s, enum me
 			continue;
 		if (contacts == CONTACTS_ALL ||
 			(contacts == CONTACTS_ONLY) == member_has_contact(entry))
-			take_member(control, entry, s);
+			snapshot_take_member(control, entry, s);
 	}
 }
 
@@ -139,23 +140,23 @@ static void take_some(const struct control *control, struct snapshot *s, enum me
  * Members on the map, then those that died; one that left in order is not listed. If the list may
  * be too short, it begins with those that this engine has links with, judges or remembers.
  */
-static void take_members(const struct control *control, struct snapshot *s)
+static void snapshot_take_members(const struct control *control, struct snapshot *s)
 {
 	s->map_epoch = shm_load(&control->status->map.epoch);
 	if (control->members->table.entries <= SNAPSHOT_MEMBERS) {
-		take_some(control, s, MEMBER_ALIVE, CONTACTS_ALL);
-		take_some(control, s, MEMBER_DEAD, CONTACTS_ALL);
+		snapshot_take_some(control, s, MEMBER_ALIVE, CONTACTS_ALL);
+		snapshot_take_some(control, s, MEMBER_DEAD, CONTACTS_ALL);
 		return;
 	}
-	take_some(control, s, MEMBER_ALIVE, CONTACTS_ONLY);
-	take_some(control, s, MEMBER_DEAD, CONTACTS_ONLY);
-	take_some(control, s, MEMBER_ALIVE, CONTACTS_NOT);
-	take_some(control, s, MEMBER_DEAD, CONTACTS_NOT);
+	snapshot_take_some(control, s, MEMBER_ALIVE, CONTACTS_ONLY);
+	snapshot_take_some(control, s, MEMBER_DEAD, CONTACTS_ONLY);
+	snapshot_take_some(control, s, MEMBER_ALIVE, CONTACTS_NOT);
+	snapshot_take_some(control, s, MEMBER_DEAD, CONTACTS_NOT);
 }
 
 /* ---- rails ----------------------------------------------------------------------------------- */
 
-static void take_rail(const struct control *control, unsigned i, struct snapshot_rail *ret)
+static void snapshot_take_rail(const struct control *control, unsigned i, struct snapshot_rail *ret)
 {
 	const struct control_rail *rail = &control->rail[i];
 	const struct plan_rail *plan = &control->plan.rail[i];
@@ -182,7 +183,7 @@ static void take_rail(const struct control *control, unsigned i, struct snapshot
 	rail_latency(rail->rail, ret->latency, &ret->latency_ns_sum);
 }
 
-static void take_poll_cores(const struct control *control, struct snapshot *s)
+static void snapshot_take_poll_cores(const struct control *control, struct snapshot *s)
 {
 	for (unsigned p = 0; p < control->plan.poll_cores; p++) {
 		struct snapshot_poll_core *core = &s->poll_core[s->poll_cores];
@@ -199,7 +200,7 @@ static void take_poll_cores(const struct control *control, struct snapshot *s)
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 
-static void take_clients(struct control *control, struct snapshot *s)
+static void snapshot_take_clients(struct control *control, struct snapshot *s)
 {
 	struct client_counts attached;
 	struct ctl_counts published;
@@ -219,7 +220,7 @@ static void take_clients(struct control *control, struct snapshot *s)
 	s->statistics_refused = control->statistics.refused;
 }
 
-static void take_directory(const struct control *control, struct snapshot *s)
+static void snapshot_take_directory(const struct control *control, struct snapshot *s)
 {
 	struct directory_counts counts;
 
@@ -241,7 +242,7 @@ static void take_directory(const struct control *control, struct snapshot *s)
 	s->keys = index_count(control->index);
 }
 
-static void take_path(
+static void snapshot_take_path(
 	const struct tier *t, unsigned i, uint32_t segment_bytes, struct snapshot_disk_path *ret)
 {
 	static const char *const states[] = {"opening", "up", "out"};
@@ -272,7 +273,7 @@ static void take_path(
 	text_copy(ret->reason, sizeof(ret->reason), r->reason);
 }
 
-static void take_disk(const struct control *control, struct snapshot_disk *ret)
+static void snapshot_take_disk(const struct control *control, struct snapshot_disk *ret)
 {
 	const struct tier *t = control->tier;
 	struct tier_counts counts;
@@ -294,7 +295,7 @@ static void take_disk(const struct control *control, struct snapshot_disk *ret)
 	for (unsigned i = 0; i < ret->paths; i++) {
 		const struct snapshot_disk_path *path = &ret->path[i];
 
-		take_path(t, i, t->options.segment_bytes, &ret->path[i]);
+		snapshot_take_path(t, i, t->options.segment_bytes, &ret->path[i]);
 		ret->paths_out += !strcmp(path->state, "out");
 		ret->bytes += path->bytes;
 		ret->used_bytes += path->used_bytes;
@@ -324,14 +325,14 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	ret->replicas = (unsigned)control->settings->cluster_replicas;
 	ret->rails = control->rails;
 	for (unsigned i = 0; i < control->rails; i++)
-		take_rail(control, i, &ret->rail[i]);
-	take_poll_cores(control, ret);
-	take_members(control, ret);
+		snapshot_take_rail(control, i, &ret->rail[i]);
+	snapshot_take_poll_cores(control, ret);
+	snapshot_take_members(control, ret);
 	seeds_report(control, ret->taken_ns, &ret->seeds);
 	refusals_report(control, ret->taken_ns, &ret->refusals);
-	take_directory(control, ret);
-	take_clients(control, ret);
-	take_disk(control, &ret->disk);
+	snapshot_take_directory(control, ret);
+	snapshot_take_clients(control, ret);
+	snapshot_take_disk(control, &ret->disk);
 	conn_counts(control, &ret->connections);
 	memcpy(ret->counter, control->counter, sizeof(ret->counter));
 	memcpy(ret->lag, control->loop.lag, sizeof(ret->lag));

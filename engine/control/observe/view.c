@@ -49,7 +49,7 @@ uint8_t summary_code(uint64_t count)
 /* ---- summaries: buckets ---------------------------------------------------------------------- */
 
 /* Buckets 1..104 of abi/latency.h go in pairs into buckets 1..52; the first and the last stay. */
-static unsigned bucket_of(unsigned latency_bucket)
+static unsigned summary_bucket(unsigned latency_bucket)
 {
 	return latency_bucket ? (latency_bucket + 1) / 2 : 0;
 }
@@ -65,7 +65,7 @@ void summary_latency(const uint64_t latency[LATENCY_BUCKETS], uint8_t ret_codes[
 	uint64_t batches[SUMMARY_BUCKETS] = {0};
 
 	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-		batches[bucket_of(i)] += latency[i];
+		batches[summary_bucket(i)] += latency[i];
 	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
 		ret_codes[i] = summary_code(batches[i]);
 }
@@ -105,13 +105,13 @@ uint64_t summary_quantile_ns(const uint64_t batches[SUMMARY_BUCKETS], unsigned p
 
 /* ---- summaries: checks of what was received -------------------------------------------------- */
 
-static uint64_t at_most(uint64_t value, uint64_t limit)
+static uint64_t value_at_most(uint64_t value, uint64_t limit)
 {
 	return value < limit ? value : limit;
 }
 
 /* An id of lower-case letters, digits and underscores with zeros behind it; else it is emptied. */
-static void finding_check(char finding[SUMMARY_FINDING_BYTES])
+static void summary_finding_check(char finding[SUMMARY_FINDING_BYTES])
 {
 	size_t bytes = strnlen(finding, SUMMARY_FINDING_BYTES);
 	bool good = bytes < SUMMARY_FINDING_BYTES;
@@ -124,17 +124,17 @@ static void finding_check(char finding[SUMMARY_FINDING_BYTES])
 	memset(finding + (good ? bytes : 0), 0, SUMMARY_FINDING_BYTES - (good ? bytes : 0));
 }
 
-static void hits_check(struct summary *s)
+static void summary_hits_check(struct summary *s)
 {
 	if (s->hit_local == SUMMARY_NONE || s->hit_remote == SUMMARY_NONE) {
 		s->hit_local = s->hit_remote = SUMMARY_NONE;
 		return;
 	}
-	s->hit_local = (uint16_t)at_most(s->hit_local, 1000);
-	s->hit_remote = (uint16_t)at_most(s->hit_remote, 1000u - s->hit_local);
+	s->hit_local = (uint16_t)value_at_most(s->hit_local, 1000);
+	s->hit_remote = (uint16_t)value_at_most(s->hit_remote, 1000u - s->hit_local);
 }
 
-static void latency_check(uint8_t codes[SUMMARY_BUCKETS])
+static void summary_latency_check(uint8_t codes[SUMMARY_BUCKETS])
 {
 	uint64_t n = 0;
 
@@ -151,24 +151,24 @@ bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret)
 	if (bytes != SUMMARY_BYTES || data[0] == 0)
 		return false;
 	memcpy(s, data, SUMMARY_BYTES);
-	s->severity = (uint8_t)at_most(s->severity, SUMMARY_CRITICAL);
+	s->severity = (uint8_t)value_at_most(s->severity, SUMMARY_CRITICAL);
 	s->flags &= SUMMARY_FLAGS;
-	s->rails = (uint8_t)at_most(s->rails, RAILS_MAX);
-	s->rails_up = (uint8_t)at_most(s->rails_up, s->rails);
-	s->members_up = (uint16_t)at_most(s->members_up, SUMMARY_MEMBERS_MAX);
-	s->members_down = (uint16_t)at_most(s->members_down, SUMMARY_MEMBERS_MAX);
-	s->pool_used = (uint16_t)at_most(s->pool_used, 1000);
-	s->directory_used = (uint16_t)at_most(s->directory_used, 1000);
-	hits_check(s);
-	s->window_ms = (uint16_t)at_most(s->window_ms, SUMMARY_WINDOW_MS_MAX);
-	s->get_bytes_per_s = at_most(s->get_bytes_per_s, SUMMARY_BYTES_PER_S_MAX);
-	s->set_bytes_per_s = at_most(s->set_bytes_per_s, SUMMARY_BYTES_PER_S_MAX);
-	s->get_pages_per_s = (uint32_t)at_most(s->get_pages_per_s, SUMMARY_PER_S_MAX);
-	s->evictions_per_s = (uint32_t)at_most(s->evictions_per_s, SUMMARY_PER_S_MAX);
-	finding_check(s->finding);
+	s->rails = (uint8_t)value_at_most(s->rails, RAILS_MAX);
+	s->rails_up = (uint8_t)value_at_most(s->rails_up, s->rails);
+	s->members_up = (uint16_t)value_at_most(s->members_up, SUMMARY_MEMBERS_MAX);
+	s->members_down = (uint16_t)value_at_most(s->members_down, SUMMARY_MEMBERS_MAX);
+	s->pool_used = (uint16_t)value_at_most(s->pool_used, 1000);
+	s->directory_used = (uint16_t)value_at_most(s->directory_used, 1000);
+	summary_hits_check(s);
+	s->window_ms = (uint16_t)value_at_most(s->window_ms, SUMMARY_WINDOW_MS_MAX);
+	s->get_bytes_per_s = value_at_most(s->get_bytes_per_s, SUMMARY_BYTES_PER_S_MAX);
+	s->set_bytes_per_s = value_at_most(s->set_bytes_per_s, SUMMARY_BYTES_PER_S_MAX);
+	s->get_pages_per_s = (uint32_t)value_at_most(s->get_pages_per_s, SUMMARY_PER_S_MAX);
+	s->evictions_per_s = (uint32_t)value_at_most(s->evictions_per_s, SUMMARY_PER_S_MAX);
+	summary_finding_check(s->finding);
 	memset(s->spare, 0, sizeof(s->spare));
 	for (unsigned call = 0; call < SUMMARY_CALLS; call++)
-		latency_check(s->latency[call]);
+		summary_latency_check(s->latency[call]);
 	return true;
 }
 
@@ -194,36 +194,39 @@ void view_moment_make(const struct snapshot *s, struct view_moment *ret)
 	ret->evicted = s->counter[COUNTER_pages_evicted];
 }
 
-static uint64_t rate(uint64_t now, uint64_t before, uint64_t ms, uint64_t limit)
+static uint64_t summary_rate(uint64_t now, uint64_t before, uint64_t ms, uint64_t limit)
 {
 	double per_s = ms ? (double)(now - before) * 1e3 / (double)ms : 0;
 
 	return per_s < (double)limit ? (uint64_t)per_s : limit;
 }
 
-static uint16_t permille(uint64_t part, uint64_t whole)
+static uint16_t summary_permille(uint64_t part, uint64_t whole)
 {
 	if (!whole)
 		return 0;
 	return part < whole ? (uint16_t)((double)part * 1e3 / (double)whole) : 1000;
 }
 
-static void rates(const struct snapshot *s, const struct view_moment *past, struct summary *ret)
+static void summary_rates_fill(
+	const struct snapshot *s, const struct view_moment *past, struct summary *ret)
 {
 	const struct statistics_words *w = &s->clients;
 	uint64_t ms = (s->taken_ns - past->taken_ns) / 1000000;
 	uint64_t pages = w->calls[STATISTICS_GET].pages - past->get_pages;
 
 	ret->window_ms = ms < SUMMARY_WINDOW_MS_MAX ? (uint16_t)ms : SUMMARY_WINDOW_MS_MAX;
-	ret->get_bytes_per_s = rate(w->get_bytes, past->get_bytes, ms, SUMMARY_BYTES_PER_S_MAX);
-	ret->set_bytes_per_s = rate(w->set_bytes, past->set_bytes, ms, SUMMARY_BYTES_PER_S_MAX);
-	ret->get_pages_per_s = (uint32_t)rate(pages, 0, ms, SUMMARY_PER_S_MAX);
-	ret->evictions_per_s = (uint32_t)rate(
+	ret->get_bytes_per_s =
+		summary_rate(w->get_bytes, past->get_bytes, ms, SUMMARY_BYTES_PER_S_MAX);
+	ret->set_bytes_per_s =
+		summary_rate(w->set_bytes, past->set_bytes, ms, SUMMARY_BYTES_PER_S_MAX);
+	ret->get_pages_per_s = (uint32_t)summary_rate(pages, 0, ms, SUMMARY_PER_S_MAX);
+	ret->evictions_per_s = (uint32_t)summary_rate(
 		s->counter[COUNTER_pages_evicted], past->evicted, ms, SUMMARY_PER_S_MAX);
 	ret->hit_local = ret->hit_remote = SUMMARY_NONE;
 	if (pages) {
-		ret->hit_local = permille(w->get_local - past->get_local, pages);
-		ret->hit_remote = permille(w->get_remote - past->get_remote, pages);
+		ret->hit_local = summary_permille(w->get_local - past->get_local, pages);
+		ret->hit_remote = summary_permille(w->get_remote - past->get_remote, pages);
 		if (ret->hit_local + ret->hit_remote > 1000)
 			ret->hit_remote = 1000 - ret->hit_local;
 	}
@@ -238,7 +241,8 @@ static void rates(const struct snapshot *s, const struct view_moment *past, stru
 }
 
 /* What is wrong with this engine. That it misses a member is that member's fault, in its row. */
-static void findings(const struct snapshot *s, const struct view_moment *past, struct summary *ret)
+static void summary_findings_fill(
+	const struct snapshot *s, const struct view_moment *past, struct summary *ret)
 {
 	struct health health;
 
@@ -255,7 +259,8 @@ static void findings(const struct snapshot *s, const struct view_moment *past, s
 			ret->severity = (uint8_t)severity;
 	}
 }
-static_assert(SUMMARY_INFO + SEVERITY_CRITICAL == SUMMARY_CRITICAL, "findings() relies on it");
+static_assert(SUMMARY_INFO + SEVERITY_CRITICAL == SUMMARY_CRITICAL,
+	"summary_findings_fill() relies on it");
 
 void view_summary_make(
 	const struct snapshot *s, const struct view_moment *past, struct summary *ret)
@@ -266,7 +271,7 @@ void view_summary_make(
 	*ret = (struct summary){.version = SUMMARY_VERSION,
 		.rails = (uint8_t)s->rails,
 		.uptime_s = uptime_s < UINT32_MAX ? (uint32_t)uptime_s : UINT32_MAX,
-		.directory_used = permille(s->shard_entries, s->shard_capacity)};
+		.directory_used = summary_permille(s->shard_entries, s->shard_capacity)};
 	if (s->directory_moving)
 		ret->flags |= SUMMARY_MOVING;
 	if (s->directory_behind)
@@ -278,17 +283,17 @@ void view_summary_make(
 		used += s->rail[r].pool_used_bytes;
 		rails_up += !strcmp(s->rail[r].state, "up");
 	}
-	ret->pool_used = permille(used, pool);
+	ret->pool_used = summary_permille(used, pool);
 	ret->rails_up = (uint8_t)rails_up;
 	ret->members_up = (uint16_t)snapshot_members(s, SNAPSHOT_UP);
 	ret->members_down = (uint16_t)(snapshot_members(s, SNAPSHOT_SUSPECT) +
 				       snapshot_members(s, SNAPSHOT_DOWN));
-	findings(s, past, ret);
-	rates(s, past, ret);
+	summary_findings_fill(s, past, ret);
+	summary_rates_fill(s, past, ret);
 }
 
 /* As health_pasts_before(). There is a moment. */
-static const struct view_moment *moment_before(const struct view *view, uint64_t now_ns)
+static const struct view_moment *view_moment_before(const struct view *view, uint64_t now_ns)
 {
 	unsigned oldest = view->moments > VIEW_MOMENTS ? view->moments - VIEW_MOMENTS : 0;
 	unsigned i = view->moments - 1;
@@ -309,7 +314,7 @@ void view_own(struct control *control, struct snapshot *s)
 	last = &view->moment[(view->moments + VIEW_MOMENTS - 1) % VIEW_MOMENTS];
 	if (!view->moments || s->taken_ns / 1000000000 != last->taken_ns / 1000000000)
 		view_moment_make(s, &view->moment[view->moments++ % VIEW_MOMENTS]);
-	view_summary_make(s, moment_before(view, s->taken_ns), &view->own);
+	view_summary_make(s, view_moment_before(view, s->taken_ns), &view->own);
 	for (unsigned i = 0; i < s->members; i++) {
 		if (!s->member[i].self)
 			continue;
@@ -322,13 +327,13 @@ void view_own(struct control *control, struct snapshot *s)
 /* ---- the order of requests ------------------------------------------------------------------- */
 
 /* Severity of the member's last summary from SUMMARY_WARNING on; 0: milder, or no summary. */
-static unsigned badness(const struct view_row *row)
+static unsigned row_badness(const struct view_row *row)
 {
 	return row->answered_ns && row->summary.severity >= SUMMARY_WARNING ? row->summary.severity
 									    : 0;
 }
 
-static bool due(const struct view_row *row, uint64_t now_ns)
+static bool row_due(const struct view_row *row, uint64_t now_ns)
 {
 	return row->can && (!row->asked_ns || now_ns - row->asked_ns >= VIEW_APART_NS);
 }
@@ -345,9 +350,9 @@ int view_next(const struct view *view, uint64_t now_ns)
 		return -1;
 	for (unsigned i = 0; i < view->rows; i++) {
 		const struct view_row *row = &view->row[i];
-		unsigned worse = worst_first ? badness(row) : 0;
+		unsigned worse = worst_first ? row_badness(row) : 0;
 
-		if (!due(row, now_ns))
+		if (!row_due(row, now_ns))
 			continue;
 		if (found < 0 || worse > bad ||
 			(worse == bad && row->asked_ns < view->row[found].asked_ns)) {
@@ -368,13 +373,8 @@ void view_asked(struct view *view, unsigned row, uint64_t now_ns)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static struct rpc_link *link_of(const struct member *entry)
-{
-	return member_link_of(entry);
-}
-
 /* Adapts the rows to members that have joined, died or been replaced since the last call. */
-static void rows_update(struct control *control)
+static void view_rows_update(struct control *control)
 {
 	struct view *view = control->view;
 
@@ -386,7 +386,7 @@ static void rows_update(struct control *control)
 		if (row->incarnation != entry->record.incarnation)
 			*row = (struct view_row){.incarnation = entry->record.incarnation};
 		row->can = entry->state == MEMBER_ALIVE && entry->summaries &&
-			   (link_of(entry) || !member_watched(control, entry));
+			   (member_link_of(entry) || !member_watched(control, entry));
 	}
 }
 
@@ -394,15 +394,15 @@ static void rows_update(struct control *control)
  * Within VIEW_WATCH_NS; 0: never. The metrics thread may have read the clock later than the loop:
  * then_ns may be above now_ns.
  */
-static bool recent(uint64_t then_ns, uint64_t now_ns)
+static bool watched_recently(uint64_t then_ns, uint64_t now_ns)
 {
 	return then_ns && (now_ns < then_ns || now_ns - then_ns < VIEW_WATCH_NS);
 }
 
 bool view_active(const struct control *control, uint64_t watched_ns, uint64_t now_ns)
 {
-	return control->view &&
-	       (recent(watched_ns, now_ns) || recent(control->view->sent_ns, now_ns));
+	return control->view && (watched_recently(watched_ns, now_ns) ||
+					watched_recently(control->view->sent_ns, now_ns));
 }
 
 void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
@@ -411,9 +411,9 @@ void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
 	Pc__SummaryAsk ask = PC__SUMMARY_ASK__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	if (!view || control->stopping || !recent(watched_ns, now_ns))
+	if (!view || control->stopping || !watched_recently(watched_ns, now_ns))
 		return;
-	rows_update(control);
+	view_rows_update(control);
 	message.body_case = PC__MESSAGE__BODY_SUMMARY_ASK;
 	message.summary_ask = &ask;
 	for (unsigned n = 0; n < VIEW_TICK_ASKS; n++) {
@@ -525,7 +525,7 @@ struct totals {
 	struct summary_merged merged;
 };
 
-static uint64_t age_ms(const struct snapshot_member *m, uint64_t now_ns)
+static uint64_t summary_age_ms(const struct snapshot_member *m, uint64_t now_ns)
 {
 	return now_ns > m->summary_ns ? (now_ns - m->summary_ns) / 1000000 : 0;
 }
@@ -535,7 +535,8 @@ static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 	struct row row = {.member = m, .severity = SUMMARY_OK, .finding = ""};
 
 	row.state = !strcmp(m->state, "down") ? 2 : !strcmp(m->state, "suspect") ? 1 : 0;
-	row.fresh = row.state < 2 && m->summary_ns && age_ms(m, now_ns) <= VIEW_FRESH_NS / 1000000;
+	row.fresh = row.state < 2 && m->summary_ns &&
+		    summary_age_ms(m, now_ns) <= VIEW_FRESH_NS / 1000000;
 	if (row.fresh) {
 		row.severity = m->summary.severity;
 		row.finding = m->summary.finding;
@@ -552,7 +553,7 @@ static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 	return row;
 }
 
-static int worse_first(const void *a, const void *b)
+static int row_worse_first(const void *a, const void *b)
 {
 	const struct row *x = a, *y = b;
 
@@ -564,7 +565,7 @@ static int worse_first(const void *a, const void *b)
 }
 
 /* Why there is no fresh summary of a member that is not down. */
-static const char *why(const struct row *row)
+static const char *row_why(const struct row *row)
 {
 	if (row->state == 2)
 		return "";
@@ -575,7 +576,7 @@ static const char *why(const struct row *row)
 	return row->fresh ? "" : "waiting";
 }
 
-static const char *flag(const struct summary *s, unsigned which)
+static const char *flag_text(const struct summary *s, unsigned which)
 {
 	return s->flags & which ? "true" : "false";
 }
@@ -609,8 +610,8 @@ static void json_summary(FILE *f, const struct summary *s)
 		s->get_bytes_per_s, s->set_bytes_per_s);
 	fprintf(f, "\"get_pages_per_s\":%" PRIu32 ",\"evictions_per_s\":%" PRIu32 ",",
 		s->get_pages_per_s, s->evictions_per_s);
-	fprintf(f, "\"moving\":%s,\"behind\":%s,\"stopping\":%s", flag(s, SUMMARY_MOVING),
-		flag(s, SUMMARY_BEHIND), flag(s, SUMMARY_STOPPING));
+	fprintf(f, "\"moving\":%s,\"behind\":%s,\"stopping\":%s", flag_text(s, SUMMARY_MOVING),
+		flag_text(s, SUMMARY_BEHIND), flag_text(s, SUMMARY_STOPPING));
 	summary_merge(&own, s);
 	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
 		fputc(',', f);
@@ -630,8 +631,8 @@ static void json_row(FILE *f, const struct row *row, uint64_t now_ns)
 		m->self ? "true" : "false", m->state, m->state_ms);
 	json_print(f, m->software);
 	fprintf(f, ",\"severity\":\"%s\",\"finding\":\"%s\",\"why\":\"%s\",\"age_ms\":%" PRId64,
-		severities[row->severity], row->finding, why(row),
-		m->summary_ns ? (int64_t)age_ms(m, now_ns) : -1);
+		severities[row->severity], row->finding, row_why(row),
+		m->summary_ns ? (int64_t)summary_age_ms(m, now_ns) : -1);
 	fprintf(f, ",\"summary\":");
 	if (m->summary_ns)
 		json_summary(f, &m->summary);
@@ -722,7 +723,7 @@ static bool json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
 		if (row[i].fresh)
 			totals_add(&totals, &s->member[i].summary);
 	}
-	qsort(row, s->members, sizeof(row[0]), worse_first);
+	qsort(row, s->members, sizeof(row[0]), row_worse_first);
 	fprintf(f, "{\"age_ms\":%" PRIu64 ",\"members\":%u,\"up\":%u,\"suspect\":%u,\"down\":%u,",
 		now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0, up + suspect + down,
 		up, suspect, down);

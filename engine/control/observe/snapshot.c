@@ -114,7 +114,7 @@ static void snapshot_take_member(
 	text_copy(m->address, sizeof(m->address), texts.address);
 	text_copy(m->software, sizeof(m->software), entry->contact->software);
 	text_copy(m->state, sizeof(m->state), snapshot_state_name(state));
-	view_fill(control, entry, s->taken_ns, m);
+	view_member_fill(control, entry, s->taken_ns, m);
 	s->members++;
 }
 

@@ -484,7 +484,7 @@ bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc
 
 /* ---- the rows of a snapshot ------------------------------------------------------------------ */
 
-void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
+void view_member_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret)
 {
 	const struct view *view = control->view;

@@ -66,7 +66,7 @@ int view_next(const struct view *view, uint64_t now_ns);
 void view_asked(struct view *view, unsigned row, uint64_t now_ns);
 
 /* Fills the fields of a snapshot's member that are about its summary; those are zero before. */
-void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
+void view_member_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret);
 
 void view_moment_make(const struct snapshot *s, struct view_moment *ret);

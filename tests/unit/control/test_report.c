@@ -49,7 +49,7 @@ void refusals_report(const struct control *control, uint64_t now_ns, struct refu
 	ret->engine[0].ms = 8000;
 }
 
-void view_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
+void view_member_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret)
 {
 	(void)control, (void)entry, (void)now_ns, (void)ret;

@@ -54,7 +54,8 @@ static struct snapshot_member shown(const char *name)
 {
 	struct snapshot_member m = {.state_ms = 0};
 
-	view_fill(&node[0].control, member_find(node[0].control.members, name), clock_now_ns(), &m);
+	view_member_fill(
+		&node[0].control, member_find(node[0].control.members, name), clock_now_ns(), &m);
 	return m;
 }
 

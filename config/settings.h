@@ -109,7 +109,7 @@ char *settings_json(const struct settings *s);
 
 /*
  * Print every setting with its default, range and meaning: settings_help() as the text of --help,
- * settings_table() as the Markdown table of config/README.md.
+ * settings_table() as the Markdown table of config/SETTINGS.md.
  */
 void settings_help(FILE *out);
 void settings_table(FILE *out);

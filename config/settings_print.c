@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the settings: the text of --help, the table of config/README.md and the accepted values in
- * error messages, at start-up; the values as JSON, in any thread.
+ * Prints the settings: the text of --help, the table of config/SETTINGS.md and the accepted values
+ * in error messages, at start-up; the values as JSON, in any thread.
  */
 #include "config/setting.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests config/settings_print.c, and that config/README.md contains the generated table. After a
+ * Tests config/settings_print.c, and that config/SETTINGS.md contains the generated table. After a
  * change of settings.def, `test_config_settings_print --print` prints the new table.
  */
 #include <stdarg.h>
@@ -26,20 +26,20 @@ static char *printed(void (*print)(FILE *))
 	return text;
 }
 
-static void the_readme_has_the_generated_table(void **state)
+static void the_page_of_settings_has_the_generated_table(void **state)
 {
-	static char readme[65536];
+	static char page[65536];
 	char *table = printed(settings_table);
-	FILE *file = fopen(SOURCE_DIR "/config/README.md", "re");
+	FILE *file = fopen(SOURCE_DIR "/config/SETTINGS.md", "re");
 	size_t got;
 
 	(void)state;
 	assert_non_null(file);
-	got = fread(readme, 1, sizeof(readme) - 1, file);
+	got = fread(page, 1, sizeof(page) - 1, file);
 	fclose(file);
-	readme[got] = '\0';
-	if (!strstr(readme, table))
-		fail_msg("config/README.md differs from settings.def; replace its table by:\n%s",
+	page[got] = '\0';
+	if (!strstr(page, table))
+		fail_msg("config/SETTINGS.md differs from settings.def; replace its table by:\n%s",
 			table);
 	free(table);
 }
@@ -86,7 +86,7 @@ static void help_names_every_setting_with_default_and_range(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_readme_has_the_generated_table),
+		cmocka_unit_test(the_page_of_settings_has_the_generated_table),
 		cmocka_unit_test(the_values_are_json),
 		cmocka_unit_test(help_names_every_setting_with_default_and_range),
 	};

@@ -29,12 +29,6 @@ const char *finding_name(enum finding id)
 	return id < FINDING_COUNT ? findings[id].name : "?";
 }
 
-bool finding_of_others(enum finding id)
-{
-	return id == FINDING_member_down || id == FINDING_member_suspect ||
-	       id == FINDING_versions_differ || id == FINDING_absence_unproven;
-}
-
 const char *finding_help(enum finding id)
 {
 	return id < FINDING_COUNT ? findings[id].help : "?";

@@ -49,8 +49,6 @@ void health_make(const struct snapshot *s, const struct health_past *past, uint6
 /* The worst severity among the findings; SEVERITY_INFO when there is none. */
 enum severity health_worst(const struct health *health);
 const char *finding_name(enum finding id);
-/* True if it is about other members: it says nothing of the engine that finds it. */
-bool finding_of_others(enum finding id);
 const char *finding_help(enum finding id); /* what it means, as in health.def */
 const char *severity_name(enum severity severity);
 

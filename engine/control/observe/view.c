@@ -240,6 +240,13 @@ static void summary_rates_fill(
 	}
 }
 
+/* True if it is about other members: it says nothing of the engine that finds it. */
+static bool finding_of_others(enum finding id)
+{
+	return id == FINDING_member_down || id == FINDING_member_suspect ||
+	       id == FINDING_versions_differ || id == FINDING_absence_unproven;
+}
+
 /* What is wrong with this engine. That it misses a member is that member's fault, in its row. */
 static void summary_findings_fill(
 	const struct snapshot *s, const struct view_moment *past, struct summary *ret)

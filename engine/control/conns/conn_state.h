@@ -5,12 +5,10 @@
  * helper threads make those, from two queues per rail, so that tearing down a broken connection
  * never waits for the making of another one.
  *
- *   conn.c          one outgoing connection
- *   conn_accept.c   incoming connections
- *   conn_events.c   events of rails, Connected, members that leave
- *   conn_health.c   which rails are out of use, and when they are tried again
- *   conn_lost.c     queue pairs that do not drain, lost NICs
- *   conn_qps.c      sets of queue pairs, driver calls
+ *   conns.c        outgoing connections
+ *   conn_accept.c  incoming connections
+ *   conn_qps.c     sets of queue pairs, driver calls
+ *   rail_health.c  which rails are out of use; events of NICs, lost NICs
  */
 #ifndef CONTROL_CONN_STATE_H
 #define CONTROL_CONN_STATE_H
@@ -215,44 +213,10 @@ static inline unsigned work_queue_of(unsigned rail, bool breaking)
 	return 2 * rail + breaking;
 }
 
-/* functions of conn.c */
+/* ---- conns.c --------------------------------------------------------------------------------- */
 
-struct out_conn *out_conn_find(struct control *control, unsigned rail, uint32_t ref);
-/* Stops the timer of the peer's message Connected, which has arrived, and starts QPS_CONNECT. */
-void out_conn_connect(struct out_conn *conn);
-/*
- * Starts a connection: makes the queue pairs, then sends Connect to the peer. Returns 0, -ENOMEM,
- * -EBUSY if a helper thread still works on queue pairs to that peer that were given up, or -EMFILE
- * if the rail has RAIL_CONNECTIONS_MAX connections.
- */
-int out_conn_open(
-	struct control *control, unsigned rail, const struct member_record *to, bool probe);
-/*
- * Gives up a connection that is not live, so nothing was posted on it. Informs the rail and the
- * clients.
- */
-void out_conn_give_up(struct out_conn *conn);
-/*
- * Breaks a live connection: puts it in the error state. The rail drains it, then it is destroyed.
- */
-void out_conn_break(struct out_conn *conn);
-/* Ends the connection with out_conn_give_up() or out_conn_break(), depending on its state. */
-void out_conn_end(struct out_conn *conn);
 /* Starts the next driver call that the connection needs, unless a call is in progress. */
 void out_conn_go_on(struct out_conn *conn);
-void out_conn_deadline_end(struct out_conn *conn);
-/* Starts the time after which the engine aborts unless the rail has returned the connection. */
-void out_conn_ticks_set(struct out_conn *conn, uint64_t ns);
-void out_conn_free(struct out_conn *conn);
-
-/* functions of conn_events.c that the other files call */
-void conn_back_off(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/*
- * The health of the connections of (rail, peer); starts afresh if `ref` is another incarnation of
- * the peer.
- */
-struct conn_health *conn_health_of(
-	struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 /* Gives up or breaks every outgoing connection of one of our rails. */
 void out_conns_break_rail(struct control *control, unsigned rail);
 /*
@@ -260,26 +224,29 @@ void out_conns_break_rail(struct control *control, unsigned rail);
  */
 void conns_probe(struct control *control, unsigned rail, const struct member_record *to);
 
-/* functions of conn_health.c that the other files call */
+/* ---- rail_health.c --------------------------------------------------------------------------- */
 
-/* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
-void rail_leaves(struct control *control, unsigned rail);
+/* Sets or clears a rail's bit in a word of the status segment that tells clients which are out. */
+static inline void rail_bit_set(uint32_t *word, unsigned rail, bool out)
+{
+	uint32_t bits = shm_load(word);
+
+	shm_store(word, out ? bits | 1u << rail : bits & ~(1u << rail));
+}
+
 /* True if the rail is out of use towards all peers: it has no link, is slow, or is lost. */
 bool rail_out(const struct control *control, unsigned rail);
-
 /*
- * Takes the rail out of use for this peer: clients use other rails. It is probed again when its
- * back-off has ended.
+ * Declares the rail lost: no command of the driver helps any more. Nothing is given to the rail,
+ * its device is closed, and then its posted work ends. The rail stays lost until the engine is
+ * restarted.
  */
-void conn_health_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* Called when a probe was answered: clients may read the peer over this rail again. */
-void conn_health_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* Clears the failure records of a peer number, because another member may get that number next. */
-void conn_health_forget(struct control *control, uint16_t peer);
+__attribute__((format(printf, 3, 4))) void rail_lost(
+	struct control *control, unsigned rail, const char *format, ...);
 int health_open(struct control *control);
 void health_close(struct control *control);
 
-/* functions of conn_qps.c, for outgoing and incoming connections */
+/* ---- conn_qps.c, for outgoing and incoming connections --------------------------------------- */
 
 /*
  * Number of queue pairs from a rail to a peer: rail.qps_per_peer, or, if that is 0, as many as the
@@ -317,7 +284,7 @@ struct end_list {
 };
 void qps_describe(const struct qp_set *set, struct end_list *ret);
 
-/* functions of conn_accept.c */
+/* ---- conn_accept.c --------------------------------------------------------------------------- */
 
 /*
  * Marks for destruction every incoming connection of member `ref`, or of all members if `ref` is 0.
@@ -328,15 +295,5 @@ void in_conns_drop_rail(struct control *control, unsigned rail);
 void in_conn_fail(struct in_conn *in_conn);
 /* Frees all incoming connections. For conns_close() only, when no helper thread is running. */
 void in_conns_free(struct control *control);
-
-/* functions of conn_lost.c */
-
-/*
- * Declares the rail lost: no command of the driver helps any more. Nothing is given to the rail,
- * its device is closed, and then its posted work ends. The rail stays lost until the engine is
- * restarted.
- */
-__attribute__((format(printf, 3, 4))) void rail_lost(
-	struct control *control, unsigned rail, const char *format, ...);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asynchronous events of the NICs: logs them and informs conn_events.c. Control plane's thread
- * only; the devices must be open from device_event_open() to device_event_close().
+ * Asynchronous events of the NICs: logs them and takes rails out of use (rail_health.c). Control
+ * plane's thread only; the devices must be open from device_event_open() to device_event_close().
  */
 #ifndef CONTROL_DEVICE_EVENT_H
 #define CONTROL_DEVICE_EVENT_H
@@ -12,7 +12,5 @@
 
 int device_event_open(struct control *control);
 void device_event_close(struct control *control);
-/* Stops watching the device of the rail's NIC, because the device is about to be closed. */
-void device_event_forget(struct control *control, unsigned rail);
 
 #endif

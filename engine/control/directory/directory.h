@@ -149,7 +149,7 @@ void directory_probed(struct control *control, uint16_t peer, bool served);
 void directory_compare(struct control *control);
 /*
  * READs of member `ref` hang, although READs of others complete; or they do so no longer. Called by
- * conn_health.c.
+ * rail_health.c.
  */
 void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread);
 /*

@@ -23,6 +23,7 @@
 #include "engine/control/clients/clear.h"
 #include "engine/control/clients/client.h"
 #include "engine/control/conns/conn.h"
+#include "engine/control/conns/device_event.h"
 #include "engine/control/loop.h"
 #include "engine/control/pages/promote.h"
 #include "engine/control/directory/removals.h"
@@ -328,11 +329,6 @@ void conns_proven(struct control *c, unsigned rail, struct rail_conn *handle)
 	(void)c, (void)rail, (void)handle;
 }
 
-void conns_port(struct control *c, unsigned rail, bool up)
-{
-	(void)c, (void)rail, (void)up;
-}
-
 void conns_stuck(struct control *c, unsigned rail, struct rail_conn *handle, uint64_t ns)
 {
 	(void)c, (void)rail, (void)handle, (void)ns;
@@ -343,14 +339,14 @@ void conns_quiet(struct control *c, unsigned rail)
 	(void)c, (void)rail;
 }
 
-void conns_device_lost(struct control *c, unsigned rail, const char *why)
+int device_event_open(struct control *c)
 {
-	(void)c, (void)rail, (void)why;
+	return (void)c, 0;
 }
 
-void conns_qp_failed(struct control *c, unsigned rail, uint32_t qpn, const char *why)
+void device_event_close(struct control *c)
 {
-	(void)c, (void)rail, (void)qpn, (void)why;
+	(void)c;
 }
 
 void conns_stop(struct control *c)

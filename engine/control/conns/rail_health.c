@@ -1,23 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decides which rails are out of use, altogether or towards one peer, and when they are tried
- * again. Clients read the result in the status segment before they choose a rail, so that all of
- * them stop using it at once. Control plane's thread only.
+ * Health of our rails: decides which rails are out of use, and when they are used again. Clients
+ * read the result in the status segment before they choose a rail, so that all of them stop using
+ * it at once. Owns the timer that watches the rails and the watch of the NICs' events. Control
+ * plane's thread; a helper thread closes the device of a lost NIC.
  *
- *   (rail, peer)  out: its connection broke, or could not be made
- *                      back: reconnected after a back-off, and a probe was answered
- *   rail               out: its port lost the link, or it is much slower than the other rails
- *                      back: the port has its link again, or the rest of the slow rail is over;
- *                      its peers are probed then
- *                      lost: its NIC died; it never comes back
+ * A rail is out of use
+ *   while its port has no link;
+ *   while it rests, because it was much slower than the other rails;
+ *   for ever when its NIC is lost: no command of its driver helps any more.
+ * When it is in use again, its broken connections are probed at once. A rail that is out of use
+ * towards one peer only is the matter of conns.c.
+ *
+ * As long as a lost NIC may still write to memory, none of that memory is reused. The proof that it
+ * cannot is that its device was closed; an error code alone is no proof. If the device cannot be
+ * closed, the engine aborts. When no rail is left, the engine ends.
  */
-#include <string.h>
-
 #include <errno.h>
+#include <event2/event.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "config/log.h"
 #include "engine/abi/probe.h"
+#include "engine/control/base/fatal.h"
+#include "engine/control/clients/client.h"
 #include "engine/control/conns/conn_state.h"
+#include "engine/control/conns/device_event.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
 #include "numa/clock.h"
@@ -44,15 +55,9 @@
 #define HEALTH_REST_MS 1000
 #define HEALTH_RESTS_MAX 5u /* number of times that the rest doubles at most */
 #define HEALTH_STEADY_NS 10000000000ull
+#define EVENTS_BURST 16u /* limit of the events that are read in one turn from one device */
 
-/* ---- verdicts -------------------------------------------------------------------------------- */
-
-static void bit_set(uint32_t *word, unsigned rail, bool out)
-{
-	uint32_t bits = shm_load(word);
-
-	shm_store(word, out ? bits | 1u << rail : bits & ~(1u << rail));
-}
+/* ---- rails in use and out of use ------------------------------------------------------------- */
 
 bool rail_out(const struct control *control, unsigned rail)
 {
@@ -61,41 +66,9 @@ bool rail_out(const struct control *control, unsigned rail)
 	return h->port_down || h->slow || h->lost;
 }
 
-void conn_health_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
+static void rail_leaves(struct control *control, unsigned rail)
 {
-	struct conn_health *health = conn_health_of(control, rail, peer, ref);
-
-	bit_set(&control->status->peer_rails_out[peer], rail, true);
-	if (health->out)
-		return;
-	health->out = true;
-	control->counter[COUNTER_paths_out]++;
-}
-
-void conn_health_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
-{
-	struct conn_health *health = conn_health_of(control, rail, peer, ref);
-
-	bit_set(&control->status->peer_rails_out[peer], rail, false);
-	if (!health->out)
-		return;
-	health->out = false;
-	control->counter[COUNTER_paths_back]++;
-	log_info("rail %u: peer %u is read over it again", rail, peer);
-}
-
-void conn_health_forget(struct control *control, uint16_t peer)
-{
-	for (unsigned r = 0; r < control->rails && peer < control->conns->peers; r++)
-		control->conns->conn_health[r][peer] = (struct conn_health){.ref = 0};
-	shm_store(&control->status->peer_rails_out[peer], 0);
-}
-
-/* ---- whole rails ----------------------------------------------------------------------------- */
-
-void rail_leaves(struct control *control, unsigned rail)
-{
-	bit_set(&control->status->rails_out, rail, true);
+	rail_bit_set(&control->status->rails_out, rail, true);
 	control->counter[COUNTER_rails_down]++;
 	PROBE_RAIL_DOWN(rail, NODES_MAX, 0);
 	out_conns_break_rail(control, rail);
@@ -111,7 +84,7 @@ static void rail_returns(struct control *control, unsigned rail)
 		control->conns->conn_health[rail][p].until_ns = 0;
 		control->conns->conn_health[rail][p].fails = 0;
 	}
-	bit_set(&control->status->rails_out, rail, false);
+	rail_bit_set(&control->status->rails_out, rail, false);
 	event_active(control->conns->watch, EV_TIMEOUT, 0);
 }
 
@@ -319,4 +292,200 @@ int health_open(struct control *control)
 void health_close(struct control *control)
 {
 	event_free(control->conns->watch);
+}
+
+/* ---- a lost NIC ------------------------------------------------------------------------------ */
+
+struct device_watch {
+	struct event *event[RAILS_MAX];
+};
+
+/* Stops watching the device of the rail's NIC, because the device is about to be closed. */
+static void device_event_forget(struct control *control, unsigned rail)
+{
+	struct device_watch *watch = control->device_watch;
+
+	if (watch && watch->event[rail])
+		event_free(watch->event[rail]);
+	if (watch)
+		watch->event[rail] = NULL;
+}
+
+struct cut {
+	struct work work; /* must be first: a pointer to it is cast to struct cut */
+	struct control *control;
+	unsigned rail;
+	int status;
+	char text[240];
+};
+
+static void cut_run(struct work *work)
+{
+	struct cut *cut = (struct cut *)work;
+
+	cut->status = dv_cut(cut->control->rail[cut->rail].device);
+	if (cut->status)
+		snprintf(cut->text, sizeof(cut->text), "%s", dv_error());
+}
+
+/*
+ * Called when the device is closed: the NIC writes nothing any more, so the rail may end the
+ * requests it had posted.
+ */
+static void cut_done(struct work *work)
+{
+	struct cut *cut = (struct cut *)work;
+	struct control *control = cut->control;
+	unsigned rail = cut->rail;
+	struct out_conn *conn;
+
+	if (cut->status)
+		engine_abort(
+			"rail %u: the NIC can neither be used nor closed: %s", rail, cut->text);
+	free(cut);
+	control->conns->health[rail].cut = true;
+	log_info("rail %u: its device is closed", rail);
+	LIST_FOREACH (conn, &control->conns->out_conns, next)
+		if (conn->rail == rail)
+			out_conn_go_on(conn);
+	in_conns_drop_rail(control, rail);
+	client_regions_retry(control);
+}
+
+static bool rails_left(const struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++)
+		if (!control->conns->health[i].lost)
+			return true;
+	return false;
+}
+
+void rail_lost(struct control *control, unsigned rail, const char *format, ...)
+{
+	struct rail_health *h = &control->conns->health[rail];
+	char why[256];
+	va_list arguments;
+	bool was_out;
+
+	if (h->lost)
+		return;
+	va_start(arguments, format);
+	vsnprintf(why, sizeof(why), format, arguments);
+	va_end(arguments);
+	log_error("rail %u: %s is lost until the engine is started again: %s; see dmesg", rail,
+		control->plan.rail[rail].device, why);
+	was_out = rail_out(control, rail);
+	h->lost = true;
+	device_event_forget(control, rail);
+	if (!was_out)
+		rail_leaves(control, rail);
+	(void)outbox_send(control, rail, &(struct rail_command){.kind = RAIL_LOST});
+	if (rails_left(control) || control->stopping)
+		return;
+	log_error(
+		"no rail is left: this engine can neither read nor be read; it leaves the cluster and exits: repair the NICs and start it again");
+	control->failed = -ENODEV;
+}
+
+void conns_device_lost(struct control *control, unsigned rail, const char *why)
+{
+	rail_lost(control, rail, "%s", why);
+}
+
+/* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
+void conns_quiet(struct control *control, unsigned rail)
+{
+	struct cut *cut = calloc(1, sizeof(*cut));
+
+	if (!cut)
+		engine_abort("rail %u: no memory to close its device", rail);
+	cut->work.run = cut_run;
+	cut->work.done = cut_done;
+	cut->control = control;
+	cut->rail = rail;
+	work_submit(control->conns->works, work_queue_of(rail, true), &cut->work);
+}
+
+/* ---- events of the NICs ---------------------------------------------------------------------- */
+
+static void tell(struct control *control, unsigned rail, const struct dv_event *event)
+{
+	const char *name = control->plan.rail[rail].device;
+
+	switch (event->kind) {
+	case DV_EVENT_PORT_DOWN:
+		log_error(
+			"rail %u: %s port %u lost its link: reads go over other rails; check the cable and the switch",
+			rail, name, event->port);
+		conns_port(control, rail, false);
+		break;
+	case DV_EVENT_PORT_UP:
+		log_info("rail %u: %s port %u has its link again", rail, name, event->port);
+		conns_port(control, rail, true);
+		break;
+	case DV_EVENT_DEVICE_FATAL: conns_device_lost(control, rail, event->text); break;
+	case DV_EVENT_CQ_OVERRUN:
+		log_error("rail %u: %s: a completion queue overran: please report it", rail, name);
+		conns_device_lost(control, rail, event->text);
+		break;
+	case DV_EVENT_QP_ERROR: conns_qp_failed(control, rail, event->qpn, event->text); break;
+	case DV_EVENT_OTHER: log_info("rail %u: %s: %s", rail, name, event->text); break;
+	}
+}
+
+static void ready(evutil_socket_t fd, short what, void *argument)
+{
+	struct control *control = argument;
+
+	(void)what;
+	for (unsigned i = 0; i < control->rails; i++) {
+		struct dv_device *device = control->rail[i].device;
+		struct dv_event event;
+		int status = 1;
+
+		if (!control->device_watch->event[i] ||
+			event_get_fd(control->device_watch->event[i]) != fd)
+			continue;
+		for (unsigned n = 0; n < EVENTS_BURST && control->device_watch->event[i]; n++) {
+			status = dv_event_next(device, &event);
+			if (status != 1)
+				break;
+			tell(control, i, &event);
+		}
+		if (status < 0)
+			conns_device_lost(control, i, dv_error());
+	}
+}
+
+int device_event_open(struct control *control)
+{
+	struct device_watch *watch = calloc(1, sizeof(*watch));
+
+	if (!watch)
+		return -ENOMEM;
+	control->device_watch = watch;
+	for (unsigned i = 0; i < control->rails; i++) {
+		int fd = dv_event_fd(control->rail[i].device);
+
+		if (fd < 0)
+			continue; /* this NIC's device reports no events */
+		watch->event[i] =
+			event_new(control->base, fd, EV_READ | EV_PERSIST, ready, control);
+		if (!watch->event[i] || event_add(watch->event[i], NULL)) {
+			device_event_close(control);
+			return -ENOMEM;
+		}
+	}
+	return 0;
+}
+
+void device_event_close(struct control *control)
+{
+	struct device_watch *watch = control->device_watch;
+
+	for (unsigned i = 0; watch && i < RAILS_MAX; i++)
+		if (watch->event[i])
+			event_free(watch->event[i]);
+	free(watch);
+	control->device_watch = NULL;
 }

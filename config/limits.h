@@ -37,7 +37,7 @@
 #define REGIONS_MAX 2048 /* regions of one engine, its own included, at most */
 /*
  * What a session may have while enough is left (_MIN), and what it gets whatever the others have
- * taken (_SURE); see session_may_take() of control/clients/client.c
+ * taken (_SURE); see session_may_take() of control/clients/clients.c
  */
 #define CHANNELS_SESSION_MIN 16
 #define CHANNELS_SESSION_SURE 2 /* one to read, one to write */

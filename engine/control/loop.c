@@ -85,7 +85,7 @@ static unsigned turn(struct control *control)
 {
 	unsigned work = 0;
 
-	work += events_take(control); /* take the rails' events for conn_events.c and client.c */
+	work += events_take(control); /* take the rails' events for conns and clients */
 	work += tier_turn(control);   /* read pages from disk, write those that will be evicted */
 	work += ctl_turn(control);    /* serve the ctl rings: credits, publishes */
 	work += clear_turn(control);  /* remove pages of groups that clients clear */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pages of a simulated node: slots with a page head each, as pool.c and ctl_publish.c make them
+ * The pages of a simulated node: slots with a page head each, as pool.c and ctl.c make them
  * of pages without bytes; and what outlives the process, as warm.c stores it. One thread.
  */
 #ifndef TESTS_SIM_PAGES_H

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients of this host: their sessions, channels and memory regions. The protocol is in
- * abi/segment.h. Runs on the control plane's thread only, except the threads of client_helper.c,
+ * abi/segment.h. Runs on the control plane's thread only, except the threads of client_memory.c,
  * which register memory, and the thread of client_closer.c.
  *
- *   client.c             the socket: which connections are accepted; requests, replies
- *   client_session.c     a session from its first request until its last resource is freed
- *   client_channel.c     channel segments and their rings on every rail
- *   client_quarantine.c  channels whose client may still write to a page slot
- *   client_region.c      client memory: checked, mapped, registered, given to the rails, taken back
- *   client_mr.c          memory registrations (MRs) of a region on every NIC
- *   client_helper.c      the threads that register memory, which can take seconds
- *   client_closer.c      the thread that closes descriptors that clients sent
- *   client_socket.c      the socket file and its lock
+ *   clients.c         the socket: which connections are accepted; sessions: requests, replies
+ *   client_channel.c  channel segments, their rings on every rail, quarantine
+ *   client_memory.c   client memory: checked, mapped, registered, given to the rails, taken back
+ *   client_closer.c   the thread that closes descriptors that clients sent
+ *   client_socket.c   the socket file and its lock
  *
  * Channels and regions belong to the rails from the command that adds them until every rail has
  * returned them. Only then are they unmapped and their numbers reused.
@@ -301,34 +297,13 @@ void client_socket_remove(struct control *control);
 void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count);
 /* The one reply to s->request: it failed with `status`, for the reason in `text`. */
 void session_fail(struct session *s, int status, const char *text);
-void session_refuse(struct session *s, int status, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-/* Serves session->request and takes ownership of `fd` (-1: the request had no descriptor). */
-void session_serve(struct session *s, int fd, unsigned fd_count);
-/*
- * Starts to watch the session's socket, with a time limit for the first request. Returns 0 or
- * -ENOMEM.
- */
-int session_start(struct session *s);
-/*
- * At the first request: gives the session a place in clients->session, or calls session_refuse()
- * when all are taken.
- */
-void session_admit(struct session *s);
 /* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
 void session_reply_told(struct session *s, uint64_t a, uint64_t b);
-void session_told(struct session *s);
 /*
  * Stops the session's channels and drops its regions. clients_turn() frees the session later.
  * Calling it twice does no harm.
  */
 void session_end(struct session *s, const char *why);
-/*
- * Frees a session that has ended and has no channels and regions left. Returns false if it cannot
- * yet.
- */
-bool session_free(struct session *s);
-
 void channel_open_request(struct session *s);
 void channel_close_request(struct session *s);
 void channel_stop(struct channel *c);
@@ -336,17 +311,8 @@ void channel_stop(struct channel *c);
 void channel_opened(struct channel *c);
 /* Frees the stopped channel if all rails have returned it and its staging region is freed. */
 void channel_finish(struct channel *c);
-/* Frees the channel at once. clients_close() calls it too, after the poll cores have ended. */
-void channel_free(struct channel *c);
-
-/* Called when a channel was closed: puts it in quarantine if its client is copying into a slot. */
-void quarantine_enter(struct channel *c);
-/* Ends the quarantine of a channel. May be called twice. */
-void quarantine_leave(struct channel *c);
-bool quarantine_allows_credits(const struct session *s);
-/* Creates the timer that checks the channels in quarantine. Returns 0 or -ENOMEM. */
-int quarantine_open(struct clients *clients);
-void quarantine_close(struct clients *clients);
+int channels_open(struct clients *clients);
+void channels_close(struct clients *clients);
 
 void region_add_request(struct session *s, int memfd);
 void region_remove_request(struct session *s);
@@ -357,28 +323,6 @@ void region_remove_request(struct session *s);
  */
 int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes);
 void region_drop(struct region *r);
-/*
- * For memory with page size `page`: returns the shift by which an extent has 1 << shift bytes; 0:
- * the memory is one extent.
- */
-unsigned region_extent_shift(const struct control *control, uint64_t length, uint64_t page);
-unsigned region_extents(uint64_t length, unsigned shift);
-/*
- * Registers one MR or, when the region is RELEASING, deregisters it. Returns 0, or -errno with the
- * reason in `text`. Runs on a helper thread, or on the control plane's thread when there is no
- * helper thread.
- */
-int region_mr_work(
-	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes);
-/*
- * Calls region_mr_work() for all MRs of the region on the caller's thread. Stores the first error
- * in r->result and r->text.
- */
-void region_work(struct control *control, struct region *r);
-/* Whether a NIC still has a registration of the region. */
-bool region_is_held(const struct region *r);
-/* The control plane calls this when the helper threads have finished all MRs of the region. */
-void region_worked(struct control *control, struct region *r);
 /*
  * Called by clients_close() after the rails have ended. False: a NIC did not deregister the memory,
  * so the memory stays mapped as long as the process lives.
@@ -391,22 +335,12 @@ int closer_open(struct closer **ret_closer);
 void closer_take(struct closer *closer, int fd);
 void closer_close(struct closer *closer);
 
-/*
- * Gives the region to the helper threads. Returns 0, or -errno if there is no thread or the engine
- * stops.
- */
-int helper_submit(struct control *control, struct region *r);
-/* Cancels the registration of a region: the helper threads skip its MRs that none has taken yet. */
-void helper_cancel(struct control *control, struct region *r);
-/* Returns one region whose MRs the helper threads have finished, or NULL. */
-struct region *helper_collect(struct client_helper *h);
-void helper_open(struct control *control, struct client_helper *h, unsigned threads);
-/*
- * Waits until the helper threads have finished all regions they were given. From then on
- * helper_submit() fails.
- */
-void helper_stop(struct client_helper *h);
-void helper_close(struct client_helper *h);
+void client_memory_open(struct control *control);
+/* Handles regions that the helper threads have finished. Returns how many. */
+unsigned client_memory_turn(struct control *control);
+/* Waits until the helper threads have finished all regions that they were given, and ends them. */
+void client_memory_stop(struct clients *clients);
+void client_memory_close(struct control *control);
 
 /* Binds engine.socket without listening on it: early clients are refused. */
 int client_socket_open(struct control *control);

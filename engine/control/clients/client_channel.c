@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels: the rings and staging memory of one client thread, in one shared-memory segment. A
- * channel is given to every rail, and every rail returns it before it is unmapped. Runs on the
- * control plane's thread only.
+ * Channels: the rings and staging memory of one client thread, in one shared-memory segment. Owns
+ * every struct channel. A channel is given to every rail, and every rail returns it before it is
+ * unmapped. Runs on the control plane's thread only.
+ *
+ * Quarantine: a client may still copy into a page slot after its session has ended. Then the slot
+ * is not returned to the pool, and the channel's segment, in which the client names the slot, stays
+ * mapped, until the client's thread has left the slot or its process has exited. At most one slot
+ * per channel. The protocol is described at struct channel_header in abi/segment.h.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/log.h"
@@ -19,6 +26,200 @@
 #include "engine/control/pages/warm.h"
 #include "numa/clock.h"
 #include "numa/limit.h"
+
+/* ---- quarantine ------------------------------------------------------------------------------ */
+
+/*
+ * Whether two sessions belong to the same client process. From Linux 6.9 on, all pidfds of one
+ * process share an inode number that no other process has. Before 6.9, all pidfds of the host share
+ * one inode number, so all processes whose pid is unknown (0) count as one process.
+ */
+static bool same_process(const struct session *a, const struct session *b)
+{
+	struct stat x, y;
+
+	if (a == b)
+		return true;
+	return a->pid == b->pid && a->pidfd >= 0 && b->pidfd >= 0 && fstat(a->pidfd, &x) == 0 &&
+	       fstat(b->pidfd, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/*
+ * False for a process that cannot be watched, or that has left too many slots in quarantine: it may
+ * not store pages.
+ */
+static bool quarantine_allows_credits(const struct session *s)
+{
+	const struct clients *clients = s->control->clients;
+	unsigned quarantined = 0;
+
+	for (unsigned i = 0; i < SESSIONS_MAX && clients->quarantined; i++)
+		if (clients->session[i] && clients->session[i]->quarantined &&
+			same_process(clients->session[i], s))
+			quarantined += clients->session[i]->quarantined;
+	return s->pidfd >= 0 && quarantined < CLIENT_QUARANTINE_MAX;
+}
+
+static void credits_allow(struct clients *clients)
+{
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (clients->channel[i] && !clients->channel[i]->stopping)
+			clients->channel[i]->ctl.no_credits =
+				!quarantine_allows_credits(clients->channel[i]->session);
+}
+
+static void quarantine_set(struct channel *c, bool quarantined)
+{
+	struct clients *clients = c->session->control->clients;
+
+	c->quarantined = quarantined;
+	clients->quarantined += quarantined ? 1 : -1u;
+	c->session->quarantined += quarantined ? 1 : -1u;
+	credits_allow(clients);
+}
+
+static void timer_start(struct clients *clients)
+{
+	const struct timeval often = {.tv_usec = CLIENT_QUARANTINE_US};
+
+	if (event_add(clients->quarantine, &often) < 0)
+		log_error("clients: no memory for a timer; %u page slots stay reserved",
+			clients->quarantined);
+}
+
+static bool exited(const struct session *s)
+{
+	struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
+
+	return s->pidfd >= 0 && poll(&p, 1, 0) > 0;
+}
+
+/* The channel was closed: puts it in quarantine if its client is copying into a slot. */
+static void quarantine_enter(struct channel *c)
+{
+	struct control *control = c->session->control;
+
+	if (control->stopping || ctl_channel_release(control, &c->ctl, exited(c->session)))
+		return;
+	log_warn(
+		"clients: process %d ended its session while it was storing a page; the slot stays reserved until the copy or the process ends",
+		(int)c->session->pid);
+	quarantine_set(c, true);
+	timer_start(control->clients);
+}
+
+/* Ends the quarantine of a channel. May be called twice. */
+static void quarantine_leave(struct channel *c)
+{
+	if (c->quarantined)
+		quarantine_set(c, false);
+}
+
+static void release(struct clients *clients)
+{
+	for (unsigned i = 0; i < CHANNELS_MAX; i++) {
+		struct channel *c = clients->channel[i];
+
+		if (!c || !c->quarantined ||
+			!ctl_channel_release(clients->control, &c->ctl, exited(c->session)))
+			continue;
+		log_info(
+			"clients: process %d has left the slot it was storing into; channel %u is free",
+			(int)c->session->pid, i);
+		quarantine_leave(c);
+		channel_finish(c);
+	}
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *context)
+{
+	struct clients *clients = context;
+
+	(void)fd;
+	(void)what;
+	release(clients);
+	if (clients->quarantined)
+		timer_start(clients);
+}
+
+/* ---- statistics ------------------------------------------------------------------------------ */
+
+static void channel_collect(struct channel *c, uint64_t now_ns)
+{
+	struct control *control = c->session->control;
+	const struct channel_layout l = channel_layout(control->rails);
+
+	if (c->statistics.refused || !c->map || c->opening)
+		return;
+	if (!statistics_collect(&control->statistics, &c->statistics,
+		    (const struct channel_statistics *)(const void *)(c->map + l.statistics),
+		    now_ns))
+		log_warn(
+			"clients: process %d wrote impossible statistics into channel %u; they are not counted",
+			(int)c->session->pid, c->id);
+}
+
+void client_statistics_collect(struct control *control, uint64_t now_ns)
+{
+	struct clients *clients = control->clients;
+
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (clients->channel[i])
+			channel_collect(clients->channel[i], now_ns);
+}
+
+/* ---- freeing a channel ----------------------------------------------------------------------- */
+
+/* Frees the channel at once. */
+static void channel_free(struct channel *c)
+{
+	struct session *s = c->session;
+	struct clients *clients = s->control->clients;
+
+	channel_collect(c, clock_now_ns());
+	if (c->staging && !region_close(s->control, c->staging))
+		c->map = NULL;
+	quarantine_leave(c);
+	if (c->ctl.kept.length)
+		s->leaves = true;
+	else
+		warm_owner_end(s->control, c->ctl.owner, s->process);
+	clients->channel[c->id] = NULL;
+	clients->channels--;
+	s->channels--;
+	if (c->map)
+		munmap(c->map, c->bytes);
+	if (c->memfd >= 0)
+		close(c->memfd);
+	/*
+	 * the closer's thread closes it: the client may have sent descriptors to this socket, and
+	 * their close can block
+	 */
+	closer_take(clients->closer, c->wake);
+	if (c->wake_client >= 0)
+		close(c->wake_client);
+	free(c);
+}
+
+void channel_finish(struct channel *c)
+{
+	struct session *s = c->session;
+
+	if (!c->stopping || c->left || c->staging)
+		return;
+	/*
+	 * A stopping engine hands out no slots, so a channel in quarantine is freed without waiting
+	 * for its client.
+	 */
+	if (!c->quarantined || s->control->stopping)
+		channel_free(c);
+	if (s->waits_channel == c) {
+		s->waits_channel = NULL;
+		session_reply(s, s->request.a, 0, NULL, 0);
+	}
+}
+
+/* ---- opening a channel ----------------------------------------------------------------------- */
 
 /*
  * Makes the segment. Its file is sealed so that its size cannot change: a client that truncated it
@@ -169,18 +370,7 @@ void channel_opened(struct channel *c)
 	c->wake_client = -1;
 }
 
-void channel_close_request(struct session *s)
-{
-	struct clients *clients = s->control->clients;
-	struct channel *c = s->request.a < CHANNELS_MAX ? clients->channel[s->request.a] : NULL;
-
-	if (!c || c->session != s || c->stopping) {
-		session_fail(s, -EINVAL, "this session has no channel of that number");
-		return;
-	}
-	s->waits_channel = c;
-	channel_stop(c);
-}
+/* ---- stopping a channel ---------------------------------------------------------------------- */
 
 void channel_stop(struct channel *c)
 {
@@ -195,76 +385,17 @@ void channel_stop(struct channel *c)
 	region_drop(c->staging);
 }
 
-void channel_finish(struct channel *c)
+void channel_close_request(struct session *s)
 {
-	struct session *s = c->session;
-
-	if (!c->stopping || c->left || c->staging)
-		return;
-	/*
-	 * A stopping engine hands out no slots, so a channel in quarantine is freed without waiting
-	 * for its client.
-	 */
-	if (!c->quarantined || s->control->stopping)
-		channel_free(c);
-	if (s->waits_channel == c) {
-		s->waits_channel = NULL;
-		session_reply(s, s->request.a, 0, NULL, 0);
-	}
-}
-
-static void channel_collect(struct channel *c, uint64_t now_ns)
-{
-	struct control *control = c->session->control;
-	const struct channel_layout l = channel_layout(control->rails);
-
-	if (c->statistics.refused || !c->map || c->opening)
-		return;
-	if (!statistics_collect(&control->statistics, &c->statistics,
-		    (const struct channel_statistics *)(const void *)(c->map + l.statistics),
-		    now_ns))
-		log_warn(
-			"clients: process %d wrote impossible statistics into channel %u; they are not counted",
-			(int)c->session->pid, c->id);
-}
-
-void client_statistics_collect(struct control *control, uint64_t now_ns)
-{
-	struct clients *clients = control->clients;
-
-	for (unsigned i = 0; i < CHANNELS_MAX; i++)
-		if (clients->channel[i])
-			channel_collect(clients->channel[i], now_ns);
-}
-
-void channel_free(struct channel *c)
-{
-	struct session *s = c->session;
 	struct clients *clients = s->control->clients;
+	struct channel *c = s->request.a < CHANNELS_MAX ? clients->channel[s->request.a] : NULL;
 
-	channel_collect(c, clock_now_ns());
-	if (c->staging && !region_close(s->control, c->staging))
-		c->map = NULL;
-	quarantine_leave(c);
-	if (c->ctl.kept.length)
-		s->leaves = true;
-	else
-		warm_owner_end(s->control, c->ctl.owner, s->process);
-	clients->channel[c->id] = NULL;
-	clients->channels--;
-	s->channels--;
-	if (c->map)
-		munmap(c->map, c->bytes);
-	if (c->memfd >= 0)
-		close(c->memfd);
-	/*
-	 * the closer's thread closes it: the client may have sent descriptors to this socket, and
-	 * their close can block
-	 */
-	closer_take(clients->closer, c->wake);
-	if (c->wake_client >= 0)
-		close(c->wake_client);
-	free(c);
+	if (!c || c->session != s || c->stopping) {
+		session_fail(s, -EINVAL, "this session has no channel of that number");
+		return;
+	}
+	s->waits_channel = c;
+	channel_stop(c);
 }
 
 void client_channel_broken(struct control *control, uint32_t channel)
@@ -295,4 +426,22 @@ void client_channel_returned(struct control *control, struct rail_channel *retur
 		client_wake(c->wake);
 	}
 	channel_finish(c);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int channels_open(struct clients *clients)
+{
+	clients->quarantine = event_new(clients->control->base, -1, 0, on_timer, clients);
+	return clients->quarantine ? 0 : -ENOMEM;
+}
+
+void channels_close(struct clients *clients)
+{
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (clients->channel[i])
+			channel_free(clients->channel[i]);
+	if (clients->quarantine)
+		event_free(clients->quarantine);
+	clients->quarantine = NULL;
 }

@@ -1,7 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes ops from ctl rings and answers them. Nothing in an op is trusted: each op is copied once.
- * Runs on the control plane's thread only.
+ * The ctl rings of clients: takes ops, serves them and answers them. Owns struct ctl. Runs on the
+ * control plane's thread only.
+ *
+ * Nothing in an op is trusted: each op and each page of a CTL_PUBLISH is copied once, and a place
+ * is only used if the channel has the credit for it. One page's failure affects no other page.
+ *
+ * An op is answered at once, or later, when the owners of its keys have answered. A set is the
+ * op CTL_PUBLISH: it makes pages of credits and sends their entries to the owners. When all its
+ * pages have ended, it is answered with one answer for each status.
+ *
+ * An op is taken only if the channel's ctl_done ring has room for its answers. A client that does
+ * not read its answers stops only its own channel, and a timer looks at the ring again.
  */
 #include "engine/control/clients/clear.h"
 #include "engine/control/clients/ctl.h"
@@ -19,7 +29,32 @@
 #include "engine/rail/inbox.h"
 #include "numa/clock.h"
 
+/* pages between the one that is served and those whose cache lines are prefetched */
+#define PREFETCH_FAR 8u
+#define PREFETCH_NEAR 4u
+
 /* ---- answers --------------------------------------------------------------------------------- */
+
+void ctl_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *done, uint32_t told)
+{
+	memcpy(ring_slot_new(&c->done, 0), done, sizeof(*done));
+	ring_publish(&c->done, 1);
+	c->owed -= told;
+	if (!c->dirty) {
+		c->dirty = true;
+		ctl->dirty[ctl->dirties++] = c->id;
+	}
+}
+
+void ctl_answer(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+	const struct ctl_done *done)
+{
+	struct ctl_done whole = *done;
+
+	whole.cookie = op->cookie;
+	whole.kind = op->kind;
+	ctl_put(ctl, c, &whole, 1);
+}
 
 static void answer(
 	struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, enum op_status status)
@@ -27,15 +62,118 @@ static void answer(
 	ctl_answer(ctl, c, op, &(struct ctl_done){.status = status});
 }
 
-/* The directory_done callback of a remove. */
-static void on_removed(void *context, uint64_t cookie, enum op_status status)
+/* ---- answers that come later ----------------------------------------------------------------- */
+
+uint32_t ctl_later(
+	struct ctl *ctl, const struct ctl_channel *c, const struct ctl_op *op, uint32_t pages)
 {
-	ctl_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});
+	struct ctl_answer *a;
+	uint32_t at;
+
+	if (ctl->answer_free == CTL_NO_ANSWER) {
+		uint32_t more = ctl->answers ? ctl->answers * 2 : 1024;
+
+		a = realloc(ctl->answer, more * sizeof(*a));
+		if (!a)
+			return CTL_NO_ANSWER;
+		ctl->answer = a;
+		for (uint32_t i = ctl->answers; i < more; i++)
+			a[i] = (struct ctl_answer){
+				.next_free = i + 1 < more ? i + 1 : CTL_NO_ANSWER};
+		ctl->answer_free = ctl->answers;
+		ctl->answers = more;
+	}
+	at = ctl->answer_free;
+	a = &ctl->answer[at];
+	ctl->answer_free = a->next_free;
+	ctl->answers_used++;
+	*a = (struct ctl_answer){.cookie = op->cookie,
+		.channel = c->id,
+		.generation = c->generation,
+		.kind = op->kind,
+		.waiting = UINT32_MAX >> (CTL_PAGES_MAX - pages)};
+	return at << CTL_PAGE_BITS;
 }
 
-/* ---- ops of clients -------------------------------------------------------------------------- */
+/* The record of a page that has not ended, and the page's bit; NULL: it has. */
+static struct ctl_answer *later_find(struct ctl *ctl, uint32_t later, uint32_t *ret_page)
+{
+	uint32_t at = later >> CTL_PAGE_BITS, page = 1u << later % CTL_PAGES_MAX;
 
-void ctl_give_back(struct ctl *ctl, const struct credit *credit)
+	if (at >= ctl->answers || !(ctl->answer[at].waiting & page)) {
+		log_error("publish: request %u was answered twice; the second answer is ignored",
+			later);
+		return NULL;
+	}
+	*ret_page = page;
+	return &ctl->answer[at];
+}
+
+/*
+ * The channel of an op; NULL: it has closed. Its id may belong to another channel now, so the
+ * generation is compared.
+ */
+static struct ctl_channel *later_channel(struct ctl *ctl, const struct ctl_answer *a)
+{
+	struct ctl_channel *c = ctl->channel[a->channel];
+
+	return c && c->generation == a->generation ? c : NULL;
+}
+
+static void later_free(struct ctl *ctl, struct ctl_answer *a)
+{
+	a->waiting = 0;
+	a->next_free = ctl->answer_free;
+	ctl->answer_free = (uint32_t)(a - ctl->answer);
+	ctl->answers_used--;
+}
+
+void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *done)
+{
+	uint32_t page;
+	struct ctl_answer *a = later_find(ctl, later, &page);
+	struct ctl_channel *c = a ? later_channel(ctl, a) : NULL;
+	struct ctl_done whole = *done;
+
+	if (!a)
+		return;
+	whole.cookie = a->cookie;
+	whole.kind = a->kind;
+	if (c)
+		ctl_put(ctl, c, &whole, 1);
+	later_free(ctl, a);
+}
+
+static void ctl_later_end(struct ctl *ctl, uint32_t later, enum op_status status)
+{
+	uint32_t page;
+	struct ctl_answer *a = later_find(ctl, later, &page);
+	struct ctl_channel *c;
+
+	if (!a)
+		return;
+	a->waiting &= ~page;
+	a->ended[status] |= page;
+	if (a->waiting)
+		return;
+	c = later_channel(ctl, a);
+	for (unsigned k = 0; c && k < OP_STATUS_COUNT; k++) {
+		const struct ctl_done done = {
+			.cookie = a->cookie, .kind = a->kind, .status = k, .pages = a->ended[k]};
+
+		if (done.pages)
+			ctl_put(ctl, c, &done, (uint32_t)__builtin_popcount(done.pages));
+	}
+	later_free(ctl, a);
+}
+
+/* ---- credits that come back ------------------------------------------------------------------ */
+
+/*
+ * Returns an unused credit, which the caller has taken from its channel, to its pool. The client
+ * must not be copying into its slot.
+ */
+static void ctl_give_back(struct ctl *ctl, const struct credit *credit)
 {
 	unsigned rail = place_rail(credit->place);
 
@@ -63,6 +201,230 @@ static void serve_return(struct ctl *ctl, struct ctl_channel *c, const struct ct
 		ctl->control->counter[COUNTER_ops_invalid]++;
 }
 
+/* ---- CTL_PUBLISH ----------------------------------------------------------------------------- */
+
+/* The op's deadline, shortened to CTL_DEADLINE_NS from now. */
+static uint64_t ctl_deadline_ns(const struct ctl_op *op, uint64_t now_ns)
+{
+	uint64_t latest = now_ns + CTL_DEADLINE_NS;
+
+	return op->deadline_ns < latest ? op->deadline_ns : latest;
+}
+
+/* The directory_done callback of a page. */
+static void on_done(void *context, uint64_t cookie, enum op_status status)
+{
+	ctl_later_end(context, (uint32_t)cookie, status);
+}
+
+/* A page of a CTL_PUBLISH, copied from the ring. */
+struct page_publish {
+	const struct ctl_page *at;
+	uint32_t length;
+	uint32_t later; /* its number of ctl_later() */
+	uint64_t deadline_ns;
+};
+
+static void tell_directory(
+	struct ctl *ctl, const struct page_publish *page, uint32_t place, uint32_t generation)
+{
+	directory_publish(ctl->control, &page->at->key,
+		&(struct location){.place = place, .generation = generation},
+		&(struct waiter){.deadline_ns = page->deadline_ns,
+			.done = on_done,
+			.context = ctl,
+			.cookie = page->later});
+}
+
+/*
+ * Serves a publish of a key that this host already has with this length; the new credit is not
+ * needed. The existing entry is published once more, so that the answer means the same as every
+ * answer: all owners have the entry.
+ */
+static void serve_already(
+	struct ctl *ctl, const struct page_publish *page, const struct index_entry *old)
+{
+	ctl->control->counter[COUNTER_pages_already]++;
+	pool_touch(ctl->control->rail[place_rail(old->place)].pool, old->place);
+	tell_directory(ctl, page, old->place, old->generation);
+}
+
+/*
+ * Makes a page of a credit, which the caller has taken from its channel. False: it cannot, and
+ * *ret_status says why.
+ */
+static bool page_make(struct ctl *ctl, const struct page_publish *page, bool has_crc,
+	const struct credit *credit, enum op_status *ret_status)
+{
+	struct control *control = ctl->control;
+	const struct ctl_page *at = page->at;
+	struct pool *pool = control->rail[place_rail(at->place)].pool;
+	struct index_entry entry = {.key = at->key,
+		.place = at->place,
+		.generation = at->generation,
+		.length = page->length};
+	struct index_entry *put;
+
+	if (index_put(control->index, &entry, &put) < 0) {
+		*ret_status = OP_NO_SPACE;
+		return false;
+	}
+	if (has_crc)
+		/* fails only where pool_publish() fails too */
+		pool_prove(pool, &(struct pool_proven){.key = at->key,
+					 .place = at->place,
+					 .generation = at->generation,
+					 .length = page->length,
+					 .crc = at->crc});
+	if (pool_publish(pool, at->place, at->generation, &at->key, page->length) < 0) {
+		index_remove(control->index, &at->key);
+		*ret_status = OP_INVALID;
+		return false;
+	}
+	ctl->credits--;
+	if (page->length != credit->length) {
+		ctl_hold(ctl, place_rail(at->place), credit->length, -1);
+		ctl_hold(ctl, place_rail(at->place), page->length, 1);
+	}
+	control->counter[COUNTER_pages_published]++;
+	return true;
+}
+
+static void serve_page(
+	struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page, bool has_crc)
+{
+	struct control *control = ctl->control;
+	const struct ctl_page *at = page->at;
+	const struct index_entry *old;
+	enum op_status status;
+	struct credit credit;
+
+	if (!credits_take(&c->credits, at->place, at->generation, &credit)) {
+		control->counter[COUNTER_ops_invalid]++;
+		ctl_later_end(ctl, page->later, OP_INVALID);
+		return;
+	}
+	old = index_find(control->index, &at->key);
+	if (page_key_none(&at->key) || page->length == 0 || page->length > credit.length) {
+		control->counter[COUNTER_ops_invalid]++;
+		ctl_give_back(ctl, &credit);
+		ctl_later_end(ctl, page->later, OP_INVALID);
+		return;
+	}
+	if (old && old->length == page->length) {
+		ctl_give_back(ctl, &credit);
+		serve_already(ctl, page, old);
+		return;
+	}
+	if (old)
+		ctl_take_away(ctl, &at->key, old->place, old->generation);
+	if (!page_make(ctl, page, has_crc, &credit, &status)) {
+		ctl_give_back(ctl, &credit);
+		ctl_later_end(ctl, page->later, status);
+		return;
+	}
+	tier_replaced(control, &at->key, page->length);
+	tier_published(control);
+	if (ctl->rail[place_rail(at->place)].first)
+		/*
+		 * makes ctl_turn() look at the waiting credit requests: the new page can be
+		 * evicted for them
+		 */
+		ctl->rail[place_rail(at->place)].retry = true;
+	tell_directory(ctl, page, at->place, at->generation);
+}
+
+/*
+ * Prefetches what the pages of a publish from `i` on will read: index, directory and page head of a
+ * page are in cache lines that nothing else has read lately.
+ */
+static void prefetch_far(const struct control *control, const struct ctl_page *page, unsigned i)
+{
+	index_prefetch_chain(control->index, &page[i].key);
+	shard_prefetch(&control->shard, &page[i].key);
+	if (place_rail(page[i].place) < control->rails)
+		pool_prefetch(control->rail[place_rail(page[i].place)].pool, page[i].place);
+}
+
+/* Ends a publish for which there is no memory: its credits go back. */
+static void ctl_refuse(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+	const struct ctl_page *page)
+{
+	const struct ctl_done done = {.cookie = op->cookie,
+		.kind = CTL_PUBLISH,
+		.status = OP_NO_SPACE,
+		.pages = UINT32_MAX >> (CTL_PAGES_MAX - op->count)};
+	struct credit credit;
+
+	for (unsigned i = 0; i < op->count; i++)
+		if (credits_take(&c->credits, page[i].place, page[i].generation, &credit))
+			ctl_give_back(ctl, &credit);
+	ctl_put(ctl, c, &done, op->count);
+}
+
+/* `page`: all pages of the op. */
+static void serve_all(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+	const struct ctl_page *page, uint64_t now_ns)
+{
+	const struct control *control = ctl->control;
+	uint32_t later = ctl_later(ctl, c, op, op->count);
+
+	if (later == CTL_NO_ANSWER) {
+		ctl_refuse(ctl, c, op, page);
+		return;
+	}
+	for (unsigned i = 0; i < op->count && i < PREFETCH_FAR; i++)
+		prefetch_far(control, page, i);
+	for (unsigned i = 0; i < op->count && i < PREFETCH_NEAR; i++)
+		index_prefetch_entry(control->index, &page[i].key);
+	for (unsigned i = 0; i < op->count; i++) {
+		if (i + PREFETCH_FAR < op->count)
+			prefetch_far(control, page, i + PREFETCH_FAR);
+		if (i + PREFETCH_NEAR < op->count)
+			index_prefetch_entry(control->index, &page[i + PREFETCH_NEAR].key);
+		serve_page(ctl, c,
+			&(struct page_publish){.at = &page[i],
+				.length = op->length,
+				.later = later + i,
+				.deadline_ns = ctl_deadline_ns(op, now_ns)},
+			op->has_crc == 1);
+	}
+}
+
+/* Copies the pages of a CTL_PUBLISH, which is the ring's `at`-th entry. */
+static void pages_copy(const struct ring_consumer *ctl, unsigned at, const struct ctl_op *op,
+	struct ctl_page ret_page[CTL_PAGES_MAX])
+{
+	ret_page[0] = (struct ctl_page){
+		.place = op->place, .generation = op->generation, .crc = op->crc, .key = op->key};
+	for (uint32_t i = 1; i < op->count; i++) {
+		const struct ctl_page *line = ring_slot_old(ctl, at + ctl_page_line(i));
+
+		memcpy(&ret_page[i], &line[ctl_page_half(i)], sizeof(ret_page[i]));
+	}
+}
+
+/*
+ * Serves the op CTL_PUBLISH, a copy of the `at`-th entry of the channel's ctl ring, with the
+ * entries behind it. c->owed includes its pages already.
+ */
+static void ctl_publish(struct ctl *ctl, struct ctl_channel *c, unsigned at,
+	const struct ctl_op *op, uint64_t now_ns)
+{
+	struct ctl_page page[CTL_PAGES_MAX];
+
+	ctl->stored_ns = now_ns;
+	if (op->count < 1 || op->count > CTL_PAGES_MAX) {
+		ctl->control->counter[COUNTER_ops_invalid]++;
+		ctl_answer(ctl, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
+		return;
+	}
+	pages_copy(&c->ops, at, op, page);
+	serve_all(ctl, c, op, page, now_ns);
+}
+
+/* ---- the other ops --------------------------------------------------------------------------- */
+
 /*
  * Serves a client's report of a stale entry. A report about a page of this host that is as the
  * index says is a mistake or a lie, and is ignored.
@@ -81,6 +443,12 @@ static void serve_stale(struct ctl *ctl, const struct ctl_op *op)
 			.ref = op->ref, .place = op->place, .generation = op->generation});
 }
 
+/* The directory_done callback of a remove. */
+static void on_removed(void *context, uint64_t cookie, enum op_status status)
+{
+	ctl_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});
+}
+
 static void serve_remove(
 	struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
@@ -95,22 +463,6 @@ static void serve_remove(
 			.done = on_removed,
 			.context = ctl,
 			.cookie = later});
-}
-
-/* Returns the number of answers that the op may produce. */
-static uint32_t answers_of(const struct ctl_op *op)
-{
-	switch (op->kind) {
-	case CTL_CREDIT: return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
-	case CTL_PUBLISH: return op->count >= 1 && op->count <= CTL_PAGES_MAX ? op->count : 1;
-	case CTL_RETURN:
-	case CTL_TOUCH:
-	case CTL_TOUCHES:
-	case CTL_STALE:
-	case CTL_CORRUPT:
-	case CTL_WANT: return 0;
-	default: return 1;
-	}
 }
 
 static void serve_touches(struct ctl *ctl, const struct ctl_op *op)
@@ -156,6 +508,22 @@ static void serve(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *op, uin
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */
+
+/* Returns the number of answers that the op may produce. */
+static uint32_t answers_of(const struct ctl_op *op)
+{
+	switch (op->kind) {
+	case CTL_CREDIT: return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
+	case CTL_PUBLISH: return op->count >= 1 && op->count <= CTL_PAGES_MAX ? op->count : 1;
+	case CTL_RETURN:
+	case CTL_TOUCH:
+	case CTL_TOUCHES:
+	case CTL_STALE:
+	case CTL_CORRUPT:
+	case CTL_WANT: return 0;
+	default: return 1;
+	}
+}
 
 /* Number of ring entries of an op that was copied and not validated. */
 static uint32_t lines_of(const struct ctl_op *op)
@@ -204,6 +572,67 @@ static int channel_turn(struct ctl *ctl, struct ctl_channel *c, uint64_t now_ns)
 	return (int)n;
 }
 
+static void on_timer(evutil_socket_t fd, short what, void *context)
+{
+	struct ctl *ctl = context;
+
+	(void)fd;
+	(void)what;
+	ctl->timer_ns = 0;
+	for (unsigned i = 0; i < ctl->control->rails; i++)
+		if (ctl->rail[i].first)
+			ctl->rail[i].retry = true;
+}
+
+/*
+ * Returns the time at which the waiting credit requests or a full ctl_done ring must be checked
+ * again. Requests: when a slot leaves limbo, at the earliest deadline of a request, and at least
+ * every CTL_RETRY_NS. A full ctl_done ring: after CTL_STALL_NS.
+ */
+static uint64_t next_ns(const struct ctl *ctl, uint64_t now_ns)
+{
+	uint64_t next = ctl->stalled ? now_ns + CTL_STALL_NS : UINT64_MAX;
+
+	for (unsigned i = 0; i < ctl->control->rails; i++) {
+		const struct ctl_request *r = ctl->rail[i].first;
+		uint64_t at;
+
+		if (!r)
+			continue;
+		at = pool_limbo_left_ns(ctl->control->rail[i].pool);
+		at = now_ns + (at < CTL_RETRY_NS ? at : CTL_RETRY_NS);
+		for (; r; r = r->next)
+			at = r->deadline_ns < at ? r->deadline_ns : at;
+		if (at < now_ns + CTL_SOON_NS)
+			at = now_ns + CTL_SOON_NS;
+		next = at < next ? at : next;
+	}
+	return next;
+}
+
+/*
+ * Arms the timer for the next time at which a waiting credit request or a full ctl_done ring must
+ * be checked.
+ */
+static void ctl_timer(struct ctl *ctl, uint64_t now_ns)
+{
+	uint64_t next = next_ns(ctl, now_ns);
+	struct timeval after;
+
+	if (next == UINT64_MAX || (ctl->timer_ns && ctl->timer_ns <= next))
+		return;
+	/*
+	 * The delay is rounded up, because a timer that fires too early would have to be armed a
+	 * second time.
+	 */
+	next = next > now_ns ? next - now_ns : 0;
+	ctl->timer_ns = now_ns + next;
+	after.tv_sec = (time_t)(next / 1000000000);
+	after.tv_usec = (suseconds_t)(next % 1000000000 / 1000 + 1);
+	if (ctl->timer && event_add(ctl->timer, &after) < 0)
+		ctl->timer_ns = 0;
+}
+
 unsigned ctl_turn(struct control *control)
 {
 	struct ctl *ctl = control->ctl;
@@ -233,11 +662,6 @@ unsigned ctl_turn(struct control *control)
 	return work;
 }
 
-uint64_t ctl_stored_ns(const struct control *control)
-{
-	return control->ctl->stored_ns;
-}
-
 void ctl_flush(struct control *control)
 {
 	struct ctl *ctl = control->ctl;
@@ -260,7 +684,12 @@ void ctl_flush(struct control *control)
 	ctl->dirties = 0;
 }
 
-/* ---- calls from other hosts; open and close -------------------------------------------------- */
+uint64_t ctl_stored_ns(const struct control *control)
+{
+	return control->ctl->stored_ns;
+}
+
+/* ---- calls from other hosts ------------------------------------------------------------------ */
 
 void ctl_touched(struct control *control, uint32_t place)
 {
@@ -288,6 +717,8 @@ enum forget_state ctl_forget(struct control *control, const struct page_key *key
 	*ret_had |= here;
 	return state;
 }
+
+/* ---- channels come and go -------------------------------------------------------------------- */
 
 void ctl_channel_open(struct control *control, struct ctl_channel *channel)
 {
@@ -347,6 +778,8 @@ bool ctl_channel_release(struct control *control, struct ctl_channel *channel, b
 	return true;
 }
 
+/* ---- open and close -------------------------------------------------------------------------- */
+
 void ctl_counts(const struct control *control, struct ctl_counts *ret)
 {
 	const struct ctl *ctl = control->ctl;
@@ -355,4 +788,49 @@ void ctl_counts(const struct control *control, struct ctl_counts *ret)
 	for (unsigned i = 0; i < control->rails; i++)
 		for (const struct ctl_request *r = ctl->rail[i].first; r; r = r->next)
 			ret->waiting++;
+}
+
+int ctl_open(struct control *control)
+{
+	struct ctl *ctl = calloc(1, sizeof(*ctl));
+
+	if (!ctl)
+		return -ENOMEM;
+	ctl->control = control;
+	ctl->answer_free = CTL_NO_ANSWER;
+	ctl->limbo_ns = control_limbo_ns(control);
+	for (unsigned i = 0; i < RAILS_MAX; i++)
+		ctl->rail[i].last = &ctl->rail[i].first;
+	ctl->timer = event_new(control->base, -1, 0, on_timer, ctl);
+	if (!ctl->timer) {
+		free(ctl);
+		return -ENOMEM;
+	}
+	control->ctl = ctl;
+	return 0;
+}
+
+/*
+ * Closes ctl.c but keeps its memory, because directory.c may still call back. ctl_free()
+ * frees the memory.
+ */
+void ctl_close(struct control *control)
+{
+	struct ctl *ctl = control->ctl;
+
+	if (!ctl)
+		return;
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (ctl->channel[i])
+			ctl_channel_close(control, ctl->channel[i]);
+	event_free(ctl->timer);
+	ctl->timer = NULL;
+}
+
+void ctl_free(struct ctl *ctl)
+{
+	if (!ctl)
+		return;
+	free(ctl->answer);
+	free(ctl);
 }

@@ -293,14 +293,13 @@ void ctl_answer(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	const struct ctl_done *done);
 /*
  * The op is answered later. Returns the number of its first page; the others, if it has `pages` > 1
- * of them, follow. Each is to be ended once: by ctl_later_answer() if the op has one, else by
- * ctl_later_end(), and the last one sends the answers. CTL_NO_ANSWER: no memory. The
- * channel may close meanwhile.
+ * of them, follow. Each is to be ended once, by ctl_later_answer() if the op has one. Pages of a
+ * CTL_PUBLISH are ended one by one, and the last one sends the answers. CTL_NO_ANSWER: no memory.
+ * The channel may close meanwhile.
  */
 uint32_t ctl_later(
 	struct ctl *ctl, const struct ctl_channel *c, const struct ctl_op *op, uint32_t pages);
 void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *done);
-void ctl_later_end(struct ctl *ctl, uint32_t later, enum op_status status);
 /*
  * Serves the op CTL_CREDIT: grants the slots or queues the request. c->owed includes op->count
  * already.
@@ -313,31 +312,6 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns);
 /* Drops the waiting credit requests of a channel. */
 void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c);
-/*
- * Arms the timer for the next time at which a waiting credit request or a full ctl_done ring must
- * be checked.
- */
-void ctl_timer(struct ctl *ctl, uint64_t now_ns);
-
-/*
- * Serves the op CTL_PUBLISH, a copy of the `at`-th entry of the channel's ctl ring, with the
- * entries behind it. c->owed includes its pages already.
- */
-void ctl_publish(struct ctl *ctl, struct ctl_channel *c, unsigned at, const struct ctl_op *op,
-	uint64_t now_ns);
-/*
- * Returns an unused credit, which the caller has taken from its channel, to its pool. The client
- * must not be copying into its slot.
- */
-void ctl_give_back(struct ctl *ctl, const struct credit *credit);
-/* The op's deadline, shortened to CTL_DEADLINE_NS from now. */
-static inline uint64_t ctl_deadline_ns(const struct ctl_op *op, uint64_t now_ns)
-{
-	uint64_t latest = now_ns + CTL_DEADLINE_NS;
-
-	return op->deadline_ns < latest ? op->deadline_ns : latest;
-}
-
 /* Returns the record of this rail's requests and slots for this page size, never NULL. */
 struct ctl_class *ctl_class_of(struct ctl *ctl, unsigned rail, uint32_t length);
 /*

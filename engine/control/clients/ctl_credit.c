@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Credits: page slots handed to clients in advance. Holds the table of each channel's credits, the
- * requests that wait for room, and the timer that looks at them again. Runs on the control plane's
- * thread only.
+ * Credits: page slots handed to clients in advance. Owns the table of each channel's credits and
+ * the requests that wait for room. Runs on the control plane's thread only.
  *
  * A request that finds no free slot causes eviction and waits until limbo has passed, or until its
  * deadline. Requests of one page size are served in order; requests of another size do not wait
@@ -301,110 +300,4 @@ void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c)
 				link = &(*link)->next;
 		}
 	}
-}
-
-/* ---- the timer ------------------------------------------------------------------------------- */
-
-static void on_timer(evutil_socket_t fd, short what, void *context)
-{
-	struct ctl *ctl = context;
-
-	(void)fd;
-	(void)what;
-	ctl->timer_ns = 0;
-	for (unsigned i = 0; i < ctl->control->rails; i++)
-		if (ctl->rail[i].first)
-			ctl->rail[i].retry = true;
-}
-
-/*
- * Returns the time at which the waiting credit requests or a full ctl_done ring must be checked
- * again. Requests: when a slot leaves limbo, at the earliest deadline of a request, and at least
- * every CTL_RETRY_NS. A full ctl_done ring: after CTL_STALL_NS.
- */
-static uint64_t next_ns(const struct ctl *ctl, uint64_t now_ns)
-{
-	uint64_t next = ctl->stalled ? now_ns + CTL_STALL_NS : UINT64_MAX;
-
-	for (unsigned i = 0; i < ctl->control->rails; i++) {
-		const struct ctl_request *r = ctl->rail[i].first;
-		uint64_t at;
-
-		if (!r)
-			continue;
-		at = pool_limbo_left_ns(ctl->control->rail[i].pool);
-		at = now_ns + (at < CTL_RETRY_NS ? at : CTL_RETRY_NS);
-		for (; r; r = r->next)
-			at = r->deadline_ns < at ? r->deadline_ns : at;
-		if (at < now_ns + CTL_SOON_NS)
-			at = now_ns + CTL_SOON_NS;
-		next = at < next ? at : next;
-	}
-	return next;
-}
-
-void ctl_timer(struct ctl *ctl, uint64_t now_ns)
-{
-	uint64_t next = next_ns(ctl, now_ns);
-	struct timeval after;
-
-	if (next == UINT64_MAX || (ctl->timer_ns && ctl->timer_ns <= next))
-		return;
-	/*
-	 * The delay is rounded up, because a timer that fires too early would have to be armed a
-	 * second time.
-	 */
-	next = next > now_ns ? next - now_ns : 0;
-	ctl->timer_ns = now_ns + next;
-	after.tv_sec = (time_t)(next / 1000000000);
-	after.tv_usec = (suseconds_t)(next % 1000000000 / 1000 + 1);
-	if (ctl->timer && event_add(ctl->timer, &after) < 0)
-		ctl->timer_ns = 0;
-}
-
-/* ---- open and close -------------------------------------------------------------------------- */
-
-int ctl_open(struct control *control)
-{
-	struct ctl *ctl = calloc(1, sizeof(*ctl));
-
-	if (!ctl)
-		return -ENOMEM;
-	ctl->control = control;
-	ctl->answer_free = CTL_NO_ANSWER;
-	ctl->limbo_ns = control_limbo_ns(control);
-	for (unsigned i = 0; i < RAILS_MAX; i++)
-		ctl->rail[i].last = &ctl->rail[i].first;
-	ctl->timer = event_new(control->base, -1, 0, on_timer, ctl);
-	if (!ctl->timer) {
-		free(ctl);
-		return -ENOMEM;
-	}
-	control->ctl = ctl;
-	return 0;
-}
-
-/*
- * Closes ctl.c but keeps its memory, because directory.c may still call back. ctl_free()
- * frees the memory.
- */
-void ctl_close(struct control *control)
-{
-	struct ctl *ctl = control->ctl;
-
-	if (!ctl)
-		return;
-	for (unsigned i = 0; i < CHANNELS_MAX; i++)
-		if (ctl->channel[i])
-			ctl_channel_close(control, ctl->channel[i]);
-	event_free(ctl->timer);
-	ctl->timer = NULL;
-}
-
-void ctl_free(struct ctl *ctl)
-{
-	if (!ctl)
-		return;
-	free(ctl->answer);
-	free(ctl);
 }

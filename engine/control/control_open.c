@@ -15,11 +15,8 @@
 
 #include "config/hooks.h"
 #include "config/log.h"
-#include "engine/control/clients/clear.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/clients/ctl.h"
-#include "engine/control/conns/conn.h"
-#include "engine/control/conns/device_event.h"
+#include "engine/control/clients/clients.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/loop.h"
 #include "engine/control/members/member.h"
 #include "engine/control/observe/observe.h"

@@ -16,10 +16,8 @@
 #include <sys/eventfd.h>
 
 #include "config/log.h"
-#include "engine/control/clients/clear.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/conns/conn.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/net.h"

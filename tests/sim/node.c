@@ -12,7 +12,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "engine/control/conns/conn.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/pages/scrub.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/removals_inner.h"
 #include "engine/control/pages/shard.h"
 #include "tests/sim/world.h"

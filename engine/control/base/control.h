@@ -34,7 +34,7 @@
 #include "engine/control/base/outbox.h"
 #include "engine/control/pages/pool.h"
 #include "engine/control/pages/shard.h"
-#include "engine/control/clients/statistics.h"
+#include "engine/control/clients/clients.h"
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
 

@@ -12,7 +12,7 @@
  * that leaves memory is on disk or in flight when these are looked at, and ctl_forget() removes a
  * key from all of them at once. The control plane's thread only.
  */
-#include "engine/control/clients/clear.h"
+#include "engine/control/clients/ctl_inner.h"
 
 #include <stdlib.h>
 #include <sys/queue.h>
@@ -20,7 +20,6 @@
 #include "config/log.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
-#include "engine/control/clients/ctl.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/pages/index.h"
 #include "engine/control/pages/tier.h"

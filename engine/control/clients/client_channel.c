@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/clients/client.h"
+#include "engine/control/clients/clients_inner.h"
 #include "engine/control/loop.h"
 #include "engine/control/pages/warm.h"
 #include "numa/clock.h"

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/control/clients/client.h"
+#include "engine/control/clients/clients_inner.h"
 
 /*
  * time that shutdown waits for the closer's thread; after it the process ends without that thread

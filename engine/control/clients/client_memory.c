@@ -33,8 +33,8 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/conns/conn.h"
+#include "engine/control/clients/clients_inner.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/loop.h"
 #include "numa/clock.h"
 #include "numa/limit.h"

@@ -11,7 +11,7 @@
  * kernel releases the lock when the process ends. Used at start-up and shutdown, on the control
  * plane's thread.
  */
-#include "engine/control/clients/client.h"
+#include "engine/control/clients/clients_inner.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -13,15 +13,13 @@
  * An op is taken only if the channel's ctl_done ring has room for its answers. A client that does
  * not read its answers stops only its own channel, and a timer looks at the ring again.
  */
-#include "engine/control/clients/clear.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/ctl_inner.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/log.h"
-#include "engine/control/clients/client.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/pages/promote.h"
 #include "engine/control/pages/scrub.h"

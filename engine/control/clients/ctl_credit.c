@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/ctl_inner.h"
 #include "numa/clock.h"
 
 /* ---- table of credits ------------------------------------------------------------------------ */

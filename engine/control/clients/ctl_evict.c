@@ -7,7 +7,7 @@
  * `resting` until limbo ends, so that one waiting request does not evict twice.
  */
 #include "engine/abi/probe.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/ctl_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/pages/tier.h"
 #include "numa/clock.h"

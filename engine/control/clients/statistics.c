@@ -4,7 +4,7 @@
  * checks bound what a lying client can add: no more than a thread could have done in that time.
  * The loop's thread only.
  */
-#include "engine/control/clients/statistics.h"
+#include "engine/control/clients/clients_inner.h"
 
 #include <errno.h>
 #include <string.h>

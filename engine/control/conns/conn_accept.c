@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "config/log.h"
-#include "engine/control/conns/conn_state.h"
+#include "engine/control/conns/conns_inner.h"
 #include "engine/control/members/member.h"
 
 static void in_conn_go_on(struct in_conn *in_conn)

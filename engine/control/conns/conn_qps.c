@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/control/conns/conn_state.h"
+#include "engine/control/conns/conns_inner.h"
 
 /*
  * Automatic number of queue pairs. A queue pair is limited in its READs in flight and in the READs

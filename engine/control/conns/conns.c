@@ -15,7 +15,7 @@
  * long as the NIC may still write to memory, none of that memory is reused: if neither succeeds in
  * time, the engine aborts.
  */
-#include "engine/control/conns/conn.h"
+#include "engine/control/conns/conns.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@
 #include "config/log.h"
 #include "engine/abi/lease.h"
 #include "engine/control/base/fatal.h"
-#include "engine/control/conns/conn_state.h"
+#include "engine/control/conns/conns_inner.h"
 #include "engine/control/members/member.h"
 #include "numa/clock.h"
 

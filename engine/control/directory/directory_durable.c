@@ -20,7 +20,7 @@
 #include <stdlib.h>
 
 #include "config/log.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/member.h"
 #include "engine/control/directory/removals.h"

@@ -6,8 +6,7 @@
 #include <inttypes.h>
 
 #include "config/log.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/pages/index.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/pages/warm.h"

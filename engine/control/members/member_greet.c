@@ -10,7 +10,7 @@
 
 #include "config/log.h"
 #include "engine/abi/wire.h"
-#include "engine/control/conns/conn.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
 #include "engine/control/directory/removals.h"

@@ -13,8 +13,7 @@
 #include <unistd.h>
 
 #include "engine/abi/wire.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/loop.h"
 #include "engine/control/members/member.h"

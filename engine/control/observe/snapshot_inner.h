@@ -11,7 +11,7 @@
 
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
-#include "engine/control/conns/conn.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member_report.h"
 #include "engine/control/observe/observe.h"

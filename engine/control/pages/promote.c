@@ -10,7 +10,7 @@
 #include <sys/queue.h>
 
 #include "engine/abi/message.pb-c.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/pages/index.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/net.h"

@@ -11,7 +11,7 @@
 
 #include "config/log.h"
 #include "engine/abi/crc32c.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/members/members.h"
 #include "engine/control/pages/tier.h"
 #include "numa/clock.h"

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/loop.h"
 #include "engine/control/pages/warm.h"

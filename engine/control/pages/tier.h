@@ -27,7 +27,7 @@
 
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/base/control.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/disk/disk.h"
 
 struct pool_victim;

@@ -13,7 +13,7 @@
  */
 #include <stdlib.h>
 
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/pages/tier.h"
 #include "engine/control/pages/warm.h"

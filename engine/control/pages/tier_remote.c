@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/abi/message.pb-c.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/tier.h"

@@ -8,7 +8,7 @@
  */
 #include <stdlib.h>
 
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/pages/scrub.h"
 #include "engine/control/pages/tier.h"

@@ -15,8 +15,7 @@
 #include <xxhash.h>
 
 #include "config/log.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"

@@ -15,8 +15,7 @@
 
 #include "config/log.h"
 #include "engine/abi/segment.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/pages/warm_inner.h"
 #include "engine/keeper/service.h"
 

@@ -27,8 +27,8 @@
 #include <cmocka.h>
 
 #include "config/log.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/conns/conn.h"
+#include "engine/control/clients/clients_inner.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
 #include "tests/emulated.h"

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/conns/conn_state.h"
+#include "engine/control/conns/conns_inner.h"
 
 static inline int setup(void **state)
 {

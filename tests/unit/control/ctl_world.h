@@ -17,8 +17,7 @@
 #include <cmocka.h>
 
 #include "engine/abi/message.pb-c.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/ctl_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
 #include "engine/control/pages/promote.h"

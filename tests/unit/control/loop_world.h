@@ -20,10 +20,8 @@
 #include <cmocka.h>
 
 #include "config/log.h"
-#include "engine/control/clients/clear.h"
-#include "engine/control/clients/client.h"
-#include "engine/control/conns/conn.h"
-#include "engine/control/conns/device_event.h"
+#include "engine/control/clients/clients.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/loop.h"
 #include "engine/control/pages/promote.h"
 #include "engine/control/directory/removals.h"

@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 #include "config/log.h"
-#include "engine/control/clients/client.h"
+#include "engine/control/clients/clients_inner.h"
 
 static char folder[64];
 static char logged[2048];

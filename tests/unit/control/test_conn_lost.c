@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include "engine/control/conns/device_event.h"
+#include "engine/control/conns/conns.h"
 
 static struct control *control;
 

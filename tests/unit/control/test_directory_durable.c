@@ -3,7 +3,7 @@
  * Removals that wait until their tombstones are durable. The disk of each node is a stub: the test
  * ends the tombstones. A node is one control plane in the test's process.
  */
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/clients.h"
 #include "tests/unit/control/test_rpc_nodes.h"
 
 #include <cmocka.h>

@@ -6,6 +6,7 @@
 #include "tests/unit/control/test_rpc_nodes.h"
 
 #include "engine/abi/wire.h"
+#include "engine/control/conns/conns_inner.h"
 #include "engine/control/tick.h"
 #include "engine/control/base/work.h"
 

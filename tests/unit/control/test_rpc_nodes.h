@@ -14,8 +14,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/control/conns/conn.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/conns/conns.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
 #include "engine/control/directory/removals.h"

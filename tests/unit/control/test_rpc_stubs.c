@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/control/clients/client.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/pages/scrub.h"
 #include "tests/unit/control/tier_stub.h"
 

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "config/limits.h"
-#include "engine/control/clients/statistics.h"
+#include "engine/control/clients/clients_inner.h"
 
 #define SECOND 1000000000ull
 

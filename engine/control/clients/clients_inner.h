@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients of this host: their sessions, channels and memory regions. The protocol is in
- * abi/segment.h. Runs on the control plane's thread only, except the threads of client_memory.c,
- * which register memory, and the thread of client_closer.c.
+ * Sessions, channels and memory regions of clients. For clients.c, client_*.c and statistics.c
+ * only. Runs on the control plane's thread only, except the threads of client_memory.c, which
+ * register memory, and the thread of client_closer.c.
  *
- *   clients.c         the socket: which connections are accepted; sessions: requests, replies
+ *   clients.c         connections and sessions: requests, replies
+ *   client_socket.c   the socket file and its lock
  *   client_channel.c  channel segments, their rings on every rail, quarantine
  *   client_memory.c   client memory: checked, mapped, registered, given to the rails, taken back
  *   client_closer.c   the thread that closes descriptors that clients sent
- *   client_socket.c   the socket file and its lock
+ *   statistics.c      figures that clients count in their channels
  *
  * Channels and regions belong to the rails from the command that adds them until every rail has
  * returned them. Only then are they unmapped and their numbers reused.
  */
-#ifndef CONTROL_CLIENT_H
-#define CONTROL_CLIENT_H
+#ifndef CONTROL_CLIENTS_INNER_H
+#define CONTROL_CLIENTS_INNER_H
 
 #include <pthread.h>
 #include <sched.h>
 #include <sys/types.h>
 
 #include "engine/control/base/control.h"
-#include "engine/control/clients/ctl.h"
+#include "engine/control/clients/ctl_inner.h"
 
 /*
  * Memory up to this size is registered by threads of its own (CLIENT_SMALL_HELPERS), so that
@@ -44,8 +45,6 @@
 #define CLIENT_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
 /* a client process with this number of slots in quarantine gets no more credits */
 #define CLIENT_QUARANTINE_MAX 8u
-/* time between two checks of the channels in quarantine, in us */
-#define CLIENT_QUARANTINE_US 10000
 /*
  * Client memory ranges of all sessions together. One region for each channel is kept back, because
  * every channel needs a region for its staging memory.
@@ -117,6 +116,14 @@ struct region {
 	char text[160];
 };
 
+/* What one channel has contributed so far. All zero when the channel is opened. */
+struct statistics_source {
+	struct statistics_words seen;
+	uint32_t sequence; /* of `seen`; unchanged: no batch ended since then */
+	uint64_t read_ns;  /* CLOCK_MONOTONIC of the last accepted reading, or of the opening */
+	bool refused;
+};
+
 struct channel {
 	uint32_t id; /* number of the channel, < CHANNELS_MAX */
 	struct session *session;
@@ -185,19 +192,6 @@ struct session {
 	bool ending;
 };
 
-/* What clients share. */
-enum client_share { SHARE_CHANNELS, SHARE_RANGES, SHARE_EXTENTS };
-
-/* How much of it is left. */
-unsigned clients_left(const struct clients *clients, enum client_share what);
-/*
- * The quota of a session. Of what is left, each of SESSIONS_MAX sessions, those included that are
- * not attached yet, is sure to get _SESSION_SURE. Of the rest, the session may take `wants` if it
- * then has no more than (rest - wants) / sessions, or no more than _SESSION_MIN. So a single
- * session stops at half of the rest, and many sessions take nothing from those that come later.
- */
-bool session_may_take(const struct session *s, enum client_share what, unsigned wants);
-
 /* Helper threads that register memory. The lock protects `first`, `last` and `done`. */
 struct client_helper {
 	struct control *control;
@@ -248,35 +242,32 @@ struct clients {
 	struct closer *closer;
 };
 
-/* ---- called by loop.c, ctl.c and report.c ------------------------------------------------ */
+/* ---- clients.c ------------------------------------------------------------------------------- */
 
-/*
- * Handles regions that the helper threads have finished, sends replies that waited for the rails'
- * inboxes, and frees ended sessions. Returns 0 if there was nothing to do.
- */
-unsigned clients_turn(struct control *control);
-/*
- * Called when a rail or ctl.c found an impossible ring index in the channel. Ends the client's
- * session.
- */
-void client_channel_broken(struct control *control, uint32_t channel);
-void client_channel_returned(struct control *control, struct rail_channel *returned);
-void client_region_returned(struct control *control, uint32_t region);
-/*
- * Called after the device of a lost NIC was closed: deregisters again the memory that this NIC had
- * not deregistered.
- */
-void client_regions_retry(struct control *control);
-/* Called at shutdown: accepts no more clients and ends all sessions. */
-void clients_stop(struct control *control);
+/* What clients share. */
+enum client_share { SHARE_CHANNELS, SHARE_RANGES, SHARE_EXTENTS };
 
-struct client_counts {
-	unsigned sessions, channels, regions;
-	unsigned extents; /* number of extents in use on each NIC, without staging memory */
-};
-void client_counts(const struct control *control, struct client_counts *ret);
-/* Adds what the clients counted since the last call to control->statistics. */
-void client_statistics_collect(struct control *control, uint64_t now_ns);
+/* How much of it is left. */
+unsigned clients_left(const struct clients *clients, enum client_share what);
+/*
+ * The quota of a session. Of what is left, each of SESSIONS_MAX sessions, those included that are
+ * not attached yet, is sure to get _SESSION_SURE. Of the rest, the session may take `wants` if it
+ * then has no more than (rest - wants) / sessions, or no more than _SESSION_MIN. So a single
+ * session stops at half of the rest, and many sessions take nothing from those that come later.
+ */
+bool session_may_take(const struct session *s, enum client_share what, unsigned wants);
+
+/* The one reply to s->request: it succeeded, with results and `count` descriptors. */
+void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count);
+/* The one reply to s->request: it failed with `status`, for the reason in `text`. */
+void session_fail(struct session *s, int status, const char *text);
+/* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
+void session_reply_told(struct session *s, uint64_t a, uint64_t b);
+/*
+ * Stops the session's channels and drops its regions. clients_turn() frees the session later.
+ * Calling it twice does no harm.
+ */
+void session_end(struct session *s, const char *why);
 
 /* ---- client_socket.c ------------------------------------------------------------------------- */
 
@@ -291,19 +282,8 @@ int client_socket_listen(struct control *control);
  */
 void client_socket_remove(struct control *control);
 
-/* ---- shared by client*.c ------------------------------------------------------------------- */
+/* ---- client_channel.c ------------------------------------------------------------------------ */
 
-/* The one reply to s->request: it succeeded, with results and `count` descriptors. */
-void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count);
-/* The one reply to s->request: it failed with `status`, for the reason in `text`. */
-void session_fail(struct session *s, int status, const char *text);
-/* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
-void session_reply_told(struct session *s, uint64_t a, uint64_t b);
-/*
- * Stops the session's channels and drops its regions. clients_turn() frees the session later.
- * Calling it twice does no harm.
- */
-void session_end(struct session *s, const char *why);
 void channel_open_request(struct session *s);
 void channel_close_request(struct session *s);
 void channel_stop(struct channel *c);
@@ -313,6 +293,8 @@ void channel_opened(struct channel *c);
 void channel_finish(struct channel *c);
 int channels_open(struct clients *clients);
 void channels_close(struct clients *clients);
+
+/* ---- client_memory.c ------------------------------------------------------------------------- */
 
 void region_add_request(struct session *s, int memfd);
 void region_remove_request(struct session *s);
@@ -329,12 +311,6 @@ void region_drop(struct region *r);
  */
 bool region_close(struct control *control, struct region *r);
 
-/* Starts the thread that closes descriptors of clients. Returns 0 or -errno. */
-int closer_open(struct closer **ret_closer);
-/* Passes the descriptor to that thread, which closes it. A descriptor of -1 is ignored. */
-void closer_take(struct closer *closer, int fd);
-void closer_close(struct closer *closer);
-
 void client_memory_open(struct control *control);
 /* Handles regions that the helper threads have finished. Returns how many. */
 unsigned client_memory_turn(struct control *control);
@@ -342,12 +318,22 @@ unsigned client_memory_turn(struct control *control);
 void client_memory_stop(struct clients *clients);
 void client_memory_close(struct control *control);
 
-/* Binds engine.socket without listening on it: early clients are refused. */
-int client_socket_open(struct control *control);
-void client_socket_close(struct control *control);
-int clients_open(struct control *control);
-/* Clients may come: called once, when the door of removals.h opens. */
-void clients_accept(struct control *control);
-void clients_close(struct control *control);
+/* ---- client_closer.c ------------------------------------------------------------------------- */
+
+/* Starts the thread that closes descriptors of clients. Returns 0 or -errno. */
+int closer_open(struct closer **ret_closer);
+/* Passes the descriptor to that thread, which closes it. A descriptor of -1 is ignored. */
+void closer_take(struct closer *closer, int fd);
+void closer_close(struct closer *closer);
+
+/* ---- statistics.c ---------------------------------------------------------------------------- */
+
+/*
+ * Adds what the channel counted since the last call. False: its figures are impossible (less than
+ * before, sums that do not agree, or more than a thread can do since then); nothing of them is
+ * added, now or later. A client that is writing at this moment is read at the next call.
+ */
+bool statistics_collect(struct statistics *statistics, struct statistics_source *source,
+	const struct channel_statistics *area, uint64_t now_ns);
 
 #endif

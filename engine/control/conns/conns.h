@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections between rails of this engine and rails of peers. Connections are made on demand, when
- * a rail requests one, and dropped when they break or the peer dies. Both sides are here: the
- * reading side, which requests (a rail sent RAIL_CONN_WANTED), and the serving side, which answers.
+ * Connections between rails of this engine and rails of peers, and the health of our rails. A
+ * connection is made on demand, when a rail requests one, and dropped when it breaks or the peer
+ * dies. Both sides are here: the reading side, which requests (a rail sent RAIL_CONN_WANTED), and
+ * the serving side, which answers. README.md of this folder says how they work together.
  *
  * Each rail connects to one rail of the peer: our rail number modulo the peer's number of rails.
  * READs go in one direction: the serving side only holds QPs that the reading side reads through,
  * until its Disconnect or its death. Control plane's thread only.
  */
-#ifndef CONTROL_CONN_H
-#define CONTROL_CONN_H
+#ifndef CONTROL_CONNS_H
+#define CONTROL_CONNS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,6 +22,26 @@
 struct rpc_link;
 struct control;
 struct rail_conn;
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int conns_open(struct control *control);
+/*
+ * Called at shutdown: puts all outgoing QPs in the error state and drops them; destroys the
+ * incoming QPs.
+ */
+void conns_stop(struct control *control);
+/* Number of outgoing connections that a rail holds and has not returned. */
+unsigned conns_outstanding(const struct control *control);
+void conns_close(struct control *control);
+/*
+ * Watches the asynchronous events of the NICs from here to device_event_close(), between which the
+ * devices must be open. Returns 0 or -ENOMEM.
+ */
+int device_event_open(struct control *control);
+void device_event_close(struct control *control);
+
+/* ---- events of the rails --------------------------------------------------------------------- */
 
 /* No connection to (peer, ref) can be made now: the rail ends the requests that wait for one. */
 static inline void conn_refuse(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
@@ -42,34 +63,33 @@ void conns_proven(struct control *control, unsigned rail, struct rail_conn *hand
 void conns_stuck(struct control *control, unsigned rail, struct rail_conn *handle, uint64_t ns);
 void conns_quiet(struct control *control, unsigned rail);
 
-/* Called when the port of the rail's NIC lost its link, or has its link again. */
-void conns_port(struct control *control, unsigned rail, bool up);
+/* ---- health of the rails --------------------------------------------------------------------- */
+
 /*
  * The NIC is lost until the engine is restarted; a PORT_UP does not bring it back. `why`: the
  * driver's error text.
  */
 void conns_device_lost(struct control *control, unsigned rail, const char *why);
-/* Called when the QP with number `qpn` has failed: its connection is broken. */
-void conns_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const char *why);
 /*
  * The rail's state: "up", "down", "slow" or "lost". *ret_peers_out: number of peers that are not
  * read over this rail.
  */
 const char *conns_rail_state(const struct control *control, unsigned rail, unsigned *ret_peers_out);
 
+/* ---- members and their messages -------------------------------------------------------------- */
+
 /* Called when a link with the member is up: sends the requests that waited for it. */
 void conns_link_up(struct control *control, uint32_t ref);
 /* Called when the member has left the map: drops its QPs on every rail, outgoing and incoming. */
 void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref);
-/*
- * Called at shutdown: puts all outgoing QPs in the error state and drops them; destroys the
- * incoming QPs.
- */
-void conns_stop(struct control *control);
-/* Number of outgoing connections that a rail holds and has not returned. */
-unsigned conns_outstanding(const struct control *control);
-/* Number of driver calls on queue pairs that helper threads execute now. */
-unsigned conns_busy(const struct control *control);
+/* Messages of other engines; false: the message breaks a rule. */
+bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
+bool conn_accept_connected(
+	struct control *control, struct rpc_link *link, const Pc__Connected *connected);
+bool conn_accept_disconnect(
+	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect);
+
+/* ---- figures --------------------------------------------------------------------------------- */
 
 struct conn_counts {
 	/* Outgoing connections: number waiting for the peer's answer; number in use by a rail */
@@ -79,15 +99,5 @@ struct conn_counts {
 	unsigned qps; /* number of queue pairs of all these connections, outgoing and incoming */
 };
 void conn_counts(const struct control *control, struct conn_counts *ret);
-
-int conns_open(struct control *control);
-void conns_close(struct control *control);
-
-/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
-bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
-bool conn_accept_connected(
-	struct control *control, struct rpc_link *link, const Pc__Connected *connected);
-bool conn_accept_disconnect(
-	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect);
 
 #endif

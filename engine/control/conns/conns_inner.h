@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Internals of conn*.c: outgoing connections (made by us, handed to a rail) and incoming ones
+ * Internals of this room: outgoing connections (made by us, handed to a rail) and incoming ones
  * (held for a peer's rail). Control plane's thread only, apart from the calls to the NIC's driver:
  * helper threads make those, from two queues per rail, so that tearing down a broken connection
  * never waits for the making of another one.
@@ -10,12 +10,12 @@
  *   conn_qps.c     sets of queue pairs, driver calls
  *   rail_health.c  which rails are out of use; events of NICs, lost NICs
  */
-#ifndef CONTROL_CONN_STATE_H
-#define CONTROL_CONN_STATE_H
+#ifndef CONTROL_CONNS_INNER_H
+#define CONTROL_CONNS_INNER_H
 
 #include <sys/queue.h>
 
-#include "engine/control/conns/conn.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/base/work.h"
@@ -224,7 +224,15 @@ void out_conns_break_rail(struct control *control, unsigned rail);
  */
 void conns_probe(struct control *control, unsigned rail, const struct member_record *to);
 
+/* Called when the QP with number `qpn` has failed: its connection is broken. */
+void conns_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const char *why);
+/* For tests: number of driver calls on queue pairs that helper threads execute now. */
+unsigned conns_busy(const struct control *control);
+
 /* ---- rail_health.c --------------------------------------------------------------------------- */
+
+/* Called when the port of the rail's NIC lost its link, or has its link again. */
+void conns_port(struct control *control, unsigned rail, bool up);
 
 /* Sets or clears a rail's bit in a word of the status segment that tells clients which are out. */
 static inline void rail_bit_set(uint32_t *word, unsigned rail, bool out)

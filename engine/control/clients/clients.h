@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients of this host, for other rooms: sessions with their channels and memory, the ctl rings of
+ * the channels, and eviction, which makes the room that credits need. README.md of this folder says
+ * how they work together. Control plane's thread only.
+ *
+ * The protocol of sessions is in abi/segment.h, that of ctl rings in abi/op.h.
+ */
+#ifndef CONTROL_CLIENTS_H
+#define CONTROL_CLIENTS_H
+
+#include <event2/event.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/statistics.h"
+
+struct control;
+struct rail_channel;
+struct ctl;
+struct ctl_channel;
+struct ctl_request;
+
+/* ---- the loop and control_open.c: sessions, channels, client memory -------------------------- */
+
+/* Binds engine.socket without listening on it: early clients are refused. Returns 0 or -errno. */
+int client_socket_open(struct control *control);
+void client_socket_close(struct control *control);
+/*
+ * Listens on the socket. Clients are accepted at once, or, if pages of the engine before wait for
+ * the door of removals.h, from clients_accept() on. Returns 0 or -errno.
+ */
+int clients_open(struct control *control);
+/* Clients may come: called once, when the door of removals.h opens. */
+void clients_accept(struct control *control);
+/*
+ * Handles regions that the helper threads have finished, sends replies that waited for the rails'
+ * inboxes, and frees ended sessions. Returns 0 if there was nothing to do.
+ */
+unsigned clients_turn(struct control *control);
+/* Called at shutdown: accepts no more clients and ends all sessions. */
+void clients_stop(struct control *control);
+/* Called when the rails have ended or were never started: no READ is in flight. */
+void clients_close(struct control *control);
+
+/*
+ * Called when a rail or ctl.c found an impossible ring index in the channel. Ends the client's
+ * session.
+ */
+void client_channel_broken(struct control *control, uint32_t channel);
+/* A rail has returned what it was told to stop or drop: it does not touch it any more. */
+void client_channel_returned(struct control *control, struct rail_channel *returned);
+void client_region_returned(struct control *control, uint32_t region);
+/*
+ * Called after the device of a lost NIC was closed: deregisters again the memory that this NIC had
+ * not deregistered.
+ */
+void client_regions_retry(struct control *control);
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
+struct client_counts {
+	unsigned sessions, channels, regions;
+	unsigned extents; /* number of extents in use on each NIC, without staging memory */
+};
+void client_counts(const struct control *control, struct client_counts *ret);
+
+/*
+ * Totals of what the clients of this host count in their channels (abi/statistics.h). They only
+ * grow, also when channels come and go.
+ */
+struct statistics {
+	struct statistics_words total;
+	uint64_t refused; /* channels whose figures were impossible */
+};
+/* Adds what the clients counted since the last call to control->statistics. */
+void client_statistics_collect(struct control *control, uint64_t now_ns);
+
+/*
+ * Credits held by all channels, requests that wait for room, and operations that directory.c has
+ * not called back for.
+ */
+struct ctl_counts {
+	uint64_t credits;
+	uint64_t waiting;
+	uint64_t answers;
+};
+void ctl_counts(const struct control *control, struct ctl_counts *ret);
+
+/* ---- the loop and control_open.c: ctl rings -------------------------------------------------- */
+
+int ctl_open(struct control *control);
+/*
+ * Closes ctl.c but keeps its memory, because directory.c may still call back. ctl_free() frees the
+ * memory; it is called after directory_close().
+ */
+void ctl_close(struct control *control);
+void ctl_free(struct ctl *ctl);
+/* Takes ops from the ctl rings of all channels. Returns 0 if there was nothing to do. */
+unsigned ctl_turn(struct control *control);
+/* Wakes the clients whose channels received answers since the last call. */
+void ctl_flush(struct control *control);
+/* Time of the last credit request or publish of a client, of clock_now_ns(). */
+uint64_t ctl_stored_ns(const struct control *control);
+/* Removes a part of the pages that a CTL_CLEAR names. Returns how much it did. */
+unsigned clear_turn(struct control *control);
+/* Drops the CTL_CLEAR requests; their clients get no answer. */
+void clear_close(struct control *control);
+
+/* ---- answers to ops that other rooms serve --------------------------------------------------- */
+
+#define CTL_NO_ANSWER UINT32_MAX
+/*
+ * maximum time, in ns, to the deadline of a credit request; a later deadline is shortened to this
+ */
+#define CTL_DEADLINE_NS 600000000000ull
+
+/* Answers an op now: `done` needs neither cookie nor kind. */
+void ctl_answer(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+	const struct ctl_done *done);
+/*
+ * The op is answered later. Returns the number of its first page; the others, if it has `pages` > 1
+ * of them, follow. Each is to be ended once, by ctl_later_answer() if the op has one. Pages of a
+ * CTL_PUBLISH are ended one by one, and the last one sends the answers. CTL_NO_ANSWER: no memory.
+ * The channel may close meanwhile.
+ */
+uint32_t ctl_later(
+	struct ctl *ctl, const struct ctl_channel *c, const struct ctl_op *op, uint32_t pages);
+void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *done);
+
+/* ---- pages of this host, for directory, pages and other engines ------------------------------ */
+
+/* Another engine has read this engine's page. */
+void ctl_touched(struct control *control, uint32_t place);
+/*
+ * The key of the page of that generation at `place` in this engine's memory. False: there is none.
+ * `place` may be any number.
+ */
+bool ctl_page_at(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
+/* Whether a removal on this host outlasts a crash. */
+enum forget_state {
+	FORGET_DURABLE,  /* it does; always so without disk.paths */
+	FORGET_LATER,    /* its tombstone is being written: the caller's `done` tells the result */
+	FORGET_VOLATILE, /* it does not: no path of the disk is in service, or no memory */
+};
+
+/*
+ * What ctl_forget() calls after FORGET_LATER: exactly once, at the latest when the tier is
+ * closed, never from inside ctl_forget(). `durable` false is FORGET_VOLATILE.
+ */
+struct forget_wait {
+	void (*done)(struct control *control, void *context, uint32_t cookie, bool durable);
+	void *context;
+	uint32_t cookie;
+};
+/*
+ * A client of this or of another node wants the key deleted. Retires the page, of which the caller
+ * removes the directory entries; it is not found here from here on. *ret_had: this node had it.
+ * `wait` is copied; NULL: the caller does not wait.
+ */
+enum forget_state ctl_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had);
+
+/* Takes a page out of the index, sends its slot to limbo, and removes its directory entries. */
+void ctl_take_away(
+	struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation);
+
+/* ---- room in the pools: credits and eviction, with pages ------------------------------------- */
+
+/* time between two checks of slots that a client may still write to, in us */
+#define CLIENT_QUARANTINE_US 10000
+/* maximum number of batches of evicted slots in limbo that a page size counts separately */
+#define CTL_RESTS 16u
+
+/* One credit, a cell of the hash table struct credits. length 0: the cell is empty. */
+struct credit {
+	uint32_t place;
+	uint32_t generation;
+	uint32_t length; /* length of the page for which the client requested the slot */
+};
+
+/*
+ * One page size of one pool: how many slots its credit requests wait for, and the slots evicted for
+ * it.
+ */
+struct ctl_class {
+	uint32_t units;   /* page size in units; 0: this record is unused */
+	uint32_t held;    /* number of credits and pages of this size */
+	uint32_t waiting; /* number of slots that the waiting credit requests still need */
+	/* number of slots evicted for this page size that are in limbo: the sum of rest[].slots */
+	uint32_t resting;
+	/* number of the last ctl_pass() in which pool_take() found no slot of this size */
+	uint32_t pass;
+	uint32_t taken; /* number of credits granted since window_ns */
+	/*
+	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
+	 * last, 3 times if requests waited, or more if it was higher before
+	 */
+	uint32_t demand;
+	uint64_t window_ns;
+	/*
+	 * true: a credit request had to wait since the demand last was below the smallest reserve.
+	 * Until then the demand evicts nothing: a pool that has room is filled first.
+	 */
+	bool waited;
+	bool slowed; /* a credit request waited since window_ns */
+	unsigned rests;
+	struct {
+		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
+		uint64_t first_ns, until_ns;
+		uint32_t slots;
+	} rest[CTL_RESTS]; /* batches of evicted slots in limbo, oldest first */
+};
+
+struct ctl_rail {
+	struct ctl_class class[CLASSES_MAX];
+	struct ctl_request *first;
+	/*
+	 * the pointer to set when the next credit request is queued: &first, or &next of the last
+	 * request
+	 */
+	struct ctl_request **last;
+	uint32_t pass; /* number of the current ctl_pass() of this pool */
+	/* true: a slot may have become free, so ctl_turn() must look at the waiting requests */
+	bool retry;
+};
+
+struct ctl {
+	struct control *control;
+	struct ctl_channel *channel[CHANNELS_MAX];
+	unsigned channels_end;        /* no channel is open from this number on */
+	uint32_t dirty[CHANNELS_MAX]; /* numbers of the channels whose `dirty` is set */
+	unsigned dirties;
+	uint32_t generation;
+	struct ctl_rail rail[RAILS_MAX];
+	struct ctl_answer *answer;
+	uint32_t answers, answer_free, answers_used;
+	uint64_t credits; /* number of credits held by all channels */
+	uint64_t limbo_ns;
+	uint64_t stored_ns; /* time of the last credit request or publish */
+	struct event *timer;
+	uint64_t timer_ns; /* time at which the timer fires; 0: it is not armed */
+	/* true: an op stays in a ctl ring because its answers do not fit the ctl_done ring */
+	bool stalled;
+};
+
+/* Returns the record of this rail's requests and slots for this page size, never NULL. */
+struct ctl_class *ctl_class_of(struct ctl *ctl, unsigned rail, uint32_t length);
+/*
+ * Adds `change` to the number of credits and pages of this page size. A credit that becomes a page
+ * is not taken a second time.
+ */
+void ctl_hold(struct ctl *ctl, unsigned rail, uint32_t length, int change);
+/*
+ * Evicts pages until, after limbo, there are slots for the waiting credit requests and for the
+ * reserve.
+ */
+void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns);
+
+/*
+ * Returns a slot to its pool that an earlier engine granted and warm_begin() counted as a credit,
+ * once nothing can write to it.
+ */
+void ctl_credit_return(struct control *control, const struct credit *credit);
+
+#endif

@@ -339,6 +339,14 @@ static void ctl_memory_close(struct control *control)
 	control->ctl = NULL;
 }
 
+static int clients_part_open(struct control *control)
+{
+	static const struct clients_calls calls = {
+		.nic_lost = conns_device_lost, .report = snapshot_report};
+
+	return clients_open(control, &calls);
+}
+
 /*
  * An open function that fails has undone its own work. Steps are closed from the bottom, so the
  * rails come to rest first.
@@ -389,7 +397,7 @@ static const struct {
 	{"pages on other disks", promote_open, promote_close},
 	{"disk", tier_open, tier_close},
 	{"scrubber", scrub_open, scrub_close},
-	{"clients", clients_open, clients_close},
+	{"clients", clients_part_open, clients_close},
 	{"pages of the engine before", warm_begin, warm_end},
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},

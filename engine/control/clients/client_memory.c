@@ -34,7 +34,6 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
-#include "engine/control/conns/conns.h"
 #include "engine/control/loop.h"
 #include "numa/clock.h"
 #include "numa/limit.h"
@@ -544,7 +543,7 @@ static void holders_lost(struct control *control, const struct region *r)
 			holds[i / r->extents] = true;
 	for (unsigned i = 0; i < control->rails; i++)
 		if (holds[i])
-			conns_device_lost(control, i, r->text);
+			control->clients->calls->nic_lost(control, i, r->text);
 }
 
 static void region_released(struct control *control, struct region *r)

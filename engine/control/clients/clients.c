@@ -313,7 +313,7 @@ static void report_request(struct session *s)
 {
 	char *text;
 	size_t bytes;
-	int fd, rc = snapshot_report(s->control, &text, &bytes);
+	int fd, rc = s->control->clients->calls->report(s->control, &text, &bytes);
 
 	if (rc < 0) {
 		session_fail(s, rc, "no memory for the report");
@@ -769,7 +769,7 @@ static bool pages_wait(const struct control *control)
 	return control->door_shut && index_count(control->index);
 }
 
-int clients_open(struct control *control)
+int clients_open(struct control *control, const struct clients_calls *calls)
 {
 	struct clients *clients = calloc(1, sizeof(*clients));
 	int rc;
@@ -778,6 +778,7 @@ int clients_open(struct control *control)
 		return -ENOMEM;
 	control->clients = clients;
 	clients->control = control;
+	clients->calls = calls;
 	clients->status_fd = clients->shard_fd = -1;
 	clients->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (clients->pidfd < 0)

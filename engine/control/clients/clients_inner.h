@@ -214,6 +214,7 @@ struct client_helper {
 
 struct clients {
 	struct control *control;
+	const struct clients_calls *calls;
 	struct event *accepts;
 	struct session *session[SESSIONS_MAX];
 	struct session *silent[CLIENT_SILENT_MAX];

@@ -28,7 +28,6 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
-#include "engine/control/conns/conns.h"
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
 #include "tests/emulated.h"
@@ -133,7 +132,7 @@ static inline int memory_deregister(struct dv_mr *mr)
 	return 0;
 }
 
-void conns_device_lost(struct control *c, unsigned rail, const char *why)
+static inline void nic_lost(struct control *c, unsigned rail, const char *why)
 {
 	(void)c, (void)why;
 	world.lost |= 1u << rail;
@@ -158,13 +157,15 @@ bool ctl_channel_release(struct control *c, struct ctl_channel *channel, bool go
 	return gone || !world.copying;
 }
 
-int snapshot_report(struct control *c, char **ret_text, size_t *ret_bytes)
+static inline int report(struct control *c, char **ret_text, size_t *ret_bytes)
 {
 	(void)c;
 	*ret_text = strdup("{\"name\":\"x\"}");
 	*ret_bytes = strlen(*ret_text);
 	return 0;
 }
+
+static const struct clients_calls calls = {.nic_lost = nic_lost, .report = report};
 
 /*
  * Returns, in place of the rails, every channel and region that the rails were told to stop or
@@ -464,7 +465,7 @@ static inline int setup(void **state)
 		control.rail[i].kick = eventfd(0, EFD_NONBLOCK);
 	}
 	assert_int_equal(client_socket_open(&control), 0);
-	assert_int_equal(clients_open(&control), 0);
+	assert_int_equal(clients_open(&control, &calls), 0);
 	return 0;
 }
 

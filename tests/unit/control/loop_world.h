@@ -167,6 +167,11 @@ void poll_core_report(const struct poll_core *core, struct poll_core_report *ret
 	memset(ret, 0, sizeof(*ret));
 }
 
+int snapshot_report(struct control *c, char **ret_text, size_t *ret_bytes)
+{
+	return (void)c, (void)ret_text, (void)ret_bytes, -ENOMEM;
+}
+
 void snapshot_take(struct control *c, struct snapshot *ret)
 {
 	assert_ptr_equal(c, control);
@@ -293,7 +298,22 @@ PART(ctl)
 PART(promote)
 PART(tier)
 PART(scrub)
-PART(clients)
+
+int clients_open(struct control *c, const struct clients_calls *calls)
+{
+	(void)c;
+	assert_non_null(calls->nic_lost);
+	assert_non_null(calls->report);
+	note("+clients");
+	return part(1);
+}
+
+void clients_close(struct control *c)
+{
+	(void)c;
+	note("-clients");
+	part(-1);
+}
 
 unsigned tier_turn(struct control *c)
 {
@@ -335,6 +355,11 @@ void conns_stuck(struct control *c, unsigned rail, struct rail_conn *handle, uin
 void conns_quiet(struct control *c, unsigned rail)
 {
 	(void)c, (void)rail;
+}
+
+void conns_device_lost(struct control *c, unsigned rail, const char *why)
+{
+	(void)c, (void)rail, (void)why;
 }
 
 int device_event_open(struct control *c)

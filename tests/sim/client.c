@@ -181,7 +181,7 @@ static void engine_ask(struct call *call)
 	world_at(world.now_ns, call->what.node, &call->thing, 0, engine_serve);
 }
 
-/* As serve_stale() of ctl.c. */
+/* As ctl_serve_stale() of ctl.c. */
 static void stale_serve(struct thing *thing, uint64_t word)
 {
 	struct stale *stale = (struct stale *)(void *)thing;

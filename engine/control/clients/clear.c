@@ -48,17 +48,17 @@ struct clears {
 };
 
 /* These phases begin when all tombstones are written: the keys have left the disk's index then. */
-static bool waits(const struct clears *clears, enum clear_phase phase)
+static bool clear_waits(const struct clears *clears, enum clear_phase phase)
 {
 	return clears->syncs && (phase == CLEAR_FLIGHT || phase == CLEAR_SYNC);
 }
 
-static bool concerns(const struct clear_request *r, const struct page_key *key)
+static bool clear_concerns(const struct clear_request *r, const struct page_key *key)
 {
 	return r->all || page_key_grouped(key, &r->group);
 }
 
-static void on_synced(struct control *control, void *context, uint32_t cookie, bool durable)
+static void clear_on_synced(struct control *control, void *context, uint32_t cookie, bool durable)
 {
 	struct clears *clears = context;
 
@@ -69,12 +69,12 @@ static void on_synced(struct control *control, void *context, uint32_t cookie, b
 }
 
 /* Removes the key wherever this host has it. `at`: its location in the directory. */
-static void page_clear(struct control *control, struct clear_request *r, const struct page_key *key,
+static void clear_page(struct control *control, struct clear_request *r, const struct page_key *key,
 	const struct location *at)
 {
 	struct clears *clears = control->clears;
 	const struct page_key name = *key; /* `key` may be of what is removed */
-	const struct forget_wait wait = {.done = on_synced, .context = clears};
+	const struct forget_wait wait = {.done = clear_on_synced, .context = clears};
 	bool had;
 
 	if (at)
@@ -91,21 +91,21 @@ static void page_clear(struct control *control, struct clear_request *r, const s
 }
 
 /* A part of the index. True: the walk is at its end. */
-static bool memory_clear(struct control *control, struct clear_request *r)
+static bool clear_memory(struct control *control, struct clear_request *r)
 {
 	struct index_entry entry[CLEAR_BURST];
 	unsigned n = index_walk(control->index, &r->cursor, CLEAR_BURST, entry);
 
 	for (unsigned i = 0; i < n; i++)
-		if (concerns(r, &entry[i].key))
-			page_clear(control, r, &entry[i].key,
+		if (clear_concerns(r, &entry[i].key))
+			clear_page(control, r, &entry[i].key,
 				&(struct location){.place = entry[i].place,
 					.generation = entry[i].generation});
 	return r->cursor == 0;
 }
 
 /* A part of what is on disk. True: all slots were looked at. */
-static bool disk_clear(struct control *control, struct clear_request *r)
+static bool clear_disk(struct control *control, struct clear_request *r)
 {
 	struct disk_page page[CLEAR_BURST];
 	unsigned left = CLEAR_BURST;
@@ -114,8 +114,8 @@ static bool disk_clear(struct control *control, struct clear_request *r)
 		unsigned n = tier_slot(control, r->slot, &r->cursor, left, page);
 
 		for (unsigned i = 0; i < n; i++)
-			if (concerns(r, &page[i].key))
-				page_clear(control, r, &page[i].key,
+			if (clear_concerns(r, &page[i].key))
+				clear_page(control, r, &page[i].key,
 					&(struct location){.place = page[i].place,
 						.generation = page[i].generation});
 		left -= n < left ? n + 1 : left; /* an empty slot costs something, too */
@@ -125,20 +125,20 @@ static bool disk_clear(struct control *control, struct clear_request *r)
 	return r->slot == MAP_SLOTS;
 }
 
-static void flight_clear(struct control *control, struct clear_request *r)
+static void clear_flight(struct control *control, struct clear_request *r)
 {
 	uint32_t count;
 	struct page_key *keys = tier_flying(control, &count);
 
 	for (uint32_t i = 0; keys && i < count; i++)
-		if (concerns(r, &keys[i]))
-			page_clear(control, r, &keys[i], NULL);
+		if (clear_concerns(r, &keys[i]))
+			clear_page(control, r, &keys[i], NULL);
 	if (count && !keys)
 		control->clears->failed = true;
 	free(keys);
 }
 
-static void finish(struct control *control, struct clear_request *r)
+static void clear_finish(struct control *control, struct clear_request *r)
 {
 	struct clears *clears = control->clears;
 
@@ -157,26 +157,26 @@ static void finish(struct control *control, struct clear_request *r)
 }
 
 /* Goes to the next phase when the present one is done. */
-static void request_turn(struct control *control, struct clear_request *r)
+static void clear_request_turn(struct control *control, struct clear_request *r)
 {
 	switch (r->phase) {
 	case CLEAR_MEMORY:
-		if (memory_clear(control, r))
+		if (clear_memory(control, r))
 			r->phase = CLEAR_FLIGHT;
 		return;
 	case CLEAR_FLIGHT:
-		flight_clear(control, r);
+		clear_flight(control, r);
 		r->phase = CLEAR_DISK;
 		return;
 	case CLEAR_DISK:
-		if (disk_clear(control, r))
+		if (clear_disk(control, r))
 			r->phase = CLEAR_AGAIN;
 		return;
 	case CLEAR_AGAIN:
-		if (memory_clear(control, r))
+		if (clear_memory(control, r))
 			r->phase = CLEAR_SYNC;
 		return;
-	case CLEAR_SYNC: finish(control, r); return;
+	case CLEAR_SYNC: clear_finish(control, r); return;
 	}
 }
 
@@ -186,9 +186,9 @@ unsigned clear_turn(struct control *control)
 	struct clear_request *r = clears ? TAILQ_FIRST(&clears->requests) : NULL;
 
 	if (!r || tier_opens(control) || directory_busy(control) ||
-		clears->syncs > CLEAR_SYNC_MAX || waits(clears, r->phase))
+		clears->syncs > CLEAR_SYNC_MAX || clear_waits(clears, r->phase))
 		return 0; /* acknowledgements of the disk and of owners make further turns */
-	request_turn(control, r);
+	clear_request_turn(control, r);
 	return 1;
 }
 

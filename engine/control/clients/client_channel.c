@@ -34,7 +34,7 @@
  * process share an inode number that no other process has. Before 6.9, all pidfds of the host share
  * one inode number, so all processes whose pid is unknown (0) count as one process.
  */
-static bool same_process(const struct session *a, const struct session *b)
+static bool session_same_process(const struct session *a, const struct session *b)
 {
 	struct stat x, y;
 
@@ -55,12 +55,12 @@ static bool quarantine_allows_credits(const struct session *s)
 
 	for (unsigned i = 0; i < SESSIONS_MAX && clients->quarantined; i++)
 		if (clients->session[i] && clients->session[i]->quarantined &&
-			same_process(clients->session[i], s))
+			session_same_process(clients->session[i], s))
 			quarantined += clients->session[i]->quarantined;
 	return s->pidfd >= 0 && quarantined < CLIENT_QUARANTINE_MAX;
 }
 
-static void credits_allow(struct clients *clients)
+static void quarantine_credits_allow(struct clients *clients)
 {
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (clients->channel[i] && !clients->channel[i]->stopping)
@@ -75,10 +75,10 @@ static void quarantine_set(struct channel *c, bool quarantined)
 	c->quarantined = quarantined;
 	clients->quarantined += quarantined ? 1 : -1u;
 	c->session->quarantined += quarantined ? 1 : -1u;
-	credits_allow(clients);
+	quarantine_credits_allow(clients);
 }
 
-static void timer_start(struct clients *clients)
+static void quarantine_timer_start(struct clients *clients)
 {
 	const struct timeval often = {.tv_usec = CLIENT_QUARANTINE_US};
 
@@ -87,7 +87,7 @@ static void timer_start(struct clients *clients)
 			clients->quarantined);
 }
 
-static bool exited(const struct session *s)
+static bool session_exited(const struct session *s)
 {
 	struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
 
@@ -99,13 +99,13 @@ static void quarantine_enter(struct channel *c)
 {
 	struct control *control = c->session->control;
 
-	if (control->stopping || ctl_channel_release(control, &c->ctl, exited(c->session)))
+	if (control->stopping || ctl_channel_release(control, &c->ctl, session_exited(c->session)))
 		return;
 	log_warn(
 		"clients: process %d ended its session while it was storing a page; the slot stays reserved until the copy or the process ends",
 		(int)c->session->pid);
 	quarantine_set(c, true);
-	timer_start(control->clients);
+	quarantine_timer_start(control->clients);
 }
 
 /* Ends the quarantine of a channel. May be called twice. */
@@ -115,13 +115,13 @@ static void quarantine_leave(struct channel *c)
 		quarantine_set(c, false);
 }
 
-static void release(struct clients *clients)
+static void quarantine_release(struct clients *clients)
 {
 	for (unsigned i = 0; i < CHANNELS_MAX; i++) {
 		struct channel *c = clients->channel[i];
 
 		if (!c || !c->quarantined ||
-			!ctl_channel_release(clients->control, &c->ctl, exited(c->session)))
+			!ctl_channel_release(clients->control, &c->ctl, session_exited(c->session)))
 			continue;
 		log_info(
 			"clients: process %d has left the slot it was storing into; channel %u is free",
@@ -131,20 +131,20 @@ static void release(struct clients *clients)
 	}
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *context)
+static void quarantine_on_timer(evutil_socket_t fd, short what, void *context)
 {
 	struct clients *clients = context;
 
 	(void)fd;
 	(void)what;
-	release(clients);
+	quarantine_release(clients);
 	if (clients->quarantined)
-		timer_start(clients);
+		quarantine_timer_start(clients);
 }
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-static void channel_collect(struct channel *c, uint64_t now_ns)
+static void channel_statistics_collect(struct channel *c, uint64_t now_ns)
 {
 	struct control *control = c->session->control;
 	const struct channel_layout l = channel_layout(control->rails);
@@ -165,7 +165,7 @@ void client_statistics_collect(struct control *control, uint64_t now_ns)
 
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (clients->channel[i])
-			channel_collect(clients->channel[i], now_ns);
+			channel_statistics_collect(clients->channel[i], now_ns);
 }
 
 /* ---- freeing a channel ----------------------------------------------------------------------- */
@@ -176,7 +176,7 @@ static void channel_free(struct channel *c)
 	struct session *s = c->session;
 	struct clients *clients = s->control->clients;
 
-	channel_collect(c, clock_now_ns());
+	channel_statistics_collect(c, clock_now_ns());
 	if (c->staging && !region_close(s->control, c->staging))
 		c->map = NULL;
 	quarantine_leave(c);
@@ -225,7 +225,7 @@ void channel_finish(struct channel *c)
  * Makes the segment. Its file is sealed so that its size cannot change: a client that truncated it
  * would kill the engine at its next access.
  */
-static int segment_open(struct channel *c, uint32_t rails)
+static int channel_segment_open(struct channel *c, uint32_t rails)
 {
 	struct channel_layout l = channel_layout(rails);
 	struct channel_header *header;
@@ -252,7 +252,7 @@ static int segment_open(struct channel *c, uint32_t rails)
 	return 0;
 }
 
-static void rings_init(struct channel *c, uint32_t rails)
+static void channel_rings_init(struct channel *c, uint32_t rails)
 {
 	struct channel_layout l = channel_layout(rails);
 	struct channel_header *header = (struct channel_header *)(void *)c->map;
@@ -279,7 +279,7 @@ static void rings_init(struct channel *c, uint32_t rails)
 		&c->ctl.done, c->map + l.ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 }
 
-static void rails_tell(struct channel *c, enum rail_command_kind kind)
+static void channel_rails_tell(struct channel *c, enum rail_command_kind kind)
 {
 	struct control *control = c->session->control;
 
@@ -328,13 +328,13 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	clients->channel[id] = c;
 	clients->channels++;
 	s->channels++;
-	rc = segment_open(c, control->rails);
+	rc = channel_segment_open(c, control->rails);
 	if (rc < 0) {
 		snprintf(text, bytes,
 			"cannot make the memory of a channel: %s; raise the limits of memory or open files",
 			limit_error(rc));
 	} else {
-		rings_init(c, control->rails);
+		channel_rings_init(c, control->rails);
 		rc = region_add_staging(c, channel_layout(control->rails).staging, text, bytes);
 	}
 	if (rc < 0)
@@ -360,7 +360,7 @@ void channel_opened(struct channel *c)
 	c->statistics.read_ns = clock_now_ns();
 	c->left = s->control->rails;
 	c->ctl.owner = warm_owner_new(s->control, c->memfd, s->pidfd, &s->process);
-	rails_tell(c, RAIL_CHANNEL_ADD);
+	channel_rails_tell(c, RAIL_CHANNEL_ADD);
 	ctl_channel_open(s->control, &c->ctl);
 	/*
 	 * The client may write ops before the rails know the channel: the ops wait in their rings.
@@ -380,7 +380,7 @@ void channel_stop(struct channel *c)
 	if (!c->opening) {
 		ctl_channel_close(c->session->control, &c->ctl);
 		quarantine_enter(c);
-		rails_tell(c, RAIL_CHANNEL_STOP);
+		channel_rails_tell(c, RAIL_CHANNEL_STOP);
 	}
 	region_drop(c->staging);
 }
@@ -432,7 +432,8 @@ void client_channel_returned(struct control *control, struct rail_channel *retur
 
 int channels_open(struct clients *clients)
 {
-	clients->quarantine = event_new(clients->control->base, -1, 0, on_timer, clients);
+	clients->quarantine =
+		event_new(clients->control->base, -1, 0, quarantine_on_timer, clients);
 	return clients->quarantine ? 0 : -ENOMEM;
 }
 

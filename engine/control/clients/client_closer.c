@@ -25,7 +25,7 @@ struct closer {
 	int in, out; /* ends of a pipe that carries the numbers of the descriptors to close */
 };
 
-static void *run(void *context)
+static void *closer_main(void *context)
 {
 	struct closer *closer = context;
 	int fd;
@@ -51,7 +51,7 @@ int closer_open(struct closer **ret_closer)
 	(void)fcntl(closer->in, F_SETFL, O_NONBLOCK);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&closer->thread, NULL, run, closer);
+	rc = pthread_create(&closer->thread, NULL, closer_main, closer);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc) {
 		close(ends[0]);

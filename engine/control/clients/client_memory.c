@@ -40,7 +40,7 @@
 
 /* ---- MRs of a region: on a helper thread, or on the control plane's when there is none ------- */
 
-static int mr_register(
+static int region_mr_register(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes)
 {
 	int fd = r->staging_of ? r->staging_of->memfd : r->memfd;
@@ -64,7 +64,7 @@ static int mr_register(
 	return rc;
 }
 
-static int mr_deregister(
+static int region_mr_deregister(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes)
 {
 	int rc;
@@ -86,15 +86,15 @@ static int mr_deregister(
 static int region_mr_work(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes)
 {
-	return r->state == REGION_RELEASING ? mr_deregister(control, r, mr, text, text_bytes)
-					    : mr_register(control, r, mr, text, text_bytes);
+	return r->state == REGION_RELEASING ? region_mr_deregister(control, r, mr, text, text_bytes)
+					    : region_mr_register(control, r, mr, text, text_bytes);
 }
 
 /*
  * Calls region_mr_work() for all MRs of the region on the caller's thread. Stores the first error
  * in r->result and r->text.
  */
-static void region_work(struct control *control, struct region *r)
+static void region_work_here(struct control *control, struct region *r)
 {
 	for (unsigned i = 0; i < r->mrs; i++) {
 		char why[sizeof(r->text)];
@@ -120,12 +120,12 @@ static bool region_is_held(const struct region *r)
 
 /* ---- the queue of regions, under the lock ---------------------------------------------------- */
 
-static bool is_registering(const struct region *r)
+static bool region_is_registering(const struct region *r)
 {
 	return r->state == REGION_REGISTERING;
 }
 
-static void queue_append(struct client_helper *h, struct region *r)
+static void helper_queue_append(struct client_helper *h, struct region *r)
 {
 	r->next = NULL;
 	if (h->first)
@@ -135,7 +135,7 @@ static void queue_append(struct client_helper *h, struct region *r)
 	h->last = r;
 }
 
-static void queue_remove(struct client_helper *h, struct region *r)
+static void helper_queue_remove(struct client_helper *h, struct region *r)
 {
 	struct region *previous = NULL;
 
@@ -149,7 +149,7 @@ static void queue_remove(struct client_helper *h, struct region *r)
 		h->last = previous;
 }
 
-static void finish(struct client_helper *h, struct region *r)
+static void helper_queue_finish(struct client_helper *h, struct region *r)
 {
 	r->next = h->done;
 	h->done = r;
@@ -160,10 +160,10 @@ static void finish(struct client_helper *h, struct region *r)
  * Marks the MRs that no thread has taken as done. True: no thread is working on the others either,
  * so the region is finished.
  */
-static bool skip_rest(struct client_helper *h, struct region *r)
+static bool helper_queue_skip(struct client_helper *h, struct region *r)
 {
 	if (r->mrs_next < r->mrs) {
-		queue_remove(h, r);
+		helper_queue_remove(h, r);
 		r->mrs_done += r->mrs - r->mrs_next;
 		r->mrs_next = r->mrs;
 	}
@@ -186,21 +186,22 @@ static struct region *helper_next(struct client_helper *h, unsigned *ret_mr)
 	r = h->first;
 	if (r) {
 		*ret_mr = r->mrs_next++;
-		queue_remove(h, r);
+		helper_queue_remove(h, r);
 		if (r->mrs_next < r->mrs)
 			/* append the region at the end of the queue, so that regions take turns */
-			queue_append(h, r);
+			helper_queue_append(h, r);
 	}
 	pthread_mutex_unlock(&h->lock);
 	return r;
 }
 
 /* Whether a log line about a long registration is due; writes the line to `text` if so. */
-static bool progress_due(struct region *r, char *text, size_t bytes)
+static bool region_progress_due(struct region *r, char *text, size_t bytes)
 {
 	uint64_t now_ns = clock_now_ns();
 
-	if (!is_registering(r) || r->mrs_done == r->mrs || now_ns - r->told_ns < CLIENT_TELL_NS)
+	if (!region_is_registering(r) || r->mrs_done == r->mrs ||
+		now_ns - r->told_ns < CLIENT_TELL_NS)
 		return false;
 	r->told_ns = now_ns;
 	snprintf(text, bytes,
@@ -214,9 +215,9 @@ static bool progress_due(struct region *r, char *text, size_t bytes)
  * Unmaps a region that is deregistered on all NICs. Done on the helper thread, because it takes the
  * kernel seconds for some hundred GB that a NIC has touched. No other thread uses the region here.
  */
-static void unmap(struct region *r)
+static void region_unmap(struct region *r)
 {
-	if (is_registering(r) || r->result < 0 || !r->map)
+	if (region_is_registering(r) || r->result < 0 || !r->map)
 		return;
 	munmap(r->map, r->map_bytes);
 	r->map = NULL;
@@ -248,16 +249,17 @@ static void *helper_main(void *context)
 			r->result = rc;
 			snprintf(r->text, sizeof(r->text), "%s", why);
 		}
-		done = rc < 0 && is_registering(r) ? skip_rest(h, r) : r->mrs_done == r->mrs;
-		tell = progress_due(r, progress, sizeof(progress));
+		done = rc < 0 && region_is_registering(r) ? helper_queue_skip(h, r)
+							  : r->mrs_done == r->mrs;
+		tell = region_progress_due(r, progress, sizeof(progress));
 		pthread_mutex_unlock(&h->lock);
 		if (tell)
 			log_info("clients: %s", progress);
 		if (!done)
 			continue;
-		unmap(r);
+		region_unmap(r);
 		pthread_mutex_lock(&h->lock);
-		finish(h, r);
+		helper_queue_finish(h, r);
 		pthread_mutex_unlock(&h->lock);
 		(void)eventfd_write(control->kick, 1);
 	}
@@ -307,7 +309,7 @@ static int helper_submit(struct control *control, struct region *r)
 	pthread_mutex_lock(&h->lock);
 	r->mrs_next = r->mrs_done = 0;
 	r->began_ns = r->told_ns = clock_now_ns();
-	queue_append(h, r);
+	helper_queue_append(h, r);
 	pthread_cond_broadcast(&h->more);
 	pthread_mutex_unlock(&h->lock);
 	return 0;
@@ -322,8 +324,8 @@ static void helper_cancel(struct control *control, struct region *r)
 	if (r->mrs_next < r->mrs && r->result == 0) {
 		r->result = -ECANCELED;
 		snprintf(r->text, sizeof(r->text), "the session ended");
-		if (skip_rest(h, r)) {
-			finish(h, r);
+		if (helper_queue_skip(h, r)) {
+			helper_queue_finish(h, r);
 			(void)eventfd_write(control->kick, 1);
 		}
 	}
@@ -462,9 +464,10 @@ static void region_free(struct control *control, struct region *r)
 /* ---- registration and release ---------------------------------------------------------------- */
 
 /* Called when all MRs of the region are registered or deregistered. */
-static void region_worked(struct control *control, struct region *r);
+static void region_work_done(struct control *control, struct region *r);
 
-static void rails_tell(struct control *control, struct region *r, enum rail_command_kind kind)
+static void region_rails_tell(
+	struct control *control, struct region *r, enum rail_command_kind kind)
 {
 	for (unsigned i = 0; i < control->rails; i++) {
 		struct rail_command command = {.kind = kind,
@@ -482,15 +485,15 @@ static void rails_tell(struct control *control, struct region *r, enum rail_comm
 
 /*
  * Starts to register or deregister the region on the helper threads, or does it here if there are
- * none. region_worked() follows.
+ * none. region_work_done() follows.
  */
 static void region_work_start(struct control *control, struct region *r)
 {
 	r->result = 0;
 	if (helper_submit(control, r) == 0)
 		return;
-	region_work(control, r);
-	region_worked(control, r);
+	region_work_here(control, r);
+	region_work_done(control, r);
 }
 
 static void region_release(struct control *control, struct region *r)
@@ -524,7 +527,7 @@ static void region_registered(struct control *control, struct region *r)
 	r->state = REGION_LIVE;
 	r->left = control->rails;
 	s->waits_region = NULL;
-	rails_tell(control, r, RAIL_REGION_ADD);
+	region_rails_tell(control, r, RAIL_REGION_ADD);
 	if (r->staging_of)
 		channel_opened(r->staging_of);
 	else
@@ -534,7 +537,7 @@ static void region_registered(struct control *control, struct region *r)
 /*
  * Declares the NICs lost that did not deregister the region: a NIC that does not do this has died.
  */
-static void holders_lost(struct control *control, const struct region *r)
+static void region_holders_lost(struct control *control, const struct region *r)
 {
 	bool holds[RAILS_MAX] = {false};
 
@@ -568,7 +571,7 @@ static void region_released(struct control *control, struct region *r)
 		log_error("clients: cannot deregister region %u: %s; its memory stays mapped",
 			r->id, r->text);
 		r->held = true;
-		holders_lost(control, r);
+		region_holders_lost(control, r);
 		return;
 	}
 	region_free(control, r);
@@ -593,7 +596,7 @@ void client_regions_retry(struct control *control)
 	}
 }
 
-static void region_worked(struct control *control, struct region *r)
+static void region_work_done(struct control *control, struct region *r)
 {
 	if (r->state == REGION_RELEASING)
 		region_released(control, r);
@@ -623,7 +626,7 @@ static unsigned region_extents(uint64_t length, unsigned shift)
  * Whether the session may register one more range of `extents` extents. Returns 0, or -EMFILE with
  * the reason in `text`.
  */
-static int quota_check(const struct session *s, unsigned extents, char *text, size_t bytes)
+static int region_quota_check(const struct session *s, unsigned extents, char *text, size_t bytes)
 {
 	const struct clients *clients = s->control->clients;
 
@@ -648,7 +651,8 @@ static int quota_check(const struct session *s, unsigned extents, char *text, si
  * Checks the memfd and the range of a client's request. Returns 0, or -EINVAL with the reason in
  * `text`. *ret_page: page size of the file, of which offsets are multiples.
  */
-static int file_check(const struct session *s, int fd, uint64_t *ret_page, char *text, size_t bytes)
+static int region_file_check(
+	const struct session *s, int fd, uint64_t *ret_page, char *text, size_t bytes)
 {
 	bool unsealed = s->control->settings->engine_unsealed_memory;
 	uint64_t offset = s->request.a, length = s->request.b;
@@ -721,12 +725,12 @@ void region_add_request(struct session *s, int memfd)
 	char text[sizeof(((struct attach_reply *)0)->text)];
 	struct region *r;
 	unsigned shift = 0, extents = 1;
-	int rc = file_check(s, memfd, &page, text, sizeof(text));
+	int rc = region_file_check(s, memfd, &page, text, sizeof(text));
 
 	if (rc == 0) {
 		shift = region_extent_shift(s->control, length, page);
 		extents = region_extents(length, shift);
-		rc = quota_check(s, extents, text, sizeof(text));
+		rc = region_quota_check(s, extents, text, sizeof(text));
 	}
 	if (rc < 0) {
 		closer_take(s->control->clients->closer, memfd);
@@ -797,7 +801,7 @@ void region_drop(struct region *r)
 	if (r->state != REGION_LIVE)
 		return;
 	r->state = REGION_DROPPING;
-	rails_tell(r->session->control, r, RAIL_REGION_DROP);
+	region_rails_tell(r->session->control, r, RAIL_REGION_DROP);
 }
 
 void client_region_returned(struct control *control, uint32_t region)
@@ -820,7 +824,7 @@ static unsigned helper_turn(struct control *control, struct client_helper *h)
 	if (!shm_load(&h->done_flag))
 		return 0;
 	while ((r = helper_collect(h)) != NULL) {
-		region_worked(control, r);
+		region_work_done(control, r);
 		work++;
 	}
 	return work;
@@ -850,7 +854,7 @@ bool region_close(struct control *control, struct region *r)
 	bool held;
 
 	r->state = REGION_RELEASING;
-	region_work(control, r);
+	region_work_here(control, r);
 	held = region_is_held(r);
 	if (held) {
 		log_error(

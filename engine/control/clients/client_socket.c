@@ -46,7 +46,7 @@ struct client_socket {
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
-static void lock_path(const struct client_socket *s, char ret[LOCK_PATH_BYTES])
+static void socket_lock_path(const struct client_socket *s, char ret[LOCK_PATH_BYTES])
 {
 	snprintf(ret, LOCK_PATH_BYTES, "%s.pid", s->file.path);
 }
@@ -55,7 +55,7 @@ static void lock_path(const struct client_socket *s, char ret[LOCK_PATH_BYTES])
  * Logs that another engine holds the lock, with the process id that the lock file names (0 if fd is
  * -1).
  */
-static int lock_busy(const struct client_socket *s, int fd)
+static int socket_lock_busy(const struct client_socket *s, int fd)
 {
 	char pid[16] = "";
 	ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
@@ -70,7 +70,7 @@ static int lock_busy(const struct client_socket *s, int fd)
  * Locks <engine.socket>.pid. Returns 0, -errno, or 1: locked, but the file is not at its path any
  * more, because the engine that removed it has ended.
  */
-static int lock_try(const struct client_socket *s, int fd, const char *path)
+static int socket_lock_try(const struct client_socket *s, int fd, const char *path)
 {
 	struct stat held, there;
 
@@ -78,7 +78,7 @@ static int lock_try(const struct client_socket *s, int fd, const char *path)
 		int rc = -errno;
 
 		if (rc == -EWOULDBLOCK)
-			return lock_busy(s, fd);
+			return socket_lock_busy(s, fd);
 		log_error(
 			"clients: cannot lock %s: %s; set engine.socket to a path on a local file system",
 			path, strerror(-rc));
@@ -88,12 +88,12 @@ static int lock_try(const struct client_socket *s, int fd, const char *path)
 	       held.st_ino != there.st_ino;
 }
 
-static int lock_take(struct client_socket *s)
+static int socket_lock_take(struct client_socket *s)
 {
 	char path[LOCK_PATH_BYTES];
 	int rc = 1;
 
-	lock_path(s, path);
+	socket_lock_path(s, path);
 	for (unsigned i = 0; i < LOCK_TRIES && rc > 0; i++) {
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
 
@@ -104,14 +104,14 @@ static int lock_take(struct client_socket *s)
 				s->file.path, path, strerror(-rc));
 			return rc;
 		}
-		rc = lock_try(s, fd, path);
+		rc = socket_lock_try(s, fd, path);
 		if (rc == 0)
 			s->lock = fd;
 		else
 			close(fd);
 	}
 	if (rc > 0)
-		return lock_busy(s, -1);
+		return socket_lock_busy(s, -1);
 	if (rc == 0 && (ftruncate(s->lock, 0) < 0 || dprintf(s->lock, "%d\n", (int)getpid()) < 0))
 		log_warn("clients: cannot write the process id to %s: %s", path, strerror(errno));
 	return rc;
@@ -139,10 +139,8 @@ static void socket_free(struct client_socket *s)
 	if (s->keeper >= 0)
 		close(s->keeper);
 	if (s->lock >= 0) {
-		lock_path(s, path);
-		/*
-		 * removed while the lock is held, so that lock_try() of another engine notices it
-		 */
+		socket_lock_path(s, path);
+		/* removed while it is locked, so that another engine's socket_lock_try() notices */
 		(void)unlink(path);
 		close(s->lock);
 	}
@@ -193,7 +191,7 @@ int client_socket_open(struct control *control)
 	strcpy(s->file.path, path);
 	rc = socket_file_folder(path);
 	if (rc == 0)
-		rc = lock_take(s);
+		rc = socket_lock_take(s);
 	if (rc == 0)
 		rc = socket_take(s);
 	if (rc < 0) {

@@ -44,7 +44,7 @@ static const struct {
 	[SHARE_EXTENTS] = {EXTENTS_MAX, EXTENTS_SESSION_MIN, EXTENTS_SESSION_SURE},
 };
 
-static unsigned session_has(const struct session *s, enum client_share what)
+static unsigned session_share_has(const struct session *s, enum client_share what)
 {
 	return what == SHARE_CHANNELS ? s->channels : what == SHARE_RANGES ? s->ranges : s->extents;
 }
@@ -59,14 +59,14 @@ unsigned clients_left(const struct clients *clients, enum client_share what)
 }
 
 /* What the other sessions, those included that are not attached yet, are still sure to get. */
-static unsigned kept_for_others(const struct session *s, enum client_share what)
+static unsigned clients_kept_for_others(const struct session *s, enum client_share what)
 {
 	const struct clients *clients = s->control->clients;
 	unsigned kept = 0;
 
 	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
 		const struct session *other = clients->session[i];
-		unsigned has = other ? session_has(other, what) : 0;
+		unsigned has = other ? session_share_has(other, what) : 0;
 
 		if (other != s && has < shares[what].sure)
 			kept += shares[what].sure - has;
@@ -76,7 +76,8 @@ static unsigned kept_for_others(const struct session *s, enum client_share what)
 
 bool session_may_take(const struct session *s, enum client_share what, unsigned wants)
 {
-	unsigned left = clients_left(s->control->clients, what), kept = kept_for_others(s, what);
+	unsigned left = clients_left(s->control->clients, what),
+		 kept = clients_kept_for_others(s, what);
 	unsigned sessions = s->control->clients->sessions, share;
 
 	if (left < kept || left - kept < wants)
@@ -84,12 +85,13 @@ bool session_may_take(const struct session *s, enum client_share what, unsigned 
 	share = (left - kept - wants) / (sessions ? sessions : 1);
 	if (share < shares[what].min)
 		share = shares[what].min;
-	return session_has(s, what) + wants <= share;
+	return session_share_has(s, what) + wants <= share;
 }
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
-static int reply_send(struct session *s, struct attach_reply *reply, const int *fds, unsigned count)
+static int session_reply_send(
+	struct session *s, struct attach_reply *reply, const int *fds, unsigned count)
 {
 	union {
 		struct cmsghdr align;
@@ -116,7 +118,7 @@ static int reply_send(struct session *s, struct attach_reply *reply, const int *
 }
 
 /* Sends the one reply to s->request, with `count` descriptors. */
-static void request_end(
+static void session_request_end(
 	struct session *s, struct attach_reply *reply, const int *fds, unsigned count)
 {
 	int rc;
@@ -130,7 +132,7 @@ static void request_end(
 		return;
 	if (reply->status < 0)
 		log_debug("clients: session %u, request %u: %s", s->id, reply->kind, reply->text);
-	rc = reply_send(s, reply, fds, count);
+	rc = session_reply_send(s, reply, fds, count);
 	if (rc < 0) /* sendmsg() failed: the client does not read its replies, or has exited */
 		session_end(s, rc == -EAGAIN ? "it does not read its replies" : strerror(-rc));
 	else if (s->readable && event_add(s->readable, NULL) < 0)
@@ -139,7 +141,7 @@ static void request_end(
 
 void session_reply(struct session *s, uint64_t a, uint64_t b, const int *fds, unsigned count)
 {
-	request_end(s, &(struct attach_reply){.a = a, .b = b}, fds, count);
+	session_request_end(s, &(struct attach_reply){.a = a, .b = b}, fds, count);
 }
 
 void session_fail(struct session *s, int status, const char *text)
@@ -147,7 +149,7 @@ void session_fail(struct session *s, int status, const char *text)
 	struct attach_reply reply = {.status = status};
 
 	snprintf(reply.text, sizeof(reply.text), "%s", text);
-	request_end(s, &reply, NULL, 0);
+	session_request_end(s, &reply, NULL, 0);
 }
 
 static void session_told(struct session *s)
@@ -185,7 +187,7 @@ __attribute__((format(printf, 3, 4))) static void session_refuse(
 /* ---- the first request ----------------------------------------------------------------------- */
 
 /* Returns a free element of a table of sessions, or NULL if the table is full. */
-static struct session **free_place(struct session **table, unsigned places)
+static struct session **session_place_find(struct session **table, unsigned places)
 {
 	for (unsigned i = 0; i < places; i++)
 		if (!table[i])
@@ -196,7 +198,7 @@ static struct session **free_place(struct session **table, unsigned places)
 static void session_admit(struct session *s)
 {
 	struct clients *clients = s->control->clients;
-	struct session **place = free_place(clients->session, SESSIONS_MAX);
+	struct session **place = session_place_find(clients->session, SESSIONS_MAX);
 
 	if (!place) {
 		session_refuse(s, -EUSERS,
@@ -223,7 +225,7 @@ static void session_admit(struct session *s)
  * Whether `fd` is a pidfd of process `pid`. A process of another PID namespace has pid 0 in its
  * credentials and a number of 0 or less in fdinfo.
  */
-static bool is_pidfd(int fd, pid_t pid)
+static bool pidfd_is_of(int fd, pid_t pid)
 {
 	char path[64], line[128];
 	int its = 0;
@@ -243,14 +245,14 @@ static bool is_pidfd(int fd, pid_t pid)
  * Returns a pidfd of the client: from the kernel (SO_PEERPIDFD), else the one the client sent, else
  * opened by process id, which is 0 for a process of another PID namespace. -1: none.
  */
-static int pidfd_of(const struct session *s, int sent)
+static int session_pidfd(const struct session *s, int sent)
 {
 	int fd = -1;
 	socklen_t bytes = sizeof(fd);
 
 	if (getsockopt(s->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) < 0)
 		fd = -1;
-	if (fd < 0 && sent >= 0 && is_pidfd(sent, s->pid))
+	if (fd < 0 && sent >= 0 && pidfd_is_of(sent, s->pid))
 		return sent;
 	closer_take(s->control->clients->closer, sent);
 	if (fd < 0 && s->pid > 0)
@@ -262,23 +264,23 @@ static int pidfd_of(const struct session *s, int sent)
  * Ends the session when its process exits. A child made by fork() may keep the socket open, but the
  * session belongs to the parent.
  */
-static void on_exited(evutil_socket_t pidfd, short what, void *context)
+static void session_on_exited(evutil_socket_t pidfd, short what, void *context)
 {
 	(void)pidfd;
 	(void)what;
 	session_end(context, "its process has exited");
 }
 
-static void watch_process(struct session *s)
+static void session_watch_process(struct session *s)
 {
-	s->exited = event_new(s->control->base, s->pidfd, EV_READ, on_exited, s);
+	s->exited = event_new(s->control->base, s->pidfd, EV_READ, session_on_exited, s);
 	if (!s->exited || event_add(s->exited, NULL) < 0)
 		log_warn(
 			"clients: no memory to watch process %d; its session ends only when its socket is closed",
 			(int)s->pid);
 }
 
-static void hello_request(struct session *s, int sent)
+static void session_hello_request(struct session *s, int sent)
 {
 	struct control *control = s->control;
 	struct clients *clients = control->clients;
@@ -288,9 +290,9 @@ static void hello_request(struct session *s, int sent)
 	if (s->pidfd >= 0) {
 		closer_take(clients->closer, sent);
 	} else {
-		s->pidfd = pidfd_of(s, sent);
+		s->pidfd = session_pidfd(s, sent);
 		if (s->pidfd >= 0)
-			watch_process(s);
+			session_watch_process(s);
 	}
 	if (s->pidfd < 0)
 		log_warn(
@@ -309,7 +311,7 @@ static void hello_request(struct session *s, int sent)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void report_request(struct session *s)
+static void session_report_request(struct session *s)
 {
 	char *text;
 	size_t bytes;
@@ -333,7 +335,8 @@ static void report_request(struct session *s)
  * Checks a request. Returns 0, or -errno with the reason in `text`. After -EPROTO, a client with
  * another protocol, the session ends.
  */
-static int request_check(const struct attach_request *r, unsigned fds, char *text, size_t bytes)
+static int session_request_check(
+	const struct attach_request *r, unsigned fds, char *text, size_t bytes)
 {
 	unsigned expected = r->kind == ATTACH_REGION_ADD ? 1 : 0;
 	unsigned most = r->kind == ATTACH_HELLO ? 1 : expected;
@@ -367,7 +370,7 @@ static int request_check(const struct attach_request *r, unsigned fds, char *tex
 static void session_serve(struct session *s, int fd, unsigned fd_count)
 {
 	char text[160];
-	int rc = request_check(&s->request, fd_count, text, sizeof(text));
+	int rc = session_request_check(&s->request, fd_count, text, sizeof(text));
 
 	if (!s->id && !s->refuse && rc != -EPROTO)
 		session_admit(s);
@@ -383,19 +386,19 @@ static void session_serve(struct session *s, int fd, unsigned fd_count)
 		return;
 	}
 	switch (s->request.kind) {
-	case ATTACH_HELLO: hello_request(s, fd); break;
+	case ATTACH_HELLO: session_hello_request(s, fd); break;
 	case ATTACH_CHANNEL_OPEN: channel_open_request(s); break;
 	case ATTACH_CHANNEL_CLOSE: channel_close_request(s); break;
 	case ATTACH_REGION_ADD: region_add_request(s, fd); break;
 	case ATTACH_REGION_REMOVE: region_remove_request(s); break;
-	case ATTACH_REPORT: report_request(s); break;
+	case ATTACH_REPORT: session_report_request(s); break;
 	}
 }
 
 /*
  * Returns the number of descriptors received. The first one goes to *ret_fd, the others are closed.
  */
-static unsigned fds_received(struct closer *closer, struct msghdr *message, int *ret_fd)
+static unsigned session_fds_received(struct closer *closer, struct msghdr *message, int *ret_fd)
 {
 	unsigned n = 0;
 
@@ -431,7 +434,7 @@ static int session_listen(struct session *s)
 	return event_add(s->readable, s->id ? NULL : &patience);
 }
 
-static void on_readable(evutil_socket_t socket, short what, void *context)
+static void session_on_readable(evutil_socket_t socket, short what, void *context)
 {
 	struct session *s = context;
 	union {
@@ -460,7 +463,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 		session_end(s, n < 0 ? strerror(errno) : "it closed the socket");
 		return;
 	}
-	fds = fds_received(s->control->clients->closer, &message, &fd);
+	fds = session_fds_received(s->control->clients->closer, &message, &fd);
 	s->busy = true;
 	memset(&s->request, 0, sizeof(s->request));
 	memcpy(&s->request, buffer,
@@ -476,7 +479,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 
 /* ---- start and end of a session -------------------------------------------------------------- */
 
-static void on_closed(evutil_socket_t socket, short what, void *context)
+static void session_on_closed(evutil_socket_t socket, short what, void *context)
 {
 	(void)socket;
 	(void)what;
@@ -491,8 +494,8 @@ static int session_start(struct session *s)
 {
 	struct event_base *base = s->control->base;
 
-	s->readable = event_new(base, s->fd, EV_READ, on_readable, s);
-	s->closed = event_new(base, s->fd, EV_CLOSED, on_closed, s);
+	s->readable = event_new(base, s->fd, EV_READ, session_on_readable, s);
+	s->closed = event_new(base, s->fd, EV_CLOSED, session_on_closed, s);
 	if (s->readable && s->closed && session_listen(s) == 0 &&
 		(s->refuse || event_add(s->closed, NULL) == 0))
 		return 0;
@@ -563,7 +566,7 @@ static bool session_free(struct session *s)
 /* ---- new connections ------------------------------------------------------------------------- */
 
 /* Whether the client has sent a request on its socket that the engine has not read yet. */
-static bool has_request(const struct session *s)
+static bool session_has_request(const struct session *s)
 {
 	char byte;
 
@@ -575,7 +578,7 @@ static bool has_request(const struct session *s)
  * silent longest. NULL: every connection has sent a request; these are served first, and new
  * connections wait in the backlog of the socket.
  */
-static struct session **silent_place(struct clients *clients)
+static struct session **clients_silent_place(struct clients *clients)
 {
 	struct session **oldest = NULL;
 
@@ -585,13 +588,14 @@ static struct session **silent_place(struct clients *clients)
 	for (unsigned i = 0; i < CLIENT_SILENT_MAX; i++) {
 		struct session **place = &clients->silent[i];
 
-		if (!has_request(*place) && (!oldest || (*place)->arrival < (*oldest)->arrival))
+		if (!session_has_request(*place) &&
+			(!oldest || (*place)->arrival < (*oldest)->arrival))
 			oldest = place;
 	}
 	return oldest;
 }
 
-static void silent_clear(struct session **place)
+static void clients_silent_clear(struct session **place)
 {
 	struct session *s = *place;
 
@@ -606,7 +610,7 @@ static void silent_clear(struct session **place)
 /*
  * `silent`: the free element of clients->silent that takes the new connection unless it is refused.
  */
-static void accept_one(struct clients *clients, int fd, struct session **silent)
+static void clients_accept_one(struct clients *clients, int fd, struct session **silent)
 {
 	struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
 	socklen_t bytes = sizeof(peer);
@@ -625,11 +629,11 @@ static void accept_one(struct clients *clients, int fd, struct session **silent)
 			"this engine serves user %u and root; process %d belongs to user %u. Run the client as the engine's user",
 			(unsigned)geteuid(), (int)peer.pid, (unsigned)peer.uid);
 	if (s->refuse)
-		place = free_place(clients->refused, CLIENT_REFUSED_MAX);
+		place = session_place_find(clients->refused, CLIENT_REFUSED_MAX);
 	if (!place || session_start(s) < 0)
 		goto drop;
 	if (place == silent)
-		silent_clear(place);
+		clients_silent_clear(place);
 	*place = s;
 	s->place = place;
 	return;
@@ -638,13 +642,13 @@ drop:
 	closer_take(clients->closer, fd);
 }
 
-static void on_accept(evutil_socket_t listener, short what, void *context)
+static void clients_on_accept(evutil_socket_t listener, short what, void *context)
 {
 	struct clients *clients = context;
 
 	(void)what;
 	for (unsigned i = 0; i < CLIENT_ACCEPTS; i++) {
-		struct session **place = silent_place(clients);
+		struct session **place = clients_silent_place(clients);
 		int fd;
 
 		if (!place)
@@ -656,7 +660,7 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
 					limit_error(errno));
 			return;
 		}
-		accept_one(clients, fd, place);
+		clients_accept_one(clients, fd, place);
 	}
 }
 
@@ -666,7 +670,7 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
  * Frees the sessions of the table that have ended and own no channel and no region any more.
  * Returns how many it freed.
  */
-static unsigned table_free(struct session **table, unsigned places)
+static unsigned sessions_table_free(struct session **table, unsigned places)
 {
 	unsigned n = 0;
 
@@ -677,9 +681,9 @@ static unsigned table_free(struct session **table, unsigned places)
 
 static unsigned sessions_free(struct clients *clients)
 {
-	return table_free(clients->session, SESSIONS_MAX) +
-	       table_free(clients->silent, CLIENT_SILENT_MAX) +
-	       table_free(clients->refused, CLIENT_REFUSED_MAX);
+	return sessions_table_free(clients->session, SESSIONS_MAX) +
+	       sessions_table_free(clients->silent, CLIENT_SILENT_MAX) +
+	       sessions_table_free(clients->refused, CLIENT_REFUSED_MAX);
 }
 
 unsigned clients_turn(struct control *control)
@@ -710,7 +714,7 @@ void client_counts(const struct control *control, struct client_counts *ret)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void table_end(struct session **table, unsigned places)
+static void sessions_table_end(struct session **table, unsigned places)
 {
 	for (unsigned i = 0; i < places; i++)
 		if (table[i])
@@ -725,9 +729,9 @@ void clients_stop(struct control *control)
 		event_free(clients->accepts);
 	clients->accepts = NULL;
 	client_socket_remove(control);
-	table_end(clients->session, SESSIONS_MAX);
-	table_end(clients->silent, CLIENT_SILENT_MAX);
-	table_end(clients->refused, CLIENT_REFUSED_MAX);
+	sessions_table_end(clients->session, SESSIONS_MAX);
+	sessions_table_end(clients->silent, CLIENT_SILENT_MAX);
+	sessions_table_end(clients->refused, CLIENT_REFUSED_MAX);
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (clients->channel[i] && clients->channel[i]->quarantined)
 			channel_finish(clients->channel[i]);
@@ -747,7 +751,7 @@ static int reopen_read_only(int fd)
 	return rc < 0 ? -errno : rc;
 }
 
-static int files_open(struct control *control, struct clients *clients)
+static int clients_files_open(struct control *control, struct clients *clients)
 {
 	clients->status_fd = reopen_read_only(control->status_memory.fd);
 	if (clients->status_fd < 0)
@@ -764,7 +768,7 @@ static int files_open(struct control *control, struct clients *clients)
 }
 
 /* True if pages of the engine before may be ones that were removed: clients find them. */
-static bool pages_wait(const struct control *control)
+static bool clients_pages_wait(const struct control *control)
 {
 	return control->door_shut && index_count(control->index);
 }
@@ -790,7 +794,7 @@ int clients_open(struct control *control, const struct clients_calls *calls)
 	rc = closer_open(&clients->closer);
 	if (rc < 0)
 		goto fail;
-	rc = files_open(control, clients);
+	rc = clients_files_open(control, clients);
 	if (rc < 0) {
 		log_error(
 			"clients: cannot open shared memory read-only: %s; check that /proc is mounted",
@@ -800,9 +804,10 @@ int clients_open(struct control *control, const struct clients_calls *calls)
 	rc = client_socket_listen(control);
 	if (rc < 0)
 		goto fail;
-	clients->accepts = event_new(control->base, rc, EV_READ | EV_PERSIST, on_accept, clients);
+	clients->accepts =
+		event_new(control->base, rc, EV_READ | EV_PERSIST, clients_on_accept, clients);
 	if (!clients->accepts || channels_open(clients) < 0 ||
-		(!pages_wait(control) && event_add(clients->accepts, NULL) < 0)) {
+		(!clients_pages_wait(control) && event_add(clients->accepts, NULL) < 0)) {
 		rc = -ENOMEM;
 		goto fail;
 	}

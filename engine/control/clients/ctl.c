@@ -33,7 +33,8 @@
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-void ctl_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *done, uint32_t told)
+void ctl_answer_write(
+	struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *done, uint32_t told)
 {
 	memcpy(ring_slot_new(&c->done, 0), done, sizeof(*done));
 	ring_publish(&c->done, 1);
@@ -51,10 +52,10 @@ void ctl_answer(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 
 	whole.cookie = op->cookie;
 	whole.kind = op->kind;
-	ctl_put(ctl, c, &whole, 1);
+	ctl_answer_write(ctl, c, &whole, 1);
 }
 
-static void answer(
+static void ctl_answer_status(
 	struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, enum op_status status)
 {
 	ctl_answer(ctl, c, op, &(struct ctl_done){.status = status});
@@ -94,7 +95,7 @@ uint32_t ctl_later(
 }
 
 /* The record of a page that has not ended, and the page's bit; NULL: it has. */
-static struct ctl_answer *later_find(struct ctl *ctl, uint32_t later, uint32_t *ret_page)
+static struct ctl_answer *ctl_later_find(struct ctl *ctl, uint32_t later, uint32_t *ret_page)
 {
 	uint32_t at = later >> CTL_PAGE_BITS, page = 1u << later % CTL_PAGES_MAX;
 
@@ -111,14 +112,14 @@ static struct ctl_answer *later_find(struct ctl *ctl, uint32_t later, uint32_t *
  * The channel of an op; NULL: it has closed. Its id may belong to another channel now, so the
  * generation is compared.
  */
-static struct ctl_channel *later_channel(struct ctl *ctl, const struct ctl_answer *a)
+static struct ctl_channel *ctl_later_channel(struct ctl *ctl, const struct ctl_answer *a)
 {
 	struct ctl_channel *c = ctl->channel[a->channel];
 
 	return c && c->generation == a->generation ? c : NULL;
 }
 
-static void later_free(struct ctl *ctl, struct ctl_answer *a)
+static void ctl_later_free(struct ctl *ctl, struct ctl_answer *a)
 {
 	a->waiting = 0;
 	a->next_free = ctl->answer_free;
@@ -129,8 +130,8 @@ static void later_free(struct ctl *ctl, struct ctl_answer *a)
 void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *done)
 {
 	uint32_t page;
-	struct ctl_answer *a = later_find(ctl, later, &page);
-	struct ctl_channel *c = a ? later_channel(ctl, a) : NULL;
+	struct ctl_answer *a = ctl_later_find(ctl, later, &page);
+	struct ctl_channel *c = a ? ctl_later_channel(ctl, a) : NULL;
 	struct ctl_done whole = *done;
 
 	if (!a)
@@ -138,31 +139,8 @@ void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *do
 	whole.cookie = a->cookie;
 	whole.kind = a->kind;
 	if (c)
-		ctl_put(ctl, c, &whole, 1);
-	later_free(ctl, a);
-}
-
-static void ctl_later_end(struct ctl *ctl, uint32_t later, enum op_status status)
-{
-	uint32_t page;
-	struct ctl_answer *a = later_find(ctl, later, &page);
-	struct ctl_channel *c;
-
-	if (!a)
-		return;
-	a->waiting &= ~page;
-	a->ended[status] |= page;
-	if (a->waiting)
-		return;
-	c = later_channel(ctl, a);
-	for (unsigned k = 0; c && k < OP_STATUS_COUNT; k++) {
-		const struct ctl_done done = {
-			.cookie = a->cookie, .kind = a->kind, .status = k, .pages = a->ended[k]};
-
-		if (done.pages)
-			ctl_put(ctl, c, &done, (uint32_t)__builtin_popcount(done.pages));
-	}
-	later_free(ctl, a);
+		ctl_answer_write(ctl, c, &whole, 1);
+	ctl_later_free(ctl, a);
 }
 
 /* ---- credits that come back ------------------------------------------------------------------ */
@@ -189,7 +167,7 @@ void ctl_credit_return(struct control *control, const struct credit *credit)
 	ctl_give_back(control->ctl, credit);
 }
 
-static void serve_return(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op)
+static void ctl_serve_return(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op)
 {
 	struct credit credit;
 
@@ -209,10 +187,43 @@ static uint64_t ctl_deadline_ns(const struct ctl_op *op, uint64_t now_ns)
 	return op->deadline_ns < latest ? op->deadline_ns : latest;
 }
 
-/* The directory_done callback of a page. */
-static void on_done(void *context, uint64_t cookie, enum op_status status)
+/*
+ * Acknowledges a set: all pages of a CTL_PUBLISH have ended. Writes one answer for each status with
+ * the pages that ended so; OP_HIT: the owners that a set waits for have their entries.
+ */
+static void publish_acknowledge(struct ctl *ctl, const struct ctl_answer *a)
 {
-	ctl_later_end(context, (uint32_t)cookie, status);
+	struct ctl_channel *c = ctl_later_channel(ctl, a);
+
+	for (unsigned k = 0; c && k < OP_STATUS_COUNT; k++) {
+		const struct ctl_done done = {
+			.cookie = a->cookie, .kind = a->kind, .status = k, .pages = a->ended[k]};
+
+		if (done.pages)
+			ctl_answer_write(ctl, c, &done, (uint32_t)__builtin_popcount(done.pages));
+	}
+}
+
+/* A page of a CTL_PUBLISH has ended. The last one acknowledges the set. */
+static void publish_page_end(struct ctl *ctl, uint32_t later, enum op_status status)
+{
+	uint32_t page;
+	struct ctl_answer *a = ctl_later_find(ctl, later, &page);
+
+	if (!a)
+		return;
+	a->waiting &= ~page;
+	a->ended[status] |= page;
+	if (a->waiting)
+		return;
+	publish_acknowledge(ctl, a);
+	ctl_later_free(ctl, a);
+}
+
+/* The owners of a page's key have answered, or its deadline is over: the callback of directory. */
+static void publish_owners_answered(void *context, uint64_t cookie, enum op_status status)
+{
+	publish_page_end(context, (uint32_t)cookie, status);
 }
 
 /* A page of a CTL_PUBLISH, copied from the ring. */
@@ -223,13 +234,13 @@ struct page_publish {
 	uint64_t deadline_ns;
 };
 
-static void tell_directory(
+static void publish_tell_owners(
 	struct ctl *ctl, const struct page_publish *page, uint32_t place, uint32_t generation)
 {
 	directory_publish(ctl->control, &page->at->key,
 		&(struct location){.place = place, .generation = generation},
 		&(struct waiter){.deadline_ns = page->deadline_ns,
-			.done = on_done,
+			.done = publish_owners_answered,
 			.context = ctl,
 			.cookie = page->later});
 }
@@ -239,19 +250,19 @@ static void tell_directory(
  * needed. The existing entry is published once more, so that the answer means the same as every
  * answer: all owners have the entry.
  */
-static void serve_already(
+static void publish_already(
 	struct ctl *ctl, const struct page_publish *page, const struct index_entry *old)
 {
 	ctl->control->counter[COUNTER_pages_already]++;
 	pool_touch(ctl->control->rail[place_rail(old->place)].pool, old->place);
-	tell_directory(ctl, page, old->place, old->generation);
+	publish_tell_owners(ctl, page, old->place, old->generation);
 }
 
 /*
  * Makes a page of a credit, which the caller has taken from its channel. False: it cannot, and
  * *ret_status says why.
  */
-static bool page_make(struct ctl *ctl, const struct page_publish *page, bool has_crc,
+static bool publish_page_make(struct ctl *ctl, const struct page_publish *page, bool has_crc,
 	const struct credit *credit, enum op_status *ret_status)
 {
 	struct control *control = ctl->control;
@@ -288,7 +299,7 @@ static bool page_make(struct ctl *ctl, const struct page_publish *page, bool has
 	return true;
 }
 
-static void serve_page(
+static void publish_page(
 	struct ctl *ctl, struct ctl_channel *c, const struct page_publish *page, bool has_crc)
 {
 	struct control *control = ctl->control;
@@ -299,26 +310,26 @@ static void serve_page(
 
 	if (!credits_take(&c->credits, at->place, at->generation, &credit)) {
 		control->counter[COUNTER_ops_invalid]++;
-		ctl_later_end(ctl, page->later, OP_INVALID);
+		publish_page_end(ctl, page->later, OP_INVALID);
 		return;
 	}
 	old = index_find(control->index, &at->key);
 	if (page_key_none(&at->key) || page->length == 0 || page->length > credit.length) {
 		control->counter[COUNTER_ops_invalid]++;
 		ctl_give_back(ctl, &credit);
-		ctl_later_end(ctl, page->later, OP_INVALID);
+		publish_page_end(ctl, page->later, OP_INVALID);
 		return;
 	}
 	if (old && old->length == page->length) {
 		ctl_give_back(ctl, &credit);
-		serve_already(ctl, page, old);
+		publish_already(ctl, page, old);
 		return;
 	}
 	if (old)
 		ctl_take_away(ctl, &at->key, old->place, old->generation);
-	if (!page_make(ctl, page, has_crc, &credit, &status)) {
+	if (!publish_page_make(ctl, page, has_crc, &credit, &status)) {
 		ctl_give_back(ctl, &credit);
-		ctl_later_end(ctl, page->later, status);
+		publish_page_end(ctl, page->later, status);
 		return;
 	}
 	tier_replaced(control, &at->key, page->length);
@@ -329,14 +340,15 @@ static void serve_page(
 		 * evicted for them
 		 */
 		ctl->rail[place_rail(at->place)].retry = true;
-	tell_directory(ctl, page, at->place, at->generation);
+	publish_tell_owners(ctl, page, at->place, at->generation);
 }
 
 /*
  * Prefetches what the pages of a publish from `i` on will read: index, directory and page head of a
  * page are in cache lines that nothing else has read lately.
  */
-static void prefetch_far(const struct control *control, const struct ctl_page *page, unsigned i)
+static void publish_prefetch_far(
+	const struct control *control, const struct ctl_page *page, unsigned i)
 {
 	index_prefetch_chain(control->index, &page[i].key);
 	shard_prefetch(&control->shard, &page[i].key);
@@ -345,7 +357,7 @@ static void prefetch_far(const struct control *control, const struct ctl_page *p
 }
 
 /* Ends a publish for which there is no memory: its credits go back. */
-static void ctl_refuse(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+static void publish_refuse(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	const struct ctl_page *page)
 {
 	const struct ctl_done done = {.cookie = op->cookie,
@@ -357,30 +369,30 @@ static void ctl_refuse(struct ctl *ctl, struct ctl_channel *c, const struct ctl_
 	for (unsigned i = 0; i < op->count; i++)
 		if (credits_take(&c->credits, page[i].place, page[i].generation, &credit))
 			ctl_give_back(ctl, &credit);
-	ctl_put(ctl, c, &done, op->count);
+	ctl_answer_write(ctl, c, &done, op->count);
 }
 
 /* `page`: all pages of the op. */
-static void serve_all(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+static void publish_pages(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	const struct ctl_page *page, uint64_t now_ns)
 {
 	const struct control *control = ctl->control;
 	uint32_t later = ctl_later(ctl, c, op, op->count);
 
 	if (later == CTL_NO_ANSWER) {
-		ctl_refuse(ctl, c, op, page);
+		publish_refuse(ctl, c, op, page);
 		return;
 	}
 	for (unsigned i = 0; i < op->count && i < PREFETCH_FAR; i++)
-		prefetch_far(control, page, i);
+		publish_prefetch_far(control, page, i);
 	for (unsigned i = 0; i < op->count && i < PREFETCH_NEAR; i++)
 		index_prefetch_entry(control->index, &page[i].key);
 	for (unsigned i = 0; i < op->count; i++) {
 		if (i + PREFETCH_FAR < op->count)
-			prefetch_far(control, page, i + PREFETCH_FAR);
+			publish_prefetch_far(control, page, i + PREFETCH_FAR);
 		if (i + PREFETCH_NEAR < op->count)
 			index_prefetch_entry(control->index, &page[i + PREFETCH_NEAR].key);
-		serve_page(ctl, c,
+		publish_page(ctl, c,
 			&(struct page_publish){.at = &page[i],
 				.length = op->length,
 				.later = later + i,
@@ -390,8 +402,8 @@ static void serve_all(struct ctl *ctl, struct ctl_channel *c, const struct ctl_o
 }
 
 /* Copies the pages of a CTL_PUBLISH, which is the ring's `at`-th entry. */
-static void pages_copy(const struct ring_consumer *ctl, unsigned at, const struct ctl_op *op,
-	struct ctl_page ret_page[CTL_PAGES_MAX])
+static void publish_pages_copy(const struct ring_consumer *ctl, unsigned at,
+	const struct ctl_op *op, struct ctl_page ret_page[CTL_PAGES_MAX])
 {
 	ret_page[0] = (struct ctl_page){
 		.place = op->place, .generation = op->generation, .crc = op->crc, .key = op->key};
@@ -406,7 +418,7 @@ static void pages_copy(const struct ring_consumer *ctl, unsigned at, const struc
  * Serves the op CTL_PUBLISH, a copy of the `at`-th entry of the channel's ctl ring, with the
  * entries behind it. c->owed includes its pages already.
  */
-static void ctl_publish(struct ctl *ctl, struct ctl_channel *c, unsigned at,
+static void ctl_serve_publish(struct ctl *ctl, struct ctl_channel *c, unsigned at,
 	const struct ctl_op *op, uint64_t now_ns)
 {
 	struct ctl_page page[CTL_PAGES_MAX];
@@ -417,8 +429,8 @@ static void ctl_publish(struct ctl *ctl, struct ctl_channel *c, unsigned at,
 		ctl_answer(ctl, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
 		return;
 	}
-	pages_copy(&c->ops, at, op, page);
-	serve_all(ctl, c, op, page, now_ns);
+	publish_pages_copy(&c->ops, at, op, page);
+	publish_pages(ctl, c, op, page, now_ns);
 }
 
 /* ---- the other ops --------------------------------------------------------------------------- */
@@ -427,7 +439,7 @@ static void ctl_publish(struct ctl *ctl, struct ctl_channel *c, unsigned at,
  * Serves a client's report of a stale entry. A report about a page of this host that is as the
  * index says is a mistake or a lie, and is ignored.
  */
-static void serve_stale(struct ctl *ctl, const struct ctl_op *op)
+static void ctl_serve_stale(struct ctl *ctl, const struct ctl_op *op)
 {
 	const struct index_entry *e;
 
@@ -441,29 +453,29 @@ static void serve_stale(struct ctl *ctl, const struct ctl_op *op)
 			.ref = op->ref, .place = op->place, .generation = op->generation});
 }
 
-/* The directory_done callback of a remove. */
-static void on_removed(void *context, uint64_t cookie, enum op_status status)
+/* The same for a remove. */
+static void remove_owners_answered(void *context, uint64_t cookie, enum op_status status)
 {
 	ctl_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});
 }
 
-static void serve_remove(
+static void ctl_serve_remove(
 	struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
 	uint32_t later = page_key_none(&op->key) ? CTL_NO_ANSWER : ctl_later(ctl, c, op, 1);
 
 	if (later == CTL_NO_ANSWER) {
-		answer(ctl, c, op, page_key_none(&op->key) ? OP_INVALID : OP_NO_SPACE);
+		ctl_answer_status(ctl, c, op, page_key_none(&op->key) ? OP_INVALID : OP_NO_SPACE);
 		return;
 	}
 	directory_forget(ctl->control, &op->key,
 		&(struct waiter){.deadline_ns = ctl_deadline_ns(op, now_ns),
-			.done = on_removed,
+			.done = remove_owners_answered,
 			.context = ctl,
 			.cookie = later});
 }
 
-static void serve_touches(struct ctl *ctl, const struct ctl_op *op)
+static void ctl_serve_touches(struct ctl *ctl, const struct ctl_op *op)
 {
 	struct ctl_touches touches;
 
@@ -474,7 +486,7 @@ static void serve_touches(struct ctl *ctl, const struct ctl_op *op)
 		directory_touch(ctl->control, touches.page[i].ref, touches.page[i].place);
 }
 
-static void serve(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
+static void ctl_serve_op(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
 	switch (op->kind) {
 	case CTL_CREDIT:
@@ -482,7 +494,7 @@ static void serve(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *op, uin
 		op->deadline_ns = ctl_deadline_ns(op, now_ns);
 		ctl_credit(ctl, c, op, now_ns);
 		break;
-	case CTL_RETURN: serve_return(ctl, c, op); break;
+	case CTL_RETURN: ctl_serve_return(ctl, c, op); break;
 	case CTL_TOUCH:
 		if (op->ref == ctl->control->ref) {
 			ctl_touched(ctl->control, op->place);
@@ -491,24 +503,26 @@ static void serve(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *op, uin
 			directory_touch(ctl->control, op->ref, op->place);
 		}
 		break;
-	case CTL_TOUCHES: serve_touches(ctl, op); break;
-	case CTL_STALE: serve_stale(ctl, op); break;
+	case CTL_TOUCHES: ctl_serve_touches(ctl, op); break;
+	case CTL_STALE: ctl_serve_stale(ctl, op); break;
 	case CTL_CORRUPT:
 		scrub_read(ctl->control, op->ref,
 			&(struct page_report){op->key, op->place, op->generation});
 		break;
-	case CTL_REMOVE: serve_remove(ctl, c, op, now_ns); break;
+	case CTL_REMOVE: ctl_serve_remove(ctl, c, op, now_ns); break;
 	case CTL_CLEAR: clear_serve(ctl->control, c, op); break;
 	case CTL_PROMOTE:
 	case CTL_WANT: promote_serve(ctl->control, c, op, now_ns); break;
-	default: ctl->control->counter[COUNTER_ops_invalid]++; answer(ctl, c, op, OP_INVALID);
+	default:
+		ctl->control->counter[COUNTER_ops_invalid]++;
+		ctl_answer_status(ctl, c, op, OP_INVALID);
 	}
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 /* Returns the number of answers that the op may produce. */
-static uint32_t answers_of(const struct ctl_op *op)
+static uint32_t ctl_op_answers(const struct ctl_op *op)
 {
 	switch (op->kind) {
 	case CTL_CREDIT: return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
@@ -524,7 +538,7 @@ static uint32_t answers_of(const struct ctl_op *op)
 }
 
 /* Number of ring entries of an op that was copied and not validated. */
-static uint32_t lines_of(const struct ctl_op *op)
+static uint32_t ctl_op_lines(const struct ctl_op *op)
 {
 	return op->kind == CTL_PUBLISH && op->count <= CTL_PAGES_MAX ? ctl_lines(op->count) : 1;
 }
@@ -532,7 +546,7 @@ static uint32_t lines_of(const struct ctl_op *op)
 /*
  * Takes ops from the ctl ring of one channel. Returns how many entries it took, or RING_BROKEN.
  */
-static int channel_turn(struct ctl *ctl, struct ctl_channel *c, uint64_t now_ns)
+static int ctl_channel_turn(struct ctl *ctl, struct ctl_channel *c, uint64_t now_ns)
 {
 	int32_t ready = ring_ready(&c->ops);
 	unsigned n = 0;
@@ -543,14 +557,14 @@ static int channel_turn(struct ctl *ctl, struct ctl_channel *c, uint64_t now_ns)
 		int32_t room;
 
 		memcpy(&op, ring_slot_old(&c->ops, n), sizeof(op));
-		lines = lines_of(&op);
+		lines = ctl_op_lines(&op);
 		/* all entries of an op are published together, but may be seen in part */
 		if (n + lines > (unsigned)ready) {
 			ready = ring_look(&c->ops, CTL_RING_SLOTS);
 			if (n + lines > (unsigned)ready)
 				return RING_BROKEN;
 		}
-		answers = answers_of(&op);
+		answers = ctl_op_answers(&op);
 		room = ring_room(&c->done, c->owed + answers);
 		if (room < 0)
 			return RING_BROKEN;
@@ -560,9 +574,9 @@ static int channel_turn(struct ctl *ctl, struct ctl_channel *c, uint64_t now_ns)
 		}
 		c->owed += answers;
 		if (op.kind == CTL_PUBLISH)
-			ctl_publish(ctl, c, n, &op, now_ns);
+			ctl_serve_publish(ctl, c, n, &op, now_ns);
 		else
-			serve(ctl, c, &op, now_ns);
+			ctl_serve_op(ctl, c, &op, now_ns);
 		n += lines;
 	}
 	if (n)
@@ -570,7 +584,7 @@ static int channel_turn(struct ctl *ctl, struct ctl_channel *c, uint64_t now_ns)
 	return (int)n;
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *context)
+static void ctl_on_timer(evutil_socket_t fd, short what, void *context)
 {
 	struct ctl *ctl = context;
 
@@ -587,7 +601,7 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
  * again. Requests: when a slot leaves limbo, at the earliest deadline of a request, and at least
  * every CTL_RETRY_NS. A full ctl_done ring: after CTL_STALL_NS.
  */
-static uint64_t next_ns(const struct ctl *ctl, uint64_t now_ns)
+static uint64_t ctl_timer_next_ns(const struct ctl *ctl, uint64_t now_ns)
 {
 	uint64_t next = ctl->stalled ? now_ns + CTL_STALL_NS : UINT64_MAX;
 
@@ -612,9 +626,9 @@ static uint64_t next_ns(const struct ctl *ctl, uint64_t now_ns)
  * Arms the timer for the next time at which a waiting credit request or a full ctl_done ring must
  * be checked.
  */
-static void ctl_timer(struct ctl *ctl, uint64_t now_ns)
+static void ctl_timer_arm(struct ctl *ctl, uint64_t now_ns)
 {
-	uint64_t next = next_ns(ctl, now_ns);
+	uint64_t next = ctl_timer_next_ns(ctl, now_ns);
 	struct timeval after;
 
 	if (next == UINT64_MAX || (ctl->timer_ns && ctl->timer_ns <= next))
@@ -639,7 +653,7 @@ unsigned ctl_turn(struct control *control)
 
 	ctl->stalled = false;
 	for (unsigned i = 0; i < ctl->channels_end; i++) {
-		int n = ctl->channel[i] ? channel_turn(ctl, ctl->channel[i], now_ns) : 0;
+		int n = ctl->channel[i] ? ctl_channel_turn(ctl, ctl->channel[i], now_ns) : 0;
 
 		if (n < 0) {
 			control->counter[COUNTER_rings_broken]++;
@@ -656,7 +670,7 @@ unsigned ctl_turn(struct control *control)
 		/* one fence for all slots that came back in this turn, and between turns */
 		pool_rest(control->rail[i].pool);
 	}
-	ctl_timer(ctl, now_ns);
+	ctl_timer_arm(ctl, now_ns);
 	return work;
 }
 
@@ -799,7 +813,7 @@ int ctl_open(struct control *control)
 	ctl->limbo_ns = control_limbo_ns(control);
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		ctl->rail[i].last = &ctl->rail[i].first;
-	ctl->timer = event_new(control->base, -1, 0, on_timer, ctl);
+	ctl->timer = event_new(control->base, -1, 0, ctl_on_timer, ctl);
 	if (!ctl->timer) {
 		free(ctl);
 		return -ENOMEM;

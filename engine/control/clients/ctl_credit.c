@@ -102,7 +102,7 @@ void credits_free(struct credits *t)
  * Adds the slot to the run of slots that `run` tells of. False: it does not follow the others at
  * their distance and with their generation, or the run is full.
  */
-static bool run_add(struct ctl_done *run, const struct credit *credit)
+static bool credit_run_add(struct ctl_done *run, const struct credit *credit)
 {
 	uint32_t distance = credit->place - run->place;
 
@@ -115,7 +115,7 @@ static bool run_add(struct ctl_done *run, const struct credit *credit)
 }
 
 /* Tells the client of the slots of a run; there may be none. */
-static void run_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *run)
+static void credit_run_grant(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *run)
 {
 	unsigned rail = place_rail(run->place);
 
@@ -125,14 +125,14 @@ static void run_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_don
 	ctl_class_of(ctl, rail, run->length)->taken += run->count;
 	ctl->credits += run->count;
 	ctl->control->counter[COUNTER_credits_granted] += run->count;
-	ctl_put(ctl, c, run, run->count);
+	ctl_answer_write(ctl, c, run, run->count);
 }
 
 /*
  * Refuses the slots of a request that were not granted: one answer stands for all `left` of them.
  * Six parameters: an op that is refused at once has no struct ctl_request.
  */
-static void refuse(struct ctl *ctl, struct ctl_channel *c, uint64_t cookie, uint32_t length,
+static void credit_refuse(struct ctl *ctl, struct ctl_channel *c, uint64_t cookie, uint32_t length,
 	uint32_t left, enum op_status status)
 {
 	const struct ctl_done done = {.cookie = cookie,
@@ -142,14 +142,14 @@ static void refuse(struct ctl *ctl, struct ctl_channel *c, uint64_t cookie, uint
 		.length = length};
 
 	ctl->control->counter[COUNTER_credits_refused]++;
-	ctl_put(ctl, c, &done, left);
+	ctl_answer_write(ctl, c, &done, left);
 }
 
 /*
  * Grants up to r->left slots. Returns 0: all are granted; -ENOSPC: r->left of them are still
  * missing; -EMSGSIZE: the pool holds no pages of that size; -ENOMEM.
  */
-static int grant_some(struct ctl *ctl, unsigned rail, struct ctl_request *r)
+static int credit_grant(struct ctl *ctl, unsigned rail, struct ctl_request *r)
 {
 	struct pool *pool = ctl->control->rail[rail].pool;
 	int rc = credits_reserve(&r->channel->credits, r->left);
@@ -164,9 +164,9 @@ static int grant_some(struct ctl *ctl, unsigned rail, struct ctl_request *r)
 		pool_own(pool, credit.place, r->channel->owner);
 		credits_add(&r->channel->credits, &credit);
 		r->left--;
-		if (run.count && run_add(&run, &credit))
+		if (run.count && credit_run_add(&run, &credit))
 			continue;
-		run_put(ctl, r->channel, &run);
+		credit_run_grant(ctl, r->channel, &run);
 		run = (struct ctl_done){.cookie = r->cookie,
 			.kind = CTL_CREDIT,
 			.status = OP_HIT,
@@ -175,18 +175,18 @@ static int grant_some(struct ctl *ctl, unsigned rail, struct ctl_request *r)
 			.generation = credit.generation,
 			.length = r->length};
 	}
-	run_put(ctl, r->channel, &run);
+	credit_run_grant(ctl, r->channel, &run);
 	return rc;
 }
 
-static void request_queue(
+static void credit_request_queue(
 	struct ctl *ctl, unsigned rail, const struct ctl_request *r, uint64_t now_ns)
 {
 	struct ctl_rail *pr = &ctl->rail[rail];
 	struct ctl_request *waits = malloc(sizeof(*waits));
 
 	if (!waits) {
-		refuse(ctl, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+		credit_refuse(ctl, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
 		return;
 	}
 	*waits = *r;
@@ -213,26 +213,26 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	if (op->rail >= ctl->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
 		ctl->control->counter[COUNTER_ops_invalid]++;
 		/*
-		 * The last argument must be the number that answers_of() returned for this op and
+		 * The last argument must be the number that ctl_op_answers() returned for this op
 		 * channel_turn() added to `owed`.
 		 */
-		refuse(ctl, c, op->cookie, op->length,
+		credit_refuse(ctl, c, op->cookie, op->length,
 			op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1, OP_INVALID);
 		return;
 	}
 	if (c->no_credits || c->credits.count + c->asked + op->count > CREDITS_MAX) {
-		refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 		return;
 	}
 	/* If requests wait for this page size already, this one waits behind them. */
 	if (ctl_class_of(ctl, op->rail, op->length)->waiting == 0)
-		rc = grant_some(ctl, op->rail, &r);
+		rc = credit_grant(ctl, op->rail, &r);
 	if (rc == -EMSGSIZE)
-		refuse(ctl, c, op->cookie, op->length, r.left, OP_INVALID);
+		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_INVALID);
 	else if (rc == -ENOSPC)
-		request_queue(ctl, op->rail, &r, now_ns);
+		credit_request_queue(ctl, op->rail, &r, now_ns);
 	else if (rc < 0)
-		refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 	else
 		ctl_refill(ctl, op->rail, op->length, now_ns);
 }
@@ -242,7 +242,7 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 /*
  * Unlinks and frees request *link, which was counted with `waited` slots in `asked` and `waiting`.
  */
-static void request_remove(
+static void credit_request_remove(
 	struct ctl *ctl, unsigned rail, struct ctl_request **link, uint32_t waited)
 {
 	struct ctl_request *r = *link;
@@ -269,13 +269,14 @@ void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 		int rc = -ENOSPC;
 
 		if (class->pass != pass)
-			rc = grant_some(ctl, rail, r);
+			rc = credit_grant(ctl, rail, r);
 		if (rc == 0 || rc != -ENOSPC || r->deadline_ns <= now_ns) {
 			if (rc < 0)
-				refuse(ctl, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+				credit_refuse(ctl, r->channel, r->cookie, r->length, r->left,
+					OP_NO_SPACE);
 			else if (r->deadline_ns < now_ns)
 				ctl->control->counter[COUNTER_credits_late]++;
-			request_remove(ctl, rail, link, before);
+			credit_request_remove(ctl, rail, link, before);
 			continue;
 		}
 		class->pass = pass;
@@ -295,7 +296,7 @@ void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c)
 
 		while (*link) {
 			if ((*link)->channel == c)
-				request_remove(ctl, rail, link, (*link)->left);
+				credit_request_remove(ctl, rail, link, (*link)->left);
 			else
 				link = &(*link)->next;
 		}

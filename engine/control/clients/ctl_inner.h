@@ -139,7 +139,8 @@ bool ctl_channel_release(struct control *control, struct ctl_channel *channel, b
  * Writes one answer to the channel's ctl_done ring. There is room for it, because it was counted in
  * `owed`. `told`: how many of those it settles, the slots or pages that it tells of.
  */
-void ctl_put(struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *done, uint32_t told);
+void ctl_answer_write(
+	struct ctl *ctl, struct ctl_channel *c, const struct ctl_done *done, uint32_t told);
 
 /* ---- ctl_credit.c ---------------------------------------------------------------------------- */
 

@@ -21,8 +21,8 @@
 #define READ_ATTEMPTS 3 /* a client that writes meanwhile needs less than a microsecond */
 
 /* The difference of two readings; false: a word became smaller. */
-static bool difference(const struct statistics_words *now, const struct statistics_words *before,
-	struct statistics_words *ret_more)
+static bool statistics_difference(const struct statistics_words *now,
+	const struct statistics_words *before, struct statistics_words *ret_more)
 {
 	const uint64_t *a = (const uint64_t *)(const void *)now;
 	const uint64_t *b = (const uint64_t *)(const void *)before;
@@ -40,7 +40,7 @@ static bool difference(const struct statistics_words *now, const struct statisti
  * False: the buckets cannot have this count and this sum. Sums are in units of 1.024 us: with at
  * most SPAN_US_MAX * BATCHES_PER_US batches in each bucket they stay below 2^63.
  */
-static bool latency_possible(const struct statistics_calls *c)
+static bool statistics_latency_possible(const struct statistics_calls *c)
 {
 	uint64_t batches = 0, least = 0, most = 0, sum = c->latency_ns_sum >> LATENCY_POWER_MIN;
 
@@ -58,9 +58,10 @@ static bool latency_possible(const struct statistics_calls *c)
 	}
 	return batches == c->batches && least <= sum && sum <= most;
 }
-static_assert((uint64_t)SPAN_US_MAX * BATCHES_PER_US < 1ull << 30, "latency_possible() adds these");
+static_assert((uint64_t)SPAN_US_MAX * BATCHES_PER_US < 1ull << 30,
+	"statistics_latency_possible() adds these");
 
-static bool calls_possible(const struct statistics_calls *c, uint64_t us)
+static bool statistics_calls_possible(const struct statistics_calls *c, uint64_t us)
 {
 	uint64_t pages = 0;
 
@@ -72,15 +73,15 @@ static bool calls_possible(const struct statistics_calls *c, uint64_t us)
 			return false;
 		pages += c->result[r];
 	}
-	return pages == c->pages && latency_possible(c);
+	return pages == c->pages && statistics_latency_possible(c);
 }
 
-static bool possible(const struct statistics_words *more, uint64_t us)
+static bool statistics_possible(const struct statistics_words *more, uint64_t us)
 {
 	uint64_t pages = us * PAGES_PER_US, bytes = us * BYTES_PER_US;
 
 	for (unsigned call = 0; call < STATISTICS_CALLS; call++)
-		if (!calls_possible(&more->calls[call], us))
+		if (!statistics_calls_possible(&more->calls[call], us))
 			return false;
 	return more->get_local <= pages && more->get_remote <= pages && more->get_bytes <= bytes &&
 	       more->get_staged <= more->get_bytes && more->set_bytes <= bytes &&
@@ -113,7 +114,7 @@ bool statistics_collect(struct statistics *statistics, struct statistics_source 
 	}
 	if (rc < 0)
 		return true;
-	if (!difference(&now, &source->seen, &more) || !possible(&more, us)) {
+	if (!statistics_difference(&now, &source->seen, &more) || !statistics_possible(&more, us)) {
 		source->refused = true;
 		statistics->refused++;
 		return false;

@@ -27,7 +27,7 @@ void in_conn_fail(struct in_conn *in_conn)
 	in_conn_go_on(in_conn);
 }
 
-static void drop(struct control *control, uint32_t ref, unsigned rail)
+static void in_conns_drop_where(struct control *control, uint32_t ref, unsigned rail)
 {
 	struct in_conn *in_conn;
 
@@ -39,12 +39,12 @@ static void drop(struct control *control, uint32_t ref, unsigned rail)
 
 void in_conns_drop(struct control *control, uint32_t ref)
 {
-	drop(control, ref, RAILS_MAX);
+	in_conns_drop_where(control, ref, RAILS_MAX);
 }
 
 void in_conns_drop_rail(struct control *control, unsigned rail)
 {
-	drop(control, 0, rail);
+	in_conns_drop_where(control, 0, rail);
 }
 
 void in_conns_free(struct control *control)
@@ -76,7 +76,7 @@ struct region_list {
 	unsigned count;
 };
 
-static void regions_describe(const struct control_rail *rail, struct region_list *ret)
+static void in_conn_regions_describe(const struct control_rail *rail, struct region_list *ret)
 {
 	ret->count = 0;
 	for (unsigned i = 0; i < REGIONS_EXPORTED; i++) {
@@ -95,7 +95,7 @@ static void regions_describe(const struct control_rail *rail, struct region_list
 }
 
 /* Sends the message Connected. `in_conn` NULL: the request is refused, and `status` says why. */
-static void answer(struct control *control, uint32_t ref, uint64_t serial, int status,
+static void in_conn_answer(struct control *control, uint32_t ref, uint64_t serial, int status,
 	const struct in_conn *in_conn)
 {
 	struct rpc_link *link = member_link_now(control, ref);
@@ -108,7 +108,7 @@ static void answer(struct control *control, uint32_t ref, uint64_t serial, int s
 	connected.status = status;
 	if (in_conn) {
 		qps_describe(&in_conn->qps.set, &ends);
-		regions_describe(&control->rail[in_conn->to_rail], &regions);
+		in_conn_regions_describe(&control->rail[in_conn->to_rail], &regions);
 		connected.n_ends = in_conn->qps.set.count;
 		connected.ends = ends.at;
 		connected.n_regions = regions.count;
@@ -142,10 +142,10 @@ static void in_conn_done(struct qps *qps)
 		in_conn_go_on(in_conn);
 	} else if (qps->status) {
 		log_warn("rail %u: no queue pairs for a peer: %s", in_conn->to_rail, qps->text);
-		answer(qps->control, in_conn->ref, in_conn->serial, qps->status, NULL);
+		in_conn_answer(qps->control, in_conn->ref, in_conn->serial, qps->status, NULL);
 		in_conn_fail(in_conn);
 	} else {
-		answer(qps->control, in_conn->ref, in_conn->serial, 0, in_conn);
+		in_conn_answer(qps->control, in_conn->ref, in_conn->serial, 0, in_conn);
 	}
 }
 
@@ -212,7 +212,7 @@ bool conn_accept(struct control *control, struct rpc_link *link, const Pc__Conne
 	else
 		status = in_conn_open(control, ref, connect);
 	if (status)
-		answer(control, ref, connect->serial, status, NULL);
+		in_conn_answer(control, ref, connect->serial, status, NULL);
 	return true;
 }
 

@@ -25,7 +25,7 @@
 /* minimum of queue pairs: one cannot fill a port, and one is kept free for short READs */
 #define AUTO_MIN 4u
 
-static uint64_t over(uint64_t n, uint64_t by)
+static uint64_t divide_up(uint64_t n, uint64_t by)
 {
 	return (n + by - 1) / by;
 }
@@ -40,9 +40,9 @@ unsigned qps_wanted(const struct control *control, unsigned rail)
 		return asked;
 	dv_attributes(control->rail[rail].device, &nic);
 	bytes_per_s = nic.bits_per_second / 8;
-	count = over(bytes_per_s / 1000000 * AUTO_RTT_NS / 1000, AUTO_READS * AUTO_READ_BYTES);
-	if (count < over(bytes_per_s / AUTO_READ_BYTES, AUTO_READS_PER_S))
-		count = over(bytes_per_s / AUTO_READ_BYTES, AUTO_READS_PER_S);
+	count = divide_up(bytes_per_s / 1000000 * AUTO_RTT_NS / 1000, AUTO_READS * AUTO_READ_BYTES);
+	if (count < divide_up(bytes_per_s / AUTO_READ_BYTES, AUTO_READS_PER_S))
+		count = divide_up(bytes_per_s / AUTO_READ_BYTES, AUTO_READS_PER_S);
 	if (count < AUTO_MIN)
 		return AUTO_MIN;
 	return count < QPS_PER_PEER_MAX ? (unsigned)count : QPS_PER_PEER_MAX;
@@ -50,7 +50,7 @@ unsigned qps_wanted(const struct control *control, unsigned rail)
 
 /* ---- helper threads -------------------------------------------------------------------------- */
 
-static int failed(struct qps *qps, int status)
+static int qps_failed(struct qps *qps, int status)
 {
 	snprintf(qps->text, sizeof(qps->text), "%s", dv_error());
 	return status;
@@ -60,12 +60,12 @@ static int failed(struct qps *qps, int status)
  * Each driver call may take a second, so a helper thread skips the remaining calls of an abandoned
  * set.
  */
-static bool given_up(struct qps *qps)
+static bool qps_given_up(struct qps *qps)
 {
 	return shm_load(&qps->abandoned) != 0;
 }
 
-static int make(struct qps *qps)
+static int qps_make(struct qps *qps)
 {
 	struct control_rail *r = &qps->control->rail[qps->rail];
 	struct qp_set *set = &qps->set;
@@ -73,17 +73,17 @@ static int make(struct qps *qps)
 	for (; set->count < qps->count; set->count++) {
 		int status;
 
-		if (given_up(qps))
+		if (qps_given_up(qps))
 			return -ECANCELED;
 		status = dv_qp_create(r->device, rail_cq(r->rail), qps->depth, &set->qp[set->count],
 			&qps->sq[set->count]);
 		if (status)
-			return failed(qps, status);
+			return qps_failed(qps, status);
 	}
 	return 0;
 }
 
-static int join(struct qps *qps)
+static int qps_connect(struct qps *qps)
 {
 	if (qps->remotes != qps->set.count) {
 		snprintf(qps->text, sizeof(qps->text), "%u queue pairs answered for %u",
@@ -94,11 +94,11 @@ static int join(struct qps *qps)
 		uint64_t ack_ns;
 		int status;
 
-		if (given_up(qps))
+		if (qps_given_up(qps))
 			return -ECANCELED;
 		status = dv_qp_connect(qps->set.qp[i], &qps->remote[i]);
 		if (status)
-			return failed(qps, status);
+			return qps_failed(qps, status);
 		ack_ns = dv_qp_ack_ns(qps->set.qp[i]);
 		if (ack_ns > qps->ack_ns)
 			qps->ack_ns = ack_ns;
@@ -110,7 +110,7 @@ static int join(struct qps *qps)
  * Calls `call` for every queue pair of the set, also after it failed for one. Returns the first
  * error.
  */
-static int each(struct qps *qps, int (*call)(struct dv_qp *qp))
+static int qps_each(struct qps *qps, int (*call)(struct dv_qp *qp))
 {
 	int first = 0;
 
@@ -118,7 +118,7 @@ static int each(struct qps *qps, int (*call)(struct dv_qp *qp))
 		int status = call(qps->set.qp[i]);
 
 		if (status && !first)
-			first = failed(qps, status);
+			first = qps_failed(qps, status);
 	}
 	return first;
 }
@@ -130,7 +130,7 @@ void qps_destroy(struct qp_set *set)
 	set->count = 0;
 }
 
-static void run(struct work *work)
+static void qps_run(struct work *work)
 {
 	/* the cast is valid because `work` is the first member of struct qps */
 	struct qps *qps = (struct qps *)work;
@@ -138,13 +138,13 @@ static void run(struct work *work)
 	qps->status = 0;
 	switch (qps->call) {
 	case QPS_MAKE:
-		qps->status = make(qps);
+		qps->status = qps_make(qps);
 		if (qps->status == 0 && qps->remotes)
-			qps->status = join(qps);
+			qps->status = qps_connect(qps);
 		break;
-	case QPS_CONNECT: qps->status = join(qps); break;
-	case QPS_ERROR: qps->status = each(qps, dv_qp_error); break;
-	case QPS_KILL: qps->status = each(qps, dv_qp_kill); break;
+	case QPS_CONNECT: qps->status = qps_connect(qps); break;
+	case QPS_ERROR: qps->status = qps_each(qps, dv_qp_error); break;
+	case QPS_KILL: qps->status = qps_each(qps, dv_qp_kill); break;
 	case QPS_DESTROY: qps_destroy(&qps->set); break;
 	}
 }
@@ -153,7 +153,7 @@ static void run(struct work *work)
 
 static_assert(offsetof(struct qps, work) == 0, "either pointer leads to the other");
 
-static void made(struct work *work)
+static void qps_on_done(struct work *work)
 {
 	struct qps *qps = (struct qps *)work;
 
@@ -165,8 +165,8 @@ void qps_start(struct qps *qps, enum qps_call call)
 {
 	qps->call = call;
 	qps->busy = true;
-	qps->work.run = run;
-	qps->work.done = made;
+	qps->work.run = qps_run;
+	qps->work.done = qps_on_done;
 	work_submit(qps->control->conns->works, work_queue_of(qps->rail, call >= QPS_ERROR),
 		&qps->work);
 }

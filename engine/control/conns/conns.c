@@ -65,7 +65,7 @@ static void conn_health_out(struct control *control, unsigned rail, uint16_t pee
 {
 	struct conn_health *health = conn_health_of(control, rail, peer, ref);
 
-	rail_bit_set(&control->status->peer_rails_out[peer], rail, true);
+	rail_out_bit_set(&control->status->peer_rails_out[peer], rail, true);
 	if (health->out)
 		return;
 	health->out = true;
@@ -77,7 +77,7 @@ static void conn_health_back(struct control *control, unsigned rail, uint16_t pe
 {
 	struct conn_health *health = conn_health_of(control, rail, peer, ref);
 
-	rail_bit_set(&control->status->peer_rails_out[peer], rail, false);
+	rail_out_bit_set(&control->status->peer_rails_out[peer], rail, false);
 	if (!health->out)
 		return;
 	health->out = false;
@@ -113,7 +113,7 @@ static void out_conn_free(struct out_conn *conn)
  * The command names the connection by its pointer, because several connections to the same peer may
  * exist.
  */
-static void tell_of(const struct out_conn *conn, uint32_t kind)
+static void out_conn_tell(const struct out_conn *conn, uint32_t kind)
 {
 	struct rail_command command = {.kind = kind,
 		.peer = conn->handle.peer,
@@ -138,7 +138,7 @@ static void out_conn_retire(struct out_conn *conn)
 {
 	conn->retired = true;
 	out_conn_ticks_set(conn, CONN_ABORT_NS);
-	tell_of(conn, RAIL_CONN_RETIRE);
+	out_conn_tell(conn, RAIL_CONN_RETIRE);
 }
 
 /*
@@ -210,7 +210,7 @@ static void out_conn_end(struct out_conn *conn)
 
 /* ---- making a connection --------------------------------------------------------------------- */
 
-static void made_late(evutil_socket_t fd, short what, void *context)
+static void out_conn_made_late(evutil_socket_t fd, short what, void *context)
 {
 	struct out_conn *conn = context;
 
@@ -230,7 +230,7 @@ static void made_late(evutil_socket_t fd, short what, void *context)
 /*
  * Sets the timer that gives the connection up: after `ms`, or at made_until_ns if that is earlier.
  */
-static bool deadline_set(struct out_conn *conn, uint64_t ms)
+static bool out_conn_deadline_set(struct out_conn *conn, uint64_t ms)
 {
 	uint64_t now_ns = clock_now_ns(), left_us = 0;
 	struct timeval wait;
@@ -247,7 +247,7 @@ static bool deadline_set(struct out_conn *conn, uint64_t ms)
 static void out_conn_connect(struct out_conn *conn)
 {
 	conn->state = OUT_CONN_CONNECTING;
-	if (deadline_set(conn, CONN_MADE_MS))
+	if (out_conn_deadline_set(conn, CONN_MADE_MS))
 		qps_start(&conn->qps, QPS_CONNECT);
 	else
 		out_conn_give_up(conn);
@@ -269,7 +269,7 @@ static bool out_conn_ask(struct out_conn *conn, const struct member_record *to)
 	connect.ends = list.at;
 	message.body_case = PC__MESSAGE__BODY_CONNECT;
 	message.connect = &connect;
-	if (!deadline_set(conn, CONN_ANSWER_MS))
+	if (!out_conn_deadline_set(conn, CONN_ANSWER_MS))
 		return false;
 	link = member_link(conn->control, conn->handle.ref);
 	conn->linkless = !link && member_link_soon(conn->control, conn->handle.ref);
@@ -292,7 +292,7 @@ static struct out_conn *out_conn_find(struct control *control, unsigned rail, ui
  * ACK time-out: that must not count as a stall. With only one rail there is no other rail to use
  * instead.
  */
-static uint64_t stall_ns(const struct control *control, uint64_t ack_ns)
+static uint64_t out_conn_stall_ns(const struct control *control, uint64_t ack_ns)
 {
 	uint64_t ns = (uint64_t)control->settings->rail_stall_ms * 1000000;
 
@@ -341,9 +341,9 @@ static void out_conn_connected(struct out_conn *conn)
 	out_conn_deadline_end(conn);
 	conn->state = OUT_CONN_LIVE;
 	conn->live_ns = clock_now_ns();
-	conn->handle.stall_ns = stall_ns(control, conn->qps.ack_ns);
+	conn->handle.stall_ns = out_conn_stall_ns(control, conn->qps.ack_ns);
 	control->conns->outstanding++;
-	tell_of(conn, RAIL_CONN_ADD);
+	out_conn_tell(conn, RAIL_CONN_ADD);
 }
 
 /* Called when a helper thread has finished a driver call on the connection's queue pairs. */
@@ -365,7 +365,7 @@ static void out_conn_done(struct qps *qps)
 			log_warn("rail %u: peer %u: %s", conn->rail, conn->handle.peer, qps->text);
 		conn->errored = true;
 		if (!conn->gone)
-			tell_of(conn, RAIL_CONN_DROP);
+			out_conn_tell(conn, RAIL_CONN_DROP);
 		break;
 	case QPS_KILL:
 		conn->retired = qps->status == 0;
@@ -379,7 +379,7 @@ static void out_conn_done(struct qps *qps)
 	out_conn_go_on(conn);
 }
 
-static bool making(const struct control *control, unsigned rail, uint32_t ref)
+static bool out_conn_making(const struct control *control, unsigned rail, uint32_t ref)
 {
 	const struct out_conn *conn;
 
@@ -406,7 +406,7 @@ static int out_conn_open(
 	unsigned count = qps_wanted(control, rail);
 	struct out_conn *conn;
 
-	if (making(control, rail, to->ref))
+	if (out_conn_making(control, rail, to->ref))
 		return -EBUSY;
 	if (out_conns_of(control, rail) >= RAIL_CONNECTIONS_MAX) {
 		control->counter[COUNTER_connections_refused]++;
@@ -432,8 +432,8 @@ static int out_conn_open(
 	conn->qps.depth = QP_DEPTH;
 	conn->qps.done = out_conn_done;
 	conn->made_until_ns = clock_now_ns() + CONN_MADE_MS * 1000000ull;
-	conn->deadline = event_new(control->base, -1, 0, made_late, conn);
-	if (!conn->deadline || !deadline_set(conn, CONN_MADE_MS)) {
+	conn->deadline = event_new(control->base, -1, 0, out_conn_made_late, conn);
+	if (!conn->deadline || !out_conn_deadline_set(conn, CONN_MADE_MS)) {
 		if (conn->deadline)
 			event_free(conn->deadline);
 		free(conn);
@@ -446,7 +446,8 @@ static int out_conn_open(
 
 /* ---- the message Connected ------------------------------------------------------------------- */
 
-static bool regions_take(struct rail_conn *handle, size_t count, Pc__RegionKey *const *regions)
+static bool out_conn_regions_take(
+	struct rail_conn *handle, size_t count, Pc__RegionKey *const *regions)
 {
 	if (count > REGIONS_EXPORTED)
 		return false;
@@ -477,7 +478,8 @@ bool conn_accept_connected(
 			break;
 	if (!conn || conn->gone || conn->state != OUT_CONN_REQUESTED)
 		return fits; /* the peer's answer is late: the connection was given up before */
-	fits = fits && regions_take(&conn->handle, connected->n_regions, connected->regions);
+	fits = fits &&
+	       out_conn_regions_take(&conn->handle, connected->n_regions, connected->regions);
 	if (status == 0 && !fits)
 		status = -EPROTO;
 	if (status) {
@@ -528,7 +530,7 @@ void conns_probe(struct control *control, unsigned rail, const struct member_rec
 /*
  * Breaks a live connection and starts its back-off. After it a new connection is made and probed.
  */
-static void break_anew(struct control *control, struct out_conn *conn)
+static void out_conn_break_anew(struct control *control, struct out_conn *conn)
 {
 	const struct rail_conn *handle = &conn->handle;
 
@@ -551,7 +553,7 @@ void conns_broken(
 			handle->peer,
 			syndrome ? dv_syndrome((uint8_t)syndrome)
 				 : "nothing completes on it any more");
-	break_anew(control, conn);
+	out_conn_break_anew(control, conn);
 }
 
 void conns_proven(struct control *control, unsigned rail, struct rail_conn *handle)
@@ -604,7 +606,7 @@ void conns_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const
 			qps_have(&conn->qps, qpn)) {
 			log_warn("rail %u: connection with peer %u: %s; other rails take over",
 				rail, conn->handle.peer, why);
-			break_anew(control, conn);
+			out_conn_break_anew(control, conn);
 			return;
 		}
 	LIST_FOREACH (in_conn, &conns->in_conns, next)
@@ -623,7 +625,7 @@ void conns_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const
  * A late tick does not count: the process was stopped or the host was suspended, and the loop must
  * first process what helper threads and the rail have done meanwhile.
  */
-static void tick(evutil_socket_t fd, short what, void *context)
+static void out_conn_abort_tick(evutil_socket_t fd, short what, void *context)
 {
 	struct out_conn *conn = context;
 	uint64_t passed_ns = clock_now_ns() - conn->tick_ns;
@@ -655,7 +657,7 @@ void conns_stuck(struct control *control, unsigned rail, struct rail_conn *handl
 		"rail %u: what was posted to peer %u is not flushed; its queue pairs are destroyed",
 		rail, conn->handle.peer);
 	out_conn_deadline_end(conn);
-	conn->deadline = event_new(control->base, -1, EV_PERSIST, tick, conn);
+	conn->deadline = event_new(control->base, -1, EV_PERSIST, out_conn_abort_tick, conn);
 	if (!conn->deadline || event_add(conn->deadline, &every))
 		engine_abort("no memory for a deadline");
 	out_conn_ticks_set(conn, (until_ns > now_ns ? until_ns - now_ns : 0) + CONN_ABORT_NS);
@@ -732,7 +734,7 @@ int conns_open(struct control *control)
 	rc = works_open(control->base, 2 * control->rails, &conns->works);
 	if (rc < 0)
 		goto no_works;
-	rc = health_open(control);
+	rc = rail_health_open(control);
 	if (rc < 0)
 		goto no_health;
 	return 0;
@@ -762,7 +764,7 @@ void conns_close(struct control *control)
 		qps_destroy(&conn->qps.set);
 		out_conn_free(conn);
 	}
-	health_close(control);
+	rail_health_close(control);
 	free(conns);
 	control->conns = NULL;
 }

@@ -193,13 +193,13 @@ struct conns {
 	/* indexed by the number of our rail and by peer number; untouched from `peers` on */
 	struct conn_health conn_health[RAILS_MAX][NODES_MAX];
 	unsigned peers; /* 1 + the highest peer number that a connection was wanted with */
-	uint32_t hangs[NODES_MAX]; /* scratch memory of unread_watch() */
+	uint32_t hangs[NODES_MAX]; /* scratch memory of rails_unread_watch() */
 	struct rail_health health[RAILS_MAX];
-	uint32_t
-		unread[NODES_MAX]; /* by peer number: ref of the member whose READs hang; 0: none */
-	uint64_t completed;        /* pages and buckets read by all rails, at the last watch() */
+	/* by peer number: ref of the member whose READs hang; 0: none */
+	uint32_t unread[NODES_MAX];
+	uint64_t completed; /* pages and buckets read by all rails, at the last rails_watch() */
 	struct event *watch;
-	/* number of watch() calls; after every HEALTH_WATCHES of them the rails are compared */
+	/* number of rails_watch() calls; after HEALTH_WATCHES of them the rails are compared */
 	unsigned watches;
 	struct works *works;
 };
@@ -235,7 +235,7 @@ unsigned conns_busy(const struct control *control);
 void conns_port(struct control *control, unsigned rail, bool up);
 
 /* Sets or clears a rail's bit in a word of the status segment that tells clients which are out. */
-static inline void rail_bit_set(uint32_t *word, unsigned rail, bool out)
+static inline void rail_out_bit_set(uint32_t *word, unsigned rail, bool out)
 {
 	uint32_t bits = shm_load(word);
 
@@ -251,8 +251,8 @@ bool rail_out(const struct control *control, unsigned rail);
  */
 __attribute__((format(printf, 3, 4))) void rail_lost(
 	struct control *control, unsigned rail, const char *format, ...);
-int health_open(struct control *control);
-void health_close(struct control *control);
+int rail_health_open(struct control *control);
+void rail_health_close(struct control *control);
 
 /* ---- conn_qps.c, for outgoing and incoming connections --------------------------------------- */
 

@@ -33,7 +33,7 @@
 #include "numa/clock.h"
 
 #define HEALTH_WATCH_MS 50
-#define HEALTH_WATCHES 2u /* number of watch() calls between two comparisons of the rails */
+#define HEALTH_WATCHES 2u /* number of rails_watch() calls between two comparisons of the rails */
 #define HEALTH_BEHIND 3u  /* a rail that is behind in this many comparisons in a row is slow */
 /*
  * A rail is behind in a comparison if it moved less than 1/8 of the best rail's bytes, though it
@@ -67,7 +67,7 @@ bool rail_out(const struct control *control, unsigned rail)
 
 static void rail_leaves(struct control *control, unsigned rail)
 {
-	rail_bit_set(&control->status->rails_out, rail, true);
+	rail_out_bit_set(&control->status->rails_out, rail, true);
 	control->counter[COUNTER_rails_down]++;
 	PROBE_RAIL_DOWN(rail, NODES_MAX, 0);
 	out_conns_break_rail(control, rail);
@@ -83,7 +83,7 @@ static void rail_returns(struct control *control, unsigned rail)
 		control->conns->conn_health[rail][p].until_ns = 0;
 		control->conns->conn_health[rail][p].fails = 0;
 	}
-	rail_bit_set(&control->status->rails_out, rail, false);
+	rail_out_bit_set(&control->status->rails_out, rail, false);
 	event_active(control->conns->watch, EV_TIMEOUT, 0);
 }
 
@@ -122,7 +122,7 @@ const char *conns_rail_state(const struct control *control, unsigned rail, unsig
 
 /* ---- a rail far slower than its siblings ----------------------------------------------------- */
 
-static void slow_begins(struct control *control, unsigned rail, uint64_t now_ns)
+static void rail_slow_begins(struct control *control, unsigned rail, uint64_t now_ns)
 {
 	struct rail_health *h = &control->conns->health[rail];
 	uint64_t rest_ms;
@@ -140,7 +140,7 @@ static void slow_begins(struct control *control, unsigned rail, uint64_t now_ns)
 	rail_leaves(control, rail);
 }
 
-static void compare(struct control *control, uint64_t now_ns)
+static void rails_compare(struct control *control, uint64_t now_ns)
 {
 	uint64_t bytes[RAILS_MAX], pages[RAILS_MAX], best = HEALTH_BYTES;
 
@@ -166,7 +166,7 @@ static void compare(struct control *control, uint64_t now_ns)
 		h->behind = behind ? h->behind + 1 : 0;
 		if (h->behind >= HEALTH_BEHIND) {
 			h->behind = 0;
-			slow_begins(control, r, now_ns);
+			rail_slow_begins(control, r, now_ns);
 		}
 	}
 }
@@ -174,7 +174,7 @@ static void compare(struct control *control, uint64_t now_ns)
 /* ---- members whose READs hang ---------------------------------------------------------------- */
 
 /* True if a rail of this engine has read a page or a bucket since the last call. */
-static bool reads_complete(struct control *control)
+static bool rails_reads_complete(struct control *control)
 {
 	uint64_t completed = 0, before = control->conns->completed;
 
@@ -192,7 +192,7 @@ static bool reads_complete(struct control *control)
  * Stores for each peer number the rails on which READs hang, as bits: one that is out hangs
  * until its probe is answered. Returns the rails that are in use.
  */
-static uint32_t reads_hang(struct control *control)
+static uint32_t rails_reads_hang(struct control *control)
 {
 	struct conns *conns = control->conns;
 	const struct out_conn *conn;
@@ -215,11 +215,11 @@ static uint32_t reads_hang(struct control *control)
  * other READs complete: if none do, this engine's NICs are at fault. It ends when a READ completes,
  * or when the connection was made anew and its probe is answered.
  */
-static void unread_watch(struct control *control)
+static void rails_unread_watch(struct control *control)
 {
 	struct conns *conns = control->conns;
-	bool complete = reads_complete(control);
-	uint32_t used = reads_hang(control);
+	bool complete = rails_reads_complete(control);
+	uint32_t used = rails_reads_hang(control);
 
 	for (uint16_t p = 0; p < conns->peers; p++) {
 		bool hangs = used && (conns->hangs[p] & used) == used;
@@ -235,7 +235,7 @@ static void unread_watch(struct control *control)
 
 /* ---- timer ----------------------------------------------------------------------------------- */
 
-static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
+static void rail_probe_due(struct control *control, unsigned rail, uint64_t now_ns)
 {
 	for (unsigned p = 0; p < control->conns->peers; p++) {
 		const struct conn_health *health = &control->conns->conn_health[rail][p];
@@ -249,7 +249,7 @@ static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
 	}
 }
 
-static void watch(evutil_socket_t fd, short what, void *context)
+static void rails_watch(evutil_socket_t fd, short what, void *context)
 {
 	struct control *control = context;
 	struct conns *conns = control->conns;
@@ -269,17 +269,17 @@ static void watch(evutil_socket_t fd, short what, void *context)
 				rail_returns(control, r);
 		}
 		if (!rail_out(control, r))
-			probe_due(control, r, now_ns);
+			rail_probe_due(control, r, now_ns);
 	}
-	unread_watch(control);
+	rails_unread_watch(control);
 	if (control->rails > 1 && ++conns->watches % HEALTH_WATCHES == 0)
-		compare(control, now_ns);
+		rails_compare(control, now_ns);
 }
 
-int health_open(struct control *control)
+int rail_health_open(struct control *control)
 {
 	const struct timeval every = {.tv_usec = HEALTH_WATCH_MS * 1000};
-	struct event *event = event_new(control->base, -1, EV_PERSIST, watch, control);
+	struct event *event = event_new(control->base, -1, EV_PERSIST, rails_watch, control);
 
 	if (!event)
 		return -ENOMEM;
@@ -288,7 +288,7 @@ int health_open(struct control *control)
 	return 0;
 }
 
-void health_close(struct control *control)
+void rail_health_close(struct control *control)
 {
 	event_free(control->conns->watch);
 }
@@ -318,7 +318,7 @@ struct cut {
 	char text[240];
 };
 
-static void cut_run(struct work *work)
+static void device_cut_run(struct work *work)
 {
 	struct cut *cut = (struct cut *)work;
 
@@ -331,7 +331,7 @@ static void cut_run(struct work *work)
  * Called when the device is closed: the NIC writes nothing any more, so the rail may end the
  * requests it had posted.
  */
-static void cut_done(struct work *work)
+static void device_cut_done(struct work *work)
 {
 	struct cut *cut = (struct cut *)work;
 	struct control *control = cut->control;
@@ -351,7 +351,7 @@ static void cut_done(struct work *work)
 	client_regions_retry(control);
 }
 
-static bool rails_left(const struct control *control)
+static bool rails_any_left(const struct control *control)
 {
 	for (unsigned i = 0; i < control->rails; i++)
 		if (!control->conns->health[i].lost)
@@ -379,7 +379,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	if (!was_out)
 		rail_leaves(control, rail);
 	(void)outbox_send(control, rail, &(struct rail_command){.kind = RAIL_LOST});
-	if (rails_left(control) || control->stopping)
+	if (rails_any_left(control) || control->stopping)
 		return;
 	log_error(
 		"no rail is left: this engine can neither read nor be read; it leaves the cluster and exits: repair the NICs and start it again");
@@ -398,8 +398,8 @@ void conns_quiet(struct control *control, unsigned rail)
 
 	if (!cut)
 		engine_abort("rail %u: no memory to close its device", rail);
-	cut->work.run = cut_run;
-	cut->work.done = cut_done;
+	cut->work.run = device_cut_run;
+	cut->work.done = device_cut_done;
 	cut->control = control;
 	cut->rail = rail;
 	work_submit(control->conns->works, work_queue_of(rail, true), &cut->work);
@@ -407,7 +407,8 @@ void conns_quiet(struct control *control, unsigned rail)
 
 /* ---- events of the NICs ---------------------------------------------------------------------- */
 
-static void tell(struct control *control, unsigned rail, const struct dv_event *event)
+static void device_event_handle(
+	struct control *control, unsigned rail, const struct dv_event *event)
 {
 	const char *name = control->plan.rail[rail].device;
 
@@ -432,7 +433,7 @@ static void tell(struct control *control, unsigned rail, const struct dv_event *
 	}
 }
 
-static void ready(evutil_socket_t fd, short what, void *argument)
+static void device_event_ready(evutil_socket_t fd, short what, void *argument)
 {
 	struct control *control = argument;
 
@@ -449,7 +450,7 @@ static void ready(evutil_socket_t fd, short what, void *argument)
 			status = dv_event_next(device, &event);
 			if (status != 1)
 				break;
-			tell(control, i, &event);
+			device_event_handle(control, i, &event);
 		}
 		if (status < 0)
 			conns_device_lost(control, i, dv_error());
@@ -468,8 +469,8 @@ int device_event_open(struct control *control)
 
 		if (fd < 0)
 			continue; /* this NIC's device reports no events */
-		watch->event[i] =
-			event_new(control->base, fd, EV_READ | EV_PERSIST, ready, control);
+		watch->event[i] = event_new(
+			control->base, fd, EV_READ | EV_PERSIST, device_event_ready, control);
 		if (!watch->event[i] || event_add(watch->event[i], NULL)) {
 			device_event_close(control);
 			return -ENOMEM;

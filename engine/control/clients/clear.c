@@ -209,7 +209,7 @@ void clear_serve(struct control *control, struct ctl_channel *c, const struct ct
 		later = ctl_later(control->ctl, c, op, 1);
 	if (later == CTL_NO_ANSWER) {
 		free(r);
-		ctl_answer(control->ctl, c, op, &(struct ctl_done){.status = OP_NO_SPACE});
+		ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_NO_SPACE});
 		return;
 	}
 	r->group = op->key;

@@ -127,7 +127,7 @@ void clear_close(struct control *control);
 #define CTL_DEADLINE_NS 600000000000ull
 
 /* Answers an op now: `done` needs neither cookie nor kind. */
-void ctl_answer(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+void ctl_answer_now(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	const struct ctl_done *done);
 /*
  * The op is answered later. Returns the number of its first page; the others, if it has `pages` > 1

@@ -45,7 +45,7 @@ void ctl_answer_write(
 	}
 }
 
-void ctl_answer(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
+void ctl_answer_now(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	const struct ctl_done *done)
 {
 	struct ctl_done whole = *done;
@@ -58,7 +58,7 @@ void ctl_answer(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 static void ctl_answer_status(
 	struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, enum op_status status)
 {
-	ctl_answer(ctl, c, op, &(struct ctl_done){.status = status});
+	ctl_answer_now(ctl, c, op, &(struct ctl_done){.status = status});
 }
 
 /* ---- answers that come later ----------------------------------------------------------------- */
@@ -426,7 +426,7 @@ static void ctl_serve_publish(struct ctl *ctl, struct ctl_channel *c, unsigned a
 	ctl->stored_ns = now_ns;
 	if (op->count < 1 || op->count > CTL_PAGES_MAX) {
 		ctl->control->counter[COUNTER_ops_invalid]++;
-		ctl_answer(ctl, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
+		ctl_answer_now(ctl, c, op, &(struct ctl_done){.status = OP_INVALID, .pages = 1});
 		return;
 	}
 	publish_pages_copy(&c->ops, at, op, page);

@@ -174,7 +174,7 @@ static struct rpc_link *link_to(struct control *control, uint32_t ref)
 static void refuse(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
 {
 	control->counter[COUNTER_disk_asks_failed]++;
-	ctl_answer(control->ctl, c, op, &(struct ctl_done){.status = OP_PEER_DOWN});
+	ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_PEER_DOWN});
 }
 
 static void ask_holder(struct promote *p, struct ctl_channel *c, const struct ctl_op *op,
@@ -220,7 +220,7 @@ static void look(struct control *control, struct ctl_channel *c, const struct ct
 			.length = e->length};
 	else if (found.written || found.writing)
 		done = (struct ctl_done){.status = OP_HIT, .length = found.length};
-	ctl_answer(control->ctl, c, op, &done);
+	ctl_answer_now(control->ctl, c, op, &done);
 }
 
 void promote_serve(
@@ -231,7 +231,7 @@ void promote_serve(
 
 	if (op->kind == CTL_PROMOTE && op->count >= PROMOTE_KINDS) {
 		control->counter[COUNTER_ops_invalid]++;
-		ctl_answer(control->ctl, c, op, &(struct ctl_done){.status = OP_INVALID});
+		ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_INVALID});
 		return;
 	}
 	if (op->kind == CTL_PROMOTE && op->count == PROMOTE_LOOK) {

@@ -461,7 +461,7 @@ void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *o
 	if (!op->count && !op->length)
 		op->length = UINT32_MAX;
 	if (tier_known(control, &op->key, op->count ? 0 : op->length, &found, &done)) {
-		ctl_answer(p, c, op, &done);
+		ctl_answer_now(p, c, op, &done);
 		if (op->count && !done.generation)
 			tier_hint(control, &op->key);
 		return;
@@ -471,7 +471,7 @@ void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *o
 		waiter->answer = ctl_later(p, c, op, 1);
 	if (!waiter || waiter->answer == CTL_NO_ANSWER) {
 		free(waiter);
-		ctl_answer(p, c, op, &done);
+		ctl_answer_now(p, c, op, &done);
 		return;
 	}
 	waiter->deadline_ns = op->deadline_ns < now_ns + CTL_DEADLINE_NS ? op->deadline_ns

@@ -583,7 +583,7 @@ static void region_released(struct control *control, struct region *r)
 	}
 }
 
-void client_regions_retry(struct control *control)
+void client_memory_release_held(struct control *control)
 {
 	control->clients->cut_devices++;
 	for (unsigned id = REGION_CLIENT_0; id < REGIONS_MAX; id++) {

@@ -66,7 +66,7 @@ void client_region_returned(struct control *control, uint32_t region);
  * Called after the device of a lost NIC was closed: deregisters again the memory that this NIC had
  * not deregistered.
  */
-void client_regions_retry(struct control *control);
+void client_memory_release_held(struct control *control);
 
 /* ---- figures --------------------------------------------------------------------------------- */
 

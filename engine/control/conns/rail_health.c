@@ -348,7 +348,7 @@ static void device_cut_done(struct work *work)
 		if (conn->rail == rail)
 			out_conn_go_on(conn);
 	in_conns_drop_rail(control, rail);
-	client_regions_retry(control);
+	client_memory_release_held(control);
 }
 
 static bool rails_any_left(const struct control *control)

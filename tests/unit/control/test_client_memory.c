@@ -126,12 +126,12 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	assert_false(receive(fd, &a)); /* no reply yet: the NIC may still write to the memory */
 	/* from here on the NIC's device is closed, so deregistration succeeds */
 	world_hold_mrs(false);
-	client_regions_retry(&control);
+	client_memory_release_held(&control);
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);
-	client_regions_retry(&control); /* this second call finds no region to deregister again */
+	client_memory_release_held(&control); /* a second call finds no region */
 	close(memfd);
 	close(fd);
 	pump();
@@ -158,7 +158,7 @@ static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void 
 		usleep(1000);
 	assert_int_equal(world.mrs, RAILS);
 	world_hold_mrs(false);
-	client_regions_retry(&control);
+	client_memory_release_held(&control);
 	await(fd, &a);
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);

@@ -178,7 +178,7 @@ const char *dv_syndrome(uint8_t syndrome)
 	return syndrome ? "some syndrome" : "none";
 }
 
-void client_regions_retry(struct control *control)
+void client_memory_release_held(struct control *control)
 {
 	(void)control;
 	regions_retried++;

@@ -22,7 +22,6 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
-#include "engine/control/loop.h"
 #include "engine/control/pages/warm.h"
 #include "numa/clock.h"
 #include "numa/limit.h"

@@ -29,6 +29,8 @@
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/index.h"
+#include "engine/control/pages/pool.h"
+#include "engine/control/pages/shard.h"
 #include "engine/control/pages/warm.h"
 #include "numa/limit.h"
 

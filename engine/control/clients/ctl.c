@@ -21,8 +21,11 @@
 
 #include "config/log.h"
 #include "engine/control/directory/directory.h"
+#include "engine/control/pages/index.h"
+#include "engine/control/pages/pool.h"
 #include "engine/control/pages/promote.h"
 #include "engine/control/pages/scrub.h"
+#include "engine/control/pages/shard.h"
 #include "engine/control/pages/tier.h"
 #include "engine/rail/inbox.h"
 #include "numa/clock.h"

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/control/clients/ctl_inner.h"
+#include "engine/control/pages/pool.h"
 #include "numa/clock.h"
 
 /* ---- table of credits ------------------------------------------------------------------------ */

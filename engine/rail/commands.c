@@ -164,7 +164,7 @@ static void region_drop(struct rail *rail, uint32_t id)
 	if (id >= REGIONS_MAX || !rail->region[id].present)
 		return;
 	rail->region[id].dropping = true;
-	rail->region[id].session = 0; /* take.c refuses new ops that name the region */
+	rail->region[id].session = 0; /* segment_possible() refuses new ops that name the region */
 	region_return_if_unused(rail, id);
 }
 

@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections (struct conn): add, break, drop and return them, detect stalls, and keep the requests
- * whose peer has no connection. Poll core only. In fault-free operation only peer_route() and
- * conn_qp_find() run per op.
+ * Connections (struct conn): add, probe, break, drop, wqes_retire and return them, detect stalls,
+ * and the loss of the NIC. The control plane hands a connection over and gets it back when the NIC
+ * can no longer write for it: because every WQE has retired, or because the control plane has
+ * destroyed the QPs or closed the device; what was posted then retires without completions. Poll
+ * core only. In fault-free operation only conn_qp_find() runs per op.
  */
 #include "engine/rail/core.h"
 
 /*
- * ---- hash table: QP number -> QP --------------------------------------------------------------
+ * Drain time-out of an ended connection: a QP in the error state flushes its WQEs at once, so a
+ * longer wait means that the flush CQEs are missing.
+ */
+#define CONN_DRAIN_NS (1500ull * 1000 * 1000)
+
+/*
+ * ---- hash table: QP number -> QP ---------------------------------------------------------------
  */
 
 /* The entry of the hash table at which the search for a QP number begins. */
@@ -76,7 +84,7 @@ static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
 }
 
 /*
- * ---- connections ------------------------------------------------------------------------------
+ * ---- connections -------------------------------------------------------------------------------
  */
 
 static void conn_event_send(struct rail *rail, uint32_t kind, const struct rail_conn *handle,
@@ -242,7 +250,7 @@ static void conn_init(struct rail *rail, struct conn *conn, struct rail_conn *ha
 }
 
 /*
- * ---- probing a connection that failed before --------------------------------------------------
+ * ---- probing a connection that failed before ---------------------------------------------------
  */
 
 /*
@@ -278,7 +286,7 @@ static void conn_probe(struct rail *rail, struct conn *conn)
 void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
 {
 	if (conn->state != CONN_PROBING || status == OP_NIC_ERROR)
-		/* the connection is broken already, or reap.c breaks it next with the syndrome
+		/* the connection is broken already, or reap_one() breaks it next with the syndrome
 		 * of that CQE */
 		return;
 	if (status != OP_HIT && status != OP_STALE) {
@@ -290,7 +298,7 @@ void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
 }
 
 /*
- * ---- requests that wait for a connection ------------------------------------------------------
+ * ---- requests that wait for a connection -------------------------------------------------------
  */
 
 /*
@@ -352,7 +360,7 @@ void conn_add(struct rail *rail, struct rail_conn *handle)
 			continue;
 		link_remove(&request->pending);
 		rail->parked--;
-		peer_route(rail, request);
+		request_route(rail, request);
 	}
 	for (struct link *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
 		struct rail_run *run = container_of(at, struct rail_run, pending);
@@ -389,57 +397,102 @@ void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 	want_next(rail, slot, ref);
 }
 
-bool conn_has_place(const struct conn *conn, const struct op *op)
+/*
+ * ---- QPs that are destroyed, and a NIC that is lost for good -----------------------------------
+ */
+
+/* Finds the connection of `object`. NULL: the rail has none (any more). */
+static struct conn *conn_of(struct rail *rail, const struct rail_conn *object)
 {
-	const struct rail_remote *remote = &conn->handle->region[op->region];
-	const struct rail_remote *heads =
-		&conn->handle->region[REGION_HEADS_0 + op->region % RAILS_MAX];
+	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+		struct conn *conn = container_of(at, struct conn, conns);
 
-	uint64_t start = op_start(op);
-
-	if (op->offset > remote->length || start > remote->length ||
-		op->length > remote->length - start)
-		return false;
-	return op->kind != OP_PAGE ||
-	       op->offset / PAGE_UNIT < heads->length / sizeof(struct page_head);
-}
-
-void peer_route(struct rail *rail, struct request *request)
-{
-	struct peer_slot *slot = peer_slot_of(rail, request->op.peer);
-	struct conn *conn = slot->conn;
-
-	if (likely(conn && conn->handle->ref == request->op.peer_ref)) {
-		if (unlikely(conn->state != CONN_OPEN ||
-			     (conn->stalled &&
-				     (rail->parked >= RAIL_PARKED_MAX || conn_full(rail, conn))))) {
-			request_end(rail, request, OP_PEER_DOWN);
-		} else if (unlikely(!conn_has_place(conn, &request->op))) {
-			request_end(rail, request, OP_INVALID);
-		} else {
-			request->conn = conn;
-			conn->requests++;
-			conn->taken_bytes += request->op.length;
-			if (unlikely(conn->stalled))
-				rail->parked++;
-			else
-				rail->taken_bytes += request->op.length;
-			conn_queue(rail, conn, request);
-		}
-		return;
+		if (conn->handle == object)
+			return conn;
 	}
-	if (rail->parked >= RAIL_PARKED_MAX) {
-		request_end(rail, request, OP_PEER_DOWN);
-		return;
-	}
-	rail->parked++;
-	link_append(&slot->parked, &request->pending);
-	peer_want(rail, slot, request->op.peer, request->op.peer_ref);
+	return NULL;
 }
 
 /*
- * ---- stalls -----------------------------------------------------------------------------------
+ * CQEs that are already in the CQ are consumed first: they are valid answers, and the NIC may give
+ * the numbers of destroyed QPs to new ones.
  */
+void conn_retire(struct rail *rail, const struct rail_conn *object)
+{
+	struct conn *conn = conn_of(rail, object);
+
+	if (!conn)
+		return; /* the connection drained in the meantime, so it was returned already */
+	conn_drop(rail, conn->number, conn->handle->ref, object);
+	rail_reap_all(rail);
+	conn = conn_of(rail, object);
+	if (!conn)
+		return;
+	conn_retire_posted(rail, conn);
+	conn_return_if_drained(rail, conn);
+}
+
+/* Replaces the lost NIC's CQ and doorbell record by a CQ that never holds a completion. */
+static uint8_t cqe_of_nobody[64] = {[63] = MLX5_CQE_INVALID << 4};
+static volatile __be32 record_of_nobody[2];
+
+void rail_lose(struct rail *rail)
+{
+	struct rail_event event = {.kind = RAIL_QUIET};
+
+	rail->lost = true;
+	rail->cq = (struct dv_cq){.buf = cqe_of_nobody,
+		.record = record_of_nobody,
+		.cqe_cnt = 1,
+		.cqe_size = sizeof(cqe_of_nobody)};
+	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next)
+		conn_break(rail, container_of(at, struct conn, conns), 0);
+	rail_event_send(rail, &event);
+}
+
+/*
+ * ---- stalls ------------------------------------------------------------------------------------
+ */
+
+/*
+ * The earliest deadline of the connection's requests and runs, CLOCK_MONOTONIC; 0 if one of them is
+ * past its deadline already.
+ */
+static uint64_t conn_deadline_ns(struct rail *rail, const struct conn *conn)
+{
+	uint64_t ns = UINT64_MAX;
+
+	for (struct request *request = live_from(rail, 0); request;
+		request = live_from(rail, request->number + 1u)) {
+		uint64_t over_ns = request->expired ? 0 : request->deadline_ns;
+
+		if (request->conn == conn && over_ns < ns)
+			ns = over_ns;
+	}
+	for (struct rail_run *run = run_from(rail, 0); run;
+		run = run_from(rail, run->number + 1u)) {
+		uint64_t over_ns = run->expired ? 0 : run->deadline_ns;
+
+		if (run->conn == conn && over_ns < ns)
+			ns = over_ns;
+	}
+	return ns;
+}
+
+/* Sends RAIL_CONN_STUCK, once, for an ended connection whose WQEs have not all retired in time. */
+static void conn_drain_watch(struct rail *rail, struct conn *conn, uint64_t now_ns)
+{
+	struct rail_event event = {.kind = RAIL_CONN_STUCK, .object = conn->handle};
+
+	if (!conn->ended_ns || conn->stuck || !conn->wqes ||
+		now_ns - conn->ended_ns < CONN_DRAIN_NS)
+		return;
+	conn->stuck = true;
+	event.peer = conn->handle->peer;
+	event.ref = conn->handle->ref;
+	event.ns = conn_deadline_ns(rail, conn);
+	rail_event_send(rail, &event);
+}
 
 void conn_unstall(struct rail *rail, struct conn *conn)
 {

@@ -37,7 +37,7 @@ enum wqe_kind {
 	WQE_RUN_PAGES,  /* payload of a run: it completes `pages` */
 	WQE_RUN_HEADS,  /* the heads of `pages` of a run, posted after the CQEs of their payload */
 	WQE_RUN_LEASED, /* the heads of `pages` of a run, posted behind their payload on its QP */
-	/* Series, see run_series.c: WQEs of one WQEBB each that have one record. WQE_RUN_SERIES,
+	/* Series, see run_post.c: WQEs of one WQEBB each that have one record. WQE_RUN_SERIES,
 	 * WQE_RUN_LONG_SERIES: payload, as WQE_RUN_PAGES, in small and in long READs.
 	 * WQE_RUN_OWN_HEADS: as WQE_RUN_HEADS, one head a READ, in the place of the run.
 	 * WQE_RUN_PAIRS, WQE_RUN_LONG_PAIRS: pairs of payload and, behind it, the heads of its
@@ -176,7 +176,7 @@ struct conn {
 	uint64_t ended_ns;
 	uint16_t number; /* number of the peer: map_member.peer */
 	uint8_t state;   /* state of the connection: enum conn_state */
-	/* true: a request outlived REQUEST_GRACE_NS, too; expire.c breaks the connection */
+	/* true: a request outlived REQUEST_GRACE_NS, too; rail_expire() breaks the connection */
 	bool overdue;
 	bool stuck; /* true: the connection does not drain; RAIL_CONN_STUCK was sent */
 	/* true: the connection is stalled: its requests count as parked, and its bytes not
@@ -219,6 +219,12 @@ void conn_probed(struct rail *rail, struct conn *conn, enum op_status status);
  * meant; NULL: one of (peer, ref).
  */
 void conn_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_conn *object);
+/* Executes RAIL_LOST: from then on the rail does not touch the NIC's memory and queues. */
+void rail_lose(struct rail *rail);
+/*
+ * Executes RAIL_CONN_RETIRE: retires what is posted on the connection of `object` and returns it.
+ */
+void conn_retire(struct rail *rail, const struct rail_conn *object);
 /* Returns a dropped connection to the control plane if none of its WQEs is at the NIC. */
 void conn_return_if_drained(struct rail *rail, struct conn *conn);
 
@@ -239,16 +245,6 @@ void conn_unstall(struct rail *rail, struct conn *conn);
 /* Finds the QP of this rail with that QP number; NULL: none. */
 struct conn_qp *conn_qp_find(struct rail *rail, uint32_t qpn);
 
-/*
- * True if the bytes of `op`, and for OP_PAGE its page head, lie in regions that the peer exported.
- */
-bool conn_has_place(const struct conn *conn, const struct op *op);
-
-/*
- * Routes a taken request: to the connection of its peer, to the list of requests that wait for one,
- * or back to the client with OP_PEER_DOWN or OP_INVALID.
- */
-void peer_route(struct rail *rail, struct request *request);
 /*
  * Requests a connection to (peer, ref) from the control plane, unless a request for one to this
  * peer is open.

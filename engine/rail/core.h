@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * struct rail holds everything one rail owns; the rest of this header declares the functions that
- * the files of this folder call of each other. rail_open() maps the rail at once and allocates its
- * inbox rings; nothing is allocated after that. Only the poll core uses it, except for the control
- * plane's ends of the inbox and the two members that any thread may read (in_flight and counter).
+ * the files of this folder call of each other, by file. rail_open() maps the rail at once and
+ * allocates its inbox rings; nothing is allocated after that. Only the poll core uses it, except
+ * for the control plane's ends of the inbox and the two members that any thread may read (in_flight
+ * and counter).
  */
 #ifndef RAIL_CORE_H
 #define RAIL_CORE_H
@@ -158,8 +159,8 @@ struct rail {
 	void *inbox_memory; /* memory of both rings of the inbox */
 	void *heads_handle; /* the struct dv_mr of head[] */
 
-	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was accepted
-	 * by take.c and is not answered yet */
+	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was taken and
+	 * is not answered yet */
 	alignas(64) bool live[RAIL_REQUESTS];
 	bool run_live[RAIL_RUNS]; /* the same for run[i] */
 	struct link conns;        /* list of all connections of the rail, oldest first */
@@ -255,7 +256,7 @@ static inline uint64_t rail_t1(struct rail *rail)
 	return rail->t1_ns;
 }
 
-/* ---- live requests: accepted by take.c and not answered yet ---- */
+/* ---- live requests: taken and not answered yet ---- */
 
 /*
  * The first live request whose number is at least `number`; NULL: none. A loop over live requests
@@ -334,7 +335,7 @@ static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
 	shm_count(&rail->counter[which], n);
 }
 
-/* ---- step.c ---- */
+/* ---- step.c: one step of the rail ---- */
 /*
  * Prefetches the two cache lines that the next step of this rail reads first: the next CQE, and the
  * next op ring entry of the channel turn[0], which a client's core may just have written. The poll
@@ -352,28 +353,11 @@ static inline void rail_prefetch(const struct rail *rail)
 		__builtin_prefetch(slot);
 	}
 }
-/* Rings the doorbell of every QP of the rail with WQEs posted since its last doorbell. */
-void rail_ring(struct rail *rail);
 /*
  * Sends an event to the control plane, or keeps it in rail->late when the event ring is full; a
  * later step sends it.
  */
 void rail_event_send(struct rail *rail, const struct rail_event *event);
-
-/*
- * expire.c: ends requests past their deadlines and runs conns_watch() when that is due. Returns how
- * many requests were past their deadlines.
- */
-unsigned rail_expire(struct rail *rail);
-
-/* take.c: takes ops from all clients' op rings. Returns the number of ops taken. */
-unsigned rail_take(struct rail *rail);
-
-/* post.c: posts WQEs for the requests that wait. Returns the number of WQEs. */
-unsigned rail_post(struct rail *rail);
-
-/* reap.c: consumes up to RAIL_REAP_BURST CQEs. Returns their number. */
-unsigned rail_reap(struct rail *rail);
 /* Consumes every CQE that the CQ holds at present. */
 void rail_reap_all(struct rail *rail);
 /*
@@ -381,68 +365,6 @@ void rail_reap_all(struct rail *rail);
  * longer touch them.
  */
 void conn_retire_posted(struct rail *rail, struct conn *conn);
-
-/* ---- request.c ---- */
-/*
- * Copies the segments of request->op from the op ring, starting with entry `from` after the ring's
- * head. False: too few segment blocks are free now; nothing was copied.
- */
-bool request_copy_segments(
-	struct rail *rail, struct request *request, const struct ring_consumer *ops, uint32_t from);
-/* Increments `users` of every region that the request's segments name. */
-void request_hold_regions(struct rail *rail, struct request *request);
-/* Answers the request with `status` and frees it. None of its WQEs may be at the NIC. */
-void request_end(struct rail *rail, struct request *request, enum op_status status);
-/*
- * Frees the request and the segment blocks of its op.segments segments, all of which must have been
- * copied.
- */
-void request_free(struct rail *rail, struct request *request);
-/* Ends a request's or run's use of a region. */
-void region_release(struct rail *rail, uint32_t id);
-/*
- * Writes a completion, a struct op_done or run_done, to the channel's done ring; rail_answer()
- * publishes it. The ring has room, because take.c takes an op only if its completion fits.
- */
-void channel_answer(struct rail *rail, struct channel_slot *slot, const void *done);
-/* Publishes the completions that this step wrote to the clients' done rings. */
-void rail_answer(struct rail *rail);
-
-/* ---- run_take.c, run_post.c, run_series.c, run_reap.c ---- */
-/*
- * Takes the run whose first line is `at` entries after the head of the op ring; `first` is the copy
- * of that line, and `ready` entries from there on are filled. Returns the number of entries it
- * occupies and the number of its pages; 0: it stays in the ring. Six parameters, in registers: hot
- * path.
- */
-uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
-	uint32_t at, uint32_t ready, uint32_t *ret_pages);
-void run_free(struct rail *rail, struct rail_run *run);
-/* Routes a taken run, as peer_route() does a request. */
-void run_route(struct rail *rail, struct rail_run *run);
-/* Queues a run that has payload to post at its connection, and the connection at the rail. */
-void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run);
-/*
- * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.
- */
-void run_quit(struct rail_run *run, enum op_status status);
-/* run_quit(); the run ends at once if none of its WQEs is at the NIC. */
-void run_fail(struct rail *rail, struct rail_run *run, enum op_status status);
-/*
- * Answers the run and frees it; pages in neither mask get `status`. None of its WQEs may be at the
- * NIC.
- */
-void run_end(struct rail *rail, struct rail_run *run, enum op_status status);
-
-/* ---- lost.c ---- */
-/* Executes RAIL_LOST: from then on the rail does not touch the NIC's memory and queues. */
-void rail_lose(struct rail *rail);
-/*
- * Executes RAIL_CONN_RETIRE: retires what is posted on the connection of `object` and returns it.
- */
-void conn_retire(struct rail *rail, const struct rail_conn *object);
-/* Sends RAIL_CONN_STUCK, once, for an ended connection whose WQEs have not all retired in time. */
-void conn_drain_watch(struct rail *rail, struct conn *conn, uint64_t now_ns);
 
 /* ---- commands.c ---- */
 /* Executes commands that the control plane sent through the inbox. Returns their number. */
@@ -459,12 +381,78 @@ void region_return_if_unused(struct rail *rail, uint32_t id);
 /* After RAIL_STOP: sends RAIL_STOPPED once no request, connection, command or event is left. */
 void rail_finish(struct rail *rail);
 
+/* ---- what runs and requests have in common ---- */
+/* Ends a request's or run's use of a region. */
+static inline void region_release(struct rail *rail, uint32_t id)
+{
+	if (--rail->region[id].users == 0 && unlikely(rail->region[id].dropping))
+		region_return_if_unused(rail, id);
+}
+
 /*
- * wake.c: wakes sleeping clients and the control plane. The poll core calls it between steps when
- * rail->news is set, after shm_fence_sleep(): the completions and events are published before the
- * fence, and a sleeper raises its flag before it looks for them. These are the only system calls on
- * a running rail.
+ * Writes a completion, a struct op_done or run_done, to the channel's done ring; the step publishes
+ * it at its end. The ring has room, because an op is taken only if its completion fits.
  */
-void rail_wake(struct rail *rail);
+static inline void channel_answer(struct rail *rail, struct channel_slot *slot, const void *done)
+{
+	struct rail_channel *channel = slot->channel;
+
+	if (likely(!channel->stopping && !channel->broken)) {
+		memcpy(ring_slot_new(&channel->done, slot->fresh), done, sizeof(struct op_done));
+		if (!slot->fresh++)
+			rail->fresh[rail->fresh_count++] = (uint16_t)channel->id;
+	}
+	channel->in_flight--;
+}
+
+/* ---- request.c: single ops ---- */
+/* Takes ops from all clients' op rings, runs and single ops. Returns the number of ops taken. */
+unsigned rail_take(struct rail *rail);
+/*
+ * Routes a taken request: to the connection of its peer, to the list of requests that wait for one,
+ * or back to the client with OP_PEER_DOWN or OP_INVALID.
+ */
+void request_route(struct rail *rail, struct request *request);
+/*
+ * Post up to `burst` WQEs of the connection's requests: payload, and with a lease the page head
+ * behind it; page heads whose payload has arrived. Return how many.
+ */
+unsigned request_post(struct rail *rail, struct conn *conn, unsigned burst);
+unsigned request_post_heads(struct rail *rail, struct conn *conn, unsigned burst);
+/* Answers the request with `status` and frees it. None of its WQEs may be at the NIC. */
+void request_end(struct rail *rail, struct request *request, enum op_status status);
+
+/* ---- run.c: runs, the way of most pages ---- */
+/*
+ * Takes the run whose first line is `at` entries after the head of the op ring; `first` is the copy
+ * of that line, and `ready` entries from there on are filled. Returns the number of entries it
+ * occupies and the number of its pages; 0: it stays in the ring. Six parameters, in registers: hot
+ * path.
+ */
+uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
+	uint32_t at, uint32_t ready, uint32_t *ret_pages);
+/* Routes a taken run, as request_route() does a request. */
+void run_route(struct rail *rail, struct rail_run *run);
+/*
+ * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.
+ */
+void run_quit(struct rail_run *run, enum op_status status);
+/* run_quit(); the run ends at once if none of its WQEs is at the NIC. */
+void run_fail(struct rail *rail, struct rail_run *run, enum op_status status);
+/*
+ * Answers the run and frees it; pages in neither mask get `status`. None of its WQEs may be at the
+ * NIC.
+ */
+void run_end(struct rail *rail, struct rail_run *run, enum op_status status);
+
+/* ---- run_post.c ---- */
+/* Queues a run that has payload to post at its connection, and the connection at the rail. */
+void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run);
+/*
+ * Post up to `burst` WQEs of the connection's runs: payload, lot by lot; page heads whose payload
+ * has arrived. Return how many.
+ */
+unsigned post_runs(struct rail *rail, struct conn *conn, unsigned burst);
+unsigned post_run_heads(struct rail *rail, struct conn *conn, unsigned burst);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The poll core: a thread that steps its rails in turn, and rests when none has work. One rail's
- * step is bounded, so a busy rail delays the next rail by at most one step. Together with wake.c
- * this file makes the only system calls of running rails. The control plane's thread calls
- * poll_core_start() and poll_core_close(); the poll core runs the rest.
+ * step is bounded, so a busy rail delays the next rail by at most one step. Between steps this file
+ * wakes clients and the control plane; it makes the only system calls of running rails. The control
+ * plane's thread calls poll_core_start() and poll_core_close(); the poll core runs the rest.
  */
 #include "engine/rail/poll_core.h"
 
@@ -57,6 +57,47 @@ static unsigned step_nics(struct poll_core *core)
 
 	gap_nics(&core->gaps, clock_ticks() - from);
 	return work;
+}
+
+static void kick(int fd)
+{
+	uint64_t one = 1;
+	ssize_t n = write(fd, &one, sizeof(one));
+
+	/* the write fails only if the eventfd is full; it is readable then, so it wakes the
+	 * control plane as well */
+	(void)n;
+}
+
+static void wake_client(struct rail_channel *channel)
+{
+	/* First a load, then the exchange: a load of 0 leaves the flag's cache line with the
+	 * client's core. */
+	if (shm_load(channel->client_waits) && shm_exchange(channel->client_waits, 0))
+		client_wake(channel->wake);
+}
+
+/*
+ * Wakes sleeping clients and the control plane. Called when rail->news is set, after
+ * shm_fence_sleep(): the completions and events are published before the fence, and a sleeper
+ * raises its flag before it looks for them.
+ */
+static void rail_wake(struct rail *rail)
+{
+	rail->news = false;
+	for (unsigned i = 0; i < CHANNELS_MAX / 64; i++) {
+		uint64_t left = rail->wake[i];
+
+		rail->wake[i] = 0;
+		for (; left; left &= left - 1)
+			wake_client(
+				rail->channel[i * 64 + (unsigned)__builtin_ctzll(left)].channel);
+	}
+	if (unlikely(rail->events_sent)) {
+		rail->events_sent = false;
+		if (shm_load(&rail->options.status->control_sleeps))
+			kick(rail->options.control_kick);
+	}
 }
 
 /*

@@ -99,7 +99,8 @@ struct request {
 	alignas(64) struct conn *conn;
 	/* entry in the list conn->pending, conn->heads or peer_slot.parked */
 	struct link pending;
-	/* CLOCK_MONOTONIC at which expire.c looks at the request next, ns */
+	/* CLOCK_MONOTONIC at which rail_expire() looks at the request
+	 * next, ns */
 	uint64_t deadline_ns;
 	uint32_t posted; /* payload bytes of the request posted so far */
 	/* position in the destination: posted bytes of the current segment */

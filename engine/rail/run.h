@@ -60,8 +60,8 @@ struct rail_run {
 	uint8_t next;         /* number of pages posted completely: index of the next one */
 	/* result of the pages in neither mask: enum op_status; OP_HIT: no error so far */
 	uint8_t status;
-	/* owner: poll core; changes less often. deadline_ns: CLOCK_MONOTONIC at which expire.c
-	 * looks at the run next, ns */
+	/* owner: poll core; changes less often. deadline_ns: CLOCK_MONOTONIC at which
+	 * rail_expire() looks at the run next, ns */
 	alignas(64) uint64_t deadline_ns;
 	/* when the run has its turn among the runs of its connection: see run_queue() */
 	uint64_t tag;

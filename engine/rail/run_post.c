@@ -1,44 +1,541 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs -> WQEs, lot by lot. Pages that follow each other both in the peer's pool and in the
- * destination share one READ of up to SLICE_BYTES, and so do the page heads of neighbouring slots.
- * What does not fit the budgets now is posted in a later step. Poll core only; the hot path.
+ * Runs -> WQEs. A run is posted in lots; the lots of several channels take turns. A lot consists of
+ * series:
+ *
+ *   READs of one run on one queue pair that are posted in one loop and have one record and one CQE,
+ *   so queue pair, budgets, record and T0 cost once for all of them. Each is one WQEBB, and all
+ *   bring the same number of pages, which follow each other in the run.
+ *
+ *   payload (tail) and buckets   | payload | payload | ... | payload: CQE |
+ *   pairs (lease)                | payload | heads | payload | heads | ... | payload | heads: CQE |
+ *   heads (tail)                 | head | head | ... | head: CQE |
+ *
+ * Pages that follow each other both in the peer's pool and in the destination share one READ of up
+ * to SLICE_BYTES, and so do the page heads of neighbouring slots. Pages of several segments or MRs,
+ * and heads that share a READ, have a record for each WQE. Page heads are READ together with the
+ * payload (lease), or after it has arrived (tail). What does not fit the budgets now is posted in a
+ * later step. Poll core only; the hot path.
  */
-#include "engine/rail/run_series.h"
+#include "engine/rail/wqe.h"
 
-/* Bytes that a run's next lot is charged with, see RAIL_LOT_BYTES. */
-static uint32_t lot_charge(const struct rail_run *run)
+#define HEAD_BYTES ((uint32_t)sizeof(struct page_head))
+
+/*
+ * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
+ * allows more than one slice.
+ */
+static inline uint32_t bytes_allowed(const struct rail *rail)
 {
-	uint32_t left = (run->header.pages - run->next) * (run->item_bytes + RAIL_WQE_CHARGE);
+	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
+							: 0;
+}
 
-	return left < RAIL_LOT_BYTES ? left : RAIL_LOT_BYTES;
+/* ---- series: what a queue pair takes -------------------------------------------------------- */
+
+/*
+ * How many WQEs of one WQEBB a series on this QP may have: up to the next one with a CQE, but at
+ * least two if there is room for them, so that a head can follow its payload.
+ */
+static inline unsigned series_max(const struct conn_qp *qp)
+{
+	unsigned left = RUN_SIGNAL_WQES - qp->silent, conn = CQ_DEPTH / 2 - qp->conn->wqes;
+	unsigned room = qp->blocks_max - qp_outstanding(qp), max = left > 2 ? left : 2;
+
+	max = max < conn ? max : conn;
+	return max < room ? max : room;
+}
+
+/* Requests a CQE from the last WQE of a series if it is time for one. */
+static inline void series_signal(struct conn_qp *qp)
+{
+	if (qp->silent < RUN_SIGNAL_WQES && qp->silent_bytes < RUN_SIGNAL_BYTES)
+		return;
+	dv_signal_last(qp->sq);
+	qp->silent = qp->silent_bytes = 0;
 }
 
 /*
- * Start-time fair queueing: a lot starts at the end of its channel's previous one, or now if that
- * has passed, in a time that counts charged bytes. So lots of channels alternate, whatever the
- * number and length of each channel's runs.
+ * Accounts for a series of `blocks` WQEs that was written behind the record `wqe`. Six parameters,
+ * in registers: hot path.
  */
-static inline void run_tag(struct rail *rail, struct rail_run *run)
+static inline void series_posted(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+	uint32_t blocks, uint32_t bytes, bool long_reads)
 {
-	uint64_t *end = &rail->channel[run->channel].lots_end;
-
-	run->tag = *end > rail->lots_now ? *end : rail->lots_now;
-	*end = run->tag + lot_charge(run);
+	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
+		bytes);
+	run->outstanding++;
+	qp->silent += blocks;
+	qp->silent_bytes += bytes;
+	series_signal(qp);
+	qp_posted(rail, qp, blocks, bytes, long_reads);
 }
 
-void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run)
-{
-	struct link *at = conn->runs.previous;
+/* ---- series: payload, pairs of payload and heads, buckets ----------------------------------- */
 
-	run_tag(rail, run);
-	while (at != &conn->runs &&
-		unlikely(container_of(at, struct rail_run, pending)->tag > run->tag))
-		at = at->previous;
-	link_insert_before(at->next, &run->pending);
-	if (!link_linked(&conn->waiting))
-		link_append(&rail->waiting, &conn->waiting);
+/*
+ * Clears the place of a page head before the READ of it. What an earlier READ has left there then
+ * validates no page: no page of a run is of length 0.
+ */
+static inline void head_clear(struct page_head *head)
+{
+	head->length = 0;
 }
+
+/* What READs of the payload of a run, or of its heads, have in common. */
+struct run_reads {
+	struct dv_keys keys;
+	uint64_t from; /* address of the peer's region */
+	uint64_t to;   /* payload: address of the destination region */
+};
+
+static inline struct run_reads payload_reads(const struct rail *rail, const struct rail_run *run)
+{
+	const struct rail_remote *remote = &run->conn->handle->region[run->header.region];
+	const struct region_slot *home = &rail->region[run->header.to_region];
+
+	return (struct run_reads){dv_keys(remote->rkey, home->lkey), remote->base, home->base};
+}
+
+static inline struct run_reads heads_reads(const struct rail *rail, const struct rail_run *run)
+{
+	const struct rail_remote *remote =
+		&run->conn->handle->region[REGION_HEADS_0 + run->header.region];
+
+	return (struct run_reads){dv_keys(remote->rkey, rail->heads_lkey), remote->base, 0};
+}
+
+/*
+ * Writes `n` pairs of one page each. Their heads arrive in the place of the run. They are cleared,
+ * so that heads left there by an earlier READ cannot validate these pages.
+ */
+static void write_single_pairs(
+	struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t n)
+{
+	const struct run_entry *entry = run_entry(run, run->next), *end = entry + n;
+	struct page_head *own = run_own_heads(rail, run->number) + run->next;
+	struct dv_series series = dv_series_begin(sq, 2 * n);
+	struct run_reads p = payload_reads(rail, run), h = heads_reads(rail, run);
+	uint64_t length = dv_length(p.keys, run->item_bytes);
+	uint64_t head_length = dv_length(h.keys, HEAD_BYTES);
+
+	do {
+		uint64_t unit = entry->unit;
+
+		head_clear(own);
+		dv_series_read(&series, p.keys, p.from + unit * PAGE_UNIT,
+			p.to + (entry->to & (RUN_TO_MAX - 1)), length);
+		dv_series_read(
+			&series, h.keys, h.from + unit * sizeof(*own), (uintptr_t)own, head_length);
+		own++;
+	} while (++entry != end);
+}
+
+/* Writes `reads` READs of the payload of `n` pages each. */
+static void write_payload(const struct rail *rail, struct dv_sq *sq, const struct rail_run *run,
+	uint32_t n, uint32_t reads)
+{
+	const struct run_entry *entry = run_entry(run, run->next);
+	struct dv_series series = dv_series_begin(sq, reads);
+	struct run_reads p = payload_reads(rail, run);
+	uint64_t length = dv_length(p.keys, n * run->item_bytes);
+
+	do {
+		dv_series_read(&series, p.keys, p.from + (uint64_t)entry->unit * PAGE_UNIT,
+			p.to + (entry->to & (RUN_TO_MAX - 1)), length);
+		entry += n;
+	} while (--reads);
+}
+
+/* Writes READs of `n` buckets. */
+static void write_buckets(
+	const struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t n)
+{
+	struct dv_series series = dv_series_begin(sq, n);
+	struct run_reads p = payload_reads(rail, run);
+	uint64_t length = dv_length(p.keys, sizeof(struct bucket));
+	const uint32_t *at = run_bucket(run, run->next), *end = at + n;
+	uint64_t to = p.to + run_to(run, OP_LOOKUP, run->next);
+
+	do {
+		dv_series_read(&series, p.keys, p.from + (uint64_t)*at * sizeof(struct bucket), to,
+			length);
+		to += sizeof(struct bucket);
+	} while (++at != end);
+}
+
+/*
+ * Where the heads of `n` joined pages arrive: side by side in the place of the run, or, if heads of
+ * others lie between them, in a landing block, of which one is free. Clears those of the pages.
+ */
+static inline struct page_head *heads_land(
+	struct rail *rail, struct rail_run *run, uint32_t at, uint32_t n, uint32_t units)
+{
+	struct page_head *head = run_own_heads(rail, run->number) + at, *clear;
+
+	if (units > 1) {
+		run->landing[at] = rail->landing_stack[--rail->landings_free];
+		head = run_landing(rail, run->landing[at]);
+	}
+	clear = head;
+	do {
+		head_clear(clear);
+		clear += units;
+	} while (--n);
+	return head;
+}
+
+/* Writes `pairs` pairs of `n` joined pages each. */
+static void write_joined_pairs(
+	struct rail *rail, struct dv_sq *sq, struct rail_run *run, uint32_t n, uint32_t pairs)
+{
+	const struct run_entry *entry = run_entry(run, run->next);
+	struct dv_series series = dv_series_begin(sq, 2 * pairs);
+	struct run_reads p = payload_reads(rail, run), h = heads_reads(rail, run);
+	uint32_t units = run->item_bytes / PAGE_UNIT, at = run->next;
+	uint64_t length = dv_length(p.keys, n * run->item_bytes);
+	uint64_t head_length = dv_length(h.keys, HEAD_BYTES * ((n - 1) * units + 1));
+
+	do {
+		struct page_head *head = heads_land(rail, run, at, n, units);
+		uint64_t unit = entry->unit;
+
+		dv_series_read(&series, p.keys, p.from + unit * PAGE_UNIT,
+			p.to + (entry->to & (RUN_TO_MAX - 1)), length);
+		dv_series_read(&series, h.keys, h.from + unit * sizeof(*head), (uintptr_t)head,
+			head_length);
+		entry += n;
+		at += n;
+	} while (--pairs);
+}
+
+/*
+ * How many pages or buckets from the next one on have READs of one kind, within `left` bytes, and
+ * how many of them one READ brings.
+ */
+static inline uint32_t pages_alike(const struct rail *rail, const struct rail_run *run, bool pairs,
+	uint32_t left, uint32_t *ret_n)
+{
+	uint32_t joined = run->joined >> run->next, item = run->item_bytes, pages;
+
+	if (joined & 1 && left >= 2 * item &&
+		(item == PAGE_UNIT || !pairs || likely(rail->landings_free >= RUN_PAGES_MAX))) {
+		pages = 1 + (uint32_t)__builtin_ctz(~joined);
+		if (pages * item > left)
+			pages = left / item;
+		*ret_n = pages < run->join_max ? pages : run->join_max;
+		return pages;
+	}
+	*ret_n = 1;
+	if (joined & 1)
+		return 1;
+	pages = joined ? (uint32_t)__builtin_ctz(joined) : (uint32_t)run->header.pages - run->next;
+	return pages * item > left ? left / item : pages;
+}
+
+/*
+ * Posts a series of READs or pairs of `n` pages each to one QP, which has room for it. Six
+ * parameters, in registers: hot path.
+ */
+static inline void post_alike(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+	bool pairs, uint32_t n, uint32_t reads)
+{
+	struct wqe *wqe = &qp->wqe[qp->sq->pi & (QP_DEPTH - 1)];
+	uint32_t first = run->next, pages = n * reads, bytes = pages * run->item_bytes;
+	bool long_reads = n * run->item_bytes > RAIL_SMALL_BYTES;
+	enum wqe_kind kind = (pairs ? WQE_RUN_PAIRS : WQE_RUN_SERIES) | (long_reads ? WQE_LONG : 0);
+
+	wqe_store(wqe, bytes, wqe_owner(run->number, (uint8_t)(reads << pairs), kind),
+		run_mask(first, pages), first | n << 16);
+	if (pairs) {
+		run->t0_ns[first] = rail_t0(rail);
+		if (n == 1)
+			write_single_pairs(rail, qp->sq, run, reads);
+		else
+			write_joined_pairs(rail, qp->sq, run, n, reads);
+	} else if (likely(run->header.kind == OP_RUN)) {
+		write_payload(rail, qp->sq, run, n, reads);
+	} else {
+		write_buckets(rail, qp->sq, run, reads);
+	}
+	run->next = (uint8_t)(first + pages);
+	series_posted(rail, qp, run, reads << pairs, bytes, long_reads);
+}
+
+/*
+ * How many of `reads` READs of `bytes` fit into what the QP takes of long READs before another one
+ * is picked. A QP that was picked although it is full has the fewest bytes of all, and gets a whole
+ * series more.
+ */
+static inline uint32_t bulk_limit(const struct conn_qp *qp, uint32_t bytes, uint32_t reads)
+{
+	uint32_t room = RAIL_BULK_BYTES - qp->bulk_bytes;
+
+	if (bytes <= RAIL_SMALL_BYTES || (int32_t)(room - reads * bytes) >= 0)
+		return reads;
+	if ((int32_t)(room - bytes) < 0)
+		room = RAIL_BULK_BYTES;
+	return reads * bytes > room ? room / bytes : reads;
+}
+
+/*
+ * Posts payload, in pairs if the connection has a lease, or buckets: those that are next in the
+ * run, each of which is one segment in one MR; at most `burst` READs and `left` bytes. Returns the
+ * number of READs and what they add to the lot; 0: there is no room now. Six parameters, in
+ * registers: hot path.
+ */
+static unsigned post_payload(struct rail *rail, struct conn *conn, struct rail_run *run,
+	unsigned burst, uint32_t left, uint32_t *lot)
+{
+	bool pairs = conn->limbo_ns && run->header.kind == OP_RUN;
+	uint32_t item = run->item_bytes, before = run->next, max = burst >> pairs, posted = 0;
+
+	while (run->next < run->header.pages && posted < max && item <= left) {
+		uint32_t n, pages = pages_alike(rail, run, pairs, left, &n), reads = pages, limit;
+		struct conn_qp *qp = conn_pick(conn, n * item);
+
+		limit = qp ? series_max(qp) >> pairs : 0;
+		limit = limit < max - posted ? limit : max - posted;
+		if (!limit)
+			break;
+		if (n > 1)
+			reads = pages / n;
+		reads = bulk_limit(qp, n * item, reads < limit ? reads : limit);
+		post_alike(rail, qp, run, pairs, n, reads);
+		left -= reads * n * item;
+		posted += reads;
+	}
+	*lot = (run->next - before) * item + posted * RAIL_WQE_CHARGE;
+	return posted << pairs;
+}
+
+/* ---- heads that share a READ: one landing block and one record each ------------------------- */
+
+/*
+ * A READ to post, with one SGE. Pieces are collected first and posted then, so that each of the two
+ * loops keeps its state in registers.
+ */
+struct piece {
+	uint64_t from, into; /* addresses at the peer and here */
+	uint32_t bytes;
+	uint32_t pages;  /* the pages of the run that the READ completes, or whose heads it reads */
+	uint32_t detail; /* wqe.first | wqe.landing << 16 */
+	uint32_t end;    /* index of the page behind the last one */
+};
+
+#define PIECES_MAX RUN_SIGNAL_WQES /* a series ends with the WQE that requests a CQE */
+
+/*
+ * Posts `n` pieces to one QP, which has room for them; series_signal() follows behind the last
+ * pieces that belong together. Eight parameters, in registers: hot path.
+ */
+static inline void post_series(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
+{
+	uint32_t index = qp->sq->pi;
+	struct dv_series series = dv_series_begin(qp->sq, n);
+	struct dv_keys keys = dv_keys(rkey, lkey);
+	uint32_t owner = wqe_owner(run->number, 1, kind), bytes = 0;
+	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
+
+	for (const struct piece *end = piece + n; piece != end; piece++, index++) {
+		dv_series_read(
+			&series, keys, piece->from, piece->into, dv_length(keys, piece->bytes));
+		wqe_store(&qp->wqe[index & (QP_DEPTH - 1)], piece->bytes, owner, piece->pages,
+			piece->detail);
+		PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index,
+			qp->sq->qpn, piece->bytes);
+		bytes += piece->bytes;
+	}
+	run->outstanding = (uint16_t)(run->outstanding + n);
+	qp->silent += n;
+	qp->silent_bytes += bytes;
+	qp_posted(rail, qp, n, bytes, bulk);
+}
+
+/*
+ * Finds the pages from `first` on whose heads share one READ: pages of the mask `left`, in
+ * ascending slots that lie close together. Clears their heads at `landing`, so that heads left
+ * there by an earlier READ cannot validate them. Returns the length of the READ in bytes.
+ */
+static inline uint32_t heads_join(const struct rail_run *run, uint64_t left, uint32_t first,
+	struct page_head *landing, uint32_t *ret_count)
+{
+	const struct run_entry *entry = run_entry(run, first);
+	uint32_t units = run->item_bytes / PAGE_UNIT, start = entry->unit, last = start, n = 0;
+	uint32_t gap = units > RUN_HEADS_GAP ? units : RUN_HEADS_GAP;
+
+	do {
+		head_clear(&landing[entry->unit - start]);
+		last = entry->unit;
+		n++;
+		entry++;
+		/* Unsigned arithmetic: for a unit before `last` the difference is huge. */
+	} while (left >> first >> n & 1 && entry->unit - last <= gap &&
+		 entry->unit - start < RUN_HEADS_SPAN);
+	*ret_count = n;
+	return (last - start + 1) * (uint32_t)sizeof(struct page_head);
+}
+
+/*
+ * Collects READs of the heads of the pages `left`, at most `max` of them. Returns their number, and
+ * clears the bits of their pages.
+ */
+static inline unsigned collect_heads(struct rail *rail, const struct rail_run *run, uint32_t *left,
+	unsigned max, struct piece *p)
+{
+	uint64_t base = run->conn->handle->region[REGION_HEADS_0 + run->header.region].base;
+	unsigned n = 0;
+
+	for (; *left && n < max && rail->landings_free; n++, p++) {
+		uint32_t first = (uint32_t)__builtin_ctz(*left), count;
+		uint16_t block = rail->landing_stack[--rail->landings_free];
+		struct page_head *landing = run_landing(rail, block);
+
+		p->bytes = heads_join(run, *left, first, landing, &count);
+		p->from = base + (uint64_t)run_entry(run, first)->unit * sizeof(struct page_head);
+		p->into = (uintptr_t)landing;
+		p->pages = run_mask(first, count);
+		p->detail = first | (uint32_t)block << 16;
+		*left &= ~p->pages;
+	}
+	return n;
+}
+
+/* Posts `n` READs of heads. Six parameters, in registers: hot path. */
+static inline void post_collected_heads(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+	const struct piece *piece, unsigned n, enum wqe_kind kind)
+{
+	const struct rail_conn *handle = run->conn->handle;
+
+	post_series(rail, qp, run, piece, n,
+		handle->region[REGION_HEADS_0 + run->header.region].rkey, rail->heads_lkey, kind);
+}
+
+/*
+ * Posts READs of the heads of pages whose payload was just posted to the same QP: at most `max`,
+ * for which the QP has room. `t0_ns`: at or before the first WQE of this payload. Pages for which
+ * there is no room are validated by tail. Returns the number of READs. Six parameters, in
+ * registers: hot path.
+ */
+static unsigned post_leased(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+	uint32_t pages, uint64_t t0_ns, unsigned max)
+{
+	struct piece piece[PIECES_MAX];
+	uint32_t left = pages;
+	unsigned n = collect_heads(rail, run, &left, max < PIECES_MAX ? max : PIECES_MAX, piece);
+
+	if (!n)
+		return 0;
+	for (unsigned i = 0; i < n; i++)
+		run->t0_ns[piece[i].detail & 0xffff] = t0_ns;
+	run->leased |= pages & ~left;
+	post_collected_heads(rail, qp, run, piece, n, WQE_RUN_LEASED);
+	return n;
+}
+
+/* ---- heads after their payload (tail) ------------------------------------------------------- */
+
+/* Clears the place of the heads of `n` pages from `first` on, and writes READs of them to it. */
+static void write_own_heads(
+	struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t first, uint32_t n)
+{
+	const struct run_entry *entry = run_entry(run, first), *end = entry + n;
+	struct page_head *own = run_own_heads(rail, run->number) + first;
+	struct dv_series series = dv_series_begin(sq, n);
+	struct run_reads h = heads_reads(rail, run);
+	uint64_t length = dv_length(h.keys, HEAD_BYTES);
+
+	do {
+		head_clear(own);
+		dv_series_read(&series, h.keys, h.from + (uint64_t)entry->unit * sizeof(*own),
+			(uintptr_t)own, length);
+		own++;
+	} while (++entry != end);
+}
+
+/*
+ * Posts READs of the heads of `n` pages from `first` on, each on its own, to the QP, which has room
+ * for them. Returns their number.
+ */
+static unsigned post_own_heads(
+	struct rail *rail, struct conn_qp *qp, struct rail_run *run, uint32_t first, uint32_t n)
+{
+	struct wqe *wqe = &qp->wqe[qp->sq->pi & (QP_DEPTH - 1)];
+
+	wqe_store(wqe, n * HEAD_BYTES, wqe_owner(run->number, (uint8_t)n, WQE_RUN_OWN_HEADS),
+		run_mask(first, n), first | 1u << 16);
+	write_own_heads(rail, qp->sq, run, first, n);
+	series_posted(rail, qp, run, n, n * HEAD_BYTES, false);
+	return n;
+}
+
+/*
+ * How many pages of `left`, from the first one on, share no READ of heads with the page behind
+ * them: at most `max`. Without landing blocks, no page does.
+ */
+static inline unsigned heads_alone(
+	const struct rail *rail, const struct rail_run *run, uint32_t left, unsigned max)
+{
+	uint32_t first = (uint32_t)__builtin_ctz(left), units = run->item_bytes / PAGE_UNIT;
+	uint32_t gap = units > RUN_HEADS_GAP ? units : RUN_HEADS_GAP;
+	const struct run_entry *entry = run_entry(run, first);
+	unsigned n = 0;
+
+	if (unlikely(!rail->landings_free))
+		gap = 0;
+	for (left >>= first; n < max && left & 1; left >>= 1, entry++, n++)
+		if (left & 2 && entry[1].unit - entry[0].unit <= gap && gap)
+			break;
+	return n;
+}
+
+/*
+ * Posts READs of page heads of the first run in conn->run_heads, to one QP. They are posted after
+ * the CQEs of all payload of their pages were seen: see post_heads() in request.c for why that
+ * proves the payload. Returns their number.
+ */
+static unsigned post_heads_of_run(struct rail *rail, struct conn *conn, unsigned burst)
+{
+	struct rail_run *run = container_of(conn->run_heads.next, struct rail_run, heads);
+	struct conn_qp *qp = conn_pick(conn, sizeof(struct page_head));
+	struct piece piece[PIECES_MAX];
+	unsigned max, n;
+
+	if (!qp)
+		return 0;
+	max = series_max(qp);
+	max = max < burst ? max : burst;
+	n = heads_alone(rail, run, run->arrived, max);
+	if (n) {
+		uint32_t first = (uint32_t)__builtin_ctz(run->arrived);
+
+		run->arrived &= ~run_mask(first, n);
+		post_own_heads(rail, qp, run, first, n);
+	} else {
+		n = collect_heads(rail, run, &run->arrived, max, piece);
+		post_collected_heads(rail, qp, run, piece, n, WQE_RUN_HEADS);
+		series_signal(qp);
+	}
+	if (!run->arrived)
+		link_remove(&run->heads);
+	return n;
+}
+
+unsigned post_run_heads(struct rail *rail, struct conn *conn, unsigned burst)
+{
+	unsigned n = 0, posted;
+
+	while (n < burst && link_linked(&conn->run_heads)) {
+		posted = post_heads_of_run(rail, conn, burst - n);
+		if (!posted)
+			break;
+		n += posted;
+	}
+	return n;
+}
+
+/* ---- pages of several segments or MRs ------------------------------------------------------- */
 
 /*
  * Adds the rest of the current segment to the SGEs, as far as it lies in one extent, and advances
@@ -102,12 +599,30 @@ static uint32_t gather_run(const struct rail *rail, struct rail_run *run, uint32
 }
 
 /*
+ * With a lease, posts a READ of the heads of the pages from `first` on that are complete now,
+ * behind their payload on its QP, if `burst` allows it and there is room. Adds it to the number of
+ * READs. Six parameters, in registers: hot path.
+ */
+static inline void gathered_lease(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+	uint32_t first, unsigned burst, unsigned *posted)
+{
+	struct conn *conn = run->conn;
+
+	if (!conn->limbo_ns || run->header.kind != OP_RUN || run->next == first || burst < 2 ||
+		!conn_has_room(conn) || !qp_has_room(qp))
+		return;
+	*posted +=
+		post_leased(rail, qp, run, run_mask(first, run->next - first), run->page_t0_ns, 1);
+	series_signal(qp);
+}
+
+/*
  * Posts one READ of pages of several segments, or in a region of several MRs. All WQEs of one page
  * go to one QP, which completes them in order: the last one completes the page. With a lease, a
  * READ of the heads of the pages that are complete follows on that QP, if `burst` allows it.
  * Returns the length of the READ and the number of READs; 0: there is no room now.
  */
-static uint32_t post_gathered(struct rail *rail, struct conn *conn, struct rail_run *run,
+static inline uint32_t post_gathered(struct rail *rail, struct conn *conn, struct rail_run *run,
 	unsigned burst, unsigned *ret_posted)
 {
 	uint32_t first = run->next, bytes, allowed = bytes_allowed(rail);
@@ -140,12 +655,7 @@ static uint32_t post_gathered(struct rail *rail, struct conn *conn, struct rail_
 	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
 		bytes);
 	*ret_posted = 1;
-	if (conn->limbo_ns && run->header.kind == OP_RUN && run->next > first && burst > 1 &&
-		conn_has_room(conn) && qp_has_room(qp)) {
-		*ret_posted += post_leased(
-			rail, qp, run, run_mask(first, run->next - first), run->page_t0_ns, 1);
-		series_signal(qp);
-	}
+	gathered_lease(rail, qp, run, first, burst, ret_posted);
 	if (run->next > first) /* a page that is posted in part now begins in this READ */
 		run->page_t0_ns = t0_ns;
 	return bytes;
@@ -172,6 +682,42 @@ __attribute__((noinline)) static unsigned post_gathered_lot(
 		*ret_all = run->next == run->header.pages || lot >= RAIL_LOT_BYTES;
 	}
 	return n;
+}
+
+/* ---- lots, and whose turn it is ------------------------------------------------------------- */
+
+/* Bytes that a run's next lot is charged with, see RAIL_LOT_BYTES. */
+static uint32_t lot_charge(const struct rail_run *run)
+{
+	uint32_t left = (run->header.pages - run->next) * (run->item_bytes + RAIL_WQE_CHARGE);
+
+	return left < RAIL_LOT_BYTES ? left : RAIL_LOT_BYTES;
+}
+
+/*
+ * Start-time fair queueing: a lot starts at the end of its channel's previous one, or now if that
+ * has passed, in a time that counts charged bytes. So lots of channels alternate, whatever the
+ * number and length of each channel's runs.
+ */
+static inline void run_tag(struct rail *rail, struct rail_run *run)
+{
+	uint64_t *end = &rail->channel[run->channel].lots_end;
+
+	run->tag = *end > rail->lots_now ? *end : rail->lots_now;
+	*end = run->tag + lot_charge(run);
+}
+
+void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run)
+{
+	struct link *at = conn->runs.previous;
+
+	run_tag(rail, run);
+	while (at != &conn->runs &&
+		unlikely(container_of(at, struct rail_run, pending)->tag > run->tag))
+		at = at->previous;
+	link_insert_before(at->next, &run->pending);
+	if (!link_linked(&conn->waiting))
+		link_append(&rail->waiting, &conn->waiting);
 }
 
 /* Are all runs of the connection of one channel? Then lots do not take turns. */

@@ -8,7 +8,6 @@
 
 #include "engine/rail/open.c"
 #include "engine/rail/poll_core.c"
-#include "engine/rail/wake.c"
 
 #include "tests/order/sides.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The two sides of the sleep protocol, each from its real source: client_side.c includes submit.c
- * and wait.c, rail_side.c includes poll_core.c, wake.c and open.c. System calls are replaced: a
+ * and wait.c, rail_side.c includes poll_core.c and open.c. System calls are replaced: a
  * sleeper records that it would have slept, a waker that it would have kicked. test_sleep.c runs
  * them against each other.
  */

@@ -50,7 +50,7 @@ FENCES = {
     "engine/control/pages/warm_owner.c": {"channel_end"},
 }
 # header: the source that shows its orderings; those of other headers are in FAST_PATH
-CALLER = {"engine/rail/core.h": "engine/rail/reap.c"}
+CALLER = {"engine/rail/core.h": "engine/rail/request.c"}
 # Keeps the functions of a source separate, so that a fence is found where it was written.
 APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
          "-fno-inline-small-functions", "-fno-partial-inlining", "-fno-ipa-sra", "-fno-ipa-cp"]
@@ -74,9 +74,8 @@ SOURCES = {
     "engine/control/observe/snapshot.c": {"snapshots_publish", "snapshots_newest"},
     "engine/control/pages/warm_owner.c": {"left_release", "channel_end"},
     "engine/rail/open.c": {"rail_command_send"},
-    "engine/rail/poll_core.c": {"poll_wake", "rest"},
-    "engine/rail/reap.c": {"lease_decides"},
-    "engine/rail/wake.c": {"wake_client"},
+    "engine/rail/poll_core.c": {"poll_wake", "rest", "wake_client"},
+    "engine/rail/request.c": {"lease_decides"},
 }
 
 # function: processor: instructions that must occur in this order

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gaps of a poll core (engine/rail/gap.h): the histogram, and the sums of busy, idle and
+ * Gaps of a poll core (engine/rail/poll_core.h): the histogram, and the sums of busy, idle and
  * software-NIC time.
  */
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/rail/gap.h"
+#include "engine/rail/poll_core.h"
 
 static void the_histogram_has_two_buckets_per_octave(void **state)
 {

@@ -10,7 +10,7 @@
 
 static unsigned stopping_poll(struct dv_cq *cq, struct dv_completion *ret, unsigned max);
 #define dv_poll stopping_poll
-#include "engine/rail/reap.c"
+#include "engine/rail/step.c"
 #undef dv_poll
 
 #include "tests/unit/rail/lease_world.h"

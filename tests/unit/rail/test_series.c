@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Series (run_series.c): READs that have one record and one CQE, whatever ends them. What their
+ * Series (run_post.c): READs that have one record and one CQE, whatever ends them. What their
  * pages share and what happens to each of them when a READ in the middle fails: pairs with a lease,
  * heads without one, and buckets.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a series and its READs end (run_series.c): at gaps in the pool or the destination, at the
+ * Where a series and its READs end (run_post.c): at gaps in the pool or the destination, at the
  * budgets, at the room of queue pair and CQ. What becomes of a series is in test_series.c.
  */
 #include "tests/unit/rail/lease_world.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What posting requests (post.c) and posting runs (run_post.c) share: the choice of a QP, and the
- * WQE with its record. Poll core only; the hot path.
+ * A posted WQE, for runs and single ops alike: the choice of its QP, the post with its record, and
+ * the end of both. Poll core only; the hot path.
  *
  * Which QP: with two or more QPs, the last one never gets a long READ, so on it a bucket or a page
  * head never waits behind a long one. A NIC executes 16 READs of a QP at a time and queues the rest
@@ -15,17 +15,17 @@
  * and always the last WQE before a doorbell (step.c), so that no completion depends on a WQE that
  * may never be posted.
  */
-#ifndef RAIL_POST_H
-#define RAIL_POST_H
+#ifndef RAIL_WQE_H
+#define RAIL_WQE_H
 
 #include "engine/rail/core.h"
 
-/* post.c: the slow parts of conn_pick(). */
+/* request.c: the slow parts of conn_pick(). */
 struct conn_qp *pick_bulk(struct conn *conn);
 struct conn_qp *pick_shortest(struct conn *conn);
 
 /*
- * post.c: cuts a destination of `bytes` bytes from region offset `at` on at the end of its first
+ * request.c: cuts a destination of `bytes` bytes from region offset `at` on at the end of its first
  * extent. Returns the bytes in that extent, and its lkey.
  */
 uint32_t cut_at_extent(
@@ -137,11 +137,77 @@ static inline struct wqe *post_wqe(struct rail *rail, struct conn_qp *qp,
 	return wqe;
 }
 
+/* ---- the end of posted WQEs ------------------------------------------------------------------ */
+
+/* What a syndrome other than 0 means for an op. */
+static inline enum op_status status_of(uint32_t syndrome)
+{
+	/* A flushed WQE did not cause the error of its QP: another WQE did. */
+	return syndrome == DV_SYNDROME_FLUSHED ? OP_PEER_DOWN : OP_NIC_ERROR;
+}
+
 /*
- * run_post.c: post up to `burst` WQEs of the connection's runs: payload, lot by lot; page heads.
- * Return how many.
+ * step.c: the timed WQE retired: see read_time_start(). One that failed says nothing about latency.
  */
-unsigned post_runs(struct rail *rail, struct conn *conn, unsigned burst);
-unsigned post_run_heads(struct rail *rail, struct conn *conn, unsigned burst);
+void read_time_end(struct rail *rail, bool failed);
+
+/* The record of a WQE is free again. Returns the bytes of the READ. */
+static inline uint32_t wqe_retire(struct conn_qp *qp, struct wqe *wqe)
+{
+	wqe->blocks = 0;
+	if (wqe_is_series(wqe) ? wqe->kind & WQE_LONG : wqe->bytes > RAIL_SMALL_BYTES)
+		qp->bulk_bytes -= wqe->bytes;
+	return wqe->bytes;
+}
+
+/* WQEs that run_retire() retired: the index behind the last one, their bytes and their number. */
+struct retired {
+	uint32_t at, bytes, n;
+};
+
+/* WQEs up to index r.at have retired. */
+static inline void retired_count(
+	struct rail *rail, struct conn_qp *qp, struct retired r, bool failed)
+{
+	struct conn *conn = qp->conn;
+
+	qp->sq->ci = r.at;
+	if (unlikely(rail->timed == qp) && (int32_t)(r.at - rail->timed_end) >= 0)
+		read_time_end(rail, failed);
+	conn->moved += r.n;
+	conn->wqes -= r.n;
+	conn->bytes -= r.bytes;
+	rail->wqes -= r.n;
+	rail->posted_bytes -= r.bytes;
+}
+
+/*
+ * request.c: retires the QP's WQEs with indices before `end`, oldest first: the last of them, whose
+ * index is `last`, with `syndrome`, the ones before it with `earlier`. A syndrome of 0 is success.
+ * Six parameters, in registers: hot path.
+ */
+void wqes_retire(struct rail *rail, struct conn_qp *qp, uint32_t last, uint32_t end,
+	uint32_t earlier, uint32_t syndrome);
+
+/* ---- run.c: what becomes of the WQEs of runs ------------------------------------------------- */
+
+/*
+ * Gives the first `blocks` WQEBBs of the series at index `at` a record of their own, so that its
+ * READs or pairs can have different results. `blocks` is a number of whole pairs, and not 0.
+ */
+void run_series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t blocks);
+
+/*
+ * Retires WQEs of a run that succeeded: the one at index `at`, and those after it and before `end`
+ * that are of the same run and kind. Ends the run if nothing more can come of it.
+ */
+struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t end);
+/*
+ * Consumes the most frequent CQE: a series, the oldest record of the QP, has succeeded. False: it
+ * is another CQE.
+ */
+bool run_reap_series(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion);
+/* Retires one record of a run that failed. */
+void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
 
 #endif

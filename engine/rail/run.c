@@ -1,0 +1,782 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs: up to RUN_PAGES_MAX pages of one peer, or buckets of a look-up, from the lines in the
+ * client's ring to the completion that answers them. This is the way of most pages. This file takes
+ * a run, finds its connection, retires its WQEs and ends it; run_post.c posts its WQEs. All lines
+ * are copied once, and the copy is validated, because the client may write its ring at any time.
+ * Payload that has arrived waits for its page heads, heads decide which pages are hits, and every
+ * run is answered exactly once, in run_end(). Poll core only; the hot path.
+ */
+#include "engine/abi/lease.h"
+#include "engine/rail/wqe.h"
+
+/* ---- validation of a run -------------------------------------------------------------------- */
+
+static struct rail_run *run_new(struct rail *rail)
+{
+	struct rail_run *run = rail->run_stack[--rail->runs_free];
+
+	run->conn = NULL;
+	link_init(&run->pending);
+	link_init(&run->heads);
+	run->hit = run->stale = run->arrived = run->leased = 0;
+	run->outstanding = 0;
+	run->next = 0;
+	run->status = OP_HIT;
+	run->done = run->segment_done = 0;
+	run->segment = 0;
+	run->counted = run->expired = false;
+	run->split = NULL;
+	return run;
+}
+
+static void run_free(struct rail *rail, struct rail_run *run)
+{
+	rail->run_stack[rail->runs_free++] = run;
+}
+
+/* Copies the lines of a run that follow its first one, which is copied already. */
+static void lines_copy(struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
+{
+	const struct run_line *ring = (const void *)ops->slots;
+	uint32_t mask = ops->capacity - 1, from = ops->head + at;
+	struct run_line *to = run->line;
+
+	for (uint32_t left = run_lines(run->header.kind, run->header.pages); --left;)
+		*++to = ring[++from & mask];
+}
+
+/*
+ * Removes the words with turns from the copy of a look-up, so that its buckets follow each other.
+ */
+static void buckets_join(struct rail_run *run)
+{
+	uint32_t *word = &run->line[0].bucket[0], lines = run_lines(OP_LOOKUP, run->header.pages);
+
+	for (uint32_t k = 1; k < lines; k++)
+		memmove(&word[16 * k + 4 - k], &word[16 * k + 4], 15 * sizeof(*word));
+}
+static_assert(RUN_LINE_BUCKETS == 15, "word 3 of each line but the first has its turn");
+
+/* True for a region in which an OP_LOOKUP may READ. */
+static inline bool looked_at(uint8_t region)
+{
+	return region == REGION_SHARD ||
+	       (region >= REGION_HEADS_0 && region < REGION_HEADS_0 + RAILS_MAX);
+}
+
+/*
+ * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
+ * stride is below 2^48, and there are at most RUN_SEGMENTS_MAX of them.
+ */
+static bool header_possible(struct rail_run *run)
+{
+	const struct run *h = &run->header;
+
+	if (h->kind == OP_LOOKUP) {
+		if (!looked_at(h->region) || h->segments || h->page_bytes)
+			return false;
+		run->item_bytes = run->segment_bytes = sizeof(struct bucket);
+	} else {
+		if (h->region >= REGION_POOL_0 + RAILS_MAX || h->page_bytes < 1 ||
+			h->page_bytes > RUN_PAGE_BYTES_MAX)
+			return false;
+		run->item_bytes = run->segment_bytes = h->page_bytes;
+		if (unlikely(h->segments != 1)) {
+			if (h->segments < 1 || h->segments > RUN_SEGMENTS_MAX ||
+				h->page_bytes % h->segments)
+				return false;
+			run->segment_bytes = h->page_bytes / h->segments;
+			if (h->stride_or_to < run->segment_bytes)
+				return false;
+		} else if (h->stride_or_to) {
+			return false;
+		}
+	}
+	run->bytes = run->item_bytes * h->pages;
+	return true;
+}
+
+/* measure() for a look-up. */
+static uint64_t measure_buckets(struct rail_run *run)
+{
+	const uint32_t *at = run_bucket(run, 0), *end = at + run->header.pages;
+	uint32_t at_max = 0;
+
+	for (; at != end; at++)
+		at_max = *at > at_max ? *at : at_max;
+	run->joined = 0;
+	run->reach = ((uint64_t)at_max + 1) * sizeof(struct bucket);
+	return run->header.stride_or_to + run->bytes;
+}
+
+/* The last pages so far, by their places at the peer and here: see measure(). */
+struct reach {
+	uint64_t unit_max, to_max;
+};
+
+/* Adds pages that follow each other, of which the last one is before `unit` and `to`. */
+static inline void reach_add(struct reach *r, uint64_t unit, uint64_t to)
+{
+	r->unit_max = unit > r->unit_max ? unit : r->unit_max;
+	r->to_max = to > r->to_max ? to : r->to_max;
+}
+
+/*
+ * Computes how far the run reaches: `reach` and `unit_max` at the peer, and returns the end of its
+ * last byte in the destination region. Computes `joined` as well. Of pages that follow each other
+ * the last one reaches farthest, because no sum of 64 bits wraps.
+ */
+__attribute__((noinline)) static uint64_t measure(struct rail_run *run)
+{
+	const struct run *h = &run->header;
+	const struct run_entry *entry = run_entry(run, 0), *end = entry + h->pages;
+	uint64_t unit_next = entry->unit, to_next = entry->to & (RUN_TO_MAX - 1);
+	uint32_t item = run->item_bytes, units = item / PAGE_UNIT;
+	uint64_t bit = 1, joined = 0;
+	struct reach r = {0};
+
+	/* bit 0 of joined is for a page before the first one */
+	for (; entry != end; entry++, bit <<= 1) {
+		uint64_t to = entry->to & (RUN_TO_MAX - 1);
+
+		if (entry->unit == unit_next && to == to_next) {
+			joined |= bit;
+		} else {
+			reach_add(&r, unit_next - units, to_next - item);
+			unit_next = entry->unit;
+			to_next = to;
+		}
+		unit_next += units;
+		to_next += item;
+	}
+	reach_add(&r, unit_next - units, to_next - item);
+	run->joined = item % PAGE_UNIT ? 0 : (uint32_t)(joined >> 1);
+	run->join_max = SLICE_BYTES / item;
+	run->unit_max = (uint32_t)r.unit_max;
+	run->reach = r.unit_max * PAGE_UNIT + item;
+	return r.to_max + (h->segments - 1u) * h->stride_or_to + run->segment_bytes;
+}
+
+/* Validates a run without looking at its peer; one impossible line refuses all of it. */
+static bool run_possible(struct rail *rail, const struct rail_channel *channel,
+	struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
+{
+	const struct run *h = &run->header;
+	const struct region_slot *region;
+	uint64_t end;
+
+	if (h->pages < 1 || h->pages > RUN_PAGES_MAX || h->to_region >= REGIONS_MAX ||
+		h->peer >= NODES_MAX || !header_possible(run))
+		return false;
+	lines_copy(run, ops, at);
+	region = &rail->region[h->to_region];
+	if (h->kind == OP_LOOKUP) {
+		buckets_join(run);
+		end = measure_buckets(run);
+	} else {
+		end = measure(run);
+	}
+	return region->session == channel->session && end <= region->length;
+}
+
+/* ---- the route: the connection of the peer, or the list of those that wait for one ---------- */
+
+static bool runs_full(const struct rail *rail, const struct conn *conn)
+{
+	return 2 * conn->runs_live > rail->runs_free;
+}
+
+/*
+ * True if every page of the run lies in the pool that the peer exported, and its head in the heads;
+ * or every bucket in the shard, or every pair of heads in the heads.
+ */
+static bool conn_has_run(const struct conn *conn, const struct rail_run *run)
+{
+	const struct rail_remote *remote = conn->handle->region;
+	uint32_t region = run->header.region;
+
+	return run->reach <= remote[region].length &&
+	       (run->header.kind != OP_RUN ||
+		       run->unit_max <
+			       remote[REGION_HEADS_0 + region].length / sizeof(struct page_head));
+}
+
+static void run_enter_lane(struct rail *rail, struct conn *conn, struct rail_run *run)
+{
+	run->conn = conn;
+	if (conn->runs_live && unlikely(conn->runs_channel != run->channel))
+		conn->runs_channel = CHANNEL_NONE;
+	else
+		conn->runs_channel = run->channel;
+	conn->runs_live++;
+	conn->run_pages += run->header.pages;
+	conn->taken_bytes += run->bytes;
+	if (unlikely(conn->stalled))
+		rail->parked += run->header.pages;
+	else
+		rail->taken_bytes += run->bytes;
+	run_queue(rail, conn, run);
+}
+
+void run_route(struct rail *rail, struct rail_run *run)
+{
+	const struct run *h = &run->header;
+	struct peer_slot *slot = peer_slot_of(rail, h->peer);
+	struct conn *conn = slot->conn;
+	bool room = rail->parked + h->pages <= RAIL_PARKED_MAX;
+
+	if (likely(conn && conn->handle->ref == h->peer_ref)) {
+		if (unlikely(conn->state != CONN_OPEN ||
+			     (conn->stalled && (!room || runs_full(rail, conn)))))
+			run_end(rail, run, OP_PEER_DOWN);
+		else if (unlikely(!conn_has_run(conn, run)))
+			run_end(rail, run, OP_INVALID);
+		else
+			run_enter_lane(rail, conn, run);
+		return;
+	}
+	if (!room) {
+		run_end(rail, run, OP_PEER_DOWN);
+		return;
+	}
+	rail->parked += h->pages;
+	link_append(&slot->parked_runs, &run->pending);
+	peer_want(rail, slot, h->peer, h->peer_ref);
+}
+
+/* ---- taking --------------------------------------------------------------------------------- */
+
+/* Starts a run whose lines leave the ring; from here on it is answered exactly once. */
+static void run_start(
+	struct rail *rail, struct rail_channel *channel, struct rail_run *run, bool possible)
+{
+	uint64_t now = rail_now(rail);
+	struct region_slot *region;
+
+	PROBE_TAKE(channel->id, (uint64_t)run->header.cookie, rail->options.index, run->header.peer,
+		run->header.pages * run->header.page_bytes);
+	channel->in_flight++;
+	shm_store(&rail->in_flight, rail->in_flight + 1);
+	run->channel = (uint16_t)channel->id;
+	if (unlikely(rail->stopping || !possible || run->header.deadline_ns <= now)) {
+		run_end(rail, run,
+			!possible        ? OP_INVALID
+			: rail->stopping ? OP_CANCELLED
+					 : OP_TIMEOUT);
+		return;
+	}
+	region = &rail->region[run->header.to_region];
+	region->users++;
+	run->counted = true;
+	run->one_sge = run->segment_bytes == run->item_bytes && region->extent_shift == 0;
+	run->deadline_ns = run->header.deadline_ns;
+	if (run->deadline_ns - now > REQUEST_DEADLINE_MAX_NS)
+		run->deadline_ns = now + REQUEST_DEADLINE_MAX_NS;
+	if (run->deadline_ns < rail->nearest_ns)
+		rail->nearest_ns = run->deadline_ns;
+	rail->run_live[run->number] = true;
+	run_route(rail, run);
+}
+
+/* True if the run, not validated yet, must stay in its ring: as must_wait() in request.c. */
+static bool must_wait(const struct rail *rail, const struct run *run)
+{
+	const struct conn *conn;
+
+	if (likely(rail->runs_free >= RAIL_RUNS_PLENTY) || rail->stopping || run->peer >= NODES_MAX)
+		return false;
+	conn = rail->peer[run->peer].conn;
+	return conn && conn->handle->ref == run->peer_ref && conn->state == CONN_OPEN &&
+	       !conn->stalled && runs_full(rail, conn);
+}
+
+/*
+ * True if the ring has fewer than `lines` filled entries from the unreleased entry `at` on. Not
+ * inline: nearly all runs were seen with all their lines.
+ */
+__attribute__((noinline)) static bool lines_missing(
+	struct ring_consumer *ops, uint32_t at, uint32_t lines)
+{
+	return lines > (uint32_t)ring_ready_now(ops) - at;
+}
+
+uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
+	uint32_t at, uint32_t ready, uint32_t *ret_pages)
+{
+	uint32_t lines = run_lines(first->header.kind, first->header.pages);
+	struct rail_run *run;
+	bool possible;
+
+	if (unlikely(!rail->runs_free)) {
+		rail->blocked = true;
+		return 0;
+	}
+	run = run_new(rail);
+	if (unlikely(lines > ready) && lines_missing(&channel->ops, at, lines)) {
+		/* The library publishes whole runs, so a partial one is that of a broken client. */
+		run_free(rail, run);
+		channel_break(rail, channel);
+		return 0;
+	}
+	run->line[0] = *first;
+	run_decode(&first->header, rail_now(rail), &run->header);
+	if (unlikely(must_wait(rail, &run->header))) {
+		run_free(rail, run);
+		rail->blocked = true;
+		return 0;
+	}
+	possible = run_possible(rail, channel, run, &channel->ops, at);
+	/* The run may name a region whose RAIL_REGION_ADD is in the inbox: see request_take(). */
+	if (unlikely(!possible && ring_ready(&rail->inbox.command_in) > 0)) {
+		run_free(rail, run);
+		return 0;
+	}
+	*ret_pages = run->header.pages;
+	run_start(rail, channel, run, possible);
+	return lines;
+}
+
+/* ---- what becomes of pages ------------------------------------------------------------------ */
+
+void run_quit(struct rail_run *run, enum op_status status)
+{
+	if (run->status == OP_HIT)
+		run->status = (uint8_t)status;
+	link_remove(&run->pending);
+	link_remove(&run->heads);
+}
+
+void run_fail(struct rail *rail, struct rail_run *run, enum op_status status)
+{
+	run_quit(run, status);
+	if (!run->outstanding)
+		run_end(rail, run, run->status);
+}
+
+/*
+ * The pages of `mask` are decided: those of `hit` are valid. Their `bytes` leave the budgets, also
+ * those of the rail: the connection is not stalled, because one of its WQEs retires.
+ */
+static inline void pages_decide_bytes(
+	struct rail *rail, struct rail_run *run, uint32_t mask, uint32_t hit, uint32_t bytes)
+{
+	run->hit |= hit;
+	run->stale |= mask & ~hit;
+	run->bytes -= bytes;
+	run->conn->taken_bytes -= bytes;
+	rail->taken_bytes -= bytes;
+}
+
+static inline void pages_decide(
+	struct rail *rail, struct rail_run *run, uint32_t mask, uint32_t hit)
+{
+	pages_decide_bytes(
+		rail, run, mask, hit, (uint32_t)__builtin_popcount(mask) * run->item_bytes);
+}
+
+/* Pages whose payload has arrived: their heads are to be READ. Buckets are not validated. */
+static void pages_arrive(struct rail *rail, struct rail_run *run, uint32_t mask)
+{
+	struct conn *conn = run->conn;
+
+	if (run->header.kind != OP_RUN || TEST_HOOK(rail->options.skip_head_check)) {
+		pages_decide(rail, run, mask, mask);
+		return;
+	}
+	if (unlikely(conn->state != CONN_OPEN)) {
+		run_quit(run, OP_PEER_DOWN);
+		return;
+	}
+	run->arrived |= mask;
+	if (!link_linked(&run->heads))
+		link_append(&conn->run_heads, &run->heads);
+	if (!link_linked(&conn->waiting))
+		link_append(&rail->waiting, &conn->waiting);
+}
+
+/*
+ * The lease of these pages, whose heads match, ended before their READs. Their heads are READ
+ * again, because all of their CQEs were seen now.
+ */
+static void lease_expire(struct rail *rail, struct rail_run *run, uint32_t pages)
+{
+	rail_count(rail, COUNTER_leases_expired, (unsigned)__builtin_popcount(pages));
+	if (run->status == OP_HIT)
+		pages_arrive(rail, run, pages);
+}
+
+/* After WQEs of the run have retired: ends it if nothing more can come of it. */
+static inline void run_settle(struct rail *rail, struct rail_run *run)
+{
+	if (!run->outstanding && (unlikely(run->status != OP_HIT) ||
+					 (run->hit | run->stale) == run_mask(0, run->header.pages)))
+		run_end(rail, run, run->status);
+}
+
+/* ---- retiring a record of one WQE ----------------------------------------------------------- */
+
+/*
+ * Validates the pages of a READ of heads: is each head the one that its entry expects? Returns the
+ * pages that are valid.
+ */
+static inline uint32_t heads_match(
+	struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
+{
+	const struct page_head *landing = run_landing(rail, wqe->landing);
+	const struct run_entry *entry = run_entry(run, wqe->first);
+	uint32_t bytes = run->item_bytes, bit = 1u << wqe->first, start = entry->unit, hit = 0;
+
+	for (uint32_t left = wqe->pages; left; left &= ~bit, bit <<= 1, entry++)
+		hit |= page_head_is(
+			       &landing[entry->unit - start], &entry->key, entry->generation, bytes)
+			       ? bit
+			       : 0;
+	return hit;
+}
+
+/* Retires WQEs with payload, which are all the run's; see run_retire(). */
+static inline uint32_t retire_pages(
+	struct conn_qp *qp, uint32_t end, uint16_t number, struct retired *r)
+{
+	const struct wqe *next;
+	uint32_t pages = 0;
+
+	do {
+		struct wqe *wqe = &qp->wqe[r->at & (QP_DEPTH - 1)];
+
+		pages |= wqe->pages;
+		r->at += wqe->blocks;
+		r->bytes += wqe_retire(qp, wqe);
+		r->n++;
+		next = &qp->wqe[r->at & (QP_DEPTH - 1)];
+	} while (r->at != end && next->request == number && next->kind == WQE_RUN_PAGES);
+	return pages;
+}
+
+/*
+ * Retires READs of heads, which are all the run's and of this kind, and validates their pages.
+ * The CQEs of their payload were seen as well: before these READs were posted, or, if they are
+ * leased, because the payload was posted before them on the same QP. Six parameters, in registers:
+ * hot path.
+ */
+static inline void retire_heads(struct rail *rail, struct conn_qp *qp, uint32_t end,
+	struct rail_run *run, enum wqe_kind kind, struct retired *r)
+{
+	const struct wqe *next;
+	uint32_t pages = 0, hit = 0, late = 0;
+
+	do {
+		struct wqe *wqe = &qp->wqe[r->at & (QP_DEPTH - 1)];
+
+		pages |= wqe->pages;
+		hit |= heads_match(rail, run, wqe);
+		if (kind == WQE_RUN_LEASED && unlikely(!lease_valid(run->t0_ns[wqe->first],
+						      rail_t1(rail), run->conn->limbo_ns)))
+			late |= wqe->pages;
+		rail->landing_stack[rail->landings_free++] = wqe->landing;
+		r->at++;
+		wqe->blocks = 0;
+		r->bytes += wqe->bytes;
+		r->n++;
+		next = &qp->wqe[r->at & (QP_DEPTH - 1)];
+	} while (r->at != end && next->request == run->number && next->kind == kind);
+	late &= hit; /* a head with another generation is final: the page is stale */
+	if (unlikely(late))
+		lease_expire(rail, run, late);
+	pages_decide(rail, run, pages & ~late, hit & ~late);
+}
+
+/* ---- retiring a series: one record of many WQEs, see run_post.c ----------------------------- */
+
+/* Validates a series page by page. Returns the pages that are valid. */
+static uint32_t series_match(struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
+{
+	const struct page_head *own = run_own_heads(rail, run->number);
+	uint32_t n = wqe->landing, units = run->item_bytes / PAGE_UNIT, hit = 0;
+
+	for (uint32_t left = wqe->pages; left; left &= left - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(left), k = (i - wqe->first) % n;
+		const struct run_entry *e = run_entry(run, i);
+		const struct page_head *head = &own[i];
+
+		if (run_pair_lands(run, n))
+			head = &run_landing(rail, run->landing[i - k])[k * units];
+		if (page_head_is(head, &e->key, e->generation, run->item_bytes))
+			hit |= 1u << i;
+	}
+	return hit;
+}
+
+/*
+ * The bits in which heads differ from the expected ones: 0 if page_head_is() says yes to each of
+ * the `n` >= 1 pages. The heads lie `stride` apart.
+ */
+static inline uint64_t heads_differ(const struct page_head *head, uint32_t stride,
+	const struct run_entry *entry, uint32_t n, uint32_t bytes)
+{
+	uint64_t length = (uint64_t)bytes << 32, differ = 0;
+
+	do {
+		uint64_t word;
+
+		memcpy(&word, &head->generation, sizeof(word));
+		differ |= (head->key.word[0] ^ entry->key.word[0]) |
+			  (head->key.word[1] ^ entry->key.word[1]) |
+			  (word ^ (entry->generation | length));
+		entry++;
+		head += stride;
+	} while (--n);
+	return differ;
+}
+static_assert(offsetof(struct page_head, length) == offsetof(struct page_head, generation) + 4,
+	"heads_differ() compares both at once");
+
+/*
+ * heads_differ() for all pages of a series of pairs. Landing blocks are free again; their content
+ * stays until the next post.
+ */
+static inline uint64_t pairs_differ(
+	struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t n = wqe->landing, at = wqe->first, pairs = wqe->blocks / 2u;
+	uint32_t bytes = run->item_bytes, units = bytes / PAGE_UNIT, free = rail->landings_free;
+	const struct run_entry *entry = run_entry(run, at);
+	uint64_t differ = 0;
+
+	if (!run_pair_lands(run, n))
+		return heads_differ(
+			run_own_heads(rail, run->number) + at, 1, entry, pairs * n, bytes);
+	do {
+		uint16_t block = run->landing[at];
+
+		rail->landing_stack[free++] = block;
+		differ |= heads_differ(run_landing(rail, block), units, entry, n, bytes);
+		at += n;
+		entry += n;
+	} while (--pairs);
+	rail->landings_free = free;
+	return differ;
+}
+
+/* Validates a series of pairs, whose record this is. */
+static inline void validate_pairs(struct rail *rail, struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t pages = wqe->pages, hit = pages;
+
+	if (unlikely(pairs_differ(rail, run, wqe)))
+		hit = series_match(rail, run, wqe);
+	/* T0 is that of the series, T1 that of the burst of CQEs. */
+	if (likely(lease_valid(run->t0_ns[wqe->first], rail_t1(rail), run->conn->limbo_ns))) {
+		pages_decide_bytes(rail, run, pages, hit, wqe->bytes);
+	} else {
+		if (hit) /* a head with another generation is final: the page is stale */
+			lease_expire(rail, run, hit);
+		pages_decide(rail, run, pages & ~hit, 0);
+	}
+}
+
+/* Validates a series of READs of heads, which were posted after the CQEs of their payload. */
+static inline void validate_own_heads(
+	struct rail *rail, struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t pages = wqe->pages, first = wqe->first, hit = pages;
+
+	if (unlikely(heads_differ(run_own_heads(rail, run->number) + first, 1,
+		    run_entry(run, first), wqe->blocks, run->item_bytes)))
+		hit = series_match(rail, run, wqe);
+	pages_decide(rail, run, pages, hit);
+}
+
+/* Retires a series, whose record this is. */
+static void retire_series(
+	struct rail *rail, struct conn_qp *qp, struct rail_run *run, struct wqe *wqe)
+{
+	if (likely(wqe_is_pairs(wqe)))
+		validate_pairs(rail, run, wqe);
+	else if (wqe->kind == WQE_RUN_OWN_HEADS)
+		validate_own_heads(rail, run, wqe);
+	else if (likely(run->status == OP_HIT))
+		pages_arrive(rail, run, wqe->pages);
+	wqe_retire(qp, wqe);
+	run->outstanding--;
+	run_settle(rail, run);
+}
+
+bool run_reap_series(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion)
+{
+	struct dv_sq *sq = qp->sq;
+	struct wqe *wqe = &qp->wqe[sq->ci & (QP_DEPTH - 1)];
+	struct retired r = {sq->ci + wqe->blocks, wqe->bytes, wqe->blocks};
+
+	if (completion->syndrome || !wqe_is_series(wqe) || sq->rung == sq->ci ||
+		(uint16_t)(r.at - 1) != completion->wqe_counter ||
+		unlikely(qp->conn->stalled || qp->conn->state == CONN_DROPPED))
+		return false;
+	retired_count(rail, qp, r, false);
+	retire_series(rail, qp, &rail->run[wqe->request], wqe);
+	return true;
+}
+
+struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t end)
+{
+	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+	struct rail_run *run = &rail->run[wqe->request];
+	struct retired r = {.at = at};
+
+	if (wqe_is_series(wqe)) {
+		r = (struct retired){at + wqe->blocks, wqe->bytes, wqe->blocks};
+		retire_series(rail, qp, run, wqe);
+		return r;
+	}
+	if (wqe->kind == WQE_RUN_LEASED) {
+		retire_heads(rail, qp, end, run, WQE_RUN_LEASED, &r);
+	} else if (wqe->kind == WQE_RUN_HEADS) {
+		retire_heads(rail, qp, end, run, WQE_RUN_HEADS, &r);
+	} else {
+		uint32_t pages = retire_pages(qp, end, run->number, &r) & ~run->leased;
+
+		if (pages && likely(run->status == OP_HIT))
+			pages_arrive(rail, run, pages);
+	}
+	run->outstanding = (uint16_t)(run->outstanding - r.n);
+	run_settle(rail, run);
+	return r;
+}
+
+/* ---- failed WQEs ---------------------------------------------------------------------------- */
+
+/* The landing blocks of a series of pairs are free again. */
+static void pairs_free_landings(
+	struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t n = wqe->landing, at = wqe->first;
+
+	if (!run_pair_lands(run, n))
+		return;
+	for (uint32_t left = (uint32_t)__builtin_popcount(wqe->pages); left; left -= n, at += n)
+		rail->landing_stack[rail->landings_free++] = run->landing[at];
+}
+
+void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status)
+{
+	struct rail_run *run = &rail->run[wqe->request];
+
+	if (wqe_is_pairs(wqe))
+		pairs_free_landings(rail, run, wqe);
+	else if (wqe->kind == WQE_RUN_HEADS || wqe->kind == WQE_RUN_LEASED)
+		rail->landing_stack[rail->landings_free++] = wqe->landing;
+	run->outstanding--;
+	run_quit(run, status);
+	run_settle(rail, run);
+}
+
+void run_series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t blocks)
+{
+	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+	struct wqe *rest = &qp->wqe[(at + blocks) & (QP_DEPTH - 1)];
+	struct rail_run *run = &rail->run[wqe->request];
+	uint32_t pages = (wqe_is_pairs(wqe) ? blocks / 2 : blocks) * wqe->landing;
+
+	*rest = *wqe;
+	wqe->blocks = (uint8_t)blocks;
+	wqe->pages = run_mask(wqe->first, pages);
+	wqe->bytes = pages * (wqe->kind == WQE_RUN_OWN_HEADS ? (uint32_t)sizeof(struct page_head)
+							     : run->item_bytes);
+	rest->blocks = (uint8_t)(rest->blocks - blocks);
+	rest->pages &= ~wqe->pages;
+	rest->bytes -= wqe->bytes;
+	rest->first = (uint16_t)(rest->first + pages);
+	run->t0_ns[rest->first] = run->t0_ns[wqe->first];
+	run->outstanding++;
+}
+
+/* ---- the answer ----------------------------------------------------------------------------- */
+
+static void count_stale(struct rail *rail, const struct rail_run *run)
+{
+	rail_count(rail, COUNTER_pages_stale, (unsigned)__builtin_popcount(run->stale));
+	for (uint32_t left = run->stale; left; left &= left - 1)
+		PROBE_STALE(run->channel, (uint64_t)run->header.cookie, rail->options.index,
+			run->header.peer, run_remote(run, OP_RUN, (uint32_t)__builtin_ctz(left)));
+}
+
+/* Counts what became of the pages. Hits of a run that failed later are hits. */
+static void count_run(struct rail *rail, const struct rail_run *run, enum op_status status)
+{
+	bool pages = run->header.kind == OP_RUN;
+	uint32_t hits = (uint32_t)__builtin_popcount(run->hit);
+	uint32_t rest = run->header.pages - hits - (uint32_t)__builtin_popcount(run->stale);
+
+	if (likely(hits)) {
+		rail_count(rail, pages ? COUNTER_pages_read : COUNTER_buckets_read, hits);
+		rail_count(rail, COUNTER_bytes_read, (uint64_t)hits * run->item_bytes);
+	}
+	if (unlikely(run->stale))
+		count_stale(rail, run);
+	if (likely(status == OP_HIT))
+		return;
+	if (status == OP_INVALID)
+		rail_count(rail, COUNTER_ops_invalid, 1);
+	else
+		rail_count(rail,
+			status == OP_TIMEOUT ? COUNTER_reads_timed_out : COUNTER_reads_failed,
+			rest);
+}
+
+static void run_leave_lane(struct rail *rail, struct rail_run *run)
+{
+	struct conn *conn = run->conn;
+
+	conn->runs_live--;
+	conn->run_pages -= run->header.pages;
+	if (unlikely(run->expired))
+		conn->expired--;
+	conn->taken_bytes -= run->bytes;
+	if (unlikely(conn->stalled))
+		rail->parked -= run->header.pages;
+	else
+		rail->taken_bytes -= run->bytes;
+}
+
+/*
+ * Removes a run that ends with `status`, an error, from its lists. Returns OP_HIT if every page was
+ * decided before the error or the deadline, otherwise `status`.
+ */
+static enum op_status run_status(struct rail_run *run, enum op_status status)
+{
+	run_quit(run, status);
+	/* a run that was refused may have any number of pages */
+	if (run->counted && (run->hit | run->stale) == run_mask(0, run->header.pages))
+		return OP_HIT;
+	return status;
+}
+
+void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
+{
+	struct channel_slot *slot = &rail->channel[run->channel];
+	struct run_done done = {.cookie = run->header.cookie,
+		.hit = run->hit,
+		.stale = run->stale,
+		.kind = run->header.kind};
+
+	if (likely(run->conn))
+		run_leave_lane(rail, run);
+	else if (link_linked(&run->pending))
+		rail->parked -= run->header.pages;
+	/* With OP_HIT every page is decided, and the run is on no list. */
+	if (unlikely(status != OP_HIT))
+		status = run_status(run, status);
+	done.status = (uint8_t)status;
+	rail->run_live[run->number] = false;
+	if (likely(run->counted))
+		region_release(rail, run->header.to_region);
+	count_run(rail, run, status);
+	PROBE_COMPLETION(run->channel, (uint64_t)run->header.cookie, rail->options.index, status,
+		run->header.pages * run->header.page_bytes);
+	shm_store(&rail->in_flight, rail->in_flight - 1);
+	channel_answer(rail, slot, &done);
+	run_free(rail, run);
+	if (unlikely(slot->channel->stopping))
+		channel_return_if_idle(rail, slot->channel);
+}

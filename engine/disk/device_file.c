@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files of one path; see device_file.h. The thread that uses the device submits and reaps. A
+ * The files of one path; see device.h. The thread that uses the device submits and reaps. A
  * few threads of the device make the calls that io_uring does not: creating and removing files, and
  * everything where there is no io_uring. `lock` protects the two lists that they share with it.
  */
-#include "engine/disk/device_file.h"
+#include "engine/disk/device.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/disk/device_file.h"
 #include "engine/disk/store.h"
 #include "numa/clock.h"
 

@@ -10,7 +10,45 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "numa/clock.h"
+
 #define SCAN_UNITS 256u /* units that are read at a time in an open segment */
+
+/* ---- one operation -------------------------------------------------------------------------- */
+
+static void call_done(struct device_io *io)
+{
+	if (io->context) /* else device_call() has returned -ETIMEDOUT */
+		*(bool *)io->context = true;
+}
+
+/*
+ * Submits an operation and waits for it; other operations that complete meanwhile are dispatched.
+ * Returns result, or -ETIMEDOUT after `timeout_ns`: then the operation, and the memory that it
+ * names, still belong to the device.
+ */
+static int64_t device_call(struct device *device, struct device_io *io, uint64_t timeout_ns)
+{
+	uint64_t until = clock_now_ns() + timeout_ns;
+	bool done = false;
+
+	io->context = &done;
+	io->done = call_done;
+	device->submit(device, io);
+	for (;;) {
+		uint64_t now;
+
+		device_dispatch(device);
+		if (done)
+			return io->result;
+		now = clock_now_ns();
+		if (now >= until) {
+			io->context = NULL;
+			return -ETIMEDOUT;
+		}
+		device->wait(device, until - now);
+	}
+}
 
 /* An operation of recovery. It stays allocated if the device does not return it in time. */
 struct scan_call {

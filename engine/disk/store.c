@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The segment log as a whole: requests in, steps, finished requests out. Runs on the thread that
- * steps the store.
+ * The segment log as a whole: requests in, steps, finished requests out. Spill writes pages in
+ * blocks, up to DISK_BLOCKS_FLIGHT in flight a path; promotion reads a page and looks at the index
+ * again; removal writes tombstones. The paths and their segments are segment.c's. Runs on the
+ * thread that steps the store. A request that fails is finished with a status; a write or a sync
+ * that fails takes its path out of service.
  */
 #include "engine/disk/store.h"
 
@@ -9,35 +12,91 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/abi/crc32c.h"
+#include "numa/limit.h"
+
 #define DAY_NS UINT64_C(86400000000000)
 
-int store_open(struct store *store, const struct disk_options *options)
-{
-	uint64_t segments = 0;
+/*
+ * ---- busy keys: they are being written or removed ----------------------------------------------
+ *
+ * A small hash set with open addressing. A key in it is neither written nor removed a second time.
+ */
 
-	for (unsigned i = 0; i < options->paths; i++)
-		segments += options->path[i].bytes / options->segment_bytes;
-	if (!options->paths || options->paths > DISK_PATHS_MAX || segments > DISK_SEGMENTS_MAX ||
-		options->segment_bytes % PAGE_UNIT || options->segment_bytes > DISK_SEGMENT_BYTES)
-		return -EINVAL;
-	memset(store, 0, sizeof(*store));
-	store->units = options->segment_bytes / PAGE_UNIT;
-	store->paths = options->paths;
-	store->budget_bytes = options->write_bytes_per_day;
-	store->timeout_ns = (uint64_t)options->timeout_ms * 1000000;
-	STAILQ_INIT(&store->finished);
-	STAILQ_INIT(&store->removed);
-	STAILQ_INIT(&store->deferred);
-	return disk_index_open(&store->index, segments ? (uint32_t)segments : 1);
+static bool is_free(const struct page_key *key)
+{
+	return !key->word[0] && !key->word[1];
 }
 
-void store_close(struct store *store)
+static uint32_t place(const struct store *store, const struct page_key *key)
 {
-	for (unsigned i = 0; i < store->paths; i++)
-		path_close(&store->path[i]);
-	disk_index_close(&store->index);
-	free(store->busy);
+	uint32_t at = (uint32_t)(key->word[0] ^ key->word[1]) & (store->busy_room - 1);
+
+	while (!is_free(&store->busy[at]) && !page_key_equal(&store->busy[at], key))
+		at = (at + 1) & (store->busy_room - 1);
+	return at;
 }
+
+static bool grow(struct store *store)
+{
+	struct page_key *old = store->busy;
+	uint32_t room = store->busy_room;
+	struct page_key *keys = calloc(room ? room * 2 : 64, sizeof(*keys));
+
+	if (!keys)
+		return false;
+	store->busy = keys;
+	store->busy_room = room ? room * 2 : 64;
+	for (uint32_t i = 0; i < room; i++)
+		if (!is_free(&old[i]))
+			keys[place(store, &old[i])] = old[i];
+	free(old);
+	return true;
+}
+
+bool busy_add(struct store *store, const struct page_key *key)
+{
+	uint32_t at;
+
+	if (store->busy_keys * 2 >= store->busy_room && !grow(store))
+		return false;
+	at = place(store, key);
+	if (is_free(&store->busy[at]))
+		store->busy_keys++;
+	store->busy[at] = *key;
+	return true;
+}
+
+static bool busy_has(const struct store *store, const struct page_key *key)
+{
+	return store->busy_room && !is_free(&store->busy[place(store, key)]);
+}
+
+void busy_drop(struct store *store, const struct page_key *key)
+{
+	uint32_t mask = store->busy_room - 1, at, from;
+
+	if (!busy_has(store, key))
+		return;
+	at = from = place(store, key);
+	store->busy_keys--;
+	/* Closes the gap: later keys of the same run move up unless they are at home already. */
+	for (;;) {
+		uint32_t home;
+
+		from = (from + 1) & mask;
+		if (is_free(&store->busy[from]))
+			break;
+		home = (uint32_t)(store->busy[from].word[0] ^ store->busy[from].word[1]) & mask;
+		if (((from - home) & mask) >= ((from - at) & mask)) {
+			store->busy[at] = store->busy[from];
+			at = from;
+		}
+	}
+	memset(&store->busy[at], 0, sizeof(store->busy[at]));
+}
+
+/* ---- the end of a request ------------------------------------------------------------------- */
 
 void store_finish(struct store *store, struct disk_request *request, enum disk_status status)
 {
@@ -49,6 +108,520 @@ void store_finish(struct store *store, struct disk_request *request, enum disk_s
 	}
 	STAILQ_INSERT_TAIL(&store->finished, request, next);
 }
+
+/*
+ * ---- spill: pages of the queue become blocks ---------------------------------------------------
+ *
+ * A page is in the index, and can be read, when its block is written. It is persisted when its
+ * segment is sealed.
+ */
+
+static struct store_path *path_choose(struct store *store)
+{
+	struct store_path *best = NULL;
+
+	for (unsigned i = 0; i < store->paths; i++) {
+		struct store_path *path = &store->path[i];
+
+		if (path_in_service(path) &&
+			(!best || path->report.queued_bytes < best->report.queued_bytes ||
+				(path->report.queued_bytes == best->report.queued_bytes &&
+					path->report.bytes_written < best->report.bytes_written)))
+			best = path;
+	}
+	return best;
+}
+
+/* DISK_OK if the page may be written: the queue has room and so has the budget of the day. */
+static enum disk_status admit(struct store *store, struct store_path *path, uint64_t bytes)
+{
+	uint64_t queued = 0;
+
+	if (path->report.queued_bytes && path->report.queued_bytes + bytes > DISK_QUEUE_BYTES) {
+		store->dropped_queue++;
+		return DISK_DROPPED;
+	}
+	for (unsigned i = 0; i < store->paths; i++)
+		queued += store->path[i].report.queued_bytes;
+	if (store->budget_bytes && store->budget_used + queued + bytes > store->budget_bytes) {
+		store->dropped_budget++;
+		return DISK_SPENT;
+	}
+	return DISK_OK;
+}
+
+static void write_submit(struct store *store, struct disk_request *request)
+{
+	struct store_path *path = path_choose(store);
+	uint64_t bytes = (uint64_t)disk_units(request->length) * PAGE_UNIT;
+	struct disk_index_found found;
+	enum disk_status admitted;
+
+	if (!path || 4 * PAGE_UNIT + bytes + 3 * PAGE_UNIT > (uint64_t)store->units * PAGE_UNIT) {
+		store_finish(store, request, path ? DISK_TOO_LARGE : DISK_OFFLINE);
+		return;
+	}
+	if (busy_has(store, &request->key) ||
+		disk_index_find(&store->index, &request->key, &found)) {
+		store_finish(store, request, DISK_EXISTS);
+		return;
+	}
+	admitted = admit(store, path, bytes);
+	if (admitted != DISK_OK || !busy_add(store, &request->key)) {
+		store_finish(store, request, admitted == DISK_OK ? DISK_DROPPED : admitted);
+		return;
+	}
+	request->sequence = store->sequence++;
+	path->report.queued_bytes += bytes;
+	STAILQ_INSERT_TAIL(&path->writes, request, next);
+}
+
+static void write_landed(struct device_io *io)
+{
+	struct block_write *write = io->context;
+	struct store_path *path = write->path;
+	struct store *store = path->store;
+	const struct disk_block *block = write->block;
+	int64_t bytes = (int64_t)(write->payload + 1) * PAGE_UNIT;
+	uint32_t unit = write->unit + 1;
+
+	path_landed(path, io);
+	path->segment[write->segment].writing--;
+	if (path_in_service(path) && io->result != bytes) {
+		path->report.io_errors++;
+		path_fail(path, "cannot write to segment %u: result %lld of %lld", write->segment,
+			(long long)io->result, (long long)bytes);
+	}
+	write->busy = false;
+	for (uint32_t i = 0; i < block->entries; i++) {
+		const struct disk_entry *entry = &block->entry[i];
+
+		if (path_in_service(path)) {
+			(void)disk_index_add(&store->index, path->first + write->segment, unit,
+				&entry->key, entry->length, entry->crc);
+			busy_drop(store, &entry->key);
+			path->report.pages_written++;
+		}
+		unit += disk_units(entry->length);
+		store_finish(
+			store, write->request[i], path_in_service(path) ? DISK_OK : DISK_OFFLINE);
+	}
+	if (path_in_service(path)) {
+		path->report.bytes_written += (uint64_t)bytes;
+		path->report.page_bytes += (uint64_t)bytes - PAGE_UNIT;
+		store->budget_used += (uint64_t)bytes;
+	}
+}
+
+/*
+ * The page's units in the block: those that are whole as they are, and the last one as a copy whose
+ * rest is zero, because in memory another page's bytes may lie there.
+ */
+static void block_add(struct block_write *write, struct disk_request *request)
+{
+	struct disk_block *block = write->block;
+	size_t whole = request->length / PAGE_UNIT * PAGE_UNIT, rest = request->length - whole;
+
+	if (whole)
+		write->iov[write->io.iovs++] = (struct iovec){request->data, whole};
+	if (rest) {
+		uint8_t *tail = write->tail + (size_t)block->entries * PAGE_UNIT;
+
+		memcpy(tail, (const uint8_t *)request->data + whole, rest);
+		memset(tail + rest, 0, PAGE_UNIT - rest);
+		write->iov[write->io.iovs++] = (struct iovec){tail, PAGE_UNIT};
+	}
+	write->request[block->entries] = request;
+	block->entry[block->entries++] = (struct disk_entry){.key = request->key,
+		.sequence = request->sequence,
+		.length = request->length,
+		.crc = request->crc};
+}
+
+/* Computes the page's CRC, once. False: it differs from the caller's; the request is ended. */
+static bool page_check(struct store_path *path, struct disk_request *request)
+{
+	uint32_t crc;
+
+	if (request->checked)
+		return true;
+	crc = crc32c(0, request->data, request->length);
+	request->checked = !request->has_crc || request->crc == crc;
+	request->crc = crc;
+	if (request->checked)
+		return true;
+	STAILQ_REMOVE(&path->writes, request, disk_request, next);
+	path->report.queued_bytes -= (uint64_t)disk_units(request->length) * PAGE_UNIT;
+	busy_drop(path->store, &request->key);
+	store_finish(path->store, request, DISK_CORRUPT);
+	return false;
+}
+
+/*
+ * How many of the queue's pages the next block takes, and their units. Pages whose bytes are wrong
+ * leave the queue.
+ */
+static uint32_t block_plan(struct store_path *path, uint32_t *ret_pages)
+{
+	struct disk_request *request, *after;
+	uint32_t pages = 0, units = 0;
+
+	for (request = STAILQ_FIRST(&path->writes); request; request = after) {
+		uint32_t more = disk_units(request->length);
+
+		after = STAILQ_NEXT(request, next);
+		if (!page_check(path, request))
+			continue;
+
+		if (pages == DISK_BLOCK_PAGES ||
+			(pages && (units + more > DISK_BLOCK_BYTES / PAGE_UNIT ||
+					  units + more > path->store->units / 4)))
+			break;
+		pages++;
+		units += more;
+	}
+	*ret_pages = pages;
+	return units;
+}
+
+static void block_start(struct store_path *path, struct block_write *write, uint32_t pages)
+{
+	write->segment = path->active;
+	write->unit = path->segment[path->active].fill;
+	write->block = segment_block(path);
+	if (!write->block) {
+		path_fail(path, "no memory for a header");
+		return;
+	}
+	write->busy = true;
+	write->io = (struct device_io){.op = DEVICE_WRITE,
+		.file = write->segment,
+		.offset = (uint64_t)write->unit * PAGE_UNIT,
+		.iov = write->iov,
+		.done = write_landed,
+		.context = write};
+	write->iov[write->io.iovs++] = (struct iovec){write->block, PAGE_UNIT};
+	for (uint32_t i = 0; i < pages; i++) {
+		struct disk_request *request = STAILQ_FIRST(&path->writes);
+
+		STAILQ_REMOVE_HEAD(&path->writes, next);
+		path->report.queued_bytes -= (uint64_t)disk_units(request->length) * PAGE_UNIT;
+		block_add(write, request);
+	}
+	write->payload = layout_block_payload(write->block);
+	layout_block_seal(write->block);
+	path->segment[write->segment].fill += write->payload;
+	path->segment[write->segment].payload += write->payload;
+	path->segment[write->segment].writing++;
+	path_submit(path, &write->io);
+}
+
+static void write_step(struct store_path *path)
+{
+	unsigned flying = 0;
+
+	for (unsigned i = 0; i < DISK_BLOCKS_FLIGHT; i++)
+		flying += path->block[i].busy;
+	for (unsigned i = 0; i < DISK_BLOCKS_FLIGHT; i++) {
+		uint32_t pages, units;
+
+		if (path->block[i].busy)
+			continue;
+		units = block_plan(path, &pages);
+		/* A short block only when the device would be idle without it. */
+		if (!pages || (flying > 1 && pages < DISK_BLOCK_PAGES &&
+				      units < DISK_BLOCK_BYTES / PAGE_UNIT / 2))
+			return;
+		if (!segment_room(path, 1, units))
+			return;
+		block_start(path, &path->block[i], pages);
+		if (!path_in_service(path))
+			return;
+		flying++;
+	}
+}
+
+/*
+ * ---- removal -----------------------------------------------------------------------------------
+ *
+ * Writes a tombstone to every path in service and syncs it; only then is the request finished.
+ * Every path gets one, because an older copy may lie on a path that the index does not name. A path
+ * has one block of tombstones in flight; those that arrive meanwhile share the next block and its
+ * sync.
+ */
+
+bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,
+	struct disk_request *request)
+{
+	struct tombstone *tombstone = malloc(sizeof(*tombstone));
+
+	if (!tombstone)
+		return false;
+	*tombstone = (struct tombstone){.request = request, .key = *key, .sequence = sequence};
+	STAILQ_INSERT_TAIL(&path->tombstones, tombstone, next);
+	return true;
+}
+
+void remove_done(struct store_path *path, struct tombstone *tombstone)
+{
+	struct disk_request *request = tombstone->request;
+
+	free(tombstone);
+	if (!request)
+		return;
+	request->waiting &= ~(1u << path->number);
+	if (!request->waiting)
+		STAILQ_INSERT_TAIL(&path->store->removed, request, next);
+}
+
+static void remove_submit(struct store *store, struct disk_request *request)
+{
+	struct disk_index_found found;
+	bool all = true;
+
+	if (busy_has(store, &request->key)) {
+		STAILQ_INSERT_TAIL(&store->deferred, request, next);
+		return;
+	}
+	if (!busy_add(store, &request->key)) {
+		store_finish(store, request, DISK_OFFLINE);
+		return;
+	}
+	if (disk_index_find(&store->index, &request->key, &found))
+		disk_index_remove(&store->index, &found);
+	request->sequence = store->sequence++;
+	/* The bit of no path: the request is not done before all paths have their tombstone. */
+	request->waiting = 1u << DISK_PATHS_MAX;
+	for (unsigned i = 0; i < store->paths && all; i++) {
+		struct store_path *path = &store->path[i];
+
+		if (!path_in_service(path))
+			continue;
+		all = remove_add(path, &request->key, request->sequence, request);
+		if (all)
+			request->waiting |= 1u << i;
+		else
+			path_fail(path, "no memory for a tombstone");
+	}
+	request->waiting &= ~(1u << DISK_PATHS_MAX);
+	if (!request->waiting)
+		STAILQ_INSERT_TAIL(&store->removed, request, next);
+}
+
+static void batch_done(struct store_path *path)
+{
+	struct tombstone *tombstone;
+
+	path->batch_busy = false;
+	while ((tombstone = STAILQ_FIRST(&path->batch))) {
+		STAILQ_REMOVE_HEAD(&path->batch, next);
+		remove_done(path, tombstone);
+	}
+}
+
+static void batch_synced(struct device_io *io)
+{
+	struct store_path *path = io->context;
+
+	path_landed(path, io);
+	path->segment[path->batch_segment].writing--;
+	if (!path_in_service(path))
+		return;
+	if (io->result < 0) {
+		path->report.io_errors++;
+		path_fail(path, "cannot sync segment %u: %s", path->batch_segment,
+			limit_error((int)io->result));
+		return;
+	}
+	batch_done(path);
+}
+
+static void batch_written(struct device_io *io)
+{
+	struct block_write *write = io->context;
+	struct store_path *path = write->path;
+
+	path_landed(path, io);
+	write->busy = false;
+	if (!path_in_service(path) || io->result != 2 * (int64_t)PAGE_UNIT) {
+		path->segment[path->batch_segment].writing--;
+		path->report.io_errors++;
+		path_fail(path, "cannot write tombstones to segment %u: result %lld",
+			path->batch_segment, (long long)io->result);
+		return;
+	}
+	path->batch_io = (struct device_io){.op = DEVICE_SYNC,
+		.file = path->batch_segment,
+		.done = batch_synced,
+		.context = path};
+	path_submit(path, &path->batch_io);
+}
+
+/* Moves up to one block of tombstones to the batch and into two headers of the same content. */
+static bool batch_fill(struct store_path *path, struct block_write *write)
+{
+	struct segment *segment = &path->segment[path->active];
+	struct disk_block *first = segment_block(path),
+			  *second = first ? segment_block(path) : NULL;
+	struct tombstone *tombstone;
+
+	if (!second) {
+		path_fail(path, "no memory for a header");
+		return false;
+	}
+	while (first->entries < DISK_BLOCK_PAGES && (tombstone = STAILQ_FIRST(&path->tombstones))) {
+		STAILQ_REMOVE_HEAD(&path->tombstones, next);
+		STAILQ_INSERT_TAIL(&path->batch, tombstone, next);
+		first->entry[first->entries++] =
+			(struct disk_entry){.key = tombstone->key, .sequence = tombstone->sequence};
+		if (tombstone->sequence > segment->tombstone)
+			segment->tombstone = tombstone->sequence;
+	}
+	memcpy(second->entry, first->entry, sizeof(first->entry));
+	second->entries = first->entries;
+	layout_block_seal(first);
+	layout_block_seal(second);
+	write->iov[0] = (struct iovec){first, PAGE_UNIT};
+	write->iov[1] = (struct iovec){second, PAGE_UNIT};
+	return true;
+}
+
+static void remove_step(struct store_path *path)
+{
+	struct block_write *write = &path->block[DISK_BLOCKS_FLIGHT];
+
+	if (path->batch_busy || STAILQ_EMPTY(&path->tombstones) || !segment_room(path, 2, 0))
+		return;
+	write->unit = path->segment[path->active].fill;
+	if (!batch_fill(path, write))
+		return;
+	path->batch_busy = write->busy = true;
+	path->batch_segment = path->active;
+	/* Counts as a block in flight until its sync is done, so that the segment is not sealed. */
+	path->segment[path->active].writing++;
+	path->report.bytes_written += 2 * PAGE_UNIT;
+	write->io = (struct device_io){.op = DEVICE_WRITE,
+		.file = path->active,
+		.offset = (uint64_t)write->unit * PAGE_UNIT,
+		.iov = write->iov,
+		.iovs = 2,
+		.done = batch_written,
+		.context = write};
+	path_submit(path, &write->io);
+}
+
+/*
+ * ---- promotion ---------------------------------------------------------------------------------
+ *
+ * One read per page, its CRC, and a second look at the index: the page must still be the one that
+ * was found.
+ */
+
+static struct store_path *path_of(struct store *store, uint32_t segment)
+{
+	unsigned i = 0;
+
+	while (i + 1 < store->paths && segment >= store->path[i + 1].first)
+		i++;
+	return &store->path[i];
+}
+
+static void read_submit(struct store *store, struct disk_request *request)
+{
+	struct disk_index_found found;
+	struct store_path *path;
+
+	if (!disk_index_find(&store->index, &request->key, &found) ||
+		found.length != request->length) {
+		store_finish(store, request, DISK_MISS);
+		return;
+	}
+	path = path_of(store, found.segment);
+	STAILQ_INSERT_TAIL(&path->reads, request, next);
+}
+
+static void read_error(struct store_path *path)
+{
+	if (path->report.read_errors + path->report.crc_errors > DISK_READ_ERRORS_MAX)
+		path_fail(path, "%llu reads failed, %llu pages had wrong bytes",
+			(unsigned long long)path->report.read_errors,
+			(unsigned long long)path->report.crc_errors);
+}
+
+static enum disk_status read_check(struct page_read *read)
+{
+	struct store_path *path = read->path;
+	struct disk_request *request = read->request;
+	struct disk_index *index = &path->store->index;
+
+	if (!disk_index_still(index, &read->found))
+		return DISK_MISS; /* recycled, removed, or the path failed meanwhile */
+	if (read->io.result != (int64_t)read->iov.iov_len) {
+		path->report.read_errors++;
+		disk_index_remove(index, &read->found);
+		read_error(path);
+		return DISK_MISS;
+	}
+	if (crc32c(0, request->data, request->length) != read->found.crc) {
+		path->report.crc_errors++;
+		disk_index_remove(index, &read->found);
+		read_error(path);
+		return DISK_MISS;
+	}
+	request->crc = read->found.crc;
+	path->report.pages_read++;
+	path->report.bytes_read += read->iov.iov_len;
+	return DISK_OK;
+}
+
+static void read_landed(struct device_io *io)
+{
+	struct page_read *read = io->context;
+
+	path_landed(read->path, io);
+	read->busy = false;
+	store_finish(read->path->store, read->request, read_check(read));
+}
+
+static void read_start(struct page_read *read, struct disk_request *request)
+{
+	struct store_path *path = read->path;
+
+	read->busy = true;
+	read->request = request;
+	read->iov = (struct iovec){request->data, (size_t)disk_units(request->length) * PAGE_UNIT};
+	read->io = (struct device_io){.op = DEVICE_READ,
+		.file = read->found.segment - path->first,
+		.offset = (uint64_t)read->found.unit * PAGE_UNIT,
+		.iov = &read->iov,
+		.iovs = 1,
+		.done = read_landed,
+		.context = read};
+	path_submit(path, &read->io);
+}
+
+static void read_step(struct store_path *path)
+{
+	struct disk_request *request = STAILQ_FIRST(&path->reads);
+
+	for (unsigned i = 0; i < DISK_READS_FLIGHT && request; i++) {
+		struct page_read *read = &path->read[i];
+
+		if (read->busy)
+			continue;
+		STAILQ_REMOVE_HEAD(&path->reads, next);
+		/* The page may have been recycled, or written elsewhere, since it was queued. */
+		if (!disk_index_find(&path->store->index, &request->key, &read->found) ||
+			read->found.length != request->length ||
+			path_of(path->store, read->found.segment) != path)
+			store_finish(path->store, request, DISK_MISS);
+		else
+			read_start(read, request);
+		request = STAILQ_FIRST(&path->reads);
+	}
+}
+
+/* ---- requests in ---------------------------------------------------------------------------- */
 
 static bool request_valid(const struct disk_request *request)
 {
@@ -88,6 +661,8 @@ static void submit_deferred(struct store *store)
 		remove_submit(store, request);
 	}
 }
+
+/* ---- the step ------------------------------------------------------------------------------- */
 
 static void check_hanging(struct store_path *path, uint64_t now_ns)
 {
@@ -138,4 +713,34 @@ unsigned store_flying(const struct store *store)
 		TAILQ_FOREACH (io, &store->path[i].flying, flying)
 			n++;
 	return n;
+}
+
+/* ---- open and close ------------------------------------------------------------------------- */
+
+int store_open(struct store *store, const struct disk_options *options)
+{
+	uint64_t segments = 0;
+
+	for (unsigned i = 0; i < options->paths; i++)
+		segments += options->path[i].bytes / options->segment_bytes;
+	if (!options->paths || options->paths > DISK_PATHS_MAX || segments > DISK_SEGMENTS_MAX ||
+		options->segment_bytes % PAGE_UNIT || options->segment_bytes > DISK_SEGMENT_BYTES)
+		return -EINVAL;
+	memset(store, 0, sizeof(*store));
+	store->units = options->segment_bytes / PAGE_UNIT;
+	store->paths = options->paths;
+	store->budget_bytes = options->write_bytes_per_day;
+	store->timeout_ns = (uint64_t)options->timeout_ms * 1000000;
+	STAILQ_INIT(&store->finished);
+	STAILQ_INIT(&store->removed);
+	STAILQ_INIT(&store->deferred);
+	return disk_index_open(&store->index, segments ? (uint32_t)segments : 1);
+}
+
+void store_close(struct store *store)
+{
+	for (unsigned i = 0; i < store->paths; i++)
+		path_close(&store->path[i]);
+	disk_index_close(&store->index);
+	free(store->busy);
 }

@@ -144,7 +144,7 @@ struct store {
 	void *random_context;
 };
 
-/* store.c */
+/* ---- store.c -------------------------------------------------------------------------------- */
 int store_open(struct store *store, const struct disk_options *options);
 /* Frees the store; no I/O is in flight. Does not close the devices. */
 void store_close(struct store *store);
@@ -154,8 +154,16 @@ unsigned store_step(struct store *store, uint64_t now_ns);
 /* I/Os in flight on all paths. */
 unsigned store_flying(const struct store *store);
 void store_finish(struct store *store, struct disk_request *request, enum disk_status status);
+/* One more tombstone for a path; false without memory. */
+bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,
+	struct disk_request *request);
+/* The path needs not, or cannot, write the tombstone any more. */
+void remove_done(struct store_path *path, struct tombstone *tombstone);
+/* Keys that are being written or removed: adds one, false without memory; removes one. */
+bool busy_add(struct store *store, const struct page_key *key);
+void busy_drop(struct store *store, const struct page_key *key);
 
-/* store_path.c */
+/* ---- segment.c: paths and their segments ---------------------------------------------------- */
 int path_open(struct store_path *path, uint32_t segments);
 void path_close(struct store_path *path);
 void path_submit(struct store_path *path, struct device_io *io);
@@ -165,35 +173,13 @@ __attribute__((format(printf, 2, 3))) void path_fail(
 bool path_in_service(const struct store_path *path);
 /* Writes the members to the path files that do not have them; acknowledges removals. */
 void store_record(struct store *store);
-
-/* store_segment.c */
 void segment_step(struct store_path *path);
 /* Makes the path's active segment have room for a block; false: not now. */
 bool segment_room(struct store_path *path, uint32_t headers, uint32_t payload);
 /* A new header in the active segment, at its fill mark; NULL without memory. */
 struct disk_block *segment_block(struct store_path *path);
-/* Frees the headers of a segment. */
-void segment_forget(struct segment *segment);
 
-/* store_write.c, store_remove.c, store_read.c */
-void write_step(struct store_path *path);
-void write_submit(struct store *store, struct disk_request *request);
-void remove_step(struct store_path *path);
-void remove_submit(struct store *store, struct disk_request *request);
-/* One more tombstone for a path; false without memory. */
-bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,
-	struct disk_request *request);
-/* The path needs not, or cannot, write the tombstone any more. */
-void remove_done(struct store_path *path, struct tombstone *tombstone);
-void read_step(struct store_path *path);
-void read_submit(struct store *store, struct disk_request *request);
-
-/* busy.c: keys that are being written or removed */
-bool busy_add(struct store *store, const struct page_key *key);
-bool busy_has(const struct store *store, const struct page_key *key);
-void busy_drop(struct store *store, const struct page_key *key);
-
-/* recover.c */
+/* ---- recover.c ------------------------------------------------------------------------------ */
 /*
  * Recovers all paths whose device is set and puts them in service. `segments`: of each path.
  * Blocks. Returns 0, or -ENODEV if no path is usable.

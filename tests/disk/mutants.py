@@ -10,8 +10,7 @@ A mutant replaces text that must occur exactly once in the file; otherwise it is
 import os
 import sys
 
-SEGMENT, REMOVE, WRITE, SCAN, SALVAGE = (
-    "store_segment.c", "store_remove.c", "store_write.c", "scan.c", "salvage.c")
+SEGMENT, STORE, SCAN, RECOVER = "segment.c", "store.c", "scan.c", "recover.c"
 
 # name: file, text in it, its replacement
 MUTANTS = {
@@ -22,14 +21,14 @@ MUTANTS = {
     "unsynced_invalidation": (SEGMENT, "if (segment->step++ < 2)\n\t\topen_submit",
                               "if (segment->step++ < 1)\n\t\topen_submit"),
     "no_epoch_check": (SCAN, " && block->epoch == scanner->epoch;", ";"),
-    "unsynced_tombstone": (REMOVE, "path_submit(path, &path->batch_io);",
+    "unsynced_tombstone": (STORE, "path_submit(path, &path->batch_io);",
                            "TAILQ_INSERT_TAIL(&path->flying, &path->batch_io, flying);\n"
                            "\tbatch_synced(&path->batch_io);"),
-    "tail_not_zeroed": (WRITE, "memset(tail + rest, 0, PAGE_UNIT - rest);",
+    "tail_not_zeroed": (STORE, "memset(tail + rest, 0, PAGE_UNIT - rest);",
                         "memcpy(tail + rest, (const uint8_t *)request->data + whole + rest,\n"
                         "\t\t\tPAGE_UNIT - rest);"),
-    "tombstones_not_salvaged": (SALVAGE, "(void)recovery_run(path, tombstones_synced);", ""),
-    "oldest_salvaged_first": (SALVAGE, "ordinal > path->segment[newest].ordinal))",
+    "tombstones_not_salvaged": (RECOVER, "(void)recovery_run(path, tombstones_synced);", ""),
+    "oldest_salvaged_first": (RECOVER, "ordinal > path->segment[newest].ordinal))",
                               "ordinal < path->segment[newest].ordinal))"),
 }
 

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keeper.h: the loop of the keeper. Runs on the keeper's main thread, except clients_wait(), which
- * has a thread of its own because flock() has no time-out and no poll().
+ * keeper.h: the loop of the keeper, the descriptors that it stores, and what a message of the
+ * engine changes. Runs on the keeper's main thread, except clients_wait(), which has a thread of
+ * its own because flock() has no time-out and no poll(). An engine that ends is started again,
+ * unless it has never served or refuses its settings; then the keeper ends with its status.
  */
 #include "engine/keeper/keeper.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <linux/kcmp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,6 +21,7 @@
 #include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +29,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "engine/keeper/child.h"
+#include "engine/keeper/notify.h"
 #include "engine/keeper/service.h"
 
 #define MESSAGES_TURN 64u   /* messages read in one turn of the loop */
@@ -31,7 +37,173 @@
 /* descriptors that poll() watches apart from the stored ones */
 enum { POLL_SIGNALS, POLL_NOTIFY, POLL_UNUSED, POLL_STORED };
 
-/* ---- the engine ------------------------------------------------------------------------------ */
+static uint64_t later_ns(uint64_t now_ns, uint64_t us)
+{
+	return now_ns + us * 1000;
+}
+
+/* ---- the stored descriptors, in the order in which they came -------------------------------- */
+
+/*
+ * Do both numbers name one open file description? False when the kernel does not tell; the limit
+ * of the store bounds what is then stored twice.
+ */
+static bool stored_is_same(int a, int b)
+{
+	return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b) == 0;
+}
+
+/*
+ * Takes ownership of `fd`, also on failure. A descriptor that the store has already, under any
+ * name, is closed, as systemd does. Returns 0, or -ENOSPC when the store is full.
+ */
+static int stored_add(struct fd_store *store, int fd, const char *name, bool poll)
+{
+	struct stored *entry;
+
+	for (unsigned i = 0; i < store->count; i++) {
+		if (stored_is_same(store->entry[i].fd, fd)) {
+			close(fd);
+			return 0;
+		}
+	}
+	if (store->count == STORE_FDS_MAX) {
+		close(fd);
+		return -ENOSPC;
+	}
+	entry = &store->entry[store->count++];
+	*entry = (struct stored){.fd = fd, .poll = poll};
+	snprintf(entry->name, sizeof(entry->name), "%s", name);
+	return 0;
+}
+
+/* Closes the descriptor at this index; the entries behind it move up by one. */
+static void stored_remove_at(struct fd_store *store, unsigned index)
+{
+	close(store->entry[index].fd);
+	memmove(&store->entry[index], &store->entry[index + 1],
+		(store->count - index - 1) * sizeof(store->entry[0]));
+	store->count--;
+}
+
+/* Closes all descriptors with this name. Returns how many. */
+static unsigned stored_remove(struct fd_store *store, const char *name)
+{
+	unsigned removed = 0;
+
+	for (unsigned i = store->count; i-- > 0;) {
+		if (strcmp(store->entry[i].name, name))
+			continue;
+		stored_remove_at(store, i);
+		removed++;
+	}
+	return removed;
+}
+
+static void stored_clear(struct fd_store *store)
+{
+	while (store->count)
+		stored_remove_at(store, store->count - 1);
+}
+
+/* ---- messages of the engine ----------------------------------------------------------------- */
+
+static void engine_ready(struct keeper *k)
+{
+	if (k->ready)
+		return;
+	k->ready = true;
+	k->pause_ms = KEEPER_PAUSE_MS;
+	if (!k->ending)
+		k->deadline_ns = 0; /* the time-out of the start */
+	if (!k->was_ready && k->options.ready_fd >= 0) {
+		if (write(k->options.ready_fd, "", 1) != 1)
+			log_warn(
+				"keeper: --ready-fd: writing the ready byte to file descriptor %d: %s",
+				k->options.ready_fd, strerror(errno));
+		close(k->options.ready_fd);
+		k->options.ready_fd = -1;
+	}
+	k->was_ready = true;
+	log_info("keeper: the engine (pid %d) serves after %" PRIu64 " ms", (int)k->engine,
+		(clock_monotonic_ns() - k->began_ns) / 1000000);
+}
+
+/* Moves the datagram's descriptors into the store. */
+static void stored_take(struct keeper *k, struct notify_datagram *d, const struct notify_message *m)
+{
+	const char *name = m->name[0] ? m->name : NOTIFY_NAME_DEFAULT;
+	unsigned refused = 0;
+
+	for (unsigned i = 0; i < d->fds; i++)
+		refused += stored_add(&k->store, d->fd[i], name, m->poll) < 0;
+	d->fds = 0; /* stored_add() took all of them */
+	if (refused)
+		log_warn(
+			"keeper: %u descriptors named %s are not stored: the store has its maximum of %u",
+			refused, name, STORE_FDS_MAX);
+}
+
+static void message_execute(struct keeper *k, struct notify_datagram *d)
+{
+	struct notify_message m;
+	const char *why = "";
+
+	if (notify_parse(d->text, d->bytes, &m, &why) < 0) {
+		log_warn("keeper: a message of the engine is ignored: %s", why);
+		return;
+	}
+	/* notify_close() closes the descriptor of a barrier: all messages before it are executed */
+	if (m.barrier)
+		return;
+	if (m.extend_us && k->deadline_ns) {
+		uint64_t until_ns = later_ns(clock_monotonic_ns(), m.extend_us);
+
+		if (until_ns > k->deadline_ns)
+			k->deadline_ns = until_ns;
+	}
+	if (m.remove && stored_remove(&k->store, m.name) == 0)
+		log_debug("keeper: no stored descriptor has the name %s", m.name);
+	if (m.store)
+		stored_take(k, d, &m);
+	if (m.ready)
+		engine_ready(k);
+}
+
+/*
+ * Reads messages until none is there, at most `max`, and executes those that the running engine
+ * sent; those of other processes are not, as with systemd's NotifyAccess=main. Returns false if
+ * there may be more.
+ */
+static bool keeper_messages(struct keeper *k, unsigned max)
+{
+	for (unsigned i = 0; i < max; i++) {
+		struct notify_datagram *d = &k->datagram;
+		int rc = notify_receive(k->notify, d);
+
+		if (rc == 0)
+			return true;
+		if (d->pid != k->engine || k->engine == 0) {
+			if (!k->foreign_told)
+				log_warn(
+					"keeper: messages of process %d to %s are ignored: it is not the engine (pid %d)",
+					(int)d->pid, k->notify_path, (int)k->engine);
+			k->foreign_told = true;
+		} else if (rc == -EMSGSIZE) {
+			log_warn(
+				"keeper: a message of the engine is ignored: it is longer than %u bytes, or has more descriptors than this process may open",
+				NOTIFY_BYTES_MAX);
+		} else if (rc < 0) {
+			log_warn("keeper: receiving from %s: %s", k->notify_path, strerror(-rc));
+		} else {
+			message_execute(k, d);
+		}
+		notify_close(d);
+	}
+	return false;
+}
+
+/* ---- the engine ----------------------------------------------------------------------------- */
 
 /* Sets the time of the next start, and a longer pause for the one after it. */
 static void restart_later(struct keeper *k)
@@ -68,8 +240,8 @@ static int engine_start(struct keeper *k)
 		return -1;
 	}
 	if (k->options.start_timeout_s)
-		k->deadline_ns = keeper_later_ns(
-			k->began_ns, (uint64_t)k->options.start_timeout_s * 1000000);
+		k->deadline_ns =
+			later_ns(k->began_ns, (uint64_t)k->options.start_timeout_s * 1000000);
 	return -1;
 }
 
@@ -80,7 +252,7 @@ static void engine_end(struct keeper *k)
 	if (!k->ending)
 		socket_file_unlink(&k->listener); /* no further client connects */
 	if (k->engine && !k->ending)
-		k->deadline_ns = keeper_later_ns(
+		k->deadline_ns = later_ns(
 			clock_monotonic_ns(), (uint64_t)k->options.stop_timeout_s * 1000000);
 	k->ending = true;
 	if (k->engine)
@@ -119,7 +291,7 @@ static int engine_ended(struct keeper *k, int status)
  * Reaps processes; as the first process of a container the keeper gets those of others, too.
  * Returns -1 to go on, or the keeper's exit status.
  */
-static int reap(struct keeper *k)
+static int processes_reap(struct keeper *k)
 {
 	int status, code = -1;
 	pid_t pid;
@@ -158,7 +330,7 @@ static int signals_read(struct keeper *k)
 		log_info("keeper: %s: ending the engine", strsignal((int)info.ssi_signo));
 		engine_end(k);
 	}
-	return reap(k);
+	return processes_reap(k);
 }
 
 /* Milliseconds until the next start or deadline; -1: none is due. */
@@ -181,12 +353,12 @@ static void stored_check(struct keeper *k, const struct pollfd *polled, unsigned
 		if (!(polled[i].revents & (POLLHUP | POLLERR | POLLNVAL)))
 			continue;
 		log_debug("keeper: the other end of %s was closed", k->store.entry[i].name);
-		store_remove_at(&k->store, i);
+		stored_remove_at(&k->store, i);
 	}
 }
 
 /* One turn of the loop. Returns -1 to go on, or the keeper's exit status. */
-static int turn(struct keeper *k)
+static int keeper_turn(struct keeper *k)
 {
 	struct pollfd polled[POLL_STORED + STORE_FDS_MAX] = {
 		[POLL_SIGNALS] = {.fd = k->signals, .events = POLLIN},
@@ -230,7 +402,7 @@ int keeper_run(struct keeper *k)
 	int code = engine_start(k);
 
 	while (code < 0)
-		code = turn(k);
+		code = keeper_turn(k);
 	return code;
 }
 
@@ -376,7 +548,7 @@ void keeper_close(struct keeper *k)
 		(void)unlink(k->notify_path);
 		close(k->notify);
 	}
-	store_clear(&k->store);
+	stored_clear(&k->store);
 	/*
 	 * The locks stay until the process has ended, and with them the descriptors and the
 	 * thread that waits.

@@ -5,11 +5,9 @@
  * for the lock of the clients' file.
  *
  *   main.c         the command line
- *   keeper.c       the loop: starting, ending and restarting the engine
- *   message.c      what a message of the engine changes
+ *   keeper.c       the loop: starting, ending and restarting the engine; stored descriptors
  *   child.c        fork and exec with passed descriptors
  *   notify.c       messages of sd_notify(3): receiving and reading
- *   store.c        the stored descriptors
  *   socket_file.c  the file of the socket of clients; engines without a keeper use it too
  *   service.c      the engine's side: it is part of the engine's program
  */
@@ -22,7 +20,6 @@
 
 #include "engine/keeper/notify.h"
 #include "engine/keeper/socket_file.h"
-#include "engine/keeper/store.h"
 
 /* pause before a restart, in ms: doubled after each run in which the engine was not ready */
 #define KEEPER_PAUSE_MS 100u
@@ -41,6 +38,24 @@ struct keeper_options {
 	unsigned stop_timeout_s;  /* time-out of an orderly end */
 	char *const *command;     /* the engine's program and its arguments; NULL last */
 	unsigned words;           /* number of words in `command` */
+};
+
+/*
+ * An engine stores three descriptors for a rail, one for each client's process and one for each
+ * channel, and those of engines before it while a client copies into a slot of the channel.
+ */
+#define STORE_FDS_MAX 640u
+
+struct stored {
+	int fd;
+	bool poll; /* false: FDPOLL=0 */
+	char name[NOTIFY_NAME_BYTES];
+};
+
+/* The descriptors that an engine stored in the keeper. The next engine gets all of them. */
+struct fd_store {
+	unsigned count;
+	struct stored entry[STORE_FDS_MAX];
 };
 
 struct keeper {
@@ -75,18 +90,5 @@ int keeper_open(struct keeper *keeper, const struct keeper_options *options);
 int keeper_run(struct keeper *keeper);
 /* Removes the files. The engine has ended. */
 void keeper_close(struct keeper *keeper);
-
-/* ---- message.c ------------------------------------------------------------------------------- */
-
-/*
- * Reads messages until none is there, at most `max`, and executes those that the running engine
- * sent. Returns false if there may be more.
- */
-bool keeper_messages(struct keeper *keeper, unsigned max);
-
-static inline uint64_t keeper_later_ns(uint64_t now_ns, uint64_t us)
-{
-	return now_ns + us * 1000;
-}
 
 #endif

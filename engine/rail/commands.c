@@ -82,7 +82,7 @@ static void request_stop(struct rail *rail, struct request *request, uint64_t li
 		request_end(rail, request, OP_CANCELLED);
 		return;
 	}
-	link_remove(&request->pending);
+	list_remove(&request->pending);
 	if (request->status == OP_HIT)
 		request->status = OP_CANCELLED;
 	if (request->deadline_ns > limit_ns)
@@ -121,11 +121,12 @@ static void channel_stop(struct rail *rail, struct rail_channel *channel)
 	}
 	/* When its last request ends, the channel goes back to the control plane, so the loop
 	 * must not read *channel. */
-	for (struct request *request = live_from(rail, 0); request;
-		request = live_from(rail, request->number + 1u))
+	for (struct request *request = request_live_from(rail, 0); request;
+		request = request_live_from(rail, request->number + 1u))
 		if (request->channel == id)
 			request_stop(rail, request, limit_ns);
-	for (struct rail_run *run = run_from(rail, 0); run; run = run_from(rail, run->number + 1u))
+	for (struct rail_run *run = run_live_from(rail, 0); run;
+		run = run_live_from(rail, run->number + 1u))
 		if (run->channel == id)
 			run_stop(rail, run, limit_ns);
 }
@@ -171,14 +172,15 @@ static void region_drop(struct rail *rail, uint32_t id)
 /* ---- stop ------------------------------------------------------------------------------------ */
 
 /* Executes RAIL_STOP: cancels the requests that wait for a connection; the others drain. */
-static void stop(struct rail *rail)
+static void rail_stop(struct rail *rail)
 {
 	rail->stopping = true;
-	for (struct request *request = live_from(rail, 0); request;
-		request = live_from(rail, request->number + 1u))
+	for (struct request *request = request_live_from(rail, 0); request;
+		request = request_live_from(rail, request->number + 1u))
 		if (!request->conn)
 			request_end(rail, request, OP_CANCELLED);
-	for (struct rail_run *run = run_from(rail, 0); run; run = run_from(rail, run->number + 1u))
+	for (struct rail_run *run = run_live_from(rail, 0); run;
+		run = run_live_from(rail, run->number + 1u))
 		if (!run->conn)
 			run_end(rail, run, OP_CANCELLED);
 }
@@ -191,7 +193,7 @@ void rail_finish(struct rail *rail)
 	 * every op that a ring held when RAIL_STOP arrived was taken and cancelled. */
 	if (rail->stop_steps < RAIL_STOP_STEPS)
 		rail->stop_steps++;
-	else if (!rail->stopped && !rail->in_flight && !link_linked(&rail->conns) &&
+	else if (!rail->stopped && !rail->in_flight && !list_linked(&rail->conns) &&
 		 rail->late_head == rail->late_tail &&
 		 ring_ready_now(&rail->inbox.command_in) == 0 &&
 		 ring_room(&rail->inbox.event_out, 1) >= 1) {
@@ -202,7 +204,7 @@ void rail_finish(struct rail *rail)
 
 /* ---- dispatch -------------------------------------------------------------------------------- */
 
-static void execute(struct rail *rail, const struct rail_command *command)
+static void command_execute(struct rail *rail, const struct rail_command *command)
 {
 	switch (command->kind) {
 	case RAIL_CONN_ADD: conn_add(rail, command->object); break;
@@ -214,7 +216,7 @@ static void execute(struct rail *rail, const struct rail_command *command)
 	case RAIL_CHANNEL_STOP: channel_stop(rail, command->object); break;
 	case RAIL_REGION_ADD: region_add(rail, &command->region); break;
 	case RAIL_REGION_DROP: region_drop(rail, command->region.id); break;
-	case RAIL_STOP: stop(rail); break;
+	case RAIL_STOP: rail_stop(rail); break;
 	default: assert(false && "a command the control plane does not have");
 	}
 }
@@ -229,7 +231,7 @@ unsigned rail_execute_commands(struct rail *rail)
 
 		memcpy(&command, ring_slot_old(in, 0), sizeof(command));
 		ring_release(in, 1);
-		execute(rail, &command);
+		command_execute(rail, &command);
 		n++;
 	}
 	return n;

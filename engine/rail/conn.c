@@ -19,19 +19,19 @@
  */
 
 /* The entry of the hash table at which the search for a QP number begins. */
-static uint32_t table_home(uint32_t qpn)
+static uint32_t qp_table_home(uint32_t qpn)
 {
 	return qpn * 0x9e3779b1u >> 8 & (CONN_TABLE_SLOTS - 1);
 }
 
-static uint32_t table_after(uint32_t at)
+static uint32_t qp_table_after(uint32_t at)
 {
 	return (at + 1) & (CONN_TABLE_SLOTS - 1);
 }
 
 struct conn_qp *conn_qp_find(struct rail *rail, uint32_t qpn)
 {
-	for (uint32_t at = table_home(qpn); rail->table[at].used; at = table_after(at)) {
+	for (uint32_t at = qp_table_home(qpn); rail->table[at].used; at = qp_table_after(at)) {
 		uint16_t qp = rail->table[at].qp;
 
 		if (rail->table[at].qpn == qpn)
@@ -44,12 +44,12 @@ struct conn_qp *conn_qp_find(struct rail *rail, uint32_t qpn)
  * Adds a QP. An entry with the same number is overwritten: its QP was destroyed and the NIC has
  * given the number to the new one.
  */
-static void table_add(struct rail *rail, uint32_t qpn, uint16_t qp)
+static void qp_table_add(struct rail *rail, uint32_t qpn, uint16_t qp)
 {
-	uint32_t at = table_home(qpn);
+	uint32_t at = qp_table_home(qpn);
 
 	while (rail->table[at].used && rail->table[at].qpn != qpn)
-		at = table_after(at);
+		at = qp_table_after(at);
 	rail->table[at].qpn = qpn;
 	rail->table[at].qp = qp;
 	rail->table[at].used = 1;
@@ -59,20 +59,20 @@ static void table_add(struct rail *rail, uint32_t qpn, uint16_t qp)
  * Removes a QP and closes the gap, so that every later entry is still found from its home entry
  * (Knuth, TAOCP 6.4, algorithm R). Does nothing if the number belongs to another QP already.
  */
-static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
+static void qp_table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
 {
-	uint32_t gap = table_home(qpn);
+	uint32_t gap = qp_table_home(qpn);
 	uint32_t at;
 
 	while (rail->table[gap].qpn != qpn || !rail->table[gap].used) {
 		if (!rail->table[gap].used)
 			return;
-		gap = table_after(gap);
+		gap = qp_table_after(gap);
 	}
 	if (rail->table[gap].qp != qp)
 		return;
-	for (at = table_after(gap); rail->table[at].used; at = table_after(at)) {
-		uint32_t home = table_home(rail->table[at].qpn);
+	for (at = qp_table_after(gap); rail->table[at].used; at = qp_table_after(at)) {
+		uint32_t home = qp_table_home(rail->table[at].qpn);
 		uint32_t mask = CONN_TABLE_SLOTS - 1;
 
 		if (((at - home) & mask) < ((at - gap) & mask))
@@ -114,12 +114,12 @@ void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_
  * Fails the requests of a list: one without outstanding WQEs ends now, the others end when their
  * last WQE retires.
  */
-static void conn_fail_list(struct rail *rail, struct link *list)
+static void conn_fail_list(struct rail *rail, struct list *list)
 {
-	while (link_linked(list)) {
+	while (list_linked(list)) {
 		struct request *request = container_of(list->next, struct request, pending);
 
-		link_remove(&request->pending);
+		list_remove(&request->pending);
 		if (request->status == OP_HIT)
 			request->status = OP_PEER_DOWN;
 		if (!request->outstanding)
@@ -131,13 +131,13 @@ static void conn_fail_pending(struct rail *rail, struct conn *conn)
 {
 	conn_fail_list(rail, &conn->heads);
 	conn_fail_list(rail, &conn->pending);
-	while (link_linked(&conn->runs))
+	while (list_linked(&conn->runs))
 		run_fail(rail, container_of(conn->runs.next, struct rail_run, pending),
 			OP_PEER_DOWN);
-	while (link_linked(&conn->run_heads))
+	while (list_linked(&conn->run_heads))
 		run_fail(rail, container_of(conn->run_heads.next, struct rail_run, heads),
 			OP_PEER_DOWN);
-	link_remove(&conn->waiting);
+	list_remove(&conn->waiting);
 }
 
 void conn_break(struct rail *rail, struct conn *conn, uint32_t syndrome)
@@ -161,9 +161,9 @@ void conn_return_if_drained(struct rail *rail, struct conn *conn)
 	if (rail->peer[conn->number].conn == conn)
 		rail->peer[conn->number].conn = NULL;
 	for (unsigned i = 0; i < handle->qps; i++)
-		table_remove(rail, conn->qp[i].sq->qpn,
+		qp_table_remove(rail, conn->qp[i].sq->qpn,
 			(uint16_t)((conn - rail->conn) * QPS_PER_PEER_MAX + i));
-	link_remove(&conn->conns);
+	list_remove(&conn->conns);
 	rail->conn_stack[rail->conns_free++] = (uint16_t)(conn - rail->conn);
 	handle->conn = NULL;
 	conn_event_send(rail, RAIL_CONN_RETURNED, handle, 0, handle);
@@ -183,7 +183,7 @@ static struct conn *conn_to_drop(
 {
 	struct conn *found = NULL;
 
-	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+	for (struct list *at = rail->conns.next; at != &rail->conns; at = at->next) {
 		struct conn *conn = container_of(at, struct conn, conns);
 
 		if (object && conn->handle == object)
@@ -229,12 +229,12 @@ static void conn_init(struct rail *rail, struct conn *conn, struct rail_conn *ha
 	conn->limbo_ns = rail->options.lease ? handle->limbo_ns : 0;
 	if (TEST_HOOK(rail->options.skip_head_check))
 		conn->limbo_ns = 0;
-	link_init(&conn->waiting);
-	link_init(&conn->pending);
-	link_init(&conn->heads);
-	link_init(&conn->runs);
-	link_init(&conn->run_heads);
-	link_append(&rail->conns, &conn->conns);
+	list_init(&conn->waiting);
+	list_init(&conn->pending);
+	list_init(&conn->heads);
+	list_init(&conn->runs);
+	list_init(&conn->run_heads);
+	list_append(&rail->conns, &conn->conns);
 	for (unsigned i = 0; i < handle->qps; i++) {
 		struct conn_qp *qp = &conn->qp[i];
 
@@ -244,7 +244,7 @@ static void conn_init(struct rail *rail, struct conn *conn, struct rail_conn *ha
 		qp->bulk_bytes = qp->silent_bytes = qp->silent = 0;
 		qp->unrung = false;
 		memset(qp->wqe, 0, sizeof(qp->wqe));
-		table_add(rail, qp->sq->qpn, (uint16_t)(first + i));
+		qp_table_add(rail, qp->sq->qpn, (uint16_t)(first + i));
 	}
 	handle->conn = conn;
 }
@@ -286,8 +286,8 @@ static void conn_probe(struct rail *rail, struct conn *conn)
 void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
 {
 	if (conn->state != CONN_PROBING || status == OP_NIC_ERROR)
-		/* the connection is broken already, or reap_one() breaks it next with the syndrome
-		 * of that CQE */
+		/* the connection is broken already, or rail_reap_one() breaks it next with the
+		 * syndrome of that CQE */
 		return;
 	if (status != OP_HIT && status != OP_STALE) {
 		conn_break(rail, conn, 0);
@@ -305,16 +305,16 @@ void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
  * Called when RAIL_CONN_WANTED for incarnation `ref` was answered. If requests still wait (for
  * another incarnation of the same peer), a connection for the first of them is requested.
  */
-static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
+static void peer_want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
 {
 	if (!slot->wanted || slot->wanted_ref != ref)
 		return;
 	slot->wanted = false;
-	if (link_linked(&slot->parked)) {
+	if (list_linked(&slot->parked)) {
 		const struct op *op = &container_of(slot->parked.next, struct request, pending)->op;
 
 		peer_want(rail, slot, op->peer, op->peer_ref);
-	} else if (link_linked(&slot->parked_runs)) {
+	} else if (list_linked(&slot->parked_runs)) {
 		const struct run *run =
 			&container_of(slot->parked_runs.next, struct rail_run, pending)->header;
 
@@ -327,7 +327,7 @@ static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
  * not retired yet, the CQEs of the old QP are in the CQ by now and are consumed before the number
  * means the new QP.
  */
-static void numbers_settle(struct rail *rail, const struct rail_conn *handle)
+static void qp_numbers_settle(struct rail *rail, const struct rail_conn *handle)
 {
 	for (unsigned i = 0; i < handle->qps; i++)
 		if (conn_qp_find(rail, handle->sq[i]->qpn)) {
@@ -346,40 +346,40 @@ void conn_add(struct rail *rail, struct rail_conn *handle)
 		peer_refuse(rail, handle->peer, handle->ref);
 		return;
 	}
-	numbers_settle(rail, handle);
+	qp_numbers_settle(rail, handle);
 	conn = &rail->conn[rail->conn_stack[--rail->conns_free]];
 	conn_init(rail, conn, handle);
 	slot->conn = conn;
 	if (conn->state == CONN_PROBING)
 		conn_probe(rail, conn);
-	for (struct link *at = slot->parked.next, *next; at != &slot->parked; at = next) {
+	for (struct list *at = slot->parked.next, *next; at != &slot->parked; at = next) {
 		struct request *request = container_of(at, struct request, pending);
 
 		next = at->next;
 		if (request->op.peer_ref != handle->ref)
 			continue;
-		link_remove(&request->pending);
+		list_remove(&request->pending);
 		rail->parked--;
 		request_route(rail, request);
 	}
-	for (struct link *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
+	for (struct list *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
 		struct rail_run *run = container_of(at, struct rail_run, pending);
 
 		next = at->next;
 		if (run->header.peer_ref != handle->ref)
 			continue;
-		link_remove(&run->pending);
+		list_remove(&run->pending);
 		rail->parked -= run->header.pages;
 		run_route(rail, run);
 	}
-	want_next(rail, slot, handle->ref);
+	peer_want_next(rail, slot, handle->ref);
 }
 
 void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 {
 	struct peer_slot *slot = peer_slot_of(rail, peer);
 
-	for (struct link *at = slot->parked.next, *next; at != &slot->parked; at = next) {
+	for (struct list *at = slot->parked.next, *next; at != &slot->parked; at = next) {
 		struct request *request = container_of(at, struct request, pending);
 
 		next = at->next;
@@ -387,14 +387,14 @@ void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 			continue;
 		request_end(rail, request, OP_PEER_DOWN);
 	}
-	for (struct link *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
+	for (struct list *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
 		struct rail_run *run = container_of(at, struct rail_run, pending);
 
 		next = at->next;
 		if (run->header.peer_ref == ref)
 			run_end(rail, run, OP_PEER_DOWN);
 	}
-	want_next(rail, slot, ref);
+	peer_want_next(rail, slot, ref);
 }
 
 /*
@@ -404,7 +404,7 @@ void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 /* Finds the connection of `object`. NULL: the rail has none (any more). */
 static struct conn *conn_of(struct rail *rail, const struct rail_conn *object)
 {
-	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+	for (struct list *at = rail->conns.next; at != &rail->conns; at = at->next) {
 		struct conn *conn = container_of(at, struct conn, conns);
 
 		if (conn->handle == object)
@@ -445,7 +445,7 @@ void rail_lose(struct rail *rail)
 		.record = record_of_nobody,
 		.cqe_cnt = 1,
 		.cqe_size = sizeof(cqe_of_nobody)};
-	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next)
+	for (struct list *at = rail->conns.next; at != &rail->conns; at = at->next)
 		conn_break(rail, container_of(at, struct conn, conns), 0);
 	rail_event_send(rail, &event);
 }
@@ -462,15 +462,15 @@ static uint64_t conn_deadline_ns(struct rail *rail, const struct conn *conn)
 {
 	uint64_t ns = UINT64_MAX;
 
-	for (struct request *request = live_from(rail, 0); request;
-		request = live_from(rail, request->number + 1u)) {
+	for (struct request *request = request_live_from(rail, 0); request;
+		request = request_live_from(rail, request->number + 1u)) {
 		uint64_t over_ns = request->expired ? 0 : request->deadline_ns;
 
 		if (request->conn == conn && over_ns < ns)
 			ns = over_ns;
 	}
-	for (struct rail_run *run = run_from(rail, 0); run;
-		run = run_from(rail, run->number + 1u)) {
+	for (struct rail_run *run = run_live_from(rail, 0); run;
+		run = run_live_from(rail, run->number + 1u)) {
 		uint64_t over_ns = run->expired ? 0 : run->deadline_ns;
 
 		if (run->conn == conn && over_ns < ns)
@@ -537,7 +537,7 @@ void conns_watch(struct rail *rail, uint64_t now_ns)
 		 * nothing */
 		passed_ns = 2 * CONN_WATCH_NS;
 	rail->watched_ns = now_ns;
-	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+	for (struct list *at = rail->conns.next; at != &rail->conns; at = at->next) {
 		struct conn *conn = container_of(at, struct conn, conns);
 
 		conn_watch(rail, conn, passed_ns);

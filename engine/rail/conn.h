@@ -137,17 +137,17 @@ enum conn_state {
 
 struct conn {
 	struct rail_conn *handle;
-	struct link conns; /* entry in rail->conns, the list of all connections, oldest first */
+	struct list conns; /* entry in rail->conns, the list of all connections, oldest first */
 	/* entry in rail->waiting, the list of connections with requests to post */
-	struct link waiting;
-	struct link pending; /* list of this connection's requests with payload to post */
+	struct list waiting;
+	struct list pending; /* list of this connection's requests with payload to post */
 	/* list of this connection's requests whose page head is to be READ; posted before
 	 * `pending` */
-	struct link heads;
+	struct list heads;
 	/* list of this connection's runs with payload to post, in the order of their tags */
-	struct link runs;
+	struct list runs;
 	/* list of this connection's runs with page heads to READ; posted before all payload */
-	struct link run_heads;
+	struct list run_heads;
 	bool runs_first; /* true: runs were posted before requests the last time */
 	/* number of WQEs posted and not retired on all QPs of the connection */
 	uint32_t wqes;
@@ -189,8 +189,8 @@ struct conn {
 struct peer_slot {
 	struct conn *conn; /* newest connection to the peer; NULL: none */
 	/* list of requests that wait for a connection to the peer, oldest first */
-	struct link parked;
-	struct link parked_runs; /* list of runs that wait for one, oldest first */
+	struct list parked;
+	struct list parked_runs; /* list of runs that wait for one, oldest first */
 	/* if `wanted`: ref of the incarnation for which RAIL_CONN_WANTED was sent */
 	uint32_t wanted_ref;
 	bool wanted; /* true: RAIL_CONN_WANTED was sent and is not answered yet */

@@ -92,7 +92,7 @@ struct rail {
 	/* owner: poll core; touched every step. unrung: list of the QPs with WQEs posted after
 	 * their last doorbell, linked by rung_next */
 	alignas(64) struct conn_qp *unrung;
-	struct link waiting; /* list of the connections that have requests to post */
+	struct list waiting; /* list of the connections that have requests to post */
 	/* WQEs posted and not retired, of all QPs of the rail; at most cq.cqe_cnt, so that the
 	 * CQ cannot overflow */
 	uint32_t wqes;
@@ -135,7 +135,7 @@ struct rail {
 	uint64_t t0_ns, t1_ns;
 	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which conns_watch() is due, ns */
 	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last conns_watch(), ns */
-	/* READ latency is sampled, one WQE at a time: see read_time_start() */
+	/* READ latency is sampled, one WQE at a time: see rail_sample_start() */
 	struct conn_qp *timed; /* queue pair of the timed WQE; NULL: none is timed */
 	uint32_t timed_end;    /* the timed WQE has retired when sq->ci reaches this index */
 	uint64_t timed_ns;     /* CLOCK_MONOTONIC at which its doorbell was rung */
@@ -163,7 +163,7 @@ struct rail {
 	 * is not answered yet */
 	alignas(64) bool live[RAIL_REQUESTS];
 	bool run_live[RAIL_RUNS]; /* the same for run[i] */
-	struct link conns;        /* list of all connections of the rail, oldest first */
+	struct list conns;        /* list of all connections of the rail, oldest first */
 	bool lost; /* true: RAIL_LOST was received, so no new connection is accepted */
 	/* bit per channel that got completions since the last rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
@@ -187,7 +187,7 @@ struct rail {
 	struct rail_run *run_stack[RAIL_RUNS];     /* the free runs */
 	uint16_t landing_stack[RAIL_LANDINGS];     /* numbers of the free landing blocks */
 	uint16_t conn_stack[RAIL_CONNECTIONS_MAX]; /* numbers of the free entries of conn[] */
-	/* Hash table from QP number to the rail's QP: open addressing, linear probing. */
+	/* Hash table from QP number to the rail's QP: open addressing. */
 	struct {
 		uint32_t qpn;
 		uint16_t used;
@@ -220,8 +220,8 @@ static inline struct peer_slot *peer_slot_of(struct rail *rail, uint16_t peer)
 	struct peer_slot *slot = &rail->peer[peer];
 
 	if (unlikely(!slot->parked.next)) {
-		link_init(&slot->parked);
-		link_init(&slot->parked_runs);
+		list_init(&slot->parked);
+		list_init(&slot->parked_runs);
 	}
 	return slot;
 }
@@ -262,7 +262,7 @@ static inline uint64_t rail_t1(struct rail *rail)
  * The first live request whose number is at least `number`; NULL: none. A loop over live requests
  * may end requests: ended ones are skipped.
  */
-static inline struct request *live_from(struct rail *rail, unsigned number)
+static inline struct request *request_live_from(struct rail *rail, unsigned number)
 {
 	while (number < RAIL_REQUESTS && !rail->live[number])
 		number++;
@@ -270,7 +270,7 @@ static inline struct request *live_from(struct rail *rail, unsigned number)
 }
 
 /* The same for runs. */
-static inline struct rail_run *run_from(struct rail *rail, unsigned number)
+static inline struct rail_run *run_live_from(struct rail *rail, unsigned number)
 {
 	while (number < RAIL_RUNS && !rail->run_live[number])
 		number++;
@@ -295,7 +295,7 @@ static inline struct request *request_new(struct rail *rail)
 	struct request *request = &rail->request[rail->request_stack[--rail->requests_free]];
 
 	request->conn = NULL;
-	link_init(&request->pending);
+	list_init(&request->pending);
 	request->posted = 0;
 	request->outstanding = 0;
 	request->stage = REQUEST_PAYLOAD;
@@ -324,10 +324,10 @@ static inline bool conn_full(const struct rail *rail, const struct conn *conn)
 /* Queues a request that has WQEs to post at its connection, and the connection at the rail. */
 static inline void conn_queue(struct rail *rail, struct conn *conn, struct request *request)
 {
-	link_append(
+	list_append(
 		request->stage == REQUEST_HEAD ? &conn->heads : &conn->pending, &request->pending);
-	if (!link_linked(&conn->waiting))
-		link_append(&rail->waiting, &conn->waiting);
+	if (!list_linked(&conn->waiting))
+		list_append(&rail->waiting, &conn->waiting);
 }
 
 static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
@@ -417,8 +417,8 @@ void request_route(struct rail *rail, struct request *request);
  * Post up to `burst` WQEs of the connection's requests: payload, and with a lease the page head
  * behind it; page heads whose payload has arrived. Return how many.
  */
-unsigned request_post(struct rail *rail, struct conn *conn, unsigned burst);
-unsigned request_post_heads(struct rail *rail, struct conn *conn, unsigned burst);
+unsigned requests_post(struct rail *rail, struct conn *conn, unsigned burst);
+unsigned requests_post_heads(struct rail *rail, struct conn *conn, unsigned burst);
 /* Answers the request with `status` and frees it. None of its WQEs may be at the NIC. */
 void request_end(struct rail *rail, struct request *request, enum op_status status);
 
@@ -452,7 +452,7 @@ void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run);
  * Post up to `burst` WQEs of the connection's runs: payload, lot by lot; page heads whose payload
  * has arrived. Return how many.
  */
-unsigned post_runs(struct rail *rail, struct conn *conn, unsigned burst);
-unsigned post_run_heads(struct rail *rail, struct conn *conn, unsigned burst);
+unsigned runs_post(struct rail *rail, struct conn *conn, unsigned burst);
+unsigned runs_post_heads(struct rail *rail, struct conn *conn, unsigned burst);
 
 #endif

@@ -33,7 +33,7 @@ struct model_clock_file *model_clock_map(const char *path)
  * last call would have cost this thread: during that time a real port goes on. A page validated is
  * one line, although two heads may share one.
  */
-static uint64_t less_charges(struct poll_core *core, unsigned i, uint64_t span_ns)
+static uint64_t model_clock_less_charges(struct poll_core *core, unsigned i, uint64_t span_ns)
 {
 	const uint64_t *counter = core->rail[i]->counter;
 	struct model_clock *clock = &core->clock;
@@ -53,7 +53,7 @@ static uint64_t less_charges(struct poll_core *core, unsigned i, uint64_t span_n
  * Steps the rail's software NIC. Called immediately before and after the rail's step, so that the
  * NIC sees no doorbell late, and the time spent is subtracted from the NICs' clocks.
  */
-static unsigned step_nic(struct poll_core *core, unsigned i)
+static unsigned model_clock_step_nic(struct poll_core *core, unsigned i)
 {
 	const struct rail_options *o = &core->rail[i]->options;
 	struct model_clock *clock = &core->clock;
@@ -67,22 +67,22 @@ static unsigned step_nic(struct poll_core *core, unsigned i)
 	work = dv_step_all(&o->device, 1);
 	span = clock_ticks() - from;
 	gap_nics(&core->gaps, span);
-	clock->behind_ns += less_charges(core, i, clock_ticks_ns(span));
+	clock->behind_ns += model_clock_less_charges(core, i, clock_ticks_ns(span));
 	shm_store64(&core->options.clock->core[core->rail[0]->options.index].behind_ns,
 		clock->behind_ns);
 	return work;
 }
 
-static inline unsigned step_beside(struct poll_core *core, unsigned i, uint64_t now_ns)
+static inline unsigned model_clock_step(struct poll_core *core, unsigned i, uint64_t now_ns)
 {
-	unsigned work = step_nic(core, i);
+	unsigned work = model_clock_step_nic(core, i);
 
 	work += rail_step(core->rail[i], now_ns);
-	work += step_nic(core, i);
+	work += model_clock_step_nic(core, i);
 	return work;
 }
 
 unsigned model_clock_turn(struct poll_core *core)
 {
-	return poll_rails(core, step_beside);
+	return poll_rails(core, model_clock_step);
 }

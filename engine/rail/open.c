@@ -41,8 +41,8 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 {
 	rail->options = *options;
 	rail->nearest_ns = UINT64_MAX;
-	link_init(&rail->waiting);
-	link_init(&rail->conns);
+	list_init(&rail->waiting);
+	list_init(&rail->conns);
 	for (unsigned i = 0; i < RAIL_REQUESTS; i++) {
 		rail->request[i].number = (uint16_t)i;
 		rail->request_stack[i] = (uint16_t)(RAIL_REQUESTS - 1 - i);
@@ -144,7 +144,7 @@ bool rail_command_send(struct rail *rail, const struct rail_command *command)
 		return false;
 	memcpy(ring_slot_new(out, 0), command, sizeof(*command));
 	ring_publish(out, 1);
-	/* Pairs with the fence of rest() in poll_core.c: the poll core raises its sleep flag,
+	/* Pairs with the fence of poll_sleep() in poll_core.c: the poll core raises its sleep flag,
 	 * fences and looks at the inbox once more before it sleeps. */
 	shm_fence_sleep();
 	if (shm_load(&rail->options.status->rail[rail->options.index].sleeps)) {

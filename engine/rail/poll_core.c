@@ -50,7 +50,7 @@
  * Steps the software NICs. A hardware port would do this work in parallel to the core, so its time
  * is counted separately.
  */
-static unsigned step_nics(struct poll_core *core)
+static unsigned poll_step_nics(struct poll_core *core)
 {
 	uint64_t from = clock_ticks();
 	unsigned work = dv_step_all(core->nic, core->nics);
@@ -59,7 +59,7 @@ static unsigned step_nics(struct poll_core *core)
 	return work;
 }
 
-static void kick(int fd)
+static void control_kick(int fd)
 {
 	uint64_t one = 1;
 	ssize_t n = write(fd, &one, sizeof(one));
@@ -69,7 +69,7 @@ static void kick(int fd)
 	(void)n;
 }
 
-static void wake_client(struct rail_channel *channel)
+static void channel_wake_client(struct rail_channel *channel)
 {
 	/* First a load, then the exchange: a load of 0 leaves the flag's cache line with the
 	 * client's core. */
@@ -90,13 +90,13 @@ static void rail_wake(struct rail *rail)
 
 		rail->wake[i] = 0;
 		for (; left; left &= left - 1)
-			wake_client(
+			channel_wake_client(
 				rail->channel[i * 64 + (unsigned)__builtin_ctzll(left)].channel);
 	}
 	if (unlikely(rail->events_sent)) {
 		rail->events_sent = false;
 		if (shm_load(&rail->options.status->control_sleeps))
-			kick(rail->options.control_kick);
+			control_kick(rail->options.control_kick);
 	}
 }
 
@@ -112,21 +112,21 @@ void poll_wake(struct poll_core *core)
 			rail_wake(core->rail[i]);
 }
 
-static inline unsigned step_rail(struct poll_core *core, unsigned i, uint64_t now_ns)
+static inline unsigned poll_step_rail(struct poll_core *core, unsigned i, uint64_t now_ns)
 {
 	return rail_step(core->rail[i], now_ns);
 }
 
 unsigned poll_turn(struct poll_core *core)
 {
-	unsigned work = poll_rails(core, step_rail);
+	unsigned work = poll_rails(core, poll_step_rail);
 
 	if (core->nics)
-		work += step_nics(core);
+		work += poll_step_nics(core);
 	return work;
 }
 
-static unsigned turn(struct poll_core *core)
+static unsigned poll_core_turn(struct poll_core *core)
 {
 	if (TEST_HOOK(core->options.clock))
 		return model_clock_turn(core);
@@ -136,7 +136,7 @@ static unsigned turn(struct poll_core *core)
 /* ---- resting -------------------------------------------------------------------------------- */
 
 /* Stores `sleeps` in the sleep flag of every rail of this core. */
-static void raise_flags(struct poll_core *core, uint32_t sleeps)
+static void poll_raise_flags(struct poll_core *core, uint32_t sleeps)
 {
 	for (unsigned i = 0; i < core->rails; i++) {
 		const struct rail_options *o = &core->rail[i]->options;
@@ -162,7 +162,7 @@ static uint64_t rail_sleep_ns(const struct rail *rail)
 	return rail->nearest_ns - now < REST_SLEEP_NS ? rail->nearest_ns - now : REST_SLEEP_NS;
 }
 
-static bool waits_for_nic(const struct poll_core *core)
+static bool poll_waits_for_nic(const struct poll_core *core)
 {
 	for (unsigned i = 0; i < core->rails; i++)
 		if (core->rail[i]->wqes)
@@ -171,7 +171,7 @@ static bool waits_for_nic(const struct poll_core *core)
 }
 
 /* CLOCK_MONOTONIC at which the first of this thread's software NICs has work, ns. */
-static uint64_t devices_due_ns(const struct poll_core *core)
+static uint64_t poll_nics_due_ns(const struct poll_core *core)
 {
 	uint64_t due_ns = UINT64_MAX;
 
@@ -183,7 +183,7 @@ static uint64_t devices_due_ns(const struct poll_core *core)
 	return due_ns;
 }
 
-static void sleep_for(struct poll_core *core, uint64_t ns_max)
+static void poll_sleep_for(struct poll_core *core, uint64_t ns_max)
 {
 	struct pollfd kick = {.fd = core->rail[0]->options.kick, .events = POLLIN};
 	struct timespec span = {.tv_sec = 0};
@@ -204,24 +204,24 @@ static void sleep_for(struct poll_core *core, uint64_t ns_max)
  * flag. All rails of a poll core share one eventfd, so a kick for one of them wakes the thread. A
  * CQE does not kick, so callers pass a short `ns_max` while WQEs are outstanding.
  */
-static void rest(struct poll_core *core, uint64_t ns_max)
+static void poll_sleep(struct poll_core *core, uint64_t ns_max)
 {
-	bool deep = !waits_for_nic(core);
+	bool deep = !poll_waits_for_nic(core);
 
-	raise_flags(core, 1);
+	poll_raise_flags(core, 1);
 	shm_fence_sleep();
-	if (turn(core) > 0 || (deep && waits_for_nic(core))) {
+	if (poll_core_turn(core) > 0 || (deep && poll_waits_for_nic(core))) {
 		core->idle_since = 0;
 	} else if (core->running) {
 		if (deep)
 			rail_count(core->rail[0], COUNTER_sleeps, 1);
-		sleep_for(core, ns_max);
+		poll_sleep_for(core, ns_max);
 	}
-	raise_flags(core, 0);
+	poll_raise_flags(core, 0);
 	gap_rest(&core->gaps);
 }
 
-static void yield(struct poll_core *core)
+static void poll_yield(struct poll_core *core)
 {
 	sched_yield();
 	gap_rest(&core->gaps);
@@ -232,17 +232,17 @@ static void yield(struct poll_core *core)
  * costs its time slice, milliseconds, in which no kick is noticed: the thread then sleeps at once
  * for its next rests, because a kick also takes the CPU from a busy thread.
  */
-static void rest_idle(struct poll_core *core, uint64_t elapsed)
+static void poll_rest_idle(struct poll_core *core, uint64_t elapsed)
 {
 	uint64_t from;
 
 	core->crowded -= core->crowded > 0;
 	if (core->crowded || elapsed >= core->options.spin_ns) {
-		rest(core, REST_SLEEP_NS);
+		poll_sleep(core, REST_SLEEP_NS);
 		return;
 	}
 	from = clock_ticks();
-	yield(core);
+	poll_yield(core);
 	if (clock_ticks_ns(clock_ticks() - from) > CROWDED_NS)
 		core->crowded = CROWDED_RESTS;
 }
@@ -251,14 +251,14 @@ static void rest_idle(struct poll_core *core, uint64_t elapsed)
  * Rests while WQEs are outstanding: spins, yields, then naps, because the remote side may need this
  * core (software NICs on one host) to finish the READs.
  */
-static void rest_waiting(struct poll_core *core, uint64_t elapsed)
+static void poll_rest_waiting(struct poll_core *core, uint64_t elapsed)
 {
 	uint64_t ns = elapsed / 8;
 
 	if (elapsed < REST_YIELD_NS)
 		return;
 	if (elapsed < REST_NAP_AFTER_NS) {
-		yield(core);
+		poll_yield(core);
 		return;
 	}
 	if (ns < REST_NAP_MIN_NS)
@@ -266,10 +266,10 @@ static void rest_waiting(struct poll_core *core, uint64_t elapsed)
 	if (ns > REST_NAP_MAX_NS)
 		ns = REST_NAP_MAX_NS;
 	/* yield instead of napping if a software NIC is due before the nap would end */
-	if (devices_due_ns(core) <= clock_now_ns() + ns)
-		yield(core);
+	if (poll_nics_due_ns(core) <= clock_now_ns() + ns)
+		poll_yield(core);
 	else
-		rest(core, ns);
+		poll_sleep(core, ns);
 }
 
 void poll_rest(struct poll_core *core)
@@ -284,10 +284,10 @@ void poll_rest(struct poll_core *core)
 		return;
 	}
 	elapsed = clock_ticks_ns(core->ticks - core->idle_since);
-	if (waits_for_nic(core))
-		rest_waiting(core, elapsed);
+	if (poll_waits_for_nic(core))
+		poll_rest_waiting(core, elapsed);
 	else
-		rest_idle(core, elapsed);
+		poll_rest_idle(core, elapsed);
 }
 
 /* ---- turns and their gaps ------------------------------------------------------------------- */
@@ -296,7 +296,7 @@ void poll_rest(struct poll_core *core)
  * Adds the turn to the gaps, and long gaps to the counters of the poll core's first rail, so that a
  * sum over all rails counts each gap once.
  */
-static void count_turn(struct poll_core *core, bool worked)
+static void poll_count_turn(struct poll_core *core, bool worked)
 {
 	uint64_t *counter = core->rail[0]->counter, ns;
 
@@ -321,7 +321,7 @@ uint64_t gap_bucket_ns(unsigned bucket)
 
 /* ---- the thread ----------------------------------------------------------------------------- */
 
-static void pin(const struct poll_core *core)
+static void poll_pin(const struct poll_core *core)
 {
 	char name[16];
 	int error = core->options.core >= 0 ? pin_self(core->options.core) : 0;
@@ -341,11 +341,11 @@ static void *poll_main(void *argument)
 {
 	struct poll_core *core = argument;
 
-	pin(core);
+	poll_pin(core);
 	while (core->running) {
-		bool worked = turn(core) > 0;
+		bool worked = poll_core_turn(core) > 0;
 
-		count_turn(core, worked);
+		poll_count_turn(core, worked);
 		if (worked) {
 			core->idle_since = 0;
 			core->turns = 0;
@@ -403,7 +403,7 @@ void poll_core_close(struct poll_core *core)
  * Converts ticks to nanoseconds in floating point, for spans of days; clock_ticks_ns() cuts off
  * spans over a minute.
  */
-static uint64_t long_ns(const uint64_t *ticks)
+static uint64_t ticks_long_ns(const uint64_t *ticks)
 {
 	return (uint64_t)((double)shm_load64(ticks) * (double)clock_tick_scale / 0x1p24);
 }
@@ -416,8 +416,8 @@ void poll_core_report(const struct poll_core *core, struct poll_core_report *ret
 		ret->gaps[i] = shm_load64(&core->gaps.bucket[i]);
 	ret->gaps_long = shm_load64(&counter[COUNTER_poll_gaps_long]);
 	ret->gap_worst_ns = shm_load64(&counter[COUNTER_poll_gap_worst_ns]);
-	ret->busy_ns = long_ns(&core->gaps.busy_ticks);
-	ret->spin_ns = long_ns(&core->gaps.spin_ticks);
-	ret->nic_ns = long_ns(&core->gaps.nic_ticks);
+	ret->busy_ns = ticks_long_ns(&core->gaps.busy_ticks);
+	ret->spin_ns = ticks_long_ns(&core->gaps.spin_ticks);
+	ret->nic_ns = ticks_long_ns(&core->gaps.nic_ticks);
 	ret->age_ns = clock_now_ns() - core->started_ns;
 }

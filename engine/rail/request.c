@@ -196,7 +196,7 @@ void request_route(struct rail *rail, struct request *request)
 		return;
 	}
 	rail->parked++;
-	link_append(&slot->parked, &request->pending);
+	list_append(&slot->parked, &request->pending);
 	peer_want(rail, slot, request->op.peer, request->op.peer_ref);
 }
 
@@ -205,7 +205,7 @@ void request_route(struct rail *rail, struct request *request)
 /*
  * request_hold_regions() for a request with one segment; decides whether each slice needs one SGE.
  */
-static void hold_region(struct rail *rail, struct request *request)
+static void request_hold_region(struct rail *rail, struct request *request)
 {
 	uint16_t id = rail->block[request->number].segment[0].region;
 	struct region_slot *region = &rail->region[id];
@@ -218,7 +218,7 @@ static void hold_region(struct rail *rail, struct request *request)
 }
 
 /* Starts a request whose op leaves the ring; from here on it is answered exactly once. */
-static void take_start(
+static void request_start(
 	struct rail *rail, struct rail_channel *channel, struct request *request, bool possible)
 {
 	uint64_t now = rail_now(rail);
@@ -241,7 +241,7 @@ static void take_start(
 		return;
 	}
 	if (likely(request->op.segments == 1)) {
-		hold_region(rail, request);
+		request_hold_region(rail, request);
 	} else {
 		request_hold_regions(rail, request);
 	}
@@ -260,7 +260,7 @@ static void take_start(
  * counts as stalled; then request_route() refuses it. A rail that stops takes every op, to cancel
  * it. The op is not validated yet.
  */
-static bool must_wait(const struct rail *rail, const struct op *op)
+static bool request_must_wait(const struct rail *rail, const struct op *op)
 {
 	const struct conn *conn;
 
@@ -297,7 +297,7 @@ static uint32_t request_take(struct rail *rail, struct rail_channel *channel,
 		request->op.segments = 0; /* refused by request_possible(); entries are skipped */
 	/* An op with one segment contains it; the segments of other ops are copied from the
 	 * ring. */
-	if (unlikely(must_wait(rail, &request->op)) ||
+	if (unlikely(request_must_wait(rail, &request->op)) ||
 		(request->op.segments > 1 &&
 			unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1)))) {
 		request->op.segments = 0;
@@ -312,7 +312,7 @@ static uint32_t request_take(struct rail *rail, struct rail_channel *channel,
 		request_free(rail, request);
 		return 0;
 	}
-	take_start(rail, channel, request, possible);
+	request_start(rail, channel, request, possible);
 	return slots;
 }
 
@@ -322,7 +322,7 @@ static uint32_t request_take(struct rail *rail, struct rail_channel *channel,
  * How many more ops may be taken from this channel: limited by free entries of the done ring.
  * Breaks the channel if the client's index of the done ring is impossible.
  */
-static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
+static uint32_t channel_take_limit(struct rail *rail, struct channel_slot *slot)
 {
 	struct rail_channel *channel = slot->channel;
 	uint32_t owed = channel->in_flight + slot->fresh;
@@ -344,7 +344,7 @@ static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
  * Copies the ring entry `at` after the head once, and takes the op or run that starts there.
  * Returns as request_take(), and how many pages it has.
  */
-static uint32_t take_one(struct rail *rail, struct rail_channel *channel, uint32_t at,
+static uint32_t channel_take_one(struct rail *rail, struct rail_channel *channel, uint32_t at,
 	uint32_t ready, uint32_t *ret_pages)
 {
 	union {
@@ -367,12 +367,12 @@ static uint32_t take_one(struct rail *rail, struct rail_channel *channel, uint32
  * Is the budget of bytes taken used up for this channel? One with nothing in flight may exceed it
  * by one op, so that the lots of its run take turns with those of a long run of another channel.
  */
-static inline bool taken_enough(const struct rail *rail, const struct rail_channel *channel)
+static inline bool channel_took_enough(const struct rail *rail, const struct rail_channel *channel)
 {
 	return rail->taken_bytes >= RAIL_TAKEN_BYTES && channel->in_flight;
 }
 
-static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
+static unsigned channel_take(struct rail *rail, struct channel_slot *slot)
 {
 	struct rail_channel *channel = slot->channel;
 	uint32_t limit, slots, ready, at = 0, pages, taken = 0;
@@ -383,7 +383,7 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 	ready = (uint32_t)ring_ready(&channel->ops);
 	if (ready == 0)
 		return 0;
-	limit = taken_enough(rail, channel) ? 0 : take_limit(rail, slot);
+	limit = channel_took_enough(rail, channel) ? 0 : channel_take_limit(rail, slot);
 	while (taken < RAIL_TAKE_BURST) {
 		/* The entries of the ops taken so far are not released yet; look for filled
 		 * entries behind them. */
@@ -391,11 +391,11 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 			ready = (uint32_t)ring_look(&channel->ops, RING_LOOK);
 		if (at >= ready)
 			break;
-		if (n == limit || taken_enough(rail, channel)) {
+		if (n == limit || channel_took_enough(rail, channel)) {
 			rail->blocked = true;
 			break;
 		}
-		slots = take_one(rail, channel, at, ready - at, &pages);
+		slots = channel_take_one(rail, channel, at, ready - at, &pages);
 		if (!slots)
 			break;
 		at += slots;
@@ -417,7 +417,7 @@ unsigned rail_take(struct rail *rail)
 	rail->blocked = false;
 	for (uint32_t i = 0; i < channels; i++) {
 		at = at + 1 < channels ? at + 1 : 0;
-		n += take_channel(rail, &rail->channel[rail->turn[at]]);
+		n += channel_take(rail, &rail->channel[rail->turn[at]]);
 	}
 	if (channels)
 		rail->first = rail->first + 1 < channels ? rail->first + 1 : 0;
@@ -432,7 +432,7 @@ unsigned rail_take(struct rail *rail)
  * The QP with the fewest bytes of long READs; the next long READs go there. The last QP is kept for
  * small READs if there are several. NULL: none has room.
  */
-struct conn_qp *pick_bulk(struct conn *conn)
+struct conn_qp *conn_pick_bulk(struct conn *conn)
 {
 	unsigned qps = conn->handle->qps > 1 ? conn->handle->qps - 1 : 1;
 	struct conn_qp *best = NULL;
@@ -451,7 +451,7 @@ struct conn_qp *pick_bulk(struct conn *conn)
  * The QP with the fewest outstanding WQEBBs among those without long READs; the next small READs
  * go there. NULL: it has no room.
  */
-struct conn_qp *pick_shortest(struct conn *conn)
+struct conn_qp *conn_pick_shortest(struct conn *conn)
 {
 	struct conn_qp *best = &conn->qp[conn->handle->qps - 1];
 
@@ -468,7 +468,7 @@ struct conn_qp *pick_shortest(struct conn *conn)
 /*
  * Not inline: inlining would take registers from the common path without extents.
  */
-__attribute__((noinline)) uint32_t cut_at_extent(
+__attribute__((noinline)) uint32_t region_cut_at_extent(
 	const struct rail *rail, uint32_t id, uint64_t at, uint32_t bytes, uint32_t *ret_lkey)
 {
 	unsigned shift = rail->region[id].extent_shift;
@@ -484,7 +484,7 @@ __attribute__((noinline)) uint32_t cut_at_extent(
  * Fills SGEs with the next destination bytes of the request, at most `limit` and at most
  * DV_SGES_MAX SGEs, and advances its cursor. Returns the number of bytes.
  */
-static uint32_t gather(struct rail *rail, struct request *request, uint32_t limit,
+static uint32_t request_gather(struct rail *rail, struct request *request, uint32_t limit,
 	struct dv_sge *ret_sge, unsigned *ret_sges)
 {
 	uint32_t wanted = limit;
@@ -499,7 +499,8 @@ static uint32_t gather(struct rail *rail, struct request *request, uint32_t limi
 
 		ret_sge[sges].lkey = region->lkey;
 		if (unlikely(region->extent_shift))
-			bytes = cut_at_extent(rail, s->region, at, bytes, &ret_sge[sges].lkey);
+			bytes = region_cut_at_extent(
+				rail, s->region, at, bytes, &ret_sge[sges].lkey);
 		ret_sge[sges].address = region->base + at;
 		ret_sge[sges].bytes = bytes;
 		sges++;
@@ -519,10 +520,10 @@ static uint32_t gather(struct rail *rail, struct request *request, uint32_t limi
 }
 
 /*
- * gather() for a request with one segment in one MR, which most pages have: `posted` is its only
- * cursor.
+ * request_gather() for a request with one segment in one MR, which most pages have: `posted` is its
+ * only cursor.
  */
-static void gather_one(const struct rail *rail, struct request *request, uint32_t limit,
+static void request_gather_one(const struct rail *rail, struct request *request, uint32_t limit,
 	struct dv_sge *ret_sge, unsigned *ret_sges)
 {
 	const struct op_segment *s = &rail->block[request->number].segment[0];
@@ -535,7 +536,7 @@ static void gather_one(const struct rail *rail, struct request *request, uint32_
 	*ret_sges = 1;
 }
 
-static inline void wqe_of_request(struct wqe *wqe, const struct request *request)
+static inline void wqe_set_request(struct wqe *wqe, const struct request *request)
 {
 	wqe->request = request->number;
 	wqe->kind = WQE_REQUEST;
@@ -545,7 +546,7 @@ static inline void wqe_of_request(struct wqe *wqe, const struct request *request
  * Posts the request's next slice if it fits the rail's in-flight budget (RAIL_IN_FLIGHT_BYTES).
  * False: it does not fit now. Cannot starve: a rail with nothing posted always accepts one slice.
  */
-static bool post_piece(struct rail *rail, struct conn *conn, struct request *request)
+static bool request_post_slice(struct rail *rail, struct conn *conn, struct request *request)
 {
 	uint32_t left = request->op.length - request->posted;
 	uint32_t limit = left < SLICE_BYTES ? left : SLICE_BYTES;
@@ -562,11 +563,11 @@ static bool post_piece(struct rail *rail, struct conn *conn, struct request *req
 	if (conn->limbo_ns && !request->posted)
 		rail->request_t0_ns[request->number] = rail_t0(rail);
 	if (likely(request->one_sge))
-		gather_one(rail, request, limit, sge, &sges);
+		request_gather_one(rail, request, limit, sge, &sges);
 	else
-		limit = gather(rail, request, limit, sge, &sges);
-	wqe_of_request(post_wqe(rail, qp, &conn->handle->region[request->op.region], offset, sge,
-			       sges, limit, RAIL_SIGNAL_BYTES),
+		limit = request_gather(rail, request, limit, sge, &sges);
+	wqe_set_request(wqe_post(rail, qp, &conn->handle->region[request->op.region], offset, sge,
+				sges, limit, RAIL_SIGNAL_BYTES),
 		request);
 	request->outstanding++;
 	PROBE_POST(request->channel, request->op.cookie, rail->options.index, qp->sq->qpn, limit);
@@ -576,7 +577,7 @@ static bool post_piece(struct rail *rail, struct conn *conn, struct request *req
 /* ---- posting: page heads, behind the payload (lease) or after its CQEs (tail) --------------- */
 
 /* The index of the request's page in the peer's array of page heads, one per unit. */
-static uint64_t head_unit(const struct request *request)
+static uint64_t request_head_unit(const struct request *request)
 {
 	return request->op.offset / PAGE_UNIT;
 }
@@ -585,18 +586,19 @@ static uint64_t head_unit(const struct request *request)
  * The request at `at` in conn->heads if its page head fits the READ that begins with the head of
  * `first` and so far ends with `last_unit`; NULL: it does not fit.
  */
-static struct request *head_to_add(
-	const struct conn *conn, struct link *at, const struct request *first, uint64_t last_unit)
+static struct request *request_head_to_add(
+	const struct conn *conn, struct list *at, const struct request *first, uint64_t last_unit)
 {
 	struct request *request = container_of(at, struct request, pending);
 	uint64_t unit;
 
 	if (at == &conn->heads || request->op.region != first->op.region)
 		return NULL;
-	unit = head_unit(request);
+	unit = request_head_unit(request);
 	/* Unsigned arithmetic: for a unit before last_unit the difference is huge, so the head
 	 * does not fit. */
-	return unit - last_unit <= RAIL_HEADS_GAP && unit - head_unit(first) < RAIL_HEADS_SPAN
+	return unit - last_unit <= RAIL_HEADS_GAP &&
+			       unit - request_head_unit(first) < RAIL_HEADS_SPAN
 		       ? request
 		       : NULL;
 }
@@ -605,17 +607,17 @@ static struct request *head_to_add(
  * Removes `first` from conn->heads, and the requests after it whose heads fit the same READ.
  * Returns the length of that READ in heads.
  */
-static uint32_t heads_gather(struct rail *rail, struct conn *conn, struct request *first)
+static uint32_t requests_gather_heads(struct rail *rail, struct conn *conn, struct request *first)
 {
 	uint32_t place = first->number * RAIL_HEADS_SPAN;
-	uint64_t unit = head_unit(first);
+	uint64_t unit = request_head_unit(first);
 	struct request *request = first, *next;
 
 	for (;;) {
-		uint32_t head = place + (uint32_t)(unit - head_unit(first));
+		uint32_t head = place + (uint32_t)(unit - request_head_unit(first));
 
-		next = head_to_add(conn, request->pending.next, first, unit);
-		link_remove(&request->pending);
+		next = request_head_to_add(conn, request->pending.next, first, unit);
+		list_remove(&request->pending);
 		/* Cleared, so that a page head left by an earlier READ cannot validate this
 		 * page. */
 		memset(&rail->head[head], 0, sizeof(rail->head[head]));
@@ -625,10 +627,10 @@ static uint32_t heads_gather(struct rail *rail, struct conn *conn, struct reques
 			break;
 		request->heads_next = next->number;
 		request = next;
-		unit = head_unit(next);
+		unit = request_head_unit(next);
 	}
 	request->heads_next = REQUEST_NONE;
-	return (uint32_t)(unit - head_unit(first)) + 1;
+	return (uint32_t)(unit - request_head_unit(first)) + 1;
 }
 
 /*
@@ -637,7 +639,7 @@ static uint32_t heads_gather(struct rail *rail, struct conn *conn, struct reques
  * that page. This order proves that no overwrite had begun; neither one READ of both nor two READs
  * in flight together would guarantee it.
  */
-static bool post_heads(struct rail *rail, struct conn *conn)
+static bool requests_post_heads_once(struct rail *rail, struct conn *conn)
 {
 	struct request *first = container_of(conn->heads.next, struct request, pending);
 	struct conn_qp *qp = conn_pick(conn, sizeof(struct page_head));
@@ -646,10 +648,10 @@ static bool post_heads(struct rail *rail, struct conn *conn)
 
 	if (!qp)
 		return false;
-	sge.bytes = heads_gather(rail, conn, first) * (uint32_t)sizeof(struct page_head);
-	wqe_of_request(post_wqe(rail, qp, &conn->handle->region[REGION_HEADS_0 + first->op.region],
-			       head_unit(first) * sizeof(struct page_head), &sge, 1, sge.bytes,
-			       RAIL_SIGNAL_BYTES),
+	sge.bytes = requests_gather_heads(rail, conn, first) * (uint32_t)sizeof(struct page_head);
+	wqe_set_request(wqe_post(rail, qp, &conn->handle->region[REGION_HEADS_0 + first->op.region],
+				request_head_unit(first) * sizeof(struct page_head), &sge, 1,
+				sge.bytes, RAIL_SIGNAL_BYTES),
 		first);
 	PROBE_POST(first->channel, first->op.cookie, rail->options.index, qp->sq->qpn, sge.bytes);
 	return true;
@@ -660,7 +662,7 @@ static bool post_heads(struct rail *rail, struct conn *conn)
  * because neighbouring heads share one READ, and the second round trip delays nothing: others fill
  * the time.
  */
-static inline bool lease_pays(const struct conn *conn, const struct request *request)
+static inline bool request_lease_pays(const struct conn *conn, const struct request *request)
 {
 	return request->op.length > RAIL_SMALL_BYTES || conn->requests <= LEASE_REQUESTS;
 }
@@ -669,7 +671,8 @@ static inline bool lease_pays(const struct conn *conn, const struct request *req
  * With a lease, posts the READ of the request's page head together with its payload, if there is
  * room: see abi/lease.h. Without room, the page is validated by tail. Returns the number of READs.
  */
-static unsigned post_leased_head(struct rail *rail, struct conn *conn, struct request *request)
+static unsigned request_post_leased_head(
+	struct rail *rail, struct conn *conn, struct request *request)
 {
 	uint32_t at = request->number * RAIL_HEADS_SPAN;
 	struct dv_sge sge = {.address = (uintptr_t)&rail->head[at],
@@ -677,7 +680,7 @@ static unsigned post_leased_head(struct rail *rail, struct conn *conn, struct re
 		.lkey = rail->heads_lkey};
 	struct conn_qp *qp;
 
-	if (!conn->limbo_ns || request->op.kind != OP_PAGE || !lease_pays(conn, request))
+	if (!conn->limbo_ns || request->op.kind != OP_PAGE || !request_lease_pays(conn, request))
 		return 0;
 	qp = conn_pick(conn, sge.bytes);
 	if (!qp)
@@ -687,9 +690,9 @@ static unsigned post_leased_head(struct rail *rail, struct conn *conn, struct re
 	request->head = at;
 	request->leased = true;
 	request->outstanding++;
-	wqe_of_request(
-		post_wqe(rail, qp, &conn->handle->region[REGION_HEADS_0 + request->op.region],
-			head_unit(request) * sizeof(struct page_head), &sge, 1, sge.bytes,
+	wqe_set_request(
+		wqe_post(rail, qp, &conn->handle->region[REGION_HEADS_0 + request->op.region],
+			request_head_unit(request) * sizeof(struct page_head), &sge, 1, sge.bytes,
 			RAIL_SIGNAL_BYTES),
 		request);
 	PROBE_POST(
@@ -697,30 +700,30 @@ static unsigned post_leased_head(struct rail *rail, struct conn *conn, struct re
 	return 1;
 }
 
-unsigned request_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
+unsigned requests_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	while (n < burst && link_linked(&conn->heads) && post_heads(rail, conn))
+	while (n < burst && list_linked(&conn->heads) && requests_post_heads_once(rail, conn))
 		n++;
 	return n;
 }
 
-unsigned request_post(struct rail *rail, struct conn *conn, unsigned burst)
+unsigned requests_post(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	while (n < burst && link_linked(&conn->pending)) {
+	while (n < burst && list_linked(&conn->pending)) {
 		struct request *request = container_of(conn->pending.next, struct request, pending);
 
-		if (!post_piece(rail, conn, request))
+		if (!request_post_slice(rail, conn, request))
 			break;
 		n++;
 		if (request->posted < request->op.length)
 			continue;
-		link_remove(&request->pending);
+		list_remove(&request->pending);
 		if (n < burst)
-			n += post_leased_head(rail, conn, request);
+			n += request_post_leased_head(rail, conn, request);
 	}
 	return n;
 }
@@ -728,7 +731,7 @@ unsigned request_post(struct rail *rail, struct conn *conn, unsigned burst)
 /* ---- retiring: the CQE of the last slice, and of the page head ------------------------------ */
 
 /* Validates a page: is the page head that was read the one that the op expects? */
-static bool head_matches(const struct rail *rail, const struct request *request)
+static bool request_head_matches(const struct rail *rail, const struct request *request)
 {
 	const struct op *op = &request->op;
 
@@ -739,7 +742,7 @@ static bool head_matches(const struct rail *rail, const struct request *request)
 static uint16_t request_retire(struct request *request, uint32_t syndrome)
 {
 	if (unlikely(syndrome) && request->status == OP_HIT)
-		request->status = (uint8_t)status_of(syndrome);
+		request->status = (uint8_t)syndrome_status(syndrome);
 	return --request->outstanding;
 }
 
@@ -748,11 +751,11 @@ static uint16_t request_retire(struct request *request, uint32_t syndrome)
  * final. One that matches proves nothing if the lease ended before these READs: then it is READ
  * again.
  */
-static bool lease_decides(struct rail *rail, const struct request *request)
+static bool request_lease_decides(struct rail *rail, const struct request *request)
 {
 	if (likely(lease_valid(rail->request_t0_ns[request->number], rail_t1(rail),
 		    request->conn->limbo_ns)) ||
-		!head_matches(rail, request))
+		!request_head_matches(rail, request))
 		return true;
 	rail_count(rail, COUNTER_leases_expired, 1);
 	return false;
@@ -764,14 +767,14 @@ static bool lease_decides(struct rail *rail, const struct request *request)
  */
 static void request_retire_payload(struct rail *rail, struct request *request, uint32_t syndrome)
 {
-	if (request_retire(request, syndrome) || link_linked(&request->pending))
+	if (request_retire(request, syndrome) || list_linked(&request->pending))
 		return;
 	if (unlikely(request->status != OP_HIT)) {
 		request_end(rail, request, request->status);
 	} else if (request->op.kind != OP_PAGE || TEST_HOOK(rail->options.skip_head_check)) {
 		request_end(rail, request, OP_HIT);
-	} else if (request->leased && lease_decides(rail, request)) {
-		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);
+	} else if (request->leased && request_lease_decides(rail, request)) {
+		request_end(rail, request, request_head_matches(rail, request) ? OP_HIT : OP_STALE);
 	} else if (unlikely(request->conn->state != CONN_OPEN)) {
 		request_end(rail, request, OP_PEER_DOWN);
 	} else {
@@ -792,7 +795,8 @@ static void request_retire_heads(struct rail *rail, uint16_t first, uint32_t syn
 		/* read before request_end(), which frees the request with its heads_next */
 		number = request->heads_next;
 		request_retire(request, syndrome);
-		if (likely(request->status == OP_HIT) && unlikely(!head_matches(rail, request)))
+		if (likely(request->status == OP_HIT) &&
+			unlikely(!request_head_matches(rail, request)))
 			request->status = OP_STALE;
 		request_end(rail, request, request->status);
 	}
@@ -800,7 +804,7 @@ static void request_retire_heads(struct rail *rail, uint16_t first, uint32_t syn
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
-static inline void request_leave_lane(struct rail *rail, struct request *request)
+static inline void request_leave_conn(struct rail *rail, struct request *request)
 {
 	struct conn *conn = request->conn;
 
@@ -814,7 +818,7 @@ static inline void request_leave_lane(struct rail *rail, struct request *request
 		rail->taken_bytes -= request->op.length;
 }
 
-static void count_end(struct rail *rail, const struct request *request, enum op_status status)
+static void request_count(struct rail *rail, const struct request *request, enum op_status status)
 {
 	switch (status) {
 	case OP_HIT:
@@ -834,12 +838,12 @@ static void count_end(struct rail *rail, const struct request *request, enum op_
 }
 
 /* Ends the rail's own probe READ instead of request_end(): there is no channel to answer. */
-static void probe_end(struct rail *rail, struct request *request, enum op_status status)
+static void conn_probe_end(struct rail *rail, struct request *request, enum op_status status)
 {
 	struct conn *conn = request->conn;
 
-	request_leave_lane(rail, request);
-	link_remove(&request->pending);
+	request_leave_conn(rail, request);
+	list_remove(&request->pending);
 	rail->live[request->number] = false;
 	shm_store(&rail->in_flight, rail->in_flight - 1);
 	request_free(rail, request);
@@ -852,21 +856,21 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 	struct op_done done = {.cookie = request->op.cookie, .status = status};
 
 	if (unlikely(request->channel == CHANNEL_NONE)) {
-		probe_end(rail, request, status);
+		conn_probe_end(rail, request, status);
 		return;
 	}
 	if (likely(request->conn))
-		request_leave_lane(rail, request);
-	else if (link_linked(&request->pending))
+		request_leave_conn(rail, request);
+	else if (list_linked(&request->pending))
 		rail->parked--;
-	if (unlikely(link_linked(&request->pending)))
-		link_remove(&request->pending);
+	if (unlikely(list_linked(&request->pending)))
+		list_remove(&request->pending);
 	rail->live[request->number] = false;
 	if (likely(request->counted && request->op.segments == 1))
 		region_release(rail, rail->block[request->number].segment[0].region);
 	else if (request->counted)
 		request_release_regions(rail, request);
-	count_end(rail, request, status);
+	request_count(rail, request, status);
 	PROBE_COMPLETION(request->channel, request->op.cookie, rail->options.index, status,
 		request->op.length);
 	shm_store(&rail->in_flight, rail->in_flight - 1);
@@ -902,7 +906,7 @@ void wqes_retire(struct rail *rail, struct conn_qp *qp, uint32_t last, uint32_t 
 		n += wqe_is_series(wqe) ? wqe->blocks : 1;
 		bytes += wqe_retire(qp, wqe);
 		if (wqe->kind != WQE_REQUEST)
-			run_retire_failed(rail, wqe, status_of(of_this));
+			run_retire_failed(rail, wqe, syndrome_status(of_this));
 		else if (rail->request[wqe->request].stage == REQUEST_HEAD)
 			request_retire_heads(rail, wqe->request, of_this);
 		else

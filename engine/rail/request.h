@@ -11,6 +11,7 @@
 #define RAIL_REQUEST_H
 
 #include "engine/abi/op.h"
+#include "engine/rail/list.h"
 
 /*
  * Number of segment blocks, of REQUEST_SEGMENTS segments each. Block i < RAIL_REQUESTS always
@@ -38,46 +39,6 @@ static_assert(RAIL_REQUESTS <= REQUEST_NONE, "request numbers are 16 bits");
 static_assert(REQUEST_BLOCKS >= RAIL_REQUESTS + SEGMENTS_MAX / REQUEST_SEGMENTS,
 	"the largest op fits beside one block for every request");
 
-/*
- * Entry or head of a doubly linked list; an unlinked entry and an empty head point at themselves.
- */
-struct link {
-	struct link *next, *previous;
-};
-
-static inline void link_init(struct link *link)
-{
-	link->next = link->previous = link;
-}
-
-/* True if the entry is in a list, or if the list that it heads is not empty. */
-static inline bool link_linked(const struct link *link)
-{
-	return link->next != link;
-}
-
-static inline void link_insert_before(struct link *at, struct link *link)
-{
-	link->next = at;
-	link->previous = at->previous;
-	at->previous->next = link;
-	at->previous = link;
-}
-
-/* Appends `link` to the end of the list with the head `head`. */
-static inline void link_append(struct link *head, struct link *link)
-{
-	link_insert_before(head, link);
-}
-
-/* Removes an entry from its list; no effect on an unlinked one. */
-static inline void link_remove(struct link *link)
-{
-	link->previous->next = link->next;
-	link->next->previous = link->previous;
-	link_init(link);
-}
-
 struct conn;
 
 /* Channel number of the rail's own request, the probe READ of a CONN_PROBING connection. */
@@ -98,7 +59,7 @@ struct request {
 	 * posted; NULL while the request is parked */
 	alignas(64) struct conn *conn;
 	/* entry in the list conn->pending, conn->heads or peer_slot.parked */
-	struct link pending;
+	struct list pending;
 	/* CLOCK_MONOTONIC at which rail_expire() looks at the request
 	 * next, ns */
 	uint64_t deadline_ns;

@@ -17,8 +17,8 @@ static struct rail_run *run_new(struct rail *rail)
 	struct rail_run *run = rail->run_stack[--rail->runs_free];
 
 	run->conn = NULL;
-	link_init(&run->pending);
-	link_init(&run->heads);
+	list_init(&run->pending);
+	list_init(&run->heads);
 	run->hit = run->stale = run->arrived = run->leased = 0;
 	run->outstanding = 0;
 	run->next = 0;
@@ -36,7 +36,7 @@ static void run_free(struct rail *rail, struct rail_run *run)
 }
 
 /* Copies the lines of a run that follow its first one, which is copied already. */
-static void lines_copy(struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
+static void run_copy_lines(struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
 {
 	const struct run_line *ring = (const void *)ops->slots;
 	uint32_t mask = ops->capacity - 1, from = ops->head + at;
@@ -49,7 +49,7 @@ static void lines_copy(struct rail_run *run, const struct ring_consumer *ops, ui
 /*
  * Removes the words with turns from the copy of a look-up, so that its buckets follow each other.
  */
-static void buckets_join(struct rail_run *run)
+static void run_join_buckets(struct rail_run *run)
 {
 	uint32_t *word = &run->line[0].bucket[0], lines = run_lines(OP_LOOKUP, run->header.pages);
 
@@ -59,7 +59,7 @@ static void buckets_join(struct rail_run *run)
 static_assert(RUN_LINE_BUCKETS == 15, "word 3 of each line but the first has its turn");
 
 /* True for a region in which an OP_LOOKUP may READ. */
-static inline bool looked_at(uint8_t region)
+static inline bool region_is_looked_at(uint8_t region)
 {
 	return region == REGION_SHARD ||
 	       (region >= REGION_HEADS_0 && region < REGION_HEADS_0 + RAILS_MAX);
@@ -69,12 +69,12 @@ static inline bool looked_at(uint8_t region)
  * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
  * stride is below 2^48, and there are at most RUN_SEGMENTS_MAX of them.
  */
-static bool header_possible(struct rail_run *run)
+static bool run_header_possible(struct rail_run *run)
 {
 	const struct run *h = &run->header;
 
 	if (h->kind == OP_LOOKUP) {
-		if (!looked_at(h->region) || h->segments || h->page_bytes)
+		if (!region_is_looked_at(h->region) || h->segments || h->page_bytes)
 			return false;
 		run->item_bytes = run->segment_bytes = sizeof(struct bucket);
 	} else {
@@ -97,8 +97,8 @@ static bool header_possible(struct rail_run *run)
 	return true;
 }
 
-/* measure() for a look-up. */
-static uint64_t measure_buckets(struct rail_run *run)
+/* run_measure() for a look-up. */
+static uint64_t run_measure_buckets(struct rail_run *run)
 {
 	const uint32_t *at = run_bucket(run, 0), *end = at + run->header.pages;
 	uint32_t at_max = 0;
@@ -110,7 +110,7 @@ static uint64_t measure_buckets(struct rail_run *run)
 	return run->header.stride_or_to + run->bytes;
 }
 
-/* The last pages so far, by their places at the peer and here: see measure(). */
+/* The last pages so far, by their places at the peer and here: see run_measure(). */
 struct reach {
 	uint64_t unit_max, to_max;
 };
@@ -127,7 +127,7 @@ static inline void reach_add(struct reach *r, uint64_t unit, uint64_t to)
  * last byte in the destination region. Computes `joined` as well. Of pages that follow each other
  * the last one reaches farthest, because no sum of 64 bits wraps.
  */
-__attribute__((noinline)) static uint64_t measure(struct rail_run *run)
+__attribute__((noinline)) static uint64_t run_measure(struct rail_run *run)
 {
 	const struct run *h = &run->header;
 	const struct run_entry *entry = run_entry(run, 0), *end = entry + h->pages;
@@ -167,22 +167,22 @@ static bool run_possible(struct rail *rail, const struct rail_channel *channel,
 	uint64_t end;
 
 	if (h->pages < 1 || h->pages > RUN_PAGES_MAX || h->to_region >= REGIONS_MAX ||
-		h->peer >= NODES_MAX || !header_possible(run))
+		h->peer >= NODES_MAX || !run_header_possible(run))
 		return false;
-	lines_copy(run, ops, at);
+	run_copy_lines(run, ops, at);
 	region = &rail->region[h->to_region];
 	if (h->kind == OP_LOOKUP) {
-		buckets_join(run);
-		end = measure_buckets(run);
+		run_join_buckets(run);
+		end = run_measure_buckets(run);
 	} else {
-		end = measure(run);
+		end = run_measure(run);
 	}
 	return region->session == channel->session && end <= region->length;
 }
 
 /* ---- the route: the connection of the peer, or the list of those that wait for one ---------- */
 
-static bool runs_full(const struct rail *rail, const struct conn *conn)
+static bool conn_runs_full(const struct rail *rail, const struct conn *conn)
 {
 	return 2 * conn->runs_live > rail->runs_free;
 }
@@ -202,7 +202,7 @@ static bool conn_has_run(const struct conn *conn, const struct rail_run *run)
 			       remote[REGION_HEADS_0 + region].length / sizeof(struct page_head));
 }
 
-static void run_enter_lane(struct rail *rail, struct conn *conn, struct rail_run *run)
+static void run_enter_conn(struct rail *rail, struct conn *conn, struct rail_run *run)
 {
 	run->conn = conn;
 	if (conn->runs_live && unlikely(conn->runs_channel != run->channel))
@@ -228,12 +228,12 @@ void run_route(struct rail *rail, struct rail_run *run)
 
 	if (likely(conn && conn->handle->ref == h->peer_ref)) {
 		if (unlikely(conn->state != CONN_OPEN ||
-			     (conn->stalled && (!room || runs_full(rail, conn)))))
+			     (conn->stalled && (!room || conn_runs_full(rail, conn)))))
 			run_end(rail, run, OP_PEER_DOWN);
 		else if (unlikely(!conn_has_run(conn, run)))
 			run_end(rail, run, OP_INVALID);
 		else
-			run_enter_lane(rail, conn, run);
+			run_enter_conn(rail, conn, run);
 		return;
 	}
 	if (!room) {
@@ -241,7 +241,7 @@ void run_route(struct rail *rail, struct rail_run *run)
 		return;
 	}
 	rail->parked += h->pages;
-	link_append(&slot->parked_runs, &run->pending);
+	list_append(&slot->parked_runs, &run->pending);
 	peer_want(rail, slot, h->peer, h->peer_ref);
 }
 
@@ -279,8 +279,8 @@ static void run_start(
 	run_route(rail, run);
 }
 
-/* True if the run, not validated yet, must stay in its ring: as must_wait() in request.c. */
-static bool must_wait(const struct rail *rail, const struct run *run)
+/* True if the run, not validated yet, must stay in its ring: as request_must_wait(). */
+static bool run_must_wait(const struct rail *rail, const struct run *run)
 {
 	const struct conn *conn;
 
@@ -288,14 +288,14 @@ static bool must_wait(const struct rail *rail, const struct run *run)
 		return false;
 	conn = rail->peer[run->peer].conn;
 	return conn && conn->handle->ref == run->peer_ref && conn->state == CONN_OPEN &&
-	       !conn->stalled && runs_full(rail, conn);
+	       !conn->stalled && conn_runs_full(rail, conn);
 }
 
 /*
  * True if the ring has fewer than `lines` filled entries from the unreleased entry `at` on. Not
  * inline: nearly all runs were seen with all their lines.
  */
-__attribute__((noinline)) static bool lines_missing(
+__attribute__((noinline)) static bool run_lines_missing(
 	struct ring_consumer *ops, uint32_t at, uint32_t lines)
 {
 	return lines > (uint32_t)ring_ready_now(ops) - at;
@@ -313,7 +313,7 @@ uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct 
 		return 0;
 	}
 	run = run_new(rail);
-	if (unlikely(lines > ready) && lines_missing(&channel->ops, at, lines)) {
+	if (unlikely(lines > ready) && run_lines_missing(&channel->ops, at, lines)) {
 		/* The library publishes whole runs, so a partial one is that of a broken client. */
 		run_free(rail, run);
 		channel_break(rail, channel);
@@ -321,7 +321,7 @@ uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct 
 	}
 	run->line[0] = *first;
 	run_decode(&first->header, rail_now(rail), &run->header);
-	if (unlikely(must_wait(rail, &run->header))) {
+	if (unlikely(run_must_wait(rail, &run->header))) {
 		run_free(rail, run);
 		rail->blocked = true;
 		return 0;
@@ -343,8 +343,8 @@ void run_quit(struct rail_run *run, enum op_status status)
 {
 	if (run->status == OP_HIT)
 		run->status = (uint8_t)status;
-	link_remove(&run->pending);
-	link_remove(&run->heads);
+	list_remove(&run->pending);
+	list_remove(&run->heads);
 }
 
 void run_fail(struct rail *rail, struct rail_run *run, enum op_status status)
@@ -358,7 +358,7 @@ void run_fail(struct rail *rail, struct rail_run *run, enum op_status status)
  * The pages of `mask` are decided: those of `hit` are valid. Their `bytes` leave the budgets, also
  * those of the rail: the connection is not stalled, because one of its WQEs retires.
  */
-static inline void pages_decide_bytes(
+static inline void run_decide_bytes(
 	struct rail *rail, struct rail_run *run, uint32_t mask, uint32_t hit, uint32_t bytes)
 {
 	run->hit |= hit;
@@ -368,20 +368,20 @@ static inline void pages_decide_bytes(
 	rail->taken_bytes -= bytes;
 }
 
-static inline void pages_decide(
+static inline void run_decide_pages(
 	struct rail *rail, struct rail_run *run, uint32_t mask, uint32_t hit)
 {
-	pages_decide_bytes(
+	run_decide_bytes(
 		rail, run, mask, hit, (uint32_t)__builtin_popcount(mask) * run->item_bytes);
 }
 
 /* Pages whose payload has arrived: their heads are to be READ. Buckets are not validated. */
-static void pages_arrive(struct rail *rail, struct rail_run *run, uint32_t mask)
+static void run_pages_arrive(struct rail *rail, struct rail_run *run, uint32_t mask)
 {
 	struct conn *conn = run->conn;
 
 	if (run->header.kind != OP_RUN || TEST_HOOK(rail->options.skip_head_check)) {
-		pages_decide(rail, run, mask, mask);
+		run_decide_pages(rail, run, mask, mask);
 		return;
 	}
 	if (unlikely(conn->state != CONN_OPEN)) {
@@ -389,21 +389,21 @@ static void pages_arrive(struct rail *rail, struct rail_run *run, uint32_t mask)
 		return;
 	}
 	run->arrived |= mask;
-	if (!link_linked(&run->heads))
-		link_append(&conn->run_heads, &run->heads);
-	if (!link_linked(&conn->waiting))
-		link_append(&rail->waiting, &conn->waiting);
+	if (!list_linked(&run->heads))
+		list_append(&conn->run_heads, &run->heads);
+	if (!list_linked(&conn->waiting))
+		list_append(&rail->waiting, &conn->waiting);
 }
 
 /*
  * The lease of these pages, whose heads match, ended before their READs. Their heads are READ
  * again, because all of their CQEs were seen now.
  */
-static void lease_expire(struct rail *rail, struct rail_run *run, uint32_t pages)
+static void run_lease_expired(struct rail *rail, struct rail_run *run, uint32_t pages)
 {
 	rail_count(rail, COUNTER_leases_expired, (unsigned)__builtin_popcount(pages));
 	if (run->status == OP_HIT)
-		pages_arrive(rail, run, pages);
+		run_pages_arrive(rail, run, pages);
 }
 
 /* After WQEs of the run have retired: ends it if nothing more can come of it. */
@@ -420,7 +420,7 @@ static inline void run_settle(struct rail *rail, struct rail_run *run)
  * Validates the pages of a READ of heads: is each head the one that its entry expects? Returns the
  * pages that are valid.
  */
-static inline uint32_t heads_match(
+static inline uint32_t run_heads_match(
 	struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
 {
 	const struct page_head *landing = run_landing(rail, wqe->landing);
@@ -436,7 +436,7 @@ static inline uint32_t heads_match(
 }
 
 /* Retires WQEs with payload, which are all the run's; see run_retire(). */
-static inline uint32_t retire_pages(
+static inline uint32_t run_retire_pages(
 	struct conn_qp *qp, uint32_t end, uint16_t number, struct retired *r)
 {
 	const struct wqe *next;
@@ -460,7 +460,7 @@ static inline uint32_t retire_pages(
  * leased, because the payload was posted before them on the same QP. Six parameters, in registers:
  * hot path.
  */
-static inline void retire_heads(struct rail *rail, struct conn_qp *qp, uint32_t end,
+static inline void run_retire_heads(struct rail *rail, struct conn_qp *qp, uint32_t end,
 	struct rail_run *run, enum wqe_kind kind, struct retired *r)
 {
 	const struct wqe *next;
@@ -470,7 +470,7 @@ static inline void retire_heads(struct rail *rail, struct conn_qp *qp, uint32_t 
 		struct wqe *wqe = &qp->wqe[r->at & (QP_DEPTH - 1)];
 
 		pages |= wqe->pages;
-		hit |= heads_match(rail, run, wqe);
+		hit |= run_heads_match(rail, run, wqe);
 		if (kind == WQE_RUN_LEASED && unlikely(!lease_valid(run->t0_ns[wqe->first],
 						      rail_t1(rail), run->conn->limbo_ns)))
 			late |= wqe->pages;
@@ -483,8 +483,8 @@ static inline void retire_heads(struct rail *rail, struct conn_qp *qp, uint32_t 
 	} while (r->at != end && next->request == run->number && next->kind == kind);
 	late &= hit; /* a head with another generation is final: the page is stale */
 	if (unlikely(late))
-		lease_expire(rail, run, late);
-	pages_decide(rail, run, pages & ~late, hit & ~late);
+		run_lease_expired(rail, run, late);
+	run_decide_pages(rail, run, pages & ~late, hit & ~late);
 }
 
 /* ---- retiring a series: one record of many WQEs, see run_post.c ----------------------------- */
@@ -512,7 +512,7 @@ static uint32_t series_match(struct rail *rail, const struct rail_run *run, cons
  * The bits in which heads differ from the expected ones: 0 if page_head_is() says yes to each of
  * the `n` >= 1 pages. The heads lie `stride` apart.
  */
-static inline uint64_t heads_differ(const struct page_head *head, uint32_t stride,
+static inline uint64_t page_heads_differ(const struct page_head *head, uint32_t stride,
 	const struct run_entry *entry, uint32_t n, uint32_t bytes)
 {
 	uint64_t length = (uint64_t)bytes << 32, differ = 0;
@@ -530,13 +530,13 @@ static inline uint64_t heads_differ(const struct page_head *head, uint32_t strid
 	return differ;
 }
 static_assert(offsetof(struct page_head, length) == offsetof(struct page_head, generation) + 4,
-	"heads_differ() compares both at once");
+	"page_heads_differ() compares both at once");
 
 /*
- * heads_differ() for all pages of a series of pairs. Landing blocks are free again; their content
- * stays until the next post.
+ * page_heads_differ() for all pages of a series of pairs. Landing blocks are free again; their
+ * content stays until the next post.
  */
-static inline uint64_t pairs_differ(
+static inline uint64_t series_pairs_differ(
 	struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
 {
 	uint32_t n = wqe->landing, at = wqe->first, pairs = wqe->blocks / 2u;
@@ -545,13 +545,13 @@ static inline uint64_t pairs_differ(
 	uint64_t differ = 0;
 
 	if (!run_pair_lands(run, n))
-		return heads_differ(
+		return page_heads_differ(
 			run_own_heads(rail, run->number) + at, 1, entry, pairs * n, bytes);
 	do {
 		uint16_t block = run->landing[at];
 
 		rail->landing_stack[free++] = block;
-		differ |= heads_differ(run_landing(rail, block), units, entry, n, bytes);
+		differ |= page_heads_differ(run_landing(rail, block), units, entry, n, bytes);
 		at += n;
 		entry += n;
 	} while (--pairs);
@@ -560,50 +560,51 @@ static inline uint64_t pairs_differ(
 }
 
 /* Validates a series of pairs, whose record this is. */
-static inline void validate_pairs(struct rail *rail, struct rail_run *run, const struct wqe *wqe)
+static inline void series_validate_pairs(
+	struct rail *rail, struct rail_run *run, const struct wqe *wqe)
 {
 	uint32_t pages = wqe->pages, hit = pages;
 
-	if (unlikely(pairs_differ(rail, run, wqe)))
+	if (unlikely(series_pairs_differ(rail, run, wqe)))
 		hit = series_match(rail, run, wqe);
 	/* T0 is that of the series, T1 that of the burst of CQEs. */
 	if (likely(lease_valid(run->t0_ns[wqe->first], rail_t1(rail), run->conn->limbo_ns))) {
-		pages_decide_bytes(rail, run, pages, hit, wqe->bytes);
+		run_decide_bytes(rail, run, pages, hit, wqe->bytes);
 	} else {
 		if (hit) /* a head with another generation is final: the page is stale */
-			lease_expire(rail, run, hit);
-		pages_decide(rail, run, pages & ~hit, 0);
+			run_lease_expired(rail, run, hit);
+		run_decide_pages(rail, run, pages & ~hit, 0);
 	}
 }
 
 /* Validates a series of READs of heads, which were posted after the CQEs of their payload. */
-static inline void validate_own_heads(
+static inline void series_validate_heads(
 	struct rail *rail, struct rail_run *run, const struct wqe *wqe)
 {
 	uint32_t pages = wqe->pages, first = wqe->first, hit = pages;
 
-	if (unlikely(heads_differ(run_own_heads(rail, run->number) + first, 1,
+	if (unlikely(page_heads_differ(run_own_heads(rail, run->number) + first, 1,
 		    run_entry(run, first), wqe->blocks, run->item_bytes)))
 		hit = series_match(rail, run, wqe);
-	pages_decide(rail, run, pages, hit);
+	run_decide_pages(rail, run, pages, hit);
 }
 
 /* Retires a series, whose record this is. */
-static void retire_series(
+static void series_retire(
 	struct rail *rail, struct conn_qp *qp, struct rail_run *run, struct wqe *wqe)
 {
 	if (likely(wqe_is_pairs(wqe)))
-		validate_pairs(rail, run, wqe);
+		series_validate_pairs(rail, run, wqe);
 	else if (wqe->kind == WQE_RUN_OWN_HEADS)
-		validate_own_heads(rail, run, wqe);
+		series_validate_heads(rail, run, wqe);
 	else if (likely(run->status == OP_HIT))
-		pages_arrive(rail, run, wqe->pages);
+		run_pages_arrive(rail, run, wqe->pages);
 	wqe_retire(qp, wqe);
 	run->outstanding--;
 	run_settle(rail, run);
 }
 
-bool run_reap_series(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion)
+bool series_reap(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion)
 {
 	struct dv_sq *sq = qp->sq;
 	struct wqe *wqe = &qp->wqe[sq->ci & (QP_DEPTH - 1)];
@@ -614,7 +615,7 @@ bool run_reap_series(struct rail *rail, struct conn_qp *qp, const struct dv_comp
 		unlikely(qp->conn->stalled || qp->conn->state == CONN_DROPPED))
 		return false;
 	retired_count(rail, qp, r, false);
-	retire_series(rail, qp, &rail->run[wqe->request], wqe);
+	series_retire(rail, qp, &rail->run[wqe->request], wqe);
 	return true;
 }
 
@@ -626,18 +627,18 @@ struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, ui
 
 	if (wqe_is_series(wqe)) {
 		r = (struct retired){at + wqe->blocks, wqe->bytes, wqe->blocks};
-		retire_series(rail, qp, run, wqe);
+		series_retire(rail, qp, run, wqe);
 		return r;
 	}
 	if (wqe->kind == WQE_RUN_LEASED) {
-		retire_heads(rail, qp, end, run, WQE_RUN_LEASED, &r);
+		run_retire_heads(rail, qp, end, run, WQE_RUN_LEASED, &r);
 	} else if (wqe->kind == WQE_RUN_HEADS) {
-		retire_heads(rail, qp, end, run, WQE_RUN_HEADS, &r);
+		run_retire_heads(rail, qp, end, run, WQE_RUN_HEADS, &r);
 	} else {
-		uint32_t pages = retire_pages(qp, end, run->number, &r) & ~run->leased;
+		uint32_t pages = run_retire_pages(qp, end, run->number, &r) & ~run->leased;
 
 		if (pages && likely(run->status == OP_HIT))
-			pages_arrive(rail, run, pages);
+			run_pages_arrive(rail, run, pages);
 	}
 	run->outstanding = (uint16_t)(run->outstanding - r.n);
 	run_settle(rail, run);
@@ -647,7 +648,7 @@ struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, ui
 /* ---- failed WQEs ---------------------------------------------------------------------------- */
 
 /* The landing blocks of a series of pairs are free again. */
-static void pairs_free_landings(
+static void series_free_landings(
 	struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
 {
 	uint32_t n = wqe->landing, at = wqe->first;
@@ -663,7 +664,7 @@ void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status 
 	struct rail_run *run = &rail->run[wqe->request];
 
 	if (wqe_is_pairs(wqe))
-		pairs_free_landings(rail, run, wqe);
+		series_free_landings(rail, run, wqe);
 	else if (wqe->kind == WQE_RUN_HEADS || wqe->kind == WQE_RUN_LEASED)
 		rail->landing_stack[rail->landings_free++] = wqe->landing;
 	run->outstanding--;
@@ -671,7 +672,7 @@ void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status 
 	run_settle(rail, run);
 }
 
-void run_series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t blocks)
+void series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t blocks)
 {
 	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
 	struct wqe *rest = &qp->wqe[(at + blocks) & (QP_DEPTH - 1)];
@@ -693,7 +694,7 @@ void run_series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
-static void count_stale(struct rail *rail, const struct rail_run *run)
+static void run_count_stale(struct rail *rail, const struct rail_run *run)
 {
 	rail_count(rail, COUNTER_pages_stale, (unsigned)__builtin_popcount(run->stale));
 	for (uint32_t left = run->stale; left; left &= left - 1)
@@ -702,7 +703,7 @@ static void count_stale(struct rail *rail, const struct rail_run *run)
 }
 
 /* Counts what became of the pages. Hits of a run that failed later are hits. */
-static void count_run(struct rail *rail, const struct rail_run *run, enum op_status status)
+static void run_count(struct rail *rail, const struct rail_run *run, enum op_status status)
 {
 	bool pages = run->header.kind == OP_RUN;
 	uint32_t hits = (uint32_t)__builtin_popcount(run->hit);
@@ -713,7 +714,7 @@ static void count_run(struct rail *rail, const struct rail_run *run, enum op_sta
 		rail_count(rail, COUNTER_bytes_read, (uint64_t)hits * run->item_bytes);
 	}
 	if (unlikely(run->stale))
-		count_stale(rail, run);
+		run_count_stale(rail, run);
 	if (likely(status == OP_HIT))
 		return;
 	if (status == OP_INVALID)
@@ -724,7 +725,7 @@ static void count_run(struct rail *rail, const struct rail_run *run, enum op_sta
 			rest);
 }
 
-static void run_leave_lane(struct rail *rail, struct rail_run *run)
+static void run_leave_conn(struct rail *rail, struct rail_run *run)
 {
 	struct conn *conn = run->conn;
 
@@ -761,8 +762,8 @@ void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 		.kind = run->header.kind};
 
 	if (likely(run->conn))
-		run_leave_lane(rail, run);
-	else if (link_linked(&run->pending))
+		run_leave_conn(rail, run);
+	else if (list_linked(&run->pending))
 		rail->parked -= run->header.pages;
 	/* With OP_HIT every page is decided, and the run is on no list. */
 	if (unlikely(status != OP_HIT))
@@ -771,7 +772,7 @@ void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 	rail->run_live[run->number] = false;
 	if (likely(run->counted))
 		region_release(rail, run->header.to_region);
-	count_run(rail, run, status);
+	run_count(rail, run, status);
 	PROBE_COMPLETION(run->channel, (uint64_t)run->header.cookie, rail->options.index, status,
 		run->header.pages * run->header.page_bytes);
 	shm_store(&rail->in_flight, rail->in_flight - 1);

@@ -48,8 +48,8 @@ struct rail_run {
 	/* owner: poll core; changes with every WQE. conn: connection on which the run is posted;
 	 * NULL while it is parked */
 	alignas(64) struct conn *conn;
-	struct link pending; /* entry in the list conn->runs or peer_slot.parked_runs */
-	struct link heads;   /* entry in the list conn->run_heads */
+	struct list pending; /* entry in the list conn->runs or peer_slot.parked_runs */
+	struct list heads;   /* entry in the list conn->run_heads */
 	uint32_t hit;        /* pages that were validated; look-up: buckets that have arrived */
 	uint32_t stale;      /* pages with another page head than expected */
 	uint32_t arrived;    /* pages whose payload has arrived and whose heads are to be READ */
@@ -108,7 +108,7 @@ static inline const struct run_entry *run_entry(const struct rail_run *run, uint
 	return &run->line[0].half[0] + 1 + i;
 }
 
-/* Index of bucket i of an OP_LOOKUP, whose copy has no turns: see buckets_join(). */
+/* Index of bucket i of an OP_LOOKUP, whose copy has no turns: see run_join_buckets(). */
 static inline const uint32_t *run_bucket(const struct rail_run *run, uint32_t i)
 {
 	return &run->line[0].bucket[0] + RUN_HEADER_BUCKETS + i;

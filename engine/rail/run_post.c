@@ -25,7 +25,7 @@
  * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
  * allows more than one slice.
  */
-static inline uint32_t bytes_allowed(const struct rail *rail)
+static inline uint32_t rail_bytes_allowed(const struct rail *rail)
 {
 	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
 							: 0;
@@ -37,7 +37,7 @@ static inline uint32_t bytes_allowed(const struct rail *rail)
  * How many WQEs of one WQEBB a series on this QP may have: up to the next one with a CQE, but at
  * least two if there is room for them, so that a head can follow its payload.
  */
-static inline unsigned series_max(const struct conn_qp *qp)
+static inline unsigned qp_series_max(const struct conn_qp *qp)
 {
 	unsigned left = RUN_SIGNAL_WQES - qp->silent, conn = CQ_DEPTH / 2 - qp->conn->wqes;
 	unsigned room = qp->blocks_max - qp_outstanding(qp), max = left > 2 ? left : 2;
@@ -47,7 +47,7 @@ static inline unsigned series_max(const struct conn_qp *qp)
 }
 
 /* Requests a CQE from the last WQE of a series if it is time for one. */
-static inline void series_signal(struct conn_qp *qp)
+static inline void qp_series_signal(struct conn_qp *qp)
 {
 	if (qp->silent < RUN_SIGNAL_WQES && qp->silent_bytes < RUN_SIGNAL_BYTES)
 		return;
@@ -67,7 +67,7 @@ static inline void series_posted(struct rail *rail, struct conn_qp *qp, struct r
 	run->outstanding++;
 	qp->silent += blocks;
 	qp->silent_bytes += bytes;
-	series_signal(qp);
+	qp_series_signal(qp);
 	qp_posted(rail, qp, blocks, bytes, long_reads);
 }
 
@@ -77,7 +77,7 @@ static inline void series_posted(struct rail *rail, struct conn_qp *qp, struct r
  * Clears the place of a page head before the READ of it. What an earlier READ has left there then
  * validates no page: no page of a run is of length 0.
  */
-static inline void head_clear(struct page_head *head)
+static inline void page_head_clear(struct page_head *head)
 {
 	head->length = 0;
 }
@@ -109,7 +109,7 @@ static inline struct run_reads heads_reads(const struct rail *rail, const struct
  * Writes `n` pairs of one page each. Their heads arrive in the place of the run. They are cleared,
  * so that heads left there by an earlier READ cannot validate these pages.
  */
-static void write_single_pairs(
+static void series_write_pairs(
 	struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t n)
 {
 	const struct run_entry *entry = run_entry(run, run->next), *end = entry + n;
@@ -122,7 +122,7 @@ static void write_single_pairs(
 	do {
 		uint64_t unit = entry->unit;
 
-		head_clear(own);
+		page_head_clear(own);
 		dv_series_read(&series, p.keys, p.from + unit * PAGE_UNIT,
 			p.to + (entry->to & (RUN_TO_MAX - 1)), length);
 		dv_series_read(
@@ -132,8 +132,8 @@ static void write_single_pairs(
 }
 
 /* Writes `reads` READs of the payload of `n` pages each. */
-static void write_payload(const struct rail *rail, struct dv_sq *sq, const struct rail_run *run,
-	uint32_t n, uint32_t reads)
+static void series_write_payload(const struct rail *rail, struct dv_sq *sq,
+	const struct rail_run *run, uint32_t n, uint32_t reads)
 {
 	const struct run_entry *entry = run_entry(run, run->next);
 	struct dv_series series = dv_series_begin(sq, reads);
@@ -148,7 +148,7 @@ static void write_payload(const struct rail *rail, struct dv_sq *sq, const struc
 }
 
 /* Writes READs of `n` buckets. */
-static void write_buckets(
+static void series_write_buckets(
 	const struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t n)
 {
 	struct dv_series series = dv_series_begin(sq, n);
@@ -168,7 +168,7 @@ static void write_buckets(
  * Where the heads of `n` joined pages arrive: side by side in the place of the run, or, if heads of
  * others lie between them, in a landing block, of which one is free. Clears those of the pages.
  */
-static inline struct page_head *heads_land(
+static inline struct page_head *run_heads_land(
 	struct rail *rail, struct rail_run *run, uint32_t at, uint32_t n, uint32_t units)
 {
 	struct page_head *head = run_own_heads(rail, run->number) + at, *clear;
@@ -179,14 +179,14 @@ static inline struct page_head *heads_land(
 	}
 	clear = head;
 	do {
-		head_clear(clear);
+		page_head_clear(clear);
 		clear += units;
 	} while (--n);
 	return head;
 }
 
 /* Writes `pairs` pairs of `n` joined pages each. */
-static void write_joined_pairs(
+static void series_write_joined_pairs(
 	struct rail *rail, struct dv_sq *sq, struct rail_run *run, uint32_t n, uint32_t pairs)
 {
 	const struct run_entry *entry = run_entry(run, run->next);
@@ -197,7 +197,7 @@ static void write_joined_pairs(
 	uint64_t head_length = dv_length(h.keys, HEAD_BYTES * ((n - 1) * units + 1));
 
 	do {
-		struct page_head *head = heads_land(rail, run, at, n, units);
+		struct page_head *head = run_heads_land(rail, run, at, n, units);
 		uint64_t unit = entry->unit;
 
 		dv_series_read(&series, p.keys, p.from + unit * PAGE_UNIT,
@@ -213,8 +213,8 @@ static void write_joined_pairs(
  * How many pages or buckets from the next one on have READs of one kind, within `left` bytes, and
  * how many of them one READ brings.
  */
-static inline uint32_t pages_alike(const struct rail *rail, const struct rail_run *run, bool pairs,
-	uint32_t left, uint32_t *ret_n)
+static inline uint32_t run_pages_alike(const struct rail *rail, const struct rail_run *run,
+	bool pairs, uint32_t left, uint32_t *ret_n)
 {
 	uint32_t joined = run->joined >> run->next, item = run->item_bytes, pages;
 
@@ -237,7 +237,7 @@ static inline uint32_t pages_alike(const struct rail *rail, const struct rail_ru
  * Posts a series of READs or pairs of `n` pages each to one QP, which has room for it. Six
  * parameters, in registers: hot path.
  */
-static inline void post_alike(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+static inline void series_post(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	bool pairs, uint32_t n, uint32_t reads)
 {
 	struct wqe *wqe = &qp->wqe[qp->sq->pi & (QP_DEPTH - 1)];
@@ -250,13 +250,13 @@ static inline void post_alike(struct rail *rail, struct conn_qp *qp, struct rail
 	if (pairs) {
 		run->t0_ns[first] = rail_t0(rail);
 		if (n == 1)
-			write_single_pairs(rail, qp->sq, run, reads);
+			series_write_pairs(rail, qp->sq, run, reads);
 		else
-			write_joined_pairs(rail, qp->sq, run, n, reads);
+			series_write_joined_pairs(rail, qp->sq, run, n, reads);
 	} else if (likely(run->header.kind == OP_RUN)) {
-		write_payload(rail, qp->sq, run, n, reads);
+		series_write_payload(rail, qp->sq, run, n, reads);
 	} else {
-		write_buckets(rail, qp->sq, run, reads);
+		series_write_buckets(rail, qp->sq, run, reads);
 	}
 	run->next = (uint8_t)(first + pages);
 	series_posted(rail, qp, run, reads << pairs, bytes, long_reads);
@@ -267,7 +267,7 @@ static inline void post_alike(struct rail *rail, struct conn_qp *qp, struct rail
  * is picked. A QP that was picked although it is full has the fewest bytes of all, and gets a whole
  * series more.
  */
-static inline uint32_t bulk_limit(const struct conn_qp *qp, uint32_t bytes, uint32_t reads)
+static inline uint32_t qp_bulk_limit(const struct conn_qp *qp, uint32_t bytes, uint32_t reads)
 {
 	uint32_t room = RAIL_BULK_BYTES - qp->bulk_bytes;
 
@@ -284,24 +284,25 @@ static inline uint32_t bulk_limit(const struct conn_qp *qp, uint32_t bytes, uint
  * number of READs and what they add to the lot; 0: there is no room now. Six parameters, in
  * registers: hot path.
  */
-static unsigned post_payload(struct rail *rail, struct conn *conn, struct rail_run *run,
+static unsigned run_post_payload(struct rail *rail, struct conn *conn, struct rail_run *run,
 	unsigned burst, uint32_t left, uint32_t *lot)
 {
 	bool pairs = conn->limbo_ns && run->header.kind == OP_RUN;
 	uint32_t item = run->item_bytes, before = run->next, max = burst >> pairs, posted = 0;
 
 	while (run->next < run->header.pages && posted < max && item <= left) {
-		uint32_t n, pages = pages_alike(rail, run, pairs, left, &n), reads = pages, limit;
+		uint32_t n, pages = run_pages_alike(rail, run, pairs, left, &n), reads = pages,
+			    limit;
 		struct conn_qp *qp = conn_pick(conn, n * item);
 
-		limit = qp ? series_max(qp) >> pairs : 0;
+		limit = qp ? qp_series_max(qp) >> pairs : 0;
 		limit = limit < max - posted ? limit : max - posted;
 		if (!limit)
 			break;
 		if (n > 1)
 			reads = pages / n;
-		reads = bulk_limit(qp, n * item, reads < limit ? reads : limit);
-		post_alike(rail, qp, run, pairs, n, reads);
+		reads = qp_bulk_limit(qp, n * item, reads < limit ? reads : limit);
+		series_post(rail, qp, run, pairs, n, reads);
 		left -= reads * n * item;
 		posted += reads;
 	}
@@ -326,10 +327,10 @@ struct piece {
 #define PIECES_MAX RUN_SIGNAL_WQES /* a series ends with the WQE that requests a CQE */
 
 /*
- * Posts `n` pieces to one QP, which has room for them; series_signal() follows behind the last
+ * Posts `n` pieces to one QP, which has room for them; qp_series_signal() follows behind the last
  * pieces that belong together. Eight parameters, in registers: hot path.
  */
-static inline void post_series(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+static inline void pieces_post(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
 {
 	uint32_t index = qp->sq->pi;
@@ -358,7 +359,7 @@ static inline void post_series(struct rail *rail, struct conn_qp *qp, struct rai
  * ascending slots that lie close together. Clears their heads at `landing`, so that heads left
  * there by an earlier READ cannot validate them. Returns the length of the READ in bytes.
  */
-static inline uint32_t heads_join(const struct rail_run *run, uint64_t left, uint32_t first,
+static inline uint32_t run_heads_join(const struct rail_run *run, uint64_t left, uint32_t first,
 	struct page_head *landing, uint32_t *ret_count)
 {
 	const struct run_entry *entry = run_entry(run, first);
@@ -366,7 +367,7 @@ static inline uint32_t heads_join(const struct rail_run *run, uint64_t left, uin
 	uint32_t gap = units > RUN_HEADS_GAP ? units : RUN_HEADS_GAP;
 
 	do {
-		head_clear(&landing[entry->unit - start]);
+		page_head_clear(&landing[entry->unit - start]);
 		last = entry->unit;
 		n++;
 		entry++;
@@ -381,8 +382,8 @@ static inline uint32_t heads_join(const struct rail_run *run, uint64_t left, uin
  * Collects READs of the heads of the pages `left`, at most `max` of them. Returns their number, and
  * clears the bits of their pages.
  */
-static inline unsigned collect_heads(struct rail *rail, const struct rail_run *run, uint32_t *left,
-	unsigned max, struct piece *p)
+static inline unsigned run_collect_heads(struct rail *rail, const struct rail_run *run,
+	uint32_t *left, unsigned max, struct piece *p)
 {
 	uint64_t base = run->conn->handle->region[REGION_HEADS_0 + run->header.region].base;
 	unsigned n = 0;
@@ -392,7 +393,7 @@ static inline unsigned collect_heads(struct rail *rail, const struct rail_run *r
 		uint16_t block = rail->landing_stack[--rail->landings_free];
 		struct page_head *landing = run_landing(rail, block);
 
-		p->bytes = heads_join(run, *left, first, landing, &count);
+		p->bytes = run_heads_join(run, *left, first, landing, &count);
 		p->from = base + (uint64_t)run_entry(run, first)->unit * sizeof(struct page_head);
 		p->into = (uintptr_t)landing;
 		p->pages = run_mask(first, count);
@@ -403,12 +404,12 @@ static inline unsigned collect_heads(struct rail *rail, const struct rail_run *r
 }
 
 /* Posts `n` READs of heads. Six parameters, in registers: hot path. */
-static inline void post_collected_heads(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
-	const struct piece *piece, unsigned n, enum wqe_kind kind)
+static inline void run_post_collected_heads(struct rail *rail, struct conn_qp *qp,
+	struct rail_run *run, const struct piece *piece, unsigned n, enum wqe_kind kind)
 {
 	const struct rail_conn *handle = run->conn->handle;
 
-	post_series(rail, qp, run, piece, n,
+	pieces_post(rail, qp, run, piece, n,
 		handle->region[REGION_HEADS_0 + run->header.region].rkey, rail->heads_lkey, kind);
 }
 
@@ -418,26 +419,27 @@ static inline void post_collected_heads(struct rail *rail, struct conn_qp *qp, s
  * there is no room are validated by tail. Returns the number of READs. Six parameters, in
  * registers: hot path.
  */
-static unsigned post_leased(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+static unsigned run_post_leased_heads(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	uint32_t pages, uint64_t t0_ns, unsigned max)
 {
 	struct piece piece[PIECES_MAX];
 	uint32_t left = pages;
-	unsigned n = collect_heads(rail, run, &left, max < PIECES_MAX ? max : PIECES_MAX, piece);
+	unsigned n =
+		run_collect_heads(rail, run, &left, max < PIECES_MAX ? max : PIECES_MAX, piece);
 
 	if (!n)
 		return 0;
 	for (unsigned i = 0; i < n; i++)
 		run->t0_ns[piece[i].detail & 0xffff] = t0_ns;
 	run->leased |= pages & ~left;
-	post_collected_heads(rail, qp, run, piece, n, WQE_RUN_LEASED);
+	run_post_collected_heads(rail, qp, run, piece, n, WQE_RUN_LEASED);
 	return n;
 }
 
 /* ---- heads after their payload (tail) ------------------------------------------------------- */
 
 /* Clears the place of the heads of `n` pages from `first` on, and writes READs of them to it. */
-static void write_own_heads(
+static void series_write_heads(
 	struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t first, uint32_t n)
 {
 	const struct run_entry *entry = run_entry(run, first), *end = entry + n;
@@ -447,7 +449,7 @@ static void write_own_heads(
 	uint64_t length = dv_length(h.keys, HEAD_BYTES);
 
 	do {
-		head_clear(own);
+		page_head_clear(own);
 		dv_series_read(&series, h.keys, h.from + (uint64_t)entry->unit * sizeof(*own),
 			(uintptr_t)own, length);
 		own++;
@@ -458,14 +460,14 @@ static void write_own_heads(
  * Posts READs of the heads of `n` pages from `first` on, each on its own, to the QP, which has room
  * for them. Returns their number.
  */
-static unsigned post_own_heads(
+static unsigned run_post_own_heads(
 	struct rail *rail, struct conn_qp *qp, struct rail_run *run, uint32_t first, uint32_t n)
 {
 	struct wqe *wqe = &qp->wqe[qp->sq->pi & (QP_DEPTH - 1)];
 
 	wqe_store(wqe, n * HEAD_BYTES, wqe_owner(run->number, (uint8_t)n, WQE_RUN_OWN_HEADS),
 		run_mask(first, n), first | 1u << 16);
-	write_own_heads(rail, qp->sq, run, first, n);
+	series_write_heads(rail, qp->sq, run, first, n);
 	series_posted(rail, qp, run, n, n * HEAD_BYTES, false);
 	return n;
 }
@@ -474,7 +476,7 @@ static unsigned post_own_heads(
  * How many pages of `left`, from the first one on, share no READ of heads with the page behind
  * them: at most `max`. Without landing blocks, no page does.
  */
-static inline unsigned heads_alone(
+static inline unsigned run_heads_alone(
 	const struct rail *rail, const struct rail_run *run, uint32_t left, unsigned max)
 {
 	uint32_t first = (uint32_t)__builtin_ctz(left), units = run->item_bytes / PAGE_UNIT;
@@ -492,10 +494,10 @@ static inline unsigned heads_alone(
 
 /*
  * Posts READs of page heads of the first run in conn->run_heads, to one QP. They are posted after
- * the CQEs of all payload of their pages were seen: see post_heads() in request.c for why that
- * proves the payload. Returns their number.
+ * the CQEs of all payload of their pages were seen: see requests_post_heads_once() in request.c for
+ * why that proves the payload. Returns their number.
  */
-static unsigned post_heads_of_run(struct rail *rail, struct conn *conn, unsigned burst)
+static unsigned run_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	struct rail_run *run = container_of(conn->run_heads.next, struct rail_run, heads);
 	struct conn_qp *qp = conn_pick(conn, sizeof(struct page_head));
@@ -504,30 +506,30 @@ static unsigned post_heads_of_run(struct rail *rail, struct conn *conn, unsigned
 
 	if (!qp)
 		return 0;
-	max = series_max(qp);
+	max = qp_series_max(qp);
 	max = max < burst ? max : burst;
-	n = heads_alone(rail, run, run->arrived, max);
+	n = run_heads_alone(rail, run, run->arrived, max);
 	if (n) {
 		uint32_t first = (uint32_t)__builtin_ctz(run->arrived);
 
 		run->arrived &= ~run_mask(first, n);
-		post_own_heads(rail, qp, run, first, n);
+		run_post_own_heads(rail, qp, run, first, n);
 	} else {
-		n = collect_heads(rail, run, &run->arrived, max, piece);
-		post_collected_heads(rail, qp, run, piece, n, WQE_RUN_HEADS);
-		series_signal(qp);
+		n = run_collect_heads(rail, run, &run->arrived, max, piece);
+		run_post_collected_heads(rail, qp, run, piece, n, WQE_RUN_HEADS);
+		qp_series_signal(qp);
 	}
 	if (!run->arrived)
-		link_remove(&run->heads);
+		list_remove(&run->heads);
 	return n;
 }
 
-unsigned post_run_heads(struct rail *rail, struct conn *conn, unsigned burst)
+unsigned runs_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0, posted;
 
-	while (n < burst && link_linked(&conn->run_heads)) {
-		posted = post_heads_of_run(rail, conn, burst - n);
+	while (n < burst && list_linked(&conn->run_heads)) {
+		posted = run_post_heads(rail, conn, burst - n);
 		if (!posted)
 			break;
 		n += posted;
@@ -541,7 +543,7 @@ unsigned post_run_heads(struct rail *rail, struct conn *conn, unsigned burst)
  * Adds the rest of the current segment to the SGEs, as far as it lies in one extent, and advances
  * the run's position in the page. False: a further SGE is needed, and there is none.
  */
-static bool add_piece(
+static bool run_add_sge(
 	const struct rail *rail, struct rail_run *run, struct dv_sge *sge, unsigned *sges)
 {
 	const struct region_slot *region = &rail->region[run->header.to_region];
@@ -552,7 +554,7 @@ static bool add_piece(
 	if (run->segment)
 		at += run->segment * run->header.stride_or_to;
 	if (unlikely(region->extent_shift))
-		bytes = cut_at_extent(rail, run->header.to_region, at, bytes, &lkey);
+		bytes = region_cut_at_extent(rail, run->header.to_region, at, bytes, &lkey);
 	if (last && last->address + last->bytes == region->base + at && last->lkey == lkey) {
 		last->bytes += bytes;
 	} else {
@@ -573,7 +575,7 @@ static bool add_piece(
  * Fills SGEs from the run's position on: the rest of the page, and the pages that follow it at the
  * peer, as far as SGEs and `allowed` bytes reach. Returns the number of bytes.
  */
-static uint32_t gather_run(const struct rail *rail, struct rail_run *run, uint32_t allowed,
+static uint32_t run_gather(const struct rail *rail, struct rail_run *run, uint32_t allowed,
 	struct dv_sge *sge, unsigned *ret_sges)
 {
 	uint32_t bytes = 0, before = run->done;
@@ -582,7 +584,7 @@ static uint32_t gather_run(const struct rail *rail, struct rail_run *run, uint32
 
 	allowed = allowed < SLICE_BYTES ? allowed : SLICE_BYTES;
 
-	while (add_piece(rail, run, sge, &sges)) {
+	while (run_add_sge(rail, run, sge, &sges)) {
 		if (run->done < run->item_bytes)
 			continue;
 		bytes += run->done - before;
@@ -603,7 +605,7 @@ static uint32_t gather_run(const struct rail *rail, struct rail_run *run, uint32
  * behind their payload on its QP, if `burst` allows it and there is room. Adds it to the number of
  * READs. Six parameters, in registers: hot path.
  */
-static inline void gathered_lease(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+static inline void run_lease_gathered(struct rail *rail, struct conn_qp *qp, struct rail_run *run,
 	uint32_t first, unsigned burst, unsigned *posted)
 {
 	struct conn *conn = run->conn;
@@ -611,9 +613,9 @@ static inline void gathered_lease(struct rail *rail, struct conn_qp *qp, struct 
 	if (!conn->limbo_ns || run->header.kind != OP_RUN || run->next == first || burst < 2 ||
 		!conn_has_room(conn) || !qp_has_room(qp))
 		return;
-	*posted +=
-		post_leased(rail, qp, run, run_mask(first, run->next - first), run->page_t0_ns, 1);
-	series_signal(qp);
+	*posted += run_post_leased_heads(
+		rail, qp, run, run_mask(first, run->next - first), run->page_t0_ns, 1);
+	qp_series_signal(qp);
 }
 
 /*
@@ -622,10 +624,10 @@ static inline void gathered_lease(struct rail *rail, struct conn_qp *qp, struct 
  * READ of the heads of the pages that are complete follows on that QP, if `burst` allows it.
  * Returns the length of the READ and the number of READs; 0: there is no room now.
  */
-static inline uint32_t post_gathered(struct rail *rail, struct conn *conn, struct rail_run *run,
+static inline uint32_t run_post_gathered(struct rail *rail, struct conn *conn, struct rail_run *run,
 	unsigned burst, unsigned *ret_posted)
 {
-	uint32_t first = run->next, bytes, allowed = bytes_allowed(rail);
+	uint32_t first = run->next, bytes, allowed = rail_bytes_allowed(rail);
 	uint64_t offset = run_remote(run, run->header.kind, first) + run->done;
 	struct conn_qp *qp = run->split;
 	uint64_t t0_ns = 0;
@@ -645,9 +647,9 @@ static inline uint32_t post_gathered(struct rail *rail, struct conn *conn, struc
 		t0_ns = rail_t0(rail);
 	if (!run->done)
 		run->page_t0_ns = t0_ns;
-	bytes = gather_run(rail, run, allowed, sge, &sges);
+	bytes = run_gather(rail, run, allowed, sge, &sges);
 	run->split = run->done ? qp : NULL;
-	wqe = post_wqe(rail, qp, &conn->handle->region[run->header.region], offset, sge, sges,
+	wqe = wqe_post(rail, qp, &conn->handle->region[run->header.region], offset, sge, sges,
 		bytes, RUN_SIGNAL_BYTES);
 	wqe_store(wqe, bytes, wqe_owner(run->number, wqe->blocks, WQE_RUN_PAGES),
 		run_mask(first, run->next - first), first);
@@ -655,7 +657,7 @@ static inline uint32_t post_gathered(struct rail *rail, struct conn *conn, struc
 	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
 		bytes);
 	*ret_posted = 1;
-	gathered_lease(rail, qp, run, first, burst, ret_posted);
+	run_lease_gathered(rail, qp, run, first, burst, ret_posted);
 	if (run->next > first) /* a page that is posted in part now begins in this READ */
 		run->page_t0_ns = t0_ns;
 	return bytes;
@@ -666,7 +668,7 @@ static inline uint32_t post_gathered(struct rail *rail, struct conn *conn, struc
  * Returns their number, and whether that was all of the lot. Not inline: inlining would take
  * registers from the other runs.
  */
-__attribute__((noinline)) static unsigned post_gathered_lot(
+__attribute__((noinline)) static unsigned run_post_gathered_lot(
 	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
 {
 	uint32_t lot = 0;
@@ -675,7 +677,7 @@ __attribute__((noinline)) static unsigned post_gathered_lot(
 	*ret_all = false;
 	while (n < burst && !*ret_all) {
 		posted = 0;
-		lot += post_gathered(rail, conn, run, burst - n, &posted) + RAIL_WQE_CHARGE;
+		lot += run_post_gathered(rail, conn, run, burst - n, &posted) + RAIL_WQE_CHARGE;
 		if (!posted)
 			break;
 		n += posted;
@@ -687,7 +689,7 @@ __attribute__((noinline)) static unsigned post_gathered_lot(
 /* ---- lots, and whose turn it is ------------------------------------------------------------- */
 
 /* Bytes that a run's next lot is charged with, see RAIL_LOT_BYTES. */
-static uint32_t lot_charge(const struct rail_run *run)
+static uint32_t run_lot_charge(const struct rail_run *run)
 {
 	uint32_t left = (run->header.pages - run->next) * (run->item_bytes + RAIL_WQE_CHARGE);
 
@@ -704,24 +706,24 @@ static inline void run_tag(struct rail *rail, struct rail_run *run)
 	uint64_t *end = &rail->channel[run->channel].lots_end;
 
 	run->tag = *end > rail->lots_now ? *end : rail->lots_now;
-	*end = run->tag + lot_charge(run);
+	*end = run->tag + run_lot_charge(run);
 }
 
 void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run)
 {
-	struct link *at = conn->runs.previous;
+	struct list *at = conn->runs.previous;
 
 	run_tag(rail, run);
 	while (at != &conn->runs &&
 		unlikely(container_of(at, struct rail_run, pending)->tag > run->tag))
 		at = at->previous;
-	link_insert_before(at->next, &run->pending);
-	if (!link_linked(&conn->waiting))
-		link_append(&rail->waiting, &conn->waiting);
+	list_insert_before(at->next, &run->pending);
+	if (!list_linked(&conn->waiting))
+		list_append(&rail->waiting, &conn->waiting);
 }
 
 /* Are all runs of the connection of one channel? Then lots do not take turns. */
-static inline bool one_channel(const struct conn *conn)
+static inline bool conn_has_one_channel(const struct conn *conn)
 {
 	return conn->runs_channel != CHANNEL_NONE;
 }
@@ -730,15 +732,15 @@ static inline bool one_channel(const struct conn *conn)
  * The same for other runs. If no other channel waits, the lot has no limit but the budget, and is
  * charged afterwards.
  */
-static inline unsigned post_lot(
+static inline unsigned run_post_lot(
 	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
 {
-	uint32_t left = bytes_allowed(rail), most = RAIL_LOT_BYTES + run->item_bytes - 1, lot;
+	uint32_t left = rail_bytes_allowed(rail), most = RAIL_LOT_BYTES + run->item_bytes - 1, lot;
 	unsigned n;
 
-	if (left > most && unlikely(!one_channel(conn)))
+	if (left > most && unlikely(!conn_has_one_channel(conn)))
 		left = most; /* of whole pages, so RAIL_LOT_BYTES at least */
-	n = post_payload(rail, conn, run, burst, left, &lot);
+	n = run_post_payload(rail, conn, run, burst, left, &lot);
 	*ret_all = run->next == run->header.pages || lot >= RAIL_LOT_BYTES;
 	if (lot > RAIL_LOT_BYTES) { /* as several lots, of which this is the last one */
 		run->tag += lot - RAIL_LOT_BYTES;
@@ -748,36 +750,36 @@ static inline unsigned post_lot(
 }
 
 /* Puts the first run of the connection behind those whose turn comes before its next lot. */
-static inline void first_run_again(struct rail *rail, struct conn *conn, struct rail_run *run)
+static inline void conn_requeue_first(struct rail *rail, struct conn *conn, struct rail_run *run)
 {
-	if (likely(one_channel(conn))) {
+	if (likely(conn_has_one_channel(conn))) {
 		run_tag(rail, run);
 		return;
 	}
-	link_remove(&run->pending);
+	list_remove(&run->pending);
 	run_queue(rail, conn, run);
 }
 
-unsigned post_runs(struct rail *rail, struct conn *conn, unsigned burst)
+unsigned runs_post(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	while (n < burst && link_linked(&conn->runs)) {
+	while (n < burst && list_linked(&conn->runs)) {
 		struct rail_run *run = container_of(conn->runs.next, struct rail_run, pending);
 		bool all;
 
-		if (run->item_bytes - run->done > bytes_allowed(rail))
+		if (run->item_bytes - run->done > rail_bytes_allowed(rail))
 			break;
-		n += likely(run->one_sge) ? post_lot(rail, conn, run, burst - n, &all)
-					  : post_gathered_lot(rail, conn, run, burst - n, &all);
+		n += likely(run->one_sge) ? run_post_lot(rail, conn, run, burst - n, &all)
+					  : run_post_gathered_lot(rail, conn, run, burst - n, &all);
 		if (!all)
 			break;
 		if (run->tag > rail->lots_now)
 			rail->lots_now = run->tag;
 		if (run->next < run->header.pages)
-			first_run_again(rail, conn, run);
+			conn_requeue_first(rail, conn, run);
 		else
-			link_remove(&run->pending);
+			list_remove(&run->pending);
 	}
 	return n;
 }

@@ -11,7 +11,7 @@
 /* ---- events to the control plane ------------------------------------------------------------ */
 
 /* Writes an event to the event ring to the control plane; false: the ring is full. */
-static bool speak(struct rail *rail, const struct rail_event *event)
+static bool rail_event_write(struct rail *rail, const struct rail_event *event)
 {
 	struct ring_producer *out = &rail->inbox.event_out;
 
@@ -23,10 +23,10 @@ static bool speak(struct rail *rail, const struct rail_event *event)
 }
 
 /* Sends the events of rail->late, which found the event ring full. */
-static void speak_late(struct rail *rail)
+static void rail_events_write_late(struct rail *rail)
 {
 	while (rail->late_head != rail->late_tail &&
-		speak(rail, &rail->late[rail->late_head & (RAIL_EVENTS_LATE - 1)])) {
+		rail_event_write(rail, &rail->late[rail->late_head & (RAIL_EVENTS_LATE - 1)])) {
 		rail->late_head++;
 		rail->events_sent = rail->news = true;
 	}
@@ -35,7 +35,7 @@ static void speak_late(struct rail *rail)
 void rail_event_send(struct rail *rail, const struct rail_event *event)
 {
 	rail->events_sent = rail->news = true;
-	if (likely(rail->late_head == rail->late_tail) && speak(rail, event))
+	if (likely(rail->late_head == rail->late_tail) && rail_event_write(rail, event))
 		return;
 	/* Cannot overflow: RAIL_EVENTS_LATE in core.h counts the unread events that each object
 	 * can have. */
@@ -49,18 +49,18 @@ void rail_event_send(struct rail *rail, const struct rail_event *event)
  * Posts up to `burst` WQEs of requests and runs, which take turns in being first. Returns how many.
  * Not inline: inlining would take registers from a rail that has runs alone.
  */
-__attribute__((noinline)) static unsigned post_requests_and_runs(
+__attribute__((noinline)) static unsigned conn_post_both(
 	struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	n += request_post_heads(rail, conn, burst);
+	n += requests_post_heads(rail, conn, burst);
 	conn->runs_first = !conn->runs_first;
 	if (conn->runs_first)
-		n += post_runs(rail, conn, burst - n);
-	n += request_post(rail, conn, burst - n);
+		n += runs_post(rail, conn, burst - n);
+	n += requests_post(rail, conn, burst - n);
 	if (!conn->runs_first)
-		n += post_runs(rail, conn, burst - n);
+		n += runs_post(rail, conn, burst - n);
 	return n;
 }
 
@@ -68,38 +68,38 @@ __attribute__((noinline)) static unsigned post_requests_and_runs(
  * Posts up to `burst` WQEs of the connection, page heads before payload, as far as there is room.
  * Returns how many.
  */
-static unsigned post_lane(struct rail *rail, struct conn *conn, unsigned burst)
+static unsigned conn_post(struct rail *rail, struct conn *conn, unsigned burst)
 {
 	unsigned n = 0;
 
-	if (link_linked(&conn->run_heads))
-		n += post_run_heads(rail, conn, burst);
-	if (!link_linked(&conn->heads) && !link_linked(&conn->pending))
-		n += post_runs(rail, conn, burst - n);
+	if (list_linked(&conn->run_heads))
+		n += runs_post_heads(rail, conn, burst);
+	if (!list_linked(&conn->heads) && !list_linked(&conn->pending))
+		n += runs_post(rail, conn, burst - n);
 	else
-		n += post_requests_and_runs(rail, conn, burst - n);
-	link_remove(&conn->waiting);
+		n += conn_post_both(rail, conn, burst - n);
+	list_remove(&conn->waiting);
 	/* What is left waits behind the other connections, so that the next step begins with
 	 * those. */
-	if (link_linked(&conn->pending) || link_linked(&conn->heads) || link_linked(&conn->runs) ||
-		link_linked(&conn->run_heads))
-		link_append(&rail->waiting, &conn->waiting);
+	if (list_linked(&conn->pending) || list_linked(&conn->heads) || list_linked(&conn->runs) ||
+		list_linked(&conn->run_heads))
+		list_append(&rail->waiting, &conn->waiting);
 	return n;
 }
 
 /* Posts WQEs of the connections that wait. Returns the number of WQEs. */
 static unsigned rail_post(struct rail *rail)
 {
-	struct link *last = rail->waiting.previous;
+	struct list *last = rail->waiting.previous;
 	/* The CQ needs room for every posted WQE: one that requests no CQE produces one, too, if
 	 * its QP fails. */
 	uint32_t room = rail->cq.cqe_cnt - rail->wqes;
 	unsigned n = 0, burst = room < RAIL_POST_BURST ? room : RAIL_POST_BURST;
 
-	while (link_linked(&rail->waiting) && n < burst) {
-		struct link *first = rail->waiting.next;
+	while (list_linked(&rail->waiting) && n < burst) {
+		struct list *first = rail->waiting.next;
 
-		n += post_lane(rail, container_of(first, struct conn, waiting), burst - n);
+		n += conn_post(rail, container_of(first, struct conn, waiting), burst - n);
 		if (first == last)
 			break;
 	}
@@ -116,7 +116,7 @@ static unsigned rail_post(struct rail *rail)
  * will take. The next sample begins at the first doorbell after a step without work, or after
  * RAIL_SAMPLE_STEPS busy steps with doorbells. Most steps cost one comparison.
  */
-static void read_time_start(struct rail *rail)
+static void rail_sample_start(struct rail *rail)
 {
 	if (rail->sample_wait) {
 		rail->sample_wait--;
@@ -128,7 +128,7 @@ static void read_time_start(struct rail *rail)
 	rail->timed_ns = rail_now(rail);
 }
 
-void read_time_end(struct rail *rail, bool failed)
+void rail_sample_end(struct rail *rail, bool failed)
 {
 	uint64_t ns = rail_now(rail) - rail->timed_ns;
 
@@ -145,7 +145,7 @@ static void rail_ring(struct rail *rail)
 	unsigned n = 0;
 
 	if (rail->unrung && !rail->timed)
-		read_time_start(rail);
+		rail_sample_start(rail);
 	while (rail->unrung) {
 		struct conn_qp *qp = rail->unrung;
 
@@ -196,10 +196,10 @@ static bool series_possible(struct rail *rail, struct conn_qp *qp, uint32_t name
 	one = wqe_is_pairs(wqe_at(qp, at)) ? 2 : 1;
 	before = (named - at) / one * one;
 	if (before)
-		run_series_split(rail, qp, at, before);
+		series_split(rail, qp, at, before);
 	at += before;
 	if (wqe_at(qp, at)->blocks > one)
-		run_series_split(rail, qp, at, one);
+		series_split(rail, qp, at, one);
 	*ret_index = at;
 	/* If the first WQE of a pair, which requests no CQE, failed, the pair retires with the
 	 * CQE of the second one, which is flushed. */
@@ -239,13 +239,13 @@ void conn_retire_posted(struct rail *rail, struct conn *conn)
 	}
 }
 
-static inline void reap_one(struct rail *rail, const struct dv_completion *completion)
+static inline void rail_reap_one(struct rail *rail, const struct dv_completion *completion)
 {
 	struct conn_qp *qp = conn_qp_find(rail, completion->qpn);
 	struct conn *conn;
 	uint32_t index, end;
 
-	if (likely(qp) && likely(run_reap_series(rail, qp, completion)))
+	if (likely(qp) && likely(series_reap(rail, qp, completion)))
 		return;
 	if (unlikely(completion->syndrome))
 		rail_count(rail, COUNTER_cqes_error, 1);
@@ -264,7 +264,8 @@ static inline void reap_one(struct rail *rail, const struct dv_completion *compl
 		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
 		completion->syndrome);
 	if (unlikely(end == index)) /* a pair */
-		run_quit(&rail->run[wqe_at(qp, index)->request], status_of(completion->syndrome));
+		run_quit(&rail->run[wqe_at(qp, index)->request],
+			syndrome_status(completion->syndrome));
 	if (unlikely(completion->syndrome))
 		conn_break(rail, conn, completion->syndrome);
 	if (unlikely(conn->state == CONN_DROPPED))
@@ -279,7 +280,7 @@ static unsigned rail_reap(struct rail *rail)
 
 	rail->t1_ns = 0; /* a time that was read before these CQEs proves nothing */
 	for (unsigned i = 0; i < n; i++)
-		reap_one(rail, &completion[i]);
+		rail_reap_one(rail, &completion[i]);
 	if (n)
 		rail_count(rail, COUNTER_cqes_reaped, n);
 	return n;
@@ -305,7 +306,7 @@ void rail_reap_all(struct rail *rail)
  * Ends or cancels one request past its deadline. Returns false if the request was answered and
  * freed.
  */
-static bool expire(struct rail *rail, struct request *request, uint64_t now)
+static bool request_expire(struct rail *rail, struct request *request, uint64_t now)
 {
 	struct conn *conn = request->conn;
 	bool over = request->expired;
@@ -320,14 +321,14 @@ static bool expire(struct rail *rail, struct request *request, uint64_t now)
 	request->deadline_ns = now + REQUEST_GRACE_NS;
 	if (request->status == OP_HIT)
 		request->status = OP_TIMEOUT;
-	link_remove(&request->pending); /* the rest of the request's payload is never posted */
+	list_remove(&request->pending); /* the rest of the request's payload is never posted */
 	if (over)
 		conn->overdue = true;
 	return true;
 }
 
 /* The same for a run. Pages that were validated stay hits. */
-static bool expire_run(struct rail *rail, struct rail_run *run, uint64_t now)
+static bool run_expire(struct rail *rail, struct rail_run *run, uint64_t now)
 {
 	bool over = run->expired;
 
@@ -348,9 +349,9 @@ static bool expire_run(struct rail *rail, struct rail_run *run, uint64_t now)
 /*
  * conn_break() ends requests, so it is called after the loop over the live requests, not within it.
  */
-static void break_overdue(struct rail *rail)
+static void conns_break_overdue(struct rail *rail)
 {
-	for (struct link *at = rail->conns.next; at != &rail->conns; at = at->next) {
+	for (struct list *at = rail->conns.next; at != &rail->conns; at = at->next) {
 		struct conn *conn = container_of(at, struct conn, conns);
 
 		if (!conn->overdue)
@@ -360,26 +361,26 @@ static void break_overdue(struct rail *rail)
 	}
 }
 
-static unsigned expire_all(struct rail *rail, uint64_t now)
+static unsigned rail_expire_all(struct rail *rail, uint64_t now)
 {
 	uint64_t nearest = UINT64_MAX;
 	unsigned n = 0;
 
-	for (struct request *request = live_from(rail, 0); request;
-		request = live_from(rail, request->number + 1u)) {
+	for (struct request *request = request_live_from(rail, 0); request;
+		request = request_live_from(rail, request->number + 1u)) {
 		if (request->deadline_ns <= now) {
 			n++;
-			if (!expire(rail, request, now))
+			if (!request_expire(rail, request, now))
 				continue;
 		}
 		if (request->deadline_ns < nearest)
 			nearest = request->deadline_ns;
 	}
-	for (struct rail_run *run = run_from(rail, 0); run;
-		run = run_from(rail, run->number + 1u)) {
+	for (struct rail_run *run = run_live_from(rail, 0); run;
+		run = run_live_from(rail, run->number + 1u)) {
 		if (run->deadline_ns <= now) {
 			n++;
-			if (!expire_run(rail, run, now))
+			if (!run_expire(rail, run, now))
 				continue;
 		}
 		if (run->deadline_ns < nearest)
@@ -399,8 +400,8 @@ static unsigned rail_expire(struct rail *rail)
 	unsigned n = 0;
 
 	if (now >= rail->nearest_ns) {
-		n = expire_all(rail, now);
-		break_overdue(rail);
+		n = rail_expire_all(rail, now);
+		conns_break_overdue(rail);
 		rail->watch_ns = 0;
 	}
 	if (now >= rail->watch_ns) {
@@ -432,12 +433,12 @@ static void rail_answer(struct rail *rail)
  * True if the deadlines are due for a check: in every idle step with requests in flight, and in
  * every RAIL_CLOCK_STEPS-th busy one.
  */
-static bool clock_due(struct rail *rail, unsigned work)
+static bool rail_clock_due(struct rail *rail, unsigned work)
 {
 	return rail->in_flight && (!work || ++rail->steps % RAIL_CLOCK_STEPS == 0);
 }
 
-static void count_idle(struct rail *rail, unsigned work)
+static void rail_count_idle(struct rail *rail, unsigned work)
 {
 	rail->steps_idle += !work;
 	if (!work)
@@ -460,13 +461,13 @@ unsigned rail_step(struct rail *rail, uint64_t now_ns)
 	work += rail_take(rail);                     /* client ops -> requests             */
 	work += rail_post(rail);                     /* requests   -> WQEs                 */
 	rail_ring(rail);                             /* one doorbell per touched QP        */
-	if (clock_due(rail, work))
+	if (rail_clock_due(rail, work))
 		work += rail_expire(rail); /* requests past their deadlines */
 	rail_answer(rail);                 /* publish the completions */
 	if (unlikely(rail->late_head != rail->late_tail))
-		speak_late(rail);
+		rail_events_write_late(rail);
 	if (unlikely(rail->stopping))
 		rail_finish(rail);
-	count_idle(rail, work);
+	rail_count_idle(rail, work);
 	return work;
 }

@@ -21,14 +21,14 @@
 #include "engine/rail/core.h"
 
 /* request.c: the slow parts of conn_pick(). */
-struct conn_qp *pick_bulk(struct conn *conn);
-struct conn_qp *pick_shortest(struct conn *conn);
+struct conn_qp *conn_pick_bulk(struct conn *conn);
+struct conn_qp *conn_pick_shortest(struct conn *conn);
 
 /*
  * request.c: cuts a destination of `bytes` bytes from region offset `at` on at the end of its first
  * extent. Returns the bytes in that extent, and its lkey.
  */
-uint32_t cut_at_extent(
+uint32_t region_cut_at_extent(
 	const struct rail *rail, uint32_t id, uint64_t at, uint32_t bytes, uint32_t *ret_lkey);
 
 static inline uint32_t qp_outstanding(const struct conn_qp *qp)
@@ -64,18 +64,18 @@ static inline struct conn_qp *conn_pick(struct conn *conn, uint32_t bytes)
 		return likely(bulk && bulk->bulk_bytes + bytes <= RAIL_BULK_BYTES &&
 			       qp_has_room(bulk))
 			       ? bulk
-			       : pick_bulk(conn);
+			       : conn_pick_bulk(conn);
 	}
 	if (likely(small && small->silent && !small->bulk_bytes && qp_has_room(small)))
 		return small;
-	return pick_shortest(conn);
+	return conn_pick_shortest(conn);
 }
 
 /*
  * Accounts for the next WQE of the QP and returns its signalling flags: a CQE is requested after
  * RAIL_SIGNAL_WQES WQEs or `signal_bytes` without one.
  */
-static inline uint8_t signal_of(struct conn_qp *qp, uint32_t bytes, uint32_t signal_bytes)
+static inline uint8_t qp_signal(struct conn_qp *qp, uint32_t bytes, uint32_t signal_bytes)
 {
 	qp->silent++;
 	qp->silent_bytes += bytes;
@@ -115,12 +115,12 @@ static inline void qp_posted(
  * Returns the record, in which the caller stores what the READ is for. Eight parameters: it is
  * inlined, so that they stay in registers.
  */
-static inline struct wqe *post_wqe(struct rail *rail, struct conn_qp *qp,
+static inline struct wqe *wqe_post(struct rail *rail, struct conn_qp *qp,
 	const struct rail_remote *remote, uint64_t offset, const struct dv_sge *sge, unsigned sges,
 	uint32_t bytes, uint32_t signal_bytes)
 {
 	uint64_t at = remote->base + offset;
-	uint8_t flags = signal_of(qp, bytes, signal_bytes);
+	uint8_t flags = qp_signal(qp, bytes, signal_bytes);
 	uint32_t index;
 	struct wqe *wqe;
 
@@ -140,16 +140,17 @@ static inline struct wqe *post_wqe(struct rail *rail, struct conn_qp *qp,
 /* ---- the end of posted WQEs ------------------------------------------------------------------ */
 
 /* What a syndrome other than 0 means for an op. */
-static inline enum op_status status_of(uint32_t syndrome)
+static inline enum op_status syndrome_status(uint32_t syndrome)
 {
 	/* A flushed WQE did not cause the error of its QP: another WQE did. */
 	return syndrome == DV_SYNDROME_FLUSHED ? OP_PEER_DOWN : OP_NIC_ERROR;
 }
 
 /*
- * step.c: the timed WQE retired: see read_time_start(). One that failed says nothing about latency.
+ * step.c: the timed WQE retired: see rail_sample_start(). One that failed says nothing about
+ * latency.
  */
-void read_time_end(struct rail *rail, bool failed);
+void rail_sample_end(struct rail *rail, bool failed);
 
 /* The record of a WQE is free again. Returns the bytes of the READ. */
 static inline uint32_t wqe_retire(struct conn_qp *qp, struct wqe *wqe)
@@ -173,7 +174,7 @@ static inline void retired_count(
 
 	qp->sq->ci = r.at;
 	if (unlikely(rail->timed == qp) && (int32_t)(r.at - rail->timed_end) >= 0)
-		read_time_end(rail, failed);
+		rail_sample_end(rail, failed);
 	conn->moved += r.n;
 	conn->wqes -= r.n;
 	conn->bytes -= r.bytes;
@@ -195,7 +196,7 @@ void wqes_retire(struct rail *rail, struct conn_qp *qp, uint32_t last, uint32_t 
  * Gives the first `blocks` WQEBBs of the series at index `at` a record of their own, so that its
  * READs or pairs can have different results. `blocks` is a number of whole pairs, and not 0.
  */
-void run_series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t blocks);
+void series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t blocks);
 
 /*
  * Retires WQEs of a run that succeeded: the one at index `at`, and those after it and before `end`
@@ -206,7 +207,7 @@ struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, ui
  * Consumes the most frequent CQE: a series, the oldest record of the QP, has succeeded. False: it
  * is another CQE.
  */
-bool run_reap_series(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion);
+bool series_reap(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion);
 /* Retires one record of a run that failed. */
 void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
 

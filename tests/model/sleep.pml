@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sleep protocol: client/submit.c against rest() of rail/poll_core.c and, with the flag taken
+ * The sleep protocol: client/submit.c against poll_sleep() of rail/poll_core.c and, with the flag taken
  * by an exchange (-DEXCHANGE), poll_wake() of that file against client/wait.c. A lost wake-up is a
  * state in which the sleeper waits for a kick for ever: Spin reports it as an invalid end state.
  *
  *   WAKER_WITHOUT_FENCE    submit.c, poll_wake() of poll_core.c, rail_command_send(), ctl_flush()
- *   SLEEPER_WITHOUT_FENCE  sleep_until() of wait.c, rest() of poll_core.c, sleep_or_work()
+ *   SLEEPER_WITHOUT_FENCE  sleep_until() of wait.c, poll_sleep() of poll_core.c, sleep_or_work()
  *   SLEEPER_WITHOUT_LOOK   the sleeper does not check the ring again after it set the flag
  */
 #define MESSAGES 3

@@ -23,7 +23,7 @@ MUTANTS = {
     "flush_ctl": ("engine/client/submit.c", "submit_ctl_flush", FENCE, NOTHING),
     "client_sleep": ("engine/client/wait.c", "sleep_until", FENCE, NOTHING),
     "rail_wake": ("engine/rail/poll_core.c", "poll_wake", FENCE, NOTHING),
-    "rail_rest": ("engine/rail/poll_core.c", "rest", FENCE, NOTHING),
+    "rail_rest": ("engine/rail/poll_core.c", "poll_sleep", FENCE, NOTHING),
     "rail_command_send": ("engine/rail/open.c", "rail_command_send", FENCE, NOTHING),
     "ctl_flush": ("engine/control/clients/ctl.c", "ctl_flush", FENCE, NOTHING),
     "slot_enter": ("engine/client/set.c", "slot_enter", "shm_fence_store_load();", NOTHING),

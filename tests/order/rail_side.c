@@ -43,7 +43,7 @@ struct rail_side *rail_side_new(
 
 void rail_side_rest(struct rail_side *side)
 {
-	rest(&side->core, REST_SLEEP_NS);
+	poll_sleep(&side->core, REST_SLEEP_NS);
 }
 
 void rail_side_turn(struct rail_side *side)

@@ -41,7 +41,7 @@ CLOCK_FENCE = {"x86_64": r"mfence", "aarch64": r"dsb\s+osh$"}
 FENCES = {
     "engine/client/submit.c": {"wake_told", "submit_ctl_flush"},
     "engine/client/wait.c": {"sleep_until"},
-    "engine/rail/poll_core.c": {"poll_wake", "rest"},
+    "engine/rail/poll_core.c": {"poll_wake", "poll_sleep"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/client/set.c": {"slot_enter"},
     "engine/control/clients/ctl.c": {"ctl_flush", "ctl_channel_close"},
@@ -74,8 +74,8 @@ SOURCES = {
     "engine/control/observe/snapshot.c": {"snapshots_publish", "snapshots_newest"},
     "engine/control/pages/warm_owner.c": {"left_release", "channel_end"},
     "engine/rail/open.c": {"rail_command_send"},
-    "engine/rail/poll_core.c": {"poll_wake", "rest", "wake_client"},
-    "engine/rail/request.c": {"lease_decides"},
+    "engine/rail/poll_core.c": {"poll_wake", "poll_sleep", "channel_wake_client"},
+    "engine/rail/request.c": {"request_lease_decides"},
 }
 
 # function: processor: instructions that must occur in this order
@@ -113,14 +113,15 @@ SEQUENCES = {
     "snapshots_newest": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
     "order_bucket_load": {"aarch64": [r"dmb\s+ishld", r"dmb\s+ishld"]},
     # the heads that a READ brought, T1
-    "lease_decides": {"aarch64": [
-        r"bl\s.*<head_matches>", r"dsb\s+oshld$", r"isb", r"bl\s.*<clock_raw_ns>"]},
+    "request_lease_decides": {"aarch64": [
+        r"bl\s.*<request_head_matches>", r"dsb\s+oshld$", r"isb", r"bl\s.*<clock_raw_ns>"]},
     # of a change of the shard: it is busy, the change, it is not
     "change_begin": {"aarch64": [r"str\s+w", r"dmb\s+oshst"]},
     "change_end": {"aarch64": [r"str\s+x", r"dmb\s+oshst", r"str\s+wzr"]},
     # The sleep protocol. Sleeper: flag, fence, one more look. Waker: publication, fence, flag.
     "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<answered>"]},
-    "rest": {"aarch64": [r"bl\s.*<raise_flags>", r"dmb\s+ish$", r"bl\s.*<turn>"]},
+    "poll_sleep": {
+        "aarch64": [r"bl\s.*<poll_raise_flags>", r"dmb\s+ish$", r"bl\s.*<poll_core_turn>"]},
     "sleep_or_work": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<turn>"]},
     "submit_ctl_flush": {
         "aarch64": [r"bl\s.*<publish_ctl>", r"dmb\s+ish$", r"bl?\s.*<wake_ctl>"]},
@@ -128,7 +129,7 @@ SEQUENCES = {
     "poll_wake": {"aarch64": [r"dmb\s+ish$", r"bl\s.*<rail_wake>"]},
     "rail_command_send": {"aarch64": [r"stlr\s+x", r"dmb\s+ish$", r"ldr\s+w"]},
     "ctl_flush": {"aarch64": [r"dmb\s+ish$", r"ldr\s+w", r"ldaxr\s+w"]},
-    "wake_client": {"aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
+    "channel_wake_client": {"aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
     # the generation, then the clock that limbo begins with
     "pool_rest": {
         "x86_64": [r"mfence", r"lfence", r"call"], "aarch64": [r"dsb\s+osh$", r"isb", r"blr"]},

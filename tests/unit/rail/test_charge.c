@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a poll core is charged for doorbells and for lines that a NIC wrote: less_charges() of
- * model_clock.c, on a poll core of two rails that only have counters.
+ * What a poll core is charged for doorbells and for lines that a NIC wrote:
+ * model_clock_less_charges() of model_clock.c, on a poll core of two rails that only have counters.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,22 +35,22 @@ static void each_doorbell_cqe_and_page_is_charged_once(void **state)
 	rails[0].counter[COUNTER_doorbells] = 2;
 	rails[0].counter[COUNTER_cqes_reaped] = 3;
 	rails[0].counter[COUNTER_pages_read] = 4;
-	assert_int_equal(less_charges(&core, 0, 1000), 1000 - 2 * 80 - 7 * 30);
-	assert_int_equal(less_charges(&core, 0, 1000), 1000);
+	assert_int_equal(model_clock_less_charges(&core, 0, 1000), 1000 - 2 * 80 - 7 * 30);
+	assert_int_equal(model_clock_less_charges(&core, 0, 1000), 1000);
 	rails[0].counter[COUNTER_cqes_reaped]++;
-	assert_int_equal(less_charges(&core, 0, 1000), 1000 - 30);
+	assert_int_equal(model_clock_less_charges(&core, 0, 1000), 1000 - 30);
 	rails[1].counter[COUNTER_doorbells] = 1;
-	assert_int_equal(less_charges(&core, 1, 1000), 1000 - 80);
-	assert_int_equal(less_charges(&core, 0, 1000), 1000);
+	assert_int_equal(model_clock_less_charges(&core, 1, 1000), 1000 - 80);
+	assert_int_equal(model_clock_less_charges(&core, 0, 1000), 1000);
 }
 
 static void a_charge_above_the_span_is_paid_later_by_any_rail(void **state)
 {
 	(void)state;
 	rails[0].counter[COUNTER_doorbells] = 10;
-	assert_int_equal(less_charges(&core, 0, 300), 0);
-	assert_int_equal(less_charges(&core, 1, 300), 0);
-	assert_int_equal(less_charges(&core, 0, 300), 100);
+	assert_int_equal(model_clock_less_charges(&core, 0, 300), 0);
+	assert_int_equal(model_clock_less_charges(&core, 1, 300), 0);
+	assert_int_equal(model_clock_less_charges(&core, 0, 300), 100);
 }
 
 static void without_prices_nothing_is_charged(void **state)
@@ -58,7 +58,7 @@ static void without_prices_nothing_is_charged(void **state)
 	(void)state;
 	core.options.doorbell_ns = core.options.line_ns = 0;
 	rails[0].counter[COUNTER_doorbells] = rails[0].counter[COUNTER_cqes_reaped] = 5;
-	assert_int_equal(less_charges(&core, 0, 300), 300);
+	assert_int_equal(model_clock_less_charges(&core, 0, 300), 300);
 }
 
 int main(void)

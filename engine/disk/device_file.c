@@ -51,7 +51,7 @@ struct device_file {
 	pthread_t worker[WORKERS_MAX];
 };
 
-static struct device_file *of(struct device *device)
+static struct device_file *device_file_of(struct device *device)
 {
 	return (struct device_file *)device;
 }
@@ -121,7 +121,7 @@ static int64_t segment_unlink(struct device_file *file, uint32_t number)
 
 /* ---- the device's own threads ----------------------------------------------------------- */
 
-static int64_t perform(struct device_file *file, const struct device_io *io)
+static int64_t file_perform(struct device_file *file, const struct device_io *io)
 {
 	ssize_t rc = 0;
 	int fd;
@@ -144,7 +144,7 @@ static int64_t perform(struct device_file *file, const struct device_io *io)
 	return rc < 0 ? -errno : rc;
 }
 
-static void *worker(void *argument)
+static void *file_worker(void *argument)
 {
 	struct device_file *file = argument;
 	struct device_io *io;
@@ -157,7 +157,7 @@ static void *worker(void *argument)
 			break;
 		TAILQ_REMOVE(&file->todo, io, next);
 		pthread_mutex_unlock(&file->lock);
-		io->result = perform(file, io);
+		io->result = file_perform(file, io);
 		pthread_mutex_lock(&file->lock);
 		TAILQ_INSERT_TAIL(&file->done, io, next);
 		(void)eventfd_write(file->device.fd, 1);
@@ -174,7 +174,7 @@ static int workers_start(struct device_file *file, unsigned count)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (file->workers < count && !rc) {
-		rc = pthread_create(&file->worker[file->workers], NULL, worker, file);
+		rc = pthread_create(&file->worker[file->workers], NULL, file_worker, file);
 		file->workers += !rc;
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -224,7 +224,7 @@ static bool uring_submit(struct device_file *file, struct device_io *io)
 
 static void file_submit(struct device *device, struct device_io *io)
 {
-	struct device_file *file = of(device);
+	struct device_file *file = device_file_of(device);
 
 	file->flying++;
 	if (file->uring &&
@@ -256,7 +256,7 @@ static struct device_io *uring_reap(struct device_file *file)
 
 static struct device_io *file_reap(struct device *device)
 {
-	struct device_file *file = of(device);
+	struct device_file *file = device_file_of(device);
 	struct device_io *io, *waiting;
 	eventfd_t count;
 
@@ -309,7 +309,7 @@ static void file_free(struct device_file *file)
 
 static int file_close(struct device *device)
 {
-	struct device_file *file = of(device);
+	struct device_file *file = device_file_of(device);
 
 	if (file->flying)
 		return -EBUSY;

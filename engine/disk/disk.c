@@ -36,7 +36,7 @@ struct disk {
 	bool stop, ended; /* ended: no I/O is in flight */
 };
 
-static uint64_t random_number(void *context)
+static uint64_t disk_random_number(void *context)
 {
 	uint64_t number = 0;
 
@@ -46,7 +46,7 @@ static uint64_t random_number(void *context)
 	return number;
 }
 
-static void take_submitted(struct disk *disk)
+static void disk_take_submitted(struct disk *disk)
 {
 	struct disk_requests taken = STAILQ_HEAD_INITIALIZER(taken);
 	struct disk_request *request;
@@ -60,7 +60,7 @@ static void take_submitted(struct disk *disk)
 	}
 }
 
-static void publish(struct disk *disk)
+static void disk_publish(struct disk *disk)
 {
 	struct store *store = &disk->store;
 	struct disk_report *report = &disk->report;
@@ -86,7 +86,7 @@ static void publish(struct disk *disk)
 		(void)eventfd_write(disk->ready_fd, 1);
 }
 
-static void rest(struct disk *disk)
+static void disk_rest(struct disk *disk)
 {
 	struct pollfd fds[1 + DISK_PATHS_MAX] = {{.fd = disk->wake_fd, .events = POLLIN}};
 	unsigned count = 1;
@@ -101,7 +101,7 @@ static void rest(struct disk *disk)
 }
 
 /* After the last step: waits for what is in flight, and submits nothing new. */
-static void drain(struct disk *disk)
+static void disk_drain(struct disk *disk)
 {
 	uint64_t until = clock_now_ns() + disk->timeout_ns;
 
@@ -114,7 +114,7 @@ static void drain(struct disk *disk)
 			if (disk->store.path[i].device)
 				work += device_dispatch(disk->store.path[i].device);
 		if (!work)
-			rest(disk);
+			disk_rest(disk);
 	}
 }
 
@@ -127,24 +127,24 @@ static void *disk_thread(void *argument)
 	while (!stop) {
 		unsigned work;
 
-		take_submitted(disk);
+		disk_take_submitted(disk);
 		work = store_step(&disk->store, clock_now_ns());
 		/* Twice: what has completed makes room for more. */
 		if (work)
 			work += store_step(&disk->store, clock_now_ns());
-		publish(disk);
+		disk_publish(disk);
 		if (!work)
-			rest(disk);
+			disk_rest(disk);
 		pthread_mutex_lock(&disk->lock);
 		stop = disk->stop;
 		pthread_mutex_unlock(&disk->lock);
 	}
-	drain(disk);
+	disk_drain(disk);
 	return NULL;
 }
 
 /* The path before `number` that is the same directory, under whatever name; NULL: none is. */
-static const char *same_directory(const struct disk_options *options, unsigned number)
+static const char *disk_same_directory(const struct disk_options *options, unsigned number)
 {
 	struct stat it, other;
 
@@ -157,7 +157,7 @@ static const char *same_directory(const struct disk_options *options, unsigned n
 	return NULL;
 }
 
-static void devices_open(
+static void disk_open_devices(
 	struct disk *disk, const struct disk_options *options, uint32_t segments[DISK_PATHS_MAX])
 {
 	/* One limit for all paths: their I/O ends at the same time. */
@@ -170,7 +170,7 @@ static void devices_open(
 			.owner = options->owner,
 			.threads = options->threads,
 			.lock_until_ns = lock_until_ns};
-		const char *same = same_directory(options, i);
+		const char *same = disk_same_directory(options, i);
 		char *reason = path->report.reason;
 		int rc;
 
@@ -238,14 +238,14 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 	disk->timeout_ns = (uint64_t)options->timeout_ms * 1000000;
 	disk->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	disk->ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	disk->store.random = random_number;
+	disk->store.random = disk_random_number;
 	disk->store.parallel = true;
-	devices_open(disk, options, segments);
+	disk_open_devices(disk, options, segments);
 	rc = disk->wake_fd < 0 || disk->ready_fd < 0 ? -EMFILE
 						     : store_recover(&disk->store, segments);
 	if (!rc) {
 		disk_index_keep_lost(&disk->store.index);
-		publish(disk);
+		disk_publish(disk);
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &before);
 		rc = -pthread_create(&disk->thread, NULL, disk_thread, disk);
@@ -253,7 +253,7 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 	}
 	if (rc) {
 		if (options->failed) {
-			publish(disk);
+			disk_publish(disk);
 			*options->failed = disk->report;
 		}
 		(void)disk_free(disk);

@@ -26,7 +26,7 @@ static struct disk_index_page *page_at(struct disk_index *index, uint32_t id)
  * Its low 16 bits are the slot of the directory, so that the pages of a slot are in the buckets
  * whose numbers end in these bits: see disk_index_slot().
  */
-static uint32_t hash(const uint32_t key[4])
+static uint32_t key_hash(const uint32_t key[4])
 {
 	/* A page key is a hash already; both halves count, should one of them be weak. */
 	uint64_t mix = ((uint64_t)key[1] << 32 | key[0]) ^
@@ -152,7 +152,7 @@ bool disk_index_find(
 
 	memcpy(words, key, sizeof(words));
 	pthread_mutex_lock(&index->lock);
-	id = *head_at(index, bucket_of(index, hash(words)));
+	id = *head_at(index, bucket_of(index, key_hash(words)));
 	while (id != INDEX_NONE && memcmp(page_at(index, id)->key, words, sizeof(words)))
 		id = page_at(index, id)->next;
 	if (id != INDEX_NONE) {
@@ -173,7 +173,7 @@ bool disk_index_find(
 	return found;
 }
 
-static bool still(struct disk_index *index, const struct disk_index_found *found)
+static bool page_still(struct disk_index *index, const struct disk_index_found *found)
 {
 	const struct disk_index_segment *segment = &index->segment[found->segment];
 
@@ -186,7 +186,7 @@ bool disk_index_still(struct disk_index *index, const struct disk_index_found *f
 	bool rc;
 
 	pthread_mutex_lock(&index->lock);
-	rc = still(index, found);
+	rc = page_still(index, found);
 	pthread_mutex_unlock(&index->lock);
 	return rc;
 }
@@ -197,7 +197,7 @@ bool disk_index_still(struct disk_index *index, const struct disk_index_found *f
  */
 static uint32_t *link_of(struct disk_index *index, uint32_t id)
 {
-	uint32_t *at = head_at(index, bucket_of(index, hash(page_at(index, id)->key)));
+	uint32_t *at = head_at(index, bucket_of(index, key_hash(page_at(index, id)->key)));
 
 	while (*at != INDEX_NONE && *at > id)
 		at = &page_at(index, *at)->next;
@@ -213,7 +213,7 @@ static void link_page(struct disk_index *index, uint32_t id)
 }
 
 /* One more bucket: the pages of the bucket that it is split from are distributed over both. */
-static void grow(struct disk_index *index)
+static void index_grow(struct disk_index *index)
 {
 	uint32_t from = index->buckets - (1u << (31 - __builtin_clz(index->buckets)));
 	uint32_t *stays, *moves, id;
@@ -225,7 +225,7 @@ static void grow(struct disk_index *index)
 	/* in the order of the chain */
 	for (id = *stays; id != INDEX_NONE; id = page_at(index, id)->next) {
 		struct disk_index_page *page = page_at(index, id);
-		uint32_t **tail = bucket_of(index, hash(page->key)) == from ? &stays : &moves;
+		uint32_t **tail = bucket_of(index, key_hash(page->key)) == from ? &stays : &moves;
 
 		**tail = id;
 		*tail = &page->next;
@@ -262,7 +262,7 @@ uint32_t disk_index_add(struct disk_index *index, uint32_t number, uint32_t unit
 	if (segment->pages == segment->room && segment_resize(segment, segment->room * 5 / 4 + 64))
 		goto out;
 	if (index->pages >= index->buckets * LOAD)
-		grow(index);
+		index_grow(index);
 	id = number << 16 | segment->pages;
 	segment->unit[segment->pages] = (uint16_t)unit;
 	page = &segment->page[segment->pages++];
@@ -317,7 +317,7 @@ static void unlink_page(struct disk_index *index, uint32_t id)
 void disk_index_remove(struct disk_index *index, const struct disk_index_found *found)
 {
 	pthread_mutex_lock(&index->lock);
-	if (still(index, found))
+	if (page_still(index, found))
 		unlink_page(index, found->id);
 	pthread_mutex_unlock(&index->lock);
 }

@@ -50,7 +50,7 @@ static void *scan_thread(void *argument)
 	return NULL;
 }
 
-static void scan_all(struct recovery *recovery)
+static void paths_scan(struct recovery *recovery)
 {
 	struct store *store = recovery->store;
 	pthread_t thread[DISK_PATHS_MAX];
@@ -72,7 +72,7 @@ static void scan_all(struct recovery *recovery)
 }
 
 /* Takes paths that cannot be used out of service, with the reason. */
-static unsigned judge(struct recovery *recovery)
+static unsigned paths_check(struct recovery *recovery)
 {
 	struct store *store = recovery->store;
 	unsigned usable = 0;
@@ -100,7 +100,7 @@ static unsigned judge(struct recovery *recovery)
 	return usable;
 }
 
-static bool usable(const struct recovery *recovery, unsigned i)
+static bool path_usable(const struct recovery *recovery, unsigned i)
 {
 	return recovery->store->path[i].device &&
 	       recovery->store->path[i].report.state == DISK_PATH_OPENING;
@@ -108,7 +108,7 @@ static bool usable(const struct recovery *recovery, unsigned i)
 
 /* ---- the proof ------------------------------------------------------------------------------ */
 
-static bool is_member(const struct disk_path_file *file, uint64_t id)
+static bool path_is_member(const struct disk_path_file *file, uint64_t id)
 {
 	for (uint32_t i = 0; i < file->members; i++)
 		if (file->member[i] == id)
@@ -119,20 +119,20 @@ static bool is_member(const struct disk_path_file *file, uint64_t id)
 static struct store_path *path_by_id(const struct recovery *recovery, uint64_t id)
 {
 	for (unsigned i = 0; i < recovery->store->paths; i++)
-		if (usable(recovery, i) && recovery->store->path[i].file.path_id == id)
+		if (path_usable(recovery, i) && recovery->store->path[i].file.path_id == id)
 			return &recovery->store->path[i];
 	return NULL;
 }
 
 /* The path whose path file is believed: the highest generation. NULL: all paths are new. */
-static const struct store_path *authority(const struct recovery *recovery)
+static const struct store_path *paths_authority(const struct recovery *recovery)
 {
 	const struct store_path *best = NULL;
 
 	for (unsigned i = 0; i < recovery->store->paths; i++) {
 		const struct store_path *path = &recovery->store->path[i];
 
-		if (usable(recovery, i) && path->file.path_id &&
+		if (path_usable(recovery, i) && path->file.path_id &&
 			(!best || path->file.generation > best->file.generation ||
 				(path->file.generation == best->file.generation &&
 					path->file.path_id > best->file.path_id)))
@@ -141,7 +141,7 @@ static const struct store_path *authority(const struct recovery *recovery)
 	return best;
 }
 
-static void clear_path(struct recovery *recovery, unsigned i, const char *why)
+static void path_clear(struct recovery *recovery, unsigned i, const char *why)
 {
 	struct store_path *path = &recovery->store->path[i];
 	struct scan *scan = &recovery->scan[i];
@@ -159,7 +159,7 @@ static void clear_path(struct recovery *recovery, unsigned i, const char *why)
 	scan->ordinal = scan->horizon = 0;
 }
 
-static bool is_copy(const struct store_path *path)
+static bool path_is_copy(const struct store_path *path)
 {
 	return path->file.inode != path->device->inode ||
 	       (path->file.born_ns && path->device->born_ns &&
@@ -167,29 +167,29 @@ static bool is_copy(const struct store_path *path)
 }
 
 /* Another path with the same id that is not known to be a copy, or NULL. */
-static const struct store_path *original(const struct recovery *recovery, unsigned number)
+static const struct store_path *path_original(const struct recovery *recovery, unsigned number)
 {
 	const struct store_path *paths = recovery->store->path;
 
 	for (unsigned i = 0; i < recovery->store->paths; i++)
-		if (i != number && usable(recovery, i) && !is_copy(&paths[i]) &&
+		if (i != number && path_usable(recovery, i) && !path_is_copy(&paths[i]) &&
 			paths[i].file.path_id == paths[number].file.path_id)
 			return &paths[i];
 	return NULL;
 }
 
 /* Clears copies of paths; of two snapshots that cannot be told apart, both. */
-static void copies_clear(struct recovery *recovery)
+static void paths_clear_copies(struct recovery *recovery)
 {
 	char why[DISK_PATHS_MAX][512] = {{0}};
 
 	for (unsigned i = 0; i < recovery->store->paths; i++) {
 		const struct store_path *path = &recovery->store->path[i], *other;
 
-		if (!usable(recovery, i) || !path->file.path_id)
+		if (!path_usable(recovery, i) || !path->file.path_id)
 			continue;
-		other = original(recovery, i);
-		if (is_copy(path))
+		other = path_original(recovery, i);
+		if (path_is_copy(path))
 			snprintf(why[i], sizeof(why[i]),
 				"it is a copy of %s (its path file has another inode or time of creation than it records), and may lack removals since then",
 				other ? other->device->name : "another directory");
@@ -200,11 +200,11 @@ static void copies_clear(struct recovery *recovery)
 	}
 	for (unsigned i = 0; i < recovery->store->paths; i++)
 		if (why[i][0])
-			clear_path(recovery, i, why[i]);
+			path_clear(recovery, i, why[i]);
 }
 
 /* A path that left: true if the members still have all tombstones that it missed. */
-static bool replayable(const struct recovery *recovery, const struct store_path *believed,
+static bool path_replayable(const struct recovery *recovery, const struct store_path *believed,
 	uint64_t id, uint64_t *ret_sequence)
 {
 	uint64_t horizon = recovery->scan[believed->number].horizon;
@@ -218,9 +218,9 @@ static bool replayable(const struct recovery *recovery, const struct store_path 
 }
 
 /* Clears the paths without proof; notes from which number the others need a replay. */
-static void prove(struct recovery *recovery)
+static void paths_prove(struct recovery *recovery)
 {
-	const struct store_path *believed = authority(recovery);
+	const struct store_path *believed = paths_authority(recovery);
 	bool complete = believed != NULL;
 
 	for (uint32_t i = 0; believed && i < believed->file.members; i++)
@@ -231,15 +231,15 @@ static void prove(struct recovery *recovery)
 		struct store_path *path = &recovery->store->path[i];
 
 		recovery->replay_after[i] = UINT64_MAX;
-		if (!usable(recovery, i) || !path->file.path_id)
+		if (!path_usable(recovery, i) || !path->file.path_id)
 			continue;
 		if (!complete)
-			clear_path(recovery, i,
+			path_clear(recovery, i,
 				"a path that was used together with it is absent, and may hold newer removals");
-		else if (!is_member(&believed->file, path->file.path_id) &&
-			 !replayable(recovery, believed, path->file.path_id,
+		else if (!path_is_member(&believed->file, path->file.path_id) &&
+			 !path_replayable(recovery, believed, path->file.path_id,
 				 &recovery->replay_after[i]))
-			clear_path(recovery, i,
+			path_clear(recovery, i,
 				"it was out of service, and not all removals since then are known");
 	}
 	if (complete)
@@ -247,19 +247,19 @@ static void prove(struct recovery *recovery)
 }
 
 /* Sets ids and numbers that the paths start with. */
-static void enter_service(struct recovery *recovery)
+static void paths_enter_service(struct recovery *recovery)
 {
 	struct store *store = recovery->store;
 
 	for (unsigned i = 0; i < store->paths; i++)
-		if (usable(recovery, i) && recovery->scan[i].sequence > store->sequence)
+		if (path_usable(recovery, i) && recovery->scan[i].sequence > store->sequence)
 			store->sequence = recovery->scan[i].sequence;
 	/* Numbers that a crash has lost are not used a second time. */
 	store->sequence += UINT64_C(1) << 32;
 	for (unsigned i = 0; i < store->paths; i++) {
 		struct store_path *path = &store->path[i];
 
-		if (!usable(recovery, i))
+		if (!path_usable(recovery, i))
 			continue;
 		while (!path->file.path_id)
 			path->file.path_id = store->random(store->random_context);
@@ -275,7 +275,7 @@ static void enter_service(struct recovery *recovery)
 }
 
 /* Sealed segments as they are; missing ones are created. */
-static void adopt_segments(struct recovery *recovery, unsigned number)
+static void path_adopt_segments(struct recovery *recovery, unsigned number)
 {
 	struct store_path *path = &recovery->store->path[number];
 	const struct scan *scan = &recovery->scan[number];
@@ -333,17 +333,17 @@ static struct removal *removal_at(const struct recovery *recovery, const struct 
 			for (const struct disk_block *block_ = segment_->block;                    \
 				block_ < segment_->block + segment_->blocks; block_++)
 
-static bool believed(const struct recovery *recovery, unsigned number)
+static bool path_believed(const struct recovery *recovery, unsigned number)
 {
 	return recovery->scan[number].path && path_in_service(&recovery->store->path[number]);
 }
 
-static int collect_removals(struct recovery *recovery)
+static int removals_collect(struct recovery *recovery)
 {
 	uint64_t count = 0;
 
 	for (unsigned p = 0; p < recovery->store->paths; p++)
-		if (believed(recovery, p))
+		if (path_believed(recovery, p))
 			for_each_block(&recovery->scan[p], segment,
 				block) for (uint32_t i = 0; i < block->entries; i++) count +=
 				!block->entry[i].length;
@@ -354,7 +354,7 @@ static int collect_removals(struct recovery *recovery)
 	if (!recovery->removal)
 		return -ENOMEM;
 	for (unsigned p = 0; p < recovery->store->paths; p++) {
-		if (!believed(recovery, p))
+		if (!path_believed(recovery, p))
 			continue;
 		for_each_block(&recovery->scan[p], segment, block) for (uint32_t i = 0;
 									i < block->entries; i++)
@@ -373,7 +373,7 @@ static int collect_removals(struct recovery *recovery)
 	return 0;
 }
 
-static uint64_t ordinal_of(const struct recovery *recovery, uint32_t segment)
+static uint64_t segment_ordinal(const struct recovery *recovery, uint32_t segment)
 {
 	unsigned p = 0;
 
@@ -383,7 +383,7 @@ static uint64_t ordinal_of(const struct recovery *recovery, uint32_t segment)
 }
 
 /* Adds a page unless a tombstone or another copy is newer. */
-static int add_page(
+static int index_add_page(
 	struct recovery *recovery, uint32_t segment, uint32_t unit, const struct disk_entry *entry)
 {
 	struct disk_index *index = &recovery->store->index;
@@ -397,8 +397,8 @@ static int add_page(
 
 		/* Equal numbers: a page that salvage had copied when the engine ended. */
 		if (sequence > entry->sequence ||
-			(sequence == entry->sequence && ordinal_of(recovery, other.segment) <=
-								ordinal_of(recovery, segment)))
+			(sequence == entry->sequence && segment_ordinal(recovery, other.segment) <=
+								segment_ordinal(recovery, segment)))
 			return 0;
 		disk_index_remove(index, &other);
 	}
@@ -409,7 +409,7 @@ static int add_page(
 	return 0;
 }
 
-static int add_segment(struct recovery *recovery, struct store_path *path, uint32_t number)
+static int index_add_segment(struct recovery *recovery, struct store_path *path, uint32_t number)
 {
 	const struct scan_segment *segment = &recovery->scan[path->number].segment[number];
 	uint32_t pages = 0;
@@ -426,7 +426,7 @@ static int add_segment(struct recovery *recovery, struct store_path *path, uint3
 
 		for (uint32_t i = 0; i < block->entries && !rc; i++) {
 			if (block->entry[i].length)
-				rc = add_page(
+				rc = index_add_page(
 					recovery, path->first + number, unit, &block->entry[i]);
 			unit += disk_units(block->entry[i].length);
 		}
@@ -440,7 +440,7 @@ static int add_segment(struct recovery *recovery, struct store_path *path, uint3
 static int recovery_index(struct recovery *recovery)
 {
 	struct store *store = recovery->store;
-	int rc = collect_removals(recovery);
+	int rc = removals_collect(recovery);
 
 	recovery->sequence = calloc(store->index.segments, sizeof(uint64_t *));
 	if (!recovery->sequence)
@@ -451,12 +451,12 @@ static int recovery_index(struct recovery *recovery)
 			struct store_path *path = &store->path[p];
 			uint32_t before = store->index.pages;
 
-			if (!believed(recovery, p))
+			if (!path_believed(recovery, p))
 				continue;
 			for (uint32_t i = 0; i < path->segments && !rc; i++)
 				if (path->segment[i].state ==
 					(pass ? SEGMENT_SALVAGE : SEGMENT_SEALED))
-					rc = add_segment(recovery, path, i);
+					rc = index_add_segment(recovery, path, i);
 			path->report.pages_recovered += store->index.pages - before;
 		}
 	return rc;
@@ -484,13 +484,13 @@ static bool recovery_run(struct store_path *path, bool (*finished)(const struct 
 	return false;
 }
 
-static bool tombstones_synced(const struct store_path *path)
+static bool path_tombstones_synced(const struct store_path *path)
 {
 	return STAILQ_EMPTY(&path->tombstones) && !path->batch_busy;
 }
 
 /* A path that missed removals gets them before its path file names it a member. */
-static void replay(struct recovery *recovery, unsigned number)
+static void path_replay(struct recovery *recovery, unsigned number)
 {
 	struct store_path *path = &recovery->store->path[number];
 	bool memory = true;
@@ -503,12 +503,12 @@ static void replay(struct recovery *recovery, unsigned number)
 	}
 	if (!memory)
 		path_fail(path, "no memory to replay removals");
-	recovery_run(path, tombstones_synced);
+	recovery_run(path, path_tombstones_synced);
 }
 
 /* ---- open segments ---------------------------------------------------------------------- */
 
-static bool writes_landed(const struct store_path *path)
+static bool path_writes_landed(const struct store_path *path)
 {
 	for (unsigned i = 0; i < DISK_BLOCKS_FLIGHT; i++)
 		if (path->block[i].busy)
@@ -600,11 +600,11 @@ static void salvage_pages(struct recovery *recovery, struct store_path *path, ui
 		disk_index_remove(&store->index, &found);
 		if (path->report.queued_bytes < DISK_BLOCK_BYTES && i + 1 < from->pages)
 			continue;
-		if (!recovery_run(path, writes_landed))
+		if (!recovery_run(path, path_writes_landed))
 			break;
 	}
 	free(ahead.units);
-	(void)recovery_run(path, writes_landed);
+	(void)recovery_run(path, path_writes_landed);
 }
 
 static void salvage_tombstones(struct recovery *recovery, struct store_path *path, uint32_t number)
@@ -628,10 +628,10 @@ static void salvage_tombstones(struct recovery *recovery, struct store_path *pat
 			}
 		}
 	}
-	(void)recovery_run(path, tombstones_synced);
+	(void)recovery_run(path, path_tombstones_synced);
 }
 
-static bool full_ones_sealed(const struct store_path *path)
+static bool path_full_ones_sealed(const struct store_path *path)
 {
 	for (uint32_t i = 0; i < path->segments; i++)
 		if (path->segment[i].state == SEGMENT_SEALING)
@@ -639,12 +639,12 @@ static bool full_ones_sealed(const struct store_path *path)
 	return true;
 }
 
-static void recreate(struct store_path *path, uint32_t number)
+static void salvage_recreate_file(struct store_path *path, uint32_t number)
 {
 	int64_t rc = 0;
 
 	/* What was copied is durable before its source goes. */
-	if (!recovery_run(path, full_ones_sealed))
+	if (!recovery_run(path, path_full_ones_sealed))
 		return;
 	if (path->active != SEGMENT_NONE)
 		rc = scan_call(path, DEVICE_SYNC, path->active, 0, NULL, 0);
@@ -664,7 +664,7 @@ static void recreate(struct store_path *path, uint32_t number)
  * The open segment to handle next: the newest one. An older one must not go before it, because a
  * segment whose predecessor is missing reads as damage after a crash.
  */
-static uint32_t choose(const struct store_path *path)
+static uint32_t salvage_choose(const struct store_path *path)
 {
 	uint32_t newest = SEGMENT_NONE;
 
@@ -694,7 +694,8 @@ static bool tombstone_elsewhere(
 }
 
 /* True if the index needs no page of the segment and its tombstones are elsewhere, too. */
-static bool redundant(const struct recovery *recovery, struct store_path *path, uint32_t number)
+static bool salvage_is_redundant(
+	const struct recovery *recovery, struct store_path *path, uint32_t number)
 {
 	const struct scan *scan = &recovery->scan[path->number];
 	const struct scan_segment *segment = &scan->segment[number];
@@ -716,15 +717,15 @@ static bool redundant(const struct recovery *recovery, struct store_path *path, 
  * was interrupted has opened them, and they hold copies of what is still in its place: the newest
  * goes.
  */
-static void make_room(struct recovery *recovery, struct store_path *path)
+static void salvage_make_room(struct recovery *recovery, struct store_path *path)
 {
-	uint32_t newest = choose(path);
+	uint32_t newest = salvage_choose(path);
 
 	for (uint32_t i = 0; i < path->segments; i++)
 		if (path->segment[i].state != SEGMENT_SALVAGE)
 			return;
-	if (newest != SEGMENT_NONE && redundant(recovery, path, newest))
-		recreate(path, newest);
+	if (newest != SEGMENT_NONE && salvage_is_redundant(recovery, path, newest))
+		salvage_recreate_file(path, newest);
 }
 
 /* Moves pages and tombstones of open segments to new ones, then removes the open ones. */
@@ -733,15 +734,15 @@ static void recovery_salvage(struct recovery *recovery, unsigned number)
 	struct store_path *path = &recovery->store->path[number];
 	uint32_t open;
 
-	make_room(recovery, path);
-	while (path_in_service(path) && (open = choose(path)) != SEGMENT_NONE) {
+	salvage_make_room(recovery, path);
+	while (path_in_service(path) && (open = salvage_choose(path)) != SEGMENT_NONE) {
 		if (recovery->scan[number].segment[open].blocks) {
 			salvage_pages(recovery, path, open);
 			if (path_in_service(path))
 				salvage_tombstones(recovery, path, open);
 		}
 		if (path_in_service(path))
-			recreate(path, open);
+			salvage_recreate_file(path, open);
 	}
 }
 
@@ -755,7 +756,7 @@ static void recovery_free(struct recovery *recovery)
 
 /* ---- the whole start ------------------------------------------------------------------------ */
 
-static bool recorded(const struct store_path *path)
+static bool path_recorded(const struct store_path *path)
 {
 	return path->recorded == path->store->generation;
 }
@@ -779,25 +780,25 @@ int store_recover(struct store *store, const uint32_t segments[DISK_PATHS_MAX])
 			return -ENOMEM;
 		first += segments[i];
 	}
-	scan_all(&recovery);
-	if (judge(&recovery)) {
-		copies_clear(&recovery);
-		prove(&recovery);
-		enter_service(&recovery);
+	paths_scan(&recovery);
+	if (paths_check(&recovery)) {
+		paths_clear_copies(&recovery);
+		paths_prove(&recovery);
+		paths_enter_service(&recovery);
 		for (unsigned i = 0; i < store->paths; i++)
 			if (path_in_service(&store->path[i]))
-				adopt_segments(&recovery, i);
+				path_adopt_segments(&recovery, i);
 		rc = recovery_index(&recovery);
 		for (unsigned i = 0; i < store->paths && !rc; i++)
 			if (path_in_service(&store->path[i])) {
-				replay(&recovery, i);
+				path_replay(&recovery, i);
 				recovery_salvage(&recovery, i);
 				store->path[i].salvaging = false;
 			}
 		store->starting = false;
 		store->generation++;
 		for (unsigned i = 0; i < store->paths && !rc; i++)
-			in_service += recovery_run(&store->path[i], recorded);
+			in_service += recovery_run(&store->path[i], path_recorded);
 		rc = rc ? rc : in_service ? 0 : -ENODEV;
 	}
 	for (unsigned i = 0; i < store->paths; i++)

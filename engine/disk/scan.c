@@ -16,7 +16,7 @@
 
 /* ---- one operation -------------------------------------------------------------------------- */
 
-static void call_done(struct device_io *io)
+static void device_call_done(struct device_io *io)
 {
 	if (io->context) /* else device_call() has returned -ETIMEDOUT */
 		*(bool *)io->context = true;
@@ -33,7 +33,7 @@ static int64_t device_call(struct device *device, struct device_io *io, uint64_t
 	bool done = false;
 
 	io->context = &done;
-	io->done = call_done;
+	io->done = device_call_done;
 	device->submit(device, io);
 	for (;;) {
 		uint64_t now;
@@ -98,7 +98,7 @@ struct scanner {
 	uint64_t epoch; /* of the life that is read */
 };
 
-static int64_t read_units(struct scanner *scanner, uint32_t unit, void *units, uint32_t count)
+static int64_t scan_read_units(struct scanner *scanner, uint32_t unit, void *units, uint32_t count)
 {
 	return scan_call(scanner->path, DEVICE_READ, scanner->geometry.segment, unit, units, count);
 }
@@ -141,7 +141,7 @@ static int scan_open(struct scanner *scanner)
 
 			from = unit;
 			count = units - unit < SCAN_UNITS ? units - unit : SCAN_UNITS;
-			bytes = read_units(scanner, from, chunk, count);
+			bytes = scan_read_units(scanner, from, chunk, count);
 			if (bytes < 0) {
 				rc = (int)bytes;
 				break;
@@ -159,7 +159,7 @@ static int scan_open(struct scanner *scanner)
 }
 
 /* The header in its own place, where the header before it in the footer ends. */
-static bool primary(struct scanner *scanner, uint32_t number, struct disk_block *block)
+static bool scan_primary(struct scanner *scanner, uint32_t number, struct disk_block *block)
 {
 	uint32_t unit = number;
 
@@ -168,7 +168,7 @@ static bool primary(struct scanner *scanner, uint32_t number, struct disk_block 
 
 		unit = before->unit + 1 + layout_block_payload(before);
 	}
-	return unit < scanner->geometry.units && read_units(scanner, unit, block, 1) >= 0 &&
+	return unit < scanner->geometry.units && scan_read_units(scanner, unit, block, 1) >= 0 &&
 	       block_of_life(scanner, block) && block->number == number && block->unit == unit;
 }
 
@@ -185,14 +185,14 @@ static int scan_sealed(struct scanner *scanner, uint32_t blocks)
 	segment->block = malloc(blocks * sizeof(*segment->block));
 	if (!segment->block)
 		return -ENOMEM;
-	bytes = read_units(scanner, units - 1 - blocks, segment->block, blocks);
+	bytes = scan_read_units(scanner, units - 1 - blocks, segment->block, blocks);
 	if (bytes < 0)
 		return (int)bytes;
 	for (uint32_t i = 0; i < blocks; i++) {
 		const struct disk_block *copy = &segment->block[i];
 
 		if ((!block_of_life(scanner, copy) || copy->number != i) &&
-			!primary(scanner, i, &segment->block[i]))
+			!scan_primary(scanner, i, &segment->block[i]))
 			return 0;
 	}
 	segment->blocks = blocks;
@@ -205,7 +205,7 @@ static int64_t footer_blocks(struct scanner *scanner, bool opened)
 {
 	struct disk_block end[2];
 	struct disk_footer trailer;
-	int64_t bytes = read_units(scanner, scanner->geometry.units - 2, end, 2);
+	int64_t bytes = scan_read_units(scanner, scanner->geometry.units - 2, end, 2);
 
 	if (bytes < 0)
 		return bytes;
@@ -225,7 +225,7 @@ static int scan_segment(struct scanner *scanner)
 {
 	struct scan_segment *segment = scanner->segment;
 	struct disk_block opening[2];
-	int64_t rc = read_units(scanner, 0, opening, 2);
+	int64_t rc = scan_read_units(scanner, 0, opening, 2);
 	bool opened = false;
 
 	if (rc < 0) {
@@ -257,7 +257,7 @@ static int scan_segment(struct scanner *scanner)
 	return (int)rc;
 }
 
-static void note_highest(struct scan *scan, const struct scan_segment *segment)
+static void scan_note_highest(struct scan *scan, const struct scan_segment *segment)
 {
 	if (segment->kind >= SCAN_OPEN && segment->ordinal > scan->ordinal)
 		scan->ordinal = segment->ordinal;
@@ -272,7 +272,7 @@ static void note_highest(struct scan *scan, const struct scan_segment *segment)
 	}
 }
 
-static int newer_first(const void *a, const void *b)
+static int scan_newer_first(const void *a, const void *b)
 {
 	uint64_t first = (*(struct scan_segment *const *)a)->ordinal;
 	uint64_t second = (*(struct scan_segment *const *)b)->ordinal;
@@ -284,7 +284,7 @@ static int newer_first(const void *a, const void *b)
  * Drops what is older than a segment that is missing or damaged: tombstones of the older pages may
  * have been in it. A segment names the one that was opened before it and stays.
  */
-static int drop_behind_gap(struct scan *scan)
+static int scan_drop_behind_gap(struct scan *scan)
 {
 	struct scan_segment **order = calloc(scan->path->segments, sizeof(struct scan_segment *));
 	uint64_t expected = 0;
@@ -296,7 +296,7 @@ static int drop_behind_gap(struct scan *scan)
 	for (uint32_t i = 0; i < scan->path->segments; i++)
 		if (scan->segment[i].kind >= SCAN_OPEN)
 			order[count++] = &scan->segment[i];
-	qsort(order, count, sizeof(struct scan_segment *), newer_first);
+	qsort(order, count, sizeof(struct scan_segment *), scan_newer_first);
 	for (uint32_t i = 0; i < count; i++) {
 		struct scan_segment *segment = order[i];
 
@@ -316,7 +316,7 @@ static int drop_behind_gap(struct scan *scan)
 }
 
 /* What looks sealed may still be in the device's cache: only of the newest can that be. */
-static int sync_newest(struct scan *scan)
+static int scan_sync_newest(struct scan *scan)
 {
 	uint32_t newest = SEGMENT_NONE;
 
@@ -361,13 +361,13 @@ void scan_path(struct scan *scan)
 			.segment = &scan->segment[i]};
 
 		scan->rc = scan_segment(&scanner);
-		note_highest(scan, &scan->segment[i]);
+		scan_note_highest(scan, &scan->segment[i]);
 	}
 	if (scan->rc)
 		return;
-	scan->rc = drop_behind_gap(scan);
+	scan->rc = scan_drop_behind_gap(scan);
 	if (!scan->rc)
-		scan->rc = sync_newest(scan);
+		scan->rc = scan_sync_newest(scan);
 }
 
 void scan_free(struct scan *scan)

@@ -164,7 +164,7 @@ static void tombstones_fail(struct store_path *path, struct tombstones *list)
 }
 
 /* The lost path had all tombstones that were acknowledged so far: those below `sequence`. */
-static void remember_left(struct store *store, uint64_t id, uint64_t sequence)
+static void store_remember_left(struct store *store, uint64_t id, uint64_t sequence)
 {
 	unsigned at = DISK_LEFT_MAX - 1;
 
@@ -178,7 +178,7 @@ static void remember_left(struct store *store, uint64_t id, uint64_t sequence)
 }
 
 /* The lowest number of a tombstone that is not synced on this path: what it may lack. */
-static uint64_t complete_until(const struct store_path *path)
+static uint64_t path_complete_until(const struct store_path *path)
 {
 	uint64_t lowest = path->store->sequence;
 	const struct tombstone *tombstone;
@@ -207,7 +207,7 @@ void path_fail(struct store_path *path, const char *format, ...)
 	if (!served)
 		return;
 	if (!store->starting)
-		remember_left(store, path->file.path_id, complete_until(path));
+		store_remember_left(store, path->file.path_id, path_complete_until(path));
 	store->generation++;
 	for (unsigned i = 0; i < DISK_BLOCKS_FLIGHT; i++)
 		if (path->block[i].busy)
@@ -229,7 +229,7 @@ void path_fail(struct store_path *path, const char *format, ...)
  * the oldest ones without a gap: recovery relies on it to see that a segment is missing.
  */
 
-static void io_failed(struct store_path *path, uint32_t segment, const struct device_io *io)
+static void segment_io_failed(struct store_path *path, uint32_t segment, const struct device_io *io)
 {
 	path->report.io_errors++;
 	path_fail(path, "cannot %s segment %u: result %lld",
@@ -237,14 +237,15 @@ static void io_failed(struct store_path *path, uint32_t segment, const struct de
 }
 
 /* The I/O of a step has completed: true if the next step may follow. */
-static bool step_landed(struct store_path *path, uint32_t segment, const struct device_io *io)
+static bool segment_step_landed(
+	struct store_path *path, uint32_t segment, const struct device_io *io)
 {
 	int64_t expected = io->op == DEVICE_WRITE ? (int64_t)io->iov->iov_len : 0;
 
 	if (!path_in_service(path))
 		return false;
 	if (io->result != expected) {
-		io_failed(path, segment, io);
+		segment_io_failed(path, segment, io);
 		return false;
 	}
 	if (io->op == DEVICE_WRITE) {
@@ -256,9 +257,9 @@ static bool step_landed(struct store_path *path, uint32_t segment, const struct 
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-static void open_landed(struct device_io *io);
+static void segment_open_landed(struct device_io *io);
 
-static void open_submit(struct store_path *path)
+static void segment_open_submit(struct store_path *path)
 {
 	struct segment *segment = &path->segment[path->next];
 	struct device_io *io = &path->open_io;
@@ -267,7 +268,7 @@ static void open_submit(struct store_path *path)
 		.file = path->next,
 		.iov = &path->open_iov,
 		.iovs = 1,
-		.done = open_landed,
+		.done = segment_open_landed,
 		.context = path};
 	if (segment->step == 0) { /* the footer is invalid from here on */
 		path->open_iov = (struct iovec){path->open_units + 2 * PAGE_UNIT, PAGE_UNIT};
@@ -281,16 +282,16 @@ static void open_submit(struct store_path *path)
 	path_submit(path, io);
 }
 
-static void open_landed(struct device_io *io)
+static void segment_open_landed(struct device_io *io)
 {
 	struct store_path *path = io->context;
 	struct segment *segment = &path->segment[path->next];
 
 	path_landed(path, io);
-	if (!step_landed(path, path->next, io))
+	if (!segment_step_landed(path, path->next, io))
 		return;
 	if (segment->step++ < 2)
-		open_submit(path);
+		segment_open_submit(path);
 	else
 		segment->state = SEGMENT_READY;
 }
@@ -300,7 +301,7 @@ static void open_landed(struct device_io *io)
  * start free ones only, unless `needed`. Otherwise DISK_SPARES are left, because after a crash the
  * open segments are copied to other ones.
  */
-static uint32_t open_choose(const struct store_path *path, bool needed)
+static uint32_t segment_open_choose(const struct store_path *path, bool needed)
 {
 	uint32_t free = SEGMENT_NONE, oldest = SEGMENT_NONE, left = 0;
 
@@ -322,7 +323,7 @@ static uint32_t open_choose(const struct store_path *path, bool needed)
 	return free != SEGMENT_NONE ? free : oldest;
 }
 
-static void open_start(struct store_path *path, uint32_t number)
+static void segment_open_start(struct store_path *path, uint32_t number)
 {
 	struct segment *segment = &path->segment[number];
 	struct disk_block *block = (struct disk_block *)path->open_units;
@@ -354,15 +355,15 @@ static void open_start(struct store_path *path, uint32_t number)
 	block[1].number = block[1].unit = 1;
 	layout_block_seal(&block[0]);
 	layout_block_seal(&block[1]);
-	open_submit(path);
+	segment_open_submit(path);
 }
 
 /* ---- sealing ---------------------------------------------------------------------------- */
 
-static void seal_landed(struct device_io *io);
+static void segment_seal_landed(struct device_io *io);
 
 /* Copies of all headers and the trailer; false without memory. */
-static bool footer_fill(struct store_path *path, uint32_t number)
+static bool segment_fill_footer(struct store_path *path, uint32_t number)
 {
 	const struct segment *segment = &path->segment[number];
 	size_t bytes = (size_t)(segment->blocks + 1) * PAGE_UNIT;
@@ -389,15 +390,17 @@ static bool footer_fill(struct store_path *path, uint32_t number)
 	return true;
 }
 
-static void seal_submit(struct store_path *path)
+static void segment_seal_submit(struct store_path *path)
 {
 	struct segment *segment = &path->segment[path->sealing];
 	struct device_io *io = &path->seal_io;
 
-	*io = (struct device_io){
-		.op = DEVICE_SYNC, .file = path->sealing, .done = seal_landed, .context = path};
+	*io = (struct device_io){.op = DEVICE_SYNC,
+		.file = path->sealing,
+		.done = segment_seal_landed,
+		.context = path};
 	if (segment->step == 1) {
-		if (!footer_fill(path, path->sealing)) {
+		if (!segment_fill_footer(path, path->sealing)) {
 			path_fail(path, "no memory for a footer");
 			return;
 		}
@@ -409,16 +412,16 @@ static void seal_submit(struct store_path *path)
 	path_submit(path, io);
 }
 
-static void seal_landed(struct device_io *io)
+static void segment_seal_landed(struct device_io *io)
 {
 	struct store_path *path = io->context;
 	struct segment *segment = &path->segment[path->sealing];
 
 	path_landed(path, io);
-	if (!step_landed(path, path->sealing, io))
+	if (!segment_step_landed(path, path->sealing, io))
 		return;
 	if (segment->step++ < 2) {
-		seal_submit(path);
+		segment_seal_submit(path);
 		return;
 	}
 	segment->state = SEGMENT_SEALED; /* its pages are persisted */
@@ -428,7 +431,7 @@ static void seal_landed(struct device_io *io)
 	path->sealing = SEGMENT_NONE;
 }
 
-static void seal_start(struct store_path *path)
+static void segment_seal_start(struct store_path *path)
 {
 	uint32_t oldest = SEGMENT_NONE;
 
@@ -441,13 +444,13 @@ static void seal_start(struct store_path *path)
 		return;
 	path->sealing = oldest;
 	path->segment[oldest].step = 0;
-	seal_submit(path);
+	segment_seal_submit(path);
 }
 
 /* ---- both ------------------------------------------------------------------------------- */
 
 /* The opening blocks are the first two headers of the footer as well. */
-static bool activate(struct store_path *path)
+static bool segment_activate(struct store_path *path)
 {
 	struct segment *segment = &path->segment[path->next];
 	struct disk_block *block;
@@ -473,7 +476,8 @@ bool segment_room(struct store_path *path, uint32_t headers, uint32_t payload)
 
 		if (path->active == SEGMENT_NONE) {
 			if (path->next == SEGMENT_NONE ||
-				path->segment[path->next].state != SEGMENT_READY || !activate(path))
+				path->segment[path->next].state != SEGMENT_READY ||
+				!segment_activate(path))
 				return false;
 		}
 		segment = &path->segment[path->active];
@@ -491,15 +495,15 @@ bool segment_room(struct store_path *path, uint32_t headers, uint32_t payload)
 void segment_step(struct store_path *path)
 {
 	if (path->sealing == SEGMENT_NONE)
-		seal_start(path);
+		segment_seal_start(path);
 	if (path->next == SEGMENT_NONE) {
 		/* The start recycles no segment while it can do without. */
 		bool needed = path->active == SEGMENT_NONE &&
 			      !(STAILQ_EMPTY(&path->writes) && STAILQ_EMPTY(&path->tombstones));
-		uint32_t number = open_choose(path, needed);
+		uint32_t number = segment_open_choose(path, needed);
 
 		if (number != SEGMENT_NONE)
-			open_start(path, number);
+			segment_open_start(path, number);
 	}
 }
 

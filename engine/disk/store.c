@@ -23,21 +23,21 @@
  * A small hash set with open addressing. A key in it is neither written nor removed a second time.
  */
 
-static bool is_free(const struct page_key *key)
+static bool busy_is_free(const struct page_key *key)
 {
 	return !key->word[0] && !key->word[1];
 }
 
-static uint32_t place(const struct store *store, const struct page_key *key)
+static uint32_t busy_place(const struct store *store, const struct page_key *key)
 {
 	uint32_t at = (uint32_t)(key->word[0] ^ key->word[1]) & (store->busy_room - 1);
 
-	while (!is_free(&store->busy[at]) && !page_key_equal(&store->busy[at], key))
+	while (!busy_is_free(&store->busy[at]) && !page_key_equal(&store->busy[at], key))
 		at = (at + 1) & (store->busy_room - 1);
 	return at;
 }
 
-static bool grow(struct store *store)
+static bool busy_grow(struct store *store)
 {
 	struct page_key *old = store->busy;
 	uint32_t room = store->busy_room;
@@ -48,8 +48,8 @@ static bool grow(struct store *store)
 	store->busy = keys;
 	store->busy_room = room ? room * 2 : 64;
 	for (uint32_t i = 0; i < room; i++)
-		if (!is_free(&old[i]))
-			keys[place(store, &old[i])] = old[i];
+		if (!busy_is_free(&old[i]))
+			keys[busy_place(store, &old[i])] = old[i];
 	free(old);
 	return true;
 }
@@ -58,10 +58,10 @@ bool busy_add(struct store *store, const struct page_key *key)
 {
 	uint32_t at;
 
-	if (store->busy_keys * 2 >= store->busy_room && !grow(store))
+	if (store->busy_keys * 2 >= store->busy_room && !busy_grow(store))
 		return false;
-	at = place(store, key);
-	if (is_free(&store->busy[at]))
+	at = busy_place(store, key);
+	if (busy_is_free(&store->busy[at]))
 		store->busy_keys++;
 	store->busy[at] = *key;
 	return true;
@@ -69,7 +69,7 @@ bool busy_add(struct store *store, const struct page_key *key)
 
 static bool busy_has(const struct store *store, const struct page_key *key)
 {
-	return store->busy_room && !is_free(&store->busy[place(store, key)]);
+	return store->busy_room && !busy_is_free(&store->busy[busy_place(store, key)]);
 }
 
 void busy_drop(struct store *store, const struct page_key *key)
@@ -78,14 +78,14 @@ void busy_drop(struct store *store, const struct page_key *key)
 
 	if (!busy_has(store, key))
 		return;
-	at = from = place(store, key);
+	at = from = busy_place(store, key);
 	store->busy_keys--;
 	/* Closes the gap: later keys of the same run move up unless they are at home already. */
 	for (;;) {
 		uint32_t home;
 
 		from = (from + 1) & mask;
-		if (is_free(&store->busy[from]))
+		if (busy_is_free(&store->busy[from]))
 			break;
 		home = (uint32_t)(store->busy[from].word[0] ^ store->busy[from].word[1]) & mask;
 		if (((from - home) & mask) >= ((from - at) & mask)) {
@@ -133,7 +133,7 @@ static struct store_path *path_choose(struct store *store)
 }
 
 /* DISK_OK if the page may be written: the queue has room and so has the budget of the day. */
-static enum disk_status admit(struct store *store, struct store_path *path, uint64_t bytes)
+static enum disk_status write_admit(struct store *store, struct store_path *path, uint64_t bytes)
 {
 	uint64_t queued = 0;
 
@@ -166,7 +166,7 @@ static void write_submit(struct store *store, struct disk_request *request)
 		store_finish(store, request, DISK_EXISTS);
 		return;
 	}
-	admitted = admit(store, path, bytes);
+	admitted = write_admit(store, path, bytes);
 	if (admitted != DISK_OK || !busy_add(store, &request->key)) {
 		store_finish(store, request, admitted == DISK_OK ? DISK_DROPPED : admitted);
 		return;
@@ -217,7 +217,7 @@ static void write_landed(struct device_io *io)
  * The page's units in the block: those that are whole as they are, and the last one as a copy whose
  * rest is zero, because in memory another page's bytes may lie there.
  */
-static void block_add(struct block_write *write, struct disk_request *request)
+static void write_add_page(struct block_write *write, struct disk_request *request)
 {
 	struct disk_block *block = write->block;
 	size_t whole = request->length / PAGE_UNIT * PAGE_UNIT, rest = request->length - whole;
@@ -239,7 +239,7 @@ static void block_add(struct block_write *write, struct disk_request *request)
 }
 
 /* Computes the page's CRC, once. False: it differs from the caller's; the request is ended. */
-static bool page_check(struct store_path *path, struct disk_request *request)
+static bool write_check_page(struct store_path *path, struct disk_request *request)
 {
 	uint32_t crc;
 
@@ -261,7 +261,7 @@ static bool page_check(struct store_path *path, struct disk_request *request)
  * How many of the queue's pages the next block takes, and their units. Pages whose bytes are wrong
  * leave the queue.
  */
-static uint32_t block_plan(struct store_path *path, uint32_t *ret_pages)
+static uint32_t write_plan_block(struct store_path *path, uint32_t *ret_pages)
 {
 	struct disk_request *request, *after;
 	uint32_t pages = 0, units = 0;
@@ -270,7 +270,7 @@ static uint32_t block_plan(struct store_path *path, uint32_t *ret_pages)
 		uint32_t more = disk_units(request->length);
 
 		after = STAILQ_NEXT(request, next);
-		if (!page_check(path, request))
+		if (!write_check_page(path, request))
 			continue;
 
 		if (pages == DISK_BLOCK_PAGES ||
@@ -284,7 +284,7 @@ static uint32_t block_plan(struct store_path *path, uint32_t *ret_pages)
 	return units;
 }
 
-static void block_start(struct store_path *path, struct block_write *write, uint32_t pages)
+static void write_start_block(struct store_path *path, struct block_write *write, uint32_t pages)
 {
 	write->segment = path->active;
 	write->unit = path->segment[path->active].fill;
@@ -306,7 +306,7 @@ static void block_start(struct store_path *path, struct block_write *write, uint
 
 		STAILQ_REMOVE_HEAD(&path->writes, next);
 		path->report.queued_bytes -= (uint64_t)disk_units(request->length) * PAGE_UNIT;
-		block_add(write, request);
+		write_add_page(write, request);
 	}
 	write->payload = layout_block_payload(write->block);
 	layout_block_seal(write->block);
@@ -327,14 +327,14 @@ static void write_step(struct store_path *path)
 
 		if (path->block[i].busy)
 			continue;
-		units = block_plan(path, &pages);
+		units = write_plan_block(path, &pages);
 		/* A short block only when the device would be idle without it. */
 		if (!pages || (flying > 1 && pages < DISK_BLOCK_PAGES &&
 				      units < DISK_BLOCK_BYTES / PAGE_UNIT / 2))
 			return;
 		if (!segment_room(path, 1, units))
 			return;
-		block_start(path, &path->block[i], pages);
+		write_start_block(path, &path->block[i], pages);
 		if (!path_in_service(path))
 			return;
 		flying++;
@@ -408,7 +408,7 @@ static void remove_submit(struct store *store, struct disk_request *request)
 		STAILQ_INSERT_TAIL(&store->removed, request, next);
 }
 
-static void batch_done(struct store_path *path)
+static void remove_batch_done(struct store_path *path)
 {
 	struct tombstone *tombstone;
 
@@ -419,7 +419,7 @@ static void batch_done(struct store_path *path)
 	}
 }
 
-static void batch_synced(struct device_io *io)
+static void remove_batch_synced(struct device_io *io)
 {
 	struct store_path *path = io->context;
 
@@ -433,10 +433,10 @@ static void batch_synced(struct device_io *io)
 			limit_error((int)io->result));
 		return;
 	}
-	batch_done(path);
+	remove_batch_done(path);
 }
 
-static void batch_written(struct device_io *io)
+static void remove_batch_written(struct device_io *io)
 {
 	struct block_write *write = io->context;
 	struct store_path *path = write->path;
@@ -452,13 +452,13 @@ static void batch_written(struct device_io *io)
 	}
 	path->batch_io = (struct device_io){.op = DEVICE_SYNC,
 		.file = path->batch_segment,
-		.done = batch_synced,
+		.done = remove_batch_synced,
 		.context = path};
 	path_submit(path, &path->batch_io);
 }
 
 /* Moves up to one block of tombstones to the batch and into two headers of the same content. */
-static bool batch_fill(struct store_path *path, struct block_write *write)
+static bool remove_batch_fill(struct store_path *path, struct block_write *write)
 {
 	struct segment *segment = &path->segment[path->active];
 	struct disk_block *first = segment_block(path),
@@ -493,7 +493,7 @@ static void remove_step(struct store_path *path)
 	if (path->batch_busy || STAILQ_EMPTY(&path->tombstones) || !segment_room(path, 2, 0))
 		return;
 	write->unit = path->segment[path->active].fill;
-	if (!batch_fill(path, write))
+	if (!remove_batch_fill(path, write))
 		return;
 	path->batch_busy = write->busy = true;
 	path->batch_segment = path->active;
@@ -505,7 +505,7 @@ static void remove_step(struct store_path *path)
 		.offset = (uint64_t)write->unit * PAGE_UNIT,
 		.iov = write->iov,
 		.iovs = 2,
-		.done = batch_written,
+		.done = remove_batch_written,
 		.context = write};
 	path_submit(path, &write->io);
 }
@@ -517,7 +517,7 @@ static void remove_step(struct store_path *path)
  * was found.
  */
 
-static struct store_path *path_of(struct store *store, uint32_t segment)
+static struct store_path *store_path_of(struct store *store, uint32_t segment)
 {
 	unsigned i = 0;
 
@@ -536,7 +536,7 @@ static void read_submit(struct store *store, struct disk_request *request)
 		store_finish(store, request, DISK_MISS);
 		return;
 	}
-	path = path_of(store, found.segment);
+	path = store_path_of(store, found.segment);
 	STAILQ_INSERT_TAIL(&path->reads, request, next);
 }
 
@@ -613,7 +613,7 @@ static void read_step(struct store_path *path)
 		/* The page may have been recycled, or written elsewhere, since it was queued. */
 		if (!disk_index_find(&path->store->index, &request->key, &read->found) ||
 			read->found.length != request->length ||
-			path_of(path->store, read->found.segment) != path)
+			store_path_of(path->store, read->found.segment) != path)
 			store_finish(path->store, request, DISK_MISS);
 		else
 			read_start(read, request);
@@ -650,7 +650,7 @@ void store_submit(struct store *store, struct disk_request *request)
 }
 
 /* Removes that waited for a write or a remove of their key. */
-static void submit_deferred(struct store *store)
+static void remove_submit_deferred(struct store *store)
 {
 	struct disk_requests deferred = STAILQ_HEAD_INITIALIZER(deferred);
 	struct disk_request *request;
@@ -664,7 +664,7 @@ static void submit_deferred(struct store *store)
 
 /* ---- the step ------------------------------------------------------------------------------- */
 
-static void check_hanging(struct store_path *path, uint64_t now_ns)
+static void path_check_hanging(struct store_path *path, uint64_t now_ns)
 {
 	struct device_io *oldest = TAILQ_FIRST(&path->flying);
 
@@ -688,11 +688,11 @@ unsigned store_step(struct store *store, uint64_t now_ns)
 	for (unsigned i = 0; i < store->paths; i++)
 		if (store->path[i].device)
 			work += device_dispatch(store->path[i].device);
-	submit_deferred(store);
+	remove_submit_deferred(store);
 	for (unsigned i = 0; i < store->paths; i++) {
 		struct store_path *path = &store->path[i];
 
-		check_hanging(path, now_ns);
+		path_check_hanging(path, now_ns);
 		if (!path_in_service(path))
 			continue;
 		read_step(path);

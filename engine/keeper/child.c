@@ -30,7 +30,7 @@ struct environment {
 	char pid[LISTEN_PID_BYTES]; /* the child writes its number into it */
 };
 
-static bool is_own(const char *variable)
+static bool variable_is_own(const char *variable)
 {
 	for (unsigned i = 0; own[i]; i++)
 		if (!strncmp(variable, own[i], strlen(own[i])))
@@ -81,7 +81,7 @@ static int environment_make(struct environment *e, const struct child *child)
 		return -ENOMEM;
 	}
 	for (size_t i = 0; i < count; i++)
-		if (!is_own(environ[i]))
+		if (!variable_is_own(environ[i]))
 			e->variable[kept++] = environ[i];
 	snprintf(e->fds, sizeof(e->fds), "LISTEN_FDS=%u", child->fds);
 	strcpy(e->pid, "LISTEN_PID=");

@@ -101,7 +101,7 @@ static const struct option long_options[] = {
 };
 
 /* Reads a number from `min` to `max`. Returns false after printing what is wrong. */
-static bool number(const char *option, const char *text, long min, long max, int *ret)
+static bool option_number(const char *option, const char *text, long min, long max, int *ret)
 {
 	char *end;
 	long value;
@@ -133,17 +133,17 @@ static int options_read(int argc, char **argv, struct keeper_options *o)
 		case OPTION_SOCKET: o->socket = optarg; break;
 		case OPTION_CLIENTS: o->clients = optarg; break;
 		case OPTION_LOCK_FD:
-			good = number("lock-fd", optarg, 3, 1 << 20, &o->lock_fd);
+			good = option_number("lock-fd", optarg, 3, 1 << 20, &o->lock_fd);
 			break;
 		case OPTION_READY_FD:
-			good = number("ready-fd", optarg, 0, 1 << 20, &o->ready_fd);
+			good = option_number("ready-fd", optarg, 0, 1 << 20, &o->ready_fd);
 			break;
 		case OPTION_START:
-			good = number("start-timeout", optarg, 0, TIMEOUT_MAX_S, &seconds);
+			good = option_number("start-timeout", optarg, 0, TIMEOUT_MAX_S, &seconds);
 			o->start_timeout_s = (unsigned)seconds;
 			break;
 		case OPTION_STOP:
-			good = number("stop-timeout", optarg, 1, TIMEOUT_MAX_S, &seconds);
+			good = option_number("stop-timeout", optarg, 1, TIMEOUT_MAX_S, &seconds);
 			o->stop_timeout_s = (unsigned)seconds;
 			break;
 		case 'h': fputs(usage, stdout); return EXIT_SUCCESS;

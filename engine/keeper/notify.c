@@ -25,7 +25,7 @@ bool notify_name_valid(const char *name, size_t bytes)
 }
 
 /* The number that the text consists of, at most NOTIFY_EXTEND_MAX_US; 0: it is no number. */
-static uint64_t microseconds(const char *text, size_t bytes)
+static uint64_t notify_microseconds(const char *text, size_t bytes)
 {
 	uint64_t us = 0;
 
@@ -39,13 +39,13 @@ static uint64_t microseconds(const char *text, size_t bytes)
 	return us;
 }
 
-static bool equals(const char *line, size_t bytes, const char *text)
+static bool line_is(const char *line, size_t bytes, const char *text)
 {
 	return bytes == strlen(text) && !memcmp(line, text, bytes);
 }
 
 /* Returns the value of the field `name=`, or NULL if the line is another field. */
-static const char *value_of(const char *line, size_t bytes, const char *name)
+static const char *line_value(const char *line, size_t bytes, const char *name)
 {
 	size_t length = strlen(name);
 
@@ -57,17 +57,17 @@ static const char *line_read(const char *line, size_t bytes, struct notify_messa
 {
 	const char *value;
 
-	if (equals(line, bytes, "READY=1"))
+	if (line_is(line, bytes, "READY=1"))
 		ret->ready = true;
-	else if (equals(line, bytes, "FDSTORE=1"))
+	else if (line_is(line, bytes, "FDSTORE=1"))
 		ret->store = true;
-	else if (equals(line, bytes, "FDSTOREREMOVE=1"))
+	else if (line_is(line, bytes, "FDSTOREREMOVE=1"))
 		ret->remove = true;
-	else if (equals(line, bytes, "BARRIER=1"))
+	else if (line_is(line, bytes, "BARRIER=1"))
 		ret->barrier = true;
-	else if (equals(line, bytes, "FDPOLL=0"))
+	else if (line_is(line, bytes, "FDPOLL=0"))
 		ret->poll = false;
-	else if ((value = value_of(line, bytes, "FDNAME=")) != NULL) {
+	else if ((value = line_value(line, bytes, "FDNAME=")) != NULL) {
 		size_t length = bytes - (size_t)(value - line);
 
 		if (!notify_name_valid(value, length))
@@ -76,8 +76,8 @@ static const char *line_read(const char *line, size_t bytes, struct notify_messa
 			return "it has two FDNAMEs";
 		memcpy(ret->name, value, length);
 		ret->name[length] = '\0';
-	} else if ((value = value_of(line, bytes, "EXTEND_TIMEOUT_USEC=")) != NULL) {
-		ret->extend_us = microseconds(value, bytes - (size_t)(value - line));
+	} else if ((value = line_value(line, bytes, "EXTEND_TIMEOUT_USEC=")) != NULL) {
+		ret->extend_us = notify_microseconds(value, bytes - (size_t)(value - line));
 		if (!ret->extend_us)
 			return "EXTEND_TIMEOUT_USEC is not a number above 0";
 	}
@@ -140,7 +140,7 @@ int notify_open(const char *path)
 }
 
 /* Takes the sender and the descriptors out of the control data. */
-static void control_read(struct msghdr *header, struct notify_datagram *ret)
+static void notify_read_control(struct msghdr *header, struct notify_datagram *ret)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
 		size_t bytes = c->cmsg_len - CMSG_LEN(0);
@@ -185,7 +185,7 @@ int notify_receive(int socket, struct notify_datagram *ret)
 	while (got < 0 && errno == EINTR);
 	if (got < 0)
 		return errno == EAGAIN ? 0 : -errno;
-	control_read(&header, ret);
+	notify_read_control(&header, ret);
 	ret->bytes = (size_t)got;
 	if (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
 		notify_close(ret);

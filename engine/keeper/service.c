@@ -58,7 +58,7 @@ static void notify_address(const char *path)
 }
 
 /* Sends one message, with a descriptor unless `passed` is -1. False: it was not sent. */
-static bool tell(const char *text, int passed)
+static bool service_send(const char *text, int passed)
 {
 	const struct timeval wait = {.tv_sec = 1};
 	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -102,7 +102,7 @@ static bool tell(const char *text, int passed)
 
 void service_tell(const char *text)
 {
-	(void)tell(text, -1);
+	(void)service_send(text, -1);
 }
 
 void service_extend(void)
@@ -116,7 +116,7 @@ void service_extend(void)
 
 /* ---- passed descriptors ---------------------------------------------------------------------- */
 
-static bool is_listener(int fd)
+static bool fd_is_listener(int fd)
 {
 	int listens = 0;
 	socklen_t bytes = sizeof(listens);
@@ -124,7 +124,7 @@ static bool is_listener(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens;
 }
 
-static bool is_pipe(int fd)
+static bool fd_is_pipe(int fd)
 {
 	struct stat st;
 
@@ -132,7 +132,7 @@ static bool is_pipe(int fd)
 }
 
 /* Takes one passed descriptor. `name`: that of LISTEN_FDNAMES, "" without one. */
-static void take(int fd, const char *name)
+static void service_take(int fd, const char *name)
 {
 	struct stored_fd *stored = &service.stored[service.stored_count];
 
@@ -140,11 +140,11 @@ static void take(int fd, const char *name)
 		log_warn("descriptor %d of LISTEN_FDS is not open: %s", fd, strerror(errno));
 		return;
 	}
-	if (service.keeper < 0 && !strcmp(name, SERVICE_KEEPER_NAME) && is_pipe(fd)) {
+	if (service.keeper < 0 && !strcmp(name, SERVICE_KEEPER_NAME) && fd_is_pipe(fd)) {
 		service.keeper = fd;
 		return;
 	}
-	if (service.listener < 0 && is_listener(fd)) {
+	if (service.listener < 0 && fd_is_listener(fd)) {
 		service.listener = fd;
 		return;
 	}
@@ -154,7 +154,7 @@ static void take(int fd, const char *name)
 }
 
 /* Copies the name up to ':' or to the end of the list *at, and moves *at behind it. */
-static void next_name(const char **at, char ret[NOTIFY_NAME_BYTES])
+static void names_next(const char **at, char ret[NOTIFY_NAME_BYTES])
 {
 	size_t bytes = strcspn(*at, ":");
 
@@ -164,7 +164,7 @@ static void next_name(const char **at, char ret[NOTIFY_NAME_BYTES])
 }
 
 /* The number in the variable; -1: the variable is missing or contains no number. */
-static long number(const char *variable)
+static long environment_number(const char *variable)
 {
 	const char *text = getenv(variable);
 	char *end;
@@ -180,12 +180,12 @@ static long number(const char *variable)
 void service_open(void)
 {
 	const char *names = getenv("LISTEN_FDNAMES");
-	long count = number("LISTEN_FDS");
+	long count = environment_number("LISTEN_FDS");
 	char name[NOTIFY_NAME_BYTES];
 
 	notify_address(getenv("NOTIFY_SOCKET"));
 	/* variables for another process were inherited through it; its descriptors are not ours */
-	if (number("LISTEN_PID") != (long)getpid())
+	if (environment_number("LISTEN_PID") != (long)getpid())
 		count = 0;
 	if (count > SERVICE_FDS_MAX) {
 		log_warn("LISTEN_FDS = %ld is ignored: this engine takes at most %d descriptors",
@@ -199,8 +199,8 @@ void service_open(void)
 	for (int i = 0; i < count; i++) {
 		name[0] = '\0';
 		if (names)
-			next_name(&names, name);
-		take(LISTEN_FDS_START + i, name);
+			names_next(&names, name);
+		service_take(LISTEN_FDS_START + i, name);
 	}
 	unsetenv("LISTEN_PID");
 	unsetenv("LISTEN_FDS");
@@ -251,7 +251,7 @@ void service_store(const char *name, int fd)
 
 	/* FDPOLL=0: a socket whose other end is closed tells the next engine that it is */
 	snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
-	(void)tell(text, fd);
+	(void)service_send(text, fd);
 }
 
 void service_unstore(const char *name)
@@ -261,10 +261,10 @@ void service_unstore(const char *name)
 	if (!notify_name_valid(name, strlen(name)))
 		return;
 	snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	(void)tell(text, -1);
+	(void)service_send(text, -1);
 }
 
-static int give(struct stored_fd *stored)
+static int stored_give(struct stored_fd *stored)
 {
 	int fd = stored->fd;
 
@@ -276,7 +276,7 @@ int service_stored(const char *name)
 {
 	for (unsigned i = 0; i < service.stored_count; i++)
 		if (service.stored[i].fd >= 0 && !strcmp(service.stored[i].name, name))
-			return give(&service.stored[i]);
+			return stored_give(&service.stored[i]);
 	return -1;
 }
 
@@ -297,7 +297,7 @@ int service_stored_number(const char *prefix, uint32_t *ret_number)
 		if (*end || value > UINT32_MAX)
 			continue;
 		*ret_number = (uint32_t)value;
-		return give(stored);
+		return stored_give(stored);
 	}
 	return -1;
 }
@@ -330,7 +330,7 @@ int service_barrier(unsigned timeout_ms)
 		return 0;
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return -errno;
-	sent = tell("BARRIER=1", ends[1]);
+	sent = service_send("BARRIER=1", ends[1]);
 	close(ends[1]);
 	if (!sent) {
 		/* it takes no messages; that no write end is left open says nothing then */

@@ -30,7 +30,7 @@ FILE_LINES_WARN, FILE_LINES_MAX = 800, 1000
 FUNCTION_LINES_MAX, HOT_FUNCTION_LINES_MAX = 70, 40
 
 # What runs at least once per page. In engine/client only files whose every function does, or has a
-# cold mark: call.c, channel.c, open.c, wait.c and credit.c run per batch, wait or stock as well.
+# cold mark: call.c, channel.c, wait.c and credit.c run per batch, wait or stock as well.
 HOT = {"dv/hot.h", "dv/order.h", "engine/abi/ring.h",
        "engine/rail/core.h", "engine/rail/request.c", "engine/rail/run.c",
        "engine/rail/run_post.c", "engine/rail/step.c", "engine/rail/wqe.h",

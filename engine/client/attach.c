@@ -1,23 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct pc: opening, ending and closing the session with the engine of this host, and questions
- * about the engine as a whole. reattach.c gets a new session. An ended session stays mapped until
- * its last user has released it. Slow path; any thread.
+ * struct pc: opening, losing, regaining and closing the session with the engine of this host, and
+ * questions about the engine as a whole. Slow path; any thread.
+ *
+ * A session ends when a thread sees that its engine is gone, or when an answer of it is invalid. It
+ * stays mapped until its last user has released it.
+ *
+ * The attach thread, a thread of the library, attaches again: it opens the session, then the
+ * channels that have none, then registers memory again. It starts when a call finds no session and
+ * ends when its work is done, so an attached process does not have this thread. No call waits for
+ * it past the call's own deadline: while an engine accepts a connection and does not answer, calls
+ * return PC_GONE.
+ *
+ * After fork(), the engine's session, its rings and the socket belong to the parent: a child that
+ * ended the session, took answers from a ring or released memory would harm the parent. So in a
+ * child each inherited session is, from its first instruction on, one whose engine is gone and that
+ * never attaches again: calls return PC_GONE, and closing frees only what the child has of its own.
  */
 #include "config/clock.h"
+#include "config/limits.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/client/attach.h"
+#include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/error.h"
-#include "engine/client/fork.h"
 #include "engine/client/key.h"
 #include "engine/client/memory.h"
 #include "engine/client/peercache.h"
-#include "engine/client/reattach.h"
 #include "engine/client/session.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,6 +42,10 @@
 #include <unistd.h>
 
 #define REPORT_BYTES_MAX (64u << 20)
+#define BACKLOG_WAIT_MS 5000u /* longest wait for the engine to accept a connection */
+#define OPEN_TIMEOUT_MS 10000u
+
+/* ---- the current session and its locks ------------------------------------------------------- */
 
 #if defined(SHM_TSAN)
 #include <sanitizer/tsan_interface.h>
@@ -109,6 +129,372 @@ void pc_session_end(struct pc *pc, struct client_session *session)
 	if (was_current)
 		pc_session_put(pc, session);
 }
+
+/* ---- attaching ------------------------------------------------------------------------------- */
+
+static bool closing(struct pc *pc)
+{
+	bool is;
+
+	pthread_mutex_lock(&pc->lock);
+	is = pc->attacher.closing;
+	pthread_mutex_unlock(&pc->lock);
+	return is;
+}
+
+/*
+ * Connects; while the backlog is full, tries again each millisecond, because the engine's event
+ * loop empties it quickly.
+ */
+static int connect_patiently(struct pc *pc)
+{
+	int fd;
+
+	for (unsigned ms = 0;; ms++) {
+		fd = session_connect(pc->socket);
+		if (fd != -EAGAIN || ms == BACKLOG_WAIT_MS || closing(pc))
+			return fd;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+}
+
+/*
+ * Publishes a duplicate of the socket on which HELLO waits, so that attacher_stop() can shut it
+ * down. A duplicate, because the session closes its own descriptor when HELLO fails.
+ */
+static void show_socket(struct pc *pc, int fd)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (pc->attacher.closing)
+		shutdown(fd, SHUT_RDWR);
+	pthread_mutex_unlock(&pc->lock);
+}
+
+static void hide_socket(struct pc *pc)
+{
+	pthread_mutex_lock(&pc->lock);
+	if (pc->attacher.fd >= 0)
+		close(pc->attacher.fd);
+	pc->attacher.fd = -1;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/*
+ * Connects to the engine, sends HELLO and makes the new session the current one. Takes at most 10
+ * s.
+ */
+static int pc_attach(struct pc *pc)
+{
+	struct client_session *session;
+	int fd = connect_patiently(pc), rc;
+
+	if (fd < 0)
+		return fd;
+	show_socket(pc, fd);
+	rc = session_open(pc->socket, fd, &session);
+	if (rc) {
+		hide_socket(pc);
+		return rc;
+	}
+	/* Also hold `wire`: then a registration with the previous engine has ended before the
+	 * regions are reset. */
+	pthread_mutex_lock(&pc->wire);
+	pthread_mutex_lock(&pc->lock);
+	memory_forget_regions(pc);
+	pc->session = session;
+	/* If `closing` is not set yet, attacher_stop() will find the session; that may free the
+	 * session as soon as `lock` is released. */
+	if (pc->attacher.closing)
+		shutdown(session->fd, SHUT_RDWR);
+	pthread_mutex_unlock(&pc->lock);
+	pthread_mutex_unlock(&pc->wire);
+	hide_socket(pc);
+	return 0;
+}
+
+/* ---- channels for the threads that have none ------------------------------------------------- */
+
+/*
+ * Opens one channel and adds it to `opened`. False: the engine opens no more channels, or no
+ * memory.
+ */
+static bool open_one(struct pc *pc, struct client_session *session)
+{
+	struct opened *opened = calloc(1, sizeof(*opened));
+	int rc;
+
+	if (!opened)
+		return false;
+	opened->call = (struct session_call){
+		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = OPEN_TIMEOUT_MS};
+	pthread_mutex_lock(&pc->wire);
+	rc = session_ask(session, &opened->call);
+	pthread_mutex_unlock(&pc->wire);
+	if (rc) {
+		free(opened);
+		return false;
+	}
+	opened->session = session;
+	pthread_mutex_lock(&pc->lock);
+	session->users++;
+	opened->next = pc->attacher.opened;
+	pc->attacher.opened = opened;
+	pc->attacher.available++;
+	pthread_mutex_unlock(&pc->lock);
+	return true;
+}
+
+/*
+ * True if channels are missing. In a new session every channel counts, because some threads have
+ * not noticed the loss of the old session yet.
+ */
+static bool channels_missing(struct pc *pc, bool is_new)
+{
+	const struct attacher *a = &pc->attacher;
+	bool missing;
+
+	pthread_mutex_lock(&pc->lock);
+	missing = (is_new ? a->channels : a->wanting) > a->available;
+	pthread_mutex_unlock(&pc->lock);
+	return missing;
+}
+
+/* ---- the attach thread ----------------------------------------------------------------------- */
+
+static void open_missing(struct pc *pc, struct client_session *session, bool is_new)
+{
+	while (!closing(pc) && channels_missing(pc, is_new) && open_one(pc, session))
+		continue;
+}
+
+static void *run(void *context)
+{
+	struct pc *pc = context;
+	struct client_session *session = pc_session_get(pc);
+	bool is_new = !session;
+
+	if (is_new && !pc_attach(pc))
+		session = pc_session_get(pc);
+	if (session) {
+		/* Open channels before registering memory, because registering a range may take
+		 * minutes. */
+		open_missing(pc, session, is_new);
+		for (unsigned i = 0; i < REGIONS_MAX && !closing(pc); i++) {
+			memory_register_again(pc, session, i);
+			open_missing(pc, session, false);
+		}
+		if (shm_load(&session->dead))
+			pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	pthread_mutex_lock(&pc->lock);
+	if (session && pc->attacher.wanting <= pc->attacher.available)
+		/* so that after the next loss of an engine the thread may start at once */
+		pc->attacher.tried_ns = 0;
+	pc->attacher.runs = false;
+	pthread_cond_broadcast(&pc->attacher.ended);
+	pthread_mutex_unlock(&pc->lock);
+	return NULL;
+}
+
+/*
+ * Starts the thread. The caller holds `lock`. The thread blocks all signals, because they are for
+ * the program's own threads.
+ */
+static bool start(struct pc *pc)
+{
+	struct attacher *a = &pc->attacher;
+	sigset_t all, before;
+	int rc;
+
+	a->tried_ns = clock_monotonic_ns();
+	if (a->joinable)
+		/* `runs` is false, so the old thread no longer takes the lock that is held here */
+		pthread_join(a->thread, NULL);
+	a->runs = true;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&a->thread, NULL, run, pc);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	a->joinable = a->runs = rc == 0;
+	return a->runs;
+}
+
+/* Has the attach thread work to do? The caller holds `lock`. */
+static bool has_work(const struct pc *pc)
+{
+	const struct attacher *a = &pc->attacher;
+
+	if (pc->no_reattach || a->closing || a->runs)
+		return false;
+	return !pc->session || a->wanting > a->available;
+}
+
+void pc_reattach(struct pc *pc, uint64_t until_ns)
+{
+	struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
+		.tv_nsec = (long)(until_ns % 1000000000)};
+	struct client_session *session = pc_session_get(pc);
+
+	if (session) {
+		if (session_ended(session))
+			pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	pthread_mutex_lock(&pc->lock);
+	if (has_work(pc) && clock_monotonic_ns() - pc->attacher.tried_ns >= REATTACH_NS &&
+		start(pc))
+		while (pc->attacher.runs &&
+			!pthread_cond_timedwait(&pc->attacher.ended, &pc->lock, &until))
+			continue;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+static void attacher_init(struct pc *pc)
+{
+	pthread_condattr_t attributes;
+
+	pc->attacher.fd = -1;
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&pc->attacher.ended, &attributes);
+	pthread_condattr_destroy(&attributes);
+}
+
+/* In a child of fork(), which has no attach thread. The caller holds `lock`. */
+static void attacher_inherited(struct pc *pc)
+{
+	struct attacher *a = &pc->attacher;
+
+	if (a->fd >= 0)
+		close(a->fd);
+	while (a->opened) {
+		struct opened *opened = a->opened;
+
+		a->opened = opened->next;
+		session_close_fds(&opened->call);
+		free(opened);
+	}
+	a->available = 0;
+	a->wanting = a->channels;
+	a->runs = a->joinable = false;
+	attacher_init(pc);
+}
+
+/*
+ * Ends the attach thread. Shutting its sockets down ends every wait for the engine, so the join
+ * takes only as long as the current system call.
+ */
+static void attacher_stop(struct pc *pc)
+{
+	struct attacher *a = &pc->attacher;
+	struct client_session *session = NULL;
+	bool join;
+
+	pthread_mutex_lock(&pc->lock);
+	a->closing = true;
+	if (a->fd >= 0)
+		shutdown(a->fd, SHUT_RDWR);
+	if (a->runs && pc->session) {
+		session = pc->session;
+		session->users++;
+	}
+	join = a->joinable;
+	a->joinable = false;
+	pthread_mutex_unlock(&pc->lock);
+	if (session) {
+		pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	if (join)
+		pthread_join(a->thread, NULL);
+}
+
+/* Frees the channels that the attach thread opened. It was ended by attacher_stop(). */
+static void attacher_close(struct pc *pc)
+{
+	pc_opened_drop(pc);
+	pthread_cond_destroy(&pc->attacher.ended);
+}
+
+/* ---- fork() ---------------------------------------------------------------------------------- */
+
+/*
+ * The handlers of fork() run in the thread that forks. They hold the lock of every session
+ * meanwhile, so the child gets tables that no thread was changing. The threads that do not exist in
+ * the child may have held `wire`, so the child gets a new one.
+ */
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pc *list; /* under list_lock, which is taken before the lock of a session */
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&list_lock);
+	for (struct pc *pc = list; pc; pc = pc->next)
+		pthread_mutex_lock(&pc->lock);
+}
+
+static void in_parent(void)
+{
+	for (struct pc *pc = list; pc; pc = pc->next)
+		pthread_mutex_unlock(&pc->lock);
+	pthread_mutex_unlock(&list_lock);
+}
+
+static void in_child(void)
+{
+	for (struct pc *pc = list; pc; pc = pc->next) {
+		struct client_session *session = pc->session;
+
+		pc->inherited = pc->no_reattach = true;
+		pc->session = NULL;
+		for (struct pc_channel *ch = pc->channels; ch; ch = ch->next)
+			channel_inherited(ch);
+		attacher_inherited(pc);
+		/* Its other users are the channels, which have let go of it, and threads of the
+		 * parent. The pools are not mapped in a child (MADV_DONTFORK), and nothing lies in
+		 * their place yet. */
+		if (session)
+			session_free(session);
+		pthread_mutex_init(&pc->wire, NULL);
+		pthread_mutex_unlock(&pc->lock);
+	}
+	pthread_mutex_unlock(&list_lock);
+}
+
+static void watch_forks(void)
+{
+	/* without memory for the handlers, only a child that uses the session is in danger */
+	(void)pthread_atfork(before_fork, in_parent, in_child);
+}
+
+/* Adds `pc` to the sessions of this process; before any thread but the caller's uses it. */
+static void fork_watch(struct pc *pc)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&list_lock);
+	pc->next = list;
+	list = pc;
+	pthread_mutex_unlock(&list_lock);
+}
+
+/* Removes `pc`; no other thread uses it any more. */
+static void fork_unwatch(struct pc *pc)
+{
+	struct pc **at = &list;
+
+	pthread_mutex_lock(&list_lock);
+	while (*at != pc)
+		at = &(*at)->next;
+	*at = pc->next;
+	pthread_mutex_unlock(&list_lock);
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static const char *socket_path(const struct pc_options *options)
 {
@@ -201,6 +587,8 @@ void pc_close(struct pc *pc)
 	pthread_mutex_destroy(&pc->lock);
 	free(pc);
 }
+
+/* ---- questions ------------------------------------------------------------------------------- */
 
 bool pc_attached(const struct pc *pc)
 {

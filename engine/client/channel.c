@@ -1,42 +1,143 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A channel and its session: attaching, losing the engine and finding the next one, and the step
- * that moves everything. All of it runs on the channel's thread.
+ * A channel: opening and closing it, attaching it to a session, losing the engine and finding the
+ * next one, and the step that moves everything. It runs on the channel's thread; the list of the
+ * open channels and what the attach thread has opened for them are under pc->lock.
+ *
+ * When the engine is lost, all pages in flight end as PC_GONE, but not before the engine has
+ * drained the READs that may write the caller's memory, or has exited.
  */
 #include "config/clock.h"
 #include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/op.h"
+#include "engine/abi/page.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/abi/statistics.h"
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
+#include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/credit.h"
 #include "engine/client/error.h"
+#include "engine/client/key.h"
 #include "engine/client/map.h"
 #include "engine/client/memory.h"
 #include "engine/client/notice.h"
 #include "engine/client/peercache.h"
 #include "engine/client/reap.h"
-#include "engine/client/reattach.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
 #include "engine/client/stripe.h"
 #include "engine/client/submit.h"
+#include "engine/client/verify.h"
+#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define OPEN_TIMEOUT_MS 10000u /* of pc_channel_open() */
+/* longest wait for the answer to a close; a hanging engine closes the channel later */
+#define CLOSE_TIMEOUT_MS 1000u
+
+/* ---- the channels of the process ------------------------------------------------------------- */
+
+/* Adds a channel to the open channels of the process. */
+static void channels_add(struct pc *pc, struct pc_channel *ch)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.channels++;
+	ch->next = pc->channels;
+	pc->channels = ch;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+static void channels_remove(struct pc *pc, struct pc_channel *ch)
+{
+	struct pc_channel **at = &pc->channels;
+
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.channels--;
+	while (*at != ch)
+		at = &(*at)->next;
+	*at = ch->next;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/* Adds `change` to the number of open channels that have no session. */
+static void channels_wanting(struct pc *pc, int change)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.wanting += (unsigned)change;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/* Frees `opened` with the file descriptors that its user has left in it. */
+static void opened_free(struct pc *pc, struct opened *opened)
+{
+	session_close_fds(&opened->call);
+	pc_session_put(pc, opened->session);
+	free(opened);
+}
+
+/*
+ * The channel that opened_take() returned could not be used: the next attempt waits REATTACH_NS.
+ */
+static void opened_refused(struct pc *pc)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.tried_ns = clock_monotonic_ns();
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/*
+ * Returns a channel of the current session that the attach thread opened; NULL: none. The caller
+ * owns it.
+ */
+static struct opened *opened_take(struct pc *pc)
+{
+	struct opened *opened, *stale = NULL;
+
+	pthread_mutex_lock(&pc->lock);
+	while ((opened = pc->attacher.opened) != NULL) {
+		pc->attacher.opened = opened->next;
+		pc->attacher.available--;
+		if (opened->session == pc->session)
+			break;
+		/* the engine of this channel was lost before a thread adopted the channel */
+		opened->next = stale;
+		stale = opened;
+	}
+	pthread_mutex_unlock(&pc->lock);
+	while (stale) {
+		struct opened *next = stale->next;
+
+		opened_free(pc, stale);
+		stale = next;
+	}
+	return opened;
+}
+
+void pc_opened_drop(struct pc *pc)
+{
+	struct opened *opened;
+
+	while ((opened = opened_take(pc)) != NULL)
+		opened_free(pc, opened);
+}
+
+/* ---- attaching to a session ------------------------------------------------------------------ */
 
 static int make_requests(struct pc_channel *ch)
 {
@@ -146,7 +247,10 @@ static void give_back(struct client_session *session, uint32_t channel)
 	session_ask(session, &close);
 }
 
-int channel_attach(struct pc_channel *ch, uint64_t until_ns)
+/*
+ * Requests a channel from the engine, by `until_ns`, and attaches `ch` to it. Returns 0 or -errno.
+ */
+static int channel_attach(struct pc_channel *ch, uint64_t until_ns)
 {
 	struct session_call call = {.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1};
 	struct pc *pc = ch->pc;
@@ -179,14 +283,18 @@ int channel_attach(struct pc_channel *ch, uint64_t until_ns)
 	return rc;
 }
 
-bool channel_adopt(struct pc_channel *ch)
+/*
+ * Attaches `ch` to a channel that the attach thread has opened. Sends no request and does not wait.
+ * False: there is none.
+ */
+static bool channel_adopt(struct pc_channel *ch)
 {
-	struct opened *opened = pc_opened_take(ch->pc);
+	struct opened *opened = opened_take(ch->pc);
 
 	if (!opened)
 		return false;
 	if (begin_session(ch, opened->session, &opened->call)) {
-		pc_opened_refused(ch->pc);
+		opened_refused(ch->pc);
 		if (!pthread_mutex_trylock(&ch->pc->wire)) {
 			give_back(opened->session, (uint32_t)opened->call.a);
 			pthread_mutex_unlock(&ch->pc->wire);
@@ -204,9 +312,11 @@ static bool regain(struct pc_channel *ch)
 {
 	if (!channel_adopt(ch))
 		return false;
-	pc_channels_wanting(ch->pc, -1);
+	channels_wanting(ch->pc, -1);
 	return true;
 }
+
+/* ---- losing the engine ----------------------------------------------------------------------- */
 
 /* True if a NIC of the lost engine may still write into the caller's memory. */
 static bool reads_in_flight(const struct pc_channel *ch)
@@ -272,7 +382,8 @@ void channel_inherited(struct pc_channel *ch)
 	ch->session = NULL;
 }
 
-void channel_detach(struct pc_channel *ch)
+/* Leaves the session. No READ into the caller's memory is in flight. */
+static void channel_detach(struct pc_channel *ch)
 {
 	unmap(ch);
 	/* A READ may still write into the segment or into staging.large. The engine's own mapping
@@ -286,7 +397,7 @@ void channel_detach(struct pc_channel *ch)
 	credit_forget(ch);
 	pc_session_put(ch->pc, ch->session);
 	ch->session = NULL;
-	pc_channels_wanting(ch->pc, 1);
+	channels_wanting(ch->pc, 1);
 }
 
 /* Ends all pages that are not done. */
@@ -296,7 +407,11 @@ static void end_batches(struct pc_channel *ch)
 		batch_gone(b, PC_GONE);
 }
 
-void channel_lost(struct pc_channel *ch)
+/*
+ * Ends the channel's session: every page that is not done becomes PC_GONE. While a READ into the
+ * caller's memory is in flight, waits first until the engine has drained the channel or has exited.
+ */
+static void channel_lost(struct pc_channel *ch)
 {
 	struct client_session *session = ch->session;
 
@@ -307,6 +422,8 @@ void channel_lost(struct pc_channel *ch)
 	channel_detach(ch);
 	ch->moves++;
 }
+
+/* ---- the next engine, and the step ----------------------------------------------------------- */
 
 bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 {
@@ -373,4 +490,154 @@ bool channel_step(struct pc_channel *ch)
 	if (unlikely(ch->broken))
 		channel_lost(ch);
 	return ch->moves != moves;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+/* Makes an empty location cache. The kernel zeroes its pages when they are first used. */
+static struct cache_set *cache_new(void)
+{
+	void *at = mmap(NULL, CACHE_SETS * sizeof(struct cache_set), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
+static void channel_free(struct pc_channel *ch)
+{
+	if (ch->staging.large)
+		pc_memory_release(ch->pc, ch->staging.large);
+	while (ch->spare) {
+		struct pc_batch *b = ch->spare;
+
+		ch->spare = b->next;
+		free(b);
+	}
+	free(ch->request);
+	if (ch->cache)
+		munmap(ch->cache, CACHE_SETS * sizeof(*ch->cache));
+	free(ch->memory);
+	free(ch->peer_rest_until_ns);
+	map_free(ch);
+	free(ch);
+}
+
+int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
+{
+	return pc_channel_open_within(pc, OPEN_TIMEOUT_MS, ret_channel);
+}
+
+int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel **ret_channel)
+{
+	uint64_t now_ns = clock_monotonic_ns(), wait_ns = timeout_ms * 1000000ull;
+	struct pc_channel *ch;
+	int rc = 0;
+
+	error_clear();
+	if (!pc || !ret_channel)
+		return error_set(
+			-EINVAL, "pc_channel_open() needs a session and a place for its result");
+	ch = calloc(1, sizeof(*ch));
+	if (!ch)
+		return error_set(-ENOMEM, "cannot open a channel: out of memory");
+	ch->pc = pc;
+	verify_open(ch);
+	key_text_init(&ch->key_text, &pc->name_space);
+	ch->wake = -1;
+	ch->memory_changes = UINT32_MAX;
+	ch->cache = cache_new();
+	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
+	ch->peer_rest_until_ns = calloc(NODES_MAX, sizeof(*ch->peer_rest_until_ns));
+	if (!ch->cache || !ch->memory || !ch->peer_rest_until_ns) {
+		channel_free(ch);
+		return error_set(-ENOMEM, "cannot open a channel: out of memory");
+	}
+	/* as in channel_ready(): half of the time is for the rest */
+	pc_reattach(pc, now_ns + (wait_ns / 2 < ATTACH_WAIT_NS ? wait_ns / 2 : ATTACH_WAIT_NS));
+	rc = channel_adopt(ch) ? 0 : channel_attach(ch, now_ns + wait_ns);
+	if (rc && rc != -ENOTCONN) {
+		channel_free(ch);
+		return rc;
+	}
+	channels_add(pc, ch);
+	/* Without an engine the channel is open but waits for one: its pages end as PC_GONE
+	 * until then. */
+	if (rc)
+		channels_wanting(pc, 1);
+	*ret_channel = ch;
+	return 0;
+}
+
+/*
+ * Waits for READs into the caller's memory, returns the credits and tells the engine. The engine
+ * answers when nothing is in flight into the channel's own memory either.
+ */
+static void close_attached(struct pc_channel *ch)
+{
+	struct client_session *session = ch->session;
+	struct session_call call = {.kind = ATTACH_CHANNEL_CLOSE,
+		.a = ch->id,
+		.send_fd = -1,
+		.timeout_ms = CLOSE_TIMEOUT_MS};
+
+	for (struct pc_batch *b = ch->first; b; b = b->next)
+		b->deadline_ns = 0;
+	ch->due_ns = 0;
+	channel_step(ch);
+	wait_for(ch, NULL, UINT64_MAX);
+	if (!ch->session)
+		return;
+	credit_return(ch, UINT64_MAX, 0);
+	submit_flush(ch);
+	if (!pc_wire_lock(ch->pc, clock_monotonic_ns() + CLOSE_TIMEOUT_MS * 1000000ull)) {
+		if (!session_ask(session, &call))
+			session_close_fds(&call);
+		pthread_mutex_unlock(&ch->pc->wire);
+	}
+	if (shm_load(&session->dead))
+		pc_session_end(ch->pc, session);
+	channel_detach(ch);
+}
+
+void pc_channel_close(struct pc_channel *ch)
+{
+	if (!ch)
+		return;
+	if (ch->session)
+		close_attached(ch);
+	while (ch->first) {
+		batch_gone(ch->first, PC_GONE);
+		batch_free(ch->first);
+	}
+	/* this channel no longer waits for a session: it is detached here, or was never attached */
+	channels_wanting(ch->pc, -1);
+	channels_remove(ch->pc, ch);
+	channel_free(ch);
+}
+
+/* ---- settings and counters ------------------------------------------------------------------- */
+
+int pc_channel_name_space(struct pc_channel *ch, const char *name_space)
+{
+	struct key_space space;
+
+	error_clear();
+	if (!ch)
+		return error_set(-EINVAL, "pc_channel_name_space() needs a channel");
+	if (name_space)
+		key_name_space(name_space, &space);
+	key_text_init(&ch->key_text, name_space ? &space : &ch->pc->name_space);
+	return 0;
+}
+
+void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts)
+{
+	if (channel && ret_counts)
+		*ret_counts = channel->counts;
+}
+
+void pc_channel_verify_counts(const struct pc_channel *channel, struct pc_verify_counts *ret_counts)
+{
+	if (channel && ret_counts)
+		*ret_counts = channel->verify_counts;
 }

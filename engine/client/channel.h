@@ -187,26 +187,10 @@ struct pc_channel {
 };
 
 /*
- * Requests a channel from the engine, by `until_ns`, and attaches `ch` to it. Returns 0 or -errno.
- */
-int channel_attach(struct pc_channel *ch, uint64_t until_ns);
-/*
- * Attaches `ch` to a channel that the attach thread has opened. Sends no request and does not wait.
- * False: there is none.
- */
-bool channel_adopt(struct pc_channel *ch);
-/* Leaves the session. No READ into the caller's memory is in flight. */
-void channel_detach(struct pc_channel *ch);
-/*
  * In a child of fork(): leaves the parent's session. A page of an inherited batch is PC_GONE in the
  * next step.
  */
 void channel_inherited(struct pc_channel *ch);
-/*
- * Ends the channel's session: every page that is not done becomes PC_GONE. While a READ into the
- * caller's memory is in flight, waits first until the engine has drained the channel or has exited.
- */
-void channel_lost(struct pc_channel *ch);
 /*
  * Called at the start of a batch. True if the channel has a session. If it has none, tries to get
  * one, for at most half of the time to the deadline.

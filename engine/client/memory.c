@@ -17,7 +17,6 @@
 #include "engine/client/error.h"
 #include "engine/client/memory.h"
 #include "engine/client/peercache.h"
-#include "engine/client/reattach.h"
 #include "engine/client/session.h"
 
 #include <errno.h>

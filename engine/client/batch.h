@@ -178,8 +178,8 @@ struct pc_batch {
 /* Adds a batch to the channel; the caller sets kind, pages and times. NULL: no memory. */
 struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count);
 void batch_free(struct pc_batch *b);
-/* Starts the look-ups, stores or removals of the pages. The batch is pinned. */
-void batch_begin(struct pc_batch *b);
+/* Checks the caller's arguments for the pages of a batch. Invalid pages are done. */
+void pages_init(struct pc_batch *b);
 /* Starts the next step of each page that is queued, as far as there is room. */
 void batch_step(struct pc_batch *b);
 void batch_gone(struct pc_batch *b, enum pc_result result);

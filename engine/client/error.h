@@ -3,6 +3,8 @@
 #ifndef CLIENT_ERROR_H
 #define CLIENT_ERROR_H
 
+#include <errno.h> /* the numbers that error_set() takes */
+
 /* Stores the text that pc_error() returns; returns `error`. */
 int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_clear(void);

@@ -112,4 +112,9 @@ static inline void key_hash(
 		ret_key->word[0] = 1; /* an all-zero page key would mean "no page" */
 }
 
+struct pc_batch;
+
+/* Hashes the keys of all pages of a batch that are not done. Channel thread. */
+void keys_hash(struct pc_batch *b);
+
 #endif

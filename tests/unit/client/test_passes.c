@@ -10,7 +10,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/key.h"
 #include "engine/client/memory.h"
-#include "engine/client/pages.h"
 #include "tests/unit/client/rig.h"
 
 #include <time.h>

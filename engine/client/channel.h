@@ -24,7 +24,7 @@ struct memory_view;
 struct pc_batch;
 struct stock;
 
-/* The members of the cluster map; see map.h. */
+/* The members of the cluster map; see directory.h. */
 struct map_copy {
 	struct map_member *member; /* by peer number; ref 0: none */
 	uint32_t peers, members, room;

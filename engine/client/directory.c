@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the directory says of a key: its owners, in the order in which they are asked, and the
- * locations in a bucket, in the order in which they are tried. Entries of engines that are not
- * alive are ignored. An entry may be wrong: the page head decides. Channel thread.
+ * What the engine's shared memory says of members and keys.
+ *
+ * The map: the channel's private copy of the members of the cluster map, 8 bytes each, and the
+ * search for the member with a ref. The copy is refreshed when the shared epoch changes.
+ *
+ * The directory: the owners of a key, in the order in which they are asked (directory_owner()
+ * chooses the next one), and the locations in a bucket, in the order in which they are tried.
+ * Owners are not copied: the word of the key's slot is read for each look-up. Entries of engines
+ * that are not alive are ignored. An entry may be wrong: the page head decides. Channel thread.
  */
 #include "config/likely.h"
 #include "config/limits.h"
@@ -14,15 +20,142 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/directory.h"
-#include "engine/client/map.h"
 #include "engine/client/session.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#define ROOM_MIN 64u
+/* slots of the hash table per member, at least */
+#define SPARSE 2u
 
 static_assert(REPLICAS_MAX + MAP_FORMERS_MAX <= 8, "page_work.asked has a bit for each");
 
 /* loads of a slot's word that a change of the map may spoil, before the key is unreachable */
 #define OWNERS_ATTEMPTS 3
+
+/* ---- the copy of the map --------------------------------------------------------------------- */
+
+static uint32_t slot_of(const struct map_copy *map, uint32_t ref)
+{
+	return (uint32_t)map_mix(ref) & map->mask;
+}
+
+static void index_refs(struct map_copy *map)
+{
+	memset(map->slot, 0, (map->mask + 1) * sizeof(map->slot[0]));
+	for (uint32_t i = 0; i < map->peers; i++) {
+		uint32_t slot = slot_of(map, map->member[i].ref);
+
+		if (!map->member[i].ref)
+			continue;
+		while (map->slot[slot])
+			slot = (slot + 1) & map->mask;
+		map->slot[slot] = (uint16_t)(i + 1);
+	}
+}
+static_assert(NODES_MAX < UINT16_MAX, "a peer number has 16 bits");
+
+void map_forget(struct pc_channel *ch)
+{
+	ch->map_epoch = 0;
+	ch->map = NULL;
+	ch->map_last = NULL;
+}
+
+/* cold: when the channel is closed */
+void map_free(struct pc_channel *ch)
+{
+	free(ch->map_memory.member);
+	free(ch->map_memory.slot);
+	ch->map_memory = (struct map_copy){.members = 0};
+	map_forget(ch);
+}
+
+/*
+ * cold: when the number of members has doubled. Makes room for all members whose peer number is
+ * below `peers`. False: no memory.
+ */
+static bool make_room(struct map_copy *map, uint32_t peers)
+{
+	uint32_t room = map->room ? map->room : ROOM_MIN;
+	struct map_member *member;
+	uint16_t *slot;
+
+	while (room < peers)
+		room *= 2;
+	if (room == map->room)
+		return true;
+	member = malloc(room * sizeof(*member));
+	slot = malloc(room * SPARSE * sizeof(*slot));
+	if (!member || !slot) {
+		free(member);
+		free(slot);
+		return false;
+	}
+	free(map->member);
+	free(map->slot);
+	*map = (struct map_copy){
+		.member = member, .slot = slot, .room = room, .mask = room * SPARSE - 1};
+	return true;
+}
+
+/* Words that are no members are left out: none is there, or the engine's memory is damaged. */
+static void copy_members(struct map_copy *map, const struct map_shared *shared, uint32_t peers)
+{
+	map->peers = peers;
+	map->members = 0;
+	for (uint32_t peer = 0; peer < peers; peer++) {
+		struct map_member m = map_member_unpack(shm_load64(&shared->member[peer]));
+
+		if (m.peer != peer || !map_member_sane(&m))
+			m = (struct map_member){.ref = 0};
+		map->members += m.ref != 0;
+		map->member[peer] = m;
+	}
+}
+
+/*
+ * A member that joins while the copy is made may be missing: the epoch changes after it, so the
+ * next call copies again. The acquire pairs with the release of control/members/slots.c.
+ */
+void map_refresh(struct pc_channel *ch)
+{
+	const struct map_shared *shared = &ch->session->status->map;
+	uint32_t epoch = shm_load_acquire(&shared->epoch), peers;
+
+	if (ch->map && epoch == ch->map_epoch)
+		return;
+	peers = shm_load(&shared->peers);
+	if (peers > NODES_MAX)
+		peers = NODES_MAX;
+	if (!make_room(&ch->map_memory, peers))
+		return;
+	copy_members(&ch->map_memory, shared, peers);
+	index_refs(&ch->map_memory);
+	ch->map = &ch->map_memory;
+	ch->map_epoch = epoch;
+	ch->map_last = NULL;
+}
+
+const struct map_member *map_search(struct pc_channel *ch, uint32_t ref)
+{
+	const struct map_copy *map = ch->map;
+
+	if (!map || !ref)
+		return NULL;
+	for (uint32_t slot = slot_of(map, ref); map->slot[slot]; slot = (slot + 1) & map->mask) {
+		const struct map_member *m = &map->member[map->slot[slot] - 1];
+
+		if (m->ref == ref) {
+			ch->map_last = m;
+			return m;
+		}
+	}
+	return NULL;
+}
+
+/* ---- the owners of a key --------------------------------------------------------------------- */
 
 struct choice {
 	const struct map_member *member; /* the next owner to ask; NULL: every owner was asked */
@@ -101,6 +234,8 @@ const struct map_member *directory_owner(struct pc_channel *ch, struct page_work
 	p->asked |= (uint8_t)(1u << best.owner.bit);
 	return best.member;
 }
+
+/* ---- the locations of a page ----------------------------------------------------------------- */
 
 /* Order in which locations of a page are tried. */
 static unsigned location_rank(enum owner_rank rank, bool on_disk)

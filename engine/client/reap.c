@@ -17,11 +17,10 @@
 #include "engine/client/clear.h"
 #include "engine/client/constants.h"
 #include "engine/client/credit.h"
+#include "engine/client/directory.h"
 #include "engine/client/disk.h"
 #include "engine/client/fetch.h"
-#include "engine/client/head.h"
-#include "engine/client/lookup.h"
-#include "engine/client/map.h"
+#include "engine/client/look.h"
 #include "engine/client/notice.h"
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
@@ -110,7 +109,7 @@ static void run_done(struct pc_channel *ch, uint32_t rail, const struct run_done
 	if (r->batch && r->kind == REQUEST_RUN)
 		run_answer(ch, r, done, status);
 	else if (r->batch)
-		(r->region == REGION_SHARD ? look_answer : head_answer)(ch, r, done, status);
+		look_answer(ch, r, done, status);
 	if (unlikely(r->kind == REQUEST_LOOK))
 		scratch_free(&ch->staging, r->hold, r->pages);
 	request_free(ch, index);

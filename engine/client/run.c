@@ -22,7 +22,7 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/map.h"
+#include "engine/client/directory.h"
 #include "engine/client/notice.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"

@@ -5,7 +5,7 @@
  * (local.c). Of a page of another member only its rail has read the head, and under a lease not
  * even that, so the head is READ now:
  *
- *   READ of the page ~> hit, and it is due --> READ of the head (head.c) ~> same CRC: hit
+ *   READ of the page ~> hit, and it is due --> READ of the head (look.c) ~> same CRC: hit
  *                                                                           else: next location
  *
  * The head of one (place, generation) never changes while the page is there, so the CRC is that of

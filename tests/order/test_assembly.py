@@ -58,10 +58,10 @@ APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
 # source: its functions in SEQUENCES; those of fast_path.c are all others
 SOURCES = {
     "engine/client/channel.c": {"wait_until_drained"},
+    "engine/client/directory.c": {"map_refresh"},
     "engine/client/fetch.c": {"hit"},
     "engine/client/local.c": {"local_get"},
-    "engine/client/lookup.c": {"look_all"},
-    "engine/client/map.c": {"map_refresh"},
+    "engine/client/look.c": {"look_all"},
     "engine/client/set.c": {"slot_enter", "slot_leave"},
     "engine/client/submit.c": {"wake_told", "submit_ctl_flush"},
     "engine/client/wait.c": {"sleep_until"},

@@ -334,7 +334,7 @@ static void look(struct call *call)
 		looked, call);
 }
 
-/* As cached() of lookup.c: a get believes any location, because it reads the page head. */
+/* As lookup_cached() of look.c: a get believes any location, because it reads the page head. */
 static bool cache_find(struct call *call)
 {
 	const struct cached *cached = cached_at(call);

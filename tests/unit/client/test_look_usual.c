@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The short way of an exists to the owner of a key: it chooses the owner that the long way chooses,
- * whatever the map says and whenever it changes. lookup.c is included, so that the map can change
+ * whatever the map says and whenever it changes. look.c is included, so that the map can change
  * between two of its loads.
  */
 #include <stdint.h>
@@ -10,7 +10,7 @@
 
 static uint64_t load_trapped(const uint64_t *at);
 #define shm_load_acquire64 load_trapped
-#include "engine/client/lookup.c" /* IWYU pragma: keep */
+#include "engine/client/look.c" /* IWYU pragma: keep */
 #undef shm_load_acquire64
 
 #include "config/clock.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directory entries that are wrong or out of date: their pages are never hits. */
-#include "engine/client/map.h"
+#include "engine/client/directory.h"
 #include "tests/unit/client/rig.h"
 
 #include <signal.h>

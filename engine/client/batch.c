@@ -31,7 +31,7 @@
 #include "engine/client/directory.h"
 #include "engine/client/disk.h"
 #include "engine/client/error.h"
-#include "engine/client/fetch.h"
+#include "engine/client/get.h"
 #include "engine/client/key.h"
 #include "engine/client/look.h"
 #include "engine/client/memory.h"
@@ -39,7 +39,6 @@
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
-#include "engine/client/run.h"
 #include "engine/client/session.h"
 #include "engine/client/set.h"
 #include "engine/client/wait.h"
@@ -568,61 +567,6 @@ static void find_twins(struct pc_batch *b)
 	}
 }
 
-/*
- * Plans the pages [i, end) whose locations the cache has; the others go on one by one. Returns
- * their number.
- */
-static uint32_t plan(struct pc_batch *b, uint32_t i, uint32_t end)
-{
-	struct pc_channel *ch = b->channel;
-	uint32_t here = ch->session->ref, others = 0, slot = 0, way;
-	/* alike: the holder to which `slot` belongs, another host on the map; 0: none yet */
-	uint32_t holder = 0;
-	struct cache_set *cache = ch->cache;
-	bool alike = b->alike;
-
-	for (; i < end; i++) {
-		struct page_work *p = &b->work[i];
-		uint32_t set = p->cached; /* until here the set's number, see key.c */
-		const struct cache_entry *e =
-			likely(p->regular) ? cache_entry_in(&cache[set], &p->key, &way) : NULL;
-		struct location at;
-
-		if (unlikely(!e || (e->at.ref != holder &&
-					   (e->at.ref == here || !map_by_ref(ch, e->at.ref))))) {
-			others++;
-			if (p->phase != PAGE_DONE)
-				lookup_begin(b, i);
-			continue;
-		}
-		at = e->at;
-		if (unlikely(at.ref != holder)) {
-			slot = run_slot(at.ref, p->bytes);
-			holder = alike ? at.ref : 0;
-		}
-		p->at = at;
-		p->cached = set * CACHE_WAYS + way;
-		run_add(b, i, slot, 0, alike);
-	}
-	return others;
-}
-
-/* Begins the look-ups of a get. Most pages have a location in the cache and are READ at once. */
-static void begin_get(struct pc_batch *b)
-{
-	struct pc_channel *ch = b->channel;
-	uint32_t others = 0;
-
-	b->cache_changes = ch->cache_changes;
-	for (uint32_t i = 0; i < b->count; i += RUN_PLAN_MAX) {
-		uint32_t end = i + RUN_PLAN_MAX < b->count ? i + RUN_PLAN_MAX : b->count;
-
-		others += plan(b, i, end);
-		run_add_end(b);
-	}
-	ch->counts.lookups_cached += b->count - others;
-}
-
 /* Ends a page that no set can store here. */
 static void page_too_large(struct pc_batch *b, uint32_t i)
 {
@@ -640,7 +584,7 @@ static void batch_begin(struct pc_batch *b)
 	ch->now_ns = clock_monotonic_ns();
 	credit_return(ch, ch->now_ns > STOCK_IDLE_NS ? ch->now_ns - STOCK_IDLE_NS : 0, 0);
 	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
-		(b->kind == BATCH_GET ? begin_get : look_all)(b);
+		(b->kind == BATCH_GET ? get_begin : look_all)(b);
 		return;
 	}
 	if (b->kind == BATCH_SET) {
@@ -739,10 +683,7 @@ void batch_step(struct pc_batch *b)
 	if (!b->expired) {
 		if (page_waits(b, PAGE_LOOK))
 			lookup_step(b);
-		if (page_waits(b, PAGE_RUN) || b->runs.head != CLIENT_NONE)
-			run_step(b);
-		if (page_waits(b, PAGE_FETCH) || page_waits(b, PAGE_STAGE))
-			fetch_step(b);
+		get_step(b);
 		if (b->kind == BATCH_PEEK)
 			peek_step(b);
 		else if (page_waits(b, PAGE_HEAD))

@@ -27,11 +27,11 @@
 #include "engine/client/memory.h"
 #include "engine/client/notice.h"
 #include "engine/client/peercache.h"
+#include "engine/client/rail.h"
 #include "engine/client/reap.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
-#include "engine/client/stripe.h"
 #include "engine/client/submit.h"
 #include "engine/client/verify.h"
 #include "engine/client/wait.h"
@@ -478,7 +478,8 @@ bool channel_step(struct pc_channel *ch)
 		return false;
 	}
 	ch->now_ns = clock_monotonic_ns();
-	reap(ch);
+	reap_rails(ch);
+	reap_ctl(ch);
 	step_batches(ch);
 	notice_touches_end(ch);
 	submit_flush(ch);

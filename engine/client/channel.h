@@ -45,7 +45,7 @@ struct channel_rail {
 	uint64_t credit[2];
 	/* until this time (ns) the rail is used last, because an op failed on it */
 	uint64_t rest_until_ns;
-	/* the fields below belong to the rail's bandwidth estimate, see stripe.c */
+	/* the fields below belong to the rail's bandwidth estimate, see rail.c */
 	/* estimates for which weight and credit[] were computed: this rail's, the fastest rail's */
 	uint64_t weighed, weighed_max;
 	uint64_t rate;  /* bandwidth estimate, bytes per 1024 ns; 0: unknown */

@@ -47,10 +47,10 @@
 #include "engine/client/notice.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
+#include "engine/client/rail.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
-#include "engine/client/stripe.h"
 #include "engine/client/submit.h"
 #include "engine/client/verify.h"
 

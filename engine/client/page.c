@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What becomes of a page when it is known how a step of it ended: it is done, or it is queued for
- * its next step. The files of the steps (look.c, run.c, fetch.c, disk.c, set.c) call
+ * its next step. The files of the steps (look.c, get.c, disk.c, set.c) call
  * these functions with the outcome and never one another; batch.c starts the steps of what is
  * queued. A page of this host is copied here, because that needs no waiting. Channel thread. The
  * phases:
@@ -42,13 +42,13 @@
 #include "engine/client/notice.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
+#include "engine/client/rail.h"
 #include "engine/client/session.h"
-#include "engine/client/stripe.h"
 #include "engine/client/verify.h"
 
 /*
- * Counts a page with a result other than PC_HIT; hits are counted in get_here(), page_hit(), run.c
- * and reap.c.
+ * Counts a page with a result other than PC_HIT; hits are counted in get_here(), page_hit(), get.c
+ * and rail.c.
  */
 void page_count(struct pc_batch *b, enum pc_result result)
 {
@@ -102,15 +102,6 @@ void page_hit(struct pc_batch *b, uint32_t i)
 	ch->peer_rest_until_ns[p->peer] = 0;
 	notice_touch(ch, p, channel_now_ms(ch));
 	page_done(b, i, PC_HIT);
-}
-
-void page_verify(struct pc_batch *b, uint32_t i)
-{
-	struct page_work *p = &b->work[i];
-
-	p->verify = VERIFY_HEAD;
-	p->rails_tried = 0;
-	page_queue(b, i, PAGE_HEAD);
 }
 
 /* True if the page was queued to have this host's disk searched, which is done once. */
@@ -329,36 +320,4 @@ void page_found(struct pc_batch *b, uint32_t i)
 		page_queue(b, i, page_read_phase(p));
 	else
 		set_there(b, i);
-}
-
-void page_not_hit(struct pc_batch *b, uint32_t i)
-{
-	struct pc_channel *ch = b->channel;
-	struct page_work *p = &b->work[i];
-	uint32_t status = p->piece_status;
-
-	p->piece_status = OP_HIT;
-	switch (status) {
-	case OP_CANCELLED: page_done(b, i, PC_GONE); return;
-	/* this client's request was wrong, or the directory entry names an impossible place */
-	case OP_INVALID:
-		p->flags |= PAGE_SAW_REFUSAL;
-		/* fall through */
-	case OP_STALE:
-	case OP_MISS:
-		p->rails_tried = 0;
-		page_queue(b, i, PAGE_HEAD);
-		return;
-	case OP_NIC_ERROR:
-	case OP_PEER_DOWN:
-		if (stripe_again(ch, p->peer, p->rails_tried) && map_by_ref(ch, p->at.ref)) {
-			ch->counts.reissued++;
-			page_queue(b, i, page_read_phase(p));
-			return;
-		}
-		break;
-	default: break;
-	}
-	ch->peer_rest_until_ns[p->peer] = ch->now_ns + PEER_REST_NS;
-	page_unreached(b, i);
 }

@@ -46,12 +46,8 @@ void page_refused(struct pc_batch *b, uint32_t i);
 void page_stored(struct pc_batch *b, uint32_t i, uint32_t length);
 /* The page has other bytes than its head says: reports it, and the location is wrong. */
 void page_corrupt(struct pc_batch *b, uint32_t i);
-/* The bytes of a page of another member that is VERIFY_DUE are here: READs its head. */
-void page_verify(struct pc_batch *b, uint32_t i);
 /* The page of another host is a hit, and was compared if that was due. */
 void page_hit(struct pc_batch *b, uint32_t i);
-/* All READs of the page were answered, one of them with p->piece_status, which is no hit. */
-void page_not_hit(struct pc_batch *b, uint32_t i);
 
 /*
  * The i-th page of a batch, for a loop over pages. What is assumed is true; it makes the compiler
@@ -130,6 +126,18 @@ static inline void page_requeue(struct pc_batch *b, uint32_t i)
 		q->tail = i;
 	q->head = i;
 	b->channel->waits[waits_for_room(b->work[i].phase)]++;
+}
+
+/* Removes the first waiting run. Returns its first page; CLIENT_NONE: none. */
+static inline uint32_t run_unqueue(struct pc_batch *b)
+{
+	uint32_t head = b->runs.head;
+
+	if (head != CLIENT_NONE) {
+		b->runs.head = b->work[head].run_next;
+		b->channel->waits[1]--;
+	}
+	return head;
 }
 
 static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request)

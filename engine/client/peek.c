@@ -14,9 +14,9 @@
 #include "engine/client/page.h"
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
+#include "engine/client/rail.h"
 #include "engine/client/request.h"
 #include "engine/client/staging.h"
-#include "engine/client/stripe.h"
 #include "engine/client/submit.h"
 
 #include <errno.h>

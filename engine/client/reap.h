@@ -7,7 +7,7 @@
 
 struct pc_channel;
 
-/* Takes all answers. Returns how many rings had some. */
-uint32_t reap(struct pc_channel *ch);
+/* Takes all answers of the control plane. */
+void reap_ctl(struct pc_channel *ch);
 
 #endif

@@ -83,6 +83,22 @@ static inline void request_free(struct pc_channel *ch, uint32_t index)
 	ch->request_free = index;
 }
 
+/* The request with this cookie, and its index; NULL: none in flight has it. */
+static inline struct client_request *request_of(
+	struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
+{
+	uint32_t index = (uint32_t)cookie;
+	struct client_request *r;
+
+	if (index >= ch->requests)
+		return NULL;
+	r = &ch->request[index];
+	if (r->kind == REQUEST_FREE || r->generation != (uint32_t)(cookie >> 32))
+		return NULL;
+	*ret_index = index;
+	return r;
+}
+
 static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
 {
 	return (uint64_t)ch->request[index].generation << 32 | index;

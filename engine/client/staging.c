@@ -3,10 +3,15 @@
  * The channel's staging region: buckets and page heads are READ into its front, pages with an
  * unregistered destination into the rest. A staging block is freed only after its READ was
  * answered, so the block of an abandoned READ stays taken until then. Space is reclaimed in the
- * order in which it was taken, which is about the order of the answers. Channel thread.
+ * order in which it was taken, which is about the order of the answers. A page larger than the
+ * region goes through memory of its own, `large`. Channel thread.
  */
 #include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/page.h"
+#include "engine/client/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/memory.h"
 #include "engine/client/staging.h"
 
 #include <string.h>
@@ -53,20 +58,67 @@ uint32_t staging_take(struct staging *s, uint32_t bytes)
 
 void staging_free(struct staging *s, uint32_t block)
 {
+	if (block == STAGING_LARGE) {
+		s->large_busy = false;
+		return;
+	}
 	s->block[block].freed = true;
 	while (s->first != s->last && s->block[s->first & (STAGING_BLOCKS - 1)].freed)
 		s->used -= s->block[s->first++ & (STAGING_BLOCKS - 1)].bytes;
-}
-
-unsigned char *staging_at(struct staging *s, uint32_t block)
-{
-	return s->base + s->block[block].offset;
 }
 
 uint32_t staging_offset(const struct staging *s, uint32_t block)
 {
 	return s->block[block].offset;
 }
+
+/* ---- staging for one page -------------------------------------------------------------------- */
+
+/*
+ * A page larger than the staging region goes through memory of its own, one page at a time. It is
+ * registered once and kept.
+ */
+static uint32_t staging_take_large(struct pc_channel *ch, uint64_t deadline_ns)
+{
+	struct staging *s = &ch->staging;
+
+	if (s->large_busy)
+		return CLIENT_NONE;
+	if (!s->large && memory_alloc(ch->pc, PAGE_BYTES_MAX, true, deadline_ns, &s->large))
+		return CLIENT_NONE;
+	memory_refresh(ch);
+	s->large_busy = true;
+	return STAGING_LARGE;
+}
+
+uint32_t staging_take_page(
+	struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns, struct op_segment *ret_segment)
+{
+	uint32_t block;
+
+	if (bytes <= STAGING_PAGE_MAX) {
+		block = staging_take(&ch->staging, bytes);
+		if (block != CLIENT_NONE)
+			*ret_segment = (struct op_segment){.region = ch->staging.region,
+				.length = bytes,
+				.offset = staging_offset(&ch->staging, block)};
+	} else {
+		const struct memory_view *m;
+
+		block = staging_take_large(ch, deadline_ns);
+		if (block == CLIENT_NONE)
+			return CLIENT_NONE;
+		m = memory_find(ch, ch->staging.large, bytes);
+		if (!m) {
+			ch->staging.large_busy = false;
+			return CLIENT_NONE;
+		}
+		*ret_segment = (struct op_segment){.region = m->region, .length = bytes};
+	}
+	return block;
+}
+
+/* ---- scratch slots --------------------------------------------------------------------------- */
 
 /* Returns the lowest bit of `free` above which, it included, `count` bits are set; 32: none. */
 static uint32_t bits_find(uint32_t free, uint32_t count)

@@ -8,6 +8,9 @@
 
 #include "engine/client/constants.h"
 
+struct op_segment;
+struct pc_channel;
+
 struct staging_block {
 	uint32_t offset; /* offset of the block in the staging region, bytes */
 	uint32_t bytes;
@@ -35,10 +38,19 @@ struct staging {
 #define STAGING_LARGE STAGING_BLOCKS /* number of a staging block that stands for staging.large */
 
 void staging_init(struct staging *s, unsigned char *base, uint16_t region);
+/*
+ * Takes staging for a page of `bytes` bytes, by `deadline_ns`. Returns the number of its block,
+ * with the segment to READ into; CLIENT_NONE: no room at the moment.
+ */
+uint32_t staging_take_page(struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns,
+	struct op_segment *ret_segment);
 /* Takes a staging block. Returns its number, or CLIENT_NONE: no room at the moment. */
 uint32_t staging_take(struct staging *s, uint32_t bytes);
 void staging_free(struct staging *s, uint32_t block);
-unsigned char *staging_at(struct staging *s, uint32_t block);
+static inline unsigned char *staging_at(const struct staging *s, uint32_t block)
+{
+	return block == STAGING_LARGE ? s->large : s->base + s->block[block].offset;
+}
 uint32_t staging_offset(const struct staging *s, uint32_t block);
 /* Takes `count` consecutive scratch slots. Returns the first, or CLIENT_NONE: no room. */
 uint32_t scratch_take(struct staging *s, uint32_t count);

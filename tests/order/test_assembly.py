@@ -59,7 +59,7 @@ APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
 SOURCES = {
     "engine/client/channel.c": {"wait_until_drained"},
     "engine/client/directory.c": {"map_refresh"},
-    "engine/client/fetch.c": {"hit"},
+    "engine/client/get.c": {"fetch_copy"},
     "engine/client/local.c": {"local_get"},
     "engine/client/look.c": {"look_all"},
     "engine/client/set.c": {"slot_enter", "slot_leave"},
@@ -101,7 +101,8 @@ SEQUENCES = {
     "local_get": {
         "x86_64": [r"call", r"sfence"],
         "aarch64": [r"bl\s.*<copy_scatter", r"dmb\s+ishld", r"ld[rp]\s", r"dmb\s+osh$"]},
-    "hit": {"x86_64": [r"call", r"sfence"], "aarch64": [r"bl\s.*<copy_scatter", r"dmb\s+osh$"]},
+    "fetch_copy": {
+        "x86_64": [r"call", r"sfence"], "aarch64": [r"bl\s.*<copy_scatter", r"dmb\s+osh$"]},
     # epoch, word of the slot, its first owner, its other ones, the word again
     "look_all": {"aarch64": [r"ldap?r\s+w", *4 * [r"ldap?r\s+x"]]},
     "order_map_owners_load": {"aarch64": [r"ldap?r\s+w", *4 * [r"ldap?r\s+x"]]},

@@ -15,8 +15,8 @@
 
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/rail.h"
 #include "engine/client/session.h"
-#include "engine/client/stripe.h"
 
 #define PAGE (128u << 10)
 #define US 1000ull

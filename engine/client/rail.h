@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The choice of a rail, and what posts and answers tell about it: the part of stripe.c that every
- * run uses. Channel thread.
+ * The choice of a rail, what posts and answers tell about it, and taking the answers (rail.c).
+ * Inline is what every run uses. Channel thread.
  */
-#ifndef CLIENT_STRIPE_H
-#define CLIENT_STRIPE_H
+#ifndef CLIENT_RAIL_H
+#define CLIENT_RAIL_H
 
 #include "config/likely.h"
 #include "engine/abi/page.h"
@@ -138,5 +138,8 @@ static inline void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t by
 	if (r->moved >= STRIPE_SAMPLE_BYTES && r->busy_ns >= STRIPE_SAMPLE_NS)
 		stripe_sample(ch, r);
 }
+
+/* Takes all answers of the rails. */
+void reap_rails(struct pc_channel *ch);
 
 #endif

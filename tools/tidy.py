@@ -30,17 +30,17 @@ FILE_LINES_WARN, FILE_LINES_MAX = 800, 1000
 FUNCTION_LINES_MAX, HOT_FUNCTION_LINES_MAX = 70, 40
 
 # What runs at least once per page. In engine/client only files whose every function does, or has a
-# cold mark: channel.c, wait.c and credit.c run per batch, wait or stock as well.
+# cold mark: channel.c and wait.c run per batch or wait as well.
 HOT = {"dv/hot.h", "dv/order.h", "engine/abi/ring.h",
        "engine/rail/core.h", "engine/rail/request.c", "engine/rail/run.c",
        "engine/rail/run_post.c", "engine/rail/step.c", "engine/rail/wqe.h",
        "engine/client/batch.c", "engine/client/batch.h", "engine/client/cache.h",
-       "engine/client/copy.c", "engine/client/directory.c", "engine/client/directory.h",
-       "engine/client/get.c", "engine/client/key.c", "engine/client/key.h",
-       "engine/client/local.c", "engine/client/look.c", "engine/client/memory.h",
-       "engine/client/notice.c", "engine/client/notice.h", "engine/client/page.c",
-       "engine/client/page.h", "engine/client/rail.c", "engine/client/rail.h",
-       "engine/client/reap.c", "engine/client/request.h", "engine/client/set.c",
+       "engine/client/copy.c", "engine/client/ctl.c", "engine/client/directory.c",
+       "engine/client/directory.h", "engine/client/get.c", "engine/client/key.c",
+       "engine/client/key.h", "engine/client/local.c", "engine/client/look.c",
+       "engine/client/memory.h", "engine/client/notice.c", "engine/client/notice.h",
+       "engine/client/page.c", "engine/client/page.h", "engine/client/rail.c",
+       "engine/client/rail.h", "engine/client/request.h", "engine/client/set.c",
        "engine/client/staging.c", "engine/client/submit.c", "engine/client/submit.h"}
 ORDERING = {"dv/order.h", "engine/abi/ring.h"}
 

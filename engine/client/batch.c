@@ -25,11 +25,9 @@
 #include "engine/client/batch.h"
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
-#include "engine/client/clear.h"
 #include "engine/client/constants.h"
-#include "engine/client/credit.h"
+#include "engine/client/ctl.h"
 #include "engine/client/directory.h"
-#include "engine/client/disk.h"
 #include "engine/client/error.h"
 #include "engine/client/get.h"
 #include "engine/client/key.h"
@@ -690,12 +688,8 @@ void batch_step(struct pc_batch *b)
 			head_step(b);
 		if (b->kind == BATCH_SET)
 			set_step(b);
-		else if (b->kind == BATCH_REMOVE)
-			remove_step(b);
-		else if (b->kind == BATCH_CLEAR)
-			clear_step(b);
-		else if (page_waits(b, PAGE_DISK))
-			disk_step(b);
+		else
+			ctl_step(b);
 	}
 	if (b->left && b->left == b->twins)
 		give_up_twins(b);

@@ -11,6 +11,7 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/ctl.h"
 #include "engine/client/page.h"
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
@@ -48,23 +49,15 @@ static void submit_peek(struct pc_batch *b, uint32_t i, uint32_t rail, uint32_t 
 	submit_op(ch, rail, &op, &segment);
 }
 
-/* False: there is no room. */
+/* False: no room; it is again first in its queue. */
 static bool submit_question(struct pc_batch *b, uint32_t i)
 {
-	struct pc_channel *ch = b->channel;
 	struct ctl_op op = {.kind = CTL_PROMOTE,
 		.count = PROMOTE_LOOK,
 		.key = b->peek[i].key,
 		.deadline_ns = b->deadline_ns};
-	uint32_t index;
 
-	if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0))
-		return false;
-	index = request_take(ch, REQUEST_DISK, b, i);
-	op.cookie = request_cookie(ch, index);
-	page_in_flight(b, i, index);
-	submit_ctl(ch, &op, 1);
-	return true;
+	return ctl_ask(b, i, REQUEST_DISK, &op);
 }
 
 void peek_step(struct pc_batch *b)
@@ -78,7 +71,6 @@ void peek_step(struct pc_batch *b)
 		if (b->peek[i].engine) {
 			if (submit_question(b, i))
 				continue;
-			page_requeue(b, i);
 			return;
 		}
 		rail = stripe_small(ch, &(struct stripe){.peer = b->peek[i].peer,

@@ -5,8 +5,8 @@
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/credit.h"
 #include "engine/client/session.h"
+#include "engine/client/set.h"
 #include "tests/unit/client/rig.h"
 
 #include <time.h>

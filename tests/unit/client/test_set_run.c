@@ -6,8 +6,8 @@
 #include "config/clock.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/credit.h"
 #include "engine/client/request.h"
+#include "engine/client/set.h"
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>

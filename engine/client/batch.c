@@ -606,6 +606,13 @@ static void batch_begin(struct pc_batch *b)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
+/* Ends a page that is stored under its key with `stored` bytes, which the caller's are not. */
+static void twin_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
+{
+	error_length(b->work[i].bytes, stored);
+	page_done(b, i, PC_INVALID);
+}
+
 static void give_up_twins(struct pc_batch *b)
 {
 	uint32_t first;
@@ -620,7 +627,7 @@ static void give_up_twins(struct pc_batch *b)
 		if (same)
 			page_done(b, i, b->results[first]);
 		else
-			page_differs(b, i, b->work[first].bytes);
+			twin_differs(b, i, b->work[first].bytes);
 	}
 }
 

@@ -25,7 +25,7 @@
 #include "engine/client/error.h"
 #include "engine/client/key.h"
 #include "engine/client/memory.h"
-#include "engine/client/notice.h"
+#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
 #include "engine/client/request.h"
@@ -33,7 +33,6 @@
 #include "engine/client/set.h"
 #include "engine/client/staging.h"
 #include "engine/client/submit.h"
-#include "engine/client/verify.h"
 #include "engine/client/wait.h"
 
 #include <errno.h>

@@ -176,7 +176,7 @@ struct pc_channel {
 	/* list of finished batches whose memory the next batches use again, and its length */
 	struct pc_batch *spare;
 	uint32_t spares;
-	/* verify.c: hits until the next one that is compared; 0: none is */
+	/* page.c: hits until the next one that is compared; 0: none is */
 	uint32_t verify_left;
 	struct pc_verify_counts verify_counts;
 	uint64_t verify_random; /* state of the generator of those distances; never 0 */

@@ -35,7 +35,6 @@
 #include "engine/client/get.h"
 #include "engine/client/look.h"
 #include "engine/client/memory.h"
-#include "engine/client/notice.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
@@ -43,7 +42,6 @@
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
 #include "engine/client/submit.h"
-#include "engine/client/verify.h"
 
 static_assert(SLICE_BYTES <= RUN_BYTES, "a run holds at least one page");
 static_assert(RUN_GROUPS_MAX == 32, "a bit each");

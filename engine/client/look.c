@@ -18,7 +18,7 @@
  * - A set has found the page in the directory. Only the holder's head proves that the page is still
  *   there: an entry can outlive its page, because the holder removes the page first, and because
  *   owners miss removals while they are restarted.
- * - The page's bytes are here and are compared with the CRC in the head (verify.c).
+ * - The page's bytes are here and are compared with the CRC in the head (page.c).
  * - The page could not be read: it was evicted, or it has another length than the caller expects.
  *   The second case is the caller's mistake; reporting it as stale would remove a good page from
  *   the directory.
@@ -33,6 +33,7 @@
 #include "config/likely.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
+#include "engine/abi/crc32c.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
@@ -44,7 +45,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
 #include "engine/client/look.h"
-#include "engine/client/notice.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
@@ -52,7 +52,6 @@
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
 #include "engine/client/submit.h"
-#include "engine/client/verify.h"
 
 #include <stdalign.h>
 #include <string.h>
@@ -518,6 +517,26 @@ void head_step(struct pc_batch *b)
 	look_close_all(b, room);
 }
 
+static uint32_t head_crc(const struct pc_page *page)
+{
+	uint32_t crc = 0;
+
+	for (unsigned s = 0; s < page->segment_count; s++)
+		crc = crc32c(crc, page->segments[s].base, page->segments[s].bytes);
+	return crc;
+}
+
+/* True if the head of a page whose bytes are here has no CRC, or that of the bytes. */
+static bool head_matches(const struct pc_batch *b, uint32_t i, const struct page_head *head)
+{
+	if (!page_head_is_proven(head))
+		return true;
+	if (head_crc(&b->pages[i]) != head->crc)
+		return false;
+	b->channel->verify_counts.verified++;
+	return true;
+}
+
 /* The head was READ. */
 static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *head)
 {
@@ -527,7 +546,7 @@ static void head_known(struct pc_batch *b, uint32_t i, const struct page_head *h
 		page_stale(b, i);
 	else if (b->kind == BATCH_SET)
 		page_stored(b, i, head->length);
-	else if (p->verify == VERIFY_HEAD && head->length == p->bytes && verify_matches(b, i, head))
+	else if (p->verify == VERIFY_HEAD && head->length == p->bytes && head_matches(b, i, head))
 		page_hit(b, i);
 	else if (p->verify == VERIFY_HEAD && head->length == p->bytes)
 		page_corrupt(b, i);
@@ -677,7 +696,18 @@ static inline struct look_answers answers_begin(struct pc_channel *ch)
 		.touches = ch->touches.count};
 }
 
-/* Collects the report that a page is wanted, see notice_wanted_room(). */
+/*
+ * True if each page of a run can be reported as used: up to RUN_PAGES_MAX of other hosts are added
+ * to pc_channel.touches, which notice_touches_submit() submits whenever it is full.
+ */
+static bool look_touch_room(struct pc_channel *ch)
+{
+	ch->touches.kind = CTL_TOUCHES;
+	return shm_load(&ch->session->status->reports) > 1 &&
+	       submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2 + RUN_PAGES_MAX / CTL_TOUCHES_MAX + 1);
+}
+
+/* Collects the report that a page is wanted, see look_touch_room(). */
 static inline void look_touch(struct look_answers *a, const struct location *at)
 {
 	struct ctl_touches *t = &a->ch->touches;
@@ -727,7 +757,7 @@ static void look_buckets_answer(struct pc_channel *ch, const struct client_reque
 	uint32_t others = 0, enter = 0, i = r->page, next, hits = done->hit;
 	enum pc_result *results = b->results;
 
-	if (b->kind == BATCH_EXISTS && notice_wanted_room(ch))
+	if (b->kind == BATCH_EXISTS && look_touch_room(ch))
 		enter = hits;
 	if (hits)
 		ch->peer_rest_until_ns[b->work[i].peer] = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A page of a batch: its queues, and what becomes of it after each step (page.c). Inline is what
- * every page uses several times. Channel thread.
+ * A page of a batch: its queues, what becomes of it after each step, and what the control plane is
+ * told of it (page.c). Inline is what every page uses several times. Channel thread.
  */
 #ifndef CLIENT_PAGE_H
 #define CLIENT_PAGE_H
@@ -10,6 +10,7 @@
 
 #include "config/likely.h"
 #include "engine/client/batch.h"
+#include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/peercache.h"
@@ -22,27 +23,19 @@ void page_found(struct pc_batch *b, uint32_t i);
 void page_absent(struct pc_batch *b, uint32_t i);
 /* Looks the page up, without the cache. */
 void page_look_again(struct pc_batch *b, uint32_t i);
-/*
- * The location in use was wrong: tries the next location, then one more look-up, then ends the
- * page. A set that could not ask a holder or owner stores the page instead of looking it up again.
- */
-void page_wrong(struct pc_batch *b, uint32_t i);
 /* The location in use is stale: reports the directory entry, and is wrong. */
 void page_stale(struct pc_batch *b, uint32_t i);
 /*
  * The page at the location in use has another length than the caller expects, `stored` or, if it
- * is not known, 0. Another location
- * may have it: two hosts that set at the same time, or a set of a page that was on a disk only,
- * store both.
+ * is not known, 0. Another location may have it: two hosts that set at the same time, or a set of a
+ * page that was on a disk only, store both.
  */
 void page_length_differs(struct pc_batch *b, uint32_t i, uint32_t stored);
 /* The holder of the location in use could not be asked: nothing is known of the page there. */
 void page_unreached(struct pc_batch *b, uint32_t i);
-/* set: the page at p->at was there, as long as `length`, after the call had begun. */
-/* Ends a page that is stored under its key with `stored` bytes, which the caller's are not. */
-void page_differs(struct pc_batch *b, uint32_t i, uint32_t stored);
 /* Ends a page that the engine refused, with PC_INVALID. */
 void page_refused(struct pc_batch *b, uint32_t i);
+/* set: the page at p->at was there, as long as `length`, after the call had begun. */
 void page_stored(struct pc_batch *b, uint32_t i, uint32_t length);
 /* The page has other bytes than its head says: reports it, and the location is wrong. */
 void page_corrupt(struct pc_batch *b, uint32_t i);
@@ -183,6 +176,67 @@ static inline uint64_t page_stride(const struct pc_page *page)
 static inline uint64_t page_span(const struct pc_page *page)
 {
 	return page_stride(page) * (page->segment_count - 1) + page->segments->bytes;
+}
+
+/* ---- comparing with the CRC ------------------------------------------------------------------ */
+
+/* Chooses the first hit that is compared. */
+void verify_open(struct pc_channel *ch);
+/*
+ * The page is the one to compare: makes it VERIFY_DUE, so that no run contains it any more, and
+ * chooses the distance to the next one.
+ */
+void verify_choose(struct pc_channel *ch, struct page_work *p);
+
+/* True if this hit is one to compare; the page is then VERIFY_DUE. */
+static inline bool verify_due(struct pc_channel *ch, struct page_work *p)
+{
+	if (likely(!ch->verify_left || --ch->verify_left))
+		return p->verify != VERIFY_NOT;
+	verify_choose(ch, p);
+	return true;
+}
+
+/* ---- pages of this host ---------------------------------------------------------------------- */
+
+/*
+ * Copies a page of this host. Returns PC_HIT, PC_STALE, or PC_INVALID: the stored page has another
+ * length. *ret_corrupt: PC_STALE, for the CRC of the head.
+ */
+enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
+	const struct pc_page *page, bool *ret_corrupt);
+/* Returns the length of the page that is at `at` now, bytes; 0: it is not there. */
+uint32_t local_length(const struct client_session *session, const struct page_key *key,
+	const struct location *at);
+
+/* ---- what the control plane is told ---------------------------------------------------------- */
+
+/*
+ * notice_touch() calls it. `e`: the page's entry in the location cache, or NULL: the cache does not
+ * have the page.
+ */
+void notice_touch_due(
+	struct pc_channel *ch, const struct page_work *p, struct cache_entry *e, uint32_t now_ms);
+/* Submits CTL_TOUCHES_MAX or fewer touches that were collected; there is room for them. */
+void notice_touches_submit(struct pc_channel *ch);
+void notice_touches_end(struct pc_channel *ch); /* submits the touches that were collected */
+
+/*
+ * The page was read: confirms its location in the cache, and tells the control plane at most once
+ * in TOUCH_NS. `now_ms`: CLOCK_MONOTONIC.
+ */
+static inline void notice_touch(struct pc_channel *ch, const struct page_work *p, uint32_t now_ms)
+{
+	struct cache_entry *e = cache_again(ch, p->cached, &p->key, &p->at, now_ms);
+
+	if (unlikely(!e || cache_touch_due(e, now_ms)))
+		notice_touch_due(ch, p, e, now_ms);
+}
+
+/* The time of a touch as cache_entry.touched_ms has it: never 0. */
+static inline uint32_t notice_stamp(uint32_t now_ms)
+{
+	return now_ms + !now_ms;
 }
 
 #endif

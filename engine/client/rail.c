@@ -31,7 +31,7 @@
 #include "engine/client/directory.h"
 #include "engine/client/get.h"
 #include "engine/client/look.h"
-#include "engine/client/notice.h"
+#include "engine/client/page.h"
 #include "engine/client/peek.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"

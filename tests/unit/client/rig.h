@@ -27,7 +27,7 @@
 #define PATIENCE_MS 20000u
 
 static struct fake fake;
-/* Options of the session: a test of verify.c changes `verify` before rig_setup(). */
+/* Options of the session: a test of the comparison with CRCs sets `verify` before rig_setup(). */
 static struct pc_options rig_options = {.name_space = "tests", .verify = PC_VERIFY_NEVER};
 static struct pc *pc;
 static struct pc_channel *ch;

@@ -2,34 +2,140 @@
 /*
  * pc_explain(): asks all owners of one key, as a look-up does one after the other, and then READs
  * the page head at each place that they name and asks the engine of this host where it has the
- * page. explain_reader.c draws the conclusion. It uses no location cache and reports nothing to the
- * control plane, so looking changes nothing. Channel thread.
+ * page. From the answers it concludes what a get of this host returns, by the rule of abi/owner.h,
+ * which look-ups follow, too, and writes all as JSON; peercache.h lists the members. It uses no
+ * location cache and reports nothing to the control plane, so looking changes nothing.
+ *
+ * A peek is a READ of a bucket or a page head of another engine into a scratch slot, from which the
+ * answer is copied out, or the question to the engine of this host. Peeks are the "pages" of a
+ * batch of their own kind, so the deadline, a lost engine and a failed rail are handled as for
+ * every other batch. Channel thread.
  */
 #include "config/clock.h"
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
+#include "engine/abi/owner.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
+#include "engine/client/constants.h"
+#include "engine/client/ctl.h"
 #include "engine/client/directory.h"
 #include "engine/client/error.h"
 #include "engine/client/explain.h"
 #include "engine/client/key.h"
 #include "engine/client/page.h"
-#include "engine/client/peek.h"
 #include "engine/client/peercache.h"
+#include "engine/client/rail.h"
+#include "engine/client/request.h"
 #include "engine/client/session.h"
+#include "engine/client/staging.h"
+#include "engine/client/submit.h"
 #include "engine/client/wait.h"
 
-#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAP_ATTEMPTS 3 /* to load owners that are those of the channel's copy of the members */
+
+/* ---- peeks ----------------------------------------------------------------------------------- */
+
+static void peek_post(struct pc_batch *b, uint32_t i, uint32_t rail, uint32_t hold)
+{
+	struct pc_channel *ch = b->channel;
+	const struct peek *peek = &b->peek[i];
+	uint32_t index = request_take(ch, REQUEST_PEEK, b, i);
+	struct client_request *r = &ch->request[index];
+	struct op_segment segment = {.region = ch->staging.region,
+		.length = peek->bytes,
+		.offset = hold * sizeof(struct bucket)};
+	struct op op = {.kind = OP_READ,
+		.segments = 1,
+		.peer = peek->peer,
+		.region = peek->region,
+		.offset = peek->offset,
+		.peer_ref = peek->ref,
+		.length = peek->bytes,
+		.deadline_ns = page_attempt_ns(b, 1)};
+
+	r->rail = (uint8_t)rail;
+	r->hold = hold;
+	op.cookie = request_cookie(ch, index);
+	b->work[i].rails_tried |= (uint16_t)(1u << rail);
+	page_in_flight(b, i, index);
+	submit_op(ch, rail, &op, &segment);
+}
+
+/* False: no room; it is again first in its queue. */
+static bool peek_ask(struct pc_batch *b, uint32_t i)
+{
+	struct ctl_op op = {.kind = CTL_PROMOTE,
+		.count = PROMOTE_LOOK,
+		.key = b->peek[i].key,
+		.deadline_ns = b->deadline_ns};
+
+	return ctl_ask(b, i, REQUEST_DISK, &op);
+}
+
+void peek_step(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+	uint32_t i;
+
+	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
+		uint32_t rail, hold = CLIENT_NONE;
+
+		if (b->peek[i].engine) {
+			if (peek_ask(b, i))
+				continue;
+			return;
+		}
+		rail = stripe_small(ch, &(struct stripe){.peer = b->peek[i].peer,
+						.tried = b->work[i].rails_tried,
+						.slots = op_slots(1)});
+		if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
+			hold = scratch_take(&ch->staging, 1);
+		if (hold == CLIENT_NONE) {
+			page_requeue(b, i);
+			return;
+		}
+		peek_post(b, i, rail, hold);
+	}
+}
+
+void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t status)
+{
+	struct pc_batch *b = r->batch;
+	struct peek *peek = &b->peek[r->page];
+
+	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
+		stripe_again(ch, peek->peer, b->work[r->page].rails_tried)) {
+		/* the failure of a rail tells nothing about the engine: READ over another rail */
+		page_queue(b, r->page, PAGE_HEAD);
+		return;
+	}
+	peek->status = (uint8_t)status;
+	if (status == OP_HIT)
+		memcpy(&peek->data, ch->staging.base + r->hold * sizeof(struct bucket),
+			peek->bytes);
+	page_done(b, r->page, PC_HIT);
+}
+
+void peek_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
+{
+	struct peek *peek = &b->peek[i];
+
+	peek->status = (uint8_t)status;
+	peek->data.here.place = done->place;
+	peek->data.here.generation = done->generation;
+	page_done(b, i, PC_HIT);
+}
 
 /*
  * READs all of `peek`, at most PEEKS_MAX, and returns when each has its status, which is at the
@@ -65,7 +171,7 @@ static int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, ui
 
 /* ---- the owners ------------------------------------------------------------------------------ */
 
-static void add_owner(
+static void explain_owner_add(
 	const struct pc_channel *ch, struct explain *x, const struct map_member *m, unsigned bit)
 {
 	struct explain_owner *o;
@@ -87,7 +193,7 @@ static void add_owner(
 }
 
 /* Loads the owners by the map of which the channel has the members. False: it keeps changing. */
-static bool owners_load(struct pc_channel *ch, uint32_t slot, struct map_owners *ret)
+static bool explain_owners_load(struct pc_channel *ch, uint32_t slot, struct map_owners *ret)
 {
 	bool loaded = false;
 
@@ -99,13 +205,13 @@ static bool owners_load(struct pc_channel *ch, uint32_t slot, struct map_owners 
 	return loaded;
 }
 
-static void find_owners(struct pc_channel *ch, struct explain *x)
+static void explain_owners_find(struct pc_channel *ch, struct explain *x)
 {
 	const struct map_shared *shared = &ch->session->status->map;
 	struct map_owners owners;
 
 	x->slot = map_slot_of(&x->key);
-	x->known = owners_load(ch, x->slot, &owners) && ch->map->members;
+	x->known = explain_owners_load(ch, x->slot, &owners) && ch->map->members;
 	if (!x->known)
 		return;
 	x->epoch = ch->map_epoch;
@@ -120,7 +226,7 @@ static void find_owners(struct pc_channel *ch, struct explain *x)
 		unsigned bit = k < owners.owners ? k : REPLICAS_MAX + k - owners.owners;
 
 		if (m)
-			add_owner(ch, x, m, bit);
+			explain_owner_add(ch, x, m, bit);
 		else
 			x->known = false;
 	}
@@ -129,7 +235,8 @@ static void find_owners(struct pc_channel *ch, struct explain *x)
 
 /* ---- what they answer ------------------------------------------------------------------------ */
 
-static uint8_t add_holder(struct pc_channel *ch, struct explain *x, const struct dir_entry *e)
+static uint8_t explain_holder_add(
+	struct pc_channel *ch, struct explain *x, const struct dir_entry *e)
 {
 	const struct map_member *m = map_by_ref(ch, e->ref);
 	struct explain_holder *h;
@@ -152,7 +259,7 @@ static uint8_t add_holder(struct pc_channel *ch, struct explain *x, const struct
 	return (uint8_t)x->holders++;
 }
 
-static void take_bucket(struct pc_channel *ch, struct explain *x, struct explain_owner *o,
+static void explain_bucket_take(struct pc_channel *ch, struct explain *x, struct explain_owner *o,
 	const struct bucket *bucket)
 {
 	if (!o->read++)
@@ -162,13 +269,13 @@ static void take_bucket(struct pc_channel *ch, struct explain *x, struct explain
 
 		if (e->tag != dir_tag(&x->key))
 			continue;
-		o->holder[o->entries] = add_holder(ch, x, e);
+		o->holder[o->entries] = explain_holder_add(ch, x, e);
 		o->present |= x->holder[o->holder[o->entries++]].on_map;
 	}
 }
 
 /* A look-up goes on to the second bucket if the first one is full and has no entry of the key. */
-static bool wants(const struct explain_owner *o, unsigned which)
+static bool explain_bucket_due(const struct explain_owner *o, unsigned which)
 {
 	return !which || (o->read == 1 && o->full && !o->present && o->status == OP_HIT);
 }
@@ -177,7 +284,7 @@ static bool wants(const struct explain_owner *o, unsigned which)
  * Reads one bucket of each owner. The second ones in a batch after the first ones, because entries
  * move from the first to the second bucket only.
  */
-static int ask_owners(
+static int explain_owners_ask(
 	struct pc_channel *ch, struct explain *x, unsigned which, uint64_t deadline_ns)
 {
 	unsigned of[PEEKS_MAX], peeks = 0;
@@ -186,7 +293,7 @@ static int ask_owners(
 		struct explain_owner *o = &x->owner[k];
 		struct bucket bucket;
 
-		if (!wants(o, which))
+		if (!explain_bucket_due(o, which))
 			continue;
 		if (!o->here) {
 			of[peeks] = k;
@@ -198,7 +305,7 @@ static int ask_owners(
 		} else {
 			bucket = bucket_load(&ch->session->shard[o->bucket[which]]);
 			o->status = OP_HIT;
-			take_bucket(ch, x, o, &bucket);
+			explain_bucket_take(ch, x, o, &bucket);
 		}
 	}
 	if (peeks && peek_all(ch, x->peek, peeks, deadline_ns))
@@ -206,7 +313,7 @@ static int ask_owners(
 	for (unsigned p = 0; p < peeks; p++) {
 		x->owner[of[p]].status = x->peek[p].status;
 		if (x->peek[p].status == OP_HIT)
-			take_bucket(ch, x, &x->owner[of[p]], &x->peek[p].data.bucket);
+			explain_bucket_take(ch, x, &x->owner[of[p]], &x->peek[p].data.bucket);
 	}
 	return ch->session ? 0 : -ENOTCONN;
 }
@@ -214,7 +321,7 @@ static int ask_owners(
 /* ---- the holders ----------------------------------------------------------------------------- */
 
 /* Copies the page head of a place in this host's pools. */
-static void load_head(const struct client_session *session, struct explain_holder *h)
+static void explain_head_load(const struct client_session *session, struct explain_holder *h)
 {
 	uint32_t rail = place_rail(h->at.place);
 
@@ -227,7 +334,7 @@ static void load_head(const struct client_session *session, struct explain_holde
 }
 
 /* READs the page heads and asks the engine of this host, which knows its own memory and disk. */
-static int look_at_places(struct pc_channel *ch, struct explain *x, uint64_t deadline_ns)
+static int explain_holders_look(struct pc_channel *ch, struct explain *x, uint64_t deadline_ns)
 {
 	unsigned of[PEEKS_MAX], peeks = 0;
 
@@ -237,7 +344,7 @@ static int look_at_places(struct pc_channel *ch, struct explain *x, uint64_t dea
 		if (!h->on_map || h->impossible || h->on_disk)
 			continue;
 		if (h->here) {
-			load_head(ch->session, h);
+			explain_head_load(ch->session, h);
 			continue;
 		}
 		of[peeks] = k;
@@ -260,6 +367,243 @@ static int look_at_places(struct pc_channel *ch, struct explain *x, uint64_t dea
 	return ch->session ? 0 : -ENOTCONN;
 }
 
+/* ---- the text -------------------------------------------------------------------------------- */
+
+static const char *text_bool(bool value)
+{
+	return value ? "true" : "false";
+}
+
+/* Why a READ has no result. "": it has one. */
+static const char *text_why(uint8_t status)
+{
+	switch (status) {
+	case OP_HIT: return "";
+	case OP_TIMEOUT: return "no answer in time";
+	case OP_PEER_DOWN: return "no connection";
+	case OP_NIC_ERROR: return "the READ failed";
+	case OP_CANCELLED: return "the engine of this host ended the READ";
+	default: return "the READ was refused";
+	}
+}
+
+static const char *text_answer(const struct explain_owner *o)
+{
+	if (o->present)
+		return "present";
+	return o->status == OP_HIT ? "absent" : "unreachable";
+}
+
+static void text_put_owner(FILE *out, const struct explain *x, const struct explain_owner *o)
+{
+	fprintf(out, "{\"ref\":\"%08x\",\"here\":%s,\"former\":%s,\"answer\":\"%s\",\"why\":\"%s\"",
+		o->ref, text_bool(o->here), text_bool(o->former), text_answer(o),
+		text_why(o->status));
+	fprintf(out, ",\"buckets\":[%u,%u],\"read\":%u,\"asked\":%s,\"entries\":[", o->bucket[0],
+		o->bucket[1], o->read, text_bool(o->asked));
+	for (unsigned k = 0; k < o->entries; k++)
+		fprintf(out, "%s{\"ref\":\"%08x\",\"holder\":%u}", k ? "," : "",
+			x->holder[o->holder[k]].at.ref, o->holder[k]);
+	fprintf(out, "]}");
+}
+
+static const char *text_state(const struct explain *x, const struct explain_holder *h)
+{
+	if (!h->on_map)
+		return "dead";
+	if (h->on_disk)
+		return h->here && x->here_status == OP_MISS ? "evicted" : "on disk";
+	if (h->impossible)
+		return "evicted";
+	if (h->status != OP_HIT)
+		return "unreachable";
+	if (page_head_is(&h->head, &x->key, h->at.generation, h->head.length) && h->head.length)
+		return "page";
+	if (h->head.generation == h->at.generation && h->head.length)
+		return "other key";
+	return "evicted";
+}
+
+/* True if the page is at the place that the entry names, as far as was READ. */
+static bool explain_has(const struct explain *x, const struct explain_holder *h)
+{
+	const char *it = text_state(x, h);
+
+	return !strcmp(it, "page") || !strcmp(it, "on disk");
+}
+
+static void text_put_holder(FILE *out, const struct explain *x, const struct explain_holder *h)
+{
+	fprintf(out, "{\"here\":%s,\"ref\":\"%08x\",\"rail\":%u,\"unit\":%u,\"generation\":%u",
+		text_bool(h->here), h->at.ref, place_rail(h->at.place), place_unit(h->at.place),
+		h->at.generation);
+	fprintf(out, ",\"state\":\"%s\",\"why\":\"%s\"", text_state(x, h),
+		!h->on_map      ? "no member of the map has this ref"
+		: h->impossible ? "the member has no place with this number"
+		: h->on_disk    ? ""
+				: text_why(h->status));
+	if (h->on_map && !h->impossible && !h->on_disk && h->status == OP_HIT)
+		fprintf(out, ",\"head_generation\":%u,\"bytes\":%u,\"crc\":\"%08x\",\"proven\":%s",
+			h->head.generation, h->head.length, h->head.crc,
+			text_bool(page_head_is_proven(&h->head)));
+	fprintf(out, "}");
+}
+
+/* ---- what a reader gets ---------------------------------------------------------------------- */
+
+/* What the reader has learned so far. */
+struct reader {
+	bool hit, stale, answered;
+	enum explain_cause cause;
+};
+
+static void reader_cause_add(struct reader *r, enum explain_cause cause)
+{
+	if (r->cause == CAUSE_NONE || cause < r->cause)
+		r->cause = cause;
+}
+
+/* The reader has the answer of an owner, and tries the places that it names. */
+static void reader_take(const struct explain *x, struct reader *r, const struct explain_owner *o)
+{
+	if (!o->present && o->status != OP_HIT) {
+		reader_cause_add(r, CAUSE_OWNER);
+		return;
+	}
+	r->answered = true;
+	for (unsigned k = 0; k < o->entries; k++) {
+		const struct explain_holder *h = &x->holder[o->holder[k]];
+
+		if (explain_has(x, h))
+			r->hit = true;
+		else if (h->on_map && !h->impossible && h->status != OP_HIT)
+			reader_cause_add(r, CAUSE_HOLDER);
+		else if (h->on_map)
+			r->stale = true;
+	}
+}
+
+static enum owner_rank reader_rank(const struct explain_owner *o)
+{
+	return o->here ? RANK_HERE : owner_rank_remote(false, o->suspect);
+}
+
+static struct explain_owner *reader_consider(
+	struct explain *x, bool former, unsigned asked, struct owner_choice *best)
+{
+	struct explain_owner *found = NULL;
+
+	for (unsigned k = 0; k < x->owners; k++) {
+		struct explain_owner *o = &x->owner[k];
+
+		if (o->former == former && owner_consider(best, asked, o->bit, reader_rank(o)))
+			found = o;
+	}
+	return found;
+}
+
+/* The owner that the reader asks next; NULL: none, by the rule of absence. */
+static struct explain_owner *reader_owner(struct explain *x, unsigned asked, struct reader *r)
+{
+	struct owner_choice best = {.rank = RANKS};
+	struct explain_owner *owner = reader_consider(x, false, asked, &best), *former = NULL;
+	enum owner_verdict verdict;
+
+	if (owner_former_due(&best))
+		former = reader_consider(x, true, asked, &best);
+	verdict = owner_verdict(&best, r->answered, !x->proves || r->cause != CAUSE_NONE);
+	if (verdict == OWNER_UNREACHABLE)
+		reader_cause_add(r, best.rank == RANK_RESTS ? CAUSE_SUSPECT : CAUSE_UNPROVEN);
+	if (verdict != OWNER_ASK)
+		return NULL;
+	return former ? former : owner;
+}
+
+void explain_reader(struct explain *x)
+{
+	struct reader r = {.cause = x->known ? CAUSE_NONE : CAUSE_NO_MAP};
+	struct explain_owner *o;
+	unsigned asked = 0;
+
+	while (!r.hit && (o = reader_owner(x, asked, &r))) {
+		asked |= 1u << o->bit;
+		o->asked = true;
+		reader_take(x, &r, o);
+	}
+	/* what no owner knows, a reader searches for on this host's disk, if there is one */
+	r.hit |= x->disk && x->here_status == OP_HIT;
+	if (x->disk && x->here_status != OP_MISS)
+		reader_cause_add(&r, CAUSE_ENGINE);
+	x->result = r.hit                   ? EXPLAIN_HIT
+		    : r.cause != CAUSE_NONE ? EXPLAIN_UNREACHABLE
+		    : r.stale               ? EXPLAIN_STALE
+					    : EXPLAIN_MISS;
+	x->cause = r.hit ? CAUSE_NONE : r.cause;
+}
+
+/* ---- the text of the whole ------------------------------------------------------------------- */
+
+static const char *text_here(const struct explain *x)
+{
+	if (x->here_status == OP_MISS)
+		return "nowhere";
+	if (x->here_status != OP_HIT)
+		return "not known";
+	return x->here_generation ? "memory" : "disk";
+}
+
+static void text_put_reader(FILE *out, const struct explain *x)
+{
+	static const char *const results[] = {[EXPLAIN_HIT] = "hit",
+		[EXPLAIN_STALE] = "stale",
+		[EXPLAIN_MISS] = "miss",
+		[EXPLAIN_UNREACHABLE] = "unreachable"};
+	static const char *const causes[] = {[CAUSE_NONE] = "",
+		[CAUSE_NO_MAP] = "no map",
+		[CAUSE_HOLDER] = "holder",
+		[CAUSE_OWNER] = "owner",
+		[CAUSE_SUSPECT] = "suspect owner",
+		[CAUSE_UNPROVEN] = "new owners",
+		[CAUSE_ENGINE] = "this engine"};
+
+	fprintf(out, ",\"here\":\"%s\",\"result\":\"%s\",\"cause\":\"%s\",\"left_s\":%u",
+		text_here(x), results[x->result], causes[x->cause], x->left_s);
+}
+
+/* Returns the text, which the caller frees with free(); NULL: out of memory. */
+static char *explain_text(const struct explain *x)
+{
+	char *text = NULL;
+	size_t bytes = 0;
+	FILE *out = open_memstream(&text, &bytes);
+	bool failed;
+
+	if (!out)
+		return NULL;
+	fprintf(out, "{\"hash\":\"%016" PRIx64 "%016" PRIx64 "\",\"slot\":%u", x->key.word[0],
+		x->key.word[1], x->slot);
+	fprintf(out, ",\"epoch\":%u,\"members\":%u,\"disk\":%s", x->epoch, x->members,
+		text_bool(x->disk));
+	text_put_reader(out, x);
+	fprintf(out, ",\"owners\":[");
+	for (unsigned k = 0; k < x->owners; k++) {
+		fputs(k ? "," : "", out);
+		text_put_owner(out, x, &x->owner[k]);
+	}
+	fprintf(out, "],\"holders\":[");
+	for (unsigned k = 0; k < x->holders; k++) {
+		fputs(k ? "," : "", out);
+		text_put_holder(out, x, &x->holder[k]);
+	}
+	fprintf(out, "]}\n");
+	failed = ferror(out) != 0;
+	if (fclose(out) || failed) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
 /* ---- the call -------------------------------------------------------------------------------- */
 
 /* The first buckets get half of the time, because an owner that does not answer takes all of it. */
@@ -269,12 +613,12 @@ static int explain_key(struct pc_channel *ch, struct explain *x, uint64_t ns)
 	int rc;
 
 	x->disk = shm_load(&ch->session->status->disk) != 0;
-	find_owners(ch, x);
-	rc = ask_owners(ch, x, 0, start_ns + ns / 2);
+	explain_owners_find(ch, x);
+	rc = explain_owners_ask(ch, x, 0, start_ns + ns / 2);
 	if (!rc)
-		rc = ask_owners(ch, x, 1, start_ns + ns * 3 / 4);
+		rc = explain_owners_ask(ch, x, 1, start_ns + ns * 3 / 4);
 	if (!rc)
-		rc = look_at_places(ch, x, start_ns + ns);
+		rc = explain_holders_look(ch, x, start_ns + ns);
 	if (!rc)
 		explain_reader(x);
 	return rc;

@@ -1,16 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What pc_explain() finds out about one key. explain.c fills it in, explain_text.c writes it as
- * JSON. One call of one thread uses it.
+ * What pc_explain() finds out about one key, which one call of one thread uses, and its READs.
  */
 #ifndef CLIENT_EXPLAIN_H
 #define CLIENT_EXPLAIN_H
+
+#include <stdalign.h>
 
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/page.h"
-#include "engine/client/peek.h"
+
+struct client_request;
+struct ctl_done;
+struct pc_batch;
+struct pc_channel;
+
+/* A small READ of the memory of another engine, which validates nothing, or a question. */
+struct peek {
+	/* owner: the channel's thread; where to READ: `bytes` <= 64 from `offset` on, a multiple of
+	 * OP_UNIT */
+	alignas(64) uint64_t offset;
+	uint32_t ref; /* map_member.ref and map_member.peer of the engine to READ from */
+	uint32_t bytes;
+	uint16_t peer;
+	uint8_t region;
+	uint8_t status; /* result, enum op_status; OP_HIT: `data` has the bytes */
+	/* no READ: asks the engine of this host where it has the page of `key` (PROMOTE_LOOK) */
+	bool engine;
+	struct page_key key;
+	/* owner: the channel's thread; written when the answer comes */
+	alignas(64) union {
+		struct bucket bucket;
+		struct page_head head;
+		struct {
+			uint32_t place, generation; /* generation 0: the page is on disk */
+		} here;
+	} data;
+};
+static_assert(offsetof(struct peek, data) == 64, "a line for the request, one for the bytes");
+#define PEEKS_MAX 64u
 
 /* owners and former owners of a slot */
 #define EXPLAIN_OWNERS_MAX (REPLICAS_MAX + MAP_FORMERS_MAX)
@@ -79,11 +109,13 @@ struct explain {
 	struct peek peek[PEEKS_MAX];
 };
 
-/* explain_text.c: returns the text, which the caller frees with free(); NULL: out of memory. */
-char *explain_text(const struct explain *x);
-/* explain_reader.c: sets `result`, `cause` and `asked` of each owner; all else is there. */
+/* Sets `result`, `cause` and `asked` of each owner; all else is there. Any thread. */
 void explain_reader(struct explain *x);
-/* explain_text.c: true if the page is at the place that the entry names, as far as was READ. */
-bool explain_has(const struct explain *x, const struct explain_holder *h);
+
+/* Posts READs that wait for room. */
+void peek_step(struct pc_batch *b);
+void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t status);
+/* The engine of this host has answered. */
+void peek_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 
 #endif

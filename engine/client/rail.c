@@ -13,8 +13,8 @@
  * an estimate counts as equal to the fastest.
  *
  * The cookie of each answer is checked and gives its request; the answer goes to the page's next
- * step (get.c, look.c, peek.c). The pages of a run of hits end here. An answer without a request in
- * flight is ignored. Channel thread.
+ * step (get.c, look.c, explain.c). The pages of a run of hits end here. An answer without a request
+ * in flight is ignored. Channel thread.
  */
 #include "config/likely.h"
 #include "config/limits.h"
@@ -29,10 +29,10 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
+#include "engine/client/explain.h"
 #include "engine/client/get.h"
 #include "engine/client/look.h"
 #include "engine/client/page.h"
-#include "engine/client/peek.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
 #include "engine/client/request.h"

@@ -26,20 +26,17 @@
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/ctl.h"
 #include "engine/client/directory.h"
 #include "engine/client/error.h"
 #include "engine/client/explain.h"
-#include "engine/client/get.h"
 #include "engine/client/key.h"
-#include "engine/client/look.h"
 #include "engine/client/memory.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/set.h"
-#include "engine/client/wait.h"
+#include "engine/client/steps.h"
 
 #include <stdlib.h>
 #include <string.h>

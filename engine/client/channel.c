@@ -20,7 +20,6 @@
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/ctl.h"
 #include "engine/client/directory.h"
 #include "engine/client/error.h"
 #include "engine/client/key.h"
@@ -32,8 +31,8 @@
 #include "engine/client/session.h"
 #include "engine/client/set.h"
 #include "engine/client/staging.h"
+#include "engine/client/steps.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -518,7 +517,8 @@ static void channel_free(struct pc_channel *ch)
 		munmap(ch->cache, CACHE_SETS * sizeof(*ch->cache));
 	free(ch->memory);
 	free(ch->peer_rest_until_ns);
-	map_free(ch);
+	free(ch->map_memory.member);
+	free(ch->map_memory.slot);
 	free(ch);
 }
 

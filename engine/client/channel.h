@@ -201,6 +201,11 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns);
  * moved.
  */
 bool channel_step(struct pc_channel *ch);
+/*
+ * wait.c: steps the channel until the batch is done (`b` NULL: until all its batches are), at most
+ * until `until_ns`.
+ */
+void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns);
 
 static inline uint32_t channel_now_ms(const struct pc_channel *ch)
 {

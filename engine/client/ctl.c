@@ -26,7 +26,6 @@
 #include "engine/client/cache.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/ctl.h"
 #include "engine/client/error.h"
 #include "engine/client/explain.h"
 #include "engine/client/key.h"
@@ -35,8 +34,8 @@
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/set.h"
+#include "engine/client/steps.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 #include <string.h>
 

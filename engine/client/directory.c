@@ -56,22 +56,6 @@ static void index_refs(struct map_copy *map)
 }
 static_assert(NODES_MAX < UINT16_MAX, "a peer number has 16 bits");
 
-void map_forget(struct pc_channel *ch)
-{
-	ch->map_epoch = 0;
-	ch->map = NULL;
-	ch->map_last = NULL;
-}
-
-/* cold: when the channel is closed */
-void map_free(struct pc_channel *ch)
-{
-	free(ch->map_memory.member);
-	free(ch->map_memory.slot);
-	ch->map_memory = (struct map_copy){.members = 0};
-	map_forget(ch);
-}
-
 /*
  * cold: when the number of members has doubled. Makes room for all members whose peer number is
  * below `peers`. False: no memory.

@@ -19,8 +19,12 @@ struct pc_batch;
 /* Copies the members if the map has changed. */
 void map_refresh(struct pc_channel *ch);
 /* The copy came from an engine that has ended: its peer numbers mean nothing to the next one. */
-void map_forget(struct pc_channel *ch);
-void map_free(struct pc_channel *ch);
+static inline void map_forget(struct pc_channel *ch)
+{
+	ch->map_epoch = 0;
+	ch->map = NULL;
+	ch->map_last = NULL;
+}
 /* Finds a member by its ref; NULL: no member of the map has it. */
 const struct map_member *map_search(struct pc_channel *ch, uint32_t ref);
 

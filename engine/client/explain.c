@@ -23,7 +23,6 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
-#include "engine/client/ctl.h"
 #include "engine/client/directory.h"
 #include "engine/client/error.h"
 #include "engine/client/explain.h"
@@ -34,8 +33,8 @@
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
+#include "engine/client/steps.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -12,11 +12,6 @@
 #include "engine/abi/map.h"
 #include "engine/abi/page.h"
 
-struct client_request;
-struct ctl_done;
-struct pc_batch;
-struct pc_channel;
-
 /* A small READ of the memory of another engine, which validates nothing, or a question. */
 struct peek {
 	/* owner: the channel's thread; where to READ: `bytes` <= 64 from `offset` on, a multiple of
@@ -111,11 +106,5 @@ struct explain {
 
 /* Sets `result`, `cause` and `asked` of each owner; all else is there. Any thread. */
 void explain_reader(struct explain *x);
-
-/* Posts READs that wait for room. */
-void peek_step(struct pc_batch *b);
-void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t status);
-/* The engine of this host has answered. */
-void peek_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 
 #endif

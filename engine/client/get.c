@@ -32,8 +32,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
 #include "engine/client/directory.h"
-#include "engine/client/get.h"
-#include "engine/client/look.h"
 #include "engine/client/memory.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
@@ -41,6 +39,7 @@
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
+#include "engine/client/steps.h"
 #include "engine/client/submit.h"
 
 static_assert(SLICE_BYTES <= RUN_BYTES, "a run holds at least one page");

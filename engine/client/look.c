@@ -44,13 +44,13 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
-#include "engine/client/look.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
+#include "engine/client/steps.h"
 #include "engine/client/submit.h"
 
 #include <stdalign.h>

@@ -30,14 +30,13 @@
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
 #include "engine/client/explain.h"
-#include "engine/client/get.h"
-#include "engine/client/look.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/staging.h"
+#include "engine/client/steps.h"
 #include "engine/client/submit.h"
 
 #include <string.h>
@@ -156,7 +155,6 @@ static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
 	return status ? shm_load(&status->rails_out) | shm_load(&status->peer_rails_out[peer]) : 0;
 }
 
-/* An op failed on the rail at `now_ns`: until RAIL_REST_NS later, the rail is used last. */
 void stripe_rest(struct pc_channel *ch, uint32_t rail)
 {
 	ch->rail[rail].rest_until_ns = ch->now_ns + RAIL_REST_NS;
@@ -255,11 +253,6 @@ __attribute__((noinline)) uint32_t stripe_weighed(
 
 	return weighed(ch, s, home, rails,
 		(rails & ~out) >> home & 1 && stripe_credit(&ch->rail[home], s));
-}
-
-uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place)
-{
-	return stripe_choose(ch, s, stripe_out(ch, s->peer), place);
 }
 
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s)

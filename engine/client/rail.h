@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The choice of a rail, what posts and answers tell about it, and taking the answers (rail.c).
- * Inline is what every run uses. Channel thread.
+ * The choice of a rail, and what posts tell about it (rail.c). Inline is what every run uses.
+ * Channel thread.
  */
 #ifndef CLIENT_RAIL_H
 #define CLIENT_RAIL_H
@@ -12,7 +12,7 @@
 #include "engine/client/constants.h"
 #include "engine/client/submit.h"
 
-/* Chooses a rail with room for an op; CLIENT_NONE: no rail has room. */
+/* What a rail with room is chosen for. */
 struct stripe {
 	uint16_t peer;  /* number of the peer to READ from */
 	uint16_t tried; /* bit per rail on which this op has failed before */
@@ -22,8 +22,7 @@ struct stripe {
 	/* bytes of the shortest op that it could be split into: a run's page, else `bytes` */
 	uint32_t least;
 };
-/* Chooses for a page at `place`; stripe_choose() does so with a known stripe_out(). */
-uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place);
+/* Chooses the rail of a small READ; CLIENT_NONE: no rail has room. */
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s);
 /* Rails, a bit each, that are out of use for READs from the peer, or rest after a failure. */
 uint32_t stripe_out(struct pc_channel *ch, uint16_t peer);
@@ -71,7 +70,10 @@ static inline uint64_t stripe_lead(const struct stripe *s)
 	return s->bytes > s->least && s->bytes > SLICE_BYTES ? s->bytes : SLICE_BYTES;
 }
 
-/* The rail for a page, or for a run of pages, at `place`; `out`: stripe_out() of the peer. */
+/*
+ * The rail for a page, or for a run of pages, at `place`; CLIENT_NONE: no rail has room. `out`:
+ * stripe_out() of the peer.
+ */
 static inline uint32_t stripe_choose(
 	struct pc_channel *ch, const struct stripe *s, uint32_t out, uint32_t place)
 {
@@ -91,6 +93,12 @@ static inline uint32_t stripe_choose(
 		    submit_room(ch, home, s->slots)))
 		return home;
 	return stripe_weighed(ch, s, out, place);
+}
+
+/* The same for one page. */
+static inline uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place)
+{
+	return stripe_choose(ch, s, stripe_out(ch, s->peer), place);
 }
 
 /*
@@ -138,8 +146,5 @@ static inline void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t by
 	if (r->moved >= STRIPE_SAMPLE_BYTES && r->busy_ns >= STRIPE_SAMPLE_NS)
 		stripe_sample(ch, r);
 }
-
-/* Takes all answers of the rails. */
-void reap_rails(struct pc_channel *ch);
 
 #endif

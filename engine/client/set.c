@@ -26,6 +26,7 @@
 #include "engine/client/request.h"
 #include "engine/client/session.h"
 #include "engine/client/set.h"
+#include "engine/client/steps.h"
 #include "engine/client/submit.h"
 
 #include <stdlib.h>

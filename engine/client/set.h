@@ -47,10 +47,4 @@ uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep)
 /* The engine is gone, and the credits with it. */
 void credit_forget(struct pc_channel *ch);
 
-/* Stores and publishes pages, as far as there are credits and room. */
-void set_step(struct pc_batch *b);
-/* `pages`: bit i: page i of the request has ended with `status`. */
-void set_answer(
-	struct pc_channel *ch, const struct client_request *r, uint32_t pages, uint32_t status);
-
 #endif

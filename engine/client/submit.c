@@ -125,7 +125,6 @@ bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve)
 	return (uint32_t)room >= want;
 }
 
-/* The caller has called submit_ctl_room() with success. */
 void submit_ctl_lines(
 	struct pc_channel *ch, const struct ctl_op *op, uint32_t lines, uint32_t answers)
 {
@@ -135,11 +134,6 @@ void submit_ctl_lines(
 	ch->ctl_urgent |= op->kind != CTL_TOUCHES;
 	if (ch->ctl_unpublished >= FLUSH_SLOTS)
 		submit_ctl_flush(ch);
-}
-
-void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers)
-{
-	submit_ctl_lines(ch, op, 1, answers);
 }
 
 /*

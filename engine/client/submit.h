@@ -23,13 +23,16 @@ void submit_publish(struct pc_channel *ch, uint32_t rail);
  * True if the ctl ring has room for one op with `answers` answers, and `reserve` entries stay free.
  */
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
-void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
 /*
- * The same for a request of `lines` ring entries: the caller has written those behind its first
- * one.
+ * Writes a request of `lines` ring entries, which gets `answers` answers: the caller has called
+ * submit_ctl_room() with success, and has written the entries behind the first one.
  */
 void submit_ctl_lines(
 	struct pc_channel *ch, const struct ctl_op *op, uint32_t lines, uint32_t answers);
+static inline void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers)
+{
+	submit_ctl_lines(ch, op, 1, answers);
+}
 /* Publishes the ctl ring in the middle of a step, so that the control plane works during copies. */
 void submit_ctl_flush(struct pc_channel *ch);
 /* The thread has nothing to do but wait: ends a nap of the control plane that has requests. */

@@ -14,7 +14,6 @@
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 #include <errno.h>
 #include <poll.h>

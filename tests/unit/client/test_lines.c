@@ -10,7 +10,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/peercache.h"
 #include "engine/client/submit.h"
-#include "engine/client/wait.h"
 
 static unsigned fences;
 #define shm_fence_sleep() (fences++, shm_fence_sleep())

@@ -443,7 +443,7 @@ BAD = [  # path, text, the rule that must fire
     ("engine/client/a.c", TOP + '#include "dv/setup.h"\n', "include"),
     ("engine/client/a.c", TOP + '#include "numa/clock.h"\n', "include"),
     ("engine/abi/a.h", TOP + '#include "engine/rail/rail.h"\n', "include"),
-    ("engine/disk/a.c", TOP + '#include "engine/control/pages/pool.h"\n', "include"),
+    ("engine/disk/a.c", TOP + '#include "engine/control/pages/pages.h"\n', "include"),
     ("engine/main.c", TOP + '#include "dv/soft/nic.h"\n', "include"),
     ("engine/main.c", TOP + '#include "tests/fake.h"\n', "include"),
     ("engine/rail/open.c", TOP + '#include "dv/soft/nic.h"\n', "include"),

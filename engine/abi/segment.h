@@ -161,7 +161,7 @@ static_assert(offsetof(struct status_segment, rail) % 64 == 0, "one cache line p
  *
  * With both fences at least one side sees the other's store. Pages are published after copying = 0.
  * An engine that adopts the memory of one that was killed does the same with the segments that its
- * predecessor has stored (control/pages/warm.h).
+ * predecessor has stored (control/pages/warm.c).
  */
 struct channel_header {
 	uint32_t magic;   /* CHANNEL_MAGIC */

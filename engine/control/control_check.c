@@ -10,7 +10,7 @@
 #include "engine/control/members/etcd.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/rpc.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 
 int seeds_check(struct control *control)
 {

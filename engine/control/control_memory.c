@@ -18,7 +18,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/rpc.h"
-#include "engine/control/pages/warm.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */

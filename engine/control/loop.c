@@ -22,8 +22,8 @@
 #include "engine/control/members/member.h"
 #include "engine/control/net/net.h"
 #include "engine/control/populate.h"
-#include "engine/control/pages/tier.h"
 #include "engine/control/observe/observe.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 #include "numa/pin.h"
 

@@ -2,7 +2,7 @@
 /*
  * Two page slots whose session ends while the client copies into one after the other: slot_enter()
  * and slot_leave() of client/set.c, ctl_channel_close() and ctl_channel_release() of
- * control/clients/ctl.c; after a restart channel_end() and left_release() of control/pages/warm_owner.c. The
+ * control/clients/ctl.c; after a restart channel_end() and left_release() of control/pages/warm.c. The
  * engine gives the slots to other pages; a store of the first client that reaches memory after that
  * corrupts that page. Limbo is left out: it makes the error rarer, but not impossible.
  *

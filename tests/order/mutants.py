@@ -31,7 +31,7 @@ MUTANTS = {
     "slot_leave": ("engine/client/set.c", "slot_leave", "shm_fence_stream();", NOTHING),
     "channel_close": ("engine/control/clients/ctl.c", "ctl_channel_close",
                       "shm_fence_store_load();", NOTHING),
-    "channel_end": ("engine/control/pages/warm_owner.c", "channel_end",
+    "channel_end": ("engine/control/pages/warm.c", "channel_end",
                     "shm_fence_store_load();", NOTHING),
     "control_sleep": ("engine/control/loop.c", "sleep_or_work", FENCE, NOTHING),
     "pool_rest": ("engine/control/pages/pool.c", "pool_rest", "shm_fence_clock();", NOTHING),

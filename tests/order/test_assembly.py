@@ -47,7 +47,7 @@ FENCES = {
     "engine/control/clients/ctl.c": {"ctl_flush", "ctl_channel_close"},
     "engine/control/loop.c": {"sleep_or_work"},
     "engine/control/pages/pool.c": {"pool_rest"},
-    "engine/control/pages/warm_owner.c": {"channel_end"},
+    "engine/control/pages/warm.c": {"channel_end"},
 }
 # header: the source that shows its orderings; those of other headers are in FAST_PATH
 CALLER = {"engine/rail/core.h": "engine/rail/request.c"}
@@ -72,7 +72,7 @@ SOURCES = {
     "engine/control/pages/shard.c": {"cell_store", "change_begin", "change_end"},
     "engine/control/members/slots.c": {"number_bind", "word_store", "members_publish"},
     "engine/control/observe/snapshot.c": {"snapshots_publish", "snapshots_newest"},
-    "engine/control/pages/warm_owner.c": {"left_release", "channel_end"},
+    "engine/control/pages/warm.c": {"left_release", "channel_end"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/rail/poll_core.c": {"poll_wake", "poll_sleep", "channel_wake_client"},
     "engine/rail/request.c": {"request_lease_decides"},

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/control/directory/directory.h"
-#include "engine/control/pages/index.h"
+#include "engine/control/pages/pages.h"
 #include "tests/sim/world.h"
 
 #define CALL_NS SIM_S         /* deadline of the engine's part, */

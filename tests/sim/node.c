@@ -15,7 +15,7 @@
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/pages/scrub.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/tick.h"
 #include "engine/control/observe/observe.h"
 #include "tests/sim/world.h"
@@ -42,7 +42,7 @@ static const struct disk_page *tier_stub_pages(const struct control *control, un
 	return NULL;
 }
 
-void ctl_touched(struct control *control, uint32_t place)
+void page_touched(struct control *control, uint32_t place)
 {
 	(void)control;
 	(void)place;

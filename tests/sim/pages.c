@@ -8,7 +8,7 @@
 
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/removals_inner.h"
-#include "engine/control/pages/shard.h"
+#include "engine/control/pages/pages_inner.h"
 #include "tests/sim/world.h"
 
 #define OWNERS_NUMBER 1 /* of shard_keep() */
@@ -68,7 +68,7 @@ static void entries_remove_all(
 	directory_remove(control, &slot->key, &at);
 }
 
-/* As ctl_take_away(). */
+/* As evict_take_away(). */
 static void take_away(struct control *control, struct pages *pages, struct slot *slot)
 {
 	entries_remove_all(control, pages, slot);
@@ -180,7 +180,7 @@ const struct slot *page_of(unsigned node, uint64_t number)
 	return NULL;
 }
 
-enum forget_state ctl_forget(struct control *control, const struct page_key *key,
+enum forget_state page_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had)
 {
 	struct pages *pages = &((struct node *)(void *)control)->pages;

@@ -29,11 +29,9 @@
 #include "config/settings.h"
 #include "dv/setup.h"
 #include "engine/abi/segment.h"
-#include "engine/control/pages/index.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/loop.h"
 #include "engine/control/base/outbox.h"
-#include "engine/control/pages/pool.h"
-#include "engine/control/pages/shard.h"
 #include "engine/control/clients/clients.h"
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
@@ -41,6 +39,7 @@
 struct clients;       /* private to client.c */
 struct client_socket; /* private to client_socket.c */
 struct ctl;           /* private to ctl.c */
+struct evict;         /* pages/evict.h: what each page size needs */
 struct rpc;           /* private to rpc.c */
 struct members;       /* private to member.c: the member table */
 struct directory;     /* private to directory.c */
@@ -49,7 +48,7 @@ struct device_watch;  /* private to device_event.c */
 struct watchdog;      /* private to watchdog.c */
 struct metrics;       /* private to metrics.c: the metrics thread */
 struct view;          /* private to view.c: summaries of the members */
-struct tier;          /* tier.h: the disk */
+struct tier;          /* pages/tier_inner.h: the disk */
 struct seeds_file;    /* private to seeds_file.c */
 struct etcd;          /* private to etcd.c */
 struct net_timer;
@@ -79,7 +78,7 @@ struct control {
 	uint64_t incarnation;
 	uint32_t ref; /* low 32 bits of this engine's incarnation, never 0 */
 	/*
-	 * where the ref is kept for the engine that is started with this memory, see warm.h; NULL:
+	 * where the ref is kept for the engine that is started with this memory, see warm.c; NULL:
 	 * nowhere. 0 there: that engine chooses another ref.
 	 */
 	uint32_t *kept_ref;
@@ -116,6 +115,8 @@ struct control {
 
 	struct clients *clients;
 	struct ctl *ctl;
+	struct evict *evict; /* opened and closed with ctl */
+	const struct pages_events *pages_events;
 	struct clears *clears; /* NULL: none was requested */
 	struct rpc *rpc;
 	struct members *members;

@@ -9,7 +9,7 @@
  *   sync    until all tombstones are durable and the owners have dropped the entries
  *
  * A page that moves between memory and disk during this is found in one of these places: a page
- * that leaves memory is on disk or in flight when these are looked at, and ctl_forget() removes a
+ * that leaves memory is on disk or in flight when these are looked at, and page_forget() removes a
  * key from all of them at once. The control plane's thread only.
  */
 #include "engine/control/clients/ctl_inner.h"
@@ -21,8 +21,7 @@
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/pages/index.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 
 enum clear_phase { CLEAR_MEMORY, CLEAR_FLIGHT, CLEAR_DISK, CLEAR_AGAIN, CLEAR_SYNC };
@@ -80,7 +79,7 @@ static void clear_page(struct control *control, struct clear_request *r, const s
 	if (at)
 		directory_remove(control, &name, at);
 	clears->syncs++;
-	switch (ctl_forget(control, &name, &wait, &had)) {
+	switch (page_forget(control, &name, &wait, &had)) {
 	case FORGET_LATER: break;
 	case FORGET_VOLATILE:
 		clears->failed = true;

@@ -22,7 +22,7 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
-#include "engine/control/pages/warm.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 #include "numa/limit.h"
 

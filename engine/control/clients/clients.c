@@ -28,10 +28,7 @@
 #include "engine/control/clients/clients_inner.h"
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
-#include "engine/control/pages/index.h"
-#include "engine/control/pages/pool.h"
-#include "engine/control/pages/shard.h"
-#include "engine/control/pages/warm.h"
+#include "engine/control/pages/pages.h"
 #include "numa/limit.h"
 
 #define FDS_IN_MAX 253 /* SCM_MAX_FD of Linux, the most descriptors that one message carries */

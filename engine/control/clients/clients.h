@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients of this host, for other rooms: sessions with their channels and memory, the ctl rings of
- * the channels, and eviction, which makes the room that credits need. README.md of this folder says
- * how they work together. Control plane's thread only.
+ * Clients of this host, for other rooms: sessions with their channels and memory, and the ctl rings
+ * of the channels. README.md of this folder says how they work together. Control plane's thread
+ * only.
  *
  * The protocol of sessions is in abi/segment.h, that of ctl rings in abi/op.h.
  */
@@ -139,50 +139,10 @@ uint32_t ctl_later(
 	struct ctl *ctl, const struct ctl_channel *c, const struct ctl_op *op, uint32_t pages);
 void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *done);
 
-/* ---- pages of this host, for directory, pages and other engines ------------------------------ */
-
-/* Another engine has read this engine's page. */
-void ctl_touched(struct control *control, uint32_t place);
-/*
- * The key of the page of that generation at `place` in this engine's memory. False: there is none.
- * `place` may be any number.
- */
-bool ctl_page_at(
-	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
-/* Whether a removal on this host outlasts a crash. */
-enum forget_state {
-	FORGET_DURABLE,  /* it does; always so without disk.paths */
-	FORGET_LATER,    /* its tombstone is being written: the caller's `done` tells the result */
-	FORGET_VOLATILE, /* it does not: no path of the disk is in service, or no memory */
-};
-
-/*
- * What ctl_forget() calls after FORGET_LATER: exactly once, at the latest when the tier is
- * closed, never from inside ctl_forget(). `durable` false is FORGET_VOLATILE.
- */
-struct forget_wait {
-	void (*done)(struct control *control, void *context, uint32_t cookie, bool durable);
-	void *context;
-	uint32_t cookie;
-};
-/*
- * A client of this or of another node wants the key deleted. Retires the page, of which the caller
- * removes the directory entries; it is not found here from here on. *ret_had: this node had it.
- * `wait` is copied; NULL: the caller does not wait.
- */
-enum forget_state ctl_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had);
-
-/* Takes a page out of the index, sends its slot to limbo, and removes its directory entries. */
-void ctl_take_away(
-	struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation);
-
-/* ---- room in the pools: credits and eviction, with pages ------------------------------------- */
+/* ---- credits --------------------------------------------------------------------------------- */
 
 /* time between two checks of slots that a client may still write to, in us */
 #define CLIENT_QUARANTINE_US 10000
-/* maximum number of batches of evicted slots in limbo that a page size counts separately */
-#define CTL_RESTS 16u
 
 /* One credit, a cell of the hash table struct credits. length 0: the cell is empty. */
 struct credit {
@@ -191,41 +151,7 @@ struct credit {
 	uint32_t length; /* length of the page for which the client requested the slot */
 };
 
-/*
- * One page size of one pool: how many slots its credit requests wait for, and the slots evicted for
- * it.
- */
-struct ctl_class {
-	uint32_t units;   /* page size in units; 0: this record is unused */
-	uint32_t held;    /* number of credits and pages of this size */
-	uint32_t waiting; /* number of slots that the waiting credit requests still need */
-	/* number of slots evicted for this page size that are in limbo: the sum of rest[].slots */
-	uint32_t resting;
-	/* number of the last ctl_pass() in which pool_take() found no slot of this size */
-	uint32_t pass;
-	uint32_t taken; /* number of credits granted since window_ns */
-	/*
-	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
-	 * last, 3 times if requests waited, or more if it was higher before
-	 */
-	uint32_t demand;
-	uint64_t window_ns;
-	/*
-	 * true: a credit request had to wait since the demand last was below the smallest reserve.
-	 * Until then the demand evicts nothing: a pool that has room is filled first.
-	 */
-	bool waited;
-	bool slowed; /* a credit request waited since window_ns */
-	unsigned rests;
-	struct {
-		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
-		uint64_t first_ns, until_ns;
-		uint32_t slots;
-	} rest[CTL_RESTS]; /* batches of evicted slots in limbo, oldest first */
-};
-
 struct ctl_rail {
-	struct ctl_class class[CLASSES_MAX];
 	struct ctl_request *first;
 	/*
 	 * the pointer to set when the next credit request is queued: &first, or &next of the last
@@ -233,12 +159,11 @@ struct ctl_rail {
 	 */
 	struct ctl_request **last;
 	uint32_t pass; /* number of the current ctl_pass() of this pool */
-	/* true: a slot may have become free, so ctl_turn() must look at the waiting requests */
-	bool retry;
 };
 
 struct ctl {
 	struct control *control;
+	struct evict *evict; /* control->evict */
 	struct ctl_channel *channel[CHANNELS_MAX];
 	unsigned channels_end;        /* no channel is open from this number on */
 	uint32_t dirty[CHANNELS_MAX]; /* numbers of the channels whose `dirty` is set */
@@ -247,32 +172,11 @@ struct ctl {
 	struct ctl_rail rail[RAILS_MAX];
 	struct ctl_answer *answer;
 	uint32_t answers, answer_free, answers_used;
-	uint64_t credits; /* number of credits held by all channels */
-	uint64_t limbo_ns;
 	uint64_t stored_ns; /* time of the last credit request or publish */
 	struct event *timer;
 	uint64_t timer_ns; /* time at which the timer fires; 0: it is not armed */
 	/* true: an op stays in a ctl ring because its answers do not fit the ctl_done ring */
 	bool stalled;
 };
-
-/* Returns the record of this rail's requests and slots for this page size, never NULL. */
-struct ctl_class *ctl_class_of(struct ctl *ctl, unsigned rail, uint32_t length);
-/*
- * Adds `change` to the number of credits and pages of this page size. A credit that becomes a page
- * is not taken a second time.
- */
-void ctl_hold(struct ctl *ctl, unsigned rail, uint32_t length, int change);
-/*
- * Evicts pages until, after limbo, there are slots for the waiting credit requests and for the
- * reserve.
- */
-void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns);
-
-/*
- * Returns a slot to its pool that an earlier engine granted and warm_begin() counted as a credit,
- * once nothing can write to it.
- */
-void ctl_credit_return(struct control *control, const struct credit *credit);
 
 #endif

@@ -185,7 +185,7 @@ struct session {
 	/* number of channels and of regions not yet freed; regions include staging memory */
 	unsigned channels, regions;
 	unsigned quarantined; /* number of channels of this session that are in quarantine */
-	uint32_t process;     /* number under which warm.h stores the pidfd; 0: it does not */
+	uint32_t process;     /* number under which warm.c stores the pidfd; 0: it does not */
 	bool leaves; /* a channel of it stays stored: its slot is reserved for the next engine */
 	/* number of this session's regions and of their extents, without staging memory */
 	unsigned ranges, extents;

@@ -21,12 +21,7 @@
 
 #include "config/log.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/pages/index.h"
-#include "engine/control/pages/pool.h"
-#include "engine/control/pages/promote.h"
-#include "engine/control/pages/scrub.h"
-#include "engine/control/pages/shard.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 #include "engine/rail/inbox.h"
 #include "numa/clock.h"
 
@@ -154,20 +149,7 @@ void ctl_later_answer(struct ctl *ctl, uint32_t later, const struct ctl_done *do
  */
 static void ctl_give_back(struct ctl *ctl, const struct credit *credit)
 {
-	unsigned rail = place_rail(credit->place);
-
-	ctl->credits--;
-	ctl_hold(ctl, rail, credit->length, -1);
-	if (pool_return(ctl->control->rail[rail].pool, credit->place, credit->generation) < 0)
-		log_error(
-			"publish: cannot return place %08x to the pool of rail %u: it is no credit there",
-			credit->place, rail);
-	ctl->rail[rail].retry = true;
-}
-
-void ctl_credit_return(struct control *control, const struct credit *credit)
-{
-	ctl_give_back(control->ctl, credit);
+	evict_give_back(ctl->evict, credit->place, credit->generation, credit->length);
 }
 
 static void ctl_serve_return(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op)
@@ -293,10 +275,10 @@ static bool publish_page_make(struct ctl *ctl, const struct page_publish *page, 
 		*ret_status = OP_INVALID;
 		return false;
 	}
-	ctl->credits--;
+	ctl->evict->credits--;
 	if (page->length != credit->length) {
-		ctl_hold(ctl, place_rail(at->place), credit->length, -1);
-		ctl_hold(ctl, place_rail(at->place), page->length, 1);
+		evict_hold(ctl->evict, place_rail(at->place), credit->length, -1);
+		evict_hold(ctl->evict, place_rail(at->place), page->length, 1);
 	}
 	control->counter[COUNTER_pages_published]++;
 	return true;
@@ -329,7 +311,7 @@ static void publish_page(
 		return;
 	}
 	if (old)
-		ctl_take_away(ctl, &at->key, old->place, old->generation);
+		evict_take_away(ctl->evict, &at->key, old->place, old->generation);
 	if (!publish_page_make(ctl, page, has_crc, &credit, &status)) {
 		ctl_give_back(ctl, &credit);
 		publish_page_end(ctl, page->later, status);
@@ -342,7 +324,7 @@ static void publish_page(
 		 * makes ctl_turn() look at the waiting credit requests: the new page can be
 		 * evicted for them
 		 */
-		ctl->rail[place_rail(at->place)].retry = true;
+		ctl->evict->rail[place_rail(at->place)].retry = true;
 	publish_tell_owners(ctl, page, at->place, at->generation);
 }
 
@@ -500,7 +482,7 @@ static void ctl_serve_op(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *
 	case CTL_RETURN: ctl_serve_return(ctl, c, op); break;
 	case CTL_TOUCH:
 		if (op->ref == ctl->control->ref) {
-			ctl_touched(ctl->control, op->place);
+			page_touched(ctl->control, op->place);
 			tier_touched(ctl->control, op->place, op->generation);
 		} else {
 			directory_touch(ctl->control, op->ref, op->place);
@@ -596,7 +578,7 @@ static void ctl_on_timer(evutil_socket_t fd, short what, void *context)
 	ctl->timer_ns = 0;
 	for (unsigned i = 0; i < ctl->control->rails; i++)
 		if (ctl->rail[i].first)
-			ctl->rail[i].retry = true;
+			ctl->evict->rail[i].retry = true;
 }
 
 /*
@@ -666,7 +648,7 @@ unsigned ctl_turn(struct control *control)
 		work += (unsigned)n;
 	}
 	for (unsigned i = 0; i < control->rails; i++) {
-		if (ctl->rail[i].retry) {
+		if (ctl->evict->rail[i].retry) {
 			ctl_pass(ctl, i, now_ns);
 			work++;
 		}
@@ -702,35 +684,6 @@ void ctl_flush(struct control *control)
 uint64_t ctl_stored_ns(const struct control *control)
 {
 	return control->ctl->stored_ns;
-}
-
-/* ---- calls from other hosts ------------------------------------------------------------------ */
-
-void ctl_touched(struct control *control, uint32_t place)
-{
-	if (place_rail(place) < control->rails)
-		pool_touch(control->rail[place_rail(place)].pool, place);
-}
-
-bool ctl_page_at(
-	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
-{
-	return place_rail(place) < control->rails &&
-	       pool_key(control->rail[place_rail(place)].pool, place, generation, ret_key);
-}
-
-enum forget_state ctl_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
-{
-	const struct index_entry *e = index_find(control->index, key);
-	bool here = e;
-	enum forget_state state;
-
-	if (e)
-		ctl_retire(control->ctl, key, e->place, e->generation);
-	state = tier_forget(control, key, wait, ret_had);
-	*ret_had |= here;
-	return state;
 }
 
 /* ---- channels come and go -------------------------------------------------------------------- */
@@ -799,11 +752,25 @@ void ctl_counts(const struct control *control, struct ctl_counts *ret)
 {
 	const struct ctl *ctl = control->ctl;
 
-	*ret = (struct ctl_counts){.credits = ctl->credits, .answers = ctl->answers_used};
+	*ret = (struct ctl_counts){.credits = ctl->evict->credits, .answers = ctl->answers_used};
 	for (unsigned i = 0; i < control->rails; i++)
 		for (const struct ctl_request *r = ctl->rail[i].first; r; r = r->next)
 			ret->waiting++;
 }
+
+/* What pages call of the clients and of the directory. */
+static const struct pages_events pages_events = {.answer = ctl_answer_now,
+	.later = ctl_later,
+	.later_answer = ctl_later_answer,
+	.publish = directory_publish,
+	.remove = directory_remove,
+	.on_disk = directory_on_disk,
+	.disk_opened = directory_disk_opened,
+	.forgotten = directory_forgotten,
+	.busy = directory_busy,
+	.report = directory_report};
+static_assert(CTL_NO_ANSWER == PAGES_NO_ANSWER, "a result of ctl_later()");
+static_assert(CTL_DEADLINE_NS == PAGES_WAIT_NS_MAX, "one limit for all that waits");
 
 int ctl_open(struct control *control)
 {
@@ -813,14 +780,17 @@ int ctl_open(struct control *control)
 		return -ENOMEM;
 	ctl->control = control;
 	ctl->answer_free = CTL_NO_ANSWER;
-	ctl->limbo_ns = control_limbo_ns(control);
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		ctl->rail[i].last = &ctl->rail[i].first;
 	ctl->timer = event_new(control->base, -1, 0, ctl_on_timer, ctl);
-	if (!ctl->timer) {
+	if (!ctl->timer || evict_open(control) < 0) {
+		if (ctl->timer)
+			event_free(ctl->timer);
 		free(ctl);
 		return -ENOMEM;
 	}
+	ctl->evict = control->evict;
+	control->pages_events = &pages_events;
 	control->ctl = ctl;
 	return 0;
 }
@@ -846,6 +816,7 @@ void ctl_free(struct ctl *ctl)
 {
 	if (!ctl)
 		return;
+	evict_close(ctl->control);
 	free(ctl->answer);
 	free(ctl);
 }

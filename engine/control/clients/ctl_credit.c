@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/control/clients/ctl_inner.h"
-#include "engine/control/pages/pool.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 
 /* ---- table of credits ------------------------------------------------------------------------ */
@@ -122,9 +122,9 @@ static void credit_run_grant(struct ctl *ctl, struct ctl_channel *c, const struc
 
 	if (!run->count)
 		return;
-	ctl_hold(ctl, rail, run->length, run->count);
-	ctl_class_of(ctl, rail, run->length)->taken += run->count;
-	ctl->credits += run->count;
+	evict_hold(ctl->evict, rail, run->length, run->count);
+	evict_class_of(ctl->evict, rail, run->length)->taken += run->count;
+	ctl->evict->credits += run->count;
 	ctl->control->counter[COUNTER_credits_granted] += run->count;
 	ctl_answer_write(ctl, c, run, run->count);
 }
@@ -192,14 +192,15 @@ static void credit_request_queue(
 	}
 	*waits = *r;
 	waits->next = NULL;
-	waits->class = ctl_class_of(ctl, rail, r->length);
+	waits->class = evict_class_of(ctl->evict, rail, r->length);
 	*pr->last = waits;
 	pr->last = &waits->next;
+	ctl->evict->rail[rail].requests++;
 	r->channel->asked += r->left;
 	waits->class->waiting += r->left;
 	waits->class->waited = true;
 	waits->class->slowed = true;
-	ctl_refill(ctl, rail, r->length, now_ns);
+	evict_refill(ctl->evict, rail, r->length, now_ns);
 }
 
 void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op, uint64_t now_ns)
@@ -226,7 +227,7 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 		return;
 	}
 	/* If requests wait for this page size already, this one waits behind them. */
-	if (ctl_class_of(ctl, op->rail, op->length)->waiting == 0)
+	if (evict_class_of(ctl->evict, op->rail, op->length)->waiting == 0)
 		rc = credit_grant(ctl, op->rail, &r);
 	if (rc == -EMSGSIZE)
 		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_INVALID);
@@ -235,7 +236,7 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	else if (rc < 0)
 		credit_refuse(ctl, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 	else
-		ctl_refill(ctl, op->rail, op->length, now_ns);
+		evict_refill(ctl->evict, op->rail, op->length, now_ns);
 }
 
 /* ---- waiting requests ------------------------------------------------------------------------ */
@@ -251,6 +252,7 @@ static void credit_request_remove(
 	r->channel->asked -= waited;
 	r->class->waiting -= waited;
 	*link = r->next;
+	ctl->evict->rail[rail].requests--;
 	if (ctl->rail[rail].last == &r->next)
 		ctl->rail[rail].last = link;
 	free(r);
@@ -259,13 +261,14 @@ static void credit_request_remove(
 void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 {
 	struct ctl_rail *pr = &ctl->rail[rail];
+	struct evict_rail *room = &ctl->evict->rail[rail];
 	struct ctl_request **link = &pr->first;
 	uint32_t pass = ++pr->pass;
 
-	pr->retry = false;
+	room->retry = false;
 	while (*link) {
 		struct ctl_request *r = *link;
-		struct ctl_class *class = r->class;
+		struct evict_class *class = r->class;
 		uint32_t before = r->left;
 		int rc = -ENOSPC;
 
@@ -286,8 +289,8 @@ void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns)
 		link = &r->next;
 	}
 	for (unsigned i = 0; i < CLASSES_MAX; i++)
-		if (pr->class[i].waiting)
-			ctl_refill(ctl, rail, pr->class[i].units * PAGE_UNIT, now_ns);
+		if (room->class[i].waiting)
+			evict_refill(ctl->evict, rail, room->class[i].units * PAGE_UNIT, now_ns);
 }
 
 void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ctl rings, credits and eviction. For ctl*.c, clear.c and client_channel.c only. Runs on the
+ * Ctl rings and credits. For ctl*.c, clear.c and client_channel.c only. Runs on the
  * control plane's thread only.
  *
  *   ctl.c         ops of clients: taken, served, answered; publish, return, touch, stale, remove
  *   ctl_credit.c  page slots handed to clients in advance, and requests that wait for them
- *   ctl_evict.c   eviction: makes the room that credits need
  *   clear.c       CTL_CLEAR: removes the pages of a group of namespaces
+ *
+ * pages/evict.c makes the room that credits need.
  *
  * An op is taken from a ctl ring only if the channel's ctl_done ring has room for its answers and
  * for all answers the channel is already owed. Otherwise it stays in the ctl ring until the client
@@ -20,24 +21,6 @@
 
 /* ring entries taken from one channel's ctl ring in one turn, and the rest of a CTL_PUBLISH */
 #define CTL_BURST 256u
-/*
- * maximum number of slots that one call of ctl_refill() makes room for; the next turn continues
- */
-#define CTL_EVICT_BURST 512u
-/*
- * The reserve of free slots of a size class without demand: 2 % of the class, at least this number,
- * and at most 1/CTL_AHEAD_SHARE of the class.
- */
-#define CTL_AHEAD_MIN 64u
-#define CTL_AHEAD_SHARE 8u
-/*
- * Once a credit request has waited, demand enlarges the reserve up to 1/CTL_DEMAND_SHARE of the
- * class. An evicted slot rests before it is reused, so a class that is filled within two limbo
- * times needs half of its slots for that. A class of fewer than CTL_DEMAND_SLOTS_MIN slots is
- * not halved: it rather gets chunks of other classes.
- */
-#define CTL_DEMAND_SHARE 2u
-#define CTL_DEMAND_SLOTS_MIN 32u
 /* longest time between two checks of the waiting credit requests, in ns */
 #define CTL_RETRY_NS 20000000ull
 /* shortest time between two checks of the waiting credit requests, in ns */
@@ -95,8 +78,8 @@ struct ctl_request {
 	struct ctl_channel *channel;
 	uint64_t cookie;
 	uint64_t deadline_ns;
-	/* counts `left` in `waiting`; ctl_class_of() may name another record meanwhile */
-	struct ctl_class *class;
+	/* counts `left` in `waiting`; evict_class_of() may name another record meanwhile */
+	struct evict_class *class;
 	uint32_t length;
 	uint32_t left; /* number of slots still to be granted */
 };
@@ -170,11 +153,6 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 void ctl_pass(struct ctl *ctl, unsigned rail, uint64_t now_ns);
 /* Drops the waiting credit requests of a channel. */
 void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c);
-
-/* ---- ctl_evict.c ----------------------------------------------------------------------------- */
-
-/* Takes one page out of the index, and sends its slot to limbo. Its entries are the caller's. */
-void ctl_retire(struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation);
 
 /* ---- clear.c --------------------------------------------------------------------------------- */
 

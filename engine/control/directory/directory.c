@@ -13,7 +13,7 @@
 #include "engine/control/members/member.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/members/slots.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 
 static void add_owners(struct directory *dir, struct dir_update *update)
 {
@@ -277,7 +277,7 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 	struct owner *owner;
 
 	if (ref == control->ref) {
-		ctl_touched(control, place);
+		page_touched(control, place);
 		return;
 	}
 	owner = holder_of(control, ref, place);

@@ -13,6 +13,7 @@
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/control/members/suspect.h"
+#include "engine/control/pages/pages.h"
 #include "engine/disk/disk.h"
 
 struct control;
@@ -82,11 +83,6 @@ void directory_forget_at(struct control *control, const struct removal *removal,
  * eviction keeps visited pages longer.
  */
 void directory_touch(struct control *control, uint32_t ref, uint32_t place);
-/* A page that had another CRC32C than its head says when it was read. */
-struct page_report {
-	struct page_key key;
-	uint32_t place, generation;
-};
 #define REPORTS_MAX 16u /* pages reported to one holder in one Touch; further ones are dropped */
 /* A client of this host has read this page of engine `ref` with another CRC than its head says. */
 void directory_report(struct control *control, uint32_t ref, const struct page_report *report);

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "engine/control/pages/shard.h"
+#include "engine/control/pages/pages.h"
 
 struct directory;
 struct index_entry;

@@ -11,7 +11,7 @@
  */
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/member.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 
 /* A cursor of slot_pages() with this bit is one of tier_slot(), or 0: at its start. */
 #define CURSOR_DISK (1ull << 63)

@@ -25,7 +25,7 @@
 #include "engine/control/members/member.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 
 /* ---- other engines, for clients of this one -------------------------------------------------- */
 
@@ -242,7 +242,7 @@ static bool key_forget(
 	removals_add(dir->control, removal);
 	absent_drop(dir, key);
 	forgets->waits++;
-	switch (ctl_forget(dir->control, key, &wait, &had)) {
+	switch (page_forget(dir->control, key, &wait, &had)) {
 	case FORGET_DURABLE: forgets->waits--; break;
 	case FORGET_VOLATILE:
 		forgets->waits--;

@@ -9,8 +9,7 @@
 #include "config/log.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/member.h"
-#include "engine/control/pages/promote.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 
 bool owner_removing(const struct owner *owner)
 {

@@ -6,8 +6,7 @@
  */
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/member.h"
-#include "engine/control/pages/scrub.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 
 /* entries between the one that is changed and the one whose cache lines are prefetched */
 #define PREFETCH_FAR 8u
@@ -177,7 +176,7 @@ bool directory_serve_touch(struct control *control, struct rpc_link *link, const
 		if (place_rail(touch->places[i]) >= control->rails)
 			return false;
 	for (size_t i = 0; i < touch->n_places; i++) {
-		ctl_touched(control, touch->places[i]);
+		page_touched(control, touch->places[i]);
 		tier_touched(control, touch->places[i], 0);
 	}
 	control->counter[COUNTER_pages_used_remotely] += touch->n_places;

@@ -23,7 +23,7 @@
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/member.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 
 /* What a Remove needs of the key of an entry: its first bucket and its tag, see abi/bucket.h. */
 static struct page_key entry_named(const struct shard_part *part, const struct dir_entry *entry)
@@ -64,7 +64,7 @@ static bool entry_right(struct directory *dir, uint32_t ref, const struct dir_en
 		if (!tier_named(control, entry->place, entry->generation, &key))
 			return false;
 	} else {
-		if (!ctl_page_at(control, entry->place, entry->generation, &key))
+		if (!page_key_at(control, entry->place, entry->generation, &key))
 			return false;
 		ours = index_find(control->index, &key);
 		if (!ours || ours->place != entry->place)

@@ -13,7 +13,7 @@
 
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/member.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 
 #define NO_OWNER UINT16_MAX
 static_assert(REPLICAS_MAX <= 8, "a bit of `lacks` for each owner");

@@ -8,7 +8,7 @@
 
 #include "config/log.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/pages/index.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/net.h"
 #include "engine/control/members/placement.h"

@@ -6,10 +6,10 @@
 #include <inttypes.h>
 
 #include "config/log.h"
+#include "engine/control/base/control.h"
 #include "engine/control/clients/clients.h"
-#include "engine/control/pages/index.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/pages/warm.h"
 
 /* Takes all pages out of the pools. */
 static void pages_drop(struct control *control)
@@ -22,8 +22,8 @@ static void pages_drop(struct control *control)
 	for (cursor = 0; cursor || index_count(control->index); dropped += count) {
 		count = index_walk(control->index, &cursor, 64, entry);
 		for (unsigned i = 0; i < count; i++)
-			ctl_take_away(
-				control->ctl, &entry[i].key, entry[i].place, entry[i].generation);
+			evict_take_away(
+				control->evict, &entry[i].key, entry[i].place, entry[i].generation);
 	}
 	if (dropped == 0)
 		return;

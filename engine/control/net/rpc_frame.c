@@ -13,9 +13,8 @@
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
-#include "engine/control/pages/promote.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/pages/tier.h"
 #include "engine/control/observe/observe.h"
 
 /* Memory of the decoded message. Only what large messages use of it is ever touched. */

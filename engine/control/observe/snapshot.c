@@ -20,7 +20,7 @@
 #include "engine/control/members/slots.h"
 #include "engine/control/observe/report_inner.h"
 #include "engine/control/observe/view_inner.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 
 /* A member is suspect after this many tenths of a heartbeat interval without a message from it. */
@@ -241,12 +241,12 @@ static void snapshot_take_directory(const struct control *control, struct snapsh
 	s->keys = index_count(control->index);
 }
 
-static void snapshot_take_path(
-	const struct tier *t, unsigned i, uint32_t segment_bytes, struct snapshot_disk_path *ret)
+static void snapshot_take_path(const struct tier_counts *t, unsigned i, uint32_t segment_bytes,
+	struct snapshot_disk_path *ret)
 {
 	static const char *const states[] = {"opening", "up", "out"};
-	const struct disk_path_report *r = &t->report.path[i];
-	const char *name = t->options.path[i].directory;
+	const struct disk_path_report *r = &t->report->path[i];
+	const char *name = t->options->path[i].directory;
 	size_t length = strlen(name);
 	enum disk_path_state state = t->state == TIER_OPENING  ? DISK_PATH_OPENING
 				     : t->state == TIER_FAILED ? DISK_PATH_OUT
@@ -274,15 +274,14 @@ static void snapshot_take_path(
 
 static void snapshot_take_disk(const struct control *control, struct snapshot_disk *ret)
 {
-	const struct tier *t = control->tier;
 	struct tier_counts counts;
 
 	memset(ret, 0, sizeof(*ret));
-	if (!t)
+	if (!control->tier)
 		return;
 	tier_counts(control, &counts);
-	ret->pages = t->report.pages;
-	ret->index_bytes = t->report.index_bytes;
+	ret->pages = counts.report->pages;
+	ret->index_bytes = counts.report->index_bytes;
 	ret->spills = counts.spills;
 	ret->promotes = counts.promotes;
 	ret->waiting = counts.waiting;
@@ -290,11 +289,11 @@ static void snapshot_take_disk(const struct control *control, struct snapshot_di
 	ret->spill_bytes = counts.spill_bytes;
 	ret->pinned_bytes = counts.pinned_bytes;
 	ret->writing_ns = counts.writing_ns;
-	ret->paths = t->options.paths;
+	ret->paths = counts.options->paths;
 	for (unsigned i = 0; i < ret->paths; i++) {
 		const struct snapshot_disk_path *path = &ret->path[i];
 
-		snapshot_take_path(t, i, t->options.segment_bytes, &ret->path[i]);
+		snapshot_take_path(&counts, i, counts.options->segment_bytes, &ret->path[i]);
 		ret->paths_out += !strcmp(path->state, "out");
 		ret->bytes += path->bytes;
 		ret->used_bytes += path->used_bytes;

@@ -16,7 +16,7 @@
 #include "engine/control/members/member_report.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/summary_inner.h"
-#include "engine/control/pages/warm.h"
+#include "engine/control/pages/pages.h"
 #include "engine/rail/rail.h"
 
 #define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "suspect" */

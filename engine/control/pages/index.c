@@ -18,7 +18,7 @@
 #include <sys/random.h>
 
 #include "engine/abi/map.h"
-#include "engine/control/pages/index.h"
+#include "engine/control/pages/pages.h"
 
 #define NONE UINT32_MAX
 #define SEGMENT_BITS 12

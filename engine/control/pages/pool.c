@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page memory of one rail: the states of a slot, FREE -> CREDIT -> PAGE -> LIMBO -> FREE. The
- * control plane's thread only.
+ * The page memory of one rail: the states of a slot, FREE -> CREDIT -> PAGE -> LIMBO -> FREE, and
+ * the chunks that the slots are parts of. pool_open.c opens a pool, pool_evict.c chooses the pages
+ * that leave it. The control plane's thread only.
+ *
+ * Chunks. A class exists as long as it owns a chunk. A chunk is free again as soon as its last slot
+ * has left limbo. A drained chunk stays reserved for the requesting page size for RESERVE_NS;
+ * otherwise the class that lost it could reclaim it at once. The reservation ends because pages of
+ * that size may never come.
  *
  * Limbo. A slot enters limbo in three steps, in this order: its generation is incremented, a fence
  * makes that visible, the clock is read (pool_rest()). Its limbo ends limbo_ns after that reading.
@@ -24,173 +30,10 @@
  * checks every place.
  */
 #include <errno.h>
-#include <stdlib.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
 
-#include "config/clock.h"
-#include "config/log.h"
 #include "engine/control/pages/pool_inner.h"
-#include "numa/clock.h"
 
-#define POOL_BYTES_MIN (4ull << 20)
-#define CHUNK_BYTES_MIN (2ull << 20)
-#define CHUNKS_WANTED 32
-#define CHUNKS_MIN 4
-/* the time that opening takes is logged for a pool of at least this size, because it is long */
-#define LARGE_BYTES (1ull << 30)
-
-/*
- * Returns the units of one chunk: a power of two, about 1/32 of the pool, at most 1/CHUNKS_MIN of
- * it.
- */
-static uint32_t chunk_units_of(uint64_t pool_bytes)
-{
-	uint64_t bytes = CHUNK_BYTES_MIN;
-
-	while (bytes < PAGE_BYTES_MAX && bytes * CHUNKS_WANTED * 2 <= pool_bytes)
-		bytes *= 2;
-	while (pool_bytes / bytes < CHUNKS_MIN)
-		bytes /= 2;
-	return (uint32_t)(bytes / PAGE_UNIT);
-}
-
-static void pool_lay_out(struct pool *pool, uint64_t bytes)
-{
-	pool->chunk_units = chunk_units_of(bytes);
-	pool->shift = (uint32_t)__builtin_ctz(pool->chunk_units);
-	pool->chunks = (uint32_t)(bytes / PAGE_UNIT >> pool->shift);
-	pool->drain = pool->limbo_first = pool->limbo_last = pool->limbo_open = NONE;
-	pool->empty = (struct chunk_list){NONE, NONE};
-}
-
-/*
- * Allocates the tables of slots, chunks and classes. calloc() does not touch the entries of slots
- * that were never used, so these take no memory.
- */
-static int pool_allocate(struct pool *pool)
-{
-	pool->slots = calloc((size_t)pool->chunks << pool->shift, sizeof(*pool->slots));
-	pool->chunk = calloc(pool->chunks, sizeof(*pool->chunk));
-	pool->class_by_units = malloc(pool->chunk_units + 1);
-	if (!pool->slots || !pool->chunk || !pool->class_by_units)
-		return -ENOMEM;
-	memset(pool->class_by_units, CLASS_NONE, pool->chunk_units + 1);
-	for (uint32_t i = 0; i < pool->chunks; i++) {
-		pool->chunk[i].class = NONE;
-		chunk_list_add(pool, &pool->empty, i);
-	}
-	pool->empties = pool->chunks;
-	return 0;
-}
-
-static int pool_map(struct pool *pool, const struct pool_options *options)
-{
-	size_t units = (size_t)pool->chunks << pool->shift;
-	char name[NAME_BYTES_MAX];
-	int rc;
-
-	if (options->adopt)
-		return adopt_map(pool, options);
-	snprintf(name, sizeof(name), "peercache-pool-%u", options->rail);
-	rc = huge_open(
-		name, units * PAGE_UNIT, options->numa_node, options->want_huge, &pool->memory);
-	if (rc)
-		return rc;
-	snprintf(name, sizeof(name), "peercache-heads-%u", options->rail);
-	rc = huge_open(name, units * sizeof(*pool->heads), options->numa_node, options->want_huge,
-		&pool->heads_memory);
-	if (rc == 0) {
-		pool->heads = pool->heads_memory.base;
-		rc = state_make(pool, options);
-	}
-	if (rc) {
-		huge_close(&pool->heads_memory);
-		huge_close(&pool->memory);
-	}
-	return rc;
-}
-
-static void pool_free_memory(struct pool *pool)
-{
-	free(pool->class_by_units);
-	free(pool->chunk);
-	free(pool->slots);
-	free(pool);
-}
-
-int pool_open(const struct pool_options *options, struct pool **ret_pool)
-{
-	uint64_t begin_ns = clock_monotonic_ns();
-	struct pool *pool;
-	int rc;
-
-	if (options->rail >= RAILS_MAX || options->bytes < POOL_BYTES_MIN ||
-		options->bytes / PAGE_UNIT > PAGE_UNITS_MAX) {
-		log_error(
-			"pool of rail %u: cannot open a pool of %llu bytes; a pool has 4 MiB to 1 TiB: change its size",
-			options->rail, (unsigned long long)options->bytes);
-		return -EINVAL;
-	}
-	pool = calloc(1, sizeof(*pool));
-	if (!pool)
-		return -ENOMEM;
-	pool->rail = options->rail;
-	pool->limbo_ns = options->limbo_ns;
-	pool->clock_ns = options->clock_ns ? options->clock_ns : clock_raw_ns;
-	pool_lay_out(pool, options->bytes);
-	rc = pool_allocate(pool);
-	if (rc)
-		goto fail;
-	rc = pool_map(pool, options);
-	if (rc)
-		goto fail;
-	if (options->adopt)
-		adopt_slots(pool, options->adopt);
-	if (options->bytes >= LARGE_BYTES)
-		log_info("pool of rail %u: %llu MiB in %u chunks of %u KiB, ready after %llu ms",
-			pool->rail, (unsigned long long)(pool->memory.bytes >> 20), pool->chunks,
-			pool->chunk_units * (PAGE_UNIT / 1024),
-			(unsigned long long)((clock_monotonic_ns() - begin_ns) / 1000000));
-	*ret_pool = pool;
-	return 0;
-fail:
-	pool_free_memory(pool);
-	return rc;
-}
-
-void pool_close(struct pool *pool)
-{
-	if (!pool)
-		return;
-	huge_close(&pool->state_memory);
-	huge_close(&pool->heads_memory);
-	huge_close(&pool->memory);
-	pool_free_memory(pool);
-}
-
-const struct huge *pool_memory(const struct pool *pool)
-{
-	return &pool->memory;
-}
-
-const struct huge *pool_heads(const struct pool *pool)
-{
-	return &pool->heads_memory;
-}
-
-const struct huge *pool_state_memory(const struct pool *pool)
-{
-	return pool->state ? &pool->state_memory : NULL;
-}
-
-uint64_t pool_page_bytes_max(const struct pool *pool)
-{
-	static_assert(PAGE_BYTES_MAX % PAGE_UNIT == 0, "chunks end with a whole unit");
-	/* chunk_units_of() keeps the result <= PAGE_BYTES_MAX */
-	return (uint64_t)pool->chunk_units * PAGE_UNIT;
-}
+/* ---- where a slot is ------------------------------------------------------------------------- */
 
 uint32_t pool_locate(const struct pool *pool, uint32_t place)
 {
@@ -207,7 +50,8 @@ uint32_t pool_locate(const struct pool *pool, uint32_t place)
 	return (number << pool->shift) + index;
 }
 
-uint32_t pool_locate_exact(
+/* Returns the slot at `place`, or NONE unless it is in `state` and its head has this generation. */
+static uint32_t pool_locate_exact(
 	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state)
 {
 	uint32_t slot = pool_locate(pool, place);
@@ -234,6 +78,167 @@ void pool_prefetch(const struct pool *pool, uint32_t place)
 	if (unit >> pool->shift < pool->chunks)
 		__builtin_prefetch(&pool->heads[unit], 1);
 }
+
+/* ---- chunks and their size classes ----------------------------------------------------------- */
+
+/*
+ * Returns the class of exactly that size. When CLASSES_MAX classes are open and none has that size,
+ * returns the class of the next larger pages, at the cost of the unused rest of each slot.
+ */
+uint32_t class_serving(const struct pool *pool, uint32_t units)
+{
+	uint32_t best = NONE;
+
+	if (pool->class_by_units[units] != CLASS_NONE)
+		return pool->class_by_units[units];
+	if (pool->classes < CLASSES_MAX)
+		return NONE;
+	for (uint32_t i = 0; i < CLASSES_MAX; i++)
+		if (pool->class[i].units >= units &&
+			(best == NONE || pool->class[i].units < pool->class[best].units))
+			best = i;
+	return best;
+}
+
+static uint32_t class_open(struct pool *pool, uint32_t units)
+{
+	uint32_t i = 0;
+
+	while (pool->class[i].units)
+		i++;
+	pool->class[i] = (struct size_class){.units = units,
+		.slots = pool->chunk_units / units,
+		.newest = NONE,
+		.oldest = NONE,
+		.hand = NONE,
+		.spill = NONE,
+		.ready = {NONE, NONE}};
+	pool->class_by_units[units] = (uint8_t)i;
+	pool->classes++;
+	return i;
+}
+
+static void class_close(struct pool *pool, struct size_class *class)
+{
+	pool->class_by_units[class->units] = CLASS_NONE;
+	class->units = 0;
+	pool->classes--;
+}
+
+uint32_t chunks_for(const struct pool *pool, uint32_t units)
+{
+	bool kept = pool->reserved_units && pool->reserved_units != units;
+
+	return kept && pool->empties ? pool->empties - 1 : pool->empties;
+}
+
+uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units)
+{
+	uint32_t class = class_serving(pool, units);
+	struct chunk *chunk;
+
+	if (class == NONE) {
+		if (pool->classes == CLASSES_MAX)
+			return NONE;
+		class = class_open(pool, units);
+	}
+	chunk_list_remove(pool, &pool->empty, number);
+	pool->empties--;
+	if (pool->reserved_units == units)
+		pool->reserved_units = 0;
+	chunk = &pool->chunk[number];
+	*chunk = (struct chunk){.class = class,
+		.recycled = NONE,
+		.free = pool->class[class].slots,
+		.used_at = pool->published};
+	/* before a slot of the chunk is handed out */
+	if (pool->state)
+		shm_store(&pool->state_units[number], pool->class[class].units);
+	pool->class[class].chunks++;
+	pool->class[class].free += chunk->free;
+	chunk_list_add(pool, &pool->class[class].ready, number);
+	return class;
+}
+
+/*
+ * Gives a free chunk to the class of `units`, opening the class if needed. Returns the class; NONE:
+ * no free chunk, or no further class.
+ */
+static uint32_t chunk_assign(struct pool *pool, uint32_t units)
+{
+	if (chunks_for(pool, units) == 0)
+		return NONE;
+	return chunk_assign_at(pool, pool->empty.first, units);
+}
+
+/* Takes a free slot of the size class, which must have one, and returns its number. */
+static uint32_t chunk_slot_take(struct pool *pool, struct size_class *class)
+{
+	uint32_t number = class->ready.first, slot;
+	struct chunk *chunk = &pool->chunk[number];
+
+	if (chunk->recycled != NONE) {
+		slot = chunk->recycled;
+		chunk->recycled = pool->slots[slot].next;
+	} else {
+		slot = (number << pool->shift) + chunk->carved++;
+	}
+	class->free--;
+	if (--chunk->free == 0)
+		chunk_list_remove(pool, &class->ready, number);
+	return slot;
+}
+
+/* Takes the chunk from its size class and makes it a free chunk. All its slots must be free. */
+static void chunk_release(struct pool *pool, uint32_t number, uint64_t now_ns)
+{
+	struct chunk *chunk = &pool->chunk[number];
+	struct size_class *class = &pool->class[chunk->class];
+
+	if (pool->drain == number) {
+		pool->drain = NONE;
+		pool->reserved_units = pool->drain_units;
+		pool->reserved_until_ns = now_ns + RESERVE_NS;
+	} else {
+		chunk_list_remove(pool, &class->ready, number);
+		class->free -= chunk->free;
+	}
+	chunk->class = NONE;
+	if (pool->state)
+		shm_store(&pool->state_units[number], 0);
+	chunk_list_add(pool, &pool->empty, number);
+	pool->empties++;
+	if (--class->chunks == 0)
+		class_close(pool, class);
+}
+
+/* Marks the slot as free. A chunk whose slots are all free becomes a free chunk. */
+static void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns)
+{
+	uint32_t number = slot >> pool->shift;
+	struct chunk *chunk = &pool->chunk[number];
+	struct size_class *class = &pool->class[chunk->class];
+
+	pool->slots[slot].state = SLOT_FREE;
+	/* At the end: pages that were stored one after another are often evicted in that order, and
+	 * new pages then find ascending slots, too. */
+	pool->slots[slot].next = NONE;
+	if (chunk->recycled == NONE)
+		chunk->recycled = slot;
+	else
+		pool->slots[chunk->recycled_last].next = slot;
+	chunk->recycled_last = slot;
+	chunk->free++;
+	if (pool->drain != number) {
+		class->free++;
+		if (chunk->free == 1)
+			chunk_list_add(pool, &class->ready, number);
+	}
+	if (chunk->free == class->slots)
+		chunk_release(pool, number, now_ns);
+}
+
+/* ---- limbo ----------------------------------------------------------------------------------- */
 
 void limbo_enter(struct pool *pool, uint32_t slot)
 {
@@ -286,7 +291,8 @@ static uint64_t limbo_now(struct pool *pool)
 	return pool->seen_ns;
 }
 
-void limbo_end(struct pool *pool, uint32_t slot, uint64_t now_ns)
+/* Makes a slot whose limbo has ended, and which is in no list, free. */
+static void limbo_end(struct pool *pool, uint32_t slot, uint64_t now_ns)
 {
 	struct chunk *chunk = slot_chunk(pool, slot);
 
@@ -318,6 +324,107 @@ static unsigned limbo_leave(struct pool *pool, unsigned max, uint64_t now_ns)
 	}
 	return n;
 }
+
+uint64_t pool_limbo_left_ns(struct pool *pool)
+{
+	uint64_t until_ns, now_ns;
+
+	if (pool->limbo_first == NONE)
+		return UINT64_MAX;
+	pool_rest(pool);
+	until_ns = pool->slots[pool->limbo_first].until_ns;
+	now_ns = limbo_now(pool);
+	return until_ns > now_ns ? until_ns - now_ns : 0;
+}
+
+/* ---- what the disk tier knows of a slot ------------------------------------------------------ */
+
+/* Sets what is known of a page, and counts it as dirty if it is neither on disk nor written. */
+static void slot_know(struct pool *pool, uint32_t slot, uint8_t disk)
+{
+	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
+
+	if (pool->slots[slot].state == SLOT_PAGE) {
+		class->dirty -= slot_dirty(&pool->slots[slot]);
+		class->dirty += !(disk & (SLOT_CLEAN | SLOT_WRITING));
+	}
+	pool->slots[slot].disk = disk;
+}
+
+int pool_write_begin(struct pool *pool, uint32_t place, uint32_t generation)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+
+	if (slot == NONE || pool->slots[slot].disk & SLOT_WRITING)
+		return -EINVAL;
+	slot_know(pool, slot, pool->slots[slot].disk | SLOT_WRITING);
+	return 0;
+}
+
+void pool_clean_set(struct pool *pool, uint32_t place, uint32_t generation, bool on_disk)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+	uint8_t disk;
+
+	if (slot == NONE)
+		return;
+	disk = pool->slots[slot].disk;
+	slot_know(pool, slot, on_disk ? disk | SLOT_CLEAN : disk & (uint8_t)~SLOT_CLEAN);
+}
+
+void pool_write_end(struct pool *pool, uint32_t place, uint32_t generation, bool on_disk)
+{
+	uint32_t slot = pool_locate(pool, place);
+
+	if (slot == NONE || !(pool->slots[slot].disk & SLOT_WRITING))
+		return;
+	slot_know(pool, slot, pool->slots[slot].disk & (uint8_t)~SLOT_WRITING);
+	if (pool->slots[slot].disk & SLOT_HELD)
+		limbo_end(pool, slot, pool->seen_ns);
+	else
+		pool_clean_set(pool, place, generation, on_disk);
+}
+
+bool pool_clean(const struct pool *pool, uint32_t place, uint32_t generation)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+
+	return slot == NONE || pool->slots[slot].disk & (SLOT_CLEAN | SLOT_WRITING);
+}
+
+int pool_pin(struct pool *pool, uint32_t place, uint32_t generation)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+
+	if (slot == NONE)
+		return -EINVAL;
+	if (pool->slots[slot].disk & SLOT_PINNED)
+		return 0;
+	pool->slots[slot].disk |= SLOT_PINNED;
+	slot_chunk(pool, slot)->pinned++;
+	pool->class[slot_chunk(pool, slot)->class].pinned++;
+	return 0;
+}
+
+/* The slot leaves the state PAGE, or is handed out: what the disk tier knew of it is void. */
+static void slot_unpin(struct pool *pool, uint32_t slot)
+{
+	if (!(pool->slots[slot].disk & SLOT_PINNED))
+		return;
+	pool->slots[slot].disk &= (uint8_t)~SLOT_PINNED;
+	slot_chunk(pool, slot)->pinned--;
+	pool->class[slot_chunk(pool, slot)->class].pinned--;
+}
+
+void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+
+	if (slot != NONE)
+		slot_unpin(pool, slot);
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
 
 /*
  * Returns a class with a free slot for pages of `units`, after giving it a free chunk if it needs
@@ -432,6 +539,72 @@ void pool_touch(struct pool *pool, uint32_t place)
 	chunk->used_at = pool->published;
 }
 
+/* ---- bytes and CRCs of pages ----------------------------------------------------------------- */
+
+/*
+ * Only slots in state PAGE are named: nothing writes to their bytes, since a client writes in state
+ * CREDIT only and a slot that comes back rests in LIMBO.
+ */
+
+/* The page in a slot that starts at `unit`. False: the slot has none with a CRC. */
+static bool proven_at(
+	const struct pool *pool, uint32_t slot, uint32_t unit, struct pool_proven *ret_page)
+{
+	const struct chunk *chunk = slot_chunk(pool, slot);
+	struct page_head head = page_head_load(&pool->heads[unit]);
+
+	if (pool->slots[slot].state != SLOT_PAGE || !page_head_is_proven(&head) ||
+		head.length > (uint64_t)pool->class[chunk->class].units * PAGE_UNIT)
+		return false;
+	*ret_page = (struct pool_proven){.key = head.key,
+		.place = place_make(pool->rail, unit),
+		.generation = head.generation,
+		.length = head.length,
+		.crc = head.crc};
+	return true;
+}
+
+unsigned pool_scrub_next(
+	struct pool *pool, uint32_t *cursor, unsigned most, struct pool_proven *ret_page)
+{
+	uint32_t slots = pool->chunks << pool->shift, slot = *cursor;
+	unsigned looked = 0;
+
+	ret_page->length = 0;
+	while (slot < slots && looked < most && !ret_page->length) {
+		const struct chunk *chunk = slot_chunk(pool, slot);
+
+		looked++;
+		if (chunk->class == NONE || (slot & (pool->chunk_units - 1)) >= chunk->carved) {
+			/* The other slots of the chunk were never used. */
+			slot = ((slot >> pool->shift) + 1) << pool->shift;
+			continue;
+		}
+		(void)proven_at(pool, slot, slot_unit(pool, slot), ret_page);
+		slot++;
+	}
+	*cursor = slot < slots ? slot : 0;
+	return looked;
+}
+
+bool pool_proven(
+	const struct pool *pool, uint32_t place, uint32_t generation, struct pool_proven *ret_page)
+{
+	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
+
+	return slot != NONE && proven_at(pool, slot, place_unit(place), ret_page) &&
+	       ret_page->generation == generation;
+}
+
+const void *pool_page(const struct pool *pool, uint32_t place, uint32_t generation)
+{
+	if (pool_locate_exact(pool, place, generation, SLOT_PAGE) == NONE)
+		return NULL;
+	return (const unsigned char *)pool->memory.base + place_offset(place);
+}
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
 uint32_t pool_free(const struct pool *pool, uint32_t page_bytes)
 {
 	uint32_t units = pool_units(pool, page_bytes), class, slots = 0;
@@ -465,16 +638,4 @@ uint64_t pool_used_bytes(const struct pool *pool)
 	for (unsigned i = 0; i < CLASSES_MAX; i++)
 		units += (uint64_t)pool->class[i].pages * pool->class[i].units;
 	return units * PAGE_UNIT;
-}
-
-uint64_t pool_limbo_left_ns(struct pool *pool)
-{
-	uint64_t until_ns, now_ns;
-
-	if (pool->limbo_first == NONE)
-		return UINT64_MAX;
-	pool_rest(pool);
-	until_ns = pool->slots[pool->limbo_first].until_ns;
-	now_ns = limbo_now(pool);
-	return until_ns > now_ns ? until_ns - now_ns : 0;
 }

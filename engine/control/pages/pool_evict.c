@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Choice of victims: SIEVE within a class, a whole chunk between classes. The control plane's
- * thread only.
+ * Chooses pages: those to evict (SIEVE within a class, a whole chunk between classes), and those
+ * to write to disk ahead of that. The control plane's thread only.
  *
  * SIEVE keeps the pages of a class in the order they were published. The eviction hand moves from
  * the oldest page towards the newest, skips pages that were visited since its last pass, clears
@@ -17,17 +17,28 @@
  *   used (another model, another page size) do not keep memory that used sizes need.
  *
  * Chunks with credits are the last choice, because a client may keep a credit as long as it likes.
+ *
+ * The spill pointer of a size class goes over its pages in the order they were published. A page
+ * that it has passed was named to the disk tier once. Pages that are not on disk nevertheless,
+ * because their write failed or the disk has lost them, are named again by another lap, as soon as
+ * they are more than 1/AHEAD_MISSED of the class. So the work is O(1) for each page that is named.
  */
 #include "engine/control/pages/pool_inner.h"
 
 /* dirty pages that the search for a clean one passes, on average, at most */
 #define CLEAN_STEPS 16u
+/* Pages that one call of pool_ahead() looks at, at most. */
+#define AHEAD_STEPS 2048u
+/* share of the pages of a class that may be missing on disk before another lap begins */
+#define AHEAD_MISSED 64u
 
 /* How many victims; `clean`: only pages that are on disk or being written. */
 struct pool_want {
 	unsigned max;
 	bool clean;
 };
+
+/* ---- the queue of a class -------------------------------------------------------------------- */
 
 void sieve_insert(struct pool *pool, uint32_t slot)
 {
@@ -67,7 +78,8 @@ void sieve_remove(struct pool *pool, uint32_t slot)
 	class->pages--;
 }
 
-void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret)
+/* Describes the page in the slot. */
+static void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret)
 {
 	uint32_t unit = slot_unit(pool, slot);
 	struct page_head head = page_head_load(&pool->heads[unit]);
@@ -157,6 +169,36 @@ static unsigned sieve_pick(struct pool *pool, struct size_class *class, bool cle
 	for (unsigned i = 0; i < n; i++)
 		pool->slots[pool_locate(pool, ret_victims[i].place)].picked = 0;
 	return n;
+}
+
+/* ---- a chunk that drains --------------------------------------------------------------------- */
+
+/*
+ * Starts to drain the chunk, so that it can hold pages of `units`: none of its slots is handed out
+ * until all its slots are free or the drain is given up.
+ */
+static void drain_start(struct pool *pool, uint32_t chunk, uint32_t units)
+{
+	struct size_class *class = &pool->class[pool->chunk[chunk].class];
+
+	pool->drain = chunk;
+	pool->drain_units = units;
+	pool->drain_cursor = 0;
+	pool->drain_ignored = 0;
+	class->free -= pool->chunk[chunk].free;
+	if (pool->chunk[chunk].free)
+		chunk_list_remove(pool, &class->ready, chunk);
+}
+
+static void drain_give_up(struct pool *pool)
+{
+	uint32_t chunk = pool->drain;
+	struct size_class *class = &pool->class[pool->chunk[chunk].class];
+
+	pool->drain = NONE;
+	class->free += pool->chunk[chunk].free;
+	if (pool->chunk[chunk].free)
+		chunk_list_add(pool, &class->ready, chunk);
 }
 
 /*
@@ -270,6 +312,8 @@ static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 	return (pool->published - other) / 2 > pool->published - own ? idlest : NONE;
 }
 
+/* ---- victims --------------------------------------------------------------------------------- */
+
 static unsigned victims(struct pool *pool, uint32_t page_bytes, const struct pool_want *want,
 	struct pool_victim *ret_victims)
 {
@@ -315,4 +359,30 @@ unsigned pool_victims_clean(
 {
 	return victims(
 		pool, page_bytes, &(struct pool_want){.max = max, .clean = true}, ret_victims);
+}
+
+/* ---- pages to write ahead of eviction -------------------------------------------------------- */
+
+unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsigned max,
+	struct pool_victim *ret_victims)
+{
+	uint32_t units = pool_units(pool, page_bytes);
+	uint32_t number = units ? class_serving(pool, units) : NONE;
+	struct size_class *class;
+	unsigned n = 0, steps = 0;
+
+	if (number == NONE)
+		return 0;
+	class = &pool->class[number];
+	if (class->spill == NONE && class->dirty > class->pages / AHEAD_MISSED)
+		class->spill = class->oldest;
+	while (class->spill != NONE && n < max && class->pages - class->dirty + n < pages &&
+		steps++ < AHEAD_STEPS) {
+		const struct slot *page = &pool->slots[class->spill];
+
+		if (slot_dirty(page))
+			victim_name(pool, class->spill, &ret_victims[n++]);
+		class->spill = page->newer;
+	}
+	return n;
 }

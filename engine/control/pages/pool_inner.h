@@ -16,7 +16,10 @@
 #ifndef CONTROL_POOL_INNER_H
 #define CONTROL_POOL_INNER_H
 
-#include "engine/control/pages/pool.h"
+#include <assert.h>
+#include <stddef.h>
+
+#include "engine/control/pages/pages_inner.h"
 
 #define NONE UINT32_MAX /* stands for "no slot", "no chunk" and "no size class" */
 /*
@@ -36,6 +39,8 @@
  * drain's
  */
 #define DRAIN_PATIENCE 64
+
+/* ---- slots, chunks and classes --------------------------------------------------------------- */
 
 enum slot_state { SLOT_FREE, SLOT_CREDIT, SLOT_PAGE, SLOT_LIMBO };
 
@@ -118,6 +123,54 @@ struct size_class {
 	struct chunk_list ready;
 };
 
+/* ---- the state for the next process ---------------------------------------------------------- */
+
+#define POOL_STATE_MAGIC 0x50435354u /* "PCST" */
+#define POOL_STATE_LAYOUT 1u         /* raised when a field changes its place or meaning */
+
+/*
+ * What a pool keeps about its chunks and slots in shared memory beside the page heads, so that the
+ * engine's next process can adopt the pool: the size class of each chunk, and who may be writing to
+ * a slot. No client and no other host maps it. Each word is written at once, in the order that the
+ * comments name, because the engine may be killed between any two stores.
+ *
+ * Followed by `chunks` words, the page size of each chunk in units (0: the chunk has no class and
+ * no slot in use), and then by one word for each unit of the pool: the owner of the slot that
+ * starts there. Words of slots that were never used take no memory.
+ */
+struct pool_state {
+	uint32_t magic, layout;
+	uint32_t rail, chunks, chunk_units;
+	int32_t numa_node; /* of the memory; -1: any */
+	uint64_t limbo_ns; /* largest limbo time of any process that used the pool */
+	/*
+	 * huge_number() of the memory, of the heads and of the file that numbers the owners: parts
+	 * of different pools are never taken for one pool
+	 */
+	uint64_t memory, heads, owners;
+	uint64_t spare;
+};
+static_assert(sizeof(struct pool_state) == 64, "the tables behind it are aligned");
+
+/* Bytes of the state of a pool with this number of chunks and of units in one. */
+static inline size_t pool_state_bytes(uint32_t chunks, uint32_t chunk_units)
+{
+	return sizeof(struct pool_state) + chunks * sizeof(uint32_t) +
+	       (size_t)chunks * chunk_units * sizeof(uint32_t);
+}
+
+static inline uint32_t *pool_state_units(struct pool_state *state)
+{
+	return (uint32_t *)(state + 1);
+}
+
+static inline uint32_t *pool_state_owners(struct pool_state *state)
+{
+	return pool_state_units(state) + state->chunks;
+}
+
+/* ---- the pool -------------------------------------------------------------------------------- */
+
 struct pool {
 	struct huge memory, heads_memory;
 	/* the state for the next process, and its tables; NULL: the pool keeps none */
@@ -189,40 +242,46 @@ static inline uint32_t pool_units(const struct pool *pool, uint32_t page_bytes)
 	return (page_bytes - 1) / PAGE_UNIT + 1;
 }
 
+static inline void chunk_list_add(struct pool *pool, struct chunk_list *list, uint32_t chunk)
+{
+	pool->chunk[chunk].next = NONE;
+	pool->chunk[chunk].prev = list->last;
+	if (list->last == NONE)
+		list->first = chunk;
+	else
+		pool->chunk[list->last].next = chunk;
+	list->last = chunk;
+}
+
+static inline void chunk_list_remove(struct pool *pool, struct chunk_list *list, uint32_t chunk)
+{
+	uint32_t next = pool->chunk[chunk].next, prev = pool->chunk[chunk].prev;
+
+	if (prev == NONE)
+		list->first = next;
+	else
+		pool->chunk[prev].next = next;
+	if (next == NONE)
+		list->last = prev;
+	else
+		pool->chunk[next].prev = prev;
+}
+
+/* Whether a slot in state PAGE is neither on disk nor being written. */
+static inline bool slot_dirty(const struct slot *page)
+{
+	return !(page->disk & (SLOT_CLEAN | SLOT_WRITING));
+}
+
 /* ---- pool.c ---------------------------------------------------------------------------------- */
 
 /* Returns the slot that starts at `place`, in use or not; NONE: no slot starts there. */
 uint32_t pool_locate(const struct pool *pool, uint32_t place);
-/* Returns the slot at `place`, or NONE unless it is in `state` and its head has this generation. */
-uint32_t pool_locate_exact(
-	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state);
-/* Makes a slot whose limbo has ended, and which is in no list, free. */
-void limbo_end(struct pool *pool, uint32_t slot, uint64_t now_ns);
-
 /*
  * Puts a slot into limbo; pool_rest() sets its end. Its generation is new already, and its chunk
  * does not count it in another state.
  */
 void limbo_enter(struct pool *pool, uint32_t slot);
-
-/* ---- pool_adopt.c: what the next process needs, and its adoption ----------------------------- */
-
-/* Makes the state of a new pool, if options->want_state. Returns 0 or -errno. */
-int state_make(struct pool *pool, const struct pool_options *options);
-
-/*
- * Maps the memory of options->adopt. Takes ownership of its descriptors, also on failure. Returns
- * 0, -EPROTO if it is not a pool of this geometry, or another -errno. Changes nothing in the
- * memory.
- */
-int adopt_map(struct pool *pool, const struct pool_options *options);
-/* Makes the tables from the memory, and retires the slots that are neither page nor owned. */
-void adopt_slots(struct pool *pool, const struct pool_adopt *adopt);
-
-/* ---- pool_chunk.c: chunks and their size classes --------------------------------------------- */
-
-void chunk_list_add(struct pool *pool, struct chunk_list *list, uint32_t chunk);
-void chunk_list_remove(struct pool *pool, struct chunk_list *list, uint32_t chunk);
 /* Returns the size class for pages of `units`; NONE: there is none at present. */
 uint32_t class_serving(const struct pool *pool, uint32_t units);
 /*
@@ -231,38 +290,15 @@ uint32_t class_serving(const struct pool *pool, uint32_t units);
  */
 uint32_t chunks_for(const struct pool *pool, uint32_t units);
 /*
- * Gives a free chunk to the class of `units`, opening the class if needed. Returns the class; NONE:
- * no free chunk, or no further class.
+ * Gives a certain free chunk to the class of `units`, opening the class if needed. Returns the
+ * class; NONE: no further class.
  */
-uint32_t chunk_assign(struct pool *pool, uint32_t units);
-/* Gives a certain free chunk to the class of `units`, as chunk_assign() does with any. */
 uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units);
-/* Takes a free slot of the size class, which must have one, and returns its number. */
-uint32_t chunk_slot_take(struct pool *pool, struct size_class *class);
-/* Marks the slot as free. A chunk whose slots are all free becomes a free chunk. */
-void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns);
-/*
- * Starts to drain the chunk, so that it can hold pages of `units`: none of its slots is handed out
- * until all its slots are free or the drain is given up.
- */
-void drain_start(struct pool *pool, uint32_t chunk, uint32_t units);
-void drain_give_up(struct pool *pool);
 
-/* ---- pool_disk.c: what the disk tier needs --------------------------------------------------- */
+/* ---- pool_evict.c ---------------------------------------------------------------------------- */
 
-/* The slot leaves the state PAGE, or is handed out: what the disk tier knew of it is void. */
-void slot_unpin(struct pool *pool, uint32_t slot);
-/* Whether a slot in state PAGE is neither on disk nor being written. */
-static inline bool slot_dirty(const struct slot *page)
-{
-	return !(page->disk & (SLOT_CLEAN | SLOT_WRITING));
-}
-
-/* ---- pool_evict.c: choice of victims --------------------------------------------------------- */
-
+/* Appends the page to the SIEVE queue of its class, and takes it out. */
 void sieve_insert(struct pool *pool, uint32_t slot);
 void sieve_remove(struct pool *pool, uint32_t slot);
-/* Describes the page in the slot. */
-void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret);
 
 #endif

@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scrubber, see scrub.h. A page with another CRC than its head says is read a second time from
- * its start. If that differs too, the page is taken out of the pool, of the directory and of the
- * disk, whose copy may have been made of the same bytes.
+ * The scrubber: compares the pages of the local pools with the CRC32C in their heads.
+ *
+ *   each tick: a piece of one page -> next page -> ... -> end of the last pool -> first pool
+ *
+ * A page is compared in pieces of at most SCRUB_PIECE_BYTES, so that a tick delays the loop by some
+ * ten microseconds. The pace follows from engine.scrub_seconds, the time in which full pools are
+ * read once, and is limited to one piece each SCRUB_TICK_NS_MIN. A page that a reader has reported
+ * is compared next, in pieces of the same size, one each SCRUB_TICK_NS_MIN at most, whatever
+ * engine.scrub_seconds says.
+ *
+ * A page with another CRC than its head says is read a second time from its start. If that differs
+ * too, the page is taken out of the pool, of the directory and of the disk, whose copy may have
+ * been made of the same bytes. The control plane's thread only.
  */
-#include "engine/control/pages/scrub.h"
+#include "engine/control/pages/pages_inner.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include "config/log.h"
 #include "engine/abi/crc32c.h"
-#include "engine/control/clients/clients.h"
 #include "engine/control/members/members.h"
-#include "engine/control/pages/tier.h"
 #include "numa/clock.h"
 
 /* A page that is being compared, in pieces. */
@@ -67,7 +75,7 @@ void scrub_condemn(
 		who, place_rail(page->place), page->length,
 		(unsigned long long)place_offset(page->place), crc, page->crc);
 	if (pool_page(control->rail[place_rail(page->place)].pool, page->place, page->generation))
-		ctl_take_away(control->ctl, &page->key, page->place, page->generation);
+		evict_take_away(control->evict, &page->key, page->place, page->generation);
 	(void)tier_forget(control, &page->key, NULL, &had);
 }
 
@@ -234,7 +242,7 @@ void scrub_read(struct control *control, uint32_t ref, const struct page_report 
 	if (ref == control->ref)
 		scrub_reported(control, report);
 	else
-		directory_report(control, ref, report);
+		control->pages_events->report(control, ref, report);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

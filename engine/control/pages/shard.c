@@ -33,7 +33,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "engine/control/pages/shard.h"
+#include "engine/control/pages/pages_inner.h"
 
 /*
  * minimum of shard->bits: with 0 bits there is one bucket, so a key's two candidate buckets would
@@ -43,6 +43,12 @@
 #define BITS_MAX 31u
 /* largest value of `away`; a counter that has reached it is neither incremented nor decremented */
 #define AWAY_MANY UINT8_MAX
+
+/*
+ * The last of this many parts of the shard is for pages in memory: they are found faster, and
+ * without an entry no reader finds them at all.
+ */
+#define SHARD_DISK_PARTS 4u
 
 #define STATE_MAGIC 0x50435353u /* "PCSS" */
 #define STATE_LAYOUT 2u         /* raised when a field changes its place or meaning */
@@ -480,4 +486,55 @@ unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 		}
 	change_end(shard);
 	return removed;
+}
+
+/* ---- what holders learn of their entries ----------------------------------------------------- */
+
+void shard_digest(
+	const struct shard *shard, uint32_t *cursor, uint32_t buckets, uint32_t ref, uint64_t *sums)
+{
+	uint32_t mask = (1u << shard->bits) - 1;
+
+	for (; buckets; buckets--, *cursor = (*cursor + 1) & mask)
+		for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
+			const struct dir_entry *entry = &shard->bucket[*cursor & mask].entry[i];
+
+			if (entry->tag && entry->ref == ref)
+				sums[shard->side[*cursor & mask].slot[i]] += shard_entry_hash(
+					entry->tag, entry->place, entry->generation);
+		}
+}
+
+static bool part_wants(const struct shard_part *part, uint32_t slot)
+{
+	return !part->slots || part->slots[slot / 8] >> slot % 8 & 1;
+}
+
+static void part_step(const struct shard *shard, struct shard_part *part)
+{
+	part->entry = 0;
+	part->buckets--;
+	if (++part->bucket >> shard->bits)
+		part->bucket = part->buckets = 0;
+}
+
+const struct dir_entry *shard_show(const struct shard *shard, struct shard_part *part, uint32_t ref)
+{
+	if (part->bucket >> shard->bits)
+		part->bucket = part->buckets = 0;
+	for (; part->buckets; part_step(shard, part))
+		while (part->entry < BUCKET_ENTRIES) {
+			unsigned i = part->entry++;
+			const struct dir_entry *entry = &shard->bucket[part->bucket].entry[i];
+
+			if (!entry->tag || entry->ref != ref ||
+				!part_wants(part, shard->side[part->bucket].slot[i]))
+				continue;
+			part->first = part->bucket;
+			if (shard->side[part->bucket].second & 1u << i)
+				part->first =
+					dir_bucket_other(part->bucket, entry->tag, shard->bits);
+			return entry;
+		}
+	return NULL;
 }

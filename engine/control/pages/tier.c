@@ -1,23 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens the disk on a helper thread, takes what it has finished, runs the timers of the tier and
- * closes it. The control plane's thread, except open_thread().
+ * The disk tier: opens the disk on a helper thread, writes the pages that eviction will take soon,
+ * tells the directory which pages are on disk, takes what the disk has finished, and writes what is
+ * only in memory when the engine stops. tier_promote.c has the way back into memory. The control
+ * plane's thread, except open_thread().
+ *
+ * Spill: when room gets scarce, all pages of the pools are written, the oldest first, so that a
+ * burst of sets finds pages that may be evicted. As long as the disk keeps up, eviction prefers
+ * pages that are on disk or being written, and takes no other page for its reserve. A page that is
+ * evicted before its turn came is written from limbo. What the budget of writes in flight does not
+ * allow is dropped: a set never waits for a disk.
+ *
+ * A path that hangs keeps what it was given: its writes leave the budget after a time
+ * (tier_spills_old()), and at the close the pools stay mapped until the process exits.
  */
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/tier_inner.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "config/limits.h"
 #include "config/log.h"
-#include "engine/control/clients/clients.h"
-#include "engine/control/directory/directory.h"
-#include "engine/control/loop.h"
-#include "engine/control/pages/warm.h"
 #include "numa/clock.h"
 #include "numa/limit.h"
+
+#define FLUSH_WALK 64u /* entries of the index that are looked at together */
 
 void *tier_memory(const struct control *control, uint32_t place)
 {
@@ -31,6 +42,238 @@ bool tier_has(struct tier *t, const struct page_key *key, uint32_t length)
 	struct disk_page page;
 
 	return disk_find(t->disk, key, &page) && page.length == length;
+}
+
+/* ---- pages that are written ------------------------------------------------------------------ */
+
+struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key)
+{
+	struct tier_spill *spill;
+
+	LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
+		if (!spill->removed && page_key_equal(&spill->request.key, key))
+			return spill;
+	return NULL;
+}
+
+/* Room for one page more. A page that is larger than the whole budget is written alone. */
+static bool budget_has(const struct tier *t, uint32_t bytes)
+{
+	return t->spill_bytes == 0 || t->spill_bytes + bytes <= t->spill_bytes_max;
+}
+
+/* Counts the time in which pages are being written; to be called before their number changes. */
+static void writing_count(struct tier *t, uint64_t now_ns)
+{
+	if (t->spill_count)
+		t->writing_ns += now_ns - t->counted_ns;
+	t->counted_ns = now_ns;
+}
+
+bool tier_spill_start(struct tier *t, const struct pool_victim *page)
+{
+	struct pool *pool = t->control->rail[place_rail(page->place)].pool;
+	uint32_t bytes = tier_bytes(page->length);
+	struct pool_proven proven = {.length = 0};
+	struct tier_spill *spill;
+
+	if (!budget_has(t, bytes))
+		return false;
+	(void)pool_proven(pool, page->place, page->generation, &proven);
+	spill = calloc(1, sizeof(*spill));
+	if (!spill || pool_write_begin(pool, page->place, page->generation) < 0) {
+		free(spill);
+		return false;
+	}
+	spill->request = (struct disk_request){.op = DISK_WRITE,
+		.key = page->key,
+		.data = tier_memory(t->control, page->place),
+		.length = page->length,
+		.has_crc = proven.length != 0,
+		.crc = proven.crc};
+	spill->crc = proven.crc;
+	spill->place = page->place;
+	spill->generation = page->generation;
+	spill->bytes = bytes;
+	spill->since_ns = clock_now_ns();
+	LIST_INSERT_HEAD(&t->spill_of[tier_chain(page->key.word[1])], spill, same);
+	TAILQ_INSERT_TAIL(&t->spills, spill, next);
+	writing_count(t, spill->since_ns);
+	t->spill_bytes += bytes;
+	t->spill_count++;
+	disk_submit(t->disk, &spill->request);
+	return true;
+}
+
+/*
+ * Half of the chunks of the pool are in use: bursts of sets may need the others, and then each size
+ * may lose pages, its own or a chunk, to any size.
+ */
+static bool eviction_is_near(const struct pool *pool)
+{
+	uint32_t chunk_bytes = (uint32_t)pool_page_bytes_max(pool);
+
+	return pool_free(pool, chunk_bytes) <= pool_memory(pool)->bytes / chunk_bytes / 2;
+}
+
+/*
+ * Pages of the class that are to be on disk: all. A disk smaller than twice the pools gets a part
+ * of them, because it would recycle the oldest before they are evicted.
+ */
+static uint32_t ahead_of(const struct tier *t, const struct evict_class *class)
+{
+	uint64_t held = class->held;
+
+	if (t->disk_bytes / 2 >= t->pools_bytes)
+		return UINT32_MAX;
+	return (uint32_t)(held * (t->disk_bytes >> 21) / (t->pools_bytes >> 20));
+}
+
+static unsigned spill_class(struct tier *t, unsigned rail, const struct evict_class *class)
+{
+	struct pool *pool = t->control->rail[rail].pool;
+	uint32_t bytes = class->units * PAGE_UNIT;
+	uint32_t ahead = ahead_of(t, class);
+	struct pool_victim page[TIER_SPILL_BURST];
+	uint64_t room = t->spill_bytes_max > t->spill_bytes
+				? (t->spill_bytes_max - t->spill_bytes) / bytes
+				: 0;
+	unsigned n;
+
+	if (room == 0 && t->spill_bytes == 0)
+		room = 1;
+	if (ahead == 0 || room == 0)
+		return 0;
+	n = pool_ahead(pool, bytes, ahead,
+		room < TIER_SPILL_BURST ? (unsigned)room : TIER_SPILL_BURST, page);
+	for (unsigned i = 0; i < n; i++) {
+		if (tier_has(t, &page[i].key, page[i].length))
+			pool_clean_set(pool, page[i].place, page[i].generation, true);
+		else
+			(void)tier_spill_start(t, &page[i]);
+	}
+	return n;
+}
+
+unsigned tier_spill(struct tier *t)
+{
+	struct evict *evict = t->control->evict;
+	unsigned work = 0;
+
+	t->spill_due = false;
+	if (t->refused_ns && clock_now_ns() < t->refused_ns + TIER_REFUSED_NS)
+		return 0; /* the slow timer makes it due again */
+	for (unsigned rail = 0; rail < t->control->rails; rail++)
+		for (unsigned i = 0;
+			eviction_is_near(t->control->rail[rail].pool) && i < CLASSES_MAX; i++)
+			if (evict->rail[rail].class[i].units && evict->rail[rail].class[i].held)
+				work += spill_class(t, rail, &evict->rail[rail].class[i]);
+	/* Pages that were found on disk took no budget: look on. */
+	t->spill_due = work != 0;
+	return work;
+}
+
+void tier_published(struct control *control)
+{
+	if (control->tier)
+		control->tier->spill_due = true;
+}
+
+/* A page that was in memory only was evicted and is not on disk. */
+static void dropped(struct tier *t, enum disk_status why)
+{
+	t->dropped_ns = clock_now_ns();
+	t->control->counter[COUNTER_disk_drops]++;
+	if (why == DISK_SPENT)
+		t->control->counter[COUNTER_disk_drops_budget]++;
+	else if (why == DISK_TOO_LARGE)
+		t->control->counter[COUNTER_disk_drops_size]++;
+}
+
+bool tier_evicting(
+	struct control *control, const struct pool_victim *page, struct disk_page *ret_page)
+{
+	struct tier *t = control->tier;
+	bool spilling = false;
+
+	if (!t)
+		return false;
+	t->spill_due = true;
+	if (t->state == TIER_SERVING) {
+		if (disk_find(t->disk, &page->key, ret_page) && ret_page->length == page->length)
+			return true;
+		/* A clean page may have been recycled on disk since. One that is being written is
+		 * not written again. */
+		spilling = tier_spilling(t, &page->key) || tier_spill_start(t, page);
+	}
+	if (!spilling)
+		dropped(t, DISK_DROPPED);
+	return false;
+}
+
+/* The page in memory was damaged before it was written, which the disk has refused. */
+static void spill_corrupt(struct tier *t, const struct tier_spill *spill)
+{
+	const struct pool_proven page = {.key = spill->request.key,
+		.place = spill->place,
+		.generation = spill->generation,
+		.length = spill->request.length,
+		.crc = spill->crc};
+
+	scrub_condemn(t->control, &page, spill->request.crc, "spill to disk");
+}
+
+static void tier_spilled(struct tier *t, struct tier_spill *spill)
+{
+	struct control *control = t->control;
+	const struct disk_request *request = &spill->request;
+	const struct index_entry *e = index_find(control->index, &request->key);
+	bool here = e && e->place == spill->place && e->generation == spill->generation;
+	/* DISK_EXISTS also says that the key is being removed */
+	bool on_disk =
+		request->status == DISK_OK ||
+		(request->status == DISK_EXISTS && tier_has(t, &request->key, request->length));
+	struct disk_page page;
+
+	pool_write_end(control->rail[place_rail(spill->place)].pool, spill->place,
+		spill->generation, on_disk);
+	control->evict->rail[place_rail(spill->place)].retry = true;
+	if (request->status == DISK_OK)
+		control->counter[COUNTER_disk_spills]++;
+	else if (!on_disk && !here)
+		dropped(t, request->status);
+	if (!on_disk)
+		t->refused_ns = clock_now_ns();
+	writing_count(t, clock_now_ns());
+	LIST_REMOVE(spill, same);
+	TAILQ_REMOVE(&t->spills, spill, next);
+	if (!spill->stranded)
+		t->spill_bytes -= spill->bytes;
+	t->spill_count--;
+	t->spill_due = true;
+	tier_written(t, &request->key, on_disk);
+	if (!e && !spill->removed && disk_find(t->disk, &request->key, &page))
+		(void)control->pages_events->on_disk(
+			control, &page); /* it was evicted while it was written */
+	if (request->status == DISK_CORRUPT)
+		spill_corrupt(t, spill);
+	free(spill);
+}
+
+void tier_spills_old(struct tier *t, uint64_t now_ns)
+{
+	uint64_t limit_ns = 2 * (uint64_t)t->options.timeout_ms * 1000000;
+	struct tier_spill *spill;
+
+	TAILQ_FOREACH (spill, &t->spills, next) {
+		if (now_ns - spill->since_ns < limit_ns)
+			return;
+		if (spill->stranded)
+			continue;
+		spill->stranded = true;
+		t->spill_bytes -= spill->bytes;
+		t->spill_due = true;
+	}
 }
 
 /* ---- removal --------------------------------------------------------------------------------- */
@@ -144,6 +387,95 @@ void tier_replaced(struct control *control, const struct page_key *key, uint32_t
 		(void)tier_forget(control, key, NULL, &had);
 }
 
+/* ---- which pages are on disk ----------------------------------------------------------------- */
+
+static bool serves(const struct tier *t)
+{
+	return t && t->state == TIER_SERVING;
+}
+
+bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page)
+{
+	return serves(control->tier) && disk_find(control->tier->disk, key, ret_page);
+}
+
+bool tier_opens(const struct control *control)
+{
+	return control->tier && control->tier->state == TIER_OPENING;
+}
+
+bool tier_named(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	return serves(control->tier) && disk_named(control->tier->disk, place, generation, ret_key);
+}
+
+unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct disk_page *ret_pages)
+{
+	if (serves(control->tier))
+		return disk_slot(control->tier->disk, slot, cursor, max, ret_pages);
+	*cursor = 0;
+	return 0;
+}
+
+struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
+{
+	struct tier *t = control->tier;
+	const struct tier_promotes *lists[] = {&t->writing, &t->capped, &t->wanted, &t->reading};
+	const struct tier_promote *promote;
+	const struct tier_spill *spill;
+	struct page_key *keys;
+	uint32_t n = 0;
+
+	*ret_count = 0;
+	if (!serves(t))
+		return NULL;
+	*ret_count = t->spill_count;
+	for (unsigned i = 0; i < 4; i++)
+		TAILQ_FOREACH (promote, lists[i], next)
+			++*ret_count;
+	keys = *ret_count ? malloc(*ret_count * sizeof(*keys)) : NULL;
+	if (!keys)
+		return NULL;
+	TAILQ_FOREACH (spill, &t->spills, next)
+		keys[n++] = spill->request.key;
+	for (unsigned i = 0; i < 4; i++)
+		TAILQ_FOREACH (promote, lists[i], next)
+			keys[n++] = promote->request.key;
+	return keys;
+}
+
+uint64_t tier_pages(const struct control *control)
+{
+	return serves(control->tier) ? control->tier->report.pages : 0;
+}
+
+/* Removes the entries of pages that have left the disk and are not in memory. Returns how many. */
+static unsigned tier_lost(struct tier *t)
+{
+	struct disk_page page[TIER_LOST_BURST];
+	const struct index_entry *e;
+	unsigned n;
+
+	if (t->control->pages_events->busy(t->control))
+		return 0; /* its acknowledgements make further turns */
+	n = disk_lost(t->disk, TIER_LOST_BURST, page);
+	for (unsigned i = 0; i < n; i++) {
+		e = index_find(t->control->index, &page[i].key);
+		if (e && !tier_has(t, &page[i].key, e->length)) {
+			pool_clean_set(t->control->rail[place_rail(e->place)].pool, e->place,
+				e->generation, false);
+			t->spill_due = true; /* it is to be written again */
+		} else if (!e)
+			t->control->pages_events->remove(t->control, &page[i].key,
+				&(struct location){
+					.place = page[i].place, .generation = page[i].generation});
+	}
+	t->lost_due = n != 0;
+	return n;
+}
+
 /* ---- what the disk has finished -------------------------------------------------------------- */
 
 static void finished(struct tier *t, struct disk_request *request)
@@ -158,7 +490,8 @@ static_assert(offsetof(struct tier_spill, request) == 0, "finished() relies on i
 static_assert(offsetof(struct tier_promote, request) == 0, "finished() relies on it");
 static_assert(offsetof(struct tier_removed, request) == 0, "finished() relies on it");
 
-unsigned tier_reap(struct tier *t)
+/* Handles the requests that the disk has finished. Returns how many. */
+static unsigned tier_reap(struct tier *t)
 {
 	struct disk_request *request;
 	unsigned n = 0;
@@ -179,7 +512,7 @@ static void on_ready(evutil_socket_t fd, short what, void *context)
 	(void)tier_reap(context);
 }
 
-/* ---- timers ---------------------------------------------------------------------------------- */
+/* ---- timers and turns ------------------------------------------------------------------------ */
 
 static bool in_service(const struct tier *t)
 {
@@ -228,7 +561,6 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
 	(void)fd;
 	(void)what;
 	t->ticking = false;
-	tier_pins_end(t, now_ns);
 	tier_promote_expire(t, now_ns);
 	tier_replies_send(t);
 	if (t->pins || !TAILQ_EMPTY(&t->writing) || !TAILQ_EMPTY(&t->reading))
@@ -275,7 +607,9 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 		.pins = t->pins,
 		.spill_bytes = t->spill_bytes,
 		.pinned_bytes = t->pinned_bytes,
-		.writing_ns = t->writing_ns};
+		.writing_ns = t->writing_ns,
+		.options = &t->options,
+		.report = &t->report};
 	TAILQ_FOREACH (promote, &t->reading, next)
 		ret->promotes++;
 	TAILQ_FOREACH (promote, &t->wanted, next)
@@ -345,7 +679,7 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 			"disk: no path can be used (%s); the engine runs without a disk: set disk.paths, then restart it",
 			t->report.path[0].reason);
 	t->spill_due = true;
-	directory_disk_opened(t->control);
+	t->control->pages_events->disk_opened(t->control);
 }
 
 static void lists_init(struct tier *t)
@@ -370,7 +704,7 @@ static void tier_free(struct tier *t)
 			event_free(events[i]);
 	if (t->opened_fd >= 0)
 		close(t->opened_fd);
-	tier_replies_close(t);
+	free(t->reply);
 	free(t);
 }
 
@@ -438,7 +772,68 @@ int tier_open(struct control *control)
 	return 0;
 }
 
-/* ---- close ----------------------------------------------------------------------------------- */
+/* ---- close: pages that are only in memory are written ---------------------------------------- */
+
+/*
+ * The control plane has left its event loop: no client is attached any more. Bounded in time; what
+ * is left is lost as in a crash.
+ */
+
+/* Handles what the disk has finished; without any, waits for some. False: the time is over. */
+static bool reap(struct tier *t, uint64_t until_ns)
+{
+	struct pollfd readable = {.fd = disk_fd(t->disk), .events = POLLIN};
+	uint64_t now_ns = clock_now_ns();
+
+	if (now_ns >= until_ns)
+		return false;
+	if (!tier_reap(t))
+		(void)poll(&readable, 1, (int)((until_ns - now_ns) / 1000000) + 1);
+	return true;
+}
+
+/* False: the time is over before the page could be submitted. */
+static bool flush_page(struct tier *t, const struct index_entry *entry, uint64_t until_ns)
+{
+	const struct pool_victim page = {.key = entry->key,
+		.place = entry->place,
+		.generation = entry->generation,
+		.length = entry->length};
+
+	if (pool_clean(t->control->rail[place_rail(entry->place)].pool, entry->place,
+		    entry->generation) ||
+		tier_has(t, &entry->key, entry->length))
+		return true;
+	while (t->spill_bytes && t->spill_bytes + tier_bytes(entry->length) > t->spill_bytes_max)
+		if (!reap(t, until_ns))
+			return false;
+	(void)tier_spill_start(t, &page);
+	return true;
+}
+
+/* Writes the pages that are only in memory, for at most TIER_FLUSH_NS. */
+static void tier_flush(struct tier *t)
+{
+	uint64_t began_ns = clock_now_ns(), until_ns = began_ns + TIER_FLUSH_NS, cursor = 0;
+	uint64_t before = t->control->counter[COUNTER_disk_spills];
+	struct index_entry entry[FLUSH_WALK];
+	bool whole = true;
+
+	/* No page waits for a slot now: the limit is what the queue of a path takes. */
+	t->spill_bytes_max = DISK_QUEUE_BYTES / 2;
+	do {
+		unsigned n = index_walk(t->control->index, &cursor, FLUSH_WALK, entry);
+
+		for (unsigned i = 0; i < n && whole; i++)
+			whole = flush_page(t, &entry[i], until_ns);
+	} while (cursor && whole);
+	while (!TAILQ_EMPTY(&t->spills) && whole)
+		whole = reap(t, until_ns);
+	log_info("disk: %llu page(s) that were only in memory written in %llu ms%s",
+		(unsigned long long)(t->control->counter[COUNTER_disk_spills] - before),
+		(unsigned long long)((clock_now_ns() - began_ns) / 1000000),
+		whole ? "" : "; the time is over, the others are lost");
+}
 
 /* Frees what was in flight: the disk is closed, so no request returns any more. */
 static void requests_free(struct tier *t)
@@ -449,7 +844,6 @@ static void requests_free(struct tier *t)
 		TAILQ_REMOVE(&t->spills, spill, next);
 		free(spill);
 	}
-	tier_pins_close(t);
 	tier_promote_close(t);
 	removes_free(&t->early);
 	removes_free(&t->removes);

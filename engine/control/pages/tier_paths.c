@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/tier_inner.h"
 
 int tier_paths_split(const struct settings *s, char *text, struct disk_options *ret)
 {

@@ -1,26 +1,212 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promote: a page that is on disk is read into a slot of a pool, and then answered and published
- * like a page that a client has set. The control plane's thread only.
+ * Promote: a page that is on this host's disk is read into a slot of a pool, and then answered and
+ * published like a page that a client has set. Clients of this host request it (CTL_PROMOTE), and
+ * other engines for their clients (Promote of message.proto): these get the place, from which the
+ * reader's NIC READs the page. The control plane's thread only.
  *
  *   CTL_PROMOTE --> WANTED: waits for a slot --> READING --> published, pinned, answered
- *               |-> CAPPED: too many bytes are pinned ^
+ *   Promote     |-> CAPPED: too many bytes are pinned ^
  *               '-> WRITING: its spill is in flight ---'
  *
  * engine/disk has compared the page's CRC, and its sequence number after the read, before it
  * returns DISK_OK; a key that was removed since then is found here (tier_promote_cancel()). Only
  * then is the page published. Requests for one key share one read.
+ *
+ * Pins. A page that was read from disk stays in memory until all who requested it have read it
+ * (CTL_TOUCH, or Touch of another engine), or until the deadline of the last request, at most
+ * TIER_PIN_STEPS * TIER_PIN_NS: it could otherwise be evicted before it was of use. Pins end by a
+ * wheel of TIER_PIN_STEPS lists, one for each TIER_PIN_NS.
  */
 #include <stdlib.h>
 
-#include "engine/control/clients/clients.h"
-#include "engine/control/directory/directory.h"
-#include "engine/control/pages/tier.h"
-#include "engine/control/pages/warm.h"
+#include "engine/abi/message.pb-c.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/pages/tier_inner.h"
 #include "numa/clock.h"
 
-/* How long the owners of a promoted page's key are told of it. */
-#define PROMOTE_PUBLISH_NS 5000000000ull
+/* One message for several answers. */
+struct tier_reply {
+	struct rpc_link *link; /* NULL: the message is empty */
+	unsigned pages;
+	Pc__PromotedPage page[MESSAGE_PAGES_MAX];
+	Pc__PromotedPage *page_at[MESSAGE_PAGES_MAX];
+};
+
+/* ---- pins ------------------------------------------------------------------------------------ */
+
+static void pin_end(struct tier *t, struct tier_pin *pin)
+{
+	pool_unpin(t->control->rail[place_rail(pin->place)].pool, pin->place, pin->generation);
+	LIST_REMOVE(pin, same);
+	TAILQ_REMOVE(&t->wheel[pin->step], pin, next);
+	t->pinned_bytes -= pin->bytes;
+	t->pins--;
+	t->promote_due = true;
+	free(pin);
+}
+
+static struct tier_pin *pin_find(struct tier *t, uint32_t place, uint32_t generation)
+{
+	struct tier_pin *pin;
+
+	LIST_FOREACH (pin, &t->pin_of[tier_chain(place)], same)
+		if (pin->place == place && (generation == 0 || pin->generation == generation))
+			return pin;
+	return NULL;
+}
+
+void tier_pin(struct tier *t, uint32_t place, uint32_t generation, uint32_t bytes, uint32_t readers,
+	uint64_t deadline_ns)
+{
+	uint64_t now_ns = clock_now_ns(), steps;
+	struct tier_pin *pin = readers ? malloc(sizeof(*pin)) : NULL;
+
+	if (!pin || pool_pin(t->control->rail[place_rail(place)].pool, place, generation) < 0) {
+		free(pin);
+		t->pinned_bytes -= bytes;
+		t->promote_due = true;
+		return;
+	}
+	if (!t->pins)
+		t->wheel_ns = now_ns / TIER_PIN_NS * TIER_PIN_NS;
+	steps = deadline_ns > t->wheel_ns ? (deadline_ns - t->wheel_ns) / TIER_PIN_NS : 0;
+	if (steps > TIER_PIN_STEPS - 2)
+		steps = TIER_PIN_STEPS - 2;
+	*pin = (struct tier_pin){.place = place,
+		.generation = generation,
+		.bytes = bytes,
+		.readers = readers,
+		.step = (unsigned)((t->wheel_ns / TIER_PIN_NS + steps) % TIER_PIN_STEPS)};
+	LIST_INSERT_HEAD(&t->pin_of[tier_chain(place)], pin, same);
+	TAILQ_INSERT_TAIL(&t->wheel[pin->step], pin, next);
+	t->pins++;
+	tier_tick(t);
+}
+
+void tier_touched(struct control *control, uint32_t place, uint32_t generation)
+{
+	struct tier *t = control->tier;
+	struct tier_pin *pin = t && t->pins ? pin_find(t, place, generation) : NULL;
+
+	if (pin && --pin->readers == 0)
+		pin_end(t, pin);
+}
+
+/* Ends the pins whose time has passed. */
+static void tier_pins_end(struct tier *t, uint64_t now_ns)
+{
+	while (t->pins && t->wheel_ns + TIER_PIN_NS <= now_ns) {
+		struct tier_pins *step = &t->wheel[t->wheel_ns / TIER_PIN_NS % TIER_PIN_STEPS];
+		struct tier_pin *pin;
+
+		while ((pin = TAILQ_FIRST(step)))
+			pin_end(t, pin);
+		t->wheel_ns += TIER_PIN_NS;
+	}
+}
+
+static void tier_pins_close(struct tier *t)
+{
+	struct tier_pin *pin;
+
+	for (unsigned i = 0; i < TIER_PIN_STEPS; i++)
+		while ((pin = TAILQ_FIRST(&t->wheel[i])))
+			pin_end(t, pin);
+}
+
+/* ---- answers to other engines ---------------------------------------------------------------- */
+
+static void send_reply(struct rpc_link *link, Pc__PromotedPage **pages, size_t count)
+{
+	Pc__Promoted body = PC__PROMOTED__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	body.n_pages = count;
+	body.pages = pages;
+	message.body_case = PC__MESSAGE__BODY_PROMOTED;
+	message.promoted = &body;
+	/*
+	 * Not rpc_reply(): that may close the link, and callers keep pointers to it. What is not
+	 * sent ends at its deadline.
+	 */
+	(void)rpc_send(link, &message);
+}
+
+static void page_fill(Pc__PromotedPage *page, uint64_t id, const struct ctl_done *done)
+{
+	*page = (Pc__PromotedPage)PC__PROMOTED_PAGE__INIT;
+	page->id = id;
+	switch (done->status) {
+	case OP_HIT:
+		page->result = PC__PROMOTE_RESULT__PROMOTE_HERE;
+		page->place = done->place;
+		page->generation = done->generation;
+		break;
+	case OP_MISS: page->result = PC__PROMOTE_RESULT__PROMOTE_GONE; break;
+	case OP_INVALID: page->result = PC__PROMOTE_RESULT__PROMOTE_OTHER_LENGTH; break;
+	default: page->result = PC__PROMOTE_RESULT__PROMOTE_LATE; break;
+	}
+}
+
+static void reply_one(struct rpc_link *link, uint64_t id, const struct ctl_done *done)
+{
+	Pc__PromotedPage page, *at = &page;
+
+	page_fill(&page, id, done);
+	send_reply(link, &at, 1);
+}
+
+void tier_replies_send(struct tier *t)
+{
+	struct tier_reply *reply = t->reply;
+	struct rpc_link *link = reply ? reply->link : NULL;
+
+	if (!link)
+		return;
+	reply->link = NULL;
+	send_reply(link, reply->page_at, reply->pages);
+	reply->pages = 0;
+}
+
+static struct tier_reply *reply_new(void)
+{
+	struct tier_reply *reply = calloc(1, sizeof(*reply));
+
+	for (unsigned i = 0; reply && i < MESSAGE_PAGES_MAX; i++)
+		reply->page_at[i] = &reply->page[i];
+	return reply;
+}
+
+/* Collects the answer; without memory for that it is sent alone. */
+static void reply_add(
+	struct tier *t, struct rpc_link *link, uint64_t id, const struct ctl_done *done)
+{
+	struct tier_reply *reply = t->reply;
+
+	if (!reply)
+		reply = t->reply = reply_new();
+	if (!reply) {
+		reply_one(link, id, done);
+		return;
+	}
+	if (reply->link != link || reply->pages == MESSAGE_PAGES_MAX)
+		tier_replies_send(t);
+	reply->link = link;
+	page_fill(&reply->page[reply->pages++], id, done);
+}
+
+/* Answers a waiter with `remote`, before it is freed. */
+static void tier_reply(
+	struct tier *t, const struct tier_waiter *waiter, const struct ctl_done *done)
+{
+	t->remote--;
+	if (done->status == OP_HIT)
+		t->control->counter[COUNTER_disk_hits_remote]++;
+	if (waiter->link)
+		reply_add(t, waiter->link, waiter->id, done);
+}
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -29,7 +215,7 @@ static void answer(struct tier *t, struct tier_waiter *waiter, const struct ctl_
 	if (waiter->remote)
 		tier_reply(t, waiter, done);
 	else
-		ctl_later_answer(t->control->ctl, waiter->answer, done);
+		t->control->pages_events->later_answer(t->control->ctl, waiter->answer, done);
 	free(waiter);
 }
 
@@ -83,7 +269,7 @@ static void enter(struct tier *t, struct tier_promote *promote, enum promote_sta
 	TAILQ_INSERT_TAIL(list_of(t, state), promote, next);
 	if (state != PROMOTE_WANTED)
 		return;
-	promote->class = ctl_class_of(t->control->ctl, promote->rail, promote->request.length);
+	promote->class = evict_class_of(t->control->evict, promote->rail, promote->request.length);
 	promote->class->waiting++;
 }
 
@@ -128,13 +314,11 @@ static void want(struct tier *t, struct tier_promote *promote)
 static void read_start(
 	struct tier *t, struct tier_promote *promote, uint32_t place, uint32_t generation)
 {
-	struct ctl *p = t->control->ctl;
-
 	leave(t, promote);
 	promote->place = place;
 	promote->generation = generation;
-	ctl_hold(p, promote->rail, promote->request.length, 1);
-	ctl_class_of(p, promote->rail, promote->request.length)->taken++;
+	evict_hold(t->control->evict, promote->rail, promote->request.length, 1);
+	evict_class_of(t->control->evict, promote->rail, promote->request.length)->taken++;
 	enter(t, promote, PROMOTE_READING);
 	promote->request.data = tier_memory(t->control, place);
 	disk_submit(t->disk, &promote->request);
@@ -152,7 +336,7 @@ static bool slot_take(struct tier *t, struct tier_promote *promote, uint64_t now
 		read_start(t, promote, place, generation);
 	} else if (rc != -ENOSPC)
 		give_up(t, promote, OP_NO_SPACE);
-	ctl_refill(t->control->ctl, rail, length, now_ns);
+	evict_refill(t->control->evict, rail, length, now_ns);
 	return rc != -ENOSPC;
 }
 
@@ -218,14 +402,12 @@ static bool promote_publish(struct tier *t, const struct tier_promote *promote)
 
 static void slot_return(struct tier *t, const struct tier_promote *promote)
 {
-	struct ctl *p = t->control->ctl;
-
-	ctl_hold(p, promote->rail, promote->request.length, -1);
+	evict_hold(t->control->evict, promote->rail, promote->request.length, -1);
 	(void)pool_return(
 		t->control->rail[promote->rail].pool, promote->place, promote->generation);
 	t->pinned_bytes -= promote->bytes;
 	t->promote_due = true;
-	p->rail[promote->rail].retry = true;
+	t->control->evict->rail[promote->rail].retry = true;
 }
 
 void tier_promoted(struct tier *t, struct tier_promote *promote)
@@ -250,7 +432,7 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 			.length = promote->request.length};
 		tier_pin(t, promote->place, promote->generation, promote->bytes, readers,
 			deadline_ns);
-		directory_publish(control, key,
+		control->pages_events->publish(control, key,
 			&(struct location){
 				.place = promote->place, .generation = promote->generation},
 			NULL);
@@ -327,6 +509,7 @@ void tier_promote_expire(struct tier *t, uint64_t now_ns)
 {
 	struct tier_promote *promote, *next;
 
+	tier_pins_end(t, now_ns);
 	TAILQ_FOREACH (promote, &t->reading, next)
 		(void)expire(t, promote, now_ns);
 	TAILQ_FOREACH (promote, &t->writing, next)
@@ -351,6 +534,7 @@ void tier_promote_expire(struct tier *t, uint64_t now_ns)
 
 void tier_promote_close(struct tier *t)
 {
+	tier_pins_close(t);
 	for (enum promote_state state = PROMOTE_WRITING; state <= PROMOTE_READING; state++) {
 		struct tier_promote *promote;
 
@@ -361,45 +545,7 @@ void tier_promote_close(struct tier *t)
 	}
 }
 
-/* ---- CTL_PROMOTE ----------------------------------------------------------------------------- */
-
-static struct tier_promote *promote_new(struct tier *t, const struct page_key *key, uint32_t length)
-{
-	struct tier_promote *promote = calloc(1, sizeof(*promote));
-
-	if (!promote)
-		return NULL;
-	promote->request = (struct disk_request){.op = DISK_READ, .key = *key, .length = length};
-	promote->bytes = tier_bytes(length);
-	STAILQ_INIT(&promote->waiters);
-	LIST_INSERT_HEAD(&t->promote_of[tier_chain(key->word[1])], promote, same);
-	return promote;
-}
-
-void tier_bring(struct tier *t, const struct page_key *key, const struct tier_found *found,
-	struct tier_waiter *waiter)
-{
-	struct tier_promote *promote = promote_find(t, key);
-
-	if (!promote) {
-		if (!waiter && (!found->written || !cap_has(t, tier_bytes(found->length))))
-			return; /* a hint is not worth waiting */
-		promote = promote_new(t, key, found->length);
-		if (promote && !waiter)
-			promote->until_ns = clock_now_ns() + TIER_HINT_NS;
-		if (promote && found->written)
-			want(t, promote);
-		else if (promote)
-			enter(t, promote, PROMOTE_WRITING);
-	}
-	if (!waiter)
-		return;
-	if (promote)
-		STAILQ_INSERT_TAIL(&promote->waiters, waiter, next);
-	else
-		answer(t, waiter, &(struct ctl_done){.status = OP_NO_SPACE});
-	tier_tick(t);
-}
+/* ---- what the tier knows of a key ------------------------------------------------------------ */
 
 void tier_look(struct tier *t, const struct page_key *key, struct tier_found *ret)
 {
@@ -415,7 +561,11 @@ void tier_look(struct tier *t, const struct page_key *key, struct tier_found *re
 	ret->length = ret->written ? page.length : spill ? spill->request.length : 0;
 }
 
-bool tier_known(struct control *control, const struct page_key *key, uint32_t length,
+/*
+ * The answer that needs no disk; false: the page must be read, by tier_bring(). `length` 0: an
+ * exists. The tier may be NULL.
+ */
+static bool tier_known(struct control *control, const struct page_key *key, uint32_t length,
 	const struct tier_found *found, struct ctl_done *ret)
 {
 	const struct index_entry *e = index_find(control->index, key);
@@ -440,6 +590,47 @@ bool tier_known(struct control *control, const struct page_key *key, uint32_t le
 	return !here || !length || length != found->length;
 }
 
+/* ---- requests of clients of this host -------------------------------------------------------- */
+
+static struct tier_promote *promote_new(struct tier *t, const struct page_key *key, uint32_t length)
+{
+	struct tier_promote *promote = calloc(1, sizeof(*promote));
+
+	if (!promote)
+		return NULL;
+	promote->request = (struct disk_request){.op = DISK_READ, .key = *key, .length = length};
+	promote->bytes = tier_bytes(length);
+	STAILQ_INIT(&promote->waiters);
+	LIST_INSERT_HEAD(&t->promote_of[tier_chain(key->word[1])], promote, same);
+	return promote;
+}
+
+/* Brings the page into memory for `waiter`, which the tier then owns; NULL: as a hint. */
+static void tier_bring(struct tier *t, const struct page_key *key, const struct tier_found *found,
+	struct tier_waiter *waiter)
+{
+	struct tier_promote *promote = promote_find(t, key);
+
+	if (!promote) {
+		if (!waiter && (!found->written || !cap_has(t, tier_bytes(found->length))))
+			return; /* a hint is not worth waiting */
+		promote = promote_new(t, key, found->length);
+		if (promote && !waiter)
+			promote->until_ns = clock_now_ns() + TIER_HINT_NS;
+		if (promote && found->written)
+			want(t, promote);
+		else if (promote)
+			enter(t, promote, PROMOTE_WRITING);
+	}
+	if (!waiter)
+		return;
+	if (promote)
+		STAILQ_INSERT_TAIL(&promote->waiters, waiter, next);
+	else
+		answer(t, waiter, &(struct ctl_done){.status = OP_NO_SPACE});
+	tier_tick(t);
+}
+
 void tier_hint(struct control *control, const struct page_key *key)
 {
 	struct tier_found found;
@@ -451,7 +642,6 @@ void tier_hint(struct control *control, const struct page_key *key)
 
 void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
-	struct ctl *p = control->ctl;
 	struct tier_waiter *waiter;
 	struct tier_found found;
 	struct ctl_done done;
@@ -461,20 +651,133 @@ void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *o
 	if (!op->count && !op->length)
 		op->length = UINT32_MAX;
 	if (tier_known(control, &op->key, op->count ? 0 : op->length, &found, &done)) {
-		ctl_answer_now(p, c, op, &done);
+		control->pages_events->answer(control->ctl, c, op, &done);
 		if (op->count && !done.generation)
 			tier_hint(control, &op->key);
 		return;
 	}
 	waiter = calloc(1, sizeof(*waiter));
 	if (waiter)
-		waiter->answer = ctl_later(p, c, op, 1);
-	if (!waiter || waiter->answer == CTL_NO_ANSWER) {
+		waiter->answer = control->pages_events->later(control->ctl, c, op, 1);
+	if (!waiter || waiter->answer == PAGES_NO_ANSWER) {
 		free(waiter);
-		ctl_answer_now(p, c, op, &done);
+		control->pages_events->answer(control->ctl, c, op, &done);
 		return;
 	}
-	waiter->deadline_ns = op->deadline_ns < now_ns + CTL_DEADLINE_NS ? op->deadline_ns
-									 : now_ns + CTL_DEADLINE_NS;
+	waiter->deadline_ns = op->deadline_ns < now_ns + PAGES_WAIT_NS_MAX
+				      ? op->deadline_ns
+				      : now_ns + PAGES_WAIT_NS_MAX;
 	tier_bring(control->tier, &op->key, &found, waiter);
+}
+
+/* ---- requests of other engines --------------------------------------------------------------- */
+
+static bool promote_fits(const Pc__Promote *promote)
+{
+	if (promote->n_pages == 0 || promote->n_pages > MESSAGE_PAGES_MAX)
+		return false;
+	for (size_t i = 0; i < promote->n_pages; i++) {
+		const Pc__PromotePage *page = promote->pages[i];
+
+		if ((page->key0 | page->key1) == 0 || page->bytes > PAGE_BYTES_MAX ||
+			(page->id && page->bytes == 0))
+			return false;
+	}
+	return true;
+}
+
+static struct tier_waiter *waiter_new(
+	struct tier *t, struct rpc_link *link, const Pc__PromotePage *page)
+{
+	uint64_t ns = (uint64_t)page->timeout_ms * 1000000;
+	struct tier_waiter *waiter =
+		t->remote < TIER_REMOTE_MAX ? calloc(1, sizeof(*waiter)) : NULL;
+
+	if (!waiter)
+		return NULL;
+	waiter->remote = true;
+	waiter->link = link;
+	waiter->id = page->id;
+	waiter->deadline_ns = clock_now_ns() + (ns < PAGES_WAIT_NS_MAX ? ns : PAGES_WAIT_NS_MAX);
+	t->remote++;
+	return waiter;
+}
+
+/* Serves one page. False, and the answer: it can be given at once. */
+static bool serve_page(struct control *control, struct rpc_link *link, const Pc__PromotePage *page,
+	struct ctl_done *ret_done)
+{
+	const struct page_key key = {.word = {page->key0, page->key1}};
+	struct tier *t = control->tier;
+	struct tier_waiter *waiter;
+	struct tier_found found;
+
+	tier_look(t, &key, &found);
+	if (tier_known(control, &key, page->bytes, &found, ret_done)) {
+		/* a disk that is not open yet may have the page, or one whose pages wait */
+		if (ret_done->status == OP_MISS && t &&
+			(t->state == TIER_OPENING || control->door_shut))
+			ret_done->status = OP_TIMEOUT;
+		return false;
+	}
+	waiter = waiter_new(t, link, page);
+	if (!waiter) {
+		control->counter[COUNTER_disk_refused]++;
+		*ret_done = (struct ctl_done){.status = OP_TIMEOUT};
+		return false;
+	}
+	tier_bring(t, &key, &found, waiter);
+	return true;
+}
+
+bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc__Promote *promote)
+{
+	struct tier *t = control->tier;
+
+	if (!promote_fits(promote))
+		return false;
+	for (size_t i = 0; i < promote->n_pages; i++) {
+		const Pc__PromotePage *page = promote->pages[i];
+		const struct page_key key = {.word = {page->key0, page->key1}};
+		struct ctl_done done;
+
+		if (page->id == 0)
+			tier_hint(control, &key);
+		else if (serve_page(control, link, page, &done))
+			continue;
+		else if (t)
+			reply_add(t, link, page->id, &done);
+		else
+			reply_one(link, page->id, &done);
+	}
+	if (t)
+		tier_replies_send(t);
+	return true;
+}
+
+static void link_forget(struct tier_promotes *list, const struct rpc_link *link)
+{
+	struct tier_promote *promote;
+	struct tier_waiter *waiter;
+
+	TAILQ_FOREACH (promote, list, next)
+		STAILQ_FOREACH (waiter, &promote->waiters, next)
+			if (waiter->link == link)
+				waiter->link = NULL;
+}
+
+void tier_link_down(struct control *control, const struct rpc_link *link)
+{
+	struct tier *t = control->tier;
+
+	if (!t)
+		return;
+	if (t->reply && t->reply->link == link) {
+		t->reply->link = NULL;
+		t->reply->pages = 0;
+	}
+	link_forget(&t->writing, link);
+	link_forget(&t->capped, link);
+	link_forget(&t->wanted, link);
+	link_forget(&t->reading, link);
 }

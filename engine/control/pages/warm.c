@@ -1,33 +1,113 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warm.h: what an engine stores for its successor, and what it takes from its predecessor. */
-#include "engine/control/pages/warm_inner.h"
+/*
+ * Warm restart: the memory of the pools outlives the engine's process, and the next process adopts
+ * the pages in it. The process that started the engine (peercache-keeper, systemd) stores the
+ * descriptors, under these names:
+ *
+ *   state                      struct warm_state, which every engine over this memory has locked
+ *   pool-R, heads-R, slots-R   the pool of rail R, its page heads and its struct pool_state
+ *   shard, shard-state         the directory shard, and struct shard_state
+ *   removals                   struct removals_log
+ *   process-P                  a pidfd of a client's process
+ *   channel-P-N                the segment of a channel of process P; N is the channel's number as
+ *                              an owner of slots
+ *
+ * Who owns a page slot after the engine was killed: a page and a free slot belong to the next
+ * engine, and so do the slots that were granted to clients: the engine stores `stopped` in the
+ * segments of their channels before it takes them. Only the slot that a segment names as `copying`
+ * stays the client's, until its thread has left it or `process-P` has exited, whatever the children
+ * of that process hold (abi/segment.h; a child of fork() has no mapping of the pools). A slot into
+ * which the disk tier reads stays the kernel's until the locks of all
+ * paths are taken, which the kernel holds until the last I/O has ended.
+ *
+ * Directory entries name this engine by its ref, the low half of the incarnation. A warm restart
+ * keeps the ref, so the entries that other hosts have stay right, and the high half is the number
+ * of the life, so other hosts see an engine that was restarted: QPs, rkeys and health are new. A
+ * ref is kept only with the heads of all pools, because a place and a generation must name one use
+ * of a slot under one ref, for ever; and only if no member of an older version is known, which
+ * would refuse an engine with a known ref (control.kept_ref). Control plane's thread only.
+ */
+#include "engine/control/pages/pages_inner.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/queue.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "config/log.h"
-#include "engine/control/clients/clients.h"
-#include "engine/control/directory/directory.h"
+#include "engine/abi/segment.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
 
 #define STATE_NAME "state"
 #define REMOVALS_NAME "removals"
+#define PROCESS_PREFIX "process-"
+#define STORED_NAME_BYTES 32u /* of a name and its zero byte */
 /* memory of a rail, as stored; the index in rail_names */
 enum { STORED_POOL, STORED_HEADS, STORED_SLOTS, STORED_RAIL };
 
-static const char *const rail_names[STORED_RAIL] = {"pool", "heads", "slots"};
+#define WARM_MAGIC 0x50435753u /* "PCWS" */
+#define WARM_LAYOUT 1u         /* raised when a field changes its place or meaning */
+#define WARM_STATE_BYTES 4096u
+/* after this number of crashes in turn during the start, the next engine starts cold */
+#define WARM_CRASHES_MAX 3u
+/* longest wait for the process that stores descriptors, at the start */
+#define WARM_BARRIER_MS 5000u
+#define WARM_LEFT_US 10000 /* between two looks at clients of earlier engines that copy */
 
-/* ---- state ----------------------------------------------------------------------------------- */
+struct warm_state {
+	uint32_t magic, layout;
+	uint32_t pid;  /* of the engine that locked the memory last */
+	uint32_t life; /* number of that engine, counted from 1 */
+	/* the number that the next owner of slots gets; never given twice */
+	uint32_t next_owner;
+	uint32_t disk_owner; /* owner of the slots into which the disk tier reads; 0: none yet */
+	uint64_t disk_paths; /* hash of the setting disk.paths that disk_owner stands for */
+	uint32_t crashes;    /* engines in turn that began to start with this memory and crashed */
+	/*
+	 * the engine's ref, which its successor takes over; 0: it chooses one. Written when the
+	 * pools are adopted and stored, cleared before that.
+	 */
+	uint32_t ref;
+};
+
+static const char *const rail_names[STORED_RAIL] = {"pool", "heads", "slots"};
+static const char *const shard_names[] = {"shard", "shard-state"};
+
+/* A channel of an earlier engine whose client may still write to a slot. */
+struct left_channel {
+	LIST_ENTRY(left_channel) next;
+	struct control *control;
+	uint32_t process, owner;       /* numbers of the client's process and of the channel */
+	struct channel_header *header; /* of its segment; NULL: of another version */
+	int pidfd;                     /* of the client's process; -1: it cannot be watched */
+};
+
+struct warm {
+	int fd, lock_fd; /* the state, and its lock: an open file description of its own */
+	struct warm_state *state;
+	bool adopts;  /* an earlier engine has left the state */
+	uint32_t ref; /* the earlier engine's; 0: not known, or a rail was not adopted */
+	uint32_t disk_owner;
+	uint64_t adopted;
+	/* slots that earlier engines granted and that were not returned since */
+	struct pool_quarantined *slot;
+	uint32_t slots, room;
+	uint32_t forgotten; /* further slots: there was no memory to note them */
+	LIST_HEAD(, left_channel) left;
+	struct event *left_timer; /* looks at them again; armed while there is one */
+};
+
+/* ---- the state ------------------------------------------------------------------------------- */
 
 static int state_map(struct warm *warm)
 {
@@ -124,6 +204,17 @@ static int state_new(struct warm *warm)
 	return 0;
 }
 
+/* Returns a number that no owner of slots in this memory has had. */
+static uint32_t owner_number(struct warm *warm)
+{
+	uint32_t owner = warm->state->next_owner;
+
+	/* The last number is given to all further owners: their slots are never freed early. */
+	if (owner != UINT32_MAX)
+		shm_store(&warm->state->next_owner, owner + 1);
+	return owner;
+}
+
 /* An owner stands for one value of disk.paths: the locks of other paths would prove nothing. */
 static void disk_owner_choose(struct warm *warm, const char *paths)
 {
@@ -168,6 +259,20 @@ int warm_open(struct control *control)
 	disk_owner_choose(warm, control->settings->disk_paths);
 	control->warm = warm;
 	return 0;
+}
+
+void warm_close(struct control *control)
+{
+	struct warm *warm = control->warm;
+
+	if (!warm)
+		return;
+	control->warm = NULL;
+	control->kept_ref = NULL;
+	shm_store(&warm->state->crashes, 0);
+	state_drop(warm);
+	free(warm->slot);
+	free(warm);
 }
 
 /* ---- pools ----------------------------------------------------------------------------------- */
@@ -290,7 +395,7 @@ int warm_pool_open(
 	return rc;
 }
 
-static const char *const shard_names[] = {"shard", "shard-state"};
+/* ---- the shard, removals, and the name of the engine ----------------------------------------- */
 
 /* Returns 1, 0 if there is no shard that can be adopted, or -errno. */
 static int shard_take(struct control *control, uint64_t entries)
@@ -370,6 +475,298 @@ int warm_identity(struct control *control)
 	return 0;
 }
 
+/* ---- owners of this engine's slots ----------------------------------------------------------- */
+
+static void process_name(char name[STORED_NAME_BYTES], uint32_t process)
+{
+	snprintf(name, STORED_NAME_BYTES, PROCESS_PREFIX "%" PRIu32, process);
+}
+
+static void channel_prefix(char name[STORED_NAME_BYTES], uint32_t process)
+{
+	snprintf(name, STORED_NAME_BYTES, "channel-%" PRIu32 "-", process);
+}
+
+static void channel_name(char name[STORED_NAME_BYTES], uint32_t process, uint32_t owner)
+{
+	snprintf(name, STORED_NAME_BYTES, "channel-%" PRIu32 "-%" PRIu32, process, owner);
+}
+
+/* The process of a channel gets a number, too; without a pidfd it has no credits. */
+static uint32_t process_store(struct warm *warm, int pidfd)
+{
+	char name[STORED_NAME_BYTES];
+	uint32_t process = owner_number(warm);
+
+	process_name(name, process);
+	if (process != UINT32_MAX)
+		service_store(name, pidfd);
+	return process;
+}
+
+uint32_t warm_owner_new(struct control *control, int segment, int pidfd, uint32_t *process)
+{
+	char name[STORED_NAME_BYTES];
+	uint32_t owner;
+
+	if (!control->warm)
+		return POOL_OWNER_NONE;
+	/* both are stored before the first slot is granted */
+	if (!*process && pidfd >= 0)
+		*process = process_store(control->warm, pidfd);
+	owner = owner_number(control->warm);
+	channel_name(name, *process, owner);
+	if (*process && owner != UINT32_MAX)
+		service_store(name, segment);
+	return owner;
+}
+
+void warm_owner_end(struct control *control, uint32_t owner, uint32_t process)
+{
+	char name[STORED_NAME_BYTES];
+
+	if (!control->warm || owner == POOL_OWNER_NONE || owner == UINT32_MAX || !process)
+		return;
+	channel_name(name, process, owner);
+	service_unstore(name);
+}
+
+void warm_process_end(struct control *control, uint32_t process)
+{
+	char name[STORED_NAME_BYTES];
+
+	if (!control->warm || !process || process == UINT32_MAX)
+		return;
+	process_name(name, process);
+	service_unstore(name);
+}
+
+uint32_t warm_owner_disk(const struct control *control)
+{
+	return control->warm ? control->warm->disk_owner : POOL_OWNER_NONE;
+}
+
+/* ---- slots of earlier engines ---------------------------------------------------------------- */
+
+/* Returns the slots of an owner to their pools, but not the one named `but`. Returns how many. */
+static uint32_t slots_return(struct control *control, uint32_t owner, uint64_t but)
+{
+	struct warm *warm = control->warm;
+	uint32_t kept = 0, before = warm->slots;
+
+	for (uint32_t i = 0; i < before; i++) {
+		const struct pool_quarantined *slot = &warm->slot[i];
+
+		if (slot->owner == owner && slot_name(slot->place, slot->generation) != but)
+			evict_give_back(
+				control->evict, slot->place, slot->generation, slot->length);
+		else
+			warm->slot[kept++] = *slot;
+	}
+	warm->slots = kept;
+	return before - kept;
+}
+
+static uint32_t slots_of(const struct warm *warm, uint32_t owner)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < warm->slots; i++)
+		count += warm->slot[i].owner == owner;
+	return count;
+}
+
+void warm_disk_locked(struct control *control)
+{
+	uint32_t slots = control->warm ? slots_return(control, control->warm->disk_owner, 0) : 0;
+
+	if (slots)
+		log_debug(
+			"warm restart: the disks have ended the I/O of the engine before; %" PRIu32
+			" slots are free",
+			slots);
+}
+
+static bool process_exited(int pidfd)
+{
+	struct pollfd p = {.fd = pidfd, .events = POLLIN};
+
+	return pidfd >= 0 && poll(&p, 1, 0) > 0;
+}
+
+/*
+ * The first page of a channel's segment, which only this engine and the client have mapped. NULL:
+ * it cannot be mapped, or another version of the engine made it.
+ */
+static struct channel_header *header_map(int segment)
+{
+	struct channel_header *header;
+	struct stat st;
+	void *base;
+
+	if (fstat(segment, &st) < 0 || st.st_size < (off_t)PAGE_UNIT ||
+		!(fcntl(segment, F_GET_SEALS) & F_SEAL_SHRINK))
+		return NULL;
+	base = mmap(NULL, PAGE_UNIT, PROT_READ | PROT_WRITE, MAP_SHARED, segment, 0);
+	if (base == MAP_FAILED)
+		return NULL;
+	header = base;
+	if (header->magic == CHANNEL_MAGIC && header->version == ABI_VERSION)
+		return header;
+	munmap(base, PAGE_UNIT);
+	return NULL;
+}
+static_assert(sizeof(struct channel_header) <= PAGE_UNIT, "one page is mapped");
+
+/* Returns the slots that the client cannot write to any more; true if that is all of them. */
+static bool left_release(struct left_channel *left)
+{
+	struct control *control = left->control;
+	uint64_t but = 0;
+	uint32_t slots;
+
+	/* Without the header it is not known which slot the client copies into: all stay. */
+	if (!process_exited(left->pidfd)) {
+		if (!left->header)
+			return !slots_of(control->warm, left->owner);
+		/* This acquire load pairs with slot_leave() in client/set.c. */
+		but = shm_load_acquire64(&left->header->copying);
+	}
+	slots = slots_return(control, left->owner, but);
+	if (slots)
+		log_debug("warm restart: %" PRIu32
+			  " slots that the engine before had granted to a client are free",
+			slots);
+	return !slots_of(control->warm, left->owner);
+}
+
+static void left_free(struct left_channel *left)
+{
+	if (left->header)
+		munmap(left->header, PAGE_UNIT);
+	if (left->pidfd >= 0)
+		close(left->pidfd);
+	free(left);
+}
+
+static bool process_has_left(const struct warm *warm, uint32_t process)
+{
+	const struct left_channel *left;
+
+	LIST_FOREACH (left, &warm->left, next)
+		if (left->process == process)
+			return true;
+	return false;
+}
+
+static void timer_start(struct warm *warm)
+{
+	const struct timeval often = {.tv_usec = WARM_LEFT_US};
+
+	if (!LIST_EMPTY(&warm->left) && event_add(warm->left_timer, &often) < 0)
+		log_error("warm restart: no memory for a timer; slots stay reserved");
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *context)
+{
+	struct control *control = context;
+	struct warm *warm = control->warm;
+	struct left_channel *left = LIST_FIRST(&warm->left), *next;
+
+	(void)fd;
+	(void)what;
+	for (; left; left = next) {
+		next = LIST_NEXT(left, next);
+		if (!left_release(left))
+			continue;
+		LIST_REMOVE(left, next);
+		warm_owner_end(control, left->owner, left->process);
+		if (!process_has_left(warm, left->process))
+			warm_process_end(control, left->process);
+		left_free(left);
+	}
+	timer_start(warm);
+}
+
+/*
+ * Ends a channel of an earlier engine as ctl_channel_close() ends one of this engine: the client
+ * begins no copy any more. Only the slot that it copies into now stays reserved.
+ */
+static int channel_end(
+	struct control *control, uint32_t process, uint32_t owner, int pidfd, int segment)
+{
+	struct left_channel *left = calloc(1, sizeof(*left));
+
+	if (!left)
+		return -ENOMEM;
+	*left = (struct left_channel){.control = control,
+		.process = process,
+		.owner = owner,
+		.header = header_map(segment),
+		.pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0)};
+	LIST_INSERT_HEAD(&control->warm->left, left, next);
+	if (left->header) {
+		shm_store(&left->header->stopped, 1);
+		shm_fence_store_load(); /* pairs with the fence of slot_enter() in client/set.c */
+	}
+	return 0;
+}
+
+/* Ends the channels that earlier engines stored, and watches clients that copy. 0 or -ENOMEM. */
+static int left_watch(struct control *control)
+{
+	struct warm *warm = control->warm;
+	char prefix[STORED_NAME_BYTES];
+	uint32_t process, owner;
+	int pidfd, segment, rc = 0;
+
+	warm->left_timer = event_new(control->base, -1, 0, on_timer, control);
+	if (!warm->left_timer)
+		return -ENOMEM;
+	while (!rc && (pidfd = service_stored_number(PROCESS_PREFIX, &process)) >= 0) {
+		channel_prefix(prefix, process);
+		while (!rc && (segment = service_stored_number(prefix, &owner)) >= 0) {
+			rc = channel_end(control, process, owner, pidfd, segment);
+			close(segment);
+		}
+		if (!process_has_left(warm, process))
+			warm_process_end(control, process);
+		close(pidfd);
+	}
+	if (!rc)
+		on_timer(-1, 0, control);
+	return rc;
+}
+
+/* Logs how many slots are never free again: their owner is no watched channel and no disk. */
+static void lost_tell(const struct warm *warm)
+{
+	uint32_t lost = warm->forgotten + warm->slots - slots_of(warm, warm->disk_owner);
+	const struct left_channel *left;
+
+	LIST_FOREACH (left, &warm->left, next)
+		lost -= slots_of(warm, left->owner);
+	if (lost)
+		log_warn(
+			"warm restart: %" PRIu32
+			" page slots stay reserved until a cold start: it is not known who may write to them",
+			lost);
+}
+
+static void left_forget(struct control *control)
+{
+	struct warm *warm = control->warm;
+	struct left_channel *left;
+
+	while ((left = LIST_FIRST(&warm->left))) {
+		LIST_REMOVE(left, next);
+		left_free(left);
+	}
+	if (warm->left_timer)
+		event_free(warm->left_timer);
+	warm->left_timer = NULL;
+}
+
 /* ---- begin and end --------------------------------------------------------------------------- */
 
 static void adopted_count(struct control *control)
@@ -382,15 +779,16 @@ static void adopted_count(struct control *control)
 		unsigned count = index_walk(control->index, &cursor, 64, entry);
 
 		for (unsigned i = 0; i < count; i++)
-			ctl_hold(control->ctl, place_rail(entry[i].place), entry[i].length, 1);
+			evict_hold(control->evict, place_rail(entry[i].place), entry[i].length, 1);
 	} while (cursor);
 	for (uint32_t i = 0; i < warm->slots; i++)
-		ctl_hold(control->ctl, place_rail(warm->slot[i].place), warm->slot[i].length, 1);
-	control->ctl->credits += warm->slots;
+		evict_hold(
+			control->evict, place_rail(warm->slot[i].place), warm->slot[i].length, 1);
+	control->evict->credits += warm->slots;
 	control->counter[COUNTER_pages_adopted] += warm->adopted;
 	/* no owner has them, not even this host's own shard */
 	if (warm->adopted)
-		directory_forgotten(control, control->ref);
+		control->pages_events->forgotten(control, control->ref);
 }
 
 void warm_end(struct control *control)
@@ -419,20 +817,6 @@ int warm_begin(struct control *control)
 			WARM_BARRIER_MS);
 	shm_store(&warm->state->crashes, 0);
 	return 0;
-}
-
-void warm_close(struct control *control)
-{
-	struct warm *warm = control->warm;
-
-	if (!warm)
-		return;
-	control->warm = NULL;
-	control->kept_ref = NULL;
-	shm_store(&warm->state->crashes, 0);
-	state_drop(warm);
-	free(warm->slot);
-	free(warm);
 }
 
 /* ---- figures --------------------------------------------------------------------------------- */

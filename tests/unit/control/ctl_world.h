@@ -20,9 +20,8 @@
 #include "engine/control/clients/ctl_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
-#include "engine/control/pages/promote.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/net/rpc.h"
-#include "engine/control/pages/tier.h"
 #include "numa/clock.h"
 #include "tests/unit/control/warm_stub.h"
 
@@ -45,7 +44,7 @@ static struct {
 	uint32_t place, generation, ref;
 } directory;
 
-/* Messages that promote.c and tier_remote.c sent to the only peer, and the link to it. */
+/* Messages that promote_ask.c and tier_promote.c sent to the only peer, and the link to it. */
 static struct {
 	struct rpc_link link;
 	struct member member;
@@ -101,6 +100,11 @@ void directory_disk_opened(struct control *control)
 {
 	(void)control;
 	directory.opened++;
+}
+
+void directory_forgotten(struct control *control, uint32_t ref)
+{
+	(void)control, (void)ref;
 }
 
 bool directory_busy(const struct control *control)
@@ -183,7 +187,7 @@ void directory_forget(
 	if (entry)
 		directory_remove(control, key,
 			&(struct location){.place = entry->place, .generation = entry->generation});
-	ctl_forget(control, key, NULL, &(bool){false});
+	page_forget(control, key, NULL, &(bool){false});
 	answer_or_hold(waiter);
 }
 

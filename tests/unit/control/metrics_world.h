@@ -25,9 +25,10 @@
 #include <cmocka.h>
 
 #include "config/log.h"
+#include "engine/control/base/control.h"
 #include "engine/control/observe/health_inner.h"
-#include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
+#include "engine/control/loop.h"
 #include "numa/clock.h"
 #include "tests/unit/control/python_world.h"
 #include "tests/unit/control/snapshot_world.h"

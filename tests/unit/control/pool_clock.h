@@ -6,7 +6,7 @@
 #ifndef TEST_POOL_CLOCK_H
 #define TEST_POOL_CLOCK_H
 
-#include "engine/control/pages/pool.h"
+#include "engine/control/pages/pages_inner.h"
 
 static uint64_t pool_time_ns;
 

@@ -47,7 +47,7 @@ static void a_published_page_is_indexed_and_sent_to_the_directory(void **state)
 	assert_int_equal(e->place, place);
 	assert_int_equal(directory.published, 1);
 	assert_int_equal(directory.place, place);
-	assert_int_equal(control.ctl->credits, 0);
+	assert_int_equal(control.evict->credits, 0);
 	client_close(&c);
 }
 
@@ -173,7 +173,7 @@ static void publishing_a_key_again_returns_the_credit(void **state)
 	assert_int_equal(control.counter[COUNTER_pages_already], 1);
 	assert_int_equal(index_find(control.index, &key)->place, place);
 	assert_int_equal(pool_pages(control.rail[0].pool), 1);
-	assert_int_equal(control.ctl->credits, 0);
+	assert_int_equal(control.evict->credits, 0);
 	client_close(&c);
 }
 
@@ -241,9 +241,9 @@ static void a_channel_never_holds_more_credits_than_the_maximum(void **state)
 	assert_int_equal(full, 1);
 	assert_true(hits <= CREDITS_MAX);
 	assert_int_equal(hits, c.channel.credits.count);
-	assert_int_equal(control.ctl->credits, hits);
+	assert_int_equal(control.evict->credits, hits);
 	client_close(&c);
-	assert_int_equal(control.ctl->credits, 0);
+	assert_int_equal(control.evict->credits, 0);
 }
 
 static void credits_return_to_the_pool_when_their_channel_closes(void **state)
@@ -342,7 +342,7 @@ static void an_impossible_done_index_ends_the_session(void **state)
 	assert_int_equal(broken_calls, 1);
 	assert_int_equal(broken_channel, 9);
 	assert_int_equal(control.counter[COUNTER_rings_broken], 1);
-	assert_int_equal(control.ctl->credits, 0);
+	assert_int_equal(control.evict->credits, 0);
 	client_close(&c);
 }
 

@@ -7,9 +7,9 @@
 
 static struct client client, other;
 
-static struct ctl_class *class_at(unsigned i)
+static struct evict_class *class_at(unsigned i)
 {
-	return &control.ctl->rail[0].class[i];
+	return &control.evict->rail[0].class[i];
 }
 
 /* Credits of one size take all of the pool; the other records belong to sizes with pages. */
@@ -19,10 +19,10 @@ static void fill_pool_and_records(void)
 		assert_int_equal(take(&client, 0, LENGTH).status, OP_HIT);
 	for (unsigned i = 0; i < CLASSES_MAX; i++)
 		if (!class_at(i)->units)
-			*class_at(i) = (struct ctl_class){.units = 1000 + i, .held = 1};
+			*class_at(i) = (struct evict_class){.units = 1000 + i, .held = 1};
 }
 
-static struct ctl_class *record_free(void)
+static struct evict_class *record_free(void)
 {
 	for (unsigned i = 0; i < CLASSES_MAX; i++)
 		if (class_at(i)->units >= 1000 && !class_at(i)->waiting) {
@@ -79,7 +79,7 @@ static void a_request_ends_in_the_record_in_which_it_waits(void **state)
 /* A record in which something waits is given to no other size. */
 static void a_record_is_not_reused_while_something_waits_in_it(void **state)
 {
-	struct ctl_class *mine;
+	struct evict_class *mine;
 
 	(void)state;
 	client_open(&client, 1);
@@ -90,7 +90,7 @@ static void a_record_is_not_reused_while_something_waits_in_it(void **state)
 	assert_int_equal(mine->waiting, 3);
 	mine->held = 0;
 	for (uint32_t units = 2000; units < 2000 + 2 * CLASSES_MAX; units++)
-		(void)ctl_class_of(control.ctl, 0, units * PAGE_UNIT);
+		(void)evict_class_of(control.evict, 0, units * PAGE_UNIT);
 	assert_int_equal(mine->units, OTHER / PAGE_UNIT);
 	client_close(&client);
 	assert_int_equal(waiting(), 0);

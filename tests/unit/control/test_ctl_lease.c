@@ -66,7 +66,7 @@ static void page_is_removed_by_a_peer(void)
 	bool had;
 
 	assert_int_equal(publish_slot(1, BIG).status, OP_HIT);
-	assert_int_equal(ctl_forget(&control, &key, NULL, &had), FORGET_DURABLE);
+	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_DURABLE);
 	assert_true(had);
 }
 

@@ -82,7 +82,7 @@ static void a_waiting_request_evicts_only_once(void **state)
 	turns();
 	before = control.counter[COUNTER_pages_evicted];
 	for (unsigned i = 0; i < 50; i++) {
-		control.ctl->rail[0].retry = true;
+		control.evict->rail[0].retry = true;
 		turns();
 	}
 	assert_int_equal(control.counter[COUNTER_pages_evicted], before);
@@ -178,7 +178,7 @@ static void a_waiting_request_is_dropped_with_its_channel(void **state)
 	pass_time(LIMBO_MS * 1000000ull);
 	assert_true(got(&c, &done));
 	assert_int_equal(done.status, OP_HIT);
-	assert_int_equal(control.ctl->credits, 1);
+	assert_int_equal(control.evict->credits, 1);
 	assert_null(control.ctl->rail[0].first);
 	client_close(&c);
 }
@@ -268,7 +268,7 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
 	}
 	assert_int_equal(waited, 0);
 	assert_true(pool_free(control.rail[0].pool, 4096) + pool_limbo(control.rail[0].pool) >=
-		    CTL_AHEAD_MIN - 1);
+		    EVICT_AHEAD_MIN - 1);
 	assert_true(control.counter[COUNTER_pages_evicted] >= 6000 - 2048);
 	assert_true(index_count(control.index) > 2048 - 64 - 64);
 	client_close(&c);
@@ -354,7 +354,7 @@ static void the_reserve_is_not_larger_than_the_rate_needs(void **state)
 /* A slot counts once, when it is granted, and not again when its page is published. */
 static void demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period(void **state)
 {
-	const struct ctl_class *class = ctl_class_of(control.ctl, 0, 4096);
+	const struct evict_class *class = evict_class_of(control.evict, 0, 4096);
 	struct client c;
 
 	(void)state;
@@ -390,7 +390,7 @@ static void demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period(v
 /* Clients that wait for room take fewer slots than they need. */
 static void a_period_in_which_requests_waited_shows_twice_the_demand(void **state)
 {
-	const struct ctl_class *class = ctl_class_of(control.ctl, 0, 4096);
+	const struct evict_class *class = evict_class_of(control.evict, 0, 4096);
 	struct ctl_done done;
 	struct client c;
 

@@ -216,7 +216,8 @@ static void a_publish_may_wrap_in_the_ring(void **state)
 		turns();
 		assert_answer(OP_HIT, ALL(20));
 		for (unsigned i = 0; i < 20; i++)
-			ctl_take_away(control.ctl, &page[i].key, page[i].place, page[i].generation);
+			evict_take_away(
+				control.evict, &page[i].key, page[i].place, page[i].generation);
 		pass_time(LIMBO_MS * 1000000ull + 1);
 	}
 	client_close(&client);
@@ -246,7 +247,7 @@ static void each_page_ends_with_a_status_of_its_own(void **state)
 	/* page 1 named none of the credits, and that of its slot stays; the others are used */
 	assert_int_equal(client.channel.credits.count, 1);
 	client_close(&client);
-	assert_int_equal(control.ctl->credits, 0);
+	assert_int_equal(control.evict->credits, 0);
 }
 
 static void a_slot_named_twice_is_published_once(void **state)
@@ -309,7 +310,7 @@ static void a_run_of_a_closed_channel_is_not_answered(void **state)
 	assert_false(got(&next, &done));
 	assert_int_equal(next.channel.owed, 0);
 	assert_int_equal(control.ctl->answers_used, 0);
-	assert_int_equal(control.ctl->credits, 0);
+	assert_int_equal(control.evict->credits, 0);
 	for (unsigned i = 0; i < 4; i++)
 		assert_stored(i);
 	client_close(&next);
@@ -332,7 +333,7 @@ static void the_pages_of_a_publish_count_against_the_done_ring(void **state)
 	assert_true(control.ctl->stalled);
 	assert_int_equal(client.channel.credits.count, 32);
 	client_close(&client);
-	assert_int_equal(control.ctl->credits, 0);
+	assert_int_equal(control.evict->credits, 0);
 }
 
 static void hostile_numbers_of_pages_are_refused(void **state)
@@ -368,7 +369,7 @@ static void a_publish_without_all_its_entries_ends_the_session(void **state)
 	assert_int_equal(broken_calls, 1);
 	assert_int_equal(broken_channel, 4);
 	assert_int_equal(index_count(control.index), 0);
-	assert_int_equal(control.ctl->credits, 0);
+	assert_int_equal(control.evict->credits, 0);
 	client_close(&client);
 }
 

@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "engine/abi/map.h"
-#include "engine/control/pages/index.h"
+#include "engine/control/pages/pages.h"
 #include "tests/unit/control/random_world.h"
 
 #define KEYS 20000u

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/control/pages/pool_inner.h"
 #include "tests/unit/control/pool_clock.h"
 
 #define RAIL 3u

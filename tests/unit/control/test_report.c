@@ -14,6 +14,7 @@
 
 #include "engine/control/observe/report.c"
 #include "engine/control/observe/snapshot.c"
+#include "engine/control/pages/tier_inner.h"
 #include "tests/unit/control/python_world.h"
 #include "tests/unit/control/warm_stub.h"
 
@@ -97,7 +98,6 @@ void client_statistics_collect(struct control *control, uint64_t now_ns)
 
 void tier_counts(const struct control *control, struct tier_counts *ret)
 {
-	(void)control;
 	*ret = (struct tier_counts){.state = TIER_SERVING,
 		.serves = true,
 		.spills = 7,
@@ -105,7 +105,9 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 		.waiting = 9,
 		.pins = 10,
 		.spill_bytes = 11,
-		.pinned_bytes = 12};
+		.pinned_bytes = 12,
+		.options = &control->tier->options,
+		.report = &control->tier->report};
 }
 
 void directory_counts(const struct control *control, struct directory_counts *ret)

@@ -9,6 +9,7 @@
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/tick.h"
 #include "engine/control/base/work.h"
+#include "engine/control/pages/pages_inner.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>

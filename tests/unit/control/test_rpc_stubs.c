@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stubs for rails, NICs and ctl.c, declared in test_rpc_nodes.h. Helper threads call the stubs
+ * Stubs for rails, NICs and evict.c, declared in test_rpc_nodes.h. Helper threads call the stubs
  * of the driver as well.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "engine/control/clients/clients.h"
-#include "engine/control/pages/scrub.h"
+#include "engine/control/pages/pages.h"
 #include "tests/unit/control/tier_stub.h"
 
 static unsigned counts[STUB_CALLS];
@@ -192,7 +192,7 @@ static const struct disk_page *tier_stub_pages(const struct control *control, un
 	return n->disk;
 }
 
-void ctl_touched(struct control *control, uint32_t place)
+void page_touched(struct control *control, uint32_t place)
 {
 	struct node *n = (struct node *)control;
 
@@ -208,7 +208,7 @@ void scrub_reported(struct control *control, const struct page_report *report)
 	n->reported = *report;
 }
 
-enum forget_state ctl_forget(struct control *control, const struct page_key *key,
+enum forget_state page_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had)
 {
 	struct node *n = (struct node *)control;

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "engine/abi/crc32c.h"
-#include "engine/control/pages/scrub.h"
+#include "engine/control/pages/pages_inner.h"
 
 #define PAGES 60u
 
@@ -151,7 +151,7 @@ static void a_page_that_goes_while_it_is_read_is_not_compared(void **state)
 	client_open(&c, 0);
 	page = store_random(&c, 0, 1, 40000, true);
 	scrub_step(&control, 20000);
-	(void)ctl_forget(&control, &key, NULL, &had);
+	(void)page_forget(&control, &key, NULL, &had);
 	assert_true(had);
 	memset(page.bytes, 0x5a, page.length); /* as the next owner of the slot may */
 	scrub_step(&control, 1 << 20);

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/pages/shard.h"
+#include "engine/control/pages/pages_inner.h"
 #include "tests/unit/control/random_world.h"
 
 #define REF 7u

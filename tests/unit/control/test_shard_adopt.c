@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "engine/abi/ring.h"
-#include "engine/control/pages/shard.h"
+#include "engine/control/pages/pages_inner.h"
 #include "tests/unit/control/random_world.h"
 
 #define REF 7u

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/pages/shard.h"
+#include "engine/control/pages/pages_inner.h"
 
 #define REF 7u
 /* number of keys that the writer inserts and removes; the table has room for 256 entries */

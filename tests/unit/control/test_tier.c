@@ -144,7 +144,7 @@ static void a_key_removed_while_it_is_read_does_not_come_back(void **state)
 	on_disk(7);
 	request(7, false, SECOND);
 	assert_int_equal(count(DISK_READ), 1);
-	assert_int_equal(ctl_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
 	assert_true(had);
 	assert_int_equal(count(DISK_REMOVE), 1);
 	/* The read had ended before the disk saw the removal. */
@@ -290,19 +290,19 @@ static void no_more_than_the_cap_is_read_or_pinned(void **state)
 /* With more page sizes than records, another record may be that of the page's size by then. */
 static void a_promote_ends_in_the_record_in_which_it_waits(void **state)
 {
-	struct ctl_class *class = control.ctl->rail[0].class;
+	struct evict_class *class = control.evict->rail[0].class;
 	uint64_t waiting = 0;
 
 	(void)state;
 	fill_pools(100, false);
 	for (unsigned rail = 0; rail < RAILS; rail++)
 		for (unsigned i = 0; i < CLASSES_MAX; i++)
-			control.ctl->rail[rail].class[i].held = 1;
+			control.evict->rail[rail].class[i].held = 1;
 	on_disk(5);
 	fake.length[5] = 3 * PAGE_UNIT; /* no slot has this size */
 	for (unsigned i = 0; i < CLASSES_MAX; i++)
 		if (!class[i].units)
-			class[i].units = control.ctl->rail[1].class[i].units = 1000 + i;
+			class[i].units = control.evict->rail[1].class[i].units = 1000 + i;
 	put(&client, (struct ctl_op){.kind = CTL_PROMOTE,
 			     .cookie = 5,
 			     .key = key_of(5),
@@ -313,16 +313,16 @@ static void a_promote_ends_in_the_record_in_which_it_waits(void **state)
 	assert_int_equal(count(DISK_READ), 0);
 	for (unsigned rail = 0; rail < RAILS; rail++)
 		for (unsigned i = 0; i < CLASSES_MAX; i++) {
-			waiting += control.ctl->rail[rail].class[i].waiting;
-			if (!control.ctl->rail[rail].class[i].waiting)
-				control.ctl->rail[rail].class[i].held = 0;
+			waiting += control.evict->rail[rail].class[i].waiting;
+			if (!control.evict->rail[rail].class[i].waiting)
+				control.evict->rail[rail].class[i].held = 0;
 		}
 	assert_int_equal(waiting, 1);
 	wait_for(SECOND / 500);
 	assert_int_equal(answered(5).status, OP_TIMEOUT);
 	for (unsigned rail = 0; rail < RAILS; rail++)
 		for (unsigned i = 0; i < CLASSES_MAX; i++)
-			assert_int_equal(control.ctl->rail[rail].class[i].waiting, 0);
+			assert_int_equal(control.evict->rail[rail].class[i].waiting, 0);
 }
 
 static void a_promote_evicts_when_the_pool_is_full(void **state)
@@ -365,7 +365,7 @@ static enum forget_state forget(uint64_t n)
 	struct page_key key = key_of(n);
 	bool had;
 
-	return ctl_forget(&control, &key, &wait, &had);
+	return page_forget(&control, &key, &wait, &had);
 }
 
 static void a_removal_is_durable_when_the_disk_has_synced_its_tombstone(void **state)

@@ -262,7 +262,7 @@ static void a_page_that_is_evicted_while_it_is_written_gets_its_entry_afterwards
 	assert_false(tier_evicting(&control, &victim, &page));
 	spill = tier_spilling(control.tier, &key);
 	assert_non_null(spill);
-	ctl_take_away(control.ctl, &key, e.place, e.generation);
+	evict_take_away(control.evict, &key, e.place, e.generation);
 	assert_int_equal(directory.removed, 1);
 	assert_int_equal(directory.on_disk, 0);
 	end_request(&spill->request, DISK_OK);

@@ -111,7 +111,7 @@ static void a_drop_is_counted_by_its_cause(void **state)
 		page.place = at.place;
 		page.generation = at.generation;
 		assert_true(tier_spill_start(control.tier, &page));
-		ctl_take_away(control.ctl, &page.key, page.place, page.generation);
+		evict_take_away(control.evict, &page.key, page.place, page.generation);
 		end_one(DISK_WRITE, causes[i].status);
 		assert_int_equal(control.counter[causes[i].counter], 1);
 		assert_int_equal(control.counter[COUNTER_disk_drops], i + 1);
@@ -225,7 +225,7 @@ static void a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk(void *
 	fill_pools(100, false);
 	spill = spill_in_memory();
 	n = number_of(&spill->request.key);
-	ctl_take_away(control.ctl, &spill->request.key, spill->place, spill->generation);
+	evict_take_away(control.evict, &spill->request.key, spill->place, spill->generation);
 	assert_false(in_memory(n));
 	request(n, true, SECOND);
 	assert_int_equal(answered(n).status, OP_HIT);
@@ -242,7 +242,7 @@ static void a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk(void *
 /* Takes a page that is being written out of memory; returns its number. */
 static uint64_t evict(const struct tier_spill *spill)
 {
-	ctl_take_away(control.ctl, &spill->request.key, spill->place, spill->generation);
+	evict_take_away(control.evict, &spill->request.key, spill->place, spill->generation);
 	assert_false(in_memory(number_of(&spill->request.key)));
 	return number_of(&spill->request.key);
 }
@@ -280,10 +280,10 @@ static void a_key_removed_while_its_evicted_page_is_written_is_published_nowhere
 	key = spill->request.key;
 	evict(spill);
 	published = directory.on_disk;
-	assert_int_equal(ctl_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
 	assert_true(had);
 	assert_null(tier_spilling(control.tier, &key));
-	assert_int_equal(ctl_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
 	assert_false(had);
 	end_request(&spill->request, DISK_OK);
 	assert_true(fake.has[number_of(&key)]);
@@ -471,7 +471,7 @@ static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **s
 
 	/* evicted while it was being written: nothing is left to be taken out */
 	spill = spill_of(8, &evicted);
-	ctl_take_away(control.ctl, &key, evicted.place, evicted.generation);
+	evict_take_away(control.evict, &key, evicted.place, evicted.generation);
 	end_request(&spill->request, DISK_CORRUPT);
 	assert_int_equal(control.counter[COUNTER_pages_corrupt], 2);
 	assert_false(disk_find(fake_disk, &key, &page));

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #include <event2/event.h>
 
-#include "engine/control/pages/warm_owner.c"
+#include "engine/control/pages/warm.c"
 
 #define OWNER 7u
 #define PROCESS 3u
@@ -66,10 +66,33 @@ void service_unstore(const char *name)
 		stored[i].removed |= !strcmp(stored[i].name, name);
 }
 
-void ctl_credit_return(struct control *c, const struct credit *credit)
+int service_stored(const char *name)
 {
-	assert_ptr_equal(c, &control);
-	returned[returns++] = credit->place;
+	(void)name;
+	return -1;
+}
+
+bool service_stores(void)
+{
+	return true;
+}
+
+int service_barrier(unsigned timeout_ms)
+{
+	(void)timeout_ms;
+	return 0;
+}
+
+void evict_hold(struct evict *evict, unsigned rail, uint32_t length, int change)
+{
+	(void)evict, (void)rail, (void)length, (void)change;
+}
+
+void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, uint32_t length)
+{
+	(void)generation, (void)length;
+	assert_ptr_equal(evict, control.evict);
+	returned[returns++] = place;
 }
 
 static bool removed(const char *name)

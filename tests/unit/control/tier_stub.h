@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tier*.c, promote.c and a part of ctl.c for tests of the links between engines: an engine whose
- * disk has the pages that tier_stub_pages() returns.
+ * tier*.c, promote_ask.c and a part of evict.c for tests of the links between engines: an engine
+ * whose disk has the pages that tier_stub_pages() returns.
  */
 #ifndef TEST_TIER_STUB_H
 #define TEST_TIER_STUB_H
 
-#include "engine/control/pages/index.h"
-#include "engine/control/pages/promote.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/net/rpc.h"
-#include "engine/control/pages/tier.h"
 
 /* The pages on disk of this engine; *ret_count may be 0. */
 static const struct disk_page *tier_stub_pages(const struct control *control, unsigned *ret_count);
@@ -47,8 +45,8 @@ bool tier_opens(const struct control *control)
 	return false;
 }
 
-/* ctl.c: the engine has no pools, and a page is where its index says. */
-bool ctl_page_at(
+/* evict.c: the engine has no pools, and a page is where its index says. */
+bool page_key_at(
 	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
 {
 	struct index_entry entries[64];

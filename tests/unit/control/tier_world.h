@@ -9,7 +9,7 @@
 #include "tests/unit/control/ctl_world.h"
 
 #include "engine/abi/crc32c.h"
-#include "engine/control/pages/tier.h"
+#include "engine/control/pages/tier_inner.h"
 
 #define PAGE (64u << 10)
 #define SECOND 1000000000ull

@@ -3,7 +3,7 @@
 #ifndef TEST_WARM_STUB_H
 #define TEST_WARM_STUB_H
 
-#include "engine/control/pages/warm.h"
+#include "engine/control/pages/pages_inner.h"
 
 int warm_open(struct control *control)
 {

@@ -61,7 +61,7 @@ class Reach(unittest.TestCase):
         self.assertNotIn("client_get", found)
 
     def test_a_header_reaches_what_was_compiled_with_it(self):
-        self.assertIn("tools_hooks", self.reached("engine/control/pages/pool.h"))
+        self.assertIn("tools_hooks", self.reached("engine/control/pages/pages.h"))
 
     def test_a_module_of_tests_reaches_the_scripts_that_import_it(self):
         found = self.reached("tests/cluster/harness.py")

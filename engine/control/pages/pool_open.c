@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adoption: a pool is opened with the memory that an earlier process of the engine left, however
- * that process ended. The control plane's thread only.
+ * Opens and closes the pool of a rail: with new memory, or with the memory that an earlier process
+ * of the engine left, however that process ended. The control plane's thread only.
  *
- * A slot that starts in a chunk with a class is one of
+ * Adoption. A slot that starts in a chunk with a class is one of
  * - a page: its head is proven. Its client had written all of it, because it had asked to publish;
  * - owned: a client or a disk may still be writing. It stays a credit until pool_return();
  * - never used: its generation is 0. It is free;
@@ -13,15 +13,28 @@
  * generations are in the heads and only grow.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <stdio.h>
+#include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/log.h"
 #include "engine/control/pages/pool_inner.h"
+#include "numa/clock.h"
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+#define POOL_BYTES_MIN (4ull << 20)
+#define CHUNK_BYTES_MIN (2ull << 20)
+#define CHUNKS_WANTED 32
+#define CHUNKS_MIN 4
+/* the time that opening takes is logged for a pool of at least this size, because it is long */
+#define LARGE_BYTES (1ull << 30)
 
-int state_make(struct pool *pool, const struct pool_options *options)
+/* ---- the state for the next process ---------------------------------------------------------- */
+
+/* Makes the state of a new pool, if options->want_state. Returns 0 or -errno. */
+static int state_make(struct pool *pool, const struct pool_options *options)
 {
 	char name[NAME_BYTES_MAX];
 	int rc;
@@ -55,6 +68,8 @@ void pool_own(struct pool *pool, uint32_t place, uint32_t owner)
 		shm_store(&pool->state_owner[place_unit(place)], owner);
 }
 
+/* ---- memory of an earlier process ------------------------------------------------------------ */
+
 /* Is the state that of this memory and geometry, and every page size in it possible? */
 static bool state_is_ours(struct pool *pool, const struct pool_options *options)
 {
@@ -84,7 +99,12 @@ static bool state_is_ours(struct pool *pool, const struct pool_options *options)
 	return true;
 }
 
-int adopt_map(struct pool *pool, const struct pool_options *options)
+/*
+ * Maps the memory of options->adopt. Takes ownership of its descriptors, also on failure. Returns
+ * 0, -EPROTO if it is not a pool of this geometry, or another -errno. Changes nothing in the
+ * memory.
+ */
+static int adopt_map(struct pool *pool, const struct pool_options *options)
 {
 	const struct pool_adopt *adopt = options->adopt;
 	size_t units = (size_t)pool->chunks << pool->shift;
@@ -107,8 +127,6 @@ int adopt_map(struct pool *pool, const struct pool_options *options)
 	pool->state_owner = pool_state_owners(pool->state);
 	return 0;
 }
-
-/* ---- slots ----------------------------------------------------------------------------------- */
 
 static bool is_page(
 	const struct pool *pool, const struct chunk *chunk, const struct page_head *head)
@@ -178,7 +196,8 @@ static uint32_t slots_used(const struct pool *pool, uint32_t number)
 	return used;
 }
 
-void adopt_slots(struct pool *pool, const struct pool_adopt *adopt)
+/* Makes the tables from the memory, and retires the slots that are neither page nor owned. */
+static void adopt_slots(struct pool *pool, const struct pool_adopt *adopt)
 {
 	uint64_t limbo_ns = pool->limbo_ns;
 
@@ -199,4 +218,159 @@ void adopt_slots(struct pool *pool, const struct pool_adopt *adopt)
 		pool->state->limbo_ns = pool->limbo_ns;
 	pool_rest(pool);
 	pool->limbo_ns = limbo_ns;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+/*
+ * Returns the units of one chunk: a power of two, about 1/32 of the pool, at most 1/CHUNKS_MIN of
+ * it.
+ */
+static uint32_t chunk_units_of(uint64_t pool_bytes)
+{
+	uint64_t bytes = CHUNK_BYTES_MIN;
+
+	while (bytes < PAGE_BYTES_MAX && bytes * CHUNKS_WANTED * 2 <= pool_bytes)
+		bytes *= 2;
+	while (pool_bytes / bytes < CHUNKS_MIN)
+		bytes /= 2;
+	return (uint32_t)(bytes / PAGE_UNIT);
+}
+
+static void pool_lay_out(struct pool *pool, uint64_t bytes)
+{
+	pool->chunk_units = chunk_units_of(bytes);
+	pool->shift = (uint32_t)__builtin_ctz(pool->chunk_units);
+	pool->chunks = (uint32_t)(bytes / PAGE_UNIT >> pool->shift);
+	pool->drain = pool->limbo_first = pool->limbo_last = pool->limbo_open = NONE;
+	pool->empty = (struct chunk_list){NONE, NONE};
+}
+
+/*
+ * Allocates the tables of slots, chunks and classes. calloc() does not touch the entries of slots
+ * that were never used, so these take no memory.
+ */
+static int pool_allocate(struct pool *pool)
+{
+	pool->slots = calloc((size_t)pool->chunks << pool->shift, sizeof(*pool->slots));
+	pool->chunk = calloc(pool->chunks, sizeof(*pool->chunk));
+	pool->class_by_units = malloc(pool->chunk_units + 1);
+	if (!pool->slots || !pool->chunk || !pool->class_by_units)
+		return -ENOMEM;
+	memset(pool->class_by_units, CLASS_NONE, pool->chunk_units + 1);
+	for (uint32_t i = 0; i < pool->chunks; i++) {
+		pool->chunk[i].class = NONE;
+		chunk_list_add(pool, &pool->empty, i);
+	}
+	pool->empties = pool->chunks;
+	return 0;
+}
+
+static int pool_map(struct pool *pool, const struct pool_options *options)
+{
+	size_t units = (size_t)pool->chunks << pool->shift;
+	char name[NAME_BYTES_MAX];
+	int rc;
+
+	if (options->adopt)
+		return adopt_map(pool, options);
+	snprintf(name, sizeof(name), "peercache-pool-%u", options->rail);
+	rc = huge_open(
+		name, units * PAGE_UNIT, options->numa_node, options->want_huge, &pool->memory);
+	if (rc)
+		return rc;
+	snprintf(name, sizeof(name), "peercache-heads-%u", options->rail);
+	rc = huge_open(name, units * sizeof(*pool->heads), options->numa_node, options->want_huge,
+		&pool->heads_memory);
+	if (rc == 0) {
+		pool->heads = pool->heads_memory.base;
+		rc = state_make(pool, options);
+	}
+	if (rc) {
+		huge_close(&pool->heads_memory);
+		huge_close(&pool->memory);
+	}
+	return rc;
+}
+
+static void pool_free_memory(struct pool *pool)
+{
+	free(pool->class_by_units);
+	free(pool->chunk);
+	free(pool->slots);
+	free(pool);
+}
+
+int pool_open(const struct pool_options *options, struct pool **ret_pool)
+{
+	uint64_t begin_ns = clock_monotonic_ns();
+	struct pool *pool;
+	int rc;
+
+	if (options->rail >= RAILS_MAX || options->bytes < POOL_BYTES_MIN ||
+		options->bytes / PAGE_UNIT > PAGE_UNITS_MAX) {
+		log_error(
+			"pool of rail %u: cannot open a pool of %llu bytes; a pool has 4 MiB to 1 TiB: change its size",
+			options->rail, (unsigned long long)options->bytes);
+		return -EINVAL;
+	}
+	pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return -ENOMEM;
+	pool->rail = options->rail;
+	pool->limbo_ns = options->limbo_ns;
+	pool->clock_ns = options->clock_ns ? options->clock_ns : clock_raw_ns;
+	pool_lay_out(pool, options->bytes);
+	rc = pool_allocate(pool);
+	if (rc)
+		goto fail;
+	rc = pool_map(pool, options);
+	if (rc)
+		goto fail;
+	if (options->adopt)
+		adopt_slots(pool, options->adopt);
+	if (options->bytes >= LARGE_BYTES)
+		log_info("pool of rail %u: %llu MiB in %u chunks of %u KiB, ready after %llu ms",
+			pool->rail, (unsigned long long)(pool->memory.bytes >> 20), pool->chunks,
+			pool->chunk_units * (PAGE_UNIT / 1024),
+			(unsigned long long)((clock_monotonic_ns() - begin_ns) / 1000000));
+	*ret_pool = pool;
+	return 0;
+fail:
+	pool_free_memory(pool);
+	return rc;
+}
+
+void pool_close(struct pool *pool)
+{
+	if (!pool)
+		return;
+	huge_close(&pool->state_memory);
+	huge_close(&pool->heads_memory);
+	huge_close(&pool->memory);
+	pool_free_memory(pool);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+const struct huge *pool_memory(const struct pool *pool)
+{
+	return &pool->memory;
+}
+
+const struct huge *pool_heads(const struct pool *pool)
+{
+	return &pool->heads_memory;
+}
+
+const struct huge *pool_state_memory(const struct pool *pool)
+{
+	return pool->state ? &pool->state_memory : NULL;
+}
+
+uint64_t pool_page_bytes_max(const struct pool *pool)
+{
+	static_assert(PAGE_BYTES_MAX % PAGE_UNIT == 0, "chunks end with a whole unit");
+	/* chunk_units_of() keeps the result <= PAGE_BYTES_MAX */
+	return (uint64_t)pool->chunk_units * PAGE_UNIT;
 }

@@ -4,36 +4,27 @@
  * segment log of engine/disk (spill), and a page that a client of any host requests comes back into
  * a slot of a pool (promote). The control plane's thread only; engine/disk has threads of its
  * own, and a helper thread opens it. Without disk.paths there is no tier: control->tier is NULL.
+ * What other rooms call is in pages.h.
  *
- *   tier.c          open and close, what the disk has finished, timers, the report
- *   tier_paths.c    the directories: their names, what --check says about them
- *   tier_spill.c    pages that are written
- *   tier_promote.c  pages that come back, and the requests that wait for them
- *   tier_flush.c    pages that are written at the stop
- *   tier_remote.c   requests of other engines
- *   tier_entries.c  which pages are on disk, for the directory
- *   tier_pin.c      pages that stay in memory until their requester has read them
+ *   tier.c          the disk: pages that are written, which pages are on it, what it has finished
+ *   tier_paths.c    the directories of disk.paths: their names, what --check says about them
+ *   tier_promote.c  pages that come back, for clients of this host and for other engines; pins
+ *   promote_ask.c   pages on the disks of other hosts
  *
  * Who owns a slot. A slot that is being read into is a credit of the tier (state CREDIT), until
  * disk_reap() has returned the request and the page is published or the slot returned. A slot whose
  * page is being written stays a page or rests in limbo, and is not handed out before disk_reap()
  * has returned the request (pool_write_begin()).
  */
-#ifndef CONTROL_TIER_H
-#define CONTROL_TIER_H
+#ifndef CONTROL_TIER_INNER_H
+#define CONTROL_TIER_INNER_H
 
 #include <pthread.h>
 #include <sys/queue.h>
 
-#include "engine/abi/message.pb-c.h"
-#include "engine/control/base/control.h"
-#include "engine/control/clients/clients.h"
-#include "engine/disk/disk.h"
+#include "engine/control/pages/pages_inner.h"
 
-struct pool_victim;
-struct ctl_channel;
-struct rpc_link;
-struct tier_reply; /* private to tier_remote.c */
+struct tier_reply; /* private to tier_promote.c */
 
 #define TIER_KEYS 4096u /* chains of each hash table; a power of two */
 /*
@@ -61,8 +52,6 @@ struct tier_reply; /* private to tier_remote.c */
 #define TIER_REMOTE_MAX 8192u /* requests of other hosts that wait; further ones are refused */
 #define TIER_LOST_BURST 256u  /* pages that left the disk, whose entries one turn removes */
 
-enum tier_state { TIER_OPENING, TIER_SERVING, TIER_FAILED };
-
 /* A page that is being written. */
 struct tier_spill {
 	struct disk_request request; /* the first member */
@@ -88,7 +77,7 @@ struct tier_waiter {
 enum promote_state {
 	PROMOTE_WRITING, /* the page is being written; read it then */
 	PROMOTE_CAPPED,  /* too much is pinned */
-	PROMOTE_WANTED,  /* waits for a slot; counted in ctl_class.waiting */
+	PROMOTE_WANTED,  /* waits for a slot; counted in evict_class.waiting */
 	PROMOTE_READING,
 };
 
@@ -98,9 +87,9 @@ struct tier_promote {
 	LIST_ENTRY(tier_promote) same;
 	TAILQ_ENTRY(tier_promote) next; /* in the list of its state */
 	enum promote_state state;
-	bool removed;            /* the key was removed since: what is read is not published */
-	unsigned rail;           /* whose pool it comes into; from PROMOTE_WANTED on */
-	struct ctl_class *class; /* while PROMOTE_WANTED; see ctl_request.class */
+	bool removed;              /* the key was removed since: what is read is not published */
+	unsigned rail;             /* whose pool it comes into; from PROMOTE_WANTED on */
+	struct evict_class *class; /* while PROMOTE_WANTED; see ctl_request.class */
 	uint32_t bytes, place, generation;
 	uint64_t until_ns; /* until then it is kept without waiters: a hint */
 	STAILQ_HEAD(, tier_waiter) waiters;
@@ -142,7 +131,7 @@ struct tier {
 	struct tier_removes early; /* wait until the disk is open */
 	struct tier_removes removes;
 
-	/* tier_spill.c */
+	/* writes */
 	LIST_HEAD(, tier_spill) spill_of[TIER_KEYS];
 	TAILQ_HEAD(, tier_spill) spills; /* oldest first */
 	uint64_t spill_bytes, spill_bytes_max, pools_bytes;
@@ -153,7 +142,7 @@ struct tier {
 	uint64_t writing_ns, counted_ns; /* time in which pages were being written, until when */
 	bool spill_due, lost_due;
 
-	/* tier_promote.c */
+	/* reads: tier_promote.c */
 	LIST_HEAD(, tier_promote) promote_of[TIER_KEYS];
 	struct tier_promotes writing, capped, wanted, reading;
 	unsigned turn; /* distributes promoted pages over the rails */
@@ -161,97 +150,18 @@ struct tier {
 	/* bytes of pages in PROMOTE_WANTED and PROMOTE_READING, and of those pinned */
 	uint64_t pinned_bytes, pinned_bytes_max;
 
-	/* tier_remote.c: requests that wait, and the answer that is being filled */
+	/* requests of other engines that wait, and the answer that is being filled */
 	unsigned remote;
 	struct tier_reply *reply;
 
-	/* tier_pin.c */
+	/* pins */
 	LIST_HEAD(, tier_pin) pin_of[TIER_KEYS];
 	struct tier_pins wheel[TIER_PIN_STEPS];
 	uint64_t wheel_ns; /* the steps before this time are done */
 	uint32_t pins;
 };
 
-int tier_open(struct control *control);
-/*
- * For --check: logs what can be known to be wrong with disk.paths without opening the disk. Returns
- * 0 or -errno.
- */
-int tier_check(struct control *control);
-void tier_close(struct control *control);
-/* Once in each turn of the loop: writes and reads what has become due. Returns how much it did. */
-unsigned tier_turn(struct control *control);
-
-/* ---- called by ctl*.c and directory*.c; the tier may be NULL ----------------------------- */
-
-/* A page was published: its size class may now be so full that pages must be written. */
-void tier_published(struct control *control);
-/*
- * The page is about to be evicted: written now, if it was not and the budget allows. True, and the
- * page: it is on disk already.
- */
-bool tier_evicting(
-	struct control *control, const struct pool_victim *page, struct disk_page *ret_page);
-/*
- * The disk serves and no page was dropped lately: a page that is neither on disk nor being written
- * is evicted only for a request that waits, and only if there is no other.
- */
-bool tier_keeps_up(const struct control *control);
-/* True, and the page, if the key is on disk and the disk serves. */
-bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page);
-/* The key of the page on disk with this name (struct disk_page). False: there is none. */
-bool tier_named(
-	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key);
-/* The disk is being opened: it is not known yet which pages are on it. */
-bool tier_opens(const struct control *control);
-/* As disk_slot(); nothing without a disk that serves. */
-unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
-	struct disk_page *ret_pages);
-/*
- * The keys of the pages that are being written or read, *ret_count of them; the caller frees them.
- * NULL: none, or no memory for *ret_count.
- */
-struct page_key *tier_flying(struct control *control, uint32_t *ret_count);
-/* Number of pages on disk, as of the last report. */
-uint64_t tier_pages(const struct control *control);
-/*
- * The page of `key` is to be forgotten, on disk too: see ctl_forget(). *ret_had: it was on
- * disk. To be called after the page has left the index.
- */
-enum forget_state tier_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had);
-/* `key` was published with this length: forgets a page of another length that is on disk. */
-void tier_replaced(struct control *control, const struct page_key *key, uint32_t length);
-/* Serves CTL_PROMOTE without a ref, or with this engine's. */
-void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns);
-/*
- * A client has read the page at `place`. generation 0: of another host, whose message has none; a
- * pinned page is not evicted, so the place is enough.
- */
-void tier_touched(struct control *control, uint32_t place, uint32_t generation);
-/* A get may follow: brings the page into memory if there is room. */
-void tier_hint(struct control *control, const struct page_key *key);
-/* The link has closed: requests that came on it are not answered. */
-void tier_link_down(struct control *control, const struct rpc_link *link);
-
-/* ---- the state of the tier, for reports ------------------------------------------------------ */
-
-struct tier_counts {
-	enum tier_state state;
-	bool serves; /* a path is in service */
-	uint32_t spills, promotes, waiting, pins;
-	uint64_t spill_bytes, pinned_bytes;
-	uint64_t writing_ns; /* time in which pages were being written, since the start */
-};
-void tier_counts(const struct control *control, struct tier_counts *ret);
-
-/* ---- between the files tier*.c --------------------------------------------------------------- */
-
-/*
- * Splits disk.paths into ret->path; the names are in `text`, as long as settings->disk_paths.
- * Returns 0, or -EINVAL after logging.
- */
-int tier_paths_split(const struct settings *s, char *text, struct disk_options *ret);
+/* ---- tier.c for tier_promote.c -------------------------------------------------------------- */
 
 static inline unsigned tier_chain(uint64_t word)
 {
@@ -269,20 +179,27 @@ void *tier_memory(const struct control *control, uint32_t place);
 bool tier_has(struct tier *t, const struct page_key *key, uint32_t length);
 /* Arms the timer that looks at deadlines. */
 void tier_tick(struct tier *t);
+/* The write of the key's page that is in flight, or NULL: also when the key was removed since. */
+struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);
+
+/* ---- tier.c, called by tests too ------------------------------------------------------------- */
 
 /* Writes pages ahead of the eviction hands, as far as the budget goes. */
 unsigned tier_spill(struct tier *t);
 /* Starts to write the page. False: it is not written. */
 bool tier_spill_start(struct tier *t, const struct pool_victim *page);
-/* Writes the pages that are only in memory, for at most TIER_FLUSH_NS. */
-void tier_flush(struct tier *t);
-/* Handles the requests that the disk has finished. Returns how many. */
-unsigned tier_reap(struct tier *t);
-void tier_spilled(struct tier *t, struct tier_spill *spill);
-/* The write of the key's page that is in flight, or NULL: also when the key was removed since. */
-struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);
 /* Takes writes that a path will never answer out of the budget. */
 void tier_spills_old(struct tier *t, uint64_t now_ns);
+
+/* ---- tier_paths.c ---------------------------------------------------------------------------- */
+
+/*
+ * Splits disk.paths into ret->path; the names are in `text`, as long as settings->disk_paths.
+ * Returns 0, or -EINVAL after logging.
+ */
+int tier_paths_split(const struct settings *s, char *text, struct disk_options *ret);
+
+/* ---- tier_promote.c -------------------------------------------------------------------------- */
 
 /* What the tier knows about a key. */
 struct tier_found {
@@ -291,24 +208,6 @@ struct tier_found {
 	uint32_t length;
 };
 void tier_look(struct tier *t, const struct page_key *key, struct tier_found *ret);
-/*
- * The answer that needs no disk; false: the page must be read, by tier_bring(). `length` 0: an
- * exists. The tier may be NULL.
- */
-bool tier_known(struct control *control, const struct page_key *key, uint32_t length,
-	const struct tier_found *found, struct ctl_done *ret);
-/* Brings the page into memory for `waiter`, which the tier then owns; NULL: as a hint. */
-void tier_bring(struct tier *t, const struct page_key *key, const struct tier_found *found,
-	struct tier_waiter *waiter);
-/* Answers a waiter with `remote`, before it is freed. */
-void tier_reply(struct tier *t, const struct tier_waiter *waiter, const struct ctl_done *done);
-/* Sends the answers that were collected. */
-void tier_replies_send(struct tier *t);
-void tier_replies_close(struct tier *t);
-
-/* Removes the entries of pages that have left the disk and are not in memory. Returns how many. */
-unsigned tier_lost(struct tier *t);
-
 /* Takes slots for pages that wait for one, and submits their reads. */
 unsigned tier_promote(struct tier *t, uint64_t now_ns);
 void tier_promoted(struct tier *t, struct tier_promote *promote);
@@ -316,10 +215,12 @@ void tier_promoted(struct tier *t, struct tier_promote *promote);
 void tier_written(struct tier *t, const struct page_key *key, bool on_disk);
 /* The key was removed: what is being read of it is not published. */
 void tier_promote_cancel(struct tier *t, const struct page_key *key);
-/* Answers the requests whose deadline has passed. */
+/* Ends pins, and answers the requests whose deadline has passed. */
 void tier_promote_expire(struct tier *t, uint64_t now_ns);
+/* Ends all pins and requests. */
 void tier_promote_close(struct tier *t);
-
+/* Sends the answers that were collected for other engines. */
+void tier_replies_send(struct tier *t);
 /*
  * Keeps the page in memory until `readers` clients have read it, or until `deadline_ns`. Its
  * bytes are counted in pinned_bytes already; they are given back when the pin ends, or at once
@@ -327,10 +228,9 @@ void tier_promote_close(struct tier *t);
  */
 void tier_pin(struct tier *t, uint32_t place, uint32_t generation, uint32_t bytes, uint32_t readers,
 	uint64_t deadline_ns);
-void tier_pins_end(struct tier *t, uint64_t now_ns);
-void tier_pins_close(struct tier *t);
-
-/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
-bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc__Promote *promote);
+/* Serves CTL_PROMOTE without a ref, or with this engine's. */
+void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *op, uint64_t now_ns);
+/* A get may follow: brings the page into memory if there is room. */
+void tier_hint(struct control *control, const struct page_key *key);
 
 #endif

@@ -1,33 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page memory of one rail: its free units, the place of each page and the choice of pages to
- * evict. Only the control plane's thread calls these functions. Clients do not call them; they
- * write payload into the slots they hold credits for.
- *
- * The pool is cut into chunks. A chunk belongs to one size class (a page size in units) at a time
- * and holds as many slots of that size as fit. A class without a free slot takes a free chunk. If
- * there is none, it evicts its own coldest pages; if it has no pages, it takes a chunk from the
- * class with the most chunks. The states of a slot:
- *
- *   FREE -> CREDIT (handed to a client) -> PAGE (published) -> LIMBO (retired) -> FREE
- *                 \-> LIMBO (returned unused) -> FREE
- *
- * Every slot that was handed out once passes through LIMBO before it is handed out again. Readers'
- * leases depend on this (engine/README.md); so the pool itself reads the clock of limbo, after the
- * slot's new generation is visible.
- *
- * Eviction is SIEVE (Zhang et al., NSDI'24): each class has one FIFO queue and one eviction hand,
- * each page has a visited bit. Every call is amortised O(1), except pool_victims(): it looks at all
- * chunks when it chooses one to drain.
+ * What the files of this room call of each other, beside pages.h; no product file outside the room
+ * includes this header. The control plane's thread only.
  */
-#ifndef CONTROL_POOL_H
-#define CONTROL_POOL_H
+#ifndef CONTROL_PAGES_INNER_H
+#define CONTROL_PAGES_INNER_H
 
-#include "engine/abi/page.h"
-#include "engine/control/pages/pool_state.h"
-#include "numa/huge.h"
+#include "engine/abi/op.h"
+#include "engine/control/base/control.h"
+#include "engine/control/pages/pages.h"
 
-struct pool;
+/* ---- pool: opening and adoption -------------------------------------------------------------- */
 
 /*
  * A slot that a client or a disk may be writing to, although the engine that granted it has ended.
@@ -57,21 +40,6 @@ struct pool_adopt {
 	void *context;
 };
 
-struct pool_options {
-	unsigned rail;
-	uint64_t bytes;
-	int numa_node;
-	bool want_huge;
-	/* L: how long a slot rests before it is handed out again, ns; fixed for the pool's life */
-	uint64_t limbo_ns;
-	bool want_state; /* keep a state with which the next process can adopt the pool */
-	uint64_t owners; /* huge_number() of the file that numbers the owners of slots */
-	/* the pool to adopt; NULL: a new one */
-	const struct pool_adopt *adopt;
-	/* CLOCK_MONOTONIC_RAW in ns. NULL: clock_raw_ns(); tests replace it */
-	uint64_t (*clock_ns)(void);
-};
-
 /*
  * Opens a pool of options->bytes, 4 MiB to 1 TiB; a remainder smaller than a chunk is not used.
  * Returns 0, -EINVAL (bytes or rail out of range), -ENOMEM or the error of huge_open(). With
@@ -79,64 +47,23 @@ struct pool_options {
  * damaged; nothing in it was changed, and the caller opens a new pool.
  */
 int pool_open(const struct pool_options *options, struct pool **ret_pool);
-void pool_close(struct pool *pool);
 
-const struct huge *pool_memory(const struct pool *pool);
-const struct huge *pool_heads(const struct pool *pool);
 /* The memory of the state; NULL without one. */
 const struct huge *pool_state_memory(const struct pool *pool);
-/* length of the longest page that this pool can hold */
-uint64_t pool_page_bytes_max(const struct pool *pool);
 
-/*
- * FREE -> CREDIT. Returns 0; -ENOSPC: no slot is free now (the caller evicts pages, or waits until
- * limbo ends); -EMSGSIZE: page_bytes is 0 or larger than pool_page_bytes_max(). *ret_generation is
- * the generation that the page's directory entry will carry.
- */
-int pool_take(
-	struct pool *pool, uint32_t page_bytes, uint32_t *ret_place, uint32_t *ret_generation);
-/*
- * Records who may write to the slot of a credit; to be called before the slot is granted.
- * pool_return() and pool_publish() end the ownership. No effect on a pool without a state.
- */
-void pool_own(struct pool *pool, uint32_t place, uint32_t owner);
+/* ---- pool: states of a slot ------------------------------------------------------------------ */
+
 /*
  * CREDIT -> LIMBO, because the client may still be writing to the slot. -EINVAL: (place,
  * generation) is no credit.
  */
 int pool_return(struct pool *pool, uint32_t place, uint32_t generation);
-/*
- * CREDIT -> PAGE: writes the page head. -EINVAL: (place, generation) is no credit, length is 0 or
- * exceeds the page size of the slot's class, or the key is all zero.
- */
-int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
-	uint32_t length);
-/* A page whose head contains its CRC. length 0: none. */
-struct pool_proven {
-	struct page_key key;
-	uint32_t place, generation, length, crc;
-};
-/*
- * Stores the CRC32C of the page that pool_publish() is to publish with the same arguments. The slot
- * stays CREDIT. -EINVAL: (place, generation) is no credit.
- */
-int pool_prove(struct pool *pool, const struct pool_proven *page);
+
 /*
  * Evicts a page (slot state PAGE -> LIMBO): increments its generation. -EINVAL: `place` has no page
  * of that generation.
  */
 int pool_retire(struct pool *pool, uint32_t place, uint32_t generation);
-/*
- * Starts the limbo time of all slots that were returned or retired since the last call: one fence
- * and one reading of the clock for all of them. Until then they rest without end. To be called
- * after a batch; pool_take() and pool_limbo_left_ns() call it too.
- */
-void pool_rest(struct pool *pool);
-/*
- * Marks a page as visited. A place without a page is ignored, because touches are hints that also
- * come from other hosts.
- */
-void pool_touch(struct pool *pool, uint32_t place);
 
 struct pool_victim {
 	struct page_key key;
@@ -164,7 +91,7 @@ unsigned pool_victims_clean(
 bool pool_key(
 	const struct pool *pool, uint32_t place, uint32_t generation, struct page_key *ret_key);
 
-/* ---- what the disk tier needs (pool_disk.c) -------------------------------------------------- */
+/* ---- pool: what the disk tier needs ---------------------------------------------------------- */
 
 /*
  * Names up to `max` pages of this size that are neither on disk nor being written, in the order
@@ -188,7 +115,7 @@ bool pool_clean(const struct pool *pool, uint32_t place, uint32_t generation);
 int pool_pin(struct pool *pool, uint32_t place, uint32_t generation);
 void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation);
 
-/* ---- what the scrubber needs (pool_scrub.c) -------------------------------------------------- */
+/* ---- pool: what the scrubber needs ----------------------------------------------------------- */
 
 /*
  * Looks at up to `most` slots from *cursor on, which is 0 at first, and stops at the first page
@@ -209,19 +136,88 @@ bool pool_proven(
  */
 const void *pool_page(const struct pool *pool, uint32_t place, uint32_t generation);
 
-/* Prefetches the page head at this place, which need not be valid, for a publish. */
-void pool_prefetch(const struct pool *pool, uint32_t place);
+/* ---- shard ----------------------------------------------------------------------------------- */
 
 /*
- * pool_free(): slots for pages of that size that pool_take() would find without evicting. Slots
- * whose limbo has ended are not counted until pool_take() moves them out of limbo. pool_limbo():
- * slots of all sizes in limbo.
+ * Sizes the shard so that `entries` entries fill half of it. Returns 0, -EINVAL (too many entries),
+ * -ENOMEM or the error of huge_open().
  */
-uint32_t pool_free(const struct pool *pool, uint32_t page_bytes);
-uint32_t pool_limbo(const struct pool *pool);
-uint64_t pool_pages(const struct pool *pool);      /* number of pages that the pool holds now */
-uint64_t pool_used_bytes(const struct pool *pool); /* bytes of the slots of these pages */
-/* Returns the time, in ns, until the next slot leaves limbo; UINT64_MAX: no slot is in limbo. */
-uint64_t pool_limbo_left_ns(struct pool *pool);
+int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *ret_shard);
+/*
+ * Opens the shard that an earlier process of the engine left, however it ended: the files of its
+ * `memory` and `state_memory`, which this call takes over, also on failure. Sizes as for
+ * shard_open(). `owners`: shard_keep() of that process had this number. Returns 0; -EPROTO: the
+ * files are not those of one shard of this size, or the process ended in the middle of a change; or
+ * another -errno.
+ */
+int shard_adopt(
+	uint64_t entries, int memory_fd, int state_fd, uint64_t owners, struct shard *ret_shard);
+/* The shard may be adopted by a process that knows this number, which is not 0. */
+void shard_keep(struct shard *shard, uint64_t owners);
+
+/* ---- tier ------------------------------------------------------------------------------------ */
+
+/*
+ * The page is about to be evicted: written now, if it was not and the budget allows. True, and the
+ * page: it is on disk already.
+ */
+bool tier_evicting(
+	struct control *control, const struct pool_victim *page, struct disk_page *ret_page);
+/*
+ * The disk serves and no page was dropped lately: a page that is neither on disk nor being written
+ * is evicted only for a request that waits, and only if there is no other.
+ */
+bool tier_keeps_up(const struct control *control);
+
+/*
+ * The page of `key` is to be forgotten, on disk too: see page_forget(). *ret_had: it was on
+ * disk. To be called after the page has left the index.
+ */
+enum forget_state tier_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had);
+
+/* ---- scrub ----------------------------------------------------------------------------------- */
+
+#define SCRUB_REPORTS_MAX 64u     /* reports of readers that wait; further ones are dropped */
+#define SCRUB_LOG_NS 100000000ull /* minimum time between two log lines about reports */
+#define SCRUB_PIECE_BYTES (256u << 10)
+#define SCRUB_TICK_NS_MIN 1000000ull
+#define SCRUB_TICK_NS_MAX 1000000000ull
+#define SCRUB_SLOTS 1024u /* slots that one tick looks at, at most */
+
+/* How the scrubber divides its work: `bytes` each `tick_ns`. */
+struct scrub_pace {
+	uint32_t bytes;
+	uint64_t tick_ns;
+};
+
+/* `pools`: bytes of all pools; `seconds`: not 0. */
+struct scrub_pace scrub_pace(uint64_t pools, uint64_t seconds);
+
+/* What a tick does: compares up to `bytes` bytes. */
+void scrub_step(struct control *control, uint32_t bytes);
+
+/*
+ * The page has the CRC32C `crc`, which is not that of its head: counts and logs it, and takes it
+ * out of the pool, of the directory and of the disk, as far as it is still there. `who` found it.
+ */
+void scrub_condemn(
+	struct control *control, const struct pool_proven *page, uint32_t crc, const char *who);
+
+/* ---- promote_ask.c --------------------------------------------------------------------------- */
+
+/* Requests that wait for an answer, of all clients; a further one is refused. */
+#define PROMOTE_ASKS_MAX 8192u
+#define PROMOTE_TICK_US 10000 /* between two looks at the deadlines, while requests wait */
+
+/* Number of requests that wait for an answer. */
+unsigned promote_waiting(const struct control *control);
+
+/* ---- warm ------------------------------------------------------------------------------------ */
+
+/* The owner of slots into which the disk tier reads. */
+uint32_t warm_owner_disk(const struct control *control);
+/* The locks of all paths of disk.paths are taken: no earlier I/O writes to a slot any more. */
+void warm_disk_locked(struct control *control);
 
 #endif

@@ -3,19 +3,16 @@
  * Requests to other engines for pages on their disks: records, messages and answers. The control
  * plane's thread only.
  */
-#include "engine/control/pages/promote.h"
+#include "engine/control/pages/tier_inner.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/queue.h>
 
 #include "engine/abi/message.pb-c.h"
-#include "engine/control/clients/clients.h"
-#include "engine/control/pages/index.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
-#include "engine/control/pages/tier.h"
 #include "numa/clock.h"
 
 /* A request that waits for its answer, or an unused record. */
@@ -71,7 +68,7 @@ static void ask_end(struct promote *p, struct ask *ask, const struct ctl_done *d
 {
 	if (done->status != OP_HIT)
 		p->control->counter[COUNTER_disk_asks_failed]++;
-	ctl_later_answer(p->control->ctl, ask->later, done);
+	p->control->pages_events->later_answer(p->control->ctl, ask->later, done);
 	ask_free(p, ask);
 }
 
@@ -174,14 +171,15 @@ static struct rpc_link *link_to(struct control *control, uint32_t ref)
 static void refuse(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
 {
 	control->counter[COUNTER_disk_asks_failed]++;
-	ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_PEER_DOWN});
+	control->pages_events->answer(
+		control->ctl, c, op, &(struct ctl_done){.status = OP_PEER_DOWN});
 }
 
 static void ask_holder(struct promote *p, struct ctl_channel *c, const struct ctl_op *op,
 	struct rpc_link *link, uint64_t now_ns)
 {
 	struct control *control = p->control;
-	uint64_t most_ns = now_ns + CTL_DEADLINE_NS;
+	uint64_t most_ns = now_ns + PAGES_WAIT_NS_MAX;
 	struct ask *ask = op->length && op->length <= PAGE_BYTES_MAX ? ask_new(p) : NULL;
 	Pc__PromotePage *page;
 
@@ -189,8 +187,8 @@ static void ask_holder(struct promote *p, struct ctl_channel *c, const struct ct
 		refuse(control, c, op);
 		return;
 	}
-	ask->later = ctl_later(control->ctl, c, op, 1);
-	if (ask->later == CTL_NO_ANSWER) {
+	ask->later = control->pages_events->later(control->ctl, c, op, 1);
+	if (ask->later == PAGES_NO_ANSWER) {
 		ask_free(p, ask);
 		refuse(control, c, op);
 		return;
@@ -220,7 +218,7 @@ static void look(struct control *control, struct ctl_channel *c, const struct ct
 			.length = e->length};
 	else if (found.written || found.writing)
 		done = (struct ctl_done){.status = OP_HIT, .length = found.length};
-	ctl_answer_now(control->ctl, c, op, &done);
+	control->pages_events->answer(control->ctl, c, op, &done);
 }
 
 void promote_serve(
@@ -231,7 +229,8 @@ void promote_serve(
 
 	if (op->kind == CTL_PROMOTE && op->count >= PROMOTE_KINDS) {
 		control->counter[COUNTER_ops_invalid]++;
-		ctl_answer_now(control->ctl, c, op, &(struct ctl_done){.status = OP_INVALID});
+		control->pages_events->answer(
+			control->ctl, c, op, &(struct ctl_done){.status = OP_INVALID});
 		return;
 	}
 	if (op->kind == CTL_PROMOTE && op->count == PROMOTE_LOOK) {

@@ -6,47 +6,68 @@
  * Slots evicted for a page size rest in limbo before pool_take() finds them. They count as
  * `resting` until limbo ends, so that one waiting request does not evict twice.
  */
+#include "engine/control/pages/pages_inner.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "config/log.h"
 #include "engine/abi/probe.h"
-#include "engine/control/clients/ctl_inner.h"
-#include "engine/control/directory/directory.h"
-#include "engine/control/pages/tier.h"
 #include "numa/clock.h"
 
+/*
+ * maximum number of slots that one call of evict_refill() makes room for; the next turn continues
+ */
+#define EVICT_BURST 512u
+#define EVICT_AHEAD_SHARE 8u /* see EVICT_AHEAD_MIN */
+/*
+ * Once a credit request has waited, demand enlarges the reserve up to 1/EVICT_DEMAND_SHARE of the
+ * class. An evicted slot rests before it is reused, so a class that is filled within two limbo
+ * times needs half of its slots for that. A class of fewer than EVICT_DEMAND_SLOTS_MIN slots is
+ * not halved: it rather gets chunks of other classes.
+ */
+#define EVICT_DEMAND_SHARE 2u
+#define EVICT_DEMAND_SLOTS_MIN 32u
+/* shortest time in which demand is measured, in ns */
+#define EVICT_WINDOW_NS_MIN 1000000ull
 /* victims between the one that is removed and those whose cache lines are prefetched */
 #define PREFETCH_FAR 8u
 #define PREFETCH_NEAR 4u
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
-void ctl_retire(struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation)
+/* Takes one page out of the index, and sends its slot to limbo. Its entries are the caller's. */
+static void evict_retire(
+	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation)
 {
-	struct control *control = ctl->control;
+	struct control *control = evict->control;
 	/* `key` may point into the index entry that is removed below, so it is copied */
 	const struct page_key name = *key;
 	const struct index_entry *e = index_find(control->index, &name);
 	unsigned rail = place_rail(place);
 
 	if (e && e->place == place && e->generation == generation) {
-		ctl_hold(ctl, rail, e->length, -1);
+		evict_hold(evict, rail, e->length, -1);
 		index_remove(control->index, &name);
 	}
 	(void)pool_retire(control->rail[rail].pool, place, generation);
-	if (ctl->rail[rail].first)
-		ctl->rail[rail].retry = true;
+	if (evict->rail[rail].requests)
+		evict->rail[rail].retry = true;
 }
 
-/* As ctl_take_away(). on_disk: the page is there; NULL: it is not. */
-static void take_away(struct ctl *ctl, const struct page_key *key, uint32_t place,
+/* As evict_take_away(). on_disk: the page is there; NULL: it is not. */
+static void take_away(struct evict *evict, const struct page_key *key, uint32_t place,
 	uint32_t generation, const struct disk_page *on_disk)
 {
-	if (!on_disk || !directory_on_disk(ctl->control, on_disk))
-		directory_remove(ctl->control, key,
+	if (!on_disk || !evict->control->pages_events->on_disk(evict->control, on_disk))
+		evict->control->pages_events->remove(evict->control, key,
 			&(struct location){.place = place, .generation = generation});
-	ctl_retire(ctl, key, place, generation);
+	evict_retire(evict, key, place, generation);
 }
 
-void ctl_take_away(struct ctl *ctl, const struct page_key *key, uint32_t place, uint32_t generation)
+void evict_take_away(
+	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation)
 {
-	take_away(ctl, key, place, generation, NULL);
+	take_away(evict, key, place, generation, NULL);
 }
 
 static uint32_t units_of(uint32_t length)
@@ -58,9 +79,9 @@ static uint32_t units_of(uint32_t length)
  * Returns the record of this page size. A new size takes an unused record, or else a record without
  * credits, pages and waiting requests.
  */
-struct ctl_class *ctl_class_of(struct ctl *ctl, unsigned rail, uint32_t length)
+struct evict_class *evict_class_of(struct evict *evict, unsigned rail, uint32_t length)
 {
-	struct ctl_class *class = ctl->rail[rail].class, *spare = NULL;
+	struct evict_class *class = evict->rail[rail].class, *spare = NULL;
 	uint32_t units = units_of(length);
 
 	for (unsigned i = 0; i < CLASSES_MAX; i++) {
@@ -73,13 +94,13 @@ struct ctl_class *ctl_class_of(struct ctl *ctl, unsigned rail, uint32_t length)
 	/* All CLASSES_MAX records are in use: this size class shares the record of another one. */
 	if (!spare)
 		return &class[units % CLASSES_MAX];
-	*spare = (struct ctl_class){.units = units};
+	*spare = (struct evict_class){.units = units};
 	return spare;
 }
 
-void ctl_hold(struct ctl *ctl, unsigned rail, uint32_t length, int change)
+void evict_hold(struct evict *evict, unsigned rail, uint32_t length, int change)
 {
-	struct ctl_class *class = ctl_class_of(ctl, rail, length);
+	struct evict_class *class = evict_class_of(evict, rail, length);
 
 	if (change > 0 || class->held)
 		class->held += (uint32_t)change;
@@ -89,21 +110,21 @@ void ctl_hold(struct ctl *ctl, unsigned rail, uint32_t length, int change)
  * The reserve: slots to keep free in advance. It is measured by the slots the class has, so that a
  * class that is new in a full pool does not evict its own first pages to build a large reserve.
  */
-static uint32_t ahead_of(struct ctl_class *class, uint32_t free)
+static uint32_t ahead_of(struct evict_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
 	uint64_t ahead = capacity / 50, demand = class->demand;
 
-	if (ahead < CTL_AHEAD_MIN)
-		ahead = CTL_AHEAD_MIN;
-	if (ahead > capacity / CTL_AHEAD_SHARE)
-		ahead = capacity / CTL_AHEAD_SHARE;
+	if (ahead < EVICT_AHEAD_MIN)
+		ahead = EVICT_AHEAD_MIN;
+	if (ahead > capacity / EVICT_AHEAD_SHARE)
+		ahead = capacity / EVICT_AHEAD_SHARE;
 	if (demand <= ahead)
 		class->waited = false;
-	if (!class->waited || capacity < CTL_DEMAND_SLOTS_MIN)
+	if (!class->waited || capacity < EVICT_DEMAND_SLOTS_MIN)
 		return (uint32_t)ahead;
-	if (demand > capacity / CTL_DEMAND_SHARE)
-		demand = capacity / CTL_DEMAND_SHARE;
+	if (demand > capacity / EVICT_DEMAND_SHARE)
+		demand = capacity / EVICT_DEMAND_SHARE;
 	return (uint32_t)(ahead > demand ? ahead : demand);
 }
 
@@ -113,9 +134,9 @@ static uint32_t ahead_of(struct ctl_class *class, uint32_t free)
  * clients down. After a period with more it falls slowly, by 1/8 of the
  * difference for each period that is measured, because sets come in bursts.
  */
-static void measure_demand(struct ctl_class *class, uint64_t limbo_ns, uint64_t now_ns)
+static void measure_demand(struct evict_class *class, uint64_t limbo_ns, uint64_t now_ns)
 {
-	uint64_t window_ns = limbo_ns > CTL_STALL_NS ? limbo_ns : CTL_STALL_NS;
+	uint64_t window_ns = limbo_ns > EVICT_WINDOW_NS_MIN ? limbo_ns : EVICT_WINDOW_NS_MIN;
 	uint64_t passed_ns = now_ns - class->window_ns;
 	uint32_t demand;
 
@@ -134,7 +155,7 @@ static void measure_demand(struct ctl_class *class, uint64_t limbo_ns, uint64_t 
  * Forgets the batches of evicted slots whose limbo has ended: subtracts their slots from
  * class->resting.
  */
-static void rest_expire(struct ctl_class *class, uint64_t raw_ns)
+static void rest_expire(struct evict_class *class, uint64_t raw_ns)
 {
 	unsigned gone = 0;
 
@@ -149,13 +170,14 @@ static void rest_expire(struct ctl_class *class, uint64_t raw_ns)
  * Adds evicted slots to `resting`. Slots that leave limbo within limbo / (RESTS - 1) of each other
  * form one batch, so that RESTS batches suffice.
  */
-static void rest_add(struct ctl_class *class, uint32_t slots, uint64_t until_ns, uint64_t limbo_ns)
+static void rest_add(
+	struct evict_class *class, uint32_t slots, uint64_t until_ns, uint64_t limbo_ns)
 {
 	unsigned last = class->rests - 1;
 
 	class->resting += slots;
-	if (class->rests == CTL_RESTS || (class->rests && until_ns - class->rest[last].first_ns <=
-								  limbo_ns / (CTL_RESTS - 1))) {
+	if (class->rests == EVICT_RESTS || (class->rests && until_ns - class->rest[last].first_ns <=
+								    limbo_ns / (EVICT_RESTS - 1))) {
 		class->rest[last].slots += slots;
 		class->rest[last].until_ns = until_ns;
 		return;
@@ -192,10 +214,10 @@ struct room {
  * Evicts pages until there is room for `want` pages, or `victims` names none. Returns for how many
  * pages it made room.
  */
-static uint32_t evict_named(
-	struct ctl *ctl, const struct room *room, uint32_t want, __typeof__(pool_victims) *victims)
+static uint32_t evict_named(struct evict *evict, const struct room *room, uint32_t want,
+	__typeof__(pool_victims) *victims)
 {
-	struct pool *pool = ctl->control->rail[room->rail].pool;
+	struct pool *pool = evict->control->rail[room->rail].pool;
 	uint64_t target = (uint64_t)want * room->units, made = 0;
 	struct pool_victim victim[VICTIMS];
 	struct disk_page page;
@@ -208,15 +230,15 @@ static uint32_t evict_named(
 		if (n == 0)
 			break;
 		for (unsigned i = 0; i < n; i++) {
-			bool on_disk = tier_evicting(ctl->control, &victim[i], &page);
+			bool on_disk = tier_evicting(evict->control, &victim[i], &page);
 
-			prefetch(ctl->control, victim, n, i);
-			take_away(ctl, &victim[i].key, victim[i].place, victim[i].generation,
+			prefetch(evict->control, victim, n, i);
+			take_away(evict, &victim[i].key, victim[i].place, victim[i].generation,
 				on_disk ? &page : NULL);
 			PROBE_EVICT(room->rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);
 		}
-		ctl->control->counter[COUNTER_pages_evicted] += n;
+		evict->control->counter[COUNTER_pages_evicted] += n;
 	}
 	return (uint32_t)((made + room->units - 1) / room->units);
 }
@@ -225,21 +247,21 @@ static uint32_t evict_named(
  * Makes room. While the disk keeps up, pages that are on disk go first, and the reserve waits for
  * more of them.
  */
-static uint32_t evict(struct ctl *ctl, const struct room *room)
+static uint32_t evict_room(struct evict *evict, const struct room *room)
 {
 	uint32_t want = room->want, made = 0;
 
-	if (tier_keeps_up(ctl->control)) {
-		made = evict_named(ctl, room, want, pool_victims_clean);
+	if (tier_keeps_up(evict->control)) {
+		made = evict_named(evict, room, want, pool_victims_clean);
 		want = room->must;
 	}
-	return made < want ? made + evict_named(ctl, room, want - made, pool_victims) : made;
+	return made < want ? made + evict_named(evict, room, want - made, pool_victims) : made;
 }
 
-void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns)
+void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t now_ns)
 {
-	struct pool *pool = ctl->control->rail[rail].pool;
-	struct ctl_class *class = ctl_class_of(ctl, rail, length);
+	struct pool *pool = evict->control->rail[rail].pool;
+	struct evict_class *class = evict_class_of(evict, rail, length);
 	struct room room = {.rail = rail};
 	uint32_t want, have, made;
 
@@ -247,7 +269,7 @@ void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns
 		return;
 	if (class->rests)
 		rest_expire(class, clock_raw_ns());
-	measure_demand(class, ctl->limbo_ns, now_ns);
+	measure_demand(class, evict->limbo_ns, now_ns);
 	have = pool_free(pool, class->units * PAGE_UNIT);
 	want = class->waiting + ahead_of(class, have);
 	have += class->resting;
@@ -255,16 +277,78 @@ void ctl_refill(struct ctl *ctl, unsigned rail, uint32_t length, uint64_t now_ns
 		return;
 	want -= have;
 	room.units = class->units;
-	room.want = want < CTL_EVICT_BURST ? want : CTL_EVICT_BURST;
+	room.want = want < EVICT_BURST ? want : EVICT_BURST;
 	room.must = class->waiting > have ? class->waiting - have : 0;
 	if (room.must > room.want)
 		room.must = room.want;
-	made = evict(ctl, &room);
+	made = evict_room(evict, &room);
 	if (made) {
 		/* the pool's clock, read after the pool has read it: no slot counts too short */
 		pool_rest(pool);
-		rest_add(class, made, clock_raw_ns() + ctl->limbo_ns, ctl->limbo_ns);
+		rest_add(class, made, clock_raw_ns() + evict->limbo_ns, evict->limbo_ns);
 	}
-	if (want > CTL_EVICT_BURST && made >= CTL_EVICT_BURST)
-		ctl->rail[rail].retry = true;
+	if (want > EVICT_BURST && made >= EVICT_BURST)
+		evict->rail[rail].retry = true;
+}
+
+void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, uint32_t length)
+{
+	unsigned rail = place_rail(place);
+
+	evict->credits--;
+	evict_hold(evict, rail, length, -1);
+	if (pool_return(evict->control->rail[rail].pool, place, generation) < 0)
+		log_error(
+			"publish: cannot return place %08x to the pool of rail %u: it is no credit there",
+			place, rail);
+	evict->rail[rail].retry = true;
+}
+
+/* ---- pages that clients and other hosts name ------------------------------------------------- */
+
+void page_touched(struct control *control, uint32_t place)
+{
+	if (place_rail(place) < control->rails)
+		pool_touch(control->rail[place_rail(place)].pool, place);
+}
+
+bool page_key_at(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	return place_rail(place) < control->rails &&
+	       pool_key(control->rail[place_rail(place)].pool, place, generation, ret_key);
+}
+
+enum forget_state page_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
+{
+	const struct index_entry *e = index_find(control->index, key);
+	bool here = e;
+	enum forget_state state;
+
+	if (e)
+		evict_retire(control->evict, key, e->place, e->generation);
+	state = tier_forget(control, key, wait, ret_had);
+	*ret_had |= here;
+	return state;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int evict_open(struct control *control)
+{
+	struct evict *evict = calloc(1, sizeof(*evict));
+
+	if (!evict)
+		return -ENOMEM;
+	evict->control = control;
+	evict->limbo_ns = control_limbo_ns(control);
+	control->evict = evict;
+	return 0;
+}
+
+void evict_close(struct control *control)
+{
+	free(control->evict);
+	control->evict = NULL;
 }

@@ -54,7 +54,7 @@
  * ThreadSanitizer of gcc 12 and clang 14 does not know pthread_mutex_clocklock(), so it is told of
  * the lock.
  */
-static int clocklock(pthread_mutex_t *mutex, const struct timespec *until)
+static int wire_clocklock(pthread_mutex_t *mutex, const struct timespec *until)
 {
 	int error;
 
@@ -65,7 +65,7 @@ static int clocklock(pthread_mutex_t *mutex, const struct timespec *until)
 	return error;
 }
 #else
-static int clocklock(pthread_mutex_t *mutex, const struct timespec *until)
+static int wire_clocklock(pthread_mutex_t *mutex, const struct timespec *until)
 {
 	return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, until);
 }
@@ -76,7 +76,7 @@ int pc_wire_lock(struct pc *pc, uint64_t until_ns)
 	const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
 		.tv_nsec = (long)(until_ns % 1000000000)};
 
-	if (clocklock(&pc->wire, &until) == 0)
+	if (wire_clocklock(&pc->wire, &until) == 0)
 		return 0;
 	return error_set(-ETIMEDOUT,
 		"another thread waits for the engine at %s; is it stopped, or does it register much memory?",
@@ -132,7 +132,7 @@ void pc_session_end(struct pc *pc, struct client_session *session)
 
 /* ---- attaching ------------------------------------------------------------------------------- */
 
-static bool closing(struct pc *pc)
+static bool attacher_closing(struct pc *pc)
 {
 	bool is;
 
@@ -146,13 +146,13 @@ static bool closing(struct pc *pc)
  * Connects; while the backlog is full, tries again each millisecond, because the engine's event
  * loop empties it quickly.
  */
-static int connect_patiently(struct pc *pc)
+static int attacher_connect(struct pc *pc)
 {
 	int fd;
 
 	for (unsigned ms = 0;; ms++) {
 		fd = session_connect(pc->socket);
-		if (fd != -EAGAIN || ms == BACKLOG_WAIT_MS || closing(pc))
+		if (fd != -EAGAIN || ms == BACKLOG_WAIT_MS || attacher_closing(pc))
 			return fd;
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	}
@@ -162,7 +162,7 @@ static int connect_patiently(struct pc *pc)
  * Publishes a duplicate of the socket on which HELLO waits, so that attacher_stop() can shut it
  * down. A duplicate, because the session closes its own descriptor when HELLO fails.
  */
-static void show_socket(struct pc *pc, int fd)
+static void attacher_show_socket(struct pc *pc, int fd)
 {
 	pthread_mutex_lock(&pc->lock);
 	pc->attacher.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -171,7 +171,7 @@ static void show_socket(struct pc *pc, int fd)
 	pthread_mutex_unlock(&pc->lock);
 }
 
-static void hide_socket(struct pc *pc)
+static void attacher_hide_socket(struct pc *pc)
 {
 	pthread_mutex_lock(&pc->lock);
 	if (pc->attacher.fd >= 0)
@@ -187,14 +187,14 @@ static void hide_socket(struct pc *pc)
 static int pc_attach(struct pc *pc)
 {
 	struct client_session *session;
-	int fd = connect_patiently(pc), rc;
+	int fd = attacher_connect(pc), rc;
 
 	if (fd < 0)
 		return fd;
-	show_socket(pc, fd);
+	attacher_show_socket(pc, fd);
 	rc = session_open(pc->socket, fd, &session);
 	if (rc) {
-		hide_socket(pc);
+		attacher_hide_socket(pc);
 		return rc;
 	}
 	/* Also hold `wire`: then a registration with the previous engine has ended before the
@@ -209,7 +209,7 @@ static int pc_attach(struct pc *pc)
 		shutdown(session->fd, SHUT_RDWR);
 	pthread_mutex_unlock(&pc->lock);
 	pthread_mutex_unlock(&pc->wire);
-	hide_socket(pc);
+	attacher_hide_socket(pc);
 	return 0;
 }
 
@@ -219,7 +219,7 @@ static int pc_attach(struct pc *pc)
  * Opens one channel and adds it to `opened`. False: the engine opens no more channels, or no
  * memory.
  */
-static bool open_one(struct pc *pc, struct client_session *session)
+static bool attacher_open_one(struct pc *pc, struct client_session *session)
 {
 	struct opened *opened = calloc(1, sizeof(*opened));
 	int rc;
@@ -249,7 +249,7 @@ static bool open_one(struct pc *pc, struct client_session *session)
  * True if channels are missing. In a new session every channel counts, because some threads have
  * not noticed the loss of the old session yet.
  */
-static bool channels_missing(struct pc *pc, bool is_new)
+static bool attacher_channels_missing(struct pc *pc, bool is_new)
 {
 	const struct attacher *a = &pc->attacher;
 	bool missing;
@@ -262,13 +262,14 @@ static bool channels_missing(struct pc *pc, bool is_new)
 
 /* ---- the attach thread ----------------------------------------------------------------------- */
 
-static void open_missing(struct pc *pc, struct client_session *session, bool is_new)
+static void attacher_open_missing(struct pc *pc, struct client_session *session, bool is_new)
 {
-	while (!closing(pc) && channels_missing(pc, is_new) && open_one(pc, session))
+	while (!attacher_closing(pc) && attacher_channels_missing(pc, is_new) &&
+		attacher_open_one(pc, session))
 		continue;
 }
 
-static void *run(void *context)
+static void *attacher_run(void *context)
 {
 	struct pc *pc = context;
 	struct client_session *session = pc_session_get(pc);
@@ -279,10 +280,10 @@ static void *run(void *context)
 	if (session) {
 		/* Open channels before registering memory, because registering a range may take
 		 * minutes. */
-		open_missing(pc, session, is_new);
-		for (unsigned i = 0; i < REGIONS_MAX && !closing(pc); i++) {
+		attacher_open_missing(pc, session, is_new);
+		for (unsigned i = 0; i < REGIONS_MAX && !attacher_closing(pc); i++) {
 			memory_register_again(pc, session, i);
-			open_missing(pc, session, false);
+			attacher_open_missing(pc, session, false);
 		}
 		if (shm_load(&session->dead))
 			pc_session_end(pc, session);
@@ -302,7 +303,7 @@ static void *run(void *context)
  * Starts the thread. The caller holds `lock`. The thread blocks all signals, because they are for
  * the program's own threads.
  */
-static bool start(struct pc *pc)
+static bool attacher_start(struct pc *pc)
 {
 	struct attacher *a = &pc->attacher;
 	sigset_t all, before;
@@ -315,14 +316,14 @@ static bool start(struct pc *pc)
 	a->runs = true;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&a->thread, NULL, run, pc);
+	rc = pthread_create(&a->thread, NULL, attacher_run, pc);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	a->joinable = a->runs = rc == 0;
 	return a->runs;
 }
 
 /* Has the attach thread work to do? The caller holds `lock`. */
-static bool has_work(const struct pc *pc)
+static bool attacher_has_work(const struct pc *pc)
 {
 	const struct attacher *a = &pc->attacher;
 
@@ -343,8 +344,8 @@ void pc_reattach(struct pc *pc, uint64_t until_ns)
 		pc_session_put(pc, session);
 	}
 	pthread_mutex_lock(&pc->lock);
-	if (has_work(pc) && clock_monotonic_ns() - pc->attacher.tried_ns >= REATTACH_NS &&
-		start(pc))
+	if (attacher_has_work(pc) && clock_monotonic_ns() - pc->attacher.tried_ns >= REATTACH_NS &&
+		attacher_start(pc))
 		while (pc->attacher.runs &&
 			!pthread_cond_timedwait(&pc->attacher.ended, &pc->lock, &until))
 			continue;
@@ -429,21 +430,21 @@ static void attacher_close(struct pc *pc)
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pc *list; /* under list_lock, which is taken before the lock of a session */
 
-static void before_fork(void)
+static void fork_before(void)
 {
 	pthread_mutex_lock(&list_lock);
 	for (struct pc *pc = list; pc; pc = pc->next)
 		pthread_mutex_lock(&pc->lock);
 }
 
-static void in_parent(void)
+static void fork_in_parent(void)
 {
 	for (struct pc *pc = list; pc; pc = pc->next)
 		pthread_mutex_unlock(&pc->lock);
 	pthread_mutex_unlock(&list_lock);
 }
 
-static void in_child(void)
+static void fork_in_child(void)
 {
 	for (struct pc *pc = list; pc; pc = pc->next) {
 		struct client_session *session = pc->session;
@@ -464,10 +465,10 @@ static void in_child(void)
 	pthread_mutex_unlock(&list_lock);
 }
 
-static void watch_forks(void)
+static void fork_handlers_set(void)
 {
 	/* without memory for the handlers, only a child that uses the session is in danger */
-	(void)pthread_atfork(before_fork, in_parent, in_child);
+	(void)pthread_atfork(fork_before, fork_in_parent, fork_in_child);
 }
 
 /* Adds `pc` to the sessions of this process; before any thread but the caller's uses it. */
@@ -475,7 +476,7 @@ static void fork_watch(struct pc *pc)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, watch_forks);
+	pthread_once(&once, fork_handlers_set);
 	pthread_mutex_lock(&list_lock);
 	pc->next = list;
 	list = pc;
@@ -623,7 +624,7 @@ uint64_t pc_page_bytes_max(const struct pc *pc)
 	return bytes;
 }
 
-static int read_text(int fd, uint64_t bytes, char **ret_text)
+static int report_read(int fd, uint64_t bytes, char **ret_text)
 {
 	struct stat about;
 	uint64_t got = 0;
@@ -672,7 +673,7 @@ int pc_report(struct pc *pc, char **ret_json)
 	if (!rc && call.fds != 1)
 		rc = error_set(-EPROTO, "the engine sent no report");
 	if (!rc)
-		rc = read_text(call.fd[0], call.a, ret_json);
+		rc = report_read(call.fd[0], call.a, ret_json);
 	session_close_fds(&call);
 	if (shm_load(&session->dead))
 		pc_session_end(pc, session);

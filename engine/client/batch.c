@@ -8,9 +8,10 @@
  * (key.c). The batch pins the registered ranges that it names, so that none is released meanwhile:
  * for that, the thread holds pc->lock for a short time.
  *
- * After the deadline nothing new is posted: batch_expire(). Answers are awaited for ANSWER_GRACE_NS
- * more. After that only READs into the caller's own memory are awaited, because the NIC may still
- * write there: batch_abandon(). So a call keeps its deadline unless a NIC or engine hangs.
+ * batch_deadline_keep(): after the deadline nothing new is posted (batch_expire()). Answers are
+ * awaited for ANSWER_GRACE_NS more. After that only READs into the caller's own memory are awaited,
+ * because the NIC may still write there: batch_abandon(). So a call returns at its deadline, or at
+ * most ANSWER_GRACE_NS later, unless a READ into the caller's memory is in flight.
  */
 #include "config/clock.h"
 #include "config/likely.h"
@@ -65,7 +66,7 @@ static_assert((unsigned)BATCH_GET == STATISTICS_GET && (unsigned)BATCH_SET == ST
  */
 
 /* Adds to the area what the channel counted since the last batch that ended. */
-static void counts_add(struct pc_channel *ch, struct statistics_words *to)
+static void statistics_add_counts(struct pc_channel *ch, struct statistics_words *to)
 {
 	const struct pc_counts *now = &ch->counts, *told = &ch->counts_told;
 
@@ -106,7 +107,7 @@ static void statistics_batch(const struct pc_batch *b)
 	shm_count(&calls->result[STATISTICS_HIT], hits);
 	shm_count(&calls->latency_ns_sum, ns);
 	shm_count(&calls->latency[latency_bucket(ns)], 1);
-	counts_add(b->channel, &s->words);
+	statistics_add_counts(b->channel, &s->words);
 	statistics_write_end(s);
 }
 
@@ -172,7 +173,7 @@ static inline uint32_t page_bytes(const struct pc_page *page, bool *ret_regular)
 
 /* ---- registered memory of a page ------------------------------------------------------------- */
 
-static void pin(struct pc_batch *b, const struct memory_view *m)
+static void range_pin(struct pc_batch *b, const struct memory_view *m)
 {
 	uint32_t word = m->slot / 64;
 
@@ -184,7 +185,7 @@ static void pin(struct pc_batch *b, const struct memory_view *m)
 }
 
 /* Each segment by itself: they lie in several ranges, or some in none. */
-static bool find_segments(
+static bool page_find_segments(
 	struct pc_batch *b, const struct pc_page *page, const struct memory_view **last)
 {
 	bool all = true;
@@ -200,7 +201,7 @@ static bool find_segments(
 			all = false;
 			continue;
 		}
-		pin(b, m);
+		range_pin(b, m);
 		*last = m;
 	}
 	return all;
@@ -222,13 +223,13 @@ static const struct memory_view *page_find_new(struct pc_batch *b, struct page_w
 			memory_find(b->channel, page->segments->base, page_span(page));
 
 		if (m) {
-			pin(b, m);
+			range_pin(b, m);
 			page_registered(p, page, m);
 			return m;
 		}
 		p->regular = false;
 	}
-	if (find_segments(b, page, &last))
+	if (page_find_segments(b, page, &last))
 		p->flags |= PAGE_REGISTERED;
 	return last;
 }
@@ -396,7 +397,7 @@ void pages_init(struct pc_batch *b)
 
 /* ---- pins ------------------------------------------------------------------------------------ */
 
-static void find_all(struct pc_batch *b)
+static void pages_find_all(struct pc_batch *b)
 {
 	const struct memory_view *last = NULL;
 
@@ -409,7 +410,7 @@ static void find_all(struct pc_batch *b)
 }
 
 /* Adds `change` to the pin count of every range that the batch pins. The caller holds `lock`. */
-static void count_pins(const struct pc_batch *b, uint32_t change)
+static void pins_count(const struct pc_batch *b, uint32_t change)
 {
 	for (uint32_t words = b->pins; words; words &= words - 1) {
 		uint32_t word = (uint32_t)__builtin_ctz(words);
@@ -435,12 +436,12 @@ static void pages_pin(struct pc_batch *b)
 		pthread_mutex_lock(&pc->lock);
 		current = ch->memory_changes == pc->memory_changes;
 		if (current)
-			count_pins(b, 1);
+			pins_count(b, 1);
 		pthread_mutex_unlock(&pc->lock);
 		if (likely(current))
 			return;
 		memory_refresh(ch);
-		find_all(b);
+		pages_find_all(b);
 	}
 }
 
@@ -452,7 +453,7 @@ static void pages_unpin(struct pc_batch *b)
 	if (!b->pins)
 		return;
 	pthread_mutex_lock(&pc->lock);
-	count_pins(b, UINT32_MAX); /* adds -1 modulo 2^32 */
+	pins_count(b, UINT32_MAX); /* adds -1 modulo 2^32 */
 	pthread_mutex_unlock(&pc->lock);
 	b->pins = 0;
 }
@@ -537,7 +538,7 @@ void batch_free(struct pc_batch *b)
  * set: makes the second page of a key in the batch a twin of the first, so that the key is stored
  * once.
  */
-static void find_twins(struct pc_batch *b)
+static void twins_find(struct pc_batch *b)
 {
 	uint32_t slots = 2, *slot = b->twin_table;
 
@@ -583,7 +584,7 @@ static void batch_begin(struct pc_batch *b)
 		return;
 	}
 	if (b->kind == BATCH_SET) {
-		find_twins(b);
+		twins_find(b);
 		b->first_rail = ch->turn;
 		ch->turn += b->count;
 	}
@@ -610,7 +611,7 @@ static void twin_differs(struct pc_batch *b, uint32_t i, uint32_t stored)
 	page_done(b, i, PC_INVALID);
 }
 
-static void give_up_twins(struct pc_batch *b)
+static void twins_end(struct pc_batch *b)
 {
 	uint32_t first;
 	bool same;
@@ -674,14 +675,19 @@ static void batch_abandon(struct pc_batch *b)
 	}
 }
 
+static inline void batch_deadline_keep(struct pc_batch *b)
+{
+	uint64_t now_ns = b->channel->now_ns;
+
+	if (!b->expired && now_ns >= b->deadline_ns)
+		batch_expire(b);
+	if (b->expired && !b->abandoned && now_ns >= b->deadline_ns + ANSWER_GRACE_NS)
+		batch_abandon(b);
+}
+
 void batch_step(struct pc_batch *b)
 {
-	struct pc_channel *ch = b->channel;
-
-	if (!b->expired && ch->now_ns >= b->deadline_ns)
-		batch_expire(b);
-	if (b->expired && !b->abandoned && ch->now_ns >= b->deadline_ns + ANSWER_GRACE_NS)
-		batch_abandon(b);
+	batch_deadline_keep(b);
 	if (!b->expired) {
 		if (page_waits(b, PAGE_LOOK))
 			lookup_step(b);
@@ -696,7 +702,7 @@ void batch_step(struct pc_batch *b)
 			ctl_step(b);
 	}
 	if (b->left && b->left == b->twins)
-		give_up_twins(b);
+		twins_end(b);
 }
 
 /*

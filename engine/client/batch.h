@@ -170,7 +170,7 @@ struct pc_batch {
 	uint32_t pins;
 	uint32_t first_rail;
 	uint32_t capacity; /* number of pages that `work` has room for */
-	/* set: hash table that find_twins() uses, 4 * capacity entries behind `work` */
+	/* set: hash table that twins_find() uses, 4 * capacity entries behind `work` */
 	uint32_t *twin_table;
 	struct page_work work[];
 };

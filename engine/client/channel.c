@@ -137,7 +137,7 @@ void pc_opened_drop(struct pc *pc)
 
 /* ---- attaching to a session ------------------------------------------------------------------ */
 
-static int make_requests(struct pc_channel *ch)
+static int channel_make_requests(struct pc_channel *ch)
 {
 	uint32_t count = ch->rails * DONE_RING_SLOTS + CTL_DONE_SLOTS;
 
@@ -152,7 +152,7 @@ static int make_requests(struct pc_channel *ch)
 	return ch->request ? 0 : -ENOMEM;
 }
 
-static void make_rings(struct pc_channel *ch)
+static void channel_make_rings(struct pc_channel *ch)
 {
 	const struct channel_layout *l = &ch->layout;
 
@@ -178,7 +178,8 @@ static void make_rings(struct pc_channel *ch)
 }
 
 /* Checks and maps the channel segment that the engine sent with the reply to CHANNEL_OPEN. */
-static int adopt(struct pc_channel *ch, struct client_session *session, struct session_call *call)
+static int channel_map(
+	struct pc_channel *ch, struct client_session *session, struct session_call *call)
 {
 	struct stat about;
 	void *at;
@@ -199,7 +200,7 @@ static int adopt(struct pc_channel *ch, struct client_session *session, struct s
 			"the engine's channel has another version; use the libpeercache that came with the engine");
 	}
 	ch->rails = session->rails;
-	if (make_requests(ch)) {
+	if (channel_make_requests(ch)) {
 		munmap(at, ch->layout.bytes);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}
@@ -209,7 +210,7 @@ static int adopt(struct pc_channel *ch, struct client_session *session, struct s
 	ch->id = (uint32_t)call->a;
 	ch->wake = call->fd[1];
 	call->fd[1] = -1;
-	make_rings(ch);
+	channel_make_rings(ch);
 	staging_init(&ch->staging, ch->segment + ch->layout.staging, (uint16_t)call->b);
 	return 0;
 }
@@ -217,10 +218,10 @@ static int adopt(struct pc_channel *ch, struct client_session *session, struct s
 /*
  * Attaches the channel to the session. On success the channel owns the caller's use of the session.
  */
-static int begin_session(
+static int channel_begin_session(
 	struct pc_channel *ch, struct client_session *session, struct session_call *call)
 {
-	int rc = adopt(ch, session, call);
+	int rc = channel_map(ch, session, call);
 
 	if (rc)
 		return rc;
@@ -238,7 +239,7 @@ static int begin_session(
  * keep it until the session ends. The caller holds `wire`. The reply is read before the next
  * request.
  */
-static void give_back(struct client_session *session, uint32_t channel)
+static void channel_give_back(struct client_session *session, uint32_t channel)
 {
 	struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE, .a = channel, .send_fd = -1};
 
@@ -267,10 +268,10 @@ static int channel_attach(struct pc_channel *ch, uint64_t until_ns)
 	if (!rc) {
 		uint32_t id = (uint32_t)call.a;
 
-		rc = begin_session(ch, session, &call);
+		rc = channel_begin_session(ch, session, &call);
 		session_close_fds(&call);
 		if (rc)
-			give_back(session, id);
+			channel_give_back(session, id);
 	}
 	pthread_mutex_unlock(&pc->wire);
 	if (rc) {
@@ -291,10 +292,10 @@ static bool channel_adopt(struct pc_channel *ch)
 
 	if (!opened)
 		return false;
-	if (begin_session(ch, opened->session, &opened->call)) {
+	if (channel_begin_session(ch, opened->session, &opened->call)) {
 		opened_refused(ch->pc);
 		if (!pthread_mutex_trylock(&ch->pc->wire)) {
-			give_back(opened->session, (uint32_t)opened->call.a);
+			channel_give_back(opened->session, (uint32_t)opened->call.a);
 			pthread_mutex_unlock(&ch->pc->wire);
 		}
 		opened_free(ch->pc, opened);
@@ -306,7 +307,7 @@ static bool channel_adopt(struct pc_channel *ch)
 }
 
 /* The same for a channel that was counted as without a session. */
-static bool regain(struct pc_channel *ch)
+static bool channel_regain(struct pc_channel *ch)
 {
 	if (!channel_adopt(ch))
 		return false;
@@ -317,7 +318,7 @@ static bool regain(struct pc_channel *ch)
 /* ---- losing the engine ----------------------------------------------------------------------- */
 
 /* True if a NIC of the lost engine may still write into the caller's memory. */
-static bool reads_in_flight(const struct pc_channel *ch)
+static bool channel_reads_in_flight(const struct pc_channel *ch)
 {
 	for (uint32_t i = 0; i < ch->requests; i++) {
 		const struct client_request *r = &ch->request[i];
@@ -362,7 +363,7 @@ static void wait_until_drained(const struct pc_channel *ch)
 }
 
 /* Unmaps the channel segment: nothing of the session but the number of its users is left. */
-static void unmap(struct pc_channel *ch)
+static void channel_unmap(struct pc_channel *ch)
 {
 	munmap(ch->segment, ch->layout.bytes);
 	close(ch->wake);
@@ -376,14 +377,14 @@ static void unmap(struct pc_channel *ch)
 void channel_inherited(struct pc_channel *ch)
 {
 	if (ch->session)
-		unmap(ch);
+		channel_unmap(ch);
 	ch->session = NULL;
 }
 
 /* Leaves the session. No READ into the caller's memory is in flight. */
 static void channel_detach(struct pc_channel *ch)
 {
-	unmap(ch);
+	channel_unmap(ch);
 	/* A READ may still write into the segment or into staging.large. The engine's own mapping
 	 * keeps the memory of both alive. The library gives up its address, so that no later page
 	 * of the library lies there. */
@@ -399,7 +400,7 @@ static void channel_detach(struct pc_channel *ch)
 }
 
 /* Ends all pages that are not done. */
-static void end_batches(struct pc_channel *ch)
+static void channel_end_batches(struct pc_channel *ch)
 {
 	for (struct pc_batch *b = ch->first; b; b = b->next)
 		batch_gone(b, PC_GONE);
@@ -414,9 +415,9 @@ static void channel_lost(struct pc_channel *ch)
 	struct client_session *session = ch->session;
 
 	pc_session_end(ch->pc, session);
-	if (reads_in_flight(ch))
+	if (channel_reads_in_flight(ch))
 		wait_until_drained(ch);
-	end_batches(ch);
+	channel_end_batches(ch);
 	channel_detach(ch);
 	ch->moves++;
 }
@@ -436,20 +437,20 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 		channel_lost(ch);
 		now_ns = clock_monotonic_ns();
 	}
-	if (regain(ch))
+	if (channel_regain(ch))
 		return true;
 	/* Wait for a session at most half of the time to the deadline; the pages get the other
 	 * half. */
 	half_ns = now_ns < deadline_ns ? (deadline_ns - now_ns) / 2 : 0;
 	pc_reattach(ch->pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
-	return regain(ch);
+	return channel_regain(ch);
 }
 
 /*
  * Steps the batches, oldest first, and stops when none of the rest can have work: many batches may
  * be in flight, and most of them only wait for answers or for room on a rail.
  */
-static void step_batches(struct pc_channel *ch)
+static void channel_step_batches(struct pc_channel *ch)
 {
 	bool due = ch->now_ns >= ch->due_ns;
 
@@ -472,13 +473,13 @@ bool channel_step(struct pc_channel *ch)
 
 	if (!ch->session) {
 		if (ch->pc->inherited)
-			end_batches(ch);
+			channel_end_batches(ch);
 		return false;
 	}
 	ch->now_ns = clock_monotonic_ns();
 	reap_rails(ch);
 	reap_ctl(ch);
-	step_batches(ch);
+	channel_step_batches(ch);
 	notice_touches_end(ch);
 	submit_flush(ch);
 	if (ch->now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
@@ -572,7 +573,7 @@ int pc_channel_open_within(struct pc *pc, unsigned timeout_ms, struct pc_channel
  * Waits for READs into the caller's memory, returns the credits and tells the engine. The engine
  * answers when nothing is in flight into the channel's own memory either.
  */
-static void close_attached(struct pc_channel *ch)
+static void channel_close_attached(struct pc_channel *ch)
 {
 	struct client_session *session = ch->session;
 	struct session_call call = {.kind = ATTACH_CHANNEL_CLOSE,
@@ -604,7 +605,7 @@ void pc_channel_close(struct pc_channel *ch)
 	if (!ch)
 		return;
 	if (ch->session)
-		close_attached(ch);
+		channel_close_attached(ch);
 	while (ch->first) {
 		batch_gone(ch->first, PC_GONE);
 		batch_free(ch->first);

@@ -5,10 +5,11 @@
  * The map: the channel's private copy of the members of the cluster map, 8 bytes each, and the
  * search for the member with a ref. The copy is refreshed when the shared epoch changes.
  *
- * The directory: the owners of a key, in the order in which they are asked (directory_owner()
- * chooses the next one), and the locations in a bucket, in the order in which they are tried.
- * Owners are not copied: the word of the key's slot is read for each look-up. Entries of engines
- * that are not alive are ignored. An entry may be wrong: the page head decides. Channel thread.
+ * The directory: the owners of a key, in the order in which they are asked
+ * (directory_owner_choose() chooses the next one), and the locations in a bucket, in the order in
+ * which they are tried. Owners are not copied: the word of the key's slot is read for each look-up.
+ * Entries of engines that are not alive are ignored. An entry may be wrong: the page head decides.
+ * Channel thread.
  */
 #include "config/likely.h"
 #include "config/limits.h"
@@ -36,16 +37,16 @@ static_assert(REPLICAS_MAX + MAP_FORMERS_MAX <= 8, "page_work.asked has a bit fo
 
 /* ---- the copy of the map --------------------------------------------------------------------- */
 
-static uint32_t slot_of(const struct map_copy *map, uint32_t ref)
+static uint32_t map_copy_slot(const struct map_copy *map, uint32_t ref)
 {
 	return (uint32_t)map_mix(ref) & map->mask;
 }
 
-static void index_refs(struct map_copy *map)
+static void map_copy_index(struct map_copy *map)
 {
 	memset(map->slot, 0, (map->mask + 1) * sizeof(map->slot[0]));
 	for (uint32_t i = 0; i < map->peers; i++) {
-		uint32_t slot = slot_of(map, map->member[i].ref);
+		uint32_t slot = map_copy_slot(map, map->member[i].ref);
 
 		if (!map->member[i].ref)
 			continue;
@@ -60,7 +61,7 @@ static_assert(NODES_MAX < UINT16_MAX, "a peer number has 16 bits");
  * cold: when the number of members has doubled. Makes room for all members whose peer number is
  * below `peers`. False: no memory.
  */
-static bool make_room(struct map_copy *map, uint32_t peers)
+static bool map_copy_room(struct map_copy *map, uint32_t peers)
 {
 	uint32_t room = map->room ? map->room : ROOM_MIN;
 	struct map_member *member;
@@ -85,7 +86,7 @@ static bool make_room(struct map_copy *map, uint32_t peers)
 }
 
 /* Words that are no members are left out: none is there, or the engine's memory is damaged. */
-static void copy_members(struct map_copy *map, const struct map_shared *shared, uint32_t peers)
+static void map_copy_members(struct map_copy *map, const struct map_shared *shared, uint32_t peers)
 {
 	map->peers = peers;
 	map->members = 0;
@@ -113,10 +114,10 @@ void map_refresh(struct pc_channel *ch)
 	peers = shm_load(&shared->peers);
 	if (peers > NODES_MAX)
 		peers = NODES_MAX;
-	if (!make_room(&ch->map_memory, peers))
+	if (!map_copy_room(&ch->map_memory, peers))
 		return;
-	copy_members(&ch->map_memory, shared, peers);
-	index_refs(&ch->map_memory);
+	map_copy_members(&ch->map_memory, shared, peers);
+	map_copy_index(&ch->map_memory);
 	ch->map = &ch->map_memory;
 	ch->map_epoch = epoch;
 	ch->map_last = NULL;
@@ -128,7 +129,8 @@ const struct map_member *map_search(struct pc_channel *ch, uint32_t ref)
 
 	if (!map || !ref)
 		return NULL;
-	for (uint32_t slot = slot_of(map, ref); map->slot[slot]; slot = (slot + 1) & map->mask) {
+	for (uint32_t slot = map_copy_slot(map, ref); map->slot[slot];
+		slot = (slot + 1) & map->mask) {
 		const struct map_member *m = &map->member[map->slot[slot] - 1];
 
 		if (m->ref == ref) {
@@ -146,7 +148,7 @@ struct choice {
 	struct owner_choice owner;       /* its rank, and its bit in page_work.asked */
 };
 
-static enum owner_rank rank_of(const struct pc_channel *ch, const struct map_member *m)
+static enum owner_rank directory_rank(const struct pc_channel *ch, const struct map_member *m)
 {
 	if (m->ref == ch->session->ref)
 		return RANK_HERE;
@@ -156,7 +158,7 @@ static enum owner_rank rank_of(const struct pc_channel *ch, const struct map_mem
 
 bool directory_answers(const struct pc_channel *ch, const struct map_member *m)
 {
-	return rank_of(ch, m) == RANK_ANSWERS;
+	return directory_rank(ch, m) == RANK_ANSWERS;
 }
 
 /*
@@ -164,7 +166,7 @@ bool directory_answers(const struct pc_channel *ch, const struct map_member *m)
  * the slot has the same word, because an owner number may have another member then. False: the map
  * changed at each attempt.
  */
-static bool owners_load(
+static bool directory_owners_load(
 	const struct pc_channel *ch, struct page_work *p, struct map_owners *ret_owners)
 {
 	const struct map_shared *shared = &ch->session->status->map;
@@ -182,33 +184,34 @@ static bool owners_load(
 }
 
 /* An owner that the channel's copy of the members does not have cannot be asked. */
-static void consider(const struct pc_channel *ch, struct page_work *p,
+static void directory_consider(const struct pc_channel *ch, struct page_work *p,
 	const struct map_member *named, unsigned bit, struct choice *best)
 {
 	const struct map_member *m = map_known(ch, named);
 
 	if (unlikely(!m))
 		p->flags |= PAGE_SAW_FAILURE;
-	else if (owner_consider(&best->owner, p->asked, bit, rank_of(ch, m)))
+	else if (owner_consider(&best->owner, p->asked, bit, directory_rank(ch, m)))
 		best->member = m;
 }
 
-const struct map_member *directory_owner(struct pc_channel *ch, struct page_work *p)
+const struct map_member *directory_owner_choose(struct pc_channel *ch, struct page_work *p)
 {
 	struct choice best = {.owner.rank = RANKS};
 	struct map_owners owners;
 	enum owner_verdict verdict;
 	unsigned k;
 
-	if (unlikely(!owners_load(ch, p, &owners))) {
+	if (unlikely(!directory_owners_load(ch, p, &owners))) {
 		p->flags |= PAGE_SAW_FAILURE;
 		return NULL;
 	}
 	for (k = 0; k < owners.owners; k++)
-		consider(ch, p, &owners.member[k], k, &best);
+		directory_consider(ch, p, &owners.member[k], k, &best);
 	if (owner_former_due(&best.owner))
 		for (; k < owners.all; k++)
-			consider(ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
+			directory_consider(
+				ch, p, &owners.member[k], REPLICAS_MAX + k - owners.owners, &best);
 	verdict = owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER,
 		!owners.proves || p->flags & PAGE_SAW_FAILURE);
 	if (verdict == OWNER_UNREACHABLE)
@@ -233,7 +236,7 @@ static unsigned location_rank(enum owner_rank rank, bool on_disk)
 /*
  * The entries of the bucket that have the tag: bit k is entry (start + k) % BUCKET_ENTRIES.
  */
-static inline uint32_t matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
+static inline uint32_t directory_matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
 {
 	uint32_t found = bucket_match(bucket, tag);
 
@@ -244,7 +247,7 @@ static inline uint32_t matches(const struct bucket *bucket, uint32_t tag, uint32
  * True if the entry names a page on a disk that is of no use for the batch: a set stores the page
  * in memory, and an engine of an earlier version asks no other engine for it.
  */
-static bool disk_useless(const struct pc_batch *b, const struct dir_entry *e)
+static bool directory_disk_useless(const struct pc_batch *b, const struct dir_entry *e)
 {
 	return place_on_disk(e->place) &&
 	       (b->kind == BATCH_SET || !shm_load(&b->channel->session->status->promotes));
@@ -262,7 +265,8 @@ bool directory_match(const struct pc_batch *b, struct page_work *p, const struct
 	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
 	unsigned n = 0;
 
-	for (uint32_t left = matches(bucket, dir_tag(&p->key), start); left; left &= left - 1) {
+	for (uint32_t left = directory_matches(bucket, dir_tag(&p->key), start); left;
+		left &= left - 1) {
 		uint32_t k = start + (uint32_t)__builtin_ctz(left);
 		const struct dir_entry *e = &bucket->entry[k % BUCKET_ENTRIES];
 		const struct map_member *m = map_by_ref(ch, e->ref);
@@ -271,9 +275,9 @@ bool directory_match(const struct pc_batch *b, struct page_work *p, const struct
 		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
 				  e->generation == p->wrong.generation))
 			continue;
-		if (unlikely(disk_useless(b, e)))
+		if (unlikely(directory_disk_useless(b, e)))
 			continue;
-		rank = location_rank(rank_of(ch, m), place_on_disk(e->place));
+		rank = location_rank(directory_rank(ch, m), place_on_disk(e->place));
 		for (at = n++; at && ranks[at - 1] > rank; at--) {
 			found[at] = found[at - 1];
 			ranks[at] = ranks[at - 1];

@@ -55,7 +55,7 @@ static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_
 /* ---- the directory --------------------------------------------------------------------------- */
 
 /* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
-const struct map_member *directory_owner(struct pc_channel *ch, struct page_work *p);
+const struct map_member *directory_owner_choose(struct pc_channel *ch, struct page_work *p);
 /* True if the member is another host, and one that answers: see abi/owner.h. */
 bool directory_answers(const struct pc_channel *ch, const struct map_member *m);
 /* Copies the bucket's locations of the key into the page. False: the bucket has none. */

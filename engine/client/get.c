@@ -560,7 +560,7 @@ static uint16_t fetch_cut(
  * True if a rail would be idle when this page goes over one rail. Without slices, many pages of
  * this batch or of the next ones keep the rails busy.
  */
-static bool rails_idle(const struct pc_batch *b)
+static bool fetch_rails_idle(const struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
 	uint32_t pages = 1;
@@ -574,11 +574,11 @@ static bool rails_idle(const struct pc_batch *b)
 }
 
 /* Bytes of the page that its next op reads: one slice, or all of the rest. */
-static uint32_t piece_bytes(const struct pc_batch *b, const struct page_work *p)
+static uint32_t fetch_piece_bytes(const struct pc_batch *b, const struct page_work *p)
 {
 	uint32_t left = p->bytes - p->slices * SLICE_BYTES;
 
-	if (p->phase != PAGE_FETCH || left <= SLICE_BYTES || !rails_idle(b))
+	if (p->phase != PAGE_FETCH || left <= SLICE_BYTES || !fetch_rails_idle(b))
 		return left;
 	return SLICE_BYTES;
 }
@@ -707,7 +707,7 @@ static bool fetch_page(struct pc_batch *b, uint32_t i)
 		return true;
 	if (p->phase == PAGE_STAGE)
 		piece.count = 1;
-	piece.bytes = piece_bytes(b, p);
+	piece.bytes = fetch_piece_bytes(b, p);
 	if (piece.bytes < p->bytes) {
 		piece.count = fetch_cut(segment, p->slices * SLICE_BYTES, piece.bytes, cut_off);
 		piece.segments = cut_off;

@@ -69,7 +69,7 @@ static inline void key_put(const struct pc_channel *ch, struct page_work *p)
 }
 
 /* Hashes the keys of the pages from `i` on, before `end`. A page that is done may have none. */
-static void hash_each(struct pc_batch *b, uint32_t i, uint32_t end)
+static void keys_hash_each(struct pc_batch *b, uint32_t i, uint32_t end)
 {
 	struct pc_channel *ch = b->channel;
 
@@ -91,7 +91,7 @@ static void hash_each(struct pc_batch *b, uint32_t i, uint32_t end)
 
 typedef __m256i wide; /* a 64-bit word of each of four keys */
 
-WIDE static inline wide all(uint64_t word)
+WIDE static inline wide wide_set(uint64_t word)
 {
 	return _mm256_set1_epi64x((long long)word);
 }
@@ -100,9 +100,10 @@ WIDE static inline wide all(uint64_t word)
  * key_mix() of four pairs of words. A product of 128 bits is the sum of four products of 32-bit
  * halves; none of the sums below exceeds 64 bits.
  */
-WIDE static inline wide mix(wide a, wide b, const uint64_t *secret)
+WIDE static inline wide wide_mix(wide a, wide b, const uint64_t *secret)
 {
-	wide x = _mm256_xor_si256(a, all(secret[0])), y = _mm256_xor_si256(b, all(secret[1]));
+	wide x = _mm256_xor_si256(a, wide_set(secret[0])),
+	     y = _mm256_xor_si256(b, wide_set(secret[1]));
 	wide x1 = _mm256_srli_epi64(x, 32), y1 = _mm256_srli_epi64(y, 32);
 	wide low = _mm256_mul_epu32(x, y);
 	wide mid = _mm256_add_epi64(_mm256_mul_epu32(x1, y), _mm256_srli_epi64(low, 32));
@@ -115,29 +116,30 @@ WIDE static inline wide mix(wide a, wide b, const uint64_t *secret)
 }
 
 /* The low 64 bits of x * factor. */
-WIDE static inline wide times(wide x, uint64_t factor)
+WIDE static inline wide wide_times(wide x, uint64_t factor)
 {
-	wide f = all(factor), f1 = all(factor >> 32);
+	wide f = wide_set(factor), f1 = wide_set(factor >> 32);
 	wide cross = _mm256_add_epi64(
 		_mm256_mul_epu32(_mm256_srli_epi64(x, 32), f), _mm256_mul_epu32(x, f1));
 
 	return _mm256_add_epi64(_mm256_mul_epu32(x, f), _mm256_slli_epi64(cross, 32));
 }
 
-WIDE static inline wide avalanche(wide x)
+WIDE static inline wide wide_avalanche(wide x)
 {
-	x = times(_mm256_xor_si256(x, _mm256_srli_epi64(x, 37)), KEY_AVALANCHE);
+	x = wide_times(_mm256_xor_si256(x, _mm256_srli_epi64(x, 37)), KEY_AVALANCHE);
 	return _mm256_xor_si256(x, _mm256_srli_epi64(x, 32));
 }
 
 /* Replaces the bits of `mask`. */
-WIDE static inline wide grouped(wide word, uint64_t mask, uint64_t bits)
+WIDE static inline wide wide_grouped(wide word, uint64_t mask, uint64_t bits)
 {
-	return _mm256_or_si256(_mm256_andnot_si256(all(mask), word), all(bits));
+	return _mm256_or_si256(_mm256_andnot_si256(wide_set(mask), word), wide_set(bits));
 }
 
 /* Loads words 2n and 2n + 1 of four keys. */
-WIDE static inline void words(const struct pc_page *page, unsigned n, wide *ret_even, wide *ret_odd)
+WIDE static inline void wide_words(
+	const struct pc_page *page, unsigned n, wide *ret_even, wide *ret_odd)
 {
 	wide a, b; /* keys 0 and 2; 1 and 3 */
 
@@ -150,38 +152,38 @@ WIDE static inline void words(const struct pc_page *page, unsigned n, wide *ret_
 }
 
 /* key_hash_usual() of four keys; the words of the page keys. */
-WIDE static inline void hash_four(
+WIDE static inline void keys_hash_four(
 	const struct key_text *text, const struct pc_page *page, wide *ret_first, wide *ret_second)
 {
 	const uint64_t bytes = sizeof(struct page_key) + KEY_BYTES_USUAL, *secret = text->secret;
 	wide a, b, low, high, sum;
 
-	words(page, 1, &a, &b);
+	wide_words(page, 1, &a, &b);
 	sum = _mm256_add_epi64(a, b);
-	low = _mm256_add_epi64(all(bytes * KEY_PRIME_1), mix(a, b, secret + 6));
+	low = _mm256_add_epi64(wide_set(bytes * KEY_PRIME_1), wide_mix(a, b, secret + 6));
 	low = _mm256_xor_si256(low, sum);
-	high = _mm256_xor_si256(mix(a, b, secret + 8), sum);
-	words(page, 0, &a, &b);
-	low = _mm256_add_epi64(low, mix(a, b, secret + 2));
+	high = _mm256_xor_si256(wide_mix(a, b, secret + 8), sum);
+	wide_words(page, 0, &a, &b);
+	low = _mm256_add_epi64(low, wide_mix(a, b, secret + 2));
 	sum = _mm256_add_epi64(a, b);
-	words(page, 2, &a, &b);
-	high = _mm256_xor_si256(_mm256_add_epi64(high, mix(a, b, secret + 4)), sum);
+	wide_words(page, 2, &a, &b);
+	high = _mm256_xor_si256(_mm256_add_epi64(high, wide_mix(a, b, secret + 4)), sum);
 	low = _mm256_xor_si256(low, _mm256_add_epi64(a, b));
-	words(page, 3, &a, &b);
+	wide_words(page, 3, &a, &b);
 	low = _mm256_xor_si256(
-		_mm256_add_epi64(low, all(text->name_space_mix)), _mm256_add_epi64(a, b));
+		_mm256_add_epi64(low, wide_set(text->name_space_mix)), _mm256_add_epi64(a, b));
 	high = _mm256_xor_si256(
-		_mm256_add_epi64(high, mix(a, b, secret)), all(text->name_space_sum));
-	*ret_first =
-		grouped(avalanche(_mm256_add_epi64(low, high)), PAGE_GROUP_0, text->group.word[0]);
-	sum = _mm256_add_epi64(times(low, KEY_PRIME_1), times(high, KEY_PRIME_4));
-	sum = avalanche(_mm256_add_epi64(sum, all(bytes * KEY_PRIME_2)));
-	*ret_second = grouped(
+		_mm256_add_epi64(high, wide_mix(a, b, secret)), wide_set(text->name_space_sum));
+	*ret_first = wide_grouped(
+		wide_avalanche(_mm256_add_epi64(low, high)), PAGE_GROUP_0, text->group.word[0]);
+	sum = _mm256_add_epi64(wide_times(low, KEY_PRIME_1), wide_times(high, KEY_PRIME_4));
+	sum = wide_avalanche(_mm256_add_epi64(sum, wide_set(bytes * KEY_PRIME_2)));
+	*ret_second = wide_grouped(
 		_mm256_sub_epi64(_mm256_setzero_si256(), sum), PAGE_GROUP_1, text->group.word[1]);
 }
 
 /* Stores the page keys of four pages. False: one of them is all zero, which means "no page". */
-WIDE static inline bool store_four(struct page_work *p, wide first, wide second)
+WIDE static inline bool keys_store_four(struct page_work *p, wide first, wide second)
 {
 	wide even = _mm256_unpacklo_epi64(first, second);
 	wide odd = _mm256_unpackhi_epi64(first, second);
@@ -197,12 +199,12 @@ WIDE static inline bool store_four(struct page_work *p, wide first, wide second)
 }
 
 /* key_put() of four pages. */
-WIDE static inline void put_four(
+WIDE static inline void keys_put_four(
 	const struct pc_channel *ch, struct page_work *p, wide first, wide second)
 {
 	const char *cache = (const char *)ch->cache;
-	wide set = _mm256_and_si256(_mm256_xor_si256(first, second), all(CACHE_SETS - 1));
-	wide at = _mm256_mul_epu32(set, all(sizeof(struct cache_set)));
+	wide set = _mm256_and_si256(_mm256_xor_si256(first, second), wide_set(CACHE_SETS - 1));
+	wide at = _mm256_mul_epu32(set, wide_set(sizeof(struct cache_set)));
 	__m128i set_low = _mm256_castsi256_si128(set), at_low = _mm256_castsi256_si128(at);
 	__m128i set_high = _mm256_extracti128_si256(set, 1);
 	__m128i at_high = _mm256_extracti128_si256(at, 1);
@@ -217,14 +219,14 @@ WIDE static inline void put_four(
 	__builtin_prefetch(cache + _mm_extract_epi64(at_high, 1));
 }
 
-static inline bool usual(const struct pc_page *page)
+static inline bool keys_usual(const struct pc_page *page)
 {
 	return page[0].key_bytes == KEY_BYTES_USUAL && page[1].key_bytes == KEY_BYTES_USUAL &&
 	       page[2].key_bytes == KEY_BYTES_USUAL && page[3].key_bytes == KEY_BYTES_USUAL;
 }
 
 /* Hashes all keys of the batch. No page is done, so each has a key. */
-WIDE static void hash_wide(struct pc_batch *b)
+WIDE static void keys_hash_wide(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
 	const struct pc_page *pages = b->pages;
@@ -234,16 +236,16 @@ WIDE static void hash_wide(struct pc_batch *b)
 		struct page_work *p = &b->work[i];
 		wide first, second;
 
-		if (unlikely(!usual(&pages[i]))) {
-			hash_each(b, i, i + 4);
+		if (unlikely(!keys_usual(&pages[i]))) {
+			keys_hash_each(b, i, i + 4);
 			continue;
 		}
-		hash_four(&ch->key_text, &pages[i], &first, &second);
-		put_four(ch, p, first, second);
-		if (unlikely(!store_four(p, first, second)))
-			hash_each(b, i, i + 4);
+		keys_hash_four(&ch->key_text, &pages[i], &first, &second);
+		keys_put_four(ch, p, first, second);
+		if (unlikely(!keys_store_four(p, first, second)))
+			keys_hash_each(b, i, i + 4);
 	}
-	hash_each(b, i, end);
+	keys_hash_each(b, i, end);
 }
 #endif
 
@@ -251,9 +253,9 @@ void keys_hash(struct pc_batch *b)
 {
 #if defined(__x86_64__)
 	if (likely(b->left == b->count && __builtin_cpu_supports("avx2"))) {
-		hash_wide(b);
+		keys_hash_wide(b);
 		return;
 	}
 #endif
-	hash_each(b, 0, b->count);
+	keys_hash_each(b, 0, b->count);
 }

@@ -334,7 +334,7 @@ static bool lookup_page(struct pc_batch *b, uint32_t i)
 		if (!m) {
 			p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAME_PEER);
 			p->rails_tried = 0;
-			m = directory_owner(ch, p);
+			m = directory_owner_choose(ch, p);
 		}
 		if (!m) {
 			page_absent(b, i);
@@ -364,7 +364,7 @@ void lookup_step(struct pc_batch *b)
 /* ---- all pages of an exists ------------------------------------------------------------------ */
 
 /* True if this host is an owner of the slot, but not the first. */
-static inline bool owns_here(const struct pc_channel *ch, uint64_t word, unsigned owners)
+static inline bool look_owns_here(const struct pc_channel *ch, uint64_t word, unsigned owners)
 {
 	struct map_slot names = map_slot_unpack(word);
 	const uint64_t *owner = ch->session->status->map.owner;
@@ -388,9 +388,9 @@ struct look_pass {
 enum look_added { ADDED_NOT, ADDED, ADDED_LAST /* the run has to be closed */ };
 
 /*
- * Adds a page that has asked no owner to the run of its key's first owner, if directory_owner()
- * would choose that owner: it answers, because its run has a word, and this host is no owner of the
- * key.
+ * Adds a page that has asked no owner to the run of its key's first owner, if
+ * directory_owner_choose() would choose that owner: it answers, because its run has a word, and
+ * this host is no owner of the key.
  */
 static inline enum look_added look_usual(
 	const struct look_pass *pass, struct page_work *p, uint32_t i)
@@ -408,7 +408,7 @@ static inline enum look_added look_usual(
 	o = look_at(pass->ch, peer);
 	if (unlikely(!best || o->word != best))
 		return ADDED_NOT;
-	if (owners != 1 && unlikely(!owners || owns_here(pass->ch, word, owners)))
+	if (owners != 1 && unlikely(!owners || look_owns_here(pass->ch, word, owners)))
 		return ADDED_NOT;
 	if (unlikely(shm_load_acquire64(slot) != word || shm_load(&shared->epoch) != pass->epoch))
 		return ADDED_NOT;
@@ -425,7 +425,7 @@ __attribute__((noinline)) static bool look_first(struct pc_batch *b, uint32_t i)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
-	const struct map_member *m = directory_owner(ch, p);
+	const struct map_member *m = directory_owner_choose(ch, p);
 	struct look_open *o;
 	bool room;
 
@@ -581,7 +581,7 @@ static void head_unknown(struct pc_batch *b, uint32_t i, uint32_t status)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void lookup_answer(
+static void lookup_page_answer(
 	struct pc_batch *b, uint32_t i, const struct bucket *bucket, uint32_t status)
 {
 	struct pc_channel *ch = b->channel;
@@ -615,7 +615,7 @@ static void lookup_answer(
  * The only entry of the bucket that has the key's tag; NULL: there is none, or several, or the page
  * has a wrong location, which may be this one.
  */
-static inline const struct dir_entry *one_entry(
+static inline const struct dir_entry *look_one_entry(
 	const struct page_work *p, const struct bucket *bucket)
 {
 	uint32_t found = bucket_match(bucket, dir_tag(&p->key));
@@ -629,7 +629,7 @@ static inline const struct dir_entry *one_entry(
  * Copies the location in an entry of a bucket in shared memory, which is loaded once. True: it is
  * in the memory of another host of the map. *holder: the host of the location before, or NO_HOLDER.
  */
-static inline bool location_far(
+static inline bool look_location_far(
 	struct pc_channel *ch, const struct dir_entry *from, uint64_t *holder, struct location *ret)
 {
 	uint32_t ref, place;
@@ -659,13 +659,13 @@ __attribute__((noinline)) static void look_other(
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
 	struct bucket bucket = *from;
-	const struct dir_entry *entry = one_entry(p, &bucket);
+	const struct dir_entry *entry = look_one_entry(p, &bucket);
 	const struct cache_entry *e;
 	uint64_t holder = NO_HOLDER;
 	struct location at;
 
-	if (unlikely(status != OP_HIT || !entry || !location_far(ch, entry, &holder, &at))) {
-		lookup_answer(b, i, &bucket, status);
+	if (unlikely(status != OP_HIT || !entry || !look_location_far(ch, entry, &holder, &at))) {
+		lookup_page_answer(b, i, &bucket, status);
 		return;
 	}
 	p->at = at;
@@ -679,13 +679,13 @@ __attribute__((noinline)) static void look_other(
 /* The answers of one run. */
 struct look_answers {
 	struct pc_channel *ch;
-	uint64_t holder;     /* see location_far() */
+	uint64_t holder;     /* see look_location_far() */
 	uint32_t now_ms;     /* CLOCK_MONOTONIC */
 	uint32_t touched_ms; /* the same as the time of a touch */
 	uint32_t touches;    /* ch->touches.count */
 };
 
-static inline struct look_answers answers_begin(struct pc_channel *ch)
+static inline struct look_answers look_answers_begin(struct pc_channel *ch)
 {
 	uint32_t now_ms = channel_now_ms(ch);
 
@@ -728,13 +728,13 @@ static inline void look_touch(struct look_answers *a, const struct location *at)
 static inline bool look_enter(
 	struct look_answers *a, const struct page_work *p, const struct bucket *bucket)
 {
-	const struct dir_entry *entry = one_entry(p, bucket);
+	const struct dir_entry *entry = look_one_entry(p, bucket);
 	struct cache_set *set = &a->ch->cache[p->cached];
 	struct cache_entry *e;
 	struct location at;
 	uint32_t ways;
 
-	if (unlikely(!entry || !location_far(a->ch, entry, &a->holder, &at)))
+	if (unlikely(!entry || !look_location_far(a->ch, entry, &a->holder, &at)))
 		return false;
 	ways = cache_ways_new(set, cache_tag(&p->key));
 	if (unlikely(ways & CACHE_WAYS_TAG))
@@ -753,7 +753,7 @@ static void look_buckets_answer(struct pc_channel *ch, const struct client_reque
 		(const struct bucket *)(const void *)ch->staging.base + r->hold;
 	const struct bucket *from = first, *end = from + r->pages;
 	struct pc_batch *b = r->batch;
-	struct look_answers a = answers_begin(ch);
+	struct look_answers a = look_answers_begin(ch);
 	uint32_t others = 0, enter = 0, i = r->page, next, hits = done->hit;
 	enum pc_result *results = b->results;
 

@@ -29,7 +29,8 @@
 
 /*
  * Time limit of a registration, 600 s: the kernel takes about 1 s per 10 GB and NIC to pin a range,
- * and other requests may be first. An engine that is stopped is noticed earlier: wait_readable().
+ * and other requests may be first. An engine that is stopped is noticed earlier:
+ * session_wait_readable().
  */
 #define REGION_TIMEOUT_NS 600000000000ull
 
@@ -92,7 +93,7 @@ static void region_set(struct pc *pc, struct memory *m, uint16_t region)
  * Without the engine's pidfd no READ may write into the caller's memory: nothing would tell when
  * the NIC of a dead engine has stopped writing.
  */
-static bool may_register(const struct client_session *session, const struct memory *m)
+static bool memory_may_register(const struct client_session *session, const struct memory *m)
 {
 	return session->pidfd >= 0 || m->staging;
 }
@@ -105,7 +106,7 @@ void memory_register_again(struct pc *pc, struct client_session *session, unsign
 	pthread_mutex_lock(&pc->wire);
 	m = pc->memory[i];
 	/* If the new engine refuses the range, pages in it go through staging. */
-	if (m && !m->region && may_register(session, m) && !shm_load(&session->dead) &&
+	if (m && !m->region && memory_may_register(session, m) && !shm_load(&session->dead) &&
 		!region_add(session, m, clock_monotonic_ns() + REGION_TIMEOUT_NS, &region))
 		region_set(pc, m, region);
 	pthread_mutex_unlock(&pc->wire);
@@ -130,7 +131,7 @@ void memory_free_all(struct pc *pc)
 }
 
 /* Does the range overlap a range of the table? The caller holds `lock`. */
-static bool overlaps(const struct pc *pc, const struct memory *m)
+static bool memory_overlaps(const struct pc *pc, const struct memory *m)
 {
 	for (unsigned i = 0; i < REGIONS_MAX; i++) {
 		const struct memory *o = pc->memory[i];
@@ -142,12 +143,12 @@ static bool overlaps(const struct pc *pc, const struct memory *m)
 }
 
 /* Adds the range to the table. The caller holds `wire`. */
-static int table_insert(struct pc *pc, struct memory *m)
+static int memory_table_insert(struct pc *pc, struct memory *m)
 {
 	int rc = 0;
 
 	pthread_mutex_lock(&pc->lock);
-	if (overlaps(pc, m)) {
+	if (memory_overlaps(pc, m)) {
 		rc = error_set(-EEXIST,
 			"cannot register the memory at %p: it overlaps a registered range",
 			(void *)m->base);
@@ -167,7 +168,7 @@ static int table_insert(struct pc *pc, struct memory *m)
 	return rc;
 }
 
-static void table_remove(struct pc *pc, struct memory *m)
+static void memory_table_remove(struct pc *pc, struct memory *m)
 {
 	pthread_mutex_lock(&pc->lock);
 	pc->memory[m->slot] = NULL;
@@ -202,8 +203,8 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 		return rc;
 	}
 	session = pc_session_get(pc);
-	rc = table_insert(pc, m);
-	if (!rc && session && may_register(session, m)) {
+	rc = memory_table_insert(pc, m);
+	if (!rc && session && memory_may_register(session, m)) {
 		uint16_t region = 0;
 
 		rc = region_add(session, m, until_ns, &region);
@@ -212,7 +213,7 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 			 * next engine */
 			rc = 0;
 		if (rc)
-			table_remove(pc, m);
+			memory_table_remove(pc, m);
 		else
 			region_set(pc, m, region);
 	}
@@ -226,7 +227,7 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 	return rc;
 }
 
-static int seal(int memfd)
+static int memfd_seal(int memfd)
 {
 	int seals = fcntl(memfd, F_GET_SEALS);
 
@@ -259,9 +260,10 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 		free(m);
 		return rc;
 	}
-	/* The result of seal() is ignored: it fails for a memfd made without MFD_ALLOW_SEALING,
-	 * and the engine refuses an unsealed memfd with an error text of its own. */
-	seal(m->memfd);
+	/* The result of memfd_seal() is ignored: it fails for a memfd made without
+	 * MFD_ALLOW_SEALING, and the engine refuses an unsealed memfd with an error text of its
+	 * own. */
+	memfd_seal(m->memfd);
 	return memory_add(pc, m, clock_monotonic_ns() + REGION_TIMEOUT_NS);
 }
 
@@ -269,7 +271,7 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
  * Whether a file may have this size. Asked before, because the kernel sends SIGXFSZ, which would
  * end the process. Sets errno if not.
  */
-static bool file_size_allows(size_t bytes)
+static bool memfd_size_allows(size_t bytes)
 {
 	struct rlimit limit;
 
@@ -290,8 +292,8 @@ int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, v
 	if (!m)
 		return error_set(-ENOMEM, "cannot register memory: out of memory");
 	m->memfd = memfd_create("peercache-client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (m->memfd < 0 || !file_size_allows(bytes) || ftruncate(m->memfd, (off_t)bytes) ||
-		seal(m->memfd))
+	if (m->memfd < 0 || !memfd_size_allows(bytes) || ftruncate(m->memfd, (off_t)bytes) ||
+		memfd_seal(m->memfd))
 		goto fail;
 	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->memfd, 0);
 	if (at == MAP_FAILED)
@@ -392,7 +394,7 @@ void memory_leave(struct pc *pc, void *base)
 
 /* ---- the copy of a channel, by its thread --------------------------------------------------- */
 
-static int by_base(const void *a, const void *b)
+static int memory_by_base(const void *a, const void *b)
 {
 	const struct memory_view *x = a, *y = b;
 
@@ -400,7 +402,7 @@ static int by_base(const void *a, const void *b)
 }
 
 /* Copies the table of registered ranges into the channel. The caller holds `lock`. */
-static void copy_table(struct pc_channel *ch)
+static void memory_copy_table(struct pc_channel *ch)
 {
 	struct pc *pc = ch->pc;
 
@@ -416,7 +418,7 @@ static void copy_table(struct pc_channel *ch)
 					.region = m->region,
 					.slot = i};
 	}
-	qsort(ch->memory, ch->memories, sizeof(*ch->memory), by_base);
+	qsort(ch->memory, ch->memories, sizeof(*ch->memory), memory_by_base);
 	ch->memory_changes = pc->memory_changes;
 }
 
@@ -427,7 +429,7 @@ void memory_refresh(struct pc_channel *ch)
 	if (likely(ch->memory_changes == shm_load(&ch->pc->memory_changes)))
 		return;
 	pthread_mutex_lock(&ch->pc->lock);
-	copy_table(ch);
+	memory_copy_table(ch);
 	pthread_mutex_unlock(&ch->pc->lock);
 }
 

@@ -300,8 +300,8 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 /* ---- outcomes -------------------------------------------------------------------------------- */
 
 /*
- * Counts a page with a result other than PC_HIT; hits are counted in get_here(), page_hit(), get.c
- * and rail.c.
+ * Counts a page with a result other than PC_HIT; hits are counted in page_get_here(), page_hit(),
+ * get.c and rail.c.
  */
 void page_count(struct pc_batch *b, enum pc_result result)
 {
@@ -324,7 +324,8 @@ void page_count(struct pc_batch *b, enum pc_result result)
  * Prefetches what a set will look at soon: the word with the key's owners, and the bucket that the
  * key has if this host is one of them.
  */
-static inline void prefetch_here(const struct client_session *session, const struct page_key *key)
+static inline void page_prefetch_here(
+	const struct client_session *session, const struct page_key *key)
 {
 	__builtin_prefetch(&session->status->map.slot[map_slot_of(key)]);
 	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
@@ -335,7 +336,7 @@ void page_look_again(struct pc_batch *b, uint32_t i)
 	struct page_work *p = &b->work[i];
 
 	if (b->kind == BATCH_SET)
-		prefetch_here(b->channel->session, &p->key);
+		page_prefetch_here(b->channel->session, &p->key);
 	p->cached = cache_index(&p->key);
 	p->asked = 0;
 	p->others = 0;
@@ -358,7 +359,7 @@ void page_hit(struct pc_batch *b, uint32_t i)
 }
 
 /* True if the page was queued to have this host's disk searched, which is done once. */
-static bool search_disk(struct pc_batch *b, uint32_t i)
+static bool page_search_disk(struct pc_batch *b, uint32_t i)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
@@ -377,7 +378,7 @@ void page_absent(struct pc_batch *b, uint32_t i)
 
 	if (b->kind == BATCH_SET && !p->other_length)
 		page_queue(b, i, PAGE_STORE);
-	else if (b->kind != BATCH_SET && search_disk(b, i))
+	else if (b->kind != BATCH_SET && page_search_disk(b, i))
 		return;
 	else if (p->other_length)
 		page_done(b, i, PC_INVALID);
@@ -446,7 +447,7 @@ void page_corrupt(struct pc_batch *b, uint32_t i)
 }
 
 /* Copies the page of this host. */
-static void get_here(struct pc_batch *b, uint32_t i)
+static void page_get_here(struct pc_batch *b, uint32_t i)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
@@ -509,7 +510,7 @@ static void page_here(struct pc_batch *b, uint32_t i)
 	uint32_t length = 0;
 
 	if (b->kind == BATCH_GET) {
-		get_here(b, i);
+		page_get_here(b, i);
 		return;
 	}
 	if (p->at.ref == ch->session->ref) {
@@ -531,7 +532,7 @@ static void page_here(struct pc_batch *b, uint32_t i)
  * A set has found the page at another host, whose head of it decides. A holder that does not answer
  * at present is not asked: the page is stored here as well.
  */
-static void set_there(struct pc_batch *b, uint32_t i)
+static void page_set_there(struct pc_batch *b, uint32_t i)
 {
 	struct pc_channel *ch = b->channel;
 	const struct map_member *m = map_by_ref(ch, b->work[i].at.ref);
@@ -543,7 +544,7 @@ static void set_there(struct pc_batch *b, uint32_t i)
 }
 
 /* The page is on a disk, at p->at. */
-static void found_on_disk(struct pc_batch *b, uint32_t i)
+static void page_found_on_disk(struct pc_batch *b, uint32_t i)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
@@ -564,11 +565,11 @@ void page_found(struct pc_batch *b, uint32_t i)
 	const struct page_work *p = &b->work[i];
 
 	if (unlikely(place_on_disk(p->at.place)))
-		found_on_disk(b, i);
+		page_found_on_disk(b, i);
 	else if (b->kind == BATCH_EXISTS || p->at.ref == ch->session->ref)
 		page_here(b, i);
 	else if (b->kind == BATCH_GET)
 		page_queue(b, i, page_read_phase(p));
 	else
-		set_there(b, i);
+		page_set_there(b, i);
 }

@@ -43,7 +43,7 @@
 
 /* ---- bandwidth ------------------------------------------------------------------------------- */
 
-static void fastest(struct pc_channel *ch)
+static void stripe_fastest(struct pc_channel *ch)
 {
 	ch->rate_max = 0;
 	for (uint32_t r = 0; r < ch->rails; r++)
@@ -57,7 +57,7 @@ static void fastest(struct pc_channel *ch)
  * different, pages would leave their home rails for no gain. A rail that really is a little slower
  * gets less work all the same, because its backlog grows.
  */
-static uint64_t rate_of(const struct pc_channel *ch, uint32_t rail)
+static uint64_t stripe_rate(const struct pc_channel *ch, uint32_t rail)
 {
 	uint64_t rate = ch->rail[rail].rate, max = ch->rate_max;
 
@@ -68,7 +68,7 @@ static uint64_t rate_of(const struct pc_channel *ch, uint32_t rail)
 	return rate < max / STRIPE_RATIO_MAX ? max / STRIPE_RATIO_MAX : rate;
 }
 
-static uint64_t within(uint64_t bytes, uint64_t most)
+static uint64_t stripe_within(uint64_t bytes, uint64_t most)
 {
 	if (bytes < STRIPE_BYTES_MIN)
 		return STRIPE_BYTES_MIN;
@@ -86,11 +86,11 @@ void stripe_weigh(struct pc_channel *ch)
 	uint64_t max = ch->rate_max ? ch->rate_max : 1;
 
 	ch->sampled = false;
-	/* 0 is a valid lower bound of every backlog; earliest_finish() computes a better one */
+	/* 0 is a valid lower bound of every backlog; stripe_earliest() computes a better one */
 	ch->least = 0;
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		struct channel_rail *r = &ch->rail[k];
-		uint64_t rate = rate_of(ch, k), part;
+		uint64_t rate = stripe_rate(ch, k), part;
 
 		if (r->weighed == rate && r->weighed_max == max)
 			continue;
@@ -98,8 +98,9 @@ void stripe_weigh(struct pc_channel *ch)
 		r->weighed_max = max;
 		r->weight = (max << WEIGHT_SHIFT) / rate;
 		part = 2 * STRIPE_BYTES * rate / max;
-		r->credit[0] = within(part, STRIPE_BYTES);
-		r->credit[1] = within(part * (STRIPE_BYTES_BIG / STRIPE_BYTES), STRIPE_BYTES_BIG);
+		r->credit[0] = stripe_within(part, STRIPE_BYTES);
+		r->credit[1] =
+			stripe_within(part * (STRIPE_BYTES_BIG / STRIPE_BYTES), STRIPE_BYTES_BIG);
 	}
 }
 
@@ -107,7 +108,7 @@ void stripe_weigh(struct pc_channel *ch)
  * Let a slow rail's estimate drift back towards the fastest by 1/16 per sample, so that a recovered
  * rail is probed again.
  */
-static void trust(const struct pc_channel *ch, struct channel_rail *r)
+static void stripe_trust(const struct pc_channel *ch, struct channel_rail *r)
 {
 	if (r->rate && r->rate < ch->rate_max)
 		r->rate += (ch->rate_max - r->rate + 15) / 16;
@@ -129,18 +130,18 @@ __attribute__((noinline)) void stripe_sample(struct pc_channel *ch, struct chann
 	else if (r->rate && sample > r->rate)
 		r->rate = sample;
 	else
-		trust(ch, r);
+		stripe_trust(ch, r);
 	r->moved = r->busy_ns = 0;
 	r->bursts = 0;
 	if (r->rate >= ch->rate_max)
 		ch->rate_max = r->rate;
 	else if (before == ch->rate_max)
-		fastest(ch);
+		stripe_fastest(ch);
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		struct channel_rail *other = &ch->rail[k];
 
 		if (!other->used && !other->bytes)
-			trust(ch, other);
+			stripe_trust(ch, other);
 		other->used = false;
 	}
 	ch->sampled = true;
@@ -148,7 +149,7 @@ __attribute__((noinline)) void stripe_sample(struct pc_channel *ch, struct chann
 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
-static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
+static uint32_t stripe_rails_out(const struct pc_channel *ch, uint16_t peer)
 {
 	const struct status_segment *status = ch->session ? ch->session->status : NULL;
 
@@ -161,7 +162,7 @@ void stripe_rest(struct pc_channel *ch, uint32_t rail)
 	ch->resting |= 1u << rail;
 }
 
-static uint32_t resting(struct pc_channel *ch)
+static uint32_t stripe_resting(struct pc_channel *ch)
 {
 	for (uint32_t left = ch->resting; unlikely(left != 0); left &= left - 1) {
 		unsigned r = (unsigned)__builtin_ctz(left);
@@ -172,7 +173,7 @@ static uint32_t resting(struct pc_channel *ch)
 	return ch->resting;
 }
 
-static uint32_t all(const struct pc_channel *ch)
+static uint32_t stripe_all(const struct pc_channel *ch)
 {
 	return (1u << ch->rails) - 1;
 }
@@ -181,9 +182,9 @@ static uint32_t all(const struct pc_channel *ch)
  * Rails that may carry the op, at once or when they have room. Rails that are out of use or rest
  * are included only when there is no other.
  */
-static uint32_t usable(const struct pc_channel *ch, const struct stripe *s, uint32_t out)
+static uint32_t stripe_usable(const struct pc_channel *ch, const struct stripe *s, uint32_t out)
 {
-	uint32_t rails = all(ch) & ~(uint32_t)s->tried;
+	uint32_t rails = stripe_all(ch) & ~(uint32_t)s->tried;
 
 	return rails & ~out ? rails & ~out : rails;
 }
@@ -192,7 +193,7 @@ static uint32_t usable(const struct pc_channel *ch, const struct stripe *s, uint
  * The rail of `rails` within its in-flight budget that would finish the op first; of equal ones,
  * the first from `start` on. The loop visits all rails, because it also computes ch->least.
  */
-static uint32_t earliest_finish(
+static uint32_t stripe_earliest(
 	struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t rails)
 {
 	uint32_t best = CLIENT_NONE, end = ch->rails;
@@ -216,23 +217,23 @@ static uint32_t earliest_finish(
 	return best;
 }
 
-/* Like earliest_finish(), but chooses only among rails with room in their op ring. */
-static uint32_t earliest_finish_with_room(
+/* Like stripe_earliest(), but chooses only among rails with room in their op ring. */
+static uint32_t stripe_earliest_with_room(
 	struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t rails)
 {
 	uint32_t r;
 
-	while ((r = earliest_finish(ch, s, start, rails)) != CLIENT_NONE &&
+	while ((r = stripe_earliest(ch, s, start, rails)) != CLIENT_NONE &&
 		!submit_room(ch, r, s->slots))
 		rails &= ~(1u << r);
 	return r;
 }
 
 /* Prefer the home rail unless the estimated finish of another is earlier by stripe_lead(). */
-static uint32_t weighed(
+static uint32_t stripe_weighed_rail(
 	struct pc_channel *ch, const struct stripe *s, uint32_t home, uint32_t rails, bool home_may)
 {
-	uint32_t best = earliest_finish_with_room(ch, s, home, rails);
+	uint32_t best = stripe_earliest_with_room(ch, s, home, rails);
 
 	if (best == CLIENT_NONE || best == home || !home_may ||
 		stripe_finish(&ch->rail[best], s->bytes + stripe_lead(s)) <
@@ -243,21 +244,21 @@ static uint32_t weighed(
 
 uint32_t stripe_out(struct pc_channel *ch, uint16_t peer)
 {
-	return rails_out(ch, peer) | resting(ch);
+	return stripe_rails_out(ch, peer) | stripe_resting(ch);
 }
 
 __attribute__((noinline)) uint32_t stripe_weighed(
 	struct pc_channel *ch, const struct stripe *s, uint32_t out, uint32_t place)
 {
-	uint32_t rails = usable(ch, s, out), home = place_rail(place) % ch->rails;
+	uint32_t rails = stripe_usable(ch, s, out), home = place_rail(place) % ch->rails;
 
-	return weighed(ch, s, home, rails,
+	return stripe_weighed_rail(ch, s, home, rails,
 		(rails & ~out) >> home & 1 && stripe_credit(&ch->rail[home], s));
 }
 
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s)
 {
-	uint32_t rails = usable(ch, s, stripe_out(ch, s->peer));
+	uint32_t rails = stripe_usable(ch, s, stripe_out(ch, s->peer));
 	uint32_t next = ch->turn++ % ch->rails;
 
 	if (unlikely(ch->sampled))
@@ -265,12 +266,12 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s)
 	/* If the next rail in turn is idle, take it: the rails need not be compared. */
 	if (rails >> next & 1 && !ch->rail[next].bytes && submit_room(ch, next, s->slots))
 		return next;
-	return earliest_finish_with_room(ch, s, next, rails);
+	return stripe_earliest_with_room(ch, s, next, rails);
 }
 
 uint32_t stripe_rails(struct pc_channel *ch, uint32_t out)
 {
-	return (uint32_t)__builtin_popcount(usable(ch, &(struct stripe){.bytes = 0}, out));
+	return (uint32_t)__builtin_popcount(stripe_usable(ch, &(struct stripe){.bytes = 0}, out));
 }
 
 /*
@@ -279,13 +280,13 @@ uint32_t stripe_rails(struct pc_channel *ch, uint32_t out)
  */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried)
 {
-	return all(ch) & ~(uint32_t)tried & ~rails_out(ch, peer);
+	return stripe_all(ch) & ~(uint32_t)tried & ~stripe_rails_out(ch, peer);
 }
 
 /* ---- answers of runs ------------------------------------------------------------------------- */
 
 /* The request of a run's answer; NULL: none in flight has this cookie, or it is not a run. */
-static struct client_request *run_of(
+static struct client_request *rail_run_of(
 	struct pc_channel *ch, const struct run_done *done, uint32_t *ret_index)
 {
 	uint32_t index = done->cookie & 0xffff;
@@ -328,12 +329,12 @@ static inline void rail_answered(
  * The masks decide about the pages that have a bit in them. What an engine may not say counts as a
  * failure of the READ: OP_HIT or OP_STALE for the other pages.
  */
-static void run_done(struct pc_channel *ch, uint32_t rail, const struct run_done *done)
+static void rail_run_done(struct pc_channel *ch, uint32_t rail, const struct run_done *done)
 {
 	uint32_t status = done->status < OP_STATUS_COUNT && done->status != OP_STALE ? done->status
 										     : OP_NIC_ERROR;
 	uint32_t index;
-	struct client_request *r = run_of(ch, done, &index);
+	struct client_request *r = rail_run_of(ch, done, &index);
 
 	if (!r || r->rail != rail)
 		return;
@@ -420,7 +421,7 @@ static inline bool hits_done(
 
 /* ---- answers of one op ----------------------------------------------------------------------- */
 
-static void rail_done(struct pc_channel *ch, uint32_t rail, const struct op_done *done)
+static void rail_op_done(struct pc_channel *ch, uint32_t rail, const struct op_done *done)
 {
 	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_NIC_ERROR;
 	uint32_t index;
@@ -456,9 +457,9 @@ static inline void reap_rail(struct pc_channel *ch, uint32_t rail, uint32_t now_
 		if (likely(hits_done(ch, rail, &done.run, now_ms)))
 			continue;
 		if (done.run.kind)
-			run_done(ch, rail, &done.run);
+			rail_run_done(ch, rail, &done.run);
 		else
-			rail_done(ch, rail, &done.op);
+			rail_op_done(ch, rail, &done.op);
 	}
 	if (n > 0)
 		ring_release(ring, (uint32_t)n);

@@ -38,7 +38,8 @@ void stripe_sample(struct pc_channel *ch, struct channel_rail *r);
 /* An op failed on the rail, which is therefore used last for RAIL_REST_NS. */
 void stripe_rest(struct pc_channel *ch, uint32_t rail);
 /*
- * Recomputes the rails' weights. Called after make_rings() and when a bandwidth estimate changes.
+ * Recomputes the rails' weights. Called after channel_make_rings() and when a bandwidth estimate
+ * changes.
  */
 void stripe_weigh(struct pc_channel *ch);
 

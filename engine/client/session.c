@@ -38,7 +38,7 @@ void session_close_fds(struct session_call *call)
 	call->fds = 0;
 }
 
-static int send_request(struct client_session *session, const struct session_call *call)
+static int session_send(struct client_session *session, const struct session_call *call)
 {
 	struct attach_request request = {.magic = ATTACH_MAGIC,
 		.version = ABI_VERSION,
@@ -72,7 +72,7 @@ static int send_request(struct client_session *session, const struct session_cal
 	return 0;
 }
 
-static void take_fds(struct msghdr *message, struct session_call *call)
+static void session_take_fds(struct msghdr *message, struct session_call *call)
 {
 	struct cmsghdr *header;
 
@@ -98,7 +98,7 @@ static void take_fds(struct msghdr *message, struct session_call *call)
  * Waits for a reply. -ETIMEDOUT: it did not come by `until_ns`, or the engine's loop has not turned
  * for ENGINE_STILL_NS; an engine that pins a large range goes on turning.
  */
-static int wait_readable(const struct client_session *s, uint64_t until_ns)
+static int session_wait_readable(const struct client_session *s, uint64_t until_ns)
 {
 	uint64_t now_ns = clock_monotonic_ns(), end_ns = now_ns + ENGINE_STILL_NS;
 	uint32_t beat = s->status ? shm_load(&s->status->beat) : 0;
@@ -128,7 +128,7 @@ static int wait_readable(const struct client_session *s, uint64_t until_ns)
  * no room for some of the file descriptors that came with the reply; the reply itself is complete
  * then.
  */
-static int receive_reply(struct client_session *session, struct session_call *call,
+static int session_receive(struct client_session *session, struct session_call *call,
 	struct attach_reply *reply, uint64_t until_ns, bool *ret_short)
 {
 	struct iovec io = {.iov_base = reply, .iov_len = sizeof(*reply)};
@@ -138,7 +138,7 @@ static int receive_reply(struct client_session *session, struct session_call *ca
 		.msg_control = control,
 		.msg_controllen = sizeof(control)};
 	ssize_t got;
-	int rc = wait_readable(session, until_ns);
+	int rc = session_wait_readable(session, until_ns);
 
 	call->fds = 0;
 	if (rc)
@@ -150,7 +150,7 @@ static int receive_reply(struct client_session *session, struct session_call *ca
 		return -errno;
 	if (got == 0)
 		return -ECONNRESET;
-	take_fds(&message, call);
+	session_take_fds(&message, call);
 	if ((size_t)got != sizeof(*reply) || (message.msg_flags & MSG_TRUNC))
 		return -EPROTO;
 	reply->text[sizeof(reply->text) - 1] = '\0';
@@ -164,9 +164,9 @@ static int receive_reply(struct client_session *session, struct session_call *ca
 
 /*
  * Returns to the engine what a reply granted, because this process cannot use it. The answer to
- * that is read by receive_late().
+ * that is read by session_receive_late().
  */
-static int undo(struct client_session *session, const struct attach_reply *reply)
+static int session_undo(struct client_session *session, const struct attach_reply *reply)
 {
 	struct session_call call = {.a = reply->a, .send_fd = -1};
 
@@ -174,11 +174,11 @@ static int undo(struct client_session *session, const struct attach_reply *reply
 		call.kind = ATTACH_CHANNEL_CLOSE;
 	else if (reply->status == 0 && reply->kind == ATTACH_REGION_ADD)
 		call.kind = ATTACH_REGION_REMOVE;
-	return call.kind ? send_request(session, &call) : 0;
+	return call.kind ? session_send(session, &call) : 0;
 }
 
 /* Before a request is sent: receives the replies to earlier requests that timed out. */
-static int receive_late(struct client_session *session, uint64_t until_ns)
+static int session_receive_late(struct client_session *session, uint64_t until_ns)
 {
 	struct session_call call;
 	struct attach_reply reply;
@@ -186,29 +186,29 @@ static int receive_late(struct client_session *session, uint64_t until_ns)
 	bool cut;
 
 	while (!rc && session->answered != session->sent) {
-		rc = receive_reply(session, &call, &reply, until_ns, &cut);
+		rc = session_receive(session, &call, &reply, until_ns, &cut);
 		session_close_fds(&call);
 		if (!rc)
-			rc = undo(session, &reply);
+			rc = session_undo(session, &reply);
 	}
 	return rc;
 }
 
-static int exchange(
+static int session_exchange(
 	struct client_session *session, struct session_call *call, struct attach_reply *reply)
 {
 	uint64_t until_ns = clock_monotonic_ns() + call->timeout_ms * 1000000ull;
 	bool cut = false;
-	int rc = receive_late(session, until_ns);
+	int rc = session_receive_late(session, until_ns);
 
 	if (!rc)
-		rc = send_request(session, call);
+		rc = session_send(session, call);
 	if (!rc)
-		rc = receive_reply(session, call, reply, until_ns, &cut);
+		rc = session_receive(session, call, reply, until_ns, &cut);
 	if (!rc && reply->kind != call->kind)
 		rc = -EPROTO;
 	if (!rc && cut) {
-		rc = undo(session, reply);
+		rc = session_undo(session, reply);
 		if (!rc)
 			rc = -EMFILE;
 	}
@@ -219,7 +219,8 @@ static int exchange(
  * Sets the error text of a broken exchange. Magic and version are the first fields of a reply in
  * every version, whatever the reply's length.
  */
-static int ask_failed(const struct session_call *call, const struct attach_reply *reply, int rc)
+static int session_ask_failed(
+	const struct session_call *call, const struct attach_reply *reply, int rc)
 {
 	if (reply->magic == ATTACH_MAGIC && reply->version && reply->version != ABI_VERSION)
 		return error_set(rc,
@@ -238,7 +239,7 @@ int session_ask(struct client_session *session, struct session_call *call)
 {
 	struct attach_reply reply = {.magic = 0};
 	uint64_t start_ns = clock_monotonic_ns();
-	int rc = exchange(session, call, &reply);
+	int rc = session_exchange(session, call, &reply);
 
 	/* -EAGAIN: the session's socket is full, because the engine has not read requests */
 	if (rc == -EAGAIN)
@@ -262,7 +263,7 @@ int session_ask(struct client_session *session, struct session_call *call)
 	if (rc) {
 		shm_store(&session->dead, 1);
 		shutdown(session->fd, SHUT_RDWR);
-		return ask_failed(call, &reply, rc);
+		return session_ask_failed(call, &reply, rc);
 	}
 	if (reply.status < 0) {
 		session_close_fds(call);
@@ -283,7 +284,7 @@ bool session_ended(struct client_session *session)
 	return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
 }
 
-static void *map_fd(int fd, int protection, uint64_t bytes_min, uint64_t *ret_bytes)
+static void *session_map_fd(int fd, int protection, uint64_t bytes_min, uint64_t *ret_bytes)
 {
 	struct stat about;
 	void *at;
@@ -297,14 +298,15 @@ static void *map_fd(int fd, int protection, uint64_t bytes_min, uint64_t *ret_by
 	return at;
 }
 
-static int map_rail(struct client_session *s, uint32_t r, struct session_call *call)
+static int session_map_rail(struct client_session *s, uint32_t r, struct session_call *call)
 {
 	struct session_rail *rail = &s->rail[r];
 	int *fd = &call->fd[3 + 3 * r];
 	uint64_t covered;
 
-	rail->pool = map_fd(fd[0], PROT_READ | PROT_WRITE, PAGE_UNIT, &rail->map_bytes);
-	rail->heads = map_fd(fd[1], PROT_READ, sizeof(struct page_head), &rail->heads_bytes);
+	rail->pool = session_map_fd(fd[0], PROT_READ | PROT_WRITE, PAGE_UNIT, &rail->map_bytes);
+	rail->heads =
+		session_map_fd(fd[1], PROT_READ, sizeof(struct page_head), &rail->heads_bytes);
 	if (!rail->pool || !rail->heads)
 		return -EPROTO;
 	rail->pool_bytes = s->status->pool_bytes[r];
@@ -328,7 +330,7 @@ static int map_rail(struct client_session *s, uint32_t r, struct session_call *c
 /*
  * Maps all memory that came with the reply to HELLO, after checking its sizes against the limits.
  */
-static int map_all(struct client_session *s, struct session_call *call)
+static int session_map_all(struct client_session *s, struct session_call *call)
 {
 	const struct status_segment *status;
 
@@ -340,7 +342,7 @@ static int map_all(struct client_session *s, struct session_call *call)
 		s->pidfd = call->fd[3 + 3 * s->rails];
 		call->fd[3 + 3 * s->rails] = -1;
 	}
-	status = map_fd(call->fd[0], PROT_READ, sizeof(*status), &s->status_bytes);
+	status = session_map_fd(call->fd[0], PROT_READ, sizeof(*status), &s->status_bytes);
 	if (!status)
 		return -EPROTO;
 	s->status = status;
@@ -354,12 +356,12 @@ static int map_all(struct client_session *s, struct session_call *call)
 	s->bucket_bits = status->bucket_bits;
 	s->control_kick = call->fd[1];
 	call->fd[1] = -1;
-	s->shard = map_fd(
+	s->shard = session_map_fd(
 		call->fd[2], PROT_READ, sizeof(struct bucket) << s->bucket_bits, &s->shard_bytes);
 	if (!s->shard)
 		return -EPROTO;
 	for (uint32_t r = 0; r < s->rails; r++)
-		if (map_rail(s, r, call))
+		if (session_map_rail(s, r, call))
 			return -EPROTO;
 	return 0;
 }
@@ -368,7 +370,7 @@ static int map_all(struct client_session *s, struct session_call *call)
  * Connects to the engine's socket without blocking; -EAGAIN: the engine's backlog of connections is
  * full.
  */
-static int connect_to(const char *path)
+static int session_connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -389,7 +391,7 @@ static int connect_to(const char *path)
  * Sends HELLO with this process's pidfd. The engine grants credits only to a process whose end it
  * can observe.
  */
-static int hello(struct client_session *s, struct session_call *call)
+static int session_hello(struct client_session *s, struct session_call *call)
 {
 	int rc;
 
@@ -415,10 +417,10 @@ int session_open(const char *path, int fd, struct client_session **ret_session)
 	s->users = 1;
 	for (unsigned r = 0; r < RAILS_MAX; r++)
 		s->rail[r].kick = -1;
-	rc = hello(s, &call);
+	rc = session_hello(s, &call);
 	if (rc)
 		goto fail;
-	rc = map_all(s, &call);
+	rc = session_map_all(s, &call);
 	session_close_fds(&call);
 	if (rc) {
 		error_set(rc,
@@ -435,7 +437,7 @@ fail:
 
 int session_connect(const char *path)
 {
-	int fd = connect_to(path);
+	int fd = session_connect_to(path);
 
 	if (fd == -EAGAIN)
 		return error_set(-EAGAIN,
@@ -448,7 +450,7 @@ int session_connect(const char *path)
 	return fd;
 }
 
-static void unmap(const void *at, uint64_t bytes)
+static void session_unmap(const void *at, uint64_t bytes)
 {
 	if (at)
 		munmap((void *)(uintptr_t)at, bytes);
@@ -457,14 +459,14 @@ static void unmap(const void *at, uint64_t bytes)
 void session_free(struct client_session *s)
 {
 	for (uint32_t r = 0; r < RAILS_MAX; r++) {
-		unmap(s->rail[r].pool, s->rail[r].map_bytes);
+		session_unmap(s->rail[r].pool, s->rail[r].map_bytes);
 		free(s->rail[r].touched);
-		unmap(s->rail[r].heads, s->rail[r].heads_bytes);
+		session_unmap(s->rail[r].heads, s->rail[r].heads_bytes);
 		if (s->rail[r].kick >= 0)
 			close(s->rail[r].kick);
 	}
-	unmap(s->shard, s->shard_bytes);
-	unmap(s->status, s->status_bytes);
+	session_unmap(s->shard, s->shard_bytes);
+	session_unmap(s->status, s->status_bytes);
 	if (s->control_kick >= 0)
 		close(s->control_kick);
 	if (s->pidfd >= 0)

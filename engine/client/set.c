@@ -442,7 +442,7 @@ static void slot_touch(const struct session_rail *rail, uint64_t offset, uint32_
 }
 
 /* The first bytes of the page that will be copied next; NULL: none waits. */
-static const unsigned char *next_source(const struct pc_batch *b)
+static const unsigned char *set_next_source(const struct pc_batch *b)
 {
 	uint32_t i = b->queue[PAGE_STORE].head;
 
@@ -473,7 +473,7 @@ static bool set_store(struct pc_batch *b, uint32_t i)
 		return false;
 	}
 	p->crc = copy_gather(rail->pool + place_offset(credit.place), page->segments,
-		page->segment_count, next_source(b));
+		page->segment_count, set_next_source(b));
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);
 	return true;

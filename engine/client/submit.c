@@ -31,7 +31,7 @@ void submit_publish(struct pc_channel *ch, uint32_t rail)
  * fences, and looks at the ring before it sleeps.
  */
 /* cold: the write() wakes a poll core that sleeps; a busy one costs one load per flush */
-static void wake(const struct pc_channel *ch, uint32_t rail)
+static void submit_wake_rail(const struct pc_channel *ch, uint32_t rail)
 {
 	uint64_t one = 1;
 
@@ -51,14 +51,14 @@ void submit_segments(struct channel_rail *r, const struct op_segment *segments, 
 	}
 }
 
-static void publish_ctl(struct pc_channel *ch)
+static void submit_ctl_publish(struct pc_channel *ch)
 {
 	ring_publish(&ch->ctl, ch->ctl_unpublished);
 	ch->ctl_unpublished = 0;
 }
 
 /* cold: one write() per flush, and only while the control plane sleeps */
-static void kick_ctl(const struct pc_channel *ch)
+static void submit_ctl_kick(const struct pc_channel *ch)
 {
 	uint64_t one = 1;
 
@@ -70,7 +70,7 @@ static void kick_ctl(const struct pc_channel *ch)
  * The caller has executed shm_fence_sleep(), which pairs with the control plane's fence between
  * raising control_sleeps and looking at the ctl ring.
  */
-static void wake_ctl(struct pc_channel *ch)
+static void submit_ctl_wake(struct pc_channel *ch)
 {
 	uint32_t sleeps = shm_load(&ch->session->status->control_sleeps);
 	bool urgent = ch->ctl_urgent;
@@ -89,7 +89,7 @@ static void wake_ctl(struct pc_channel *ch)
 			return; /* the touches wait for the next wake-up, or for the loop's timer */
 		ch->touch_woken_ns = now_ns;
 	}
-	kick_ctl(ch);
+	submit_ctl_kick(ch);
 }
 
 /* No fence: a request that the control plane has not taken yet is seen when the nap ends. */
@@ -98,16 +98,16 @@ void submit_ctl_hurry(struct pc_channel *ch)
 	ch->ctl_napped = false;
 	if (shm_load(&ch->session->status->control_sleeps) &&
 		ring_room(&ch->ctl, CTL_RING_SLOTS) != CTL_RING_SLOTS)
-		kick_ctl(ch);
+		submit_ctl_kick(ch);
 }
 
 __attribute__((noinline)) void submit_ctl_flush(struct pc_channel *ch)
 {
 	if (!ch->ctl_unpublished)
 		return;
-	publish_ctl(ch);
+	submit_ctl_publish(ch);
 	shm_fence_sleep();
-	wake_ctl(ch);
+	submit_ctl_wake(ch);
 }
 
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve)
@@ -144,9 +144,9 @@ __attribute__((noinline)) static void wake_told(struct pc_channel *ch, bool ctl)
 {
 	shm_fence_sleep();
 	for (; ch->told; ch->told &= ch->told - 1)
-		wake(ch, (uint32_t)__builtin_ctz(ch->told));
+		submit_wake_rail(ch, (uint32_t)__builtin_ctz(ch->told));
 	if (ctl)
-		wake_ctl(ch);
+		submit_ctl_wake(ch);
 }
 
 void submit_flush(struct pc_channel *ch)
@@ -160,7 +160,7 @@ void submit_flush(struct pc_channel *ch)
 			submit_publish(ch, rail);
 	}
 	if (ctl)
-		publish_ctl(ch);
+		submit_ctl_publish(ch);
 	if (ch->told || ctl)
 		wake_told(ch, ctl);
 }

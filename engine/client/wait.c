@@ -39,7 +39,7 @@
 /* number of waits that sleep at once after a long yield; the next one spins and yields again */
 #define CROWDED_WAITS 64u
 
-static bool all_done(const struct pc_channel *ch)
+static bool wait_all_done(const struct pc_channel *ch)
 {
 	for (const struct pc_batch *b = ch->first; b; b = b->next)
 		if (b->left)
@@ -47,7 +47,7 @@ static bool all_done(const struct pc_channel *ch)
 	return true;
 }
 
-static bool answered(struct pc_channel *ch)
+static bool wait_answered(struct pc_channel *ch)
 {
 	for (uint32_t r = 0; r < ch->rails; r++)
 		if (ring_ready_now(&ch->rail[r].done))
@@ -67,7 +67,7 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
 	shm_store(&ch->header->client_waits, 1);
 	/* pairs with the engine's order: publish the completion, fence, exchange client_waits */
 	shm_fence_sleep();
-	if (!answered(ch) && poll(p, 2, (int)(rest_ns / 1000000 + 1)) > 0) {
+	if (!wait_answered(ch) && poll(p, 2, (int)(rest_ns / 1000000 + 1)) > 0) {
 		if ((p[0].revents && !channel_wake_clear(ch)) || p[1].revents)
 			/* so that the next step of the channel checks the session's socket */
 			ch->looked_ns = 0;
@@ -79,7 +79,7 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
  * Time to yield the core before sleeping. On few cores the engine may need this core; yielding is
  * faster than sleeping if the answer comes soon.
  */
-static uint64_t yield_for(const struct pc_channel *ch)
+static uint64_t wait_yield_ns(const struct pc_channel *ch)
 {
 	uint64_t bytes = 0, ns;
 
@@ -90,7 +90,7 @@ static uint64_t yield_for(const struct pc_channel *ch)
 }
 
 /* Yields the core, and records whether another thread ran on it. `now_ns`: the time before. */
-static void yield(struct pc_channel *ch, uint64_t now_ns)
+static void wait_yield(struct pc_channel *ch, uint64_t now_ns)
 {
 	sched_yield();
 	if (clock_monotonic_ns() - now_ns > CROWDED_NS)
@@ -98,7 +98,7 @@ static void yield(struct pc_channel *ch, uint64_t now_ns)
 }
 
 /* How long a wait without progress spins, ns. */
-static uint64_t spin_for(const struct pc_channel *ch)
+static uint64_t wait_spin_ns(const struct pc_channel *ch)
 {
 	if (ch->pc->cores > FEW_CORES)
 		return SPIN_NS;
@@ -113,8 +113,8 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 	uint64_t moved_ns = 0;
 
 	ch->crowded -= ch->crowded > 0;
-	while (b ? b->left != 0 : !all_done(ch)) {
-		uint64_t now_ns, spin_ns = spin_for(ch);
+	while (b ? b->left != 0 : !wait_all_done(ch)) {
+		uint64_t now_ns, spin_ns = wait_spin_ns(ch);
 
 		if (channel_step(ch)) {
 			moved_ns = 0;
@@ -130,12 +130,12 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 		if (unlikely(ch->ctl_napped))
 			submit_ctl_hurry(ch);
 		if (now_ns - moved_ns < spin_ns) {
-			for (unsigned k = 0; k < 8 && !answered(ch); k++)
+			for (unsigned k = 0; k < 8 && !wait_answered(ch); k++)
 				/* a pause takes up to 140 cycles: check for answers between two
 				 * of them */
 				shm_pause();
-		} else if (few && !ch->crowded && now_ns - moved_ns < spin_ns + yield_for(ch)) {
-			yield(ch, now_ns);
+		} else if (few && !ch->crowded && now_ns - moved_ns < spin_ns + wait_yield_ns(ch)) {
+			wait_yield(ch, now_ns);
 		} else {
 			sleep_until(ch, b ? batch_due_ns(b) : until_ns);
 		}

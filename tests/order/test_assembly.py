@@ -120,13 +120,18 @@ SEQUENCES = {
     "change_begin": {"aarch64": [r"str\s+w", r"dmb\s+oshst"]},
     "change_end": {"aarch64": [r"str\s+x", r"dmb\s+oshst", r"str\s+wzr"]},
     # The sleep protocol. Sleeper: flag, fence, one more look. Waker: publication, fence, flag.
+<<<<<<< HEAD
     "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<answered>"]},
     "poll_sleep": {
         "aarch64": [r"bl\s.*<poll_raise_flags>", r"dmb\s+ish$", r"bl\s.*<poll_core_turn>"]},
+=======
+    "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<wait_answered>"]},
+    "rest": {"aarch64": [r"bl\s.*<raise_flags>", r"dmb\s+ish$", r"bl\s.*<turn>"]},
+>>>>>>> 3a52298b (client: name static functions by object and verb)
     "sleep_or_work": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<turn>"]},
     "submit_ctl_flush": {
-        "aarch64": [r"bl\s.*<publish_ctl>", r"dmb\s+ish$", r"bl?\s.*<wake_ctl>"]},
-    "wake_told": {"aarch64": [r"dmb\s+ish$", r"bl\s.*<wake>"]},
+        "aarch64": [r"bl\s.*<submit_ctl_publish>", r"dmb\s+ish$", r"bl?\s.*<submit_ctl_wake>"]},
+    "wake_told": {"aarch64": [r"dmb\s+ish$", r"bl\s.*<submit_wake_rail>"]},
     "poll_wake": {"aarch64": [r"dmb\s+ish$", r"bl\s.*<rail_wake>"]},
     "rail_command_send": {"aarch64": [r"stlr\s+x", r"dmb\s+ish$", r"ldr\s+w"]},
     "ctl_flush": {"aarch64": [r"dmb\s+ish$", r"ldr\s+w", r"ldaxr\s+w"]},

@@ -55,7 +55,7 @@ static void evict_retire(
 }
 
 /* As evict_take_away(). on_disk: the page is there; NULL: it is not. */
-static void take_away(struct evict *evict, const struct page_key *key, uint32_t place,
+static void evict_page(struct evict *evict, const struct page_key *key, uint32_t place,
 	uint32_t generation, const struct disk_page *on_disk)
 {
 	if (!on_disk || !evict->control->pages_events->on_disk(evict->control, on_disk))
@@ -67,10 +67,10 @@ static void take_away(struct evict *evict, const struct page_key *key, uint32_t 
 void evict_take_away(
 	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation)
 {
-	take_away(evict, key, place, generation, NULL);
+	evict_page(evict, key, place, generation, NULL);
 }
 
-static uint32_t units_of(uint32_t length)
+static uint32_t length_units(uint32_t length)
 {
 	return length / PAGE_UNIT + (length % PAGE_UNIT != 0);
 }
@@ -82,7 +82,7 @@ static uint32_t units_of(uint32_t length)
 struct evict_class *evict_class_of(struct evict *evict, unsigned rail, uint32_t length)
 {
 	struct evict_class *class = evict->rail[rail].class, *spare = NULL;
-	uint32_t units = units_of(length);
+	uint32_t units = length_units(length);
 
 	for (unsigned i = 0; i < CLASSES_MAX; i++) {
 		if (class[i].units == units && units)
@@ -110,7 +110,7 @@ void evict_hold(struct evict *evict, unsigned rail, uint32_t length, int change)
  * The reserve: slots to keep free in advance. It is measured by the slots the class has, so that a
  * class that is new in a full pool does not evict its own first pages to build a large reserve.
  */
-static uint32_t ahead_of(struct evict_class *class, uint32_t free)
+static uint32_t class_ahead_slots(struct evict_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
 	uint64_t ahead = capacity / 50, demand = class->demand;
@@ -134,7 +134,7 @@ static uint32_t ahead_of(struct evict_class *class, uint32_t free)
  * clients down. After a period with more it falls slowly, by 1/8 of the
  * difference for each period that is measured, because sets come in bursts.
  */
-static void measure_demand(struct evict_class *class, uint64_t limbo_ns, uint64_t now_ns)
+static void class_demand_measure(struct evict_class *class, uint64_t limbo_ns, uint64_t now_ns)
 {
 	uint64_t window_ns = limbo_ns > EVICT_WINDOW_NS_MIN ? limbo_ns : EVICT_WINDOW_NS_MIN;
 	uint64_t passed_ns = now_ns - class->window_ns;
@@ -155,7 +155,7 @@ static void measure_demand(struct evict_class *class, uint64_t limbo_ns, uint64_
  * Forgets the batches of evicted slots whose limbo has ended: subtracts their slots from
  * class->resting.
  */
-static void rest_expire(struct evict_class *class, uint64_t raw_ns)
+static void class_rest_expire(struct evict_class *class, uint64_t raw_ns)
 {
 	unsigned gone = 0;
 
@@ -170,7 +170,7 @@ static void rest_expire(struct evict_class *class, uint64_t raw_ns)
  * Adds evicted slots to `resting`. Slots that leave limbo within limbo / (RESTS - 1) of each other
  * form one batch, so that RESTS batches suffice.
  */
-static void rest_add(
+static void class_rest_add(
 	struct evict_class *class, uint32_t slots, uint64_t until_ns, uint64_t limbo_ns)
 {
 	unsigned last = class->rests - 1;
@@ -191,7 +191,7 @@ static void rest_add(
  * Prefetches what the removal of the victims behind the i-th one will read: their entries in index
  * and directory.
  */
-static void prefetch(
+static void victims_prefetch(
 	const struct control *control, const struct pool_victim *victim, unsigned n, unsigned i)
 {
 	for (unsigned k = i ? i + PREFETCH_FAR : 0; k < n && k <= i + PREFETCH_FAR; k++) {
@@ -214,7 +214,7 @@ struct room {
  * Evicts pages until there is room for `want` pages, or `victims` names none. Returns for how many
  * pages it made room.
  */
-static uint32_t evict_named(struct evict *evict, const struct room *room, uint32_t want,
+static uint32_t evict_victims(struct evict *evict, const struct room *room, uint32_t want,
 	__typeof__(pool_victims) *victims)
 {
 	struct pool *pool = evict->control->rail[room->rail].pool;
@@ -232,11 +232,11 @@ static uint32_t evict_named(struct evict *evict, const struct room *room, uint32
 		for (unsigned i = 0; i < n; i++) {
 			bool on_disk = tier_evicting(evict->control, &victim[i], &page);
 
-			prefetch(evict->control, victim, n, i);
-			take_away(evict, &victim[i].key, victim[i].place, victim[i].generation,
+			victims_prefetch(evict->control, victim, n, i);
+			evict_page(evict, &victim[i].key, victim[i].place, victim[i].generation,
 				on_disk ? &page : NULL);
 			PROBE_EVICT(room->rail, victim[i].place, victim[i].length);
-			made += units_of(victim[i].length);
+			made += length_units(victim[i].length);
 		}
 		evict->control->counter[COUNTER_pages_evicted] += n;
 	}
@@ -252,10 +252,10 @@ static uint32_t evict_room(struct evict *evict, const struct room *room)
 	uint32_t want = room->want, made = 0;
 
 	if (tier_keeps_up(evict->control)) {
-		made = evict_named(evict, room, want, pool_victims_clean);
+		made = evict_victims(evict, room, want, pool_victims_clean);
 		want = room->must;
 	}
-	return made < want ? made + evict_named(evict, room, want - made, pool_victims) : made;
+	return made < want ? made + evict_victims(evict, room, want - made, pool_victims) : made;
 }
 
 void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t now_ns)
@@ -268,10 +268,10 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 	if (class->units == 0)
 		return;
 	if (class->rests)
-		rest_expire(class, clock_raw_ns());
-	measure_demand(class, evict->limbo_ns, now_ns);
+		class_rest_expire(class, clock_raw_ns());
+	class_demand_measure(class, evict->limbo_ns, now_ns);
 	have = pool_free(pool, class->units * PAGE_UNIT);
-	want = class->waiting + ahead_of(class, have);
+	want = class->waiting + class_ahead_slots(class, have);
 	have += class->resting;
 	if (have >= want)
 		return;
@@ -285,7 +285,7 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 	if (made) {
 		/* the pool's clock, read after the pool has read it: no slot counts too short */
 		pool_rest(pool);
-		rest_add(class, made, clock_raw_ns() + evict->limbo_ns, evict->limbo_ns);
+		class_rest_add(class, made, clock_raw_ns() + evict->limbo_ns, evict->limbo_ns);
 	}
 	if (want > EVICT_BURST && made >= EVICT_BURST)
 		evict->rail[rail].retry = true;

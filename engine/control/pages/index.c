@@ -140,7 +140,7 @@ static uint32_t key_hash(const struct index *index, const struct page_key *key)
 }
 
 /* Returns the head of the hash chain in which the key is, if the index has the key. */
-static uint32_t *bucket_of(const struct index *index, const struct page_key *key)
+static uint32_t *key_bucket(const struct index *index, const struct page_key *key)
 {
 	uint32_t hash = key_hash(index, key), number = hash & (index->base - 1);
 
@@ -155,7 +155,7 @@ static uint32_t *bucket_of(const struct index *index, const struct page_key *key
  */
 static uint32_t *link_find(const struct index *index, const struct page_key *key)
 {
-	uint32_t *link = bucket_of(index, key);
+	uint32_t *link = key_bucket(index, key);
 
 	while (*link != NONE) {
 		struct node *node = node_at(index, *link);
@@ -280,12 +280,12 @@ struct index_entry *index_find(struct index *index, const struct page_key *key)
 
 void index_prefetch_chain(const struct index *index, const struct page_key *key)
 {
-	__builtin_prefetch(bucket_of(index, key), 1);
+	__builtin_prefetch(key_bucket(index, key), 1);
 }
 
 void index_prefetch_entry(const struct index *index, const struct page_key *key)
 {
-	uint32_t number = *bucket_of(index, key);
+	uint32_t number = *key_bucket(index, key);
 
 	if (number != NONE)
 		__builtin_prefetch(node_at(index, number), 1);

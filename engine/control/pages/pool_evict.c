@@ -177,7 +177,7 @@ static unsigned sieve_pick(struct pool *pool, struct size_class *class, bool cle
  * Starts to drain the chunk, so that it can hold pages of `units`: none of its slots is handed out
  * until all its slots are free or the drain is given up.
  */
-static void drain_start(struct pool *pool, uint32_t chunk, uint32_t units)
+static void drain_begin(struct pool *pool, uint32_t chunk, uint32_t units)
 {
 	struct size_class *class = &pool->class[pool->chunk[chunk].class];
 
@@ -284,7 +284,7 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 			return 0;
 		drain_give_up(pool);
 	}
-	drain_start(pool, chosen, units);
+	drain_begin(pool, chosen, units);
 	return drain_pick(pool, want->clean, want->max, ret_victims);
 }
 
@@ -314,7 +314,7 @@ static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 
 /* ---- victims --------------------------------------------------------------------------------- */
 
-static unsigned victims(struct pool *pool, uint32_t page_bytes, const struct pool_want *want,
+static unsigned victims_choose(struct pool *pool, uint32_t page_bytes, const struct pool_want *want,
 	struct pool_victim *ret_victims)
 {
 	uint32_t units = pool_units(pool, page_bytes), number;
@@ -343,7 +343,7 @@ static unsigned victims(struct pool *pool, uint32_t page_bytes, const struct poo
 
 		class->evicted = 0;
 		if (idle != NONE)
-			drain_start(pool, idle, units);
+			drain_begin(pool, idle, units);
 	}
 	return n;
 }
@@ -351,13 +351,13 @@ static unsigned victims(struct pool *pool, uint32_t page_bytes, const struct poo
 unsigned pool_victims(
 	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
 {
-	return victims(pool, page_bytes, &(struct pool_want){.max = max}, ret_victims);
+	return victims_choose(pool, page_bytes, &(struct pool_want){.max = max}, ret_victims);
 }
 
 unsigned pool_victims_clean(
 	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
 {
-	return victims(
+	return victims_choose(
 		pool, page_bytes, &(struct pool_want){.max = max, .clean = true}, ret_victims);
 }
 

@@ -128,7 +128,7 @@ static int adopt_map(struct pool *pool, const struct pool_options *options)
 	return 0;
 }
 
-static bool is_page(
+static bool adopt_is_page(
 	const struct pool *pool, const struct chunk *chunk, const struct page_head *head)
 {
 	return head->length && (head->key.word[0] | head->key.word[1]) &&
@@ -140,7 +140,7 @@ static bool is_page(
  * Takes the slot out of the free ones of its chunk. Slots are taken in the order of their numbers,
  * so chunk_slot_take() would give this one next.
  */
-static void take(struct pool *pool, struct chunk *chunk, uint32_t number)
+static void adopt_take(struct pool *pool, struct chunk *chunk, uint32_t number)
 {
 	struct size_class *class = &pool->class[chunk->class];
 
@@ -158,9 +158,9 @@ static void adopt_slot(
 	uint32_t place = place_make(pool->rail, unit);
 	struct page_head head = page_head_load(&pool->heads[unit]);
 	uint32_t owner;
-	bool page = is_page(pool, chunk, &head);
+	bool page = adopt_is_page(pool, chunk, &head);
 
-	take(pool, chunk, number);
+	adopt_take(pool, chunk, number);
 	if (page)
 		/* killed between the two stores of pool_publish() */
 		shm_store(&pool->state_owner[unit], POOL_OWNER_NONE);

@@ -41,7 +41,7 @@ struct promote {
 
 /* ---- requests that wait ---------------------------------------------------------------------- */
 
-static uint64_t id_of(const struct promote *p, const struct ask *ask)
+static uint64_t ask_id(const struct promote *p, const struct ask *ask)
 {
 	return (uint64_t)ask->generation << 32 | (uint32_t)(ask - p->ask);
 }
@@ -72,13 +72,13 @@ static void ask_end(struct promote *p, struct ask *ask, const struct ctl_done *d
 	ask_free(p, ask);
 }
 
-static void tick_arm(struct promote *p)
+static void asks_tick_arm(struct promote *p)
 {
 	if (!p->ticking && p->count)
 		p->ticking = net_timer_set(p->tick, PROMOTE_TICK_US) == 0;
 }
 
-static void tick(void *context)
+static void asks_tick(void *context)
 {
 	struct promote *p = context;
 	uint64_t now_ns = clock_now_ns();
@@ -90,7 +90,7 @@ static void tick(void *context)
 		if (now_ns >= ask->deadline_ns)
 			ask_end(p, ask, &(struct ctl_done){.status = OP_TIMEOUT});
 	}
-	tick_arm(p);
+	asks_tick_arm(p);
 }
 
 /* NULL: too many wait, or no memory. */
@@ -115,7 +115,7 @@ static struct ask *ask_new(struct promote *p)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static void send_pages(struct promote *p)
+static void asks_send(struct promote *p)
 {
 	Pc__Promote body = PC__PROMOTE__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
@@ -140,17 +140,18 @@ static void send_pages(struct promote *p)
 	}
 }
 
-static void send_due(void *context)
+static void asks_send_due(void *context)
 {
-	send_pages(context);
+	asks_send(context);
 }
 
-static Pc__PromotePage *page_add(struct promote *p, struct rpc_link *to, const struct page_key *key)
+static Pc__PromotePage *asks_page_add(
+	struct promote *p, struct rpc_link *to, const struct page_key *key)
 {
 	Pc__PromotePage *page;
 
 	if (p->to != to || p->pages == MESSAGE_PAGES_MAX)
-		send_pages(p);
+		asks_send(p);
 	p->to = to;
 	net_defer(p->send);
 	page = &p->page[p->pages++];
@@ -161,14 +162,14 @@ static Pc__PromotePage *page_add(struct promote *p, struct rpc_link *to, const s
 }
 
 /* The link to the holder; NULL: it is no member, or it does not know Promote. */
-static struct rpc_link *link_to(struct control *control, uint32_t ref)
+static struct rpc_link *holder_link(struct control *control, uint32_t ref)
 {
 	struct rpc_link *link = ref ? member_link(control, ref) : NULL;
 
 	return link && link->member->disk ? link : NULL;
 }
 
-static void refuse(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
+static void ask_refuse(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
 {
 	control->counter[COUNTER_disk_asks_failed]++;
 	control->pages_events->answer(
@@ -184,27 +185,27 @@ static void ask_holder(struct promote *p, struct ctl_channel *c, const struct ct
 	Pc__PromotePage *page;
 
 	if (!ask) {
-		refuse(control, c, op);
+		ask_refuse(control, c, op);
 		return;
 	}
 	ask->later = control->pages_events->later(control->ctl, c, op, 1);
 	if (ask->later == PAGES_NO_ANSWER) {
 		ask_free(p, ask);
-		refuse(control, c, op);
+		ask_refuse(control, c, op);
 		return;
 	}
 	ask->link = link;
 	ask->deadline_ns = op->deadline_ns < most_ns ? op->deadline_ns : most_ns;
-	page = page_add(p, link, &op->key);
-	page->id = id_of(p, ask);
+	page = asks_page_add(p, link, &op->key);
+	page->id = ask_id(p, ask);
 	page->bytes = op->length;
 	page->timeout_ms =
 		ask->deadline_ns > now_ns ? (uint32_t)((ask->deadline_ns - now_ns) / 1000000) : 0;
-	tick_arm(p);
+	asks_tick_arm(p);
 }
 
 /* Tells where this host has the page. No page, counter or order of eviction changes. */
-static void look(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
+static void page_look_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
 {
 	const struct index_entry *e = index_find(control->index, &op->key);
 	struct ctl_done done = {.status = OP_MISS};
@@ -234,7 +235,7 @@ void promote_serve(
 		return;
 	}
 	if (op->kind == CTL_PROMOTE && op->count == PROMOTE_LOOK) {
-		look(control, c, op);
+		page_look_serve(control, c, op);
 		return;
 	}
 	if (op->kind == CTL_PROMOTE && (op->ref == 0 || op->ref == control->ref)) {
@@ -242,19 +243,19 @@ void promote_serve(
 		return;
 	}
 	if (op->key.word[0] | op->key.word[1])
-		link = link_to(control, op->ref);
+		link = holder_link(control, op->ref);
 	if (op->kind == CTL_WANT) {
 		if (op->ref == control->ref)
 			tier_hint(control, &op->key);
 		else if (link)
-			(void)page_add(p, link, &op->key);
+			(void)asks_page_add(p, link, &op->key);
 		return;
 	}
 	control->counter[COUNTER_disk_asks]++;
 	if (link)
 		ask_holder(p, c, op, link, now_ns);
 	else
-		refuse(control, c, op);
+		ask_refuse(control, c, op);
 }
 
 void promote_link_down(struct control *control, const struct rpc_link *link)
@@ -275,7 +276,7 @@ void promote_link_down(struct control *control, const struct rpc_link *link)
 	}
 }
 
-static enum op_status status_of(uint32_t result)
+static enum op_status promoted_status(uint32_t result)
 {
 	switch (result) {
 	case PC__PROMOTE_RESULT__PROMOTE_HERE: return OP_HIT;
@@ -303,7 +304,7 @@ bool promote_serve_promoted(
 	for (size_t i = 0; i < promoted->n_pages; i++) {
 		const Pc__PromotedPage *page = promoted->pages[i];
 		struct ask *ask = ask_find(p, page->id);
-		struct ctl_done done = {.status = status_of(page->result)};
+		struct ctl_done done = {.status = promoted_status(page->result)};
 
 		if (!ask || ask->link != link)
 			continue; /* it is over: the answer is late */
@@ -335,8 +336,8 @@ int promote_open(struct control *control)
 	for (unsigned i = 0; i < MESSAGE_PAGES_MAX; i++)
 		p->page_at[i] = &p->page[i];
 	control->promote = p;
-	p->tick = net_timer_new(control->base, false, tick, p);
-	p->send = net_timer_new(control->base, false, send_due, p);
+	p->tick = net_timer_new(control->base, false, asks_tick, p);
+	p->send = net_timer_new(control->base, false, asks_send_due, p);
 	if (p->tick && p->send)
 		return 0;
 	promote_close(control);

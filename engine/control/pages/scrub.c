@@ -79,14 +79,14 @@ void scrub_condemn(
 	(void)tier_forget(control, &page->key, NULL, &had);
 }
 
-static void page_begin(struct scrub_page *at)
+static void scrub_page_begin(struct scrub_page *at)
 {
 	at->done = at->crc = 0;
 	at->again = false;
 }
 
 /* The last byte of the page was read. */
-static void page_end(struct control *control, struct scrub_page *at)
+static void scrub_page_end(struct control *control, struct scrub_page *at)
 {
 	const struct pool_proven page = at->page;
 
@@ -102,7 +102,7 @@ static void page_end(struct control *control, struct scrub_page *at)
 }
 
 /* Reads up to `bytes` bytes of the page. Returns how many; 0: the page is gone. */
-static uint32_t page_read(struct control *control, struct scrub_page *at, uint32_t bytes)
+static uint32_t scrub_page_read(struct control *control, struct scrub_page *at, uint32_t bytes)
 {
 	const struct pool_proven *page = &at->page;
 	uint32_t n = page->length - at->done < bytes ? page->length - at->done : bytes;
@@ -116,17 +116,17 @@ static uint32_t page_read(struct control *control, struct scrub_page *at, uint32
 	at->crc = crc32c(at->crc, from + at->done, n);
 	at->done += n;
 	if (at->done == page->length)
-		page_end(control, at);
+		scrub_page_end(control, at);
 	return n;
 }
 
 /* Looks for the next page. Returns the number of slots looked at. */
-static unsigned page_find(struct scrub *s, unsigned slots)
+static unsigned scrub_page_find(struct scrub *s, unsigned slots)
 {
 	unsigned looked =
 		pool_scrub_next(s->control->rail[s->rail].pool, &s->cursor, slots, &s->at.page);
 
-	page_begin(&s->at);
+	scrub_page_begin(&s->at);
 	if (s->cursor == 0)
 		s->rail = (s->rail + 1) % s->control->rails;
 	return looked;
@@ -139,15 +139,15 @@ void scrub_step(struct control *control, uint32_t bytes)
 
 	while (bytes && slots) {
 		if (s->at.page.length)
-			bytes -= page_read(control, &s->at, bytes);
+			bytes -= scrub_page_read(control, &s->at, bytes);
 		else
-			slots -= page_find(s, slots);
+			slots -= scrub_page_find(s, slots);
 	}
 }
 
 /* ---- reports of readers ---------------------------------------------------------------------- */
 
-static void soon(struct scrub *s)
+static void scrub_soon_arm(struct scrub *s)
 {
 	struct timeval after = {.tv_usec = SCRUB_TICK_NS_MIN / 1000};
 
@@ -170,13 +170,13 @@ static bool report_next(struct scrub *s)
 		if (!here)
 			continue;
 		s->reported.page = page;
-		page_begin(&s->reported);
+		scrub_page_begin(&s->reported);
 		return true;
 	}
 	return false;
 }
 
-static void on_soon(evutil_socket_t fd, short what, void *context)
+static void scrub_on_soon(evutil_socket_t fd, short what, void *context)
 {
 	struct scrub *s = context;
 
@@ -185,13 +185,13 @@ static void on_soon(evutil_socket_t fd, short what, void *context)
 	if (s->control->stopping)
 		return;
 	if (s->reported.page.length || report_next(s))
-		(void)page_read(s->control, &s->reported, SCRUB_PIECE_BYTES);
+		(void)scrub_page_read(s->control, &s->reported, SCRUB_PIECE_BYTES);
 	if (s->reported.page.length || s->reports)
-		soon(s);
+		scrub_soon_arm(s);
 }
 
 /* The key is compared too: a report with a wrong one must not stand for the right one. */
-static bool waits(const struct scrub *s, const struct page_report *report)
+static bool report_waits(const struct scrub *s, const struct page_report *report)
 {
 	for (unsigned i = 0; i < s->reports; i++) {
 		const struct page_report *r = &s->report[(s->first + i) % SCRUB_REPORTS_MAX];
@@ -210,10 +210,10 @@ void scrub_reported(struct control *control, const struct page_report *report)
 	if (!s || place_rail(report->place) >= control->rails)
 		return;
 	control->counter[COUNTER_pages_reported]++;
-	if (s->reports == SCRUB_REPORTS_MAX || waits(s, report))
+	if (s->reports == SCRUB_REPORTS_MAX || report_waits(s, report))
 		return;
 	s->report[(s->first + s->reports++) % SCRUB_REPORTS_MAX] = *report;
-	soon(s);
+	scrub_soon_arm(s);
 }
 
 void scrub_read(struct control *control, uint32_t ref, const struct page_report *report)
@@ -247,7 +247,7 @@ void scrub_read(struct control *control, uint32_t ref, const struct page_report 
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void on_tick(evutil_socket_t fd, short what, void *context)
+static void scrub_on_tick(evutil_socket_t fd, short what, void *context)
 {
 	struct scrub *s = context;
 
@@ -258,7 +258,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
 }
 
 /* Starts the walk over all pages. */
-static int tick_open(struct scrub *s, uint64_t seconds)
+static int scrub_tick_open(struct scrub *s, uint64_t seconds)
 {
 	struct control *control = s->control;
 	struct timeval every;
@@ -269,7 +269,7 @@ static int tick_open(struct scrub *s, uint64_t seconds)
 	s->pace = scrub_pace(pools, seconds);
 	every = (struct timeval){.tv_sec = (time_t)(s->pace.tick_ns / 1000000000),
 		.tv_usec = (suseconds_t)(s->pace.tick_ns % 1000000000 / 1000)};
-	s->tick = event_new(control->base, -1, EV_PERSIST, on_tick, s);
+	s->tick = event_new(control->base, -1, EV_PERSIST, scrub_on_tick, s);
 	return !s->tick || event_add(s->tick, &every) < 0 ? -ENOMEM : 0;
 }
 
@@ -282,8 +282,8 @@ int scrub_open(struct control *control)
 		return -ENOMEM;
 	control->scrub = s;
 	s->control = control;
-	s->soon = evtimer_new(control->base, on_soon, s);
-	if (!s->soon || (seconds && tick_open(s, seconds) < 0)) {
+	s->soon = evtimer_new(control->base, scrub_on_soon, s);
+	if (!s->soon || (seconds && scrub_tick_open(s, seconds) < 0)) {
 		scrub_close(control);
 		return -ENOMEM;
 	}

@@ -204,7 +204,7 @@ static size_t state_bytes(const struct shard *shard)
 	return sizeof(struct shard_state) + (sizeof(struct shard_side) << shard->bits);
 }
 
-static void memory_use(struct shard *shard)
+static void shard_memory_use(struct shard *shard)
 {
 	shard->bucket = shard->memory.base;
 	shard->state = shard->state_memory.base;
@@ -227,7 +227,7 @@ int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *re
 		huge_close(&shard.memory);
 		return rc;
 	}
-	memory_use(&shard);
+	shard_memory_use(&shard);
 	*shard.state = (struct shard_state){.magic = STATE_MAGIC,
 		.layout = STATE_LAYOUT,
 		.bits = shard.bits,
@@ -257,7 +257,7 @@ int shard_adopt(
 	if (rc == 0)
 		rc = memory ? memory : state;
 	if (rc == 0) {
-		memory_use(&shard);
+		shard_memory_use(&shard);
 		rc = state_fits(&shard, owners) ? 0 : -EPROTO;
 	}
 	if (rc < 0) {
@@ -370,8 +370,8 @@ static uint64_t shard_disk_max(const struct shard *shard)
 	       (SHARD_DISK_PARTS - 1);
 }
 
-static int insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
-	uint32_t generation)
+static int entry_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
+	uint32_t place, uint32_t generation)
 {
 	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
 	uint32_t second = dir_bucket_other(first, tag, shard->bits);
@@ -416,7 +416,7 @@ int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, 
 	if (ref == 0 || generation == 0)
 		return -EINVAL;
 	change_begin(shard);
-	rc = insert(shard, key, ref, place, generation);
+	rc = entry_insert(shard, key, ref, place, generation);
 	change_end(shard);
 	return rc;
 }

@@ -3,7 +3,7 @@
  * The disk tier: opens the disk on a helper thread, writes the pages that eviction will take soon,
  * tells the directory which pages are on disk, takes what the disk has finished, and writes what is
  * only in memory when the engine stops. tier_promote.c has the way back into memory. The control
- * plane's thread, except open_thread().
+ * plane's thread, except tier_open_thread().
  *
  * Spill: when room gets scarce, all pages of the pools are written, the oldest first, so that a
  * burst of sets finds pages that may be evicted. As long as the disk keeps up, eviction prefers
@@ -120,7 +120,7 @@ static bool eviction_is_near(const struct pool *pool)
  * Pages of the class that are to be on disk: all. A disk smaller than twice the pools gets a part
  * of them, because it would recycle the oldest before they are evicted.
  */
-static uint32_t ahead_of(const struct tier *t, const struct evict_class *class)
+static uint32_t class_ahead_pages(const struct tier *t, const struct evict_class *class)
 {
 	uint64_t held = class->held;
 
@@ -133,7 +133,7 @@ static unsigned spill_class(struct tier *t, unsigned rail, const struct evict_cl
 {
 	struct pool *pool = t->control->rail[rail].pool;
 	uint32_t bytes = class->units * PAGE_UNIT;
-	uint32_t ahead = ahead_of(t, class);
+	uint32_t ahead = class_ahead_pages(t, class);
 	struct pool_victim page[TIER_SPILL_BURST];
 	uint64_t room = t->spill_bytes_max > t->spill_bytes
 				? (t->spill_bytes_max - t->spill_bytes) / bytes
@@ -180,7 +180,7 @@ void tier_published(struct control *control)
 }
 
 /* A page that was in memory only was evicted and is not on disk. */
-static void dropped(struct tier *t, enum disk_status why)
+static void tier_dropped(struct tier *t, enum disk_status why)
 {
 	t->dropped_ns = clock_now_ns();
 	t->control->counter[COUNTER_disk_drops]++;
@@ -207,7 +207,7 @@ bool tier_evicting(
 		spilling = tier_spilling(t, &page->key) || tier_spill_start(t, page);
 	}
 	if (!spilling)
-		dropped(t, DISK_DROPPED);
+		tier_dropped(t, DISK_DROPPED);
 	return false;
 }
 
@@ -241,7 +241,7 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 	if (request->status == DISK_OK)
 		control->counter[COUNTER_disk_spills]++;
 	else if (!on_disk && !here)
-		dropped(t, request->status);
+		tier_dropped(t, request->status);
 	if (!on_disk)
 		t->refused_ns = clock_now_ns();
 	writing_count(t, clock_now_ns());
@@ -389,14 +389,14 @@ void tier_replaced(struct control *control, const struct page_key *key, uint32_t
 
 /* ---- which pages are on disk ----------------------------------------------------------------- */
 
-static bool serves(const struct tier *t)
+static bool tier_serves(const struct tier *t)
 {
 	return t && t->state == TIER_SERVING;
 }
 
 bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page)
 {
-	return serves(control->tier) && disk_find(control->tier->disk, key, ret_page);
+	return tier_serves(control->tier) && disk_find(control->tier->disk, key, ret_page);
 }
 
 bool tier_opens(const struct control *control)
@@ -407,13 +407,14 @@ bool tier_opens(const struct control *control)
 bool tier_named(
 	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
 {
-	return serves(control->tier) && disk_named(control->tier->disk, place, generation, ret_key);
+	return tier_serves(control->tier) &&
+	       disk_named(control->tier->disk, place, generation, ret_key);
 }
 
 unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages)
 {
-	if (serves(control->tier))
+	if (tier_serves(control->tier))
 		return disk_slot(control->tier->disk, slot, cursor, max, ret_pages);
 	*cursor = 0;
 	return 0;
@@ -429,7 +430,7 @@ struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
 	uint32_t n = 0;
 
 	*ret_count = 0;
-	if (!serves(t))
+	if (!tier_serves(t))
 		return NULL;
 	*ret_count = t->spill_count;
 	for (unsigned i = 0; i < 4; i++)
@@ -448,7 +449,7 @@ struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
 
 uint64_t tier_pages(const struct control *control)
 {
-	return serves(control->tier) ? control->tier->report.pages : 0;
+	return tier_serves(control->tier) ? control->tier->report.pages : 0;
 }
 
 /* Removes the entries of pages that have left the disk and are not in memory. Returns how many. */
@@ -478,7 +479,7 @@ static unsigned tier_lost(struct tier *t)
 
 /* ---- what the disk has finished -------------------------------------------------------------- */
 
-static void finished(struct tier *t, struct disk_request *request)
+static void request_finished(struct tier *t, struct disk_request *request)
 {
 	switch (request->op) {
 	case DISK_WRITE: tier_spilled(t, (struct tier_spill *)(void *)request); return;
@@ -486,9 +487,9 @@ static void finished(struct tier *t, struct disk_request *request)
 	case DISK_REMOVE: remove_ended(t, (struct tier_removed *)(void *)request); return;
 	}
 }
-static_assert(offsetof(struct tier_spill, request) == 0, "finished() relies on it");
-static_assert(offsetof(struct tier_promote, request) == 0, "finished() relies on it");
-static_assert(offsetof(struct tier_removed, request) == 0, "finished() relies on it");
+static_assert(offsetof(struct tier_spill, request) == 0, "request_finished() relies on it");
+static_assert(offsetof(struct tier_promote, request) == 0, "request_finished() relies on it");
+static_assert(offsetof(struct tier_removed, request) == 0, "request_finished() relies on it");
 
 /* Handles the requests that the disk has finished. Returns how many. */
 static unsigned tier_reap(struct tier *t)
@@ -497,7 +498,7 @@ static unsigned tier_reap(struct tier *t)
 	unsigned n = 0;
 
 	for (; (request = disk_reap(t->disk)); n++)
-		finished(t, request);
+		request_finished(t, request);
 	t->lost_due = true;
 	if (t->state == TIER_SERVING && !t->report.pages)
 		disk_report(t->disk, &t->report); /* tier_pages() tells whether there are any */
@@ -505,7 +506,7 @@ static unsigned tier_reap(struct tier *t)
 	return n;
 }
 
-static void on_ready(evutil_socket_t fd, short what, void *context)
+static void tier_on_ready(evutil_socket_t fd, short what, void *context)
 {
 	(void)fd;
 	(void)what;
@@ -514,7 +515,7 @@ static void on_ready(evutil_socket_t fd, short what, void *context)
 
 /* ---- timers and turns ------------------------------------------------------------------------ */
 
-static bool in_service(const struct tier *t)
+static bool tier_in_service(const struct tier *t)
 {
 	for (unsigned i = 0; t->state == TIER_SERVING && i < t->report.paths; i++)
 		if (t->report.path[i].state == DISK_PATH_IN_SERVICE)
@@ -526,11 +527,11 @@ bool tier_keeps_up(const struct control *control)
 {
 	const struct tier *t = control->tier;
 
-	return t && in_service(t) &&
+	return t && tier_in_service(t) &&
 	       (!t->dropped_ns || clock_now_ns() >= t->dropped_ns + TIER_BEHIND_NS);
 }
 
-static void look(struct tier *t)
+static void tier_report_look(struct tier *t)
 {
 	if (t->state == TIER_SERVING)
 		disk_report(t->disk, &t->report);
@@ -539,21 +540,21 @@ static void look(struct tier *t)
 		if (t->report.path[i].state == DISK_PATH_IN_SERVICE)
 			t->disk_bytes +=
 				(uint64_t)t->report.path[i].segments * t->options.segment_bytes;
-	shm_store(&t->control->status->disk, in_service(t));
+	shm_store(&t->control->status->disk, tier_in_service(t));
 }
 
-static void on_slow(evutil_socket_t fd, short what, void *context)
+static void tier_on_slow(evutil_socket_t fd, short what, void *context)
 {
 	struct tier *t = context;
 
 	(void)fd;
 	(void)what;
-	look(t);
+	tier_report_look(t);
 	t->spill_due = true;
 	tier_spills_old(t, clock_now_ns());
 }
 
-static void on_tick(evutil_socket_t fd, short what, void *context)
+static void tier_on_tick(evutil_socket_t fd, short what, void *context)
 {
 	struct tier *t = context;
 	uint64_t now_ns = clock_now_ns();
@@ -602,7 +603,7 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 	const struct tier_promote *promote;
 
 	*ret = (struct tier_counts){.state = t->state,
-		.serves = in_service(t),
+		.serves = tier_in_service(t),
 		.spills = t->spill_count,
 		.pins = t->pins,
 		.spill_bytes = t->spill_bytes,
@@ -620,7 +621,7 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static void *open_thread(void *context)
+static void *tier_open_thread(void *context)
 {
 	struct tier *t = context;
 
@@ -631,7 +632,7 @@ static void *open_thread(void *context)
 }
 
 /* Is the lock of every path taken? Then no I/O of an earlier engine goes on. */
-static bool all_locked(const struct tier *t)
+static bool paths_all_locked(const struct tier *t)
 {
 	for (unsigned i = 0; i < t->report.paths; i++)
 		if (t->report.path[i].state != DISK_PATH_IN_SERVICE)
@@ -640,7 +641,7 @@ static bool all_locked(const struct tier *t)
 }
 
 /* The disk cannot be used: removals are not durable, and each path says why. */
-static void failed_tell(struct tier *t)
+static void paths_failed_tell(struct tier *t)
 {
 	removes_tell(t, &t->early);
 	for (unsigned i = 0; i < t->options.paths; i++)
@@ -649,7 +650,7 @@ static void failed_tell(struct tier *t)
 				limit_error(t->opened_rc));
 }
 
-static void on_opened(evutil_socket_t fd, short what, void *context)
+static void tier_on_opened(evutil_socket_t fd, short what, void *context)
 {
 	struct tier *t = context;
 	eventfd_t value;
@@ -661,16 +662,16 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 	t->state = TIER_FAILED;
 	if (t->opened_rc == 0) {
 		t->ready = event_new(
-			t->control->base, disk_fd(t->disk), EV_READ | EV_PERSIST, on_ready, t);
+			t->control->base, disk_fd(t->disk), EV_READ | EV_PERSIST, tier_on_ready, t);
 		if (t->ready && event_add(t->ready, NULL) == 0)
 			t->state = TIER_SERVING;
 	}
 	if (t->state == TIER_SERVING)
 		early_submit(t);
 	else
-		failed_tell(t);
-	look(t);
-	if (t->state == TIER_SERVING && all_locked(t))
+		paths_failed_tell(t);
+	tier_report_look(t);
+	if (t->state == TIER_SERVING && paths_all_locked(t))
 		warm_disk_locked(t->control);
 	if (t->state == TIER_SERVING)
 		log_info("disk: %u page(s) found on %u path(s)", t->report.pages, t->report.paths);
@@ -682,7 +683,7 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 	t->control->pages_events->disk_opened(t->control);
 }
 
-static void lists_init(struct tier *t)
+static void tier_lists_init(struct tier *t)
 {
 	TAILQ_INIT(&t->early);
 	TAILQ_INIT(&t->removes);
@@ -708,7 +709,7 @@ static void tier_free(struct tier *t)
 	free(t);
 }
 
-static int begin(struct tier *t)
+static int tier_begin(struct tier *t)
 {
 	const struct timeval every = {.tv_usec = TIER_SLOW_US};
 	struct event_base *base = t->control->base;
@@ -716,13 +717,13 @@ static int begin(struct tier *t)
 	t->opened_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (t->opened_fd < 0)
 		return -errno;
-	t->opened = event_new(base, t->opened_fd, EV_READ, on_opened, t);
-	t->slow = event_new(base, -1, EV_PERSIST, on_slow, t);
-	t->tick = event_new(base, -1, 0, on_tick, t);
+	t->opened = event_new(base, t->opened_fd, EV_READ, tier_on_opened, t);
+	t->slow = event_new(base, -1, EV_PERSIST, tier_on_slow, t);
+	t->tick = event_new(base, -1, 0, tier_on_tick, t);
 	if (!t->opened || !t->slow || !t->tick || event_add(t->opened, NULL) < 0 ||
 		event_add(t->slow, &every) < 0)
 		return -ENOMEM;
-	t->joinable = pthread_create(&t->opener, NULL, open_thread, t) == 0;
+	t->joinable = pthread_create(&t->opener, NULL, tier_open_thread, t) == 0;
 	return t->joinable ? 0 : -EAGAIN;
 }
 
@@ -756,14 +757,14 @@ int tier_open(struct control *control)
 		.write_bytes_per_day = s->disk_write_bytes_per_day,
 		.timeout_ms = (uint32_t)s->disk_timeout_ms,
 		.failed = &t->report};
-	lists_init(t);
+	tier_lists_init(t);
 	for (unsigned i = 0; i < control->rails; i++)
 		t->pools_bytes += pool_memory(control->rail[i].pool)->bytes;
 	t->spill_bytes_max = spill_bytes_max(t->pools_bytes);
 	t->pinned_bytes_max = t->pools_bytes / TIER_PIN_SHARE;
 	rc = tier_paths_split(s, t->paths, &t->options);
 	if (rc == 0)
-		rc = begin(t);
+		rc = tier_begin(t);
 	if (rc < 0) {
 		tier_free(t);
 		return rc;
@@ -780,7 +781,7 @@ int tier_open(struct control *control)
  */
 
 /* Handles what the disk has finished; without any, waits for some. False: the time is over. */
-static bool reap(struct tier *t, uint64_t until_ns)
+static bool flush_reap(struct tier *t, uint64_t until_ns)
 {
 	struct pollfd readable = {.fd = disk_fd(t->disk), .events = POLLIN};
 	uint64_t now_ns = clock_now_ns();
@@ -805,7 +806,7 @@ static bool flush_page(struct tier *t, const struct index_entry *entry, uint64_t
 		tier_has(t, &entry->key, entry->length))
 		return true;
 	while (t->spill_bytes && t->spill_bytes + tier_bytes(entry->length) > t->spill_bytes_max)
-		if (!reap(t, until_ns))
+		if (!flush_reap(t, until_ns))
 			return false;
 	(void)tier_spill_start(t, &page);
 	return true;
@@ -828,7 +829,7 @@ static void tier_flush(struct tier *t)
 			whole = flush_page(t, &entry[i], until_ns);
 	} while (cursor && whole);
 	while (!TAILQ_EMPTY(&t->spills) && whole)
-		whole = reap(t, until_ns);
+		whole = flush_reap(t, until_ns);
 	log_info("disk: %llu page(s) that were only in memory written in %llu ms%s",
 		(unsigned long long)(t->control->counter[COUNTER_disk_spills] - before),
 		(unsigned long long)((clock_now_ns() - began_ns) / 1000000),
@@ -864,8 +865,8 @@ void tier_close(struct control *control)
 	if (t->state == TIER_SERVING || t->disk) {
 		if (t->ready && t->state == TIER_SERVING) {
 			(void)tier_reap(t);
-			look(t);
-			if (in_service(t))
+			tier_report_look(t);
+			if (tier_in_service(t))
 				tier_flush(t);
 		}
 		removes_tell(t, &t->removes);

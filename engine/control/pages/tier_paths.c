@@ -34,7 +34,7 @@ int tier_paths_split(const struct settings *s, char *text, struct disk_options *
 }
 
 /* Checks one directory. *ret_device: its file system. */
-static int directory_check(const char *name, uint64_t *ret_device)
+static int path_check(const char *name, uint64_t *ret_device)
 {
 	struct stat st;
 	int rc = stat(name, &st) < 0 ? -errno : 0;
@@ -53,7 +53,7 @@ static int directory_check(const char *name, uint64_t *ret_device)
 }
 
 /* The files of `paths` paths must fit the file system of the directory. */
-static int size_check(const struct settings *s, const char *name, unsigned paths)
+static int path_size_check(const struct settings *s, const char *name, unsigned paths)
 {
 	struct statvfs fs;
 	uint64_t bytes;
@@ -80,13 +80,13 @@ int tier_check(struct control *control)
 	int rc = s->disk_paths[0] ? tier_paths_split(s, text, &options) : 0;
 
 	for (unsigned i = 0; rc == 0 && i < options.paths; i++)
-		rc = directory_check(options.path[i].directory, &device[i]);
+		rc = path_check(options.path[i].directory, &device[i]);
 	for (unsigned i = 0; rc == 0 && i < options.paths; i++) {
 		unsigned same = 0;
 
 		for (unsigned k = 0; k < options.paths; k++)
 			same += device[k] == device[i];
-		rc = size_check(s, options.path[i].directory, same);
+		rc = path_size_check(s, options.path[i].directory, same);
 	}
 	if (rc == 0 && options.paths && getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
 		limit.rlim_max < (rlim_t)s->disk_segment_bytes) {

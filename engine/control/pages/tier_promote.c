@@ -118,7 +118,7 @@ static void tier_pins_close(struct tier *t)
 
 /* ---- answers to other engines ---------------------------------------------------------------- */
 
-static void send_reply(struct rpc_link *link, Pc__PromotedPage **pages, size_t count)
+static void reply_send(struct rpc_link *link, Pc__PromotedPage **pages, size_t count)
 {
 	Pc__Promoted body = PC__PROMOTED__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
@@ -134,7 +134,7 @@ static void send_reply(struct rpc_link *link, Pc__PromotedPage **pages, size_t c
 	(void)rpc_send(link, &message);
 }
 
-static void page_fill(Pc__PromotedPage *page, uint64_t id, const struct ctl_done *done)
+static void reply_page_fill(Pc__PromotedPage *page, uint64_t id, const struct ctl_done *done)
 {
 	*page = (Pc__PromotedPage)PC__PROMOTED_PAGE__INIT;
 	page->id = id;
@@ -154,8 +154,8 @@ static void reply_one(struct rpc_link *link, uint64_t id, const struct ctl_done 
 {
 	Pc__PromotedPage page, *at = &page;
 
-	page_fill(&page, id, done);
-	send_reply(link, &at, 1);
+	reply_page_fill(&page, id, done);
+	reply_send(link, &at, 1);
 }
 
 void tier_replies_send(struct tier *t)
@@ -166,7 +166,7 @@ void tier_replies_send(struct tier *t)
 	if (!link)
 		return;
 	reply->link = NULL;
-	send_reply(link, reply->page_at, reply->pages);
+	reply_send(link, reply->page_at, reply->pages);
 	reply->pages = 0;
 }
 
@@ -194,7 +194,7 @@ static void reply_add(
 	if (reply->link != link || reply->pages == MESSAGE_PAGES_MAX)
 		tier_replies_send(t);
 	reply->link = link;
-	page_fill(&reply->page[reply->pages++], id, done);
+	reply_page_fill(&reply->page[reply->pages++], id, done);
 }
 
 /* Answers a waiter with `remote`, before it is freed. */
@@ -210,7 +210,7 @@ static void tier_reply(
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void answer(struct tier *t, struct tier_waiter *waiter, const struct ctl_done *done)
+static void waiter_answer(struct tier *t, struct tier_waiter *waiter, const struct ctl_done *done)
 {
 	if (waiter->remote)
 		tier_reply(t, waiter, done);
@@ -219,7 +219,8 @@ static void answer(struct tier *t, struct tier_waiter *waiter, const struct ctl_
 	free(waiter);
 }
 
-static void answer_all(struct tier *t, struct tier_promote *promote, const struct ctl_done *done)
+static void promote_answer_all(
+	struct tier *t, struct tier_promote *promote, const struct ctl_done *done)
 {
 	struct tier_waiter *waiter;
 
@@ -229,13 +230,13 @@ static void answer_all(struct tier *t, struct tier_promote *promote, const struc
 			t->control->counter[COUNTER_disk_hits]++;
 		else
 			t->control->counter[COUNTER_disk_misses]++;
-		answer(t, waiter, done);
+		waiter_answer(t, waiter, done);
 	}
 }
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-static struct tier_promotes *list_of(struct tier *t, enum promote_state state)
+static struct tier_promotes *promote_list(struct tier *t, enum promote_state state)
 {
 	switch (state) {
 	case PROMOTE_WRITING: return &t->writing;
@@ -256,17 +257,17 @@ static struct tier_promote *promote_find(struct tier *t, const struct page_key *
 	return NULL;
 }
 
-static void leave(struct tier *t, struct tier_promote *promote)
+static void promote_leave(struct tier *t, struct tier_promote *promote)
 {
-	TAILQ_REMOVE(list_of(t, promote->state), promote, next);
+	TAILQ_REMOVE(promote_list(t, promote->state), promote, next);
 	if (promote->state == PROMOTE_WANTED)
 		promote->class->waiting--;
 }
 
-static void enter(struct tier *t, struct tier_promote *promote, enum promote_state state)
+static void promote_enter(struct tier *t, struct tier_promote *promote, enum promote_state state)
 {
 	promote->state = state;
-	TAILQ_INSERT_TAIL(list_of(t, state), promote, next);
+	TAILQ_INSERT_TAIL(promote_list(t, state), promote, next);
 	if (state != PROMOTE_WANTED)
 		return;
 	promote->class = evict_class_of(t->control->evict, promote->rail, promote->request.length);
@@ -276,56 +277,56 @@ static void enter(struct tier *t, struct tier_promote *promote, enum promote_sta
 /* Ends a promote that is in no list and has no slot. */
 static void promote_free(struct tier *t, struct tier_promote *promote, enum op_status status)
 {
-	answer_all(t, promote, &(struct ctl_done){.status = status});
+	promote_answer_all(t, promote, &(struct ctl_done){.status = status});
 	LIST_REMOVE(promote, same);
 	free(promote);
 }
 
-static bool cap_has(const struct tier *t, uint32_t bytes)
+static bool pin_budget_has(const struct tier *t, uint32_t bytes)
 {
 	return t->pinned_bytes == 0 || t->pinned_bytes + bytes <= t->pinned_bytes_max;
 }
 
 /* Ends a promote in state WANTED that gets no slot. */
-static void give_up(struct tier *t, struct tier_promote *promote, enum op_status status)
+static void promote_give_up(struct tier *t, struct tier_promote *promote, enum op_status status)
 {
-	leave(t, promote);
+	promote_leave(t, promote);
 	t->pinned_bytes -= promote->bytes;
 	promote_free(t, promote, status);
 }
 
 /* Wants a slot for a promote that is in no list, if the cap allows. */
-static void want(struct tier *t, struct tier_promote *promote)
+static void promote_want(struct tier *t, struct tier_promote *promote)
 {
 	struct control *control = t->control;
 
-	if (!cap_has(t, promote->bytes)) {
-		enter(t, promote, PROMOTE_CAPPED);
+	if (!pin_budget_has(t, promote->bytes)) {
+		promote_enter(t, promote, PROMOTE_CAPPED);
 		return;
 	}
 	t->pinned_bytes += promote->bytes;
 	promote->rail = t->turn++ % control->rails;
-	enter(t, promote, PROMOTE_WANTED);
+	promote_enter(t, promote, PROMOTE_WANTED);
 	t->promote_due = true;
 }
 
 /* ---- slots and reads ------------------------------------------------------------------------- */
 
-static void read_start(
+static void promote_read_start(
 	struct tier *t, struct tier_promote *promote, uint32_t place, uint32_t generation)
 {
-	leave(t, promote);
+	promote_leave(t, promote);
 	promote->place = place;
 	promote->generation = generation;
 	evict_hold(t->control->evict, promote->rail, promote->request.length, 1);
 	evict_class_of(t->control->evict, promote->rail, promote->request.length)->taken++;
-	enter(t, promote, PROMOTE_READING);
+	promote_enter(t, promote, PROMOTE_READING);
 	promote->request.data = tier_memory(t->control, place);
 	disk_submit(t->disk, &promote->request);
 }
 
 /* Takes a slot for the promote. False: none is free now. */
-static bool slot_take(struct tier *t, struct tier_promote *promote, uint64_t now_ns)
+static bool promote_slot_take(struct tier *t, struct tier_promote *promote, uint64_t now_ns)
 {
 	uint32_t length = promote->request.length, place, generation;
 	unsigned rail = promote->rail;
@@ -333,9 +334,9 @@ static bool slot_take(struct tier *t, struct tier_promote *promote, uint64_t now
 
 	if (rc == 0) {
 		pool_own(t->control->rail[rail].pool, place, warm_owner_disk(t->control));
-		read_start(t, promote, place, generation);
+		promote_read_start(t, promote, place, generation);
 	} else if (rc != -ENOSPC)
-		give_up(t, promote, OP_NO_SPACE);
+		promote_give_up(t, promote, OP_NO_SPACE);
 	evict_refill(t->control->evict, rail, length, now_ns);
 	return rc != -ENOSPC;
 }
@@ -347,9 +348,9 @@ unsigned tier_promote(struct tier *t, uint64_t now_ns)
 	unsigned full_rail = 0, work = 0;
 
 	t->promote_due = false;
-	while ((promote = TAILQ_FIRST(&t->capped)) && cap_has(t, promote->bytes)) {
-		leave(t, promote);
-		want(t, promote);
+	while ((promote = TAILQ_FIRST(&t->capped)) && pin_budget_has(t, promote->bytes)) {
+		promote_leave(t, promote);
+		promote_want(t, promote);
 	}
 	for (promote = TAILQ_FIRST(&t->wanted); promote; promote = next) {
 		uint32_t units = promote->bytes / PAGE_UNIT;
@@ -358,7 +359,7 @@ unsigned tier_promote(struct tier *t, uint64_t now_ns)
 		next = TAILQ_NEXT(promote, next);
 		if (units == full_units && rail == full_rail)
 			continue;
-		if (slot_take(t, promote, now_ns)) {
+		if (promote_slot_take(t, promote, now_ns)) {
 			work++;
 			continue;
 		}
@@ -400,7 +401,7 @@ static bool promote_publish(struct tier *t, const struct tier_promote *promote)
 	return true;
 }
 
-static void slot_return(struct tier *t, const struct tier_promote *promote)
+static void promote_slot_return(struct tier *t, const struct tier_promote *promote)
 {
 	evict_hold(t->control->evict, promote->rail, promote->request.length, -1);
 	(void)pool_return(
@@ -419,7 +420,7 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 	uint64_t deadline_ns = 0;
 	uint32_t readers = 0;
 
-	leave(t, promote);
+	promote_leave(t, promote);
 	STAILQ_FOREACH (waiter, &promote->waiters, next) {
 		readers++;
 		if (waiter->deadline_ns > deadline_ns)
@@ -440,7 +441,7 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 		const struct index_entry *e =
 			promote->removed ? NULL : index_find(control->index, key);
 
-		slot_return(t, promote);
+		promote_slot_return(t, promote);
 		if (promote->request.status == DISK_OK && !promote->removed)
 			done.status =
 				OP_NO_SPACE; /* it is on disk, but there is no memory for it */
@@ -450,7 +451,7 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 				.generation = e->generation,
 				.length = e->length};
 	}
-	answer_all(t, promote, &done);
+	promote_answer_all(t, promote, &done);
 	LIST_REMOVE(promote, same);
 	free(promote);
 }
@@ -461,9 +462,9 @@ void tier_written(struct tier *t, const struct page_key *key, bool on_disk)
 
 	if (!promote || promote->state != PROMOTE_WRITING)
 		return;
-	leave(t, promote);
+	promote_leave(t, promote);
 	if (on_disk && tier_has(t, key, promote->request.length))
-		want(t, promote);
+		promote_want(t, promote);
 	else
 		promote_free(t, promote, OP_MISS);
 }
@@ -477,9 +478,9 @@ void tier_promote_cancel(struct tier *t, const struct page_key *key)
 	if (promote->state == PROMOTE_READING) {
 		promote->removed = true;
 	} else if (promote->state == PROMOTE_WANTED) {
-		give_up(t, promote, OP_MISS);
+		promote_give_up(t, promote, OP_MISS);
 	} else {
-		leave(t, promote);
+		promote_leave(t, promote);
 		promote_free(t, promote, OP_MISS);
 	}
 }
@@ -487,7 +488,7 @@ void tier_promote_cancel(struct tier *t, const struct page_key *key)
 /* ---- deadlines ------------------------------------------------------------------------------- */
 
 /* Answers the waiters that are due. Returns true if none is left. */
-static bool expire(struct tier *t, struct tier_promote *promote, uint64_t now_ns)
+static bool promote_expire(struct tier *t, struct tier_promote *promote, uint64_t now_ns)
 {
 	STAILQ_HEAD(, tier_waiter) keep = STAILQ_HEAD_INITIALIZER(keep);
 	struct tier_waiter *waiter;
@@ -499,7 +500,7 @@ static bool expire(struct tier *t, struct tier_promote *promote, uint64_t now_ns
 			continue;
 		}
 		t->control->counter[COUNTER_disk_misses]++;
-		answer(t, waiter, &(struct ctl_done){.status = OP_TIMEOUT});
+		waiter_answer(t, waiter, &(struct ctl_done){.status = OP_TIMEOUT});
 	}
 	STAILQ_CONCAT(&promote->waiters, &keep);
 	return STAILQ_EMPTY(&promote->waiters);
@@ -511,23 +512,23 @@ void tier_promote_expire(struct tier *t, uint64_t now_ns)
 
 	tier_pins_end(t, now_ns);
 	TAILQ_FOREACH (promote, &t->reading, next)
-		(void)expire(t, promote, now_ns);
+		(void)promote_expire(t, promote, now_ns);
 	TAILQ_FOREACH (promote, &t->writing, next)
-		(void)expire(t, promote, now_ns);
+		(void)promote_expire(t, promote, now_ns);
 	for (promote = TAILQ_FIRST(&t->capped); promote; promote = next) {
 		next = TAILQ_NEXT(promote, next);
-		if (!expire(t, promote, now_ns))
+		if (!promote_expire(t, promote, now_ns))
 			continue;
-		leave(t, promote);
+		promote_leave(t, promote);
 		t->control->counter[COUNTER_disk_refused]++;
 		promote_free(t, promote, OP_MISS);
 	}
 	for (promote = TAILQ_FIRST(&t->wanted); promote; promote = next) {
 		next = TAILQ_NEXT(promote, next);
-		if (!expire(t, promote, now_ns) || now_ns < promote->until_ns)
+		if (!promote_expire(t, promote, now_ns) || now_ns < promote->until_ns)
 			continue;
 		t->control->counter[COUNTER_disk_refused]++;
-		give_up(t, promote, OP_MISS);
+		promote_give_up(t, promote, OP_MISS);
 	}
 	t->promote_due = true;
 }
@@ -538,8 +539,8 @@ void tier_promote_close(struct tier *t)
 	for (enum promote_state state = PROMOTE_WRITING; state <= PROMOTE_READING; state++) {
 		struct tier_promote *promote;
 
-		while ((promote = TAILQ_FIRST(list_of(t, state)))) {
-			leave(t, promote);
+		while ((promote = TAILQ_FIRST(promote_list(t, state)))) {
+			promote_leave(t, promote);
 			promote_free(t, promote, OP_CANCELLED);
 		}
 	}
@@ -612,22 +613,22 @@ static void tier_bring(struct tier *t, const struct page_key *key, const struct 
 	struct tier_promote *promote = promote_find(t, key);
 
 	if (!promote) {
-		if (!waiter && (!found->written || !cap_has(t, tier_bytes(found->length))))
+		if (!waiter && (!found->written || !pin_budget_has(t, tier_bytes(found->length))))
 			return; /* a hint is not worth waiting */
 		promote = promote_new(t, key, found->length);
 		if (promote && !waiter)
 			promote->until_ns = clock_now_ns() + TIER_HINT_NS;
 		if (promote && found->written)
-			want(t, promote);
+			promote_want(t, promote);
 		else if (promote)
-			enter(t, promote, PROMOTE_WRITING);
+			promote_enter(t, promote, PROMOTE_WRITING);
 	}
 	if (!waiter)
 		return;
 	if (promote)
 		STAILQ_INSERT_TAIL(&promote->waiters, waiter, next);
 	else
-		answer(t, waiter, &(struct ctl_done){.status = OP_NO_SPACE});
+		waiter_answer(t, waiter, &(struct ctl_done){.status = OP_NO_SPACE});
 	tier_tick(t);
 }
 
@@ -672,7 +673,7 @@ void tier_serve(struct control *control, struct ctl_channel *c, struct ctl_op *o
 
 /* ---- requests of other engines --------------------------------------------------------------- */
 
-static bool promote_fits(const Pc__Promote *promote)
+static bool promote_message_fits(const Pc__Promote *promote)
 {
 	if (promote->n_pages == 0 || promote->n_pages > MESSAGE_PAGES_MAX)
 		return false;
@@ -686,7 +687,7 @@ static bool promote_fits(const Pc__Promote *promote)
 	return true;
 }
 
-static struct tier_waiter *waiter_new(
+static struct tier_waiter *remote_waiter_new(
 	struct tier *t, struct rpc_link *link, const Pc__PromotePage *page)
 {
 	uint64_t ns = (uint64_t)page->timeout_ms * 1000000;
@@ -704,8 +705,8 @@ static struct tier_waiter *waiter_new(
 }
 
 /* Serves one page. False, and the answer: it can be given at once. */
-static bool serve_page(struct control *control, struct rpc_link *link, const Pc__PromotePage *page,
-	struct ctl_done *ret_done)
+static bool remote_page_serve(struct control *control, struct rpc_link *link,
+	const Pc__PromotePage *page, struct ctl_done *ret_done)
 {
 	const struct page_key key = {.word = {page->key0, page->key1}};
 	struct tier *t = control->tier;
@@ -720,7 +721,7 @@ static bool serve_page(struct control *control, struct rpc_link *link, const Pc_
 			ret_done->status = OP_TIMEOUT;
 		return false;
 	}
-	waiter = waiter_new(t, link, page);
+	waiter = remote_waiter_new(t, link, page);
 	if (!waiter) {
 		control->counter[COUNTER_disk_refused]++;
 		*ret_done = (struct ctl_done){.status = OP_TIMEOUT};
@@ -734,7 +735,7 @@ bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc
 {
 	struct tier *t = control->tier;
 
-	if (!promote_fits(promote))
+	if (!promote_message_fits(promote))
 		return false;
 	for (size_t i = 0; i < promote->n_pages; i++) {
 		const Pc__PromotePage *page = promote->pages[i];
@@ -743,7 +744,7 @@ bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc
 
 		if (page->id == 0)
 			tier_hint(control, &key);
-		else if (serve_page(control, link, page, &done))
+		else if (remote_page_serve(control, link, page, &done))
 			continue;
 		else if (t)
 			reply_add(t, link, page->id, &done);
@@ -755,7 +756,7 @@ bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc
 	return true;
 }
 
-static void link_forget(struct tier_promotes *list, const struct rpc_link *link)
+static void waiters_link_forget(struct tier_promotes *list, const struct rpc_link *link)
 {
 	struct tier_promote *promote;
 	struct tier_waiter *waiter;
@@ -776,8 +777,8 @@ void tier_link_down(struct control *control, const struct rpc_link *link)
 		t->reply->link = NULL;
 		t->reply->pages = 0;
 	}
-	link_forget(&t->writing, link);
-	link_forget(&t->capped, link);
-	link_forget(&t->wanted, link);
-	link_forget(&t->reading, link);
+	waiters_link_forget(&t->writing, link);
+	waiters_link_forget(&t->capped, link);
+	waiters_link_forget(&t->wanted, link);
+	waiters_link_forget(&t->reading, link);
 }

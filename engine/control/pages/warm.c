@@ -277,7 +277,7 @@ void warm_close(struct control *control)
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
-static bool on_page(void *context, const struct page_head *head, uint32_t place)
+static bool warm_on_page(void *context, const struct page_head *head, uint32_t place)
 {
 	struct control *control = context;
 	const struct index_entry entry = {.key = head->key,
@@ -291,7 +291,7 @@ static bool on_page(void *context, const struct page_head *head, uint32_t place)
 	return true;
 }
 
-static void on_quarantined(void *context, const struct pool_quarantined *slot)
+static void warm_on_quarantined(void *context, const struct pool_quarantined *slot)
 {
 	struct warm *warm = ((struct control *)context)->warm;
 
@@ -309,7 +309,7 @@ static void on_quarantined(void *context, const struct pool_quarantined *slot)
 	warm->slot[warm->slots++] = *slot;
 }
 
-static void rail_name(char name[STORED_NAME_BYTES], unsigned kind, unsigned rail)
+static void stored_rail_name(char name[STORED_NAME_BYTES], unsigned kind, unsigned rail)
 {
 	snprintf(name, STORED_NAME_BYTES, "%s-%u", rail_names[kind], rail);
 }
@@ -318,18 +318,18 @@ static void rail_name(char name[STORED_NAME_BYTES], unsigned kind, unsigned rail
  * Takes the memory of a rail and adopts it. Returns 1, 0 if there is none that can be adopted, or
  * -errno.
  */
-static int pool_adopt(
+static int warm_pool_adopt(
 	struct control *control, const struct pool_options *options, struct pool **ret_pool)
 {
 	struct pool_adopt adopt = {
-		.page = on_page, .quarantined = on_quarantined, .context = control};
+		.page = warm_on_page, .quarantined = warm_on_quarantined, .context = control};
 	struct pool_options with = *options;
 	char name[STORED_NAME_BYTES];
 	int fd[STORED_RAIL], rc;
 	bool all = true;
 
 	for (unsigned kind = 0; kind < STORED_RAIL; kind++) {
-		rail_name(name, kind, options->rail);
+		stored_rail_name(name, kind, options->rail);
 		fd[kind] = service_stored(name);
 		all &= fd[kind] >= 0;
 	}
@@ -354,14 +354,14 @@ static int pool_adopt(
 	return 0;
 }
 
-static void pool_store(const struct pool *pool, unsigned rail)
+static void warm_pool_store(const struct pool *pool, unsigned rail)
 {
 	const struct huge *const memory[STORED_RAIL] = {
 		pool_memory(pool), pool_heads(pool), pool_state_memory(pool)};
 	char name[STORED_NAME_BYTES];
 
 	for (unsigned kind = 0; kind < STORED_RAIL; kind++) {
-		rail_name(name, kind, rail);
+		stored_rail_name(name, kind, rail);
 		service_unstore(name);
 		service_store(name, memory[kind]->fd);
 	}
@@ -379,7 +379,7 @@ int warm_pool_open(
 	before = control->warm->adopted;
 	with.want_state = true;
 	with.owners = huge_number(control->warm->fd);
-	rc = pool_adopt(control, &with, ret_pool);
+	rc = warm_pool_adopt(control, &with, ret_pool);
 	if (rc == 1) {
 		log_info("warm restart: rail %u has %" PRIu64
 			 " pages of the engine before, adopted in %" PRIu64 " ms",
@@ -391,14 +391,14 @@ int warm_pool_open(
 	if (rc == 0)
 		rc = pool_open(&with, ret_pool);
 	if (rc == 0)
-		pool_store(*ret_pool, options->rail);
+		warm_pool_store(*ret_pool, options->rail);
 	return rc;
 }
 
 /* ---- the shard, removals, and the name of the engine ----------------------------------------- */
 
 /* Returns 1, 0 if there is no shard that can be adopted, or -errno. */
-static int shard_take(struct control *control, uint64_t entries)
+static int warm_shard_take(struct control *control, uint64_t entries)
 {
 	struct warm *warm = control->warm;
 	int memory = service_stored(shard_names[0]), state = service_stored(shard_names[1]), rc;
@@ -423,7 +423,7 @@ static int shard_take(struct control *control, uint64_t entries)
 int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bool want_huge)
 {
 	struct warm *warm = control->warm;
-	int rc = warm ? shard_take(control, entries) : 0;
+	int rc = warm ? warm_shard_take(control, entries) : 0;
 
 	if (rc == 1)
 		return 0;
@@ -549,7 +549,7 @@ uint32_t warm_owner_disk(const struct control *control)
 /* ---- slots of earlier engines ---------------------------------------------------------------- */
 
 /* Returns the slots of an owner to their pools, but not the one named `but`. Returns how many. */
-static uint32_t slots_return(struct control *control, uint32_t owner, uint64_t but)
+static uint32_t owner_slots_return(struct control *control, uint32_t owner, uint64_t but)
 {
 	struct warm *warm = control->warm;
 	uint32_t kept = 0, before = warm->slots;
@@ -567,7 +567,7 @@ static uint32_t slots_return(struct control *control, uint32_t owner, uint64_t b
 	return before - kept;
 }
 
-static uint32_t slots_of(const struct warm *warm, uint32_t owner)
+static uint32_t owner_slots(const struct warm *warm, uint32_t owner)
 {
 	uint32_t count = 0;
 
@@ -578,7 +578,8 @@ static uint32_t slots_of(const struct warm *warm, uint32_t owner)
 
 void warm_disk_locked(struct control *control)
 {
-	uint32_t slots = control->warm ? slots_return(control, control->warm->disk_owner, 0) : 0;
+	uint32_t slots =
+		control->warm ? owner_slots_return(control, control->warm->disk_owner, 0) : 0;
 
 	if (slots)
 		log_debug(
@@ -628,16 +629,16 @@ static bool left_release(struct left_channel *left)
 	/* Without the header it is not known which slot the client copies into: all stay. */
 	if (!process_exited(left->pidfd)) {
 		if (!left->header)
-			return !slots_of(control->warm, left->owner);
+			return !owner_slots(control->warm, left->owner);
 		/* This acquire load pairs with slot_leave() in client/set.c. */
 		but = shm_load_acquire64(&left->header->copying);
 	}
-	slots = slots_return(control, left->owner, but);
+	slots = owner_slots_return(control, left->owner, but);
 	if (slots)
 		log_debug("warm restart: %" PRIu32
 			  " slots that the engine before had granted to a client are free",
 			slots);
-	return !slots_of(control->warm, left->owner);
+	return !owner_slots(control->warm, left->owner);
 }
 
 static void left_free(struct left_channel *left)
@@ -659,7 +660,7 @@ static bool process_has_left(const struct warm *warm, uint32_t process)
 	return false;
 }
 
-static void timer_start(struct warm *warm)
+static void left_timer_start(struct warm *warm)
 {
 	const struct timeval often = {.tv_usec = WARM_LEFT_US};
 
@@ -667,7 +668,7 @@ static void timer_start(struct warm *warm)
 		log_error("warm restart: no memory for a timer; slots stay reserved");
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *context)
+static void left_on_timer(evutil_socket_t fd, short what, void *context)
 {
 	struct control *control = context;
 	struct warm *warm = control->warm;
@@ -685,7 +686,7 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
 			warm_process_end(control, left->process);
 		left_free(left);
 	}
-	timer_start(warm);
+	left_timer_start(warm);
 }
 
 /*
@@ -720,7 +721,7 @@ static int left_watch(struct control *control)
 	uint32_t process, owner;
 	int pidfd, segment, rc = 0;
 
-	warm->left_timer = event_new(control->base, -1, 0, on_timer, control);
+	warm->left_timer = event_new(control->base, -1, 0, left_on_timer, control);
 	if (!warm->left_timer)
 		return -ENOMEM;
 	while (!rc && (pidfd = service_stored_number(PROCESS_PREFIX, &process)) >= 0) {
@@ -734,18 +735,18 @@ static int left_watch(struct control *control)
 		close(pidfd);
 	}
 	if (!rc)
-		on_timer(-1, 0, control);
+		left_on_timer(-1, 0, control);
 	return rc;
 }
 
 /* Logs how many slots are never free again: their owner is no watched channel and no disk. */
 static void lost_tell(const struct warm *warm)
 {
-	uint32_t lost = warm->forgotten + warm->slots - slots_of(warm, warm->disk_owner);
+	uint32_t lost = warm->forgotten + warm->slots - owner_slots(warm, warm->disk_owner);
 	const struct left_channel *left;
 
 	LIST_FOREACH (left, &warm->left, next)
-		lost -= slots_of(warm, left->owner);
+		lost -= owner_slots(warm, left->owner);
 	if (lost)
 		log_warn(
 			"warm restart: %" PRIu32

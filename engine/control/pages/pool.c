@@ -125,13 +125,6 @@ static void class_close(struct pool *pool, struct size_class *class)
 	pool->classes--;
 }
 
-uint32_t chunks_for(const struct pool *pool, uint32_t units)
-{
-	bool kept = pool->reserved_units && pool->reserved_units != units;
-
-	return kept && pool->empties ? pool->empties - 1 : pool->empties;
-}
-
 uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units)
 {
 	uint32_t class = class_serving(pool, units);

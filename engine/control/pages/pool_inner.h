@@ -273,6 +273,17 @@ static inline bool slot_dirty(const struct slot *page)
 	return !(page->disk & (SLOT_CLEAN | SLOT_WRITING));
 }
 
+/*
+ * Returns the number of free chunks that pages of `units` may take; another size's reserved chunk
+ * is not counted.
+ */
+static inline uint32_t chunks_for(const struct pool *pool, uint32_t units)
+{
+	bool kept = pool->reserved_units && pool->reserved_units != units;
+
+	return kept && pool->empties ? pool->empties - 1 : pool->empties;
+}
+
 /* ---- pool.c ---------------------------------------------------------------------------------- */
 
 /* Returns the slot that starts at `place`, in use or not; NONE: no slot starts there. */
@@ -284,11 +295,6 @@ uint32_t pool_locate(const struct pool *pool, uint32_t place);
 void limbo_enter(struct pool *pool, uint32_t slot);
 /* Returns the size class for pages of `units`; NONE: there is none at present. */
 uint32_t class_serving(const struct pool *pool, uint32_t units);
-/*
- * Returns the number of free chunks that pages of `units` may take; another size's reserved chunk
- * is not counted.
- */
-uint32_t chunks_for(const struct pool *pool, uint32_t units);
 /*
  * Gives a certain free chunk to the class of `units`, opening the class if needed. Returns the
  * class; NONE: no further class.

@@ -30,20 +30,6 @@
 
 #define FLUSH_WALK 64u /* entries of the index that are looked at together */
 
-void *tier_memory(const struct control *control, uint32_t place)
-{
-	unsigned char *pool = pool_memory(control->rail[place_rail(place)].pool)->base;
-
-	return pool + place_offset(place);
-}
-
-bool tier_has(struct tier *t, const struct page_key *key, uint32_t length)
-{
-	struct disk_page page;
-
-	return disk_find(t->disk, key, &page) && page.length == length;
-}
-
 /* ---- pages that are written ------------------------------------------------------------------ */
 
 struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key)

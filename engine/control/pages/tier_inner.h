@@ -174,9 +174,21 @@ static inline uint32_t tier_bytes(uint32_t length)
 }
 
 /* The address of a place in this host's pools. */
-void *tier_memory(const struct control *control, uint32_t place);
+static inline void *tier_memory(const struct control *control, uint32_t place)
+{
+	unsigned char *pool = pool_memory(control->rail[place_rail(place)].pool)->base;
+
+	return pool + place_offset(place);
+}
+
 /* True if the key is on disk with this length. */
-bool tier_has(struct tier *t, const struct page_key *key, uint32_t length);
+static inline bool tier_has(struct tier *t, const struct page_key *key, uint32_t length)
+{
+	struct disk_page page;
+
+	return disk_find(t->disk, key, &page) && page.length == length;
+}
+
 /* Arms the timer that looks at deadlines. */
 void tier_tick(struct tier *t);
 /* The write of the key's page that is in flight, or NULL: also when the key was removed since. */

@@ -5,6 +5,9 @@
  *
  * Slots evicted for a page size rest in limbo before pool_take() finds them. They count as
  * `resting` until limbo ends, so that one waiting request does not evict twice.
+ *
+ * struct evict is opened here. The clients' room, the tier and warm restart write to it too:
+ * `waiting`, `pass`, `taken`, `waited` and `slowed` of a class, `requests`, `retry` and `credits`.
  */
 #include "engine/control/pages/pages_inner.h"
 
@@ -35,40 +38,7 @@
 #define PREFETCH_NEAR 4u
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
-/* Takes one page out of the index, and sends its slot to limbo. Its entries are the caller's. */
-static void evict_retire(
-	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation)
-{
-	struct control *control = evict->control;
-	/* `key` may point into the index entry that is removed below, so it is copied */
-	const struct page_key name = *key;
-	const struct index_entry *e = index_find(control->index, &name);
-	unsigned rail = place_rail(place);
-
-	if (e && e->place == place && e->generation == generation) {
-		evict_hold(evict, rail, e->length, -1);
-		index_remove(control->index, &name);
-	}
-	(void)pool_retire(control->rail[rail].pool, place, generation);
-	if (evict->rail[rail].requests)
-		evict->rail[rail].retry = true;
-}
-
-/* As evict_take_away(). on_disk: the page is there; NULL: it is not. */
-static void evict_page(struct evict *evict, const struct page_key *key, uint32_t place,
-	uint32_t generation, const struct disk_page *on_disk)
-{
-	if (!on_disk || !evict->control->pages_events->on_disk(evict->control, on_disk))
-		evict->control->pages_events->remove(evict->control, key,
-			&(struct location){.place = place, .generation = generation});
-	evict_retire(evict, key, place, generation);
-}
-
-void evict_take_away(
-	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation)
-{
-	evict_page(evict, key, place, generation, NULL);
-}
+/* ---- records of page sizes ------------------------------------------------------------------- */
 
 static uint32_t length_units(uint32_t length)
 {
@@ -105,6 +75,58 @@ void evict_hold(struct evict *evict, unsigned rail, uint32_t length, int change)
 	if (change > 0 || class->held)
 		class->held += (uint32_t)change;
 }
+
+/* ---- pages and credits that leave ------------------------------------------------------------ */
+
+/* Takes one page out of the index, and sends its slot to limbo. Its entries are the caller's. */
+static void evict_retire(
+	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation)
+{
+	struct control *control = evict->control;
+	/* `key` may point into the index entry that is removed below, so it is copied */
+	const struct page_key name = *key;
+	const struct index_entry *e = index_find(control->index, &name);
+	unsigned rail = place_rail(place);
+
+	if (e && e->place == place && e->generation == generation) {
+		evict_hold(evict, rail, e->length, -1);
+		index_remove(control->index, &name);
+	}
+	(void)pool_retire(control->rail[rail].pool, place, generation);
+	if (evict->rail[rail].requests)
+		evict->rail[rail].retry = true;
+}
+
+/* As evict_take_away(). on_disk: the page is there; NULL: it is not. */
+static void evict_page(struct evict *evict, const struct page_key *key, uint32_t place,
+	uint32_t generation, const struct disk_page *on_disk)
+{
+	if (!on_disk || !evict->control->pages_events->on_disk(evict->control, on_disk))
+		evict->control->pages_events->remove(evict->control, key,
+			&(struct location){.place = place, .generation = generation});
+	evict_retire(evict, key, place, generation);
+}
+
+void evict_take_away(
+	struct evict *evict, const struct page_key *key, uint32_t place, uint32_t generation)
+{
+	evict_page(evict, key, place, generation, NULL);
+}
+
+void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, uint32_t length)
+{
+	unsigned rail = place_rail(place);
+
+	evict->credits--;
+	evict_hold(evict, rail, length, -1);
+	if (pool_return(evict->control->rail[rail].pool, place, generation) < 0)
+		log_error(
+			"publish: cannot return place %08x to the pool of rail %u: it is no credit there",
+			place, rail);
+	evict->rail[rail].retry = true;
+}
+
+/* ---- how many slots a page size needs -------------------------------------------------------- */
 
 /*
  * The reserve: slots to keep free in advance. It is measured by the slots the class has, so that a
@@ -186,6 +208,8 @@ static void class_rest_add(
 	class->rest[class->rests].first_ns = until_ns;
 	class->rest[class->rests++].until_ns = until_ns;
 }
+
+/* ---- making room ----------------------------------------------------------------------------- */
 
 /*
  * Prefetches what the removal of the victims behind the i-th one will read: their entries in index
@@ -289,19 +313,6 @@ void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t 
 	}
 	if (want > EVICT_BURST && made >= EVICT_BURST)
 		evict->rail[rail].retry = true;
-}
-
-void evict_give_back(struct evict *evict, uint32_t place, uint32_t generation, uint32_t length)
-{
-	unsigned rail = place_rail(place);
-
-	evict->credits--;
-	evict_hold(evict, rail, length, -1);
-	if (pool_return(evict->control->rail[rail].pool, place, generation) < 0)
-		log_error(
-			"publish: cannot return place %08x to the pool of rail %u: it is no credit there",
-			place, rail);
-	evict->rail[rail].retry = true;
 }
 
 /* ---- pages that clients and other hosts name ------------------------------------------------- */

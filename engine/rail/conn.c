@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections (struct conn): add, probe, break, drop, wqes_retire and return them, detect stalls,
- * and the loss of the NIC. The control plane hands a connection over and gets it back when the NIC
+ * Connections (struct conn): add, probe, break, drop, retire and return them, detect stalls, and
+ * the loss of the NIC. The control plane hands a connection over and gets it back when the NIC
  * can no longer write for it: because every WQE has retired, or because the control plane has
  * destroyed the QPs or closed the device; what was posted then retires without completions. Poll
  * core only. In fault-free operation only conn_qp_find() runs per op.

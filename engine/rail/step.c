@@ -296,7 +296,7 @@ void rail_reap_all(struct rail *rail)
  * ---- deadlines ---------------------------------------------------------------------------------
  *
  * A request or run with no WQE at the NIC is answered at once. One with posted WQEs is answered
- * when they wqes_retire, because the NIC may still write its buffers: a connection that makes
+ * when they retire, because the NIC may still write its buffers: a connection that makes
  * progress gets REQUEST_GRACE_NS for that, one that does not is broken, so that the control plane
  * moves its QPs to the error state. An op with too short a deadline therefore does not fail other
  * ops.

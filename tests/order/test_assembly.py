@@ -120,14 +120,9 @@ SEQUENCES = {
     "change_begin": {"aarch64": [r"str\s+w", r"dmb\s+oshst"]},
     "change_end": {"aarch64": [r"str\s+x", r"dmb\s+oshst", r"str\s+wzr"]},
     # The sleep protocol. Sleeper: flag, fence, one more look. Waker: publication, fence, flag.
-<<<<<<< HEAD
-    "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<answered>"]},
+    "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<wait_answered>"]},
     "poll_sleep": {
         "aarch64": [r"bl\s.*<poll_raise_flags>", r"dmb\s+ish$", r"bl\s.*<poll_core_turn>"]},
-=======
-    "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<wait_answered>"]},
-    "rest": {"aarch64": [r"bl\s.*<raise_flags>", r"dmb\s+ish$", r"bl\s.*<turn>"]},
->>>>>>> 3a52298b (client: name static functions by object and verb)
     "sleep_or_work": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<turn>"]},
     "submit_ctl_flush": {
         "aarch64": [r"bl\s.*<submit_ctl_publish>", r"dmb\s+ish$", r"bl?\s.*<submit_ctl_wake>"]},

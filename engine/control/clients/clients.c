@@ -194,6 +194,10 @@ static struct session **session_place_find(struct session **table, unsigned plac
 	return NULL;
 }
 
+/*
+ * At the first request: gives the session a place in clients->session, or calls session_refuse()
+ * when all are taken.
+ */
 static void session_admit(struct session *s)
 {
 	struct clients *clients = s->control->clients;
@@ -366,6 +370,7 @@ static int session_request_check(
 	return 0;
 }
 
+/* Serves s->request and takes ownership of `fd` (-1: the request had no descriptor). */
 static void session_serve(struct session *s, int fd, unsigned fd_count)
 {
 	char text[160];
@@ -486,8 +491,9 @@ static void session_on_closed(evutil_socket_t socket, short what, void *context)
 }
 
 /*
- * `readable` is a one-shot event; session_reply() adds it again. `closed` fires when the client
- * closes the socket or dies, also while a request is being served.
+ * Starts to watch the session's socket, with a time limit for the first request. Returns 0 or
+ * -ENOMEM. `readable` is a one-shot event; session_reply() adds it again. `closed` fires when the
+ * client closes the socket or dies, also while a request is being served.
  */
 static int session_start(struct session *s)
 {
@@ -542,6 +548,10 @@ void session_end(struct session *s, const char *why)
 			region_drop(clients->region[i]);
 }
 
+/*
+ * Frees a session that has ended and has no channels and regions left. Returns false if it cannot
+ * yet.
+ */
 static bool session_free(struct session *s)
 {
 	struct clients *clients = s->control->clients;

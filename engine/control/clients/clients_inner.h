@@ -287,12 +287,15 @@ void client_socket_remove(struct control *control);
 
 void channel_open_request(struct session *s);
 void channel_close_request(struct session *s);
+/* Stops serving the channel and tells the rails to return it. */
 void channel_stop(struct channel *c);
 /* Called when the channel's staging memory is registered and the rails know it: sends the reply. */
 void channel_opened(struct channel *c);
 /* Frees the stopped channel if all rails have returned it and its staging region is freed. */
 void channel_finish(struct channel *c);
+/* Creates the timer that checks the channels in quarantine. Returns 0 or -ENOMEM. */
 int channels_open(struct clients *clients);
+/* Frees all channels. Called by clients_close(), after the poll cores have ended. */
 void channels_close(struct clients *clients);
 
 /* ---- client_memory.c ------------------------------------------------------------------------- */
@@ -305,6 +308,7 @@ void region_remove_request(struct session *s);
  * -errno, with the reason in `text`, the channel has no staging memory.
  */
 int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes);
+/* Tells the rails to return the region, or cancels its registration. */
 void region_drop(struct region *r);
 /*
  * Called by clients_close() after the rails have ended. False: a NIC did not deregister the memory,

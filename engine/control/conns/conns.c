@@ -47,6 +47,7 @@ static struct conn_health *conn_health_of(
 	return b;
 }
 
+/* No connection is made for this time after a failure, which doubles with each further failure. */
 static void conn_back_off(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
 	struct conn_health *b = conn_health_of(control, rail, peer, ref);
@@ -200,6 +201,7 @@ static void out_conn_break(struct out_conn *conn)
 	out_conn_go_on(conn);
 }
 
+/* Ends the connection with out_conn_give_up() or out_conn_break(), depending on its state. */
 static void out_conn_end(struct out_conn *conn)
 {
 	if (conn->state < OUT_CONN_LIVE)
@@ -244,6 +246,7 @@ static bool out_conn_deadline_set(struct out_conn *conn, uint64_t ms)
 	return event_add(conn->deadline, &wait) == 0;
 }
 
+/* The peer's message Connected has arrived: starts QPS_CONNECT, with a time limit of its own. */
 static void out_conn_connect(struct out_conn *conn)
 {
 	conn->state = OUT_CONN_CONNECTING;
@@ -400,6 +403,11 @@ static unsigned out_conns_of(const struct control *control, unsigned rail)
 	return count;
 }
 
+/*
+ * Starts a connection: makes the queue pairs, then sends Connect to the peer. Returns 0, -ENOMEM,
+ * -EBUSY if a helper thread still works on queue pairs to that peer that were given up, or -EMFILE
+ * if the rail has RAIL_CONNECTIONS_MAX connections.
+ */
 static int out_conn_open(
 	struct control *control, unsigned rail, const struct member_record *to, bool probe)
 {

@@ -65,6 +65,7 @@ bool rail_out(const struct control *control, unsigned rail)
 	return h->port_down || h->slow || h->lost;
 }
 
+/* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
 static void rail_leaves(struct control *control, unsigned rail)
 {
 	rail_out_bit_set(&control->status->rails_out, rail, true);

@@ -16,6 +16,7 @@ A function of a hot file that does not run once per page has `/* cold: WHY */` j
 may use what the hot path may not, and have the length of other functions.
 """
 import argparse
+import collections
 import functools
 import os
 import re
@@ -49,6 +50,15 @@ TOP_REQUIRED = {"meson.build", "engine", "dv", "numa", "config", "tests", "perf"
 CLANG_FORMAT = "14"  # Debian 12's; others break lines in other places
 TOP_ALLOWED = {"LICENSE", "pyproject.toml", "meson_options.txt"}
 README_FOLDERS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
+
+# Bytes of a README, of that of a room of engine/control, and of another page beside its code. Those
+# that are longer, with their present size as the limit: make them short, then delete the row.
+README_MAX, ROOM_README_MAX, PAGE_MAX = 12000, 6000, 8000
+LONG_PAGES = {"engine/README.md": 91294, "perf/README.md": 40560, "tests/README.md": 16720,
+              "tests/sim/README.md": 17806}
+
+# Where a name means one function: product code.
+PRODUCT = ("config", "numa", "dv", "engine")
 
 # Folder -> what it may include: a folder (with what is below it) or one header. Longest match
 # on the including file wins, so one file can have rights of its own.
@@ -384,6 +394,55 @@ def check_tree(paths, found):
             found.add(folder + "/README.md", 1, "readme", "is missing: one page on what lives here")
 
 
+def page_limit(path):
+    """The most bytes that a page of prose may have, or None."""
+    if not path.endswith(".md") or path.startswith("."):
+        return None
+    if path.startswith("engine/control/"):
+        return ROOM_README_MAX if os.path.basename(path) == "README.md" else PAGE_MAX
+    return README_MAX if os.path.basename(path) == "README.md" else None
+
+
+def check_page(path, size, found):
+    limit = page_limit(path)
+    if limit is None or size <= limit:
+        return
+    if size <= LONG_PAGES.get(path, 0):
+        found.add(path, 1, "warning", "%d bytes, %d is the aim" % (size, limit))
+    else:
+        found.add(path, 1, "page-length", "%d bytes, at most %d: a page of its own beside the code?"
+                  % (size, max(limit, LONG_PAGES.get(path, 0))))
+
+
+def check_hot(paths, found):
+    for path in sorted(HOT):
+        if path not in paths:
+            found.add(path, 1, "hot-list", "is no file: where did the code go that runs per page?")
+
+
+def function_names(path, text):
+    """(name, line) of each function that a file of product code defines."""
+    if not (is_c(path) and path.split("/")[0] in PRODUCT):
+        return
+    code = re.sub(r"__attribute__\s*\(\(.*?\)\)", blank, code_only(text), flags=re.S)
+    for first, _, name in functions(code):
+        if name not in ("main", "?"):
+            yield name, first
+
+
+def check_names(names, found):
+    """names: {function: [(path, line)]}. A debugger and perf cannot tell two of one name apart."""
+    double = {name: places for name, places in names.items()
+              if len({path for path, _ in places}) > 1}
+    for name, places in sorted(double.items()):
+        path, line = places[0]
+        found.add(path, line, "advice", "%s() is defined in %s, too"
+                  % (name, ", ".join(sorted({p for p, _ in places} - {path}))))
+    if double:
+        found.add("tools/tidy.py", 1, "advice", "%d function names are defined in several files"
+                  % len(double))
+
+
 def list_files(root):
     try:
         out = subprocess.run(
@@ -402,6 +461,8 @@ def check_root(root):
     found = Findings()
     paths = list_files(root)
     check_tree(paths, found)
+    check_hot(paths, found)
+    names = collections.defaultdict(list)
     for path in paths:
         with open(os.path.join(root, path), "rb") as file:
             head = file.read(2)
@@ -410,8 +471,12 @@ def check_root(root):
                 continue
             text = (head + file.read()).decode("utf-8", "replace")
         check_file(path, text, found)
+        check_page(path, len(text.encode()), found)
+        for name, line in function_names(path, text):
+            names[name].append((path, line))
         if prose.wants(path, text):
             prose.check(path, text, functools.partial(found.add, path))
+    check_names(names, found)
     prose.check_subjects(root, lambda commit, rule, text: found.add(commit, 1, rule, text))
     return found
 
@@ -476,6 +541,8 @@ BAD = [  # path, text, the rule that must fire
     ("engine/client/get.c", TOP + "\tp = malloc(8);\n", "hot-path"),
     ("engine/client/set.c", TOP + "\tmadvise(p, 8, 9);\n", "hot-path"),
     ("engine/client/look.c", TOP + LONG % ("\tg();\n" * 38), "function-length"),
+    ("engine/rail/run.c", TOP + "\tp = malloc(8);\n", "hot-path"),
+    ("engine/client/get.c", TOP + "\tfree(p);\n", "hot-path"),
     ("dv/hot.h", TOP + COLD + LONG % ("\tg();\n" * 68), "function-length"),
     ("dv/hot.h", TOP + COLD + LONG % "\tfree(p);\n" + "\nvoid h(void)\n{\n\tfree(p);\n}\n",
      "hot-path"),
@@ -522,6 +589,7 @@ GOOD = [  # nothing fires
     ("numa/a.c", TOP + '/* #include "pin.h" asm malloc */\n'),
     ("dv/hot.h", TOP + "/* no errno, malloc() or read() */\n\tn = dv_poll(cq);\n\tread_done(1);\n"),
     ("dv/hot.h", TOP + LONG % ("\tg();\n" * 36)),
+    ("engine/rail/run_post.c", TOP + (LONG % ("\tg();\n" * 39)).replace("f(", "post_gathered(")),
     ("dv/hot.h", TOP + COLD + LONG % "\tfree(p);\n"),
     ("dv/hot.h", TOP + COLD + LONG % ("\tg();\n" * 66)),
     ("dv/hot.h", TOP + COLD + "/* What it does. */\n" + LONG % "\tfree(p);\n"),
@@ -540,6 +608,27 @@ GOOD = [  # nothing fires
 ]
 
 TREE = sorted(TOP_REQUIRED - set(OURS)) + [f + "/README.md" for f in README_FOLDERS]
+
+PAGES = [  # path, bytes, the rules that fire
+    ("numa/README.md", README_MAX, set()), ("numa/README.md", README_MAX + 1, {"page-length"}),
+    ("engine/control/net/README.md", ROOM_README_MAX + 1, {"page-length"}),
+    ("engine/control/README.md", ROOM_README_MAX, set()),
+    ("engine/control/pages/A.md", PAGE_MAX, set()),
+    ("engine/control/pages/A.md", PAGE_MAX + 1, {"page-length"}),
+    ("perf/README.md", README_MAX + 1, {"warning"}), ("perf/README.md", 99999, {"page-length"}),
+    ("engine/METRICS.md", 99999, set()), (".github/CHANGELOG.md", 99999, set()),
+]
+
+ONE = "static void tick(void)\n{\n\tg();\n}\n"
+NAMES = [  # files of product code, the number of lines of advice: one a name, and the sum
+    ([("dv/a.c", ONE), ("numa/b.c", "__attribute__((cold)) " + ONE)], 2),
+    ([("dv/a.c", ONE), ("numa/b.c", ONE.replace("tick", "pin_tick"))], 0),
+    ([("dv/a.c", "#ifdef A\n" + ONE + "#else\n" + ONE + "#endif\n")], 0),
+    ([("dv/a.c", ONE), ("tests/b.c", ONE)], 0),
+    ([("dv/a.c", "/* tick(void)\n{\n} */\n"), ("numa/b.c", ONE)], 0),
+    ([("engine/main.c", ONE.replace("tick", "main")), ("engine/b.c", ONE.replace("tick", "main"))],
+     0),
+]
 
 
 def check_format(root):
@@ -583,12 +672,31 @@ def self_test():
         check_tree(paths, found)
         if found.rules() != rules:
             failures.append("tree %r: %r, not %r" % (paths[-1], found.rules(), rules))
+    for path, size, rules in PAGES:
+        found = Findings()
+        check_page(path, size, found)
+        if found.rules() != rules:
+            failures.append("page %s of %d bytes: %r, not %r" % (path, size, found.rules(), rules))
+    for paths, rules in [(HOT | {"a.c"}, set()), (HOT - {"engine/client/run.c"}, {"hot-list"})]:
+        found = Findings()
+        check_hot(paths, found)
+        if found.rules() != rules:
+            failures.append("hot list: %r, not %r" % (found.rules(), rules))
+    for files, count in NAMES:
+        names = collections.defaultdict(list)
+        for path, text in files:
+            for name, line in function_names(path, TOP + text):
+                names[name].append((path, line))
+        found = Findings()
+        check_names(names, found)
+        if len(found.rows) != count or found.rules() - {"advice"}:
+            failures.append("names of %r: %r" % (files, found.rows))
     prose_rows, prose_failures = prose.self_test()
     failures += prose_failures
     for failure in failures:
         print("self-test: " + failure)
-    print("self-test: %d bad, %d good, %d trees, %d of prose, %d wrong"
-          % (len(BAD), len(GOOD), len(trees), prose_rows, len(failures)))
+    print("self-test: %d bad, %d good, %d trees, %d pages, %d of names, %d of prose, %d wrong"
+          % (len(BAD), len(GOOD), len(trees), len(PAGES), len(NAMES), prose_rows, len(failures)))
     return 1 if failures else 0
 
 

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's memory: status segment, pools and directory shard, and their registration on every
- * NIC by one thread per NIC. Start-up and shutdown, control plane's thread.
+ * The engine's memory: status segment, pools and directory shard, their registration on every NIC
+ * by one thread per NIC, and the population of what clients map by another thread. Start-up and
+ * shutdown, control plane's thread; the threads write only what belongs to them.
+ *
+ * A limit that is too low for the memory ends the start, or the engine, with an error that names
+ * the limit.
  */
+#include "engine/control/control_inner.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,14 +27,15 @@
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/pages.h"
 #include "numa/clock.h"
+#include "numa/memory.h"
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- status segment, pools, shard ------------------------------------------------------------ */
 
 /*
  * Clients receive these files. The seals prevent a client from truncating a file and so removing
  * memory that the engine uses. They need a memfd made with MFD_ALLOW_SEALING.
  */
-static void seal(const char *name, int fd)
+static void memory_seal(const char *name, int fd)
 {
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		log_debug("memory %s: not sealed: %s; a client could truncate it", name,
@@ -41,7 +49,7 @@ int memory_status_open(struct control *control)
 
 	if (rc < 0)
 		return rc;
-	seal("status", control->status_memory.fd);
+	memory_seal("status", control->status_memory.fd);
 	control->status = control->status_memory.base;
 	control->status->incarnation = control->incarnation;
 	control->status->ref = control->ref;
@@ -64,7 +72,7 @@ void memory_status_close(struct control *control)
  * Bytes of the pool that clients may map. Pages and heads are each rounded up to the page size of
  * their memory, so one may reach further than the other: the smaller one counts.
  */
-static uint64_t pool_bytes(const struct pool *pool)
+static uint64_t memory_pool_bytes(const struct pool *pool)
 {
 	uint64_t heads = pool_heads(pool)->bytes / sizeof(struct page_head) * PAGE_UNIT;
 
@@ -105,9 +113,9 @@ int memory_pools_open(struct control *control)
 			return rc;
 		}
 		control->rail[i].pool = pool;
-		seal("pool", pool_memory(pool)->fd);
-		seal("heads", pool_heads(pool)->fd);
-		control->status->pool_bytes[i] = pool_bytes(pool);
+		memory_seal("pool", pool_memory(pool)->fd);
+		memory_seal("heads", pool_heads(pool)->fd);
+		control->status->pool_bytes[i] = memory_pool_bytes(pool);
 		if (pool_page_bytes_max(pool) < largest)
 			largest = pool_page_bytes_max(pool);
 	}
@@ -126,7 +134,7 @@ int memory_pools_open(struct control *control)
 #define SHARD_DISK_PAGE 16384u /* bytes on disk for which there is an entry */
 
 /* Size of all files of the disk tier. */
-static uint64_t disk_bytes(const struct settings *s)
+static uint64_t memory_disk_bytes(const struct settings *s)
 {
 	unsigned paths = s->disk_paths[0] != '\0';
 
@@ -135,7 +143,7 @@ static uint64_t disk_bytes(const struct settings *s)
 	return paths * s->disk_bytes;
 }
 
-static uint64_t shard_entries(const struct control *control)
+static uint64_t memory_shard_entries(const struct control *control)
 {
 	const struct settings *s = control->settings;
 	uint64_t entries = 0;
@@ -144,28 +152,29 @@ static uint64_t shard_entries(const struct control *control)
 		return (uint64_t)s->engine_directory_entries;
 	for (unsigned i = 0; i < control->rails; i++)
 		entries += pool_memory(control->rail[i].pool)->bytes / PAGE_UNIT;
-	entries += disk_bytes(s) / SHARD_DISK_PAGE;
+	entries += memory_disk_bytes(s) / SHARD_DISK_PAGE;
 	entries *= (uint64_t)s->cluster_replicas;
 	return entries < SHARD_ENTRIES_MAX ? entries : SHARD_ENTRIES_MAX;
 }
 
 int memory_shard_open(struct control *control)
 {
-	int rc = warm_shard_open(control, shard_entries(control), control->plan.rail[0].numa_node,
-		control->settings->engine_huge_pages);
+	int rc = warm_shard_open(control, memory_shard_entries(control),
+		control->plan.rail[0].numa_node, control->settings->engine_huge_pages);
 
 	if (rc < 0) {
 		log_error("directory shard: %s; lower engine.directory_entries", strerror(-rc));
 		return rc;
 	}
-	seal("shard", control->shard.memory.fd);
-	control->status->bucket_bits = control->shard.bits;
+	memory_seal("shard", control->shard->memory.fd);
+	control->bucket_bits = (uint8_t)control->shard->bits;
+	control->status->bucket_bits = control->shard->bits;
 	return 0;
 }
 
 void memory_shard_close(struct control *control)
 {
-	shard_close(&control->shard);
+	shard_close(control->shard);
 }
 
 /* ---- registration on every NIC --------------------------------------------------------------- */
@@ -187,7 +196,7 @@ struct registration {
 	char text[256];
 };
 
-static int export_one(struct registration *r, unsigned region, const struct huge *memory)
+static int memory_export_one(struct registration *r, unsigned region, const struct huge *memory)
 {
 	struct control_rail *rail = &r->control->rail[r->nic];
 
@@ -202,30 +211,32 @@ static int export_one(struct registration *r, unsigned region, const struct huge
 	return r->result;
 }
 
-static int export_nic(struct registration *r)
+static int memory_export_nic(struct registration *r)
 {
 	struct control *control = r->control;
 
 	for (unsigned i = 0; i < control->rails; i++) {
-		if (export_one(r, REGION_POOL_0 + i, pool_memory(control->rail[i].pool)) < 0 ||
-			export_one(r, REGION_HEADS_0 + i, pool_heads(control->rail[i].pool)) < 0)
+		if (memory_export_one(r, REGION_POOL_0 + i, pool_memory(control->rail[i].pool)) <
+				0 ||
+			memory_export_one(
+				r, REGION_HEADS_0 + i, pool_heads(control->rail[i].pool)) < 0)
 			return r->result;
 	}
-	return export_one(r, REGION_SHARD, &control->shard.memory);
+	return memory_export_one(r, REGION_SHARD, &control->shard->memory);
 }
 
 /* Registers every pool and head array of the host, and the shard, on one NIC. */
-static void *export_main(void *context)
+static void *memory_export_main(void *context)
 {
 	struct registration *r = context;
 
-	(void)export_nic(r);
+	(void)memory_export_nic(r);
 	shm_store(&r->done, 1);
 	(void)eventfd_write(r->control->kick, 1);
 	return NULL;
 }
 
-static uint64_t export_bytes(const struct control *control)
+static uint64_t memory_export_bytes(const struct control *control)
 {
 	uint64_t bytes = 0;
 
@@ -234,7 +245,7 @@ static uint64_t export_bytes(const struct control *control)
 	return bytes;
 }
 
-static bool exported(const struct control *control)
+static bool memory_exported(const struct control *control)
 {
 	for (unsigned i = 0; i < control->rails; i++)
 		if (!shm_load(&control->registration[i].done))
@@ -243,7 +254,7 @@ static bool exported(const struct control *control)
 }
 
 /* Waits for the threads. Returns 0 or the first -errno of one, after logging it. */
-static int export_join(struct control *control)
+static int memory_export_join(struct control *control)
 {
 	int rc = 0;
 
@@ -264,10 +275,10 @@ static int export_join(struct control *control)
 
 void memory_unexport(struct control *control)
 {
-	if (control->registration && !exported(control))
+	if (control->registration && !memory_exported(control))
 		log_info("stopping: waiting until %.1f GiB of pools are registered",
-			(double)export_bytes(control) / (1u << 30));
-	(void)export_join(control);
+			(double)memory_export_bytes(control) / (1u << 30));
+	(void)memory_export_join(control);
 	for (unsigned i = 0; i < control->rails; i++) {
 		for (unsigned region = 0; region < REGIONS_EXPORTED; region++) {
 			struct dv_mr *mr = &control->rail[i].exported[region];
@@ -290,25 +301,25 @@ int memory_export(struct control *control)
 		struct registration *r = &control->registration[i];
 
 		*r = (struct registration){.control = control, .nic = i};
-		r->started = pthread_create(&r->thread, NULL, export_main, r) == 0;
+		r->started = pthread_create(&r->thread, NULL, memory_export_main, r) == 0;
 		if (!r->started)
-			export_main(r);
+			memory_export_main(r);
 	}
 	return 0;
 }
 
 /* All memory is registered: other engines may come. */
-static int export_finish(struct control *control)
+static int memory_export_finish(struct control *control)
 {
 	uint64_t took_ns = clock_now_ns() - control->export_ns;
-	int rc = export_join(control);
+	int rc = memory_export_join(control);
 
 	if (rc < 0)
 		return rc;
 	control->exporting = false;
 	if (took_ns > EXPORT_WAIT_NS)
 		log_info("%.1f GiB of pools are registered after %.1f s; joining the cluster",
-			(double)export_bytes(control) / (1u << 30), (double)took_ns / 1e9);
+			(double)memory_export_bytes(control) / (1u << 30), (double)took_ns / 1e9);
 	rc = rpc_listen(control);
 	if (rc == 0)
 		member_seeds_tick(control, clock_now_ns());
@@ -319,13 +330,13 @@ int memory_export_wait(struct control *control)
 {
 	const struct timespec nap = {.tv_nsec = 100000};
 
-	while (!exported(control) && clock_now_ns() - control->export_ns < EXPORT_WAIT_NS)
+	while (!memory_exported(control) && clock_now_ns() - control->export_ns < EXPORT_WAIT_NS)
 		nanosleep(&nap, NULL);
-	if (exported(control))
-		return export_finish(control);
+	if (memory_exported(control))
+		return memory_export_finish(control);
 	log_info(
 		"registering %.1f GiB of pools takes long: clients of this host are served meanwhile, the cluster is joined after it",
-		(double)export_bytes(control) / (1u << 30));
+		(double)memory_export_bytes(control) / (1u << 30));
 	return 0;
 }
 
@@ -335,16 +346,166 @@ unsigned memory_export_turn(struct control *control)
 
 	if (!control->exporting || control->failed)
 		return 0;
-	if (exported(control)) {
-		control->failed = export_finish(control);
+	if (memory_exported(control)) {
+		control->failed = memory_export_finish(control);
 		return 1;
 	}
 	now_ns = clock_now_ns();
 	if (now_ns - control->export_told_ns > EXPORT_TELL_SECONDS * 1000000000ull) {
 		control->export_told_ns = now_ns;
 		log_info("registering %.1f GiB of pools: not done after %" PRIu64 " s",
-			(double)export_bytes(control) / (1u << 30),
+			(double)memory_export_bytes(control) / (1u << 30),
 			(now_ns - control->export_ns) / 1000000000);
 	}
 	return 0;
+}
+
+/* ---- population of what clients map ---------------------------------------------------------- */
+
+/*
+ * Without population, the kernel allocates a page for the process that touches it first and charges
+ * it to the cgroup of that process, which is a client's in most cases. The thread only makes the
+ * kernel allocate, so it may run beside everything that uses the memory.
+ */
+
+/* bytes of one system call: it must not keep the address space locked for long */
+#define POPULATE_STEP_BYTES (2u << 20)
+/* what the limits must leave for the rest of the engine; below it the kernel ends processes */
+#define POPULATE_SPARE_BYTES (8u << 20)
+#define POPULATE_TELL_NS 5000000000ull /* between two log lines */
+#define POPULATE_LONG_NS 1000000000ull /* what takes longer is logged at its end */
+
+struct populate {
+	struct control *control;
+	pthread_t thread;
+	uint32_t stop; /* written by the control plane */
+	uint32_t done; /* written by the thread, last */
+	/* the thread's until `done` */
+	int result;
+	char limit[CGROUP_NAME_BYTES]; /* the lowest limit of the memory */
+	uint64_t bytes, total, since_ns, told_ns;
+};
+
+static double populate_gib(uint64_t bytes)
+{
+	return (double)bytes / (1u << 30);
+}
+
+static void populate_tell(struct populate *p)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	if (now_ns - p->told_ns < POPULATE_TELL_NS)
+		return;
+	p->told_ns = now_ns;
+	log_info("memory: %.1f of %.1f GiB are populated after %.0f s", populate_gib(p->bytes),
+		populate_gib(p->total), (double)(now_ns - p->since_ns) / 1e9);
+}
+
+/* The kernel would not refuse the memory but end a process, so the limits are asked before. */
+static bool populate_room_left(struct populate *p, const struct huge *memory)
+{
+	return memory->page_bytes > POPULATE_STEP_BYTES / 2 ||
+	       memory_available(p->limit, sizeof(p->limit)) >=
+		       POPULATE_STEP_BYTES + POPULATE_SPARE_BYTES;
+}
+
+static int populate_memory(struct populate *p, const struct huge *memory)
+{
+	for (size_t at = 0; at < memory->bytes && !shm_load(&p->stop); at += POPULATE_STEP_BYTES) {
+		size_t left = memory->bytes - at;
+		int rc = populate_room_left(p, memory)
+				 ? huge_populate(memory, at, POPULATE_STEP_BYTES)
+				 : -ENOMEM;
+
+		if (rc < 0)
+			return rc;
+		p->bytes += left < POPULATE_STEP_BYTES ? left : POPULATE_STEP_BYTES;
+		populate_tell(p);
+	}
+	return 0;
+}
+
+static int populate_all(struct populate *p)
+{
+	const struct control *control = p->control;
+	int rc = populate_memory(p, &control->shard->memory);
+
+	for (unsigned i = 0; rc == 0 && i < control->rails; i++) {
+		rc = populate_memory(p, pool_heads(control->rail[i].pool));
+		if (rc == 0)
+			rc = populate_memory(p, pool_memory(control->rail[i].pool));
+	}
+	return rc;
+}
+
+static void *populate_main(void *context)
+{
+	struct populate *p = context;
+
+	pthread_setname_np(pthread_self(), "pc-populate");
+	p->result = populate_all(p);
+	shm_store(&p->done, 1);
+	(void)eventfd_write(p->control->kick, 1);
+	return NULL;
+}
+
+int populate_open(struct control *control)
+{
+	struct populate *p = calloc(1, sizeof(*p));
+	sigset_t all, before;
+	int rc;
+
+	if (!p)
+		return -ENOMEM;
+	p->control = control;
+	p->since_ns = p->told_ns = clock_now_ns();
+	p->total = control->shard->memory.bytes;
+	for (unsigned i = 0; i < control->rails; i++)
+		p->total += pool_heads(control->rail[i].pool)->bytes +
+			    pool_memory(control->rail[i].pool)->bytes;
+	sigfillset(&all); /* signals are the main thread's */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = -pthread_create(&p->thread, NULL, populate_main, p);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc < 0) {
+		free(p);
+		return rc;
+	}
+	control->populate = p;
+	return 0;
+}
+
+unsigned populate_turn(struct control *control)
+{
+	struct populate *p = control->populate;
+	uint64_t took_ns;
+
+	if (!p || !shm_load(&p->done))
+		return 0;
+	took_ns = clock_now_ns() - p->since_ns;
+	if (p->result < 0) {
+		log_error(
+			"memory: only %.2f of %.2f GiB can be populated: %s (lowest limit: %s); lower engine.pool_bytes or raise that limit",
+			populate_gib(p->bytes), populate_gib(p->total), strerror(-p->result),
+			p->limit);
+		control->failed = p->result;
+	} else if (took_ns > POPULATE_LONG_NS) {
+		log_info("memory: %.1f GiB are populated after %.1f s", populate_gib(p->total),
+			(double)took_ns / 1e9);
+	}
+	populate_close(control);
+	return 1;
+}
+
+void populate_close(struct control *control)
+{
+	struct populate *p = control->populate;
+
+	if (!p)
+		return;
+	shm_store(&p->stop, 1);
+	pthread_join(p->thread, NULL);
+	control->populate = NULL;
+	free(p);
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Builds the control plane and takes it down: a table of steps, opened from the top and closed from
- * the bottom, so that a failure undoes exactly the steps that succeeded. Start-up and shutdown,
- * control plane's thread.
+ * the bottom, so that a failure undoes exactly the steps that succeeded. --check opens and closes
+ * again those steps that need nothing which an engine that serves now may hold. Start-up and
+ * shutdown, control plane's thread.
  */
+#include "engine/control/control_open.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,24 +20,35 @@
 #include "config/log.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
+#include "engine/control/control_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/loop.h"
+#include "engine/control/members/etcd.h"
 #include "engine/control/members/member.h"
-#include "engine/control/observe/observe.h"
-#include "engine/control/populate.h"
-#include "engine/control/pages/pages.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/test_hooks.h"
-#include "engine/control/tick.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/observe/observe.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/base/watchdog.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
 #include "numa/guest.h"
 #include "numa/limit.h"
 
+/*
+ * struct control and those parts of rooms that it points to from the start. One allocation, at
+ * whose beginning struct control is.
+ */
+struct engine {
+	struct control control;
+	struct loop loop;
+	struct shard shard;
+	struct statistics statistics;
+};
+
 /* ---- the engine itself ----------------------------------------------------------------------- */
 
-int identity_open(struct control *control)
+static int control_identity_open(struct control *control)
 {
 	const struct settings *s = control->settings;
 	char address[ADDRESS_TEXT_BYTES];
@@ -59,7 +73,16 @@ int identity_open(struct control *control)
 	return 0;
 }
 
-static void events_close(struct control *control)
+static int seeds_check(struct control *control)
+{
+	struct members *scratch = calloc(1, sizeof(*scratch));
+	int rc = scratch ? member_seeds(control->settings, scratch) : -ENOMEM;
+
+	free(scratch);
+	return rc < 0 ? rc : 0;
+}
+
+static void control_events_close(struct control *control)
 {
 	loop_events_close(control);
 	if (control->kick >= 0)
@@ -74,7 +97,7 @@ static void events_close(struct control *control)
 /*
  * One eventfd per poll core: its thread can sleep on only one, and must wake for any of its rails.
  */
-static int rail_kick(const struct control *control, unsigned rail)
+static int control_rail_kick(const struct control *control, unsigned rail)
 {
 	const struct plan *plan = &control->plan;
 
@@ -85,7 +108,7 @@ static int rail_kick(const struct control *control, unsigned rail)
 }
 
 /* libevent's messages, in the format of the log. Any thread. */
-static void on_libevent(int severity, const char *text)
+static void control_on_libevent(int severity, const char *text)
 {
 	static const enum log_level level[] = {[EVENT_LOG_DEBUG] = LOG_DEBUG,
 		[EVENT_LOG_MSG] = LOG_INFO,
@@ -96,17 +119,17 @@ static void on_libevent(int severity, const char *text)
 		"libevent: %s", text);
 }
 
-static int events_open(struct control *control)
+static int control_events_open(struct control *control)
 {
 	struct event_config *config;
 	int rc;
 
-	event_set_log_callback(on_libevent);
+	event_set_log_callback(control_on_libevent);
 	config = event_config_new();
 	control->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = control->kick < 0 ? -errno : 0;
 	for (unsigned i = 0; i < control->rails; i++) {
-		control->rail[i].kick = rail_kick(control, i);
+		control->rail[i].kick = control_rail_kick(control, i);
 		if (control->rail[i].kick < 0)
 			rc = -errno;
 	}
@@ -118,13 +141,13 @@ static int events_open(struct control *control)
 	if (rc == 0)
 		rc = control->base ? loop_events_open(control) : -ENOMEM;
 	if (rc < 0)
-		events_close(control);
+		control_events_close(control);
 	return rc;
 }
 
 /* ---- NICs ------------------------------------------------------------------------------------ */
 
-static void devices_close(struct control *control)
+static void control_devices_close(struct control *control)
 {
 	for (unsigned i = 0; i < control->rails; i++) {
 		if (control->rail[i].device)
@@ -158,7 +181,7 @@ static const char *device_settings(const struct settings *s, const char *name)
 	return s->soft_address[0] ? "soft.address" : "cluster.address";
 }
 
-static int devices_open(struct control *control)
+static int control_devices_open(struct control *control)
 {
 	const struct settings *s = control->settings;
 	char why[256];
@@ -192,7 +215,7 @@ static int devices_open(struct control *control)
 		if (rc < 0) {
 			log_error("rail %u (%s): %s", i, device_settings(s, options.name),
 				dv_error());
-			devices_close(control);
+			control_devices_close(control);
 			return rc;
 		}
 	}
@@ -202,7 +225,7 @@ static int devices_open(struct control *control)
 
 /* ---- rails ----------------------------------------------------------------------------------- */
 
-static void rails_close(struct control *control)
+static void control_rails_close(struct control *control)
 {
 	for (unsigned i = 0; i < control->rails; i++) {
 		if (control->rail[i].rail)
@@ -237,7 +260,7 @@ static bool lease_choose(const struct settings *s)
 	return !sign;
 }
 
-static int rails_open(struct control *control)
+static int control_rails_open(struct control *control)
 {
 	const struct settings *s = control->settings;
 	bool lease = lease_choose(s);
@@ -256,7 +279,7 @@ static int rails_open(struct control *control)
 
 		if (rc < 0) {
 			log_error("rail %u: %s: %s", i, strerror(-rc), dv_error());
-			rails_close(control);
+			control_rails_close(control);
 			return rc;
 		}
 	}
@@ -267,7 +290,7 @@ static void poll_cores_stop(struct control *control)
 {
 
 	if (loop_rails_stop(control, LOOP_STOP_NS) < 0) {
-		control->loop.result = -ETIMEDOUT;
+		control->loop->result = -ETIMEDOUT;
 		return;
 	}
 	for (unsigned p = 0; p < RAILS_MAX; p++) {
@@ -299,7 +322,7 @@ static int poll_core_begin(struct control *control, unsigned number)
 	}
 	rc = poll_core_start(&options, rail, rails, &control->poll_core[number]);
 	for (unsigned i = 0; i < plan->rails && rc == 0; i++)
-		control->loop.started[i] |= plan->rail[i].poll_core == number;
+		control->loop->started[i] |= plan->rail[i].poll_core == number;
 	return rc;
 }
 
@@ -319,13 +342,13 @@ static int poll_cores_start(struct control *control)
 
 /* ---- all together ---------------------------------------------------------------------------- */
 
-static int nothing_open(struct control *control)
+static int control_nothing_open(struct control *control)
 {
 	(void)control;
 	return 0;
 }
 
-static void nothing_close(struct control *control)
+static void control_nothing_close(struct control *control)
 {
 	(void)control;
 }
@@ -354,8 +377,8 @@ static const struct {
 	int (*open)(struct control *control);
 	void (*close)(struct control *control);
 } steps[] = {
-	{"name", identity_open, nothing_close},
-	{"event loop", events_open, events_close},
+	{"name", control_identity_open, control_nothing_close},
+	{"event loop", control_events_open, control_events_close},
 	/*
 	 * Addresses first: allocating the memory takes long, and another engine may have taken an
 	 * address.
@@ -363,26 +386,26 @@ static const struct {
 	{"client socket", client_socket_open, client_socket_close},
 	{"cluster address", rpc_port_open, rpc_port_close},
 	{"metrics.port", metrics_port_open, metrics_port_close},
-	{"seeds", seeds_check, nothing_close},
+	{"seeds", seeds_check, control_nothing_close},
 	{"cluster.etcd", etcd_open, etcd_close},
 	{"status segment", memory_status_open, memory_status_close},
 	{"memory of the engine before", warm_open, warm_close},
 	{"pools", memory_pools_open, memory_pools_close},
-	{"identity", warm_identity, nothing_close},
+	{"identity", warm_identity, control_nothing_close},
 	{"directory shard", memory_shard_open, memory_shard_close},
 	{"population of the memory", populate_open, populate_close},
-	{"NICs", devices_open, devices_close},
+	{"NICs", control_devices_open, control_devices_close},
 	{"events of the NICs", device_event_open, device_event_close},
 	{"memory registration", memory_export, memory_unexport},
-	{"rails", rails_open, rails_close},
+	{"rails", control_rails_open, control_rails_close},
 	/*
 	 * The memory of ctl.c is freed after directory_close(), which still calls back into
 	 * ctl.c
 	 */
-	{"answers", nothing_open, ctl_memory_close},
+	{"answers", control_nothing_open, ctl_memory_close},
 	{"cluster view", view_open, view_close},
 	{"removals", removals_open, removals_close},
-	{"engine-to-engine port", rpc_open, rpc_close},
+	{"engine-to-engine port", messages_open, rpc_close},
 	{"member table", members_open, members_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
 	{"directory", directory_open, directory_close},
@@ -400,15 +423,15 @@ static const struct {
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},
 	{"metrics", metrics_open, metrics_close},
-	{"cluster", memory_export_wait, nothing_close},
+	{"cluster", memory_export_wait, control_nothing_close},
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
 
-static void steps_close(struct control *control, size_t opened)
+static void control_steps_close(struct control *control, size_t opened)
 {
 	while (opened-- > 0) {
 		steps[opened].close(control);
-		if (control->loop.result == -ETIMEDOUT) {
+		if (control->loop->result == -ETIMEDOUT) {
 			log_error(
 				"stopping: a poll core has not stopped in time; its memory is left to the kernel");
 			return;
@@ -417,14 +440,19 @@ static void steps_close(struct control *control, size_t opened)
 	free(control);
 }
 
-struct control *control_new(const struct settings *settings, const struct plan *plan)
+static struct control *control_new(const struct settings *settings, const struct plan *plan)
 {
-	struct control *control = calloc(1, sizeof(*control));
+	struct engine *engine = calloc(1, sizeof(*engine));
+	struct control *control;
 
-	if (!control || plan->rails == 0 || plan->rails > RAILS_MAX) {
-		free(control);
+	if (!engine || plan->rails == 0 || plan->rails > RAILS_MAX) {
+		free(engine);
 		return NULL;
 	}
+	control = &engine->control;
+	control->loop = &engine->loop;
+	control->shard = &engine->shard;
+	control->statistics = &engine->statistics;
 	control->settings = settings;
 	control->plan = *plan;
 	control->rails = plan->rails;
@@ -441,8 +469,8 @@ int control_open(
 
 	if (!control)
 		return -ENOMEM;
-	control->loop.started_ns = clock_now_ns();
-	control->loop.started_unix_ms = snapshot_unix_ms();
+	control->pace.started_ns = clock_now_ns();
+	control->pace.started_unix_ms = snapshot_unix_ms();
 	for (size_t i = 0; i < STEPS; i++) {
 		int rc;
 
@@ -451,7 +479,7 @@ int control_open(
 
 		if (rc < 0) {
 			log_error("starting: %s: %s", steps[i].what, limit_error(rc));
-			steps_close(control, i);
+			control_steps_close(control, i);
 			return rc;
 		}
 	}
@@ -462,5 +490,52 @@ int control_open(
 void control_close(struct control *control)
 {
 	if (control)
-		steps_close(control, STEPS);
+		control_steps_close(control, STEPS);
+}
+
+/* ---- --check --------------------------------------------------------------------------------- */
+
+/* Is cluster.address, or cluster.bind, an address of this host? Any free port tells. */
+static int address_check(struct control *control)
+{
+	const struct settings *s = control->settings;
+	struct settings any = *s;
+	int rc;
+
+	any.cluster_port = 0;
+	control->settings = &any;
+	rc = rpc_port_open(control);
+	rpc_port_close(control);
+	control->settings = s;
+	return rc;
+}
+
+static int etcd_check(struct control *control)
+{
+	int rc;
+
+	control->base = event_base_new();
+	if (!control->base)
+		return -ENOMEM;
+	rc = etcd_open(control);
+	if (rc == 0)
+		etcd_close(control);
+	event_base_free(control->base);
+	return rc;
+}
+
+int control_check(const struct settings *settings, const struct plan *plan)
+{
+	int (*const checks[])(struct control * control) = {
+		control_identity_open, address_check, seeds_check, etcd_check, tier_check};
+	struct control *control = control_new(settings, plan);
+	int rc = control ? 0 : -ENOMEM;
+
+	for (size_t i = 0; control && i < sizeof(checks) / sizeof(checks[0]); i++) {
+		int failed = checks[i](control);
+
+		rc = failed < 0 && rc == 0 ? failed : rc;
+	}
+	free(control);
+	return rc;
 }

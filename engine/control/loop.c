@@ -18,10 +18,11 @@
 #include "config/log.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
+#include "engine/control/control_inner.h"
+#include "engine/control/control_open.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/net.h"
-#include "engine/control/populate.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
 #include "numa/clock.h"
@@ -33,7 +34,7 @@
  * A rail needs a connection to a peer. While the engine stops, no connection is made: the requests
  * that wait for it fail at once.
  */
-static void peer_wanted(struct control *control, unsigned rail, const struct rail_event *event)
+static void loop_peer_wanted(struct control *control, unsigned rail, const struct rail_event *event)
 {
 	if (control->stopping)
 		conn_refuse(control, rail, event->peer, event->ref);
@@ -41,10 +42,10 @@ static void peer_wanted(struct control *control, unsigned rail, const struct rai
 		conns_wanted(control, rail, event->peer, event->ref);
 }
 
-static void event_handle(struct control *control, unsigned rail, const struct rail_event *event)
+static void loop_event_serve(struct control *control, unsigned rail, const struct rail_event *event)
 {
 	switch (event->kind) {
-	case RAIL_CONN_WANTED: peer_wanted(control, rail, event); break;
+	case RAIL_CONN_WANTED: loop_peer_wanted(control, rail, event); break;
 	case RAIL_CONN_BROKEN: conns_broken(control, rail, event->object, event->detail); break;
 	case RAIL_CONN_RETURNED: conns_returned(control, rail, event->object); break;
 	case RAIL_CONN_STUCK: conns_stuck(control, rail, event->object, event->ns); break;
@@ -55,14 +56,14 @@ static void event_handle(struct control *control, unsigned rail, const struct ra
 		break;
 	case RAIL_CHANNEL_RETURNED: client_channel_returned(control, event->object); break;
 	case RAIL_REGION_RETURNED: client_region_returned(control, event->detail); break;
-	case RAIL_STOPPED: control->loop.stopped[rail] = true; break;
+	case RAIL_STOPPED: control->loop->stopped[rail] = true; break;
 	default:
 		log_error("control: rail %u sent event %u, which is unknown; it is ignored", rail,
 			event->kind);
 	}
 }
 
-static unsigned events_take(struct control *control)
+static unsigned loop_events_take(struct control *control)
 {
 	unsigned taken = 0;
 
@@ -72,21 +73,21 @@ static unsigned events_take(struct control *control)
 		for (unsigned n = 0; n < LOOP_EVENTS_BURST; n++) {
 			if (!rail_event_take(control->rail[i].rail, &event))
 				break;
-			event_handle(control, i, &event);
+			loop_event_serve(control, i, &event);
 			taken++;
 		}
 	}
 	return taken;
 }
 
-static unsigned turn(struct control *control)
+static unsigned loop_turn(struct control *control)
 {
 	unsigned work = 0;
 
-	work += events_take(control); /* take the rails' events for conns and clients */
-	work += tier_turn(control);   /* read pages from disk, write those that will be evicted */
-	work += ctl_turn(control);    /* serve the ctl rings: credits, publishes */
-	work += clear_turn(control);  /* remove pages of groups that clients clear */
+	work += loop_events_take(control); /* take the rails' events for conns and clients */
+	work += tier_turn(control);        /* read pages from disk, write those to be evicted */
+	work += ctl_turn(control);         /* serve the ctl rings: credits, publishes */
+	work += clear_turn(control);       /* remove pages of groups that clients clear */
 	/* take regions that helper threads have registered or deregistered */
 	work += clients_turn(control);
 	work += memory_export_turn(control); /* join the cluster when the memory is registered */
@@ -102,13 +103,13 @@ static unsigned turn(struct control *control)
 
 void control_stop(struct control *control)
 {
-	shm_store(&control->loop.stop_asked, 1);
+	shm_store(&control->loop->stop_asked, 1);
 	(void)eventfd_write(control->kick, 1);
 }
 
-static void drain_start(struct control *control, uint64_t now_ns)
+static void loop_drain_start(struct control *control, uint64_t now_ns)
 {
-	struct loop *loop = &control->loop;
+	struct loop *loop = control->loop;
 	const struct timeval often = {.tv_usec = LOOP_STOPPING_US};
 
 	log_info("stopping: ending the sessions of clients and leaving the cluster");
@@ -122,28 +123,28 @@ static void drain_start(struct control *control, uint64_t now_ns)
 	loop->goodbye_until_ns = now_ns + (member_count(control) > 1 ? LOOP_GOODBYE_NS : 0);
 }
 
-static bool drained(struct control *control, uint64_t now_ns)
+static bool loop_drained(struct control *control, uint64_t now_ns)
 {
 	struct client_counts clients;
 
 	client_counts(control, &clients);
 	return clients.sessions == 0 && conns_outstanding(control) == 0 && outbox_empty(control) &&
-	       now_ns >= control->loop.goodbye_until_ns;
+	       now_ns >= control->loop->goodbye_until_ns;
 }
 
-static void rails_stop_send(struct control *control)
+static void loop_rails_stop_send(struct control *control)
 {
 	struct rail_command stop = {.kind = RAIL_STOP};
 
 	for (unsigned i = 0; i < control->rails; i++)
-		if (control->loop.started[i])
+		if (control->loop->started[i])
 			(void)outbox_send(control, i, &stop);
 }
 
-static bool rails_stopped(const struct control *control)
+static bool loop_rails_stopped(const struct control *control)
 {
 	for (unsigned i = 0; i < control->rails; i++)
-		if (control->loop.started[i] && !control->loop.stopped[i])
+		if (control->loop->started[i] && !control->loop->stopped[i])
 			return false;
 	return true;
 }
@@ -152,15 +153,15 @@ static bool rails_stopped(const struct control *control)
  * Advances the shutdown to the next phase when the present phase has finished or its time limit is
  * over.
  */
-static void stop_advance(struct control *control)
+static void loop_stop_advance(struct control *control)
 {
-	struct loop *loop = &control->loop;
+	struct loop *loop = control->loop;
 	uint64_t now_ns = clock_now_ns();
 
 	if (loop->phase == LOOP_SERVING && (shm_load(&loop->stop_asked) || control->failed))
-		drain_start(control, now_ns);
+		loop_drain_start(control, now_ns);
 	if (loop->phase == LOOP_DRAINING) {
-		bool done = drained(control, now_ns);
+		bool done = loop_drained(control, now_ns);
 
 		if (!done && now_ns < loop->phase_until_ns)
 			return;
@@ -168,12 +169,12 @@ static void stop_advance(struct control *control)
 			log_warn(
 				"stopping: the rails have not returned everything in %llu ms; they are stopped anyway",
 				LOOP_DRAIN_NS / 1000000);
-		rails_stop_send(control);
+		loop_rails_stop_send(control);
 		loop->phase = LOOP_STOPPING;
 		loop->phase_until_ns = now_ns + LOOP_STOP_NS;
 	}
 	if (loop->phase == LOOP_STOPPING) {
-		if (rails_stopped(control)) {
+		if (loop_rails_stopped(control)) {
 			loop->phase = LOOP_ENDED;
 		} else if (now_ns >= loop->phase_until_ns) {
 			log_error(
@@ -192,17 +193,17 @@ int loop_rails_stop(struct control *control, uint64_t wait_ns)
 {
 	uint64_t until_ns = clock_now_ns() + wait_ns;
 
-	if (rails_stopped(control))
+	if (loop_rails_stopped(control))
 		return 0;
-	rails_stop_send(control);
-	while (!rails_stopped(control)) {
+	loop_rails_stop_send(control);
+	while (!loop_rails_stopped(control)) {
 		(void)outbox_flush(control);
 		for (unsigned i = 0; i < control->rails; i++) {
 			struct rail_event event;
 
 			while (rail_event_take(control->rail[i].rail, &event))
 				if (event.kind == RAIL_STOPPED)
-					control->loop.stopped[i] = true;
+					control->loop->stopped[i] = true;
 		}
 		if (clock_now_ns() >= until_ns)
 			return -ETIMEDOUT;
@@ -219,16 +220,16 @@ int loop_rails_stop(struct control *control, uint64_t wait_ns)
  * the look behind the flag of that sleep at the latest. The sleep is a nap also while commands wait
  * for room in an inbox: a rail that makes room does not kick.
  */
-static enum control_sleep nap_or_sleep(struct control *control)
+static enum control_sleep loop_nap_or_sleep(struct control *control)
 {
 	const struct timeval nap = {.tv_usec = CONTROL_NAP_US};
 
 	if (outbox_empty(control) && clock_now_ns() - ctl_stored_ns(control) >= LOOP_NAP_FOR_NS)
 		return CONTROL_SLEEPS;
-	return event_add(control->loop.nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
+	return event_add(control->loop->nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
 }
 
-static void events_run(struct control *control, int flags)
+static void loop_events_run(struct control *control, int flags)
 {
 	net_slice(LOOP_SLICE_NS);
 	event_base_loop(control->base, flags);
@@ -238,20 +239,20 @@ static void events_run(struct control *control, int flags)
  * The sleep protocol of abi/ring.h: raise the flag, fence, look once more. Every writer of a ring
  * or an inbox publishes, fences, reads the flag and, if it is raised, writes the kick.
  */
-static void sleep_or_work(struct control *control)
+static void loop_sleep_or_work(struct control *control)
 {
 	struct status_segment *status = control->status;
 
-	shm_store(&status->control_sleeps, nap_or_sleep(control));
+	shm_store(&status->control_sleeps, loop_nap_or_sleep(control));
 	shm_fence_sleep();
-	if (turn(control) == 0)
-		events_run(control, EVLOOP_ONCE);
+	if (loop_turn(control) == 0)
+		loop_events_run(control, EVLOOP_ONCE);
 	shm_store(&status->control_sleeps, CONTROL_AWAKE);
 }
 
 int control_run(struct control *control)
 {
-	struct loop *loop = &control->loop;
+	struct loop *loop = control->loop;
 	const struct timeval measure = {.tv_usec = LOOP_LAG_US};
 	uint64_t busy_until_ns = 0;
 
@@ -263,11 +264,11 @@ int control_run(struct control *control)
 			control->plan.control_core);
 	loop->spin_ns = loop_core_is_own(&control->plan) ? LOOP_SPIN_NS : 0;
 	for (;;) {
-		unsigned work = turn(control);
+		unsigned work = loop_turn(control);
 		uint64_t now_ns;
 
-		shm_count(&loop->beat, 1);
-		stop_advance(control);
+		shm_count(&control->pace.beat, 1);
+		loop_stop_advance(control);
 		if (loop->phase == LOOP_ENDED)
 			break;
 		if (loop->spin_ns || work) {
@@ -275,11 +276,11 @@ int control_run(struct control *control)
 			if (work)
 				busy_until_ns = now_ns + loop->spin_ns;
 			if (work || now_ns < busy_until_ns) {
-				events_run(control, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+				loop_events_run(control, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 				continue;
 			}
 		}
-		sleep_or_work(control);
+		loop_sleep_or_work(control);
 	}
 	return loop->result ? loop->result : control->failed;
 }
@@ -294,7 +295,7 @@ bool loop_core_is_own(const struct plan *plan)
 
 /* ---- events of the loop ---------------------------------------------------------------------- */
 
-static void on_kick(evutil_socket_t fd, short what, void *context)
+static void loop_on_kick(evutil_socket_t fd, short what, void *context)
 {
 	(void)what;
 	(void)context;
@@ -305,7 +306,7 @@ static void on_kick(evutil_socket_t fd, short what, void *context)
  * Makes the loop turn at least once per LOOP_WAKEUP_US, because shutdown has deadlines and the log
  * may have to print lines about repeated messages.
  */
-static void on_wakeup(evutil_socket_t fd, short what, void *context)
+static void loop_on_wakeup(evutil_socket_t fd, short what, void *context)
 {
 	(void)fd;
 	(void)what;
@@ -314,7 +315,7 @@ static void on_wakeup(evutil_socket_t fd, short what, void *context)
 }
 
 /* The end of a nap: the loop turns. */
-static void on_nap(evutil_socket_t fd, short what, void *context)
+static void loop_on_nap(evutil_socket_t fd, short what, void *context)
 {
 	(void)fd;
 	(void)what;
@@ -325,14 +326,14 @@ static void on_nap(evutil_socket_t fd, short what, void *context)
  * How late a timer fires is how long an event can wait for the loop. The same timer publishes
  * snapshots and requests summaries of other members.
  */
-static void on_measure(evutil_socket_t fd, short what, void *context)
+static void loop_on_measure(evutil_socket_t fd, short what, void *context)
 {
 	struct control *control = context;
-	struct loop *loop = &control->loop;
+	struct loop *loop = control->loop;
 	uint64_t now_ns = clock_now_ns();
 	uint64_t due_ns = loop->measure_ns + LOOP_LAG_US * 1000ull;
 	uint64_t late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
-	uint64_t watched_ns = shm_load64(&loop->watched_ns);
+	uint64_t watched_ns = shm_load64(&control->watched_ns);
 	bool viewed = view_active(control, watched_ns, now_ns);
 	uint64_t every_ns = (viewed ? SNAPSHOT_VIEWED_MS : SNAPSHOT_MS) * 1000000ull;
 
@@ -340,17 +341,17 @@ static void on_measure(evutil_socket_t fd, short what, void *context)
 	(void)what;
 	loop->measure_ns = now_ns;
 	shm_store(&control->status->beat, control->status->beat + 1);
-	loop->lag[latency_bucket(late_ns)]++;
-	loop->lag_ns_sum += late_ns;
-	if (late_ns > loop->lag_worst_ns)
-		loop->lag_worst_ns = late_ns;
-	if (loop->snapshots && now_ns - loop->snapshot_ns >= every_ns) {
-		struct snapshot *snapshot = snapshots_writing(loop->snapshots);
+	control->pace.lag[latency_bucket(late_ns)]++;
+	control->pace.lag_ns_sum += late_ns;
+	if (late_ns > control->pace.lag_worst_ns)
+		control->pace.lag_worst_ns = late_ns;
+	if (control->snapshots && now_ns - loop->snapshot_ns >= every_ns) {
+		struct snapshot *snapshot = snapshots_writing(control->snapshots);
 
 		snapshot_take(control, snapshot);
-		health_pasts_add(loop->pasts, snapshot);
+		health_pasts_add(control->pasts, snapshot);
 		view_own(control, snapshot);
-		snapshots_publish(loop->snapshots);
+		snapshots_publish(control->snapshots);
 		loop->snapshot_ns = now_ns;
 	}
 	view_tick(control, watched_ns, now_ns);
@@ -358,19 +359,19 @@ static void on_measure(evutil_socket_t fd, short what, void *context)
 
 int loop_events_open(struct control *control)
 {
-	struct loop *loop = &control->loop;
+	struct loop *loop = control->loop;
 	const struct timeval every = {.tv_usec = LOOP_WAKEUP_US};
 	struct event_base *base = control->base;
 
-	loop->kick = event_new(base, control->kick, EV_READ | EV_PERSIST, on_kick, control);
-	loop->wakeup = event_new(base, -1, EV_PERSIST, on_wakeup, control);
-	loop->measure = event_new(base, -1, EV_PERSIST, on_measure, control);
-	loop->nap = event_new(base, -1, 0, on_nap, control);
-	loop->snapshots = snapshots_open();
-	loop->pasts = calloc(1, sizeof(*loop->pasts));
+	loop->kick = event_new(base, control->kick, EV_READ | EV_PERSIST, loop_on_kick, control);
+	loop->wakeup = event_new(base, -1, EV_PERSIST, loop_on_wakeup, control);
+	loop->measure = event_new(base, -1, EV_PERSIST, loop_on_measure, control);
+	loop->nap = event_new(base, -1, 0, loop_on_nap, control);
+	control->snapshots = snapshots_open();
+	control->pasts = calloc(1, sizeof(*control->pasts));
 	loop->measure_ns = clock_now_ns();
-	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !loop->snapshots ||
-		!loop->pasts || event_add(loop->kick, NULL) < 0 ||
+	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !control->snapshots ||
+		!control->pasts || event_add(loop->kick, NULL) < 0 ||
 		event_add(loop->wakeup, &every) < 0)
 		return -ENOMEM;
 	return 0;
@@ -378,7 +379,7 @@ int loop_events_open(struct control *control)
 
 void loop_events_close(struct control *control)
 {
-	struct loop *loop = &control->loop;
+	struct loop *loop = control->loop;
 
 	if (loop->kick)
 		event_free(loop->kick);
@@ -389,9 +390,9 @@ void loop_events_close(struct control *control)
 	if (loop->nap)
 		event_free(loop->nap);
 	loop->kick = loop->wakeup = loop->measure = loop->nap = NULL;
-	snapshots_close(loop->snapshots);
-	free(loop->pasts);
-	loop->snapshots = NULL;
-	loop->pasts = NULL;
+	snapshots_close(control->snapshots);
+	free(control->pasts);
+	control->snapshots = NULL;
+	control->pasts = NULL;
 	outbox_close(control);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The event loop of the control plane: its state in struct control, and what control_open.c calls.
+ * The event loop of the control plane: its state, and what control_open.c calls.
  * Control plane's thread only, except control_stop().
  */
 #ifndef CONTROL_LOOP_H
@@ -9,12 +9,9 @@
 #include <event2/event.h>
 
 #include "config/limits.h"
-#include "engine/abi/latency.h"
 #include "numa/plan.h"
 
 struct control;
-struct health_pasts;
-struct snapshots;
 
 #define LOOP_EVENTS_BURST 256u /* events taken from one rail in one turn of the control plane */
 /*
@@ -45,7 +42,7 @@ enum loop_phase {
 	LOOP_ENDED,
 };
 
-/* The state of the event loop, in struct control. */
+/* The state of the event loop. */
 struct loop {
 	struct event *kick;
 	struct event *wakeup;    /* timer that bounds the sleep of the event loop */
@@ -54,20 +51,11 @@ struct loop {
 	enum loop_phase phase;
 	uint64_t phase_until_ns;
 	uint64_t goodbye_until_ns;
-	uint64_t started_ns;      /* CLOCK_MONOTONIC of control_open() */
-	uint64_t started_unix_ms; /* CLOCK_REALTIME of the same moment */
 	uint64_t spin_ns;
-	uint64_t beat; /* number of turns; the watchdog reads it to see that the event loop runs */
-	struct event *nap;             /* timer that ends a nap */
-	struct event *measure;         /* timer, every LOOP_LAG_US */
-	uint64_t measure_ns;           /* time at which `measure` fired last */
-	uint64_t snapshot_ns;          /* time at which the last snapshot was published */
-	uint64_t lag[LATENCY_BUCKETS]; /* histogram of how late `measure` fired: abi/latency.h */
-	uint64_t lag_ns_sum, lag_worst_ns;
-	struct snapshots *snapshots; /* read by the metrics thread */
-	struct health_pasts *pasts;  /* of published snapshots, for the findings of reports */
-	/* time of the last request of /api/cluster, written by the metrics thread; 0: none */
-	uint64_t watched_ns;
+	struct event *nap;     /* timer that ends a nap */
+	struct event *measure; /* timer, every LOOP_LAG_US */
+	uint64_t measure_ns;   /* time at which `measure` fired last */
+	uint64_t snapshot_ns;  /* time at which the last snapshot was published */
 	/* 1: control_stop() was called, on any thread or in a signal handler */
 	uint32_t stop_asked;
 	int result;

@@ -15,7 +15,7 @@
  *
  * Control plane's thread only.
  */
-#include "engine/control/test_hooks.h"
+#include "engine/control/control_inner.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/control/base/control.h"
 
 #define LOOK_MS 2
 #define FAULTS_BYTES 256
@@ -45,7 +46,7 @@ static const struct {
 	{"dead", DV_DEAD_CQES | DV_DEAD_ERROR | DV_DEAD_KILL | DV_DEAD_SAYS_SO | DV_DEAD_CUT},
 };
 
-static bool parse(const char *word, unsigned rails, struct dv_test_fault *all)
+static bool fault_parse(const char *word, unsigned rails, struct dv_test_fault *all)
 {
 	char what[16];
 	unsigned rail;
@@ -76,14 +77,14 @@ static bool parse(const char *word, unsigned rails, struct dv_test_fault *all)
 	return true;
 }
 
-static void follow(struct control *control, const char *text)
+static void faults_follow(struct control *control, const char *text)
 {
 	struct dv_test_fault all[RAILS_MAX] = {{.slow = 0}};
 	char copy[FAULTS_BYTES], *rest = NULL;
 
 	memcpy(copy, text, sizeof(copy));
 	for (char *word = strtok_r(copy, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest))
-		if (!parse(word, control->rails, all))
+		if (!fault_parse(word, control->rails, all))
 			log_error(
 				"test.fault_file: \"%s\": give RAIL:down, mute, error, slowN, lateN (ms), lose, numb, stiff, fatal, dead or hang",
 				word);
@@ -93,7 +94,7 @@ static void follow(struct control *control, const char *text)
 	log_info("test.fault_file: %s", text[0] ? text : "nothing is wrong any more");
 }
 
-static void look(evutil_socket_t unused, short what, void *context)
+static void fault_file_look(evutil_socket_t unused, short what, void *context)
 {
 	struct control *control = context;
 	struct fault_file *faults = control->fault_file;
@@ -112,7 +113,7 @@ static void look(evutil_socket_t unused, short what, void *context)
 	if (!strcmp(text, faults->text))
 		return;
 	memcpy(faults->text, text, sizeof(text));
-	follow(control, text);
+	faults_follow(control, text);
 }
 
 static int fault_file_open(struct control *control)
@@ -123,7 +124,7 @@ static int fault_file_open(struct control *control)
 	if (!faults)
 		return -ENOMEM;
 	control->fault_file = faults;
-	faults->look = event_new(control->base, -1, EV_PERSIST, look, control);
+	faults->look = event_new(control->base, -1, EV_PERSIST, fault_file_look, control);
 	return faults->look && event_add(faults->look, &every) == 0 ? 0 : -ENOMEM;
 }
 

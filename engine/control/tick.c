@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The timer of the heartbeats, and what each of them calls. Control plane's thread only. */
-#include "engine/control/tick.h"
+#include "engine/control/control_inner.h"
 
 #include <errno.h>
 
@@ -11,7 +11,7 @@
 #include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
 
-static void tick(void *context)
+static void tick_fired(void *context)
 {
 	struct control *control = context;
 	uint64_t now_ns = net_now();
@@ -25,7 +25,7 @@ static void tick(void *context)
 
 int tick_open(struct control *control)
 {
-	control->tick = net_timer_new(control->base, true, tick, control);
+	control->tick = net_timer_new(control->base, true, tick_fired, control);
 	if (!control->tick)
 		return -ENOMEM;
 	net_timer_set(control->tick, (uint64_t)control->settings->cluster_heartbeat_ms * 1000);

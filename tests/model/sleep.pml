@@ -5,7 +5,7 @@
  * state in which the sleeper waits for a kick for ever: Spin reports it as an invalid end state.
  *
  *   WAKER_WITHOUT_FENCE    submit.c, poll_wake() of poll_core.c, rail_command_send(), ctl_flush()
- *   SLEEPER_WITHOUT_FENCE  sleep_until() of wait.c, poll_sleep() of poll_core.c, sleep_or_work()
+ *   SLEEPER_WITHOUT_FENCE  sleep_until() of wait.c, poll_sleep(), loop_sleep_or_work()
  *   SLEEPER_WITHOUT_LOOK   the sleeper does not check the ring again after it set the flag
  */
 #define MESSAGES 3

@@ -33,7 +33,7 @@ MUTANTS = {
                       "shm_fence_store_load();", NOTHING),
     "channel_end": ("engine/control/pages/warm.c", "channel_end",
                     "shm_fence_store_load();", NOTHING),
-    "control_sleep": ("engine/control/loop.c", "sleep_or_work", FENCE, NOTHING),
+    "control_sleep": ("engine/control/loop.c", "loop_sleep_or_work", FENCE, NOTHING),
     "pool_rest": ("engine/control/pages/pool.c", "pool_rest", "shm_fence_clock();", NOTHING),
     "fence_clock_x86": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tlfence", ""),
     "fence_clock_arm": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tisb", ""),

@@ -45,7 +45,7 @@ FENCES = {
     "engine/rail/open.c": {"rail_command_send"},
     "engine/client/set.c": {"slot_enter"},
     "engine/control/clients/ctl.c": {"ctl_flush", "ctl_channel_close"},
-    "engine/control/loop.c": {"sleep_or_work"},
+    "engine/control/loop.c": {"loop_sleep_or_work"},
     "engine/control/pages/pool.c": {"pool_rest"},
     "engine/control/pages/warm.c": {"channel_end"},
 }
@@ -67,7 +67,7 @@ SOURCES = {
     "engine/client/wait.c": {"sleep_until"},
     "engine/control/clients/client_channel.c": {"client_channel_returned"},
     "engine/control/clients/ctl.c": {"ctl_flush", "ctl_channel_close", "ctl_channel_release"},
-    "engine/control/loop.c": {"sleep_or_work"},
+    "engine/control/loop.c": {"loop_sleep_or_work"},
     "engine/control/pages/pool.c": {"pool_rest"},
     "engine/control/pages/shard.c": {"cell_store", "change_begin", "change_end"},
     "engine/control/members/slots.c": {"number_bind", "word_store", "members_publish"},
@@ -123,7 +123,7 @@ SEQUENCES = {
     "sleep_until": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<wait_answered>"]},
     "poll_sleep": {
         "aarch64": [r"bl\s.*<poll_raise_flags>", r"dmb\s+ish$", r"bl\s.*<poll_core_turn>"]},
-    "sleep_or_work": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<turn>"]},
+    "loop_sleep_or_work": {"aarch64": [r"str\s+w", r"dmb\s+ish$", r"bl\s.*<loop_turn>"]},
     "submit_ctl_flush": {
         "aarch64": [r"bl\s.*<submit_ctl_publish>", r"dmb\s+ish$", r"bl?\s.*<submit_ctl_wake>"]},
     "wake_told": {"aarch64": [r"dmb\s+ish$", r"bl\s.*<submit_wake_rail>"]},

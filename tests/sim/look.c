@@ -163,11 +163,11 @@ static void sample(struct thing *thing, uint64_t word)
 
 	(void)word;
 	if (look->asked < 0 || !look_serves(look->reader, (unsigned)look->asked) ||
-		look->bits != world.node[look->asked].control.shard.bits) {
+		look->bits != world.node[look->asked].control.shard->bits) {
 		world_always(world.now_ns + LOOK_READ_NS, look->reader, thing, 1, answered);
 		return;
 	}
-	shard = &world.node[look->asked].control.shard;
+	shard = world.node[look->asked].control.shard;
 	bucket = dir_bucket_first(&look->key, look->bits);
 	if (look->second)
 		bucket = dir_bucket_other(bucket, dir_tag(&look->key), look->bits);

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "tests/sim/run.h"
+#include "engine/control/pages/pages.h"
 
 #define SPARE 1.1     /* shares differ a little from each other */
 #define DEVIATIONS 3. /* of the number of entries in a share, which is a random sample */

@@ -15,9 +15,9 @@
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/pages/pages.h"
-#include "engine/control/tick.h"
+#include "engine/control/control_inner.h"
 #include "engine/control/observe/observe.h"
+#include "engine/control/pages/pages.h"
 #include "tests/sim/world.h"
 #include "tests/unit/control/tier_stub.h"
 
@@ -341,6 +341,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 
 	world.current = i;
 	memset(control, 0, sizeof(*control));
+	control->shard = &n->shard;
 	settings_fill(n, i, replicas);
 	n->base.node = i;
 	control->settings = &n->settings;
@@ -358,14 +359,15 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 		abort();
 	adopted = pages_adopt(i);
 	kept_shard_open(i, entries);
-	memory_own(&control->shard.memory);
-	memory_own(&control->shard.state_memory);
+	control->bucket_bits = (uint8_t)control->shard->bits;
+	memory_own(&control->shard->memory);
+	memory_own(&control->shard->state_memory);
 	/* only a keeper keeps it, and it is large */
 	if (world.keeper)
 		kept_removals_open(i, adopted != 0);
 	n->kept.any = false;
-	if (rpc_open(control) < 0 || members_open(control) < 0 || directory_open(control) < 0 ||
-		tick_open(control) < 0)
+	if (messages_open(control) < 0 || members_open(control) < 0 ||
+		directory_open(control) < 0 || tick_open(control) < 0)
 		abort();
 	/* as warm_begin() */
 	if (adopted)
@@ -390,10 +392,12 @@ void node_crash(unsigned i, bool power)
 	rpc_close(&n->control);
 	removals_close(&n->control);
 	index_close(n->control.index);
-	shard_close(&n->control.shard);
+	shard_close(n->control.shard);
 	if (n->status)
 		munmap(n->status, sizeof(*n->status));
 	memset(&n->control, 0, sizeof(n->control));
+	n->shard = (struct shard){.bits = 0};
+	n->control.shard = &n->shard;
 	if (!n->kept.any)
 		pages_lose(i);
 	world.current = was;

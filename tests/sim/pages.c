@@ -8,6 +8,7 @@
 
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/removals_inner.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/pages/pages_inner.h"
 #include "tests/sim/world.h"
 
@@ -211,7 +212,7 @@ static int stored(const struct huge *memory)
 void node_keep(unsigned node)
 {
 	struct node *n = &world.node[node];
-	struct shard *shard = &n->control.shard;
+	struct shard *shard = n->control.shard;
 
 	if (!n->running)
 		return;
@@ -227,7 +228,7 @@ void node_keep(unsigned node)
 void kept_shard_open(unsigned node, uint64_t entries)
 {
 	struct node *n = &world.node[node];
-	struct shard *shard = &n->control.shard;
+	struct shard *shard = n->control.shard;
 
 	if (n->kept.any &&
 		shard_adopt(entries, n->kept.shard_fd, n->kept.state_fd, OWNERS_NUMBER, shard) == 0)

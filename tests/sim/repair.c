@@ -9,7 +9,7 @@ static bool stores(int node, const struct page_key *key, uint32_t ref)
 	unsigned count = 0;
 
 	if (node >= 0)
-		count = shard_find(&world.node[node].control.shard, key, found, 2 * BUCKET_ENTRIES);
+		count = shard_find(world.node[node].control.shard, key, found, 2 * BUCKET_ENTRIES);
 	for (unsigned i = 0; i < count; i++)
 		if (found[i].ref == ref)
 			return true;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/control/pages/pages.h"
 #include "tests/sim/run.h"
 
 #define SETTLED_NS SIM_S
@@ -181,7 +182,7 @@ static void entries_dropped(const struct watched *w)
 
 	for (unsigned i = 0; i < world.nodes; i++) {
 		unsigned count =
-			shard_find(&world.node[i].control.shard, &key, entry, 2 * BUCKET_ENTRIES);
+			shard_find(world.node[i].control.shard, &key, entry, 2 * BUCKET_ENTRIES);
 
 		for (unsigned k = 0; k < count; k++)
 			if (entry_removed(&entry[k]))

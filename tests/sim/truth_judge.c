@@ -49,7 +49,7 @@ static void entry_judge(unsigned owner, const struct dir_entry *entry)
 
 static void shard_judge(unsigned node)
 {
-	const struct shard *shard = &world.node[node].control.shard;
+	const struct shard *shard = world.node[node].control.shard;
 
 	for (uint32_t b = 0; b < 1u << shard->bits; b++)
 		for (unsigned i = 0; i < BUCKET_ENTRIES; i++)

@@ -207,6 +207,8 @@ void world_open(unsigned nodes, uint64_t seed)
 	world.cut = calloc((size_t)nodes * nodes / 64 + 1, sizeof(*world.cut));
 	if (!world.node || !world.cut)
 		abort();
+	for (unsigned i = 0; i < nodes; i++)
+		world.node[i].control.shard = &world.node[i].shard;
 }
 
 void world_close(void)

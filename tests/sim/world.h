@@ -14,6 +14,7 @@
 #include "engine/control/members/member.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
+#include "engine/control/pages/pages.h"
 #include "tests/sim/pages.h"
 
 #define SIM_NODES_MAX NODES_MAX
@@ -75,6 +76,7 @@ enum mutant {
 struct node {
 	struct control control; /* first: control planes are found from it */
 	struct settings settings;
+	struct shard shard;
 	struct status_segment *status; /* what its clients map; NULL: there are none */
 	struct event_base base;
 	struct net_listener *listener;

@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control plane of one engine: everything that is not on the data path, in one libevent loop on
- * the housekeeping core. All functions of this folder run on the control plane's thread unless they
- * say otherwise, and none of them blocks: helper threads make the driver calls, which may block
- * (work.c, client_helper.c).
+ * struct control: the control plane of one engine, everything that is not on the data path. It runs
+ * in one libevent loop on the housekeeping core. All functions of engine/control run on that thread
+ * unless they say otherwise, and none of them blocks: helper threads make the calls that may block.
  *
- *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
- *   outbox.c     commands to the rails
- *   client.c     clients: sessions, channels, regions; client_socket.c their socket
- *   ctl.c    ctl rings: credits, publish, touch, stale, remove; eviction
- *   report.c     counters and members as JSON
- *   rpc.c        frames and links between engines
- *   net.h        the only door of rpc, member and directory to time, TCP and names; net_event.c
- *   member.c     which members are alive; the cluster map; tick.c the heartbeat
- *   seeds_file.c etcd.c    addresses of engines to join, from a file and from etcd
- *   directory.c  owners, batches, acknowledgements, re-publishing
- *   conn_events.c    queue pairs; which rails are out of use; lost NICs
- *   view.c       summaries of the members, while a dashboard is watched
- *   watchdog.c   ends an engine whose loop or poll core has stopped
- *   tier.c       the disk: pages that are written before eviction, pages that come back
- *   pool.c index.c shard.c    the data: pages, keys, directory entries
+ * This header is the floor of the house: it knows the rooms above only by name. The state of a room
+ * is behind a pointer, and the room's header says what others may use of it.
+ *
+ *   (root)      control_open.c builds and closes everything; loop.c is the thread; messages.c
+ *   observe/    snapshots, reports, metrics, health, the view of the cluster
+ *   conns/      connections to the NICs of other engines; lost NICs
+ *   clients/    sessions, memory and ctl rings of this host's clients; statistics
+ *   directory/  which engine has which page, and what was removed
+ *   pages/      pools, index, shard, eviction, disk, scrubber, warm restart
+ *   members/    which engines are alive; the cluster map; seeds
+ *   net/        time, TCP, links between engines
+ *   base/       this header, commands to the rails, helper threads, the watchdog
+ *
+ * Calls point down this list; engine/control/README.md says more.
  */
 #ifndef CONTROL_CONTROL_H
 #define CONTROL_CONTROL_H
@@ -28,30 +26,58 @@
 
 #include "config/settings.h"
 #include "dv/setup.h"
+#include "engine/abi/latency.h"
 #include "engine/abi/segment.h"
-#include "engine/control/pages/pages.h"
-#include "engine/control/loop.h"
 #include "engine/control/base/outbox.h"
-#include "engine/control/clients/clients.h"
 #include "engine/rail/rail.h"
+#include "numa/huge.h"
 #include "numa/plan.h"
 
-struct clients;       /* private to client.c */
-struct client_socket; /* private to client_socket.c */
-struct ctl;           /* private to ctl.c */
-struct evict;         /* pages/evict.h: what each page size needs */
-struct rpc;           /* private to rpc.c */
-struct members;       /* private to member.c: the member table */
-struct directory;     /* private to directory.c */
-struct conns;         /* private to conn_events.c */
-struct device_watch;  /* private to device_event.c */
-struct watchdog;      /* private to watchdog.c */
-struct metrics;       /* private to metrics.c: the metrics thread */
-struct view;          /* private to view.c: summaries of the members */
-struct tier;          /* pages/tier_inner.h: the disk */
-struct seeds_file;    /* private to seeds_file.c */
-struct etcd;          /* private to etcd.c */
-struct net_timer;
+/* ---- the rooms, from the top of the house to its floor --------------------------------------- */
+
+struct loop;          /* (root) loop.h */
+struct registration;  /* (root) control_memory.c: registers the memory on a NIC */
+struct populate;      /* (root) control_memory.c: makes the kernel allocate memory */
+struct fault_file;    /* (root) test_hooks.c */
+struct metrics;       /* observe/: the HTTP server */
+struct view;          /* observe/: summaries of the members */
+struct snapshots;     /* observe/: snapshots, which the metrics thread reads */
+struct health_pasts;  /* observe/: of published snapshots, for the findings of reports */
+struct conns;         /* conns/: queue pairs, and which rails are out of use */
+struct device_watch;  /* conns/: events of the NICs */
+struct clients;       /* clients/: sessions, channels, regions */
+struct client_socket; /* clients/: their socket */
+struct ctl;           /* clients/: the ctl rings */
+struct clears;        /* clients/: groups of pages that clients clear */
+struct statistics;    /* clients/: what the clients count */
+struct directory;     /* directory/: entries that this engine sends to their owners */
+struct removals;      /* directory/: pages that were removed while an engine was away */
+struct evict;         /* pages/: what each page size needs */
+struct pages_events;  /* pages/: what pages call of rooms above them */
+struct index;         /* pages/: the pages of this engine by key */
+struct pool;          /* pages/: the memory of one rail */
+struct shard;         /* pages/: directory entries that this engine owns */
+struct warm;          /* pages/: memory that outlives the process */
+struct tier;          /* pages/: the disk */
+struct promote;       /* pages/: pages that come from other hosts' disks */
+struct scrub;         /* pages/: checks pages */
+struct members;       /* members/: the member table */
+struct seeds_file;    /* members/: cluster.seeds_file */
+struct etcd;          /* members/: cluster.etcd */
+struct rpc;           /* net/: links and dials */
+struct net_timer;     /* net/ */
+struct watchdog;      /* base/ */
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+
+/* What the loop counts. The loop writes it; the watchdog's thread reads `beat`. */
+struct loop_pace {
+	uint64_t beat;       /* number of turns; the watchdog sees by it that the event loop runs */
+	uint64_t started_ns; /* CLOCK_MONOTONIC of control_open() */
+	uint64_t started_unix_ms;      /* CLOCK_REALTIME of the same moment */
+	uint64_t lag[LATENCY_BUCKETS]; /* how late the loop's timer fired: abi/latency.h */
+	uint64_t lag_ns_sum, lag_worst_ns;
+};
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -103,10 +129,11 @@ struct control {
 	bool exporting;
 	uint64_t export_ns, export_told_ns; /* when it began, and when it was logged last */
 	struct populate *populate;          /* NULL: all memory that clients map is populated */
-	struct shard shard;
+	struct shard *shard;
+	uint8_t bucket_bits; /* log2 of the number of buckets of the shard */
 	struct index *index;
 	uint64_t counter[COUNTER_COUNT];
-	struct statistics statistics; /* of all clients, since the engine started */
+	struct statistics *statistics; /* of all clients, since the engine started */
 
 	/* Bound before the memory is allocated; clients are served once everything else is open. */
 	struct client_socket *client_socket;
@@ -124,10 +151,10 @@ struct control {
 	struct etcd *etcd;             /* NULL: no cluster.etcd */
 	struct directory *directory;
 	struct conns *conns;
-	struct net_timer *tick; /* tick.c: the heartbeat */
+	struct net_timer *tick; /* the heartbeat */
 	struct device_watch *device_watch;
 #ifdef TEST_HOOKS
-	struct fault_file *fault_file;       /* private to test_hooks.c; NULL: no file */
+	struct fault_file *fault_file;       /* NULL: no file */
 	struct model_clock_file *clock_file; /* NULL: none */
 #endif
 	struct watchdog *watchdog;
@@ -148,30 +175,13 @@ struct control {
 	bool stopping;
 	/* -errno: the control plane shuts down in order, and control_run() returns this value */
 	int failed;
-	struct loop loop;
+	struct loop *loop;
+	struct loop_pace pace;
+	struct snapshots *snapshots;
+	struct health_pasts *pasts;
+	/* time of the last request of /api/cluster, written by the metrics thread; 0: none */
+	uint64_t watched_ns;
 };
-
-/*
- * For --check: logs everything that is known to be wrong with the settings on this host, as far as
- * it needs nothing that a serving engine may hold. Returns 0 or the first -errno.
- */
-int control_check(const struct settings *settings, const struct plan *plan);
-/*
- * Builds all parts; the engine serves clients from control_run() on. Returns 0 or -errno, after
- * logging the reason.
- */
-int control_open(
-	const struct settings *settings, const struct plan *plan, struct control **ret_control);
-/*
- * Runs the loop until control_stop(), which returns 0, or until the engine cannot work any more:
- * -errno.
- */
-int control_run(struct control *control);
-/* Asks the control plane to shut down in order. Any thread and any signal handler may call it. */
-void control_stop(struct control *control);
-void control_close(struct control *control);
-
-/* ---- calls between the files of this folder -------------------------------------------------- */
 
 /*
  * The limbo time of all pools of this engine, which connections announce as their lease, ns. Fixed
@@ -181,34 +191,5 @@ static inline uint64_t control_limbo_ns(const struct control *control)
 {
 	return (uint64_t)control->settings->engine_limbo_ms * 1000000;
 }
-
-/*
- * Of control_open.c and control_check.c. control_new(): no step is open; NULL: no memory, or the
- * plan has no rails. identity_open() chooses the name; seeds_check() finds mistakes in
- * cluster.seeds before memory is allocated, members_open() parses the text again.
- */
-struct control *control_new(const struct settings *settings, const struct plan *plan);
-int identity_open(struct control *control);
-int seeds_check(struct control *control);
-
-/*
- * Functions of control_memory.c that are steps of control_open(). A step that fails has undone its
- * own work.
- */
-int memory_status_open(struct control *control);
-int memory_pools_open(struct control *control);
-int memory_shard_open(struct control *control);
-/* Starts the registration of the engine's memory on all NICs. */
-int memory_export(struct control *control);
-/*
- * Waits a short time for it. If it is done, listens for other engines and dials the seeds. If not,
- * memory_export_turn() does that later, which each turn of the loop calls.
- */
-int memory_export_wait(struct control *control);
-unsigned memory_export_turn(struct control *control);
-void memory_status_close(struct control *control);
-void memory_pools_close(struct control *control);
-void memory_shard_close(struct control *control);
-void memory_unexport(struct control *control);
 
 #endif

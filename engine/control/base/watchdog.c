@@ -38,7 +38,7 @@ bool watched_stands(struct watched *watched, uint64_t beat)
 }
 
 /* Whether a debugger is attached to the engine: a debugger stops threads on purpose. */
-static bool traced(void)
+static bool watchdog_traced(void)
 {
 	FILE *status = fopen("/proc/self/status", "re");
 	char line[128];
@@ -52,30 +52,31 @@ static bool traced(void)
 	return tracer != 0;
 }
 
-static void judge(struct watched *watched, uint64_t beat, const char *what, unsigned number)
+static void watchdog_judge(
+	struct watched *watched, uint64_t beat, const char *what, unsigned number)
 {
 	if (!watched_stands(watched, beat))
 		return;
-	if (traced())
+	if (watchdog_traced())
 		watched->still = 0;
 	else
 		engine_abort("%s %u has not turned for %u s", what, number,
 			WATCHDOG_TICKS * WATCHDOG_TICK_MS / 1000);
 }
 
-static void tick(struct watchdog *dog)
+static void watchdog_tick(struct watchdog *dog)
 {
 	struct control *control = dog->control;
 
-	judge(&dog->loop, shm_load64(&control->loop.beat), "control loop", 0);
+	watchdog_judge(&dog->loop, shm_load64(&control->pace.beat), "control loop", 0);
 	for (unsigned p = 0; p < control->plan.poll_cores; p++)
 		if (control->poll_core[p])
-			judge(&dog->poll_core[p], poll_core_beat(control->poll_core[p]),
+			watchdog_judge(&dog->poll_core[p], poll_core_beat(control->poll_core[p]),
 				"poll core", p);
 }
 
 /* Waits for the watchdog's next tick. Returns false if its thread must end. */
-static bool wait_tick(struct watchdog *dog)
+static bool watchdog_wait(struct watchdog *dog)
 {
 	struct timespec until;
 	bool stop;
@@ -93,13 +94,13 @@ static bool wait_tick(struct watchdog *dog)
 	return !stop;
 }
 
-static void *watch(void *argument)
+static void *watchdog_main(void *argument)
 {
 	struct watchdog *dog = argument;
 
 	prctl(PR_SET_NAME, "pc-watchdog");
-	while (wait_tick(dog))
-		tick(dog);
+	while (watchdog_wait(dog))
+		watchdog_tick(dog);
 	return NULL;
 }
 
@@ -116,7 +117,7 @@ int watchdog_open(struct control *control)
 	pthread_cond_init(&dog->wake, NULL);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&dog->thread, NULL, watch, dog);
+	rc = pthread_create(&dog->thread, NULL, watchdog_main, dog);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc) {
 		pthread_cond_destroy(&dog->wake);

@@ -81,7 +81,7 @@ static void work_made(struct work_queue *queue, struct work *work)
 	(void)eventfd_write(works->fd, 1);
 }
 
-static void *helper(void *argument)
+static void *work_helper_main(void *argument)
 {
 	struct work_queue *queue = argument;
 	struct work *work;
@@ -101,14 +101,14 @@ static void *helper(void *argument)
  * Starts one more helper thread of the queue, with all signals blocked, because the main thread
  * handles signals.
  */
-static void queue_grow(struct work_queue *queue)
+static void work_queue_grow(struct work_queue *queue)
 {
 	sigset_t all, before;
 	int rc;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&queue->thread[queue->threads], NULL, helper, queue);
+	rc = pthread_create(&queue->thread[queue->threads], NULL, work_helper_main, queue);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc) {
 		log_warn(
@@ -132,7 +132,7 @@ void work_submit(struct works *works, unsigned number, struct work *work)
 	calls = ++queue->calls;
 	pthread_mutex_unlock(&works->lock);
 	if (calls > queue->threads && queue->threads < WORK_THREADS)
-		queue_grow(queue);
+		work_queue_grow(queue);
 	if (!queue->threads) {
 		work->run(work);
 		work_made(queue, work);
@@ -149,7 +149,7 @@ unsigned works_busy(const struct works *works)
 	return works->busy;
 }
 
-static void collect(evutil_socket_t fd, short what, void *context)
+static void works_collect(evutil_socket_t fd, short what, void *context)
 {
 	struct works *works = context;
 	struct work_list done = STAILQ_HEAD_INITIALIZER(done);
@@ -181,7 +181,7 @@ int works_open(struct event_base *base, unsigned queues, struct works **ret_work
 		free(works);
 		return rc;
 	}
-	works->made = event_new(base, works->fd, EV_READ | EV_PERSIST, collect, works);
+	works->made = event_new(base, works->fd, EV_READ | EV_PERSIST, works_collect, works);
 	if (!works->made || event_add(works->made, NULL)) {
 		if (works->made)
 			event_free(works->made);
@@ -206,7 +206,7 @@ int works_open(struct event_base *base, unsigned queues, struct works **ret_work
  * Ends the helper threads. Aborts the engine if no call returns for WORKS_CLOSE_S: memory that a
  * driver call uses cannot be freed.
  */
-static void helpers_end(struct works *works)
+static void works_helpers_end(struct works *works)
 {
 	pthread_mutex_lock(&works->lock);
 	works->stop = true;
@@ -229,7 +229,7 @@ static void helpers_end(struct works *works)
 
 void works_close(struct works *works)
 {
-	helpers_end(works);
+	works_helpers_end(works);
 	for (unsigned i = 0; i < works->queues; i++) {
 		for (unsigned t = 0; t < works->queue[i].threads; t++)
 			pthread_join(works->queue[i].thread[t], NULL);

@@ -150,7 +150,7 @@ static void channel_statistics_collect(struct channel *c, uint64_t now_ns)
 
 	if (c->statistics.refused || !c->map || c->opening)
 		return;
-	if (!statistics_collect(&control->statistics, &c->statistics,
+	if (!statistics_collect(control->statistics, &c->statistics,
 		    (const struct channel_statistics *)(const void *)(c->map + l.statistics),
 		    now_ns))
 		log_warn(

@@ -26,7 +26,6 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
-#include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
 #include "numa/limit.h"
@@ -765,7 +764,7 @@ static int clients_files_open(struct control *control, struct clients *clients)
 	clients->status_fd = reopen_read_only(control->status_memory.fd);
 	if (clients->status_fd < 0)
 		return clients->status_fd;
-	clients->shard_fd = reopen_read_only(control->shard.memory.fd);
+	clients->shard_fd = reopen_read_only(control->shard->memory.fd);
 	if (clients->shard_fd < 0)
 		return clients->shard_fd;
 	for (unsigned i = 0; i < control->rails; i++) {

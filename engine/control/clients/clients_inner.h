@@ -22,6 +22,7 @@
 #include <sys/types.h>
 
 #include "engine/control/base/control.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/clients/ctl_inner.h"
 
 /*

@@ -336,7 +336,7 @@ static void publish_prefetch_far(
 	const struct control *control, const struct ctl_page *page, unsigned i)
 {
 	index_prefetch_chain(control->index, &page[i].key);
-	shard_prefetch(&control->shard, &page[i].key);
+	shard_prefetch(control->shard, &page[i].key);
 	if (place_rail(page[i].place) < control->rails)
 		pool_prefetch(control->rail[place_rail(page[i].place)].pool, page[i].place);
 }

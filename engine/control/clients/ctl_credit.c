@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/control/clients/clients.h"
 #include "engine/control/clients/ctl_inner.h"
 #include "engine/control/pages/pages.h"
 #include "numa/clock.h"

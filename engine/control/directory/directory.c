@@ -442,7 +442,7 @@ int directory_open(struct control *control)
 	dir->published = control->kept_ref != NULL;
 	dir->settled = map_view_share(member_map(control));
 	/* Members of before a warm restart that do not return have no record of when they left. */
-	if (control->shard.entries)
+	if (control->shard->entries)
 		departed_add(dir, 0);
 	directory_map_changed(control);
 	return 0;

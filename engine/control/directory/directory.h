@@ -161,7 +161,7 @@ void directory_flush(struct control *control);
 /* Called by member.c when the map has changed; implemented in directory_move.c. */
 void directory_map_changed(struct control *control);
 
-/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+/* Messages of other engines, from messages.c; false: the message breaks a rule. */
 bool directory_serve_publish(
 	struct control *control, struct rpc_link *link, const Pc__Publish *publish);
 bool directory_serve_remove(

@@ -95,7 +95,7 @@ void compare_start(struct directory *dir, uint64_t now_ns)
 	}
 	if (dir->own.unsure && now_ns >= tidy_from_ns(dir)) {
 		dir->own.unsure = false;
-		dir->own.left = 1ull << dir->control->shard.bits;
+		dir->own.left = 1ull << dir->control->shard->bits;
 	}
 	dir->counting = asked != 0;
 	dir->slot = 0;

@@ -10,7 +10,7 @@
 
 static void sweep_start(struct directory *dir)
 {
-	dir->sweep_left = 1ull << dir->control->shard.bits;
+	dir->sweep_left = 1ull << dir->control->shard->bits;
 	move_soon(dir);
 }
 
@@ -69,6 +69,6 @@ void sweep_slice(struct directory *dir)
 		dir->sweep_left < MOVE_BUCKETS ? (uint32_t)dir->sweep_left : MOVE_BUCKETS;
 
 	control->counter[COUNTER_entries_removed] +=
-		shard_sweep(&control->shard, &dir->sweep_cursor, buckets, ref_alive, control);
+		shard_sweep(control->shard, &dir->sweep_cursor, buckets, ref_alive, control);
 	dir->sweep_left -= buckets;
 }

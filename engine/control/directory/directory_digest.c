@@ -12,6 +12,7 @@
 #include "engine/abi/wire.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/member.h"
+#include "engine/control/pages/pages.h"
 
 #define SKIPS 16u /* slots that are skipped at the cost of one page */
 
@@ -175,7 +176,7 @@ bool directory_serve_digest_ask(
 	if (link->member->contact->wire < WIRE_VERSION_SLOTS)
 		return true;
 	digests_unask(dir, link);
-	asked = control->shard.entries ? calloc(1, sizeof(*asked)) : NULL;
+	asked = control->shard->entries ? calloc(1, sizeof(*asked)) : NULL;
 	if (!asked) {
 		/* Also without memory: then the sender publishes everything again. */
 		reply(link, ask->serial, NULL);
@@ -184,7 +185,7 @@ bool directory_serve_digest_ask(
 	asked->link = link;
 	asked->serial = ask->serial;
 	asked->ref = member_link_ref(link);
-	asked->left = 1ull << control->shard.bits;
+	asked->left = 1ull << control->shard->bits;
 	TAILQ_INSERT_TAIL(&dir->asked, asked, next);
 	move_soon(dir);
 	return true;
@@ -222,7 +223,7 @@ void digests_slice(struct directory *dir)
 {
 	struct asked *asked = TAILQ_FIRST(&dir->asked);
 
-	if (!asked || !count_part(&dir->control->shard, asked))
+	if (!asked || !count_part(dir->control->shard, asked))
 		return;
 	TAILQ_REMOVE(&dir->asked, asked, next);
 	reply(asked->link, asked->serial, asked->sums);

@@ -210,7 +210,7 @@ static void entries_drop(struct forgets *forgets, uint32_t i, const struct page_
 /* Entries here of members that left the map, which may come back with the page. */
 static void absent_drop(struct directory *dir, const struct page_key *key)
 {
-	struct shard *shard = &dir->control->shard;
+	struct shard *shard = dir->control->shard;
 	struct dir_entry found[ABSENT_MAX];
 	unsigned count = dir->departeds ? shard_find(shard, key, found, ABSENT_MAX) : 0;
 

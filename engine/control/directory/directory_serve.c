@@ -73,7 +73,7 @@ static void entries_prefetch(
 	if (i + PREFETCH_FAR >= count)
 		return;
 	key = entry_key(entries[i + PREFETCH_FAR]);
-	shard_prefetch(&control->shard, &key);
+	shard_prefetch(control->shard, &key);
 }
 
 size_t entries_insert(struct directory *dir, uint32_t ref, size_t count, Pc__Entry *const *entries)
@@ -86,8 +86,7 @@ size_t entries_insert(struct directory *dir, uint32_t ref, size_t count, Pc__Ent
 		struct page_key key = entry_key(entry);
 
 		entries_prefetch(control, count, entries, i);
-		if (shard_insert(&control->shard, &key, ref, entry->place, entry->generation) ==
-			0) {
+		if (shard_insert(control->shard, &key, ref, entry->place, entry->generation) == 0) {
 			control->counter[COUNTER_entries_inserted]++;
 		} else {
 			control->counter[COUNTER_entries_dropped]++;
@@ -108,8 +107,7 @@ void entries_remove(struct directory *dir, size_t count, Pc__Entry *const *entri
 		struct page_key key = entry_key(entry);
 
 		entries_prefetch(control, count, entries, i);
-		if (shard_remove(
-			    &control->shard, &key, entry->ref, entry->place, entry->generation))
+		if (shard_remove(control->shard, &key, entry->ref, entry->place, entry->generation))
 			control->counter[COUNTER_entries_removed]++;
 	}
 }

@@ -191,7 +191,7 @@ bool directory_serve_entries(
 
 void show_own(struct directory *dir)
 {
-	struct shard *shard = &dir->control->shard;
+	struct shard *shard = dir->control->shard;
 	struct shard_part part = {.bucket = dir->own.cursor,
 		.buckets = dir->own.left < SHOW_BUCKETS ? (uint32_t)dir->own.left : SHOW_BUCKETS};
 	const struct dir_entry *entry;
@@ -229,7 +229,7 @@ bool directory_serve_entries_ask(
 	for (; body.n_entries < MESSAGE_PAGES_MAX; body.n_entries++) {
 		Pc__Entry *at = dir->entry_at[body.n_entries];
 
-		entry = shard_show(&control->shard, &part, member_link_ref(link));
+		entry = shard_show(control->shard, &part, member_link_ref(link));
 		if (!entry)
 			break;
 		key = entry_named(&part, entry);

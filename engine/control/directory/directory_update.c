@@ -228,7 +228,7 @@ enum outcome update_do_here(struct directory *dir, const struct dir_update *upda
 
 	switch ((enum dir_kind)update->kind) {
 	case DIR_PUBLISH:
-		if (shard_insert(&control->shard, &update->key, control->ref, update->at.place,
+		if (shard_insert(control->shard, &update->key, control->ref, update->at.place,
 			    update->at.generation) == 0) {
 			control->counter[COUNTER_entries_inserted]++;
 			return OUTCOME_DONE;
@@ -238,7 +238,7 @@ enum outcome update_do_here(struct directory *dir, const struct dir_update *upda
 			departed_sweep(dir);
 		return OUTCOME_FAILED;
 	case DIR_REMOVE:
-		if (shard_remove(&control->shard, &update->key, update->at.ref, update->at.place,
+		if (shard_remove(control->shard, &update->key, update->at.ref, update->at.place,
 			    update->at.generation))
 			control->counter[COUNTER_entries_removed]++;
 		return OUTCOME_DONE;

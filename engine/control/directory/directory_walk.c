@@ -7,6 +7,7 @@
  */
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/member.h"
+#include "engine/control/pages/pages.h"
 
 /* Cost of a search for the next slot, in entries: one for this many slots that it skips. */
 #define SKIP_SLOTS 256u

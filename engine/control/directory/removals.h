@@ -102,7 +102,7 @@ void removals_member_left(struct control *control, const struct member *member);
 /* The live member at the other end of the link has sent this Hello. */
 void removals_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 
-/* Message of another engine, from rpc_frame.c. */
+/* Message of another engine, from messages.c. */
 bool removals_serve_told(struct control *control, struct rpc_link *link, const Pc__Told *told);
 
 #endif

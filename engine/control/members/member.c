@@ -397,7 +397,7 @@ static int self_fill(struct control *control)
 	members->self = self;
 	self->record.incarnation = control->incarnation;
 	self->record.rails = (uint8_t)control->rails;
-	self->record.bucket_bits = (uint8_t)control->shard.bits;
+	self->record.bucket_bits = (uint8_t)control->bucket_bits;
 	self->record.self = self->record.alive = true;
 	snprintf(contact->software, sizeof(contact->software), "%s", PEERCACHE_VERSION);
 	self->state = MEMBER_ALIVE;

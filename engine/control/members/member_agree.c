@@ -233,7 +233,7 @@ static void differences(
  */
 bool member_address_local(const struct control *control, const char *address)
 {
-	return rpc_text_loopback(address) ||
+	return address_text_loopback(address) ||
 	       (control->rpc->loopback && strcmp(address, control->settings->cluster_address) == 0);
 }
 

@@ -10,6 +10,7 @@
 #include "config/settings.h"
 #include "engine/control/members/member_report.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/address.h"
 #include "engine/control/net/rpc.h"
 
 /*
@@ -28,11 +29,6 @@
 
 /* Where the address of a seed comes from. Each source has SEEDS_MAX elements of member->seed. */
 enum seed_source { SEED_LIST, SEED_FILE, SEED_ETCD, SEED_SOURCES };
-
-struct seed_address {
-	char host[NAME_BYTES_MAX]; /* address or name; "": none */
-	uint16_t port;
-};
 
 /*
  * Something that should answer and does not. Its line in the log comes after SEED_SILENT_MS, then
@@ -79,11 +75,6 @@ struct refusal {
 
 /* ---- member_seeds.c -------------------------------------------------------------------------- */
 
-/*
- * Parses "host:port", "[v6]:port", "host" or "v6"; modifies `text`. `fallback`: the port if `text`
- * has none. Returns 0 or -EINVAL. Pure.
- */
-int seed_parse(char *text, uint16_t fallback, struct seed_address *ret);
 /*
  * Parses cluster.seeds into the elements of SEED_LIST. Returns the number of addresses, or -EINVAL
  * after logging the reason. Uses no network.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses addresses of engines to join, and cluster.seeds at start-up. Pure.
+ * Parses cluster.seeds at start-up. Pure.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -10,37 +10,6 @@
 
 #include "config/log.h"
 #include "engine/control/members/member.h"
-
-int seed_parse(char *text, uint16_t fallback, struct seed_address *ret)
-{
-	char *host = text, *port = NULL, *end;
-	long number = fallback;
-
-	if (*text == '[') {
-		host = text + 1;
-		end = strchr(host, ']');
-		if (!end || (end[1] != '\0' && end[1] != ':'))
-			return -EINVAL;
-		port = end[1] ? end + 2 : NULL;
-		*end = '\0';
-	} else if (strchr(text, ':') && strchr(text, ':') == strrchr(text, ':')) {
-		port = strchr(text, ':') + 1;
-		port[-1] = '\0';
-	}
-	if (port) {
-		number = strtol(port, &end, 10);
-		if (*port < '0' || *port > '9' || *end || number < 1 || number > 65535)
-			return -EINVAL;
-	}
-	if (!*host || strlen(host) >= sizeof(ret->host))
-		return -EINVAL;
-	if (strchr(host, ':') && inet_pton(AF_INET6, host, &(struct in6_addr){0}) != 1)
-		return -EINVAL;
-	memset(ret, 0, sizeof(*ret));
-	memcpy(ret->host, host, strlen(host));
-	ret->port = (uint16_t)number;
-	return 0;
-}
 
 void seed_set(struct member_seed *seed, const struct seed_address *address,
 	const struct settings *settings)

@@ -79,9 +79,9 @@ void seeds_file_close(struct control *control);
 int etcd_open(struct control *control);
 void etcd_close(struct control *control);
 
-/* ---- called by rpc*.c ------------------------------------------------------------------------ */
+/* ---- called by messages.c -------------------------------------------------------------------- */
 
-/* Messages of other engines, from rpc_frame.c; false: the message breaks a rule. */
+/* Messages of other engines, from messages.c; false: the message breaks a rule. */
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
 bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members);

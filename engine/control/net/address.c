@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the address of cluster.address = auto, or of a host name. All engines of a cluster find
- * addresses of the same family if they have the same seeds: IPv4 if any seed has it. A loopback
- * address that comes from a name is not used, because Debian writes a host's own name as 127.0.1.1
- * to its /etc/hosts: other hosts would not reach it. Start-up, main thread; it may block.
+ * Addresses of engines: text that is parsed, loopback addresses that are told from others, and the
+ * address that this engine tells other engines. Parsing is pure: any thread may do it.
+ *
+ * address_settle() finds the address of cluster.address = auto, or of a host name. All engines of a
+ * cluster find addresses of the same family if they have the same seeds: IPv4 if any seed has it. A
+ * loopback address that comes from a name is not used, because Debian writes a host's own name as
+ * 127.0.1.1 to its /etc/hosts: other hosts would not reach it. Start-up, main thread; it may block.
  */
 #include "engine/control/net/address.h"
 
@@ -14,13 +17,92 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "config/clock.h"
 #include "config/log.h"
-#include "engine/control/members/member.h"
+
+/* ---- parsing and classifying ----------------------------------------------------------------- */
+
+int address_literal(
+	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+
+	if (inet_pton(AF_INET, host, &v4.sin_addr) == 1) {
+		memcpy(ret, &v4, sizeof(v4));
+		*ret_bytes = sizeof(v4);
+		return 0;
+	}
+	if (inet_pton(AF_INET6, host, &v6.sin6_addr) == 1) {
+		memcpy(ret, &v6, sizeof(v6));
+		*ret_bytes = sizeof(v6);
+		return 0;
+	}
+	return -EINVAL;
+}
+
+bool address_loopback(const struct sockaddr *address)
+{
+	const struct sockaddr_in *v4 = (const void *)address;
+	const struct sockaddr_in6 *v6 = (const void *)address;
+
+	if (address->sa_family == AF_INET)
+		return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+	if (address->sa_family != AF_INET6)
+		return true;
+	if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+		return v6->sin6_addr.s6_addr[12] == 127;
+	return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+bool address_text_loopback(const char *host)
+{
+	struct sockaddr_storage address;
+	socklen_t bytes;
+
+	if (address_literal(host, 1, &address, &bytes) == 0)
+		return address_loopback((struct sockaddr *)&address);
+	return strcasecmp(host, "localhost") == 0;
+}
+
+int seed_parse(char *text, uint16_t fallback, struct seed_address *ret)
+{
+	char *host = text, *port = NULL, *end;
+	long number = fallback;
+
+	if (*text == '[') {
+		host = text + 1;
+		end = strchr(host, ']');
+		if (!end || (end[1] != '\0' && end[1] != ':'))
+			return -EINVAL;
+		port = end[1] ? end + 2 : NULL;
+		*end = '\0';
+	} else if (strchr(text, ':') && strchr(text, ':') == strrchr(text, ':')) {
+		port = strchr(text, ':') + 1;
+		port[-1] = '\0';
+	}
+	if (port) {
+		number = strtol(port, &end, 10);
+		if (*port < '0' || *port > '9' || *end || number < 1 || number > 65535)
+			return -EINVAL;
+	}
+	if (!*host || strlen(host) >= sizeof(ret->host))
+		return -EINVAL;
+	if (strchr(host, ':') && inet_pton(AF_INET6, host, &(struct in6_addr){0}) != 1)
+		return -EINVAL;
+	memset(ret, 0, sizeof(*ret));
+	memcpy(ret->host, host, strlen(host));
+	ret->port = (uint16_t)number;
+	return 0;
+}
+
+/* ---- the address of this engine -------------------------------------------------------------- */
 
 #define RESOLVE_NS (10ull * 1000000000) /* names are looked up for so long, each to its end */
 
@@ -40,7 +122,7 @@ static bool address_reaches(const struct sockaddr *address)
 	const struct sockaddr_in *v4 = (const void *)address;
 	const struct sockaddr_in6 *v6 = (const void *)address;
 
-	if (rpc_address_loopback(address))
+	if (address_loopback(address))
 		return false;
 	if (address->sa_family == AF_INET)
 		return v4->sin_addr.s_addr != htonl(INADDR_ANY);
@@ -100,7 +182,7 @@ static bool seeds_add(const struct settings *s, struct found *found, char ret_se
 
 		if (seed_parse(each, 1, &seed) < 0 || clock_monotonic_ns() > end_ns)
 			continue;
-		local = local && rpc_text_loopback(seed.host);
+		local = local && address_text_loopback(seed.host);
 		list = look_up(seed.host);
 		for (const struct addrinfo *at = list; at; at = at->ai_next)
 			if (address_reaches(at->ai_addr))
@@ -119,9 +201,9 @@ static void default_add(struct found *found)
 	struct sockaddr_storage to;
 	socklen_t bytes;
 
-	if (rpc_address("192.0.2.1", 9, &to, &bytes) == 0)
+	if (address_literal("192.0.2.1", 9, &to, &bytes) == 0)
 		route_add(found, (struct sockaddr *)&to, bytes);
-	if (rpc_address("2001:db8::1", 9, &to, &bytes) == 0)
+	if (address_literal("2001:db8::1", 9, &to, &bytes) == 0)
 		route_add(found, (struct sockaddr *)&to, bytes);
 }
 
@@ -213,7 +295,7 @@ static void metrics_settle(struct settings *s)
 	struct found found = {"", ""};
 	const char *address = s->cluster_address;
 
-	if (!s->metrics_address[0] || rpc_text_loopback(s->metrics_address) ||
+	if (!s->metrics_address[0] || address_text_loopback(s->metrics_address) ||
 		!name_find(s->metrics_address, &found))
 		return;
 	if (found_best(&found)[0])
@@ -231,13 +313,13 @@ static int cluster_settle(struct settings *s)
 	struct found found = {"", ""};
 	socklen_t bytes;
 
-	if (rpc_address(s->cluster_address, 1, &literal, &bytes) == 0)
+	if (address_literal(s->cluster_address, 1, &literal, &bytes) == 0)
 		return 0;
 	if (strcmp(s->cluster_address, "auto") == 0)
 		return auto_settle(s, "it is chosen");
 	if (s->cluster_bind[0])
 		return 0;
-	if (rpc_text_loopback(s->cluster_address)) {
+	if (address_text_loopback(s->cluster_address)) {
 		snprintf(s->cluster_address, sizeof(s->cluster_address), "127.0.0.1");
 		return 0;
 	}
@@ -267,7 +349,7 @@ int address_settle(struct settings *s)
 	socklen_t bytes;
 	int status = cluster_settle(s);
 
-	if (status == 0 && rpc_address(s->metrics_address, 1, &literal, &bytes) != 0)
+	if (status == 0 && address_literal(s->metrics_address, 1, &literal, &bytes) != 0)
 		metrics_settle(s);
 	return status;
 }

@@ -1,14 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The address that this engine tells others, when cluster.address is no address. At start-up. */
+/*
+ * Addresses: of other engines as text and as the kernel knows them, and the one that this engine
+ * tells others. Parsing and classifying is pure: any thread may do it.
+ */
 #ifndef CONTROL_ADDRESS_H
 #define CONTROL_ADDRESS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "config/limits.h"
 #include "config/settings.h"
+
+/* The address of an engine to join. */
+struct seed_address {
+	char host[NAME_BYTES_MAX]; /* address or name; "": none */
+	uint16_t port;
+};
+
+/*
+ * Parses "host:port", "[v6]:port", "host" or "v6"; modifies `text`. `fallback`: the port if `text`
+ * has none. Returns 0 or -EINVAL. Pure.
+ */
+int seed_parse(char *text, uint16_t fallback, struct seed_address *ret);
+/* Converts a literal IPv4 or IPv6 address. Returns 0, or -EINVAL: not a literal. */
+int address_literal(
+	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes);
+/*
+ * True for 127.0.0.0/8, ::1, and any address that is not IPv4 or IPv6, since only this host can
+ * reach those.
+ */
+bool address_loopback(const struct sockaddr *address);
+/* True for a literal loopback address and for "localhost"; false for any other name. */
+bool address_text_loopback(const char *host);
 
 /*
  * Replaces cluster.address = auto, and host names on which the engine listens (metrics.address,
  * too), by an address of this host. A name that cluster.bind makes an advertised one stays. May
- * wait for the resolver. Returns 0, or -EINVAL after logging the reason.
+ * wait for the resolver: start-up, main thread. Returns 0, or -EINVAL after logging the reason.
  */
 int address_settle(struct settings *settings);
 

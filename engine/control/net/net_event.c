@@ -57,7 +57,7 @@ void net_slice(uint64_t ns)
 }
 
 /* A callback has returned. Those that are left keep their order. */
-static void slice_check(struct event_base *base)
+static void net_slice_check(struct event_base *base)
 {
 	uint64_t now_ns = slice_ns ? clock_now_ns() : 0;
 
@@ -84,7 +84,7 @@ uint32_t net_random(void)
 	return random;
 }
 
-static void fired(evutil_socket_t fd, short what, void *context)
+static void net_timer_fired(evutil_socket_t fd, short what, void *context)
 {
 	const struct net_timer *timer = context;
 	struct event_base *base = event_get_base(timer->event);
@@ -92,7 +92,7 @@ static void fired(evutil_socket_t fd, short what, void *context)
 	(void)fd;
 	(void)what;
 	timer->call(timer->context);
-	slice_check(base);
+	net_slice_check(base);
 }
 
 struct net_timer *net_timer_new(struct event_base *base, bool repeats, net_call call, void *context)
@@ -103,7 +103,7 @@ struct net_timer *net_timer_new(struct event_base *base, bool repeats, net_call 
 		return NULL;
 	timer->call = call;
 	timer->context = context;
-	timer->event = event_new(base, -1, repeats ? EV_PERSIST : 0, fired, timer);
+	timer->event = event_new(base, -1, repeats ? EV_PERSIST : 0, net_timer_fired, timer);
 	if (!timer->event) {
 		free(timer);
 		return NULL;
@@ -171,16 +171,16 @@ int net_dial(struct event_base *base, const struct sockaddr *address, socklen_t 
 	return 0;
 }
 
-static void link_readable(struct bufferevent *bev, void *context)
+static void net_link_readable(struct bufferevent *bev, void *context)
 {
 	const struct net_link *link = context;
 	struct event_base *base = bufferevent_get_base(bev);
 
 	link->calls->readable(link->context);
-	slice_check(base);
+	net_slice_check(base);
 }
 
-static void link_event(struct bufferevent *bev, short what, void *context)
+static void net_link_event(struct bufferevent *bev, short what, void *context)
 {
 	const struct net_link *link = context;
 	struct event_base *base = bufferevent_get_base(bev);
@@ -192,14 +192,14 @@ static void link_event(struct bufferevent *bev, short what, void *context)
 		link->calls->connected(link->context);
 	else
 		link->calls->failed(link->context, error ? error : ECONNRESET);
-	slice_check(base);
+	net_slice_check(base);
 }
 
 /*
  * Limits how long the kernel retransmits to a dead peer, whose unsent data must not keep the
  * connection open.
  */
-static void socket_tune(int fd, unsigned dead_after_ms)
+static void net_socket_tune(int fd, unsigned dead_after_ms)
 {
 	int on = 1, idle = 5, interval = 2, count = 3;
 
@@ -217,8 +217,8 @@ void net_start(struct net_link *link, const struct net_calls *calls, void *conte
 	link->calls = calls;
 	link->context = context;
 	link->read_max = read_max;
-	socket_tune(bufferevent_getfd(link->bev), dead_after_ms);
-	bufferevent_setcb(link->bev, link_readable, NULL, link_event, link);
+	net_socket_tune(bufferevent_getfd(link->bev), dead_after_ms);
+	bufferevent_setcb(link->bev, net_link_readable, NULL, net_link_event, link);
 	net_want(link, 4);
 	bufferevent_set_max_single_read(link->bev, 256u << 10);
 	bufferevent_enable(link->bev, EV_READ | EV_WRITE);
@@ -296,7 +296,7 @@ void net_push(struct net_link *link)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-static int reuse_address(int fd)
+static int net_address_reuse(int fd)
 {
 	int on = 1;
 
@@ -317,15 +317,15 @@ int net_bind(const struct sockaddr *address, socklen_t bytes)
 		return -errno;
 	if (bind(fd, address, bytes) == 0)
 		return fd;
-	if (errno == EADDRINUSE && reuse_address(fd) == 0 && bind(fd, address, bytes) == 0)
+	if (errno == EADDRINUSE && net_address_reuse(fd) == 0 && bind(fd, address, bytes) == 0)
 		return fd;
 	error = errno;
 	close(fd);
 	return -error;
 }
 
-static void accepted(struct evconnlistener *evconn, evutil_socket_t fd, struct sockaddr *address,
-	int bytes, void *context)
+static void net_listener_accepted(struct evconnlistener *evconn, evutil_socket_t fd,
+	struct sockaddr *address, int bytes, void *context)
 {
 	const struct net_listener *listener = context;
 	struct net_link *link = net_adopt(listener->base, fd);
@@ -333,10 +333,10 @@ static void accepted(struct evconnlistener *evconn, evutil_socket_t fd, struct s
 	(void)evconn;
 	if (link)
 		listener->calls->accepted(listener->context, link, address, (socklen_t)bytes);
-	slice_check(listener->base);
+	net_slice_check(listener->base);
 }
 
-static void accept_failed(struct evconnlistener *evconn, void *context)
+static void net_listener_failed(struct evconnlistener *evconn, void *context)
 {
 	const struct net_listener *listener = context;
 	int error = errno;
@@ -360,14 +360,14 @@ struct net_listener *net_listen(struct event_base *base, int fd,
 	*listener = (struct net_listener){.base = base, .calls = calls, .context = context};
 	*ret_own = (struct sockaddr_storage){.ss_family = AF_UNSPEC};
 	(void)getsockname(fd, (struct sockaddr *)ret_own, &bytes);
-	if (reuse_address(fd) == 0)
+	if (net_address_reuse(fd) == 0)
 		listener->listener = evconnlistener_new(
-			base, accepted, listener, LEV_OPT_CLOSE_ON_FREE, 256, fd);
+			base, net_listener_accepted, listener, LEV_OPT_CLOSE_ON_FREE, 256, fd);
 	if (!listener->listener) {
 		free(listener);
 		return NULL;
 	}
-	evconnlistener_set_error_cb(listener->listener, accept_failed);
+	evconnlistener_set_error_cb(listener->listener, net_listener_failed);
 	return listener;
 }
 
@@ -395,7 +395,7 @@ void net_resolver_free(struct net_resolver *resolver)
 	evdns_base_free((struct evdns_base *)(void *)resolver, 1);
 }
 
-static void answered(int error, struct evutil_addrinfo *found, void *context)
+static void net_query_answered(int error, struct evutil_addrinfo *found, void *context)
 {
 	struct answer answer = *(struct answer *)context;
 
@@ -418,8 +418,8 @@ struct net_query *net_resolve(struct net_resolver *resolver, const char *host, u
 	}
 	*answer = (struct answer){call, context};
 	snprintf(text, sizeof(text), "%u", port);
-	return (struct net_query *)(void *)evdns_getaddrinfo(
-		(struct evdns_base *)(void *)resolver, host, text, &hints, answered, answer);
+	return (struct net_query *)(void *)evdns_getaddrinfo((struct evdns_base *)(void *)resolver,
+		host, text, &hints, net_query_answered, answer);
 }
 
 void net_resolve_cancel(struct net_query *query)

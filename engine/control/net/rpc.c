@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCP links between engines, and the listener. Owns every struct rpc_link. Control plane's thread
- * only.
+ * TCP links between engines. Owns every struct rpc_link and struct rpc_dial, and the listener.
+ * Control plane's thread only; nothing blocks, except rpc_port_open() at start-up.
+ *
+ * The input of a link is split into frames, and each is decoded into a message, which the table of
+ * events (struct rpc_events) serves. A message is decoded into one arena of fixed size, which is
+ * reused for the next message: a frame that would need more memory than that fails like any other
+ * malformed one, and nothing has to be freed.
+ *
+ * A link that fails closes at once. If it was dialled, its dial tries again after a back-off that
+ * doubles and has jitter, until it is stopped; names are resolved anew for each attempt. A link
+ * whose callbacks are on the stack is freed when the last of them returns.
  */
+#include "engine/control/net/rpc.h"
+
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -13,10 +25,145 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/members/members.h"
-#include "engine/control/net/rpc.h"
+#include "engine/abi/wire.h"
 
-static void link_free(struct rpc_link *link)
+/* A query to the DNS resolver. If the dial is stopped before the answer, the query outlives it. */
+struct rpc_resolve {
+	struct rpc_dial *dial; /* the dial that waits for the answer; NULL: it was stopped */
+	struct net_query *request;
+};
+
+static uint64_t rpc_text_hash(const char *text)
+{
+	uint64_t hash = 0xcbf29ce484222325ull;
+
+	for (const char *c = text; *c; c++)
+		hash = (hash ^ (unsigned char)*c) * 0x100000001b3ull;
+	return hash;
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+/* Memory of the decoded message. Only what large messages use of it is ever touched. */
+static alignas(16) uint8_t rpc_arena[RPC_ARENA_BYTES];
+
+static void *rpc_arena_alloc(void *context, size_t bytes)
+{
+	size_t *used = context, room = sizeof(rpc_arena) - *used;
+	void *at = rpc_arena + *used;
+
+	if (bytes > room || ((bytes + 15) & ~(size_t)15) > room)
+		return NULL;
+	*used += (bytes + 15) & ~(size_t)15;
+	return at;
+}
+
+static void rpc_arena_free(void *context, void *at)
+{
+	(void)context, (void)at;
+}
+
+static void rpc_frame_serve(struct rpc_link *link, const uint8_t *bytes, size_t length)
+{
+	size_t used = 0;
+	ProtobufCAllocator arena = {
+		.alloc = rpc_arena_alloc, .free = rpc_arena_free, .allocator_data = &used};
+	Pc__Message *message;
+	unsigned kind;
+
+	message = pc__message__unpack(&arena, length, bytes);
+	if (!message) {
+		rpc_link_bad(link, "%zu bytes that are no message", length);
+		return;
+	}
+	link->control->counter[COUNTER_messages_in]++;
+	kind = (unsigned)message->body_case;
+	if (!link->control->rpc->events->message(link, message))
+		rpc_link_bad(link, "message of kind %u out of place or malformed", kind);
+}
+
+static void rpc_link_frames(struct rpc_link *link)
+{
+	while (!link->closed) {
+		uint32_t max = link->up ? MESSAGE_BYTES_MAX : RPC_HELLO_BYTES_MAX;
+		size_t have = net_received(link->net);
+		const uint8_t *bytes;
+		uint32_t length;
+
+		if (have < 4)
+			break;
+		bytes = net_front(link->net, 4);
+		if (!bytes) {
+			rpc_link_bad(link, "no memory for the length of a message");
+			return;
+		}
+		memcpy(&length, bytes, 4);
+		length = ntohl(length);
+		if (length == 0 || length > max) {
+			rpc_link_bad(
+				link, "a message of %u bytes, at most %u are served", length, max);
+			return;
+		}
+		if (have - 4 < length) {
+			net_want(link->net, (size_t)length + 4);
+			return;
+		}
+		bytes = net_front(link->net, (size_t)length + 4);
+		if (!bytes) {
+			rpc_link_bad(link, "no memory for a message of %u bytes", length);
+			return;
+		}
+		rpc_frame_serve(link, bytes + 4, length);
+		net_drain(link->net, (size_t)length + 4);
+	}
+	if (!link->closed)
+		net_want(link->net, 4);
+}
+
+/* ---- back-off of a dial ---------------------------------------------------------------------- */
+
+/*
+ * Arms the timer of the next attempt: base_ms * 2^(fails-1), at most max_ms, plus or minus a
+ * quarter.
+ */
+static void rpc_dial_wait(struct rpc_dial *dial)
+{
+	unsigned doubled = dial->fails > 16 ? 16 : dial->fails ? dial->fails - 1 : 0;
+	uint64_t ms = (uint64_t)dial->base_ms << doubled;
+	uint32_t random = net_random();
+
+	if (ms > dial->max_ms)
+		ms = dial->max_ms;
+	ms = dial->fails ? ms - ms / 4 + random % (ms / 2 + 1) : 0;
+	/* After rpc_quiet() the listener is NULL, and the dial must not be restarted */
+	if (dial->control->rpc->listener)
+		(void)net_timer_set(dial->timer, ms * 1000);
+}
+
+static void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error)
+{
+	dial->fails = up_ns >= RPC_STEADY_NS ? 0 : dial->fails + 1;
+	dial->error = error;
+	rpc_dial_wait(dial);
+	if (!was_up) /* the call may free `dial` */
+		dial->control->rpc->events->dial_failed(dial->control, dial, error);
+}
+
+static void rpc_dial_unanswered(const struct rpc_link *link)
+{
+	struct rpc_dial *dial = link->dial;
+
+	if (dial->unanswered < RPC_UNANSWERED_MAX)
+		dial->unanswered++;
+	if (link->probe)
+		log_warn(
+			"%s closes the connection when this engine (wire version %u) says Hello. If an engine listens there, its log says why",
+			link->from, WIRE_VERSION);
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static void rpc_link_free(struct rpc_link *link)
 {
 	if (!link->dial)
 		link->control->rpc->accepted--;
@@ -27,7 +174,7 @@ static void link_free(struct rpc_link *link)
 	free(link);
 }
 
-static void link_close(struct rpc_link *link, int error)
+static void rpc_link_end(struct rpc_link *link, int error)
 {
 	uint64_t up_ns = link->up ? net_now() - link->up_ns : 0;
 	bool was_up = link->up;
@@ -39,7 +186,7 @@ static void link_close(struct rpc_link *link, int error)
 	net_silence(link->net);
 	link->busy++;
 	if (link->member)
-		member_link_down(link->control, link);
+		link->control->rpc->events->down(link->control, link);
 	if (link->dial && link->dial->link == link) {
 		link->dial->link = NULL;
 		link->dial->reached = link->connected;
@@ -47,26 +194,24 @@ static void link_close(struct rpc_link *link, int error)
 	}
 	link->busy--;
 	if (link->busy == 0)
-		link_free(link);
+		rpc_link_free(link);
 }
 
 void rpc_link_close(struct rpc_link *link)
 {
-	link_close(link, ECONNABORTED);
+	rpc_link_end(link, ECONNABORTED);
 }
 
 void rpc_link_bad(struct rpc_link *link, const char *format, ...)
 {
 	struct rpc *rpc = link->control->rpc;
-	uint64_t hash = 0xcbf29ce484222325ull;
+	uint64_t hash = rpc_text_hash(link->from);
 	char text[256];
 	va_list args;
 
 	if (link->closed)
 		return;
 	link->control->counter[COUNTER_messages_bad]++;
-	for (const char *c = link->from; *c; c++)
-		hash = (hash ^ (unsigned char)*c) * 0x100000001b3ull;
 	if (rpc->bad_logged[hash % RPC_BAD_REMEMBERED] != hash) {
 		rpc->bad_logged[hash % RPC_BAD_REMEMBERED] = hash;
 		va_start(args, format);
@@ -76,7 +221,7 @@ void rpc_link_bad(struct rpc_link *link, const char *format, ...)
 			"connection with %s closed: %s. If that is no PeerCache engine, keep it away from port %d; further messages like this one are only counted",
 			link->from, text, (int)link->control->settings->cluster_port);
 	}
-	link_close(link, EPROTO);
+	rpc_link_end(link, EPROTO);
 }
 
 void rpc_link_up(struct rpc_link *link)
@@ -91,33 +236,33 @@ void rpc_link_up(struct rpc_link *link)
 		link->dial->unanswered = 0;
 }
 
-static void link_deadline(void *context)
+static void rpc_link_deadline(void *context)
 {
-	link_close(context, ETIMEDOUT);
+	rpc_link_end(context, ETIMEDOUT);
 }
 
-static void link_readable(void *context)
+static void rpc_link_readable(void *context)
 {
 	struct rpc_link *link = context;
 
 	link->busy++;
-	rpc_frames(link);
+	rpc_link_frames(link);
 	link->busy--;
 	if (link->closed && link->busy == 0)
-		link_free(link);
+		rpc_link_free(link);
 }
 
-static void link_connected(void *context)
+static void rpc_link_connected(void *context)
 {
 	struct rpc_link *link = context;
 
 	if (link->closed)
 		return;
 	link->connected = true;
-	member_greet(link->control, link);
+	link->control->rpc->events->connected(link->control, link);
 }
 
-static void link_failed(void *context, int error)
+static void rpc_link_failed(void *context, int error)
 {
 	struct rpc_link *link = context;
 
@@ -125,10 +270,11 @@ static void link_failed(void *context, int error)
 		return;
 	if (error == ECONNRESET && link->dial && link->connected && !link->up)
 		rpc_dial_unanswered(link);
-	link_close(link, error);
+	rpc_link_end(link, error);
 }
 
-static const struct net_calls link_calls = {link_readable, link_connected, link_failed};
+static const struct net_calls rpc_link_calls = {
+	rpc_link_readable, rpc_link_connected, rpc_link_failed};
 
 struct rpc_link *rpc_link_open(
 	struct control *control, struct net_link *net, struct rpc_dial *dial, const char *from)
@@ -144,12 +290,12 @@ struct rpc_link *rpc_link_open(
 	link->connected = dial == NULL;
 	link->net = net;
 	snprintf(link->from, sizeof(link->from), "%s", from);
-	link->deadline = net_timer_new(control->base, false, link_deadline, link);
+	link->deadline = net_timer_new(control->base, false, rpc_link_deadline, link);
 	if (!link->deadline)
 		goto no_deadline;
 	if (net_timer_set(link->deadline, (uint64_t)ms * 1000) < 0)
 		goto not_set;
-	net_start(link->net, &link_calls, link, (unsigned)dead_after_ms, MESSAGE_BYTES_MAX + 4);
+	net_start(link->net, &rpc_link_calls, link, (unsigned)dead_after_ms, MESSAGE_BYTES_MAX + 4);
 	LIST_INSERT_HEAD(&control->rpc->links, link, next);
 	if (!dial)
 		control->rpc->accepted++;
@@ -164,6 +310,8 @@ no_link:
 		net_close(net);
 	return NULL;
 }
+
+/* ---- sending --------------------------------------------------------------------------------- */
 
 bool rpc_send(struct rpc_link *link, const Pc__Message *message)
 {
@@ -197,39 +345,220 @@ void rpc_push(struct rpc_link *link)
 	net_push(link->net);
 }
 
-static void accepted(
-	void *context, struct net_link *net, const struct sockaddr *address, socklen_t bytes)
-{
-	struct control *control = context;
-	char from[NAME_BYTES_MAX];
-	struct rpc_link *link;
+/* ---- dials ----------------------------------------------------------------------------------- */
 
-	if (getnameinfo(address, bytes, from, sizeof(from), NULL, 0, NI_NUMERICHOST) != 0)
-		snprintf(from, sizeof(from), "an unknown address");
-	if (control->rpc->accepted >= RPC_ACCEPTED_MAX) {
-		log_warn("connection from %s refused: %u are open already", from,
-			control->rpc->accepted);
-		net_close(net);
+static void rpc_dial_failed(struct rpc_dial *dial, int error)
+{
+	rpc_dial_lost(dial, false, 0, error);
+}
+
+static void rpc_dial_connect(struct rpc_dial *dial, const struct sockaddr *address, socklen_t bytes)
+{
+	struct net_link *net;
+	struct rpc_link *link;
+	char text[ADDRESS_TEXT_BYTES];
+	int error;
+
+	dial->reached = false;
+	if (getnameinfo(address, bytes, dial->at, sizeof(dial->at), NULL, 0, NI_NUMERICHOST) != 0)
+		dial->at[0] = '\0';
+	error = net_dial(dial->control->base, address, bytes, &net);
+	if (error) {
+		rpc_dial_failed(dial, error);
 		return;
 	}
-	link = rpc_link_open(control, net, NULL, from);
-	if (link)
-		link->far = !rpc_address_loopback(address);
+	address_text(dial->host, dial->port, text);
+	link = rpc_link_open(dial->control, net, dial, text);
+	if (!link) {
+		rpc_dial_failed(dial, ENOMEM);
+		return;
+	}
+	dial->link = link;
+	link->far = !address_loopback(address);
+	if (net_connect(link->net) < 0)
+		rpc_link_close(link);
 }
 
-static void accept_failed(void *context, int error)
+/*
+ * Connects to an address of the dial's name. Debian writes the name of a host as 127.0.1.1 to its
+ * /etc/hosts: a loopback address of a name means this host, and this engine's own address reaches
+ * that as well.
+ */
+static void rpc_dial_found(struct rpc_dial *dial, const struct addrinfo *found)
 {
-	(void)context;
-	/* the listener accepts again from the next rpc_tick() on */
-	log_warn(
-		"accept() on cluster.port failed: %s; raise the limit of open files (ulimit -n) if that is it",
-		strerror(error));
+	const struct control *control = dial->control;
+	struct sockaddr_storage own;
+	socklen_t bytes;
+
+	if (address_loopback(found->ai_addr) && !control->rpc->loopback &&
+		address_literal(control->settings->cluster_address, dial->port, &own, &bytes) == 0)
+		rpc_dial_connect(dial, (struct sockaddr *)&own, bytes);
+	else
+		rpc_dial_connect(dial, found->ai_addr, found->ai_addrlen);
 }
 
-static const struct net_listen_calls listen_calls = {accepted, accept_failed};
+/* True if a line about the name is due: the first time, then at intervals that double. */
+static bool rpc_unresolved_line(struct rpc *rpc, const char *name, uint64_t now_ns)
+{
+	uint64_t hash = rpc_text_hash(name), pause_ns;
+	struct rpc_unresolved *at = NULL;
+
+	for (unsigned i = 0; i < RPC_UNRESOLVED && !at; i++)
+		if (rpc->unresolved[i].hash == hash)
+			at = &rpc->unresolved[i];
+	for (unsigned i = 0; i < RPC_UNRESOLVED && !at; i++)
+		if (now_ns - rpc->unresolved[i].last_ns > 2 * RPC_UNRESOLVED_NS)
+			at = &rpc->unresolved[i];
+	if (!at)
+		return false;
+	if (at->hash != hash || now_ns - at->last_ns > 2 * RPC_UNRESOLVED_NS)
+		*at = (struct rpc_unresolved){.hash = hash, .since_ns = now_ns};
+	at->last_ns = now_ns;
+	if (now_ns < at->line_ns)
+		return false;
+	pause_ns = now_ns - at->since_ns;
+	if (pause_ns < RPC_STEADY_NS)
+		pause_ns = RPC_STEADY_NS;
+	at->line_ns = now_ns + (pause_ns < RPC_UNRESOLVED_NS ? pause_ns : RPC_UNRESOLVED_NS);
+	return true;
+}
+
+/* member_silent.c writes the lines about seeds. */
+static void rpc_dial_unresolved(struct rpc_dial *dial, const char *error)
+{
+	snprintf(dial->unresolved, sizeof(dial->unresolved), "%s", error ? error : "no address");
+	if (!dial->seed && rpc_unresolved_line(dial->control->rpc, dial->host, net_now()))
+		log_warn(
+			"cannot resolve the name %s, which a member has as its cluster.address: %s. It is tried again; check the resolver, or set an address there",
+			dial->host, dial->unresolved);
+	rpc_dial_failed(dial, EHOSTUNREACH);
+}
+
+static void rpc_dial_resolved(void *context, const char *error, const struct addrinfo *found)
+{
+	struct rpc_resolve *resolve = context;
+	struct rpc_dial *dial = resolve->dial;
+	const struct addrinfo *each;
+	unsigned count = 0;
+
+	free(resolve);
+	if (dial)
+		dial->resolve = NULL;
+	for (each = found; each; each = each->ai_next)
+		count++;
+	if (dial && count) {
+		unsigned skip = dial->tried++ % count;
+
+		dial->addresses = count;
+		dial->unresolved[0] = '\0';
+		for (each = found; skip; skip--)
+			each = each->ai_next;
+		rpc_dial_found(dial, each);
+	} else if (dial) {
+		rpc_dial_unresolved(dial, error);
+	}
+}
+
+static void rpc_dial_resolve(struct rpc_dial *dial)
+{
+	struct rpc *rpc = dial->control->rpc;
+	struct net_query *request;
+	struct rpc_resolve *resolve;
+
+	if (!rpc->dns)
+		rpc->dns = net_resolver_new(dial->control->base);
+	resolve = calloc(1, sizeof(*resolve));
+	if (!rpc->dns || !resolve) {
+		free(resolve);
+		rpc_dial_failed(dial, ENOMEM);
+		return;
+	}
+	resolve->dial = dial;
+	dial->resolve = resolve;
+	request = net_resolve(rpc->dns, dial->host, dial->port, rpc_dial_resolved, resolve);
+	/*
+	 * NULL: the answer came from inside the call, for example from /etc/hosts; `resolve`, and
+	 * perhaps even `dial`, are freed.
+	 */
+	if (request)
+		resolve->request = request;
+}
+
+static void rpc_dial_resolve_cancel(struct rpc_dial *dial)
+{
+	if (!dial->resolve)
+		return;
+	dial->resolve->dial = NULL;
+	net_resolve_cancel(dial->resolve->request);
+	dial->resolve = NULL;
+}
+
+static void rpc_dial_due(void *context)
+{
+	struct rpc_dial *dial = context;
+	struct sockaddr_storage address;
+	socklen_t bytes;
+
+	if (dial->link || dial->resolve)
+		return;
+	if (address_literal(dial->host, dial->port, &address, &bytes) == 0)
+		rpc_dial_connect(dial, (struct sockaddr *)&address, bytes);
+	else
+		rpc_dial_resolve(dial);
+}
+
+struct rpc_dial *rpc_dial_start(struct control *control, const struct rpc_target *target)
+{
+	struct rpc_dial *dial = calloc(1, sizeof(*dial));
+
+	if (!dial)
+		return NULL;
+	dial->control = control;
+	snprintf(dial->host, sizeof(dial->host), "%s", target->host);
+	dial->port = target->port;
+	dial->base_ms = target->base_ms;
+	dial->max_ms = target->max_ms;
+	dial->owner = target->owner;
+	dial->seed = target->seed;
+	dial->timer = net_timer_new(control->base, false, rpc_dial_due, dial);
+	if (!dial->timer) {
+		free(dial);
+		return NULL;
+	}
+	LIST_INSERT_HEAD(&control->rpc->dials, dial, next);
+	rpc_dial_wait(dial);
+	return dial;
+}
+
+void rpc_dial_hurry(struct rpc_dial *dial, uint32_t base_ms, uint32_t max_ms)
+{
+	dial->base_ms = base_ms;
+	dial->max_ms = max_ms;
+	dial->fails = 0;
+	if (!dial->link && !dial->resolve)
+		rpc_dial_wait(dial);
+}
+
+void rpc_dial_stop(struct rpc_dial *dial)
+{
+	struct rpc_link *link;
+
+	if (!dial)
+		return;
+	link = dial->link;
+	dial->link = NULL; /* reset first, so that closing the link does not start a new attempt */
+	if (link)
+		rpc_link_close(link);
+	rpc_dial_resolve_cancel(dial);
+	LIST_REMOVE(dial, next);
+	net_timer_free(dial->timer);
+	free(dial);
+}
+
+/* ---- the address that this engine listens on ------------------------------------------------- */
 
 /* The address that the engine listens on. */
-static const char *bind_text(const struct settings *s)
+static const char *rpc_port_text(const struct settings *s)
 {
 	return s->cluster_bind[0] ? s->cluster_bind : s->cluster_address;
 }
@@ -238,7 +567,7 @@ static const char *bind_text(const struct settings *s)
  * Resolves `host`; 0 or an error of getaddrinfo(). A name is looked up, which blocks: only at
  * start-up, before any thread runs.
  */
-static int address_find(
+static int rpc_port_resolve(
 	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *bytes)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -247,7 +576,7 @@ static int address_find(
 	char service[8];
 	int error;
 
-	if (rpc_address(host, port, ret, bytes) == 0)
+	if (address_literal(host, port, ret, bytes) == 0)
 		return 0;
 	snprintf(service, sizeof(service), "%u", port);
 	error = getaddrinfo(host, service, &hints, &found);
@@ -255,7 +584,7 @@ static int address_find(
 		return error;
 	/* Debian gives a host's own name a loopback address, too. */
 	at = found;
-	while (at && rpc_address_loopback(at->ai_addr))
+	while (at && address_loopback(at->ai_addr))
 		at = at->ai_next;
 	at = at ? at : found;
 	memcpy(ret, at->ai_addr, at->ai_addrlen);
@@ -264,19 +593,20 @@ static int address_find(
 	return 0;
 }
 
-static int listen_address(const struct settings *s, struct sockaddr_storage *ret, socklen_t *bytes)
+static int rpc_port_address(
+	const struct settings *s, struct sockaddr_storage *ret, socklen_t *bytes)
 {
-	int error = address_find(bind_text(s), (uint16_t)s->cluster_port, ret, bytes);
+	int error = rpc_port_resolve(rpc_port_text(s), (uint16_t)s->cluster_port, ret, bytes);
 
 	if (error)
 		log_error(
 			"%s = %s: not an address, and as a name: %s. Set it to an address of this host",
-			s->cluster_bind[0] ? "cluster.bind" : "cluster.address", bind_text(s),
+			s->cluster_bind[0] ? "cluster.bind" : "cluster.address", rpc_port_text(s),
 			gai_strerror(error));
 	return error ? -EINVAL : 0;
 }
 
-static bool address_is_any(const struct sockaddr_storage *address)
+static bool address_any(const struct sockaddr_storage *address)
 {
 	const struct sockaddr_in *v4 = (const void *)address;
 	const struct sockaddr_in6 *v6 = (const void *)address;
@@ -291,15 +621,15 @@ static bool address_is_any(const struct sockaddr_storage *address)
  * reason. A name that cannot be resolved yet is accepted, unless the engine listens on it: other
  * hosts resolve it later.
  */
-static int advertised_fits(const struct settings *s, const struct sockaddr_storage *bound)
+static int rpc_port_fits(const struct settings *s, const struct sockaddr_storage *bound)
 {
 	struct sockaddr_storage told;
 	socklen_t bytes;
-	bool local = rpc_address_loopback((const struct sockaddr *)bound), told_local = false;
+	bool local = address_loopback((const struct sockaddr *)bound), told_local = false;
 
-	if (address_find(s->cluster_address, (uint16_t)s->cluster_port, &told, &bytes) == 0) {
-		told_local = rpc_address_loopback((struct sockaddr *)&told);
-		if (address_is_any(&told)) {
+	if (rpc_port_resolve(s->cluster_address, (uint16_t)s->cluster_port, &told, &bytes) == 0) {
+		told_local = address_loopback((struct sockaddr *)&told);
+		if (address_any(&told)) {
 			log_error(
 				"cluster.address = %s is no address that other hosts can reach: set it to an address of this host. To listen on all addresses, set cluster.bind",
 				s->cluster_address);
@@ -319,13 +649,13 @@ static int advertised_fits(const struct settings *s, const struct sockaddr_stora
 	return -EINVAL;
 }
 
-static int listen_failed(const struct settings *s, int status)
+static int rpc_port_failed(const struct settings *s, int status)
 {
 	char port[16] = ""; /* of --check: any port */
 
 	if (s->cluster_port)
 		snprintf(port, sizeof(port), " port %d", (int)s->cluster_port);
-	log_error("cannot listen on %s%s: %s. %s", bind_text(s), port, strerror(-status),
+	log_error("cannot listen on %s%s: %s. %s", rpc_port_text(s), port, strerror(-status),
 		status == -EADDRINUSE
 			? "Another engine or program has that port: set another cluster.port"
 		: s->cluster_bind[0]
@@ -339,16 +669,16 @@ int rpc_port_open(struct control *control)
 	const struct settings *s = control->settings;
 	struct sockaddr_storage address;
 	socklen_t bytes = 0;
-	int fd, status = listen_address(s, &address, &bytes);
+	int fd, status = rpc_port_address(s, &address, &bytes);
 
 	control->port_fd = -1;
 	if (status == 0)
-		status = advertised_fits(s, &address);
+		status = rpc_port_fits(s, &address);
 	if (status)
 		return status;
 	fd = net_bind((const struct sockaddr *)&address, bytes);
 	if (fd < 0)
-		return listen_failed(s, fd);
+		return rpc_port_failed(s, fd);
 	control->port_fd = fd;
 	return 0;
 }
@@ -360,27 +690,70 @@ void rpc_port_close(struct control *control)
 	control->port_fd = -1;
 }
 
+/* ---- listening ------------------------------------------------------------------------------- */
+
+static void rpc_listen_accepted(
+	void *context, struct net_link *net, const struct sockaddr *address, socklen_t bytes)
+{
+	struct control *control = context;
+	char from[NAME_BYTES_MAX];
+	struct rpc_link *link;
+
+	if (getnameinfo(address, bytes, from, sizeof(from), NULL, 0, NI_NUMERICHOST) != 0)
+		snprintf(from, sizeof(from), "an unknown address");
+	if (control->rpc->accepted >= RPC_ACCEPTED_MAX) {
+		log_warn("connection from %s refused: %u are open already", from,
+			control->rpc->accepted);
+		net_close(net);
+		return;
+	}
+	link = rpc_link_open(control, net, NULL, from);
+	if (link)
+		link->far = !address_loopback(address);
+}
+
+static void rpc_listen_failed(void *context, int error)
+{
+	(void)context;
+	/* the listener accepts again from the next rpc_tick() on */
+	log_warn(
+		"accept() on cluster.port failed: %s; raise the limit of open files (ulimit -n) if that is it",
+		strerror(error));
+}
+
+static const struct net_listen_calls rpc_listen_calls = {rpc_listen_accepted, rpc_listen_failed};
+
 int rpc_listen(struct control *control)
 {
 	struct rpc *rpc = control->rpc;
 	struct sockaddr_storage own;
 
 	errno = 0;
-	rpc->listener = net_listen(control->base, control->port_fd, &listen_calls, control, &own);
+	rpc->listener =
+		net_listen(control->base, control->port_fd, &rpc_listen_calls, control, &own);
 	if (!rpc->listener)
-		return listen_failed(control->settings, errno ? -errno : -EIO);
-	rpc->loopback = rpc_address_loopback((struct sockaddr *)&own);
+		return rpc_port_failed(control->settings, errno ? -errno : -EIO);
+	rpc->loopback = address_loopback((struct sockaddr *)&own);
 	control->port_fd = -1; /* from here on the listener owns the socket */
 	return 0;
 }
 
-int rpc_open(struct control *control)
+void rpc_tick(struct control *control)
+{
+	if (control->rpc->listener)
+		net_listen_again(control->rpc->listener);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int rpc_open(struct control *control, const struct rpc_events *events)
 {
 	struct rpc *rpc = calloc(1, sizeof(*rpc));
 	int status;
 
 	if (!rpc)
 		return -ENOMEM;
+	rpc->events = events;
 	control->rpc = rpc;
 	status = control->exporting ? 0 : rpc_listen(control);
 	if (status) {
@@ -388,12 +761,6 @@ int rpc_open(struct control *control)
 		control->rpc = NULL;
 	}
 	return status;
-}
-
-void rpc_tick(struct control *control)
-{
-	if (control->rpc->listener)
-		net_listen_again(control->rpc->listener);
 }
 
 void rpc_quiet(struct control *control)
@@ -405,7 +772,7 @@ void rpc_quiet(struct control *control)
 	control->rpc->listener = NULL;
 	LIST_FOREACH (dial, &control->rpc->dials, next) {
 		net_timer_stop(dial->timer);
-		rpc_resolve_cancel(dial);
+		rpc_dial_resolve_cancel(dial);
 	}
 }
 
@@ -424,7 +791,7 @@ void rpc_close(struct control *control)
 		link->member = NULL;
 		link->dial = NULL;
 		rpc->accepted++;
-		link_free(link);
+		rpc_link_free(link);
 	}
 	if (rpc->dns)
 		net_resolver_free(rpc->dns);

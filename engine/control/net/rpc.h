@@ -8,9 +8,6 @@
  * directions. It is `up`, and belongs to a member, once Hellos were exchanged. A frame that breaks
  * a rule closes its link; the sender of requests that a closed link has lost sends them again over
  * the next one.
- *
- *   rpc.c        listener, links, sending        rpc_frame.c  decoding, dispatch of messages
- *   rpc_dial.c   addresses, names, back-off
  */
 #ifndef CONTROL_RPC_H
 #define CONTROL_RPC_H
@@ -21,6 +18,7 @@
 #include "engine/abi/message.pb-c.h"
 #include "config/address_text.h"
 #include "engine/control/base/control.h"
+#include "engine/control/net/address.h"
 #include "engine/control/net/net.h"
 
 /* limit of the length of a frame before the Hello, when the sender is unknown, in bytes */
@@ -99,7 +97,23 @@ struct rpc_unresolved {
 	uint64_t line_ns; /* no line before this time */
 };
 
+/*
+ * What net/ calls upward. messages.c fills the table; it stays valid until rpc_close(). Each call
+ * may close links.
+ */
+struct rpc_events {
+	/* A message arrived. False: it broke a rule; the link is then closed. */
+	bool (*message)(struct rpc_link *link, const Pc__Message *message);
+	/* A dialled link is connected: time for our Hello, the first message on it. */
+	void (*connected)(struct control *control, struct rpc_link *link);
+	/* The link of a member closes. */
+	void (*down)(struct control *control, struct rpc_link *link);
+	/* A dial failed before its link was up; error: errno. The call may stop the dial. */
+	void (*dial_failed)(struct control *control, struct rpc_dial *dial, int error);
+};
+
 struct rpc {
+	const struct rpc_events *events;
 	struct net_listener *listener;
 	bool loopback; /* this engine listens on a loopback address: other hosts cannot reach it */
 	/* the resolver of names; created when the first host name is dialled */
@@ -121,7 +135,7 @@ struct rpc {
 struct rpc_link *rpc_link_open(
 	struct control *control, struct net_link *net, struct rpc_dial *dial, const char *from);
 /*
- * Closes the link at once and informs member.c or the dial. Safe inside the link's own callbacks.
+ * Closes the link at once and informs the member or the dial. Safe inside the link's own callbacks.
  */
 void rpc_link_close(struct rpc_link *link);
 /* Called when the Hellos were exchanged: ends the link's deadline and allows long frames. */
@@ -155,17 +169,7 @@ void rpc_tick(struct control *control);
 /* Stops listening and dialling; existing links stay. */
 void rpc_quiet(struct control *control);
 
-/* ---- frames (rpc_frame.c) -------------------------------------------------------------------- */
-
-/* Serves all complete frames in the link's input buffer. */
-void rpc_frames(struct rpc_link *link);
-/*
- * Serves one decoded message. Returns false if it broke a rule; the caller then calls
- * rpc_link_bad().
- */
-bool rpc_serve(struct rpc_link *link, const Pc__Message *message);
-
-/* ---- dials (rpc_dial.c) ---------------------------------------------------------------------- */
+/* ---- dials ----------------------------------------------------------------------------------- */
 
 /* What a dial connects to. */
 struct rpc_target {
@@ -181,31 +185,16 @@ struct rpc_dial *rpc_dial_start(struct control *control, const struct rpc_target
 void rpc_dial_stop(struct rpc_dial *dial);
 /* Sets a new back-off for the dial and starts it anew; if the dial is waiting, it dials at once. */
 void rpc_dial_hurry(struct rpc_dial *dial, uint32_t base_ms, uint32_t max_ms);
-/* Called by rpc.c when the dial's link has closed, after `up_ns` nanoseconds of being up. */
-void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error);
-void rpc_resolve_cancel(struct rpc_dial *dial);
-/* Called by rpc.c when the other end closed the connection without a Hello. */
-void rpc_dial_unanswered(const struct rpc_link *link);
-
-/* Converts a literal IPv4 or IPv6 address. Returns 0, or -EINVAL: not a literal. */
-int rpc_address(
-	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes);
-/*
- * True for 127.0.0.0/8, ::1, and any address that is not IPv4 or IPv6, since only this host can
- * reach those.
- */
-bool rpc_address_loopback(const struct sockaddr *address);
-/* True for a literal loopback address and for "localhost"; false for any other name. */
-bool rpc_text_loopback(const char *host);
-
-/*
- * ---- open and close ---------------------------------------------------------------------------
- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 /* Binds cluster.address without listening on it: early engines are refused. */
 int rpc_port_open(struct control *control);
 void rpc_port_close(struct control *control);
-int rpc_open(struct control *control);
+/*
+ * Listens at once, unless the memory is still being registered: then rpc_listen() follows. Returns
+ * 0 or -errno after logging the reason.
+ */
+int rpc_open(struct control *control, const struct rpc_events *events);
 void rpc_close(struct control *control);
 
 #endif

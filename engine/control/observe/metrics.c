@@ -29,7 +29,6 @@
 #include "config/version.h"
 #include "engine/control/base/control.h"
 #include "engine/control/dashboard.h"
-#include "engine/control/loop.h"
 #include "engine/control/net/net.h"
 #include "engine/control/observe/health_inner.h"
 #include "engine/control/observe/history_inner.h"
@@ -850,14 +849,14 @@ int metrics_open(struct control *control)
 		return -ENOMEM;
 	}
 	m->settings = control->settings;
-	m->snapshots = control->loop.snapshots;
-	m->watched_ns = &control->loop.watched_ns;
+	m->snapshots = control->snapshots;
+	m->watched_ns = &control->watched_ns;
 	m->rails = control->rails;
 	m->stop = -1;
 	cores_choose(control, &m->cores);
-	snapshot_take(control, snapshots_writing(control->loop.snapshots));
-	view_own(control, snapshots_writing(control->loop.snapshots));
-	snapshots_publish(control->loop.snapshots);
+	snapshot_take(control, snapshots_writing(control->snapshots));
+	view_own(control, snapshots_writing(control->snapshots));
+	snapshots_publish(control->snapshots);
 	rc = metrics_prepare(m, fd);
 	if (rc == 0)
 		rc = metrics_thread_start(m);

@@ -15,9 +15,9 @@
 #include "engine/abi/wire.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/loop.h"
 #include "engine/control/members/member.h"
 #include "engine/control/members/slots.h"
+#include "engine/control/observe/observe.h"
 #include "engine/control/observe/report_inner.h"
 #include "engine/control/observe/view_inner.h"
 #include "engine/control/pages/pages.h"
@@ -215,8 +215,8 @@ static void snapshot_take_clients(struct control *control, struct snapshot *s)
 	warm_counts(control, &s->warm);
 	s->waiting = published.waiting;
 	s->answers = published.answers;
-	s->clients = control->statistics.total;
-	s->statistics_refused = control->statistics.refused;
+	s->clients = control->statistics->total;
+	s->statistics_refused = control->statistics->refused;
 }
 
 static void snapshot_take_directory(const struct control *control, struct snapshot *s)
@@ -235,9 +235,9 @@ static void snapshot_take_directory(const struct control *control, struct snapsh
 	s->walk_position = counts.walk_position;
 	s->walk_end = counts.walk_end;
 	s->sweep_left = counts.sweep_left;
-	s->shard_entries = control->shard.entries;
-	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard.bits;
-	s->shard_dropped = control->shard.dropped;
+	s->shard_entries = control->shard->entries;
+	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard->bits;
+	s->shard_dropped = control->shard->dropped;
 	s->keys = index_count(control->index);
 }
 
@@ -311,8 +311,8 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	memset(ret->members_more, 0, sizeof(ret->members_more));
 	ret->taken_ns = clock_now_ns();
 	ret->unix_ms = snapshot_unix_ms();
-	ret->started_unix_ms = control->loop.started_unix_ms;
-	ret->uptime_ms = (ret->taken_ns - control->loop.started_ns) / 1000000;
+	ret->started_unix_ms = control->pace.started_unix_ms;
+	ret->uptime_ms = (ret->taken_ns - control->pace.started_ns) / 1000000;
 	text_copy(ret->name, sizeof(ret->name), control->name);
 	ret->settings = control->settings;
 	text_copy(ret->cluster, sizeof(ret->cluster), control->settings->cluster_id);
@@ -333,19 +333,19 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	snapshot_take_disk(control, &ret->disk);
 	conn_counts(control, &ret->connections);
 	memcpy(ret->counter, control->counter, sizeof(ret->counter));
-	memcpy(ret->lag, control->loop.lag, sizeof(ret->lag));
-	ret->lag_ns_sum = control->loop.lag_ns_sum;
-	ret->lag_worst_ns = control->loop.lag_worst_ns;
+	memcpy(ret->lag, control->pace.lag, sizeof(ret->lag));
+	ret->lag_ns_sum = control->pace.lag_ns_sum;
+	ret->lag_worst_ns = control->pace.lag_worst_ns;
 }
 
 int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
 {
-	struct snapshot *snapshot = snapshots_writing(control->loop.snapshots);
+	struct snapshot *snapshot = snapshots_writing(control->snapshots);
 	struct health health;
 
 	snapshot_take(control, snapshot);
-	health_pasts_add(control->loop.pasts, snapshot);
-	health_make(snapshot, health_pasts_before(control->loop.pasts, snapshot->taken_ns),
+	health_pasts_add(control->pasts, snapshot);
+	health_make(snapshot, health_pasts_before(control->pasts, snapshot->taken_ns),
 		snapshot->taken_ns, &health);
 	return report_make(snapshot, &health, ret_text, ret_bytes);
 }

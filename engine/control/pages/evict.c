@@ -220,7 +220,7 @@ static void victims_prefetch(
 {
 	for (unsigned k = i ? i + PREFETCH_FAR : 0; k < n && k <= i + PREFETCH_FAR; k++) {
 		index_prefetch_chain(control->index, &victim[k].key);
-		shard_prefetch(&control->shard, &victim[k].key);
+		shard_prefetch(control->shard, &victim[k].key);
 	}
 	if (i + PREFETCH_NEAR < n)
 		index_prefetch_entry(control->index, &victim[i + PREFETCH_NEAR].key);

@@ -25,6 +25,9 @@
 
 #include "config/limits.h"
 #include "config/log.h"
+#include "engine/control/clients/clients.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 #include "numa/limit.h"
 

@@ -20,9 +20,11 @@
  */
 #include <stdlib.h>
 
-#include "engine/abi/message.pb-c.h"
+#include "engine/control/clients/clients.h"
+#include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
 #include "engine/control/net/rpc.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/pages/tier_inner.h"
 #include "numa/clock.h"
 

@@ -45,6 +45,9 @@
 
 #include "config/log.h"
 #include "engine/abi/segment.h"
+#include "engine/control/clients/clients.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/pages/pages.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
 
@@ -410,7 +413,7 @@ static int warm_shard_take(struct control *control, uint64_t entries)
 			close(state);
 		return 0;
 	}
-	rc = shard_adopt(entries, memory, state, huge_number(warm->fd), &control->shard);
+	rc = shard_adopt(entries, memory, state, huge_number(warm->fd), control->shard);
 	if (rc == 0)
 		return 1;
 	if (rc != -EPROTO)
@@ -428,14 +431,14 @@ int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bo
 	if (rc == 1)
 		return 0;
 	if (rc == 0)
-		rc = shard_open(entries, numa_node, want_huge, &control->shard);
+		rc = shard_open(entries, numa_node, want_huge, control->shard);
 	if (rc < 0 || !warm)
 		return rc;
-	shard_keep(&control->shard, huge_number(warm->fd));
+	shard_keep(control->shard, huge_number(warm->fd));
 	service_unstore(shard_names[0]);
 	service_unstore(shard_names[1]);
-	service_store(shard_names[0], control->shard.memory.fd);
-	service_store(shard_names[1], control->shard.state_memory.fd);
+	service_store(shard_names[0], control->shard->memory.fd);
+	service_store(shard_names[1], control->shard->state_memory.fd);
 	return 0;
 }
 

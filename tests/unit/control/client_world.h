@@ -30,6 +30,7 @@
 #include "engine/control/clients/clients_inner.h"
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
+#include "engine/control/pages/pages.h"
 #include "tests/emulated.h"
 #include "tests/nic_stub.h"
 #include "tests/unit/control/warm_stub.h"
@@ -39,6 +40,8 @@ enum { RAILS = 2 };
 /* ---- stubs ----------------------------------------------------------------------------------- */
 
 static struct control control;
+static struct shard shard;
+static struct statistics statistics;
 static struct settings settings;
 static char folder[64];
 
@@ -451,13 +454,17 @@ static inline int setup(void **state)
 		settings.engine_socket, sizeof(settings.engine_socket), "%s/a/engine.sock", folder);
 	settings.rail_mr_bytes = 2ll << 30;
 	control.settings = &settings;
+	shard = (struct shard){.bits = 0};
+	control.shard = &shard;
+	statistics = (struct statistics){.refused = 0};
+	control.statistics = &statistics;
 	control.rails = RAILS;
 	control.base = event_base_new();
 	control.kick = eventfd(0, EFD_NONBLOCK);
 	assert_int_equal(
 		huge_open("status", sizeof(*control.status), -1, false, &control.status_memory), 0);
 	control.status = control.status_memory.base;
-	assert_int_equal(shard_open(1000, -1, false, &control.shard), 0);
+	assert_int_equal(shard_open(1000, -1, false, control.shard), 0);
 	for (unsigned i = 0; i < RAILS; i++) {
 		const struct pool_options options = {.rail = i, .bytes = 4u << 20, .numa_node = -1};
 
@@ -484,7 +491,7 @@ static inline int teardown(void **state)
 		pool_close(control.rail[i].pool);
 		close(control.rail[i].kick);
 	}
-	shard_close(&control.shard);
+	shard_close(control.shard);
 	huge_close(&control.status_memory);
 	close(control.kick);
 	event_base_free(control.base);

@@ -20,8 +20,8 @@
 #include "engine/control/clients/ctl_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
-#include "engine/control/pages/pages.h"
 #include "engine/control/net/rpc.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 #include "tests/unit/control/warm_stub.h"
 
@@ -362,11 +362,12 @@ static inline int setup(void **state)
 	/* a shard of one bucket, which publishes prefetch and nothing reads */
 	static struct bucket bucket;
 	static struct shard_side side;
+	static struct shard shard;
 
 	(void)state;
 	memset(&control, 0, sizeof(control));
-	control.shard.bucket = &bucket;
-	control.shard.side = &side;
+	shard = (struct shard){.bucket = &bucket, .side = &side};
+	control.shard = &shard;
 	memset(&directory, 0, sizeof(directory));
 	memset(&peer, 0, sizeof(peer));
 	peer.member.disk = true;

@@ -22,12 +22,13 @@
 #include "config/log.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
-#include "engine/control/loop.h"
-#include "engine/control/pages/pages.h"
+#include "engine/control/control_inner.h"
+#include "engine/control/control_open.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/tick.h"
+#include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/view_inner.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 #include "tests/nic_stub.h"
 #include "tests/unit/control/warm_stub.h"
@@ -268,24 +269,25 @@ bool rail_event_take(struct rail *rail, struct rail_event *ret)
 	return true;
 }
 
-#define PART(name)                                                                                 \
-	int name##_open(struct control *c)                                                         \
+#define PART_OF(opens, closes, name)                                                               \
+	int opens(struct control *c)                                                               \
 	{                                                                                          \
 		(void)c;                                                                           \
-		note("+" #name);                                                                   \
+		note("+" name);                                                                    \
 		return part(1);                                                                    \
 	}                                                                                          \
-	void name##_close(struct control *c)                                                       \
+	void closes(struct control *c)                                                             \
 	{                                                                                          \
 		(void)c;                                                                           \
-		note("-" #name);                                                                   \
+		note("-" name);                                                                    \
 		part(-1);                                                                          \
 	}
+#define PART(name) PART_OF(name##_open, name##_close, #name)
 
 PART(client_socket)
 PART(rpc_port)
 PART(view)
-PART(rpc)
+PART_OF(messages_open, rpc_close, "rpc")
 PART(members)
 PART(removals)
 PART(seeds_file)

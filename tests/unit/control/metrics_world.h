@@ -160,8 +160,8 @@ static int setup(void **state)
 	engine.settings = &settings;
 	engine.rails = engine.plan.rails = 2;
 	engine.plan.rail[0].core = engine.plan.rail[1].core = -1;
-	engine.loop.snapshots = snapshots_open();
-	assert_non_null(engine.loop.snapshots);
+	engine.snapshots = snapshots_open();
+	assert_non_null(engine.snapshots);
 	files = entries("/proc/self/fd");
 	return 0;
 }
@@ -171,15 +171,15 @@ static int teardown(void **state)
 	(void)state;
 	metrics_close(&engine);
 	assert_null(engine.metrics);
-	snapshots_close(engine.loop.snapshots);
+	snapshots_close(engine.snapshots);
 	return 0;
 }
 
 static void publish(void)
 {
 	sample.taken_ns = clock_now_ns();
-	*snapshots_writing(engine.loop.snapshots) = sample;
-	snapshots_publish(engine.loop.snapshots);
+	*snapshots_writing(engine.snapshots) = sample;
+	snapshots_publish(engine.snapshots);
 }
 
 /* Both steps of control_open(). */

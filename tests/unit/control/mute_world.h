@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/control/pages/pages.h"
 #include "tests/unit/control/still_world.h"
 
 #define KEYS 20000

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/control/pages/pages.h"
 #include "tests/unit/control/still_world.h"
 
 #define BEAT_MS 20
@@ -100,7 +101,7 @@ static inline unsigned anywhere(unsigned k)
 	unsigned sum = 0;
 
 	for (unsigned n = 0; n < 3; n++)
-		sum += shard_find(&node[n].control.shard, &key, at, 2 * BUCKET_ENTRIES);
+		sum += shard_find(node[n].control.shard, &key, at, 2 * BUCKET_ENTRIES);
 	return sum;
 }
 

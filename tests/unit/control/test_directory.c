@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/control/directory/directory_state.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 
 #define KEYS 500
@@ -119,10 +120,10 @@ static void only_a_refusal_by_all_owners_is_no_space(void **state)
 	(void)state;
 	open_nodes(2, 300);
 	full = &node[1].control;
-	while (full->shard.dropped < 5000) {
+	while (full->shard->dropped < 5000) {
 		struct page_key key = key_of(1000000 + number++);
 
-		(void)shard_insert(&full->shard, &key, full->ref, 0, 1);
+		(void)shard_insert(full->shard, &key, full->ref, 0, 1);
 	}
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(0, k, 1, 1000);
@@ -305,7 +306,7 @@ static void a_late_remove_never_removes_a_newer_entry(void **state)
 		&node[0].control, &key, &(struct location){.place = place, .generation = 2});
 	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(node[i].control.shard.entries, 0);
+		assert_int_equal(node[i].control.shard->entries, 0);
 }
 
 static void published_and_removed_in_one_turn_is_removed(void **state)
@@ -324,7 +325,7 @@ static void published_and_removed_in_one_turn_is_removed(void **state)
 	assert_true(nodes_until(node[0].dones == KEYS, 1000));
 	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(node[i].control.shard.entries, 0);
+		assert_int_equal(node[i].control.shard->entries, 0);
 }
 
 static void a_reported_entry_is_removed_unless_it_is_correct(void **state)
@@ -381,7 +382,7 @@ static void forget_reaches_every_member_that_has_the_page(void **state)
 	for (unsigned i = 0; i < 4; i++) {
 		struct dir_entry found[8];
 
-		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
+		assert_int_equal(shard_find(node[i].control.shard, &key, found, 8), 0);
 	}
 	/* The page that node 3 itself holds is forgotten as well. */
 	node_put(3, 3, 2, 1000);

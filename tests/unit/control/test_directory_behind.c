@@ -25,7 +25,7 @@ static void have(uint64_t from, uint64_t count)
 /* Returns how many of the keys that node `i` owns, by node 0's map, are missing in its shard. */
 static unsigned missing_at(unsigned i)
 {
-	const struct shard *shard = &node[i].control.shard;
+	const struct shard *shard = node[i].control.shard;
 	unsigned missing = 0;
 
 	for (uint64_t k = 0; k < KEYS; k++) {

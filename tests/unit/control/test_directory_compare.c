@@ -13,7 +13,7 @@ static void lose(unsigned n)
 	for (unsigned k = 0; k < LOST; k++) {
 		struct page_key key = key_of(k * 7);
 
-		(void)shard_remove(&node[n].control.shard, &key, node[HOLDER].control.ref,
+		(void)shard_remove(node[n].control.shard, &key, node[HOLDER].control.ref,
 			place_make(k * 7 & 1, k * 7), 1);
 	}
 }
@@ -171,7 +171,7 @@ static void a_full_owner_that_has_dropped_all_gets_all(void **state)
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 
-		(void)shard_remove(&node[0].control.shard, &key, node[HOLDER].control.ref,
+		(void)shard_remove(node[0].control.shard, &key, node[HOLDER].control.ref,
 			place_make(k & 1, k), 1);
 	}
 	owner->full_ns = clock_now_ns();
@@ -192,7 +192,7 @@ static bool counts_as_full(uint32_t ref)
 
 static void an_owner_that_refuses_an_entry_counts_as_full(void **state)
 {
-	struct shard *shard = &node[0].control.shard;
+	struct shard *shard = node[0].control.shard;
 
 	(void)state;
 	open_with_pages();
@@ -225,7 +225,7 @@ static void an_owner_that_does_not_answer_ends_no_comparison(void **state)
 		struct page_key key = key_of(k);
 
 		(void)shard_remove(
-			&node[1].control.shard, &key, node[0].control.ref, place_make(k & 1, k), 1);
+			node[1].control.shard, &key, node[0].control.ref, place_make(k & 1, k), 1);
 	}
 	begun_ns = clock_now_ns();
 	directory_compare(&node[0].control);

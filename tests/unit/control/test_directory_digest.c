@@ -54,7 +54,7 @@ static void an_entry_that_an_owner_has_lost_is_published_again(void **state)
 		struct page_key key = key_of(k * 7);
 
 		for (unsigned n = 0; n < HOLDER; n++)
-			(void)shard_remove(&node[n].control.shard, &key, node[HOLDER].control.ref,
+			(void)shard_remove(node[n].control.shard, &key, node[HOLDER].control.ref,
 				place_make(k * 7 & 1, k * 7), 1);
 	}
 	before = stored();
@@ -234,7 +234,7 @@ static void a_further_question_takes_the_place_of_the_first(void **state)
 	assert_int_equal(node_open(0, NULL), 0);
 	dir = node[0].control.directory;
 	mute_join();
-	assert_int_equal(shard_insert(&node[0].control.shard, &key, 7, 1, 1), 0);
+	assert_int_equal(shard_insert(node[0].control.shard, &key, 7, 1, 1), 0);
 	net_timer_stop(dir->move);
 	dir->move_soon = true;
 	for (unsigned i = 0; i < 100; i++)

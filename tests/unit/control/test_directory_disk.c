@@ -44,7 +44,7 @@ static unsigned owners_with(const struct page_key *key, uint32_t place, uint32_t
 
 			if (!node[n].open || node[n].control.ref != view->owner[owner[o]].ref)
 				continue;
-			count = shard_find(&node[n].control.shard, key, found, 2 * BUCKET_ENTRIES);
+			count = shard_find(node[n].control.shard, key, found, 2 * BUCKET_ENTRIES);
 			for (unsigned f = 0; f < count; f++) {
 				bool same = found[f].place == place &&
 					    found[f].generation == generation;
@@ -152,7 +152,7 @@ static void a_new_owner_gets_the_entries_too(void **state)
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));
 	assert_int_equal(node_open(HOLDER + 1, node_at(0)), 0);
 	assert_true(nodes_until(sees(0, HOLDER + 1) && settled() && all_on_disk_found(), 9000));
-	assert_true(node[HOLDER + 1].control.shard.entries > 0);
+	assert_true(node[HOLDER + 1].control.shard->entries > 0);
 	node_close(0);
 	assert_true(nodes_until(all_agree(), 3000));
 }
@@ -218,7 +218,7 @@ static void an_owner_that_does_not_know_these_entries_gets_none(void **state)
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct dir_entry found[8];
 
-		assert_int_equal(shard_find(&node[0].control.shard, &disk[k].key, found, 8), 0);
+		assert_int_equal(shard_find(node[0].control.shard, &disk[k].key, found, 8), 0);
 		given += owners_of_disk(k);
 	}
 	assert_true(given > KEYS);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/control/directory/directory_state.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 
 #define DEAD_MS 3000 /* so a request may wait 300 ms before its owner is suspect */
@@ -287,7 +288,7 @@ static void a_removal_is_answered_after_all_owners_have_dropped_the_entry(void *
 	while (!node[0].dones)
 		nodes_turn();
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
+		assert_int_equal(shard_find(node[i].control.shard, &key, found, 8), 0);
 	assert_int_equal(node[0].status, OP_HIT);
 }
 
@@ -330,7 +331,7 @@ static void a_removal_of_a_page_that_has_just_left_waits_for_the_owners_too(void
 	while (!node[0].dones)
 		nodes_turn();
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
+		assert_int_equal(shard_find(node[i].control.shard, &key, found, 8), 0);
 	assert_int_equal(node[0].status, OP_MISS);
 }
 

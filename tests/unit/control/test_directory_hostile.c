@@ -49,7 +49,7 @@ static void an_engine_of_version_8_gets_no_digest_of_version_9(void **state)
 	assert_int_equal(node_open(0, NULL), 0);
 	fd = join_as_8();
 	assert_int_equal(member_find(node[0].control.members, "raw")->contact->wire, 8);
-	assert_int_equal(shard_insert(&node[0].control.shard, &key, 0x34567890, 1, 1), 0);
+	assert_int_equal(shard_insert(node[0].control.shard, &key, 0x34567890, 1, 1), 0);
 	body.serial = 77;
 	message.body_case = PC__MESSAGE__BODY_DIGEST_ASK;
 	message.digest_ask = &body;
@@ -107,7 +107,7 @@ static void a_member_that_comes_back_in_one_turn_gets_what_it_lacked(void **stat
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 
-		(void)shard_remove(&node[HOLDER + 1].control.shard, &key, node[HOLDER].control.ref,
+		(void)shard_remove(node[HOLDER + 1].control.shard, &key, node[HOLDER].control.ref,
 			place_make(k & 1, k), 1);
 	}
 	blip(HOLDER, HOLDER + 1);
@@ -132,7 +132,7 @@ static void a_member_that_comes_back_as_another_peer_is_compared_with(void **sta
 		struct page_key key = key_of(k);
 
 		(void)shard_remove(
-			&node[0].control.shard, &key, control->ref, place_make(k & 1, k), 1);
+			node[0].control.shard, &key, control->ref, place_make(k & 1, k), 1);
 	}
 	member_down(control, member, "test");
 	assert_int_equal(member_up(control, member), 0);
@@ -146,7 +146,7 @@ static void a_member_that_comes_back_as_another_peer_is_compared_with(void **sta
 
 static unsigned held_by(unsigned n)
 {
-	const struct shard *shard = &node[n].control.shard;
+	const struct shard *shard = node[n].control.shard;
 	struct shard_part part = {.buckets = 1u << shard->bits};
 	unsigned count = 0;
 
@@ -223,7 +223,7 @@ static void an_owner_that_is_behind_stops_no_turn(void **state)
 		struct page_key key = key_of(k);
 
 		lost += shard_remove(
-			&node[1].control.shard, &key, node[0].control.ref, place_make(k & 1, k), 1);
+			node[1].control.shard, &key, node[0].control.ref, place_make(k & 1, k), 1);
 	}
 	assert_true(lost > 0);
 	node[0].control.directory->tidy_ns = 0; /* the map changed long ago */
@@ -234,7 +234,7 @@ static void an_owner_that_is_behind_stops_no_turn(void **state)
 		struct dir_entry found;
 
 		missing += owned_by(node[1].control.ref, k) &&
-			   shard_find(&node[1].control.shard, &key, &found, 1) == 0;
+			   shard_find(node[1].control.shard, &key, &found, 1) == 0;
 	}
 	assert_true(mute_owner()->behind);
 	assert_int_equal(missing, 0);
@@ -314,7 +314,7 @@ static unsigned wrongly_placed(unsigned keys)
 		n += owned_by(node[2].control.ref, k) && ({
 			struct page_key key = key_of(k);
 			struct dir_entry found;
-			shard_find(&node[1].control.shard, &key, &found, 1);
+			shard_find(node[1].control.shard, &key, &found, 1);
 		});
 	return n;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/control/pages/pages.h"
 #include "tests/unit/control/still_world.h"
 
 #define KEYS 1500 /* number of keys that each publishing node publishes */
@@ -73,7 +74,7 @@ static void sweep(void)
 
 static unsigned entries_of(unsigned owner, uint32_t ref)
 {
-	const struct shard *shard = &node[owner].control.shard;
+	const struct shard *shard = node[owner].control.shard;
 	unsigned found = 0;
 
 	for (uint32_t b = 0; b < 1u << shard->bits; b++)
@@ -266,7 +267,7 @@ static void a_removed_key_is_also_removed_from_former_owners(void **state)
 			&(struct location){.place = entry.place, .generation = entry.generation});
 	}
 	for (unsigned i = 0; i < 3; i++)
-		assert_true(nodes_until(node[i].control.shard.entries == 0, 2000));
+		assert_true(nodes_until(node[i].control.shard->entries == 0, 2000));
 }
 
 /* Publishes overtake removes that are queued for the owner as a former one. */
@@ -320,7 +321,7 @@ static void an_owner_that_forgets_before_removes_is_repaired(void **state)
 		struct page_key key = key_of(k);
 		struct dir_entry found[2];
 
-		assert_int_equal(shard_find(&node[1].control.shard, &key, found, 2), 1);
+		assert_int_equal(shard_find(node[1].control.shard, &key, found, 2), 1);
 	}
 }
 

@@ -22,7 +22,7 @@ static const uint64_t raw_incarnation = 0x4200000042;
 static void expect_bad(Pc__Message *message)
 {
 	uint64_t before = node[0].control.counter[COUNTER_messages_bad];
-	uint64_t entries = node[0].control.shard.entries;
+	uint64_t entries = node[0].control.shard->entries;
 	int fd = raw_open(0);
 
 	raw_hello(fd, "raw", raw_incarnation, 9, NULL);
@@ -30,7 +30,7 @@ static void expect_bad(Pc__Message *message)
 	assert_true(raw_closed(fd, 2000));
 	close(fd);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], before + 1);
-	assert_int_equal(node[0].control.shard.entries, entries);
+	assert_int_equal(node[0].control.shard->entries, entries);
 }
 
 static void messages_that_break_a_rule_change_nothing(void **state)
@@ -140,16 +140,16 @@ static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 	fd = raw_open(0);
 	raw_hello(fd, "raw", raw_incarnation, 9, NULL);
 	raw_message(fd, &m);
-	assert_true(nodes_until(shard_find(&node[0].control.shard, &key, found, 2) == 1, 1000));
+	assert_true(nodes_until(shard_find(node[0].control.shard, &key, found, 2) == 1, 1000));
 	assert_int_equal(found[0].ref, (uint32_t)raw_incarnation);
 	assert_int_equal(found[0].place, place_make(1, 3));
 	assert_int_equal(found[0].generation, 9);
 	close(fd);
 	/* The member that published the entry is dead, so node 0 sweeps its entry later. */
 	assert_true(nodes_until(!member_by_ref(&node[0].control, (uint32_t)raw_incarnation), 1000));
-	assert_int_equal(shard_find(&node[0].control.shard, &key, found, 2), 1);
+	assert_int_equal(shard_find(node[0].control.shard, &key, found, 2), 1);
 	departed_tick(node[0].control.directory, UINT64_MAX);
-	assert_true(nodes_until(shard_find(&node[0].control.shard, &key, found, 2) == 0, 1000));
+	assert_true(nodes_until(shard_find(node[0].control.shard, &key, found, 2) == 0, 1000));
 }
 
 #define T(name) cmocka_unit_test_teardown(name, teardown)

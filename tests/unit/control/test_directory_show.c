@@ -10,7 +10,7 @@
 /* Entries of the holder in the shard of node n. */
 static uint64_t held(unsigned n)
 {
-	const struct shard *shard = &node[n].control.shard;
+	const struct shard *shard = node[n].control.shard;
 	struct shard_part part = {.buckets = 1u << shard->bits};
 	uint64_t count = 0;
 
@@ -29,7 +29,7 @@ static void entry_left(unsigned n, uint64_t key_number, uint32_t place, uint32_t
 {
 	struct page_key key = key_of(key_number);
 
-	assert_int_equal(shard_insert(&node[n].control.shard, &key, node[HOLDER].control.ref, place,
+	assert_int_equal(shard_insert(node[n].control.shard, &key, node[HOLDER].control.ref, place,
 				 generation),
 		0);
 }
@@ -64,7 +64,7 @@ static void an_entry_that_differs_in_one_part_is_wrong(void **state)
 	(void)state;
 	open_with_pages();
 	for (unsigned i = 0; i <= HOLDER; i++) {
-		struct shard *shard = &node[i].control.shard;
+		struct shard *shard = node[i].control.shard;
 		uint32_t ref = node[HOLDER].control.ref;
 		struct page_key other = {.word = {key.word[0], key.word[1] ^ 1}};
 
@@ -95,7 +95,7 @@ static void an_entry_at_a_member_that_is_no_owner_is_wrong(void **state)
 			struct page_key key = key_of(k);
 			struct dir_entry found[4];
 
-			if (shard_find(&node[i].control.shard, &key, found, 4))
+			if (shard_find(node[i].control.shard, &key, found, 4))
 				continue;
 			entry_left(i, k, place_make(k & 1, k), 1);
 			put++;
@@ -153,7 +153,7 @@ static void entries_of_pages_on_disk_stay(void **state)
 /* More entries than a message may have, in a shard that is read in several parts. */
 static void a_shard_full_of_wrong_entries_is_emptied(void **state)
 {
-	struct shard *shard = &node[0].control.shard;
+	struct shard *shard = node[0].control.shard;
 	uint32_t ref;
 	uint64_t entries;
 
@@ -179,7 +179,7 @@ static void a_shard_full_of_wrong_entries_is_emptied(void **state)
 /* An owner that was full is asked, and once it has room it gets what it had refused. */
 static void an_owner_that_was_full_gets_what_it_refused(void **state)
 {
-	struct shard *shard = &node[0].control.shard;
+	struct shard *shard = node[0].control.shard;
 
 	(void)state;
 	open_with_pages();
@@ -245,7 +245,7 @@ static void a_holder_whose_pages_are_all_gone_is_shown_its_entries_too(void **st
 
 static void a_page_of_the_own_shard_that_found_no_room_comes_back(void **state)
 {
-	struct shard *shard = &node[HOLDER].control.shard;
+	struct shard *shard = node[HOLDER].control.shard;
 	uint32_t other;
 
 	(void)state;

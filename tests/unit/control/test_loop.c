@@ -377,7 +377,7 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 	assert_in_range(clock_now_ns() - began_ns, LOOP_STOP_NS, 2 * LOOP_STOP_NS);
 	clock_test_set(0);
 	world.stuck = false; /* the poll cores end again, so that the engine below can be closed */
-	control->loop.result = 0;
+	control->loop->result = 0;
 	control_close(control);
 	assert_int_equal(world.open, 0);
 }
@@ -385,7 +385,7 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 /* A snapshot every half second, whether the loop works or sleeps; the lag is counted with it. */
 static void *stop_after_a_snapshot(void *argument)
 {
-	while (!snapshots_newest(control->loop.snapshots))
+	while (!snapshots_newest(control->snapshots))
 		usleep(1000);
 	control_stop(control);
 	return argument;
@@ -397,14 +397,14 @@ static void the_running_loop_publishes_snapshots(void **state)
 
 	(void)state;
 	engine_open();
-	shm_store64(&control->loop.watched_ns, 77);
+	shm_store64(&control->watched_ns, 77);
 	assert_int_equal(pthread_create(&thread, NULL, stop_after_a_snapshot, NULL), 0);
 	assert_int_equal(control_run(control), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_true(world.snapshots >= 1);
 	assert_true(world.summaries >= 1);
 	assert_int_equal(world.watched_ns, 77);
-	assert_true(latency_count(control->loop.lag) >= 1);
+	assert_true(latency_count(control->pace.lag) >= 1);
 	control_close(control);
 }
 
@@ -414,7 +414,7 @@ static void *stop_after_a_short_gap(void *argument)
 	uint64_t last_ns = 0, gap_ns = SNAPSHOT_MS * 1000000ull;
 
 	while (gap_ns >= (SNAPSHOT_MS - 100) * 1000000ull) {
-		const struct snapshot *s = snapshots_newest(control->loop.snapshots);
+		const struct snapshot *s = snapshots_newest(control->snapshots);
 
 		if (s && last_ns && s->taken_ns != last_ns)
 			gap_ns = s->taken_ns - last_ns;

@@ -273,8 +273,8 @@ static void loopback_addresses_are_recognised(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 6; i++) {
-		assert_true(rpc_text_loopback(loopback[i]));
-		assert_false(rpc_text_loopback(other[i]));
+		assert_true(address_text_loopback(loopback[i]));
+		assert_false(address_text_loopback(other[i]));
 	}
 }
 
@@ -289,7 +289,8 @@ static void engines_of_one_host_may_use_its_name(void **state)
 	gethostname(name, sizeof(name) - 1);
 	for (unsigned i = 0; i < 2; i++)
 		strcpy(node[i].settings.cluster_address, name);
-	if (node_open(0, NULL) < 0 || !node[0].control.rpc->loopback || rpc_text_loopback(name)) {
+	if (node_open(0, NULL) < 0 || !node[0].control.rpc->loopback ||
+		address_text_loopback(name)) {
 		print_message("\"%s\" does not stand for a loopback address here\n", name);
 		skip();
 	}

@@ -72,8 +72,8 @@ static void a_blocked_control_plane_is_told(void **state)
 	(void)state;
 	serve();
 	sample.taken_ns = clock_now_ns() - HEALTH_BLOCKED_NS - 1000000000;
-	*snapshots_writing(engine.loop.snapshots) = sample;
-	snapshots_publish(engine.loop.snapshots);
+	*snapshots_writing(engine.snapshots) = sample;
+	snapshots_publish(engine.snapshots);
 	line("/readyz", 503, "the control plane is blocked for 2 s\n");
 	line("/healthz", 200, "ok\n");
 	text = ask(AF_INET, "/api/status");
@@ -84,8 +84,8 @@ static void a_blocked_control_plane_is_told(void **state)
 	assert_non_null(strstr(body(text, 200), "findings{kind=\"loop_blocked\"} 1\n"));
 	free(text);
 	sample.taken_ns = clock_now_ns() - 5 * HEALTH_BLOCKED_NS;
-	*snapshots_writing(engine.loop.snapshots) = sample;
-	snapshots_publish(engine.loop.snapshots);
+	*snapshots_writing(engine.snapshots) = sample;
+	snapshots_publish(engine.snapshots);
 	line("/healthz", 503, "the control plane is blocked\n");
 }
 
@@ -99,8 +99,8 @@ static void a_status_that_was_kept_is_not_served_when_it_is_old(void **state)
 	do { /* again if the machine was too slow to ask in time */
 		free(text);
 		sample.taken_ns = clock_now_ns() - HEALTH_BLOCKED_NS + 400000000;
-		*snapshots_writing(engine.loop.snapshots) = sample;
-		snapshots_publish(engine.loop.snapshots);
+		*snapshots_writing(engine.snapshots) = sample;
+		snapshots_publish(engine.snapshots);
 		text = ask(AF_INET, "/metrics");
 		assert_non_null(body(text, 200));
 		free(text);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/control/directory/directory_state.h"
+#include "engine/control/pages/pages.h"
 
 #define DEAD_MS 1000
 #define PAGES 200u
@@ -270,7 +271,7 @@ static unsigned entries_elsewhere(unsigned i, uint64_t count)
 	for (unsigned k = 0; k < NODES; k++)
 		for (uint64_t n = 0; node[k].open && k != i && n < count; n++) {
 			struct page_key key = key_of(n);
-			unsigned has = shard_find(&node[k].control.shard, &key, found, 8);
+			unsigned has = shard_find(node[k].control.shard, &key, found, 8);
 
 			while (has--)
 				entries += found[has].ref == node[i].control.ref;
@@ -316,7 +317,7 @@ static void entries_of_an_absent_member_go_with_the_removal(void **state)
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
 	(void)forgotten(0, 3);
 	for (unsigned i = 0; i < 3; i += 2)
-		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
+		assert_int_equal(shard_find(node[i].control.shard, &key, found, 8), 0);
 }
 
 static void an_engine_that_was_restarted_knows_who_is_away(void **state)

@@ -23,6 +23,8 @@ static struct member entries[MEMBER_CHUNK];
 static struct member_contact contacts[2];
 const struct member_contact member_no_contact;
 static struct control engine;
+static struct shard shard;
+static struct statistics statistics;
 static struct health_pasts pasts_kept;
 
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
@@ -92,8 +94,8 @@ void rail_latency(const struct rail *rail, uint64_t ret[LATENCY_BUCKETS], uint64
 void client_statistics_collect(struct control *control, uint64_t now_ns)
 {
 	assert_true(now_ns > 0);
-	control->statistics.total.calls[STATISTICS_GET].pages = 77;
-	control->statistics.refused = 2;
+	control->statistics->total.calls[STATISTICS_GET].pages = 77;
+	control->statistics->refused = 2;
 }
 
 void tier_counts(const struct control *control, struct tier_counts *ret)
@@ -211,6 +213,9 @@ static int setup(void **state)
 	(void)state;
 	memset(&engine, 0, sizeof(engine));
 	engine.settings = &settings;
+	engine.shard = &shard;
+	statistics = (struct statistics){.refused = 0};
+	engine.statistics = &statistics;
 	engine.rails = engine.plan.rails = 1;
 	/* the plan has two poll cores, and the second one has not started yet */
 	engine.plan.poll_cores = 2;
@@ -234,9 +239,9 @@ static int setup(void **state)
 		named(&entries[i].record, i ? "" : "host:1", i ? "" : "10.0.0.1");
 	}
 	pasts_kept = (struct health_pasts){.count = 0};
-	engine.loop.pasts = &pasts_kept;
-	engine.loop.snapshots = snapshots_open();
-	assert_non_null(engine.loop.snapshots);
+	engine.pasts = &pasts_kept;
+	engine.snapshots = snapshots_open();
+	assert_non_null(engine.snapshots);
 	return 0;
 }
 
@@ -245,7 +250,7 @@ static int teardown(void **state)
 	(void)state;
 	member_text_clear(&entries[0].record);
 	member_text_clear(&entries[1].record);
-	snapshots_close(engine.loop.snapshots);
+	snapshots_close(engine.snapshots);
 	pool_close(engine.rail[0].pool);
 	index_close(engine.index);
 	free(engine.status);
@@ -357,7 +362,7 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 	enum { ALL = SNAPSHOT_MEMBERS + 300 };
 	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
 	static struct member more[ALL / MEMBER_CHUNK + 1][MEMBER_CHUNK];
-	struct snapshot *s = snapshots_writing(engine.loop.snapshots);
+	struct snapshot *s = snapshots_writing(engine.snapshots);
 
 	(void)state;
 	engine.settings = &beats;
@@ -396,7 +401,7 @@ static void the_state_of_a_member_is_told(void **state)
 {
 	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
 	uint64_t now_ns = clock_now_ns();
-	struct snapshot *s = snapshots_writing(engine.loop.snapshots);
+	struct snapshot *s = snapshots_writing(engine.snapshots);
 
 	(void)state;
 	engine.settings = &beats;

@@ -7,7 +7,8 @@
 
 #include "engine/abi/wire.h"
 #include "engine/control/conns/conns_inner.h"
-#include "engine/control/tick.h"
+#include "engine/control/control_inner.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/base/work.h"
 #include "engine/control/pages/pages_inner.h"
 
@@ -148,6 +149,7 @@ void nodes_setup(int heartbeat_ms, int dead_after_ms)
 		struct settings *s = &node[i].settings;
 
 		settings_default(s);
+		node[i].control.shard = &node[i].shard;
 		close(port_reserved[i]);
 		port_of[i] = port_free(&port_reserved[i]);
 		s->cluster_port = port_of[i];
@@ -156,14 +158,20 @@ void nodes_setup(int heartbeat_ms, int dead_after_ms)
 	}
 }
 
-static void attach_memory(struct control *control)
+static void attach_memory(struct node *n)
 {
+	struct control *control = &n->control;
+
+	control->shard = &n->shard;
+	control->statistics = &n->statistics;
+	n->statistics = (struct statistics){.refused = 0};
 	control->status = aligned_alloc(64, sizeof(*control->status));
 	if (control->status)
 		memset(control->status, 0, sizeof(*control->status));
-	if (!control->status || shard_open(nodes_entries, -1, false, &control->shard) < 0 ||
+	if (!control->status || shard_open(nodes_entries, -1, false, control->shard) < 0 ||
 		index_open(1024, &control->index) < 0)
 		abort();
+	control->bucket_bits = (uint8_t)control->shard->bits;
 }
 
 int node_open(unsigned i, const char *seeds)
@@ -187,7 +195,7 @@ int node_open(unsigned i, const char *seeds)
 	control->rails = 2;
 	for (unsigned r = 0; r < control->rails; r++)
 		control->rail[r].rail = (struct rail *)&n->rail[r];
-	attach_memory(control);
+	attach_memory(n);
 	n->open = true;
 	n->stalled = false;
 	node_removals_open(n);
@@ -195,7 +203,7 @@ int node_open(unsigned i, const char *seeds)
 	if (status == 0)
 		status = rpc_port_open(control);
 	if (status == 0)
-		status = rpc_open(control);
+		status = messages_open(control);
 	if (status == 0)
 		status = members_open(control);
 	if (status == 0)
@@ -230,7 +238,7 @@ void node_close(unsigned i)
 	event_base_loop(control->base, EVLOOP_NONBLOCK);
 	removals_close(control);
 	index_close(control->index);
-	shard_close(&control->shard);
+	shard_close(control->shard);
 	free(control->status);
 	event_base_free(control->base);
 }
@@ -379,7 +387,7 @@ static unsigned found_in(unsigned owner, unsigned i, uint64_t number)
 	struct page_key key = key_of(number);
 	const struct index_entry *entry = index_find(node[i].control.index, &key);
 	struct dir_entry found[2 * BUCKET_ENTRIES];
-	unsigned count = shard_find(&node[owner].control.shard, &key, found, 2 * BUCKET_ENTRIES);
+	unsigned count = shard_find(node[owner].control.shard, &key, found, 2 * BUCKET_ENTRIES);
 
 	for (unsigned f = 0; entry && f < count; f++)
 		if (found[f].ref == node[i].control.ref && found[f].place == entry->place &&

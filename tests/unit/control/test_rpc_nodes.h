@@ -14,13 +14,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/control/conns/conns.h"
 #include "engine/control/clients/clients.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/member.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
+#include "engine/control/observe/observe.h"
 #include "engine/control/observe/view_inner.h"
+#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 
 #define NODES 6
@@ -41,6 +43,8 @@ struct node {
 	/* must be first: the stubs cast a struct control pointer to struct node */
 	struct control control;
 	struct settings settings;
+	struct shard shard;
+	struct statistics statistics;
 	struct fake_rail rail[RAILS_MAX];
 	uint32_t keep_ref; /* not 0: the node is opened with this ref, as after a warm restart */
 	/* true: the node is opened with the removals of the one before, and with pages of it */

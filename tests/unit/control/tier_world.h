@@ -6,10 +6,11 @@
 #ifndef TESTS_TIER_WORLD_H
 #define TESTS_TIER_WORLD_H
 
-#include "tests/unit/control/ctl_world.h"
+/* before the world's `control`, which its functions have as a parameter */
+#include "engine/control/pages/tier_inner.h"
 
 #include "engine/abi/crc32c.h"
-#include "engine/control/pages/tier_inner.h"
+#include "tests/unit/control/ctl_world.h"
 
 #define PAGE (64u << 10)
 #define SECOND 1000000000ull

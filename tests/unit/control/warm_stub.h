@@ -3,6 +3,7 @@
 #ifndef TEST_WARM_STUB_H
 #define TEST_WARM_STUB_H
 
+#include "engine/control/pages/pages.h"
 #include "engine/control/pages/pages_inner.h"
 
 int warm_open(struct control *control)
@@ -25,7 +26,7 @@ int warm_pool_open(
 
 int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bool want_huge)
 {
-	return shard_open(entries, numa_node, want_huge, &control->shard);
+	return shard_open(entries, numa_node, want_huge, control->shard);
 }
 
 int warm_identity(struct control *control)

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control plane as engine/main.c sees it: check, open, run, close. The thread that calls
+ * control_run() is the control plane's.
+ */
+#ifndef CONTROL_CONTROL_OPEN_H
+#define CONTROL_CONTROL_OPEN_H
+
+struct control;
+struct plan;
+struct settings;
+
+/*
+ * For --check: logs everything that is known to be wrong with the settings on this host, as far as
+ * it needs nothing that a serving engine may hold. Returns 0 or the first -errno.
+ */
+int control_check(const struct settings *settings, const struct plan *plan);
+/*
+ * Builds all parts; the engine serves clients from control_run() on. Returns 0 or -errno, after
+ * logging the reason.
+ */
+int control_open(
+	const struct settings *settings, const struct plan *plan, struct control **ret_control);
+/*
+ * Runs the loop until control_stop(), which returns 0, or until the engine cannot work any more:
+ * -errno.
+ */
+int control_run(struct control *control);
+/* Asks the control plane to shut down in order. Any thread and any signal handler may call it. */
+void control_stop(struct control *control);
+void control_close(struct control *control);
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens when something arrives from another engine: the one place where net/ leads to the
+ * rooms above it. message_serve() names the function that serves each message. Control plane's
+ * thread only.
+ *
+ * A function that serves a message returns false when the message breaks a rule; net/ then closes
+ * the link. It may close links itself, that of the message included.
+ */
+#include "engine/control/control_inner.h"
+
+#include "engine/control/conns/conns.h"
+#include "engine/control/directory/directory.h"
+#include "engine/control/directory/removals.h"
+#include "engine/control/members/member.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/observe/observe.h"
+#include "engine/control/pages/pages.h"
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+#define SERVE(KIND, call)                                                                          \
+	case PC__MESSAGE__BODY_##KIND: return call
+
+/* Messages of a member. Those that are not listed break a rule. */
+static bool message_serve(struct rpc_link *link, const Pc__Message *m)
+{
+	struct control *control = link->control;
+
+	switch (m->body_case) {
+		/* members */
+		SERVE(HEARTBEAT, member_heartbeat(control, link, m->heartbeat));
+		SERVE(MEMBERS, member_members(control, link, m->members));
+		SERVE(MEMBER_NEWS, member_news(control, link, m->member_news));
+		SERVE(LIST_ASK, member_list_ask(control, link, m->list_ask));
+		SERVE(LIST_PAGE, member_list_page(control, link, m->list_page));
+		SERVE(LEAVE, member_left(control, link));
+		SERVE(PROBE_ACK, member_probe_ack(control, link, m->probe_ack));
+		/* directory */
+		SERVE(PUBLISH, directory_serve_publish(control, link, m->publish));
+		SERVE(REMOVE, directory_serve_remove(control, link, m->remove));
+		SERVE(ACK, directory_serve_ack(control, link, m->ack));
+		SERVE(TOUCH, directory_serve_touch(control, link, m->touch));
+		SERVE(FORGET, directory_serve_forget(control, link, m->forget));
+		SERVE(DIGEST_ASK, directory_serve_digest_ask(control, link, m->digest_ask));
+		SERVE(DIGEST, directory_serve_digest(control, link, m->digest));
+		SERVE(ENTRIES_ASK, directory_serve_entries_ask(control, link, m->entries_ask));
+		SERVE(ENTRIES, directory_serve_entries(control, link, m->entries));
+		SERVE(RELAY, directory_serve_relay(control, link, m->relay));
+		SERVE(RELAYED, directory_serve_relayed(control, link, m->relayed));
+		SERVE(PROBE, directory_serve_probe(control, link, m->probe));
+		SERVE(TOLD, removals_serve_told(control, link, m->told));
+		/* connections */
+		SERVE(CONNECT, conn_accept(control, link, m->connect));
+		SERVE(CONNECTED, conn_accept_connected(control, link, m->connected));
+		SERVE(DISCONNECT, conn_accept_disconnect(control, link, m->disconnect));
+		/* pages */
+		SERVE(PROMOTE, tier_serve_promote(control, link, m->promote));
+		SERVE(PROMOTED, promote_serve_promoted(control, link, m->promoted));
+		/* view of the cluster */
+		SERVE(SUMMARY_ASK, view_serve_ask(control, link));
+		SERVE(SUMMARY, view_serve_summary(control, link, m->summary));
+		SERVE(HELLO, false);
+		SERVE(_NOT_SET, false);
+	default: return false;
+	}
+}
+
+/*
+ * The first message of a link is a Hello. Until a member has shown that it serves (it is on trial),
+ * only members/ serves its messages.
+ */
+static bool message_arrived(struct rpc_link *link, const Pc__Message *message)
+{
+	if (link->member)
+		member_heard(link->control, link);
+	if (link->up && link->member && member_on_trial(link->member))
+		return member_trial_serve(link, message);
+	if (link->up)
+		return message_serve(link, message);
+	return message->body_case == PC__MESSAGE__BODY_HELLO &&
+	       member_hello(link->control, link, message->hello);
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static const struct rpc_events message_events = {
+	.message = message_arrived,
+	.connected = member_greet,
+	.down = member_link_down,
+	.dial_failed = member_dial_failed,
+};
+
+int messages_open(struct control *control)
+{
+	return rpc_open(control, &message_events);
+}

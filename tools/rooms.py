@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+The calls in engine/, by the symbols of the objects of a build folder: how full the folders are,
+which external functions have one user only, and whether calls between the rooms of engine/control
+point down.
+
+    tools/rooms.py BUILD            prints the figures
+    tools/rooms.py BUILD --advise   also each external function that one other file uses
+    tools/rooms.py BUILD --check    exit 1 if a figure is above its limit in LIMITS
+    tools/rooms.py --self-test      every figure is shown a small house
+
+A function is external if the linker sees it. Its users are the other product files that use it; a
+test is no user. A call points upward if the caller's room stands below that of the function in
+ROOMS. What two files share by a header (fields, inline functions) is not seen. Exit status 77: the
+folder has no objects that nm can read. Python 3.9, no packages.
+"""
+import argparse
+import collections
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+
+# From the top of the house to its floor. The root is the folder engine/control itself.
+ROOMS = ["root", "observe", "conns", "clients", "directory", "pages", "members", "net", "base"]
+CONTROL = "engine/control"
+
+# --check fails above these. They only go down: lower them to what the tree has reached.
+LIMITS = {
+    "files in the fullest folder": 78,
+    "pairs of rooms both ways": 7,
+    "functions called upward": 36,
+    "arrows between rooms": 36,
+    # in percent of the external functions of the folder
+    "one user in engine/client": 56,
+    "one user in engine/control": 70,
+    "one user in engine/disk": 62,
+    "one user in engine/keeper": 84,
+    "one user in engine/rail": 74,
+}
+SOURCES = (".c", ".h", ".def", ".py", ".proto", ".in")
+
+
+# ---- what the objects say ---------------------------------------------------------------------
+
+def sources(root):
+    """{name of the object, without its target: path} of the C files below engine/, for each folder
+    whose meson.build may name them."""
+    found = {}
+    for folder, _, files in os.walk(os.path.join(root, "engine")):
+        for file in files:
+            if not file.endswith(".c"):
+                continue
+            path = os.path.relpath(os.path.join(folder, file), root)
+            parts = path.split("/")
+            for depth in range(1, len(parts)):
+                found["/".join(parts[:depth]), "_".join(parts[depth:]) + ".o"] = path
+    return found
+
+
+def objects(build, root):
+    """Two maps {object: path of its source}: of engine/, and of tests and measurements."""
+    known, product, tests = sources(root), {}, {}
+    for folder, _, files in os.walk(build):
+        if not folder.endswith(".p"):
+            continue
+        place = os.path.relpath(os.path.dirname(folder), build)
+        for file in files:
+            path = os.path.join(folder, file)
+            if place.split("/")[0] in ("tests", "perf") and file.endswith(".o"):
+                tests[path] = place + "/" + file
+            elif (place, file) in known:
+                product[path] = known[place, file]
+    return product, tests
+
+
+def symbols(paths):
+    """(object, symbol, type) of the external and the undefined symbols."""
+    for at in range(0, len(paths), 500):
+        out = subprocess.run(["nm", "-A", "-P", "-g"] + paths[at:at + 500], stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, universal_newlines=True).stdout
+        for line in out.splitlines():
+            path, _, rest = line.rpartition(": ")
+            words = rest.split()
+            if len(words) > 1:
+                yield path, words[0], words[1]
+
+
+def read(build, root):
+    """{function: file} that defines it, {function: files of engine/ that use it}, and the functions
+    that tests use."""
+    product, tests = objects(build, root)
+    home, users, tested = {}, collections.defaultdict(set), set()
+    rows = list(symbols(sorted(product)))
+    for path, name, kind in rows:
+        if kind in "TW" and name != "main":
+            home.setdefault(name, product[path])
+    for path, name, kind in rows:
+        if kind == "U" and name in home and home[name] != product[path]:
+            users[name].add(product[path])
+    for path, name, kind in symbols(sorted(tests)):
+        if kind == "U":
+            tested.add(name)
+    return home, users, tested & set(home)
+
+
+# ---- figures ----------------------------------------------------------------------------------
+
+def room_of(path):
+    """The room of engine/control that a file is in, or None."""
+    parts = path.split("/")
+    if "/".join(parts[:2]) != CONTROL:
+        return None
+    return parts[2] if len(parts) > 3 else "root"
+
+
+def count_users(home, users, tested, inside):
+    """Of the files `inside`: (functions, used by no other file, by one, of these by one of the same
+    folder, and by no test)."""
+    names = [name for name in home if inside(home[name])]
+    one = [name for name in names if len(users.get(name, ())) == 1]
+    none = sum(not users.get(name) for name in names)
+    near = sum(os.path.dirname(min(users[name])) == os.path.dirname(home[name]) for name in one)
+    return len(names), none, len(one), near, sum(name not in tested for name in one)
+
+
+def arrows(home, users):
+    """{(room that calls, room that is called): functions}"""
+    found = collections.defaultdict(set)
+    for name, files in users.items():
+        called = room_of(home[name])
+        for file in files:
+            caller = room_of(file)
+            if caller and called and caller != called:
+                found[caller, called].add(name)
+    return found
+
+
+def upward(found):
+    """The arrows that point from a lower room to a higher one. A room that ROOMS lacks is above."""
+    height = {room: len(ROOMS) - at for at, room in enumerate(ROOMS)}
+    return {pair: names for pair, names in found.items()
+            if height.get(pair[1], 99) > height.get(pair[0], 99)}
+
+
+def both_ways(found):
+    return sorted(pair for pair in found if pair[0] < pair[1] and pair[::-1] in found)
+
+
+def folder_sizes(paths):
+    """{folder: number of source files in it}"""
+    return collections.Counter(os.path.dirname(path) for path in paths if path.endswith(SOURCES))
+
+
+def percent(part, whole):
+    return 100 * part // whole if whole else 0
+
+
+def folders_of(home):
+    """The folders engine/X that define functions, in order."""
+    return sorted({"/".join(path.split("/")[:2]) for path in home.values() if path.count("/") > 1})
+
+
+def figures(paths, home, users, tested):
+    """{name of a limit: figure}"""
+    found = arrows(home, users)
+    ret = {
+        "files in the fullest folder": max(folder_sizes(paths).values(), default=0),
+        "pairs of rooms both ways": len(both_ways(found)),
+        "functions called upward": len(set().union(*upward(found).values(), set())),
+        "arrows between rooms": len(found),
+    }
+    for folder in folders_of(home):
+        total, _, one, _, _ = count_users(home, users, tested,
+                                          lambda path: path.startswith(folder + "/"))
+        ret["one user in " + folder] = percent(one, total)
+    return ret
+
+
+# ---- output -----------------------------------------------------------------------------------
+
+def print_row(name, files, row):
+    total, none, one, near, untested = row
+    print("%-28s %5s %9d %8d %8d %4d%% %9d %9d"
+          % (name, files, total, none, one, percent(one, total), near, untested))
+
+
+def print_all(paths, home, users, tested):
+    sizes = folder_sizes(paths)
+    print("%-28s %5s %9s %8s %8s %5s %9s %9s" % (
+        "folder", "files", "external", "no user", "one user", "", "in folder", "untested"))
+    for folder in folders_of(home):
+        below = [size for name, size in sizes.items() if (name + "/").startswith(folder + "/")]
+        print_row(folder, max(below, default=0), count_users(
+            home, users, tested, lambda path: path.startswith(folder + "/")))
+    for room in ROOMS:
+        folder = CONTROL if room == "root" else CONTROL + "/" + room
+        print_row("  " + room, sizes[folder], count_users(
+            home, users, tested, lambda path: room_of(path) == room))
+    print("files: in the fullest folder; in folder, untested: of those with one user, those whose "
+          "user is in the same folder, and those that no test uses\n")
+    found = arrows(home, users)
+    print("arrows between rooms: %d; functions called from other rooms: %d"
+          % (len(found), len(set().union(*found.values(), set()))))
+    print("both ways: " + (", ".join("%s and %s" % pair for pair in both_ways(found)) or "none"))
+    for (caller, called), names in sorted(upward(found).items()):
+        print("upward: %s -> %s: %s" % (caller, called, " ".join(sorted(names))))
+
+
+def advise(home, users, tested):
+    for name in sorted(home, key=lambda name: (home[name], name)):
+        if len(users.get(name, ())) == 1:
+            print("%s: advice: %s() is used by %s only%s" % (
+                home[name], name, min(users[name]), "" if name in tested else ", and by no test"))
+
+
+def above(figure, limits):
+    """The lines about figures that are above their limits."""
+    return ["rooms: %s: %d, at most %d" % (name, figure[name], limits[name])
+            for name in sorted(limits) if figure.get(name, 0) > limits[name]]
+
+
+# ---- the figures, shown what they are for -----------------------------------------------------
+
+HOUSE = {  # function: (file, files that use it, whether a test does)
+    "pool_take": ("engine/control/pages/pool.c", ["engine/control/clients/ctl.c"], True),
+    "ctl_refill": ("engine/control/clients/ctl.c", ["engine/control/pages/tier.c"], False),
+    "net_now": ("engine/control/net/net.c", ["engine/control/members/member.c",
+                                            "engine/control/loop.c"], False),
+    "loop_stop": ("engine/control/loop.c", ["engine/main.c"], False),
+    "odd_call": ("engine/control/attic/odd.c", ["engine/control/net/net.c"], False),
+    "rail_open": ("engine/rail/open.c", [], True),
+    "rail_rest": ("engine/rail/open.c", ["engine/rail/step.c"], False),
+}
+FIGURES = {
+    "files in the fullest folder": 2,
+    "pairs of rooms both ways": 1,  # clients and pages
+    "functions called upward": 2,  # ctl_refill(), and odd_call() of a room that is not known
+    "arrows between rooms": 5,
+    "one user in engine/control": 80,
+    "one user in engine/rail": 50,
+}
+
+
+def self_test():
+    home = {name: row[0] for name, row in HOUSE.items()}
+    users = {name: set(row[1]) for name, row in HOUSE.items()}
+    tested = {name for name, row in HOUSE.items() if row[2]}
+    paths = ["engine/rail/open.c", "engine/rail/rail.h", "engine/rail/README.md",
+             "engine/control/loop.c"]
+    failures = []
+    got = figures(paths, home, users, tested)
+    for name in sorted(set(FIGURES) | set(got)):
+        if got.get(name) != FIGURES.get(name):
+            failures.append("%s: %r, not %r" % (name, got.get(name), FIGURES.get(name)))
+        if name in FIGURES and name in got and FIGURES[name] > 0:
+            if not above(got, {name: FIGURES[name] - 1}):
+                failures.append("%s: a lower limit did not fire" % name)
+            if above(got, {name: FIGURES[name]}):
+                failures.append("%s: its own limit fired" % name)
+    row = count_users(home, users, tested, lambda path: room_of(path) == "pages")
+    if row != (1, 0, 1, 0, 0):
+        failures.append("users of pages: %r" % (row,))
+    row = count_users(home, users, tested, lambda path: path.startswith("engine/rail/"))
+    if row != (2, 1, 1, 1, 1):
+        failures.append("users of rail: %r" % (row,))
+    for name in LIMITS:
+        if not name.startswith("one user in ") and name not in got:
+            failures.append("%s: a limit without a figure" % name)
+    for failure in failures:
+        print("self-test: " + failure)
+    print("self-test: %d functions, %d figures, %d wrong" % (len(HOUSE), len(FIGURES),
+                                                           len(failures)))
+    return 1 if failures else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description="Counts the calls in engine/, by the objects of a build folder.")
+    parser.add_argument("build", nargs="?", help="a build folder of Meson")
+    parser.add_argument("--root", default=ROOT, help="the tree of the build folder")
+    parser.add_argument("--check", action="store_true", help="fail above the limits in LIMITS")
+    parser.add_argument("--advise", action="store_true",
+                        help="also print each function that one other file uses")
+    parser.add_argument("--self-test", action="store_true",
+                        help="show every figure a small house")
+    args = parser.parse_args()
+    if args.self_test:
+        return self_test()
+    if not args.build:
+        parser.error("give a build folder, or --self-test")
+    root = os.path.abspath(args.root)
+    home, users, tested = read(os.path.abspath(args.build), root)
+    if not home:
+        print("skipped: %s has no objects of engine/ that nm can read" % args.build)
+        return 77
+    paths = [os.path.relpath(os.path.join(folder, file), root)
+             for folder, _, files in os.walk(os.path.join(root, "engine")) for file in files]
+    print_all(paths, home, users, tested)
+    if args.advise:
+        advise(home, users, tested)
+    lines = above(figures(paths, home, users, tested), LIMITS) if args.check else []
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

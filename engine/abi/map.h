@@ -205,7 +205,7 @@ struct map_owners {
 
 /*
  * Loads the owners of a slot, see the rules above. False: the map changed meanwhile; try again. The
- * acquires pair with the releases of control/members/slots.c.
+ * acquires pair with the releases of control/members/member_map.c.
  */
 static inline bool map_owners_load(
 	const struct map_shared *shared, uint32_t slot, struct map_owners *ret)

@@ -23,7 +23,7 @@
 
 #include "config/log.h"
 #include "engine/control/loop.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/pages.h"
 #include "numa/clock.h"

@@ -23,8 +23,8 @@
 #include "engine/control/control_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/loop.h"
-#include "engine/control/members/etcd.h"
-#include "engine/control/members/member.h"
+#include "engine/control/member_events.h"
+#include "engine/control/members/members.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"
@@ -71,15 +71,6 @@ static int control_identity_open(struct control *control)
 		return -ENAMETOOLONG;
 	}
 	return 0;
-}
-
-static int seeds_check(struct control *control)
-{
-	struct members *scratch = calloc(1, sizeof(*scratch));
-	int rc = scratch ? member_seeds(control->settings, scratch) : -ENOMEM;
-
-	free(scratch);
-	return rc < 0 ? rc : 0;
 }
 
 static void control_events_close(struct control *control)
@@ -386,7 +377,7 @@ static const struct {
 	{"client socket", client_socket_open, client_socket_close},
 	{"cluster address", rpc_port_open, rpc_port_close},
 	{"metrics.port", metrics_port_open, metrics_port_close},
-	{"seeds", seeds_check, control_nothing_close},
+	{"seeds", member_seeds_check, control_nothing_close},
 	{"cluster.etcd", etcd_open, etcd_close},
 	{"status segment", memory_status_open, memory_status_close},
 	{"memory of the engine before", warm_open, warm_close},
@@ -406,7 +397,7 @@ static const struct {
 	{"cluster view", view_open, view_close},
 	{"removals", removals_open, removals_close},
 	{"engine-to-engine port", messages_open, rpc_close},
-	{"member table", members_open, members_close},
+	{"member table", control_members_open, members_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
 	{"directory", directory_open, directory_close},
 	{"connections", conns_open, conns_close},
@@ -527,7 +518,7 @@ static int etcd_check(struct control *control)
 int control_check(const struct settings *settings, const struct plan *plan)
 {
 	int (*const checks[])(struct control * control) = {
-		control_identity_open, address_check, seeds_check, etcd_check, tier_check};
+		control_identity_open, address_check, member_seeds_check, etcd_check, tier_check};
 	struct control *control = control_new(settings, plan);
 	int rc = control ? 0 : -ENOMEM;
 

@@ -21,7 +21,7 @@
 #include "engine/control/control_inner.h"
 #include "engine/control/control_open.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"

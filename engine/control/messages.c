@@ -12,7 +12,7 @@
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
@@ -48,7 +48,7 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		SERVE(ENTRIES, directory_serve_entries(control, link, m->entries));
 		SERVE(RELAY, directory_serve_relay(control, link, m->relay));
 		SERVE(RELAYED, directory_serve_relayed(control, link, m->relayed));
-		SERVE(PROBE, directory_serve_probe(control, link, m->probe));
+		SERVE(PROBE, member_probe_serve(control, link, m->probe));
 		SERVE(TOLD, removals_serve_told(control, link, m->told));
 		/* connections */
 		SERVE(CONNECT, conn_accept(control, link, m->connect));

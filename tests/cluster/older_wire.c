@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's member_agree.c as of wire version 6, for test_agree.py: an engine that is linked
+ * The engine's member_greet.c as of wire version 6, for test_agree.py: an engine that is linked
  * with this file speaks version 6 only, and announces the previous ABI version to other engines.
  * Everything else is the same.
  */
@@ -14,4 +14,4 @@ static const unsigned abi_of_tree = ABI_VERSION;
 #undef ABI_VERSION
 #define ABI_VERSION (abi_of_tree - 1)
 
-#include "engine/control/members/member_agree.c"
+#include "engine/control/members/member_greet.c"

@@ -13,7 +13,7 @@ AGREED = 0x7fb792f4b4546f8
 
 
 def text_hash(start, text):
-    """text_hash() of engine/control/members/member_agree.c."""
+    """agreed_text_hash() of engine/control/members/member_greet.c."""
     for byte in text:
         start = (start ^ byte) * 0x100000001b3 % (1 << 64)
     start += 1

@@ -70,7 +70,7 @@ SOURCES = {
     "engine/control/loop.c": {"loop_sleep_or_work"},
     "engine/control/pages/pool.c": {"pool_rest"},
     "engine/control/pages/shard.c": {"cell_store", "change_begin", "change_end"},
-    "engine/control/members/slots.c": {"number_bind", "word_store", "members_publish"},
+    "engine/control/members/member_map.c": {"number_bind", "word_store", "members_publish"},
     "engine/control/observe/snapshot.c": {"snapshots_publish", "snapshots_newest"},
     "engine/control/pages/warm.c": {"left_release", "channel_end"},
     "engine/rail/open.c": {"rail_command_send"},
@@ -91,7 +91,7 @@ SEQUENCES = {
         "x86_64": [r"movl\s+\$0x1,0xc0\(", r"lock or|mfence", r"mov\s+0x80\("],
         "aarch64": [r"str\s+w", r"dmb\s+ish$", r"ldap?r\s+x", r"bl\s.*<ctl_give_back>"]},
     "ctl_channel_release": {"aarch64": [r"ldap?r\s+x", r"bl\s.*<ctl_give_back>"]},
-    "left_release": {"aarch64": [r"ldap?r\s+x", r"bl\s.*<slots_return>"]},
+    "left_release": {"aarch64": [r"ldap?r\s+x", r"bl\s.*<owner_slots_return>"]},
     "channel_end": {
         "x86_64": [r"movl\s+\$0x1,0xc0\(", r"lock or|mfence"],
         "aarch64": [r"str\s+w\d+, \[x\d+\]", r"dmb\s+ish$"]},

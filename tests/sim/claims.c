@@ -4,14 +4,6 @@
 
 #include "tests/sim/world.h"
 
-void __real_member_claim_served(struct control *control, struct member *entry, unsigned size);
-void __wrap_member_claim_served(struct control *control, struct member *entry, unsigned size);
-void __wrap_member_claim_served(struct control *control, struct member *entry, unsigned size)
-{
-	if (world.mutant != MUTANT_NO_REFUTE)
-		__real_member_claim_served(control, entry, size);
-}
-
 /* As if a member's own statement voided a claim. */
 static void refute_own(struct control *control, const Pc__MemberNews *news)
 {
@@ -24,7 +16,7 @@ static void refute_own(struct control *control, const Pc__MemberNews *news)
 			r->admission < self->admission)
 			continue;
 		self->admission = r->admission + 1;
-		member_changed(control, self);
+		member_record_changed(control, self);
 	}
 }
 

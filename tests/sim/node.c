@@ -16,6 +16,7 @@
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/control_inner.h"
+#include "engine/control/member_events.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
 #include "tests/sim/world.h"
@@ -144,17 +145,24 @@ bool __wrap_members_tick(struct control *control, uint64_t now_ns)
 	return __real_members_tick(control, now_ns);
 }
 
-bool __real_member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
-bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
-bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
+bool __real_member_heartbeat(
+	struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
+bool __wrap_member_heartbeat(
+	struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
+bool __wrap_member_heartbeat(
+	struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
-	if (world.mutant == MUTANT_NO_VOUCH)
-		return true;
+	if (world.mutant == MUTANT_NO_VOUCH) {
+		Pc__Heartbeat *changed = (Pc__Heartbeat *)beat;
+
+		changed->n_doubts = changed->n_vouches = changed->n_unserved = changed->n_served =
+			0;
+	}
 	for (size_t i = 0; world.mutant == MUTANT_SUSPECT_FACT && i < beat->n_doubts; i++) {
 		const struct member_record *record = member_by_ref(control, beat->doubts[i]);
 
 		if (record && !record->self)
-			member_down(control, member_peer(control, record->peer), "doubted");
+			member_take_off_map(control, member_peer(control, record->peer), "doubted");
 	}
 	if (world.mutant == MUTANT_OWN_WORD)
 		probes_answered(link->member->contact);
@@ -169,7 +177,7 @@ bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const P
 			if (contact->probe.vouched_ns > contact->probe.served_ns[PROBE_PADDED])
 				probes_answered(contact);
 		}
-	return __real_member_vouch(control, link, beat);
+	return __real_member_heartbeat(control, link, beat);
 }
 
 uint64_t __real_member_served_age_ns(const struct member *entry, uint64_t now_ns);
@@ -239,6 +247,9 @@ bool __wrap_member_probe_ack(
 {
 	if (world.mutant == MUTANT_NO_PAD)
 		((Pc__ProbeAck *)ack)->pad.len = ack->serial & 1 ? PROBE_PAD_BYTES : 0;
+	/* One answer alone refutes no claim. */
+	if (world.mutant == MUTANT_NO_REFUTE && member_has_contact(link->member))
+		link->member->contact->claim_served = 0;
 	return __real_member_probe_ack(control, link, ack);
 }
 
@@ -366,7 +377,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	if (world.keeper)
 		kept_removals_open(i, adopted != 0);
 	n->kept.any = false;
-	if (messages_open(control) < 0 || members_open(control) < 0 ||
+	if (messages_open(control) < 0 || control_members_open(control) < 0 ||
 		directory_open(control) < 0 || tick_open(control) < 0)
 		abort();
 	/* as warm_begin() */

@@ -2,7 +2,7 @@
 /* Planted mistakes in the directory's walks and shards (ld --wrap). One thread. */
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/members/slots.h"
+#include "engine/control/members/members_inner.h"
 #include "tests/sim/world.h"
 
 void __real_directory_map_changed(struct control *control);
@@ -12,6 +12,8 @@ void __wrap_directory_map_changed(struct control *control)
 	struct directory *dir = control->directory;
 	struct owner *owner;
 
+	if (world.mutant == MUTANT_FRESH_TRUSTED && control->members->slots)
+		memset(control->members->slots->fresh, 0, sizeof(control->members->slots->fresh));
 	__real_directory_map_changed(control);
 	if (world.mutant != MUTANT_WALK_RESTART)
 		return;
@@ -52,16 +54,6 @@ void __wrap_move_slice(void *context)
 	__real_move_slice(context);
 	if (world.mutant == MUTANT_FORMER_EARLY)
 		dir->tidy_ns = 0;
-}
-
-__typeof__(slots_publish) __real_slots_publish, __wrap_slots_publish;
-
-void __wrap_slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
-	bool opening, uint64_t now_ns)
-{
-	__real_slots_publish(control, slots, view, opening, now_ns);
-	if (world.mutant == MUTANT_FRESH_TRUSTED)
-		memset(slots->fresh, 0, sizeof(slots->fresh));
 }
 
 __typeof__(shard_remove) __real_shard_remove, __wrap_shard_remove;

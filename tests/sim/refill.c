@@ -5,7 +5,7 @@
  * their former owners. One thread.
  */
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/slots.h"
+#include "engine/control/members/members_inner.h"
 #include "tests/sim/run.h"
 
 #define REFILL_PAGES 30000u /* of node 0: more than the limit of one owner */

@@ -3,7 +3,7 @@
  * The scenario `turns`: the last two nodes die one after the other, so that the owner that took the
  * place of the first one has no entries yet when the second one dies. One thread.
  */
-#include "engine/control/members/slots.h"
+#include "engine/control/members/members_inner.h"
 #include "tests/sim/run.h"
 
 #define TURNS_PAGES 2000u /* of node 0 and of node 1 */

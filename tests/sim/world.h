@@ -11,7 +11,7 @@
 #include <sys/queue.h>
 
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/pages.h"

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 
 #include "config/log.h"
+#include "engine/control/conns/conns.h"
 #include "engine/control/conns/conns_inner.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 static void in_conn_go_on(struct in_conn *in_conn)
 {

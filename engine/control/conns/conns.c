@@ -26,7 +26,7 @@
 #include "engine/abi/lease.h"
 #include "engine/control/base/fatal.h"
 #include "engine/control/conns/conns_inner.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "numa/clock.h"
 
 /* ---- health of the connections of one rail to one peer --------------------------------------- */

@@ -29,7 +29,7 @@
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "numa/clock.h"
 
 #define HEALTH_WATCH_MS 50

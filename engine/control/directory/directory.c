@@ -10,9 +10,8 @@
 #include <string.h>
 
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/directory/removals.h"
-#include "engine/control/members/slots.h"
 #include "engine/control/pages/pages.h"
 
 static void add_owners(struct directory *dir, struct dir_update *update)
@@ -156,8 +155,8 @@ void directory_forget(
 {
 	struct directory *dir = control->directory;
 	struct dir_update *update = update_new(
-		dir, DIR_FORGET, key, &(struct location){.ref = 0}, control->members->alive);
-	const struct member_table *table = &control->members->table;
+		dir, DIR_FORGET, key, &(struct location){.ref = 0}, member_count(control));
+	const struct member_table *table = members_table(control);
 	const uint64_t number = removals_number(control);
 
 	if (!update) {

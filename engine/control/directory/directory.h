@@ -12,7 +12,7 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
-#include "engine/control/members/suspect.h"
+#include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 #include "engine/disk/disk.h"
 
@@ -181,6 +181,5 @@ bool directory_serve_relayed(
 	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed);
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
-bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe);
 
 #endif

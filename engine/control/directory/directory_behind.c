@@ -6,7 +6,7 @@
  */
 #include "config/log.h"
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 struct owner *owner_of(struct directory *dir, uint32_t ref)
 {

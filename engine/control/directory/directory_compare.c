@@ -21,7 +21,7 @@
  * unsure in the same way; it is looked at without digests.
  */
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 void directory_compare(struct control *control)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 static void sweep_start(struct directory *dir)
 {

@@ -11,7 +11,7 @@
 
 #include "engine/abi/wire.h"
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 
 #define SKIPS 16u /* slots that are skipped at the cost of one page */

@@ -10,7 +10,7 @@
  * that does not know these entries (Hello.disk) gets a remove.
  */
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 
 /* A cursor of slot_pages() with this bit is one of tier_slot(), or 0: at its start. */

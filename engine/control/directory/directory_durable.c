@@ -22,7 +22,7 @@
 #include "config/log.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/pages.h"

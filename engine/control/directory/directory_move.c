@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/directory/removals.h"
 
 static void slice_after(struct directory *dir, uint64_t ms)
@@ -124,7 +124,7 @@ static void orphan_place(struct directory *dir, struct dir_target *target)
 /* An owner of each other member, in the order of their peer numbers. */
 static void owners_make(struct directory *dir)
 {
-	const struct member_table *table = &dir->control->members->table;
+	const struct member_table *table = members_table(dir->control);
 
 	for (unsigned peer = 0; peer < table->peers_used; peer++) {
 		const struct member *entry = member_table_peer(table, peer);

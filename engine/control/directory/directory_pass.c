@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 static void answer(
 	struct rpc_link *link, uint64_t serial, bool done, size_t count, uint32_t *failed)

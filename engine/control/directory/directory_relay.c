@@ -13,7 +13,7 @@
  * A removal that waits for tombstones (DIR_FORGET) is not relayed.
  */
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 /* The link closed this long ago before relays begin, and a relay is late after twice this time. */
 static uint64_t patience_ns(const struct directory *dir)
@@ -25,7 +25,7 @@ static uint64_t patience_ns(const struct directory *dir)
 /* A member that may reach the owner, from peer number relay_turn on. NULL: there is none. */
 static struct rpc_link *relay_find(struct directory *dir, struct owner *owner)
 {
-	unsigned peers = dir->control->members->table.peers_used;
+	unsigned peers = members_table(dir->control)->peers_used;
 
 	for (unsigned n = 0; n < peers; n++) {
 		unsigned peer = (owner->relay_turn + n) % peers;

@@ -5,7 +5,7 @@
  * plane's thread only.
  */
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 
 /* entries between the one that is changed and the one whose cache lines are prefetched */
@@ -18,22 +18,6 @@ bool entries_fit(size_t count, Pc__Entry *const *entries)
 	for (size_t i = 0; i < count; i++)
 		if (!entries[i] || (entries[i]->key0 | entries[i]->key1) == 0)
 			return false;
-	return true;
-}
-
-bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe)
-{
-	Pc__ProbeAck ack = PC__PROBE_ACK__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-
-	(void)control;
-	if (probe->pad.len > PROBE_PAD_BYTES)
-		return false;
-	ack.serial = probe->serial;
-	ack.pad = probe->pad;
-	message.body_case = PC__MESSAGE__BODY_PROBE_ACK;
-	message.probe_ack = &ack;
-	rpc_reply(link, &message);
 	return true;
 }
 

@@ -22,7 +22,7 @@
 
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 
 /* What a Remove needs of the key of an entry: its first bucket and its tag, see abi/bucket.h. */

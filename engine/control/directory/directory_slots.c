@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 
 #define NO_OWNER UINT16_MAX

@@ -6,7 +6,7 @@
 #ifndef CONTROL_DIRECTORY_SLOTS_H
 #define CONTROL_DIRECTORY_SLOTS_H
 
-#include "engine/control/members/placement.h"
+#include "engine/control/members/members.h"
 
 struct directory;
 struct owner;

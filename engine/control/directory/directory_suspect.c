@@ -5,7 +5,7 @@
  */
 #include "config/log.h"
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 static uint64_t dead_ns(const struct directory *dir)
 {
@@ -50,7 +50,7 @@ static uint64_t unprobed_ns(
 {
 	const struct control *control = dir->control;
 
-	if (now_ns - control->members->probe_ns > 2 * member_probe_period_ns(control))
+	if (now_ns - members_probe_ns(control) > 2 * member_probe_period_ns(control))
 		return 0;
 	return member_unserved_ns(entry, now_ns);
 }
@@ -75,7 +75,7 @@ static enum suspect_why judge(
 		evidence.unserved_ns = probe_ns;
 	evidence.unread = owner->unread_ref == owner->ref;
 	evidence.linked = member_link_of(entry) || !member_watched(control, entry);
-	evidence.paused = now_ns - control->members->tick_ns > SUSPECT_BEATS * beat_ns;
+	evidence.paused = now_ns - members_tick_ns(control) > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
 }
 

@@ -8,7 +8,7 @@
 
 #include "config/log.h"
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 #define ANSWER_ROUNDS 8
 

@@ -6,7 +6,7 @@
  * again, which changes nothing. Control plane's thread only.
  */
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 
 /* Cost of a search for the next slot, in entries: one for this many slots that it skips. */

@@ -8,10 +8,9 @@
 
 #include "config/log.h"
 #include "engine/control/directory/directory.h"
+#include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
-#include "engine/control/members/member.h"
 #include "engine/control/net/net.h"
-#include "engine/control/members/placement.h"
 
 #define DOOR_LOOK_US 5000
 
@@ -178,7 +177,7 @@ bool removals_wanted(const struct control *control)
 
 static bool untold_any(const struct control *control, uint64_t now_ns)
 {
-	const struct member_table *table = &control->members->table;
+	const struct member_table *table = members_table(control);
 
 	for (unsigned i = 0; i < table->contacts; i++) {
 		const struct member_contact *contact = table->contact[i];

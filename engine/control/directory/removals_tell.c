@@ -4,7 +4,7 @@
 
 #include "config/log.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/directory/removals_inner.h"
 
@@ -61,7 +61,7 @@ static void keys_send(struct telling *t)
 void telling_step(struct telling *t)
 {
 	struct removals *r = t->removals;
-	const struct member *member = member_table_ref(&r->control->members->table, t->ref);
+	const struct member *member = member_table_ref(members_table(r->control), t->ref);
 	struct removals_name *name;
 
 	if (t->waits)

@@ -9,7 +9,8 @@
  * store the key if either is gone, list. The endpoint that finished the last round is asked alone;
  * when it fails, all others are asked side by side. An answer takes at most ETCD_ANSWER_S.
  *
- * The texts of requests and answers: etcd_json.c. Control plane's thread only; nothing blocks.
+ * The texts of requests and answers are made and read by pure functions, which etcd_inner.h
+ * describes. Control plane's thread only; nothing blocks.
  */
 #include <errno.h>
 #include <event2/buffer.h>
@@ -17,14 +18,16 @@
 #include <event2/http.h>
 #include <event2/keyvalq_struct.h>
 #include <fcntl.h>
+#include <json-c/json.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/members/etcd.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/etcd_inner.h"
+#include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
 
 #define ETCD_ENDPOINTS_MAX 8
@@ -32,6 +35,201 @@
 #define ETCD_ANSWER_S 2
 #define ETCD_ROUND_NS (8ull * 1000000000) /* a round that is not finished by then is given up */
 #define ETCD_BODY_MAX (256 << 10)         /* bytes of an answer that is read */
+
+#define DEPTH_MAX 8 /* levels of an answer; etcd uses four */
+#define BASE64_BYTES(bytes) (((bytes) + 2) / 3 * 4 + 1)
+
+/* ---- texts of requests ----------------------------------------------------------------------- */
+
+/* Returns the text of the object, and frees the object. */
+static char *etcd_text(json_object *object)
+{
+	const char *text = json_object_to_json_string_ext(object, JSON_C_TO_STRING_PLAIN);
+	char *copy = text ? strdup(text) : NULL;
+
+	json_object_put(object);
+	return copy;
+}
+
+static void etcd_add_text(json_object *object, const char *name, const char *text)
+{
+	json_object_object_add(object, name, json_object_new_string(text));
+}
+
+static void etcd_add_number(json_object *object, const char *name, int64_t number)
+{
+	json_object_object_add(object, name, json_object_new_int64(number));
+}
+
+/* text: shorter than ETCD_KEY_BYTES */
+static void etcd_base64(const char *text, char ret[BASE64_BYTES(ETCD_KEY_BYTES)])
+{
+	EVP_EncodeBlock((unsigned char *)ret, (const unsigned char *)text, (int)strlen(text));
+}
+
+static void etcd_add_base64(json_object *object, const char *name, const char *text)
+{
+	char coded[BASE64_BYTES(ETCD_KEY_BYTES)];
+
+	etcd_base64(text, coded);
+	etcd_add_text(object, name, coded);
+}
+
+char *etcd_ask_token(const char *user, const char *password)
+{
+	json_object *ask = json_object_new_object();
+
+	etcd_add_text(ask, "name", user);
+	etcd_add_text(ask, "password", password);
+	return etcd_text(ask);
+}
+
+char *etcd_ask_lease(int64_t lease, unsigned seconds)
+{
+	json_object *ask = json_object_new_object();
+
+	etcd_add_number(ask, "ID", lease);
+	if (seconds)
+		etcd_add_number(ask, "TTL", seconds);
+	return etcd_text(ask);
+}
+
+char *etcd_ask_put(const struct etcd_keys *keys, int64_t lease)
+{
+	json_object *ask = json_object_new_object();
+
+	etcd_add_base64(ask, "key", keys->own);
+	etcd_add_base64(ask, "value", keys->value);
+	etcd_add_number(ask, "lease", lease);
+	return etcd_text(ask);
+}
+
+char *etcd_ask_list(const struct etcd_keys *keys, bool from_own)
+{
+	json_object *ask = json_object_new_object();
+	char end[ETCD_KEY_BYTES];
+
+	/* The first key behind all that begin with `start`: its last character is one higher. */
+	snprintf(end, sizeof(end), "%s", keys->start);
+	end[strlen(end) - 1]++;
+	etcd_add_base64(ask, "key", from_own ? keys->own : keys->start);
+	etcd_add_base64(ask, "range_end", end);
+	etcd_add_number(ask, "limit", ETCD_LIST_MAX);
+	/* The endpoint answers alone, also when etcd has no majority: an old list will do. */
+	json_object_object_add(ask, "serializable", json_object_new_boolean(true));
+	return etcd_text(ask);
+}
+
+/* ---- texts of answers ------------------------------------------------------------------------ */
+
+/* The field of that type; NULL: there is none. `object` may be NULL. */
+static json_object *etcd_field(json_object *object, const char *name, enum json_type type)
+{
+	json_object *found = NULL;
+
+	if (!json_object_is_type(object, json_type_object) ||
+		!json_object_object_get_ex(object, name, &found))
+		return NULL;
+	return json_object_is_type(found, type) ? found : NULL;
+}
+
+static const char *etcd_field_text(json_object *object, const char *name)
+{
+	json_object *found = etcd_field(object, name, json_type_string);
+
+	return found ? json_object_get_string(found) : NULL;
+}
+
+struct json_object *etcd_parse(const char *text, size_t bytes)
+{
+	struct json_tokener *tokener = json_tokener_new_ex(DEPTH_MAX);
+	json_object *answer = NULL;
+
+	if (tokener && text && bytes <= INT32_MAX)
+		answer = json_tokener_parse_ex(tokener, text, (int)bytes);
+	if (tokener)
+		json_tokener_free(tokener);
+	if (json_object_is_type(answer, json_type_object))
+		return answer;
+	json_object_put(answer);
+	return NULL;
+}
+
+void etcd_free(struct json_object *answer)
+{
+	json_object_put(answer);
+}
+
+const char *etcd_error(struct json_object *answer)
+{
+	const char *text = etcd_field_text(answer, "error");
+
+	/* the answer to keepalive is a stream, whose errors are objects */
+	return text ? text
+		    : etcd_field_text(etcd_field(answer, "error", json_type_object), "message");
+}
+
+char *etcd_token(struct json_object *answer)
+{
+	const char *token = etcd_field_text(answer, "token");
+
+	return token && !strpbrk(token, "\r\n") ? strdup(token) : NULL;
+}
+
+int64_t etcd_lease_seconds(struct json_object *answer)
+{
+	const char *seconds =
+		etcd_field_text(etcd_field(answer, "result", json_type_object), "TTL");
+
+	return seconds ? strtoll(seconds, NULL, 10) : 0;
+}
+
+/* Decodes `coded` into `ret` of `room` bytes. False: it does not fit, or is not base64. */
+static bool etcd_decode(const char *coded, char *ret, size_t room)
+{
+	size_t bytes = strlen(coded);
+	int n;
+
+	if (bytes + 1 > room || bytes % 4)
+		return false;
+	n = EVP_DecodeBlock((unsigned char *)ret, (const unsigned char *)coded, (int)bytes);
+	if (n < 0)
+		return false;
+	ret[n] = '\0'; /* padding was decoded to zero bytes, so a text ends where it should */
+	return true;
+}
+
+/* Appends the address of one key, unless it is the engine's own. */
+static void etcd_list_add(
+	json_object *kv, const struct etcd_keys *keys, uint16_t fallback, struct etcd_list *ret)
+{
+	const char *key = etcd_field_text(kv, "key"), *value = etcd_field_text(kv, "value");
+	char own[BASE64_BYTES(ETCD_KEY_BYTES)], text[2 * NAME_BYTES_MAX];
+
+	etcd_base64(keys->own, own);
+	if (key && strcmp(key, own) == 0)
+		ret->own = true;
+	else if (value && etcd_decode(value, text, sizeof(text)) &&
+		 seed_parse(text, fallback, &ret->address[ret->count]) == 0)
+		ret->count++;
+	else
+		ret->bad++;
+}
+
+void etcd_list(struct json_object *answer, const struct etcd_keys *keys, uint16_t fallback,
+	struct etcd_list *ret)
+{
+	json_object *kvs = etcd_field(answer, "kvs", json_type_array), *more;
+	size_t count = kvs ? json_object_array_length(kvs) : 0;
+
+	*ret = (struct etcd_list){0};
+	more = etcd_field(answer, "more", json_type_boolean);
+	ret->more = more && json_object_get_boolean(more);
+	for (size_t i = 0; i < count && ret->count < ETCD_LIST_MAX; i++)
+		etcd_list_add(json_object_array_get_idx(kvs, i), keys, fallback, ret);
+}
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
 
 enum step { STEP_IDLE, STEP_LOGIN, STEP_KEEP, STEP_GRANT, STEP_PUT, STEP_LIST };
 
@@ -72,19 +270,18 @@ struct etcd {
 	struct endpoint endpoint[ETCD_ENDPOINTS_MAX];
 };
 
-static void ask(struct endpoint *endpoint, enum step step);
+static void endpoint_ask(struct endpoint *endpoint, enum step step);
 
-/* ---- rounds ---------------------------------------------------------------------------------- */
-
-static void round_begin(struct endpoint *endpoint)
+static void endpoint_round_begin(struct endpoint *endpoint)
 {
 	if (endpoint->step != STEP_IDLE)
 		return;
 	endpoint->begun_ns = net_now();
-	ask(endpoint, endpoint->etcd->user[0] && !endpoint->token ? STEP_LOGIN : STEP_KEEP);
+	endpoint_ask(
+		endpoint, endpoint->etcd->user[0] && !endpoint->token ? STEP_LOGIN : STEP_KEEP);
 }
 
-static void round_failed(struct endpoint *endpoint, const char *why)
+static void endpoint_round_failed(struct endpoint *endpoint, const char *why)
 {
 	struct etcd *etcd = endpoint->etcd;
 	char text[SEED_WHY_BYTES];
@@ -102,16 +299,16 @@ static void round_failed(struct endpoint *endpoint, const char *why)
 	if (etcd->good && etcd->good != endpoint)
 		return;
 	snprintf(text, sizeof(text), "%s: %s", endpoint->name, why);
-	member_source_read(etcd->control, SEED_ETCD, text);
+	seed_source_read(etcd->control, SEED_ETCD, text);
 	if (!etcd->good)
 		return;
 	etcd->good = NULL;
 	for (unsigned i = 0; i < etcd->endpoints; i++)
 		if (&etcd->endpoint[i] != endpoint)
-			round_begin(&etcd->endpoint[i]);
+			endpoint_round_begin(&etcd->endpoint[i]);
 }
 
-static void round_done(struct endpoint *endpoint, const struct etcd_list *list)
+static void endpoint_round_done(struct endpoint *endpoint, const struct etcd_list *list)
 {
 	struct etcd *etcd = endpoint->etcd;
 	bool part = etcd->from_own; /* the list has only the keys from the own one on */
@@ -123,7 +320,7 @@ static void round_done(struct endpoint *endpoint, const struct etcd_list *list)
 	endpoint->works = true;
 	endpoint->failing = false;
 	etcd->good = endpoint;
-	member_source_read(etcd->control, SEED_ETCD, NULL);
+	seed_source_read(etcd->control, SEED_ETCD, NULL);
 	if (!list->own && (part || !list->more))
 		etcd->stored = false; /* removed by hand, for example: the next round stores it */
 	if (!part)
@@ -140,7 +337,7 @@ static void round_done(struct endpoint *endpoint, const struct etcd_list *list)
 }
 
 /* Goes on with the round after a good answer to the present step. */
-static void step_done(struct endpoint *endpoint, struct json_object *answer)
+static void endpoint_step_done(struct endpoint *endpoint, struct json_object *answer)
 {
 	struct etcd *etcd = endpoint->etcd;
 	struct etcd_list list;
@@ -149,48 +346,48 @@ static void step_done(struct endpoint *endpoint, struct json_object *answer)
 	case STEP_LOGIN:
 		endpoint->token = etcd_token(answer);
 		if (endpoint->token)
-			ask(endpoint, STEP_KEEP);
+			endpoint_ask(endpoint, STEP_KEEP);
 		else
-			round_failed(endpoint, "the answer to the login has no token");
+			endpoint_round_failed(endpoint, "the answer to the login has no token");
 		break;
 	case STEP_KEEP:
 		if (etcd_lease_seconds(answer) <= 0)
-			ask(endpoint, STEP_GRANT);
+			endpoint_ask(endpoint, STEP_GRANT);
 		else
-			ask(endpoint, etcd->stored ? STEP_LIST : STEP_PUT);
+			endpoint_ask(endpoint, etcd->stored ? STEP_LIST : STEP_PUT);
 		break;
-	case STEP_GRANT: ask(endpoint, STEP_PUT); break;
+	case STEP_GRANT: endpoint_ask(endpoint, STEP_PUT); break;
 	case STEP_PUT:
 		etcd->stored = true;
-		ask(endpoint, STEP_LIST);
+		endpoint_ask(endpoint, STEP_LIST);
 		break;
 	case STEP_LIST:
 		etcd_list(answer, &etcd->keys, (uint16_t)etcd->control->settings->cluster_port,
 			&list);
-		round_done(endpoint, &list);
+		endpoint_round_done(endpoint, &list);
 		break;
 	case STEP_IDLE: break;
 	}
 }
 
-static void answer_use(struct endpoint *endpoint, int code, struct json_object *answer)
+static void endpoint_answer(struct endpoint *endpoint, int code, struct json_object *answer)
 {
 	char why[160];
 	const char *text = etcd_error(answer);
 
 	if (code == HTTP_OK && answer && !text) {
-		step_done(endpoint, answer);
+		endpoint_step_done(endpoint, answer);
 	} else if (endpoint->step == STEP_GRANT && text && strstr(text, "already exists")) {
 		/* another endpoint of the same etcd was asked at the same time */
-		step_done(endpoint, answer);
+		endpoint_step_done(endpoint, answer);
 	} else {
 		snprintf(why, sizeof(why), "%s answers %d%s%.100s", path_of[endpoint->step], code,
 			text ? ": " : "", text ? text : "");
-		round_failed(endpoint, why);
+		endpoint_round_failed(endpoint, why);
 	}
 }
 
-static void answered(struct evhttp_request *request, void *context)
+static void endpoint_answered(struct evhttp_request *request, void *context)
 {
 	struct endpoint *endpoint = context;
 	struct evbuffer *body;
@@ -199,22 +396,22 @@ static void answered(struct evhttp_request *request, void *context)
 
 	endpoint->request = NULL;
 	if (!code) {
-		round_failed(endpoint, "no answer; check the address and the network");
+		endpoint_round_failed(endpoint, "no answer; check the address and the network");
 		return;
 	}
 	body = evhttp_request_get_input_buffer(request);
 	if (evbuffer_get_length(body) <= ETCD_BODY_MAX)
 		answer = etcd_parse(
 			(const char *)evbuffer_pullup(body, -1), evbuffer_get_length(body));
-	answer_use(endpoint, code, answer);
+	endpoint_answer(endpoint, code, answer);
 	etcd_free(answer);
 }
 
 /* Sends the request of a step; the round fails if that is not possible. */
-static void ask(struct endpoint *endpoint, enum step step)
+static void endpoint_ask(struct endpoint *endpoint, enum step step)
 {
 	struct etcd *etcd = endpoint->etcd;
-	struct evhttp_request *request = evhttp_request_new(answered, endpoint);
+	struct evhttp_request *request = evhttp_request_new(endpoint_answered, endpoint);
 	struct evkeyvalq *headers;
 	char *body = NULL;
 
@@ -234,7 +431,7 @@ static void ask(struct endpoint *endpoint, enum step step)
 		if (request)
 			evhttp_request_free(request);
 		free(body);
-		round_failed(endpoint, "no memory");
+		endpoint_round_failed(endpoint, "no memory");
 		return;
 	}
 	headers = evhttp_request_get_output_headers(request);
@@ -248,11 +445,11 @@ static void ask(struct endpoint *endpoint, enum step step)
 	if (evhttp_make_request(endpoint->connection, request, EVHTTP_REQ_POST, path_of[step]) <
 		0) {
 		endpoint->request = NULL; /* libevent has freed it */
-		round_failed(endpoint, "cannot connect");
+		endpoint_round_failed(endpoint, "cannot connect");
 	}
 }
 
-static void tick(void *context)
+static void etcd_tick(void *context)
 {
 	struct etcd *etcd = context;
 	uint64_t now_ns = net_now();
@@ -270,11 +467,11 @@ static void tick(void *context)
 		if (endpoint->request)
 			evhttp_cancel_request(endpoint->request);
 		endpoint->request = NULL;
-		round_failed(endpoint, "its answers take too long");
+		endpoint_round_failed(endpoint, "its answers take too long");
 	}
 	for (unsigned i = 0; i < etcd->endpoints; i++)
 		if (!etcd->good || etcd->good == &etcd->endpoint[i])
-			round_begin(&etcd->endpoint[i]);
+			endpoint_round_begin(&etcd->endpoint[i]);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -327,7 +524,7 @@ static int endpoint_open(struct etcd *etcd, const char *url)
 }
 
 /* Reads the first line of cluster.etcd_password_file. Returns 0 or -errno, after logging. */
-static int password_read(struct etcd *etcd)
+static int etcd_password_read(struct etcd *etcd)
 {
 	const struct settings *s = etcd->control->settings;
 	FILE *file;
@@ -349,7 +546,7 @@ static int password_read(struct etcd *etcd)
 }
 
 /* Sets the keys, the value and the number of the lease. */
-static void identity_set(struct etcd *etcd)
+static void etcd_identity_set(struct etcd *etcd)
 {
 	const struct control *control = etcd->control;
 	const struct settings *s = control->settings;
@@ -362,13 +559,13 @@ static void identity_set(struct etcd *etcd)
 	etcd->lease = (int64_t)(((uint64_t)net_random() << 32 | net_random()) >> 2) | 1;
 }
 
-static int parts_open(struct etcd *etcd)
+static int etcd_parts_open(struct etcd *etcd)
 {
 	char text[sizeof(etcd->control->settings->cluster_etcd)], *rest = NULL;
-	int rc = password_read(etcd);
+	int rc = etcd_password_read(etcd);
 
 	etcd->dns = net_resolver_new(etcd->control->base);
-	etcd->tick = net_timer_new(etcd->control->base, false, tick, etcd);
+	etcd->tick = net_timer_new(etcd->control->base, false, etcd_tick, etcd);
 	if (rc == 0 && (!etcd->dns || !etcd->tick))
 		rc = -ENOMEM;
 	snprintf(text, sizeof(text), "%s", etcd->control->settings->cluster_etcd);
@@ -390,8 +587,8 @@ int etcd_open(struct control *control)
 		return -ENOMEM;
 	control->etcd = etcd;
 	etcd->control = control;
-	identity_set(etcd);
-	rc = parts_open(etcd);
+	etcd_identity_set(etcd);
+	rc = etcd_parts_open(etcd);
 	if (rc < 0) {
 		etcd_close(control);
 		return rc;

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The member table: members join (member_up) and die (member_down). Owns every struct member.
- * Called by the control plane's thread only.
+ * The members: the table of all engines that this one knows, and the life of each. An entry is made
+ * for a candidate (member_take), is a live member from its Hello or record on (member_up), leaves
+ * the map (member_down), and is forgotten (member_free).
+ *
+ * Memory: entries in chunks, which never move; hash tables by name and by ref; peer numbers; and
+ * contacts, for those that this engine dials, talks to or judges. Without memory an engine is not
+ * admitted, and is named again later. Owns struct members and every struct member. Control plane's
+ * thread only.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,16 +16,118 @@
 
 #include "config/log.h"
 #include "config/version.h"
-#include "engine/control/conns/conns.h"
-#include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
-#include "engine/control/directory/removals.h"
+#include "engine/control/members/members_inner.h"
+
+const struct member_contact member_no_contact;
+
+/* ---- hash tables ----------------------------------------------------------------------------- */
+
+static uint16_t *heads_new(unsigned heads)
+{
+	uint16_t *head = malloc(heads * sizeof(*head));
+
+	if (head)
+		memset(head, 0xff, heads * sizeof(*head)); /* MEMBER_NONE */
+	return head;
+}
+
+static void name_chain(struct member_table *table, struct member *member)
+{
+	uint16_t *head = &table->by_name[member_hash(member) & (table->heads - 1)];
+
+	member->next_name = *head;
+	*head = member->index;
+}
+
+static void ref_chain(struct member_table *table, struct member *member)
+{
+	uint16_t *head = &table->by_ref[member->record.ref & (table->heads - 1)];
+
+	member->next_ref = *head;
+	*head = member->index;
+}
+
+static void name_unchain(struct member_table *table, struct member *member)
+{
+	uint16_t *at = &table->by_name[member_hash(member) & (table->heads - 1)];
+
+	while (*at != member->index)
+		at = &member_at(table, *at)->next_name;
+	*at = member->next_name;
+}
+
+static void ref_unchain(struct member_table *table, struct member *member)
+{
+	uint16_t *at = &table->by_ref[member->record.ref & (table->heads - 1)];
+
+	while (*at != member->index)
+		at = &member_at(table, *at)->next_ref;
+	*at = member->next_ref;
+}
+
+/* Doubles the hash tables above two entries per chain. Without memory they stay. */
+static void heads_grow(struct member_table *table)
+{
+	unsigned heads = table->heads * 2;
+	uint16_t *by_name, *by_ref;
+
+	if (table->entries <= 2 * table->heads)
+		return;
+	by_name = heads_new(heads);
+	by_ref = heads_new(heads);
+	if (!by_name || !by_ref) {
+		free(by_name);
+		free(by_ref);
+		return;
+	}
+	free(table->by_name);
+	free(table->by_ref);
+	table->by_name = by_name;
+	table->by_ref = by_ref;
+	table->heads = heads;
+	for (unsigned i = 0; i < table->entries; i++) {
+		struct member *member = member_at(table, i);
+
+		if (member_has_name(&member->record))
+			name_chain(table, member);
+		if (member->state == MEMBER_ALIVE)
+			ref_chain(table, member);
+	}
+}
 
 /* ---- looking up ------------------------------------------------------------------------------ */
 
 uint64_t member_name_hash(const char *name)
 {
 	return placement_hash(name);
+}
+
+struct member *member_table_find(const struct member_table *table, const char *name)
+{
+	uint16_t at = table->by_name[member_name_hash(name) & (table->heads - 1)];
+
+	while (at != MEMBER_NONE) {
+		struct member *member = member_at(table, at);
+
+		if (member_is_named(&member->record, name))
+			return member;
+		at = member->next_name;
+	}
+	return NULL;
+}
+
+struct member *member_table_ref(const struct member_table *table, uint32_t ref)
+{
+	uint16_t at = table->by_ref[ref & (table->heads - 1)];
+
+	while (at != MEMBER_NONE) {
+		struct member *member = member_at(table, at);
+
+		if (member->record.ref == ref)
+			return member;
+		at = member->next_ref;
+	}
+	return NULL;
 }
 
 struct member *member_find(const struct members *members, const char *name)
@@ -48,16 +156,139 @@ unsigned member_count(const struct control *control)
 	return control->members->alive;
 }
 
-struct rpc_link *member_link_now(const struct control *control, uint32_t ref)
+const struct member_table *members_table(const struct control *control)
 {
-	const struct member *member = member_table_ref(&control->members->table, ref);
-
-	return member ? member_link_of(member) : NULL;
+	return &control->members->table;
 }
 
-uint32_t member_link_ref(const struct rpc_link *link)
+/* ---- contacts -------------------------------------------------------------------------------- */
+
+/*
+ * Returns the array with room for one more than the `used` elements of `each` bytes. NULL: no
+ * memory; the array stays.
+ */
+static void *array_grown(void *array, unsigned used, unsigned *room, size_t each)
 {
-	return link->member->record.ref;
+	unsigned more = *room + *room / 4 + MEMBER_CHUNK;
+	void *larger;
+
+	if (used < *room)
+		return array;
+	larger = realloc(array, more * each);
+	if (larger)
+		*room = more;
+	return larger;
+}
+
+static void contact_place(struct member_table *table, struct member_contact *contact, unsigned at)
+{
+	table->contact[at] = contact;
+	contact->at = at;
+}
+
+struct member_contact *member_contact(struct member_table *table, struct member *member)
+{
+	struct member_contact *fresh, **contact;
+	unsigned at;
+
+	if (member_has_contact(member))
+		return member->contact;
+	contact = array_grown(
+		table->contact, table->contacts, &table->contacts_room, sizeof(*contact));
+	if (!contact)
+		return NULL;
+	table->contact = contact;
+	fresh = calloc(1, sizeof(*fresh));
+	if (!fresh)
+		return NULL;
+	fresh->member = member;
+	/* Each engine has an order of its own, so that it does not probe what all others probe. */
+	at = net_random() % (table->contacts + 1);
+	if (at < table->contacts)
+		contact_place(table, table->contact[at], table->contacts);
+	contact_place(table, fresh, at);
+	table->contacts++;
+	member->contact = fresh;
+	return fresh;
+}
+
+void member_contact_free(struct member_table *table, struct member *member)
+{
+	struct member_contact *contact = member->contact;
+
+	if (!member_has_contact(member))
+		return;
+	contact_place(table, table->contact[--table->contacts], contact->at);
+	member->contact = (struct member_contact *)&member_no_contact;
+	free(contact);
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+struct member *member_new(struct member_table *table)
+{
+	struct member *member, **chunk;
+
+	if (table->freed != MEMBER_NONE) {
+		member = member_at(table, table->freed);
+		table->freed = member->next_name;
+		return member;
+	}
+	if (table->entries == MEMBER_ENTRIES)
+		return NULL;
+	chunk = &table->chunk[table->entries / MEMBER_CHUNK];
+	if (!*chunk)
+		*chunk = calloc(MEMBER_CHUNK, sizeof(**chunk));
+	if (!*chunk)
+		return NULL;
+	member = member_at(table, table->entries);
+	member->index = (uint16_t)table->entries++;
+	member->contact = (struct member_contact *)&member_no_contact;
+	heads_grow(table);
+	return member;
+}
+
+void member_release(struct member_table *table, struct member *member)
+{
+	uint16_t index = member->index;
+
+	member_contact_free(table, member);
+	if (member_has_name(&member->record)) {
+		name_unchain(table, member);
+		member_text_clear(&member->record);
+	}
+	memset(member, 0, sizeof(*member));
+	member->index = index;
+	member->contact = (struct member_contact *)&member_no_contact;
+	member->next_name = table->freed;
+	table->freed = index;
+}
+
+bool member_name_set(struct member_table *table, struct member *member, const char *name,
+	const char *address, uint16_t port)
+{
+	bool had = member_has_name(&member->record);
+
+	if (!member_text_set(&member->record, name, address, port))
+		return false;
+	if (!had)
+		name_chain(table, member);
+	return true;
+}
+
+bool member_fill(struct control *control, struct member *member, const Pc__Member *m)
+{
+	struct member_record *record = &member->record;
+
+	if (!member_name_set(
+		    &control->members->table, member, m->name, m->address, (uint16_t)m->port))
+		return false;
+	if (record->incarnation != m->incarnation)
+		member->proven = member->flood = false;
+	record->incarnation = m->incarnation;
+	record->rails = (uint8_t)m->rails;
+	record->bucket_bits = (uint8_t)m->bucket_bits;
+	return true;
 }
 
 void member_lists_set(struct members *members, struct member *member, bool lists)
@@ -66,35 +297,6 @@ void member_lists_set(struct members *members, struct member *member, bool lists
 		members->strangers = members->strangers + member->lists - lists;
 	member->lists = lists;
 }
-
-/* Keeps the sums over all live members. */
-static void sums_change(struct members *members, const struct member *member, bool joins)
-{
-	uint64_t hash = map_mix(member->record.incarnation);
-
-	members->digest += joins ? hash : -hash;
-	members->sum[member_hash(member) % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
-	members->alive += joins ? 1 : -1u;
-	members->strangers += member->lists ? 0 : joins ? 1 : -1u;
-}
-
-static void rebuild_soon(struct members *members)
-{
-	uint64_t apart_ns = MAP_APART_NS * (1 + members->alive / 1024), now_ns = net_now();
-
-	if (now_ns - members->window_ns >= apart_ns) {
-		members->window_ns = now_ns;
-		members->rebuilds = 0;
-	}
-	if (members->rebuilds < MAP_REBUILDS || member_rings_wanted(members) != members->rings)
-		net_defer(members->rebuild);
-	else if (!members->rebuild_armed)
-		(void)net_timer_set(
-			members->rebuild, (members->window_ns + apart_ns - now_ns) / 1000 + 1);
-	members->rebuild_armed = true;
-}
-
-/* ---- life and death -------------------------------------------------------------------------- */
 
 static bool more_dispensable(const struct member *a, const struct member *b)
 {
@@ -151,37 +353,60 @@ struct member *member_take(struct control *control)
 	return found;
 }
 
-void member_dial(struct control *control, struct member *member, bool seldom)
-{
-	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
-	uint32_t base_ms = seldom ? beat_ms : beat_ms / 10 + 1;
-	unsigned many = control->members->table.contacts / MEMBER_REDIALS;
-	uint32_t max_ms = beat_ms * (seldom ? 20 * (1 + many) : 4);
-	struct member_contact *contact;
-	struct member_texts texts;
+/* ---- peer numbers of live members ------------------------------------------------------------ */
 
-	if (control->members->leaving)
-		return;
-	contact = member_contact(&control->members->table, member);
-	if (!contact)
-		return;
-	member_texts(&member->record, &texts);
-	if (contact->dial && contact->dial->port == member->record.port &&
-		strcmp(contact->dial->host, texts.address) == 0) {
-		rpc_dial_hurry(contact->dial, base_ms, max_ms);
-		return;
+int member_table_add(struct member_table *table, struct member *member)
+{
+	uint16_t *by_peer;
+	unsigned peer;
+
+	if (table->peers_used < NODES_MAX) {
+		by_peer = array_grown(
+			table->by_peer, table->peers_used, &table->peers_room, sizeof(*by_peer));
+		if (!by_peer)
+			return -ENOMEM;
+		table->by_peer = by_peer;
+		peer = table->peers_used++;
+	} else if (table->peer_first != PEER_NONE) {
+		peer = table->peer_first;
+		table->peer_first = table->by_peer[peer] & (PEER_FREE - 1);
+	} else {
+		return -ENFILE;
 	}
-	rpc_dial_stop(contact->dial);
-	contact->dial = rpc_dial_start(control, &(struct rpc_target){.host = texts.address,
-							.port = member->record.port,
-							.base_ms = base_ms,
-							.max_ms = max_ms,
-							.owner = member,
-							.seed = false});
+	table->by_peer[peer] = member->index;
+	member->record.peer = (uint16_t)peer;
+	ref_chain(table, member);
+	return 0;
+}
+
+void member_table_remove(struct member_table *table, struct member *member)
+{
+	uint16_t peer = member->record.peer;
+
+	ref_unchain(table, member);
+	table->by_peer[peer] = PEER_FREE | PEER_NONE;
+	if (table->peer_first == PEER_NONE)
+		table->peer_first = peer;
+	else
+		table->by_peer[table->peer_last] = PEER_FREE | peer;
+	table->peer_last = peer;
+}
+
+/* ---- joining and leaving the map ------------------------------------------------------------- */
+
+/* Keeps the sums over all live members. */
+static void members_sums_change(struct members *members, const struct member *member, bool joins)
+{
+	uint64_t hash = map_mix(member->record.incarnation);
+
+	members->digest += joins ? hash : -hash;
+	members->sum[member_hash(member) % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
+	members->alive += joins ? 1 : -1u;
+	members->strangers += member->lists ? 0 : joins ? 1 : -1u;
 }
 
 /* Without rings each live member is talked to; with rings, those that are dialled or known so. */
-static struct member_contact *contact_begin(struct control *control, struct member *member)
+static struct member_contact *member_contact_begin(struct control *control, struct member *member)
 {
 	struct members *members = control->members;
 	struct member_contact *contact = member->contact;
@@ -192,7 +417,7 @@ static struct member_contact *contact_begin(struct control *control, struct memb
 		return NULL;
 	if (member_has_contact(member)) {
 		contact->heard_ns = net_now();
-		member_unused(contact, contact->heard_ns);
+		member_link_unused(contact, contact->heard_ns);
 		contact->vouched_ns = contact->accused_ns = contact->digest_told = 0;
 		contact->untold_ns = 0;
 		contact->kept = false;
@@ -201,11 +426,12 @@ static struct member_contact *contact_begin(struct control *control, struct memb
 	return contact;
 }
 
-int member_up(struct control *control, struct member *member)
+int member_put_on_map(struct control *control, struct member *member)
 {
 	struct members *members = control->members;
-	int status = contact_begin(control, member) ? member_table_add(&members->table, member)
-						    : -ENOMEM;
+	int status = member_contact_begin(control, member)
+			     ? member_table_add(&members->table, member)
+			     : -ENOMEM;
 	char label[MEMBER_LABEL_BYTES];
 
 	member_label(&member->record, label);
@@ -227,30 +453,15 @@ int member_up(struct control *control, struct member *member)
 	if (!member->flood)
 		log_info("member %s, incarnation %016llx, joined; peer %u", label,
 			(unsigned long long)member->record.incarnation, member->record.peer);
-	sums_change(members, member, true);
-	removals_member_up(control, member);
+	members_sums_change(members, member, true);
+	members->events->up(control, member);
 	member_rings_joined(members, member);
-	rebuild_soon(members);
-	member_changed(control, member);
+	member_map_soon(members);
+	member_record_changed(control, member);
 	return 0;
 }
 
-void member_dial_stop(struct member *member)
-{
-	rpc_dial_stop(member->contact->dial);
-	if (member_has_contact(member))
-		member->contact->dial = NULL;
-}
-
-void member_links_close(struct member *member)
-{
-	if (member->contact->out)
-		rpc_link_close(member->contact->out);
-	if (member->contact->in)
-		rpc_link_close(member->contact->in);
-}
-
-void member_down(struct control *control, struct member *member, const char *why)
+void member_take_off_map(struct control *control, struct member *member, const char *why)
 {
 	struct members *members = control->members;
 	uint16_t peer = member->record.peer;
@@ -269,9 +480,9 @@ void member_down(struct control *control, struct member *member, const char *why
 	member->term_ours = ++members->terms;
 	member_table_remove(&members->table, member);
 	member_rings_left(members, member);
-	sums_change(members, member, false);
+	members_sums_change(members, member, false);
 	control->counter[COUNTER_members_died]++;
-	removals_member_left(control, member);
+	members->events->leaving(control, member);
 	member_links_close(member);
 	/*
 	 * The link of a dial in progress is closed because its Hello carries the old term. Not
@@ -280,11 +491,8 @@ void member_down(struct control *control, struct member *member, const char *why
 	dial = member->contact->dial;
 	if (dial && dial->link && !dial->link->busy)
 		rpc_link_close(dial->link);
-	if (control->directory)
-		directory_member_gone(control, peer, ref);
-	if (control->conns)
-		conns_member_gone(control, peer, ref);
-	rebuild_soon(members);
+	members->events->gone(control, peer, ref);
+	member_map_soon(members);
 	/*
 	 * Others are dialled by those that were their neighbours. The next heartbeat stops their
 	 * dials: a callback of the dial's link may be the caller.
@@ -298,93 +506,50 @@ void member_lost(struct control *control, struct member *member, const char *why
 	if (control->members->rings)
 		member_accuse(control, member, 0, why);
 	else
-		member_down(control, member, why);
-}
-
-void member_heard(struct control *control, struct rpc_link *link)
-{
-	(void)control;
-	link->member->contact->heard_ns = net_now();
-}
-
-void member_link_down(struct control *control, struct rpc_link *link)
-{
-	struct member *member = link->member;
-	struct member_contact *contact = member->contact;
-
-	link->member = NULL;
-	for (unsigned size = 0; size < PROBE_SIZES; size++)
-		if (contact->probe.via[size] == link)
-			contact->probe.via[size] = NULL;
-	if (contact->out == link)
-		contact->out = NULL;
-	else if (contact->in == link)
-		contact->in = NULL;
-	else
-		return;
-	if (control->directory && !member_on_trial(member))
-		directory_link_down(control, member->record.peer, link);
-	/*
-	 * The member's process may have ended: dialling it at once shows that by ECONNREFUSED, long
-	 * before the heartbeats time out.
-	 */
-	if (member->state == MEMBER_ALIVE && !member_link_of(member) && contact->dial &&
-		!control->members->leaving)
-		member_dial(control, member, false);
-}
-
-void member_dial_failed(struct control *control, struct rpc_dial *dial, int error)
-{
-	struct member *member = dial->owner;
-
-	if (dial->seed) {
-		seed_failed(dial, error);
-		return;
-	}
-	if (error == ECONNREFUSED && member->state == MEMBER_ALIVE && !member_link_of(member) &&
-		!control->members->leaving)
-		member_lost(control, member,
-			"its connections closed, and nothing listens at its address");
+		member_take_off_map(control, member, why);
 }
 
 bool member_left(struct control *control, struct rpc_link *link)
 {
 	struct member *member = link->member;
 
-	member_down(control, member, "it left");
+	member_take_off_map(control, member, "it left");
 	member->left = true;
 	member->stage = RECORD_LEFT;
-	member_changed(control, member);
+	member_record_changed(control, member);
 	member_dial_stop(member);
 	return true;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void rebuild(void *context)
+int member_table_open(struct member_table *table)
 {
-	struct control *control = context;
-	struct members *members = control->members;
-	uint64_t begun_ns, took_ns, pause_ns;
-
-	members->rebuild_armed = false;
-	members->rebuilds++;
-	member_rings_update(context);
-	begun_ns = net_now();
-	if (begun_ns < members->paused_ns) {
-		(void)net_timer_set(members->rebuild, (members->paused_ns - begun_ns) / 1000 + 1);
-		return;
-	}
-	member_map_rebuild(context);
-	took_ns = net_now() - begun_ns;
-	if (members->alive <= OWNERS_MAX || took_ns <= MAP_COST_NS)
-		return;
-	pause_ns = took_ns * MAP_PAUSES;
-	members->paused_ns =
-		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
+	table->freed = MEMBER_NONE;
+	table->peer_first = PEER_NONE;
+	table->heads = MEMBER_BUCKETS;
+	table->by_name = heads_new(table->heads);
+	table->by_ref = heads_new(table->heads);
+	return table->by_name && table->by_ref ? 0 : -ENOMEM;
 }
 
-static int self_fill(struct control *control)
+void member_table_close(struct member_table *table)
+{
+	for (unsigned i = 0; i < table->entries; i++) {
+		struct member *member = member_at(table, i);
+
+		member_contact_free(table, member);
+		member_text_clear(&member->record);
+	}
+	for (unsigned i = 0; i < MEMBER_ENTRIES / MEMBER_CHUNK; i++)
+		free(table->chunk[i]);
+	free(table->by_name);
+	free(table->by_ref);
+	free(table->by_peer);
+	free(table->contact);
+}
+
+static int member_self_fill(struct control *control)
 {
 	const struct settings *s = control->settings;
 	struct members *members = control->members;
@@ -407,7 +572,7 @@ static int self_fill(struct control *control)
 	return member_table_add(&members->table, self);
 }
 
-int members_open(struct control *control)
+int members_open(struct control *control, const struct member_events *events)
 {
 	struct members *members = calloc(1, sizeof(*members));
 	int status = -ENOMEM;
@@ -415,25 +580,26 @@ int members_open(struct control *control)
 	if (!members)
 		return -ENOMEM;
 	control->members = members;
+	members->events = events;
 	member_agree_open(control);
 	member_rings_open(members);
-	if (member_table_open(&members->table) < 0 || self_fill(control) < 0)
+	if (member_table_open(&members->table) < 0 || member_self_fill(control) < 0)
 		goto failed;
 	if (control->status)
 		members->slots = calloc(1, sizeof(*members->slots));
 	members->probe = net_timer_new(control->base, true, member_probe_tick, control);
-	members->rebuild = net_timer_new(control->base, false, rebuild, control);
+	members->rebuild = net_timer_new(control->base, false, member_map_due, control);
 	members->news = net_timer_new(control->base, false, member_news_send, control);
 	members->claims = net_timer_new(control->base, false, member_claims_due, control);
 	if ((control->status && !members->slots) || !members->probe || !members->rebuild ||
 		!members->news || !members->claims)
 		goto failed;
-	status = member_seeds(control->settings, members);
+	status = member_seeds_parse(control->settings, members);
 	if (status < 0)
 		goto failed;
 	members->tick_ns = members->probe_ns = net_now();
-	sums_change(members, members->self, true);
-	rebuild_soon(members);
+	members_sums_change(members, members->self, true);
+	member_map_soon(members);
 	member_map_rebuild(control);
 	status = -ENOMEM;
 	if (!members->current)

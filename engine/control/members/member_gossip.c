@@ -1,18 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records of members, for clusters of more than MEMBER_MESH_MAX members: what changes is sent to
- * the neighbours, and each engine passes on what is new to it. Of two records of a name the one
- * with the higher (admission, state, incarnation) is newer; so each record is passed on once, and
- * all engines end with the same ones. Control plane's thread only.
+ * Gossip: what engines tell each other of third ones.
+ *
+ * Up to MEMBER_MESH_MAX members, a Hello and Members name engines. Each is only a candidate: it is
+ * dialled, a few at a time, and becomes a member by its own Hello.
+ *
+ * Above, records take the place of these names. What changes is sent to the neighbours, and each
+ * engine passes on what is new to it. Of two records of a name the one with the higher (admission,
+ * state, incarnation) is newer; so each record is passed on once, and all engines end with the same
+ * ones. Neighbours compare digests of their lists in heartbeats; one that differs sends the sums of
+ * its 64 or 512 buckets and gets the records of those that differ, in pages of 16 KiB. So a new
+ * engine takes the list of the first member that it reaches, and a record that an engine missed is
+ * repaired.
+ *
+ * What the engines of one address may say and do is bounded: how many become members by their
+ * Hello, how many processes they name that this engine does not know, how many lines of the log
+ * they cause. Control plane's thread only.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/log.h"
-#include "engine/control/directory/directory_state.h"
-#include "engine/control/members/member.h"
-#include "engine/control/directory/removals.h"
+#include "engine/control/members/members_inner.h"
 
+#define SECOND_NS 1000000000ull
+#define CANDIDATES_MAX 32u /* candidates that are dialled for the first time */
+
+#define SOURCE_LINES 32u                   /* refused engines of one address that are logged */
+#define MEMBER_LIST_NS (2ull * 1000000000) /* time between two ListAsk of this engine */
+#define NEWS_MANY 16 /* records sent at a time that are many: members come or go in numbers */
 #define NEWS_US 5000 /* changes within this time share a message */
 /* The same while many members change: NEWS_MANY records were sent the last time. */
 #define NEWS_MANY_US 100000
@@ -28,7 +44,258 @@
 #define ADMISSION_STEP 64u
 #define ADMISSION_FIRST (1u << 24)
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/* Records of one message while it is built. */
+struct record_list {
+	Pc__MemberRecord record[PAGE_RECORDS_MAX];
+	Pc__Member member[PAGE_RECORDS_MAX];
+	struct member_texts texts[PAGE_RECORDS_MAX];
+	Pc__MemberRecord *at[PAGE_RECORDS_MAX];
+	unsigned count;
+	size_t bytes;
+};
+
+/* ---- limits of one address ------------------------------------------------------------------- */
+
+/*
+ * A source is an IP address, or the name that was dialled. The table is small and forgets; a source
+ * that is forgotten begins anew.
+ */
+
+static struct member_source *member_source_of(struct members *members, const struct rpc_link *link)
+{
+	uint64_t hash = placement_hash(link->dial ? link->dial->host : link->from);
+	struct member_source *source = &members->source[hash % MEMBER_SOURCES];
+
+	if (source->hash != hash)
+		*source = (struct member_source){.hash = hash,
+			.joins = {.left = SOURCE_JOINS, .since_ns = net_now()},
+			.names = {.left = SOURCE_NAMES, .since_ns = net_now()}};
+	return source;
+}
+
+/*
+ * Takes one of a budget that has `most` at a time and gets `per_s` more per second. False: nothing
+ * is left; that is counted in `refused`.
+ */
+static bool source_budget_take(struct source_budget *budget, unsigned most, unsigned per_s)
+{
+	uint64_t more = (net_now() - budget->since_ns) / (SECOND_NS / per_s);
+
+	budget->since_ns += more * (SECOND_NS / per_s);
+	if (budget->left + more >= most) {
+		budget->left = most;
+		budget->refused = 0;
+	} else {
+		budget->left += (unsigned)more;
+	}
+	if (!budget->left) {
+		budget->refused++;
+		return false;
+	}
+	budget->left--;
+	return true;
+}
+
+bool member_source_joins(struct control *control, const struct rpc_link *link, const char *name)
+{
+	struct source_budget *joins = &member_source_of(control->members, link)->joins;
+
+	if (source_budget_take(joins, SOURCE_JOINS, SOURCE_JOINS_PER_S))
+		return true;
+	control->counter[COUNTER_joins_refused]++;
+	if (joins->refused == 1)
+		log_warn(
+			"engine %s at %s is refused: more than %u engines of that address have joined, and then %u per second; further ones are only counted (joins_refused)",
+			name, link->from, SOURCE_JOINS, SOURCE_JOINS_PER_S);
+	return false;
+}
+
+/*
+ * The engine at the other end names a process that this engine does not know. False: it named too
+ * many; that is counted, and logged once. What is true is named again. link NULL: always true.
+ */
+static bool member_source_names(
+	struct control *control, const struct rpc_link *link, const char *name)
+{
+	struct members *members = control->members;
+	struct source_budget *names;
+
+	/* An engine that has just started learns the whole list of the first member. */
+	if (!link || (members->rings && net_now() - members->opened_ns < NAMES_OPENING_NS))
+		return true;
+	names = &member_source_of(members, link)->names;
+	if (members->rings ? source_budget_take(names, SOURCE_NAMES, SOURCE_NAMES_PER_S)
+			   : source_budget_take(names, SOURCE_NAMES_MESH, SOURCE_NAMES_MESH_PER_S))
+		return true;
+	control->counter[COUNTER_names_refused]++;
+	if (names->refused == 1)
+		log_warn(
+			"engine %s, named by %s, is ignored: that address has named too many engines that this one does not know; further ones are only counted (names_refused)",
+			name, link->from);
+	return false;
+}
+
+bool member_source_flooded(struct control *control, const struct rpc_link *link)
+{
+	const struct member_source *source = member_source_of(control->members, link);
+
+	return source->joins.refused && source->joins.left < SOURCE_JOINS / 2;
+}
+
+/* True once for each cause, below 32, and address. */
+static bool member_source_cause(
+	struct control *control, const struct rpc_link *link, unsigned cause)
+{
+	struct members *members = control->members;
+	unsigned *causes = link ? &member_source_of(members, link)->causes : &members->causes;
+	bool fresh = !(*causes & 1u << cause);
+
+	*causes |= 1u << cause;
+	return fresh;
+}
+
+bool member_source_logs(struct control *control, const struct rpc_link *link)
+{
+	struct member_source *source = member_source_of(control->members, link);
+
+	if (source->logged > SOURCE_LINES)
+		return false;
+	if (source->logged++ < SOURCE_LINES)
+		return true;
+	log_warn(
+		"more than %u engines at %s were refused: further ones are only counted (members_refused)",
+		SOURCE_LINES, link->from);
+	return false;
+}
+
+/* ---- candidates ------------------------------------------------------------------------------ */
+
+static bool gossip_text_fits(const char *text)
+{
+	size_t bytes = strnlen(text, NAME_BYTES_MAX);
+
+	if (bytes == 0 || bytes >= NAME_BYTES_MAX)
+		return false;
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] <= ' ' || text[i] > '~')
+			return false;
+	return true;
+}
+
+bool member_fits(const Pc__Member *m)
+{
+	return m && gossip_text_fits(m->name) && gossip_text_fits(m->address) && m->port >= 1 &&
+	       m->port <= 65535 && m->rails >= 1 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
+	       (uint32_t)m->incarnation != 0;
+}
+
+/* True if many candidates are dialled for the first time; gossip names others again. */
+static bool candidates_full(const struct members *members)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < members->table.contacts && count < CANDIDATES_MAX; i++) {
+		const struct member_contact *contact = members->table.contact[i];
+
+		count += contact->member->state == MEMBER_CANDIDATE && contact->dial &&
+			 contact->dial->fails == 0;
+	}
+	return count == CANDIDATES_MAX;
+}
+
+void member_learn(struct control *control, const struct rpc_link *link, const Pc__Member *m)
+{
+	struct members *members = control->members;
+	struct member *member;
+
+	if (members->leaving || m->incarnation == control->incarnation ||
+		strcmp(m->name, control->name) == 0 ||
+		member_address_local(control, m->address) != control->rpc->loopback)
+		return;
+	member = member_find(members, m->name);
+	if (member && (member->state == MEMBER_ALIVE ||
+			      (member->state == MEMBER_DEAD &&
+				      member->record.incarnation == m->incarnation)))
+		return;
+	/* what it says of itself decides, while its links are up */
+	if (member && member_on_trial(member) && member_link_of(member))
+		return;
+	if (!member && candidates_full(members))
+		return;
+	if (!member || member->state != MEMBER_CANDIDATE ||
+		member->record.incarnation != m->incarnation) {
+		if (!member_source_names(control, link, m->name))
+			return;
+		if (!member)
+			member = member_take(control);
+		if (!member)
+			return;
+		if (!member_fill(control, member, m)) {
+			member_put_back(control, member);
+			return;
+		}
+		member_state_set(control->members, member, MEMBER_CANDIDATE);
+		member->left = false;
+		member_dial(control, member, false);
+	}
+	member->since_ns = net_now();
+}
+
+bool member_learn_all(struct control *control, const struct rpc_link *link, size_t count,
+	Pc__Member *const *members)
+{
+	if (count > MEMBERS_MAX)
+		return false;
+	for (size_t i = 0; i < count; i++)
+		if (!member_fits(members[i]))
+			return false;
+	for (size_t i = 0; i < count; i++)
+		member_learn(control, link, members[i]);
+	return true;
+}
+
+/* ---- lists of a small cluster ---------------------------------------------------------------- */
+
+void member_describe(const struct member *member, struct member_texts *texts, Pc__Member *ret)
+{
+	const struct member_record *record = &member->record;
+
+	member_texts(record, texts);
+	*ret = (Pc__Member)PC__MEMBER__INIT;
+	ret->name = (char *)texts->name;
+	ret->incarnation = record->incarnation;
+	ret->address = (char *)texts->address;
+	ret->port = record->port;
+	ret->rails = record->rails;
+	ret->bucket_bits = record->bucket_bits;
+}
+
+/* Without rings, every member has a contact. */
+void member_list_alive(struct control *control, struct member_list *ret)
+{
+	struct members *members = control->members;
+
+	ret->count = 0;
+	for (unsigned i = 0; i < members->table.contacts && ret->count < MEMBERS_MAX; i++) {
+		struct member *member = members->table.contact[i]->member;
+
+		if (member->state != MEMBER_ALIVE)
+			continue;
+		/* The other members are learned from pages of the list. */
+		if (members->rings && member != members->self && !member->neighbour)
+			continue;
+		member_describe(member, &ret->texts[ret->count], &ret->member[ret->count]);
+		ret->at[ret->count] = &ret->member[ret->count];
+		ret->count++;
+	}
+}
+
+bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members)
+{
+	return member_learn_all(control, link, members->n_members, members->members);
+}
+
+/* ---- sending records ------------------------------------------------------------------------- */
 
 /*
  * Sends what has changed soon. While many join, first admissions wait for others; claims and what
@@ -44,7 +311,7 @@ static void news_arm(struct members *members, bool urgent)
 	members->news_urgent = !wait;
 }
 
-void member_changed(struct control *control, struct member *member)
+void member_record_changed(struct control *control, struct member *member)
 {
 	struct members *members = control->members;
 
@@ -67,7 +334,8 @@ void member_changed(struct control *control, struct member *member)
 	member->changed = true;
 }
 
-struct record_list *record_list_empty(void)
+/* The list of the message that is built now; there is one. */
+static struct record_list *record_list_empty(void)
 {
 	static struct record_list list;
 
@@ -76,7 +344,8 @@ struct record_list *record_list_empty(void)
 	return &list;
 }
 
-bool record_add(struct record_list *list, struct member *member)
+/* Adds the entry's record to the list; false: the list is full. */
+static bool record_add(struct record_list *list, struct member *member)
 {
 	Pc__MemberRecord *record = &list->record[list->count];
 
@@ -100,7 +369,7 @@ bool record_add(struct record_list *list, struct member *member)
 	return true;
 }
 
-static void neighbours_tell(struct members *members, const Pc__Message *message)
+static void news_tell_neighbours(struct members *members, const Pc__Message *message)
 {
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		struct member *member = members->table.contact[i]->member;
@@ -110,7 +379,7 @@ static void neighbours_tell(struct members *members, const Pc__Message *message)
 	}
 }
 
-static void records_tell(struct members *members, struct record_list *list)
+static void news_tell(struct members *members, struct record_list *list)
 {
 	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
@@ -120,7 +389,7 @@ static void records_tell(struct members *members, struct record_list *list)
 	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
 	message.member_news = &news;
 	if (list->count && members->rings)
-		neighbours_tell(members, &message);
+		news_tell_neighbours(members, &message);
 	(void)record_list_empty();
 }
 
@@ -141,14 +410,14 @@ void member_news_send(void *context)
 			continue;
 		member->changed = false;
 		if (member->admission && !record_add(list, member)) {
-			records_tell(members, list);
+			news_tell(members, list);
 			(void)record_add(list, member);
 		}
 	}
 	members->news_count = members->news_room = 0;
 	free(members->news_list);
 	members->news_list = NULL;
-	records_tell(members, list);
+	news_tell(members, list);
 }
 
 /* ---- received records ------------------------------------------------------------------------ */
@@ -194,7 +463,7 @@ static void record_refused(struct control *control, const struct rpc_link *link,
 		link ? link->from : "this engine", text[why]);
 }
 
-static void claim_show(struct control *control, const Pc__MemberRecord *r)
+static void record_claim_show(struct control *control, const Pc__MemberRecord *r)
 {
 	if (control->members->own_claim == r->admission)
 		return;
@@ -210,6 +479,7 @@ static void claim_show(struct control *control, const Pc__MemberRecord *r)
 static void record_of_self(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
+	const struct map_view *view = member_map(control);
 	struct member *self = control->members->self;
 	uint32_t admission = admission_near(self->admission, r->admission);
 
@@ -224,16 +494,17 @@ static void record_of_self(
 		(r->state == RECORD_ALIVE && r->admission == self->admission))
 		return;
 	if (r->state != RECORD_ALIVE) {
-		claim_show(control, r);
+		record_claim_show(control, r);
 		return;
 	}
 	self->admission = admission;
 	control->members->own_claim = 0;
-	if (control->directory)
-		move_again(control->directory);
+	for (uint32_t i = 0; i < view->owners; i++)
+		control->members->events->forgotten(control, view->owner[i].ref);
 }
 
-static void fields_take(struct control *control, struct member *member, const Pc__MemberRecord *r)
+static void record_fields_take(
+	struct control *control, struct member *member, const Pc__MemberRecord *r)
 {
 	member->disk = r->disk;
 	member->summaries = r->summaries;
@@ -250,11 +521,11 @@ static void record_admit(struct control *control, struct member *member, const P
 	if (member->state == MEMBER_ALIVE && same) {
 		member->stage = RECORD_ALIVE;
 		member->admission = r->admission;
-		member_changed(control, member);
+		member_record_changed(control, member);
 		return;
 	}
 	if (member->state == MEMBER_ALIVE)
-		member_down(control, member, "it was started again");
+		member_take_off_map(control, member, "it was started again");
 	/* Links of a trial, or of the former process: new ones begin with a Hello. */
 	if (member_has_contact(member))
 		member->contact->trial.incarnation = 0;
@@ -263,14 +534,14 @@ static void record_admit(struct control *control, struct member *member, const P
 		member_put_back(control, member);
 		return;
 	}
-	fields_take(control, member, r);
-	if (member_up(control, member) < 0) {
+	record_fields_take(control, member, r);
+	if (member_put_on_map(control, member) < 0) {
 		member_state_set(control->members, member, MEMBER_CANDIDATE);
 		member->since_ns = net_now();
 		return;
 	}
 	member->admission = r->admission;
-	removals_member_told(control, member);
+	control->members->events->told(control, member);
 }
 
 /* This engine has a link with another process of that name: the record is out of date. */
@@ -287,7 +558,7 @@ static bool record_contradicted(
 	member->contact->asserted_ns = now_ns;
 	member->admission = r->admission + 1;
 	member->stage = RECORD_ALIVE;
-	member_changed(control, member);
+	member_record_changed(control, member);
 	return true;
 }
 
@@ -363,7 +634,7 @@ static void record_take(
 			 * is believed at once only if it says so itself.
 			 */
 			member_claim(control, member, r->state == RECORD_LEFT ? 0 : r->trial_ms);
-			member_changed(control, member);
+			member_record_changed(control, member);
 		}
 	}
 }
@@ -400,4 +671,126 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 bool member_news(struct control *control, struct rpc_link *link, const Pc__MemberNews *news)
 {
 	return member_records(control, link, news->n_records, news->records);
+}
+
+/* ---- the list in pages ----------------------------------------------------------------------- */
+
+/* Sums of `buckets` buckets: those of MEMBER_BUCKETS_MAX, folded. */
+static void list_sums_fill(
+	const struct members *members, unsigned buckets, uint64_t ret[MEMBER_BUCKETS_MAX])
+{
+	memset(ret, 0, buckets * sizeof(*ret));
+	for (unsigned i = 0; i < MEMBER_BUCKETS_MAX; i++)
+		ret[i % buckets] += members->sum[i];
+}
+
+static void list_ask(struct control *control, struct rpc_link *link, unsigned from)
+{
+	struct members *members = control->members;
+	uint64_t sums[MEMBER_BUCKETS_MAX];
+	Pc__ListAsk body = PC__LIST_ASK__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	if (!from)
+		members->list_buckets =
+			members->alive > MEMBER_BUCKETS_FEW ? MEMBER_BUCKETS_MAX : MEMBER_BUCKETS;
+	list_sums_fill(members, members->list_buckets, sums);
+	body.serial = ++members->list_serial;
+	body.n_sums = members->list_buckets;
+	body.sums = sums;
+	body.from = from;
+	message.body_case = PC__MESSAGE__BODY_LIST_ASK;
+	message.list_ask = &body;
+	members->list_via = rpc_send(link, &message) ? link : NULL;
+}
+
+void member_list_compare(struct control *control, struct rpc_link *link, uint64_t now_ns)
+{
+	struct members *members = control->members;
+
+	if (members->list_ns && now_ns - members->list_ns < MEMBER_LIST_NS)
+		return;
+	/* While records arrive, the lists differ anyway. */
+	if (members->list_ns && members->news_sent >= NEWS_MANY &&
+		now_ns - members->news_ns < MEMBER_LIST_NS &&
+		now_ns - members->list_ns < 5 * MEMBER_LIST_NS)
+		return;
+	members->list_ns = now_ns;
+	list_ask(control, link, 0);
+}
+
+bool member_list_page(struct control *control, struct rpc_link *link, const Pc__ListPage *page)
+{
+	struct members *members = control->members;
+
+	if (page->n_records > PAGE_RECORDS_MAX)
+		return false;
+	if (members->list_via != link || page->serial != members->list_serial)
+		return true; /* the answer to an earlier request */
+	if (page->next > members->list_buckets)
+		return false;
+	members->list_via = NULL;
+	if (!member_records(control, link, page->n_records, page->records))
+		return false;
+	if (page->next < members->list_buckets && !link->closed)
+		list_ask(control, link, page->next);
+	return true;
+}
+
+/*
+ * Adds the records of one bucket of `buckets`, a power of two, as the length of the hash table by
+ * name is; false: the page is full.
+ */
+static bool list_bucket_add(
+	struct members *members, struct record_list *list, unsigned buckets, unsigned bucket)
+{
+	const struct member_table *table = &members->table;
+	unsigned count = list->count, step = buckets < table->heads ? buckets : table->heads;
+	size_t bytes = list->bytes;
+
+	for (unsigned head = bucket % step; head < table->heads; head += step)
+		for (uint16_t i = table->by_name[head]; i != MEMBER_NONE;
+			i = member_at(table, i)->next_name) {
+			struct member *member = member_at(table, i);
+
+			if (member->state != MEMBER_ALIVE && member->state != MEMBER_DEAD)
+				continue;
+			if (!member->admission ||
+				(step < buckets && member_hash(member) % buckets != bucket) ||
+				record_add(list, member))
+				continue;
+			if (count == 0)
+				return true; /* one bucket alone fills the page */
+			list->count = count;
+			list->bytes = bytes;
+			return false;
+		}
+	return true;
+}
+
+bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__ListAsk *request)
+{
+	struct members *members = control->members;
+	struct record_list *list = record_list_empty();
+	uint64_t sums[MEMBER_BUCKETS_MAX];
+	Pc__ListPage page = PC__LIST_PAGE__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	unsigned bucket = request->from, buckets = (unsigned)request->n_sums;
+
+	if ((request->n_sums != MEMBER_BUCKETS && request->n_sums != MEMBER_BUCKETS_MAX) ||
+		bucket >= buckets)
+		return false;
+	list_sums_fill(members, buckets, sums);
+	for (; bucket < buckets; bucket++)
+		if (sums[bucket] != request->sums[bucket] &&
+			!list_bucket_add(members, list, buckets, bucket))
+			break;
+	page.serial = request->serial;
+	page.n_records = list->count;
+	page.records = list->at;
+	page.next = bucket;
+	message.body_case = PC__MESSAGE__BODY_LIST_PAGE;
+	message.list_page = &page;
+	rpc_reply(link, &message);
+	return true;
 }

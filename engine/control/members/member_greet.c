@@ -1,21 +1,131 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hello and gossip: how engines learn of each other and become members. Every field that comes from
- * the network is checked before it is used. Control plane's thread only.
+ * Hello: how two engines meet. Each end sends its name, its versions and the values that must be
+ * equal (agreed.def) in the first message on a link. An engine that does not fit is refused:
+ * another wire version or cluster, other values, rails that cannot reach ours, an address that only
+ * its own host can reach, a name that is taken. Both ends know: the engine that refuses sends the
+ * reason in a Hello. A refusal is remembered as long as it repeats, and its line is logged once. An
+ * engine that fits becomes a member, unless it is on trial (member_probe.c).
+ *
+ * Every field that comes from the network is checked before it is used; a Hello that breaks a rule
+ * closes its link. Control plane's thread only.
  */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "config/log.h"
+#include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
 #include "engine/control/directory/removals.h"
+#include "engine/control/members/members.h"
+#include "engine/control/members/members_inner.h"
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/*
+ * time after which a seed that led to this engine itself is dialled again: its DNS name may change
+ */
+#define MEMBER_SELF_RETRY_NS (30ull * 1000000000)
+#define REFUSAL_GAP_NS (600ull * 1000000000) /* the longest pause between two attempts */
+
+/* Who is refused, and over which link. */
+struct refused_engine {
+	struct rpc_link *link;
+	const Pc__Member *member; /* what it says of itself; NULL: it cannot be understood */
+	bool name_taken;          /* its name is that of another engine */
+};
+
+/* ---- what must be equal ---------------------------------------------------------------------- */
+
+/* The first value that agreed.hash covers. Fixed: engines of all versions from 5 on compare it. */
+#define AGREED_HASH_BASIS 5u
+
+static uint64_t agreed_text_hash(uint64_t hash, const char *text)
+{
+	for (; *text; text++)
+		hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
+	return map_mix(hash + 1);
+}
+
+/* The kinds of links that the rails have: engines with different kinds reach no page. */
+static const char *agreed_links_text(const struct control *control)
+{
+	bool shm = control->settings->soft_link == LINK_SHM, soft = false, rdma = false;
+
+	for (unsigned i = 0; i < control->plan.rails; i++) {
+		bool is_soft = strncmp(control->plan.rail[i].device, "soft", 4) == 0;
+
+		soft |= is_soft;
+		rdma |= !is_soft;
+	}
+	if (!soft)
+		return rdma ? "RDMA" : "none";
+	if (rdma)
+		return shm ? "RDMA and soft over shm" : "RDMA and soft over tcp";
+	return shm ? "soft over shm" : "soft over tcp";
+}
+
+/*
+ * A hash of what shared memory of a software NIC reaches: its sockets are those of a network
+ * namespace (dv/soft/link_shm.c), and serve one user.
+ */
+static uint64_t agreed_shm_reach(void)
+{
+	char boot[64] = "", text[160];
+	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+	struct stat net = {0};
+	uint64_t hash;
+
+	if (file && !fgets(boot, sizeof(boot), file))
+		boot[0] = '\0';
+	if (file)
+		fclose(file);
+	(void)stat("/proc/self/ns/net", &net);
+	snprintf(text, sizeof(text), "%s %llu %llu %u", boot, (unsigned long long)net.st_dev,
+		(unsigned long long)net.st_ino, (unsigned)geteuid());
+	hash = agreed_text_hash(0, text);
+	return hash ? hash : 1;
+}
+
+void member_agree_open(struct control *control)
+{
+	const struct settings *s = control->settings;
+	const char *links = agreed_links_text(control);
+	struct agreed *agreed = &control->members->agreed;
+	unsigned n = 0;
+
+	agreed->shm = strstr(links, "shm") ? agreed_shm_reach() : 0;
+
+#define AGREED(name, format, value)                                                                \
+	snprintf(agreed->text[n++], AGREED_BYTES_MAX, "%s = " format, name, value);
+#include "engine/control/members/agreed.def"
+#undef AGREED
+	agreed->hash = AGREED_HASH_BASIS;
+	for (unsigned i = 0; i < n; i++) {
+		agreed->at[i] = agreed->text[i];
+		agreed->hash = agreed_text_hash(agreed->hash, agreed->text[i]);
+	}
+}
+
+void member_agree_say(struct control *control, Pc__Hello *hello)
+{
+	struct agreed *agreed = &control->members->agreed;
+
+	hello->version = WIRE_VERSION_OLDEST;
+	hello->newest = WIRE_VERSION;
+	hello->abi = ABI_VERSION;
+	hello->agreed_hash = agreed->hash;
+	hello->shm = agreed->shm;
+	hello->n_agreed = AGREED_COUNT;
+	hello->agreed = agreed->at;
+}
+
+/* ---- sending a Hello ------------------------------------------------------------------------- */
 
 /*
  * Members in one Hello, at most: it fits RPC_HELLO_BYTES_MAX, and older engines take no more. A
@@ -24,53 +134,11 @@
 #define HELLO_MEMBERS_MAX 256
 static_assert(HELLO_MEMBERS_MAX * 3 * NAME_BYTES_MAX < RPC_HELLO_BYTES_MAX, "a Hello fits");
 
-/* Members that one message names; more than MEMBER_MESH_MAX only while an engine knows no lists. */
-struct member_list {
-	Pc__Member member[MEMBERS_MAX];
-	struct member_texts texts[MEMBERS_MAX];
-	Pc__Member *at[MEMBERS_MAX];
-	unsigned count;
-};
-
-void member_describe(const struct member *member, struct member_texts *texts, Pc__Member *ret)
-{
-	const struct member_record *record = &member->record;
-
-	member_texts(record, texts);
-	*ret = (Pc__Member)PC__MEMBER__INIT;
-	ret->name = (char *)texts->name;
-	ret->incarnation = record->incarnation;
-	ret->address = (char *)texts->address;
-	ret->port = record->port;
-	ret->rails = record->rails;
-	ret->bucket_bits = record->bucket_bits;
-}
-
-/* Without rings, every member has a contact. */
-static void list_alive(struct control *control, struct member_list *ret)
-{
-	struct members *members = control->members;
-
-	ret->count = 0;
-	for (unsigned i = 0; i < members->table.contacts && ret->count < MEMBERS_MAX; i++) {
-		struct member *member = members->table.contact[i]->member;
-
-		if (member->state != MEMBER_ALIVE)
-			continue;
-		/* The other members are learned from pages of the list. */
-		if (members->rings && member != members->self && !member->neighbour)
-			continue;
-		member_describe(member, &ret->texts[ret->count], &ret->member[ret->count]);
-		ret->at[ret->count] = &ret->member[ret->count];
-		ret->count++;
-	}
-}
-
 /*
  * True once per dial: after RPC_UNANSWERED_MAX Hellos in a row that the other engine did not
  * answer.
  */
-static bool probe_due(struct rpc_link *link)
+static bool hello_probe_due(struct rpc_link *link)
 {
 	if (!link->dial || link->dial->unanswered != RPC_UNANSWERED_MAX)
 		return false;
@@ -91,7 +159,7 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 	if (!to && link->dial && !link->dial->seed)
 		to = link->dial->owner;
 	member_describe(control->members->self, &texts, &self);
-	list_alive(control, &list);
+	member_list_alive(control, &list);
 	hello.self = &self;
 	hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
 	hello.members = list.at;
@@ -104,8 +172,8 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 	hello.relays = true;
 	hello.lists = control->members->self->lists;
 	hello.removals = control->removals != NULL;
-	hello.pages = removals_wanted(control);
-	link->probe = probe_due(link);
+	hello.pages = control->members->events->has_pages(control);
+	link->probe = hello_probe_due(link);
 	member_agree_say(control, &hello);
 	if (refusal) {
 		hello.refusal = (char *)refusal;
@@ -126,36 +194,440 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello_send(control, link, NULL);
 }
 
-/* Copies Hello.software, which only people read. A text that does not fit is ignored. */
-static void software_fill(struct member_contact *contact, const char *text)
-{
-	size_t bytes = strnlen(text, sizeof(contact->software));
-
-	contact->software[0] = '\0';
-	if (bytes >= sizeof(contact->software))
-		return;
-	for (size_t i = 0; i < bytes; i++)
-		if (text[i] < ' ' || text[i] > '~')
-			return;
-	memcpy(contact->software, text, bytes + 1);
-}
-
-/* ---- Hello ----------------------------------------------------------------------------------- */
-
 /* Sends our Hello, so that the other engine knows which engine it reached, and closes the link. */
-static void last_words(struct control *control, struct rpc_link *link)
+static void hello_last_words(struct control *control, struct rpc_link *link)
 {
 	member_greet(control, link);
 	rpc_push(link);
 	rpc_link_close(link);
 }
 
-void member_greet_refused(struct control *control, struct rpc_link *link, const char *text)
+/* Sends a Hello that refuses the other engine, and closes the link. */
+static void hello_refuse_send(struct control *control, struct rpc_link *link, const char *text)
 {
 	hello_send(control, link, text);
 	rpc_push(link);
 	rpc_link_close(link);
 }
+
+/* ---- engines that are refused ---------------------------------------------------------------- */
+
+/* A refusal lasts while attempts repeat: for three of the last pause between two. */
+static bool refusal_lasts(const struct refusal *refusal, uint64_t now_ns)
+{
+	uint64_t lasts_ns = 3 * refusal->gap_ns;
+
+	if (lasts_ns < REFUSAL_LASTS_NS)
+		lasts_ns = REFUSAL_LASTS_NS;
+	return refusal->last_ns && now_ns - refusal->last_ns < lasts_ns;
+}
+
+static struct refusal *refusal_find(struct members *members, uint64_t who)
+{
+	for (unsigned i = 0; i < REFUSALS; i++)
+		if (members->refusal[i].who == who)
+			return &members->refusal[i];
+	return NULL;
+}
+
+/* Remembers the refusal. True if it was not logged yet. */
+static bool refusal_note(
+	struct control *control, const struct refused_engine *who, bool theirs, const char *text)
+{
+	struct members *members = control->members;
+	const Pc__Member *m = who->member;
+	uint64_t id = m ? m->incarnation : placement_hash(who->link->from);
+	uint64_t why = placement_hash(text), now_ns = net_now();
+	struct refusal *at = refusal_find(members, id ? id : 1);
+	bool fresh = !at || at->why != why;
+
+	if (!at) {
+		at = &members->refusal[members->refusals++ % REFUSALS];
+		*at = (struct refusal){.who = id ? id : 1};
+	}
+	if (!refusal_lasts(at, now_ns)) {
+		at->since_ns = now_ns;
+		at->gap_ns = 0;
+	} else {
+		at->gap_ns = now_ns - at->last_ns;
+	}
+	if (at->gap_ns > REFUSAL_GAP_NS)
+		at->gap_ns = REFUSAL_GAP_NS;
+	at->last_ns = now_ns;
+	at->why = why;
+	at->theirs = theirs;
+	at->name_taken = who->name_taken;
+	snprintf(at->from, sizeof(at->from), "%s", who->link->from);
+	snprintf(at->text, sizeof(at->text), "%s", text);
+	at->name[0] = at->address[0] = '\0';
+	if (m && member_fits(m)) {
+		snprintf(at->name, sizeof(at->name), "%s", m->name);
+		address_text(m->address, m->port, at->address);
+	}
+	return fresh;
+}
+
+/* The engine fits now: it is no longer counted as refused. */
+static void refusal_end(struct control *control, const Pc__Member *member)
+{
+	struct members *members = control->members;
+	char address[ADDRESS_TEXT_BYTES];
+
+	if (!members->refusals)
+		return;
+	address_text(member->address, member->port, address);
+	for (unsigned i = 0; i < REFUSALS; i++) {
+		struct refusal *at = &members->refusal[i];
+
+		if (!at->last_ns)
+			continue;
+		if (at->who == member->incarnation || strcmp(at->address, address) == 0 ||
+			(!at->name_taken && strcmp(at->name, member->name) == 0))
+			at->last_ns = at->why = 0;
+	}
+}
+
+bool member_refusals_last(const struct control *control, uint64_t now_ns)
+{
+	for (unsigned i = 0; i < REFUSALS; i++)
+		if (refusal_lasts(&control->members->refusal[i], now_ns))
+			return true;
+	return false;
+}
+
+void refusals_report(const struct control *control, uint64_t now_ns, struct refusals_report *ret)
+{
+	ret->engines = ret->named = 0;
+	for (unsigned i = 0; i < REFUSALS; i++) {
+		const struct refusal *at = &control->members->refusal[i];
+
+		if (!refusal_lasts(at, now_ns))
+			continue;
+		ret->engines++;
+		if (ret->named == REFUSALS_NAMED)
+			continue;
+		snprintf(ret->engine[ret->named].from, sizeof(at->from), "%s", at->from);
+		snprintf(ret->engine[ret->named].text, sizeof(at->text), "%s", at->text);
+		ret->engine[ret->named].theirs = at->theirs;
+		ret->engine[ret->named++].ms = (now_ns - at->since_ns) / 1000000;
+	}
+}
+
+static void seed_refused(const struct rpc_link *link)
+{
+	struct member_seed *seed = link->dial && link->dial->seed ? link->dial->owner : NULL;
+
+	if (seed)
+		seed->refused = true;
+}
+
+/*
+ * Tells the other engine the reason, if it has dialled, closes the link, logs the reason once for
+ * each engine, and remembers the refusal for health.
+ */
+__attribute__((format(printf, 3, 4))) static void hello_refuse(
+	struct control *control, const struct refused_engine *who, const char *format, ...)
+{
+	char text[LOG_LINE_BYTES - NAME_BYTES_MAX];
+	struct rpc_link *link = who->link;
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	control->counter[COUNTER_members_refused]++;
+	if (refusal_note(control, who, false, text) && member_source_logs(control, link))
+		log_error("the engine at %s is refused: %s", link->from, text);
+	seed_refused(link);
+	/* an engine that was dialled has our Hello already */
+	if (link->dial)
+		rpc_link_close(link);
+	else
+		hello_refuse_send(control, link, text);
+}
+
+/* Copies a text that people read; what is no printable character becomes a question mark. */
+static void refusal_text_clean(const char *text, char ret[REFUSAL_BYTES])
+{
+	size_t i = 0;
+
+	for (; text[i] && i < REFUSAL_BYTES - 1; i++)
+		ret[i] = text[i];
+	ret[i] = '\0';
+	for (i = 0; ret[i]; i++)
+		if (ret[i] < ' ' || ret[i] > '~')
+			ret[i] = '?';
+}
+
+/* The other engine's Hello is a refusal of this engine, with this text. Closes the link. */
+static void hello_refused_by(
+	struct control *control, const struct refused_engine *who, const char *text)
+{
+	struct rpc_link *link = who->link;
+	char clean[REFUSAL_BYTES];
+
+	refusal_text_clean(text, clean);
+	control->counter[COUNTER_members_refused]++;
+	if (refusal_note(control, who, true, clean) && member_source_logs(control, link))
+		log_error("the engine at %s refuses this engine: \"%s\"", link->from, clean);
+	seed_refused(link);
+	rpc_link_close(link);
+}
+
+/* ---- whether versions fit -------------------------------------------------------------------- */
+
+static uint32_t hello_newest(const Pc__Hello *hello)
+{
+	return hello->newest > hello->version ? hello->newest : hello->version;
+}
+
+uint32_t member_wire_common(const Pc__Hello *hello)
+{
+	uint32_t theirs = hello_newest(hello);
+
+	if (hello->version > WIRE_VERSION || theirs < WIRE_VERSION_OLDEST)
+		return 0;
+	return theirs < WIRE_VERSION ? theirs : WIRE_VERSION;
+}
+
+/* Writes "5 to 6", or "5" if both are equal. */
+static void version_range_text(uint32_t oldest, uint32_t newest, char ret[32])
+{
+	if (oldest == newest)
+		snprintf(ret, 32, "%u", newest);
+	else
+		snprintf(ret, 32, "%u to %u", oldest, newest);
+}
+
+/*
+ * True if this engine and the sender have a wire version in common. Otherwise the sender is refused
+ * and the link is closed. Reads only the fields whose meaning is the same in every wire version.
+ */
+static bool hello_check_version(
+	struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	bool probed = hello->version == WIRE_VERSION_MUTE && hello->agreed_hash;
+	uint32_t common = member_wire_common(hello);
+	char theirs[32], ours[32];
+
+	if (common && !link->probe && !probed)
+		return true;
+	if (common || probed) {
+		/*
+		 * The engines have a version in common, and one has sent a probe to the other. A
+		 * mismatch is logged elsewhere: by its ordinary Hello or by the engine that sent
+		 * the probe.
+		 */
+		rpc_link_close(link);
+		return false;
+	}
+	version_range_text(hello->version, hello_newest(hello), theirs);
+	version_range_text(WIRE_VERSION_OLDEST, WIRE_VERSION, ours);
+	hello_refuse(control, &(struct refused_engine){.link = link, .member = hello->self},
+		"its wire version is %s, the wire version of this engine is %s. Upgrade the older engine",
+		theirs, ours);
+	return false;
+}
+
+/*
+ * Notes the versions of a member that has just joined or sent another Hello. If they differ from
+ * ours, it logs them once for each incarnation.
+ */
+static void hello_versions_note(
+	const struct rpc_link *link, struct member *member, const Pc__Hello *hello)
+{
+	uint32_t wire = member_wire_common(hello), abi = hello->abi;
+	struct member_texts texts;
+
+	member_texts(&member->record, &texts);
+	if (member->contact->wire != wire && hello_newest(hello) != WIRE_VERSION)
+		log_info(
+			"member %s at %s speaks wire version %u at most, this engine %u: both use %u",
+			texts.name, link->from, hello_newest(hello), WIRE_VERSION, wire);
+	if (abi && member->contact->abi != abi && abi != ABI_VERSION)
+		log_info(
+			"member %s at %s has client ABI version %u, this engine %u. Both work together; a client needs the library of the engine of its own host",
+			texts.name, link->from, abi, ABI_VERSION);
+	member->contact->wire = wire;
+	member->contact->abi = abi;
+}
+
+/* ---- whether values fit ---------------------------------------------------------------------- */
+
+static bool agreed_text_prints(const char *text)
+{
+	size_t bytes = strnlen(text, AGREED_BYTES_MAX);
+
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] < ' ' || text[i] > '~')
+			return false;
+	return bytes > 0 && bytes < AGREED_BYTES_MAX;
+}
+
+/*
+ * Returns the length of "name = " in "name = value", or of the whole text if it contains no " = ".
+ */
+static size_t agreed_name_bytes(const char *text)
+{
+	const char *value = strstr(text, " = ");
+
+	return value ? (size_t)(value - text) + 3 : strlen(text);
+}
+
+/*
+ * Returns the value in `hello` that has the same name as `ours`; NULL: the Hello has no value of
+ * that name.
+ */
+static const char *agreed_their_value(const Pc__Hello *hello, const char *ours)
+{
+	size_t name = agreed_name_bytes(ours);
+
+	for (size_t i = 0; i < hello->n_agreed && i < AGREED_ENTRIES_MAX; i++)
+		if (agreed_text_prints(hello->agreed[i]) &&
+			strncmp(hello->agreed[i], ours, name) == 0)
+			return hello->agreed[i] + name;
+	return NULL;
+}
+
+/* Writes the list of the values that differ, as "cluster.replicas = 1 there, 2 here; ..." */
+static void agreed_differences(
+	const struct agreed *agreed, const Pc__Hello *hello, char *ret, size_t ret_bytes)
+{
+	size_t used = 0;
+
+	*ret = '\0';
+	for (unsigned i = 0; i < AGREED_COUNT && used < ret_bytes; i++) {
+		const char *ours = agreed->text[i], *theirs = agreed_their_value(hello, ours);
+		int n;
+
+		if (theirs && strcmp(theirs, ours + agreed_name_bytes(ours)) == 0)
+			continue;
+		n = snprintf(ret + used, ret_bytes - used, "%s%.*s%s there, %s here",
+			used ? "; " : "", (int)agreed_name_bytes(ours), ours,
+			theirs ? theirs : "unknown", ours + agreed_name_bytes(ours));
+		used += n > 0 ? (size_t)n : 0;
+	}
+	if (*ret == '\0')
+		snprintf(ret, ret_bytes, "a value that only one of the two engines knows");
+}
+
+/* ---- whether addresses fit ------------------------------------------------------------------- */
+
+/*
+ * A host name counts as local only if it is our own cluster.address and we listen on a loopback
+ * address; other names are not resolved here.
+ */
+bool member_address_local(const struct control *control, const char *address)
+{
+	return address_text_loopback(address) ||
+	       (control->rpc->loopback && strcmp(address, control->settings->cluster_address) == 0);
+}
+
+/*
+ * A loopback address reaches only the engine on its own host. If an engine advertised one to
+ * another host, that host would dial itself or a different engine: members would join and die
+ * forever.
+ */
+static bool hello_check_address(struct control *control, struct rpc_link *link, const Pc__Member *m)
+{
+	bool theirs = member_address_local(control, m->address), ours = control->rpc->loopback;
+
+	if (theirs == ours && !(ours && link->far))
+		return true;
+	hello_refuse(control, &(struct refused_engine){.link = link, .member = m},
+		"cluster.address is %s there and %s here, and a loopback address reaches no other host. Set cluster.address %s to an address that other hosts reach",
+		m->address, control->settings->cluster_address,
+		theirs && ours ? "on both"
+		: theirs       ? "there"
+			       : "here");
+	return false;
+}
+
+/* Shared memory reaches engines of one host, and of those not all. */
+static bool hello_check_shm(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	const Pc__Member *m = hello->self;
+	char address[ADDRESS_TEXT_BYTES];
+
+	if (hello->shm == control->members->agreed.shm)
+		return true;
+	hello_refuse(control, &(struct refused_engine){.link = link, .member = m},
+		"soft.link = shm there and here, and %s (%s) is on another host, in another network namespace or of another user: shared memory does not reach it. Set soft.link = tcp on every engine",
+		m->name, address_text(m->address, m->port, address));
+	return false;
+}
+
+/* ---- whether names fit ----------------------------------------------------------------------- */
+
+/*
+ * Refuses an engine that could be confused with another one: by its name, or by its ref, which
+ * identifies members in directory entries.
+ */
+static bool hello_collides(struct control *control, struct rpc_link *link, const Pc__Member *m)
+{
+	const struct member_record *other = member_by_ref(control, (uint32_t)m->incarnation);
+	const struct member *member = member_find(control->members, m->name);
+	const struct refused_engine who = {.link = link, .member = m, .name_taken = true};
+	char theirs[ADDRESS_TEXT_BYTES], ours[ADDRESS_TEXT_BYTES];
+	struct member_texts texts;
+
+	address_text(m->address, m->port, theirs);
+	if (strcmp(m->name, control->name) == 0) {
+		hello_refuse(control, &who,
+			"it (%s) has this engine's name, %s. Set another engine.name there or here",
+			theirs, control->name);
+		return true;
+	}
+	/* An engine that was restarted warm has its old name and its old ref. */
+	if (other && !member_is_named(other, m->name)) {
+		member_texts(other, &texts);
+		if (other->self && control->kept_ref)
+			/* a restart chooses another one, also a warm one */
+			shm_store(control->kept_ref, 0);
+		hello_refuse(control, &who,
+			"%s (%s) has an incarnation whose low half, %08x, is that of %s. Restart one of them",
+			m->name, theirs, other->ref, texts.name);
+		return true;
+	}
+	if (!member)
+		return false;
+	member_texts(&member->record, &texts);
+	if (member->state == MEMBER_ALIVE && member_link_of(member) &&
+		member->record.incarnation != m->incarnation &&
+		(member->record.port != m->port || strcmp(texts.address, m->address) != 0)) {
+		address_text(texts.address, member->record.port, ours);
+		hello_refuse(control, &who,
+			"its name, %s (%s), is that of a live engine at %s. Set another engine.name",
+			m->name, theirs, ours);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * True if the sender has the values that must be equal on every engine, an address that fits ours
+ * and a name of its own. Otherwise the sender is refused and the link is closed.
+ */
+static bool hello_check_values(
+	struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	const struct agreed *agreed = &control->members->agreed;
+	const Pc__Member *m = hello->self;
+	char text[512], address[ADDRESS_TEXT_BYTES];
+
+	if (hello->agreed_hash != agreed->hash) {
+		agreed_differences(agreed, hello, text, sizeof(text));
+		address_text(m->address, m->port, address);
+		hello_refuse(control, &(struct refused_engine){.link = link, .member = m},
+			"%s (%s) has %s. Make it equal on every engine of the cluster, or take the engine of another cluster out of cluster.seeds",
+			m->name, address, text);
+		return false;
+	}
+	return hello_check_shm(control, link, hello) && hello_check_address(control, link, m) &&
+	       !hello_collides(control, link, m);
+}
+
+/* ---- Hellos of the engine itself, of seeds and of visitors ----------------------------------- */
 
 static void hello_from_self(struct control *control, struct rpc_link *link)
 {
@@ -164,7 +636,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 
 	/* this engine dialled itself; the end of the link that dialled learns it from this Hello */
 	if (!dial) {
-		last_words(control, link);
+		hello_last_words(control, link);
 	} else if (dial->seed && dial->tried < dial->addresses) {
 		/* a name with further addresses: the dial goes on with the next one */
 	} else if (dial->seed) {
@@ -210,12 +682,28 @@ static void hello_from_visitor(
 {
 	struct member *member;
 
-	last_words(control, link);
+	hello_last_words(control, link);
 	member_learn(control, link, hello->self);
 	member = member_find(control->members, hello->self->name);
 	if (member && member->state == MEMBER_DEAD)
 		member_dial(control, member, false);
 	(void)member_learn_all(control, link, hello->n_members, hello->members);
+}
+
+/* ---- Hellos that make members ---------------------------------------------------------------- */
+
+/* Copies Hello.software, which only people read. A text that does not fit is ignored. */
+static void contact_software_set(struct member_contact *contact, const char *text)
+{
+	size_t bytes = strnlen(text, sizeof(contact->software));
+
+	contact->software[0] = '\0';
+	if (bytes >= sizeof(contact->software))
+		return;
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] < ' ' || text[i] > '~')
+			return;
+	memcpy(contact->software, text, bytes + 1);
 }
 
 static void hello_fields(struct control *control, struct member *member, const Pc__Hello *hello)
@@ -255,7 +743,7 @@ static struct member *hello_entry(
 	if (member && member->state == MEMBER_ALIVE) {
 		if (member->record.incarnation == m->incarnation)
 			return member;
-		member_down(control, member, "it was started again");
+		member_take_off_map(control, member, "it was started again");
 	}
 	if (!member)
 		member = member_take(control);
@@ -272,14 +760,15 @@ static struct member *hello_entry(
 		member_state_set(control->members, member, MEMBER_CANDIDATE);
 	hello_fields(control, member, hello);
 	member->flood = member_source_flooded(control, link);
-	if (member_up(control, member) < 0) {
+	if (member_put_on_map(control, member) < 0) {
 		member->since_ns = net_now();
 		return NULL;
 	}
 	return member;
 }
 
-static void link_attach(struct control *control, struct rpc_link *link, struct member *member)
+static void member_link_attach(
+	struct control *control, struct rpc_link *link, struct member *member)
 {
 	struct member_contact *contact = member->contact;
 	struct rpc_link **at = link->dial ? &contact->out : &contact->in;
@@ -290,12 +779,12 @@ static void link_attach(struct control *control, struct rpc_link *link, struct m
 	member->proven |= link->dial != NULL;
 	if (control->members->rings) {
 		contact->heard_ns = net_now();
-		member_unused(contact, contact->heard_ns);
+		member_link_unused(contact, contact->heard_ns);
 	}
 	rpc_link_up(link);
 	if (old && old != link) {
 		if (!member_on_trial(member))
-			directory_link_down(control, member->record.peer, old);
+			control->members->events->link_down(control, member->record.peer, old);
 		old->member = NULL;
 		rpc_link_close(old);
 	}
@@ -311,19 +800,11 @@ static void hello_term(struct control *control, struct member *member, uint64_t 
 	if (term == 0)
 		return;
 	if (member->term_theirs && member->term_theirs != term)
-		directory_forgotten(control, member->record.ref);
+		control->members->events->forgotten(control, member->record.ref);
 	member->term_theirs = term;
 }
 
-/* Sends what waited for a link with the member. */
-static void link_used(struct control *control, struct member *member)
-{
-	directory_link_up(control, member->record.peer, member->disk);
-	if (control->conns)
-		conns_link_up(control, member->record.ref);
-}
-
-static bool hello_fits(const Pc__Hello *hello)
+static bool hello_well_formed(const Pc__Hello *hello)
 {
 	if (!member_fits(hello->self) || hello->n_members > MEMBERS_MAX)
 		return false;
@@ -334,17 +815,17 @@ static bool hello_fits(const Pc__Hello *hello)
 }
 
 /* Refuses engines that do not fit, and notes whether this one is refused. True: neither. */
-static bool hello_agrees(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+static bool hello_accepted(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
 	const struct refused_engine who = {.link = link, .member = hello->self, .name_taken = true};
 
-	if (!member_agree(control, link, hello))
+	if (!hello_check_values(control, link, hello))
 		return false;
 	if (hello->refusal && hello->refusal[0]) {
-		member_refused(control, &who, hello->refusal);
+		hello_refused_by(control, &who, hello->refusal);
 		return false;
 	}
-	member_refusal_end(control, hello->self);
+	refusal_end(control, hello->self);
 	return true;
 }
 
@@ -353,9 +834,9 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	struct member *member;
 	struct rpc_dial *dial = link->dial;
 
-	if (!member_agree_version(control, link, hello))
+	if (!hello_check_version(control, link, hello))
 		return true;
-	if (!hello_fits(hello))
+	if (!hello_well_formed(hello))
 		return false;
 	if (hello->self->incarnation == control->incarnation) {
 		hello_from_self(control, link);
@@ -365,7 +846,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		rpc_link_close(link);
 		return true;
 	}
-	if (!hello_agrees(control, link, hello))
+	if (!hello_accepted(control, link, hello))
 		return true;
 	if (dial && dial->seed) {
 		hello_from_seed(control, link, hello);
@@ -392,12 +873,12 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		rpc_link_close(link);
 		return true;
 	}
-	software_fill(member->contact, hello->software);
+	contact_software_set(member->contact, hello->software);
 	hello_fields(control, member, hello);
-	member_agree_versions(link, member, hello);
+	hello_versions_note(link, member, hello);
 	if (!member_on_trial(member))
 		hello_term(control, member, hello->term);
-	link_attach(control, link, member);
+	member_link_attach(control, link, member);
 	if (!dial)
 		member_greet(control, link);
 	if (!member->contact->out && (!control->members->rings || member->neighbour))
@@ -406,58 +887,10 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	if (!control->members->rings || !member->lists)
 		(void)member_learn_all(control, link, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
-	if (link->member == member && !member_on_trial(member)) {
-		removals_hello(control, link, hello);
-		link_used(control, member);
-	}
+	if (link->member == member && !member_on_trial(member))
+		control->members->events->link_up(control, link, hello);
 	/* The first member that is reached tells the list. */
 	if (link->member == member && member->lists && !control->members->list_ns)
 		member_list_compare(control, link, net_now());
 	return true;
-}
-
-/* ---- gossip ---------------------------------------------------------------------------------- */
-
-bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
-{
-	struct member *member = link->member;
-	struct member_contact *contact = member->contact;
-	uint64_t quiet_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull *
-			    MEMBER_GOSSIP_BEATS;
-	uint64_t now_ns = net_now();
-	Pc__Members members = PC__MEMBERS__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-	struct member_list list;
-
-	if (!member_vouch(control, link, beat))
-		return false;
-	if (beat->members_digest == control->members->digest)
-		return true;
-	if (member->lists && (control->members->rings || beat->rings)) {
-		member_list_compare(control, link, now_ns);
-		return true;
-	}
-	/*
-	 * If two engines keep different digests, because one of them cannot reach a third engine,
-	 * they exchange their lists only once per MEMBER_GOSSIP_BEATS heartbeats.
-	 */
-	if (contact->digest_told == beat->members_digest &&
-		contact->digest_ours == control->members->digest &&
-		now_ns - contact->gossip_ns < quiet_ns)
-		return true;
-	contact->digest_told = beat->members_digest;
-	contact->digest_ours = control->members->digest;
-	contact->gossip_ns = now_ns;
-	list_alive(control, &list);
-	members.n_members = list.count;
-	members.members = list.at;
-	message.body_case = PC__MESSAGE__BODY_MEMBERS;
-	message.members = &members;
-	rpc_reply(link, &message);
-	return true;
-}
-
-bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members)
-{
-	return member_learn_all(control, link, members->n_members, members->members);
 }

@@ -1,16 +1,465 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cluster map: made anew as members join and leave, kept here, and stored in the status segment
- * for clients. Control plane's thread only.
+ * The cluster map: made anew as members join and leave (placement.h says who owns what), kept here,
+ * and stored as words in shared memory for clients. The order of the stores is part of the rules in
+ * abi/map.h. A change is taken at once, but while many members change, several share one map.
+ * Without memory the map stays as it was. The control plane's thread only.
  */
 #include <stdlib.h>
 
 #include "config/log.h"
-#include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
+
+#define SECOND_NS 1000000000ull
+#define FORMER_SECONDS (MAP_FORMER_NS / SECOND_NS)
+#define NO_NUMBER UINT16_MAX
+
+/*
+ * The map is rebuilt at once after a change, but only MAP_REBUILDS times within this time, and then
+ * at its end; it is longer by as much for each further 1,024 members.
+ */
+#define MAP_APART_NS (100ull * 1000000)
+#define MAP_REBUILDS 4
+/*
+ * With more than OWNERS_MAX members, a rebuild that took longer than MAP_COST_NS is followed by a
+ * pause of MAP_PAUSES times as long, at most MAP_PAUSE_NS: maps take a fifth of the control plane's
+ * time. Not with fewer: until all have the map with a new member, pages can be missed, and a
+ * rebuild also takes long because the thread was preempted.
+ */
+#define MAP_COST_NS (5ull * 1000000)
+#define MAP_PAUSES 4u
+#define MAP_PAUSE_NS (500ull * 1000000)
+
+/* ---- owner numbers --------------------------------------------------------------------------- */
+
+/* One change of the map. */
+struct publication {
+	struct slots *slots;
+	struct map_shared *shared;
+	const struct map_view *view;
+	bool opening;    /* see slots_publish() */
+	bool replaces;   /* this engine owns slots in the place of a member that is not in `view` */
+	uint16_t self;   /* index of this engine in view->owner, or NO_NUMBER */
+	uint64_t second; /* now, CLOCK_MONOTONIC */
+	/* by owner number: its member has left, or it is taken from a former owner */
+	bool gone[OWNERS_MAX], taken[OWNERS_MAX];
+	bool any_gone;
+	/* owner numbers by index of an owner in `view` */
+	uint16_t number[OWNERS_MAX];
+};
+
+static uint16_t owner_number(const struct slots *slots, uint32_t ref)
+{
+	for (uint16_t n = 0; n < OWNERS_MAX; n++)
+		if (slots->bound[n] == ref)
+			return n;
+	return NO_NUMBER;
+}
+
+/* The number that has been free for the longest time. */
+static uint16_t owner_number_free(const struct slots *slots)
+{
+	uint16_t found = NO_NUMBER;
+
+	for (uint16_t n = 0; n < OWNERS_MAX; n++)
+		if (!slots->bound[n] &&
+			(found == NO_NUMBER || slots->freed[n] < slots->freed[found]))
+			found = n;
+	return found;
+}
+
+static struct map_member map_member_of(const struct member_record *record)
+{
+	return (struct map_member){.ref = record->ref,
+		.peer = record->peer,
+		.rails = record->rails,
+		.bucket_bits = record->bucket_bits};
+}
+
+static void number_bind(struct publication *p, uint16_t number, const struct member_record *record)
+{
+	struct map_member member = map_member_of(record);
+
+	p->slots->bound[number] = member.ref;
+	shm_store_release64(&p->shared->owner[number], map_member_pack(&member));
+}
+
+/* Frees the numbers of members that have left, none of which owns slots; no word names them. */
+static void numbers_free(struct publication *p)
+{
+	for (unsigned n = 0; n < OWNERS_MAX; n++)
+		if (p->gone[n]) {
+			p->slots->bound[n] = 0;
+			p->slots->freed[n] = ++p->slots->frees;
+			p->gone[n] = p->taken[n] = false;
+		}
+}
+
+static void numbers_look(const struct control *control, struct publication *p)
+{
+	for (unsigned n = 0; n < OWNERS_MAX; n++) {
+		p->gone[n] = p->slots->bound[n] && !member_by_ref(control, p->slots->bound[n]);
+		p->any_gone |= p->gone[n];
+	}
+}
+
+/* Finds the owners' numbers. Returns how many have none, less the numbers that are free. */
+static int numbers_find(struct publication *p)
+{
+	int lack = 0;
+
+	for (uint32_t i = 0; i < p->view->owners; i++) {
+		p->number[i] = owner_number(p->slots, p->view->owner[i].ref);
+		lack += p->number[i] == NO_NUMBER;
+	}
+	for (unsigned n = 0; n < OWNERS_MAX; n++)
+		lack -= p->slots->bound[n] == 0;
+	return lack;
+}
+
+static bool view_owns(const struct map_view *view, uint32_t ref)
+{
+	for (uint32_t i = 0; i < view->owners; i++)
+		if (view->owner[i].ref == ref)
+			return true;
+	return false;
+}
+
+/* Takes `lack` numbers from members that own nothing any more, beside those that have left. */
+static void numbers_take(struct publication *p, int lack)
+{
+	for (unsigned n = 0; n < OWNERS_MAX; n++)
+		lack -= p->gone[n];
+	for (unsigned n = 0; n < OWNERS_MAX && lack > 0; n++)
+		if (!p->gone[n] && p->slots->bound[n] && !view_owns(p->view, p->slots->bound[n])) {
+			p->gone[n] = p->taken[n] = true;
+			lack--;
+		}
+}
+
+static void numbers_bind(const struct control *control, struct publication *p)
+{
+	for (uint32_t i = 0; i < p->view->owners; i++) {
+		const struct member_record *record = member_by_ref(control, p->view->owner[i].ref);
+		uint16_t number = p->number[i];
+
+		if (number == NO_NUMBER)
+			number = owner_number_free(p->slots);
+		if (record && number != NO_NUMBER)
+			number_bind(p, number, record);
+		p->number[i] = number;
+		if (p->view->owner[i].ref == control->ref)
+			p->self = (uint16_t)i;
+	}
+}
+
+/* ---- words of slots -------------------------------------------------------------------------- */
+
+static bool numbers_name(const uint8_t *numbers, unsigned count, uint8_t number)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (numbers[i] == number)
+			return true;
+	return false;
+}
+
+/* A slot's word while it is made. */
+struct making {
+	struct map_slot slot;
+	unsigned owners, formers;
+	unsigned fresh; /* see slots.fresh */
+	bool lost;
+};
+
+/* The oldest former owner gives way: most of its entries have moved. */
+static void former_add(struct making *m, uint8_t number)
+{
+	if (numbers_name(m->slot.owner, m->owners, number) ||
+		numbers_name(m->slot.former, m->formers, number))
+		return;
+	if (m->formers == MAP_FORMERS_MAX) {
+		memmove(m->slot.former, m->slot.former + 1, MAP_FORMERS_MAX - 1);
+		m->formers--;
+		m->lost = true;
+	}
+	m->slot.former[m->formers++] = number;
+}
+
+static void slot_since_now(struct publication *p, uint32_t slot)
+{
+	shm_store8(&p->shared->since[slot], (uint8_t)p->second);
+}
+
+static uint8_t slot_age(const struct publication *p, uint32_t slot)
+{
+	return (uint8_t)(p->second - shm_load8(&p->shared->since[slot]));
+}
+
+/* Counts a slot with MAP_SLOT_LOST. */
+static void lost_count(struct publication *p, uint32_t slot)
+{
+	uint64_t until = p->second + FORMER_SECONDS - slot_age(p, slot);
+
+	p->slots->lost++;
+	if (until > p->slots->lost_until)
+		p->slots->lost_until = until;
+}
+
+static void word_store(struct publication *p, uint32_t slot, struct making *m)
+{
+	uint64_t word;
+
+	m->slot.counts = map_slot_counts(m->owners, m->formers, m->lost);
+	word = map_slot_pack(&m->slot);
+	if (shm_load64(&p->shared->slot[slot]) != word)
+		shm_store_release64(&p->shared->slot[slot], word);
+	p->slots->fresh[slot] = (uint8_t)m->fresh;
+	p->slots->migrating += m->formers || m->lost || m->fresh;
+	if (m->lost)
+		lost_count(p, slot);
+}
+
+/* The former owners that the slot's word has now, and its owners up to now. */
+static void formers_keep(struct publication *p, const struct map_slot *was, struct making *m)
+{
+	unsigned formers = map_slot_formers(was), owners = map_slot_owners(was);
+
+	for (unsigned i = 0; i < formers; i++)
+		if (!p->gone[was->former[i]])
+			former_add(m, was->former[i]);
+	for (unsigned i = 0; i < owners; i++)
+		if (!p->gone[was->owner[i]])
+			former_add(m, was->owner[i]);
+}
+
+/* Without this engine, the member with the next rank would own the slots that this one owns. */
+static void formers_others(const struct publication *p, uint32_t slot, struct making *m)
+{
+	const uint8_t *ranked = map_view_slot(p->view, slot);
+	unsigned owners = map_owning(p->view);
+	uint16_t number = map_ranked(p->view) > owners ? p->number[ranked[owners]] : NO_NUMBER;
+
+	m->lost = p->replaces;
+	for (unsigned i = 0; i < owners; i++)
+		if (ranked[i] == p->self && number != NO_NUMBER)
+			former_add(m, (uint8_t)number);
+}
+
+/* True if the member is an owner of the slot's word, and not fresh. */
+static bool has_entries(const struct map_slot *was, unsigned fresh, uint8_t number)
+{
+	for (unsigned i = 0; i < map_slot_owners(was); i++)
+		if (was->owner[i] == number)
+			return !(fresh >> i & 1);
+	return false;
+}
+
+/*
+ * Members that the slot's word names have left, and all owners that stay are fresh: they may lack
+ * entries until the holders have published them again. A former owner that stays may have removed
+ * its entries after an owner that has left had them.
+ */
+static bool entries_gone(const struct publication *p, const struct map_slot *was, unsigned fresh)
+{
+	unsigned owners = map_slot_owners(was), formers = map_slot_formers(was);
+	bool gone = false;
+
+	if (!p->any_gone)
+		return false;
+	for (unsigned i = 0; i < owners; i++) {
+		if (!p->gone[was->owner[i]] && !(fresh >> i & 1))
+			return false;
+		gone |= p->gone[was->owner[i]];
+	}
+	for (unsigned i = 0; i < formers; i++)
+		gone |= p->gone[was->former[i]];
+	return gone;
+}
+
+static void slot_publish(struct publication *p, uint32_t slot)
+{
+	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
+	struct making m = {.lost = was.counts & MAP_SLOT_LOST};
+	const uint8_t *ranked = map_view_slot(p->view, slot);
+	unsigned owners = map_owning(p->view), fresh = p->slots->fresh[slot];
+	bool same = true; /* compared while the owners are in registers */
+
+	for (unsigned i = 0; i < owners; i++) {
+		uint16_t number = p->number[ranked[i]];
+
+		if (number == NO_NUMBER)
+			continue;
+		same &= was.owner[m.owners] == number;
+		m.slot.owner[m.owners++] = (uint8_t)number;
+	}
+	same &= map_slot_owners(&was) == m.owners;
+	if (same && was.counts == m.owners && !p->opening)
+		return; /* nothing has changed, and there are no former owners */
+	/* An engine that has just joined does not know which owners are fresh. */
+	for (unsigned i = 0; i < m.owners && !p->opening; i++)
+		m.fresh |= (unsigned)!has_entries(&was, fresh, m.slot.owner[i]) << i;
+	if (p->opening)
+		formers_others(p, slot, &m);
+	else
+		formers_keep(p, &was, &m);
+	m.lost |= entries_gone(p, &was, fresh);
+	if (p->opening || !same)
+		slot_since_now(p, slot);
+	word_store(p, slot, &m);
+}
+
+/* Stores words that do not name numbers which are needed now. */
+static void slot_release(struct publication *p, uint32_t slot)
+{
+	struct map_slot was = map_slot_unpack(shm_load64(&p->shared->slot[slot]));
+	unsigned owners = map_slot_owners(&was), formers = map_slot_formers(&was);
+	unsigned fresh = p->slots->fresh[slot];
+	struct making m = {.lost = (was.counts & MAP_SLOT_LOST) || entries_gone(p, &was, fresh)};
+
+	for (unsigned i = 0; i < owners; i++) {
+		m.lost |= p->taken[was.owner[i]];
+		if (p->gone[was.owner[i]])
+			continue;
+		m.fresh |= (fresh >> i & 1) << m.owners;
+		m.slot.owner[m.owners++] = was.owner[i];
+	}
+	for (unsigned i = 0; i < formers; i++) {
+		m.lost |= p->taken[was.former[i]];
+		if (!p->gone[was.former[i]])
+			m.slot.former[m.formers++] = was.former[i];
+	}
+	if (m.lost)
+		slot_since_now(p, slot);
+	word_store(p, slot, &m);
+}
+
+/* ---- words of members ------------------------------------------------------------------------ */
+
+static void members_publish(const struct control *control, struct map_shared *shared)
+{
+	uint32_t before = shm_load(&shared->peers), peers = 0, members = 0;
+
+	for (uint32_t peer = 0;
+		peer < NODES_MAX && (peer < before || members < control->members->alive); peer++) {
+		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
+		struct map_member member = {.ref = 0};
+
+		if (record) {
+			member = map_member_of(record);
+			peers = peer + 1;
+			members++;
+		}
+		shm_store64(&shared->member[peer], map_member_pack(&member));
+	}
+	shm_store(&shared->peers, peers);
+	shm_store(&shared->members, members);
+	shm_store_release(&shared->epoch, shm_load(&shared->epoch) + 1);
+}
+
+/* ---- all words ------------------------------------------------------------------------------- */
+
+/* Before all words are looked at. */
+static void slots_counts_begin(struct slots *slots)
+{
+	slots->migrating = slots->lost = 0;
+	slots->lost_until = 0;
+}
+
+/*
+ * Stores the words of a changed map. `opening`: this engine has just joined, so the former owners
+ * are those that the other members have without it; else they are the owners up to now.
+ */
+static void slots_publish(struct control *control, struct slots *slots, const struct map_view *view,
+	bool opening, uint64_t now_ns)
+{
+	struct map_shared *shared = &control->status->map;
+	struct publication p = {.slots = slots,
+		.shared = shared,
+		.view = view,
+		.opening = opening,
+		.self = NO_NUMBER,
+		.second = now_ns / SECOND_NS};
+	int lack;
+
+	/* Members first: a reader that knows them can ask the owners that the words name. */
+	shm_store(&shared->replicas, view->replicas);
+	members_publish(control, shared);
+	numbers_look(control, &p);
+	lack = numbers_find(&p);
+	if (lack > 0) {
+		numbers_take(&p, lack);
+		for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
+			slot_release(&p, slot);
+		numbers_free(&p);
+	}
+	numbers_bind(control, &p);
+	p.replaces = p.self != NO_NUMBER && control->members->alive > view->owners;
+	if (!slots->migrating)
+		slots->due = now_ns / SECOND_NS + FORMER_SECONDS;
+	slots_counts_begin(slots);
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
+		slot_publish(&p, slot);
+	numbers_free(&p);
+}
+
+unsigned slots_formers(
+	const struct control *control, uint32_t slot, uint32_t ret_ref[MAP_FORMERS_MAX])
+{
+	const struct slots *slots = control->members->slots;
+	struct map_slot word;
+	unsigned count = 0;
+
+	if (!control->status)
+		return 0;
+	word = map_slot_unpack(shm_load64(&control->status->map.slot[slot]));
+	for (unsigned i = 0; i < map_slot_formers(&word); i++)
+		if (slots->bound[word.former[i]])
+			ret_ref[count++] = slots->bound[word.former[i]];
+	return count;
+}
+
+/* Ends the time of former owners. */
+static void slots_tick(struct control *control, struct slots *slots, uint64_t now_ns)
+{
+	uint64_t second = now_ns / SECOND_NS;
+	struct publication p = {.slots = slots, .shared = &control->status->map, .second = second};
+	uint8_t oldest = 0; /* age of the slot whose former owners' time ends next */
+
+	if (!slots->migrating || second < slots->due)
+		return;
+	slots_counts_begin(slots);
+	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
+		struct map_slot was = map_slot_unpack(shm_load64(&p.shared->slot[slot]));
+		uint8_t age = slot_age(&p, slot);
+		struct making m = {.slot = was, .owners = map_slot_owners(&was)};
+
+		if (was.counts == m.owners && !slots->fresh[slot])
+			continue;
+		if (age < FORMER_SECONDS) {
+			slots->migrating++;
+			if (was.counts & MAP_SLOT_LOST)
+				lost_count(&p, slot);
+			oldest = age > oldest ? age : oldest;
+			continue;
+		}
+		memset(m.slot.former, 0, sizeof(m.slot.former));
+		word_store(&p, slot, &m);
+	}
+	slots->due = second + FORMER_SECONDS - oldest;
+}
+
+uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uint64_t *ret_left_ms)
+{
+	const struct slots *slots = control->members->slots;
+
+	*ret_left_ms = 0;
+	return slots ? slots_unproven(slots, now_ns, ret_left_ms) : 0;
+}
+
+/* ---- views of the live members --------------------------------------------------------------- */
 
 /* The live members as candidates. Returns their number. */
-static unsigned candidates(const struct members *members, struct placed *ret)
+static unsigned map_candidates(const struct members *members, struct placed *ret)
 {
 	unsigned count = 0;
 
@@ -26,7 +475,7 @@ static unsigned candidates(const struct members *members, struct placed *ret)
 }
 
 /* Makes a view of the live members. NULL: no memory. */
-static struct map_view *view_make(const struct control *control)
+static struct map_view *map_view_of_members(const struct control *control)
 {
 	const struct members *members = control->members;
 	struct placed *owner = calloc(members->alive, sizeof(*owner));
@@ -34,7 +483,7 @@ static struct map_view *view_make(const struct control *control)
 	unsigned owners;
 
 	if (owner) {
-		owners = placement_choose(owner, candidates(members, owner));
+		owners = placement_choose(owner, map_candidates(members, owner));
 		view = (control->status ? map_view_make : map_view_lazy)(members->current, owner,
 			owners, (unsigned)control->settings->cluster_replicas);
 	}
@@ -42,7 +491,7 @@ static struct map_view *view_make(const struct control *control)
 	return view;
 }
 
-static void words_publish(struct control *control, uint64_t now_ns)
+static void map_words_publish(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
 
@@ -53,7 +502,7 @@ static void words_publish(struct control *control, uint64_t now_ns)
 void member_map_rebuild(struct control *control)
 {
 	struct members *members = control->members;
-	struct map_view *view = view_make(control);
+	struct map_view *view = map_view_of_members(control);
 
 	if (!view) {
 		log_error("no memory for a change of the cluster map: it stays as it was");
@@ -64,9 +513,8 @@ void member_map_rebuild(struct control *control)
 	if (members->alive <= 1)
 		members->opened_ns = net_now();
 	if (control->status)
-		words_publish(control, net_now());
-	if (control->directory)
-		directory_map_changed(control);
+		map_words_publish(control, net_now());
+	members->events->map_changed(control);
 }
 
 void member_map_tick(struct control *control, uint64_t now_ns)
@@ -78,4 +526,45 @@ void member_map_tick(struct control *control, uint64_t now_ns)
 struct map_view *member_map(const struct control *control)
 {
 	return control->members->current;
+}
+
+/* ---- when the map is made -------------------------------------------------------------------- */
+
+void member_map_soon(struct members *members)
+{
+	uint64_t apart_ns = MAP_APART_NS * (1 + members->alive / 1024), now_ns = net_now();
+
+	if (now_ns - members->window_ns >= apart_ns) {
+		members->window_ns = now_ns;
+		members->rebuilds = 0;
+	}
+	if (members->rebuilds < MAP_REBUILDS || member_rings_wanted(members) != members->rings)
+		net_defer(members->rebuild);
+	else if (!members->rebuild_armed)
+		(void)net_timer_set(
+			members->rebuild, (members->window_ns + apart_ns - now_ns) / 1000 + 1);
+	members->rebuild_armed = true;
+}
+
+void member_map_due(void *context)
+{
+	struct control *control = context;
+	struct members *members = control->members;
+	uint64_t begun_ns, took_ns, pause_ns;
+
+	members->rebuild_armed = false;
+	members->rebuilds++;
+	member_rings_update(context);
+	begun_ns = net_now();
+	if (begun_ns < members->paused_ns) {
+		(void)net_timer_set(members->rebuild, (members->paused_ns - begun_ns) / 1000 + 1);
+		return;
+	}
+	member_map_rebuild(context);
+	took_ns = net_now() - begun_ns;
+	if (members->alive <= OWNERS_MAX || took_ns <= MAP_COST_NS)
+		return;
+	pause_ns = took_ns * MAP_PAUSES;
+	members->paused_ns =
+		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
 }

@@ -2,35 +2,35 @@
 /*
  * Members that do not serve. Each member is probed in turn, with a small request and with one that
  * fills packets of full size, which vanish where a path has a smaller MTU than its ends believe. A
- * member that answers neither this engine nor another one that says so (member_vouch.c) leaves the
- * map, although its heartbeats arrive. It is then on trial: its links are kept and probed, and it
- * is a member again when it has answered all probes for a while. Control plane's thread only.
+ * member that answers neither this engine nor another one that says so (member_heartbeat.c) leaves
+ * the map, although its heartbeats arrive. It is then on trial: its links are kept and probed, and
+ * it is a member again when it has answered all probes for a while.
+ *
+ * Above MEMBER_MESH_MAX members all engines agree on a removal. An engine that is not served by a
+ * member claims it: the record spreads, and the member is removed after a tenth of
+ * cluster.dead_after_ms. Until then any engine that has a link with the member probes it; if it
+ * answers a small and a padded probe, that engine admits it anew, and the record with the next
+ * admission voids the claim. Nothing that the member says itself does. Control plane's thread only.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "config/log.h"
-#include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 
-#define NS_PER_MS 1000000ull
 #define PERIOD_NS_MIN (5 * NS_PER_MS)
-
-static uint64_t since_ns(uint64_t then_ns, uint64_t now_ns)
-{
-	return now_ns > then_ns ? now_ns - then_ns : 0;
-}
-
-static uint64_t dead_ns(const struct control *control)
-{
-	return (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
-}
+#define ALL_SIZES ((1u << PROBE_SIZES) - 1)
 
 uint64_t member_probe_period_ns(const struct control *control)
 {
-	uint64_t period_ns = dead_ns(control) / PROBE_PART;
+	uint64_t period_ns = members_dead_ns(control) / PROBE_PART;
 
 	return period_ns < PERIOD_NS_MIN ? PERIOD_NS_MIN : period_ns;
+}
+
+uint64_t members_probe_ns(const struct control *control)
+{
+	return control->members->probe_ns;
 }
 
 uint64_t member_unserved_ns(const struct member *member, uint64_t now_ns)
@@ -40,8 +40,8 @@ uint64_t member_unserved_ns(const struct member *member, uint64_t now_ns)
 	for (unsigned size = 0; size < PROBE_SIZES; size++) {
 		uint64_t asked_ns = member->contact->probe.asked_ns[size];
 
-		if (asked_ns && since_ns(asked_ns, now_ns) > worst_ns)
-			worst_ns = since_ns(asked_ns, now_ns);
+		if (asked_ns && members_since_ns(asked_ns, now_ns) > worst_ns)
+			worst_ns = members_since_ns(asked_ns, now_ns);
 	}
 	return worst_ns;
 }
@@ -52,8 +52,9 @@ uint64_t member_served_age_ns(const struct member *member, uint64_t now_ns)
 
 	if (!served_ns[PROBE_SMALL] || !served_ns[PROBE_PADDED])
 		return UINT64_MAX;
-	return since_ns(served_ns[PROBE_SMALL] < served_ns[PROBE_PADDED] ? served_ns[PROBE_SMALL]
-									 : served_ns[PROBE_PADDED],
+	return members_since_ns(served_ns[PROBE_SMALL] < served_ns[PROBE_PADDED]
+					? served_ns[PROBE_SMALL]
+					: served_ns[PROBE_PADDED],
 		now_ns);
 }
 
@@ -73,7 +74,8 @@ static void probe_send(
 	Pc__Message message = PC__MESSAGE__INIT;
 
 	if (p->asked_ns[size] && link && p->via[size] == link &&
-		since_ns(p->sent_ns[size], now_ns) < dead_ns(control) / PROBE_AGAIN_PART)
+		members_since_ns(p->sent_ns[size], now_ns) <
+			members_dead_ns(control) / PROBE_AGAIN_PART)
 		return;
 	if (!p->asked_ns[size])
 		p->asked_ns[size] = now_ns;
@@ -90,7 +92,7 @@ static void probe_send(
 	p->via[size] = link;
 }
 
-static void probe(const struct control *control, struct member *member, uint64_t now_ns)
+static void probe_take_turn(const struct control *control, struct member *member, uint64_t now_ns)
 {
 	struct member_probe *p = &member->contact->probe;
 	unsigned turn = p->turn++, size = turn % PROBE_SIZES;
@@ -106,35 +108,90 @@ static void probe(const struct control *control, struct member *member, uint64_t
 	probe_send(control, member, size, now_ns);
 }
 
-void member_probe_now(const struct control *control, struct member *member)
+/* Sends a probe of each size to the member now, unless one waits for its answer. */
+static void member_probe_now(const struct control *control, struct member *member)
 {
 	if (member_link_of(member))
 		for (unsigned size = 0; size < PROBE_SIZES; size++)
 			probe_send(control, member, size, net_now());
 }
 
-bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack)
-{
-	struct member *member = link->member;
-	struct member_probe *p = &member->contact->probe;
-	unsigned size = ack->serial % PROBE_SIZES;
+/* ---- claims ---------------------------------------------------------------------------------- */
 
-	if (ack->pad.len > PROBE_PAD_BYTES)
-		return false;
-	/* the answer to an earlier probe, or one that did not cross the path in full size */
-	if (p->via[size] != link || ack->serial != p->serial[size] ||
-		(size == PROBE_PADDED && ack->pad.len != PROBE_PAD_BYTES))
-		return true;
-	member->proven = true;
-	p->via[size] = NULL;
-	p->asked_ns[size] = 0;
-	p->served_ns[size] = p->sent_ns[size];
-	member_claim_served(control, member, size);
-	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
-	if (member->state == MEMBER_ALIVE &&
-		member_unserved_ns(member, net_now()) <= suspect_patience_ns(dead_ns(control)))
-		directory_probed(control, member->record.peer, true);
-	return true;
+static bool is_claimed(const struct member *member)
+{
+	return member->state == MEMBER_ALIVE && member->stage == RECORD_CLAIMED;
+}
+
+/* Sets the timer to the earliest claim that ends. */
+static void claims_arm(struct control *control, uint64_t now_ns)
+{
+	struct members *members = control->members;
+	uint64_t next_ns = 0;
+
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		const struct member_contact *contact = members->table.contact[i];
+
+		if (is_claimed(contact->member) && (!next_ns || contact->claim_until_ns < next_ns))
+			next_ns = contact->claim_until_ns;
+	}
+	if (next_ns)
+		net_timer_set(
+			members->claims, next_ns > now_ns ? (next_ns - now_ns) / 1000 + 1 : 1);
+}
+
+void member_claim(struct control *control, struct member *member, uint64_t trial_ms)
+{
+	uint64_t most_ms = suspect_trial_ns(members_dead_ns(control), UINT32_MAX) / NS_PER_MS;
+	uint64_t now_ns = net_now();
+	struct member_contact *contact;
+
+	if (member->stage == RECORD_CLAIMED)
+		return;
+	contact = member_contact(&control->members->table, member);
+	if (!contact)
+		return;
+	member->stage = RECORD_CLAIMED;
+	member->contact->claim_trial_ms = trial_ms < most_ms ? trial_ms : most_ms;
+	member->contact->claim_until_ns = now_ns + members_dead_ns(control) / SUSPECT_PART;
+	member->contact->claim_served = 0;
+	claims_arm(control, now_ns);
+	member_probe_now(control, member);
+}
+
+void member_claim_served(struct control *control, struct member *member, unsigned size)
+{
+	char label[MEMBER_LABEL_BYTES];
+
+	if (!is_claimed(member))
+		return;
+	member->contact->claim_served |= 1u << size;
+	if (member->contact->claim_served != ALL_SIZES)
+		return;
+	log_info("member %s serves this engine: the claim that it does not is refuted",
+		member_label(&member->record, label));
+	control->counter[COUNTER_claims_refuted]++;
+	member->stage = RECORD_ALIVE;
+	member->admission++;
+	member_record_changed(control, member);
+}
+
+void member_accuse(
+	struct control *control, struct member *member, uint64_t trial_ns, const char *why)
+{
+	uint64_t now_ns = net_now();
+	char label[MEMBER_LABEL_BYTES];
+
+	if (member->stage == RECORD_CLAIMED || !member_contact(&control->members->table, member) ||
+		(member->contact->accused_ns && now_ns - member->contact->accused_ns <
+							ACCUSE_PAUSE * members_dead_ns(control)))
+		return;
+	member->contact->accused_ns = now_ns;
+	control->counter[COUNTER_members_claimed]++;
+	log_warn("member %s: %s; it is removed unless another member is served by it",
+		member_label(&member->record, label), why);
+	member_claim(control, member, trial_ns / NS_PER_MS);
+	member_record_changed(control, member);
 }
 
 /* ---- removal and trial ----------------------------------------------------------------------- */
@@ -157,12 +214,13 @@ void member_trial_begin(struct control *control, struct member *member, uint64_t
 }
 
 /* True if its last removal of this kind was not long ago. */
-static bool removed_again(const struct member_trial *trial, uint64_t now_ns)
+static bool trial_removed_again(const struct member_trial *trial, uint64_t now_ns)
 {
 	return trial->removed_ns && now_ns - trial->removed_ns < TRIAL_MEMORY_NS;
 }
 
-void member_trial_removed(struct control *control, struct member *member, uint64_t needs_ns)
+/* The same for one that did not serve: a further removal follows soon, its trial is longer. */
+static void member_trial_removed(struct control *control, struct member *member, uint64_t needs_ns)
 {
 	struct member_contact *contact = member_contact(&control->members->table, member);
 	uint64_t now_ns = net_now(), own_ns;
@@ -171,16 +229,16 @@ void member_trial_removed(struct control *control, struct member *member, uint64
 	if (!contact)
 		return;
 	trial = &contact->trial;
-	trial->removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
+	trial->removals = trial_removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	trial->removed_ns = now_ns;
-	own_ns = suspect_trial_ns(dead_ns(control), trial->removals);
+	own_ns = suspect_trial_ns(members_dead_ns(control), trial->removals);
 	member_trial_begin(control, member, own_ns > needs_ns ? own_ns : needs_ns);
 }
 
 static void remove_unserving(struct control *control, struct member *member, uint64_t now_ns)
 {
 	const struct member_trial *trial = &member->contact->trial;
-	unsigned removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
+	unsigned removals = trial_removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	char why[192];
 
 	snprintf(why, sizeof(why),
@@ -189,11 +247,12 @@ static void remove_unserving(struct control *control, struct member *member, uin
 							     : "probe of 9 KB (check the MTU)",
 		(unsigned)(member_unserved_ns(member, now_ns) / NS_PER_MS));
 	if (control->members->rings) {
-		member_accuse(control, member, suspect_trial_ns(dead_ns(control), removals), why);
+		member_accuse(
+			control, member, suspect_trial_ns(members_dead_ns(control), removals), why);
 		return;
 	}
 	control->counter[COUNTER_members_unserving]++;
-	member_down(control, member, why);
+	member_take_off_map(control, member, why);
 	member_trial_removed(control, member, 0);
 }
 
@@ -229,8 +288,8 @@ static void trial_tick(struct control *control, struct member *member, uint64_t 
 	struct member_trial *trial = &member->contact->trial;
 	uint64_t served_ns = member_served_age_ns(member, now_ns);
 
-	probe(control, member, now_ns);
-	if (member_unserved_ns(member, now_ns) > suspect_patience_ns(dead_ns(control)))
+	probe_take_turn(control, member, now_ns);
+	if (member_unserved_ns(member, now_ns) > suspect_patience_ns(members_dead_ns(control)))
 		trial->since_ns = 0;
 	else if (!trial->since_ns && served_ns < now_ns - trial->began_ns)
 		trial->since_ns = now_ns;
@@ -238,11 +297,80 @@ static void trial_tick(struct control *control, struct member *member, uint64_t 
 		trial_end(control, member, now_ns);
 }
 
+void member_claims_due(void *context)
+{
+	struct control *control = context;
+	struct members *members = control->members;
+	uint64_t now_ns = net_now();
+
+	for (unsigned i = members->table.contacts; i-- > 0;) {
+		struct member *member;
+		uint64_t trial_ns;
+
+		if (i >= members->table.contacts)
+			continue;
+		member = members->table.contact[i]->member;
+		trial_ns = member->contact->claim_trial_ms * NS_PER_MS;
+		if (!is_claimed(member) || member->contact->claim_until_ns > now_ns)
+			continue;
+		control->counter[COUNTER_members_unserving] += trial_ns != 0;
+		member_take_off_map(control, member,
+			"a member is not served by it, and none has said that it is");
+		if (!trial_ns)
+			member_trial_begin(control, member, 0);
+		else
+			member_trial_removed(control, member, trial_ns);
+	}
+	claims_arm(control, now_ns);
+}
+
+/* ---- messages of others ---------------------------------------------------------------------- */
+
+bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack)
+{
+	struct member *member = link->member;
+	struct member_probe *p = &member->contact->probe;
+	unsigned size = ack->serial % PROBE_SIZES;
+
+	if (ack->pad.len > PROBE_PAD_BYTES)
+		return false;
+	/* the answer to an earlier probe, or one that did not cross the path in full size */
+	if (p->via[size] != link || ack->serial != p->serial[size] ||
+		(size == PROBE_PADDED && ack->pad.len != PROBE_PAD_BYTES))
+		return true;
+	member->proven = true;
+	p->via[size] = NULL;
+	p->asked_ns[size] = 0;
+	p->served_ns[size] = p->sent_ns[size];
+	member_claim_served(control, member, size);
+	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
+	if (member->state == MEMBER_ALIVE && member_unserved_ns(member, net_now()) <=
+						     suspect_patience_ns(members_dead_ns(control)))
+		control->members->events->probed(control, member->record.peer, true);
+	return true;
+}
+
+bool member_probe_serve(struct control *control, struct rpc_link *link, const Pc__Probe *probe)
+{
+	Pc__ProbeAck ack = PC__PROBE_ACK__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	(void)control;
+	if (probe->pad.len > PROBE_PAD_BYTES)
+		return false;
+	ack.serial = probe->serial;
+	ack.pad = probe->pad;
+	message.body_case = PC__MESSAGE__BODY_PROBE_ACK;
+	message.probe_ack = &ack;
+	rpc_reply(link, &message);
+	return true;
+}
+
 bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 {
 	switch (message->body_case) {
 	case PC__MESSAGE__BODY_PROBE:
-		return directory_serve_probe(link->control, link, message->probe);
+		return member_probe_serve(link->control, link, message->probe);
 	case PC__MESSAGE__BODY_PROBE_ACK:
 		return member_probe_ack(link->control, link, message->probe_ack);
 	case PC__MESSAGE__BODY_HELLO:
@@ -255,10 +383,11 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 
 /* ---- the timer ------------------------------------------------------------------------------- */
 
-static bool is_probed(const struct control *control, const struct member *member)
+static bool member_is_probed(const struct control *control, const struct member *member)
 {
 	return member->probes && !member->record.self &&
-	       (member_watched(control, member) || directory_overdue(control, member->record.peer));
+	       (member_watched(control, member) ||
+		       control->members->events->overdue(control, member->record.peer));
 }
 
 /* Each engine has an order of its own, so that a member is probed by some engine at any time. */
@@ -273,7 +402,7 @@ static void probe_next(struct control *control, uint64_t now_ns)
 		unsigned place = (first + i) % count;
 		struct member *member = table->contact[place]->member;
 
-		if (member->state != MEMBER_ALIVE || !is_probed(control, member))
+		if (member->state != MEMBER_ALIVE || !member_is_probed(control, member))
 			continue;
 		if (turns) {
 			turns--;
@@ -281,27 +410,27 @@ static void probe_next(struct control *control, uint64_t now_ns)
 		} else if (!member->contact->probe.hurry && !member_unserved_ns(member, now_ns)) {
 			continue;
 		}
-		probe(control, member, now_ns);
+		probe_take_turn(control, member, now_ns);
 	}
 }
 
-static void entry_judge(struct control *control, struct member *member, uint64_t now_ns)
+static void probe_judge(struct control *control, struct member *member, uint64_t now_ns)
 {
 	uint64_t unserved_ns = member_unserved_ns(member, now_ns);
 	uint64_t vouched_ns = member->contact->probe.vouched_ns
-				      ? since_ns(member->contact->probe.vouched_ns, now_ns)
+				      ? members_since_ns(member->contact->probe.vouched_ns, now_ns)
 				      : UINT64_MAX;
 
-	if (unserved_ns <= suspect_patience_ns(dead_ns(control)))
+	if (unserved_ns <= suspect_patience_ns(members_dead_ns(control)))
 		return;
-	if (suspect_removes(unserved_ns, vouched_ns, dead_ns(control)))
+	if (suspect_removes(unserved_ns, vouched_ns, members_dead_ns(control)))
 		remove_unserving(control, member, now_ns);
 	if (member->state == MEMBER_ALIVE)
-		directory_probed(control, member->record.peer, false);
+		control->members->events->probed(control, member->record.peer, false);
 }
 
 /* This engine did not run for this time, and could not receive: members get it in addition. */
-static void pause_forgive(struct members *members, uint64_t pause_ns, uint64_t now_ns)
+static void probe_forgive_pause(struct members *members, uint64_t pause_ns, uint64_t now_ns)
 {
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		struct member_contact *contact = members->table.contact[i];
@@ -326,7 +455,7 @@ void member_probe_tick(void *context)
 	if (members->leaving)
 		return;
 	if (late_ns > 2 * period_ns)
-		pause_forgive(members, late_ns - period_ns, now_ns);
+		probe_forgive_pause(members, late_ns - period_ns, now_ns);
 	probe_next(control, now_ns);
 	/* From the end, so that one whose contact goes away hides no other. */
 	for (unsigned i = members->table.contacts; i-- > 0;) {
@@ -335,8 +464,8 @@ void member_probe_tick(void *context)
 		if (i >= members->table.contacts)
 			continue;
 		member = members->table.contact[i]->member;
-		if (member->state == MEMBER_ALIVE && is_probed(control, member))
-			entry_judge(control, member, now_ns);
+		if (member->state == MEMBER_ALIVE && member_is_probed(control, member))
+			probe_judge(control, member, now_ns);
 		else if (member->state == MEMBER_ALIVE)
 			memset(member->contact->probe.asked_ns, 0,
 				sizeof(member->contact->probe.asked_ns));

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 
 /* The texts of a member whose record is not plain. */
 struct member_text {

@@ -44,36 +44,36 @@ static uint64_t minus_log2(uint64_t u)
 }
 
 /* The random number of a member in a slot. */
-static uint64_t number_of(uint64_t hash, uint64_t slot_hash)
+static uint64_t rank_number(uint64_t hash, uint64_t slot_hash)
 {
 	return map_mix(hash ^ slot_hash) | 1;
 }
 
-static uint64_t rank_of(uint64_t u, unsigned bucket_bits)
+static uint64_t rank_from_number(uint64_t u, unsigned bucket_bits)
 {
 	/* below 65 * 2^24 * 2^31: fits */
 	return minus_log2(u) << (31 - bucket_bits);
 }
 
-/* At most rank_of(), and cheaper: -log2(u / 2^64) is at least 1 - u / 2^64, for each u. */
+/* At most rank_from_number(), and cheaper: -log2(u / 2^64) is at least 1 - u / 2^64, for each u. */
 static uint64_t rank_least(uint64_t u, unsigned bucket_bits)
 {
 	return ~u >> (64 - RANK_BITS) << (31 - bucket_bits);
 }
 
-static uint64_t slot_hash(uint32_t slot)
+static uint64_t rank_slot_hash(uint32_t slot)
 {
 	return map_mix(slot + 1ull);
 }
 
 uint64_t placement_rank(uint64_t hash, unsigned bucket_bits, uint32_t slot)
 {
-	return rank_of(number_of(hash, slot_hash(slot)), bucket_bits);
+	return rank_from_number(rank_number(hash, rank_slot_hash(slot)), bucket_bits);
 }
 
 /* ---- who owns slots -------------------------------------------------------------------------- */
 
-static int by_hash(const void *a, const void *b)
+static int placed_by_hash(const void *a, const void *b)
 {
 	const struct placed *x = a, *y = b;
 
@@ -83,15 +83,15 @@ static int by_hash(const void *a, const void *b)
 }
 
 /* True if `a` owns slots rather than `b`. */
-static bool before(const struct placed *a, const struct placed *b)
+static bool placed_before(const struct placed *a, const struct placed *b)
 {
 	uint64_t x = placement_rank(a->hash, a->bucket_bits, MAP_SLOTS);
 	uint64_t y = placement_rank(b->hash, b->bucket_bits, MAP_SLOTS);
 
-	return x != y ? x < y : by_hash(a, b) < 0;
+	return x != y ? x < y : placed_by_hash(a, b) < 0;
 }
 
-static void swap(struct placed *a, struct placed *b)
+static void placed_swap(struct placed *a, struct placed *b)
 {
 	struct placed was = *a;
 
@@ -100,14 +100,14 @@ static void swap(struct placed *a, struct placed *b)
 }
 
 /* Restores the heap of `count` members, whose worst is the first, below index `at`. */
-static void sink(struct placed *heap, unsigned count, unsigned at)
+static void placed_sink(struct placed *heap, unsigned count, unsigned at)
 {
 	for (unsigned child = 2 * at + 1; child < count; child = 2 * at + 1) {
-		if (child + 1 < count && before(&heap[child], &heap[child + 1]))
+		if (child + 1 < count && placed_before(&heap[child], &heap[child + 1]))
 			child++;
-		if (!before(&heap[at], &heap[child]))
+		if (!placed_before(&heap[at], &heap[child]))
 			return;
-		swap(&heap[at], &heap[child]);
+		placed_swap(&heap[at], &heap[child]);
 		at = child;
 	}
 }
@@ -141,14 +141,14 @@ unsigned placement_choose(struct placed *members, unsigned count)
 	placement_cap(members, count);
 	if (count > owners) {
 		for (unsigned i = owners / 2; i > 0; i--)
-			sink(members, owners, i - 1);
+			placed_sink(members, owners, i - 1);
 		for (unsigned i = owners; i < count; i++)
-			if (before(&members[i], &members[0])) {
-				swap(&members[i], &members[0]);
-				sink(members, owners, 0);
+			if (placed_before(&members[i], &members[0])) {
+				placed_swap(&members[i], &members[0]);
+				placed_sink(members, owners, 0);
 			}
 	}
-	qsort(members, owners, sizeof(*members), by_hash);
+	qsort(members, owners, sizeof(*members), placed_by_hash);
 	return owners;
 }
 
@@ -171,7 +171,7 @@ struct winners {
 };
 
 /* Equal ranks: the owner with the lower hash, which has the lower index, comes first. */
-static bool wins(const struct winners *w, unsigned at, uint64_t rank, uint8_t owner)
+static bool winner_before(const struct winners *w, unsigned at, uint64_t rank, uint8_t owner)
 {
 	return rank < w->rank[at] || (rank == w->rank[at] && owner < w->owner[at]);
 }
@@ -180,13 +180,13 @@ static void winners_offer(struct winners *w, uint64_t rank, uint8_t owner)
 {
 	unsigned at = w->count;
 
-	if (w->count == w->most && !wins(w, w->most - 1, rank, owner))
+	if (w->count == w->most && !winner_before(w, w->most - 1, rank, owner))
 		return;
 	if (w->count < w->most)
 		w->count++;
 	else
 		at--;
-	for (; at && wins(w, at - 1, rank, owner); at--) {
+	for (; at && winner_before(w, at - 1, rank, owner); at--) {
 		w->rank[at] = w->rank[at - 1];
 		w->owner[at] = w->owner[at - 1];
 	}
@@ -194,13 +194,13 @@ static void winners_offer(struct winners *w, uint64_t rank, uint8_t owner)
 	w->owner[at] = owner;
 }
 
-static void offer(const struct map_view *view, struct winners *w, uint8_t owner, uint64_t hash)
+static void slot_offer(const struct map_view *view, struct winners *w, uint8_t owner, uint64_t hash)
 {
 	const struct placed *p = &view->owner[owner];
-	uint64_t u = number_of(p->hash, hash);
+	uint64_t u = rank_number(p->hash, hash);
 
 	if (w->count < w->most || rank_least(u, p->bucket_bits) <= w->rank[w->most - 1])
-		winners_offer(w, rank_of(u, p->bucket_bits), owner);
+		winners_offer(w, rank_from_number(u, p->bucket_bits), owner);
 }
 
 static void slot_store(struct map_view *view, uint32_t slot, const struct winners *w)
@@ -212,10 +212,10 @@ static void slot_store(struct map_view *view, uint32_t slot, const struct winner
 static void slot_make(struct map_view *view, uint32_t slot)
 {
 	struct winners w = {.most = map_ranked(view)};
-	uint64_t hash = slot_hash(slot);
+	uint64_t hash = rank_slot_hash(slot);
 
 	for (uint32_t i = 0; i < view->owners; i++)
-		offer(view, &w, (uint8_t)i, hash);
+		slot_offer(view, &w, (uint8_t)i, hash);
 	slot_store(view, slot, &w);
 }
 
@@ -228,12 +228,13 @@ static bool fresh_win(const struct map_view *view, const struct view_change *cha
 
 	if (w->count < w->most)
 		return change->freshs > 0;
-	worst = rank_of(number_of(last->hash, hash), last->bucket_bits);
+	worst = rank_from_number(rank_number(last->hash, hash), last->bucket_bits);
 	for (unsigned i = 0; i < change->freshs; i++) {
 		const struct placed *p = &view->owner[change->fresh[i]];
-		uint64_t u = number_of(p->hash, hash);
+		uint64_t u = rank_number(p->hash, hash);
 
-		if (rank_least(u, p->bucket_bits) <= worst && rank_of(u, p->bucket_bits) <= worst)
+		if (rank_least(u, p->bucket_bits) <= worst &&
+			rank_from_number(u, p->bucket_bits) <= worst)
 			return true;
 	}
 	return false;
@@ -246,7 +247,7 @@ static void slot_take(struct map_view *view, const struct map_view *from,
 	struct winners had = {.most = map_ranked(view)}, w = had;
 	const uint8_t *ranked = map_view_slot(from, slot);
 	unsigned owners = map_ranked(from);
-	uint64_t hash = slot_hash(slot);
+	uint64_t hash = rank_slot_hash(slot);
 
 	for (unsigned i = 0; i < owners && i < REPLICAS_MAX + 1; i++) {
 		if (change->to[ranked[i]] == NO_OWNER) {
@@ -260,9 +261,9 @@ static void slot_take(struct map_view *view, const struct map_view *from,
 		return;
 	}
 	for (unsigned i = 0; i < owners; i++)
-		offer(view, &w, had.owner[i], hash);
+		slot_offer(view, &w, had.owner[i], hash);
 	for (unsigned i = 0; i < change->freshs; i++)
-		offer(view, &w, change->fresh[i], hash);
+		slot_offer(view, &w, change->fresh[i], hash);
 	slot_store(view, slot, &w);
 }
 
@@ -270,7 +271,7 @@ static void slot_take(struct map_view *view, const struct map_view *from,
  * Merges the owners of both views, which are in the same order. A changed weight makes an owner a
  * new one; a changed ref does not: the name decides.
  */
-static void compare(
+static void views_compare(
 	const struct map_view *from, const struct map_view *view, struct view_change *ret)
 {
 	uint32_t i = 0;
@@ -291,7 +292,7 @@ static void compare(
 		ret->to[i++] = NO_OWNER;
 }
 
-static bool same_owners(
+static bool view_same_owners(
 	const struct map_view *view, const struct placed *owner, unsigned owners, unsigned replicas)
 {
 	if (view->owners != owners || view->replicas != replicas)
@@ -304,7 +305,7 @@ static bool same_owners(
 }
 
 /* True if an owner of `from` that is not among a slot's owners there cannot be one in `view`. */
-static bool takes(const struct map_view *view, const struct map_view *from)
+static bool view_takes(const struct map_view *view, const struct map_view *from)
 {
 	return map_ranked(from) >= map_ranked(view) || map_ranked(from) == from->owners;
 }
@@ -330,15 +331,15 @@ struct map_view *map_view_make(
 	struct map_view *view;
 	struct view_change change;
 
-	if (from && same_owners(from, owner, owners, replicas))
+	if (from && view_same_owners(from, owner, owners, replicas))
 		return map_view_share(from);
 	view = malloc(view_bytes(owners, replicas));
 	if (!view)
 		return NULL;
 	view_fill(view, owner, owners, replicas);
 	view->lazy = false;
-	if (from && takes(view, from)) {
-		compare(from, view, &change);
+	if (from && view_takes(view, from)) {
+		views_compare(from, view, &change);
 		if (!from->lazy && !change.freshs && from->owners == owners &&
 			from->replicas == replicas) {
 			/* only refs have changed: members were started again */
@@ -359,7 +360,7 @@ struct map_view *map_view_lazy(
 {
 	struct map_view *view;
 
-	if (from && same_owners(from, owner, owners, replicas))
+	if (from && view_same_owners(from, owner, owners, replicas))
 		return map_view_share(from);
 	view = calloc(1, view_bytes(owners, replicas));
 	if (!view)

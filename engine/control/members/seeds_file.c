@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
 #include "engine/control/base/work.h"
 
@@ -55,14 +55,14 @@ struct file_reading {
 	char *text; /* the content, ended by a zero byte; NULL: it is the known one */
 };
 
-static bool same_version(const struct version *a, const struct version *b)
+static bool version_same(const struct version *a, const struct version *b)
 {
 	return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
 	       a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
 }
 
 /* Reads at most `room` bytes, then appends a zero byte. Returns 0 or an errno. */
-static int read_all(int fd, char *text, size_t room)
+static int seeds_file_read(int fd, char *text, size_t room)
 {
 	size_t at = 0;
 
@@ -98,11 +98,11 @@ static void reading_run(struct work *work)
 		reading->error = EFBIG;
 	} else {
 		reading->found = (struct version){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
-		if (!same_version(&reading->found, &reading->known)) {
+		if (!version_same(&reading->found, &reading->known)) {
 			reading->text = malloc((size_t)st.st_size + 1);
-			reading->error = reading->text
-						 ? read_all(fd, reading->text, (size_t)st.st_size)
-						 : ENOMEM;
+			reading->error = reading->text ? seeds_file_read(fd, reading->text,
+								 (size_t)st.st_size)
+						       : ENOMEM;
 		}
 	}
 	if (fd >= 0)
@@ -113,7 +113,8 @@ static void reading_run(struct work *work)
  * Appends the addresses of one line and adds to *bad how many words are none. Nothing is read on
  * after BAD_MAX of them: it is another file.
  */
-static void line_parse(struct seeds_file *file, char *line, unsigned number, unsigned *bad)
+static void seeds_file_parse_line(
+	struct seeds_file *file, char *line, unsigned number, unsigned *bad)
 {
 	const struct settings *s = file->control->settings;
 	char *rest = NULL;
@@ -141,14 +142,14 @@ static void line_parse(struct seeds_file *file, char *line, unsigned number, uns
 }
 
 /* Makes the addresses in the text the seeds of this source; changes the text. */
-static void text_use(struct seeds_file *file, char *text)
+static void seeds_file_use(struct seeds_file *file, char *text)
 {
 	unsigned number = 0, bad = 0;
 	char *line;
 
 	file->count = 0;
 	while ((line = strsep(&text, "\n")))
-		line_parse(file, line, ++number, &bad);
+		seeds_file_parse_line(file, line, ++number, &bad);
 	log_info("cluster.seeds_file %s: %u addresses", file->control->settings->cluster_seeds_file,
 		file->count);
 	member_seeds_replace(file->control, SEED_FILE, file->address, file->count);
@@ -172,16 +173,16 @@ static void reading_done(struct work *work)
 			"cluster.seeds_file %s: %s. The addresses that it had are kept, and it is tried again every second",
 			reading->path, strerror(reading->error));
 	file->error = reading->error;
-	member_source_read(
+	seed_source_read(
 		file->control, SEED_FILE, reading->error ? strerror(reading->error) : NULL);
 	if (reading->text && !reading->error) {
 		file->version = reading->found;
-		text_use(file, reading->text);
+		seeds_file_use(file, reading->text);
 	}
 	reading_free(reading);
 }
 
-static void look(void *context)
+static void seeds_file_look(void *context)
 {
 	struct seeds_file *file = context;
 	struct file_reading *reading;
@@ -213,7 +214,7 @@ int seeds_file_open(struct control *control)
 	control->seeds_file = file;
 	file->control = control;
 	file->address = calloc(SEEDS_FILE_ADDRESSES_MAX, sizeof(*file->address));
-	file->tick = net_timer_new(control->base, true, look, file);
+	file->tick = net_timer_new(control->base, true, seeds_file_look, file);
 	if (file->tick && file->address)
 		rc = works_open(control->base, 1, &file->works);
 	if (rc < 0) {
@@ -221,7 +222,7 @@ int seeds_file_open(struct control *control)
 		return rc;
 	}
 	net_timer_set(file->tick, SEEDS_FILE_PERIOD_US);
-	look(file);
+	seeds_file_look(file);
 	return 0;
 }
 

@@ -15,8 +15,7 @@
 #include "engine/abi/wire.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
-#include "engine/control/members/slots.h"
+#include "engine/control/members/members.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/report_inner.h"
 #include "engine/control/observe/view_inner.h"
@@ -122,7 +121,7 @@ enum contacts { CONTACTS_ONLY, CONTACTS_NOT, CONTACTS_ALL };
 static void snapshot_take_some(const struct control *control, struct snapshot *s,
 	enum member_state state, enum contacts contacts)
 {
-	const struct member_table *table = &control->members->table;
+	const struct member_table *table = members_table(control);
 
 	for (unsigned i = 0; i < table->entries; i++) {
 		const struct member *entry = member_at(table, i);
@@ -142,7 +141,7 @@ static void snapshot_take_some(const struct control *control, struct snapshot *s
 static void snapshot_take_members(const struct control *control, struct snapshot *s)
 {
 	s->map_epoch = shm_load(&control->status->map.epoch);
-	if (control->members->table.entries <= SNAPSHOT_MEMBERS) {
+	if (members_table(control)->entries <= SNAPSHOT_MEMBERS) {
 		snapshot_take_some(control, s, MEMBER_ALIVE, CONTACTS_ALL);
 		snapshot_take_some(control, s, MEMBER_DEAD, CONTACTS_ALL);
 		return;
@@ -228,9 +227,7 @@ static void snapshot_take_directory(const struct control *control, struct snapsh
 	s->directory_behind = counts.behind;
 	s->directory_suspect = counts.suspect;
 	s->sets_partial = counts.partial;
-	if (control->members->slots)
-		s->slots_unproven =
-			slots_unproven(control->members->slots, s->taken_ns, &s->slots_unproven_ms);
+	s->slots_unproven = member_map_unproven(control, s->taken_ns, &s->slots_unproven_ms);
 	s->walk = counts.walk;
 	s->walk_position = counts.walk_position;
 	s->walk_end = counts.walk_end;

@@ -13,7 +13,7 @@
 #include "engine/abi/statistics.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member_report.h"
+#include "engine/control/members/members.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/summary_inner.h"
 #include "engine/control/pages/pages.h"

@@ -385,9 +385,9 @@ static void view_rows_update(struct control *control)
 {
 	struct view *view = control->view;
 
-	view->rows = control->members->table.entries;
+	view->rows = members_table(control)->entries;
 	for (unsigned i = 1; i < view->rows; i++) {
-		const struct member *entry = member_at(&control->members->table, i);
+		const struct member *entry = member_at(members_table(control), i);
 		struct view_row *row = &view->row[i];
 
 		if (row->incarnation != entry->record.incarnation)
@@ -433,9 +433,8 @@ void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
 		 * If the link is full or is only dialled now, the member is asked again in a
 		 * second.
 		 */
-		if (rpc_send(
-			    member_link(control,
-				    member_at(&control->members->table, (unsigned)row)->record.ref),
+		if (rpc_send(member_link(control,
+				     member_at(members_table(control), (unsigned)row)->record.ref),
 			    &message))
 			control->counter[COUNTER_summaries_asked]++;
 	}

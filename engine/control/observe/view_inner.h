@@ -11,7 +11,7 @@
 #ifndef CONTROL_VIEW_INNER_H
 #define CONTROL_VIEW_INNER_H
 
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 #include "engine/control/observe/health_inner.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/summary_inner.h"

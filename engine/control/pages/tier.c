@@ -25,9 +25,6 @@
 
 #include "config/limits.h"
 #include "config/log.h"
-#include "engine/control/clients/clients.h"
-#include "engine/control/directory/directory.h"
-#include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 #include "numa/limit.h"
 
@@ -76,7 +73,7 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 	}
 	spill->request = (struct disk_request){.op = DISK_WRITE,
 		.key = page->key,
-		.data = tier_memory(t->control, page->place),
+		.data = tier_memory(t, page->place),
 		.length = page->length,
 		.has_crc = proven.length != 0,
 		.crc = proven.crc};

@@ -174,9 +174,9 @@ static inline uint32_t tier_bytes(uint32_t length)
 }
 
 /* The address of a place in this host's pools. */
-static inline void *tier_memory(const struct control *control, uint32_t place)
+static inline void *tier_memory(const struct tier *t, uint32_t place)
 {
-	unsigned char *pool = pool_memory(control->rail[place_rail(place)].pool)->base;
+	unsigned char *pool = pool_memory(t->control->rail[place_rail(place)].pool)->base;
 
 	return pool + place_offset(place);
 }

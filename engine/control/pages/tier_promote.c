@@ -20,11 +20,9 @@
  */
 #include <stdlib.h>
 
-#include "engine/control/clients/clients.h"
-#include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
+#include "engine/abi/message.pb-c.h"
+#include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"
-#include "engine/control/pages/pages.h"
 #include "engine/control/pages/tier_inner.h"
 #include "numa/clock.h"
 
@@ -323,7 +321,7 @@ static void promote_read_start(
 	evict_hold(t->control->evict, promote->rail, promote->request.length, 1);
 	evict_class_of(t->control->evict, promote->rail, promote->request.length)->taken++;
 	promote_enter(t, promote, PROMOTE_READING);
-	promote->request.data = tier_memory(t->control, place);
+	promote->request.data = tier_memory(t, place);
 	disk_submit(t->disk, &promote->request);
 }
 

@@ -45,8 +45,6 @@
 
 #include "config/log.h"
 #include "engine/abi/segment.h"
-#include "engine/control/clients/clients.h"
-#include "engine/control/directory/directory.h"
 #include "engine/control/pages/pages.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"

@@ -189,8 +189,8 @@ static void a_number_that_changes_its_member_during_the_load_is_noticed(void **s
 
 /*
  * The owner number 0 belongs to member 1 while the slot's word names one owner, and to member 3
- * while it names two: as control/members/slots.c, each change first takes the number out of the
- * word.
+ * while it names two: as control/members/member_map.c, each change first takes the number out of
+ * the word.
  */
 static void *rebind(void *stop)
 {

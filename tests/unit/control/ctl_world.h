@@ -19,9 +19,10 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/clients/ctl_inner.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
-#include "engine/control/net/rpc.h"
+#include "engine/control/members/members.h"
+#include "engine/control/members/members_inner.h"
 #include "engine/control/pages/pages.h"
+#include "engine/control/net/rpc.h"
 #include "numa/clock.h"
 #include "tests/unit/control/warm_stub.h"
 

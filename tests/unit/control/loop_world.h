@@ -24,6 +24,7 @@
 #include "engine/control/conns/conns.h"
 #include "engine/control/control_inner.h"
 #include "engine/control/control_open.h"
+#include "engine/control/member_events.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
@@ -288,7 +289,6 @@ PART(client_socket)
 PART(rpc_port)
 PART(view)
 PART_OF(messages_open, rpc_close, "rpc")
-PART(members)
 PART(removals)
 PART(seeds_file)
 PART(etcd)
@@ -313,6 +313,20 @@ void clients_close(struct control *c)
 {
 	(void)c;
 	note("-clients");
+	part(-1);
+}
+
+int control_members_open(struct control *c)
+{
+	(void)c;
+	note("+members");
+	return part(1);
+}
+
+void members_close(struct control *c)
+{
+	(void)c;
+	note("-members");
 	part(-1);
 }
 

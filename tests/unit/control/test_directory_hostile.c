@@ -5,7 +5,7 @@
  * simulated.
  */
 #include "engine/abi/wire.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 #include "tests/unit/control/holder_world.h"
 
 /* ---- wire version 8 -------------------------------------------------------------------------- */
@@ -87,8 +87,8 @@ static void blip(unsigned of, unsigned n)
 	struct member *member =
 		member_peer(control, member_by_ref(control, node[n].control.ref)->peer);
 
-	member_down(control, member, "test");
-	assert_int_equal(member_up(control, member), 0);
+	member_take_off_map(control, member, "test");
+	assert_int_equal(member_put_on_map(control, member), 0);
 }
 
 /* While it lacks slots. */
@@ -134,8 +134,8 @@ static void a_member_that_comes_back_as_another_peer_is_compared_with(void **sta
 		(void)shard_remove(
 			node[0].control.shard, &key, control->ref, place_make(k & 1, k), 1);
 	}
-	member_down(control, member, "test");
-	assert_int_equal(member_up(control, member), 0);
+	member_take_off_map(control, member, "test");
+	assert_int_equal(member_put_on_map(control, member), 0);
 	assert_int_not_equal(member->record.peer, before);
 	nodes_run(9000);
 	assert_true(all_agree());

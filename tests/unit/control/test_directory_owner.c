@@ -128,7 +128,7 @@ static void an_owner_that_is_gone_is_freed_and_another_may_have_its_number(void 
 	(void)state;
 	join(MANY);
 	peer = owner_of(dir, (uint32_t)incarnation(7))->peer;
-	member_down(control, member_peer(control, peer), "the test says so");
+	member_take_off_map(control, member_peer(control, peer), "the test says so");
 	assert_null(owner_of(dir, (uint32_t)incarnation(7)));
 	assert_int_equal(owner_at(dir, peer)->ref, 0);
 	owners_trim(dir);
@@ -146,7 +146,8 @@ static void all_members_are_owners_again_in_a_cluster_that_shrinks(void **state)
 	(void)state;
 	join(OWNERS_MAX);
 	assert_int_equal(owners(), 0);
-	member_down(control, member_table_ref(&control->members->table, (uint32_t)incarnation(7)),
+	member_take_off_map(control,
+		member_table_ref(&control->members->table, (uint32_t)incarnation(7)),
 		"the test says so");
 	member_map_rebuild(control);
 	assert_int_equal(owners(), OWNERS_MAX - 1);

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/members/etcd.h"
+#include "engine/control/members/etcd_inner.h"
 
 static const struct etcd_keys keys = {
 	.start = "/peercache/default/", .own = "/peercache/default/b", .value = "10.0.0.2:31998"};

@@ -128,7 +128,7 @@ static void seeds_are_parsed_and_refused_with_the_reason(void **state)
 	settings_default(&s);
 	snprintf(s.cluster_seeds, sizeof(s.cluster_seeds),
 		"10.0.0.1:5, host , [fd00::1]:7,fd00::2,[::1],127.0.0.1");
-	assert_int_equal(member_seeds(&s, member), 6);
+	assert_int_equal(member_seeds_parse(&s, member), 6);
 	assert_string_equal(member->seed[0].address.host, "10.0.0.1");
 	assert_int_equal(member->seed[0].address.port, 5);
 	assert_string_equal(member->seed[1].address.host, "host");
@@ -141,7 +141,7 @@ static void seeds_are_parsed_and_refused_with_the_reason(void **state)
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		memset(member, 0, sizeof(*member));
 		snprintf(s.cluster_seeds, sizeof(s.cluster_seeds), "%s", bad[i]);
-		assert_int_equal(member_seeds(&s, member), -EINVAL);
+		assert_int_equal(member_seeds_parse(&s, member), -EINVAL);
 	}
 	free(member);
 }
@@ -351,7 +351,7 @@ static void members_add(struct control *control, unsigned count)
 		m.incarnation = 0x600000000 + 1000000 + i;
 		assert_non_null(entry);
 		assert_true(member_fill(control, entry, &m));
-		assert_int_equal(member_up(control, entry), 0);
+		assert_int_equal(member_put_on_map(control, entry), 0);
 	}
 }
 

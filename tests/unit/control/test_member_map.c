@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 
 #define BEAT_MS 20
 #define DEAD_MS 300
@@ -140,9 +140,9 @@ static void who_has_just_joined_asks_the_owners_of_the_map_without_it(void **sta
 		assert_int_equal(former_ref(i), node[1 - i].control.ref);
 	}
 	slots = node[0].control.members->slots;
-	slots_tick(&node[0].control, slots, net_now() + MAP_FORMER_NS - 3000000000ull);
+	member_map_tick(&node[0].control, net_now() + MAP_FORMER_NS - 3000000000ull);
 	assert_true(slots_with(0, 1) > 0);
-	slots_tick(&node[0].control, slots, net_now() + MAP_FORMER_NS + 1000000000ull);
+	member_map_tick(&node[0].control, net_now() + MAP_FORMER_NS + 1000000000ull);
 	assert_int_equal(slots_with(0, 0), MAP_SLOTS);
 	assert_int_equal(slots->migrating, 0);
 	/* A member that has left is no former owner. */

@@ -168,7 +168,7 @@ static void a_link_that_was_not_requested_is_closed_soon(void **state)
 	entry = stranger();
 	contact = member_contact(&control->members->table, entry);
 	now_ns = net_now();
-	member_unused(contact, now_ns);
+	member_link_unused(contact, now_ns);
 	member_dial(control, entry, false);
 	assert_non_null(contact->dial);
 	member_demand_tick(control, entry, now_ns + MEMBER_UNUSED_NS - 1);
@@ -178,7 +178,7 @@ static void a_link_that_was_not_requested_is_closed_soon(void **state)
 	/* A request keeps it longer, also one before the Hello. */
 	control->members->dials = 1;
 	(void)member_link(control, entry->record.ref);
-	member_unused(contact, net_now());
+	member_link_unused(contact, net_now());
 	member_demand_tick(control, entry, now_ns + MEMBER_IDLE_NS - 1);
 	assert_non_null(contact->dial);
 }

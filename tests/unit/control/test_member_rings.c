@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 
 #define COUNT 1024u /* members; a few are tried among NODES_MAX */
 

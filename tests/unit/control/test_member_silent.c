@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * member_silent.c: when a seed is reported, what is said of it, and how often. The control plane is
+ * member_seeds.c: when a seed is reported, what is said of it, and how often. The control plane is
  * only its table of members; time is an argument.
  */
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 
 #define SECOND 1000000000ull
 #define START (1000 * SECOND)
@@ -32,7 +32,7 @@ static int setup(void **state)
 	members = calloc(1, sizeof(*members));
 	control = (struct control){.settings = &settings, .members = members};
 	assert_int_equal(member_table_open(&members->table), 0);
-	assert_int_equal(member_seeds(&settings, members), 3);
+	assert_int_equal(member_seeds_parse(&settings, members), 3);
 	members->alive = 1;
 	memset(said, 0, sizeof(said));
 	log_test_capture(said, sizeof(said));
@@ -85,7 +85,7 @@ static void fails(unsigned seed, int error, bool reached)
 
 	snprintf(dial.host, sizeof(dial.host), "%s", members->seed[seed].address.host);
 	snprintf(dial.at, sizeof(dial.at), "%s", dial.host);
-	seed_failed(&dial, error);
+	seed_dial_failed(&dial, error);
 }
 
 static void a_silent_seed_is_reported_after_five_seconds_with_its_error(void **state)
@@ -182,12 +182,12 @@ static void what_answers_wrongly_is_told_from_what_does_not_answer(void **state)
 	fails(1, EPROTO, true);
 	assert_string_equal(members->seed[1].why, "what answers there is no PeerCache engine");
 	strcpy(dial.at, "127.0.1.1");
-	seed_failed(&dial, ECONNREFUSED);
+	seed_dial_failed(&dial, ECONNREFUSED);
 	assert_string_equal(members->seed[1].why, "127.0.1.1: Connection refused");
-	seed_failed(&dial, ECONNABORTED); /* this engine went on to the name's next address */
+	seed_dial_failed(&dial, ECONNABORTED); /* this engine went on to the name's next address */
 	assert_string_equal(members->seed[1].why, "127.0.1.1: Connection refused");
 	strcpy(dial.unresolved, "nodename nor servname provided");
-	seed_failed(&dial, EHOSTUNREACH);
+	seed_dial_failed(&dial, EHOSTUNREACH);
 	assert_string_equal(members->seed[1].why,
 		"the name cannot be resolved: nodename nor servname provided");
 }
@@ -226,7 +226,7 @@ static void an_engine_whose_seeds_are_itself_is_alone_by_right(void **state)
 	(void)state;
 	memset(members->seed, 0, sizeof(members->seed));
 	strcpy(settings.cluster_seeds, "10.0.0.1:31998, head");
-	assert_int_equal(member_seeds(&settings, members), 2);
+	assert_int_equal(member_seeds_parse(&settings, members), 2);
 	members->seed[1].retry_ns = START; /* the name has led here */
 	watch_until(START, START + 60 * SECOND);
 	assert_int_equal(report(START + 60 * SECOND).others, 0);
@@ -248,10 +248,10 @@ static void a_source_that_cannot_be_read_is_reported_like_a_seed(void **state)
 	assert_int_equal(found.silent, 1);
 	assert_string_equal(found.seed[0].address, "cluster.etcd");
 	assert_string_equal(found.seed[0].why, "it has not answered yet");
-	member_source_read(&control, SEED_ETCD, "no answer");
+	seed_source_read(&control, SEED_ETCD, "no answer");
 	assert_string_equal(report(START + 7 * SECOND).seed[0].why, "no answer");
 	members->list[SEED_ETCD].address = none; /* it was read, and names no engine */
-	member_source_read(&control, SEED_ETCD, NULL);
+	seed_source_read(&control, SEED_ETCD, NULL);
 	seeds_watch(&control, START + 8 * SECOND);
 	assert_false(report(START + 8 * SECOND).unmet);
 	assert_int_equal(report(START + 8 * SECOND).silent, 0);

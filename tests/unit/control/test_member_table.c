@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 
 #define NAMES 1500u
 

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "engine/control/members/members_inner.h"
 #include "engine/control/observe/report.c"
 #include "engine/control/observe/snapshot.c"
 #include "engine/control/pages/tier_inner.h"
@@ -31,6 +32,18 @@ const struct member_record *member_by_ref(const struct control *control, uint32_
 {
 	(void)control;
 	return ref == 1 || ref == 2 ? &entries[ref - 1].record : NULL;
+}
+
+const struct member_table *members_table(const struct control *control)
+{
+	return &control->members->table;
+}
+
+uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uint64_t *ret_left_ms)
+{
+	(void)control, (void)now_ns;
+	*ret_left_ms = 0;
+	return 0;
 }
 
 void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_report *ret)

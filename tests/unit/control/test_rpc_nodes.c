@@ -8,6 +8,7 @@
 #include "engine/abi/wire.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/control_inner.h"
+#include "engine/control/member_events.h"
 #include "engine/control/pages/pages.h"
 #include "engine/control/base/work.h"
 #include "engine/control/pages/pages_inner.h"
@@ -205,7 +206,7 @@ int node_open(unsigned i, const char *seeds)
 	if (status == 0)
 		status = messages_open(control);
 	if (status == 0)
-		status = members_open(control);
+		status = control_members_open(control);
 	if (status == 0)
 		status = directory_open(control);
 	if (status == 0)

@@ -17,7 +17,7 @@
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/members/member.h"
+#include "engine/control/members/members_inner.h"
 #include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"

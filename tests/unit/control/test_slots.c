@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The words of the cluster map (engine/control/members/slots.c) through series of changes:
- * what they name, for how long, and owner numbers. The member table is a stub.
+ * The words of the cluster map (engine/control/members/member_map.c) through series of changes:
+ * what they name, for how long, and owner numbers. The member table is a stub (ld --wrap).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/control/members/slots.c"
+#include "engine/control/members/member_map.c"
 
 #define MANY (2 * OWNERS_MAX)
 #define SECOND SECOND_NS
@@ -41,7 +41,8 @@ static void expect_unnamed(void)
 	}
 }
 
-const struct member_record *member_by_ref(const struct control *c, uint32_t ref)
+const struct member_record *__wrap_member_by_ref(const struct control *c, uint32_t ref);
+const struct member_record *__wrap_member_by_ref(const struct control *c, uint32_t ref)
 {
 	(void)c;
 	if (ref && ref == watched_ref)
@@ -49,9 +50,10 @@ const struct member_record *member_by_ref(const struct control *c, uint32_t ref)
 	return ref && ref <= MANY && alive[ref - 1] ? &record[ref - 1] : NULL;
 }
 
-const struct member_record *member_by_peer(const struct control *c, uint16_t peer)
+const struct member_record *__wrap_member_by_peer(const struct control *c, uint16_t peer);
+const struct member_record *__wrap_member_by_peer(const struct control *c, uint16_t peer)
 {
-	return member_by_ref(c, peer + 1u);
+	return __wrap_member_by_ref(c, peer + 1u);
 }
 
 static int setup(void **state)
@@ -448,11 +450,11 @@ static void a_free_number_is_used_again_last(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 3; i++)
 		change(i, true, 2);
-	first = number_of(&slots, 2);
+	first = owner_number(&slots, 2);
 	change(1, false, 2);
 	for (unsigned i = 3; i < 20; i++) {
 		change(i, true, 2);
-		assert_int_not_equal(number_of(&slots, i + 1), first);
+		assert_int_not_equal(owner_number(&slots, i + 1), first);
 	}
 }
 

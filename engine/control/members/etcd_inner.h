@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The texts that etcd.c exchanges with the JSON gateway of etcd, version 3. Keys and values are in
- * base64 there, 64-bit numbers are strings. Pure functions of etcd_json.c: any thread.
+ * base64 there, 64-bit numbers are strings. Pure functions of etcd.c: any thread.
  *
  * Each etcd_ask function returns the body of a request, which the caller frees, or NULL: no memory.
  * What etcd sends is not trusted: a field that is absent or of another type counts as not there.
  */
-#ifndef CONTROL_ETCD_H
-#define CONTROL_ETCD_H
+#ifndef CONTROL_ETCD_INNER_H
+#define CONTROL_ETCD_INNER_H
 
-#include "engine/control/members/member.h"
+#include "engine/control/members/members.h"
 
 struct json_object;
 

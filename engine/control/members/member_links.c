@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Links with members: which ones this engine keeps. Up to MEMBER_MESH_MAX members it has a link
+ * with each. Above, the members are placed on MEMBER_RINGS rings, each in the order of another hash
+ * of their names; the neighbours are the successor and the predecessor in each ring. So a
+ * neighbour's neighbour is this engine, and the graph stays connected when a few members fail. Only
+ * neighbours exchange heartbeats, probes and records. A link with another member is dialled when a
+ * request needs it, a few at a time, and closed when it is idle.
+ *
+ * When the last link with a member closes, it is dialled at once: a refused connection shows that
+ * its process has ended, long before the heartbeats time out. Control plane's thread only.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/control/members/members_inner.h"
+
+/* Dead members are dialled less often when there are more contacts than this. */
+#define MEMBER_REDIALS 128u
+
+/* ---- links of one member --------------------------------------------------------------------- */
+
+struct rpc_link *member_link_now(const struct control *control, uint32_t ref)
+{
+	const struct member *member = member_table_ref(&control->members->table, ref);
+
+	return member ? member_link_of(member) : NULL;
+}
+
+uint32_t member_link_ref(const struct rpc_link *link)
+{
+	return link->member->record.ref;
+}
+
+void member_dial(struct control *control, struct member *member, bool seldom)
+{
+	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
+	uint32_t base_ms = seldom ? beat_ms : beat_ms / 10 + 1;
+	unsigned many = control->members->table.contacts / MEMBER_REDIALS;
+	uint32_t max_ms = beat_ms * (seldom ? 20 * (1 + many) : 4);
+	struct member_contact *contact;
+	struct member_texts texts;
+
+	if (control->members->leaving)
+		return;
+	contact = member_contact(&control->members->table, member);
+	if (!contact)
+		return;
+	member_texts(&member->record, &texts);
+	if (contact->dial && contact->dial->port == member->record.port &&
+		strcmp(contact->dial->host, texts.address) == 0) {
+		rpc_dial_hurry(contact->dial, base_ms, max_ms);
+		return;
+	}
+	rpc_dial_stop(contact->dial);
+	contact->dial = rpc_dial_start(control, &(struct rpc_target){.host = texts.address,
+							.port = member->record.port,
+							.base_ms = base_ms,
+							.max_ms = max_ms,
+							.owner = member,
+							.seed = false});
+}
+
+void member_dial_stop(struct member *member)
+{
+	rpc_dial_stop(member->contact->dial);
+	if (member_has_contact(member))
+		member->contact->dial = NULL;
+}
+
+void member_links_close(struct member *member)
+{
+	if (member->contact->out)
+		rpc_link_close(member->contact->out);
+	if (member->contact->in)
+		rpc_link_close(member->contact->in);
+}
+
+void member_link_down(struct control *control, struct rpc_link *link)
+{
+	struct member *member = link->member;
+	struct member_contact *contact = member->contact;
+
+	link->member = NULL;
+	for (unsigned size = 0; size < PROBE_SIZES; size++)
+		if (contact->probe.via[size] == link)
+			contact->probe.via[size] = NULL;
+	if (contact->out == link)
+		contact->out = NULL;
+	else if (contact->in == link)
+		contact->in = NULL;
+	else
+		return;
+	if (!member_on_trial(member))
+		control->members->events->link_down(control, member->record.peer, link);
+	/*
+	 * The member's process may have ended: dialling it at once shows that by ECONNREFUSED, long
+	 * before the heartbeats time out.
+	 */
+	if (member->state == MEMBER_ALIVE && !member_link_of(member) && contact->dial &&
+		!control->members->leaving)
+		member_dial(control, member, false);
+}
+
+void member_dial_failed(struct control *control, struct rpc_dial *dial, int error)
+{
+	struct member *member = dial->owner;
+
+	if (dial->seed) {
+		seed_dial_failed(dial, error);
+		return;
+	}
+	if (error == ECONNREFUSED && member->state == MEMBER_ALIVE && !member_link_of(member) &&
+		!control->members->leaving)
+		member_lost(control, member,
+			"its connections closed, and nothing listens at its address");
+}
+
+/* ---- rings ----------------------------------------------------------------------------------- */
+
+static unsigned neighbour_add(unsigned *neighbour, unsigned count, unsigned index)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (neighbour[i] == index)
+			return count;
+	neighbour[count] = index;
+	return count + 1;
+}
+
+static uint64_t ring_place(unsigned ring, uint64_t hash)
+{
+	return map_mix(hash ^ map_mix((uint64_t)ring + 1));
+}
+
+/* A member with this hash of its name is on the ring: takes it if it is nearer. */
+static void ring_offer(
+	struct member_ring *at, unsigned ring, uint64_t own, uint64_t hash, uint32_t index)
+{
+	uint64_t distance = ring_place(ring, hash) - ring_place(ring, own);
+
+	/* The farthest member in the direction of the successors is the predecessor. */
+	if (at->next == MEMBER_NONE || distance < at->nearest) {
+		at->nearest = distance;
+		at->next = index;
+	}
+	if (at->last == MEMBER_NONE || distance > at->farthest) {
+		at->farthest = distance;
+		at->last = index;
+	}
+}
+
+static void ring_clear(struct member_ring *at)
+{
+	*at = (struct member_ring){.next = MEMBER_NONE, .last = MEMBER_NONE};
+}
+
+static unsigned rings_neighbours(
+	const struct member_ring ring[MEMBER_RINGS], unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX])
+{
+	unsigned found = 0;
+
+	for (unsigned i = 0; i < MEMBER_RINGS; i++) {
+		if (ring[i].next == MEMBER_NONE)
+			continue;
+		found = neighbour_add(ret_neighbour, found, ring[i].next);
+		found = neighbour_add(ret_neighbour, found, ring[i].last);
+	}
+	return found;
+}
+
+unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
+	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX])
+{
+	struct member_ring ring[MEMBER_RINGS];
+
+	for (unsigned k = 0; k < MEMBER_RINGS; k++) {
+		ring_clear(&ring[k]);
+		for (unsigned i = 0; i < count; i++)
+			if (i != self)
+				ring_offer(&ring[k], k, hash[self], hash[i], i);
+	}
+	return rings_neighbours(ring, ret_neighbour);
+}
+
+void member_rings_joined(struct members *members, const struct member *member)
+{
+	uint64_t own = member_hash(members->self), hash = member_hash(member);
+
+	for (unsigned k = 0; k < MEMBER_RINGS; k++)
+		ring_offer(&members->ring[k], k, own, hash, member->index);
+}
+
+void member_rings_left(struct members *members, const struct member *member)
+{
+	for (unsigned k = 0; k < MEMBER_RINGS; k++)
+		members->ring[k].stale |= members->ring[k].next == member->index ||
+					  members->ring[k].last == member->index;
+}
+
+void member_rings_open(struct members *members)
+{
+	for (unsigned k = 0; k < MEMBER_RINGS; k++)
+		ring_clear(&members->ring[k]);
+}
+
+/* A neighbour on some rings has left: looks for the next one. */
+static void rings_repair(struct members *members)
+{
+	unsigned stale[MEMBER_RINGS], stales = 0;
+	uint64_t own = member_hash(members->self), hash;
+
+	for (unsigned k = 0; k < MEMBER_RINGS; k++) {
+		if (!members->ring[k].stale)
+			continue;
+		ring_clear(&members->ring[k]);
+		stale[stales++] = k;
+	}
+	for (unsigned i = 1; stales && i < members->table.entries; i++) {
+		const struct member *member = member_at(&members->table, i);
+
+		if (member->state != MEMBER_ALIVE)
+			continue;
+		hash = member_hash(member);
+		for (unsigned n = 0; n < stales; n++)
+			ring_offer(&members->ring[stale[n]], stale[n], own, hash, i);
+	}
+}
+
+/* ---- mesh or rings --------------------------------------------------------------------------- */
+
+/* Chooses between the mesh and the rings. A few members fewer do not bring the mesh back. */
+bool member_rings_wanted(const struct members *members)
+{
+	if (members->strangers)
+		return false;
+	return members->alive > MEMBER_MESH_MAX ||
+	       (members->rings && members->alive >= MEMBER_MESH_AGAIN);
+}
+
+static void neighbour_link(struct control *control, struct member *member, uint64_t now_ns)
+{
+	struct member_contact *contact = member_contact(&control->members->table, member);
+
+	if (!contact || member_link_of(member))
+		return;
+	contact->heard_ns = now_ns;
+	contact->vouched_ns = 0;
+	if (!contact->dial)
+		member_dial(control, member, false);
+}
+
+static void rings_begin(struct control *control, uint64_t now_ns)
+{
+	struct members *members = control->members;
+
+	members->rings = true;
+	members->list_ns = 0; /* the next member that is heard tells the list */
+	log_info("%u members: this engine keeps links with its neighbours only", members->alive);
+	for (unsigned i = 0; i < members->table.contacts; i++) {
+		member_link_unused(members->table.contact[i], now_ns);
+		members->table.contact[i]->member->neighbour = false;
+	}
+}
+
+static void mesh_begin(struct control *control, uint64_t now_ns)
+{
+	struct members *members = control->members;
+
+	members->rings = false;
+	log_info("%u members: this engine keeps links with all of them", members->alive);
+	for (unsigned i = 1; i < members->table.entries; i++) {
+		struct member *member = member_at(&members->table, i);
+
+		member->neighbour = false;
+		if (member->state == MEMBER_ALIVE)
+			neighbour_link(control, member, now_ns);
+		else if (member->state == MEMBER_DEAD && !member->left && member->proven)
+			member_dial(control, member, true);
+	}
+}
+
+static void neighbours_choose(struct control *control, uint64_t now_ns)
+{
+	struct members *members = control->members;
+	struct member_table *table = &members->table;
+	unsigned neighbour[MEMBER_NEIGHBOURS_MAX], found;
+
+	rings_repair(members);
+	found = rings_neighbours(members->ring, neighbour);
+	for (unsigned i = 0; i < table->contacts; i++) {
+		struct member *member = table->contact[i]->member;
+		bool chosen = false;
+
+		for (unsigned k = 0; k < found; k++)
+			chosen |= neighbour[k] == member->index;
+		if (member->state != MEMBER_ALIVE || !member->neighbour || chosen)
+			continue;
+		member_link_unused(member->contact, now_ns);
+		member->neighbour = false;
+	}
+	for (unsigned k = 0; k < found; k++) {
+		struct member *member = member_at(table, neighbour[k]);
+
+		if (!member->neighbour)
+			neighbour_link(control, member, now_ns);
+		member->neighbour = member_has_contact(member);
+		if (member->neighbour && !member->contact->dial)
+			member_dial(control, member, false);
+	}
+}
+
+void member_rings_update(struct control *control)
+{
+	struct members *members = control->members;
+	bool wanted = member_rings_wanted(members);
+	uint64_t now_ns = net_now();
+
+	if (wanted && !members->rings)
+		rings_begin(control, now_ns);
+	else if (!wanted && members->rings)
+		mesh_begin(control, now_ns);
+	if (members->rings)
+		neighbours_choose(control, now_ns);
+}
+
+/* ---- links on demand ------------------------------------------------------------------------- */
+
+bool member_watched(const struct control *control, const struct member *member)
+{
+	return !member->record.self && (!control->members->rings || member->neighbour);
+}
+
+static void demand_dial(struct control *control, struct member *member)
+{
+	struct members *members = control->members;
+
+	member->wanted = true;
+	if (member->contact->dial || !members->dials)
+		return;
+	members->dials--;
+	member_dial(control, member, false);
+}
+
+struct rpc_link *member_link(struct control *control, uint32_t ref)
+{
+	struct rpc_link *link = member_link_now(control, ref);
+	const struct member_record *record = member_by_ref(control, ref);
+	struct member_contact *contact;
+	struct member *member;
+
+	if (!record || record->self)
+		return link;
+	member = member_peer(control, record->peer);
+	contact = member_contact(&control->members->table, member);
+	if (!contact)
+		return link;
+	contact->used_ns = net_now();
+	if (!link && control->members->rings)
+		demand_dial(control, member);
+	return link;
+}
+
+bool member_link_soon(const struct control *control, uint32_t ref)
+{
+	const struct member_record *record = member_by_ref(control, ref);
+	const struct member *member;
+
+	if (!record || record->self || !control->members->rings)
+		return false;
+	member = member_peer(control, record->peer);
+	return member->wanted && !member_link_of(member);
+}
+
+void member_link_unused(struct member_contact *contact, uint64_t now_ns)
+{
+	uint64_t then_ns = now_ns - (MEMBER_IDLE_NS - MEMBER_UNUSED_NS);
+
+	if (contact->used_ns < then_ns)
+		contact->used_ns = then_ns;
+}
+
+void member_demand_tick(struct control *control, struct member *member, uint64_t now_ns)
+{
+	bool linked = member_link_of(member) != NULL;
+
+	if (!control->members->rings || member->neighbour)
+		return;
+	if (member->state == MEMBER_DEAD && !linked)
+		member_dial_stop(member);
+	if (member->state != MEMBER_ALIVE)
+		return;
+	if (linked)
+		member->wanted = false;
+	if (member->wanted && !member->contact->dial)
+		demand_dial(control, member);
+	if (!member->contact->dial || now_ns - member->contact->used_ns < MEMBER_IDLE_NS)
+		return;
+	member->wanted = false;
+	member_dial_stop(member);
+}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The members: the table of all engines that this one knows, and the life of each. An entry is made
- * for a candidate (member_take), is a live member from its Hello or record on (member_up), leaves
- * the map (member_down), and is forgotten (member_free).
+ * for a candidate (member_take), is a live member from its Hello or record on (member_put_on_map),
+ * leaves the map (member_take_off_map), and is forgotten (member_free). Each change of the live
+ * members makes the map again, soon; while many change, several changes share one map.
  *
  * Memory: entries in chunks, which never move; hash tables by name and by ref; peer numbers; and
  * contacts, for those that this engine dials, talks to or judges. Without memory an engine is not
@@ -17,6 +18,22 @@
 #include "config/log.h"
 #include "config/version.h"
 #include "engine/control/members/members_inner.h"
+
+/*
+ * The map is rebuilt at once after a change, but only MAP_REBUILDS times within this time, and then
+ * at its end; it is longer by as much for each further 1,024 members.
+ */
+#define MAP_APART_NS (100ull * 1000000)
+#define MAP_REBUILDS 4
+/*
+ * With more than OWNERS_MAX members, a rebuild that took longer than MAP_COST_NS is followed by a
+ * pause of MAP_PAUSES times as long, at most MAP_PAUSE_NS: maps take a fifth of the control plane's
+ * time. Not with fewer: until all have the map with a new member, pages can be missed, and a
+ * rebuild also takes long because the thread was preempted.
+ */
+#define MAP_COST_NS (5ull * 1000000)
+#define MAP_PAUSES 4u
+#define MAP_PAUSE_NS (500ull * 1000000)
 
 const struct member_contact member_no_contact;
 
@@ -390,6 +407,49 @@ void member_table_remove(struct member_table *table, struct member *member)
 	else
 		table->by_peer[table->peer_last] = PEER_FREE | peer;
 	table->peer_last = peer;
+}
+
+/* ---- when the map is made -------------------------------------------------------------------- */
+
+/* The members have changed: the map is made soon, at once if it was not made often lately. */
+static void member_map_soon(struct members *members)
+{
+	uint64_t apart_ns = MAP_APART_NS * (1 + members->alive / 1024), now_ns = net_now();
+
+	if (now_ns - members->window_ns >= apart_ns) {
+		members->window_ns = now_ns;
+		members->rebuilds = 0;
+	}
+	if (members->rebuilds < MAP_REBUILDS || member_rings_wanted(members) != members->rings)
+		net_defer(members->rebuild);
+	else if (!members->rebuild_armed)
+		(void)net_timer_set(
+			members->rebuild, (members->window_ns + apart_ns - now_ns) / 1000 + 1);
+	members->rebuild_armed = true;
+}
+
+/* Timer function: makes the map, and chooses the neighbours first. */
+static void member_map_due(void *context)
+{
+	struct control *control = context;
+	struct members *members = control->members;
+	uint64_t begun_ns, took_ns, pause_ns;
+
+	members->rebuild_armed = false;
+	members->rebuilds++;
+	member_rings_update(context);
+	begun_ns = net_now();
+	if (begun_ns < members->paused_ns) {
+		(void)net_timer_set(members->rebuild, (members->paused_ns - begun_ns) / 1000 + 1);
+		return;
+	}
+	member_map_rebuild(context);
+	took_ns = net_now() - begun_ns;
+	if (members->alive <= OWNERS_MAX || took_ns <= MAP_COST_NS)
+		return;
+	pause_ns = took_ns * MAP_PAUSES;
+	members->paused_ns =
+		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
 }
 
 /* ---- joining and leaving the map ------------------------------------------------------------- */

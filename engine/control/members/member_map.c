@@ -2,8 +2,8 @@
 /*
  * The cluster map: made anew as members join and leave (placement.h says who owns what), kept here,
  * and stored as words in shared memory for clients. The order of the stores is part of the rules in
- * abi/map.h. A change is taken at once, but while many members change, several share one map.
- * Without memory the map stays as it was. The control plane's thread only.
+ * abi/map.h. member.c decides when. Without memory the map stays as it was. The control plane's
+ * thread only.
  */
 #include <stdlib.h>
 
@@ -13,22 +13,6 @@
 #define SECOND_NS 1000000000ull
 #define FORMER_SECONDS (MAP_FORMER_NS / SECOND_NS)
 #define NO_NUMBER UINT16_MAX
-
-/*
- * The map is rebuilt at once after a change, but only MAP_REBUILDS times within this time, and then
- * at its end; it is longer by as much for each further 1,024 members.
- */
-#define MAP_APART_NS (100ull * 1000000)
-#define MAP_REBUILDS 4
-/*
- * With more than OWNERS_MAX members, a rebuild that took longer than MAP_COST_NS is followed by a
- * pause of MAP_PAUSES times as long, at most MAP_PAUSE_NS: maps take a fifth of the control plane's
- * time. Not with fewer: until all have the map with a new member, pages can be missed, and a
- * rebuild also takes long because the thread was preempted.
- */
-#define MAP_COST_NS (5ull * 1000000)
-#define MAP_PAUSES 4u
-#define MAP_PAUSE_NS (500ull * 1000000)
 
 /* ---- owner numbers --------------------------------------------------------------------------- */
 
@@ -526,45 +510,4 @@ void member_map_tick(struct control *control, uint64_t now_ns)
 struct map_view *member_map(const struct control *control)
 {
 	return control->members->current;
-}
-
-/* ---- when the map is made -------------------------------------------------------------------- */
-
-void member_map_soon(struct members *members)
-{
-	uint64_t apart_ns = MAP_APART_NS * (1 + members->alive / 1024), now_ns = net_now();
-
-	if (now_ns - members->window_ns >= apart_ns) {
-		members->window_ns = now_ns;
-		members->rebuilds = 0;
-	}
-	if (members->rebuilds < MAP_REBUILDS || member_rings_wanted(members) != members->rings)
-		net_defer(members->rebuild);
-	else if (!members->rebuild_armed)
-		(void)net_timer_set(
-			members->rebuild, (members->window_ns + apart_ns - now_ns) / 1000 + 1);
-	members->rebuild_armed = true;
-}
-
-void member_map_due(void *context)
-{
-	struct control *control = context;
-	struct members *members = control->members;
-	uint64_t begun_ns, took_ns, pause_ns;
-
-	members->rebuild_armed = false;
-	members->rebuilds++;
-	member_rings_update(context);
-	begun_ns = net_now();
-	if (begun_ns < members->paused_ns) {
-		(void)net_timer_set(members->rebuild, (members->paused_ns - begun_ns) / 1000 + 1);
-		return;
-	}
-	member_map_rebuild(context);
-	took_ns = net_now() - begun_ns;
-	if (members->alive <= OWNERS_MAX || took_ns <= MAP_COST_NS)
-		return;
-	pause_ns = took_ns * MAP_PAUSES;
-	members->paused_ns =
-		begun_ns + took_ns + (pause_ns < MAP_PAUSE_NS ? pause_ns : MAP_PAUSE_NS);
 }

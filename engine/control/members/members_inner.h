@@ -503,10 +503,6 @@ void seeds_watch(struct control *control, uint64_t now_ns);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 
-/* The members have changed: the map is made soon, at once if it was not made often lately. */
-void member_map_soon(struct members *members);
-/* Timer function: makes the map, and chooses the neighbours first. */
-void member_map_due(void *context);
 /* Builds the map of the live members, writes it to the status segment and notifies directory.c. */
 void member_map_rebuild(struct control *control);
 /* Ends the time of former owners of slots in the status segment. */

@@ -15,7 +15,7 @@
 #include "engine/control/net/rpc.h"
 #include "numa/cgroup.h"
 
-/* member.c and rpc.c, when the memory is registered */
+/* members and rpc.c, when the memory is registered */
 int rpc_listen(struct control *c)
 {
 	(void)c;

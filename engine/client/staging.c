@@ -121,7 +121,7 @@ uint32_t staging_take_page(
 /* ---- scratch slots --------------------------------------------------------------------------- */
 
 /* Returns the lowest bit of `free` above which, it included, `count` bits are set; 32: none. */
-static uint32_t bits_find(uint32_t free, uint32_t count)
+static uint32_t scratch_find(uint32_t free, uint32_t count)
 {
 	uint32_t have = 1; /* every bit that is still set begins `have` set bits */
 
@@ -134,27 +134,17 @@ static uint32_t bits_find(uint32_t free, uint32_t count)
 	return free ? (uint32_t)__builtin_ctz(free) : 32;
 }
 
-static uint32_t bits_of(uint32_t at, uint32_t count)
-{
-	return (count < 32 ? (1u << count) - 1 : UINT32_MAX) << at;
-}
-
 uint32_t scratch_take(struct staging *s, uint32_t count)
 {
 	for (uint32_t k = 0; k < SCRATCH_SLOTS / 32; k++) {
 		uint32_t word = (s->scratch_last + k) % (SCRATCH_SLOTS / 32);
-		uint32_t at = bits_find(s->scratch_free[word], count);
+		uint32_t at = scratch_find(s->scratch_free[word], count);
 
 		if (at == 32)
 			continue;
-		s->scratch_free[word] &= ~bits_of(at, count);
+		s->scratch_free[word] &= ~scratch_bits(at, count);
 		s->scratch_last = word;
 		return word * 32 + at;
 	}
 	return CLIENT_NONE;
-}
-
-void scratch_free(struct staging *s, uint32_t slot, uint32_t count)
-{
-	s->scratch_free[slot / 32] |= bits_of(slot % 32, count);
 }

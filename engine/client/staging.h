@@ -54,6 +54,16 @@ static inline unsigned char *staging_at(const struct staging *s, uint32_t block)
 uint32_t staging_offset(const struct staging *s, uint32_t block);
 /* Takes `count` consecutive scratch slots. Returns the first, or CLIENT_NONE: no room. */
 uint32_t scratch_take(struct staging *s, uint32_t count);
-void scratch_free(struct staging *s, uint32_t slot, uint32_t count);
+
+/* Bits `at` to `at` + `count` - 1. */
+static inline uint32_t scratch_bits(uint32_t at, uint32_t count)
+{
+	return (count < 32 ? (1u << count) - 1 : UINT32_MAX) << at;
+}
+
+static inline void scratch_free(struct staging *s, uint32_t slot, uint32_t count)
+{
+	s->scratch_free[slot / 32] |= scratch_bits(slot % 32, count);
+}
 
 #endif

@@ -40,17 +40,6 @@ static void submit_wake_rail(const struct pc_channel *ch, uint32_t rail)
 		return; /* the eventfd's counter is full, so the rail is being woken already */
 }
 
-void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count)
-{
-	struct op_segments *slot = NULL;
-
-	for (uint32_t s = 0; s < count; s++) {
-		if (s % 4 == 0)
-			slot = ring_slot_new(&r->ops, r->unpublished + 1 + s / 4);
-		slot->segment[s % 4] = segments[s];
-	}
-}
-
 static void submit_ctl_publish(struct pc_channel *ch)
 {
 	ring_publish(&ch->ctl, ch->ctl_unpublished);

@@ -15,8 +15,6 @@
 
 static_assert(SHARE_NS_MAX < OP_SPAN_NS, "an op can say its deadline");
 
-/* Writes the segments of an op after its first one into the ring entries behind the op's own. */
-void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count);
 /* Publishes the entries written to this rail's op ring. submit_flush() wakes the rail. */
 void submit_publish(struct pc_channel *ch, uint32_t rail);
 /*
@@ -72,6 +70,19 @@ static inline bool submit_room_now(const struct pc_channel *ch, uint32_t rail, u
 
 	return r->in_flight < DONE_RING_SLOTS &&
 	       r->ops.tail - r->ops.head_seen + slots <= OP_RING_SLOTS && !r->unpublished;
+}
+
+/* Writes the segments of an op after its first one into the ring entries behind the op's own. */
+static inline void submit_segments(
+	struct channel_rail *r, const struct op_segment *segments, uint32_t count)
+{
+	struct op_segments *slot = NULL;
+
+	for (uint32_t s = 0; s < count; s++) {
+		if (s % 4 == 0)
+			slot = ring_slot_new(&r->ops, r->unpublished + 1 + s / 4);
+		slot->segment[s % 4] = segments[s];
+	}
 }
 
 /* Writes an op to the rail's op ring. The caller has called submit_room() with success. */

@@ -25,7 +25,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/member_events.h"
 #include "engine/control/members/members.h"
-#include "engine/control/directory/removals.h"
+#include "engine/control/door.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
@@ -395,7 +395,7 @@ static const struct {
 	 */
 	{"answers", control_nothing_open, ctl_memory_close},
 	{"cluster view", view_open, view_close},
-	{"removals", removals_open, removals_close},
+	{"removals", door_open, door_close},
 	{"engine-to-engine port", messages_open, rpc_close},
 	{"member table", control_members_open, members_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},

@@ -8,7 +8,6 @@
 
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/directory/removals.h"
 #include "engine/control/members/members.h"
 
 static void member_event_gone(struct control *control, uint16_t peer, uint32_t ref)

@@ -11,7 +11,6 @@
 
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/directory/removals.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"

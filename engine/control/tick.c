@@ -8,7 +8,6 @@
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
-#include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
 
 static void tick_fired(void *context)

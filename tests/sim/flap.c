@@ -34,7 +34,8 @@ static uint64_t walk_reaches(uint64_t ns)
 		uint64_t done;
 
 		world_run(world.now_ns + 4 * SIM_MS);
-		done = dir->lacked ? (dir->lacked - dir->lacking) * 100 / dir->lacked : 100;
+		done = dir->lack.most ? (dir->lack.most - dir->lack.count) * 100 / dir->lack.most
+				      : 100;
 		farthest = done > farthest ? done : farthest;
 	}
 	return farthest;

@@ -14,8 +14,8 @@
 
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/directory/removals.h"
 #include "engine/control/control_inner.h"
+#include "engine/control/directory/directory.h"
 #include "engine/control/member_events.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
@@ -136,7 +136,7 @@ bool __wrap_members_tick(struct control *control, uint64_t now_ns);
 bool __wrap_members_tick(struct control *control, uint64_t now_ns)
 {
 	if (world.mutant == MUTANT_NO_COMPARE)
-		control->directory->compare_ns = UINT64_MAX;
+		control->directory->turn.at_ns = UINT64_MAX;
 	if (world.mutant == MUTANT_DEAF_DEATH)
 		for (unsigned i = 0; i < control->members->table.contacts; i++) {
 			control->members->table.contact[i]->heard_ns = net_now();

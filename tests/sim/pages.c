@@ -254,7 +254,7 @@ void kept_removals_open(unsigned node, bool pages)
 			     : huge_open("removals", bytes, -1, false, &options.memory)) < 0)
 		abort();
 	memory_own(&options.memory);
-	if (removals_begin(&n->control, &options) < 0)
+	if (removals_open(&n->control, &options) < 0)
 		abort();
 }
 

@@ -61,7 +61,7 @@ void node_keep(unsigned node);
 void kept_shard_open(unsigned node, uint64_t entries);
 /*
  * A process opens the memory of removals, stored or new. `pages`: it has pages of before, so it
- * takes no clients until it is told what it has missed (removals.h).
+ * takes no clients until it is told what it has missed (removals.c).
  */
 void kept_removals_open(unsigned node, bool pages);
 /* The memory of all pages is lost. */

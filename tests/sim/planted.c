@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planted mistakes in the directory's walks and shards (ld --wrap). One thread. */
+#include "engine/control/directory/directory.h"
 #include "engine/control/directory/directory_state.h"
-#include "engine/control/directory/removals.h"
+#include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
 #include "tests/sim/world.h"
 
@@ -19,7 +20,7 @@ void __wrap_directory_map_changed(struct control *control)
 		return;
 	/* What is known of the owners is forgotten: they are walked for all slots. */
 	STAILQ_FOREACH (owner, &dir->owners, next)
-		lacks_all(dir, &owner->walk, owner->ref);
+		lacks_all(dir, owner);
 }
 
 bool __real_slot_lags(struct directory *dir, uint32_t slot);
@@ -47,13 +48,13 @@ void __wrap_move_slice(void *context)
 	struct directory *dir = context;
 
 	if (world.mutant == MUTANT_GLOBAL_CAP && all_full(dir)) {
-		dir->move_soon = false;
+		dir->move.soon = false;
 		move_soon(dir);
 		return;
 	}
 	__real_move_slice(context);
 	if (world.mutant == MUTANT_FORMER_EARLY)
-		dir->tidy_ns = 0;
+		dir->tidy.from_ns = 0;
 }
 
 __typeof__(shard_remove) __real_shard_remove, __wrap_shard_remove;

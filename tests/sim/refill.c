@@ -44,9 +44,9 @@ static void walk_begins(void)
 {
 	const struct directory *dir = world.node[0].control.directory;
 
-	for (unsigned ms = 0; !dir->lacking && ms < 1000; ms++)
+	for (unsigned ms = 0; !dir->lack.count && ms < 1000; ms++)
 		world_run(world.now_ns + SIM_MS);
-	check(dir->lacking != 0, "walk begins");
+	check(dir->lack.count != 0, "walk begins");
 }
 
 static void look_some(void)

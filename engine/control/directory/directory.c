@@ -1,307 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of directory.h: each turns its request into an update for the owners of the key.
- * Control plane's thread only.
+ * The owners, and the life of the directory: open, close, turns and ticks. An owner that owes an
+ * answer is looked at by a timer; one that turns suspect ends the waiting of the publishes that
+ * wait only for it. Control plane's thread only.
  */
 #include "engine/control/directory/directory.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "config/log.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
-#include "engine/control/directory/removals.h"
-#include "engine/control/pages/pages.h"
 
-static void add_owners(struct directory *dir, struct dir_update *update)
-{
-	const struct map_view *view = member_map(dir->control);
-	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = map_owners(view, &update->key, owner);
-
-	for (unsigned i = 0; i < owners; i++)
-		update_add(dir, update, view->owner[owner[i]].ref);
-}
-
-/* Answers a waiter for which there is no memory. */
-static void waiter_refuse(const struct waiter *waiter)
-{
-	if (waiter)
-		waiter->done(waiter->context, waiter->cookie, OP_NO_SPACE);
-}
-
-void directory_publish(struct control *control, const struct page_key *key,
-	const struct location *at, const struct waiter *waiter)
-{
-	struct directory *dir = control->directory;
-	struct dir_update *update = update_new(dir, DIR_PUBLISH, key, at, REPLICAS_MAX);
-
-	if (!update) {
-		waiter_refuse(waiter);
-		return;
-	}
-	update_await(dir, update, waiter);
-	add_owners(dir, update);
-	update_start(dir, update);
-}
-
-#define HAVERS_MAX (REPLICAS_MAX + FORMERS_MAX)
-
-/*
- * In its first seconds an engine does not know the former owners from the slots' words, but it
- * knows the owners of its last map.
- */
-unsigned formers_of(const struct directory *dir, uint32_t slot, uint32_t ret_ref[FORMERS_MAX])
-{
-	unsigned count = slots_formers(dir->control, slot, ret_ref);
-	const uint8_t *ranked = dir->was ? map_view_slot(dir->was, slot) : NULL;
-
-	for (unsigned i = 0; ranked && i < map_owning(dir->was); i++) {
-		uint32_t ref = dir->was->owner[ranked[i]].ref;
-
-		if (!slot_owned(dir->settled, slot, ref))
-			ret_ref[count++] = ref;
-	}
-	return count;
-}
-
-/* Refs of the owners of the key, and of the former ones that may have entries. */
-static unsigned owners_of(
-	const struct directory *dir, const struct page_key *key, uint32_t ret_ref[HAVERS_MAX])
-{
-	const struct map_view *view = member_map(dir->control);
-	uint32_t at[REPLICAS_MAX];
-	unsigned owners = map_owners(view, key, at);
-
-	for (unsigned i = 0; i < owners; i++)
-		ret_ref[i] = view->owner[at[i]].ref;
-	return owners + formers_of(dir, map_slot_of(key), ret_ref + owners);
-}
-
-void entry_remove(struct directory *dir, const struct page_key *key, const struct location *at,
-	const struct waiter *waiter)
-{
-	uint32_t ref[HAVERS_MAX];
-	unsigned owners = owners_of(dir, key, ref);
-	struct dir_update *update = update_new(dir, DIR_REMOVE, key, at, owners);
-
-	if (!update) {
-		waiter_refuse(waiter);
-		return;
-	}
-	update_await(dir, update, waiter);
-	for (unsigned i = 0; i < owners; i++)
-		update_add(dir, update, ref[i]);
-	update_start(dir, update);
-}
-
-bool entry_removing(struct directory *dir, const struct page_key *key)
-{
-	uint32_t ref[HAVERS_MAX];
-	unsigned owners = owners_of(dir, key, ref);
-
-	for (unsigned i = 0; i < owners; i++) {
-		const struct owner *owner = owner_of(dir, ref[i]);
-
-		if (owner && owner_removing(owner))
-			return true;
-	}
-	return false;
-}
-
-void directory_remove(
-	struct control *control, const struct page_key *key, const struct location *at)
-{
-	entry_remove(control->directory, key,
-		&(struct location){
-			.ref = control->ref, .place = at->place, .generation = at->generation},
-		NULL);
-}
-
-void directory_stale(struct control *control, const struct page_key *key, const struct location *at)
-{
-	const struct index_entry *ours;
-	struct disk_page page;
-
-	if (at->ref == 0 || (key->word[0] | key->word[1]) == 0)
-		return;
-	if (at->ref == control->ref) {
-		/* this engine has the page: the entry is right, the report wrong or late */
-		ours = index_find(control->index, key);
-		if (ours && ours->place == at->place && ours->generation == at->generation)
-			return;
-		if (place_on_disk(at->place) && tier_find(control, key, &page) &&
-			page.place == at->place && page.generation == at->generation)
-			return;
-	}
-	control->counter[COUNTER_entries_stale]++;
-	entry_remove(control->directory, key, at, NULL);
-}
-
-static void forget_add(
-	struct directory *dir, struct dir_update *update, const struct member_record *record)
-{
-	struct owner *owner = record->self ? dir->none : owner_make(dir, record->peer);
-
-	/* a member may have just joined: the map with it comes later */
-	if (owner != dir->none)
-		owner_adopt(dir, owner);
-	update_add(dir, update, record->ref);
-}
-
-void directory_forget(
-	struct control *control, const struct page_key *key, const struct waiter *waiter)
-{
-	struct directory *dir = control->directory;
-	struct dir_update *update = update_new(
-		dir, DIR_FORGET, key, &(struct location){.ref = 0}, member_count(control));
-	const struct member_table *table = members_table(control);
-	const uint64_t number = removals_number(control);
-
-	if (!update) {
-		waiter_refuse(waiter);
-		return;
-	}
-	update_await(dir, update, waiter);
-	update->at.place = (uint32_t)number;
-	update->at.generation = (uint32_t)(number >> 32);
-	if (removals_missing(control) || member_seeking(control))
-		update->unsafe++;
-	for (unsigned peer = 0; peer < table->peers_used; peer++) {
-		const struct member *member = member_table_peer(table, peer);
-
-		if (member)
-			forget_add(dir, update, &member->record);
-	}
-	update_start(dir, update);
-}
-
-void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
-	const struct waiter *waiter)
-{
-	struct directory *dir = control->directory;
-	const struct location at = {.ref = 1,
-		.place = (uint32_t)removal->number,
-		.generation = (uint32_t)(removal->number >> 32)};
-	struct dir_update *update = update_new(dir, DIR_FORGET, &removal->key, &at, 1);
-	const struct member_record *record = member_by_ref(control, ref);
-
-	if (!update) {
-		waiter_refuse(waiter);
-		return;
-	}
-	update_await(dir, update, waiter);
-	if (record)
-		forget_add(dir, update, record);
-	update_start(dir, update);
-}
-
-/* ---- touches --------------------------------------------------------------------------------- */
-
-static void touches_send(struct directory *dir, struct owner *owner)
-{
-	struct rpc_link *link = owner->ref ? member_link(dir->control, owner->ref) : NULL;
-	Pc__Touch touch = PC__TOUCH__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-
-	for (unsigned i = 0; i < owner->reports; i++) {
-		const struct page_report *report = &owner->report[i];
-
-		dir->entry[i].key0 = report->key.word[0];
-		dir->entry[i].key1 = report->key.word[1];
-		dir->entry[i].place = report->place;
-		dir->entry[i].generation = report->generation;
-		dir->entry[i].ref = 0;
-	}
-	touch.n_reported = owner->reports;
-	touch.reported = dir->entry_at;
-	touch.n_places = owner->touched;
-	touch.places = owner->touches;
-	message.body_case = PC__MESSAGE__BODY_TOUCH;
-	message.touch = &touch;
-	/* touches are only hints to the owner: they are dropped when the link has no room */
-	(void)rpc_send(link, &message);
-	owner->touched = owner->reports = 0;
-}
-
-static void touches_due(void *context)
-{
-	struct directory *dir = context;
-	struct owner *owner;
-
-	dir->touch_armed = false;
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		if (owner->touched || owner->reports)
-			touches_send(dir, owner);
-}
-
-/* The member `ref`, if it may have a page at `place`; else NULL. */
-static struct owner *holder_of(struct control *control, uint32_t ref, uint32_t place)
-{
-	const struct member_record *record = member_by_ref(control, ref);
-	struct owner *owner;
-
-	if (!record || place_rail(place) >= record->rails)
-		return NULL;
-	owner = owner_wanted(control->directory, record->peer);
-	return owner->ref == ref ? owner : NULL;
-}
-
-static void touch_soon(struct directory *dir)
-{
-	if (dir->touch_armed)
-		return;
-	dir->touch_armed = true;
-	net_timer_set(dir->touch_due, TOUCH_PACE_MS * 1000);
-}
-
-void directory_report(struct control *control, uint32_t ref, const struct page_report *report)
-{
-	struct owner *owner = holder_of(control, ref, report->place);
-
-	if (!owner || owner->reports == REPORTS_MAX)
-		return;
-	if (!owner->report)
-		owner->report = malloc(REPORTS_MAX * sizeof(owner->report[0]));
-	if (!owner->report)
-		return;
-	owner->report[owner->reports++] = *report;
-	touch_soon(control->directory);
-}
-
-void directory_touch(struct control *control, uint32_t ref, uint32_t place)
-{
-	struct directory *dir = control->directory;
-	struct owner *owner;
-
-	if (ref == control->ref) {
-		page_touched(control, place);
-		return;
-	}
-	owner = holder_of(control, ref, place);
-	if (!owner)
-		return;
-	if (!owner->touches)
-		owner->touches = malloc(MESSAGE_PAGES_MAX * sizeof(owner->touches[0]));
-	if (!owner->touches)
-		return;
-	owner->touches[owner->touched++] = place;
-	if (owner->touched == MESSAGE_PAGES_MAX)
-		touches_send(dir, owner);
-	touch_soon(dir);
-}
-
-/* ---- turns, open and close ------------------------------------------------------------------- */
-
-void directory_flush(struct control *control)
-{
-	struct directory *dir = control->directory;
-
-	net_timer_stop(dir->wake);
-	updates_answer(dir);
-	owners_send(dir);
-}
+/* ---- owners ---------------------------------------------------------------------------------- */
 
 /* NULL: no memory. */
 static struct owner *owner_new(uint16_t peer)
@@ -318,12 +30,24 @@ static struct owner *owner_new(uint16_t peer)
 	return owner;
 }
 
-bool owners_few(const struct directory *dir)
+/*
+ * True if all members may own slots: then each change of the map makes an owner of each of them. In
+ * larger clusters most members own nothing, and an owner is made when it is first needed.
+ */
+static bool owners_few(const struct directory *dir)
 {
 	return member_count(dir->control) <= OWNERS_MAX;
 }
 
-struct owner *owner_make(struct directory *dir, uint16_t peer)
+static void owner_adopt(struct directory *dir, struct owner *owner)
+{
+	const struct member_record *record = member_by_peer(dir->control, owner->peer);
+
+	if (record && !record->self)
+		owner->ref = record->ref;
+}
+
+static struct owner *owner_make(struct directory *dir, uint16_t peer)
 {
 	struct owner **chain = &dir->by_peer[peer % OWNER_CHAINS];
 	struct owner *owner = owner_at(dir, peer);
@@ -341,12 +65,44 @@ struct owner *owner_make(struct directory *dir, uint16_t peer)
 	return owner ? owner : dir->none;
 }
 
-void owner_adopt(struct directory *dir, struct owner *owner)
+void owner_join(struct directory *dir, uint16_t peer)
 {
-	const struct member_record *record = member_by_peer(dir->control, owner->peer);
+	struct owner *owner = owner_make(dir, peer);
+
+	if (owner != dir->none)
+		owner_adopt(dir, owner);
+}
+
+struct owner *owner_wanted(struct directory *dir, uint16_t peer)
+{
+	return owners_few(dir) ? owner_at(dir, peer) : owner_make(dir, peer);
+}
+
+struct owner *owner_there(const struct directory *dir, uint32_t ref)
+{
+	const struct member_record *record = member_by_ref(dir->control, ref);
+	struct owner *owner = record ? owner_at(dir, record->peer) : NULL;
+
+	if (ref == dir->self->ref)
+		return dir->self;
+	return owner && owner->ref == ref ? owner : NULL;
+}
+
+struct owner *owner_of(struct directory *dir, uint32_t ref)
+{
+	const struct member_record *record = member_by_ref(dir->control, ref);
 
 	if (record && !record->self)
-		owner->ref = record->ref;
+		(void)owner_wanted(dir, record->peer);
+	return owner_there(dir, ref);
+}
+
+bool owner_lags(const struct directory *dir, const struct owner *owner)
+{
+	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
+	uint64_t dead_ns = dead_after_ns(dir->control);
+
+	return owner->behind || (oldest && net_now() - oldest->sent_ns >= dead_ns);
 }
 
 static void owner_unchain(struct directory *dir, struct owner *owner)
@@ -360,8 +116,7 @@ static void owner_unchain(struct directory *dir, struct owner *owner)
 
 static void owner_free(struct owner *owner)
 {
-	free(owner->touches);
-	free(owner->report);
+	free(owner->hints);
 	digest_drop(owner);
 	show_drop(owner);
 	free(owner);
@@ -384,21 +139,303 @@ void owners_trim(struct directory *dir)
 	STAILQ_CONCAT(&dir->owners, &keep);
 }
 
-static void wake(void *context)
+/* ---- suspicion ------------------------------------------------------------------------------- */
+
+static uint64_t patrol_period_ns(const struct directory *dir)
+{
+	return patience_ns(dir->control) / SUSPECT_LOOKS + 1;
+}
+
+/* How long the oldest request to the owner waits for its answer; 0: there is none. */
+static uint64_t unserved_ns(const struct directory *dir, const struct owner *owner, uint64_t now_ns)
+{
+	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
+	uint64_t since_ns = owner_queued(owner) || owner->relay ? owner->wait_ns : 0;
+
+	if (oldest)
+		since_ns = oldest->sent_ns;
+	if (since_ns && since_ns < dir->patrol.awake_ns)
+		since_ns = dir->patrol.awake_ns;
+	return since_ns && now_ns > since_ns ? now_ns - since_ns : 0;
+}
+
+/* How long the oldest probe waits; 0 after a pause of this engine, until that is forgiven. */
+static uint64_t unprobed_ns(
+	const struct directory *dir, const struct member *entry, uint64_t now_ns)
+{
+	const struct control *control = dir->control;
+
+	if (now_ns - members_probe_ns(control) > 2 * member_probe_period_ns(control))
+		return 0;
+	return member_unserved_ns(entry, now_ns);
+}
+
+static enum suspect_why owner_judge(
+	const struct directory *dir, const struct owner *owner, uint64_t now_ns)
+{
+	const struct control *control = dir->control;
+	const struct member *entry = member_peer(control, owner->peer);
+	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull;
+	uint64_t probe_ns;
+	struct suspect_evidence evidence = {.beat_ns = beat_ns,
+		.dead_ns = dead_after_ns(control),
+		.unserved_ns = unserved_ns(dir, owner, now_ns),
+		.unserved_before = owner->why == SUSPECT_UNSERVED};
+
+	if (!entry || entry->record.ref != owner->ref || !owner->ref)
+		return SUSPECT_NOT;
+	evidence.silent_ns = member_silent_ns(control, entry, now_ns);
+	probe_ns = unprobed_ns(dir, entry, now_ns);
+	if (evidence.unserved_ns < probe_ns)
+		evidence.unserved_ns = probe_ns;
+	evidence.unread = owner->unread_ref == owner->ref;
+	evidence.linked = member_link_of(entry) || !member_watched(control, entry);
+	evidence.paused = now_ns - members_tick_ns(control) > SUSPECT_BEATS * beat_ns;
+	return suspect_judge(&evidence);
+}
+
+void owner_suspect(struct directory *dir, struct owner *owner, enum suspect_why why)
+{
+	uint64_t bit = 1ull << owner->peer % 64, *word;
+
+	owner->why = why;
+	/* the clients of this host read the bit before they choose an owner to ask */
+	if (!dir->control->status)
+		return;
+	word = &dir->control->status->map.suspects[owner->peer / 64];
+	shm_store64(word, suspect_steers(why) ? *word | bit : *word & ~bit);
+}
+
+/* Judges the owner anew, and shows clients whether it is suspect. */
+static void owner_look(struct directory *dir, struct owner *owner, uint64_t now_ns)
+{
+	bool steered = suspect_steers(owner->why);
+
+	owner_suspect(dir, owner, owner_judge(dir, owner, now_ns));
+	if (suspect_steers(owner->why) && !steered) {
+		owner->suspect_ns = now_ns;
+		dir->control->counter[COUNTER_owners_suspected]++;
+		waiters_check(dir, owner);
+	}
+}
+
+static void patrol_arm(struct directory *dir, uint64_t now_ns)
+{
+	if (dir->patrol.armed_ns)
+		return;
+	dir->patrol.armed_ns = now_ns;
+	(void)net_timer_set(dir->patrol.timer, patrol_period_ns(dir) / 1000);
+}
+
+static void patrol_run(void *context)
+{
+	struct directory *dir = context;
+	struct owner *owner;
+	uint64_t now_ns = net_now();
+	bool more = false;
+
+	/*
+	 * If this timer is late, this engine did not run and could not receive: answers may be in
+	 * its sockets. Owners get their time anew.
+	 */
+	if (now_ns - dir->patrol.armed_ns > 2 * patrol_period_ns(dir))
+		dir->patrol.awake_ns = now_ns;
+	dir->patrol.armed_ns = 0;
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		if (!owner->ref || owner_idle(owner))
+			continue;
+		more = true;
+		owner_look(dir, owner, now_ns);
+		relay_look(dir, owner, now_ns);
+	}
+	if (more)
+		patrol_arm(dir, now_ns);
+}
+
+void owner_waits(struct directory *dir, struct owner *owner)
+{
+	owner->wait_ns = net_now();
+	owner_look(dir, owner, owner->wait_ns);
+	patrol_arm(dir, owner->wait_ns);
+}
+
+/* The owner has answered; the oldest answer that it still owes waits for this time. */
+static void owner_answered(
+	struct directory *dir, struct owner *owner, uint64_t now_ns, uint64_t waits_ns)
+{
+	if (owner->why == SUSPECT_UNSERVED && waits_ns <= patience_ns(dir->control))
+		owner_suspect(dir, owner, SUSPECT_NOT);
+	owner_look(dir, owner, now_ns);
+}
+
+void owner_served(struct directory *dir, struct owner *owner)
+{
+	const struct member *entry = member_peer(dir->control, owner->peer);
+	uint64_t now_ns = net_now();
+
+	owner->served_ns = owner->wait_ns = now_ns;
+	owner_answered(dir, owner, now_ns, entry ? unprobed_ns(dir, entry, now_ns) : 0);
+}
+
+void directory_probed(struct control *control, uint16_t peer, bool served)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner = dir ? owner_at(dir, peer) : NULL;
+	uint64_t now_ns = net_now();
+
+	if (owner && owner->ref)
+		owner_answered(
+			dir, owner, now_ns, served ? unserved_ns(dir, owner, now_ns) : UINT64_MAX);
+}
+
+/* NULL: the directory is not open, or there is no memory. */
+static struct owner *owner_opened(struct directory *dir, uint16_t peer)
+{
+	struct owner *owner = dir ? owner_make(dir, peer) : NULL;
+
+	return dir && owner != dir->none ? owner : NULL;
+}
+
+void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread)
+{
+	struct owner *owner = owner_opened(control->directory, peer);
+
+	if (!owner)
+		return;
+	owner->unread_ref = unread ? ref : 0;
+	owner_look(control->directory, owner, net_now());
+}
+
+bool directory_overdue(const struct control *control, uint16_t peer)
+{
+	const struct directory *dir = control->directory;
+	const struct owner *owner = dir ? owner_at(dir, peer) : NULL;
+
+	return owner && owner->ref && owner->why == SUSPECT_UNSERVED && !owner_idle(owner);
+}
+
+void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret)
+{
+	const struct directory *dir = control->directory;
+	const struct owner *owner = owner_at(dir, peer);
+	uint64_t now_ns = net_now();
+
+	*ret = (struct directory_owner){.why = owner_judge(dir, owner, now_ns),
+		.queued = owner_queued(owner),
+		.in_flight = owner->in_flight,
+		.background = owner->background,
+		.behind = owner->behind,
+		.unserved_ms = unserved_ns(dir, owner, now_ns) / 1000000,
+		.served_ms = -1};
+	if (owner->served_ns)
+		ret->served_ms = (int64_t)((now_ns - owner->served_ns) / 1000000);
+}
+
+/* ---- changes of the members ------------------------------------------------------------------ */
+
+void directory_link_up(struct control *control, uint16_t peer, bool disk)
+{
+	struct owner *owner = owner_opened(control->directory, peer);
+
+	if (!owner)
+		return;
+	owner->takes_disk = disk;
+	owner->unlinked_ns = owner->relayed_ns = 0;
+	owner_dirty(control->directory, owner);
+}
+
+void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner = owner_at(dir, peer);
+	uint32_t at = owner_index(dir->map.settled, ref);
+
+	if (owner->ref == ref) {
+		owner->ref = 0;
+		owner_clear(dir, owner);
+	}
+	if (at < dir->map.settled->owners) {
+		dir->map.left[at / 64] |= 1ull << at % 64;
+		dir->map.left_any = true;
+	}
+	departed_add(dir, ref);
+}
+
+/* An owner of each other member, in the order of their peer numbers. */
+static void owners_make(struct directory *dir)
+{
+	const struct member_table *table = members_table(dir->control);
+
+	for (unsigned peer = 0; peer < table->peers_used; peer++) {
+		const struct member *entry = member_table_peer(table, peer);
+
+		if (entry && !entry->record.self)
+			(void)owner_make(dir, (uint16_t)peer);
+	}
+}
+
+void directory_map_changed(struct control *control)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner;
+
+	if (owners_few(dir))
+		owners_make(dir);
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		owner_adopt(dir, owner);
+	if (dir->map.settled != member_map(control) || dir->map.left_any)
+		map_follow(dir, member_map(control));
+	orphans_place(dir);
+}
+
+/* ---- turns and ticks ------------------------------------------------------------------------- */
+
+void directory_flush(struct control *control)
+{
+	struct directory *dir = control->directory;
+
+	net_timer_stop(dir->wake);
+	updates_answer(dir);
+	owners_send(dir);
+}
+
+static void directory_wake(void *context)
 {
 	struct directory *dir = context;
 
 	directory_flush(dir->control);
 }
 
-static void queues_open(struct directory *dir)
+void directory_tick(struct control *control, uint64_t now_ns)
 {
-	STAILQ_INIT(&dir->dirty);
-	STAILQ_INIT(&dir->finished);
-	TAILQ_INIT(&dir->orphans);
-	TAILQ_INIT(&dir->asked);
-	STAILQ_INIT(&dir->owners);
+	struct directory *dir = control->directory;
+	uint64_t dead_ns = dead_after_ns(control);
+	struct owner *owner;
+
+	departed_tick(dir, now_ns);
+	compare_tick(dir, now_ns);
+	passes_tick(dir, now_ns);
+	owners_trim(dir);
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		const struct batch *oldest = STAILQ_FIRST(&owner->batches);
+		const struct member_record *record = member_by_peer(control, owner->peer);
+		struct member_texts texts;
+
+		owner->relay_tries = 0;
+		/* patrol_run() looks at the others: it knows whether this engine was paused */
+		if (owner->ref && owner_idle(owner))
+			owner_look(dir, owner, now_ns);
+		if (!oldest || !record || now_ns - oldest->sent_ns <= 2 * dead_ns)
+			continue;
+		member_texts(record, &texts);
+		log_warn(
+			"member %s is alive but acknowledges no directory messages: closing the connection to dial it again",
+			texts.name);
+		rpc_link_close((struct rpc_link *)oldest->via);
+	}
 }
+
+/* ---- open and close -------------------------------------------------------------------------- */
 
 /* Of all control planes of the process, which in tests and in the simulator are many. */
 static void scratch_open(struct directory *dir)
@@ -410,7 +447,6 @@ static void scratch_open(struct directory *dir)
 		entry[i] = (Pc__Entry)PC__ENTRY__INIT;
 		entry_at[i] = &entry[i];
 	}
-	dir->entry = entry;
 	dir->entry_at = entry_at;
 	dir->failed = failed;
 }
@@ -422,24 +458,31 @@ int directory_open(struct control *control)
 	if (!dir)
 		return -ENOMEM;
 	dir->control = control;
-	queues_open(dir);
+	STAILQ_INIT(&dir->dirty);
+	STAILQ_INIT(&dir->finished);
+	STAILQ_INIT(&dir->owners);
+	TAILQ_INIT(&dir->orphans);
+	TAILQ_INIT(&dir->asked);
 	scratch_open(dir);
 	control->directory = dir;
 	dir->none = owner_new(0);
-	dir->due = net_timer_new(control->base, false, updates_due, dir);
-	dir->wake = net_timer_new(control->base, false, wake, dir);
-	dir->touch_due = net_timer_new(control->base, false, touches_due, dir);
-	dir->move = net_timer_new(control->base, false, move_slice, dir);
-	dir->patrol = net_timer_new(control->base, false, patrol, dir);
-	if (!dir->none || !dir->due || !dir->wake || !dir->touch_due || !dir->move ||
-		!dir->patrol) {
+	dir->self = owner_new(0);
+	dir->due.timer = net_timer_new(control->base, false, updates_due, dir);
+	dir->wake = net_timer_new(control->base, false, directory_wake, dir);
+	dir->hints.timer = net_timer_new(control->base, false, hints_due, dir);
+	dir->move.timer = net_timer_new(control->base, false, move_slice, dir);
+	dir->patrol.timer = net_timer_new(control->base, false, patrol_run, dir);
+	if (!dir->none || !dir->self || !dir->due.timer || !dir->wake || !dir->hints.timer ||
+		!dir->move.timer || !dir->patrol.timer) {
 		directory_close(control);
 		return -ENOMEM;
 	}
+	dir->self->ref = control->ref;
+	dir->self->takes_disk = true;
 	compare_later(dir, net_now());
 	/* of before a warm restart */
 	dir->published = control->kept_ref != NULL;
-	dir->settled = map_view_share(member_map(control));
+	dir->map.settled = map_view_share(member_map(control));
 	/* Members of before a warm restart that do not return have no record of when they left. */
 	if (control->shard->entries)
 		departed_add(dir, 0);
@@ -451,17 +494,19 @@ void directory_close(struct control *control)
 {
 	struct directory *dir = control->directory;
 	struct owner *owner;
-	struct net_timer *timers[] = {dir ? dir->due : NULL, dir ? dir->wake : NULL,
-		dir ? dir->touch_due : NULL, dir ? dir->move : NULL, dir ? dir->patrol : NULL};
+	struct net_timer *timers[] = {dir ? dir->due.timer : NULL, dir ? dir->wake : NULL,
+		dir ? dir->hints.timer : NULL, dir ? dir->move.timer : NULL,
+		dir ? dir->patrol.timer : NULL};
 
 	if (!dir)
 		return;
 	forgets_drop(dir, NULL);
-	digests_unask(dir, NULL);
+	if (dir->none)
+		digests_link_down(dir, dir->none, NULL);
 	passes_drop(dir, NULL);
 	STAILQ_FOREACH (owner, &dir->owners, next) {
 		owner->ref = 0;
-		owner_rewind(dir, owner);
+		owner_quit(dir, owner);
 	}
 	updates_close(dir);
 	while ((owner = STAILQ_FIRST(&dir->owners))) {
@@ -469,11 +514,12 @@ void directory_close(struct control *control)
 		owner_free(owner);
 	}
 	free(dir->none);
+	free(dir->self);
 	for (unsigned i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
 		if (timers[i])
 			net_timer_free(timers[i]);
-	map_view_drop(dir->settled);
-	map_view_drop(dir->was);
+	map_view_drop(dir->map.settled);
+	map_view_drop(dir->map.was);
 	free(dir);
 	control->directory = NULL;
 }

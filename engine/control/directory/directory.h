@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory as the control plane uses it: finds the owners of a key, publishes and removes this
- * engine's entries there, and serves the requests of other engines. Lookups are not here: a client
- * reads the owner's shard with a one-sided READ. Control plane's thread only.
+ * The directory as the other rooms use it: finds the owners of a key, publishes and removes this
+ * engine's entries there, deletes keys at all members, and serves the requests of other engines.
+ * Lookups are not here: a client reads the owner's shard with a one-sided READ.
  *
- * Messages are collected in one batch per owner and sent at the end of each turn of the event loop.
+ * Control plane's thread only. No call waits: messages are collected in one batch per owner and
+ * sent at the end of each turn of the event loop. Times are CLOCK_MONOTONIC.
  */
 #ifndef CONTROL_DIRECTORY_H
 #define CONTROL_DIRECTORY_H
@@ -15,9 +16,14 @@
 #include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 #include "engine/disk/disk.h"
+#include "numa/huge.h"
 
 struct control;
-struct removal;
+struct directory;
+struct member;
+struct rpc_link;
+
+/* ---- results --------------------------------------------------------------------------------- */
 
 /*
  * Result of a directory call. Called exactly once, from directory_flush(), never from inside the
@@ -40,6 +46,8 @@ struct waiter {
 	void *context;
 	uint64_t cookie;
 };
+
+/* ---- entries of this engine: called by clients/ and pages/ ----------------------------------- */
 
 /*
  * Publishes "this node has `key` at `at`", whose ref is not used, to every owner; this node's own
@@ -75,9 +83,6 @@ void directory_stale(
  */
 void directory_forget(
 	struct control *control, const struct page_key *key, const struct waiter *waiter);
-/* Tells member `ref` of a removal that it has missed. */
-void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
-	const struct waiter *waiter);
 /*
  * The page at `place` on node `ref` was read by a client of this engine: tells that node, whose
  * eviction keeps visited pages longer.
@@ -86,6 +91,65 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place);
 #define REPORTS_MAX 16u /* pages reported to one holder in one Touch; further ones are dropped */
 /* A client of this host has read this page of engine `ref` with another CRC than its head says. */
 void directory_report(struct control *control, uint32_t ref, const struct page_report *report);
+
+/* ---- owners and members: called by members/ and conns/ --------------------------------------- */
+
+/*
+ * The member has left the map. Publishes queued for it move to its successor at the next
+ * directory_map_changed().
+ */
+void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref);
+/*
+ * Member `ref` had removed us from its map and dropped our entries: publishes again every entry
+ * that it owns.
+ */
+void directory_forgotten(struct control *control, uint32_t ref);
+/*
+ * The link has closed: batches sent over it and not acknowledged are sent again over the next one.
+ */
+void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
+/* True if a request to the member waits too long for its acknowledgement. */
+bool directory_overdue(const struct control *control, uint16_t peer);
+/* `disk`: the member knows entries of pages on disk. */
+void directory_link_up(struct control *control, uint16_t peer, bool disk);
+/* The member has answered a probe, and none waits for too long (`served`), or one does. */
+void directory_probed(struct control *control, uint16_t peer, bool served);
+/* The map has changed. */
+void directory_map_changed(struct control *control);
+/* Owners may lack any entry of ours: they are compared with. */
+void move_again(struct directory *directory);
+
+/*
+ * READs of member `ref` hang, although READs of others complete; or they do so no longer. Called by
+ * conn_health.c.
+ */
+void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread);
+
+/* ---- removals that absent members have missed: removals.c ------------------------------------ */
+
+struct removals_options {
+	struct huge memory; /* of removals_bytes(); removals_close() closes it */
+	bool adopted;       /* an engine before has written it */
+	bool pages;         /* there are pages of before: the door is shut at first */
+	/* The door opens. `drop`: pages in memory may be ones whose removal was a promise. */
+	void (*opened)(struct control *control, bool drop);
+};
+size_t removals_bytes(void);
+/* Returns 0, or -ENOMEM: the memory stays the caller's. */
+int removals_open(struct control *control, const struct removals_options *options);
+void removals_close(struct control *control);
+/* Runs at every heartbeat. */
+void removals_tick(struct control *control, uint64_t now_ns);
+/* True if this engine has pages, or may find some: it wants to be sent what it has missed. */
+bool removals_wanted(const struct control *control);
+void removals_member_up(struct control *control, const struct member *member);
+/* The member is on the map because other members said so: they also send it what it has missed. */
+void removals_member_told(struct control *control, const struct member *member);
+void removals_member_left(struct control *control, const struct member *member);
+/* The live member at the other end of the link has sent this Hello. */
+void removals_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
+
+/* ---- what observe/ shows --------------------------------------------------------------------- */
 
 /* State of the directory as this engine sees it. The loop's thread. */
 struct directory_counts {
@@ -117,37 +181,8 @@ struct directory_owner {
 };
 void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret);
 
-/* ---- called by member.c ---------------------------------------------------------------------- */
+/* ---- life: called by the root ---------------------------------------------------------------- */
 
-struct rpc_link;
-
-/*
- * The member has left the map. Publishes queued for it move to its successor at the next
- * directory_map_changed().
- */
-void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref);
-/*
- * Member `ref` had removed us from its map and dropped our entries: publishes again every entry
- * that it owns.
- */
-void directory_forgotten(struct control *control, uint32_t ref);
-/*
- * The link has closed: batches sent over it and not acknowledged are sent again over the next one.
- */
-void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
-/* True if a request to the member waits too long for its acknowledgement. */
-bool directory_overdue(const struct control *control, uint16_t peer);
-/* `disk`: the member knows entries of pages on disk. */
-void directory_link_up(struct control *control, uint16_t peer, bool disk);
-/* The member has answered a probe, and none waits for too long (`served`), or one does. */
-void directory_probed(struct control *control, uint16_t peer, bool served);
-/* Compares this engine's entries with those of their owners soon (directory_compare.c). */
-void directory_compare(struct control *control);
-/*
- * READs of member `ref` hang, although READs of others complete; or they do so no longer. Called by
- * rail_health.c.
- */
-void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread);
 /*
  * Runs at every heartbeat: begins the periodic comparison, and closes the link of an owner that has
  * acknowledged nothing for twice cluster.dead_after_ms, so that the owner is dialled again.
@@ -158,10 +193,9 @@ int directory_open(struct control *control);
 void directory_close(struct control *control);
 /* Called at the end of each turn of the control plane: sends the batches that it has collected. */
 void directory_flush(struct control *control);
-/* Called by member.c when the map has changed; implemented in directory_move.c. */
-void directory_map_changed(struct control *control);
 
-/* Messages of other engines, from messages.c; false: the message breaks a rule. */
+/* ---- messages of other engines; false: the message breaks a rule, and the link is closed ----- */
+
 bool directory_serve_publish(
 	struct control *control, struct rpc_link *link, const Pc__Publish *publish);
 bool directory_serve_remove(
@@ -181,5 +215,6 @@ bool directory_serve_relayed(
 	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed);
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
+bool removals_serve_told(struct control *control, struct rpc_link *link, const Pc__Told *told);
 
 #endif

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Digests: the holder asks an owner for a sum over its entries of each slot of the map, and
- * computes the same from its index. Control plane's thread only.
- *
- * The two are not read at one moment. An entry that changes meanwhile is published or removed by
- * its own update, whatever the digests say; its slot may differ, so the pages of the slot are
- * published once more, which changes nothing.
+ * What an owner has of a holder's entries: digests, and the entries themselves where digests
+ * differ. Both sides of both exchanges are here; MESSAGES.md shows them and says why a Remove of
+ * what an owner has shown meets no newer entry. When they take place, and what the holder publishes
+ * then, is in directory_compare.c. An engine looks at its own entries in its own shard in the same
+ * way. Control plane's thread only.
  */
 #include <stdlib.h>
 
 #include "engine/abi/wire.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 
 #define SKIPS 16u /* slots that are skipped at the cost of one page */
 
-/* ---- the holder ------------------------------------------------------------------------------ */
+/* ---- digests: the holder --------------------------------------------------------------------- */
 
 void digest_drop(struct owner *owner)
 {
@@ -28,7 +28,7 @@ bool digest_ask(struct directory *dir, struct owner *owner)
 {
 	struct rpc_link *link = member_link(dir->control, owner->ref);
 	Pc__DigestAsk body = PC__DIGEST_ASK__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	Pc__Message message = message_of(PC__MESSAGE__BODY_DIGEST_ASK, &body);
 	struct digest *digest;
 
 	if (!link || link->member->contact->wire < WIRE_VERSION_SLOTS)
@@ -39,8 +39,6 @@ bool digest_ask(struct directory *dir, struct owner *owner)
 	digest->serial = body.serial = ++dir->serial;
 	digest->via = link;
 	digest->asked_ns = net_now();
-	message.body_case = PC__MESSAGE__BODY_DIGEST_ASK;
-	message.digest_ask = &body;
 	if (rpc_send(link, &message))
 		owner->digest = digest;
 	else
@@ -48,34 +46,31 @@ bool digest_ask(struct directory *dir, struct owner *owner)
 	return owner->digest != NULL;
 }
 
-static bool to_count(const struct owner *owner)
+static bool owner_counts(const struct owner *owner)
 {
 	return owner && owner->digest && !owner->digest->counted;
 }
 
 static bool slot_wanted(struct directory *dir, uint32_t slot)
 {
-	const struct map_view *view = dir->settled;
-	const uint8_t *ranked = map_view_slot(view, slot);
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = slot_any(dir, slot) ? slot_owners(dir->map.settled, slot, owner) : 0;
 
-	if (!slot_any(dir, slot))
-		return false;
-	for (unsigned i = 0; i < map_owning(view); i++)
-		if (to_count(owner_of(dir, view->owner[ranked[i]].ref)))
+	for (unsigned i = 0; i < owners; i++)
+		if (owner_counts(owner_of(dir, owner[i])))
 			return true;
 	return false;
 }
 
-static void page_count(struct directory *dir, const struct index_entry *entry)
+static void digest_add(struct directory *dir, const struct index_entry *entry)
 {
-	const struct map_view *view = dir->settled;
-	uint32_t at[REPLICAS_MAX], slot = map_slot_of(&entry->key);
-	unsigned owners = map_owners(view, &entry->key, at);
+	uint32_t ref[REPLICAS_MAX], slot = map_slot_of(&entry->key);
+	unsigned owners = slot_owners(dir->map.settled, slot, ref);
 
 	for (unsigned i = 0; i < owners; i++) {
-		struct owner *owner = owner_of(dir, view->owner[at[i]].ref);
+		struct owner *owner = owner_of(dir, ref[i]);
 
-		if (!to_count(owner) || !owner_takes(dir, owner->ref, entry->place))
+		if (!owner_counts(owner) || !owner_takes(owner, entry->place))
 			continue;
 		owner->digest->pages++;
 		owner->digest->differ[slot] +=
@@ -88,25 +83,25 @@ bool digests_count(struct directory *dir)
 	struct index_entry entries[MOVE_PART];
 	unsigned skipped = 0, looked = 0;
 
-	while (looked + skipped / SKIPS < MOVE_KEYS && dir->slot < MAP_SLOTS) {
+	while (looked + skipped / SKIPS < MOVE_KEYS && dir->reading.slot < MAP_SLOTS) {
 		unsigned count;
 
-		if (!dir->at && !slot_wanted(dir, dir->slot)) {
-			dir->slot++;
-			skipped += slot_any(dir, dir->slot % MAP_SLOTS);
+		if (!dir->reading.at && !slot_wanted(dir, dir->reading.slot)) {
+			dir->reading.slot++;
+			skipped += slot_any(dir, dir->reading.slot % MAP_SLOTS);
 			continue;
 		}
-		count = slot_pages(dir, dir->slot, &dir->at, MOVE_PART, entries);
+		count = slot_pages(dir, dir->reading.slot, &dir->reading.at, MOVE_PART, entries);
 		for (unsigned i = 0; i < count; i++)
-			page_count(dir, &entries[i]);
+			digest_add(dir, &entries[i]);
 		looked += 1 + count;
-		dir->slot += !dir->at;
+		dir->reading.slot += !dir->reading.at;
 	}
-	return dir->slot < MAP_SLOTS;
+	return dir->reading.slot < MAP_SLOTS;
 }
 
 /* False: the sums do not fit the slots. */
-static bool answer_take(const Pc__Digest *answer, uint64_t *differ)
+static bool digest_take(const Pc__Digest *answer, uint64_t *differ)
 {
 	size_t at = 0;
 
@@ -132,7 +127,7 @@ bool directory_serve_digest(
 
 	if (!digest || digest->serial != answer->serial || digest->via != link)
 		return answer->n_sums <= MAP_SLOTS; /* late */
-	if (digest->answered || !answer_take(answer, digest->differ))
+	if (digest->answered || !digest_take(answer, digest->differ))
 		return false;
 	digest->answered = true;
 	digest->none = answer->n_sums == 0;
@@ -140,14 +135,14 @@ bool directory_serve_digest(
 	return true;
 }
 
-/* ---- the owner ------------------------------------------------------------------------------- */
+/* ---- digests: the owner ---------------------------------------------------------------------- */
 
 /* `sums` NULL: there are none. They are moved together. */
-static void reply(struct rpc_link *link, uint64_t serial, uint64_t *sums)
+static void digest_reply(struct rpc_link *link, uint64_t serial, uint64_t *sums)
 {
 	static uint8_t slots[MAP_SLOTS / 8]; /* the thread's */
 	Pc__Digest body = PC__DIGEST__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	Pc__Message message = message_of(PC__MESSAGE__BODY_DIGEST, &body);
 
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++) {
 		if (slot % 8 == 0)
@@ -161,9 +156,22 @@ static void reply(struct rpc_link *link, uint64_t serial, uint64_t *sums)
 	body.sums = sums;
 	if (body.n_sums)
 		body.slots = (ProtobufCBinaryData){sizeof(slots), slots};
-	message.body_case = PC__MESSAGE__BODY_DIGEST;
-	message.digest = &body;
 	rpc_reply(link, &message);
+}
+
+/* The link has closed, NULL: all links: nothing is answered on it. */
+static void digests_unask(struct directory *dir, const struct rpc_link *link)
+{
+	struct asked *asked, *next;
+
+	for (asked = TAILQ_FIRST(&dir->asked); asked; asked = next) {
+		next = TAILQ_NEXT(asked, next);
+		if (link && asked->link != link)
+			continue;
+		TAILQ_REMOVE(&dir->asked, asked, next);
+		free(asked->sums);
+		free(asked);
+	}
 }
 
 bool directory_serve_digest_ask(
@@ -179,7 +187,7 @@ bool directory_serve_digest_ask(
 	asked = control->shard->entries ? calloc(1, sizeof(*asked)) : NULL;
 	if (!asked) {
 		/* Also without memory: then the sender publishes everything again. */
-		reply(link, ask->serial, NULL);
+		digest_reply(link, ask->serial, NULL);
 		return true;
 	}
 	asked->link = link;
@@ -191,22 +199,8 @@ bool directory_serve_digest_ask(
 	return true;
 }
 
-void digests_unask(struct directory *dir, const struct rpc_link *link)
-{
-	struct asked *asked, *next;
-
-	for (asked = TAILQ_FIRST(&dir->asked); asked; asked = next) {
-		next = TAILQ_NEXT(asked, next);
-		if (link && asked->link != link)
-			continue;
-		TAILQ_REMOVE(&dir->asked, asked, next);
-		free(asked->sums);
-		free(asked);
-	}
-}
-
 /* Reads the next part of the shard. False: there is more to read. Without memory nothing is. */
-static bool count_part(const struct shard *shard, struct asked *asked)
+static bool asked_count(const struct shard *shard, struct asked *asked)
 {
 	uint32_t buckets = asked->left < DIGEST_BUCKETS ? (uint32_t)asked->left : DIGEST_BUCKETS;
 
@@ -223,10 +217,218 @@ void digests_slice(struct directory *dir)
 {
 	struct asked *asked = TAILQ_FIRST(&dir->asked);
 
-	if (!asked || !count_part(dir->control->shard, asked))
+	if (!asked || !asked_count(dir->control->shard, asked))
 		return;
-	TAILQ_REMOVE(&dir->asked, asked, next);
-	reply(asked->link, asked->serial, asked->sums);
+	TAILQ_REMOVE(&dir->asked, asked, next); /* an answer can close the link */
+	digest_reply(asked->link, asked->serial, asked->sums);
 	free(asked->sums);
 	free(asked);
+}
+
+/* ---- entries: the holder --------------------------------------------------------------------- */
+
+/*
+ * True if member `ref` owns the slot. A former owner keeps its entries while readers ask it, and
+ * is looked at again.
+ */
+static bool slot_has(struct directory *dir, uint32_t slot, uint32_t ref)
+{
+	uint64_t now_ns = net_now();
+
+	if (slot_owned(dir->map.settled, slot, ref))
+		return true;
+	if (now_ns >= dir->tidy.from_ns && !slot_lags(dir, slot))
+		return false;
+	compare_mark(dir, ref);
+	if (now_ns >= dir->tidy.from_ns)
+		dir->tidy.lag_ns = now_ns + dead_after_ns(dir->control);
+	return true;
+}
+
+/* True if member `ref` should have this entry: it names a page of this engine, by its one name. */
+static bool entry_right(struct directory *dir, uint32_t ref, const struct dir_entry *entry)
+{
+	struct control *control = dir->control;
+	const struct index_entry *ours;
+	struct page_key key;
+
+	if (place_on_disk(entry->place)) {
+		if (tier_opens(control))
+			return true;
+		if (!tier_named(control, entry->place, entry->generation, &key))
+			return false;
+	} else {
+		if (!page_key_at(control, entry->place, entry->generation, &key))
+			return false;
+		ours = index_find(control->index, &key);
+		if (!ours || ours->place != entry->place)
+			return false;
+	}
+	return dir_tag(&key) == entry->tag && slot_has(dir, map_slot_of(&key), ref);
+}
+
+/* Removes an entry that the member should not have. Returns whether it is one. */
+static bool entry_check(struct directory *dir, uint32_t ref, const struct page_key *key,
+	const struct dir_entry *entry)
+{
+	const struct dir_request request = {DIR_REMOVE, .key = *key,
+		.at = {dir->control->ref, entry->place, entry->generation}};
+
+	if (entry_right(dir, ref, entry))
+		return false;
+	dir->control->counter[COUNTER_entries_withdrawn] += update_send(dir, &request, &ref, 1);
+	return true;
+}
+
+void show_drop(struct owner *owner)
+{
+	free(owner->show);
+	owner->show = NULL;
+}
+
+void show_next(struct directory *dir, struct owner *owner)
+{
+	struct show *show = owner->show;
+	Pc__EntriesAsk body = PC__ENTRIES_ASK__INIT;
+	Pc__Message message = message_of(PC__MESSAGE__BODY_ENTRIES_ASK, &body);
+	struct rpc_link *link;
+
+	/* It must have room for removes of all that one answer names. */
+	if (!show || show->asked || owner->background + MESSAGE_PAGES_MAX > OWNER_REMOVES_MAX ||
+		dir->background > BACKGROUND_MAX)
+		return;
+	link = member_link_now(dir->control, owner->ref);
+	body.serial = show->serial = ++dir->serial;
+	body.slots = (ProtobufCBinaryData){sizeof(show->slots), show->slots};
+	body.bucket = show->bucket;
+	show->via = link;
+	show->asked = true;
+	if (!link || !rpc_send(link, &message))
+		show_drop(owner);
+}
+
+void show_begin(struct directory *dir, struct owner *owner)
+{
+	const struct digest *digest = owner->digest;
+	uint32_t slot = digest_next(digest, 0);
+	struct show *show;
+
+	if (digest->none || slot == MAP_SLOTS)
+		return;
+	show = calloc(1, sizeof(*show));
+	if (!show)
+		return;
+	for (; slot < MAP_SLOTS; slot = digest_next(digest, slot + 1))
+		show->slots[slot / 8] |= (uint8_t)(1u << slot % 8);
+	owner->show = show;
+	show_next(dir, owner);
+}
+
+void digests_link_down(struct directory *dir, struct owner *owner, const struct rpc_link *link)
+{
+	digests_unask(dir, link);
+	if (owner->digest && owner->digest->via == link && !owner->digest->answered) {
+		owner->unsure = true;
+		digest_drop(owner);
+	}
+	if (owner->show && owner->show->via == link) {
+		owner->unsure = true;
+		show_drop(owner);
+	}
+}
+
+bool directory_serve_entries(
+	struct control *control, struct rpc_link *link, const Pc__Entries *answer)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner = owner_at(dir, link->member->record.peer);
+	struct show *show = owner->show;
+
+	if (answer->n_entries && !entries_fit(answer->n_entries, answer->entries))
+		return false;
+	if (!show || !show->asked || show->serial != answer->serial || show->via != link)
+		return true; /* late */
+	if (answer->next && answer->next <= show->bucket)
+		return false;
+	for (size_t i = 0; i < answer->n_entries; i++) {
+		const Pc__Entry *entry = answer->entries[i];
+		struct page_key key = entry_key(entry);
+		struct dir_entry shown = {.tag = dir_tag(&key),
+			.place = entry->place,
+			.generation = entry->generation};
+
+		show->removed |= entry_check(dir, owner->ref, &key, &shown);
+	}
+	show->asked = false;
+	show->bucket = answer->next;
+	if (answer->next) {
+		show_next(dir, owner);
+		return true;
+	}
+	if (owner->full_ns && show->removed) {
+		/* it has room for what it refused */
+		owner->full_ns = 0;
+		owner->unsure = true;
+	}
+	show_drop(owner);
+	return true;
+}
+
+/* ---- entries: the owner ---------------------------------------------------------------------- */
+
+/* What a Remove needs of the key of an entry: its first bucket and its tag, see abi/bucket.h. */
+static struct page_key entry_named(const struct shard_part *part, const struct dir_entry *entry)
+{
+	return (struct page_key){.word = {(uint64_t)part->first << 8, entry->tag}};
+}
+
+bool directory_serve_entries_ask(
+	struct control *control, struct rpc_link *link, const Pc__EntriesAsk *ask)
+{
+	struct directory *dir = control->directory;
+	struct shard_part part = {
+		.bucket = ask->bucket, .buckets = SHOW_BUCKETS, .slots = ask->slots.data};
+	Pc__Entries body = PC__ENTRIES__INIT;
+	Pc__Message message = message_of(PC__MESSAGE__BODY_ENTRIES, &body);
+	const struct dir_entry *entry;
+	struct page_key key;
+
+	if (ask->slots.len != MAP_SLOTS / 8)
+		return false;
+	while (body.n_entries < MESSAGE_PAGES_MAX) {
+		entry = shard_show(control->shard, &part, member_link_ref(link));
+		if (!entry)
+			break;
+		key = entry_named(&part, entry);
+		entry_write(dir->entry_at[body.n_entries++], &key,
+			&(struct location){0, entry->place, entry->generation});
+	}
+	body.serial = ask->serial;
+	body.entries = dir->entry_at;
+	body.next = part.bucket;
+	rpc_reply(link, &message);
+	return true;
+}
+
+/* ---- entries of this engine in its own shard ------------------------------------------------- */
+
+void show_own(struct directory *dir)
+{
+	struct shard *shard = dir->control->shard;
+	struct shard_part part = {.bucket = dir->own.cursor,
+		.buckets = dir->own.left < SHOW_BUCKETS ? (uint32_t)dir->own.left : SHOW_BUCKETS};
+	const struct dir_entry *entry;
+
+	while ((entry = shard_show(shard, &part, dir->control->ref))) {
+		struct page_key key = entry_named(&part, entry);
+
+		(void)entry_check(dir, dir->control->ref, &key, entry);
+	}
+	dir->own.cursor = part.bucket;
+	dir->own.left = part.bucket ? dir->own.left - SHOW_BUCKETS : 0;
+	if (dir->own.left || dir->own.dropped == shard->dropped)
+		return;
+	/* what it had no room for */
+	dir->own.dropped = shard->dropped;
+	lacks_all(dir, dir->self);
 }

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues of messages per owner, batches in flight, acknowledgements. A batch that was not
- * acknowledged when its link closed goes back to the front of its queue. Control plane's thread
- * only.
+ * Queues of targets per owner, batches in flight, acknowledgements, and hints for holders. A batch
+ * that was not acknowledged when its link closed goes back to the front of its queue. An owner that
+ * this engine has no connection with gets its batches through another member, one at a time: a
+ * relay. MESSAGES.md says why no batch overtakes another one. Control plane's thread only.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "config/log.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
+
+/* ---- queues ---------------------------------------------------------------------------------- */
 
 bool owner_removing(const struct owner *owner)
 {
@@ -45,34 +49,49 @@ void target_queue(struct directory *dir, struct dir_target *target)
 	owner_dirty(dir, owner);
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/* ---- batches --------------------------------------------------------------------------------- */
 
-struct batch *batch_take(struct owner *owner, unsigned kind)
+/*
+ * Takes a batch from the front of a queue, to be sent over this link. NULL: no memory. The queue is
+ * not empty.
+ */
+static struct batch *batch_dequeue(
+	struct directory *dir, struct owner *owner, unsigned kind, const struct rpc_link *link)
 {
-	struct dir_targets *queue = &owner->queue[kind];
-	struct dir_target *target;
-	struct batch *batch;
-	unsigned count = 0;
+	unsigned count =
+		owner->queued[kind] < MESSAGE_PAGES_MAX ? owner->queued[kind] : MESSAGE_PAGES_MAX;
+	struct batch *batch = malloc(sizeof(*batch) + count * sizeof(batch->target[0]));
 
-	TAILQ_FOREACH (target, queue, next)
-		if (++count == MESSAGE_PAGES_MAX)
-			break;
-	batch = malloc(sizeof(*batch) + count * sizeof(batch->target[0]));
 	if (!batch)
 		return NULL;
-	batch->kind = kind;
-	batch->count = count;
+	*batch = (struct batch){.serial = ++dir->serial,
+		.sent_ns = net_now(),
+		.via = link,
+		.kind = kind,
+		.count = count};
+	owner->queued[kind] -= count;
 	for (unsigned i = 0; i < count; i++) {
-		target = TAILQ_FIRST(queue);
-		TAILQ_REMOVE(queue, target, next);
-		owner->queued[kind]--;
-		target->sent = true;
-		batch->target[i] = target;
+		batch->target[i] = TAILQ_FIRST(&owner->queue[kind]);
+		batch->target[i]->sent = true;
+		TAILQ_REMOVE(&owner->queue[kind], batch->target[i], next);
 	}
 	return batch;
 }
 
-void batch_rewind(struct owner *owner, struct batch *batch)
+/* The batch with that serial that was sent over this link; NULL: there is none. */
+static struct batch *batch_find(
+	const struct batches *batches, uint64_t serial, const struct rpc_link *link)
+{
+	struct batch *batch;
+
+	STAILQ_FOREACH (batch, batches, next)
+		if (batch->serial == serial && batch->via == link)
+			break;
+	return batch;
+}
+
+/* Puts the parts of a batch back to the front of the owner's queue, in their former order. */
+static void batch_rewind(struct owner *owner, struct batch *batch)
 {
 	for (unsigned i = batch->count; i > 0; i--) {
 		batch->target[i - 1]->sent = false;
@@ -82,26 +101,236 @@ void batch_rewind(struct owner *owner, struct batch *batch)
 	free(batch);
 }
 
-void batch_entries(struct directory *dir, const struct batch *batch)
+/* Fills directory.entry_at with the entries of the batch. */
+static void batch_entries(struct directory *dir, const struct batch *batch)
 {
 	for (unsigned i = 0; i < batch->count; i++) {
 		const struct dir_update *update = batch->target[i]->update;
-		Pc__Entry *entry = dir->entry_at[i];
 
-		entry->key0 = update->key.word[0];
-		entry->key1 = update->key.word[1];
-		entry->place = update->at.place;
-		entry->generation = update->at.generation;
-		entry->ref = batch->kind == DIR_PUBLISH ? 0 : update->at.ref;
+		entry_write(dir->entry_at[i], &update->key, &update->at);
+		if (batch->kind == DIR_PUBLISH)
+			dir->entry_at[i]->ref = 0;
 	}
 }
+
+/* A removal that was sent twice finds the page once. */
+static void batch_had(struct batch *batch, const uint32_t *failed, size_t failed_count)
+{
+	size_t at = 0;
+
+	for (unsigned i = 0; i < batch->count; i++)
+		if (at < failed_count && failed[at] == i)
+			at++;
+		else
+			batch->target[i]->had = true;
+}
+
+/*
+ * Resolves all targets of a batch that was executed, and frees it. `unproven`: ascending indices of
+ * those that may come back.
+ */
+static void batch_end(
+	struct directory *dir, struct batch *batch, const uint32_t *unproven, size_t count)
+{
+	size_t at = 0;
+
+	for (unsigned i = 0; i < batch->count; i++) {
+		bool listed = at < count && unproven[at] == i;
+
+		at += listed;
+		target_resolve(dir, batch->target[i], outcome_of(batch->target[i]->had, listed));
+	}
+	free(batch);
+}
+
+/* The same. `failed`: indices of those that the owner had no room for, or whose page it had not. */
+static void batch_resolve(struct directory *dir, struct owner *owner, struct batch *batch,
+	const uint32_t *failed, size_t failed_count)
+{
+	if (batch->kind == DIR_PUBLISH && failed_count)
+		owner->full_ns = net_now();
+	batch_had(batch, failed, failed_count);
+	batch_end(dir, batch, NULL, 0);
+}
+
+bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed)
+{
+	for (size_t i = 0; i < failed_count; i++)
+		if (failed[i] >= count || (i > 0 && failed[i] <= failed[i - 1]))
+			return false;
+	return true;
+}
+
+/*
+ * The batch was executed by its owner, which waits for its disk and for the owners of the pages. It
+ * stays in owner.unsynced until batch_durable() or the end of its link.
+ */
+static void batch_unsynced(struct directory *dir, struct owner *owner, struct batch *batch)
+{
+	if (owner->unsynced_count < UNSYNCED_MAX) {
+		owner->unsynced_count++;
+		STAILQ_INSERT_TAIL(&owner->unsynced, batch, next);
+		return;
+	}
+	for (unsigned i = 0; i < batch->count; i++)
+		target_resolve(dir, batch->target[i], OUTCOME_VOLATILE);
+	free(batch);
+}
+
+/* Serves an Ack with `synced`. False: it breaks a rule. */
+static bool batch_durable(
+	struct directory *dir, struct owner *owner, const struct rpc_link *link, const Pc__Ack *ack)
+{
+	struct batch *batch = batch_find(&owner->unsynced, ack->serial, link);
+
+	if (!batch) /* above UNSYNCED_MAX nothing waits for it */
+		return true;
+	if (!failed_fit(batch->count, ack->n_failed, ack->failed))
+		return false;
+	STAILQ_REMOVE(&owner->unsynced, batch, batch, next);
+	owner->unsynced_count--;
+	batch_end(dir, batch, ack->failed, ack->n_failed);
+	return true;
+}
+
+/* ---- relays ---------------------------------------------------------------------------------- */
+
+/* A member that may reach the owner, from peer number relay_turn on. NULL: there is none. */
+static struct rpc_link *relay_find(struct directory *dir, struct owner *owner)
+{
+	unsigned peers = members_table(dir->control)->peers_used;
+
+	for (unsigned n = 0; n < peers; n++) {
+		unsigned peer = (owner->relay_turn + n) % peers;
+		const struct member *entry = member_peer(dir->control, peer);
+
+		if (!entry || !entry->relays || !member_link_of(entry) ||
+			suspect_steers(owner_at(dir, (uint16_t)peer)->why))
+			continue;
+		owner->relay_turn = peer;
+		return member_link_of(entry);
+	}
+	return NULL;
+}
+
+static bool batch_relay(struct directory *dir, const struct owner *owner, struct batch *batch)
+{
+	Pc__Relay relay = PC__RELAY__INIT;
+	Pc__Message message = message_of(PC__MESSAGE__BODY_RELAY, &relay);
+
+	batch_entries(dir, batch);
+	relay.serial = relay.order = batch->serial;
+	relay.holder = dir->control->ref;
+	relay.owner = owner->ref;
+	relay.remove = batch->kind == DIR_REMOVE;
+	relay.n_entries = batch->count;
+	relay.entries = dir->entry_at;
+	return rpc_send((struct rpc_link *)batch->via, &message);
+}
+
+/* Sends the next batch for an owner that has no link to a member that may have one. */
+static void relay_send(struct directory *dir, struct owner *owner)
+{
+	uint64_t now_ns = net_now();
+	unsigned kind = TAILQ_EMPTY(&owner->queue[DIR_PUBLISH]) ? DIR_REMOVE : DIR_PUBLISH;
+	struct rpc_link *link;
+	struct batch *batch;
+
+	if (owner->relay || !owner->ref || TAILQ_EMPTY(&owner->queue[kind]) ||
+		!owner->unlinked_ns || now_ns - owner->unlinked_ns < patience_ns(dir->control) ||
+		owner->relay_tries >= RELAY_TRIES_MAX)
+		return;
+	/* A link that was closed because it was idle may be there soon. */
+	if (!owner->relayed_ns && member_link_soon(dir->control, owner->ref) &&
+		now_ns - owner->wait_ns < patience_ns(dir->control))
+		return;
+	link = relay_find(dir, owner);
+	batch = link ? batch_dequeue(dir, owner, kind, link) : NULL;
+	if (!batch)
+		return;
+	if (!batch_relay(dir, owner, batch)) {
+		batch_rewind(owner, batch);
+		return;
+	}
+	owner->relay = batch;
+	dir->relaying++;
+	dir->control->counter[COUNTER_relays_sent]++;
+}
+
+/* Ends the owner's relay, which there is; returns its batch. */
+static struct batch *relay_end(struct directory *dir, struct owner *owner)
+{
+	struct batch *batch = owner->relay;
+
+	owner->relay = NULL;
+	dir->relaying--;
+	return batch;
+}
+
+/* The relay was refused or is late: its entries are sent again, by another member. */
+static void relay_failed(struct directory *dir, struct owner *owner)
+{
+	batch_rewind(owner, relay_end(dir, owner));
+	owner->relay_turn++;
+	owner->relay_tries++;
+	if (owner->relay_tries >= RELAY_TRIES_MAX) {
+		owner->relayed_ns = 0;
+		waiters_check(dir, owner);
+	}
+	owner_dirty(dir, owner);
+}
+
+void relay_look(struct directory *dir, struct owner *owner, uint64_t now_ns)
+{
+	if (owner->relay && now_ns - owner->relay->sent_ns > 2 * patience_ns(dir->control))
+		relay_failed(dir, owner);
+	if (!owner->relay && owner->unlinked_ns)
+		owner_dirty(dir, owner);
+}
+
+bool directory_serve_relayed(
+	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner;
+	struct batch *batch = NULL;
+
+	if (relayed->n_failed > MESSAGE_PAGES_MAX)
+		return false;
+	if (pass_answered(dir, link, relayed))
+		return true;
+	STAILQ_FOREACH (owner, &dir->owners, next) {
+		batch = owner->relay;
+		if (batch && batch->serial == relayed->serial && batch->via == link)
+			break;
+	}
+	/* The relay was given up. */
+	if (!owner)
+		return true;
+	if (!failed_fit(batch->count, relayed->n_failed, relayed->failed))
+		return false;
+	if (!relayed->done) {
+		relay_failed(dir, owner);
+		return true;
+	}
+	(void)relay_end(dir, owner);
+	owner->relayed_ns = net_now();
+	owner->relay_tries = 0;
+	batch_resolve(dir, owner, batch, relayed->failed, relayed->n_failed);
+	owner_dirty(dir, owner);
+	if (owner->walk.slots)
+		move_soon(dir);
+	return true;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static bool batch_send(struct directory *dir, struct rpc_link *link, const struct batch *batch)
 {
 	Pc__Publish publish = PC__PUBLISH__INIT;
 	Pc__Remove remove = PC__REMOVE__INIT;
 	Pc__Forget forget = PC__FORGET__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	Pc__Message message;
 
 	batch_entries(dir, batch);
 	if (batch->kind == DIR_PUBLISH) {
@@ -109,21 +338,18 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 		publish.ref = dir->control->ref;
 		publish.n_entries = batch->count;
 		publish.entries = dir->entry_at;
-		message.body_case = PC__MESSAGE__BODY_PUBLISH;
-		message.publish = &publish;
+		message = message_of(PC__MESSAGE__BODY_PUBLISH, &publish);
 	} else if (batch->kind == DIR_REMOVE) {
 		remove.serial = batch->serial;
 		remove.n_entries = batch->count;
 		remove.entries = dir->entry_at;
-		message.body_case = PC__MESSAGE__BODY_REMOVE;
-		message.remove = &remove;
+		message = message_of(PC__MESSAGE__BODY_REMOVE, &remove);
 	} else {
 		forget.serial = batch->serial;
 		forget.wait = true;
 		forget.n_entries = batch->count;
 		forget.entries = dir->entry_at;
-		message.body_case = PC__MESSAGE__BODY_FORGET;
-		message.forget = &forget;
+		message = message_of(PC__MESSAGE__BODY_FORGET, &forget);
 	}
 	return rpc_send(link, &message);
 }
@@ -135,13 +361,10 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 static bool owner_send_one(
 	struct directory *dir, struct owner *owner, struct rpc_link *link, unsigned kind)
 {
-	struct batch *batch = batch_take(owner, kind);
+	struct batch *batch = batch_dequeue(dir, owner, kind, link);
 
 	if (!batch)
 		return false;
-	batch->serial = ++dir->serial;
-	batch->sent_ns = net_now();
-	batch->via = link;
 	if (!batch_send(dir, link, batch)) {
 		batch_rewind(owner, batch);
 		return false;
@@ -151,27 +374,18 @@ static bool owner_send_one(
 	return true;
 }
 
-/* Its link; with nothing to send, the link is not used, and none is dialled. */
-static struct rpc_link *owner_link(const struct directory *dir, const struct owner *owner)
-{
-	bool any = false;
-
-	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
-		any |= !TAILQ_EMPTY(&owner->queue[kind]);
-	if (!owner->ref)
-		return NULL;
-	return any ? member_link(dir->control, owner->ref)
-		   : member_link_now(dir->control, owner->ref);
-}
-
 /*
  * True: the queues are empty, or an acknowledgement or a new link will mark the owner dirty again.
  * False: retry on the next turn.
  */
 static bool owner_send(struct directory *dir, struct owner *owner)
 {
-	struct rpc_link *link = owner_link(dir, owner);
+	struct rpc_link *link = NULL;
 
+	/* with nothing to send, the link is not used, and none is dialled */
+	if (owner->ref)
+		link = owner_queued(owner) ? member_link(dir->control, owner->ref)
+					   : member_link_now(dir->control, owner->ref);
 	if (!link)
 		relay_send(dir, owner);
 	/* What a relay holds comes first: a newer batch must not overtake it. */
@@ -197,10 +411,7 @@ void owners_send(struct directory *dir)
 
 		STAILQ_REMOVE_HEAD(&now, next_dirty);
 		owner->dirty = false;
-		/*
-		 * There is no memory, or the link's output buffer is full: the owner stays in the
-		 * list and is tried again in the next turn
-		 */
+		/* no memory, or the link has no room: it is tried again in the next turn */
 		if (!owner_send(dir, owner)) {
 			owner->dirty = true;
 			STAILQ_INSERT_TAIL(&dir->dirty, owner, next_dirty);
@@ -210,41 +421,14 @@ void owners_send(struct directory *dir)
 
 /* ---- acknowledgements and lost links --------------------------------------------------------- */
 
-/* A removal that was sent twice finds the page once. */
-static void batch_had(struct batch *batch, const uint32_t *failed, size_t failed_count)
-{
-	size_t at = 0;
-
-	for (unsigned i = 0; i < batch->count; i++)
-		if (at < failed_count && failed[at] == i)
-			at++;
-		else
-			batch->target[i]->had = true;
-}
-
-void batch_resolve(struct directory *dir, struct owner *owner, struct batch *batch,
-	const uint32_t *failed, size_t failed_count)
-{
-	if (batch->kind == DIR_PUBLISH && failed_count)
-		owner->full_ns = net_now();
-	batch_had(batch, failed, failed_count);
-	for (unsigned i = 0; i < batch->count; i++)
-		target_resolve(dir, batch->target[i],
-			batch->target[i]->had ? OUTCOME_DONE : OUTCOME_FAILED);
-	free(batch);
-}
-
 bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack)
 {
 	struct directory *dir = control->directory;
 	struct owner *owner = owner_at(dir, link->member->record.peer);
-	struct batch *batch;
+	struct batch *batch = batch_find(&owner->batches, ack->serial, link);
 
 	if (ack->synced)
-		return batch_synced(dir, owner, link, ack);
-	STAILQ_FOREACH (batch, &owner->batches, next)
-		if (batch->serial == ack->serial && batch->via == link)
-			break;
+		return batch_durable(dir, owner, link, ack);
 	if (!batch || owner->ref != member_link_ref(link) ||
 		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
 		(ack->later && batch->kind != DIR_FORGET))
@@ -266,36 +450,36 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 }
 
 /*
- * Puts the batches that went over this link back to the front of their queues. Returns how many
- * they were.
+ * Puts the batches that were sent over this link back to the front of their queues. NULL: over any.
+ * Returns how many they were.
  */
 static unsigned batches_rewind(
 	struct owner *owner, struct batches *batches, const struct rpc_link *link)
 {
-	struct batches keep = STAILQ_HEAD_INITIALIZER(keep);
-	struct batches back = STAILQ_HEAD_INITIALIZER(back);
+	struct batches all = STAILQ_HEAD_INITIALIZER(all), back = STAILQ_HEAD_INITIALIZER(back);
 	struct batch *batch;
 	unsigned count = 0;
 
-	while ((batch = STAILQ_FIRST(batches))) {
-		STAILQ_REMOVE_HEAD(batches, next);
-		if (batch->via != link) {
-			STAILQ_INSERT_TAIL(&keep, batch, next);
-			continue;
-		}
-		count++;
-		/*
-		 * Each batch is put in front of the earlier ones, so the latest comes first and
-		 * rewinding restores the order
-		 */
-		STAILQ_INSERT_HEAD(&back, batch, next);
+	STAILQ_CONCAT(&all, batches);
+	while ((batch = STAILQ_FIRST(&all))) {
+		STAILQ_REMOVE_HEAD(&all, next);
+		if (!link || batch->via == link)
+			STAILQ_INSERT_HEAD(&back, batch, next); /* the latest comes first */
+		else
+			STAILQ_INSERT_TAIL(batches, batch, next);
 	}
-	STAILQ_CONCAT(batches, &keep);
-	while ((batch = STAILQ_FIRST(&back))) {
+	for (; (batch = STAILQ_FIRST(&back)); count++) {
 		STAILQ_REMOVE_HEAD(&back, next);
 		batch_rewind(owner, batch);
 	}
 	return count;
+}
+
+/* The same for all batches in flight. */
+static void owner_rewind(struct owner *owner, const struct rpc_link *link)
+{
+	owner->in_flight -= batches_rewind(owner, &owner->batches, link);
+	owner->unsynced_count -= batches_rewind(owner, &owner->unsynced, link);
 }
 
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link)
@@ -309,54 +493,24 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 	forgets_drop(dir, link);
 	promote_link_down(control, link);
 	tier_link_down(control, link);
-	digests_unask(dir, link);
 	passes_drop(dir, link);
 	/* Links close in thousands while a large cluster starts. */
 	if (dir->relaying)
 		STAILQ_FOREACH (other, &dir->owners, next)
-			relay_rewind(dir, other, link);
+			if (other->relay && other->relay->via == link)
+				relay_failed(dir, other);
 	if (!owner->unlinked_ns && owner->ref && !member_link_now(control, owner->ref))
 		owner->unlinked_ns = net_now();
-	if (owner->digest && owner->digest->via == link && !owner->digest->answered) {
-		owner->unsure = true;
-		digest_drop(owner);
-	}
-	if (owner->show && owner->show->via == link) {
-		owner->unsure = true;
-		show_drop(owner);
-	}
-	owner->in_flight -= batches_rewind(owner, &owner->batches, link);
-	owner->unsynced_count -= batches_rewind(owner, &owner->unsynced, link);
+	digests_link_down(dir, owner, link);
+	owner_rewind(owner, link);
 	if (!owner_idle(owner))
 		owner_waits(dir, owner);
 	owner_dirty(dir, owner);
 }
 
-void directory_link_up(struct control *control, uint16_t peer, bool disk)
+void owner_quit(struct directory *dir, struct owner *owner)
 {
-	struct directory *dir = control->directory;
-	struct owner *owner;
-
-	if (!dir)
-		return;
-	owner = owner_make(dir, peer);
-	if (owner == dir->none)
-		return;
-	owner->takes_disk = disk;
-	owner->unlinked_ns = owner->relayed_ns = 0;
-	owner_dirty(dir, owner);
-}
-
-void owner_rewind(struct directory *dir, struct owner *owner)
-{
-	struct batch *batch;
-
-	STAILQ_CONCAT(&owner->batches, &owner->unsynced);
-	while ((batch = STAILQ_FIRST(&owner->batches))) {
-		STAILQ_REMOVE_HEAD(&owner->batches, next);
-		batch_rewind(owner, batch);
-	}
-	owner->in_flight = owner->unsynced_count = 0;
+	owner_rewind(owner, NULL);
 	if (owner->relay)
 		batch_rewind(owner, relay_end(dir, owner));
 }
@@ -366,20 +520,18 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	struct dir_targets lost = TAILQ_HEAD_INITIALIZER(lost);
 	struct dir_target *target;
 
-	owner_rewind(dir, owner);
+	owner_quit(dir, owner);
 	digest_drop(owner);
 	show_drop(owner);
-	owner->touched = owner->reports = 0;
-	owner_trusted(dir, owner);
+	owner_suspect(dir, owner, SUSPECT_NOT);
+	if (owner->hints)
+		owner->hints->touches = owner->hints->reports = 0;
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->full_ns = 0;
-	owner->unlinked_ns = owner->relayed_ns = owner->newest = 0;
-	for (unsigned kind = 0; kind < DIR_KINDS; kind++)
-		owner->queued[kind] = 0;
-	owner->behind = owner->fresh = owner->warned = owner->unsure = false;
-	owner->repair = false;
-	owner->kept = 0;
+	owner->unlinked_ns = owner->relayed_ns = owner->newest = owner->kept = 0;
+	owner->behind = owner->fresh = owner->unsure = owner->repair = false;
+	owner->warned = owner->takes_disk = false;
 	owner->walk = (struct walk){.slots = 0};
-	owner->takes_disk = false;
+	memset(owner->queued, 0, sizeof(owner->queued));
 	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)
 		target_background_end(dir, target);
 	TAILQ_CONCAT(&dir->orphans, &owner->queue[DIR_PUBLISH], next);
@@ -391,31 +543,85 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	}
 }
 
-void directory_tick(struct control *control, uint64_t now_ns)
+/* ---- hints for holders: touches and reports -------------------------------------------------- */
+
+static void hints_send(struct directory *dir, struct owner *owner)
 {
-	struct directory *dir = control->directory;
-	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
+	struct rpc_link *link = owner->ref ? member_link(dir->control, owner->ref) : NULL;
+	struct hints *hints = owner->hints;
+	Pc__Touch touch = PC__TOUCH__INIT;
+	Pc__Message message = message_of(PC__MESSAGE__BODY_TOUCH, &touch);
+
+	for (unsigned i = 0; i < hints->reports; i++) {
+		const struct page_report *report = &hints->report[i];
+
+		entry_write(dir->entry_at[i], &report->key,
+			&(struct location){0, report->place, report->generation});
+	}
+	touch.n_reported = hints->reports;
+	touch.reported = dir->entry_at;
+	touch.n_places = hints->touches;
+	touch.places = hints->touch;
+	/* they are dropped when the link has no room */
+	(void)rpc_send(link, &message);
+	hints->touches = hints->reports = 0;
+}
+
+void hints_due(void *context)
+{
+	struct directory *dir = context;
 	struct owner *owner;
 
-	departed_tick(dir, now_ns);
-	compare_tick(dir, now_ns);
-	passes_tick(dir, now_ns);
-	owners_trim(dir);
-	STAILQ_FOREACH (owner, &dir->owners, next) {
-		const struct batch *oldest = STAILQ_FIRST(&owner->batches);
-		const struct member_record *record = member_by_peer(control, owner->peer);
-		struct member_texts texts;
+	dir->hints.armed = false;
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->hints && (owner->hints->touches || owner->hints->reports))
+			hints_send(dir, owner);
+}
 
-		owner->relay_tries = 0;
-		/* patrol() looks at the others: it knows whether this engine was paused */
-		if (owner->ref && owner_idle(owner))
-			owner_look(dir, owner, now_ns);
-		if (!oldest || !record || now_ns - oldest->sent_ns <= 2 * dead_ns)
-			continue;
-		member_texts(record, &texts);
-		log_warn(
-			"member %s is alive but acknowledges no directory messages: closing the connection to dial it again",
-			texts.name);
-		rpc_link_close((struct rpc_link *)oldest->via);
+/*
+ * The member `ref`, which will soon be sent what is added to its hints; NULL: it has no page at
+ * `place`, or there is no memory.
+ */
+static struct owner *hints_owner(struct directory *dir, uint32_t ref, uint32_t place)
+{
+	const struct member_record *record = member_by_ref(dir->control, ref);
+	struct owner *owner;
+
+	if (!record || place_rail(place) >= record->rails)
+		return NULL;
+	owner = owner_wanted(dir, record->peer);
+	if (owner->ref != ref)
+		return NULL;
+	if (!owner->hints)
+		owner->hints = calloc(1, sizeof(*owner->hints));
+	if (!owner->hints)
+		return NULL;
+	if (!dir->hints.armed)
+		net_timer_set(dir->hints.timer, TOUCH_PACE_MS * 1000);
+	dir->hints.armed = true;
+	return owner;
+}
+
+void directory_report(struct control *control, uint32_t ref, const struct page_report *report)
+{
+	struct owner *owner = hints_owner(control->directory, ref, report->place);
+
+	if (owner && owner->hints->reports < REPORTS_MAX)
+		owner->hints->report[owner->hints->reports++] = *report;
+}
+
+void directory_touch(struct control *control, uint32_t ref, uint32_t place)
+{
+	struct owner *owner;
+
+	if (ref == control->ref) {
+		page_touched(control, place);
+		return;
 	}
+	owner = hints_owner(control->directory, ref, place);
+	if (!owner)
+		return;
+	owner->hints->touch[owner->hints->touches++] = place;
+	if (owner->hints->touches == MESSAGE_PAGES_MAX)
+		hints_send(control->directory, owner);
 }

@@ -1,15 +1,89 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Serves requests of other engines on our shard and our pages. Each function returns false if the
- * message breaks a rule: then nothing of it was executed and the caller closes the link. Control
- * plane's thread only.
+ * What other engines want of this engine as an owner: changes of its shard, touches of its pages,
+ * relays, which it executes or passes on (MESSAGES.md). Also the sweep that removes entries of
+ * members that left the map from the shard, in small slices. Each directory_serve_...() returns
+ * false if the message breaks a rule: then nothing of it was executed and the caller closes the
+ * link. Control plane's thread only.
  */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 
 /* entries between the one that is changed and the one whose cache lines are prefetched */
 #define PREFETCH_FAR 8u
+
+/* ---- members that left the map --------------------------------------------------------------- */
+
+static void sweep_start(struct directory *dir)
+{
+	dir->sweep.left = 1ull << dir->control->shard->bits;
+	move_soon(dir);
+}
+
+static void departed_remove(struct directory *dir, unsigned at)
+{
+	memmove(&dir->sweep.departed[at], &dir->sweep.departed[at + 1],
+		(--dir->sweep.departeds - at) * sizeof(dir->sweep.departed[0]));
+}
+
+void departed_add(struct directory *dir, uint32_t ref)
+{
+	for (unsigned i = 0; i < dir->sweep.departeds; i++)
+		if (dir->sweep.departed[i].ref == ref)
+			departed_remove(dir, i);
+	if (dir->sweep.departeds == DEPARTED_MAX) {
+		departed_remove(dir, 0);
+		sweep_start(dir);
+	}
+	dir->sweep.departed[dir->sweep.departeds++] = (struct departed){ref, net_now()};
+}
+
+void departed_tick(struct directory *dir, uint64_t now_ns)
+{
+	uint64_t stay_ns = dead_after_ns(dir->control) * DEPARTED_DEADS;
+
+	while (dir->sweep.departeds && now_ns - dir->sweep.departed[0].since_ns >= stay_ns) {
+		if (!member_by_ref(dir->control, dir->sweep.departed[0].ref))
+			sweep_start(dir);
+		departed_remove(dir, 0);
+	}
+}
+
+void departed_sweep(struct directory *dir)
+{
+	if (dir->sweep.departeds)
+		sweep_start(dir);
+	dir->sweep.departeds = 0;
+}
+
+static bool sweep_keeps(void *context, uint32_t ref)
+{
+	const struct control *control = context;
+	const struct directory *dir = control->directory;
+
+	for (unsigned i = 0; i < dir->sweep.departeds; i++)
+		if (dir->sweep.departed[i].ref == ref)
+			return true;
+	return member_by_ref(control, ref) != NULL;
+}
+
+void sweep_slice(struct directory *dir)
+{
+	struct control *control = dir->control;
+	uint32_t buckets =
+		dir->sweep.left < MOVE_BUCKETS ? (uint32_t)dir->sweep.left : MOVE_BUCKETS;
+
+	control->counter[COUNTER_entries_removed] +=
+		shard_sweep(control->shard, &dir->sweep.cursor, buckets, sweep_keeps, control);
+	dir->sweep.left -= buckets;
+}
+
+/* ---- entries of the shard -------------------------------------------------------------------- */
 
 bool entries_fit(size_t count, Pc__Entry *const *entries)
 {
@@ -21,120 +95,118 @@ bool entries_fit(size_t count, Pc__Entry *const *entries)
 	return true;
 }
 
-struct page_key entry_key(const Pc__Entry *entry)
+bool entry_insert(struct directory *dir, const struct page_key *key, const struct location *at)
 {
-	return (struct page_key){.word = {entry->key0, entry->key1}};
+	struct control *control = dir->control;
+
+	if (shard_insert(control->shard, key, at->ref, at->place, at->generation) == 0) {
+		control->counter[COUNTER_entries_inserted]++;
+		return true;
+	}
+	control->counter[COUNTER_entries_dropped]++;
+	if (!place_on_disk(at->place))
+		departed_sweep(dir);
+	return false;
 }
 
-static void acknowledge(
-	struct rpc_link *link, uint64_t serial, uint32_t *failed, size_t failed_count)
+void entry_delete(struct directory *dir, const struct page_key *key, const struct location *at)
 {
-	Pc__Ack ack = PC__ACK__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	struct control *control = dir->control;
 
-	ack.serial = serial;
-	ack.failed = failed;
-	ack.n_failed = failed_count;
-	message.body_case = PC__MESSAGE__BODY_ACK;
-	message.ack = &ack;
-	rpc_reply(link, &message);
+	control->counter[COUNTER_entries_removed] +=
+		shard_remove(control->shard, key, at->ref, at->place, at->generation);
 }
 
-bool entries_rails_fit(size_t count, Pc__Entry *const *entries, unsigned rails)
+/* What a holder changes in this engine's shard. */
+struct change {
+	bool remove;     /* of these entries, which name their holders; false: inserts them */
+	uint32_t holder; /* of those that are inserted */
+	unsigned rails;  /* of the holder */
+	size_t count;
+	Pc__Entry *const *entry;
+};
+
+static bool change_fits(const struct change *c)
 {
-	for (size_t i = 0; i < count; i++)
-		if (!place_on_disk(entries[i]->place) && place_rail(entries[i]->place) >= rails)
+	if (!entries_fit(c->count, c->entry))
+		return false;
+	for (size_t i = 0; i < c->count; i++) {
+		uint32_t place = c->entry[i]->place;
+
+		if (c->remove ? c->entry[i]->ref == 0
+			      : !place_on_disk(place) && place_rail(place) >= c->rails)
 			return false;
+	}
 	return true;
 }
 
-/* Prefetches what the change of an entry behind the i-th one will read. */
-static void entries_prefetch(
-	const struct control *control, size_t count, Pc__Entry *const *entries, size_t i)
+/* Returns the number of entries without room; directory.failed has their indices. */
+static size_t change_execute(struct directory *dir, const struct change *c)
 {
-	struct page_key key;
-
-	if (i + PREFETCH_FAR >= count)
-		return;
-	key = entry_key(entries[i + PREFETCH_FAR]);
-	shard_prefetch(control->shard, &key);
-}
-
-size_t entries_insert(struct directory *dir, uint32_t ref, size_t count, Pc__Entry *const *entries)
-{
-	struct control *control = dir->control;
 	size_t failed = 0;
 
-	for (size_t i = 0; i < count; i++) {
-		const Pc__Entry *entry = entries[i];
-		struct page_key key = entry_key(entry);
+	for (size_t i = 0; i < c->count; i++) {
+		const struct page_key key = entry_key(c->entry[i]);
+		struct location at = entry_location(c->entry[i]);
+		struct page_key later;
 
-		entries_prefetch(control, count, entries, i);
-		if (shard_insert(control->shard, &key, ref, entry->place, entry->generation) == 0) {
-			control->counter[COUNTER_entries_inserted]++;
-		} else {
-			control->counter[COUNTER_entries_dropped]++;
-			dir->failed[failed++] = (uint32_t)i;
-			if (!place_on_disk(entry->place))
-				departed_sweep(dir);
+		if (i + PREFETCH_FAR < c->count) {
+			later = entry_key(c->entry[i + PREFETCH_FAR]);
+			shard_prefetch(dir->control->shard, &later);
 		}
+		if (c->remove) {
+			entry_delete(dir, &key, &at);
+			continue;
+		}
+		at.ref = c->holder;
+		if (!entry_insert(dir, &key, &at))
+			dir->failed[failed++] = (uint32_t)i;
 	}
 	return failed;
 }
 
-void entries_remove(struct directory *dir, size_t count, Pc__Entry *const *entries)
-{
-	struct control *control = dir->control;
+/* ---- batches of holders ---------------------------------------------------------------------- */
 
-	for (size_t i = 0; i < count; i++) {
-		const Pc__Entry *entry = entries[i];
-		struct page_key key = entry_key(entry);
-
-		entries_prefetch(control, count, entries, i);
-		if (shard_remove(control->shard, &key, entry->ref, entry->place, entry->generation))
-			control->counter[COUNTER_entries_removed]++;
-	}
-}
-
-/* Remembers the newest batch of a holder that was executed here: relays before it are refused. */
-static void newest_set(struct directory *dir, const struct rpc_link *link, uint64_t serial)
+static bool change_serve(
+	struct directory *dir, struct rpc_link *link, uint64_t serial, const struct change *c)
 {
 	struct owner *holder = owner_at(dir, link->member->record.peer);
+	Pc__Ack ack = PC__ACK__INIT;
 
+	if (!change_fits(c))
+		return false;
+	/* the newest batch that was executed: relays before it are refused */
 	if (serial > holder->newest)
 		holder->newest = serial;
+	ack.serial = serial;
+	ack.n_failed = change_execute(dir, c);
+	ack.failed = dir->failed;
+	ack_reply(link, &ack);
+	return true;
 }
 
 bool directory_serve_publish(
 	struct control *control, struct rpc_link *link, const Pc__Publish *publish)
 {
-	struct directory *dir = control->directory;
-	uint32_t ref = member_link_ref(link);
-	size_t failed;
+	const struct change change = {.holder = member_link_ref(link),
+		.rails = link->member->record.rails,
+		.count = publish->n_entries,
+		.entry = publish->entries};
 
-	if (publish->ref != ref || !entries_fit(publish->n_entries, publish->entries) ||
-		!entries_rails_fit(
-			publish->n_entries, publish->entries, link->member->record.rails))
-		return false;
-	newest_set(dir, link, publish->serial);
-	failed = entries_insert(dir, ref, publish->n_entries, publish->entries);
-	acknowledge(link, publish->serial, dir->failed, failed);
-	return true;
+	return publish->ref == change.holder &&
+	       change_serve(control->directory, link, publish->serial, &change);
 }
 
 bool directory_serve_remove(
 	struct control *control, struct rpc_link *link, const Pc__Remove *remove)
 {
-	if (!entries_fit(remove->n_entries, remove->entries))
-		return false;
-	for (size_t i = 0; i < remove->n_entries; i++)
-		if (remove->entries[i]->ref == 0)
-			return false;
-	newest_set(control->directory, link, remove->serial);
-	entries_remove(control->directory, remove->n_entries, remove->entries);
-	acknowledge(link, remove->serial, NULL, 0);
-	return true;
+	const struct change change = {
+		.remove = true, .count = remove->n_entries, .entry = remove->entries};
+
+	return change_serve(control->directory, link, remove->serial, &change);
 }
+
+/* ---- touches --------------------------------------------------------------------------------- */
 
 /* True if the pages that the sender reports may be pages of this engine. */
 static bool reported_fit(const struct control *control, const Pc__Touch *touch)
@@ -169,4 +241,178 @@ bool directory_serve_touch(struct control *control, struct rpc_link *link, const
 			&(struct page_report){entry_key(entry), entry->place, entry->generation});
 	}
 	return true;
+}
+
+/* ---- relays to this engine ------------------------------------------------------------------- */
+
+static void relay_answer(
+	struct rpc_link *link, uint64_t serial, bool done, size_t count, uint32_t *failed)
+{
+	Pc__Relayed relayed = PC__RELAYED__INIT;
+	Pc__Message message = message_of(PC__MESSAGE__BODY_RELAYED, &relayed);
+
+	relayed.serial = serial;
+	relayed.done = done;
+	relayed.n_failed = count;
+	relayed.failed = failed;
+	rpc_reply(link, &message);
+}
+
+static bool relay_refuse(struct control *control, struct rpc_link *link, const Pc__Relay *relay)
+{
+	control->counter[COUNTER_relays_refused]++;
+	relay_answer(link, relay->serial, false, 0, NULL);
+	return true;
+}
+
+/*
+ * The holder has no link with this engine, so the links of this end are dead, and what may still
+ * come over them is older than the relay. A link that is younger than the relay may be is kept.
+ */
+static void holder_links_close(struct control *control, const struct member *holder)
+{
+	uint64_t young_ns = patience_ns(control);
+	struct rpc_link *link[] = {holder->contact->out, holder->contact->in};
+
+	for (unsigned i = 0; i < 2; i++)
+		if (link[i] && net_now() - link[i]->up_ns >= young_ns)
+			rpc_link_close(link[i]);
+}
+
+static bool relay_execute(struct control *control, struct rpc_link *link, const Pc__Relay *relay)
+{
+	struct directory *dir = control->directory;
+	const struct member_record *record = member_by_ref(control, relay->holder);
+	struct owner *holder = record ? owner_wanted(dir, record->peer) : NULL;
+	const struct change change = {.remove = relay->remove,
+		.holder = relay->holder,
+		.rails = record ? record->rails : 0,
+		.count = relay->n_entries,
+		.entry = relay->entries};
+
+	if (!record || record->self || holder->ref != relay->holder ||
+		relay->order <= holder->newest || !change_fits(&change))
+		return relay_refuse(control, link, relay);
+	holder->newest = relay->order;
+	relay_answer(link, relay->serial, true, change_execute(dir, &change), dir->failed);
+	holder_links_close(control, member_peer(control, record->peer));
+	return true;
+}
+
+/* ---- relays that this engine passes on ------------------------------------------------------- */
+
+/* True if one more relay of this link may be passed on. */
+static bool pass_room(const struct directory *dir, const struct rpc_link *from)
+{
+	const struct pass *pass;
+	unsigned all = 0, of_link = 0;
+
+	LIST_FOREACH (pass, &dir->passes, next) {
+		all++;
+		of_link += pass->from == from;
+	}
+	return all < PASSES_MAX && of_link < PASSES_LINK_MAX;
+}
+
+static bool pass_on(
+	struct directory *dir, struct rpc_link *from, struct rpc_link *to, const Pc__Relay *relay)
+{
+	struct pass *pass = pass_room(dir, from) ? malloc(sizeof(*pass)) : NULL;
+	Pc__Relay copy = *relay;
+	Pc__Message message = message_of(PC__MESSAGE__BODY_RELAY, &copy);
+
+	if (!pass)
+		return false;
+	copy.serial = ++dir->serial;
+	if (!rpc_send(to, &message)) {
+		free(pass);
+		return false;
+	}
+	*pass = (struct pass){.from = from,
+		.to = to,
+		.serial_from = relay->serial,
+		.serial_to = copy.serial,
+		.sent_ns = net_now(),
+		.count = relay->n_entries};
+	LIST_INSERT_HEAD(&dir->passes, pass, next);
+	return true;
+}
+
+bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay)
+{
+	const struct member_record *record;
+	const struct member *entry;
+	struct rpc_link *to;
+
+	if (!entries_fit(relay->n_entries, relay->entries) || relay->holder == relay->owner)
+		return false;
+	if (relay->owner == control->ref)
+		return relay_execute(control, link, relay);
+	if (relay->holder != member_link_ref(link))
+		return false;
+	record = member_by_ref(control, relay->owner);
+	entry = record ? member_peer(control, record->peer) : NULL;
+	to = entry && entry->relays ? member_link(control, relay->owner) : NULL;
+	if (!to || !pass_on(control->directory, link, to, relay))
+		return relay_refuse(control, link, relay);
+	control->counter[COUNTER_relays_passed]++;
+	return true;
+}
+
+/* Ends the pass. An answer can close the link that it is sent on, and with it end other passes. */
+static void pass_end(struct pass *pass, bool done, size_t count, uint32_t *failed)
+{
+	struct pass was = *pass;
+
+	LIST_REMOVE(pass, next);
+	free(pass);
+	if (was.from)
+		relay_answer(was.from, was.serial_from, done, count, failed);
+}
+
+bool pass_answered(struct directory *dir, const struct rpc_link *link, const Pc__Relayed *relayed)
+{
+	struct pass *pass;
+	bool good;
+
+	LIST_FOREACH (pass, &dir->passes, next)
+		if (pass->serial_to == relayed->serial && pass->to == link)
+			break;
+	if (!pass)
+		return false;
+	good = failed_fit(pass->count, relayed->n_failed, relayed->failed);
+	pass_end(pass, relayed->done && good, good ? relayed->n_failed : 0, relayed->failed);
+	return true;
+}
+
+/*
+ * Refuses what was passed on over this link, NULL: over any, and before this time. Each time from
+ * the start, because an answer can end other passes.
+ */
+static void passes_refuse(struct directory *dir, const struct rpc_link *to, uint64_t before_ns)
+{
+	struct pass *pass;
+
+	do {
+		LIST_FOREACH (pass, &dir->passes, next)
+			if ((!to || pass->to == to) && pass->sent_ns < before_ns)
+				break;
+		if (pass)
+			pass_end(pass, false, 0, NULL);
+	} while (pass);
+}
+
+void passes_tick(struct directory *dir, uint64_t now_ns)
+{
+	passes_refuse(dir, NULL, now_ns - dead_after_ns(dir->control));
+}
+
+void passes_drop(struct directory *dir, const struct rpc_link *link)
+{
+	struct pass *pass;
+
+	LIST_FOREACH (pass, &dir->passes, next)
+		if (!link || pass->from == link)
+			pass->from = NULL;
+	passes_refuse(dir, link, UINT64_MAX);
 }

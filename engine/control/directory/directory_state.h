@@ -9,24 +9,6 @@
  * skipped and the owner is `behind`: it lacks their slots, and its walk goes on once it
  * acknowledges again.
  *
- *   directory.c          the functions of directory.h
- *   directory_update.c   updates, deadlines, results
- *   directory_send.c     queues, batches, acks
- *   directory_move.c     changes of the map, and the steps that follow
- *   directory_slots.c    which slots owners lack
- *   directory_walk.c     walks over these slots, one for each owner
- *   directory_behind.c   limits, owners that are behind
- *   directory_suspect.c  owners that do not answer in time
- *   directory_relay.c    entries for owners that this engine has no connection with
- *   directory_pass.c     passing on other engines' relays, and taking them
- *   directory_serve.c    requests of other engines
- *   directory_durable.c  removals that wait for tombstones and for the owners of the pages
- *   directory_compare.c  when an owner is compared with, and what follows
- *   directory_digest.c   digests of entries
- *   directory_show.c     entries without a page
- *   directory_depart.c   entries of members that left the map
- *   directory_disk.c     entries of pages on this host's disk
- *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
  * names a generation: a remove queued after the publish of its entry is also sent after it, and a
  * remove queued before a newer publish finds another generation in the entry and does nothing. One
@@ -40,11 +22,11 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/base/control.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/directory/directory_digest.h"
-#include "engine/control/directory/directory_durable.h"
-#include "engine/control/directory/directory_relay.h"
-#include "engine/control/directory/directory_slots.h"
+#include "engine/control/directory/removals_inner.h"
+#include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/pages/pages.h"
 
 struct rpc_link;
 struct index_entry;
@@ -76,7 +58,7 @@ struct index_entry;
 #define MOVE_KEYS 2048            /* pages read in one step of the walks */
 #define MOVE_PART (MOVE_KEYS / 8) /* pages copied to the stack at a time */
 #define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
-#define MOVE_QUIET_NS 50000000ull /* see directory_move.c */
+#define MOVE_QUIET_NS 50000000ull /* see directory_compare.c */
 #define MOVE_QUIET_MAX_NS 1000000000ull
 #define MOVE_PACE_MS 2 /* pause between two steps */
 /*
@@ -89,6 +71,25 @@ struct index_entry;
 #define OWNER_CHAINS OWNERS_MAX /* of directory.by_peer */
 /* touches are collected for this time before they are sent to the owners */
 #define TOUCH_PACE_MS 20
+
+#define DIGEST_BUCKETS 32768         /* buckets of the shard counted in one step */
+#define DIGEST_WAIT_NS 2000000000ull /* a fresh owner that has not answered by then is sent all */
+/* Nothing waits for an unsure one, which reads its shard for one holder after the other. */
+#define DIGEST_UNSURE_NS 20000000000ull
+/* It is an owner's turn COMPARE_MIN_NS to COMPARE_MIN_NS + COMPARE_SPREAD_NS later. */
+#define COMPARE_MIN_NS (45ull * 1000000000)
+#define COMPARE_SPREAD_NS (30ull * 1000000000)
+#define COMPARE_DIAL_NS 1000000000ull /* for links with owners that are no neighbours */
+#define COMPARE_OWNERS_MAX 16u        /* owners asked at a time: 512 KiB each */
+#define COMPARE_LOST_MAX 32u          /* owners of a map that need no turn: see compare_mark() */
+#define COMPARE_TURN_OWNERS 8u        /* whose turn it is at a time */
+#define COMPARE_FULL_NS (600ull * 1000000000) /* to one that refused an entry none is published */
+
+#define SHOW_BUCKETS DIGEST_BUCKETS /* buckets of the shard looked at for one answer */
+/* Limits on relays of other engines that this engine has passed on and that are not answered. */
+#define PASSES_MAX 1024     /* in all */
+#define PASSES_LINK_MAX 256 /* of one holder */
+#define RELAY_TRIES_MAX 8   /* members that are tried for one owner between two heartbeats */
 
 /* What is done to a key at an owner, in the order in which queued targets are sent to an owner. */
 enum dir_kind { DIR_PUBLISH, DIR_FORGET, DIR_REMOVE, DIR_KINDS };
@@ -106,6 +107,14 @@ enum outcome {
 	OUTCOME_VOLATILE,
 };
 
+/* Of a removal. `had`: the page was there; `unproven`: it may come back. */
+static inline enum outcome outcome_of(bool had, bool unproven)
+{
+	if (unproven)
+		return OUTCOME_VOLATILE;
+	return had ? OUTCOME_DONE : OUTCOME_FAILED;
+}
+
 /*
  * A target: the part of an update that concerns one owner. In exactly one queue or batch until the
  * owner has answered.
@@ -121,6 +130,14 @@ struct dir_target {
 	bool had;        /* DIR_FORGET: the owner had the page */
 };
 TAILQ_HEAD(dir_targets, dir_target);
+
+/* What is to be done, and who waits for it. */
+struct dir_request {
+	enum dir_kind kind;
+	struct page_key key;
+	struct location at;
+	const struct waiter *waiter; /* NULL: none */
+};
 
 struct dir_update {
 	STAILQ_ENTRY(dir_update) finished;
@@ -138,7 +155,7 @@ struct dir_update {
 	bool partial;    /* answered without a suspect owner; counted in directory.partial */
 	/* its `done` is called with the result; NULL: no client waits, or it was called already */
 	struct waiter waiter;
-	uint32_t heap; /* 1 + index of the update in directory.heap; 0: the update is not in it */
+	uint32_t heap;    /* 1 + index of the update in directory.due; 0: the update is not in it */
 	uint16_t pending; /* number of targets without an outcome, plus 1 until update_start() */
 	uint16_t acked, refused; /* OUTCOME_DONE, OUTCOME_FAILED */
 	uint16_t unsafe;         /* what may bring back what is removed */
@@ -160,6 +177,89 @@ struct batch {
 struct departed {
 	uint32_t ref;
 	uint64_t since_ns;
+};
+
+/* Sends an owner the entries of the slots that it lacks. */
+struct walk {
+	uint32_t slots; /* number of these slots */
+	uint32_t slot;  /* where the walk is, */
+	uint64_t at;    /* and a cursor of slot_pages(); 0: at the start of the slot */
+	bool again;     /* an entry of the slot was skipped meanwhile: read it once more */
+};
+
+/* What an owner has of this engine's entries, and what it should have. */
+struct digest {
+	uint64_t serial;            /* of the DigestAsk */
+	const struct rpc_link *via; /* on which it was sent */
+	uint64_t asked_ns;
+	bool answered;
+	bool none;      /* the owner has no entry of this engine */
+	bool counted;   /* our index was read */
+	uint64_t pages; /* number of entries that it should have */
+	/* of each slot of the map: our sum less its sum, as far as they are known */
+	uint64_t differ[MAP_SLOTS];
+};
+
+/* The entries that an owner has in the slots that differ; see directory_digest.c. */
+struct show {
+	uint64_t serial;              /* of the EntriesAsk */
+	const struct rpc_link *via;   /* on which it was sent */
+	bool asked;                   /* its answer is missing */
+	bool removed;                 /* an entry was wrong */
+	uint32_t bucket;              /* of the owner's shard: where the next part begins */
+	uint8_t slots[MAP_SLOTS / 8]; /* a bit for each slot that differs */
+};
+
+/* A DigestAsk of another engine that is not answered yet. */
+struct asked {
+	TAILQ_ENTRY(asked) next;
+	struct rpc_link *link; /* on which it came */
+	uint64_t serial;
+	uint32_t ref;    /* of the engine that asked */
+	uint32_t cursor; /* of shard_digest() */
+	uint64_t left;   /* buckets not read yet */
+	uint64_t *sums;  /* NULL: not begun */
+};
+
+TAILQ_HEAD(askeds, asked);
+
+/* This engine's own entries in its own shard. */
+struct own_shard {
+	uint64_t left;    /* buckets that are still to be looked at, */
+	uint32_t cursor;  /* from here on */
+	uint64_t dropped; /* shard.dropped when all of it was last looked at */
+};
+
+/* A relay of another engine that was passed to its owner. */
+struct pass {
+	LIST_ENTRY(pass) next;
+	struct rpc_link *from; /* to answer on; NULL: it has closed */
+	struct rpc_link *to;
+	uint64_t serial_from, serial_to;
+	uint64_t sent_ns;
+	size_t count; /* of entries */
+};
+
+/*
+ * Removals that this engine executes: a Forget of another engine, or the target of a Forget of its
+ * own. It ends when the tombstones are durable and all owners have dropped the pages' entries.
+ */
+struct forgets {
+	LIST_ENTRY(forgets) next;
+	struct directory *directory;
+	struct dir_target *target; /* the target of this engine; NULL: a message of another one */
+	struct rpc_link *link;     /* to answer on; NULL: it has closed */
+	uint64_t serial;
+	uint32_t waits; /* parts without a result */
+	uint32_t count;
+	bool failed[]; /* of each key: the page, or an entry of it, may come back */
+};
+
+/* Told a holder TOUCH_PACE_MS after the first of them, best effort. */
+struct hints {
+	unsigned touches, reports;
+	uint32_t touch[MESSAGE_PAGES_MAX]; /* places that were read */
+	struct page_report report[REPORTS_MAX];
 };
 
 struct owner {
@@ -202,248 +302,217 @@ struct owner {
 	uint64_t full_ns;    /* when it last had no room for an entry; 0: never */
 	struct digest *digest; /* NULL: it is not compared with now */
 	struct show *show;     /* the entries that it shows; NULL: none */
-	uint32_t *touches;
-	unsigned touched;
-	struct page_report *report; /* REPORTS_MAX, to be sent with the touches; NULL: none yet */
-	unsigned reports;
+	struct hints *hints;   /* NULL: none yet */
+};
+
+/* Deadlines of the updates. */
+struct deadlines {
+	struct dir_update **heap; /* binary heap, the earliest deadline first */
+	uint32_t count, room;
+	struct net_timer *timer; /* fires at the earliest deadline, */
+	uint64_t at_ns;          /* at this time; 0: it is not armed */
+};
+
+/* Looks at the owners that owe an answer. */
+struct patrol {
+	struct net_timer *timer;
+	uint64_t armed_ns; /* when it was armed; 0: it is not */
+	uint64_t awake_ns; /* when this engine was last found to run again after a pause */
+};
+
+/* The steps that follow a change of the map: walks and comparisons. */
+struct move {
+	struct net_timer *timer;
+	bool soon;           /* the timer fires within MOVE_PACE_MS */
+	bool held;           /* no walk begins before walk_ns */
+	uint64_t changed_ns; /* time of the first of the last changes, */
+	uint64_t walk_ns;    /* and time until which there may be further ones */
+};
+
+/* Former owners keep their entries until both times. */
+struct tidy {
+	bool any;         /* there may be former owners with entries: see tidy_any() */
+	uint64_t from_ns; /* clients have read the present map, */
+	uint64_t lag_ns;  /* and owners of their slots lag until then */
+};
+
+struct maps {
+	struct map_view *was;     /* the map before; NULL: none */
+	struct map_view *settled; /* the map to which struct lacks refers: the present one */
+	/* by index of an owner in `settled`, a bit: its member has left since, and may be back */
+	uint64_t left[OWNERS_MAX / 64];
+	bool left_any;
+};
+
+/* Slots that owners lack: COMPARING.md. */
+struct lacks {
+	uint8_t bits[MAP_SLOTS];
+	uint64_t count, most; /* pairs of an owner and a slot that it lacks; the most of late */
+};
+
+/* Pages are counted for the owners whose digests were requested. */
+struct reading {
+	bool on;
+	uint32_t slot; /* that is read, */
+	uint64_t at;   /* and a cursor of slot_pages() */
+};
+
+/* The owners that become unsure next. */
+struct turn {
+	uint64_t at_ns;
+	bool dialled;  /* links with them were dialled */
+	unsigned next; /* place on the map of the first of them */
+};
+
+/* Entries of members that left the map. */
+struct sweep {
+	uint32_t cursor;
+	uint64_t left; /* number of buckets of the shard that are still to be swept */
+	struct departed departed[DEPARTED_MAX]; /* the one that left first is the first */
+	unsigned departeds;
 };
 
 struct directory {
 	struct control *control;
-	LIST_HEAD(, forgets) forgets;
-	LIST_HEAD(, pass) passes;
 	/*
 	 * A hash table of the members by peer number, made when they are needed: see owner_at().
-	 * `none` stands for those that were not.
+	 * `none` stands for those that were not, `self` for this engine; they are in no list.
 	 */
 	struct owner *by_peer[OWNER_CHAINS];
 	STAILQ_HEAD(owners, owner) owners;
-	struct owner *none;
+	struct owner *none, *self;
+	/* ---- updates ---- */
+	STAILQ_HEAD(, dir_update) finished; /* the next directory_flush() calls their `done` */
+	struct dir_targets orphans; /* publishes whose owner died, until the next map change */
+	struct deadlines due;
+	uint32_t background; /* updates that no client waits for */
+	uint32_t partial;    /* updates with `partial` */
+	bool published;      /* owners may have entries of this engine */
+	/* ---- sending ---- */
 	STAILQ_HEAD(, owner) dirty; /* owners to which something is to be sent */
-	STAILQ_HEAD(, dir_update)
-	finished; /* updates whose `done` the next directory_flush() calls */
-	/* targets of publishes whose owner died, kept until the next map change */
-	struct dir_targets orphans;
-	struct dir_update **heap; /* binary heap of the updates, the earliest deadline first */
-	uint32_t heap_count, heap_room;
-	struct net_timer *due;  /* timer that fires at the earliest deadline of the updates */
-	uint64_t due_ns;        /* time at which the timer `due` fires; 0: it is not armed */
-	struct net_timer *wake; /* event that calls directory_flush() at the end of this turn */
-	struct net_timer *touch_due;
-	bool touch_armed;
-	uint64_t serial;
-	uint32_t background;
-	uint32_t relaying;        /* owners with a relay */
-	uint32_t partial;         /* updates with `partial` */
-	struct net_timer *patrol; /* looks at the owners that owe an answer */
-	uint64_t patrol_ns;       /* when the timer `patrol` was armed; 0: it is not */
-	uint64_t awake_ns;        /* when this engine was last found to run again after a pause */
-	/* What follows a change of the map: walks and comparisons. */
-	struct net_timer *move;
-	bool move_soon;           /* true: the timer `move` fires within MOVE_PACE_MS */
-	bool held;                /* no walk begins before walk_ns */
-	uint64_t changed_ns;      /* time of the first of the last changes, */
-	uint64_t walk_ns;         /* and time until which there may be further ones */
-	uint64_t tidy_ns;         /* until then former owners keep their entries */
-	uint64_t lag_ns;          /* or until then, because owners of their slots lag */
-	bool tidying;             /* see tidies(); then */
-	struct map_view *was;     /* the map before; NULL: none */
-	struct map_view *settled; /* the map to which `lacks` refers: the present one */
-	/* by index of an owner in `settled`, a bit: its member has left since, and may be back */
-	uint64_t left[OWNERS_MAX / 64];
-	bool left_any;
-	uint8_t lacks[MAP_SLOTS]; /* see directory_slots.c */
-	uint64_t lacking, lacked; /* pairs of an owner and a slot that it lacks; the most of late */
-	struct walk self;         /* of this engine's own shard */
-	bool counting;            /* pages are counted for the owners that were asked: */
-	uint32_t slot;            /* the slot that is read, */
-	uint64_t at;              /* and a cursor of slot_pages() */
-	uint64_t compare_ns;      /* when it is the next owners' turn to be unsure */
-	bool compare_dialled;     /* links with them were dialled */
-	unsigned compare_turn;    /* place on the map of the first of them */
-	bool published;           /* owners may have entries of this engine */
+	struct net_timer *wake;     /* calls directory_flush() at the end of this turn */
+	uint64_t serial;            /* of the last request */
+	uint32_t relaying;          /* owners with a relay */
+	struct {
+		struct net_timer *timer;
+		bool armed;
+	} hints;
+	struct patrol patrol;
+	/* ---- comparing ---- */
+	struct move move;
+	struct tidy tidy;
+	struct maps map;
+	struct lacks lack;
+	struct reading reading;
+	struct turn turn;
 	struct own_shard own;
-	uint32_t sweep_cursor;
-	uint64_t sweep_left; /* number of buckets of the shard that are still to be swept */
-	struct departed departed[DEPARTED_MAX]; /* the one that left first is the first */
-	unsigned departeds;
+	/* ---- serving ---- */
+	LIST_HEAD(, forgets) forgets;
+	LIST_HEAD(, pass) passes;
+	struct sweep sweep;
 	struct askeds asked; /* the first one is being answered */
 	/* scratch memory for the entries of one message: MESSAGE_PAGES_MAX of each */
-	Pc__Entry *entry, **entry_at;
+	Pc__Entry **entry_at;
 	uint32_t *failed;
 };
 
-/* ---- directory_update.c ---------------------------------------------------------------------- */
+/* The owner's index in the view, or view->owners. */
+static inline uint32_t owner_index(const struct map_view *view, uint32_t ref)
+{
+	uint32_t i = 0;
 
-/*
- * An update with room for `room` targets; NULL: no memory. The caller must pass it to
- * update_start(), which may free it.
- */
-struct dir_update *update_new(struct directory *directory, enum dir_kind kind,
-	const struct page_key *key, const struct location *at, unsigned room);
-/*
- * Sets what waits for the end of the update. `waiter` NULL: nothing is changed.
- */
-void update_await(
-	struct directory *directory, struct dir_update *update, const struct waiter *waiter);
-/*
- * Adds one owner to the update. If the owner is this engine, the kind is executed at once;
- * otherwise a target is queued. Does nothing if the owner was added before, or is no live member.
- */
-void update_add(struct directory *directory, struct dir_update *update, uint32_t ref);
-/* Called when all owners were added to the update. May free the update. */
-void update_start(struct directory *directory, struct dir_update *update);
-/* Answers a publish that waits for suspect owners only. Does not free the update. */
-void update_check(struct directory *directory, struct dir_update *update);
-/* Records the owner's answer to one target. May free the update. */
-void target_resolve(struct directory *directory, struct dir_target *target, enum outcome outcome);
-bool update_has(const struct dir_update *update, uint32_t ref);
-/* Executes the update's kind on this engine's own shard or pages, and returns the outcome. */
-enum outcome update_do_here(struct directory *directory, const struct dir_update *update);
-/*
- * Calls `done` of the finished updates. Updates that finish during these calls are included, up to
- * ANSWER_ROUNDS rounds.
- */
-void updates_answer(struct directory *directory);
-void updates_close(struct directory *directory);
-void updates_due(void *context);
+	while (i < view->owners && view->owner[i].ref != ref)
+		i++;
+	return i;
+}
+
+/* Writes the refs of the slot's owners. Returns their number. */
+static inline unsigned slot_owners(
+	const struct map_view *view, uint32_t slot, uint32_t ret_ref[REPLICAS_MAX])
+{
+	const uint8_t *ranked = map_view_slot(view, slot);
+	unsigned owners = map_owning(view);
+
+	for (unsigned i = 0; i < owners; i++)
+		ret_ref[i] = view->owner[ranked[i]].ref;
+	return owners;
+}
+
+/* The member's place among the slot's owners; map_owning(): it does not own the slot. */
+static inline unsigned slot_rank(const struct map_view *view, uint32_t slot, uint32_t ref)
+{
+	const uint8_t *ranked = map_view_slot(view, slot);
+	unsigned rank = 0;
+
+	while (rank < map_owning(view) && view->owner[ranked[rank]].ref != ref)
+		rank++;
+	return rank;
+}
+
+static inline bool slot_owned(const struct map_view *view, uint32_t slot, uint32_t ref)
+{
+	return slot_rank(view, slot, ref) < map_owning(view);
+}
+
+/* The next slot that differs, from `slot` on; MAP_SLOTS: none. */
+static inline uint32_t digest_next(const struct digest *digest, uint32_t slot)
+{
+	while (slot < MAP_SLOTS && !digest->differ[slot])
+		slot++;
+	return slot;
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* A message with this body: all members of its union are pointers to structures. */
+static inline Pc__Message message_of(Pc__Message__BodyCase body_case, void *body)
+{
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	message.body_case = body_case;
+	message.ack = body;
+	return message;
+}
+
+static inline void ack_reply(struct rpc_link *link, Pc__Ack *ack)
+{
+	Pc__Message message = message_of(PC__MESSAGE__BODY_ACK, ack);
+
+	rpc_reply(link, &message);
+}
+
+static inline struct page_key entry_key(const Pc__Entry *entry)
+{
+	return (struct page_key){.word = {entry->key0, entry->key1}};
+}
+
+static inline struct location entry_location(const Pc__Entry *entry)
+{
+	return (struct location){entry->ref, entry->place, entry->generation};
+}
+
+static inline void entry_write(
+	Pc__Entry *ret, const struct page_key *key, const struct location *at)
+{
+	ret->key0 = key->word[0];
+	ret->key1 = key->word[1];
+	ret->place = at->place;
+	ret->generation = at->generation;
+	ret->ref = at->ref;
+}
 
 /* ---- directory.c ----------------------------------------------------------------------------- */
 
-/* Refs of former owners of the slot that may have entries. Returns their number. */
-unsigned formers_of(
-	const struct directory *directory, uint32_t slot, uint32_t ret_ref[FORMERS_MAX]);
-/*
- * Sends a remove of the entry `at` to the present owners of the key, and to the former ones that
- * may have it. `waiter`, NULL: none, gets OP_HIT when all of them have dropped the entry, and
- * OP_PEER_DOWN if one of them has left the map meanwhile: it may come back with the entry.
- */
-void entry_remove(struct directory *directory, const struct page_key *key,
-	const struct location *at, const struct waiter *waiter);
-/* True if an owner of the key, or a former one, has not acknowledged an earlier remove yet. */
-bool entry_removing(struct directory *directory, const struct page_key *key);
-
-/* ---- directory_send.c ------------------------------------------------------------------------ */
-
-/* True if removes for the owner are queued or sent, and not acknowledged. */
-bool owner_removing(const struct owner *owner);
-
-/*
- * Puts the target into its owner's queue, or among the orphans if that owner has died during this
- * turn.
- */
-void target_queue(struct directory *directory, struct dir_target *target);
-void owner_dirty(struct directory *directory, struct owner *owner);
-void owners_send(struct directory *directory);
-/*
- * Moves all batches in flight back to their queues, in no particular order: the caller gives up all
- * of this owner's targets next.
- */
-void owner_rewind(struct directory *directory, struct owner *owner);
-/*
- * Empties the queues of a dead owner: its publishes move to directory.orphans, its other targets
- * end as lost.
- */
-void owner_clear(struct directory *directory, struct owner *owner);
-
-/* Takes a batch from the front of a queue. NULL: no memory. The queue is not empty. */
-struct batch *batch_take(struct owner *owner, unsigned kind);
-/* Puts the parts of a batch back to the front of the owner's queue, in their former order. */
-void batch_rewind(struct owner *owner, struct batch *batch);
-/* Fills directory.entry_at with the entries of the batch. */
-void batch_entries(struct directory *directory, const struct batch *batch);
-/* Resolves all targets of a batch that was executed, and frees it. */
-void batch_resolve(struct directory *directory, struct owner *owner, struct batch *batch,
-	const uint32_t *failed, size_t failed_count);
-
-/* True if another member passes batches to this owner, which has no link with this engine. */
-static inline bool owner_relays(const struct owner *owner)
+static inline uint64_t dead_after_ns(const struct control *control)
 {
-	return owner->unlinked_ns && owner->relayed_ns;
+	return (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
 }
 
-/* ---- directory_serve.c ----------------------------------------------------------------------- */
-
-/* True if a message has entries, not too many, and all have a key. */
-bool entries_fit(size_t count, Pc__Entry *const *entries);
-struct page_key entry_key(const Pc__Entry *entry);
-/*
- * Inserts entries of holder `ref`. Returns the number of those without room; directory.failed holds
- * their indices.
- */
-size_t entries_insert(
-	struct directory *directory, uint32_t ref, size_t count, Pc__Entry *const *entries);
-void entries_remove(struct directory *directory, size_t count, Pc__Entry *const *entries);
-/* True if all entries may be published by a member with this number of rails. */
-bool entries_rails_fit(size_t count, Pc__Entry *const *entries, unsigned rails);
-
-/* ---- directory_suspect.c --------------------------------------------------------------------- */
-
-/* True if the owner owes no answer. */
-bool owner_idle(const struct owner *owner);
-/* The owner begins to owe an answer: before this target it was idle, or its link has closed. */
-void owner_waits(struct directory *directory, struct owner *owner);
-/* The owner has acknowledged a batch. */
-void owner_served(struct directory *directory, struct owner *owner);
-/* Judges the owner anew, and shows clients whether it is suspect. */
-void owner_look(struct directory *directory, struct owner *owner, uint64_t now_ns);
-/* The owner is no longer suspect. */
-void owner_trusted(struct directory *directory, struct owner *owner);
-/* Answers the publishes that wait for this owner only, if it is suspect. */
-void waiters_check(struct directory *directory, struct owner *owner);
-void patrol(void *context);
-
-/* ---- directory_move.c ------------------------------------------------------------------------ */
-
-void move_slice(void *context);
-/* True while owners get entries, other than those that are behind. */
-bool moving(const struct directory *directory);
-/* Makes the next step run within MOVE_PACE_MS. */
-void move_soon(struct directory *directory);
-/* Owners may lack any entry of ours: they are compared with. */
-void move_again(struct directory *directory);
-static inline uint64_t dead_after_ns(const struct directory *directory)
+/* A request that waits for longer is late. */
+static inline uint64_t patience_ns(const struct control *control)
 {
-	return (uint64_t)directory->control->settings->cluster_dead_after_ms * 1000000ull;
+	return suspect_patience_ns(dead_after_ns(control));
 }
-
-/* When unsure owners are compared with. */
-static inline uint64_t tidy_from_ns(const struct directory *directory)
-{
-	return directory->tidy_ns > directory->lag_ns ? directory->tidy_ns : directory->lag_ns;
-}
-
-/* ---- directory_depart.c ---------------------------------------------------------------------- */
-
-/* A member has left the map now; ref 0: one that is not known. Its entries stay for a time. */
-void departed_add(struct directory *directory, uint32_t ref);
-/* The shard had no room for an entry: entries of members that left the map go at once. */
-void departed_sweep(struct directory *directory);
-/* Sweeps the entries of members that left the map DEPARTED_DEADS times dead_after_ms ago. */
-void departed_tick(struct directory *directory, uint64_t now_ns);
-/* Examines the next part of the shard for entries of members that left. */
-void sweep_slice(struct directory *directory);
-
-/* ---- directory_disk.c ------------------------------------------------------------------------ */
-
-/*
- * As index_slot(), for all pages of this host: those in memory, then those that are only on disk.
- */
-unsigned slot_pages(struct directory *directory, uint32_t slot, uint64_t *cursor, unsigned max,
-	struct index_entry *ret_entries);
-/* True if slot_pages() may find a page. */
-bool slot_any(const struct directory *directory, uint32_t slot);
-/* Number of pages of this host, about. */
-uint64_t pages_count(const struct directory *directory);
-/* True if owners may have entries of this engine. */
-static inline bool publishes(const struct directory *directory)
-{
-	return directory->published || pages_count(directory) != 0;
-}
-/* True if this member is sent entries with this place. */
-bool owner_takes(struct directory *directory, uint32_t ref, uint32_t place);
-
-/* ---- directory_behind.c ---------------------------------------------------------------------- */
 
 /* The owner with that peer number, with ref 0 if there is none. Never NULL. */
 static inline struct owner *owner_at(const struct directory *directory, uint16_t peer)
@@ -454,35 +523,195 @@ static inline struct owner *owner_at(const struct directory *directory, uint16_t
 		owner = owner->next_by_peer;
 	return owner ? owner : directory->none;
 }
-/* The same, made if it is missing; without memory `none`, which stays as it is. */
-struct owner *owner_make(struct directory *directory, uint16_t peer);
-/* The member with the owner's peer number, if there is one, is this owner from now on. */
-void owner_adopt(struct directory *directory, struct owner *owner);
+/* The member with that peer number, if there is one, is an owner from now on. */
+void owner_join(struct directory *directory, uint16_t peer);
 /*
- * True if all members may own slots: then each change of the map makes an owner of each of them. In
- * larger clusters most members own nothing, and an owner is made when it is first needed.
+ * The owner of a live member that is to be sent something, or whose entries are taken. In a cluster
+ * of at most OWNERS_MAX members each change of the map makes an owner of each of them. In larger
+ * ones most members own nothing, and an owner is made when it is first needed.
  */
-bool owners_few(const struct directory *directory);
-/* The owner of a live member that is to be sent something, or whose entries are taken. */
-static inline struct owner *owner_wanted(struct directory *directory, uint16_t peer)
+struct owner *owner_wanted(struct directory *directory, uint16_t peer);
+/*
+ * `self` if the member is this engine. NULL: it is no live member. owner_there() makes no owner in
+ * large clusters, and returns NULL if there is none yet.
+ */
+struct owner *owner_there(const struct directory *directory, uint32_t ref);
+struct owner *owner_of(struct directory *directory, uint32_t ref);
+/* True if the owner, NULL: none, is sent entries with this place. */
+static inline bool owner_takes(const struct owner *owner, uint32_t place)
 {
-	return owners_few(directory) ? owner_at(directory, peer) : owner_make(directory, peer);
+	return !place_on_disk(place) || (owner && owner->takes_disk);
 }
 /* Frees owners whose members have left, and all targets with them. */
 void owners_trim(struct directory *directory);
-/* Returns NULL if the member is this engine, or no live member. */
-struct owner *owner_of(struct directory *directory, uint32_t ref);
-/* True if this owner has reached its limit of targets with this kind that no client waits for. */
-bool owner_full(const struct directory *directory, const struct owner *owner, enum dir_kind kind);
-/*
- * No client waits for the target any more: counts it against its owner's limit, or drops it if that
- * limit is reached.
- */
-void target_background(struct directory *directory, struct dir_target *target);
-void target_background_end(struct directory *directory, struct dir_target *target);
 /*
  * True if the owner is behind, or has not acknowledged a batch sent dead_after_ms ago or earlier.
  */
 bool owner_lags(const struct directory *directory, const struct owner *owner);
+static inline unsigned owner_queued(const struct owner *owner)
+{
+	return owner->queued[DIR_PUBLISH] + owner->queued[DIR_FORGET] + owner->queued[DIR_REMOVE];
+}
+/* True if the owner owes no answer. */
+static inline bool owner_idle(const struct owner *owner)
+{
+	return owner->in_flight == 0 && owner_queued(owner) == 0 && !owner->relay;
+}
+/* The owner begins to owe an answer: before this target it was idle, or its link has closed. */
+void owner_waits(struct directory *directory, struct owner *owner);
+/* The owner has acknowledged a batch. */
+void owner_served(struct directory *directory, struct owner *owner);
+/* The owner is suspect for this reason now, or no longer. */
+void owner_suspect(struct directory *directory, struct owner *owner, enum suspect_why why);
+
+/* ---- directory_update.c ---------------------------------------------------------------------- */
+
+/*
+ * Sends the request to these members: those that are live, each once. What concerns this engine is
+ * executed at once. False: no memory, and the waiter was answered.
+ */
+bool update_send(struct directory *directory, const struct dir_request *request,
+	const uint32_t *ref, unsigned refs);
+/* Records the owner's answer to one target. May free the update. */
+void target_resolve(struct directory *directory, struct dir_target *target, enum outcome outcome);
+void target_background_end(struct directory *directory, struct dir_target *target);
+/* Answers the publishes that wait for this owner only, if it is suspect. */
+void waiters_check(struct directory *directory, struct owner *owner);
+/* True if this owner has reached its limit of targets with this kind that no client waits for. */
+bool owner_full(const struct directory *directory, const struct owner *owner, enum dir_kind kind);
+/* Refs of former owners of the slot that may have entries. Returns their number. */
+unsigned formers_of(
+	const struct directory *directory, uint32_t slot, uint32_t ret_ref[FORMERS_MAX]);
+/* Tells member `ref` of a removal that it has missed. */
+void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
+	const struct waiter *waiter);
+/* Finds a new owner for each publish whose owner has died; other targets end as lost. */
+void orphans_place(struct directory *directory);
+/*
+ * Calls `done` of the finished updates. Updates that finish during these calls are included, up to
+ * ANSWER_ROUNDS rounds.
+ */
+void updates_answer(struct directory *directory);
+void updates_due(void *context);
+void updates_close(struct directory *directory);
+/* The link has closed, or the directory is: answers to it are not sent any more. NULL: all. */
+void forgets_drop(struct directory *directory, const struct rpc_link *link);
+
+/* ---- directory_send.c ------------------------------------------------------------------------ */
+
+/* True if removes for the owner are queued or sent, and not acknowledged. */
+bool owner_removing(const struct owner *owner);
+/*
+ * Puts the target into its owner's queue, or among the orphans if that owner has died during this
+ * turn.
+ */
+void target_queue(struct directory *directory, struct dir_target *target);
+void owner_dirty(struct directory *directory, struct owner *owner);
+void owners_send(struct directory *directory);
+/* Moves all batches in flight back to their queues. */
+void owner_quit(struct directory *directory, struct owner *owner);
+/*
+ * Empties the queues of a dead owner: its publishes move to directory.orphans, its other targets
+ * end as lost.
+ */
+void owner_clear(struct directory *directory, struct owner *owner);
+/* True if indices ascend, so that none occurs twice, and are below `count`. */
+bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed);
+/* True if another member passes batches to this owner, which has no link with this engine. */
+static inline bool owner_relays(const struct owner *owner)
+{
+	return owner->unlinked_ns && owner->relayed_ns;
+}
+/* Called while the owner owes an answer: gives up a relay that is late, sends one that is due. */
+void relay_look(struct directory *directory, struct owner *owner, uint64_t now_ns);
+void hints_due(void *context);
+
+/* ---- directory_serve.c ----------------------------------------------------------------------- */
+
+/* Changes an entry of this engine's shard; `at` with the ref of its holder. False: no room. */
+bool entry_insert(
+	struct directory *directory, const struct page_key *key, const struct location *at);
+void entry_delete(
+	struct directory *directory, const struct page_key *key, const struct location *at);
+/* True if a message has entries, not too many, and all have a key. */
+bool entries_fit(size_t count, Pc__Entry *const *entries);
+/* A member has left the map now; ref 0: one that is not known. Its entries stay for a time. */
+void departed_add(struct directory *directory, uint32_t ref);
+/* The shard had no room for an entry: entries of members that left the map go at once. */
+void departed_sweep(struct directory *directory);
+/* Sweeps the entries of members that left the map DEPARTED_DEADS times dead_after_ms ago. */
+void departed_tick(struct directory *directory, uint64_t now_ns);
+/* Examines the next part of the shard for entries of members that left. */
+void sweep_slice(struct directory *directory);
+/* The link has closed, or the directory is: relays that need it are refused. NULL: all links. */
+void passes_drop(struct directory *directory, const struct rpc_link *link);
+/* Refuses relays that their owner does not answer: their holder has given them up. */
+void passes_tick(struct directory *directory, uint64_t now_ns);
+/* Serves a Relayed of an owner. False: it answers no relay that was passed on. */
+bool pass_answered(
+	struct directory *directory, const struct rpc_link *link, const Pc__Relayed *relayed);
+
+/* ---- directory_digest.c ---------------------------------------------------------------------- */
+
+/* Asks an owner, whose `digest` is NULL. False: it cannot be asked now. */
+bool digest_ask(struct directory *directory, struct owner *owner);
+/* Reads the next pages for the owners that were asked. False: all are read. */
+bool digests_count(struct directory *directory);
+void digest_drop(struct owner *owner);
+/* The next step of answering other engines. */
+void digests_slice(struct directory *directory);
+/*
+ * The link has closed, or the directory is (NULL: all links): nothing is answered on it, and what
+ * the owner was asked on it has no answer.
+ */
+void digests_link_down(
+	struct directory *directory, struct owner *owner, const struct rpc_link *link);
+/* The owner's digest is answered and counted: begins to look at its entries in what differs. */
+void show_begin(struct directory *directory, struct owner *owner);
+/* Asks for the next part, if the owner has room for removes. Called when it has acknowledged. */
+void show_next(struct directory *directory, struct owner *owner);
+void show_drop(struct owner *owner);
+/* The next part of this engine's own shard, with its own entries. */
+void show_own(struct directory *directory);
+
+/* ---- directory_compare.c --------------------------------------------------------------------- */
+
+/*
+ * As index_slot(), for all pages of this host: those in memory, then those that are only on disk.
+ */
+unsigned slot_pages(struct directory *directory, uint32_t slot, uint64_t *cursor, unsigned max,
+	struct index_entry *ret_entries);
+/* True if slot_pages() may find a page. */
+bool slot_any(const struct directory *directory, uint32_t slot);
+/* True if an owner of the slot is slow: its former owners keep their entries. */
+bool slot_lags(struct directory *directory, uint32_t slot);
+/* True if the owner `ref` lacks the slot. */
+bool lacks_slot(const struct directory *directory, uint32_t slot, uint32_t ref);
+/* The owner may lack entries of the slot; nothing if it does not own the slot. */
+void lack_add(struct directory *directory, struct owner *owner, uint32_t slot);
+/* It may lack entries of all slots that it owns. */
+void lacks_all(struct directory *directory, struct owner *owner);
+/* Plans the next turn. */
+void compare_later(struct directory *directory, uint64_t now_ns);
+/* The member may have entries of slots that it has lost; nothing if it has left the map. */
+void compare_mark(struct directory *directory, uint32_t ref);
+/* The owner has answered, or our pages were counted: judges it once both are true. */
+void compare_answered(struct directory *directory, struct owner *owner);
+void compare_tick(struct directory *directory, uint64_t now_ns);
+/* True while owners are fresh or lack slots. */
+bool moves_any(const struct directory *directory);
+/* True while an owner, or this engine's shard, is unsure or compared with. */
+bool compares_any(const struct directory *directory);
+/* The owners have become those of the map `now`. */
+void map_follow(struct directory *directory, struct map_view *now);
+/* Makes the next step run within MOVE_PACE_MS. */
+void move_soon(struct directory *directory);
+void move_slice(void *context);
+/* When unsure owners are compared with. */
+static inline uint64_t tidy_from_ns(const struct directory *directory)
+{
+	return directory->tidy.from_ns > directory->tidy.lag_ns ? directory->tidy.from_ns
+								: directory->tidy.lag_ns;
+}
 
 #endif

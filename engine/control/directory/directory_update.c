@@ -1,31 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Updates: one key to be published, removed or forgotten at several members. An update lasts until
- * each of them has answered or is dead. Deadlines are kept in a heap; a finished update calls its
- * `done`. Control plane's thread only.
+ * Updates: one key to be published, removed or forgotten at several members. An update has one
+ * target for each of them, and lasts until each has answered or is dead. Deadlines are kept in a
+ * heap; a finished update calls its `done`. The functions of directory.h that change entries are
+ * here: each turns its request into an update for the owners of the key. Control plane's thread
+ * only.
+ *
+ * A target that no client waits for counts against its owner's limit. Above the limit a publish is
+ * skipped: the owner is behind, it lacks the slot, and its walk makes up for it
+ * (directory_compare.c). A remove above its limit is dropped: the owner is compared with.
+ *
+ * Removals that this engine executes, for its own clients and for other engines, last until they
+ * are a promise: the tombstone is durable and all owners of the page have dropped its entry.
+ * MESSAGES.md shows the two Acks; the sender's end is batch_unsynced() in directory_send.c.
  */
 #include <stdlib.h>
 
 #include "config/log.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/rpc.h"
+#include "engine/control/pages/pages.h"
 
 #define ANSWER_ROUNDS 8
+
+/* Limit of updates that no client waits for, above which removes of lost pages wait */
+#define BUSY_CLAIMS 2048u
+#define PLACES_MAX 2u /* of a page at one engine: in memory, and on disk */
+#define ABSENT_MAX 8u /* entries of one key that are examined */
+#define HAVERS_MAX (REPLICAS_MAX + FORMERS_MAX)
 
 /* ---- deadlines: a binary heap ---------------------------------------------------------------- */
 
 static void heap_set(struct directory *dir, uint32_t at, struct dir_update *update)
 {
-	dir->heap[at] = update;
+	dir->due.heap[at] = update;
 	update->heap = at + 1;
 }
 
 static void heap_up(struct directory *dir, uint32_t at)
 {
-	struct dir_update *update = dir->heap[at];
+	struct dir_update *update = dir->due.heap[at];
 
-	while (at > 0 && dir->heap[(at - 1) / 2]->waiter.deadline_ns > update->waiter.deadline_ns) {
-		heap_set(dir, at, dir->heap[(at - 1) / 2]);
+	while (at > 0 &&
+		dir->due.heap[(at - 1) / 2]->waiter.deadline_ns > update->waiter.deadline_ns) {
+		heap_set(dir, at, dir->due.heap[(at - 1) / 2]);
 		at = (at - 1) / 2;
 	}
 	heap_set(dir, at, update);
@@ -33,15 +53,15 @@ static void heap_up(struct directory *dir, uint32_t at)
 
 static void heap_down(struct directory *dir, uint32_t at)
 {
-	struct dir_update *update = dir->heap[at];
+	struct dir_update *update = dir->due.heap[at];
 
-	for (uint32_t child = 2 * at + 1; child < dir->heap_count; child = 2 * at + 1) {
-		if (child + 1 < dir->heap_count && dir->heap[child + 1]->waiter.deadline_ns <
-							   dir->heap[child]->waiter.deadline_ns)
+	for (uint32_t child = 2 * at + 1; child < dir->due.count; child = 2 * at + 1) {
+		if (child + 1 < dir->due.count && dir->due.heap[child + 1]->waiter.deadline_ns <
+							  dir->due.heap[child]->waiter.deadline_ns)
 			child++;
-		if (dir->heap[child]->waiter.deadline_ns >= update->waiter.deadline_ns)
+		if (dir->due.heap[child]->waiter.deadline_ns >= update->waiter.deadline_ns)
 			break;
-		heap_set(dir, at, dir->heap[child]);
+		heap_set(dir, at, dir->due.heap[child]);
 		at = child;
 	}
 	heap_set(dir, at, update);
@@ -49,17 +69,17 @@ static void heap_down(struct directory *dir, uint32_t at)
 
 static bool heap_add(struct directory *dir, struct dir_update *update)
 {
-	if (dir->heap_count == dir->heap_room) {
-		uint32_t room = dir->heap_room ? 2 * dir->heap_room : 1024;
-		struct dir_update **more = realloc(dir->heap, room * sizeof(*more));
+	if (dir->due.count == dir->due.room) {
+		uint32_t room = dir->due.room ? 2 * dir->due.room : 1024;
+		struct dir_update **more = realloc(dir->due.heap, room * sizeof(*more));
 
 		if (!more)
 			return false;
-		dir->heap = more;
-		dir->heap_room = room;
+		dir->due.heap = more;
+		dir->due.room = room;
 	}
-	heap_set(dir, dir->heap_count++, update);
-	heap_up(dir, dir->heap_count - 1);
+	heap_set(dir, dir->due.count++, update);
+	heap_up(dir, dir->due.count - 1);
 	return true;
 }
 
@@ -71,7 +91,7 @@ static void heap_remove(struct directory *dir, struct dir_update *update)
 	if (update->heap == 0)
 		return;
 	update->heap = 0;
-	last = dir->heap[--dir->heap_count];
+	last = dir->due.heap[--dir->due.count];
 	if (last == update)
 		return;
 	heap_set(dir, at, last);
@@ -85,19 +105,18 @@ static void heap_remove(struct directory *dir, struct dir_update *update)
  */
 static void due_arm(struct directory *dir)
 {
-	uint64_t now_ns = net_now(), at_ns, wait_ns;
+	uint64_t now_ns = net_now(), at_ns;
 
-	if (dir->heap_count == 0)
+	if (dir->due.count == 0)
 		return;
-	at_ns = dir->heap[0]->waiter.deadline_ns;
-	if (dir->due_ns && dir->due_ns <= at_ns)
+	at_ns = dir->due.heap[0]->waiter.deadline_ns;
+	if (dir->due.at_ns && dir->due.at_ns <= at_ns)
 		return;
-	wait_ns = at_ns > now_ns ? at_ns - now_ns : 0;
-	(void)net_timer_set(dir->due, wait_ns / 1000);
-	dir->due_ns = at_ns ? at_ns : 1;
+	(void)net_timer_set(dir->due.timer, at_ns > now_ns ? (at_ns - now_ns) / 1000 : 0);
+	dir->due.at_ns = at_ns ? at_ns : 1;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static void update_answer(struct directory *dir, struct dir_update *update, enum op_status status)
 {
@@ -114,21 +133,10 @@ void updates_due(void *context)
 	struct directory *dir = context;
 	uint64_t now_ns = net_now();
 
-	dir->due_ns = 0;
-	while (dir->heap_count && dir->heap[0]->waiter.deadline_ns <= now_ns)
-		update_answer(dir, dir->heap[0], OP_TIMEOUT);
+	dir->due.at_ns = 0;
+	while (dir->due.count && dir->due.heap[0]->waiter.deadline_ns <= now_ns)
+		update_answer(dir, dir->due.heap[0], OP_TIMEOUT);
 	due_arm(dir);
-}
-
-static enum op_status update_status(const struct dir_update *update)
-{
-	if (update->unsafe)
-		return OP_PEER_DOWN;
-	if (update->acked || update->kind == DIR_REMOVE)
-		return OP_HIT;
-	if (update->kind == DIR_FORGET)
-		return OP_MISS;
-	return update->refused ? OP_NO_SPACE : OP_PEER_DOWN;
 }
 
 static void update_end(struct directory *dir, struct dir_update *update)
@@ -136,6 +144,177 @@ static void update_end(struct directory *dir, struct dir_update *update)
 	dir->partial -= update->partial;
 	dir->background -= update->background;
 	free(update);
+}
+
+static void target_count(struct dir_target *target, enum outcome outcome)
+{
+	target->resolved = true;
+	if (outcome == OUTCOME_DONE)
+		target->update->acked++;
+	else if (outcome == OUTCOME_FAILED)
+		target->update->refused++;
+	else if (outcome == OUTCOME_VOLATILE || target->update->kind != DIR_PUBLISH)
+		target->update->unsafe++;
+}
+
+/* A set is acknowledged: at least one owner has its entry. `partial`: not all of them have. */
+static void set_acknowledged(struct directory *dir, struct dir_update *update, bool partial)
+{
+	dir->control->counter[COUNTER_sets_partial] += partial;
+	update_answer(dir, update, OP_HIT);
+}
+
+/* Answers a publish that waits for suspect owners only. Does not free the update. */
+static void update_check(struct directory *dir, struct dir_update *update)
+{
+	unsigned waiting = 0, suspects = 0;
+	enum publish_verdict verdict;
+
+	if (update->kind != DIR_PUBLISH || !update->started || !update->waiter.done ||
+		update->answered)
+		return;
+	for (unsigned i = 0; i < update->targets; i++) {
+		const struct dir_target *target = &update->target[i];
+		const struct owner *owner = owner_at(dir, target->peer);
+
+		if (target->resolved)
+			continue;
+		waiting++;
+		suspects += owner->ref == target->ref && suspect_steers(owner->why) &&
+			    !owner_relays(owner);
+	}
+	verdict = publish_judge(update->acked, waiting, suspects);
+	if (verdict == PUBLISH_UNREACHABLE)
+		update_answer(dir, update, OP_PEER_DOWN);
+	if (verdict != PUBLISH_PARTIAL)
+		return;
+	update->partial = true;
+	dir->partial++;
+	set_acknowledged(dir, update, true);
+}
+
+/* Answers an update whose owners have all answered. */
+static void update_settle(struct directory *dir, struct dir_update *update)
+{
+	if (update->unsafe)
+		update_answer(dir, update, OP_PEER_DOWN);
+	else if (update->acked && update->kind == DIR_PUBLISH)
+		set_acknowledged(dir, update, update->refused != 0);
+	else if (update->acked || update->kind == DIR_REMOVE)
+		update_answer(dir, update, OP_HIT);
+	else if (update->kind == DIR_FORGET)
+		update_answer(dir, update, OP_MISS);
+	else
+		update_answer(dir, update, update->refused ? OP_NO_SPACE : OP_PEER_DOWN);
+}
+
+/* A part of the update has ended. May free the update. */
+static void update_release(struct directory *dir, struct dir_update *update)
+{
+	if (--update->pending)
+		update_check(dir, update);
+	else if (!update->waiter.done)
+		update_end(dir, update);
+	else if (!update->answered)
+		update_settle(dir, update);
+}
+
+void waiters_check(struct directory *dir, struct owner *owner)
+{
+	struct batch *batch;
+	struct dir_target *target;
+
+	STAILQ_FOREACH (batch, &owner->batches, next)
+		for (unsigned i = 0; i < batch->count; i++)
+			update_check(dir, batch->target[i]->update);
+	for (unsigned i = 0; owner->relay && i < owner->relay->count; i++)
+		update_check(dir, owner->relay->target[i]->update);
+	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)
+		update_check(dir, target->update);
+}
+
+/* ---- targets that no client waits for -------------------------------------------------------- */
+
+bool owner_full(const struct directory *dir, const struct owner *owner, enum dir_kind kind)
+{
+	if (kind == DIR_PUBLISH)
+		return owner->background >= OWNER_PUBLISHES_MAX;
+	return owner->background >= OWNER_REMOVES_MAX || dir->background > BACKGROUND_MAX;
+}
+
+static void target_leave_out(
+	struct directory *dir, struct owner *owner, const struct dir_update *update)
+{
+	struct control *control = dir->control;
+	const struct member_record *record = member_by_peer(control, owner->peer);
+	struct member_texts texts;
+
+	if (update->kind == DIR_PUBLISH) {
+		control->counter[COUNTER_publishes_deferred]++;
+		lack_add(dir, owner, map_slot_of(&update->key));
+		owner->behind = owner->walk.slots != 0;
+	} else {
+		control->counter[COUNTER_removes_dropped]++;
+		owner->unsure = true;
+	}
+	if (owner->warned || !record)
+		return;
+	owner->warned = true;
+	member_texts(record, &texts);
+	log_warn(
+		"member %s (%s:%u) is behind with %u directory messages: publishes to it are deferred, removes are dropped. If this lasts, restart its engine",
+		texts.name, texts.address, record->port, owner->background);
+}
+
+/*
+ * No client waits for the target any more: counts it against its owner's limit, or drops it if that
+ * limit is reached.
+ */
+static void target_background(struct directory *dir, struct dir_target *target)
+{
+	struct owner *owner = owner_at(dir, target->peer);
+	enum dir_kind kind = (enum dir_kind)target->update->kind;
+
+	if (owner->ref != target->ref) /* it has died: this part of the update is in dir->orphans */
+		return;
+	if (!target->sent && owner_full(dir, owner, kind)) {
+		TAILQ_REMOVE(&owner->queue[kind], target, next);
+		owner->queued[kind]--;
+		target_leave_out(dir, owner, target->update);
+		target_resolve(dir, target, OUTCOME_LOST);
+		return;
+	}
+	target->background = true;
+	owner->background++;
+}
+
+void target_background_end(struct directory *dir, struct dir_target *target)
+{
+	struct owner *owner = owner_at(dir, target->peer);
+
+	if (!target->background)
+		return;
+	target->background = false;
+	if (--owner->background == 0 && !owner->behind)
+		owner->warned = false;
+}
+
+static struct removal removal_of(const struct page_key *key, const struct location *at)
+{
+	return (struct removal){.key = *key, .number = (uint64_t)at->generation << 32 | at->place};
+}
+
+void target_resolve(struct directory *dir, struct dir_target *target, enum outcome outcome)
+{
+	struct dir_update *update = target->update;
+	const struct removal removal = removal_of(&update->key, &update->at);
+
+	target_background_end(dir, target);
+	target_count(target, outcome);
+	/* the member has left before it acknowledged the removal: it is sent it when it is back */
+	if (outcome == OUTCOME_LOST && update->kind == DIR_FORGET)
+		removals_add(dir->control, &removal);
+	update_release(dir, update);
 }
 
 /*
@@ -177,44 +356,43 @@ void updates_answer(struct directory *dir)
 		net_defer(dir->wake);
 }
 
-/*
- * ---- updates ----------------------------------------------------------------------------------
- */
+/* ---- updates --------------------------------------------------------------------------------- */
 
-struct dir_update *update_new(struct directory *dir, enum dir_kind kind, const struct page_key *key,
-	const struct location *at, unsigned room)
+/*
+ * An update with room for `room` targets. NULL: no memory, and the waiter was answered. The caller
+ * must pass it to update_start(), which may free it.
+ */
+static struct dir_update *update_new(
+	struct directory *dir, const struct dir_request *request, unsigned room)
 {
 	struct dir_update *update = calloc(1, sizeof(*update) + room * sizeof(update->target[0]));
+	const struct waiter *waiter = request->waiter;
 
 	if (!update) {
 		log_error("no memory for a directory entry's message");
+		if (waiter)
+			waiter->done(waiter->context, waiter->cookie, OP_NO_SPACE);
 		return NULL;
 	}
-	update->kind = (uint8_t)kind;
-	dir->published |= kind == DIR_PUBLISH;
-	update->key = *key;
-	update->at = *at;
+	dir->published |= request->kind == DIR_PUBLISH;
+	update->kind = (uint8_t)request->kind;
+	update->key = request->key;
+	update->at = request->at;
 	update->room = (uint16_t)room;
 	update->pending = 1;
-	update->background = true;
-	dir->background++;
-	return update;
-}
-
-void update_await(struct directory *dir, struct dir_update *update, const struct waiter *waiter)
-{
+	update->background = !waiter;
+	dir->background += update->background;
 	if (!waiter)
-		return;
-	dir->background -= update->background;
-	update->background = false;
+		return update;
 	update->waiter = *waiter;
 	if (heap_add(dir, update))
 		due_arm(dir);
 	else
 		log_error("no memory for a deadline: a publish waits for its owners without one");
+	return update;
 }
 
-bool update_has(const struct dir_update *update, uint32_t ref)
+static bool update_has(const struct dir_update *update, uint32_t ref)
 {
 	for (unsigned i = 0; i < update->targets; i++)
 		if (update->target[i].ref == ref)
@@ -222,44 +400,27 @@ bool update_has(const struct dir_update *update, uint32_t ref)
 	return false;
 }
 
-enum outcome update_do_here(struct directory *dir, const struct dir_update *update)
+/* Publishes or removes the entry in this engine's own shard. */
+static enum outcome update_do_here(struct directory *dir, const struct dir_update *update)
 {
-	struct control *control = dir->control;
+	struct location at = update->at;
 
-	switch ((enum dir_kind)update->kind) {
-	case DIR_PUBLISH:
-		if (shard_insert(control->shard, &update->key, control->ref, update->at.place,
-			    update->at.generation) == 0) {
-			control->counter[COUNTER_entries_inserted]++;
-			return OUTCOME_DONE;
-		}
-		control->counter[COUNTER_entries_dropped]++;
-		if (!place_on_disk(update->at.place))
-			departed_sweep(dir);
-		return OUTCOME_FAILED;
-	case DIR_REMOVE:
-		if (shard_remove(control->shard, &update->key, update->at.ref, update->at.place,
-			    update->at.generation))
-			control->counter[COUNTER_entries_removed]++;
-		return OUTCOME_DONE;
-	case DIR_FORGET: /* forget_here() */
-	case DIR_KINDS:
-	default: return OUTCOME_LOST;
+	if (update->kind == DIR_PUBLISH) {
+		at.ref = dir->control->ref;
+		return entry_insert(dir, &update->key, &at) ? OUTCOME_DONE : OUTCOME_FAILED;
 	}
+	entry_delete(dir, &update->key, &at);
+	return OUTCOME_DONE;
 }
 
-static void target_count(struct dir_target *target, enum outcome outcome)
-{
-	target->resolved = true;
-	if (outcome == OUTCOME_DONE)
-		target->update->acked++;
-	else if (outcome == OUTCOME_FAILED)
-		target->update->refused++;
-	else if (outcome == OUTCOME_VOLATILE || target->update->kind != DIR_PUBLISH)
-		target->update->unsafe++;
-}
+/* Executes a removal on this engine. The target is resolved at once, or when it is a promise. */
+static void forget_here(struct directory *dir, struct dir_target *target);
 
-void update_add(struct directory *dir, struct dir_update *update, uint32_t ref)
+/*
+ * Adds one member to the update. If it is this engine, the kind is executed at once; otherwise a
+ * target is queued. Does nothing if it was added before, or is no live member.
+ */
+static void update_add(struct directory *dir, struct dir_update *update, uint32_t ref)
 {
 	const struct member_record *record = member_by_ref(dir->control, ref);
 	struct dir_target *target;
@@ -270,12 +431,12 @@ void update_add(struct directory *dir, struct dir_update *update, uint32_t ref)
 	target->update = update;
 	target->peer = record->peer;
 	target->ref = ref;
-	if (ref == dir->control->ref && update->kind != DIR_FORGET) {
+	if (record->self && update->kind != DIR_FORGET) {
 		target_count(target, update_do_here(dir, update));
 		return;
 	}
 	update->pending++;
-	if (ref == dir->control->ref) {
+	if (record->self) {
 		forget_here(dir, target);
 		return;
 	}
@@ -284,75 +445,455 @@ void update_add(struct directory *dir, struct dir_update *update, uint32_t ref)
 		target_background(dir, target);
 }
 
-void update_check(struct directory *dir, struct dir_update *update)
-{
-	unsigned waiting = 0, suspects = 0;
-
-	if (update->kind != DIR_PUBLISH || !update->started || !update->waiter.done ||
-		update->answered)
-		return;
-	for (unsigned i = 0; i < update->targets; i++) {
-		const struct dir_target *target = &update->target[i];
-		const struct owner *owner = owner_at(dir, target->peer);
-
-		if (target->resolved)
-			continue;
-		waiting++;
-		suspects += owner->ref == target->ref && suspect_steers(owner->why) &&
-			    !owner_relays(owner);
-	}
-	switch (publish_judge(update->acked, waiting, suspects)) {
-	case PUBLISH_PARTIAL:
-		update->partial = true;
-		dir->partial++;
-		dir->control->counter[COUNTER_sets_partial]++;
-		update_answer(dir, update, OP_HIT);
-		break;
-	case PUBLISH_UNREACHABLE: update_answer(dir, update, OP_PEER_DOWN); break;
-	case PUBLISH_WAIT:
-	case PUBLISH_WHOLE:
-	default: break;
-	}
-}
-
-/* Answers an update whose owners have all answered. */
-static void update_settle(struct directory *dir, struct dir_update *update)
-{
-	if (update->kind == DIR_PUBLISH && update->acked && update->refused)
-		dir->control->counter[COUNTER_sets_partial]++;
-	update_answer(dir, update, update_status(update));
-}
-
-void update_start(struct directory *dir, struct dir_update *update)
+/* All members were added. May free the update. */
+static void update_start(struct directory *dir, struct dir_update *update)
 {
 	update->started = true;
-	if (--update->pending) {
-		update_check(dir, update);
-		return;
-	}
-	if (update->waiter.done)
-		update_settle(dir, update);
-	else
-		update_end(dir, update);
+	update_release(dir, update);
 }
 
-void target_resolve(struct directory *dir, struct dir_target *target, enum outcome outcome)
+bool update_send(struct directory *dir, const struct dir_request *request, const uint32_t *ref,
+	unsigned refs)
+{
+	struct dir_update *update = update_new(dir, request, refs);
+
+	for (unsigned i = 0; update && i < refs; i++)
+		update_add(dir, update, ref[i]);
+	if (update)
+		update_start(dir, update);
+	return update != NULL;
+}
+
+/* ---- owners of a key ------------------------------------------------------------------------- */
+
+/*
+ * In its first seconds an engine does not know the former owners from the slots' words, but it
+ * knows the owners of its last map.
+ */
+unsigned formers_of(const struct directory *dir, uint32_t slot, uint32_t ret_ref[FORMERS_MAX])
+{
+	uint32_t was[REPLICAS_MAX];
+	unsigned count = slots_formers(dir->control, slot, ret_ref);
+	unsigned owners = dir->map.was ? slot_owners(dir->map.was, slot, was) : 0;
+
+	for (unsigned i = 0; i < owners; i++)
+		if (!slot_owned(dir->map.settled, slot, was[i]))
+			ret_ref[count++] = was[i];
+	return count;
+}
+
+/* Refs of the owners of the key, and of the former ones that may have entries. */
+static unsigned key_owners(
+	const struct directory *dir, const struct page_key *key, uint32_t ret_ref[HAVERS_MAX])
+{
+	uint32_t slot = map_slot_of(key);
+	unsigned owners = slot_owners(member_map(dir->control), slot, ret_ref);
+
+	return owners + formers_of(dir, slot, ret_ref + owners);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+void directory_publish(struct control *control, const struct page_key *key,
+	const struct location *at, const struct waiter *waiter)
+{
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = slot_owners(member_map(control), map_slot_of(key), owner);
+
+	update_send(control->directory,
+		&(struct dir_request){DIR_PUBLISH, .key = *key, .at = *at, .waiter = waiter}, owner,
+		owners);
+}
+
+/*
+ * Sends a remove of the entry `at` to the present owners of the key, and to the former ones that
+ * may have it. `waiter`, NULL: none, gets OP_HIT when all of them have dropped the entry, and
+ * OP_PEER_DOWN if one of them has left the map meanwhile: it may come back with the entry.
+ */
+static void entry_remove(struct directory *dir, const struct page_key *key,
+	const struct location *at, const struct waiter *waiter)
+{
+	uint32_t owner[HAVERS_MAX];
+	unsigned owners = key_owners(dir, key, owner);
+
+	update_send(dir,
+		&(struct dir_request){DIR_REMOVE, .key = *key, .at = *at, .waiter = waiter}, owner,
+		owners);
+}
+
+/* True if an owner of the key, or a former one, has not acknowledged an earlier remove yet. */
+static bool entry_removing(struct directory *dir, const struct page_key *key)
+{
+	uint32_t ref[HAVERS_MAX];
+	unsigned owners = key_owners(dir, key, ref);
+
+	for (unsigned i = 0; i < owners; i++) {
+		const struct owner *owner = owner_of(dir, ref[i]);
+
+		if (owner && owner_removing(owner))
+			return true;
+	}
+	return false;
+}
+
+void directory_remove(
+	struct control *control, const struct page_key *key, const struct location *at)
+{
+	const struct location own = {control->ref, at->place, at->generation};
+
+	entry_remove(control->directory, key, &own, NULL);
+}
+
+/* Where this engine has the page: in memory, on disk. Returns the number of places. */
+static unsigned places_of(
+	struct control *control, const struct page_key *key, struct location ret_at[PLACES_MAX])
+{
+	const struct index_entry *entry = index_find(control->index, key);
+	struct disk_page page;
+	unsigned count = 0;
+
+	if (entry)
+		ret_at[count++] = (struct location){control->ref, entry->place, entry->generation};
+	if (tier_find(control, key, &page))
+		ret_at[count++] = (struct location){control->ref, page.place, page.generation};
+	return count;
+}
+
+void directory_stale(struct control *control, const struct page_key *key, const struct location *at)
+{
+	struct location own[PLACES_MAX];
+	unsigned places = 0;
+
+	if (at->ref == 0 || page_key_none(key))
+		return;
+	if (at->ref == control->ref)
+		places = places_of(control, key, own);
+	/* this engine has the page: the entry is right, the report wrong or late */
+	for (unsigned i = 0; i < places; i++)
+		if (own[i].place == at->place && own[i].generation == at->generation)
+			return;
+	control->counter[COUNTER_entries_stale]++;
+	entry_remove(control->directory, key, at, NULL);
+}
+
+bool directory_on_disk(struct control *control, const struct disk_page *page)
+{
+	struct directory *dir = control->directory;
+	uint32_t owner[REPLICAS_MAX], former[FORMERS_MAX], slot = map_slot_of(&page->key);
+	unsigned owners = slot_owners(member_map(control), slot, owner), takes = 0;
+	const struct dir_request request = {DIR_PUBLISH, .key = page->key,
+		.at = {.place = page->place, .generation = page->generation}};
+
+	for (unsigned i = 0; i < owners; i++)
+		if (owner_takes(owner_of(dir, owner[i]), page->place))
+			owner[takes++] = owner[i];
+	/* former owners are not sent it, and may have the older entry */
+	return update_send(dir, &request, owner, takes) && takes == owners &&
+	       !(dir->tidy.any && formers_of(dir, slot, former));
+}
+
+bool directory_busy(const struct control *control)
+{
+	const struct directory *dir = control->directory;
+	uint32_t limit = BUSY_CLAIMS;
+	const struct owner *owner;
+
+	if (dir->background <= limit)
+		return false;
+	/* What waits for a suspect owner has a limit of its own and must not hold the others up. */
+	STAILQ_FOREACH (owner, &dir->owners, next)
+		if (owner->ref && suspect_steers(owner->why))
+			limit += owner->background;
+	return dir->background > limit;
+}
+
+static void forget_add(
+	struct directory *dir, struct dir_update *update, const struct member_record *record)
+{
+	/* a member may have just joined: the map with it comes later */
+	if (!record->self)
+		owner_join(dir, record->peer);
+	update_add(dir, update, record->ref);
+}
+
+/* A Forget names the number of its removal in place of a page. `missed`: see dir_update.at. */
+static struct dir_request forget_request(
+	const struct removal *removal, bool missed, const struct waiter *waiter)
+{
+	return (struct dir_request){DIR_FORGET, .key = removal->key,
+		.at = {.ref = missed,
+			.place = (uint32_t)removal->number,
+			.generation = (uint32_t)(removal->number >> 32)},
+		.waiter = waiter};
+}
+
+void directory_forget(
+	struct control *control, const struct page_key *key, const struct waiter *waiter)
+{
+	struct directory *dir = control->directory;
+	const struct member_table *table = members_table(control);
+	const struct removal removal = {.key = *key, .number = removals_number(control)};
+	const struct dir_request request = forget_request(&removal, false, waiter);
+	struct dir_update *update = update_new(dir, &request, member_count(control));
+
+	if (!update)
+		return;
+	if (removals_missing(control) || member_seeking(control))
+		update->unsafe++;
+	for (unsigned peer = 0; peer < table->peers_used; peer++) {
+		const struct member *member = member_table_peer(table, peer);
+
+		if (member)
+			forget_add(dir, update, &member->record);
+	}
+	update_start(dir, update);
+}
+
+void directory_forget_at(struct control *control, const struct removal *removal, uint32_t ref,
+	const struct waiter *waiter)
+{
+	struct directory *dir = control->directory;
+	const struct dir_request request = forget_request(removal, true, waiter);
+	const struct member_record *record = member_by_ref(control, ref);
+	struct dir_update *update = update_new(dir, &request, 1);
+
+	if (!update)
+		return;
+	if (record)
+		forget_add(dir, update, record);
+	update_start(dir, update);
+}
+
+/* ---- removals: messages that are being executed ---------------------------------------------- */
+
+static void forgets_tell(struct directory *dir, const struct forgets *forgets)
+{
+	Pc__Ack ack = PC__ACK__INIT;
+
+	ack.serial = forgets->serial;
+	ack.synced = true;
+	ack.failed = dir->failed;
+	for (uint32_t i = 0; i < forgets->count; i++)
+		if (forgets->failed[i])
+			dir->failed[ack.n_failed++] = i;
+	ack_reply(forgets->link, &ack);
+}
+
+/* A part has ended. */
+static void forgets_end(struct forgets *forgets)
+{
+	struct dir_target *target = forgets->target;
+
+	if (--forgets->waits)
+		return;
+	if (target)
+		target_resolve(
+			forgets->directory, target, outcome_of(target->had, forgets->failed[0]));
+	else if (forgets->link)
+		forgets_tell(forgets->directory, forgets);
+	LIST_REMOVE(forgets, next);
+	free(forgets);
+}
+
+static void forgets_synced(struct control *control, void *context, uint32_t cookie, bool durable)
+{
+	struct forgets *forgets = context;
+
+	(void)control;
+	forgets->failed[cookie] |= !durable;
+	forgets_end(forgets);
+}
+
+static void forgets_dropped(void *context, uint64_t cookie, enum op_status status)
+{
+	struct forgets *forgets = context;
+
+	forgets->failed[cookie] |= status != OP_HIT;
+	forgets_end(forgets);
+}
+
+/* NULL: no memory. The caller ends it once, after all its removals have begun. */
+static struct forgets *forgets_new(struct directory *dir, size_t count)
+{
+	struct forgets *forgets = calloc(1, sizeof(*forgets) + count);
+
+	if (!forgets)
+		return NULL;
+	forgets->directory = dir;
+	forgets->count = (uint32_t)count;
+	forgets->waits = 1;
+	LIST_INSERT_HEAD(&dir->forgets, forgets, next);
+	return forgets;
+}
+
+void forgets_drop(struct directory *dir, const struct rpc_link *link)
+{
+	struct forgets *forgets;
+
+	LIST_FOREACH (forgets, &dir->forgets, next)
+		if (!link || forgets->link == link)
+			forgets->link = NULL;
+}
+
+/* ---- removals: one key ----------------------------------------------------------------------- */
+
+/*
+ * Removes the entries of a page that this engine had at these places. If an earlier remove of the
+ * key, of an eviction or of another client, is in flight, one that names no entry follows it.
+ */
+static void entries_drop(struct forgets *forgets, uint32_t i, const struct page_key *key,
+	const struct location *at, unsigned places)
+{
+	struct directory *dir = forgets->directory;
+	const struct location none = {.ref = dir->control->ref};
+	const struct waiter waiter = {.deadline_ns = net_now() + dead_after_ns(dir->control),
+		.done = forgets_dropped,
+		.context = forgets,
+		.cookie = i};
+
+	if (places == 0 && !entry_removing(dir, key))
+		return;
+	for (unsigned k = 0; k < places || k == 0; k++) {
+		forgets->waits++;
+		entry_remove(dir, key, places ? &at[k] : &none, &waiter);
+	}
+}
+
+/* Entries here of members that left the map, which may come back with the page. */
+static void absent_drop(struct directory *dir, const struct page_key *key)
+{
+	struct shard *shard = dir->control->shard;
+	struct dir_entry found[ABSENT_MAX];
+	unsigned count = dir->sweep.departeds ? shard_find(shard, key, found, ABSENT_MAX) : 0;
+
+	for (unsigned i = 0; i < count; i++)
+		if (!member_by_ref(dir->control, found[i].ref))
+			(void)shard_remove(
+				shard, key, found[i].ref, found[i].place, found[i].generation);
+}
+
+/*
+ * Removes the page of the i-th key. Returns whether this engine had it. A removal that was executed
+ * here already takes no page that was set since: this engine is sent what it has missed, or a link
+ * has closed. In the latter case an engine with a disk executes it: its tombstone may not be
+ * durable.
+ */
+static bool key_forget(
+	struct forgets *forgets, uint32_t i, const struct removal *removal, bool missed)
+{
+	struct directory *dir = forgets->directory;
+	const struct page_key *key = &removal->key;
+	const struct forget_wait wait = {.done = forgets_synced, .context = forgets, .cookie = i};
+	struct location at[PLACES_MAX];
+	bool again = removals_done(dir->control, removal) && (missed || !dir->control->tier);
+	unsigned places = again ? 0 : places_of(dir->control, key, at);
+	enum forget_state result;
+	bool had;
+
+	entries_drop(forgets, i, key, at, places);
+	if (again)
+		return false;
+	removals_add(dir->control, removal);
+	absent_drop(dir, key);
+	forgets->waits++;
+	result = page_forget(dir->control, key, &wait, &had);
+	forgets->waits -= result != FORGET_LATER;
+	forgets->failed[i] |= result == FORGET_VOLATILE;
+	return had;
+}
+
+static void forget_here(struct directory *dir, struct dir_target *target)
+{
+	const struct dir_update *update = target->update;
+	const struct removal removal = removal_of(&update->key, &update->at);
+	struct forgets *forgets = forgets_new(dir, 1);
+
+	if (!forgets) {
+		log_error("no memory for a removal: the page stays");
+		target_resolve(dir, target, OUTCOME_VOLATILE);
+		return;
+	}
+	forgets->target = target;
+	target->had = key_forget(forgets, 0, &removal, false);
+	forgets_end(forgets);
+}
+
+bool directory_serve_forget(
+	struct control *control, struct rpc_link *link, const Pc__Forget *message)
+{
+	struct directory *dir = control->directory;
+	struct forgets *forgets;
+	Pc__Ack ack = PC__ACK__INIT;
+
+	if (!entries_fit(message->n_entries, message->entries))
+		return false;
+	forgets = forgets_new(dir, message->n_entries);
+	if (!forgets) {
+		log_error("no memory to answer removals: they are sent again");
+		rpc_link_close(link);
+		return true;
+	}
+	for (size_t i = 0; i < message->n_entries; i++) {
+		const struct page_key key = entry_key(message->entries[i]);
+		const struct location at = entry_location(message->entries[i]);
+		const struct removal removal = removal_of(&key, &at);
+
+		if (!key_forget(forgets, (uint32_t)i, &removal, at.ref != 0))
+			dir->failed[ack.n_failed++] = (uint32_t)i;
+		ack.later |= forgets->waits > 1 || forgets->failed[i];
+	}
+	ack.serial = forgets->serial = message->serial;
+	ack.failed = dir->failed;
+	ack.later &= message->wait;
+	forgets->link = ack.later ? link : NULL;
+	ack_reply(link, &ack);
+	forgets_end(forgets);
+	return true;
+}
+
+/* ---- owners that are gone -------------------------------------------------------------------- */
+
+/*
+ * Finds a new owner for a publish whose owner has died. Only publishes that a client waits for are
+ * sent here at once; walks publish every other key.
+ */
+static void orphan_place(struct directory *dir, struct dir_target *target)
 {
 	struct dir_update *update = target->update;
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = slot_owners(member_map(dir->control), map_slot_of(&update->key), owner);
 
-	target_background_end(dir, target);
-	target_count(target, outcome);
-	if (outcome == OUTCOME_LOST && update->kind == DIR_FORGET)
-		removal_again(dir, update);
-	update->pending--;
-	if (update->pending) {
+	if (update->kind != DIR_PUBLISH || !update->waiter.done)
+		owners = 0;
+	target->ref = 0; /* the dead owner may be back with its old ref */
+	for (unsigned i = 0; i < owners; i++) {
+		const struct member_record *to = member_by_ref(dir->control, owner[i]);
+
+		if (!to || update_has(update, owner[i]) ||
+			!owner_takes(owner_of(dir, owner[i]), update->at.place))
+			continue;
+		target->ref = owner[i];
+		target->peer = to->peer;
+		if (to->self)
+			target_resolve(dir, target, update_do_here(dir, update));
+		else
+			target_queue(dir, target);
 		update_check(dir, update);
 		return;
 	}
-	if (update->waiter.done && !update->answered)
-		update_settle(dir, update);
-	else if (!update->waiter.done)
-		update_end(dir, update);
+	target_resolve(dir, target, OUTCOME_LOST);
+}
+
+void orphans_place(struct directory *dir)
+{
+	struct dir_targets orphans = TAILQ_HEAD_INITIALIZER(orphans);
+	struct dir_target *target;
+
+	TAILQ_CONCAT(&orphans, &dir->orphans, next);
+	while ((target = TAILQ_FIRST(&orphans))) {
+		TAILQ_REMOVE(&orphans, target, next);
+		orphan_place(dir, target);
+	}
 }
 
 static void targets_drop(struct dir_targets *targets)
@@ -373,8 +914,8 @@ void updates_close(struct directory *dir)
 {
 	struct owner *owner;
 
-	while (dir->heap_count)
-		update_answer(dir, dir->heap[0], OP_CANCELLED);
+	while (dir->due.count)
+		update_answer(dir, dir->due.heap[0], OP_CANCELLED);
 	updates_answer(dir);
 	targets_drop(&dir->orphans);
 	STAILQ_FOREACH (owner, &dir->owners, next)
@@ -386,5 +927,5 @@ void updates_close(struct directory *dir)
 		STAILQ_REMOVE_HEAD(&dir->finished, finished);
 		free(update);
 	}
-	free(dir->heap);
+	free(dir->due.heap);
 }

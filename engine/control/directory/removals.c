@@ -1,5 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* removals.h: the memory of removals, the members that are away, and the door. */
+/*
+ * Removals that absent members have missed. Each engine keeps the last REMOVALS_MAX removals that
+ * it executed, and for each member the position at which it left the map. A removal that the member
+ * had not acknowledged then follows that position. A member that comes back is sent what it has
+ * missed, as Forgets, and then Told:
+ *
+ *      member that comes back            each member that it has a link with
+ *      Hello, removals, pages       <->  Hello, removals
+ *                                   <-   Forget, of the keys since its position
+ *      executes them; Ack           ->
+ *                                   <-   Told
+ *
+ * A member that was started again with pages of before opens the door when all members with which
+ * it was in a map have sent it Told, after cluster.dead_after_ms at the latest: until then it
+ * publishes nothing, and takes no clients. Pages in memory that nothing proves are dropped then
+ * (see DIRECTORY.md). A member that was only frozen or cut off has no door, but its walks wait for
+ * Told.
+ *
+ * Under a keeper the memory outlives the engine. Control plane's thread only.
+ */
 #include "engine/control/directory/removals_inner.h"
 
 #include <errno.h>
@@ -8,27 +27,25 @@
 
 #include "config/log.h"
 #include "engine/control/directory/directory.h"
+#include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
-#include "engine/control/pages/pages.h"
 #include "engine/control/net/net.h"
+#include "engine/control/pages/pages.h"
 
 #define DOOR_LOOK_US 5000
-
-static uint64_t dead_ns(const struct control *control)
-{
-	return (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
-}
+#define TELL_KEYS 4096u                /* keys that one member is sent at a time */
+#define TELL_NS (3600ull * 1000000000) /* for one of these parts; a member that is gone ends it */
 
 /* ---- the memory ------------------------------------------------------------------------------ */
 
-uint64_t removals_hash(const struct member *member)
+static uint64_t removals_hash(const struct member *member)
 {
 	uint64_t hash = member_hash(member);
 
 	return hash ? hash : 1;
 }
 
-struct removals_name *removals_find(const struct removals *r, uint64_t hash)
+static struct removals_name *removals_find(const struct removals *r, uint64_t hash)
 {
 	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
 		if (r->log->name[i].hash == hash)
@@ -37,7 +54,7 @@ struct removals_name *removals_find(const struct removals *r, uint64_t hash)
 }
 
 /* A place for a new name: a free one, or that of the member that left first. */
-static struct removals_name *name_place(const struct removals *r)
+static struct removals_name *removals_name_place(const struct removals *r)
 {
 	struct removals_name *oldest = NULL;
 
@@ -53,19 +70,19 @@ static struct removals_name *name_place(const struct removals *r)
 }
 
 /* NULL: there are REMOVALS_NAMES members on the map. */
-static struct removals_name *name_make(const struct removals *r, uint64_t hash)
+static struct removals_name *removals_name_make(const struct removals *r, uint64_t hash)
 {
 	struct removals_name *name = removals_find(r, hash);
 
 	if (name)
 		return name;
-	name = name_place(r);
+	name = removals_name_place(r);
 	if (name)
 		*name = (struct removals_name){.hash = hash};
 	return name;
 }
 
-static void absent_count(struct removals *r, uint64_t now_ns)
+static void removals_absent_count(struct removals *r, uint64_t now_ns)
 {
 	r->absent = 0;
 	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
@@ -78,7 +95,7 @@ static void absent_count(struct removals *r, uint64_t now_ns)
 }
 
 /* Stands for the number and the key: with another key a number was not given by its engine. */
-static uint64_t seal(const struct removal *removal)
+static uint64_t removal_seal(const struct removal *removal)
 {
 	return map_mix(removal->number ^ removal->key.word[0]);
 }
@@ -99,14 +116,15 @@ void removals_add(struct control *control, const struct removal *removal)
 	r->log->removal[r->log->head % REMOVALS_MAX] = *removal;
 	/* in this order: the engine may be killed in between */
 	shm_store64(&r->log->head, r->log->head + 1);
-	r->done[removal->number % REMOVALS_MAX] = seal(removal);
+	r->done[removal->number % REMOVALS_MAX] = removal_seal(removal);
 }
 
 bool removals_done(const struct control *control, const struct removal *removal)
 {
 	const struct removals *r = control->removals;
 
-	return r && removal->number && r->done[removal->number % REMOVALS_MAX] == seal(removal);
+	return r && removal->number &&
+	       r->done[removal->number % REMOVALS_MAX] == removal_seal(removal);
 }
 
 bool removals_missing(const struct control *control)
@@ -114,17 +132,136 @@ bool removals_missing(const struct control *control)
 	return control->removals && control->removals->absent;
 }
 
+/* ---- telling: a member gets what it has missed ----------------------------------------------- */
+
+static void telling_free(struct telling *t)
+{
+	LIST_REMOVE(t, next);
+	free(t);
+}
+
+/* On all links with it: one of them may be dead. False: a link has no room, or there is none. */
+static bool telling_end_send(const struct telling *t, const struct member *member)
+{
+	struct rpc_link *const link[] = {member->contact->out, member->contact->in};
+	Pc__Told told = PC__TOLD__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	bool sent = false;
+
+	told.complete = t->complete;
+	told.known = t->known;
+	message.body_case = PC__MESSAGE__BODY_TOLD;
+	message.told = &told;
+	for (unsigned i = 0; i < 2; i++) {
+		if (link[i] && !rpc_send(link[i], &message))
+			return false;
+		sent |= link[i] != NULL;
+	}
+	return sent;
+}
+
+static void telling_acknowledged(void *context, uint64_t cookie, enum op_status status);
+
+static void telling_send(struct telling *t)
+{
+	struct removals *r = t->removals;
+	const struct waiter waiter = {
+		.deadline_ns = net_now() + TELL_NS, .done = telling_acknowledged, .context = t};
+	uint64_t end = t->end - t->at > TELL_KEYS ? t->at + TELL_KEYS : t->end;
+
+	/* without memory the answer comes at once: the last one must not free `t` here */
+	t->waits = 1;
+	for (; t->at < end; t->at++) {
+		const struct removal *removal = &r->log->removal[t->at % REMOVALS_MAX];
+
+		if (page_key_none(&removal->key))
+			continue;
+		t->waits++;
+		directory_forget_at(r->control, removal, t->ref, &waiter);
+	}
+}
+
+static void telling_step(struct telling *t)
+{
+	struct removals *r = t->removals;
+	const struct member *member = member_table_ref(members_table(r->control), t->ref);
+	struct removals_name *name;
+
+	if (t->waits)
+		return;
+	/* what was not sent yet may have been overwritten */
+	if (t->at + REMOVALS_MAX < r->log->head) {
+		t->complete = false;
+		t->at = r->log->head - REMOVALS_MAX;
+	}
+	if (t->failed || !member) {
+		telling_free(t);
+		return;
+	}
+	while (t->at < t->end && !t->failed) {
+		telling_send(t);
+		if (--t->waits)
+			return;
+	}
+	if (t->failed || !telling_end_send(t, member))
+		return;
+	name = removals_find(r, t->name);
+	if (name)
+		name->at = REMOVALS_PRESENT;
+	telling_free(t);
+}
+
+static void telling_acknowledged(void *context, uint64_t cookie, enum op_status status)
+{
+	struct telling *t = context;
+
+	(void)cookie;
+	/* OP_PEER_DOWN: its disk has not recorded the removal, or the member has left */
+	t->failed |= status != OP_HIT && status != OP_MISS && status != OP_PEER_DOWN;
+	if (--t->waits == 0)
+		telling_step(t);
+}
+
+static void telling_begin(struct removals *r, const struct member *member, bool pages)
+{
+	uint64_t hash = removals_hash(member), head = r->log->head;
+	struct removals_name *name = removals_find(r, hash);
+	struct telling *t;
+
+	LIST_FOREACH (t, &r->tellings, next)
+		if (t->ref == member->record.ref)
+			return;
+	t = calloc(1, sizeof(*t));
+	if (!t) {
+		log_error("no memory to tell a member what was removed while it was away");
+		return;
+	}
+	t->removals = r;
+	t->name = hash;
+	t->ref = member->record.ref;
+	t->end = head;
+	t->known = name && name->at;
+	t->at = !t->known ? 1 : name->at == REMOVALS_PRESENT ? head : name->at;
+	t->complete = head - t->at <= REMOVALS_MAX;
+	if (!pages)
+		t->at = t->end;
+	else if (!t->complete)
+		t->at = head - REMOVALS_MAX;
+	LIST_INSERT_HEAD(&r->tellings, t, next);
+	telling_step(t);
+}
+
 /* ---- members --------------------------------------------------------------------------------- */
 
 void removals_member_up(struct control *control, const struct member *member)
 {
 	struct removals *r = control->removals;
-	struct removals_name *name = r ? name_make(r, removals_hash(member)) : NULL;
+	struct removals_name *name = r ? removals_name_make(r, removals_hash(member)) : NULL;
 
 	if (!name)
 		return;
 	name->left_ns = 0;
-	absent_count(r, net_now());
+	removals_absent_count(r, net_now());
 }
 
 void removals_member_told(struct control *control, const struct member *member)
@@ -139,7 +276,7 @@ void removals_member_told(struct control *control, const struct member *member)
 void removals_member_left(struct control *control, const struct member *member)
 {
 	struct removals *r = control->removals;
-	struct removals_name *name = r ? name_make(r, removals_hash(member)) : NULL;
+	struct removals_name *name = r ? removals_name_make(r, removals_hash(member)) : NULL;
 	uint64_t now_ns = net_now();
 	struct telling *t;
 
@@ -150,7 +287,7 @@ void removals_member_left(struct control *control, const struct member *member)
 	if (name->at == REMOVALS_PRESENT)
 		name->at = r->log->head;
 	name->left_ns = now_ns;
-	absent_count(r, now_ns);
+	removals_absent_count(r, now_ns);
 }
 
 void removals_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
@@ -175,7 +312,7 @@ bool removals_wanted(const struct control *control)
 
 /* ---- the door -------------------------------------------------------------------------------- */
 
-static bool untold_any(const struct control *control, uint64_t now_ns)
+static bool door_untold_any(const struct control *control, uint64_t now_ns)
 {
 	const struct member_table *table = members_table(control);
 
@@ -183,7 +320,7 @@ static bool untold_any(const struct control *control, uint64_t now_ns)
 		const struct member_contact *contact = table->contact[i];
 
 		if (contact->member->state == MEMBER_ALIVE && contact->untold_ns &&
-			now_ns - contact->untold_ns < dead_ns(control))
+			now_ns - contact->untold_ns < dead_after_ns(control))
 			return true;
 	}
 	return false;
@@ -193,10 +330,10 @@ bool removals_held(const struct control *control)
 {
 	const struct removals *r = control->removals;
 
-	return r && (control->door_shut || untold_any(control, net_now()));
+	return r && (control->door_shut || door_untold_any(control, net_now()));
 }
 
-static bool awaited_any(const struct removals *r)
+static bool door_awaited_any(const struct removals *r)
 {
 	for (unsigned i = 0; i < REMOVALS_NAMES / 64; i++)
 		if (r->awaited[i])
@@ -205,19 +342,19 @@ static bool awaited_any(const struct removals *r)
 }
 
 /* True if pages in memory may be ones whose removal was a promise. */
-static bool unproven(const struct removals *r)
+static bool door_pages_unproven(const struct removals *r)
 {
 	if (r->alone || r->proven)
 		return false;
 	return r->incomplete || r->away_ns >= REMOVALS_ABSENT_NS;
 }
 
-static void door_open(struct removals *r)
+static void removals_door_open(struct removals *r)
 {
 	r->control->door_shut = false;
 	net_timer_stop(r->look);
 	if (r->opened)
-		r->opened(r->control, unproven(r));
+		r->opened(r->control, door_pages_unproven(r));
 }
 
 static void door_look(struct removals *r)
@@ -227,13 +364,14 @@ static void door_look(struct removals *r)
 
 	if (!control->door_shut || !control->directory)
 		return;
-	if (now_ns - r->opened_ns < dead_ns(control) &&
-		(awaited_any(r) || member_seeking(control) || untold_any(control, now_ns)))
+	if (now_ns - r->opened_ns < dead_after_ns(control) &&
+		(door_awaited_any(r) || member_seeking(control) ||
+			door_untold_any(control, now_ns)))
 		return;
-	door_open(r);
+	removals_door_open(r);
 }
 
-static void on_look(void *context)
+static void door_due(void *context)
 {
 	door_look(context);
 }
@@ -262,7 +400,7 @@ void removals_tick(struct control *control, uint64_t now_ns)
 	if (!r)
 		return;
 	shm_store64(&r->log->ran_ns, now_ns);
-	absent_count(r, now_ns);
+	removals_absent_count(r, now_ns);
 	for (t = LIST_FIRST(&r->tellings); t; t = next) {
 		next = LIST_NEXT(t, next);
 		telling_step(t);
@@ -272,7 +410,7 @@ void removals_tick(struct control *control, uint64_t now_ns)
 /* ---- open and close -------------------------------------------------------------------------- */
 
 /* The engine before has ended: all members that were on its map have missed what comes now. */
-static void log_adopt(struct removals *r)
+static void removals_log_adopt(struct removals *r)
 {
 	struct removals_log *log = r->log;
 
@@ -292,15 +430,20 @@ static void log_adopt(struct removals *r)
 			name->at = log->head;
 	}
 	for (uint64_t i = 0; i < REMOVALS_MAX; i++)
-		r->done[log->removal[i].number % REMOVALS_MAX] = seal(&log->removal[i]);
+		r->done[log->removal[i].number % REMOVALS_MAX] = removal_seal(&log->removal[i]);
 }
 
-static bool log_fits(const struct removals_log *log)
+static bool removals_log_fits(const struct removals_log *log)
 {
 	return log->magic == REMOVALS_MAGIC && log->layout == REMOVALS_LAYOUT;
 }
 
-int removals_begin(struct control *control, const struct removals_options *options)
+size_t removals_bytes(void)
+{
+	return sizeof(struct removals_log);
+}
+
+int removals_open(struct control *control, const struct removals_options *options)
 {
 	struct removals *r = calloc(1, sizeof(*r));
 	const struct settings *s = control->settings;
@@ -308,7 +451,7 @@ int removals_begin(struct control *control, const struct removals_options *optio
 	if (!r)
 		return -ENOMEM;
 	r->control = control;
-	r->look = net_timer_new(control->base, true, on_look, r);
+	r->look = net_timer_new(control->base, true, door_due, r);
 	if (!r->look) {
 		free(r);
 		return -ENOMEM;
@@ -321,15 +464,15 @@ int removals_begin(struct control *control, const struct removals_options *optio
 	r->number = map_mix(control->incarnation);
 	r->alone = true;
 	control->removals = r;
-	if (options->adopted && log_fits(r->log))
-		log_adopt(r);
+	if (options->adopted && removals_log_fits(r->log))
+		removals_log_adopt(r);
 	else if (options->adopted)
 		memset(r->log, 0, sizeof(*r->log));
 	if (!r->log->head)
 		r->log->head = 1;
 	r->log->magic = REMOVALS_MAGIC;
 	r->log->layout = REMOVALS_LAYOUT;
-	absent_count(r, r->opened_ns);
+	removals_absent_count(r, r->opened_ns);
 	control->door_shut =
 		options->pages && (!r->alone || s->cluster_seeds[0] || s->cluster_seeds_file[0] ||
 					  s->cluster_etcd[0]);

@@ -1,13 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations shared by removals*.c; the simulator includes them, too. */
+/* Internals of removals.c, and what directory*.c, the tests and the simulator use of it. */
 #ifndef CONTROL_REMOVALS_INNER_H
 #define CONTROL_REMOVALS_INNER_H
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <sys/queue.h>
 
-#include "engine/control/directory/removals.h"
+#include "engine/abi/page.h"
+#include "engine/control/directory/directory.h"
+#include "numa/huge.h"
 
+struct control;
 struct net_timer;
+
+#define REMOVALS_MAX 65536u        /* removals that are remembered */
+#define REMOVALS_NAMES 4096u       /* members whose positions are remembered */
+#define REMOVALS_MAGIC 0x50435256u /* "PCRV" */
+#define REMOVALS_LAYOUT 1u         /* raised when a field changes its place or meaning */
+#define REMOVALS_PRESENT UINT64_MAX
+/* A member that left the map so long ago is not expected back: removals are promises without it. */
+#define REMOVALS_ABSENT_NS (600ull * 1000000000)
+
+/* A removal, and its number, which no other one has; 0: not known. */
+struct removal {
+	struct page_key key;
+	uint64_t number;
+};
+
+struct removals_name {
+	uint64_t hash; /* of the member's name; 0: unused */
+	/* position since which the member has missed removals; REMOVALS_PRESENT: none; 0: all */
+	uint64_t at;
+	uint64_t left_ns; /* when it left the map, CLOCK_MONOTONIC; 0: it is on the map */
+};
+
+/* In shared memory, for the next engine. Only the engine writes it. */
+struct removals_log {
+	uint32_t magic, layout;
+	uint64_t head;   /* position of the next removal; the first one has 1 */
+	uint64_t ran_ns; /* when the engine ran last, CLOCK_MONOTONIC */
+	struct removals_name name[REMOVALS_NAMES];
+	struct removal removal[REMOVALS_MAX]; /* by position */
+};
 
 /* A member that is being told what it has missed. */
 struct telling {
@@ -28,7 +63,7 @@ struct removals {
 	struct removals_log *log;
 	LIST_HEAD(, telling) tellings;
 	uint64_t number; /* of the last removal that a client of this engine wanted */
-	/* removals that were executed here, as seal(), by the lowest bits of their numbers */
+	/* executed here, as removal_seal(), by the lowest bits of their numbers */
 	uint64_t done[REMOVALS_MAX];
 	unsigned absent; /* members that have left the map and are expected back */
 	/* ---- the door ---- */
@@ -43,22 +78,18 @@ struct removals {
 	bool incomplete; /* a member has told that it does not remember all */
 };
 
-/* ---- removals.c ------------------------------------------------------------------------------ */
-
-/* Of the member's name; never 0. */
-uint64_t removals_hash(const struct member *member);
-/* NULL: the name is not known. */
-struct removals_name *removals_find(const struct removals *r, uint64_t hash);
-
-/* ---- removals_tell.c ------------------------------------------------------------------------- */
-
+/* A number for a removal that a client of this engine wants. */
+uint64_t removals_number(struct control *control);
 /*
- * Tells the live member what it has missed, if `pages`, and then that this was all. Does nothing if
- * it is being told.
+ * This engine executes the removal, or a member has left before it acknowledged that it did:
+ * members that come back are told.
  */
-void telling_begin(struct removals *r, const struct member *member, bool pages);
-/* Sends the next keys, or Told. May free it. */
-void telling_step(struct telling *t);
-void telling_free(struct telling *t);
+void removals_add(struct control *control, const struct removal *removal);
+/* True if this engine has executed this removal, not only one of the same key, lately. */
+bool removals_done(const struct control *control, const struct removal *removal);
+/* True if a member has left the map that is expected back: it may have what is removed now. */
+bool removals_missing(const struct control *control);
+/* True if this engine may have pages that were removed while it was away: it publishes none. */
+bool removals_held(const struct control *control);
 
 #endif

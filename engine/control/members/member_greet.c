@@ -23,7 +23,6 @@
 #include "engine/abi/wire.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/directory/removals.h"
 #include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
 

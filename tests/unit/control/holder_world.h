@@ -48,7 +48,7 @@ static inline void open_with_pages(void)
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(HOLDER, k, 1, 3000);
 	assert_true(nodes_until(node[HOLDER].hits == KEYS && settled(), 9000));
-	holder()->compare_ns = UINT64_MAX;
+	holder()->turn.at_ns = UINT64_MAX;
 }
 
 static inline bool all_found(void)
@@ -69,9 +69,9 @@ static inline uint64_t stored(void)
 /* Every owner's turn comes now, and no other one follows. */
 static inline void compare_begins(void)
 {
-	directory_compare(&node[HOLDER].control);
-	assert_true(nodes_until(holder()->compare_ns != 0, 3000));
-	holder()->compare_ns = UINT64_MAX;
+	node[HOLDER].control.directory->turn.at_ns = 0;
+	assert_true(nodes_until(holder()->turn.at_ns != 0, 3000));
+	holder()->turn.at_ns = UINT64_MAX;
 }
 
 static inline void compare_once(void)

@@ -25,7 +25,7 @@
 #include "engine/control/control_inner.h"
 #include "engine/control/control_open.h"
 #include "engine/control/member_events.h"
-#include "engine/control/directory/removals.h"
+#include "engine/control/door.h"
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/view_inner.h"
@@ -289,7 +289,7 @@ PART(client_socket)
 PART(rpc_port)
 PART(view)
 PART_OF(messages_open, rpc_close, "rpc")
-PART(removals)
+PART(door)
 PART(seeds_file)
 PART(etcd)
 PART(directory)

@@ -18,7 +18,7 @@ static inline bool behind_any(const struct directory *dir)
 /* The map changed a while ago; all owners have all entries, and no other ones. */
 static inline bool still(const struct directory *dir)
 {
-	return net_now() >= dir->walk_ns && !moves_any(dir) && !compares_any(dir) &&
+	return net_now() >= dir->move.walk_ns && !moves_any(dir) && !compares_any(dir) &&
 	       dir->background == 0 && !behind_any(dir);
 }
 

@@ -43,12 +43,9 @@ static unsigned lacks_below(const struct owner *owner, uint32_t end)
 {
 	const struct directory *dir = node[0].control.directory;
 	unsigned count = 0;
-	uint16_t index = 0;
 
-	while (dir->settled->owner[index].ref != owner->ref)
-		index++;
 	for (uint32_t slot = 0; slot < end; slot++)
-		count += lacks_slot(dir, slot, index);
+		count += lacks_slot(dir, slot, owner->ref);
 	return count;
 }
 

@@ -44,11 +44,11 @@ static void no_turn_comes_while_owners_lack_entries(void **state)
 	open_with_pages();
 	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
 	assert_true(nodes_until(moves_any(holder()), 3000));
-	directory_compare(&node[HOLDER].control);
-	for (unsigned i = 0; i < 3000 && holder()->compare_ns == 0; i++)
+	node[HOLDER].control.directory->turn.at_ns = 0;
+	for (unsigned i = 0; i < 3000 && holder()->turn.at_ns == 0; i++)
 		nodes_run(1);
-	assert_int_equal(holder()->settled->owners, HOLDER + 2);
-	assert_int_equal(holder()->lacking, 0);
+	assert_int_equal(holder()->map.settled->owners, HOLDER + 2);
+	assert_int_equal(holder()->lack.count, 0);
 }
 
 static void nothing_is_published_where_nothing_is_missing(void **state)
@@ -99,10 +99,10 @@ static void the_time_of_the_next_comparison_is_random_within_its_bounds(void **s
 	open_with_pages();
 	now_ns = clock_now_ns();
 	compare_later(holder(), now_ns);
-	first_ns = holder()->compare_ns;
+	first_ns = holder()->turn.at_ns;
 	assert_in_range(first_ns - now_ns, COMPARE_MIN_NS, COMPARE_MIN_NS + COMPARE_SPREAD_NS);
 	compare_later(holder(), now_ns);
-	assert_int_not_equal(holder()->compare_ns, first_ns);
+	assert_int_not_equal(holder()->turn.at_ns, first_ns);
 }
 
 /* Pages change while their slots are compared: each is found as it is now. */
@@ -112,7 +112,7 @@ static void pages_set_and_removed_meanwhile_stay_as_they_are(void **state)
 	open_with_pages();
 	lose(0);
 	compare_begins();
-	assert_true(nodes_until(holder()->counting, 1000));
+	assert_true(nodes_until(holder()->reading.on, 1000));
 	for (unsigned turn = 0; turn < 10; turn++) {
 		for (unsigned k = turn; k < KEYS; k += 10)
 			node_put(HOLDER, k, 2, 3000);
@@ -228,14 +228,14 @@ static void an_owner_that_does_not_answer_ends_no_comparison(void **state)
 			node[1].control.shard, &key, node[0].control.ref, place_make(k & 1, k), 1);
 	}
 	begun_ns = clock_now_ns();
-	directory_compare(&node[0].control);
-	assert_true(mute_until(node[0].control.directory->compare_ns != 0, 3000));
+	node[0].control.directory->turn.at_ns = 0;
+	assert_true(mute_until(node[0].control.directory->turn.at_ns != 0, 3000));
 	assert_true(mute_until(still(node[0].control.directory), 25000));
 	assert_true(clock_now_ns() - begun_ns >= DIGEST_UNSURE_NS);
 	for (unsigned k = 0; k < KEYS; k++)
 		assert_int_equal(
 			found_at_owners(0, 0, k) + owned_by((uint32_t)mute.incarnation, k), 2);
-	assert_true(node[0].control.directory->compare_ns > clock_now_ns());
+	assert_true(node[0].control.directory->turn.at_ns > clock_now_ns());
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)

@@ -89,7 +89,7 @@ static void a_page_that_changes_while_it_is_compared_is_published(void **state)
 	open_with_pages();
 	restart_warm(0);
 	dir = node[HOLDER].control.directory;
-	assert_true(nodes_until(dir->counting, 3000));
+	assert_true(nodes_until(dir->reading.on, 3000));
 	for (unsigned turn = 0; turn < 10; turn++) {
 		for (unsigned k = turn; k < KEYS; k += 10)
 			node_put(HOLDER, k, 2, 3000);
@@ -148,7 +148,7 @@ static void slots_that_come_while_the_answer_is_missing_are_published(void **sta
 	node[0].stalled = true;
 	assert_true(nodes_until(owner->digest->counted, 100));
 	node_close(HOLDER + 1);
-	assert_true(nodes_until(holder()->settled->owners == HOLDER + 1, 100));
+	assert_true(nodes_until(holder()->map.settled->owners == HOLDER + 1, 100));
 	assert_non_null(owner->digest);
 	node[0].stalled = false;
 	assert_true(nodes_until(settled(), 5000));
@@ -164,7 +164,7 @@ static void owners_are_compared_with_over_a_change_of_the_map(void **state)
 	open_with_pages();
 	restart_warm(0);
 	dir = node[HOLDER].control.directory;
-	assert_true(nodes_until(dir->counting, 3000));
+	assert_true(nodes_until(dir->reading.on, 3000));
 	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
 	assert_true(nodes_until(sees(HOLDER, HOLDER + 1), 3000));
 	assert_true(nodes_until(settled(), 9000));
@@ -235,8 +235,8 @@ static void a_further_question_takes_the_place_of_the_first(void **state)
 	dir = node[0].control.directory;
 	mute_join();
 	assert_int_equal(shard_insert(node[0].control.shard, &key, 7, 1, 1), 0);
-	net_timer_stop(dir->move);
-	dir->move_soon = true;
+	net_timer_stop(dir->move.timer);
+	dir->move.soon = true;
 	for (unsigned i = 0; i < 100; i++)
 		ask(mute.fd, i);
 	assert_true(nodes_until(

@@ -261,7 +261,7 @@ static void while_former_owners_have_it_the_older_entry_is_removed_as_well(void 
 		node_put(HOLDER, k, 1, 3000);
 	assert_true(nodes_until(node[HOLDER].hits == KEYS, 3000));
 	assert_int_equal(node_open(HOLDER + 1, node_at(0)), 0);
-	assert_true(nodes_until(holder->directory->settled->owners == HOLDER + 2, 3000));
+	assert_true(nodes_until(holder->directory->map.settled->owners == HOLDER + 2, 3000));
 	for (unsigned k = 0; k < KEYS; k++) {
 		uint32_t ref[FORMERS_MAX];
 		bool former = formers_of(holder->directory, map_slot_of(&disk[k].key), ref) != 0;

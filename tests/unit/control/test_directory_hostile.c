@@ -102,8 +102,8 @@ static void a_member_that_comes_back_in_one_turn_gets_what_it_lacked(void **stat
 	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
 	assert_true(nodes_until(sees(HOLDER, HOLDER + 1) && owner_node(HOLDER, HOLDER + 1), 3000));
 	assert_true(nodes_until(settled() && all_found(), 9000));
-	lacks_all(dir, &owner_node(HOLDER, HOLDER + 1)->walk, node[HOLDER + 1].control.ref);
-	assert_true(dir->lacking > 0);
+	lacks_all(dir, owner_node(HOLDER, HOLDER + 1));
+	assert_true(dir->lack.count > 0);
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 
@@ -113,7 +113,7 @@ static void a_member_that_comes_back_in_one_turn_gets_what_it_lacked(void **stat
 	blip(HOLDER, HOLDER + 1);
 	nodes_run(9000);
 	assert_true(all_found());
-	assert_int_equal(dir->lacking, 0);
+	assert_int_equal(dir->lack.count, 0);
 }
 
 /* It comes back under another peer number, and has dropped our entries. */
@@ -226,8 +226,8 @@ static void an_owner_that_is_behind_stops_no_turn(void **state)
 			node[1].control.shard, &key, node[0].control.ref, place_make(k & 1, k), 1);
 	}
 	assert_true(lost > 0);
-	node[0].control.directory->tidy_ns = 0; /* the map changed long ago */
-	directory_compare(&node[0].control);
+	node[0].control.directory->tidy.from_ns = 0; /* the map changed long ago */
+	node[0].control.directory->turn.at_ns = 0;
 	(void)mute_until(false, 5000);
 	for (unsigned k = 0; k < 50; k++) {
 		struct page_key key = key_of(k);
@@ -255,11 +255,11 @@ static void a_former_owner_that_answers_late_drops_its_entries(void **state)
 
 			if (TAILQ_EMPTY(&dir->asked) || ms > 3500)
 				continue;
-			net_timer_stop(dir->move); /* it is busy with the shard */
-			dir->move_soon = true;
+			net_timer_stop(dir->move.timer); /* it is busy with the shard */
+			dir->move.soon = true;
 		}
 		for (unsigned i = 0; i < 2 && ms == 3500; i++) {
-			node[i].control.directory->move_soon = false;
+			node[i].control.directory->move.soon = false;
 			move_soon(node[i].control.directory);
 		}
 		nodes_run(1);

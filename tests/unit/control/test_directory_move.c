@@ -139,33 +139,33 @@ static void the_counts_show_where_the_walk_is(void **state)
 	open_with_keys(2, 1);
 	dir = node[0].control.directory;
 	assert_true(nodes_until(still(dir), 5000));
-	dir->slot = 700;
+	dir->reading.slot = 700;
 	expect_counts("", 0, 0);
-	dir->counting = true; /* of a turn, not after a change */
+	dir->reading.on = true; /* of a turn, not after a change */
 	expect_counts("", 0, 0);
 	owner = owner_of(dir, node[1].control.ref);
 	owner->fresh = true;
 	expect_counts("compare", 700, MAP_SLOTS);
-	dir->counting = false;
+	dir->reading.on = false;
 	expect_counts("compare", 0, 0);
-	dir->lacked = 40;
-	dir->lacking = 15;
+	dir->lack.most = 40;
+	dir->lack.count = 15;
 	expect_counts("publish", 25, 40);
-	dir->lacked = dir->lacking = 0;
+	dir->lack.most = dir->lack.count = 0;
 	owner->fresh = false;
 	owner->unsure = true;
 	expect_counts("", 0, 0); /* its turn, not after a change */
-	dir->tidying = true;
-	dir->tidy_ns = UINT64_MAX;
+	dir->tidy.any = true;
+	dir->tidy.from_ns = UINT64_MAX;
 	expect_counts("wait", 0, 0);
-	dir->tidy_ns = 0;
+	dir->tidy.from_ns = 0;
 	expect_counts("remove", 0, 0);
 	owner->unsure = false;
 	expect_counts("", 0, 0);
-	dir->sweep_left = 30;
+	dir->sweep.left = 30;
 	directory_counts(&node[0].control, &counts);
 	assert_int_equal(counts.sweep_left, 30);
-	dir->sweep_left = 0;
+	dir->sweep.left = 0;
 }
 
 static void after_a_death_every_key_has_all_its_owners_again(void **state)
@@ -205,17 +205,25 @@ static void a_restarted_owner_gets_all_its_entries_again(void **state)
 	}
 }
 
+/* Node 2 is stalled: the others declare it dead and drop its entries. Returns its ref. */
+static uint32_t node_2_dropped(void)
+{
+	uint32_t ref = node[2].control.ref;
+
+	node[2].stalled = true;
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
+	sweep();
+	assert_true(nodes_until(entries_of(0, ref) == 0 && entries_of(1, ref) == 0, 2000));
+	return ref;
+}
+
 static void after_a_partition_every_key_is_found_again(void **state)
 {
 	uint32_t ref;
 
 	(void)state;
 	open_with_keys(3, 3);
-	ref = node[2].control.ref;
-	node[2].stalled = true;
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
-	sweep();
-	assert_true(nodes_until(entries_of(0, ref) == 0 && entries_of(1, ref) == 0, 2000));
+	ref = node_2_dropped();
 	/* publishes keys while node 2 is cut off: node 2 must get them later */
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(0, k, 2, 3000);
@@ -233,16 +241,10 @@ static void after_a_partition_every_key_is_found_again(void **state)
  */
 static void a_member_that_others_dropped_without_its_noticing_publishes_again(void **state)
 {
-	uint32_t ref;
-
 	(void)state;
 	node[2].settings.cluster_dead_after_ms = 60000;
 	open_with_keys(3, 3);
-	ref = node[2].control.ref;
-	node[2].stalled = true;
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
-	sweep();
-	assert_true(nodes_until(entries_of(0, ref) == 0 && entries_of(1, ref) == 0, 2000));
+	(void)node_2_dropped();
 	node[2].stalled = false;
 	assert_true(nodes_until(all_agree(), 3000));
 	assert_true(nodes_until(all_found(2, 2), 5000));
@@ -257,7 +259,8 @@ static void a_removed_key_is_also_removed_from_former_owners(void **state)
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 2000));
 	assert_true(nodes_until(all_found(0, 2), 2000));
-	node[0].control.directory->tidy_ns = UINT64_MAX; /* former owners are not compared with */
+	/* former owners are not compared with */
+	node[0].control.directory->tidy.from_ns = UINT64_MAX;
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 		struct index_entry entry = *index_find(node[0].control.index, &key);
@@ -288,7 +291,7 @@ static void an_owner_that_gets_slots_back_before_removes_of_them_is_repaired(voi
 	assert_true(nodes_until(owner->queued[DIR_PUBLISH] > KEYS / 4, 200));
 	owner->in_flight -= BATCHES_MAX;
 	owner_dirty(dir, owner);
-	dir->compare_ns = UINT64_MAX;
+	dir->turn.at_ns = UINT64_MAX;
 	assert_true(nodes_until(still(dir) && all_found(0, 2), 5000));
 }
 
@@ -315,7 +318,7 @@ static void an_owner_that_forgets_before_removes_is_repaired(void **state)
 	assert_true(nodes_until(!owner->fresh, 5000));
 	owner->in_flight -= BATCHES_MAX;
 	owner_dirty(dir, owner);
-	dir->compare_ns = UINT64_MAX;
+	dir->turn.at_ns = UINT64_MAX;
 	assert_true(nodes_until(still(dir), 5000));
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
@@ -337,13 +340,13 @@ static void nothing_is_read_before_the_changes_end(void **state)
 	assert_true(nodes_until(still(dir), 5000));
 	before = control->counter[COUNTER_pages_moving];
 	node_close(2);
-	assert_true(nodes_until(dir->settled->owners == 2, 1000));
-	assert_true(dir->lacking > 0);
-	for (; clock_now_ns() + 5000000 < dir->walk_ns; nodes_run(1))
+	assert_true(nodes_until(dir->map.settled->owners == 2, 1000));
+	assert_true(dir->lack.count > 0);
+	for (; clock_now_ns() + 5000000 < dir->move.walk_ns; nodes_run(1))
 		assert_int_equal(control->counter[COUNTER_pages_moving], before);
 	for (unsigned turn = 0; turn < 100; turn++) {
 		directory_forgotten(control, node[1].control.ref);
-		assert_true(dir->walk_ns <= dir->changed_ns + MOVE_QUIET_MAX_NS);
+		assert_true(dir->move.walk_ns <= dir->move.changed_ns + MOVE_QUIET_MAX_NS);
 		nodes_run(30);
 	}
 	assert_true(control->counter[COUNTER_pages_moving] > before);
@@ -398,15 +401,15 @@ static void a_change_in_the_middle_of_a_walk_adds_to_it(void **state)
 	dir = node[0].control.directory;
 	assert_true(nodes_until(!moves_any(dir), 2000));
 	assert_int_equal(node_open(2, node_at(0)), 0);
-	assert_true(nodes_until(dir->lacking && dir->lacking < dir->lacked, 2000));
-	assert_true(dir->lacking > 0);
-	lacked = dir->lacking;
+	assert_true(nodes_until(dir->lack.count && dir->lack.count < dir->lack.most, 2000));
+	assert_true(dir->lack.count > 0);
+	lacked = dir->lack.count;
 	/* stops the timer of the walks, which then wait until the next map change */
-	net_timer_stop(dir->move);
-	dir->move_soon = false;
+	net_timer_stop(dir->move.timer);
+	dir->move.soon = false;
 	assert_int_equal(node_open(3, node_at(0)), 0);
-	assert_true(nodes_until(dir->settled->owners == 4, 3000));
-	assert_in_range(dir->lacking, lacked / 2, lacked);
+	assert_true(nodes_until(dir->map.settled->owners == 4, 3000));
+	assert_in_range(dir->lack.count, lacked / 2, lacked);
 	assert_true(moves_any(dir));
 	assert_true(nodes_until(all_agree(), 3000));
 	assert_true(nodes_until(!moves_any(dir) && dir->background == 0, 5000));

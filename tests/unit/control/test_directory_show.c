@@ -208,7 +208,7 @@ static void an_unsure_owner_is_compared_with_at_once(void **state)
 	entries_left(0);
 	STAILQ_FOREACH (owner, &holder()->owners, next)
 		if (owner->ref == node[0].control.ref)
-			owner->unsure = true; /* as left_out() does */
+			owner->unsure = true; /* as target_leave_out() does */
 	assert_true(nodes_until(settled() && held_in_all() == 2 * KEYS, 3000));
 }
 
@@ -278,15 +278,15 @@ static void pages_that_change_while_they_are_shown_keep_their_entries(void **sta
 	for (unsigned turn = 0; turn < 20; turn++) {
 		for (unsigned i = 0; i < 2; i++)
 			entries_left(i);
-		directory_compare(&node[HOLDER].control); /* from the next heartbeat on */
+		node[HOLDER].control.directory->turn.at_ns = 0; /* from the next heartbeat on */
 		for (unsigned k = 0; k < KEYS; k++) {
 			if (k % 100 == 0)
 				nodes_turn();
 			node_put(HOLDER, k, 2 + turn, 3000);
 		}
-		assert_true(nodes_until(holder()->compare_ns != 0, 3000));
+		assert_true(nodes_until(holder()->turn.at_ns != 0, 3000));
 		assert_true(nodes_until(settled(), 9000));
-		holder()->compare_ns = UINT64_MAX;
+		holder()->turn.at_ns = UINT64_MAX;
 		assert_int_equal(held_in_all(), 2 * KEYS);
 		assert_true(all_found());
 	}

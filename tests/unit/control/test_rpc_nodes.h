@@ -17,8 +17,9 @@
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
+#include "engine/control/directory/removals_inner.h"
+#include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
-#include "engine/control/directory/removals.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/view_inner.h"
@@ -50,7 +51,7 @@ struct node {
 	/* true: the node is opened with the removals of the one before, and with pages of it */
 	bool keep_log;
 	int log_fd;            /* the memory of its removals; 0: none */
-	unsigned doors_opened; /* the door of removals.h */
+	unsigned doors_opened; /* the door of removals.c */
 	bool dropped;          /* and told to drop the pages */
 	bool open;
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */

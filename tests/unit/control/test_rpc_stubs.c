@@ -243,6 +243,6 @@ void node_removals_open(struct node *n)
 	if (n->log_fd)
 		close(n->log_fd);
 	n->log_fd = dup(options.memory.fd);
-	if (removals_begin(&n->control, &options) < 0)
+	if (removals_open(&n->control, &options) < 0)
 		abort();
 }

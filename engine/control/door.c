@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the door of removals.h shuts: the pages of the engine before, and the clients' socket.
- * Control plane's thread only.
- */
+/* See door.h. */
+#include "engine/control/door.h"
+
 #include <inttypes.h>
 
 #include "config/log.h"
 #include "engine/control/base/control.h"
 #include "engine/control/clients/clients.h"
+#include "engine/control/directory/directory.h"
 #include "engine/control/pages/pages.h"
-#include "engine/control/directory/removals.h"
 
 /* Takes all pages out of the pools. */
-static void pages_drop(struct control *control)
+static void door_pages_drop(struct control *control)
 {
 	struct index_entry entry[64];
 	uint64_t cursor, dropped = 0;
@@ -34,26 +33,30 @@ static void pages_drop(struct control *control)
 		dropped);
 }
 
-static void opened(struct control *control, bool drop)
+static void door_opened(struct control *control, bool drop)
 {
 	if (drop)
-		pages_drop(control);
+		door_pages_drop(control);
 	clients_accept(control);
 }
 
-int removals_open(struct control *control)
+int door_open(struct control *control)
 {
-	struct removals_options options = {.opened = opened};
+	struct removals_options options = {.opened = door_opened};
 	struct warm_counts warm;
-	int rc = warm_removals_open(
-		control, sizeof(struct removals_log), &options.memory, &options.adopted);
+	int rc = warm_removals_open(control, removals_bytes(), &options.memory, &options.adopted);
 
 	if (rc < 0)
 		return rc;
 	warm_counts(control, &warm);
 	options.pages = warm.adopted || control->settings->disk_paths[0];
-	rc = removals_begin(control, &options);
+	rc = removals_open(control, &options);
 	if (rc < 0)
 		huge_close(&options.memory);
 	return rc;
+}
+
+void door_close(struct control *control)
+{
+	removals_close(control);
 }

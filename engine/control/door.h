@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The door of an engine that was started again with pages: until it opens, the engine takes no
+ * clients. Control plane's thread only.
+ */
+#ifndef CONTROL_DOOR_H
+#define CONTROL_DOOR_H
+
+struct control;
+
+/*
+ * Opens the memory of removals, also that of the engine before. Once the door opens, clients are
+ * accepted, and pages that nothing proves are dropped. Returns 0 or a negative errno.
+ */
+int door_open(struct control *control);
+void door_close(struct control *control);
+
+#endif

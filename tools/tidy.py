@@ -25,6 +25,7 @@ import subprocess
 import sys
 
 import prose
+import rooms
 
 COLUMNS = 100
 FILE_LINES_WARN, FILE_LINES_MAX = 800, 1000
@@ -50,6 +51,7 @@ TOP_REQUIRED = {"meson.build", "engine", "dv", "numa", "config", "tests", "perf"
 CLANG_FORMAT = "14"  # Debian 12's; others break lines in other places
 TOP_ALLOWED = {"LICENSE", "pyproject.toml", "meson_options.txt"}
 README_FOLDERS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
+README_ROOMS = ["engine/control"] + ["engine/control/" + room for room in rooms.ROOMS[1:]]
 
 # Bytes of a README, of that of a room of engine/control, and of another page beside its code. Those
 # that are longer, with their present size as the limit: make them short, then delete the row.
@@ -60,8 +62,9 @@ LONG_PAGES = {"engine/README.md": 91294, "perf/README.md": 40560, "tests/README.
 # Where a name means one function: product code.
 PRODUCT = ("config", "numa", "dv", "engine")
 
-# Folder -> what it may include: a folder (with what is below it) or one header. Longest match
-# on the including file wins, so one file can have rights of its own.
+# Folder -> what it may include: a folder (with what is below it), one header, or the files in a
+# folder (FOLDER/*). Longest match on the including file wins, so one file can have rights of its
+# own.
 MATRIX = {
     "config": ["config"],
     "numa": ["numa", "config"],
@@ -75,9 +78,6 @@ MATRIX = {
                            "dv/setup.h"],
     "engine/rail/model_clock.c": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h",
                            "dv/setup.h"],
-    "engine/control": ["engine/control", "engine/abi", "config", "numa", "dv/setup.h",
-                       "engine/rail/rail.h", "engine/rail/inbox.h", "engine/disk/disk.h",
-                       "engine/keeper/service.h", "engine/keeper/socket_file.h"],
     "engine/keeper": ["engine/keeper", "config"],
     "engine/disk": ["engine/disk", "engine/abi", "config", "numa"],
     "engine/main.c": ["engine", "config", "numa", "dv/setup.h"],
@@ -86,6 +86,25 @@ MATRIX = {
     "perf": ["perf", "config", "numa", "dv", "engine", "tools", "tests/nic_stub.h",
              "tests/unit/client"],
 }
+
+# The control plane is a house: a room sees its own files, the one header of each room below it, and
+# all headers of the two rooms on the floor. The root sees the header of every room.
+ROOMS = ["engine/control/" + room for room in rooms.ROOMS[1:]]
+FLOOR = {"engine/control/net", "engine/control/base"}
+OUTSIDE = ["engine/abi", "config", "numa", "dv/setup.h", "engine/rail/rail.h",
+           "engine/rail/inbox.h", "engine/disk/disk.h", "engine/keeper/service.h",
+           "engine/keeper/socket_file.h"]
+
+
+def room_header(room):
+    """What other rooms may include of a room."""
+    return room if room in FLOOR else "%s/%s.h" % (room, os.path.basename(room))
+
+
+MATRIX.update({room: [room] + [room_header(below) for below in ROOMS[at + 1:]] + OUTSIDE
+               for at, room in enumerate(ROOMS)})
+MATRIX["engine/control/observe"].append("engine/control/dashboard.h")  # Meson makes it
+MATRIX["engine/control"] = ["engine/control/*"] + [room_header(room) for room in ROOMS] + OUTSIDE
 
 # Headers that are installed in one folder and include each other by name.
 INSTALLED_BESIDE = {("engine/client/pc.h", "peercache.h")}
@@ -218,9 +237,12 @@ def include_refusal(path, target):
     if target.split("/")[0] not in OURS or ".." in target.split("/"):
         return "own headers are included from the root: \"folder/%s\"" % os.path.basename(target)
     name, rights = folder_rights(path)
+    if name == "engine/control" and os.path.dirname(path) != name:
+        return "no row of the table allows this: is %s a room?" % os.path.dirname(path)
     if not name:
         return None if path.split("/")[0] not in OURS else "no row of the table allows this"
-    if not any(target == r or target.startswith(r + "/") for r in rights):
+    if not any(target == r or target.startswith(r + "/")
+               or r == os.path.dirname(target) + "/*" for r in rights):
         return "%s may not include %s" % (name, target)
     return None
 
@@ -392,6 +414,9 @@ def check_tree(paths, found):
     for folder in README_FOLDERS:
         if folder in top and folder + "/README.md" not in paths:
             found.add(folder + "/README.md", 1, "readme", "is missing: one page on what lives here")
+    for folder in README_ROOMS:
+        if folder + "/README.md" not in paths and any(p.startswith(folder + "/") for p in paths):
+            found.add(folder + "/README.md", 1, "readme", "is missing: what does this room own?")
 
 
 def page_limit(path):
@@ -503,6 +528,15 @@ BAD = [  # path, text, the rule that must fire
     ("engine/rail/peer.c", TOP + '#include "engine/control/loop.h"\n', "include"),
     ("engine/control/a.c", TOP + '#include "dv/hot.h"\n', "include"),
     ("engine/control/a.c", TOP + '#include "engine/rail/request.h"\n', "include"),
+    ("engine/control/a.c", TOP + '#include "engine/control/pages/pool_inner.h"\n', "include"),
+    ("engine/control/members/a.c", TOP + '#include "engine/control/pages/pages.h"\n', "include"),
+    ("engine/control/members/a.c", TOP + '#include "engine/control/loop.h"\n', "include"),
+    ("engine/control/pages/a.c", TOP + '#include "engine/control/members/placement.h"\n',
+     "include"),
+    ("engine/control/net/a.h", TOP + '#include "engine/control/members/members.h"\n', "include"),
+    ("engine/control/base/a.h", TOP + '#include "engine/control/net/net.h"\n', "include"),
+    ("engine/control/observe/a.c", TOP + '#include "dv/hot.h"\n', "include"),
+    ("engine/control/attic/a.c", TOP + '#include "engine/control/net/net.h"\n', "include"),
     ("engine/client/a.c", TOP + '#include "engine/rail/rail.h"\n', "include"),
     ("engine/client/a.c", TOP + '#include "engine/control/loop.h"\n', "include"),
     ("engine/client/a.c", TOP + '#include "dv/setup.h"\n', "include"),
@@ -584,6 +618,11 @@ GOOD = [  # nothing fires
     ("dv/device.c", TOP + '#include "dv/soft/nic.h"\n#include "numa/pin.h"\n#include <errno.h>\n'),
     ("engine/rail/open.c", TOP + '#include "dv/setup.h"\n#include "engine/rail/rail.h"\n'),
     ("engine/control/a.c", TOP + '#include "engine/rail/inbox.h"\n#include "dv/setup.h"\n'),
+    ("engine/control/a.c", TOP + '#include "engine/control/loop.h"\n'
+     '#include "engine/control/pages/pages.h"\n#include "engine/control/base/work.h"\n'),
+    ("engine/control/conns/a.c", TOP + '#include "engine/control/conns/conns_inner.h"\n'
+     '#include "engine/control/members/members.h"\n#include "engine/control/net/rpc.h"\n'
+     '#include "engine/rail/inbox.h"\n#include "engine/control/base/control.h"\n'),
     ("engine/main.c", TOP + '#include "engine/control/loop.h"\n#include "numa/plan.h"\n'),
     ("tests/a.c", TOP + '#include "dv/soft/nic.h"\n#include "dv/qp.c"\n\t__sync_synchronize();\n'),
     ("numa/a.c", TOP + '/* #include "pin.h" asm malloc */\n'),
@@ -666,7 +705,9 @@ def self_test():
              (TREE + ["src/a.c"], {"top-level"}), (TREE + ["notes.txt"], {"top-level"}),
              ([p for p in TREE if p != "README.md"], {"top-level"}),
              ([p for p in TREE if not p.startswith("perf/")], {"top-level"}),
-             ([p for p in TREE if p != "dv/README.md"] + ["dv/a.c"], {"readme"})]
+             ([p for p in TREE if p != "dv/README.md"] + ["dv/a.c"], {"readme"}),
+             (TREE + ["engine/control/README.md", "engine/control/net/a.c"], {"readme"}),
+             (TREE + ["engine/control/README.md", "engine/control/net/README.md"], set())]
     for paths, rules in trees:
         found = Findings()
         check_tree(paths, found)

@@ -26,7 +26,6 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
-#include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
 #include "numa/limit.h"
 

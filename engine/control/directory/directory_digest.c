@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "engine/abi/wire.h"
-#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"

@@ -17,7 +17,6 @@
 #include <stdlib.h>
 
 #include "config/log.h"
-#include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"

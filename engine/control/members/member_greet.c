@@ -21,8 +21,6 @@
 #include "config/log.h"
 #include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
-#include "engine/control/conns/conns.h"
-#include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
 

@@ -10,7 +10,6 @@
 #include <sys/queue.h>
 
 #include "engine/abi/message.pb-c.h"
-#include "engine/control/clients/clients.h"
 #include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
 #include "engine/control/net/net.h"

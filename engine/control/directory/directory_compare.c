@@ -638,7 +638,7 @@ void directory_forgotten(struct control *control, uint32_t ref)
 	}
 }
 
-void move_again(struct directory *dir)
+void directory_forgotten_by_all(struct directory *dir)
 {
 	const struct map_view *view = member_map(dir->control);
 
@@ -649,7 +649,7 @@ void move_again(struct directory *dir)
 void directory_disk_opened(struct control *control)
 {
 	if (control->directory && tier_pages(control))
-		move_again(control->directory);
+		directory_forgotten_by_all(control->directory);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

@@ -97,14 +97,6 @@ struct owner *owner_of(struct directory *dir, uint32_t ref)
 	return owner_there(dir, ref);
 }
 
-bool owner_lags(const struct directory *dir, const struct owner *owner)
-{
-	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
-	uint64_t dead_ns = dead_after_ns(dir->control);
-
-	return owner->behind || (oldest && net_now() - oldest->sent_ns >= dead_ns);
-}
-
 static void owner_unchain(struct directory *dir, struct owner *owner)
 {
 	struct owner **at = &dir->by_peer[owner->peer % OWNER_CHAINS];

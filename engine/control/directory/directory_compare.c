@@ -149,6 +149,14 @@ static uint32_t lacks_next(const struct directory *dir, uint32_t slot, uint32_t 
 	return slot < MAP_SLOTS ? slot : MAP_SLOTS;
 }
 
+bool owner_lags(const struct directory *dir, const struct owner *owner)
+{
+	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
+	uint64_t dead_ns = dead_after_ns(dir->control);
+
+	return owner->behind || (oldest && net_now() - oldest->sent_ns >= dead_ns);
+}
+
 bool slot_lags(struct directory *dir, uint32_t slot)
 {
 	uint32_t ref[REPLICAS_MAX];

@@ -153,14 +153,6 @@ static void batch_resolve(struct directory *dir, struct owner *owner, struct bat
 	batch_end(dir, batch, NULL, 0);
 }
 
-bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed)
-{
-	for (size_t i = 0; i < failed_count; i++)
-		if (failed[i] >= count || (i > 0 && failed[i] <= failed[i - 1]))
-			return false;
-	return true;
-}
-
 /*
  * The batch was executed by its owner, which waits for its disk and for the owners of the pages. It
  * stays in owner.unsynced until batch_durable() or the end of its link.

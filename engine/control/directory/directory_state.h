@@ -464,6 +464,15 @@ static inline uint32_t digest_next(const struct digest *digest, uint32_t slot)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
+/* True if indices ascend, so that none occurs twice, and are below `count`. */
+static inline bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed)
+{
+	for (size_t i = 0; i < failed_count; i++)
+		if (failed[i] >= count || (i > 0 && failed[i] <= failed[i - 1]))
+			return false;
+	return true;
+}
+
 /* A message with this body: all members of its union are pointers to structures. */
 static inline Pc__Message message_of(Pc__Message__BodyCase body_case, void *body)
 {
@@ -544,10 +553,6 @@ static inline bool owner_takes(const struct owner *owner, uint32_t place)
 }
 /* Frees owners whose members have left, and all targets with them. */
 void owners_trim(struct directory *directory);
-/*
- * True if the owner is behind, or has not acknowledged a batch sent dead_after_ms ago or earlier.
- */
-bool owner_lags(const struct directory *directory, const struct owner *owner);
 static inline unsigned owner_queued(const struct owner *owner)
 {
 	return owner->queued[DIR_PUBLISH] + owner->queued[DIR_FORGET] + owner->queued[DIR_REMOVE];
@@ -615,8 +620,6 @@ void owner_quit(struct directory *directory, struct owner *owner);
  * end as lost.
  */
 void owner_clear(struct directory *directory, struct owner *owner);
-/* True if indices ascend, so that none occurs twice, and are below `count`. */
-bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed);
 /* True if another member passes batches to this owner, which has no link with this engine. */
 static inline bool owner_relays(const struct owner *owner)
 {
@@ -683,6 +686,10 @@ unsigned slot_pages(struct directory *directory, uint32_t slot, uint64_t *cursor
 	struct index_entry *ret_entries);
 /* True if slot_pages() may find a page. */
 bool slot_any(const struct directory *directory, uint32_t slot);
+/*
+ * True if the owner is behind, or has not acknowledged a batch sent dead_after_ms ago or earlier.
+ */
+bool owner_lags(const struct directory *directory, const struct owner *owner);
 /* True if an owner of the slot is slow: its former owners keep their entries. */
 bool slot_lags(struct directory *directory, uint32_t slot);
 /* True if the owner `ref` lacks the slot. */

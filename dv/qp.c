@@ -17,9 +17,9 @@
 
 /*
  * retry_cnt: how often the NIC retransmits a request that gets no ACK within
- * dv_options.ack_timeout. The rail's stall limit is longer than one ACK time-out
- * (connect_active.c), so that a lost packet causes one retransmission and does not break the
- * connection.
+ * dv_options.ack_timeout. The rail's stall limit is at least five ACK time-outs
+ * (out_conn_stall_ns() in conns.c), so that a lost packet causes one retransmission and does not
+ * break the connection.
  */
 #define RETRIES 7
 /* 7 means unlimited retries; READ and WRITE need no receive WQE, so none occur */

@@ -23,9 +23,10 @@ void clock_start(void);
 /* Returns the time, CLOCK_MONOTONIC in ns. Any thread. */
 uint64_t clock_now_ns(void);
 /*
- * Returns CLOCK_MONOTONIC_RAW in ns. Any thread. For limbo and leases (engine/README.md): their
- * proof compares spans on two hosts, and the kernel may slew CLOCK_MONOTONIC by up to 10% while it
- * corrects the time. Never compare it with clock_now_ns().
+ * Returns CLOCK_MONOTONIC_RAW in ns. Any thread. For limbo and leases
+ * (engine/control/pages/VALIDATION.md): their proof compares spans on two hosts, and the kernel may
+ * slew CLOCK_MONOTONIC by up to 10% while it corrects the time. Never compare it with
+ * clock_now_ns().
  */
 uint64_t clock_raw_ns(void);
 /* Cost of one reading of the clock in ns, as measured by clock_start(); 0 before that. */

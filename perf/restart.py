@@ -96,7 +96,7 @@ def main():
                 result.figure(f"{label}: pages lost", got["lost"], "pages", text,
                               ("<=", got["pages"] // 1000))
     result.note("The software NIC registers memory at once. A real one takes seconds for each "
-                "100 GB (HARDWARE.md), and an engine serves after that.")
+                "100 GB (engine/control/START.md), and an engine serves after that.")
     result.write(options.json)
 
 

@@ -513,7 +513,7 @@ def check_root(root):
         if path.endswith(".md"):
             if os.path.basename(path) != "CHANGELOG.md":
                 pages[path] = text
-        else:
+        elif path != "tools/rooms.py":  # its self-test invents names
             calls.update(re.findall(r"\b(\w+)\s*\(", text))
         check_file(path, text, found)
         check_page(path, len(text.encode()), found)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Validation by lease: when a page head proves a page although the READs of payload and head had no
- * order. The proof and its assumptions are in engine/README.md, "Validation by lease".
+ * order. The proof and its assumptions are in engine/control/pages/VALIDATION.md.
  *
  * L is the limbo time of the holder, fixed while its incarnation lives; the holder announces it in
  * Connected. It overwrites no byte of a slot before L has passed since readers could last see the

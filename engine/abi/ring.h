@@ -149,7 +149,7 @@ static inline void shm_fence_store_load(void)
 /*
  * Stores, then the clock: what was stored before this call is visible to all CPUs and NICs before a
  * clock that is read after it. The owner of a slot calls it between the new generation and the time
- * at which limbo begins (README.md, validation by lease). It pairs with no fence of a reader, only
+ * at which limbo begins (control/pages/VALIDATION.md). It pairs with no fence of a reader, only
  * with the readers' clocks.
  *
  * A fence for memory accesses is not enough, because a processor's time counter is not memory. x86:

@@ -102,7 +102,7 @@ static void map_copy_members(struct map_copy *map, const struct map_shared *shar
 
 /*
  * A member that joins while the copy is made may be missing: the epoch changes after it, so the
- * next call copies again. The acquire pairs with the release of control/members/slots.c.
+ * next call copies again. The acquire pairs with the release of control/members/member_map.c.
  */
 void map_refresh(struct pc_channel *ch)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Storing pages. A page that no member has gets a credit; this thread copies it into the pool with
- * non-temporal stores and publishes it. The control plane answers when every member can find the
- * page. The pages of a batch are spread round-robin over the rails' pools, so that reading the
- * batch back uses every rail.
+ * non-temporal stores and publishes it. The control plane answers when the owners of the key have
+ * its entry, but for suspect ones. The pages of a batch are spread round-robin over the rails'
+ * pools, so that reading the batch back uses every rail.
  *
  * Page credits are slots in this host's pools that the control plane has handed to this channel in
  * advance. The channel keeps a small stock per page size and rail. It returns credits that stay

@@ -37,7 +37,7 @@ struct rail_options {
 	 * control_sleeps is set */
 	int control_kick;
 	/* true: pages are validated by lease where the peer announced its limbo time; false: by
-	 * their heads, READ after the payload (tail). See engine/README.md */
+	 * their heads, READ after the payload (tail). See engine/control/pages/VALIDATION.md */
 	bool lease;
 #ifdef TEST_HOOKS
 	bool skip_head_check; /* true: pages are answered without validation of their heads */

@@ -38,11 +38,11 @@ int client_socket_open(struct control *control);
 void client_socket_close(struct control *control);
 /*
  * Listens on the socket. Clients are accepted at once, or, if pages of the engine before wait for
- * the door of removals.h, from clients_accept() on. `calls` must outlive the clients. Returns 0 or
- * -errno.
+ * the door (control/door.h), from clients_accept() on. `calls` must outlive the clients. Returns 0
+ * or -errno.
  */
 int clients_open(struct control *control, const struct clients_calls *calls);
-/* Clients may come: called once, when the door of removals.h opens. */
+/* Clients may come: called once, when the door (control/door.h) opens. */
 void clients_accept(struct control *control);
 /*
  * Handles regions that the helper threads have finished, sends replies that waited for the rails'

@@ -216,8 +216,8 @@ void ctl_credit(struct ctl *ctl, struct ctl_channel *c, const struct ctl_op *op,
 	if (op->rail >= ctl->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
 		ctl->control->counter[COUNTER_ops_invalid]++;
 		/*
-		 * The last argument must be the number that ctl_op_answers() returned for this op
-		 * channel_turn() added to `owed`.
+		 * The last argument must be the number that ctl_op_answers() returned for this op:
+		 * ctl_channel_turn() has added it to `owed`.
 		 */
 		credit_refuse(ctl, c, op->cookie, op->length,
 			op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1, OP_INVALID);

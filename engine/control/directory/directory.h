@@ -121,7 +121,7 @@ void directory_forgotten_by_all(struct directory *directory);
 
 /*
  * READs of member `ref` hang, although READs of others complete; or they do so no longer. Called by
- * conn_health.c.
+ * conns/rail_health.c.
  */
 void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread);
 

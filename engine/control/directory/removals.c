@@ -13,9 +13,9 @@
  *
  * A member that was started again with pages of before opens the door when all members with which
  * it was in a map have sent it Told, after cluster.dead_after_ms at the latest: until then it
- * publishes nothing, and takes no clients. Pages in memory that nothing proves are dropped then
- * (see DIRECTORY.md). A member that was only frozen or cut off has no door, but its walks wait for
- * Told.
+ * publishes nothing, and takes no clients if pages are in memory. Pages in memory that nothing
+ * proves are dropped then (see DIRECTORY.md). A member that was only frozen or cut off has no door,
+ * but its walks wait for Told.
  *
  * Under a keeper the memory outlives the engine. Control plane's thread only.
  */

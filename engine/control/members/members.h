@@ -152,7 +152,7 @@ struct member_contact {
 	uint32_t wire; /* wire version that this engine and the member speak; 0: not known yet */
 	uint32_t abi;  /* the member's ABI_VERSION; 0: not known */
 	uint64_t heard_ns;
-	/* since when it owes Told (removals.h); 0: it does not */
+	/* since when it owes Told (directory.h); 0: it does not */
 	uint64_t untold_ns;
 	/*
 	 * time of the last message from it that another member vouched for, by this engine's clock
@@ -308,7 +308,7 @@ unsigned slots_formers(
  */
 uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uint64_t *ret_left_ms);
 
-/* ---- what is wrong, for snapshot.h ----------------------------------------------------------- */
+/* ---- what is wrong, for observe/ ----------------------------------------------------------- */
 
 #define SEED_SILENT_MS 5000u /* from then on a seed that leads to no member is a finding */
 #define SEED_WHY_BYTES 144

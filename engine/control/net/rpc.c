@@ -423,7 +423,7 @@ static bool rpc_unresolved_line(struct rpc *rpc, const char *name, uint64_t now_
 	return true;
 }
 
-/* member_silent.c writes the lines about seeds. */
+/* member_seeds.c writes the lines about seeds. */
 static void rpc_dial_unresolved(struct rpc_dial *dial, const char *error)
 {
 	snprintf(dial->unresolved, sizeof(dial->unresolved), "%s", error ? error : "no address");

@@ -398,7 +398,7 @@ struct metrics {
 	/* read-only once the thread runs */
 	const struct settings *settings;
 	struct snapshots *snapshots;
-	uint64_t *watched_ns; /* loop.h */
+	uint64_t *watched_ns; /* control.h */
 	unsigned rails;
 	int stop; /* eventfd: the thread ends */
 	cpu_set_t cores;

@@ -603,7 +603,7 @@ int warm_pool_open(
 int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bool want_huge);
 
 /*
- * Opens the memory of removals (removals.h): adopts the stored one, or makes a new one, which is
+ * Opens the memory of removals (directory.h): adopts the stored one, or makes a new one, which is
  * zero, and stores it. Returns 0 or -errno.
  */
 int warm_removals_open(

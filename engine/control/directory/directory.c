@@ -80,21 +80,26 @@ struct owner *owner_wanted(struct directory *dir, uint16_t peer)
 
 struct owner *owner_there(const struct directory *dir, uint32_t ref)
 {
-	const struct member_record *record = member_by_ref(dir->control, ref);
-	struct owner *owner = record ? owner_at(dir, record->peer) : NULL;
+	const struct member_record *record;
+	struct owner *owner;
 
 	if (ref == dir->self->ref)
 		return dir->self;
+	record = member_by_ref(dir->control, ref);
+	owner = record ? owner_at(dir, record->peer) : NULL;
 	return owner && owner->ref == ref ? owner : NULL;
 }
 
 struct owner *owner_of(struct directory *dir, uint32_t ref)
 {
-	const struct member_record *record = member_by_ref(dir->control, ref);
+	const struct member_record *record;
+	struct owner *owner;
 
-	if (record && !record->self)
-		(void)owner_wanted(dir, record->peer);
-	return owner_there(dir, ref);
+	if (ref == dir->self->ref)
+		return dir->self;
+	record = member_by_ref(dir->control, ref);
+	owner = record ? owner_wanted(dir, record->peer) : NULL;
+	return owner && owner->ref == ref ? owner : NULL;
 }
 
 static void owner_unchain(struct directory *dir, struct owner *owner)

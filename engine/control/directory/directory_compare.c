@@ -587,10 +587,11 @@ static void walks_set(struct directory *dir, const struct owners_change *c)
 static void lacks_follow(struct directory *dir, const struct map_view *now)
 {
 	struct owners_change c = {.was = dir->map.settled, .now = now};
+	bool disk = tier_pages(dir->control) != 0;
 
 	change_open(dir, &c);
 	for (uint32_t slot = 0; slot < MAP_SLOTS; slot++)
-		if (slot_any(dir, slot))
+		if (disk || index_slot_any(dir->control->index, slot))
 			slot_follow(dir, &c, slot);
 		else
 			dir->lack.bits[slot] = 0;

@@ -58,10 +58,14 @@ void target_queue(struct directory *dir, struct dir_target *target)
 static struct batch *batch_dequeue(
 	struct directory *dir, struct owner *owner, unsigned kind, const struct rpc_link *link)
 {
-	unsigned count =
-		owner->queued[kind] < MESSAGE_PAGES_MAX ? owner->queued[kind] : MESSAGE_PAGES_MAX;
-	struct batch *batch = malloc(sizeof(*batch) + count * sizeof(batch->target[0]));
+	const struct dir_target *target;
+	struct batch *batch;
+	unsigned count = 0;
 
+	TAILQ_FOREACH (target, &owner->queue[kind], next)
+		if (++count == MESSAGE_PAGES_MAX)
+			break;
+	batch = malloc(sizeof(*batch) + count * sizeof(batch->target[0]));
 	if (!batch)
 		return NULL;
 	*batch = (struct batch){.serial = ++dir->serial,

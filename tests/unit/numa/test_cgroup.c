@@ -15,11 +15,11 @@
 #include <sys/stat.h>
 
 #include "numa/cgroup.h"
+#include "tests/unit/numa/folder.h"
 
 #define MIB (1024ull * 1024)
 #define GIB (1024 * MIB)
 
-static char dir[] = "/tmp/peercache-test-XXXXXX";
 static char name[CGROUP_NAME_BYTES];
 
 static void put(const char *path, const char *content)
@@ -159,21 +159,6 @@ static void limits_of_huge_pages_and_tasks_are_read(void **state)
 	assert_string_equal(name, "hugetlb.2MB.max of cgroup /a");
 }
 
-static int make_dir(void **state)
-{
-	(void)state;
-	return mkdtemp(dir) ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-	char command[128];
-
-	(void)state;
-	snprintf(command, sizeof(command), "rm -rf '%s'", dir);
-	return system(command);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -186,5 +171,5 @@ int main(void)
 		TEST(limits_of_huge_pages_and_tasks_are_read),
 	};
 
-	return cmocka_run_group_tests(tests, make_dir, drop_dir);
+	return cmocka_run_group_tests(tests, make_dir, drop_tree);
 }

@@ -23,12 +23,12 @@
 #include "numa/huge.h"
 #include "numa/memory.h"
 #include "tests/emulated.h"
+#include "tests/unit/numa/folder.h"
 
 #define MIB (1024ull * 1024)
 #define HUGE_DIR "sys/kernel/mm/hugepages/hugepages-2048kB"
 #define NODE_DIR "sys/devices/system/node/node0/hugepages/hugepages-2048kB"
 
-static char dir[] = "/tmp/peercache-test-XXXXXX";
 static char text[4096];
 
 static void put(const char *path, const char *content)
@@ -286,21 +286,6 @@ static void a_missing_node_causes_a_warning(void **state)
 	huge_close(&h);
 }
 
-static int make_dir(void **state)
-{
-	(void)state;
-	return mkdtemp(dir) ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-	char command[128];
-
-	(void)state;
-	snprintf(command, sizeof(command), "rm -rf '%s'", dir);
-	return system(command);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -321,5 +306,5 @@ int main(void)
 		TEST(a_missing_node_causes_a_warning),
 	};
 
-	return cmocka_run_group_tests(tests, make_dir, drop_dir);
+	return cmocka_run_group_tests(tests, make_dir, drop_tree);
 }

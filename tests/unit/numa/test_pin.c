@@ -19,8 +19,7 @@
 #include <unistd.h>
 
 #include "numa/pin.h"
-
-static char dir[] = "/tmp/peercache-test-XXXXXX";
+#include "tests/unit/numa/folder.h"
 
 static void a_claim_is_exclusive_until_it_is_closed(void **state)
 {
@@ -127,22 +126,6 @@ static void hints_are_lines_and_fit_their_buffer(void **state)
 	pin_check(0, small, sizeof(small));
 	assert_true(strlen(small) < sizeof(small));
 	assert_true(pin_disturbances() >= 0);
-}
-
-static int make_dir(void **state)
-{
-	(void)state;
-	return mkdtemp(dir) && setenv("PEERCACHE_RUN_DIR", dir, 1) == 0 ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-	char path[64];
-
-	(void)state;
-	snprintf(path, sizeof(path), "%s/cores", dir);
-	unlink(path);
-	return rmdir(dir);
 }
 
 int main(void)

@@ -14,9 +14,8 @@
 #include "config/log.h"
 #include "numa/pin.h"
 #include "numa/plan.h"
+#include "tests/unit/numa/folder.h"
 #include "tests/unit/numa/plan_world.h"
-
-static char dir[] = "/tmp/peercache-test-XXXXXX";
 
 static void a_second_engine_uses_cores_that_are_not_claimed(void **state)
 {
@@ -126,22 +125,6 @@ static void a_plan_is_printed_as_a_table(void **state)
 	assert_non_null(strstr(out_text, "control                                     0"));
 	assert_non_null(strstr(out_text, "note: 4 usable cores"));
 	free(out_text);
-}
-
-static int make_dir(void **state)
-{
-	(void)state;
-	return mkdtemp(dir) && setenv("PEERCACHE_RUN_DIR", dir, 1) == 0 ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-	char path[64];
-
-	(void)state;
-	snprintf(path, sizeof(path), "%s/cores", dir);
-	unlink(path);
-	return rmdir(dir);
 }
 
 int main(void)

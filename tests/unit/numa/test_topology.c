@@ -17,11 +17,11 @@
 #include "config/log.h"
 #include "numa/pin.h"
 #include "numa/topology.h"
+#include "tests/unit/numa/folder.h"
 
 #define SAVED SOURCE_DIR "/tests/unit/numa/eight-nics.xml"
 
 static char text[4096];
-static char dir[] = "/tmp/peercache-test-XXXXXX";
 
 static int start(void **state)
 {
@@ -144,22 +144,6 @@ static void claimed_cores_have_their_holder(void **state)
 		assert_int_equal(t->cpu[i].holder, t->cpu[i].cpu == core ? getpid() : 0);
 	topology_close(t);
 	close(fd);
-}
-
-static int make_dir(void **state)
-{
-	(void)state;
-	return mkdtemp(dir) && setenv("PEERCACHE_RUN_DIR", dir, 1) == 0 ? 0 : -1;
-}
-
-static int drop_dir(void **state)
-{
-	char path[64];
-
-	(void)state;
-	snprintf(path, sizeof(path), "%s/cores", dir);
-	unlink(path);
-	return rmdir(dir);
 }
 
 int main(void)

@@ -138,6 +138,11 @@ void path_landed(struct store_path *path, struct device_io *io)
 	TAILQ_REMOVE(&path->flying, io, flying);
 }
 
+const char *path_io_error(const struct device_io *io)
+{
+	return io->result < 0 ? limit_error((int)io->result) : "only a part of it was done";
+}
+
 static void requests_fail(struct store_path *path, struct disk_requests *list)
 {
 	struct store *store = path->store;
@@ -232,8 +237,8 @@ void path_fail(struct store_path *path, const char *format, ...)
 static void segment_io_failed(struct store_path *path, uint32_t segment, const struct device_io *io)
 {
 	path->report.io_errors++;
-	path_fail(path, "cannot %s segment %u: result %lld",
-		io->op == DEVICE_SYNC ? "sync" : "write", segment, (long long)io->result);
+	path_fail(path, "cannot %s segment %u: %s", io->op == DEVICE_SYNC ? "sync" : "write",
+		segment, path_io_error(io));
 }
 
 /* The I/O of a step has completed: true if the next step may follow. */
@@ -541,7 +546,7 @@ static void record_landed(struct device_io *io)
 	if (io->result != (io->op == DEVICE_WRITE ? (int64_t)PAGE_UNIT : 0)) {
 		path->record_step = 0;
 		path->report.io_errors++;
-		path_fail(path, "cannot write its path file: %s", limit_error((int)io->result));
+		path_fail(path, "cannot write its path file: %s", path_io_error(io));
 		return;
 	}
 	if (path->record_step++ == 1) {

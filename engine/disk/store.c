@@ -189,8 +189,8 @@ static void write_landed(struct device_io *io)
 	path->segment[write->segment].writing--;
 	if (path_in_service(path) && io->result != bytes) {
 		path->report.io_errors++;
-		path_fail(path, "cannot write to segment %u: result %lld of %lld", write->segment,
-			(long long)io->result, (long long)bytes);
+		path_fail(
+			path, "cannot write to segment %u: %s", write->segment, path_io_error(io));
 	}
 	write->busy = false;
 	for (uint32_t i = 0; i < block->entries; i++) {
@@ -446,8 +446,8 @@ static void remove_batch_written(struct device_io *io)
 	if (!path_in_service(path) || io->result != 2 * (int64_t)PAGE_UNIT) {
 		path->segment[path->batch_segment].writing--;
 		path->report.io_errors++;
-		path_fail(path, "cannot write tombstones to segment %u: result %lld",
-			path->batch_segment, (long long)io->result);
+		path_fail(path, "cannot write tombstones to segment %u: %s", path->batch_segment,
+			path_io_error(io));
 		return;
 	}
 	path->batch_io = (struct device_io){.op = DEVICE_SYNC,

@@ -168,6 +168,8 @@ int path_open(struct store_path *path, uint32_t segments);
 void path_close(struct store_path *path);
 void path_submit(struct store_path *path, struct device_io *io);
 void path_landed(struct store_path *path, struct device_io *io);
+/* Why an I/O is no success, in words; valid until the thread calls limit_error() again. */
+const char *path_io_error(const struct device_io *io);
 __attribute__((format(printf, 2, 3))) void path_fail(
 	struct store_path *path, const char *format, ...);
 bool path_in_service(const struct store_path *path);

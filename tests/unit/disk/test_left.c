@@ -266,6 +266,50 @@ static void a_removal_is_acknowledged_when_the_others_have_recorded_who_has_left
 	world_close(&world);
 }
 
+/* What a crash may leave of the unit that was written last, as a device with large sectors. */
+static void tear_newest_record(struct sim *sim)
+{
+	struct disk_path_file *slot[2];
+
+	for (uint32_t u = 0; u < 2; u++)
+		slot[u] = (struct disk_path_file *)(void *)sim_bytes(sim, sim->files - 1, u);
+	slot[slot[1]->count > slot[0]->count]->crc ^= 1;
+}
+
+static void a_crash_while_it_is_recorded_who_has_left_costs_no_page(void **state)
+{
+	struct sim *sim[2];
+
+	(void)state;
+	open_new(2);
+	fill(40);
+	path_fail(&world.store.path[1], "the test says so");
+	while (world.store.path[0].record_step != 2)
+		world_turn(&world);
+	for (unsigned i = 0; i < 2; i++)
+		sim[i] = sim_copy(world.sim[i]);
+	tear_newest_record(sim[0]);
+	world_close(&world);
+	assert_int_equal(world_open(&world, sim, 2, &rng), 0);
+	assert_false(world.store.path[0].report.cleared);
+	assert_int_equal(hits(40), 40);
+	world_close(&world);
+}
+
+static void a_record_that_cannot_be_written_takes_the_path_out_and_names_the_error(void **state)
+{
+	(void)state;
+	open_new(2);
+	fill(40);
+	path_fail(&world.store.path[1], "the test says so");
+	world.sim[0]->fail_write = -28;
+	while (world.store.path[0].report.state != DISK_PATH_OUT)
+		world_turn(&world);
+	assert_non_null(strstr(world.store.path[0].report.reason, "path file"));
+	assert_non_null(strstr(world.store.path[0].report.reason, "No space left on device"));
+	world_close(&world);
+}
+
 /* Those in its queue, in its blocks, and of removals: another path takes them. */
 static void keys_of_a_path_that_leaves_can_be_written_again(void **state)
 {
@@ -350,6 +394,8 @@ int main(void)
 		T(a_page_whose_tombstone_was_recycled_stays_away),
 		T(a_path_that_stays_away_for_two_starts_gets_its_removals),
 		T(a_removal_is_acknowledged_when_the_others_have_recorded_who_has_left),
+		T(a_crash_while_it_is_recorded_who_has_left_costs_no_page),
+		T(a_record_that_cannot_be_written_takes_the_path_out_and_names_the_error),
 		T(keys_of_a_path_that_leaves_can_be_written_again),
 		T(a_removal_waits_for_the_write_of_its_key),
 	};

@@ -160,8 +160,25 @@ static void a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it(void
 	world.sim[0]->fail_sync = -5;
 	assert_int_equal(world_remove(&world, 1), DISK_OFFLINE);
 	assert_int_equal(world.store.path[0].report.state, DISK_PATH_OUT);
+	assert_non_null(strstr(world.store.path[0].report.reason, "Input/output error"));
 	assert_int_equal(world.store.path[0].report.io_errors, 1);
 	world_close(&world);
+}
+
+static void a_tombstone_that_cannot_be_written_names_the_error(void **state)
+{
+	static const int results[] = {-28, 512};
+	static const char *const words[] = {"No space left on device", "only a part"};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		open_new(1);
+		fill(5);
+		world.sim[0]->fail_write = results[i];
+		assert_int_equal(world_remove(&world, 1), DISK_OFFLINE);
+		assert_non_null(strstr(world.store.path[0].report.reason, words[i]));
+		world_close(&world);
+	}
 }
 
 static void a_full_device_takes_the_path_out(void **state)
@@ -172,6 +189,7 @@ static void a_full_device_takes_the_path_out(void **state)
 	world.sim[0]->fail_write = -28;
 	assert_int_equal(world_write(&world, 50, 1), DISK_OFFLINE);
 	assert_int_equal(world.store.path[0].report.state, DISK_PATH_OUT);
+	assert_non_null(strstr(world.store.path[0].report.reason, "No space left on device"));
 	world_close(&world);
 }
 
@@ -321,6 +339,7 @@ int main(void)
 		cmocka_unit_test_setup(a_read_error_is_a_miss_and_many_take_the_path_out, setup),
 		cmocka_unit_test_setup(
 			a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it, setup),
+		cmocka_unit_test_setup(a_tombstone_that_cannot_be_written_names_the_error, setup),
 		cmocka_unit_test_setup(a_full_device_takes_the_path_out, setup),
 		cmocka_unit_test_setup(
 			a_hanging_path_leaves_service_and_keeps_the_buffer_until_the_io_ends,

@@ -105,6 +105,8 @@ class ClusterFaults(harness.PageTest):
         self.assertEqual(page.text("#verdict"), "Not healthy: 1 warning")
         self.assertEqual(page.js("document.getElementById('health').dataset.level"), "warning")
         self.assertIn("a disk failed", page.text("#table-findings"))
+        # the column names the engine that reports, not the member that the finding is about
+        self.assertIn("Reported by", page.text("#table-findings thead"))
         # what is wrong with this engine is told in its own words, once
         own = cluster_of(severity="warning", finding="disk_failed", self=True)
         fake.cluster, fake.change = lambda: own, disk_failed

@@ -345,11 +345,14 @@ class Figures(harness.PageTest):
         legend = "document.querySelector('#plot-bandwidth b').innerText"
         page.wait(legend + " !== '–'", FIRST_S, "plots")
         newest = page.js(legend)
+        ends = "[...document.querySelectorAll('#plot-bandwidth .time span')].pop().innerText"
+        at_the_end = page.js(ends)
         box = page.js("JSON.parse(JSON.stringify("
                       "document.querySelector('#plot-bandwidth svg').getBoundingClientRect()))")
         page.call("Input.dispatchMouseEvent", type="mouseMoved", x=box["x"] + box["width"] / 2,
                   y=box["y"] + 20)
         page.wait(legend + f" !== '{newest}'", 20 * SLOW, "another point")
+        self.assertEqual(page.js(ends), at_the_end, "the axis still names its own end")
         page.call("Input.dispatchMouseEvent", type="mouseMoved", x=5, y=5)
         page.wait(legend + f" === '{newest}'", 20 * SLOW, "the newest point")
 

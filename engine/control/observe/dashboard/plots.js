@@ -166,7 +166,7 @@ class Plot {
       `M${this.x(this.chosen).toFixed(1)} 0V${PLOT_HEIGHT}` : "");
     [this.end - this.span, this.end - this.span / 2].forEach((ms, i) =>
       setText(this.times[i], this.end ? wordsOfClock(ms).slice(0, 5) : ""));
-    setText(this.times[2], point ? wordsOfClock(point.unix_ms) : "");
+    setText(this.times[2], this.end ? wordsOfClock(this.end) : "");
     this.tell(this.chosen);
   }
 

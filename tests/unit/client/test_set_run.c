@@ -150,6 +150,75 @@ static void each_page_of_a_run_has_its_own_result(void **state)
 	assert_idle();
 }
 
+/* What the engine answers for a page, and what the caller is told. */
+static const struct {
+	uint8_t status;
+	enum pc_result result;
+} ends[] = {{OP_HIT, PC_HIT}, {OP_MISS, PC_UNREACHABLE}, {OP_STALE, PC_STALE},
+	{OP_PEER_DOWN, PC_UNREACHABLE}, {OP_TIMEOUT, PC_TIMEOUT}, {OP_NIC_ERROR, PC_UNREACHABLE},
+	{OP_NO_SPACE, PC_FULL}, {OP_CANCELLED, PC_GONE}};
+enum { ENDS = sizeof(ends) / sizeof(ends[0]) };
+
+static struct page_key ending[ENDS];
+
+static uint32_t end_each(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	for (unsigned k = 1; op->kind == CTL_PUBLISH && k < ENDS; k++)
+		if (page_key_equal(&op->key, &ending[k]))
+			return ends[k].status;
+	return FAKE_DO;
+}
+
+static void each_status_of_a_publish_is_told_as_what_it_is(void **state)
+{
+	(void)state;
+	make("key", ENDS);
+	for (unsigned k = 0; k < ENDS; k++)
+		ending[k] = fake_key(one[k].name);
+	LET(on_ctl, end_each);
+	assert_int_equal(pc_set(ch, pages, ENDS, PATIENCE_MS, result), 0);
+	for (unsigned k = 0; k < ENDS; k++)
+		assert_int_equal(result[k], ends[k].result);
+	LET(on_ctl, NULL);
+	assert_int_equal(counts().sets, 1);
+}
+
+/* Its answers would find no place: a stock has room for what it has and what it has requested. */
+static void a_credit_beyond_the_room_of_its_stock_is_returned(void **state)
+{
+	struct stock_rail *s = NULL;
+	struct stock_credit credit;
+	uint32_t have, credits;
+
+	(void)state;
+	for (unsigned round = 0; round < 3; round++) { /* the stock grows */
+		make(round == 0 ? "a" : round == 1 ? "b" : "c", 16);
+		set_all(16);
+	}
+	for (uint32_t r = 0; r < ch->rails; r++)
+		if (ch->stock[0]->rail[r].have)
+			s = &ch->stock[0]->rail[r];
+	assert_non_null(s);
+	have = s->have;
+	credits = ch->credits;
+	/* one is taken, and its place is requested before it comes back */
+	credit = s->credit[s->first];
+	s->first = (s->first + 1) % CREDIT_STOCK_MAX;
+	s->have--;
+	ch->credits--;
+	s->asked += CREDIT_STOCK_MAX - s->have;
+	credit_put(ch, PAGE_BYTES, &credit);
+	assert_int_equal(s->have, have - 1);
+	assert_int_equal(ch->credits, credits - 1);
+	s->asked = 0;
+	credit_put(ch, PAGE_BYTES, &s->credit[s->first]);
+	assert_int_equal(s->have, have);
+	s->first = (s->first + 1) % CREDIT_STOCK_MAX;
+	s->have--;
+	ch->credits--;
+}
+
 static void slots_that_come_in_several_runs_are_all_used(void **state)
 {
 	(void)state;
@@ -307,6 +376,8 @@ int main(void)
 		RIG_TEST(pages_of_one_length_are_published_in_one_request),
 		RIG_TEST(pages_of_other_lengths_are_published_in_other_requests),
 		RIG_TEST(each_page_of_a_run_has_its_own_result),
+		RIG_TEST(each_status_of_a_publish_is_told_as_what_it_is),
+		RIG_TEST(a_credit_beyond_the_room_of_its_stock_is_returned),
 		RIG_TEST(slots_that_come_in_several_runs_are_all_used),
 		RIG_TEST(a_refusal_of_several_credits_ends_their_request),
 		RIG_TEST(an_answer_without_pages_ends_the_session),

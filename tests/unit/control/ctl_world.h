@@ -45,9 +45,14 @@ static struct {
 	uint32_t place, generation, ref;
 } directory;
 
-/* Messages that promote_ask.c and tier_promote.c sent to the only peer, and the link to it. */
+/*
+ * Messages that promote_ask.c and tier_promote.c sent to the peer, and the link to it. `other`: a
+ * link to another one, of whose messages only the number of pages and the last id are kept.
+ */
 static struct {
-	struct rpc_link link;
+	struct rpc_link link, other;
+	size_t other_pages;
+	uint64_t other_id;
 	struct member member;
 	bool full; /* the link takes no more */
 	unsigned promotes, promoteds;
@@ -125,8 +130,14 @@ bool rpc_send(struct rpc_link *link, const Pc__Message *message)
 {
 	bool asks = message->body_case == PC__MESSAGE__BODY_PROMOTE;
 
-	assert_ptr_equal(link, &peer.link);
 	assert_true(asks || message->body_case == PC__MESSAGE__BODY_PROMOTED);
+	if (link == &peer.other) {
+		assert_false(asks);
+		peer.other_pages += message->promoted->n_pages;
+		peer.other_id = message->promoted->pages[0]->id;
+		return true;
+	}
+	assert_ptr_equal(link, &peer.link);
 	if (peer.full)
 		return false;
 	peer.promotes += asks;

@@ -2,7 +2,8 @@
 /* The disk tier and other hosts: requests for pages on this disk, and their directory entries. */
 #include "tests/unit/control/tier_world.h"
 
-static void ask(uint64_t n, uint64_t id, uint32_t bytes, uint32_t timeout_ms)
+static void ask_over(
+	struct rpc_link *link, uint64_t n, uint64_t id, uint32_t bytes, uint32_t timeout_ms)
 {
 	struct page_key key = key_of(n);
 	Pc__PromotePage page = PC__PROMOTE_PAGE__INIT, *pages = &page;
@@ -15,9 +16,14 @@ static void ask(uint64_t n, uint64_t id, uint32_t bytes, uint32_t timeout_ms)
 	page.timeout_ms = timeout_ms;
 	promote.n_pages = 1;
 	promote.pages = &pages;
-	peer.link.member = &peer.member;
-	assert_true(tier_serve_promote(&control, &peer.link, &promote));
+	link->member = &peer.member;
+	assert_true(tier_serve_promote(&control, link, &promote));
 	tier_turns();
+}
+
+static void ask(uint64_t n, uint64_t id, uint32_t bytes, uint32_t timeout_ms)
+{
+	ask_over(&peer.link, n, id, bytes, timeout_ms);
 }
 
 /* The only answer of the last message. */
@@ -70,6 +76,19 @@ static void answers_of_one_turn_are_one_message(void **state)
 		tier_touched(&control, peer.answered[0].place, 0);
 	}
 	assert_int_equal(control.tier->pins, 0);
+}
+
+static void each_host_gets_its_own_answers(void **state)
+{
+	(void)state;
+	on_disk(5);
+	ask(5, 1, PAGE, 1000);
+	ask_over(&peer.other, 5, 2, PAGE, 1000);
+	ask_over(&peer.other, 5, 3, PAGE, 1000);
+	end_one(DISK_READ, DISK_OK);
+	(void)answer_to(1, 1);
+	assert_int_equal(peer.other_pages, 2);
+	assert_int_equal(peer.other_id, 2);
 }
 
 static void what_cannot_be_served_is_answered_at_once(void **state)
@@ -162,6 +181,72 @@ static void a_link_that_closes_gets_no_answer(void **state)
 	assert_true(in_memory(6));
 	wait_for(2 * SECOND);
 	assert_int_equal(control.tier->pins, 0);
+}
+
+/* Page 6 is read for the link that has closed. */
+static void read_for_closed_link(void)
+{
+	tier_link_down(&control, &peer.link);
+	while (!count(DISK_READ))
+		wait_for(SECOND / 100);
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(peer.promoteds, 0);
+	assert_int_equal(control.tier->remote, 0);
+}
+
+static void a_link_that_closes_while_too_much_is_pinned_gets_no_answer(void **state)
+{
+	(void)state;
+	on_disk(5);
+	on_disk(6);
+	control.tier->pinned_bytes_max = PAGE;
+	request(5, false, SECOND);
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(answered(5).status, OP_HIT);
+	ask(6, 1, PAGE, 60000);
+	assert_false(TAILQ_EMPTY(&control.tier->capped));
+	read_for_closed_link();
+}
+
+static void a_link_that_closes_while_no_slot_is_free_gets_no_answer(void **state)
+{
+	(void)state;
+	(void)fill_pools(100, true);
+	on_disk(6);
+	while (TAILQ_EMPTY(&control.tier->wanted)) {
+		struct ctl_done credit;
+
+		put(&client, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = PAGE});
+		turns();
+		while (got(&client, &credit))
+			;
+		ask(6, 1, PAGE, 60000);
+		if (TAILQ_EMPTY(&control.tier->wanted))
+			end_one(DISK_READ, DISK_MISS);
+	}
+	peer.promoteds = 0;
+	read_for_closed_link();
+}
+
+static void a_link_that_closes_while_the_page_is_written_gets_no_answer(void **state)
+{
+	struct page_key key = key_of(6);
+	struct index_entry e;
+	struct pool_victim victim;
+	struct disk_page page;
+
+	(void)state;
+	memset(bytes_at(store(&client, 6, PAGE)), 6, PAGE);
+	e = *index_find(control.index, &key);
+	victim = (struct pool_victim){
+		.key = key, .place = e.place, .generation = e.generation, .length = PAGE};
+	assert_false(tier_evicting(&control, &victim, &page));
+	evict_take_away(control.evict, &key, e.place, e.generation);
+	ask(6, 1, PAGE, 60000);
+	assert_false(TAILQ_EMPTY(&control.tier->writing));
+	tier_link_down(&control, &peer.link);
+	end_one(DISK_WRITE, DISK_OK);
+	read_for_closed_link();
 }
 
 static void messages_that_break_a_rule_are_refused(void **state)
@@ -333,12 +418,16 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		DISK_TEST(a_page_is_promoted_for_another_host_and_pinned_until_it_was_read),
 		DISK_TEST(answers_of_one_turn_are_one_message),
+		DISK_TEST(each_host_gets_its_own_answers),
 		DISK_TEST(what_cannot_be_served_is_answered_at_once),
 		DISK_TEST(a_page_that_no_pool_can_hold_is_not_gone),
 		DISK_TEST(a_link_without_room_loses_the_answer_and_nothing_else),
 		DISK_TEST(a_request_ends_at_its_time),
 		DISK_TEST(a_hint_is_not_answered),
 		DISK_TEST(a_link_that_closes_gets_no_answer),
+		DISK_TEST(a_link_that_closes_while_too_much_is_pinned_gets_no_answer),
+		DISK_TEST(a_link_that_closes_while_no_slot_is_free_gets_no_answer),
+		DISK_TEST(a_link_that_closes_while_the_page_is_written_gets_no_answer),
 		DISK_TEST(messages_that_break_a_rule_are_refused),
 		DISK_TEST(an_engine_without_a_disk_has_no_page_on_it),
 		DISK_TEST(a_page_that_leaves_memory_gets_the_entry_of_its_copy_on_disk),

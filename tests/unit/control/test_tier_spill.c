@@ -94,6 +94,25 @@ static void the_reserve_waits_for_a_disk_that_keeps_up(void **state)
 	assert_true(tier_keeps_up(&control));
 }
 
+/* A page that is being written is not evicted: requests that wait for room are tried again. */
+static void when_a_write_ends_requests_for_room_are_tried_again(void **state)
+{
+	struct pool_victim page = {.key = key_of(9), .length = PAGE};
+	struct ctl_done at = take(&client, 0, PAGE);
+	uint32_t passes;
+
+	(void)state;
+	memset(bytes_at(at.place), 9, PAGE);
+	publish_at(&client, 9, at.place, at.generation, PAGE);
+	page.place = at.place;
+	page.generation = at.generation;
+	assert_true(tier_spill_start(control.tier, &page));
+	tier_turns();
+	passes = control.ctl->rail[0].pass;
+	end_one(DISK_WRITE, DISK_OK);
+	assert_true(control.ctl->rail[0].pass > passes);
+}
+
 static void a_drop_is_counted_by_its_cause(void **state)
 {
 	static const struct {
@@ -522,6 +541,7 @@ int main(void)
 		DISK_TEST(bursts_of_half_the_pool_lose_no_page),
 		DISK_TEST(few_pages_of_one_size_are_written_when_another_size_fills_the_pool),
 		DISK_TEST(the_reserve_waits_for_a_disk_that_keeps_up),
+		DISK_TEST(when_a_write_ends_requests_for_room_are_tried_again),
 		DISK_TEST(a_drop_is_counted_by_its_cause),
 		DISK_TEST(a_refused_page_is_not_offered_at_once),
 		DISK_TEST(a_page_that_the_disk_has_lost_is_written_again),

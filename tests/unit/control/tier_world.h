@@ -180,9 +180,10 @@ static struct client client;
 
 static inline void tier_turns(void)
 {
-	unsigned work;
+	unsigned work, left = 10000;
 
 	do {
+		assert_true(left--); /* a turn that always finds work would be the last */
 		work = tier_turn(&control);
 		turns();
 	} while (work);

@@ -209,6 +209,79 @@ static void answers_of_late_owners_come_in_the_order_of_their_deadlines(void **s
 	assert_int_equal(out_of_order, 0);
 }
 
+/* Callback of publishes of which some are answered in time: only the others have an order. */
+static void note_late(void *context, uint64_t cookie, enum op_status status)
+{
+	if (status == OP_TIMEOUT)
+		note_order(context, cookie, status);
+	else
+		node_done(context, cookie, status);
+}
+
+/*
+ * The one that is answered leaves the heap of deadlines from its left; the last one of the heap,
+ * which ends earlier than those above the gap, takes its place. They are published in the order of
+ * the heap.
+ */
+static void an_answer_in_time_leaves_the_other_deadlines_in_order(void **state)
+{
+	static const uint8_t deadline_ms[] = {
+		1, 100, 2, 110, 120, 200, 20, 130, 140, 150, 160, 210, 220, 230, 24};
+	enum { COUNT = sizeof(deadline_ms), ANSWERED = 7 };
+	uint64_t number = 0, now_ns;
+
+	(void)state;
+	open_nodes(3, 5000);
+	node[1].stalled = true;
+	now_ns = clock_now_ns() + 100000000;
+	last_deadline_ns = 0;
+	out_of_order = 0;
+	for (unsigned k = 0; k < COUNT; k++) {
+		uint64_t deadline_ns = now_ns + deadline_ms[k] * 1000000ull;
+		struct page_key key;
+
+		do
+			number++;
+		while (owns(1, number) == (k == ANSWERED));
+		key = key_of(number);
+		directory_publish(&node[0].control, &key,
+			&(struct location){.place = 0, .generation = 1},
+			&(struct waiter){.deadline_ns = deadline_ns,
+				.done = note_late,
+				.context = &node[0],
+				.cookie = deadline_ns});
+	}
+	nodes_run(50);
+	assert_int_equal(node[0].hits, 1);
+	assert_true(nodes_until(node[0].dones == COUNT, 3000));
+	assert_int_equal(node[0].hits, 1);
+	assert_int_equal(out_of_order, 0);
+}
+
+/* After a warm restart it has its old ref: the set waits for it as for any new owner. */
+static void an_owner_that_is_back_at_once_gets_the_publish_again(void **state)
+{
+	struct control *control = &node[0].control;
+	struct member *member;
+	uint64_t number;
+
+	(void)state;
+	open_nodes(2, 5000);
+	number = owned_by(1, 0);
+	node[1].stalled = true;
+	node_put(0, number, 1, 4000);
+	nodes_run(20);
+	member = member_peer(control, member_by_ref(control, node[1].control.ref)->peer);
+	member_take_off_map(control, member, "test");
+	assert_int_equal(member_put_on_map(control, member), 0);
+	nodes_run(200);
+	assert_int_equal(node[0].dones, 0);
+	node[1].stalled = false;
+	assert_true(nodes_until(node[0].dones == 1, 1000));
+	assert_int_equal(node[0].hits, 1);
+	assert_int_equal(found_at_owners(0, 0, number), 2);
+}
+
 static void an_owner_that_dies_during_a_publish_is_replaced(void **state)
 {
 	(void)state;
@@ -469,6 +542,8 @@ int main(void)
 		T(only_a_refusal_by_all_owners_is_no_space),
 		T(at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives),
 		T(answers_of_late_owners_come_in_the_order_of_their_deadlines),
+		T(an_answer_in_time_leaves_the_other_deadlines_in_order),
+		T(an_owner_that_is_back_at_once_gets_the_publish_again),
 		T(an_owner_that_dies_during_a_publish_is_replaced),
 		T(a_link_that_breaks_during_a_publish_loses_no_entry),
 		T(closing_answers_each_open_claim_once),

@@ -99,6 +99,38 @@ static void pages_that_are_found_on_disk_are_published(void **state)
 	assert_true(nodes_until(settled() && all_on_disk_found(), 9000));
 }
 
+/* Those in memory fill the room of the caller exactly: the next call has the page on disk. */
+static void a_page_on_disk_behind_a_full_part_of_those_in_memory_is_found(void **state)
+{
+	struct control *holder = &node[HOLDER].control;
+	const uint32_t slot = map_slot_of(&disk[0].key);
+	struct index_entry entries[MOVE_PART];
+	uint64_t cursor = 0;
+	unsigned in_memory = 0, on_disk = 0;
+
+	(void)state;
+	open_three();
+	open_disk(1);
+	for (uint32_t k = 0; k < MOVE_PART; k++) {
+		struct index_entry entry = {
+			.key = key_of(KEYS + k), .place = place_make(0, k), .generation = 1};
+
+		entry.key.word[1] = (entry.key.word[1] & UINT64_MAX >> 16) | (uint64_t)slot << 48;
+		assert_int_equal(index_put(holder->index, &entry, NULL), 0);
+	}
+	do {
+		unsigned count = slot_pages(holder->directory, slot, &cursor, MOVE_PART, entries);
+
+		for (unsigned i = 0; i < count; i++)
+			if (place_on_disk(entries[i].place))
+				on_disk++;
+			else
+				in_memory++;
+	} while (cursor);
+	assert_int_equal(in_memory, MOVE_PART);
+	assert_int_equal(on_disk, 1);
+}
+
 static void an_eviction_replaces_the_entry_and_a_promotion_replaces_it_again(void **state)
 {
 	struct control *holder = &node[HOLDER].control;
@@ -278,6 +310,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		DISK_TEST(pages_that_are_found_on_disk_are_published),
+		DISK_TEST(a_page_on_disk_behind_a_full_part_of_those_in_memory_is_found),
 		DISK_TEST(an_eviction_replaces_the_entry_and_a_promotion_replaces_it_again),
 		DISK_TEST(a_page_that_leaves_the_disk_is_removed_at_all_owners),
 		DISK_TEST(a_new_owner_gets_the_entries_too),

@@ -657,28 +657,62 @@ class Failure(StoreTest):
 
 
 class Stopped(harness.ClusterTest):
-    def test_a_call_of_many_batches_ends_within_its_time_out(self):
-        """A staged call moves 64 MiB at a time; all its batches share one deadline."""
-        batches, timeout = 8, 0.5
-        engines = self.start(1, pool_bytes="64MiB")
-        memory = ctypes.create_string_buffer(1 << 20)
+    """A staged call moves 64 MiB at a time; all its batches share one deadline."""
+
+    batches = 8
+
+    def opened(self):
+        """An engine, a session with its channels, and a call of many batches: verb, seconds."""
+        self.engines = self.start(1, pool_bytes="64MiB")
+        self.memory = ctypes.create_string_buffer(1 << 20)
         store = PeerCacheStore(config((0, 5, 18), {
-            "engine_socket": engines.sockets[0], "engine_start": False}), {})
+            "engine_socket": self.engines.sockets[0], "engine_start": False}), {})
         self.addCleanup(store.close)
         session = store._session
-        keys = keys_of(0, 64 * batches)
-        pages = [ctypes.addressof(memory)] * len(keys)
+        keys = keys_of(0, 64 * self.batches)
+        pages = [ctypes.addressof(self.memory)] * len(keys)
         for verb in (session.set, session.get):  # opens the channels
             self.assertEqual(verb("ns", ["k"], pages[:1], 1 << 20, 20000, True), [True])
-        pid = engines.engine_pid(0)
-        os.kill(pid, signal.SIGSTOP)
-        self.addCleanup(os.kill, pid, signal.SIGCONT)
+        self.addCleanup(self.signal, signal.SIGCONT)
+        return session, lambda verb, seconds: verb("ns", keys, pages, 1 << 20,
+                                                   int(seconds * 1000), True)
+
+    def signal(self, number):
+        os.kill(self.engines.engine_pid(0), number)
+
+    def test_a_call_of_many_batches_ends_within_its_time_out(self):
+        timeout = 0.5
+        session, call = self.opened()
+        self.signal(signal.SIGSTOP)
         for verb in (session.set, session.get):
             began = harness.cluster.clock()
-            done = verb("ns", keys, pages, 1 << 20, int(timeout * 1000), True)
+            done = call(verb, timeout)
             # a deadline for each batch would be the whole of this
-            self.assertLess(harness.cluster.clock() - began, batches * timeout * 0.75)
-            self.assertEqual(done, [False] * len(keys))
+            self.assertLess(harness.cluster.clock() - began, self.batches * timeout * 0.75)
+            self.assertEqual(done, [False] * 64 * self.batches)
+
+    def test_a_batch_has_the_time_that_those_before_it_have_left(self):
+        """The engine stops before the first batch, goes on until the second, and stops again."""
+        timeout, batch = 6, 64 << 20
+        session, call = self.opened()
+        self.signal(signal.SIGSTOP)
+        before = session.counts()["bytes_sidecar"]
+        # in the time of the call's deadline: that of clock() goes slower beside other work
+        began, ended = time.monotonic(), []
+        thread = threading.Thread(
+            target=lambda: ended.append((call(session.set, timeout), time.monotonic())))
+        thread.start()
+        while time.monotonic() < began + timeout * 0.7:
+            time.sleep(0.01)
+        self.signal(signal.SIGCONT)
+        while thread.is_alive() and session.counts()["bytes_sidecar"] < before + 2 * batch:
+            time.sleep(0.001)
+        self.signal(signal.SIGSTOP)
+        thread.join()
+        (done, at), = ended
+        self.assertIn(True, done[:64], "the first batch ended in time")
+        self.assertFalse(done[-1], "the last did not")
+        self.assertLess(at - began, timeout * 1.5)  # with a time-out of its own: 1.7 and more
 
 
 class Death(harness.ClusterTest):

@@ -183,12 +183,27 @@ static void a_link_that_closes_gets_no_answer(void **state)
 	assert_int_equal(control.tier->pins, 0);
 }
 
+/* A clear() removes the page: it is between memory and disk. */
+static bool flies(uint64_t n)
+{
+	uint32_t count;
+	struct page_key key = key_of(n), *keys = tier_flying(&control, &count);
+	bool found = false;
+
+	for (uint32_t i = 0; i < count; i++)
+		found |= page_key_equal(&keys[i], &key);
+	free(keys);
+	return found;
+}
+
 /* Page 6 is read for the link that has closed. */
 static void read_for_closed_link(void)
 {
 	tier_link_down(&control, &peer.link);
-	while (!count(DISK_READ))
+	for (unsigned left = 1000; !count(DISK_READ); left--) {
+		assert_true(left);
 		wait_for(SECOND / 100);
+	}
 	end_one(DISK_READ, DISK_OK);
 	assert_int_equal(peer.promoteds, 0);
 	assert_int_equal(control.tier->remote, 0);
@@ -205,6 +220,7 @@ static void a_link_that_closes_while_too_much_is_pinned_gets_no_answer(void **st
 	assert_int_equal(answered(5).status, OP_HIT);
 	ask(6, 1, PAGE, 60000);
 	assert_false(TAILQ_EMPTY(&control.tier->capped));
+	assert_true(flies(6));
 	read_for_closed_link();
 }
 
@@ -225,6 +241,7 @@ static void a_link_that_closes_while_no_slot_is_free_gets_no_answer(void **state
 			end_one(DISK_READ, DISK_MISS);
 	}
 	peer.promoteds = 0;
+	assert_true(flies(6));
 	read_for_closed_link();
 }
 
@@ -244,6 +261,7 @@ static void a_link_that_closes_while_the_page_is_written_gets_no_answer(void **s
 	evict_take_away(control.evict, &key, e.place, e.generation);
 	ask(6, 1, PAGE, 60000);
 	assert_false(TAILQ_EMPTY(&control.tier->writing));
+	assert_true(flies(6));
 	tier_link_down(&control, &peer.link);
 	end_one(DISK_WRITE, DISK_OK);
 	read_for_closed_link();

@@ -83,6 +83,9 @@ static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void *
 	expect("[r[n][\"why\"] for n in o] == [\"\"]*3 + [\"silent\"] + [\"\"]*3 + [\"waiting\", \"old\", \"waiting\"]");
 	expect("[r[n][\"severity\"] for n in o] == [\"critical\"]*2 + [\"warning\"]*3 + [\"info\"] + [\"ok\"]*4");
 	expect("v[\"others\"] == dict(info=1, warning=2, critical=1)"); /* of members that are up */
+	for (unsigned i = 0; i < s.members; i++)
+		s.member[i].self = !strcmp(s.member[i].name, "crit");
+	expect("v[\"others\"] == dict(info=1, warning=2, critical=0)"); /* beside this engine */
 	expect("[r[n][\"finding\"] for n in o[:5]] == [\"member_suspect\", \"rail_lost\", \"member_down\", \"\", \"pool_full\"]");
 	expect("r[\"new\"][\"summary\"] is None and r[\"new\"][\"age_ms\"] == -1 and r[\"warn\"][\"age_ms\"] == 1000 and r[\"dead\"][\"age_ms\"] == 2000");
 	/* down and stale ones count in no total */

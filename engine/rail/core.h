@@ -130,6 +130,7 @@ struct rail {
 	uint32_t late_head, late_tail;
 	/* number of steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
 	uint32_t stop_steps;
+	uint32_t stalls; /* number of the last stall of a connection: rail_conn.stalled; wraps */
 	/* CLOCK_MONOTONIC_RAW for leases, ns; 0: not read yet. t0_ns: in this step. t1_ns: after
 	 * the CQEs of this burst were read from the CQ */
 	uint64_t t0_ns, t1_ns;

@@ -165,6 +165,10 @@ struct conn_health {
 	unsigned fails;
 	uint64_t until_ns;
 	bool out; /* true: clients use other rails until a probe of a new connection is answered */
+	/* rail_conn.stalled of the live connection at the last two looks of rails_unread_watch() */
+	uint32_t stall, stall_before;
+	/* looks in a row in which READs hung without a break while READs of others completed */
+	unsigned looks;
 };
 
 /* Health of one of our rails. */
@@ -193,7 +197,6 @@ struct conns {
 	/* indexed by the number of our rail and by peer number; untouched from `peers` on */
 	struct conn_health conn_health[RAILS_MAX][NODES_MAX];
 	unsigned peers; /* 1 + the highest peer number that a connection was wanted with */
-	uint32_t hangs[NODES_MAX]; /* scratch memory of rails_unread_watch() */
 	struct rail_health health[RAILS_MAX];
 	/* by peer number: ref of the member whose READs hang; 0: none */
 	uint32_t unread[NODES_MAX];

@@ -54,7 +54,8 @@
 #define HEALTH_REST_MS 1000
 #define HEALTH_RESTS_MAX 5u /* number of times that the rest doubles at most */
 #define HEALTH_STEADY_NS 10000000000ull
-#define EVENTS_BURST 16u /* limit of the events that are read in one turn from one device */
+#define HEALTH_UNREAD_LOOKS 3u /* READs that hang for fewer looks suspect no member */
+#define EVENTS_BURST 16u       /* limit of the events that are read in one turn from one device */
 
 /* ---- rails in use and out of use ------------------------------------------------------------- */
 
@@ -189,45 +190,84 @@ static bool rails_reads_complete(struct control *control)
 	return completed != before;
 }
 
-/*
- * Stores for each peer number the rails on which READs hang, as bits: one that is out hangs
- * until its probe is answered. Returns the rails that are in use.
- */
-static uint32_t rails_reads_hang(struct control *control)
+/* Stores which connections are stalled. */
+static void rails_stalls_look(struct control *control)
 {
 	struct conns *conns = control->conns;
 	const struct out_conn *conn;
-	uint32_t used = 0;
 
-	memset(conns->hangs, 0, conns->peers * sizeof(conns->hangs[0]));
-	for (unsigned r = 0; r < control->rails; r++) {
-		used |= rail_out(control, r) ? 0 : 1u << r;
-		for (unsigned p = 0; p < conns->peers; p++)
-			conns->hangs[p] |= (uint32_t)conns->conn_health[r][p].out << r;
-	}
+	for (unsigned r = 0; r < control->rails; r++)
+		for (unsigned p = 0; p < conns->peers; p++) {
+			struct conn_health *health = &conns->conn_health[r][p];
+
+			health->stall_before = health->stall;
+			health->stall = 0;
+		}
 	LIST_FOREACH (conn, &conns->out_conns, next)
-		if (conn->state == OUT_CONN_LIVE && shm_load(&conn->handle.stalled))
-			conns->hangs[conn->handle.peer] |= 1u << conn->rail;
-	return used;
+		if (conn->state == OUT_CONN_LIVE)
+			conns->conn_health[conn->rail][conn->handle.peer].stall =
+				shm_load(&conn->handle.stalled);
 }
 
 /*
- * A member is suspect while READs of it hang on all rails in use. The suspicion begins only while
- * other READs complete: if none do, this engine's NICs are at fault. It ends when a READ completes,
- * or when the connection was made anew and its probe is answered.
+ * The looks after which READs that hang make a member suspect: as long as a request may wait.
+ * Looks are counted, and not time, because a busy machine may run neither engine for a while: a
+ * late timer is one look.
+ */
+static unsigned unread_looks(const struct control *control)
+{
+	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * 1000000;
+	uint64_t looks = suspect_patience_ns(dead_ns) / (HEALTH_WATCH_MS * 1000000ull);
+
+	return looks > HEALTH_UNREAD_LOOKS ? (unsigned)looks : HEALTH_UNREAD_LOOKS;
+}
+
+/*
+ * Counts a look. A rail that is out towards the peer hangs until its probe is answered. A new
+ * stall means that a READ has completed since the last look. `complete`: READs of others did.
+ */
+static void conn_look_count(struct conn_health *health, bool complete, unsigned enough)
+{
+	if (!health->out && (!health->stall || health->stall != health->stall_before))
+		health->looks = 0;
+	if ((health->out || health->stall) && complete && health->looks < enough)
+		health->looks++;
+}
+
+/* True if READs of the peer have hung for enough looks on all rails in use. */
+static bool peer_reads_hang(struct control *control, unsigned peer, bool complete)
+{
+	unsigned enough = unread_looks(control), used = 0, hang = 0;
+
+	for (unsigned r = 0; r < control->rails; r++) {
+		struct conn_health *health = &control->conns->conn_health[r][peer];
+
+		conn_look_count(health, complete, enough);
+		if (rail_out(control, r))
+			continue;
+		used++;
+		hang += health->looks == enough;
+	}
+	return used && hang == used;
+}
+
+/*
+ * A member is suspect while READs of it hang on all rails in use. The suspicion begins after
+ * several looks in which other READs completed: if none do, this engine's NICs are at fault. It
+ * ends when a READ completes, or when the connection was made anew and its probe is answered.
  */
 static void rails_unread_watch(struct control *control)
 {
 	struct conns *conns = control->conns;
 	bool complete = rails_reads_complete(control);
-	uint32_t used = rails_reads_hang(control);
 
+	rails_stalls_look(control);
 	for (uint16_t p = 0; p < conns->peers; p++) {
-		bool hangs = used && (conns->hangs[p] & used) == used;
+		bool hangs = peer_reads_hang(control, p, complete);
 		const struct member_record *record = hangs ? member_by_peer(control, p) : NULL;
 		uint32_t ref = record ? record->ref : 0, before = conns->unread[p];
 
-		if (ref == before || (ref && !complete))
+		if (ref == before)
 			continue;
 		conns->unread[p] = ref;
 		directory_unread(control, p, ref ? ref : before, ref != 0);

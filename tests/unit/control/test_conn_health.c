@@ -127,55 +127,118 @@ static bool is_unread(void)
 	return owner.why == SUSPECT_UNREAD;
 }
 
-/* Runs the nodes for several looks; READs of other members complete meanwhile on rail 0. */
-static void read_others(void)
+#define LOOKS 6u /* looks of 50 ms in a tenth of the 3000 ms below */
+
+/* Connections with node 1 on both rails, with cluster.dead_after_ms as users have it. */
+static void connected_patiently(struct rail_conn *ret_on[2])
 {
-	for (unsigned i = 0; i < 40; i++) {
-		node[0].rail[0].counter[COUNTER_pages_read]++;
-		nodes_run(5);
+	node[0].settings.cluster_dead_after_ms = 3000;
+	for (unsigned r = 0; r < 2; r++)
+		ret_on[r] = connected(r);
+}
+
+/* Runs the nodes until node 0 has looked so often. `complete`: READs of others do before each. */
+static void looks(unsigned n, bool complete)
+{
+	for (; n; n--) {
+		unsigned watches = node[0].control.conns->watches;
+
+		node[0].rail[0].counter[COUNTER_pages_read] += complete;
+		assert_true(nodes_until(node[0].control.conns->watches != watches, 3000));
 	}
+}
+
+static void both_stall(struct rail_conn *on[2], uint32_t stall)
+{
+	shm_store(&on[0]->stalled, stall);
+	shm_store(&on[1]->stalled, stall);
 }
 
 static void a_member_is_suspect_while_only_its_reads_hang(void **state)
 {
-	struct rail_conn *on_0 = connected(0), *on_1 = connected(1);
+	struct rail_conn *on[2];
 
 	(void)state;
-	shm_store(&on_0->stalled, 1);
-	read_others();
+	connected_patiently(on);
+	shm_store(&on[0]->stalled, 1);
+	looks(LOOKS + 1, true);
 	assert_false(is_unread()); /* rail 1 reads it */
-	shm_store(&on_1->stalled, 1);
-	nodes_run(200);
+	shm_store(&on[1]->stalled, 1);
+	looks(LOOKS + 1, false);
 	assert_false(is_unread()); /* no READ completes: this engine may be at fault */
-	read_others();
+	looks(LOOKS, true);
 	assert_true(is_unread());
 	assert_true(sees(0, 1));
-	nodes_run(200);
+	looks(2, false);
 	assert_true(is_unread()); /* also when the others are idle */
-	shm_store(&on_1->stalled, 0);
-	nodes_run(200);
+	shm_store(&on[1]->stalled, 0);
+	looks(1, false);
 	assert_false(is_unread());
 	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
 	conns_stop(&node[0].control);
 }
 
-static void a_new_connection_ends_the_suspicion(void **state)
+static void a_member_is_suspect_only_after_several_looks_at_one_stall(void **state)
 {
-	struct rail_conn *got = connected(1);
+	struct rail_conn *on[2];
+	uint32_t stall = 1;
 
 	(void)state;
+	connected_patiently(on);
+	/* READs complete between the looks: on a busy machine a member may have no processor */
+	for (; stall < 2 * LOOKS; stall++) {
+		both_stall(on, stall);
+		looks(1, true);
+		assert_false(is_unread());
+	}
+	both_stall(on, stall);
+	looks(LOOKS - 1, true);
+	assert_false(is_unread());
+	looks(2, false);
+	assert_false(is_unread()); /* looks in which nothing completes do not count */
+	looks(1, true);
+	assert_true(is_unread());
+	both_stall(on, stall + 1);
+	looks(1, true);
+	assert_false(is_unread()); /* a READ has completed */
+	conns_stop(&node[0].control);
+}
+
+static void a_connection_that_breaks_hangs_on(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	conns_port(&node[0].control, 0, false);
+	shm_store(&on[1]->stalled, 1);
+	looks(LOOKS - 1, true);
+	assert_false(is_unread());
+	conns_broken(&node[0].control, 1, on[1], 0);
+	looks(1, true);
+	assert_true(is_unread());
+	conns_returned(&node[0].control, 1, on[1]);
+	conns_stop(&node[0].control);
+}
+
+static void a_new_connection_ends_the_suspicion(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
 	conns_port(&node[0].control, 0, false); /* rail 0 is out: it says nothing */
 	node[0].rail[1].tells = 0;
-	conns_broken(&node[0].control, 1, got, 0);
-	read_others();
+	conns_broken(&node[0].control, 1, on[1], 0);
+	looks(LOOKS, true);
 	assert_true(is_unread());
 	assert_int_equal(told(1, 0)->kind, RAIL_CONN_DROP);
-	conns_returned(&node[0].control, 1, got);
+	conns_returned(&node[0].control, 1, on[1]);
 	assert_int_equal(told(1, 1)->kind, RAIL_CONN_ADD);
-	read_others();
+	looks(LOOKS, true);
 	assert_true(is_unread()); /* its probe is not answered yet */
 	conns_proven(&node[0].control, 1, told(1, 1)->object);
-	nodes_run(200);
+	looks(1, true);
 	assert_false(is_unread());
 	conns_stop(&node[0].control);
 }
@@ -188,6 +251,8 @@ int main(void)
 		T(a_port_without_a_link_takes_its_rail_out_at_once),
 		T(a_rail_much_slower_than_the_others_rests_and_is_probed),
 		T(a_member_is_suspect_while_only_its_reads_hang),
+		T(a_member_is_suspect_only_after_several_looks_at_one_stall),
+		T(a_connection_that_breaks_hangs_on),
 		T(a_new_connection_ends_the_suspicion),
 	};
 

@@ -107,6 +107,15 @@ static void assert_nothing_left(const struct world *w)
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
+/* Lets 40 ms pass in which no peer answers. */
+static void silence(struct world *w)
+{
+	for (unsigned ms = 0; ms < 40; ms += 5) {
+		clock_test_set(w->now_ns += 5 * MS);
+		world_settle(w);
+	}
+}
+
 /* ---- requests ------------------------------------------------------------------------------- */
 
 static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state)
@@ -131,10 +140,7 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 	 * A stalled connection keeps its share of requests; ops for it that wait in the ring beyond
 	 * that share are refused.
 	 */
-	for (unsigned ms = 0; ms < 40; ms += 5) {
-		clock_test_set(w->now_ns += 5 * MS);
-		world_settle(w);
-	}
+	silence(w);
 	assert_true(conn_of(w, 0)->stalled);
 	assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), 1);
 	count_answers(client, OP_PEER_DOWN, OP_RING_SLOTS - SHARE);
@@ -144,6 +150,25 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 	world_run(w); /* the silent peer answers in the end */
 	count_answers(client, OP_HIT, SHARE);
 	assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), 0);
+	assert_nothing_left(w);
+}
+
+static void each_stall_of_a_connection_has_its_number(void **state)
+{
+	struct world *w = *state;
+
+	for (unsigned stall = 1; stall < 4; stall++) {
+		/* one long stall is told from several short ones by it; 0 means none */
+		if (stall == 3)
+			w->rail->stalls = UINT32_MAX;
+		read_bucket(w, client, stall, 0);
+		world_settle(w);
+		silence(w);
+		assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), stall < 3 ? stall : 1);
+		world_run(w);
+		client_expect(client, stall, OP_HIT);
+		assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), 0);
+	}
 	assert_nothing_left(w);
 }
 
@@ -264,7 +289,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(reads_of_a_silent_peer_leave_requests_for_other_clients),
+		TEST(each_stall_of_a_connection_has_its_number),
 		TEST(ops_beyond_the_share_of_their_connection_are_taken_when_it_makes_progress),
+		TEST(each_stall_of_a_connection_has_its_number),
 		TEST(ops_beyond_the_share_of_their_connection_are_cancelled_when_the_rail_stops),
 		TEST(several_silent_peers_leave_requests_for_the_others),
 		TEST(four_full_connections_that_all_fail_do_not_overrun_the_cq),

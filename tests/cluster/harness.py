@@ -147,18 +147,20 @@ def all_tests():
 
 
 def freeze(process):
-    """Stops a process, and returns when all of its threads have stopped.
+    """Stops a process, or the one with that number, and returns when all its threads have stopped.
 
     The signal stops the thread that takes it; on a busy machine the others run on for a while.
     """
+    pid = getattr(process, "pid", process)
+
     def stopped():
         states = []
-        for task in os.listdir(f"/proc/{process.pid}/task"):
-            with open(f"/proc/{process.pid}/task/{task}/stat", encoding="ascii") as file:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii") as file:
                 states.append(file.read().rsplit(")", 1)[1].split()[0])
         return set(states) == {"T"}
 
-    process.send_signal(signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     wait_for(stopped, 300, "all threads of the process have stopped")
 
 

@@ -334,7 +334,7 @@ class Slots(Restart):
     def test_a_client_that_was_killed_with_its_engine_reserves_nothing_while_a_child_lives(self):
         engines = self.begin(1, self.POOL)
         held = self.holder(engines, "orphan")
-        os.kill(engines.engine_pid(0), signal.SIGSTOP)  # it does not see that the client ends
+        harness.freeze(engines.engine_pid(0))  # it does not see that the client ends
         held.kill()
         held.wait()
         engines.crash(0)
@@ -350,7 +350,7 @@ class Slots(Restart):
         harness.wait_for(lambda: self.counter(engines, "pages_evicted") > 2 * 256, 60,
                          "the pool is full and all clients store")
         for client in clients:
-            client.send_signal(signal.SIGSTOP)
+            harness.freeze(client)
         for kill in (signal.SIGKILL, signal.SIGTERM):
             engines.crash(0, kill)
             harness.wait_for(lambda: self.reserved(engines) <= len(clients), 30,

@@ -261,7 +261,7 @@ class Stopped(harness.ClusterTest):
         self.assertTrue(all(used.batch_set_v1(keys, indices)))
         self.assertEqual(used.batch_exists(keys), 8)
         stores = [used] + [self.store(pool) for _ in calls]
-        self.engines.process[0].send_signal(signal.SIGSTOP)
+        harness.freeze(self.engines.process[0])
         try:
             for store, call in [*zip(stores[1:], calls), *((used, call) for call in calls)]:
                 began = time.monotonic()
@@ -282,7 +282,7 @@ class Stopped(harness.ClusterTest):
     def test_a_registration_tells_that_it_goes_on_and_why_it_gives_up(self):
         pool, store = Pool(8, [4096] * 4, shm=True), self.store()
         asked = store._memory._session = mock.Mock(wraps=store._session)
-        self.engines.process[0].send_signal(signal.SIGSTOP)
+        harness.freeze(self.engines.process[0])
         try:
             with mock.patch.object(memory.Progress, "first", 0.1), \
                     self.assertLogs("peercache", logging.INFO) as logs:

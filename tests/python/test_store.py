@@ -683,7 +683,7 @@ class Stopped(harness.ClusterTest):
     def test_a_call_of_many_batches_ends_within_its_time_out(self):
         timeout = 0.5
         session, call = self.opened()
-        self.signal(signal.SIGSTOP)
+        harness.freeze(self.engines.engine_pid(0))
         for verb in (session.set, session.get):
             began = harness.cluster.clock()
             done = call(verb, timeout)
@@ -695,7 +695,7 @@ class Stopped(harness.ClusterTest):
         """The engine stops before the first batch, goes on until the second, and stops again."""
         timeout, batch = 6, 64 << 20
         session, call = self.opened()
-        self.signal(signal.SIGSTOP)
+        harness.freeze(self.engines.engine_pid(0))
         before = session.counts()["bytes_sidecar"]
         # in the time of the call's deadline: that of clock() goes slower beside other work
         began, ended = time.monotonic(), []
@@ -707,7 +707,7 @@ class Stopped(harness.ClusterTest):
         self.signal(signal.SIGCONT)
         while thread.is_alive() and session.counts()["bytes_sidecar"] < before + 2 * batch:
             time.sleep(0.001)
-        self.signal(signal.SIGSTOP)
+        harness.freeze(self.engines.engine_pid(0))
         thread.join()
         (done, at), = ended
         self.assertIn(True, done[:64], "the first batch ended in time")

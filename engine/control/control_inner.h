@@ -7,6 +7,10 @@
 #ifndef CONTROL_CONTROL_INNER_H
 #define CONTROL_CONTROL_INNER_H
 
+#include <stdbool.h>
+
+#include "engine/control/net/rpc.h"
+
 struct control;
 
 /* ---- control_memory.c ------------------------------------------------------------------------ */
@@ -40,10 +44,16 @@ void populate_close(struct control *control);
 /* ---- messages.c ------------------------------------------------------------------------------ */
 
 /*
- * rpc_open() with the table of events of messages.c; rpc_close() undoes it. Returns 0 or -errno
- * after logging the reason.
+ * Serves a message of another engine. The first message of a link is a Hello. Until a member has
+ * shown that it serves (it is on trial), only members/ serves its messages. False: the message
+ * breaks a rule.
  */
-int messages_open(struct control *control);
+bool message_arrived(struct rpc_link *link, const Pc__Message *message);
+
+/* ---- upward.c ------------------------------------------------------------------------------- */
+
+/* Stores what each room calls of rooms above it. Comes before all open functions of rooms. */
+void upward_fill(struct control *control);
 
 /* ---- tick.c: the heartbeat, every cluster.heartbeat_ms --------------------------------------- */
 

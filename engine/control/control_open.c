@@ -23,7 +23,6 @@
 #include "engine/control/control_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/loop.h"
-#include "engine/control/member_events.h"
 #include "engine/control/members/members.h"
 #include "engine/control/door.h"
 #include "engine/control/net/rpc.h"
@@ -351,14 +350,6 @@ static void ctl_memory_close(struct control *control)
 	control->ctl = NULL;
 }
 
-static int clients_part_open(struct control *control)
-{
-	static const struct clients_calls calls = {
-		.nic_lost = conns_device_lost, .report = snapshot_report};
-
-	return clients_open(control, &calls);
-}
-
 /*
  * An open function that fails has undone its own work. Steps are closed from the bottom, so the
  * rails come to rest first.
@@ -396,8 +387,8 @@ static const struct {
 	{"answers", control_nothing_open, ctl_memory_close},
 	{"cluster view", view_open, view_close},
 	{"removals", door_open, door_close},
-	{"engine-to-engine port", messages_open, rpc_close},
-	{"member table", control_members_open, members_close},
+	{"engine-to-engine port", rpc_open, rpc_close},
+	{"member table", members_open, members_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
 	{"directory", directory_open, directory_close},
 	{"connections", conns_open, conns_close},
@@ -409,7 +400,7 @@ static const struct {
 	{"pages on other disks", promote_open, promote_close},
 	{"disk", tier_open, tier_close},
 	{"scrubber", scrub_open, scrub_close},
-	{"clients", clients_part_open, clients_close},
+	{"clients", clients_open, clients_close},
 	{"pages of the engine before", warm_begin, warm_end},
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},
@@ -450,6 +441,7 @@ static struct control *control_new(const struct settings *settings, const struct
 	control->kick = control->port_fd = control->metrics_fd = -1;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		control->rail[i].kick = -1;
+	upward_fill(control);
 	return control;
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens when something arrives from another engine: the one place where net/ leads to the
- * rooms above it. message_serve() names the function that serves each message. Control plane's
- * thread only.
+ * What happens when something arrives from another engine. message_serve() names the function that
+ * serves each message. Control plane's thread only.
  *
  * A function that serves a message returns false when the message breaks a rule; net/ then closes
  * the link. It may close links itself, that of the message included.
@@ -65,11 +64,7 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 	}
 }
 
-/*
- * The first message of a link is a Hello. Until a member has shown that it serves (it is on trial),
- * only members/ serves its messages.
- */
-static bool message_arrived(struct rpc_link *link, const Pc__Message *message)
+bool message_arrived(struct rpc_link *link, const Pc__Message *message)
 {
 	if (link->member)
 		member_heard(link->control, link);
@@ -79,18 +74,4 @@ static bool message_arrived(struct rpc_link *link, const Pc__Message *message)
 		return message_serve(link, message);
 	return message->body_case == PC__MESSAGE__BODY_HELLO &&
 	       member_hello(link->control, link, message->hello);
-}
-
-/* ---- links ----------------------------------------------------------------------------------- */
-
-static const struct rpc_events message_events = {
-	.message = message_arrived,
-	.connected = member_greet,
-	.down = member_link_down,
-	.dial_failed = member_dial_failed,
-};
-
-int messages_open(struct control *control)
-{
-	return rpc_open(control, &message_events);
 }

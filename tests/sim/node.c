@@ -16,10 +16,10 @@
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/control_inner.h"
 #include "engine/control/directory/directory.h"
-#include "engine/control/member_events.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
 #include "tests/sim/world.h"
+#include "tests/unit/control/no_clients.h"
 #include "tests/unit/control/tier_stub.h"
 
 /* ---- stubs of other parts of the control plane ----------------------------------------------- */
@@ -53,6 +53,14 @@ void scrub_reported(struct control *control, const struct page_report *report)
 {
 	(void)control;
 	(void)report;
+}
+
+void conns_device_lost(struct control *control, unsigned rail, const char *why)
+{
+	(void)control;
+	(void)rail;
+	(void)why;
+	abort();
 }
 
 void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)
@@ -377,8 +385,9 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	if (world.keeper)
 		kept_removals_open(i, adopted != 0);
 	n->kept.any = false;
-	if (messages_open(control) < 0 || control_members_open(control) < 0 ||
-		directory_open(control) < 0 || tick_open(control) < 0)
+	upward_fill(control);
+	if (rpc_open(control) < 0 || members_open(control) < 0 || directory_open(control) < 0 ||
+		tick_open(control) < 0)
 		abort();
 	/* as warm_begin() */
 	if (adopted)

@@ -53,7 +53,6 @@ struct statistics;    /* clients/: what the clients count */
 struct directory;     /* directory/: entries that this engine sends to their owners */
 struct removals;      /* directory/: pages that were removed while an engine was away */
 struct evict;         /* pages/: what each page size needs */
-struct pages_events;  /* pages/: what pages call of rooms above them */
 struct index;         /* pages/: the pages of this engine by key */
 struct pool;          /* pages/: the memory of one rail */
 struct shard;         /* pages/: directory entries that this engine owns */
@@ -67,6 +66,12 @@ struct etcd;          /* members/: cluster.etcd */
 struct rpc;           /* net/: links and dials */
 struct net_timer;     /* net/ */
 struct watchdog;      /* base/ */
+
+/* what a room calls of rooms above it, in the header of the room */
+struct client_events;
+struct pages_events;
+struct member_events;
+struct rpc_events;
 
 /* ---- the engine ------------------------------------------------------------------------------ */
 
@@ -140,10 +145,15 @@ struct control {
 	int port_fd;    /* socket bound to cluster.address; -1: rpc's listener has taken it over */
 	int metrics_fd; /* the same for metrics.port; -1: none, or its server has taken it over */
 
+	/* the tables of upward.c; every room finds its own here when it is opened */
+	const struct client_events *client_events;
+	const struct pages_events *pages_events;
+	const struct member_events *member_events;
+	const struct rpc_events *rpc_events;
+
 	struct clients *clients;
 	struct ctl *ctl;
-	struct evict *evict; /* opened and closed with ctl */
-	const struct pages_events *pages_events;
+	struct evict *evict;   /* opened and closed with ctl */
 	struct clears *clears; /* NULL: none was requested */
 	struct rpc *rpc;
 	struct members *members;

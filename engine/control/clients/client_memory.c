@@ -545,7 +545,7 @@ static void region_holders_lost(struct control *control, const struct region *r)
 			holds[i / r->extents] = true;
 	for (unsigned i = 0; i < control->rails; i++)
 		if (holds[i])
-			control->clients->calls->nic_lost(control, i, r->text);
+			control->client_events->nic_lost(control, i, r->text);
 }
 
 static void region_released(struct control *control, struct region *r)

@@ -316,7 +316,7 @@ static void session_report_request(struct session *s)
 {
 	char *text;
 	size_t bytes;
-	int fd, rc = s->control->clients->calls->report(s->control, &text, &bytes);
+	int fd, rc = s->control->client_events->report(s->control, &text, &bytes);
 
 	if (rc < 0) {
 		session_fail(s, rc, "no memory for the report");
@@ -780,7 +780,7 @@ static bool clients_pages_wait(const struct control *control)
 	return control->door_shut && index_count(control->index);
 }
 
-int clients_open(struct control *control, const struct clients_calls *calls)
+int clients_open(struct control *control)
 {
 	struct clients *clients = calloc(1, sizeof(*clients));
 	int rc;
@@ -789,7 +789,6 @@ int clients_open(struct control *control, const struct clients_calls *calls)
 		return -ENOMEM;
 	control->clients = clients;
 	clients->control = control;
-	clients->calls = calls;
 	clients->status_fd = clients->shard_fd = -1;
 	clients->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (clients->pidfd < 0)

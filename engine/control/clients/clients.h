@@ -25,8 +25,8 @@ struct ctl_request;
 
 /* ---- the loop and control_open.c: sessions, channels, client memory -------------------------- */
 
-/* What this room calls in rooms above it. */
-struct clients_calls {
+/* What this room calls of rooms above it: control->client_events, of upward.c. */
+struct client_events {
 	/* The rail's NIC did not deregister client memory: it has died. `why`: its driver's text */
 	void (*nic_lost)(struct control *control, unsigned rail, const char *why);
 	/* The engine's report for a client: text that the caller frees. Returns 0 or -ENOMEM. */
@@ -38,10 +38,9 @@ int client_socket_open(struct control *control);
 void client_socket_close(struct control *control);
 /*
  * Listens on the socket. Clients are accepted at once, or, if pages of the engine before wait for
- * the door (control/door.h), from clients_accept() on. `calls` must outlive the clients. Returns 0
- * or -errno.
+ * the door (control/door.h), from clients_accept() on. Returns 0 or -errno.
  */
-int clients_open(struct control *control, const struct clients_calls *calls);
+int clients_open(struct control *control);
 /* Clients may come: called once, when the door (control/door.h) opens. */
 void clients_accept(struct control *control);
 /*

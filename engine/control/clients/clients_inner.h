@@ -215,7 +215,6 @@ struct client_helper {
 
 struct clients {
 	struct control *control;
-	const struct clients_calls *calls;
 	struct event *accepts;
 	struct session *session[SESSIONS_MAX];
 	struct session *silent[CLIENT_SILENT_MAX];

@@ -758,17 +758,6 @@ void ctl_counts(const struct control *control, struct ctl_counts *ret)
 			ret->waiting++;
 }
 
-/* What pages call of the clients and of the directory. */
-static const struct pages_events pages_events = {.answer = ctl_answer_now,
-	.later = ctl_later,
-	.later_answer = ctl_later_answer,
-	.publish = directory_publish,
-	.remove = directory_remove,
-	.on_disk = directory_on_disk,
-	.disk_opened = directory_disk_opened,
-	.forgotten = directory_forgotten,
-	.busy = directory_busy,
-	.report = directory_report};
 static_assert(CTL_NO_ANSWER == PAGES_NO_ANSWER, "a result of ctl_later()");
 static_assert(CTL_DEADLINE_NS == PAGES_WAIT_NS_MAX, "one limit for all that waits");
 
@@ -790,7 +779,6 @@ int ctl_open(struct control *control)
 		return -ENOMEM;
 	}
 	ctl->evict = control->evict;
-	control->pages_events = &pages_events;
 	control->ctl = ctl;
 	return 0;
 }

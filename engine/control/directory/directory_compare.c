@@ -647,18 +647,18 @@ void directory_forgotten(struct control *control, uint32_t ref)
 	}
 }
 
-void directory_forgotten_by_all(struct directory *dir)
+void directory_forgotten_by_all(struct control *control)
 {
-	const struct map_view *view = member_map(dir->control);
+	const struct map_view *view = member_map(control);
 
 	for (uint32_t i = 0; i < view->owners; i++)
-		directory_forgotten(dir->control, view->owner[i].ref);
+		directory_forgotten(control, view->owner[i].ref);
 }
 
 void directory_disk_opened(struct control *control)
 {
 	if (control->directory && tier_pages(control))
-		directory_forgotten_by_all(control->directory);
+		directory_forgotten_by_all(control);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

@@ -514,7 +514,7 @@ int member_put_on_map(struct control *control, struct member *member)
 		log_info("member %s, incarnation %016llx, joined; peer %u", label,
 			(unsigned long long)member->record.incarnation, member->record.peer);
 	members_sums_change(members, member, true);
-	members->events->up(control, member);
+	control->member_events->up(control, member);
 	member_rings_joined(members, member);
 	member_map_soon(members);
 	member_record_changed(control, member);
@@ -542,7 +542,7 @@ void member_take_off_map(struct control *control, struct member *member, const c
 	member_rings_left(members, member);
 	members_sums_change(members, member, false);
 	control->counter[COUNTER_members_died]++;
-	members->events->leaving(control, member);
+	control->member_events->leaving(control, member);
 	member_links_close(member);
 	/*
 	 * The link of a dial in progress is closed because its Hello carries the old term. Not
@@ -551,7 +551,7 @@ void member_take_off_map(struct control *control, struct member *member, const c
 	dial = member->contact->dial;
 	if (dial && dial->link && !dial->link->busy)
 		rpc_link_close(dial->link);
-	members->events->gone(control, peer, ref);
+	control->member_events->gone(control, peer, ref);
 	member_map_soon(members);
 	/*
 	 * Others are dialled by those that were their neighbours. The next heartbeat stops their
@@ -632,7 +632,7 @@ static int member_self_fill(struct control *control)
 	return member_table_add(&members->table, self);
 }
 
-int members_open(struct control *control, const struct member_events *events)
+int members_open(struct control *control)
 {
 	struct members *members = calloc(1, sizeof(*members));
 	int status = -ENOMEM;
@@ -640,7 +640,6 @@ int members_open(struct control *control, const struct member_events *events)
 	if (!members)
 		return -ENOMEM;
 	control->members = members;
-	members->events = events;
 	member_agree_open(control);
 	member_rings_open(members);
 	if (member_table_open(&members->table) < 0 || member_self_fill(control) < 0)

@@ -479,7 +479,6 @@ static void record_claim_show(struct control *control, const Pc__MemberRecord *r
 static void record_of_self(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
-	const struct map_view *view = member_map(control);
 	struct member *self = control->members->self;
 	uint32_t admission = admission_near(self->admission, r->admission);
 
@@ -499,8 +498,7 @@ static void record_of_self(
 	}
 	self->admission = admission;
 	control->members->own_claim = 0;
-	for (uint32_t i = 0; i < view->owners; i++)
-		control->members->events->forgotten(control, view->owner[i].ref);
+	control->member_events->forgotten_by_all(control);
 }
 
 static void record_fields_take(
@@ -541,7 +539,7 @@ static void record_admit(struct control *control, struct member *member, const P
 		return;
 	}
 	member->admission = r->admission;
-	control->members->events->told(control, member);
+	control->member_events->told(control, member);
 }
 
 /* This engine has a link with another process of that name: the record is out of date. */

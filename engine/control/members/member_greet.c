@@ -169,7 +169,7 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 	hello.relays = true;
 	hello.lists = control->members->self->lists;
 	hello.removals = control->removals != NULL;
-	hello.pages = control->members->events->has_pages(control);
+	hello.pages = control->member_events->has_pages(control);
 	link->probe = hello_probe_due(link);
 	member_agree_say(control, &hello);
 	if (refusal) {
@@ -781,7 +781,7 @@ static void member_link_attach(
 	rpc_link_up(link);
 	if (old && old != link) {
 		if (!member_on_trial(member))
-			control->members->events->link_down(control, member->record.peer, old);
+			control->member_events->link_down(control, member->record.peer, old);
 		old->member = NULL;
 		rpc_link_close(old);
 	}
@@ -797,7 +797,7 @@ static void hello_term(struct control *control, struct member *member, uint64_t 
 	if (term == 0)
 		return;
 	if (member->term_theirs && member->term_theirs != term)
-		control->members->events->forgotten(control, member->record.ref);
+		control->member_events->forgotten(control, member->record.ref);
 	member->term_theirs = term;
 }
 
@@ -885,7 +885,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		(void)member_learn_all(control, link, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
 	if (link->member == member && !member_on_trial(member))
-		control->members->events->link_up(control, link, hello);
+		control->member_events->link_up(control, link, hello);
 	/* The first member that is reached tells the list. */
 	if (link->member == member && member->lists && !control->members->list_ns)
 		member_list_compare(control, link, net_now());

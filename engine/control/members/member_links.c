@@ -93,7 +93,7 @@ void member_link_down(struct control *control, struct rpc_link *link)
 	else
 		return;
 	if (!member_on_trial(member))
-		control->members->events->link_down(control, member->record.peer, link);
+		control->member_events->link_down(control, member->record.peer, link);
 	/*
 	 * The member's process may have ended: dialling it at once shows that by ECONNREFUSED, long
 	 * before the heartbeats time out.

@@ -498,7 +498,7 @@ void member_map_rebuild(struct control *control)
 		members->opened_ns = net_now();
 	if (control->status)
 		map_words_publish(control, net_now());
-	members->events->map_changed(control);
+	control->member_events->map_changed(control);
 }
 
 void member_map_tick(struct control *control, uint64_t now_ns)

@@ -346,7 +346,7 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
 	if (member->state == MEMBER_ALIVE && member_unserved_ns(member, net_now()) <=
 						     suspect_patience_ns(members_dead_ns(control)))
-		control->members->events->probed(control, member->record.peer, true);
+		control->member_events->probed(control, member->record.peer, true);
 	return true;
 }
 
@@ -387,7 +387,7 @@ static bool member_is_probed(const struct control *control, const struct member 
 {
 	return member->probes && !member->record.self &&
 	       (member_watched(control, member) ||
-		       control->members->events->overdue(control, member->record.peer));
+		       control->member_events->overdue(control, member->record.peer));
 }
 
 /* Each engine has an order of its own, so that a member is probed by some engine at any time. */
@@ -426,7 +426,7 @@ static void probe_judge(struct control *control, struct member *member, uint64_t
 	if (suspect_removes(unserved_ns, vouched_ns, members_dead_ns(control)))
 		remove_unserving(control, member, now_ns);
 	if (member->state == MEMBER_ALIVE)
-		control->members->events->probed(control, member->record.peer, false);
+		control->member_events->probed(control, member->record.peer, false);
 }
 
 /* This engine did not run for this time, and could not receive: members get it in addition. */

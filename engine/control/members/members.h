@@ -345,9 +345,9 @@ void refusals_report(const struct control *control, uint64_t now_ns, struct refu
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /*
- * What rooms above do when members come and go. Every function is set, may call any function of
- * this header, and copes with parts of the engine that are not open. Filled by member_events.c of
- * the folder above.
+ * What rooms above do when members come and go: control->member_events, of upward.c. Every function
+ * is set, may call any function of this header, and copes with parts of the engine that are not
+ * open.
  */
 struct member_events {
 	/* The member has entered the map. */
@@ -364,6 +364,8 @@ struct member_events {
 	void (*link_down)(struct control *control, uint16_t peer, const struct rpc_link *link);
 	/* Member `ref` had removed this engine from its map, and its entries from its shard. */
 	void (*forgotten)(struct control *control, uint32_t ref);
+	/* Some members had, it is not known which. */
+	void (*forgotten_by_all)(struct control *control);
 	/* member_map() returns another map. */
 	void (*map_changed)(struct control *control);
 	/* The member has answered a probe, and none waits for too long (`served`), or one does. */
@@ -378,7 +380,7 @@ struct member_events {
 
 /* Finds mistakes in cluster.seeds. Returns 0 or -errno, after logging. Uses no network. */
 int member_seeds_check(struct control *control);
-int members_open(struct control *control, const struct member_events *events);
+int members_open(struct control *control);
 void members_close(struct control *control);
 /* Addresses of engines to join, beside cluster.seeds: cluster.seeds_file and cluster.etcd. */
 int seeds_file_open(struct control *control);

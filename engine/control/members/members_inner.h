@@ -215,7 +215,6 @@ struct member_ring {
 };
 
 struct members {
-	const struct member_events *events; /* what rooms above do */
 
 	/* ---- the table ---- */
 	struct member_table table;

@@ -78,7 +78,7 @@ static void rpc_frame_serve(struct rpc_link *link, const uint8_t *bytes, size_t 
 	}
 	link->control->counter[COUNTER_messages_in]++;
 	kind = (unsigned)message->body_case;
-	if (!link->control->rpc->events->message(link, message))
+	if (!link->control->rpc_events->message(link, message))
 		rpc_link_bad(link, "message of kind %u out of place or malformed", kind);
 }
 
@@ -146,7 +146,7 @@ static void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, in
 	dial->error = error;
 	rpc_dial_wait(dial);
 	if (!was_up) /* the call may free `dial` */
-		dial->control->rpc->events->dial_failed(dial->control, dial, error);
+		dial->control->rpc_events->dial_failed(dial->control, dial, error);
 }
 
 static void rpc_dial_unanswered(const struct rpc_link *link)
@@ -186,7 +186,7 @@ static void rpc_link_end(struct rpc_link *link, int error)
 	net_silence(link->net);
 	link->busy++;
 	if (link->member)
-		link->control->rpc->events->down(link->control, link);
+		link->control->rpc_events->down(link->control, link);
 	if (link->dial && link->dial->link == link) {
 		link->dial->link = NULL;
 		link->dial->reached = link->connected;
@@ -259,7 +259,7 @@ static void rpc_link_connected(void *context)
 	if (link->closed)
 		return;
 	link->connected = true;
-	link->control->rpc->events->connected(link->control, link);
+	link->control->rpc_events->connected(link->control, link);
 }
 
 static void rpc_link_failed(void *context, int error)
@@ -746,14 +746,13 @@ void rpc_tick(struct control *control)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-int rpc_open(struct control *control, const struct rpc_events *events)
+int rpc_open(struct control *control)
 {
 	struct rpc *rpc = calloc(1, sizeof(*rpc));
 	int status;
 
 	if (!rpc)
 		return -ENOMEM;
-	rpc->events = events;
 	control->rpc = rpc;
 	status = control->exporting ? 0 : rpc_listen(control);
 	if (status) {

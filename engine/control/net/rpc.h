@@ -98,8 +98,7 @@ struct rpc_unresolved {
 };
 
 /*
- * What net/ calls upward. messages.c fills the table; it stays valid until rpc_close(). Each call
- * may close links.
+ * What net/ calls of rooms above it: control->rpc_events, of upward.c. Each call may close links.
  */
 struct rpc_events {
 	/* A message arrived. False: it broke a rule; the link is then closed. */
@@ -113,7 +112,6 @@ struct rpc_events {
 };
 
 struct rpc {
-	const struct rpc_events *events;
 	struct net_listener *listener;
 	bool loopback; /* this engine listens on a loopback address: other hosts cannot reach it */
 	/* the resolver of names; created when the first host name is dialled */
@@ -194,7 +192,7 @@ void rpc_port_close(struct control *control);
  * Listens at once, unless the memory is still being registered: then rpc_listen() follows. Returns
  * 0 or -errno after logging the reason.
  */
-int rpc_open(struct control *control, const struct rpc_events *events);
+int rpc_open(struct control *control);
 void rpc_close(struct control *control);
 
 #endif

@@ -37,9 +37,8 @@ struct Pc__Promoted;
 /* ---- what pages call of the rooms above ------------------------------------------------------ */
 
 /*
- * The directory and the clients lie above this room. ctl_open() stores this table in
- * control->pages_events before the first function that needs it can run. The functions of the
- * directory are those of directory.h with these names, those of the clients those of ctl.h.
+ * The directory and the clients lie above this room: control->pages_events, of upward.c. The
+ * functions are those of directory.h and clients.h with these names.
  */
 struct pages_events {
 	/* an op of a client of this host is answered: now, or later under a number */

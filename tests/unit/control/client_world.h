@@ -168,7 +168,7 @@ static inline int report(struct control *c, char **ret_text, size_t *ret_bytes)
 	return 0;
 }
 
-static const struct clients_calls calls = {.nic_lost = nic_lost, .report = report};
+static const struct client_events client_events = {.nic_lost = nic_lost, .report = report};
 
 /*
  * Returns, in place of the rails, every channel and region that the rails were told to stop or
@@ -472,7 +472,8 @@ static inline int setup(void **state)
 		control.rail[i].kick = eventfd(0, EFD_NONBLOCK);
 	}
 	assert_int_equal(client_socket_open(&control), 0);
-	assert_int_equal(clients_open(&control, &calls), 0);
+	control.client_events = &client_events;
+	assert_int_equal(clients_open(&control), 0);
 	return 0;
 }
 

@@ -218,6 +218,20 @@ void client_channel_broken(struct control *control, uint32_t channel)
 	ctl_channel_close(control, control->ctl->channel[channel]);
 }
 
+/* As upward.c, which would link all rooms. */
+static const struct pages_events pages_events = {
+	.answer = ctl_answer_now,
+	.later = ctl_later,
+	.later_answer = ctl_later_answer,
+	.publish = directory_publish,
+	.remove = directory_remove,
+	.on_disk = directory_on_disk,
+	.disk_opened = directory_disk_opened,
+	.forgotten = directory_forgotten,
+	.busy = directory_busy,
+	.report = directory_report,
+};
+
 /* ---- the control plane under test and its clients -------------------------------------------- */
 
 struct client {
@@ -402,6 +416,7 @@ static inline int setup(void **state)
 		assert_int_equal(pool_open(&options, &control.rail[i].pool), 0);
 	}
 	assert_int_equal(index_open(64, &control.index), 0);
+	control.pages_events = &pages_events;
 	assert_int_equal(ctl_open(&control), 0);
 	assert_int_equal(promote_open(&control), 0);
 	return 0;

@@ -24,7 +24,6 @@
 #include "engine/control/conns/conns.h"
 #include "engine/control/control_inner.h"
 #include "engine/control/control_open.h"
-#include "engine/control/member_events.h"
 #include "engine/control/door.h"
 #include "engine/control/loop.h"
 #include "engine/control/observe/observe.h"
@@ -168,11 +167,6 @@ void poll_core_report(const struct poll_core *core, struct poll_core_report *ret
 	memset(ret, 0, sizeof(*ret));
 }
 
-int snapshot_report(struct control *c, char **ret_text, size_t *ret_bytes)
-{
-	return (void)c, (void)ret_text, (void)ret_bytes, -ENOMEM;
-}
-
 void snapshot_take(struct control *c, struct snapshot *ret)
 {
 	assert_ptr_equal(c, control);
@@ -197,6 +191,11 @@ void view_tick(struct control *c, uint64_t watched_ns, uint64_t now_ns)
 	assert_ptr_equal(c, control);
 	assert_true(now_ns > 0);
 	world.watched_ns = watched_ns;
+}
+
+int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes)
+{
+	return (void)s, (void)now_ns, (void)ret_text, (void)ret_bytes, -ENOMEM;
 }
 
 uint64_t poll_core_beat(const struct poll_core *core)
@@ -288,7 +287,9 @@ bool rail_event_take(struct rail *rail, struct rail_event *ret)
 PART(client_socket)
 PART(rpc_port)
 PART(view)
-PART_OF(messages_open, rpc_close, "rpc")
+PART(rpc)
+PART(members)
+PART(clients)
 PART(door)
 PART(seeds_file)
 PART(etcd)
@@ -300,34 +301,10 @@ PART(promote)
 PART(tier)
 PART(scrub)
 
-int clients_open(struct control *c, const struct clients_calls *calls)
+void upward_fill(struct control *c)
 {
-	(void)c;
-	assert_non_null(calls->nic_lost);
-	assert_non_null(calls->report);
-	note("+clients");
-	return part(1);
-}
-
-void clients_close(struct control *c)
-{
-	(void)c;
-	note("-clients");
-	part(-1);
-}
-
-int control_members_open(struct control *c)
-{
-	(void)c;
-	note("+members");
-	return part(1);
-}
-
-void members_close(struct control *c)
-{
-	(void)c;
-	note("-members");
-	part(-1);
+	assert_ptr_equal(c->base, NULL); /* no step has been opened */
+	note("upward_fill");
 }
 
 unsigned tier_turn(struct control *c)
@@ -370,11 +347,6 @@ void conns_stuck(struct control *c, unsigned rail, struct rail_conn *handle, uin
 void conns_quiet(struct control *c, unsigned rail)
 {
 	(void)c, (void)rail;
-}
-
-void conns_device_lost(struct control *c, unsigned rail, const char *why)
-{
-	(void)c, (void)rail, (void)why;
 }
 
 int device_event_open(struct control *c)

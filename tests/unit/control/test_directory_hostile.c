@@ -292,7 +292,7 @@ static void few_digests_exist_at_a_time(void **state)
 		raw_hello(fd[i], name, 0x1234567800 + i, (uint16_t)(100 + i), NULL);
 	}
 	nodes_run(200);
-	directory_forgotten_by_all(node[0].control.directory);
+	directory_forgotten_by_all(&node[0].control);
 	for (unsigned i = 0; i < 500; i++) {
 		unsigned now = 0;
 

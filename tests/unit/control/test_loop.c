@@ -84,7 +84,8 @@ static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
 		assert_true(control_open(&settings, &plan, &control) < 0);
 		log_test_capture(NULL, 0);
 		assert_string_equal(world.order,
-			n == 1 ? "+client_socket " : "+client_socket +rpc_port -client_socket ");
+			n == 1 ? "upward_fill +client_socket "
+			       : "upward_fill +client_socket +rpc_port -client_socket ");
 		assert_null(strstr(log, "pool"));
 	}
 }

@@ -8,7 +8,6 @@
 #include "engine/abi/wire.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/control_inner.h"
-#include "engine/control/member_events.h"
 #include "engine/control/pages/pages.h"
 #include "engine/control/base/work.h"
 #include "engine/control/pages/pages_inner.h"
@@ -196,6 +195,7 @@ int node_open(unsigned i, const char *seeds)
 	control->rails = 2;
 	for (unsigned r = 0; r < control->rails; r++)
 		control->rail[r].rail = (struct rail *)&n->rail[r];
+	upward_fill(control);
 	attach_memory(n);
 	n->open = true;
 	n->stalled = false;
@@ -204,9 +204,9 @@ int node_open(unsigned i, const char *seeds)
 	if (status == 0)
 		status = rpc_port_open(control);
 	if (status == 0)
-		status = messages_open(control);
+		status = rpc_open(control);
 	if (status == 0)
-		status = control_members_open(control);
+		status = members_open(control);
 	if (status == 0)
 		status = directory_open(control);
 	if (status == 0)

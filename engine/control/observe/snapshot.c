@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Snapshots: takes them on the loop's thread, by copying the figures of every part of the control
- * plane, of the rails and of the clients, and hands the newest one to the metrics thread through
- * three buffers that neither thread waits for. Nothing can fail but the allocation of the buffers.
+ * plane, of the rails and of the clients. Nothing can fail. snapshot_buffer.c hands them on.
  */
 #include "engine/control/observe/snapshot_inner.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -345,61 +343,4 @@ int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
 	health_make(snapshot, health_pasts_before(control->pasts, snapshot->taken_ns),
 		snapshot->taken_ns, &health);
 	return report_make(snapshot, &health, ret_text, ret_bytes);
-}
-
-/* ---- the buffers between the loop and the reader's thread ------------------------------------ */
-
-#define FRESH 4u /* beside the number of a buffer, 0..2 */
-
-/*
- * `middle` names the buffer that neither thread owns, and whether it holds a snapshot that the
- * reader has not seen.
- */
-struct snapshots {
-	struct snapshot buffer[3];
-	uint32_t middle; /* exchanged by both threads */
-	/* owner: writer */
-	uint32_t writing;
-	/* owner: reader */
-	uint32_t reading;
-	bool any;
-};
-
-struct snapshots *snapshots_open(void)
-{
-	struct snapshots *s = calloc(1, sizeof(*s));
-
-	if (!s)
-		return NULL;
-	s->writing = 0;
-	s->middle = 1;
-	s->reading = 2;
-	return s;
-}
-
-void snapshots_close(struct snapshots *snapshots)
-{
-	free(snapshots);
-}
-
-struct snapshot *snapshots_writing(struct snapshots *snapshots)
-{
-	return &snapshots->buffer[snapshots->writing];
-}
-
-/* shm_exchange() orders both ways: the reader sees a whole snapshot, the writer a free buffer. */
-void snapshots_publish(struct snapshots *snapshots)
-{
-	uint32_t before = shm_exchange(&snapshots->middle, snapshots->writing | FRESH);
-
-	snapshots->writing = before & ~FRESH;
-}
-
-const struct snapshot *snapshots_newest(struct snapshots *snapshots)
-{
-	if (shm_load(&snapshots->middle) & FRESH) {
-		snapshots->reading = shm_exchange(&snapshots->middle, snapshots->reading) & ~FRESH;
-		snapshots->any = true;
-	}
-	return snapshots->any ? &snapshots->buffer[snapshots->reading] : NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The buffers of snapshot.c: the reader's snapshot is whole, its own until it takes the next, and
+ * snapshot_buffer.c: the reader's snapshot is whole, its own until it takes the next, and
  * never an older one, while the writer goes on.
  */
 #include <pthread.h>

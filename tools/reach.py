@@ -302,7 +302,7 @@ def self_test():
     assert list(imported("import a.b\nfrom c import d\n")) == ["a.b", "c", "c.d"]
     test = {"name": "control_pool_evict"}
     ranks = [rank(test, {path}, set(), 9)[0] for path in (
-        "tests/unit/control/test_pool_evict.c", "engine/control/pages/pool.c",
+        "tests/unit/control/pages/test_pool_evict.c", "engine/control/pages/pool.c",
         "engine/control/pages/tier.c")]
     assert ranks == [0, 1, 2], ranks
     rows = [{"name": name, "suite": ["unit"], "is_parallel": False} for name in "abc"]

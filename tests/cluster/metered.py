@@ -9,7 +9,7 @@ import time
 import cluster
 import harness
 
-sys.path.insert(0, os.path.join(harness.ROOT, "tests", "unit", "control"))
+sys.path.insert(0, os.path.join(harness.ROOT, "tests", "unit", "control", "observe"))
 import exposition  # noqa: E402
 
 

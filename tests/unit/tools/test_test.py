@@ -74,7 +74,7 @@ class Reach(unittest.TestCase):
 
     def test_a_test_that_changed_comes_first(self):
         self.assertEqual(self.reached("tests/cluster/test_death.py")[0], "death")
-        self.assertEqual(self.reached("tests/unit/control/test_index.c")[0], "control_index")
+        self.assertEqual(self.reached("tests/unit/control/pages/test_index.c")[0], "control_index")
 
     def test_a_document_reaches_the_house_rules_and_the_tests_that_name_it(self):
         found = self.reached("numa/README.md")

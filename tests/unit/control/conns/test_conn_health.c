@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which rails clients are told not to use, and how those rails come back into use. A node is one
+ * control plane in the test's process.
+ */
+#include "tests/unit/control/conns/conn_world.h"
+
+static void a_probe_that_fails_leaves_the_rail_out(void **state)
+{
+	struct rail_conn *got = connected(1);
+
+	(void)state;
+	assert_false(got->probe);
+	assert_int_equal(rails_out(), 0);
+	conns_broken(&node[0].control, 1, got, 0);
+	assert_int_equal(rails_out(), 2);
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, got);
+	assert_int_equal(told(1, 2)->kind, RAIL_CONN_ADD);
+	got = told(1, 2)->object;
+	conns_broken(&node[0].control, 1, got, 0);
+	/* the answer to the probe comes too late: the connection is broken already */
+	conns_proven(&node[0].control, 1, got);
+	assert_int_equal(rails_out(), 2);
+	conns_returned(&node[0].control, 1, got);
+	conns_stop(&node[0].control);
+}
+
+static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
+{
+	struct rail_conn *got = connected(1);
+	unsigned peers_out;
+
+	(void)state;
+	conns_port(&node[0].control, 1, false);
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
+	assert_int_equal(node[0].control.counter[COUNTER_rails_down], 1);
+	assert_string_equal(conns_rail_state(&node[0].control, 1, &peers_out), "down");
+	assert_string_equal(conns_rail_state(&node[0].control, 0, &peers_out), "up");
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, got);
+	nodes_run(2 * CONN_BACKOFF_MS); /* node 0 makes no attempt while its port has no link */
+	assert_int_equal(node[0].rail[1].tells, 2);
+	want(1);
+	assert_int_equal(told(1, 2)->kind, RAIL_CONN_REFUSE);
+	conns_port(&node[0].control, 1, true);
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
+	/* bit 1: clients do not use rail 1 towards node 1 until its probe is answered */
+	assert_int_equal(rails_out(), 2);
+	assert_int_equal(told(1, 3)->kind, RAIL_CONN_ADD);
+	conns_proven(&node[0].control, 1, told(1, 3)->object);
+	assert_int_equal(rails_out(), 0);
+	assert_string_equal(conns_rail_state(&node[0].control, 1, &peers_out), "up");
+	assert_int_equal(peers_out, 0);
+	conns_stop(&node[0].control);
+}
+
+/*
+ * Both rails always have pages of 1 MiB to read; rail 0 completes `times` pages for each page of
+ * rail 1.
+ */
+static void read_unevenly(unsigned times, unsigned ms)
+{
+	uint64_t until_ns = clock_now_ns() + ms * 1000000ull;
+
+	while (clock_now_ns() < until_ns) {
+		for (unsigned r = 0; r < 2; r++) {
+			struct fake_rail *fake = &node[0].rail[r];
+			unsigned pages = r ? 1 : times;
+
+			fake->in_flight = 1;
+			fake->counter[COUNTER_pages_read] += pages;
+			fake->counter[COUNTER_bytes_read] += (uint64_t)pages << 20;
+		}
+		nodes_run(5);
+	}
+}
+
+static void a_rail_much_slower_than_the_others_rests_and_is_probed(void **state)
+{
+	struct rail_conn *got = connected(1);
+	unsigned peers_out;
+
+	(void)state;
+	read_unevenly(4, 500);
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
+	read_unevenly(20, 700);
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
+	assert_string_equal(conns_rail_state(&node[0].control, 1, &peers_out), "slow");
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, got);
+	assert_true(nodes_until(node[0].rail[1].tells == 3, 3000));
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
+	assert_int_equal(told(1, 2)->kind, RAIL_CONN_ADD);
+	assert_int_equal(rails_out(), 2);
+	conns_stop(&node[0].control);
+}
+
+static void a_faster_port_gets_more_queue_pairs(void **state)
+{
+	static const struct {
+		uint64_t gbps;
+		unsigned qps;
+	} ports[] = {{0, 4}, {100, 4}, {200, 5}, {400, 8}, {800, 8}};
+	struct control *control = &node[0].control;
+
+	(void)state;
+	node[0].settings.rail_qps_per_peer = 0;
+	for (unsigned i = 0; i < sizeof(ports) / sizeof(ports[0]); i++) {
+		port_bits_per_second = ports[i].gbps * 1000000000;
+		assert_int_equal(qps_wanted(control, 0), ports[i].qps);
+	}
+	node[0].settings.rail_qps_per_peer = 1;
+	assert_int_equal(qps_wanted(control, 0), 1);
+	port_bits_per_second = 0;
+}
+
+/* ---- members whose READs hang ---------------------------------------------------------------- */
+
+static bool is_unread(void)
+{
+	struct directory_owner owner;
+	uint64_t bits = shm_load64(&node[0].control.status->map.suspects[peer() / 64]);
+
+	directory_owner(&node[0].control, peer(), &owner);
+	assert_int_equal(bits >> peer() % 64 & 1, suspect_steers(owner.why));
+	return owner.why == SUSPECT_UNREAD;
+}
+
+#define LOOKS 6u /* looks of 50 ms in a tenth of the 3000 ms below */
+
+/* Connections with node 1 on both rails, with cluster.dead_after_ms as users have it. */
+static void connected_patiently(struct rail_conn *ret_on[2])
+{
+	node[0].settings.cluster_dead_after_ms = 3000;
+	for (unsigned r = 0; r < 2; r++)
+		ret_on[r] = connected(r);
+}
+
+/* Runs the nodes until node 0 has looked so often. `complete`: READs of others do before each. */
+static void looks(unsigned n, bool complete)
+{
+	for (; n; n--) {
+		unsigned watches = node[0].control.conns->watches;
+
+		node[0].rail[0].counter[COUNTER_pages_read] += complete;
+		assert_true(nodes_until(node[0].control.conns->watches != watches, 3000));
+	}
+}
+
+static void both_stall(struct rail_conn *on[2], uint32_t stall)
+{
+	shm_store(&on[0]->stalled, stall);
+	shm_store(&on[1]->stalled, stall);
+}
+
+static void a_member_is_suspect_while_only_its_reads_hang(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	shm_store(&on[0]->stalled, 1);
+	looks(LOOKS + 1, true);
+	assert_false(is_unread()); /* rail 1 reads it */
+	shm_store(&on[1]->stalled, 1);
+	looks(LOOKS + 1, false);
+	assert_false(is_unread()); /* no READ completes: this engine may be at fault */
+	looks(LOOKS, true);
+	assert_true(is_unread());
+	assert_true(sees(0, 1));
+	looks(2, false);
+	assert_true(is_unread()); /* also when the others are idle */
+	shm_store(&on[1]->stalled, 0);
+	looks(1, false);
+	assert_false(is_unread());
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
+	conns_stop(&node[0].control);
+}
+
+static void a_member_is_suspect_only_after_several_looks_at_one_stall(void **state)
+{
+	struct rail_conn *on[2];
+	uint32_t stall = 1;
+
+	(void)state;
+	connected_patiently(on);
+	/* READs complete between the looks: on a busy machine a member may have no processor */
+	for (; stall < 2 * LOOKS; stall++) {
+		both_stall(on, stall);
+		looks(1, true);
+		assert_false(is_unread());
+	}
+	both_stall(on, stall);
+	looks(LOOKS - 1, true);
+	assert_false(is_unread());
+	looks(2, false);
+	assert_false(is_unread()); /* looks in which nothing completes do not count */
+	looks(1, true);
+	assert_true(is_unread());
+	both_stall(on, stall + 1);
+	looks(1, true);
+	assert_false(is_unread()); /* a READ has completed */
+	conns_stop(&node[0].control);
+}
+
+static void a_connection_that_breaks_hangs_on(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	conns_port(&node[0].control, 0, false);
+	shm_store(&on[1]->stalled, 1);
+	looks(LOOKS - 1, true);
+	assert_false(is_unread());
+	conns_broken(&node[0].control, 1, on[1], 0);
+	looks(1, true);
+	assert_true(is_unread());
+	conns_returned(&node[0].control, 1, on[1]);
+	conns_stop(&node[0].control);
+}
+
+static void a_new_connection_ends_the_suspicion(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	conns_port(&node[0].control, 0, false); /* rail 0 is out: it says nothing */
+	node[0].rail[1].tells = 0;
+	conns_broken(&node[0].control, 1, on[1], 0);
+	looks(LOOKS, true);
+	assert_true(is_unread());
+	assert_int_equal(told(1, 0)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, on[1]);
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_ADD);
+	looks(LOOKS, true);
+	assert_true(is_unread()); /* its probe is not answered yet */
+	conns_proven(&node[0].control, 1, told(1, 1)->object);
+	looks(1, true);
+	assert_false(is_unread());
+	conns_stop(&node[0].control);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_faster_port_gets_more_queue_pairs),
+		T(a_probe_that_fails_leaves_the_rail_out),
+		T(a_port_without_a_link_takes_its_rail_out_at_once),
+		T(a_rail_much_slower_than_the_others_rests_and_is_probed),
+		T(a_member_is_suspect_while_only_its_reads_hang),
+		T(a_member_is_suspect_only_after_several_looks_at_one_stall),
+		T(a_connection_that_breaks_hangs_on),
+		T(a_new_connection_ends_the_suspicion),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * view_own() and view_json(): the summary that is made of a snapshot, and the text of /api/cluster,
+ * which Python's JSON parser checks.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/control/observe/view_inner.h"
+#include "numa/clock.h"
+#include "tests/unit/control/observe/python_world.h"
+
+#define NOW_NS 1000000000000ull
+
+static struct snapshot s;
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&s, 0, sizeof(s));
+	s.taken_ns = NOW_NS;
+	return 0;
+}
+
+static struct snapshot_member *member(const char *name, const char *state)
+{
+	struct snapshot_member *m = &s.member[s.members++];
+
+	snprintf(m->name, sizeof(m->name), "%s", name);
+	snprintf(m->state, sizeof(m->state), "%s", state);
+	m->summaries = true;
+	return m;
+}
+
+static void summary(struct snapshot_member *m, unsigned severity, const char *finding, uint64_t age)
+{
+	m->summary_ns = NOW_NS - age;
+	m->summary = (struct summary){.version = 1,
+		.severity = (uint8_t)severity,
+		.rails = 2,
+		.rails_up = 1,
+		.hit_local = SUMMARY_NONE,
+		.hit_remote = SUMMARY_NONE,
+		.get_bytes_per_s = 10,
+		.get_pages_per_s = 0};
+	snprintf(m->summary.finding, sizeof(m->summary.finding), "%s", finding);
+	m->summary.latency[SUMMARY_GET][10] = summary_code(100);
+}
+
+/* A Python expression about the answer `v` and its rows `r` by name holds. */
+static void expect(const char *holds)
+{
+	size_t bytes;
+	char *text;
+
+	assert_int_equal(view_json(&s, NOW_NS, &text, &bytes), 0);
+	assert_int_equal(bytes, strlen(text));
+	python_expect("view", holds, text, bytes);
+	free(text);
+}
+
+/* ---- /api/cluster ---------------------------------------------------------------------------- */
+
+static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void **state)
+{
+	(void)state;
+	summary(member("fine", "up"), SUMMARY_OK, "", 0);
+	member("old", "up")->summaries = false;
+	member("new", "up");
+	member("silent", "up")->summary_silent = true;
+	summary(member("stale", "up"), SUMMARY_CRITICAL, "rail_lost", VIEW_FRESH_NS + 1000000);
+	summary(member("info", "up"), SUMMARY_INFO, "directory_moving", 5000000000);
+	summary(member("warn", "up"), SUMMARY_WARNING, "pool_full", 1000000000);
+	summary(member("crit", "up"), SUMMARY_CRITICAL, "rail_lost", 1000000000);
+	summary(member("dead", "down"), SUMMARY_OK, "", 2000000000);
+	summary(member("late", "suspect"), SUMMARY_CRITICAL, "rail_lost", 0);
+	expect("o == [\"late\", \"crit\", \"dead\", \"silent\", \"warn\", \"info\", \"fine\", \"new\", \"old\", \"stale\"]");
+	expect("[r[n][\"why\"] for n in o] == [\"\"]*3 + [\"silent\"] + [\"\"]*3 + [\"waiting\", \"old\", \"waiting\"]");
+	expect("[r[n][\"severity\"] for n in o] == [\"critical\"]*2 + [\"warning\"]*3 + [\"info\"] + [\"ok\"]*4");
+	expect("v[\"others\"] == dict(info=1, warning=2, critical=1)"); /* of members that are up */
+	for (unsigned i = 0; i < s.members; i++)
+		s.member[i].self = !strcmp(s.member[i].name, "crit");
+	expect("v[\"others\"] == dict(info=1, warning=2, critical=0)"); /* beside this engine */
+	expect("[r[n][\"finding\"] for n in o[:5]] == [\"member_suspect\", \"rail_lost\", \"member_down\", \"\", \"pool_full\"]");
+	expect("r[\"new\"][\"summary\"] is None and r[\"new\"][\"age_ms\"] == -1 and r[\"warn\"][\"age_ms\"] == 1000 and r[\"dead\"][\"age_ms\"] == 2000");
+	/* down and stale ones count in no total */
+	expect("(v[\"members\"], v[\"up\"], v[\"suspect\"], v[\"down\"], v[\"shown\"], v[\"asked\"]) == (10, 8, 1, 1, 10, 5)");
+	expect("v[\"totals\"][\"rails\"] == 10 and v[\"totals\"][\"rails_up\"] == 5 and v[\"totals\"][\"get_bytes_per_s\"] == 50");
+	expect("v[\"merged\"][\"get\"][\"buckets\"][10] == v[\"merged\"][\"get\"][\"count\"] == 520 and v[\"merged\"][\"get\"][\"p50_ns\"] == v[\"merged\"][\"lower_ns\"][11]");
+	expect("v[\"merged\"][\"set\"][\"count\"] == 0 and len(v[\"merged\"][\"lower_ns\"]) == 54");
+}
+
+static void hits_are_weighted_by_pages(void **state)
+{
+	struct snapshot_member *a, *b;
+
+	(void)state;
+	summary(member("idle", "up"), SUMMARY_OK, "", 0);
+	expect("v[\"totals\"][\"hit_local_permille\"] == -1");
+	summary(a = member("a", "up"), SUMMARY_OK, "", 0);
+	summary(b = member("b", "up"), SUMMARY_OK, "", 0);
+	a->summary.get_pages_per_s = 300;
+	a->summary.hit_local = 1000;
+	a->summary.hit_remote = 0;
+	b->summary.get_pages_per_s = 100;
+	b->summary.hit_local = 0;
+	b->summary.hit_remote = 600;
+	expect("(v[\"totals\"][\"hit_local_permille\"], v[\"totals\"][\"hit_remote_permille\"], v[\"totals\"][\"get_pages_per_s\"]) == (750, 150, 400)");
+	expect("r[\"idle\"][\"summary\"][\"hit_local_permille\"] == -1 and r[\"b\"][\"summary\"][\"hit_remote_permille\"] == 600");
+}
+
+static void at_most_64_rows_of_many_members_are_shown(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < SNAPSHOT_MEMBERS; i++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "m%04u", i);
+		summary(member(name, "up"), i == 500 ? SUMMARY_CRITICAL : SUMMARY_OK, "", 0);
+	}
+	expect("v[\"shown\"] == len(o) == 64 and v[\"members\"] == v[\"asked\"] == 2048 and o[:2] == [\"m0500\", \"m0000\"]");
+	s.members_more[SNAPSHOT_UP] = 10000;
+	s.members_more[SNAPSHOT_SUSPECT] = 20;
+	s.members_more[SNAPSHOT_DOWN] = 3;
+	expect("v[\"shown\"] == len(o) == 64 and (v[\"members\"], v[\"up\"], v[\"suspect\"], v[\"down\"]) == (12071, 12048, 20, 3)");
+}
+
+static void names_from_the_network_stay_inside_their_strings(void **state)
+{
+	struct snapshot_member *m = member("<img src=x onerror=\"alert(1)\">\\\x01\xff", "up");
+
+	(void)state;
+	snprintf(m->software, sizeof(m->software), "\",\"x\":\"");
+	expect("len(o) == 1 and o[0].startswith(\"<img src=x onerror=\\\"alert(1)\\\">\") and r[o[0]][\"software\"] == \"\\\",\\\"x\\\":\\\"\"");
+}
+
+/* ---- the engine's own summary ---------------------------------------------------------------- */
+
+static void get_calls(struct statistics_words *w, uint64_t batches, uint64_t pages)
+{
+	w->calls[STATISTICS_GET].pages += pages;
+	w->calls[STATISTICS_GET].latency[latency_bucket(5000)] += batches;
+}
+
+/* Calls other than gets, one in each bucket, and bytes. */
+static void other_calls(struct statistics_words *w, uint64_t batches)
+{
+	for (unsigned i = 0; i < LATENCY_BUCKETS; i++) {
+		w->calls[STATISTICS_SET].latency[i] += batches;
+		w->calls[STATISTICS_EXISTS].latency[i] += 2 * batches;
+	}
+	w->set_bytes += batches * 7000000;
+}
+
+/* No number of the moment is 0, so one that is not subtracted is seen. */
+static void the_summary_covers_the_time_since_the_moment(void **state)
+{
+	struct view_moment past;
+	struct summary own;
+
+	(void)state;
+	s.rails = 2;
+	snprintf(s.rail[0].state, sizeof(s.rail[0].state), "up");
+	snprintf(s.rail[1].state, sizeof(s.rail[1].state), "down");
+	s.rail[0].pool_bytes = s.rail[1].pool_bytes = 1000;
+	s.rail[0].pool_used_bytes = 500;
+	s.shard_capacity = 400;
+	s.shard_entries = 100;
+	s.uptime_ms = 77999;
+	s.directory_behind = 3;
+	member("self", "up");
+	member("gone", "down");
+	get_calls(&s.clients, 1000, 50000);
+	other_calls(&s.clients, 100);
+	s.clients.get_local = 50000;
+	s.clients.get_remote = 30000;
+	s.clients.get_bytes = 1 << 30;
+	s.counter[COUNTER_pages_evicted] = 99;
+	view_moment_make(&s, &past);
+	s.taken_ns += 10000000000ull;
+	get_calls(&s.clients, 12, 4000);
+	s.clients.get_local += 1000;
+	s.clients.get_remote += 2000;
+	s.clients.get_bytes += 5000000;
+	other_calls(&s.clients, 1);
+	s.counter[COUNTER_pages_evicted] += 30;
+	view_summary_make(&s, &past, &own);
+	assert_int_equal(own.version, 1);
+	assert_int_equal(own.window_ms, 10000);
+	assert_int_equal(own.get_bytes_per_s, 500000);
+	assert_int_equal(own.set_bytes_per_s, 700000);
+	assert_int_equal(own.get_pages_per_s, 400);
+	assert_int_equal(own.evictions_per_s, 3);
+	assert_int_equal(own.hit_local, 250);
+	assert_int_equal(own.hit_remote, 500);
+	assert_int_equal(own.pool_used, 250);
+	assert_int_equal(own.directory_used, 250);
+	assert_int_equal(own.rails, 2);
+	assert_int_equal(own.rails_up, 1);
+	assert_int_equal(own.members_up, 1);
+	assert_int_equal(own.members_down, 1);
+	assert_int_equal(own.uptime_s, 77);
+	assert_int_equal(own.flags, SUMMARY_BEHIND);
+	assert_int_equal(own.severity, SUMMARY_WARNING);
+	assert_string_equal(own.finding, "rail_down");
+	assert_int_equal(own.findings, 2); /* and directory_behind; member_down is of another */
+	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++) {
+		assert_int_equal(own.latency[SUMMARY_GET][i], summary_lower_ns(i) == 4096 ? 12 : 0);
+		assert_int_equal(own.latency[SUMMARY_EXISTS][i], 2 * own.latency[SUMMARY_SET][i]);
+		assert_in_range(own.latency[SUMMARY_SET][i], 1, LATENCY_BUCKETS);
+	}
+	view_moment_make(&s, &past); /* no time and no calls since: nothing to divide by */
+	view_summary_make(&s, &past, &own);
+	assert_int_equal(own.hit_local, SUMMARY_NONE);
+	assert_int_equal(own.get_bytes_per_s + own.get_pages_per_s, 0);
+}
+
+/* Snapshots every half second: the window grows to ten seconds and stays there. */
+static void the_window_is_the_last_ten_seconds(void **state)
+{
+	struct control control = {.view = NULL};
+
+	(void)state;
+	assert_int_equal(view_open(&control), 0);
+	member("self", "up")->self = true;
+	for (unsigned half = 0; half < 60; half++) {
+		unsigned ms = half * 500;
+
+		view_own(&control, &s);
+		if (ms >= 9500)
+			assert_in_range(control.view->own.window_ms, 9500, 10500);
+		else
+			assert_int_equal(control.view->own.window_ms, ms);
+		assert_memory_equal(&s.member[0].summary, &control.view->own, SUMMARY_BYTES);
+		assert_int_equal(s.member[0].summary_ns, s.taken_ns);
+		s.taken_ns += 500000000;
+	}
+	view_close(&control);
+}
+
+/* Prints what one summary and one text cost with 512 members; never fails. */
+static void costs_are_printed(void **state)
+{
+	struct control control = {.view = NULL};
+	uint64_t start_ns, end_ns;
+	struct summary got;
+
+	(void)state;
+	clock_start();
+	assert_int_equal(view_open(&control), 0);
+	for (unsigned i = 0; i < SNAPSHOT_MEMBERS; i++)
+		summary(member("a-host-of-the-cluster:31998", i % 9 ? "up" : "down"), i % 4, "", 0);
+	start_ns = clock_now_ns();
+	for (unsigned i = 0; i < 1000; i++) {
+		s.taken_ns += 500000000;
+		view_own(&control, &s);
+	}
+	end_ns = clock_now_ns();
+	print_message("own summary: %llu ns\n", (unsigned long long)(end_ns - start_ns) / 1000);
+	start_ns = clock_now_ns();
+	for (unsigned i = 0; i < 100000; i++)
+		assert_true(summary_decode((uint8_t *)&control.view->own, SUMMARY_BYTES, &got));
+	end_ns = clock_now_ns();
+	print_message("checking one: %llu ns\n", (unsigned long long)(end_ns - start_ns) / 100000);
+	control.view->rows = SNAPSHOT_MEMBERS;
+	for (unsigned i = 0; i < SNAPSHOT_MEMBERS; i++)
+		control.view->row[i].can = true;
+	start_ns = clock_now_ns();
+	for (unsigned i = 0; i < 10000; i++)
+		assert_true(view_next(control.view, NOW_NS) >= 0);
+	end_ns = clock_now_ns();
+	print_message("choosing one: %llu ns\n", (unsigned long long)(end_ns - start_ns) / 10000);
+	start_ns = clock_now_ns();
+	for (unsigned i = 0; i < 100; i++) {
+		size_t bytes;
+		char *text;
+
+		assert_int_equal(view_json(&s, s.taken_ns, &text, &bytes), 0);
+		if (i == 0)
+			print_message("/api/cluster: %zu bytes\n", bytes);
+		free(text);
+	}
+	end_ns = clock_now_ns();
+	print_message("its text: %llu us\n", (unsigned long long)(end_ns - start_ns) / 100000);
+	view_close(&control);
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup(name, setup)
+	const struct CMUnitTest tests[] = {
+		T(rows_are_worst_first_with_the_reason_why_a_summary_is_missing),
+		T(hits_are_weighted_by_pages),
+		T(at_most_64_rows_of_many_members_are_shown),
+		T(names_from_the_network_stay_inside_their_strings),
+		T(the_summary_covers_the_time_since_the_moment),
+		T(the_window_is_the_last_ten_seconds),
+		T(costs_are_printed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests index.c: the engine's index is compared with a plain array of the entries that it should
+ * have.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/abi/map.h"
+#include "engine/control/pages/pages.h"
+#include "tests/unit/control/pages/random_world.h"
+
+#define KEYS 20000u
+
+static struct page_key key_of(uint32_t n)
+{
+	return (struct page_key){{n * 0x9e3779b97f4a7c15ull, n + 1}};
+}
+
+static struct index_entry entry_of(uint32_t n, uint32_t generation)
+{
+	return (struct index_entry){
+		.key = key_of(n), .place = n, .generation = generation, .length = n * 7, .mark = 3};
+}
+
+static void an_empty_index_finds_walks_and_removes_nothing(void **state)
+{
+	struct page_key key = key_of(1);
+	struct index_entry entry[2];
+	struct index *index;
+	uint64_t cursor = 0;
+
+	(void)state;
+	assert_int_equal(index_open(0, &index), 0);
+	assert_null(index_find(index, &key));
+	assert_false(index_remove(index, &key));
+	assert_int_equal(index_walk(index, &cursor, 2, entry), 0);
+	assert_int_equal(cursor, 0);
+	assert_int_equal(index_count(index), 0);
+	index_close(index);
+	index_close(NULL);
+}
+
+static void too_many_expected_entries_are_refused(void **state)
+{
+	struct index *index = NULL;
+
+	(void)state;
+	assert_int_equal(index_open(UINT64_MAX, &index), -EINVAL);
+	assert_null(index);
+}
+
+static void a_second_put_of_a_key_returns_the_first_entry(void **state)
+{
+	struct index_entry one = entry_of(5, 1), two = entry_of(5, 2), *found;
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(10, &index), 0);
+	assert_int_equal(index_put(index, &one, &found), 0);
+	assert_int_equal(found->generation, 1);
+	assert_int_equal(index_put(index, &two, &found), -EEXIST);
+	assert_int_equal(found->generation, 1);
+	assert_int_equal(index_put(index, &two, NULL), -EEXIST);
+	assert_int_equal(index_count(index), 1);
+	found->mark = 77;
+	assert_int_equal(index_find(index, &one.key)->mark, 77);
+	index_close(index);
+}
+
+static void keys_that_differ_in_one_word_are_different(void **state)
+{
+	struct index_entry a = {.key = {{1, 2}}}, b = {.key = {{1, 3}}}, c = {.key = {{4, 2}}};
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(10, &index), 0);
+	assert_int_equal(index_put(index, &a, NULL), 0);
+	assert_int_equal(index_put(index, &b, NULL), 0);
+	assert_int_equal(index_put(index, &c, NULL), 0);
+	assert_true(index_remove(index, &b.key));
+	assert_non_null(index_find(index, &a.key));
+	assert_null(index_find(index, &b.key));
+	assert_non_null(index_find(index, &c.key));
+	index_close(index);
+}
+
+static void check_against(struct index *index, const uint32_t *model)
+{
+	uint64_t count = 0;
+
+	for (uint32_t n = 0; n < KEYS; n++) {
+		struct page_key key = key_of(n);
+		struct index_entry *found = index_find(index, &key);
+
+		assert_int_equal(found != NULL, model[n] != 0);
+		if (!found)
+			continue;
+		assert_int_equal(found->place, n);
+		assert_int_equal(found->generation, model[n]);
+		assert_int_equal(found->length, n * 7);
+		count++;
+	}
+	assert_int_equal(index_count(index), count);
+}
+
+static void random_puts_and_removes_agree_with_a_model(void **state)
+{
+	uint32_t *model = calloc(KEYS, sizeof(*model));
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t i = 1; i <= 400000; i++) {
+		uint32_t n = (uint32_t)(random_next() % KEYS);
+		struct index_entry entry = entry_of(n, i), *found;
+		bool put = random_next() % 100 < (i / 50000 % 2 ? 30 : 70);
+
+		if (put) {
+			assert_int_equal(index_put(index, &entry, &found), model[n] ? -EEXIST : 0);
+			model[n] = model[n] ? model[n] : i;
+			assert_int_equal(found->generation, model[n]);
+		} else {
+			assert_int_equal(index_remove(index, &entry.key), model[n] != 0);
+			model[n] = 0;
+		}
+		if (i % 50000 == 0)
+			check_against(index, model);
+	}
+	index_close(index);
+	free(model);
+}
+
+/* Removes the entry if it is `in` the index, or else puts it. */
+static void put_or_remove(struct index *index, const struct index_entry *entry, uint8_t *in)
+{
+	if (*in)
+		assert_true(index_remove(index, &entry->key));
+	else
+		assert_int_equal(index_put(index, entry, NULL), 0);
+	*in ^= 1;
+}
+
+/*
+ * A third of the entries stays; the others are removed and put again at random, so that the table
+ * grows and holes appear and are filled.
+ */
+static void a_walk_visits_an_entry_that_stays_exactly_once(void **state)
+{
+	(void)state;
+	for (unsigned round = 0; round < 10; round++) {
+		uint8_t *seen = calloc(KEYS, 1), *in = calloc(KEYS, 1);
+		struct index_entry batch[97];
+		struct index *index;
+		uint64_t cursor = 0;
+
+		assert_int_equal(index_open(16, &index), 0);
+		for (uint32_t n = 0; n < KEYS / 2; n++) {
+			struct index_entry entry = entry_of(n, 1);
+
+			in[n] = n % 3 == 0 || random_next() % 2;
+			if (in[n])
+				assert_int_equal(index_put(index, &entry, NULL), 0);
+		}
+		do {
+			unsigned max = 1 + (unsigned)(random_next() % 97);
+			unsigned got = index_walk(index, &cursor, max, batch);
+
+			assert_true(got <= max);
+			while (got--)
+				seen[batch[got].place]++;
+			for (unsigned i = 0; i < 300; i++) {
+				uint32_t n = (uint32_t)(random_next() % KEYS);
+				struct index_entry entry = entry_of(n, 2);
+
+				if (n % 3 == 0)
+					continue;
+				put_or_remove(index, &entry, &in[n]);
+			}
+		} while (cursor);
+		for (uint32_t n = 0; n < KEYS / 2; n += 3)
+			assert_int_equal(seen[n], 1);
+		index_close(index);
+		free(seen);
+		free(in);
+	}
+}
+
+#define SLOTTED 2000u /* entries of three slots, of which a third stays */
+
+static struct index_entry slotted_entry(uint32_t n)
+{
+	struct index_entry entry = entry_of(n, 1);
+
+	entry.key.word[1] = (uint64_t)(n % 3 * 0x7fff) << 48 | (entry.key.word[1] >> 16);
+	entry.place = n;
+	return entry;
+}
+
+/* The others are removed and put again, also the one at which the walk of the slot is. */
+static void a_slot_s_walk_visits_each_of_its_entries_that_stay(void **state)
+{
+	(void)state;
+	for (uint32_t round = 0; round < 30; round++) {
+		uint8_t seen[SLOTTED] = {0}, in[SLOTTED] = {0};
+		struct index_entry batch[31];
+		struct index *index;
+		uint32_t slot = round % 3 * 0x7fff;
+		uint64_t cursor = 0;
+
+		assert_int_equal(index_open(16, &index), 0);
+		assert_false(index_slot_any(index, slot));
+		for (uint32_t n = 0; n < SLOTTED; n++) {
+			struct index_entry entry = slotted_entry(n);
+
+			in[n] = 1;
+			assert_int_equal(index_put(index, &entry, NULL), 0);
+		}
+		do {
+			unsigned max = 1 + (unsigned)(random_next() % 31);
+			unsigned got = index_slot(index, slot, &cursor, max, batch);
+
+			assert_true(got <= max && (got == max || cursor == 0));
+			while (got--) {
+				assert_int_equal(map_slot_of(&batch[got].key), slot);
+				assert_true(in[batch[got].place]);
+				seen[batch[got].place] = 1;
+			}
+			for (unsigned i = 0; i < 40; i++) {
+				uint32_t n = (uint32_t)(random_next() % SLOTTED);
+				struct index_entry entry = slotted_entry(n);
+
+				if (n % 9 < 3)
+					continue;
+				put_or_remove(index, &entry, &in[n]);
+			}
+		} while (cursor);
+		for (uint32_t n = round % 3; n < SLOTTED; n += 9)
+			assert_true(seen[n]);
+		for (uint32_t n = 0; n < SLOTTED; n++) {
+			struct index_entry entry = slotted_entry(n);
+
+			assert_int_equal(index_remove(index, &entry.key), in[n]);
+		}
+		assert_false(index_slot_any(index, slot));
+		index_close(index);
+	}
+}
+
+static void a_walk_over_many_holes_is_split_into_slices(void **state)
+{
+	struct index_entry batch[4];
+	struct index *index;
+	uint64_t cursor = 0;
+	unsigned calls = 0;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t n = 0; n < KEYS; n++) {
+		struct index_entry entry = entry_of(n, 1);
+
+		assert_int_equal(index_put(index, &entry, NULL), 0);
+	}
+	for (uint32_t n = 0; n < KEYS; n++) {
+		struct page_key key = key_of(n);
+
+		assert_true(index_remove(index, &key));
+	}
+	do {
+		uint64_t before = cursor;
+
+		assert_int_equal(index_walk(index, &cursor, 4, batch), 0);
+		assert_true(cursor == 0 || cursor - before <= 4096);
+		calls++;
+	} while (cursor);
+	assert_true(calls > 4);
+	index_close(index);
+}
+
+/*
+ * If there were holes, a walk in steps of one entry would need more steps than there are entries.
+ */
+static void holes_are_filled_before_the_table_grows(void **state)
+{
+	struct index_entry entry;
+	struct index *index;
+	uint64_t cursor = 0;
+	unsigned calls = 0;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t round = 0; round < 3; round++) {
+		for (uint32_t n = 0; round && n < 1000; n++) {
+			struct page_key old = key_of(1000 * (round - 1) + n);
+
+			assert_true(index_remove(index, &old));
+		}
+		for (uint32_t n = 0; n < 1000; n++) {
+			entry = entry_of(1000 * round + n, 1);
+			assert_int_equal(index_put(index, &entry, NULL), 0);
+		}
+	}
+	do {
+		assert_int_equal(index_walk(index, &cursor, 1, &entry), 1);
+		calls++;
+	} while (cursor);
+	assert_int_equal(calls, 1000);
+	index_close(index);
+}
+
+/* Prints the time that inserts, look-ups and removes take; does not check it. */
+static void a_million_entries_are_inserted_and_removed(void **state)
+{
+	const uint32_t million = 1000000;
+	uint64_t begin = time_ns(), longest = 0, last = begin, now;
+	struct index *index;
+	uint64_t sum = 0;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t n = 0; n < million; n++) {
+		struct index_entry entry = entry_of(n, 1);
+
+		assert_int_equal(index_put(index, &entry, NULL), 0);
+		now = time_ns();
+		longest = now - last > longest ? now - last : longest;
+		last = now;
+	}
+	print_message("put %.0f ns each, longest %.1f us", (double)(last - begin) / million,
+		(double)longest / 1e3);
+	begin = time_ns();
+	for (uint32_t i = 0; i < million; i++) {
+		struct page_key key = key_of((uint32_t)(random_next() % million));
+
+		sum += index_find(index, &key)->place;
+	}
+	print_message(", find at random %.0f ns", (double)(time_ns() - begin) / million);
+	begin = time_ns();
+	for (uint32_t n = 0; n < million; n++) {
+		struct page_key key = key_of(n);
+
+		assert_true(index_remove(index, &key));
+	}
+	print_message(", remove %.0f ns (%llu)\n", (double)(time_ns() - begin) / million,
+		(unsigned long long)(sum & 1));
+	assert_int_equal(index_count(index), 0);
+	index_close(index);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_empty_index_finds_walks_and_removes_nothing),
+		cmocka_unit_test(too_many_expected_entries_are_refused),
+		cmocka_unit_test(a_second_put_of_a_key_returns_the_first_entry),
+		cmocka_unit_test(keys_that_differ_in_one_word_are_different),
+		cmocka_unit_test(random_puts_and_removes_agree_with_a_model),
+		cmocka_unit_test(a_walk_visits_an_entry_that_stays_exactly_once),
+		cmocka_unit_test(a_slot_s_walk_visits_each_of_its_entries_that_stay),
+		cmocka_unit_test(a_walk_over_many_holes_is_split_into_slices),
+		cmocka_unit_test(holes_are_filled_before_the_table_grows),
+		cmocka_unit_test(a_million_entries_are_inserted_and_removed),
+	};
+
+	return cmocka_run_group_tests(tests, start, NULL);
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests draining: chunks of the pool that move from one page size to another, and credits that
+ * delay it.
+ */
+#include "tests/unit/control/pages/pool_world.h"
+
+/*
+ * Evicts pages for pages of `bytes` until there is no victim or `most` are evicted. Returns the
+ * number evicted.
+ */
+static unsigned evict_all_of_a_drain(struct pool *pool, uint32_t bytes, unsigned most)
+{
+	struct pool_victim victim[50];
+	unsigned n, sum = 0;
+
+	while (sum < most && (n = pool_victims(pool, bytes, 50, victim)) != 0) {
+		for (unsigned i = 0; i < n; i++)
+			retire(pool, &victim[i]);
+		sum += n;
+	}
+	return sum;
+}
+
+static void a_size_without_a_chunk_takes_one_from_the_largest_class(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place, generation;
+
+	(void)state;
+	assert_true(page_new(pool, 2 * PAGE_UNIT, 1, NULL));
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(pool_pages(pool), 1 + 3 * 256);
+	assert_int_equal(take_at(pool, MIB, now_ns, &place, &generation), -ENOSPC);
+	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
+	assert_int_equal(take_at(pool, MIB, now_ns, &place, &generation), -ENOSPC);
+	now_ns += LIMBO_NS;
+	/*
+	 * The size class that lost the chunk does not get it back: it is reserved for the large
+	 * page.
+	 */
+	assert_int_equal(take_at(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
+	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
+	assert_int_equal(pool_free(pool, MIB), 1);
+	assert_int_equal(take_at(pool, MIB, now_ns, &place, &generation), 0);
+	assert_int_equal(pool_pages(pool), 1 + 2 * 256);
+	pool_close(pool);
+}
+
+static void a_drained_chunk_is_not_reserved_for_ever(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place, generation;
+
+	(void)state;
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
+	now_ns += LIMBO_NS;
+	assert_int_equal(take_at(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
+	now_ns += 2 * SECOND_NS;
+	assert_int_equal(take_at(pool, PAGE_UNIT, now_ns, &place, &generation), 0);
+	pool_close(pool);
+}
+
+static void the_coldest_chunk_is_drained(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[300];
+	uint32_t place[1024];
+
+	(void)state;
+	for (uint64_t n = 0; n < 1024; n++)
+		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
+	/* Touches the pages of all chunks but the third. */
+	for (unsigned n = 0; n < 1024; n++)
+		if (place_unit(place[n]) / 256 != 2)
+			pool_touch(pool, place[n]);
+	assert_int_equal(pool_victims(pool, 2 * PAGE_UNIT, 300, victim), 256);
+	for (unsigned i = 0; i < 256; i++)
+		assert_int_equal(place_unit(victim[i].place) / 256, 2);
+	pool_close(pool);
+}
+
+static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place[4], generation[4], other, number;
+	struct page_key key = {{9, 9}};
+	struct pool_victim victim[3];
+
+	(void)state;
+	/*
+	 * Four size classes have one chunk each with a credit in it, so a drain must wait for a
+	 * credit.
+	 */
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(
+			take_at(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
+		assert_true(page_new(pool, (i + 1) * PAGE_UNIT, i + 1, NULL));
+	}
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 1);
+	retire(pool, victim);
+	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
+	now_ns += LIMBO_NS;
+	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), -ENOSPC);
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
+	/*
+	 * The client publishes the page of its credit during the drain: the page becomes a victim,
+	 * too.
+	 */
+	assert_int_equal(pool_publish(pool, place[0], generation[0], &key, 1), 0);
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(victim[0].place, place[0]);
+	retire(pool, victim);
+	now_ns += LIMBO_NS;
+	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), 0);
+	pool_close(pool);
+}
+
+static void a_drain_moves_to_a_chunk_without_credits(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place[4], generation[4], other, number;
+	struct pool_victim victim[3];
+
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(
+			take_at(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
+		assert_true(page_new(pool, (i + 1) * PAGE_UNIT, i + 1, NULL));
+	}
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	retire(pool, victim);
+	now_ns += LIMBO_NS;
+	assert_int_equal(return_at(pool, place[3], generation[3], now_ns), 0);
+	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), -ENOSPC);
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 4);
+	retire(pool, victim);
+	/* The chunk whose drain was given up hands out slots of its size class again. */
+	assert_true(page_new(pool, PAGE_UNIT, 77, NULL));
+	now_ns += LIMBO_NS;
+	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), 0);
+	pool_close(pool);
+}
+
+static void a_class_evicts_no_pages_of_its_draining_chunk(void **state)
+{
+	static struct pool_victim victim[2000];
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t draining, n;
+
+	(void)state;
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(pool_victims(pool, MIB, 1, victim), 1);
+	draining = place_unit(victim[0].place) / 256;
+	n = pool_victims(pool, PAGE_UNIT, 2000, victim);
+	assert_int_equal(n, 3 * 256);
+	while (n--)
+		assert_int_not_equal(place_unit(victim[n].place) / 256, draining);
+	pool_close(pool);
+}
+
+static void an_unfinished_drain_is_given_up(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim;
+
+	(void)state;
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 1);
+	retire(pool, &victim);
+	now_ns += LIMBO_NS;
+	assert_false(page_new(pool, PAGE_UNIT, 1, NULL));
+	for (unsigned i = 0; i < 100; i++)
+		assert_int_equal(pool_victims(pool, PAGE_UNIT, 1, &victim), 1);
+	assert_true(page_new(pool, PAGE_UNIT, 1, NULL));
+	pool_close(pool);
+}
+
+/*
+ * The clients store pages of another size than before. The memory moves to that size chunk by
+ * chunk.
+ */
+static void an_unused_page_size_loses_its_chunks_to_the_one_in_use(void **state)
+{
+	struct pool *pool = pool_new(64 * MIB);
+	uint32_t old = 2 * PAGE_UNIT, new = 4 * PAGE_UNIT;
+	struct pool_victim victim[64];
+
+	(void)state;
+	fill(pool, old);
+	for (uint64_t n = 0; n < 40000; now_ns += LIMBO_NS) {
+		while (page_new(pool, new, n, NULL))
+			n++;
+		for (unsigned i = 0, got = pool_victims(pool, new, 64, victim); i < got; i++)
+			retire(pool, &victim[i]);
+	}
+	/* Nearly all of the pool has moved: at most 4096 pages of four units fit. */
+	assert_true(pool_pages(pool) > 3500 && pool_pages(pool) <= 4096);
+	pool_close(pool);
+}
+
+static void a_page_size_in_use_keeps_its_chunks_against_a_scan(void **state)
+{
+	struct pool *pool = pool_new(64 * MIB);
+	uint32_t hot = 2 * PAGE_UNIT, scan = 4 * PAGE_UNIT, place[8192], pages = 0, kept = 0;
+	struct pool_victim victim[64];
+
+	(void)state;
+	assert_true(page_new(pool, scan, 0, NULL));
+	while (page_new(pool, hot, pages, &place[pages]))
+		pages++;
+	for (uint64_t n = 0; n < 40000; now_ns += LIMBO_NS) {
+		for (uint32_t i = 0; i < pages; i += 16)
+			pool_touch(pool, place[i]);
+		while (page_new(pool, scan, n, NULL))
+			n++;
+		for (unsigned i = 0, got = pool_victims(pool, scan, 64, victim); i < got; i++)
+			retire(pool, &victim[i]);
+	}
+	while (pool_victims(pool, hot, 1, victim) && victim[0].length == hot) {
+		retire(pool, victim);
+		kept++;
+	}
+	assert_true(kept > pages * 9 / 10);
+	pool_close(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(
+			a_size_without_a_chunk_takes_one_from_the_largest_class, start),
+		cmocka_unit_test_setup(a_drained_chunk_is_not_reserved_for_ever, start),
+		cmocka_unit_test_setup(the_coldest_chunk_is_drained, start),
+		cmocka_unit_test_setup(
+			a_draining_chunk_hands_out_nothing_and_waits_for_its_credits, start),
+		cmocka_unit_test_setup(a_drain_moves_to_a_chunk_without_credits, start),
+		cmocka_unit_test_setup(a_class_evicts_no_pages_of_its_draining_chunk, start),
+		cmocka_unit_test_setup(an_unfinished_drain_is_given_up, start),
+		cmocka_unit_test_setup(
+			an_unused_page_size_loses_its_chunks_to_the_one_in_use, start),
+		cmocka_unit_test_setup(a_page_size_in_use_keeps_its_chunks_against_a_scan, start),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

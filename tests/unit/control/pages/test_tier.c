@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promote: pages on disk come back into the pools. */
+#include "tests/unit/control/pages/tier_world.h"
+
+#include <errno.h>
+
+static void a_page_on_disk_is_read_published_and_pinned_until_it_was_read(void **state)
+{
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(5);
+	request(5, false, SECOND);
+	assert_int_equal(count(DISK_READ), 1);
+	not_answered();
+	assert_false(in_memory(5));
+	assert_int_equal(directory.published, 0);
+	end_one(DISK_READ, DISK_OK);
+	done = answered(5);
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_equal(done.length, PAGE);
+	assert_int_equal(bytes_at(done.place)[PAGE - 1], 5);
+	assert_true(in_memory(5));
+	assert_int_equal(directory.published, 1);
+	assert_int_equal(control.tier->pins, 1);
+	assert_int_equal(control.tier->pinned_bytes, PAGE);
+	put(&client, (struct ctl_op){.kind = CTL_TOUCH,
+			     .ref = control.ref,
+			     .key = key_of(5),
+			     .place = done.place,
+			     .generation = done.generation});
+	turns();
+	assert_int_equal(control.tier->pins, 0);
+	assert_int_equal(control.tier->pinned_bytes, 0);
+	/* It is on disk: evicting it writes nothing. */
+	assert_true(
+		pool_clean(control.rail[place_rail(done.place)].pool, done.place, done.generation));
+}
+
+/* So the scrubber and readers compare it like a page that a client has set. */
+static void a_promoted_page_has_its_crc_in_its_head(void **state)
+{
+	struct pool_proven page = {.length = 0};
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(5);
+	request(5, false, SECOND);
+	end_one(DISK_READ, DISK_OK);
+	done = answered(5);
+	assert_int_equal(done.status, OP_HIT);
+	assert_true(pool_proven(
+		control.rail[place_rail(done.place)].pool, done.place, done.generation, &page));
+	assert_int_equal(page.length, PAGE);
+	assert_int_equal(page.crc, crc32c(0, bytes_at(done.place), PAGE));
+}
+
+static void a_pin_ends_with_the_deadline_of_its_reader(void **state)
+{
+	(void)state;
+	on_disk(5);
+	request(5, false, SECOND);
+	end_one(DISK_READ, DISK_OK);
+	wait_for(SECOND / 2);
+	assert_int_equal(control.tier->pins, 1);
+	wait_for(SECOND);
+	assert_int_equal(control.tier->pins, 0);
+	assert_true(in_memory(5));
+}
+
+/* Also one that is farther away than the wheel of lists is long. */
+static void a_pin_ends_at_its_deadline_or_after_one_turn_of_the_wheel(void **state)
+{
+	static const uint64_t deadline_ns[] = {0, SECOND / 5, SECOND, 6 * SECOND,
+		TIER_PIN_STEPS * TIER_PIN_NS, (TIER_PIN_STEPS + 1) * TIER_PIN_NS, 60 * SECOND,
+		UINT64_MAX / 2};
+	const uint64_t longest_ns = (TIER_PIN_STEPS - 2) * TIER_PIN_NS;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(deadline_ns) / sizeof(deadline_ns[0]); i++) {
+		struct ctl_done credit = take(&client, 0, PAGE);
+		uint64_t began = now, ends = deadline_ns[i];
+
+		ends = ends < longest_ns ? ends : longest_ns;
+		publish_at(&client, i, credit.place, credit.generation, PAGE);
+		control.tier->pinned_bytes += PAGE;
+		tier_pin(control.tier, credit.place, credit.generation, PAGE, 1,
+			now + deadline_ns[i]);
+		while (control.tier->pins) {
+			assert_in_range(now - began, 0, ends + 2 * TIER_PIN_NS);
+			wait_for(TIER_PIN_NS / 5);
+		}
+		assert_in_range(now - began, ends > TIER_PIN_NS ? ends - TIER_PIN_NS : 0,
+			ends + 2 * TIER_PIN_NS);
+		assert_int_equal(control.tier->pinned_bytes, 0);
+		wait_for(100 * SECOND); /* the wheel stands while nothing is pinned */
+	}
+}
+
+/* Of another page that was in the slot, or by a second word of the same reader. */
+static void only_the_readers_of_the_page_end_its_pin(void **state)
+{
+	struct ctl_done credit = take(&client, 0, PAGE);
+
+	(void)state;
+	publish_at(&client, 1, credit.place, credit.generation, PAGE);
+	control.tier->pinned_bytes += PAGE;
+	tier_pin(control.tier, credit.place, credit.generation, PAGE, 2, now + SECOND);
+	tier_touched(&control, credit.place, credit.generation + 2);
+	tier_touched(&control, credit.place, credit.generation + 1);
+	tier_touched(&control, credit.place + 1, credit.generation);
+	tier_touched(&control, credit.place, credit.generation);
+	assert_int_equal(control.tier->pins, 1);
+	/* an older client names no generation */
+	tier_touched(&control, credit.place, 0);
+	assert_int_equal(control.tier->pins, 0);
+	tier_touched(&control, credit.place, credit.generation);
+	assert_int_equal(control.tier->pinned_bytes, 0);
+}
+
+static void a_page_that_the_disk_could_not_verify_is_never_published(void **state)
+{
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(6);
+	request(6, false, SECOND);
+	end_one(DISK_READ, DISK_MISS);
+	done = answered(6);
+	assert_int_equal(done.status, OP_MISS);
+	assert_false(in_memory(6));
+	assert_int_equal(directory.published, 0);
+	assert_int_equal(control.tier->pinned_bytes, 0);
+	/* The disk has written to the slot: it rests like any other. */
+	assert_int_equal(pool_limbo(control.rail[0].pool) + pool_limbo(control.rail[1].pool), 1);
+}
+
+static void a_key_removed_while_it_is_read_does_not_come_back(void **state)
+{
+	struct page_key key = key_of(7);
+	bool had;
+
+	(void)state;
+	on_disk(7);
+	request(7, false, SECOND);
+	assert_int_equal(count(DISK_READ), 1);
+	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_true(had);
+	assert_int_equal(count(DISK_REMOVE), 1);
+	/* The read had ended before the disk saw the removal. */
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(answered(7).status, OP_MISS);
+	assert_false(in_memory(7));
+	end_one(DISK_REMOVE, DISK_OK);
+	request(7, false, SECOND);
+	assert_int_equal(answered(7).status, OP_MISS);
+}
+
+static void requests_for_one_key_share_one_read(void **state)
+{
+	(void)state;
+	on_disk(8);
+	request(8, false, SECOND);
+	request(8, false, 2 * SECOND);
+	request(8, false, SECOND);
+	assert_int_equal(count(DISK_READ), 1);
+	end_one(DISK_READ, DISK_OK);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(answered(8).status, OP_HIT);
+	/* until the last of their deadlines, whichever came last */
+	assert_int_equal(control.tier->pins, 1);
+	wait_for(3 * SECOND / 2);
+	assert_int_equal(control.tier->pins, 1);
+	wait_for(SECOND);
+	assert_int_equal(control.tier->pins, 0);
+}
+
+static void a_request_is_answered_at_its_deadline_though_the_disk_hangs(void **state)
+{
+	(void)state;
+	on_disk(9);
+	request(9, false, SECOND);
+	wait_for(2 * SECOND);
+	assert_int_equal(answered(9).status, OP_TIMEOUT);
+	/* The slot belongs to the device until it answers. */
+	assert_int_equal(control.tier->pinned_bytes, PAGE);
+	end_one(DISK_READ, DISK_OK);
+	not_answered();
+	assert_true(in_memory(9));
+	assert_int_equal(control.tier->pinned_bytes, 0);
+}
+
+static void exists_is_answered_at_once_and_brings_the_page(void **state)
+{
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(10);
+	request(10, true, SECOND);
+	done = answered(10);
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_equal(done.generation, 0);
+	end_one(DISK_READ, DISK_OK);
+	assert_true(in_memory(10));
+	request(10, false, SECOND);
+	assert_int_not_equal(answered(10).generation, 0);
+	request(11, true, SECOND);
+	assert_int_equal(answered(11).status, OP_MISS);
+}
+
+static struct ctl_done looked(uint64_t n)
+{
+	put(&client, (struct ctl_op){.kind = CTL_PROMOTE,
+			     .cookie = n,
+			     .count = PROMOTE_LOOK,
+			     .key = key_of(n),
+			     .deadline_ns = now + SECOND});
+	turns();
+	tier_turns();
+	return answered(n);
+}
+
+static void a_look_tells_where_this_host_has_the_page_and_changes_nothing(void **state)
+{
+	uint64_t before[COUNTER_COUNT];
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(10);
+	memcpy(before, control.counter, sizeof(before));
+	done = looked(10);
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_equal(done.generation, 0);
+	assert_int_equal(count(DISK_READ), 0);
+	assert_false(in_memory(10));
+	assert_int_equal(looked(11).status, OP_MISS);
+	assert_memory_equal(before, control.counter, sizeof(before));
+	store(&client, 12, PAGE);
+	done = looked(12);
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_not_equal(done.generation, 0);
+	assert_false(place_on_disk(done.place));
+}
+
+static void a_page_of_another_length_is_refused_and_replaced(void **state)
+{
+	(void)state;
+	on_disk(12);
+	fake.length[12] = PAGE / 2;
+	request(12, false, SECOND);
+	assert_int_equal(answered(12).status, OP_INVALID);
+	assert_int_equal(count(DISK_READ), 0);
+	store(&client, 12, PAGE);
+	assert_int_equal(count(DISK_REMOVE), 1);
+	store(&client, 13, PAGE);
+	assert_int_equal(count(DISK_REMOVE), 1);
+}
+
+static void no_more_than_the_cap_is_read_or_pinned(void **state)
+{
+	unsigned most = (unsigned)(control.tier->pinned_bytes_max / PAGE), n;
+	struct ctl_done done;
+
+	(void)state;
+	for (n = 0; n < 2 * most; n++) {
+		on_disk(n);
+		request(n, false, SECOND);
+	}
+	assert_int_equal(count(DISK_READ), most);
+	for (n = 0; n < most; n++)
+		end_one(DISK_READ, DISK_OK);
+	assert_int_equal(count(DISK_READ), 0);
+	/* A page that was read makes room for the next one. */
+	done = answered(0);
+	put(&client, (struct ctl_op){.kind = CTL_TOUCH,
+			     .ref = control.ref,
+			     .place = done.place,
+			     .generation = done.generation});
+	turns();
+	events();
+	assert_int_equal(count(DISK_READ), 1);
+	for (n = 1; n < most; n++)
+		answered(n);
+	wait_for(2 * SECOND);
+	for (n = most; n < 2 * most; n++)
+		assert_int_equal(answered(n).status, OP_TIMEOUT);
+	assert_int_equal(control.counter[COUNTER_disk_refused], most - 1);
+}
+
+/* With more page sizes than records, another record may be that of the page's size by then. */
+static void a_promote_ends_in_the_record_in_which_it_waits(void **state)
+{
+	struct evict_class *class = control.evict->rail[0].class;
+	uint64_t waiting = 0;
+
+	(void)state;
+	fill_pools(100, false);
+	for (unsigned rail = 0; rail < RAILS; rail++)
+		for (unsigned i = 0; i < CLASSES_MAX; i++)
+			control.evict->rail[rail].class[i].held = 1;
+	on_disk(5);
+	fake.length[5] = 3 * PAGE_UNIT; /* no slot has this size */
+	for (unsigned i = 0; i < CLASSES_MAX; i++)
+		if (!class[i].units)
+			class[i].units = control.evict->rail[1].class[i].units = 1000 + i;
+	put(&client, (struct ctl_op){.kind = CTL_PROMOTE,
+			     .cookie = 5,
+			     .key = key_of(5),
+			     .length = 3 * PAGE_UNIT,
+			     .deadline_ns = now + SECOND / 1000});
+	turns();
+	tier_turns();
+	assert_int_equal(count(DISK_READ), 0);
+	for (unsigned rail = 0; rail < RAILS; rail++)
+		for (unsigned i = 0; i < CLASSES_MAX; i++) {
+			waiting += control.evict->rail[rail].class[i].waiting;
+			if (!control.evict->rail[rail].class[i].waiting)
+				control.evict->rail[rail].class[i].held = 0;
+		}
+	assert_int_equal(waiting, 1);
+	wait_for(SECOND / 500);
+	assert_int_equal(answered(5).status, OP_TIMEOUT);
+	for (unsigned rail = 0; rail < RAILS; rail++)
+		for (unsigned i = 0; i < CLASSES_MAX; i++)
+			assert_int_equal(control.evict->rail[rail].class[i].waiting, 0);
+}
+
+static void a_promote_evicts_when_the_pool_is_full(void **state)
+{
+	unsigned pages = fill_pools(100, true);
+
+	(void)state;
+	assert_true(pages >= 200);
+	/* More than the reserve of free slots. */
+	for (unsigned n = 0; n < 24; n++) {
+		on_disk(n);
+		request(n, false, 10 * SECOND);
+	}
+	for (unsigned i = 0; i < 100 && count(DISK_READ) < 24; i++)
+		wait_for(LIMBO_MS * 1000000ull);
+	for (unsigned n = 0; n < 24; n++)
+		end_one(DISK_READ, DISK_OK);
+	for (unsigned n = 0; n < 24; n++) {
+		struct ctl_done done = answered(n);
+
+		assert_int_equal(done.status, OP_HIT);
+		assert_int_equal(bytes_at(done.place)[0], n);
+	}
+}
+
+static unsigned told, durable_told;
+
+static void tell(struct control *of, void *context, uint32_t cookie, bool durable)
+{
+	assert_ptr_equal(of, &control);
+	assert_ptr_equal(context, &told);
+	assert_int_equal(cookie, 9);
+	told++;
+	durable_told += durable;
+}
+
+static enum forget_state forget(uint64_t n)
+{
+	const struct forget_wait wait = {.done = tell, .context = &told, .cookie = 9};
+	struct page_key key = key_of(n);
+	bool had;
+
+	return page_forget(&control, &key, &wait, &had);
+}
+
+static void a_removal_is_durable_when_the_disk_has_synced_its_tombstone(void **state)
+{
+	(void)state;
+	told = durable_told = 0;
+	on_disk(5);
+	assert_int_equal(forget(5), FORGET_LATER);
+	assert_int_equal(forget(6), FORGET_LATER);
+	events();
+	assert_int_equal(told, 0);
+	end_one(DISK_REMOVE, DISK_OK);
+	assert_int_equal(told, 1);
+	assert_int_equal(durable_told, 1);
+	end_one(DISK_REMOVE, DISK_OFFLINE);
+	assert_int_equal(told, 2);
+	assert_int_equal(durable_told, 1);
+	/* Closing the tier ends the rest, once. */
+	assert_int_equal(forget(7), FORGET_LATER);
+	tier_close(&control);
+	assert_int_equal(told, 3);
+	assert_int_equal(durable_told, 1);
+	assert_int_equal(forget(8), FORGET_DURABLE); /* no disk */
+}
+
+static void without_a_usable_path_no_removal_is_durable(void **state)
+{
+	(void)state;
+	told = durable_told = 0;
+	tier_close(&control);
+	fake.open_rc = -ENODEV;
+	assert_int_equal(tier_open(&control), 0);
+	assert_int_equal(forget(5), FORGET_LATER); /* the disk is being opened */
+	assert_int_equal(told, 0);
+	while (control.tier->state == TIER_OPENING)
+		event_base_loop(control.base, EVLOOP_ONCE);
+	assert_int_equal(told, 1);
+	assert_int_equal(durable_told, 0);
+	assert_int_equal(forget(6), FORGET_VOLATILE);
+	assert_int_equal(told, 1);
+	/* the finding disk_failed has a reason, even if the disk gave none */
+	assert_string_equal(control.tier->report.path[0].reason, strerror(ENODEV));
+}
+
+static void a_removal_while_the_disk_is_opened_is_durable_later(void **state)
+{
+	(void)state;
+	told = durable_told = 0;
+	tier_close(&control);
+	assert_int_equal(tier_open(&control), 0);
+	assert_int_equal(forget(5), FORGET_LATER);
+	while (control.tier->state == TIER_OPENING)
+		event_base_loop(control.base, EVLOOP_ONCE);
+	assert_int_equal(told, 0);
+	end_one(DISK_REMOVE, DISK_OK);
+	assert_int_equal(durable_told, 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		DISK_TEST(a_page_on_disk_is_read_published_and_pinned_until_it_was_read),
+		DISK_TEST(a_promoted_page_has_its_crc_in_its_head),
+		DISK_TEST(a_pin_ends_with_the_deadline_of_its_reader),
+		DISK_TEST(a_pin_ends_at_its_deadline_or_after_one_turn_of_the_wheel),
+		DISK_TEST(only_the_readers_of_the_page_end_its_pin),
+		DISK_TEST(a_page_that_the_disk_could_not_verify_is_never_published),
+		DISK_TEST(a_key_removed_while_it_is_read_does_not_come_back),
+		DISK_TEST(requests_for_one_key_share_one_read),
+		DISK_TEST(a_request_is_answered_at_its_deadline_though_the_disk_hangs),
+		DISK_TEST(exists_is_answered_at_once_and_brings_the_page),
+		DISK_TEST(a_look_tells_where_this_host_has_the_page_and_changes_nothing),
+		DISK_TEST(a_page_of_another_length_is_refused_and_replaced),
+		DISK_TEST(no_more_than_the_cap_is_read_or_pinned),
+		DISK_TEST(a_promote_ends_in_the_record_in_which_it_waits),
+		DISK_TEST(a_promote_evicts_when_the_pool_is_full),
+		DISK_TEST(a_removal_is_durable_when_the_disk_has_synced_its_tombstone),
+		DISK_TEST(without_a_usable_path_no_removal_is_durable),
+		DISK_TEST(a_removal_while_the_disk_is_opened_is_durable_later),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

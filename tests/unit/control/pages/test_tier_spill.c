@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Spill: pages are written before they are evicted. */
+#include "tests/unit/control/pages/tier_world.h"
+
+static void pages_are_written_before_they_are_evicted(void **state)
+{
+	unsigned pages;
+	uint64_t gone = 0;
+
+	(void)state;
+	pages = fill_pools(100, true);
+	assert_true(control.counter[COUNTER_pages_evicted] > 0);
+	assert_int_equal(control.counter[COUNTER_disk_drops], 0);
+	for (unsigned n = 100; n < 100 + pages; n++) {
+		gone += !in_memory(n);
+		assert_true(in_memory(n) || fake.has[n]);
+	}
+	assert_int_equal(gone, control.counter[COUNTER_pages_evicted]);
+	/* Once half of the pool is in use, all are written, each once. */
+	assert_in_range(control.counter[COUNTER_disk_spills], pages - 8, pages);
+}
+
+/* Sets `pages` pages from `n` on, at once: each waits for no more than limbo. */
+static void burst(uint64_t n, unsigned pages)
+{
+	while (pages--) {
+		struct ctl_done credit;
+
+		put(&client, (struct ctl_op){.kind = CTL_CREDIT,
+				     .rail = (uint8_t)(n % RAILS),
+				     .count = 1,
+				     .length = PAGE,
+				     .deadline_ns = now + SECOND});
+		while (turns(), tier_turns(), !got(&client, &credit))
+			wait_for(LIMBO_MS * 1000000ull / 4);
+		assert_int_equal(credit.status, OP_HIT);
+		memset(bytes_at(credit.place), (int)n, PAGE);
+		publish_at(&client, n++, credit.place, credit.generation, PAGE);
+		tier_turns();
+	}
+}
+
+/*
+ * A disk that writes nothing during a burst and everything before the next one loses no page,
+ * however long the pauses are, even if the reserve has forgotten the rate of the last burst.
+ */
+static void bursts_of_half_the_pool_lose_no_page(void **state)
+{
+	unsigned pages = fill_pools(0, true);
+	uint64_t n = pages;
+
+	(void)state;
+	for (unsigned bursts = 0; bursts < 12; bursts++) {
+		wait_for(bursts % 3 ? 10 * SECOND : SECOND / 10);
+		burst(n, pages / 2);
+		n += pages / 2;
+		while (count(DISK_WRITE))
+			end_one(DISK_WRITE, DISK_OK);
+	}
+	assert_true(control.counter[COUNTER_pages_evicted] >= n - pages);
+	assert_int_equal(control.counter[COUNTER_disk_drops], 0);
+	for (uint64_t i = 0; i < n; i++)
+		assert_true(in_memory(i) || fake.has[i]);
+	assert_int_equal(control.counter[COUNTER_disk_drops_budget], 0);
+}
+
+/* A size that uses little of its only chunk may lose it to another size. */
+static void few_pages_of_one_size_are_written_when_another_size_fills_the_pool(void **state)
+{
+	struct ctl_done credit;
+
+	(void)state;
+	credit = take(&client, 0, 3 * PAGE);
+	memset(bytes_at(credit.place), 7, 3 * PAGE);
+	publish_at(&client, 7, credit.place, credit.generation, 3 * PAGE);
+	tier_turns();
+	assert_int_equal(count(DISK_WRITE), 0);
+	fill_pools(100, true);
+	assert_true(fake.has[7]);
+}
+
+/* Only a request that waits makes the engine drop a page; then the reserve may, for a while. */
+static void the_reserve_waits_for_a_disk_that_keeps_up(void **state)
+{
+	(void)state;
+	fill_pools(100, false);
+	assert_true(tier_keeps_up(&control));
+	assert_int_equal(control.counter[COUNTER_disk_drops], 0);
+	assert_in_range(control.counter[COUNTER_pages_evicted], 0, count(DISK_WRITE));
+	burst(2000, 2 * count(DISK_WRITE) + 8);
+	assert_true(control.counter[COUNTER_disk_drops] > 0);
+	assert_false(tier_keeps_up(&control));
+	wait_for(TIER_BEHIND_NS);
+	assert_true(tier_keeps_up(&control));
+}
+
+/* A page that is being written is not evicted: requests that wait for room are tried again. */
+static void when_a_write_ends_requests_for_room_are_tried_again(void **state)
+{
+	struct pool_victim page = {.key = key_of(9), .length = PAGE};
+	struct ctl_done at = take(&client, 0, PAGE);
+	uint32_t passes;
+
+	(void)state;
+	memset(bytes_at(at.place), 9, PAGE);
+	publish_at(&client, 9, at.place, at.generation, PAGE);
+	page.place = at.place;
+	page.generation = at.generation;
+	assert_true(tier_spill_start(control.tier, &page));
+	tier_turns();
+	passes = control.ctl->rail[0].pass;
+	end_one(DISK_WRITE, DISK_OK);
+	assert_true(control.ctl->rail[0].pass > passes);
+}
+
+static void a_drop_is_counted_by_its_cause(void **state)
+{
+	static const struct {
+		enum disk_status status;
+		unsigned counter;
+	} causes[] = {
+		{DISK_SPENT, COUNTER_disk_drops_budget}, {DISK_TOO_LARGE, COUNTER_disk_drops_size}};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct ctl_done at = take(&client, 0, PAGE);
+		struct pool_victim page = {.key = key_of(i), .length = PAGE};
+
+		publish_at(&client, i, at.place, at.generation, PAGE);
+		page.place = at.place;
+		page.generation = at.generation;
+		assert_true(tier_spill_start(control.tier, &page));
+		evict_take_away(control.evict, &page.key, page.place, page.generation);
+		end_one(DISK_WRITE, causes[i].status);
+		assert_int_equal(control.counter[causes[i].counter], 1);
+		assert_int_equal(control.counter[COUNTER_disk_drops], i + 1);
+	}
+}
+
+/* A disk that refuses every page is asked again after a while, not at once. */
+static void a_refused_page_is_not_offered_at_once(void **state)
+{
+	(void)state;
+	fill_pools(100, false);
+	while (count(DISK_WRITE))
+		end_one(DISK_WRITE, DISK_SPENT);
+	wait_for(TIER_REFUSED_NS / 2);
+	assert_int_equal(count(DISK_WRITE), 0);
+	wait_for(TIER_REFUSED_NS);
+	event_active(control.tier->slow, EV_TIMEOUT, 0);
+	events();
+	assert_true(count(DISK_WRITE) > 0);
+}
+
+static void a_page_that_the_disk_has_lost_is_written_again(void **state)
+{
+	unsigned pages = fill_pools(0, true), lost = 0;
+
+	(void)state;
+	for (uint64_t n = 0; n < pages; n++)
+		if (in_memory(n) && fake.has[n]) {
+			off_disk(n);
+			lost++;
+		}
+	fake.works = true;
+	while (events(), control.tier->spill_count)
+		;
+	assert_true(lost > 100);
+	for (uint64_t n = 0; n < pages; n++)
+		lost -= in_memory(n) && fake.has[n];
+	assert_in_range(lost, 0, 4); /* those that the lap does not begin for */
+}
+
+static void no_more_than_the_budget_is_being_written(void **state)
+{
+	unsigned most = (unsigned)(control.tier->spill_bytes_max / PAGE);
+
+	(void)state;
+	assert_in_range(most, 2, 16);
+	fill_pools(100, false);
+	assert_int_equal(count(DISK_WRITE), most);
+	end_one(DISK_WRITE, DISK_OK);
+	assert_int_equal(count(DISK_WRITE), most);
+}
+
+static void a_disk_that_hangs_costs_its_budget_and_pages_are_dropped(void **state)
+{
+	unsigned most = (unsigned)(control.tier->spill_bytes_max / PAGE), evicted;
+
+	(void)state;
+	fill_pools(100, false);
+	for (unsigned n = 0; n < 600; n++) {
+		put(&client, (struct ctl_op){.kind = CTL_CREDIT,
+				     .rail = (uint8_t)(n % RAILS),
+				     .count = 1,
+				     .length = PAGE,
+				     .deadline_ns = now + SECOND});
+		for (unsigned i = 0; i < 50; i++) {
+			struct ctl_done done;
+
+			wait_for(LIMBO_MS * 1000000ull);
+			if (!got(&client, &done))
+				continue;
+			assert_int_equal(done.status, OP_HIT);
+			for (unsigned k = 0; k < fake.requests; k++)
+				assert_ptr_not_equal(bytes_at(done.place), fake.request[k]->data);
+			put(&client, (struct ctl_op){.kind = CTL_PUBLISH,
+					     .count = 1,
+					     .key = key_of(1000 + n),
+					     .place = done.place,
+					     .generation = done.generation,
+					     .length = PAGE});
+			get_one(&client);
+			break;
+		}
+	}
+	evicted = (unsigned)control.counter[COUNTER_pages_evicted];
+	assert_true(evicted > 500);
+	/* A path that hangs is out of service after its time-out; another one may get as much. */
+	assert_in_range(count(DISK_WRITE), most, 32 * most);
+	assert_true(control.tier->spill_bytes <= control.tier->spill_bytes_max);
+	assert_true(control.counter[COUNTER_disk_drops] + count(DISK_WRITE) >= evicted);
+}
+
+/* A page that is being written and not evicted yet. */
+static struct tier_spill *spill_in_memory(void)
+{
+	struct tier_spill *spill;
+
+	for (;;) {
+		TAILQ_FOREACH (spill, &control.tier->spills, next)
+			if (in_memory(number_of(&spill->request.key)))
+				return spill;
+		end_one(DISK_WRITE, DISK_OK);
+	}
+}
+
+static void a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk(void **state)
+{
+	struct tier_spill *spill;
+	uint64_t n;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	n = number_of(&spill->request.key);
+	evict_take_away(control.evict, &spill->request.key, spill->place, spill->generation);
+	assert_false(in_memory(n));
+	request(n, true, SECOND);
+	assert_int_equal(answered(n).status, OP_HIT);
+	request(n, false, 10 * SECOND);
+	not_answered();
+	assert_int_equal(count(DISK_READ), 0);
+	end_request(&spill->request, DISK_OK);
+	for (unsigned i = 0; i < 100 && !count(DISK_READ); i++)
+		wait_for(LIMBO_MS * 1000000ull);
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(answered(n).status, OP_HIT);
+}
+
+/* Takes a page that is being written out of memory; returns its number. */
+static uint64_t evict(const struct tier_spill *spill)
+{
+	evict_take_away(control.evict, &spill->request.key, spill->place, spill->generation);
+	assert_false(in_memory(number_of(&spill->request.key)));
+	return number_of(&spill->request.key);
+}
+
+static void an_evicted_page_is_published_as_on_disk_when_it_is_written(void **state)
+{
+	struct tier_spill *spill;
+	unsigned published;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	evict(spill);
+	published = directory.on_disk;
+	end_request(&spill->request, DISK_OK);
+	assert_int_equal(directory.on_disk, published + 1);
+	/* one that is still in memory is named by its place there */
+	spill = spill_in_memory();
+	published = directory.on_disk;
+	end_request(&spill->request, DISK_OK);
+	assert_int_equal(directory.on_disk, published);
+}
+
+/* The write ends well, and the disk has the page until the tombstone behind it is written. */
+static void a_key_removed_while_its_evicted_page_is_written_is_published_nowhere(void **state)
+{
+	struct tier_spill *spill;
+	unsigned published;
+	struct page_key key;
+	bool had;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	key = spill->request.key;
+	evict(spill);
+	published = directory.on_disk;
+	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_true(had);
+	assert_null(tier_spilling(control.tier, &key));
+	assert_int_equal(page_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_false(had);
+	end_request(&spill->request, DISK_OK);
+	assert_true(fake.has[number_of(&key)]);
+	assert_int_equal(directory.on_disk, published);
+}
+
+/* The segment that it was written to is recycled before the answer is read. */
+static void an_evicted_page_that_left_the_disk_at_once_is_a_miss(void **state)
+{
+	struct tier_spill *spill;
+	uint64_t n;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	n = evict(spill);
+	request(n, false, SECOND);
+	not_answered();
+	fake.gone_at_once = true;
+	end_request(&spill->request, DISK_OK);
+	assert_int_equal(answered(n).status, OP_MISS);
+	assert_int_equal(count(DISK_READ), 0);
+}
+
+/* Two writes of one key would leave the budget and the disk with two pages. */
+static void a_page_that_is_being_written_is_not_written_again(void **state)
+{
+	const struct tier_spill *spill;
+	struct pool_victim page;
+	struct disk_page found;
+	unsigned writes;
+	uint64_t drops;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	page = (struct pool_victim){.key = spill->request.key,
+		.place = spill->place,
+		.generation = spill->generation,
+		.length = PAGE};
+	writes = count(DISK_WRITE);
+	drops = control.counter[COUNTER_disk_drops];
+	assert_false(tier_evicting(&control, &page, &found));
+	assert_int_equal(count(DISK_WRITE), writes);
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
+}
+
+/* A path that hangs: after its time-out its pages count no more, and not twice less. */
+static void a_write_without_an_end_leaves_the_budget_once(void **state)
+{
+	struct tier *t = control.tier;
+	uint64_t limit_ns = 2 * (uint64_t)t->options.timeout_ms * 1000000, before;
+
+	(void)state;
+	fill_pools(100, false);
+	before = t->spill_bytes;
+	assert_true(before >= 2 * PAGE);
+	tier_spills_old(t, now + limit_ns - 1);
+	assert_int_equal(t->spill_bytes, before);
+	tier_spills_old(t, now + limit_ns);
+	assert_int_equal(t->spill_bytes, 0);
+	tier_spills_old(t, now + 2 * limit_ns);
+	assert_int_equal(t->spill_bytes, 0);
+	assert_true(t->spill_due);
+	while (TAILQ_FIRST(&t->spills)->stranded)
+		end_request(&TAILQ_FIRST(&t->spills)->request, DISK_OK);
+	assert_in_range(t->spill_bytes, PAGE, t->spill_bytes_max);
+}
+
+/* A page that is set again with another length while it is written is removed from the disk. */
+static void a_page_of_another_length_that_is_being_written_is_removed(void **state)
+{
+	const struct tier_spill *spill;
+	struct page_key key;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	key = spill->request.key;
+	tier_replaced(&control, &key, PAGE);
+	assert_int_equal(count(DISK_REMOVE), 0);
+	tier_replaced(&control, &key, PAGE / 2);
+	assert_int_equal(count(DISK_REMOVE), 1);
+	assert_null(tier_spilling(control.tier, &key));
+}
+
+/* What left the disk is in memory: its entry there is the right one. */
+static void a_page_that_leaves_the_disk_keeps_its_entry_in_memory(void **state)
+{
+	(void)state;
+	store(&client, 7, PAGE);
+	on_disk(7);
+	on_disk(8);
+	off_disk(7);
+	off_disk(8);
+	events();
+	assert_int_equal(directory.off_disk, 1);
+	assert_int_equal(number_of(&directory.page.key), 8);
+}
+
+static void a_write_that_fails_leaves_the_page_as_it_was(void **state)
+{
+	struct tier_spill *spill;
+	uint32_t place, generation;
+	uint64_t drops, spills;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	drops = control.counter[COUNTER_disk_drops];
+	spills = control.counter[COUNTER_disk_spills];
+	place = spill->place;
+	generation = spill->generation;
+	end_request(&spill->request, DISK_OFFLINE);
+	assert_false(pool_clean(control.rail[place_rail(place)].pool, place, generation));
+	assert_int_equal(control.counter[COUNTER_disk_spills], spills);
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
+}
+
+/* Publishes page n with its CRC. Returns its place and generation. */
+static struct ctl_done store_proven(uint64_t n)
+{
+	struct ctl_done credit = take(&client, 0, PAGE);
+
+	assert_int_equal(credit.status, OP_HIT);
+	memset(bytes_at(credit.place), (int)n, PAGE);
+	put(&client, (struct ctl_op){.kind = CTL_PUBLISH,
+			     .count = 1,
+			     .key = key_of(n),
+			     .place = credit.place,
+			     .generation = credit.generation,
+			     .length = PAGE,
+			     .crc = crc32c(0, bytes_at(credit.place), PAGE),
+			     .has_crc = 1});
+	assert_int_equal(get_one(&client).status, OP_HIT);
+	return credit;
+}
+
+static struct tier_spill *spill_of(uint64_t n, const struct ctl_done *at)
+{
+	const struct pool_victim page = {
+		.key = key_of(n), .place = at->place, .generation = at->generation, .length = PAGE};
+
+	assert_true(tier_spill_start(control.tier, &page));
+	return tier_spilling(control.tier, &page.key);
+}
+
+static void a_page_is_written_with_the_crc_of_its_head(void **state)
+{
+	struct ctl_done with = store_proven(7), without;
+	struct tier_spill *spill = spill_of(7, &with);
+
+	(void)state;
+	assert_true(spill->request.has_crc);
+	assert_int_equal(spill->request.crc, crc32c(0, bytes_at(with.place), PAGE));
+	end_request(&spill->request, DISK_OK);
+	assert_true(in_memory(7));
+	assert_int_equal(control.counter[COUNTER_pages_corrupt], 0);
+
+	/* of a client that does not compute it */
+	without = take(&client, 0, PAGE);
+	memset(bytes_at(without.place), 8, PAGE);
+	publish_at(&client, 8, without.place, without.generation, PAGE);
+	spill = spill_of(8, &without);
+	assert_false(spill->request.has_crc);
+	end_request(&spill->request, DISK_OK);
+}
+
+static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **state)
+{
+	struct ctl_done at = store_proven(7), evicted = store_proven(8);
+	struct page_key key = key_of(8);
+	struct tier_spill *spill = spill_of(7, &at);
+	struct disk_page page;
+
+	(void)state;
+	end_request(&spill->request, DISK_CORRUPT);
+	assert_int_equal(control.counter[COUNTER_pages_corrupt], 1);
+	assert_int_equal(control.counter[COUNTER_disk_spills], 0);
+	assert_false(in_memory(7));
+	assert_null(pool_page(control.rail[0].pool, at.place, at.generation));
+	assert_int_equal(directory.removed, 1);
+	assert_int_equal(count(DISK_REMOVE), 1);
+	end_one(DISK_REMOVE, DISK_OK);
+
+	/* evicted while it was being written: nothing is left to be taken out */
+	spill = spill_of(8, &evicted);
+	evict_take_away(control.evict, &key, evicted.place, evicted.generation);
+	end_request(&spill->request, DISK_CORRUPT);
+	assert_int_equal(control.counter[COUNTER_pages_corrupt], 2);
+	assert_false(disk_find(fake_disk, &key, &page));
+	end_one(DISK_REMOVE, DISK_OK);
+}
+
+static void an_orderly_stop_writes_the_pages_that_are_only_in_memory(void **state)
+{
+	uint64_t spills;
+	unsigned on_disk = 0;
+
+	(void)state;
+	for (unsigned n = 0; n < 20; n++)
+		store(&client, n, PAGE);
+	assert_int_equal(control.counter[COUNTER_disk_spills], 0);
+	fake.works = true;
+	tier_close(&control);
+	spills = control.counter[COUNTER_disk_spills];
+	for (unsigned n = 0; n < 20; n++)
+		on_disk += fake.has[n];
+	assert_int_equal(on_disk, 20);
+	assert_int_equal(spills, 20);
+	/* Clean pages are not written again. */
+	assert_int_equal(tier_open(&control), 0);
+	while (control.tier->state == TIER_OPENING)
+		event_base_loop(control.base, EVLOOP_ONCE);
+	tier_close(&control);
+	assert_int_equal(control.counter[COUNTER_disk_spills], spills);
+}
+
+static void a_stop_does_not_wait_for_a_disk_that_hangs(void **state)
+{
+	uint64_t began;
+
+	(void)state;
+	for (unsigned n = 0; n < 20; n++)
+		store(&client, n, PAGE);
+	began = now;
+	tier_close(&control);
+	assert_in_range(now - began, TIER_FLUSH_NS, 2 * TIER_FLUSH_NS);
+	assert_int_equal(control.counter[COUNTER_disk_spills], 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		DISK_TEST(pages_are_written_before_they_are_evicted),
+		DISK_TEST(bursts_of_half_the_pool_lose_no_page),
+		DISK_TEST(few_pages_of_one_size_are_written_when_another_size_fills_the_pool),
+		DISK_TEST(the_reserve_waits_for_a_disk_that_keeps_up),
+		DISK_TEST(when_a_write_ends_requests_for_room_are_tried_again),
+		DISK_TEST(a_drop_is_counted_by_its_cause),
+		DISK_TEST(a_refused_page_is_not_offered_at_once),
+		DISK_TEST(a_page_that_the_disk_has_lost_is_written_again),
+		DISK_TEST(no_more_than_the_budget_is_being_written),
+		DISK_TEST(a_disk_that_hangs_costs_its_budget_and_pages_are_dropped),
+		DISK_TEST(a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk),
+		DISK_TEST(an_evicted_page_is_published_as_on_disk_when_it_is_written),
+		DISK_TEST(a_key_removed_while_its_evicted_page_is_written_is_published_nowhere),
+		DISK_TEST(an_evicted_page_that_left_the_disk_at_once_is_a_miss),
+		DISK_TEST(a_page_that_is_being_written_is_not_written_again),
+		DISK_TEST(a_write_without_an_end_leaves_the_budget_once),
+		DISK_TEST(a_page_of_another_length_that_is_being_written_is_removed),
+		DISK_TEST(a_page_that_leaves_the_disk_keeps_its_entry_in_memory),
+		DISK_TEST(a_write_that_fails_leaves_the_page_as_it_was),
+		DISK_TEST(a_page_is_written_with_the_crc_of_its_head),
+		DISK_TEST(a_page_that_the_disk_found_damaged_is_counted_and_taken_out),
+		DISK_TEST(an_orderly_stop_writes_the_pages_that_are_only_in_memory),
+		DISK_TEST(a_stop_does_not_wait_for_a_disk_that_hangs),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

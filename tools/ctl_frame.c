@@ -148,17 +148,16 @@ static void print_health(struct paper *p, const struct frame *f)
 static void print_members(struct paper *p, const struct frame *f)
 {
 	json_object *members = json_get(f->now, "members");
-	size_t n = json_length(members), suspect = 0, others = 0;
+	size_t n = json_length(members), silent = 0, others = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		json_object *member = json_at(members, i);
 
-		suspect += !strcmp(json_text(member, "state"), "suspect");
+		silent += !strcmp(json_text(member, "state"), "silent");
 		others += strcmp(json_text(member, "software"), json_text(f->now, "version")) != 0;
 	}
 	n += (size_t)json_number(f->now, "members_unlisted");
-	line(p, "members  %zu up, %zu suspect, %zu down; %zu of another version", n - suspect,
-		suspect,
+	line(p, "members  %zu up, %zu silent, %zu down; %zu of another version", n - silent, silent,
 		json_length(json_get(f->now, "members_down")) +
 			(size_t)json_number(f->now, "members_down_unlisted"),
 		others);

@@ -79,15 +79,15 @@ class Named(harness.ClusterTest):
         print(f"after {took[-1]:.2f} s", end=" ", flush=True)
         harness.wait_for(well, 30, "the fault is over")
 
-    def test_a_member_that_stands_still_is_suspect(self):
+    def test_a_member_that_stands_still_is_silent(self):
         engines = self.begin()
         name = f"member 127.0.0.1:{engines.port[1]}"
         process = engines.process[1]
         self.assert_named(
             lambda: harness.freeze(process),
             lambda: process.send_signal(signal.SIGCONT),
-            lambda: name in engines.findings().get("member_suspect", ""),
-            lambda: not {"member_suspect", "member_down"} & set(engines.findings()))
+            lambda: name in engines.findings().get("member_silent", ""),
+            lambda: not {"member_silent", "member_down"} & set(engines.findings()))
 
     def test_a_rail_that_is_down_is_named(self):
         engines = self.begin()

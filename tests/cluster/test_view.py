@@ -70,7 +70,7 @@ class View(harness.ClusterTest):
             return view if row["state"] != "up" else None
         view = harness.wait_for(row_says_so, 20, "the row of the killed engine says so")
         row = next(r for r in view["rows"] if r["name"] == gone)
-        self.assertIn(row["finding"], ("member_down", "member_suspect"))
+        self.assertIn(row["finding"], ("member_down", "member_silent"))
         self.assertEqual(row["severity"], "warning")
 
         def is_first_and_counts_in_nothing():

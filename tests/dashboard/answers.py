@@ -194,8 +194,8 @@ def bad_rows():
     return [cluster_row(1, severity="critical", finding="rail_lost", summary=found),
             cluster_row(2, state="down", state_ms=97000, severity="warning",
                         finding="member_down", age_ms=99000),
-            cluster_row(3, state="suspect", state_ms=4000, severity="warning",
-                        finding="member_suspect", why="silent", age_ms=4800),
+            cluster_row(3, state="silent", state_ms=4000, severity="warning",
+                        finding="member_silent", why="silent", age_ms=4800),
             cluster_row(4, severity="warning", finding="made_up_later",
                         summary=summary(findings=1)),
             cluster_row(5, severity="info", finding="directory_moving",
@@ -215,7 +215,7 @@ def cluster(members=3, bad=False):
     rows = bad_rows() if bad else []
     rows += [cluster_row(n) for n in range(members) if n == 0 or n > len(rows)]
     rows = rows[:min(SHOWN_MAX, members)]
-    down, suspect = (sum(row["state"] == state for row in rows) for state in ("down", "suspect"))
+    down, silent = (sum(row["state"] == state for row in rows) for state in ("down", "silent"))
     asked = members - sum(row["summary"] is None or row["state"] == "down" for row in rows)
     buckets = [0] * SUMMARY_BUCKETS
     buckets[20] = 14500 * asked
@@ -223,8 +223,8 @@ def cluster(members=3, bad=False):
     merged = {call: {**one[call], "count": one[call]["count"] * asked, "buckets": buckets}
               for call in ("get", "set", "exists")}
     sums = ("get_bytes_per_s", "set_bytes_per_s", "get_pages_per_s", "evictions_per_s")
-    return {"age_ms": 120, "members": members, "up": members - down - suspect,
-            "suspect": suspect, "down": down, "others": others(rows), "shown": len(rows),
+    return {"age_ms": 120, "members": members, "up": members - down - silent,
+            "silent": silent, "down": down, "others": others(rows), "shown": len(rows),
             "asked": asked, "rows": rows,
             "merged": {"lower_ns": [n * 1024 for n in range(SUMMARY_BUCKETS)], **merged},
             "totals": {**{name: one[name] * asked for name in sums},

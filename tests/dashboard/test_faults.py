@@ -18,9 +18,9 @@ def member_killed(answer):
 
 
 def member_gray(answer):
-    answer["report"]["members"][2].update(state="suspect", state_ms=2000)
-    answers.finding(answer, "member_suspect", "warning",
-                    "member node-02 (10.0.0.3:31998) is suspect for 2 s")
+    answer["report"]["members"][2].update(state="silent", state_ms=2000)
+    answers.finding(answer, "member_silent", "warning",
+                    "member node-02 (10.0.0.3:31998) is silent for 2 s")
 
 
 def rail_down(answer):
@@ -56,7 +56,7 @@ def cluster_of(state="up", **different):
     row = answers.cluster_row(2, state=state, **different)
     answer["rows"] = [row] + answer["rows"][:2]
     answer["up"] -= state != "up"
-    answer["suspect"], answer["down"] = int(state == "suspect"), int(state == "down")
+    answer["silent"], answer["down"] = int(state == "silent"), int(state == "down")
     answer["others"] = answers.others(answer["rows"])
     return answer
 
@@ -154,9 +154,9 @@ class Faults(harness.PageTest):
                           ("#members", "node-01: down since"), ("#members .big", "2 of 3 up"),
                           ("#table-members", "down for 0 s"))
 
-    def test_a_suspect_member_is_named(self):
-        self.assert_named(member_gray, ("#worst", "node-02 (10.0.0.3:31998) is suspect"),
-                          ("#members", "node-02: suspect since"))
+    def test_a_silent_member_is_named(self):
+        self.assert_named(member_gray, ("#worst", "node-02 (10.0.0.3:31998) is silent"),
+                          ("#members", "node-02: silent since"))
 
     def test_a_rail_that_is_down_is_named(self):
         self.assert_named(rail_down, ("#worst", "rail 3 (mlx5_3) is down"),

@@ -88,7 +88,7 @@ class Looks(harness.PageTest):
 
 def everything_wrong(answer):
     report = answer["report"]
-    report["members"][5].update(state="suspect", state_ms=3200)
+    report["members"][5].update(state="silent", state_ms=3200)
     report["members"][7]["software"] = "0.0.9"
     report["members_down"] = [{"name": f"node-{n}", "address": "10.0.0.77", "port": 31998,
                                "state_ms": 12345} for n in range(70, 76)]
@@ -112,7 +112,7 @@ class Names(harness.PageTest):
         def change(answer):
             report = answer["report"]
             report.update(name=NAME, cluster=NAME, version=NAME)
-            report["members"][1].update(name=NAME, address=NAME, software=NAME, state="suspect",
+            report["members"][1].update(name=NAME, address=NAME, software=NAME, state="silent",
                                         state_ms=5000)
             report["members_down"] = [{"name": NAME, "address": NAME, "port": 1, "state_ms": 9000}]
             report["rails"][0].update(device=NAME, state=NAME)
@@ -167,8 +167,8 @@ class Names(harness.PageTest):
     def test_a_long_name_moves_nothing(self):
         def change(answer):
             answer["report"]["name"] = "n" * 63
-            answer["report"]["members"][1].update(name="w" * 63, state="suspect", state_ms=4000)
-            answers.finding(answer, "member_suspect", "warning", "member " + "w" * 150)
+            answer["report"]["members"][1].update(name="w" * 63, state="silent", state_ms=4000)
+            answers.finding(answer, "member_silent", "warning", "member " + "w" * 150)
         for width in SIZES:
             fake = self.fake(change=change)
             page = self.open(fake, width=width, height=SIZES[width])
@@ -206,7 +206,7 @@ class Cluster(harness.PageTest):
         self.assertEqual(rows(page)[:9], [
             ["node-001", "up", "critical: a NIC died; 2 more", *figures, "0 s"],
             ["node-002", "down for 97 s", "warning: sends nothing", *none, "99 s"],
-            ["node-003", "suspect for 4 s",
+            ["node-003", "silent for 4 s",
              "warning: no heartbeats; does not answer this engine", *figures, "4 s"],
             ["node-004", "up", "warning: made up later", *figures, "0 s"],
             ["node-005", "up", "note: directory entries move", *figures, "0 s"],
@@ -215,7 +215,7 @@ class Cluster(harness.PageTest):
             ["node-008", "up", "its version has no summaries", *none, "–"],
             ["node-000 (this engine)", "up", "nothing to report", *figures, "0 s"]])
         self.assertEqual(page.text("#cluster-states"),
-                         "worst first; 62 up, 1 suspect, 1 down; totals are of 61 that answered")
+                         "worst first; 62 up, 1 silent, 1 down; totals are of 61 that answered")
         self.assertEqual(page.text("#cluster-rails .big"), "487 of 488 in use")
         self.assertIn("1 moving", page.text("#cluster-rails"))
 

@@ -338,7 +338,7 @@ void health_make(const struct snapshot *s, const struct health_past *past, uint6
 			snapshot_age_ns(s, now_ns) / 1000000000);
 	health_rails(s, ret);
 	health_members(s, ret, "down", FINDING_member_down);
-	health_members(s, ret, "suspect", FINDING_member_suspect);
+	health_members(s, ret, "silent", FINDING_member_silent);
 	health_seeds(s, ret);
 	health_refusals(s, ret);
 	health_disks(s, ret);

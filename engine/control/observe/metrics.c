@@ -330,7 +330,7 @@ static void compat_rows(FILE *f, const struct snapshot *s, const char *node)
 		pool += (double)s->rail[r].pool_bytes;
 		used += (double)s->rail[r].pool_used_bytes;
 	}
-	up = snapshot_members(s, SNAPSHOT_UP) + snapshot_members(s, SNAPSHOT_SUSPECT);
+	up = snapshot_members(s, SNAPSHOT_UP) + snapshot_members(s, SNAPSHOT_SILENT);
 #define ROW(type, name, number) compat_row(f, node, #type, #name, number);
 #include "engine/control/observe/metrics_compat.def"
 #undef ROW

@@ -230,7 +230,7 @@ static void report_members(struct json *j, const struct snapshot *s)
 	}
 	json_close(j, "]");
 	json_count(j, "members_unlisted",
-		s->members_more[SNAPSHOT_UP] + s->members_more[SNAPSHOT_SUSPECT]);
+		s->members_more[SNAPSHOT_UP] + s->members_more[SNAPSHOT_SILENT]);
 	json_count(j, "members_down_unlisted", s->members_more[SNAPSHOT_DOWN]);
 	json_count(j, "map_epoch", s->map_epoch);
 }

@@ -20,8 +20,8 @@
 #include "engine/control/pages/pages.h"
 #include "numa/clock.h"
 
-/* A member is suspect after this many tenths of a heartbeat interval without a message from it. */
-#define SUSPECT_BEATS_10 20u
+/* A member is silent after this many tenths of a heartbeat interval without a message from it. */
+#define SILENT_BEATS_10 20u
 
 static void text_copy(char *to, size_t bytes, const char *from)
 {
@@ -31,7 +31,7 @@ static void text_copy(char *to, size_t bytes, const char *from)
 /* ---- members --------------------------------------------------------------------------------- */
 
 /* Since when the member has been silent; 0: it is up. One without a connection is silent. */
-static uint64_t suspect_since_ns(
+static uint64_t silent_since_ns(
 	const struct control *control, const struct member *entry, uint64_t now_ns)
 {
 	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000;
@@ -39,7 +39,7 @@ static uint64_t suspect_since_ns(
 
 	if (entry->record.self || now_ns < entry->contact->heard_ns)
 		return 0;
-	if (linked && now_ns - entry->contact->heard_ns <= beat_ns * SUSPECT_BEATS_10 / 10)
+	if (linked && now_ns - entry->contact->heard_ns <= beat_ns * SILENT_BEATS_10 / 10)
 		return 0;
 	return entry->contact->heard_ns;
 }
@@ -89,8 +89,8 @@ static void snapshot_take_member(
 	struct member_texts texts;
 
 	if (entry->state != MEMBER_DEAD) {
-		since_ns = suspect_since_ns(control, entry, s->taken_ns);
-		state = since_ns ? SNAPSHOT_SUSPECT : SNAPSHOT_UP;
+		since_ns = silent_since_ns(control, entry, s->taken_ns);
+		state = since_ns ? SNAPSHOT_SILENT : SNAPSHOT_UP;
 	}
 	if (s->members >= SNAPSHOT_MEMBERS) {
 		s->members_more[state]++;

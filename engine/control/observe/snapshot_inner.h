@@ -19,18 +19,18 @@
 #include "engine/control/pages/pages.h"
 #include "engine/rail/rail.h"
 
-#define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "suspect" */
+#define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "silent" */
 #define SNAPSHOT_SOFTWARE_BYTES 32
 #define HEALTH_REASON_BYTES 160
 /* Members that are listed; of larger clusters those come first that this engine has to do with. */
 #define SNAPSHOT_MEMBERS 2048
 
-enum { SNAPSHOT_UP, SNAPSHOT_SUSPECT, SNAPSHOT_DOWN, SNAPSHOT_MEMBER_STATES };
+enum { SNAPSHOT_UP, SNAPSHOT_SILENT, SNAPSHOT_DOWN, SNAPSHOT_MEMBER_STATES };
 
 /* The name of a member's state, as in snapshot_member.state. */
 static inline const char *snapshot_state_name(unsigned state)
 {
-	static const char *const names[SNAPSHOT_MEMBER_STATES] = {"up", "suspect", "down"};
+	static const char *const names[SNAPSHOT_MEMBER_STATES] = {"up", "silent", "down"};
 
 	return names[state];
 }
@@ -39,14 +39,14 @@ struct snapshot_member {
 	char name[NAME_BYTES_MAX];
 	char address[NAME_BYTES_MAX];
 	char software[SNAPSHOT_SOFTWARE_BYTES]; /* program version; "": an older engine */
-	char state[SNAPSHOT_STATE_BYTES]; /* "up", "suspect": silent for two heartbeats, "down" */
+	char state[SNAPSHOT_STATE_BYTES];       /* "up", "silent" for two heartbeats, "down" */
 	uint64_t incarnation;
 	uint32_t ref;
 	uint16_t port;
 	uint16_t rails;
 	bool self;
 	bool on_map;
-	uint64_t state_ms; /* how long it has been suspect or down; up: 0 */
+	uint64_t state_ms; /* how long it has been silent or down; up: 0 */
 	uint32_t wire;     /* wire version that this engine and the member speak; 0: not known */
 	uint32_t abi;      /* version of the member's client ABI; 0: not known */
 	unsigned links;    /* connections with it, 0 to 2 */

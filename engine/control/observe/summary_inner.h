@@ -55,7 +55,7 @@ struct summary {
 	uint8_t flags;
 	uint8_t findings; /* number of findings about the engine itself */
 	uint8_t rails, rails_up;
-	uint16_t members_up, members_down; /* as the sender sees them; down: suspect or down */
+	uint16_t members_up, members_down; /* as the sender sees them; down: silent or down */
 	uint16_t pool_used;                /* 1/1000 of the pools of all rails */
 	uint16_t directory_used;           /* 1/1000 of the shard's entries */
 	/* 1/1000 of the pages read in the window, or SUMMARY_NONE; their sum is at most 1000 */

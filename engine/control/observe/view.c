@@ -243,7 +243,7 @@ static void summary_rates_fill(
 /* True if it is about other members: it says nothing of the engine that finds it. */
 static bool finding_of_others(enum finding id)
 {
-	return id == FINDING_member_down || id == FINDING_member_suspect ||
+	return id == FINDING_member_down || id == FINDING_member_silent ||
 	       id == FINDING_versions_differ || id == FINDING_absence_unproven;
 }
 
@@ -293,7 +293,7 @@ void view_summary_make(
 	ret->pool_used = summary_permille(used, pool);
 	ret->rails_up = (uint8_t)rails_up;
 	ret->members_up = (uint16_t)snapshot_members(s, SNAPSHOT_UP);
-	ret->members_down = (uint16_t)(snapshot_members(s, SNAPSHOT_SUSPECT) +
+	ret->members_down = (uint16_t)(snapshot_members(s, SNAPSHOT_SILENT) +
 				       snapshot_members(s, SNAPSHOT_DOWN));
 	summary_findings_fill(s, past, ret);
 	summary_rates_fill(s, past, ret);
@@ -519,7 +519,7 @@ static const char *const call_names[SUMMARY_CALLS] = {"get", "set", "exists"};
 struct row {
 	const struct snapshot_member *member;
 	unsigned severity;
-	unsigned state; /* 0: up, 1: suspect, 2: down */
+	unsigned state; /* 0: up, 1: silent, 2: down */
 	const char *finding;
 	bool fresh; /* its summary counts */
 };
@@ -540,7 +540,7 @@ static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 {
 	struct row row = {.member = m, .severity = SUMMARY_OK, .finding = ""};
 
-	row.state = !strcmp(m->state, "down") ? 2 : !strcmp(m->state, "suspect") ? 1 : 0;
+	row.state = !strcmp(m->state, "down") ? 2 : !strcmp(m->state, "silent") ? 1 : 0;
 	row.fresh = row.state < 2 && m->summary_ns &&
 		    summary_age_ms(m, now_ns) <= VIEW_FRESH_NS / 1000000;
 	if (row.fresh) {
@@ -550,7 +550,7 @@ static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 	/* This engine's own view of a silent member is newer than the member's last summary. */
 	if (row.state) {
 		row.finding =
-			finding_name(row.state == 2 ? FINDING_member_down : FINDING_member_suspect);
+			finding_name(row.state == 2 ? FINDING_member_down : FINDING_member_silent);
 		if (row.severity < SUMMARY_WARNING)
 			row.severity = SUMMARY_WARNING;
 	}
@@ -719,7 +719,7 @@ static bool json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
 	struct row *row = calloc(s->members + 1, sizeof(*row));
 	unsigned shown = s->members < VIEW_ROWS_MAX ? s->members : VIEW_ROWS_MAX;
 	unsigned up = snapshot_members(s, SNAPSHOT_UP), down = snapshot_members(s, SNAPSHOT_DOWN);
-	unsigned suspect = snapshot_members(s, SNAPSHOT_SUSPECT);
+	unsigned silent = snapshot_members(s, SNAPSHOT_SILENT);
 	struct totals totals = {0};
 
 	if (!row)
@@ -730,9 +730,9 @@ static bool json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
 			totals_add(&totals, &s->member[i].summary);
 	}
 	qsort(row, s->members, sizeof(row[0]), row_worse_first);
-	fprintf(f, "{\"age_ms\":%" PRIu64 ",\"members\":%u,\"up\":%u,\"suspect\":%u,\"down\":%u,",
-		now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0, up + suspect + down,
-		up, suspect, down);
+	fprintf(f, "{\"age_ms\":%" PRIu64 ",\"members\":%u,\"up\":%u,\"silent\":%u,\"down\":%u,",
+		now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0, up + silent + down, up,
+		silent, down);
 	json_others(f, row, s->members);
 	fprintf(f, "\"shown\":%u,\"asked\":%u,\"rows\":[", shown, totals.asked);
 	for (unsigned i = 0; i < shown; i++) {

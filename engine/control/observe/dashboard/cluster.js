@@ -10,7 +10,7 @@ const CLUSTER_ROWS = 8; /* that are shown until all are wanted */
 const FINDING_WORDS = {
   loop_blocked: "control plane blocked", rails_all_out: "no rail in use", rail_lost: "a NIC died",
   rail_down: "a rail is down", rail_slow: "a rail is slow", member_down: "sends nothing",
-  member_suspect: "no heartbeats", pool_full: "pool full",
+  member_silent: "no heartbeats", pool_full: "pool full",
   disk_failed: "a disk failed", pages_corrupt: "damaged pages", pages_unproven: "pages dropped",
   disk_drops: "disk drops pages", directory_full: "directory full",
   reads_failing: "READs fail", versions_differ: "versions differ", stopping: "stopping",
@@ -68,7 +68,7 @@ function findingsOfOthers(cluster) {
 
 /* Of how many members the banner can tell. */
 function wordsOfJudged(cluster) {
-  const up = cluster.up + cluster.suspect;
+  const up = cluster.up + cluster.silent;
   if (cluster.members < 2) return "";
   return cluster.asked >= up ? ` of all ${cluster.members} members` :
     ` of ${cluster.asked} of ${cluster.members} members; the others did not answer`;
@@ -115,7 +115,7 @@ function showMerged(cluster) {
 }
 
 function showCluster(cluster) {
-  const bad = [[cluster.suspect, "suspect"], [cluster.down, "down"]].filter(([n]) => n);
+  const bad = [[cluster.silent, "silent"], [cluster.down, "down"]].filter(([n]) => n);
   setText(id("cluster-title"),
     `Cluster: ${cluster.shown} of ${plural(cluster.members, "member")}`);
   setText(id("cluster-states"), [`worst first; ${cluster.up} up`,

@@ -173,7 +173,7 @@ function figures(past) {
 
 /* Members: those on the map and those that left it, in the order in which they need a look. */
 function memberFigures(report) {
-  const rank = {down: 0, suspect: 1, up: 2};
+  const rank = {down: 0, silent: 1, up: 2};
   const all = report.members.concat(report.members_down.map(m => ({...m, state: "down"})));
   return all.map(m => ({...m, name: wordsOfName(m.name), address: wordsOfName(m.address)}))
     .sort((x, y) => rank[x.state] - rank[y.state] || x.name.localeCompare(y.name, "en",

@@ -73,7 +73,7 @@ function showMembers(members, report) {
   if (!members.length) tile("members", "info", "none yet", ["The engine is starting."]);
   else tile("members", not.length ? "warning" : "ok",
     `${members.length - not.length} of ${members.length} up`,
-    not.length ? lines : ["None is down, none is suspect.",
+    not.length ? lines : ["None is down, none is silent.",
       members.length === 1 ? "This engine is alone." : ""]);
 }
 
@@ -216,7 +216,7 @@ function rows(table, list) {
 }
 
 const ROWS_MAX = 256;
-const LEVEL_OF_STATE = {up: "ok", suspect: "warning", slow: "warning", down: "warning",
+const LEVEL_OF_STATE = {up: "ok", silent: "warning", slow: "warning", down: "warning",
   lost: "critical"};
 
 function showTables(f, members) {

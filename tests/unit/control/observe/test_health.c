@@ -94,10 +94,10 @@ static void each_state_of_a_rail_is_one_finding(void **state)
 static void members_are_named_up_to_a_number_and_then_counted(void **state)
 {
 	(void)state;
-	strcpy(s.member[2].state, "suspect");
+	strcpy(s.member[2].state, "silent");
 	s.member[2].state_ms = 2999;
 	make();
-	only(FINDING_member_suspect, "member host:3 (10.0.0.3:7002) is suspect for 2 s",
+	only(FINDING_member_silent, "member host:3 (10.0.0.3:7002) is silent for 2 s",
 		FINDING_COUNT);
 	strcpy(s.member[2].state, "down");
 	s.member[2].state_ms = 61000;
@@ -292,9 +292,9 @@ static void what_makes_absent_keys_unreachable_is_a_finding(void **state)
 	assert_int_equal(health.count, 0);
 	s.member[2].on_map = true;
 	s.member[2].owner.why = SUSPECT_SILENT;
-	strcpy(s.member[2].state, "suspect");
+	strcpy(s.member[2].state, "silent");
 	make();
-	only(FINDING_member_suspect, "member host:3 (10.0.0.3:7002) is suspect for 0 s",
+	only(FINDING_member_silent, "member host:3 (10.0.0.3:7002) is silent for 0 s",
 		FINDING_COUNT);
 }
 
@@ -356,7 +356,7 @@ static void pages_that_no_disk_took_name_their_cause(void **state)
 static void everything_wrong(void)
 {
 	while (s.members < SNAPSHOT_MEMBERS)
-		sample_member(&s, "gone", s.members % 2 ? "down" : "suspect");
+		sample_member(&s, "gone", s.members % 2 ? "down" : "silent");
 	strcpy(s.member[1].software, "2");
 	s.stopping = s.directory_moving = true;
 	sample_unmet(&s);
@@ -436,7 +436,7 @@ static void names_of_any_length_and_content_stay_in_their_line(void **state)
 		memset(s.member[i].name, 'n', NAME_BYTES_MAX - 1);
 		memset(s.member[i].address, 'a', NAME_BYTES_MAX - 1);
 		memset(s.member[i].software, 'v', SNAPSHOT_SOFTWARE_BYTES - 1);
-		strcpy(s.member[i].state, "suspect");
+		strcpy(s.member[i].state, "silent");
 		s.member[i].state_ms = UINT64_MAX;
 		s.member[i].port = UINT16_MAX;
 	}
@@ -484,7 +484,7 @@ static void an_engine_that_is_not_ready_says_why(void **state)
 	assert_null(not_ready(1, 0));
 	assert_null(not_ready(3, HEALTH_BLOCKED_NS));
 	assert_string_equal(not_ready(4, 0), "3 of 4 members are up (metrics.ready_members)");
-	strcpy(s.member[1].state, "suspect");
+	strcpy(s.member[1].state, "silent");
 	assert_string_equal(not_ready(3, 0), "2 of 3 members are up (metrics.ready_members)");
 	assert_null(not_ready(2, 0));
 	strcpy(s.rail[0].state, "down");

@@ -92,7 +92,7 @@ static void figures_stand_where_they_belong(void **state)
 	check(false,
 		"[v(\"rail_state\",rail=\"0\",state=n) for n in (\"up\",\"slow\",\"down\",\"lost\")]==[1,0,0,0]");
 	strcpy(s.member[1].state, "down");
-	strcpy(s.member[2].state, "suspect");
+	strcpy(s.member[2].state, "silent");
 	sample_member(&s, "host:4", "up");
 	check(false, "v(\"cluster_members\",state=\"up\")==2 and t(\"cluster_members\")==4");
 	check(false, "f[\"peercache_build_info\"].samples.popitem()[1]==1");
@@ -157,7 +157,7 @@ static void labels_are_few_and_series_are_bounded(void **state)
 	s.members_more[SNAPSHOT_UP] = 10000;
 	s.members_more[SNAPSHOT_DOWN] = 7;
 	check(false,
-		"[v(\"cluster_members\",state=e) for e in (\"up\",\"suspect\",\"down\")]==[12048,0,7]");
+		"[v(\"cluster_members\",state=e) for e in (\"up\",\"silent\",\"down\")]==[12048,0,7]");
 	s.rails = s.poll_cores = RAILS_MAX;
 	s.sessions = s.channels = 1000000;
 	for (unsigned r = 0; r < RAILS_MAX; r++) {
@@ -200,7 +200,7 @@ static void old_names_have_the_figures_of_this_engine(void **state)
 	check(true,
 		"[v(n,node=\"host:1\") for n in (\"read_requests_total\",\"read_hits_total\",\"read_misses_total\",\"read_hit_rate\",\"pool_bytes_used\",\"members\",\"rdma_rails\",\"uptime_seconds\",\"exists_pages_found_total\",\"read_failures_total\")]==[20,16,4,.8,2**29,3,2,90,100,3012]");
 	strcpy(s.member[1].state, "down");
-	strcpy(s.member[2].state, "suspect");
+	strcpy(s.member[2].state, "silent");
 	check(true, "v(\"members\",node=\"host:1\")==2");
 }
 

@@ -317,7 +317,7 @@ static void a_report_has_the_findings_worst_first(void **state)
 	contacts[1].heard_ns = 1;
 	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
 	check(text,
-		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_suspect\",\"engine_refused\",\"seed_silent\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
+		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_silent\",\"engine_refused\",\"seed_silent\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
 	check(text, "r[\"health\"][\"worst\"]==\"warning\"");
 	check(text, "r[\"seeds\"]==dict(others=3,silent=2,unmet=False,unmet_ms=4,named=[dict("
 		    "address=\"[fd00::1]:9\",why=\"no route\",for_ms=7000)])");
@@ -398,7 +398,7 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 	assert_int_equal(s->member[2].ref, 1000 + ALL / MEMBER_CHUNK * MEMBER_CHUNK);
 	assert_int_equal(s->members_more[SNAPSHOT_DOWN], (ALL - 1) / 100);
 	assert_int_equal(s->members_more[SNAPSHOT_UP], 300 - (ALL - 1) / 100);
-	assert_int_equal(snapshot_members(s, SNAPSHOT_UP) + snapshot_members(s, SNAPSHOT_SUSPECT) +
+	assert_int_equal(snapshot_members(s, SNAPSHOT_UP) + snapshot_members(s, SNAPSHOT_SILENT) +
 				 snapshot_members(s, SNAPSHOT_DOWN),
 		ALL);
 	/* As long as all are listed, they are in the order of the map. */
@@ -409,7 +409,7 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 	members.table.entries = 2;
 }
 
-/* A member is shown as up, suspect or down, and for how long. */
+/* A member is shown as up, silent or down, and for how long. */
 static void the_state_of_a_member_is_told(void **state)
 {
 	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
@@ -420,13 +420,13 @@ static void the_state_of_a_member_is_told(void **state)
 	engine.settings = &beats;
 	contacts[1].heard_ns = now_ns;
 	snapshot_take(&engine, s);
-	assert_string_equal(s->member[1].state, "suspect"); /* there is no connection */
+	assert_string_equal(s->member[1].state, "silent"); /* there is no connection */
 	contacts[1].in = (struct rpc_link *)(void *)&engine;
 	snapshot_take(&engine, s);
 	assert_string_equal(s->member[1].state, "up");
 	contacts[1].heard_ns = now_ns - 3000000000ull;
 	snapshot_take(&engine, s);
-	assert_string_equal(s->member[1].state, "suspect");
+	assert_string_equal(s->member[1].state, "silent");
 	assert_in_range(s->member[1].state_ms, 3000, 60000);
 	assert_int_equal(s->members, 2);
 	entries[1].state = MEMBER_DEAD;

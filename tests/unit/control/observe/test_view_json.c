@@ -78,7 +78,7 @@ static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void *
 	summary(member("warn", "up"), SUMMARY_WARNING, "pool_full", 1000000000);
 	summary(member("crit", "up"), SUMMARY_CRITICAL, "rail_lost", 1000000000);
 	summary(member("dead", "down"), SUMMARY_OK, "", 2000000000);
-	summary(member("late", "suspect"), SUMMARY_CRITICAL, "rail_lost", 0);
+	summary(member("late", "silent"), SUMMARY_CRITICAL, "rail_lost", 0);
 	expect("o == [\"late\", \"crit\", \"dead\", \"silent\", \"warn\", \"info\", \"fine\", \"new\", \"old\", \"stale\"]");
 	expect("[r[n][\"why\"] for n in o] == [\"\"]*3 + [\"silent\"] + [\"\"]*3 + [\"waiting\", \"old\", \"waiting\"]");
 	expect("[r[n][\"severity\"] for n in o] == [\"critical\"]*2 + [\"warning\"]*3 + [\"info\"] + [\"ok\"]*4");
@@ -86,10 +86,10 @@ static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void *
 	for (unsigned i = 0; i < s.members; i++)
 		s.member[i].self = !strcmp(s.member[i].name, "crit");
 	expect("v[\"others\"] == dict(info=1, warning=2, critical=0)"); /* beside this engine */
-	expect("[r[n][\"finding\"] for n in o[:5]] == [\"member_suspect\", \"rail_lost\", \"member_down\", \"\", \"pool_full\"]");
+	expect("[r[n][\"finding\"] for n in o[:5]] == [\"member_silent\", \"rail_lost\", \"member_down\", \"\", \"pool_full\"]");
 	expect("r[\"new\"][\"summary\"] is None and r[\"new\"][\"age_ms\"] == -1 and r[\"warn\"][\"age_ms\"] == 1000 and r[\"dead\"][\"age_ms\"] == 2000");
 	/* down and stale ones count in no total */
-	expect("(v[\"members\"], v[\"up\"], v[\"suspect\"], v[\"down\"], v[\"shown\"], v[\"asked\"]) == (10, 8, 1, 1, 10, 5)");
+	expect("(v[\"members\"], v[\"up\"], v[\"silent\"], v[\"down\"], v[\"shown\"], v[\"asked\"]) == (10, 8, 1, 1, 10, 5)");
 	expect("v[\"totals\"][\"rails\"] == 10 and v[\"totals\"][\"rails_up\"] == 5 and v[\"totals\"][\"get_bytes_per_s\"] == 50");
 	expect("v[\"merged\"][\"get\"][\"buckets\"][10] == v[\"merged\"][\"get\"][\"count\"] == 520 and v[\"merged\"][\"get\"][\"p50_ns\"] == v[\"merged\"][\"lower_ns\"][11]");
 	expect("v[\"merged\"][\"set\"][\"count\"] == 0 and len(v[\"merged\"][\"lower_ns\"]) == 54");
@@ -125,9 +125,9 @@ static void at_most_64_rows_of_many_members_are_shown(void **state)
 	}
 	expect("v[\"shown\"] == len(o) == 64 and v[\"members\"] == v[\"asked\"] == 2048 and o[:2] == [\"m0500\", \"m0000\"]");
 	s.members_more[SNAPSHOT_UP] = 10000;
-	s.members_more[SNAPSHOT_SUSPECT] = 20;
+	s.members_more[SNAPSHOT_SILENT] = 20;
 	s.members_more[SNAPSHOT_DOWN] = 3;
-	expect("v[\"shown\"] == len(o) == 64 and (v[\"members\"], v[\"up\"], v[\"suspect\"], v[\"down\"]) == (12071, 12048, 20, 3)");
+	expect("v[\"shown\"] == len(o) == 64 and (v[\"members\"], v[\"up\"], v[\"silent\"], v[\"down\"]) == (12071, 12048, 20, 3)");
 }
 
 static void names_from_the_network_stay_inside_their_strings(void **state)

@@ -173,8 +173,10 @@ static void notice_want(struct pc_channel *ch, const struct page_work *p)
 
 /*
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
+ * Not inline: page_stored() would save registers for it at each page.
  */
-static void notice_wanted(struct pc_channel *ch, const struct page_work *p)
+__attribute__((noinline)) static void notice_wanted(
+	struct pc_channel *ch, const struct page_work *p)
 {
 	struct cache_entry *e = cache_numbered(ch, p->cached, &p->key);
 

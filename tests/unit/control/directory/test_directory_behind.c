@@ -290,6 +290,35 @@ static void an_answer_to_another_question_is_not_believed(void **state)
 	assert_int_equal(missing_at_mute(KEYS), 0);
 }
 
+/* Its walk makes up for what it lacks; a comparison would only add to what it does not read. */
+static void it_is_not_compared_with_while_it_is_behind(void **state)
+{
+	struct directory *dir;
+
+	(void)state;
+	open_nodes(1, 20000, 2);
+	dir = node[0].control.directory;
+	have(0, KEYS);
+	mute_join();
+	mute.answers = mute.no_digests = true;
+	assert_true(mute_until(mute_owner()->ref && !mute_owner()->fresh, 5000));
+	mute.answers = false;
+	assert_true(mute_until(mute_owner()->behind, 1000));
+	mute_owner()->unsure = true;
+	dir->tidy.from_ns = dir->tidy.lag_ns = 0;
+	for (unsigned n = 0; n < 50; n++) {
+		move_slice(dir);
+		nodes_run(1);
+	}
+	assert_false(suspect_steers(mute_owner()->why));
+	assert_true(clock_now_ns() >= tidy_from_ns(dir));
+	assert_true(mute_owner()->unsure);
+	assert_null(mute_owner()->digest);
+	mute.answers = true;
+	assert_true(mute_until(!mute_owner()->unsure, 60000));
+	assert_false(mute_owner()->behind);
+}
+
 static void removes_beyond_the_limit_are_dropped_and_logged_once(void **state)
 {
 	const unsigned removes = BATCHES_MAX * MESSAGE_PAGES_MAX + 2 * OWNER_REMOVES_MAX;
@@ -359,6 +388,7 @@ int main(void)
 		T(publishes_skipped_in_the_slot_of_its_walk_are_sent_later),
 		T(publishes_skipped_before_its_digest_comes_are_sent_later),
 		T(an_answer_to_another_question_is_not_believed),
+		T(it_is_not_compared_with_while_it_is_behind),
 		T(removes_beyond_the_limit_are_dropped_and_logged_once),
 		T(former_owners_keep_entries_that_it_has_not_acknowledged),
 	};

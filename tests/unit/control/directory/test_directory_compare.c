@@ -45,6 +45,8 @@ static void no_turn_comes_while_owners_lack_entries(void **state)
 	assert_int_equal(node_open(HOLDER + 1, node_at(1)), 0);
 	assert_true(nodes_until(moves_any(holder()), 3000));
 	node[HOLDER].control.directory->turn.at_ns = 0;
+	compare_tick(holder(), clock_now_ns());
+	assert_int_equal(holder()->turn.at_ns, 0);
 	for (unsigned i = 0; i < 3000 && holder()->turn.at_ns == 0; i++)
 		nodes_run(1);
 	assert_int_equal(holder()->map.settled->owners, HOLDER + 2);
@@ -238,6 +240,74 @@ static void an_owner_that_does_not_answer_ends_no_comparison(void **state)
 	assert_true(node[0].control.directory->turn.at_ns > clock_now_ns());
 }
 
+/* ---- links that close ------------------------------------------------------------------------ */
+
+static struct owner *owner_first(void)
+{
+	return owner_of(holder(), node[0].control.ref);
+}
+
+/* Turns until the condition holds, for at most 3,000 turns. */
+#define turned_until(condition)                                                                    \
+	({                                                                                         \
+		for (unsigned n_ = 0; !(condition) && n_ < 3000; n_++)                             \
+			nodes_turn();                                                              \
+		(condition);                                                                       \
+	})
+
+static void a_comparison_whose_link_closes_is_repeated(void **state)
+{
+	(void)state;
+	open_with_pages();
+	lose(0);
+	compare_begins();
+	assert_true(turned_until(owner_first()->digest));
+	assert_false(owner_first()->digest->answered);
+	rpc_link_close((struct rpc_link *)owner_first()->digest->via);
+	assert_null(owner_first()->digest);
+	assert_true(nodes_until(settled() && all_found(), 9000));
+}
+
+/* The owner has an entry without a page, and was about to show it. */
+static void an_owner_whose_link_closes_shows_its_entries_again(void **state)
+{
+	struct page_key key = key_of(3 * KEYS);
+	struct dir_entry found;
+
+	(void)state;
+	open_with_pages();
+	assert_int_equal(
+		shard_insert(node[0].control.shard, &key, node[HOLDER].control.ref, 5, 77), 0);
+	compare_begins();
+	assert_true(turned_until(owner_first()->show && owner_first()->show->asked));
+	rpc_link_close((struct rpc_link *)owner_first()->show->via);
+	assert_null(owner_first()->show);
+	assert_true(nodes_until(settled(), 9000));
+	assert_int_equal(shard_find(node[0].control.shard, &key, &found, 1), 0);
+}
+
+/* It cannot be asked while it has no link. */
+static void an_owner_without_a_link_is_compared_with_later(void **state)
+{
+	struct member_contact *contact;
+
+	(void)state;
+	open_with_pages();
+	lose(0);
+	assert_true(nodes_until(clock_now_ns() >= tidy_from_ns(holder()), 1000));
+	assert_false(holder()->reading.on);
+	contact = member_peer(&node[HOLDER].control, owner_first()->peer)->contact;
+	if (contact->in)
+		rpc_link_close(contact->in);
+	if (contact->out)
+		rpc_link_close(contact->out);
+	assert_null(member_link_now(&node[HOLDER].control, owner_first()->ref));
+	owner_first()->unsure = true;
+	move_slice(holder());
+	assert_null(owner_first()->digest);
+	assert_true(nodes_until(settled() && all_found(), 9000));
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
 
 int main(void)
@@ -254,6 +324,9 @@ int main(void)
 		T(a_full_owner_that_has_dropped_all_gets_all),
 		T(an_owner_that_refuses_an_entry_counts_as_full),
 		T(an_owner_that_does_not_answer_ends_no_comparison),
+		T(a_comparison_whose_link_closes_is_repeated),
+		T(an_owner_whose_link_closes_shows_its_entries_again),
+		T(an_owner_without_a_link_is_compared_with_later),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@ struct ctl_run {
 	const char *socket, *name_space, *output, *text;
 	const char *group; /* --namespace; NULL: not given */
 	bool json, once;
+	bool cluster; /* clear: all hosts */
 	unsigned timeout_ms;
 	unsigned restart_ms; /* longest wait of restart */
 	/* NULL for health, top, directory, explain and restart: they open it themselves */
@@ -32,7 +33,10 @@ int ctl_get(struct ctl_run *ctl, const char *key);
 int ctl_exists(struct ctl_run *ctl, const char *key);
 int ctl_rm(struct ctl_run *ctl, const char *key);
 
-/* Of ctl->group, or of all namespaces if it is NULL. */
+/*
+ * ctl_clear.c: of ctl->group, or of all namespaces if it is NULL. 1: with ctl->cluster, a host is
+ * not known to be empty.
+ */
 int ctl_clear(struct ctl_run *ctl);
 
 /* ctl_status.c */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercachectl put, get, exists and rm: files as pages; clear. One thread.
+ * peercachectl put, get, exists and rm: files as pages. One thread.
  *
  * A file is stored as pages of CHUNK bytes under the keys KEY\0N. The last page stored is a
  * manifest under KEY with the length and the hash of the file, so that a reader needs only the key.
@@ -252,23 +252,4 @@ int ctl_rm(struct ctl_run *ctl, const char *key)
 	else
 		printf("%s: %s\n", key, result == PC_HIT ? "removed" : pc_result_name(result));
 	return result == PC_HIT ? 0 : 1;
-}
-
-int ctl_clear(struct ctl_run *ctl)
-{
-	uint64_t pages = 0;
-
-	if (pc_clear(ctl->channel, ctl->group, ctl->restart_ms, &pages))
-		die("%s", pc_error());
-	if (ctl->json) {
-		json_object *o = json_object_new_object();
-
-		add_number(o, "removed", pages);
-		print_json(o, stdout);
-		json_object_put(o);
-	} else {
-		printf("removed the pages of %lu keys%s%s from this host\n", pages,
-			ctl->group ? " of namespace " : "", ctl->group ? ctl->group : "");
-	}
-	return 0;
 }

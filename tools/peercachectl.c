@@ -30,8 +30,8 @@ static const char help[] =
 	"  exists KEY...        print whether a member of the cluster has it\n"
 	"  rm KEY...            remove it from the cluster\n"
 	"  clear                remove all pages of this host, in memory and on disk, or those of\n"
-	"                       one namespace and its ranks (--namespace); run it on each host to\n"
-	"                       empty the cluster\n\n"
+	"                       one namespace and its ranks (--namespace); with --cluster those of\n"
+	"                       all hosts\n\n"
 	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
 	"  --namespace TEXT     namespace of the keys (default \"peercachectl\"); of clear: the\n"
@@ -40,6 +40,7 @@ static const char help[] =
 	"                       and clear: 60000)\n"
 	"  --string S           put: store this string\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
+	"  --cluster            clear: all hosts; a line for each, and for those that do not answer\n"
 	"  --once               top: print one picture of 80 columns and 24 lines and end\n"
 	"  --json               print one JSON document, with \"version\" and \"json_version\"\n"
 	"  --help               print this text\n"
@@ -48,6 +49,9 @@ static const char help[] =
 	"  0  success\n"
 	"  1  a key was not found or not stored\n"
 	"  2  wrong usage, no engine, or the output could not be written\n"
+	"Exit status of clear --cluster:\n"
+	"  0  all hosts are empty\n"
+	"  1  some are not known to be: down, silent, late, or their disk did not record it\n"
 	"Exit status of health:\n"
 	"  0  no finding, or only information\n"
 	"  1  a warning\n"
@@ -73,7 +77,7 @@ static const char help[] =
 	"  $ peercachectl explain greeting\n"
 	"  $ peercachectl --namespace llama-70b/bf16 --json explain 0af3...\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
-	"  $ peercachectl clear --namespace 'pc2|model=llama-70b|tag='\n"
+	"  $ peercachectl clear --cluster --namespace 'pc2|model=llama-70b|tag='\n"
 	"  $ peercachectl --socket /run/b.sock get greeting\n";
 
 _Noreturn static void refuse(const char *verb)
@@ -159,8 +163,9 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"socket", 1, NULL, 's'},
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
-		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"once", 0, NULL, '1'},
-		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
+		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"cluster", 0, NULL, 'c'},
+		{"once", 0, NULL, '1'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
+		{NULL, 0, NULL, 0}};
 	struct ctl_run ctl = {
 		.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
 	int o;
@@ -178,6 +183,7 @@ int main(int argc, char **argv)
 		case 'S': ctl.text = optarg; break;
 		case 'o': ctl.output = optarg; break;
 		case '1': ctl.once = true; break;
+		case 'c': ctl.cluster = true; break;
 		case 'h': fputs(help, stdout); return 0;
 		case 'V': print_version(); return 0;
 		default: die("see --help");
@@ -185,5 +191,7 @@ int main(int argc, char **argv)
 	}
 	if (optind == argc)
 		die("no command; see --help");
+	if (ctl.cluster && strcmp(argv[optind], "clear"))
+		die("--cluster is an option of clear; see --help");
 	return command(&ctl, argc - optind, argv + optind);
 }

@@ -266,12 +266,25 @@ enum ctl_kind {
 	 */
 	CTL_WANT = 10,
 	/*
-	 * removes the pages of this host, in memory and on disk, whose keys are of the group that
-	 * `key` has the bits of (page_key_grouped()); count 1: all pages. Answered when they are
-	 * gone, also for the time after a crash. The answer has their number, its low 32 bits in
-	 * `place`, and in `generation`
+	 * removes the pages of the host of the engine `ref` (0: of this host), in memory and on
+	 * disk, whose keys are of the group that `key` has the bits of (page_key_grouped()); count
+	 * 1: all pages. Answered when they are gone, also for the time after a crash, with OP_HIT.
+	 * Any other answer has the reason, an enum ctl_cleared, in `length`. Both have the number
+	 * of pages removed so far, its low 32 bits in `place`, and in `generation`
 	 */
 	CTL_CLEAR = 11,
+};
+
+/* Why a host is not known to be empty. The last four are about another host only. */
+enum ctl_cleared {
+	CLEARED_ALL = 0,      /* it is */
+	CLEARED_VOLATILE = 1, /* its disk did not record the removals */
+	CLEARED_BUSY = 2,     /* too many requests wait there, or here; or no memory */
+	CLEARED_LATE = 3,     /* the deadline has passed; the host goes on */
+	CLEARED_SILENT = 4,   /* its engine does not answer */
+	CLEARED_GONE = 5,     /* it is no member, or left the map meanwhile */
+	CLEARED_OLDER = 6,    /* its engine does not know the request */
+	CLEARED_REASONS
 };
 
 /* What a CTL_PROMOTE is for. The engine of this host answers the last two at once. */
@@ -302,8 +315,8 @@ struct ctl_op {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t ref;
-	/* deadline of PUBLISH, REMOVE, CREDIT and PROMOTE: the answer arrives before it,
-	 * CLOCK_MONOTONIC in ns */
+	/* deadline of PUBLISH, REMOVE, CREDIT, PROMOTE, CLEAR of another host: the answer arrives
+	 * before it, CLOCK_MONOTONIC in ns */
 	uint64_t deadline_ns;
 	uint32_t crc; /* CTL_PUBLISH: CRC32C of the page, its segments in page order */
 	uint32_t spare;
@@ -390,7 +403,8 @@ struct ctl_done {
 	/* CTL_CREDIT: generation of the slots; CTL_PROMOTE: of the slot; with OP_HIT: 0 for a page
 	 * that is on disk, not in memory */
 	uint32_t generation;
-	uint32_t length; /* CTL_CREDIT: page length that the request named, bytes */
+	/* CTL_CREDIT: page length that the request named, bytes; CTL_CLEAR: enum ctl_cleared */
+	uint32_t length;
 };
 static_assert(sizeof(struct ctl_done) == 32, "two to a cache line");
 static_assert(offsetof(struct ctl_done, turn) == RING_TURN_AT, "the ring's");

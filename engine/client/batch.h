@@ -20,7 +20,7 @@ struct peek;
 
 /*
  * BATCH_PEEK and BATCH_CLEAR are no calls about pages: their "pages" are the READs of peek_all(),
- * and the one request of pc_clear().
+ * and the requests of pc_clear() and pc_clear_cluster().
  */
 enum batch_kind { BATCH_GET, BATCH_SET, BATCH_EXISTS, BATCH_REMOVE, BATCH_PEEK, BATCH_CLEAR };
 

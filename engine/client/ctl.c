@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests to the control plane that get one answer, and taking the answers of all: of pages on
- * disk, of removals, of pc_clear(), and of the credits and pages of a set (set.c). Channel thread.
+ * disk, of removals, of clears (clear.c), and of the credits and pages of a set (set.c). Channel
+ * thread.
  *
  * Two reasons to ask the engine of this host for a page on disk (CTL_PROMOTE):
  *
@@ -10,9 +11,6 @@
  *   on.
  * - No owner of the key knows a location, and this host has a disk in service: the engine searches
  *   it, once for each page.
- *
- * pc_clear() is one request, the only "page" of a batch of its own kind, so the deadline and a lost
- * engine are handled as for every other batch.
  */
 #include "config/clock.h"
 #include "config/likely.h"
@@ -38,13 +36,6 @@
 #include "engine/client/submit.h"
 
 #include <string.h>
-
-/* What pc_clear() asks, and its answer. */
-struct clear {
-	struct page_key group; /* bits of the group */
-	bool all;              /* all pages, of whatever group */
-	uint64_t pages;        /* answer: number of pages that were removed */
-};
 
 bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_op *op)
 {
@@ -176,92 +167,6 @@ static void remove_answer(struct pc_batch *b, uint32_t i, uint32_t status)
 	}
 }
 
-/* ---- pc_clear() ------------------------------------------------------------------------------ */
-
-static void clear_step(struct pc_batch *b)
-{
-	uint32_t i = page_unqueue(b, PAGE_REMOVE);
-	struct ctl_op op = {.kind = CTL_CLEAR,
-		.count = b->clear->all,
-		.key = b->clear->group,
-		.deadline_ns = b->deadline_ns};
-
-	if (i != CLIENT_NONE)
-		(void)ctl_ask(b, i, REQUEST_CLEAR, &op);
-}
-
-static void clear_answer(struct pc_batch *b, const struct ctl_done *done, uint32_t status)
-{
-	b->clear->pages = (uint64_t)done->generation << 32 | done->place;
-	switch (status) {
-	case OP_HIT: page_done(b, 0, PC_HIT); break;
-	case OP_NO_SPACE: page_done(b, 0, PC_FULL); break;
-	case OP_CANCELLED: page_done(b, 0, PC_GONE); break;
-	default: page_done(b, 0, PC_UNREACHABLE);
-	}
-}
-
-/* Waits for the answer. PC_PENDING: no memory. */
-static enum pc_result clear_wait(struct pc_channel *ch, struct clear *clear, uint64_t deadline_ns)
-{
-	enum pc_result result = PC_PENDING;
-	struct pc_batch *b;
-
-	if (!channel_ready(ch, deadline_ns))
-		return PC_GONE;
-	b = batch_make(ch, 1);
-	if (!b)
-		return PC_PENDING;
-	b->kind = BATCH_CLEAR;
-	b->clear = clear;
-	b->results = &result;
-	b->submitted_ns = clock_monotonic_ns();
-	b->deadline_ns = deadline_ns;
-	if (deadline_ns < ch->due_ns)
-		ch->due_ns = deadline_ns;
-	ch->writers += batch_writes(b);
-	memset(b->work, 0, sizeof(b->work[0]));
-	page_queue(b, 0, PAGE_REMOVE);
-	wait_for(ch, b, UINT64_MAX);
-	batch_free(b);
-	return result;
-}
-
-int pc_clear(struct pc_channel *ch, const char *group, unsigned timeout_ms, uint64_t *ret_pages)
-{
-	uint64_t deadline_ns = clock_monotonic_ns() +
-			       (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
-	struct clear clear = {.all = !group};
-	struct key_space space;
-
-	error_clear();
-	if (!ch)
-		return error_set(-EINVAL, "pc_clear() needs a channel");
-	if (group && strstr(group, KEY_GROUP_END))
-		return error_set(-EINVAL,
-			"%s is no group: a group is the part of a namespace in front of its first ||",
-			group);
-	if (group) {
-		key_name_space(group, &space);
-		clear.group = space.group;
-	}
-	switch (clear_wait(ch, &clear, deadline_ns)) {
-	case PC_HIT:
-		if (ret_pages)
-			*ret_pages = clear.pages;
-		return 0;
-	case PC_TIMEOUT:
-		return error_set(-ETIMEDOUT,
-			"the engine has not removed all pages yet, and goes on; ask again, or raise the time-out");
-	case PC_GONE: return error_set(-ENOTCONN, "no engine is attached");
-	case PC_FULL:
-	case PC_PENDING: return error_set(-ENOMEM, "out of memory to remove the pages");
-	default:
-		return error_set(-EIO,
-			"the pages are removed, but the disk did not record it: they may come back after a restart; see peercachectl health");
-	}
-}
-
 void ctl_step(struct pc_batch *b)
 {
 	if (b->kind == BATCH_REMOVE)
@@ -330,7 +235,7 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done)
 		else if (r->batch && r->kind == REQUEST_DISK)
 			disk_answer(r->batch, r->page, done, status);
 		else if (r->batch && r->kind == REQUEST_CLEAR)
-			clear_answer(r->batch, done, status);
+			clear_answer(r->batch, r->page, done, status);
 		else if (r->batch)
 			remove_answer(r->batch, r->page, status);
 	}

@@ -294,6 +294,31 @@ PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, un
 PC_API int pc_clear(
 	struct pc_channel *channel, const char *group, unsigned timeout_ms, uint64_t *ret_pages);
 
+/* What pc_clear_cluster() did on one host. */
+struct pc_cleared {
+	uint32_t engine; /* low 32 bits of the "incarnation" that pc_report() has of its engine */
+	uint64_t pages;  /* keys whose pages were removed */
+	/* NULL: as after pc_clear() there; else why this is not known. Valid until the end */
+	const char *failed;
+};
+/* `left`: hosts that have not answered. `host` NULL: none has answered for a second. */
+typedef void (*pc_cleared_call)(void *context, const struct pc_cleared *host, unsigned left);
+
+/*
+ * The same on all hosts of the cluster at once: the engine of this host asks those of the others,
+ * 64 at a time. `told`, which may be NULL, is called in this thread for each host when it has
+ * answered, or when it is known that it will not: it may not use the channel. Hosts that are not
+ * members at the beginning of the call are not asked. Pages that they have on disk, or that a
+ * keeper keeps, come back with them.
+ *
+ * Returns 0: all are empty. Errors: -EHOSTUNREACH: some are not known to be. -ENOTCONN, -ENOMEM,
+ * -EINVAL.
+ *
+ *   pc_clear_cluster(ch, "llama-70b", 60000, NULL, NULL);
+ */
+PC_API int pc_clear_cluster(struct pc_channel *channel, const char *group, unsigned timeout_ms,
+	pc_cleared_call told, void *context);
+
 /*
  * The same four calls, without waiting for the pages. The batch uses the page array, its keys, its
  * segments and the result array until it is done; the caller must not change or free them earlier.

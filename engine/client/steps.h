@@ -88,4 +88,11 @@ void reap_rails(struct pc_channel *ch);
 /* Takes all answers of the control plane. */
 void reap_ctl(struct pc_channel *ch);
 
+/* ---- clear.c: pages of a group of namespaces ------------------------------------------------- */
+
+/* Asks the engine of this host to clear the hosts that wait, as far as there is room. */
+void clear_step(struct pc_batch *b);
+/* The answer about host `i`. */
+void clear_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
+
 #endif

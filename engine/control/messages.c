@@ -8,6 +8,7 @@
  */
 #include "engine/control/control_inner.h"
 
+#include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
@@ -55,6 +56,9 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		/* pages */
 		SERVE(PROMOTE, tier_serve_promote(control, link, m->promote));
 		SERVE(PROMOTED, promote_serve_promoted(control, link, m->promoted));
+		/* clients that empty the cluster */
+		SERVE(CLEAR, clear_serve_member(control, link, m->clear));
+		SERVE(CLEARED, clear_serve_cleared(control, link, m->cleared));
 		/* view of the cluster */
 		SERVE(SUMMARY_ASK, view_serve_ask(control, link));
 		SERVE(SUMMARY, view_serve_summary(control, link, m->summary));

@@ -279,6 +279,8 @@ static void corpus_members(void)
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 	Pc__Leave leave = PC__LEAVE__INIT;
 	Pc__Told told = PC__TOLD__INIT;
+	Pc__Clear clear = PC__CLEAR__INIT;
+	Pc__Cleared cleared = PC__CLEARED__INIT;
 	Pc__DigestAsk digest_ask = PC__DIGEST_ASK__INIT;
 	Pc__Digest digest = PC__DIGEST__INIT;
 	uint64_t sums[16] = {1, 2, 3};
@@ -326,6 +328,13 @@ static void corpus_members(void)
 	m.body_case = PC__MESSAGE__BODY_TOLD;
 	m.told = &told;
 	told.complete = true;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_CLEAR;
+	m.clear = &clear;
+	clear.serial = 1;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_CLEARED;
+	m.cleared = &cleared;
 	corpus_add(true, &m);
 	for (unsigned other = 0; other < 2; other++, corpora++)
 		corpus_bytes[corpora] =

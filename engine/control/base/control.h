@@ -49,6 +49,7 @@ struct clients;       /* clients/: sessions, channels, regions */
 struct client_socket; /* clients/: their socket */
 struct ctl;           /* clients/: the ctl rings */
 struct clears;        /* clients/: groups of pages that clients clear */
+struct clear_asks;    /* clients/: the same on other hosts */
 struct statistics;    /* clients/: what the clients count */
 struct directory;     /* directory/: entries that this engine sends to their owners */
 struct removals;      /* directory/: pages that were removed while an engine was away */
@@ -153,8 +154,9 @@ struct control {
 
 	struct clients *clients;
 	struct ctl *ctl;
-	struct evict *evict;   /* opened and closed with ctl */
-	struct clears *clears; /* NULL: none was requested */
+	struct evict *evict;           /* opened and closed with ctl */
+	struct clears *clears;         /* NULL: none was requested */
+	struct clear_asks *clear_asks; /* NULL: none was requested */
 	struct rpc *rpc;
 	struct members *members;
 	struct seeds_file *seeds_file; /* NULL: no cluster.seeds_file */

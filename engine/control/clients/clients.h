@@ -14,11 +14,13 @@
 #include <stdint.h>
 
 #include "config/limits.h"
+#include "engine/abi/message.pb-c.h"
 #include "engine/abi/op.h"
 #include "engine/abi/statistics.h"
 
 struct control;
 struct rail_channel;
+struct rpc_link;
 struct ctl;
 struct ctl_channel;
 struct ctl_request;
@@ -116,6 +118,9 @@ uint64_t ctl_stored_ns(const struct control *control);
 unsigned clear_turn(struct control *control);
 /* Drops the CTL_CLEAR requests; their clients get no answer. */
 void clear_close(struct control *control);
+/* Messages of other engines: a client there empties the cluster; the answer to ours. */
+bool clear_serve_member(struct control *control, struct rpc_link *link, const Pc__Clear *m);
+bool clear_serve_cleared(struct control *control, struct rpc_link *link, const Pc__Cleared *m);
 
 /* ---- answers to ops that other rooms serve --------------------------------------------------- */
 

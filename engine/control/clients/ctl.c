@@ -495,7 +495,7 @@ static void ctl_serve_op(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *
 			&(struct page_report){op->key, op->place, op->generation});
 		break;
 	case CTL_REMOVE: ctl_serve_remove(ctl, c, op, now_ns); break;
-	case CTL_CLEAR: clear_serve(ctl->control, c, op); break;
+	case CTL_CLEAR: clear_serve(ctl->control, c, op, ctl_deadline_ns(op, now_ns)); break;
 	case CTL_PROMOTE:
 	case CTL_WANT: promote_serve(ctl->control, c, op, now_ns); break;
 	default:

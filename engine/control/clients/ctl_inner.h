@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ctl rings and credits. For ctl*.c, clear.c and client_channel.c only. Runs on the
+ * Ctl rings and credits. For ctl*.c, clear*.c and client_channel.c only. Runs on the
  * control plane's thread only.
  *
  *   ctl.c         ops of clients: taken, served, answered; publish, return, touch, stale, remove
  *   ctl_credit.c  page slots handed to clients in advance, and requests that wait for them
  *   clear.c       CTL_CLEAR: removes the pages of a group of namespaces
+ *   clear_ask.c   CTL_CLEAR of other hosts: asks their engines
  *
  * pages/evict.c makes the room that credits need.
  *
@@ -28,9 +29,12 @@
 /* time after which a full ctl_done ring is checked again, in ns */
 #define CTL_STALL_NS 1000000ull
 
-#define CLEARS_MAX 1024u     /* CTL_CLEAR requests that wait; further ones are refused */
-#define CLEAR_BURST 256u     /* pages that a turn of a clear looks at */
-#define CLEAR_SYNC_MAX 8192u /* tombstones of a clear that are being written at a time */
+/* CTL_CLEAR requests that wait, and those that wait for other engines; further ones are refused */
+#define CLEARS_MAX 1024u
+#define CLEARS_MEMBER_MAX 64u   /* of them: of one other engine */
+#define CLEARS_MEMBERS_MAX 512u /* of them: of all other engines */
+#define CLEAR_BURST 256u        /* pages that a turn of a clear looks at */
+#define CLEAR_SYNC_MAX 8192u    /* tombstones of a clear that are being written at a time */
 
 /* The credits of one channel: an open-addressing hash table with the place as the key. */
 struct credits {
@@ -157,6 +161,16 @@ void ctl_requests_drop(struct ctl *ctl, struct ctl_channel *c);
 /* ---- clear.c --------------------------------------------------------------------------------- */
 
 /* Takes the op CTL_CLEAR. It is served in parts, by clear_turn(), and answered at its end. */
-void clear_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op);
+void clear_serve(struct control *control, struct ctl_channel *c, const struct ctl_op *op,
+	uint64_t deadline_ns);
+
+/* ---- clear_ask.c ----------------------------------------------------------------------------- */
+
+/* Takes the op CTL_CLEAR that names another engine. False: too many wait, or no memory. */
+bool clear_ask(struct control *control, struct ctl_channel *c, const struct ctl_op *op,
+	uint64_t deadline_ns);
+void clear_asks_close(struct control *control);
+/* The answer to a CTL_CLEAR. */
+void clear_answer_of(enum ctl_cleared why, uint64_t pages, struct ctl_done *ret);
 
 #endif

@@ -167,6 +167,7 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 	hello.disk = true;
 	hello.probes = true;
 	hello.relays = true;
+	hello.clears = true;
 	hello.lists = control->members->self->lists;
 	hello.removals = control->removals != NULL;
 	hello.pages = control->member_events->has_pages(control);
@@ -871,6 +872,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		return true;
 	}
 	contact_software_set(member->contact, hello->software);
+	member->contact->clears = hello->clears;
 	hello_fields(control, member, hello);
 	hello_versions_note(link, member, hello);
 	if (!member_on_trial(member))

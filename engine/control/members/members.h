@@ -151,6 +151,7 @@ struct member_contact {
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	uint32_t wire; /* wire version that this engine and the member speak; 0: not known yet */
 	uint32_t abi;  /* the member's ABI_VERSION; 0: not known */
+	bool clears;   /* its engine answers Clear */
 	uint64_t heard_ns;
 	/* since when it owes Told (directory.h); 0: it does not */
 	uint64_t untold_ns;

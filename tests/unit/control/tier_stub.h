@@ -78,6 +78,13 @@ unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, uns
 	return n;
 }
 
+struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
+{
+	(void)control;
+	*ret_count = 0;
+	return NULL;
+}
+
 uint64_t tier_pages(const struct control *control)
 {
 	unsigned count;

@@ -494,13 +494,9 @@ int member_put_on_map(struct control *control, struct member *member)
 			     : -ENOMEM;
 	char label[MEMBER_LABEL_BYTES];
 
-	member_label(&member->record, label);
-	if (status == -ENFILE)
-		log_error(
-			"%s is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
-			label, NODES_MAX);
 	if (status)
 		return status;
+	member_label(&member->record, label);
 	member_state_set(members, member, MEMBER_ALIVE);
 	member->left = false;
 	members->met = true;

@@ -35,6 +35,7 @@ struct refused_engine {
 	struct rpc_link *link;
 	const Pc__Member *member; /* what it says of itself; NULL: it cannot be understood */
 	bool name_taken;          /* its name is that of another engine */
+	bool logged;              /* by the caller */
 };
 
 /* ---- what must be equal ---------------------------------------------------------------------- */
@@ -334,7 +335,8 @@ __attribute__((format(printf, 3, 4))) static void hello_refuse(
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	control->counter[COUNTER_members_refused]++;
-	if (refusal_note(control, who, false, text) && member_source_logs(control, link))
+	if (refusal_note(control, who, false, text) && !who->logged &&
+		member_source_logs(control, link))
 		log_error("the engine at %s is refused: %s", link->from, text);
 	seed_refused(link);
 	/* an engine that was dialled has our Hello already */
@@ -725,9 +727,39 @@ static bool hello_joins(const struct control *control, const Pc__Member *m)
 	return member->contact->trial.incarnation != m->incarnation;
 }
 
+/* Refuses a sender for which the map has no room. */
+static bool hello_has_room(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	const struct refused_engine who = {.link = link, .member = hello->self};
+	const struct member *member = member_find(control->members, hello->self->name);
+
+	if ((member && member->state == MEMBER_ALIVE) || control->members->alive < NODES_MAX)
+		return true;
+	hello_refuse(control, &who,
+		"the cluster has %d engines already, NODES_MAX of config/limits.h", NODES_MAX);
+	return false;
+}
+
+/* The same, and those of an address of which too many join at once. */
+static bool hello_may_join(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	/* member_source_joins() logs, once for many */
+	const struct refused_engine who = {.link = link, .member = hello->self, .logged = true};
+
+	if (!hello_has_room(control, link, hello))
+		return false;
+	if (!hello_joins(control, hello->self) ||
+		member_source_joins(control, link, hello->self->name))
+		return true;
+	hello_refuse(control, &who,
+		"more than %u engines of its address have joined at once: %u more may in each second",
+		SOURCE_JOINS, SOURCE_JOINS_PER_S);
+	return false;
+}
+
 /*
- * Finds or takes the entry for a Hello's sender and makes it alive, unless it is on trial. NULL:
- * too many engines of its address join, or no entry or no peer number is free.
+ * Finds or takes the entry for a Hello's sender and makes it alive, unless it is on trial. NULL: no
+ * memory.
  */
 static struct member *hello_entry(
 	struct control *control, const struct rpc_link *link, const Pc__Hello *hello)
@@ -736,8 +768,6 @@ static struct member *hello_entry(
 	struct member *member = member_find(control->members, m->name);
 	bool trial;
 
-	if (hello_joins(control, m) && !member_source_joins(control, link, m->name))
-		return NULL;
 	if (member && member->state == MEMBER_ALIVE) {
 		if (member->record.incarnation == m->incarnation)
 			return member;
@@ -823,7 +853,6 @@ static bool hello_accepted(struct control *control, struct rpc_link *link, const
 		hello_refused_by(control, &who, hello->refusal);
 		return false;
 	}
-	refusal_end(control, hello->self);
 	return true;
 }
 
@@ -851,7 +880,8 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		return true;
 	}
 	if (!dial && hello->visit) {
-		hello_from_visitor(control, link, hello);
+		if (hello_has_room(control, link, hello))
+			hello_from_visitor(control, link, hello);
 		return true;
 	}
 	/*
@@ -866,6 +896,9 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 			member_lost(control, member, "another engine listens at its address");
 		return true;
 	}
+	if (!hello_may_join(control, link, hello))
+		return true;
+	refusal_end(control, hello->self);
 	member = hello_entry(control, link, hello);
 	if (!member || !member_contact(&control->members->table, member)) {
 		rpc_link_close(link);

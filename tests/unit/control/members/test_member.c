@@ -383,6 +383,49 @@ static void more_engines_than_the_map_holds_are_refused(void **state)
 	assert_true(nodes_until(sees_count(0, NODES_MAX + 1 - EDGE), 5000));
 }
 
+static struct refusals_report refusals(unsigned i)
+{
+	struct refusals_report found;
+
+	refusals_report(&node[i].control, net_now(), &found);
+	return found;
+}
+
+static void silent_members_go(struct control *control, unsigned count)
+{
+	char name[16];
+
+	for (unsigned i = 0; i < count; i++) {
+		snprintf(name, sizeof(name), "silent-%u", i);
+		member_take_off_map(control, member_find(control->members, name), "test");
+	}
+}
+
+static void an_engine_that_finds_no_room_is_a_finding_on_both_sides_until_it_joins(void **state)
+{
+	static const char why[] = "the cluster has 16384 engines already";
+
+	(void)state;
+	static_assert(NODES_MAX == 16384, "the text");
+	nodes_setup(200, 1000000);
+	assert_int_equal(node_open(0, NULL), 0);
+	members_add(&node[0].control, NODES_MAX - 1);
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(refusals(0).engines && refusals(1).engines, 5000));
+	nodes_run(3000);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(refusals(i).engines, 1);
+		assert_int_equal(refusals(i).engine[0].theirs, i);
+		assert_non_null(strstr(refusals(i).engine[0].text, why));
+		assert_true(refusals(i).engine[0].ms > 2000);
+		assert_int_equal(node[i].control.members->alive, i ? 1 : NODES_MAX);
+	}
+	silent_members_go(&node[0].control, NODES_MAX - 3);
+	assert_true(nodes_until(sees(0, 1) && sees(1, 0), 60000));
+	assert_int_equal(refusals(0).engines, 0);
+	assert_int_equal(refusals(1).engines, 0);
+}
+
 /* ---- cost ------------------------------------------------------------------------------------ */
 
 static void an_idle_engine_sends_heartbeats_and_probes_and_nothing_else(void **state)
@@ -425,6 +468,7 @@ int main(void)
 		T(a_name_taken_by_a_live_engine_is_refused),
 		T(an_equal_ref_is_refused),
 		T(more_engines_than_the_map_holds_are_refused),
+		T(an_engine_that_finds_no_room_is_a_finding_on_both_sides_until_it_joins),
 		T(an_idle_engine_sends_heartbeats_and_probes_and_nothing_else),
 	};
 

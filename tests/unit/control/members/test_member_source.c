@@ -5,6 +5,7 @@
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
+#include <arpa/inet.h>
 #include <cmocka.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,7 +56,7 @@ static void raw_join(unsigned i)
 
 	snprintf(name, sizeof(name), "invented-%u", i);
 	raw[i] = raw_open(0);
-	raw_hello(raw[i], name, 1000 + i, 1, NULL);
+	raw_hello(raw[i], name, 1000 + i, (uint16_t)(1 + i), NULL);
 }
 
 static unsigned lines(const char *text)
@@ -124,6 +125,48 @@ static bool joined(unsigned others)
 static bool knows(const char *name)
 {
 	return member_find(node[0].control.members, name) != NULL;
+}
+
+/* What the Hello that refuses the sender says. */
+static void assert_told(int fd, const char *why)
+{
+	uint8_t frame[8192];
+	size_t have = 0, more;
+	uint32_t length = 0;
+	Pc__Message *message;
+
+	while ((have < 4 || have < 4 + (size_t)length) &&
+		(more = raw_read(fd, frame + have, sizeof(frame) - have, 50))) {
+		have += more;
+		memcpy(&length, frame, 4);
+		length = ntohl(length);
+	}
+	assert_true(length && have >= 4 + (size_t)length);
+	message = pc__message__unpack(NULL, length, frame + 4);
+	assert_non_null(message);
+	assert_int_equal(message->body_case, PC__MESSAGE__BODY_HELLO);
+	assert_non_null(strstr(message->hello->refusal, why));
+	pc__message__free_unpacked(message, NULL);
+}
+
+static void too_many_joins_are_a_finding_on_both_sides(void **state)
+{
+	struct refusals_report found;
+
+	(void)state;
+	for (unsigned i = 0; i < SOURCE_JOINS + MORE; i++)
+		raw_join(i);
+	assert_true(nodes_until(refused() == MORE, 50));
+	refusals_report(&node[0].control, net_now(), &found);
+	assert_int_equal(found.engines, MORE);
+	assert_false(found.engine[0].theirs);
+	assert_non_null(strstr(found.engine[0].text, "have joined at once"));
+	assert_told(raw[SOURCE_JOINS], "have joined at once");
+	nodes_pass(1000);
+	raw_join(SOURCE_JOINS); /* it tries again, and is no longer one of too many */
+	assert_true(nodes_until(knows("invented-64"), 50));
+	refusals_report(&node[0].control, net_now(), &found);
+	assert_int_equal(found.engines, MORE - 1);
 }
 
 static void too_many_joins_are_refused_and_logged_once(void **state)
@@ -283,6 +326,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			too_many_joins_are_refused_and_logged_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			too_many_joins_are_a_finding_on_both_sides, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_member_that_connects_again_needs_no_room, setup, teardown),
 		cmocka_unit_test_setup_teardown(more_may_join_later, setup, teardown),

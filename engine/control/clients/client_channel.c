@@ -310,7 +310,7 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 
 	if (!session_may_take(s, SHARE_CHANNELS, 1)) {
 		snprintf(text, bytes,
-			"this session has %u channels open and may have no more: %u of %u are left to %u sessions. Close some, or use fewer threads",
+			"this session has %u channels open and may have no more: %u of %u are left to %u sessions and those to come. Close some, or use fewer threads",
 			s->channels, clients_left(clients, SHARE_CHANNELS), CHANNELS_MAX,
 			clients->sessions);
 		return -EMFILE;

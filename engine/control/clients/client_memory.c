@@ -631,14 +631,14 @@ static int region_quota_check(const struct session *s, unsigned extents, char *t
 
 	if (!session_may_take(s, SHARE_RANGES, 1)) {
 		snprintf(text, bytes,
-			"this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions. Register fewer, larger ranges, or release some",
+			"this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions and those to come. Register fewer, larger ranges, or release some",
 			s->ranges, clients_left(clients, SHARE_RANGES), CLIENT_RANGES_MAX,
 			clients->sessions);
 		return -EMFILE;
 	}
 	if (!session_may_take(s, SHARE_EXTENTS, extents)) {
 		snprintf(text, bytes,
-			"this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions. Put it on huge pages, raise rail.mr_bytes or release ranges",
+			"this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions and those to come. Put it on huge pages, raise rail.mr_bytes or release ranges",
 			extents, s->extents, clients_left(clients, SHARE_EXTENTS), EXTENTS_MAX,
 			clients->sessions);
 		return -EMFILE;

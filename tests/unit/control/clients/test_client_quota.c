@@ -177,6 +177,7 @@ static void one_session_leaves_half_of_all_ranges_and_channels_to_others(void **
 	assert_non_null(strstr(a.reply.text, "release some"));
 	n = take_all(fd[0], ATTACH_CHANNEL_OPEN, -1, &a);
 	assert_int_equal(n, channels);
+	assert_int_equal(n, 65); /* as README.md of control/clients says */
 	assert_int_equal(a.reply.status, -EMFILE);
 	check_reason(&a, "%u channels open", channels);
 	check_reason(&a, "%u of 256 are left", CHANNELS_MAX - channels);

@@ -278,6 +278,101 @@ static void a_child_does_not_wait_for_the_attach_thread_of_its_parent(void **sta
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 }
 
+/* ---- locks at a fork ------------------------------------------------------------------------- */
+
+static struct {
+	pthread_mutex_t *lock;
+	pid_t forker; /* the thread that forks */
+	uint32_t held, forked;
+	bool waited; /* the fork had not returned while the lock was held */
+} holder;
+
+/* The state of a thread of this process, as /proc tells it: 'S' sleeps. */
+static char thread_state(pid_t thread)
+{
+	char path[64], line[512] = "", *end;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)thread);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	assert_non_null(fgets(line, sizeof(line), file));
+	fclose(file);
+	end = strrchr(line, ')');
+	assert_non_null(end);
+	return end[2];
+}
+
+/* Holds the lock until the thread that forks sleeps, as it does when it waits for the lock. */
+static void *hold_lock(void *context)
+{
+	pthread_mutex_lock(holder.lock);
+	shm_store(&holder.held, 1);
+	while (!shm_load(&holder.forked) && thread_state(holder.forker) != 'S')
+		usleep(100);
+	holder.waited = !shm_load(&holder.forked);
+	pthread_mutex_unlock(holder.lock);
+	return context;
+}
+
+static void mark_forked(void)
+{
+	shm_store(&holder.forked, 1);
+}
+
+static void attach_and_close(void)
+{
+	void *memory;
+
+	CHECK(!pc_attached(pc));
+	(void)pc_memory_alloc(pc, 4096, &memory); /* takes both locks */
+	pc_channel_close(ch);
+	pc_close(pc);
+}
+
+/* The table of a session that another thread changes at the fork is whole in the child. */
+static void a_fork_waits_for_a_thread_that_changes_the_session(void **state)
+{
+	pthread_t thread;
+	pid_t child;
+	int status = -1;
+
+	(void)state;
+	memset(&holder, 0, sizeof(holder));
+	holder.lock = &pc->lock;
+	holder.forker = (pid_t)gettid();
+	assert_int_equal(pthread_create(&thread, NULL, hold_lock, NULL), 0);
+	while (!shm_load(&holder.held))
+		shm_pause();
+	child = fork();
+	if (child == 0) {
+		setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+		alarm(PATIENCE_MS / 1000);
+		attach_and_close();
+		_exit(0);
+	}
+	mark_forked();
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(holder.waited);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_true(pc_attached(pc)); /* the parent's locks are free */
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
+}
+
+/* A request may take long: the fork does not wait for it, and the child gets a lock of its own. */
+static void a_child_does_not_wait_for_a_request_of_its_parent(void **state)
+{
+	int status;
+
+	(void)state;
+	pthread_mutex_lock(&pc->wire);
+	status = in_child(attach_and_close);
+	pthread_mutex_unlock(&pc->wire);
+	assert_int_equal(status, 0);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -285,6 +380,8 @@ int main(void)
 		RIG_TEST(a_child_keeps_no_descriptor_and_no_memory_of_its_parent),
 		RIG_TEST(a_child_does_not_wait_for_the_attach_thread_of_its_parent),
 		RIG_TEST(a_fork_beside_a_busy_thread_leaves_no_lock_and_no_half_list),
+		RIG_TEST(a_fork_waits_for_a_thread_that_changes_the_session),
+		RIG_TEST(a_child_does_not_wait_for_a_request_of_its_parent),
 	};
 
 	/* a child may have taken the answers that the parent awaits */

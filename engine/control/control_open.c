@@ -30,6 +30,7 @@
 #include "engine/control/pages/pages.h"
 #include "engine/control/base/watchdog.h"
 #include "engine/keeper/service.h"
+#include "engine/keeper/socket_file.h"
 #include "numa/clock.h"
 #include "numa/guest.h"
 #include "numa/limit.h"
@@ -493,6 +494,26 @@ static int address_check(struct control *control)
 	return rc;
 }
 
+static int socket_check(struct control *control)
+{
+	return socket_file_check(control->settings->engine_socket);
+}
+
+/* Pools that are larger than the host never fit; whether smaller ones do, the start tells. */
+static int memory_check(struct control *control)
+{
+	uint64_t wanted = control->settings->engine_pool_bytes * control->plan.rails,
+		 has = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (wanted < has)
+		return 0;
+	log_error(
+		"engine.pool_bytes: %llu MiB wanted for %u rail(s), this host has %llu MiB of memory; lower engine.pool_bytes",
+		(unsigned long long)(wanted >> 20), control->plan.rails,
+		(unsigned long long)(has >> 20));
+	return -ENOMEM;
+}
+
 static int etcd_check(struct control *control)
 {
 	int rc;
@@ -509,8 +530,9 @@ static int etcd_check(struct control *control)
 
 int control_check(const struct settings *settings, const struct plan *plan)
 {
-	int (*const checks[])(struct control * control) = {
-		control_identity_open, address_check, member_seeds_check, etcd_check, tier_check};
+	int (*const checks[])(struct control * control) = {control_identity_open, address_check,
+		member_seeds_check, etcd_check, tier_check, socket_check, metrics_port_check,
+		memory_check};
 	struct control *control = control_new(settings, plan);
 	int rc = control ? 0 : -ENOMEM;
 

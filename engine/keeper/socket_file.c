@@ -47,6 +47,31 @@ int socket_file_folder(const char *path)
 	return rc;
 }
 
+int socket_file_check(const char *path)
+{
+	char folder[SOCKET_PATH_BYTES];
+	char *slash;
+	int error = 0;
+
+	snprintf(folder, sizeof(folder), "%s", path);
+	/* the last directory is created if it is missing */
+	for (unsigned level = 0; level < 2; level++) {
+		slash = strrchr(folder, '/');
+		if (!slash)
+			return 0;
+		slash[slash == folder] = '\0';
+		if (access(folder, W_OK | X_OK) == 0)
+			return 0;
+		error = errno;
+		if (error != ENOENT)
+			break;
+	}
+	log_error(
+		"clients: engine.socket = %s: %s: %s; create it as a user that may, or set engine.socket to a path this user can create",
+		path, folder, strerror(error));
+	return -error;
+}
+
 /*
  * Whether a process listens on the socket. Returns 0: no process; -EADDRINUSE: process *ret_pid
  * does. As the caller holds the lock, that is another program, or an engine of a version without

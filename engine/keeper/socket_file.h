@@ -28,6 +28,8 @@ struct socket_file {
  * they do not, `path` is taken for a mistake. Returns 0, or -errno after logging the reason.
  */
 int socket_file_folder(const char *path);
+/* Can the socket be made there? Creates nothing. Returns 0, or -errno after logging the reason. */
+int socket_file_check(const char *path);
 
 /*
  * Binds a SOCK_SEQPACKET socket to `path`, with mode 0666. It replaces the socket of a process that

@@ -82,11 +82,15 @@ class Engine(harness.ClusterTest):
                      "disk.segment_bytes", "65535"),
                     ({"disk__paths": f"{d}/disk,{d}", "disk__bytes": "9TiB"},
                      "disk.segment_bytes", "65535"),
+                    ({"engine__socket": f"{d}/a/b/e.sock"}, "engine.socket"),
+                    ({"engine__pool_bytes": "900GiB"}, "pool_bytes"),
+                    ({"metrics__address": "203.0.113.1", "metrics__port": 31990},
+                     "metrics.address", "Cannot assign"),
                     ({"engine__name": "two words"}, "engine.name")):
                 with self.subTest(settings=values):
-                    more = settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="16MiB",
-                                    cluster__port=harness.cluster.free_port(),
-                                    metrics__port=0, **values)
+                    more = settings(**{"engine__socket": f"{d}/e.sock",
+                                       "engine__pool_bytes": "16MiB", "metrics__port": 0,
+                                       "cluster__port": harness.cluster.free_port(), **values})
                     done = engine(*more, "--check")
                     self.refused(done, *words)
                     self.assertEqual(done.returncode, 2)
@@ -106,12 +110,18 @@ class Engine(harness.ClusterTest):
         with tempfile.TemporaryDirectory() as d:
             engines = self.start(1, pool_bytes="16MiB", disk=d,
                                  settings=["disk.segment_bytes=1MiB", "disk.bytes=16MiB"])
-            done = engine(*settings(engine__socket=engines.sockets[0], engine__pool_bytes="16MiB",
-                                    cluster__port=engines.port[0], disk__paths=engines.disks[0],
-                                    disk__segment_bytes="1MiB", disk__bytes="16MiB"), "--check")
+            with socket.create_server(("127.0.0.1", 0)) as used:  # as the engine's own port
+                done = engine(*settings(
+                    engine__socket=engines.sockets[0], engine__pool_bytes="16MiB",
+                    cluster__port=engines.port[0], disk__paths=engines.disks[0],
+                    disk__segment_bytes="1MiB", disk__bytes="16MiB",
+                    metrics__address="127.0.0.1", metrics__port=used.getsockname()[1]), "--check")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("the settings are valid", done.stdout)
-            self.assertIn("only the start can tell", done.stdout)
+            for what in ("only the start can tell", "engine.socket", "cluster.port", "metrics.port",
+                         "cores", "disk.paths", "huge pages", "locked memory", "cgroup", "NICs",
+                         "seeds"):
+                self.assertIn(what, done.stdout)
             self.stop_cleanly(engines)
 
     def test_help_version_and_plan_print_and_exit(self):

@@ -682,7 +682,7 @@ static int port_missing(const struct settings *s, int status, const char *why)
  * Binds the first address of the name that this host has. A port in use ends the search: another
  * address of the same name would be a place where no one looks.
  */
-int metrics_port_open(struct control *control)
+static int port_open(struct control *control, unsigned number)
 {
 	const struct settings *s = control->settings;
 	const struct addrinfo hints = {.ai_family = AF_UNSPEC,
@@ -693,9 +693,7 @@ int metrics_port_open(struct control *control)
 	char port[8];
 
 	control->metrics_fd = -1;
-	if (!s->metrics_port)
-		return 0;
-	snprintf(port, sizeof(port), "%u", (unsigned)s->metrics_port);
+	snprintf(port, sizeof(port), "%u", number);
 	rc = getaddrinfo(port_host(s), port, &hints, &found);
 	if (rc)
 		return port_missing(s, -EADDRNOTAVAIL, gai_strerror(rc));
@@ -706,6 +704,22 @@ int metrics_port_open(struct control *control)
 		return port_missing(s, fd, strerror(-fd));
 	control->metrics_fd = fd;
 	return 0;
+}
+
+int metrics_port_open(struct control *control)
+{
+	unsigned port = (unsigned)control->settings->metrics_port;
+
+	control->metrics_fd = -1;
+	return port ? port_open(control, port) : 0;
+}
+
+int metrics_port_check(struct control *control)
+{
+	int rc = control->settings->metrics_port ? port_open(control, 0) : 0;
+
+	metrics_port_close(control);
+	return rc;
 }
 
 void metrics_port_close(struct control *control)

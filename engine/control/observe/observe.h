@@ -89,6 +89,8 @@ void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s);
  * warning. 0 or -errno. The loop never waits for the thread but in metrics_close().
  */
 int metrics_port_open(struct control *control);
+/* Is metrics.address one of this host, for any port? 0 or -errno after logging the reason. */
+int metrics_port_check(struct control *control);
 void metrics_port_close(struct control *control);
 int metrics_open(struct control *control);
 void metrics_close(struct control *control);

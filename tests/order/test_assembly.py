@@ -58,6 +58,7 @@ APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
 # source: its functions in SEQUENCES; those of fast_path.c are all others
 SOURCES = {
     "engine/client/channel.c": {"wait_until_drained"},
+    "engine/client/clear.c": {"clear_hosts"},
     "engine/client/directory.c": {"map_refresh"},
     "engine/client/get.c": {"fetch_copy"},
     "engine/client/look.c": {"look_all"},
@@ -71,7 +72,7 @@ SOURCES = {
     "engine/control/pages/pool.c": {"pool_rest"},
     "engine/control/pages/shard.c": {"cell_store", "change_begin", "change_end"},
     "engine/control/members/member_map.c": {"number_bind", "word_store", "members_publish"},
-    "engine/control/observe/snapshot.c": {"snapshots_publish", "snapshots_newest"},
+    "engine/control/observe/snapshot_buffer.c": {"snapshots_publish", "snapshots_newest"},
     "engine/control/pages/warm.c": {"left_release", "channel_end"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/rail/poll_core.c": {"poll_wake", "poll_sleep", "channel_wake_client"},
@@ -106,6 +107,8 @@ SEQUENCES = {
     # epoch, word of the slot, its first owner, its other ones, the word again
     "look_all": {"aarch64": [r"ldap?r\s+w", *4 * [r"ldap?r\s+x"]]},
     "order_map_owners_load": {"aarch64": [r"ldap?r\s+w", *4 * [r"ldap?r\s+x"]]},
+    # the number of members, each of them
+    "clear_hosts": {"aarch64": [r"ldap?r\s+w", r"ldap?r\s+x"]},
     "map_refresh": {"aarch64": [r"ldap?r\s+w"]},
     "number_bind": {"aarch64": [r"stlr\s+x"]},
     "word_store": {"aarch64": [r"stlr\s+x"]},

@@ -140,9 +140,10 @@ class Installed(unittest.TestCase):
         for name in EXAMPLES:
             with self.subTest(example=name):
                 example = self.path("datadir", "doc/peercache-engine/examples", name)
-                # NICs and addresses are those of other hosts
+                # NICs, addresses and sizes are those of other hosts
                 run(engine, "--config", example, "--set", "rail.devices=soft",
-                    "--set", "cluster.address=127.0.0.1", "--check")
+                    "--set", "cluster.address=127.0.0.1", "--set", "engine.pool_bytes=64MiB",
+                    "--check")
 
     def test_each_header_compiles_alone_in_c_and_in_cxx(self):
         for header in HEADERS:

@@ -394,7 +394,6 @@ void directory_flush(struct control *control)
 	net_timer_stop(dir->wake);
 	updates_answer(dir);
 	owners_send(dir);
-	forgets_acknowledge(dir);
 }
 
 static void directory_wake(void *context)

@@ -82,14 +82,14 @@ static struct batch *batch_dequeue(
 	return batch;
 }
 
-/* The batch with that serial that was sent over this link, NULL: over any; NULL: there is none. */
+/* The batch with that serial that was sent over this link; NULL: there is none. */
 static struct batch *batch_find(
 	const struct batches *batches, uint64_t serial, const struct rpc_link *link)
 {
 	struct batch *batch;
 
 	STAILQ_FOREACH (batch, batches, next)
-		if (batch->serial == serial && (!link || batch->via == link))
+		if (batch->serial == serial && batch->via == link)
 			break;
 	return batch;
 }
@@ -342,7 +342,7 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 		message = message_of(PC__MESSAGE__BODY_REMOVE, &remove);
 	} else {
 		forget.serial = batch->serial;
-		forget.wait = forget.any_link = true;
+		forget.wait = true;
 		forget.n_entries = batch->count;
 		forget.entries = dir->entry_at;
 		message = message_of(PC__MESSAGE__BODY_FORGET, &forget);
@@ -367,7 +367,6 @@ static bool owner_send_one(
 	}
 	STAILQ_INSERT_TAIL(&owner->batches, batch, next);
 	owner->in_flight++;
-	batch_sent(dir, batch);
 	return true;
 }
 
@@ -422,16 +421,13 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 {
 	struct directory *dir = control->directory;
 	struct owner *owner = owner_at(dir, link->member->record.peer);
-	struct batch *batch = batch_find(&owner->batches, ack->serial, ack->any_link ? NULL : link);
+	struct batch *batch = batch_find(&owner->batches, ack->serial, link);
 
 	if (ack->synced)
 		return batch_durable(dir, owner, link, ack);
-	/* the link of the Forget has closed, which is sent again with another serial */
-	if (!batch && ack->any_link)
-		return true;
 	if (!batch || owner->ref != member_link_ref(link) ||
 		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
-		((ack->later || ack->any_link) && batch->kind != DIR_FORGET))
+		(ack->later && batch->kind != DIR_FORGET))
 		return false;
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);
 	owner->in_flight--;

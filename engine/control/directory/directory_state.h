@@ -249,22 +249,10 @@ struct forgets {
 	struct directory *directory;
 	struct dir_target *target; /* the target of this engine; NULL: a message of another one */
 	struct rpc_link *link;     /* to answer on; NULL: it has closed */
-	uint32_t from;             /* ref of the member at its other end */
 	uint64_t serial;
 	uint32_t waits; /* parts without a result */
 	uint32_t count;
-	bool told;  /* the first Ack was sent */
-	bool ended; /* it was the only one */
-	bool again; /* it may be lost: it is sent again */
-	/* The sender of the Forget takes an Ack over any link. `aheads` parts wait only for a
-	 * Remove to it, which was sent over `behind`, NULL: none */
-	bool any_link;
-	uint32_t aheads;
-	struct rpc_link *behind;
-	struct {
-		bool had;
-		bool failed; /* the page, or an entry of it, may come back */
-	} key[];
+	bool failed[]; /* of each key: the page, or an entry of it, may come back */
 };
 
 /* Told a holder TOUCH_PACE_MS after the first of them, best effort. */
@@ -592,10 +580,6 @@ bool update_send(struct directory *directory, const struct dir_request *request,
 /* Records the owner's answer to one target. May free the update. */
 void target_resolve(struct directory *directory, struct dir_target *target, enum outcome outcome);
 void target_background_end(struct directory *directory, struct dir_target *target);
-/* The batch was sent: counts the parts of removals that wait for nothing else. */
-void batch_sent(struct directory *directory, const struct batch *batch);
-/* Sends the first Ack of the removals of this turn that still wait, or the only one. */
-void forgets_acknowledge(struct directory *directory);
 /* Answers the publishes that wait for this owner only, if it is suspect. */
 void waiters_check(struct directory *directory, struct owner *owner);
 /* True if this owner has reached its limit of targets with this kind that no client waits for. */

@@ -665,52 +665,17 @@ void directory_forget_at(struct control *control, const struct removal *removal,
 
 /* ---- removals: messages that are being executed ---------------------------------------------- */
 
-/* The first Ack lists the pages that were not there; the second one those that may come back. */
-static void forgets_ack(const struct forgets *forgets, struct rpc_link *link, bool later)
+static void forgets_tell(struct directory *dir, const struct forgets *forgets)
 {
-	uint32_t *failed = forgets->directory->failed;
 	Pc__Ack ack = PC__ACK__INIT;
 
 	ack.serial = forgets->serial;
-	ack.later = later;
-	ack.synced = forgets->told;
-	ack.any_link = forgets->again || link != forgets->link;
-	ack.failed = failed;
+	ack.synced = true;
+	ack.failed = dir->failed;
 	for (uint32_t i = 0; i < forgets->count; i++)
-		if (forgets->told ? forgets->key[i].failed : !forgets->key[i].had)
-			failed[ack.n_failed++] = i;
-	ack_reply(link, &ack);
-}
-
-/* `later`: the second one follows. `link`: another one than that of the Forget, or the same. */
-static void forgets_first(struct forgets *forgets, struct rpc_link *link, bool later)
-{
-	forgets_ack(forgets, link, later);
-	forgets->told = true;
-	forgets->ended = !later;
-}
-
-static bool forgets_promised(const struct forgets *forgets)
-{
-	for (uint32_t i = 0; i < forgets->count; i++)
-		if (forgets->key[i].failed)
-			return false;
-	return true;
-}
-
-void forgets_acknowledge(struct directory *dir)
-{
-	struct forgets *forgets;
-
-	LIST_FOREACH (forgets, &dir->forgets, next) {
-		if (!forgets->link || forgets->told)
-			continue;
-		if (forgets->behind && forgets->aheads == forgets->waits &&
-			forgets_promised(forgets))
-			forgets_first(forgets, forgets->behind, false);
-		else
-			forgets_first(forgets, forgets->link, true);
-	}
+		if (forgets->failed[i])
+			dir->failed[ack.n_failed++] = i;
+	ack_reply(forgets->link, &ack);
 }
 
 /* A part has ended. */
@@ -721,12 +686,10 @@ static void forgets_end(struct forgets *forgets)
 	if (--forgets->waits)
 		return;
 	if (target)
-		target_resolve(forgets->directory, target,
-			outcome_of(forgets->key[0].had, forgets->key[0].failed));
-	else if (forgets->link && !forgets->told)
-		forgets_first(forgets, forgets->link, !forgets_promised(forgets));
-	if (forgets->link && !forgets->ended)
-		forgets_ack(forgets, forgets->link, false);
+		target_resolve(
+			forgets->directory, target, outcome_of(target->had, forgets->failed[0]));
+	else if (forgets->link)
+		forgets_tell(forgets->directory, forgets);
 	LIST_REMOVE(forgets, next);
 	free(forgets);
 }
@@ -736,7 +699,7 @@ static void forgets_synced(struct control *control, void *context, uint32_t cook
 	struct forgets *forgets = context;
 
 	(void)control;
-	forgets->key[cookie].failed |= !durable;
+	forgets->failed[cookie] |= !durable;
 	forgets_end(forgets);
 }
 
@@ -744,36 +707,14 @@ static void forgets_dropped(void *context, uint64_t cookie, enum op_status statu
 {
 	struct forgets *forgets = context;
 
-	forgets->key[cookie].failed |= status != OP_HIT;
+	forgets->failed[cookie] |= status != OP_HIT;
 	forgets_end(forgets);
-}
-
-/*
- * The member that sent a Forget is often an owner of the page. If a part of the removal waits
- * for its Ack of a Remove alone, the answer can follow the Remove on the same link, which keeps its
- * order. If that link closes, both are sent again.
- */
-void batch_sent(struct directory *dir, const struct batch *batch)
-{
-	for (unsigned i = 0; i < batch->count; i++) {
-		const struct dir_update *update = batch->target[i]->update;
-		struct forgets *forgets = update->waiter.context;
-
-		if (update->kind != DIR_REMOVE || update->waiter.done != forgets_dropped ||
-			update->pending != 1 || update->unsafe || !forgets->any_link ||
-			forgets->told ||
-			forgets->from != owner_at(dir, batch->target[i]->peer)->ref ||
-			(forgets->behind && forgets->behind != batch->via))
-			continue;
-		forgets->behind = (struct rpc_link *)batch->via;
-		forgets->aheads++;
-	}
 }
 
 /* NULL: no memory. The caller ends it once, after all its removals have begun. */
 static struct forgets *forgets_new(struct directory *dir, size_t count)
 {
-	struct forgets *forgets = calloc(1, sizeof(*forgets) + count * sizeof(forgets->key[0]));
+	struct forgets *forgets = calloc(1, sizeof(*forgets) + count);
 
 	if (!forgets)
 		return NULL;
@@ -788,16 +729,9 @@ void forgets_drop(struct directory *dir, const struct rpc_link *link)
 {
 	struct forgets *forgets;
 
-	LIST_FOREACH (forgets, &dir->forgets, next) {
+	LIST_FOREACH (forgets, &dir->forgets, next)
 		if (!link || forgets->link == link)
 			forgets->link = NULL;
-		if (!forgets->behind || (link && forgets->behind != link))
-			continue;
-		forgets->behind = NULL;
-		forgets->aheads = 0;
-		forgets->again |= forgets->ended;
-		forgets->told &= !forgets->ended;
-	}
 }
 
 /* ---- removals: one key ----------------------------------------------------------------------- */
@@ -838,12 +772,12 @@ static void absent_drop(struct directory *dir, const struct page_key *key)
 }
 
 /*
- * Removes the page of the i-th key. A removal that was executed
+ * Removes the page of the i-th key. Returns whether this engine had it. A removal that was executed
  * here already takes no page that was set since: this engine is sent what it has missed, or a link
  * has closed. In the latter case an engine with a disk executes it: its tombstone may not be
  * durable.
  */
-static void key_forget(
+static bool key_forget(
 	struct forgets *forgets, uint32_t i, const struct removal *removal, bool missed)
 {
 	struct directory *dir = forgets->directory;
@@ -853,16 +787,18 @@ static void key_forget(
 	bool again = removals_done(dir->control, removal) && (missed || !dir->control->tier);
 	unsigned places = again ? 0 : places_of(dir->control, key, at);
 	enum forget_state result;
+	bool had;
 
 	entries_drop(forgets, i, key, at, places);
 	if (again)
-		return;
+		return false;
 	removals_add(dir->control, removal);
 	absent_drop(dir, key);
 	forgets->waits++;
-	result = page_forget(dir->control, key, &wait, &forgets->key[i].had);
+	result = page_forget(dir->control, key, &wait, &had);
 	forgets->waits -= result != FORGET_LATER;
-	forgets->key[i].failed |= result == FORGET_VOLATILE;
+	forgets->failed[i] |= result == FORGET_VOLATILE;
+	return had;
 }
 
 static void forget_here(struct directory *dir, struct dir_target *target)
@@ -877,7 +813,7 @@ static void forget_here(struct directory *dir, struct dir_target *target)
 		return;
 	}
 	forgets->target = target;
-	key_forget(forgets, 0, &removal, false);
+	target->had = key_forget(forgets, 0, &removal, false);
 	forgets_end(forgets);
 }
 
@@ -886,6 +822,7 @@ bool directory_serve_forget(
 {
 	struct directory *dir = control->directory;
 	struct forgets *forgets;
+	Pc__Ack ack = PC__ACK__INIT;
 
 	if (!entries_fit(message->n_entries, message->entries))
 		return false;
@@ -895,22 +832,20 @@ bool directory_serve_forget(
 		rpc_link_close(link);
 		return true;
 	}
-	forgets->link = link;
-	forgets->from = member_link_ref(link);
-	forgets->any_link = message->any_link;
-	forgets->serial = message->serial;
 	for (size_t i = 0; i < message->n_entries; i++) {
 		const struct page_key key = entry_key(message->entries[i]);
 		const struct location at = entry_location(message->entries[i]);
 		const struct removal removal = removal_of(&key, &at);
 
-		key_forget(forgets, (uint32_t)i, &removal, at.ref != 0);
+		if (!key_forget(forgets, (uint32_t)i, &removal, at.ref != 0))
+			dir->failed[ack.n_failed++] = (uint32_t)i;
+		ack.later |= forgets->waits > 1 || forgets->failed[i];
 	}
-	if (!message->wait) {
-		forgets_first(forgets, link, false);
-		forgets->link = NULL;
-	}
-	net_defer(dir->wake); /* forgets_acknowledge() */
+	ack.serial = forgets->serial = message->serial;
+	ack.failed = dir->failed;
+	ack.later &= message->wait;
+	forgets->link = ack.later ? link : NULL;
+	ack_reply(link, &ack);
 	forgets_end(forgets);
 	return true;
 }

@@ -348,7 +348,7 @@ static void an_owner_that_leaves_before_it_has_dropped_the_entry_is_unreachable(
 	forgets = LIST_FIRST(&node[1].control.directory->forgets);
 	assert_int_equal(forgets->waits, 2);
 	assert_true(nodes_until(forgets->waits == 1, 4 * DEAD_MS));
-	assert_true(forgets->key[0].failed);
+	assert_true(forgets->failed[0]);
 	synced(1, true);
 	assert_true(nodes_until(node[0].dones == 1, 4 * DEAD_MS));
 	assert_int_equal(node[0].status, OP_PEER_DOWN);
@@ -387,110 +387,6 @@ static void removes_that_a_client_waits_for_are_not_dropped_at_the_limit(void **
 	assert_true(nodes_until(node[0].dones == 1, 2000));
 	assert_int_equal(node[0].status, OP_HIT);
 	assert_int_equal(found_anywhere(1, number), 0);
-}
-
-/* ---- an owner that has sent the removal ------------------------------------------------------ */
-
-/*
- * Node 0 has sent a Forget of a page of node 1, which both own, and reads nothing for now. Node 1
- * has `batches` in flight to node 0 by then.
- */
-static struct page_key open_asked(unsigned batches)
-{
-	struct page_key key = key_of(7);
-
-	open_nodes(2);
-	node[1].forget = FORGET_DURABLE;
-	node_put(1, 7, 1, 5000);
-	assert_true(nodes_until(node[1].dones == 1, 1000));
-	assert_int_equal(found_anywhere(1, 7), 2);
-	forget(0, 7, 60000);
-	directory_flush(&node[0].control);
-	rpc_push(member_link(&node[0].control, node[1].control.ref));
-	node[0].stalled = true;
-	for (unsigned n = 0; n < batches; n++) {
-		directory_remove(
-			&node[1].control, &key, &(struct location){.place = 5, .generation = 77});
-		directory_flush(&node[1].control);
-	}
-	assert_int_equal(owner_seen(1, 0)->in_flight, batches);
-	assert_true(nodes_until(!index_find(node[1].control.index, &key), 1000));
-	nodes_run(20);
-	assert_int_equal(node[0].dones, 0);
-	return key;
-}
-
-/* Turns until node 0 has its answer: then no entry is there. */
-static enum op_status answered(const struct page_key *key)
-{
-	struct dir_entry found[8];
-
-	node[0].stalled = false;
-	while (!node[0].dones)
-		nodes_turn();
-	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(shard_find(node[i].control.shard, key, found, 8), 0);
-	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
-	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
-	return node[0].status;
-}
-
-static void the_remover_is_an_owner_and_reads_the_remove_first(void **state)
-{
-	struct page_key key = open_asked(0);
-
-	(void)state;
-	/* node 1 waits for no Ack of its remove, and has sent the only Ack behind it */
-	assert_true(LIST_FIRST(&node[1].control.directory->forgets)->ended);
-	assert_int_equal(owner_seen(1, 0)->in_flight, 1);
-	assert_int_equal(answered(&key), OP_HIT);
-	assert_int_equal(owner_seen(0, 1)->unsynced_count, 0);
-	assert_true(nodes_until(owner_seen(1, 0)->in_flight == 0, 1000));
-	assert_int_equal(node[1].control.directory->background, 0);
-}
-
-static void no_answer_comes_before_a_remove_that_is_queued(void **state)
-{
-	struct page_key key = open_asked(BATCHES_MAX);
-
-	(void)state;
-	assert_int_equal(owner_seen(1, 0)->queued[DIR_REMOVE], 1);
-	assert_false(LIST_FIRST(&node[1].control.directory->forgets)->ended);
-	assert_int_equal(answered(&key), OP_HIT);
-}
-
-static void a_remove_that_is_lost_takes_the_answer_with_it(void **state)
-{
-	struct page_key key = open_asked(0);
-
-	(void)state;
-	rpc_link_close(member_peer(&node[0].control, owner_seen(0, 1)->peer)->contact->in);
-	assert_int_equal(answered(&key), OP_HIT);
-}
-
-static void an_answer_that_is_sent_once_more_is_ignored(void **state)
-{
-	struct page_key key = open_asked(0);
-
-	(void)state;
-	node[1].stalled = true;
-	assert_int_equal(answered(&key), OP_HIT);
-	rpc_link_close(member_link(&node[1].control, node[0].control.ref));
-	node[1].stalled = false;
-	assert_true(nodes_until(LIST_EMPTY(&node[1].control.directory->forgets), 1000));
-	nodes_run(20);
-	assert_int_equal(node[0].dones, 1);
-	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
-}
-
-static void a_link_that_breaks_before_the_answer_is_read_repeats_the_removal(void **state)
-{
-	struct page_key key = open_asked(0);
-
-	(void)state;
-	rpc_link_close(member_link(&node[0].control, node[1].control.ref));
-	/* the first answer, which told of the page, is lost */
-	assert_int_equal(answered(&key), OP_MISS);
 }
 
 /* ---- members that are not there -------------------------------------------------------------- */
@@ -577,11 +473,6 @@ int main(void)
 		T(an_owner_that_leaves_before_it_has_dropped_the_entry_is_unreachable),
 		T(while_an_owner_is_mute_a_removal_ends_at_its_deadline),
 		T(removes_that_a_client_waits_for_are_not_dropped_at_the_limit),
-		T(the_remover_is_an_owner_and_reads_the_remove_first),
-		T(no_answer_comes_before_a_remove_that_is_queued),
-		T(a_remove_that_is_lost_takes_the_answer_with_it),
-		T(an_answer_that_is_sent_once_more_is_ignored),
-		T(a_link_that_breaks_before_the_answer_is_read_repeats_the_removal),
 		T(a_removal_while_a_member_is_away_is_unreachable),
 		T(until_it_has_joined_an_engine_promises_nothing),
 		T(an_engine_that_has_just_started_waits_for_all_its_seeds),

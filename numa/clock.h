@@ -4,8 +4,8 @@
  * the host read the same clock, so a ring can carry a deadline from one process to another.
  *
  * clock_now_ns() calls clock_gettime() through the vDSO, which reads the time-stamp counter and
- * applies the kernel's calibration: 28 ns, against 11 ns for the counter alone (README.md), but
- * without drift between processes. A step reads the clock at most once, and only when it made
+ * applies the kernel's calibration: 28 ns, against 11 ns for the counter alone, but without drift
+ * between processes. A step reads the clock at most once, and only when it made
  * progress; for spans that every step measures there is clock_ticks(). In tests, clock_test_set()
  * sets the time that clock_now_ns() returns.
  */

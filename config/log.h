@@ -62,8 +62,11 @@ struct log_site {
 		log_write(&log_site_, level, __VA_ARGS__);                                         \
 	} while (0)
 
-/* Logs one message; called only through the macros log_error() to log_at(). Preserves errno. */
-__attribute__((format(printf, 3, 4))) void log_write(
+/*
+ * Logs one message; called only through the macros log_error() to log_at(), also by the module that
+ * dv/module.c loads. Preserves errno.
+ */
+__attribute__((format(printf, 3, 4), visibility("default"))) void log_write(
 	struct log_site *site, enum log_level level, const char *format, ...);
 
 /*

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The memory layout that a ConnectX reads and writes: send WQEs, CQEs, doorbell records, doorbell
- * registers. The structures come from rdma-core (infiniband/mlx5dv.h). This file asserts the
- * offsets that the hot path and the software NIC use, and defines the constants that mlx5dv.h
- * lacks. No code: any thread.
+ * registers. The structures are those of dv/mlx5.h. This file asserts the offsets that the hot path
+ * and the software NIC use, and defines the constants that rdma-core lacks. No code: any thread.
  *
  *   A READ or WRITE WQE, in a queue of 64-byte basic blocks (WQEBB); it may wrap at the queue's end
  *    0  ctrl   opmod<<24 | index<<8 | opcode     qpn<<8 | ds     sig, stream, fm_ce_se     imm
@@ -14,9 +13,11 @@
 #define DV_LAYOUT_H
 
 #include <assert.h>
+#include <endian.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <infiniband/mlx5dv.h>
+
+#include "dv/mlx5.h"
 
 #define DV_WQEBB 64u   /* bytes of a WQEBB, the basic block of a send queue */
 #define DV_SEGMENT 16u /* bytes of a segment (control, address, data) of a WQE */
@@ -56,6 +57,8 @@ enum { /* syndromes of an error CQE, from the PRM */
 	DV_SYNDROME_ABORTED = 0x22,
 };
 
+static_assert(MLX5_OPCODE_RDMA_WRITE == 0x08 && MLX5_OPCODE_RDMA_READ == 0x10, "PRM: opcodes");
+static_assert(MLX5_CQE_REQ == 0 && MLX5_CQE_REQ_ERR == 13 && MLX5_CQE_INVALID == 15, "PRM: CQEs");
 static_assert(sizeof(struct mlx5_wqe_ctrl_seg) == 16, "PRM: control segment");
 static_assert(offsetof(struct mlx5_wqe_ctrl_seg, qpn_ds) == 4, "PRM: control segment");
 static_assert(offsetof(struct mlx5_wqe_ctrl_seg, fm_ce_se) == 11, "PRM: control segment");
@@ -65,6 +68,7 @@ static_assert(sizeof(struct mlx5_wqe_data_seg) == 16, "PRM: data segment");
 static_assert(offsetof(struct mlx5_wqe_data_seg, lkey) == 4, "PRM: data segment");
 static_assert(offsetof(struct mlx5_wqe_data_seg, addr) == 8, "PRM: data segment");
 static_assert(sizeof(struct mlx5_cqe64) == 64, "PRM: CQE");
+static_assert(offsetof(struct mlx5_cqe64, imm_inval_pkey) == 36, "PRM: CQE");
 static_assert(offsetof(struct mlx5_cqe64, byte_cnt) == 44, "PRM: CQE");
 static_assert(offsetof(struct mlx5_cqe64, sop_drop_qpn) == 56, "PRM: CQE");
 static_assert(offsetof(struct mlx5_cqe64, wqe_counter) == 60, "PRM: CQE");

@@ -48,8 +48,10 @@ struct dv_ops {
 	int (*event_next)(struct dv_device *device, struct dv_event *ret_event);
 };
 
-/* ConnectX through libibverbs and mlx5dv, implemented in dv/device.c. */
+/* ConnectX through libibverbs and mlx5dv: dv/device.c. Only in the verbs module: dv_verbs(). */
 extern const struct dv_ops dv_verbs_ops;
+/* dv_verbs_ops, from the module that the first call loads. NULL: dv_error() says why. */
+const struct dv_ops *dv_verbs(void);
 /* The software NIC, implemented in dv/soft/. */
 extern const struct dv_ops dv_soft_ops;
 
@@ -59,6 +61,7 @@ extern const struct dv_ops dv_soft_ops;
  *
  *   return dv_fail(-errno, "ibv_open_device(%s): %m. Is the port's driver loaded?", name);
  */
-int dv_fail(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+__attribute__((format(printf, 2, 3), visibility("default"))) int dv_fail(
+	int error, const char *format, ...);
 
 #endif

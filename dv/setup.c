@@ -4,6 +4,7 @@
  * (dv/ops.h). Has no state of its own; any thread, within the rules of dv/setup.h.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "dv/ops.h"
@@ -17,11 +18,14 @@ static const struct dv_ops *ops_of(const void *object)
 	return *(const struct dv_ops *const *)object;
 }
 
-static const struct dv_ops *ops_by_name(const char *name)
+static bool is_soft(const char *name)
 {
-	if (strcmp(name, "soft") == 0 || strncmp(name, "soft:", 5) == 0)
-		return &dv_soft_ops;
-	return &dv_verbs_ops;
+	return strcmp(name, "soft") == 0 || strncmp(name, "soft:", 5) == 0;
+}
+
+int dv_verbs_check(void)
+{
+	return dv_verbs() ? 0 : -ENODEV;
 }
 
 int dv_open(const struct dv_options *options, struct dv_device **ret_device)
@@ -31,7 +35,13 @@ int dv_open(const struct dv_options *options, struct dv_device **ret_device)
 	if (!options || !ret_device || !options->name || !options->name[0])
 		return dv_fail(-EINVAL,
 			"opening a NIC: no name given; see `ibv_devinfo -l`, or use \"soft\"");
-	ops = ops_by_name(options->name);
+	ops = is_soft(options->name) ? &dv_soft_ops : dv_verbs();
+	if (!ops) {
+		char why[192];
+
+		snprintf(why, sizeof(why), "%s", dv_error());
+		return dv_fail(-ENODEV, "opening NIC %.32s: %s", options->name, why);
+	}
 	return ops->open(options, ret_device);
 }
 

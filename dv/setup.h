@@ -2,7 +2,8 @@
 /*
  * The slow path of a NIC: devices, memory registrations, completion queues, queue pairs. There are
  * two implementations: libibverbs + mlx5dv (device.c, mr.c, cq.c, qp.c) and the software NIC
- * (soft/). The name given to dv_open() selects one. The hot path is in dv/hot.h.
+ * (soft/). The name given to dv_open() selects one. The first is in a module that is loaded when it
+ * is needed: module.c. The hot path is in dv/hot.h.
  *
  * Unless stated otherwise, functions that return int return 0 or a negative errno and leave their
  * outputs unchanged on failure; dv_error() then tells the calling thread what was tried, on what,
@@ -72,6 +73,8 @@ struct dv_attributes {
 	bool modelled;
 };
 
+/* Can this host use a ConnectX? Loads libibverbs. Negative: no; dv_error() says why. */
+int dv_verbs_check(void);
 /* Opens the NIC options->name. The caller closes *ret_device with dv_close(). */
 int dv_open(const struct dv_options *options, struct dv_device **ret_device);
 /* Closes a device; the caller has destroyed its MRs, CQs and QPs, or called dv_cut(). */
@@ -287,7 +290,7 @@ int dv_test_fault(struct dv_device *device, const struct dv_test_fault *fault);
 /* ---- errors -------------------------------------------------------------------------------- */
 
 /* The text of the last failure in the calling thread; never NULL, valid until its next failure. */
-const char *dv_error(void);
+__attribute__((visibility("default"))) const char *dv_error(void);
 /* Returns the name of a syndrome of struct dv_completion (static storage). */
 const char *dv_syndrome(uint8_t syndrome);
 

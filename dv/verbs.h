@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <infiniband/mlx5dv.h> /* before dv/hot.h: dv/mlx5.h */
 
 #include "dv/hot.h"
 #include "dv/ops.h"

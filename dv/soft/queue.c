@@ -288,7 +288,7 @@ void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 
 	*ret_address = (struct dv_address){.version = 1,
 		.kind = 3,
-		.mtu = IBV_MTU_4096,
+		.mtu = 5, /* 4096 bytes, as a code of IBTA PortInfo */
 		.reads = SOFT_READS_MAX,
 		.qpn = qp->qpn,
 		.psn = qp->psn,

@@ -162,6 +162,16 @@ static void model_warn(const struct control *control)
 				: "");
 }
 
+/* Logs why no rail could be a ConnectX, on a host where that is so. */
+static void rdma_tell(const struct control *control)
+{
+	struct dv_attributes nic;
+
+	dv_attributes(control->rail[0].device, &nic);
+	if (!nic.hardware && dv_verbs_check() < 0)
+		log_info("no RDMA here, only software NICs: %s", dv_error());
+}
+
 /* Returns the settings that decide whether the device can be opened, for the error message. */
 static const char *device_settings(const struct settings *s, const char *name)
 {
@@ -211,6 +221,7 @@ static int control_devices_open(struct control *control)
 		}
 	}
 	model_warn(control);
+	rdma_tell(control);
 	return 0;
 }
 

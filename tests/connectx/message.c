@@ -11,8 +11,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "dv/soft/check.h"
 #include "tests/connectx/uverbs.h"
+#include "dv/soft/check.h"
 
 #define MESSAGES_MAX 32u      /* messages that one step receives, at most */
 #define AGAIN_NS 500000000ull /* time without an answer after which a request is retransmitted */

@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "dv/soft/check.h"
 #include "tests/connectx/uverbs.h"
+#include "dv/soft/check.h"
 
 /* Allows at most one message of a QP in flight, so that all later WQEs stay in order. */
 bool uv_may_start(struct dv_qp *qp, struct soft_op *op)

@@ -4,8 +4,8 @@
  * no doorbell register: its record alone tells how far the program has posted. Run by the NIC's
  * thread, under nic->lock.
  */
-#include "dv/soft/check.h"
 #include "tests/connectx/uverbs.h"
+#include "dv/soft/check.h"
 
 #define LKEY_END 0x100u /* key with which libmlx5 ends a short segment list; no region has it */
 #define VENDOR_FLUSHED 0xf9

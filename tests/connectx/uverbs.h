@@ -18,6 +18,7 @@
 #ifndef DV_SOFT_UVERBS_H
 #define DV_SOFT_UVERBS_H
 
+#include <infiniband/mlx5dv.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/rdma_user_ioctl_cmds.h>

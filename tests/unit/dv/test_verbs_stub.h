@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <infiniband/mlx5dv.h> /* before dv/: dv/mlx5.h */
 
 #include "config/log.h"
 #include "dv/ops.h"

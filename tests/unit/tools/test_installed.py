@@ -84,6 +84,7 @@ class Installed(unittest.TestCase):
         options = {o["name"]: o["value"] for o in information(cls.build, "intro-buildoptions")}
         cls.version = information(cls.build, "intro-projectinfo")["version"]
         cls.prefix = options["prefix"]
+        cls.verbs = options["verbs"] != "disabled"
         cls.place = {name: os.path.join(cls.prefix, options[name])
                      for name in ("bindir", "libdir", "includedir", "datadir", "mandir")}
         cls.library = cls.root + cls.place["libdir"]
@@ -102,6 +103,8 @@ class Installed(unittest.TestCase):
         expected += [self.path("libdir", name) for name in (
             "libpeercache.so", "libpeercache.so.0", f"libpeercache.so.{self.version}",
             "pkgconfig/peercache.pc")]
+        if self.verbs:
+            expected.append(self.path("libdir", "peercache", "peercache-verbs.so"))
         expected += [self.path("includedir", "peercache", name) for name in HEADERS]
         expected += [self.path("datadir", doc, name) for name in (
             "CHANGELOG.md", "LICENSE", "README.md")]

@@ -9,12 +9,14 @@
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
+#include "engine/keeper/service.h"
 
 static void tick_fired(void *context)
 {
 	struct control *control = context;
 	uint64_t now_ns = net_now();
 
+	service_alive();
 	if (!members_tick(control, now_ns))
 		return;
 	rpc_tick(control);

@@ -19,10 +19,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "config/log.h"
 #include "engine/keeper/notify.h"
 
-#define LISTEN_FDS_START 3 /* number of the first passed descriptor: sd_listen_fds(3) */
+#define ALIVE_US_MAX 86400000000l /* longest WATCHDOG_USEC that is obeyed: a day */
+#define LISTEN_FDS_START 3        /* number of the first passed descriptor: sd_listen_fds(3) */
 
 /* A descriptor that an engine before this one stored; fd -1: it was given away. */
 struct stored_fd {
@@ -34,10 +36,13 @@ static struct {
 	struct sockaddr_un notify; /* address of NOTIFY_SOCKET */
 	socklen_t notify_bytes;    /* 0: no process is told anything */
 	int listener;              /* passed socket of clients; -1: none, or given away */
+	bool listener_stored;      /* an engine before this one stored it */
 	int keeper;                /* passed read end of the keeper's pipe; -1: the same */
 	struct stored_fd *stored;
 	unsigned stored_count;
-	bool slow; /* the process did not take the last message in time */
+	uint64_t alive_every_ns; /* pause between two signs of life; 0: none is wanted */
+	uint64_t alive_at_ns;    /* time of the next one */
+	bool slow;               /* the process did not take the last message in time */
 } service = {.listener = -1, .keeper = -1};
 
 /* ---- telling --------------------------------------------------------------------------------- */
@@ -57,8 +62,11 @@ static void notify_address(const char *path)
 	service.notify_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes);
 }
 
-/* Sends one message, with a descriptor unless `passed` is -1. False: it was not sent. */
-static bool service_send(const char *text, int passed)
+/*
+ * Sends one message, with a descriptor unless `passed` is -1; `flags` are those of sendmsg().
+ * False: it was not sent.
+ */
+static bool service_send(const char *text, int passed, int flags)
 {
 	const struct timeval wait = {.tv_sec = 1};
 	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -88,7 +96,7 @@ static bool service_send(const char *text, int passed)
 		return false;
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
 	/* one message may wait, the next ones not until one was taken */
-	sent = sendmsg(fd, &header, MSG_NOSIGNAL | (service.slow ? MSG_DONTWAIT : 0)) >= 0;
+	sent = sendmsg(fd, &header, MSG_NOSIGNAL | flags | (service.slow ? MSG_DONTWAIT : 0)) >= 0;
 	if (sent)
 		service.slow = false;
 	else if (!service.slow || errno != EAGAIN) {
@@ -102,7 +110,20 @@ static bool service_send(const char *text, int passed)
 
 void service_tell(const char *text)
 {
-	(void)service_send(text, -1);
+	(void)service_send(text, -1, 0);
+}
+
+void service_alive(void)
+{
+	uint64_t now_ns;
+
+	if (!service.alive_every_ns)
+		return;
+	now_ns = clock_monotonic_ns();
+	if (now_ns < service.alive_at_ns)
+		return;
+	service.alive_at_ns = now_ns + service.alive_every_ns;
+	(void)service_send("WATCHDOG=1", -1, MSG_DONTWAIT);
 }
 
 void service_extend(void)
@@ -146,6 +167,7 @@ static void service_take(int fd, const char *name)
 	}
 	if (service.listener < 0 && fd_is_listener(fd)) {
 		service.listener = fd;
+		service.listener_stored = !strcmp(name, SERVICE_LISTENER_NAME);
 		return;
 	}
 	stored->fd = fd;
@@ -177,6 +199,15 @@ static long environment_number(const char *variable)
 	return errno || *end || value < 0 ? -1 : value;
 }
 
+/* Reads WATCHDOG_USEC, which may be meant for another process. */
+static void alive_open(void)
+{
+	long process = environment_number("WATCHDOG_PID"), us = environment_number("WATCHDOG_USEC");
+
+	if (us > 0 && us <= ALIVE_US_MAX && (process < 0 || process == (long)getpid()))
+		service.alive_every_ns = (uint64_t)us * 1000 / 4;
+}
+
 void service_open(void)
 {
 	const char *names = getenv("LISTEN_FDNAMES");
@@ -184,6 +215,7 @@ void service_open(void)
 	char name[NOTIFY_NAME_BYTES];
 
 	notify_address(getenv("NOTIFY_SOCKET"));
+	alive_open();
 	/* variables for another process were inherited through it; its descriptors are not ours */
 	if (environment_number("LISTEN_PID") != (long)getpid())
 		count = 0;
@@ -207,6 +239,15 @@ void service_open(void)
 	unsetenv("LISTEN_FDNAMES");
 }
 
+/* Drops a stored socket that no client can reach at the path of this engine's settings. */
+static int listener_drop(void)
+{
+	close(service.listener);
+	service.listener = -1;
+	service_unstore(SERVICE_LISTENER_NAME);
+	return 0;
+}
+
 int service_listener(const char *path, int *ret_fd)
 {
 	struct sockaddr_un at = {.sun_family = AF_UNSPEC};
@@ -219,7 +260,10 @@ int service_listener(const char *path, int *ret_fd)
 		return 0;
 	if (getsockopt(service.listener, SOL_SOCKET, SO_TYPE, &type, &type_bytes) < 0 ||
 		getsockname(service.listener, (struct sockaddr *)&at, &bytes) < 0 ||
-		at.sun_family != AF_UNIX || type != SOCK_SEQPACKET || strcmp(at.sun_path, path)) {
+		at.sun_family != AF_UNIX || type != SOCK_SEQPACKET || strcmp(at.sun_path, path) ||
+		(service.listener_stored && access(path, F_OK) < 0)) {
+		if (service.listener_stored)
+			return listener_drop();
 		log_error(
 			"clients: the listening socket that was passed to this engine (LISTEN_FDS) is not a SOCK_SEQPACKET socket at engine.socket = %s; correct engine.socket, or in a systemd socket unit ListenSequentialPacket",
 			path);
@@ -251,7 +295,7 @@ void service_store(const char *name, int fd)
 
 	/* FDPOLL=0: a socket whose other end is closed tells the next engine that it is */
 	snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
-	(void)service_send(text, fd);
+	(void)service_send(text, fd, 0);
 }
 
 void service_unstore(const char *name)
@@ -261,7 +305,7 @@ void service_unstore(const char *name)
 	if (!notify_name_valid(name, strlen(name)))
 		return;
 	snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	(void)service_send(text, -1);
+	(void)service_send(text, -1, 0);
 }
 
 static int stored_give(struct stored_fd *stored)
@@ -330,7 +374,7 @@ int service_barrier(unsigned timeout_ms)
 		return 0;
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return -errno;
-	sent = service_send("BARRIER=1", ends[1]);
+	sent = service_send("BARRIER=1", ends[1], 0);
 	close(ends[1]);
 	if (!sent) {
 		/* it takes no messages; that no write end is left open says nothing then */

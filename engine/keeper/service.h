@@ -18,6 +18,9 @@
 /* name of the pipe whose end tells an engine that its keeper has ended */
 #define SERVICE_KEEPER_NAME "keeper"
 
+/* name under which an engine stores the listening socket of clients that it bound itself */
+#define SERVICE_LISTENER_NAME "clients"
+
 /*
  * Reads NOTIFY_SOCKET, LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and removes the last three from
  * the environment. Call it before the first thread starts.
@@ -26,7 +29,8 @@ void service_open(void);
 
 /*
  * Gives the listening socket of clients to the caller, who closes it. *ret_fd = -1: none was
- * passed. Returns 0, or -EINVAL after logging why the passed socket cannot be that of `path`.
+ * passed, or the one that an engine before this one stored has another path or no file, and is
+ * dropped. Returns 0, or -EINVAL after logging why the passed socket cannot be that of `path`.
  */
 int service_listener(const char *path, int *ret_fd);
 
@@ -34,6 +38,12 @@ int service_listener(const char *path, int *ret_fd);
  * Gives the caller the read end of a pipe that ends with the keeper. -1: this engine has no keeper.
  */
 int service_keeper(void);
+
+/*
+ * Tells systemd that the engine's loop turns, four times in each WatchdogSec= of its unit; no
+ * effect without one. Does not wait. Called in each heartbeat.
+ */
+void service_alive(void);
 
 /*
  * Sends lines such as "READY=1" to the process that started this engine; no effect without one.

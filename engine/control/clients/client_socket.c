@@ -4,7 +4,7 @@
  * the time, and a client that connects before the engine can answer waits. Or the engine binds it,
  * before it allocates its memory, so that an error in engine.socket is found at once; then it
  * listens only when the engine can answer, and a client that connects earlier is refused and tries
- * again.
+ * again. Under systemd it then stores the socket, which is passed to the next engine.
  *
  * <engine.socket>.pid contains the engine's process id. The engine locks it before the bind and
  * until it has ended, so that two engines never share a path, even while one of them starts. The
@@ -29,7 +29,8 @@
 
 struct client_socket {
 	struct socket_file file; /* file.fd: the socket; -1: it is removed, or was never bound */
-	bool passed; /* the socket belongs to a keeper or systemd, and so does its file */
+	/* the socket, and so its file, belongs to a keeper or systemd, which passes or stores it */
+	bool passed;
 	int lock; /* descriptor of <engine.socket>.pid, which is locked; -1: the lock is not held */
 	int keeper; /* pipe that ends with the keeper; -1: none */
 	struct event *keeper_ended;
@@ -216,8 +217,14 @@ int client_socket_listen(struct control *control)
 	 * A passed socket listens already. This call makes SO_PEERCRED of clients name this
 	 * process.
 	 */
-	if (listen(s->file.fd, SOCKET_BACKLOG) == 0)
+	if (listen(s->file.fd, SOCKET_BACKLOG) == 0) {
+		if (!s->passed && service_stores()) {
+			/* clients that come while the engine restarts wait in its backlog */
+			service_store(SERVICE_LISTENER_NAME, s->file.fd);
+			s->passed = true;
+		}
 		return s->file.fd;
+	}
 	rc = -errno;
 	log_error("clients: cannot listen on %s: %s", s->file.path, strerror(-rc));
 	return rc;

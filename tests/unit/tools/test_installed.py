@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-keeper", "peercach
             "peercachectl"]
 EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
 OTHERS = ["RUNBOOK.md", "peercache-alerts.yml", "peercache-grafana.json",
-          "peercache-prometheus.yml", "peercache-engine.service", "peercache-engine.socket"]
+          "peercache-prometheus.yml"]
 HEADERS = ["peercache.h", "pc.h"]
 NEEDED = ["pkg-config", "gcc", "g++", "ldd", "readelf"]
 LANGUAGES = {"c": ["gcc", "-std=c99"], "cc": ["g++", "-std=c++11"]}
@@ -99,7 +100,9 @@ class Installed(unittest.TestCase):
 
     def test_everything_public_and_nothing_private_is_installed(self):
         doc = "doc/peercache-engine"
-        expected = [self.path("bindir", name) for name in PROGRAMS]
+        expected = [self.path("bindir", name) for name in [*PROGRAMS, "peercache-setup-host"]]
+        expected += [self.root + os.path.join(self.prefix, "lib", name) for name in (
+            "systemd/system/peercache-engine.service", "sysusers.d/peercache.conf")]
         expected += [self.path("libdir", name) for name in (
             "libpeercache.so", "libpeercache.so.0", f"libpeercache.so.{self.version}",
             "pkgconfig/peercache.pc")]
@@ -147,6 +150,20 @@ class Installed(unittest.TestCase):
                 run(engine, "--config", example, "--set", "rail.devices=soft",
                     "--set", "cluster.address=127.0.0.1", "--set", "engine.pool_bytes=64MiB",
                     "--check")
+
+    def test_the_unit_starts_the_installed_engine(self):
+        with open(self.root + os.path.join(self.prefix, "lib/systemd/system",
+                                           "peercache-engine.service"), encoding="utf-8") as unit:
+            self.assertIn("\nExecStart=" + os.path.join(self.place["bindir"], "peercache-engine "),
+                          unit.read())
+
+    def test_python_looks_where_the_package_is(self):
+        found = glob.glob(self.root + "/**/peercache/_peercache.abi3.so", recursive=True)
+        looked = [self.root + folder + "/peercache" for folder in site.getsitepackages()
+                  if folder.startswith(self.prefix + "/lib")]
+        if not found or not looked:
+            self.skipTest("skipped: no package, or this Python looks nowhere below the prefix")
+        self.assertIn(os.path.dirname(found[0]), looked)
 
     def test_each_header_compiles_alone_in_c_and_in_cxx(self):
         for header in HEADERS:

@@ -97,7 +97,7 @@ PC_API const char *pc_result_text(enum pc_result result);
  * last call about pages. Never NULL. Valid until this thread's next call of the library.
  */
 PC_API const char *pc_error(void);
-/* Version of the library, such as "0.1.0". The text is static. Any thread. */
+/* Version of the library, such as "1.0.0". The text is static. Any thread. */
 PC_API const char *pc_version(void);
 
 /* ---- session ------------------------------------------------------------------------------- */

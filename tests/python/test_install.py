@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `pip install .` in a virtual environment, then makes a store, which starts an engine.
+"""Runs `pip install .` in a virtual environment, then makes a store, which starts an engine. Checks
+what the wheel has, that pip does not replace it by 0.8.4, and the error without build packages.
 
 ccache compiles if it is installed. Exit status 77: python3-venv, or a package of PyPI that the
 build needs, is not available.
@@ -10,9 +11,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD_NEEDS = ["meson-python>=0.16", "meson>=1.0", "ninja"]
+BUILD_NEEDS = ["meson-python>=0.16", "meson>=1.0", "ninja", "wheel"]
 # Makes a store as SGLang does, with PeerCache 0.8.2's extra config. No engine runs, and the config
 # does not name the engine's program.
 SCRIPT = """
@@ -32,6 +34,66 @@ assert '"members"' in store._session.report()
 store.close()
 print("fine")
 """
+
+
+# Prints what is wrong with the installed files.
+CONTENT = """
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+wheel = importlib.metadata.distribution("peercache")
+version = wheel.version
+tag = wheel.read_text("WHEEL").split("Tag: ")[1].split()[0]
+if not tag.startswith("cp310-abi3-linux_"):
+    print("the tag is", tag)
+for name in ("-engine", "-keeper", "ctl", "-bench", "-replay"):
+    program = "peercache" + name
+    said = subprocess.run([os.path.join(sys.prefix, "bin", program), "--version"],
+                          capture_output=True, text=True)
+    if said.stdout != f"{program} {version}\\n":
+        print(program, "says", said)
+if subprocess.run([os.path.join(sys.prefix, "bin", "peercache-setup-host"), "--help"],
+                  capture_output=True).returncode:
+    print("peercache-setup-host does not run")
+package = os.path.dirname(importlib.util.find_spec("peercache").origin)
+examples = sys.prefix + "/share/doc/peercache-engine/examples"
+for path in (package + "/bin/peercache-verbs.so", examples + "/soft-two-nodes.conf"):
+    if not os.path.exists(path):
+        print(path, "is missing")
+"""
+
+
+def check_content(python):
+    return run(python, "-c", CONTENT)[1]
+
+
+def check_replacing(pip, python, folder):
+    """pip install -U leaves it, although there is a wheel of the former peercache, 0.8.4."""
+    name = os.path.join(folder, "peercache-0.8.4-py3-none-any.whl")
+    with zipfile.ZipFile(name, "w") as wheel:
+        info = "peercache-0.8.4.dist-info"
+        wheel.writestr(f"{info}/METADATA",
+                       "Metadata-Version: 2.1\nName: peercache\nVersion: 0.8.4\n")
+        wheel.writestr(f"{info}/WHEEL",
+                       "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    status, out = run(*pip, "--no-index", "--find-links", folder, "-U", "peercache")
+    version = run(python, "-c", "import peercache; print(peercache.__version__)")[1].strip()
+    return "" if status == 0 and version > "1" else f"pip install -U: {version} is left: {out}"
+
+
+def check_without_packages(pip, folder, env):
+    """The first error names the packages, where dpkg-query knows none."""
+    fake = os.path.join(folder, "dpkg-query")
+    with open(fake, "w", encoding="ascii") as file:
+        file.write("#!/bin/sh\n")
+    os.chmod(fake, 0o755)
+    status, out = run(*pip, "--no-build-isolation", "--force-reinstall", ROOT,
+                      env={**env, "PATH": folder + os.pathsep + env["PATH"]})
+    named = "apt-get install --no-install-recommends" in out and "libevent-dev" in out
+    return "" if status and named else f"pip install without packages: {status}: {out[-2000:]}"
 
 
 def run(*command, **options):
@@ -65,6 +127,11 @@ def main():
         status, out = run(*pip, "--no-build-isolation", ROOT, env=env)
         if status:
             print("pip install . failed:", out[-4000:])
+            return 1
+        wrong = (check_content(python) + check_replacing(pip, python, folder) +
+                 check_without_packages(pip, folder, env))
+        if wrong:
+            print(wrong)
             return 1
         env = {key: value for key, value in os.environ.items() if not key.startswith("PEERCACHE")}
         env["PEERCACHE_SOCKET"] = os.path.join(folder, "engine.sock")

@@ -90,8 +90,10 @@ def make_folder(path: str) -> None:
 
 
 def find_program(name: str, *beside: str) -> Optional[str]:
-    """Path of a program: in one of the folders `beside`, beside Python, or on PATH; else None."""
-    for folder in (*beside, sysconfig.get_path("scripts"), os.path.dirname(sys.executable)):
+    """Path of a program: in one of the folders `beside`, in the package (a wheel has them there),
+    beside Python, or on PATH; else None."""
+    for folder in (*beside, os.path.join(os.path.dirname(__file__), "bin"),
+                   sysconfig.get_path("scripts"), os.path.dirname(sys.executable)):
         path = os.path.join(folder or "", name)
         if folder and os.access(path, os.X_OK):
             return path

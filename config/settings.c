@@ -12,6 +12,7 @@
 
 #include "config/hooks.h"
 #include "config/port_model.h"
+#include "config/ports.h"
 
 #define ENTRY_TEXT(text, min, max) .type = SETTING_TEXT, .choices = "", ENTRY(text, min, max)
 #define ENTRY_SIZE(text, min, max) .type = SETTING_SIZE, .choices = "", ENTRY(text, min, max)
@@ -345,6 +346,29 @@ static bool is_address(const char *text)
 	       inet_pton(AF_INET6, text, &(struct in6_addr){0}) == 1;
 }
 
+/* soft.port is the first of several ports; the others follow it. */
+static int ports_check(const struct settings *s, char *err, size_t err_bytes)
+{
+	unsigned soft;
+	int64_t first = s->soft_port, last;
+
+	(void)ports_rails(s, &soft);
+	last = first + (soft ? soft : 1) - 1;
+	if (first && last > 65535) {
+		snprintf(err, err_bytes,
+			"soft.port = %lld: %u software NICs need the ports up to %lld; lower it",
+			(long long)first, soft, (long long)last);
+		return -EINVAL;
+	}
+	if (first && s->cluster_port >= first && s->cluster_port <= last && !s->soft_address[0]) {
+		snprintf(err, err_bytes,
+			"soft.port = %lld: the ports %lld to %lld of %u software NICs include cluster.port on the same address; change one of them",
+			(long long)first, (long long)first, (long long)last, soft);
+		return -EINVAL;
+	}
+	return 0;
+}
+
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
 	bool name_is_word = is_word(s->engine_name);
@@ -393,7 +417,7 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 			2 * (long long)s->cluster_heartbeat_ms);
 		return -EINVAL;
 	}
-	return 0;
+	return ports_check(s, err, err_bytes);
 }
 
 const char *settings_choice(const char *section, const char *key, int index)

@@ -179,7 +179,20 @@ static const char *device_settings(const struct settings *s, const char *name)
 		return "rail.devices, rail.gid_index";
 	if (s->soft_link != LINK_TCP)
 		return "rail.devices";
+	if (s->soft_port)
+		return s->soft_address[0] ? "soft.address, soft.port"
+					  : "cluster.address, soft.port";
 	return s->soft_address[0] ? "soft.address" : "cluster.address";
+}
+
+/* The port of a software NIC over TCP: soft.port for the first, the next for the second. */
+static uint16_t control_soft_port(const struct control *control, unsigned rail)
+{
+	unsigned before = 0;
+
+	for (unsigned i = 0; i < rail; i++)
+		before += strncmp(control->plan.rail[i].device, "soft", 4) == 0;
+	return control->settings->soft_port ? (uint16_t)(control->settings->soft_port + before) : 0;
 }
 
 static int control_devices_open(struct control *control)
@@ -203,6 +216,7 @@ static int control_devices_open(struct control *control)
 			.pkey_index = (uint16_t)s->rail_pkey_index,
 			.one_flow = !s->rail_flow_labels,
 			.link = s->soft_link == LINK_TCP ? "tcp" : "shm",
+			.tcp_port = control_soft_port(control, i),
 			.address = s->soft_address[0] ? s->soft_address : s->cluster_address,
 			.numa_node = control->plan.rail[i].numa_node,
 			.model = control->port_model};

@@ -17,12 +17,14 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/ports.h"
 #include "config/settings.h"
 #include "config/stdout.h"
 #include "config/version.h"
 #include "engine/control/base/control.h"
 #include "engine/control/control_open.h"
 #include "engine/control/net/address.h"
+#include "engine/control/pages/sizes.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
 #include "numa/plan.h"
@@ -47,7 +49,7 @@ static const char usage[] =
 	"Options:\n"
 	"  -c, --config FILE            read settings from FILE\n"
 	"  -s, --set section.key=value  one setting, overrides FILE; may be repeated\n"
-	"      --plan                   print which core and memory each rail gets and exit\n"
+	"      --plan                   print cores, memory, huge pages and ports, and exit\n"
 	"      --check                  check what can be known before the start and exit\n"
 	"      --ready-fd N             write one byte to file descriptor N once it serves\n"
 	"  -h, --help                   print this text and all settings\n"
@@ -70,7 +72,7 @@ static const char examples[] =
 	"  One engine with a software NIC, to try it out:\n"
 	"    $ peercache-engine --set engine.socket=/tmp/a.sock --set engine.pool_bytes=64MiB\n"
 	"\n"
-	"  Print which cores and memory an engine with these settings would use:\n"
+	"  Print which cores, memory and ports an engine with these settings would use:\n"
 	"    $ peercache-engine -c /etc/peercache/engine.conf --plan\n"
 	"\n"
 	"  Two rails, in a cluster:\n"
@@ -273,6 +275,8 @@ static int plan_and_serve(const struct settings *settings, const struct argument
 			     : plan_claim(topology, settings, &plan, &claims);
 	if (rc == 0 && args->plan_only) {
 		plan_print(&plan, stdout);
+		memory_print(settings, &plan, stdout);
+		ports_print(settings, stdout);
 		code = EXIT_OK;
 	} else if (rc == 0) {
 		if (plan.note[0])

@@ -123,43 +123,9 @@ int memory_pools_open(struct control *control)
 	return 0;
 }
 
-/*
- * Number of entries the shard must hold at half load. If the settings do not say: this node's share
- * of a cluster of equal nodes whose pools are full of the smallest pages, and whose disks are full
- * of pages of SHARD_DISK_PAGE; that is 1/64 of the pool memory, and 1/256 of the disks, with two
- * replicas. More than SHARD_ENTRIES_MAX (2 GiB) only if the settings say so.
- */
-#define SHARD_ENTRIES_MAX (1ull << 26)
-
-#define SHARD_DISK_PAGE 16384u /* bytes on disk for which there is an entry */
-
-/* Size of all files of the disk tier. */
-static uint64_t memory_disk_bytes(const struct settings *s)
-{
-	unsigned paths = s->disk_paths[0] != '\0';
-
-	for (const char *c = s->disk_paths; *c; c++)
-		paths += *c == ',';
-	return paths * s->disk_bytes;
-}
-
-static uint64_t memory_shard_entries(const struct control *control)
-{
-	const struct settings *s = control->settings;
-	uint64_t entries = 0;
-
-	if (s->engine_directory_entries)
-		return (uint64_t)s->engine_directory_entries;
-	for (unsigned i = 0; i < control->rails; i++)
-		entries += pool_memory(control->rail[i].pool)->bytes / PAGE_UNIT;
-	entries += memory_disk_bytes(s) / SHARD_DISK_PAGE;
-	entries *= (uint64_t)s->cluster_replicas;
-	return entries < SHARD_ENTRIES_MAX ? entries : SHARD_ENTRIES_MAX;
-}
-
 int memory_shard_open(struct control *control)
 {
-	int rc = warm_shard_open(control, memory_shard_entries(control),
+	int rc = warm_shard_open(control, shard_entries(control->settings, control->rails),
 		control->plan.rail[0].numa_node, control->settings->engine_huge_pages);
 
 	if (rc < 0) {

@@ -20,6 +20,7 @@
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/page.h"
+#include "engine/control/pages/sizes.h"
 #include "engine/disk/disk.h"
 #include "numa/huge.h"
 

@@ -150,7 +150,7 @@ struct pool_state {
 	uint64_t memory, heads, owners;
 	uint64_t spare;
 };
-static_assert(sizeof(struct pool_state) == 64, "the tables behind it are aligned");
+static_assert(sizeof(struct pool_state) == POOL_STATE_BYTES, "the tables behind it are aligned");
 
 /* Bytes of the state of a pool with this number of chunks and of units in one. */
 static inline size_t pool_state_bytes(uint32_t chunks, uint32_t chunk_units)

@@ -25,9 +25,6 @@
 #include "numa/clock.h"
 
 #define POOL_BYTES_MIN (4ull << 20)
-#define CHUNK_BYTES_MIN (2ull << 20)
-#define CHUNKS_WANTED 32
-#define CHUNKS_MIN 4
 /* the time that opening takes is logged for a pool of at least this size, because it is long */
 #define LARGE_BYTES (1ull << 30)
 
@@ -222,26 +219,13 @@ static void adopt_slots(struct pool *pool, const struct pool_adopt *adopt)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/*
- * Returns the units of one chunk: a power of two, about 1/32 of the pool, at most 1/CHUNKS_MIN of
- * it.
- */
-static uint32_t chunk_units_of(uint64_t pool_bytes)
-{
-	uint64_t bytes = CHUNK_BYTES_MIN;
-
-	while (bytes < PAGE_BYTES_MAX && bytes * CHUNKS_WANTED * 2 <= pool_bytes)
-		bytes *= 2;
-	while (pool_bytes / bytes < CHUNKS_MIN)
-		bytes /= 2;
-	return (uint32_t)(bytes / PAGE_UNIT);
-}
-
 static void pool_lay_out(struct pool *pool, uint64_t bytes)
 {
-	pool->chunk_units = chunk_units_of(bytes);
+	struct pool_geometry geometry = pool_geometry(bytes);
+
+	pool->chunk_units = geometry.chunk_units;
 	pool->shift = (uint32_t)__builtin_ctz(pool->chunk_units);
-	pool->chunks = (uint32_t)(bytes / PAGE_UNIT >> pool->shift);
+	pool->chunks = geometry.chunks;
 	pool->drain = pool->limbo_first = pool->limbo_last = pool->limbo_open = NONE;
 	pool->empty = (struct chunk_list){NONE, NONE};
 }
@@ -371,6 +355,6 @@ const struct huge *pool_state_memory(const struct pool *pool)
 uint64_t pool_page_bytes_max(const struct pool *pool)
 {
 	static_assert(PAGE_BYTES_MAX % PAGE_UNIT == 0, "chunks end with a whole unit");
-	/* chunk_units_of() keeps the result <= PAGE_BYTES_MAX */
+	/* pool_geometry() keeps the result <= PAGE_BYTES_MAX */
 	return (uint64_t)pool->chunk_units * PAGE_UNIT;
 }

@@ -35,12 +35,6 @@
 
 #include "engine/control/pages/pages_inner.h"
 
-/*
- * minimum of shard->bits: with 0 bits there is one bucket, so a key's two candidate buckets would
- * be the same
- */
-#define BITS_MIN 6u
-#define BITS_MAX 31u
 /* largest value of `away`; a counter that has reached it is neither incremented nor decremented */
 #define AWAY_MANY UINT8_MAX
 
@@ -67,7 +61,9 @@ struct shard_state {
 	uint64_t spare[3];
 	struct shard_side side[];
 };
-static_assert(sizeof(struct shard_state) == 64, "written by one process, read by the next");
+static_assert(sizeof(struct shard_state) == SHARD_STATE_BYTES,
+	"written by one process, read by the next");
+static_assert(sizeof(struct shard_side) == SHARD_SIDE_BYTES, "memory_parts() counts it");
 
 /* The position of one entry in the table: its bucket and the index in the bucket. */
 struct cell {
@@ -186,12 +182,8 @@ static void change_end(struct shard *shard)
 /* Sets the number of buckets. Returns 0 or -EINVAL: too many entries. */
 static int bits_choose(struct shard *shard, uint64_t entries)
 {
-	if (entries > (uint64_t)BUCKET_ENTRIES << BITS_MAX >> 1)
-		return -EINVAL;
-	shard->bits = BITS_MIN;
-	while ((uint64_t)BUCKET_ENTRIES << shard->bits < 2 * entries)
-		shard->bits++;
-	return 0;
+	shard->bits = shard_bits(entries);
+	return shard->bits ? 0 : -EINVAL;
 }
 
 static size_t bucket_bytes(const struct shard *shard)

@@ -494,10 +494,11 @@ static void conn_drain_watch(struct rail *rail, struct conn *conn, uint64_t now_
 	rail_event_send(rail, &event);
 }
 
-void conn_unstall(struct rail *rail, struct conn *conn)
+void conn_unstall(struct rail *rail, struct conn *conn, uint32_t syndrome)
 {
 	conn->stalled = false;
-	shm_store(&conn->handle->stalled, 0);
+	if (!syndrome)
+		shm_store(&conn->handle->stalled, 0);
 	rail->posted_bytes += conn->bytes;
 	rail->taken_bytes += conn->taken_bytes;
 	rail->parked -= conn->requests + conn->run_pages;

@@ -237,10 +237,11 @@ void conn_return_if_drained(struct rail *rail, struct conn *conn);
  */
 void conns_watch(struct rail *rail, uint64_t now_ns);
 /*
- * Ends the stall of a connection, because one of its WQEs retires: its requests count against the
- * rail's budgets again.
+ * Ends the stall of a connection, because one of its WQEs retires with `syndrome`: its requests
+ * count against the rail's budgets again. After an error rail_conn.stalled stays, until the
+ * control plane has read RAIL_CONN_BROKEN: an error is no answer of the peer.
  */
-void conn_unstall(struct rail *rail, struct conn *conn);
+void conn_unstall(struct rail *rail, struct conn *conn, uint32_t syndrome);
 
 /* Finds the QP of this rail with that QP number; NULL: none. */
 struct conn_qp *conn_qp_find(struct rail *rail, uint32_t qpn);

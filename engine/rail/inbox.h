@@ -57,7 +57,7 @@ struct rail_conn {
 	/* exported regions of the peer, by region number */
 	struct rail_remote region[REGIONS_EXPORTED];
 	void *control; /* private data of the control plane; the rail does not use it */
-	/* not 0: READs are posted and none has completed for CONN_STALL_NS; another number for each
+	/* not 0: READs are posted and none has succeeded for CONN_STALL_NS; another number for each
 	 * stall of the rail. Written by the rail, read by the control plane */
 	uint32_t stalled;
 	/* struct conn of the rail while the rail owns the connection; NULL at hand-over and at

@@ -889,7 +889,7 @@ void wqes_retire(struct rail *rail, struct conn_qp *qp, uint32_t last, uint32_t 
 	uint32_t n = 0, bytes = 0, at = qp->sq->ci, good = syndrome ? last : end;
 
 	if (unlikely(conn->stalled))
-		conn_unstall(rail, conn);
+		conn_unstall(rail, conn, syndrome);
 	while (at != end) {
 		struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
 		uint32_t of_this = at == last ? syndrome : earlier;

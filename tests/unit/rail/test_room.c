@@ -172,6 +172,23 @@ static void each_stall_of_a_connection_has_its_number(void **state)
 	assert_nothing_left(w);
 }
 
+static void an_error_does_not_end_the_stall_that_the_control_plane_sees(void **state)
+{
+	struct world *w = *state;
+
+	read_bucket(w, client, 1, 0);
+	world_settle(w);
+	silence(w);
+	nic_pull(w);
+	nic_complete(w, 0, DV_SYNDROME_RETRY_EXCEEDED);
+	world_settle(w);
+	assert_false(conn_of(w, 0)->stalled);
+	assert_int_equal(shm_load(&handle[0]->stalled), 1);
+	world_event(w, RAIL_CONN_BROKEN);
+	client_expect(client, 1, OP_NIC_ERROR);
+	assert_nothing_left(w);
+}
+
 static void ops_beyond_the_share_of_their_connection_are_taken_when_it_makes_progress(void **state)
 {
 	struct world *w = *state;
@@ -290,8 +307,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(reads_of_a_silent_peer_leave_requests_for_other_clients),
 		TEST(each_stall_of_a_connection_has_its_number),
+		TEST(an_error_does_not_end_the_stall_that_the_control_plane_sees),
 		TEST(ops_beyond_the_share_of_their_connection_are_taken_when_it_makes_progress),
-		TEST(each_stall_of_a_connection_has_its_number),
 		TEST(ops_beyond_the_share_of_their_connection_are_cancelled_when_the_rail_stops),
 		TEST(several_silent_peers_leave_requests_for_the_others),
 		TEST(four_full_connections_that_all_fail_do_not_overrun_the_cq),

@@ -693,7 +693,7 @@ class Stopped(harness.ClusterTest):
 
     def test_a_batch_has_the_time_that_those_before_it_have_left(self):
         """The engine stops before the first batch, goes on until the second, and stops again."""
-        timeout, batch = 6, 64 << 20
+        timeout, batch = 6 * harness.SLOW, 64 << 20
         session, call = self.opened()
         harness.freeze(self.engines.engine_pid(0))
         before = session.counts()["bytes_sidecar"]

@@ -75,6 +75,21 @@ static void rail_leaves(struct control *control, unsigned rail)
 	out_conns_break_rail(control, rail);
 }
 
+/* Probes the peers that the rail is out of use towards and whose back-off has ended. */
+static void rail_probe_due(struct control *control, unsigned rail, uint64_t now_ns)
+{
+	for (unsigned p = 0; p < control->conns->peers; p++) {
+		const struct conn_health *health = &control->conns->conn_health[rail][p];
+		const struct member_record *to;
+
+		if (!health->out || now_ns < health->until_ns)
+			continue;
+		to = member_by_ref(control, health->ref);
+		if (to && to->peer == p)
+			conns_probe(control, rail, to);
+	}
+}
+
 /*
  * Called when a rail that was down or slow is in use again. Its failed connections are probed at
  * once; others are used without a probe.
@@ -86,7 +101,8 @@ static void rail_returns(struct control *control, unsigned rail)
 		control->conns->conn_health[rail][p].fails = 0;
 	}
 	rail_out_bit_set(&control->status->rails_out, rail, false);
-	event_active(control->conns->watch, EV_TIMEOUT, 0);
+	if (!control->stopping)
+		rail_probe_due(control, rail, clock_now_ns());
 }
 
 void conns_port(struct control *control, unsigned rail, bool up)
@@ -275,20 +291,6 @@ static void rails_unread_watch(struct control *control)
 }
 
 /* ---- timer ----------------------------------------------------------------------------------- */
-
-static void rail_probe_due(struct control *control, unsigned rail, uint64_t now_ns)
-{
-	for (unsigned p = 0; p < control->conns->peers; p++) {
-		const struct conn_health *health = &control->conns->conn_health[rail][p];
-		const struct member_record *to;
-
-		if (!health->out || now_ns < health->until_ns)
-			continue;
-		to = member_by_ref(control, health->ref);
-		if (to && to->peer == p)
-			conns_probe(control, rail, to);
-	}
-}
 
 static void rails_watch(evutil_socket_t fd, short what, void *context)
 {

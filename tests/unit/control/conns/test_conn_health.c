@@ -55,6 +55,23 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	conns_stop(&node[0].control);
 }
 
+static void a_port_with_its_link_again_is_probed_without_a_look(void **state)
+{
+	struct rail_conn *got = connected(1);
+	unsigned watches = node[0].control.conns->watches;
+
+	(void)state;
+	event_del(node[0].control.conns->watch); /* rails_watch() runs no more */
+	conns_port(&node[0].control, 1, false);
+	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, 1, got);
+	conns_port(&node[0].control, 1, true);
+	assert_int_equal(told(1, 2)->kind, RAIL_CONN_ADD);
+	assert_true(((struct rail_conn *)told(1, 2)->object)->probe);
+	assert_int_equal(node[0].control.conns->watches, watches);
+	conns_stop(&node[0].control);
+}
+
 /*
  * Both rails always have pages of 1 MiB to read; rail 0 completes `times` pages for each page of
  * rail 1.
@@ -249,6 +266,7 @@ int main(void)
 		T(a_faster_port_gets_more_queue_pairs),
 		T(a_probe_that_fails_leaves_the_rail_out),
 		T(a_port_without_a_link_takes_its_rail_out_at_once),
+		T(a_port_with_its_link_again_is_probed_without_a_look),
 		T(a_rail_much_slower_than_the_others_rests_and_is_probed),
 		T(a_member_is_suspect_while_only_its_reads_hang),
 		T(a_member_is_suspect_only_after_several_looks_at_one_stall),

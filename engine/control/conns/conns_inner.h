@@ -167,8 +167,12 @@ struct conn_health {
 	bool out; /* true: clients use other rails until a probe of a new connection is answered */
 	/* rail_conn.stalled of the live connection at the last two looks of rails_unread_watch() */
 	uint32_t stall, stall_before;
-	/* looks in a row in which READs hung without a break while READs of others completed */
-	unsigned looks;
+	bool asked; /* true: at the last look a Connect was sent and not answered */
+	/*
+	 * looks at one hang before which READs completed, of whichever member; other looks neither
+	 * count nor reset it
+	 */
+	unsigned hung_looks;
 };
 
 /* Health of one of our rails. */

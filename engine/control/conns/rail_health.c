@@ -54,8 +54,8 @@
 #define HEALTH_REST_MS 1000
 #define HEALTH_RESTS_MAX 5u /* number of times that the rest doubles at most */
 #define HEALTH_STEADY_NS 10000000000ull
-#define HEALTH_UNREAD_LOOKS 3u /* READs that hang for fewer looks suspect no member */
-#define EVENTS_BURST 16u       /* limit of the events that are read in one turn from one device */
+#define HEALTH_HUNG_LOOKS 3u /* READs that hang for fewer looks suspect no member */
+#define EVENTS_BURST 16u     /* limit of the events that are read in one turn from one device */
 
 /* ---- rails in use and out of use ------------------------------------------------------------- */
 
@@ -206,7 +206,7 @@ static bool rails_reads_complete(struct control *control)
 	return completed != before;
 }
 
-/* Stores which connections are stalled. */
+/* Stores which connections are stalled, and where a Connect has no answer yet. */
 static void rails_stalls_look(struct control *control)
 {
 	struct conns *conns = control->conns;
@@ -218,59 +218,70 @@ static void rails_stalls_look(struct control *control)
 
 			health->stall_before = health->stall;
 			health->stall = 0;
+			health->asked = false;
 		}
-	LIST_FOREACH (conn, &conns->out_conns, next)
+	LIST_FOREACH (conn, &conns->out_conns, next) {
+		struct conn_health *health = &conns->conn_health[conn->rail][conn->handle.peer];
+
 		if (conn->state == OUT_CONN_LIVE)
-			conns->conn_health[conn->rail][conn->handle.peer].stall =
-				shm_load(&conn->handle.stalled);
+			health->stall = shm_load(&conn->handle.stalled);
+		health->asked |=
+			conn->state == OUT_CONN_REQUESTED && !conn->linkless && !conn->gone;
+	}
 }
 
 /*
- * The looks after which READs that hang make a member suspect: as long as a request may wait.
- * Looks are counted, and not time, because a busy machine may run neither engine for a while: a
- * late timer is one look.
+ * Number of counted looks after which READs that hang make a member suspect: those of the time
+ * that a request may wait. Looks are counted, and not time, because a busy machine may run neither
+ * engine for a while: a late timer is one look.
  */
-static unsigned unread_looks(const struct control *control)
+static unsigned hung_looks_enough(const struct control *control)
 {
 	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * 1000000;
 	uint64_t looks = suspect_patience_ns(dead_ns) / (HEALTH_WATCH_MS * 1000000ull);
 
-	return looks > HEALTH_UNREAD_LOOKS ? (unsigned)looks : HEALTH_UNREAD_LOOKS;
+	return looks > HEALTH_HUNG_LOOKS ? (unsigned)looks : HEALTH_HUNG_LOOKS;
 }
 
 /*
- * Counts a look. A rail that is out towards the peer hangs until its probe is answered. A new
- * stall means that a READ has completed since the last look. `complete`: READs of others did.
+ * Counts a look. A new stall means that a READ has completed since the last look. A rail that is
+ * out towards the peer keeps its count until its probe is answered; a look counts only while the
+ * peer owes an answer, so not during the back-off. `complete`: a rail completed READs.
  */
 static void conn_look_count(struct conn_health *health, bool complete, unsigned enough)
 {
+	bool owes = health->stall || (health->out && health->asked);
+
 	if (!health->out && (!health->stall || health->stall != health->stall_before))
-		health->looks = 0;
-	if ((health->out || health->stall) && complete && health->looks < enough)
-		health->looks++;
+		health->hung_looks = 0;
+	if (owes && complete && health->hung_looks < enough)
+		health->hung_looks++;
 }
 
 /* True if READs of the peer have hung for enough looks on all rails in use. */
 static bool peer_reads_hang(struct control *control, unsigned peer, bool complete)
 {
-	unsigned enough = unread_looks(control), used = 0, hang = 0;
+	unsigned enough = hung_looks_enough(control), used = 0, hang = 0;
 
 	for (unsigned r = 0; r < control->rails; r++) {
 		struct conn_health *health = &control->conns->conn_health[r][peer];
 
-		conn_look_count(health, complete, enough);
-		if (rail_out(control, r))
+		if (rail_out(control, r)) {
+			health->hung_looks = 0; /* it is this engine's rail that fails */
 			continue;
+		}
+		conn_look_count(health, complete, enough);
 		used++;
-		hang += health->looks == enough;
+		hang += health->hung_looks == enough;
 	}
 	return used && hang == used;
 }
 
 /*
  * A member is suspect while READs of it hang on all rails in use. The suspicion begins after
- * several looks in which other READs completed: if none do, this engine's NICs are at fault. It
- * ends when a READ completes, or when the connection was made anew and its probe is answered.
+ * several looks before which other READs completed: if none do, this engine's NICs may be at fault,
+ * and the look neither counts nor resets the count. So it never begins with two engines. It ends
+ * when a READ completes, or when the connection was made anew and its probe is answered.
  */
 static void rails_unread_watch(struct control *control)
 {

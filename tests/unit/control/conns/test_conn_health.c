@@ -144,6 +144,34 @@ static bool is_unread(void)
 	return owner.why == SUSPECT_UNREAD;
 }
 
+/* As the room tells the directory: also while another reason comes before it. 0: not suspect. */
+static uint32_t unread(void)
+{
+	return node[0].control.conns->unread[peer()];
+}
+
+/* True if both rails have sent a Connect that has no answer yet. */
+static bool asked(void)
+{
+	const struct out_conn *conn;
+	unsigned count = 0;
+
+	LIST_FOREACH (conn, &node[0].control.conns->out_conns, next)
+		count += conn->state == OUT_CONN_REQUESTED;
+	return count == 2;
+}
+
+static void connects_mark(bool linkless, bool gone)
+{
+	struct out_conn *conn;
+
+	LIST_FOREACH (conn, &node[0].control.conns->out_conns, next)
+		if (conn->state == OUT_CONN_REQUESTED) {
+			conn->linkless = linkless;
+			conn->gone = gone;
+		}
+}
+
 #define LOOKS 6u /* looks of 50 ms in a tenth of the 3000 ms below */
 
 /* Connections with node 1 on both rails, with cluster.dead_after_ms as users have it. */
@@ -221,7 +249,71 @@ static void a_member_is_suspect_only_after_several_looks_at_one_stall(void **sta
 	conns_stop(&node[0].control);
 }
 
-static void a_connection_that_breaks_hangs_on(void **state)
+static void a_member_is_suspect_after_three_looks_at_least(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	node[0].settings.cluster_dead_after_ms = 1000; /* a tenth has two looks */
+	looks(1, true);
+	assert_int_equal(unread(), 0);
+	both_stall(on, 1);
+	looks(2, true);
+	assert_int_equal(unread(), 0);
+	looks(1, true);
+	assert_int_equal(unread(), ref());
+	conns_stop(&node[0].control);
+}
+
+/* The rail tells the control plane that its connection broke, and returns it at once. */
+static void breaks(unsigned rail, struct rail_conn *conn)
+{
+	node[0].rail[rail].tells = 0;
+	conns_broken(&node[0].control, rail, conn, 0);
+	assert_int_equal(told(rail, 0)->kind, RAIL_CONN_DROP);
+	conns_returned(&node[0].control, rail, conn);
+}
+
+/* Ends the back-off after breaks(), or makes it last. */
+static void back_off(unsigned rail, bool lasts)
+{
+	node[0].control.conns->conn_health[rail][peer()].until_ns = lasts ? UINT64_MAX : 0;
+}
+
+/* The connection after breaks(), whose probe is posted. */
+static struct rail_conn *probing(unsigned rail)
+{
+	assert_int_equal(told(rail, 1)->kind, RAIL_CONN_ADD);
+	return told(rail, 1)->object;
+}
+
+static void a_back_off_makes_no_member_suspect(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	for (unsigned times = 0; times < 2; times++) {
+		for (unsigned r = 0; r < 2; r++) {
+			breaks(r, on[r]);
+			back_off(r, true);
+		}
+		looks(LOOKS + 1, true);
+		assert_false(is_unread());
+		for (unsigned r = 0; r < 2; r++) {
+			back_off(r, false);
+			on[r] = probing(r);
+		}
+		looks(LOOKS + 1, true);
+		assert_false(is_unread()); /* no probe is stalled */
+		for (unsigned r = 0; r < 2; r++)
+			conns_proven(&node[0].control, r, on[r]);
+	}
+	conns_stop(&node[0].control);
+}
+
+static void a_connection_that_breaks_hangs_on_when_its_probe_stalls(void **state)
 {
 	struct rail_conn *on[2];
 
@@ -230,11 +322,60 @@ static void a_connection_that_breaks_hangs_on(void **state)
 	conns_port(&node[0].control, 0, false);
 	shm_store(&on[1]->stalled, 1);
 	looks(LOOKS - 1, true);
+	breaks(1, on[1]);
+	on[1] = probing(1);
+	looks(1, true);
 	assert_false(is_unread());
-	conns_broken(&node[0].control, 1, on[1], 0);
+	shm_store(&on[1]->stalled, 2);
 	looks(1, true);
 	assert_true(is_unread());
-	conns_returned(&node[0].control, 1, on[1]);
+	conns_stop(&node[0].control);
+}
+
+static void a_connect_without_an_answer_hangs(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	for (unsigned r = 0; r < 2; r++)
+		breaks(r, on[r]);
+	node[1].stalled = true;
+	assert_true(nodes_until(asked(), 3000));
+	for (unsigned r = 0; r < 2; r++)
+		back_off(r, true);  /* one Connect is enough */
+	connects_mark(true, false); /* not sent yet: there is no link */
+	looks(LOOKS, true);
+	connects_mark(false, true); /* given up: only its queue pairs are still there */
+	looks(LOOKS, true);
+	connects_mark(false, false);
+	looks(LOOKS - 1, true);
+	assert_int_equal(unread(), 0);
+	looks(1, true);
+	assert_int_equal(unread(), ref());
+	node[1].stalled = false;
+	conns_stop(&node[0].control);
+}
+
+static void ports_that_swap_make_no_member_suspect(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	shm_store(&on[0]->stalled, 1);
+	looks(LOOKS, true);
+	conns_port(&node[0].control, 0, false); /* our own port 0 has no link */
+	conns_returned(&node[0].control, 0, on[0]);
+	looks(LOOKS, true); /* READs of the member complete over rail 1 */
+	assert_false(is_unread());
+	conns_port(&node[0].control, 0, true);
+	conns_port(&node[0].control, 1, false);
+	looks(1, false); /* no READ completes anywhere */
+	assert_false(is_unread());
+	conns_port(&node[0].control, 0, false); /* no rail is in use: that says nothing */
+	looks(LOOKS, true);
+	assert_false(is_unread());
 	conns_stop(&node[0].control);
 }
 
@@ -245,16 +386,16 @@ static void a_new_connection_ends_the_suspicion(void **state)
 	(void)state;
 	connected_patiently(on);
 	conns_port(&node[0].control, 0, false); /* rail 0 is out: it says nothing */
-	node[0].rail[1].tells = 0;
-	conns_broken(&node[0].control, 1, on[1], 0);
+	shm_store(&on[1]->stalled, 1);
 	looks(LOOKS, true);
 	assert_true(is_unread());
-	assert_int_equal(told(1, 0)->kind, RAIL_CONN_DROP);
-	conns_returned(&node[0].control, 1, on[1]);
-	assert_int_equal(told(1, 1)->kind, RAIL_CONN_ADD);
+	breaks(1, on[1]);
+	looks(1, true);
+	assert_true(is_unread()); /* in its back-off */
+	on[1] = probing(1);
 	looks(LOOKS, true);
 	assert_true(is_unread()); /* its probe is not answered yet */
-	conns_proven(&node[0].control, 1, told(1, 1)->object);
+	conns_proven(&node[0].control, 1, on[1]);
 	looks(1, true);
 	assert_false(is_unread());
 	conns_stop(&node[0].control);
@@ -270,7 +411,11 @@ int main(void)
 		T(a_rail_much_slower_than_the_others_rests_and_is_probed),
 		T(a_member_is_suspect_while_only_its_reads_hang),
 		T(a_member_is_suspect_only_after_several_looks_at_one_stall),
-		T(a_connection_that_breaks_hangs_on),
+		T(a_member_is_suspect_after_three_looks_at_least),
+		T(a_back_off_makes_no_member_suspect),
+		T(a_connection_that_breaks_hangs_on_when_its_probe_stalls),
+		T(a_connect_without_an_answer_hangs),
+		T(ports_that_swap_make_no_member_suspect),
 		T(a_new_connection_ends_the_suspicion),
 	};
 

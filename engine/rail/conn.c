@@ -520,8 +520,10 @@ static void conn_watch(struct rail *rail, struct conn *conn, uint64_t passed_ns)
 		return;
 	if (!conn->stalled && conn->still_ns > CONN_STALL_NS) {
 		conn->stalled = true;
-		rail->stalls += rail->stalls == UINT32_MAX ? 2 : 1; /* never 0 */
-		shm_store(&conn->handle->stalled, rail->stalls);
+		if (!shm_load(&conn->handle->stalled)) { /* else an error came between */
+			rail->stalls += rail->stalls == UINT32_MAX ? 2 : 1; /* never 0 */
+			shm_store(&conn->handle->stalled, rail->stalls);
+		}
 		rail->posted_bytes -= conn->bytes;
 		rail->taken_bytes -= conn->taken_bytes;
 		rail->parked += conn->requests + conn->run_pages;

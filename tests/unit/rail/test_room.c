@@ -176,16 +176,23 @@ static void an_error_does_not_end_the_stall_that_the_control_plane_sees(void **s
 {
 	struct world *w = *state;
 
-	read_bucket(w, client, 1, 0);
+	for (unsigned i = 0; i < 2; i++) /* each on a QP of its own */
+		read_bucket(w, client, 1 + i, 0);
 	world_settle(w);
 	silence(w);
 	nic_pull(w);
 	nic_complete(w, 0, DV_SYNDROME_RETRY_EXCEEDED);
 	world_settle(w);
+	client_expect(client, 1, OP_NIC_ERROR);
 	assert_false(conn_of(w, 0)->stalled);
 	assert_int_equal(shm_load(&handle[0]->stalled), 1);
+	silence(w); /* the other one hangs on */
+	assert_true(conn_of(w, 0)->stalled);
+	assert_int_equal(shm_load(&handle[0]->stalled), 1);
 	world_event(w, RAIL_CONN_BROKEN);
-	client_expect(client, 1, OP_NIC_ERROR);
+	nic_flush(w, handle[0]);
+	world_settle(w);
+	client_expect(client, 2, OP_PEER_DOWN);
 	assert_nothing_left(w);
 }
 

@@ -11,7 +11,10 @@
  * A page that moves between memory and disk during this is found in one of these places: a page
  * that leaves memory is on disk or in flight when these are looked at, and page_forget() removes a
  * key from all of them at once. A request is a client's of this host, or another engine's, whose
- * client empties the cluster. The control plane's thread only.
+ * client empties the cluster. One is served at a time: those of this host first, then one of each
+ * member in turn. A member repeats a Clear until it has the answer, and what it stores after that
+ * answer must stay: so the end of a request is remembered, and a repeat never removes anything. The
+ * control plane's thread only.
  */
 #include "engine/control/clients/ctl_inner.h"
 
@@ -36,8 +39,8 @@ struct clear_request {
 	TAILQ_ENTRY(clear_request) next;
 	struct page_key group;
 	bool all;
-	uint32_t later; /* number of ctl_later(); CTL_NO_ANSWER: it is another engine's */
-	uint32_t from;  /* ref of that engine, and the serial of its Clear */
+	uint32_t later;              /* of a client of this host: number of ctl_later() */
+	struct clear_member *member; /* of another engine, and the serial of its Clear; or NULL */
 	uint64_t serial;
 	enum clear_phase phase;
 	uint64_t cursor; /* of the walk of the phase */
@@ -45,11 +48,38 @@ struct clear_request {
 	uint64_t pages, began_ns;
 };
 
+TAILQ_HEAD(clear_queue, clear_request);
+
+/* How a request of another engine has ended. */
+struct clear_end {
+	uint64_t serial; /* 0: none */
+	uint64_t pages;
+	Pc__ClearResult result;
+};
+
+/*
+ * Another engine that has requested a clear. Kept when its link closes, and when it leaves: it may
+ * be back. Its ref is of its process, so serials begin again with another one.
+ */
+struct clear_member {
+	TAILQ_ENTRY(clear_member) next;
+	struct clear_queue waiting;
+	uint32_t ref;
+	unsigned count;     /* its requests that have not ended */
+	unsigned ends;      /* requests that have ended; the last ones are in `end` */
+	uint64_t forgotten; /* largest serial that was overwritten in `end` */
+	struct clear_end end[CLEARS_MEMBER_MAX];
+};
+
 struct clears {
-	TAILQ_HEAD(, clear_request) requests; /* the first one is served */
-	unsigned count;
-	unsigned members; /* of `count`: requests of other engines */
-	/* tombstones that are being written, of the first request */
+	struct clear_request *now; /* the one that is served, in no queue; NULL: none yet */
+	struct clear_queue local;  /* those of clients of this host */
+	/* the next one to serve, and to forget, is first */
+	TAILQ_HEAD(, clear_member) members;
+	unsigned members_count;
+	unsigned count;       /* requests that have not ended */
+	unsigned count_apart; /* of them: of other engines */
+	/* tombstones that are being written, of `now` */
 	uint32_t syncs;
 	bool failed; /* one of them did not become durable */
 };
@@ -159,27 +189,39 @@ static void clear_tell(
 	(void)rpc_send(link, &message); /* a Clear that is not answered is sent again */
 }
 
-/* The engine that requested it may have left, or have no link now: then it asks again. */
+/* Remembers how a request has ended, and forgets the oldest end. */
+static void clear_end_set(struct clear_member *member, const struct clear_end *end)
+{
+	struct clear_end *at = &member->end[member->ends++ % CLEARS_MEMBER_MAX];
+
+	if (at->serial > member->forgotten)
+		member->forgotten = at->serial;
+	*at = *end;
+}
+
+/* The member may have left, or have no link now: then it asks again, and is told what is kept. */
 static void clear_tell_end(struct control *control, const struct clear_request *r)
 {
-	struct rpc_link *link = member_link_now(control, r->from);
+	struct rpc_link *link = member_link_now(control, r->member->ref);
+	const struct clear_end end = {.serial = r->serial,
+		.pages = r->pages,
+		.result = control->clears->failed ? PC__CLEAR_RESULT__CLEAR_VOLATILE
+						  : PC__CLEAR_RESULT__CLEAR_DONE};
 
+	clear_end_set(r->member, &end);
 	if (link)
-		clear_tell(link, r->serial,
-			control->clears->failed ? PC__CLEAR_RESULT__CLEAR_VOLATILE
-						: PC__CLEAR_RESULT__CLEAR_DONE,
-			r->pages);
+		clear_tell(link, end.serial, end.result, end.pages);
 }
 
 static void clear_log(struct control *control, const struct clear_request *r)
 {
 	const struct member_record *from =
-		r->later == CTL_NO_ANSWER ? member_by_ref(control, r->from) : NULL;
+		r->member ? member_by_ref(control, r->member->ref) : NULL;
 	char label[MEMBER_LABEL_BYTES] = "a client of this host";
 
 	if (from)
 		member_label(from, label);
-	else if (r->later == CTL_NO_ANSWER)
+	else if (r->member)
 		snprintf(label, sizeof(label), "a member that has left");
 	log_info("clear: %llu page(s)%s removed in %llu ms for %s%s", (unsigned long long)r->pages,
 		r->all ? "" : " of a group of namespaces",
@@ -187,11 +229,14 @@ static void clear_log(struct control *control, const struct clear_request *r)
 		control->clears->failed ? "; the disk did not record all of them" : "");
 }
 
+/* Frees a request that is in no queue. */
 static void clear_free(struct clears *clears, struct clear_request *r)
 {
-	TAILQ_REMOVE(&clears->requests, r, next);
 	clears->count--;
-	clears->members -= r->later == CTL_NO_ANSWER;
+	if (r->member) {
+		clears->count_apart--;
+		r->member->count--;
+	}
 	free(r);
 }
 
@@ -201,13 +246,14 @@ static void clear_finish(struct control *control, struct clear_request *r)
 	struct ctl_done done;
 
 	clear_log(control, r);
-	if (r->later == CTL_NO_ANSWER) {
+	if (r->member) {
 		clear_tell_end(control, r);
 	} else {
 		clear_answer_of(clears->failed ? CLEARED_VOLATILE : CLEARED_ALL, r->pages, &done);
 		ctl_later_answer(control->ctl, r->later, &done);
 	}
 	clears->failed = false;
+	clears->now = NULL;
 	clear_free(clears, r);
 }
 
@@ -235,57 +281,86 @@ static void clear_request_turn(struct control *control, struct clear_request *r)
 	}
 }
 
+/* Takes the next request out of its queue. NULL: none waits. */
+static struct clear_request *clear_next(struct clears *clears)
+{
+	struct clear_request *r = TAILQ_FIRST(&clears->local);
+	struct clear_member *member;
+
+	if (r) {
+		TAILQ_REMOVE(&clears->local, r, next);
+		return r;
+	}
+	TAILQ_FOREACH (member, &clears->members, next) {
+		r = TAILQ_FIRST(&member->waiting);
+		if (!r)
+			continue;
+		TAILQ_REMOVE(&member->waiting, r, next);
+		TAILQ_REMOVE(&clears->members, member, next);
+		TAILQ_INSERT_TAIL(&clears->members, member, next);
+		return r;
+	}
+	return NULL;
+}
+
 unsigned clear_turn(struct control *control)
 {
 	struct clears *clears = control->clears;
-	struct clear_request *r = clears ? TAILQ_FIRST(&clears->requests) : NULL;
 
-	if (!r || tier_opens(control) || directory_busy(control) ||
-		clears->syncs > CLEAR_SYNC_MAX || clear_waits(clears, r->phase))
+	if (!clears || !clears->count || tier_opens(control) || directory_busy(control))
+		return 0;
+	if (!clears->now)
+		clears->now = clear_next(clears);
+	if (clears->syncs > CLEAR_SYNC_MAX || clear_waits(clears, clears->now->phase))
 		return 0; /* acknowledgements of the disk and of owners make further turns */
-	clear_request_turn(control, r);
+	clear_request_turn(control, clears->now);
 	return 1;
 }
 
-/* NULL: too many wait, or no memory. The caller sets whose it is. */
-static struct clear_request *clear_new(
-	struct control *control, const struct page_key *group, bool all)
+/* NULL: no memory. */
+static struct clears *clears_open(struct control *control)
 {
 	struct clears *clears = control->clears;
-	struct clear_request *r;
 
-	if (!clears) {
-		clears = control->clears = calloc(1, sizeof(*clears));
-		if (!clears)
-			return NULL;
-		TAILQ_INIT(&clears->requests);
-	}
-	r = clears->count < CLEARS_MAX ? calloc(1, sizeof(*r)) : NULL;
+	if (clears)
+		return clears;
+	clears = control->clears = calloc(1, sizeof(*clears));
+	if (!clears)
+		return NULL;
+	TAILQ_INIT(&clears->local);
+	TAILQ_INIT(&clears->members);
+	return clears;
+}
+
+/* The caller says whose it is, and queues it. NULL: too many wait, or no memory. */
+static struct clear_request *clear_new(
+	struct clears *clears, const struct page_key *group, bool all)
+{
+	struct clear_request *r = clears->count < CLEARS_MAX ? calloc(1, sizeof(*r)) : NULL;
+
 	if (!r)
 		return NULL;
 	r->group = *group;
 	r->all = all;
-	r->later = CTL_NO_ANSWER;
 	r->began_ns = clock_now_ns();
-	TAILQ_INSERT_TAIL(&clears->requests, r, next);
 	clears->count++;
-	clears->members++;
 	return r;
 }
 
 /* A request of a client of this host. False: too many wait, or no memory. */
 static bool clear_add(struct control *control, struct ctl_channel *c, const struct ctl_op *op)
 {
-	struct clear_request *r = clear_new(control, &op->key, op->count == 1);
+	struct clears *clears = clears_open(control);
+	struct clear_request *r = clears ? clear_new(clears, &op->key, op->count == 1) : NULL;
 
 	if (!r)
 		return false;
 	r->later = ctl_later(control->ctl, c, op, 1);
 	if (r->later == CTL_NO_ANSWER) {
-		clear_free(control->clears, r);
+		clear_free(clears, r);
 		return false;
 	}
-	control->clears->members--;
+	TAILQ_INSERT_TAIL(&clears->local, r, next);
 	return true;
 }
 
@@ -301,60 +376,140 @@ void clear_serve(struct control *control, struct ctl_channel *c, const struct ct
 	ctl_answer_now(control->ctl, c, op, &done);
 }
 
-/* The engine's request with this serial, and how many it has. NULL: it has none. */
-static struct clear_request *clear_find(
-	const struct clears *clears, uint32_t from, uint64_t serial, unsigned *ret_count)
+static void clear_member_free(struct clears *clears, struct clear_member *member)
 {
-	struct clear_request *r, *found = NULL;
+	TAILQ_REMOVE(&clears->members, member, next);
+	clears->members_count--;
+	free(member);
+}
 
-	*ret_count = 0;
+/* Makes room: a member without requests is forgotten, one that has left before all others. */
+static void clear_member_forget(struct control *control)
+{
+	struct clears *clears = control->clears;
+	struct clear_member *member, *idle = NULL;
+
+	TAILQ_FOREACH (member, &clears->members, next) {
+		bool left = !member_by_ref(control, member->ref);
+
+		if (member->count || (idle && !left))
+			continue;
+		idle = member;
+		if (left)
+			break;
+	}
+	if (idle)
+		clear_member_free(clears, idle);
+}
+
+/* NULL: too many members have requests, or no memory. */
+static struct clear_member *clear_member_of(struct control *control, uint32_t ref)
+{
+	struct clears *clears = clears_open(control);
+	struct clear_member *member;
+
 	if (!clears)
 		return NULL;
-	TAILQ_FOREACH (r, &clears->requests, next) {
-		if (r->later != CTL_NO_ANSWER || r->from != from)
-			continue;
-		++*ret_count;
+	TAILQ_FOREACH (member, &clears->members, next)
+		if (member->ref == ref)
+			return member;
+	if (clears->members_count >= CLEAR_MEMBERS_MAX)
+		clear_member_forget(control);
+	member = clears->members_count < CLEAR_MEMBERS_MAX ? calloc(1, sizeof(*member)) : NULL;
+	if (!member)
+		return NULL;
+	member->ref = ref;
+	TAILQ_INIT(&member->waiting);
+	TAILQ_INSERT_TAIL(&clears->members, member, next);
+	clears->members_count++;
+	return member;
+}
+
+/* The request with this serial, if it has not ended. */
+static const struct clear_request *clear_find(
+	const struct clears *clears, const struct clear_member *member, uint64_t serial)
+{
+	const struct clear_request *r = clears->now;
+
+	if (r && r->member == member && r->serial == serial)
+		return r;
+	TAILQ_FOREACH (r, &member->waiting, next)
 		if (r->serial == serial)
-			found = r;
+			return r;
+	return NULL;
+}
+
+/* The end of the request with this serial. NULL: it has not ended. */
+static const struct clear_end *clear_end_of(const struct clear_member *member, uint64_t serial)
+{
+	static const struct clear_end forgotten = {.result = PC__CLEAR_RESULT__CLEAR_BUSY};
+
+	for (unsigned i = 0; i < CLEARS_MEMBER_MAX; i++)
+		if (member->end[i].serial == serial)
+			return &member->end[i];
+	return serial <= member->forgotten ? &forgotten : NULL;
+}
+
+/* Takes a request that is neither waiting nor over. Its end, if it is refused, is remembered. */
+static struct clear_end clear_take(
+	struct clears *clears, struct clear_member *member, const Pc__Clear *m)
+{
+	const struct page_key group = {.word = {m->group0, m->group1}};
+	struct clear_end refused = {.serial = m->serial, .result = PC__CLEAR_RESULT__CLEAR_BUSY};
+	struct clear_request *r = NULL;
+
+	if (member->count < CLEARS_MEMBER_MAX && clears->count_apart < CLEARS_MEMBERS_MAX)
+		r = clear_new(clears, &group, m->all);
+	if (!r) {
+		clear_end_set(member, &refused);
+		return refused;
 	}
-	return found;
+	r->member = member;
+	r->serial = m->serial;
+	member->count++;
+	clears->count_apart++;
+	TAILQ_INSERT_TAIL(&member->waiting, r, next);
+	return (struct clear_end){.result = PC__CLEAR_RESULT__CLEAR_GOES_ON};
 }
 
 bool clear_serve_member(struct control *control, struct rpc_link *link, const Pc__Clear *m)
 {
-	const struct page_key group = {.word = {m->group0, m->group1}};
-	uint32_t from = member_link_ref(link);
-	struct clear_request *r;
-	unsigned count;
+	struct clear_end answer = {.result = PC__CLEAR_RESULT__CLEAR_BUSY};
+	struct clear_member *member;
+	const struct clear_request *r;
+	const struct clear_end *end;
 
 	if (!m->serial)
 		return false;
-	r = clear_find(control->clears, from, m->serial, &count);
-	if (!r && count < CLEARS_MEMBER_MAX &&
-		(!control->clears || control->clears->members < CLEARS_MEMBERS_MAX)) {
-		r = clear_new(control, &group, m->all);
-		if (r) {
-			r->from = from;
-			r->serial = m->serial;
-		}
+	member = clear_member_of(control, member_link_ref(link));
+	if (member) {
+		r = clear_find(control->clears, member, m->serial);
+		end = r ? NULL : clear_end_of(member, m->serial);
+		if (r)
+			answer = (struct clear_end){
+				.pages = r->pages, .result = PC__CLEAR_RESULT__CLEAR_GOES_ON};
+		else
+			answer = end ? *end : clear_take(control->clears, member, m);
 	}
-	if (r)
-		clear_tell(link, m->serial, PC__CLEAR_RESULT__CLEAR_GOES_ON, r->pages);
-	else
-		clear_tell(link, m->serial, PC__CLEAR_RESULT__CLEAR_BUSY, 0);
+	clear_tell(link, m->serial, answer.result, answer.pages);
 	return true;
 }
 
 void clear_close(struct control *control)
 {
 	struct clears *clears = control->clears;
+	struct clear_member *member;
 	struct clear_request *r;
 
 	clear_asks_close(control);
 	if (!clears)
 		return;
-	while ((r = TAILQ_FIRST(&clears->requests)))
+	if (clears->now)
+		clear_free(clears, clears->now);
+	while ((r = clear_next(clears)))
 		clear_free(clears, r);
+	while ((member = TAILQ_FIRST(&clears->members)))
+		clear_member_free(clears, member);
 	free(clears);
 	control->clears = NULL;
 }

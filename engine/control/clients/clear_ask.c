@@ -2,9 +2,9 @@
 /*
  * Clears of other hosts: each CTL_CLEAR that names another engine is a message Clear to it. The
  * message is sent again every CLEAR_REPEAT_NS until Cleared ends the request, so neither a link
- * that closes nor a lost answer ends it early, and an engine that is silent is noticed. If its last
- * answer is lost with a link, the host is cleared once more, and the number of pages is that of the
- * second time. The control plane's thread only.
+ * that closes nor a lost answer ends it early, and an engine that is silent is noticed. The other
+ * engine remembers its last answers, so a Clear that is sent again removes nothing twice. A time in
+ * which this engine did not run proves no silence. The control plane's thread only.
  */
 #include "engine/control/clients/ctl_inner.h"
 
@@ -18,7 +18,7 @@
 #include "engine/control/net/rpc.h"
 #include "numa/clock.h"
 
-#define CLEAR_TICK_US 100000u
+#define CLEAR_TICK_NS 100000000ull
 #define CLEAR_REPEAT_NS 1000000000ull
 /* an engine answers each Clear at once: one that does not for this long is stopped or cut off */
 #define CLEAR_SILENT_NS 10000000000ull
@@ -43,6 +43,7 @@ struct clear_asks {
 	TAILQ_HEAD(, clear_ask) waiting;
 	unsigned count;
 	uint64_t serial;
+	uint64_t tick_ns; /* last tick */
 	struct net_timer *tick;
 };
 
@@ -100,18 +101,30 @@ static void clear_ask_turn(struct clear_asks *asks, struct clear_ask *ask, uint6
 		clear_ask_end(asks, ask, CLEARED_OLDER);
 }
 
+/* After a pause of this engine: what came meanwhile is read before the host is called silent. */
+static void clear_ask_forgive(struct clear_ask *ask, uint64_t late_ns, uint64_t now_ns)
+{
+	ask->heard_ns = suspect_after_pause(ask->heard_ns, late_ns, now_ns);
+	if (ask->deadline_ns < now_ns + CLEAR_REPEAT_NS)
+		ask->deadline_ns = now_ns + CLEAR_REPEAT_NS;
+}
+
 static void clear_asks_tick(void *context)
 {
 	struct clear_asks *asks = context;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = clock_now_ns(), late_ns = now_ns - asks->tick_ns;
 	struct clear_ask *ask, *next;
 
+	asks->tick_ns = now_ns;
+	late_ns = late_ns > 2 * CLEAR_TICK_NS ? late_ns - CLEAR_TICK_NS : 0;
 	for (ask = TAILQ_FIRST(&asks->waiting); ask; ask = next) {
 		next = TAILQ_NEXT(ask, next);
+		if (late_ns)
+			clear_ask_forgive(ask, late_ns, now_ns);
 		clear_ask_turn(asks, ask, now_ns);
 	}
 	if (asks->count)
-		(void)net_timer_set(asks->tick, CLEAR_TICK_US);
+		(void)net_timer_set(asks->tick, CLEAR_TICK_NS / 1000);
 }
 
 static struct clear_asks *clear_asks_open(struct control *control)

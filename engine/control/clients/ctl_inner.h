@@ -31,8 +31,9 @@
 
 /* CTL_CLEAR requests that wait, and those that wait for other engines; further ones are refused */
 #define CLEARS_MAX 1024u
-#define CLEARS_MEMBER_MAX 64u   /* of them: of one other engine */
+#define CLEARS_MEMBER_MAX 64u   /* of them: of one other engine; ended ones are remembered, too */
 #define CLEARS_MEMBERS_MAX 512u /* of them: of all other engines */
+#define CLEAR_MEMBERS_MAX 1024u /* engines whose last requests are remembered, 1.6 KiB each */
 #define CLEAR_BURST 256u        /* pages that a turn of a clear looks at */
 #define CLEAR_SYNC_MAX 8192u    /* tombstones of a clear that are being written at a time */
 

@@ -23,6 +23,8 @@
 
 /* hosts that one call asks at a time */
 #define CLEAR_HOSTS 64u
+/* this host, and NODES_MAX members */
+#define HOSTS_MAX (NODES_MAX + 1u)
 /* longest time between two calls of pc_cleared_call */
 #define CLEAR_TOLD_NS 1000000000ull
 
@@ -32,6 +34,7 @@ struct clear_host {
 	enum ctl_cleared why; /* with another result than PC_HIT */
 	uint64_t pages;       /* keys whose pages were removed */
 	bool here;            /* the engine of this host */
+	bool asked;
 	bool told;
 };
 
@@ -59,6 +62,7 @@ void clear_step(struct pc_batch *b)
 
 		if (!ctl_ask(b, i, REQUEST_CLEAR, &op))
 			return;
+		clear->host[i].asked = true;
 		clear->asked++;
 	}
 }
@@ -92,7 +96,12 @@ static const char *clear_text(const struct clear_host *host, enum pc_result resu
 
 	switch (result) {
 	case PC_HIT: return NULL;
-	case PC_TIMEOUT: return reasons[host->here ? CLEARED_LATE : CLEARED_SILENT];
+	case PC_TIMEOUT:
+		if (host->here)
+			return reasons[CLEARED_LATE];
+		return host->asked
+			       ? "the engine of this host has not told in time"
+			       : "it was not asked before the time-out: others did not answer; raise the time-out";
 	case PC_UNREACHABLE: return reasons[host->why];
 	default: return "no engine is attached";
 	}
@@ -219,20 +228,26 @@ int pc_clear(struct pc_channel *ch, const char *group, unsigned timeout_ms, uint
 	}
 }
 
-/* The members of the map. Returns their number, at most NODES_MAX. */
+/*
+ * This host, which need not be on its own map yet, and the other members of the map. Returns their
+ * number, at most HOSTS_MAX; 0: the map is empty.
+ */
 static uint32_t clear_hosts(struct pc_channel *ch, struct clear_host *ret)
 {
 	const struct map_shared *map = &ch->session->status->map;
-	uint32_t peers = shm_load_acquire(&map->peers), n = 0;
+	uint32_t peers = shm_load_acquire(&map->peers), n = 1, members = 0;
 
+	ret[0] = (struct clear_host){.ref = ch->session->ref, .here = true};
 	for (uint32_t i = 0; i < peers && i < NODES_MAX; i++) {
 		struct map_member m = map_member_unpack(shm_load_acquire64(&map->member[i]));
 
-		if (map_member_sane(&m))
-			ret[n++] = (struct clear_host){
-				.ref = m.ref, .here = m.ref == ch->session->ref};
+		if (!map_member_sane(&m))
+			continue;
+		members++;
+		if (m.ref != ch->session->ref)
+			ret[n++] = (struct clear_host){.ref = m.ref};
 	}
-	return n;
+	return members ? n : 0;
 }
 
 int pc_clear_cluster(struct pc_channel *ch, const char *group, unsigned timeout_ms,
@@ -254,10 +269,10 @@ int pc_clear_cluster(struct pc_channel *ch, const char *group, unsigned timeout_
 		return -EINVAL;
 	if (!channel_ready(ch, deadline_ns))
 		return error_set(-ENOTCONN, "no engine is attached");
-	host = clear.host = malloc(NODES_MAX * (sizeof(*host) + sizeof(*result)));
+	host = clear.host = malloc(HOSTS_MAX * (sizeof(*host) + sizeof(*result)));
 	if (!host)
 		return error_set(-ENOMEM, "out of memory to remove the pages");
-	result = (enum pc_result *)(host + NODES_MAX);
+	result = (enum pc_result *)(host + HOSTS_MAX);
 	hosts = to.left = clear_hosts(ch, host);
 	if (!hosts)
 		rc = error_set(-ENOTCONN, "the engine of this host is no member of a cluster yet");

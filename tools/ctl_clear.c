@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/address_text.h"
+#include "config/limits.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
@@ -115,6 +116,7 @@ static void down_print(struct clear_run *run)
 {
 	json_object *down = json_get(run->report, "members_down");
 	int64_t unlisted = json_number(run->report, "members_down_unlisted");
+	json_object *o;
 	char failed[128], age[32];
 
 	for (size_t i = 0; i < json_length(down); i++) {
@@ -125,9 +127,30 @@ static void down_print(struct clear_run *run)
 			age);
 		host_print(run, member, 0, 0, failed);
 	}
-	run->failed += unlisted > 0;
-	if (unlisted > 0 && !run->ctl->json)
-		printf("%" PRId64 " more hosts are down\n", unlisted);
+	if (unlisted <= 0)
+		return;
+	unlisted = unlisted < NODES_MAX ? unlisted : NODES_MAX;
+	run->failed += (unsigned)unlisted;
+	if (!run->ctl->json) {
+		printf("%" PRId64 " more hosts: not known to be empty: down\n", unlisted);
+		return;
+	}
+	for (int64_t i = 0; i < unlisted; i++) {
+		o = json_object_new_object();
+		json_object_object_add(o, "host", json_object_new_string("not listed"));
+		add_number(o, "removed", 0);
+		json_object_object_add(o, "failed", json_object_new_string("down"));
+		json_object_array_add(run->hosts, o);
+	}
+}
+
+/* What the exit status means. */
+static void verdict_print(const struct clear_run *run)
+{
+	if (run->failed)
+		fprintf(stderr, "not all hosts are known to be empty: %u are not\n", run->failed);
+	else
+		fputs("all hosts are empty\n", stderr);
 }
 
 static int clear_cluster(struct ctl_run *ctl)
@@ -152,6 +175,7 @@ static int clear_cluster(struct ctl_run *ctl)
 		json_object_put(o);
 	} else {
 		json_object_put(run.hosts);
+		verdict_print(&run);
 	}
 	json_object_put(run.report);
 	return rc || run.failed ? 1 : 0;

@@ -151,6 +151,8 @@ class Clear(harness.ClusterTest):
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         got = json.loads(done.stdout)
         self.assertEqual(got["json_version"], 1)
+        self.assertEqual(got["failed"], sum("failed" in host for host in got["hosts"]))
+        self.assertEqual(status, 1 if got["failed"] else 0)
         names = [member["name"] for member in engines.status(0)["members"] +
                  engines.status(0)["members_down"]]
         return {name: next(host for host in got["hosts"] if host["host"].startswith(name + " "))
@@ -173,6 +175,7 @@ class Clear(harness.ClusterTest):
         done = harness.run([harness.program("tools/peercachectl"), "--socket", engines.sockets[2],
                             "clear", "--cluster"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr, "all hosts are empty\n")
         for name in names:
             self.assertIn(f"{name} ", done.stdout)
         self.assertEqual(done.stdout.count("removed the pages of 10 keys"), 3, done.stdout)
@@ -206,6 +209,7 @@ class Clear(harness.ClusterTest):
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stdout, rf"{names[2]} \S+: not known to be empty")
             self.assertRegex(done.stderr, rf"(?m)^waiting for 1 host\(s\): {names[2]}$")
+            self.assertRegex(done.stderr, r"(?m)^not all hosts are known to be empty: 2 are not$")
         finally:
             os.kill(engines.process[2].pid, signal.SIGCONT)
         # the request waited in the socket of the frozen engine

@@ -195,12 +195,12 @@ def bad_rows():
             cluster_row(2, state="down", state_ms=97000, severity="warning",
                         finding="member_down", age_ms=99000),
             cluster_row(3, state="silent", state_ms=4000, severity="warning",
-                        finding="member_silent", why="silent", age_ms=4800),
+                        finding="member_silent", why="unanswered", age_ms=4800),
             cluster_row(4, severity="warning", finding="made_up_later",
                         summary=summary(findings=1)),
             cluster_row(5, severity="info", finding="directory_moving",
                         summary=summary(findings=1, moving=True)),
-            cluster_row(6, severity="warning", why="silent", age_ms=5000),
+            cluster_row(6, severity="warning", why="unanswered", age_ms=5000),
             cluster_row(7, why="waiting", age_ms=-1, summary=None),
             cluster_row(8, why="old", age_ms=-1, summary=None)]
 

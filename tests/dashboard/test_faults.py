@@ -91,7 +91,7 @@ class ClusterFaults(harness.PageTest):
                           "down for 3 s", "2 up, 1 down")
 
     def test_a_member_that_does_not_answer_requests_for_summaries_is_named(self):
-        self.assert_first(cluster_of(severity="warning", why="silent", age_ms=4000),
+        self.assert_first(cluster_of(severity="warning", why="unanswered", age_ms=4000),
                           "warning: does not answer this engine", "3 up")
 
     def test_the_banner_judges_all_members(self):

@@ -578,7 +578,7 @@ static const char *row_why(const struct row *row)
 	if (!row->member->summaries)
 		return "old";
 	if (row->member->summary_silent)
-		return "silent";
+		return "unanswered";
 	return row->fresh ? "" : "waiting";
 }
 

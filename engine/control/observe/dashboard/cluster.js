@@ -37,7 +37,7 @@ function faultsOfRow(row) {
   const parts = [], more = row.summary ? row.summary.findings - 1 : 0;
   if (row.finding) parts.push(wordsOfFinding(row.finding));
   if (row.finding && more > 0 && row.state === "up") parts.push(`${more} more`);
-  if (row.why === "silent") parts.push("does not answer this engine");
+  if (row.why === "unanswered") parts.push("does not answer this engine");
   return parts;
 }
 

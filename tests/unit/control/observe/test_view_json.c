@@ -80,7 +80,7 @@ static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void *
 	summary(member("dead", "down"), SUMMARY_OK, "", 2000000000);
 	summary(member("late", "silent"), SUMMARY_CRITICAL, "rail_lost", 0);
 	expect("o == [\"late\", \"crit\", \"dead\", \"silent\", \"warn\", \"info\", \"fine\", \"new\", \"old\", \"stale\"]");
-	expect("[r[n][\"why\"] for n in o] == [\"\"]*3 + [\"silent\"] + [\"\"]*3 + [\"waiting\", \"old\", \"waiting\"]");
+	expect("[r[n][\"why\"] for n in o] == [\"\"]*3 + [\"unanswered\"] + [\"\"]*3 + [\"waiting\", \"old\", \"waiting\"]");
 	expect("[r[n][\"severity\"] for n in o] == [\"critical\"]*2 + [\"warning\"]*3 + [\"info\"] + [\"ok\"]*4");
 	expect("v[\"others\"] == dict(info=1, warning=2, critical=1)"); /* of members that are up */
 	for (unsigned i = 0; i < s.members; i++)

@@ -110,7 +110,7 @@ class Json(harness.ClusterTest):
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         got = json.loads(getattr(done, output))
         self.assertIsInstance(got, dict)
-        self.assertEqual((got["json_version"], got["version"]), (1, "1.0.0.dev0"))
+        self.assertEqual((got["json_version"], got["version"]), (2, "1.0.0.dev0"))
         return got
 
     def test_each_command_prints_one_document_with_a_version(self):

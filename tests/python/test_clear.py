@@ -91,7 +91,7 @@ class Clear(harness.ClusterTest):
         self.assertIn("20 keys of namespace a ", self.ctl(engines, 0, "clear", "--namespace", "a"))
         self.assertEqual(self.found(session, "b", self.keys(20)), 20)
         got = json.loads(self.ctl(engines, 0, "clear", "--json"))
-        self.assertEqual((got["removed"], got["json_version"]), (20, 1))
+        self.assertEqual((got["removed"], got["json_version"]), (20, 2))
         status = engines.status(0)
         self.assertEqual((status["keys"], status["shard"]["entries"]), (0, 0))
         self.stop_cleanly(engines)
@@ -150,7 +150,7 @@ class Clear(harness.ClusterTest):
                            capture_output=True, text=True, seconds=90)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         got = json.loads(done.stdout)
-        self.assertEqual(got["json_version"], 1)
+        self.assertEqual(got["json_version"], 2)
         self.assertEqual(got["failed"], sum("failed" in host for host in got["hosts"]))
         self.assertEqual(status, 1 if got["failed"] else 0)
         names = [member["name"] for member in engines.status(0)["members"] +

@@ -140,7 +140,16 @@ void path_landed(struct store_path *path, struct device_io *io)
 
 const char *path_io_error(const struct device_io *io)
 {
-	return io->result < 0 ? limit_error((int)io->result) : "only a part of it was done";
+	static _Thread_local char text[96];
+	size_t bytes = 0;
+
+	if (io->result < 0)
+		return limit_error((int)io->result);
+	for (unsigned i = 0; i < io->iovs; i++)
+		bytes += io->iov[i].iov_len;
+	snprintf(text, sizeof(text), "%lld of %zu bytes were written; is the device full?",
+		(long long)io->result, bytes);
+	return text;
 }
 
 static void requests_fail(struct store_path *path, struct disk_requests *list)

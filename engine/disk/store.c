@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "engine/abi/crc32c.h"
-#include "numa/limit.h"
 
 #define DAY_NS UINT64_C(86400000000000)
 
@@ -429,8 +428,8 @@ static void remove_batch_synced(struct device_io *io)
 		return;
 	if (io->result < 0) {
 		path->report.io_errors++;
-		path_fail(path, "cannot sync segment %u: %s", path->batch_segment,
-			limit_error((int)io->result));
+		path_fail(
+			path, "cannot sync segment %u: %s", path->batch_segment, path_io_error(io));
 		return;
 	}
 	remove_batch_done(path);

@@ -168,7 +168,7 @@ int path_open(struct store_path *path, uint32_t segments);
 void path_close(struct store_path *path);
 void path_submit(struct store_path *path, struct device_io *io);
 void path_landed(struct store_path *path, struct device_io *io);
-/* Why an I/O is no success, in words; valid until the thread calls limit_error() again. */
+/* Why a write or sync failed, in words; valid until the thread calls this or limit_error(). */
 const char *path_io_error(const struct device_io *io);
 __attribute__((format(printf, 2, 3))) void path_fail(
 	struct store_path *path, const char *format, ...);

@@ -168,7 +168,8 @@ static void a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it(void
 static void a_tombstone_that_cannot_be_written_names_the_error(void **state)
 {
 	static const int results[] = {-28, 512};
-	static const char *const words[] = {"No space left on device", "only a part"};
+	static const char *const words[] = {
+		"No space left on device", "512 of 8192 bytes were written; is the device full?"};
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {

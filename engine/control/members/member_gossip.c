@@ -220,7 +220,7 @@ void member_learn(struct control *control, const struct rpc_link *link, const Pc
 	/* what it says of itself decides, while its links are up */
 	if (member && member_on_trial(member) && member_link_of(member))
 		return;
-	if (!member && candidates_full(members))
+	if ((link && !member_has_room(control, m)) || (!member && candidates_full(members)))
 		return;
 	if (!member || member->state != MEMBER_CANDIDATE ||
 		member->record.incarnation != m->incarnation) {
@@ -445,7 +445,7 @@ static uint32_t admission_near(uint32_t known, uint32_t admission)
 	return admission < most ? admission : most;
 }
 
-enum refused { REFUSED_NAME, REFUSED_REF, REFUSED_ROOM };
+enum refused { REFUSED_NAME, REFUSED_REF };
 
 /* Counts a record that does not fit, and logs the first one of each kind from an address. */
 static void record_refused(struct control *control, const struct rpc_link *link,
@@ -453,8 +453,8 @@ static void record_refused(struct control *control, const struct rpc_link *link,
 {
 	char address[ADDRESS_TEXT_BYTES];
 	static const char *const text[] = {"it has this engine's name: set another engine.name",
-		"the low half of its incarnation is that of another member: restart one of them",
-		"the cluster has NODES_MAX engines already (config/limits.h)"};
+		"the low half of its incarnation is that of another member: restart one of them"};
+
 	control->counter[COUNTER_records_refused]++;
 	if (!member_source_cause(control, link, why))
 		return;
@@ -580,12 +580,10 @@ static struct member *record_entry(
 	if ((!member || member->record.incarnation != r->member->incarnation) &&
 		!member_source_names(control, link, r->member->name))
 		return NULL;
-	if (member)
-		return member;
 	/* Candidates and dead members make room only as far as live ones can be admitted. */
-	if (members->alive < NODES_MAX)
-		return member_take(control);
-	record_refused(control, link, r, REFUSED_ROOM);
+	if (member_has_room(control, r->member))
+		return member ? member : member_take(control);
+	control->counter[COUNTER_records_refused]++;
 	return NULL;
 }
 

@@ -32,10 +32,11 @@
 
 /* Who is refused, and over which link. */
 struct refused_engine {
-	struct rpc_link *link;
+	struct rpc_link *link;    /* NULL: another engine has named it */
 	const Pc__Member *member; /* what it says of itself; NULL: it cannot be understood */
 	bool name_taken;          /* its name is that of another engine */
 	bool logged;              /* by the caller */
+	uint64_t shared;          /* engines with this number share a refusal; 0: it has its own */
 };
 
 /* ---- what must be equal ---------------------------------------------------------------------- */
@@ -235,14 +236,15 @@ static bool refusal_note(
 {
 	struct members *members = control->members;
 	const Pc__Member *m = who->member;
-	uint64_t id = m ? m->incarnation : placement_hash(who->link->from);
+	uint64_t own = m ? m->incarnation : placement_hash(who->link->from);
+	uint64_t id = who->shared ? who->shared : own ? own : 1;
 	uint64_t why = placement_hash(text), now_ns = net_now();
-	struct refusal *at = refusal_find(members, id ? id : 1);
+	struct refusal *at = refusal_find(members, id);
 	bool fresh = !at || at->why != why;
 
 	if (!at) {
 		at = &members->refusal[members->refusals++ % REFUSALS];
-		*at = (struct refusal){.who = id ? id : 1};
+		*at = (struct refusal){.who = id};
 	}
 	if (!refusal_lasts(at, now_ns)) {
 		at->since_ns = now_ns;
@@ -256,7 +258,7 @@ static bool refusal_note(
 	at->why = why;
 	at->theirs = theirs;
 	at->name_taken = who->name_taken;
-	snprintf(at->from, sizeof(at->from), "%s", who->link->from);
+	snprintf(at->from, sizeof(at->from), "%s", who->link ? who->link->from : m->address);
 	snprintf(at->text, sizeof(at->text), "%s", text);
 	at->name[0] = at->address[0] = '\0';
 	if (m && member_fits(m)) {
@@ -675,7 +677,7 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 
 /*
  * The receiving end of hello_from_seed(): answers a Hello whose sender only wants to know our name.
- * The sender is alive, so it becomes a candidate and is dialled.
+ * The sender is alive, so it becomes a candidate and is dialled, if the map has room.
  */
 static void hello_from_visitor(
 	struct control *control, struct rpc_link *link, const Pc__Hello *hello)
@@ -685,7 +687,7 @@ static void hello_from_visitor(
 	hello_last_words(control, link);
 	member_learn(control, link, hello->self);
 	member = member_find(control->members, hello->self->name);
-	if (member && member->state == MEMBER_DEAD)
+	if (member && member->state == MEMBER_DEAD && control->members->alive < NODES_MAX)
 		member_dial(control, member, false);
 	(void)member_learn_all(control, link, hello->n_members, hello->members);
 }
@@ -727,30 +729,41 @@ static bool hello_joins(const struct control *control, const Pc__Member *m)
 	return member->contact->trial.incarnation != m->incarnation;
 }
 
-/* Refuses a sender for which the map has no room. */
-static bool hello_has_room(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+/* Names can be invented: engines that find no room share one refusal. */
+#define NO_ROOM "the cluster has %d engines already, NODES_MAX of config/limits.h"
+#define NO_ROOM_SHARED placement_hash("no room")
+
+bool member_has_room(struct control *control, const Pc__Member *m)
 {
-	const struct refused_engine who = {.link = link, .member = hello->self};
-	const struct member *member = member_find(control->members, hello->self->name);
+	const struct refused_engine who = {.member = m, .shared = NO_ROOM_SHARED};
+	const struct member *member = member_find(control->members, m->name);
+	char text[REFUSAL_BYTES], address[ADDRESS_TEXT_BYTES];
 
 	if ((member && member->state == MEMBER_ALIVE) || control->members->alive < NODES_MAX)
 		return true;
-	hello_refuse(control, &who,
-		"the cluster has %d engines already, NODES_MAX of config/limits.h", NODES_MAX);
+	snprintf(text, sizeof(text), NO_ROOM, NODES_MAX);
+	if (refusal_note(control, &who, false, text))
+		log_error("engine %s (%s), which another one names, is refused: %s", m->name,
+			address_text(m->address, m->port, address), text);
 	return false;
 }
 
-/* The same, and those of an address of which too many join at once. */
+/* Refuses a sender for which the map has no room, or of whose address too many join at once. */
 static bool hello_may_join(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	/* member_source_joins() logs, once for many */
-	const struct refused_engine who = {.link = link, .member = hello->self, .logged = true};
+	const struct member *member = member_find(control->members, hello->self->name);
+	struct refused_engine who = {.link = link, .member = hello->self, .shared = NO_ROOM_SHARED};
 
-	if (!hello_has_room(control, link, hello))
+	if ((!member || member->state != MEMBER_ALIVE) && control->members->alive >= NODES_MAX) {
+		hello_refuse(control, &who, NO_ROOM, NODES_MAX);
 		return false;
+	}
 	if (!hello_joins(control, hello->self) ||
 		member_source_joins(control, link, hello->self->name))
 		return true;
+	/* Those of one address share one, too. member_source_joins() has logged it. */
+	who.shared = map_mix(placement_hash(link->from) + 1) | 1;
+	who.logged = true;
 	hello_refuse(control, &who,
 		"more than %u engines of its address have joined at once: %u more may in each second",
 		SOURCE_JOINS, SOURCE_JOINS_PER_S);
@@ -880,8 +893,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		return true;
 	}
 	if (!dial && hello->visit) {
-		if (hello_has_room(control, link, hello))
-			hello_from_visitor(control, link, hello);
+		hello_from_visitor(control, link, hello);
 		return true;
 	}
 	/*

@@ -418,6 +418,11 @@ uint32_t member_wire_common(const Pc__Hello *hello);
  * True if `address`, as an engine advertises it, can be reached only from that engine's own host.
  */
 bool member_address_local(const struct control *control, const char *address);
+/*
+ * True if the map has room for the engine, which another one names. Otherwise it is a finding, one
+ * for all that find no room, and is logged once.
+ */
+bool member_has_room(struct control *control, const Pc__Member *m);
 /* True while another engine is refused, or refuses this one. */
 bool member_refusals_last(const struct control *control, uint64_t now_ns);
 

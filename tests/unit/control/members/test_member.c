@@ -420,6 +420,8 @@ static void an_engine_that_finds_no_room_is_a_finding_on_both_sides_until_it_joi
 		assert_true(refusals(i).engine[0].ms > 2000);
 		assert_int_equal(node[i].control.members->alive, i ? 1 : NODES_MAX);
 	}
+	/* its visit was answered: it knows the name, and would know the members beside it */
+	assert_non_null(member_find(node[1].control.members, node[0].control.name));
 	silent_members_go(&node[0].control, NODES_MAX - 3);
 	assert_true(nodes_until(sees(0, 1) && sees(1, 0), 60000));
 	assert_int_equal(refusals(0).engines, 0);

@@ -435,7 +435,9 @@ static void forged_records_are_refused_counted_and_logged_once(void **state)
 static void a_flood_of_joins_displaces_no_member(void **state)
 {
 	const unsigned rounds = NODES_MAX / FLOOD + 2;
+	struct refusals_report found;
 	char log[4096] = "";
+	const char *line;
 
 	(void)state;
 	log_test_capture(log, sizeof(log));
@@ -453,7 +455,35 @@ static void a_flood_of_joins_displaces_no_member(void **state)
 		assert_int_equal(entry_of(i)->state, MEMBER_ALIVE);
 	assert_int_equal(control->counter[COUNTER_records_refused],
 		rounds * FLOOD - (NODES_MAX - MEMBERS - 1));
+	/* one finding and one line for all of them */
+	refusals_report(control, net_now(), &found);
+	assert_int_equal(found.engines, 1);
+	assert_non_null(strstr(found.engine[0].text, "NODES_MAX"));
+	line = strstr(log, "NODES_MAX");
+	assert_non_null(line);
+	assert_null(strstr(line + 1, "NODES_MAX"));
 	log_test_capture(NULL, 0);
+}
+
+/* One that was a member is refused as an unknown one is. */
+static void a_dead_member_that_finds_no_room_is_a_finding_and_stays_dead(void **state)
+{
+	struct refusals_report found;
+	unsigned alive;
+
+	(void)state;
+	member_take_off_map(control, entry_of(3), "test");
+	alive = control->members->alive;
+	control->members->alive = NODES_MAX;
+	record_set(3, RECORD_ALIVE, 9);
+	subject[3].incarnation = 900000;
+	assert_true(take(3, 1));
+	assert_int_equal(entry_of(3)->state, MEMBER_DEAD);
+	refusals_report(control, net_now(), &found);
+	assert_int_equal(found.engines, 1);
+	control->members->alive = alive;
+	assert_true(take(3, 1));
+	assert_int_equal(entry_of(3)->state, MEMBER_ALIVE);
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -474,6 +504,7 @@ int main(void)
 		T(records_that_break_a_rule_end_their_link),
 		T(forged_records_are_refused_counted_and_logged_once),
 		T(a_flood_of_joins_displaces_no_member),
+		T(a_dead_member_that_finds_no_room_is_a_finding_and_stays_dead),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

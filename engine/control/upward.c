@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What rooms call of rooms above them, which they do not know: one table for each room, in struct
- * control. A part that is not open yet, or is closed already, is left out. Control plane's thread
- * only.
+ * control. Links and members come before the other rooms are open, and go after they are closed:
+ * these events leave out what is not open. Pages and clients are opened last and closed first, so
+ * the other events find all rooms open. Control plane's thread only.
  */
 #include "engine/control/control_inner.h"
 
@@ -40,25 +41,33 @@ static void upward_map_changed(struct control *control)
 		directory_map_changed(control);
 }
 
+/* Once the connections are closed, no rail is left to take out. */
+static void upward_nic_lost(struct control *control, unsigned rail, const char *why)
+{
+	if (control->conns)
+		conns_device_lost(control, rail, why);
+}
+
 /* ---- the tables ------------------------------------------------------------------------------ */
 
 static const struct client_events client_events = {
-	.nic_lost = conns_device_lost,
+	.nic_lost = upward_nic_lost,
 	.report = snapshot_report,
 };
 
 static const struct pages_events pages_events = {
-	.answer = ctl_answer_now,
-	.later = ctl_later,
-	.later_answer = ctl_later_answer,
-	.publish = directory_publish,
-	.remove = directory_remove,
-	.on_disk = directory_on_disk,
-	.disk_opened = directory_disk_opened,
-	.forgotten = directory_forgotten,
-	.busy = directory_busy,
-	.report = directory_report,
+#define EVENT(member, function) .member = function,
+#include "engine/control/upward_pages.def"
+#undef EVENT
 };
+
+enum {
+#define EVENT(member, function) +1
+	PAGES_EVENTS = 0
+#include "engine/control/upward_pages.def"
+#undef EVENT
+};
+static_assert(sizeof(pages_events) == PAGES_EVENTS * sizeof(void (*)(void)), "each has a row");
 
 static const struct member_events member_events = {
 	.up = removals_member_up,

@@ -230,18 +230,11 @@ void client_channel_broken(struct control *control, uint32_t channel)
 	ctl_channel_close(control, control->ctl->channel[channel]);
 }
 
-/* As upward.c, which would link all rooms. */
+/* The table of upward.c, which would link all rooms. */
 static const struct pages_events pages_events = {
-	.answer = ctl_answer_now,
-	.later = ctl_later,
-	.later_answer = ctl_later_answer,
-	.publish = directory_publish,
-	.remove = directory_remove,
-	.on_disk = directory_on_disk,
-	.disk_opened = directory_disk_opened,
-	.forgotten = directory_forgotten,
-	.busy = directory_busy,
-	.report = directory_report,
+#define EVENT(member, function) .member = function,
+#include "engine/control/upward_pages.def"
+#undef EVENT
 };
 
 /* ---- the control plane under test and its clients -------------------------------------------- */

@@ -10,7 +10,9 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
+#include "engine/control/control_inner.h"
 
 static struct control *control;
 
@@ -439,9 +441,22 @@ static void time_during_which_the_process_was_stopped_does_not_abort_the_engine(
 
 #define L(name) cmocka_unit_test_setup_teardown(name, open_nodes, teardown)
 
+static void a_lost_nic_is_left_out_without_connections(void **state)
+{
+	struct control *bare = calloc(1, sizeof(*bare));
+
+	(void)state;
+	assert_non_null(bare);
+	upward_fill(bare);
+	bare->client_events->nic_lost(bare, 0, "test");
+	assert_int_equal(bare->failed, 0);
+	free(bare);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_lost_nic_is_left_out_without_connections),
 		L(a_connection_that_cannot_be_put_in_error_is_destroyed_and_then_retired),
 		L(no_queue_pair_is_destroyed_before_the_rail_reports_that_it_has_stopped_posting),
 		L(a_connection_that_does_not_drain_is_destroyed_and_then_retired),

@@ -307,7 +307,8 @@ static int check(const struct settings *settings)
 	if (rc < 0 || (planned < 0 && planned != -EBUSY))
 		return EXIT_USAGE;
 	puts("the settings are valid");
-	puts("only the start can tell: whether engine.socket, cluster.port, metrics.port, the cores and disk.paths are free;\n"
+	puts("peercachectl doctor examines the host.\n"
+	     "only the start can tell: whether engine.socket, cluster.port, metrics.port, the cores and disk.paths are free;\n"
 	     "whether memory, huge pages, locked memory and the limits of cgroup and process suffice; whether the NICs open;\n"
 	     "and whether seeds and etcd answer");
 	return EXIT_OK;

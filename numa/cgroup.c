@@ -31,7 +31,7 @@ FILE *cgroup_file(const char *path)
 struct shown {
 	enum cgroup_limit limit;
 	const char *controller;
-	const char *max, *used;
+	const char *max, *used;  /* `used` NULL: the limit is one of rate */
 	const char *reclaimable; /* its line in memory.stat; NULL: none */
 };
 
@@ -47,6 +47,8 @@ static const struct shown shown[] = {
 		"hugetlb.2MB.rsvd.usage_in_bytes", NULL},
 	{CGROUP_TASKS, NULL, "pids.max", "pids.current", NULL},
 	{CGROUP_TASKS, "pids", "pids.max", "pids.current", NULL},
+	{CGROUP_CPU, NULL, "cpu.max", NULL, NULL},
+	{CGROUP_CPU, "cpu", "cpu.cfs_quota_us", NULL, NULL},
 };
 
 /* Where a hierarchy of groups is mounted, and this process's group in it. */
@@ -209,7 +211,8 @@ static bool limit_apply(const struct shown *s, uint64_t *left, char name[CGROUP_
 
 		if (!number_read(&p, s->max, &max))
 			continue;
-		(void)number_read(&p, s->used, &used);
+		if (s->used)
+			(void)number_read(&p, s->used, &used);
 		spare = s->reclaimable ? stat_read(&p, s->reclaimable) : 0;
 		used -= spare < used ? spare : used;
 		max -= used < max ? used : max;
@@ -231,4 +234,14 @@ bool cgroup_left(enum cgroup_limit limit, uint64_t *left, char name[CGROUP_NAME_
 		if (shown[i].limit == limit)
 			lower |= limit_apply(&shown[i], left, name);
 	return lower;
+}
+
+bool cgroup_shown(enum cgroup_limit limit)
+{
+	struct place p;
+	bool found = false;
+
+	for (unsigned i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
+		found |= shown[i].limit == limit && place_find(shown[i].controller, &p);
+	return found;
 }

@@ -15,6 +15,7 @@ enum cgroup_limit {
 	CGROUP_MEMORY, /* bytes; memory that the kernel can reclaim at once counts as unused */
 	CGROUP_HUGE,   /* bytes of huge pages of 2 MiB */
 	CGROUP_TASKS,  /* threads and processes */
+	CGROUP_CPU,    /* us of processor time in each period */
 };
 
 #define CGROUP_NAME_BYTES 160 /* for the name of a limit */
@@ -24,6 +25,9 @@ enum cgroup_limit {
  * "memory.max of cgroup /a". Returns false and changes nothing if none is lower.
  */
 bool cgroup_left(enum cgroup_limit limit, uint64_t *left, char name[CGROUP_NAME_BYTES]);
+
+/* Can the groups of this process be read for this limit? If not, nothing is known of it. */
+bool cgroup_shown(enum cgroup_limit limit);
 
 /* Opens a file of /proc or /sys for reading, below the root that a test has set. NULL: none. */
 FILE *cgroup_file(const char *path);

@@ -128,7 +128,7 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	if (made > huge.surplus ||
 		(made && made * HUGE_BYTES > memory_available(limit, sizeof(limit)))) {
 		log_warn(
-			"memory %s: %llu huge pages of 2 MiB needed, %llu free; using small pages, so reads are slower. Set vm.nr_hugepages to the sum for all pools",
+			"memory %s: %llu huge pages of 2 MiB needed, %llu free; using small pages, so reads are slower. Set vm.nr_hugepages to the sum that peercache-engine --plan prints",
 			name, need, (unsigned long long)huge.free);
 		return false;
 	}

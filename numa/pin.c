@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -185,45 +184,4 @@ bool pin_isolated(int core)
 
 	read_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
 	return list_has(line, core);
-}
-
-int pin_check(int core, char *text, size_t text_bytes)
-{
-	char path[128], line[256];
-	size_t used = 0;
-	int hints = 0;
-
-	text[0] = '\0';
-	if (!pin_isolated(core)) {
-		used += (size_t)snprintf(text, text_bytes,
-			"core %d is not isolated: the scheduler may run other threads on it; boot with isolcpus=%d or use a cpuset partition\n",
-			core, core);
-		hints++;
-	}
-	snprintf(
-		path, sizeof(path), "/sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor", core);
-	read_line(path, line, sizeof(line));
-	if (line[0] && strcmp(line, "performance") != 0 && used < text_bytes) {
-		used += (size_t)snprintf(text + used, text_bytes - used,
-			"core %d: the clock governor is %.32s; run cpupower frequency-set -g performance\n",
-			core, line);
-		hints++;
-	}
-	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
-		core);
-	read_line(path, line, sizeof(line));
-	if (strpbrk(line, ",-") && used < text_bytes) {
-		snprintf(text + used, text_bytes - used,
-			"core %d shares its physical core (threads %.64s): run no other work on these\n",
-			core, line);
-		hints++;
-	}
-	return hints;
-}
-
-long pin_disturbances(void)
-{
-	struct rusage usage;
-
-	return getrusage(RUSAGE_THREAD, &usage) < 0 ? 0 : usage.ru_nivcsw;
 }

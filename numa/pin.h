@@ -12,7 +12,6 @@
 #define NUMA_PIN_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 /*
  * Pins the calling thread to `core`; -1 changes nothing. Returns 0 or a negative errno; -EINVAL
@@ -32,15 +31,5 @@ int pin_holder(int core);
 
 /* True if the kernel was told to run no other threads on `core` (isolcpus). */
 bool pin_isolated(int core);
-
-/*
- * Checks `core` for settings of the host that disturb a poll core: no isolation, a clock governor
- * that saves power, a second hardware thread of the physical core. Writes one hint a line to `text`
- * and returns their number. A hint is advice, not an error.
- */
-int pin_check(int core, char *text, size_t text_bytes);
-
-/* Returns how often the kernel has preempted the calling thread (involuntary context switches). */
-long pin_disturbances(void);
 
 #endif

@@ -225,6 +225,7 @@ int topology_open(const char *source, struct topology **ret)
 	hwloc_topology_t hw = NULL;
 	cpu_set_t affinity;
 	struct topology *t;
+	bool here;
 	int rc;
 
 	rc = load(source, &hw);
@@ -236,15 +237,17 @@ int topology_open(const char *source, struct topology **ret)
 		goto out;
 	}
 	fill_nodes(t, hw);
-	if (!source && sched_getaffinity(0, sizeof(affinity), &affinity) == 0)
+	/* $HWLOC_FSROOT names the files of another machine */
+	here = !source && hwloc_topology_is_thissystem(hw);
+	if (here && sched_getaffinity(0, sizeof(affinity), &affinity) == 0)
 		fill_cpus(t, hw, &affinity);
 	else
 		fill_cpus(t, hw, NULL);
 	fill_devices(t, hw);
-	if (!source) {
+	if (!source)
 		fill_verbs(t);
+	if (here)
 		fill_claims(t);
-	}
 	if (t->cpus == 0 || t->nodes == 0) {
 		log_error("topology: %s has no core or no NUMA node that this process may use",
 			source ? source : "this machine");

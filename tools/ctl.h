@@ -14,6 +14,9 @@
 
 #include "engine/client/peercache.h"
 
+#define DOCTOR_ARGUMENTS 120
+#define DOCTOR_PEERS 15
+
 struct ctl_run {
 	const char *socket, *name_space, *output, *text;
 	const char *group; /* --namespace; NULL: not given */
@@ -21,7 +24,13 @@ struct ctl_run {
 	bool cluster; /* clear: all hosts */
 	unsigned timeout_ms;
 	unsigned restart_ms; /* longest wait of restart */
-	/* NULL for health, top, directory, explain and restart: they open it themselves */
+	/* of doctor: --config and --set with their values, --peer, --root */
+	char *argument[DOCTOR_ARGUMENTS + 1];
+	unsigned arguments;
+	const char *peer[DOCTOR_PEERS + 1];
+	unsigned peers;
+	const char *root;
+	/* NULL for health, top, directory, doctor, explain and restart: they open it themselves */
 	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists and rm */
 	json_object *results; /* with `json`: an array, one object for each key of these commands */
@@ -71,6 +80,9 @@ int ctl_restart(struct ctl_run *ctl);
 void ctl_deadline(const struct ctl_run *ctl);
 /* Prints that the engine does not answer and why; returns CTL_NO_ANSWER. */
 int ctl_no_answer(const struct ctl_run *ctl, const char *why);
+
+/* ctl_doctor.c. 0: nothing to mend, 1: findings; ends the program with 2 for wrong settings. */
+int ctl_doctor(struct ctl_run *ctl);
 
 /* ctl_top.c: 0, or CTL_NO_ANSWER for --once. */
 int ctl_top(struct ctl_run *ctl);

@@ -22,6 +22,9 @@ static const char help[] =
 	"                       the map, partial sets, and the owners that are behind or suspect\n"
 	"  explain KEY          tell why a key is found or not: hash, owners and what each answers,\n"
 	"                       the page head at each place that they name, and what a get says\n"
+	"  doctor               examine this host for an engine with the settings of --config and\n"
+	"                       --set, or of the one that runs: NICs, memory, cores, names, ports,\n"
+	"                       disks, limits, versions; each finding with its fix\n"
 	"  restart              end the engine in order; its keeper, or systemd, starts the next one\n"
 	"                       with the same pages\n"
 	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"
@@ -41,6 +44,11 @@ static const char help[] =
 	"  --string S           put: store this string\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --cluster            clear: all hosts; a line for each, and for those that do not answer\n"
+	"  --config FILE        doctor: the settings of the engine\n"
+	"  --set S.KEY=VALUE    doctor: one setting, overrides FILE; may be repeated\n"
+	"  --peer HOST[:PORT]   doctor: examine ports, versions and clocks between this host and\n"
+	"                       HOST; run it on both at the same time; may be repeated\n"
+	"  --root DIR           doctor: read sys and proc in DIR, of another host or a test\n"
 	"  --once               top: print one picture of 80 columns and 24 lines and end\n"
 	"  --json               print one JSON document, with \"version\" and \"json_version\"\n"
 	"  --help               print this text\n"
@@ -67,6 +75,10 @@ static const char help[] =
 	"  1  it does not: absent, evicted, or the holder is dead\n"
 	"  3  the engine does not answer\n"
 	"  4  not known: an owner or the holder could not be asked; readers take it as a miss\n"
+	"Exit status of doctor:\n"
+	"  0  nothing to mend; what could not be examined is printed as unknown\n"
+	"  1  something to mend\n"
+	"  2  wrong usage or settings\n"
 	"Exit status of restart:\n"
 	"  0  the next engine serves\n"
 	"  1  the engine was left running: nothing would keep its pages, or no permission\n"
@@ -75,6 +87,7 @@ static const char help[] =
 	"  $ peercachectl status\n"
 	"  $ peercachectl health || echo 'look at this host'\n"
 	"  $ until peercachectl directory; do sleep 1; done\n"
+	"  $ peercachectl doctor --config /etc/peercache.conf --peer 10.0.0.2\n"
 	"  $ peercachectl explain greeting\n"
 	"  $ peercachectl --namespace llama-70b/bf16 --json explain 0af3...\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
@@ -103,6 +116,8 @@ static int look(struct ctl_run *ctl, char **words, int count)
 		return ctl_top(ctl);
 	if (!strcmp(verb, "restart"))
 		return ctl_restart(ctl);
+	if (!strcmp(verb, "doctor"))
+		return ctl_doctor(ctl);
 	if (strcmp(verb, "status") && strcmp(verb, "members"))
 		return -1;
 	ctl->pc = open_session(ctl->socket, ctl->name_space);
@@ -160,12 +175,24 @@ static int command(struct ctl_run *ctl, int count, char **words)
 	return status;
 }
 
+/* An option of the engine, which the doctor reads and passes on. */
+static void doctor_argument(struct ctl_run *ctl, const char *option, char *value)
+{
+	if (ctl->arguments + 2 > DOCTOR_ARGUMENTS)
+		die("%s: more than %u settings; write them to a file", option,
+			DOCTOR_ARGUMENTS / 2);
+	ctl->argument[ctl->arguments++] = (char *)option;
+	ctl->argument[ctl->arguments++] = value;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"socket", 1, NULL, 's'},
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
-		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"cluster", 0, NULL, 'c'},
-		{"once", 0, NULL, '1'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
+		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"cluster", 0, NULL, 'C'},
+		{"once", 0, NULL, '1'}, {"config", 1, NULL, 'c'}, {"set", 1, NULL, 'a'},
+		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"help", 0, NULL, 'h'},
+		{"version", 0, NULL, 'V'},
 		{NULL, 0, NULL, 0}};
 	struct ctl_run ctl = {
 		.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
@@ -184,7 +211,15 @@ int main(int argc, char **argv)
 		case 'S': ctl.text = optarg; break;
 		case 'o': ctl.output = optarg; break;
 		case '1': ctl.once = true; break;
-		case 'c': ctl.cluster = true; break;
+		case 'C': ctl.cluster = true; break;
+		case 'c': doctor_argument(&ctl, "--config", optarg); break;
+		case 'a': doctor_argument(&ctl, "--set", optarg); break;
+		case 'p':
+			if (ctl.peers == DOCTOR_PEERS)
+				die("--peer: at most %u hosts", DOCTOR_PEERS);
+			ctl.peer[ctl.peers++] = optarg;
+			break;
+		case 'r': ctl.root = optarg; break;
 		case 'h': fputs(help, stdout); return 0;
 		case 'V': print_version(); return 0;
 		default: die("see --help");

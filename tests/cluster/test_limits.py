@@ -17,8 +17,9 @@ MIB = 1 << 20
 
 
 NAMES = {"memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-         "pids": ("pids.max", "pids.current")}
-NAMES_2 = {"memory": ("memory.max", "memory.current"), "pids": ("pids.max", "pids.current")}
+         "pids": ("pids.max", "pids.current"), "cpu": ("cpu.cfs_quota_us", "cpu.shares")}
+NAMES_2 = {"memory": ("memory.max", "memory.current"), "pids": ("pids.max", "pids.current"),
+           "cpu": ("cpu.max", "cpu.weight")}
 
 
 def parents(controller):

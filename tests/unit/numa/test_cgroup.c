@@ -159,6 +159,25 @@ static void limits_of_huge_pages_and_tasks_are_read(void **state)
 	assert_string_equal(name, "hugetlb.2MB.max of cgroup /a");
 }
 
+static void limits_of_processor_time_are_read(void **state)
+{
+	(void)state;
+	put("proc/self/cgroup", "4:memory:/a/b\n");
+	assert_false(cgroup_shown(CGROUP_CPU));
+	put("proc/self/mountinfo", V2 "41 23 0:31 / /sys/fs/cgroup/cpu rw - cgroup c rw,cpu\n");
+	put("proc/self/cgroup", "8:cpu:/p\n0::/a\n");
+	assert_true(cgroup_shown(CGROUP_CPU));
+	put("sys/fs/cgroup/cpu/p/cpu.cfs_quota_us", "-1\n");
+	put("sys/fs/cgroup/unified/a/cpu.max", "max 100000\n");
+	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), UINT64_MAX);
+	put("sys/fs/cgroup/cpu/p/cpu.cfs_quota_us", "50000\n");
+	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 50000);
+	assert_string_equal(name, "cpu.cfs_quota_us of cgroup /p");
+	put("sys/fs/cgroup/unified/a/cpu.max", "20000 100000\n");
+	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 20000);
+	assert_string_equal(name, "cpu.max of cgroup /a");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -169,6 +188,7 @@ int main(void)
 		TEST(a_mount_of_a_part_of_the_tree_is_understood),
 		TEST(memory_that_can_be_reclaimed_counts_as_unused),
 		TEST(limits_of_huge_pages_and_tasks_are_read),
+		TEST(limits_of_processor_time_are_read),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_tree);

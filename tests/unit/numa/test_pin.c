@@ -114,20 +114,6 @@ static void a_pinned_thread_runs_on_its_core(void **state)
 	assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
-static void hints_are_lines_and_fit_their_buffer(void **state)
-{
-	char text[1024], small[24];
-	int lines = 0, hints = pin_check(0, text, sizeof(text));
-
-	(void)state;
-	for (const char *p = text; *p; p++)
-		lines += *p == '\n';
-	assert_int_equal(lines, hints);
-	pin_check(0, small, sizeof(small));
-	assert_true(strlen(small) < sizeof(small));
-	assert_true(pin_disturbances() >= 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -136,7 +122,6 @@ int main(void)
 		cmocka_unit_test(impossible_cores_are_refused),
 		cmocka_unit_test(a_run_directory_that_cannot_be_created_is_an_error),
 		cmocka_unit_test(a_pinned_thread_runs_on_its_core),
-		cmocka_unit_test(hints_are_lines_and_fit_their_buffer),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);

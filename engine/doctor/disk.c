@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directories of disk.paths, beyond what the engine's --check says: free bytes, the kind of the
+ * file system and of the device. One thread.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "engine/doctor/inner.h"
+
+#define GIB (1ull << 30)
+
+/* File systems that are no local disk. */
+static const struct {
+	long magic;
+	const char *name, *why;
+} unfit[] = {
+	{TMPFS_MAGIC, "tmpfs", "it is memory: pages that leave memory go to memory"},
+	{RAMFS_MAGIC, "ramfs", "it is memory: pages that leave memory go to memory"},
+	{OVERLAYFS_SUPER_MAGIC, "overlay", "it is the container's layer, deleted with it"},
+	{NFS_SUPER_MAGIC, "nfs", "it is on another host"},
+	{0xff534d42, "cifs", "it is on another host"},
+};
+
+/* Bytes that files in the directory have allocated: those of an engine before. */
+static uint64_t allocated(const char *path)
+{
+	DIR *folder = opendir(path);
+	struct dirent *entry;
+	uint64_t bytes = 0;
+	struct stat st;
+
+	while (folder && (entry = readdir(folder)) != NULL)
+		if (fstatat(dirfd(folder), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+			S_ISREG(st.st_mode))
+			bytes += (uint64_t)st.st_blocks * 512;
+	if (folder)
+		closedir(folder);
+	return bytes;
+}
+
+/* Does the device of the directory have moving parts? */
+static void device_examine(struct doctor *d, const char *path)
+{
+	static const char *const forms[] = {"/sys/dev/block/%u:%u/queue/rotational",
+		"/sys/dev/block/%u:%u/../queue/rotational"};
+	char file[128];
+	int64_t rotates = -1;
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return;
+	for (size_t i = 0; i < 2 && rotates < 0; i++) {
+		if (i == 0)
+			snprintf(file, sizeof(file), forms[0], major(st.st_dev), minor(st.st_dev));
+		else
+			snprintf(file, sizeof(file), forms[1], major(st.st_dev), minor(st.st_dev));
+		if (host_number(d, file, &rotates) != HOST_READ)
+			rotates = -1;
+	}
+	if (rotates > 0)
+		found(d, DOCTOR_FOUND, file, "put disk.paths on a local SSD",
+			"%s is on a disk with moving parts", path);
+	else if (rotates < 0)
+		found(d, DOCTOR_UNKNOWN, path, "lsblk -o NAME,ROTA,MOUNTPOINT",
+			"the device below it is not known");
+}
+
+static void path_examine(struct doctor *d, const char *path)
+{
+	uint64_t room, own;
+	struct statfs fs;
+
+	if (statfs(path, &fs) < 0) {
+		/* a directory that is not there is a finding of the settings */
+		found(d, DOCTOR_UNKNOWN, path, NULL, "%s", strerror(errno));
+		return;
+	}
+	for (size_t i = 0; i < sizeof(unfit) / sizeof(unfit[0]); i++) {
+		if (fs.f_type != unfit[i].magic)
+			continue;
+		found(d, DOCTOR_FOUND, path, "put disk.paths on a local SSD with ext4 or XFS",
+			"the file system is %s: %s", unfit[i].name, unfit[i].why);
+		return;
+	}
+	room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+	own = allocated(path);
+	if (room + own < d->s->disk_bytes)
+		found(d, DOCTOR_FOUND, path, "free room there, or lower disk.bytes",
+			"disk.bytes = %.2f GiB are allocated at start, and %.2f GiB are free",
+			(double)d->s->disk_bytes / GIB, (double)(room + own) / GIB);
+	else
+		found(d, DOCTOR_OK, path, NULL, "%.2f GiB are free, file system type 0x%lx",
+			(double)room / GIB, (unsigned long)fs.f_type);
+	device_examine(d, path);
+}
+
+void check_disk(struct doctor *d)
+{
+	char text[sizeof(d->s->disk_paths)], *rest = text, *path;
+
+	if (!d->s->disk_paths[0]) {
+		found(d, DOCTOR_NONE, "disk.paths", NULL, "no disk is used");
+		return;
+	}
+	snprintf(text, sizeof(text), "%s", d->s->disk_paths);
+	while ((path = strsep(&rest, ",")))
+		path_examine(d, path + strspn(path, " "));
+}

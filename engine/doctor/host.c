@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads files of this host, or of the tree that --root names, and runs programs of the
+ * installation. Text from files may be anything. One thread.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/doctor/inner.h"
+
+#define PATH_BYTES 1024
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static bool folder_is_there(const char *path)
+{
+	char folder[PATH_BYTES];
+	char *end;
+
+	snprintf(folder, sizeof(folder), "%s", path);
+	end = strrchr(folder, '/');
+	if (!end || end == folder)
+		return true;
+	*end = '\0';
+	return access(folder, X_OK) == 0;
+}
+
+enum host_read host_text(const struct doctor *d, const char *path, char *ret, size_t bytes)
+{
+	char full[PATH_BYTES];
+	FILE *file;
+	bool got;
+
+	ret[0] = '\0';
+	if (snprintf(full, sizeof(full), "%s%s", d->root, path) >= (int)sizeof(full))
+		return HOST_UNREADABLE;
+	file = fopen(full, "re");
+	if (!file)
+		return errno == ENOENT && folder_is_there(full) ? HOST_ABSENT : HOST_UNREADABLE;
+	got = fgets(ret, (int)bytes, file) != NULL;
+	if ((!got && ferror(file)) || (got && !ret[0])) { /* a zero is no text */
+		fclose(file);
+		return HOST_UNREADABLE;
+	}
+	fclose(file);
+	for (char *c = ret; *c; c++)
+		*c = isprint((unsigned char)*c) || *c == '\n' || *c == '\t' ? *c : '?';
+	for (size_t n = strlen(ret); n && isspace((unsigned char)ret[n - 1]); n--)
+		ret[n - 1] = '\0';
+	return HOST_READ;
+}
+
+enum host_read host_number(const struct doctor *d, const char *path, int64_t *ret)
+{
+	char text[64], *end;
+	enum host_read read = host_text(d, path, text, sizeof(text));
+
+	if (read != HOST_READ)
+		return read;
+	errno = 0;
+	*ret = strtoll(text, &end, 10);
+	return errno || end == text || *end ? HOST_UNREADABLE : HOST_READ;
+}
+
+bool host_not_read(struct doctor *d, enum host_read why, const char *path)
+{
+	if (why == HOST_ABSENT)
+		found(d, DOCTOR_NONE, path, NULL, "this kernel has none");
+	else if (why == HOST_UNREADABLE)
+		found(d, DOCTOR_UNKNOWN, path, NULL, "it cannot be read, or has no valid value");
+	return why != HOST_READ;
+}
+
+struct host_paths host_glob(const struct doctor *d, const char *pattern)
+{
+	struct host_paths paths = {0, NULL};
+	char full[PATH_BYTES];
+	glob_t list;
+
+	snprintf(full, sizeof(full), "%s%s", d->root, pattern);
+	if (glob(full, 0, NULL, &list) != 0)
+		return paths;
+	paths.path = calloc(list.gl_pathc, sizeof(*paths.path));
+	for (size_t i = 0; paths.path && i < list.gl_pathc; i++) {
+		paths.path[paths.count] = strdup(list.gl_pathv[i] + strlen(d->root));
+		paths.count += paths.path[paths.count] != NULL;
+	}
+	globfree(&list);
+	return paths;
+}
+
+void host_paths_free(struct host_paths *paths)
+{
+	for (size_t i = 0; i < paths->count; i++)
+		free(paths->path[i]);
+	free(paths->path);
+	*paths = (struct host_paths){0, NULL};
+}
+
+/* ---- cores ----------------------------------------------------------------------------------- */
+
+void cores_add(struct cores *cores, int core)
+{
+	if (core < 0 || core >= DOCTOR_CORES_MAX || cores->has[core])
+		return;
+	cores->has[core] = true;
+	cores->count++;
+}
+
+bool cores_parse(const char *text, struct cores *ret)
+{
+	*ret = (struct cores){.count = 0};
+	while (*text) {
+		char *end;
+		long low = strtol(text, &end, 10), high = low;
+
+		if (end == text)
+			return false;
+		if (*end == '-') {
+			text = end + 1;
+			high = strtol(text, &end, 10);
+			if (end == text)
+				return false;
+		}
+		if (low < 0 || high < low || high >= DOCTOR_CORES_MAX)
+			return false;
+		for (long core = low; core <= high; core++)
+			cores_add(ret, (int)core);
+		text = end + strspn(end, ", \t");
+		if (text == end && *text)
+			return false;
+	}
+	return true;
+}
+
+enum host_read host_cores(const struct doctor *d, const char *path, struct cores *ret)
+{
+	char text[4096];
+	enum host_read read = host_text(d, path, text, sizeof(text));
+
+	*ret = (struct cores){.count = 0};
+	if (read == HOST_READ && strcmp(text, "(null)") != 0 && !cores_parse(text, ret))
+		return HOST_UNREADABLE;
+	return read;
+}
+
+const char *cores_text(const struct cores *cores, char *ret, size_t bytes)
+{
+	size_t used = 0;
+
+	ret[0] = '\0';
+	for (int low = 0; low < DOCTOR_CORES_MAX && used + 16 < bytes; low++) {
+		int high = low;
+
+		if (!cores->has[low])
+			continue;
+		while (high + 1 < DOCTOR_CORES_MAX && cores->has[high + 1])
+			high++;
+		used += (size_t)snprintf(ret + used, bytes - used, high > low ? "%s%d-%d" : "%s%d",
+			used ? "," : "", low, high);
+		low = high;
+	}
+	return ret;
+}
+
+struct cores cores_without(const struct cores *a, const struct cores *b)
+{
+	struct cores left = {.count = 0};
+
+	for (int core = 0; core < DOCTOR_CORES_MAX; core++)
+		if (a->has[core] && !b->has[core])
+			cores_add(&left, core);
+	return left;
+}
+
+/* ---- programs of this installation ----------------------------------------------------------- */
+
+/* Replaces this process by the program: beside it, in the build folder, or in $PATH. */
+_Noreturn static void program_become(char *const *arguments)
+{
+	static const char *const places[] = {"", "/../engine"};
+	char own[PATH_BYTES], path[PATH_BYTES + 64];
+	ssize_t bytes = readlink("/proc/self/exe", own, sizeof(own) - 1);
+
+	if (bytes > 0) {
+		own[bytes] = '\0';
+		*strrchr(own, '/') = '\0';
+		for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+			snprintf(path, sizeof(path), "%s%s/%s", own, places[i], arguments[0]);
+			execv(path, arguments);
+		}
+	}
+	execvp(arguments[0], arguments);
+	_exit(127);
+}
+
+/* Reads all that comes; what does not fit is dropped, so that the program never waits. */
+static void output_read(int fd, char *ret, size_t bytes)
+{
+	char rest[4096];
+	size_t used = 0;
+
+	for (;;) {
+		bool room = used + 1 < bytes;
+		ssize_t got = room ? read(fd, ret + used, bytes - 1 - used)
+				   : read(fd, rest, sizeof(rest));
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		used += room ? (size_t)got : 0;
+	}
+	ret[used] = '\0';
+}
+
+int host_run(char *const *arguments, char *ret, size_t bytes)
+{
+	int ends[2], status;
+	pid_t child;
+
+	ret[0] = '\0';
+	if (pipe(ends) < 0)
+		return -1;
+	fflush(stdout);
+	child = fork();
+	if (child == 0) {
+		dup2(ends[1], STDOUT_FILENO);
+		dup2(ends[1], STDERR_FILENO);
+		close(ends[0]);
+		close(ends[1]);
+		program_become(arguments);
+	}
+	close(ends[1]);
+	if (child > 0)
+		output_read(ends[0], ret, bytes);
+	close(ends[0]);
+	while (child > 0 && waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			return -1;
+	if (child < 0 || !WIFEXITED(status) || WEXITSTATUS(status) == 127)
+		return -1;
+	return WEXITSTATUS(status);
+}

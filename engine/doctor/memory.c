@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plan, the memory that it needs, and the limits of the process. One thread.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/control/pages/sizes.h"
+#include "engine/doctor/inner.h"
+#include "numa/cgroup.h"
+#include "numa/memory.h"
+
+#define GIB (1ull << 30)
+#define UNLIMITED UINT64_MAX
+#define FILES_WANTED 4096 /* sockets of clients and members, memory of clients */
+#define TASKS_WANTED 64   /* threads of an engine, helpers counted */
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+void check_plan(struct doctor *d)
+{
+	struct memory_node nodes[RAILS_MAX + 1];
+	unsigned count;
+
+	if (!d->planned) {
+		char *error = strstr(d->plan_errors, "error ");
+
+		found(d, d->topology ? DOCTOR_FOUND : DOCTOR_UNKNOWN, "rail.devices",
+			d->topology ? "peercache-engine --plan" : NULL, "%.*s",
+			(int)strcspn(error ? error + 6 : d->plan_errors, "\n"),
+			error ? error + 6 : "the cores of this host cannot be read");
+		return;
+	}
+	count = memory_nodes(d->s, &d->plan, nodes);
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned n = 0; n < d->topology->nodes; n++)
+			if (d->topology->node[n].node == nodes[i].node &&
+				d->topology->node[n].bytes &&
+				d->topology->node[n].bytes < nodes[i].bytes)
+				found(d, DOCTOR_FOUND, "engine.pool_bytes",
+					"lower engine.pool_bytes, or drop a NIC of that node from rail.devices",
+					"NUMA node %d has %.1f GiB, and %.1f GiB of pools belong there",
+					nodes[i].node, (double)d->topology->node[n].bytes / GIB,
+					(double)nodes[i].bytes / GIB);
+	if (strstr(d->plan.note, " of node "))
+		found(d, DOCTOR_FOUND, "rail.cores",
+			"peercache-engine --plan; free cores near the NICs, or name cores in rail.cores",
+			"%s", d->plan.note);
+	else
+		found(d, DOCTOR_OK, "rail.devices", NULL, "%u rails on %u poll cores%s%s",
+			d->plan.rails, d->plan.poll_cores, d->plan.note[0] ? "; " : "",
+			d->plan.note);
+}
+
+/* ---- huge pages ------------------------------------------------------------------------------ */
+
+#define HUGE "hugepages/hugepages-2048kB"
+
+struct huge_place {
+	int node; /* -1: the machine */
+	char folder[128];
+	int64_t reserved, unused;
+};
+
+static bool huge_read(struct doctor *d, struct huge_place *at)
+{
+	char path[192];
+
+	if (at->node < 0)
+		snprintf(at->folder, sizeof(at->folder), "/sys/kernel/mm/" HUGE);
+	else
+		snprintf(at->folder, sizeof(at->folder), "/sys/devices/system/node/node%d/" HUGE,
+			at->node);
+	snprintf(path, sizeof(path), "%s/nr_hugepages", at->folder);
+	if (host_not_read(d, host_number(d, path, &at->reserved), path))
+		return false;
+	snprintf(path, sizeof(path), "%s/free_hugepages", at->folder);
+	if (host_number(d, path, &at->unused) != HOST_READ)
+		at->unused = at->reserved;
+	return true;
+}
+
+/* Pages that any node may provide are reserved on all nodes alike. */
+static void huge_spread(struct doctor *d, struct doctor_finding *f, int64_t want)
+{
+	struct host_paths paths =
+		host_glob(d, "/sys/devices/system/node/node[0-9]*/" HUGE "/nr_hugepages");
+	char text[32];
+	int64_t have;
+
+	for (size_t i = 0; i < paths.count; i++) {
+		int64_t each = (want + (int64_t)paths.count - 1) / (int64_t)paths.count;
+
+		snprintf(text, sizeof(text), "%" PRId64, each);
+		if (host_number(d, paths.path[i], &have) == HOST_READ && have < each)
+			found_write(f, paths.path[i], text);
+	}
+	snprintf(text, sizeof(text), "%" PRId64, want);
+	if (!paths.count)
+		found_write(f, "/sys/kernel/mm/" HUGE "/nr_hugepages", text);
+	host_paths_free(&paths);
+}
+
+/* An engine that runs has its pages already: then those that are reserved count. */
+static void huge_examine(struct doctor *d, int node, int64_t need)
+{
+	struct huge_place at = {.node = node};
+	struct doctor_finding *f;
+	char name[32] = "this host", path[192], text[32];
+	int64_t have;
+
+	if (!huge_read(d, &at))
+		return;
+	if (node >= 0)
+		snprintf(name, sizeof(name), "NUMA node %d", node);
+	have = d->pid ? at.reserved : at.unused;
+	snprintf(path, sizeof(path), "%s/nr_hugepages", at.folder);
+	if (have >= need) {
+		found(d, DOCTOR_OK, path, NULL,
+			"%" PRId64 " of 2 MiB are needed on %s, %" PRId64 " are %s", need, name,
+			have, d->pid ? "reserved" : "free");
+		return;
+	}
+	f = found(d, DOCTOR_FOUND, path, NULL,
+		"%" PRId64 " of 2 MiB are needed on %s, %" PRId64
+		" are %s: memory falls back to small pages, and reads are slower",
+		need, name, have, d->pid ? "reserved" : "free");
+	need += at.reserved - have;
+	snprintf(text, sizeof(text), "%" PRId64, need);
+	if (node >= 0)
+		found_write(f, path, text);
+	else
+		huge_spread(d, f, need);
+}
+
+void check_huge_pages(struct doctor *d)
+{
+	struct memory_node nodes[RAILS_MAX + 1];
+	unsigned count = memory_nodes(d->s, &d->plan, nodes);
+	int64_t sum = 0;
+
+	if (!d->s->engine_huge_pages) {
+		found(d, DOCTOR_NONE, "engine.huge_pages", NULL, "the settings want none");
+		return;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		sum += (int64_t)nodes[i].huge_pages;
+		if (nodes[i].node >= 0)
+			huge_examine(d, nodes[i].node, (int64_t)nodes[i].huge_pages);
+	}
+	if (nodes[0].node < 0)
+		huge_examine(d, -1, sum);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Bytes on huge pages, and on small ones. */
+static void bytes_needed(const struct doctor *d, uint64_t *ret_huge, uint64_t *ret_small)
+{
+	struct memory_part parts[MEMORY_PARTS_MAX];
+	unsigned count = memory_parts(d->s, &d->plan, parts);
+
+	*ret_huge = *ret_small = 0;
+	for (unsigned i = 0; i < count; i++)
+		*(parts[i].huge ? ret_huge : ret_small) += parts[i].bytes;
+}
+
+void check_memory(struct doctor *d)
+{
+	char limit[CGROUP_NAME_BYTES];
+	uint64_t huge, small, left = memory_available(limit, sizeof(limit));
+
+	bytes_needed(d, &huge, &small);
+	if (d->pid)
+		found(d, DOCTOR_OK, "engine.pool_bytes", NULL, "the engine has its %.2f GiB",
+			(double)(huge + small) / GIB);
+	else if (left == UNLIMITED)
+		found(d, DOCTOR_UNKNOWN, "/proc/meminfo", NULL, "MemAvailable cannot be read");
+	else if (small > left)
+		found(d, DOCTOR_FOUND, limit,
+			"lower engine.pool_bytes, free memory, or raise that limit",
+			"%.2f GiB on small pages are needed, %s leaves %.2f GiB",
+			(double)small / GIB, limit, (double)left / GIB);
+	else
+		found(d, DOCTOR_OK, limit, NULL,
+			"%.2f GiB on small pages are needed, %.2f GiB are left",
+			(double)small / GIB, (double)left / GIB);
+}
+
+/* ---- limits of the process ------------------------------------------------------------------- */
+
+/* The hard limit of a line of /proc/PID/limits. False: no line has that name. */
+static bool limit_read(const struct doctor *d, const char *path, const char *name, uint64_t *ret)
+{
+	char full[512], line[256], soft[32], hard[32];
+	bool got = false;
+	FILE *file;
+
+	snprintf(full, sizeof(full), "%s%s", d->root, path);
+	file = fopen(full, "re");
+	while (file && !got && fgets(line, sizeof(line), file))
+		got = strncmp(line, name, strlen(name)) == 0 &&
+		      sscanf(line + strlen(name), "%31s %31s", soft, hard) == 2;
+	if (file)
+		fclose(file);
+	if (got && !strcmp(hard, "unlimited"))
+		*ret = UNLIMITED;
+	else if (got)
+		got = sscanf(hard, "%" SCNu64, ret) == 1;
+	return got;
+}
+
+static void limit_examine(
+	struct doctor *d, const char *path, const char *name, uint64_t want, const char *fix)
+{
+	uint64_t have;
+
+	if (!limit_read(d, path, name, &have))
+		found(d, DOCTOR_UNKNOWN, path, NULL, "it has no readable line \"%s\"", name);
+	else if (have < want)
+		found(d, DOCTOR_FOUND, path, fix, "%s: %" PRIu64 "%s, and %" PRIu64 " are needed",
+			name, have, d->pid ? "" : " in this shell", want);
+	else
+		found(d, DOCTOR_OK, path, NULL, "%s: enough", name);
+}
+
+void check_limits(struct doctor *d)
+{
+	uint64_t huge, small, largest = d->s->engine_pool_bytes;
+	char path[64] = "/proc/self/limits";
+
+	bytes_needed(d, &huge, &small);
+	if (d->pid)
+		snprintf(path, sizeof(path), "/proc/%ld/limits", d->pid);
+	if (d->nics)
+		limit_examine(d, path, "Max locked memory", (huge + small) * d->nics,
+			"LimitMEMLOCK=infinity in the engine's systemd unit; for shells: setup-host --apply --persist and a new login");
+	limit_examine(d, path, "Max open files", FILES_WANTED,
+		"LimitNOFILE=65536 in the engine's systemd unit, or ulimit -n 65536");
+	limit_examine(d, path, "Max processes", TASKS_WANTED,
+		"LimitNPROC=4096 in the engine's systemd unit, or ulimit -u 4096");
+	if (d->s->disk_paths[0] && d->s->disk_segment_bytes > largest)
+		largest = d->s->disk_segment_bytes;
+	limit_examine(d, path, "Max file size", largest,
+		"LimitFSIZE=infinity in the engine's systemd unit, or ulimit -f unlimited");
+	limit_examine(d, path, "Max address space", 2 * (huge + small) + GIB,
+		"LimitAS=infinity in the engine's systemd unit, or ulimit -v unlimited");
+}
+
+/* ---- cgroups --------------------------------------------------------------------------------- */
+
+/* A poll core that has used its quota stands still until the next period. */
+static void cpu_quota_examine(struct doctor *d)
+{
+	char name[CGROUP_NAME_BYTES];
+	uint64_t quota_us = UNLIMITED;
+
+	if (cgroup_left(CGROUP_CPU, &quota_us, name))
+		found(d, DOCTOR_FOUND, name,
+			"give the engine no CPU limit: CPUQuota= in its unit, limits.cpu of its container",
+			"%" PRIu64
+			" us of processor time in a period: poll cores stand still when they are used",
+			quota_us);
+	else if (cgroup_shown(CGROUP_CPU))
+		found(d, DOCTOR_OK, "cgroup", NULL, "no limit of processor time");
+	else
+		found(d, DOCTOR_UNKNOWN, "/proc/self/cgroup", NULL,
+			"no cgroup of this process can be read: limits of processor time are not known");
+}
+
+void check_cgroup(struct doctor *d)
+{
+	uint64_t huge, small, left = UNLIMITED;
+	char name[CGROUP_NAME_BYTES];
+
+	cpu_quota_examine(d);
+	bytes_needed(d, &huge, &small);
+	if (!d->pid && cgroup_left(CGROUP_HUGE, &left, name) && left < huge)
+		found(d, DOCTOR_FOUND, name,
+			"raise that limit: hugetlb of the unit, hugepages-2Mi of the container",
+			"%.2f GiB on huge pages are needed, the group allows %.2f GiB",
+			(double)huge / GIB, (double)left / GIB);
+	left = UNLIMITED;
+	if (!d->pid && cgroup_left(CGROUP_TASKS, &left, name) && left < TASKS_WANTED)
+		found(d, DOCTOR_FOUND, name,
+			"raise that limit: TasksMax= of the unit, the pids limit of the container",
+			"%d threads are needed, the group allows %" PRIu64 " more", TASKS_WANTED,
+			left);
+}

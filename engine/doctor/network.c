@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this host knows of names, addresses and ports, without asking other hosts for more than a
+ * connection. One thread; looking names up may block.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include "config/address_text.h"
+#include "config/ports.h"
+#include "engine/control/net/address.h"
+#include "engine/doctor/inner.h"
+#include "engine/doctor/reach.h"
+
+/* ---- the address of this engine -------------------------------------------------------------- */
+
+/* Has an interface of this host the address? */
+static bool address_is_here(const struct sockaddr *address)
+{
+	struct ifaddrs *list;
+	bool here = false;
+
+	if (getifaddrs(&list) < 0)
+		return true; /* not known */
+	for (const struct ifaddrs *at = list; at && !here; at = at->ifa_next) {
+		if (!at->ifa_addr || at->ifa_addr->sa_family != address->sa_family)
+			continue;
+		if (address->sa_family == AF_INET)
+			here = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr ==
+			       ((const struct sockaddr_in *)address)->sin_addr.s_addr;
+		else if (address->sa_family == AF_INET6)
+			here = !memcmp(&((const struct sockaddr_in6 *)at->ifa_addr)->sin6_addr,
+				&((const struct sockaddr_in6 *)address)->sin6_addr, 16);
+	}
+	freeifaddrs(list);
+	return here;
+}
+
+/* Are there seeds of other hosts? */
+static bool seeds_elsewhere(const struct settings *s)
+{
+	char text[sizeof(s->cluster_seeds)], *rest = NULL;
+	bool elsewhere = s->cluster_seeds_file[0] || s->cluster_etcd[0];
+
+	snprintf(text, sizeof(text), "%s", s->cluster_seeds);
+	for (char *each = strtok_r(text, ", \t", &rest); each;
+		each = strtok_r(NULL, ", \t", &rest)) {
+		struct seed_address seed;
+
+		if (seed_parse(each, 1, &seed) == 0)
+			elsewhere |= !address_text_loopback(seed.host);
+	}
+	return elsewhere;
+}
+
+static void name_examine(struct doctor *d, const char *name)
+{
+	struct addrinfo *list;
+	bool loopback = true, here = false;
+	int error = reach_look_up(name, 1, &list);
+
+	if (error) {
+		found(d, DOCTOR_FOUND, "cluster.address",
+			"write the name and the address of this host to /etc/hosts, or set cluster.address to an address",
+			"%s: %s", name, gai_strerror(error));
+		return;
+	}
+	for (const struct addrinfo *at = list; at; at = at->ai_next) {
+		loopback &= address_loopback(at->ai_addr);
+		here |= address_is_here(at->ai_addr);
+	}
+	freeaddrinfo(list);
+	if (loopback)
+		found(d, DOCTOR_FOUND, "cluster.address",
+			"cluster.address = auto, or the address of this host beside its name in /etc/hosts",
+			"%s has loopback addresses only on this host, as Debian writes 127.0.1.1 to /etc/hosts: other hosts are told an address that leads to themselves",
+			name);
+	else if (!here && !d->s->cluster_bind[0])
+		found(d, DOCTOR_FOUND, "cluster.address",
+			"set it to an address of this host; behind NAT also set cluster.bind",
+			"%s has no address of this host", name);
+	else
+		found(d, DOCTOR_OK, "cluster.address", NULL, "%s is a name of this host", name);
+}
+
+void check_address(struct doctor *d)
+{
+	const char *text = d->s->cluster_address;
+	struct sockaddr_storage literal;
+	socklen_t bytes;
+
+	if (!strcmp(text, "auto")) {
+		found(d, DOCTOR_OK, "cluster.address", NULL, "auto: by the route to the seeds");
+		return;
+	}
+	if (address_text_loopback(text)) {
+		if (seeds_elsewhere(d->s))
+			found(d, DOCTOR_FOUND, "cluster.address",
+				"cluster.address = auto, or an address that other hosts reach",
+				"%s is a loopback address, and seeds are on other hosts", text);
+		else
+			found(d, DOCTOR_OK, "cluster.address", NULL,
+				"%s: engines of this host only", text);
+		return;
+	}
+	if (address_literal(text, 1, &literal, &bytes) < 0)
+		name_examine(d, text);
+	else if (!address_is_here((struct sockaddr *)&literal) && !d->s->cluster_bind[0])
+		found(d, DOCTOR_FOUND, "cluster.address",
+			"set it to an address of this host (ip address); behind NAT also set cluster.bind",
+			"%s is not an address of this host", text);
+	else
+		found(d, DOCTOR_OK, "cluster.address", NULL, "%s", text);
+}
+
+/* ---- seeds ----------------------------------------------------------------------------------- */
+
+/* The family in which this engine is reached: AF_UNSPEC: any, or not known. */
+static int own_family(const struct settings *s)
+{
+	struct sockaddr_storage literal;
+	socklen_t bytes;
+
+	if (address_literal(s->cluster_address, 1, &literal, &bytes) < 0)
+		return AF_UNSPEC;
+	return literal.ss_family;
+}
+
+static void seed_reach(struct doctor *d, const struct seed_address *seed, const char *where)
+{
+	enum reach reach = reach_try(seed->host, seed->port, d->options->timeout_ms);
+
+	if (reach == REACH_OPEN)
+		found(d, DOCTOR_OK, where, NULL, "it accepts connections");
+	else if (reach == REACH_REFUSED)
+		found(d, DOCTOR_UNKNOWN, where,
+			"start the engine there; on both hosts: peercachectl doctor --peer HOST",
+			"the host answers, and no engine listens there now, or a firewall rejects");
+	else
+		found(d, DOCTOR_FOUND, where,
+			"open that port in the firewalls of both hosts (config/DEPLOY.md has all ports), and look at the route: ip route get ADDRESS",
+			"%s", reach_text(reach));
+}
+
+static void seed_examine(struct doctor *d, const struct seed_address *seed)
+{
+	int family = own_family(d->s), error;
+	char where[ADDRESS_TEXT_BYTES];
+	bool loopback = true, same = false, here = true;
+	struct addrinfo *list;
+
+	address_text(seed->host, seed->port, where);
+	error = reach_look_up(seed->host, seed->port, &list);
+	if (error) {
+		found(d, DOCTOR_FOUND, where, "write it to /etc/hosts or DNS, or give an address",
+			"seed %s: %s", seed->host, gai_strerror(error));
+		return;
+	}
+	for (const struct addrinfo *at = list; at; at = at->ai_next) {
+		loopback &= address_loopback(at->ai_addr);
+		same |= family == AF_UNSPEC || at->ai_family == family;
+		here &= address_is_here(at->ai_addr);
+	}
+	freeaddrinfo(list);
+	if (loopback && !address_text_loopback(seed->host))
+		found(d, DOCTOR_FOUND, where,
+			"give the address of that host, or correct /etc/hosts here",
+			"seed %s has loopback addresses only on this host", seed->host);
+	else if (!same)
+		found(d, DOCTOR_FOUND, where,
+			"use one family for cluster.address and all seeds, or give every host both",
+			"seed %s has no %s address, and cluster.address = %s is one", seed->host,
+			family == AF_INET6 ? "IPv6" : "IPv4", d->s->cluster_address);
+	else if (here && seed->port == d->s->cluster_port)
+		found(d, DOCTOR_OK, where, NULL, "this engine itself");
+	else
+		seed_reach(d, seed, where);
+}
+
+void check_seeds(struct doctor *d)
+{
+	char text[sizeof(d->s->cluster_seeds)], *rest = NULL;
+
+	if (!d->s->cluster_seeds[0])
+		found(d, DOCTOR_NONE, "cluster.seeds", NULL, "none");
+	snprintf(text, sizeof(text), "%s", d->s->cluster_seeds);
+	for (char *each = strtok_r(text, ", \t", &rest); each;
+		each = strtok_r(NULL, ", \t", &rest)) {
+		struct seed_address seed;
+
+		/* what is no address is a finding of the settings */
+		if (seed_parse(each, (uint16_t)d->s->cluster_port, &seed) == 0)
+			seed_examine(d, &seed);
+	}
+}
+
+/* ---- ports ----------------------------------------------------------------------------------- */
+
+/* Ports that outgoing connections of this host may take. */
+static bool port_is_ephemeral(const struct doctor *d, unsigned port)
+{
+	unsigned low, high;
+	char text[64];
+
+	return host_text(d, "/proc/sys/net/ipv4/ip_local_port_range", text, sizeof(text)) ==
+		       HOST_READ &&
+	       sscanf(text, "%u %u", &low, &high) == 2 && port >= low && port <= high;
+}
+
+/* Does the running engine have this port, by its own report? */
+static bool port_is_own(const struct doctor *d, const char *setting, unsigned first)
+{
+	long value = 0;
+
+	return d->pid && reach_number(d->options->report, "settings", setting, &value) &&
+	       (unsigned)value == first;
+}
+
+static void port_examine(struct doctor *d, const struct port_use *use, unsigned port)
+{
+	int rc = reach_bind(use->address, port);
+	char where[64];
+
+	snprintf(where, sizeof(where), "%s %u", use->setting, port);
+	if (rc == -EADDRINUSE && port_is_own(d, use->setting, use->port))
+		found(d, DOCTOR_OK, where, NULL, "the engine listens on it");
+	else if (rc == -EADDRINUSE)
+		fix_set(found(d, DOCTOR_FOUND, where, NULL,
+				"port %u of %s is used by another program", port, use->address),
+			"ss -tlnp 'sport = :%u' names it; end it, or set another %s", port,
+			use->setting);
+	else if (rc == -EACCES)
+		found(d, DOCTOR_FOUND, where, "set a port above 1023",
+			"port %u needs a privilege: %s", port, strerror(-rc));
+	else if (rc < 0)
+		found(d, DOCTOR_UNKNOWN, where, NULL, "binding %s port %u: %s", use->address, port,
+			strerror(-rc));
+	else if (port_is_ephemeral(d, port))
+		fix_set(found(d, DOCTOR_FOUND, where, NULL,
+				"outgoing connections of this host may take port %u (net.ipv4.ip_local_port_range) before the engine starts",
+				port),
+			"sysctl -w net.ipv4.ip_local_reserved_ports=%u, or set a lower %s", port,
+			use->setting);
+	else
+		found(d, DOCTOR_OK, where, NULL, "free");
+}
+
+void check_ports(struct doctor *d)
+{
+	struct port_use list[PORTS_MAX];
+	unsigned count = ports_list(d->s, list);
+
+	for (unsigned i = 0; i < count; i++) {
+		if (!list[i].listens)
+			found(d, DOCTOR_UNKNOWN, "UDP 4791",
+				"open UDP port 4791 between all hosts in switches and cloud rules; ib_read_bw tests it",
+				"packets of RoCE NICs do not pass this host's firewall; only a READ tests the way");
+		else if (!list[i].port)
+			found(d, DOCTOR_OK, list[i].setting, NULL, "any free port");
+		for (unsigned n = 0; list[i].listens && list[i].port && n < list[i].ports; n++)
+			port_examine(d, &list[i], list[i].port + n);
+	}
+}
+
+/* ---- the time -------------------------------------------------------------------------------- */
+
+void check_time(struct doctor *d)
+{
+	struct timex t = {.modes = 0};
+
+	if (adjtimex(&t) < 0)
+		found(d, DOCTOR_UNKNOWN, "adjtimex()", NULL,
+			"the state of the clock cannot be read");
+	else if (t.status & STA_UNSYNC)
+		found(d, DOCTOR_UNKNOWN, "adjtimex()",
+			"chronyc tracking, or timedatectl timesync-status; --peer HOST compares clocks",
+			"nothing has told the kernel that the clock is right");
+	else
+		found(d, DOCTOR_OK, "adjtimex()", NULL, "synchronized, within %.1f ms",
+			(double)t.maxerror / 1000);
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * --peer HOST: the ports in both directions, and what the engine there says of this one. If no
+ * engine runs here, the doctor listens on its ports meanwhile, so that the doctor of the other host
+ * finds them open: the same command is run on both hosts at the same time. One thread.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <json-c/json.h>
+
+#include "config/address_text.h"
+#include "config/clock.h"
+#include "config/ports.h"
+#include "engine/abi/wire.h"
+#include "engine/control/net/address.h"
+#include "engine/doctor/inner.h"
+#include "engine/doctor/reach.h"
+
+#define REPORT_BYTES (4u << 20)
+#define TRY_MS 500           /* one attempt to connect; there are more until the time is over */
+#define CLOCKS_APART_MS 1000 /* clocks that differ by more make logs and graphs useless */
+#define LISTENERS_MAX (RAILS_MAX + 2)
+
+/* One TCP port, in both directions. */
+struct way {
+	const char *setting;
+	unsigned port; /* the same on both hosts; of cluster.port that of --peer */
+	int fd;        /* listens here; -1: an engine or another program has the port */
+	bool in, done;
+	enum reach out;
+};
+
+struct peer {
+	struct seed_address at;
+	struct way way[LISTENERS_MAX];
+	unsigned ways;
+	struct sockaddr_storage address; /* the first one of its name */
+	json_object *report;             /* what its engine says of itself; NULL: nothing */
+	long age_ms;                     /* how old that was when it was sent */
+	int64_t asked_ms, answered_ms;   /* real time before and after that */
+};
+
+static int64_t unix_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void ways_make(struct doctor *d, struct peer *peer)
+{
+	struct port_use list[PORTS_MAX];
+	unsigned count = ports_list(d->s, list);
+
+	for (unsigned i = 0; i < count; i++) {
+		for (unsigned n = 0; list[i].listens && list[i].port && n < list[i].ports; n++) {
+			struct way *way = &peer->way[peer->ways];
+
+			if (peer->ways == LISTENERS_MAX)
+				return;
+			*way = (struct way){.setting = list[i].setting,
+				.port = list[i].port + n,
+				.fd = d->pid ? -1 : reach_listen(list[i].address, list[i].port + n),
+				.out = REACH_SILENT};
+			if (i == 0)
+				way->port = peer->at.port;
+			peer->ways++;
+		}
+	}
+}
+
+/* Is it the peer that has connected? Its name may have several addresses: any of them. */
+static bool from_peer(const struct peer *peer, const struct sockaddr_storage *from)
+{
+	struct addrinfo *list;
+	bool is = false;
+
+	if (reach_look_up(peer->at.host, 1, &list))
+		return false;
+	for (const struct addrinfo *at = list; at && !is; at = at->ai_next) {
+		char a[64], b[64];
+
+		is = !getnameinfo(
+			     at->ai_addr, at->ai_addrlen, a, sizeof(a), NULL, 0, NI_NUMERICHOST) &&
+		     !getnameinfo((const struct sockaddr *)from, sizeof(*from), b, sizeof(b), NULL,
+			     0, NI_NUMERICHOST) &&
+		     !strcmp(a, b);
+	}
+	freeaddrinfo(list);
+	return is;
+}
+
+static void accept_all(struct peer *peer)
+{
+	for (unsigned i = 0; i < peer->ways; i++) {
+		struct sockaddr_storage from;
+		socklen_t bytes = sizeof(from);
+		int fd;
+
+		while (peer->way[i].fd >= 0 &&
+			(fd = accept(peer->way[i].fd, (struct sockaddr *)&from, &bytes)) >= 0) {
+			peer->way[i].in |= from_peer(peer, &from);
+			close(fd);
+			bytes = sizeof(from);
+		}
+	}
+}
+
+/* Connects to all ports that are not open yet. True: all are, and all have been reached. */
+static bool round_make(struct peer *peer)
+{
+	bool all = true;
+
+	for (unsigned i = 0; i < peer->ways; i++) {
+		struct way *way = &peer->way[i];
+
+		if (way->out != REACH_OPEN)
+			way->out = reach_try(peer->at.host, way->port, TRY_MS);
+		accept_all(peer);
+		all &= way->out == REACH_OPEN && (way->in || way->fd < 0);
+	}
+	return all;
+}
+
+/* The engine of the peer, by its HTTP port. */
+static void report_get(struct doctor *d, struct peer *peer)
+{
+	char *text = malloc(REPORT_BYTES);
+	json_object *all = NULL;
+
+	peer->asked_ms = unix_ms();
+	if (text && d->s->metrics_port &&
+		reach_get(peer->at.host, (unsigned)d->s->metrics_port, "/api/status",
+			d->options->timeout_ms, text, REPORT_BYTES))
+		all = json_tokener_parse(text);
+	peer->answered_ms = unix_ms();
+	if (all && json_object_object_get_ex(all, "report", &peer->report))
+		json_object_get(peer->report);
+	(void)reach_number(all, NULL, "age_ms", &peer->age_ms);
+	json_object_put(all);
+	free(text);
+}
+
+/* ---- what is said ---------------------------------------------------------------------------- */
+
+static void way_tell(struct doctor *d, const struct peer *peer, const struct way *way)
+{
+	char where[160];
+
+	snprintf(where, sizeof(where), "%s port %u (%s)", peer->at.host, way->port, way->setting);
+	if (way->out == REACH_OPEN)
+		found(d, DOCTOR_OK, where, NULL, "open from here");
+	else
+		fix_set(found(d, DOCTOR_FOUND, where, NULL, "from here: %s", reach_text(way->out)),
+			"there: allow it, nft add rule inet filter input tcp dport %u accept; start the engine, or run the doctor there at the same time",
+			way->port);
+	if (way->fd < 0 || peer->report)
+		return;
+	snprintf(where, sizeof(where), "port %u of this host (%s)", way->port, way->setting);
+	if (way->in)
+		found(d, DOCTOR_OK, where, NULL, "%s reaches it", peer->at.host);
+	else
+		fix_set(found(d, way->out == REACH_OPEN ? DOCTOR_FOUND : DOCTOR_UNKNOWN, where,
+				NULL, "%s has not connected to it within the time", peer->at.host),
+			"run the doctor there at the same time with --peer and this host; here: nft add rule inet filter input tcp dport %u accept",
+			way->port);
+}
+
+static const char *member_text(json_object *o, const char *name)
+{
+	return json_object_object_get_ex(o, name, &o) ? json_object_get_string(o) : "";
+}
+
+/* Is the engine of this host among the members of the peer's report? */
+static bool member_is_there(struct doctor *d, json_object *report)
+{
+	const char *own = d->options->report ? member_text(d->options->report, "name") : "";
+	json_object *list;
+
+	if (!json_object_object_get_ex(report, "members", &list) ||
+		!json_object_is_type(list, json_type_array))
+		return false;
+	for (size_t i = 0; i < json_object_array_length(list); i++)
+		if (!strcmp(member_text(json_object_array_get_idx(list, i), "name"), own))
+			return own[0] != '\0';
+	return false;
+}
+
+static void clocks_tell(struct doctor *d, const struct peer *peer)
+{
+	long theirs, apart;
+
+	if (!reach_number(peer->report, NULL, "time_ms", &theirs)) {
+		found(d, DOCTOR_UNKNOWN, peer->at.host, NULL, "its engine does not tell the time");
+		return;
+	}
+	theirs += peer->age_ms;
+	apart = theirs < peer->asked_ms      ? theirs - peer->asked_ms
+		: theirs > peer->answered_ms ? theirs - peer->answered_ms
+					     : 0;
+	if (labs(apart) > CLOCKS_APART_MS)
+		found(d, DOCTOR_FOUND, peer->at.host,
+			"chronyc tracking, or timedatectl timesync-status, on both hosts",
+			"its clock differs by %.1f s from this host's", (double)apart / 1000);
+	else
+		found(d, DOCTOR_OK, peer->at.host, NULL, "its clock is within a second");
+}
+
+static void report_tell(struct doctor *d, const struct peer *peer)
+{
+	const char *version = member_text(peer->report, "version");
+	const char *cluster = member_text(peer->report, "cluster");
+	long wire = 0;
+
+	if (strcmp(cluster, d->s->cluster_id))
+		found(d, DOCTOR_FOUND, peer->at.host, "set the same cluster.id on both",
+			"it belongs to cluster %.64s, this host to %s", cluster, d->s->cluster_id);
+	if (reach_number(peer->report, NULL, "wire", &wire) && wire < WIRE_VERSION_OLDEST)
+		found(d, DOCTOR_FOUND, peer->at.host, "install one version on both",
+			"it has version %.64s, which engines of this version refuse", version);
+	else if (strcmp(version, d->options->library))
+		found(d, DOCTOR_FOUND, peer->at.host, "install one version on both",
+			"it has version %.64s, this host %s", version, d->options->library);
+	clocks_tell(d, peer);
+	if (!d->options->report)
+		found(d, DOCTOR_UNKNOWN, peer->at.host, "start the engine here, and run this again",
+			"whether its engine reaches this host is known when an engine runs here");
+	else if (member_is_there(d, peer->report))
+		found(d, DOCTOR_OK, peer->at.host, NULL, "its engine has this one as a member");
+	else
+		found(d, DOCTOR_FOUND, peer->at.host,
+			"peercachectl members, on both hosts, tells why; run the doctor there with --peer and this host",
+			"its engine has no member with the name of this one");
+}
+
+static void peer_examine(struct doctor *d, const char *text)
+{
+	uint64_t until_ns = clock_monotonic_ns() + d->options->timeout_ms * 1000000ull;
+	struct peer peer = {.ways = 0};
+	char copy[256];
+
+	snprintf(copy, sizeof(copy), "%s", text);
+	if (seed_parse(copy, (uint16_t)d->s->cluster_port, &peer.at) < 0) {
+		found(d, DOCTOR_UNKNOWN, text, "--peer HOST or --peer HOST:PORT", "not an address");
+		return;
+	}
+	ways_make(d, &peer);
+	while (!round_make(&peer) && clock_monotonic_ns() < until_ns) {
+		const struct timespec nap = {.tv_nsec = 50000000};
+
+		report_get(d, &peer);
+		if (peer.report)
+			break;
+		nanosleep(&nap, NULL);
+	}
+	if (!peer.report)
+		report_get(d, &peer);
+	for (unsigned i = 0; i < peer.ways; i++)
+		way_tell(d, &peer, &peer.way[i]);
+	if (peer.report)
+		report_tell(d, &peer);
+	for (unsigned i = 0; i < peer.ways; i++)
+		if (peer.way[i].fd >= 0)
+			close(peer.way[i].fd);
+	json_object_put(peer.report);
+}
+
+void check_peers(struct doctor *d)
+{
+	if (!d->options->peer[0])
+		found(d, DOCTOR_UNKNOWN, "--peer", "on both hosts: peercachectl doctor --peer HOST",
+			"firewalls between hosts are not examined without --peer HOST");
+	for (unsigned i = 0; i < DOCTOR_PEERS_MAX && d->options->peer[i]; i++)
+		peer_examine(d, d->options->peer[i]);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections with a time limit, and the smallest HTTP client. All that arrives is bounded. One
+ * thread.
+ */
+#include "engine/doctor/reach.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <json-c/json.h>
+
+#include "config/clock.h"
+
+const char *reach_text(enum reach reach)
+{
+	static const char *const texts[] = {"open",
+		"refused: the host answers, and nothing listens, or a firewall rejects",
+		"no answer: a firewall drops the packets, or the host is off",
+		"no route to the host", "the name has no address"};
+
+	return texts[reach];
+}
+
+int reach_look_up(const char *host, unsigned port, struct addrinfo **ret)
+{
+	const struct addrinfo hints = {
+		.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE};
+	char service[8];
+
+	snprintf(service, sizeof(service), "%u", port & 0xffff);
+	return getaddrinfo(host, service, &hints, ret);
+}
+
+/* Waits until the socket can be read or written. */
+static bool ready(int fd, short events, uint64_t until_ns)
+{
+	uint64_t now_ns = clock_monotonic_ns();
+	struct pollfd p = {.fd = fd, .events = events};
+	int wait_ms = now_ns < until_ns ? (int)((until_ns - now_ns) / 1000000) + 1 : 0;
+
+	return poll(&p, 1, wait_ms) == 1;
+}
+
+static enum reach reach_of(int error)
+{
+	if (error == 0)
+		return REACH_OPEN;
+	if (error == ECONNREFUSED || error == ECONNRESET)
+		return REACH_REFUSED;
+	if (error == ETIMEDOUT || error == EINPROGRESS)
+		return REACH_SILENT;
+	return REACH_NO_ROUTE;
+}
+
+/* Connects to the first address that accepts. *ret_fd: the socket, only if REACH_OPEN. */
+static enum reach reach_open(const char *host, unsigned port, uint64_t until_ns, int *ret_fd)
+{
+	enum reach reach = REACH_NO_NAME;
+	struct addrinfo *list;
+
+	if (reach_look_up(host, port, &list))
+		return REACH_NO_NAME;
+	for (const struct addrinfo *at = list; at && reach != REACH_OPEN; at = at->ai_next) {
+		int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		socklen_t bytes = sizeof(int);
+		int error = 0;
+
+		if (fd < 0)
+			continue;
+		if (connect(fd, at->ai_addr, at->ai_addrlen) < 0)
+			error = errno;
+		if (error == EINPROGRESS && ready(fd, POLLOUT, until_ns))
+			getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+		reach = reach_of(error);
+		if (reach == REACH_OPEN)
+			*ret_fd = fd;
+		else
+			close(fd);
+	}
+	freeaddrinfo(list);
+	return reach;
+}
+
+enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms)
+{
+	uint64_t until_ns = clock_monotonic_ns() + timeout_ms * 1000000ull;
+	int fd;
+	enum reach reach = reach_open(host, port, until_ns, &fd);
+
+	if (reach == REACH_OPEN)
+		close(fd);
+	return reach;
+}
+
+/* ---- listening ------------------------------------------------------------------------------- */
+
+static int bound(const char *host, unsigned port)
+{
+	struct addrinfo *list;
+	int fd, on = 1, rc = 0;
+
+	if (reach_look_up(host, port, &list))
+		return -EADDRNOTAVAIL;
+	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		rc = -errno;
+	else if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+		 bind(fd, list->ai_addr, list->ai_addrlen) < 0 || listen(fd, 16) < 0)
+		rc = -errno;
+	freeaddrinfo(list);
+	if (rc < 0 && fd >= 0)
+		close(fd);
+	return rc < 0 ? rc : fd;
+}
+
+int reach_bind(const char *host, unsigned port)
+{
+	int fd = bound(host, port);
+
+	if (fd < 0)
+		return fd;
+	close(fd);
+	return 0;
+}
+
+int reach_listen(const char *host, unsigned port)
+{
+	return bound(host, port);
+}
+
+/* ---- HTTP ------------------------------------------------------------------------------------ */
+
+bool reach_get(const char *host, unsigned port, const char *path, unsigned timeout_ms, char *ret,
+	size_t bytes)
+{
+	uint64_t until_ns = clock_monotonic_ns() + timeout_ms * 1000000ull;
+	char request[256];
+	size_t used = 0;
+	char *body;
+	int fd, length;
+
+	if (reach_open(host, port, until_ns, &fd) != REACH_OPEN)
+		return false;
+	length = snprintf(request, sizeof(request),
+		"GET %s HTTP/1.1\r\nHost: peercache\r\nConnection: close\r\n\r\n", path);
+	if (length >= (int)sizeof(request) || write(fd, request, (size_t)length) != length) {
+		close(fd);
+		return false;
+	}
+	while (used + 1 < bytes && ready(fd, POLLIN, until_ns)) {
+		ssize_t got = read(fd, ret + used, bytes - 1 - used);
+
+		if (got <= 0)
+			break;
+		used += (size_t)got;
+	}
+	close(fd);
+	ret[used] = '\0';
+	body = strstr(ret, "\r\n\r\n");
+	if (!body || strncmp(ret, "HTTP/1.1 200", 12) != 0)
+		return false;
+	memmove(ret, body + 4, strlen(body + 4) + 1);
+	return true;
+}
+
+bool reach_number(struct json_object *object, const char *part, const char *name, long *ret)
+{
+	json_object *at = object;
+
+	if (!at || (part && !json_object_object_get_ex(at, part, &at)) ||
+		!json_object_object_get_ex(at, name, &at) ||
+		!(json_object_is_type(at, json_type_int)))
+		return false;
+	*ret = (long)json_object_get_int64(at);
+	return true;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names, ports and connections, each with a time limit where it may wait. One thread. */
+#ifndef DOCTOR_REACH_H
+#define DOCTOR_REACH_H
+
+#include <netdb.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct json_object;
+
+enum reach {
+	REACH_OPEN,
+	REACH_REFUSED,  /* the host answers: nothing listens, or a firewall rejects */
+	REACH_SILENT,   /* no answer in time: a firewall drops, or the host is off */
+	REACH_NO_ROUTE, /* no route, or the network says that it cannot be reached */
+	REACH_NO_NAME,
+};
+const char *reach_text(enum reach reach);
+
+/* Looks a name up for TCP. Returns 0 or an error of getaddrinfo(); the caller frees the list. */
+int reach_look_up(const char *host, unsigned port, struct addrinfo **ret);
+/* Connects, closes again, and says what came. */
+enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms);
+/* Can this process listen there? Binds and closes. Returns 0 or -errno. */
+int reach_bind(const char *host, unsigned port);
+/* A listening socket that does not block, or -errno. */
+int reach_listen(const char *host, unsigned port);
+/*
+ * GET of `path` over HTTP: the body, up to `bytes` - 1 bytes of it. Returns false if no status 200
+ * came in time.
+ */
+bool reach_get(const char *host, unsigned port, const char *path, unsigned timeout_ms, char *ret,
+	size_t bytes);
+
+/* The whole number object[part][name]; false: it has none. `part` NULL: object[name]. */
+bool reach_number(struct json_object *object, const char *part, const char *name, long *ret);
+
+#endif

@@ -138,10 +138,6 @@ int ctl_directory(struct ctl_run *ctl)
 	report = engine_report(ctl->pc);
 	if (!report)
 		return ctl_no_answer(ctl, pc_error());
-	if (!json_get(json_get(report, "directory"), "walk")) {
-		json_object_put(report);
-		return ctl_no_answer(ctl, "this version of the engine does not report the walk");
-	}
 	late = owners_late(report);
 	if (ctl->json)
 		print_directory_json(report, late);

@@ -249,8 +249,7 @@ static void print_member_links(json_object *member)
 
 	if (json_object_get_boolean(json_get(member, "self")))
 		return;
-	printf("    links %d, wire %d, ABI %d", (int)json_number(member, "links"),
-		(int)json_number(member, "wire"), (int)json_number(member, "abi"));
+	printf("    links %d", (int)json_number(member, "links"));
 	print_age("heard", json_number(member, "heard_ms"));
 	print_age("acknowledged", json_number(member, "served_ms"));
 	print_age("served a probe", json_number(member, "probe_served_ms"));
@@ -488,7 +487,7 @@ int ctl_health(struct ctl_run *ctl)
 		return ctl_no_answer(ctl, pc_error());
 	health = json_get(report, "health");
 	if (!health)
-		return ctl_no_answer(ctl, "this version of the engine reports no findings");
+		return ctl_no_answer(ctl, "the report of the engine has no findings");
 	worst = json_text(health, "worst");
 	if (!strcmp(worst, "warning"))
 		status = 1;

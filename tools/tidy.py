@@ -109,9 +109,6 @@ MATRIX.update({room: [room] + [room_header(below) for below in ROOMS[at + 1:]] +
 MATRIX["engine/control/observe"].append("engine/control/dashboard.h")  # Meson makes it
 MATRIX["engine/control"] = ["engine/control/*"] + [room_header(room) for room in ROOMS] + OUTSIDE
 
-# Headers that are installed in one folder and include each other by name.
-INSTALLED_BESIDE = {("engine/client/pc.h", "peercache.h")}
-
 SYSTEM_CALLS = ("write|read|pwrite|pread|writev|readv|poll|ppoll|select|epoll_wait|open|close|"
                 "ioctl|mmap|munmap|send|recv|sendmsg|recvmsg|sleep|usleep|nanosleep|"
                 "sched_yield|syscall|madvise|eventfd_write|eventfd_read|clock_gettime|"
@@ -235,8 +232,6 @@ def folder_rights(path):
 
 def include_refusal(path, target):
     """Why `path` may not include `target`, or None."""
-    if (path, target) in INSTALLED_BESIDE:
-        return None
     if target.split("/")[0] not in OURS or ".." in target.split("/"):
         return "own headers are included from the root: \"folder/%s\"" % os.path.basename(target)
     name, rights = folder_rights(path)
@@ -639,7 +634,6 @@ BAD = [  # path, text, the rule that must fire
 ]
 
 GOOD = [  # nothing fires
-    ("engine/client/pc.h", TOP + '#include "peercache.h"\n'),
     ("dv/device.c", TOP + '#include "dv/soft/nic.h"\n#include "numa/pin.h"\n#include <errno.h>\n'),
     ("engine/rail/open.c", TOP + '#include "dv/setup.h"\n#include "engine/rail/rail.h"\n'),
     ("engine/control/a.c", TOP + '#include "engine/rail/inbox.h"\n#include "dv/setup.h"\n'),

@@ -253,16 +253,13 @@ enum ctl_kind {
 	 */
 	CTL_PROMOTE = 7,
 	/* reports that the page of `key` on the engine `ref` at (place, generation) had, when it
-	 * was read, another CRC32C than its head says: the holder compares it. Only to an engine
-	 * that takes it: status_segment.reports */
+	 * was read, another CRC32C than its head says: the holder compares it */
 	CTL_CORRUPT = 8,
-	/* CTL_TOUCH for several pages of other engines: a struct ctl_touches. Only to an engine
-	 * that takes it: status_segment.reports */
+	/* CTL_TOUCH for several pages of other engines: a struct ctl_touches */
 	CTL_TOUCHES = 9,
 	/*
 	 * an exists found `key` on a disk of the engine `ref`: a get may follow, so the page is
-	 * brought into memory if that engine has room. Only to an engine with
-	 * status_segment.promotes
+	 * brought into memory if that engine has room
 	 */
 	CTL_WANT = 10,
 	/*
@@ -275,7 +272,7 @@ enum ctl_kind {
 	CTL_CLEAR = 11,
 };
 
-/* Why a host is not known to be empty. The last four are about another host only. */
+/* Why a host is not known to be empty. The last three are about another host only. */
 enum ctl_cleared {
 	CLEARED_ALL = 0,      /* it is */
 	CLEARED_VOLATILE = 1, /* its disk did not record the removals */
@@ -283,7 +280,6 @@ enum ctl_cleared {
 	CLEARED_LATE = 3,     /* the deadline has passed; the host goes on */
 	CLEARED_SILENT = 4,   /* its engine does not answer */
 	CLEARED_GONE = 5,     /* it is no member, or left the map meanwhile */
-	CLEARED_OLDER = 6,    /* its engine does not know the request */
 	CLEARED_REASONS
 };
 

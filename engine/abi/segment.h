@@ -107,13 +107,8 @@ struct status_segment {
 	/* length of the largest page that every pool of this engine can hold, bytes */
 	uint64_t page_bytes_max;
 	/* owner: control plane; 1: this host has a disk in service, so a key without a location is
-	 * worth a CTL_PROMOTE. 0 in engines that know no disk */
+	 * worth a CTL_PROMOTE */
 	uint32_t disk;
-	/* 1: the engine takes CTL_CORRUPT; 2: CTL_TOUCHES, too. 0 in engines that know neither */
-	uint32_t reports;
-	/* 1: the engine takes CTL_WANT, and CTL_PROMOTE with a `ref`. 0 in engines that do not know
-	 * that pages on other hosts' disks can be had */
-	uint32_t promotes;
 	/* owner: control plane, which counts it up 20 times a second while its loop runs: while it
 	 * changes, a request that takes long is being worked on */
 	uint32_t beat;
@@ -133,9 +128,7 @@ struct status_segment {
 };
 static_assert(offsetof(struct status_segment, page_bytes_max) == 160,
 	"as in other builds of ABI_VERSION");
-static_assert(
-	offsetof(struct status_segment, rails_out) == ((32 + 8 * PLACE_RAILS + 8 + 63) & ~63u),
-	"`disk` and `reports` lie in what was padding");
+static_assert(offsetof(struct status_segment, beat) == 172, "as in other builds of ABI_VERSION");
 static_assert(
 	offsetof(struct status_segment, rail) % 64 == 0, "each sleep flag has its own cache line");
 static_assert(offsetof(struct status_segment, map) ==

@@ -183,6 +183,7 @@ static int channel_map(
 {
 	struct stat about;
 	void *at;
+	int rc;
 
 	ch->layout = channel_layout(session->rails);
 	if (call->fds != 2 || call->b < REGION_CLIENT_0 || call->b >= REGIONS_MAX ||
@@ -195,9 +196,11 @@ static int channel_map(
 	ch->header = at;
 	if (ch->header->magic != CHANNEL_MAGIC || ch->header->version != ABI_VERSION ||
 		ch->header->rails != session->rails) {
+		rc = error_set(-EPROTO,
+			"the engine's channel has version %u of the client protocol, this library version %u: use the libpeercache (in Python the package peercache) that came with the engine",
+			ch->header->version, ABI_VERSION);
 		munmap(at, ch->layout.bytes);
-		return error_set(-EPROTO,
-			"the engine's channel has another version; use the libpeercache that came with the engine");
+		return rc;
 	}
 	ch->rails = session->rails;
 	if (channel_make_requests(ch)) {

@@ -91,8 +91,7 @@ static const char *clear_text(const struct clear_host *host, enum pc_result resu
 		[CLEARED_LATE] =
 			"the engine has not removed all pages yet, and goes on; ask again, or raise the time-out",
 		[CLEARED_SILENT] = "its engine does not answer",
-		[CLEARED_GONE] = "it has left the cluster meanwhile",
-		[CLEARED_OLDER] = "its engine is of an older version, which cannot be asked"};
+		[CLEARED_GONE] = "it has left the cluster meanwhile"};
 
 	switch (result) {
 	case PC_HIT: return NULL;

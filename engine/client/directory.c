@@ -243,14 +243,10 @@ static inline uint32_t directory_matches(const struct bucket *bucket, uint32_t t
 	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
 }
 
-/*
- * True if the entry names a page on a disk that is of no use for the batch: a set stores the page
- * in memory, and an engine of an earlier version asks no other engine for it.
- */
+/* A set stores the page in memory: an entry that names a page on a disk is of no use for it. */
 static bool directory_disk_useless(const struct pc_batch *b, const struct dir_entry *e)
 {
-	return place_on_disk(e->place) &&
-	       (b->kind == BATCH_SET || !shm_load(&b->channel->session->status->promotes));
+	return place_on_disk(e->place) && b->kind == BATCH_SET;
 }
 
 /*

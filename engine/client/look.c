@@ -703,8 +703,7 @@ static inline struct look_answers look_answers_begin(struct pc_channel *ch)
 static bool look_touch_room(struct pc_channel *ch)
 {
 	ch->touches.kind = CTL_TOUCHES;
-	return shm_load(&ch->session->status->reports) > 1 &&
-	       submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2 + RUN_PAGES_MAX / CTL_TOUCHES_MAX + 1);
+	return submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2 + RUN_PAGES_MAX / CTL_TOUCHES_MAX + 1);
 }
 
 /* Collects the report that a page is wanted, see look_touch_room(). */

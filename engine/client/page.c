@@ -71,7 +71,7 @@ static void notice_stale(struct pc_channel *ch, const struct page_work *p)
 		submit_ctl(ch, &op, 0);
 }
 
-/* Reports a page whose bytes differ from its CRC, if the engine takes these reports. */
+/* Reports a page whose bytes differ from its CRC. */
 static void notice_corrupt(struct pc_channel *ch, const struct page_work *p)
 {
 	struct ctl_op op = {.kind = CTL_CORRUPT,
@@ -81,7 +81,7 @@ static void notice_corrupt(struct pc_channel *ch, const struct page_work *p)
 		.generation = p->at.generation,
 		.ref = p->at.ref};
 
-	if (shm_load(&ch->session->status->reports) && submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
 		submit_ctl(ch, &op, 0);
 }
 
@@ -136,8 +136,7 @@ static bool notice_alone(struct pc_channel *ch, const struct cache_entry *e)
 /* `alone`: at once, in an op of its own. */
 static void notice_tell(struct pc_channel *ch, struct cache_entry *e, bool alone, uint32_t now_ms)
 {
-	bool far = !alone && e->at.ref != ch->session->ref &&
-		   shm_load(&ch->session->status->reports) > 1;
+	bool far = !alone && e->at.ref != ch->session->ref;
 
 	if (!(far ? notice_far(ch, e) : notice_alone(ch, e)))
 		return;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libpeercache: the client library of PeerCache engine. This is its only header;
- * pc.h, the former name, includes it.
+ * libpeercache: the client library of PeerCache engine. This is its only header.
  *
  * A process opens one struct pc (a session with the engine of this host) and one struct pc_channel
  * for each thread that moves pages. A channel is used by one thread at a time; different channels

@@ -55,8 +55,6 @@ int memory_status_open(struct control *control)
 	control->status->ref = control->ref;
 	control->status->pid = (uint32_t)getpid();
 	control->status->rails = control->rails;
-	control->status->reports = 2;
-	control->status->promotes = 1;
 	control->status->version = ABI_VERSION;
 	control->status->magic = STATUS_MAGIC;
 	return 0;

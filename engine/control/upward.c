@@ -30,7 +30,7 @@ static void upward_link_up(struct control *control, struct rpc_link *link, const
 	const struct member *member = link->member;
 
 	removals_hello(control, link, hello);
-	directory_link_up(control, member->record.peer, member->disk);
+	directory_link_up(control, member->record.peer);
 	if (control->conns)
 		conns_link_up(control, member->record.ref);
 }

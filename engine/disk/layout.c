@@ -100,8 +100,10 @@ enum path_file_fault layout_path_file_read(const struct disk_path_file slot[2],
 	for (unsigned i = 0; i < 2; i++) {
 		if (!path_file_intact(&slot[i]))
 			continue;
-		if (slot[i].version != DISK_LAYOUT_VERSION)
+		if (slot[i].version != DISK_LAYOUT_VERSION) {
+			*ret_file = &slot[i];
 			return PATH_FILE_VERSION;
+		}
 		if (slot[i].members > DISK_PATHS_MAX || !slot[i].path_id)
 			continue;
 		if (!file || slot[i].count > file->count)

@@ -130,9 +130,10 @@ uint32_t layout_block_payload(const struct disk_block *block);
 /* True if the unit is the trailer of a footer that this path wrote for this segment. */
 bool layout_footer_valid(const struct disk_footer *footer, const struct disk_geometry *geometry);
 /*
- * Chooses the current one of the two slots; *ret_file is only set for PATH_FILE_OK and
- * PATH_FILE_SIZES. Another layout version and other sizes have results of their own, so that the
- * caller does not take the path for an empty one.
+ * Chooses the current one of the two slots; *ret_file is not set for PATH_FILE_EMPTY. Of a file
+ * with PATH_FILE_VERSION only magic, crc and version are what they are here. Another layout version
+ * and other sizes have results of their own, so that the caller does not take the path for an empty
+ * one.
  */
 enum path_file_fault layout_path_file_read(const struct disk_path_file slot[2],
 	uint32_t segment_bytes, const struct disk_path_file **ret_file);

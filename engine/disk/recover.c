@@ -87,8 +87,8 @@ static unsigned paths_check(struct recovery *recovery)
 			path_fail(path, "cannot be read: %s", limit_error(scan->rc));
 		else if (scan->fault == PATH_FILE_VERSION)
 			path_fail(path,
-				"has another layout version than %u; empty the directory to use it",
-				DISK_LAYOUT_VERSION);
+				"has layout version %u, this engine %u; start the engine that wrote it, or empty the directory to use it",
+				path->file.version, DISK_LAYOUT_VERSION);
 		else if (scan->fault == PATH_FILE_SIZES)
 			path_fail(path,
 				"has blocks of %u and segments of %u bytes, not %u and %u; empty the directory to use it",

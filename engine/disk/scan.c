@@ -343,6 +343,8 @@ void scan_path(struct scan *scan)
 	scan->fault = layout_path_file_read(slot, path->store->units * PAGE_UNIT, &current);
 	if (scan->fault == PATH_FILE_OK || scan->fault == PATH_FILE_SIZES)
 		path->file = *current;
+	if (scan->fault == PATH_FILE_VERSION)
+		path->file.version = current->version;
 	if (scan->fault == PATH_FILE_VERSION || scan->fault == PATH_FILE_SIZES)
 		return;
 	/* A smaller path: what is behind its end must not come back when it grows again. */

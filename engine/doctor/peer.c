@@ -223,7 +223,7 @@ static void report_tell(struct doctor *d, const struct peer *peer)
 	if (strcmp(cluster, d->s->cluster_id))
 		found(d, DOCTOR_FOUND, peer->at.host, "set the same cluster.id on both",
 			"it belongs to cluster %.64s, this host to %s", cluster, d->s->cluster_id);
-	if (reach_number(peer->report, NULL, "wire", &wire) && wire < WIRE_VERSION_OLDEST)
+	if (reach_number(peer->report, NULL, "wire", &wire) && wire != WIRE_VERSION)
 		found(d, DOCTOR_FOUND, peer->at.host, "install one version on both",
 			"it has version %.64s, which engines of this version refuse", version);
 	else if (strcmp(version, d->options->library))

@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-from played_member import agreement, frame
+from played_member import agreement, frame, version
 
 ALIVE, CLAIMED, REMOVED, LEFT = range(4)
 
@@ -45,16 +45,13 @@ def member(name, incarnation, bits, address=b"127.0.0.1", port=9):
             field(5, 1) + field(6, bits))
 
 
-def hello(me, members=(), lists=True):
-    """Of this version; it answers nothing."""
-    return frame(field(1, field(1, 8) + field(2, me) + b"".join(field(3, m) for m in members) +
-                       agreement() + field(10, 9) + field(13, 1) +
-                       (field(21, 1) if lists else b"")))
+def hello(me, members=()):
+    return frame(field(1, version() + field(2, me) + b"".join(field(3, m) for m in members) +
+                       agreement()))
 
 
 def record(me, state, admission):
-    return (field(1, me) + field(2, state) + field(3, admission) + field(4, 600000) +
-            field(6, 1) + field(7, 1) + field(8, 1))
+    return field(1, me) + field(2, state) + field(3, admission) + field(4, 600000)
 
 
 def news(records):
@@ -72,9 +69,9 @@ class Liar:
     def __init__(self, ports, bits):
         self.ports, self.bits, self.closed = ports, bits, 0
 
-    def link(self, name, port=None, bits=None, number=0x40000000, lists=True):
+    def link(self, name, port=None, bits=None, number=0x40000000):
         link = socket.create_connection(("127.0.0.1", port or self.ports[0]), 10)
-        link.sendall(hello(member(name, number, self.bits if bits is None else bits), lists=lists))
+        link.sendall(hello(member(name, number, self.bits if bits is None else bits)))
         return link
 
     def send(self, link, data):
@@ -99,8 +96,7 @@ class Liar:
         links = []
         for i in range(count):
             try:
-                links.append(self.link(b"invented-%d" % i, number=0x50000000 + i,
-                                       lists=i % 2 == 0))
+                links.append(self.link(b"invented-%d" % i, number=0x50000000 + i))
             except OSError:
                 self.closed += 1
             if len(links) > 200:

@@ -8,8 +8,12 @@ import struct
 import threading
 import time
 
-# Hello.agreed_hash of cluster.id = default, cluster.replicas = 2 and soft.link = shm
-AGREED = 0x7fb792f4b4546f8
+WIRE = 10  # WIRE_VERSION of engine/abi/wire.h
+# engine/control/members/agreed.def with the values of a cluster that tests start
+AGREED = ["cluster.id = default", "cluster.replicas = 2",
+          "links of rails (rail.devices, soft.link) = soft over shm",
+          "placement of keys = rendezvous-fnv1a-murmur3-cubic24", "slots of the directory = 65536",
+          "owners of slots = 256", "hash of page keys = xxh3-128", "bytes of a page unit = 4096"]
 
 
 def text_hash(start, text):
@@ -22,13 +26,21 @@ def text_hash(start, text):
     return start ^ start >> 33
 
 
+def version():
+    """The field Hello.version."""
+    return bytes([0x08, WIRE])
+
+
 def agreement():
     """The fields agreed_hash and shm of a Hello to engines of this host and user."""
     with open("/proc/sys/kernel/random/boot_id", "rb") as file:
         boot = file.read()
     net = os.stat("/proc/self/ns/net")
+    agreed = 0
+    for text in AGREED:
+        agreed = text_hash(agreed, text.encode())
     shm = text_hash(0, boot + f" {net.st_dev} {net.st_ino} {os.geteuid()}".encode())
-    return b"\x31" + struct.pack("<Q", AGREED) + b"\xc9\x01" + struct.pack("<Q", shm)
+    return b"\x31" + struct.pack("<Q", agreed) + b"\xc9\x01" + struct.pack("<Q", shm)
 
 
 def bucket_bits(engines):
@@ -49,6 +61,9 @@ def member(name, incarnation, bits):
     return bytes([0x12, len(me)]) + me
 
 
+TOLD = b"\xea\x01\x04\x08\x01\x10\x01"  # Told: it remembers all removals, and there were none
+
+
 def frame(message):
     return struct.pack(">I", len(message)) + message
 
@@ -64,12 +79,12 @@ class GrayMember:
         self.thread.start()
 
     def hello(self):
-        return b"\x08\x09" + self.me + agreement()
+        return version() + self.me + agreement()
 
     def connected(self, port):
         link = socket.create_connection(("127.0.0.1", port))
         hello = self.hello()
-        link.sendall(frame(b"\x0a" + bytes([len(hello)]) + hello))
+        link.sendall(frame(b"\x0a" + bytes([len(hello)]) + hello) + frame(TOLD))
         return link
 
     def beat(self):
@@ -103,13 +118,12 @@ class FlappingMember:
         self.thread.start()
 
     def join(self, incarnation):
-        hello = (b"\x08\x09" + member(b"flapper", incarnation, self.bits) + agreement() +
-                 b"\x50\x09")
+        hello = version() + member(b"flapper", incarnation, self.bits) + agreement()
         links = []
         for port in self.ports:
             try:
                 links.append(socket.create_connection(("127.0.0.1", port)))
-                links[-1].sendall(frame(b"\x0a" + bytes([len(hello)]) + hello))
+                links[-1].sendall(frame(b"\x0a" + bytes([len(hello)]) + hello) + frame(TOLD))
             except OSError:
                 pass  # the engine is being restarted
         return links
@@ -144,16 +158,12 @@ class FlappingMember:
 
 
 class ProbedMember(GrayMember):
-    """The same, of this version: it answers probes while `serves` is set, and nothing else. It
-    connects again, with Hello, when an engine closes its connection."""
+    """The same, but it answers probes while `serves` is set. It connects again, with Hello, when an
+    engine closes its connection."""
 
     def __init__(self, engines):
         self.serves, self.beats, self.ports = True, 0, list(engines.port)
         super().__init__(engines)
-
-    def hello(self):
-        # fields newest = 7 and probes = true
-        return super().hello() + b"\x50\x09\x68\x01"
 
     def beat(self):
         links, held = self.links, [b""] * len(self.links)

@@ -3,25 +3,24 @@
 joins and dies again and again. Tests with other hosts use network namespaces, which need root."""
 
 import os
-import re
-import socket
-import struct
 import tempfile
 import unittest
 
 import harness
+from played_member import WIRE
 
 BEATS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
 
 
 class Agree(harness.ClusterTest):
-    def start_apart(self, nodes, settings_of, seeds=None, netns=False):
+    def start_apart(self, nodes, settings_of, netns=False, program_of=lambda i: None):
         """Starts engines with different settings, without waiting until they are one cluster."""
         engines = harness.cluster.Cluster(harness.BUILD, nodes, pool_bytes="16MiB", settings=BEATS,
                                           netns=netns, link="tcp" if netns else "shm")
         whole = engines.command
-        engines.command = lambda i: whole(i) + [
-            x for setting in settings_of(i) for x in ("--set", setting)]
+        engines.command = lambda i: [
+            program_of(i) or word if word == engines.engine else word for word in whole(i)] + [
+                x for setting in settings_of(i) for x in ("--set", setting)]
         engines.wait_members = lambda *_: None
         self.addCleanup(engines.stop)
         engines.start()
@@ -130,73 +129,19 @@ class Bind(Agree):
 
 
 class Versions(Agree):
-    """An engine of wire version 4, played by hand: its Hello has none of the later fields."""
-
-    @staticmethod
-    def hello(version):
-        name, address = b"old", b"127.0.0.1"
-        member = (bytes([0x0a, len(name)]) + name + bytes([0x10, 0x95, 0x9a, 0xef, 0x3a]) +
-                  bytes([0x1a, len(address)]) + address + bytes([0x20, 9, 0x28, 1, 0x30, 10]))
-        hello = bytes([0x08, version, 0x12, len(member)]) + member
-        message = bytes([0x0a, len(hello)]) + hello
-        return struct.pack(">I", len(message)) + message
-
-    @staticmethod
-    def version_of(frame):
-        """The version in a Hello: field 1 of the Hello, which is field 1 of the Message."""
-        match = re.match(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x08(.)", frame[4:], re.S)
-        return match[1][0] if match else None
-
-    def test_version_4_is_refused_with_both_versions_and_gets_our_hello(self):
-        engines = self.start(1, pool_bytes="16MiB", settings=BEATS)
-        for _ in range(3):
-            with socket.create_connection((engines.address[0], engines.port[0])) as s:
-                s.settimeout(20 * harness.SLOW)
-                s.sendall(self.hello(4))
-                heard = b""
-                while part := s.recv(65536):
-                    heard += part
-            self.assertEqual(self.version_of(heard), 8, heard)
-        self.assertEqual(
-            len(self.lines(engines, 0, "wire version is 4", "this engine is 8 to 9.")), 1)
-        self.assertEqual(len(engines.status(0)["members"]), 1)
-        self.stop_cleanly(engines)
-
-    def test_a_seed_of_version_4_is_refused_with_both_versions(self):
-        """The seed closes a connection with a Hello of version 8, and answers one of version 4."""
-        with socket.socket() as old:
-            old.bind(("127.0.0.1", 0))
-            old.listen()
-            old.settimeout(20 * harness.SLOW)
-            seed = f"127.0.0.1:{old.getsockname()[1]}"
-            engines = self.start(1, pool_bytes="16MiB", settings=[*BEATS, f"cluster.seeds={seed}"])
-            end = harness.clock() + 30 * harness.SLOW
-            while not self.lines(engines, 0, seed, "wire version is 4", "this engine is 8 to 9."):
-                self.assertLess(harness.clock(), end, engines.log(0))
-                connection, _ = old.accept()
-                if self.version_of(connection.recv(65536)) == 4:
-                    connection.sendall(self.hello(4))
-                connection.close()
-            self.stop_cleanly(engines)
-
-
-class Previous(Agree):
-    def test_an_engine_of_the_previous_wire_version_serves(self):
-        """Engine 1 is of wire version 8 and of another client ABI: both say so once."""
-        engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="16MiB", settings=BEATS)
-        older = harness.cluster.find_program(harness.BUILD, "tests/cluster/older_wire")
-        whole = engines.command
-        engines.command = lambda i: [
-            older if i == 1 and word == engines.engine else word for word in whole(i)]
-        self.addCleanup(engines.stop)
-        engines.start()
-        self.replay(engines, "--requests", 100)
-        for i, other in ((0, 1), (1, 0), (2, 1)):
-            port = f":{engines.port[other]}"
-            self.assertEqual(len(self.lines(engines, i, port, "client ABI version",
-                                            "Both work together")), 1, engines.log(i))
-        self.assertEqual(len(self.lines(engines, 0, "wire version 8 at most, this engine 9")), 1)
-        self.assertFalse(self.lines(engines, 0, "refused"))
+    def test_an_engine_of_another_wire_version_is_refused_by_both(self):
+        """Engine 1 is of the next wire version. Each logs both versions, and says so in health."""
+        newer = harness.cluster.find_program(harness.BUILD, "tests/cluster/other_wire")
+        engines = self.start_apart(2, lambda i: [], program_of=lambda i: newer if i else None)
+        for i in range(2):
+            said = (f"its wire version is {WIRE + 1 - i}, the wire version of this engine is "
+                    f"{WIRE + i}. Upgrade the older engine")
+            self.wait_for_line(engines, i, "is refused", said)
+            harness.wait_for(lambda i=i, said=said: said in str(engines.status(i)["health"]), 30,
+                             "the finding engine_refused")
+        self.assert_quiet(engines, [0, 1])
+        for i in range(2):
+            self.assertEqual(len(self.lines(engines, i, "wire version")), 1, engines.log(i))
         self.stop_cleanly(engines)
 
 

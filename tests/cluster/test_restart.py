@@ -483,7 +483,7 @@ class Manager(harness.ClusterTest):
         self.assertEqual(harness.ended(engine, 60), 0)
 
     def test_memory_of_another_layout_or_size_makes_a_cold_start(self):
-        cases = (("state", 4, b"\7", (), "has layout 7"),
+        cases = (("state", 4, b"\7", (), "has layout 7, this engine 1: another version"),
                  ("state", 32, b"\3", (), "3 engines in turn crashed"),
                  ("slots-0", 4, b"\7", (), "another size, layout or NUMA node"),
                  (None, 0, b"", ("engine.pool_bytes=32MiB",), "another size, layout or NUMA node"))

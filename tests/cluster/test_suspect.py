@@ -58,7 +58,6 @@ class Suspect(harness.ClusterTest):
         self.assertGreater(suspects[0]["unserved_ms"], 0)
         self.assertGreater(suspects[0]["unacknowledged"], 0)
         self.assertGreater(suspects[0]["unawaited"], 0)
-        self.assertEqual({m["wire"] for m in members if m["suspect"] == ""}, {9})
         text = subprocess.check_output([*ctl, "members"], text=True)
         self.assertEqual(text.count("suspect: "), 1, text)
         self.assertRegex(text, "suspect: (requests wait for an answer|no heartbeats|"

@@ -62,8 +62,8 @@ def spread(peak, n):
 def member(number, **different):
     return {"name": f"node-{number:02}", "incarnation": f"{number:016x}",
             "address": f"10.0.{number // 250}.{number % 250 + 1}", "port": 31998, "rails": 8,
-            "self": number == 0, "state": "up", "state_ms": 0, "software": "0.1.0", "wire": 6,
-            "abi": 7, "links": 2 * (number != 0), "heard_ms": 40, "suspect": "", "served_ms": 900,
+            "self": number == 0, "state": "up", "state_ms": 0, "software": "0.1.0",
+            "links": 2 * (number != 0), "heard_ms": 40, "suspect": "", "served_ms": 900,
             "probe_served_ms": 100, "probe_unserved_ms": 0, "unserved_ms": 0, "queued": 0,
             "unacknowledged": 0, "unawaited": 0, "behind": False, **different}
 
@@ -201,8 +201,7 @@ def bad_rows():
             cluster_row(5, severity="info", finding="directory_moving",
                         summary=summary(findings=1, moving=True)),
             cluster_row(6, severity="warning", why="unanswered", age_ms=5000),
-            cluster_row(7, why="waiting", age_ms=-1, summary=None),
-            cluster_row(8, why="old", age_ms=-1, summary=None)]
+            cluster_row(7, why="waiting", age_ms=-1, summary=None)]
 
 
 def others(rows):

@@ -40,7 +40,7 @@ static void open_once(void)
 	nodes_setup(1000, 5000);
 	if (node_open(0, NULL) < 0)
 		abort();
-	node[0].control.view->own.version = SUMMARY_VERSION;
+	node[0].control.view->own.made = 1;
 }
 
 /*
@@ -61,7 +61,6 @@ static size_t hello_frame(bool other, uint8_t *ret, size_t room)
 	self.bucket_bits = 10;
 	hello.version = WIRE_VERSION;
 	hello.self = &self;
-	hello.summaries = true;
 	member_agree_say(&node[0].control, &hello);
 	if (other) {
 		hello.agreed_hash++;
@@ -257,7 +256,7 @@ static void corpus_connect(void)
 
 static void corpus_summary(void)
 {
-	struct summary data = {.version = SUMMARY_VERSION, .finding = "rail_down"};
+	struct summary data = {.made = 1, .finding = "rail_down"};
 	Pc__SummaryAsk ask = PC__SUMMARY_ASK__INIT;
 	Pc__Summary summary = PC__SUMMARY__INIT;
 	Pc__Message m = PC__MESSAGE__INIT;

@@ -180,28 +180,3 @@ void cross(void)
 	look_all();
 	check_removals(first, gone);
 }
-
-/* An engine of an older version, which does not know lists, joins and leaves again. */
-void mixed(void)
-{
-	unsigned old = victim();
-
-	start_large();
-	node_crash(old, false);
-	measure_agreed();
-	node_open(old, replicas, entries);
-	world.node[old].control.members->self->lists = false;
-	world.node[old].control.members->strangers = 1;
-	check(pass_until(none_has_rings, AGREE_NS), "mesh with an older engine");
-	check(pass_until(nodes_linked, AGREE_NS), "mesh with an older engine");
-	traffic(10 * SIM_S);
-	check(none_has_rings() && nodes_linked(), "mesh with an older engine");
-	check_removals(old, 1);
-	node_crash(old, false);
-	measure_agreed();
-	check(pass_until(all_have_rings, AGREE_NS), "rings above 32 nodes");
-	traffic(10 * SIM_S);
-	check(nodes_linked(), "healed back");
-	look_all();
-	check_removals(old, 2);
-}

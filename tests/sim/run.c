@@ -202,7 +202,6 @@ static const struct scenario scenarios[] = {
 	{"rolling", "one node after another is started again", rolling, 0},
 	{"churn", "nodes are killed and started at random for 30 s", churn, 0},
 	{"cross", "36 nodes and more become 26, then as many as before", cross, 0},
-	{"mixed", "an engine that does not know lists joins and leaves", mixed, 0},
 	{"soak", "one packet in a hundred is lost for --seconds; no pages", soak, 0},
 	{"slow", "packets to the last node take 50 ms", slow, PAGES},
 };

@@ -106,7 +106,6 @@ void rolling(void);
 void churn(void);
 void cross(void);
 void soak(void);
-void mixed(void);
 void flap(void);
 void gray(void);
 void small_mtu(void);

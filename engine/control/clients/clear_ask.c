@@ -66,17 +66,15 @@ static void clear_ask_end(struct clear_asks *asks, struct clear_ask *ask, enum c
 	free(ask);
 }
 
-/* Sends the message, or dials the engine for the next turn. False: it does not know the message. */
-static bool clear_ask_send(struct clear_asks *asks, struct clear_ask *ask, uint64_t now_ns)
+/* Sends the message, or dials the engine for the next turn. */
+static void clear_ask_send(struct clear_asks *asks, struct clear_ask *ask, uint64_t now_ns)
 {
 	struct rpc_link *link = member_link(asks->control, ask->ref);
 	Pc__Clear body = PC__CLEAR__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
 	if (!link)
-		return true;
-	if (!link->member->contact->clears)
-		return false;
+		return;
 	body.serial = ask->serial;
 	body.group0 = ask->group.word[0];
 	body.group1 = ask->group.word[1];
@@ -85,7 +83,6 @@ static bool clear_ask_send(struct clear_asks *asks, struct clear_ask *ask, uint6
 	message.clear = &body;
 	if (rpc_send(link, &message))
 		ask->sent_ns = now_ns;
-	return true;
 }
 
 static void clear_ask_turn(struct clear_asks *asks, struct clear_ask *ask, uint64_t now_ns)
@@ -96,9 +93,8 @@ static void clear_ask_turn(struct clear_asks *asks, struct clear_ask *ask, uint6
 		clear_ask_end(asks, ask, CLEARED_SILENT);
 	else if (now_ns >= ask->deadline_ns)
 		clear_ask_end(asks, ask, ask->answered ? CLEARED_LATE : CLEARED_SILENT);
-	else if ((!ask->sent_ns || now_ns - ask->sent_ns >= CLEAR_REPEAT_NS) &&
-		 !clear_ask_send(asks, ask, now_ns))
-		clear_ask_end(asks, ask, CLEARED_OLDER);
+	else if (!ask->sent_ns || now_ns - ask->sent_ns >= CLEAR_REPEAT_NS)
+		clear_ask_send(asks, ask, now_ns);
 }
 
 /* After a pause of this engine: what came meanwhile is read before the host is called silent. */

@@ -351,7 +351,7 @@ static int session_request_check(
 	}
 	if (r->version != ABI_VERSION) {
 		snprintf(text, bytes,
-			"the library has protocol version %u, the engine version %u; use the libpeercache that came with this engine",
+			"the library has version %u of the client protocol, the engine version %u; use the libpeercache that came with this engine, or restart the engine with its newer program",
 			r->version, ABI_VERSION);
 		return -EPROTO;
 	}
@@ -371,10 +371,12 @@ static int session_request_check(
 /* Serves s->request and takes ownership of `fd` (-1: the request had no descriptor). */
 static void session_serve(struct session *s, int fd, unsigned fd_count)
 {
-	char text[160];
+	char text[224]; /* as much as attach_reply.text */
 	int rc = session_request_check(&s->request, fd_count, text, sizeof(text));
 
-	if (!s->id && !s->refuse && rc != -EPROTO)
+	if (rc == -EPROTO && !s->refuse)
+		session_refuse(s, rc, "%s", text);
+	else if (!s->id && !s->refuse)
 		session_admit(s);
 	if (s->refuse) {
 		rc = s->refuse;
@@ -383,7 +385,7 @@ static void session_serve(struct session *s, int fd, unsigned fd_count)
 	if (rc < 0) {
 		closer_take(s->control->clients->closer, fd);
 		session_fail(s, rc, text);
-		if (s->refuse || rc == -EPROTO)
+		if (s->refuse)
 			session_end(s, text);
 		return;
 	}

@@ -173,8 +173,8 @@ struct session {
 	struct event *closed;
 	/* libevent event: the client's process has exited, even if a child keeps the socket open */
 	struct event *exited;
-	int refuse; /* 0, or the -errno with which every request of this client is refused */
-	char refusal[160];
+	int refuse;        /* 0, or the -errno with which every request of this client is refused */
+	char refusal[224]; /* as much as attach_reply.text */
 	struct attach_request request; /* the client's request that the engine serves now */
 	/* true until `request` is answered; the engine reads no further request meanwhile */
 	bool busy;

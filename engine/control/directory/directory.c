@@ -330,13 +330,12 @@ void directory_owner(const struct control *control, uint16_t peer, struct direct
 
 /* ---- changes of the members ------------------------------------------------------------------ */
 
-void directory_link_up(struct control *control, uint16_t peer, bool disk)
+void directory_link_up(struct control *control, uint16_t peer)
 {
 	struct owner *owner = owner_opened(control->directory, peer);
 
 	if (!owner)
 		return;
-	owner->takes_disk = disk;
 	owner->unlinked_ns = owner->relayed_ns = 0;
 	owner_dirty(control->directory, owner);
 }
@@ -475,7 +474,6 @@ int directory_open(struct control *control)
 		return -ENOMEM;
 	}
 	dir->self->ref = control->ref;
-	dir->self->takes_disk = true;
 	compare_later(dir, net_now());
 	/* of before a warm restart */
 	dir->published = control->kept_ref != NULL;

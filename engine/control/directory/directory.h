@@ -110,8 +110,7 @@ void directory_forgotten(struct control *control, uint32_t ref);
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
 /* True if a request to the member waits too long for its acknowledgement. */
 bool directory_overdue(const struct control *control, uint16_t peer);
-/* `disk`: the member knows entries of pages on disk. */
-void directory_link_up(struct control *control, uint16_t peer, bool disk);
+void directory_link_up(struct control *control, uint16_t peer);
 /* The member has answered a probe, and none waits for too long (`served`), or one does. */
 void directory_probed(struct control *control, uint16_t peer, bool served);
 /* The map has changed. */

@@ -189,8 +189,6 @@ static void walk_publish(
 	const struct dir_request request = {DIR_PUBLISH, .key = entry->key,
 		.at = {.place = entry->place, .generation = entry->generation}};
 
-	if (!owner_takes(owner, entry->place))
-		return;
 	dir->control->counter[COUNTER_entries_repaired] += owner->repair;
 	owner->kept -= owner->kept != 0;
 	update_send(dir, &request, &owner->ref, 1);

@@ -8,7 +8,6 @@
  */
 #include <stdlib.h>
 
-#include "engine/abi/wire.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
 #include "engine/control/pages/pages.h"
@@ -30,7 +29,7 @@ bool digest_ask(struct directory *dir, struct owner *owner)
 	Pc__Message message = message_of(PC__MESSAGE__BODY_DIGEST_ASK, &body);
 	struct digest *digest;
 
-	if (!link || link->member->contact->wire < WIRE_VERSION_SLOTS)
+	if (!link)
 		return false;
 	digest = calloc(1, sizeof(*digest));
 	if (!digest)
@@ -69,7 +68,7 @@ static void digest_add(struct directory *dir, const struct index_entry *entry)
 	for (unsigned i = 0; i < owners; i++) {
 		struct owner *owner = owner_of(dir, ref[i]);
 
-		if (!owner_counts(owner) || !owner_takes(owner, entry->place))
+		if (!owner_counts(owner))
 			continue;
 		owner->digest->pages++;
 		owner->digest->differ[slot] +=
@@ -179,9 +178,6 @@ bool directory_serve_digest_ask(
 	struct directory *dir = control->directory;
 	struct asked *asked;
 
-	/* It would read the sums of other slots: it goes on without an answer. */
-	if (link->member->contact->wire < WIRE_VERSION_SLOTS)
-		return true;
 	digests_unask(dir, link);
 	asked = control->shard->entries ? calloc(1, sizeof(*asked)) : NULL;
 	if (!asked) {

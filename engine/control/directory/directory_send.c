@@ -200,7 +200,7 @@ static struct rpc_link *relay_find(struct directory *dir, struct owner *owner)
 		unsigned peer = (owner->relay_turn + n) % peers;
 		const struct member *entry = member_peer(dir->control, peer);
 
-		if (!entry || !entry->relays || !member_link_of(entry) ||
+		if (!entry || !member_link_of(entry) ||
 			suspect_steers(owner_at(dir, (uint16_t)peer)->why))
 			continue;
 		owner->relay_turn = peer;
@@ -342,7 +342,6 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 		message = message_of(PC__MESSAGE__BODY_REMOVE, &remove);
 	} else {
 		forget.serial = batch->serial;
-		forget.wait = true;
 		forget.n_entries = batch->count;
 		forget.entries = dir->entry_at;
 		message = message_of(PC__MESSAGE__BODY_FORGET, &forget);
@@ -525,7 +524,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->full_ns = 0;
 	owner->unlinked_ns = owner->relayed_ns = owner->newest = owner->kept = 0;
 	owner->behind = owner->fresh = owner->unsure = owner->repair = false;
-	owner->warned = owner->takes_disk = false;
+	owner->warned = false;
 	owner->walk = (struct walk){.slots = 0};
 	memset(owner->queued, 0, sizeof(owner->queued));
 	TAILQ_FOREACH (target, &owner->queue[DIR_PUBLISH], next)

@@ -351,7 +351,7 @@ bool directory_serve_relay(struct control *control, struct rpc_link *link, const
 		return false;
 	record = member_by_ref(control, relay->owner);
 	entry = record ? member_peer(control, record->peer) : NULL;
-	to = entry && entry->relays ? member_link(control, relay->owner) : NULL;
+	to = entry ? member_link(control, relay->owner) : NULL;
 	if (!to || !pass_on(control->directory, link, to, relay))
 		return relay_refuse(control, link, relay);
 	control->counter[COUNTER_relays_passed]++;

@@ -292,7 +292,6 @@ struct owner {
 	bool repair;   /* its walk publishes what it should have had, */
 	uint64_t kept; /* or all but this number of entries at least, which it has */
 	bool warned;
-	bool takes_disk; /* the owner's engine knows entries of pages on disk */
 	enum suspect_why
 		why;         /* as of the last look: when it began to owe, on patrol, at its acks */
 	uint32_t unread_ref; /* of the incarnation whose READs hang; 0: they do not */
@@ -546,11 +545,6 @@ struct owner *owner_wanted(struct directory *directory, uint16_t peer);
  */
 struct owner *owner_there(const struct directory *directory, uint32_t ref);
 struct owner *owner_of(struct directory *directory, uint32_t ref);
-/* True if the owner, NULL: none, is sent entries with this place. */
-static inline bool owner_takes(const struct owner *owner, uint32_t place)
-{
-	return !place_on_disk(place) || (owner && owner->takes_disk);
-}
 /* Frees owners whose members have left, and all targets with them. */
 void owners_trim(struct directory *directory);
 static inline unsigned owner_queued(const struct owner *owner)

@@ -584,7 +584,7 @@ bool directory_on_disk(struct control *control, const struct disk_page *page)
 		.at = {.place = page->place, .generation = page->generation}};
 
 	for (unsigned i = 0; i < owners; i++)
-		if (owner_takes(owner_of(dir, owner[i]), page->place))
+		if (owner_of(dir, owner[i]))
 			owner[takes++] = owner[i];
 	/* former owners are not sent it, and may have the older entry */
 	return update_send(dir, &request, owner, takes) && takes == owners &&
@@ -843,7 +843,6 @@ bool directory_serve_forget(
 	}
 	ack.serial = forgets->serial = message->serial;
 	ack.failed = dir->failed;
-	ack.later &= message->wait;
 	forgets->link = ack.later ? link : NULL;
 	ack_reply(link, &ack);
 	forgets_end(forgets);
@@ -868,8 +867,7 @@ static void orphan_place(struct directory *dir, struct dir_target *target)
 	for (unsigned i = 0; i < owners; i++) {
 		const struct member_record *to = member_by_ref(dir->control, owner[i]);
 
-		if (!to || update_has(update, owner[i]) ||
-			!owner_takes(owner_of(dir, owner[i]), update->at.place))
+		if (!to || update_has(update, owner[i]))
 			continue;
 		target->ref = owner[i];
 		target->peer = to->peer;

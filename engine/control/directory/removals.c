@@ -297,10 +297,6 @@ void removals_hello(struct control *control, struct rpc_link *link, const Pc__He
 
 	if (!r)
 		return;
-	if (!hello->removals) {
-		removals_member_told(control, member);
-		return;
-	}
 	member->contact->untold_ns = net_now();
 	telling_begin(r, member, hello->pages);
 }

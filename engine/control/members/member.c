@@ -308,13 +308,6 @@ bool member_fill(struct control *control, struct member *member, const Pc__Membe
 	return true;
 }
 
-void member_lists_set(struct members *members, struct member *member, bool lists)
-{
-	if (member->state == MEMBER_ALIVE)
-		members->strangers = members->strangers + member->lists - lists;
-	member->lists = lists;
-}
-
 static bool more_dispensable(const struct member *a, const struct member *b)
 {
 	if (member_on_trial(a) != member_on_trial(b))
@@ -462,7 +455,6 @@ static void members_sums_change(struct members *members, const struct member *me
 	members->digest += joins ? hash : -hash;
 	members->sum[member_hash(member) % MEMBER_BUCKETS_MAX] += joins ? hash : -hash;
 	members->alive += joins ? 1 : -1u;
-	members->strangers += member->lists ? 0 : joins ? 1 : -1u;
 }
 
 /* Without rings each live member is talked to; with rings, those that are dialled or known so. */
@@ -622,8 +614,6 @@ static int member_self_fill(struct control *control)
 	self->record.self = self->record.alive = true;
 	snprintf(contact->software, sizeof(contact->software), "%s", PEERCACHE_VERSION);
 	self->state = MEMBER_ALIVE;
-	self->disk = self->probes = self->lists = true;
-	self->summaries = control->view != NULL;
 	self->admission = 1;
 	return member_table_add(&members->table, self);
 }

@@ -359,11 +359,6 @@ static bool record_add(struct record_list *list, struct member *member)
 		member->admission < ADMISSION_MAX ? member->admission : ADMISSION_MAX - 1;
 	record->trial_ms =
 		member->stage == RECORD_ALIVE ? 0 : (uint32_t)member->contact->claim_trial_ms;
-	record->disk = member->disk;
-	record->summaries = member->summaries;
-	record->probes = member->probes;
-	record->relays = member->relays;
-	record->lists = member->lists;
 	list->at[list->count++] = record;
 	list->bytes += pc__member_record__get_packed_size(record) + 4;
 	return true;
@@ -374,7 +369,7 @@ static void news_tell_neighbours(struct members *members, const Pc__Message *mes
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		struct member *member = members->table.contact[i]->member;
 
-		if (member->state == MEMBER_ALIVE && member->neighbour && member->lists)
+		if (member->state == MEMBER_ALIVE && member->neighbour)
 			(void)rpc_send(member_link_of(member), message);
 	}
 }
@@ -501,16 +496,6 @@ static void record_of_self(
 	control->member_events->forgotten_by_all(control);
 }
 
-static void record_fields_take(
-	struct control *control, struct member *member, const Pc__MemberRecord *r)
-{
-	member->disk = r->disk;
-	member->summaries = r->summaries;
-	member->probes = r->probes;
-	member->relays = r->relays;
-	member_lists_set(control->members, member, r->lists);
-}
-
 /* The member is alive, as an engine says that has a link with it. */
 static void record_admit(struct control *control, struct member *member, const Pc__MemberRecord *r)
 {
@@ -532,7 +517,6 @@ static void record_admit(struct control *control, struct member *member, const P
 		member_put_back(control, member);
 		return;
 	}
-	record_fields_take(control, member, r);
 	if (member_put_on_map(control, member) < 0) {
 		member_state_set(control->members, member, MEMBER_CANDIDATE);
 		member->since_ns = net_now();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hello: how two engines meet. Each end sends its name, its versions and the values that must be
+ * Hello: how two engines meet. Each end sends its name, its version and the values that must be
  * equal (agreed.def) in the first message on a link. An engine that does not fit is refused:
  * another wire version or cluster, other values, rails that cannot reach ours, an address that only
  * its own host can reach, a name that is taken. Both ends know: the engine that refuses sends the
@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "config/log.h"
-#include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
 #include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
@@ -40,9 +39,6 @@ struct refused_engine {
 };
 
 /* ---- what must be equal ---------------------------------------------------------------------- */
-
-/* The first value that agreed.hash covers. Fixed: engines of all versions from 5 on compare it. */
-#define AGREED_HASH_BASIS 5u
 
 static uint64_t agreed_text_hash(uint64_t hash, const char *text)
 {
@@ -104,7 +100,7 @@ void member_agree_open(struct control *control)
 	snprintf(agreed->text[n++], AGREED_BYTES_MAX, "%s = " format, name, value);
 #include "engine/control/members/agreed.def"
 #undef AGREED
-	agreed->hash = AGREED_HASH_BASIS;
+	agreed->hash = 0;
 	for (unsigned i = 0; i < n; i++) {
 		agreed->at[i] = agreed->text[i];
 		agreed->hash = agreed_text_hash(agreed->hash, agreed->text[i]);
@@ -115,9 +111,7 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 {
 	struct agreed *agreed = &control->members->agreed;
 
-	hello->version = WIRE_VERSION_OLDEST;
-	hello->newest = WIRE_VERSION;
-	hello->abi = ABI_VERSION;
+	hello->version = WIRE_VERSION;
 	hello->agreed_hash = agreed->hash;
 	hello->shm = agreed->shm;
 	hello->n_agreed = AGREED_COUNT;
@@ -126,24 +120,9 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 
 /* ---- sending a Hello ------------------------------------------------------------------------- */
 
-/*
- * Members in one Hello, at most: it fits RPC_HELLO_BYTES_MAX, and older engines take no more. A
- * message Members names all.
- */
+/* Members in one Hello, at most. A message Members names all. */
 #define HELLO_MEMBERS_MAX 256
 static_assert(HELLO_MEMBERS_MAX * 3 * NAME_BYTES_MAX < RPC_HELLO_BYTES_MAX, "a Hello fits");
-
-/*
- * True once per dial: after RPC_UNANSWERED_MAX Hellos in a row that the other engine did not
- * answer.
- */
-static bool hello_probe_due(struct rpc_link *link)
-{
-	if (!link->dial || link->dial->unanswered != RPC_UNANSWERED_MAX)
-		return false;
-	link->dial->unanswered++;
-	return true;
-}
 
 /* `refusal`: the reason why the other engine is refused; NULL: it is not. */
 static void hello_send(struct control *control, struct rpc_link *link, const char *refusal)
@@ -165,24 +144,11 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;
 	hello.software = control->members->self->contact->software;
-	hello.summaries = control->view != NULL;
-	hello.disk = true;
-	hello.probes = true;
-	hello.relays = true;
-	hello.clears = true;
-	hello.lists = control->members->self->lists;
-	hello.removals = control->removals != NULL;
 	hello.pages = control->member_events->has_pages(control);
-	link->probe = hello_probe_due(link);
 	member_agree_say(control, &hello);
 	if (refusal) {
 		hello.refusal = (char *)refusal;
 		hello.n_members = 0;
-	}
-	if (link->probe) {
-		hello.version = WIRE_VERSION_MUTE;
-		hello.n_members = 0;
-		hello.visit = true;
 	}
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
@@ -376,82 +342,21 @@ static void hello_refused_by(
 	rpc_link_close(link);
 }
 
-/* ---- whether versions fit -------------------------------------------------------------------- */
-
-static uint32_t hello_newest(const Pc__Hello *hello)
-{
-	return hello->newest > hello->version ? hello->newest : hello->version;
-}
-
-uint32_t member_wire_common(const Pc__Hello *hello)
-{
-	uint32_t theirs = hello_newest(hello);
-
-	if (hello->version > WIRE_VERSION || theirs < WIRE_VERSION_OLDEST)
-		return 0;
-	return theirs < WIRE_VERSION ? theirs : WIRE_VERSION;
-}
-
-/* Writes "5 to 6", or "5" if both are equal. */
-static void version_range_text(uint32_t oldest, uint32_t newest, char ret[32])
-{
-	if (oldest == newest)
-		snprintf(ret, 32, "%u", newest);
-	else
-		snprintf(ret, 32, "%u to %u", oldest, newest);
-}
+/* ---- whether the version fits ---------------------------------------------------------------- */
 
 /*
- * True if this engine and the sender have a wire version in common. Otherwise the sender is refused
- * and the link is closed. Reads only the fields whose meaning is the same in every wire version.
+ * True if the sender has the wire version of this engine. Otherwise it is refused and the link is
+ * closed. Reads only the fields whose meaning is the same in every wire version.
  */
 static bool hello_check_version(
 	struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	bool probed = hello->version == WIRE_VERSION_MUTE && hello->agreed_hash;
-	uint32_t common = member_wire_common(hello);
-	char theirs[32], ours[32];
-
-	if (common && !link->probe && !probed)
+	if (hello->version == WIRE_VERSION)
 		return true;
-	if (common || probed) {
-		/*
-		 * The engines have a version in common, and one has sent a probe to the other. A
-		 * mismatch is logged elsewhere: by its ordinary Hello or by the engine that sent
-		 * the probe.
-		 */
-		rpc_link_close(link);
-		return false;
-	}
-	version_range_text(hello->version, hello_newest(hello), theirs);
-	version_range_text(WIRE_VERSION_OLDEST, WIRE_VERSION, ours);
 	hello_refuse(control, &(struct refused_engine){.link = link, .member = hello->self},
-		"its wire version is %s, the wire version of this engine is %s. Upgrade the older engine",
-		theirs, ours);
+		"its wire version is %u, the wire version of this engine is %u. Upgrade the older engine",
+		hello->version, WIRE_VERSION);
 	return false;
-}
-
-/*
- * Notes the versions of a member that has just joined or sent another Hello. If they differ from
- * ours, it logs them once for each incarnation.
- */
-static void hello_versions_note(
-	const struct rpc_link *link, struct member *member, const Pc__Hello *hello)
-{
-	uint32_t wire = member_wire_common(hello), abi = hello->abi;
-	struct member_texts texts;
-
-	member_texts(&member->record, &texts);
-	if (member->contact->wire != wire && hello_newest(hello) != WIRE_VERSION)
-		log_info(
-			"member %s at %s speaks wire version %u at most, this engine %u: both use %u",
-			texts.name, link->from, hello_newest(hello), WIRE_VERSION, wire);
-	if (abi && member->contact->abi != abi && abi != ABI_VERSION)
-		log_info(
-			"member %s at %s has client ABI version %u, this engine %u. Both work together; a client needs the library of the engine of its own host",
-			texts.name, link->from, abi, ABI_VERSION);
-	member->contact->wire = wire;
-	member->contact->abi = abi;
 }
 
 /* ---- whether values fit ---------------------------------------------------------------------- */
@@ -708,15 +613,6 @@ static void contact_software_set(struct member_contact *contact, const char *tex
 	memcpy(contact->software, text, bytes + 1);
 }
 
-static void hello_fields(struct control *control, struct member *member, const Pc__Hello *hello)
-{
-	member->summaries = hello->summaries;
-	member->disk = hello->disk;
-	member->probes = hello->probes;
-	member->relays = hello->relays;
-	member_lists_set(control->members, member, hello->lists && hello->probes);
-}
-
 /* True if the Hello adds a member to the map, or replaces one. */
 static bool hello_joins(const struct control *control, const Pc__Member *m)
 {
@@ -799,7 +695,6 @@ static struct member *hello_entry(
 		return member;
 	if (member->state == MEMBER_FREE)
 		member_state_set(control->members, member, MEMBER_CANDIDATE);
-	hello_fields(control, member, hello);
 	member->flood = member_source_flooded(control, link);
 	if (member_put_on_map(control, member) < 0) {
 		member->since_ns = net_now();
@@ -917,9 +812,6 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		return true;
 	}
 	contact_software_set(member->contact, hello->software);
-	member->contact->clears = hello->clears;
-	hello_fields(control, member, hello);
-	hello_versions_note(link, member, hello);
 	if (!member_on_trial(member))
 		hello_term(control, member, hello->term);
 	member_link_attach(control, link, member);
@@ -928,13 +820,13 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	if (!member->contact->out && (!control->members->rings || member->neighbour))
 		member_dial(control, member, false);
 	/* With rings, the list tells more. */
-	if (!control->members->rings || !member->lists)
+	if (!control->members->rings)
 		(void)member_learn_all(control, link, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
 	if (link->member == member && !member_on_trial(member))
 		control->member_events->link_up(control, link, hello);
 	/* The first member that is reached tells the list. */
-	if (link->member == member && member->lists && !control->members->list_ns)
+	if (link->member == member && !control->members->list_ns)
 		member_list_compare(control, link, net_now());
 	return true;
 }

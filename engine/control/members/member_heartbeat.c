@@ -79,9 +79,6 @@ static void vouches_take(
 			continue;
 		if (member->contact->vouched_ns < now_ns - age_ns)
 			member->contact->vouched_ns = now_ns - age_ns;
-		/* An engine that sends no probes knows no more. */
-		if (!from->probes)
-			served_take(control, member, age_ns, now_ns);
 	}
 }
 
@@ -232,7 +229,7 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 		return false;
 	if (beat->members_digest == control->members->digest)
 		return true;
-	if (member->lists && (control->members->rings || beat->rings)) {
+	if (control->members->rings || beat->rings) {
 		member_list_compare(control, link, now_ns);
 		return true;
 	}

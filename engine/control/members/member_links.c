@@ -232,8 +232,6 @@ static void rings_repair(struct members *members)
 /* Chooses between the mesh and the rings. A few members fewer do not bring the mesh back. */
 bool member_rings_wanted(const struct members *members)
 {
-	if (members->strangers)
-		return false;
 	return members->alive > MEMBER_MESH_MAX ||
 	       (members->rings && members->alive >= MEMBER_MESH_AGAIN);
 }

@@ -205,7 +205,7 @@ void member_trial_begin(struct control *control, struct member *member, uint64_t
 {
 	struct member_contact *contact = member_contact(&control->members->table, member);
 
-	if (!member->probes || !contact)
+	if (!contact)
 		return;
 	contact->trial.incarnation = member->record.incarnation;
 	contact->trial.began_ns = net_now();
@@ -385,7 +385,7 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 
 static bool member_is_probed(const struct control *control, const struct member *member)
 {
-	return member->probes && !member->record.self &&
+	return !member->record.self &&
 	       (member_watched(control, member) ||
 		       control->member_events->overdue(control, member->record.peer));
 }

@@ -91,17 +91,12 @@ struct member {
 	uint16_t index;     /* of this entry in the table */
 	/* the next entry of the same chain: by name (or of the free entries), by ref */
 	uint16_t next_name, next_ref;
-	uint8_t state : 2;  /* an enum member_state */
-	uint8_t stage : 2;  /* an enum record_state */
-	bool summaries : 1; /* the member's engine answers SummaryAsk */
-	bool disk : 1;      /* it stores entries of pages on disk, and answers Promote */
-	bool probes : 1;    /* the member's engine answers Probe */
-	bool relays : 1;    /* the member's engine passes relays on, and takes them */
-	bool proven : 1;    /* it answered a probe, or a dial of this engine reached it */
-	bool flood : 1;     /* one of too many of its address: it is not logged */
+	uint8_t state : 2; /* an enum member_state */
+	uint8_t stage : 2; /* an enum record_state */
+	bool proven : 1;   /* it answered a probe, or a dial of this engine reached it */
+	bool flood : 1;    /* one of too many of its address: it is not logged */
 	bool left : 1; /* the member left the cluster with the message Leave: it is not dialled */
 	/* ---- above MEMBER_MESH_MAX members ---- */
-	bool lists : 1;     /* the member's engine knows MemberNews, ListAsk and ListPage */
 	bool neighbour : 1; /* dead member: it was one when it was removed */
 	bool wanted : 1;    /* a link is requested; it is dialled as soon as the limits permit */
 	bool changed : 1;   /* it is in member.news_list */
@@ -149,9 +144,6 @@ struct member_contact {
 	/* link that the member dialled, after both Hellos were exchanged; NULL: there is none */
 	struct rpc_link *in;
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
-	uint32_t wire; /* wire version that this engine and the member speak; 0: not known yet */
-	uint32_t abi;  /* the member's ABI_VERSION; 0: not known */
-	bool clears;   /* its engine answers Clear */
 	uint64_t heard_ns;
 	/* since when it owes Told (directory.h); 0: it does not */
 	uint64_t untold_ns;

@@ -112,7 +112,7 @@ struct refusal {
 
 /* ---- gossip ---------------------------------------------------------------------------------- */
 
-/* Members that one message names; more than MEMBER_MESH_MAX only while an engine knows no lists. */
+/* Members that one message names; more than MEMBER_MESH_MAX only until the map is made anew. */
 struct member_list {
 	Pc__Member member[MEMBERS_MAX];
 	struct member_texts texts[MEMBERS_MAX];
@@ -235,9 +235,8 @@ struct members {
 
 	/* ---- links ---- */
 	struct member_ring ring[MEMBER_RINGS];
-	bool rings;         /* links with neighbours only; see member_links.c */
-	unsigned strangers; /* live members that do not know lists */
-	unsigned dials;     /* dials that may still be started before the next heartbeat */
+	bool rings;     /* links with neighbours only; see member_links.c */
+	unsigned dials; /* dials that may still be started before the next heartbeat */
 
 	/* ---- gossip ---- */
 	struct member_source source[MEMBER_SOURCES];
@@ -323,8 +322,6 @@ void member_contact_free(struct member_table *table, struct member *member);
 struct member *member_find(const struct members *members, const char *name);
 /* Hash of a name: the key of the table, and of the rings. */
 uint64_t member_name_hash(const char *name);
-/* The engine of this live member or candidate knows lists, or does not. */
-void member_lists_set(struct members *members, struct member *member, bool lists);
 /*
  * Returns a free entry, or else that of a dead member or candidate, the oldest dead member first.
  * NULL: every entry belongs to a live member.
@@ -406,14 +403,10 @@ void member_demand_tick(struct control *control, struct member *member, uint64_t
 
 void member_agree_open(struct control *control);
 /*
- * Fills the fields of a Hello that carry versions and the values that must be equal on every
+ * Fills the fields of a Hello that carry the version and the values that must be equal on every
  * engine; the fields point into control->members.
  */
 void member_agree_say(struct control *control, Pc__Hello *hello);
-/*
- * The newest wire version that this engine and the sender of `hello` both speak; 0: none. Pure.
- */
-uint32_t member_wire_common(const Pc__Hello *hello);
 /*
  * True if `address`, as an engine advertises it, can be reached only from that engine's own host.
  */

@@ -153,9 +153,7 @@ static void rpc_dial_unanswered(const struct rpc_link *link)
 {
 	struct rpc_dial *dial = link->dial;
 
-	if (dial->unanswered < RPC_UNANSWERED_MAX)
-		dial->unanswered++;
-	if (link->probe)
+	if (dial->unanswered < RPC_UNANSWERED_MAX && ++dial->unanswered == RPC_UNANSWERED_MAX)
 		log_warn(
 			"%s closes the connection when this engine (wire version %u) says Hello. If an engine listens there, its log says why",
 			link->from, WIRE_VERSION);

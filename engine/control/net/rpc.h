@@ -32,7 +32,7 @@
 #define RPC_BAD_REMEMBERED 64
 #define RPC_UNRESOLVED 16 /* names without an address that are logged; further ones are not */
 #define RPC_UNRESOLVED_NS (3600ull * 1000000000) /* the longest time between two lines of one */
-/* number of Hellos without an answer after which a Hello of version 4 is sent (probe) */
+/* number of Hellos without an answer after which that is logged, once for each dial */
 #define RPC_UNANSWERED_MAX 3
 /* a link that was up longer than this is dialled again at once after it closed */
 #define RPC_STEADY_NS 1000000000ull
@@ -52,8 +52,6 @@ struct rpc_link {
 	struct member *member;
 	bool connected;
 	bool far; /* true: the other end has an address that is not a loopback address */
-	/* our Hello on this link was a probe for the version (wire.h): no member results from it */
-	bool probe;
 	bool up;
 	uint64_t up_ns;
 	uint64_t summary_ns;       /* time of our last Summary on this link; 0: none was sent */
@@ -75,10 +73,7 @@ struct rpc_dial {
 	bool reached;            /* it was connected when it failed */
 	char at[NAME_BYTES_MAX]; /* address of the last attempt; "": none */
 	char unresolved[64];     /* why the name has no address; "": it has one */
-	/*
-	 * number of Hellos that the other end answered by closing the link; from RPC_UNANSWERED_MAX
-	 * on a probe is sent
-	 */
+	/* number of Hellos that the other end answered by closing the link, up to a limit */
 	unsigned unanswered;
 	/* number of attempts; modulo `addresses` it is the next address of a host name */
 	unsigned tried;

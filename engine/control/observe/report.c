@@ -173,8 +173,6 @@ static void report_probes(struct json *j, const struct snapshot_member *m)
 
 static void report_member_links(struct json *j, const struct snapshot_member *m)
 {
-	json_count(j, "wire", m->wire);
-	json_count(j, "abi", m->abi);
 	json_count(j, "links", m->links);
 	json_count(j, "heard_ms", m->heard_ms);
 	report_probes(j, m);

@@ -10,7 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/abi/wire.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
@@ -65,13 +64,8 @@ static void snapshot_take_member_links(const struct control *control, const stru
 {
 	uint64_t heard_ns = entry->contact->heard_ns;
 
-	if (m->self) {
-		m->wire = WIRE_VERSION;
-		m->abi = ABI_VERSION;
+	if (m->self)
 		return;
-	}
-	m->wire = entry->contact->wire;
-	m->abi = entry->contact->abi;
 	m->links = (entry->contact->out != NULL) + (entry->contact->in != NULL);
 	m->heard_ms = heard_ns && now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0;
 	snapshot_take_probes(entry, now_ns, m);

@@ -38,7 +38,7 @@ static inline const char *snapshot_state_name(unsigned state)
 struct snapshot_member {
 	char name[NAME_BYTES_MAX];
 	char address[NAME_BYTES_MAX];
-	char software[SNAPSHOT_SOFTWARE_BYTES]; /* program version; "": an older engine */
+	char software[SNAPSHOT_SOFTWARE_BYTES]; /* program version; "": not known */
 	char state[SNAPSHOT_STATE_BYTES];       /* "up", "silent" for two heartbeats, "down" */
 	uint64_t incarnation;
 	uint32_t ref;
@@ -46,11 +46,9 @@ struct snapshot_member {
 	uint16_t rails;
 	bool self;
 	bool on_map;
-	uint64_t state_ms; /* how long it has been silent or down; up: 0 */
-	uint32_t wire;     /* wire version that this engine and the member speak; 0: not known */
-	uint32_t abi;      /* version of the member's client ABI; 0: not known */
-	unsigned links;    /* connections with it, 0 to 2 */
-	uint64_t heard_ms; /* since its last message */
+	uint64_t state_ms;            /* how long it has been silent or down; up: 0 */
+	unsigned links;               /* connections with it, 0 to 2 */
+	uint64_t heard_ms;            /* since its last message */
 	struct directory_owner owner; /* what this engine sends to it; not of this engine itself */
 	/* probes (member_probe.c): since the last served one was sent, -1: none was */
 	int64_t probed_ms;
@@ -59,7 +57,6 @@ struct snapshot_member {
 	int64_t trial_ms;        /* how long it has answered all probes; -1: it does not */
 	uint64_t trial_needs_ms; /* when it is a member again */
 	/* its summary (view_inner.h) */
-	bool summaries;      /* true: its engine sends summaries on request; true for this engine */
 	bool summary_silent; /* it has not answered requests for VIEW_SILENT_NS */
 	uint64_t summary_ns; /* CLOCK_MONOTONIC of `summary`; 0: there is none */
 	struct summary summary;

@@ -28,7 +28,6 @@
 #include "engine/abi/latency.h"
 
 #define SUMMARY_BYTES 256u
-#define SUMMARY_VERSION 1u /* a later version only adds fields in `spare` */
 #define SUMMARY_BUCKETS (2u * (LATENCY_POWER_MAX - LATENCY_POWER_MIN) + 2u)
 #define SUMMARY_FINDING_BYTES 24
 #define SUMMARY_NONE 0xffffu /* a share of nothing: no page was read */
@@ -50,7 +49,7 @@ enum summary_call { SUMMARY_GET, SUMMARY_SET, SUMMARY_EXISTS, SUMMARY_CALLS };
 #define SUMMARY_FLAGS 7u
 
 struct summary {
-	uint8_t version;  /* SUMMARY_VERSION or later; 0: no summary */
+	uint8_t made;     /* not 0; 0: no summary */
 	uint8_t severity; /* enum summary_severity of the worst finding */
 	uint8_t flags;
 	uint8_t findings; /* number of findings about the engine itself */
@@ -66,7 +65,7 @@ struct summary {
 	uint32_t get_pages_per_s, evictions_per_s;
 	/* id of the most important finding (health.def), zeros behind it; "": none */
 	char finding[SUMMARY_FINDING_BYTES];
-	uint8_t spare[22];                               /* for later versions; zero in version 1 */
+	uint8_t spare[22];                               /* zero */
 	uint8_t latency[SUMMARY_CALLS][SUMMARY_BUCKETS]; /* batches: summary_code() */
 };
 static_assert(sizeof(struct summary) == SUMMARY_BYTES, "sent as it is");
@@ -88,7 +87,7 @@ void summary_latency(const uint64_t latency[LATENCY_BUCKETS], uint8_t ret_codes[
 
 /*
  * Copies a received summary; every value of *ret is within its limits afterwards. False: `bytes` is
- * not SUMMARY_BYTES, or the version is 0; *ret is then undefined.
+ * not SUMMARY_BYTES, or `made` is 0; *ret is then undefined.
  */
 bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret);
 

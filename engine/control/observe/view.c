@@ -275,7 +275,7 @@ void view_summary_make(
 	uint64_t pool = 0, used = 0, uptime_s = s->uptime_ms / 1000;
 	unsigned rails_up = 0;
 
-	*ret = (struct summary){.version = SUMMARY_VERSION,
+	*ret = (struct summary){.made = 1,
 		.rails = (uint8_t)s->rails,
 		.uptime_s = uptime_s < UINT32_MAX ? (uint32_t)uptime_s : UINT32_MAX,
 		.directory_used = summary_permille(s->shard_entries, s->shard_capacity)};
@@ -325,7 +325,6 @@ void view_own(struct control *control, struct snapshot *s)
 	for (unsigned i = 0; i < s->members; i++) {
 		if (!s->member[i].self)
 			continue;
-		s->member[i].summaries = true;
 		s->member[i].summary = view->own;
 		s->member[i].summary_ns = s->taken_ns;
 	}
@@ -392,7 +391,7 @@ static void view_rows_update(struct control *control)
 
 		if (row->incarnation != entry->record.incarnation)
 			*row = (struct view_row){.incarnation = entry->record.incarnation};
-		row->can = entry->state == MEMBER_ALIVE && entry->summaries &&
+		row->can = entry->state == MEMBER_ALIVE &&
 			   (member_link_of(entry) || !member_watched(control, entry));
 	}
 }
@@ -453,7 +452,7 @@ bool view_serve_ask(struct control *control, struct rpc_link *link)
 	Pc__Summary summary = PC__SUMMARY__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	if (!view || !view->own.version ||
+	if (!view || !view->own.made ||
 		(link->summary_ns && now_ns - link->summary_ns < VIEW_ANSWER_NS))
 		return true;
 	link->summary_ns = view->sent_ns = now_ns;
@@ -496,7 +495,6 @@ void view_member_fill(const struct control *control, const struct member *entry,
 	const struct view *view = control->view;
 	const struct view_row *row;
 
-	ret->summaries = entry->summaries;
 	if (!view)
 		return;
 	row = &view->row[entry->index];
@@ -575,8 +573,6 @@ static const char *row_why(const struct row *row)
 {
 	if (row->state == 2)
 		return "";
-	if (!row->member->summaries)
-		return "old";
 	if (row->member->summary_silent)
 		return "unanswered";
 	return row->fresh ? "" : "waiting";

@@ -34,7 +34,7 @@
 /* What this engine knows of one member; the same index as in struct member. */
 struct view_row {
 	uint64_t incarnation; /* of the member; another one: the row is of a former member */
-	bool can;             /* alive, has a link, and its engine knows summaries */
+	bool can;             /* alive, and has a link */
 	uint64_t asked_ns;    /* time of the last request; 0: none */
 	uint64_t silent_ns;   /* time of the first request since the last answer; 0: none */
 	uint64_t answered_ns; /* time at which `summary` came; 0: none came */
@@ -55,7 +55,7 @@ struct view {
 	uint64_t asked_ns[VIEW_AT_A_TIME]; /* times of the last requests, a ring */
 	unsigned asks;                     /* requests so far */
 	uint64_t sent_ns;                  /* time of the last answer to any member; 0: none */
-	struct summary own;                /* version 0: none yet */
+	struct summary own;                /* `made` 0: none yet */
 	struct view_moment moment[VIEW_MOMENTS]; /* a ring */
 	unsigned moments;                        /* moments stored so far */
 };

@@ -162,12 +162,10 @@ static Pc__PromotePage *asks_page_add(
 	return page;
 }
 
-/* The link to the holder; NULL: it is no member, or it does not know Promote. */
+/* The link to the holder; NULL: it is no member. */
 static struct rpc_link *holder_link(struct control *control, uint32_t ref)
 {
-	struct rpc_link *link = ref ? member_link(control, ref) : NULL;
-
-	return link && link->member->disk ? link : NULL;
+	return ref ? member_link(control, ref) : NULL;
 }
 
 static void ask_refuse(struct control *control, struct ctl_channel *c, const struct ctl_op *op)

@@ -24,8 +24,8 @@
  * keeps the ref, so the entries that other hosts have stay right, and the high half is the number
  * of the life, so other hosts see an engine that was restarted: QPs, rkeys and health are new. A
  * ref is kept only with the heads of all pools, because a place and a generation must name one use
- * of a slot under one ref, for ever; and only if no member of an older version is known, which
- * would refuse an engine with a known ref (control.kept_ref). Control plane's thread only.
+ * of a slot under one ref, for ever; and only if no other member has the same one, which is given
+ * up then (control.kept_ref). Control plane's thread only.
  */
 #include "engine/control/pages/pages_inner.h"
 
@@ -169,7 +169,7 @@ static int state_adopt(struct warm *warm)
 		return 0;
 	}
 	log_warn(
-		"warm restart: the stored state has layout %u, not %u: another version of the engine wrote it; starting cold",
+		"warm restart: the stored state has layout %u, this engine %u: another version of the engine wrote it; starting cold, its pages are lost. To keep them, start that version again",
 		warm->state->layout, WARM_LAYOUT);
 	return 0;
 }

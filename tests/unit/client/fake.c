@@ -214,7 +214,6 @@ static void open_memory(struct fake *f)
 	f->status->version = ABI_VERSION;
 	f->status->incarnation = f->status->ref = FAKE_REF(FAKE_SELF);
 	f->status->rails = FAKE_RAILS;
-	f->status->reports = 2;
 	f->status->bucket_bits = FAKE_BITS;
 	f->status->page_bytes_max = 16u << 20;
 	f->node[FAKE_SELF].shard = fake_memory(sizeof(struct bucket) << FAKE_BITS, &f->shard_fd);

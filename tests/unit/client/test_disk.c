@@ -2,15 +2,6 @@
 /* Pages that the directory names on a disk: their holder brings them into memory for a get. */
 #include "tests/unit/client/rig.h"
 
-static int disk_setup(void **state)
-{
-	rig_setup(state);
-	shm_store(&fake.status->promotes, 1);
-	return 0;
-}
-
-#define DISK_TEST(name) cmocka_unit_test_setup_teardown(name, disk_setup, rig_teardown)
-
 static unsigned char *memory(void)
 {
 	void *at = NULL;
@@ -293,20 +284,20 @@ static void a_place_that_is_stale_already_is_reported(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		DISK_TEST(a_page_on_the_disk_of_another_host_is_promoted_and_read),
-		DISK_TEST(the_touch_of_a_promoted_page_is_never_left_out),
-		DISK_TEST(a_page_on_this_hosts_disk_is_copied_from_its_pool),
-		DISK_TEST(a_page_in_memory_is_preferred_to_one_on_disk),
-		DISK_TEST(an_exists_is_a_hit_and_a_hint),
-		DISK_TEST(a_set_stores_the_page_in_memory_all_the_same),
-		DISK_TEST(a_page_that_its_holder_does_not_have_is_reported_and_a_miss),
-		DISK_TEST(a_holder_that_cannot_serve_now_makes_the_page_unreachable),
-		DISK_TEST(a_page_of_another_length_on_one_disk_hides_no_other_disk),
-		DISK_TEST(a_page_of_another_length_on_every_disk_is_invalid),
-		DISK_TEST(without_an_answer_the_call_ends_at_its_deadline),
-		DISK_TEST(a_holder_that_does_not_answer_leaves_time_for_another),
-		DISK_TEST(an_answer_with_a_place_on_disk_is_none),
-		DISK_TEST(a_place_that_is_stale_already_is_reported),
+		RIG_TEST(a_page_on_the_disk_of_another_host_is_promoted_and_read),
+		RIG_TEST(the_touch_of_a_promoted_page_is_never_left_out),
+		RIG_TEST(a_page_on_this_hosts_disk_is_copied_from_its_pool),
+		RIG_TEST(a_page_in_memory_is_preferred_to_one_on_disk),
+		RIG_TEST(an_exists_is_a_hit_and_a_hint),
+		RIG_TEST(a_set_stores_the_page_in_memory_all_the_same),
+		RIG_TEST(a_page_that_its_holder_does_not_have_is_reported_and_a_miss),
+		RIG_TEST(a_holder_that_cannot_serve_now_makes_the_page_unreachable),
+		RIG_TEST(a_page_of_another_length_on_one_disk_hides_no_other_disk),
+		RIG_TEST(a_page_of_another_length_on_every_disk_is_invalid),
+		RIG_TEST(without_an_answer_the_call_ends_at_its_deadline),
+		RIG_TEST(a_holder_that_does_not_answer_leaves_time_for_another),
+		RIG_TEST(an_answer_with_a_place_on_disk_is_none),
+		RIG_TEST(a_place_that_is_stale_already_is_reported),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

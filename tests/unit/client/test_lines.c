@@ -296,18 +296,6 @@ static void touches_share_ring_entries_and_wake_ups(void **state)
 	assert_int_equal(counted(&wrong_refs), 0);
 }
 
-static void an_engine_that_knows_no_shared_touches_gets_single_ones(void **state)
-{
-	(void)state;
-	touch_ops = 0;
-	LET(on_ctl, count_touch_ops);
-	LET(status->reports, 1);
-	assert_int_not_equal(look_up_new(), 0);
-	set("urgent", 4096);
-	assert_int_equal(SEEN(touches), COUNT);
-	assert_int_equal(counted(&touch_ops), COUNT);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -319,7 +307,6 @@ int main(void)
 		RIG_TEST(an_empty_ctl_ring_is_not_published),
 		RIG_TEST(a_napping_control_plane_is_woken_by_a_waiting_thread_only),
 		RIG_TEST(touches_share_ring_entries_and_wake_ups),
-		RIG_TEST(an_engine_that_knows_no_shared_touches_gets_single_ones),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

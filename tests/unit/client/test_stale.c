@@ -168,32 +168,6 @@ static void a_local_place_outside_the_pool_is_refused(void **state)
 	}
 }
 
-/*
- * Entries whose place is the disk of their holder: they are not READ, not reported as wrong, and do
- * not hide a location in memory.
- */
-static void a_place_on_disk_is_no_location(void **state)
-{
-	struct page_key key = fake_key("key-1");
-	unsigned char *at = memory(1 << 20);
-
-	(void)state;
-	for (uint32_t node = FAKE_SELF; node <= FAKE_A; node++)
-		fake_insert(&fake, &key, FAKE_NODES,
-			&(struct dir_entry){.ref = FAKE_REF(node),
-				.place = place_make(PLACE_DISK, 0),
-				.generation = 7});
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
-	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
-	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), 0);
-	assert_int_equal(SEEN(stales), 0);
-	assert_int_equal(counts().stale, 0);
-	fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
-	assert_true(same("key-1", at, 0, PAGE_BYTES));
-	assert_int_equal(SEEN(stales), 0);
-}
-
 static void entries_of_a_dead_node_are_ignored(void **state)
 {
 	struct page_key key = fake_key("key-1");
@@ -315,7 +289,6 @@ int main(void)
 		RIG_TEST(a_local_page_of_another_length_is_invalid),
 		RIG_TEST(a_copy_of_another_length_hides_no_other_copy),
 		RIG_TEST(a_local_place_outside_the_pool_is_refused),
-		RIG_TEST(a_place_on_disk_is_no_location),
 		RIG_TEST(entries_of_a_dead_node_are_ignored),
 		RIG_TEST(two_stale_copies_are_tried_once_each),
 		RIG_TEST(a_stale_location_is_not_remembered),

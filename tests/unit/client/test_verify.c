@@ -243,19 +243,6 @@ static void a_page_whose_head_cannot_be_read_is_unreachable(void **state)
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 }
 
-static void an_engine_that_takes_no_reports_gets_none(void **state)
-{
-	unsigned char *at = memory(1 << 20);
-	uint32_t place = proven("key-1", FAKE_A, 0, PAGE_BYTES);
-
-	(void)state;
-	shm_store(&fake.status->reports, 0);
-	flip(FAKE_A, place, 0);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
-	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
-	assert_int_equal(reports_seen(), 0);
-}
-
 static void without_verification_no_head_is_read(void **state)
 {
 	unsigned char *at = memory(1 << 20);
@@ -347,7 +334,6 @@ int main(void)
 		ALWAYS(a_page_without_crc_is_a_hit),
 		ALWAYS(a_page_evicted_before_its_head_was_read_is_stale),
 		ALWAYS(a_page_whose_head_cannot_be_read_is_unreachable),
-		ALWAYS(an_engine_that_takes_no_reports_gets_none),
 		NEVER(without_verification_no_head_is_read),
 		SAMPLE(a_sample_compares_the_share_that_was_chosen),
 		SAMPLE(a_sample_finds_a_damaged_page_in_the_end),

@@ -401,7 +401,6 @@ static inline int setup(void **state)
 	control.shard = &shard;
 	memset(&directory, 0, sizeof(directory));
 	memset(&peer, 0, sizeof(peer));
-	peer.member.disk = true;
 	peer.member.record.rails = RAILS;
 	memset(&settings, 0, sizeof(settings));
 	broken_calls = 0;

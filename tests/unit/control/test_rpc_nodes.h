@@ -125,6 +125,11 @@ const char *node_at(unsigned i);
  */
 /* Runs one turn of the event loop of every node that is not stalled. */
 void nodes_turn(void);
+/*
+ * True, as after nodes_setup(): members that the test plays serve, as if they answered each probe
+ * at once.
+ */
+extern bool raw_serves;
 void nodes_run(unsigned ms);
 /* Advances the time by `ms` without a turn of any node, as if the host were suspended. */
 void nodes_pass(unsigned ms);

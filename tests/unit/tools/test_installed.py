@@ -23,7 +23,7 @@ PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-keeper", "peercach
 EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
 OTHERS = ["RUNBOOK.md", "peercache-alerts.yml", "peercache-grafana.json",
           "peercache-prometheus.yml"]
-HEADERS = ["peercache.h", "pc.h"]
+HEADERS = ["peercache.h"]
 NEEDED = ["pkg-config", "gcc", "g++", "ldd", "readelf"]
 LANGUAGES = {"c": ["gcc", "-std=c99"], "cc": ["g++", "-std=c++11"]}
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]

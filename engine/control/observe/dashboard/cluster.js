@@ -46,7 +46,6 @@ function wordsOfRow(row) {
   const parts = faultsOfRow(row), severity = row.severity === "info" ? "note" : row.severity;
   if (parts.length && severity !== "ok") parts[0] = wordsOfName(severity) + ": " + parts[0];
   if (row.why === "waiting") parts.push(row.age_ms < 0 ? "no answer yet" : "no fresh answer");
-  else if (row.why === "old") parts.push("its version has no summaries");
   return parts.join("; ") || "nothing to report";
 }
 

@@ -46,10 +46,12 @@ static void hello_hands_out_the_memory_that_clients_map(void **state)
 static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 {
 	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
+	char logged[4096];
 	struct answer a;
 	int fd;
 
 	(void)state;
+	log_test_capture(logged, sizeof(logged));
 	for (unsigned i = 0; i < 2; i++) {
 		r = request_of(ATTACH_HELLO, 0, 0);
 		if (i == 0)
@@ -65,10 +67,15 @@ static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 			snprintf(ours, sizeof(ours), " %u", ABI_VERSION);
 			assert_non_null(strstr(a.reply.text, "77"));
 			assert_non_null(strstr(a.reply.text, ours));
+			assert_non_null(
+				strstr(a.reply.text, "restart the engine with its newer program"));
+			assert_non_null(strstr(logged, a.reply.text)); /* both sides say it */
 		}
 		assert_int_equal(recv(fd, &a, sizeof(a), MSG_DONTWAIT), 0);
 		close(fd);
 	}
+	assert_int_equal(control.counter[COUNTER_clients_refused], 2);
+	log_test_capture(NULL, 0);
 	for (size_t n = 1; n <= sizeof(r) + 1; n += sizeof(r) / 2 - 1) {
 		char bytes[sizeof(r) + 1];
 

@@ -224,38 +224,6 @@ static void after_a_warm_restart_they_are_not_published_again(void **state)
 	assert_int_equal(node[HOLDER].control.counter[COUNTER_entries_kept], before);
 }
 
-/* An engine of an earlier version would close the link. */
-static void an_owner_that_does_not_know_these_entries_gets_none(void **state)
-{
-	struct control *holder = &node[HOLDER].control;
-	unsigned given = 0;
-	uint32_t older;
-
-	(void)state;
-	open_three();
-	older = node[0].control.ref;
-	owner_at(holder->directory, member_by_ref(holder, older)->peer)->takes_disk = false;
-	for (unsigned k = 0; k < 50; k++) {
-		bool owned = false;
-		uint32_t owner[REPLICAS_MAX];
-		const struct map_view *view = member_map(holder);
-		unsigned owners = map_owners(view, &disk[k].key, owner);
-
-		for (unsigned o = 0; o < owners; o++)
-			owned |= view->owner[owner[o]].ref == older;
-		assert_int_equal(directory_on_disk(holder, &disk[k]), !owned);
-	}
-	open_disk(KEYS);
-	assert_true(nodes_until(settled(), 9000));
-	for (unsigned k = 0; k < KEYS; k++) {
-		struct dir_entry found[8];
-
-		assert_int_equal(shard_find(node[0].control.shard, &disk[k].key, found, 8), 0);
-		given += owners_of_disk(k);
-	}
-	assert_true(given > KEYS);
-}
-
 static void a_report_about_a_page_that_is_on_disk_is_wrong(void **state)
 {
 	struct control *holder = &node[HOLDER].control;
@@ -316,7 +284,6 @@ int main(void)
 		DISK_TEST(a_new_owner_gets_the_entries_too),
 		DISK_TEST(a_page_that_is_in_memory_too_has_one_entry),
 		DISK_TEST(after_a_warm_restart_they_are_not_published_again),
-		DISK_TEST(an_owner_that_does_not_know_these_entries_gets_none),
 		DISK_TEST(a_report_about_a_page_that_is_on_disk_is_wrong),
 		DISK_TEST(while_former_owners_have_it_the_older_entry_is_removed_as_well),
 	};

@@ -138,18 +138,6 @@ static void an_owner_whose_removes_were_dropped_is_unsure(void **state)
 	assert_true(owner->unsure);
 }
 
-static void a_member_of_version_8_is_not_compared_with(void **state)
-{
-	struct owner *owner;
-
-	(void)state;
-	owner = mute_is_asked();
-	show_drop(owner);
-	((struct rpc_link *)member_link_now(&node[0].control, owner->ref))->member->contact->wire =
-		WIRE_VERSION_OLDEST;
-	assert_false(digest_ask(node[0].control.directory, owner));
-}
-
 static void questions_that_break_a_rule_end_the_link(void **state)
 {
 	static uint8_t slots[MAP_SLOTS / 8 + 1];
@@ -198,7 +186,6 @@ int main(void)
 		T(digests_that_break_a_rule_end_the_link),
 		T(no_more_is_shown_than_there_is_room_for_removes),
 		T(an_owner_whose_removes_were_dropped_is_unsure),
-		T(a_member_of_version_8_is_not_compared_with),
 		T(questions_that_break_a_rule_end_the_link),
 		T(an_owner_that_lies_gets_removes_only),
 	};

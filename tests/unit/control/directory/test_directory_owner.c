@@ -33,7 +33,6 @@ static void record_take(unsigned i, enum record_state state, uint32_t admission)
 	record.member = &subject;
 	record.state = state;
 	record.admission = admission;
-	record.lists = true;
 	assert_true(member_records(control, NULL, 1, &at));
 }
 
@@ -97,7 +96,7 @@ static void in_a_large_cluster_an_owner_is_made_when_it_is_needed(void **state)
 	assert_ptr_equal(owner_of(dir, control->ref), dir->self);
 	assert_int_equal(owners(), 1);
 	/* A link with a member needs one, too. */
-	directory_link_up(control, member_by_ref(control, (uint32_t)incarnation(8))->peer, false);
+	directory_link_up(control, member_by_ref(control, (uint32_t)incarnation(8))->peer);
 	assert_int_equal(owners(), 2);
 	assert_int_equal(owner_of(dir, (uint32_t)incarnation(8))->ref, incarnation(8));
 }

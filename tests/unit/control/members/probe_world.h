@@ -31,7 +31,6 @@ enum word { SAYS_NOTHING, SAYS_SERVED, SAYS_HEARD };
 static struct played {
 	const char *name;
 	uint64_t incarnation;
-	bool probes;    /* it says so in its Hello */
 	bool serves;    /* it answers probes */
 	bool mute;      /* it neither sends nor receives */
 	bool short_pad; /* with less than it was sent */
@@ -68,7 +67,6 @@ static inline void hello(struct played *p)
 	self.rails = 2;
 	self.bucket_bits = 10;
 	say.self = &self;
-	say.probes = p->probes;
 	member_agree_say(&node[0].control, &say);
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &say;

@@ -205,7 +205,7 @@ static void a_loopback_address_from_another_host_is_refused_with_the_fix(void **
 		int fd = raw_open_far();
 
 		raw_hello(fd, "raw", 0x1234567890, 9, NULL);
-		assert_int_equal(hello_version(fd), WIRE_VERSION_OLDEST);
+		assert_int_equal(hello_version(fd), WIRE_VERSION);
 		assert_true(raw_closed(fd, 1000));
 		close(fd);
 	}

@@ -9,13 +9,14 @@ static int setup(void **state)
 {
 	(void)state;
 	nodes_setup(BEAT_MS, DEAD_MS);
+	raw_serves = false;
 	assert_int_equal(node_open(0, NULL), 0);
 	memset(played, 0, sizeof(played));
 	*gray = (struct played){.name = "gray", .incarnation = 0x1200000000 + OWN_REF};
 	*other = (struct played){.name = "other", .incarnation = 0x1300000000 + OWN_REF + 1};
 	for (unsigned i = 0; i < 2; i++) {
 		played[i].fd = -1;
-		played[i].probes = played[i].serves = true;
+		played[i].serves = true;
 		hello(&played[i]);
 		(void)until_on_map(&played[i], true, 1000);
 	}
@@ -126,21 +127,6 @@ static void answers_with_another_serial_or_a_shorter_pad_do_not_count(void **sta
 	assert_int_equal(unserving(), 2);
 }
 
-static void a_member_that_does_not_know_probes_is_not_removed(void **state)
-{
-	unsigned probed;
-
-	(void)state;
-	gray->probes = gray->serves = false;
-	gray->incarnation += 0x1000;
-	hello(gray);
-	(void)until_on_map(gray, true, 1000);
-	probed = gray->probed;
-	run(4 * DEAD_MS);
-	assert_true(on_map(gray));
-	assert_int_equal(gray->probed, probed);
-}
-
 static void an_engine_that_stood_still_removes_no_other(void **state)
 {
 	(void)state;
@@ -176,19 +162,6 @@ static void its_own_word_and_heartbeats_that_another_one_hears_do_not_count(void
 	other->word = SAYS_HEARD;
 	assert_in_range(
 		until_on_map(gray, false, 2 * DEAD_MS), REMOVAL_MS - LATE_MS, REMOVAL_MS + LATE_MS);
-}
-
-static void what_a_member_without_probes_hears_counts(void **state)
-{
-	(void)state;
-	other->probes = false;
-	other->incarnation += 0x1000;
-	hello(other);
-	(void)until_on_map(other, true, 1000);
-	gray->serves = false;
-	other->word = SAYS_HEARD;
-	run(4 * DEAD_MS);
-	assert_true(on_map(gray));
 }
 
 static void an_engine_answers_for_members_that_serve_it(void **state)
@@ -380,11 +353,9 @@ int main(void)
 		T(a_member_that_answers_no_probe_is_removed_although_its_heartbeats_arrive),
 		T(a_probe_without_an_answer_makes_suspect_until_it_is_answered),
 		T(answers_with_another_serial_or_a_shorter_pad_do_not_count),
-		T(a_member_that_does_not_know_probes_is_not_removed),
 		T(an_engine_that_stood_still_removes_no_other),
 		T(a_member_that_serves_another_one_stays),
 		T(its_own_word_and_heartbeats_that_another_one_hears_do_not_count),
-		T(what_a_member_without_probes_hears_counts),
 		T(an_engine_answers_for_members_that_serve_it),
 		T(a_removed_member_comes_back_only_when_it_has_served),
 		T(a_removed_member_is_sent_heartbeats_and_served_probes_only),

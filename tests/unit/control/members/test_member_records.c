@@ -55,7 +55,6 @@ static void record_set(unsigned i, enum record_state state, uint32_t admission)
 	record[i].member = &subject[i];
 	record[i].state = state;
 	record[i].admission = admission;
-	record[i].probes = record[i].lists = true;
 	record_at[i] = &record[i];
 }
 

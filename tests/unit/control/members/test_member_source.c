@@ -79,7 +79,6 @@ static void crowd_set(unsigned i, const char *name, uint64_t incarnation)
 	crowd.record[i] = (Pc__MemberRecord)PC__MEMBER_RECORD__INIT;
 	crowd.record[i].member = &crowd.subject[i];
 	crowd.record[i].admission = 1;
-	crowd.record[i].lists = crowd.record[i].probes = true;
 	crowd.at[i] = &crowd.record[i];
 }
 

@@ -47,7 +47,7 @@ static void the_bytes_are_as_they_were_in_version_1(void **state)
 		1, 0x10, 0x27, 0x15, 0xcd, 0x5b, 0x07, 0xef, 0xcd, 0xab, 0x89, 0x67, 0x05, 0, 0, 1,
 		0, 0, 0, 0, 0, 0, 0, 0x78, 0x56, 0x34, 0x12, 2, 0, 0, 0, 'p', 'o', 'o', 'l', '_',
 		'f', 'u', 'l', 'l', 0};
-	struct summary s = {.version = 1,
+	struct summary s = {.made = 1,
 		.severity = 2,
 		.flags = 3,
 		.findings = 4,
@@ -82,16 +82,16 @@ static void the_bytes_are_as_they_were_in_version_1(void **state)
 
 static void a_later_version_is_read_and_its_new_fields_are_ignored(void **state)
 {
-	struct summary s = {.version = 9, .severity = 1, .rails = 2}, got;
+	struct summary s = {.made = 9, .severity = 1, .rails = 2}, got;
 
 	(void)state;
 	memset(s.spare, 0xff, sizeof(s.spare));
 	assert_true(summary_decode((uint8_t *)&s, sizeof(s), &got));
 	memset(s.spare, 0, sizeof(s.spare));
 	assert_memory_equal(&got, &s, sizeof(s));
-	s.version = 0;
+	s.made = 0;
 	assert_false(summary_decode((uint8_t *)&s, sizeof(s), &got));
-	s.version = 1;
+	s.made = 1;
 	assert_false(summary_decode((uint8_t *)&s, sizeof(s) - 1, &got));
 	assert_false(summary_decode((uint8_t *)&s, 0, &got));
 }
@@ -102,7 +102,7 @@ static void assert_bounded(const struct summary *s)
 {
 	size_t bytes = strnlen(s->finding, sizeof(s->finding));
 
-	assert_true(s->version >= 1 && s->severity <= SUMMARY_CRITICAL && s->flags <= 7);
+	assert_true(s->made >= 1 && s->severity <= SUMMARY_CRITICAL && s->flags <= 7);
 	assert_true(s->rails <= RAILS_MAX && s->rails_up <= s->rails);
 	assert_true(s->members_up <= 32768 && s->members_down <= 32768);
 	assert_true(s->pool_used <= 1000 && s->directory_used <= 1000);
@@ -271,7 +271,7 @@ static uint64_t merge_some(bool alike, struct summary_merged *merged)
 		uint64_t mine = alike ? 2000 + rnd() % (SAMPLES - 2000)
 				      : 1 + rnd() % (rnd() % 2 ? SAMPLES : 100);
 		uint64_t latency[LATENCY_BUCKETS] = {0};
-		struct summary s = {.version = 1}, got;
+		struct summary s = {.made = 1}, got;
 		unsigned shape = (unsigned)(rnd() % 4);
 
 		if (!scale || !alike)
@@ -337,7 +337,7 @@ static void percentiles_of_members_alike_are_within_a_factor_of_2(void **state)
 /* A share of rows that lie moves percentiles only by its weight; honest rows stay as they are. */
 static void a_lying_member_has_at_most_the_weight_it_claims(void **state)
 {
-	struct summary honest = {.version = 1}, liar = {.version = 1}, got;
+	struct summary honest = {.made = 1}, liar = {.made = 1}, got;
 	struct summary_merged merged = {0};
 
 	(void)state;

@@ -47,7 +47,7 @@ static void members(unsigned count)
 static void severity(unsigned row, unsigned severity)
 {
 	view.row[row].answered_ns = now_ns;
-	view.row[row].summary = (struct summary){.version = 1, .severity = (uint8_t)severity};
+	view.row[row].summary = (struct summary){.made = 1, .severity = (uint8_t)severity};
 }
 
 /* Does as view_tick() does, without messages. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * view.c: summaries between several control planes, and with engines played by hand over raw
- * sockets: older ones, greedy ones and ones that send wrong bytes.
+ * sockets: greedy ones and ones that send wrong bytes.
  */
 #include "tests/unit/control/agree_world.h"
 
@@ -43,8 +43,7 @@ static void open_nodes(unsigned count)
 	watched_ns = 0;
 	for (unsigned i = 0; i < count; i++) {
 		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
-		node[i].control.view->own =
-			(struct summary){.version = 1, .rails = (uint8_t)(i + 1)};
+		node[i].control.view->own = (struct summary){.made = 1, .rails = (uint8_t)(i + 1)};
 	}
 	assert_true(nodes_until(all_agree(), 10000));
 }
@@ -83,7 +82,7 @@ static void a_watched_engine_gets_the_summaries_of_all_members(void **state)
 
 		snprintf(name, sizeof(name), "node-%u", i);
 		m = shown(name);
-		assert_true(m.summaries && !m.summary_silent);
+		assert_true(!m.summary_silent);
 		assert_in_range(clock_now_ns() - m.summary_ns, 0, 300000000);
 		assert_memory_equal(&m.summary, &node[i].control.view->own, SUMMARY_BYTES);
 	}
@@ -160,7 +159,7 @@ static void a_member_that_was_started_again_has_no_old_summary(void **state)
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 10000));
 	assert_int_equal(shown("node-1").summary_ns, 0);
-	node[1].control.view->own = (struct summary){.version = 1, .rails = 7};
+	node[1].control.view->own = (struct summary){.made = 1, .rails = 7};
 	view_run(1200, true);
 	assert_int_equal(shown("node-1").summary.rails, 7);
 }
@@ -168,7 +167,7 @@ static void a_member_that_was_started_again_has_no_old_summary(void **state)
 /* ---- engines by hand ------------------------------------------------------------------------- */
 
 /* Connects to node 0 as member "raw"; a raw engine neither dials nor sends heartbeats. */
-static int raw_member(bool summaries)
+static int raw_member(void)
 {
 	Pc__Member self = PC__MEMBER__INIT;
 	Pc__Hello hello = PC__HELLO__INIT;
@@ -183,7 +182,6 @@ static int raw_member(bool summaries)
 	self.bucket_bits = 10;
 	hello.version = WIRE_VERSION;
 	hello.self = &self;
-	hello.summaries = summaries;
 	member_agree_say(&node[0].control, &hello);
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
@@ -191,7 +189,6 @@ static int raw_member(bool summaries)
 	answer = read_message(fd);
 	assert_non_null(answer);
 	assert_int_equal(answer->body_case, PC__MESSAGE__BODY_HELLO);
-	assert_true(answer->hello->summaries);
 	pc__message__free_unpacked(answer, NULL);
 	assert_true(sees_count(0, 2));
 	return fd;
@@ -244,27 +241,13 @@ static void setup_raw(void)
 	open_nodes(1);
 }
 
-static void an_older_engine_is_never_asked(void **state)
-{
-	int fd;
-
-	(void)state;
-	setup_raw();
-	fd = raw_member(false);
-	view_run(5000, true);
-	assert_int_equal(asked(0), 0);
-	assert_int_equal(arrived(fd, PC__MESSAGE__BODY_SUMMARY_ASK), 0);
-	assert_false(shown("raw").summaries);
-	close(fd);
-}
-
 static void a_member_that_does_not_answer_is_shown_as_silent(void **state)
 {
 	int fd;
 
 	(void)state;
 	setup_raw();
-	fd = raw_member(true);
+	fd = raw_member();
 	view_run(2500, true);
 	assert_false(shown("raw").summary_silent);
 	view_run(1000, true);
@@ -285,7 +268,7 @@ static void a_link_gets_one_answer_in_half_a_second(void **state)
 
 	(void)state;
 	setup_raw();
-	fd = raw_member(true);
+	fd = raw_member();
 	message.body_case = PC__MESSAGE__BODY_SUMMARY_ASK;
 	message.summary_ask = &ask;
 	for (unsigned i = 0; i < 100; i++)
@@ -310,7 +293,7 @@ static void a_summary_that_was_not_requested_is_ignored(void **state)
 
 	(void)state;
 	setup_raw();
-	fd = raw_member(true);
+	fd = raw_member();
 	say_summary(fd, SUMMARY_BYTES, 1);
 	nodes_run(10);
 	assert_int_equal(shown("raw").summary_ns, 0);
@@ -332,7 +315,7 @@ static void hostile_bytes_are_bounded_and_a_wrong_length_closes_the_link(void **
 
 	(void)state;
 	setup_raw();
-	fd = raw_member(true);
+	fd = raw_member();
 	view_run(100, true);
 	say_summary(fd, SUMMARY_BYTES, 0); /* version 0: nothing is kept */
 	nodes_run(10);
@@ -361,7 +344,6 @@ int main(void)
 		T(engines_that_a_page_shows_are_active),
 		T(an_engine_that_stops_asks_nothing),
 		T(a_member_that_was_started_again_has_no_old_summary),
-		T(an_older_engine_is_never_asked),
 		T(a_member_that_does_not_answer_is_shown_as_silent),
 		T(a_link_gets_one_answer_in_half_a_second),
 		T(a_summary_that_was_not_requested_is_ignored),

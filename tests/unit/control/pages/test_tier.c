@@ -111,7 +111,7 @@ static void only_the_readers_of_the_page_end_its_pin(void **state)
 	tier_touched(&control, credit.place + 1, credit.generation);
 	tier_touched(&control, credit.place, credit.generation);
 	assert_int_equal(control.tier->pins, 1);
-	/* an older client names no generation */
+	/* another engine names no generation */
 	tier_touched(&control, credit.place, 0);
 	assert_int_equal(control.tier->pins, 0);
 	tier_touched(&control, credit.place, credit.generation);

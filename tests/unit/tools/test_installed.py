@@ -104,7 +104,8 @@ class Installed(unittest.TestCase):
         expected += [self.root + os.path.join(self.prefix, "lib", name) for name in (
             "systemd/system/peercache-engine.service", "sysusers.d/peercache.conf")]
         expected += [self.path("libdir", name) for name in (
-            "libpeercache.so", "libpeercache.so.0", f"libpeercache.so.{self.version}",
+            "libpeercache.so", "libpeercache.so.0",
+            "libpeercache.so." + self.version.split(".dev")[0],
             "pkgconfig/peercache.pc")]
         if self.verbs:
             expected.append(self.path("libdir", "peercache", "peercache-verbs.so"))

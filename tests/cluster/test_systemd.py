@@ -172,6 +172,12 @@ class Systemd(unittest.TestCase):
         self.assertEqual(status["Seccomp"].strip(), "2")
         self.assertNotIn("forbid", self.log())
 
+    def test_the_disk_tier_works_in_the_state_directory(self):
+        self.command += ["--set", "disk.paths=/var/lib/peercache", "--set", "disk.bytes=256MiB",
+                         "--set", "disk.segment_bytes=16MiB"]
+        self.serve()
+        harness.wait_for(lambda: "found on 1 path(s)" in self.log(), 60, "the disk is open")
+
     def test_an_engine_that_does_not_answer_is_started_again(self):
         self.serve()
         self.assertEqual(self.kept("set")["hit"], PAGES)

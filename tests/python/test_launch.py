@@ -593,6 +593,7 @@ class Keys(unittest.TestCase):
         running = {"engine.pool_bytes": 64 << 20, "rail.devices": "soft", "rail.gid_index": -1,
                    "soft.link": "tcp", "cluster.replicas": 2, "cluster.port": 7,
                    "cluster.seeds": "127.0.0.1:7, 127.0.0.2:7", "engine.huge_pages": False,
+                   "cluster.address": "10.0.0.1",  # what the engine has chosen for "auto"
                    "metrics.port": 0, "rail.mr_bytes": 65536, "engine.name": "n",
                    "disk.paths": "/d"}
         config = configuration.read(extra)

@@ -298,12 +298,13 @@ class Config:
     def differences(self, running: Mapping[str, Any]) -> list[str]:
         """The settings that the user gave and that a running engine does not have, as texts.
 
-        running: the engine's settings by section.key, as its report has them.
+        running: the engine's settings by section.key, as its report has them: for "auto" it has
+        what the engine has chosen, which is no difference.
         """
         found = []
         for setting, wanted in self.settings.items():
             key = self.origins[setting]
-            if key in self.given and setting in running and \
+            if key in self.given and setting in running and wanted != "auto" and \
                     not same_value(wanted, running[setting]):
                 found.append(f'{setting} = {shown(running[setting])}, not {wanted} ("{key}")')
         return found

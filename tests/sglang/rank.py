@@ -2,7 +2,8 @@
 """Tensor-parallel ranks of SGLang on the CPU.
 
     python rank.py DRIVER JSON    runs a process for each rank; exit status 0 if all ranks had 0
-    python rank.py --import       imports everything that ranks of the newest version import
+    python rank.py --import       imports everything that ranks and servers of the newest version
+                                  import
 
 DRIVER is the module with the class Rank: controller or tree. JSON is a list with one dict per rank,
 its plan: tp_rank, tp_size, rendezvous (a file for torch), errors (a file for its output) and socket
@@ -77,6 +78,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             driver("tree")({"tp_rank": 0, "tp_size": 1, "rendezvous": folder + "/rendezvous"}
                            ).make_device_pools()
+        importlib.import_module("sglang.srt.entrypoints.http_server")
         return 0
     rank_class = driver(sys.argv[1])
     plans = json.loads(sys.argv[2])

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a model that a server can load, with random weights from a seed.
+
+    model.py FOLDER mha|mla SEED     runs with the Python of tests/sglang, which has torch
+
+The weights are large enough that attention is sharp: another K or V of one token changes the
+answer. They are stored as bfloat16, as those of a served model are.
+"""
+
+import json
+import os
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+HIDDEN, LAYERS, HEADS, INTERMEDIATE, VOCABULARY = 512, 4, 8, 1024, 1024
+COMMON = {"hidden_size": HIDDEN, "intermediate_size": INTERMEDIATE, "num_hidden_layers": LAYERS,
+          "num_attention_heads": HEADS, "vocab_size": VOCABULARY, "max_position_embeddings": 8192,
+          "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+          "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 1,
+          "eos_token_id": 2}
+HEAD = HIDDEN // HEADS
+KV_HEADS = 2
+LATENT, ROPE, NOPE = 128, 32, 64  # of MLA: bytes of a token come from the first two
+CONFIG = {
+    "mha": {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+            "num_key_value_heads": KV_HEADS},
+    "mla": {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2",
+            "num_key_value_heads": HEADS, "q_lora_rank": None, "kv_lora_rank": LATENT,
+            "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": NOPE,
+            "n_routed_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 256,
+            "first_k_dense_replace": LAYERS, "moe_layer_freq": 1, "routed_scaling_factor": 1.0,
+            # SGLang has no other rotary embedding of this model for a CPU.
+            "rope_scaling": {"type": "yarn", "rope_type": "yarn", "factor": 2.0, "mscale": 1.0,
+                             "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
+                             "original_max_position_embeddings": 4096}},
+}
+
+
+def attention(kind):
+    """Yields name, rows and columns of the matrices of a layer's attention."""
+    if kind == "mha":
+        yield "q_proj", HIDDEN, HIDDEN
+        yield "k_proj", KV_HEADS * HEAD, HIDDEN
+        yield "v_proj", KV_HEADS * HEAD, HIDDEN
+        yield "o_proj", HIDDEN, HIDDEN
+    else:
+        yield "q_proj", HEADS * (NOPE + ROPE), HIDDEN
+        yield "kv_a_proj_with_mqa", LATENT + ROPE, HIDDEN
+        yield "kv_b_proj", HEADS * 2 * NOPE, LATENT
+        yield "o_proj", HIDDEN, HEADS * NOPE
+
+
+def weights(kind, seed):
+    """The model's tensors by name."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+
+    def matrix(name, rows, columns, scale):
+        values = torch.randn(rows, columns, generator=generator) * scale
+        made[name + ".weight"] = values.to(torch.bfloat16)
+
+    def norm(name, size):
+        made[name + ".weight"] = torch.ones(size, dtype=torch.bfloat16)
+
+    matrix("model.embed_tokens", VOCABULARY, HIDDEN, 1)
+    matrix("lm_head", VOCABULARY, HIDDEN, 2 * HIDDEN ** -0.5)
+    norm("model.norm", HIDDEN)
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}."
+        for name, rows, columns in attention(kind):
+            matrix(prefix + "self_attn." + name, rows, columns, 1.5 * columns ** -0.5)
+        if kind == "mla":
+            norm(prefix + "self_attn.kv_a_layernorm", LATENT)
+        for name, rows, columns in (("gate_proj", INTERMEDIATE, HIDDEN),
+                                    ("up_proj", INTERMEDIATE, HIDDEN),
+                                    ("down_proj", HIDDEN, INTERMEDIATE)):
+            matrix(prefix + "mlp." + name, rows, columns, columns ** -0.5)
+        norm(prefix + "input_layernorm", HIDDEN)
+        norm(prefix + "post_attention_layernorm", HIDDEN)
+    return made
+
+
+def make(folder, kind, seed):
+    os.makedirs(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="ascii") as file:
+        json.dump({**COMMON, **CONFIG[kind]}, file)
+    save_file(weights(kind, seed), os.path.join(folder, "model.safetensors"),
+              metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    make(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -26,15 +26,10 @@ LATENT, ROPE, NOPE = 128, 32, 64  # of MLA: bytes of a token come from the first
 CONFIG = {
     "mha": {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
             "num_key_value_heads": KV_HEADS},
-    "mla": {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2",
+    "mla": {"architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3",
             "num_key_value_heads": HEADS, "q_lora_rank": None, "kv_lora_rank": LATENT,
             "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": NOPE,
-            "n_routed_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 256,
-            "first_k_dense_replace": LAYERS, "moe_layer_freq": 1, "routed_scaling_factor": 1.0,
-            # SGLang has no other rotary embedding of this model for a CPU.
-            "rope_scaling": {"type": "yarn", "rope_type": "yarn", "factor": 2.0, "mscale": 1.0,
-                             "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
-                             "original_max_position_embeddings": 4096}},
+            "scale_emb": 1, "scale_depth": LAYERS ** 0.5, "dim_model_base": HIDDEN},
 }
 
 

@@ -30,7 +30,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 IMPORTED = ("sglang.srt.entrypoints.http_server", "sglang.srt.managers.scheduler",
             "sglang.srt.managers.detokenizer_manager", "sglang.srt.model_loader.loader",
-            "sglang.srt.models.llama", "sglang.srt.models.deepseek_v2", "peercache.store")
+            "sglang.srt.models.llama", "sglang.srt.models.minicpm3", "peercache.store")
 
 
 def become(request):

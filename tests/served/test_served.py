@@ -34,7 +34,7 @@ STREAMS = 3   # requests at once
 class Served(unittest.TestCase):
     """Base class: two hosts that run the README's line for one node."""
 
-    KIND, EXTRA, FLAGS = "mha", {}, []
+    KIND, FLAGS = "mha", []  # of the model; more words of the launch line
     site, seed = None, SEED * 1000
 
     @classmethod
@@ -63,19 +63,14 @@ class Served(unittest.TestCase):
                                      for host in cls.site.hosts), 60, "the engines see each other")
 
     @classmethod
-    def words(cls, host, mode=None, extra=(), flags=()):
-        """The launch line of a host."""
-        return lines.line(
-            cls.site.model(cls.KIND, SEED), f"{cls.site.hosts[0].address}:31998", mode,
-            {**cls.extra(host), **dict(extra)}, [*FLAGS, *cls.FLAGS, *flags])
-
-    @classmethod
-    def extra(cls, host):
-        """What this class adds to the extra config of a host."""
+    def words(cls, host, mode=None, flags=()):
+        """The launch line of a host, with a small pool and a disk."""
         path = os.path.join(cls.disk.name, str(host.i))
         os.makedirs(path, exist_ok=True)
-        return {"global_segment_size": str(POOL), "disk_enabled": True, "disk_path": path,
-                "disk_size": DISK, **cls.EXTRA}
+        return lines.line(
+            cls.site.model(cls.KIND, SEED), f"{cls.site.hosts[0].address}:31998", mode,
+            {"global_segment_size": str(POOL), "disk_enabled": True, "disk_path": path,
+             "disk_size": DISK}, [*FLAGS, *cls.FLAGS, *flags])
 
     @classmethod
     def stop(cls):
@@ -96,14 +91,14 @@ class Served(unittest.TestCase):
         Served.seed += 1
         return random.Random(Served.seed).choices(range(3, 1024), k=tokens)
 
-    def computed(self, prompt, host=None):
-        """Computes a prompt without L3; returns the answer once all of its pages are stored."""
-        host = host or self.here
-        before = host.status()["calls"]["set"]["hit"]
-        answer = host.generate(prompt)
-        self.assertEqual(answer.cached, 0, "a new prompt")
-        pages = len(prompt) // self.page_size()
-        harness.wait_for(lambda: host.status()["calls"]["set"]["hit"] >= before + pages, 300,
+    def computed(self, prompt, cached=0):
+        """Has the first host compute a prompt, of which its L1 has the first pages. Returns the
+        answer once all of its pages are stored."""
+        before = self.here.status()["calls"]["set"]["hit"]
+        answer = self.here.generate(prompt)
+        self.assertEqual((answer.device, answer.cached), (cached * self.page_size(),) * 2)
+        pages = len(prompt) // self.page_size() - cached
+        harness.wait_for(lambda: self.here.status()["calls"]["set"]["hit"] >= before + pages, 300,
                          "the pages are stored")
         return answer
 
@@ -165,20 +160,10 @@ class Core(Served):
         self.assert_from_storage(self.there, prompt, want)
         # A longer prompt with the same beginning: the second turn of a dialogue.
         longer = prompt + want.tokens + self.prompt(100)
-        turn = self.computed_further(longer, 8)
+        turn = self.computed(longer, cached=8)
         for host in (self.there, self.here):
             host.flush()
             self.assert_from_storage(host, longer, turn)
-
-    def computed_further(self, prompt, cached):
-        """Computes a prompt of which the first pages are cached on this host."""
-        before = self.here.status()["calls"]["set"]["pages"]
-        answer = self.here.generate(prompt)
-        self.assertEqual(answer.device, cached * PAGE)
-        pages = len(prompt) // PAGE - cached
-        harness.wait_for(
-            lambda: self.here.status()["calls"]["set"]["pages"] >= before + pages, 300, "stored")
-        return answer
 
     def test_pages_evicted_from_both_levels_come_back_from_storage(self):
         prompt = self.prompt()

@@ -8,8 +8,9 @@ There is one virtual environment with CPU torch, and a folder for each version. 
 "newest": the newest release that PyPI has for this Python, looked up on every call; if PyPI does
 not answer, the release that it had when it last did. The dependencies of that release are read from
 its metadata, so a release that this file does not know is tested too. SGLang is installed without
-dependencies; requirements.txt lists those that its cache modules import. pip compiles no bytecode,
-because tests import only a few thousand of about ten thousand files; the tests write it.
+dependencies; requirements.txt lists those that its cache modules and its server import. pip
+compiles no bytecode, because tests import only a few thousand of about ten thousand files; the
+tests write it.
 
 All clones share the folders, which are in $PEERCACHE_TEST_CACHE/sglang; the default of that
 variable is peercache-tests in $XDG_CACHE_HOME or ~/.cache. A folder's name has a hash of what

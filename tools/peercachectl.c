@@ -192,8 +192,7 @@ int main(int argc, char **argv)
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"cluster", 0, NULL, 'C'},
 		{"once", 0, NULL, '1'}, {"config", 1, NULL, 'c'}, {"set", 1, NULL, 'a'},
 		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"help", 0, NULL, 'h'},
-		{"version", 0, NULL, 'V'},
-		{NULL, 0, NULL, 0}};
+		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl_run ctl = {
 		.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
 	int o;

@@ -44,6 +44,7 @@ class StoreTest(harness.ClusterTest):
         cls.engines = harness.cluster.Cluster(
             harness.BUILD, 2, pool_bytes="256MiB",
             settings=harness.patient(["engine.unsealed_memory=yes"])).start()
+        harness.wait_proven(cls.engines)
 
     @classmethod
     def tearDownClass(cls):

@@ -374,7 +374,8 @@ static void session_serve(struct session *s, int fd, unsigned fd_count)
 	char text[224]; /* as much as attach_reply.text */
 	int rc = session_request_check(&s->request, fd_count, text, sizeof(text));
 
-	if (rc == -EPROTO && !s->refuse)
+	/* only a session that holds nothing yet is refused; another one ends as a whole */
+	if (!s->id && !s->refuse && rc == -EPROTO)
 		session_refuse(s, rc, "%s", text);
 	else if (!s->id && !s->refuse)
 		session_admit(s);
@@ -385,7 +386,7 @@ static void session_serve(struct session *s, int fd, unsigned fd_count)
 	if (rc < 0) {
 		closer_take(s->control->clients->closer, fd);
 		session_fail(s, rc, text);
-		if (s->refuse)
+		if (s->refuse || rc == -EPROTO)
 			session_end(s, text);
 		return;
 	}

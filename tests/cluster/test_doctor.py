@@ -204,7 +204,7 @@ class Trees(Cases):
         findings, whole = doctor("doctor", "--root", self.tree(healthy_tree()),
                                  *settings(*DEVICES), expect=0)
         self.assertEqual(whole["found"], 0)
-        self.assertEqual(whole["json_version"], 1)
+        self.assertEqual(whole["json_version"], 2)
         self.assertEqual(whole["huge_pages"], 532 + 516)
         unknown = {f["check"] for f in findings if f["state"] == "unknown"}
         self.assertEqual(unknown, {"settings", "engine", "versions", "settings in use", "address",

@@ -704,6 +704,7 @@ void move_slice(void *context)
 	dir->move.soon = false;
 	/* pages that were removed while this engine was away are not published */
 	if (removals_held(dir->control)) {
+		digests_slice(dir); /* those who ask wait for it, and it publishes nothing */
 		move_soon(dir);
 		return;
 	}

@@ -99,6 +99,29 @@ static void a_page_that_changes_while_it_is_compared_is_published(void **state)
 	assert_true(all_found());
 }
 
+/* HOLDER is done, and the others may publish nothing: Told opens a door, which is shut again. */
+static bool settled_while_shut(void)
+{
+	for (unsigned i = 0; i < HOLDER; i++)
+		node[i].control.door_shut = true;
+	return settled();
+}
+
+/* If an owner answered too late, it would be sent all entries. */
+static void an_owner_that_may_not_publish_answers_a_digest(void **state)
+{
+	uint64_t before;
+
+	(void)state;
+	open_with_pages();
+	before = stored();
+	restart_warm(0);
+	assert_true(nodes_until(settled_while_shut(), 5000));
+	assert_true(all_found());
+	assert_int_equal(stored(), before);
+	assert_int_equal(counted(COUNTER_entries_kept), before);
+}
+
 static void after_a_cut_of_a_moment_no_entry_is_published_again(void **state)
 {
 	uint64_t before;
@@ -256,6 +279,7 @@ int main(void)
 		T(an_entry_that_an_owner_has_lost_is_published_again),
 		T(pages_that_the_restart_lost_change_nothing_for_others),
 		T(a_page_that_changes_while_it_is_compared_is_published),
+		T(an_owner_that_may_not_publish_answers_a_digest),
 		T(after_a_cut_of_a_moment_no_entry_is_published_again),
 		T(a_change_of_the_map_while_comparing_loses_no_entry),
 		T(slots_that_come_while_the_answer_is_missing_are_published),

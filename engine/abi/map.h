@@ -22,11 +22,11 @@
  *    load has the word of before, and that loads the new member, finds another word in its second
  *    load, unless a further change has stored the former word again: then the epoch differs. A
  *    reader whose first load has the new word loads the new member.
- * 3. The owners of a key at the time of its set are owners or former owners in every later word of
- *    the slot for MAP_FORMER_NS, or they are dead. If there are more former owners than fit, or if
- *    members have died and each owner that is left became one within that time, the word has
- *    MAP_SLOT_LOST for that time: then no answer of the owners it names proves absence. `since`
- *    tells how much of that time is left; only people are told it.
+ * 3. The owners of a key at the time of its set, if this engine had the same map then, are owners
+ *    or former owners in every later word of the slot for MAP_FORMER_NS, or they are dead. If there
+ *    are more former owners than fit, or if members have died and each owner that is left became
+ *    one within that time, the word has MAP_SLOT_LOST for that time: then no answer of the owners
+ *    it names proves absence. `since` tells how much of that time is left; only people are told it.
  * 4. A member's word carries its ref. A reader that does not know the ref yet, because its copy of
  *    the members is older, could not ask that owner: the key is unreachable, not absent.
  *

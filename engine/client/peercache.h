@@ -69,7 +69,7 @@ enum pc_result {
 	/* get: the bytes are in the segments; set: every host of the cluster can find the page;
 	 * exists: the page can be found; remove: the page was stored */
 	PC_HIT = 0,
-	PC_MISS = 1,  /* the page is not stored: every directory owner of its key answered so */
+	PC_MISS = 1,  /* every directory owner of the key answered that the page is not stored */
 	PC_STALE = 2, /* the page was evicted or removed while it was being read */
 	/* the holder of the page is dead or the transfer failed; or an owner of the key could
 	 * not be asked and the other owners do not have the key */
@@ -254,7 +254,8 @@ struct pc_page {
  *           page, does not answer, or has it on disk only, the page is stored. It replaces a page
  *           of another length on this host; one on a host that was not asked stays, and a get
  *           finds the one of its own length. After PC_HIT every host can read the page until it
- *           is evicted or removed.
+ *           is evicted or removed; one that this host is cut off from can some seconds after both
+ *           are connected again.
  *   exists  tells whether a page can be found. This is a hint: a later get may miss. The channel
  *           remembers the location, so a get that follows needs no second look-up. exists trusts
  *           a remembered location for one second; set checks it in any case. A page that exists

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/control/directory/removals_inner.h"
 #include "engine/control/pages/pages.h"
 #include "tests/sim/run.h"
 
 #define SETTLED_NS SIM_S
+#define WALKS_WAIT_NS (6 * SIM_S) /* twice dead_after_ms: until Told, and stopped then */
 
 static const char *const names[RULES] = {
 	[RULE_SET_STORED] = "set said hit, and no node has the page",
@@ -80,25 +82,55 @@ void truth_calm(bool calm)
 	truth.calm = calm;
 }
 
-/* Notes when the node's map changed last, as far as the calls of its clients see it. */
+/*
+ * The node may not tell the owners of its map what it has, or cannot: see DIRECTORY.md. Once it has
+ * told them, and after a long time, the answer is false.
+ */
+static bool walks_wait(unsigned node)
+{
+	const struct seen_map *map = &truth.map[node];
+	unsigned current = world.current;
+	bool wait;
+
+	if (world.now_ns - map->walks_ns >= SETTLED_NS ||
+		world.now_ns - map->since_ns >= WALKS_WAIT_NS)
+		return false;
+	world.current = node; /* whose clock net_now() reads */
+	wait = world.node[node].stopped || removals_held(&world.node[node].control);
+	world.current = current;
+	return wait;
+}
+
+/*
+ * Notes when the node's map changed last, and since when its walks could run, as far as the calls
+ * of its clients see it.
+ */
 static void map_look(unsigned node)
 {
 	const struct members *members = world.node[node].control.members;
 	uint64_t digest = members ? members->digest : 0;
+	struct seen_map *map = &truth.map[node];
+	bool changed = map->digest != digest;
 
-	if (truth.map[node].digest == digest)
-		return;
-	truth.map[node].digest = digest;
-	truth.map[node].since_ns = world.now_ns;
+	if (changed)
+		map->since_ns = world.now_ns;
+	map->digest = digest;
+	if (changed || (members && walks_wait(node)))
+		map->walks_ns = world.now_ns;
 }
 
-/* The two nodes have had the same map for some time: entries are at the owners that both know. */
-static bool maps_equal(unsigned a, unsigned b)
+/*
+ * The two nodes have had the same map for some time, and the holder could tell the owners that both
+ * know what it has. The owners of its map before may be ones that the reader never knew: those of
+ * a part of the cluster that was cut off.
+ */
+static bool owners_told(unsigned reader, unsigned holder)
 {
 	const struct seen_map *map = truth.map;
 
-	return map[a].digest == map[b].digest && world.now_ns - map[a].since_ns >= SETTLED_NS &&
-	       world.now_ns - map[b].since_ns >= SETTLED_NS;
+	return map[reader].digest == map[holder].digest &&
+	       world.now_ns - map[reader].since_ns >= SETTLED_NS &&
+	       world.now_ns - map[holder].walks_ns >= SETTLED_NS;
 }
 
 /* Nodes that have a page which the reader must find: newer than all removed ones. */
@@ -110,8 +142,8 @@ static uint64_t holders_of(unsigned reader, uint64_t number)
 		map_look(i);
 
 	for (unsigned i = 0; i < world.nodes; i++) {
-		const struct slot *slot =
-			page_served(reader, i) && maps_equal(reader, i) ? page_of(i, number) : NULL;
+		bool due = page_served(reader, i) && owners_told(reader, i);
+		const struct slot *slot = due ? page_of(i, number) : NULL;
 
 		if (slot && slot->value > truth.page[number].dead)
 			holders |= 1ull << i;
@@ -197,8 +229,10 @@ static void removed(const struct watched *w, const struct call_result *result)
 
 	page->busy = false;
 	/* no engine took it: it removed nothing */
-	if (result->end == CALL_GONE && w->since_ns == world.now_ns)
+	if (result->end == CALL_GONE && w->since_ns == world.now_ns) {
 		page->value = w->value;
+		page->set = w->set;
+	}
 	if (told && page->dead < w->value)
 		page->dead = w->value;
 	if (told && truth.calm)
@@ -245,6 +279,7 @@ void truth_call(enum call_kind kind, unsigned node, uint64_t number, call_done t
 		.context = context};
 	page->busy |= kind != CALL_GET;
 	page->value += kind == CALL_REMOVE;
+	page->set &= kind != CALL_REMOVE;
 	truth.calls++;
 	call_start(
 		&(struct call_for){

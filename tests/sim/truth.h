@@ -18,7 +18,13 @@
 enum rule {
 	/* A set says hit: then a node has the page, unless it was evicted or removed since. */
 	RULE_SET_STORED,
-	/* From then on no get says absent whose reader reaches a holder, until it is evicted. */
+	/*
+	 * From then on no get says absent whose reader reaches a holder, until it is evicted or a
+	 * removal begins, whatever that says: an owner drops entries of members that have left its
+	 * map, and the reader may still have the holder on its own. The holder and the reader have
+	 * had one map for a second, and during it the holder may tell the owners and does run: what
+	 * was set in a part that was cut off is at the owners of that part until then.
+	 */
 	RULE_SET_FOUND,
 	/* Without a fault: each set hits; the pools and shards of the scenarios have room. */
 	RULE_SET_ROOM,

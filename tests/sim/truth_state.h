@@ -12,7 +12,7 @@ struct page_state {
 	uint64_t value;   /* that a set stores now; values start at 1 */
 	uint64_t dead;    /* this value and lower ones are removed, as a removal has said */
 	uint64_t left;    /* page_left() when a set said hit */
-	bool set;         /* a set said hit, */
+	bool set;         /* a set said hit, and no removal began since, */
 	uint64_t holders; /* and a bit for each node whose page it stored or found */
 	bool busy;        /* a set or a remove is in progress */
 };
@@ -23,6 +23,7 @@ struct broken {
 
 struct seen_map {
 	uint64_t digest, since_ns;
+	uint64_t walks_ns; /* since when its walks could run: `since_ns` or later */
 };
 
 struct truth {

@@ -3,6 +3,8 @@
  * peercachectl doctor: reads the settings, asks the engine that runs for its report, runs the
  * checks of engine/doctor and prints what they find. One thread.
  */
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,16 +72,29 @@ static void settings_take(struct ctl_run *ctl, json_object *report, struct setti
 
 /* ---- the engine ------------------------------------------------------------------------------ */
 
-/* The report of the engine with this socket; NULL: none answers. The caller frees it. */
-static json_object *report_find(const struct ctl_run *ctl, const char *socket)
+/*
+ * The report of the engine with this socket; the caller frees it. NULL: none runs, or it could not
+ * be asked, for the reason in `unasked`.
+ */
+static json_object *report_find(
+	const struct ctl_run *ctl, const char *socket, char *unasked, size_t bytes)
 {
 	json_object *report;
 	struct pc *pc;
+	int rc;
 
-	if (ctl->root ||
-		pc_open(&(struct pc_options){.socket = socket, .name_space = ctl->name_space}, &pc))
+	if (ctl->root)
 		return NULL;
+	rc = pc_open(&(struct pc_options){.socket = socket, .name_space = ctl->name_space}, &pc);
+	if (rc == -ENOENT || rc == -ECONNREFUSED)
+		return NULL;
+	if (rc < 0) {
+		snprintf(unasked, bytes, "%s", pc_error());
+		return NULL;
+	}
 	report = engine_report(pc);
+	if (!report)
+		snprintf(unasked, bytes, "%s", pc_error());
 	pc_close(pc);
 	return report;
 }
@@ -158,6 +173,7 @@ int ctl_doctor(struct ctl_run *ctl)
 		.timeout_ms = ctl->timeout_ms};
 	const char *socket = ctl->socket ? ctl->socket : getenv("PEERCACHE_SOCKET");
 	struct settings s;
+	char unasked[256] = "";
 	json_object *report;
 	struct doctor *d;
 	int status;
@@ -165,7 +181,9 @@ int ctl_doctor(struct ctl_run *ctl)
 	settings_read(ctl, &s);
 	if (!socket && options.given)
 		socket = s.engine_socket;
-	report = report_find(ctl, socket);
+	report = report_find(ctl, socket, unasked, sizeof(unasked));
+	if (unasked[0])
+		options.unasked = unasked;
 	if (!options.given)
 		settings_take(ctl, report, &s);
 	memcpy(options.peer, ctl->peer, sizeof(ctl->peer));

@@ -74,6 +74,8 @@ void clear_answer(struct pc_batch *b, uint32_t i, const struct ctl_done *done, u
 	b->clear->asked--;
 	host->pages = (uint64_t)done->generation << 32 | done->place;
 	host->why = done->length < CLEARED_REASONS ? done->length : CLEARED_SILENT;
+	if (status != OP_HIT && host->why == CLEARED_ALL)
+		host->why = CLEARED_SILENT;
 	if (status == OP_HIT)
 		page_done(b, i, PC_HIT);
 	else if (status == OP_CANCELLED)

@@ -46,9 +46,11 @@ struct doctor_options {
 	char *const *arguments;
 	const char *root; /* folder with the sys and proc to read; NULL: of this host */
 	struct json_object
-		*report;     /* of the engine that runs with these settings; NULL: none does */
-	bool given;          /* the settings were given, not taken from the report */
-	const char *library; /* version of the client library */
+		*report; /* of the engine that runs with these settings; NULL: none does */
+	/* why the engine behind the socket could not be asked; NULL: it was, or none is there */
+	const char *unasked;
+	bool given;                         /* the settings were given, not taken from the report */
+	const char *library;                /* version of the client library */
 	const char *peer[DOCTOR_PEERS_MAX]; /* other hosts, "host" or "host:port"; ends with NULL */
 	unsigned timeout_ms;                /* for each host to answer */
 };

@@ -76,13 +76,19 @@ static const char *text_of(json_object *o, const char *part, const char *name)
 		return "";
 	if (!o || !json_object_object_get_ex(o, name, &o))
 		return "";
-	return json_object_get_string(o);
+	return json_object_is_type(o, json_type_string) ? json_object_get_string(o) : "";
 }
 
 void check_engine(struct doctor *d)
 {
 	const char *worst = text_of(d->options->report, "health", "worst");
 
+	if (d->options->unasked) {
+		found(d, DOCTOR_UNKNOWN, d->s->engine_socket,
+			"run the doctor as root or as the user of the engine",
+			"the engine could not be asked: %s", d->options->unasked);
+		return;
+	}
 	if (!d->options->report) {
 		found(d, DOCTOR_NONE, d->s->engine_socket, NULL, "no engine serves");
 		return;

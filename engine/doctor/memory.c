@@ -115,6 +115,12 @@ static void huge_examine(struct doctor *d, int node, int64_t need)
 		return;
 	if (node >= 0)
 		snprintf(name, sizeof(name), "NUMA node %d", node);
+	if (d->options->unasked) {
+		found(d, DOCTOR_UNKNOWN, at.folder, NULL,
+			"%" PRId64 " of 2 MiB are needed on %s; what the engine has is not known",
+			need, name);
+		return;
+	}
 	have = d->pid ? at.reserved : at.unused;
 	snprintf(path, sizeof(path), "%s/nr_hugepages", at.folder);
 	if (have >= need) {
@@ -173,7 +179,10 @@ void check_memory(struct doctor *d)
 	uint64_t huge, small, left = memory_available(limit, sizeof(limit));
 
 	bytes_needed(d, &huge, &small);
-	if (d->pid)
+	if (d->options->unasked)
+		found(d, DOCTOR_UNKNOWN, "engine.pool_bytes", NULL,
+			"what the engine has is not known");
+	else if (d->pid)
 		found(d, DOCTOR_OK, "engine.pool_bytes", NULL, "the engine has its %.2f GiB",
 			(double)(huge + small) / GIB);
 	else if (left == UNLIMITED)

@@ -232,6 +232,9 @@ static void port_examine(struct doctor *d, const struct port_use *use, unsigned 
 	snprintf(where, sizeof(where), "%s %u", use->setting, port);
 	if (rc == -EADDRINUSE && port_is_own(d, use->setting, use->port))
 		found(d, DOCTOR_OK, where, NULL, "the engine listens on it");
+	else if (rc == -EADDRINUSE && d->options->unasked)
+		found(d, DOCTOR_UNKNOWN, where, NULL,
+			"a program listens on it; whether it is the engine is not known");
 	else if (rc == -EADDRINUSE)
 		fix_set(found(d, DOCTOR_FOUND, where, NULL,
 				"port %u of %s is used by another program", port, use->address),

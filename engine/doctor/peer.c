@@ -176,7 +176,9 @@ static void way_tell(struct doctor *d, const struct peer *peer, const struct way
 
 static const char *member_text(json_object *o, const char *name)
 {
-	return json_object_object_get_ex(o, name, &o) ? json_object_get_string(o) : "";
+	return json_object_object_get_ex(o, name, &o) && json_object_is_type(o, json_type_string)
+		       ? json_object_get_string(o)
+		       : "";
 }
 
 /* Is the engine of this host among the members of the peer's report? */

@@ -99,7 +99,7 @@ static bool service_send(const char *text, int passed, int flags)
 	sent = sendmsg(fd, &header, MSG_NOSIGNAL | flags | (service.slow ? MSG_DONTWAIT : 0)) >= 0;
 	if (sent)
 		service.slow = false;
-	else if (!service.slow || errno != EAGAIN) {
+	else if (!(flags & MSG_DONTWAIT) && (!service.slow || errno != EAGAIN)) {
 		service.slow = errno == EAGAIN;
 		log_warn("cannot tell the process that started this engine: %s (NOTIFY_SOCKET)",
 			strerror(errno));

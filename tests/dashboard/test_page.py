@@ -215,7 +215,7 @@ class Cluster(harness.PageTest):
             ["node-000 (this engine)", "up", "nothing to report", *figures, "0 s"]])
         self.assertEqual(page.text("#cluster-states"),
                          "worst first; 62 up, 1 silent, 1 down; totals are of 62 that answered")
-        self.assertEqual(page.text("#cluster-rails .big"), "487 of 488 in use")
+        self.assertEqual(page.text("#cluster-rails .big"), "495 of 496 in use")
         self.assertIn("1 moving", page.text("#cluster-rails"))
 
     def test_a_summary_that_is_too_old_to_count_shows_no_figures(self):

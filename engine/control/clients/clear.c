@@ -59,7 +59,7 @@ struct clear_end {
 
 /*
  * Another engine that has requested a clear. Kept when its link closes, and when it leaves: it may
- * be back. Its ref is of its process, so serials begin again with another one.
+ * be back. It keeps its ref over a warm restart, so serials of a later life are larger.
  */
 struct clear_member {
 	TAILQ_ENTRY(clear_member) next;

@@ -130,6 +130,8 @@ static struct clear_asks *clear_asks_open(struct control *control)
 	if (!asks)
 		return NULL;
 	asks->control = control;
+	/* above all serials of the lives before, which other engines remember by this ref */
+	asks->serial = control->incarnation >> 32 << 32;
 	TAILQ_INIT(&asks->waiting);
 	asks->tick = net_timer_new(control->base, false, clear_asks_tick, asks);
 	if (asks->tick)

@@ -195,7 +195,9 @@ static void health_versions(const struct snapshot *s, struct health *h)
 		if (s->member[i].self)
 			ours = s->member[i].software;
 	for (unsigned i = 0; i < s->members; i++) {
-		if (!s->member[i].on_map || !strcmp(s->member[i].software, ours))
+		/* without a link a member's version is not known */
+		if (!s->member[i].on_map || !s->member[i].software[0] ||
+			!strcmp(s->member[i].software, ours))
 			continue;
 		other = &s->member[i];
 		n++;
@@ -203,8 +205,7 @@ static void health_versions(const struct snapshot *s, struct health *h)
 	if (other)
 		finding_add(h, FINDING_versions_differ,
 			"%u member(s) run another version: %s runs %s, this engine %s", n,
-			other->name,
-			other->software[0] ? other->software : "one that does not tell", ours);
+			other->name, other->software, ours);
 }
 
 static void health_rails(const struct snapshot *s, struct health *h)

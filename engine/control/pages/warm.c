@@ -169,7 +169,7 @@ static int state_adopt(struct warm *warm)
 		return 0;
 	}
 	log_warn(
-		"warm restart: the stored state has layout %u, this engine %u: another version of the engine wrote it; starting cold, its pages are lost. To keep them, start that version again",
+		"warm restart: the stored state has layout %u, this engine %u: another version of the engine wrote it; starting cold, its pages are lost",
 		warm->state->layout, WARM_LAYOUT);
 	return 0;
 }

@@ -382,6 +382,24 @@ static void a_client_is_told_what_the_other_host_did(void **state)
 	end(-1);
 }
 
+/* A warm restart keeps the ref, and the other host remembers the answers to the life before. */
+static void what_a_later_life_asks_is_no_repeat(void **state)
+{
+	uint32_t ref = pair_open(300);
+
+	(void)state;
+	for (unsigned life = 0; life < 2; life++) {
+		put(1, 1);
+		client_clears(ref, 60000);
+		assert_true(nodes_until((clear_turn(&node[1].control), answers > life), 3000));
+		assert_int_equal(answer[life].length, CLEARED_ALL);
+		assert_int_equal(kept(1), 0);
+		clear_close(&node[0].control);
+		node[0].control.incarnation += 1ull << 32;
+	}
+	end(-1);
+}
+
 static void a_host_that_leaves_is_gone(void **state)
 {
 	uint32_t ref = pair_open(300);
@@ -446,6 +464,7 @@ int main(void)
 		T(engines_that_have_left_are_forgotten_first),
 		T(clients_of_this_host_come_first_and_then_members_in_turn),
 		T(a_client_is_told_what_the_other_host_did),
+		T(what_a_later_life_asks_is_no_repeat),
 		T(a_host_that_leaves_is_gone),
 		T(a_silent_host_is_named_after_ten_seconds),
 		T(a_pause_of_this_engine_makes_no_host_silent),

@@ -196,9 +196,11 @@ static int channel_map(
 	ch->header = at;
 	if (ch->header->magic != CHANNEL_MAGIC || ch->header->version != ABI_VERSION ||
 		ch->header->rails != session->rails) {
-		rc = error_set(-EPROTO,
-			"the engine's channel has version %u of the client protocol, this library version %u: use the libpeercache (in Python the package peercache) that came with the engine",
-			ch->header->version, ABI_VERSION);
+		rc = ch->header->version == ABI_VERSION
+			     ? error_set(-EPROTO, "the engine's new channel is invalid")
+			     : error_set(-EPROTO,
+				       "the engine's channel has version %u of the client protocol, this library version %u: use the libpeercache (in Python the package peercache) that came with the engine",
+				       ch->header->version, ABI_VERSION);
 		munmap(at, ch->layout.bytes);
 		return rc;
 	}

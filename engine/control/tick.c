@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The timer of the heartbeats, and what each of them calls. Control plane's thread only. */
+/* The timers of the heartbeats and of the signs of life. Control plane's thread only. */
 #include "engine/control/control_inner.h"
 
 #include <errno.h>
@@ -16,7 +16,6 @@ static void tick_fired(void *context)
 	struct control *control = context;
 	uint64_t now_ns = net_now();
 
-	service_alive();
 	if (!members_tick(control, now_ns))
 		return;
 	rpc_tick(control);
@@ -24,11 +23,26 @@ static void tick_fired(void *context)
 	removals_tick(control, now_ns);
 }
 
+static void alive_fired(void *context)
+{
+	(void)context;
+	service_alive();
+}
+
 int tick_open(struct control *control)
 {
 	control->tick = net_timer_new(control->base, true, tick_fired, control);
 	if (!control->tick)
 		return -ENOMEM;
+	if (service_alive_ns()) {
+		control->alive = net_timer_new(control->base, true, alive_fired, control);
+		if (!control->alive) {
+			tick_close(control);
+			return -ENOMEM;
+		}
+		service_alive();
+		net_timer_set(control->alive, service_alive_ns() / 1000);
+	}
 	net_timer_set(control->tick, (uint64_t)control->settings->cluster_heartbeat_ms * 1000);
 	return 0;
 }
@@ -38,4 +52,7 @@ void tick_close(struct control *control)
 	if (control->tick)
 		net_timer_free(control->tick);
 	control->tick = NULL;
+	if (control->alive)
+		net_timer_free(control->alive);
+	control->alive = NULL;
 }

@@ -9,6 +9,7 @@
 
 #include "engine/control/pages/sizes.h"
 #include "engine/doctor/inner.h"
+#include "engine/doctor/reach.h"
 #include "numa/cgroup.h"
 #include "numa/memory.h"
 
@@ -173,6 +174,16 @@ static void bytes_needed(const struct doctor *d, uint64_t *ret_huge, uint64_t *r
 		*(parts[i].huge ? ret_huge : ret_small) += parts[i].bytes;
 }
 
+/* Has the running engine another engine.pool_bytes than the settings? */
+static bool pool_differs(const struct doctor *d)
+{
+	long bytes;
+
+	return d->options->given &&
+	       (!reach_number(d->options->report, "settings", "engine.pool_bytes", &bytes) ||
+		       (uint64_t)bytes != d->s->engine_pool_bytes);
+}
+
 void check_memory(struct doctor *d)
 {
 	char limit[CGROUP_NAME_BYTES];
@@ -182,6 +193,10 @@ void check_memory(struct doctor *d)
 	if (d->options->unasked)
 		found(d, DOCTOR_UNKNOWN, "engine.pool_bytes", NULL,
 			"what the engine has is not known");
+	else if (d->pid && pool_differs(d))
+		found(d, DOCTOR_UNKNOWN, "engine.pool_bytes", NULL,
+			"the engine that runs has another value: whether %.2f GiB fit shows when it has ended",
+			(double)(huge + small) / GIB);
 	else if (d->pid)
 		found(d, DOCTOR_OK, "engine.pool_bytes", NULL, "the engine has its %.2f GiB",
 			(double)(huge + small) / GIB);

@@ -101,12 +101,13 @@ enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
+/* With "auto", whose address is known when members are reached: at all addresses of IPv4. */
 static int bound(const char *host, unsigned port)
 {
 	struct addrinfo *list;
 	int fd, on = 1, rc = 0;
 
-	if (reach_look_up(host, port, &list))
+	if (reach_look_up(strcmp(host, "auto") ? host : "0.0.0.0", port, &list))
 		return -EADDRNOTAVAIL;
 	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)

@@ -41,7 +41,6 @@ static struct {
 	struct stored_fd *stored;
 	unsigned stored_count;
 	uint64_t alive_every_ns; /* pause between two signs of life; 0: none is wanted */
-	uint64_t alive_at_ns;    /* time of the next one */
 	bool slow;               /* the process did not take the last message in time */
 } service = {.listener = -1, .keeper = -1};
 
@@ -113,16 +112,13 @@ void service_tell(const char *text)
 	(void)service_send(text, -1, 0);
 }
 
+uint64_t service_alive_ns(void)
+{
+	return service.alive_every_ns;
+}
+
 void service_alive(void)
 {
-	uint64_t now_ns;
-
-	if (!service.alive_every_ns)
-		return;
-	now_ns = clock_monotonic_ns();
-	if (now_ns < service.alive_at_ns)
-		return;
-	service.alive_at_ns = now_ns + service.alive_every_ns;
 	(void)service_send("WATCHDOG=1", -1, MSG_DONTWAIT);
 }
 

@@ -40,9 +40,10 @@ int service_listener(const char *path, int *ret_fd);
 int service_keeper(void);
 
 /*
- * Tells systemd that the engine's loop turns, four times in each WatchdogSec= of its unit; no
- * effect without one. Does not wait. Called in each heartbeat.
+ * The pause between two signs of life, a quarter of WatchdogSec= of the unit; 0: none is wanted.
  */
+uint64_t service_alive_ns(void);
+/* Tells systemd that the engine's loop turns. Does not wait. */
 void service_alive(void);
 
 /*

@@ -381,7 +381,7 @@ class Manager(harness.ClusterTest):
         self.told.settimeout(60 * harness.SLOW)
         self.addCleanup(lambda: [os.close(fd) for fd in self.stored.values()])
 
-    def launch(self, number, *settings):
+    def launch(self, number, *settings, **environment):
         """Starts an engine and passes it what is stored. Its log is in <folder>/<number>.log."""
         passed = {name: os.dup(fd) for name, fd in self.stored.items()}
         order = list(passed.values())
@@ -402,7 +402,8 @@ class Manager(harness.ClusterTest):
                  harness.program("engine/peercache-engine"),
                  *(word for value in values for word in ("--set", value))],
                 env={**os.environ, "NOTIFY_SOCKET": os.path.join(self.folder, "notify"),
-                     "LISTEN_FDS": str(len(order)), "LISTEN_FDNAMES": ":".join(passed)},
+                     "LISTEN_FDS": str(len(order)), "LISTEN_FDNAMES": ":".join(passed),
+                     **environment},
                 pass_fds=order, stdout=log, stderr=log)
         for fd in order:
             os.close(fd)
@@ -460,6 +461,15 @@ class Manager(harness.ClusterTest):
             "clients", "heads-0", "pool-0", "removals", "shard", "shard-state", "slots-0", "state"])
         self.assertEqual(self.kept("set", 0)["hit"], 1000)
         return first
+
+    def test_signs_of_life_do_not_wait_for_a_long_heartbeat(self):
+        self.launch(0, "cluster.heartbeat_ms=60000", "cluster.dead_after_ms=600000",
+                    WATCHDOG_USEC=str(int(2000000 * harness.SLOW)))
+        self.obey("READY=1")
+        begun = harness.clock()
+        for _ in range(4):
+            self.obey("WATCHDOG=1")
+        self.assertLess(harness.clock() - begun, 20 * harness.SLOW)  # not four heartbeats
 
     def test_a_second_engine_on_the_same_memory_is_refused_and_told_the_first(self):
         first = self.filled()

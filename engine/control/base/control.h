@@ -163,7 +163,8 @@ struct control {
 	struct etcd *etcd;             /* NULL: no cluster.etcd */
 	struct directory *directory;
 	struct conns *conns;
-	struct net_timer *tick; /* the heartbeat */
+	struct net_timer *tick;  /* the heartbeat */
+	struct net_timer *alive; /* signs of life for systemd; NULL: it wants none */
 	struct device_watch *device_watch;
 #ifdef TEST_HOOKS
 	struct fault_file *fault_file;       /* NULL: no file */

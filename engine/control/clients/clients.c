@@ -178,7 +178,7 @@ __attribute__((format(printf, 3, 4))) static void session_refuse(
 	vsnprintf(s->refusal, sizeof(s->refusal), format, args);
 	va_end(args);
 	s->control->counter[COUNTER_clients_refused]++;
-	log_warn("clients: refused: %s", s->refusal);
+	log_warn("clients: process %d is refused: %s", (int)s->pid, s->refusal);
 }
 
 /* ---- the first request ----------------------------------------------------------------------- */

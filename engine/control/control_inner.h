@@ -22,23 +22,21 @@ int memory_shard_open(struct control *control);
 int memory_export(struct control *control);
 /*
  * Waits a short time for it. If it is done, listens for other engines and dials the seeds. If not,
- * memory_export_turn() does that later, which each turn of the loop calls.
+ * the event loop does that later, and memory_export_tell() logs that it takes long.
  */
 int memory_export_wait(struct control *control);
-unsigned memory_export_turn(struct control *control);
+void memory_export_tell(struct control *control);
 void memory_status_close(struct control *control);
 void memory_pools_close(struct control *control);
 void memory_shard_close(struct control *control);
 void memory_unexport(struct control *control);
 
-/* Starts the thread that makes the kernel allocate the memory that clients map. */
-int populate_open(struct control *control);
 /*
- * Takes the end of the thread, once: the memory is populated, or control->failed is set. Returns 1
- * then, else 0.
+ * A helper thread makes the kernel allocate the memory that clients map. If it cannot,
+ * control->failed is set.
  */
-unsigned populate_turn(struct control *control);
-/* Ends the thread, at most one step of it later. The memory may be closed after it. */
+int populate_open(struct control *control);
+/* Ends that, at most one step of it later. The memory may be closed after it. */
 void populate_close(struct control *control);
 
 /* ---- messages.c ------------------------------------------------------------------------------ */

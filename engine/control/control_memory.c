@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The engine's memory: status segment, pools and directory shard, their registration on every NIC
- * by one thread per NIC, and the population of what clients map by another thread. Start-up and
- * shutdown, control plane's thread; the threads write only what belongs to them.
+ * and the population of what clients map, both by helper threads (base/work.h). Start-up and
+ * shutdown, control plane's thread.
  *
  * A limit that is too low for the memory ends the start, or the engine, with an error that names
  * the limit.
@@ -12,16 +12,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/control/base/work.h"
 #include "engine/control/loop.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"
@@ -149,55 +147,51 @@ void memory_shard_close(struct control *control)
 /* the start waits this long for the registration; the rest is done while clients are served */
 #define EXPORT_WAIT_NS 200000000ull
 
-/* The registration of the engine's memory on one NIC, by a thread of its own. */
+/* The registration of the engine's memory: one part, and so one helper thread, for each NIC. */
 struct registration {
-	pthread_t thread;
+	struct work work; /* must be first: a pointer to it is cast to struct registration */
 	struct control *control;
-	unsigned nic;
-	bool started;
-	uint32_t done; /* 1: the thread has finished; it is the last thing that it writes */
-	int result;
-	char text[256];
+	struct works *works;
+	uint64_t began_ns, told_ns; /* when it began, and when it was logged last */
+	struct {
+		int result;
+		char text[256];
+	} nic[RAILS_MAX]; /* belongs to the helper thread of that NIC until work.done() */
 };
 
-static int memory_export_one(struct registration *r, unsigned region, const struct huge *memory)
+static int memory_export_one(
+	struct registration *r, unsigned nic, unsigned region, const struct huge *memory)
 {
-	struct control_rail *rail = &r->control->rail[r->nic];
-
-	r->result = dv_mr_register(rail->device,
+	struct control_rail *rail = &r->control->rail[nic];
+	int rc = dv_mr_register(rail->device,
 		&(struct dv_memory){.base = memory->base,
 			.length = memory->bytes,
 			.access = DV_REMOTE_READ,
 			.memfd = memory->fd},
 		&rail->exported[region]);
-	if (r->result < 0)
-		snprintf(r->text, sizeof(r->text), "%s", dv_error());
-	return r->result;
-}
 
-static int memory_export_nic(struct registration *r)
-{
-	struct control *control = r->control;
-
-	for (unsigned i = 0; i < control->rails; i++) {
-		if (memory_export_one(r, REGION_POOL_0 + i, pool_memory(control->rail[i].pool)) <
-				0 ||
-			memory_export_one(
-				r, REGION_HEADS_0 + i, pool_heads(control->rail[i].pool)) < 0)
-			return r->result;
-	}
-	return memory_export_one(r, REGION_SHARD, &control->shard->memory);
+	if (rc < 0)
+		snprintf(r->nic[nic].text, sizeof(r->nic[nic].text), "%s", dv_error());
+	return rc;
 }
 
 /* Registers every pool and head array of the host, and the shard, on one NIC. */
-static void *memory_export_main(void *context)
+static void memory_export_nic(struct work *work, unsigned nic)
 {
-	struct registration *r = context;
+	struct registration *r = (struct registration *)work;
+	struct control *control = r->control;
+	int rc = 0;
 
-	(void)memory_export_nic(r);
-	shm_store(&r->done, 1);
-	(void)eventfd_write(r->control->kick, 1);
-	return NULL;
+	for (unsigned i = 0; i < control->rails && rc == 0; i++) {
+		rc = memory_export_one(
+			r, nic, REGION_POOL_0 + i, pool_memory(control->rail[i].pool));
+		if (rc == 0)
+			rc = memory_export_one(
+				r, nic, REGION_HEADS_0 + i, pool_heads(control->rail[i].pool));
+	}
+	if (rc == 0)
+		rc = memory_export_one(r, nic, REGION_SHARD, &control->shard->memory);
+	r->nic[nic].result = rc;
 }
 
 static uint64_t memory_export_bytes(const struct control *control)
@@ -209,40 +203,59 @@ static uint64_t memory_export_bytes(const struct control *control)
 	return bytes;
 }
 
-static bool memory_exported(const struct control *control)
-{
-	for (unsigned i = 0; i < control->rails; i++)
-		if (!shm_load(&control->registration[i].done))
-			return false;
-	return true;
-}
-
-/* Waits for the threads. Returns 0 or the first -errno of one, after logging it. */
-static int memory_export_join(struct control *control)
+/* Returns 0 or the first -errno of a NIC, after logging all. */
+static int memory_export_result(const struct registration *r)
 {
 	int rc = 0;
 
-	for (unsigned i = 0; control->registration && i < control->rails; i++) {
-		struct registration *r = &control->registration[i];
-
-		if (r->started)
-			pthread_join(r->thread, NULL);
-		if (r->result < 0) {
-			log_error("rail %u: registering pools: %s", i, r->text);
-			rc = r->result;
-		}
+	for (unsigned i = 0; i < r->control->rails; i++) {
+		if (r->nic[i].result == 0)
+			continue;
+		log_error("rail %u: registering pools: %s", i, r->nic[i].text);
+		if (rc == 0)
+			rc = r->nic[i].result;
 	}
-	free(control->registration);
-	control->registration = NULL;
 	return rc;
+}
+
+/* All memory is registered: other engines may come. */
+static void memory_export_done(struct work *work)
+{
+	struct registration *r = (struct registration *)work;
+	struct control *control = r->control;
+	uint64_t took_ns = clock_now_ns() - r->began_ns;
+	int rc;
+
+	if (control->failed)
+		return;
+	rc = memory_export_result(r);
+	if (rc < 0) {
+		control->failed = rc;
+		return;
+	}
+	control->exporting = false;
+	if (took_ns > EXPORT_WAIT_NS)
+		log_info("%.1f GiB of pools are registered after %.1f s; joining the cluster",
+			(double)memory_export_bytes(control) / (1u << 30), (double)took_ns / 1e9);
+	control->failed = rpc_listen(control);
+	if (control->failed == 0)
+		member_seeds_tick(control, clock_now_ns());
 }
 
 void memory_unexport(struct control *control)
 {
-	if (control->registration && !memory_exported(control))
+	struct registration *r = control->registration;
+
+	if (r && !works_wait(r->works, 0))
 		log_info("stopping: waiting until %.1f GiB of pools are registered",
 			(double)memory_export_bytes(control) / (1u << 30));
-	(void)memory_export_join(control);
+	if (r) {
+		works_close(r->works);
+		if (control->exporting && !control->failed)
+			(void)memory_export_result(r);
+		free(r);
+		control->registration = NULL;
+	}
 	for (unsigned i = 0; i < control->rails; i++) {
 		for (unsigned region = 0; region < REGIONS_EXPORTED; region++) {
 			struct dv_mr *mr = &control->rail[i].exported[region];
@@ -256,79 +269,65 @@ void memory_unexport(struct control *control)
 
 int memory_export(struct control *control)
 {
-	control->registration = calloc(control->rails, sizeof(*control->registration));
-	if (!control->registration)
+	struct registration *r = calloc(1, sizeof(*r));
+	int rc;
+
+	if (!r)
 		return -ENOMEM;
-	control->exporting = true;
-	control->export_ns = control->export_told_ns = clock_now_ns();
-	for (unsigned i = 0; i < control->rails; i++) {
-		struct registration *r = &control->registration[i];
-
-		*r = (struct registration){.control = control, .nic = i};
-		r->started = pthread_create(&r->thread, NULL, memory_export_main, r) == 0;
-		if (!r->started)
-			memory_export_main(r);
-	}
-	return 0;
-}
-
-/* All memory is registered: other engines may come. */
-static int memory_export_finish(struct control *control)
-{
-	uint64_t took_ns = clock_now_ns() - control->export_ns;
-	int rc = memory_export_join(control);
-
-	if (rc < 0)
+	rc = works_open(control->base,
+		&(struct works_options){
+			.name = "pc-register", .queues = 1, .threads = control->rails},
+		&r->works);
+	if (rc < 0) {
+		free(r);
 		return rc;
-	control->exporting = false;
-	if (took_ns > EXPORT_WAIT_NS)
-		log_info("%.1f GiB of pools are registered after %.1f s; joining the cluster",
-			(double)memory_export_bytes(control) / (1u << 30), (double)took_ns / 1e9);
-	rc = rpc_listen(control);
-	if (rc == 0)
-		member_seeds_tick(control, clock_now_ns());
-	return rc;
+	}
+	r->control = control;
+	r->began_ns = r->told_ns = clock_now_ns();
+	r->work = (struct work){
+		.parts = control->rails, .run = memory_export_nic, .done = memory_export_done};
+	control->registration = r;
+	control->exporting = true;
+	work_submit(r->works, 0, &r->work);
+	return 0;
 }
 
 int memory_export_wait(struct control *control)
 {
-	const struct timespec nap = {.tv_nsec = 100000};
+	struct registration *r = control->registration;
+	uint64_t took_ns = clock_now_ns() - r->began_ns;
 
-	while (!memory_exported(control) && clock_now_ns() - control->export_ns < EXPORT_WAIT_NS)
-		nanosleep(&nap, NULL);
-	if (memory_exported(control))
-		return memory_export_finish(control);
+	if (works_wait(r->works, took_ns < EXPORT_WAIT_NS ? EXPORT_WAIT_NS - took_ns : 0)) {
+		works_turn(r->works);
+		return control->failed;
+	}
 	log_info(
 		"registering %.1f GiB of pools takes long: clients of this host are served meanwhile, the cluster is joined after it",
 		(double)memory_export_bytes(control) / (1u << 30));
 	return 0;
 }
 
-unsigned memory_export_turn(struct control *control)
+void memory_export_tell(struct control *control)
 {
+	struct registration *r = control->registration;
 	uint64_t now_ns;
 
 	if (!control->exporting || control->failed)
-		return 0;
-	if (memory_exported(control)) {
-		control->failed = memory_export_finish(control);
-		return 1;
-	}
+		return;
 	now_ns = clock_now_ns();
-	if (now_ns - control->export_told_ns > EXPORT_TELL_SECONDS * 1000000000ull) {
-		control->export_told_ns = now_ns;
-		log_info("registering %.1f GiB of pools: not done after %" PRIu64 " s",
-			(double)memory_export_bytes(control) / (1u << 30),
-			(now_ns - control->export_ns) / 1000000000);
-	}
-	return 0;
+	if (now_ns - r->told_ns <= EXPORT_TELL_SECONDS * 1000000000ull)
+		return;
+	r->told_ns = now_ns;
+	log_info("registering %.1f GiB of pools: not done after %" PRIu64 " s",
+		(double)memory_export_bytes(control) / (1u << 30),
+		(now_ns - r->began_ns) / 1000000000);
 }
 
 /* ---- population of what clients map ---------------------------------------------------------- */
 
 /*
  * Without population, the kernel allocates a page for the process that touches it first and charges
- * it to the cgroup of that process, which is a client's in most cases. The thread only makes the
+ * it to the cgroup of that process, which is a client's in most cases. The call only makes the
  * kernel allocate, so it may run beside everything that uses the memory.
  */
 
@@ -340,11 +339,11 @@ unsigned memory_export_turn(struct control *control)
 #define POPULATE_LONG_NS 1000000000ull /* what takes longer is logged at its end */
 
 struct populate {
+	struct work work; /* must be first: a pointer to it is cast to struct populate */
 	struct control *control;
-	pthread_t thread;
+	struct works *works;
 	uint32_t stop; /* written by the control plane */
-	uint32_t done; /* written by the thread, last */
-	/* the thread's until `done` */
+	/* the helper thread's until work.done() */
 	int result;
 	char limit[CGROUP_NAME_BYTES]; /* the lowest limit of the memory */
 	uint64_t bytes, total, since_ns, told_ns;
@@ -390,76 +389,62 @@ static int populate_memory(struct populate *p, const struct huge *memory)
 	return 0;
 }
 
-static int populate_all(struct populate *p)
+static void populate_run(struct work *work, unsigned part)
 {
+	struct populate *p = (struct populate *)work;
 	const struct control *control = p->control;
 	int rc = populate_memory(p, &control->shard->memory);
 
+	(void)part;
 	for (unsigned i = 0; rc == 0 && i < control->rails; i++) {
 		rc = populate_memory(p, pool_heads(control->rail[i].pool));
 		if (rc == 0)
 			rc = populate_memory(p, pool_memory(control->rail[i].pool));
 	}
-	return rc;
+	p->result = rc;
 }
 
-static void *populate_main(void *context)
+static void populate_done(struct work *work)
 {
-	struct populate *p = context;
+	struct populate *p = (struct populate *)work;
+	uint64_t took_ns = clock_now_ns() - p->since_ns;
 
-	pthread_setname_np(pthread_self(), "pc-populate");
-	p->result = populate_all(p);
-	shm_store(&p->done, 1);
-	(void)eventfd_write(p->control->kick, 1);
-	return NULL;
+	if (p->result < 0) {
+		log_error(
+			"memory: only %.2f of %.2f GiB can be populated: %s (lowest limit: %s); lower engine.pool_bytes or raise that limit",
+			populate_gib(p->bytes), populate_gib(p->total), strerror(-p->result),
+			p->limit);
+		p->control->failed = p->result;
+	} else if (took_ns > POPULATE_LONG_NS) {
+		log_info("memory: %.1f GiB are populated after %.1f s", populate_gib(p->total),
+			(double)took_ns / 1e9);
+	}
 }
 
 int populate_open(struct control *control)
 {
 	struct populate *p = calloc(1, sizeof(*p));
-	sigset_t all, before;
 	int rc;
 
 	if (!p)
 		return -ENOMEM;
+	rc = works_open(control->base,
+		&(struct works_options){.name = "pc-populate", .queues = 1, .threads = 1},
+		&p->works);
+	if (rc < 0) {
+		free(p);
+		return rc;
+	}
 	p->control = control;
 	p->since_ns = p->told_ns = clock_now_ns();
 	p->total = control->shard->memory.bytes;
 	for (unsigned i = 0; i < control->rails; i++)
 		p->total += pool_heads(control->rail[i].pool)->bytes +
 			    pool_memory(control->rail[i].pool)->bytes;
-	sigfillset(&all); /* signals are the main thread's */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = -pthread_create(&p->thread, NULL, populate_main, p);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc < 0) {
-		free(p);
-		return rc;
-	}
+	p->work = (struct work){.run = populate_run, .done = populate_done};
 	control->populate = p;
+	work_submit(p->works, 0, &p->work);
 	return 0;
-}
-
-unsigned populate_turn(struct control *control)
-{
-	struct populate *p = control->populate;
-	uint64_t took_ns;
-
-	if (!p || !shm_load(&p->done))
-		return 0;
-	took_ns = clock_now_ns() - p->since_ns;
-	if (p->result < 0) {
-		log_error(
-			"memory: only %.2f of %.2f GiB can be populated: %s (lowest limit: %s); lower engine.pool_bytes or raise that limit",
-			populate_gib(p->bytes), populate_gib(p->total), strerror(-p->result),
-			p->limit);
-		control->failed = p->result;
-	} else if (took_ns > POPULATE_LONG_NS) {
-		log_info("memory: %.1f GiB are populated after %.1f s", populate_gib(p->total),
-			(double)took_ns / 1e9);
-	}
-	populate_close(control);
-	return 1;
 }
 
 void populate_close(struct control *control)
@@ -469,7 +454,7 @@ void populate_close(struct control *control)
 	if (!p)
 		return;
 	shm_store(&p->stop, 1);
-	pthread_join(p->thread, NULL);
-	control->populate = NULL;
+	works_close(p->works);
 	free(p);
+	control->populate = NULL;
 }

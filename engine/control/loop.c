@@ -88,12 +88,9 @@ static unsigned loop_turn(struct control *control)
 	work += tier_turn(control);        /* read pages from disk, write those to be evicted */
 	work += ctl_turn(control);         /* serve the ctl rings: credits, publishes */
 	work += clear_turn(control);       /* remove pages of groups that clients clear */
-	/* take regions that helper threads have registered or deregistered */
-	work += clients_turn(control);
-	work += memory_export_turn(control); /* join the cluster when the memory is registered */
-	work += populate_turn(control);
-	directory_flush(control); /* send batches of directory entries to the owners */
-	ctl_flush(control);       /* wake the clients whose answers are in their rings */
+	work += clients_turn(control);     /* answer clients, free sessions that have ended */
+	directory_flush(control);          /* send batches of directory entries to the owners */
+	ctl_flush(control);                /* wake the clients whose answers are in their rings */
 	/* send the commands that did not fit the inboxes before */
 	work += outbox_flush(control);
 	return work;
@@ -310,8 +307,8 @@ static void loop_on_wakeup(evutil_socket_t fd, short what, void *context)
 {
 	(void)fd;
 	(void)what;
-	(void)context;
 	log_flush();
+	memory_export_tell(context);
 }
 
 /* The end of a nap: the loop turns. */

@@ -126,15 +126,13 @@ struct control {
 	struct outbox outbox[RAILS_MAX]; /* commands that wait for room in the inbox of a rail */
 	/* indexed by plan.rail[].poll_core, the number of a poll core */
 	struct poll_core *poll_core[RAILS_MAX];
-	/* of each NIC, while its thread registers the memory of the engine; see control_memory.c */
-	struct registration *registration;
+	struct registration *registration; /* of the engine's memory; see control_memory.c */
 	/*
 	 * the memory is not registered yet: no engine is dialled and none is answered, because none
 	 * could READ. Clients of this host are served.
 	 */
 	bool exporting;
-	uint64_t export_ns, export_told_ns; /* when it began, and when it was logged last */
-	struct populate *populate;          /* NULL: all memory that clients map is populated */
+	struct populate *populate;
 	struct shard *shard;
 	uint8_t bucket_bits; /* log2 of the number of buckets of the shard */
 	struct index *index;

@@ -6,13 +6,13 @@
  * returned it and every NIC has deregistered it. A NIC that does not deregister it has died: the
  * region is held until the NIC's device is closed.
  *
- * The helper threads register and deregister memory while the loop goes on, because that can take
- * minutes, and a call to the driver of a dying NIC may never return. Small memory and staging
- * memory have threads of their own, so that channels can be opened meanwhile. A region belongs to
- * the threads from helper_submit() until helper_collect(). The threads take memory registrations
- * (MRs: one for each extent on each NIC) one by one, so that all threads work on one large region
- * and several regions take turns. Threads are started when they are first needed. Everything else
- * runs on the control plane's thread.
+ * Helper threads (base/work.h) register and deregister memory while the loop goes on, because that
+ * can take minutes, and a call to the driver of a dying NIC may never return. Small memory and
+ * staging memory have threads of their own, so that channels can be opened meanwhile. A region
+ * belongs to the threads from region_work_start() until region_work_done(). Its memory
+ * registrations (MRs: one for each extent on each NIC) are the parts of one call, so that all
+ * threads work on one large region and several regions take turns. Everything else runs on the
+ * control plane's thread.
  *
  * Extents exist because NICs write into a large MR on small pages at half their rate: its address
  * translations do not fit into their caches. Memory on huge pages has 1/512 as many translations.
@@ -22,11 +22,9 @@
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -35,7 +33,6 @@
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
 #include "numa/clock.h"
-#include "numa/limit.h"
 
 /* ---- MRs of a region: on a helper thread, or on the control plane's when there is none ------- */
 
@@ -89,25 +86,6 @@ static int region_mr_work(
 					    : region_mr_register(control, r, mr, text, text_bytes);
 }
 
-/*
- * Calls region_mr_work() for all MRs of the region on the caller's thread. Stores the first error
- * in r->result and r->text.
- */
-static void region_work_here(struct control *control, struct region *r)
-{
-	for (unsigned i = 0; i < r->mrs; i++) {
-		char why[sizeof(r->text)];
-		int rc = region_mr_work(control, r, i, why, sizeof(why));
-
-		if (rc == 0)
-			continue;
-		r->result = rc;
-		snprintf(r->text, sizeof(r->text), "%s", why);
-		if (r->state != REGION_RELEASING)
-			break;
-	}
-}
-
 /* Whether a NIC still has a registration of the region. */
 static bool region_is_held(const struct region *r)
 {
@@ -117,81 +95,16 @@ static bool region_is_held(const struct region *r)
 	return false;
 }
 
-/* ---- the queue of regions, under the lock ---------------------------------------------------- */
-
 static bool region_is_registering(const struct region *r)
 {
 	return r->state == REGION_REGISTERING;
 }
 
-static void helper_queue_append(struct client_helper *h, struct region *r)
+static struct works *region_works(const struct region *r)
 {
-	r->next = NULL;
-	if (h->first)
-		h->last->next = r;
-	else
-		h->first = r;
-	h->last = r;
-}
+	const struct clients *clients = r->session->control->clients;
 
-static void helper_queue_remove(struct client_helper *h, struct region *r)
-{
-	struct region *previous = NULL;
-
-	for (struct region *at = h->first; at && at != r; at = at->next)
-		previous = at;
-	if (previous)
-		previous->next = r->next;
-	else
-		h->first = r->next;
-	if (h->last == r)
-		h->last = previous;
-}
-
-static void helper_queue_finish(struct client_helper *h, struct region *r)
-{
-	r->next = h->done;
-	h->done = r;
-	shm_store(&h->done_flag, 1);
-}
-
-/*
- * Marks the MRs that no thread has taken as done. True: no thread is working on the others either,
- * so the region is finished.
- */
-static bool helper_queue_skip(struct client_helper *h, struct region *r)
-{
-	if (r->mrs_next < r->mrs) {
-		helper_queue_remove(h, r);
-		r->mrs_done += r->mrs - r->mrs_next;
-		r->mrs_next = r->mrs;
-	}
-	return r->mrs_done == r->mrs;
-}
-
-/* ---- the helper threads' side ---------------------------------------------------------------- */
-
-/*
- * Waits for the next MR to register or deregister. Returns NULL if the thread must end and no
- * region is queued.
- */
-static struct region *helper_next(struct client_helper *h, unsigned *ret_mr)
-{
-	struct region *r;
-
-	pthread_mutex_lock(&h->lock);
-	while (!h->first && !h->stop)
-		pthread_cond_wait(&h->more, &h->lock);
-	r = h->first;
-	if (r) {
-		*ret_mr = r->mrs_next++;
-		helper_queue_remove(h, r);
-		if (r->mrs_next < r->mrs)
-			/* append the region at the end of the queue, so that regions take turns */
-			helper_queue_append(h, r);
-	}
-	pthread_mutex_unlock(&h->lock);
-	return r;
+	return r->staging_of || r->length <= CLIENT_SMALL_BYTES ? clients->small : clients->large;
 }
 
 /* Whether a log line about a long registration is due; writes the line to `text` if so. */
@@ -210,12 +123,38 @@ static bool region_progress_due(struct region *r, char *text, size_t bytes)
 	return true;
 }
 
+/* Books the result of one MR. The first failed registration ends the others. */
+static void region_mr_run(struct work *work, unsigned mr)
+{
+	struct region *r = (struct region *)work;
+	struct control *control = r->session->control;
+	pthread_mutex_t *lock = &control->clients->results;
+	char why[sizeof(r->text)], progress[160];
+	int rc = region_mr_work(control, r, mr, why, sizeof(why));
+	bool tell;
+
+	pthread_mutex_lock(lock);
+	r->mrs_done++;
+	if (rc < 0 && r->result == 0) {
+		r->result = rc;
+		snprintf(r->text, sizeof(r->text), "%s", why);
+	}
+	tell = region_progress_due(r, progress, sizeof(progress));
+	pthread_mutex_unlock(lock);
+	if (tell)
+		log_info("clients: %s", progress);
+	if (rc < 0 && region_is_registering(r))
+		(void)work_cancel(region_works(r), 0, work);
+}
+
 /*
  * Unmaps a region that is deregistered on all NICs. Done on the helper thread, because it takes the
- * kernel seconds for some hundred GB that a NIC has touched. No other thread uses the region here.
+ * kernel seconds for some hundred GB that a NIC has touched.
  */
-static void region_unmap(struct region *r)
+static void region_unmap(struct work *work)
 {
+	struct region *r = (struct region *)work;
+
 	if (region_is_registering(r) || r->result < 0 || !r->map)
 		return;
 	munmap(r->map, r->map_bytes);
@@ -228,164 +167,19 @@ static void region_unmap(struct region *r)
 	r->memfd = -1;
 }
 
-static void *helper_main(void *context)
+/* Skips the MRs that no thread has taken. */
+static void region_cancel(struct region *r)
 {
-	struct client_helper *h = context;
-	struct control *control = h->control;
-	struct region *r;
-	unsigned mr;
+	pthread_mutex_t *lock = &r->session->control->clients->results;
 
-	/* if the kernel refuses this, the helper thread runs on the control plane's cores */
-	sched_setaffinity(0, sizeof(h->cores), &h->cores);
-	while ((r = helper_next(h, &mr)) != NULL) {
-		char why[sizeof(r->text)], progress[160];
-		int rc = region_mr_work(control, r, mr, why, sizeof(why));
-		bool tell, done;
-
-		pthread_mutex_lock(&h->lock);
-		r->mrs_done++;
-		if (rc < 0 && r->result == 0) {
-			r->result = rc;
-			snprintf(r->text, sizeof(r->text), "%s", why);
-		}
-		done = rc < 0 && region_is_registering(r) ? helper_queue_skip(h, r)
-							  : r->mrs_done == r->mrs;
-		tell = region_progress_due(r, progress, sizeof(progress));
-		pthread_mutex_unlock(&h->lock);
-		if (tell)
-			log_info("clients: %s", progress);
-		if (!done)
-			continue;
-		region_unmap(r);
-		pthread_mutex_lock(&h->lock);
-		helper_queue_finish(h, r);
-		pthread_mutex_unlock(&h->lock);
-		(void)eventfd_write(control->kick, 1);
-	}
-	return NULL;
-}
-
-/* ---- the helper threads, as the loop calls them ---------------------------------------------- */
-
-/* Starts one helper thread with all signals blocked, because the main thread handles signals. */
-static int helper_start(struct client_helper *h)
-{
-	sigset_t all, before;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&h->thread[h->threads], NULL, helper_main, h);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	h->threads += rc == 0;
-	return -rc;
-}
-
-static struct client_helper *helper_of(struct clients *clients, const struct region *r)
-{
-	return r->staging_of || r->length <= CLIENT_SMALL_BYTES ? &clients->small : &clients->large;
-}
-
-/*
- * Gives the region to the helper threads. Returns 0, or -errno if there is no thread or the engine
- * stops.
- */
-static int helper_submit(struct control *control, struct region *r)
-{
-	struct client_helper *h = helper_of(control->clients, r);
-	int rc = 0;
-
-	if (h->stop)
-		return -ESHUTDOWN;
-	while (h->threads < h->threads_max && h->threads < r->mrs && rc == 0)
-		rc = helper_start(h);
-	if (h->threads == 0) {
-		log_warn(
-			"clients: cannot start a helper thread: %s; the control plane registers memory on its own thread, which delays other clients",
-			limit_error(rc));
-		return rc;
-	}
-	pthread_mutex_lock(&h->lock);
-	r->mrs_next = r->mrs_done = 0;
-	r->began_ns = r->told_ns = clock_now_ns();
-	helper_queue_append(h, r);
-	pthread_cond_broadcast(&h->more);
-	pthread_mutex_unlock(&h->lock);
-	return 0;
-}
-
-/* Cancels the registration of a region: the helper threads skip its MRs that none has taken yet. */
-static void helper_cancel(struct control *control, struct region *r)
-{
-	struct client_helper *h = helper_of(control->clients, r);
-
-	pthread_mutex_lock(&h->lock);
-	if (r->mrs_next < r->mrs && r->result == 0) {
+	if (!work_cancel(region_works(r), 0, &r->work))
+		return;
+	pthread_mutex_lock(lock);
+	if (r->result == 0) {
 		r->result = -ECANCELED;
 		snprintf(r->text, sizeof(r->text), "the session ended");
-		if (helper_queue_skip(h, r)) {
-			helper_queue_finish(h, r);
-			(void)eventfd_write(control->kick, 1);
-		}
 	}
-	pthread_mutex_unlock(&h->lock);
-}
-
-/* Returns one region whose MRs the helper threads have finished, or NULL. */
-static struct region *helper_collect(struct client_helper *h)
-{
-	struct region *r;
-
-	pthread_mutex_lock(&h->lock);
-	r = h->done;
-	if (r)
-		h->done = r->next;
-	else
-		shm_store(&h->done_flag, 0);
-	pthread_mutex_unlock(&h->lock);
-	return r;
-}
-
-/*
- * Called before the control plane's thread is pinned. The helpers may use the cores that the
- * process has now except poll cores, or all of them if nothing is left.
- */
-static void helper_open(struct control *control, struct client_helper *h, unsigned threads)
-{
-	cpu_set_t all;
-
-	h->control = control;
-	h->threads_max = threads;
-	pthread_mutex_init(&h->lock, NULL);
-	pthread_cond_init(&h->more, NULL);
-	CPU_ZERO(&all);
-	(void)sched_getaffinity(0, sizeof(all), &all);
-	h->cores = all;
-	for (unsigned i = 0; i < control->rails; i++)
-		if (control->plan.rail[i].core >= 0)
-			CPU_CLR((size_t)control->plan.rail[i].core, &h->cores);
-	if (CPU_COUNT(&h->cores) == 0)
-		h->cores = all;
-}
-
-/*
- * Waits until the helper threads have finished all regions they were given. From then on
- * helper_submit() fails.
- */
-static void helper_stop(struct client_helper *h)
-{
-	pthread_mutex_lock(&h->lock);
-	h->stop = true;
-	pthread_cond_broadcast(&h->more);
-	pthread_mutex_unlock(&h->lock);
-	while (h->threads)
-		pthread_join(h->thread[--h->threads], NULL);
-}
-
-static void helper_close(struct client_helper *h)
-{
-	pthread_cond_destroy(&h->more);
-	pthread_mutex_destroy(&h->lock);
+	pthread_mutex_unlock(lock);
 }
 
 /* ---- region numbers -------------------------------------------------------------------------- */
@@ -462,9 +256,6 @@ static void region_free(struct control *control, struct region *r)
 
 /* ---- registration and release ---------------------------------------------------------------- */
 
-/* Called when all MRs of the region are registered or deregistered. */
-static void region_work_done(struct control *control, struct region *r);
-
 static void region_rails_tell(
 	struct control *control, struct region *r, enum rail_command_kind kind)
 {
@@ -482,24 +273,27 @@ static void region_rails_tell(
 	}
 }
 
-/*
- * Starts to register or deregister the region on the helper threads, or does it here if there are
- * none. region_work_done() follows.
- */
-static void region_work_start(struct control *control, struct region *r)
+/* All MRs of the region are registered or deregistered. */
+static void region_work_done(struct work *work);
+
+/* Starts to register or deregister the region. region_work_done() follows. */
+static void region_work_start(struct region *r)
 {
 	r->result = 0;
-	if (helper_submit(control, r) == 0)
-		return;
-	region_work_here(control, r);
-	region_work_done(control, r);
+	r->mrs_done = 0;
+	r->began_ns = r->told_ns = clock_now_ns();
+	r->work.parts = r->mrs;
+	r->work.run = region_mr_run;
+	r->work.end = region_unmap;
+	r->work.done = region_work_done;
+	work_submit(region_works(r), 0, &r->work);
 }
 
 static void region_release(struct control *control, struct region *r)
 {
 	r->state = REGION_RELEASING;
 	r->cut_devices = control->clients->cut_devices;
-	region_work_start(control, r);
+	region_work_start(r);
 }
 
 static void region_registered(struct control *control, struct region *r)
@@ -519,7 +313,7 @@ static void region_registered(struct control *control, struct region *r)
 			session_fail(s, rc, text);
 		return;
 	}
-	if (r->began_ns && clock_now_ns() - r->began_ns >= CLIENT_TELL_NS)
+	if (clock_now_ns() - r->began_ns >= CLIENT_TELL_NS)
 		log_info("clients: %.1f GiB of process %d registered on %u NICs after %u s",
 			(double)r->length / (1u << 30), (int)s->pid, control->rails,
 			(unsigned)((clock_now_ns() - r->began_ns) / 1000000000));
@@ -595,12 +389,14 @@ void client_memory_release_held(struct control *control)
 	}
 }
 
-static void region_work_done(struct control *control, struct region *r)
+static void region_work_done(struct work *work)
 {
+	struct region *r = (struct region *)work;
+
 	if (r->state == REGION_RELEASING)
-		region_released(control, r);
+		region_released(r->session->control, r);
 	else
-		region_registered(control, r);
+		region_registered(r->session->control, r);
 }
 
 /* ---- checks of client memory ----------------------------------------------------------------- */
@@ -752,7 +548,7 @@ void region_add_request(struct session *s, int memfd)
 	}
 	r->state = REGION_REGISTERING;
 	s->waits_region = r;
-	region_work_start(s->control, r);
+	region_work_start(r);
 	return;
 refuse:
 	session_fail(s, rc, text);
@@ -773,7 +569,6 @@ void region_remove_request(struct session *s)
 
 int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes)
 {
-	struct control *control = c->session->control;
 	struct region *r = region_new(c->session, c, 1, 0);
 
 	if (!r) {
@@ -786,7 +581,7 @@ int region_add_staging(struct channel *c, size_t offset, char *text, size_t text
 	r->offset = offset;
 	r->state = REGION_REGISTERING;
 	c->session->waits_region = r;
-	region_work_start(control, r);
+	region_work_start(r);
 	return 0;
 }
 
@@ -796,7 +591,7 @@ void region_drop(struct region *r)
 	 * the rest of the registration is skipped; region_registered() sees that the session ends
 	 */
 	if (r->state == REGION_REGISTERING)
-		helper_cancel(r->session->control, r);
+		region_cancel(r);
 	if (r->state != REGION_LIVE)
 		return;
 	r->state = REGION_DROPPING;
@@ -813,39 +608,50 @@ void client_region_returned(struct control *control, uint32_t region)
 		region_release(control, r);
 }
 
-/* ---- turns, open and close ------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
-static unsigned helper_turn(struct control *control, struct client_helper *h)
-{
-	struct region *r;
-	unsigned work = 0;
-
-	if (!shm_load(&h->done_flag))
-		return 0;
-	while ((r = helper_collect(h)) != NULL) {
-		region_work_done(control, r);
-		work++;
-	}
-	return work;
-}
-
-unsigned client_memory_turn(struct control *control)
+/*
+ * Called before the control plane's thread is pinned. The helpers may use the cores that the
+ * process has now except poll cores, or all of them if nothing is left.
+ */
+int client_memory_open(struct control *control)
 {
 	struct clients *clients = control->clients;
+	struct works_options options = {.queues = 1};
+	cpu_set_t all, cores;
+	int rc;
 
-	return helper_turn(control, &clients->large) + helper_turn(control, &clients->small);
+	CPU_ZERO(&all);
+	(void)sched_getaffinity(0, sizeof(all), &all);
+	cores = all;
+	for (unsigned i = 0; i < control->rails; i++)
+		if (control->plan.rail[i].core >= 0)
+			CPU_CLR((size_t)control->plan.rail[i].core, &cores);
+	options.cores = CPU_COUNT(&cores) ? &cores : &all;
+	pthread_mutex_init(&clients->results, NULL);
+	options.name = "pc-memory";
+	options.threads = CLIENT_HELPERS;
+	rc = works_open(control->base, &options, &clients->large);
+	if (rc < 0)
+		return rc;
+	options.name = "pc-small-memory";
+	options.threads = CLIENT_SMALL_HELPERS;
+	return works_open(control->base, &options, &clients->small);
 }
 
-void client_memory_open(struct control *control)
+/* A region that is registered, and not needed any more, is released at once: hence the loop. */
+static void works_finish(struct works *works)
 {
-	helper_open(control, &control->clients->large, CLIENT_HELPERS);
-	helper_open(control, &control->clients->small, CLIENT_SMALL_HELPERS);
+	while (works && works_busy(works)) {
+		(void)works_wait(works, UINT32_MAX);
+		works_turn(works);
+	}
 }
 
 void client_memory_stop(struct clients *clients)
 {
-	helper_stop(&clients->large);
-	helper_stop(&clients->small);
+	works_finish(clients->large);
+	works_finish(clients->small);
 }
 
 bool region_close(struct control *control, struct region *r)
@@ -853,7 +659,8 @@ bool region_close(struct control *control, struct region *r)
 	bool held;
 
 	r->state = REGION_RELEASING;
-	region_work_here(control, r);
+	for (unsigned i = 0; i < r->mrs; i++)
+		region_mr_run(&r->work, i);
 	held = region_is_held(r);
 	if (held) {
 		log_error(
@@ -869,9 +676,10 @@ void client_memory_close(struct control *control)
 {
 	struct clients *clients = control->clients;
 
-	helper_close(&clients->large);
-	helper_close(&clients->small);
 	for (unsigned i = 0; i < REGIONS_MAX; i++)
 		if (clients->region[i])
 			(void)region_close(control, clients->region[i]);
+	works_close(clients->large);
+	works_close(clients->small);
+	pthread_mutex_destroy(&clients->results);
 }

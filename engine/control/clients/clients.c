@@ -699,7 +699,7 @@ static unsigned sessions_free(struct clients *clients)
 unsigned clients_turn(struct control *control)
 {
 	struct clients *clients = control->clients;
-	unsigned work = client_memory_turn(control);
+	unsigned work = 0;
 
 	if (clients->waits_told && outbox_empty(control)) {
 		for (unsigned i = 0; i < SESSIONS_MAX; i++) {
@@ -799,8 +799,9 @@ int clients_open(struct control *control)
 			"clients: pidfd_open failed: %s; READs go through staging memory, never directly into the memory of clients. It needs Linux 5.3; a container may forbid it",
 			strerror(errno));
 	memset(clients->heads_fd, -1, sizeof(clients->heads_fd));
-	client_memory_open(control);
-	rc = closer_open(&clients->closer);
+	rc = client_memory_open(control);
+	if (rc == 0)
+		rc = closer_open(&clients->closer);
 	if (rc < 0)
 		goto fail;
 	rc = clients_files_open(control, clients);

@@ -22,6 +22,7 @@
 #include <sys/types.h>
 
 #include "engine/control/base/control.h"
+#include "engine/control/base/work.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/clients/ctl_inner.h"
 
@@ -74,7 +75,8 @@ enum region_state {
  * one, is one extent.
  */
 struct region {
-	uint32_t id; /* number of the region: REGION_CLIENT_0 .. REGIONS_MAX - 1 */
+	struct work work; /* must be first: a pointer to it is cast to struct region */
+	uint32_t id;      /* number of the region: REGION_CLIENT_0 .. REGIONS_MAX - 1 */
 	struct session *session;
 	/* the channel whose staging memory this is; NULL: memory registered by the client */
 	struct channel *staging_of;
@@ -102,10 +104,8 @@ struct region {
 	 * array of the `mrs` lkeys; rails read it from RAIL_REGION_ADD until they return the region
 	 */
 	uint32_t *lkey;
-	unsigned mrs_next; /* index in `mr` of the next MR that no helper thread has taken */
 	unsigned mrs_done;
 	uint64_t began_ns, told_ns;
-	struct region *next;
 	/*
 	 * the state is REGION_RELEASING, but a NIC did not deregister the memory: the region waits
 	 * until that NIC's device is closed
@@ -193,26 +193,6 @@ struct session {
 	bool ending;
 };
 
-/* Helper threads that register memory. The lock protects `first`, `last` and `done`. */
-struct client_helper {
-	struct control *control;
-	pthread_t thread[CLIENT_HELPERS];
-	unsigned threads; /* number of running threads; only the control plane's thread uses it */
-	unsigned threads_max;
-	cpu_set_t cores; /* CPU cores on which the helper threads may run */
-	pthread_mutex_t lock;
-	pthread_cond_t more;
-	/* ends of the queue of regions with MRs that no helper thread has taken */
-	struct region *first, *last;
-	/* list of regions whose MRs the helper threads have all registered or deregistered */
-	struct region *done;
-	/*
-	 * set to 1 after a region was added to `done`; the control plane reads it without the lock
-	 */
-	uint32_t done_flag;
-	bool stop;
-};
-
 struct clients {
 	struct control *control;
 	struct event *accepts;
@@ -239,7 +219,8 @@ struct clients {
 	 * clients
 	 */
 	int status_fd, shard_fd, heads_fd[RAILS_MAX];
-	struct client_helper large, small;
+	struct works *large, *small; /* helper threads that register memory */
+	pthread_mutex_t results;     /* protects `result`, `text` and progress of all regions */
 	struct closer *closer;
 };
 
@@ -316,10 +297,9 @@ void region_drop(struct region *r);
  */
 bool region_close(struct control *control, struct region *r);
 
-void client_memory_open(struct control *control);
-/* Handles regions that the helper threads have finished. Returns how many. */
-unsigned client_memory_turn(struct control *control);
-/* Waits until the helper threads have finished all regions that they were given, and ends them. */
+/* Returns 0 or -errno; client_memory_close() follows in both cases. */
+int client_memory_open(struct control *control);
+/* Waits until the helper threads have finished all regions that they were given. */
 void client_memory_stop(struct clients *clients);
 void client_memory_close(struct control *control);
 

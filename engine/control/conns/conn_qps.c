@@ -130,11 +130,12 @@ void qps_destroy(struct qp_set *set)
 	set->count = 0;
 }
 
-static void qps_run(struct work *work)
+static void qps_run(struct work *work, unsigned part)
 {
 	/* the cast is valid because `work` is the first member of struct qps */
 	struct qps *qps = (struct qps *)work;
 
+	(void)part;
 	qps->status = 0;
 	switch (qps->call) {
 	case QPS_MAKE:

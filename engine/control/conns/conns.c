@@ -739,7 +739,12 @@ int conns_open(struct control *control)
 	 */
 	conns->serial = control->incarnation;
 	control->conns = conns;
-	rc = works_open(control->base, 2 * control->rails, &conns->works);
+	rc = works_open(control->base,
+		&(struct works_options){.name = "pc-connections",
+			.queues = 2 * control->rails,
+			.threads = CONN_CALLS,
+			.limit_s = CONN_CALL_S},
+		&conns->works);
 	if (rc < 0)
 		goto no_works;
 	rc = rail_health_open(control);

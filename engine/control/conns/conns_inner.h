@@ -47,6 +47,8 @@
  * Period of the ticks that count down to the abort. Ticks pass only while the event loop runs, so
  * the time during which the process is stopped does not count.
  */
+#define CONN_CALLS 4u   /* threads, and so driver calls at a time, of one queue of a rail */
+#define CONN_CALL_S 10u /* shutdown: time limit for one driver call to return, in s */
 #define CONN_TICK_NS 500000000ull
 #define REGION_BYTES_MAX (1ull << 48)
 

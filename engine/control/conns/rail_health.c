@@ -372,10 +372,11 @@ struct cut {
 	char text[240];
 };
 
-static void device_cut_run(struct work *work)
+static void device_cut_run(struct work *work, unsigned part)
 {
 	struct cut *cut = (struct cut *)work;
 
+	(void)part;
 	cut->status = dv_cut(cut->control->rail[cut->rail].device);
 	if (cut->status)
 		snprintf(cut->text, sizeof(cut->text), "%s", dv_error());

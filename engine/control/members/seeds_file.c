@@ -84,12 +84,13 @@ static int seeds_file_read(int fd, char *text, size_t room)
 }
 
 /* The version is taken before the content, so a change in between is seen at the next look. */
-static void reading_run(struct work *work)
+static void reading_run(struct work *work, unsigned part)
 {
 	struct file_reading *reading = (struct file_reading *)work;
 	struct stat st;
 	int fd = open(reading->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
+	(void)part;
 	if (fd < 0 || fstat(fd, &st) < 0) {
 		reading->error = errno;
 	} else if (!S_ISREG(st.st_mode)) {
@@ -216,7 +217,10 @@ int seeds_file_open(struct control *control)
 	file->address = calloc(SEEDS_FILE_ADDRESSES_MAX, sizeof(*file->address));
 	file->tick = net_timer_new(control->base, true, seeds_file_look, file);
 	if (file->tick && file->address)
-		rc = works_open(control->base, 1, &file->works);
+		rc = works_open(control->base,
+			&(struct works_options){
+				.name = "pc-seeds-file", .queues = 1, .threads = 1, .limit_s = 10},
+			&file->works);
 	if (rc < 0) {
 		seeds_file_close(control);
 		return rc;
@@ -234,8 +238,7 @@ void seeds_file_close(struct control *control)
 		return;
 	if (file->tick)
 		net_timer_free(file->tick);
-	if (file->works)
-		works_close(file->works);
+	works_close(file->works);
 	reading_free(file->reading);
 	free(file->address);
 	free(file);

@@ -3,7 +3,7 @@
  * The disk tier: opens the disk on a helper thread, writes the pages that eviction will take soon,
  * tells the directory which pages are on disk, takes what the disk has finished, and writes what is
  * only in memory when the engine stops. tier_promote.c has the way back into memory. The control
- * plane's thread, except tier_open_thread().
+ * plane's thread, except tier_open_run().
  *
  * Spill: when room gets scarce, all pages of the pools are written, the oldest first, so that a
  * burst of sets finds pages that may be evicted. As long as the disk keeps up, eviction prefers
@@ -20,7 +20,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "config/limits.h"
@@ -607,14 +606,12 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static void *tier_open_thread(void *context)
+static void tier_open_run(struct work *work, unsigned part)
 {
-	struct tier *t = context;
+	struct tier *t = (struct tier *)work;
 
-	pthread_setname_np(pthread_self(), "pc-disk-open");
+	(void)part;
 	t->opened_rc = disk_open(&t->options, &t->disk);
-	(void)eventfd_write(t->opened_fd, 1);
-	return NULL;
 }
 
 /* Is the lock of every path taken? Then no I/O of an earlier engine goes on. */
@@ -636,15 +633,10 @@ static void paths_failed_tell(struct tier *t)
 				limit_error(t->opened_rc));
 }
 
-static void tier_on_opened(evutil_socket_t fd, short what, void *context)
+static void tier_open_done(struct work *work)
 {
-	struct tier *t = context;
-	eventfd_t value;
+	struct tier *t = (struct tier *)work;
 
-	(void)what;
-	(void)eventfd_read(fd, &value);
-	(void)pthread_join(t->opener, NULL);
-	t->joinable = false;
 	t->state = TIER_FAILED;
 	if (t->opened_rc == 0) {
 		t->ready = event_new(
@@ -684,13 +676,11 @@ static void tier_lists_init(struct tier *t)
 
 static void tier_free(struct tier *t)
 {
-	struct event *const events[] = {t->opened, t->ready, t->slow, t->tick};
+	struct event *const events[] = {t->ready, t->slow, t->tick};
 
 	for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
 		if (events[i])
 			event_free(events[i]);
-	if (t->opened_fd >= 0)
-		close(t->opened_fd);
 	free(t->reply);
 	free(t);
 }
@@ -699,18 +689,20 @@ static int tier_begin(struct tier *t)
 {
 	const struct timeval every = {.tv_usec = TIER_SLOW_US};
 	struct event_base *base = t->control->base;
+	int rc;
 
-	t->opened_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (t->opened_fd < 0)
-		return -errno;
-	t->opened = event_new(base, t->opened_fd, EV_READ, tier_on_opened, t);
 	t->slow = event_new(base, -1, EV_PERSIST, tier_on_slow, t);
 	t->tick = event_new(base, -1, 0, tier_on_tick, t);
-	if (!t->opened || !t->slow || !t->tick || event_add(t->opened, NULL) < 0 ||
-		event_add(t->slow, &every) < 0)
+	if (!t->slow || !t->tick || event_add(t->slow, &every) < 0)
 		return -ENOMEM;
-	t->joinable = pthread_create(&t->opener, NULL, tier_open_thread, t) == 0;
-	return t->joinable ? 0 : -EAGAIN;
+	rc = works_open(base,
+		&(struct works_options){.name = "pc-disk-open", .queues = 1, .threads = 1},
+		&t->works);
+	if (rc < 0)
+		return rc;
+	t->opening = (struct work){.run = tier_open_run, .done = tier_open_done};
+	work_submit(t->works, 0, &t->opening);
+	return 0;
 }
 
 /* The budget of writes in flight: see TIER_SPILL_SHARE. */
@@ -737,7 +729,6 @@ int tier_open(struct control *control)
 	if (!t)
 		return -ENOMEM;
 	t->control = control;
-	t->opened_fd = -1;
 	t->options = (struct disk_options){.segment_bytes = (uint32_t)s->disk_segment_bytes,
 		.owner = control->name,
 		.write_bytes_per_day = s->disk_write_bytes_per_day,
@@ -843,10 +834,9 @@ void tier_close(struct control *control)
 	if (!t)
 		return;
 	control->tier = NULL;
-	if (t->joinable) {
-		(void)pthread_join(t->opener, NULL);
+	works_close(t->works);
+	if (t->state == TIER_OPENING)
 		t->state = t->opened_rc == 0 ? TIER_SERVING : TIER_FAILED;
-	}
 	removes_tell(t, &t->early);
 	if (t->state == TIER_SERVING || t->disk) {
 		if (t->ready && t->state == TIER_SERVING) {

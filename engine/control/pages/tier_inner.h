@@ -19,9 +19,9 @@
 #ifndef CONTROL_TIER_INNER_H
 #define CONTROL_TIER_INNER_H
 
-#include <pthread.h>
 #include <sys/queue.h>
 
+#include "engine/control/base/work.h"
 #include "engine/control/pages/pages_inner.h"
 
 struct tier_reply; /* private to tier_promote.c */
@@ -115,6 +115,7 @@ struct tier_removed {
 TAILQ_HEAD(tier_removes, tier_removed);
 
 struct tier {
+	struct work opening; /* disk_open(); must be first: it is cast to struct tier */
 	struct control *control;
 	enum tier_state state;
 	struct disk *disk; /* from TIER_SERVING on */
@@ -122,11 +123,9 @@ struct tier {
 	char paths[1024];          /* the text that options.path[].directory points into */
 	struct disk_report report; /* refreshed every TIER_SLOW_US */
 
-	/* the helper thread that opens the disk; the eventfd says that it is done */
-	pthread_t opener;
-	bool joinable;
-	int opened_fd, opened_rc;
-	struct event *opened, *ready, *slow, *tick;
+	struct works *works; /* of `opening` */
+	int opened_rc;       /* result of `opening` */
+	struct event *ready, *slow, *tick;
 	bool ticking, soon;        /* `tick` is armed; with TIER_SOON_US */
 	struct tier_removes early; /* wait until the disk is open */
 	struct tier_removes removes;

@@ -285,7 +285,7 @@ static void helpers_wait(const struct node *n)
 	for (;;) {
 		unsigned blocked = calls_blocked(n);
 
-		if (conns_busy(&n->control) <= blocked || blocked == WORK_THREADS)
+		if (conns_busy(&n->control) <= blocked || blocked == CONN_CALLS)
 			return;
 		event_base_loop(n->control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 		usleep(20);

@@ -154,8 +154,7 @@ static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void 
 	world_hold_mrs(true);
 	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, a.reply.a, 0), NULL, 0, &a));
 	rails_answer();
-	for (unsigned i = 0; i < 60000 && !shm_load(&control.clients->large.done_flag); i++)
-		usleep(1000);
+	assert_true(works_wait(control.clients->large, 60000000000ull));
 	assert_int_equal(world.mrs, RAILS);
 	world_hold_mrs(false);
 	client_memory_release_held(&control);

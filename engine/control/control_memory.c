@@ -22,9 +22,9 @@
 #include "engine/control/base/work.h"
 #include "engine/control/loop.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/pages.h"
-#include "numa/clock.h"
 #include "numa/memory.h"
 
 /* ---- status segment, pools, shard ------------------------------------------------------------ */
@@ -223,7 +223,7 @@ static void memory_export_done(struct work *work)
 {
 	struct registration *r = (struct registration *)work;
 	struct control *control = r->control;
-	uint64_t took_ns = clock_now_ns() - r->began_ns;
+	uint64_t took_ns = net_now() - r->began_ns;
 	int rc;
 
 	if (control->failed)
@@ -239,7 +239,7 @@ static void memory_export_done(struct work *work)
 			(double)memory_export_bytes(control) / (1u << 30), (double)took_ns / 1e9);
 	control->failed = rpc_listen(control);
 	if (control->failed == 0)
-		member_seeds_tick(control, clock_now_ns());
+		member_seeds_tick(control, net_now());
 }
 
 void memory_unexport(struct control *control)
@@ -283,7 +283,7 @@ int memory_export(struct control *control)
 		return rc;
 	}
 	r->control = control;
-	r->began_ns = r->told_ns = clock_now_ns();
+	r->began_ns = r->told_ns = net_now();
 	r->work = (struct work){
 		.parts = control->rails, .run = memory_export_nic, .done = memory_export_done};
 	control->registration = r;
@@ -295,7 +295,7 @@ int memory_export(struct control *control)
 int memory_export_wait(struct control *control)
 {
 	struct registration *r = control->registration;
-	uint64_t took_ns = clock_now_ns() - r->began_ns;
+	uint64_t took_ns = net_now() - r->began_ns;
 
 	if (works_wait(r->works, took_ns < EXPORT_WAIT_NS ? EXPORT_WAIT_NS - took_ns : 0)) {
 		works_turn(r->works);
@@ -314,7 +314,7 @@ void memory_export_tell(struct control *control)
 
 	if (!control->exporting || control->failed)
 		return;
-	now_ns = clock_now_ns();
+	now_ns = net_now();
 	if (now_ns - r->told_ns <= EXPORT_TELL_SECONDS * 1000000000ull)
 		return;
 	r->told_ns = now_ns;
@@ -356,7 +356,7 @@ static double populate_gib(uint64_t bytes)
 
 static void populate_tell(struct populate *p)
 {
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 
 	if (now_ns - p->told_ns < POPULATE_TELL_NS)
 		return;
@@ -407,7 +407,7 @@ static void populate_run(struct work *work, unsigned part)
 static void populate_done(struct work *work)
 {
 	struct populate *p = (struct populate *)work;
-	uint64_t took_ns = clock_now_ns() - p->since_ns;
+	uint64_t took_ns = net_now() - p->since_ns;
 
 	if (p->result < 0) {
 		log_error(
@@ -436,7 +436,7 @@ int populate_open(struct control *control)
 		return rc;
 	}
 	p->control = control;
-	p->since_ns = p->told_ns = clock_now_ns();
+	p->since_ns = p->told_ns = net_now();
 	p->total = control->shard->memory.bytes;
 	for (unsigned i = 0; i < control->rails; i++)
 		p->total += pool_heads(control->rail[i].pool)->bytes +

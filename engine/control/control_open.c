@@ -25,13 +25,13 @@
 #include "engine/control/loop.h"
 #include "engine/control/members/members.h"
 #include "engine/control/door.h"
+#include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
 #include "engine/control/base/watchdog.h"
 #include "engine/keeper/service.h"
 #include "engine/keeper/socket_file.h"
-#include "numa/clock.h"
 #include "numa/guest.h"
 #include "numa/limit.h"
 
@@ -478,7 +478,7 @@ int control_open(
 
 	if (!control)
 		return -ENOMEM;
-	control->pace.started_ns = clock_now_ns();
+	control->pace.started_ns = net_now();
 	control->pace.started_unix_ms = snapshot_unix_ms();
 	for (size_t i = 0; i < STEPS; i++) {
 		int rc;

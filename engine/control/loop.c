@@ -25,7 +25,6 @@
 #include "engine/control/net/net.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
-#include "numa/clock.h"
 #include "numa/pin.h"
 
 /* ---- events from the rails ------------------------------------------------------------------- */
@@ -107,10 +106,9 @@ void control_stop(struct control *control)
 static void loop_drain_start(struct control *control, uint64_t now_ns)
 {
 	struct loop *loop = control->loop;
-	const struct timeval often = {.tv_usec = LOOP_STOPPING_US};
 
 	log_info("stopping: ending the sessions of clients and leaving the cluster");
-	(void)event_add(loop->wakeup, &often);
+	(void)net_timer_set(loop->wakeup, LOOP_STOPPING_US);
 	control->stopping = true;
 	clients_stop(control);
 	member_leave(control);
@@ -153,7 +151,7 @@ static bool loop_rails_stopped(const struct control *control)
 static void loop_stop_advance(struct control *control)
 {
 	struct loop *loop = control->loop;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 
 	if (loop->phase == LOOP_SERVING && (shm_load(&loop->stop_asked) || control->failed))
 		loop_drain_start(control, now_ns);
@@ -188,7 +186,7 @@ static void loop_stop_advance(struct control *control)
  */
 int loop_rails_stop(struct control *control, uint64_t wait_ns)
 {
-	uint64_t until_ns = clock_now_ns() + wait_ns;
+	uint64_t until_ns = net_now() + wait_ns;
 
 	if (loop_rails_stopped(control))
 		return 0;
@@ -202,7 +200,7 @@ int loop_rails_stop(struct control *control, uint64_t wait_ns)
 				if (event.kind == RAIL_STOPPED)
 					control->loop->stopped[i] = true;
 		}
-		if (clock_now_ns() >= until_ns)
+		if (net_now() >= until_ns)
 			return -ETIMEDOUT;
 		shm_pause();
 	}
@@ -219,11 +217,10 @@ int loop_rails_stop(struct control *control, uint64_t wait_ns)
  */
 static enum control_sleep loop_nap_or_sleep(struct control *control)
 {
-	const struct timeval nap = {.tv_usec = CONTROL_NAP_US};
-
-	if (outbox_empty(control) && clock_now_ns() - ctl_stored_ns(control) >= LOOP_NAP_FOR_NS)
+	if (outbox_empty(control) && net_now() - ctl_stored_ns(control) >= LOOP_NAP_FOR_NS)
 		return CONTROL_SLEEPS;
-	return event_add(control->loop->nap, &nap) == 0 ? CONTROL_NAPS : CONTROL_SLEEPS;
+	return net_timer_set(control->loop->nap, CONTROL_NAP_US) == 0 ? CONTROL_NAPS
+								      : CONTROL_SLEEPS;
 }
 
 static void loop_events_run(struct control *control, int flags)
@@ -250,11 +247,10 @@ static void loop_sleep_or_work(struct control *control)
 int control_run(struct control *control)
 {
 	struct loop *loop = control->loop;
-	const struct timeval measure = {.tv_usec = LOOP_LAG_US};
 	uint64_t busy_until_ns = 0;
 
-	loop->measure_ns = clock_now_ns();
-	if (event_add(loop->measure, &measure) < 0)
+	loop->measure_ns = net_now();
+	if (net_timer_set(loop->measure, LOOP_LAG_US) < 0)
 		return -ENOMEM;
 	if (control->plan.control_core >= 0 && pin_self(control->plan.control_core) < 0)
 		log_warn("control: cannot pin the control plane to core %d; it runs unpinned",
@@ -269,7 +265,7 @@ int control_run(struct control *control)
 		if (loop->phase == LOOP_ENDED)
 			break;
 		if (loop->spin_ns || work) {
-			now_ns = clock_now_ns();
+			now_ns = net_now();
 			if (work)
 				busy_until_ns = now_ns + loop->spin_ns;
 			if (work || now_ns < busy_until_ns) {
@@ -303,19 +299,15 @@ static void loop_on_kick(evutil_socket_t fd, short what, void *context)
  * Makes the loop turn at least once per LOOP_WAKEUP_US, because shutdown has deadlines and the log
  * may have to print lines about repeated messages.
  */
-static void loop_on_wakeup(evutil_socket_t fd, short what, void *context)
+static void loop_on_wakeup(void *context)
 {
-	(void)fd;
-	(void)what;
 	log_flush();
 	memory_export_tell(context);
 }
 
 /* The end of a nap: the loop turns. */
-static void loop_on_nap(evutil_socket_t fd, short what, void *context)
+static void loop_on_nap(void *context)
 {
-	(void)fd;
-	(void)what;
 	(void)context;
 }
 
@@ -323,19 +315,17 @@ static void loop_on_nap(evutil_socket_t fd, short what, void *context)
  * How late a timer fires is how long an event can wait for the loop. The same timer publishes
  * snapshots and requests summaries of other members.
  */
-static void loop_on_measure(evutil_socket_t fd, short what, void *context)
+static void loop_on_measure(void *context)
 {
 	struct control *control = context;
 	struct loop *loop = control->loop;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 	uint64_t due_ns = loop->measure_ns + LOOP_LAG_US * 1000ull;
 	uint64_t late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
 	uint64_t watched_ns = shm_load64(&control->watched_ns);
 	bool viewed = view_active(control, watched_ns, now_ns);
 	uint64_t every_ns = (viewed ? SNAPSHOT_VIEWED_MS : SNAPSHOT_MS) * 1000000ull;
 
-	(void)fd;
-	(void)what;
 	loop->measure_ns = now_ns;
 	shm_store(&control->status->beat, control->status->beat + 1);
 	control->pace.lag[latency_bucket(late_ns)]++;
@@ -357,19 +347,18 @@ static void loop_on_measure(evutil_socket_t fd, short what, void *context)
 int loop_events_open(struct control *control)
 {
 	struct loop *loop = control->loop;
-	const struct timeval every = {.tv_usec = LOOP_WAKEUP_US};
 	struct event_base *base = control->base;
 
 	loop->kick = event_new(base, control->kick, EV_READ | EV_PERSIST, loop_on_kick, control);
-	loop->wakeup = event_new(base, -1, EV_PERSIST, loop_on_wakeup, control);
-	loop->measure = event_new(base, -1, EV_PERSIST, loop_on_measure, control);
-	loop->nap = event_new(base, -1, 0, loop_on_nap, control);
+	loop->wakeup = net_timer_new(base, true, loop_on_wakeup, control);
+	loop->measure = net_timer_new(base, true, loop_on_measure, control);
+	loop->nap = net_timer_new(base, false, loop_on_nap, control);
 	control->snapshots = snapshots_open();
 	control->pasts = calloc(1, sizeof(*control->pasts));
-	loop->measure_ns = clock_now_ns();
+	loop->measure_ns = net_now();
 	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !control->snapshots ||
 		!control->pasts || event_add(loop->kick, NULL) < 0 ||
-		event_add(loop->wakeup, &every) < 0)
+		net_timer_set(loop->wakeup, LOOP_WAKEUP_US) < 0)
 		return -ENOMEM;
 	return 0;
 }
@@ -380,13 +369,11 @@ void loop_events_close(struct control *control)
 
 	if (loop->kick)
 		event_free(loop->kick);
-	if (loop->wakeup)
-		event_free(loop->wakeup);
-	if (loop->measure)
-		event_free(loop->measure);
-	if (loop->nap)
-		event_free(loop->nap);
-	loop->kick = loop->wakeup = loop->measure = loop->nap = NULL;
+	net_timer_free(loop->wakeup);
+	net_timer_free(loop->measure);
+	net_timer_free(loop->nap);
+	loop->kick = NULL;
+	loop->wakeup = loop->measure = loop->nap = NULL;
 	snapshots_close(control->snapshots);
 	free(control->pasts);
 	control->snapshots = NULL;

@@ -45,17 +45,17 @@ enum loop_phase {
 /* The state of the event loop. */
 struct loop {
 	struct event *kick;
-	struct event *wakeup;    /* timer that bounds the sleep of the event loop */
-	bool started[RAILS_MAX]; /* true: the poll thread of the rail was started */
-	bool stopped[RAILS_MAX]; /* true: the RAIL_STOPPED event of the rail was received */
+	struct net_timer *wakeup; /* timer that bounds the sleep of the event loop */
+	bool started[RAILS_MAX];  /* true: the poll thread of the rail was started */
+	bool stopped[RAILS_MAX];  /* true: the RAIL_STOPPED event of the rail was received */
 	enum loop_phase phase;
 	uint64_t phase_until_ns;
 	uint64_t goodbye_until_ns;
 	uint64_t spin_ns;
-	struct event *nap;     /* timer that ends a nap */
-	struct event *measure; /* timer, every LOOP_LAG_US */
-	uint64_t measure_ns;   /* time at which `measure` fired last */
-	uint64_t snapshot_ns;  /* time at which the last snapshot was published */
+	struct net_timer *nap;     /* timer that ends a nap */
+	struct net_timer *measure; /* timer, every LOOP_LAG_US */
+	uint64_t measure_ns;       /* time at which `measure` fired last */
+	uint64_t snapshot_ns;      /* time at which the last snapshot was published */
 	/* 1: control_stop() was called, on any thread or in a signal handler */
 	uint32_t stop_asked;
 	int result;

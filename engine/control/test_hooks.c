@@ -26,12 +26,13 @@
 
 #include "config/log.h"
 #include "engine/control/base/control.h"
+#include "engine/control/net/net.h"
 
 #define LOOK_MS 2
 #define FAULTS_BYTES 256
 
 struct fault_file {
-	struct event *look;
+	struct net_timer *look;
 	/* content of the file of injected faults when it was last applied */
 	char text[FAULTS_BYTES];
 };
@@ -94,15 +95,13 @@ static void faults_follow(struct control *control, const char *text)
 	log_info("test.fault_file: %s", text[0] ? text : "nothing is wrong any more");
 }
 
-static void fault_file_look(evutil_socket_t unused, short what, void *context)
+static void fault_file_look(void *context)
 {
 	struct control *control = context;
 	struct fault_file *faults = control->fault_file;
 	char text[FAULTS_BYTES] = "";
 	int fd = open(control->settings->test_fault_file, O_RDONLY | O_CLOEXEC);
 
-	(void)unused;
-	(void)what;
 	if (fd >= 0) {
 		ssize_t n = read(fd, text, sizeof(text) - 1);
 
@@ -118,14 +117,13 @@ static void fault_file_look(evutil_socket_t unused, short what, void *context)
 
 static int fault_file_open(struct control *control)
 {
-	const struct timeval every = {.tv_usec = LOOK_MS * 1000};
 	struct fault_file *faults = calloc(1, sizeof(*faults));
 
 	if (!faults)
 		return -ENOMEM;
 	control->fault_file = faults;
-	faults->look = event_new(control->base, -1, EV_PERSIST, fault_file_look, control);
-	return faults->look && event_add(faults->look, &every) == 0 ? 0 : -ENOMEM;
+	faults->look = net_timer_new(control->base, true, fault_file_look, control);
+	return faults->look && net_timer_set(faults->look, LOOK_MS * 1000) == 0 ? 0 : -ENOMEM;
 }
 
 int test_hooks_open(struct control *control)
@@ -147,8 +145,8 @@ int test_hooks_open(struct control *control)
 
 void test_hooks_close(struct control *control)
 {
-	if (control->fault_file && control->fault_file->look)
-		event_free(control->fault_file->look);
+	if (control->fault_file)
+		net_timer_free(control->fault_file->look);
 	free(control->fault_file);
 	control->fault_file = NULL;
 }

@@ -273,6 +273,8 @@ struct net_timer *net_timer_new(struct event_base *base, bool repeats, net_call 
 
 void net_timer_free(struct net_timer *timer)
 {
+	if (!timer)
+		return;
 	timer->armed = 0;
 	thing_close(&timer->thing);
 }

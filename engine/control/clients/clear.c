@@ -28,9 +28,9 @@
 #include "engine/abi/op.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/pages.h"
-#include "numa/clock.h"
 
 enum clear_phase { CLEAR_MEMORY, CLEAR_FLIGHT, CLEAR_DISK, CLEAR_AGAIN, CLEAR_SYNC };
 
@@ -225,7 +225,7 @@ static void clear_log(struct control *control, const struct clear_request *r)
 		snprintf(label, sizeof(label), "a member that has left");
 	log_info("clear: %llu page(s)%s removed in %llu ms for %s%s", (unsigned long long)r->pages,
 		r->all ? "" : " of a group of namespaces",
-		(unsigned long long)((clock_now_ns() - r->began_ns) / 1000000), label,
+		(unsigned long long)((net_now() - r->began_ns) / 1000000), label,
 		control->clears->failed ? "; the disk did not record all of them" : "");
 }
 
@@ -342,7 +342,7 @@ static struct clear_request *clear_new(
 		return NULL;
 	r->group = *group;
 	r->all = all;
-	r->began_ns = clock_now_ns();
+	r->began_ns = net_now();
 	clears->count++;
 	return r;
 }

@@ -16,7 +16,6 @@
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
-#include "numa/clock.h"
 
 #define CLEAR_TICK_NS 100000000ull
 #define CLEAR_REPEAT_NS 1000000000ull
@@ -108,7 +107,7 @@ static void clear_ask_forgive(struct clear_ask *ask, uint64_t late_ns, uint64_t 
 static void clear_asks_tick(void *context)
 {
 	struct clear_asks *asks = context;
-	uint64_t now_ns = clock_now_ns(), late_ns = now_ns - asks->tick_ns;
+	uint64_t now_ns = net_now(), late_ns = now_ns - asks->tick_ns;
 	struct clear_ask *ask, *next;
 
 	asks->tick_ns = now_ns;
@@ -161,7 +160,7 @@ bool clear_ask(struct control *control, struct ctl_channel *c, const struct ctl_
 	ask->all = op->count == 1;
 	ask->ref = op->ref;
 	ask->serial = ++asks->serial;
-	ask->heard_ns = clock_now_ns();
+	ask->heard_ns = net_now();
 	ask->deadline_ns = deadline_ns;
 	TAILQ_INSERT_TAIL(&asks->waiting, ask, next);
 	asks->count++;
@@ -182,7 +181,7 @@ bool clear_serve_cleared(struct control *control, struct rpc_link *link, const P
 			break;
 	if (!ask)
 		return true; /* it is over */
-	ask->heard_ns = clock_now_ns();
+	ask->heard_ns = net_now();
 	ask->answered = true;
 	ask->pages = m->pages;
 	switch (m->result) {

@@ -22,8 +22,8 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
+#include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
-#include "numa/clock.h"
 #include "numa/limit.h"
 
 /* ---- quarantine ------------------------------------------------------------------------------ */
@@ -79,9 +79,7 @@ static void quarantine_set(struct channel *c, bool quarantined)
 
 static void quarantine_timer_start(struct clients *clients)
 {
-	const struct timeval often = {.tv_usec = CLIENT_QUARANTINE_US};
-
-	if (event_add(clients->quarantine, &often) < 0)
+	if (net_timer_set(clients->quarantine, CLIENT_QUARANTINE_US) < 0)
 		log_error("clients: no memory for a timer; %u page slots stay reserved",
 			clients->quarantined);
 }
@@ -130,12 +128,10 @@ static void quarantine_release(struct clients *clients)
 	}
 }
 
-static void quarantine_on_timer(evutil_socket_t fd, short what, void *context)
+static void quarantine_on_timer(void *context)
 {
 	struct clients *clients = context;
 
-	(void)fd;
-	(void)what;
 	quarantine_release(clients);
 	if (clients->quarantined)
 		quarantine_timer_start(clients);
@@ -175,7 +171,7 @@ static void channel_free(struct channel *c)
 	struct session *s = c->session;
 	struct clients *clients = s->control->clients;
 
-	channel_statistics_collect(c, clock_now_ns());
+	channel_statistics_collect(c, net_now());
 	if (c->staging && !region_close(s->control, c->staging))
 		c->map = NULL;
 	quarantine_leave(c);
@@ -356,7 +352,7 @@ void channel_opened(struct channel *c)
 	int fds[2] = {c->memfd, c->wake_client};
 
 	c->opening = false;
-	c->statistics.read_ns = clock_now_ns();
+	c->statistics.read_ns = net_now();
 	c->left = s->control->rails;
 	c->ctl.owner = warm_owner_new(s->control, c->memfd, s->pidfd, &s->process);
 	channel_rails_tell(c, RAIL_CHANNEL_ADD);
@@ -432,7 +428,7 @@ void client_channel_returned(struct control *control, struct rail_channel *retur
 int channels_open(struct clients *clients)
 {
 	clients->quarantine =
-		event_new(clients->control->base, -1, 0, quarantine_on_timer, clients);
+		net_timer_new(clients->control->base, false, quarantine_on_timer, clients);
 	return clients->quarantine ? 0 : -ENOMEM;
 }
 
@@ -441,7 +437,6 @@ void channels_close(struct clients *clients)
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (clients->channel[i])
 			channel_free(clients->channel[i]);
-	if (clients->quarantine)
-		event_free(clients->quarantine);
+	net_timer_free(clients->quarantine);
 	clients->quarantine = NULL;
 }

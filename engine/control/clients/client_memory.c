@@ -32,7 +32,7 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
-#include "numa/clock.h"
+#include "engine/control/net/net.h"
 
 /* ---- MRs of a region: on a helper thread, or on the control plane's when there is none ------- */
 
@@ -110,7 +110,7 @@ static struct works *region_works(const struct region *r)
 /* Whether a log line about a long registration is due; writes the line to `text` if so. */
 static bool region_progress_due(struct region *r, char *text, size_t bytes)
 {
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 
 	if (!region_is_registering(r) || r->mrs_done == r->mrs ||
 		now_ns - r->told_ns < CLIENT_TELL_NS)
@@ -281,7 +281,7 @@ static void region_work_start(struct region *r)
 {
 	r->result = 0;
 	r->mrs_done = 0;
-	r->began_ns = r->told_ns = clock_now_ns();
+	r->began_ns = r->told_ns = net_now();
 	r->work.parts = r->mrs;
 	r->work.run = region_mr_run;
 	r->work.end = region_unmap;
@@ -313,10 +313,10 @@ static void region_registered(struct control *control, struct region *r)
 			session_fail(s, rc, text);
 		return;
 	}
-	if (clock_now_ns() - r->began_ns >= CLIENT_TELL_NS)
+	if (net_now() - r->began_ns >= CLIENT_TELL_NS)
 		log_info("clients: %.1f GiB of process %d registered on %u NICs after %u s",
 			(double)r->length / (1u << 30), (int)s->pid, control->rails,
-			(unsigned)((clock_now_ns() - r->began_ns) / 1000000000));
+			(unsigned)((net_now() - r->began_ns) / 1000000000));
 	r->state = REGION_LIVE;
 	r->left = control->rails;
 	s->waits_region = NULL;

@@ -112,7 +112,7 @@ void ctl_free(struct ctl *ctl);
 unsigned ctl_turn(struct control *control);
 /* Wakes the clients whose channels received answers since the last call. */
 void ctl_flush(struct control *control);
-/* Time of the last credit request or publish of a client, of clock_now_ns(). */
+/* Time of the last credit request or publish of a client, of net_now(). */
 uint64_t ctl_stored_ns(const struct control *control);
 /* Removes a part of the pages that a CTL_CLEAR names. Returns how much it did. */
 unsigned clear_turn(struct control *control);
@@ -177,7 +177,7 @@ struct ctl {
 	struct ctl_answer *answer;
 	uint32_t answers, answer_free, answers_used;
 	uint64_t stored_ns; /* time of the last credit request or publish */
-	struct event *timer;
+	struct net_timer *timer;
 	uint64_t timer_ns; /* time at which the timer fires; 0: it is not armed */
 	/* true: an op stays in a ctl ring because its answers do not fit the ctl_done ring */
 	bool stalled;

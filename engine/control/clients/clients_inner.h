@@ -212,7 +212,7 @@ struct clients {
 	uint64_t arrivals;
 	unsigned quarantined; /* number of channels in quarantine */
 	/* timer that checks the channels in quarantine; armed while there is at least one */
-	struct event *quarantine;
+	struct net_timer *quarantine;
 	int pidfd; /* pidfd of the engine, sent to clients; -1: the kernel refused to create it */
 	/*
 	 * read-only descriptors of the status segment, the shard and the page heads, sent to

@@ -21,9 +21,9 @@
 
 #include "config/log.h"
 #include "engine/control/directory/directory.h"
+#include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 #include "engine/rail/inbox.h"
-#include "numa/clock.h"
 
 /* pages between the one that is served and those whose cache lines are prefetched */
 #define PREFETCH_FAR 8u
@@ -569,12 +569,10 @@ static int ctl_channel_turn(struct ctl *ctl, struct ctl_channel *c, uint64_t now
 	return (int)n;
 }
 
-static void ctl_on_timer(evutil_socket_t fd, short what, void *context)
+static void ctl_on_timer(void *context)
 {
 	struct ctl *ctl = context;
 
-	(void)fd;
-	(void)what;
 	ctl->timer_ns = 0;
 	for (unsigned i = 0; i < ctl->control->rails; i++)
 		if (ctl->rail[i].first)
@@ -614,7 +612,6 @@ static uint64_t ctl_timer_next_ns(const struct ctl *ctl, uint64_t now_ns)
 static void ctl_timer_arm(struct ctl *ctl, uint64_t now_ns)
 {
 	uint64_t next = ctl_timer_next_ns(ctl, now_ns);
-	struct timeval after;
 
 	if (next == UINT64_MAX || (ctl->timer_ns && ctl->timer_ns <= next))
 		return;
@@ -624,16 +621,14 @@ static void ctl_timer_arm(struct ctl *ctl, uint64_t now_ns)
 	 */
 	next = next > now_ns ? next - now_ns : 0;
 	ctl->timer_ns = now_ns + next;
-	after.tv_sec = (time_t)(next / 1000000000);
-	after.tv_usec = (suseconds_t)(next % 1000000000 / 1000 + 1);
-	if (ctl->timer && event_add(ctl->timer, &after) < 0)
+	if (ctl->timer && net_timer_set(ctl->timer, next / 1000 + 1) < 0)
 		ctl->timer_ns = 0;
 }
 
 unsigned ctl_turn(struct control *control)
 {
 	struct ctl *ctl = control->ctl;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 	unsigned work = 0;
 
 	ctl->stalled = false;
@@ -771,10 +766,9 @@ int ctl_open(struct control *control)
 	ctl->answer_free = CTL_NO_ANSWER;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		ctl->rail[i].last = &ctl->rail[i].first;
-	ctl->timer = event_new(control->base, -1, 0, ctl_on_timer, ctl);
+	ctl->timer = net_timer_new(control->base, false, ctl_on_timer, ctl);
 	if (!ctl->timer || evict_open(control) < 0) {
-		if (ctl->timer)
-			event_free(ctl->timer);
+		net_timer_free(ctl->timer);
 		free(ctl);
 		return -ENOMEM;
 	}
@@ -796,7 +790,7 @@ void ctl_close(struct control *control)
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (ctl->channel[i])
 			ctl_channel_close(control, ctl->channel[i]);
-	event_free(ctl->timer);
+	net_timer_free(ctl->timer);
 	ctl->timer = NULL;
 }
 

@@ -14,7 +14,6 @@
 #include "engine/control/clients/clients.h"
 #include "engine/control/clients/ctl_inner.h"
 #include "engine/control/pages/pages.h"
-#include "numa/clock.h"
 
 /* ---- table of credits ------------------------------------------------------------------------ */
 

@@ -27,7 +27,7 @@
 #include "engine/control/base/fatal.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/members/members.h"
-#include "numa/clock.h"
+#include "engine/control/net/net.h"
 
 /* ---- health of the connections of one rail to one peer --------------------------------------- */
 
@@ -55,7 +55,7 @@ static void conn_back_off(struct control *control, unsigned rail, uint16_t peer,
 
 	b->fails++;
 	b->until_ns =
-		clock_now_ns() + (ms < CONN_BACKOFF_MAX_MS ? ms : CONN_BACKOFF_MAX_MS) * 1000000ull;
+		net_now() + (ms < CONN_BACKOFF_MAX_MS ? ms : CONN_BACKOFF_MAX_MS) * 1000000ull;
 }
 
 /*
@@ -98,8 +98,7 @@ static void conn_health_forget(struct control *control, uint16_t peer)
 
 static void out_conn_deadline_end(struct out_conn *conn)
 {
-	if (conn->deadline)
-		event_free(conn->deadline);
+	net_timer_free(conn->deadline);
 	conn->deadline = NULL;
 }
 
@@ -128,7 +127,7 @@ static void out_conn_tell(const struct out_conn *conn, uint32_t kind)
 static void out_conn_ticks_set(struct out_conn *conn, uint64_t ns)
 {
 	conn->ticks = (unsigned)((ns + CONN_TICK_NS - 1) / CONN_TICK_NS);
-	conn->tick_ns = clock_now_ns();
+	conn->tick_ns = net_now();
 }
 
 /*
@@ -212,12 +211,10 @@ static void out_conn_end(struct out_conn *conn)
 
 /* ---- making a connection --------------------------------------------------------------------- */
 
-static void out_conn_made_late(evutil_socket_t fd, short what, void *context)
+static void out_conn_made_late(void *context)
 {
 	struct out_conn *conn = context;
 
-	(void)fd;
-	(void)what;
 	if (conn->state == OUT_CONN_REQUESTED)
 		log_warn("rail %u: peer %u did not answer a Connect in %d ms", conn->rail,
 			conn->handle.peer, CONN_ANSWER_MS);
@@ -234,16 +231,13 @@ static void out_conn_made_late(evutil_socket_t fd, short what, void *context)
  */
 static bool out_conn_deadline_set(struct out_conn *conn, uint64_t ms)
 {
-	uint64_t now_ns = clock_now_ns(), left_us = 0;
-	struct timeval wait;
+	uint64_t now_ns = net_now(), left_us = 0;
 
 	if (conn->made_until_ns > now_ns)
 		left_us = (conn->made_until_ns - now_ns) / 1000;
 	if (left_us > ms * 1000)
 		left_us = ms * 1000;
-	wait.tv_sec = (time_t)(left_us / 1000000);
-	wait.tv_usec = (suseconds_t)(left_us % 1000000);
-	return event_add(conn->deadline, &wait) == 0;
+	return net_timer_set(conn->deadline, left_us) == 0;
 }
 
 /* The peer's message Connected has arrived: starts QPS_CONNECT, with a time limit of its own. */
@@ -343,7 +337,7 @@ static void out_conn_connected(struct out_conn *conn)
 	}
 	out_conn_deadline_end(conn);
 	conn->state = OUT_CONN_LIVE;
-	conn->live_ns = clock_now_ns();
+	conn->live_ns = net_now();
 	conn->handle.stall_ns = out_conn_stall_ns(control, conn->qps.ack_ns);
 	control->conns->outstanding++;
 	out_conn_tell(conn, RAIL_CONN_ADD);
@@ -439,11 +433,10 @@ static int out_conn_open(
 	conn->qps.count = count;
 	conn->qps.depth = QP_DEPTH;
 	conn->qps.done = out_conn_done;
-	conn->made_until_ns = clock_now_ns() + CONN_MADE_MS * 1000000ull;
-	conn->deadline = event_new(control->base, -1, 0, out_conn_made_late, conn);
+	conn->made_until_ns = net_now() + CONN_MADE_MS * 1000000ull;
+	conn->deadline = net_timer_new(control->base, false, out_conn_made_late, conn);
 	if (!conn->deadline || !out_conn_deadline_set(conn, CONN_MADE_MS)) {
-		if (conn->deadline)
-			event_free(conn->deadline);
+		net_timer_free(conn->deadline);
 		free(conn);
 		return -ENOMEM;
 	}
@@ -518,7 +511,7 @@ void conns_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_
 		return;
 	if (!to || to->self || to->peer != peer || there || control->stopping ||
 		rail_out(control, rail) || conn_health_of(control, rail, peer, ref)->out ||
-		clock_now_ns() < conn_health_of(control, rail, peer, ref)->until_ns) {
+		net_now() < conn_health_of(control, rail, peer, ref)->until_ns) {
 		conn_refuse(control, rail, peer, ref);
 		return;
 	}
@@ -542,7 +535,7 @@ static void out_conn_break_anew(struct control *control, struct out_conn *conn)
 {
 	const struct rail_conn *handle = &conn->handle;
 
-	if (clock_now_ns() - conn->live_ns >= CONN_STEADY_NS)
+	if (net_now() - conn->live_ns >= CONN_STEADY_NS)
 		conn_health_of(control, conn->rail, handle->peer, handle->ref)->fails = 0;
 	conn_back_off(control, conn->rail, handle->peer, handle->ref);
 	conn_health_out(control, conn->rail, handle->peer, handle->ref);
@@ -633,13 +626,11 @@ void conns_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const
  * A late tick does not count: the process was stopped or the host was suspended, and the loop must
  * first process what helper threads and the rail have done meanwhile.
  */
-static void out_conn_abort_tick(evutil_socket_t fd, short what, void *context)
+static void out_conn_abort_tick(void *context)
 {
 	struct out_conn *conn = context;
-	uint64_t passed_ns = clock_now_ns() - conn->tick_ns;
+	uint64_t passed_ns = net_now() - conn->tick_ns;
 
-	(void)fd;
-	(void)what;
 	conn->tick_ns += passed_ns;
 	if (passed_ns >= 2 * CONN_TICK_NS)
 		return;
@@ -655,9 +646,8 @@ static void out_conn_abort_tick(evutil_socket_t fd, short what, void *context)
 
 void conns_stuck(struct control *control, unsigned rail, struct rail_conn *handle, uint64_t ns)
 {
-	const struct timeval every = {.tv_usec = CONN_TICK_NS / 1000};
 	struct out_conn *conn = handle->control;
-	uint64_t now_ns = clock_now_ns(), until_ns = ns + CONN_OVERDUE_NS;
+	uint64_t now_ns = net_now(), until_ns = ns + CONN_OVERDUE_NS;
 
 	if (conn->gone)
 		return;
@@ -665,8 +655,8 @@ void conns_stuck(struct control *control, unsigned rail, struct rail_conn *handl
 		"rail %u: what was posted to peer %u is not flushed; its queue pairs are destroyed",
 		rail, conn->handle.peer);
 	out_conn_deadline_end(conn);
-	conn->deadline = event_new(control->base, -1, EV_PERSIST, out_conn_abort_tick, conn);
-	if (!conn->deadline || event_add(conn->deadline, &every))
+	conn->deadline = net_timer_new(control->base, true, out_conn_abort_tick, conn);
+	if (!conn->deadline || net_timer_set(conn->deadline, CONN_TICK_NS / 1000))
 		engine_abort("no memory for a deadline");
 	out_conn_ticks_set(conn, (until_ns > now_ns ? until_ns - now_ns : 0) + CONN_ABORT_NS);
 	conn->kill = true;

@@ -136,7 +136,7 @@ struct out_conn {
 	 * Timer: until the connection is live, it gives it up; once it is stuck, it counts `ticks`
 	 * down
 	 */
-	struct event *deadline;
+	struct net_timer *deadline;
 	/*
 	 * ticks left until the engine aborts because the rail did not return the connection; see
 	 * CONN_TICK_NS
@@ -207,7 +207,7 @@ struct conns {
 	/* by peer number: ref of the member whose READs hang; 0: none */
 	uint32_t unread[NODES_MAX];
 	uint64_t completed; /* pages and buckets read by all rails, at the last rails_watch() */
-	struct event *watch;
+	struct net_timer *watch;
 	/* number of rails_watch() calls; after HEALTH_WATCHES of them the rails are compared */
 	unsigned watches;
 	struct works *works;

@@ -30,7 +30,7 @@
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
-#include "numa/clock.h"
+#include "engine/control/net/net.h"
 
 #define HEALTH_WATCH_MS 50
 #define HEALTH_WATCHES 2u /* number of rails_watch() calls between two comparisons of the rails */
@@ -102,7 +102,7 @@ static void rail_returns(struct control *control, unsigned rail)
 	}
 	rail_out_bit_set(&control->status->rails_out, rail, false);
 	if (!control->stopping)
-		rail_probe_due(control, rail, clock_now_ns());
+		rail_probe_due(control, rail, net_now());
 }
 
 void conns_port(struct control *control, unsigned rail, bool up)
@@ -303,14 +303,12 @@ static void rails_unread_watch(struct control *control)
 
 /* ---- timer ----------------------------------------------------------------------------------- */
 
-static void rails_watch(evutil_socket_t fd, short what, void *context)
+static void rails_watch(void *context)
 {
 	struct control *control = context;
 	struct conns *conns = control->conns;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 
-	(void)fd;
-	(void)what;
 	if (control->stopping)
 		return;
 	for (unsigned r = 0; r < control->rails; r++) {
@@ -332,19 +330,18 @@ static void rails_watch(evutil_socket_t fd, short what, void *context)
 
 int rail_health_open(struct control *control)
 {
-	const struct timeval every = {.tv_usec = HEALTH_WATCH_MS * 1000};
-	struct event *event = event_new(control->base, -1, EV_PERSIST, rails_watch, control);
+	struct net_timer *watch = net_timer_new(control->base, true, rails_watch, control);
 
-	if (!event)
+	if (!watch)
 		return -ENOMEM;
-	control->conns->watch = event;
-	event_add(event, &every);
+	control->conns->watch = watch;
+	(void)net_timer_set(watch, HEALTH_WATCH_MS * 1000);
 	return 0;
 }
 
 void rail_health_close(struct control *control)
 {
-	event_free(control->conns->watch);
+	net_timer_free(control->conns->watch);
 }
 
 /* ---- a lost NIC ------------------------------------------------------------------------------ */

@@ -12,6 +12,7 @@
 #include "config/log.h"
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
 
 /* ---- owners ---------------------------------------------------------------------------------- */
 

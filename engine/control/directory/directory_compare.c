@@ -12,6 +12,7 @@
 
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 
 /* A cursor of slot_pages() with this bit is one of tier_slot(), or 0: at its start. */

@@ -10,6 +10,7 @@
 
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 
 #define SKIPS 16u /* slots that are skipped at the cost of one page */

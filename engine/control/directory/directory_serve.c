@@ -11,6 +11,7 @@
 
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 
 /* entries between the one that is changed and the one whose cache lines are prefetched */

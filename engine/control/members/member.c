@@ -18,6 +18,7 @@
 #include "config/log.h"
 #include "config/version.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/net/net.h"
 
 /*
  * The map is rebuilt at once after a change, but only MAP_REBUILDS times within this time, and then

@@ -22,6 +22,7 @@
 
 #include "config/log.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/net/net.h"
 
 #define SECOND_NS 1000000000ull
 #define CANDIDATES_MAX 32u /* candidates that are dialled for the first time */

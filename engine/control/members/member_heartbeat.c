@@ -19,6 +19,7 @@
 
 #include "config/log.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/net/net.h"
 
 /*
  * number of heartbeats between two Members messages to a member, if neither engine's member list

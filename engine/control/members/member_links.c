@@ -15,6 +15,7 @@
 
 #include "config/log.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/net/net.h"
 
 /* Dead members are dialled less often when there are more contacts than this. */
 #define MEMBER_REDIALS 128u

@@ -9,6 +9,7 @@
 
 #include "config/log.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/net/net.h"
 
 #define SECOND_NS 1000000000ull
 #define FORMER_SECONDS (MAP_FORMER_NS / SECOND_NS)

@@ -17,6 +17,7 @@
 
 #include "config/log.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/net/net.h"
 
 #define PERIOD_NS_MIN (5 * NS_PER_MS)
 #define ALL_SIZES ((1u << PROBE_SIZES) - 1)

@@ -16,6 +16,7 @@
 
 #include "config/log.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/net/net.h"
 
 /*
  * time between two exchanges of seeds that do not answer, once this engine has found another one;

@@ -37,7 +37,7 @@ uint32_t net_random(void);
  */
 struct net_timer *net_timer_new(
 	struct event_base *base, bool repeats, net_call call, void *context);
-/* Stops and frees the timer. */
+/* Stops and frees the timer. NULL is ignored. */
 void net_timer_free(struct net_timer *timer);
 /* Arms the timer to fire in `us` microseconds, or anew if it is armed. Returns 0 or -1. */
 int net_timer_set(struct net_timer *timer, uint64_t us);

@@ -113,6 +113,8 @@ struct net_timer *net_timer_new(struct event_base *base, bool repeats, net_call 
 
 void net_timer_free(struct net_timer *timer)
 {
+	if (!timer)
+		return;
 	event_free(timer->event);
 	free(timer);
 }

@@ -26,6 +26,7 @@
 
 #include "config/log.h"
 #include "engine/abi/wire.h"
+#include "engine/control/net/net.h"
 
 /* A query to the DNS resolver. If the dial is stopped before the answer, the query outlives it. */
 struct rpc_resolve {

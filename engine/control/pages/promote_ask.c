@@ -14,7 +14,6 @@
 #include "engine/control/pages/pages.h"
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
-#include "numa/clock.h"
 
 /* A request that waits for its answer, or an unused record. */
 struct ask {
@@ -82,7 +81,7 @@ static void asks_tick_arm(struct promote *p)
 static void asks_tick(void *context)
 {
 	struct promote *p = context;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 	struct ask *ask, *next;
 
 	p->ticking = false;

@@ -22,7 +22,7 @@
 #include "config/log.h"
 #include "engine/abi/crc32c.h"
 #include "engine/control/members/members.h"
-#include "numa/clock.h"
+#include "engine/control/net/net.h"
 
 /* A page that is being compared, in pieces. */
 struct scrub_page {
@@ -33,14 +33,15 @@ struct scrub_page {
 
 struct scrub {
 	struct control *control;
-	struct event *tick; /* NULL: engine.scrub_seconds is 0 */
+	struct net_timer *tick; /* NULL: engine.scrub_seconds is 0 */
 	struct scrub_pace pace;
 	unsigned rail;   /* pool that is being read */
 	uint32_t cursor; /* pool_scrub_next()'s */
 	struct scrub_page at;
 
 	/* reports of readers: a ring, from `first` on */
-	struct event *soon; /* armed while `reports` or a page of a report is left */
+	struct net_timer *soon;
+	bool soon_armed; /* while `reports` or a page of a report is left */
 	struct page_report report[SCRUB_REPORTS_MAX];
 	unsigned first, reports;
 	struct scrub_page reported;
@@ -149,10 +150,8 @@ void scrub_step(struct control *control, uint32_t bytes)
 
 static void scrub_soon_arm(struct scrub *s)
 {
-	struct timeval after = {.tv_usec = SCRUB_TICK_NS_MIN / 1000};
-
-	if (!evtimer_pending(s->soon, NULL))
-		event_add(s->soon, &after);
+	if (!s->soon_armed)
+		s->soon_armed = net_timer_set(s->soon, SCRUB_TICK_NS_MIN / 1000) == 0;
 }
 
 /* Takes the next report of a page that is here. False: none is left. */
@@ -176,12 +175,11 @@ static bool report_next(struct scrub *s)
 	return false;
 }
 
-static void scrub_on_soon(evutil_socket_t fd, short what, void *context)
+static void scrub_on_soon(void *context)
 {
 	struct scrub *s = context;
 
-	(void)fd;
-	(void)what;
+	s->soon_armed = false;
 	if (s->control->stopping)
 		return;
 	if (s->reported.page.length || report_next(s))
@@ -220,7 +218,7 @@ void scrub_read(struct control *control, uint32_t ref, const struct page_report 
 {
 	const struct member_record *member = member_by_ref(control, ref);
 	struct scrub *s = control->scrub;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 	struct member_texts texts = {.name = "a former member"};
 
 	if (!s)
@@ -247,12 +245,10 @@ void scrub_read(struct control *control, uint32_t ref, const struct page_report 
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void scrub_on_tick(evutil_socket_t fd, short what, void *context)
+static void scrub_on_tick(void *context)
 {
 	struct scrub *s = context;
 
-	(void)fd;
-	(void)what;
 	if (!s->control->stopping)
 		scrub_step(s->control, s->pace.bytes);
 }
@@ -261,16 +257,13 @@ static void scrub_on_tick(evutil_socket_t fd, short what, void *context)
 static int scrub_tick_open(struct scrub *s, uint64_t seconds)
 {
 	struct control *control = s->control;
-	struct timeval every;
 	uint64_t pools = 0;
 
 	for (unsigned i = 0; i < control->rails; i++)
 		pools += pool_memory(control->rail[i].pool)->bytes;
 	s->pace = scrub_pace(pools, seconds);
-	every = (struct timeval){.tv_sec = (time_t)(s->pace.tick_ns / 1000000000),
-		.tv_usec = (suseconds_t)(s->pace.tick_ns % 1000000000 / 1000)};
-	s->tick = event_new(control->base, -1, EV_PERSIST, scrub_on_tick, s);
-	return !s->tick || event_add(s->tick, &every) < 0 ? -ENOMEM : 0;
+	s->tick = net_timer_new(control->base, true, scrub_on_tick, s);
+	return !s->tick || net_timer_set(s->tick, s->pace.tick_ns / 1000) < 0 ? -ENOMEM : 0;
 }
 
 int scrub_open(struct control *control)
@@ -282,7 +275,7 @@ int scrub_open(struct control *control)
 		return -ENOMEM;
 	control->scrub = s;
 	s->control = control;
-	s->soon = evtimer_new(control->base, scrub_on_soon, s);
+	s->soon = net_timer_new(control->base, false, scrub_on_soon, s);
 	if (!s->soon || (seconds && scrub_tick_open(s, seconds) < 0)) {
 		scrub_close(control);
 		return -ENOMEM;
@@ -296,10 +289,8 @@ void scrub_close(struct control *control)
 
 	if (!s)
 		return;
-	if (s->tick)
-		event_free(s->tick);
-	if (s->soon)
-		event_free(s->soon);
+	net_timer_free(s->tick);
+	net_timer_free(s->soon);
 	free(s);
 	control->scrub = NULL;
 }

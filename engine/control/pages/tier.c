@@ -24,7 +24,7 @@
 
 #include "config/limits.h"
 #include "config/log.h"
-#include "numa/clock.h"
+#include "engine/control/net/net.h"
 #include "numa/limit.h"
 
 #define FLUSH_WALK 64u /* entries of the index that are looked at together */
@@ -80,7 +80,7 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 	spill->place = page->place;
 	spill->generation = page->generation;
 	spill->bytes = bytes;
-	spill->since_ns = clock_now_ns();
+	spill->since_ns = net_now();
 	LIST_INSERT_HEAD(&t->spill_of[tier_chain(page->key.word[1])], spill, same);
 	TAILQ_INSERT_TAIL(&t->spills, spill, next);
 	writing_count(t, spill->since_ns);
@@ -146,7 +146,7 @@ unsigned tier_spill(struct tier *t)
 	unsigned work = 0;
 
 	t->spill_due = false;
-	if (t->refused_ns && clock_now_ns() < t->refused_ns + TIER_REFUSED_NS)
+	if (t->refused_ns && net_now() < t->refused_ns + TIER_REFUSED_NS)
 		return 0; /* the slow timer makes it due again */
 	for (unsigned rail = 0; rail < t->control->rails; rail++)
 		for (unsigned i = 0;
@@ -167,7 +167,7 @@ void tier_published(struct control *control)
 /* A page that was in memory only was evicted and is not on disk. */
 static void tier_dropped(struct tier *t, enum disk_status why)
 {
-	t->dropped_ns = clock_now_ns();
+	t->dropped_ns = net_now();
 	t->control->counter[COUNTER_disk_drops]++;
 	if (why == DISK_SPENT)
 		t->control->counter[COUNTER_disk_drops_budget]++;
@@ -228,8 +228,8 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 	else if (!on_disk && !here)
 		tier_dropped(t, request->status);
 	if (!on_disk)
-		t->refused_ns = clock_now_ns();
-	writing_count(t, clock_now_ns());
+		t->refused_ns = net_now();
+	writing_count(t, net_now());
 	LIST_REMOVE(spill, same);
 	TAILQ_REMOVE(&t->spills, spill, next);
 	if (!spill->stranded)
@@ -513,7 +513,7 @@ bool tier_keeps_up(const struct control *control)
 	const struct tier *t = control->tier;
 
 	return t && tier_in_service(t) &&
-	       (!t->dropped_ns || clock_now_ns() >= t->dropped_ns + TIER_BEHIND_NS);
+	       (!t->dropped_ns || net_now() >= t->dropped_ns + TIER_BEHIND_NS);
 }
 
 static void tier_report_look(struct tier *t)
@@ -528,24 +528,20 @@ static void tier_report_look(struct tier *t)
 	shm_store(&t->control->status->disk, tier_in_service(t));
 }
 
-static void tier_on_slow(evutil_socket_t fd, short what, void *context)
+static void tier_on_slow(void *context)
 {
 	struct tier *t = context;
 
-	(void)fd;
-	(void)what;
 	tier_report_look(t);
 	t->spill_due = true;
-	tier_spills_old(t, clock_now_ns());
+	tier_spills_old(t, net_now());
 }
 
-static void tier_on_tick(evutil_socket_t fd, short what, void *context)
+static void tier_on_tick(void *context)
 {
 	struct tier *t = context;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 
-	(void)fd;
-	(void)what;
 	t->ticking = false;
 	tier_promote_expire(t, now_ns);
 	tier_replies_send(t);
@@ -556,11 +552,10 @@ static void tier_on_tick(evutil_socket_t fd, short what, void *context)
 void tier_tick(struct tier *t)
 {
 	bool soon = !TAILQ_EMPTY(&t->wanted);
-	const struct timeval after = {.tv_usec = soon ? TIER_SOON_US : TIER_TICK_US};
 
 	if (t->ticking && (t->soon || !soon))
 		return;
-	t->ticking = event_add(t->tick, &after) == 0;
+	t->ticking = net_timer_set(t->tick, soon ? TIER_SOON_US : TIER_TICK_US) == 0;
 	t->soon = soon;
 }
 
@@ -573,7 +568,7 @@ unsigned tier_turn(struct control *control)
 		return 0;
 	/* Clients wait for promotes, so these come first. */
 	if (t->promote_due)
-		work += tier_promote(t, clock_now_ns());
+		work += tier_promote(t, net_now());
 	if (t->spill_due)
 		work += tier_spill(t);
 	if (t->lost_due)
@@ -676,24 +671,22 @@ static void tier_lists_init(struct tier *t)
 
 static void tier_free(struct tier *t)
 {
-	struct event *const events[] = {t->ready, t->slow, t->tick};
-
-	for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
-		if (events[i])
-			event_free(events[i]);
+	if (t->ready)
+		event_free(t->ready);
+	net_timer_free(t->slow);
+	net_timer_free(t->tick);
 	free(t->reply);
 	free(t);
 }
 
 static int tier_begin(struct tier *t)
 {
-	const struct timeval every = {.tv_usec = TIER_SLOW_US};
 	struct event_base *base = t->control->base;
 	int rc;
 
-	t->slow = event_new(base, -1, EV_PERSIST, tier_on_slow, t);
-	t->tick = event_new(base, -1, 0, tier_on_tick, t);
-	if (!t->slow || !t->tick || event_add(t->slow, &every) < 0)
+	t->slow = net_timer_new(base, true, tier_on_slow, t);
+	t->tick = net_timer_new(base, false, tier_on_tick, t);
+	if (!t->slow || !t->tick || net_timer_set(t->slow, TIER_SLOW_US) < 0)
 		return -ENOMEM;
 	rc = works_open(base,
 		&(struct works_options){.name = "pc-disk-open", .queues = 1, .threads = 1},
@@ -761,7 +754,7 @@ int tier_open(struct control *control)
 static bool flush_reap(struct tier *t, uint64_t until_ns)
 {
 	struct pollfd readable = {.fd = disk_fd(t->disk), .events = POLLIN};
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 
 	if (now_ns >= until_ns)
 		return false;
@@ -792,7 +785,7 @@ static bool flush_page(struct tier *t, const struct index_entry *entry, uint64_t
 /* Writes the pages that are only in memory, for at most TIER_FLUSH_NS. */
 static void tier_flush(struct tier *t)
 {
-	uint64_t began_ns = clock_now_ns(), until_ns = began_ns + TIER_FLUSH_NS, cursor = 0;
+	uint64_t began_ns = net_now(), until_ns = began_ns + TIER_FLUSH_NS, cursor = 0;
 	uint64_t before = t->control->counter[COUNTER_disk_spills];
 	struct index_entry entry[FLUSH_WALK];
 	bool whole = true;
@@ -809,7 +802,7 @@ static void tier_flush(struct tier *t)
 		whole = flush_reap(t, until_ns);
 	log_info("disk: %llu page(s) that were only in memory written in %llu ms%s",
 		(unsigned long long)(t->control->counter[COUNTER_disk_spills] - before),
-		(unsigned long long)((clock_now_ns() - began_ns) / 1000000),
+		(unsigned long long)((net_now() - began_ns) / 1000000),
 		whole ? "" : "; the time is over, the others are lost");
 }
 

@@ -125,7 +125,8 @@ struct tier {
 
 	struct works *works; /* of `opening` */
 	int opened_rc;       /* result of `opening` */
-	struct event *ready, *slow, *tick;
+	struct event *ready;
+	struct net_timer *slow, *tick;
 	bool ticking, soon;        /* `tick` is armed; with TIER_SOON_US */
 	struct tier_removes early; /* wait until the disk is open */
 	struct tier_removes removes;

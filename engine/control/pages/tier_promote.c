@@ -22,9 +22,9 @@
 
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/tier_inner.h"
-#include "numa/clock.h"
 
 /* One message for several answers. */
 struct tier_reply {
@@ -60,7 +60,7 @@ static struct tier_pin *pin_find(struct tier *t, uint32_t place, uint32_t genera
 void tier_pin(struct tier *t, uint32_t place, uint32_t generation, uint32_t bytes, uint32_t readers,
 	uint64_t deadline_ns)
 {
-	uint64_t now_ns = clock_now_ns(), steps;
+	uint64_t now_ns = net_now(), steps;
 	struct tier_pin *pin = readers ? malloc(sizeof(*pin)) : NULL;
 
 	if (!pin || pool_pin(t->control->rail[place_rail(place)].pool, place, generation) < 0) {
@@ -617,7 +617,7 @@ static void tier_bring(struct tier *t, const struct page_key *key, const struct 
 			return; /* a hint is not worth waiting */
 		promote = promote_new(t, key, found->length);
 		if (promote && !waiter)
-			promote->until_ns = clock_now_ns() + TIER_HINT_NS;
+			promote->until_ns = net_now() + TIER_HINT_NS;
 		if (promote && found->written)
 			promote_want(t, promote);
 		else if (promote)
@@ -699,7 +699,7 @@ static struct tier_waiter *remote_waiter_new(
 	waiter->remote = true;
 	waiter->link = link;
 	waiter->id = page->id;
-	waiter->deadline_ns = clock_now_ns() + (ns < PAGES_WAIT_NS_MAX ? ns : PAGES_WAIT_NS_MAX);
+	waiter->deadline_ns = net_now() + (ns < PAGES_WAIT_NS_MAX ? ns : PAGES_WAIT_NS_MAX);
 	t->remote++;
 	return waiter;
 }

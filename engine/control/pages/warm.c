@@ -45,9 +45,9 @@
 
 #include "config/log.h"
 #include "engine/abi/segment.h"
+#include "engine/control/net/net.h"
 #include "engine/control/pages/pages.h"
 #include "engine/keeper/service.h"
-#include "numa/clock.h"
 
 #define STATE_NAME "state"
 #define REMOVALS_NAME "removals"
@@ -105,7 +105,7 @@ struct warm {
 	uint32_t slots, room;
 	uint32_t forgotten; /* further slots: there was no memory to note them */
 	LIST_HEAD(, left_channel) left;
-	struct event *left_timer; /* looks at them again; armed while there is one */
+	struct net_timer *left_timer; /* looks at them again; armed while there is one */
 };
 
 /* ---- the state ------------------------------------------------------------------------------- */
@@ -372,7 +372,7 @@ int warm_pool_open(
 	struct control *control, const struct pool_options *options, struct pool **ret_pool)
 {
 	struct pool_options with = *options;
-	uint64_t began_ns = clock_now_ns(), before;
+	uint64_t began_ns = net_now(), before;
 	int rc;
 
 	if (!control->warm)
@@ -385,7 +385,7 @@ int warm_pool_open(
 		log_info("warm restart: rail %u has %" PRIu64
 			 " pages of the engine before, adopted in %" PRIu64 " ms",
 			options->rail, control->warm->adopted - before,
-			(clock_now_ns() - began_ns) / 1000000);
+			(net_now() - began_ns) / 1000000);
 		return 0;
 	}
 	control->warm->ref = 0;
@@ -663,20 +663,16 @@ static bool process_has_left(const struct warm *warm, uint32_t process)
 
 static void left_timer_start(struct warm *warm)
 {
-	const struct timeval often = {.tv_usec = WARM_LEFT_US};
-
-	if (!LIST_EMPTY(&warm->left) && event_add(warm->left_timer, &often) < 0)
+	if (!LIST_EMPTY(&warm->left) && net_timer_set(warm->left_timer, WARM_LEFT_US) < 0)
 		log_error("warm restart: no memory for a timer; slots stay reserved");
 }
 
-static void left_on_timer(evutil_socket_t fd, short what, void *context)
+static void left_on_timer(void *context)
 {
 	struct control *control = context;
 	struct warm *warm = control->warm;
 	struct left_channel *left = LIST_FIRST(&warm->left), *next;
 
-	(void)fd;
-	(void)what;
 	for (; left; left = next) {
 		next = LIST_NEXT(left, next);
 		if (!left_release(left))
@@ -722,7 +718,7 @@ static int left_watch(struct control *control)
 	uint32_t process, owner;
 	int pidfd, segment, rc = 0;
 
-	warm->left_timer = event_new(control->base, -1, 0, left_on_timer, control);
+	warm->left_timer = net_timer_new(control->base, false, left_on_timer, control);
 	if (!warm->left_timer)
 		return -ENOMEM;
 	while (!rc && (pidfd = service_stored_number(PROCESS_PREFIX, &process)) >= 0) {
@@ -736,7 +732,7 @@ static int left_watch(struct control *control)
 		close(pidfd);
 	}
 	if (!rc)
-		left_on_timer(-1, 0, control);
+		left_on_timer(control);
 	return rc;
 }
 
@@ -764,8 +760,7 @@ static void left_forget(struct control *control)
 		LIST_REMOVE(left, next);
 		left_free(left);
 	}
-	if (warm->left_timer)
-		event_free(warm->left_timer);
+	net_timer_free(warm->left_timer);
 	warm->left_timer = NULL;
 }
 

@@ -22,6 +22,7 @@
 #include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
 #include "engine/control/pages/pages.h"
+#include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "numa/clock.h"
 #include "tests/unit/control/warm_stub.h"
@@ -335,7 +336,7 @@ static inline void pass_time_to(uint64_t now_ns, uint64_t raw_ns)
 	now = now_ns;
 	clock_test_set(now);
 	clock_test_set_raw(raw_ns);
-	event_active(control.ctl->timer, EV_TIMEOUT, 0);
+	net_defer(control.ctl->timer);
 	event_base_loop(control.base, EVLOOP_NONBLOCK);
 	turns();
 }

@@ -61,7 +61,7 @@ static void a_port_with_its_link_again_is_probed_without_a_look(void **state)
 	unsigned watches = node[0].control.conns->watches;
 
 	(void)state;
-	event_del(node[0].control.conns->watch); /* rails_watch() runs no more */
+	net_timer_stop(node[0].control.conns->watch); /* rails_watch() runs no more */
 	conns_port(&node[0].control, 1, false);
 	assert_int_equal(told(1, 1)->kind, RAIL_CONN_DROP);
 	conns_returned(&node[0].control, 1, got);

@@ -147,7 +147,7 @@ static void a_refused_page_is_not_offered_at_once(void **state)
 	wait_for(TIER_REFUSED_NS / 2);
 	assert_int_equal(count(DISK_WRITE), 0);
 	wait_for(TIER_REFUSED_NS);
-	event_active(control.tier->slow, EV_TIMEOUT, 0);
+	net_defer(control.tier->slow);
 	events();
 	assert_true(count(DISK_WRITE) > 0);
 }

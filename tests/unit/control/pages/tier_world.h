@@ -199,7 +199,7 @@ static inline void events(void)
 static inline void wait_for(uint64_t ns)
 {
 	pass_time(ns);
-	event_active(control.tier->tick, EV_TIMEOUT, 0);
+	net_defer(control.tier->tick);
 	events();
 }
 

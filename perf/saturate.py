@@ -104,7 +104,8 @@ class Engines:
 
     def spent(self):
         cores = self.cluster.status(0)["poll_cores"]
-        return [sum(c[name] for c in cores) for name in ("busy_ns", "spin_ns", "nic_ns")]
+        return [sum(c["figures"][f"poll_core_{name}_seconds_total"] for c in cores)
+                for name in ("busy", "spin", "software_nic")]
 
     def stream(self, *arguments, **more):
         """stream_once(). A poll core that is preempted inside a NIC when the time is read makes its

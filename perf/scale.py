@@ -55,7 +55,7 @@ def storm(opened, count):
         try:
             while not done.is_set():
                 session.exists("scale", keys, 2000)
-                if json.loads(session.report())["connections"]["live"] >= count - 1:
+                if json.loads(session.report())["figures"]["connections"] >= count - 1:
                     return
         except Exception as error:  # pylint: disable=broad-except
             failed.append(error)
@@ -71,7 +71,7 @@ def storm(opened, count):
     for thread in threads:
         thread.join()
     reports = [json.loads(session.report()) for session in opened]
-    live = [report["connections"]["live"] for report in reports]
+    live = [report["figures"]["connections"] for report in reports]
     if failed or min(live) < count - 1:
         raise SystemExit(f"{count} engines: not connected after {took:.0f} s: {live} {failed[:1]}")
     return took, reports
@@ -95,7 +95,7 @@ def measure(count):
         raise SystemExit(f"{count} engines: not all of them ended cleanly")
     middle = statistics.median
     return {"engines": count, "joined_s": joined, "connect_s": took,
-            "qps": middle(r["connections"]["qps"] for r in reports),
+            "qps": middle(r["figures"]["queue_pairs"] for r in reports),
             "registered": middle(sum(rail["registered_bytes"] for rail in r["rails"])
                                  for r in reports),
             "rss": middle(all_bytes for all_bytes, _ in after),

@@ -92,9 +92,8 @@ class Lag:
     def buckets(self):
         counts = {}
         for i in range(2):
-            latency = self.engines.status(i)["latency"]
-            for lower, count in zip(latency["lower_ns"], latency["loop"]):
-                counts[lower] = counts.get(lower, 0) + count
+            for lower, count in self.engines.status(i)["loop_lag"]["from_ns"].items():
+                counts[int(lower)] = counts.get(int(lower), 0) + count
         return counts
 
     def add(self, scraped, before):

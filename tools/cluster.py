@@ -316,6 +316,10 @@ class Cluster:
                           capture_output=True, text=True)
         return json.loads(out.stdout) if out.returncode == 0 else None
 
+    def figure(self, i, name):
+        """One of engine/METRICS.md, without the prefix peercache_."""
+        return self.status(i)["figures"][name]
+
     def wait_members(self, count, among=None):
         """Waits until every engine, or those in `among`, sees exactly `count` members."""
         def agreed():

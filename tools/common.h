@@ -22,8 +22,8 @@ _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2))
 void tool_begin(void);
 
 /* Raised when a field of a JSON document changes its name or meaning. */
-#define JSON_VERSION 2
-#define JSON_VERSION_TEXT "2"
+#define JSON_VERSION 3
+#define JSON_VERSION_TEXT "3"
 /* True: die() also prints its message as a document, {"error": ...}, to stdout. */
 extern bool die_in_json;
 /* Adds "json_version" and, if it has none, "version" (of this program) to a document. */

@@ -90,12 +90,10 @@ int ctl_top(struct ctl_run *ctl);
 /* ---- ctl_frame.c: one picture of top --------------------------------------------------------- */
 
 struct frame {
-	json_object *now, *before; /* reports; `before` is NULL: there are no rates yet */
-	uint64_t age_ms;           /* of `now` */
+	json_object *report;
+	uint64_t age_ms; /* of `report` */
 	unsigned rows, columns;
 };
-/* The figures of the picture as numbers, with the report itself. The caller frees it. */
-json_object *frame_json(const struct frame *frame);
 /* Writes at most `rows` lines of at most `columns` characters. */
 void frame_print(const struct frame *frame, FILE *out);
 
@@ -107,6 +105,7 @@ json_object *json_get(json_object *o, const char *name);
 const char *json_text(json_object *o, const char *name);
 /* 0 when it is not there. */
 int64_t json_number(json_object *o, const char *name);
+double json_real(json_object *o, const char *name);
 /* 0 for anything but an array. */
 size_t json_length(json_object *array);
 /* NULL beyond the end, and for anything but an array. */

@@ -33,20 +33,18 @@ static json_object *owners_late(json_object *report)
  * True if nothing is left to send to an owner. An owner may still lack entries: one whose shard is
  * full refuses them.
  */
-static bool settled(json_object *directory, json_object *late)
+static bool settled(json_object *report, json_object *late)
 {
-	return !flag(directory, "moving") && !json_number(directory, "sweep_left") &&
-	       !json_number(directory, "owners_behind") &&
-	       !json_number(directory, "owners_suspect") &&
-	       !json_number(directory, "sets_partial") && !json_length(late);
+	json_object *figures = json_get(report, "figures");
+
+	return !json_number(json_get(report, "directory"), "sweep_left") &&
+	       !json_number(figures, "directory_moving") &&
+	       !json_number(figures, "directory_owners_behind") &&
+	       !json_number(figures, "directory_owners_suspect") &&
+	       !json_number(figures, "directory_sets_partial") && !json_length(late);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
-
-static double percent(int64_t part, int64_t whole)
-{
-	return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
-}
 
 static void print_walk(json_object *directory)
 {
@@ -63,7 +61,8 @@ static void print_walk(json_object *directory)
 	else
 		printf("walk: none");
 	if (end)
-		printf(", %.1f %% done", percent(json_number(directory, "walk_position"), end));
+		printf(", %.1f %% done",
+			100.0 * (double)json_number(directory, "walk_position") / (double)end);
 	printf("\n");
 	if (sweep_left)
 		printf("sweep: %lld buckets to search for entries of dead members\n",
@@ -88,24 +87,26 @@ static void print_owner(json_object *owner)
 
 static void print_directory(json_object *report, json_object *late)
 {
-	json_object *shard = json_get(report, "shard"), *directory = json_get(report, "directory");
-	int64_t entries = json_number(shard, "entries"), capacity = json_number(shard, "capacity");
+	json_object *figures = json_get(report, "figures");
+	json_object *directory = json_get(report, "directory");
 	char name[128];
 
 	text_plain(json_text(report, "name"), name, sizeof(name));
 	printf("%s\n", name);
 	printf("shard: %lld of %lld entries (%.1f %%), %lld dropped for lack of room\n",
-		(long long)entries, (long long)capacity, percent(entries, capacity),
-		(long long)json_number(shard, "dropped"));
-	printf("pages of this engine: %lld\n", (long long)json_number(report, "keys"));
+		(long long)json_number(figures, "directory_entries"),
+		(long long)json_number(figures, "directory_capacity_entries"),
+		100 * json_real(json_get(report, "recent"), "directory_used_ratio"),
+		(long long)json_number(directory, "dropped"));
+	printf("pages of this engine: %lld\n", (long long)json_number(figures, "pages"));
 	print_walk(directory);
-	printf("partial sets: %lld\n", (long long)json_number(directory, "sets_partial"));
+	printf("partial sets: %lld\n", (long long)json_number(figures, "directory_sets_partial"));
 	printf("owners: %lld behind, %lld suspect\n",
-		(long long)json_number(directory, "owners_behind"),
-		(long long)json_number(directory, "owners_suspect"));
+		(long long)json_number(figures, "directory_owners_behind"),
+		(long long)json_number(figures, "directory_owners_suspect"));
 	for (size_t i = 0; i < json_length(late); i++)
 		print_owner(json_at(late, i));
-	printf("%s\n", settled(directory, late)
+	printf("%s\n", settled(report, late)
 			       ? "settled: nothing is left to send to an owner"
 			       : "not settled: readers may miss some pages of this engine");
 }
@@ -114,13 +115,12 @@ static void print_directory(json_object *report, json_object *late)
 
 static void print_directory_json(json_object *report, json_object *late)
 {
-	static const char *const names[] = {"name", "keys", "map_epoch", "shard", "directory"};
+	static const char *const names[] = {"name", "figures", "directory"};
 	json_object *o = json_object_new_object();
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		json_object_object_add(o, names[i], json_object_get(json_get(report, names[i])));
-	json_object_object_add(o, "settled",
-		json_object_new_boolean(settled(json_get(report, "directory"), late)));
+	json_object_object_add(o, "settled", json_object_new_boolean(settled(report, late)));
 	json_object_object_add(o, "owners_late", json_object_get(late));
 	print_json(o, stdout);
 	json_object_put(o);
@@ -143,7 +143,7 @@ int ctl_directory(struct ctl_run *ctl)
 		print_directory_json(report, late);
 	else
 		print_directory(report, late);
-	status = settled(json_get(report, "directory"), late) ? 0 : 1;
+	status = settled(report, late) ? 0 : 1;
 	json_object_put(late);
 	json_object_put(report);
 	return status;

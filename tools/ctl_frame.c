@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One picture of `peercachectl top`: the questions of the dashboard in lines of text, from two
- * reports of the engine. Any thread; no state of its own.
+ * One picture of `peercachectl top`: the questions of the dashboard in lines of text, from a report
+ * of the engine. Any thread; no state of its own.
  */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/abi/latency.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
@@ -36,81 +35,69 @@ __attribute__((format(printf, 2, 3))) static void line(struct paper *p, const ch
 	fprintf(p->out, "%.*s\n", (int)p->columns, plain);
 }
 
-/* ---- rates ----------------------------------------------------------------------------------- */
+/* ---- figures --------------------------------------------------------------------------------- */
 
-static double seconds_between(const struct frame *f)
+/* Every figure of the engine's list. */
+enum name {
+	NAME_none,
+#define SCALAR(type, name, help, value) NAME_##name,
+#define RAIL(type, name, help, value) NAME_##name,
+#define CORE(type, name, help, value) NAME_##name,
+#define RECENT(name, help, value) NAME_##name,
+#define RECENT_RAIL(name, help, value) NAME_##name,
+#define RECENT_CORE(name, help, value) NAME_##name,
+#include "engine/control/observe/figures.def"
+};
+
+static const struct {
+	const char *group, *name; /* in the report */
+} names[] = {
+	{"", ""},
+#define SCALAR(type, name, help, value) {"figures", #name},
+#define RAIL(type, name, help, value) {"figures", #name},
+#define CORE(type, name, help, value) {"figures", #name},
+#define RECENT(name, help, value) {"recent", #name},
+#define RECENT_RAIL(name, help, value) {"recent", #name},
+#define RECENT_CORE(name, help, value) {"recent", #name},
+#include "engine/control/observe/figures.def"
+};
+
+/* A figure of the engine, a rail or a poll core in a report; -1: it is not there. */
+static double figure(json_object *of, enum name name)
 {
-	int64_t ms;
+	json_object *value = json_get(json_get(of, names[name].group), names[name].name);
 
-	if (!f->before ||
-		strcmp(json_text(f->now, "incarnation"), json_text(f->before, "incarnation")))
-		return 0;
-	ms = json_number(f->now, "uptime_ms") - json_number(f->before, "uptime_ms");
-	return ms > 0 ? (double)ms / 1e3 : 0;
+	return value ? json_object_get_double(value) : -1;
+}
+#define FIGURE(of, name) figure(of, NAME_##name)
+
+#define WORD 16 /* bytes of a figure in words */
+
+static char *words_count(double amount, char *ret)
+{
+	text_count(amount > 0 ? amount : 0, ret, WORD);
+	return ret;
 }
 
-/* How much a number grew, from object `before` to `now`; 0 without one. */
-static double grown(json_object *now, json_object *before, const char *path)
+static char *words_time(double seconds, char *ret)
 {
-	int64_t more = before ? report_number(now, path) - report_number(before, path) : 0;
-
-	return more > 0 ? (double)more : 0;
-}
-
-static double rate(const struct frame *f, const char *path)
-{
-	double seconds = seconds_between(f);
-
-	return seconds > 0 ? grown(f->now, f->before, path) / seconds : 0;
-}
-
-/* The number of `name` in each rail, added up. */
-static double rails_sum(json_object *report, const char *name)
-{
-	json_object *rails = json_get(report, "rails");
-	double sum = 0;
-
-	for (size_t i = 0; i < json_length(rails); i++)
-		sum += (double)json_number(json_at(rails, i), name);
-	return sum;
-}
-
-/* What was counted between two lists of bucket counts; `before` may be NULL. Returns the sum. */
-static uint64_t buckets_between(
-	json_object *now, json_object *before, uint64_t ret_bucket[LATENCY_BUCKETS])
-{
-	memset(ret_bucket, 0, LATENCY_BUCKETS * sizeof(*ret_bucket));
-	for (size_t i = 0; i < LATENCY_BUCKETS && i < json_length(now); i++) {
-		int64_t n = json_object_get_int64(json_at(now, i));
-
-		if (i < json_length(before))
-			n -= json_object_get_int64(json_at(before, i));
-		ret_bucket[i] = n > 0 ? (uint64_t)n : 0;
-	}
-	return latency_count(ret_bucket);
-}
-
-/*
- * A percentile of what was counted between two lists of bucket counts; `before` may be NULL. "-"
- * when nothing was counted.
- */
-static void percentile(
-	json_object *now, json_object *before, unsigned permille, char *ret, size_t bytes)
-{
-	uint64_t bucket[LATENCY_BUCKETS];
-
-	if (buckets_between(now, before, bucket))
-		text_ns(latency_quantile_ns(bucket, permille), ret, bytes);
+	if (seconds < 0)
+		strcpy(ret, "-");
 	else
-		snprintf(ret, bytes, "-");
+		text_ns((uint64_t)(seconds * 1e9), ret, WORD);
+	return ret;
 }
 
-static void percent(double part, double whole, char *ret, size_t bytes)
+static char *words_ratio(double ratio, char *ret)
 {
-	if (whole > 0)
-		snprintf(ret, bytes, "%.1f%%", 100 * part / whole);
-	else
-		snprintf(ret, bytes, "-");
+	snprintf(ret, WORD, ratio < 0 ? "-" : "%.1f%%", 100 * ratio);
+	return ret;
+}
+
+static char *words_bytes(double amount, char *ret)
+{
+	text_bytes(amount > 0 ? amount : 0, ret, WORD);
+	return ret;
 }
 
 /* ---- the parts ------------------------------------------------------------------------------- */
@@ -119,14 +106,14 @@ static void print_head(struct paper *p, const struct frame *f)
 {
 	char up[32];
 
-	text_duration((uint64_t)json_number(f->now, "uptime_ms"), up, sizeof(up));
-	line(p, "peercache %s  cluster %s  version %s  up %s", json_text(f->now, "name"),
-		json_text(f->now, "cluster"), json_text(f->now, "version"), up);
+	text_duration((uint64_t)json_number(f->report, "uptime_ms"), up, sizeof(up));
+	line(p, "peercache %s  cluster %s  version %s  up %s", json_text(f->report, "name"),
+		json_text(f->report, "cluster"), json_text(f->report, "version"), up);
 }
 
 static void print_health(struct paper *p, const struct frame *f)
 {
-	json_object *health = json_get(f->now, "health");
+	json_object *health = json_get(f->report, "health");
 	json_object *findings = json_get(health, "findings");
 	size_t n = json_length(findings), shown = n > FINDINGS_SHOWN ? FINDINGS_SHOWN - 1 : n;
 
@@ -147,193 +134,138 @@ static void print_health(struct paper *p, const struct frame *f)
 
 static void print_members(struct paper *p, const struct frame *f)
 {
-	json_object *members = json_get(f->now, "members");
+	json_object *members = json_get(f->report, "members");
 	size_t n = json_length(members), silent = 0, others = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		json_object *member = json_at(members, i);
 
 		silent += !strcmp(json_text(member, "state"), "silent");
-		others += strcmp(json_text(member, "software"), json_text(f->now, "version")) != 0;
+		others +=
+			strcmp(json_text(member, "software"), json_text(f->report, "version")) != 0;
 	}
-	n += (size_t)json_number(f->now, "members_unlisted");
+	n += (size_t)json_number(f->report, "members_unlisted");
 	line(p, "members  %zu up, %zu silent, %zu down; %zu of another version", n - silent, silent,
-		json_length(json_get(f->now, "members_down")) +
-			(size_t)json_number(f->now, "members_down_unlisted"),
+		json_length(json_get(f->report, "members_down")) +
+			(size_t)json_number(f->report, "members_down_unlisted"),
 		others);
 }
 
-static void print_call(struct paper *p, const struct frame *f, const char *op)
-{
-	json_object *now = json_get(json_get(f->now, "calls"), op);
-	json_object *before = json_get(json_get(f->before, "calls"), op);
-	json_object *buckets = json_get(json_get(f->now, "latency"), op);
-	json_object *past = json_get(json_get(f->before, "latency"), op);
-	double pages = grown(now, before, "pages"), seconds = seconds_between(f);
-	char rates[3][16] = {"-", "-", "-"}, share[3][16] = {"", "", ""}, latency[3][16], path[32];
-	bool get = !strcmp(op, "get");
+#define CALL_FORMAT "%-6s %8s %9s %8s %6s %6s %6s %7s %7s %7s"
 
-	if (seconds > 0) {
-		text_count(pages / seconds, rates[0], sizeof(rates[0]));
-		text_count(grown(now, before, "batches") / seconds, rates[1], sizeof(rates[1]));
-		snprintf(path, sizeof(path), "calls.%s_bytes", op);
-		if (strcmp(op, "exists"))
-			text_count(rate(f, path) / 1e6, rates[2], sizeof(rates[2]));
+struct call {
+	const char *name;
+	enum name pages, batches, bytes; /* per second; NAME_none: nothing to tell */
+	enum name ratio[3], time[3];
+};
+
+static void print_call(struct paper *p, json_object *report, const struct call *call)
+{
+	char pages[WORD], batches[WORD], bytes[WORD] = "-", ratio[3][WORD], time[3][WORD];
+
+	if (call->bytes)
+		words_count(figure(report, call->bytes) / 1e6, bytes);
+	for (unsigned i = 0; i < 3; i++) {
+		ratio[i][0] = '\0';
+		if (call->ratio[i])
+			words_ratio(figure(report, call->ratio[i]), ratio[i]);
+		words_time(figure(report, call->time[i]), time[i]);
 	}
-	if (strcmp(op, "set"))
-		percent(grown(now, before, "hit"), pages, share[0], sizeof(share[0]));
-	if (get) {
-		percent(grown(f->now, f->before, "calls.get_local"), pages, share[1],
-			sizeof(share[1]));
-		percent(grown(f->now, f->before, "calls.get_remote"), pages, share[2],
-			sizeof(share[2]));
-	}
-	percentile(buckets, past, 500, latency[0], sizeof(latency[0]));
-	percentile(buckets, past, 990, latency[1], sizeof(latency[1]));
-	percentile(buckets, past, 999, latency[2], sizeof(latency[2]));
-	line(p, "%-6s %8s %9s %8s %6s %6s %6s %7s %7s %7s", op, rates[0], rates[1], rates[2],
-		share[0], share[1], share[2], latency[0], latency[1], latency[2]);
+	line(p, CALL_FORMAT, call->name, words_count(figure(report, call->pages), pages),
+		words_count(figure(report, call->batches), batches), bytes, ratio[0], ratio[1],
+		ratio[2], time[0], time[1], time[2]);
 }
 
-static void print_calls(struct paper *p, const struct frame *f)
+static void print_calls(struct paper *p, json_object *report)
 {
-	line(p, "%s", "");
-	line(p, "%-6s %8s %9s %8s %6s %6s %6s %7s %7s %7s", "call", "pages/s", "batches/s", "MB/s",
-		"hit", "local", "remote", "p50", "p99", "p99.9");
-	print_call(p, f, "get");
-	print_call(p, f, "set");
-	print_call(p, f, "exists");
-}
-
-static void print_rail(struct paper *p, const struct frame *f, size_t i)
-{
-	json_object *now = json_at(json_get(f->now, "rails"), i);
-	json_object *before = json_at(json_get(f->before, "rails"), i);
-	size_t poll_core = (size_t)json_number(now, "poll_core");
-	json_object *core = json_at(json_get(f->now, "poll_cores"), poll_core);
-	json_object *core_before = json_at(json_get(f->before, "poll_cores"), poll_core);
-	double pool = (double)json_number(now, "pool_bytes"), seconds = seconds_between(f);
-	char size[16], used[16], pages[16], speed[16] = "-", gaps[16] = "-", worst[16], p99[16];
-
-	text_bytes(pool, size, sizeof(size));
-	percent((double)json_number(now, "pool_used_bytes"), pool, used, sizeof(used));
-	text_count((double)json_number(now, "pages"), pages, sizeof(pages));
-	if (seconds > 0) {
-		text_count(grown(now, before, "counters.bytes_read") / seconds / 1e6, speed,
-			sizeof(speed));
-		text_count(
-			grown(core, core_before, "gaps_over_10us") / seconds, gaps, sizeof(gaps));
+#define CALL(call)                                                                                 \
+	.name = #call, .pages = NAME_##call##_pages_per_second,                                    \
+	.batches = NAME_##call##_batches_per_second, .time = {                                     \
+		NAME_##call##_p50_seconds,                                                         \
+		NAME_##call##_p99_seconds,                                                         \
+		NAME_##call##_p999_seconds                                                         \
 	}
-	percentile(json_at(json_get(json_get(f->now, "latency"), "rails"), i),
-		json_at(json_get(json_get(f->before, "latency"), "rails"), i), 990, p99,
-		sizeof(p99));
-	text_ns((uint64_t)json_number(core, "gap_worst_ns"), worst, sizeof(worst));
-	line(p, "%-4zu %-5s %9s %6s %7s %9s %9ld %8s %7s %6s", i, json_text(now, "state"), size,
-		used, pages, speed, (long)json_number(now, "in_flight"), p99, gaps, worst);
+	static const struct call calls[] = {
+		{CALL(get), .bytes = NAME_get_bytes_per_second,
+			.ratio = {NAME_get_hit_ratio, NAME_get_local_ratio, NAME_get_remote_ratio}},
+		{CALL(set), .bytes = NAME_set_bytes_per_second},
+		{CALL(exists), .ratio = {NAME_exists_hit_ratio}},
+	};
+#undef CALL
+
+	line(p, "of the last %.0f s:", FIGURE(report, seconds));
+	line(p, CALL_FORMAT, "call", "pages/s", "batches/s", "MB/s", "hit", "local", "remote",
+		"p50", "p99", "p99.9");
+	for (unsigned i = 0; i < 3; i++)
+		print_call(p, report, &calls[i]);
 }
 
-static void print_rails(struct paper *p, const struct frame *f)
+static void print_rail(struct paper *p, json_object *report, size_t i)
 {
-	size_t n = json_length(json_get(f->now, "rails")), room, shown;
+	json_object *rail = json_at(json_get(report, "rails"), i);
+	size_t poll_core = (size_t)json_number(rail, "poll_core");
+	json_object *core = json_at(json_get(report, "poll_cores"), poll_core);
+	char size[WORD], used[WORD], pages[WORD], speed[WORD], gaps[WORD], worst[WORD], p99[WORD];
+
+	line(p, "%-4zu %-5s %9s %6s %7s %9s %9.0f %8s %7s %6s", i, json_text(rail, "state"),
+		words_bytes(FIGURE(rail, rail_pool_bytes), size),
+		words_ratio(FIGURE(rail, rail_pool_used_ratio), used),
+		words_count(FIGURE(rail, rail_pages), pages),
+		words_count(FIGURE(rail, rail_read_bytes_per_second) / 1e6, speed),
+		FIGURE(rail, rail_in_flight_operations),
+		words_time(FIGURE(rail, rail_read_p99_seconds), p99),
+		words_count(FIGURE(core, poll_core_gaps), gaps),
+		words_time(FIGURE(core, poll_core_gap_worst_seconds), worst));
+}
+
+static void print_rails(struct paper *p, json_object *report)
+{
+	size_t n = json_length(json_get(report, "rails")), room, shown;
 
 	line(p, "%s", "");
 	line(p, "%-4s %-5s %9s %6s %7s %9s %9s %8s %7s %6s", "rail", "state", "pool", "used",
-		"pages", "read MB/s", "in flight", "READ p99", "gaps/s", "worst");
+		"pages", "read MB/s", "in flight", "READ p99", "gaps", "worst");
 	room = p->left > LINES_BELOW ? p->left - LINES_BELOW : 0;
 	shown = n <= room ? n : room ? room - 1 : 0;
 	for (size_t i = 0; i < shown; i++)
-		print_rail(p, f, i);
+		print_rail(p, report, i);
 	if (shown < n && room)
 		line(p, "%zu more rails: peercachectl status", n - shown);
 }
 
-static void print_pool(struct paper *p, const struct frame *f)
+static void print_pool(struct paper *p, json_object *report)
 {
-	double bytes = rails_sum(f->now, "pool_bytes"), used = rails_sum(f->now, "pool_used_bytes");
-	char size[16], full[16], share[16], evicted[16], refused[16];
+	char size[WORD], full[WORD], share[WORD], evicted[WORD], refused[WORD];
 
-	text_bytes(bytes, size, sizeof(size));
-	text_bytes(used, full, sizeof(full));
-	percent(used, bytes, share, sizeof(share));
-	text_count(rate(f, "counters.pages_evicted"), evicted, sizeof(evicted));
-	text_count(rate(f, "counters.credits_refused"), refused, sizeof(refused));
-	line(p, "pool       %s of %s, %s; pages/s evicted %s, refused %s", full, size, share,
-		evicted, refused);
+	line(p, "pool       %s of %s, %s; pages/s evicted %s; requests for room refused %s",
+		words_bytes(FIGURE(report, pool_used_bytes), full),
+		words_bytes(FIGURE(report, pool_bytes), size),
+		words_ratio(FIGURE(report, pool_used_ratio), share),
+		words_count(FIGURE(report, evicted_pages_per_second), evicted),
+		words_count(FIGURE(report, room_refused), refused));
 }
 
-static void print_directory(struct paper *p, const struct frame *f)
+static void print_directory(struct paper *p, json_object *report)
 {
-	double entries = (double)report_number(f->now, "shard.entries");
-	double capacity = (double)report_number(f->now, "shard.capacity");
-	char count[16], room[16], share[16], dropped[16];
+	char count[WORD], room[WORD], share[WORD], dropped[WORD];
 
-	text_count(entries, count, sizeof(count));
-	text_count(capacity, room, sizeof(room));
-	percent(entries, capacity, share, sizeof(share));
-	text_count(rate(f, "counters.entries_dropped"), dropped, sizeof(dropped));
-	line(p, "directory  %s of %s entries, %s; %s/s dropped; %s; %ld owners behind", count, room,
-		share, dropped, report_number(f->now, "directory.moving") ? "moving" : "not moving",
-		(long)report_number(f->now, "directory.owners_behind"));
+	line(p, "directory  %s of %s entries, %s; %s dropped; %s; %.0f owners behind",
+		words_count(FIGURE(report, directory_entries), count),
+		words_count(FIGURE(report, directory_capacity_entries), room),
+		words_ratio(FIGURE(report, directory_used_ratio), share),
+		words_count(FIGURE(report, entries_dropped), dropped),
+		FIGURE(report, directory_moving) > 0 ? "moving" : "not moving",
+		FIGURE(report, directory_owners_behind));
 }
 
-static void print_clients(struct paper *p, const struct frame *f)
+static void print_clients(struct paper *p, json_object *report)
 {
-	char lag[16], worst[16];
+	char lag[WORD], worst[WORD];
 
-	percentile(json_get(json_get(f->now, "latency"), "loop"),
-		json_get(json_get(f->before, "latency"), "loop"), 990, lag, sizeof(lag));
-	text_ns((uint64_t)report_number(f->now, "loop_lag.worst_ns"), worst, sizeof(worst));
-	line(p, "clients    %ld sessions, %ld channels; control plane lag p99 %s, worst %s",
-		(long)report_number(f->now, "clients.sessions"),
-		(long)report_number(f->now, "clients.channels"), lag, worst);
-}
-
-/* ---- JSON ------------------------------------------------------------------------------------ */
-
-static void add_percentiles(json_object *o, json_object *now, json_object *before)
-{
-	static const struct {
-		const char *name;
-		unsigned permille;
-	} at[] = {{"p50_ns", 500}, {"p99_ns", 990}, {"p999_ns", 999}};
-	uint64_t bucket[LATENCY_BUCKETS], count = buckets_between(now, before, bucket);
-
-	for (unsigned i = 0; i < 3; i++)
-		add_number(o, at[i].name, count ? latency_quantile_ns(bucket, at[i].permille) : 0);
-}
-
-static json_object *call_json(const struct frame *f, const char *op)
-{
-	json_object *now = json_get(json_get(f->now, "calls"), op), *o = json_object_new_object();
-	json_object *before = json_get(json_get(f->before, "calls"), op);
-	double seconds = seconds_between(f), per = seconds > 0 ? 1 / seconds : 0;
-	char path[32];
-
-	snprintf(path, sizeof(path), "calls.%s_bytes", op);
-	add_real(o, "pages_per_second", grown(now, before, "pages") * per);
-	add_real(o, "hits_per_second", grown(now, before, "hit") * per);
-	add_real(o, "batches_per_second", grown(now, before, "batches") * per);
-	if (strcmp(op, "exists") != 0)
-		add_real(o, "bytes_per_second", rate(f, path));
-	add_percentiles(o, json_get(json_get(f->now, "latency"), op),
-		json_get(json_get(f->before, "latency"), op));
-	return o;
-}
-
-json_object *frame_json(const struct frame *f)
-{
-	static const char *const ops[] = {"get", "set", "exists"};
-	json_object *o = json_object_new_object(), *calls = json_object_new_object();
-
-	add_real(o, "seconds", seconds_between(f));
-	for (unsigned i = 0; i < 3; i++)
-		json_object_object_add(calls, ops[i], call_json(f, ops[i]));
-	json_object_object_add(o, "calls", calls);
-	add_real(o, "pages_evicted_per_second", rate(f, "counters.pages_evicted"));
-	add_real(o, "entries_dropped_per_second", rate(f, "counters.entries_dropped"));
-	json_object_object_add(o, "health", json_object_get(json_get(f->now, "health")));
-	json_object_object_add(o, "report", json_object_get(f->now));
-	return o;
+	line(p, "clients    %.0f sessions, %.0f channels; control plane lag p99 %s, worst %s",
+		FIGURE(report, client_sessions), FIGURE(report, client_channels),
+		words_time(FIGURE(report, loop_lag_p99_seconds), lag),
+		words_time(FIGURE(report, loop_lag_worst_seconds), worst));
 }
 
 void frame_print(const struct frame *frame, FILE *out)
@@ -343,10 +275,10 @@ void frame_print(const struct frame *frame, FILE *out)
 	print_head(&p, frame);
 	print_health(&p, frame);
 	print_members(&p, frame);
-	print_calls(&p, frame);
-	print_rails(&p, frame);
+	print_calls(&p, frame->report);
+	print_rails(&p, frame->report);
 	line(&p, "%s", "");
-	print_pool(&p, frame);
-	print_directory(&p, frame);
-	print_clients(&p, frame);
+	print_pool(&p, frame->report);
+	print_directory(&p, frame->report);
+	print_clients(&p, frame->report);
 }

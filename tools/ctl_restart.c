@@ -66,7 +66,7 @@ static int end(const struct ctl_run *ctl, json_object *report)
 	pid_t pid = (pid_t)json_number(report, "pid");
 	char why[256];
 
-	if (json_number(report, "life") == 0)
+	if (report_number(report, "figures.life") == 0)
 		return left_running(ctl,
 			"the engine is left running: neither peercache-keeper nor a unit with FileDescriptorStoreMax started it, so its pages would be lost");
 	if (pid <= 1 || !is_engine(pid)) {
@@ -109,15 +109,16 @@ static void print_restarted(
 		printf("restarted in %.2f s: pid %" PRId64 " -> %" PRId64 ", life %" PRId64
 		       ", %" PRId64 " of %" PRId64 " pages adopted\n",
 			(double)ns / 1e9, json_number(before, "pid"), json_number(after, "pid"),
-			json_number(after, "life"), adopted, json_number(before, "keys"));
+			report_number(after, "figures.life"), adopted,
+			report_number(before, "figures.pages"));
 		return;
 	}
 	o = json_object_new_object();
 	add_real(o, "seconds", (double)ns / 1e9);
 	add_number(o, "pid", (uint64_t)json_number(after, "pid"));
 	add_number(o, "pid_before", (uint64_t)json_number(before, "pid"));
-	add_number(o, "life", (uint64_t)json_number(after, "life"));
-	add_number(o, "pages_before", (uint64_t)json_number(before, "keys"));
+	add_number(o, "life", (uint64_t)report_number(after, "figures.life"));
+	add_number(o, "pages_before", (uint64_t)report_number(before, "figures.pages"));
 	add_number(o, "pages_adopted", (uint64_t)adopted);
 	print_json(o, stdout);
 	json_object_put(o);

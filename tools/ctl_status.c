@@ -16,76 +16,6 @@
 
 /* ---- series ---------------------------------------------------------------------------------- */
 
-/* One number of the report under the name of its metric; the value is divided by `scale`. */
-struct word {
-	const char *metric, *path;
-	double scale;
-};
-
-static const struct word engine_words[] = {
-	{"life", "life", 1},
-	{"stopping", "stopping", 1},
-	{"map_epoch", "map_epoch", 1},
-	{"pages", "keys", 1},
-	{"directory_entries", "shard.entries", 1},
-	{"directory_capacity_entries", "shard.capacity", 1},
-	{"directory_moving", "directory.moving", 1},
-	{"directory_owners_behind", "directory.owners_behind", 1},
-	{"disk_paths_out", "disk.paths_out", 1},
-	{"disk_pages", "disk.pages", 1},
-	{"disk_bytes", "disk.bytes", 1},
-	{"disk_used_bytes", "disk.used_bytes", 1},
-	{"disk_index_bytes", "disk.index_bytes", 1},
-	{"disk_spill_bytes", "disk.spill_bytes", 1},
-	{"disk_promotes_waiting", "disk.promotes_waiting", 1},
-	{"disk_pinned_bytes", "disk.pinned_bytes", 1},
-	{"disk_written_bytes_total", "disk.bytes_written", 1},
-	{"disk_read_bytes_total", "disk.bytes_read", 1},
-	{"disk_errors_total", "disk.errors", 1},
-	{"client_sessions", "clients.sessions", 1},
-	{"client_channels", "clients.channels", 1},
-	{"client_regions", "clients.regions", 1},
-	{"client_credits", "clients.credits", 1},
-	{"client_credits_reserved", "clients.reserved", 1},
-	{"client_credits_waiting", "clients.waiting", 1},
-	{"client_statistics_refused_total", "clients.statistics_refused", 1},
-	{"connections_waiting", "connections.asked", 1},
-	{"connections", "connections.live", 1},
-	{"connections_served", "connections.served", 1},
-	{"queue_pairs", "connections.qps", 1},
-	{"get_local_pages_total", "calls.get_local", 1},
-	{"get_remote_pages_total", "calls.get_remote", 1},
-	{"get_bytes_total", "calls.get_bytes", 1},
-	{"get_staged_bytes_total", "calls.get_staged_bytes", 1},
-	{"set_bytes_total", "calls.set_bytes", 1},
-	{"set_present_pages_total", "calls.set_present", 1},
-	{"reads_reissued_total", "calls.reissued", 1},
-	{"lookups_total", "calls.lookups", 1},
-	{"lookups_cached_total", "calls.lookups_cached", 1},
-	{"loop_lag_worst_seconds", "loop_lag.worst_ns", 1e9},
-	{NULL, NULL, 0},
-};
-
-static const struct word rail_words[] = {
-	{"rail_link_bytes_per_second", "gbps", 1 / 125e6},
-	{"rail_pool_bytes", "pool_bytes", 1},
-	{"rail_pool_used_bytes", "pool_used_bytes", 1},
-	{"rail_pages", "pages", 1},
-	{"rail_limbo_slots", "limbo", 1},
-	{"rail_in_flight_operations", "in_flight", 1},
-	{"rail_peers_out", "peers_out", 1},
-	{NULL, NULL, 0},
-};
-
-static const struct word core_words[] = {
-	{"poll_core_busy_seconds_total", "busy_ns", 1e9},
-	{"poll_core_spin_seconds_total", "spin_ns", 1e9},
-	{"poll_core_software_nic_seconds_total", "nic_ns", 1e9},
-	{"poll_core_gaps_over_10us_total", "gaps_over_10us", 1},
-	{"poll_core_gap_worst_seconds", "gap_worst_ns", 1e9},
-	{NULL, NULL, 0},
-};
-
 /* Counters that are 0 are left out: there are many, and they tell nothing. */
 static void print_series(const char *name, double value)
 {
@@ -101,13 +31,14 @@ static void print_series(const char *name, double value)
 		printf("  %-52s %.12g\n", name, value);
 }
 
-static void print_words(json_object *report, const struct word *words, const char *labels)
+/* The figures of the engine, of a rail or of a poll core. */
+static void print_figures(json_object *of, const char *labels)
 {
-	char name[128];
+	char series[128];
 
-	for (; words->metric; words++) {
-		snprintf(name, sizeof(name), "%s%s", words->metric, labels);
-		print_series(name, (double)report_number(report, words->path) / words->scale);
+	json_object_object_foreach (json_get(of, "figures"), name, value) {
+		snprintf(series, sizeof(series), "%s%s", name, labels);
+		print_series(series, json_object_get_double(value));
 	}
 }
 
@@ -171,7 +102,7 @@ static void print_rails(json_object *report)
 		snprintf(name, sizeof(name), "rail_state{rail=\"%zu\",state=\"%s\"}", i,
 			json_text(rail, "state"));
 		print_series(name, 1);
-		print_words(rail, rail_words, labels);
+		print_figures(rail, labels);
 		print_counters(json_get(rail, "counters"), "rail_", labels);
 		snprintf(name, sizeof(name), "rail_read_seconds%s", labels);
 		print_latency(name, json_get(rail, "read_latency"));
@@ -179,7 +110,7 @@ static void print_rails(json_object *report)
 	for (size_t i = 0; i < json_length(cores); i++) {
 		snprintf(labels, sizeof(labels), "{core=\"%zu\"}", i);
 		printf("poll core %zu\n", i);
-		print_words(json_at(cores, i), core_words, labels);
+		print_figures(json_at(cores, i), labels);
 	}
 }
 
@@ -312,7 +243,7 @@ static void print_strangers(json_object *list, const char *who, const char *what
 static void print_members(json_object *report, bool links)
 {
 	json_object *up = json_get(report, "members"), *down = json_get(report, "members_down");
-	json_object *seeds = json_get(report, "seeds");
+	json_object *figures = json_get(report, "figures");
 	int64_t unlisted = json_number(report, "members_unlisted") +
 			   json_number(report, "members_down_unlisted");
 
@@ -328,10 +259,10 @@ static void print_members(json_object *report, bool links)
 		if (links)
 			print_trial(json_at(down, i));
 	}
-	print_strangers(json_get(seeds, "named"), "seed", "leads to no member",
-		json_number(seeds, "silent"));
-	print_strangers(json_get(report, "refused"), "engine at", "is refused",
-		json_number(report, "engines_refused"));
+	print_strangers(json_get(report, "seeds_silent"), "seed", "leads to no member",
+		json_number(figures, "seeds_silent"));
+	print_strangers(json_get(report, "engines_refused"), "engine at", "is refused",
+		json_number(figures, "engines_refused"));
 	if (unlisted > 0)
 		printf("%lld more members are not listed\n", (long long)unlisted);
 }
@@ -397,7 +328,7 @@ int ctl_status(struct ctl_run *ctl)
 		printf("members\n");
 		print_members(report, false);
 		printf("engine\n");
-		print_words(report, engine_words, "");
+		print_figures(report, "");
 		print_counters(json_get(report, "counters"), "", "");
 		print_calls(json_get(report, "calls"));
 		print_latency("loop_lag_seconds", json_get(report, "loop_lag"));

@@ -31,9 +31,9 @@
 
 struct top {
 	struct ctl_run *ctl;
-	pthread_mutex_t lock; /* of the three below */
-	json_object *now, *before;
-	uint64_t taken_ns; /* of `now` */
+	pthread_mutex_t lock; /* of the two below */
+	json_object *report;
+	uint64_t taken_ns; /* of `report` */
 };
 
 static volatile sig_atomic_t ended;
@@ -53,16 +53,10 @@ static json_object *report_take(struct ctl_run *ctl)
 	return engine_report(ctl->pc);
 }
 
-static void pause_turn(void)
+static void *reader(void *context)
 {
 	const struct timespec turn = {
 		.tv_sec = TURN_MS / 1000, .tv_nsec = TURN_MS % 1000 * 1000000};
-
-	nanosleep(&turn, NULL);
-}
-
-static void *reader(void *context)
-{
 	struct top *top = context;
 
 	for (;;) {
@@ -70,13 +64,12 @@ static void *reader(void *context)
 
 		if (report) {
 			pthread_mutex_lock(&top->lock);
-			json_object_put(top->before);
-			top->before = top->now;
-			top->now = report;
+			json_object_put(top->report);
+			top->report = report;
 			top->taken_ns = now_ns();
 			pthread_mutex_unlock(&top->lock);
 		}
-		pause_turn();
+		nanosleep(&turn, NULL);
 	}
 	return NULL;
 }
@@ -93,9 +86,8 @@ static void draw(struct top *top)
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_row || !size.ws_col)
 		size = (struct winsize){.ws_row = 24, .ws_col = 80};
 	pthread_mutex_lock(&top->lock);
-	if (top->now)
-		frame_print(&(struct frame){.now = top->now,
-				    .before = top->before,
+	if (top->report)
+		frame_print(&(struct frame){.report = top->report,
 				    .age_ms = (now_ns() - top->taken_ns) / 1000000,
 				    .rows = size.ws_row - 1u,
 				    .columns = size.ws_col},
@@ -162,25 +154,15 @@ static int top_once(struct ctl_run *ctl)
 {
 	struct frame frame = {.rows = 24, .columns = 80};
 
-	ctl->timeout_ms += TURN_MS;
 	ctl_deadline(ctl);
-	frame.before = report_take(ctl);
-	if (frame.before) {
-		pause_turn();
-		frame.now = report_take(ctl);
-	}
-	if (!frame.now)
+	frame.report = report_take(ctl);
+	if (!frame.report)
 		return ctl_no_answer(ctl, pc_error());
-	if (ctl->json) {
-		json_object *o = frame_json(&frame);
-
-		print_json(o, stdout);
-		json_object_put(o);
-	} else {
+	if (ctl->json)
+		print_json(frame.report, stdout);
+	else
 		frame_print(&frame, stdout);
-	}
-	json_object_put(frame.now);
-	json_object_put(frame.before);
+	json_object_put(frame.report);
 	return 0;
 }
 

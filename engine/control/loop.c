@@ -336,7 +336,6 @@ static void loop_on_measure(void *context)
 		struct snapshot *snapshot = snapshots_writing(control->snapshots);
 
 		snapshot_take(control, snapshot);
-		health_pasts_add(control->pasts, snapshot);
 		view_own(control, snapshot);
 		snapshots_publish(control->snapshots);
 		loop->snapshot_ns = now_ns;
@@ -354,10 +353,10 @@ int loop_events_open(struct control *control)
 	loop->measure = net_timer_new(base, true, loop_on_measure, control);
 	loop->nap = net_timer_new(base, false, loop_on_nap, control);
 	control->snapshots = snapshots_open();
-	control->pasts = calloc(1, sizeof(*control->pasts));
+	control->moments = moments_open();
 	loop->measure_ns = net_now();
 	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->nap || !control->snapshots ||
-		!control->pasts || event_add(loop->kick, NULL) < 0 ||
+		!control->moments || event_add(loop->kick, NULL) < 0 ||
 		net_timer_set(loop->wakeup, LOOP_WAKEUP_US) < 0)
 		return -ENOMEM;
 	return 0;
@@ -375,8 +374,8 @@ void loop_events_close(struct control *control)
 	loop->kick = NULL;
 	loop->wakeup = loop->measure = loop->nap = NULL;
 	snapshots_close(control->snapshots);
-	free(control->pasts);
+	free(control->moments);
 	control->snapshots = NULL;
-	control->pasts = NULL;
+	control->moments = NULL;
 	outbox_close(control);
 }

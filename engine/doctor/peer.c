@@ -134,18 +134,14 @@ static bool round_make(struct peer *peer)
 static void report_get(struct doctor *d, struct peer *peer)
 {
 	char *text = malloc(REPORT_BYTES);
-	json_object *all = NULL;
 
 	peer->asked_ms = unix_ms();
 	if (text && d->s->metrics_port &&
 		reach_get(peer->at.host, (unsigned)d->s->metrics_port, "/api/status",
 			d->options->timeout_ms, text, REPORT_BYTES))
-		all = json_tokener_parse(text);
+		peer->report = json_tokener_parse(text);
 	peer->answered_ms = unix_ms();
-	if (all && json_object_object_get_ex(all, "report", &peer->report))
-		json_object_get(peer->report);
-	(void)reach_number(all, NULL, "age_ms", &peer->age_ms);
-	json_object_put(all);
+	(void)reach_number(peer->report, NULL, "age_ms", &peer->age_ms);
 	free(text);
 }
 

@@ -86,7 +86,10 @@ class MeteredTest(harness.ClusterTest):
         return engines.start()
 
     def calls(self, engines, i):
-        return engines.status(i)["calls"]
+        """Of clients: calls by their name, and the totals of all of them."""
+        status = engines.status(i)
+        return {**status["calls"], **{name: status["figures"][name + "_total"] for name in (
+            "get_local_pages", "get_remote_pages", "get_bytes", "set_bytes")}}
 
     def total(self, engines, name, **labels):
         """The sum over all engines and over all series that have these labels."""

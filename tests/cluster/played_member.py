@@ -45,7 +45,7 @@ def agreement():
 
 def bucket_bits(engines):
     """The weight of an engine: a member with the same one owns as many slots."""
-    return (engines.status(0)["shard"]["capacity"] // 4).bit_length() - 1
+    return (engines.figure(0, "directory_capacity_entries") // 4).bit_length() - 1
 
 
 def member(name, incarnation, bits):

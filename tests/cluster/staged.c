@@ -196,7 +196,7 @@ int main(int argc, char **argv)
 		pc[i] = open_session(socket[i], "staged");
 	pages_make(&s, pc[1]);
 	report = engine_report(pc[1]);
-	add_number(all, "extents", (uint64_t)report_number(report, "clients.extents"));
+	add_number(all, "extents", (uint64_t)report_number(report, "figures.client_extents"));
 	json_object_put(report);
 	store(&s, pc[0]);
 	for (unsigned i = 0; i < batches; i++) {

@@ -90,15 +90,15 @@ class RunsAreCut(harness.ClusterTest):
         self.begin()
         other = self.reader("--timeline", self.timeline)
         self.wait_reads()
-        sessions = self.engines.status(0)["clients"]["sessions"]
+        sessions = self.engines.figure(0, "client_sessions")
         for _ in range(ROUNDS):
             victim = self.reader()
-            harness.wait_for(lambda: self.engines.status(0)["clients"]["sessions"] > sessions, 60,
+            harness.wait_for(lambda: self.engines.figure(0, "client_sessions") > sessions, 60,
                              "the victim has a session")
             self.wait_reads()
             victim.kill()
             victim.communicate()
-            harness.wait_for(lambda: self.engines.status(0)["clients"]["sessions"] == sessions, 30,
+            harness.wait_for(lambda: self.engines.figure(0, "client_sessions") == sessions, 30,
                              "the victim's session is freed")
             self.wait_reads()
         out, _ = self.end(other)

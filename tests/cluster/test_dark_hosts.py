@@ -37,7 +37,7 @@ class DarkHost(test_outages.Outage):
                                  f"engine {reader} reads all pages of {name}")
 
     def suspected(self, engines, i):
-        return engines.status(i)["directory"]["owners_suspect"] == 1
+        return engines.figure(i, "directory_owners_suspect") == 1
 
     def gone(self, engines, i):
         return len(engines.status(i)["members"]) == 3
@@ -63,7 +63,8 @@ class DarkHost(test_outages.Outage):
             self.assertEqual(engines.status(i)["counters"]["members_joined"], 3)
         mend(engines.netns)
         engines.wait_members(4)
-        harness.wait_for(lambda: all(engines.status(i)["directory"][what] == 0 for i in range(4)
+        harness.wait_for(lambda: all(engines.figure(i, "directory_" + what) == 0
+                                     for i in range(4)
                                      for what in ("sets_partial", "owners_suspect")), 60,
                          "all sets are whole")
         names = [*(f"before{i}" for i in range(4)), "during", *(f"later{i}" for i in OTHERS)]

@@ -89,7 +89,8 @@ class ClientDies(harness.ClusterTest):
 
         def left():
             status = engines.status(0)
-            return {k: status["clients"][k] for k in ("sessions", "channels", "regions", "credits")}
+            return {k: status["figures"]["client_" + k]
+                    for k in ("sessions", "channels", "regions", "credits")}
 
         before = left()
         other = harness.tool("tools/peercache-bench", "get", "--seconds", 600, "--batch", 16,
@@ -106,7 +107,7 @@ class ClientDies(harness.ClusterTest):
                 counters = (status["rails"][0] if mode == "get" else status)["counters"]
                 return counters[counter]
             at = moved()
-            harness.wait_for(lambda: engines.status(0)["clients"]["sessions"] >=
+            harness.wait_for(lambda: engines.figure(0, "client_sessions") >=
                              before["sessions"] + 2 and moved() > at + 2000, 60, "the victim works")
             victim.send_signal(signal.SIGKILL)
             victim.communicate()

@@ -73,9 +73,10 @@ class Pages(DiskTest):
         if got["drops"] == 0:
             self.assertEqual((got["hits"], got["sets"]), (blocks, 0))
         disk = self.disk(engines)
-        self.assertGreater(disk["pages"], 0)
+        pages = engines.figure(0, "disk_pages")
+        self.assertGreater(pages, 0)
         self.assertEqual([p["state"] for p in disk["paths"]], ["up"])
-        self.assertLessEqual(disk["pages"] * 16384, disk["bytes_written"])
+        self.assertLessEqual(pages * 16384, engines.figure(0, "disk_written_bytes_total"))
         # A clean page is not written again: far less was written than was evicted.
         spills, evicted = (self.counter(engines, n) for n in ("disk_spills", "pages_evicted"))
         self.assertLess(spills, evicted)
@@ -116,11 +117,11 @@ class Pages(DiskTest):
 
     def test_pages_are_found_again_after_a_restart(self):
         engines = self.filled()
-        pages = self.disk(engines)["pages"]
+        pages = engines.figure(0, "disk_pages")
         engines.kill(0, signal.SIGTERM)
         engines.restart(0)
         harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 20, "disk open")
-        self.assertGreaterEqual(self.disk(engines)["pages"], pages * 9 // 10)
+        self.assertGreaterEqual(engines.figure(0, "disk_pages"), pages * 9 // 10)
         got = self.again(engines)
         self.assertEqual(got["wrong"], 0)
         self.assertGreater(got["hits_disk"], 0)
@@ -140,7 +141,7 @@ class Pages(DiskTest):
             self.ctl(engines, "put", key, "--string", f"value of {key}")
         self.assertEqual(self.counter(engines, "disk_spills"), 0, "no eviction was near")
         self.restarted(engines, signal.SIGTERM)
-        self.assertGreaterEqual(self.disk(engines)["pages"], len(keys))
+        self.assertGreaterEqual(engines.figure(0, "disk_pages"), len(keys))
         for key in keys:
             self.assertEqual(self.ctl(engines, "get", key), f"value of {key}")
         self.assertGreaterEqual(self.counter(engines, "disk_hits"), len(keys))

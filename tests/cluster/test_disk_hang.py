@@ -153,11 +153,12 @@ class HangTest(harness.ClusterTest):
         while time.monotonic() < held:
             status = engines.status(0)
             self.assertNotEqual(status["disk"]["paths"][0]["state"], "up")
-            self.assertGreater(status["clients"]["reserved"], 0)
+            self.assertGreater(status["figures"]["client_credits_reserved"], 0)
         self.assertGreater(self.kept(engines, "find", "--timeout-ms", "500")["read"], 0)
         self.dam.hold(False)
         harness.wait_for(lambda: self.path(engines)["state"] == "up", 30, "the disk is open")
-        harness.wait_for(lambda: engines.status(0)["clients"]["reserved"] == 0, 30, "slots return")
+        harness.wait_for(lambda: engines.figure(0, "client_credits_reserved") == 0, 30,
+                         "slots return")
         got = self.kept(engines, "find")
         self.assertEqual(got["wrong"], 0)
         self.assertGreater(got["read"], PAGES * 9 // 10)

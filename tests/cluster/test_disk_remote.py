@@ -64,8 +64,8 @@ class RemoteTest(harness.ClusterTest):
         harness.wait_for(lambda: self.settled(engines, i), 60, "all are published")
 
     def settled(self, engines, i):
-        directory = engines.status(i)["directory"]
-        return not directory["moving"] and directory["owners_behind"] == 0
+        figures = engines.status(i)["figures"]
+        return not figures["directory_moving"] and figures["directory_owners_behind"] == 0
 
     def find_all(self, engines, i):
         """Every page is found and read, except those that the holder evicted unwritten meanwhile
@@ -199,7 +199,7 @@ class Changes(RemoteTest):
         engines.restart(0)
         engines.wait_members(2)
         harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
-        on_disk = engines.status(0)["disk"]["pages"]
+        on_disk = engines.figure(0, "disk_pages")
         self.assertGreater(on_disk, PAGES // 2)
         harness.wait_for(lambda: self.settled(engines, 0), 60, "all are published")
         got = self.kept(engines, 1, "find")
@@ -232,7 +232,7 @@ class Faults(RemoteTest):
         self.assertEqual(got["wrong"], 0)
         self.assertLess(got["read"], PAGES)
         self.assertGreater(got["read"], 0)
-        self.assertEqual(engines.status(1)["clients"]["sessions"], 1)
+        self.assertEqual(engines.figure(1, "client_sessions"), 1)
         self.stop_cleanly(engines)
 
     def test_files_that_are_gone_are_misses_and_their_entries_go(self):
@@ -245,7 +245,7 @@ class Faults(RemoteTest):
         self.assertEqual(got["wrong"], 0)
         self.assertLess(got["read"], PAGES)
         # The path left service: no entry of a page on disk is left, so that exists tells the truth.
-        in_memory = engines.status(0)["keys"]
+        in_memory = engines.figure(0, "pages")
         harness.wait_for(lambda: self.kept(engines, 1, "find")["found"] <= in_memory, 30, "gone")
         self.stop_cleanly(engines)
 

@@ -204,7 +204,7 @@ class Trees(Cases):
         findings, whole = doctor("doctor", "--root", self.tree(healthy_tree()),
                                  *settings(*DEVICES), expect=0)
         self.assertEqual(whole["found"], 0)
-        self.assertEqual(whole["json_version"], 2)
+        self.assertEqual(whole["json_version"], 3)
         self.assertEqual(whole["huge_pages"], 532 + 516)
         unknown = {f["check"] for f in findings if f["state"] == "unknown"}
         self.assertEqual(unknown, {"settings", "engine", "versions", "settings in use", "address",
@@ -502,10 +502,11 @@ class Played(Cases):
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):  # pylint: disable=invalid-name
                 now = int(time.time() * 1000)
-                body = json.dumps({"age_ms": 3000, "report": {
-                    "time_ms": now - 3000 + report.get("ahead_ms", 0), "cluster": "default",
+                body = json.dumps({
+                    "age_ms": 3000, "time_ms": now - 3000 + report.get("ahead_ms", 0),
+                    "cluster": "default",
                     "version": report.get("version", VERSION), "wire": report.get("wire", WIRE),
-                    "members": []}}).encode()
+                    "members": []}).encode()
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(body)

@@ -137,7 +137,8 @@ class NicsDie(harness.ClusterTest):
         self.fault("0:mute")
         call = threading.Thread(target=lambda: got.append(reader.get(deadline)), daemon=True)
         call.start()
-        harness.wait_for(lambda: self.engines.status(0)["rails"][0]["in_flight"], 30, "posted")
+        rail = "rail_in_flight_operations"
+        harness.wait_for(lambda: self.engines.status(0)["rails"][0]["figures"][rail], 30, "posted")
         self.fault(f"0:{fault}")
         harness.wait_for(lambda: not call.is_alive(), within + 60, "pc_get() returns")
         results, seconds = got[0]

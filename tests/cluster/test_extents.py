@@ -30,7 +30,7 @@ class Extents(harness.ClusterTest):
                 with self.subTest(size=size, segments=segments, batch=batch):
                     self.assertEqual(got, {"hit": pages, "wrong": 0, "bytes_staged": 0})
             # The engine deregisters the extents after the process has closed its session.
-            harness.wait_for(lambda: engines.status(1)["clients"]["extents"] == 0, 20,
+            harness.wait_for(lambda: engines.figure(1, "client_extents") == 0, 20,
                              "all extents are deregistered")
         counters = engines.status(1)["rails"][0]["counters"]
         self.assertEqual(counters["ops_invalid"], 0)

@@ -25,7 +25,7 @@ def changes(counters):
 
 class Flap(Outage):
     def shard(self, engines, i):
-        return engines.status(i)["shard"]["entries"]
+        return engines.figure(i, "directory_entries")
 
     def read_meanwhile(self, engines, total):
         """Engines 0 and 1 read each other's pages, and set new ones, until SECONDS are over. In the

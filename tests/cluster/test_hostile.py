@@ -96,9 +96,9 @@ class Hostile(harness.ClusterTest):
     def tearDown(self):
         """Checks that other clients are served as before and that the hostile session is freed."""
         self.replay(self.engines, "--requests", 30, "--namespace", self.id())
-        harness.wait_for(lambda: self.engines.status(0)["clients"]["sessions"] == 1, 20,
+        harness.wait_for(lambda: self.engines.figure(0, "client_sessions") == 1, 20,
                          "only the session of this status request is left")
-        self.assertEqual(self.engines.status(0)["clients"]["channels"], 0)
+        self.assertEqual(self.engines.figure(0, "client_channels"), 0)
         self.stop_cleanly(self.engines)
 
     def client(self):

@@ -108,8 +108,8 @@ class Hostile(Outage):
         """The engines know each other only, and owners have all entries."""
         states = [self.engines.status(i) for i in range(3)]
         return all(s and sorted(m["name"] for m in s["members"]) == sorted(self.names) and
-                   not any(s["directory"][what] for what in ("moving", "owners_behind",
-                                                             "sets_partial"))
+                   not any(s["figures"]["directory_" + what]
+                           for what in ("moving", "owners_behind", "sets_partial"))
                    for s in states)
 
     def victims(self):

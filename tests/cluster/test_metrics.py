@@ -78,11 +78,11 @@ class Statistics(metered.MeteredTest):
         return client
 
     def refused(self):
-        return self.engines.status(0)["clients"]["statistics_refused"]
+        return self.engines.figure(0, "client_statistics_refused_total")
 
     def sessions(self):
         """Of both engines; each status request is one of them."""
-        return sum(self.engines.status(i)["clients"]["sessions"] for i in range(2))
+        return sum(self.engines.figure(i, "client_sessions") for i in range(2))
 
     def sessions_become(self, count):
         harness.wait_for(lambda: self.sessions() == count, 20, f"{count} sessions are left")
@@ -94,7 +94,7 @@ class Statistics(metered.MeteredTest):
             return [sum(c[op][what] for c in calls) for op, what in (
                 ("exists", "pages"), ("get", "hit"), ("get", "pages"), ("set", "hit"),
                 ("set", "pages"))] + [sum(c[name] for c in calls) for name in (
-                    "get_local", "get_remote", "get_bytes")]
+                    "get_local_pages", "get_remote_pages", "get_bytes")]
 
         before, sessions = totals(), self.sessions()
         done = self.replay(self.engines, "--requests", 60, "--seed", random.randrange(1 << 30),
@@ -117,7 +117,8 @@ class Statistics(metered.MeteredTest):
         after = [self.calls(self.engines, i) for i in range(2)]
         self.assertEqual(after[1]["set"]["pages"] - before[1]["set"]["pages"], 512)
         self.assertEqual(after[1]["set_bytes"] - before[1]["set_bytes"], 8 << 20)
-        for mine, theirs in (("get_local", "hits_local"), ("get_remote", "hits_remote")):
+        for mine, theirs in (("get_local_pages", "hits_local"),
+                             ("get_remote_pages", "hits_remote")):
             self.assertEqual(after[0][mine] - before[0][mine], done[theirs])
         hits = after[0]["get"]["hit"] - before[0]["get"]["hit"]
         self.assertEqual(hits, done["hits_local"] + done["hits_remote"])
@@ -192,7 +193,7 @@ class Statistics(metered.MeteredTest):
         seen.look(self.engines)
         print(f"{seen.scrapes} scrapes")
         for i in range(2):
-            self.assertEqual(self.engines.status(i)["clients"]["statistics_refused"], 0)
+            self.assertEqual(self.engines.figure(i, "client_statistics_refused_total"), 0)
             calls = self.calls(self.engines, i)["get"]
             self.assertEqual(calls["pages"], sum(calls[how] for how in (
                 "hit", "miss", "stale", "unreachable", "timeout", "no_space", "other")))

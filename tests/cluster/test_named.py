@@ -129,7 +129,7 @@ class Named(harness.ClusterTest):
 
     def missed(self, engines):
         """Pages were lost, and a request for room came late: not a stall of the machine alone."""
-        report = engines.api("status")["report"]
+        report = engines.api("status")
         pages, counters = report["calls"]["set"], report["counters"]
         return (pages["timeout"] + pages["no_space"]
                 and counters["credits_late"] + counters["credits_refused"])

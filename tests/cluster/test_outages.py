@@ -104,7 +104,8 @@ class Stopped(Outage):
             for i in victims:
                 engines.process[i].send_signal(signal.SIGCONT)
         engines.wait_members(nodes)
-        harness.wait_for(lambda: all(engines.status(i)["directory"][what] == 0 for i in range(nodes)
+        harness.wait_for(lambda: all(engines.figure(i, "directory_" + what) == 0
+                                     for i in range(nodes)
                                      for what in ("sets_partial", "owners_suspect")), 60,
                          "all sets are whole")
         for reader in range(nodes):
@@ -165,7 +166,7 @@ class Unequal(Outage):
             ["--set", "engine.pool_bytes=16MiB"] if i == 0 else [])
         self.addCleanup(engines.stop)
         engines.start()
-        return engines, [engines.status(i)["shard"]["capacity"] for i in range(3)]
+        return engines, [engines.figure(i, "directory_capacity_entries") for i in range(3)]
 
     def store_round(self, engines, n):
         self.store_whole(engines, 1 + n % 2, f"many{n}", (5000 * n, 5000 * n + 5000),
@@ -197,7 +198,7 @@ class Unequal(Outage):
 
     def test_a_small_engine_owns_a_share_in_proportion_to_its_capacity(self):
         engines, capacity = self.start_unequal(2)
-        rounds, entries = 5, engines.status(0)["shard"]["entries"]
+        rounds, entries = 5, engines.figure(0, "directory_entries")
         for n in range(rounds):
             self.store_round(engines, n)
         counters = self.counters(engines, capacity, rounds)
@@ -205,7 +206,7 @@ class Unequal(Outage):
         self.assertEqual([c["sets_partial"] for c in counters], [0] * 3)
         # It is one of two owners with the probability 1/17 + 16/17 * 1/9. An equal share of the
         # keys, two thirds, is twice what it has room for.
-        share = (engines.status(0)["shard"]["entries"] - entries) / (5000 * rounds)
+        share = (engines.figure(0, "directory_entries") - entries) / (5000 * rounds)
         print(f"the small engine owns {100 * share:.1f}% of the keys")
         self.assertTrue(0.14 < share < 0.19, share)
         self.stop_cleanly(engines)

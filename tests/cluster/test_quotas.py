@@ -122,7 +122,7 @@ class Quotas(harness.ClusterTest):
         reply, got = client.ask(HELLO)
         client.fds += got
         self.assertEqual(reply[4], 0)
-        self.assertEqual(self.engines.status(0)["clients"]["sessions"], 2)
+        self.assertEqual(self.engines.figure(0, "client_sessions"), 2)
         harness.wait_for(lambda: all(hung_up(s) for s in silent), 20,
                          "connections without a request are closed")
         self.assertEqual(self.engines.status(0)["counters"]["clients_silent"], len(silent))

@@ -62,7 +62,7 @@ class RailsFail(harness.ClusterTest):
         return self.engines.status(0)["counters"][name]
 
     def all_in_use(self):
-        return all(r["state"] == "up" and r["peers_out"] == 0 for r in self.rails())
+        return all(r["state"] == "up" and r["figures"]["rail_peers_out"] == 0 for r in self.rails())
 
     def finish(self, client):
         """Ends the client and checks that every page was a hit with the right bytes."""

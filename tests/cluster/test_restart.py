@@ -73,7 +73,7 @@ class Restart(harness.ClusterTest):
             got["found"] == got["read"], 60, f"all pages of {name} are found through engine {i}")
 
     def reserved(self, engines, i=0):
-        return engines.status(i)["clients"]["reserved"]
+        return engines.figure(i, "client_credits_reserved")
 
     def counter(self, engines, name, i=0):
         return engines.status(i)["counters"][name]
@@ -81,8 +81,8 @@ class Restart(harness.ClusterTest):
 
     def settled(self, engines):
         harness.wait_for(
-            lambda: not any(e["directory"]["moving"] for e in map(engines.status,
-                                                                  range(len(engines.sockets)))),
+            lambda: not any(engines.figure(i, "directory_moving")
+                            for i in range(len(engines.sockets))),
             60, "all entries are at their owners")
 
 
@@ -96,10 +96,10 @@ class Pages(Restart):
         names = [engines.status(0)["incarnation"]]
         for life, how in enumerate(ENDS, 2):
             engines.crash(0, how)
-            self.assertEqual(engines.status(0)["life"], life)
+            self.assertEqual(engines.figure(0, "life"), life)
             names.append(engines.status(0)["incarnation"])
             self.assertEqual(self.counter(engines, "pages_adopted"), 1000)
-            self.assertEqual(engines.status(0)["keys"], 1000)
+            self.assertEqual(engines.figure(0, "pages"), 1000)
             for i in (0, 1):
                 self.find_all(engines, i, "a", 0, 1000)
                 self.find_all(engines, i, "b", 5000, 500)
@@ -325,7 +325,7 @@ class Slots(Restart):
         self.assertEqual(self.reserved(engines), reserved)
         held.kill()
         self.released(engines)
-        harness.wait_for(lambda: engines.status(0)["clients"]["credits"] == 0, 30, "no credits")
+        harness.wait_for(lambda: engines.figure(0, "client_credits") == 0, 30, "no credits")
         self.check_reuse(engines, "after")
         self.assertEqual(self.reserved(engines), 0)
         self.stop_cleanly(engines)

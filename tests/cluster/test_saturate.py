@@ -44,7 +44,8 @@ class Saturate(harness.ClusterTest):
     def test_engines_log_once_that_their_rails_are_modelled(self):
         engines = self.start(1, settings=["rail.devices=soft,soft", "soft.model=200G,still"])
         for rail in engines.status(0)["rails"]:
-            self.assertEqual((rail["modelled"], rail["gbps"]), (True, 200))
+            self.assertEqual((rail["modelled"], rail["figures"]["rail_link_bytes_per_second"]),
+                             (True, 25e9))
         self.assertEqual(engines.log(0).count("MODELLED"), 1)
         self.assertIn("WRONG BYTES", engines.log(0))
         self.stop_cleanly(engines)

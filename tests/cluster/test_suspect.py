@@ -31,14 +31,10 @@ class Suspect(harness.ClusterTest):
         # half of the batches would otherwise wait their whole deadline
         self.assertLess(time.monotonic() - start, (1 + batches / 8) * DEADLINE_MS / 1000)
 
-    @staticmethod
-    def directory(engines):
-        return engines.status(0)["directory"]
-
     def suspected(self, engines, reasons):
         """Stores pages until the member is suspect for one of the reasons, then many more."""
         self.sets(engines, 2)
-        harness.wait_for(lambda: self.directory(engines)["owners_suspect"] == 1, 10, "suspect")
+        harness.wait_for(lambda: engines.figure(0, "directory_owners_suspect") == 1, 10, "suspect")
         before = engines.status(0)["counters"]
         self.sets(engines, 40)
         after = engines.status(0)["counters"]
@@ -70,11 +66,12 @@ class Suspect(harness.ClusterTest):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         shown = json.loads(done.stdout)
         self.assertFalse(shown["settled"])
-        self.assertGreater(shown["directory"]["sets_partial"], 0)
-        self.assertEqual(shown["directory"]["owners_suspect"], 1)
+        self.assertGreater(shown["figures"]["directory_sets_partial"], 0)
+        self.assertEqual(shown["figures"]["directory_owners_suspect"], 1)
         self.assertEqual([o["suspect"] in reasons for o in shown["owners_late"]], [True], shown)
-        self.assertGreater(shown["keys"], 0)
-        self.assertLess(shown["shard"]["entries"], shown["shard"]["capacity"])
+        self.assertGreater(shown["figures"]["pages"], 0)
+        self.assertLess(shown["figures"]["directory_entries"],
+                        shown["figures"]["directory_capacity_entries"])
         done = subprocess.run([*ctl, "directory"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         for line in (r"shard: \d+ of \d+ entries \([0-9.]+ %\), 0 dropped",
@@ -101,8 +98,9 @@ class Suspect(harness.ClusterTest):
         finally:
             gray.close()
         engines.wait_members(2)
-        harness.wait_for(lambda: self.directory(engines)["sets_partial"] == 0, 30, "all are whole")
-        self.assertEqual(self.directory(engines)["owners_suspect"], 0)
+        harness.wait_for(lambda: engines.figure(0, "directory_sets_partial") == 0, 30,
+                         "all are whole")
+        self.assertEqual(engines.figure(0, "directory_owners_suspect"), 0)
         self.settles(engines)
         self.stop_cleanly(engines)
 
@@ -168,8 +166,10 @@ class Suspect(harness.ClusterTest):
             self.suspected(engines, ["silent", "unserved", "unread"])
         finally:
             engines.process[2].send_signal(signal.SIGCONT)
-        harness.wait_for(lambda: self.directory(engines)["sets_partial"] == 0, 30, "all are whole")
-        harness.wait_for(lambda: self.directory(engines)["owners_suspect"] == 0, 30, "it serves")
+        harness.wait_for(lambda: engines.figure(0, "directory_sets_partial") == 0, 30,
+                         "all are whole")
+        harness.wait_for(lambda: engines.figure(0, "directory_owners_suspect") == 0, 30,
+                         "it serves")
         self.settles(engines)
         self.stop_cleanly(engines)
 

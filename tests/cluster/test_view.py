@@ -88,18 +88,19 @@ class View(harness.ClusterTest):
 
         def busy():
             view = engines.view(1)
-            return (view and view["totals"]["get_pages_per_s"] and view["asked"] == 2
+            return (view and view["totals"]["get_pages_per_second"] and view["asked"] == 2
                     and view)
         view = harness.wait_for(busy, 30, "gets are seen")
-        get = view["merged"]["get"]
-        self.assertGreater(get["count"], 0)
-        self.assertEqual(sum(get["buckets"]), get["count"])
-        self.assertTrue(0 < get["p50_ns"] <= get["p99_ns"] <= get["p999_ns"])
-        self.assertIn(get["p99_ns"], view["merged"]["lower_ns"])
-        self.assertEqual(get["count"], sum(r["summary"]["get"]["count"] for r in view["rows"]))
-        self.assertGreater(view["totals"]["get_bytes_per_s"], 0)
-        self.assertLessEqual(view["totals"]["hit_local_permille"]
-                             + view["totals"]["hit_remote_permille"], 1000)
+        all_of = view["totals"]
+        self.assertGreater(all_of["get_batches"], 0)
+        self.assertEqual(all_of["get_batches"],
+                         sum(r["summary"]["get_batches"] for r in view["rows"]))
+        self.assertTrue(0 < all_of["get_p50_seconds"] <= all_of["get_p99_seconds"]
+                        <= all_of["get_p999_seconds"])
+        self.assertGreater(view["totals"]["get_bytes_per_second"], 0)
+        self.assertAlmostEqual(all_of["get_local_ratio"] + all_of["get_remote_ratio"],
+                               all_of["get_hit_ratio"])
+        self.assertLessEqual(all_of["get_hit_ratio"], 1)
 
     def test_nothing_is_sent_once_the_page_is_not_watched(self):
         engines = self.start(3)

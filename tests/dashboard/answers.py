@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An HTTP server that serves the dashboard as the engine does, with fabricated answers.
 
-Answers have the shape of the engine's (test_engine.py compares them). Each status is of a second
-after the one before, whenever it is requested, and its counters have grown by as much, from what a
-long-lived engine had when the server started.
+Answers have the shape of the engine's (test_engine.py compares them), with the names of
+figures.def. Each status is of a second after the one before, whenever it is requested.
 """
 
 import http.server
 import itertools
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -19,44 +19,28 @@ sys.path.insert(0, os.path.join(ROOT, "engine", "control", "observe"))
 import dashboard  # noqa: E402
 
 FOLDER = os.path.join(ROOT, "engine", "control", "observe", "dashboard")
-COUNTERS = """ops_taken ops_invalid pages_read pages_stale buckets_read bytes_read reads_failed
-reads_timed_out wqes_posted doorbells cqes_reaped cqes_error qps_broken paths_out paths_back
-connections_refused
-rails_down rings_broken steps_idle sleeps poll_gaps_long poll_gap_worst_ns pages_published
-pages_already pages_evicted credits_granted credits_refused entries_inserted entries_removed
-entries_dropped entries_stale publishes_deferred sets_partial owners_suspected removes_dropped
-pages_used_remotely messages_in messages_out messages_bad summaries_asked summaries_sent
-clients_attached clients_refused clients_silent members_joined members_died
-members_refused credits_late leases_expired disk_spills disk_drops
-disk_drops_budget disk_drops_size disk_hits disk_promotes
-disk_misses disk_hits_remote disk_asks disk_asks_failed disk_refused pages_adopted pages_scrubbed
-pages_corrupt pages_reported reads_corrupt members_kept entries_kept pages_moving
-members_claimed claims_refuted records_refused members_unserving
-slots_differ entries_repaired entries_withdrawn relays_sent relays_passed relays_refused
-joins_refused names_refused pages_unproven""".split()
-DISK = """pages index_bytes bytes used_bytes bytes_written bytes_read errors paths_out spills
-spill_bytes promotes promotes_waiting pins pinned_bytes""".split()
+
+
+def listed(path, *macros):
+    """Names in the lines of a list of the engine that begin with one of `macros`."""
+    with open(os.path.join(ROOT, "engine", path), encoding="utf-8") as file:
+        return re.findall(rf"(?m)^(?:{'|'.join(macros)})\((?:gauge, |counter, )?(\w+),",
+                          file.read())
+
+
+FIGURES = "control/observe/figures.def"
+COUNTERS = listed("abi/counter.def", "COUNTER")
+COLUMNS = ["unix_ms", *listed(FIGURES, "PLOTTED")]
 RESULTS = "hit miss stale unreachable timeout no_space other".split()
 GAPS = [0] + [n << (e - 1) for e in range(6, 21) for n in (2, 3)] + [1 << 21]
-COLUMNS = """unix_ms get_bytes_per_s set_bytes_per_s get_pages_per_s hit_local hit_remote
-get_p50_us get_p99_us set_p99_us exists_p99_us evicted_per_s pool_used members_joined members_died
-members_up""".split()
-BUCKETS = 106
 UPTIME_MS = 5 * 3600 * 1000  # of the fabricated engine when the server starts
 
 
-def lower_ns(bucket):
-    """As latency_lower_ns() of engine/abi/latency.h."""
-    return 0 if bucket == 0 else (4 + (bucket - 1) % 4) << (8 + (bucket - 1) // 4)
-
-
-def spread(peak, n):
-    """Bucket counts around bucket `peak`: n in it, fewer to both sides, a long tail above."""
-    counts = [0] * BUCKETS
-    for distance in range(-4, 20):
-        share = 0.5 ** abs(distance) if distance < 6 else 0.6 ** (distance + 6)
-        counts[peak + distance] = int(n * share)
-    return counts
+def figures(macro, **given):
+    """Every figure of the list: as given, else 0."""
+    names = listed(FIGURES, *macro.split())
+    assert given.keys() <= set(names), given.keys() - set(names)
+    return dict.fromkeys(names, 0) | given
 
 
 def member(number, **different):
@@ -68,20 +52,23 @@ def member(number, **different):
             "unacknowledged": 0, "unawaited": 0, "behind": False, **different}
 
 
-def rail(number, seconds, rate):
-    counters = {**dict.fromkeys(COUNTERS, 0), "bytes_read": int(seconds * rate)}
+def rail(number, rate):
     latency = {"p50_ns": 14336, "p99_ns": 57344, "p999_ns": 114688}
     return {"device": f"mlx5_{number}", "poll_core": number, "core": 8 + number,
-            "node": number // 4, "busy": True, "isolated": True, "gbps": 400, "modelled": False,
-            "pool_bytes": 256 << 30, "pool_used_bytes": 201 << 30, "registered_bytes": 257 << 30,
-            "pages": 98304, "limbo": 12, "in_flight": 64, "state": "up", "peers_out": 0,
-            "read_latency": latency, "counters": counters}
+            "node": number // 4, "busy": True, "isolated": True, "modelled": False,
+            "registered_bytes": 257 << 30, "state": "up",
+            "figures": figures("RAIL", rail_link_bytes_per_second=50 * 10 ** 9,
+                               rail_pool_bytes=256 << 30, rail_pool_used_bytes=201 << 30,
+                               rail_pages=98304, rail_in_flight_operations=64),
+            "recent": figures("RECENT_RAIL", rail_read_bytes_per_second=rate,
+                              rail_read_p99_seconds=5.7e-5, rail_pool_used_ratio=0.785),
+            "read_latency": latency, "counters": dict.fromkeys(COUNTERS, 0)}
 
 
 def poll_core(seconds):
-    return {"rails": 1, "age_ns": int(seconds * 1e9), "busy_ns": int(seconds * 4.1e8),
-            "spin_ns": int(seconds * 5.8e8), "nic_ns": 0, "gaps_over_10us": 3,
-            "gap_worst_ns": 48211,
+    return {"rails": 1, "age_ns": int(seconds * 1e9),
+            "figures": figures("CORE", poll_core_gaps_over_10us_total=3),
+            "recent": figures("RECENT_CORE", poll_core_busy_ratio=0.41),
             "gaps_from_ns": {str(ns): int(seconds * 1e5) if ns == 512 else 0 for ns in GAPS}}
 
 
@@ -94,48 +81,44 @@ def calls(seconds, batches):
     return one
 
 
-def report(seconds, members, rails):
-    """`seconds`: how long the engine runs."""
-    get = calls(seconds, 1450)
-    return {
-        "name": "node-00", "version": "0.1.0", "abi": 7, "wire": 5, "cluster": "prod",
-        "incarnation": "00000000000000aa", "pid": 4242, "life": 0,
-        "time_ms": int(time.time() * 1000), "uptime_ms": int(seconds * 1000),
-        "stopping": False, "control_core": 7,
-        "members": [member(i) for i in range(members)], "members_down": [], "members_unlisted": 0,
-        "members_down_unlisted": 0, "map_epoch": 71,
-        "seeds": {"others": 1, "silent": 0, "unmet": False, "unmet_ms": 0, "named": []},
-        "engines_refused": 0, "refused": [],
-        "settings": {"engine.name": "node-00", "cluster.replicas": "2"},
-        "rails": [rail(i, seconds, 1.72e9) for i in range(rails)],
-        "poll_cores": [poll_core(seconds) for _ in range(rails)],
-        "counters": {**dict.fromkeys(COUNTERS, 0), "pages_evicted": int(seconds * 412)},
-        "shard": {"entries": 3200000, "capacity": 8388608, "dropped": 0},
-        "directory": {"moving": False, "owners_behind": 0, "owners_suspect": 0,
-                      "sets_partial": 0, "walk": "", "walk_position": 0, "walk_end": 0,
-                      "sweep_left": 0}, "keys": 786432,
-        "disk": dict.fromkeys(DISK, 0) | {"paths": []},
-        "connections": {"asked": 504, "live": 504, "served": 504, "qps": 2016},
-        "clients": {"sessions": 8, "channels": 32, "regions": 16, "extents": 16, "credits": 256,
-                    "reserved": 0, "waiting": 0, "answers": 90210, "statistics_refused": 0},
-        "calls": {"get": get, "set": calls(seconds, 310), "exists": calls(seconds, 900),
-                  "remove": calls(seconds, 0), "get_local": int(get["hit"] * 0.38),
-                  "get_remote": get["hit"] - int(get["hit"] * 0.38),
-                  "get_bytes": int(seconds * 21.4e9), "get_staged_bytes": 0,
-                  "set_bytes": int(seconds * 3.1e9), "set_present": 0, "reissued": 0,
-                  "lookups": 7, "lookups_cached": 7},
-        "loop_lag": {"p50_ns": 3072, "p99_ns": 65536, "p999_ns": 131072, "worst_ns": 400000},
-    }
+def recent(**different):
+    return figures("RECENT PLOTTED", **{
+        "seconds": 10, "get_bytes_per_second": 21.4e9, "set_bytes_per_second": 3.1e9,
+        "get_pages_per_second": 46400, "get_batches_per_second": 1450,
+        "set_batches_per_second": 310, "exists_batches_per_second": 900, "get_hit_ratio": 0.93,
+        "get_local_ratio": 0.353, "get_remote_ratio": 0.577, "exists_hit_ratio": 0.93,
+        "get_p50_seconds": 1.1e-4, "get_p99_seconds": 5.2e-4, "get_p999_seconds": 1.8e-3,
+        "set_p50_seconds": 1.4e-4, "set_p99_seconds": 7.2e-4, "set_p999_seconds": 1.9e-3,
+        "exists_p50_seconds": 2.4e-5, "exists_p99_seconds": 1.2e-4, "exists_p999_seconds": 3e-4,
+        "evicted_pages_per_second": 412, "pool_bytes": 2048 << 30,
+        "pool_used_bytes": 1608 << 30, "pool_used_ratio": 0.785, "directory_used_ratio": 0.381,
+        "loop_lag_p99_seconds": 6.5e-5, **different})
 
 
 def status(seconds, members=3, rails=8):
-    batches = int(seconds * 1000)
-    return {"age_ms": 240, "health": {"worst": "ok", "findings": []},
-            "latency": {"lower_ns": [lower_ns(i) for i in range(BUCKETS)],
-                        "get": spread(26, batches), "set": spread(30, batches),
-                        "exists": spread(18, batches), "loop": spread(8, batches),
-                        "rails": [spread(16 + rail, batches) for rail in range(rails)]},
-            "report": report(seconds, members, rails)}
+    """`seconds`: how long the engine runs."""
+    return {
+        "name": "node-00", "version": "0.1.0", "abi": 7, "wire": 5, "cluster": "prod",
+        "incarnation": "00000000000000aa", "pid": 4242,
+        "time_ms": int(time.time() * 1000), "age_ms": 240, "uptime_ms": int(seconds * 1000),
+        "control_core": 7, "settings": {"engine.name": "node-00", "cluster.replicas": "2"},
+        "health": {"worst": "ok", "findings": []},
+        "figures": figures("SCALAR", pages=786432, directory_entries=3200000,
+                           directory_capacity_entries=8388608),
+        "recent": recent(members_up=members),
+        "members": [member(i) for i in range(members)], "members_down": [], "members_unlisted": 0,
+        "members_down_unlisted": 0, "seeds_silent": [], "engines_refused": [],
+        "rails": [rail(i, 1.72e9) for i in range(rails)],
+        "poll_cores": [poll_core(seconds) for _ in range(rails)],
+        "counters": dict.fromkeys(COUNTERS, 0),
+        "directory": {"dropped": 0, "walk": "", "walk_position": 0, "walk_end": 0,
+                      "sweep_left": 0},
+        "disk": {"spills": 0, "promotes": 0, "pins": 0, "paths": []},
+        "calls": {"get": calls(seconds, 1450), "set": calls(seconds, 310),
+                  "exists": calls(seconds, 900), "remove": calls(seconds, 0)},
+        "loop_lag": {"p50_ns": 3072, "p99_ns": 65536, "p999_ns": 131072,
+                     "from_ns": {"2560": 9}},
+    }
 
 
 def wave(i, period):
@@ -150,12 +133,20 @@ def history(points=720, members=3, rails=8, joined=(), died=()):
     rows = []
     for i in range(points):
         busy = 0.4 + 0.6 * wave(i, 310)
-        rows.append([now - (points - 1 - i) * 5000, 24e9 * busy, 3.4e9 * busy, 46000 * busy,
-                     0.3 + 0.1 * wave(i, 90), 0.45 + 0.12 * wave(i, 170), 95 + 30 * busy,
-                     400 + 500 * busy, 900 + 700 * busy, 60 + 20 * busy, 400 * busy, 0.78,
-                     int(i in joined), int(i in died), members]
-                    + [3e9 * busy] * rails)
-    return {"seconds": 5, "columns": COLUMNS + [f"rail_{r}_bytes_per_s" for r in range(rails)],
+        local, remote = 0.3 + 0.1 * wave(i, 90), 0.45 + 0.12 * wave(i, 170)
+        point = figures("PLOTTED", get_bytes_per_second=24e9 * busy,
+                        set_bytes_per_second=3.4e9 * busy, get_pages_per_second=46000 * busy,
+                        get_hit_ratio=local + remote, get_local_ratio=local,
+                        get_remote_ratio=remote, get_p50_seconds=(95 + 30 * busy) / 1e6,
+                        get_p99_seconds=(400 + 500 * busy) / 1e6,
+                        set_p99_seconds=(900 + 700 * busy) / 1e6,
+                        exists_p99_seconds=(60 + 20 * busy) / 1e6,
+                        evicted_pages_per_second=400 * busy, pool_used_ratio=0.78,
+                        members_joined=int(i in joined), members_died=int(i in died),
+                        members_up=members)
+        rows.append([now - (points - 1 - i) * 5000, *point.values()] + [3e9 * busy] * rails)
+    return {"seconds": 5,
+            "columns": COLUMNS + [f"rail_{r}_bytes_per_second" for r in range(rails)],
             "points": rows}
 
 
@@ -167,19 +158,24 @@ def finding(answer, id, severity, text):
 
 
 SHOWN_MAX = 64
-SUMMARY_BUCKETS = 54
-COUNT_ONLY = {"count": 0, "p50_ns": 0, "p99_ns": 0, "p999_ns": 0}
+
+
+def batches(get, exists):
+    """What /api/cluster has of calls; `get`, `exists`: numbers of batches."""
+    times = {"p50": 114688e-9, "p99": 524288e-9, "p999": 1835008e-9}
+    return {name: value for call, count in (("get", get), ("set", get), ("exists", exists))
+            for name, value in ((f"{call}_batches", count),
+                                *((f"{call}_{p}_seconds", seconds if count else -1)
+                                  for p, seconds in times.items()))}
 
 
 def summary(**different):
-    get = {"count": 14500, "p50_ns": 114688, "p99_ns": 524288, "p999_ns": 1835008}
     return {"findings": 0, "uptime_s": 18000, "rails": 8, "rails_up": 8, "members_up": 200,
-            "members_down": 0, "pool_used_permille": 785, "directory_used_permille": 381,
-            "hit_local_permille": 353, "hit_remote_permille": 577,
-            "get_bytes_per_s": 21400000000, "set_bytes_per_s": 3100000000,
-            "get_pages_per_s": 46400, "evictions_per_s": 412, "moving": False, "behind": False,
-            "stopping": False, "get": get, "set": dict(get), "exists": dict(COUNT_ONLY),
-            **different}
+            "members_down": 0, "pool_used_ratio": 0.785, "directory_used_ratio": 0.381,
+            "get_hit_ratio": 0.93, "get_local_ratio": 0.353, "get_remote_ratio": 0.577,
+            "get_bytes_per_second": 21400000000, "set_bytes_per_second": 3100000000,
+            "get_pages_per_second": 46400, "evicted_pages_per_second": 412, "moving": False,
+            "behind": False, "stopping": False, **batches(14500, 0), **different}
 
 
 def cluster_row(number, **different):
@@ -216,20 +212,17 @@ def cluster(members=3, bad=False):
     rows = rows[:min(SHOWN_MAX, members)]
     down, silent = (sum(row["state"] == state for row in rows) for state in ("down", "silent"))
     asked = members - sum(row["summary"] is None or row["state"] == "down" for row in rows)
-    buckets = [0] * SUMMARY_BUCKETS
-    buckets[20] = 14500 * asked
     one = cluster_row(0)["summary"]
-    merged = {call: {**one[call], "count": one[call]["count"] * asked, "buckets": buckets}
-              for call in ("get", "set", "exists")}
-    sums = ("get_bytes_per_s", "set_bytes_per_s", "get_pages_per_s", "evictions_per_s")
-    return {"age_ms": 120, "members": members, "up": members - down - silent,
-            "silent": silent, "down": down, "others": others(rows), "shown": len(rows),
-            "asked": asked, "rows": rows,
-            "merged": {"lower_ns": [n * 1024 for n in range(SUMMARY_BUCKETS)], **merged},
+    sums = ("get_bytes_per_second", "set_bytes_per_second", "get_pages_per_second",
+            "evicted_pages_per_second")
+    ratios = ("get_hit_ratio", "get_local_ratio", "get_remote_ratio")
+    return {"age_ms": 120, "up": members - down - silent, "silent": silent, "down": down,
+            "members": members, "others": others(rows), "shown": len(rows), "asked": asked,
+            "rows": rows,
             "totals": {**{name: one[name] * asked for name in sums},
-                       "hit_local_permille": 353 if asked else -1,
-                       "hit_remote_permille": 577 if asked else -1, "rails": 8 * asked,
-                       "rails_up": 8 * asked - bad, "moving": int(bad), "behind": 0}}
+                       **{name: one[name] if asked else -1 for name in ratios},
+                       "rails": 8 * asked, "rails_up": 8 * asked - bad, "moving": int(bad),
+                       "behind": 0, **batches(14500 * asked, 0)}}
 
 
 class Fake:

@@ -7,35 +7,36 @@ from harness import SLOW
 
 WITHIN_S = 2  # of the page's virtual time
 SLOW_LINK_MS = 1400
+GAPS = {"poll_core_gaps": 9000, "poll_core_gap_longest_seconds": 196608e-9}
 
 
 def member_killed(answer):
-    gone = answer["report"]["members"].pop(1)
-    answer["report"]["members_down"] = [{key: gone[key] for key in ("name", "address", "port")}
-                                        | {"state_ms": 600}]
+    gone = answer["members"].pop(1)
+    answer["members_down"] = [{key: gone[key] for key in ("name", "address", "port")}
+                              | {"state_ms": 600}]
     answers.finding(answer, "member_down", "warning",
                     "member node-01 (10.0.0.2:31998) is down for 0 s")
 
 
 def member_gray(answer):
-    answer["report"]["members"][2].update(state="silent", state_ms=2000)
+    answer["members"][2].update(state="silent", state_ms=2000)
     answers.finding(answer, "member_silent", "warning",
                     "member node-02 (10.0.0.3:31998) is silent for 2 s")
 
 
 def rail_down(answer):
-    answer["report"]["rails"][3]["state"] = "down"
+    answer["rails"][3]["state"] = "down"
     answers.finding(answer, "rail_down", "warning", "rail 3 (mlx5_3) is down")
 
 
 def pool_full(answer):
-    answer["report"]["counters"]["credits_refused"] = answer["report"]["uptime_ms"]
+    answer["recent"]["room_refused"] = 71
     answers.finding(answer, "pool_full", "warning",
                     "pool full: 71 requests for room were refused in the last 10 s")
 
 
 def version_differs(answer):
-    answer["report"]["members"][1]["software"] = "0.2.0"
+    answer["members"][1]["software"] = "0.2.0"
     answers.finding(answer, "versions_differ", "warning",
                     "1 member(s) run another version: node-01 runs 0.2.0, this engine 0.1.0")
 
@@ -47,7 +48,7 @@ def loop_blocked(answer):
 
 
 def directory_moves(answer):
-    answer["report"]["directory"] = {"moving": True, "owners_behind": 1}
+    answer["figures"].update(directory_moving=1, directory_owners_behind=1)
 
 
 def cluster_of(state="up", **different):
@@ -186,20 +187,20 @@ class Faults(harness.PageTest):
 class Rails(harness.PageTest):
     def test_a_rail_with_less_than_half_of_the_others_is_behind(self):
         def change(answer):
-            answer["report"]["rails"][5]["counters"]["bytes_read"] //= 4
+            answer["rails"][5]["recent"]["rail_read_bytes_per_second"] /= 4
         page = self.open(self.fake(change=change))
         page.wait_text("#bandwidth", "rail 5 (mlx5_5) is behind", 20 * SLOW)
         self.assertIn("up, behind", page.text("#table-rails"))
 
     def test_a_slow_line_rate_and_idle_rails_are_not_behind(self):
         def slower(answer):
-            answer["report"]["rails"][5]["gbps"] = 100
-            answer["report"]["rails"][5]["counters"]["bytes_read"] //= 4
+            answer["rails"][5]["figures"]["rail_link_bytes_per_second"] /= 4
+            answer["rails"][5]["recent"]["rail_read_bytes_per_second"] /= 4
 
         def idle(answer):
-            for rail in answer["report"]["rails"][1:]:
-                rail["counters"]["bytes_read"] //= 1000
-            answer["report"]["rails"][0]["counters"]["bytes_read"] = 0
+            for rail in answer["rails"][1:]:
+                rail["recent"]["rail_read_bytes_per_second"] /= 1000
+            answer["rails"][0]["recent"]["rail_read_bytes_per_second"] = 0
         for change in (slower, idle):
             page = self.open(self.fake(change=change))
             page.wait_text("#window", "in the last", 20 * SLOW)
@@ -207,8 +208,7 @@ class Rails(harness.PageTest):
 
     def test_a_disturbed_poll_core_is_counted(self):
         def change(answer):
-            core = answer["report"]["poll_cores"][2]
-            core["gaps_over_10us"] = core["gaps_from_ns"]["196608"] = answer["report"]["uptime_ms"]
+            answer["poll_cores"][2]["recent"].update(GAPS)
         page = self.open(self.fake(change=change))
         page.wait_text("#window", "in the last", 20 * SLOW)
         self.assertEqual(page.text("#cores .big"), "1 of 8 disturbed")
@@ -216,9 +216,8 @@ class Rails(harness.PageTest):
 
     def test_gaps_of_cores_that_are_not_alone_are_no_alarm(self):
         def change(answer):
-            for core, rail in zip(answer["report"]["poll_cores"], answer["report"]["rails"]):
-                core["gaps_over_10us"] = core["gaps_from_ns"]["196608"] = \
-                    answer["report"]["uptime_ms"]
+            for core, rail in zip(answer["poll_cores"], answer["rails"]):
+                core["recent"].update(GAPS)
                 rail.update(different)
         for different, mode in (({"busy": False, "isolated": True}, "adaptive"),
                                 ({"busy": False, "isolated": False}, "adaptive"),
@@ -266,13 +265,14 @@ class Stale(harness.PageTest):
             window.fetch = async (...what) => {
                 const answer = await atOnce(...what);
                 await new Promise(done => setTimeout(done, %d));
+                if (what[0] === "/api/status") window.answers++;
                 return answer;
             };
-            window.staleSeen = 0;""" % SLOW_LINK_MS)
+            window.staleSeen = window.answers = 0;""" % SLOW_LINK_MS)
         page.js("""new MutationObserver(() => {
                 if (document.body.dataset.state === "stale") staleSeen++;
             }).observe(document.body, {attributes: true})""")
-        page.wait("page.past.length > 4", 20 * SLOW, "five answers")
+        page.wait("answers > 5", 20 * SLOW, "five answers are shown")
         self.assertGreaterEqual(page.js("page.trip"), SLOW_LINK_MS)
         self.assertEqual(page.js("staleSeen"), 0)
 

@@ -87,19 +87,19 @@ class Looks(harness.PageTest):
 
 
 def everything_wrong(answer):
-    report = answer["report"]
+    report = answer
     report["members"][5].update(state="silent", state_ms=3200)
     report["members"][7]["software"] = "0.0.9"
     report["members_down"] = [{"name": f"node-{n}", "address": "10.0.0.77", "port": 31998,
                                "state_ms": 12345} for n in range(70, 76)]
     report["rails"][2]["state"] = "lost"
-    report["rails"][3]["counters"]["bytes_read"] //= 10
-    report["directory"] = {"moving": True, "owners_behind": 2}
-    report["shard"].update(entries=8200000, dropped=12)
-    report["poll_cores"][1].update(gaps_over_10us=int(report["uptime_ms"]))
-    report["poll_cores"][1]["gaps_from_ns"]["196608"] = report["uptime_ms"]
-    report["counters"]["credits_refused"] = report["uptime_ms"]
-    report["calls"]["get"]["timeout"] = report["uptime_ms"]
+    report["rails"][3]["recent"]["rail_read_bytes_per_second"] /= 10
+    report["figures"].update(directory_moving=1, directory_owners_behind=2)
+    report["directory"]["dropped"] = 12
+    report["poll_cores"][1]["recent"].update(poll_core_gaps=9000,
+                                             poll_core_gap_longest_seconds=196608e-9)
+    report["recent"].update(room_refused=500, get_failed_pages=700, entries_dropped=12,
+                            reads_failed=3, directory_used_ratio=0.98)
     answers.finding(answer, "rail_lost", "critical", "rail 2 (mlx5_2) is lost: its NIC died")
     for n in range(70, 74):
         answers.finding(answer, "member_down", "warning",
@@ -110,7 +110,7 @@ def everything_wrong(answer):
 class Names(harness.PageTest):
     def test_a_member_named_like_markup_is_inert(self):
         def change(answer):
-            report = answer["report"]
+            report = answer
             report.update(name=NAME, cluster=NAME, version=NAME)
             report["members"][1].update(name=NAME, address=NAME, software=NAME, state="silent",
                                         state_ms=5000)
@@ -157,8 +157,8 @@ class Names(harness.PageTest):
 
     def test_bytes_of_utf_8_are_put_together_and_what_reorders_text_is_replaced(self):
         def change(answer):
-            answer["report"]["members"][1]["name"] = "knöten-é".encode().decode("latin-1")
-            answer["report"]["members"][2]["name"] = "a\u202eb\x85".encode().decode("latin-1")
+            answer["members"][1]["name"] = "knöten-é".encode().decode("latin-1")
+            answer["members"][2]["name"] = "a\u202eb\x85".encode().decode("latin-1")
         page = self.open(self.fake(change=change))
         table = page.text("#table-members")
         self.assertIn("knöten-é", table)
@@ -166,8 +166,8 @@ class Names(harness.PageTest):
 
     def test_a_long_name_moves_nothing(self):
         def change(answer):
-            answer["report"]["name"] = "n" * 63
-            answer["report"]["members"][1].update(name="w" * 63, state="silent", state_ms=4000)
+            answer["name"] = "n" * 63
+            answer["members"][1].update(name="w" * 63, state="silent", state_ms=4000)
             answers.finding(answer, "member_silent", "warning", "member " + "w" * 150)
         for width in SIZES:
             fake = self.fake(change=change)
@@ -231,7 +231,8 @@ class Cluster(harness.PageTest):
     def test_percentiles_are_the_merged_ones_of_those_that_answered(self):
         def cluster():
             answer = answers.cluster(256, bad=True)
-            answer["merged"]["get"].update(p50_ns=1000, p99_ns=2500000, p999_ns=10 ** 9)
+            answer["totals"].update(get_p50_seconds=1e-6, get_p99_seconds=2.5e-3,
+                                    get_p999_seconds=1)
             return answer
         page = self.open(self.fake(256, cluster=cluster))
         page.wait_text("#cluster-title", "64 of 256", FIRST_S)
@@ -289,43 +290,18 @@ def rows(page, table="#table-cluster"):
 
 
 class Figures(harness.PageTest):
-    def test_percentiles_are_of_the_last_seconds_and_not_since_the_start(self):
+    def test_percentiles_are_those_of_the_answer(self):
         def change(answer):
-            grown = int((answer["report"]["uptime_ms"] - answers.UPTIME_MS) / 10)
-            old, new = [0] * answers.BUCKETS, [0] * answers.BUCKETS
-            old[60] = 10 ** 6                 # 32.8 ms, long ago
-            new[60], new[20] = 10 ** 6, grown  # 41.0 us, lately
-            answer["latency"].update(get=new, set=old)
-        page = self.open(self.fake(change=change))
-        page.wait_text("#window", "in the last", 20 * SLOW)
-        self.assertEqual(cells(page, "#latency-get"), ["32.8 µs"] * 3)
-        self.assertEqual(cells(page, "#latency-set"), ["–"] * 3)
-
-    def test_read_latencies_of_rails_are_of_the_last_seconds_too(self):
-        def change(answer):
-            grown = int((answer["report"]["uptime_ms"] - answers.UPTIME_MS) / 10)
-            for rail, latency in enumerate(answer["latency"]["rails"]):
-                latency[:] = [0] * answers.BUCKETS
-                latency[60] = 10 ** 6                    # 32.8 ms, long ago
-                latency[20] = grown if rail == 1 else 0  # 41.0 us, lately
+            answer["recent"].update(get_p50_seconds=32.8e-6, get_p99_seconds=2.5e-3,
+                                    get_p999_seconds=1, set_p50_seconds=-1, set_p99_seconds=-1,
+                                    set_p999_seconds=-1)
+            for rail, seconds in zip(answer["rails"], (-1, 32.8e-6)):
+                rail["recent"]["rail_read_p99_seconds"] = seconds
         page = self.open(self.fake(3, 2, change=change))
-        page.wait_text("#window", "in the last", 20 * SLOW)
+        page.wait_text("#window", "in the last 10 s", 20 * SLOW)
+        self.assertEqual(cells(page, "#latency-get"), ["32.8 µs", "2.50 ms", "1.00 s"])
+        self.assertEqual(cells(page, "#latency-set"), ["–"] * 3)
         self.assertEqual([row[4] for row in rows(page, "#table-rails")], ["–", "32.8 µs"])
-
-    def test_quantiles_agree_with_those_of_the_engine(self):
-        counts = answers.spread(30, 12345)
-        lower = [answers.lower_ns(i) for i in range(answers.BUCKETS)]
-        page = self.open(self.fake(1))
-        for permille in (1, 500, 990, 999, 1000):
-            rank, seen = max(1, -(-sum(counts) * permille // 1000)), 0
-            for bucket, n in enumerate(counts):
-                seen += n
-                if seen >= rank:
-                    break
-            self.assertEqual(page.js(f"quantile({lower}, {counts}, {permille})"),
-                             lower[bucket + 1])
-        self.assertEqual(page.js(f"quantile({lower}, [...Array(105).fill(0), 7], 500)"), lower[-1])
-        self.assertIsNone(page.js(f"quantile({lower}, Array(106).fill(0), 500)"))
 
     def test_rates_and_hit_ratio_are_those_of_the_answers(self):
         page = self.open(self.fake(3))
@@ -385,20 +361,6 @@ class Figures(harness.PageTest):
         plain.wait("document.querySelector('#plot-hits b').innerText !== '–'", FIRST_S, "plots")
         self.assertEqual(plain.text("#history-events"), "")
 
-    def test_an_engine_that_restarts_starts_the_figures_anew(self):
-        fake = self.fake()
-        page = self.open(fake)
-        page.wait_text("#window", "in the last", 20 * SLOW)
-
-        def change(answer):
-            answer["report"]["incarnation"] = "00000000000000bb"
-            answer["report"]["uptime_ms"] -= answers.UPTIME_MS
-            answer["report"]["calls"]["get_bytes"] = 1000
-        page.note("#window")
-        fake.change = change
-        page.wait_noted("since the engine started", 20 * SLOW)
-        self.assertNotIn("-", page.text("#bandwidth .big"))
-
     def test_without_calls_there_is_a_dash_and_no_nan(self):
         page = self.open(self.fake(change=without_calls, points=0))
         page.wait_text("#window", "in the last", 20 * SLOW)
@@ -410,11 +372,10 @@ class Figures(harness.PageTest):
 
 
 def without_calls(answer):
-    zero = [0] * answers.BUCKETS
-    answer["latency"].update(get=zero, set=zero, exists=zero)
-    calls = answer["report"]["calls"]
-    for name, value in calls.items():
-        calls[name] = dict.fromkeys(value, 0) if isinstance(value, dict) else 0
+    recent = answer["recent"]
+    for name in recent:
+        if name.startswith(("get_", "set_", "exists_")):
+            recent[name] = -1 if name.endswith(("ratio", "seconds")) else 0
 
 
 def cells(page, row):

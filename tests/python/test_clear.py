@@ -55,7 +55,7 @@ class Clear(harness.ClusterTest):
         return done.stdout
 
     def on_disk(self, engines, i):
-        return engines.status(i)["disk"]["pages"]
+        return engines.figure(i, "disk_pages")
 
     def test_a_group_goes_whichever_process_and_rank_has_stored_it(self):
         engines = self.start(2, pool_bytes="64MiB")
@@ -91,9 +91,10 @@ class Clear(harness.ClusterTest):
         self.assertIn("20 keys of namespace a ", self.ctl(engines, 0, "clear", "--namespace", "a"))
         self.assertEqual(self.found(session, "b", self.keys(20)), 20)
         got = json.loads(self.ctl(engines, 0, "clear", "--json"))
-        self.assertEqual((got["removed"], got["json_version"]), (20, 2))
+        self.assertEqual((got["removed"], got["json_version"]), (20, 3))
         status = engines.status(0)
-        self.assertEqual((status["keys"], status["shard"]["entries"]), (0, 0))
+        self.assertEqual([status["figures"][name] for name in ("pages", "directory_entries")],
+                         [0, 0])
         self.stop_cleanly(engines)
 
     def test_pages_on_disk_and_on_the_way_there_stay_away(self):
@@ -150,7 +151,7 @@ class Clear(harness.ClusterTest):
                            capture_output=True, text=True, seconds=90)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         got = json.loads(done.stdout)
-        self.assertEqual(got["json_version"], 2)
+        self.assertEqual(got["json_version"], 3)
         self.assertEqual(got["failed"], sum("failed" in host for host in got["hosts"]))
         self.assertEqual(status, 1 if got["failed"] else 0)
         names = [member["name"] for member in engines.status(0)["members"] +
@@ -179,7 +180,7 @@ class Clear(harness.ClusterTest):
         for name in names:
             self.assertIn(f"{name} ", done.stdout)
         self.assertEqual(done.stdout.count("removed the pages of 10 keys"), 3, done.stdout)
-        self.assertEqual([engines.status(i)["keys"] for i in range(3)], [0, 0, 0])
+        self.assertEqual([engines.figure(i, "pages") for i in range(3)], [0, 0, 0])
         self.stop_cleanly(engines)
 
     def test_hosts_that_do_not_answer_are_named(self):
@@ -213,7 +214,7 @@ class Clear(harness.ClusterTest):
         finally:
             os.kill(engines.process[2].pid, signal.SIGCONT)
         # the request waited in the socket of the frozen engine
-        harness.wait_for(lambda: engines.status(2)["keys"] == 0, 30, "it is emptied when it runs")
+        harness.wait_for(lambda: engines.figure(2, "pages") == 0, 30, "it is emptied when it runs")
         self.stop_cleanly(engines)
 
     def test_a_stopped_engine_does_not_keep_the_caller(self):

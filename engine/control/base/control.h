@@ -42,7 +42,7 @@ struct fault_file;    /* (root) test_hooks.c */
 struct metrics;       /* observe/: the HTTP server */
 struct view;          /* observe/: summaries of the members */
 struct snapshots;     /* observe/: snapshots, which the metrics thread reads */
-struct health_pasts;  /* observe/: of published snapshots, for the findings of reports */
+struct moments;       /* observe/: figures of past snapshots, for the recent ones */
 struct conns;         /* conns/: queue pairs, and which rails are out of use */
 struct device_watch;  /* conns/: events of the NICs */
 struct clients;       /* clients/: sessions, channels, regions */
@@ -189,7 +189,7 @@ struct control {
 	struct loop *loop;
 	struct loop_pace pace;
 	struct snapshots *snapshots;
-	struct health_pasts *pasts;
+	struct moments *moments;
 	/* time of the last request of /api/cluster, written by the metrics thread; 0: none */
 	uint64_t watched_ns;
 };

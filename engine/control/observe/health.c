@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SECOND_NS 1000000000ull
 /* a disk that writes for a larger part of the time is too slow for what is evicted */
 #define DISK_BUSY_PERCENT 70u
 
@@ -60,45 +59,6 @@ __attribute__((format(printf, 3, 4))) static void finding_add(
 	va_start(arguments, format);
 	vsnprintf(h->finding[at].text, sizeof(h->finding[at].text), format, arguments);
 	va_end(arguments);
-}
-
-void health_remember(const struct snapshot *s, struct health_past *ret)
-{
-	const struct statistics_calls *set = &s->clients.calls[STATISTICS_SET];
-
-	*ret = (struct health_past){.taken_ns = s->taken_ns,
-		.credits_refused = s->counter[COUNTER_credits_refused],
-		.credits_late = s->counter[COUNTER_credits_late],
-		.entries_dropped = s->counter[COUNTER_entries_dropped],
-		.disk_drops = s->counter[COUNTER_disk_drops],
-		.disk_drops_budget = s->counter[COUNTER_disk_drops_budget],
-		.disk_drops_size = s->counter[COUNTER_disk_drops_size],
-		.disk_writing_ns = s->disk.writing_ns,
-		.no_space = set->result[STATISTICS_NO_SPACE],
-		.set_timeouts = set->result[STATISTICS_TIMEOUT]};
-	for (unsigned r = 0; r < s->rails; r++)
-		ret->reads_failed += s->rail[r].counter[COUNTER_reads_failed];
-}
-
-void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s)
-{
-	const struct health_past *last = &pasts->past[(pasts->count - 1) % HEALTH_PASTS];
-
-	if (pasts->count && s->taken_ns / SECOND_NS == last->taken_ns / SECOND_NS)
-		return;
-	health_remember(s, &pasts->past[pasts->count % HEALTH_PASTS]);
-	pasts->count++;
-}
-
-const struct health_past *health_pasts_before(const struct health_pasts *pasts, uint64_t now_ns)
-{
-	unsigned oldest = pasts->count > HEALTH_PASTS ? pasts->count - HEALTH_PASTS : 0;
-	unsigned i = pasts->count - 1;
-
-	while (i > oldest &&
-		now_ns - pasts->past[i % HEALTH_PASTS].taken_ns < HEALTH_WINDOW_NS - SECOND_NS / 2)
-		i--;
-	return &pasts->past[i % HEALTH_PASTS];
 }
 
 /* ---- kinds of findings ----------------------------------------------------------------------- */
@@ -236,22 +196,18 @@ static void health_rails(const struct snapshot *s, struct health *h)
  * A set whose deadline is shorter than an eviction ends before its request for room is refused:
  * then pages time out and slots are granted late. Neither alone is a full pool.
  */
-static void health_pool_full(
-	const struct health_past *past, const struct health_past *now, struct health *h)
+static void health_pool_full(const struct snapshot *s, struct health *h)
 {
-	uint64_t full =
-		now->credits_refused - past->credits_refused + now->no_space - past->no_space;
-	uint64_t timeouts = now->set_timeouts - past->set_timeouts;
+	const struct recent *recent = &s->recent.engine;
 
-	if (full)
+	if (recent->room_refused > 0)
 		finding_add(h, FINDING_pool_full,
-			"pool full: %" PRIu64 " requests for room were refused in the last 10 s",
-			full);
-	else if (timeouts && now->credits_late > past->credits_late)
+			"pool full: %.0f requests for room were refused in the last 10 s",
+			recent->room_refused);
+	else if (recent->room_late_pages > 0)
 		finding_add(h, FINDING_pool_full,
-			"pool full: %" PRIu64
-			" pages of set timed out while evictions made room in the last 10 s",
-			timeouts);
+			"pool full: %.0f pages of set timed out while evictions made room in the last 10 s",
+			recent->room_late_pages);
 }
 
 static void health_disks(const struct snapshot *s, struct health *h)
@@ -282,23 +238,24 @@ static void health_integrity(const struct snapshot *s, struct health *h)
 			pages);
 }
 
-/* Names the cause that most of the dropped pages have. */
-static void health_disk_drops(
-	const struct health_past *past, const struct health_past *now, struct health *h)
+static uint64_t counter_grew(const struct snapshot *s, enum counter which)
 {
-	uint64_t drops = now->disk_drops - past->disk_drops;
-	uint64_t budget = now->disk_drops_budget - past->disk_drops_budget;
-	uint64_t size = now->disk_drops_size - past->disk_drops_size;
-	uint64_t passed_ns = now->taken_ns - past->taken_ns;
-	uint64_t writing_ns = now->disk_writing_ns - past->disk_writing_ns;
+	return s->counter[which] - s->past.counter[which];
+}
+
+/* Names the cause that most of the dropped pages have. */
+static void health_disk_drops(const struct snapshot *s, uint64_t drops, struct health *h)
+{
+	uint64_t passed_ns = s->taken_ns - s->past.taken_ns;
+	uint64_t writing_ns = s->disk.writing_ns - s->past.disk_writing_ns;
 	unsigned percent = passed_ns ? (unsigned)(writing_ns * 100 / passed_ns) : 0;
 	const char *cause = percent < DISK_BUSY_PERCENT
 				    ? "bursts of sets are too large: raise engine.pool_bytes"
 				    : "the disk is too slow: add a path to disk.paths";
 
-	if (budget > drops / 2)
+	if (counter_grew(s, COUNTER_disk_drops_budget) > drops / 2)
 		cause = "disk.write_bytes_per_day is used up";
-	else if (size > drops / 2)
+	else if (counter_grew(s, COUNTER_disk_drops_size) > drops / 2)
 		cause = "they do not fit a segment: raise disk.segment_bytes";
 	finding_add(h, FINDING_disk_drops,
 		"%" PRIu64
@@ -306,22 +263,21 @@ static void health_disk_drops(
 		drops, cause, percent > 100 ? 100 : percent);
 }
 
-static void health_growth(
-	const struct snapshot *s, const struct health_past *past, struct health *h)
+static void health_growth(const struct snapshot *s, struct health *h)
 {
-	struct health_past now;
+	const struct recent *recent = &s->recent.engine;
+	uint64_t drops = counter_grew(s, COUNTER_disk_drops);
 
-	health_remember(s, &now);
-	health_pool_full(past, &now, h);
-	if (now.disk_drops > past->disk_drops && s->disk.paths > s->disk.paths_out)
-		health_disk_drops(past, &now, h);
-	if (now.entries_dropped > past->entries_dropped)
+	health_pool_full(s, h);
+	if (drops && s->disk.paths > s->disk.paths_out)
+		health_disk_drops(s, drops, h);
+	if (recent->entries_dropped > 0)
 		finding_add(h, FINDING_directory_full,
-			"directory full: %" PRIu64 " entries were dropped in the last 10 s",
-			now.entries_dropped - past->entries_dropped);
-	if (now.reads_failed > past->reads_failed)
-		finding_add(h, FINDING_reads_failing, "%" PRIu64 " READs failed in the last 10 s",
-			now.reads_failed - past->reads_failed);
+			"directory full: %.0f entries were dropped in the last 10 s",
+			recent->entries_dropped);
+	if (recent->reads_failed > 0)
+		finding_add(h, FINDING_reads_failing, "%.0f READs failed in the last 10 s",
+			recent->reads_failed);
 }
 
 static uint64_t snapshot_age_ns(const struct snapshot *s, uint64_t now_ns)
@@ -329,8 +285,7 @@ static uint64_t snapshot_age_ns(const struct snapshot *s, uint64_t now_ns)
 	return now_ns > s->taken_ns ? now_ns - s->taken_ns : 0;
 }
 
-void health_make(const struct snapshot *s, const struct health_past *past, uint64_t now_ns,
-	struct health *ret)
+void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 {
 	ret->count = 0;
 	if (snapshot_age_ns(s, now_ns) > HEALTH_BLOCKED_NS)
@@ -344,7 +299,7 @@ void health_make(const struct snapshot *s, const struct health_past *past, uint6
 	health_refusals(s, ret);
 	health_disks(s, ret);
 	health_integrity(s, ret);
-	health_growth(s, past, ret);
+	health_growth(s, ret);
 	health_versions(s, ret);
 	if (s->stopping)
 		finding_add(ret, FINDING_stopping, "the engine is stopping");

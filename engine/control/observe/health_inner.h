@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is wrong with this engine and its cluster, worst first, in words for the operator. Made from
- * snapshots alone; health.def lists every finding. Any thread. The ring of past moments is in
- * observe.h.
+ * snapshots alone; health.def lists every finding. Any thread.
  */
 #ifndef CONTROL_HEALTH_INNER_H
 #define CONTROL_HEALTH_INNER_H
@@ -23,7 +22,6 @@ enum severity { SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_CRITICAL };
 
 #define HEALTH_FINDINGS_MAX 32u
 #define HEALTH_TEXT_BYTES 320
-#define HEALTH_WINDOW_NS 10000000000ull /* counters that grew within it are a finding */
 #define HEALTH_BLOCKED_NS 1500000000ull /* a snapshot this old: the control plane is blocked */
 
 struct health {
@@ -35,17 +33,8 @@ struct health {
 	} finding[HEALTH_FINDINGS_MAX];
 };
 
-/* The counters of a snapshot, for comparison with a later one: struct health_past. */
-void health_remember(const struct snapshot *s, struct health_past *ret);
-/*
- * The moment in the ring that is HEALTH_WINDOW_NS before `now_ns`, give or take 500 ms and an
- * interval of snapshots; the oldest one if none is that old. There must be one.
- */
-const struct health_past *health_pasts_before(const struct health_pasts *pasts, uint64_t now_ns);
-
-/* `past`: a moment HEALTH_WINDOW_NS ago or the oldest known; `now_ns`: CLOCK_MONOTONIC. */
-void health_make(const struct snapshot *s, const struct health_past *past, uint64_t now_ns,
-	struct health *ret);
+/* `now_ns`: CLOCK_MONOTONIC. */
+void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret);
 /* The worst severity among the findings; SEVERITY_INFO when there is none. */
 enum severity health_worst(const struct health *health);
 const char *finding_name(enum finding id);

@@ -2,7 +2,7 @@
 /*
  * The metrics thread and what it serves over HTTP. It takes the newest snapshot, keeps the history,
  * and answers requests; what it renders is kept until the next snapshot, so that many readers cost
- * one rendering. From the top: the text for Prometheus (metrics.def, the counters of counter.def,
+ * one rendering. From the top: the text for Prometheus (figures.def, the counters of counter.def,
  * histograms, on demand the names of PeerCache 0.8.4), the other answers, the port, the thread.
  *
  * Rendering and answers are the metrics thread's, the text for Prometheus any thread's; opening and
@@ -33,6 +33,7 @@
 #include "engine/control/observe/health_inner.h"
 #include "engine/control/observe/history_inner.h"
 #include "engine/control/observe/http_inner.h"
+#include "engine/control/observe/json_inner.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/report_inner.h"
 #include "engine/control/observe/snapshot_inner.h"
@@ -40,18 +41,6 @@
 #include "numa/clock.h"
 
 /* ---- Prometheus: figures --------------------------------------------------------------------- */
-
-static const char *const call_names[STATISTICS_CALLS] = {"get", "set", "exists", "remove"};
-static const char *const result_names[STATISTICS_RESULTS] = {
-	"hit", "miss", "stale", "unreachable", "timeout", "no_space", "other"};
-
-static const struct {
-	const char *name, *help;
-} counters[COUNTER_COUNT] = {
-#define COUNTER(name, help) {#name, help},
-#include "engine/abi/counter.def"
-#undef COUNTER
-};
 
 /* Counters that rails count; the control plane counts the others, and those marked twice. */
 enum { BY_CONTROL = 0, BY_RAIL = 1, BY_BOTH = 2, BY_NONE = 3 };
@@ -77,70 +66,53 @@ static const uint8_t counted_by[COUNTER_COUNT] = {
 	[COUNTER_poll_gap_worst_ns] = BY_NONE, /* poll_core_gap_worst_seconds */
 };
 
-static double seconds(uint64_t value, double per_second)
-{
-	return (double)value / per_second;
-}
-
 static void metric_head(FILE *f, const char *type, const char *name, const char *help)
 {
 	fprintf(f, "# HELP peercache_%s %s\n# TYPE peercache_%s %s\n", name, help, name, type);
 }
 
-/* Whole numbers stay whole: a float of 17 digits is one. */
 static void metric_value(FILE *f, double number)
 {
-	fprintf(f, " %.17g\n", number);
+	fputc(' ', f);
+	number_print(f, number);
+	fputc('\n', f);
 }
 
-static void metrics_scalars(FILE *f, const struct snapshot *s)
+static void metrics_engine(FILE *f, const struct snapshot *s)
 {
-#define SCALAR(type, name, help, amount)                                                           \
-	metric_head(f, #type, #name, help);                                                        \
-	fprintf(f, "peercache_" #name);                                                            \
-	metric_value(f, amount);
-#define RAIL(type, name, help, amount)
-#define CORE(type, name, help, amount)
-#include "engine/control/observe/metrics.def"
-#undef SCALAR
-#undef RAIL
-#undef CORE
-}
+	const struct figure_list *list = &figure_lists[FIGURES_ENGINE];
+	double value[FIGURES_MAX];
 
-static void metrics_rails(FILE *f, const struct snapshot *s)
-{
-#define SCALAR(type, name, help, amount)
-#define RAIL(type, name, help, amount)                                                             \
-	metric_head(f, #type, #name, help);                                                        \
-	for (unsigned i = 0; i < s->rails; i++) {                                                  \
-		const struct snapshot_rail *r = &s->rail[i];                                       \
-                                                                                                   \
-		fprintf(f, "peercache_" #name "{rail=\"%u\"}", i);                                 \
-		metric_value(f, amount);                                                           \
+	figures_values(s, FIGURES_ENGINE, 0, value);
+	for (unsigned n = 0; n < list->count; n++) {
+		const struct figure *figure = &list->figure[n];
+
+		metric_head(f, figure->type, figure->name, figure->help);
+		fprintf(f, "peercache_%s", figure->name);
+		metric_value(f, value[n]);
 	}
-#define CORE(type, name, help, amount)
-#include "engine/control/observe/metrics.def"
-#undef SCALAR
-#undef RAIL
-#undef CORE
 }
 
-static void metrics_cores(FILE *f, const struct snapshot *s)
+/* One number for each rail or poll core. */
+static void metrics_parts(
+	FILE *f, const struct snapshot *s, enum figure_group group, const char *label)
 {
-#define SCALAR(type, name, help, amount)
-#define RAIL(type, name, help, amount)
-#define CORE(type, name, help, amount)                                                             \
-	metric_head(f, #type, #name, help);                                                        \
-	for (unsigned i = 0; i < s->poll_cores; i++) {                                             \
-		const struct poll_core_report *c = &s->poll_core[i].report;                        \
-                                                                                                   \
-		fprintf(f, "peercache_" #name "{core=\"%u\"}", s->poll_core[i].number);            \
-		metric_value(f, amount);                                                           \
+	const struct figure_list *list = &figure_lists[group];
+	bool rails = group == FIGURES_RAIL;
+	unsigned parts = rails ? s->rails : s->poll_cores;
+
+	for (unsigned n = 0; n < list->count; n++) {
+		const struct figure *figure = &list->figure[n];
+		double value[FIGURES_MAX];
+
+		metric_head(f, figure->type, figure->name, figure->help);
+		for (unsigned i = 0; i < parts; i++) {
+			figures_values(s, group, i, value);
+			fprintf(f, "peercache_%s{%s=\"%u\"}", figure->name, label,
+				rails ? i : s->poll_core[i].number);
+			metric_value(f, value[n]);
+		}
 	}
-#include "engine/control/observe/metrics.def"
-#undef SCALAR
-#undef RAIL
-#undef CORE
 }
 
 static void metrics_counters(FILE *f, const struct snapshot *s)
@@ -150,15 +122,15 @@ static void metrics_counters(FILE *f, const struct snapshot *s)
 	for (unsigned i = 0; i < COUNTER_COUNT; i++) {
 		if (counted_by[i] == BY_RAIL || counted_by[i] == BY_NONE)
 			continue;
-		snprintf(name, sizeof(name), "%s_total", counters[i].name);
-		metric_head(f, "counter", name, counters[i].help);
+		snprintf(name, sizeof(name), "%s_total", figure_counters[i].name);
+		metric_head(f, "counter", name, figure_counters[i].help);
 		fprintf(f, "peercache_%s %" PRIu64 "\n", name, s->counter[i]);
 	}
 	for (unsigned i = 0; i < COUNTER_COUNT; i++) {
 		if (counted_by[i] != BY_RAIL && counted_by[i] != BY_BOTH)
 			continue;
-		snprintf(name, sizeof(name), "rail_%s_total", counters[i].name);
-		metric_head(f, "counter", name, counters[i].help);
+		snprintf(name, sizeof(name), "rail_%s_total", figure_counters[i].name);
+		metric_head(f, "counter", name, figure_counters[i].help);
 		for (unsigned r = 0; r < s->rails; r++)
 			fprintf(f, "peercache_%s{rail=\"%u\"} %" PRIu64 "\n", name, r,
 				s->rail[r].counter[i]);
@@ -242,14 +214,14 @@ static void metrics_calls(FILE *f, const struct snapshot *s)
 		for (unsigned r = 0; r < STATISTICS_RESULTS; r++)
 			fprintf(f,
 				"peercache_call_pages_total{op=\"%s\",result=\"%s\"} %" PRIu64 "\n",
-				call_names[call], result_names[r],
+				figure_calls[call], figure_results[r],
 				s->clients.calls[call].result[r]);
 	metric_head(
 		f, "histogram", "call_seconds", "Time of a batch, from the call to its last page.");
 	for (unsigned call = 0; call < STATISTICS_CALLS; call++) {
 		const struct statistics_calls *c = &s->clients.calls[call];
 
-		snprintf(labels, sizeof(labels), "op=\"%s\",", call_names[call]);
+		snprintf(labels, sizeof(labels), "op=\"%s\",", figure_calls[call]);
 		metrics_histogram(f, "call_seconds", labels, c->latency, c->latency_ns_sum);
 	}
 }
@@ -358,31 +330,23 @@ static void compat_names(FILE *f, const struct snapshot *s)
 int metrics_text(const struct snapshot *s, const struct health *health, bool compat,
 	char **ret_text, size_t *ret_bytes)
 {
-	char *text = NULL;
-	size_t bytes = 0;
-	FILE *f = open_memstream(&text, &bytes);
-	bool failed;
+	struct json j;
+	FILE *f;
 
-	if (!f)
+	if (json_begin(&j) < 0)
 		return -ENOMEM;
+	f = j.f;
 	metrics_states(f, s);
 	metrics_findings(f, health);
-	metrics_scalars(f, s);
-	metrics_rails(f, s);
-	metrics_cores(f, s);
+	metrics_engine(f, s);
+	metrics_parts(f, s, FIGURES_RAIL, "rail");
+	metrics_parts(f, s, FIGURES_CORE, "core");
 	metrics_counters(f, s);
 	metrics_calls(f, s);
 	metrics_latencies(f, s);
 	if (compat)
 		compat_names(f, s);
-	failed = ferror(f) != 0;
-	if (fclose(f) || failed) {
-		free(text);
-		return -ENOMEM;
-	}
-	*ret_text = text;
-	*ret_bytes = bytes;
-	return 0;
+	return json_end(&j, ret_text, ret_bytes);
 }
 
 /* ---- the state of the thread ----------------------------------------------------------------- */
@@ -410,7 +374,6 @@ struct metrics {
 	const struct snapshot *now; /* NULL: none yet */
 	uint64_t seen_ns;           /* of the snapshot that was looked at last */
 	struct history history;
-	struct health_pasts pasts;
 	struct http_body *text[TEXTS]; /* of `now`; NULL: not rendered */
 	struct http_body *page;
 };
@@ -435,115 +398,24 @@ static void metrics_refresh(struct metrics *m)
 	m->seen_ns = s->taken_ns;
 	metrics_texts_drop(m);
 	history_add(&m->history, s);
-	health_pasts_add(&m->pasts, s);
 }
 
 /* ---- rendering ------------------------------------------------------------------------------- */
 
-static void json_buckets(FILE *f, const uint64_t *latency)
-{
-	fputc('[', f);
-	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-		fprintf(f, "%s%" PRIu64, i ? "," : "", latency[i]);
-	fputc(']', f);
-}
-
-static void json_latency(FILE *f, const char *name, const uint64_t *latency)
-{
-	fprintf(f, "\"%s\":", name);
-	json_buckets(f, latency);
-}
-
-/* Histograms as bucket counts, for percentiles of the time between two requests. */
-static void json_latencies(FILE *f, const struct snapshot *s)
-{
-	fprintf(f, "\"latency\":{\"lower_ns\":[");
-	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-		fprintf(f, "%s%" PRIu64, i ? "," : "", latency_lower_ns(i));
-	fprintf(f, "],");
-	json_latency(f, "get", s->clients.calls[STATISTICS_GET].latency);
-	fputc(',', f);
-	json_latency(f, "set", s->clients.calls[STATISTICS_SET].latency);
-	fputc(',', f);
-	json_latency(f, "exists", s->clients.calls[STATISTICS_EXISTS].latency);
-	fputc(',', f);
-	json_latency(f, "loop", s->lag);
-	fprintf(f, ",\"rails\":[");
-	for (unsigned r = 0; r < s->rails; r++) {
-		if (r)
-			fputc(',', f);
-		json_buckets(f, s->rail[r].latency);
-	}
-	fprintf(f, "]}");
-}
-
-/* What is wrong now: for the page and, by /metrics, for the alerts. */
-static void health_now(const struct metrics *m, uint64_t now_ns, struct health *ret)
-{
-	health_make(m->now, health_pasts_before(&m->pasts, m->now->taken_ns), now_ns, ret);
-}
-
-static void json_health(FILE *f, const struct metrics *m, uint64_t now_ns)
-{
-	struct health health;
-
-	health_now(m, now_ns, &health);
-	fprintf(f, "\"health\":{\"worst\":\"%s\",\"findings\":[",
-		health.count ? severity_name(health_worst(&health)) : "ok");
-	for (unsigned i = 0; i < health.count; i++) {
-		fprintf(f, "%s{\"id\":\"%s\",\"severity\":\"%s\",\"text\":", i ? "," : "",
-			finding_name(health.finding[i].id),
-			severity_name(health.finding[i].severity));
-		json_print(f, health.finding[i].text);
-		fputc('}', f);
-	}
-	fprintf(f, "]}");
-}
-
-/* {"age_ms":...,"health":{...},"latency":{...},"report":{...}} */
-static int status_text(const struct metrics *m, char **ret_text, size_t *ret_bytes)
-{
-	uint64_t now_ns = clock_now_ns();
-	char *report;
-	size_t bytes;
-	bool failed;
-	FILE *f;
-
-	if (report_make(m->now, NULL, &report, &bytes) < 0)
-		return -ENOMEM;
-	f = open_memstream(ret_text, ret_bytes);
-	if (f) {
-		fprintf(f, "{\"age_ms\":%" PRIu64 ",", (now_ns - m->now->taken_ns) / 1000000);
-		json_health(f, m, now_ns);
-		fputc(',', f);
-		json_latencies(f, m->now);
-		fprintf(f, ",\"report\":%s}\n", report);
-	}
-	free(report);
-	if (!f)
-		return -ENOMEM;
-	failed = ferror(f) != 0;
-	if (fclose(f) || failed) {
-		free(*ret_text);
-		return -ENOMEM;
-	}
-	return 0;
-}
-
 static int metrics_render(struct metrics *m, unsigned which, char **ret_text, size_t *ret_bytes)
 {
+	uint64_t now_ns = clock_now_ns();
 	struct health health;
 
-	if (which == TEXT_METRICS) {
-		health_now(m, clock_now_ns(), &health);
+	switch (which) {
+	case TEXT_METRICS:
+		health_make(m->now, now_ns, &health);
 		return metrics_text(
 			m->now, &health, m->settings->metrics_compat == 1, ret_text, ret_bytes);
+	case TEXT_HISTORY: return history_json(&m->history, m->rails, ret_text, ret_bytes);
+	case TEXT_CLUSTER: return view_json(m->now, now_ns, ret_text, ret_bytes);
+	default: return report_make(m->now, now_ns, ret_text, ret_bytes);
 	}
-	if (which == TEXT_HISTORY)
-		return history_json(&m->history, m->rails, ret_text, ret_bytes);
-	if (which == TEXT_CLUSTER)
-		return view_json(m->now, clock_now_ns(), ret_text, ret_bytes);
-	return status_text(m, ret_text, ret_bytes);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */

@@ -25,8 +25,13 @@ struct snapshot;
 #define SNAPSHOT_MS 500u        /* between two that the loop publishes */
 #define SNAPSHOT_VIEWED_MS 200u /* the same, while a page shows this engine: view_active() */
 
-/* Fills *ret; reads rails and clients, changes nothing. */
+/*
+ * Fills *ret; reads rails and clients and changes nothing but control->moments, the past snapshots
+ * that it is compared with.
+ */
 void snapshot_take(struct control *control, struct snapshot *ret);
+/* For control->moments; the caller frees it with free(). NULL: no memory. */
+struct moments *moments_open(void);
 
 /*
  * Takes a snapshot and makes the report of it as JSON, with findings. 0, and the caller frees
@@ -56,30 +61,6 @@ void snapshots_close(struct snapshots *snapshots);
 /* The buffer to fill, then make it the newest. */
 struct snapshot *snapshots_writing(struct snapshots *snapshots);
 void snapshots_publish(struct snapshots *snapshots);
-
-/* ---- moments: what findings compare a snapshot with ------------------------------------------ */
-
-#define HEALTH_PASTS 12u /* one a second: more than HEALTH_WINDOW_NS and an interval */
-
-/* Counters of a moment, for comparison with a later one. */
-struct health_past {
-	uint64_t taken_ns; /* CLOCK_MONOTONIC */
-	uint64_t credits_refused, credits_late, entries_dropped, reads_failed;
-	uint64_t no_space, set_timeouts; /* pages of set */
-	uint64_t disk_drops, disk_drops_budget, disk_drops_size, disk_writing_ns;
-};
-
-/* A ring of past moments; all zeros: empty. The owner is the thread that adds to it. */
-struct health_pasts {
-	struct health_past past[HEALTH_PASTS];
-	unsigned count; /* moments ever added */
-};
-
-/*
- * Adds the moment of `s` if it is of another second than the last one. Snapshots come every
- * SNAPSHOT_MS, so moments that were a second apart at least would be 1.5 s apart at times.
- */
-void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s);
 
 /* ---- the metrics thread: /metrics, /healthz, /readyz, /api and the dashboard ----------------- */
 

@@ -1,159 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A snapshot as JSON, in a buffer that grows. 64-bit identifiers (incarnations) are hexadecimal
- * strings, because JSON readers round large numbers. Any thread. Without memory there is no report.
+ * A snapshot as JSON: its figures by their names, and what is no number. 64-bit identifiers
+ * (incarnations) are hexadecimal strings, because JSON readers round large numbers. Any thread.
+ * Without memory there is no report.
  */
 #include "engine/control/observe/report_inner.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "config/settings.h"
 #include "config/version.h"
 #include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
 #include "engine/control/observe/health_inner.h"
+#include "engine/control/observe/json_inner.h"
 #include "engine/control/observe/snapshot_inner.h"
-
-/* ---- the buffer ------------------------------------------------------------------------------ */
-
-struct json {
-	char *text;
-	size_t bytes, room;
-	bool failed; /* an allocation failed: the remaining output is discarded */
-	bool comma;  /* the next member of the current object or array needs a comma before it */
-};
-
-static void json_bytes(struct json *j, const char *text, size_t bytes)
-{
-	if (j->failed)
-		return;
-	if (j->bytes + bytes + 1 > j->room) {
-		size_t room = (j->bytes + bytes + 1) * 2 + 1024;
-		char *bigger = realloc(j->text, room);
-
-		if (!bigger) {
-			j->failed = true;
-			return;
-		}
-		j->text = bigger;
-		j->room = room;
-	}
-	memcpy(j->text + j->bytes, text, bytes);
-	j->bytes += bytes;
-	j->text[j->bytes] = '\0';
-}
-
-static void json_text(struct json *j, const char *text)
-{
-	json_bytes(j, text, strlen(text));
-}
-
-static void json_quoted(struct json *j, const char *text)
-{
-	json_text(j, "\"");
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-		char escaped[8];
-
-		if (c == '"' || c == '\\')
-			snprintf(escaped, sizeof(escaped), "\\%c", c);
-		/* escaped, because names from the network may not be UTF-8 */
-		else if (c < 0x20 || c >= 0x7f)
-			snprintf(escaped, sizeof(escaped), "\\u%04x", c);
-		else
-			snprintf(escaped, sizeof(escaped), "%c", c);
-		json_text(j, escaped);
-	}
-	json_text(j, "\"");
-}
-
-static void json_name(struct json *j, const char *name)
-{
-	if (j->comma)
-		json_text(j, ",");
-	j->comma = true;
-	if (name) {
-		json_quoted(j, name);
-		json_text(j, ":");
-	}
-}
-
-static void json_open(struct json *j, const char *name, const char *bracket)
-{
-	json_name(j, name);
-	json_text(j, bracket);
-	j->comma = false;
-}
-
-static void json_close(struct json *j, const char *bracket)
-{
-	json_text(j, bracket);
-	j->comma = true;
-}
-
-static void json_string(struct json *j, const char *name, const char *value)
-{
-	json_name(j, name);
-	json_quoted(j, value);
-}
-
-static void json_number(struct json *j, const char *name, int64_t value)
-{
-	char text[24];
-
-	json_name(j, name);
-	snprintf(text, sizeof(text), "%" PRId64, value);
-	json_text(j, text);
-}
-
-static void json_count(struct json *j, const char *name, uint64_t value)
-{
-	char text[24];
-
-	json_name(j, name);
-	snprintf(text, sizeof(text), "%" PRIu64, value);
-	json_text(j, text);
-}
-
-static void json_hex(struct json *j, const char *name, uint64_t value)
-{
-	char text[24];
-
-	snprintf(text, sizeof(text), "%016" PRIx64, value);
-	json_string(j, name, text);
-}
-
-static void json_flag(struct json *j, const char *name, bool value)
-{
-	json_name(j, name);
-	json_text(j, value ? "true" : "false");
-}
 
 /* ---- the parts ------------------------------------------------------------------------------- */
 
-static const char *const counter_names[COUNTER_COUNT] = {
-#define COUNTER(name, help) #name,
-#include "engine/abi/counter.def"
-#undef COUNTER
-};
+/* The lower bound of each bucket that is not empty: its count. */
+static void report_buckets(struct json *j, const uint64_t *latency)
+{
+	json_open(j, "from_ns", "{");
+	for (unsigned i = 0; i < LATENCY_BUCKETS; i++) {
+		char from[24];
 
-static const char *const statistics_call_names[STATISTICS_CALLS] = {
-	"get", "set", "exists", "remove"};
-static const char *const statistics_result_names[STATISTICS_RESULTS] = {
-	"hit", "miss", "stale", "unreachable", "timeout", "no_space", "other"};
+		snprintf(from, sizeof(from), "%" PRIu64, latency_lower_ns(i));
+		if (latency[i])
+			json_count(j, from, latency[i]);
+	}
+	json_close(j, "}");
+}
+
+/* A group of figures.def: {name: value}. */
+static void report_figures(
+	struct json *j, const struct snapshot *s, enum figure_group group, unsigned i)
+{
+	const struct figure_list *list = &figure_lists[group];
+	double value[FIGURES_MAX];
+
+	figures_values(s, group, i, value);
+	json_open(j, group < FIGURES_RECENT ? "figures" : "recent", "{");
+	for (unsigned n = 0; n < list->count; n++)
+		json_real(j, list->figure[n].name, value[n]);
+	json_close(j, "}");
+}
 
 static void report_counters(struct json *j, const uint64_t *counter)
 {
 	json_open(j, "counters", "{");
 	for (unsigned i = 0; i < COUNTER_COUNT; i++)
-		json_count(j, counter_names[i], counter[i]);
+		json_count(j, figure_counters[i].name, counter[i]);
 	json_close(j, "}");
 }
 
@@ -230,18 +130,12 @@ static void report_members(struct json *j, const struct snapshot *s)
 	json_count(j, "members_unlisted",
 		s->members_more[SNAPSHOT_UP] + s->members_more[SNAPSHOT_SILENT]);
 	json_count(j, "members_down_unlisted", s->members_more[SNAPSHOT_DOWN]);
-	json_count(j, "map_epoch", s->map_epoch);
 }
 
 /* Seeds that lead to no member, and engines that are refused. */
 static void report_strangers(struct json *j, const struct snapshot *s)
 {
-	json_open(j, "seeds", "{");
-	json_count(j, "others", s->seeds.others);
-	json_count(j, "silent", s->seeds.silent);
-	json_flag(j, "unmet", s->seeds.unmet);
-	json_count(j, "unmet_ms", s->seeds.unmet_ms);
-	json_open(j, "named", "[");
+	json_open(j, "seeds_silent", "[");
 	for (unsigned i = 0; i < s->seeds.named; i++) {
 		json_open(j, NULL, "{");
 		json_string(j, "address", s->seeds.seed[i].address);
@@ -250,9 +144,7 @@ static void report_strangers(struct json *j, const struct snapshot *s)
 		json_close(j, "}");
 	}
 	json_close(j, "]");
-	json_close(j, "}");
-	json_count(j, "engines_refused", s->refusals.engines);
-	json_open(j, "refused", "[");
+	json_open(j, "engines_refused", "[");
 	for (unsigned i = 0; i < s->refusals.named; i++) {
 		json_open(j, NULL, "{");
 		json_string(j, "address", s->refusals.engine[i].from);
@@ -264,8 +156,10 @@ static void report_strangers(struct json *j, const struct snapshot *s)
 	json_close(j, "]");
 }
 
-static void report_rail(struct json *j, const struct snapshot_rail *r)
+static void report_rail(struct json *j, const struct snapshot *s, unsigned i)
 {
+	const struct snapshot_rail *r = &s->rail[i];
+
 	json_open(j, NULL, "{");
 	json_string(j, "device", r->device);
 	json_count(j, "poll_core", r->poll_core);
@@ -273,16 +167,11 @@ static void report_rail(struct json *j, const struct snapshot_rail *r)
 	json_number(j, "node", r->node);
 	json_flag(j, "busy", r->busy);
 	json_flag(j, "isolated", r->isolated);
-	json_count(j, "gbps", r->gbps);
 	json_flag(j, "modelled", r->modelled);
-	json_count(j, "pool_bytes", r->pool_bytes);
-	json_count(j, "pool_used_bytes", r->pool_used_bytes);
 	json_count(j, "registered_bytes", r->registered_bytes);
-	json_count(j, "pages", r->pages);
-	json_count(j, "limbo", r->limbo);
-	json_count(j, "in_flight", r->in_flight);
 	json_string(j, "state", r->state);
-	json_count(j, "peers_out", r->peers_out);
+	report_figures(j, s, FIGURES_RAIL, i);
+	report_figures(j, s, FIGURES_RECENT_RAIL, i);
 	json_open(j, "read_latency", "{");
 	report_latency(j, r->latency);
 	json_close(j, "}");
@@ -290,46 +179,34 @@ static void report_rail(struct json *j, const struct snapshot_rail *r)
 	json_close(j, "}");
 }
 
-static void report_poll_core(struct json *j, const struct snapshot_poll_core *core)
+static void report_poll_core(struct json *j, const struct snapshot *s, unsigned i)
 {
-	const struct poll_core_report *r = &core->report;
+	const struct snapshot_poll_core *core = &s->poll_core[i];
 
 	json_open(j, NULL, "{");
 	json_count(j, "rails", core->rails);
-	json_count(j, "age_ns", r->age_ns);
-	json_count(j, "busy_ns", r->busy_ns);
-	json_count(j, "spin_ns", r->spin_ns);
-	json_count(j, "nic_ns", r->nic_ns);
-	json_count(j, "gaps_over_10us", r->gaps_long);
-	json_count(j, "gap_worst_ns", r->gap_worst_ns);
+	json_count(j, "age_ns", core->report.age_ns);
+	report_figures(j, s, FIGURES_CORE, i);
+	report_figures(j, s, FIGURES_RECENT_CORE, i);
 	json_open(j, "gaps_from_ns", "{"); /* the lower bound of each bucket: its count */
-	for (unsigned i = 0; i < GAP_BUCKETS; i++) {
+	for (unsigned g = 0; g < GAP_BUCKETS; g++) {
 		char from[24];
 
-		snprintf(from, sizeof(from), "%" PRIu64, gap_bucket_ns(i));
-		json_count(j, from, r->gaps[i]);
+		snprintf(from, sizeof(from), "%" PRIu64, gap_bucket_ns(g));
+		json_count(j, from, core->report.gaps[g]);
 	}
 	json_close(j, "}}");
 }
 
 static void report_directory(struct json *j, const struct snapshot *s)
 {
-	json_open(j, "shard", "{");
-	json_count(j, "entries", s->shard_entries);
-	json_count(j, "capacity", s->shard_capacity);
-	json_count(j, "dropped", s->shard_dropped);
-	json_close(j, "}");
 	json_open(j, "directory", "{");
-	json_flag(j, "moving", s->directory_moving);
-	json_count(j, "owners_behind", s->directory_behind);
-	json_count(j, "owners_suspect", s->directory_suspect);
-	json_count(j, "sets_partial", s->sets_partial);
+	json_count(j, "dropped", s->shard_dropped);
 	json_string(j, "walk", s->walk ? s->walk : "");
 	json_count(j, "walk_position", s->walk_position);
 	json_count(j, "walk_end", s->walk_end);
 	json_count(j, "sweep_left", s->sweep_left);
 	json_close(j, "}");
-	json_count(j, "keys", s->keys);
 }
 
 static void report_path(struct json *j, const struct snapshot_disk_path *path)
@@ -357,34 +234,13 @@ static void report_path(struct json *j, const struct snapshot_disk_path *path)
 static void report_disk(struct json *j, const struct snapshot_disk *disk)
 {
 	json_open(j, "disk", "{");
-	json_count(j, "pages", disk->pages);
-	json_count(j, "index_bytes", disk->index_bytes);
-	json_count(j, "bytes", disk->bytes);
-	json_count(j, "used_bytes", disk->used_bytes);
-	json_count(j, "bytes_written", disk->bytes_written);
-	json_count(j, "bytes_read", disk->bytes_read);
-	json_count(j, "errors", disk->errors);
-	json_count(j, "paths_out", disk->paths_out);
 	json_count(j, "spills", disk->spills);
-	json_count(j, "spill_bytes", disk->spill_bytes);
 	json_count(j, "promotes", disk->promotes);
-	json_count(j, "promotes_waiting", disk->waiting);
 	json_count(j, "pins", disk->pins);
-	json_count(j, "pinned_bytes", disk->pinned_bytes);
 	json_open(j, "paths", "[");
 	for (unsigned i = 0; i < disk->paths; i++)
 		report_path(j, &disk->path[i]);
 	json_close(j, "]}");
-}
-
-static void report_connections(struct json *j, const struct snapshot *s)
-{
-	json_open(j, "connections", "{");
-	json_count(j, "asked", s->connections.asked);
-	json_count(j, "live", s->connections.live);
-	json_count(j, "served", s->connections.served);
-	json_count(j, "qps", s->connections.qps);
-	json_close(j, "}");
 }
 
 static void report_calls(struct json *j, const char *name, const struct statistics_calls *c)
@@ -393,142 +249,90 @@ static void report_calls(struct json *j, const char *name, const struct statisti
 	json_count(j, "batches", c->batches);
 	json_count(j, "pages", c->pages);
 	for (unsigned r = 0; r < STATISTICS_RESULTS; r++)
-		json_count(j, statistics_result_names[r], c->result[r]);
+		json_count(j, figure_results[r], c->result[r]);
 	report_latency(j, c->latency);
 	json_close(j, "}");
 }
 
-static void report_clients(struct json *j, const struct snapshot *s)
+static void report_all_calls(struct json *j, const struct snapshot *s)
 {
-	const struct statistics_words *w = &s->clients;
-
-	json_open(j, "clients", "{");
-	json_count(j, "sessions", s->sessions);
-	json_count(j, "channels", s->channels);
-	json_count(j, "regions", s->regions);
-	json_count(j, "extents", s->extents);
-	json_count(j, "credits", s->credits);
-	json_count(j, "reserved", s->warm.reserved);
-	json_count(j, "waiting", s->waiting);
-	json_count(j, "answers", s->answers);
-	json_count(j, "statistics_refused", s->statistics_refused);
-	json_close(j, "}");
 	json_open(j, "calls", "{");
 	for (unsigned call = 0; call < STATISTICS_CALLS; call++)
-		report_calls(j, statistics_call_names[call], &w->calls[call]);
-	json_count(j, "get_local", w->get_local);
-	json_count(j, "get_remote", w->get_remote);
-	json_count(j, "get_bytes", w->get_bytes);
-	json_count(j, "get_staged_bytes", w->get_staged);
-	json_count(j, "set_bytes", w->set_bytes);
-	json_count(j, "set_present", w->set_present);
-	json_count(j, "reissued", w->reissued);
-	json_count(j, "lookups", w->lookups);
-	json_count(j, "lookups_cached", w->lookups_cached);
+		report_calls(j, figure_calls[call], &s->clients.calls[call]);
 	json_close(j, "}");
-}
-
-static void report_loop(struct json *j, const struct snapshot *s)
-{
 	json_open(j, "loop_lag", "{");
 	report_latency(j, s->lag);
-	json_count(j, "worst_ns", s->lag_worst_ns);
+	report_buckets(j, s->lag);
 	json_close(j, "}");
 }
 
-/* As in /api/status, and what each kind of finding means. */
-static void report_health(struct json *j, const struct health *health)
+/* What is wrong at `now_ns`, and what each kind of finding means. */
+static void report_health(struct json *j, const struct snapshot *s, uint64_t now_ns)
 {
+	struct health health;
+
+	health_make(s, now_ns, &health);
 	json_open(j, "health", "{");
-	json_string(j, "worst", health->count ? severity_name(health_worst(health)) : "ok");
+	json_string(j, "worst", health.count ? severity_name(health_worst(&health)) : "ok");
 	json_open(j, "findings", "[");
-	for (unsigned i = 0; i < health->count; i++) {
+	for (unsigned i = 0; i < health.count; i++) {
 		json_open(j, NULL, "{");
-		json_string(j, "id", finding_name(health->finding[i].id));
-		json_string(j, "severity", severity_name(health->finding[i].severity));
-		json_string(j, "text", health->finding[i].text);
-		json_string(j, "means", finding_help(health->finding[i].id));
+		json_string(j, "id", finding_name(health.finding[i].id));
+		json_string(j, "severity", severity_name(health.finding[i].severity));
+		json_string(j, "text", health.finding[i].text);
+		json_string(j, "means", finding_help(health.finding[i].id));
 		json_close(j, "}");
 	}
 	json_close(j, "]}");
 }
 
-static void report_buckets(struct json *j, const char *name, const uint64_t *latency)
-{
-	json_open(j, name, "[");
-	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-		json_count(j, NULL, latency[i]);
-	json_close(j, "]");
-}
-
-/* As in /api/status. */
-static void report_histograms(struct json *j, const struct snapshot *s)
-{
-	json_open(j, "latency", "{");
-	json_open(j, "lower_ns", "[");
-	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-		json_count(j, NULL, latency_lower_ns(i));
-	json_close(j, "]");
-	report_buckets(j, "get", s->clients.calls[STATISTICS_GET].latency);
-	report_buckets(j, "set", s->clients.calls[STATISTICS_SET].latency);
-	report_buckets(j, "exists", s->clients.calls[STATISTICS_EXISTS].latency);
-	report_buckets(j, "loop", s->lag);
-	json_open(j, "rails", "[");
-	for (unsigned r = 0; r < s->rails; r++)
-		report_buckets(j, NULL, s->rail[r].latency);
-	json_close(j, "]}");
-}
-
 /* ---- the whole report ------------------------------------------------------------------------ */
 
-int report_make(
-	const struct snapshot *s, const struct health *health, char **ret_text, size_t *ret_bytes)
+static void report_engine(struct json *j, const struct snapshot *s, uint64_t now_ns)
 {
 	char *settings = s->settings ? settings_json(s->settings) : NULL;
-	struct json j = {.comma = false};
 
-	json_open(&j, NULL, "{");
-	json_string(&j, "name", s->name);
-	json_string(&j, "version", PEERCACHE_VERSION);
-	json_count(&j, "abi", ABI_VERSION);
-	json_count(&j, "wire", WIRE_VERSION);
-	json_string(&j, "cluster", s->cluster);
-	json_hex(&j, "incarnation", s->incarnation);
-	json_number(&j, "pid", s->pid);
-	json_number(&j, "life", s->warm.life);
-	json_count(&j, "time_ms", s->unix_ms);
-	json_count(&j, "uptime_ms", s->uptime_ms);
-	json_flag(&j, "stopping", s->stopping);
-	json_number(&j, "control_core", s->control_core);
-	json_name(&j, "settings"); /* what the engine runs with, by section.key */
-	json_text(&j, settings ? settings : "{}");
+	json_string(j, "name", s->name);
+	json_string(j, "version", PEERCACHE_VERSION);
+	json_count(j, "abi", ABI_VERSION);
+	json_count(j, "wire", WIRE_VERSION);
+	json_string(j, "cluster", s->cluster);
+	json_hex(j, "incarnation", s->incarnation);
+	json_number(j, "pid", s->pid);
+	json_count(j, "time_ms", s->unix_ms);
+	json_count(j, "age_ms", now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0);
+	json_count(j, "uptime_ms", s->uptime_ms);
+	json_number(j, "control_core", s->control_core);
+	/* what the engine runs with, by section.key */
+	json_raw(j, "settings", settings ? settings : "{}");
 	free(settings);
+}
+
+int report_make(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes)
+{
+	struct json j;
+
+	if (json_begin(&j) < 0)
+		return -ENOMEM;
+	json_open(&j, NULL, "{");
+	report_engine(&j, s, now_ns);
+	report_health(&j, s, now_ns);
+	report_figures(&j, s, FIGURES_ENGINE, 0);
+	report_figures(&j, s, FIGURES_RECENT, 0);
 	report_members(&j, s);
 	report_strangers(&j, s);
 	json_open(&j, "rails", "[");
 	for (unsigned i = 0; i < s->rails; i++)
-		report_rail(&j, &s->rail[i]);
+		report_rail(&j, s, i);
 	json_close(&j, "]");
 	json_open(&j, "poll_cores", "[");
 	for (unsigned i = 0; i < s->poll_cores; i++)
-		report_poll_core(&j, &s->poll_core[i]);
+		report_poll_core(&j, s, i);
 	json_close(&j, "]");
 	report_counters(&j, s->counter);
 	report_directory(&j, s);
 	report_disk(&j, &s->disk);
-	report_connections(&j, s);
-	report_clients(&j, s);
-	report_loop(&j, s);
-	if (health) {
-		report_health(&j, health);
-		report_histograms(&j, s);
-	}
+	report_all_calls(&j, s);
 	json_close(&j, "}\n");
-	if (j.failed) {
-		free(j.text);
-		return -ENOMEM;
-	}
-	*ret_text = j.text;
-	*ret_bytes = j.bytes;
-	return 0;
+	return json_end(&j, ret_text, ret_bytes);
 }

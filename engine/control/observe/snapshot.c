@@ -325,16 +325,13 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	memcpy(ret->lag, control->pace.lag, sizeof(ret->lag));
 	ret->lag_ns_sum = control->pace.lag_ns_sum;
 	ret->lag_worst_ns = control->pace.lag_worst_ns;
+	moments_compare(control->moments, ret);
 }
 
 int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
 {
 	struct snapshot *snapshot = snapshots_writing(control->snapshots);
-	struct health health;
 
 	snapshot_take(control, snapshot);
-	health_pasts_add(control->pasts, snapshot);
-	health_make(snapshot, health_pasts_before(control->pasts, snapshot->taken_ns),
-		snapshot->taken_ns, &health);
-	return report_make(snapshot, &health, ret_text, ret_bytes);
+	return report_make(snapshot, snapshot->taken_ns, ret_text, ret_bytes);
 }

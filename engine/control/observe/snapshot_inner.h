@@ -14,6 +14,7 @@
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
+#include "engine/control/observe/figures_inner.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/summary_inner.h"
 #include "engine/control/pages/pages.h"
@@ -150,6 +151,8 @@ struct snapshot {
 	/* how late the loop's timers fired: abi/latency.h */
 	uint64_t lag[LATENCY_BUCKETS];
 	uint64_t lag_ns_sum, lag_worst_ns;
+	struct moment past; /* about ten seconds before; of a young engine its first snapshot */
+	struct recents recent;
 	/* the last one: memory behind `members` of them is not touched */
 	struct snapshot_member member[SNAPSHOT_MEMBERS];
 };

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "config/limits.h"
-#include "engine/control/observe/report_inner.h"
+#include "engine/control/observe/json_inner.h"
 #include "numa/clock.h"
 
 /* ---- summaries: counts ----------------------------------------------------------------------- */
@@ -177,65 +177,38 @@ bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret)
 static const enum statistics_call summary_calls[SUMMARY_CALLS] = {
 	STATISTICS_GET, STATISTICS_SET, STATISTICS_EXISTS};
 
-void view_moment_make(const struct snapshot *s, struct view_moment *ret)
+/* A figure of which the summary has room for values up to `limit`. */
+static uint64_t summary_value(double value, uint64_t limit)
 {
-	const struct statistics_words *w = &s->clients;
-
-	ret->taken_ns = s->taken_ns;
-	health_remember(s, &ret->health);
-	for (unsigned call = 0; call < SUMMARY_CALLS; call++)
-		memcpy(ret->latency[call], w->calls[summary_calls[call]].latency,
-			sizeof(ret->latency[call]));
-	ret->get_pages = w->calls[STATISTICS_GET].pages;
-	ret->get_local = w->get_local;
-	ret->get_remote = w->get_remote;
-	ret->get_bytes = w->get_bytes;
-	ret->set_bytes = w->set_bytes;
-	ret->evicted = s->counter[COUNTER_pages_evicted];
+	return value <= 0 ? 0 : value < (double)limit ? (uint64_t)value : limit;
 }
 
-static uint64_t summary_rate(uint64_t now, uint64_t before, uint64_t ms, uint64_t limit)
+/* 1/1000; SUMMARY_NONE for the ratio of nothing. */
+static uint16_t summary_ratio(double ratio)
 {
-	double per_s = ms ? (double)(now - before) * 1e3 / (double)ms : 0;
-
-	return per_s < (double)limit ? (uint64_t)per_s : limit;
+	return ratio < 0 ? SUMMARY_NONE : (uint16_t)summary_value(ratio * 1e3, 1000);
 }
 
-static uint16_t summary_permille(uint64_t part, uint64_t whole)
+static void summary_rates_fill(const struct snapshot *s, struct summary *ret)
 {
-	if (!whole)
-		return 0;
-	return part < whole ? (uint16_t)((double)part * 1e3 / (double)whole) : 1000;
-}
+	const struct recent *r = &s->recent.engine;
 
-static void summary_rates_fill(
-	const struct snapshot *s, const struct view_moment *past, struct summary *ret)
-{
-	const struct statistics_words *w = &s->clients;
-	uint64_t ms = (s->taken_ns - past->taken_ns) / 1000000;
-	uint64_t pages = w->calls[STATISTICS_GET].pages - past->get_pages;
-
-	ret->window_ms = ms < SUMMARY_WINDOW_MS_MAX ? (uint16_t)ms : SUMMARY_WINDOW_MS_MAX;
-	ret->get_bytes_per_s =
-		summary_rate(w->get_bytes, past->get_bytes, ms, SUMMARY_BYTES_PER_S_MAX);
-	ret->set_bytes_per_s =
-		summary_rate(w->set_bytes, past->set_bytes, ms, SUMMARY_BYTES_PER_S_MAX);
-	ret->get_pages_per_s = (uint32_t)summary_rate(pages, 0, ms, SUMMARY_PER_S_MAX);
-	ret->evictions_per_s = (uint32_t)summary_rate(
-		s->counter[COUNTER_pages_evicted], past->evicted, ms, SUMMARY_PER_S_MAX);
-	ret->hit_local = ret->hit_remote = SUMMARY_NONE;
-	if (pages) {
-		ret->hit_local = summary_permille(w->get_local - past->get_local, pages);
-		ret->hit_remote = summary_permille(w->get_remote - past->get_remote, pages);
-		if (ret->hit_local + ret->hit_remote > 1000)
-			ret->hit_remote = 1000 - ret->hit_local;
-	}
+	ret->window_ms = (uint16_t)summary_value(r->seconds * 1e3, SUMMARY_WINDOW_MS_MAX);
+	ret->get_bytes_per_s = summary_value(r->get_bytes_per_second, SUMMARY_BYTES_PER_S_MAX);
+	ret->set_bytes_per_s = summary_value(r->set_bytes_per_second, SUMMARY_BYTES_PER_S_MAX);
+	ret->get_pages_per_s = (uint32_t)summary_value(r->get_pages_per_second, SUMMARY_PER_S_MAX);
+	ret->evictions_per_s =
+		(uint32_t)summary_value(r->evicted_pages_per_second, SUMMARY_PER_S_MAX);
+	ret->hit_local = summary_ratio(r->get_local_ratio);
+	ret->hit_remote = summary_ratio(r->get_remote_ratio);
+	summary_hits_check(ret);
 	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
+		const uint64_t *now = s->clients.calls[summary_calls[call]].latency;
+		const uint64_t *before = s->past.clients.calls[summary_calls[call]].latency;
 		uint64_t latency[LATENCY_BUCKETS];
 
 		for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-			latency[i] =
-				w->calls[summary_calls[call]].latency[i] - past->latency[call][i];
+			latency[i] = now[i] - before[i];
 		summary_latency(latency, ret->latency[call]);
 	}
 }
@@ -248,12 +221,11 @@ static bool finding_of_others(enum finding id)
 }
 
 /* What is wrong with this engine. That it misses a member is that member's fault, in its row. */
-static void summary_findings_fill(
-	const struct snapshot *s, const struct view_moment *past, struct summary *ret)
+static void summary_findings_fill(const struct snapshot *s, struct summary *ret)
 {
 	struct health health;
 
-	health_make(s, &past->health, s->taken_ns, &health);
+	health_make(s, s->taken_ns, &health);
 	for (unsigned i = 0; i < health.count; i++) {
 		unsigned severity = SUMMARY_INFO + health.finding[i].severity;
 
@@ -269,59 +241,38 @@ static void summary_findings_fill(
 static_assert(SUMMARY_INFO + SEVERITY_CRITICAL == SUMMARY_CRITICAL,
 	"summary_findings_fill() relies on it");
 
-void view_summary_make(
-	const struct snapshot *s, const struct view_moment *past, struct summary *ret)
+void view_summary_make(const struct snapshot *s, struct summary *ret)
 {
-	uint64_t pool = 0, used = 0, uptime_s = s->uptime_ms / 1000;
-	unsigned rails_up = 0;
+	const struct recent *r = &s->recent.engine;
+	uint64_t uptime_s = s->uptime_ms / 1000;
 
 	*ret = (struct summary){.made = 1,
 		.rails = (uint8_t)s->rails,
 		.uptime_s = uptime_s < UINT32_MAX ? (uint32_t)uptime_s : UINT32_MAX,
-		.directory_used = summary_permille(s->shard_entries, s->shard_capacity)};
+		.pool_used = (uint16_t)summary_value(r->pool_used_ratio * 1e3, 1000),
+		.directory_used = (uint16_t)summary_value(r->directory_used_ratio * 1e3, 1000),
+		.members_up = (uint16_t)snapshot_members(s, SNAPSHOT_UP),
+		.members_down = (uint16_t)(snapshot_members(s, SNAPSHOT_SILENT) +
+					   snapshot_members(s, SNAPSHOT_DOWN))};
 	if (s->directory_moving)
 		ret->flags |= SUMMARY_MOVING;
 	if (s->directory_behind)
 		ret->flags |= SUMMARY_BEHIND;
 	if (s->stopping)
 		ret->flags |= SUMMARY_STOPPING;
-	for (unsigned r = 0; r < s->rails; r++) {
-		pool += s->rail[r].pool_bytes;
-		used += s->rail[r].pool_used_bytes;
-		rails_up += !strcmp(s->rail[r].state, "up");
-	}
-	ret->pool_used = summary_permille(used, pool);
-	ret->rails_up = (uint8_t)rails_up;
-	ret->members_up = (uint16_t)snapshot_members(s, SNAPSHOT_UP);
-	ret->members_down = (uint16_t)(snapshot_members(s, SNAPSHOT_SILENT) +
-				       snapshot_members(s, SNAPSHOT_DOWN));
-	summary_findings_fill(s, past, ret);
-	summary_rates_fill(s, past, ret);
-}
-
-/* As health_pasts_before(). There is a moment. */
-static const struct view_moment *view_moment_before(const struct view *view, uint64_t now_ns)
-{
-	unsigned oldest = view->moments > VIEW_MOMENTS ? view->moments - VIEW_MOMENTS : 0;
-	unsigned i = view->moments - 1;
-
-	while (i > oldest &&
-		now_ns - view->moment[i % VIEW_MOMENTS].taken_ns < HEALTH_WINDOW_NS - 500000000)
-		i--;
-	return &view->moment[i % VIEW_MOMENTS];
+	for (unsigned i = 0; i < s->rails; i++)
+		ret->rails_up = (uint8_t)(ret->rails_up + !strcmp(s->rail[i].state, "up"));
+	summary_findings_fill(s, ret);
+	summary_rates_fill(s, ret);
 }
 
 void view_own(struct control *control, struct snapshot *s)
 {
 	struct view *view = control->view;
-	const struct view_moment *last;
 
 	if (!view)
 		return;
-	last = &view->moment[(view->moments + VIEW_MOMENTS - 1) % VIEW_MOMENTS];
-	if (!view->moments || s->taken_ns / 1000000000 != last->taken_ns / 1000000000)
-		view_moment_make(s, &view->moment[view->moments++ % VIEW_MOMENTS]);
-	view_summary_make(s, view_moment_before(view, s->taken_ns), &view->own);
+	view_summary_make(s, &view->own);
 	for (unsigned i = 0; i < s->members; i++) {
 		if (!s->member[i].self)
 			continue;
@@ -511,7 +462,6 @@ void view_member_fill(const struct control *control, const struct member *entry,
 /* ---- /api/cluster: rows ---------------------------------------------------------------------- */
 
 static const char *const severities[] = {"ok", "info", "warning", "critical"};
-static const char *const call_names[SUMMARY_CALLS] = {"get", "set", "exists"};
 
 /* A member as it is shown. */
 struct row {
@@ -578,81 +528,102 @@ static const char *row_why(const struct row *row)
 	return row->fresh ? "" : "waiting";
 }
 
-static const char *flag_text(const struct summary *s, unsigned which)
+static void json_ratio(struct json *j, const char *name, unsigned permille)
 {
-	return s->flags & which ? "true" : "false";
+	json_real(j, name, permille == SUMMARY_NONE ? -1 : permille / 1e3);
 }
 
-static void json_share(FILE *f, const char *name, unsigned permille)
+/* Names are those of figures.def. */
+static void json_hits(struct json *j, unsigned local, unsigned remote)
 {
-	fprintf(f, "\"%s\":%d,", name, permille == SUMMARY_NONE ? -1 : (int)permille);
+	json_ratio(j, "get_hit_ratio", local == SUMMARY_NONE ? local : local + remote);
+	json_ratio(j, "get_local_ratio", local);
+	json_ratio(j, "get_remote_ratio", remote);
 }
 
-static void json_percentiles(FILE *f, const char *call, const uint64_t batches[SUMMARY_BUCKETS])
+static void json_batches(struct json *j, const struct summary_merged *merged)
 {
-	fprintf(f,
-		"\"%s\":{\"count\":%" PRIu64 ",\"p50_ns\":%" PRIu64 ",\"p99_ns\":%" PRIu64
-		",\"p999_ns\":%" PRIu64,
-		call, summary_batches(batches), summary_quantile_ns(batches, 500),
-		summary_quantile_ns(batches, 990), summary_quantile_ns(batches, 999));
+	static const struct {
+		const char *name;
+		unsigned permille;
+	} at[] = {{"p50", 500}, {"p99", 990}, {"p999", 999}};
+	char name[32];
+
+	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
+		const uint64_t *batches = merged->batches[call];
+		uint64_t count = summary_batches(batches);
+
+		snprintf(name, sizeof(name), "%s_batches", figure_calls[summary_calls[call]]);
+		json_count(j, name, count);
+		for (unsigned i = 0; i < 3; i++) {
+			uint64_t ns = summary_quantile_ns(batches, at[i].permille);
+
+			snprintf(name, sizeof(name), "%s_%s_seconds",
+				figure_calls[summary_calls[call]], at[i].name);
+			json_real(j, name, count ? seconds(ns, 1e9) : -1);
+		}
+	}
 }
 
-static void json_summary(FILE *f, const struct summary *s)
+static void json_summary(struct json *j, const struct summary *s)
 {
 	struct summary_merged own = {0};
 
-	fprintf(f, "{\"findings\":%u,\"uptime_s\":%" PRIu32 ",\"rails\":%u,\"rails_up\":%u,",
-		s->findings, s->uptime_s, s->rails, s->rails_up);
-	fprintf(f, "\"members_up\":%u,\"members_down\":%u,", s->members_up, s->members_down);
-	json_share(f, "pool_used_permille", s->pool_used);
-	json_share(f, "directory_used_permille", s->directory_used);
-	json_share(f, "hit_local_permille", s->hit_local);
-	json_share(f, "hit_remote_permille", s->hit_remote);
-	fprintf(f, "\"get_bytes_per_s\":%" PRIu64 ",\"set_bytes_per_s\":%" PRIu64 ",",
-		s->get_bytes_per_s, s->set_bytes_per_s);
-	fprintf(f, "\"get_pages_per_s\":%" PRIu32 ",\"evictions_per_s\":%" PRIu32 ",",
-		s->get_pages_per_s, s->evictions_per_s);
-	fprintf(f, "\"moving\":%s,\"behind\":%s,\"stopping\":%s", flag_text(s, SUMMARY_MOVING),
-		flag_text(s, SUMMARY_BEHIND), flag_text(s, SUMMARY_STOPPING));
+	json_open(j, "summary", "{");
+	json_count(j, "findings", s->findings);
+	json_count(j, "uptime_s", s->uptime_s);
+	json_count(j, "rails", s->rails);
+	json_count(j, "rails_up", s->rails_up);
+	json_count(j, "members_up", s->members_up);
+	json_count(j, "members_down", s->members_down);
+	json_ratio(j, "pool_used_ratio", s->pool_used);
+	json_ratio(j, "directory_used_ratio", s->directory_used);
+	json_hits(j, s->hit_local, s->hit_remote);
+	json_count(j, "get_bytes_per_second", s->get_bytes_per_s);
+	json_count(j, "set_bytes_per_second", s->set_bytes_per_s);
+	json_count(j, "get_pages_per_second", s->get_pages_per_s);
+	json_count(j, "evicted_pages_per_second", s->evictions_per_s);
+	json_flag(j, "moving", s->flags & SUMMARY_MOVING);
+	json_flag(j, "behind", s->flags & SUMMARY_BEHIND);
+	json_flag(j, "stopping", s->flags & SUMMARY_STOPPING);
 	summary_merge(&own, s);
-	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
-		fputc(',', f);
-		json_percentiles(f, call_names[call], own.batches[call]);
-		fputc('}', f);
-	}
-	fputc('}', f);
+	json_batches(j, &own);
+	json_close(j, "}");
 }
 
-static void json_row(FILE *f, const struct row *row, uint64_t now_ns)
+static void json_row(struct json *j, const struct row *row, uint64_t now_ns)
 {
 	const struct snapshot_member *m = row->member;
 
-	fprintf(f, "{\"name\":");
-	json_print(f, m->name);
-	fprintf(f, ",\"self\":%s,\"state\":\"%s\",\"state_ms\":%" PRIu64 ",\"software\":",
-		m->self ? "true" : "false", m->state, m->state_ms);
-	json_print(f, m->software);
-	fprintf(f, ",\"severity\":\"%s\",\"finding\":\"%s\",\"why\":\"%s\",\"age_ms\":%" PRId64,
-		severities[row->severity], row->finding, row_why(row),
-		m->summary_ns ? (int64_t)summary_age_ms(m, now_ns) : -1);
-	fprintf(f, ",\"summary\":");
+	json_open(j, NULL, "{");
+	json_string(j, "name", m->name);
+	json_flag(j, "self", m->self);
+	json_string(j, "state", m->state);
+	json_count(j, "state_ms", m->state_ms);
+	json_string(j, "software", m->software);
+	json_string(j, "severity", severities[row->severity]);
+	json_string(j, "finding", row->finding);
+	json_string(j, "why", row_why(row));
+	json_number(j, "age_ms", m->summary_ns ? (int64_t)summary_age_ms(m, now_ns) : -1);
 	if (m->summary_ns)
-		json_summary(f, &m->summary);
+		json_summary(j, &m->summary);
 	else
-		fprintf(f, "null");
-	fputc('}', f);
+		json_raw(j, "summary", "null");
+	json_close(j, "}");
 }
 
 /* The members beside this engine that are up, by what is wrong with them. */
-static void json_others(FILE *f, const struct row *row, unsigned rows)
+static void json_others(struct json *j, const struct row *row, unsigned rows)
 {
 	unsigned of[SUMMARY_CRITICAL + 1] = {0};
 
 	for (unsigned i = 0; i < rows; i++)
 		if (!row[i].member->self && !row[i].state)
 			of[row[i].severity]++;
-	fprintf(f, "\"others\":{\"info\":%u,\"warning\":%u,\"critical\":%u},", of[SUMMARY_INFO],
-		of[SUMMARY_WARNING], of[SUMMARY_CRITICAL]);
+	json_open(j, "others", "{");
+	for (unsigned severity = SUMMARY_INFO; severity <= SUMMARY_CRITICAL; severity++)
+		json_count(j, severities[severity], of[severity]);
+	json_close(j, "}");
 }
 
 /* ---- /api/cluster: totals -------------------------------------------------------------------- */
@@ -676,88 +647,69 @@ static void totals_add(struct totals *t, const struct summary *s)
 	summary_merge(&t->merged, s);
 }
 
-static void json_totals(FILE *f, const struct totals *t)
+static void json_totals(struct json *j, const struct totals *t)
 {
-	fprintf(f, "\"totals\":{\"get_bytes_per_s\":%" PRIu64 ",\"set_bytes_per_s\":%" PRIu64 ",",
-		t->get_bytes_per_s, t->set_bytes_per_s);
-	fprintf(f, "\"get_pages_per_s\":%" PRIu64 ",\"evictions_per_s\":%" PRIu64 ",",
-		t->get_pages_per_s, t->evictions_per_s);
-	json_share(f, "hit_local_permille",
-		t->pages ? (unsigned)(t->hit_local / t->pages) : SUMMARY_NONE);
-	json_share(f, "hit_remote_permille",
-		t->pages ? (unsigned)(t->hit_remote / t->pages) : SUMMARY_NONE);
-	fprintf(f, "\"rails\":%u,\"rails_up\":%u,\"moving\":%u,\"behind\":%u}", t->rails,
-		t->rails_up, t->moving, t->behind);
-}
+	bool read = t->pages;
 
-static void json_merged(FILE *f, const struct summary_merged *merged)
-{
-	fprintf(f, "\"merged\":{\"lower_ns\":[");
-	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
-		fprintf(f, "%s%" PRIu64, i ? "," : "", summary_lower_ns(i));
-	fputc(']', f);
-	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
-		fputc(',', f);
-		json_percentiles(f, call_names[call], merged->batches[call]);
-		fprintf(f, ",\"buckets\":[");
-		for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
-			fprintf(f, "%s%" PRIu64, i ? "," : "", merged->batches[call][i]);
-		fprintf(f, "]}");
-	}
-	fputc('}', f);
+	json_open(j, "totals", "{");
+	json_count(j, "get_bytes_per_second", t->get_bytes_per_s);
+	json_count(j, "set_bytes_per_second", t->set_bytes_per_s);
+	json_count(j, "get_pages_per_second", t->get_pages_per_s);
+	json_count(j, "evicted_pages_per_second", t->evictions_per_s);
+	json_hits(j, read ? (unsigned)(t->hit_local / t->pages) : SUMMARY_NONE,
+		read ? (unsigned)(t->hit_remote / t->pages) : SUMMARY_NONE);
+	json_count(j, "rails", t->rails);
+	json_count(j, "rails_up", t->rails_up);
+	json_count(j, "moving", t->moving);
+	json_count(j, "behind", t->behind);
+	json_batches(j, &t->merged);
+	json_close(j, "}");
 }
 
 /* ---- /api/cluster: all together -------------------------------------------------------------- */
 
-/* False: no memory. */
-static bool json_all(FILE *f, const struct snapshot *s, uint64_t now_ns)
+/* `row` has room for all members. */
+static void json_view(struct json *j, const struct snapshot *s, uint64_t now_ns, struct row *row)
 {
-	struct row *row = calloc(s->members + 1, sizeof(*row));
-	unsigned shown = s->members < VIEW_ROWS_MAX ? s->members : VIEW_ROWS_MAX;
-	unsigned up = snapshot_members(s, SNAPSHOT_UP), down = snapshot_members(s, SNAPSHOT_DOWN);
-	unsigned silent = snapshot_members(s, SNAPSHOT_SILENT);
+	unsigned shown = s->members < VIEW_ROWS_MAX ? s->members : VIEW_ROWS_MAX, all = 0;
 	struct totals totals = {0};
 
-	if (!row)
-		return false;
 	for (unsigned i = 0; i < s->members; i++) {
 		row[i] = row_make(&s->member[i], now_ns);
 		if (row[i].fresh)
 			totals_add(&totals, &s->member[i].summary);
 	}
 	qsort(row, s->members, sizeof(row[0]), row_worse_first);
-	fprintf(f, "{\"age_ms\":%" PRIu64 ",\"members\":%u,\"up\":%u,\"silent\":%u,\"down\":%u,",
-		now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0, up + silent + down, up,
-		silent, down);
-	json_others(f, row, s->members);
-	fprintf(f, "\"shown\":%u,\"asked\":%u,\"rows\":[", shown, totals.asked);
-	for (unsigned i = 0; i < shown; i++) {
-		if (i)
-			fputc(',', f);
-		json_row(f, &row[i], now_ns);
+	json_open(j, NULL, "{");
+	json_count(j, "age_ms", now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0);
+	for (unsigned state = 0; state < SNAPSHOT_MEMBER_STATES; state++) {
+		json_count(j, snapshot_state_name(state), snapshot_members(s, state));
+		all += snapshot_members(s, state);
 	}
-	fprintf(f, "],");
-	json_merged(f, &totals.merged);
-	fputc(',', f);
-	json_totals(f, &totals);
-	fprintf(f, "}\n");
-	free(row);
-	return true;
+	json_count(j, "members", all);
+	json_others(j, row, s->members);
+	json_count(j, "shown", shown);
+	json_count(j, "asked", totals.asked);
+	json_open(j, "rows", "[");
+	for (unsigned i = 0; i < shown; i++)
+		json_row(j, &row[i], now_ns);
+	json_close(j, "]");
+	json_totals(j, &totals);
+	json_close(j, "}\n");
 }
 
 int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes)
 {
-	FILE *f = open_memstream(ret_text, ret_bytes);
-	bool failed;
+	struct row *row = calloc(s->members + 1, sizeof(*row));
+	struct json j;
 
-	if (!f)
-		return -ENOMEM;
-	failed = !json_all(f, s, now_ns) || ferror(f);
-	if (fclose(f) || failed) {
-		free(*ret_text);
+	if (!row || json_begin(&j) < 0) {
+		free(row);
 		return -ENOMEM;
 	}
-	return 0;
+	json_view(&j, s, now_ns, row);
+	free(row);
+	return json_end(&j, ret_text, ret_bytes);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

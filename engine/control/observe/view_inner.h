@@ -29,7 +29,6 @@
 #define VIEW_SILENT_NS 3000000000ull /* no answer for so long: the member is shown as silent */
 #define VIEW_FRESH_NS 20000000000ull /* an older summary counts in no total */
 #define VIEW_ROWS_MAX 64u            /* members that are shown */
-#define VIEW_MOMENTS 12u             /* one a second, as HEALTH_PASTS */
 
 /* What this engine knows of one member; the same index as in struct member. */
 struct view_row {
@@ -41,14 +40,6 @@ struct view_row {
 	struct summary summary;
 };
 
-/* Counters of this engine at one moment, as far as rates and histograms need them. */
-struct view_moment {
-	uint64_t taken_ns;
-	struct health_past health;
-	uint64_t latency[SUMMARY_CALLS][LATENCY_BUCKETS];
-	uint64_t get_pages, get_local, get_remote, get_bytes, set_bytes, evicted;
-};
-
 struct view {
 	struct view_row row[MEMBER_ENTRIES]; /* memory behind `rows` of them is not touched */
 	unsigned rows;
@@ -56,8 +47,6 @@ struct view {
 	unsigned asks;                     /* requests so far */
 	uint64_t sent_ns;                  /* time of the last answer to any member; 0: none */
 	struct summary own;                /* `made` 0: none yet */
-	struct view_moment moment[VIEW_MOMENTS]; /* a ring */
-	unsigned moments;                        /* moments stored so far */
 };
 
 /* The index of the row that is asked next; -1: none may be asked now. Changes nothing. */
@@ -69,10 +58,8 @@ void view_asked(struct view *view, unsigned row, uint64_t now_ns);
 void view_member_fill(const struct control *control, const struct member *entry, uint64_t now_ns,
 	struct snapshot_member *ret);
 
-void view_moment_make(const struct snapshot *s, struct view_moment *ret);
-/* `past`: a moment about ten seconds before the snapshot. Any thread. */
-void view_summary_make(
-	const struct snapshot *s, const struct view_moment *past, struct summary *ret);
+/* From the recent figures of a snapshot. Any thread. */
+void view_summary_make(const struct snapshot *s, struct summary *ret);
 
 /* The text of /api/cluster. 0, and the caller frees *ret_text, or -ENOMEM. Any thread. */
 int view_json(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes);

@@ -174,8 +174,8 @@ class Words(unittest.TestCase):
                          'up{job="peercache"} == 0')
 
     def test_two_scrapes_fall_into_the_time_of_a_finding_of_what_happened_once(self):
-        window_ns = re.search(r"#define HEALTH_WINDOW_NS (\d+)ull",
-                              read("engine", "control", "observe", "health_inner.h"))[1]
+        window_ns = re.search(r"#define MOMENTS_WINDOW_NS (\d+)ull",
+                              read("engine", "control", "observe", "figures_inner.h"))[1]
         for name in ("scrape_interval", "evaluation_interval"):
             interval = re.search(rf"(?m)^  {name}: (\d+)s$",
                                  read("config", "examples", "peercache-prometheus.yml"))[1]

@@ -25,13 +25,6 @@ function wordsOfFinding(finding) {
     wordsOfName(finding).replaceAll("_", " ");
 }
 
-function wordsOfHits(of) {
-  const local = of.hit_local_permille, remote = of.hit_remote_permille;
-  return local < 0 ? "–" : wordsOfShare((local + Math.max(0, remote)) / 1000);
-}
-
-const wordsOfPercentile = (call, which) => call.count ? wordsOfTime(call[which]) : "–";
-
 /* What is wrong with the member of the row; [] if nothing is. */
 function faultsOfRow(row) {
   const parts = [], more = row.summary ? row.summary.findings - 1 : 0;
@@ -77,9 +70,9 @@ function wordsOfJudged(cluster) {
 function clusterRow(row) {
   const of = row.summary && row.state !== "down" && row.age_ms <= CLUSTER_OLD_MS ?
     row.summary : null;
-  const figures = of ? [wordsOfRate(of.get_bytes_per_s), wordsOfRate(of.set_bytes_per_s),
-    wordsOfHits(of), wordsOfShare(of.pool_used_permille / 1000),
-    wordsOfPercentile(of.get, "p99_ns")] : Array(5).fill("–");
+  const figures = of ? [wordsOfRate(of.get_bytes_per_second),
+    wordsOfRate(of.set_bytes_per_second), wordsOfShare(of.get_hit_ratio),
+    wordsOfShare(of.pool_used_ratio), wordsOfTime(of.get_p99_seconds)] : Array(5).fill("–");
   return {level: row.severity, up: row.state === "up",
     cells: [wordsOfName(row.name) + (row.self ? " (this engine)" : ""),
       row.state === "up" ? "up" : `${wordsOfName(row.state)} for ${wordsOfSpan(row.state_ms)}`,
@@ -87,28 +80,19 @@ function clusterRow(row) {
 }
 
 function showTotals(cluster) {
-  const all = cluster.totals, read = all.hit_local_permille >= 0;
-  const out = all.rails - all.rails_up;
-  tile("cluster-traffic", "ok", wordsOfRate(all.get_bytes_per_s), [
-    `get; set ${wordsOfRate(all.set_bytes_per_s)}`,
-    `${wordsOfCount(all.get_pages_per_s)} pages/s, ` +
-      `${wordsOfPerSecond(all.evictions_per_s)} evicted`]);
-  tile("cluster-hits", "ok", wordsOfHits(all), [
-    read ? `local ${wordsOfShare(all.hit_local_permille / 1000)}, ` +
-      `remote ${wordsOfShare(Math.max(0, all.hit_remote_permille) / 1000)}` :
-      "No get in the last 10 s."]);
+  const all = cluster.totals, out = all.rails - all.rails_up;
+  tile("cluster-traffic", "ok", wordsOfRate(all.get_bytes_per_second), [
+    `get; set ${wordsOfRate(all.set_bytes_per_second)}`,
+    `${wordsOfCount(all.get_pages_per_second)} pages/s, ` +
+      `${wordsOfPerSecond(all.evicted_pages_per_second)} evicted`]);
+  tile("cluster-hits", "ok", wordsOfShare(all.get_hit_ratio), [
+    all.get_hit_ratio < 0 ? "No get in the last 10 s." :
+      `local ${wordsOfShare(all.get_local_ratio)}, remote ${wordsOfShare(all.get_remote_ratio)}`]);
   tile("cluster-rails", out ? "warning" : "ok", `${all.rails_up} of ${all.rails} in use`, [
     out ? `!${plural(out, "rail")} out of use` : "No rail is out of use.",
     all.moving || all.behind ? `!directory: ${all.moving} moving, ${all.behind} incomplete` :
       "All directories are complete."]);
-}
-
-/* Percentiles of all batches of the members together. */
-function showMerged(cluster) {
-  for (const call of ["get", "set", "exists"])
-    ["p50_ns", "p99_ns", "p999_ns"].forEach((which, i) =>
-      setText(id("cluster-" + call).querySelectorAll("td")[i],
-        wordsOfPercentile(cluster.merged[call], which)));
+  showPercentiles("cluster", all);
   tile("cluster-latency", "ok", null,
     [`of ${cluster.asked} of ${plural(cluster.members, "member")}, last 10 s`]);
 }
@@ -121,7 +105,6 @@ function showCluster(cluster) {
     ...bad.map(([n, words]) => `${n} ${words}`)].join(", ") +
     `; totals are of ${cluster.asked} that answered`);
   showTotals(cluster);
-  showMerged(cluster);
   rows("table-cluster", cluster.rows.length ? cluster.rows.map(clusterRow) :
     [{level: "ok", cells: ["–", "–", "no member is known yet", ...Array(6).fill("–")]}]);
   setText(id("cluster-all"), id("cluster").classList.contains("all") ?

@@ -15,7 +15,6 @@ const STALE_MS = 1500; /* beyond the time that an answer needs */
 const SHOWN_MS = 500;  /* for the first answer of a tab that is shown again */
 
 const page = {
-  past: [],       /* answers: see remember() */
   status: null,   /* the newest answer */
   shown: null,    /* the answer that the page shows as fresh */
   came: 0,        /* when it came, performance.now() */
@@ -60,8 +59,7 @@ async function pollStatus() {
 }
 
 function accept(status, asked) {
-  remember(page.past, status);
-  showAll(figures(page.past));
+  showAll(status);
   page.status = status;
   page.came = performance.now();
   page.trip = page.came - asked;
@@ -121,7 +119,7 @@ function state(name, words) {
 
 function stale(why, age) {
   page.shown = null;
-  const when = wordsOfClock(page.status.report.time_ms);
+  const when = wordsOfClock(page.status.time_ms);
   state("stale", "STALE, data of " + when);
   banner("stale", "STALE: " + why, [
     `The figures below are ${wordsOfSpan(age)} old: of ${when}.`]);
@@ -142,18 +140,14 @@ function silent() {
 
 function live(age) {
   page.shown = page.status;
-  const status = page.status, lag = quantile(status.latency.lower_ns, figuresOfLoop(), 990);
-  state("live", "live, " + wordsOfClock(status.report.time_ms));
+  const status = page.status, lag = status.recent.loop_lag_p99_seconds;
+  state("live", "live, " + wordsOfClock(status.time_ms));
   if (!page.cluster) showNoCluster();
   showHealth(status, page.cluster);
   tile("data", "ok", (age / 1000).toFixed(1) + " s old", [
-    `engine up for ${wordsOfSpan(status.report.uptime_ms)}`,
-    lag === null ? "" : `control loop late by ${wordsOfTime(lag)} (p99)`]);
-  document.title = id("verdict").textContent + ` – ${wordsOfName(status.report.name)} – PeerCache`;
-}
-
-function figuresOfLoop() {
-  return growth(page.status.latency.loop, page.past.length > 1 ? page.past[0].latency.loop : null);
+    `engine up for ${wordsOfSpan(status.uptime_ms)}`,
+    lag < 0 ? "" : `control loop late by ${wordsOfTime(lag)} (p99)`]);
+  document.title = id("verdict").textContent + ` – ${wordsOfName(status.name)} – PeerCache`;
 }
 
 /*

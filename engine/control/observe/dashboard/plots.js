@@ -40,8 +40,8 @@ function linearScale(values, least) {
 /* The middle is a power of ten too. */
 function powerScale(values) {
   const low = Math.floor(Math.log10(Math.min(1e9, ...values)));
-  const first = values.length ? low : 0;
-  const need = Math.ceil(Math.log10(Math.max(1, ...values)) - 1e-9) - first;
+  const first = values.length ? low : -6;
+  const need = Math.ceil(Math.log10(Math.max(1e-6, ...values)) - 1e-9) - first;
   const half = Math.max(1, Math.ceil(need / 2));
   return {marks: [10 ** (first + 2 * half), 10 ** (first + half), 10 ** first],
     at: value => (Math.log10(value) - first) / (2 * half)};
@@ -206,18 +206,18 @@ function plotsMake() {
   return [
     new Plot("plot-bandwidth", {name: "Bandwidth", words: wordsOfRate,
       scale: values => linearScale(values, 1e6), series: [
-        {name: "get", of: p => known(p.get_bytes_per_s)},
-        {name: "set", of: p => known(p.set_bytes_per_s)}]}),
-    new Plot("plot-latency", {name: "Latency of a batch", words: us => wordsOfTime(us * 1000),
+        {name: "get", of: p => known(p.get_bytes_per_second)},
+        {name: "set", of: p => known(p.set_bytes_per_second)}]}),
+    new Plot("plot-latency", {name: "Latency of a batch", words: wordsOfTime,
       scale: powerScale, series: [
-        {name: "get p50", of: p => positive(p.get_p50_us)},
-        {name: "get p99", of: p => positive(p.get_p99_us)},
-        {name: "set p99", of: p => positive(p.set_p99_us)}]}),
+        {name: "get p50", of: p => positive(p.get_p50_seconds)},
+        {name: "get p99", of: p => positive(p.get_p99_seconds)},
+        {name: "set p99", of: p => positive(p.set_p99_seconds)}]}),
     new Plot("plot-hits", {name: "Hit ratio of get", words: share => wordsOfShare(share),
       scale: shareScale, series: [
-        {name: "all", of: p => p.hit_local < 0 ? null : known(p.hit_local + p.hit_remote)},
-        {name: "local", of: p => known(p.hit_local)},
-        {name: "remote", of: p => known(p.hit_remote)}]}),
+        {name: "all", of: p => known(p.get_hit_ratio)},
+        {name: "local", of: p => known(p.get_local_ratio)},
+        {name: "remote", of: p => known(p.get_remote_ratio)}]}),
   ];
 }
 

@@ -77,17 +77,18 @@ function showMembers(members, report) {
       members.length === 1 ? "This engine is alone." : ""]);
 }
 
-function showHits(f) {
-  const get = f.calls.get, part = n => get.pages ? n / get.pages : 0;
-  setAttribute(id("hits-local"), "width", width(part(f.calls.get_local)));
-  setAttribute(id("hits-remote"), "width", width(part(f.calls.get_remote)));
-  setAttribute(id("hits-remote"), "x", width(part(f.calls.get_local)));
-  if (!get.pages) return tile("hits", "ok", "–", ["No get " + f.since + "."]);
-  const failed = get.unreachable + get.timeout + get.other;
-  tile("hits", failed ? "warning" : "ok", wordsOfShare(part(get.hit)), [
-    `local ${wordsOfShare(part(f.calls.get_local))}, ` +
-      `remote ${wordsOfShare(part(f.calls.get_remote))}`,
-    `${wordsOfCount(get.pages / f.seconds)} pages/s`,
+const sinceOf = report => `in the last ${Math.round(report.recent.seconds)} s`;
+
+function showHits(report) {
+  const recent = report.recent, failed = recent.get_failed_pages;
+  const {get_local_ratio: local, get_remote_ratio: remote} = recent;
+  setAttribute(id("hits-local"), "width", width(local));
+  setAttribute(id("hits-remote"), "width", width(remote));
+  setAttribute(id("hits-remote"), "x", width(local));
+  if (recent.get_hit_ratio < 0) return tile("hits", "ok", "–", [`No get ${sinceOf(report)}.`]);
+  tile("hits", failed ? "warning" : "ok", wordsOfShare(recent.get_hit_ratio), [
+    `local ${wordsOfShare(local)}, remote ${wordsOfShare(remote)}`,
+    `${wordsOfCount(recent.get_pages_per_second)} pages/s`,
     failed ? `!${wordsOfCount(failed)} pages failed or came too late` : ""]);
 }
 
@@ -121,26 +122,31 @@ function showBandwidth(f) {
       wordsOfRate(behind[0].usual) + more(behind);
   showRailBars(f);
   tile("bandwidth", out.length || behind.length ? "warning" : "ok",
-    wordsOfRate(f.calls.get_bytes / f.seconds),
-    [`get; set ${wordsOfRate(f.calls.set_bytes / f.seconds)}`, line]);
+    wordsOfRate(f.report.recent.get_bytes_per_second),
+    [`get; set ${wordsOfRate(f.report.recent.set_bytes_per_second)}`, line]);
 }
 
-function showLatency(f) {
+/* Rows of a table: p50, p99 and p99.9 of get, set and exists. */
+function showPercentiles(table, of) {
   for (const call of ["get", "set", "exists"])
-    id("latency-" + call).querySelectorAll("td").forEach((cell, i) => {
-      const ns = f.latency[call][i];
-      setText(cell, ns === null ? "–" : wordsOfTime(ns));
-    });
-  const calls = ["get", "set", "exists"].map(call => f.calls[call].batches / f.seconds);
-  const sum = calls.reduce((x, y) => x + y);
-  tile("latency", "ok", null, [sum ? `${wordsOfCount(sum)} batches/s` : `No call ${f.since}.`]);
+    ["p50", "p99", "p999"].forEach((which, i) =>
+      setText(id(`${table}-${call}`).querySelectorAll("td")[i],
+        wordsOfTime(of[`${call}_${which}_seconds`])));
+}
+
+function showLatency(report) {
+  const recent = report.recent, sum = recent.get_batches_per_second +
+    recent.set_batches_per_second + recent.exists_batches_per_second;
+  showPercentiles("latency", recent);
+  tile("latency", "ok", null,
+    [sum ? `${wordsOfCount(sum)} batches/s` : `No call ${sinceOf(report)}.`]);
 }
 
 /* Gaps on a core that sleeps, or that other threads may use, are no fault: only told. */
 function showCores(f) {
   const bad = f.cores.filter(c => c.disturbed), calm = f.cores.find(c => c.mode !== "isolated");
   const gaps = f.cores.reduce((n, c) => n + c.gaps, 0);
-  const longest = f.cores.reduce((ns, c) => Math.max(ns, c.longest), 0);
+  const longest = f.cores.reduce((most, c) => Math.max(most, c.longest), 0);
   const busiest = f.cores.reduce((share, c) => Math.max(share, c.busy), 0);
   tile("cores", bad.length ? "warning" : "ok",
     !f.cores.length ? "none" : bad.length ? `${bad.length} of ${f.cores.length} disturbed` :
@@ -150,30 +156,30 @@ function showCores(f) {
     `busiest core ${wordsOfShare(Math.min(1, busiest))} busy`]);
 }
 
-function showSpace(f) {
-  const pool = f.pool ? f.poolUsed / f.pool : 0, shard = f.report.shard;
-  const directory = shard.capacity ? shard.entries / shard.capacity : 0;
+function showSpace({recent, figures}) {
+  const pool = recent.pool_used_ratio, directory = recent.directory_used_ratio;
   setAttribute(id("space-pool"), "width", width(pool));
   setAttribute(id("space-directory"), "width", width(directory));
   tile("space", directory > 0.9 ? "warning" : "ok", `pool ${wordsOfShare(pool)}`, [
-    `${wordsOfBytes(f.poolUsed)} of ${wordsOfBytes(f.pool)}, ${wordsOfCount(f.pages)} pages`,
-    `directory ${wordsOfShare(directory)}, ${wordsOfCount(shard.entries)} entries`]);
+    `${wordsOfBytes(recent.pool_used_bytes)} of ${wordsOfBytes(recent.pool_bytes)}, ` +
+      `${wordsOfCount(figures.pages)} pages`,
+    `directory ${wordsOfShare(directory)}, ${wordsOfCount(figures.directory_entries)} entries`]);
 }
 
-function showEvictions(f) {
-  const c = f.counters, late = c.credits_late ? f.calls.set.timeout : 0;
-  const full = Math.max(c.credits_refused, f.calls.set.no_space, late);
-  tile("evictions", full || c.entries_dropped ? "warning" : "ok",
-    wordsOfPerSecond(c.pages_evicted / f.seconds) + " evicted", [
+function showEvictions({recent}) {
+  const full = recent.room_refused || recent.room_late_pages;
+  tile("evictions", full || recent.entries_dropped ? "warning" : "ok",
+    wordsOfPerSecond(recent.evicted_pages_per_second) + " evicted", [
       full ? `!${wordsOfCount(full)} requests for room refused or late` : "No request for room refused.",
-      c.entries_dropped ? `!${wordsOfCount(c.entries_dropped)} directory entries dropped` :
+      recent.entries_dropped ? `!${wordsOfCount(recent.entries_dropped)} directory entries dropped` :
         "No directory entry dropped.",
-      f.readsFailed ? `!${wordsOfCount(f.readsFailed)} READs failed` : "No READ failed."]);
+      recent.reads_failed ? `!${wordsOfCount(recent.reads_failed)} READs failed` :
+        "No READ failed."]);
 }
 
 function showDirectory(report) {
-  const moving = report.directory.moving, behind = report.directory.owners_behind;
-  const lost = report.shard.dropped;
+  const {directory_moving: moving, directory_owners_behind: behind} = report.figures;
+  const lost = report.directory.dropped;
   const parts = [moving ? "!Entries move to new owners." : "Nothing moves.",
     behind ? `!${plural(behind, "owner")} lack${behind === 1 ? "s" : ""} entries of this engine` :
       lost ? `!${wordsOfCount(lost)} entries dropped since the start` :
@@ -219,14 +225,16 @@ const ROWS_MAX = 256;
 const LEVEL_OF_STATE = {up: "ok", silent: "warning", slow: "warning", down: "warning",
   lost: "critical"};
 
+const wordsOfLine = bytes => bytes ? Math.round(bytes * 8e-9) + " Gbit/s" : "not known";
+
 function showTables(f, members) {
   rows("table-rails", f.rails.map((r, i) => ({
     level: r.behind ? "warning" : LEVEL_OF_STATE[r.rail.state] || "warning",
     cells: [`${i} ${wordsOfName(r.rail.device)}`, r.behind ? "up, behind" : r.rail.state,
-      wordsOfRate(r.rate), r.rail.gbps ? r.rail.gbps + " Gbit/s" : "not known",
-      r.readP99 === null ? "–" : wordsOfTime(r.readP99),
-      r.rail.pool_bytes ? wordsOfShare(r.rail.pool_used_bytes / r.rail.pool_bytes) : "–",
-      String(r.rail.peers_out)]})));
+      wordsOfRate(r.rate), wordsOfLine(r.rail.figures.rail_link_bytes_per_second),
+      wordsOfTime(r.rail.recent.rail_read_p99_seconds),
+      wordsOfShare(r.rail.recent.rail_pool_used_ratio),
+      String(r.rail.figures.rail_peers_out)]})));
   rows("table-cores", f.cores.map((c, i) => ({level: c.disturbed ? "warning" : "ok",
     cells: [String(i), String(c.core.rails), c.mode, wordsOfShare(Math.min(1, c.busy)),
       wordsOfCount(c.gaps), c.gaps ? "over " + wordsOfTime(c.longest) : "–"]})));
@@ -239,19 +247,20 @@ function showTables(f, members) {
     `and ${members.length - ROWS_MAX} more, in /api/status` : "");
 }
 
-function showAll(f) {
-  const members = memberFigures(f.report);
-  setText(id("engine"), `${wordsOfName(f.report.name)}, cluster ` +
-    `${wordsOfName(f.report.cluster)}, version ${wordsOfName(f.report.version)}`);
-  setText(id("window"), f.since);
-  showMembers(members, f.report);
-  showHits(f);
+function showAll(report) {
+  const members = memberFigures(report);
+  const f = {report, rails: railFigures(report), cores: coreFigures(report)};
+  setText(id("engine"), `${wordsOfName(report.name)}, cluster ` +
+    `${wordsOfName(report.cluster)}, version ${wordsOfName(report.version)}`);
+  setText(id("window"), sinceOf(report));
+  showMembers(members, report);
+  showHits(report);
   showBandwidth(f);
-  showLatency(f);
+  showLatency(report);
   showCores(f);
-  showSpace(f);
-  showEvictions(f);
-  showDirectory(f.report);
-  showVersions(f.report);
+  showSpace(report);
+  showEvictions(report);
+  showDirectory(report);
+  showVersions(report);
   showTables(f, members);
 }

@@ -33,6 +33,11 @@ def status(text):
     return {"d": d, "f": d["health"]["findings"]}
 
 
+def report(text):
+    r = load(text)
+    return {"r": r, "f": r["figures"]}
+
+
 def view(text):
     v = load(text)
     return {"v": v, "r": {row["name"]: row for row in v["rows"]},
@@ -40,7 +45,7 @@ def view(text):
 
 
 READERS = {"exposition": lambda text: exposition.known(exposition.parse(text)), "history": history,
-           "report": lambda text: {"r": load(text)}, "status": status, "view": view}
+           "report": report, "status": status, "view": view}
 
 
 @functools.lru_cache(1)

@@ -39,6 +39,7 @@
 static struct control engine;
 static struct settings settings;
 static struct snapshot sample;
+static struct moments moments;
 static unsigned files;
 
 static int rival = -1; /* a bound socket that listens as soon as another one was bound */
@@ -57,6 +58,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 {
 	assert_ptr_equal(control, &engine);
 	*ret = sample;
+	moments_compare(&moments, ret);
 }
 
 static unsigned entries(const char *folder)
@@ -178,7 +180,7 @@ static int teardown(void **state)
 static void publish(void)
 {
 	sample.taken_ns = clock_now_ns();
-	*snapshots_writing(engine.snapshots) = sample;
+	snapshot_take(&engine, snapshots_writing(engine.snapshots));
 	snapshots_publish(engine.snapshots);
 }
 

@@ -12,23 +12,28 @@
 #include "tests/unit/control/observe/snapshot_world.h"
 
 static struct snapshot s;
-static struct health_past past;
 static struct health health;
 
 static int setup(void **state)
 {
 	(void)state;
 	sample_healthy(&s);
-	health_remember(&s, &past);
-	past.taken_ns -= HEALTH_WINDOW_NS;
+	moment_make(&s, &s.past);
+	s.past.taken_ns -= MOMENTS_WINDOW_NS;
 	return 0;
+}
+
+static void make_at(uint64_t now_ns)
+{
+	recents_make(&s, &s.past, &s.recent);
+	memset(&health, 0xa5, sizeof(health));
+	health_make(&s, now_ns, &health);
+	assert_true(health.count <= HEALTH_FINDINGS_MAX);
 }
 
 static void make(void)
 {
-	memset(&health, 0xa5, sizeof(health));
-	health_make(&s, &past, s.taken_ns, &health);
-	assert_true(health.count <= HEALTH_FINDINGS_MAX);
+	make_at(s.taken_ns);
 }
 
 /* Asserts that the only findings are `text` of kind `id`, and `also` if it is not FINDING_COUNT. */
@@ -59,7 +64,7 @@ static void a_healthy_engine_has_no_finding(void **state)
 	s.rails = s.poll_cores = 0; /* no rail: none is out of use */
 	make();
 	assert_int_equal(health.count, 0);
-	memset(&past, 0, sizeof(past)); /* counters that did not grow since the start */
+	memset(&s.past, 0, sizeof(s.past)); /* counters that did not grow since the start */
 	memset(s.counter, 0, sizeof(s.counter));
 	make();
 	assert_int_equal(health.count, 0);
@@ -217,7 +222,7 @@ static void counters_that_grew_within_the_window_are_findings(void **state)
 	s.rail[1].counter[COUNTER_reads_failed] += 4;
 	make();
 	only(FINDING_reads_failing, "6 READs failed in the last 10 s", FINDING_COUNT);
-	health_remember(&s, &past); /* ten seconds later without another failure */
+	moment_make(&s, &s.past); /* ten seconds later without another failure */
 	make();
 	assert_int_equal(health.count, 0);
 }
@@ -299,11 +304,11 @@ static void what_makes_absent_keys_unreachable_is_a_finding(void **state)
 static void an_old_snapshot_means_a_blocked_control_plane(void **state)
 {
 	(void)state;
-	health_make(&s, &past, s.taken_ns + HEALTH_BLOCKED_NS, &health);
+	make_at(s.taken_ns + HEALTH_BLOCKED_NS);
 	assert_int_equal(health.count, 0);
-	health_make(&s, &past, s.taken_ns - 1, &health); /* taken after the clock was read */
+	make_at(s.taken_ns - 1); /* taken after the clock was read */
 	assert_int_equal(health.count, 0);
-	health_make(&s, &past, s.taken_ns + HEALTH_BLOCKED_NS + 1, &health);
+	make_at(s.taken_ns + HEALTH_BLOCKED_NS + 1);
 	only(FINDING_loop_blocked, "the control plane is blocked for 1 s; figures are of that time",
 		FINDING_COUNT);
 }
@@ -311,16 +316,15 @@ static void an_old_snapshot_means_a_blocked_control_plane(void **state)
 /* Snapshots come every 500 ms, a little early or late. */
 static void the_window_is_ten_seconds_whatever_the_jitter(void **state)
 {
-	struct health_pasts pasts = {.count = 0};
+	static struct moments moments;
 
 	(void)state;
 	for (unsigned i = 0; i < 2000; i++) {
 		s.taken_ns += SNAPSHOT_MS * 1000000ull + i * 7919 % 2001 * 1000 - 1000000;
-		health_pasts_add(&pasts, &s);
+		moments_compare(&moments, &s);
 		if (i > 30)
-			assert_in_range(
-				s.taken_ns - health_pasts_before(&pasts, s.taken_ns)->taken_ns,
-				HEALTH_WINDOW_NS - 510000000, HEALTH_WINDOW_NS + 520000000);
+			assert_in_range(s.taken_ns - s.past.taken_ns, MOMENTS_WINDOW_NS - 510000000,
+				MOMENTS_WINDOW_NS + 520000000);
 	}
 }
 
@@ -337,13 +341,13 @@ static void pages_that_no_disk_took_name_their_cause(void **state)
 	(void)state;
 	s.disk.paths = 1;
 	for (unsigned i = 0; i < 4; i++) {
-		health_remember(&s, &past);
-		s.taken_ns += HEALTH_WINDOW_NS;
+		moment_make(&s, &s.past);
+		s.taken_ns += MOMENTS_WINDOW_NS;
 		s.counter[COUNTER_disk_drops] += cases[i].drops;
 		s.counter[COUNTER_disk_drops_budget] += cases[i].budget;
 		s.counter[COUNTER_disk_drops_size] += cases[i].size;
 		s.disk.writing_ns += cases[i].writing_ms * 1000000ull;
-		health_make(&s, &past, s.taken_ns, &health);
+		make();
 		assert_int_equal(health.count, 1);
 		assert_int_equal(health.finding[0].id, FINDING_disk_drops);
 		assert_non_null(strstr(health.finding[0].text, cases[i].cause));
@@ -387,7 +391,7 @@ static void the_most_important_finding_comes_first(void **state)
 		s.rail[r].peers_out = 1;
 		strcpy(s.rail[r].state, states[r]);
 	}
-	health_make(&s, &past, s.taken_ns + 2000000000, &health);
+	make_at(s.taken_ns + 2000000000);
 	assert_int_equal(health.finding[0].id, FINDING_loop_blocked);
 	for (unsigned i = 1; i < health.count; i++) {
 		assert_true(health.finding[i - 1].id <= health.finding[i].id);
@@ -409,7 +413,7 @@ static void findings_are_bounded(void **state)
 	s.rails = RAILS_MAX;
 	for (unsigned r = 0; r < s.rails; r++)
 		strcpy(s.rail[r].state, "lost");
-	health_make(&s, &past, s.taken_ns + 2000000000, &health);
+	make_at(s.taken_ns + 2000000000);
 	assert_int_equal(health.count, HEALTH_FINDINGS_MAX);
 	for (unsigned i = 0; i < health.count; i++) {
 		lost += health.finding[i].id == FINDING_rail_lost;

@@ -49,7 +49,7 @@ static void a_history_without_points_is_valid(void **state)
 {
 	(void)state;
 	check("h[\"points\"]==[] and h[\"seconds\"]==5 and h[\"columns\"][0]==\"unix_ms\"");
-	check("h[\"columns\"][-1]==\"rail_1_bytes_per_s\" and len(set(h[\"columns\"]))==17");
+	check("h[\"columns\"][-1]==\"rail_1_bytes_per_second\" and len(set(h[\"columns\"]))==18");
 }
 
 static void a_point_is_added_every_five_seconds(void **state)
@@ -83,22 +83,22 @@ static void rates_are_differences_over_the_time_that_passed(void **state)
 	strcpy(s.member[1].state, "silent");
 	later(STEP_NS);
 	check("len(p)==1 and p[0][\"unix_ms\"]==1700000005000");
-	check("(p[0][\"get_bytes_per_s\"],p[0][\"set_bytes_per_s\"])==(1e7,5e6)");
-	check("(p[0][\"get_pages_per_s\"],p[0][\"evicted_per_s\"])==(20,8)");
-	check("(p[0][\"hit_local\"],p[0][\"hit_remote\"])==(.1,.25)");
-	check("2<=p[0][\"get_p50_us\"]<=2*1.19 and p[0][\"get_p99_us\"]==p[0][\"get_p50_us\"]");
-	check("p[0][\"set_p99_us\"]==p[0][\"exists_p99_us\"]==-1"); /* no batch ended */
+	check("(p[0][\"get_bytes_per_second\"],p[0][\"set_bytes_per_second\"])==(1e7,5e6)");
+	check("(p[0][\"get_pages_per_second\"],p[0][\"evicted_pages_per_second\"])==(20,8)");
+	check("(p[0][\"get_local_ratio\"],p[0][\"get_remote_ratio\"],p[0][\"get_hit_ratio\"])==(.1,.25,.36)");
+	check("2e-6<=p[0][\"get_p50_seconds\"]<=2e-6*1.19 and p[0][\"get_p99_seconds\"]==p[0][\"get_p50_seconds\"]");
+	check("p[0][\"set_p99_seconds\"]==p[0][\"exists_p99_seconds\"]==-1"); /* no batch ended */
 	check("(p[0][\"members_joined\"],p[0][\"members_died\"])==(2,3)");
-	check("p[0][\"pool_used\"]==.25 and p[0][\"members_up\"]==2");
-	check("p[0][\"rail_0_bytes_per_s\"]==200 and 2.2e14<p[0][\"rail_1_bytes_per_s\"]<2.3e14");
+	check("p[0][\"pool_used_ratio\"]==.25 and p[0][\"members_up\"]==2");
+	check("p[0][\"rail_0_bytes_per_second\"]==200 and 2.2e14<p[0][\"rail_1_bytes_per_second\"]<2.3e14");
 	/* Twice the time, half the rate; nothing was read: there is no hit ratio. */
 	s.clients.get_bytes += 50000000;
 	sample_batch(&s, STATISTICS_SET, 1, 0, 1000000);
 	later(2 * STEP_NS);
-	check("len(p)==2 and p[1][\"get_bytes_per_s\"]==5e6 and p[1][\"set_bytes_per_s\"]==0");
+	check("len(p)==2 and p[1][\"get_bytes_per_second\"]==5e6 and p[1][\"set_bytes_per_second\"]==0");
 	check("p[1][\"members_joined\"]==p[1][\"members_died\"]==0");
-	check("p[1][\"hit_local\"]==p[1][\"hit_remote\"]==p[1][\"get_p50_us\"]==-1");
-	check("1000<=p[1][\"set_p99_us\"]<=1190 and p[1][\"rail_0_bytes_per_s\"]==0");
+	check("p[1][\"get_hit_ratio\"]==p[1][\"get_local_ratio\"]==p[1][\"get_remote_ratio\"]==p[1][\"get_p50_seconds\"]==-1");
+	check("1e-3<=p[1][\"set_p99_seconds\"]<=1.19e-3 and p[1][\"rail_0_bytes_per_second\"]==0");
 }
 
 static void the_ring_keeps_the_newest_hour(void **state)
@@ -109,9 +109,9 @@ static void the_ring_keeps_the_newest_hour(void **state)
 		later(STEP_NS);
 		assert_int_equal(history.count, i < HISTORY_POINTS ? i : HISTORY_POINTS);
 		if (i == HISTORY_POINTS)
-			check("[q[\"get_bytes_per_s\"] for q in p]==[*range(1,721)]");
+			check("[q[\"get_bytes_per_second\"] for q in p]==[*range(1,721)]");
 	}
-	check("[q[\"get_bytes_per_s\"] for q in p]==[*range(11,731)]");
+	check("[q[\"get_bytes_per_second\"] for q in p]==[*range(11,731)]");
 	check("all(b[\"unix_ms\"]-a[\"unix_ms\"]==5000 for a,b in zip(p,p[1:]))");
 	check("p[-1][\"unix_ms\"]==1700000000000+730*5000");
 }
@@ -121,7 +121,7 @@ static void an_engine_without_pool_and_rails_has_points_too(void **state)
 	(void)state;
 	s.rails = 0;
 	later(STEP_NS);
-	check("p[0][\"pool_used\"]==0 and h[\"columns\"][-1]==\"members_up\"");
+	check("p[0][\"pool_used_ratio\"]==-1 and h[\"columns\"][-1]==\"pool_used_ratio\"");
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, setup)

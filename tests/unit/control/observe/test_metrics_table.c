@@ -121,6 +121,29 @@ static void print_table(FILE *out, bool compat)
 	free(plain);
 }
 
+/* What reports, dashboard and top have beside the metrics. */
+static void print_recent(FILE *out)
+{
+	fprintf(out, "| Figure | Of | Meaning |\n|---|---|---|\n");
+	for (unsigned group = FIGURES_RECENT; group < FIGURE_GROUPS; group++)
+		for (unsigned n = 0; n < figure_lists[group].count; n++)
+			fprintf(out, "| `%s` | %s | %s |\n", figure_lists[group].figure[n].name,
+				group == FIGURES_RECENT        ? "engine"
+				: group == FIGURES_RECENT_RAIL ? "rail"
+							       : "poll core",
+				figure_lists[group].figure[n].help);
+}
+
+enum { TABLE_METRICS, TABLE_COMPAT, TABLE_RECENT, TABLES };
+
+static void print_tables(FILE *out, unsigned which)
+{
+	if (which == TABLE_RECENT)
+		print_recent(out);
+	else
+		print_table(out, which == TABLE_COMPAT);
+}
+
 static void the_documented_metrics_are_the_exported_ones(void **state)
 {
 	static char page[65536];
@@ -130,13 +153,13 @@ static void the_documented_metrics_are_the_exported_ones(void **state)
 	assert_non_null(file);
 	page[fread(page, 1, sizeof(page) - 1, file)] = '\0';
 	fclose(file);
-	for (unsigned compat = 0; compat < 2; compat++) {
+	for (unsigned which = 0; which < TABLES; which++) {
 		char *table = NULL;
 		size_t bytes;
 		FILE *out = open_memstream(&table, &bytes);
 
 		assert_non_null(out);
-		print_table(out, compat);
+		print_tables(out, which);
 		fclose(out);
 		if (!strstr(page, table))
 			fail_msg("engine/METRICS.md is behind; its table should be:\n%s", table);
@@ -189,9 +212,10 @@ int main(int argc, char **argv)
 	};
 
 	if (argc > 1 && strcmp(argv[1], "--print") == 0) {
-		print_table(stdout, false);
-		printf("\n");
-		print_table(stdout, true);
+		for (unsigned which = 0; which < TABLES; which++) {
+			print_tables(stdout, which);
+			printf("\n");
+		}
 		return 0;
 	}
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,9 +88,10 @@ static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void *
 	expect("r[\"new\"][\"summary\"] is None and r[\"new\"][\"age_ms\"] == -1 and r[\"warn\"][\"age_ms\"] == 1000 and r[\"dead\"][\"age_ms\"] == 2000");
 	/* down and stale ones count in no total */
 	expect("(v[\"members\"], v[\"up\"], v[\"silent\"], v[\"down\"], v[\"shown\"], v[\"asked\"]) == (9, 7, 1, 1, 9, 5)");
-	expect("v[\"totals\"][\"rails\"] == 10 and v[\"totals\"][\"rails_up\"] == 5 and v[\"totals\"][\"get_bytes_per_s\"] == 50");
-	expect("v[\"merged\"][\"get\"][\"buckets\"][10] == v[\"merged\"][\"get\"][\"count\"] == 520 and v[\"merged\"][\"get\"][\"p50_ns\"] == v[\"merged\"][\"lower_ns\"][11]");
-	expect("v[\"merged\"][\"set\"][\"count\"] == 0 and len(v[\"merged\"][\"lower_ns\"]) == 54");
+	expect("v[\"totals\"][\"rails\"] == 10 and v[\"totals\"][\"rails_up\"] == 5 and v[\"totals\"][\"get_bytes_per_second\"] == 50");
+	expect("v[\"totals\"][\"get_batches\"] == 520 and v[\"totals\"][\"get_p50_seconds\"] == 32768e-9");
+	expect("v[\"totals\"][\"set_batches\"] == 0 and v[\"totals\"][\"set_p50_seconds\"] == -1");
+	expect("r[\"warn\"][\"summary\"][\"get_batches\"] == 104 and r[\"warn\"][\"summary\"][\"get_p999_seconds\"] == 32768e-9");
 }
 
 static void hits_are_weighted_by_pages(void **state)
@@ -99,7 +100,7 @@ static void hits_are_weighted_by_pages(void **state)
 
 	(void)state;
 	summary(member("idle", "up"), SUMMARY_OK, "", 0);
-	expect("v[\"totals\"][\"hit_local_permille\"] == -1");
+	expect("v[\"totals\"][\"get_local_ratio\"] == v[\"totals\"][\"get_hit_ratio\"] == -1");
 	summary(a = member("a", "up"), SUMMARY_OK, "", 0);
 	summary(b = member("b", "up"), SUMMARY_OK, "", 0);
 	a->summary.get_pages_per_s = 300;
@@ -108,8 +109,8 @@ static void hits_are_weighted_by_pages(void **state)
 	b->summary.get_pages_per_s = 100;
 	b->summary.hit_local = 0;
 	b->summary.hit_remote = 600;
-	expect("(v[\"totals\"][\"hit_local_permille\"], v[\"totals\"][\"hit_remote_permille\"], v[\"totals\"][\"get_pages_per_s\"]) == (750, 150, 400)");
-	expect("r[\"idle\"][\"summary\"][\"hit_local_permille\"] == -1 and r[\"b\"][\"summary\"][\"hit_remote_permille\"] == 600");
+	expect("(v[\"totals\"][\"get_local_ratio\"], v[\"totals\"][\"get_remote_ratio\"], v[\"totals\"][\"get_hit_ratio\"], v[\"totals\"][\"get_pages_per_second\"]) == (.75, .15, .9, 400)");
+	expect("r[\"idle\"][\"summary\"][\"get_hit_ratio\"] == -1 and r[\"b\"][\"summary\"][\"get_remote_ratio\"] == r[\"b\"][\"summary\"][\"get_hit_ratio\"] == .6");
 }
 
 static void at_most_64_rows_of_many_members_are_shown(void **state)
@@ -158,7 +159,6 @@ static void other_calls(struct statistics_words *w, uint64_t batches)
 /* No number of the moment is 0, so one that is not subtracted is seen. */
 static void the_summary_covers_the_time_since_the_moment(void **state)
 {
-	struct view_moment past;
 	struct summary own;
 
 	(void)state;
@@ -179,7 +179,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	s.clients.get_remote = 30000;
 	s.clients.get_bytes = 1 << 30;
 	s.counter[COUNTER_pages_evicted] = 99;
-	view_moment_make(&s, &past);
+	moment_make(&s, &s.past);
 	s.taken_ns += 10000000000ull;
 	get_calls(&s.clients, 12, 4000);
 	s.clients.get_local += 1000;
@@ -187,7 +187,8 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	s.clients.get_bytes += 5000000;
 	other_calls(&s.clients, 1);
 	s.counter[COUNTER_pages_evicted] += 30;
-	view_summary_make(&s, &past, &own);
+	recents_make(&s, &s.past, &s.recent);
+	view_summary_make(&s, &own);
 	assert_int_equal(own.made, 1);
 	assert_int_equal(own.window_ms, 10000);
 	assert_int_equal(own.get_bytes_per_s, 500000);
@@ -212,8 +213,9 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 		assert_int_equal(own.latency[SUMMARY_EXISTS][i], 2 * own.latency[SUMMARY_SET][i]);
 		assert_in_range(own.latency[SUMMARY_SET][i], 1, LATENCY_BUCKETS);
 	}
-	view_moment_make(&s, &past); /* no time and no calls since: nothing to divide by */
-	view_summary_make(&s, &past, &own);
+	moment_make(&s, &s.past); /* no time and no calls since: nothing to divide by */
+	recents_make(&s, &s.past, &s.recent);
+	view_summary_make(&s, &own);
 	assert_int_equal(own.hit_local, SUMMARY_NONE);
 	assert_int_equal(own.get_bytes_per_s + own.get_pages_per_s, 0);
 }
@@ -222,6 +224,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 static void the_window_is_the_last_ten_seconds(void **state)
 {
 	struct control control = {.view = NULL};
+	static struct moments moments;
 
 	(void)state;
 	assert_int_equal(view_open(&control), 0);
@@ -229,6 +232,7 @@ static void the_window_is_the_last_ten_seconds(void **state)
 	for (unsigned half = 0; half < 60; half++) {
 		unsigned ms = half * 500;
 
+		moments_compare(&moments, &s);
 		view_own(&control, &s);
 		if (ms >= 9500)
 			assert_in_range(control.view->own.window_ms, 9500, 10500);

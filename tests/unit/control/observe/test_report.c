@@ -302,6 +302,8 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	check(text, "[r[\"members\"][0][k] for k in (\"suspect\",\"queued\")]==[\"\",0]");
 	check(text,
 		"[f[\"directory_\"+n] for n in (\"moving\",\"owners_behind\",\"owners_suspect\",\"sets_partial\")]==[1,3,2,9] and r[\"directory\"]==dict(dropped=0,walk=\"publish\",walk_position=5,walk_end=8,sweep_left=7)");
+	check(text,
+		"r[\"recent\"][\"seconds\"]==0 and r[\"rails\"][0][\"recent\"][\"rail_read_p99_seconds\"]==r[\"recent\"][\"get_hit_ratio\"]==-1 and r[\"poll_cores\"][0][\"recent\"][\"poll_core_gaps\"]==0");
 	check(text, "4096<=r[\"rails\"][0][\"read_latency\"][\"p50_ns\"]/5000*4096<=4096*1.2");
 	free(text);
 }

@@ -12,6 +12,7 @@
 
 #include <json-c/json.h>
 
+#include "config/json_read.h"
 #include "engine/client/peercache.h"
 
 #define DOCTOR_ARGUMENTS 120
@@ -24,12 +25,12 @@ struct ctl_run {
 	bool cluster; /* clear: all hosts */
 	unsigned timeout_ms;
 	unsigned restart_ms; /* longest wait of restart */
-	/* of doctor: --config and --set with their values, --peer, --root */
+	/* of doctor: --config and --set with their values, --peer, --root, --user */
 	char *argument[DOCTOR_ARGUMENTS + 1];
 	unsigned arguments;
 	const char *peer[DOCTOR_PEERS + 1];
 	unsigned peers;
-	const char *root;
+	const char *root, *user;
 	/* NULL for health, top, directory, doctor, explain and restart: they open it themselves */
 	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists and rm */
@@ -97,12 +98,8 @@ struct frame {
 /* Writes at most `rows` lines of at most `columns` characters. */
 void frame_print(const struct frame *frame, FILE *out);
 
-/* ---- ctl_json.c: shared by status and top ---------------------------------------------------- */
+/* ---- ctl_json.c: numbers and words ----------------------------------------------------------- */
 
-/* The member `name` of an object, or NULL. */
-json_object *json_get(json_object *o, const char *name);
-/* "" when it is not there. */
-const char *json_text(json_object *o, const char *name);
 /* 0 when it is not there. */
 int64_t json_number(json_object *o, const char *name);
 double json_real(json_object *o, const char *name);

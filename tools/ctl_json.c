@@ -5,22 +5,6 @@
 
 #include "tools/ctl.h"
 
-json_object *json_get(json_object *o, const char *name)
-{
-	json_object *value = NULL;
-
-	if (json_object_is_type(o, json_type_object))
-		json_object_object_get_ex(o, name, &value);
-	return value;
-}
-
-const char *json_text(json_object *o, const char *name)
-{
-	json_object *value = json_get(o, name);
-
-	return value ? json_object_get_string(value) : "";
-}
-
 int64_t json_number(json_object *o, const char *name)
 {
 	return json_object_get_int64(json_get(o, name));

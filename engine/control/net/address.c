@@ -71,6 +71,27 @@ bool address_text_loopback(const char *host)
 	return strcasecmp(host, "localhost") == 0;
 }
 
+/* The 16 bytes of an IPv6 address; of an IPv4 one, those that IPv6 has for it. */
+static bool address_bytes(const struct sockaddr *address, uint8_t ret[16])
+{
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+	if (address->sa_family == AF_INET6) {
+		memcpy(ret, &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, 16);
+		return true;
+	}
+	memcpy(ret, mapped, sizeof(mapped));
+	memcpy(ret + 12, &((const struct sockaddr_in *)(const void *)address)->sin_addr, 4);
+	return address->sa_family == AF_INET;
+}
+
+bool address_same(const struct sockaddr *a, const struct sockaddr *b)
+{
+	uint8_t of_a[16], of_b[16];
+
+	return address_bytes(a, of_a) && address_bytes(b, of_b) && memcmp(of_a, of_b, 16) == 0;
+}
+
 int seed_parse(char *text, uint16_t fallback, struct seed_address *ret)
 {
 	char *host = text, *port = NULL, *end;
@@ -156,12 +177,21 @@ static void route_add(struct found *found, const struct sockaddr *to, socklen_t 
 	close(fd);
 }
 
-/* Looks a name or an address up. NULL: it has none now. The caller frees the list. */
+int address_look_up(const char *host, unsigned port, struct addrinfo **ret)
+{
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+	char service[8];
+
+	snprintf(service, sizeof(service), "%u", port & 0xffff);
+	return getaddrinfo(host, service, &hints, ret);
+}
+
+/* NULL: it has no address now. The caller frees the list. */
 static struct addrinfo *look_up(const char *host)
 {
-	struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *list = NULL;
+	struct addrinfo *list;
 
-	return getaddrinfo(host, "9", &hints, &list) == 0 ? list : NULL;
+	return address_look_up(host, 9, &list) == 0 ? list : NULL;
 }
 
 /*

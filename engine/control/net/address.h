@@ -13,6 +13,8 @@
 #include "config/limits.h"
 #include "config/settings.h"
 
+struct addrinfo;
+
 /* The address of an engine to join. */
 struct seed_address {
 	char host[NAME_BYTES_MAX]; /* address or name; "": none */
@@ -34,6 +36,14 @@ int address_literal(
 bool address_loopback(const struct sockaddr *address);
 /* True for a literal loopback address and for "localhost"; false for any other name. */
 bool address_text_loopback(const char *host);
+
+/* Is it the same host? Ports are not compared; IPv4 may be written as IPv6 (::ffff:10.0.0.1). */
+bool address_same(const struct sockaddr *a, const struct sockaddr *b);
+/*
+ * Looks a name or an address up, for TCP; blocks. Returns 0 or an error of getaddrinfo(); the
+ * caller frees the list with freeaddrinfo().
+ */
+int address_look_up(const char *host, unsigned port, struct addrinfo **ret);
 
 /*
  * Replaces cluster.address = auto, and host names on which the engine listens (metrics.address,

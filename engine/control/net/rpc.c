@@ -569,16 +569,13 @@ static const char *rpc_port_text(const struct settings *s)
 static int rpc_port_resolve(
 	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *bytes)
 {
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
 	struct addrinfo *found;
 	const struct addrinfo *at;
-	char service[8];
 	int error;
 
 	if (address_literal(host, port, ret, bytes) == 0)
 		return 0;
-	snprintf(service, sizeof(service), "%u", port);
-	error = getaddrinfo(host, service, &hints, &found);
+	error = address_look_up(host, port, &found);
 	if (error)
 		return error;
 	/* Debian gives a host's own name a loopback address, too. */

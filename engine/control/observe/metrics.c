@@ -29,6 +29,7 @@
 #include "config/version.h"
 #include "engine/control/base/control.h"
 #include "engine/control/dashboard.h"
+#include "engine/control/net/address.h"
 #include "engine/control/net/net.h"
 #include "engine/control/observe/health_inner.h"
 #include "engine/control/observe/history_inner.h"
@@ -557,16 +558,11 @@ static int port_missing(const struct settings *s, int status, const char *why)
 static int port_open(struct control *control, unsigned number)
 {
 	const struct settings *s = control->settings;
-	const struct addrinfo hints = {.ai_family = AF_UNSPEC,
-		.ai_socktype = SOCK_STREAM,
-		.ai_flags = AI_PASSIVE | AI_NUMERICSERV};
 	int fd = -EADDRNOTAVAIL, rc;
 	struct addrinfo *found;
-	char port[8];
 
 	control->metrics_fd = -1;
-	snprintf(port, sizeof(port), "%u", number);
-	rc = getaddrinfo(port_host(s), port, &hints, &found);
+	rc = address_look_up(port_host(s), number, &found);
 	if (rc)
 		return port_missing(s, -EADDRNOTAVAIL, gai_strerror(rc));
 	for (const struct addrinfo *at = found; at && fd < 0 && fd != -EADDRINUSE; at = at->ai_next)

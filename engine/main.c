@@ -20,6 +20,7 @@
 #include "config/ports.h"
 #include "config/settings.h"
 #include "config/stdout.h"
+#include "config/unit.h"
 #include "config/version.h"
 #include "engine/control/base/control.h"
 #include "engine/control/control_open.h"
@@ -51,6 +52,8 @@ static const char usage[] =
 	"  -s, --set section.key=value  one setting, overrides FILE; may be repeated\n"
 	"      --plan                   print cores, memory, huge pages and ports, and exit\n"
 	"      --check                  check what can be known before the start and exit\n"
+	"      --user NAME              for --check: the user that will run the engine (default: that\n"
+	"                               of " UNIT_NAME ", if this host has it)\n"
 	"      --ready-fd N             write one byte to file descriptor N once it serves\n"
 	"  -h, --help                   print this text and all settings\n"
 	"  -V, --version                print the version\n"
@@ -81,13 +84,14 @@ static const char examples[] =
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-enum { OPTION_PLAN = 256, OPTION_CHECK, OPTION_READY_FD };
+enum { OPTION_PLAN = 256, OPTION_CHECK, OPTION_USER, OPTION_READY_FD };
 
 static const struct option long_options[] = {
 	{"config", required_argument, NULL, 'c'},
 	{"set", required_argument, NULL, 's'},
 	{"plan", no_argument, NULL, OPTION_PLAN},
 	{"check", no_argument, NULL, OPTION_CHECK},
+	{"user", required_argument, NULL, OPTION_USER},
 	{"ready-fd", required_argument, NULL, OPTION_READY_FD},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
@@ -144,6 +148,7 @@ static int arguments_read(int argc, char **argv, struct arguments *args, struct 
 			break;
 		case OPTION_PLAN: args->plan_only = true; break;
 		case OPTION_CHECK: args->check_only = true; break;
+		case OPTION_USER: break; /* check_as_read() */
 		case OPTION_READY_FD:
 			if (fd_parse(optarg, &args->ready_fd) < 0)
 				return EXIT_USAGE;
@@ -288,11 +293,69 @@ static int plan_and_serve(const struct settings *settings, const struct argument
 	return code;
 }
 
+/* ---- --check --------------------------------------------------------------------------------- */
+
+/* The user for which --check answers. */
+struct check_as {
+	const char *user; /* --user, or that of the unit; NULL: the caller */
+	struct unit unit; /* of that user; without `runtime`: none */
+	bool allowed;     /* this process is that user now */
+};
+
 /*
- * --check: what can be known without starting, also beside an engine that serves with the same
- * settings. Returns the exit code.
+ * Becomes the user that will run the engine, if this process may, so that files are seen as it sees
+ * them: also those of the settings, which are read next. Returns -1 to go on, or the exit code.
  */
-static int check(const struct settings *settings)
+static int check_as_read(int argc, char **argv, struct check_as *ret)
+{
+	bool check_only = false;
+	char why[128];
+	int option, rc = 0;
+
+	*ret = (struct check_as){.allowed = true};
+	opterr = 0; /* arguments_read() says what is wrong */
+	while ((option = getopt_long(argc, argv, "c:s:hV", long_options, NULL)) != -1) {
+		check_only |= option == OPTION_CHECK;
+		ret->user = option == OPTION_USER ? optarg : ret->user;
+	}
+	opterr = optind = 1;
+	if (!check_only)
+		return ret->user ? refused("--user goes with --check") : -1;
+	if (!unit_read(&ret->unit) || (ret->user && strcmp(ret->user, ret->unit.user)))
+		ret->unit.runtime[0] = '\0';
+	else
+		ret->user = ret->unit.user;
+	if (ret->user)
+		rc = user_become(ret->user);
+	ret->allowed = rc == 0;
+	if (rc == 0 || rc == -EPERM)
+		return -1;
+	snprintf(why, sizeof(why), "user %.40s: %s; give --user NAME another one", ret->user,
+		rc == -ENOENT ? "this host has no user of that name" : strerror(-rc));
+	return refused(why);
+}
+
+/* What cannot be checked, or needs not: bits of enum control_unchecked. */
+static unsigned check_left_out(const struct check_as *as, const struct settings *settings)
+{
+	char folder[sizeof(settings->engine_socket)];
+	char *slash;
+
+	if (!as->allowed)
+		return UNCHECKED_FILES;
+	snprintf(folder, sizeof(folder), "%s", settings->engine_socket);
+	slash = strrchr(folder, '/');
+	if (!slash)
+		return 0;
+	*slash = '\0';
+	return unit_makes(&as->unit, folder) ? UNCHECKED_SOCKET : 0;
+}
+
+/*
+ * What can be known without starting, also beside an engine that serves with the same settings.
+ * Returns the exit code.
+ */
+static int check(struct settings *settings, const struct check_as *as)
 {
 	struct plan plan = {.rails = 1};
 	struct topology *topology;
@@ -300,13 +363,18 @@ static int check(const struct settings *settings)
 
 	if (topology_open(NULL, &topology) < 0)
 		return EXIT_FAILED;
+	/* an address that is not found is one of the things that are known to be wrong */
+	(void)address_settle(settings);
 	planned = plan_make(topology, settings, &plan);
-	rc = control_check(settings, &plan);
+	rc = control_check(settings, &plan, check_left_out(as, settings));
 	topology_close(topology);
 	/* -EBUSY: an engine that serves has claimed a core that rail.cores names */
 	if (rc < 0 || (planned < 0 && planned != -EBUSY))
 		return EXIT_USAGE;
-	puts("the settings are valid");
+	printf("the settings are valid%s%s\n", as->user ? " for user " : "",
+		as->user ? as->user : "");
+	if (!as->allowed)
+		puts("files and folders were not checked: run this as root or as that user, or with --user and the one that will start the engine");
 	puts("peercachectl doctor examines the host.\n"
 	     "only the start can tell: whether engine.socket, cluster.port, metrics.port, the cores and disk.paths are free;\n"
 	     "whether memory, huge pages, locked memory and the limits of cgroup and process suffice; whether the NICs open;\n"
@@ -318,18 +386,21 @@ int main(int argc, char **argv)
 {
 	struct arguments args = {.ready_fd = -1};
 	struct settings settings;
+	struct check_as as;
 	int code;
 
 	atexit(stdout_check);
 	if (settings_default(&settings) < 0)
 		return EXIT_FAILED;
-	code = arguments_read(argc, argv, &args, &settings);
+	code = check_as_read(argc, argv, &as);
+	if (code < 0)
+		code = arguments_read(argc, argv, &args, &settings);
 	if (code >= 0)
 		return code;
 	log_level_set((enum log_level)settings.log_level);
 	log_format_set((enum log_format)settings.log_format);
 	if (args.check_only)
-		return check(&settings);
+		return check(&settings, &as);
 	signal(SIGPIPE, SIG_IGN);
 	/* without a meaning for the engine; its default action would end it */
 	signal(SIGHUP, SIG_IGN);

@@ -10,11 +10,16 @@ struct control;
 struct plan;
 struct settings;
 
+/* What control_check() leaves out. */
+enum control_unchecked {
+	UNCHECKED_SOCKET = 1, /* the folder of engine.socket: systemd makes it */
+	UNCHECKED_FILES = 2,  /* all files: this process is another user than the engine's */
+};
 /*
  * For --check: logs everything that is known to be wrong with the settings on this host, as far as
  * it needs nothing that a serving engine may hold. Returns 0 or the first -errno.
  */
-int control_check(const struct settings *settings, const struct plan *plan);
+int control_check(const struct settings *settings, const struct plan *plan, unsigned unchecked);
 /*
  * Builds all parts; the engine serves clients from control_run() on. Returns 0 or -errno, after
  * logging the reason.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the cgroups of this process: /proc/self/cgroup names them, /proc/self/mountinfo says where
- * they can be read. A container may see only a part of the tree, whose root is then its own group.
+ * Finds the cgroups of a process: its file "cgroup" in /proc names them, /proc/self/mountinfo says
+ * where they can be read. A container may see only a part of the tree, whose root is then its own
+ * group.
  */
 #include "numa/cgroup.h"
 
@@ -11,11 +12,17 @@
 #define PATH_BYTES 1024
 #define LINE_BYTES 4096
 
-static const char *root = ""; /* prefix of every path that is read; only tests set it */
+static const char *root = "";        /* prefix of every path that is read; only tests set it */
+static const char *process = "self"; /* the folder of /proc; NULL: none */
 
 void cgroup_test_root(const char *test_root)
 {
 	root = test_root ? test_root : "";
+}
+
+void cgroup_process(const char *whose)
+{
+	process = whose;
 }
 
 FILE *cgroup_file(const char *path)
@@ -51,7 +58,7 @@ static const struct shown shown[] = {
 	{CGROUP_CPU, "cpu", "cpu.cfs_quota_us", NULL, NULL},
 };
 
-/* Where a hierarchy of groups is mounted, and this process's group in it. */
+/* Where a hierarchy of groups is mounted, and the process's group in it. */
 struct place {
 	char mount[PATH_BYTES / 4];
 	char group[PATH_BYTES / 4]; /* below `mount`: "" or "/a/b" */
@@ -70,13 +77,17 @@ static bool list_has(const char *list, const char *word)
 	return false;
 }
 
-/* The group of this process as the kernel names it; false: none, or its name is too long. */
+/* The group of the process as the kernel names it; false: none, or its name is too long. */
 static bool group_named(const char *controller, char *ret, size_t ret_bytes)
 {
-	FILE *file = cgroup_file("/proc/self/cgroup");
-	char line[LINE_BYTES];
+	char line[LINE_BYTES], path_of[64];
 	bool found = false;
+	FILE *file;
 
+	if (!process)
+		return false;
+	snprintf(path_of, sizeof(path_of), "/proc/%s/cgroup", process);
+	file = cgroup_file(path_of);
 	while (file && !found && fgets(line, sizeof(line), file)) {
 		char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the cgroups of this process still allow: version 1 and 2, of this group and of all its
- * parents, where the kernel has them mounted. Start-up and slow paths only, any thread.
+ * What the cgroups of a process, by default this one, still allow: version 1 and 2, of its group
+ * and of all the parents, where the kernel has them mounted. Start-up and slow paths only, any
+ * thread; the process is chosen by one thread.
  */
 #ifndef NUMA_CGROUP_H
 #define NUMA_CGROUP_H
@@ -26,7 +27,13 @@ enum cgroup_limit {
  */
 bool cgroup_left(enum cgroup_limit limit, uint64_t *left, char name[CGROUP_NAME_BYTES]);
 
-/* Can the groups of this process be read for this limit? If not, nothing is known of it. */
+/*
+ * Whose groups are read from now on: a folder of /proc, such as "self" or "4711"; NULL: no one's,
+ * so that no limit is shown. The caller keeps the string alive.
+ */
+void cgroup_process(const char *process);
+
+/* Can the groups of the process be read for this limit? If not, nothing is known of it. */
 bool cgroup_shown(enum cgroup_limit limit);
 
 /* Opens a file of /proc or /sys for reading, below the root that a test has set. NULL: none. */

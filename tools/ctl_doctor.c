@@ -4,10 +4,15 @@
  * checks of engine/doctor and prints what they find. One thread.
  */
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "config/clock.h"
 #include "config/settings.h"
 #include "engine/doctor/doctor.h"
 #include "tools/common.h"
@@ -72,30 +77,82 @@ static void settings_take(struct ctl_run *ctl, json_object *report, struct setti
 
 /* ---- the engine ------------------------------------------------------------------------------ */
 
+#define ANSWER_BYTES (4u << 20) /* of a report, with the letter in front of it */
+
+/* The child: writes 'R' and the report, 'U' and why the engine could not be asked, or nothing. */
+static void report_write(const struct ctl_run *ctl, const char *socket, FILE *out)
+{
+	struct pc *pc;
+	int rc =
+		pc_open(&(struct pc_options){.socket = socket, .name_space = ctl->name_space}, &pc);
+	char *text;
+
+	if (rc == -ENOENT || rc == -ECONNREFUSED)
+		return;
+	if (rc < 0 || pc_report(pc, &text) < 0)
+		fprintf(out, "U%s", pc_error());
+	else
+		fprintf(out, "R%s", text);
+}
+
+/* Reads all that comes until the time is over. False: it is over. */
+static bool answer_read(int fd, uint64_t until_ns, char *ret, size_t bytes)
+{
+	size_t used = 0;
+	ssize_t got = 1;
+
+	while (got > 0 && used + 1 < bytes) {
+		uint64_t now_ns = clock_monotonic_ns();
+		struct pollfd p = {.fd = fd, .events = POLLIN};
+
+		if (now_ns >= until_ns ||
+			poll(&p, 1, (int)((until_ns - now_ns) / 1000000) + 1) == 0)
+			break;
+		got = read(fd, ret + used, bytes - 1 - used);
+		used += got > 0 ? (size_t)got : 0;
+	}
+	ret[used] = '\0';
+	return got <= 0;
+}
+
 /*
  * The report of the engine with this socket; the caller frees it. NULL: none runs, or it could not
- * be asked, for the reason in `unasked`.
+ * be asked, for the reason in `unasked`. A child asks, which ends with the time: an engine that
+ * hangs answers no call.
  */
 static json_object *report_find(
 	const struct ctl_run *ctl, const char *socket, char *unasked, size_t bytes)
 {
-	json_object *report;
-	struct pc *pc;
-	int rc;
+	uint64_t until_ns = clock_monotonic_ns() + ctl->timeout_ms * 1000000ull;
+	char *answer = malloc(ANSWER_BYTES);
+	json_object *report = NULL;
+	int ends[2];
+	pid_t child;
 
-	if (ctl->root)
-		return NULL;
-	rc = pc_open(&(struct pc_options){.socket = socket, .name_space = ctl->name_space}, &pc);
-	if (rc == -ENOENT || rc == -ECONNREFUSED)
-		return NULL;
-	if (rc < 0) {
-		snprintf(unasked, bytes, "%s", pc_error());
-		return NULL;
+	if (!answer || pipe(ends) < 0 || (child = fork()) < 0)
+		die("asking the engine: %s", strerror(errno));
+	if (child == 0) {
+		FILE *out = fdopen(ends[1], "w");
+
+		close(ends[0]);
+		if (out) {
+			report_write(ctl, socket, out);
+			fflush(out);
+		}
+		_exit(0);
 	}
-	report = engine_report(pc);
-	if (!report)
-		snprintf(unasked, bytes, "%s", pc_error());
-	pc_close(pc);
+	close(ends[1]);
+	if (!answer_read(ends[0], until_ns, answer, ANSWER_BYTES))
+		snprintf(unasked, bytes, "no answer within %u ms; the engine hangs",
+			ctl->timeout_ms);
+	else if (answer[0] == 'R' && !(report = json_tokener_parse(answer + 1)))
+		snprintf(unasked, bytes, "its report is not JSON");
+	else if (answer[0] == 'U')
+		snprintf(unasked, bytes, "%s", answer + 1);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	close(ends[0]);
+	free(answer);
 	return report;
 }
 
@@ -168,6 +225,7 @@ static void doctor_text(const struct doctor *d)
 int ctl_doctor(struct ctl_run *ctl)
 {
 	struct doctor_options options = {.root = ctl->root,
+		.user = ctl->user,
 		.library = pc_version(),
 		.given = ctl->arguments != 0,
 		.timeout_ms = ctl->timeout_ms};
@@ -181,7 +239,7 @@ int ctl_doctor(struct ctl_run *ctl)
 	settings_read(ctl, &s);
 	if (!socket && options.given)
 		socket = s.engine_socket;
-	report = report_find(ctl, socket, unasked, sizeof(unasked));
+	report = ctl->root ? NULL : report_find(ctl, socket, unasked, sizeof(unasked));
 	if (unasked[0])
 		options.unasked = unasked;
 	if (!options.given)

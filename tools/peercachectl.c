@@ -48,6 +48,8 @@ static const char help[] =
 	"  --set S.KEY=VALUE    doctor: one setting, overrides FILE; may be repeated\n"
 	"  --peer HOST[:PORT]   doctor: examine ports, versions and clocks between this host and\n"
 	"                       HOST; run it on both at the same time; may be repeated\n"
+	"  --user NAME          doctor: the user that will run the engine (default: that of the\n"
+	"                       unit peercache-engine.service, if this host has it)\n"
 	"  --root DIR           doctor: read sys and proc in DIR, of another host or a test\n"
 	"  --once               top: print one picture of 80 columns and 24 lines and end\n"
 	"  --json               print one JSON document, with \"version\" and \"json_version\"\n"
@@ -191,8 +193,8 @@ int main(int argc, char **argv)
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"cluster", 0, NULL, 'C'},
 		{"once", 0, NULL, '1'}, {"config", 1, NULL, 'c'}, {"set", 1, NULL, 'a'},
-		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"help", 0, NULL, 'h'},
-		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
+		{"peer", 1, NULL, 'p'}, {"root", 1, NULL, 'r'}, {"user", 1, NULL, 'u'},
+		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl_run ctl = {
 		.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
 	int o;
@@ -219,6 +221,7 @@ int main(int argc, char **argv)
 			ctl.peer[ctl.peers++] = optarg;
 			break;
 		case 'r': ctl.root = optarg; break;
+		case 'u': ctl.user = optarg; break;
 		case 'h': fputs(help, stdout); return 0;
 		case 'V': print_version(); return 0;
 		default: die("see --help");

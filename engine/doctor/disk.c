@@ -74,10 +74,38 @@ static void device_examine(struct doctor *d, const char *path)
 			"the device below it is not known");
 }
 
-static void path_examine(struct doctor *d, const char *path)
+/* The directories of disk.paths. */
+struct paths {
+	const char *path[sizeof(((struct settings *)NULL)->disk_paths) / 2];
+	unsigned count;
+};
+
+/*
+ * The directories that share the file system of `path`, with it. *ret_own: what their files have
+ * allocated.
+ */
+static unsigned paths_beside(const struct paths *paths, const char *path, uint64_t *ret_own)
 {
-	uint64_t room, own;
+	struct stat its, other;
+	unsigned same = 0;
+
+	*ret_own = 0;
+	if (stat(path, &its) < 0)
+		return 1;
+	for (unsigned i = 0; i < paths->count; i++) {
+		if (stat(paths->path[i], &other) < 0 || other.st_dev != its.st_dev)
+			continue;
+		*ret_own += allocated(paths->path[i]);
+		same++;
+	}
+	return same;
+}
+
+static void path_examine(struct doctor *d, const struct paths *paths, const char *path)
+{
+	uint64_t room, own, want;
 	struct statfs fs;
+	unsigned same;
 
 	if (statfs(path, &fs) < 0) {
 		/* a directory that is not there is a finding of the settings */
@@ -92,11 +120,12 @@ static void path_examine(struct doctor *d, const char *path)
 		return;
 	}
 	room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
-	own = allocated(path);
-	if (room + own < d->s->disk_bytes)
+	same = paths_beside(paths, path, &own);
+	want = same * d->s->disk_bytes;
+	if (room + own < want)
 		found(d, DOCTOR_FOUND, path, "free room there, or lower disk.bytes",
-			"disk.bytes = %.2f GiB are allocated at start, and %.2f GiB are free",
-			(double)d->s->disk_bytes / GIB, (double)(room + own) / GIB);
+			"%.2f GiB are allocated at start, disk.bytes for %u of disk.paths on this file system, and %.2f GiB are free",
+			(double)want / GIB, same, (double)(room + own) / GIB);
 	else
 		found(d, DOCTOR_OK, path, NULL, "%.2f GiB are free, file system type 0x%lx",
 			(double)room / GIB, (unsigned long)fs.f_type);
@@ -106,12 +135,16 @@ static void path_examine(struct doctor *d, const char *path)
 void check_disk(struct doctor *d)
 {
 	char text[sizeof(d->s->disk_paths)], *rest = text, *path;
+	struct paths paths = {.count = 0};
 
 	if (!d->s->disk_paths[0]) {
 		found(d, DOCTOR_NONE, "disk.paths", NULL, "no disk is used");
 		return;
 	}
 	snprintf(text, sizeof(text), "%s", d->s->disk_paths);
-	while ((path = strsep(&rest, ",")))
-		path_examine(d, path + strspn(path, " "));
+	while ((path = strsep(&rest, ",")) &&
+		paths.count < sizeof(paths.path) / sizeof(paths.path[0]))
+		paths.path[paths.count++] = path + strspn(path, " ");
+	for (unsigned i = 0; i < paths.count; i++)
+		path_examine(d, &paths, paths.path[i]);
 }

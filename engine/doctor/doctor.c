@@ -13,7 +13,9 @@
 #include <json-c/json.h>
 
 #include "config/log.h"
+#include "config/json_read.h"
 #include "config/ports.h"
+#include "engine/control/net/address.h"
 #include "engine/control/pages/sizes.h"
 #include "engine/doctor/inner.h"
 #include "numa/cgroup.h"
@@ -145,15 +147,16 @@ static void topology_examine(struct doctor *d)
 /* The running engine knows best; then what rail.cores names; then the plan. */
 static void poll_cores_find(struct doctor *d)
 {
-	json_object *rails = NULL, *core;
+	json_object *rails = json_get(d->options->report, "rails");
 
-	if (d->options->report)
-		json_object_object_get_ex(d->options->report, "rails", &rails);
-	if (rails && json_object_is_type(rails, json_type_array)) {
-		for (size_t i = 0; i < json_object_array_length(rails); i++)
-			if (json_object_object_get_ex(
-				    json_object_array_get_idx(rails, i), "core", &core))
-				cores_add(&d->poll, json_object_get_int(core));
+	if (json_object_is_type(rails, json_type_array)) {
+		for (size_t i = 0; i < json_object_array_length(rails); i++) {
+			int64_t core;
+
+			if (json_whole(json_object_array_get_idx(rails, i), "core", &core) &&
+				core >= 0 && core < DOCTOR_CORES_MAX)
+				cores_add(&d->poll, (int)core);
+		}
 		return;
 	}
 	if (strcmp(d->s->rail_cores, "auto") != 0) {
@@ -164,19 +167,60 @@ static void poll_cores_find(struct doctor *d)
 		cores_add(&d->poll, d->plan.rail[i].core);
 }
 
+static void engine_find(struct doctor *d)
+{
+	int64_t pid;
+
+	d->engine = d->options->unasked  ? ENGINE_UNASKED
+		    : d->options->report ? ENGINE_SERVES
+					 : ENGINE_ABSENT;
+	if (d->engine == ENGINE_SERVES && json_whole(d->options->report, "pid", &pid) && pid > 0 &&
+		pid <= INT32_MAX)
+		d->pid = (long)pid;
+}
+
+/* Whose files, limits and cgroups the engine has: those of the unit's user, or of this shell. */
+static void process_find(struct doctor *d)
+{
+	long pid = d->pid;
+
+	d->user = d->options->user;
+	if (!d->root[0] && unit_read(&d->unit))
+		d->of_unit = !d->user || strcmp(d->user, d->unit.user) == 0;
+	if (d->of_unit)
+		d->user = d->unit.user;
+	if (!pid && d->of_unit)
+		pid = d->unit.pid;
+	if (pid)
+		snprintf(d->process, sizeof(d->process), "%ld", pid);
+	else if (d->engine == ENGINE_UNASKED)
+		d->process_why = "the engine could not be asked, so its process is not known";
+	else if (d->engine == ENGINE_SERVES)
+		d->process_why = "the engine does not tell its process";
+	else if (d->of_unit)
+		d->process_why = UNIT_NAME " has its own, and does not run";
+	else
+		snprintf(d->process, sizeof(d->process), "self");
+	cgroup_process(d->process[0] ? d->process : NULL);
+}
+
 static void examine(struct doctor *d)
 {
-	json_object *pid;
 	unsigned rails = ports_rails(d->s, &d->soft);
+	char said[256];
 
 	d->nics = rails - d->soft;
-	if (d->options->report && json_object_object_get_ex(d->options->report, "pid", &pid))
-		d->pid = (long)json_object_get_int64(pid);
+	d->listening = *d->s;
+	engine_find(d);
+	process_find(d);
 	d->plan.rails = rails < RAILS_MAX ? rails : RAILS_MAX;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		d->plan.rail[i].numa_node = d->plan.rail[i].core = -1;
 	log_test_capture(d->plan_errors, sizeof(d->plan_errors));
 	topology_examine(d);
+	log_test_capture(said, sizeof(said)); /* check_settings() has it */
+	if (!d->root[0])
+		(void)address_settle(&d->listening);
 	log_test_capture(NULL, 0);
 	poll_cores_find(d);
 }

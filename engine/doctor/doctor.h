@@ -49,8 +49,9 @@ struct doctor_options {
 		*report; /* of the engine that runs with these settings; NULL: none does */
 	/* why the engine behind the socket could not be asked; NULL: it was, or none is there */
 	const char *unasked;
-	bool given;                         /* the settings were given, not taken from the report */
-	const char *library;                /* version of the client library */
+	const char *user;    /* that will run the engine; NULL: that of the unit, else the caller */
+	bool given;          /* the settings were given, not taken from the report */
+	const char *library; /* version of the client library */
 	const char *peer[DOCTOR_PEERS_MAX]; /* other hosts, "host" or "host:port"; ends with NULL */
 	unsigned timeout_ms;                /* for each host to answer */
 };

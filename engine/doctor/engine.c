@@ -8,8 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <json-c/json.h>
-
+#include "config/json_read.h"
 #include "engine/doctor/inner.h"
 
 #define ARGUMENTS_MAX 128
@@ -24,33 +23,50 @@ static unsigned lines_add(struct doctor *d, char *output)
 	char *rest = NULL;
 
 	for (char *line = strtok_r(output, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-		json_object *o = line[0] == '{' ? json_tokener_parse(line) : NULL, *text, *level;
+		json_object *o = line[0] == '{' ? json_tokener_parse(line) : NULL;
+		const char *message = json_text(o, "message");
 
-		if (o && json_object_object_get_ex(o, "message", &text) &&
-			json_object_object_get_ex(o, "level", &level)) {
-			const char *message = json_object_get_string(text);
-
-			if (!strcmp(json_object_get_string(level), "error") &&
-				!strstr(d->plan_errors, message)) {
-				found(d, DOCTOR_FOUND, "settings",
-					"peercache-engine --check; the text says what to set", "%s",
-					message);
-				lines++;
-			}
+		if (!strcmp(json_text(o, "level"), "error") && *message &&
+			!strstr(d->plan_errors, message)) {
+			found(d, DOCTOR_FOUND, "settings",
+				"peercache-engine --check; the text says what to set", "%s",
+				message);
+			lines++;
 		}
 		json_object_put(o);
 	}
 	return lines;
 }
 
-/* Runs the engine's own check, with the settings that the doctor has. */
+/* The user that --check takes on. False: this process may not be it, so files are not known. */
+static bool user_examine(struct doctor *d)
+{
+	int rc = d->user ? user_allowed(d->user) : 0;
+
+	if (rc < 0)
+		fix_set(found(d, DOCTOR_UNKNOWN, "engine.socket, disk.paths", NULL,
+				"the engine runs as user %s%s, and %s: its folders are not examined",
+				d->user, d->of_unit ? " (" UNIT_NAME ")" : "",
+				rc == -ENOENT ? "this host has no user of that name"
+					      : "only root and that user see them as it does"),
+			"run the doctor as root or as %s; --user NAME names another user", d->user);
+	return rc != -ENOENT;
+}
+
+/* Runs the engine's own check, with the settings that the doctor has, as the engine's user. */
 void check_settings(struct doctor *d)
 {
-	char *arguments[ARGUMENTS_MAX + 5] = {"peercache-engine", "--check"}, *output;
+	char *arguments[ARGUMENTS_MAX + 7] = {"peercache-engine", "--check"}, *output;
 	unsigned n = 2;
 	int status;
 
-	for (char *const *at = d->options->arguments; *at && n < ARGUMENTS_MAX; at++)
+	if (!user_examine(d))
+		return;
+	if (d->user) {
+		arguments[n++] = "--user";
+		arguments[n++] = (char *)d->user;
+	}
+	for (char *const *at = d->options->arguments; *at && n < ARGUMENTS_MAX + 2; at++)
 		arguments[n++] = *at;
 	arguments[n++] = "--set";
 	arguments[n++] = "log.format=json";
@@ -61,7 +77,8 @@ void check_settings(struct doctor *d)
 			"install peercache-engine beside peercachectl, or put it in $PATH",
 			"the program cannot be started");
 	else if (lines_add(d, output) == 0 && (status == 0 || d->plan_errors[0]))
-		found(d, DOCTOR_OK, "settings", NULL, "peercache-engine --check accepts them");
+		found(d, DOCTOR_OK, "settings", NULL, "peercache-engine --check accepts them%s%s",
+			d->user ? " for user " : "", d->user ? d->user : "");
 	else if (doctor_count(d, DOCTOR_FOUND) == 0)
 		found(d, DOCTOR_FOUND, "settings", "peercache-engine --check",
 			"the engine refuses them: %.*s", (int)strcspn(output, "\n"), output);
@@ -70,30 +87,17 @@ void check_settings(struct doctor *d)
 
 /* ---- the engine that runs -------------------------------------------------------------------- */
 
-static const char *text_of(json_object *o, const char *part, const char *name)
-{
-	if (part && (!o || !json_object_object_get_ex(o, part, &o)))
-		return "";
-	if (!o || !json_object_object_get_ex(o, name, &o))
-		return "";
-	return json_object_is_type(o, json_type_string) ? json_object_get_string(o) : "";
-}
-
 void check_engine(struct doctor *d)
 {
-	const char *worst = text_of(d->options->report, "health", "worst");
+	const char *worst = json_text(json_get(d->options->report, "health"), "worst");
 
-	if (d->options->unasked) {
+	if (d->engine == ENGINE_UNASKED)
 		found(d, DOCTOR_UNKNOWN, d->s->engine_socket,
 			"run the doctor as root or as the user of the engine",
 			"the engine could not be asked: %s", d->options->unasked);
-		return;
-	}
-	if (!d->options->report) {
+	else if (d->engine == ENGINE_ABSENT)
 		found(d, DOCTOR_NONE, d->s->engine_socket, NULL, "no engine serves");
-		return;
-	}
-	if (!strcmp(worst, "warning") || !strcmp(worst, "critical"))
+	else if (!strcmp(worst, "warning") || !strcmp(worst, "critical"))
 		found(d, DOCTOR_FOUND, d->s->engine_socket, "peercachectl health",
 			"the engine reports a %s finding of its own", worst);
 	else
@@ -134,7 +138,7 @@ void check_versions(struct doctor *d)
 {
 	static const char *const programs[] = {"peercache-engine", "peercache-keeper"};
 	const char *library = d->options->library;
-	const char *running = text_of(d->options->report, NULL, "version");
+	const char *running = json_text(d->options->report, "version");
 
 	for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
 		char *arguments[] = {(char *)programs[i], "--version", NULL};
@@ -167,15 +171,19 @@ void check_versions(struct doctor *d)
 void check_differences(struct doctor *d)
 {
 	char *text = settings_json(d->s);
-	json_object *ours = text ? json_tokener_parse(text) : NULL, *theirs = NULL;
+	json_object *ours = text ? json_tokener_parse(text) : NULL;
+	json_object *theirs = json_get(d->options->report, "settings");
 	bool differs = false;
 
 	free(text);
-	if (!d->options->report || !d->options->given) {
+	if (d->engine == ENGINE_UNASKED) {
+		found(d, DOCTOR_UNKNOWN, "settings", NULL, "the engine could not be asked");
+	} else if (d->engine == ENGINE_ABSENT || !d->options->given) {
 		found(d, DOCTOR_NONE, "settings", NULL,
-			d->options->report ? "no file was given: those of the engine are examined"
-					   : "no engine serves");
-	} else if (!ours || !json_object_object_get_ex(d->options->report, "settings", &theirs)) {
+			d->engine == ENGINE_ABSENT
+				? "no engine serves"
+				: "no file was given: those of the engine are examined");
+	} else if (!ours || !json_object_is_type(theirs, json_type_object)) {
 		found(d, DOCTOR_UNKNOWN, "settings", NULL, "the engine does not report them");
 	} else {
 		json_object_object_foreach (ours, name, value) {

@@ -8,15 +8,19 @@
 #include <glob.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "config/clock.h"
 #include "engine/doctor/inner.h"
 
 #define PATH_BYTES 1024
+#define PROGRAM_NS (60ull * 1000000000) /* for a program of the installation: names, topology */
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -202,24 +206,33 @@ _Noreturn static void program_become(char *const *arguments)
 	_exit(127);
 }
 
-/* Reads all that comes; what does not fit is dropped, so that the program never waits. */
-static void output_read(int fd, char *ret, size_t bytes)
+/*
+ * Reads all that comes; what does not fit is dropped, so that the program never waits. False: the
+ * program has not ended after PROGRAM_NS.
+ */
+static bool output_read(int fd, char *ret, size_t bytes)
 {
+	uint64_t until_ns = clock_monotonic_ns() + PROGRAM_NS;
 	char rest[4096];
 	size_t used = 0;
+	ssize_t got = 1;
 
-	for (;;) {
+	while (got != 0) {
 		bool room = used + 1 < bytes;
-		ssize_t got = room ? read(fd, ret + used, bytes - 1 - used)
-				   : read(fd, rest, sizeof(rest));
+		uint64_t now_ns = clock_monotonic_ns();
+		struct pollfd p = {.fd = fd, .events = POLLIN};
 
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
+		if (now_ns >= until_ns ||
+			poll(&p, 1, (int)((until_ns - now_ns) / 1000000) + 1) == 0)
 			break;
-		used += room ? (size_t)got : 0;
+		got = room ? read(fd, ret + used, bytes - 1 - used) : read(fd, rest, sizeof(rest));
+
+		if (got < 0 && errno != EINTR)
+			break;
+		used += room && got > 0 ? (size_t)got : 0;
 	}
 	ret[used] = '\0';
+	return got == 0;
 }
 
 int host_run(char *const *arguments, char *ret, size_t bytes)
@@ -240,8 +253,8 @@ int host_run(char *const *arguments, char *ret, size_t bytes)
 		program_become(arguments);
 	}
 	close(ends[1]);
-	if (child > 0)
-		output_read(ends[0], ret, bytes);
+	if (child > 0 && !output_read(ends[0], ret, bytes))
+		kill(child, SIGKILL);
 	close(ends[0]);
 	while (child > 0 && waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "config/unit.h"
 #include "engine/doctor/doctor.h"
 #include "numa/plan.h"
 #include "numa/topology.h"
@@ -22,9 +23,17 @@ struct cores {
 	unsigned count;
 };
 
+/* Whether an engine has what the settings want: then it is neither free nor lacking. */
+enum doctor_engine {
+	ENGINE_ABSENT,
+	ENGINE_SERVES,  /* its report is there */
+	ENGINE_UNASKED, /* one is there, or not: it could not be asked */
+};
+
 struct doctor {
 	const struct doctor_options *options;
 	const struct settings *s;
+	struct settings listening; /* the same with the addresses that the engine listens at */
 	const char *root;          /* "" or the folder of the tree */
 	const char *check;         /* name of the check that runs */
 	struct plan plan;          /* without `planned`, rails without node and core */
@@ -33,7 +42,14 @@ struct doctor {
 	struct topology *topology; /* NULL: it cannot be read */
 	struct cores poll;         /* the cores of poll cores */
 	unsigned soft, nics;       /* rails that are software NICs, and others */
-	long pid;                  /* of the engine that runs; 0: none */
+	enum doctor_engine engine;
+	long pid;         /* of the engine that serves; 0: none does, or it has not told */
+	const char *user; /* that runs the engine; NULL: the caller */
+	bool of_unit;     /* it is the user of the unit, which starts the engine */
+	struct unit unit; /* only if of_unit */
+	/* the folder of /proc whose limits and cgroups are the engine's; "": not known, see why */
+	char process[24];
+	const char *process_why;
 	struct doctor_finding finding[DOCTOR_FINDINGS_MAX];
 	unsigned findings;
 };

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/json_read.h"
 #include "engine/control/pages/sizes.h"
 #include "engine/doctor/inner.h"
-#include "engine/doctor/reach.h"
 #include "numa/cgroup.h"
 #include "numa/memory.h"
 
@@ -59,106 +59,146 @@ void check_plan(struct doctor *d)
 
 #define HUGE "hugepages/hugepages-2048kB"
 
+/* Where pages are reserved: a NUMA node, or the machine. */
 struct huge_place {
-	int node; /* -1: the machine */
 	char folder[128];
 	int64_t reserved, unused;
 };
 
-static bool huge_read(struct doctor *d, struct huge_place *at)
+/* Pages that an engine can have: one that runs has its own already, so those that are reserved. */
+static int64_t huge_have(const struct doctor *d, const struct huge_place *at)
+{
+	return d->engine == ENGINE_SERVES ? at->reserved : at->unused;
+}
+
+/* Of node `node`; -1: of the machine. */
+static enum host_read huge_read(const struct doctor *d, int node, struct huge_place *ret)
 {
 	char path[192];
+	enum host_read read;
 
-	if (at->node < 0)
-		snprintf(at->folder, sizeof(at->folder), "/sys/kernel/mm/" HUGE);
+	if (node < 0)
+		snprintf(ret->folder, sizeof(ret->folder), "/sys/kernel/mm/" HUGE);
 	else
-		snprintf(at->folder, sizeof(at->folder), "/sys/devices/system/node/node%d/" HUGE,
-			at->node);
+		snprintf(ret->folder, sizeof(ret->folder), "/sys/devices/system/node/node%d/" HUGE,
+			node);
+	snprintf(path, sizeof(path), "%s/nr_hugepages", ret->folder);
+	read = host_number(d, path, &ret->reserved);
+	snprintf(path, sizeof(path), "%s/free_hugepages", ret->folder);
+	if (read == HOST_READ && host_number(d, path, &ret->unused) != HOST_READ)
+		ret->unused = ret->reserved;
+	return read;
+}
+
+/* Has the place too few pages? `need` 0: never. */
+static bool huge_lacks(const struct doctor *d, const struct huge_place *at, int64_t need)
+{
+	return need > huge_have(d, at);
+}
+
+/* Lets the finding reserve what is needed there beside the pages of others. */
+static void huge_write(
+	const struct doctor *d, struct doctor_finding *f, const struct huge_place *at, int64_t need)
+{
+	char path[192], text[32];
+
 	snprintf(path, sizeof(path), "%s/nr_hugepages", at->folder);
-	if (host_not_read(d, host_number(d, path, &at->reserved), path))
-		return false;
-	snprintf(path, sizeof(path), "%s/free_hugepages", at->folder);
-	if (host_number(d, path, &at->unused) != HOST_READ)
-		at->unused = at->reserved;
-	return true;
+	snprintf(text, sizeof(text), "%" PRId64, need + at->reserved - huge_have(d, at));
+	found_write(f, path, text);
 }
 
-/* Pages that any node may provide are reserved on all nodes alike. */
-static void huge_spread(struct doctor *d, struct doctor_finding *f, int64_t want)
+/* Adds what is to say of one place; the finding if pages are lacking, else NULL. */
+static struct doctor_finding *huge_examine(
+	struct doctor *d, const struct huge_place *at, const char *name, int64_t need)
 {
-	struct host_paths paths =
-		host_glob(d, "/sys/devices/system/node/node[0-9]*/" HUGE "/nr_hugepages");
-	char text[32];
-	int64_t have;
+	const char *kind = d->engine == ENGINE_SERVES ? "reserved" : "free";
+	int64_t have = huge_have(d, at);
+	char path[192];
 
-	for (size_t i = 0; i < paths.count; i++) {
-		int64_t each = (want + (int64_t)paths.count - 1) / (int64_t)paths.count;
-
-		snprintf(text, sizeof(text), "%" PRId64, each);
-		if (host_number(d, paths.path[i], &have) == HOST_READ && have < each)
-			found_write(f, paths.path[i], text);
-	}
-	snprintf(text, sizeof(text), "%" PRId64, want);
-	if (!paths.count)
-		found_write(f, "/sys/kernel/mm/" HUGE "/nr_hugepages", text);
-	host_paths_free(&paths);
-}
-
-/* An engine that runs has its pages already: then those that are reserved count. */
-static void huge_examine(struct doctor *d, int node, int64_t need)
-{
-	struct huge_place at = {.node = node};
-	struct doctor_finding *f;
-	char name[32] = "this host", path[192], text[32];
-	int64_t have;
-
-	if (!huge_read(d, &at))
-		return;
-	if (node >= 0)
-		snprintf(name, sizeof(name), "NUMA node %d", node);
-	if (d->options->unasked) {
-		found(d, DOCTOR_UNKNOWN, at.folder, NULL,
+	snprintf(path, sizeof(path), "%s/nr_hugepages", at->folder);
+	if (d->engine == ENGINE_UNASKED)
+		found(d, DOCTOR_UNKNOWN, path, NULL,
 			"%" PRId64 " of 2 MiB are needed on %s; what the engine has is not known",
 			need, name);
-		return;
-	}
-	have = d->pid ? at.reserved : at.unused;
-	snprintf(path, sizeof(path), "%s/nr_hugepages", at.folder);
-	if (have >= need) {
+	else if (!huge_lacks(d, at, need))
 		found(d, DOCTOR_OK, path, NULL,
 			"%" PRId64 " of 2 MiB are needed on %s, %" PRId64 " are %s", need, name,
-			have, d->pid ? "reserved" : "free");
-		return;
-	}
-	f = found(d, DOCTOR_FOUND, path, NULL,
-		"%" PRId64 " of 2 MiB are needed on %s, %" PRId64
-		" are %s: memory falls back to small pages, and reads are slower",
-		need, name, have, d->pid ? "reserved" : "free");
-	need += at.reserved - have;
-	snprintf(text, sizeof(text), "%" PRId64, need);
-	if (node >= 0)
-		found_write(f, path, text);
+			have, kind);
 	else
-		huge_spread(d, f, need);
+		return found(d, DOCTOR_FOUND, path, NULL,
+			"%" PRId64 " of 2 MiB are needed on %s, %" PRId64
+			" are %s: memory falls back to small pages, and reads are slower",
+			need, name, have, kind);
+	return NULL;
+}
+
+/* Pages that are needed on a node. */
+static int64_t huge_need(const struct memory_node *nodes, unsigned count, int node)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (nodes[i].node == node)
+			return (int64_t)nodes[i].huge_pages;
+	return 0;
+}
+
+/*
+ * Pages that any node may provide: all nodes reserve the share. Nodes that lack their own have a
+ * finding that writes both: no file is written twice.
+ */
+static void huge_spread(struct doctor *d, struct doctor_finding *f, int64_t share,
+	const struct memory_node *nodes, unsigned count)
+{
+	for (int node = 0; node < TOPOLOGY_NODES_MAX; node++) {
+		int64_t need = huge_need(nodes, count, node);
+		struct huge_place at;
+
+		if (huge_read(d, node, &at) != HOST_READ || huge_lacks(d, &at, need))
+			continue;
+		if (huge_lacks(d, &at, need + share))
+			huge_write(d, f, &at, need + share);
+	}
 }
 
 void check_huge_pages(struct doctor *d)
 {
 	struct memory_node nodes[RAILS_MAX + 1];
-	unsigned count = memory_nodes(d->s, &d->plan, nodes);
-	int64_t sum = 0;
+	unsigned count = memory_nodes(d->s, &d->plan, nodes), places = 0;
+	int64_t any = huge_need(nodes, count, -1), sum = 0, share = 0;
+	struct huge_place machine, at;
+	struct doctor_finding *f;
+	enum host_read read;
+	char name[32];
 
 	if (!d->s->engine_huge_pages) {
 		found(d, DOCTOR_NONE, "engine.huge_pages", NULL, "the settings want none");
 		return;
 	}
-	for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = 0; i < count; i++)
 		sum += (int64_t)nodes[i].huge_pages;
-		if (nodes[i].node >= 0)
-			huge_examine(d, nodes[i].node, (int64_t)nodes[i].huge_pages);
+	for (int node = 0; node < TOPOLOGY_NODES_MAX; node++)
+		places += huge_read(d, node, &at) == HOST_READ;
+	read = huge_read(d, -1, &machine);
+	if (any && read == HOST_READ && places && huge_lacks(d, &machine, sum))
+		share = (any + places - 1) / places;
+	for (unsigned i = 0; i < count; i++) {
+		if (nodes[i].node < 0)
+			continue;
+		snprintf(name, sizeof(name), "NUMA node %d", nodes[i].node);
+		if (host_not_read(d, huge_read(d, nodes[i].node, &at), at.folder))
+			continue;
+		f = huge_examine(d, &at, name, (int64_t)nodes[i].huge_pages);
+		if (f)
+			huge_write(d, f, &at, (int64_t)nodes[i].huge_pages + share);
 	}
-	if (nodes[0].node < 0)
-		huge_examine(d, -1, sum);
+	if (!any || host_not_read(d, read, machine.folder))
+		return;
+	f = huge_examine(d, &machine, "this host", sum);
+	if (f && places)
+		huge_spread(d, f, share, nodes, count);
+	else if (f)
+		huge_write(d, f, &machine, sum);
+	if (f && !f->writes)
+		fix_set(f, "the fixes of its NUMA nodes mend it");
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -177,11 +217,11 @@ static void bytes_needed(const struct doctor *d, uint64_t *ret_huge, uint64_t *r
 /* Has the running engine another engine.pool_bytes than the settings? */
 static bool pool_differs(const struct doctor *d)
 {
-	long bytes;
+	int64_t bytes;
 
-	return d->options->given &&
-	       (!reach_number(d->options->report, "settings", "engine.pool_bytes", &bytes) ||
-		       (uint64_t)bytes != d->s->engine_pool_bytes);
+	return d->options->given && (!json_whole(json_get(d->options->report, "settings"),
+					     "engine.pool_bytes", &bytes) ||
+					    (uint64_t)bytes != d->s->engine_pool_bytes);
 }
 
 void check_memory(struct doctor *d)
@@ -190,14 +230,14 @@ void check_memory(struct doctor *d)
 	uint64_t huge, small, left = memory_available(limit, sizeof(limit));
 
 	bytes_needed(d, &huge, &small);
-	if (d->options->unasked)
+	if (d->engine == ENGINE_UNASKED)
 		found(d, DOCTOR_UNKNOWN, "engine.pool_bytes", NULL,
 			"what the engine has is not known");
-	else if (d->pid && pool_differs(d))
+	else if (d->engine == ENGINE_SERVES && pool_differs(d))
 		found(d, DOCTOR_UNKNOWN, "engine.pool_bytes", NULL,
 			"the engine that runs has another value: whether %.2f GiB fit shows when it has ended",
 			(double)(huge + small) / GIB);
-	else if (d->pid)
+	else if (d->engine == ENGINE_SERVES)
 		found(d, DOCTOR_OK, "engine.pool_bytes", NULL, "the engine has its %.2f GiB",
 			(double)(huge + small) / GIB);
 	else if (left == UNLIMITED)
@@ -245,7 +285,7 @@ static void limit_examine(
 		found(d, DOCTOR_UNKNOWN, path, NULL, "it has no readable line \"%s\"", name);
 	else if (have < want)
 		found(d, DOCTOR_FOUND, path, fix, "%s: %" PRIu64 "%s, and %" PRIu64 " are needed",
-			name, have, d->pid ? "" : " in this shell", want);
+			name, have, strcmp(d->process, "self") ? "" : " in this shell", want);
 	else
 		found(d, DOCTOR_OK, path, NULL, "%s: enough", name);
 }
@@ -253,11 +293,16 @@ static void limit_examine(
 void check_limits(struct doctor *d)
 {
 	uint64_t huge, small, largest = d->s->engine_pool_bytes;
-	char path[64] = "/proc/self/limits";
+	char path[64];
 
 	bytes_needed(d, &huge, &small);
-	if (d->pid)
-		snprintf(path, sizeof(path), "/proc/%ld/limits", d->pid);
+	if (!d->process[0]) {
+		found(d, DOCTOR_UNKNOWN, "limits of the process",
+			"systemctl show " UNIT_NAME " | grep ^Limit; or examine it while it runs",
+			"%s", d->process_why);
+		return;
+	}
+	snprintf(path, sizeof(path), "/proc/%s/limits", d->process);
 	if (d->nics)
 		limit_examine(d, path, "Max locked memory", (huge + small) * d->nics,
 			"LimitMEMLOCK=infinity in the engine's systemd unit; for shells: setup-host --apply --persist and a new login");
@@ -278,9 +323,10 @@ void check_limits(struct doctor *d)
 /* A poll core that has used its quota stands still until the next period. */
 static void cpu_quota_examine(struct doctor *d)
 {
-	char name[CGROUP_NAME_BYTES];
+	char name[CGROUP_NAME_BYTES], path[64];
 	uint64_t quota_us = UNLIMITED;
 
+	snprintf(path, sizeof(path), "/proc/%s/cgroup", d->process);
 	if (cgroup_left(CGROUP_CPU, &quota_us, name))
 		found(d, DOCTOR_FOUND, name,
 			"give the engine no CPU limit: CPUQuota= in its unit, limits.cpu of its container",
@@ -288,10 +334,10 @@ static void cpu_quota_examine(struct doctor *d)
 			" us of processor time in a period: poll cores stand still when they are used",
 			quota_us);
 	else if (cgroup_shown(CGROUP_CPU))
-		found(d, DOCTOR_OK, "cgroup", NULL, "no limit of processor time");
+		found(d, DOCTOR_OK, path, NULL, "no limit of processor time");
 	else
-		found(d, DOCTOR_UNKNOWN, "/proc/self/cgroup", NULL,
-			"no cgroup of this process can be read: limits of processor time are not known");
+		found(d, DOCTOR_UNKNOWN, path, NULL,
+			"no cgroup of that process can be read: limits of processor time are not known");
 }
 
 void check_cgroup(struct doctor *d)
@@ -299,15 +345,23 @@ void check_cgroup(struct doctor *d)
 	uint64_t huge, small, left = UNLIMITED;
 	char name[CGROUP_NAME_BYTES];
 
+	if (!d->process[0]) {
+		found(d, DOCTOR_UNKNOWN, "cgroup",
+			"systemctl show " UNIT_NAME
+			" -p CPUQuotaPerSecUSec -p MemoryMax -p TasksMax",
+			"%s", d->process_why);
+		return;
+	}
 	cpu_quota_examine(d);
 	bytes_needed(d, &huge, &small);
-	if (!d->pid && cgroup_left(CGROUP_HUGE, &left, name) && left < huge)
+	if (d->engine == ENGINE_ABSENT && cgroup_left(CGROUP_HUGE, &left, name) && left < huge)
 		found(d, DOCTOR_FOUND, name,
 			"raise that limit: hugetlb of the unit, hugepages-2Mi of the container",
 			"%.2f GiB on huge pages are needed, the group allows %.2f GiB",
 			(double)huge / GIB, (double)left / GIB);
 	left = UNLIMITED;
-	if (!d->pid && cgroup_left(CGROUP_TASKS, &left, name) && left < TASKS_WANTED)
+	if (d->engine == ENGINE_ABSENT && cgroup_left(CGROUP_TASKS, &left, name) &&
+		left < TASKS_WANTED)
 		found(d, DOCTOR_FOUND, name,
 			"raise that limit: TasksMax= of the unit, the pids limit of the container",
 			"%d threads are needed, the group allows %" PRIu64 " more", TASKS_WANTED,

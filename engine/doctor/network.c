@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "config/address_text.h"
+#include "config/json_read.h"
 #include "config/ports.h"
 #include "engine/control/net/address.h"
 #include "engine/doctor/inner.h"
@@ -30,16 +31,8 @@ static bool address_is_here(const struct sockaddr *address)
 
 	if (getifaddrs(&list) < 0)
 		return true; /* not known */
-	for (const struct ifaddrs *at = list; at && !here; at = at->ifa_next) {
-		if (!at->ifa_addr || at->ifa_addr->sa_family != address->sa_family)
-			continue;
-		if (address->sa_family == AF_INET)
-			here = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr ==
-			       ((const struct sockaddr_in *)address)->sin_addr.s_addr;
-		else if (address->sa_family == AF_INET6)
-			here = !memcmp(&((const struct sockaddr_in6 *)at->ifa_addr)->sin6_addr,
-				&((const struct sockaddr_in6 *)address)->sin6_addr, 16);
-	}
+	for (const struct ifaddrs *at = list; at && !here; at = at->ifa_next)
+		here = at->ifa_addr && address_same(at->ifa_addr, address);
 	freeifaddrs(list);
 	return here;
 }
@@ -65,7 +58,7 @@ static void name_examine(struct doctor *d, const char *name)
 {
 	struct addrinfo *list;
 	bool loopback = true, here = false;
-	int error = reach_look_up(name, 1, &list);
+	int error = address_look_up(name, 1, &list);
 
 	if (error) {
 		found(d, DOCTOR_FOUND, "cluster.address",
@@ -98,7 +91,13 @@ void check_address(struct doctor *d)
 	socklen_t bytes;
 
 	if (!strcmp(text, "auto")) {
-		found(d, DOCTOR_OK, "cluster.address", NULL, "auto: by the route to the seeds");
+		if (strcmp(d->listening.cluster_address, "auto"))
+			found(d, DOCTOR_OK, "cluster.address", NULL, "auto: %s",
+				d->listening.cluster_address);
+		else
+			found(d, DOCTOR_FOUND, "cluster.address",
+				"set cluster.address to an address of this host, or give it a route to the seeds",
+				"auto: no route of this host tells its address");
 		return;
 	}
 	if (address_text_loopback(text)) {
@@ -158,7 +157,7 @@ static void seed_examine(struct doctor *d, const struct seed_address *seed)
 	struct addrinfo *list;
 
 	address_text(seed->host, seed->port, where);
-	error = reach_look_up(seed->host, seed->port, &list);
+	error = address_look_up(seed->host, seed->port, &list);
 	if (error) {
 		found(d, DOCTOR_FOUND, where, "write it to /etc/hosts or DNS, or give an address",
 			"seed %s: %s", seed->host, gai_strerror(error));
@@ -204,24 +203,71 @@ void check_seeds(struct doctor *d)
 
 /* ---- ports ----------------------------------------------------------------------------------- */
 
-/* Ports that outgoing connections of this host may take. */
+/* Is the port in a list such as "7000-7001,8080"? */
+static bool port_is_listed(const char *list, unsigned port)
+{
+	unsigned low, high;
+	int used;
+
+	while (sscanf(list, "%u%n", &low, &used) == 1) {
+		list += used;
+		high = low;
+		if (sscanf(list, "-%u%n", &high, &used) == 1)
+			list += used;
+		if (port >= low && port <= high)
+			return true;
+		if (*list++ != ',')
+			return false;
+	}
+	return false;
+}
+
+#define RESERVED "/proc/sys/net/ipv4/ip_local_reserved_ports"
+
+/* Ports that outgoing connections of this host may take: in the range, and not reserved. */
 static bool port_is_ephemeral(const struct doctor *d, unsigned port)
 {
 	unsigned low, high;
-	char text[64];
+	char text[4096];
 
-	return host_text(d, "/proc/sys/net/ipv4/ip_local_port_range", text, sizeof(text)) ==
-		       HOST_READ &&
-	       sscanf(text, "%u %u", &low, &high) == 2 && port >= low && port <= high;
+	if (host_text(d, "/proc/sys/net/ipv4/ip_local_port_range", text, sizeof(text)) !=
+			HOST_READ ||
+		sscanf(text, "%u %u", &low, &high) != 2 || port < low || port > high)
+		return false;
+	return host_text(d, RESERVED, text, sizeof(text)) != HOST_READ ||
+	       !port_is_listed(text, port);
+}
+
+/* The command that reserves those ports of the engine, and keeps what is reserved. */
+static void port_reserve_fix(struct doctor *d, struct doctor_finding *finding, const char *setting)
+{
+	struct port_use list[PORTS_MAX];
+	unsigned count = ports_list(&d->listening, list);
+	char reserved[4096];
+	size_t used;
+
+	(void)host_text(d, RESERVED, reserved, sizeof(reserved));
+	used = strlen(reserved);
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned n = 0; list[i].listens && list[i].port && n < list[i].ports; n++)
+			if (used + 8 < sizeof(reserved) && port_is_ephemeral(d, list[i].port + n))
+				used += (size_t)sprintf(
+					reserved + used, "%s%u", used ? "," : "", list[i].port + n);
+	if (used > sizeof(reserved) / 2) /* the list may be longer than what was read */
+		fix_set(finding, "add it to net.ipv4.ip_local_reserved_ports, or set a lower %s",
+			setting);
+	else
+		fix_set(finding, "sysctl -w net.ipv4.ip_local_reserved_ports=%s, or set a lower %s",
+			reserved, setting);
 }
 
 /* Does the running engine have this port, by its own report? */
 static bool port_is_own(const struct doctor *d, const char *setting, unsigned first)
 {
-	long value = 0;
+	int64_t value;
 
-	return d->pid && reach_number(d->options->report, "settings", setting, &value) &&
-	       (unsigned)value == first;
+	return json_whole(json_get(d->options->report, "settings"), setting, &value) &&
+	       value == (int64_t)first;
 }
 
 static void port_examine(struct doctor *d, const struct port_use *use, unsigned port)
@@ -232,7 +278,7 @@ static void port_examine(struct doctor *d, const struct port_use *use, unsigned 
 	snprintf(where, sizeof(where), "%s %u", use->setting, port);
 	if (rc == -EADDRINUSE && port_is_own(d, use->setting, use->port))
 		found(d, DOCTOR_OK, where, NULL, "the engine listens on it");
-	else if (rc == -EADDRINUSE && d->options->unasked)
+	else if (rc == -EADDRINUSE && d->engine == ENGINE_UNASKED)
 		found(d, DOCTOR_UNKNOWN, where, NULL,
 			"a program listens on it; whether it is the engine is not known");
 	else if (rc == -EADDRINUSE)
@@ -247,10 +293,10 @@ static void port_examine(struct doctor *d, const struct port_use *use, unsigned 
 		found(d, DOCTOR_UNKNOWN, where, NULL, "binding %s port %u: %s", use->address, port,
 			strerror(-rc));
 	else if (port_is_ephemeral(d, port))
-		fix_set(found(d, DOCTOR_FOUND, where, NULL,
+		port_reserve_fix(d,
+			found(d, DOCTOR_FOUND, where, NULL,
 				"outgoing connections of this host may take port %u (net.ipv4.ip_local_port_range) before the engine starts",
 				port),
-			"sysctl -w net.ipv4.ip_local_reserved_ports=%u, or set a lower %s", port,
 			use->setting);
 	else
 		found(d, DOCTOR_OK, where, NULL, "free");
@@ -259,7 +305,7 @@ static void port_examine(struct doctor *d, const struct port_use *use, unsigned 
 void check_ports(struct doctor *d)
 {
 	struct port_use list[PORTS_MAX];
-	unsigned count = ports_list(d->s, list);
+	unsigned count = ports_list(&d->listening, list);
 
 	for (unsigned i = 0; i < count; i++) {
 		if (!list[i].listens)

@@ -57,11 +57,24 @@ static bool nic_next(const struct doctor *d, const char **list, struct nic *ret)
 	}
 }
 
-static bool nics_missing(struct doctor *d)
+/*
+ * Examines each NIC of rail.devices. `infiniband`: what is said of a NIC that is not RoCE, which is
+ * not examined then; NULL: it is examined as well.
+ */
+static void nics_examine(struct doctor *d, const char *infiniband,
+	void (*examine)(struct doctor *d, const struct nic *nic))
 {
+	const char *list = d->s->rail_devices;
+	struct nic nic;
+
 	if (!d->nics)
 		found(d, DOCTOR_NONE, "rail.devices", NULL, "no RDMA NIC is used");
-	return !d->nics;
+	while (nic_next(d, &list, &nic)) {
+		if (infiniband && !nic.roce)
+			found(d, DOCTOR_OK, nic.port, NULL, "InfiniBand: %s", infiniband);
+		else
+			examine(d, &nic);
+	}
 }
 
 /* Every host has a network interface: without one in sysfs, its NICs are not shown either. */
@@ -118,37 +131,35 @@ static bool nic_there(const struct doctor *d, const char *name)
 	return there;
 }
 
+static void link_examine(struct doctor *d, const struct nic *nic)
+{
+	char path[256], state[64], rate[64];
+	enum host_read read;
+
+	snprintf(path, sizeof(path), IB "/%s", nic->name);
+	if (!nic_there(d, nic->name)) {
+		found(d, DOCTOR_FOUND, path, "ls " IB "; modprobe mlx5_ib", "there is no NIC %s",
+			nic->name);
+		return;
+	}
+	snprintf(path, sizeof(path), "%s/rate", nic->port);
+	(void)host_text(d, path, rate, sizeof(rate));
+	snprintf(path, sizeof(path), "%s/state", nic->port);
+	read = host_text(d, path, state, sizeof(state));
+	if (read != HOST_READ || !state[0])
+		found(d, DOCTOR_UNKNOWN, path, NULL, "it cannot be read");
+	else if (strstr(state, "ACTIVE"))
+		found(d, DOCTOR_OK, path, NULL, "%s, %s", state, rate);
+	else
+		fix_set(found(d, DOCTOR_FOUND, path, NULL, "%s: pages cannot be read over this NIC",
+				state),
+			"ip link set %s up; look at cable, transceiver and switch port",
+			nic->net[0] ? nic->net : "INTERFACE");
+}
+
 void check_links(struct doctor *d)
 {
-	const char *list = d->s->rail_devices;
-	struct nic nic;
-
-	if (nics_missing(d))
-		return;
-	while (nic_next(d, &list, &nic)) {
-		char path[256], state[64], rate[64];
-		enum host_read read;
-
-		snprintf(path, sizeof(path), IB "/%s", nic.name);
-		if (!nic_there(d, nic.name)) {
-			found(d, DOCTOR_FOUND, path, "ls " IB "; modprobe mlx5_ib",
-				"there is no NIC %s", nic.name);
-			continue;
-		}
-		snprintf(path, sizeof(path), "%s/rate", nic.port);
-		(void)host_text(d, path, rate, sizeof(rate));
-		snprintf(path, sizeof(path), "%s/state", nic.port);
-		read = host_text(d, path, state, sizeof(state));
-		if (read != HOST_READ || !state[0])
-			found(d, DOCTOR_UNKNOWN, path, NULL, "it cannot be read");
-		else if (strstr(state, "ACTIVE"))
-			found(d, DOCTOR_OK, path, NULL, "%s, %s", state, rate);
-		else
-			fix_set(found(d, DOCTOR_FOUND, path, NULL,
-					"%s: pages cannot be read over this NIC", state),
-				"ip link set %s up; look at cable, transceiver and switch port",
-				nic.net[0] ? nic.net : "INTERFACE");
-	}
+	nics_examine(d, NULL, link_examine);
 }
 
 /* Is a GID usable: RoCE v2 and not empty? Link-local ones are not routed. */
@@ -197,47 +208,30 @@ static void gid_examine(struct doctor *d, const struct nic *nic)
 
 void check_gids(struct doctor *d)
 {
-	const char *list = d->s->rail_devices;
-	struct nic nic;
+	nics_examine(d, "it needs none", gid_examine);
+}
 
-	if (nics_missing(d))
-		return;
-	while (nic_next(d, &list, &nic)) {
-		if (nic.roce)
-			gid_examine(d, &nic);
-		else
-			found(d, DOCTOR_OK, nic.port, NULL, "InfiniBand needs none");
-	}
+static void mtu_examine(struct doctor *d, const struct nic *nic)
+{
+	char path[256];
+	int64_t mtu;
+
+	snprintf(path, sizeof(path), "/sys/class/net/%s/mtu", nic->net);
+	if (!nic->net[0] || host_number(d, path, &mtu) != HOST_READ)
+		found(d, DOCTOR_UNKNOWN, nic->net[0] ? path : nic->port, NULL,
+			"the MTU of the interface of %s cannot be read", nic->name);
+	else if (mtu < MTU_WANTED)
+		fix_set(found(d, DOCTOR_FOUND, path, NULL,
+				"%lld: packets of %s have at most %d bytes of payload",
+				(long long)mtu, nic->name, mtu < 2200 ? 1024 : 2048),
+			"ip link set %s mtu 9000, on all hosts and switches", nic->net);
+	else
+		found(d, DOCTOR_OK, path, NULL, "%lld", (long long)mtu);
 }
 
 void check_mtu(struct doctor *d)
 {
-	const char *list = d->s->rail_devices;
-	struct nic nic;
-
-	if (nics_missing(d))
-		return;
-	while (nic_next(d, &list, &nic)) {
-		char path[256];
-		int64_t mtu;
-
-		if (!nic.roce) {
-			found(d, DOCTOR_OK, nic.port, NULL,
-				"InfiniBand: the subnet manager sets it");
-			continue;
-		}
-		snprintf(path, sizeof(path), "/sys/class/net/%s/mtu", nic.net);
-		if (!nic.net[0] || host_number(d, path, &mtu) != HOST_READ)
-			found(d, DOCTOR_UNKNOWN, nic.net[0] ? path : nic.port, NULL,
-				"the MTU of the interface of %s cannot be read", nic.name);
-		else if (mtu < MTU_WANTED)
-			fix_set(found(d, DOCTOR_FOUND, path, NULL,
-					"%lld: packets of %s have at most %d bytes of payload",
-					(long long)mtu, nic.name, mtu < 2200 ? 1024 : 2048),
-				"ip link set %s mtu 9000, on all hosts and switches", nic.net);
-		else
-			found(d, DOCTOR_OK, path, NULL, "%lld", (long long)mtu);
-	}
+	nics_examine(d, "the subnet manager sets it", mtu_examine);
 }
 
 /* The class of packets that the NIC sends; -1: not known. */
@@ -259,30 +253,26 @@ static int64_t traffic_class(const struct doctor *d, const struct nic *nic, char
 	return class;
 }
 
+static void traffic_class_examine(struct doctor *d, const struct nic *nic)
+{
+	char path[256];
+	int64_t class = traffic_class(d, nic, path);
+
+	if (class < 0)
+		found(d, DOCTOR_UNKNOWN, path,
+			"rail.traffic_class = 106 (DSCP 26), as the switches expect it",
+			"%s: this driver does not show it; the engine uses 0", nic->name);
+	else if (class == 0 && d->s->rail_traffic_class < 0)
+		found(d, DOCTOR_FOUND, path,
+			"rail.traffic_class = 106 (DSCP 26), as the switches expect it; 0 if no class is wanted",
+			"0: no switch tells packets of %s from others", nic->name);
+	else
+		found(d, DOCTOR_OK, path, NULL, "%lld", (long long)class);
+}
+
 void check_traffic_class(struct doctor *d)
 {
-	const char *list = d->s->rail_devices;
-	struct nic nic;
-
-	if (nics_missing(d))
-		return;
-	while (nic_next(d, &list, &nic)) {
-		char path[256];
-		int64_t class = traffic_class(d, &nic, path);
-
-		if (!nic.roce)
-			found(d, DOCTOR_OK, nic.port, NULL, "InfiniBand uses rail.service_level");
-		else if (class < 0)
-			found(d, DOCTOR_UNKNOWN, path,
-				"rail.traffic_class = 106 (DSCP 26), as the switches expect it",
-				"%s: this driver does not show it; the engine uses 0", nic.name);
-		else if (class == 0 && d->s->rail_traffic_class < 0)
-			found(d, DOCTOR_FOUND, path,
-				"rail.traffic_class = 106 (DSCP 26), as the switches expect it; 0 if no class is wanted",
-				"0: no switch tells packets of %s from others", nic.name);
-		else
-			found(d, DOCTOR_OK, path, NULL, "%lld", (long long)class);
-	}
+	nics_examine(d, "it uses rail.service_level", traffic_class_examine);
 }
 
 /* Asks the kernel for the priorities with PFC (802.1Qbb). Returns the mask, or -errno. */
@@ -348,33 +338,27 @@ static int ecn_read(const struct doctor *d, const char *net)
 	return mask;
 }
 
+static void lossless_examine(struct doctor *d, const struct nic *nic)
+{
+	int pfc = d->root[0] || !nic->net[0] ? -ENODATA : pfc_read(nic->net);
+	int ecn = nic->net[0] ? ecn_read(d, nic->net) : -1;
+
+	if (pfc > 0 || ecn > 0)
+		found(d, DOCTOR_OK, nic->net, NULL, "priorities: PFC mask 0x%x, ECN mask 0x%x",
+			pfc < 0 ? 0 : pfc, ecn < 0 ? 0 : ecn);
+	else if (pfc < 0 || ecn < 0)
+		fix_set(found(d, DOCTOR_UNKNOWN, nic->net[0] ? nic->net : nic->port, NULL,
+				"%s: the driver does not show both of PFC and ECN", nic->name),
+			"mlnx_qos -i %s, or dcb pfc show dev with that name",
+			nic->net[0] ? nic->net : "INTERFACE");
+	else
+		fix_set(found(d, DOCTOR_FOUND, nic->net, NULL,
+				"%s: neither PFC nor ECN is on: a full switch drops packets, and each one costs a time-out",
+				nic->name),
+			"mlnx_qos -i %s --trust dscp --pfc 0,0,0,1,0,0,0,0", nic->net);
+}
+
 void check_lossless(struct doctor *d)
 {
-	const char *list = d->s->rail_devices;
-	struct nic nic;
-
-	if (nics_missing(d))
-		return;
-	while (nic_next(d, &list, &nic)) {
-		int pfc = d->root[0] || !nic.net[0] ? -ENODATA : pfc_read(nic.net);
-		int ecn = nic.net[0] ? ecn_read(d, nic.net) : -1;
-
-		if (!nic.roce)
-			found(d, DOCTOR_OK, nic.port, NULL, "InfiniBand loses no packets");
-		else if (pfc > 0 || ecn > 0)
-			found(d, DOCTOR_OK, nic.net, NULL,
-				"priorities: PFC mask 0x%x, ECN mask 0x%x", pfc < 0 ? 0 : pfc,
-				ecn < 0 ? 0 : ecn);
-		else if (pfc < 0 || ecn < 0)
-			fix_set(found(d, DOCTOR_UNKNOWN, nic.net[0] ? nic.net : nic.port, NULL,
-					"%s: the driver does not show both of PFC and ECN",
-					nic.name),
-				"mlnx_qos -i %s, or dcb pfc show dev with that name",
-				nic.net[0] ? nic.net : "INTERFACE");
-		else
-			fix_set(found(d, DOCTOR_FOUND, nic.net, NULL,
-					"%s: neither PFC nor ECN is on: a full switch drops packets, and each one costs a time-out",
-					nic.name),
-				"mlnx_qos -i %s --trust dscp --pfc 0,0,0,1,0,0,0,0", nic.net);
-	}
+	nics_examine(d, "it loses no packets", lossless_examine);
 }

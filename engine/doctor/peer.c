@@ -4,8 +4,7 @@
  * engine runs here, the doctor listens on its ports meanwhile, so that the doctor of the other host
  * finds them open: the same command is run on both hosts at the same time. One thread.
  */
-#include <errno.h>
-#include <poll.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <json-c/json.h>
-
-#include "config/address_text.h"
 #include "config/clock.h"
+#include "config/json_read.h"
 #include "config/ports.h"
 #include "engine/abi/wire.h"
 #include "engine/control/net/address.h"
@@ -24,14 +21,16 @@
 #include "engine/doctor/reach.h"
 
 #define REPORT_BYTES (4u << 20)
-#define TRY_MS 500           /* one attempt to connect; there are more until the time is over */
-#define CLOCKS_APART_MS 1000 /* clocks that differ by more make logs and graphs useless */
+#define TRY_MS 500              /* one attempt to connect; there are more until the time is over */
+#define CLOCKS_APART_MS 1000    /* clocks that differ by more make logs and graphs useless */
+#define TIME_MS_MAX (1ll << 60) /* of what the peer tells */
 #define LISTENERS_MAX (RAILS_MAX + 2)
 
 /* One TCP port, in both directions. */
 struct way {
 	const char *setting;
-	unsigned port; /* the same on both hosts; of cluster.port that of --peer */
+	unsigned port; /* of the peer; cluster.port is that of --peer, others are as here */
+	unsigned own;  /* of this host */
 	int fd;        /* listens here; -1: an engine or another program has the port */
 	bool in, done;
 	enum reach out;
@@ -41,10 +40,9 @@ struct peer {
 	struct seed_address at;
 	struct way way[LISTENERS_MAX];
 	unsigned ways;
-	struct sockaddr_storage address; /* the first one of its name */
-	json_object *report;             /* what its engine says of itself; NULL: nothing */
-	long age_ms;                     /* how old that was when it was sent */
-	int64_t asked_ms, answered_ms;   /* real time before and after that */
+	json_object *report;           /* what its engine says of itself; NULL: nothing */
+	int64_t age_ms;                /* how old that was when it was sent */
+	int64_t asked_ms, answered_ms; /* real time before and after that */
 };
 
 static int64_t unix_ms(void)
@@ -58,7 +56,7 @@ static int64_t unix_ms(void)
 static void ways_make(struct doctor *d, struct peer *peer)
 {
 	struct port_use list[PORTS_MAX];
-	unsigned count = ports_list(d->s, list);
+	unsigned count = ports_list(&d->listening, list);
 
 	for (unsigned i = 0; i < count; i++) {
 		for (unsigned n = 0; list[i].listens && list[i].port && n < list[i].ports; n++) {
@@ -68,7 +66,10 @@ static void ways_make(struct doctor *d, struct peer *peer)
 				return;
 			*way = (struct way){.setting = list[i].setting,
 				.port = list[i].port + n,
-				.fd = d->pid ? -1 : reach_listen(list[i].address, list[i].port + n),
+				.own = list[i].port + n,
+				.fd = d->engine == ENGINE_SERVES
+					      ? -1
+					      : reach_listen(list[i].address, list[i].port + n),
 				.out = REACH_SILENT};
 			if (i == 0)
 				way->port = peer->at.port;
@@ -83,17 +84,10 @@ static bool from_peer(const struct peer *peer, const struct sockaddr_storage *fr
 	struct addrinfo *list;
 	bool is = false;
 
-	if (reach_look_up(peer->at.host, 1, &list))
+	if (address_look_up(peer->at.host, 1, &list))
 		return false;
-	for (const struct addrinfo *at = list; at && !is; at = at->ai_next) {
-		char a[64], b[64];
-
-		is = !getnameinfo(
-			     at->ai_addr, at->ai_addrlen, a, sizeof(a), NULL, 0, NI_NUMERICHOST) &&
-		     !getnameinfo((const struct sockaddr *)from, sizeof(*from), b, sizeof(b), NULL,
-			     0, NI_NUMERICHOST) &&
-		     !strcmp(a, b);
-	}
+	for (const struct addrinfo *at = list; at && !is; at = at->ai_next)
+		is = address_same(at->ai_addr, (const struct sockaddr *)from);
 	freeaddrinfo(list);
 	return is;
 }
@@ -141,7 +135,7 @@ static void report_get(struct doctor *d, struct peer *peer)
 			d->options->timeout_ms, text, REPORT_BYTES))
 		peer->report = json_tokener_parse(text);
 	peer->answered_ms = unix_ms();
-	(void)reach_number(peer->report, NULL, "age_ms", &peer->age_ms);
+	(void)json_whole(peer->report, "age_ms", &peer->age_ms);
 	free(text);
 }
 
@@ -160,43 +154,36 @@ static void way_tell(struct doctor *d, const struct peer *peer, const struct way
 			way->port);
 	if (way->fd < 0 || peer->report)
 		return;
-	snprintf(where, sizeof(where), "port %u of this host (%s)", way->port, way->setting);
+	snprintf(where, sizeof(where), "port %u of this host (%s)", way->own, way->setting);
 	if (way->in)
 		found(d, DOCTOR_OK, where, NULL, "%s reaches it", peer->at.host);
 	else
 		fix_set(found(d, way->out == REACH_OPEN ? DOCTOR_FOUND : DOCTOR_UNKNOWN, where,
 				NULL, "%s has not connected to it within the time", peer->at.host),
 			"run the doctor there at the same time with --peer and this host; here: nft add rule inet filter input tcp dport %u accept",
-			way->port);
-}
-
-static const char *member_text(json_object *o, const char *name)
-{
-	return json_object_object_get_ex(o, name, &o) && json_object_is_type(o, json_type_string)
-		       ? json_object_get_string(o)
-		       : "";
+			way->own);
 }
 
 /* Is the engine of this host among the members of the peer's report? */
 static bool member_is_there(struct doctor *d, json_object *report)
 {
-	const char *own = d->options->report ? member_text(d->options->report, "name") : "";
-	json_object *list;
+	const char *own = json_text(d->options->report, "name");
+	json_object *list = json_get(report, "members");
 
-	if (!json_object_object_get_ex(report, "members", &list) ||
-		!json_object_is_type(list, json_type_array))
+	if (!json_object_is_type(list, json_type_array))
 		return false;
 	for (size_t i = 0; i < json_object_array_length(list); i++)
-		if (!strcmp(member_text(json_object_array_get_idx(list, i), "name"), own))
+		if (!strcmp(json_text(json_object_array_get_idx(list, i), "name"), own))
 			return own[0] != '\0';
 	return false;
 }
 
 static void clocks_tell(struct doctor *d, const struct peer *peer)
 {
-	long theirs, apart;
+	int64_t theirs, apart;
 
-	if (!reach_number(peer->report, NULL, "time_ms", &theirs)) {
+	if (!json_whole(peer->report, "time_ms", &theirs) || theirs < 0 || theirs > TIME_MS_MAX ||
+		peer->age_ms < 0 || peer->age_ms > TIME_MS_MAX) {
 		found(d, DOCTOR_UNKNOWN, peer->at.host, NULL, "its engine does not tell the time");
 		return;
 	}
@@ -204,7 +191,7 @@ static void clocks_tell(struct doctor *d, const struct peer *peer)
 	apart = theirs < peer->asked_ms      ? theirs - peer->asked_ms
 		: theirs > peer->answered_ms ? theirs - peer->answered_ms
 					     : 0;
-	if (labs(apart) > CLOCKS_APART_MS)
+	if (apart > CLOCKS_APART_MS || apart < -CLOCKS_APART_MS)
 		found(d, DOCTOR_FOUND, peer->at.host,
 			"chronyc tracking, or timedatectl timesync-status, on both hosts",
 			"its clock differs by %.1f s from this host's", (double)apart / 1000);
@@ -214,21 +201,21 @@ static void clocks_tell(struct doctor *d, const struct peer *peer)
 
 static void report_tell(struct doctor *d, const struct peer *peer)
 {
-	const char *version = member_text(peer->report, "version");
-	const char *cluster = member_text(peer->report, "cluster");
-	long wire = 0;
+	const char *version = json_text(peer->report, "version");
+	const char *cluster = json_text(peer->report, "cluster");
+	int64_t wire = 0;
 
 	if (strcmp(cluster, d->s->cluster_id))
 		found(d, DOCTOR_FOUND, peer->at.host, "set the same cluster.id on both",
 			"it belongs to cluster %.64s, this host to %s", cluster, d->s->cluster_id);
-	if (reach_number(peer->report, NULL, "wire", &wire) && wire != WIRE_VERSION)
+	if (json_whole(peer->report, "wire", &wire) && wire != WIRE_VERSION)
 		found(d, DOCTOR_FOUND, peer->at.host, "install one version on both",
 			"it has version %.64s, which engines of this version refuse", version);
 	else if (strcmp(version, d->options->library))
 		found(d, DOCTOR_FOUND, peer->at.host, "install one version on both",
 			"it has version %.64s, this host %s", version, d->options->library);
 	clocks_tell(d, peer);
-	if (!d->options->report)
+	if (d->engine != ENGINE_SERVES)
 		found(d, DOCTOR_UNKNOWN, peer->at.host, "start the engine here, and run this again",
 			"whether its engine reaches this host is known when an engine runs here");
 	else if (member_is_there(d, peer->report))

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,9 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <json-c/json.h>
-
 #include "config/clock.h"
+#include "engine/control/net/address.h"
 
 const char *reach_text(enum reach reach)
 {
@@ -26,16 +26,6 @@ const char *reach_text(enum reach reach)
 		"no route to the host", "the name has no address"};
 
 	return texts[reach];
-}
-
-int reach_look_up(const char *host, unsigned port, struct addrinfo **ret)
-{
-	const struct addrinfo hints = {
-		.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE};
-	char service[8];
-
-	snprintf(service, sizeof(service), "%u", port & 0xffff);
-	return getaddrinfo(host, service, &hints, ret);
 }
 
 /* Waits until the socket can be read or written. */
@@ -59,33 +49,50 @@ static enum reach reach_of(int error)
 	return REACH_NO_ROUTE;
 }
 
-/* Connects to the first address that accepts. *ret_fd: the socket, only if REACH_OPEN. */
+/* Connects to one address. *ret_fd: the socket, only if REACH_OPEN. */
+static enum reach address_open(const struct addrinfo *at, uint64_t until_ns, int *ret_fd)
+{
+	int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	socklen_t bytes = sizeof(int);
+	int error = 0;
+
+	if (fd < 0)
+		return REACH_NO_ROUTE; /* this host has not the family */
+	if (connect(fd, at->ai_addr, at->ai_addrlen) < 0)
+		error = errno;
+	if (error == EINPROGRESS && ready(fd, POLLOUT, until_ns))
+		getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+	if (error)
+		close(fd);
+	else
+		*ret_fd = fd;
+	return reach_of(error);
+}
+
+/*
+ * Connects to the first address that accepts; else says of all what tells most. A silent one may
+ * take an equal part of the time that is left for it and those behind it. *ret_fd: the socket, only
+ * if REACH_OPEN.
+ */
 static enum reach reach_open(const char *host, unsigned port, uint64_t until_ns, int *ret_fd)
 {
-	enum reach reach = REACH_NO_NAME;
+	enum reach best = REACH_NO_NAME;
 	struct addrinfo *list;
+	unsigned left = 0;
 
-	if (reach_look_up(host, port, &list))
+	if (address_look_up(host, port, &list))
 		return REACH_NO_NAME;
-	for (const struct addrinfo *at = list; at && reach != REACH_OPEN; at = at->ai_next) {
-		int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		socklen_t bytes = sizeof(int);
-		int error = 0;
+	for (const struct addrinfo *at = list; at; at = at->ai_next)
+		left++;
+	for (const struct addrinfo *at = list; at && best != REACH_OPEN; at = at->ai_next, left--) {
+		uint64_t now_ns = clock_monotonic_ns();
+		uint64_t part_ns = until_ns > now_ns ? (until_ns - now_ns) / left : 0;
+		enum reach reach = address_open(at, now_ns + part_ns, ret_fd);
 
-		if (fd < 0)
-			continue;
-		if (connect(fd, at->ai_addr, at->ai_addrlen) < 0)
-			error = errno;
-		if (error == EINPROGRESS && ready(fd, POLLOUT, until_ns))
-			getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
-		reach = reach_of(error);
-		if (reach == REACH_OPEN)
-			*ret_fd = fd;
-		else
-			close(fd);
+		best = reach < best ? reach : best;
 	}
 	freeaddrinfo(list);
-	return reach;
+	return best;
 }
 
 enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms)
@@ -101,13 +108,12 @@ enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-/* With "auto", whose address is known when members are reached: at all addresses of IPv4. */
 static int bound(const char *host, unsigned port)
 {
 	struct addrinfo *list;
 	int fd, on = 1, rc = 0;
 
-	if (reach_look_up(strcmp(host, "auto") ? host : "0.0.0.0", port, &list))
+	if (address_look_up(host, port, &list))
 		return -EADDRNOTAVAIL;
 	fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
@@ -168,17 +174,5 @@ bool reach_get(const char *host, unsigned port, const char *path, unsigned timeo
 	if (!body || strncmp(ret, "HTTP/1.1 200", 12) != 0)
 		return false;
 	memmove(ret, body + 4, strlen(body + 4) + 1);
-	return true;
-}
-
-bool reach_number(struct json_object *object, const char *part, const char *name, long *ret)
-{
-	json_object *at = object;
-
-	if (!at || (part && !json_object_object_get_ex(at, part, &at)) ||
-		!json_object_object_get_ex(at, name, &at) ||
-		!(json_object_is_type(at, json_type_int)))
-		return false;
-	*ret = (long)json_object_get_int64(at);
 	return true;
 }

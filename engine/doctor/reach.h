@@ -3,12 +3,10 @@
 #ifndef DOCTOR_REACH_H
 #define DOCTOR_REACH_H
 
-#include <netdb.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-struct json_object;
-
+/* Of several addresses of a host, the first of these counts. */
 enum reach {
 	REACH_OPEN,
 	REACH_REFUSED,  /* the host answers: nothing listens, or a firewall rejects */
@@ -18,9 +16,7 @@ enum reach {
 };
 const char *reach_text(enum reach reach);
 
-/* Looks a name up for TCP. Returns 0 or an error of getaddrinfo(); the caller frees the list. */
-int reach_look_up(const char *host, unsigned port, struct addrinfo **ret);
-/* Connects, closes again, and says what came. */
+/* Connects, closes again, and says what came. The addresses of a name share the time. */
 enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms);
 /* Can this process listen there? Binds and closes. Returns 0 or -errno. */
 int reach_bind(const char *host, unsigned port);
@@ -32,8 +28,5 @@ int reach_listen(const char *host, unsigned port);
  */
 bool reach_get(const char *host, unsigned port, const char *path, unsigned timeout_ms, char *ret,
 	size_t bytes);
-
-/* The whole number object[part][name]; false: it has none. `part` NULL: object[name]. */
-bool reach_number(struct json_object *object, const char *part, const char *name, long *ret);
 
 #endif

@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -176,6 +177,13 @@ def settings(*values):
     return [word for value in values for word in ("--set", value)]
 
 
+def small(*values, port=None):
+    """Settings of a small engine that needs nothing of the host, on a port that no other test has;
+    later values count more."""
+    return settings("engine.huge_pages=no", "engine.pool_bytes=16MiB", "metrics.port=0",
+                    f"cluster.port={port or harness.cluster.free_port()}", *values)
+
+
 class Cases(unittest.TestCase):
     def named(self, findings, check, where, fix, state="found"):
         """There is a finding of that check, with a fix that matches."""
@@ -220,6 +228,31 @@ class Trees(Cases):
                     self.assertFalse(
                         other["state"] == "found" and other["check"] != check
                         and (check, other["check"]) not in (("link", "plan"),), other)
+
+    def test_pages_of_any_node_and_of_one_are_written_once_and_suffice(self):
+        """One NIC has no node: its pages may be on both. The other one's node lacks its own."""
+        machine = "sys/kernel/mm/hugepages/hugepages-2048kB"
+        pages = {HUGE.format(0): [600, 300], HUGE.format(1): [600, 100]}
+
+        def look():
+            files = {**healthy_tree(), f"{NIC.format(0)}/device/numa_node": -1}
+            for folder, (reserved, free) in (*pages.items(), (machine, map(sum, zip(
+                    *pages.values())))):
+                files.update({f"{folder}/nr_hugepages": reserved,
+                              f"{folder}/free_hugepages": free})
+            return [f for f in doctor("doctor", "--root", self.tree(files), *settings(*DEVICES))[0]
+                    if f["check"] == "huge pages"]
+
+        findings = look()
+        self.assertEqual([f["state"] for f in findings], ["found", "found"], findings)
+        writes = [w for f in findings for w in f["writes"]]
+        files = [w["file"] for w in writes]
+        self.assertEqual(len(files), len(set(files)), writes)
+        for write in writes:
+            place = pages[os.path.dirname(write["file"]).lstrip("/")]
+            more = int(write["value"]) - place[0]
+            place[0], place[1] = place[0] + more, place[1] + more
+        self.assertEqual({f["state"] for f in look()}, {"ok"}, (writes, pages))
 
     def test_what_cannot_be_read_is_unknown_and_never_ok(self):
         for text in ("\x00 5-2,, banana \x01 [", "5 bananas"):
@@ -272,15 +305,13 @@ class Host(Cases):
     """This host, with a software NIC, on two processors, so that nothing is pinned."""
 
     def setUp(self):
-        self.base = ["engine.huge_pages=no", "engine.pool_bytes=16MiB", "metrics.port=0",
-                     f"cluster.port={harness.cluster.free_port()}",
-                     f"engine.socket={self.folder()}/e.sock"]
+        self.base = small(f"engine.socket={self.folder()}/e.sock")
 
     def two_cores(self):
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:2]))
 
     def look(self, *values, words=(), **options):
-        return doctor("doctor", *settings(*self.base, *values), *words,
+        return doctor("doctor", *self.base, *settings(*values), *words,
                       preexec_fn=options.pop("preexec_fn", self.two_cores), **options)[0]
 
     def namespaces(self, script, *kinds):
@@ -361,13 +392,43 @@ class Host(Cases):
             low = int(f.read().split()[0])
         findings = self.look("soft.link=tcp", f"soft.port={low}", "rail.devices=soft,soft",
                              before=self.namespaces("ip link set lo up", "--net"))
-        self.named(findings, "ports", f"soft.port {low + 1}", r"ip_local_reserved_ports")
+        self.named(findings, "ports", f"soft.port {low + 1}",
+                   rf"ip_local_reserved_ports={low},{low + 1}, or")
+
+    def test_ports_that_are_reserved_are_free_and_stay_reserved(self):
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
+            low = int(f.read().split()[0])
+        reserved = os.path.join(self.folder(), "reserved")
+        with open(reserved, "w", encoding="ascii") as f:
+            f.write(f"7,{low + 1}-{low + 2}\n")
+        findings = self.look(
+            "soft.link=tcp", f"soft.port={low}", "rail.devices=soft,soft,soft",
+            before=self.namespaces(f"ip link set lo up && mount --bind {reserved} "
+                                   "/proc/sys/net/ipv4/ip_local_reserved_ports",
+                                   "--mount", "--net"))
+        ports = {f["where"]: f for f in findings if f["where"].startswith("soft.port")}
+        self.assertEqual([ports[f"soft.port {low + n}"]["state"] for n in range(3)],
+                         ["found", "ok", "ok"])
+        self.assertIn(f"ip_local_reserved_ports=7,{low + 1}-{low + 2},{low}, or",
+                      ports[f"soft.port {low}"]["fix"])
+
+    def test_the_address_that_is_chosen_is_told(self):
+        findings = self.look("cluster.address=auto", before=self.network())
+        self.assertIn(("ok", "auto: 10.9.0.1"), {(f["state"], f["text"]) for f in findings
+                                                 if f["check"] == "address"})
+        self.assertEqual({f["state"] for f in findings if f["check"] in ("settings", "ports")},
+                         {"ok"}, findings)
+        findings = self.look("cluster.address=auto",
+                             before=self.namespaces("ip link set lo up", "--net"))
+        self.named(findings, "address", "cluster.address", "address of this host")
+        self.named(findings, "settings", "settings", "--check")
+        self.assertNotIn("ok", {f["state"] for f in findings if f["check"] == "ports"})
 
     def test_disks_that_do_not_fit_are_found(self):
         disk = self.folder()
-        small = ("disk.bytes=64MiB", "disk.segment_bytes=8MiB")
+        few = ("disk.bytes=64MiB", "disk.segment_bytes=8MiB")
         before = self.namespaces(f"mount -t tmpfs none {disk}", "--mount")
-        self.named(self.look(f"disk.paths={disk}", *small, before=before), "disk", disk,
+        self.named(self.look(f"disk.paths={disk}", *few, before=before), "disk", disk,
                    r"local SSD")
         room = os.statvfs(disk)
         used = (room.f_blocks - room.f_bavail) * room.f_frsize
@@ -375,10 +436,24 @@ class Host(Cases):
             wanted = room.f_blocks * room.f_frsize - (used >> 1) >> 20
             findings = self.look(f"disk.paths={disk}", f"disk.bytes={wanted}MiB")
             self.named(findings, "disk", disk, r"lower disk\.bytes")
-        findings = self.look(f"disk.paths={disk}/nowhere", *small)
+        findings = self.look(f"disk.paths={disk}/nowhere", *few)
         self.named(findings, "settings", "settings", r"--check")
         said, = [f["text"] for f in findings if f["check"] == "settings"]
         self.assertIn(f"disk.paths: {disk}/nowhere: No such file", said)
+
+    def test_paths_of_one_file_system_share_its_room(self):
+        folders = [self.folder(), self.folder()]
+        room = os.statvfs(folders[0])
+        wanted = room.f_bavail * room.f_frsize * 6 // 10 >> 20
+        values = [f"disk.bytes={wanted}MiB", "disk.segment_bytes=8MiB"]
+        states = {f["state"] for f in self.look(f"disk.paths={folders[0]}", *values)
+                  if f["check"] == "disk" and f["where"] in folders}
+        self.assertNotIn("found", states)
+        findings = self.look(f"disk.paths={','.join(folders)}", *values)
+        for folder in folders:
+            self.named(findings, "disk", folder, r"lower disk\.bytes")
+        self.assertIn("disk.bytes for 2 of disk.paths",
+                      " ".join(f["text"] for f in findings if f["check"] == "disk"))
 
     def test_a_disk_of_another_user_is_found_in_a_user_namespace(self):
         disk = self.folder()
@@ -420,7 +495,7 @@ class Host(Cases):
             os.chmod(path, 0o755)
         copy = shutil.copy(harness.program("tools/peercachectl"), folder)
         library = os.path.join(harness.BUILD, "engine", "client")
-        done = harness.run([copy, "--json", "doctor", *settings(*self.base)],
+        done = harness.run([copy, "--json", "doctor", *self.base],
                            capture_output=True, text=True,
                            env={**os.environ, "LD_LIBRARY_PATH": library})
         for name in ("peercache-engine", "peercache-keeper"):
@@ -436,26 +511,40 @@ class Peers(Cases, harness.ClusterTest):
         self.hosts = harness.cluster.Namespaces(2)
         self.addCleanup(self.hosts.close)
 
-    def start_doctor(self, i, *values, milliseconds=4000):
-        """The doctor on host i, with the other one as its peer."""
-        words = settings(f"cluster.address={self.hosts.addresses[i]}", "engine.huge_pages=no",
-                         "soft.link=tcp", "soft.port=7000", "rail.devices=soft,soft",
-                         f"engine.socket=/tmp/none-{os.getpid()}.sock", *values)
+    def start_doctor(self, i, *values, milliseconds=4000, port=""):
+        """The doctor on host i, with the other one as its peer, at that port."""
+        words = small(f"cluster.address={self.hosts.addresses[i]}", "metrics.port=31997",
+                      "soft.link=tcp", "soft.port=7000", "rail.devices=soft,soft",
+                      f"engine.socket=/tmp/none-{os.getpid()}.sock", *values, port=31998)
         return subprocess.Popen(
             ["ip", "netns", "exec", self.hosts.names[i], harness.program("tools/peercachectl"),
              "--json", "--timeout-ms", str(milliseconds), "doctor", "--peer",
-             self.hosts.addresses[1 - i], *words], stdout=subprocess.PIPE, text=True)
+             self.hosts.addresses[1 - i] + port, *words], stdout=subprocess.PIPE, text=True)
 
     def findings(self, process):
         out, _ = harness.cluster.communicate(process, 60 * harness.SLOW)
         return [f for f in json.loads(out)["findings"] if f["check"] == "peer"]
 
     def test_ports_are_open_in_both_directions(self):
-        found = [self.findings(p) for p in [self.start_doctor(i, milliseconds=30000)
-                                            for i in (0, 1)]]
-        for one in found:
+        for values in [], ["cluster.address=auto"]:
+            found = [self.findings(p) for p in [self.start_doctor(i, *values, milliseconds=30000)
+                                                for i in (0, 1)]]
+            for one in found:
+                self.assertEqual({f["state"] for f in one}, {"ok"}, one)
+                self.assertEqual(len(one), 2 * 4,
+                                 "cluster, metrics and two software NICs, both ways")
+
+    def test_each_end_has_a_port_of_its_own(self):
+        ports = [31001, 31002]
+        found = [self.findings(p) for p in [
+            self.start_doctor(i, f"cluster.port={ports[i]}", milliseconds=30000,
+                              port=f":{ports[1 - i]}") for i in (0, 1)]]
+        for i, one in enumerate(found):
             self.assertEqual({f["state"] for f in one}, {"ok"}, one)
-            self.assertEqual(len(one), 2 * 4, "cluster, metrics and two software NICs, both ways")
+            self.assertLessEqual(
+                {f"port {ports[i]} of this host (cluster.port)",
+                 f"{self.hosts.addresses[1 - i]} port {ports[1 - i]} (cluster.port)"},
+                {f["where"] for f in one})
 
     def test_a_firewall_is_found_from_both_ends(self):
         """What host 1 sends is dropped, as by a firewall: no connection comes about."""
@@ -521,8 +610,8 @@ class Played(Cases):
             port.listen()
             threading.Thread(target=server.serve_forever, daemon=True).start()
             found, _ = doctor("doctor", "--timeout-ms", "20000", "--peer",
-                              f"127.0.0.2:{port.getsockname()[1]}", *settings(
-                                  "engine.huge_pages=no", f"metrics.port={server.server_port}",
+                              f"127.0.0.2:{port.getsockname()[1]}", *small(
+                                  f"metrics.port={server.server_port}",
                                   "engine.socket=/nowhere/e.sock"))
             server.shutdown()
         return [f for f in found if f["check"] == "peer"]
@@ -566,18 +655,44 @@ class Running(Cases, harness.ClusterTest):
         found = look(*settings("cluster.id=other", f"engine.socket={engines.sockets[0]}"))
         self.named(found, "peer", addresses[1], "set the same cluster.id")
 
+    def memory(self, *words):
+        """What is said of the memory; what is not known is not "ok"."""
+        one, = [f for f in doctor("doctor", *words)[0] if f["check"] == "memory"]
+        self.assertEqual(one["state"], "unknown" if "another value" in one["text"] else "ok")
+        return one["text"]
+
+    def test_an_engine_that_hangs_is_unknown_and_the_rest_is_examined(self):
+        engines = self.start(1, settings=["engine.huge_pages=no"])
+        words = small(f"engine.socket={engines.sockets[0]}", "engine.huge_pages=yes",
+                      port=engines.port[0])
+        engines.process[0].send_signal(signal.SIGSTOP)
+        try:
+            findings, _ = doctor("doctor", "--timeout-ms", "300", *words)
+        finally:
+            engines.process[0].send_signal(signal.SIGCONT)
+        said, = [f["text"] for f in findings if f["check"] == "engine"]
+        self.assertIn("no answer within 300 ms", said)
+        for check in "engine", "settings in use", "huge pages", "memory", "limits", "cgroup":
+            self.assertEqual({f["state"] for f in findings if f["check"] == check}, {"unknown"},
+                             check)
+        self.named(findings, "ports", f"cluster.port {engines.port[0]}", "", "unknown")
+        self.assertIn("versions", {f["check"] for f in findings if f["state"] == "ok"})
+        self.stop_cleanly(engines)
+
     def test_settings_that_the_running_engine_has_not_are_found(self):
         engines = self.start(1, settings=["engine.huge_pages=no"])
-        words = settings(f"engine.socket={engines.sockets[0]}", "engine.pool_bytes=64MiB",
-                         f"cluster.port={engines.port[0]}", "metrics.port=0",
-                         "engine.huge_pages=no", "cluster.dead_after_ms=30000",
-                         f"cluster.seeds=127.0.0.1:{engines.port[0]}")
+        words = small(f"engine.socket={engines.sockets[0]}", "engine.pool_bytes=64MiB",
+                      "cluster.dead_after_ms=30000",
+                      f"cluster.seeds=127.0.0.1:{engines.port[0]}", port=engines.port[0])
         findings, _ = doctor("doctor", *words)
         states = {f["check"]: f["state"] for f in findings}
         self.assertEqual((states["settings in use"], states["engine"], states["ports"]),
                          ("ok", "ok", "ok"))
         findings, _ = doctor("doctor", *words, "--set", "rail.spin_us=7")
         self.named(findings, "settings in use", "rail.spin_us", "peercachectl restart")
+        self.assertIn("the engine has its", self.memory(*words))
+        self.assertIn("the engine that runs has another value",
+                      self.memory(*words, "--set", "engine.pool_bytes=128MiB"))
         findings, whole = doctor("doctor", "--socket", engines.sockets[0])
         self.assertEqual(whole["huge_pages"], 0, "the settings are those of the engine")
         states = {f["check"]: f["state"] for f in findings}

@@ -209,7 +209,8 @@ static void bytes_needed(const struct doctor *d, uint64_t *ret_huge, uint64_t *r
 	struct memory_part parts[MEMORY_PARTS_MAX];
 	unsigned count = memory_parts(d->s, &d->plan, parts);
 
-	*ret_huge = *ret_small = 0;
+	*ret_huge = 0;
+	*ret_small = memory_process_bytes(d->s, d->plan.rails);
 	for (unsigned i = 0; i < count; i++)
 		*(parts[i].huge ? ret_huge : ret_small) += parts[i].bytes;
 }

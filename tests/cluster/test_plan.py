@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What --plan says beside what an engine takes: bytes, huge pages, ports.
+"""What --plan says beside what an engine takes: bytes, resident memory, huge pages, ports.
 
 Huge pages are those of the whole machine, so this test does not run beside others. If another
 program takes some of them meanwhile, the attempt does not count.
@@ -20,16 +20,25 @@ PARTS = ("peercache-pool", "peercache-heads", "peercache-slots", "peercache-shar
 
 
 def plan(*values):
-    """(memory, huge pages, {setting: [first port, last port]}) of the output of --plan."""
+    """(memory, that of the process alone, huge pages, {setting: [first port, last port]}) of the
+    output of --plan."""
     done = engine("--plan", *[word for value in values for word in ("--set", value)])
     if done.returncode:
         raise AssertionError(done.stderr)
     memory, pages = re.search(r"^sum +(\d+) +[\d.]+ +(\d+)$", done.stdout, re.M).groups()
+    process, = re.findall(r"^process +(\d+) +[\d.]+ +0$", done.stdout, re.M)
     ports = {}
     for first, last, setting in re.findall(r"^(\d+|any)(?:-(\d+))? +([a-z.]+\.port|-) ",
                                            done.stdout, re.M):
         ports[setting] = [0, 0] if first == "any" else [int(first), int(last or first)]
-    return int(memory), int(pages), ports
+    return int(memory), int(process), int(pages), ports
+
+
+def resident(pid):
+    """Bytes of the process that are in memory: all, and those of its files of memory."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as f:
+        kib = dict(re.findall(r"^(\w+):\s+(\d+) kB$", f.read(), re.M))
+    return int(kib["VmRSS"]) << 10, int(kib["RssShmem"]) << 10
 
 
 def memory(pid):
@@ -75,14 +84,42 @@ class Plan(harness.ClusterTest):
         with tempfile.TemporaryDirectory() as disk:
             values = ["rail.devices=soft,soft,soft", "engine.huge_pages=no", "disk.bytes=64MiB",
                       f"disk.paths={disk}", "disk.segment_bytes=8MiB", "engine.pool_bytes=37MiB"]
-            planned, pages, _ = plan(*values)
+            planned, process, pages, _ = plan(*values)
             engines = self.start(1, pool_bytes="37MiB", settings=values, keeper=True)
             files = {key: size for key, (size, _) in memory(engines.engine_pid(0)).items()
                      if key[1].startswith(PARTS)}
             self.assertEqual(len(files), 3 * 3 + 2, files)
-            self.assertEqual(sum(files.values()), planned)
+            self.assertEqual(sum(files.values()), planned - process)
             self.assertEqual(pages, 0, "huge pages were not wanted")
             self.stop_cleanly(engines)
+
+    @unittest.skipIf(harness.SLOW > 1, "sanitizers need memory of their own")
+    def test_the_planned_sum_is_resident_when_the_pools_are_full_of_small_pages(self):
+        rails, pool = 2, 128 << 20
+        values = ["rail.devices=soft,soft", "engine.huge_pages=no"]
+        planned, process, _, _ = plan(f"engine.pool_bytes={pool}", *values)
+        engines = self.start(1, pool_bytes=str(pool), settings=values)
+
+        def full():
+            harness.finish(harness.tool(
+                "tools/peercache-bench", "set", "--page-bytes", "4096", "--batch", "128",
+                "--no-baseline", "--seconds", "2", "--seed", "1", "--working-set",
+                str(rails * pool * 7 // 8), sockets=engines.sockets))
+            pages = sum(rail["pages"] for rail in engines.status(0)["rails"])
+            return pages > rails * pool // 4096 * 3 // 4
+
+        harness.wait_for(full, 120, "the pools are full")
+        pid = engines.process[0].pid
+        # pools are populated in the background, also where no page is
+        harness.wait_for(lambda: resident(pid)[1] >= planned - process, 60, "populated")
+        self.assertAlmostEqual(resident(pid)[0] / planned, 1, delta=0.01)
+        self.stop_cleanly(engines)
+
+    def test_pages_on_disk_are_planned_with_32_bytes_each(self):
+        """If they have 16 KiB, for which the directory has entries, too."""
+        small, large = (plan("disk.paths=/a,/b", f"disk.bytes={size}")[1]
+                        for size in ("1GiB", "3GiB"))
+        self.assertEqual(large - small, 2 * (2 << 30) // (16 << 10) * 32)
 
     def test_every_port_on_which_an_engine_listens_is_planned(self):
         first = harness.cluster.free_port()
@@ -90,7 +127,7 @@ class Plan(harness.ClusterTest):
         values = ["rail.devices=soft,soft", "soft.link=tcp", f"soft.port={first}",
                   f"metrics.port={metrics}"]
         engines = self.start(1, settings=values, link="tcp")
-        _, _, ports = plan(f"cluster.port={engines.port[0]}", *values)
+        _, _, _, ports = plan(f"cluster.port={engines.port[0]}", *values)
         planned = {port for first, last in ports.values() for port in range(first, last + 1)}
         self.assertEqual(ports["soft.port"], [first, first + 1])
         self.assertEqual(listening(engines.process[0].pid), planned)
@@ -109,14 +146,18 @@ class Plan(harness.ClusterTest):
         self.assertIn("in use", taken.stderr)
         self.stop_cleanly(engines)
 
-    def test_the_huge_pages_of_the_example_are_those_of_the_plan(self):
+    def test_the_memory_of_the_example_is_that_of_the_plan(self):
         example = os.path.join(harness.ROOT, "config", "examples", "eight-rails.conf")
         with open(example, encoding="utf-8") as f:
             text = f.read()
         written, = re.findall(r"(\d+) huge pages of 2 MiB", text)
+        process, = re.findall(r"([\d.]+) GiB of other memory", text)
         done = engine("--config", example, "--set", "rail.devices=" + ",".join(["soft"] * 8),
                       "--plan")
         self.assertRegex(done.stdout, rf"(?m)^sum +\d+ +[\d.]+ +{written}$")
+        other = sum(int(size) for size in re.findall(r"^(?:any|\d+|process) +(\d+) ", done.stdout,
+                                                     re.M)) - int(written) * HUGE_BYTES
+        self.assertEqual(process, f"{other / (1 << 30):.1f}")
 
 
 class HugePages(harness.ClusterTest):
@@ -142,7 +183,7 @@ class HugePages(harness.ClusterTest):
 
     def attempt(self, missing):
         """(what the engine has on huge pages, its log); None: another program took pages, too."""
-        _, pages, _ = plan("engine.pool_bytes=64MiB", *self.values)
+        _, _, pages, _ = plan("engine.pool_bytes=64MiB", *self.values)
         self.reserve(huge_used() + pages - missing)
         engines = self.start(1, pool_bytes="64MiB", settings=self.values)
         files = memory(engines.process[0].pid)

@@ -51,7 +51,8 @@ struct node_segment {
 	uint32_t slot_previous[SEGMENT];
 };
 #define REMOVED UINT32_MAX
-static_assert(sizeof(struct node_segment) == 44 * SEGMENT, "the comment at the top says 44");
+static_assert(sizeof(struct node_segment) == (INDEX_ENTRY_BYTES - sizeof(uint32_t)) * SEGMENT,
+	"the comment at the top says 44, and memory_process_bytes() counts that and a bucket");
 
 /*
  * A growing array: pointers to segments of fixed length. When it grows, only the array of pointers

@@ -72,7 +72,7 @@ struct slot {
 		uint64_t until_ns;
 	};
 };
-static_assert(sizeof(struct slot) == 16, "the comment at the top counts 16 bytes");
+static_assert(sizeof(struct slot) == POOL_SLOT_BYTES, "memory_process_bytes() counts it");
 
 struct chunk {
 	uint32_t class; /* size class of the chunk, an index in pool->class; NONE: a free chunk */

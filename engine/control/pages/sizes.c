@@ -14,6 +14,13 @@
 #define CHUNKS_MIN 4
 #define SMALL_BYTES 4096u
 
+/*
+ * Resident without pages and clients, measured: code and libraries, status segment, tables of fixed
+ * size; and what each rail adds.
+ */
+#define PROGRAM_BYTES (8ull << 20)
+#define RAIL_BYTES (2ull << 20)
+
 #define SHARD_ENTRIES_MAX (1ull << 26)
 #define SHARD_DISK_PAGE 16384u /* bytes on disk for which there is an entry */
 /*
@@ -107,6 +114,14 @@ unsigned memory_parts(
 	return n;
 }
 
+uint64_t memory_process_bytes(const struct settings *s, unsigned rails)
+{
+	uint64_t pages = rails * pool_units(s->engine_pool_bytes);
+
+	return PROGRAM_BYTES + rails * RAIL_BYTES + pages * (POOL_SLOT_BYTES + INDEX_ENTRY_BYTES) +
+	       disk_bytes(s) / SHARD_DISK_PAGE * DISK_ENTRY_BYTES;
+}
+
 unsigned memory_nodes(
 	const struct settings *s, const struct plan *plan, struct memory_node ret[RAILS_MAX + 1])
 {
@@ -138,6 +153,7 @@ static void memory_line(FILE *out, const char *node, uint64_t bytes, uint64_t hu
 void memory_print(const struct settings *s, const struct plan *plan, FILE *out)
 {
 	struct memory_node nodes[RAILS_MAX + 1], sum = {.node = -1};
+	uint64_t process = memory_process_bytes(s, plan->rails);
 	unsigned count = memory_nodes(s, plan, nodes);
 	char node[16];
 
@@ -149,5 +165,7 @@ void memory_print(const struct settings *s, const struct plan *plan, FILE *out)
 		sum.bytes += nodes[i].bytes;
 		sum.huge_pages += nodes[i].huge_pages;
 	}
+	sum.bytes += process;
+	memory_line(out, "process", process, 0);
 	memory_line(out, "sum", sum.bytes, sum.huge_pages);
 }

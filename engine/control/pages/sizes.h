@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much memory an engine takes: the geometry of pools and of the shard, computed from the
- * settings alone. pool_open.c and shard.c allocate by it; --plan and the doctor print it. Pure.
+ * How much memory an engine takes: the geometry of pools and of the shard, and the process, computed
+ * from the settings alone. pool_open.c and shard.c allocate by it; --plan and the doctor print it.
+ * Pure.
  */
 #ifndef PAGES_SIZES_H
 #define PAGES_SIZES_H
@@ -21,6 +22,11 @@
 #define POOL_STATE_BYTES 64u  /* sizeof(struct pool_state) */
 #define SHARD_STATE_BYTES 64u /* sizeof(struct shard_state) */
 #define SHARD_SIDE_BYTES 10u  /* sizeof(struct shard_side), of one bucket */
+
+/* What the process has on its heap for the pages of the pools and of the disk. */
+#define POOL_SLOT_BYTES 16u   /* sizeof(struct slot), of each PAGE_UNIT */
+#define INDEX_ENTRY_BYTES 48u /* of a page: its node and its bucket */
+#define DISK_ENTRY_BYTES 32u  /* of a page on disk, at most: engine/disk/index.h */
 
 struct pool_geometry {
 	uint32_t chunks;      /* number of chunks of the pool */
@@ -63,7 +69,12 @@ struct memory_node {
 /* Returns the number of nodes. */
 unsigned memory_nodes(
 	const struct settings *s, const struct plan *plan, struct memory_node ret[RAILS_MAX + 1]);
-/* Prints memory_nodes() as a table, with the sum. */
+/*
+ * Bytes of the process itself, on small pages: its program, and its tables of the pages when the
+ * pools are full of the smallest pages, and the disks of pages of SHARD_DISK_PAGE.
+ */
+uint64_t memory_process_bytes(const struct settings *s, unsigned rails);
+/* Prints memory_nodes() as a table, with the process and the sum. */
 void memory_print(const struct settings *s, const struct plan *plan, FILE *out);
 
 #endif

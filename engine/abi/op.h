@@ -46,7 +46,8 @@ enum op_kind {
 	OP_PAGE = 2,
 	/* reads up to 32 pages; see abi/run.h */
 	OP_RUN = 3,
-	/* reads up to 32 buckets of the directory shard or pairs of page heads; see abi/run.h */
+	/* reads up to 32 buckets of the directory shard, or pairs of page heads of any pools; see
+	 * abi/run.h */
 	OP_LOOKUP = 4,
 };
 

@@ -12,9 +12,10 @@
  *
  * All pages of a run have the same peer, pool, length and destination region. A page consists of
  * `segments` segments of equal length: segment j of page i lies at to(i) + j * stride of that
- * region. Bucket i of a look-up is READ to to + 64 * i. A look-up in the page heads of a pool
- * READs pairs of them, which are as long as a bucket: pair unit / 2 has the head of a unit. What
- * this file says of buckets holds for pairs of heads.
+ * region. Bucket i of a look-up is READ to to + 64 * i. A look-up in page heads has places of
+ * pages, in pools of any rails, instead of indexes of buckets. It READs pairs of heads, each as
+ * long as a bucket: pair unit / 2 of a pool has the head of a unit. What this file says of buckets
+ * holds for pairs of heads.
  *
  * The rail copies all lines of a run once and validates the copy. One invalid line rejects the
  * whole run with OP_INVALID, before any READ is posted. The run is answered once, when the NIC
@@ -49,7 +50,7 @@ struct run {
 	 * OP_LOOKUP: 0 */
 	uint16_t segments;
 	uint16_t to_region; /* destination: a client region of this session, or staging */
-	/* OP_RUN: region of a pool of the peer; OP_LOOKUP: REGION_SHARD, or that of page heads */
+	/* OP_RUN: region of a pool of the peer; OP_LOOKUP: REGION_SHARD, or REGION_HEADS_0 */
 	uint8_t region;
 	/* OP_RUN: length of every page, 1..RUN_PAGE_BYTES_MAX; its page head must have it.
 	 * OP_LOOKUP: 0 */

@@ -84,9 +84,9 @@ struct look_open {
 	uint32_t pages;      /* 0: the run is not open; what is below is that of the one before */
 	uint32_t mask;       /* of the bucket numbers of the peer's shard */
 	uint16_t tried;      /* rails_tried of all its pages */
-	uint8_t region;      /* of the peer: REGION_SHARD, or the heads of one of its pools */
-	/* number of the bucket, or pair of heads, that is READ for each page, in whole lines of
-	 * the run */
+	uint8_t region;      /* of the peer: REGION_SHARD, or REGION_HEADS_0 */
+	/* number of the bucket, or place whose head is READ, for each page, in whole lines of the
+	 * run */
 	uint32_t bucket[LOOK_BUCKETS];
 };
 static_assert(LOOK_BUCKETS >= RUN_PAGES_MAX, "a bucket for each page of a run");

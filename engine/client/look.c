@@ -24,7 +24,7 @@
  *   the directory.
  *
  * Both READs go in runs: one op READs the buckets of up to RUN_PAGES_MAX keys from one owner, into
- * consecutive scratch slots; or the heads of up to RUN_PAGES_MAX pages of one pool, each with its
+ * consecutive scratch slots; or the heads of up to RUN_PAGES_MAX of its pages, each with its
  * neighbour, and below they are buckets, too. A step collects the keys of each member and posts
  * them. The buckets of a run are collected as they go into its lines, so that a run is posted
  * without another look at its pages. The pages are linked by page_work.next; the k-th of them is
@@ -61,8 +61,6 @@
 #define NO_HOLDER (1ull << 32) /* no ref */
 
 static_assert(LOOK_OPEN_MAX <= 32, "a bit each");
-static_assert(
-	REGION_SHARD % LOOK_OPEN_MAX == 0, "look_at() finds the slot that look_add_to() takes");
 
 /* ---- runs of buckets and of heads ------------------------------------------------------------ */
 
@@ -198,18 +196,20 @@ __attribute__((noinline)) static bool look_close(struct pc_batch *b, struct look
 	return hold != CLIENT_NONE;
 }
 
-/* Adds the page to a run at `m`, to READ this bucket of the region for it: see look_add(). */
+/*
+ * Adds the page to a run at `m`, to READ this bucket of the region for it: see look_add(). All open
+ * runs are of one region: each step closes its own.
+ */
 static bool look_add_to(
 	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
 {
 	struct pc_channel *ch = b->channel;
 	struct page_work *p = &b->work[i];
-	uint32_t slot = (m->peer + region) % LOOK_OPEN_MAX;
-	struct look_open *o = &ch->look_open[slot];
+	struct look_open *o = look_at(ch, m->peer);
 	bool room = true;
 
 	p->peer = m->peer;
-	if (o->pages && (o->member != m || o->region != region || o->tried != p->rails_tried))
+	if (o->pages && (o->member != m || o->tried != p->rails_tried))
 		room = look_close(b, o);
 	if (!o->pages) {
 		o->word = 0;
@@ -217,7 +217,7 @@ static bool look_add_to(
 		o->mask = (1u << m->bucket_bits) - 1;
 		o->tried = p->rails_tried;
 		o->region = region;
-		ch->look_opened |= 1u << slot;
+		ch->look_opened |= 1u << m->peer % LOOK_OPEN_MAX;
 	}
 	if (!look_append(b, o, p, i, bucket))
 		return room;
@@ -228,15 +228,6 @@ static bool look_add_to(
 static bool look_add(struct pc_batch *b, uint32_t i, const struct map_member *m)
 {
 	return look_add_to(b, i, m, REGION_SHARD, look_bucket(&b->work[i], m->bucket_bits));
-}
-
-/* The same for the page head at page_work.at, of the holder `m`. */
-static bool look_add_head(struct pc_batch *b, uint32_t i, const struct map_member *m)
-{
-	uint32_t place = b->work[i].at.place;
-
-	return look_add_to(
-		b, i, m, (uint8_t)(REGION_HEADS_0 + place_rail(place)), place_unit(place) / 2);
 }
 
 /* Posts the open runs; with `room` false, queues their pages again. False: a run found no room. */
@@ -489,7 +480,8 @@ void look_all(struct pc_batch *b)
  */
 static bool head_add(struct pc_batch *b, uint32_t i)
 {
-	const struct map_member *m = map_by_ref(b->channel, b->work[i].at.ref);
+	const struct location *at = &b->work[i].at;
+	const struct map_member *m = map_by_ref(b->channel, at->ref);
 
 	if (unlikely(!m)) {
 		if (b->kind == BATCH_SET)
@@ -499,12 +491,12 @@ static bool head_add(struct pc_batch *b, uint32_t i)
 		return true;
 	}
 	if (likely(b->work[i].piece_status != OP_INVALID))
-		return look_add_head(b, i, m);
+		return look_add_to(b, i, m, REGION_HEADS_0, at->place);
 	if (!look_close_all(b, true)) {
 		page_requeue(b, i);
 		return false;
 	}
-	return look_add_head(b, i, m) && look_close_all(b, true);
+	return look_add_to(b, i, m, REGION_HEADS_0, at->place) && look_close_all(b, true);
 }
 
 void head_step(struct pc_batch *b)

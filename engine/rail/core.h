@@ -284,6 +284,16 @@ static inline struct page_head *run_landing(struct rail *rail, uint16_t block)
 	return &rail->head[RAIL_LANDINGS_AT + block * RUN_HEADS_SPAN];
 }
 
+/* The region of the peer in which `remote` is, see run_remote(); makes that the offset in it. */
+static inline const struct rail_remote *run_region(
+	const struct conn *conn, const struct rail_run *run, uint64_t *remote)
+{
+	uint64_t rail = *remote >> RUN_RAIL_SHIFT;
+
+	*remote -= rail << RUN_RAIL_SHIFT;
+	return &conn->handle->region[run->header.region + rail];
+}
+
 /* The place for the heads of a run's pages, by page. */
 static inline struct page_head *run_own_heads(struct rail *rail, uint16_t number)
 {

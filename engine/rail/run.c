@@ -58,13 +58,6 @@ static void run_join_buckets(struct rail_run *run)
 }
 static_assert(RUN_LINE_BUCKETS == 15, "word 3 of each line but the first has its turn");
 
-/* True for a region in which an OP_LOOKUP may READ. */
-static inline bool region_is_looked_at(uint8_t region)
-{
-	return region == REGION_SHARD ||
-	       (region >= REGION_HEADS_0 && region < REGION_HEADS_0 + RAILS_MAX);
-}
-
 /*
  * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
  * stride is below 2^48, and there are at most RUN_SEGMENTS_MAX of them.
@@ -74,7 +67,8 @@ static bool run_header_possible(struct rail_run *run)
 	const struct run *h = &run->header;
 
 	if (h->kind == OP_LOOKUP) {
-		if (!region_is_looked_at(h->region) || h->segments || h->page_bytes)
+		if ((h->region != REGION_SHARD && h->region != REGION_HEADS_0) || h->segments ||
+			h->page_bytes)
 			return false;
 		run->item_bytes = run->segment_bytes = sizeof(struct bucket);
 	} else {
@@ -97,7 +91,7 @@ static bool run_header_possible(struct rail_run *run)
 	return true;
 }
 
-/* run_measure() for a look-up. */
+/* run_measure() for a look-up. In page heads, conn_has_heads() does without `reach`. */
 static uint64_t run_measure_buckets(struct rail_run *run)
 {
 	const uint32_t *at = run_bucket(run, 0), *end = at + run->header.pages;
@@ -187,6 +181,19 @@ static bool conn_runs_full(const struct rail *rail, const struct conn *conn)
 	return 2 * conn->runs_live > rail->runs_free;
 }
 
+/* True if every pair of heads of the look-up lies in the heads of a pool that the peer exported. */
+static bool conn_has_heads(const struct conn *conn, const struct rail_run *run)
+{
+	for (uint32_t i = 0; i < run->header.pages; i++) {
+		uint64_t at = run_remote(run, OP_LOOKUP, i);
+		const struct rail_remote *heads = run_region(conn, run, &at);
+
+		if (at + sizeof(struct bucket) > heads->length)
+			return false;
+	}
+	return true;
+}
+
 /*
  * True if every page of the run lies in the pool that the peer exported, and its head in the heads;
  * or every bucket in the shard, or every pair of heads in the heads.
@@ -196,6 +203,8 @@ static bool conn_has_run(const struct conn *conn, const struct rail_run *run)
 	const struct rail_remote *remote = conn->handle->region;
 	uint32_t region = run->header.region;
 
+	if (unlikely(region == REGION_HEADS_0))
+		return conn_has_heads(conn, run);
 	return run->reach <= remote[region].length &&
 	       (run->header.kind != OP_RUN ||
 		       run->unit_max <

@@ -35,6 +35,7 @@
 #define RUN_IN_FLIGHT_BYTES (RAIL_IN_FLIGHT_BYTES + 4 * RAIL_SMALL_BYTES)
 /* READs of runs that share one completion, at most: as many as a NIC executes of a QP at a time */
 #define RUN_SIGNAL_WQES 16u
+#define RUN_RAIL_SHIFT 48 /* see run_remote() */
 static_assert(RUN_SIGNAL_WQES >= RAIL_SIGNAL_WQES && 2 * RUN_SIGNAL_WQES <= QP_DEPTH,
 	"a series fits beside the one before it");
 /* a run of pages shorter than this many units READs up to as many heads that no page needs */
@@ -114,12 +115,19 @@ static inline const uint32_t *run_bucket(const struct rail_run *run, uint32_t i)
 	return &run->line[0].bucket[0] + RUN_HEADER_BUCKETS + i;
 }
 
-/* Offset in the peer's region of page or bucket i, bytes. `kind` is that of the run. */
+/*
+ * Offset in the peer's region of page or bucket i, bytes; of a pair of heads, with the rail of its
+ * pool in the bits from RUN_RAIL_SHIFT on. `kind` is that of the run.
+ */
 static inline uint64_t run_remote(const struct rail_run *run, uint8_t kind, uint32_t i)
 {
+	uint32_t bucket = *run_bucket(run, i), pair = place_unit(bucket) / 2;
+
 	if (kind == OP_RUN)
 		return (uint64_t)run_entry(run, i)->unit * PAGE_UNIT;
-	return (uint64_t)*run_bucket(run, i) * sizeof(struct bucket);
+	if (likely(run->header.region == REGION_SHARD))
+		return (uint64_t)bucket * sizeof(struct bucket);
+	return (uint64_t)place_rail(bucket) << RUN_RAIL_SHIFT | pair * sizeof(struct bucket);
 }
 
 /* Offset in the destination region of page or bucket i, bytes. */

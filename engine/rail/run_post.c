@@ -89,12 +89,17 @@ struct run_reads {
 	uint64_t to;   /* payload: address of the destination region */
 };
 
-static inline struct run_reads payload_reads(const struct rail *rail, const struct rail_run *run)
+static inline struct run_reads region_reads(
+	const struct rail *rail, const struct rail_run *run, const struct rail_remote *remote)
 {
-	const struct rail_remote *remote = &run->conn->handle->region[run->header.region];
 	const struct region_slot *home = &rail->region[run->header.to_region];
 
 	return (struct run_reads){dv_keys(remote->rkey, home->lkey), remote->base, home->base};
+}
+
+static inline struct run_reads payload_reads(const struct rail *rail, const struct rail_run *run)
+{
+	return region_reads(rail, run, &run->conn->handle->region[run->header.region]);
 }
 
 static inline struct run_reads heads_reads(const struct rail *rail, const struct rail_run *run)
@@ -147,21 +152,29 @@ static void series_write_payload(const struct rail *rail, struct dv_sq *sq,
 	} while (--reads);
 }
 
-/* Writes READs of `n` buckets. */
-static void series_write_buckets(
-	const struct rail *rail, struct dv_sq *sq, const struct rail_run *run, uint32_t n)
+/* Writes READs of `n` buckets; `heads`: of pairs of heads, each in the pool of its place. */
+static inline void series_write_buckets(const struct rail *rail, struct dv_sq *sq,
+	const struct rail_run *run, uint32_t n, bool heads)
 {
 	struct dv_series series = dv_series_begin(sq, n);
 	struct run_reads p = payload_reads(rail, run);
 	uint64_t length = dv_length(p.keys, sizeof(struct bucket));
-	const uint32_t *at = run_bucket(run, run->next), *end = at + n;
 	uint64_t to = p.to + run_to(run, OP_LOOKUP, run->next);
+	uint32_t i = run->next, end = i + n;
 
 	do {
-		dv_series_read(&series, p.keys, p.from + (uint64_t)*at * sizeof(struct bucket), to,
-			length);
+		uint64_t at = (uint64_t)*run_bucket(run, i) * sizeof(struct bucket);
+
+		if (heads) {
+			const struct rail_remote *remote;
+
+			at = run_remote(run, OP_LOOKUP, i);
+			remote = run_region(run->conn, run, &at);
+			p = region_reads(rail, run, remote);
+		}
+		dv_series_read(&series, p.keys, p.from + at, to, length);
 		to += sizeof(struct bucket);
-	} while (++at != end);
+	} while (++i != end);
 }
 
 /*
@@ -255,8 +268,10 @@ static inline void series_post(struct rail *rail, struct conn_qp *qp, struct rai
 			series_write_joined_pairs(rail, qp->sq, run, n, reads);
 	} else if (likely(run->header.kind == OP_RUN)) {
 		series_write_payload(rail, qp->sq, run, n, reads);
+	} else if (likely(run->header.region == REGION_SHARD)) {
+		series_write_buckets(rail, qp->sq, run, reads, false);
 	} else {
-		series_write_buckets(rail, qp->sq, run, reads);
+		series_write_buckets(rail, qp->sq, run, reads, true);
 	}
 	run->next = (uint8_t)(first + pages);
 	series_posted(rail, qp, run, reads << pairs, bytes, long_reads);
@@ -630,6 +645,7 @@ static inline uint32_t run_post_gathered(struct rail *rail, struct conn *conn, s
 	uint32_t first = run->next, bytes, allowed = rail_bytes_allowed(rail);
 	uint64_t offset = run_remote(run, run->header.kind, first) + run->done;
 	struct conn_qp *qp = run->split;
+	const struct rail_remote *remote;
 	uint64_t t0_ns = 0;
 	struct dv_sge sge[DV_SGES_MAX];
 	struct wqe *wqe;
@@ -649,8 +665,8 @@ static inline uint32_t run_post_gathered(struct rail *rail, struct conn *conn, s
 		run->page_t0_ns = t0_ns;
 	bytes = run_gather(rail, run, allowed, sge, &sges);
 	run->split = run->done ? qp : NULL;
-	wqe = wqe_post(rail, qp, &conn->handle->region[run->header.region], offset, sge, sges,
-		bytes, RUN_SIGNAL_BYTES);
+	remote = run_region(conn, run, &offset);
+	wqe = wqe_post(rail, qp, remote, offset, sge, sges, bytes, RUN_SIGNAL_BYTES);
 	wqe_store(wqe, bytes, wqe_owner(run->number, wqe->blocks, WQE_RUN_PAGES),
 		run_mask(first, run->next - first), first);
 	run->outstanding++;

@@ -197,6 +197,10 @@ void fake_run_op(
 		.deadline_ns = h->deadline_ns};
 	if (h->kind == OP_LOOKUP) {
 		ret->offset = (uint64_t)run->bucket[k] * sizeof(struct bucket);
+		if (h->region != REGION_SHARD) {
+			ret->region += (uint8_t)place_rail(run->bucket[k]);
+			ret->offset = place_unit(run->bucket[k]) / 2 * sizeof(struct bucket);
+		}
 		*ret_segment = (struct op_segment){.offset = h->stride_or_to + 64ull * k,
 			.length = length,
 			.region = h->to_region};

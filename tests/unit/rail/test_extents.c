@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "tests/unit/rail/pair.h"
+#include "tests/unit/rail/runs.h"
 
 #define EXTENTS_REGION 101u
 #define MEMORY_BYTES (4u << 20)
@@ -202,6 +203,39 @@ static void one_page_may_have_segments_in_one_mr_and_in_extents(void **state)
 	}
 }
 
+/* Pairs share a READ only if they follow each other in the heads of one pool. */
+static void page_heads_of_several_pools_arrive_in_extents(void **state)
+{
+	const uint64_t at = 4096 - 5 * 64;
+	struct draft d;
+
+	(void)state;
+	extents_add(12, 1u << 20);
+	conn->handle.region[REGION_HEADS_0 + 1] = conn->handle.region[REGION_SHARD];
+	for (unsigned unit = 0; unit < WORLD_UNITS; unit++)
+		w->heads[unit].length = unit + 1;
+	memset(w->shard, 0x5a, WORLD_BUCKETS * sizeof(struct bucket));
+	d = lookup_of(w, 1, 8, 2, RUN_PAGES_MAX);
+	for (unsigned i = 3; i < RUN_PAGES_MAX; i += 7)
+		d.bucket[i] = place_make(1, d.bucket[i]);
+	d.run.region = REGION_HEADS_0;
+	d.run.to_region = EXTENTS_REGION;
+	d.run.stride_or_to = at;
+	d.run.deadline_ns = clock_now_ns() + 60000 * MS;
+	draft_submit(client, &d);
+	pair_run(pair, 10);
+	run_expect(client, 1, UINT32_MAX, 0, OP_HIT);
+	for (unsigned i = 0; i < RUN_PAGES_MAX; i++) {
+		uint32_t pair_at = place_unit(d.bucket[i]) / 2;
+
+		assert_memory_equal(memory + at + 64 * i,
+			place_rail(d.bucket[i]) ? (void *)&w->shard[pair_at]
+						: (void *)&w->heads[2 * pair_at],
+			64);
+	}
+	only_these_bytes_changed(at, RUN_PAGES_MAX * 64);
+}
+
 static void a_region_in_extents_is_returned_after_its_last_cqe(void **state)
 {
 	struct rail_event event;
@@ -307,6 +341,7 @@ int main(void)
 		TEST(a_page_over_many_extents_is_read_by_several_wqes),
 		TEST(the_last_extent_may_be_short),
 		TEST(one_page_may_have_segments_in_one_mr_and_in_extents),
+		TEST(page_heads_of_several_pools_arrive_in_extents),
 		TEST(a_region_in_extents_is_returned_after_its_last_cqe),
 		TEST(random_pages_in_random_segments_arrive_byte_by_byte),
 	};

@@ -299,7 +299,7 @@ static void a_lookup_reads_every_bucket(void **state)
 }
 
 /* Each head arrives with its neighbour: pair unit / 2 has the head of a unit. */
-static void a_lookup_in_page_heads_reads_pairs_of_them(void **state)
+static void a_lookup_in_page_heads_reads_pairs_of_them_in_all_pools(void **state)
 {
 	struct world *w = *state;
 	struct draft d = lookup_of(w, 1, 5, 61, RUN_PAGES_MAX);
@@ -307,15 +307,24 @@ static void a_lookup_in_page_heads_reads_pairs_of_them(void **state)
 	for (unsigned unit = 0; unit < WORLD_UNITS; unit++)
 		w->heads[unit] = (struct page_head){
 			.key = {{unit, ~(uint64_t)unit}}, .generation = 7, .length = unit + 1};
+	handle->region[REGION_HEADS_0 + 2] = handle->region[REGION_SHARD]; /* serves as heads */
 	d.bucket[3] = 0;
-	d.bucket[4] = WORLD_UNITS / 2 - 1; /* the last one */
+	d.bucket[4] = WORLD_UNITS - 1;                      /* the last one */
+	d.bucket[6] = place_make(2, 2 * WORLD_BUCKETS - 1); /* of this pool, too */
+	for (unsigned i = 7; i < RUN_PAGES_MAX; i += 2)
+		d.bucket[i] = place_make(2, d.bucket[i]);
 	d.run.region = REGION_HEADS_0;
 	draft_submit(client, &d);
 	world_run(w);
 	run_expect(client, 1, UINT32_MAX, 0, OP_HIT);
-	for (unsigned i = 0; i < RUN_PAGES_MAX; i++)
-		assert_memory_equal(
-			w->home + 64 * i, &w->heads[2 * d.bucket[i]], 2 * sizeof(struct page_head));
+	for (unsigned i = 0; i < RUN_PAGES_MAX; i++) {
+		uint32_t pair = place_unit(d.bucket[i]) / 2;
+
+		assert_memory_equal(w->home + 64 * i,
+			place_rail(d.bucket[i]) ? (void *)&w->shard[pair]
+						: (void *)&w->heads[2 * pair],
+			2 * sizeof(struct page_head));
+	}
 	assert_int_equal(world_counter(w, COUNTER_buckets_read), RUN_PAGES_MAX);
 	assert_int_equal(world_counter(w, COUNTER_pages_stale), 0);
 	assert_runs_free(w);
@@ -338,7 +347,7 @@ int main(void)
 		TEST(a_head_that_does_not_arrive_validates_no_page),
 		TEST(no_head_is_read_before_the_payload_of_its_page_has_arrived),
 		TEST(a_lookup_reads_every_bucket),
-		TEST(a_lookup_in_page_heads_reads_pairs_of_them),
+		TEST(a_lookup_in_page_heads_reads_pairs_of_them_in_all_pools),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -171,19 +171,18 @@ static void a_lookup_out_of_range_is_refused(void **state)
 		change;                                                                            \
 		refused(w, &d);                                                                    \
 	} while (0)
-	/* a region number that is no rail's, with heads */
-	handle->region[REGION_HEADS_0 + RAILS_MAX] = handle->region[REGION_HEADS_0];
 	LOOKUP_REFUSED(d.bucket[0] = WORLD_BUCKETS);
 	LOOKUP_REFUSED(d.bucket[8] = WORLD_BUCKETS);
 	LOOKUP_REFUSED(d.bucket[24] = UINT32_MAX);
 	LOOKUP_REFUSED(d.run.region = REGION_POOL_0);
 	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0 - 1);
-	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0 + RAILS_MAX);
+	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0 + 1);
 	LOOKUP_REFUSED(d.run.region = REGIONS_EXPORTED);
 	/* the heads of a pool that the peer does not have, and a pair behind those that it has */
-	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0 + 1);
-	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0; d.bucket[24] = WORLD_UNITS / 2);
+	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0; d.bucket[7] = place_make(1, 0));
+	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0; d.bucket[24] = WORLD_UNITS);
 	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0; d.bucket[8] = UINT32_MAX);
+	LOOKUP_REFUSED(d.run.region = REGION_HEADS_0; d.bucket[8] = place_make(15, 0));
 	LOOKUP_REFUSED(d.run.segments = 1);
 	LOOKUP_REFUSED(d.run.page_bytes = 64);
 	LOOKUP_REFUSED(d.run.pages = 0);

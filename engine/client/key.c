@@ -43,8 +43,13 @@ void key_text_init(struct key_text *text, const struct key_space *space)
 {
 	const struct page_key *name_space = &space->digest;
 	const uint64_t word[2] = {htole64(name_space->word[0]), htole64(name_space->word[1])};
+	const uint64_t bytes = sizeof(struct page_key) + KEY_BYTES_USUAL;
 
 	text->group = space->group;
+	text->group_bits[0] = PAGE_GROUP_0;
+	text->group_bits[1] = PAGE_GROUP_1;
+	text->start[0] = bytes * KEY_PRIME_1;
+	text->start[1] = bytes * KEY_PRIME_2;
 	memcpy(text->name_space, word, sizeof(word));
 	for (unsigned i = 0; i < sizeof(text->secret) / sizeof(text->secret[0]); i++)
 		text->secret[i] = key_word(XXH3_kSecret + 16, i);
@@ -131,10 +136,11 @@ WIDE static inline wide wide_avalanche(wide x)
 	return _mm256_xor_si256(x, _mm256_srli_epi64(x, 32));
 }
 
-/* Replaces the bits of `mask`. */
-WIDE static inline wide wide_grouped(wide word, uint64_t mask, uint64_t bits)
+/* Word n of page keys, with the bits of the group. */
+WIDE static inline wide wide_grouped(const struct key_text *text, unsigned n, wide word)
 {
-	return _mm256_or_si256(_mm256_andnot_si256(wide_set(mask), word), wide_set(bits));
+	return _mm256_blendv_epi8(
+		word, wide_set(text->group.word[n]), wide_set(text->group_bits[n]));
 }
 
 /* Loads words 2n and 2n + 1 of four keys. */
@@ -155,12 +161,12 @@ WIDE static inline void wide_words(
 WIDE static inline void keys_hash_four(
 	const struct key_text *text, const struct pc_page *page, wide *ret_first, wide *ret_second)
 {
-	const uint64_t bytes = sizeof(struct page_key) + KEY_BYTES_USUAL, *secret = text->secret;
+	const uint64_t *secret = text->secret;
 	wide a, b, low, high, sum;
 
 	wide_words(page, 1, &a, &b);
 	sum = _mm256_add_epi64(a, b);
-	low = _mm256_add_epi64(wide_set(bytes * KEY_PRIME_1), wide_mix(a, b, secret + 6));
+	low = _mm256_add_epi64(wide_set(text->start[0]), wide_mix(a, b, secret + 6));
 	low = _mm256_xor_si256(low, sum);
 	high = _mm256_xor_si256(wide_mix(a, b, secret + 8), sum);
 	wide_words(page, 0, &a, &b);
@@ -174,12 +180,10 @@ WIDE static inline void keys_hash_four(
 		_mm256_add_epi64(low, wide_set(text->name_space_mix)), _mm256_add_epi64(a, b));
 	high = _mm256_xor_si256(
 		_mm256_add_epi64(high, wide_mix(a, b, secret)), wide_set(text->name_space_sum));
-	*ret_first = wide_grouped(
-		wide_avalanche(_mm256_add_epi64(low, high)), PAGE_GROUP_0, text->group.word[0]);
+	*ret_first = wide_grouped(text, 0, wide_avalanche(_mm256_add_epi64(low, high)));
 	sum = _mm256_add_epi64(wide_times(low, KEY_PRIME_1), wide_times(high, KEY_PRIME_4));
-	sum = wide_avalanche(_mm256_add_epi64(sum, wide_set(bytes * KEY_PRIME_2)));
-	*ret_second = wide_grouped(
-		_mm256_sub_epi64(_mm256_setzero_si256(), sum), PAGE_GROUP_1, text->group.word[1]);
+	sum = wide_avalanche(_mm256_add_epi64(sum, wide_set(text->start[1])));
+	*ret_second = wide_grouped(text, 1, _mm256_sub_epi64(_mm256_setzero_si256(), sum));
 }
 
 /* Stores the page keys of four pages. False: one of them is all zero, which means "no page". */

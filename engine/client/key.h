@@ -31,9 +31,10 @@ struct key_text {
 	unsigned char key[KEY_BYTES_MAX];
 	uint64_t name_space_mix, name_space_sum; /* computed of the digest alone */
 	struct page_key group;                   /* key_space.group */
-	/* XXH3's secret, from byte 16 on; in memory, because constants of this length take an
-	 * instruction each */
-	uint64_t secret[10];
+	/* in memory, because constants of this length take up to three instructions each: */
+	uint64_t group_bits[2]; /* PAGE_GROUP_* */
+	uint64_t start[2];      /* first and second prime, times the number of bytes hashed */
+	uint64_t secret[10];    /* XXH3's, from byte 16 on */
 };
 static_assert(offsetof(struct key_text, key) == sizeof(struct page_key), "hashed as one text");
 

@@ -53,10 +53,28 @@ void world_close(struct world *world)
 		sim_free(world->sim[i]);
 }
 
+/* A crash now would leave open segments that have to be copied: is there room for them? */
+static void world_check_spares(const struct world *world)
+{
+	for (unsigned i = 0; i < world->paths; i++) {
+		const struct store_path *path = &world->store.path[i];
+		uint32_t spares = 0;
+
+		for (uint32_t s = 0; s < path->segments; s++)
+			spares += path->segment[s].state == SEGMENT_FREE ||
+				  path->segment[s].state == SEGMENT_SEALED;
+		if (spares >= DISK_SPARES || path->salvaging || !path_in_service(path))
+			continue;
+		fprintf(stderr, "only %u segments are sealed or free\n", spares);
+		abort();
+	}
+}
+
 void world_turn(struct world *world)
 {
 	unsigned work = store_step(&world->store, clock_now_ns());
 
+	world_check_spares(world);
 	work += sim_complete(world->sim[sim_random(world->rng) % world->paths]);
 	world->idle = work ? 0 : world->idle + 1;
 	if (world->idle < IDLE_MAX)

@@ -615,7 +615,7 @@ static bool paths_all_locked(const struct tier *t)
 	for (unsigned i = 0; i < t->report.paths; i++)
 		if (t->report.path[i].state != DISK_PATH_IN_SERVICE)
 			return false;
-	return t->report.paths == t->options.paths;
+	return true;
 }
 
 /* The disk cannot be used: removals are not durable, and each path says why. */

@@ -146,6 +146,22 @@ static void a_page_is_stored_on_another_rail_when_one_has_no_room(void **state)
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 }
 
+static uint32_t some_come_late(struct fake *f, const struct ctl_op *op)
+{
+	return refuse_some(f, op) == FAKE_DO ? FAKE_DO : OP_TIMEOUT;
+}
+
+static void credits_that_come_too_late_are_requested_again(void **state)
+{
+	unsigned char from[1000] = {1};
+
+	(void)state;
+	first_refuse = FAKE_RAILS; /* refusals as many would leave no rail */
+	LET(on_ctl, some_come_late);
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
+	assert_int_equal(first_refuse, 0);
+}
+
 static void a_set_fails_at_once_while_no_rail_has_room_and_works_later(void **state)
 {
 	unsigned char from[1000] = {1};
@@ -431,6 +447,7 @@ int main(void)
 		RIG_TEST(a_key_named_twice_in_a_batch_is_stored_once),
 		RIG_TEST(a_batch_is_spread_round_robin_over_the_rails),
 		RIG_TEST(a_page_is_stored_on_another_rail_when_one_has_no_room),
+		RIG_TEST(credits_that_come_too_late_are_requested_again),
 		RIG_TEST(a_set_fails_at_once_while_no_rail_has_room_and_works_later),
 		RIG_TEST(only_pages_with_a_credit_are_stored),
 		RIG_TEST(a_set_without_answer_times_out),

@@ -20,6 +20,24 @@ static void pages_are_written_before_they_are_evicted(void **state)
 	assert_in_range(control.counter[COUNTER_disk_spills], pages - 8, pages);
 }
 
+static void pages_are_written_from_half_of_the_chunks_on(void **state)
+{
+	struct pool *pool = control.rail[0].pool;
+	uint32_t chunk_bytes = (uint32_t)pool_page_bytes_max(pool);
+	uint64_t half = pool_memory(pool)->bytes / chunk_bytes / 2, n = 0;
+
+	(void)state;
+	while (pool_free(pool, chunk_bytes) > half) {
+		struct ctl_done credit = take(&client, 0, PAGE);
+
+		assert_int_equal(count(DISK_WRITE), 0);
+		publish_at(&client, n++, credit.place, credit.generation, PAGE);
+		tier_turns();
+	}
+	assert_int_equal(pool_free(pool, chunk_bytes), half);
+	assert_true(count(DISK_WRITE) > 0);
+}
+
 /* Sets `pages` pages from `n` on, at once: each waits for no more than limbo. */
 static void burst(uint64_t n, unsigned pages)
 {
@@ -538,6 +556,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		DISK_TEST(pages_are_written_before_they_are_evicted),
+		DISK_TEST(pages_are_written_from_half_of_the_chunks_on),
 		DISK_TEST(bursts_of_half_the_pool_lose_no_page),
 		DISK_TEST(few_pages_of_one_size_are_written_when_another_size_fills_the_pool),
 		DISK_TEST(the_reserve_waits_for_a_disk_that_keeps_up),

@@ -199,9 +199,7 @@ static int run_staged(struct call *c, size_t first, size_t count)
 			copy(page, at, true);
 		at += segment[i].bytes;
 	}
-	pthread_mutex_lock(&c->session->lock);
-	c->session->bytes_sidecar += (uint64_t)(at - lane->stage);
-	pthread_mutex_unlock(&c->session->lock);
+	lane->bytes_sidecar += (uint64_t)(at - lane->stage);
 	rc = ask(c, staged, count, &lane->result[first]);
 	for (size_t i = 0; !rc && c->verb == VERB_GET && i < count; i++)
 		if (lane->result[first + i] == PC_HIT)

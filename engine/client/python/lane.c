@@ -13,27 +13,25 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* `sum` and the channel's counts are added as arrays of 64-bit numbers. */
-void lane_counts(struct lane_counts *sum, const struct pc_channel *channel)
+/* The counts are added as arrays of 64-bit numbers. */
+void lane_counts(struct lane_counts *sum, const struct lane *lane)
 {
-	struct lane_counts c;
+	struct lane_counts c = {.bytes_sidecar = lane->bytes_sidecar};
 	uint64_t *to = (uint64_t *)sum;
 	const uint64_t *from = (const uint64_t *)&c;
 
 	_Static_assert(sizeof(c) % sizeof(*to) == 0, "counts are 64-bit numbers throughout");
-	pc_channel_counts(channel, &c.pages);
-	pc_channel_verify_counts(channel, &c.verify);
+	pc_channel_counts(lane->channel, &c.pages);
+	pc_channel_verify_counts(lane->channel, &c.verify);
 	for (size_t i = 0; i < sizeof(c) / sizeof(*to); i++)
 		to[i] += from[i];
 }
 
 void lane_free(struct py_session *s, struct lane *lane)
 {
-	struct pc_channel *channel = lane->channel;
-
-	if (channel)
-		lane_counts(&s->counts, channel);
-	pc_channel_close(channel);
+	if (lane->channel)
+		lane_counts(&s->counts, lane);
+	pc_channel_close(lane->channel);
 	/* pc_close(), which follows, frees the stage without a request that a stopped engine would
 	 * not answer */
 	free(lane->page);

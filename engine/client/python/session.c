@@ -312,13 +312,13 @@ static bool put_number(PyObject *dict, const char *name, uint64_t value)
 }
 
 /*
- * Sums the counts of the closed channels and of the idle ones. The channels of running calls are
- * left out, because only the thread that uses a channel may read its counts.
+ * Sums the counts of the closed lanes and of the idle ones. The lanes of running calls are left
+ * out, because only the thread that uses a lane may read its counts.
  */
 static PyObject *session_counts(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
-	uint64_t results[PC_PENDING], calls, lanes, sidecar;
+	uint64_t results[PC_PENDING], calls, lanes;
 	PyObject *dict = PyDict_New();
 	struct lane_counts sum;
 	struct pc_counts c;
@@ -332,10 +332,9 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 		results[r] = s->told[r].pages;
 	calls = s->calls;
 	lanes = s->lanes;
-	sidecar = s->bytes_sidecar;
 	for (unsigned p = 0; p < PURPOSES; p++)
 		for (struct lane *lane = s->lane[p]; lane; lane = lane->next)
-			lane_counts(&sum, lane->channel);
+			lane_counts(&sum, lane);
 	pthread_mutex_unlock(&s->lock);
 	c = sum.pages;
 	ok = dict && put_number(dict, "calls", calls) && put_number(dict, "channels", lanes) &&
@@ -349,7 +348,7 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 	     put_number(dict, "bytes_staged", c.bytes_staged) &&
 	     put_number(dict, "verified", sum.verify.verified) &&
 	     put_number(dict, "corrupt", sum.verify.corrupt) &&
-	     put_number(dict, "bytes_sidecar", sidecar);
+	     put_number(dict, "bytes_sidecar", sum.bytes_sidecar);
 	for (unsigned r = 0; ok && r < PC_PENDING; r++)
 		ok = put_number(dict, pc_result_name((enum pc_result)r), results[r]);
 	if (ok)

@@ -58,12 +58,14 @@ struct lane {
 	enum pc_result *result;
 	size_t pages, segments; /* capacities of `page` and `result`, and of `segment` */
 	unsigned char *stage;   /* STAGE_BYTES of the library's memory for staged calls, or NULL */
+	uint64_t bytes_sidecar; /* bytes of the pages of staged calls */
 };
 
-/* The counts of a channel, or sums of them. */
+/* The counts of a lane, or sums of them. */
 struct lane_counts {
 	struct pc_counts pages;
 	struct pc_verify_counts verify;
+	uint64_t bytes_sidecar;
 };
 
 /* The Python object Session. `lock` guards the other fields, except the first two. */
@@ -76,16 +78,15 @@ struct py_session {
 	struct lane *lane[PURPOSES]; /* lists of idle lanes; the most recently returned is first */
 	unsigned busy;               /* running calls, which keep `pc` open */
 	unsigned lanes;              /* lanes opened since the session was opened */
-	struct lane_counts counts;   /* sums of the closed channels' counts */
+	struct lane_counts counts;   /* sums of the closed lanes' counts */
 	struct told told[OUTCOMES];  /* by enum pc_result, or enum outcome */
 	uint64_t calls;              /* calls about pages that found the session open */
-	uint64_t bytes_sidecar;      /* bytes of the pages of staged calls */
 };
 
 /* Closes the lane's channel, adds its counts to s->counts and frees the lane's buffers. */
 void lane_free(struct py_session *s, struct lane *lane);
-/* Adds the channel's counts to *sum. No call may be using the channel. */
-void lane_counts(struct lane_counts *sum, const struct pc_channel *channel);
+/* Adds the lane's counts to *sum. No call may be using the lane. */
+void lane_counts(struct lane_counts *sum, const struct lane *lane);
 /*
  * Takes an idle lane or opens one by `end_ms`, and counts a running call. NULL: *ret_outcome says
  * why, and in *ret_text is the library's text or "". Called without the interpreter's lock, because

@@ -521,7 +521,7 @@ static void conn_watch(struct rail *rail, struct conn *conn, uint64_t passed_ns)
 	if (!conn->stalled && conn->still_ns > CONN_STALL_NS) {
 		conn->stalled = true;
 		if (!shm_load(&conn->handle->stalled)) { /* else an error came between */
-			rail->stalls += rail->stalls == UINT32_MAX ? 2 : 1; /* never 0 */
+			shm_store(&rail->stalls, rail->stalls + 1 ? rail->stalls + 1 : 1);
 			shm_store(&conn->handle->stalled, rail->stalls);
 		}
 		rail->posted_bytes -= conn->bytes;

@@ -130,7 +130,6 @@ struct rail {
 	uint32_t late_head, late_tail;
 	/* number of steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
 	uint32_t stop_steps;
-	uint32_t stalls; /* number of the last stall of a connection: rail_conn.stalled; wraps */
 	/* CLOCK_MONOTONIC_RAW for leases, ns; 0: not read yet. t0_ns: in this step. t1_ns: after
 	 * the CQEs of this burst were read from the CQ */
 	uint64_t t0_ns, t1_ns;
@@ -143,6 +142,7 @@ struct rail {
 	uint32_t sample_wait;  /* number of busy steps with doorbells before the next sample */
 	/* owner: poll core; any thread reads it. Live requests and runs: taken, not answered */
 	alignas(64) uint32_t in_flight;
+	uint32_t stalls; /* number of the last stall of a connection: rail_conn.stalled; wraps */
 	/* owner: poll core; any thread reads them */
 	alignas(64) uint64_t counter[COUNTER_COUNT];
 	uint64_t latency[LATENCY_BUCKETS]; /* histogram of the sampled READs */

@@ -186,3 +186,8 @@ uint32_t rail_in_flight(const struct rail *rail)
 {
 	return shm_load(&rail->in_flight);
 }
+
+uint32_t rail_stalls(const struct rail *rail)
+{
+	return shm_load(&rail->stalls);
+}

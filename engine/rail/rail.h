@@ -149,6 +149,11 @@ void rail_latency(
 	const struct rail *rail, uint64_t ret_latency[LATENCY_BUCKETS], uint64_t *ret_ns_sum);
 /* Number of requests in flight now, parked ones included. Any thread; may be slightly stale. */
 uint32_t rail_in_flight(const struct rail *rail);
+/*
+ * Number of the last stall of a connection, which changes with each: see rail_conn.stalled. Any
+ * thread; it may be seen earlier or later than that word.
+ */
+uint32_t rail_stalls(const struct rail *rail);
 
 /*
  * One step of one rail. Called by its poll core, and by unit tests without a thread. `now_ns`:

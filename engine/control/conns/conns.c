@@ -31,6 +31,13 @@
 
 /* ---- health of the connections of one rail to one peer --------------------------------------- */
 
+/* Starts afresh. The watch of the rails looks at it once more, if it did. */
+static void conn_health_reset(struct conn_health *health, uint32_t ref)
+{
+	*health =
+		(struct conn_health){.next = health->next, .watched = health->watched, .ref = ref};
+}
+
 /*
  * The health of the connections of (rail, peer); starts afresh if `ref` is another incarnation of
  * the peer.
@@ -43,7 +50,7 @@ static struct conn_health *conn_health_of(
 	if (peer >= control->conns->peers)
 		control->conns->peers = peer + 1u;
 	if (b->ref != ref)
-		*b = (struct conn_health){.ref = ref};
+		conn_health_reset(b, ref);
 	return b;
 }
 
@@ -70,6 +77,7 @@ static void conn_health_out(struct control *control, unsigned rail, uint16_t pee
 	if (health->out)
 		return;
 	health->out = true;
+	conn_health_watch(control->conns, health);
 	control->counter[COUNTER_paths_out]++;
 }
 
@@ -90,7 +98,7 @@ static void conn_health_back(struct control *control, unsigned rail, uint16_t pe
 static void conn_health_forget(struct control *control, uint16_t peer)
 {
 	for (unsigned r = 0; r < control->rails && peer < control->conns->peers; r++)
-		control->conns->conn_health[r][peer] = (struct conn_health){.ref = 0};
+		conn_health_reset(&control->conns->conn_health[r][peer], 0);
 	shm_store(&control->status->peer_rails_out[peer], 0);
 }
 
@@ -104,6 +112,11 @@ static void out_conn_deadline_end(struct out_conn *conn)
 
 static void out_conn_free(struct out_conn *conn)
 {
+	struct conns *conns = conn->control->conns;
+	struct conn_health *health = &conns->conn_health[conn->rail][conn->handle.peer];
+
+	if (health->conn == conn)
+		health->conn = NULL;
 	LIST_REMOVE(conn, next);
 	out_conn_deadline_end(conn);
 	free(conn);
@@ -441,6 +454,7 @@ static int out_conn_open(
 		return -ENOMEM;
 	}
 	LIST_INSERT_HEAD(&control->conns->out_conns, conn, next);
+	conn_health_of(control, rail, to->peer, to->ref)->conn = conn;
 	qps_start(&conn->qps, QPS_MAKE);
 	return 0;
 }

@@ -163,7 +163,11 @@ struct in_conn {
 
 /* Health of the connections of one of our rails to one peer: its failures. */
 struct conn_health {
+	LIST_ENTRY(conn_health) next; /* in conns.watched, if `watched` */
+	bool watched;
 	uint32_t ref;
+	/* the connection that was opened last; NULL: it was freed, or there was none */
+	const struct out_conn *conn;
 	unsigned fails;
 	uint64_t until_ns;
 	bool out; /* true: clients use other rails until a probe of a new connection is answered */
@@ -203,6 +207,13 @@ struct conns {
 	/* indexed by the number of our rail and by peer number; untouched from `peers` on */
 	struct conn_health conn_health[RAILS_MAX][NODES_MAX];
 	unsigned peers; /* 1 + the highest peer number that a connection was wanted with */
+	/*
+	 * those of conn_health[][] that are out or stalled, and those that were at the last look of
+	 * rails_unread_watch(), which alone removes them
+	 */
+	LIST_HEAD(, conn_health) watched;
+	uint32_t stalls;      /* sum of rail_stalls() at the last look */
+	unsigned stall_looks; /* looks that still search all connections for new stalls */
 	struct rail_health health[RAILS_MAX];
 	/* by peer number: ref of the member whose READs hang; 0: none */
 	uint32_t unread[NODES_MAX];
@@ -220,6 +231,14 @@ struct conns {
 static inline unsigned work_queue_of(unsigned rail, bool breaking)
 {
 	return 2 * rail + breaking;
+}
+
+/* The watch of the rails looks at these connections from now on. */
+static inline void conn_health_watch(struct conns *conns, struct conn_health *health)
+{
+	if (!health->watched)
+		LIST_INSERT_HEAD(&conns->watched, health, next);
+	health->watched = true;
 }
 
 /* ---- conns.c --------------------------------------------------------------------------------- */

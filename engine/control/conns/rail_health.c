@@ -55,7 +55,8 @@
 #define HEALTH_RESTS_MAX 5u /* number of times that the rest doubles at most */
 #define HEALTH_STEADY_NS 10000000000ull
 #define HEALTH_HUNG_LOOKS 3u /* READs that hang for fewer looks suspect no member */
-#define EVENTS_BURST 16u     /* limit of the events that are read in one turn from one device */
+#define HEALTH_STALL_LOOKS 2u
+#define EVENTS_BURST 16u /* limit of the events that are read in one turn from one device */
 
 /* ---- rails in use and out of use ------------------------------------------------------------- */
 
@@ -75,17 +76,30 @@ static void rail_leaves(struct control *control, unsigned rail)
 	out_conns_break_rail(control, rail);
 }
 
+/* The place of the health in conns->conn_health[][]. */
+static unsigned conn_health_rail(const struct control *control, const struct conn_health *health)
+{
+	return (unsigned)(health - control->conns->conn_health[0]) / NODES_MAX;
+}
+
+static uint16_t conn_health_peer(const struct control *control, const struct conn_health *health)
+{
+	return (uint16_t)((unsigned)(health - control->conns->conn_health[0]) % NODES_MAX);
+}
+
 /* Probes the peers that the rail is out of use towards and whose back-off has ended. */
 static void rail_probe_due(struct control *control, unsigned rail, uint64_t now_ns)
 {
-	for (unsigned p = 0; p < control->conns->peers; p++) {
-		const struct conn_health *health = &control->conns->conn_health[rail][p];
+	const struct conn_health *health;
+
+	LIST_FOREACH (health, &control->conns->watched, next) {
 		const struct member_record *to;
 
-		if (!health->out || now_ns < health->until_ns)
+		if (conn_health_rail(control, health) != rail || !health->out ||
+			now_ns < health->until_ns)
 			continue;
 		to = member_by_ref(control, health->ref);
-		if (to && to->peer == p)
+		if (to && to->peer == conn_health_peer(control, health))
 			conns_probe(control, rail, to);
 	}
 }
@@ -206,28 +220,43 @@ static bool rails_reads_complete(struct control *control)
 	return completed != before;
 }
 
-/* Stores which connections are stalled, and where a Connect has no answer yet. */
-static void rails_stalls_look(struct control *control)
+/*
+ * Finds connections that are newly stalled. All connections are searched only after a rail had a
+ * new stall: twice, because the number of the stall may be seen before the stall.
+ */
+static void rails_stalls_find(struct control *control)
 {
 	struct conns *conns = control->conns;
 	const struct out_conn *conn;
+	uint32_t stalls = 0;
 
 	for (unsigned r = 0; r < control->rails; r++)
-		for (unsigned p = 0; p < conns->peers; p++) {
-			struct conn_health *health = &conns->conn_health[r][p];
-
-			health->stall_before = health->stall;
-			health->stall = 0;
-			health->asked = false;
-		}
+		stalls += rail_stalls(control->rail[r].rail);
+	if (stalls != conns->stalls)
+		conns->stall_looks = HEALTH_STALL_LOOKS;
+	conns->stalls = stalls;
+	if (!conns->stall_looks)
+		return;
+	conns->stall_looks--;
 	LIST_FOREACH (conn, &conns->out_conns, next) {
 		struct conn_health *health = &conns->conn_health[conn->rail][conn->handle.peer];
 
-		if (conn->state == OUT_CONN_LIVE)
-			health->stall = shm_load(&conn->handle.stalled);
-		health->asked |=
-			conn->state == OUT_CONN_REQUESTED && !conn->linkless && !conn->gone;
+		if (health->conn == conn && conn->state == OUT_CONN_LIVE &&
+			shm_load(&conn->handle.stalled))
+			conn_health_watch(conns, health);
 	}
+}
+
+/* Stores whether the connection is stalled, and whether a Connect has no answer yet. */
+static void conn_look(struct conn_health *health)
+{
+	const struct out_conn *conn = health->conn;
+
+	health->stall_before = health->stall;
+	health->stall = 0;
+	if (conn && conn->state == OUT_CONN_LIVE)
+		health->stall = shm_load(&conn->handle.stalled);
+	health->asked = conn && conn->state == OUT_CONN_REQUESTED && !conn->linkless && !conn->gone;
 }
 
 /*
@@ -259,22 +288,30 @@ static void conn_look_count(struct conn_health *health, bool complete, unsigned 
 }
 
 /* True if READs of the peer have hung for enough looks on all rails in use. */
-static bool peer_reads_hang(struct control *control, unsigned peer, bool complete)
+static bool peer_reads_hang(const struct control *control, unsigned peer, unsigned enough)
 {
-	unsigned enough = hung_looks_enough(control), used = 0, hang = 0;
+	unsigned used = 0, hang = 0;
 
 	for (unsigned r = 0; r < control->rails; r++) {
-		struct conn_health *health = &control->conns->conn_health[r][peer];
-
-		if (rail_out(control, r)) {
-			health->hung_looks = 0; /* it is this engine's rail that fails */
+		if (rail_out(control, r))
 			continue;
-		}
-		conn_look_count(health, complete, enough);
 		used++;
-		hang += health->hung_looks == enough;
+		hang += control->conns->conn_health[r][peer].hung_looks == enough;
 	}
 	return used && hang == used;
+}
+
+/* Tells the directory, if it has changed, whether READs of the peer hang. */
+static void peer_unread_set(struct control *control, uint16_t peer, bool hangs)
+{
+	const struct member_record *record = hangs ? member_by_peer(control, peer) : NULL;
+	uint32_t *unread = &control->conns->unread[peer];
+	uint32_t ref = record ? record->ref : 0, before = *unread;
+
+	if (ref == before)
+		return;
+	*unread = ref;
+	directory_unread(control, peer, ref ? ref : before, ref != 0);
 }
 
 /*
@@ -287,17 +324,26 @@ static void rails_unread_watch(struct control *control)
 {
 	struct conns *conns = control->conns;
 	bool complete = rails_reads_complete(control);
+	unsigned enough = hung_looks_enough(control);
+	struct conn_health *health, *next;
 
-	rails_stalls_look(control);
-	for (uint16_t p = 0; p < conns->peers; p++) {
-		bool hangs = peer_reads_hang(control, p, complete);
-		const struct member_record *record = hangs ? member_by_peer(control, p) : NULL;
-		uint32_t ref = record ? record->ref : 0, before = conns->unread[p];
+	rails_stalls_find(control);
+	LIST_FOREACH (health, &conns->watched, next) {
+		conn_look(health);
+		if (rail_out(control, conn_health_rail(control, health)))
+			health->hung_looks = 0; /* it is this engine's rail that fails */
+		else
+			conn_look_count(health, complete, enough);
+	}
+	for (health = LIST_FIRST(&conns->watched); health; health = next) {
+		uint16_t peer = conn_health_peer(control, health);
 
-		if (ref == before)
+		next = LIST_NEXT(health, next);
+		peer_unread_set(control, peer, peer_reads_hang(control, peer, enough));
+		if (health->out || health->stall)
 			continue;
-		conns->unread[p] = ref;
-		directory_unread(control, p, ref ? ref : before, ref != 0);
+		LIST_REMOVE(health, next);
+		health->watched = false;
 	}
 }
 

@@ -34,9 +34,9 @@ struct fake_rail {
 	struct rail_command told[TOLD_MAX];
 	unsigned tells;
 	bool full; /* true: rail_command_send() returns false, as if the inbox were full */
-	/* results that the stubs of rail_counters() and rail_in_flight() return */
+	/* results that the stubs of rail_counters(), rail_in_flight() and rail_stalls() return */
 	uint64_t counter[COUNTER_COUNT];
-	uint32_t in_flight;
+	uint32_t in_flight, stalls;
 	unsigned blocked; /* number of its dv_qp_connect() calls that are blocked */
 };
 

@@ -71,6 +71,11 @@ uint32_t rail_in_flight(const struct rail *rail)
 	return ((const struct fake_rail *)rail)->in_flight;
 }
 
+uint32_t rail_stalls(const struct rail *rail)
+{
+	return ((const struct fake_rail *)rail)->stalls;
+}
+
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
 	(void)device;

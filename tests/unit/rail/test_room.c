@@ -165,6 +165,7 @@ static void each_stall_of_a_connection_has_its_number(void **state)
 		world_settle(w);
 		silence(w);
 		assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), stall < 3 ? stall : 1);
+		assert_int_equal(rail_stalls(w->rail), stall < 3 ? stall : 1);
 		world_run(w);
 		client_expect(client, stall, OP_HIT);
 		assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), 0);

@@ -5,6 +5,8 @@
  */
 #include "tests/unit/control/conns/conn_world.h"
 
+#include <sys/mman.h>
+
 static void a_probe_that_fails_leaves_the_rail_out(void **state)
 {
 	struct rail_conn *got = connected(1);
@@ -193,10 +195,17 @@ static void looks(unsigned n, bool complete)
 	}
 }
 
-static void both_stall(struct rail_conn *on[2], uint32_t stall)
+/* As the rail does: it has a new number, and the connection the same. */
+static void stall(struct rail_conn *on, uint32_t number)
 {
-	shm_store(&on[0]->stalled, stall);
-	shm_store(&on[1]->stalled, stall);
+	node[0].rail[on->rail].stalls += number != 0;
+	shm_store(&on->stalled, number);
+}
+
+static void both_stall(struct rail_conn *on[2], uint32_t number)
+{
+	stall(on[0], number);
+	stall(on[1], number);
 }
 
 static void a_member_is_suspect_while_only_its_reads_hang(void **state)
@@ -205,10 +214,10 @@ static void a_member_is_suspect_while_only_its_reads_hang(void **state)
 
 	(void)state;
 	connected_patiently(on);
-	shm_store(&on[0]->stalled, 1);
+	stall(on[0], 1);
 	looks(LOOKS + 1, true);
 	assert_false(is_unread()); /* rail 1 reads it */
-	shm_store(&on[1]->stalled, 1);
+	stall(on[1], 1);
 	looks(LOOKS + 1, false);
 	assert_false(is_unread()); /* no READ completes: this engine may be at fault */
 	looks(LOOKS, true);
@@ -216,7 +225,7 @@ static void a_member_is_suspect_while_only_its_reads_hang(void **state)
 	assert_true(sees(0, 1));
 	looks(2, false);
 	assert_true(is_unread()); /* also when the others are idle */
-	shm_store(&on[1]->stalled, 0);
+	stall(on[1], 0);
 	looks(1, false);
 	assert_false(is_unread());
 	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
@@ -226,24 +235,24 @@ static void a_member_is_suspect_while_only_its_reads_hang(void **state)
 static void a_member_is_suspect_only_after_several_looks_at_one_stall(void **state)
 {
 	struct rail_conn *on[2];
-	uint32_t stall = 1;
+	uint32_t number = 1;
 
 	(void)state;
 	connected_patiently(on);
 	/* READs complete between the looks: on a busy machine a member may have no processor */
-	for (; stall < 2 * LOOKS; stall++) {
-		both_stall(on, stall);
+	for (; number < 2 * LOOKS; number++) {
+		both_stall(on, number);
 		looks(1, true);
 		assert_false(is_unread());
 	}
-	both_stall(on, stall);
+	both_stall(on, number);
 	looks(LOOKS - 1, true);
 	assert_false(is_unread());
 	looks(2, false);
 	assert_false(is_unread()); /* looks in which nothing completes do not count */
 	looks(1, true);
 	assert_true(is_unread());
-	both_stall(on, stall + 1);
+	both_stall(on, number + 1);
 	looks(1, true);
 	assert_false(is_unread()); /* a READ has completed */
 	conns_stop(&node[0].control);
@@ -320,13 +329,13 @@ static void a_connection_that_breaks_hangs_on_when_its_probe_stalls(void **state
 	(void)state;
 	connected_patiently(on);
 	conns_port(&node[0].control, 0, false);
-	shm_store(&on[1]->stalled, 1);
+	stall(on[1], 1);
 	looks(LOOKS - 1, true);
 	breaks(1, on[1]);
 	on[1] = probing(1);
 	looks(1, true);
 	assert_false(is_unread());
-	shm_store(&on[1]->stalled, 2);
+	stall(on[1], 2);
 	looks(1, true);
 	assert_true(is_unread());
 	conns_stop(&node[0].control);
@@ -363,7 +372,7 @@ static void ports_that_swap_make_no_member_suspect(void **state)
 
 	(void)state;
 	connected_patiently(on);
-	shm_store(&on[0]->stalled, 1);
+	stall(on[0], 1);
 	looks(LOOKS, true);
 	conns_port(&node[0].control, 0, false); /* our own port 0 has no link */
 	conns_returned(&node[0].control, 0, on[0]);
@@ -379,6 +388,101 @@ static void ports_that_swap_make_no_member_suspect(void **state)
 	conns_stop(&node[0].control);
 }
 
+/* Allows or refuses every access to the whole pages of memory between the two addresses. */
+static void pages_allow(void *from, void *to, bool allow)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t first = ((uintptr_t)from + page - 1) / page * page;
+	uintptr_t last = (uintptr_t)to / page * page;
+
+	assert_true(first < last);
+	assert_int_equal(
+		mprotect((void *)first, last - first, allow ? PROT_READ | PROT_WRITE : PROT_NONE),
+		0);
+}
+
+/* The same for all peers from `first` on, and for a connection of theirs. */
+static void peers_allow(unsigned first, struct out_conn *conn, bool allow)
+{
+	struct conns *conns = node[0].control.conns;
+
+	for (unsigned r = 0; r < RAILS_MAX; r++)
+		pages_allow(
+			&conns->conn_health[r][first], conns->conn_health[r] + NODES_MAX, allow);
+	pages_allow(&conns->unread[first], conns->unread + NODES_MAX, allow);
+	pages_allow(conn, (char *)conn + sysconf(_SC_PAGESIZE), allow);
+}
+
+/* It would end with SIGSEGV. */
+static void a_look_touches_no_peer_and_no_connection_that_is_fine(void **state)
+{
+	struct conns *conns = node[0].control.conns;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct rail_conn *on[2];
+	struct out_conn *fine;
+
+	(void)state;
+	static_assert(sizeof(struct out_conn) <= 4096, "it fits in a page");
+	fine = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(fine, MAP_FAILED);
+	connected_patiently(on);
+	both_stall(on, 1);
+	looks(LOOKS, true); /* the search for new stalls has ended, too */
+	assert_int_equal(unread(), ref());
+	fine->control = &node[0].control;
+	fine->state = OUT_CONN_LIVE;
+	fine->handle.peer = NODES_MAX - 1;
+	LIST_INSERT_HEAD(&conns->out_conns, fine, next);
+	conns->peers = NODES_MAX;
+	peers_allow(peer() + 1, fine, false);
+	looks(LOOKS, true);
+	assert_int_equal(unread(), ref());
+	both_stall(on, 0);
+	looks(2, true);
+	assert_int_equal(unread(), 0);
+	assert_true(LIST_EMPTY(&conns->watched));
+	peers_allow(peer() + 1, fine, true);
+	LIST_REMOVE(fine, next);
+	munmap(fine, page);
+	conns_stop(&node[0].control);
+}
+
+static void a_stall_is_found_that_is_seen_a_look_after_its_number(void **state)
+{
+	struct rail_conn *on[2];
+
+	(void)state;
+	connected_patiently(on);
+	looks(2, true);
+	node[0].rail[0].stalls++;
+	node[0].rail[1].stalls++;
+	looks(1, true);
+	shm_store(&on[0]->stalled, 1);
+	shm_store(&on[1]->stalled, 1);
+	looks(LOOKS, true);
+	assert_int_equal(unread(), ref());
+	conns_stop(&node[0].control);
+}
+
+/* The list of the watch has an entry of it: that is looked at once more. */
+static void a_member_that_leaves_while_its_reads_hang_is_forgotten(void **state)
+{
+	struct rail_conn *on[2];
+	uint16_t gone;
+
+	(void)state;
+	connected_patiently(on);
+	both_stall(on, 1);
+	looks(LOOKS, true);
+	assert_int_equal(unread(), ref());
+	gone = peer();
+	conns_member_gone(&node[0].control, gone, ref());
+	looks(1, true);
+	assert_int_equal(node[0].control.conns->unread[gone], 0);
+	assert_true(LIST_EMPTY(&node[0].control.conns->watched));
+	conns_stop(&node[0].control);
+}
+
 static void a_new_connection_ends_the_suspicion(void **state)
 {
 	struct rail_conn *on[2];
@@ -386,7 +490,7 @@ static void a_new_connection_ends_the_suspicion(void **state)
 	(void)state;
 	connected_patiently(on);
 	conns_port(&node[0].control, 0, false); /* rail 0 is out: it says nothing */
-	shm_store(&on[1]->stalled, 1);
+	stall(on[1], 1);
 	looks(LOOKS, true);
 	assert_true(is_unread());
 	breaks(1, on[1]);
@@ -417,6 +521,9 @@ int main(void)
 		T(a_connect_without_an_answer_hangs),
 		T(ports_that_swap_make_no_member_suspect),
 		T(a_new_connection_ends_the_suspicion),
+		T(a_look_touches_no_peer_and_no_connection_that_is_fine),
+		T(a_stall_is_found_that_is_seen_a_look_after_its_number),
+		T(a_member_that_leaves_while_its_reads_hang_is_forgotten),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

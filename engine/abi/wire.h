@@ -8,6 +8,6 @@
 #ifndef ABI_WIRE_H
 #define ABI_WIRE_H
 
-#define WIRE_VERSION 10u
+#define WIRE_VERSION 11u
 
 #endif

@@ -62,7 +62,7 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 		/* view of the cluster */
 		SERVE(SUMMARY_ASK, view_serve_ask(control, link));
 		SERVE(SUMMARY, view_serve_summary(control, link, m->summary));
-		SERVE(HELLO, false);
+		SERVE(HELLO, member_refused(control, link, m->hello));
 		SERVE(_NOT_SET, false);
 	default: return false;
 	}

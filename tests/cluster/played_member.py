@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 
-WIRE = 10  # WIRE_VERSION of engine/abi/wire.h
+WIRE = 11  # WIRE_VERSION of engine/abi/wire.h
 # engine/control/members/agreed.def with the values of a cluster that tests start
 AGREED = ["cluster.id = default", "cluster.replicas = 2",
           "links of rails (rail.devices, soft.link) = soft over shm",

@@ -221,7 +221,7 @@ void member_learn(struct control *control, const struct rpc_link *link, const Pc
 	/* what it says of itself decides, while its links are up */
 	if (member && member_on_trial(member) && member_link_of(member))
 		return;
-	if ((link && !member_has_room(control, m)) || (!member && candidates_full(members)))
+	if (!member_has_room(control, m) || (!member && candidates_full(members)))
 		return;
 	if (!member || member->state != MEMBER_CANDIDATE ||
 		member->record.incarnation != m->incarnation) {

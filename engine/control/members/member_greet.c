@@ -35,7 +35,8 @@ struct refused_engine {
 	const Pc__Member *member; /* what it says of itself; NULL: it cannot be understood */
 	bool name_taken;          /* its name is that of another engine */
 	bool logged;              /* by the caller */
-	uint64_t shared;          /* engines with this number share a refusal; 0: it has its own */
+	bool tell; /* only this end has the reason: it is sent also to an engine that was dialled */
+	uint64_t shared; /* engines with this number share a refusal; 0: it has its own */
 };
 
 /* ---- what must be equal ---------------------------------------------------------------------- */
@@ -138,10 +139,7 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 	if (!to && link->dial && !link->dial->seed)
 		to = link->dial->owner;
 	member_describe(control->members->self, &texts, &self);
-	member_list_alive(control, &list);
 	hello.self = &self;
-	hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
-	hello.members = list.at;
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;
 	hello.software = control->members->self->contact->software;
@@ -149,7 +147,10 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 	member_agree_say(control, &hello);
 	if (refusal) {
 		hello.refusal = (char *)refusal;
-		hello.n_members = 0;
+	} else {
+		member_list_alive(control, &list);
+		hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
+		hello.members = list.at;
 	}
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
@@ -290,14 +291,16 @@ static void seed_refused(const struct rpc_link *link)
 }
 
 /*
- * Tells the other engine the reason, if it has dialled, closes the link, logs the reason once for
- * each engine, and remembers the refusal for health.
+ * Sends the reason, if the other engine has dialled or cannot know it, closes the link, logs the
+ * reason once for each engine, and remembers the refusal for health. One that was dialled and is
+ * sent the reason had accepted this engine: it is not dialled again until it is named again.
  */
 __attribute__((format(printf, 3, 4))) static void hello_refuse(
 	struct control *control, const struct refused_engine *who, const char *format, ...)
 {
 	char text[LOG_LINE_BYTES - NAME_BYTES_MAX];
 	struct rpc_link *link = who->link;
+	struct member *dialled = link->dial && !link->dial->seed ? link->dial->owner : NULL;
 	va_list args;
 
 	va_start(args, format);
@@ -308,11 +311,13 @@ __attribute__((format(printf, 3, 4))) static void hello_refuse(
 		member_source_logs(control, link))
 		log_error("the engine at %s is refused: %s", link->from, text);
 	seed_refused(link);
-	/* an engine that was dialled has our Hello already */
-	if (link->dial)
+	/* an engine that was dialled has our Hello already, and refuses it for the same reason */
+	if (link->dial && !who->tell)
 		rpc_link_close(link);
 	else
 		hello_refuse_send(control, link, text);
+	if (dialled && who->tell)
+		member_dial_stop(dialled);
 }
 
 /* Copies a text that people read; what is no printable character becomes a question mark. */
@@ -341,6 +346,20 @@ static void hello_refused_by(
 		log_error("the engine at %s refuses this engine: \"%s\"", link->from, clean);
 	seed_refused(link);
 	rpc_link_close(link);
+}
+
+bool member_refused(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	const struct refused_engine who = {.link = link, .member = hello->self, .name_taken = true};
+	struct member *member = link->member;
+
+	if (!hello->refusal || !hello->refusal[0] || hello->version != WIRE_VERSION ||
+		!member_fits(hello->self))
+		return false;
+	hello_refused_by(control, &who, hello->refusal);
+	if (member && member->state == MEMBER_ALIVE)
+		member_lost(control, member, "it refuses this engine");
+	return true;
 }
 
 /* ---- whether the version fits ---------------------------------------------------------------- */
@@ -535,6 +554,45 @@ static bool hello_check_values(
 	       !hello_collides(control, link, m);
 }
 
+/* ---- whether the map has room ---------------------------------------------------------------- */
+
+/* Names can be invented: engines that find no room share one refusal. */
+#define NO_ROOM "the cluster has %d engines already, NODES_MAX of config/limits.h"
+#define NO_ROOM_SHARED placement_hash("no room")
+
+static bool map_has_room(const struct control *control, const Pc__Member *m)
+{
+	const struct member *member = member_find(control->members, m->name);
+
+	return (member && member->state == MEMBER_ALIVE) || control->members->alive < NODES_MAX;
+}
+
+bool member_has_room(struct control *control, const Pc__Member *m)
+{
+	const struct refused_engine who = {.member = m, .shared = NO_ROOM_SHARED};
+	char text[REFUSAL_BYTES], address[ADDRESS_TEXT_BYTES];
+
+	if (map_has_room(control, m))
+		return true;
+	snprintf(text, sizeof(text), NO_ROOM, NODES_MAX);
+	if (refusal_note(control, &who, false, text))
+		log_error("engine %s (%s), which another one names, is refused: %s", m->name,
+			address_text(m->address, m->port, address), text);
+	return false;
+}
+
+/* Refuses a sender for which the map has no room. */
+static bool hello_finds_room(struct control *control, struct rpc_link *link, const Pc__Member *m)
+{
+	const struct refused_engine who = {
+		.link = link, .member = m, .tell = true, .shared = NO_ROOM_SHARED};
+
+	if (map_has_room(control, m))
+		return true;
+	hello_refuse(control, &who, NO_ROOM, NODES_MAX);
+	return false;
+}
+
 /* ---- Hellos of the engine itself, of seeds and of visitors ----------------------------------- */
 
 static void hello_from_self(struct control *control, struct rpc_link *link)
@@ -572,6 +630,8 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 	struct rpc_dial *dial = link->dial;
 	struct member_seed *seed = dial->owner;
 
+	if (!hello_finds_room(control, link, hello->self))
+		return;
 	snprintf(seed->name, sizeof(seed->name), "%s", hello->self->name);
 	seed->refused = false;
 	seed->retry_ns = 0;
@@ -626,41 +686,18 @@ static bool hello_joins(const struct control *control, const Pc__Member *m)
 	return member->contact->trial.incarnation != m->incarnation;
 }
 
-/* Names can be invented: engines that find no room share one refusal. */
-#define NO_ROOM "the cluster has %d engines already, NODES_MAX of config/limits.h"
-#define NO_ROOM_SHARED placement_hash("no room")
-
-bool member_has_room(struct control *control, const Pc__Member *m)
-{
-	const struct refused_engine who = {.member = m, .shared = NO_ROOM_SHARED};
-	const struct member *member = member_find(control->members, m->name);
-	char text[REFUSAL_BYTES], address[ADDRESS_TEXT_BYTES];
-
-	if ((member && member->state == MEMBER_ALIVE) || control->members->alive < NODES_MAX)
-		return true;
-	snprintf(text, sizeof(text), NO_ROOM, NODES_MAX);
-	if (refusal_note(control, &who, false, text))
-		log_error("engine %s (%s), which another one names, is refused: %s", m->name,
-			address_text(m->address, m->port, address), text);
-	return false;
-}
-
 /* Refuses a sender for which the map has no room, or of whose address too many join at once. */
 static bool hello_may_join(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
-	const struct member *member = member_find(control->members, hello->self->name);
-	struct refused_engine who = {.link = link, .member = hello->self, .shared = NO_ROOM_SHARED};
+	struct refused_engine who = {.link = link, .member = hello->self, .logged = true};
 
-	if ((!member || member->state != MEMBER_ALIVE) && control->members->alive >= NODES_MAX) {
-		hello_refuse(control, &who, NO_ROOM, NODES_MAX);
+	if (!hello_finds_room(control, link, hello->self))
 		return false;
-	}
 	if (!hello_joins(control, hello->self) ||
 		member_source_joins(control, link, hello->self->name))
 		return true;
 	/* Those of one address share one, too. member_source_joins() has logged it. */
 	who.shared = map_mix(placement_hash(link->from) + 1) | 1;
-	who.logged = true;
 	hello_refuse(control, &who,
 		"more than %u engines of its address have joined at once: %u more may in each second",
 		SOURCE_JOINS, SOURCE_JOINS_PER_S);
@@ -809,7 +846,9 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	refusal_end(control, hello->self);
 	member = hello_entry(control, link, hello);
 	if (!member || !member_contact(&control->members->table, member)) {
-		rpc_link_close(link);
+		hello_refuse(control,
+			&(struct refused_engine){.link = link, .member = hello->self, .tell = true},
+			"this engine has no memory for one more member");
 		return true;
 	}
 	contact_software_set(member->contact, hello->software);

@@ -374,7 +374,7 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 		return member_probe_serve(link->control, link, message->probe);
 	case PC__MESSAGE__BODY_PROBE_ACK:
 		return member_probe_ack(link->control, link, message->probe_ack);
-	case PC__MESSAGE__BODY_HELLO:
+	case PC__MESSAGE__BODY_HELLO: return member_refused(link->control, link, message->hello);
 	case PC__MESSAGE__BODY__NOT_SET: return false;
 	case PC__MESSAGE__BODY_LEAVE: rpc_link_close(link); return true;
 	/* Its requests are sent again to a member: after the trial on another link. */

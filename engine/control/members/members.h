@@ -394,6 +394,11 @@ void member_leave(struct control *control);
 
 /* Messages of other engines, from messages.c; false: the message breaks a rule. */
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
+/*
+ * A further Hello on a link that is up: the member at its end refuses this engine. False: it is no
+ * refusal, which breaks a rule.
+ */
+bool member_refused(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
 bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members);
 bool member_news(struct control *control, struct rpc_link *link, const Pc__MemberNews *news);

@@ -5,8 +5,6 @@
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
-#define EDGE 24u /* the last members that fit the map */
-
 #include <arpa/inet.h>
 #include <cmocka.h>
 #include <errno.h>
@@ -337,102 +335,20 @@ static void an_equal_ref_is_refused(void **state)
 	assert_true(all_agree());
 }
 
-/* Members that do not answer. The port accepts connections and answers none. */
-static void members_add(struct control *control, unsigned count, uint16_t port)
+/* A further Hello that refuses nothing breaks a rule. */
+static void a_second_hello_that_is_no_refusal_closes_the_link(void **state)
 {
-	char name[16], address[] = "127.0.0.1";
-	Pc__Member m = PC__MEMBER__INIT;
-
-	m.name = name;
-	m.address = address;
-	m.port = port;
-	m.rails = 1;
-	for (unsigned i = 0; i < count; i++) {
-		struct member *entry = member_take(control);
-
-		snprintf(name, sizeof(name), "silent-%u", i);
-		m.incarnation = 0x600000000 + 1000000 + i;
-		assert_non_null(entry);
-		assert_true(member_fill(control, entry, &m));
-		assert_int_equal(member_put_on_map(control, entry), 0);
-	}
-}
-
-static void more_engines_than_the_map_holds_are_refused(void **state)
-{
-	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t bytes = sizeof(at);
-	int fd[EDGE + 4], listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	char said[8192];
+	int fd;
 
 	(void)state;
-	nodes_setup(200, 10000);
-	assert_int_equal(node_open(0, NULL), 0);
-	log_test_capture(said, sizeof(said));
-	assert_int_equal(listen(listener, 128), 0);
-	assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
-	members_add(&node[0].control, NODES_MAX - EDGE, ntohs(at.sin_port));
-	for (unsigned i = 0; i < EDGE + 4; i++) {
-		char name[16];
-
-		snprintf(name, sizeof(name), "raw-%u", i);
-		fd[i] = raw_open(0);
-		raw_hello(fd[i], name, 0x500000000 + i + 1, (uint16_t)(i + 1), NULL);
-		nodes_turn();
-		nodes_turn();
-	}
-	assert_true(nodes_until(sees_count(0, NODES_MAX), 2000));
-	nodes_run(100);
-	assert_true(sees_count(0, NODES_MAX));
-	assert_non_null(strstr(said, "NODES_MAX"));
-	for (unsigned i = 0; i < EDGE + 4; i++)
-		close(fd[i]);
-	close(listener);
-}
-
-static struct refusals_report refusals(unsigned i)
-{
-	struct refusals_report found;
-
-	refusals_report(&node[i].control, net_now(), &found);
-	return found;
-}
-
-static void silent_members_go(struct control *control, unsigned count)
-{
-	char name[16];
-
-	for (unsigned i = 0; i < count; i++) {
-		snprintf(name, sizeof(name), "silent-%u", i);
-		member_take_off_map(control, member_find(control->members, name), "test");
-	}
-}
-
-static void an_engine_that_finds_no_room_is_a_finding_on_both_sides_until_it_joins(void **state)
-{
-	static const char why[] = "the cluster has 16384 engines already";
-
-	(void)state;
-	static_assert(NODES_MAX == 16384, "the text");
-	nodes_setup(200, 1000000);
-	assert_int_equal(node_open(0, NULL), 0);
-	members_add(&node[0].control, NODES_MAX - 1, 1);
-	assert_int_equal(node_open(1, node_at(0)), 0);
-	assert_true(nodes_until(refusals(0).engines && refusals(1).engines, 5000));
-	nodes_run(3000);
-	for (unsigned i = 0; i < 2; i++) {
-		assert_int_equal(refusals(i).engines, 1);
-		assert_int_equal(refusals(i).engine[0].theirs, i);
-		assert_non_null(strstr(refusals(i).engine[0].text, why));
-		assert_true(refusals(i).engine[0].ms > 2000);
-		assert_int_equal(node[i].control.members->alive, i ? 1 : NODES_MAX);
-	}
-	/* its visit was answered: it knows the name, and would know the members beside it */
-	assert_non_null(member_find(node[1].control.members, node[0].control.name));
-	silent_members_go(&node[0].control, NODES_MAX - 3);
-	assert_true(nodes_until(sees(0, 1) && sees(1, 0), 60000));
-	assert_int_equal(refusals(0).engines, 0);
-	assert_int_equal(refusals(1).engines, 0);
+	open_agreeing(2);
+	fd = raw_open(0);
+	raw_hello(fd, "raw", 0x77777, 9, NULL);
+	assert_true(nodes_until(sees_count(0, 3), 1000));
+	raw_hello(fd, "raw", 0x77777, 9, NULL);
+	assert_true(raw_closed(fd, 1000));
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 1);
+	close(fd);
 }
 
 /* ---- cost ------------------------------------------------------------------------------------ */
@@ -476,8 +392,7 @@ int main(void)
 		T(a_dead_incarnation_that_gossip_calls_alive_stays_dead),
 		T(a_name_taken_by_a_live_engine_is_refused),
 		T(an_equal_ref_is_refused),
-		T(more_engines_than_the_map_holds_are_refused),
-		T(an_engine_that_finds_no_room_is_a_finding_on_both_sides_until_it_joins),
+		T(a_second_hello_that_is_no_refusal_closes_the_link),
 		T(an_idle_engine_sends_heartbeats_and_probes_and_nothing_else),
 	};
 

@@ -175,7 +175,7 @@ static void clear_flight(struct control *control, struct clear_request *r)
 	free(keys);
 }
 
-static void clear_tell(
+static void cleared_send(
 	struct rpc_link *link, uint64_t serial, Pc__ClearResult result, uint64_t pages)
 {
 	Pc__Cleared body = PC__CLEARED__INIT;
@@ -199,8 +199,8 @@ static void clear_end_set(struct clear_member *member, const struct clear_end *e
 	*at = *end;
 }
 
-/* The member may have left, or have no link now: then it asks again, and is told what is kept. */
-static void clear_tell_end(struct control *control, const struct clear_request *r)
+/* The member may have left, or have no link now: then it asks again, and this end is the answer. */
+static void clear_end_send(struct control *control, const struct clear_request *r)
 {
 	struct rpc_link *link = member_link_now(control, r->member->ref);
 	const struct clear_end end = {.serial = r->serial,
@@ -210,7 +210,7 @@ static void clear_tell_end(struct control *control, const struct clear_request *
 
 	clear_end_set(r->member, &end);
 	if (link)
-		clear_tell(link, end.serial, end.result, end.pages);
+		cleared_send(link, end.serial, end.result, end.pages);
 }
 
 static void clear_log(struct control *control, const struct clear_request *r)
@@ -247,7 +247,7 @@ static void clear_finish(struct control *control, struct clear_request *r)
 
 	clear_log(control, r);
 	if (r->member) {
-		clear_tell_end(control, r);
+		clear_end_send(control, r);
 	} else {
 		clear_answer_of(clears->failed ? CLEARED_VOLATILE : CLEARED_ALL, r->pages, &done);
 		ctl_later_answer(control->ctl, r->later, &done);
@@ -491,7 +491,7 @@ bool clear_serve_member(struct control *control, struct rpc_link *link, const Pc
 		else
 			answer = end ? *end : clear_take(control->clears, member, m);
 	}
-	clear_tell(link, m->serial, answer.result, answer.pages);
+	cleared_send(link, m->serial, answer.result, answer.pages);
 	return true;
 }
 

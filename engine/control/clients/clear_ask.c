@@ -97,9 +97,9 @@ static void clear_ask_turn(struct clear_asks *asks, struct clear_ask *ask, uint6
 }
 
 /* After a pause of this engine: what came meanwhile is read before the host is called silent. */
-static void clear_ask_forgive(struct clear_ask *ask, uint64_t late_ns, uint64_t now_ns)
+static void clear_ask_forgive(struct clear_ask *ask, uint64_t pause_ns, uint64_t now_ns)
 {
-	ask->heard_ns = suspect_after_pause(ask->heard_ns, late_ns, now_ns);
+	ask->heard_ns = suspect_after_pause(ask->heard_ns, pause_ns, now_ns);
 	if (ask->deadline_ns < now_ns + CLEAR_REPEAT_NS)
 		ask->deadline_ns = now_ns + CLEAR_REPEAT_NS;
 }
@@ -107,15 +107,15 @@ static void clear_ask_forgive(struct clear_ask *ask, uint64_t late_ns, uint64_t 
 static void clear_asks_tick(void *context)
 {
 	struct clear_asks *asks = context;
-	uint64_t now_ns = net_now(), late_ns = now_ns - asks->tick_ns;
+	uint64_t now_ns = net_now();
+	uint64_t pause_ns = suspect_pause_ns(asks->tick_ns, now_ns, CLEAR_TICK_NS);
 	struct clear_ask *ask, *next;
 
 	asks->tick_ns = now_ns;
-	late_ns = late_ns > 2 * CLEAR_TICK_NS ? late_ns - CLEAR_TICK_NS : 0;
 	for (ask = TAILQ_FIRST(&asks->waiting); ask; ask = next) {
 		next = TAILQ_NEXT(ask, next);
-		if (late_ns)
-			clear_ask_forgive(ask, late_ns, now_ns);
+		if (pause_ns)
+			clear_ask_forgive(ask, pause_ns, now_ns);
 		clear_ask_turn(asks, ask, now_ns);
 	}
 	if (asks->count)

@@ -430,7 +430,7 @@ bool members_tick(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
 	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
-	uint64_t late_ns = now_ns - members->tick_ns;
+	uint64_t pause_ns = suspect_pause_ns(members->tick_ns, now_ns, period_ns);
 	uint32_t doubts[MEMBERS_MAX], unserved[MEMBERS_MAX];
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 
@@ -441,12 +441,11 @@ bool members_tick(struct control *control, uint64_t now_ns)
 	 * If this tick is late, this engine did not run and could not receive. Add that time to
 	 * every member's heard_ns, so that no member is declared dead for a pause of this engine.
 	 */
-	late_ns = late_ns > 2 * period_ns ? late_ns - period_ns : 0;
-	for (unsigned i = 0; late_ns && i < members->table.contacts; i++) {
+	for (unsigned i = 0; pause_ns && i < members->table.contacts; i++) {
 		struct member_contact *contact = members->table.contact[i];
 
-		contact->heard_ns = suspect_after_pause(contact->heard_ns, late_ns, now_ns);
-		contact->vouched_ns = suspect_after_pause(contact->vouched_ns, late_ns, now_ns);
+		contact->heard_ns = suspect_after_pause(contact->heard_ns, pause_ns, now_ns);
+		contact->vouched_ns = suspect_after_pause(contact->vouched_ns, pause_ns, now_ns);
 	}
 	beat.doubts = doubts;
 	beat.unserved = unserved;

@@ -449,14 +449,14 @@ void member_probe_tick(void *context)
 {
 	struct control *control = context;
 	struct members *members = control->members;
-	uint64_t period_ns = member_probe_period_ns(control), now_ns = net_now();
-	uint64_t late_ns = now_ns - members->probe_ns;
+	uint64_t now_ns = net_now(), pause_ns = suspect_pause_ns(members->probe_ns, now_ns,
+					     member_probe_period_ns(control));
 
 	members->probe_ns = now_ns;
 	if (members->leaving)
 		return;
-	if (late_ns > 2 * period_ns)
-		probe_forgive_pause(members, late_ns - period_ns, now_ns);
+	if (pause_ns)
+		probe_forgive_pause(members, pause_ns, now_ns);
 	probe_next(control, now_ns);
 	/* From the end, so that one whose contact goes away hides no other. */
 	for (unsigned i = members->table.contacts; i-- > 0;) {

@@ -49,6 +49,17 @@ enum suspect_why {
 };
 
 /*
+ * How long this engine did not run before a tick that is due every `period_ns`; 0: the tick is not
+ * late, or not by more than a period.
+ */
+static inline uint64_t suspect_pause_ns(uint64_t last_ns, uint64_t now_ns, uint64_t period_ns)
+{
+	uint64_t since_ns = now_ns - last_ns;
+
+	return since_ns > 2 * period_ns ? since_ns - period_ns : 0;
+}
+
+/*
  * A time of a member after a pause of this engine, in which it could hear nothing: later by the
  * pause, but not in the future, where what came since the end of the pause would put it.
  */

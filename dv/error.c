@@ -10,7 +10,7 @@
 #include "dv/layout.h"
 #include "dv/ops.h"
 
-static _Thread_local char error_text[256] = "no error";
+static _Thread_local char error_text[DV_ERROR_BYTES] = "no error";
 
 int dv_fail(int error, const char *format, ...)
 {

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/version.h"
 #include "dv/module.h"
 
 #ifdef VERBS_FOLDER
@@ -69,16 +68,19 @@ static int module_load(void)
 			why ? why : path);
 	}
 	module = dlsym(library, DV_MODULE_NAME);
-	if (!module || module->bytes != sizeof(*module) ||
-		strcmp(module->version, PEERCACHE_VERSION) != 0) {
-		dlclose(library);
-		return dv_fail(-ELIBBAD,
-			"%.140s is not of version " PEERCACHE_VERSION
-			": install PeerCache engine again",
-			path);
+	if (module && module->bytes == sizeof(*module) &&
+		strncmp(module->build, DV_BUILD, sizeof(module->build)) == 0) {
+		loaded = module->ops;
+		return 0;
 	}
-	loaded = module->ops;
-	return 0;
+	/* every build has a text there, which ends within 28 bytes if it has another size */
+	rc = dv_fail(-ELIBBAD,
+		"%.120s is of build %.*s, this program of build " DV_BUILD
+		": install PeerCache engine again",
+		path, module && module->bytes == sizeof(*module) ? 59 : 27,
+		module ? module->build : "unknown");
+	dlclose(library);
+	return rc;
 }
 
 const struct dv_ops *dv_verbs(void)

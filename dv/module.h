@@ -6,15 +6,21 @@
 #ifndef DV_MODULE_H
 #define DV_MODULE_H
 
+#include "config/version.h"
+#include "dv/interface.h"
 #include "dv/ops.h"
 
 #define DV_MODULE_NAME "dv_verbs_module" /* name of the exported struct dv_module */
 
+/* Version and interface: a hash of the headers that both files were compiled with. */
+#define DV_BUILD PEERCACHE_VERSION "-" DV_INTERFACE
+
 struct dv_module {
-	uint32_t bytes;   /* size of this structure */
-	char version[28]; /* version of the build, which must be that of the program */
+	uint32_t bytes; /* size of this structure */
+	char build[60]; /* DV_BUILD, which must be that of the program */
 	const struct dv_ops *ops;
 };
-static_assert(sizeof(struct dv_module) == 40, "read from another file");
+static_assert(sizeof(DV_BUILD) <= sizeof(((struct dv_module *)0)->build), "the text fits");
+static_assert(sizeof(struct dv_module) == 72, "read from another file");
 
 #endif

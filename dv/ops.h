@@ -55,6 +55,8 @@ const struct dv_ops *dv_verbs(void);
 /* The software NIC, implemented in dv/soft/. */
 extern const struct dv_ops dv_soft_ops;
 
+#define DV_ERROR_BYTES 320 /* of the text, with its zero byte; more is cut */
+
 /*
  * Stores the text that dv_error() returns to the calling thread, and returns `error`, a negative
  * errno. %m in the format prints that errno:

@@ -37,7 +37,7 @@ int dv_open(const struct dv_options *options, struct dv_device **ret_device)
 			"opening a NIC: no name given; see `ibv_devinfo -l`, or use \"soft\"");
 	ops = is_soft(options->name) ? &dv_soft_ops : dv_verbs();
 	if (!ops) {
-		char why[192];
+		char why[DV_ERROR_BYTES];
 
 		snprintf(why, sizeof(why), "%s", dv_error());
 		return dv_fail(-ENODEV, "opening NIC %.32s: %s", options->name, why);

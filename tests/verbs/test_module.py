@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine without the verbs module, without libibverbs, and with a module of another version."""
+"""The engine without the verbs module, without libibverbs, and with a module of another build."""
 
 import os
+import re
 import shutil
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -40,7 +42,7 @@ class Module(unittest.TestCase):
 
     def without_libraries(self):
         """A folder that the loader searches first; the library in it is an empty file."""
-        empty = os.path.join(self.folder, "empty")
+        empty = os.path.join(self.folder, "empty" + 100 * "-")
         os.mkdir(empty)
         with open(os.path.join(empty, "libibverbs.so.1"), "w", encoding="ascii"):
             pass
@@ -83,22 +85,38 @@ class Module(unittest.TestCase):
         self.serves_with_one_line(PACKAGES, LD_LIBRARY_PATH=self.without_libraries())
 
     def test_without_libraries_a_connectx_is_refused_by_the_name_of_the_packages(self):
-        self.refuses(PACKAGES, LD_LIBRARY_PATH=self.without_libraries())
+        """The text is complete, also with a long path before it."""
+        self.refuses(PACKAGES + ", or the like", LD_LIBRARY_PATH=self.without_libraries())
 
     def test_without_the_module_a_software_nic_serves_and_a_connectx_is_refused(self):
         program = self.copy(None)
         self.serves_with_one_line(MODULE + " is missing", program=program)
         self.refuses(MODULE + " is missing", program=program)
 
-    def test_a_module_of_another_version_is_refused(self):
+    def refuses_module(self, other, bytes_other=None):
+        """With this text and size in its module, the engine refuses it and names both builds."""
         with open(os.path.join(os.path.dirname(ENGINE), MODULE), "rb") as file:
             module = file.read()
         version = subprocess.run([ENGINE, "--version"], capture_output=True, text=True,
-                                 check=True).stdout.split()[1].encode() + b"\0"
-        self.assertIn(version, module)
-        program = self.copy(module.replace(version, b"9" + version[1:]))
-        self.serves_with_one_line("is not of version", program=program)
-        self.refuses("is not of version", program=program)
+                                 check=True).stdout.split()[1]
+        found = re.search(rb"\x48\0\0\0(" + re.escape(version.encode()) + rb"-[0-9a-f]{16})\0",
+                          module)
+        own = found[1].decode()
+        text = other(version, own)
+        exported = struct.pack("<I60s", bytes_other or 72, text.encode())
+        program = self.copy(module[:found.start()] + exported + module[found.start() + 64:])
+        words = f"is of build {text}, this program of build {own}: install"
+        self.serves_with_one_line(words, program=program)
+        self.refuses(words, program=program)
+
+    def test_a_module_of_another_version_is_refused(self):
+        self.refuses_module(lambda version, own: "9" + own[1:])
+
+    def test_a_module_of_this_version_with_another_interface_is_refused(self):
+        self.refuses_module(lambda version, own: version + "-" + 16 * "0")
+
+    def test_a_module_whose_table_has_another_size_is_refused(self):
+        self.refuses_module(lambda version, own: own, 40)
 
     def test_a_module_that_is_no_library_is_refused(self):
         program = self.copy(b"\x7fELF not really")

@@ -346,21 +346,23 @@ static bool is_address(const char *text)
 	       inet_pton(AF_INET6, text, &(struct in6_addr){0}) == 1;
 }
 
-/* soft.port is the first of several ports; the others follow it. */
+/* soft.port is the first port of the software NICs over TCP, if any; the others follow it. */
 static int ports_check(const struct settings *s, char *err, size_t err_bytes)
 {
 	unsigned soft;
 	int64_t first = s->soft_port, last;
 
 	(void)ports_rails(s, &soft);
-	last = first + (soft ? soft : 1) - 1;
-	if (first && last > 65535) {
+	if (!first || s->soft_link != LINK_TCP)
+		return 0;
+	last = first + soft - 1;
+	if (last > 65535) {
 		snprintf(err, err_bytes,
 			"soft.port = %lld: %u software NICs need the ports up to %lld; lower it",
 			(long long)first, soft, (long long)last);
 		return -EINVAL;
 	}
-	if (first && s->cluster_port >= first && s->cluster_port <= last && !s->soft_address[0]) {
+	if (s->cluster_port >= first && s->cluster_port <= last && !s->soft_address[0]) {
 		snprintf(err, err_bytes,
 			"soft.port = %lld: the ports %lld to %lld of %u software NICs include cluster.port on the same address; change one of them",
 			(long long)first, (long long)first, (long long)last, soft);

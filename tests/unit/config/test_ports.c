@@ -90,8 +90,8 @@ static void only_ports_in_use_are_listed(void **state)
 
 static void soft_ports_beyond_the_last_one_are_refused(void **state)
 {
-	struct settings s = settings_with(
-		(const char *const[]){"rail.devices=soft,soft", "soft.port=65535", NULL});
+	struct settings s = settings_with((const char *const[]){
+		"rail.devices=soft,soft", "soft.link=tcp", "soft.port=65535", NULL});
 	char err[SETTINGS_ERR_BYTES];
 
 	(void)state;
@@ -103,8 +103,8 @@ static void soft_ports_beyond_the_last_one_are_refused(void **state)
 
 static void soft_ports_that_include_the_cluster_port_are_refused(void **state)
 {
-	struct settings s = settings_with(
-		(const char *const[]){"rail.devices=soft,soft", "soft.port=31997", NULL});
+	struct settings s = settings_with((const char *const[]){
+		"rail.devices=soft,soft", "soft.link=tcp", "soft.port=31997", NULL});
 	char err[SETTINGS_ERR_BYTES];
 
 	(void)state;
@@ -112,6 +112,26 @@ static void soft_ports_that_include_the_cluster_port_are_refused(void **state)
 	assert_non_null(strstr(err, "cluster.port"));
 	assert_int_equal(settings_override(&s, "soft.address=10.0.0.9", err, sizeof(err)), 0);
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+}
+
+/* A port of a NIC that this engine does not have is no error. */
+static void soft_ports_without_a_software_nic_over_tcp_are_not_checked(void **state)
+{
+	static const char *const unused[][4] = {
+		{"rail.devices=mlx5_0", "soft.link=tcp", "soft.port=31997"},
+		{"rail.devices=mlx5_0", "soft.link=tcp", "soft.port=31999"},
+		{"rail.devices=soft,soft", "soft.link=shm", "soft.port=31998"},
+		{"rail.devices=soft,soft", "soft.link=shm", "soft.port=65535"},
+	};
+	char err[SETTINGS_ERR_BYTES];
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(unused) / sizeof(unused[0]); i++) {
+		struct settings s = settings_with(unused[i]);
+
+		s.cluster_port = 31999;
+		assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+	}
 }
 
 int main(int argc, char **argv)
@@ -122,6 +142,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(only_ports_in_use_are_listed),
 		cmocka_unit_test(soft_ports_beyond_the_last_one_are_refused),
 		cmocka_unit_test(soft_ports_that_include_the_cluster_port_are_refused),
+		cmocka_unit_test(soft_ports_without_a_software_nic_over_tcp_are_not_checked),
 	};
 
 	if (argc > 1 && !strcmp(argv[1], "--print")) {

@@ -46,7 +46,7 @@ static int module_find(char *path, size_t bytes)
 	}
 	return dv_fail(-ENOENT,
 		"%.100s/%s/" MODULE_NAME
-		" is missing, which RDMA needs: install PeerCache engine again",
+		" is missing, which RDMA needs: install the package peercache-engine-verbs, or PeerCache engine again",
 		program, VERBS_FOLDER);
 }
 

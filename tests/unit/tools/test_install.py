@@ -28,6 +28,12 @@ class Parts(unittest.TestCase):
         for part in parts:
             self.assertEqual(len(part), len(set(part)), "a package is listed twice")
 
+    def test_packages_are_made_with_what_builds_and_what_checks_them(self):
+        build, deb = self.packages("--build"), self.packages("--deb")
+        self.assertEqual(deb[:len(build)], build)
+        self.assertTrue({"debhelper", "lintian"} <= set(deb) - set(build))
+        self.assertEqual(len(deb), len(set(deb)), "a package is listed twice")
+
     def test_without_a_part_it_is_everything_that_tests_need(self):
         self.assertEqual(self.packages(), self.packages("--test"))
 

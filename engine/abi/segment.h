@@ -3,8 +3,8 @@
  * How a client process attaches to the engine of its host, and the memory that both map.
  *
  * A Unix SOCK_SEQPACKET socket carries fixed-size requests and replies, one reply to each request,
- * in order; file descriptors are passed with them (SCM_RIGHTS). The engine checks SO_PEERCRED: the
- * client must run as the engine's user or as root. The socket is the session: when it closes, the
+ * in order; file descriptors are passed with them (SCM_RIGHTS). The engine checks the client's user
+ * and groups (control/clients/client_access.c). The socket is the session: when it closes, the
  * engine stops the session's rings, drains what is in flight, then frees regions, pins and credits.
  * A socket on which no request arrives within 2 s of the connect is closed.
  *

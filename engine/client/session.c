@@ -265,6 +265,12 @@ int session_ask(struct client_session *session, struct session_call *call)
 		shutdown(session->fd, SHUT_RDWR);
 		return session_ask_failed(call, &reply, rc);
 	}
+	if (reply.status == -EPERM && call->kind == ATTACH_HELLO) {
+		session_close_fds(call);
+		return error_set(-EPERM,
+			"the engine refused this process, which is user %u and group %u in its own user namespace: %s",
+			(unsigned)geteuid(), (unsigned)getegid(), reply.text);
+	}
 	if (reply.status < 0) {
 		session_close_fds(call);
 		return error_set(reply.status, "the engine refused request %u: %s%s%s", call->kind,

@@ -392,6 +392,7 @@ static const struct {
 	 * address.
 	 */
 	{"client socket", client_socket_open, client_socket_close},
+	{"allowed users", client_access_check, control_nothing_close},
 	{"cluster address", rpc_port_open, rpc_port_close},
 	{"metrics.port", metrics_port_open, metrics_port_close},
 	{"seeds", member_seeds_check, control_nothing_close},
@@ -560,8 +561,8 @@ int control_check(const struct settings *settings, const struct plan *plan, unsi
 		unsigned needs; /* is left out with any of these */
 	} checks[] = {{control_identity_open, 0}, {address_check, 0}, {member_seeds_check, 0},
 		{etcd_check, UNCHECKED_FILES}, {tier_check, UNCHECKED_FILES},
-		{socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET}, {metrics_port_check, 0},
-		{memory_check, 0}};
+		{socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET}, {client_access_check, 0},
+		{metrics_port_check, 0}, {memory_check, 0}};
 	struct control *control = control_new(settings, plan);
 	int rc = control ? 0 : -ENOMEM;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients of this host: the connections to the engine's socket and their sessions. Only processes
- * of the engine's own user, or of root, are served. Owns struct clients and every struct session.
+ * that client_access.c allows are served. Owns struct clients and every struct session.
  * Runs on the control plane's thread only.
  *
  * A session receives requests and sends replies, one at a time. It ends when the client closes its
@@ -626,6 +626,7 @@ static void clients_accept_one(struct clients *clients, int fd, struct session *
 	socklen_t bytes = sizeof(peer);
 	struct session *s = calloc(1, sizeof(*s));
 	struct session **place = silent;
+	char why[sizeof(s->refusal)];
 
 	if (!s || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
 		goto drop;
@@ -634,10 +635,8 @@ static void clients_accept_one(struct clients *clients, int fd, struct session *
 	s->pid = peer.pid;
 	s->pidfd = -1;
 	s->arrival = ++clients->arrivals;
-	if (peer.uid != geteuid() && peer.uid != 0)
-		session_refuse(s, -EPERM,
-			"this engine serves user %u and root; process %d belongs to user %u. Run the client as the engine's user",
-			(unsigned)geteuid(), (int)peer.pid, (unsigned)peer.uid);
+	if (!client_access_allows(clients->control, &clients->access, fd, &peer, why, sizeof(why)))
+		session_refuse(s, -EPERM, "%s", why);
 	if (s->refuse)
 		place = session_place_find(clients->refused, CLIENT_REFUSED_MAX);
 	if (!place || session_start(s) < 0)
@@ -800,6 +799,8 @@ int clients_open(struct control *control)
 			strerror(errno));
 	memset(clients->heads_fd, -1, sizeof(clients->heads_fd));
 	rc = client_memory_open(control);
+	if (rc == 0)
+		rc = client_access_open(control->settings, &clients->access);
 	if (rc == 0)
 		rc = closer_open(&clients->closer);
 	if (rc < 0)

@@ -35,6 +35,8 @@ struct client_events {
 	int (*report)(struct control *control, char **ret_text, size_t *ret_bytes);
 };
 
+/* Whether engine.allowed_users and engine.allowed_groups are known here: 0 or -errno, logged. */
+int client_access_check(struct control *control);
 /* Binds engine.socket without listening on it: early clients are refused. Returns 0 or -errno. */
 int client_socket_open(struct control *control);
 void client_socket_close(struct control *control);

@@ -6,6 +6,7 @@
  *
  *   clients.c         connections and sessions: requests, replies
  *   client_socket.c   the socket file and its lock
+ *   client_access.c   which processes may attach
  *   client_channel.c  channel segments, their rings on every rail, quarantine
  *   client_memory.c   client memory: checked, mapped, registered, given to the rails, taken back
  *   client_closer.c   the thread that closes descriptors that clients sent
@@ -193,8 +194,21 @@ struct session {
 	bool ending;
 };
 
+/* Numbers of users or of groups. */
+struct client_ids {
+	unsigned count;
+	uint32_t id[CLIENT_IDS_MAX];
+};
+
+struct client_access {
+	struct client_ids users, groups;
+	/* what unknown users and groups appear as in this user namespace; UINT32_MAX: none is */
+	uint32_t unknown_user, unknown_group;
+};
+
 struct clients {
 	struct control *control;
+	struct client_access access;
 	struct event *accepts;
 	struct session *session[SESSIONS_MAX];
 	struct session *silent[CLIENT_SILENT_MAX];
@@ -250,6 +264,17 @@ void session_reply_told(struct session *s, uint64_t a, uint64_t b);
  * Calling it twice does no harm.
  */
 void session_end(struct session *s, const char *why);
+
+/* ---- client_access.c ------------------------------------------------------------------------- */
+
+/* Resolves the settings. Returns 0, -EINVAL (logged) or -ENOMEM. */
+int client_access_open(const struct settings *settings, struct client_access *ret);
+/*
+ * Whether the process that has connected as `fd` may attach; if not, *ret_why has what was
+ * compared.
+ */
+bool client_access_allows(const struct control *control, const struct client_access *access, int fd,
+	const struct ucred *peer, char *ret_why, size_t why_bytes);
 
 /* ---- client_socket.c ------------------------------------------------------------------------- */
 

@@ -105,19 +105,31 @@ class Names(SeedTest):
 
 
 class Start(SeedTest):
-    def test_a_host_without_an_address_is_refused_with_the_remedy(self):
-        engine = harness.program("engine/peercache-engine")
+    def alone(self, *values):
+        """An engine on a host that has no address."""
+        command = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]),
+                   harness.program("engine/peercache-engine")]
         with tempfile.TemporaryDirectory() as folder:
             done = harness.run(
-                ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), engine,
-                 "--set", f"engine.socket={folder}/s", "--set", "cluster.address=auto",
-                 "--set", "engine.pool_bytes=16MiB", "--set", "engine.huge_pages=no"],
+                [*command, "--set", f"engine.socket={folder}/s", "--set", "cluster.address=auto",
+                 "--set", "engine.pool_bytes=16MiB", "--set", "engine.huge_pages=no", *values],
                 capture_output=True, text=True)
         if "unshare" in done.stderr:
             self.skipTest("no network namespace can be made: " + done.stderr)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("cluster.address = auto", done.stderr)
-        self.assertIn("Set cluster.address to the address that other hosts reach", done.stderr)
+        return done
+
+    def test_a_host_without_an_address_is_refused_with_the_remedy(self):
+        for words in ([], ["--check"]):
+            done = self.alone(*words)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("cluster.address = auto", done.stderr)
+            self.assertIn("Set cluster.address to the address that other hosts reach", done.stderr)
+
+    def test_a_check_takes_an_address_that_the_start_finds(self):
+        done = self.alone("--check", "--set", "cluster.seeds=127.0.0.1:31998",
+                          "--set", "metrics.port=0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("all seeds are on this host", done.stderr)
 
     def test_seeds_of_this_host_give_a_loopback_address(self):
         engines = Engines(2)

@@ -53,7 +53,8 @@ TOP_ALLOWED = {"LICENSE", "pyproject.toml", "meson_options.txt"}
 README_FOLDERS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
 README_ROOMS = ["engine/control"] + ["engine/control/" + room for room in rooms.ROOMS[1:]]
 
-# The most bytes of a README, of that of a room of engine/control, and of another page beside it.
+# The most bytes of a README, of that of a room of engine/control, and of another page beside it, of
+# the first page of the tree and of those in config/pages.
 README_MAX, ROOM_README_MAX, PAGE_MAX = 12000, 6000, 8000
 # functions of other programs that pages name
 FOREIGN = {"histogram_quantile"}
@@ -422,6 +423,8 @@ def page_limit(path):
     """The most bytes that a page of prose may have, or None."""
     if not path.endswith(".md") or path.startswith("."):
         return None
+    if path == "README.md" or path.startswith("config/pages/"):
+        return PAGE_MAX
     if path.startswith("engine/control/"):
         return ROOM_README_MAX if os.path.basename(path) == "README.md" else PAGE_MAX
     return README_MAX if os.path.basename(path) == "README.md" else None
@@ -463,23 +466,45 @@ def check_names(names, found):
                   % len(double))
 
 
+# (path, anchor) of a link to a file of the tree
+LINK = re.compile(r"\]\(([^)#: ]*)(?:#([^) ]*))?\)")
+
+
+def anchors(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    found, code = set(), False
+    for line in text.split("\n"):
+        code ^= line.startswith("```")
+        if line.startswith("#") and not code:
+            name = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower()).replace(" ", "-")
+            n = 0
+            while name + ("-%d" % n if n else "") in found:
+                n += 1
+            found.add(name + ("-%d" % n if n else ""))
+    return found
+
+
 def check_mentions(pages, calls, paths, found):
-    """Pages of prose name functions and files in backquotes: these exist. pages: {path: text};
-    calls: the names in front of a parenthesis in all files that are no pages."""
+    """Pages of prose name functions, files and headings: these exist. pages: {path: text}; calls:
+    the names in front of a parenthesis in all files that are no pages."""
     for path, text in sorted(pages.items()):
         folder = os.path.dirname(path)
+        past = os.path.basename(path) == "CHANGELOG.md"  # names what there is no more
         for number, line in enumerate(text.split("\n"), 1):
-            for name in re.findall(r"`(\w+)\(\)`", line):
+            for name in [] if past else re.findall(r"`(\w+)\(\)`", line):
                 if name not in calls and name not in FOREIGN:
                     found.add(path, number, "mention", "there is no function %s()" % name)
-            for name in re.findall(r"`([\w./-]+\.(?:c|h|py|def|proto|js|pml|md|map))`", line):
+            for name in [] if past else re.findall(
+                    r"`([\w./-]+\.(?:c|h|py|def|proto|js|pml|md|map))`", line):
                 if not (name in paths or name.startswith("build/") or name.split(".")[0].isupper()
                         or any(p.endswith("/" + name) for p in paths)):
                     found.add(path, number, "mention", "there is no file %s" % name)
-            for link in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", line):
-                target = os.path.normpath(os.path.join(folder, link))
+            for link, anchor in LINK.findall(line):
+                target = os.path.normpath(os.path.join(folder, link)) if link else path
                 if target not in paths and not any(p.startswith(target + "/") for p in paths):
                     found.add(path, number, "mention", "there is no %s to link to" % link)
+                elif anchor and target in pages and anchor not in anchors(pages[target]):
+                    found.add(path, number, "mention", "%s has no heading #%s" % (target, anchor))
 
 
 def list_files(root):
@@ -511,8 +536,7 @@ def check_root(root):
                 continue
             text = (head + file.read()).decode("utf-8", "replace")
         if path.endswith(".md"):
-            if os.path.basename(path) != "CHANGELOG.md":
-                pages[path] = text
+            pages[path] = text
         elif path != "tools/rooms.py":  # its self-test invents names
             calls.update(re.findall(r"\b(\w+)\s*\(", text))
         check_file(path, text, found)
@@ -673,7 +697,8 @@ PAGES = [  # path, bytes, the rules that fire
     ("engine/control/README.md", ROOM_README_MAX, set()),
     ("engine/control/pages/A.md", PAGE_MAX, set()),
     ("engine/control/pages/A.md", PAGE_MAX + 1, {"page-length"}),
-    ("perf/README.md", README_MAX + 1, {"page-length"}),
+    ("perf/README.md", README_MAX + 1, {"page-length"}), ("README.md", PAGE_MAX, set()),
+    ("config/pages/zh/a.md", PAGE_MAX + 1, {"page-length"}),
     ("engine/METRICS.md", 99999, set()), (".github/CHANGELOG.md", 99999, set()),
 ]
 
@@ -682,6 +707,9 @@ MENTIONS = [  # a page beside engine/a/pool.c, and the number of findings
     ("`pool_take()` of `a/pool.c` and `pool.c`; NAME: `NAME.c`; `make()` no\n", 1),
     ("[pool](a/pool.c), [folder](a), [far](https://b.c/d)\n", 0),
     ("`pool_gone()`, `a/index.c`\n\n[index](a/index.c#top)\n", 3),
+    ("## The `life` of a get\n[a](#the-life-of-a-get) [b](README.md#the-life-of-a-get)\n", 0),
+    ("## Life\n```sh\n# no heading\n```\n[a](#no-heading) [b](README.md#live) [c](#life)\n", 2),
+    ("# A\n# A\n[a](#a) [b](#a-1) [c](#a-2)\n", 1),
 ]
 NAMES = [  # files of product code, the number of lines of advice: one a name, and the sum
     ([("dv/a.c", ONE), ("numa/b.c", "__attribute__((cold)) " + ONE)], 2),
@@ -749,7 +777,8 @@ def self_test():
             failures.append("hot list: %r, not %r" % (found.rules(), rules))
     for text, count in MENTIONS:
         found = Findings()
-        check_mentions({"engine/README.md": text}, {"pool_take"}, {"engine/a/pool.c"}, found)
+        check_mentions({"engine/README.md": text}, {"pool_take"},
+                       {"engine/a/pool.c", "engine/README.md"}, found)
         if len(found.rows) != count or found.rules() - {"mention"}:
             failures.append("mentions of %r: %r" % (text, found.rows))
     for files, count in NAMES:

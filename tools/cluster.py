@@ -128,13 +128,15 @@ def run(*command):
 
 
 class Namespaces:
-    """N network namespaces on a bridge in another namespace; the host's network is unchanged."""
+    """N network namespaces on a bridge in another namespace; the host's network is unchanged.
 
-    def __init__(self, count):
+    network: the first three numbers of their addresses."""
+
+    def __init__(self, count, network="10.77.0"):
         self.reclaim()
         self.prefix = f"pc{os.getpid()}"
         self.made = []
-        self.addresses = [f"10.77.0.{i + 1}" for i in range(count)]
+        self.addresses = [f"{network}.{i + 1}" for i in range(count)]
         self.names = [f"{self.prefix}n{i}" for i in range(count)]
         switch = f"{self.prefix}sw"
         self.add(switch)

@@ -145,7 +145,7 @@ static void seed_reach(struct doctor *d, const struct seed_address *seed, const 
 			"the host answers, and no engine listens there now, or a firewall rejects");
 	else
 		found(d, DOCTOR_FOUND, where,
-			"open that port in the firewalls of both hosts (config/DEPLOY.md has all ports), and look at the route: ip route get ADDRESS",
+			"open that port in the firewalls of both hosts (peercache-engine --plan has all ports), and look at the route: ip route get ADDRESS",
 			"%s", reach_text(reach));
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests config/ports.c, and that config/DEPLOY.md has the table of all ports. After a change of
- * ports.def, `test_config_ports --print` prints the new table.
+ * Tests config/ports.c, and that config/pages/deployment.md has the table of all ports. After a
+ * change of ports.def, `test_config_ports --print` prints the new table.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static void the_page_of_deployment_has_the_generated_table(void **state)
 	char *table = NULL;
 	size_t bytes = 0;
 	FILE *out = open_memstream(&table, &bytes);
-	FILE *file = fopen(SOURCE_DIR "/config/DEPLOY.md", "re");
+	FILE *file = fopen(SOURCE_DIR "/config/pages/deployment.md", "re");
 
 	(void)state;
 	assert_non_null(out);
@@ -43,7 +43,7 @@ static void the_page_of_deployment_has_the_generated_table(void **state)
 	page[fread(page, 1, sizeof(page) - 1, file)] = '\0';
 	fclose(file);
 	if (!strstr(page, table))
-		fail_msg("config/DEPLOY.md differs from ports.def; replace its table by:\n%s",
+		fail_msg("config/pages/deployment.md differs from ports.def; replace its table by:\n%s",
 			table);
 	free(table);
 }

@@ -10,6 +10,7 @@ run by plain programs of this machine), or pkg-config, a compiler or the build's
 import glob
 import json
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -18,6 +19,9 @@ import tempfile
 import unittest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import pages  # noqa: E402
+
 PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-keeper", "peercache-replay",
             "peercachectl"]
 EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
@@ -110,10 +114,10 @@ class Installed(unittest.TestCase):
         if self.verbs:
             expected.append(self.path("libdir", "peercache", "peercache-verbs.so"))
         expected += [self.path("includedir", "peercache", name) for name in HEADERS]
-        expected += [self.path("datadir", doc, name) for name in (
-            "CHANGELOG.md", "LICENSE", "README.md")]
-        expected += [self.path("datadir", doc, "examples", name)
-                     for name in EXAMPLES + OTHERS]
+        self.assertLessEqual({"README.md", "pages/getting-started.md", "pages/zh/deployment.md"} |
+                             {"examples/" + name for name in EXAMPLES + OTHERS},
+                             set(pages.places().values()))
+        expected += [self.path("datadir", doc, name) for name in pages.places().values()]
         if self.man:
             expected += [self.path("mandir", "man1", name + ".1") for name in PROGRAMS]
         found = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)
@@ -125,6 +129,19 @@ class Installed(unittest.TestCase):
             sources = glob.glob(os.path.join(ROOT, "engine/client/python/peercache/*.py"))
             self.assertEqual(sorted(map(os.path.basename, package)),
                              sorted([*map(os.path.basename, sources), "_peercache.abi3.so"]))
+
+    def test_no_link_of_an_installed_page_is_dead(self):
+        """Each page, the target of each of its links, and no link to a file that is not there."""
+        doc = self.path("datadir", "doc", "peercache-engine")
+        links = 0
+        for path in glob.glob(doc + "/**/*.md", recursive=True):
+            with open(path, encoding="utf-8") as file:
+                targets = re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", file.read())
+            for target in targets:
+                at = os.path.normpath(os.path.join(os.path.dirname(path), target))
+                self.assertTrue(os.path.isfile(at) and at.startswith(doc), f"{path}: {target}")
+            links += len(targets)
+        self.assertGreater(links, 60)
 
     def test_programs_find_their_libraries(self):
         files = [self.path("bindir", name) for name in PROGRAMS]

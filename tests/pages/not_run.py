@@ -14,7 +14,6 @@ NOT_RUN = {
     r"peercache-engine --config \$conf": "python_wheel",
     r"until peercachectl --socket /tmp/peercache-node-": "python_wheel",
     r"/usr/bin/meson setup build/release": "pages_demo builds it; tools_installed installs one",
-    r"pip install \.": "python_install",
     r"tools/test": "this test is a part of it",
     r"perf/run": "it measures for minutes on a quiet machine; unit/perf tests it",
     r"tools/demo --trace": "needs Mooncake's public trace beside the tree",

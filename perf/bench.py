@@ -10,6 +10,9 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import cluster  # noqa: E402, F401
+# Plots and numbers are those of peercache-bench. The folder is last: it has other modules, too.
+sys.path.append(os.path.join(ROOT, "engine", "client", "python", "peercache", "bench"))
+from plot import amount, number  # noqa: E402
 
 
 class Result:
@@ -48,23 +51,11 @@ class Result:
             print(line(figure), file=sys.stderr)
 
 
-def amount(value):
-    """The number as text: three significant digits; from 1000 on, and for integers, all digits."""
-    if isinstance(value, int) or value == int(value) or abs(value) >= 1000:
-        return f"{round(value):,}"
-    return f"{value:.3g}"
-
-
 def line(figure):
     goal = ""
     if "goal" in figure:
         goal = f"  (goal {figure['goal']}: {'met' if figure['met'] else 'NOT met'})"
     return f"{figure['name']}: {amount(figure['value'])} {figure['unit']}{goal}"
-
-
-def number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value \
-        and abs(value) != float("inf")
 
 
 def check(value):

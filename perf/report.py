@@ -4,40 +4,19 @@
 
     perf/report.py build/perf/results.json build/perf/report.html
 
-The report always has tables, and plots if python3-matplotlib is installed (tools/install --perf).
 Every figure from a modelled link is marked "modelled" in its heading, its row, and its plot's title
 and axis.
 """
 
-import base64
-import html
-import io
 import json
 import sys
 
 import bench
 import machine
+import plot  # bench.py has put it on the path
+from plot import text
 
-try:
-    import matplotlib
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plot
-except ImportError:
-    plot = None
-
-STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: 1em 0 } td, th { padding: .25em .8em; text-align: left;
-border-bottom: 1px solid #ddd; vertical-align: top } td.n { text-align: right; white-space: nowrap }
-.met { color: #17692b } .not { color: #a51d1d; font-weight: bold }
-.modelled { background: #fff3cd; padding: 0 .4em; border-radius: .3em; font-size: 85% }
-pre { background: #f4f4f4; padding: .6em; overflow-x: auto } img { max-width: 100% }
-"""
 TAG = '<span class="modelled">modelled</span>'
-
-
-def text(value):
-    return html.escape(str(value))
 
 
 def is_modelled(result, *texts):
@@ -48,52 +27,10 @@ def marked(label, modelled):
     return f"{label} (modelled)" if modelled and "modelled" not in label else label
 
 
-def scale(axes, x):
-    """Makes the x axis logarithmic if x spans a factor of 16; the measured values are its ticks."""
-    if all(bench.number(v) and v > 0 for v in x) and len(x) > 2 and max(x) / min(x) >= 16:
-        axes.set_xscale("log", base=2)
-        axes.minorticks_off()
-    if all(map(bench.number, x)) and len(x) <= 12:
-        axes.set_xticks(x, [f"{v:g}" for v in x])
-
-
-def drawn(series, modelled):
-    """Returns the plot as SVG text."""
-    figure, axes = plot.subplots(figsize=(7.5, 4.2))
-    for name, points in series["lines"].items():
-        ceiling = any(word in name for word in ("ceiling", "goal", "memcpy", "bare"))
-        axes.plot(series["x"], [float("nan") if p is None else p for p in points], label=name,
-                  linestyle="--" if ceiling else "-", marker="." if len(points) <= 64 else "")
-    scale(axes, series["x"])
-    axes.set_ylim(bottom=0)
-    axes.set_title(marked(series["title"], modelled))
-    axes.set_xlabel(series["x_label"])
-    axes.set_ylabel(marked(series["y_label"], modelled))
-    axes.grid(alpha=.3)
-    axes.legend()
-    out = io.StringIO()
-    figure.savefig(out, format="svg", bbox_inches="tight")
-    plot.close(figure)
-    return out.getvalue()
-
-
 def series_part(result, series):
     modelled = is_modelled(result, series["title"], series["y_label"])
-    title = marked(series["title"], modelled)
-    if plot:
-        data = base64.b64encode(drawn(series, modelled).encode()).decode()
-        yield f'<p><img alt="{text(title)}" src="data:image/svg+xml;base64,{data}"></p>'
-        yield f"<details><summary>{text(title)}: the numbers</summary>"
-    else:
-        yield f"<h3>{text(title)}</h3>"
-    unit = marked(series["y_label"], modelled)
-    yield f"<table><tr><th>{text(series['x_label'])}</th>"
-    yield "".join(f"<th>{text(name)}, {text(unit)}</th>" for name in series["lines"]) + "</tr>"
-    for i, x in enumerate(series["x"]):
-        cells = [points[i] for points in series["lines"].values()]
-        yield f"<tr><td>{text(bench.amount(x) if bench.number(x) else x)}</td>" + "".join(
-            f'<td class="n">{"" if c is None else bench.amount(c)}</td>' for c in cells) + "</tr>"
-    yield "</table>" + ("</details>" if plot else "")
+    yield from plot.part({**series, "title": marked(series["title"], modelled),
+                          "y_label": marked(series["y_label"], modelled)})
 
 
 def goal_cell(figure):
@@ -109,7 +46,7 @@ def figures_table(rows):
     for result, figure in rows:
         tag = " " + TAG if is_modelled(result, figure["name"], figure.get("text", "")) else ""
         yield (f"<tr><td>{text(figure['name'])}{tag}</td>"
-               f"<td class=\"n\">{bench.amount(figure['value'])} {text(figure['unit'])}</td>"
+               f"<td class=\"n\">{plot.amount(figure['value'])} {text(figure['unit'])}</td>"
                f"<td>{goal_cell(figure)}</td><td>{text(figure.get('text', ''))}</td></tr>")
     yield "</table>"
 
@@ -147,14 +84,12 @@ def summary(benches):
 def page(results):
     m, build = results["machine"], results["machine"]["build"]
     yield "<!doctype html><meta charset=utf-8><title>PeerCache engine: perf</title>"
-    yield f"<style>{STYLE}</style><h1>PeerCache engine: benchmarks</h1>"
+    yield f"<style>{plot.STYLE}</style><h1>PeerCache engine: benchmarks</h1>"
     yield f"<p>{text(results['started'])}{', a quick run: less exact' if results['quick'] else ''}."
     yield " Nothing here was measured on a NIC. <em>Modelled</em> figures come from a link model"
     yield " with a set rate and round-trip time; they show how well the engine schedules it.</p>"
     if build["type"] != "release" or build["sanitizers"] != "none":
         yield "<p class=\"not\">This is not a release build: its figures are meaningless.</p>"
-    if not plot:
-        yield "<p>No plots: python3-matplotlib is not installed (tools/install --perf).</p>"
     yield "<h2>Goals</h2>"
     yield from summary(results["benches"])
     for row in results["benches"]:
@@ -174,7 +109,7 @@ def markdown(results):
             if "goal" in figure:
                 name = marked(figure["name"], is_modelled(result, figure.get("text", "")))
                 met = "met" if figure["met"] else "not met"
-                yield (f"| {row['name']} | {name} | {bench.amount(figure['value'])} "
+                yield (f"| {row['name']} | {name} | {plot.amount(figure['value'])} "
                        f"{figure['unit']} | {figure['goal']} | {met} |")
         if not result:
             yield f"| {row['name']} | | {row['status']}: {row.get('reason', '')} | | |"

@@ -9,6 +9,7 @@ import re
 
 NOT_RUN = {
     r"tools/install ": "apt installs packages; .ci/run runs it",
+    r"apt install \./peercache-engine_": "python_deb installs the packages on a bare Debian",
     r"python3 -m venv (/opt/)?peercache && ": "python_wheel installs the wheel on a bare Debian",
     r"conf=\$VIRTUAL_ENV": "python_wheel runs this block of README.md after installing the wheel",
     r"peercache-engine --config \$conf": "python_wheel",

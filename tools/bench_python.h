@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs `peercache-bench --api python`. Main thread, before any other thread exists. */
+/*
+ * Runs the part of peercache-bench that is written in Python. Main thread, before any other thread
+ * exists.
+ */
 #ifndef TOOLS_BENCH_PYTHON_H
 #define TOOLS_BENCH_PYTHON_H
 
 /*
- * Returns if the options do not contain `--api python`; otherwise replaces the process by the
- * Python benchmark, or calls die() with the reason.
+ * Returns if the C program measures what the options say: get, set or exists without `--api
+ * python`. Otherwise replaces the process by the Python program, or calls die() with the reason.
  */
 void bench_python(int argc, char **argv);
 

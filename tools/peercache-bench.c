@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercache-bench: measures how fast one client process gets, sets or looks up pages. Each thread
+ * peercache-bench get, set, exists: measures how fast one client process gets, sets or looks up
+ * pages. The other commands are those of the Python package: bench_python(). Each thread
  * has its own channel to the first engine. Pages to read are stored through the last engine before
  * the measurement starts, so with two sockets the gets are remote and with one socket local.
  *
@@ -64,10 +65,22 @@ struct worker {
 };
 
 static const char help[] =
-	"Usage: peercache-bench get|set|exists [OPTION]...\n"
-	"Measures one client process against the engines of this machine.\n\n"
-	"Prints pages/s, GB/s, latency of a call, and the ratio to memcpy of the same pages.\n\n"
-	"Options:\n"
+	"Usage: peercache-bench COMMAND [OPTION]...\n"
+	"Measures PeerCache: as SGLang calls it, or one client process of the library.\n\n"
+	"As SGLang calls it, in Python, with a report of JSON, CSV and plots. It starts its own\n"
+	"engines if --sockets names none. Each has a --help:\n"
+	"  latency           one page a call\n"
+	"  throughput        one operation by a number of threads\n"
+	"  saturation        more and more threads, until throughput stops growing\n"
+	"  suite             latency, and sweeps of all operations\n"
+	"  serve, drive      over two hosts: serve stores pages, drive reads them\n"
+	"  micro             the client library beside the store\n"
+	"  compare           two runs by their --tag; or a sweep of page sizes\n"
+	"  mooncake          says what measures Mooncake\n\n"
+	"The client library, in C, against running engines of this host:\n"
+	"  get, set, exists  prints pages/s, GB/s, latency of a call, and the ratio to memcpy of\n"
+	"                    the same pages\n\n"
+	"Options of get, set and exists:\n"
 	"  --sockets LIST    engines' sockets: pages are read through the first and stored\n"
 	"                    through the last (default: $PEERCACHE_SOCKETS)\n"
 	"  --page-bytes B    bytes of a page (default 128KiB)\n"
@@ -85,8 +98,8 @@ static const char help[] =
 	"  --seed S          seed of keys and access order (default: the time, so that no run\n"
 	"                    finds pages of an earlier one)\n"
 	"  --json FILE       also write the results as JSON (\"-\": standard output)\n"
-	"  --api c|python    python: call peercache.store.PeerCacheStore like SGLang; it has\n"
-	"                    --shape mla|mha and --help, but no baseline (default c)\n"
+	"  --api c|python    python: make the same calls through PeerCacheStore; it has --shape\n"
+	"                    mla|mha and --help, but no baseline (default c)\n"
 	"  --help            print this text\n"
 	"  --version         print the version\n\n"
 	"Exit status:\n"
@@ -94,6 +107,7 @@ static const char help[] =
 	"  1  a page was wrong, or nothing was measured\n"
 	"  2  wrong usage, no engine, or the output could not be written\n\n"
 	"Examples:\n"
+	"  $ peercache-bench suite --device-name mlx5_0 --concurrencies 1,2,4,8 --tag rdma\n"
 	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
 	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
 	"  $ peercache-bench exists --batch 128 --threads 2\n";
@@ -345,9 +359,10 @@ static int report(const struct bench *b, struct worker *workers)
 		printf(", %.2f GB/s", gbps);
 	if (copy_gbps > 0)
 		printf("; memcpy %.2f GB/s, ratio %.2f", copy_gbps, gbps / copy_gbps);
-	printf("\n  a call of hits: p50 %.1f us, p99 %.1f us, p99.9 %.1f us, max %.1f us; calls %lu\n",
-		histogram_us(&latency, 0.5), histogram_us(&latency, 0.99),
-		histogram_us(&latency, 0.999), (double)latency.max_ns / 1e3, latency.total);
+	printf("\n  a call of hits: p50 %.1f us, p95 %.1f us, p99 %.1f us, p99.9 %.1f us, max %.1f us; calls %lu\n",
+		histogram_us(&latency, 0.5), histogram_us(&latency, 0.95),
+		histogram_us(&latency, 0.99), histogram_us(&latency, 0.999),
+		(double)latency.max_ns / 1e3, latency.total);
 	if (missed.total)
 		printf("  a call with a page that was no hit: p50 %.1f us, p99 %.1f us; calls %lu\n",
 			histogram_us(&missed, 0.5), histogram_us(&missed, 0.99), missed.total);
@@ -362,8 +377,10 @@ static int report(const struct bench *b, struct worker *workers)
 	add_real(o, "memcpy_gbps", copy_gbps);
 	add_real(o, "memcpy_ratio", copy_gbps > 0 ? gbps / copy_gbps : 0);
 	add_real(o, "p50_us", histogram_us(&latency, 0.5));
+	add_real(o, "p95_us", histogram_us(&latency, 0.95));
 	add_real(o, "p99_us", histogram_us(&latency, 0.99));
 	add_real(o, "p999_us", histogram_us(&latency, 0.999));
+	add_real(o, "max_us", (double)latency.max_ns / 1e3);
 	add_number(o, "calls", latency.total);
 	add_real(o, "missed_p50_us", histogram_us(&missed, 0.5));
 	add_real(o, "missed_p99_us", histogram_us(&missed, 0.99));
@@ -416,7 +433,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		}
 	}
 	if (optind + 1 != argc)
-		die("name one operation to measure: get, set or exists; see --help");
+		die("name one command, such as suite or get; see --help");
 	if (!strcmp(argv[optind], "get"))
 		b->mode = MODE_GET;
 	else if (!strcmp(argv[optind], "set"))
@@ -424,7 +441,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 	else if (!strcmp(argv[optind], "exists"))
 		b->mode = MODE_EXISTS;
 	else
-		die("\"%s\" is not an operation: give get, set or exists; see --help",
+		die("\"%s\" is not a command: give get, set, exists, suite or another of --help",
 			argv[optind]);
 }
 

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines of a run: those that the user names, or engines started for the run. Main thread.
+
+The far engine keeps the pages that are read, the near one is that of the threads and keeps what
+they store: the hosts of prefill and decode. Engines are started as a store starts one: a keeper
+ends its engine when the benchmark has ended, however it ended.
+"""
+
+import json
+import os
+import random
+import shutil
+import socket
+import tempfile
+import time
+from typing import Any, Mapping, Optional, Sequence
+
+from peercache import Session, config, launch
+
+MEET_SECONDS = 60.0  # until two engines must have met
+GONE_SECONDS = 30.0  # until the keeper of an engine without clients must have ended
+NOT_A_NIC = "not a NIC: do not quote"
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nothing listens on, below the range of ephemeral ports."""
+    for _ in range(1000):
+        port = random.randrange(15000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError("no free TCP port on 127.0.0.1")
+
+
+def pretended(pid: int) -> bool:
+    """True if the engine's process has the software ConnectX (tools/soft-connectx) loaded."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+            return any("libsoftconnectx" in line for line in maps)
+    except OSError:
+        return "libsoftconnectx" in os.environ.get("LD_PRELOAD", "")
+
+
+def ports_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """What the rails of an engine are, from its report.
+
+    Returns "devices" (names), "kind" ("NIC", "software NIC" or "software ConnectX") and "warning",
+    which is "" for a NIC.
+    """
+    devices = [str(rail["device"]) for rail in report["rails"]]
+    kind = "NIC"
+    if any(device == "soft" for device in devices):
+        kind = "software NIC"
+    elif pretended(int(report["pid"])):
+        kind = "software ConnectX"
+    return {"devices": devices, "kind": kind,
+            "warning": "" if kind == "NIC" else f"{kind}: {NOT_A_NIC}"}
+
+
+def report_of(path: str) -> dict[str, Any]:
+    """The report of the engine at this socket. Raises OSError or ValueError."""
+    session = Session(path)
+    try:
+        return json.loads(session.report())
+    finally:
+        session.close()
+
+
+class Engines:
+    """The engines of a run.
+
+    Attributes:
+        near, far: their sockets; the same for one engine.
+        ports: of the near engine, as ports_of() returns them.
+        version: of the near engine.
+    """
+
+    def __init__(self, sockets: Sequence[str]) -> None:
+        """sockets: of running engines; the first is near, the last far."""
+        self.near, self.far = sockets[0], sockets[-1]
+        report = report_of(self.near)
+        self.ports, self.version = ports_of(report), str(report["version"])
+
+    def close(self) -> None:
+        """Leaves the engines as they are."""
+
+
+class Started(Engines):
+    """Engines that run while the object is open, on this host and in a directory of their own."""
+
+    def __init__(self, extras: Sequence[Mapping[str, Any]], disk: str = "") -> None:
+        """extras: the extra config of each engine, without its socket. disk: a directory in which
+        each engine gets a new one for its pages, which close() removes; "": no disk.
+
+        Raises RuntimeError, OSError or ValueError if an engine does not start.
+        """
+        self.directory = tempfile.mkdtemp(prefix="peercache-bench-")
+        self.disk = ""
+        self.attached: list[launch.Attachment] = []
+        sockets = [os.path.join(self.directory, f"{i}.sock") for i in range(len(extras))]
+        try:
+            if disk:
+                os.makedirs(disk, exist_ok=True)
+                self.disk = tempfile.mkdtemp(prefix="peercache-bench-disk-", dir=disk)
+            for i, (path, extra) in enumerate(zip(sockets, extras)):
+                self._start(path, extra, os.path.join(self.disk, str(i)) if disk else "")
+            self._meet(len(extras))
+            super().__init__(sockets)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, path: str, extra: Mapping[str, Any], disk: str) -> None:
+        """Starts one engine, and holds it."""
+        given: dict[str, Any] = {**extra, "engine_socket": path, "disk_enabled": bool(disk)}
+        if disk:
+            os.mkdir(disk)
+            given["disk_path"] = disk
+        meaning = config.read(given)
+        # The settings of the run and of --set override others on purpose.
+        meaning.idle = [line for line in meaning.idle if "overrides it" not in line]
+        meaning.warn()
+        self.attached.append(launch.Attachment(meaning))
+
+    def _meet(self, count: int) -> None:
+        """Waits until the engines see each other. Raises RuntimeError."""
+        end = time.monotonic() + MEET_SECONDS
+        for attached in self.attached if count > 1 else ():
+            while members(attached.session) < count:
+                if time.monotonic() > end:
+                    raise RuntimeError("the engines of this run do not see each other: "
+                                       + attached.config.engine_log)
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        """Ends the engines, waits for their keepers and removes the directory."""
+        for attached in self.attached:
+            attached.close()
+        end = time.monotonic() + GONE_SECONDS
+        for attached in self.attached:
+            while not launch.keeper_ended(attached.config) and time.monotonic() < end:
+                time.sleep(0.02)
+        self.attached = []
+        for path in filter(None, (self.directory, self.disk)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def members(session: Optional[Session]) -> int:
+    """The number of members that the session's engine sees."""
+    return len(json.loads(session.report())["members"]) if session else 0

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the benchmark: the commands and flags of PeerCache 0.8.4's peercache-bench,
+and those of this project. A flag that has no meaning here is refused with what replaces it.
+"""
+
+import argparse
+import os
+import re
+import time
+from typing import Any, Callable, NoReturn, Optional, Sequence
+
+from peercache import __version__, config
+from peercache.bench.client import OPS
+
+THREADS_MAX = 64  # of one process
+ALL_MAX = 128  # threads of all processes: the channels that an engine has for them
+CONCURRENCIES = "1,2,4,8,16,32"  # of 0.8.4's suite
+BUDGET = 8 << 30  # bytes that a run takes without --max-bytes
+PAGE_BYTES_MAX = 64 << 20  # of the engine
+SEED_MAX = 10 ** 18 - 1
+WITHOUT_MOONCAKE = ("Mooncake is measured by perf/compare of the source tree, beside this engine "
+                    "and on the same software ConnectX; its own benchmark is "
+                    "transfer_engine_bench of the package mooncake-transfer-engine")
+
+ABOUT = """\
+Measures the store that SGLang calls (batch_set_v1, batch_exists, batch_get_v1). Starts two engines
+on this host and ends them, unless --sockets names running ones: pages are read from the second
+engine through the first.
+
+  latency      one page a call, one thread: get, set, exists
+  throughput   one operation at one --concurrency
+  saturation   one operation; raises the threads until throughput stops growing
+  suite        latency, then sweeps of get, exists and get together, set, exists
+  serve        host A: stores pages and lets other hosts read them until Ctrl-C
+  drive        host B: measures reads of the pages that serve has stored
+  micro        the client library (C) and the store (Python) with the same calls
+  compare      two kept runs, by their --tag; or a sweep of --block-sizes
+  mooncake     refused: says what replaces it
+  get, set, exists   one call after the other on running engines, as the C program's are
+"""
+
+
+# ---- readers of one value: return what it means, or raise ArgumentTypeError ----------------------
+
+
+def reader(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Makes argparse show the remedy of a reader that raises ValueError."""
+    def read(word: str) -> Any:
+        try:
+            return parse(word)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{word}: {error}") from error
+    return read
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Whole numbers from low to high."""
+    return reader(config.number(low, high))
+
+
+def page_size(low: int, high: int) -> Callable[[str], int]:
+    """Bytes from low to high: 131072, 128k, 128KiB."""
+    def parse(word: str) -> int:
+        nbytes = config.size(word)
+        if not low <= nbytes <= high:
+            raise ValueError(f"give {low} to {high} bytes")
+        return nbytes
+    return reader(parse)
+
+
+def seconds(low: float, high: float) -> Callable[[str], float]:
+    """Seconds from low to high."""
+    def parse(word: str) -> float:
+        if not re.fullmatch(r"\d{1,9}(\.\d{0,9})?", word) or not low <= float(word) <= high:
+            raise ValueError(f"give seconds from {low:g} to {high:g}")
+        return float(word)
+    return reader(parse)
+
+
+def several(one: Callable[[str], int]) -> Callable[[str], list[int]]:
+    """Numbers with commas between them."""
+    def parse(words: str) -> list[int]:
+        found = [one(word.strip()) for word in words.split(",") if word.strip()]
+        if not 1 <= len(found) <= 64:
+            raise argparse.ArgumentTypeError("give 1 to 64 numbers with commas between them")
+        return found
+    return parse
+
+
+def only(value: str, otherwise: str) -> Callable[[str], str]:
+    """Accepts one value, in any notation of its number, and says why no other is."""
+    def parse(word: str) -> str:
+        try:
+            same = float(word) == float(value)
+        except ValueError:
+            same = False
+        if not same:
+            raise argparse.ArgumentTypeError(f"{word} is not supported: {otherwise}")
+        return value
+    return parse
+
+
+def tag(word: str) -> str:
+    """The name of a run, a part of its files' names."""
+    if word and not re.fullmatch(r"[\w.+-]{1,64}", word, re.ASCII):
+        raise argparse.ArgumentTypeError("give at most 64 letters, digits and . _ + -")
+    return word
+
+
+def setting(word: str) -> tuple[str, str]:
+    """section.key=value."""
+    name, equals, value = word.partition("=")
+    if not equals or not re.fullmatch(r"[a-z_]+\.[a-z_]+", name):
+        raise argparse.ArgumentTypeError("give SECTION.KEY=VALUE")
+    return name, value
+
+
+class Refuse(argparse.Action):
+    """A flag of 0.8.4 that has no meaning here; `help` says what replaces it."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, nargs: Any = None,
+                 help: Optional[str] = None) -> None:  # pylint: disable=redefined-builtin
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=nargs, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, _namespace: argparse.Namespace,
+                 _values: Any, option_string: Optional[str] = None) -> NoReturn:
+        parser.error(f"{option_string}: {self.help}")
+
+
+# ---- groups of flags --------------------------------------------------------------------------
+
+
+def add_rails(parser: argparse.ArgumentParser) -> None:
+    """What the engines of a run are."""
+    put = parser.add_argument
+    put("--protocol", choices=["rdma", "tcp"], default="rdma",
+        help="tcp: the software NIC, for trying it out only (rdma)")
+    put("--device-name", default="", metavar="NIC", help="RDMA device (the host's first one)")
+    put("--devices", default="", metavar="NIC,...", help="several devices, a rail each")
+    put("--sockets", default="", metavar="A,B",
+        help="sockets of running engines, instead of starting any; flags of engines then change "
+        "nothing")
+    put("--set", action="append", default=[], type=setting, metavar="SECTION.KEY=VALUE",
+        help="a setting of the engines that are started")
+    put("--ib-port", default="1", metavar="N", help="1; other ports are devices of their own",
+        type=only("1", "each port of a card is a device of its own: name it in --device-name"))
+    put("--gid-index", type=whole(-1, 255), metavar="N", help="GID index (the engine chooses)")
+    put("--max-channels", type=whole(1, 1024), metavar="N",
+        help="queue pairs for each peer, at most 8 (the engine chooses)")
+
+
+def add_pages(parser: argparse.ArgumentParser, working_set: int = 4096) -> None:
+    """What a page is, and how many there are."""
+    put = parser.add_argument
+    put("--layout", choices=["mla", "mha"], default="mla",
+        help="mla: a page is one segment; mha: two, K and V (mla)")
+    put("--page-size", type=page_size(1, PAGE_BYTES_MAX), default=131072, metavar="BYTES",
+        help="bytes of a segment (131072)")
+    put("--tokens-per-page", type=whole(1, 1 << 20), default=64, metavar="N",
+        help="tokens of a page, for tokens/s (64)")
+    put("--working-set", type=whole(1, 1 << 30), default=working_set, metavar="PAGES",
+        help=f"different pages that are read ({working_set})")
+    put("--seed", type=whole(0, SEED_MAX), default=None, metavar="N",
+        help="seed of keys and order (the time; 0 of serve and drive)")
+
+
+def add_load(parser: argparse.ArgumentParser, batch: int = 32, duration: float = 10,
+             warmup: float = 2) -> None:
+    """How long and how much is measured."""
+    put = parser.add_argument
+    put("--batch-size", type=whole(1, 65536), default=batch, metavar="N",
+        help=f"pages of a call ({batch})")
+    put("--duration", type=seconds(.05, 86400), default=duration, metavar="S",
+        help=f"seconds of each measurement ({duration:g})")
+    put("--warmup", type=seconds(0, 3600), default=warmup, metavar="S",
+        help=f"seconds before each that do not count ({warmup:g})")
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Processes beside threads."""
+    parser.add_argument("--processes", type=whole(1, ALL_MAX), default=1, metavar="N",
+                        help="client processes; each has as many threads (1)")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Where the report goes."""
+    put = parser.add_argument
+    put("--out-dir", default=os.path.join(os.getcwd(), "peercache-bench-results"), metavar="DIR",
+        help="folder of the reports: JSON, CSV and HTML (./peercache-bench-results)")
+    put("--tag", type=tag, default="", help="name of this run, for compare")
+    put("--progress", type=seconds(0, 3600), default=None, metavar="S",
+        help="seconds between two lines of progress; 0: none (1 on a terminal, else 5)")
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """What a run takes of this host."""
+    put = parser.add_argument
+    put("--max-bytes", type=page_size(1 << 20, 1 << 50), default=BUDGET, metavar="BYTES",
+        help="memory that the run may take (8 GiB)")
+    put("--disk", action="store_true",
+        help="engines spill evicted pages to files below --out-dir, removed at the end")
+
+
+def add_writers(parser: argparse.ArgumentParser) -> None:
+    """Readers and writers together."""
+    parser.add_argument("--writers", type=whole(0, THREADS_MAX), default=0, metavar="N",
+                        help="threads of each process that store pages meanwhile (0)")
+
+
+def add_op(parser: argparse.ArgumentParser, ops: Sequence[str] = OPS) -> None:
+    """The operation."""
+    parser.add_argument("--op", choices=ops, default="get",
+                        help="exists-get: the look-up and the read that SGLang makes (get)")
+
+
+def add_sweep(parser: argparse.ArgumentParser, default: Optional[str]) -> None:
+    """Numbers of threads."""
+    read = several(whole(1, THREADS_MAX))
+    parser.add_argument(
+        "--concurrencies", type=read, default=read(default) if default else None, metavar="N,...",
+        help=f"threads of each process ({default or '1, 2, 4, ... until it stops growing'})")
+
+
+def add_peer(parser: argparse.ArgumentParser) -> None:
+    """What serve and drive share."""
+    put = parser.add_argument
+    put("--discovery-addr", required=True, metavar="HOST:PORT",
+        help="serve: address and port of this host's engine (0.0.0.0: chosen); drive: of serve's")
+    put("--local-host", default="", metavar="HOST", help="address of this host (chosen)")
+    put("--global-segment-size", type=reader(lambda word: 0 if word == "0" else config.size(word)),
+        default=0, metavar="BYTES", help="pool of the engine (as the pages need)")
+    put("--node-id", default="", help="name of the engine")
+    put("--connect-timeout", type=seconds(.1, 3600), default=60.0, metavar="S",
+        help="seconds that drive waits for serve's pages (60)")
+
+
+# ---- the commands -----------------------------------------------------------------------------
+
+
+def add_hicache(sub: Any) -> None:
+    """latency, throughput, saturation and suite."""
+    for name, what in (("latency", "latency of one page a call, by one thread"),
+                       ("throughput", "one operation by a number of threads"),
+                       ("saturation", "raises the threads until throughput stops growing"),
+                       ("suite", "latency and all sweeps")):
+        parser = sub.add_parser(name, help=what)
+        add_rails(parser)
+        add_pages(parser)
+        add_load(parser)
+        add_processes(parser)
+        add_budget(parser)
+        add_report(parser)
+        if name in ("throughput", "saturation"):
+            add_op(parser)
+            add_writers(parser)
+        if name == "throughput":
+            parser.add_argument("--concurrency", type=whole(1, THREADS_MAX), default=8,
+                                metavar="N", help="threads of each process (8)")
+        if name in ("saturation", "suite"):
+            add_sweep(parser, None if name == "saturation" else CONCURRENCIES)
+
+
+def add_hosts(sub: Any) -> None:
+    """serve and drive."""
+    serve = sub.add_parser("serve", help="host A: stores pages for drive, until Ctrl-C")
+    drive = sub.add_parser("drive", help="host B: measures reads of serve's pages")
+    for parser in (serve, drive):
+        add_peer(parser)
+        add_rails(parser)
+        add_pages(parser)
+    serve.add_argument("--readers", action=Refuse, help="readers may come at any time, and the "
+                       "processes of a host share one engine: leave it out")
+    add_op(drive, ("get", "exists", "exists-get"))
+    add_load(drive)
+    add_processes(drive)
+    add_sweep(drive, "1,2,4,8,16,32,64")
+    add_report(drive)
+    drive.add_argument("--gpu", action=Refuse, nargs=0, help="pages are read into host memory, "
+                       "from where SGLang copies them to the GPU: leave it out")
+    drive.add_argument("--dir-cache-ttl", default="0", metavar="S", type=only(
+        "0", "the client library keeps locations and checks each when it reads: leave it out"),
+        help="0: locations are kept and checked at each read")
+
+
+def add_micro(sub: Any) -> None:
+    """micro, compare and mooncake."""
+    micro = sub.add_parser("micro", help="the client library and the store, with the same calls")
+    micro.add_argument("--path", choices=["transport", "store", "both"], default="transport",
+                       help="transport: the client library, in C; store: Python (transport)")
+    compare = sub.add_parser("compare", help="two kept runs; or a sweep of page sizes")
+    compare.add_argument("tags", nargs="*", type=tag, metavar="TAG",
+                         help="two tags of runs in --out-dir")
+    compare.add_argument("--block-sizes", type=several(page_size(1, PAGE_BYTES_MAX)),
+                         default=[4096, 65536, 1 << 20], metavar="BYTES,...",
+                         help="page sizes of the sweep (4k,64k,1m)")
+    compare.add_argument("--skip-mooncake", action="store_true",
+                         help="sweep this engine alone; a sweep needs it: " + WITHOUT_MOONCAKE)
+    compare.add_argument("--mooncake-threads", action=Refuse, help=WITHOUT_MOONCAKE)
+    compare.add_argument("--skip-store", action=Refuse, nargs=0,
+                         help="use peercache-bench micro --path transport")
+    for parser in (micro, compare):
+        add_rails(parser)
+        add_load(parser, 64, 5, 1)
+        add_budget(parser)
+        add_report(parser)
+        parser.add_argument("--threads", type=whole(1, THREADS_MAX), default=1, metavar="N",
+                            help="threads (1)")
+    micro.add_argument("--block-size", type=page_size(1, PAGE_BYTES_MAX), default=65536,
+                       metavar="BYTES", help="bytes of a page (65536)")
+    sub.add_parser("mooncake", help="refused: " + WITHOUT_MOONCAKE, add_help=False)
+
+
+def add_calls(sub: Any) -> None:
+    """get, set and exists, with the flags of the C program."""
+    for name in ("get", "set", "exists"):
+        parser = sub.add_parser(name, help="one operation on running engines, no report")
+        put = parser.add_argument
+        put("--sockets", default="", help="sockets of the engines ($PEERCACHE_SOCKETS)")
+        put("--page-bytes", type=page_size(1, PAGE_BYTES_MAX), default=128 << 10)
+        put("--batch", type=whole(1, 65536), default=128)
+        put("--threads", type=whole(1, THREADS_MAX), default=1)
+        put("--seconds", type=seconds(.05, 86400), default=3)
+        put("--working-set", type=page_size(1, 1 << 50), default=256 << 20)
+        put("--shape", choices=["mla", "mha"], default="mla")
+        put("--private-memory", action="store_true")
+        put("--seed", type=whole(0, SEED_MAX), default=None)
+        put("--json", default="")
+
+
+def parser_of() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="peercache-bench", description=ABOUT, usage="peercache-bench COMMAND [OPTION]...",
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"peercache-bench {__version__}")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"],
+                        default="warning", help="least important line of the log (warning)")
+    parser.add_argument("--log-file", default="", metavar="FILE", help="the log goes there, too")
+    sub = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_hicache(sub)
+    add_hosts(sub)
+    add_micro(sub)
+    add_calls(sub)
+    for name, one in sub.choices.items():
+        one.usage = f"peercache-bench {name} [OPTION]...; see --help"
+    return parser
+
+
+def parse(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
+    """Reads the command line. Ends the program for wrong usage."""
+    parser = parser_of()
+    options, rest = parser.parse_known_args(arguments)
+    if options.command == "mooncake":
+        parser.error("mooncake: " + WITHOUT_MOONCAKE)
+    if rest:
+        parser.error(f"{options.command} has no flag or word {' '.join(rest)}; see peercache-bench "
+                     f"{options.command} --help")
+    if options.command == "compare" and len(options.tags) not in (0, 2):
+        parser.error("compare: give two tags of kept runs, or none")
+    if options.command == "compare" and not options.tags and not options.skip_mooncake:
+        parser.error("compare: give two tags of kept runs; or --skip-mooncake, because "
+                     + WITHOUT_MOONCAKE)
+    threads = getattr(options, "writers", 0) + max(getattr(options, "concurrencies", None) or [
+        getattr(options, "concurrency", 1)])
+    if threads > THREADS_MAX or threads * getattr(options, "processes", 1) > ALL_MAX:
+        parser.error(f"{threads} threads of a process: one has at most {THREADS_MAX}, and all "
+                     f"together have {ALL_MAX}: change the threads, --writers or --processes")
+    if getattr(options, "seed", 0) is None:  # serve and drive must agree on one
+        options.seed = 0 if options.command in ("serve", "drive") else time.time_ns() % SEED_MAX
+    return options

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what a run has measured: JSON, CSV and HTML with plots in one folder. Main thread."""
+
+import csv
+import json
+import os
+import platform
+import time
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+import peercache
+from peercache.bench import plot
+from peercache.bench.plot import text
+from peercache.bench.rows import COLUMNS, cell, columns, table
+
+FORMAT = "peercache-bench 1"  # of the JSON; compare reads no other
+
+
+def host() -> dict[str, Any]:
+    """The machine, for a reader of the report."""
+    model = ""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            model = next((line.split(":", 1)[1].strip() for line in file
+                          if line.startswith("model name")), "")
+    except OSError:
+        pass
+    return {"name": platform.node(), "system": platform.platform(),
+            "processor": model or platform.machine(), "processors": os.cpu_count(),
+            "python": platform.python_version()}
+
+
+def made(options: Mapping[str, Any], ports: Mapping[str, Any], engine: str,
+         rows: Sequence[Mapping[str, Any]], interrupted: bool) -> dict[str, Any]:
+    """The report of a run, as JSON has it. options: the command line."""
+    return {"format": FORMAT, "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "command": options["command"], "tag": options["tag"], "options": dict(options),
+            "host": host(), "ports": dict(ports), "peercache": peercache.__version__,
+            "engine": engine, "interrupted": interrupted, "rows": list(rows)}
+
+
+def title_of(series: str, report: Mapping[str, Any]) -> str:
+    """The title of a plot: it names software ports."""
+    warning = report["ports"]["warning"]
+    return f"{series} ({warning})" if warning else series
+
+
+def sweeps(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows of each op that has several numbers of threads, in their order, without latency."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if "latency" not in row["note"]:
+            found.setdefault(row["op"], []).append(row)
+    return {op: part for op, part in found.items() if len({r["threads"] for r in part}) > 1}
+
+
+def series_of(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The plots of a run: rates by threads, latency by threads of each op; else one of latencies.
+    """
+    found = sweeps(report["rows"])
+    x = sorted({r["threads"] for part in found.values() for r in part})
+
+    def line(part: Sequence[Mapping[str, Any]], name: str) -> list[Optional[float]]:
+        at = {r["threads"]: r[name] for r in part}
+        return [at.get(threads) for threads in x]
+
+    for what, name in (("pages/s", "pages_per_s"), ("tokens/s", "tokens_per_s"),
+                       ("GB/s", "gb_per_s")):
+        lines = {op: line(part, name) for op, part in found.items()
+                 if any(r[name] for r in part)}
+        if lines:
+            yield {"title": title_of(f"{what} by threads", report), "x_label": "threads",
+                   "y_label": what, "x": x, "lines": lines}
+    for op, part in found.items():
+        yield {"title": title_of(f"latency of a call, {op}", report), "x_label": "threads",
+               "y_label": "us", "x": x,
+               "lines": {label: line(part, name) for label, name in (
+                   ("p50", "p50_us"), ("p95", "p95_us"), ("p99", "p99_us"))}}
+    rest = [r for r in report["rows"] if r["op"] not in found or "latency" in r["note"]]
+    if rest:
+        shares = ("p50_us", "p95_us", "p99_us", "p999_us", "max_us")
+        yield {"title": title_of("latency of a call", report), "x_label": "share of the calls",
+               "y_label": "us", "x": ["p50", "p95", "p99", "p99.9", "max"],
+               "lines": {f"{r['op']}, batch {r['batch']}, {r['page_bytes']} B":
+                         [r[name] for name in shares] for r in rest[:8]}}
+
+
+def page_head(title: str, warnings: Sequence[str]) -> Iterator[str]:
+    """The begin of an HTML page; each warning is a line of its own."""
+    yield f"<!doctype html><meta charset=utf-8><title>{text(title)}</title>"
+    yield f"<style>{plot.STYLE}</style><h1>{text(title)}</h1>"
+    yield "".join(f'<p class="not">{text(warning)}</p>' for warning in warnings)
+
+
+def rows_part(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The table of the rows, as HTML."""
+    shown = columns(rows)
+    yield "<table><tr>" + "".join(f"<th>{text(title)}</th>" for title, _ in shown) + "</tr>"
+    for row in rows:
+        yield "<tr>" + "".join(f'<td class="n">{text(cell(name, row[name]))}</td>'
+                               for _, name in shown) + "</tr>"
+    yield "</table>"
+
+
+def pairs_part(pairs: Mapping[str, Any]) -> str:
+    """A table of names and values, as HTML."""
+    return "<table>" + "".join(f"<tr><td>{text(name)}</td><td>{text(value)}</td></tr>"
+                               for name, value in pairs.items()) + "</table>"
+
+
+def page(report: Mapping[str, Any]) -> Iterator[str]:
+    """The HTML page of a run."""
+    warnings = [report["ports"]["warning"]] if report["ports"]["warning"] else []
+    if report["interrupted"]:
+        warnings.append("interrupted: these are the results until then")
+    name = f"peercache-bench {report['command']} {report['tag']}".strip()
+    yield from page_head(name, warnings)
+    yield (f"<p>{text(report['created_at'])}, PeerCache {text(report['peercache'])}, engine "
+           f"{text(report['engine'])}, {text(report['ports']['kind'])} "
+           f"{text(', '.join(report['ports']['devices']))}.</p>")
+    for series in series_of(report):
+        yield from plot.part(series)
+    yield "<h2>All rows</h2>"
+    yield from rows_part(report["rows"])
+    yield ("<p>Rates are hits over the time from the first measured call to the last; a page of a "
+           "look-up is a key that was found. Latencies are of one call: of calls whose pages were "
+           "all hits, and apart of those with a miss.</p>")
+    yield "<h2>How</h2>" + pairs_part(report["options"])
+    yield "<h2>The machine</h2>" + pairs_part(report["host"])
+
+
+def free_name(folder: str, name: str) -> str:
+    """A path without extension in the folder that no report has."""
+    path, number = os.path.join(folder, name), 1
+    while any(os.path.exists(path + end) for end in (".json", ".csv", ".html")):
+        number += 1
+        path = os.path.join(folder, f"{name}.{number}")
+    return path
+
+
+def write(report: Mapping[str, Any], folder: str) -> str:
+    """Writes the report's three files. Returns their path without extension. Raises OSError."""
+    os.makedirs(folder, exist_ok=True)
+    options = report["options"]
+    what = f"{report['command']}-{options.get('op') or options.get('path') or ''}".rstrip("-")
+    parts = ["hicache", what, options["protocol"], report["tag"],
+             time.strftime("%Y%m%d-%H%M%S", time.gmtime())]
+    path = free_name(folder, "-".join(filter(None, parts)))
+    with open(path + ".json", "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+    with open(path + ".csv", "w", encoding="utf-8", newline="") as file:
+        lines = csv.DictWriter(file, COLUMNS)
+        lines.writeheader()
+        lines.writerows(report["rows"])
+    with open(path + ".html", "w", encoding="utf-8") as file:
+        file.write("\n".join(page(report)) + "\n")
+    return path
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """Prints the table of a run."""
+    print(f"\npeercache-bench {report['command']}: {report['ports']['kind']} "
+          f"{', '.join(report['ports']['devices'])}")
+    for warning in filter(None, [report["ports"]["warning"],
+                                 "interrupted" if report["interrupted"] else ""]):
+        print(warning)
+    for line in table(report["rows"]):
+        print(line)
+
+
+def deliver(report: Mapping[str, Any], folder: str) -> int:
+    """Prints and writes a report. Returns the exit status: 1 if a page was wrong or none moved."""
+    show(report)
+    path = write(report, folder)
+    print(f"\nwrote {path}.json\nwrote {path}.csv\nwrote {path}.html")
+    good = any(r["pages"] for r in report["rows"]) and not any(r["wrong"] for r in report["rows"])
+    return 0 if good else 1

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""peercache-bench as a user runs it: its own engines, two hosts, kept runs, Ctrl-C, what it leaves.
+
+The runs are short, and no test asserts on speed.
+"""
+
+import csv
+import ctypes
+import glob
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "cluster"))
+import harness  # noqa: E402
+
+# The line that users of PeerCache 0.8.4 know.
+LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 --batch-size 32 "
+        "--concurrencies 1,2,4,8,16,32,64 --duration 10 --tag rdma")
+SMALL = ["--page-size", "4096", "--working-set", "256", "--warmup", "0.05", "--duration", "0.2"]
+ENGINES = ["--set", "engine.huge_pages=no", "--set", "rail.polling=adaptive"]
+WARNING = "not a NIC: do not quote"
+LIBRARY = "tests/connectx/libsoftconnectx.so"
+
+
+def children(pid):
+    """The child processes of a process, by state."""
+    found = {}
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                words = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(words[1]) == pid:
+            found[int(path.split("/")[2])] = words[0]
+    return found
+
+
+class Run(harness.ClusterTest):
+    """Base class: a folder for the reports of a test, and what a run may leave: nothing."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.temporary = os.path.join(self.folder, "tmp")  # $TMPDIR of the program
+        self.reports = os.path.join(self.folder, "peercache-bench-results")
+        os.mkdir(self.temporary)
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: adopts what is left
+
+    def bench(self, *words, before=(), **options):
+        """Starts the program; the test waits for it."""
+        process = subprocess.Popen(
+            [*before, harness.program("tools/peercache-bench"), *map(str, words)], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.folder,
+            env={**os.environ, "TMPDIR": self.temporary}, **options)
+        self.addCleanup(process.__exit__, None, None, None)
+        self.addCleanup(process.kill)
+        return process
+
+    def done(self, *words, expect=0, **options):
+        """Runs the program to its end; returns its output. It leaves nothing."""
+        process = self.bench(*words, **options)
+        status, out, err = harness.finish(process)
+        self.assertEqual(status, expect, out + err)
+        self.assert_nothing_left()
+        return out + err
+
+    def assert_nothing_left(self, folders=True):
+        """No process that a run has started is alive, and no folder of it is there."""
+        def gone():
+            while True:
+                try:
+                    if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                        break
+                except ChildProcessError:
+                    break
+            return not children(os.getpid())
+        harness.wait_for(gone, 30, f"no process is left: {children(os.getpid())}")
+        if folders:
+            self.assertEqual(os.listdir(self.temporary), [])
+
+    def report(self, name="*"):
+        """The JSON of the only report whose name fits."""
+        paths = glob.glob(os.path.join(self.reports, f"hicache-{name}.json"))
+        self.assertEqual(len(paths), 1, paths)
+        with open(paths[0], encoding="utf-8") as file:
+            return json.load(file)
+
+    def text(self, end):
+        """The text of the only file of the reports with this extension."""
+        path, = glob.glob(os.path.join(self.reports, "*." + end))
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+
+class Zombies(threading.Thread):
+    """Looks for children of a process that have ended and are not waited for."""
+
+    SEEN = 20  # looks in a row
+
+    def __init__(self, process):
+        super().__init__(daemon=True)
+        self.process, self.found = process, {}
+
+    def run(self):
+        while self.process.poll() is None:
+            dead = {pid for pid, state in children(self.process.pid).items() if state == "Z"}
+            self.found = {pid: self.found.get(pid, 0) + 1 for pid in
+                          dead | {p for p, n in self.found.items() if n >= self.SEEN}}
+            time.sleep(0.1)
+
+    def left(self):
+        return [pid for pid, seen in self.found.items() if seen >= self.SEEN]
+
+
+class Suite(Run):
+    @unittest.skipUnless(os.access(os.path.join(harness.BUILD, LIBRARY), os.R_OK),
+                         "this build has no software ConnectX")
+    def test_the_line_of_0_8_4_runs_on_a_software_connectx(self):
+        words = shlex.split(LINE.replace("--duration 10", "--duration 0.2"))[1:]
+        process = self.bench(
+            *words, "--warmup", "0.05", "--working-set", "256", "--progress", "0.1", *ENGINES,
+            before=[os.path.join(ROOT, "tools", "soft-connectx"), "--library",
+                    harness.program(LIBRARY)])
+        zombies = Zombies(process)
+        zombies.start()
+        status, out, err = harness.finish(process, 600)
+        zombies.join()
+        self.assertEqual(status, 0, out + err)
+        self.assertEqual(zombies.left(), [])
+        self.assert_nothing_left()
+        report = self.report("suite-rdma-rdma-*")
+        self.check_rows(report["rows"])
+        self.assertEqual((report["ports"]["kind"], report["ports"]["devices"], report["tag"]),
+                         ("software ConnectX", ["mlx5_0"], "rdma"))
+        self.check_progress(err)
+        self.check_files(out)
+
+    def check_rows(self, rows):
+        """Every point is there, with only hits, the right bytes and latencies in order."""
+        threads = [1, 2, 4, 8, 16, 32, 64]
+        self.assertEqual([(r["op"], r["threads"], r["batch"]) for r in rows],
+                         [(op, 1, 1) for op in ("get", "set", "exists")] +
+                         [(op, n, 32) for op in ("get", "exists-get", "set", "exists")
+                          for n in threads])
+        for row in rows:
+            self.assertEqual((row["misses"], row["wrong"], row["errors"]), (0, 0, ""), row)
+            self.assertEqual(row["pages"], row["calls"] * row["batch"])
+            self.assertGreater(row["pages"], 0, row)
+            self.assertAlmostEqual(row["tokens_per_s"], 64 * row["pages_per_s"], places=3)
+            shares = [row[name] for name in ("p50_us", "p95_us", "p99_us", "p999_us", "max_us")]
+            self.assertEqual(shares, sorted(shares), row)
+            if row["op"] in ("get", "exists-get"):
+                self.assertGreater(row["pages_remote"], 0)
+        sweep = [r for r in rows if r["op"] == "get" and r["batch"] == 32]
+        peaks = [r for r in sweep if "peak" in r["note"]]
+        self.assertEqual([r["pages_per_s"] for r in peaks], [max(r["pages_per_s"] for r in sweep)])
+
+    def check_progress(self, err):
+        """The counts of each point's progress only grow."""
+        seen, last = 0, (None, 0, 0)
+        for what, calls, pages in re.findall(r"  ([\w-]+, \d+ threads): \d+ s, ([\d,]+) calls, "
+                                             r"([\d,]+) pages", err):
+            now = (what, int(calls.replace(",", "")), int(pages.replace(",", "")))
+            if now[0] == last[0] and now[1] >= last[1]:
+                self.assertGreaterEqual(now[2], last[2])
+                seen += 1
+            last = now
+        self.assertGreater(seen, 0, "no progress was shown")
+
+    def check_files(self, out):
+        """JSON, CSV and HTML with plots, and each names the software ports."""
+        page = self.text("html")
+        titles = re.findall(r"<svg.*?<title>(.*?)</title>", page)
+        self.assertEqual(len(titles), 8, titles)
+        lines = list(csv.DictReader(self.text("csv").splitlines()))
+        self.assertEqual(len(lines), 31)
+        for text in (out, page, self.text("json"), *titles, *(row["ports"] for row in lines)):
+            self.assertIn(WARNING, text)
+        svg = re.search(r"<svg.*?pages/s by threads.*?</svg>", page)[0]
+        self.assertEqual([len(points.split()) for points in
+                          re.findall(r'<polyline points="([^"]*)"', svg)], [7] * 4)
+
+
+class Measures(Run):
+    def test_saturation_ends_when_throughput_does_not_grow(self):
+        self.done("saturation", "--op", "exists-get", *SMALL, *ENGINES)
+        rates = [row["pages_per_s"] for row in self.report()["rows"]]
+        threads = [row["threads"] for row in self.report()["rows"]]
+        self.assertEqual(threads, [1 << i for i in range(len(threads))])
+        best, flat = 0, []
+        for rate in rates:
+            flat.append(not rate > best * 1.05)
+            best = max(best, rate)
+        ended = [i for i in range(1, len(flat)) if flat[i] and flat[i - 1]]
+        self.assertIn(ended, ([], [len(flat) - 1]))
+        self.assertTrue(ended or threads[-1] == 64, rates)
+
+    def test_readers_and_writers_of_several_processes_are_measured_together(self):
+        said = self.done("saturation", "--concurrencies", "1,2", "--writers", 1, "--processes", 2,
+                         "--layout", "mha", *SMALL, *ENGINES)
+        rows = self.report()["rows"]
+        self.assertEqual([(r["op"], r["threads"], r["processes"], r["writers"]) for r in rows],
+                         [("get", 2, 2, 1), ("set", 2, 2, 1), ("get", 4, 2, 1), ("set", 2, 2, 1)])
+        self.assertEqual({r["page_bytes"] for r in rows}, {8192})  # K and V
+        self.assertTrue(all(r["pages"] and not r["wrong"] for r in rows), said)
+
+    def test_misses_are_apart(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        status, out, err = harness.finish(self.bench(
+            "throughput", "--sockets", engines.sockets[0], "--concurrency", 1, "--page-size",
+            "128k", "--working-set", 1024, "--batch-size", 512, "--duration", "0.5"))
+        self.assertEqual(status, 0, out + err)
+        row, = self.report()["rows"]
+        self.assertGreater(row["misses"], 0)
+        self.assertEqual((row["p50_us"], row["max_us"]), (0, 0), "no call had only hits")
+        self.assertGreater(row["missed_p50_us"], 0)
+        self.assertLess(row["hit_ratio"], 1)
+        self.stop_cleanly(engines)
+
+    def test_the_client_library_is_measured_beside_the_store(self):
+        said = self.done("micro", "--path", "both", "--block-size", "4096", "--batch-size", 32,
+                         "--duration", "0.2", "--warmup", "0.05", *ENGINES)
+        rows = self.report()["rows"]
+        self.assertEqual([(r["path"], r["wrong"], r["misses"]) for r in rows],
+                         [("transport", 0, 0), ("store", 0, 0)])
+        self.assertTrue(all(r["pages_per_s"] > 0 and r["p95_us"] > 0 for r in rows))
+        self.assertIn("4096 bytes: store / transport", said)
+
+    def test_a_run_that_needs_more_memory_than_allowed_is_refused(self):
+        said = self.done("latency", "--max-bytes", "64MiB", *ENGINES, expect=2)
+        self.assertRegex(said, "takes [0-9]+ MiB of memory, more than --max-bytes")
+
+    def test_an_engine_that_does_not_start_is_an_error_with_its_reason(self):
+        said = self.done("latency", *SMALL, "--set", "engine.huge_pages=perhaps", expect=2)
+        self.assertIn("engine.huge_pages", said)
+
+    def test_evicted_pages_go_to_a_disk_that_is_emptied(self):
+        self.done("throughput", "--op", "set", "--concurrency", 1, "--disk", *SMALL, *ENGINES,
+                  "--set", "disk.bytes=1610612736")
+        self.assertEqual([name for name in os.listdir(self.reports) if "disk" in name], [])
+
+
+class Kept(Run):
+    def test_two_tags_are_compared(self):
+        for tag, threads in (("old", "1,2"), ("new", "1,2,3")):
+            self.done("saturation", "--concurrencies", threads, "--tag", tag, *SMALL, *ENGINES)
+        said = self.done("compare", "old", "new")
+        page = self.text_of_comparison()
+        for text in (said, page):
+            self.assertIn("1 rows are in one run only", text)
+            self.assertIn(WARNING, text)
+        rows = {tag: self.report(f"*-{tag}-*")["rows"] for tag in ("old", "new")}
+        for old, new in zip(rows["old"], rows["new"]):
+            ratio = f"{new['pages_per_s'] / old['pages_per_s']:.2f}"
+            self.assertRegex(said, rf"{old['threads']} threads +pages/s .* {ratio}\n")
+        self.assertIn("<svg", page)
+        self.assertIn("no run in", self.done("compare", "old", "other", expect=2))
+
+    def text_of_comparison(self):
+        path, = glob.glob(os.path.join(self.reports, "compare-old-new-*.html"))
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+
+class Ends(Run):
+    """Ctrl-C ends it with what it has, and nothing stays."""
+
+    LONG = ["throughput", "--concurrency", 2, "--page-size", "4096", "--duration", 600,
+            "--warmup", "0.05", "--progress", "0.1", *ENGINES]
+
+    def measuring(self, process):
+        """Waits until the program shows progress of counted calls."""
+        for line in process.stderr:
+            if re.search(r" [1-9][\d,]* calls", line):
+                return
+        self.fail(f"it ended before it measured: {process.communicate()}")
+
+    def test_ctrl_c_ends_it_with_what_it_has(self):
+        process = self.bench(*self.LONG, "--working-set", 256, start_new_session=True)
+        self.measuring(process)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        status, out, err = harness.finish(process, 60)
+        self.assertEqual(status, 0, out + err)
+        self.assert_nothing_left()
+        report = self.report()
+        row, = report["rows"]
+        self.assertTrue(report["interrupted"])
+        self.assertGreater(row["calls"], 0)
+        self.assertIn("interrupted", row["note"])
+        self.assertIn("interrupted: these are the results until then", self.text("html"))
+
+    def test_ctrl_c_before_it_measures_ends_it_without_results(self):
+        process = self.bench(*self.LONG, "--working-set", 1 << 22, "--max-bytes", "64GiB",
+                             "--set", "engine.pool_bytes=64MiB", start_new_session=True)
+        for line in process.stdout:
+            if line.startswith("storing"):
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        status, out, err = harness.finish(process, 60)
+        self.assertEqual(status, 130, out + err)
+        self.assert_nothing_left()
+        self.assertFalse(os.path.exists(self.reports))
+
+    def test_its_engines_and_clients_end_when_it_is_killed(self):
+        process = self.bench(*self.LONG, "--working-set", 256, start_new_session=True)
+        self.measuring(process)
+        process.kill()
+        harness.ended(process)
+        self.assert_nothing_left(folders=False)
+
+
+@unittest.skipUnless(os.geteuid() == 0 and shutil.which("ip"), "namespaces need root and ip")
+class Hosts(Run):
+    def test_serve_and_drive_measure_over_two_hosts(self):
+        hosts = harness.cluster.Namespaces(2)
+        self.addCleanup(hosts.close)
+        pages = ["--page-size", "4096", "--working-set", "256", *ENGINES]
+        inside = [["ip", "netns", "exec", name] for name in hosts.names]
+        serve = self.bench("serve", "--discovery-addr", "0.0.0.0:31998", *pages, before=inside[0])
+        said = ""
+        for line in serve.stdout:
+            said += line
+            if "Ctrl-C ends it" in line:
+                break
+        drive = re.search(r"(drive --discovery-addr 10\.77\.0\.1:31998 .*)\n", said)
+        self.assertTrue(drive, said + str(serve.poll() is not None and serve.communicate()))
+        self.assertIn(WARNING, said)
+        process = self.bench(*shlex.split(drive[1]), "--op", "exists-get", "--concurrencies", "1,4",
+                             "--processes", 2, "--duration", "0.2", "--warmup", "0.05", "--tag",
+                             "two", *ENGINES, before=inside[1])
+        status, out, err = harness.finish(process)
+        self.assertEqual(status, 0, out + err)
+        rows = self.report("drive-exists-get-rdma-two-*")["rows"]
+        self.assertEqual([(r["threads"], r["misses"], r["wrong"], r["pages_local"]) for r in rows],
+                         [(2, 0, 0, 0), (8, 0, 0, 0)])
+        self.assertTrue(all(r["pages"] > 0 and r["pages_remote"] >= r["pages"] for r in rows))
+        serve.send_signal(signal.SIGINT)
+        status, out, err = harness.finish(serve, 60)
+        self.assertEqual(status, 0, out + err)
+        self.assert_nothing_left()
+
+    def test_drive_says_when_it_finds_no_pages(self):
+        hosts = harness.cluster.Namespaces(1)
+        self.addCleanup(hosts.close)
+        said = self.done("drive", "--discovery-addr", "10.77.0.1:31998", "--connect-timeout", "0.5",
+                         "--concurrencies", "1", "--page-size", "4096", *ENGINES, expect=2,
+                         before=["ip", "netns", "exec", hosts.names[0]])
+        self.assertIn("this host does not find the pages of serve; its engine sees 1 members", said)
+
+
+if __name__ == "__main__":
+    unittest.main()

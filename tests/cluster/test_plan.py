@@ -118,7 +118,7 @@ class Plan(harness.ClusterTest):
     def test_pages_on_disk_are_planned_with_32_bytes_each(self):
         """If they have 16 KiB, for which the directory has entries, too."""
         small, large = (plan("disk.paths=/a,/b", f"disk.bytes={size}")[1]
-                        for size in ("1GiB", "3GiB"))
+                        for size in ("2GiB", "4GiB"))
         self.assertEqual(large - small, 2 * (2 << 30) // (16 << 10) * 32)
 
     def test_every_port_on_which_an_engine_listens_is_planned(self):

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much memory an engine takes: the geometry of pools and of the shard, and the process, computed
- * from the settings alone. pool_open.c and shard.c allocate by it; --plan and the doctor print it.
- * Pure.
+ * How much memory an engine takes: the geometry of pools and of the shard, and the process, from
+ * the settings alone. pool_open.c and shard.c allocate by it; --plan and the doctor print it. Pure.
  */
 #ifndef PAGES_SIZES_H
 #define PAGES_SIZES_H

@@ -116,13 +116,43 @@ class SetupHost(unittest.TestCase):
         self.run_tool("--undo")
         self.assertEqual(self.read("proc/sys/vm/swappiness"), "60")
 
-    def test_persist_writes_to_etc(self):
+    def lines(self, folder):
+        return self.read(f"etc/{folder}/90-peercache.conf").splitlines()
+
+    def test_persist_writes_all_changes_of_this_and_of_former_runs_to_etc(self):
         self.write("proc/self/limits", LOCKED)
-        self.run_tool("--apply", *ARGUMENTS, expect=1)
-        self.run_tool("--apply", "--persist", *ARGUMENTS)
-        self.assertIn("vm.nr_hugepages = 1048", self.read("etc/sysctl.d/90-peercache.conf"))
-        self.assertIn("memlock unlimited",
-                      self.read("etc/security/limits.d/90-peercache.conf"))
+        self.everything_bad()
+        self.write(f"{CPU}/isolated", "1,4")
+        self.run_tool("--apply", *ARGUMENTS, expect=1)  # 1: locked memory
+        # as the kernel does
+        self.write("proc/irq/40/effective_affinity_list", "6")
+        self.write(HUGE.format(1) + "/free_hugepages", "516")
+        text = self.run_tool("--apply", "--persist", *ARGUMENTS)
+        self.assertEqual(self.lines("sysctl.d"),
+                         ["kernel.numa_balancing = 0", "vm.swappiness = 1"])
+        self.assertEqual(set(self.lines("tmpfiles.d")), {
+            f"w /{file} - - - - {value}" for file, _, value in BAD
+            if value and file.startswith("sys/")})
+        self.assertIn("memlock unlimited", self.lines("security/limits.d")[1])
+        self.assertIn("until the next boot: /proc/irq/40/smp_affinity_list", text)
+
+    def test_what_was_persisted_stays_when_more_is(self):
+        self.everything_bad()
+        self.run_tool("--apply", "--persist", *ARGUMENTS, expect=1)
+        before = set(self.lines("tmpfiles.d"))
+        os.unlink(self.path("run/peercache/setup-host.undo"))  # the machine boots
+        file = f"{CPU}/cpu1/cpufreq/scaling_governor"
+        self.write(file, "powersave")
+        self.run_tool("--apply", "--persist", *ARGUMENTS, "--set", "engine.pool_bytes=2GiB",
+                      expect=1)
+        pages = "w /" + HUGE.format(1) + "/nr_hugepages - - - - "
+        after = set(self.lines("tmpfiles.d"))
+        self.assertLessEqual({line for line in before if not line.startswith(pages)}, after)
+        self.assertIn(f"w /{file} - - - - performance", after)
+        self.assertEqual(len([line for line in after if line.startswith(pages)]), 1)
+        self.assertNotIn(pages + "516", after, "the new value replaces the former one")
+        self.assertEqual(self.lines("sysctl.d"),
+                         ["kernel.numa_balancing = 0", "vm.swappiness = 1"])
 
     def test_an_undo_file_with_another_format_is_ignored(self):
         for text in ('[["etc/passwd", "x"]]', '[["sys/../etc/passwd", "x"]]', '{"a": 1}', "[1]",

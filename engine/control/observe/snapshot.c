@@ -13,11 +13,11 @@
 #include "engine/control/clients/clients.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
+#include "engine/control/net/net.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/observe/report_inner.h"
 #include "engine/control/observe/view_inner.h"
 #include "engine/control/pages/pages.h"
-#include "numa/clock.h"
 
 /* A member is silent after this many tenths of a heartbeat interval without a message from it. */
 #define SILENT_BEATS_10 20u
@@ -298,7 +298,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 {
 	ret->members = ret->poll_cores = 0;
 	memset(ret->members_more, 0, sizeof(ret->members_more));
-	ret->taken_ns = clock_now_ns();
+	ret->taken_ns = net_now();
 	ret->unix_ms = snapshot_unix_ms();
 	ret->started_unix_ms = control->pace.started_unix_ms;
 	ret->uptime_ms = (ret->taken_ns - control->pace.started_ns) / 1000000;

@@ -17,8 +17,8 @@
 #include <string.h>
 
 #include "config/limits.h"
+#include "engine/control/net/net.h"
 #include "engine/control/observe/json_inner.h"
-#include "numa/clock.h"
 
 /* ---- summaries: counts ----------------------------------------------------------------------- */
 
@@ -398,7 +398,7 @@ void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
  */
 bool view_serve_ask(struct control *control, struct rpc_link *link)
 {
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 	struct view *view = control->view;
 	Pc__Summary summary = PC__SUMMARY__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
@@ -433,7 +433,7 @@ bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc
 	if (!summary_decode(summary->data.data, summary->data.len, &got))
 		return true;
 	row->summary = got;
-	row->answered_ns = clock_now_ns();
+	row->answered_ns = net_now();
 	row->silent_ns = 0;
 	return true;
 }

@@ -411,7 +411,7 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 static void the_state_of_a_member_is_told(void **state)
 {
 	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 	struct snapshot *s = snapshots_writing(engine.snapshots);
 
 	(void)state;

@@ -165,7 +165,7 @@ class Host:
                 f"[rail]\ndevices = soft\npolling = adaptive\n[soft]\nlink = tcp\n"
                 f"[cluster]\naddress = {self.address}\nseeds = {other.address}:31998\n"
                 f"dead_after_ms = {int(30000 * SLOW)}\n"
-                "[disk]\npaths = /var/lib/peercache/disk\nbytes = 256MiB\nsegment_bytes = 16MiB\n")
+                "[disk]\npaths = /var/lib/peercache\nbytes = 256MiB\nsegment_bytes = 16MiB\n")
         self.run("sh", "-c", 'printf "%s" "$1" >/etc/peercache.conf', "sh", text)
         self.run("systemctl", "enable", "--now", "peercache-engine")
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts for the command lines of pages: host-a and host-b, each a shell of root that stays.
 
-A host has its own /etc, /run, /var/lib, processes and host name, and its address in a namespace of
-the network: 10.0.0.1 and 10.0.0.2. The programs of the build are on its PATH.
+A host has its own /etc, /run, /var/lib and host name, and its address in a namespace of the network:
+10.0.0.1 and 10.0.0.2. The programs of the build are on its PATH.
 """
 
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,11 +21,12 @@ import cluster  # noqa: E402
 NAMES = ("host-a", "host-b")
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
 SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
-LIMIT = 120 * SLOW  # seconds of clock() for one command: finds hangs
+LIMIT = 60 * SLOW  # seconds of clock() for one command: finds hangs
 # $1: host name, $2: folder of programs. The last command becomes the shell of the host.
 INSIDE = """
 set -e
 mount --make-rprivate /
+mount -t proc proc /proc
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/upper /mnt/work
 mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /etc
@@ -39,8 +39,8 @@ PATH=$2:$PATH exec bash
 
 def missing():
     """What this machine lacks for hosts, or None."""
-    if os.geteuid() or not shutil.which("unshare") or not shutil.which("ip"):
-        return "needs root, unshare and ip"
+    if os.geteuid() or not all(map(shutil.which, ("unshare", "nsenter", "setpriv", "ip"))):
+        return "needs root, unshare, nsenter, setpriv and ip"
     try_it = "mount -t tmpfs t /mnt && mkdir /mnt/u /mnt/w && mount -t overlay o " \
              "-o lowerdir=/etc,upperdir=/mnt/u,workdir=/mnt/w /etc"
     done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "sh", "-c", try_it],
@@ -57,23 +57,42 @@ def link_programs(build, folder):
                os.path.join(folder, "peercache-setup-host"))
 
 
-class Host:
-    """One host. Not for two threads at once. alone: it sees its own processes only; pretended NICs
-    read the memory of the processes of others."""
+class Processes:
+    """A namespace for all processes of the hosts: they end with it, and it with this process."""
 
-    def __init__(self, name, namespace, folder, programs, alone):
+    def __init__(self):
+        self.first = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child",
+             "sleep", "infinity"], stdin=subprocess.DEVNULL)
+        self.path = None
+        begun, children = time.monotonic(), f"/proc/{self.first.pid}/task/{self.first.pid}/children"
+        while not self.path:
+            with open(children, encoding="ascii") as file:
+                inside = file.read().split()
+            self.path = f"/proc/{inside[0]}/ns/pid" if inside else None
+            assert self.first.poll() is None, "unshare ended"
+            cluster.pause(begun)
+
+    def close(self):
+        self.first.kill()
+        self.first.wait()
+
+
+class Host:
+    """One host. Not for two threads at once."""
+
+    def __init__(self, name, network, processes, folder, programs):
         self.name, self.lines = name, queue.Queue()
         self.folder = os.path.join(folder, name)
         os.mkdir(self.folder)
         self.output = os.path.join(self.folder, "output")
         reading, writing = os.pipe()
-        own = ["--pid", "--fork", "--kill-child", "--mount-proc"] if alone else []
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(
-                ["ip", "netns", "exec", namespace, "unshare", "--mount", "--uts", *own, "bash",
-                 "-c", INSIDE, "bash", name, programs],
+                ["ip", "netns", "exec", network, "nsenter", "--pid=" + processes.path, "unshare",
+                 "--mount", "--uts", "bash", "-c", INSIDE, "bash", name, programs],
                 stdin=subprocess.PIPE, stdout=output, stderr=output, text=True, cwd=self.folder,
-                pass_fds=[writing], start_new_session=True)
+                pass_fds=[writing])
         os.close(writing)
         self.status_to = writing
         self.statuses = open(reading, encoding="ascii")
@@ -102,28 +121,16 @@ class Host:
             file.seek(begin)
             return status, file.read()
 
-    def signal(self, number):
-        """Sends a signal to all processes of the host. False: none is left."""
-        try:
-            os.killpg(self.process.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
-
     def close(self):
-        self.process.stdin.close()
-        begun, end = time.monotonic(), cluster.clock() + 20 * SLOW
-        while self.signal(signal.SIGTERM) and cluster.clock() < end:
-            self.process.poll()
-            cluster.pause(begun)
-        self.signal(signal.SIGKILL)
+        """Once all its processes have ended."""
         self.process.wait()
+        self.process.stdin.close()
         self.reader.join()
         self.statuses.close()
 
 
 class Hosts:
-    """Both hosts. same_network: one namespace has both addresses, and all processes are seen."""
+    """Both hosts. same_network: one namespace has both addresses, as pretended NICs need it."""
 
     def __init__(self, same_network=False):
         self.folder = tempfile.mkdtemp(prefix="peercache-pages-")
@@ -135,7 +142,8 @@ class Hosts:
         if same_network:
             subprocess.run(["ip", "-n", names[0], "addr", "add", ADDRESSES[1] + "/24", "dev",
                             "eth0"], check=True)
-        self.host = {name: Host(name, names[i], self.folder, programs, not same_network)
+        self.processes = Processes()
+        self.host = {name: Host(name, names[i], self.processes, self.folder, programs)
                      for i, name in enumerate(NAMES)}
 
     def run(self, names, command):
@@ -152,6 +160,7 @@ class Hosts:
         return results
 
     def close(self):
+        self.processes.close()
         for host in self.host.values():
             host.close()
         self.network.close()

@@ -142,6 +142,11 @@ class Truth(unittest.TestCase):
              EXAMPLE, "--plan"], env={**os.environ, "HWLOC_XMLFILE": MACHINE},
             capture_output=True, text=True, check=True)
         self.assertEqual(block.lines, [line.rstrip() for line in done.stdout.splitlines()])
+        with open(page("sizing"), encoding="utf-8") as f:
+            prose = f.read().replace(",", "")
+        for numbers in re.findall(r"^(?:\d+|sum) +\d+ +([\d.]+) +(\d+)$", done.stdout, re.M):
+            self.assertIn(f" {numbers[0]} GiB of memory in all" if numbers[1] == "529408"
+                          else f" {numbers[1]} ", prose)
 
     def test_the_arithmetic_of_sizing_is_right(self):
         with open(page("sizing"), encoding="utf-8") as f:

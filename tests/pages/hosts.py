@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts for the command lines of pages: host-a and host-b, each a shell of root that stays.
 
-A host has its own /etc, /run, /var/lib and host name, and its address in a namespace of the network:
-10.0.0.1 and 10.0.0.2. The programs of the build are on its PATH.
+A host has its own /etc, /run, /var/lib and host name, and its address in a namespace of the
+network: 10.0.0.1 and 10.0.0.2. The programs of the build are on its PATH.
 """
 
 import os

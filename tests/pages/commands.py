@@ -15,6 +15,9 @@ PAGES = os.path.join(ROOT, "config", "pages")
 README = os.path.join(ROOT, "README.md")
 README_ZH = os.path.join(ROOT, ".github", "README.zh.md")
 
+NAMES = ("README.md", "deployment.md", "getting-started.md", "operations.md", "security.md",
+         "sizing.md", "troubleshooting.md")
+
 Block = collections.namedtuple("Block", "heading language hosts lines")
 
 
@@ -25,7 +28,7 @@ def page(name, folder=PAGES):
 
 def names():
     """The names of the pages in English."""
-    return sorted(name[:-3] for name in os.listdir(PAGES) if name.endswith(".md"))
+    return [name[:-3] for name in NAMES]
 
 
 def hosts_of(lines):

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import unittest
 
-from commands import PAGES, README, README_ZH, ROOT, bare, blocks, commands, names, page, shell
+from commands import (NAMES, PAGES, README, README_ZH, ROOT, bare, blocks, commands, names, page,
+                      shell)
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import cluster  # noqa: E402
@@ -167,7 +168,8 @@ class Languages(unittest.TestCase):
         for path in sorted(glob.glob(os.path.join(ZH, "*.md"))):
             yield page(os.path.basename(path)[:-3]), path
 
-    def test_the_pages_of_the_issue_are_there(self):
+    def test_the_pages_are_there(self):
+        self.assertEqual({name for name in os.listdir(PAGES) if name.endswith(".md")}, set(NAMES))
         self.assertEqual({os.path.basename(path) for _, path in self.pairs()},
                          {"README.zh.md", "getting-started.md", "deployment.md",
                           "troubleshooting.md"})

@@ -58,7 +58,7 @@ class Site(unittest.TestCase):
         chromium = browser.Browser()
         self.addCleanup(chromium.close)
         for words, wanted in (("seeds_unmet", "pages/troubleshooting.html"),
-                              ("故障", "pages/zh/troubleshooting.html")):
+                              ("防火墙", "pages/zh/troubleshooting.html")):
             tab = chromium.open(f"http://127.0.0.1:{server.server_port}/index.html?q={words}",
                                 real=True)
             tab.wait(f"{FOUND}.some(url => url.includes('{wanted}'))", 60, f"{words} is found")

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "config/unit.h"
 #include "engine/doctor/doctor.h"
@@ -128,6 +129,8 @@ void check_mtu(struct doctor *d);
 void check_traffic_class(struct doctor *d);
 void check_lossless(struct doctor *d);
 /* network.c */
+/* Has an interface of this host the address? */
+bool address_is_here(const struct sockaddr *address);
 void check_address(struct doctor *d);
 void check_seeds(struct doctor *d);
 void check_ports(struct doctor *d);

@@ -23,8 +23,7 @@
 
 /* ---- the address of this engine -------------------------------------------------------------- */
 
-/* Has an interface of this host the address? */
-static bool address_is_here(const struct sockaddr *address)
+bool address_is_here(const struct sockaddr *address)
 {
 	struct ifaddrs *list;
 	bool here = false;

@@ -78,6 +78,20 @@ static void ways_make(struct doctor *d, struct peer *peer)
 	}
 }
 
+/* Is it this host, so that one list of peers can be given to all hosts? */
+static bool is_this_host(const struct doctor *d, const struct peer *peer)
+{
+	bool here = peer->at.port == d->s->cluster_port;
+	struct addrinfo *list;
+
+	if (!here || reach_look_up(peer->at.host, 1, &list))
+		return false;
+	for (const struct addrinfo *at = list; at; at = at->ai_next)
+		here &= address_is_here(at->ai_addr) && !address_loopback(at->ai_addr);
+	freeaddrinfo(list);
+	return here;
+}
+
 /* Is it the peer that has connected? Its name may have several addresses: any of them. */
 static bool from_peer(const struct peer *peer, const struct sockaddr_storage *from)
 {
@@ -235,6 +249,10 @@ static void peer_examine(struct doctor *d, const char *text)
 	snprintf(copy, sizeof(copy), "%s", text);
 	if (seed_parse(copy, (uint16_t)d->s->cluster_port, &peer.at) < 0) {
 		found(d, DOCTOR_UNKNOWN, text, "--peer HOST or --peer HOST:PORT", "not an address");
+		return;
+	}
+	if (is_this_host(d, &peer)) {
+		found(d, DOCTOR_NONE, text, NULL, "this host itself");
 		return;
 	}
 	ways_make(d, &peer);

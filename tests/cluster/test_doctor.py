@@ -511,15 +511,16 @@ class Peers(Cases, harness.ClusterTest):
         self.hosts = harness.cluster.Namespaces(2)
         self.addCleanup(self.hosts.close)
 
-    def start_doctor(self, i, *values, milliseconds=4000, port=""):
-        """The doctor on host i, with the other one as its peer, at that port."""
+    def start_doctor(self, i, *values, milliseconds=4000, port="", peers=None):
+        """The doctor on host i, with the other one as its peer, at that port, or with these."""
         words = small(f"cluster.address={self.hosts.addresses[i]}", "metrics.port=31997",
                       "soft.link=tcp", "soft.port=7000", "rail.devices=soft,soft",
                       f"engine.socket=/tmp/none-{os.getpid()}.sock", *values, port=31998)
         return subprocess.Popen(
             ["ip", "netns", "exec", self.hosts.names[i], harness.program("tools/peercachectl"),
-             "--json", "--timeout-ms", str(milliseconds), "doctor", "--peer",
-             self.hosts.addresses[1 - i] + port, *words], stdout=subprocess.PIPE, text=True)
+             "--json", "--timeout-ms", str(milliseconds), "doctor",
+             *[word for peer in peers or [self.hosts.addresses[1 - i] + port]
+               for word in ("--peer", peer)], *words], stdout=subprocess.PIPE, text=True)
 
     def findings(self, process):
         out, _ = harness.cluster.communicate(process, 60 * harness.SLOW)
@@ -545,6 +546,14 @@ class Peers(Cases, harness.ClusterTest):
                 {f"port {ports[i]} of this host (cluster.port)",
                  f"{self.hosts.addresses[1 - i]} port {ports[1 - i]} (cluster.port)"},
                 {f["where"] for f in one})
+
+    def test_both_hosts_may_be_named_on_both(self):
+        found = [self.findings(p) for p in [
+            self.start_doctor(i, milliseconds=30000, peers=self.hosts.addresses) for i in (0, 1)]]
+        for i, one in enumerate(found):
+            self.assertEqual([f["where"] for f in one if f["state"] != "ok"],
+                             [self.hosts.addresses[i]], one)
+            self.named(one, "peer", self.hosts.addresses[i], "", "none")
 
     def test_a_firewall_is_found_from_both_ends(self):
         """What host 1 sends is dropped, as by a firewall: no connection comes about."""

@@ -43,7 +43,8 @@ static void the_page_of_deployment_has_the_generated_table(void **state)
 	page[fread(page, 1, sizeof(page) - 1, file)] = '\0';
 	fclose(file);
 	if (!strstr(page, table))
-		fail_msg("config/pages/deployment.md differs from ports.def; replace its table by:\n%s",
+		fail_msg(
+			"config/pages/deployment.md differs from ports.def; replace its table by:\n%s",
 			table);
 	free(table);
 }

@@ -21,8 +21,10 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests", "cluster"))
+sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
+                os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
+from peercache.bench import sweep  # noqa: E402
 
 # The line that users of PeerCache 0.8.4 know.
 LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 --batch-size 32 "
@@ -170,15 +172,16 @@ class Suite(Run):
 
     def check_progress(self, err):
         """The counts of each point's progress only grow."""
-        seen, last = 0, (None, 0, 0)
-        for what, calls, pages in re.findall(r"  ([\w-]+, \d+ threads): \d+ s, ([\d,]+) calls, "
-                                             r"([\d,]+) pages", err):
-            now = (what, int(calls.replace(",", "")), int(pages.replace(",", "")))
-            if now[0] == last[0] and now[1] >= last[1]:
-                self.assertGreaterEqual(now[2], last[2])
-                seen += 1
+        grown, last = 0, (None, 0, 0)
+        for line in re.findall(r"(?m)^  .* calls, .*$", err):
+            shown = re.match(r"  ([\w-]+, \d+ threads): \d+ s, ([\d,]+) calls, ([\d,]+) pages", line)
+            self.assertTrue(shown, line)
+            now = (shown[1], *(int(number.replace(",", "")) for number in shown.groups()[1:]))
+            if now[0] == last[0]:
+                self.assertGreaterEqual(now[1:], last[1:])
+                grown += now[1] > last[1] and now[2] > last[2]
             last = now
-        self.assertGreater(seen, 0, "no progress was shown")
+        self.assertGreater(grown, 0, "no progress was shown")
 
     def check_files(self, out):
         """JSON, CSV and HTML with plots, and each names the software ports."""
@@ -195,18 +198,24 @@ class Suite(Run):
 
 
 class Measures(Run):
-    def test_saturation_ends_when_throughput_does_not_grow(self):
-        self.done("saturation", "--op", "exists-get", *SMALL, *ENGINES)
-        rates = [row["pages_per_s"] for row in self.report()["rows"]]
-        threads = [row["threads"] for row in self.report()["rows"]]
-        self.assertEqual(threads, [1 << i for i in range(len(threads))])
-        best, flat = 0, []
+    def grown(self, most, rates):
+        """The numbers of threads that a saturation with these rates measures."""
+        growth, threads = sweep.Growth(most), []
         for rate in rates:
-            flat.append(not rate > best * 1.05)
-            best = max(best, rate)
-        ended = [i for i in range(1, len(flat)) if flat[i] and flat[i - 1]]
-        self.assertIn(ended, ([], [len(flat) - 1]))
-        self.assertTrue(ended or threads[-1] == 64, rates)
+            threads.append(growth.threads)
+            if not growth.goes_on(rate):
+                break
+        return threads
+
+    def test_saturation_ends_when_throughput_does_not_grow(self):
+        self.assertEqual(self.grown(64, [100, 190, 200, 195, 201, 900]), [1, 2, 4, 8, 16])
+        self.assertEqual(self.grown(64, [100, 99, 200, 100, 400, 800, 1600, 3200]),
+                         [1, 2, 4, 8, 16, 32, 64])
+        self.assertEqual(self.grown(6, [1, 2, 4, 8]), [1, 2, 4, 6])
+        self.done("saturation", "--op", "exists-get", *SMALL, *ENGINES)
+        rows = self.report()["rows"]
+        self.assertEqual([row["threads"] for row in rows],
+                         self.grown(64, [row["pages_per_s"] for row in rows]))
 
     def test_readers_and_writers_of_several_processes_are_measured_together(self):
         said = self.done("saturation", "--concurrencies", "1,2", "--writers", 1, "--processes", 2,
@@ -292,7 +301,7 @@ class Ends(Run):
         process = self.bench(*self.LONG, "--working-set", 256, start_new_session=True)
         self.measuring(process)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        status, out, err = harness.finish(process, 60)
+        status, out, err = harness.finish(process, 30)
         self.assertEqual(status, 0, out + err)
         self.assert_nothing_left()
         report = self.report()
@@ -309,7 +318,7 @@ class Ends(Run):
             if line.startswith("storing"):
                 break
         os.killpg(process.pid, signal.SIGINT)
-        status, out, err = harness.finish(process, 60)
+        status, out, err = harness.finish(process, 30)
         self.assertEqual(status, 130, out + err)
         self.assert_nothing_left()
         self.assertFalse(os.path.exists(self.reports))
@@ -348,7 +357,7 @@ class Hosts(Run):
                          [(2, 0, 0, 0), (8, 0, 0, 0)])
         self.assertTrue(all(r["pages"] > 0 and r["pages_remote"] >= r["pages"] for r in rows))
         serve.send_signal(signal.SIGINT)
-        status, out, err = harness.finish(serve, 60)
+        status, out, err = harness.finish(serve, 30)
         self.assertEqual(status, 0, out + err)
         self.assert_nothing_left()
 

@@ -149,6 +149,26 @@ def preload(spec: Spec) -> None:
         client.store.close()
 
 
+class Growth:
+    """Doubles the threads until FLAT_STEPS in a row bring no growth, or `most` is measured.
+
+    Attributes:
+        threads: of the next point.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.threads = most, 1
+        self.best, self.flat = 0.0, 0
+
+    def goes_on(self, rate: float) -> bool:
+        """Takes the rate of the point, and sets the threads of the next one. False: the end."""
+        self.flat = 0 if rate > self.best * GROWTH else self.flat + 1
+        self.best = max(self.best, rate)
+        ended = self.flat == FLAT_STEPS or self.threads == self.most
+        self.threads = min(2 * self.threads, self.most)
+        return not ended
+
+
 class Progress:
     """Lines on standard error while a point runs."""
 
@@ -220,18 +240,13 @@ class Run:
     def points_of(self, clients: Clients, group: Group) -> None:
         """Measures the points of a group, and notes its peak."""
         found: list[dict[str, Any]] = []
-        best, flat, threads = 0.0, 0, list(group.threads or ())
-        growing = 1 if group.threads is None else 0
-        most = group.most(self.options)
-        while not self.stop.requested and (threads or growing):
-            got = self.point(clients, group, threads.pop(0) if threads else growing)
+        growth = Growth(group.most(self.options))
+        threads = list(group.threads or (growth.threads,))
+        while threads and not self.stop.requested:
+            got = self.point(clients, group, threads.pop(0))
             found += [row for row in got if row["op"] == group.op]
-            rate = got[0]["pages_per_s"] if got else 0.0
-            flat = 0 if rate > best * GROWTH else flat + 1
-            best = max(best, rate)
-            if growing:
-                growing = 0 if flat == FLAT_STEPS else min(growing * 2, most + 1)
-                growing = growing if growing <= most else 0
+            if group.threads is None and growth.goes_on(got[0]["pages_per_s"] if got else 0.0):
+                threads = [growth.threads]
         if found:
             rows.mark_peak(found)
 

@@ -27,8 +27,8 @@ import harness  # noqa: E402
 from peercache.bench import sweep  # noqa: E402
 
 # The line that users of PeerCache 0.8.4 know.
-LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 --batch-size 32 "
-        "--concurrencies 1,2,4,8,16,32,64 --duration 10 --tag rdma")
+LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 "
+        "--batch-size 32 --concurrencies 1,2,4,8,16,32,64 --duration 10 --tag rdma")
 SMALL = ["--page-size", "4096", "--working-set", "256", "--warmup", "0.05", "--duration", "0.2"]
 ENGINES = ["--set", "engine.huge_pages=no", "--set", "rail.polling=adaptive"]
 WARNING = "not a NIC: do not quote"
@@ -174,7 +174,8 @@ class Suite(Run):
         """The counts of each point's progress only grow."""
         grown, last = 0, (None, 0, 0)
         for line in re.findall(r"(?m)^  .* calls, .*$", err):
-            shown = re.match(r"  ([\w-]+, \d+ threads): \d+ s, ([\d,]+) calls, ([\d,]+) pages", line)
+            shown = re.match(r"  ([\w-]+, \d+ threads): \d+ s, ([\d,]+) calls, ([\d,]+) pages",
+                             line)
             self.assertTrue(shown, line)
             now = (shown[1], *(int(number.replace(",", "")) for number in shown.groups()[1:]))
             if now[0] == last[0]:

@@ -2,9 +2,9 @@
 """peercache-bench beside that of PeerCache 0.8.4: each of its commands and flags is accepted with a
 meaning, or refused with what replaces it.
 
-bench-0.8.4.json has its commands, flags, choices and defaults, as its own parser lists them. Where
-PeerCache 0.8.4 is unpacked ($PEERCACHE_0_8_4, a folder with its package), the list is compared with
-it.
+programs-0.8.4.json has its commands, flags, choices and defaults, as its own parser lists them.
+Where PeerCache 0.8.4 is unpacked ($PEERCACHE_0_8_4, a folder with its package), the list is
+compared with it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
 import harness  # noqa: E402, F401
 from peercache.bench import options  # noqa: E402
 
-with open(os.path.join(ROOT, "tests", "python", "bench-0.8.4.json"), encoding="utf-8") as file:
+with open(os.path.join(ROOT, "tests", "python", "programs-0.8.4.json"), encoding="utf-8") as file:
     OLD = json.load(file)
 # What a command needs beside the flag that is tried.
 NEEDED = {"compare": ["--skip-mooncake"], "serve": ["--discovery-addr", "10.0.0.1:31998"],

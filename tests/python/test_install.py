@@ -54,6 +54,15 @@ for name in ("-engine", "-keeper", "ctl", "-bench", "-replay"):
                           capture_output=True, text=True)
     if said.stdout != f"{program} {version}\\n":
         print(program, "says", said)
+for line, status, text in (("peercache-bench suite --help", 0, "usage: peercache-bench suite "),
+                           ("peercache-meta --bind 0.0.0.0:31998", 2, "peercache-engine --set"),
+                           ("peercache-storage-server --discovery-addr 10.0.0.1:31998", 2,
+                            "peercache-engine --set")):
+    program, *words = line.split()
+    done = subprocess.run([os.path.join(sys.prefix, "bin", program), *words],
+                          capture_output=True, text=True)
+    if done.returncode != status or text not in done.stdout + done.stderr:
+        print(line, "says", done)
 if subprocess.run([os.path.join(sys.prefix, "bin", "peercache-setup-host"), "--help"],
                   capture_output=True).returncode:
     print("peercache-setup-host does not run")

@@ -188,14 +188,14 @@ class Suite(Run):
         """JSON, CSV and HTML with plots, and each names the software ports."""
         page = self.text("html")
         titles = re.findall(r"<svg.*?<title>(.*?)</title>", page)
-        self.assertEqual(len(titles), 8, titles)
+        self.assertEqual(len(titles), 9, titles)
         lines = list(csv.DictReader(self.text("csv").splitlines()))
         self.assertEqual(len(lines), 31)
         for text in (out, page, self.text("json"), *titles, *(row["ports"] for row in lines)):
             self.assertIn(WARNING, text)
         svg = re.search(r"<svg.*?pages/s by threads.*?</svg>", page)[0]
         self.assertEqual([len(points.split()) for points in
-                          re.findall(r'<polyline points="([^"]*)"', svg)], [7] * 4)
+                          re.findall(r'<polyline points="([^"]*)"', svg)], [7] * 3)
 
 
 class Measures(Run):

@@ -20,7 +20,8 @@ pre { background: #f4f4f4; padding: .6em; overflow-x: auto } svg { max-width: 10
 """
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf")
 WIDTH, HEIGHT = 720, 400  # of a plot, in px
-LEFT, RIGHT, TOP, BOTTOM = 78, 16, 34, 48  # margins around the axes, in px
+LEFT, RIGHT, TOP, BOTTOM = 78, 16, 56, 48  # margins around the axes, in px
+LETTER = 7  # width of a letter, in px, at most
 DASHED = ("ceiling", "goal", "memcpy", "bare")  # words in the name of a line that is a reference
 X_TICKS_MAX = 12
 MARKED_MAX = 64  # points of a line that are marked
@@ -41,6 +42,14 @@ def amount(value: float) -> str:
     if isinstance(value, int) or value == int(value) or abs(value) >= 1000:
         return f"{round(value):,}"
     return f"{value:.3g}"
+
+
+def short(value: float) -> str:
+    """The number as text for a tick: 1500000 is 1.5 M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g}"
 
 
 def tick_step(most: float) -> float:
@@ -82,7 +91,7 @@ class Axes:
             y = self.height(i * self.step)
             yield (f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
                    f'stroke="#ddd"/><text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">'
-                   f'{text(amount(i * self.step))}</text>')
+                   f'{text(short(i * self.step))}</text>')
         shown = range(0, len(self.x), max(1, math.ceil(len(self.x) / X_TICKS_MAX)))
         for i in shown:
             label = f"{self.x[i]:g}" if number(self.x[i]) else self.x[i]
@@ -124,12 +133,13 @@ def svg(series: dict[str, Any]) -> str:
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
            f'<text x="{WIDTH / 2:.0f}" y="20" text-anchor="middle" font-size="14">'
            f'{text(series["title"])}</text>', *axes.grid()]
+    legend = LEFT
     for i, (name, points) in enumerate(series["lines"].items()):
         color = COLORS[i % len(COLORS)]
         out += drawn_line(axes, name, points, color)
-        y = HEIGHT - BOTTOM - 12 - 16 * (len(series["lines"]) - 1 - i)
-        out.append(f'<rect x="{WIDTH - RIGHT - 190}" y="{y - 9}" width="14" height="10" '
-                   f'fill="{color}"/><text x="{WIDTH - RIGHT - 171}" y="{y}">{text(name)}</text>')
+        out.append(f'<rect x="{legend}" y="35" width="14" height="10" fill="{color}"/>'
+                   f'<text x="{legend + 18}" y="44">{text(name)}</text>')
+        legend += 34 + LETTER * len(name)
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 10}" '
                f'text-anchor="middle">{text(series["x_label"])}</text>'
                f'<text transform="translate(16 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" '

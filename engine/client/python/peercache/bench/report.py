@@ -55,8 +55,8 @@ def sweeps(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any
 
 
 def series_of(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The plots of a run: rates by threads, latency by threads of each op; else one of latencies.
-    """
+    """The plots of a run: rates by threads, of look-ups apart, and latency by threads of each op;
+    one of the latencies of what was no sweep."""
     found = sweeps(report["rows"])
     x = sorted({r["threads"] for part in found.values() for r in part})
 
@@ -64,10 +64,11 @@ def series_of(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         at = {r["threads"]: r[name] for r in part}
         return [at.get(threads) for threads in x]
 
-    for what, name in (("pages/s", "pages_per_s"), ("tokens/s", "tokens_per_s"),
-                       ("GB/s", "gb_per_s")):
+    for what, name, looked_up in (("pages/s", "pages_per_s", False), ("GB/s", "gb_per_s", False),
+                                  ("tokens/s", "tokens_per_s", False),
+                                  ("keys/s", "pages_per_s", True)):
         lines = {op: line(part, name) for op, part in found.items()
-                 if any(r[name] for r in part)}
+                 if (op == "exists") == looked_up}
         if lines:
             yield {"title": title_of(f"{what} by threads", report), "x_label": "threads",
                    "y_label": what, "x": x, "lines": lines}

@@ -16,10 +16,11 @@ TABLE = (("op", "op"), ("path", "path"), ("page bytes", "page_bytes"), ("threads
          ("tokens/s", "tokens_per_s"), ("GB/s", "gb_per_s"), ("p50 us", "p50_us"),
          ("p95 us", "p95_us"), ("p99 us", "p99_us"), ("p99.9 us", "p999_us"),
          ("max us", "max_us"), ("hit %", "hit_ratio"), ("calls with misses", "missed_calls"),
-         ("their p50 us", "missed_p50_us"), ("their p99 us", "missed_p99_us"), ("note", "note"))
+         ("their p50 us", "missed_p50_us"), ("their p99 us", "missed_p99_us"),
+         ("errors, warm-up too", "errors"), ("note", "note"))
 # Columns of a table that only appear if their values differ, or if one is not zero.
 DIFFERING = ("path", "page_bytes")
-NOT_ZERO = ("tokens_per_s", "missed_calls", "missed_p50_us", "missed_p99_us", "note")
+NOT_ZERO = ("tokens_per_s", "missed_calls", "missed_p50_us", "missed_p99_us", "errors", "note")
 
 
 def row(op: str, result: Mapping[str, Any], **what: Any) -> dict[str, Any]:

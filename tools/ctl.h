@@ -79,6 +79,11 @@ int ctl_restart(struct ctl_run *ctl);
  * to an engine that hangs take longer than a monitoring system waits.
  */
 void ctl_deadline(const struct ctl_run *ctl);
+/*
+ * A report, from a new session if ctl->pc is NULL; NULL: no answer, see pc_error(). Waits for the
+ * engine. The caller frees it.
+ */
+json_object *ctl_report(struct ctl_run *ctl);
 /* Prints that the engine does not answer and why; returns CTL_NO_ANSWER. */
 int ctl_no_answer(const struct ctl_run *ctl, const char *why);
 

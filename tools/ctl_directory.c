@@ -132,10 +132,7 @@ int ctl_directory(struct ctl_run *ctl)
 	int status;
 
 	ctl_deadline(ctl);
-	if (pc_open(&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space},
-		    &ctl->pc))
-		return ctl_no_answer(ctl, pc_error());
-	report = engine_report(ctl->pc);
+	report = ctl_report(ctl);
 	if (!report)
 		return ctl_no_answer(ctl, pc_error());
 	late = owners_late(report);

@@ -69,22 +69,20 @@ static void print_latency(const char *name, json_object *o)
 
 static void print_calls(json_object *calls)
 {
-	static const char *const ops[] = {"get", "set", "exists", "remove"};
-	static const char *const results[] = {
-		"hit", "miss", "stale", "unreachable", "timeout", "no_space", "other"};
 	char name[128];
 
-	for (unsigned i = 0; i < 4; i++) {
-		json_object *call = json_get(calls, ops[i]);
-
-		for (unsigned r = 0; r < 7; r++) {
+	json_object_object_foreach (calls, op, call) {
+		json_object_object_foreach (call, result, value) {
+			if (!strcmp(result, "batches") || !strcmp(result, "pages") ||
+				strstr(result, "_ns"))
+				continue;
 			snprintf(name, sizeof(name), "call_pages_total{op=\"%s\",result=\"%s\"}",
-				ops[i], results[r]);
-			print_series(name, (double)json_number(call, results[r]));
+				op, result);
+			print_series(name, (double)json_object_get_int64(value));
 		}
 		if (!json_number(call, "batches"))
 			continue;
-		snprintf(name, sizeof(name), "call_seconds{op=\"%s\"}", ops[i]);
+		snprintf(name, sizeof(name), "call_seconds{op=\"%s\"}", op);
 		print_latency(name, call);
 	}
 }
@@ -267,9 +265,18 @@ static void print_members(json_object *report, bool links)
 		printf("%lld more members are not listed\n", (long long)unlisted);
 }
 
+json_object *ctl_report(struct ctl_run *ctl)
+{
+	const struct pc_options options = {.socket = ctl->socket, .name_space = ctl->name_space};
+
+	if (!ctl->pc && pc_open(&options, &ctl->pc))
+		return NULL;
+	return engine_report(ctl->pc);
+}
+
 static json_object *report_or_die(struct ctl_run *ctl)
 {
-	json_object *report = engine_report(ctl->pc);
+	json_object *report = ctl_report(ctl);
 
 	if (!report)
 		die("%s", pc_error());
@@ -410,10 +417,7 @@ int ctl_health(struct ctl_run *ctl)
 	int status = 0;
 
 	ctl_deadline(ctl);
-	if (pc_open(&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space},
-		    &ctl->pc))
-		return ctl_no_answer(ctl, pc_error());
-	report = engine_report(ctl->pc);
+	report = ctl_report(ctl);
 	if (!report)
 		return ctl_no_answer(ctl, pc_error());
 	health = json_get(report, "health");

@@ -43,16 +43,6 @@ static void on_signal(int signal)
 	ended = signal;
 }
 
-/* A report, from a new session if there is none; NULL: no answer. Waits for the engine. */
-static json_object *report_take(struct ctl_run *ctl)
-{
-	const struct pc_options options = {.socket = ctl->socket, .name_space = ctl->name_space};
-
-	if (!ctl->pc && pc_open(&options, &ctl->pc))
-		return NULL;
-	return engine_report(ctl->pc);
-}
-
 static void *reader(void *context)
 {
 	const struct timespec turn = {
@@ -60,7 +50,7 @@ static void *reader(void *context)
 	struct top *top = context;
 
 	for (;;) {
-		json_object *report = report_take(top->ctl);
+		json_object *report = ctl_report(top->ctl);
 
 		if (report) {
 			pthread_mutex_lock(&top->lock);
@@ -155,7 +145,7 @@ static int top_once(struct ctl_run *ctl)
 	struct frame frame = {.rows = 24, .columns = 80};
 
 	ctl_deadline(ctl);
-	frame.report = report_take(ctl);
+	frame.report = ctl_report(ctl);
 	if (!frame.report)
 		return ctl_no_answer(ctl, pc_error());
 	if (ctl->json)

@@ -41,13 +41,32 @@ static inline uint64_t latency_lower_ns(unsigned bucket)
 	return (uint64_t)(4 + (bucket - 1) % 4) << (LATENCY_POWER_MIN - 2 + (bucket - 1) / 4);
 }
 
-static inline uint64_t latency_count(const uint64_t bucket[LATENCY_BUCKETS])
+/* Buckets of any histogram: their sum. */
+static inline uint64_t buckets_count(const uint64_t *bucket, unsigned buckets)
 {
 	uint64_t n = 0;
 
-	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+	for (unsigned i = 0; i < buckets; i++)
 		n += bucket[i];
 	return n;
+}
+
+/* The bucket in which the sample lies that `permille` of 1000 do not exceed; 0 if there is none. */
+static inline unsigned buckets_quantile(const uint64_t *bucket, unsigned buckets, unsigned permille)
+{
+	uint64_t total = buckets_count(bucket, buckets);
+	uint64_t rank = total / 1000 * permille + (total % 1000 * permille + 999) / 1000;
+	uint64_t seen = bucket[0];
+	unsigned i = 0;
+
+	while (i + 1 < buckets && seen < (rank ? rank : 1))
+		seen += bucket[++i];
+	return total ? i : 0;
+}
+
+static inline uint64_t latency_count(const uint64_t bucket[LATENCY_BUCKETS])
+{
+	return buckets_count(bucket, LATENCY_BUCKETS);
 }
 
 /*
@@ -57,20 +76,19 @@ static inline uint64_t latency_count(const uint64_t bucket[LATENCY_BUCKETS])
 static inline uint64_t latency_quantile_ns(
 	const uint64_t bucket[LATENCY_BUCKETS], unsigned permille)
 {
-	uint64_t total = latency_count(bucket);
-	uint64_t rank = total / 1000 * permille + (total % 1000 * permille + 999) / 1000;
-	uint64_t seen = 0;
+	unsigned i = buckets_quantile(bucket, LATENCY_BUCKETS, permille);
 
-	if (total == 0)
+	if (!latency_count(bucket))
 		return 0;
-	if (rank == 0)
-		rank = 1;
-	for (unsigned i = 0; i + 1 < LATENCY_BUCKETS; i++) {
-		seen += bucket[i];
-		if (seen >= rank)
-			return latency_lower_ns(i + 1);
-	}
-	return latency_lower_ns(LATENCY_BUCKETS - 1);
+	return latency_lower_ns(i + 1 < LATENCY_BUCKETS ? i + 1 : i);
+}
+
+/* What was counted from `before` to `now`. */
+static inline void latency_between(const uint64_t now[LATENCY_BUCKETS],
+	const uint64_t before[LATENCY_BUCKETS], uint64_t ret[LATENCY_BUCKETS])
+{
+	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+		ret[i] = now[i] - before[i];
 }
 
 #endif

@@ -97,7 +97,6 @@ void client_statistics_collect(struct control *control, uint64_t now_ns);
 struct ctl_counts {
 	uint64_t credits;
 	uint64_t waiting;
-	uint64_t answers;
 };
 void ctl_counts(const struct control *control, struct ctl_counts *ret);
 

@@ -747,7 +747,7 @@ void ctl_counts(const struct control *control, struct ctl_counts *ret)
 {
 	const struct ctl *ctl = control->ctl;
 
-	*ret = (struct ctl_counts){.credits = ctl->evict->credits, .answers = ctl->answers_used};
+	*ret = (struct ctl_counts){.credits = ctl->evict->credits};
 	for (unsigned i = 0; i < control->rails; i++)
 		for (const struct ctl_request *r = ctl->rail[i].first; r; r = r->next)
 			ret->waiting++;

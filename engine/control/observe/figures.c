@@ -119,8 +119,7 @@ static double quantile(const uint64_t *now, const uint64_t *before, unsigned per
 {
 	uint64_t latency[LATENCY_BUCKETS];
 
-	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-		latency[i] = now[i] - before[i];
+	latency_between(now, before, latency);
 	return latency_count(latency) ? seconds(latency_quantile_ns(latency, permille), 1e9) : -1;
 }
 

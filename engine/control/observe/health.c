@@ -303,13 +303,13 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 	health_versions(s, ret);
 	if (s->stopping)
 		finding_add(ret, FINDING_stopping, "the engine is stopping");
-	if (s->directory_moving)
+	if (s->directory.moving)
 		finding_add(ret, FINDING_directory_moving, "directory entries move to new owners");
 	health_absence(s, ret);
-	if (s->directory_behind)
+	if (s->directory.behind)
 		finding_add(ret, FINDING_directory_behind,
 			"%u directory owner(s) have not yet taken all entries of this host",
-			s->directory_behind);
+			s->directory.behind);
 	if (s->statistics_refused)
 		finding_add(ret, FINDING_statistics_refused,
 			"%" PRIu64 " channel(s) wrote impossible statistics",

@@ -202,10 +202,10 @@ static void report_directory(struct json *j, const struct snapshot *s)
 {
 	json_open(j, "directory", "{");
 	json_count(j, "dropped", s->shard_dropped);
-	json_string(j, "walk", s->walk ? s->walk : "");
-	json_count(j, "walk_position", s->walk_position);
-	json_count(j, "walk_end", s->walk_end);
-	json_count(j, "sweep_left", s->sweep_left);
+	json_string(j, "walk", s->directory.walk ? s->directory.walk : "");
+	json_count(j, "walk_position", s->directory.walk_position);
+	json_count(j, "walk_end", s->directory.walk_end);
+	json_count(j, "sweep_left", s->directory.sweep_left);
 	json_close(j, "}");
 }
 

@@ -192,38 +192,18 @@ static void snapshot_take_poll_cores(const struct control *control, struct snaps
 
 static void snapshot_take_clients(struct control *control, struct snapshot *s)
 {
-	struct client_counts attached;
-	struct ctl_counts published;
-
 	client_statistics_collect(control, s->taken_ns);
-	client_counts(control, &attached);
-	ctl_counts(control, &published);
-	s->sessions = attached.sessions;
-	s->channels = attached.channels;
-	s->regions = attached.regions;
-	s->extents = attached.extents;
-	s->credits = published.credits;
+	client_counts(control, &s->attached);
+	ctl_counts(control, &s->published);
 	warm_counts(control, &s->warm);
-	s->waiting = published.waiting;
-	s->answers = published.answers;
 	s->clients = control->statistics->total;
 	s->statistics_refused = control->statistics->refused;
 }
 
 static void snapshot_take_directory(const struct control *control, struct snapshot *s)
 {
-	struct directory_counts counts;
-
-	directory_counts(control, &counts);
-	s->directory_moving = counts.moving;
-	s->directory_behind = counts.behind;
-	s->directory_suspect = counts.suspect;
-	s->sets_partial = counts.partial;
+	directory_counts(control, &s->directory);
 	s->slots_unproven = member_map_unproven(control, s->taken_ns, &s->slots_unproven_ms);
-	s->walk = counts.walk;
-	s->walk_position = counts.walk_position;
-	s->walk_end = counts.walk_end;
-	s->sweep_left = counts.sweep_left;
 	s->shard_entries = control->shard->entries;
 	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard->bits;
 	s->shard_dropped = control->shard->dropped;

@@ -11,6 +11,7 @@
 
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
+#include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/directory/directory.h"
 #include "engine/control/members/members.h"
@@ -131,20 +132,14 @@ struct snapshot {
 	uint64_t counter[COUNTER_COUNT]; /* the control plane's own */
 	uint64_t shard_entries, shard_capacity, shard_dropped;
 	uint64_t keys;
-	bool directory_moving;      /* entries move to new owners after a map change */
-	unsigned directory_behind;  /* owners that have not taken all of our entries yet */
-	unsigned directory_suspect; /* owners for which sets do not wait */
-	uint32_t sets_partial;      /* sets answered before all their owners had the entry */
+	struct directory_counts directory;
 	/* slots whose absent keys are unreachable to readers, and until the last one ends */
 	uint32_t slots_unproven;
 	uint64_t slots_unproven_ms;
-	const char *walk; /* as in struct directory_counts, with the next two lines */
-	uint64_t walk_position, walk_end;
-	uint64_t sweep_left;
 	struct conn_counts connections;
 	struct snapshot_disk disk;
-	unsigned sessions, channels, regions, extents;
-	uint64_t credits, waiting, answers;
+	struct client_counts attached;
+	struct ctl_counts published;
 	struct warm_counts warm;
 	struct statistics_words clients; /* totals of all clients since the engine started */
 	uint64_t statistics_refused;     /* channels that wrote impossible figures */

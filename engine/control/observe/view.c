@@ -79,28 +79,16 @@ void summary_merge(struct summary_merged *merged, const struct summary *summary)
 
 uint64_t summary_batches(const uint64_t batches[SUMMARY_BUCKETS])
 {
-	uint64_t n = 0;
-
-	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++)
-		n += batches[i];
-	return n;
+	return buckets_count(batches, SUMMARY_BUCKETS);
 }
 
 uint64_t summary_quantile_ns(const uint64_t batches[SUMMARY_BUCKETS], unsigned permille)
 {
-	uint64_t total = summary_batches(batches), seen = 0;
-	uint64_t rank = total / 1000 * permille + (total % 1000 * permille + 999) / 1000;
+	unsigned i = buckets_quantile(batches, SUMMARY_BUCKETS, permille);
 
-	if (total == 0)
+	if (!summary_batches(batches))
 		return 0;
-	if (rank == 0)
-		rank = 1;
-	for (unsigned i = 0; i + 1 < SUMMARY_BUCKETS; i++) {
-		seen += batches[i];
-		if (seen >= rank)
-			return summary_lower_ns(i + 1);
-	}
-	return summary_lower_ns(SUMMARY_BUCKETS - 1);
+	return summary_lower_ns(i + 1 < SUMMARY_BUCKETS ? i + 1 : i);
 }
 
 /* ---- summaries: checks of what was received -------------------------------------------------- */
@@ -203,12 +191,10 @@ static void summary_rates_fill(const struct snapshot *s, struct summary *ret)
 	ret->hit_remote = summary_ratio(r->get_remote_ratio);
 	summary_hits_check(ret);
 	for (unsigned call = 0; call < SUMMARY_CALLS; call++) {
-		const uint64_t *now = s->clients.calls[summary_calls[call]].latency;
-		const uint64_t *before = s->past.clients.calls[summary_calls[call]].latency;
 		uint64_t latency[LATENCY_BUCKETS];
 
-		for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
-			latency[i] = now[i] - before[i];
+		latency_between(s->clients.calls[summary_calls[call]].latency,
+			s->past.clients.calls[summary_calls[call]].latency, latency);
 		summary_latency(latency, ret->latency[call]);
 	}
 }
@@ -254,9 +240,9 @@ void view_summary_make(const struct snapshot *s, struct summary *ret)
 		.members_up = (uint16_t)snapshot_members(s, SNAPSHOT_UP),
 		.members_down = (uint16_t)(snapshot_members(s, SNAPSHOT_SILENT) +
 					   snapshot_members(s, SNAPSHOT_DOWN))};
-	if (s->directory_moving)
+	if (s->directory.moving)
 		ret->flags |= SUMMARY_MOVING;
-	if (s->directory_behind)
+	if (s->directory.behind)
 		ret->flags |= SUMMARY_BEHIND;
 	if (s->stopping)
 		ret->flags |= SUMMARY_STOPPING;

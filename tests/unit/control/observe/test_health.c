@@ -257,11 +257,11 @@ static void the_states_of_the_engine_are_findings(void **state)
 	make();
 	only(FINDING_stopping, "the engine is stopping", FINDING_COUNT);
 	setup(NULL);
-	s.directory_moving = true;
+	s.directory.moving = true;
 	make();
 	only(FINDING_directory_moving, "directory entries move to new owners", FINDING_COUNT);
 	setup(NULL);
-	s.directory_behind = 2;
+	s.directory.behind = 2;
 	make();
 	only(FINDING_directory_behind,
 		"2 directory owner(s) have not yet taken all entries of this host", FINDING_COUNT);
@@ -360,10 +360,10 @@ static void everything_wrong(void)
 	while (s.members < SNAPSHOT_MEMBERS)
 		sample_member(&s, "gone", s.members % 2 ? "down" : "silent");
 	strcpy(s.member[1].software, "2");
-	s.stopping = s.directory_moving = true;
+	s.stopping = s.directory.moving = true;
 	sample_unmet(&s);
 	s.refusals = (struct refusals_report){.engines = 1, .named = 1};
-	s.directory_behind = 1;
+	s.directory.behind = 1;
 	s.slots_unproven = 1;
 	s.statistics_refused = 1;
 	s.counter[COUNTER_credits_refused]++;

@@ -159,7 +159,7 @@ static void labels_are_few_and_series_are_bounded(void **state)
 	check(false,
 		"[v(\"cluster_members\",state=e) for e in (\"up\",\"silent\",\"down\")]==[12048,0,7]");
 	s.rails = s.poll_cores = RAILS_MAX;
-	s.sessions = s.channels = 1000000;
+	s.attached.sessions = s.attached.channels = 1000000;
 	for (unsigned r = 0; r < RAILS_MAX; r++) {
 		s.rail[r] = s.rail[0];
 		s.poll_core[r].number = r;

@@ -170,7 +170,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	s.shard_capacity = 400;
 	s.shard_entries = 100;
 	s.uptime_ms = 77999;
-	s.directory_behind = 3;
+	s.directory.behind = 3;
 	member("self", "up");
 	member("gone", "down");
 	get_calls(&s.clients, 1000, 50000);

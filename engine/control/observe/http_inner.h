@@ -2,7 +2,8 @@
 /*
  * A small HTTP/1 server on libevent for pages that only read: GET and HEAD, one request for each
  * connection. Everything is bounded: connections, bytes of a request, time for a request and for a
- * response. libevent's evhttp has no bound for the time of a whole request nor for connections.
+ * response. libevent's evhttp (2.1.12) is not used, because its time-out starts again with every
+ * byte that comes, and it has no limit of connections nor a choice of the one that gives way.
  * One thread: the one that runs the event base.
  */
 #ifndef CONTROL_HTTP_INNER_H

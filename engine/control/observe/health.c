@@ -280,11 +280,6 @@ static void health_growth(const struct snapshot *s, struct health *h)
 			recent->reads_failed);
 }
 
-static uint64_t snapshot_age_ns(const struct snapshot *s, uint64_t now_ns)
-{
-	return now_ns > s->taken_ns ? now_ns - s->taken_ns : 0;
-}
-
 void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 {
 	ret->count = 0;

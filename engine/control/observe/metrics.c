@@ -442,7 +442,7 @@ static void answer_text(
 		return;
 	}
 	/* A blocked control plane publishes nothing: ages are of this moment. */
-	if (which != TEXT_HISTORY && clock_now_ns() - m->now->taken_ns > HEALTH_BLOCKED_NS) {
+	if (which != TEXT_HISTORY && snapshot_age_ns(m->now, clock_now_ns()) > HEALTH_BLOCKED_NS) {
 		http_body_put(m->text[which]);
 		m->text[which] = NULL;
 	}
@@ -481,7 +481,7 @@ static void answer_ready(struct metrics *m, struct http_response *ret)
 /* Alive: the loop has turned lately. An orchestrator restarts an engine that says no. */
 static void answer_alive(const struct metrics *m, struct http_response *ret)
 {
-	if (m->now && clock_now_ns() - m->now->taken_ns > 4 * HEALTH_BLOCKED_NS)
+	if (m->now && snapshot_age_ns(m->now, clock_now_ns()) > 4 * HEALTH_BLOCKED_NS)
 		answer_line(ret, 503, "the control plane is blocked");
 	else
 		answer_line(ret, 200, "ok");

@@ -300,7 +300,7 @@ static void report_engine(struct json *j, const struct snapshot *s, uint64_t now
 	json_hex(j, "incarnation", s->incarnation);
 	json_number(j, "pid", s->pid);
 	json_count(j, "time_ms", s->unix_ms);
-	json_count(j, "age_ms", now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0);
+	json_count(j, "age_ms", snapshot_age_ns(s, now_ns) / 1000000);
 	json_count(j, "uptime_ms", s->uptime_ms);
 	json_number(j, "control_core", s->control_core);
 	/* what the engine runs with, by section.key */

@@ -152,6 +152,12 @@ struct snapshot {
 	struct snapshot_member member[SNAPSHOT_MEMBERS];
 };
 
+/* 0: it was taken after `now_ns` was read, by another thread. */
+static inline uint64_t snapshot_age_ns(const struct snapshot *s, uint64_t now_ns)
+{
+	return now_ns > s->taken_ns ? now_ns - s->taken_ns : 0;
+}
+
 /* Number of members in a state, listed or not. Any thread. */
 static inline unsigned snapshot_members(const struct snapshot *s, unsigned state)
 {

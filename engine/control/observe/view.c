@@ -667,7 +667,7 @@ static void json_view(struct json *j, const struct snapshot *s, uint64_t now_ns,
 	}
 	qsort(row, s->members, sizeof(row[0]), row_worse_first);
 	json_open(j, NULL, "{");
-	json_count(j, "age_ms", now_ns > s->taken_ns ? (now_ns - s->taken_ns) / 1000000 : 0);
+	json_count(j, "age_ms", snapshot_age_ns(s, now_ns) / 1000000);
 	for (unsigned state = 0; state < SNAPSHOT_MEMBER_STATES; state++) {
 		json_count(j, snapshot_state_name(state), snapshot_members(s, state));
 		all += snapshot_members(s, state);

@@ -29,7 +29,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 START_SECONDS = 60
-PORTS = []  # sockets that reserve the ports of free_port() until this process ends
+PORTS = []  # sockets that reserve the ports of free_ports() until this process ends
 STARVED = 1 / 8  # what a second counts in which a task of this machine waited for a processor
 
 
@@ -94,33 +94,44 @@ def run_limited(command, seconds=60, data=None, capture_output=False, check=Fals
     return done
 
 
-def free_port():
-    """Returns a TCP port that no socket uses, each to one process only. It is below the range of
-    ephemeral ports, because an outgoing connection of the first engine could otherwise take the
-    port of a later engine."""
+def reserve(port):
+    """Takes the port for this process, if no socket uses it; False: it is taken. The name of a
+    socket is that of one process only, so no other test takes the port before the engine does."""
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    taken = socket.socket(socket.AF_UNIX)
+    try:
+        taken.bind(f"\0peercache-port-{port}")
+    except OSError:
+        taken.close()
+        return False
+    PORTS.append(taken)
+    return True
+
+
+def free_ports(count):
+    """Returns TCP ports, one after the other, that no socket uses, each to one process only. They
+    are below the range of ephemeral ports, because an outgoing connection of the first engine could
+    otherwise take the port of a later engine, and none is a default of the engine."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             below = int(file.read().split()[0])
     except OSError:
         below = 32768
+    first, last = (10000, below - count) if below > 12000 else (below, 65535 - count)
     for _ in range(1000):
-        port = random.randrange(10000, below) if below > 12000 else 0
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            port = s.getsockname()[1]
-        # A name that only one process has, so that no other test takes the port before the engine.
-        taken = socket.socket(socket.AF_UNIX)
-        try:
-            taken.bind(f"\0peercache-port-{port}")
-        except OSError:
-            taken.close()
-            continue
-        PORTS.append(taken)
-        return port
-    raise RuntimeError("no free TCP port on 127.0.0.1")
+        port = random.randrange(first, last)
+        ports = list(range(port, port + count))
+        if not {31997, 31998} & set(ports) and all(map(reserve, ports)):
+            return ports
+    raise RuntimeError(f"no {count} free TCP ports on 127.0.0.1")
+
+
+def free_port():
+    return free_ports(1)[0]
 
 
 def run(*command):

@@ -11,6 +11,7 @@
 #include "engine/control/pages/pages.h"
 #include "engine/control/base/work.h"
 #include "engine/control/pages/pages_inner.h"
+#include "tests/port_free.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -23,7 +24,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -87,46 +87,6 @@ __attribute__((visibility("default"))) int pthread_cond_clockwait(
 static void time_pass(uint64_t ns)
 {
 	__atomic_store_n(&now_ns, now_ns + ns, __ATOMIC_RELAXED);
-}
-
-/* Takes the port's name among all tests until the descriptor is closed; -1: it is taken. */
-static int port_reserve(unsigned port)
-{
-	struct sockaddr_un at = {.sun_family = AF_UNIX}; /* a name that begins with a zero */
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	int bytes = 1 + snprintf(at.sun_path + 1, 100, "peercache-port-%u", port);
-
-	if (bind(fd, (const struct sockaddr *)&at,
-		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)bytes)) == 0)
-		return fd;
-	close(fd);
-	return -1;
-}
-
-/* Picks a port that no outgoing connection and no other test has, as tools/cluster.py does. */
-static uint16_t port_free(int *ret_reserved)
-{
-	static uint16_t next;
-
-	if (!next)
-		next = (uint16_t)(12000 + getpid() % 100 * 199);
-	for (;; next++) {
-		struct sockaddr_in at = {.sin_family = AF_INET,
-			.sin_port = htons(next),
-			.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-		int fd, on = 1, status;
-
-		*ret_reserved = port_reserve(next);
-		if (*ret_reserved < 0)
-			continue;
-		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-		status = bind(fd, (struct sockaddr *)&at, sizeof(at));
-		close(fd);
-		if (status == 0)
-			return next++;
-		close(*ret_reserved);
-	}
 }
 
 void nodes_setup(int heartbeat_ms, int dead_after_ms)

@@ -30,6 +30,7 @@
 #include "engine/control/observe/observe.h"
 #include "engine/control/loop.h"
 #include "numa/clock.h"
+#include "tests/port_free.h"
 #include "tests/unit/control/observe/python_world.h"
 #include "tests/unit/control/observe/snapshot_world.h"
 
@@ -140,13 +141,18 @@ static int bound(int family, uint16_t *port)
 	return fd;
 }
 
+/* A port that no other test has, in that family, until the next call. */
 static uint16_t free_port(int family)
 {
-	uint16_t port = 0;
-	int fd = bound(family, &port);
+	static int reserved = -1;
+	uint16_t port, kept;
+	int fd;
 
+	close(reserved);
+	kept = port = port_free(&reserved);
+	fd = bound(family, &kept);
 	if (fd < 0)
-		skip();
+		skip(); /* this host has not the family */
 	close(fd);
 	return port;
 }

@@ -167,15 +167,34 @@ static void end(int fd)
 			clear_close(&node[i].control);
 }
 
-static void a_member_may_have_some_clears_waiting_and_a_repeated_one_is_no_new_one(void **state)
+/* Opens node 0, which member 1 joins. Returns the member's connection. */
+static int join_first(void)
 {
-	int fd;
-
-	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
-	fd = join(1);
+	return join(1);
+}
+
+/* As many requests as a member may have, 1 to CLEARS_MEMBER_MAX: all wait. */
+static void ask_most(int fd)
+{
 	for (uint64_t serial = 1; serial <= CLEARS_MEMBER_MAX; serial++)
 		assert_int_equal(asked(fd, serial), PC__CLEAR_RESULT__CLEAR_GOES_ON);
+}
+
+/* A request, and its end: node 0 has nothing left. */
+static void clear_done(int fd, uint64_t serial)
+{
+	assert_int_equal(asked(fd, serial), PC__CLEAR_RESULT__CLEAR_GOES_ON);
+	clears_run(0);
+	assert_int_equal(told(fd, serial), PC__CLEAR_RESULT__CLEAR_DONE);
+}
+
+static void a_member_may_have_some_clears_waiting_and_a_repeated_one_is_no_new_one(void **state)
+{
+	int fd = join_first();
+
+	(void)state;
+	ask_most(fd);
 	assert_int_equal(asked(fd, CLEARS_MEMBER_MAX + 1), PC__CLEAR_RESULT__CLEAR_BUSY);
 	assert_int_equal(asked(fd, 1), PC__CLEAR_RESULT__CLEAR_GOES_ON);
 	close(fd);
@@ -191,8 +210,7 @@ static void all_members_together_may_have_half_of_the_requests(void **state)
 	assert_int_equal(node_open(0, NULL), 0);
 	for (unsigned n = 0; n < last; n++) {
 		fd[n] = join(n + 1);
-		for (uint64_t serial = 1; serial <= CLEARS_MEMBER_MAX; serial++)
-			assert_int_equal(asked(fd[n], serial), PC__CLEAR_RESULT__CLEAR_GOES_ON);
+		ask_most(fd[n]);
 	}
 	fd[last] = join(last + 1);
 	assert_int_equal(asked(fd[last], 1), PC__CLEAR_RESULT__CLEAR_BUSY);
@@ -203,11 +221,9 @@ static void all_members_together_may_have_half_of_the_requests(void **state)
 
 static void a_clear_without_a_serial_ends_the_link(void **state)
 {
-	int fd;
+	int fd = join_first();
 
 	(void)state;
-	assert_int_equal(node_open(0, NULL), 0);
-	fd = join(1);
 	ask(fd, 0);
 	assert_true(raw_closed(fd, 1000));
 	close(fd);
@@ -216,15 +232,11 @@ static void a_clear_without_a_serial_ends_the_link(void **state)
 
 static void a_repeat_that_crosses_the_last_answer_removes_nothing(void **state)
 {
-	int fd;
+	int fd = join_first();
 
 	(void)state;
-	assert_int_equal(node_open(0, NULL), 0);
-	fd = join(1);
 	put(0, 1);
-	assert_int_equal(asked(fd, 1), PC__CLEAR_RESULT__CLEAR_GOES_ON);
-	clears_run(0);
-	assert_int_equal(told(fd, 1), PC__CLEAR_RESULT__CLEAR_DONE);
+	clear_done(fd, 1);
 	assert_int_equal(told_pages, 1);
 	assert_int_equal(kept(0), 0);
 	put(0, 2);
@@ -232,9 +244,7 @@ static void a_repeat_that_crosses_the_last_answer_removes_nothing(void **state)
 	assert_int_equal(told_pages, 1);
 	clears_run(0);
 	assert_int_equal(kept(0), 1);
-	assert_int_equal(asked(fd, 2), PC__CLEAR_RESULT__CLEAR_GOES_ON);
-	clears_run(0);
-	assert_int_equal(told(fd, 2), PC__CLEAR_RESULT__CLEAR_DONE);
+	clear_done(fd, 2);
 	assert_int_equal(kept(0), 0);
 	end(fd);
 }
@@ -263,16 +273,11 @@ static void what_the_disk_did_not_record_is_told_on_the_next_link(void **state)
 
 static void a_request_whose_end_is_forgotten_is_refused(void **state)
 {
-	int fd;
+	int fd = join_first();
 
 	(void)state;
-	assert_int_equal(node_open(0, NULL), 0);
-	fd = join(1);
-	for (uint64_t serial = 1; serial <= CLEARS_MEMBER_MAX + 1; serial++) {
-		assert_int_equal(asked(fd, serial), PC__CLEAR_RESULT__CLEAR_GOES_ON);
-		clears_run(0);
-		assert_int_equal(told(fd, serial), PC__CLEAR_RESULT__CLEAR_DONE);
-	}
+	for (uint64_t serial = 1; serial <= CLEARS_MEMBER_MAX + 1; serial++)
+		clear_done(fd, serial);
 	put(0, 1);
 	assert_int_equal(asked(fd, 2), PC__CLEAR_RESULT__CLEAR_DONE);
 	assert_int_equal(asked(fd, 1), PC__CLEAR_RESULT__CLEAR_BUSY);
@@ -283,13 +288,10 @@ static void a_request_whose_end_is_forgotten_is_refused(void **state)
 
 static void a_request_that_was_refused_stays_refused(void **state)
 {
-	int fd;
+	int fd = join_first();
 
 	(void)state;
-	assert_int_equal(node_open(0, NULL), 0);
-	fd = join(1);
-	for (uint64_t serial = 1; serial <= CLEARS_MEMBER_MAX; serial++)
-		assert_int_equal(asked(fd, serial), PC__CLEAR_RESULT__CLEAR_GOES_ON);
+	ask_most(fd);
 	assert_int_equal(asked(fd, 1000), PC__CLEAR_RESULT__CLEAR_BUSY);
 	clears_run(0);
 	for (uint64_t serial = 1; serial <= CLEARS_MEMBER_MAX; serial++)
@@ -304,14 +306,10 @@ static void engines_that_have_left_are_forgotten_first(void **state)
 	struct control *control = &node[0].control;
 	Pc__Clear m = PC__CLEAR__INIT;
 	struct rpc_link *link;
-	int fd;
+	int fd = join_first();
 
 	(void)state;
-	assert_int_equal(node_open(0, NULL), 0);
-	fd = join(1);
-	assert_int_equal(asked(fd, 1), PC__CLEAR_RESULT__CLEAR_GOES_ON);
-	clears_run(0);
-	assert_int_equal(told(fd, 1), PC__CLEAR_RESULT__CLEAR_DONE);
+	clear_done(fd, 1);
 	link = member_link_now(control, 0x34567801);
 	assert_non_null(link);
 	m.serial = 7;
@@ -331,12 +329,9 @@ static void engines_that_have_left_are_forgotten_first(void **state)
 static void clients_of_this_host_come_first_and_then_members_in_turn(void **state)
 {
 	const uint32_t want[] = {0x34567801, 0, 0, 0x34567802, 0x34567801, 0x34567801};
-	int fd, other;
+	int fd = join_first(), other = join(2);
 
 	(void)state;
-	assert_int_equal(node_open(0, NULL), 0);
-	fd = join(1);
-	other = join(2);
 	for (uint64_t serial = 1; serial <= 3; serial++)
 		assert_int_equal(asked(fd, serial), PC__CLEAR_RESULT__CLEAR_GOES_ON);
 	assert_int_equal(asked(other, 1), PC__CLEAR_RESULT__CLEAR_GOES_ON);

@@ -12,10 +12,11 @@ struct port_use {
 	const char *setting;  /* "cluster.port"; "-": none */
 	const char *protocol; /* "TCP", "UDP" */
 	const char *who;      /* who connects, and what for */
-	const char *address;  /* address that it is bound to; "": all of the NICs */
-	unsigned port;        /* the first one; 0: any free port */
-	unsigned ports;       /* how many, one after the other */
-	bool listens;         /* a socket of the engine; false: the NIC's */
+	/* that it is bound to, a name or "auto" before address_settle(); "": all of the NICs */
+	const char *address;
+	unsigned port;  /* the first one; 0: any free port */
+	unsigned ports; /* how many, one after the other */
+	bool listens;   /* a socket of the engine; false: the NIC's */
 };
 #define PORTS_MAX 4
 

@@ -22,7 +22,7 @@ UNSHARE = ["unshare", "--fork", "--pid", "--mount", "--mount-proc", "--uts", "--
 # $1: the folder of the units. systemd-sysusers makes the user in copies of passwd and group.
 INSIDE = """
 set -e
-mount -t tmpfs tmpfs /run
+mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs tmpfs /var/lib
 mkdir -p /run/systemd/system /run/users/etc
 umount -R /sys/fs/cgroup || true
@@ -113,9 +113,13 @@ class Systemd(unittest.TestCase):
         self.begin()
         harness.wait_for(lambda: "ready: " in self.log(), 60, "the engine serves")
 
-    def systemctl(self, *arguments):
-        return harness.run(["nsenter", "-t", self.inside, "-a", "systemctl", *arguments],
+    def enter(self, *command):
+        """Runs a program as root beside the unit."""
+        return harness.run(["nsenter", "-t", self.inside, "-a", *command],
                            capture_output=True, text=True, check=False)
+
+    def systemctl(self, *arguments):
+        return self.enter("systemctl", *arguments)
 
     def state(self, name="ActiveState"):
         return self.systemctl("show", "--value", "-p", name, UNIT).stdout.strip()
@@ -171,6 +175,26 @@ class Systemd(unittest.TestCase):
         self.assertEqual(status["NoNewPrivs"].strip(), "1")
         self.assertEqual(status["Seccomp"].strip(), "2")
         self.assertNotIn("forbid", self.log())
+
+    def test_check_and_doctor_answer_for_the_unit(self):
+        self.serve()
+        mine = os.path.join(self.folder, "private")
+        os.mkdir(mine, 0o700)
+        for running in True, False:
+            done = self.enter(self.command[0], "--check", *self.command[1:])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("the settings are valid for user peercache\n", done.stdout)
+            done = self.enter(self.command[0], "--check", *self.command[1:], "--set",
+                              f"engine.socket={mine}/e.sock")
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(f"{mine}: Permission denied", done.stderr)
+            done = self.enter(harness.program("tools/peercachectl"), "--json", "doctor",
+                              *self.command[1:])
+            findings = json.loads(done.stdout)["findings"]
+            limits = {(f["state"], f["where"]) for f in findings if f["check"] == "limits"}
+            self.assertEqual({state for state, _ in limits}, {"ok" if running else "unknown"})
+            self.assertNotIn(("ok", "/proc/self/limits"), limits)
+            self.systemctl("stop", UNIT)
 
     def test_the_disk_tier_works_in_the_state_directory(self):
         self.command += ["--set", "disk.paths=/var/lib/peercache", "--set", "disk.bytes=256MiB",

@@ -126,7 +126,8 @@ static json_object *report_find(
 	uint64_t until_ns = clock_monotonic_ns() + ctl->timeout_ms * 1000000ull;
 	char *answer = malloc(ANSWER_BYTES);
 	json_object *report = NULL;
-	int ends[2];
+	int ends[2], status = 0;
+	bool ended;
 	pid_t child;
 
 	if (!answer || pipe(ends) < 0 || (child = fork()) < 0)
@@ -135,22 +136,25 @@ static json_object *report_find(
 		FILE *out = fdopen(ends[1], "w");
 
 		close(ends[0]);
-		if (out) {
-			report_write(ctl, socket, out);
-			fflush(out);
-		}
-		_exit(0);
+		if (!out)
+			_exit(1);
+		report_write(ctl, socket, out);
+		_exit(fflush(out) ? 1 : 0);
 	}
 	close(ends[1]);
-	if (!answer_read(ends[0], until_ns, answer, ANSWER_BYTES))
+	ended = answer_read(ends[0], until_ns, answer, ANSWER_BYTES);
+	if (!ended)
+		kill(child, SIGKILL);
+	(void)waitpid(child, &status, 0);
+	if (!ended)
 		snprintf(unasked, bytes, "no answer within %u ms; the engine hangs",
 			ctl->timeout_ms);
+	else if (status != 0)
+		snprintf(unasked, bytes, "the process that asks it failed");
 	else if (answer[0] == 'R' && !(report = json_tokener_parse(answer + 1)))
 		snprintf(unasked, bytes, "its report is not JSON");
 	else if (answer[0] == 'U')
 		snprintf(unasked, bytes, "%s", answer + 1);
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
 	close(ends[0]);
 	free(answer);
 	return report;

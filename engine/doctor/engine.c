@@ -38,17 +38,23 @@ static unsigned lines_add(struct doctor *d, char *output)
 	return lines;
 }
 
-/* The user that --check takes on. False: this process may not be it, so files are not known. */
+/* The user that --check takes on. False: there is none of that name. */
 static bool user_examine(struct doctor *d)
 {
+	const char *of = d->of_unit ? " (" UNIT_NAME ")" : "";
 	int rc = d->user ? user_allowed(d->user) : 0;
 
-	if (rc < 0)
+	if (rc == -ENOENT)
+		found(d, d->of_unit ? DOCTOR_FOUND : DOCTOR_UNKNOWN, "user",
+			d->of_unit
+				? "systemd-sysusers, as root, makes it; --user NAME names another"
+				: "--user NAME names another",
+			"the engine runs as user %s%s, and this host has no user of that name",
+			d->user, of);
+	else if (rc < 0)
 		fix_set(found(d, DOCTOR_UNKNOWN, "engine.socket, disk.paths", NULL,
-				"the engine runs as user %s%s, and %s: its folders are not examined",
-				d->user, d->of_unit ? " (" UNIT_NAME ")" : "",
-				rc == -ENOENT ? "this host has no user of that name"
-					      : "only root and that user see them as it does"),
+				"the engine runs as user %s%s, and only root and that user see files as it does: its folders are not examined",
+				d->user, of),
 			"run the doctor as root or as %s; --user NAME names another user", d->user);
 	return rc != -ENOENT;
 }

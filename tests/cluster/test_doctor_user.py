@@ -116,7 +116,9 @@ class Users(Played):
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("no user of that name", done.stderr)
         findings = self.doctor("--user", "peercache-test-none", *small())
-        self.named(findings, "settings", "engine.socket", "--user NAME", "unknown")
+        self.named(findings, "settings", "user", "--user NAME", "unknown")
+        self.unit(User="peercache-test-none")
+        self.named(self.doctor(*small()), "settings", "user", "systemd-sysusers")
 
     def test_a_user_without_a_check_is_wrong_usage(self):
         done = harness.run([harness.program("engine/peercache-engine"), "--user", "root",

@@ -16,17 +16,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/keeper/keeper.h"
+
 #define FIRST_FD 3           /* number of the first passed descriptor */
 #define LISTEN_PID_BYTES 32u /* "LISTEN_PID=" and a number */
 
 /* Variables that the keeper sets itself; those of its own environment are for the keeper. */
 static const char *const own[] = {"NOTIFY_SOCKET=", "LISTEN_PID=", "LISTEN_FDS=", "LISTEN_FDNAMES=",
-	"WATCHDOG_PID=", "WATCHDOG_USEC=", NULL};
+	"FDSTORE=", "WATCHDOG_PID=", "WATCHDOG_USEC=", NULL};
 
 struct environment {
 	char **variable; /* ends with NULL */
 	char *notify, *names;
-	char fds[32];
+	char fds[32], store[32];
 	char pid[LISTEN_PID_BYTES]; /* the child writes its number into it */
 };
 
@@ -72,7 +74,7 @@ static int environment_make(struct environment *e, const struct child *child)
 
 	while (environ && environ[count])
 		count++;
-	e->variable = calloc(count + 5, sizeof(*e->variable));
+	e->variable = calloc(count + 6, sizeof(*e->variable));
 	e->names = names_join(child);
 	if (asprintf(&e->notify, "NOTIFY_SOCKET=%s", child->notify_path) < 0)
 		e->notify = NULL;
@@ -85,10 +87,12 @@ static int environment_make(struct environment *e, const struct child *child)
 			e->variable[kept++] = environ[i];
 	snprintf(e->fds, sizeof(e->fds), "LISTEN_FDS=%u", child->fds);
 	strcpy(e->pid, "LISTEN_PID=");
+	snprintf(e->store, sizeof(e->store), "FDSTORE=%u", STORE_FDS_MAX);
 	e->variable[kept++] = e->notify;
 	e->variable[kept++] = e->names;
 	e->variable[kept++] = e->fds;
 	e->variable[kept++] = e->pid;
+	e->variable[kept++] = e->store;
 	return 0;
 }
 

@@ -40,6 +40,7 @@ static struct {
 	int keeper;                /* passed read end of the keeper's pipe; -1: the same */
 	struct stored_fd *stored;
 	unsigned stored_count;
+	bool stores;             /* the process that started this engine stores descriptors */
 	uint64_t alive_every_ns; /* pause between two signs of life; 0: none is wanted */
 	bool slow;               /* the process did not take the last message in time */
 } service = {.listener = -1, .keeper = -1};
@@ -212,6 +213,7 @@ void service_open(void)
 
 	notify_address(getenv("NOTIFY_SOCKET"));
 	alive_open();
+	service.stores = service.notify_bytes && environment_number("FDSTORE") > 0;
 	/* variables for another process were inherited through it; its descriptors are not ours */
 	if (environment_number("LISTEN_PID") != (long)getpid())
 		count = 0;
@@ -233,6 +235,7 @@ void service_open(void)
 	unsetenv("LISTEN_PID");
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_FDNAMES");
+	unsetenv("FDSTORE");
 }
 
 /* Drops a stored socket that no client can reach at the path of this engine's settings. */
@@ -282,7 +285,7 @@ int service_keeper(void)
 
 bool service_stores(void)
 {
-	return service.notify_bytes;
+	return service.stores;
 }
 
 void service_store(const char *name, int fd)

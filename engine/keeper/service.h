@@ -22,8 +22,8 @@
 #define SERVICE_LISTENER_NAME "clients"
 
 /*
- * Reads NOTIFY_SOCKET, LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and removes the last three from
- * the environment. Call it before the first thread starts.
+ * Reads NOTIFY_SOCKET, FDSTORE, LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and removes the last
+ * four from the environment. Call it before the first thread starts.
  */
 void service_open(void);
 
@@ -56,7 +56,8 @@ void service_tell(const char *text);
  * Stored descriptors: the process that started this engine keeps them when the engine ends, however
  * it ends, and passes them to the next one. Names have at most 15 characters.
  *
- * service_stores(): is there a process to store them? It need not be willing to.
+ * service_stores(): is there a process that stores them? FDSTORE says so, as systemd sets it from
+ * version 254 on. Without it the engine leaves nothing behind: it removes its socket's file.
  * service_store(): stores a copy of `fd`, until service_unstore() or the end of that process.
  * service_stored(): gives the caller a descriptor that an engine before this one stored; it stays
  * stored. -1: there is none of that name.

@@ -526,26 +526,37 @@ class RealEngine(Keeper):
             self.assertIn("ListenSequentialPacket", done.stderr)
             os.unlink(path)
 
-    def test_an_engine_extends_the_time_of_its_start_and_tells_when_it_serves_and_stops(self):
+    def starts_and_stops(self, **environment):
+        """What an engine with NOTIFY_SOCKET stores; returns the first lines of its other messages.
+
+        It extends the time of its start, tells when it serves and stops."""
         path = os.path.join(self.folder, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
             told.bind(path)
             told.settimeout(60 * harness.SLOW)
             engine = subprocess.Popen([*self.command(), "--set", f"engine.socket={self.socket}"],
-                                      env={**os.environ, "NOTIFY_SOCKET": path},
+                                      env={**os.environ, "NOTIFY_SOCKET": path, **environment},
                                       stderr=subprocess.DEVNULL)
             self.addCleanup(self.end, engine)
             messages = [told.recv(4096)]
             while messages[-1] != b"READY=1":
                 messages.append(told.recv(4096))
             self.assertGreater(messages.count(b"EXTEND_TIMEOUT_USEC=120000000"), 5)
-            others = {m.split(b"\n")[0] for m in messages} - {
-                b"READY=1", b"EXTEND_TIMEOUT_USEC=120000000"}
-            # of its memory: see test_restart.py
-            self.assertEqual(others, {b"FDSTOREREMOVE=1", b"FDSTORE=1", b"BARRIER=1"})
             engine.terminate()
             self.assertEqual(told.recv(4096), b"STOPPING=1")
             self.assertEqual(harness.ended(engine, 30), 0)
+        return {m.split(b"\n")[0] for m in messages} - {
+            b"READY=1", b"EXTEND_TIMEOUT_USEC=120000000"}
+
+    def test_with_a_store_an_engine_stores_its_memory_and_leaves_its_socket(self):
+        # of its memory: see test_restart.py
+        self.assertEqual(self.starts_and_stops(FDSTORE="650"),
+                         {b"FDSTOREREMOVE=1", b"FDSTORE=1", b"BARRIER=1"})
+        self.assertTrue(os.path.exists(self.socket))
+
+    def test_without_a_store_an_engine_stores_nothing_and_removes_its_socket(self):
+        self.assertNotIn(b"FDSTORE=1", self.starts_and_stops())
+        self.assertFalse(os.path.exists(self.socket))
 
     def test_variables_for_another_process_are_ignored(self):
         done = harness.run(

@@ -402,6 +402,7 @@ class Manager(harness.ClusterTest):
                  harness.program("engine/peercache-engine"),
                  *(word for value in values for word in ("--set", value))],
                 env={**os.environ, "NOTIFY_SOCKET": os.path.join(self.folder, "notify"),
+                     "FDSTORE": "650",
                      "LISTEN_FDS": str(len(order)), "LISTEN_FDNAMES": ":".join(passed),
                      **environment},
                 pass_fds=order, stdout=log, stderr=log)

@@ -260,6 +260,7 @@ static bool is_node(uint64_t incarnation)
 	return false;
 }
 
+/* Answers the probes that the node has sent over a link with a member that the test plays. */
 static void raw_serve(const struct control *control)
 {
 	const struct member_table *table = members_table(control);
@@ -270,8 +271,11 @@ static void raw_serve(const struct control *control)
 		if (is_node(table->contact[i]->member->record.incarnation))
 			continue;
 		for (unsigned size = 0; size < PROBE_SIZES; size++) {
+			if (!probe->asked_ns[size] || !probe->via[size])
+				continue;
+			probe->via[size] = NULL;
 			probe->asked_ns[size] = 0;
-			probe->served_ns[size] = net_now();
+			probe->served_ns[size] = probe->sent_ns[size];
 		}
 	}
 }
@@ -456,12 +460,29 @@ void raw_message(int fd, const Pc__Message *message)
 	free(frame);
 }
 
+void raw_told(int fd)
+{
+	Pc__Message message = PC__MESSAGE__INIT;
+	Pc__Told told = PC__TOLD__INIT;
+
+	told.complete = told.known = true;
+	message.body_case = PC__MESSAGE__BODY_TOLD;
+	message.told = &told;
+	raw_message(fd, &message);
+}
+
 void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra)
+{
+	raw_hello_untold(fd, name, incarnation, port, extra);
+	raw_told(fd);
+}
+
+void raw_hello_untold(
+	int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra)
 {
 	Pc__Member self = PC__MEMBER__INIT;
 	Pc__Hello hello = PC__HELLO__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
-	Pc__Told told = PC__TOLD__INIT;
 
 	self.name = (char *)name;
 	self.incarnation = incarnation;
@@ -478,10 +499,6 @@ void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc
 	}
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
-	raw_message(fd, &message);
-	told.complete = told.known = true;
-	message.body_case = PC__MESSAGE__BODY_TOLD;
-	message.told = &told;
 	raw_message(fd, &message);
 }
 

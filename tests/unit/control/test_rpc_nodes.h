@@ -179,9 +179,13 @@ void raw_bytes(int fd, const void *bytes, size_t count);
 void raw_message(int fd, const Pc__Message *message);
 /*
  * Sends a Hello that node 0 accepts, with this name, incarnation and port, and with `extra` as
- * gossip.
+ * gossip, and Told.
  */
 void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra);
+/* The same without the Told that it owes, and the Told. */
+void raw_hello_untold(
+	int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra);
+void raw_told(int fd);
 /*
  * Runs turns of the nodes until the node has closed the raw connection; discards what it sends.
  * False after `ms`.

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/pages/pages.h"
@@ -361,6 +362,33 @@ static void what_a_member_was_told_it_tells_others(void **state)
 	assert_true(has(1, 4));
 }
 
+/* It may owe removals: this engine's walks wait for its Told, but not for ever. */
+static void walks_wait_for_a_member_that_owes_told(void **state)
+{
+	uint64_t from_ns;
+	int fd[2];
+
+	(void)state;
+	open_nodes(1);
+	for (unsigned i = 0; i < 2; i++) {
+		fd[i] = raw_open(0);
+		raw_hello_untold(
+			fd[i], i ? "late" : "mute", 0x500000001 + i, (uint16_t)(9 + i), NULL);
+		from_ns = clock_now_ns();
+		assert_true(nodes_until(sees_count(0, 2 + i), 1000));
+		nodes_run(DEAD_MS / 2);
+		assert_true(removals_held(&node[0].control));
+		if (i)
+			raw_told(fd[i]);
+		assert_true(nodes_until(!removals_held(&node[0].control), DEAD_MS));
+		assert_true((clock_now_ns() - from_ns) / 1000000 >= (i ? DEAD_MS / 2 : DEAD_MS));
+		assert_true(
+			(clock_now_ns() - from_ns) / 1000000 < (i ? DEAD_MS * 3 / 4 : DEAD_MS * 2));
+	}
+	close(fd[0]);
+	close(fd[1]);
+}
+
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
@@ -380,6 +408,7 @@ int main(void)
 		T(entries_of_an_absent_member_go_with_the_removal),
 		T(an_engine_that_was_restarted_knows_who_is_away),
 		T(what_a_member_was_told_it_tells_others),
+		T(walks_wait_for_a_member_that_owes_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

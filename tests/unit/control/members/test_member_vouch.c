@@ -38,28 +38,41 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void beat(const uint32_t *doubts, size_t doubts_count, Pc__Vouch *vouches, size_t count)
+/* What the raw member says of others: which it hears, and which serve it. */
+struct words {
+	Pc__Vouch *vouches, *served;
+	size_t vouches_count, served_count;
+};
+
+static void beat_words(const uint32_t *doubts, size_t doubts_count, struct words words)
 {
 	static uint8_t probes[1 << 17]; /* the node reads no more until these are read */
-	static Pc__Vouch *at[MEMBERS_MAX + 1];
+	static Pc__Vouch *at[MEMBERS_MAX + 1], *served_at[MEMBERS_MAX + 1];
 	Pc__Heartbeat heartbeat = PC__HEARTBEAT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
 	while (recv(raw, probes, sizeof(probes), 0) > 0)
 		continue;
-	for (size_t i = 0; i < count; i++)
-		at[i] = &vouches[i];
+	for (size_t i = 0; i < words.vouches_count; i++)
+		at[i] = &words.vouches[i];
+	for (size_t i = 0; i < words.served_count; i++)
+		served_at[i] = &words.served[i];
 	heartbeat.members_digest = node[0].control.members->digest;
 	heartbeat.n_doubts = doubts_count;
 	heartbeat.doubts = (uint32_t *)doubts;
-	heartbeat.n_vouches = count;
+	heartbeat.n_vouches = words.vouches_count;
 	heartbeat.vouches = at;
-	/* what it hears serves it, too */
-	heartbeat.n_served = count;
-	heartbeat.served = at;
+	heartbeat.n_served = words.served_count;
+	heartbeat.served = served_at;
 	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 	message.heartbeat = &heartbeat;
 	raw_message(raw, &message);
+}
+
+/* It hears these members, and they serve it. */
+static void beat(const uint32_t *doubts, size_t doubts_count, Pc__Vouch *vouches, size_t count)
+{
+	beat_words(doubts, doubts_count, (struct words){vouches, vouches, count, count});
 }
 
 static Pc__Vouch vouch(uint32_t ref, uint32_t age_ms)
@@ -137,6 +150,37 @@ static void a_member_that_others_hear_survives_a_pause_of_this_engine(void **sta
 		nodes_run(BEAT_MS);
 	}
 	assert_in_range(since_ms(from_ns), DEAD_MS - 3 * BEAT_MS, DEAD_MS + 3 * BEAT_MS);
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 1);
+}
+
+/* Time until node 0 removes node 2, which stands still, while the raw member says this of it. */
+static uint64_t removed_ms(bool heard, bool served)
+{
+	uint64_t from_ns = clock_now_ns();
+
+	node[2].stalled = true;
+	while (sees(0, 2) && since_ms(from_ns) < 10 * DEAD_MS) {
+		Pc__Vouch one = vouch(node[2].control.ref, 0);
+
+		beat_words(NULL, 0, (struct words){&one, &one, heard, served});
+		nodes_run(BEAT_MS);
+	}
+	return since_ms(from_ns);
+}
+
+static void a_member_that_serves_others_and_that_none_hears_is_removed(void **state)
+{
+	(void)state;
+	assert_in_range(removed_ms(false, true), DEAD_MS - 3 * BEAT_MS, DEAD_MS + 3 * BEAT_MS);
+	assert_int_equal(node[0].control.counter[COUNTER_members_kept], 0);
+}
+
+static void a_member_that_others_hear_and_that_serves_none_is_removed(void **state)
+{
+	uint64_t removal_ms = suspect_removal_ns(DEAD_MS * 1000000ull) / 1000000;
+
+	(void)state;
+	assert_in_range(removed_ms(true, false), removal_ms - 3 * BEAT_MS, removal_ms + DEAD_MS);
 	assert_int_equal(node[0].control.counter[COUNTER_members_died], 1);
 }
 
@@ -264,9 +308,17 @@ static void longer_lists_than_there_are_members_close_the_connection(void **stat
 	raw = raw_open(0);
 	raw_hello(raw, "raw", 0x1200000000 + RAW_REF, 9, NULL);
 	assert_true(nodes_until(sees_count(0, 4), 2000));
-	beat(NULL, 0, vouches, MEMBERS_MAX + 1);
-	assert_true(raw_closed(raw, 1000));
-	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 2);
+	for (unsigned served = 0; served < 2; served++) {
+		beat_words(NULL, 0,
+			(struct words){
+				vouches, vouches, MEMBERS_MAX + !served, MEMBERS_MAX + served});
+		assert_true(raw_closed(raw, 1000));
+		assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 2 + served);
+		close(raw);
+		raw = raw_open(0);
+		raw_hello(raw, "raw", 0x1200000000 + RAW_REF, 9, NULL);
+		assert_true(nodes_until(sees_count(0, 4), 2000));
+	}
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -276,6 +328,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(a_silent_member_stays_while_another_member_hears_it),
 		T(a_member_that_others_hear_survives_a_pause_of_this_engine),
+		T(a_member_that_serves_others_and_that_none_hears_is_removed),
+		T(a_member_that_others_hear_and_that_serves_none_is_removed),
 		T(a_member_that_is_heard_again_is_no_longer_kept),
 		T(old_foreign_and_unknown_vouches_keep_no_member),
 		T(a_member_s_word_about_itself_is_no_vouch),

@@ -84,7 +84,7 @@ static bool is_this_host(const struct doctor *d, const struct peer *peer)
 	bool here = peer->at.port == d->s->cluster_port;
 	struct addrinfo *list;
 
-	if (!here || reach_look_up(peer->at.host, 1, &list))
+	if (!here || address_look_up(peer->at.host, 1, &list))
 		return false;
 	for (const struct addrinfo *at = list; at; at = at->ai_next)
 		here &= address_is_here(at->ai_addr) && !address_loopback(at->ai_addr);

@@ -11,6 +11,7 @@
 #ifndef RAIL_RUN_H
 #define RAIL_RUN_H
 
+#include "config/likely.h"
 #include "engine/abi/run.h"
 #include "engine/rail/request.h"
 

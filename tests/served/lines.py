@@ -54,7 +54,17 @@ def line_of(mode=None):
     raise AssertionError(f"{README} has no launch line with {EXTRA} and mode {mode}")
 
 
-def line(model, seeds, mode=None, extra=(), flags=()):
+def without(words, *flags):
+    """The words without these flags and the values of those that have one."""
+    kept, skip = [], False
+    for word in words:
+        skip = word in flags or skip and not word.startswith("--")
+        if not skip:
+            kept.append(word)
+    return kept
+
+
+def line(model, seeds, mode=None, extra=(), flags=(), patience=PATIENCE):
     """The words of a server's launch line.
 
     mode: None or a disaggregation mode. extra: keys of the extra config that are added or replaced.
@@ -66,7 +76,7 @@ def line(model, seeds, mode=None, extra=(), flags=()):
     replaced = {"discovery_addr": seeds, "device_names": "soft", "global_segment_size": "256mb"}
     assert set(replaced) <= set(config), config
     config.update(replaced)
-    config.update(PATIENCE)
+    config.update(patience)
     config.update(extra)
     words[words.index(EXTRA) + 1] = json.dumps(config)
     return words + ON_A_CPU + list(flags)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a model that a server can load, with random weights from a seed.
 
-    model.py FOLDER mha|mla SEED     runs with the Python of tests/sglang, which has torch
+    model.py FOLDER mha|mla|wide SEED     runs with the Python of tests/sglang, which has torch
 
 The weights are large enough that attention is sharp: another K or V of one token changes the
 answer. They are stored as bfloat16, as those of a served model are.
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 HIDDEN, LAYERS, HEADS, INTERMEDIATE, VOCABULARY = 512, 4, 8, 1024, 1024
+WIDE = 8192  # intermediate size of "wide", whose prefill is long, for perf/served.py
 COMMON = {"hidden_size": HIDDEN, "intermediate_size": INTERMEDIATE, "num_hidden_layers": LAYERS,
           "num_attention_heads": HEADS, "vocab_size": VOCABULARY, "max_position_embeddings": 8192,
           "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
@@ -31,11 +32,12 @@ CONFIG = {
             "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": NOPE,
             "scale_emb": 1, "scale_depth": LAYERS ** 0.5, "dim_model_base": HIDDEN},
 }
+CONFIG["wide"] = {**CONFIG["mha"], "intermediate_size": WIDE}
 
 
 def attention(kind):
     """Yields name, rows and columns of the matrices of a layer's attention."""
-    if kind == "mha":
+    if kind != "mla":
         yield "q_proj", HIDDEN, HIDDEN
         yield "k_proj", KV_HEADS * HEAD, HIDDEN
         yield "v_proj", KV_HEADS * HEAD, HIDDEN
@@ -62,15 +64,16 @@ def weights(kind, seed):
     matrix("model.embed_tokens", VOCABULARY, HIDDEN, 1)
     matrix("lm_head", VOCABULARY, HIDDEN, 2 * HIDDEN ** -0.5)
     norm("model.norm", HIDDEN)
+    intermediate = CONFIG[kind].get("intermediate_size", INTERMEDIATE)
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
         for name, rows, columns in attention(kind):
             matrix(prefix + "self_attn." + name, rows, columns, 1.5 * columns ** -0.5)
         if kind == "mla":
             norm(prefix + "self_attn.kv_a_layernorm", LATENT)
-        for name, rows, columns in (("gate_proj", INTERMEDIATE, HIDDEN),
-                                    ("up_proj", INTERMEDIATE, HIDDEN),
-                                    ("down_proj", HIDDEN, INTERMEDIATE)):
+        for name, rows, columns in (("gate_proj", intermediate, HIDDEN),
+                                    ("up_proj", intermediate, HIDDEN),
+                                    ("down_proj", HIDDEN, intermediate)):
             matrix(prefix + "mlp." + name, rows, columns, columns ** -0.5)
         norm(prefix + "input_layernorm", HIDDEN)
         norm(prefix + "post_attention_layernorm", HIDDEN)

@@ -3,8 +3,9 @@
 
     serve.py     reads one JSON line for each server from its standard input
 
-A line has: "line", the words of a launch line after `python3 -m`; "env", variables to set;
-"namespace", the file of a network namespace; "log", a file for the output. The answer is a JSON
+A line has: "line", the words of a launch line after `python3 -m`; "env", variables to set; "path",
+folders of more packages, such as peercache; "namespace", the file of a network namespace; "log", a
+file for the output. The answer is a JSON
 line with the server's process id. A forked process runs the launch line as `python3 -m` does, and
 SGLang forks its scheduler and detokenizer, where it would spawn them: three processes of each
 server would otherwise import SGLang anew, 15 s of a processor each. The servers end with this
@@ -30,7 +31,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 IMPORTED = ("sglang.srt.entrypoints.http_server", "sglang.srt.managers.scheduler",
             "sglang.srt.managers.detokenizer_manager", "sglang.srt.model_loader.loader",
-            "sglang.srt.models.llama", "sglang.srt.models.minicpm3", "peercache.store")
+            "sglang.srt.models.llama", "sglang.srt.models.minicpm3")
 
 
 def become(request):
@@ -46,6 +47,7 @@ def become(request):
     if LIBC.setns(namespace, 0):
         raise OSError(ctypes.get_errno(), "setns", request["namespace"])
     os.environ.update(request["env"])
+    sys.path[:0] = request["path"]
     sys.argv = list(request["line"])
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
@@ -77,6 +79,7 @@ def main():
     for name in IMPORTED:
         __import__(name)
     foreign.install_kernels()
+    foreign.install_transfer()
     if threading.active_count() > 1:
         raise RuntimeError(f"fork() would lose these threads: {threading.enumerate()}")
     gc.collect()

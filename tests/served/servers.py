@@ -68,12 +68,13 @@ class Host:
         self.log = os.path.join(self.folder, "server.log")
         self.pid = None
 
-    def launch(self, words):
-        """Starts the server; ready() waits for it."""
+    def launch(self, words, packages=(PACKAGE,), **env):
+        """Starts the server; ready() waits for it. packages: folders, one of which has peercache.
+        env: more variables."""
         self.pid = self.site.fork({
             "line": [*words, "--host", self.address, "--port", str(PORT)],
-            "env": {"PEERCACHE_SOCKET": self.socket}, "namespace": self.namespace,
-            "log": self.log})
+            "env": {"PEERCACHE_SOCKET": self.socket, **env}, "path": list(packages),
+            "namespace": self.namespace, "log": self.log})
 
     def text(self, path=None):
         """The end of the server's log, or of another file."""
@@ -106,12 +107,16 @@ class Host:
         except AssertionError as error:
             raise AssertionError(f"{error}; its log ends:\n{self.text()}") from error
 
+    def connection(self, seconds):
+        """A connection for one HTTP request, which waits at most `seconds`."""
+        return Connection(self.namespace, self.address, seconds)
+
     def call(self, method, path, body=None, seconds=3600):
         """One HTTP request; returns the status and the answer, as an object if it is JSON.
 
         The limit is for hangs of this process: `seconds` of wall time.
         """
-        connection = Connection(self.namespace, self.address, seconds)
+        connection = self.connection(seconds)
         try:
             connection.request(method, path, json.dumps(body) if body is not None else None,
                                {"Content-Type": "application/json",
@@ -195,7 +200,7 @@ class Site:
         self.network = harness.cluster.Namespaces(hosts)
         self.hosts, self.process = [], None
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
-               "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([sglang, PACKAGE]),
+               "OMP_NUM_THREADS": "1", "PYTHONPATH": sglang,
                "PEERCACHE_ENGINE": harness.program("engine/peercache-engine"),
                "PEERCACHE_KEEPER": harness.program("engine/peercache-keeper")}
         env.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -29,19 +30,24 @@ DISK = "1.5gb"
 POOL = 64 << 20
 FILLER_BATCH = 64 * 256 << 10  # bytes that tests/cluster/filler stores in a call
 STREAMS = 3   # requests at once
+HANGS = ".hangs"  # of hanging.py, which only a server can import
+HOSTS = 3     # most of a class
+MOONCAKE = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 
 
 class Served(unittest.TestCase):
-    """Base class: two hosts that run the README's line for one node."""
+    """Base class: hosts that run the README's line for one node."""
 
     KIND, FLAGS = "mha", []  # of the model; more words of the launch line
+    HOSTS, RANKS = 2, 1  # RANKS: tensor-parallel; each stores its part of a page
     site, seed = None, SEED * 1000
 
     @classmethod
     def setUpClass(cls):
         if Served.site is None:
-            Served.site = servers.Site(SGLANG)
+            Served.site = servers.Site(SGLANG, HOSTS)
             unittest.addModuleCleanup(cls.end)
+        cls.hosts = cls.site.hosts[:cls.HOSTS]
         cls.disk = tempfile.TemporaryDirectory(prefix="peercache-disk-", dir=harness.BUILD)
         cls.addClassCleanup(cls.disk.cleanup)
         cls.addClassCleanup(cls.stop)
@@ -50,17 +56,17 @@ class Served(unittest.TestCase):
     @classmethod
     def start(cls):
         """Starts a server on each host. Subclasses start others."""
-        for host in cls.site.hosts:
+        for host in cls.hosts:
             host.launch(cls.words(host))
         cls.wait_start()
 
     @classmethod
     def wait_start(cls):
         """Returns when all servers serve and their engines see each other."""
-        for host in cls.site.hosts:
+        for host in cls.hosts:
             host.ready()
-        harness.wait_for(lambda: all(len((host.status() or {"members": ()})["members"]) == 2
-                                     for host in cls.site.hosts), 60, "the engines see each other")
+        harness.wait_for(lambda: all(len((host.status() or {"members": ()})["members"]) == cls.HOSTS
+                                     for host in cls.hosts), 60, "the engines see each other")
 
     @classmethod
     def words(cls, host, mode=None, flags=()):
@@ -68,13 +74,13 @@ class Served(unittest.TestCase):
         path = os.path.join(cls.disk.name, str(host.i))
         os.makedirs(path, exist_ok=True)
         return lines.line(
-            cls.site.model(cls.KIND, SEED), f"{cls.site.hosts[0].address}:31998", mode,
+            cls.site.model(cls.KIND, SEED), f"{cls.hosts[0].address}:31998", mode,
             {"global_segment_size": str(POOL), "disk_enabled": True, "disk_path": path,
              "disk_size": DISK}, [*FLAGS, *cls.FLAGS, *flags])
 
     @classmethod
     def stop(cls):
-        for host in cls.site.hosts:
+        for host in cls.hosts:
             host.stop()
 
     @staticmethod
@@ -84,23 +90,28 @@ class Served(unittest.TestCase):
             site.stop()
 
     def setUp(self):
-        self.here, self.there = self.site.hosts
+        self.here, self.there = (2 * self.hosts)[:2]
 
     def prompt(self, tokens=8 * PAGE + 8):
         """A new prompt."""
         Served.seed += 1
         return random.Random(Served.seed).choices(range(3, 1024), k=tokens)
 
-    def computed(self, prompt, cached=0):
+    def computed(self, prompt, cached=0, **more):
         """Has the first host compute a prompt, of which its L1 has the first pages. Returns the
         answer once all of its pages are stored."""
-        before = self.here.status()["calls"]["set"]["hit"]
-        answer = self.here.generate(prompt)
+        before = self.stored()
+        answer = self.here.generate(prompt, **more)
         self.assertEqual((answer.device, answer.cached), (cached * self.page_size(),) * 2)
-        pages = len(prompt) // self.page_size() - cached
-        harness.wait_for(lambda: self.here.status()["calls"]["set"]["hit"] >= before + pages, 300,
-                         "the pages are stored")
+        self.wait_stored(before + self.RANKS * (len(prompt) // self.page_size() - cached))
         return answer
+
+    def stored(self):
+        """Pages that the first host has stored."""
+        return self.here.status()["calls"]["set"]["hit"]
+
+    def wait_stored(self, pages):
+        harness.wait_for(lambda: self.stored() >= pages, 300, "the pages are stored")
 
     @classmethod
     def page_size(cls):
@@ -115,20 +126,21 @@ class Served(unittest.TestCase):
         """Asserts that two answers have the same tokens and log-probabilities."""
         self.assertEqual((got.tokens, got.logprobs), (want.tokens, want.logprobs))
 
-    def assert_from_storage(self, host, prompt, want):
+    def assert_from_storage(self, host, prompt, want, **more):
         """Asserts that the prompt's whole pages come from L3, and that the answer is the same."""
-        got = host.generate(prompt)
+        got = host.generate(prompt, **more)
         whole = len(prompt) - len(prompt) % self.page_size()
         self.assertEqual((got.storage, got.device, got.host), (whole, 0, 0), got)
         self.assertEqual(got.backend, "PeerCacheStore")
         self.assert_same(got, want)
 
-    def attach(self, host, policy="timeout", **extra):
+    def attach(self, host, policy="timeout", write="write_through", **extra):
         """Attaches the storage of the launch line at run time, with these keys changed. policy: for
-        prefetches; the default is SGLang's."""
+        prefetches; write: for writes; the defaults are SGLang's."""
         config = json.loads(lines.value_of(self.words(host), lines.EXTRA))
         status, got = host.call("PUT", "/hicache/storage-backend", {
             "hicache_storage_backend": "dynamic", "hicache_storage_prefetch_policy": policy,
+            "hicache_write_policy": write,
             "hicache_storage_backend_extra_config_json": json.dumps({**config, **extra})})
         self.assertEqual(status, 200, got)
 
@@ -143,9 +155,59 @@ class Served(unittest.TestCase):
         /flush_cache on both."""
         prompt = self.prompt()
         want = self.computed(prompt)
-        for host in (self.there, *self.site.hosts):
+        for host in (self.there, *self.hosts):
             host.flush()
             self.assert_from_storage(host, prompt, want)
+
+    def stream(self, prompts, wanted, disturb):
+        """Sends the prompts to the second host, STREAMS at a time, and calls `disturb` once two are
+        answered. Asserts that each answer is the wanted one. Returns the answers."""
+        waiting, answers, wrong = list(enumerate(prompts)), {}, []
+        lock = threading.Lock()
+
+        def send():
+            while True:
+                with lock:
+                    if not waiting:
+                        return
+                    i, prompt = waiting.pop(0)
+                try:
+                    answers[i] = self.there.generate(prompt)
+                except Exception as error:  # pylint: disable=broad-except
+                    wrong.append(f"request {i}: {error!r}")
+                    return
+
+        threads = [threading.Thread(target=send, daemon=True) for _ in range(STREAMS)]
+        for thread in threads:
+            thread.start()
+        harness.wait_for(lambda: len(answers) >= 2 or wrong, 300, "two answers")
+        disturb()
+        harness.wait_for(lambda: not any(thread.is_alive() for thread in threads), 300,
+                         "every request of the stream is answered")
+        self.assertEqual(wrong, [])
+        for i, want in enumerate(wanted):
+            self.assert_same(answers[i], want)
+        return [answers[i] for i in range(len(prompts))]
+
+    def prepared(self, count=8):
+        """New prompts that the first host has computed, and their answers."""
+        prompts = [self.prompt() for _ in range(count)]
+        wanted = [self.computed(prompt) for prompt in prompts]
+        self.there.flush()
+        return prompts, wanted
+
+    def wait_hits(self, prompt, want):
+        """Waits until the second host has the prompt's pages from storage again."""
+        whole = len(prompt) - len(prompt) % self.page_size()
+
+        def hit():
+            self.there.flush()
+            got = self.there.generate(prompt)
+            self.assert_same(got, want)
+            return got.storage == whole
+
+        harness.wait_for(hit, 120, "pages come from storage again")
+        self.there.flush()
 
 
 class Core(Served):
@@ -243,43 +305,6 @@ class Core(Served):
             self.attach(self.there)
         self.assert_from_storage(self.there, prompt, want)
 
-    def stream(self, prompts, wanted, disturb):
-        """Sends the prompts to the second host, STREAMS at a time, and calls `disturb` once two are
-        answered. Asserts that each answer is the wanted one. Returns the answers."""
-        waiting, answers, wrong = list(enumerate(prompts)), {}, []
-        lock = threading.Lock()
-
-        def send():
-            while True:
-                with lock:
-                    if not waiting:
-                        return
-                    i, prompt = waiting.pop(0)
-                try:
-                    answers[i] = self.there.generate(prompt)
-                except Exception as error:  # pylint: disable=broad-except
-                    wrong.append(f"request {i}: {error!r}")
-                    return
-
-        threads = [threading.Thread(target=send, daemon=True) for _ in range(STREAMS)]
-        for thread in threads:
-            thread.start()
-        harness.wait_for(lambda: len(answers) >= 2 or wrong, 300, "two answers")
-        disturb()
-        harness.wait_for(lambda: not any(thread.is_alive() for thread in threads), 300,
-                         "every request of the stream is answered")
-        self.assertEqual(wrong, [])
-        for i, want in enumerate(wanted):
-            self.assert_same(answers[i], want)
-        return [answers[i] for i in range(len(prompts))]
-
-    def prepared(self, count=8):
-        """New prompts that the first host has computed, and their answers."""
-        prompts = [self.prompt() for _ in range(count)]
-        wanted = [self.computed(prompt) for prompt in prompts]
-        self.there.flush()
-        return prompts, wanted
-
     def test_requests_are_answered_while_an_engine_is_killed_and_restarted(self):
         prompts, wanted = self.prepared()
         for host in (self.there, self.here):
@@ -289,17 +314,6 @@ class Core(Served):
                 harness.wait_for(lambda host=host, pid=before: host.engine() not in (None, pid),
                                  120, "the keeper starts the engine again")
                 self.wait_hits(prompts[0], wanted[0])
-
-    def wait_hits(self, prompt, want):
-        """Waits until the second host has the prompt's pages from storage again."""
-        def hit():
-            self.there.flush()
-            got = self.there.generate(prompt)
-            self.assert_same(got, want)
-            return got.storage == 8 * PAGE
-
-        harness.wait_for(hit, 120, "pages come from storage again")
-        self.there.flush()
 
     def test_requests_are_answered_while_an_engine_is_stopped(self):
         prompts, wanted = self.prepared()
@@ -324,7 +338,7 @@ class SmallPages(Served):
         self.round_trip()
 
     def test_each_prefetch_policy_gives_the_same_answers(self):
-        for policy in ("wait_complete", "timeout", "best_effort"):
+        for policy in ("wait_complete", "best_effort", "timeout"):  # the default is the last one
             with self.subTest(policy=policy):
                 prompt = self.prompt()
                 want = self.computed(prompt)
@@ -336,6 +350,110 @@ class SmallPages(Served):
                     self.assert_from_storage(self.there, prompt, want)
 
 
+    def written(self, policy):
+        """Sets the first host's write policy, with empty caches. Returns the pages it has stored.
+        """
+        self.here.flush()
+        self.detach(self.here)
+        self.attach(self.here, write=policy)
+        return self.stored()
+
+    def test_write_through_selective_stores_what_is_used_twice(self):
+        """Pages are stored in the order in which they are found worth it: when those of the second
+        prompt are there, those of the first would be."""
+        before = self.written("write_through_selective")
+        once, twice = self.prompt(), self.prompt()
+        self.here.generate(once)
+        want = self.here.generate(twice)
+        self.assert_same(self.here.generate(twice), want)
+        pages = len(twice) // self.page_size()
+        self.wait_stored(before + pages)
+        self.assertEqual(self.there.generate(once).storage, 0)
+        self.assert_from_storage(self.there, twice, want)
+        self.assertEqual(self.stored(), before + pages)
+        self.written("write_through")
+
+    def test_write_back_stores_what_leaves_the_device(self):
+        """Pages are stored in the order in which they are found worth it: when those of a prompt
+        are there that was written through, those of the prompt before it would be."""
+        before = self.written("write_back")
+        prompt, through = self.prompt(), self.prompt(320)
+        want = self.here.generate(prompt)
+        self.attach(self.here, write="write_through")  # attached already: the policy changes
+        self.here.generate(through)
+        before += len(through) // self.page_size()
+        self.wait_stored(before)
+        self.assertEqual(self.stored(), before)
+        self.attach(self.here, write="write_back")
+        for _ in range(4):  # 2,080 tokens: L1 has room for 2,048
+            self.here.generate(self.prompt())
+        self.wait_stored(before + len(prompt) // self.page_size())
+        self.assert_from_storage(self.there, prompt, want)
+        self.written("write_through")
+
+
+class Operations(Served):
+    """What happens in operation beyond requests. L1 has room for a prompt of 4,096 tokens."""
+
+    LONG = 4096
+    FLAGS = ["--max-total-tokens", "6144"]
+
+    def test_a_prefetch_that_hangs_ends_after_its_time(self):
+        """0.5 s and 0.25 s for each Ki-token are 1.5 s; the launch line's own time would be 61 s.
+        The prompt is then computed."""
+        prompt = self.prompt(self.LONG + 8)
+        want = self.computed(prompt)
+        self.detach(self.there)
+        self.attach(self.there, module_path="hanging", class_name="HangingStore",
+                    prefetch_timeout_base=0.5, prefetch_timeout_per_ki_token=0.25)
+        with open(self.there.socket + HANGS, "wb"):
+            start = time.monotonic()
+            got = self.there.generate(prompt)
+            took = time.monotonic() - start
+        os.unlink(self.there.socket + HANGS)
+        self.assert_same(got, want)
+        self.assertEqual(got.storage, 0)
+        self.assertGreaterEqual(took, 1.5)
+        self.assertLess(took, lines.PATIENCE["prefetch_timeout_base"])
+        self.wait_hits(prompt, want)
+
+    def test_clear_after_a_weight_update_leaves_no_page_of_the_old_weights(self):
+        prompt = self.prompt()
+        old = self.computed(prompt)
+        for seed in (SEED + 1, SEED):
+            for host in self.hosts:
+                status, got = host.call("POST", "/update_weights_from_disk",
+                                        {"model_path": self.site.model(self.KIND, seed)})
+                self.assertEqual((status, got["success"]), (200, True), got)
+                status, got = host.call("POST", "/hicache/storage-backend/clear")
+                self.assertEqual(status, 200, got)
+            new = self.computed(prompt)
+            (self.assertEqual if seed == SEED else self.assertNotEqual)(new.logprobs, old.logprobs)
+            self.assert_from_storage(self.there, prompt, new)
+
+    def test_requests_are_answered_while_the_other_server_is_killed(self):
+        prompts, wanted = self.prepared()
+        self.stream(prompts, wanted, lambda: os.kill(self.here.pid, signal.SIGKILL))
+        self.restart(self.here)
+        self.round_trip()
+
+    def test_a_killed_server_fails_its_requests_and_finds_its_pages_again(self):
+        prompts, wanted = self.prepared()
+        with self.assertRaises(AssertionError) as failed:
+            self.stream(prompts, wanted, lambda: os.kill(self.there.pid, signal.SIGKILL))
+        self.assertRegex(str(failed.exception), r"request \d: ")  # it was not answered; none hangs
+        self.restart(self.there)
+        for prompt, want in zip(prompts, wanted):
+            self.assert_from_storage(self.there, prompt, want)
+
+    def restart(self, host):
+        """Starts the server of a host again after it was killed, once its engine has ended, too."""
+        harness.wait_for(lambda: not host.alive() and host.status() is None, 120,
+                         "server and engine have ended")
+        host.launch(self.words(host))
+        self.wait_start()
+
+
 class Latent(Served):
     """A model with multi-head latent attention: one tensor for K and V."""
 
@@ -345,44 +463,95 @@ class Latent(Served):
         self.round_trip()
 
 
-class Decode(Served):
-    """A decode server beside a server that reads what it stores. Without a prefill server, the
-    transfer backend "fake" pretends that the prompt's KV has arrived: no answers are compared."""
+class Ranks(Served):
+    """A server with two data-parallel ranks of two tensor-parallel ranks each, over gloo."""
 
-    FAKE = ["--disaggregation-transfer-backend", "fake"]
+    HOSTS, RANKS = 1, 2
+    FLAGS = ["--tp", "2", "--dp", "2"]
 
     @classmethod
     def start(cls):
-        here, there = cls.site.hosts
-        here.launch(cls.words(here))
-        there.launch([*cls.words(there, "decode", flags=cls.FAKE), "--enable-hierarchical-cache"])
-        harness.wait_for(lambda: not there.alive(), servers.LIMIT, "the server is refused")
-        cls.refused = there.text()
-        os.unlink(there.log)
-        there.launch(cls.words(there, "decode", flags=cls.FAKE))
+        cpus = sorted(os.sched_getaffinity(0))  # each rank is bound to one of them
+        cls.hosts[0].launch(cls.words(cls.hosts[0]), SGLANG_CPU_OMP_THREADS_BIND="|".join(
+            str(cpus[rank % len(cpus)]) for rank in range(4)))
         cls.wait_start()
+
+    def test_a_prefix_computed_by_one_rank_is_used_by_the_other(self):
+        prompt = self.prompt()
+        want = self.computed(prompt, routed_dp_rank=0)
+        for _ in range(2):
+            self.assert_from_storage(self.hosts[0], prompt, want, routed_dp_rank=1)
+            self.hosts[0].flush()
+        self.assert_from_storage(self.hosts[0], prompt, want, routed_dp_rank=0)
+
+
+class Pair(Served):
+    """A prefill and a decode server, between which Mooncake's transfer engine carries the KV of
+    prompts over TCP, and a host that reads what both store."""
+
+    HOSTS = 3
+
+    @classmethod
+    def start(cls):
+        try:
+            cls.packages = [servers.PACKAGE, environment.prepare_packages(MOONCAKE)]
+        except environment.Missing as why:
+            raise unittest.SkipTest(str(why)) from why
+        prefill, decode, third = cls.hosts
+        third.launch(cls.words(third))
+        cls.launch(decode, "decode", "--enable-hierarchical-cache")
+        harness.wait_for(lambda: not decode.alive(), servers.LIMIT, "the server is refused")
+        cls.refused = decode.text()
+        os.unlink(decode.log)
+        cls.launch(prefill, "prefill")
+        cls.launch(decode, "decode")
+        cls.wait_start()
+
+    @classmethod
+    def launch(cls, host, mode, *flags):
+        host.launch(cls.words(host, mode, flags), cls.packages, SGLANG_HOST_IP=host.address,
+                    MOONCAKE_PROTOCOL="tcp", MC_FORCE_TCP="1")
+
+    def generate(self, prompt, tokens):
+        """Sends a prompt to both servers, as SGLang's router does; returns the decode server's
+        answer."""
+        more = {"bootstrap_host": self.hosts[0].address, "bootstrap_room": Served.seed}
+        thread = threading.Thread(target=lambda: self.hosts[0].generate(prompt, tokens, **more))
+        thread.start()
+        try:
+            return self.hosts[1].generate(prompt, tokens, **more)
+        finally:
+            thread.join()
 
     def test_hierarchical_cache_is_refused_as_the_readme_says(self):
         self.assertIn("enable-hierarchical-cache and disable-radix-cache are mutually exclusive",
                       self.refused)
 
-    def test_pages_of_a_decode_server_are_used_by_another_host(self):
+    def test_pages_of_a_prefill_and_a_decode_server_are_used_by_a_third_host(self):
+        prefill, decode, third = self.hosts
         prompt = self.prompt()
-        self.computed(prompt)  # as a prefill server does, which stores the pages of prompts
-        got = self.there.generate(prompt, tokens=2 * PAGE, bootstrap_host="2.2.2.2",  # of "fake"
-                                  bootstrap_room=SEED)
-        harness.wait_for(lambda: self.there.status()["calls"]["set"]["hit"] == 2, 300,
-                         "the pages of the output are stored")
-        self.here.flush()
-        answer = self.here.generate([*prompt, *got.tokens])
-        self.assertEqual(answer.storage, (8 + 2) * PAGE)
+        self.detach(third)
+        want = third.generate(prompt, tokens=2 * PAGE)
+        third.flush()
+        self.attach(third)
+        got = self.generate(prompt, 2 * PAGE)
+        self.assert_same(got, want)
+        for host, pages in ((prefill, 8), (decode, 2)):
+            harness.wait_for(lambda host=host, pages=pages: host.status()["calls"]["set"]["hit"]
+                             >= pages, 300, "the pages are stored")
+        answer = third.generate(prompt, tokens=2 * PAGE)
+        self.assertEqual((answer.storage, answer.cached), (8 * PAGE, 8 * PAGE))
+        self.assert_same(answer, want)
+        third.flush()
+        answer = third.generate([*prompt, *got.tokens])
+        self.assertEqual((answer.storage, answer.cached), (10 * PAGE, 10 * PAGE))
 
 
 def load_tests(loader, _tests, _pattern):
     return unittest.TestSuite(map(loader.loadTestsFromTestCase, SUITES[CHOSEN]))
 
 
-SUITES = {"core": [Core], "long": [SmallPages, Latent, Decode]}
+SUITES = {"core": [Core], "long": [SmallPages, Operations, Latent, Ranks, Pair]}
 CHOSEN = "core"
 
 

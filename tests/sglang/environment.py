@@ -19,6 +19,7 @@ process that uses a folder holds a shared lock on its lock file. A folder that t
 list and that no process has used for KEPT_DAYS is removed.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -300,18 +301,34 @@ def prepare(version):
     Raises Missing if PyPI or a package is not available, and Unfit if a new release cannot be
     imported.
     """
+    with alone():
+        make_venv()
+        if version == NEWEST:
+            made = make_newest()
+        else:
+            made = version, os.pathsep.join([make_folder(f"sglang=={version}"),
+                                             make_folder(*VERSIONS[version])])
+        remove_unused()
+        return made
+
+
+def prepare_packages(*packages):
+    """Returns a folder with these packages and no others, once prepare() has returned.
+
+    Raises Missing if one of them is not available.
+    """
+    with alone():
+        return make_folder(*packages)
+
+
+@contextlib.contextmanager
+def alone():
+    """No other process changes FOLDER meanwhile. A program that does not end is Missing."""
     os.makedirs(FOLDER, exist_ok=True)
     with open(os.path.join(FOLDER, ".lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            make_venv()
-            if version == NEWEST:
-                made = make_newest()
-            else:
-                made = version, os.pathsep.join([make_folder(f"sglang=={version}"),
-                                                 make_folder(*VERSIONS[version])])
-            remove_unused()
-            return made
+            yield
         except subprocess.TimeoutExpired as error:
             raise Missing(f"{error.cmd[0]} did not end in {error.timeout} s") from error
 

@@ -139,3 +139,13 @@ def install_kernels():
             setattr(module, kernel.__name__, kernel)
     torch.cuda.cudart = lambda: types.SimpleNamespace(
         cudaHostRegister=lambda *_: 0, cudaHostUnregister=lambda *_: 0)
+    for name in ("empty", "zeros"):
+        make = getattr(torch, name)
+        setattr(torch, name, lambda *args, make=make, pin_memory=False, **more: make(*args, **more))
+
+
+def install_transfer():
+    """Has a prefill server name pages to its transfer engine at once: a GPU's indices are copied to
+    pinned memory first, those of a CPU need not."""
+    conn = importlib.import_module("sglang.srt.disaggregation.mooncake.conn")
+    conn.MooncakeKVSender.supports_host_tensor_indices = False

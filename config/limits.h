@@ -32,11 +32,11 @@
 #define CLASSES_MAX 64 /* size classes that one pool has at a time */
 
 /* Limits of the clients of one engine. */
-#define SESSIONS_MAX 64        /* attached client processes */
-#define CLIENT_IDS_MAX 32      /* entries of engine.allowed_users, and of engine.allowed_groups */
-#define CLIENT_GROUPS_MAX 1024 /* supplementary groups of a process; with more none is compared */
-#define CHANNELS_MAX 256       /* channels of all sessions together */
-#define REGIONS_MAX 2048       /* regions of one engine, its own included, at most */
+#define SESSIONS_MAX 64         /* attached client processes */
+#define CLIENT_IDS_MAX 32       /* entries of engine.allowed_users, and of engine.allowed_groups */
+#define CLIENT_GROUPS_MAX 65536 /* supplementary groups of a process: NGROUPS_MAX of Linux */
+#define CHANNELS_MAX 256        /* channels of all sessions together */
+#define REGIONS_MAX 2048        /* regions of one engine, its own included, at most */
 /*
  * What a session may have while enough is left (_MIN), and what it gets whatever the others have
  * taken (_SURE); see session_may_take() of control/clients/clients.c

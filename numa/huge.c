@@ -208,7 +208,8 @@ static int open_pages(const char *name, size_t bytes, int node, size_t page_byte
 		name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
 	if (h.fd < 0)
 		return -errno;
-	if (ftruncate(h.fd, (off_t)bytes) < 0) {
+	/* a process of another user that was given a read-only descriptor cannot open it anew */
+	if (fchmod(h.fd, 0600) < 0 || ftruncate(h.fd, (off_t)bytes) < 0) {
 		rc = -errno;
 		goto out_close;
 	}
@@ -269,6 +270,8 @@ int huge_adopt(int fd, size_t bytes, struct huge *ret)
 	h.bytes = (bytes + h.page_bytes - 1) & ~(h.page_bytes - 1);
 	if (rc == 0 && (!S_ISREG(st.st_mode) || bytes == 0 || (uint64_t)st.st_size != h.bytes))
 		rc = -EINVAL;
+	if (rc == 0 && fchmod(fd, 0600) < 0) /* fails if another user has made it */
+		rc = -errno;
 	if (rc == 0)
 		rc = map_aligned(fd, h.bytes, &h.base);
 	if (rc < 0) {

@@ -32,7 +32,7 @@ LIMITS = {
     "files in the fullest folder": 41,
     "pairs of rooms both ways": 0,
     "functions called upward": 0,
-    "arrows between rooms": 31,
+    "arrows between rooms": 32,
     # in percent of the external functions of the folder
     "one user in engine/client": 41,
     "one user in engine/control": 67,

@@ -330,7 +330,7 @@ static void cpu_quota_examine(struct doctor *d)
 	snprintf(path, sizeof(path), "/proc/%s/cgroup", d->process);
 	if (cgroup_left(CGROUP_CPU, &quota_us, name))
 		found(d, DOCTOR_FOUND, name,
-			"give the engine no CPU limit: CPUQuota= in its unit, limits.cpu of its container",
+			"give the engine no CPU limit: no CPUQuota= in its unit; in Kubernetes, whole CPUs of the static CPU manager",
 			"%" PRIu64
 			" us of processor time in a period: poll cores stand still when they are used",
 			quota_us);

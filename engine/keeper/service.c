@@ -232,6 +232,8 @@ void service_open(void)
 			names_next(&names, name);
 		service_take(LISTEN_FDS_START + i, name);
 	}
+	/* who passes stored descriptors stores them, whether it says so or not */
+	service.stores |= service.notify_bytes && service.stored_count > 0;
 	unsetenv("LISTEN_PID");
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_FDNAMES");

@@ -7,6 +7,7 @@ The test itself implements the attach protocol of engine/abi/segment.h and write
 
 import mmap
 import os
+import re
 import select
 import socket
 import struct
@@ -15,7 +16,9 @@ import time
 import harness
 
 REQUEST, REPLY = struct.Struct("<IHHIIQQ"), struct.Struct("<IHHIiQQ224s")
-MAGIC, VERSION = 0x50434131, 14
+MAGIC = 0x50434131
+with open(os.path.join(harness.ROOT, "engine", "abi", "segment.h"), encoding="ascii") as header:
+    VERSION = int(re.search(r"#define ABI_VERSION (\d+)", header.read())[1])
 HELLO, CHANNEL_OPEN, REGION_ADD = 1, 2, 4
 RING_HEADER, OP_SLOTS, DONE_SLOTS, CTL_SLOTS = 128, 2048, 2048, 4096
 STATISTICS, OP_RING = 4096, 8192

@@ -105,7 +105,7 @@ class Plan(harness.ClusterTest):
                 "tools/peercache-bench", "set", "--page-bytes", "4096", "--batch", "128",
                 "--no-baseline", "--seconds", "2", "--seed", "1", "--working-set",
                 str(rails * pool * 7 // 8), sockets=engines.sockets))
-            pages = sum(rail["pages"] for rail in engines.status(0)["rails"])
+            pages = sum(rail["figures"]["rail_pages"] for rail in engines.status(0)["rails"])
             return pages > rails * pool // 4096 * 3 // 4
 
         harness.wait_for(full, 120, "the pools are full")

@@ -26,6 +26,7 @@
 #endif
 
 #define NAME_BUFFER_BYTES 65536 /* of one entry of passwd or group, with all members of a group */
+#define LIST_SHOWN 28           /* bytes of a list of allowed ones that a refusal shows */
 #define ID_NONE UINT32_MAX      /* the kernel's number for no user and no group */
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -170,17 +171,24 @@ static bool group_allowed(const struct client_access *a, uint32_t id)
 /* Whether one of the supplementary groups is allowed. *ret_count: how many were compared. */
 static bool groups_allowed(const struct client_access *a, int fd, unsigned *ret_count)
 {
-	gid_t group[CLIENT_GROUPS_MAX];
-	socklen_t bytes = sizeof(group);
+	socklen_t bytes = CLIENT_GROUPS_MAX * sizeof(gid_t);
+	gid_t *group = malloc(bytes);
+	bool allowed = false;
 
 	*ret_count = 0;
-	if (a->groups.count == 0 || getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, group, &bytes) < 0)
-		return false;
-	*ret_count = (unsigned)(bytes / sizeof(group[0]));
-	for (unsigned i = 0; i < *ret_count; i++)
-		if (group_allowed(a, group[i]))
-			return true;
-	return false;
+	if (group && getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, group, &bytes) == 0)
+		*ret_count = (unsigned)(bytes / sizeof(group[0]));
+	for (unsigned i = 0; i < *ret_count && !allowed; i++)
+		allowed = group_allowed(a, group[i]);
+	free(group);
+	return allowed;
+}
+
+/* The beginning of a list of allowed ones, for the log. */
+static const char *list_shown(char *text, const char *list)
+{
+	snprintf(text, LIST_SHOWN + 1, "%.*s", LIST_SHOWN, list[0] ? list : "none");
+	return text;
 }
 
 bool client_access_allows(const struct control *control, const struct client_access *a, int fd,
@@ -188,6 +196,7 @@ bool client_access_allows(const struct control *control, const struct client_acc
 {
 	const struct settings *s = control->settings;
 	bool known = peer->uid != a->unknown_user;
+	char users[LIST_SHOWN + 1], groups[LIST_SHOWN + 1];
 	unsigned more = 0;
 
 	if (known && (peer->uid == geteuid() || peer->uid == 0 || ids_have(&a->users, peer->uid)))
@@ -200,9 +209,11 @@ bool client_access_allows(const struct control *control, const struct client_acc
 			(unsigned)peer->uid);
 	else
 		snprintf(ret_why, why_bytes,
-			"the engine sees user %u, group %u, and of %u groups none is allowed; it serves user %u, root, engine.allowed_users = %.40s and engine.allowed_groups = %.40s",
-			(unsigned)peer->uid, (unsigned)peer->gid, more + 1, (unsigned)geteuid(),
-			s->engine_allowed_users[0] ? s->engine_allowed_users : "none",
-			s->engine_allowed_groups[0] ? s->engine_allowed_groups : "none");
+			"user %u, group %u and %u more groups are not allowed; allowed are user %u, root, engine.allowed_users = %s%s and engine.allowed_groups = %s%s",
+			(unsigned)peer->uid, (unsigned)peer->gid, more, (unsigned)geteuid(),
+			list_shown(users, s->engine_allowed_users),
+			strlen(s->engine_allowed_users) > LIST_SHOWN ? "..." : "",
+			list_shown(groups, s->engine_allowed_groups),
+			strlen(s->engine_allowed_groups) > LIST_SHOWN ? "..." : "");
 	return false;
 }

@@ -308,7 +308,7 @@ static void region_registered(struct control *control, struct region *r)
 		if (r->staging_of)
 			/* the channel is freed together with its staging memory */
 			r->staging_of->stopping = true;
-		region_release(control, r); /* region_release() may free the region */
+		region_release(control, r);
 		if (!s->ending)
 			session_fail(s, rc, text);
 		return;

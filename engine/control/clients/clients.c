@@ -747,8 +747,8 @@ void clients_stop(struct control *control)
 }
 
 /*
- * Opens the file of `fd` once more, read-only, so that the client cannot map the new descriptor for
- * writing.
+ * Opens the file of `fd` once more, read-only: the new descriptor cannot be mapped for writing, nor
+ * opened anew for it by another user, because the file has the mode 0600.
  */
 static int reopen_read_only(int fd)
 {

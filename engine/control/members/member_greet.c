@@ -100,7 +100,6 @@ void member_agree_open(struct control *control)
 #define AGREED(name, format, value)                                                                \
 	snprintf(agreed->text[n++], AGREED_BYTES_MAX, "%s = " format, name, value);
 #include "engine/control/members/agreed.def"
-#include "engine/control/net/net.h"
 #undef AGREED
 	agreed->hash = 0;
 	for (unsigned i = 0; i < n; i++) {

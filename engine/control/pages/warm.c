@@ -191,7 +191,7 @@ static int state_new(struct warm *warm)
 	int rc;
 
 	warm->fd = memfd_create("peercache-state", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (warm->fd < 0 || ftruncate(warm->fd, WARM_STATE_BYTES) < 0)
+	if (warm->fd < 0 || fchmod(warm->fd, 0600) < 0 || ftruncate(warm->fd, WARM_STATE_BYTES) < 0)
 		return -errno;
 	rc = state_map(warm);
 	if (rc == 0)

@@ -286,6 +286,26 @@ static void a_missing_node_causes_a_warning(void **state)
 	huge_close(&h);
 }
 
+/* Another user that was given a read-only descriptor must not open it anew for writing. */
+static void memory_is_only_the_owner_s_to_open(void **state)
+{
+	struct huge h, adopted;
+	struct stat st;
+	int copy;
+
+	(void)state;
+	assert_int_equal(huge_open("test", MIB, -1, false, &h), 0);
+	assert_int_equal(fstat(h.fd, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	assert_int_equal(fchmod(h.fd, 0777), 0);
+	copy = fcntl(h.fd, F_DUPFD_CLOEXEC, 0);
+	assert_int_equal(huge_adopt(copy, MIB, &adopted), 0);
+	assert_int_equal(fstat(h.fd, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	huge_close(&adopted);
+	huge_close(&h);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -297,6 +317,7 @@ int main(void)
 		TEST(the_real_machine_does_not_have_sixteen_tebibytes),
 		TEST(the_limit_of_a_parent_cgroup_applies),
 		TEST(huge_pages_that_the_cgroup_does_not_allow_are_not_used),
+		TEST(memory_is_only_the_owner_s_to_open),
 		TEST(populated_memory_is_allocated_and_keeps_its_bytes),
 		TEST(memory_of_an_untouched_pool_is_not_available),
 		TEST(too_few_huge_pages_cause_small_pages_and_one_warning),

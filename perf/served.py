@@ -326,6 +326,10 @@ class Table:
                 result.figure(f"{name}: hits / those of an unbounded store",
                               column.hits / column.bound, "ratio",
                               goal=(">=", HIT_GOAL) if goal else None)
+        for phase in self.phases[1:]:
+            if BASE in phase:  # what other batches change by themselves
+                result.figure(f"{BASE}: answers that are those of its first run", same(
+                    together(phase[BASE]).replies, together(self.phases[0][BASE]).replies), "ratio")
         for name, (without, replies) in self.disturbed.items():
             late = quantile([reply.ttft for reply in replies], .99) - \
                 quantile([reply.ttft for reply in without], .99)
@@ -456,7 +460,7 @@ def add(parser):
     parser.add_argument("--vocabulary", type=int, default=1024, help="tokens of made dialogues")
     parser.add_argument("--users", type=int, default=8, help="dialogues (8)")
     parser.add_argument("--turns", type=int, default=4, help="of a dialogue (4)")
-    parser.add_argument("--concurrency", type=int, default=4, help="requests at a time (4)")
+    parser.add_argument("--concurrency", type=int, default=2, help="requests at a time (2)")
     parser.add_argument("--output-tokens", type=int, default=8, help="of an answer (8)")
     parser.add_argument("--prompt-max", type=int, default=2000,
                         help="a dialogue ends before its prompt has more tokens (2000)")

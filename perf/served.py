@@ -326,9 +326,9 @@ class Table:
                 result.figure(f"{name}: hits / those of an unbounded store",
                               column.hits / column.bound, "ratio",
                               goal=(">=", HIT_GOAL) if goal else None)
-        for phase in self.phases[1:]:
+        for i, phase in enumerate(self.phases[1:]):
             if BASE in phase:  # what other batches change by themselves
-                result.figure(f"{BASE}: answers that are those of its first run", same(
+                result.figure(f"{BASE}, run {i + 2}: answers that are those of its first run", same(
                     together(phase[BASE]).replies, together(self.phases[0][BASE]).replies), "ratio")
         for name, (without, replies) in self.disturbed.items():
             late = quantile([reply.ttft for reply in replies], .99) - \

@@ -42,6 +42,7 @@ import bench
 QUESTION, ANSWER = (94.46, 626.39), (348.45, 269.93)  # tokens: mean and deviation
 LIMIT_SECONDS = 600  # a request that takes longer has failed
 SETTLE_SECONDS = 3   # between two runs: SGLang stores pages after it has answered
+DISTURBED_AT = 2     # replies, after which an engine is killed
 SOURCES = ("device", "host", "storage")
 BASE = "no cache"
 TTFT_GOAL, HIT_GOAL, LATE_GOAL = 0.25, 0.95, 1
@@ -215,7 +216,7 @@ def quantile(values, share):
 
 def sent(target, prompts, options, replied=lambda count: None):
     """Sends the prompts, --concurrency at a time. Returns the replies in their order. replied:
-    called after each reply with the number of replies."""
+    called after each reply with the number of replies, once with each number."""
     waiting, replies, failed = list(enumerate(prompts)), {}, []
     lock = threading.Lock()
 
@@ -226,8 +227,11 @@ def sent(target, prompts, options, replied=lambda count: None):
                     return
                 i, prompt = waiting.pop(0)
             try:
-                replies[i] = ask(target, prompt, options.output_tokens)
-                replied(len(replies))
+                reply = ask(target, prompt, options.output_tokens)
+                with lock:
+                    replies[i] = reply
+                    count = len(replies)
+                replied(count)
             except Exception as error:  # pylint: disable=broad-except
                 failed.append(error)
 
@@ -302,12 +306,13 @@ class Table:
         return Turn(replies, seconds, bound, cpu)
 
     def disturb(self, name, target, disturbance, base):
-        """Sends the last prompts of all dialogues, and calls disturbance() once two have a reply.
-        The server's own caches are empty. base: a server without cache."""
+        """Sends the last prompts of all dialogues, more than DISTURBED_AT, and calls disturbance()
+        at that reply. The server's own caches are empty. base: a server without cache."""
         last = [prompts[-1] for prompts in self.dialogues]
         without = sent(base, last, self.options)
         self.disturbed[name] = without, sent(
-            target, last, self.options, lambda count: disturbance() if count == 2 else None)
+            target, last, self.options,
+            lambda count: disturbance() if count == DISTURBED_AT else None)
 
     def columns(self):
         """Yields name, Turns and those without cache of the same phase, or None, by phase."""
@@ -458,7 +463,8 @@ def add(parser):
     parser.add_argument("--dialogues", metavar="FILE", help="JSON like ShareGPT's")
     parser.add_argument("--seed", type=int, default=1, help="of made dialogues (1)")
     parser.add_argument("--vocabulary", type=int, default=1024, help="tokens of made dialogues")
-    parser.add_argument("--users", type=int, default=8, help="dialogues (8)")
+    parser.add_argument("--users", type=int, default=8, help="dialogues (8); engines are "
+                        f"killed if there are more than {DISTURBED_AT}")
     parser.add_argument("--turns", type=int, default=4, help="of a dialogue (4)")
     parser.add_argument("--concurrency", type=int, default=2, help="requests at a time (2)")
     parser.add_argument("--output-tokens", type=int, default=8, help="of an answer (8)")

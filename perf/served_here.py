@@ -132,7 +132,10 @@ class Stores:
     @staticmethod
     def kill(table, engine, base):
         """Kills the engine that holds the pages, then the reader's own, while the other host's
-        server answers."""
+        server answers. Not if there are too few dialogues for answers to remain."""
+        if len(table.dialogues) <= served.DISTURBED_AT:
+            print(f"engines are not killed: needs more than {served.DISTURBED_AT} dialogues")
+            return
         holder, reader = engine.targets
         for what, host in (("the holder", holder.host), ("the reader", reader.host)):
             reader.host.flush()
@@ -155,13 +158,13 @@ def chosen(options):
         raise SystemExit(f"served: --only has {','.join(NAMES)}")
     if options.quick and not options.only:
         stores = ["none", "engine"]
-    if set(stores) <= {"none"}:
-        raise SystemExit("served: nothing to compare with no cache")
     package = package_of(options.peercache) if options.peercache else None
     if "peercache" in stores and not package:
         stores.remove("peercache")
         print(f"without PeerCache 0.8.4: it is not in {options.peercache}" if options.peercache
               else "without PeerCache 0.8.4: no --peercache DIR")
+    if set(stores) <= {"none"}:
+        raise SystemExit("served: nothing to compare with no cache")
     return stores, package
 
 

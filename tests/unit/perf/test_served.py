@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 import types
 import unittest
 from unittest import mock
@@ -20,6 +21,7 @@ sys.dont_write_bytecode = True
 import bench  # noqa: E402
 import report  # noqa: E402
 import served  # noqa: E402
+import served_here  # noqa: E402
 
 PAGE = 16
 OPTIONS = {"seed": 3, "users": 5, "turns": 3, "vocabulary": 100, "prompt_max": 2000}
@@ -165,7 +167,65 @@ class Served(unittest.TestCase):
         for title in ("Hit rate by turn", "Time to first token, p50 by turn",
                       "served, other host: where prompt tokens came from"):
             self.assertIn(title, page)
-        self.assertEqual(report.plot is not None, "<img" in page)
+        self.assertEqual(page.count("<svg"), len(result["series"]))
+
+    def disturbed(self, prompts, disturbance):
+        """Disturbs a table of `prompts` prompts, which are answered at the same time, with a slow
+        len() between each reply and its number."""
+        target = served.Url(self.played(None).url)
+        table = served.Table([[[5, 6]]] * prompts, types.SimpleNamespace(
+            output_tokens=1, concurrency=prompts))
+        together = threading.Barrier(prompts)
+
+        def asked(*_):
+            together.wait(60)
+            return types.SimpleNamespace(ttft=1, output=[7])
+
+        def len_slow(of):
+            time.sleep(0.01)
+            return len(of)
+
+        with mock.patch.object(served, "ask", asked), \
+                mock.patch.object(served, "len", len_slow, create=True):
+            table.disturb("a kill", target, disturbance, target)
+        return table
+
+    def test_a_disturbance_happens_once_though_replies_come_at_the_same_time(self):
+        calls = []
+        table = self.disturbed(6, lambda: calls.append(1))
+        self.assertEqual(calls, [1])
+        self.assertEqual([len(replies) for replies in table.disturbed["a kill"]], [6, 6])
+
+
+class Here(unittest.TestCase):
+    """What served_here.py decides before and after it starts servers."""
+
+    def test_without_peercache_there_must_be_something_to_compare(self):
+        options = types.SimpleNamespace(only="none,peercache", quick=False, peercache=None)
+        with contextlib.redirect_stdout(io.StringIO()), \
+                self.assertRaisesRegex(SystemExit, "nothing to compare"):
+            served_here.chosen(options)
+        options.only = "none,peercache,l2"
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(served_here.chosen(options), (["none", "l2"], None))
+
+    def kills(self, dialogues):
+        """The number of disturbances of a table with `dialogues` dialogues, and what is printed."""
+        table = mock.Mock(dialogues=[[[5]]] * dialogues)
+        hosts = [mock.Mock(**{"engine.side_effect": itertools.count(1)}) for _ in range(2)]
+        engine = mock.Mock(targets=[mock.Mock(host=host) for host in hosts])
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            served_here.Stores.kill(table, engine, mock.Mock(targets=[None]))
+        return table.disturb.call_count, out.getvalue()
+
+    def test_engines_are_killed_only_while_requests_remain(self):
+        few, more = served.DISTURBED_AT, served.DISTURBED_AT + 1
+        for dialogues in (1, few):
+            count, said = self.kills(dialogues)
+            self.assertEqual(count, 0)
+            self.assertIn("engines are not killed", said)
+        self.assertEqual(self.kills(more), (2, ""))
 
 
 class Dialogues(unittest.TestCase):

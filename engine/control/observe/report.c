@@ -169,6 +169,9 @@ static void report_rail(struct json *j, const struct snapshot *s, unsigned i)
 	json_flag(j, "isolated", r->isolated);
 	json_flag(j, "modelled", r->modelled);
 	json_count(j, "registered_bytes", r->registered_bytes);
+	json_count(j, "pages", r->pages); /* short names, as in report_short() */
+	json_count(j, "pool_bytes", r->pool_bytes);
+	json_count(j, "pool_used_bytes", r->pool_used_bytes);
 	json_string(j, "state", r->state);
 	report_figures(j, s, FIGURES_RAIL, i);
 	report_figures(j, s, FIGURES_RECENT_RAIL, i);
@@ -234,6 +237,8 @@ static void report_path(struct json *j, const struct snapshot_disk_path *path)
 static void report_disk(struct json *j, const struct snapshot_disk *disk)
 {
 	json_open(j, "disk", "{");
+	json_count(j, "pages", disk->pages);
+	json_count(j, "used_bytes", disk->used_bytes);
 	json_count(j, "spills", disk->spills);
 	json_count(j, "promotes", disk->promotes);
 	json_count(j, "pins", disk->pins);
@@ -286,6 +291,17 @@ static void report_health(struct json *j, const struct snapshot *s, uint64_t now
 	json_close(j, "]}");
 }
 
+/* A few figures again, under the short names by which scripts watch engines. */
+static void report_short(struct json *j, const struct snapshot *s)
+{
+	json_count(j, "keys", s->keys);
+	json_count(j, "map_epoch", s->map_epoch);
+	json_open(j, "shard", "{");
+	json_count(j, "entries", s->shard_entries);
+	json_count(j, "capacity", s->shard_capacity);
+	json_close(j, "}");
+}
+
 /* ---- the whole report ------------------------------------------------------------------------ */
 
 static void report_engine(struct json *j, const struct snapshot *s, uint64_t now_ns)
@@ -319,6 +335,7 @@ int report_make(const struct snapshot *s, uint64_t now_ns, char **ret_text, size
 	report_health(&j, s, now_ns);
 	report_figures(&j, s, FIGURES_ENGINE, 0);
 	report_figures(&j, s, FIGURES_RECENT, 0);
+	report_short(&j, s);
 	report_members(&j, s);
 	report_strangers(&j, s);
 	json_open(&j, "rails", "[");

@@ -295,6 +295,10 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 		"[(p[\"gaps_from_ns\"][\"300\"],p[\"rails\"],p[\"age_ns\"],p[\"figures\"]) for p in r[\"poll_cores\"]]==[(2**40,1,9,dict(poll_core_busy_seconds_total=7e-9,poll_core_spin_seconds_total=8e-9,poll_core_software_nic_seconds_total=4e-9,poll_core_gaps_over_10us_total=5,poll_core_gap_worst_seconds=6e-9))]");
 	check(text, "f[\"directory_capacity_entries\"]==4 and f[\"seeds\"]==3");
 	check(text,
+		"(r[\"keys\"],r[\"shard\"])==(f[\"pages\"],dict(entries=f[\"directory_entries\"],capacity=4)) and r[\"map_epoch\"]==f[\"map_epoch\"]");
+	check(text,
+		"all(p[n]==p[\"figures\"][\"rail_\"+n] for p in r[\"rails\"] for n in (\"pages\",\"pool_bytes\",\"pool_used_bytes\"))");
+	check(text,
 		"r[\"settings\"][\"cluster.id\"]==\"blue\" and r[\"settings\"][\"cluster.port\"]==0");
 	check(text, "r[\"calls\"][\"get\"][\"pages\"]==77");
 	check(text,

@@ -316,7 +316,7 @@ class Ends(Run):
             near = glob.glob(os.path.join(self.temporary, "peercache-bench-*", "0.sock"))
             done = harness.run([harness.program("tools/peercachectl"), "--socket", *near, "--json",
                                 "status"], capture_output=True, text=True) if near else None
-            return done and not done.returncode and json.loads(done.stdout)["disk"]["pages"]
+            return done and not done.returncode and json.loads(done.stdout)["figures"]["disk_pages"]
         threading.Thread(target=process.stderr.read, daemon=True).start()
         harness.wait_for(spilled, 30, "pages are on the disk")
         process.send_signal(signal.SIGINT)

@@ -3,6 +3,8 @@
 the same, which the engine accepts. programs-0.8.4.json has their names and flags.
 """
 
+import contextlib
+import io
 import json
 import os
 import shlex
@@ -10,11 +12,13 @@ import subprocess
 import sys
 import tomllib
 import unittest
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGE = os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")
-sys.path.insert(0, os.path.join(ROOT, "tests", "cluster"))
+sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), PACKAGE]
 import harness  # noqa: E402
+from peercache import former  # noqa: E402
 
 with open(os.path.join(ROOT, "tests", "python", "programs-0.8.4.json"), encoding="utf-8") as file:
     OLD = json.load(file)["console_scripts"]
@@ -33,9 +37,13 @@ class Former(unittest.TestCase):
         done = harness.run([sys.executable, "-m", MODULES[program], *words], capture_output=True,
                            text=True, env={**os.environ, "PYTHONPATH": PACKAGE})
         self.assertEqual(done.returncode, 2, done.stderr)
-        line = next((text for text in done.stderr.splitlines()
+        return self.settings(done.stderr)
+
+    def settings(self, said):
+        """The settings of the engine's line in what a program printed."""
+        line = next((text for text in said.splitlines()
                      if text.startswith("    peercache-engine")), None)
-        self.assertTrue(line, done.stderr)
+        self.assertTrue(line, said)
         return dict(word.split("=", 1) for word in shlex.split(line)[2::2])
 
     def checked(self, settings):
@@ -69,6 +77,16 @@ class Former(unittest.TestCase):
                 "disk.bytes": str(100 << 30), "metrics.port": "4001", "log.level": "debug",
                 "cluster.address": "10.0.0.9"}.items():
             self.assertEqual(got[name], value, name)
+
+    def test_the_line_of_peercache_meta_fits_the_ports_of_the_host(self):
+        for devices, link in ((["soft"], "tcp"), (["mlx5_0"], None)):
+            said = io.StringIO()
+            with mock.patch.object(former.config, "rails", return_value=devices), \
+                    contextlib.redirect_stderr(said):
+                self.assertEqual(former.meta([]), 2)
+            got = self.settings(said.getvalue())
+            self.assertEqual((got["rail.devices"], got.get("soft.link")), (devices[0], link))
+            self.assertRegex(said.getvalue(), r'"tcp", a host\s+with a NIC needs rail.devices=soft')
 
     def test_a_wrong_value_is_refused(self):
         done = harness.run([sys.executable, "-m", MODULES["peercache-meta"], "--bind", "nonsense"],

@@ -14,8 +14,9 @@ from peercache import config
 
 META = """\
 peercache-meta is not needed: each engine answers for all others, so "discovery_addr" names one to
-three hosts that run one. A host without SGLang runs an engine; those of RDMA hosts need an RDMA
-device, because engines with other ports refuse each other:"""
+three hosts that run one. A host without SGLang runs an engine. Engines with other ports refuse
+each other: those of RDMA hosts need an RDMA device. In a cluster with "protocol": "tcp", a host
+with a NIC needs rail.devices=soft and soft.link=tcp:"""
 STORAGE = """\
 peercache-storage-server is an engine on a host without SGLang: every engine keeps pages and serves
 them to all hosts. The line for these flags:"""
@@ -62,8 +63,11 @@ def meta(arguments: Optional[Sequence[str]] = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     host, port = bind.rsplit(":", 1)
+    devices = config.rails({})
     settings = {"cluster.address": "auto", "cluster.bind": host.strip("[]"), "cluster.port": port,
-                "rail.devices": ",".join(config.rails({})), "engine.pool_bytes": "64MiB"}
+                "rail.devices": ",".join(devices), "engine.pool_bytes": "64MiB"}
+    if devices == ["soft"]:
+        settings["soft.link"] = "tcp"  # as config.read() gives it to an engine with seeds
     if ttl:
         settings["cluster.dead_after_ms"] = str(ttl)
     put_level(options, settings)

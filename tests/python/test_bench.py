@@ -253,6 +253,11 @@ class Measures(Run):
         said = self.done("latency", "--max-bytes", "64MiB", *ENGINES, expect=2)
         self.assertRegex(said, "takes [0-9]+ MiB of memory, more than --max-bytes")
 
+    def test_a_log_that_cannot_be_written_is_an_error_of_one_line(self):
+        path = os.path.join(self.folder, "none", "log")
+        said = self.done("--log-file", path, "latency", *SMALL, expect=2)
+        self.assertEqual(said, f"peercache-bench: --log-file {path}: No such file or directory\n")
+
     def test_an_engine_that_does_not_start_is_an_error_with_its_reason(self):
         said = self.done("latency", *SMALL, "--set", "engine.huge_pages=perhaps", expect=2)
         self.assertIn("engine.huge_pages", said)
@@ -336,6 +341,52 @@ class Ends(Run):
         self.assertEqual(status, 130, out + err)
         self.assert_nothing_left()
         self.assertFalse(os.path.exists(self.reports))
+
+    def test_ctrl_c_in_the_warm_up_ends_it_without_a_report(self):
+        process = self.bench(*self.LONG, "--working-set", 256, "--warmup", 600,
+                             start_new_session=True)
+        for line in process.stderr:
+            if "warming up" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        status, out, err = harness.finish(process, 30)
+        self.assertEqual(status, 130, out + err)
+        self.assert_nothing_left()
+        self.assertFalse(os.path.exists(self.reports))
+
+    def test_ctrl_c_keeps_the_page_sizes_that_are_measured(self):
+        process = self.bench("compare", "--skip-mooncake", "--block-sizes", "4096,8192",
+                             "--duration", "0.2", "--warmup", "0", *ENGINES,
+                             start_new_session=True)
+        for line in process.stdout:
+            if "store / transport" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)  # the C program of the next size runs, or starts
+        status, out, err = harness.finish(process, 30)
+        self.assertEqual(status, 0, out + err)
+        self.assert_nothing_left()
+        self.assertTrue(self.report()["interrupted"])
+        self.assertEqual([(r["path"], r["page_bytes"]) for r in self.report()["rows"]],
+                         [("transport", 4096), ("store", 4096)])
+
+    def test_a_client_process_that_dies_leaves_the_rows_before(self):
+        process = self.bench("saturation", "--concurrencies", ",".join(64 * "1"), *SMALL,
+                             "--progress", 0, *ENGINES)
+        for line in process.stdout:
+            if line.startswith("get, 1 threads"):
+                break
+        for pid in children(process.pid):
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as words:
+                if "peercache.bench.client" in words.read():
+                    os.kill(pid, signal.SIGKILL)
+        status, out, err = harness.finish(process, 60)
+        self.assertEqual(status, 2, out + err)
+        self.assertIn("a client process ended with -9", err)
+        self.assert_nothing_left()
+        self.assertIn(len(self.report()["rows"]), range(1, 64))
+        self.assertIn("ended with -9", self.report()["failed"])
+        self.assertIn("ended with -9: see above: these are the results until then",
+                      self.text("html"))
 
     def test_its_engines_and_clients_end_when_it_is_killed(self):
         process = self.bench(*self.LONG, "--working-set", 256, start_new_session=True)

@@ -25,11 +25,11 @@ def run(given: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Returns the exit status: 1 a page was wrong or none moved, 2 wrong usage, no engine or no
-    output, 130 interrupted before there was a result."""
+    """Returns the exit status: 1 a page was wrong or none moved, 2 wrong usage, no engine, no
+    output or an error that ended it early, 130 interrupted before there was a result."""
     given = options.parse()
-    log_to(given.log_level, given.log_file)
     try:
+        log_to(given.log_level, given.log_file)
         return run(given)
     except KeyboardInterrupt:
         print("peercache-bench: interrupted", file=sys.stderr)

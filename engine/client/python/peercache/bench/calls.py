@@ -75,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         clients.close()
     if not results:
         raise RuntimeError("interrupted while a call waits: no results")
+    if stop.requested and not results[options.command]["calls"]:
+        raise KeyboardInterrupt
     got = result_of(options, results[options.command], engines.ports)
     show(got, engines.ports["warning"])
     if options.json:

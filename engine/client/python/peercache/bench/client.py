@@ -61,10 +61,15 @@ class Spec:
 
 
 def log_to(level: str, path: str) -> None:
-    """Sends the package's log to standard error and, with a path, to that file, too."""
+    """Sends the package's log to standard error and, with a path, to that file, too.
+
+    Raises OSError if the file cannot be opened.
+    """
     handlers: list[logging.Handler] = [logging.StreamHandler()]
-    if path:
-        handlers.append(logging.FileHandler(path))
+    try:
+        handlers += [logging.FileHandler(path)] if path else []
+    except OSError as error:
+        raise OSError(f"--log-file {path}: {error.strerror}") from error
     logging.basicConfig(level=level.upper(), handlers=handlers,
                         format="%(asctime)s %(levelname)s %(message)s")
 

@@ -12,7 +12,7 @@ import subprocess
 from typing import Any, Mapping
 
 from peercache import launch
-from peercache.bench import report, rows, sweep
+from peercache.bench import rows, sweep
 from peercache.bench.client import Spec
 from peercache.bench.clients import Clients, Stop
 from peercache.bench.engines import Engines
@@ -47,8 +47,8 @@ class Sized:
                 "batch": self.group.batch, "processes": 1, "writers": 0, "tokens_per_page": 0,
                 "ports": engines.ports["warning"] or engines.ports["kind"]}
 
-    def transport(self, engines: Engines) -> dict[str, Any]:
-        """The row of the C program."""
+    def transport(self, engines: Engines, stop: Stop) -> list[dict[str, Any]]:
+        """The row of the C program; none after a stop, which ends it, too."""
         options = self.options
         done = subprocess.run(
             [program(), "get", "--sockets", f"{engines.near},{engines.far}", "--page-bytes",
@@ -56,12 +56,14 @@ class Sized:
              str(options.threads), "--seconds", str(max(1, round(options.duration))),
              "--working-set", str(self.sizes.working_set * self.sizes.page), "--no-baseline",
              "--json", "/dev/stderr"], capture_output=True, text=True, check=False)
+        if stop.requested:
+            return []
         try:
             got = json.loads(done.stderr)
         except ValueError as error:
             raise RuntimeError(f"the C program ended with {done.returncode}: {done.stderr}"
                                ) from error
-        return transport_row(got, self.what(engines, "transport"))
+        return [transport_row(got, self.what(engines, "transport"))]
 
     def store(self, engines: Engines, stop: Stop) -> list[dict[str, Any]]:
         """The row of the store; none if a stop left nothing."""
@@ -78,7 +80,19 @@ class Sized:
         finally:
             clients.close()
         return [in_calls(rows.row("get", result, **self.what(engines, "store")), result)
-                for result in results.values()]
+                for result in results.values() if result["calls"]]
+
+    def measure(self, path: str, engines: Engines, stop: Stop, found: list[dict[str, Any]]) -> None:
+        """Adds the rows of the path to `found`, until a stop."""
+        if path != "store":
+            found += self.transport(engines, stop)
+            stop.measuring = bool(found)
+        if path != "transport" and not stop.requested:
+            found += self.store(engines, stop)
+        if path == "both" and not stop.requested:
+            print(f"{self.sizes.page} bytes: store / transport "
+                  f"{found[-1]['pages_per_s'] / max(found[-2]['pages_per_s'], 1e-9):.2f}",
+                  flush=True)
 
 
 def in_calls(row: dict[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,19 +139,15 @@ def run(options: argparse.Namespace) -> int:
     path = options.path if micro else "both"
     if path != "store":
         program()
-    engines, found = engines_of(options, sized), []
+    found: list[dict[str, Any]] = []
+    engines = engines_of(options, sized)
+
+    def each() -> None:
+        for one in sized:
+            if not stop.requested:
+                one.measure(path, engines, stop, found)
     try:
         sweep.warn_of_ports(engines)
-        for one in sized:
-            if path != "store" and not stop.requested:
-                found.append(one.transport(engines))
-            if path != "transport" and not stop.requested:
-                found += one.store(engines, stop)
-            if path == "both" and not stop.requested:
-                print(f"{one.sizes.page} bytes: store / transport "
-                      f"{found[-1]['pages_per_s'] / max(found[-2]['pages_per_s'], 1e-9):.2f}",
-                      flush=True)
-        return report.deliver(report.made(vars(options), engines.ports, engines.version, found,
-                                          stop.requested), options.out_dir)
+        return sweep.delivered(each, options, stop, engines, found)
     finally:
         engines.close()

@@ -31,12 +31,23 @@ def host() -> dict[str, Any]:
 
 
 def made(options: Mapping[str, Any], ports: Mapping[str, Any], engine: str,
-         rows: Sequence[Mapping[str, Any]], interrupted: bool) -> dict[str, Any]:
-    """The report of a run, as JSON has it. options: the command line."""
+         rows: Sequence[Mapping[str, Any]], interrupted: bool, failed: str) -> dict[str, Any]:
+    """The report of a run, as JSON has it. options: the command line. failed: the error that ended
+    it early, or ""."""
     return {"format": FORMAT, "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "command": options["command"], "tag": options["tag"], "options": dict(options),
             "host": host(), "ports": dict(ports), "peercache": peercache.__version__,
-            "engine": engine, "interrupted": interrupted, "rows": list(rows)}
+            "engine": engine, "interrupted": interrupted, "failed": failed,
+            "rows": list(rows)}
+
+
+def warnings_of(report: Mapping[str, Any]) -> list[str]:
+    """What a reader of the figures must know first."""
+    early = "interrupted" if report["interrupted"] else ""
+    if report["failed"]:
+        early = f"failed, {report['failed']}"
+    return list(filter(None, [report["ports"]["warning"],
+                              early and f"{early}: these are the results until then"]))
 
 
 def title_of(series: str, report: Mapping[str, Any]) -> str:
@@ -111,11 +122,8 @@ def pairs_part(pairs: Mapping[str, Any]) -> str:
 
 def page(report: Mapping[str, Any]) -> Iterator[str]:
     """The HTML page of a run."""
-    warnings = [report["ports"]["warning"]] if report["ports"]["warning"] else []
-    if report["interrupted"]:
-        warnings.append("interrupted: these are the results until then")
     name = f"peercache-bench {report['command']} {report['tag']}".strip()
-    yield from page_head(name, warnings)
+    yield from page_head(name, warnings_of(report))
     yield (f"<p>{text(report['created_at'])}, PeerCache {text(report['peercache'])}, engine "
            f"{text(report['engine'])}, {text(report['ports']['kind'])} "
            f"{text(', '.join(report['ports']['devices']))}.</p>")
@@ -162,8 +170,7 @@ def show(report: Mapping[str, Any]) -> None:
     """Prints the table of a run."""
     print(f"\npeercache-bench {report['command']}: {report['ports']['kind']} "
           f"{', '.join(report['ports']['devices'])}")
-    for warning in filter(None, [report["ports"]["warning"],
-                                 "interrupted" if report["interrupted"] else ""]):
+    for warning in warnings_of(report):
         print(warning)
     for line in table(report["rows"]):
         print(line)

@@ -8,7 +8,7 @@ import argparse
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from peercache.bench import report, rows
 from peercache.bench.client import STORE_THREADS, Client, Spec
@@ -220,7 +220,7 @@ class Run:
                           batch=group.batch, processes=options.processes, writers=writers,
                           tokens_per_page=options.tokens_per_page, note=note,
                           ports=self.engines.ports["warning"] or self.engines.ports["kind"])
-                 for op, result in results.items() if result["calls"] or not note]
+                 for op, result in results.items() if result["calls"]]
         for row in found:
             print(f"{row['op']}, {row['threads']} threads, batch {row['batch']}: "
                   f"{row['pages_per_s']:,.0f} pages/s, {row['tokens_per_s']:,.0f} tokens/s, "
@@ -252,13 +252,36 @@ class Run:
 
     def measure(self, groups: Sequence[Group]) -> int:
         """Measures all groups until a stop, and delivers the report. Returns the exit status."""
-        self.stop.measuring = True
-        for group in groups:
-            if not self.stop.requested:
-                self.group(group)
-        return report.deliver(
-            report.made(vars(self.options), self.engines.ports, self.engines.version, self.rows,
-                        self.stop.requested), self.options.out_dir)
+        def each() -> None:
+            self.stop.measuring = True
+            for group in groups:
+                if not self.stop.requested:
+                    self.group(group)
+        return delivered(each, self.options, self.stop, self.engines, self.rows)
+
+
+def delivered(measure: Callable[[], None], options: argparse.Namespace, stop: Stop,
+              engines: Engines, found: Sequence[dict[str, Any]]) -> int:
+    """Calls measure(), which adds rows to `found`, and delivers the report of those that are there
+    when it returns or fails. Returns the exit status.
+
+    Raises what measure() raised, and KeyboardInterrupt if a stop left no rows.
+    """
+    failure: Optional[Exception] = None
+    try:
+        measure()
+    except (OSError, RuntimeError, ValueError) as error:
+        failure = error
+    status = 0
+    if found:
+        status = report.deliver(
+            report.made(vars(options), engines.ports, engines.version, found,
+                        stop.requested, str(failure or "")), options.out_dir)
+    if failure:
+        raise failure
+    if not found:
+        raise KeyboardInterrupt
+    return status
 
 
 def warn_of_ports(engines: Engines) -> None:

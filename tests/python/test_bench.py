@@ -314,7 +314,8 @@ class Ends(Run):
 
     def test_evicted_pages_go_to_a_disk_that_is_emptied(self):
         process = self.bench(*self.LONG, "--op", "set", "--disk", "--set",
-                             "disk.segment_bytes=1MiB", "--set", "disk.bytes=16MiB")
+                             "disk.segment_bytes=1MiB", "--set", "disk.bytes=16MiB",
+                             "--out-dir", os.path.basename(self.reports))
 
         def spilled():
             self.assertIsNone(process.poll())

@@ -137,6 +137,14 @@ class Flags(unittest.TestCase):
         self.assertRegex(parsed("suite", "--nonsense")[1], "suite has no flag or word --nonsense")
         self.assertRegex(parsed("nonsense")[1], "invalid choice")
 
+    def test_a_disk_below_a_folder_that_no_engine_can_name_is_refused(self):
+        self.assertEqual(parsed("latency", "--disk", "--out-dir", "runs")[0].out_dir,
+                         os.path.join(os.getcwd(), "runs"))
+        for folder in ("a,b", "a$b", 'a"b', "a'"):
+            self.assertIsNotNone(parsed("latency", "--out-dir", folder)[0])
+            self.assertRegex(parsed("latency", "--disk", "--out-dir", folder)[1],
+                             "error: --disk: its files go below --out-dir, .*: give a path without")
+
     def test_the_list_is_that_of_the_program(self):
         folder = os.environ.get("PEERCACHE_0_8_4", "")
         if not folder:

@@ -161,7 +161,7 @@ def add_pages(parser: argparse.ArgumentParser, working_set: int = 4096) -> None:
     put("--working-set", type=whole(1, 1 << 30), default=working_set, metavar="PAGES",
         help=f"different pages that are read ({working_set})")
     put("--seed", type=whole(0, SEED_MAX), default=None, metavar="N",
-        help="seed of keys and order (the time; 0 of serve and drive)")
+        help="seed of the keys that are read and of order (the time; 0 of serve and drive)")
 
 
 def add_load(parser: argparse.ArgumentParser, batch: int = 32, duration: float = 10,
@@ -185,7 +185,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Where the report goes."""
     put = parser.add_argument
-    put("--out-dir", default=os.path.join(os.getcwd(), "peercache-bench-results"), metavar="DIR",
+    put("--out-dir", default="peercache-bench-results", metavar="DIR", type=os.path.abspath,
         help="folder of the reports: JSON, CSV and HTML (./peercache-bench-results)")
     put("--tag", type=tag, default="", help="name of this run, for compare")
     put("--progress", type=seconds(0, 3600), default=None, metavar="S",
@@ -346,6 +346,13 @@ def parser_of() -> argparse.ArgumentParser:
     return parser
 
 
+def check_disk(parser: argparse.ArgumentParser, folder: str) -> None:
+    """Ends the program if no setting of an engine can name a directory below the folder."""
+    if re.search("""[$",]|'$""", folder) or not folder.isprintable():
+        parser.error(f"--disk: its files go below --out-dir, {folder}: give a path without commas, "
+                     "quotes and $")
+
+
 def parse(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
     """Reads the command line. Ends the program for wrong usage."""
     parser = parser_of()
@@ -360,6 +367,8 @@ def parse(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
     if options.command == "compare" and not options.tags and not options.skip_mooncake:
         parser.error("compare: give two tags of kept runs; or --skip-mooncake, because "
                      + WITHOUT_MOONCAKE)
+    if getattr(options, "disk", False):
+        check_disk(parser, options.out_dir)
     threads = getattr(options, "writers", 0) + max(getattr(options, "concurrencies", None) or [
         getattr(options, "concurrency", 1)])
     if threads > THREADS_MAX or threads * getattr(options, "processes", 1) > ALL_MAX:

@@ -404,7 +404,8 @@ class Hosts(Run):
         self.addCleanup(hosts.close)
         pages = ["--page-size", "4096", "--working-set", "256", *ENGINES]
         inside = [["ip", "netns", "exec", name] for name in hosts.names]
-        serve = self.bench("serve", "--discovery-addr", "0.0.0.0:31998", *pages, before=inside[0])
+        serve = self.bench("serve", "--discovery-addr", "0.0.0.0:31998", "--seed", 7, "--protocol",
+                           "tcp", "--global-segment-size", "128MiB", *pages, before=inside[0])
         said = ""
         for line in serve.stdout:
             said += line
@@ -412,13 +413,15 @@ class Hosts(Run):
                 break
         drive = re.search(r"(drive --discovery-addr 10\.77\.0\.1:31998 .*)\n", said)
         self.assertTrue(drive, said + str(serve.poll() is not None and serve.communicate()))
+        self.assertIn("starting an engine, 128 MiB\n", said)
+        self.assertIn(" --seed 7 --protocol tcp\n", said)
         self.assertIn(WARNING, said)
         process = self.bench(*shlex.split(drive[1]), "--op", "exists-get", "--concurrencies", "1,4",
                              "--processes", 2, "--duration", "0.2", "--warmup", "0.05", "--tag",
                              "two", *ENGINES, before=inside[1])
         status, out, err = harness.finish(process)
         self.assertEqual(status, 0, out + err)
-        rows = self.report("drive-exists-get-rdma-two-*")["rows"]
+        rows = self.report("drive-exists-get-tcp-two-*")["rows"]
         self.assertEqual([(r["threads"], r["misses"], r["wrong"], r["pages_local"]) for r in rows],
                          [(2, 0, 0, 0), (8, 0, 0, 0)])
         self.assertTrue(all(r["pages"] > 0 and r["pages_remote"] >= r["pages"] for r in rows))

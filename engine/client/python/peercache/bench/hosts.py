@@ -39,8 +39,9 @@ def engine_of(options: argparse.Namespace, pool_bytes: int) -> Engines:
     """The engine that --sockets names, else one that is started."""
     if options.sockets:
         return Engines(options.sockets.split(","))
-    print(f"starting an engine, {pool_bytes >> 20} MiB", flush=True)
-    return Started([extra_of(options, pool_bytes)])
+    extra = extra_of(options, pool_bytes)
+    print(f"starting an engine, {extra['global_segment_size'] >> 20} MiB", flush=True)
+    return Started([extra])
 
 
 def address_of(socket: str) -> str:
@@ -67,8 +68,8 @@ def serve(options: argparse.Namespace) -> int:
         sweep.preload(spec_of(options, sizes, engines.far, sizes.preload))
         print(f"serving; on another host: peercache-bench drive --discovery-addr "
               f"{address_of(engines.near)} --layout {options.layout} --page-size "
-              f"{options.page_size} --working-set {options.working_set}\nCtrl-C ends it",
-              flush=True)
+              f"{options.page_size} --working-set {options.working_set} --seed {options.seed} "
+              f"--protocol {options.protocol}\nCtrl-C ends it", flush=True)
         stop.measuring = True
         while not stop.requested:
             time.sleep(0.1)

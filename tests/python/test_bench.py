@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from peercache.bench import sweep  # noqa: E402
+from peercache.bench import compare, sweep  # noqa: E402
 
 # The line that users of PeerCache 0.8.4 know.
 LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 "
@@ -261,6 +261,20 @@ class Measures(Run):
     def test_an_engine_that_does_not_start_is_an_error_with_its_reason(self):
         said = self.done("latency", *SMALL, "--set", "engine.huge_pages=perhaps", expect=2)
         self.assertIn("engine.huge_pages", said)
+
+
+class Parts(unittest.TestCase):
+    """Single functions, without engines."""
+
+    def test_latency_is_not_compared_with_a_sweep(self):
+        same = {"op": "get", "path": "store", "layout": "mla", "page_bytes": 4096, "batch": 1,
+                "processes": 1, "threads": 1, "writers": 0}
+        rows = [{**same, "note": note} for note in ("latency", "peak")]
+        pairs, alone = compare.pairs_of({"rows": rows}, {"rows": rows[::-1]})
+        self.assertEqual([(old["note"], new["note"]) for old, new in pairs],
+                         [("latency", "latency"), ("peak", "peak")])
+        self.assertEqual(alone, 0)
+        self.assertNotEqual(compare.name_of(rows[0]), compare.name_of(rows[1]))
 
 
 class Kept(Run):

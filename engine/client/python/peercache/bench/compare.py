@@ -11,7 +11,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from peercache.bench import plot
 from peercache.bench.plot import text
 from peercache.bench.report import FORMAT, free_name, page_head
-from peercache.bench.rows import SAME
+from peercache.bench.rows import is_latency, key_of
 
 COMPARED = (("pages/s", "pages_per_s"), ("p50 us", "p50_us"), ("p99 us", "p99_us"))
 
@@ -36,16 +36,16 @@ def kept(folder: str, tag: str) -> dict[str, Any]:
 def name_of(row: Mapping[str, Any]) -> str:
     """What a row measured, in words."""
     writers = f", {row['writers']} writers" if row["writers"] else ""
-    return (f"{row['op']} ({row['path']}), {row['page_bytes']} B, batch {row['batch']}, "
+    latency = " latency" if is_latency(row) else ""
+    return (f"{row['op']}{latency} ({row['path']}), {row['page_bytes']} B, batch {row['batch']}, "
             f"{row['threads']} threads{writers}")
 
 
 def pairs_of(old: Mapping[str, Any], new: Mapping[str, Any]
              ) -> tuple[list[tuple[Any, Any]], int]:
     """The rows of both reports with the same settings, and the number of rows without a partner."""
-    at = {tuple(row[name] for name in SAME): row for row in new["rows"]}
-    pairs = [(row, at[key]) for row in old["rows"]
-             if (key := tuple(row[name] for name in SAME)) in at]
+    at = {key_of(row): row for row in new["rows"]}
+    pairs = [(row, at[key]) for row in old["rows"] if (key := key_of(row)) in at]
     return pairs, len(old["rows"]) + len(new["rows"]) - 2 * len(pairs)
 
 
@@ -68,8 +68,7 @@ def page(tags: Sequence[str], pairs: Sequence[tuple[Any, Any]], notes: Sequence[
     """The HTML page of a comparison."""
     yield from page_head(f"peercache-bench: {tags[1]} beside {tags[0]}", notes)
     for op in dict.fromkeys(old["op"] for old, _ in pairs):
-        part = [(old, new) for old, new in pairs if old["op"] == op and
-                "latency" not in old["note"]]
+        part = [(old, new) for old, new in pairs if old["op"] == op and not is_latency(old)]
         if len(part) > 1:
             yield from plot.part({
                 "title": f"{op}: pages/s{'; ' + notes[0] if notes else ''}", "x_label": "threads",

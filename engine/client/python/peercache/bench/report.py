@@ -11,7 +11,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 import peercache
 from peercache.bench import plot
 from peercache.bench.plot import text
-from peercache.bench.rows import COLUMNS, cell, columns, table
+from peercache.bench.rows import COLUMNS, cell, columns, is_latency, table
 
 FORMAT = "peercache-bench 1"  # of the JSON; compare reads no other
 
@@ -60,7 +60,7 @@ def sweeps(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any
     """The rows of each op that has several numbers of threads, in their order, without latency."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if "latency" not in row["note"]:
+        if not is_latency(row):
             found.setdefault(row["op"], []).append(row)
     return {op: part for op, part in found.items() if len({r["threads"] for r in part}) > 1}
 
@@ -88,7 +88,7 @@ def series_of(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                "y_label": "us", "x": x,
                "lines": {label: line(part, name) for label, name in (
                    ("p50", "p50_us"), ("p95", "p95_us"), ("p99", "p99_us"))}}
-    rest = [r for r in report["rows"] if r["op"] not in found or "latency" in r["note"]]
+    rest = [r for r in report["rows"] if r["op"] not in found or is_latency(r)]
     if rest:
         shares = ("p50_us", "p95_us", "p99_us", "p999_us", "max_us")
         yield {"title": title_of("latency of a call", report), "x_label": "share of the calls",

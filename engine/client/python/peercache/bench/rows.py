@@ -9,7 +9,7 @@ COLUMNS = ("op", "path", "layout", "page_bytes", "batch", "processes", "threads"
            "missed_calls", "missed_p50_us", "missed_p99_us", "missed_max_us", "pages_local",
            "pages_remote", "errors", "note", "ports")
 SHARES = (("p50_us", .5), ("p95_us", .95), ("p99_us", .99), ("p999_us", .999))
-# What must be equal for two rows to be compared.
+# What must be equal for two rows to be compared; see key_of().
 SAME = ("op", "path", "layout", "page_bytes", "batch", "processes", "threads", "writers")
 TABLE = (("op", "op"), ("path", "path"), ("page bytes", "page_bytes"), ("threads", "threads"),
          ("batch", "batch"), ("pages/s", "pages_per_s"),
@@ -57,6 +57,16 @@ def mark_peak(rows: Sequence[dict[str, Any]]) -> None:
     if len(rows) > 1 and max(rates) > 0:
         best = rows[rates.index(max(rates))]
         best["note"] = f"{best['note']} peak".strip()
+
+
+def is_latency(one: Mapping[str, Any]) -> bool:
+    """True for a row that measures latency, and is no point of a sweep."""
+    return "latency" in one["note"]
+
+
+def key_of(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What the row measured: rows of two runs are compared if this is equal."""
+    return (is_latency(one), *(one[name] for name in SAME))
 
 
 def cell(name: str, value: Any) -> str:

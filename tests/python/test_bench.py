@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from peercache.bench import compare, sweep  # noqa: E402
+from peercache.bench import compare, options, sweep  # noqa: E402
 
 # The line that users of PeerCache 0.8.4 know.
 LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 "
@@ -265,6 +265,16 @@ class Measures(Run):
 
 class Parts(unittest.TestCase):
     """Single functions, without engines."""
+
+    def test_the_memory_that_is_planned_is_that_of_the_clients(self):
+        for threads, writers, processes in ((1, 0, 1), (16, 0, 2), (17, 0, 1), (33, 3, 2)):
+            given = options.parse(["throughput", "--concurrency", str(threads), "--writers",
+                                   str(writers), "--processes", str(processes)])
+            group, = sweep.groups_of(given)
+            sizes = sweep.Sizes(given, [group], 1)
+            specs = sweep.specs_of(given, "", sizes, group)
+            self.assertEqual(sum(spec.slots * spec.stores for spec in specs) + sizes.preload,
+                             sizes.clients // sizes.page)
 
     def test_latency_is_not_compared_with_a_sweep(self):
         same = {"op": "get", "path": "store", "layout": "mla", "page_bytes": 4096, "batch": 1,

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from peercache import config
-from peercache.bench.client import STORE_THREADS, Client, Spec
+from peercache.bench.client import Client, Spec, pools_of
 from peercache.bench.clients import Clients, Stop
 from peercache.bench.engines import Engines
 from peercache.bench.sweep import PRELOADER
@@ -56,10 +56,10 @@ def run(options: argparse.Namespace) -> int:
     pages = max(options.working_set // options.page_bytes, options.batch)
 
     def spec(socket: str, threads: int, index: int) -> Spec:
-        return Spec(socket, options.page_bytes, 1 if options.shape == "mla" else 2,
-                    options.batch * min(threads, STORE_THREADS), pages, options.seed,
-                    -(-threads // STORE_THREADS), index, options.private_memory,
-                    options.log_level, options.log_file)
+        stores, slots = pools_of(options.batch, threads)
+        return Spec(socket, options.page_bytes, 1 if options.shape == "mla" else 2, slots, pages,
+                    options.seed, stores, index, options.private_memory, options.log_level,
+                    options.log_file)
 
     if options.command != "set":
         far = Client(spec(engines.far, 1, PRELOADER))

@@ -74,6 +74,11 @@ def log_to(level: str, path: str) -> None:
                         format="%(asctime)s %(levelname)s %(message)s")
 
 
+def pools_of(batch: int, threads: int) -> tuple[int, int]:
+    """The stores of a process with this number of threads, and the pages of each host pool."""
+    return -(-threads // STORE_THREADS), batch * min(threads, STORE_THREADS)
+
+
 class Client:
     """A store attached to a running engine, and its host pool. Up to STORE_THREADS threads share
     them, as in SGLang."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
 
 from peercache.bench import report, rows
-from peercache.bench.client import STORE_THREADS, Client, Spec
+from peercache.bench.client import Client, Spec, pools_of
 from peercache.bench.clients import Clients, Stop
 from peercache.bench.engines import Engines, Started, free_port
 from peercache.bench.options import ALL_MAX, THREADS_MAX
@@ -73,7 +73,8 @@ class Sizes:
             raise ValueError(f"a page has {self.page} bytes, and an engine stores "
                              f"at most {64 << 20}: lower --page-size")
         writers = writers_of(options)
-        self.slots = max(g.batch * (g.most(options) + writers) for g in groups)
+        self.slots = max(stores * slots for stores, slots in (
+            pools_of(g.batch, g.most(options) + writers) for g in groups))
         self.working_set = max([options.working_set] + [g.batch for g in groups])
         self.preload = max(1, min(PRELOAD_PAGES, PRELOAD_BYTES // self.page, self.working_set))
         least = max(POOL_MIN, PAGES_IN_POOL << (self.page - 1).bit_length()) * rails
@@ -132,10 +133,9 @@ def engines_of(options: argparse.Namespace, sizes: Sizes) -> Engines:
 
 def specs_of(options: argparse.Namespace, socket: str, sizes: Sizes, group: Group) -> list[Spec]:
     """The client processes of a group."""
-    threads = group.most(options) + writers_of(options)
-    return [Spec(socket, sizes.page, sizes.segments, group.batch * min(threads, STORE_THREADS),
-                 sizes.working_set, options.seed, -(-threads // STORE_THREADS), index,
-                 log_level=options.log_level, log_file=options.log_file)
+    stores, slots = pools_of(group.batch, group.most(options) + writers_of(options))
+    return [Spec(socket, sizes.page, sizes.segments, slots, sizes.working_set, options.seed, stores,
+                 index, log_level=options.log_level, log_file=options.log_file)
             for index in range(options.processes)]
 
 

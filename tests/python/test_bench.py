@@ -19,12 +19,13 @@ import tempfile
 import threading
 import time
 import unittest
+from types import SimpleNamespace
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from peercache.bench import compare, options, sweep  # noqa: E402
+from peercache.bench import client, clients, compare, options, sweep  # noqa: E402
 
 # The line that users of PeerCache 0.8.4 know.
 LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 "
@@ -275,6 +276,15 @@ class Parts(unittest.TestCase):
             specs = sweep.specs_of(given, "", sizes, group)
             self.assertEqual(sum(spec.slots * spec.stores for spec in specs) + sizes.preload,
                              sizes.clients // sizes.page)
+
+    def test_seconds_are_from_the_first_call_of_all_processes_to_the_last(self):
+        total = {}
+        for first, last in ((5, 8), (0, 0), (2, 6)):  # in s; the second one made no call
+            caller = SimpleNamespace(calls=first, hits=first, misses=0, wrong=0, call_ns=1,
+                                     first_ns=first * 10 ** 9, last_ns=last * 10 ** 9,
+                                     hit=client.Histogram(), missed=client.Histogram())
+            clients.merge(total, json.loads(json.dumps(client.result([caller], {}))))
+        self.assertEqual((total["seconds"], total["calls"], total["threads"]), (6, 7, 3))
 
     def test_latency_is_not_compared_with_a_sweep(self):
         same = {"op": "get", "path": "store", "layout": "mla", "page_bytes": 4096, "batch": 1,

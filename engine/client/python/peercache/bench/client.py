@@ -253,11 +253,11 @@ def result(callers: Sequence[Caller], grown: dict[str, int]) -> dict[str, Any]:
     for caller in callers:
         hit.merge(caller.hit)
         missed.merge(caller.missed)
-    begun = [c.first_ns for c in callers if c.calls]
-    seconds = (max(c.last_ns for c in callers) - min(begun)) / 1e9 if begun else 0.0
     return {"threads": len(callers), "calls": sum(c.calls for c in callers),
             "hits": sum(c.hits for c in callers), "misses": sum(c.misses for c in callers),
-            "wrong": sum(c.wrong for c in callers), "seconds": seconds,
+            "wrong": sum(c.wrong for c in callers),
+            "first_ns": min((c.first_ns for c in callers if c.calls), default=0),
+            "last_ns": max(c.last_ns for c in callers),
             # as in the C program: the sum of the threads' rates, each over the time in its calls
             "call_rate": sum(c.hits * 1e9 / c.call_ns for c in callers if c.call_ns),
             "hit": hit.plain(), "missed": missed.plain(), "counted": grown}

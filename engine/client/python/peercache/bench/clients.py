@@ -159,15 +159,21 @@ class Clients:
 
 
 def merge(total: dict[str, Any], one: Mapping[str, Any]) -> None:
-    """Adds the result of one process and op to `total`, an empty dict at first."""
+    """Adds the result of one process and op to `total`, an empty dict at first.
+
+    "seconds" are from the first call of all processes to the last one: they share a clock.
+    """
     for name, value in one.items():
         if name in ("hit", "missed"):
             total.setdefault(name, Histogram()).merge(Histogram.read(value))
-        elif name == "seconds":
-            total[name] = max(total.get(name, 0.0), value)
+        elif name == "first_ns":  # 0 without calls
+            total[name] = min(filter(None, (total.get(name), value)), default=0)
+        elif name == "last_ns":
+            total[name] = max(total.get(name, 0), value)
         elif name == "counted":
             counted = total.setdefault(name, {})
             for what, count in value.items():
                 counted[what] = counted.get(what, 0) + count
         else:
             total[name] = total.get(name, 0) + value
+    total["seconds"] = (total["last_ns"] - total["first_ns"]) / 1e9

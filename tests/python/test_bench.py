@@ -20,6 +20,7 @@ import threading
 import time
 import unittest
 from types import SimpleNamespace
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
@@ -285,6 +286,18 @@ class Parts(unittest.TestCase):
                                      hit=client.Histogram(), missed=client.Histogram())
             clients.merge(total, json.loads(json.dumps(client.result([caller], {}))))
         self.assertEqual((total["seconds"], total["calls"], total["threads"]), (6, 7, 3))
+
+    def test_a_run_with_the_seed_of_another_one_stores_new_pages(self):
+        spec = client.Spec("", 4096, 1, 8, 256, seed=7)
+        one = SimpleNamespace(spec=spec, pool=mock.Mock())
+        point = {"batch": 8, "number": 1}
+        seen = set()
+        for _ in range(3):
+            caller = client.Caller(one, point, "set", 0)
+            for _ in range(3):
+                first = caller.choose()
+                seen |= set(range(first, first + 8))
+        self.assertEqual(len(seen), 72)
 
     def test_latency_is_not_compared_with_a_sweep(self):
         same = {"op": "get", "path": "store", "layout": "mla", "page_bytes": 4096, "batch": 1,

@@ -186,7 +186,10 @@ class Caller:
         first = index % STORE_THREADS * self.batch
         self.slots = Indices(range(first, first + self.batch))
         self.random = random.Random(f"{client.spec.seed} {client.spec.index} {index}")
-        self.next = (int(point["number"]) << 96) + (client.spec.index << 80) + (index << 64)
+        # Pages that are stored anew. No run has those of an earlier one with its seed: a thread
+        # stores fewer pages than nanoseconds go by.
+        self.next = (int(point["number"]) << 96) + (client.spec.index << 80) + (index << 64) + \
+            time.time_ns()
         self.calls = self.hits = self.misses = self.wrong = self.call_ns = 0
         self.first_ns = self.last_ns = 0
         self.hit, self.missed = Histogram(), Histogram()

@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from peercache.bench import client, clients, compare, options, sweep  # noqa: E402
+from peercache.bench import client, clients, compare, engines, options, sweep  # noqa: E402
 
 # The line that users of PeerCache 0.8.4 know.
 LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 "
@@ -308,6 +309,21 @@ class Parts(unittest.TestCase):
                          [("latency", "latency"), ("peak", "peak")])
         self.assertEqual(alone, 0)
         self.assertNotEqual(compare.name_of(rows[0]), compare.name_of(rows[1]))
+
+    def test_a_port_that_a_test_has_reserved_is_not_taken(self):
+        taken, used = socket.socket(socket.AF_UNIX), socket.socket()
+        self.addCleanup(taken.close)
+        self.addCleanup(used.close)
+        used.bind(("127.0.0.1", 0))
+        reserved, = harness.cluster.free_ports(1)
+        wanted, = harness.cluster.free_ports(1)
+        harness.cluster.PORTS.pop().close()
+        tried = [31997, 31998, reserved, used.getsockname()[1], wanted]
+        with mock.patch.object(engines.random, "randrange", side_effect=tried):
+            self.assertEqual(engines.free_port(), wanted)
+        self.addCleanup(engines.RESERVED.pop().close)
+        with self.assertRaises(OSError):  # it stays reserved
+            taken.bind(f"\0peercache-port-{wanted}")
 
 
 class Kept(Run):

@@ -19,19 +19,33 @@ from peercache import Session, config, launch
 
 MEET_SECONDS = 60.0  # until two engines must have met
 GONE_SECONDS = 30.0  # until the keeper of an engine without clients must have ended
+DEFAULT_PORTS = (31997, 31998)  # of the engine: metrics.port, cluster.port
+RESERVED: list[socket.socket] = []  # one for each port that free_port() has returned
 NOT_A_NIC = "not a NIC: do not quote"
 
 
+def reserve(port: int) -> bool:
+    """Takes the TCP port for this process until it ends, if no socket of 127.0.0.1 uses it. False:
+    it is taken. The name of the socket in RESERVED is that of tools/cluster.py."""
+    taken = socket.socket(socket.AF_UNIX)
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+        taken.bind(f"\0peercache-port-{port}")
+    except OSError:
+        taken.close()
+        return False
+    RESERVED.append(taken)
+    return True
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on, below the range of ephemeral ports."""
+    """A TCP port of 127.0.0.1 that nothing uses, for this process alone: below the range of
+    ephemeral ports, and no default of the engine."""
     for _ in range(1000):
         port = random.randrange(15000, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
+        if port not in DEFAULT_PORTS and reserve(port):
+            return port
     raise RuntimeError("no free TCP port on 127.0.0.1")
 
 

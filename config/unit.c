@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define PID_MAX (1L << 22) /* of Linux */
+#define LINE_BYTES 1024
 
 /* ---- the unit -------------------------------------------------------------------------------- */
 
@@ -24,51 +25,115 @@ static const char *value_of(const char *line, const char *name)
 	return strncmp(line, name, bytes) == 0 && line[bytes] == '=' ? line + bytes + 1 : NULL;
 }
 
-static void line_take(struct unit *unit, const char *line, bool *loaded)
+/* Adds the folders that `value` names below `root` to a list. False: it is full. */
+static bool list_add(char list[UNIT_FOLDERS_BYTES], const char *root, const char *value)
 {
+	char copy[LINE_BYTES], *rest = NULL;
+	size_t used = strlen(list);
+
+	snprintf(copy, sizeof(copy), "%s", value);
+	for (char *at = strtok_r(copy, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
+		int bytes = snprintf(list + used, UNIT_FOLDERS_BYTES - used, "%s%s ", root,
+			at + strspn(at, "-+")); /* the prefixes of ReadWritePaths= */
+
+		if (bytes < 0 || (size_t)bytes >= UNIT_FOLDERS_BYTES - used) {
+			list[used] = '\0';
+			return false;
+		}
+		used += (size_t)bytes;
+	}
+	return true;
+}
+
+/* False: the line has more than is understood, so that `strict` is not known. */
+static bool line_take(struct unit *unit, const char *line, bool *loaded)
+{
+	static const struct {
+		const char *name, *root;
+	} made[] = {{"RuntimeDirectory", "/run/"}, {"StateDirectory", "/var/lib/"},
+		{"CacheDirectory", "/var/cache/"}, {"LogsDirectory", "/var/log/"}};
 	const char *value;
 
 	if ((value = value_of(line, "LoadState")) != NULL)
 		*loaded = strcmp(value, "loaded") == 0;
 	if ((value = value_of(line, "User")) != NULL && *value)
 		snprintf(unit->user, sizeof(unit->user), "%.63s", value);
-	if ((value = value_of(line, "RuntimeDirectory")) != NULL)
-		snprintf(unit->runtime, sizeof(unit->runtime), "%.255s", value);
 	if ((value = value_of(line, "MainPID")) != NULL)
 		unit->pid = strtol(value, NULL, 10);
+	if ((value = value_of(line, "ProtectSystem")) != NULL)
+		unit->strict = strcmp(value, "strict") == 0;
+	if ((value = value_of(line, "ReadWritePaths")) != NULL)
+		return list_add(unit->writes, "", value);
+	for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++)
+		if ((value = value_of(line, made[i].name)) != NULL)
+			return list_add(unit->makes, made[i].root, value);
+	value = value_of(line, "BindPaths");
+	return !value || !*value;
 }
 
 bool unit_read(struct unit *ret)
 {
-	char line[1024];
-	bool loaded = false;
-	FILE *file = popen("exec timeout 5 systemctl show " UNIT_NAME
-			   " -p LoadState -p User -p RuntimeDirectory -p MainPID 2>/dev/null",
+	char line[LINE_BYTES];
+	bool loaded = false, known = true;
+	FILE *file = popen(
+		"exec timeout 5 systemctl show " UNIT_NAME
+		" -p LoadState -p User -p MainPID -p ProtectSystem -p ReadWritePaths -p BindPaths"
+		" -p RuntimeDirectory -p StateDirectory -p CacheDirectory -p LogsDirectory 2>/dev/null",
 		"re");
 
 	*ret = (struct unit){.user = "root"};
 	if (!file)
 		return false;
 	while (fgets(line, sizeof(line), file)) {
-		line[strcspn(line, "\n")] = '\0';
-		line_take(ret, line, &loaded);
+		size_t bytes = strcspn(line, "\n");
+
+		known &= line[bytes] == '\n'; /* a line that is too long comes in parts */
+		line[bytes] = '\0';
+		known &= line_take(ret, line, &loaded);
 	}
+	ret->strict &= known;
 	if (ret->pid < 0 || ret->pid > PID_MAX)
 		ret->pid = 0;
 	return pclose(file) == 0 && loaded;
 }
 
-bool unit_makes(const struct unit *unit, const char *folder)
+/* Is the folder in the list or, with `below`, below a folder of it? */
+static bool list_has(const char list[UNIT_FOLDERS_BYTES], const char *folder, bool below)
 {
-	char list[sizeof(unit->runtime)], path[sizeof(unit->runtime) + 8], *rest = NULL;
+	char copy[UNIT_FOLDERS_BYTES], *rest = NULL;
 
-	snprintf(list, sizeof(list), "%s", unit->runtime);
-	for (char *at = strtok_r(list, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
-		snprintf(path, sizeof(path), "/run/%s", at);
-		if (strcmp(path, folder) == 0)
+	snprintf(copy, sizeof(copy), "%s", list);
+	for (char *at = strtok_r(copy, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
+		size_t bytes = strlen(at);
+
+		while (bytes && at[bytes - 1] == '/')
+			bytes--;
+		if (strncmp(folder, at, bytes))
+			continue;
+		if (strspn(folder + bytes, "/") == strlen(folder + bytes) ||
+			(below && folder[bytes] == '/'))
 			return true;
 	}
 	return false;
+}
+
+bool unit_makes(const struct unit *unit, const char *folder)
+{
+	return list_has(unit->makes, folder, false);
+}
+
+bool unit_writes(const struct unit *unit, const char *folder)
+{
+	char *real;
+	bool writes = !unit->strict || folder[0] != '/' || list_has(unit->makes, folder, true) ||
+		      list_has(unit->writes, folder, true);
+
+	if (writes)
+		return true;
+	real = realpath(folder, NULL);
+	writes = real && (list_has(unit->makes, real, true) || list_has(unit->writes, real, true));
+	free(real);
+	return writes;
 }
 
 /* ---- its user -------------------------------------------------------------------------------- */

@@ -11,17 +11,22 @@
 #include "config/limits.h"
 
 #define UNIT_NAME "peercache-engine.service"
+#define UNIT_FOLDERS_BYTES 1024
 
 struct unit {
 	char user[NAME_BYTES_MAX]; /* "root" if the unit names none */
-	char runtime[256];         /* folders below /run that systemd makes for it, by spaces */
-	long pid;                  /* of its process; 0: it does not run */
+	/* by spaces: the folders that systemd makes for it, and those of ReadWritePaths= */
+	char makes[UNIT_FOLDERS_BYTES], writes[UNIT_FOLDERS_BYTES];
+	bool strict; /* all others are read-only */
+	long pid;    /* of its process; 0: it does not run */
 };
 
 /* Asks systemctl, for a few seconds at most. False: this host lacks that unit, or systemd. */
 bool unit_read(struct unit *ret);
-/* Does systemd make that folder when it starts the unit? */
+/* Does systemd make that folder, for the user of the unit, when it starts the unit? */
 bool unit_makes(const struct unit *unit, const char *folder);
+/* May the unit write there, as far as its mounts are known? Modes are not examined. */
+bool unit_writes(const struct unit *unit, const char *folder);
 
 /* Can this process see files as that user? 0; -EPERM: only root and that user; -ENOENT: no user. */
 int user_allowed(const char *name);

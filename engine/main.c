@@ -298,7 +298,7 @@ static int plan_and_serve(const struct settings *settings, const struct argument
 /* The user for which --check answers. */
 struct check_as {
 	const char *user; /* --user, or that of the unit; NULL: the caller */
-	struct unit unit; /* of that user; without `runtime`: none */
+	struct unit unit; /* of that user; empty: none */
 	bool allowed;     /* this process is that user now */
 };
 
@@ -322,7 +322,7 @@ static int check_as_read(int argc, char **argv, struct check_as *ret)
 	if (!check_only)
 		return ret->user ? refused("--user goes with --check") : -1;
 	if (!unit_read(&ret->unit) || (ret->user && strcmp(ret->user, ret->unit.user)))
-		ret->unit.runtime[0] = '\0';
+		ret->unit = (struct unit){.pid = 0};
 	else
 		ret->user = ret->unit.user;
 	if (ret->user)
@@ -366,7 +366,7 @@ static int check(struct settings *settings, const struct check_as *as)
 	/* an address that is not found is one of the things that are known to be wrong */
 	(void)address_settle(settings);
 	planned = plan_make(topology, settings, &plan);
-	rc = control_check(settings, &plan, check_left_out(as, settings));
+	rc = control_check(settings, &plan, &as->unit, check_left_out(as, settings));
 	topology_close(topology);
 	/* -EBUSY: an engine that serves has claimed a core that rail.cores names */
 	if (rc < 0 || (planned < 0 && planned != -EBUSY))

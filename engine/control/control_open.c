@@ -554,20 +554,25 @@ static int etcd_check(struct control *control)
 	return rc;
 }
 
-int control_check(const struct settings *settings, const struct plan *plan, unsigned unchecked)
+int control_check(const struct settings *settings, const struct plan *plan, const struct unit *unit,
+	unsigned unchecked)
 {
 	static const struct {
 		int (*check)(struct control *control);
 		unsigned needs; /* is left out with any of these */
 	} checks[] = {{control_identity_open, 0}, {address_check, 0}, {member_seeds_check, 0},
-		{etcd_check, UNCHECKED_FILES}, {tier_check, UNCHECKED_FILES},
-		{socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET}, {client_access_check, 0},
-		{metrics_port_check, 0}, {memory_check, 0}};
+		{etcd_check, UNCHECKED_FILES}, {socket_check, UNCHECKED_FILES | UNCHECKED_SOCKET},
+		{client_access_check, 0}, {metrics_port_check, 0}, {memory_check, 0}};
 	struct control *control = control_new(settings, plan);
 	int rc = control ? 0 : -ENOMEM;
 
 	for (size_t i = 0; control && i < sizeof(checks) / sizeof(checks[0]); i++) {
 		int failed = checks[i].needs & unchecked ? 0 : checks[i].check(control);
+
+		rc = failed < 0 && rc == 0 ? failed : rc;
+	}
+	if (!(unchecked & UNCHECKED_FILES)) {
+		int failed = tier_check(settings, unit);
 
 		rc = failed < 0 && rc == 0 ? failed : rc;
 	}

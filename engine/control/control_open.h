@@ -9,6 +9,7 @@
 struct control;
 struct plan;
 struct settings;
+struct unit;
 
 /* What control_check() leaves out. */
 enum control_unchecked {
@@ -17,9 +18,11 @@ enum control_unchecked {
 };
 /*
  * For --check: logs everything that is known to be wrong with the settings on this host, as far as
- * it needs nothing that a serving engine may hold. Returns 0 or the first -errno.
+ * it needs nothing that a serving engine may hold. `unit` starts the engine; empty: another program
+ * does. Returns 0 or the first -errno.
  */
-int control_check(const struct settings *settings, const struct plan *plan, unsigned unchecked);
+int control_check(const struct settings *settings, const struct plan *plan, const struct unit *unit,
+	unsigned unchecked);
 /*
  * Builds all parts; the engine serves clients from control_run() on. Returns 0 or -errno, after
  * logging the reason.

@@ -108,8 +108,11 @@ static void path_examine(struct doctor *d, const struct paths *paths, const char
 	unsigned same;
 
 	if (statfs(path, &fs) < 0) {
-		/* a directory that is not there is a finding of the settings */
-		found(d, DOCTOR_UNKNOWN, path, NULL, "%s", strerror(errno));
+		/* another directory that is not there is a finding of the settings */
+		found(d, DOCTOR_UNKNOWN, path, NULL, "%s",
+			d->of_unit && unit_makes(&d->unit, path)
+				? "systemd makes it at the first start of the engine"
+				: strerror(errno));
 		return;
 	}
 	for (size_t i = 0; i < sizeof(unfit) / sizeof(unfit[0]); i++) {

@@ -97,6 +97,37 @@ class Users(Played):
             done = self.check(*small(f"engine.socket=/run/{folder}/e.sock"))
             self.assertEqual(done.returncode, status, done.stdout + done.stderr)
 
+    def test_a_state_directory_is_made_by_the_first_start(self):
+        few = ("disk.bytes=64MiB", "disk.segment_bytes=8MiB")
+        self.unit(StateDirectory="a peercache-test-none", ProtectSystem="strict")
+        for folder, status in (("none", 0), ("none/", 0), ("none/below", 2), ("other", 2)):
+            path = f"/var/lib/peercache-test-{folder}"
+            done = self.check(*small(f"disk.paths={path}", *few))
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            if status:
+                self.assertIn(f"disk.paths: {path}: No such file", done.stderr)
+        path = "/var/lib/peercache-test-none"
+        findings = self.doctor(*small(f"disk.paths={path}", *few))
+        self.named(findings, "disk", path, "", "unknown")
+        self.assertNotIn("found", {f["state"] for f in findings if f["check"] == "settings"})
+
+    def test_a_path_that_the_unit_sees_read_only_is_found(self):
+        disk = self.private(pwd.getpwnam(USER).pw_uid)
+        words = small(f"disk.paths={disk}", "disk.bytes=64MiB", "disk.segment_bytes=8MiB")
+        strict = {"StateDirectory": "peercache", "ProtectSystem": "strict"}
+        parent = os.path.dirname(disk)
+        for values, status in (
+                ({}, 2), ({"ReadWritePaths": f"/a -{disk}/"}, 0), ({"ReadWritePaths": parent}, 0),
+                ({"ReadWritePaths": f"{disk}-other"}, 2), ({"ReadWritePaths": "/"}, 0),
+                ({"ReadWritePaths": f"{disk}/below"}, 2), ({"BindPaths": "/a:/b:rbind"}, 0),
+                ({"ReadWritePaths": "/" + "a" * 2000}, 0), ({"ProtectSystem": "full"}, 0)):
+            self.unit(**{**strict, **values})
+            done = self.check(*words)
+            self.assertEqual(done.returncode, status, (values, done.stdout + done.stderr))
+            if status:
+                self.assertIn(f"ReadWritePaths={disk} in a drop-in", done.stderr)
+        self.assertEqual(self.check("--user", "root", *words).returncode, 0, "it is not the unit")
+
     def test_what_another_user_sees_is_unknown(self):
         words = small(f"engine.socket={self.private(pwd.getpwnam(USER).pw_uid)}/e.sock")
         findings = self.doctor(*words, before=self.stranger())

@@ -31,6 +31,8 @@ struct ctl_done;
 struct ctl_op;
 struct page_report;
 struct rpc_link;
+struct settings;
+struct unit;
 struct waiter;
 struct Pc__Promote;
 struct Pc__Promoted;
@@ -466,10 +468,10 @@ enum tier_state { TIER_OPENING, TIER_SERVING, TIER_FAILED };
 
 int tier_open(struct control *control);
 /*
- * For --check: logs what can be known to be wrong with disk.paths without opening the disk. Returns
- * 0 or -errno.
+ * For --check: logs what can be known to be wrong with disk.paths without opening the disk. `unit`
+ * is as for control_check(). Returns 0 or -errno.
  */
-int tier_check(struct control *control);
+int tier_check(const struct settings *settings, const struct unit *unit);
 void tier_close(struct control *control);
 /* Once in each turn of the loop: writes and reads what has become due. Returns how much it did. */
 unsigned tier_turn(struct control *control);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/unit.h"
 #include "engine/control/pages/tier_inner.h"
 
 int tier_paths_split(const struct settings *s, char *text, struct disk_options *ret)
@@ -33,22 +34,31 @@ int tier_paths_split(const struct settings *s, char *text, struct disk_options *
 	return 0;
 }
 
-/* Checks one directory. *ret_device: its file system. */
-static int path_check(const char *name, uint64_t *ret_device)
+/* Checks one directory. *ret_device: its file system; 0: not known, systemd will make it. */
+static int path_check(const char *name, const struct unit *unit, uint64_t *ret_device)
 {
-	struct stat st;
+	struct stat st = {.st_dev = 0};
 	int rc = stat(name, &st) < 0 ? -errno : 0;
+	bool made = unit_makes(unit, name);
 
+	*ret_device = st.st_dev;
+	if (rc == -ENOENT && made)
+		return 0;
 	if (rc == 0 && !S_ISDIR(st.st_mode))
 		rc = -ENOTDIR;
-	if (rc == 0 && access(name, R_OK | W_OK | X_OK) < 0)
+	if (rc == 0 && !made && access(name, R_OK | W_OK | X_OK) < 0)
 		rc = -errno;
 	if (rc < 0)
 		log_error(
 			"disk.paths: %s: %s; give a directory that exists and that this user may write to",
 			name, strerror(-rc));
-	else
-		*ret_device = st.st_dev;
+	else if (!unit_writes(unit, name)) {
+		log_error(
+			"disk.paths: %s: it is read-only in " UNIT_NAME
+			", which has ProtectSystem=strict; give a directory of its StateDirectory=, or ReadWritePaths=%s in a drop-in",
+			name, name);
+		rc = -EROFS;
+	}
 	return rc;
 }
 
@@ -70,9 +80,8 @@ static int path_size_check(const struct settings *s, const char *name, unsigned 
 	return -ENOSPC;
 }
 
-int tier_check(struct control *control)
+int tier_check(const struct settings *s, const struct unit *unit)
 {
-	const struct settings *s = control->settings;
 	struct disk_options options = {.paths = 0};
 	uint64_t device[DISK_PATHS_MAX];
 	char text[sizeof(s->disk_paths)];
@@ -80,7 +89,7 @@ int tier_check(struct control *control)
 	int rc = s->disk_paths[0] ? tier_paths_split(s, text, &options) : 0;
 
 	for (unsigned i = 0; rc == 0 && i < options.paths; i++)
-		rc = path_check(options.path[i].directory, &device[i]);
+		rc = path_check(options.path[i].directory, unit, &device[i]);
 	for (unsigned i = 0; rc == 0 && i < options.paths; i++) {
 		unsigned same = 0;
 

@@ -4,6 +4,7 @@
 The runs are short, and no test asserts on speed.
 """
 
+import contextlib
 import csv
 import ctypes
 import glob
@@ -50,6 +51,16 @@ def children(pid):
         if int(words[1]) == pid:
             found[int(path.split("/")[2])] = words[0]
     return found
+
+
+def child_with(pid, words):
+    """A child process of a process with these words in its command line; None: there is none."""
+    for child in children(pid):
+        with contextlib.suppress(OSError), \
+                open(f"/proc/{child}/cmdline", encoding="utf-8", errors="replace") as line:
+            if words in line.read():
+                return child
+    return None
 
 
 class Run(harness.ClusterTest):
@@ -418,20 +429,30 @@ class Ends(Run):
         self.assert_nothing_left()
         self.assertFalse(os.path.exists(self.reports))
 
-    def test_ctrl_c_keeps_the_page_sizes_that_are_measured(self):
+    def test_ctrl_c_keeps_the_rows_that_are_measured(self):
+        # While the store's pages are stored; while the C program of the next size runs.
+        for line, child, rows in (("storing ", "", ["transport"]), (
+                "store / transport", "--page-bytes\0" "8192\0", ["transport", "store"])):
+            with self.subTest(line):
+                self.interrupt_comparison(line, child, rows)
+                shutil.rmtree(self.reports)
+
+    def interrupt_comparison(self, until, child, rows):
+        """Ctrl-C when the program has printed `until` and has this child leaves these rows."""
         process = self.bench("compare", "--skip-mooncake", "--block-sizes", "4096,8192",
                              "--duration", "0.2", "--warmup", "0", *ENGINES,
                              start_new_session=True)
         for line in process.stdout:
-            if "store / transport" in line:
+            if until in line:
                 break
-        os.killpg(process.pid, signal.SIGINT)  # the C program of the next size runs, or starts
+        harness.wait_for(lambda: not child or child_with(process.pid, child), 30, "it has a child")
+        os.killpg(process.pid, signal.SIGINT)
         status, out, err = harness.finish(process, 30)
         self.assertEqual(status, 0, out + err)
         self.assert_nothing_left()
         self.assertTrue(self.report()["interrupted"])
         self.assertEqual([(r["path"], r["page_bytes"]) for r in self.report()["rows"]],
-                         [("transport", 4096), ("store", 4096)])
+                         [(path, 4096) for path in rows])
 
     def test_a_client_process_that_dies_leaves_the_rows_before(self):
         process = self.bench("saturation", "--concurrencies", ",".join(64 * "1"), *SMALL,
@@ -439,10 +460,7 @@ class Ends(Run):
         for line in process.stdout:
             if line.startswith("get, 1 threads"):
                 break
-        for pid in children(process.pid):
-            with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as words:
-                if "peercache.bench.client" in words.read():
-                    os.kill(pid, signal.SIGKILL)
+        os.kill(child_with(process.pid, "peercache.bench.client"), signal.SIGKILL)
         status, out, err = harness.finish(process, 60)
         self.assertEqual(status, 2, out + err)
         self.assertIn("a client process ended with -9", err)

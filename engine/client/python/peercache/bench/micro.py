@@ -70,6 +70,8 @@ class Sized:
         options, sizes = self.options, self.sizes
         sweep.preload(Spec(engines.far, sizes.page, 1, sizes.preload, sizes.working_set,
                            options.seed, index=sweep.PRELOADER))
+        if stop.requested:
+            return []
         clients = Clients(sweep.specs_of(options, engines.near, sizes, self.group), stop)
         try:
             stop.measuring = True

@@ -4,10 +4,12 @@
  * engine runs here, the doctor listens on its ports meanwhile, so that the doctor of the other host
  * finds them open: the same command is run on both hosts at the same time. One thread.
  */
+#include <limits.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -78,7 +80,22 @@ static void ways_make(struct doctor *d, struct peer *peer)
 	}
 }
 
-/* Is it this host, so that one list of peers can be given to all hosts? */
+/* Is it the name of this host, with or without a domain? */
+static bool is_own_name(const char *name)
+{
+	char own[HOST_NAME_MAX + 1];
+	size_t bytes;
+
+	if (gethostname(own, sizeof(own)) < 0 || !own[0])
+		return false;
+	bytes = strlen(own);
+	return !strncasecmp(name, own, bytes) && (!name[bytes] || name[bytes] == '.');
+}
+
+/*
+ * Is it this host, so that one list of peers can be given to all hosts? A loopback address is, if
+ * /etc/hosts gives it to the own name, as Debian does (127.0.1.1).
+ */
 static bool is_this_host(const struct doctor *d, const struct peer *peer)
 {
 	bool here = peer->at.port == d->s->cluster_port;
@@ -87,7 +104,8 @@ static bool is_this_host(const struct doctor *d, const struct peer *peer)
 	if (!here || address_look_up(peer->at.host, 1, &list))
 		return false;
 	for (const struct addrinfo *at = list; at; at = at->ai_next)
-		here &= address_is_here(at->ai_addr) && !address_loopback(at->ai_addr);
+		here &= address_loopback(at->ai_addr) ? is_own_name(peer->at.host)
+						      : address_is_here(at->ai_addr);
 	freeaddrinfo(list);
 	return here;
 }

@@ -424,6 +424,20 @@ class Host(Cases):
         self.named(findings, "settings", "settings", "--check")
         self.assertNotIn("ok", {f["state"] for f in findings if f["check"] == "ports"})
 
+    def test_the_own_name_is_this_host_although_its_address_is_loopback(self):
+        hosts = os.path.join(self.folder(), "hosts")
+        with open(hosts, "w", encoding="ascii") as f:
+            f.write("127.0.0.1 localhost\n127.0.1.1 pc-own.test pc-own pc-owner\n")
+        before = self.namespaces(f"mount --bind {hosts} /etc/hosts && hostname pc-own && "
+                                 "ip link set lo up", "--mount", "--uts", "--net")
+        names = ["pc-own", "PC-own.test", "pc-owner", "localhost"]
+        findings = self.look(before=before, words=(
+            "--timeout-ms", "100", *[word for name in names for word in ("--peer", name)]))
+        self.assertEqual([(f["where"], f["text"]) for f in findings
+                          if f["check"] == "peer" and f["state"] == "none"],
+                         [(name, "this host itself") for name in names[:2]])
+        self.assertNotIn("pc-own port", " ".join(f["where"] for f in findings))
+
     def test_disks_that_do_not_fit_are_found(self):
         disk = self.folder()
         few = ("disk.bytes=64MiB", "disk.segment_bytes=8MiB")

@@ -118,7 +118,8 @@ class Users(Played):
         parent = os.path.dirname(disk)
         for values, status in (
                 ({}, 2), ({"ReadWritePaths": f"/a -{disk}/"}, 0), ({"ReadWritePaths": parent}, 0),
-                ({"ReadWritePaths": f"{disk}-other"}, 2), ({"ReadWritePaths": "/"}, 0),
+                ({"ReadWritePaths": f"{disk}-other"}, 2), ({"ReadWritePaths": disk[:-1]}, 2),
+                ({"ReadWritePaths": "/"}, 0),
                 ({"ReadWritePaths": f"{disk}/below"}, 2), ({"BindPaths": "/a:/b:rbind"}, 0),
                 ({"ReadWritePaths": "/" + "a" * 2000}, 0), ({"ProtectSystem": "full"}, 0)):
             self.unit(**{**strict, **values})

@@ -1,31 +1,99 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * peercachectl restart: ends the engine in order and waits until the process that started it has
- * started the next one, which has the pages. One thread.
+ * started the next one, which has the pages. An engine of another version, which gives no session,
+ * is found by its socket: so the program that replaced the engine's can restart it. One thread.
  */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "engine/client/constants.h"
 #include "tools/common.h"
 #include "tools/ctl.h"
 
 #define LOOK_NS 20000000 /* time between two looks for the next engine */
 
-/* The report of the engine that serves now; NULL: none does. The caller frees it. */
-static json_object *report_now(const struct ctl_run *ctl)
+/*
+ * The report of the engine that serves now; NULL: none does, *ret_error is that of pc_open(). The
+ * caller frees it.
+ */
+static json_object *report_now(const struct ctl_run *ctl, int *ret_error)
 {
 	json_object *report;
 	struct pc *pc;
 
-	if (pc_open(&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space},
-		    &pc))
+	*ret_error = pc_open(
+		&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space}, &pc);
+	if (*ret_error)
 		return NULL;
 	report = engine_report(pc);
 	pc_close(pc);
+	return report;
+}
+
+/* The process that listens on the engine's socket: each engine calls listen(). 0: not known. */
+static pid_t listener_pid(const struct ctl_run *ctl)
+{
+	const char *path = ctl->socket ? ctl->socket : getenv("PEERCACHE_SOCKET");
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct ucred peer = {.pid = 0};
+	socklen_t bytes = sizeof(peer);
+
+	if (fd < 0)
+		return 0;
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s",
+		path && *path ? path : SOCKET_DEFAULT);
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
+		peer.pid = 0;
+	close(fd);
+	return peer.pid;
+}
+
+/*
+ * Does nothing store the memory of that engine? Its environment tells, as it was at the start;
+ * false, too, if this process may not read it: then it may not end the engine either.
+ */
+static bool is_alone(pid_t pid)
+{
+	char path[64], *text = NULL;
+	bool read = false, stored = false;
+	size_t bytes = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
+	file = fopen(path, "r");
+	while (file && getdelim(&text, &bytes, '\0', file) >= 0) {
+		read = true;
+		stored |= !strncmp(text, "FDSTORE=", 8) && strtol(text + 8, NULL, 10) > 0;
+	}
+	free(text);
+	if (file)
+		fclose(file);
+	return read && !stored;
+}
+
+/*
+ * What end() needs of an engine of another version; without the number of its pages. The caller
+ * frees it.
+ */
+static json_object *report_from_outside(const struct ctl_run *ctl)
+{
+	json_object *report = json_object_new_object(), *figures = json_object_new_object();
+	pid_t pid = listener_pid(ctl);
+
+	add_number(report, "pid", (uint64_t)pid);
+	add_number(figures, "life", pid > 1 && is_alone(pid) ? 0 : 1);
+	json_object_object_add(report, "figures", figures);
 	return report;
 }
 
@@ -87,9 +155,10 @@ static int end(const struct ctl_run *ctl, json_object *report)
 static json_object *next_one(const struct ctl_run *ctl, int64_t pid, uint64_t until_ns)
 {
 	const struct timespec pause = {.tv_nsec = LOOK_NS};
+	int error;
 
 	do {
-		json_object *report = report_now(ctl);
+		json_object *report = report_now(ctl, &error);
 
 		if (report && json_number(report, "pid") != pid)
 			return report;
@@ -103,14 +172,17 @@ static void print_restarted(
 	const struct ctl_run *ctl, json_object *before, json_object *after, uint64_t ns)
 {
 	int64_t adopted = json_number(json_get(after, "counters"), "pages_adopted");
+	bool counted = json_get(json_get(before, "figures"), "pages") != NULL;
+	char of[32] = "";
 	json_object *o;
 
+	if (counted)
+		snprintf(of, sizeof(of), " of %" PRId64, report_number(before, "figures.pages"));
 	if (!ctl->json) {
 		printf("restarted in %.2f s: pid %" PRId64 " -> %" PRId64 ", life %" PRId64
-		       ", %" PRId64 " of %" PRId64 " pages adopted\n",
+		       ", %" PRId64 "%s pages adopted\n",
 			(double)ns / 1e9, json_number(before, "pid"), json_number(after, "pid"),
-			report_number(after, "figures.life"), adopted,
-			report_number(before, "figures.pages"));
+			report_number(after, "figures.life"), adopted, of);
 		return;
 	}
 	o = json_object_new_object();
@@ -118,7 +190,8 @@ static void print_restarted(
 	add_number(o, "pid", (uint64_t)json_number(after, "pid"));
 	add_number(o, "pid_before", (uint64_t)json_number(before, "pid"));
 	add_number(o, "life", (uint64_t)report_number(after, "figures.life"));
-	add_number(o, "pages_before", (uint64_t)report_number(before, "figures.pages"));
+	if (counted)
+		add_number(o, "pages_before", (uint64_t)report_number(before, "figures.pages"));
 	add_number(o, "pages_adopted", (uint64_t)adopted);
 	print_json(o, stdout);
 	json_object_put(o);
@@ -126,10 +199,13 @@ static void print_restarted(
 
 int ctl_restart(struct ctl_run *ctl)
 {
-	json_object *before = report_now(ctl), *after;
 	uint64_t began_ns = now_ns();
-	int status;
+	json_object *before, *after;
+	int status, error;
 
+	before = report_now(ctl, &error);
+	if (error == -EPROTO)
+		before = report_from_outside(ctl);
 	if (!before)
 		return ctl_no_answer(ctl, pc_error());
 	status = end(ctl, before);

@@ -2,6 +2,7 @@
 """Warm restarts: engines under a keeper are killed; the next process has the pages of the last one,
 and no slot that an earlier client may still write to is given out."""
 
+import contextlib
 import io
 import json
 import os
@@ -24,6 +25,33 @@ DEADLINE_MS = str(int(15000 * harness.SLOW))
 KILLS = int(os.environ.get("PEERCACHE_KILLS", "12"))
 IMAGE_PAGES = 24
 ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)
+
+# Plays an engine of the next version of the client protocol, as a child. When it has ended in
+# order, the process becomes the command of its arguments: an engine of this version.
+OLD_ENGINE = """
+import os, signal, socket, sys
+child = os.fork()
+if child:
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        os.execv(sys.argv[2], sys.argv[2:])
+    sys.exit(1)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+with open("/proc/self/comm", "w") as f:
+    f.write("peercache-engine"[:15])
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+listener.listen()
+print(os.getpid(), flush=True)
+while True:
+    client, _ = listener.accept()
+    request = client.recv(32)
+    if request:
+        version = int.from_bytes(request[4:6], sys.byteorder) + 1
+        reply = request[:4] + version.to_bytes(2, sys.byteorder) + request[6:12]
+        client.send(reply.ljust(256, b"\\0"))
+    client.close()
+"""
 
 
 class Restart(harness.ClusterTest):
@@ -182,6 +210,14 @@ class Pages(Restart):
         status, out, err = self.restart(engines)
         self.assertEqual(status, 0, err)
         self.assertIn("life 3, 1000 of 1000 pages adopted", out)
+        # what the command needs to know of an engine of another version
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(engines.sockets[0])
+            pid, = struct.unpack_from("i", client.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self.assertEqual(pid, engines.status(0)["pid"])
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            self.assertRegex(file.read(), rb"(^|\0)FDSTORE=[1-9]")
         self.find_all(engines, 0, "a", 0, 1000)
         self.stop_cleanly(engines)
 
@@ -194,6 +230,34 @@ class Pages(Restart):
         self.assertEqual(engines.status(0)["pid"], before)
         self.stop_cleanly(engines)
         self.assertEqual(self.restart(engines)[0], 3)
+
+    def test_the_command_restarts_an_engine_of_another_version(self):
+        """It gives no session. A program plays it and, as a keeper does, starts the next one."""
+        next_one = [
+            word for value in ("engine.pool_bytes=16MiB", "engine.huge_pages=no", "metrics.port=0",
+                               f"cluster.port={harness.cluster.free_port()}")
+            for word in ("--set", value)]
+        environment = {k: v for k, v in os.environ.items() if k != "FDSTORE"}
+        for stored, status in (({}, 1), ({"FDSTORE": "0"}, 1), ({"FDSTORE": "8"}, 0)):
+            path = os.path.join(self.folder, f"{len(stored)}{status}.sock")
+            with subprocess.Popen([sys.executable, "-c", OLD_ENGINE, path,
+                                   harness.program("engine/peercache-engine"), "--set",
+                                   f"engine.socket={path}", *next_one], text=True,
+                                  env={**environment, **stored}, stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL) as keeper:
+                old = int(keeper.stdout.readline())
+                done = harness.run([harness.program("tools/peercachectl"), "--socket", path,
+                                    "--json", "restart"], capture_output=True, text=True)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(old, signal.SIGKILL)
+                keeper.terminate()
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            got = json.loads(done.stdout)
+            if status:
+                self.assertIn("neither peercache-keeper", got["error"])
+            else:
+                self.assertEqual((got["pid_before"], got["pid"]), (old, keeper.pid))
+                self.assertNotIn("pages_before", got)
 
     def test_a_removed_or_evicted_page_does_not_come_back(self):
         engines = self.begin(1, "8MiB")

@@ -7,10 +7,11 @@ Pods with a Python client share the socket. Prints what it measured.
 
     test_container.py [ROOT]      ROOT: a folder of debootstrap, used for the image as it is
 
-Exit status 77: not root, or the tools, the archive, PyPI or namespaces are missing.
+Exit status 77: not root, or the tools, the archive, PyPI, namespaces or control groups are missing.
 """
 
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -18,13 +19,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-from test_deb import ALONE, HERE, LIMIT, SLOW, TREE, expect, run, wait_for
+from bare import (HERE, LIMIT, SLOW, TREE, Groups, Missing, expect, harness, main, packages_make,
+                  run, run_outside, wait_for)
 
 CONTAINER = os.path.join(TREE, "config", "container")
 VALIDATE = "kubernetes-validate==1.37.0"
+GROUPS = "memory"
 POOL_MIB, CLIENT_MIB = 128, 48
 PAGES = 16384  # of 4 KiB: more than the limit of the client's memory
 # What each capability of the manifest permits of the system calls that are refused otherwise.
@@ -72,43 +74,22 @@ def objects():
         return {found["kind"]: found for found in yaml.safe_load_all(file)}
 
 
-class Limits:
-    """Control groups of pods for memory, of either version of the kernel's interface."""
+class Limits(Groups):
+    """Control groups of pods for memory."""
 
     def __init__(self, folder):
-        self.folder, self.names = os.path.join(folder, "groups"), ("memory.max", "memory.current")
-        os.mkdir(self.folder)
-        self.made, self.kind = [], "cgroup2"
-        run("mount", "-t", "cgroup2", "cgroup2", self.folder)
-        with open(os.path.join(self.folder, "cgroup.controllers"), encoding="ascii") as file:
-            second = "memory" in file.read()
-        if second:
-            self.write("cgroup.subtree_control", "+memory")
-        else:
-            run("umount", self.folder)
-            run("mount", "-t", "cgroup", "-o", "memory", "memory", self.folder)
-            self.kind = "cgroup"
-            self.names = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        super().__init__(folder, GROUPS)
+        self.names = ("memory.max", "memory.current") if self.version == "cgroup2" else \
+            ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
-    def write(self, name, text):
-        with open(os.path.join(self.folder, name), "w", encoding="ascii") as file:
-            file.write(text)
-
-    def make(self, name, mib):
-        path = os.path.join(self.folder, f"peercache-{os.path.basename(os.getcwd())}-{name}")
-        os.mkdir(path)
-        self.made.append(path)
+    def make_limited(self, name, mib):
+        path = self.make(name)
         self.write(os.path.join(path, self.names[0]), str(mib << 20))
         return path
 
     def used_mib(self, path):
         with open(os.path.join(path, self.names[1]), encoding="ascii") as file:
             return int(file.read()) >> 20
-
-    def close(self):
-        for path in self.made:
-            wait_for(lambda: not open(os.path.join(path, "cgroup.procs")).read(), "a pod is empty")
-            os.rmdir(path)
 
 
 class Node:
@@ -120,7 +101,8 @@ class Node:
         os.mkdir(self.sockets, 0o755)
         self.process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
         own = os.readlink("/proc/self/ns/net")
-        wait_for(lambda: os.readlink(f"/proc/{self.process.pid}/ns/net") != own, "a node's network")
+        wait_for(lambda: os.readlink(f"/proc/{self.process.pid}/ns/net") != own, 60,
+                 "a node's network")
 
     def run(self, *command, **options):
         return run("nsenter", "-t", str(self.process.pid), "--net", *command, **options)
@@ -146,11 +128,11 @@ def nodes_connect(nodes):
 
 
 class Pod:
-    """A container of its own. `group`: its control group, of the kind of Limits; `user`: its root
-    is that user of the host; `network`: a node."""
+    """A container of its own. `group`: its control group, of the version of Limits; `user`: its
+    root is that user of the host; `network`: a node."""
 
-    def __init__(self, image, node, group, kind, command, config, network=None, user=None, caps=(),
-                 mode="rw", name="", **options):
+    def __init__(self, image, node, group, version, command, config, network=None, user=None,
+                 caps=(), mode="rw", name="", **options):
         net = ["nsenter", "-t", str(network.process.pid), "--net"] if network else []
         alone = ["unshare", "--mount", "--pid", "--ipc", "--uts", "--cgroup", "--fork",
                  "--kill-child", *([] if network else ["--net"])]
@@ -171,14 +153,14 @@ class Pod:
              "/mnt-test/pod_start.py", *command],
             stdin=subprocess.DEVNULL, text=True,
             env={**os.environ, "MAY": " ".join(PERMITS.get(cap, "") for cap in caps),
-                 "GROUPS_OF": kind}, **options)
+                 "GROUPS_OF": version}, **options)
 
     def first(self):
         return int(run("pgrep", "-P", str(self.outer.pid)).split()[0])
 
     def result(self):
-        out = self.outer.communicate(timeout=LIMIT)[0]
-        expect(self.outer.returncode == 0, f"a client ended with {self.outer.returncode}:\n{out}")
+        status, out, _ = harness.finish(self.outer, LIMIT)
+        expect(status == 0, f"a client ended with {status}:\n{out}")
         return out
 
 
@@ -201,7 +183,7 @@ class Cluster:
         nodes_connect(self.nodes)
         with open(os.path.join(image, "etc", "hosts"), "a", encoding="ascii") as file:
             file.write("".join(f"{node.address} peercache\n" for node in self.nodes))
-        self.groups = [self.limits.make(f"engine{i}", 4 * POOL_MIB) for i in (1, 2)]
+        self.groups = [self.limits.make_limited(f"engine{i}", 4 * POOL_MIB) for i in (1, 2)]
         self.logs = [os.path.join(folder, f"engine{i}.log") for i in (1, 2)]
         self.pods = [self.start(i, image, f"engine{i}") for i in (0, 1)]
         self.clients = 0
@@ -209,7 +191,7 @@ class Cluster:
     def start(self, i, image, name):
         security = self.engine["securityContext"]
         mode = "ro" if security["readOnlyRootFilesystem"] else "rw"
-        return Pod(image, self.nodes[i], self.groups[i], self.limits.kind, entrypoint(),
+        return Pod(image, self.nodes[i], self.groups[i], self.limits.version, entrypoint(),
                    self.config, network=self.nodes[i], caps=security["capabilities"]["add"],
                    mode=mode, name=name, stdout=open(self.logs[i], "w", encoding="utf-8"),
                    stderr=subprocess.STDOUT)
@@ -221,21 +203,15 @@ class Cluster:
     def client(self, i, *command, **options):
         """Runs a client in a pod of its own beside engine i. Returns its output."""
         self.clients += 1
-        group = self.limits.make(f"client{self.clients}", CLIENT_MIB)
-        pod = Pod(self.client_image, self.nodes[i], group, self.limits.kind, command, self.config,
-                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+        group = self.limits.make_limited(f"client{self.clients}", CLIENT_MIB)
+        pod = Pod(self.client_image, self.nodes[i], group, self.limits.version, command,
+                  self.config, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                  **options)
         return pod.result()
 
     def pages(self, i, *words, **options):
         out = self.client(i, "python3", "/mnt-test/deb_pages.py", *words, **options)
         return json.loads(out.splitlines()[-1])
-
-    def close(self):
-        for pod in self.pods:
-            pod.outer.kill()
-        for node in self.nodes:
-            node.process.kill()
-        self.limits.close()
 
 
 def entrypoint():
@@ -248,7 +224,7 @@ def pods_serve(cluster):
     for i, node in enumerate(cluster.nodes):
         for name in ("startupProbe", "livenessProbe", "readinessProbe"):
             wait_for(lambda: node.get(cluster.engine[name]) == 200,
-                     f"{name} of node {i + 1} succeeds")
+                     60, f"{name} of node {i + 1} succeeds")
     used = [cluster.limits.used_mib(group) for group in cluster.groups]
     print(f"two pods are ready; the engines use {used} MiB with pools of {POOL_MIB} MiB")
     expect(min(used) >= POOL_MIB, "the engine's limit does not count its pool")
@@ -291,26 +267,26 @@ def engine_is_restarted(cluster):
     children = run("pgrep", "-P", str(first)).split()
     for child in children:
         os.kill(int(child), signal.SIGKILL)
-    wait_for(lambda: cluster.log(0).count("ready: ") == 2, "the next engine serves")
+    wait_for(lambda: cluster.log(0).count("ready: ") == 2, 60, "the next engine serves")
     wait_for(lambda: cluster.pages(1, "read", str(PAGES))["hits"] == PAGES,
-             "all pages are read again")
+             60, "all pages are read again")
     expect(cluster.pods[0].first() == first, "the container has ended")
     print("a killed engine came back in its container with all pages")
 
 
 def pod_stops(cluster):
-    begun = time.monotonic()
+    begun, start = harness.clock(), time.monotonic()
     os.kill(cluster.pods[0].first(), signal.SIGTERM)
-    status = cluster.pods[0].outer.wait(LIMIT)
-    seconds = time.monotonic() - begun
-    print(f"SIGTERM ended the pod after {seconds:.1f} s with {status}")
-    expect(status == 0 and seconds < cluster.grace * SLOW, cluster.log(0))
+    status = harness.ended(cluster.pods[0].outer, LIMIT)
+    print(f"SIGTERM ended the pod after {time.monotonic() - start:.1f} s with {status}")
+    expect(status == 0 and harness.clock() - begun < cluster.grace * SLOW, cluster.log(0))
     # and again with a limit that is too low: the engine sees it and names it
     cluster.limits.write(os.path.join(cluster.groups[0], cluster.limits.names[0]),
                          str(POOL_MIB // 2 << 20))
     low = cluster.start(0, cluster.image, "low")
     cluster.pods.append(low)
-    expect(low.outer.wait(LIMIT) and cluster.limits.names[0] in cluster.log(0), cluster.log(0))
+    expect(harness.ended(low.outer, LIMIT) and cluster.limits.names[0] in cluster.log(0),
+           cluster.log(0))
     left = set(os.listdir(cluster.nodes[0].sockets)) - {"engine.sock.keeper", "engine.sock.clients"}
     expect(not left, f"files stay on the node: {left}")
 
@@ -332,6 +308,7 @@ def limits_are_right(image):
 
 
 def inside(folder, image, client):
+    """In namespaces of its own: all mounts and processes end with this process."""
     run("mount", "--make-rprivate", "/")
     os.chdir(folder)
     limits_are_right(image)
@@ -345,12 +322,12 @@ def inside(folder, image, client):
     except BaseException:
         print(*(cluster.log(i)[-2000:] for i in (0, 1)), sep="\n---\n")
         raise
-    finally:
-        cluster.close()
 
 
 def image_make(root, packages):
-    """Executes the last stage of the Dockerfile on a bare Debian."""
+    """Executes the last stage of the Dockerfile on a bare Debian. The archive has answered
+    before: what fails then is the Dockerfile or a package."""
+    run_outside("chroot", root, "apt-get", "-q", "update")
     with open(os.path.join(CONTAINER, "Dockerfile"), encoding="utf-8") as file:
         stage = file.read().split("\nFROM ")[-1].replace("\\\n", "")
     for word, rest in re.findall(r"(?m)^(COPY|RUN) (.*)$", stage):
@@ -369,21 +346,20 @@ def image_make(root, packages):
 
 
 def prepare(folder, root):
-    """Makes the image, and the client's, which has the Python package. Empty: not possible here."""
-    packages = [path for path in run(os.path.join(TREE, "tools", "package"), "deb").splitlines()
-                if "-dbgsym_" not in path]
+    """Makes the image, and the client's, which has the Python package. Returns a Python that has
+    kubernetes-validate, and both."""
+    if importlib.util.find_spec("ensurepip") is None:
+        raise Missing("needs python3-venv")
+    packages = packages_make()
     image, client = os.path.join(folder, "image"), os.path.join(folder, "client")
-    try:
-        if root:
-            run("cp", "-a", root, image)
-        else:
-            run("debootstrap", "--variant=minbase", "bookworm", image)
-        image_make(image, packages)
-        run(sys.executable, "-m", "venv", os.path.join(folder, "venv"))
-        run(os.path.join(folder, "venv/bin/pip"), "install", "--quiet", VALIDATE)
-    except AssertionError as error:
-        print("skipped: no image:", error)
-        return ()
+    if root:
+        run("cp", "-a", root, image)
+    else:
+        run_outside("debootstrap", "--variant=minbase", "bookworm", image)
+    image_make(image, packages)
+    venv = os.path.join(folder, "venv")
+    run(sys.executable, "-m", "venv", venv)
+    run_outside(os.path.join(venv, "bin/pip"), "install", "--quiet", VALIDATE)
     found = [name for name in ("gcc", "cc", "meson", "make", "dpkg-buildpackage")
              if shutil.which(name, path=image + "/usr/bin")]
     expect(not found, f"the image has {found}")
@@ -392,25 +368,8 @@ def prepare(folder, root):
     for path in glob.glob(os.path.dirname(packages[0]) + "/python3-peercache_*.deb"):
         shutil.copy(path, client + "/mnt-test")
     run("chroot", client, "sh", "-ec", "dpkg -i /mnt-test/*.deb")
-    return image, client
-
-
-def main():
-    if sys.argv[1:2] == ["--inside"]:
-        inside(*sys.argv[2:])
-        return 0
-    if os.geteuid() or subprocess.run([os.path.join(TREE, "tools", "install"), "--deb", "--check"],
-                                      stdout=subprocess.DEVNULL).returncode:
-        print("skipped: needs root and tools/install --deb")
-        return 77
-    with tempfile.TemporaryDirectory(prefix="peercache-pods-") as folder:
-        made = prepare(folder, sys.argv[1] if len(sys.argv) > 1 else "")
-        if not made:
-            return 77
-        python = os.path.join(folder, "venv/bin/python3")
-        return subprocess.run([*ALONE, python, __file__, "--inside", folder, *made],
-                              timeout=LIMIT).returncode
+    return os.path.join(venv, "bin/python3"), image, client
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("pods", GROUPS, prepare, inside))

@@ -6,7 +6,7 @@ is stopped, the packages are purged. Prints what it measured.
 
     test_deb.py [ROOT]      ROOT: a folder of debootstrap with systemd and iproute2, used as it is
 
-Exit status 77: not root, or the tools, the archive or namespaces are missing.
+Exit status 77: not root, or the tools, the archive, namespaces or control groups are missing.
 """
 
 import glob
@@ -16,13 +16,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-TREE = os.path.dirname(os.path.dirname(HERE))
-SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
-LIMIT = 600 * SLOW  # for hangs
+from bare import (HERE, LIMIT, SLOW, Groups, expect, harness, main, packages_make, run,
+                  run_outside, wait_for)
+
+GROUPS = "tree"  # systemd makes more below its own
 UNIT = "peercache-engine.service"
 PAGES = 1008  # pages before the load
 ALL = ["peercache-engine", "peercache-engine-verbs", "libpeercache0", "libpeercache-dev",
@@ -33,7 +32,6 @@ APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-o", "Dpkg::Us
 THEIRS = re.compile(r"/(var/(lib/(dpkg|apt|systemd)|cache|log|tmp)|etc/ld\.so\.cache|tmp|root"
                     r"|etc/(passwd|group|g?shadow)-|debs[0-9]*|etc/machine-id|etc/\.updated"
                     r"|var/\.updated)(/|$)|/__pycache__(/|$)")
-ALONE = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 # $0: a control group for the host, which becomes the root of those that it sees
 HOST = """
 echo $$ >"$0/cgroup.procs"
@@ -67,35 +65,9 @@ exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=lxc /lib/systemd/system
 """
 
 
-def run(*command, check=True, **options):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=LIMIT, **options)
-    if check and done.returncode:
-        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n"
-                             f"{done.stdout[-3000:]}")
-    return done.stdout
-
-
-def wait_for(condition, what):
-    """Calls `condition` until it is true, and returns what it returned."""
-    end = time.monotonic() + 60 * SLOW
-    while True:
-        got = condition()
-        if got:
-            return got
-        if time.monotonic() > end:
-            raise AssertionError(f"waited in vain until {what}")
-        time.sleep(0.05)
-
-
-def expect(true, what):
-    if not true:
-        raise AssertionError(what)
-
-
 class Host:
-    """A system with its own root, an overlay on the bare one, and its own control group below the
-    folder `groups`. `number` is in its address."""
+    """A system with its own root, an overlay on the bare one, and its own control group of the
+    Groups. `number` is in its address."""
 
     def __init__(self, folder, number, bare, groups):
         self.name, self.address = f"host{number}", f"10.9.0.{number}"
@@ -106,21 +78,14 @@ class Host:
         run("mount", "-t", "overlay", "overlay", "-o",
             f"lowerdir={bare},upperdir={upper},workdir={work}", self.root)
         shutil.copy(os.path.join(HERE, "deb_pages.py"), self.root + "/root")
-        self.group = os.path.join(groups, f"{os.path.basename(folder)}-{number}")
-        os.mkdir(self.group)
-        self.outer = subprocess.Popen(["bash", "-c", HOST, self.group, "bash", "-c", INSIDE, "bash",
-                                       self.root, self.name],
+        self.outer = subprocess.Popen(["bash", "-c", HOST, groups.make(self.name), "bash", "-c",
+                                       INSIDE, "bash", self.root, self.name],
                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self.first = wait_for(lambda: run("pgrep", "-P", str(self.outer.pid), check=False),
-                              f"{self.name} has a first process").strip()
+                              60, f"{self.name} has a first process").strip()
         wait_for(lambda: "running" in self.systemctl("is-system-running")
-                 or "degraded" in self.systemctl("is-system-running"), f"{self.name} has started")
-
-    def end(self):
-        self.outer.kill()
-        self.outer.wait()
-        run("find", self.group, "-depth", "-type", "d", "-exec", "sh", "-c",
-            'until rmdir "$0" 2>/dev/null; do sleep 0.05; done', "{}", ";")
+                 or "degraded" in self.systemctl("is-system-running"),
+                 60, f"{self.name} has started")
 
     def command(self, *command):
         return ["nsenter", "-t", self.first, "-a", "--root", "env", "-C", "/", "-i",
@@ -193,7 +158,7 @@ def service_starts(first, second):
 
 def pages_are_shared(first, second):
     first.pages("set", PAGES)
-    wait_for(lambda: second.pages("read", PAGES)["hits"] == PAGES, "the second host reads all")
+    wait_for(lambda: second.pages("read", PAGES)["hits"] == PAGES, 60, "the second host reads all")
     print(f"the second host read {PAGES} of {PAGES} pages of the first one")
 
 
@@ -201,15 +166,15 @@ def upgrade_loses_nothing(first, second):
     loads = [first.load(PAGES), second.load(-PAGES)]
     for host in (first, second):
         wait_for(lambda: os.path.exists(f"/proc/{host.first}/root/run/load/began"),
-                 "the load has begun")
+                 60, "the load has begun")
     before, pid = first.log().count("ready: "), first.state("MainPID")
     begun = time.monotonic()
     out = first.install("debs2", ALL)
     seconds = time.monotonic() - begun
-    wait_for(lambda: first.log().count("ready: ") > before, "the upgraded engine serves")
+    wait_for(lambda: first.log().count("ready: ") > before, 60, "the upgraded engine serves")
     for host in (first, second):
         host.run("touch", "/run/load/stop")
-    results = [json.loads(load.communicate(timeout=LIMIT)[0]) for load in loads]
+    results = [json.loads(harness.finish(load, LIMIT)[1]) for load in loads]
     print(f"upgrade {seconds:.1f} s; load of the first host {results[0]}, of the second one"
           f" {results[1]}")
     expect(first.state("MainPID") != pid, "the upgrade restarted nothing:\n" + out)
@@ -218,7 +183,7 @@ def upgrade_loses_nothing(first, second):
     expect(stored > PAGES and not any(r["wrong"] for r in results), "no load, or wrong bytes")
     for host in (first, second):
         wait_for(lambda: host.pages("read", stored)["hits"] == stored,
-                 f"{host.name} reads the {stored} pages that were stored: {host.log()}")
+                 60, f"{host.name} reads the {stored} pages that were stored: {host.log()}")
         expect(host.pages("read", stored)["wrong"] == 0, "wrong bytes")
     print(f"0 of {stored} pages lost")
 
@@ -255,20 +220,12 @@ def scenario(hosts):
 
 
 def inside(folder, bare):
-    """In namespaces of its own: all mounts and processes end with it."""
+    """In namespaces of its own: all mounts and processes end with this process."""
     run("mount", "--make-rprivate", "/")
-    groups = os.path.join(folder, "groups")
-    os.mkdir(groups)
-    run("mount", "-t", "cgroup2", "cgroup2", groups)
-    hosts = []
-    try:
-        for number in (1, 2):
-            hosts.append(Host(folder, number, bare, groups))
-        hosts_connect(*hosts)
-        scenario(hosts)
-    finally:
-        for host in hosts:
-            host.end()
+    groups = Groups(folder, GROUPS)
+    hosts = [Host(folder, number, bare, groups) for number in (1, 2)]
+    hosts_connect(*hosts)
+    scenario(hosts)
 
 
 def newer(path, folder):
@@ -287,47 +244,26 @@ def newer(path, folder):
 
 def prepare(folder, bare):
     """Makes the packages, newer ones, and a bare Debian that has what they depend on in its cache.
-    Returns its path; empty: the archive cannot be reached."""
-    packages = run(os.path.join(TREE, "tools", "package"), "deb").splitlines()
+    Returns Python and the path of that Debian."""
+    packages = packages_make()
     out = run("lintian", "--allow-root", "--fail-on", "error", "--no-tag-display-limit",
               *glob.glob(os.path.join(os.path.dirname(packages[-1]), "*.changes")))
     print("lintian:", out.count("E: "), "errors,", out.count("W: "), "warnings")
-    try:
-        if not bare:
-            bare = os.path.join(folder, "bare")
-            run("debootstrap", "--variant=minbase", "--include=systemd,systemd-sysv,iproute2",
-                "bookworm", bare)
-        for name in ("debs1", "debs2"):
-            shutil.rmtree(os.path.join(bare, name), ignore_errors=True)
-            os.mkdir(os.path.join(bare, name))
-        for path in packages:
-            if "-dbgsym_" not in path:
-                shutil.copy(path, os.path.join(bare, "debs1"))
-                newer(path, os.path.join(bare, "debs2"))
-        run("chroot", bare, "apt-get", "-q", "update")
-        run("chroot", bare, *APT, "install", "--download-only", "--no-install-recommends",
-            *(f"/debs1/{name}" for name in os.listdir(os.path.join(bare, "debs1"))))
-    except AssertionError as error:
-        print("skipped: no bare Debian:", error)
-        return ""
-    return bare
-
-
-def main():
-    if sys.argv[1:2] == ["--inside"]:
-        inside(*sys.argv[2:])
-        return 0
-    if os.geteuid() or subprocess.run([os.path.join(TREE, "tools", "install"), "--deb", "--check"],
-                                      stdout=subprocess.DEVNULL).returncode:
-        print("skipped: needs root and tools/install --deb")
-        return 77
-    with tempfile.TemporaryDirectory(prefix="peercache-deb-") as folder:
-        bare = prepare(folder, sys.argv[1] if len(sys.argv) > 1 else "")
-        if not bare:
-            return 77
-        return subprocess.run([*ALONE, sys.executable, __file__, "--inside", folder, bare],
-                              timeout=LIMIT).returncode
+    if not bare:
+        bare = os.path.join(folder, "bare")
+        run_outside("debootstrap", "--variant=minbase",
+                    "--include=systemd,systemd-sysv,iproute2", "bookworm", bare)
+    for name in ("debs1", "debs2"):
+        shutil.rmtree(os.path.join(bare, name), ignore_errors=True)
+        os.mkdir(os.path.join(bare, name))
+    for path in packages:
+        shutil.copy(path, os.path.join(bare, "debs1"))
+        newer(path, os.path.join(bare, "debs2"))
+    run_outside("chroot", bare, "apt-get", "-q", "update")
+    run("chroot", bare, *APT, "install", "--download-only", "--no-install-recommends",
+        *(f"/debs1/{name}" for name in os.listdir(os.path.join(bare, "debs1"))))
+    return sys.executable, bare
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("deb", GROUPS, prepare, inside))

@@ -234,6 +234,9 @@ void service_open(void)
 	}
 	/* who passes stored descriptors stores them, whether it says so or not */
 	service.stores |= service.notify_bytes && service.stored_count > 0;
+	if (service.notify_bytes && !service.stores)
+		log_info(
+			"pages end with this process: FDSTORE is not set, so the service manager stores no memory of it; with systemd before 254 set FileDescriptorStoreMax=650 and Environment=FDSTORE=650 in the unit");
 	unsetenv("LISTEN_PID");
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_FDNAMES");

@@ -124,8 +124,11 @@ static bool from_peer(const struct peer *peer, const struct sockaddr_storage *fr
 	return is;
 }
 
-static void accept_all(struct peer *peer)
+/* Another doctor that connected is told by the end of its connection that no engine serves here. */
+static void accept_all(void *context)
 {
+	struct peer *peer = context;
+
 	for (unsigned i = 0; i < peer->ways; i++) {
 		struct sockaddr_storage from;
 		socklen_t bytes = sizeof(from);
@@ -159,12 +162,16 @@ static bool round_make(struct peer *peer)
 /* The engine of the peer, by its HTTP port. */
 static void report_get(struct doctor *d, struct peer *peer)
 {
+	const struct reach_request request = {.host = peer->at.host,
+		.path = "/api/status",
+		.port = (unsigned)d->s->metrics_port,
+		.timeout_ms = d->options->timeout_ms,
+		.idle = accept_all,
+		.context = peer};
 	char *text = malloc(REPORT_BYTES);
 
 	peer->asked_ms = unix_ms();
-	if (text && d->s->metrics_port &&
-		reach_get(peer->at.host, (unsigned)d->s->metrics_port, "/api/status",
-			d->options->timeout_ms, text, REPORT_BYTES))
+	if (text && request.port && reach_get(&request, text, REPORT_BYTES))
 		peer->report = json_tokener_parse(text);
 	peer->answered_ms = unix_ms();
 	(void)json_whole(peer->report, "age_ms", &peer->age_ms);

@@ -28,6 +28,8 @@ const char *reach_text(enum reach reach)
 	return texts[reach];
 }
 
+#define IDLE_MS 50
+
 /* Waits until the socket can be read or written. */
 static bool ready(int fd, short events, uint64_t until_ns)
 {
@@ -144,24 +146,40 @@ int reach_listen(const char *host, unsigned port)
 
 /* ---- HTTP ------------------------------------------------------------------------------------ */
 
-bool reach_get(const char *host, unsigned port, const char *path, unsigned timeout_ms, char *ret,
-	size_t bytes)
+/* Waits until the socket can be read, and calls idle() meanwhile. */
+static bool ready_idle(int fd, uint64_t until_ns, void (*idle)(void *context), void *context)
 {
-	uint64_t until_ns = clock_monotonic_ns() + timeout_ms * 1000000ull;
+	uint64_t now_ns;
+
+	do {
+		uint64_t next_ns;
+
+		idle(context);
+		now_ns = clock_monotonic_ns();
+		next_ns = now_ns + IDLE_MS * 1000000ull;
+		if (ready(fd, POLLIN, next_ns < until_ns ? next_ns : until_ns))
+			return true;
+	} while (now_ns < until_ns);
+	return false;
+}
+
+bool reach_get(const struct reach_request *r, char *ret, size_t bytes)
+{
+	uint64_t until_ns = clock_monotonic_ns() + r->timeout_ms * 1000000ull;
 	char request[256];
 	size_t used = 0;
 	char *body;
 	int fd, length;
 
-	if (reach_open(host, port, until_ns, &fd) != REACH_OPEN)
+	if (reach_open(r->host, r->port, until_ns, &fd) != REACH_OPEN)
 		return false;
 	length = snprintf(request, sizeof(request),
-		"GET %s HTTP/1.1\r\nHost: peercache\r\nConnection: close\r\n\r\n", path);
+		"GET %s HTTP/1.1\r\nHost: peercache\r\nConnection: close\r\n\r\n", r->path);
 	if (length >= (int)sizeof(request) || write(fd, request, (size_t)length) != length) {
 		close(fd);
 		return false;
 	}
-	while (used + 1 < bytes && ready(fd, POLLIN, until_ns)) {
+	while (used + 1 < bytes && ready_idle(fd, until_ns, r->idle, r->context)) {
 		ssize_t got = read(fd, ret + used, bytes - 1 - used);
 
 		if (got <= 0)

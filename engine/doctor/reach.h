@@ -22,11 +22,18 @@ enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms);
 int reach_bind(const char *host, unsigned port);
 /* A listening socket that does not block, or -errno. */
 int reach_listen(const char *host, unsigned port);
+struct reach_request {
+	const char *host, *path;
+	unsigned port, timeout_ms;
+	/* Called at least every 50 ms while the answer is awaited: two doctors may ask each other,
+	 * and each answers only here. */
+	void (*idle)(void *context);
+	void *context;
+};
 /*
  * GET of `path` over HTTP: the body, up to `bytes` - 1 bytes of it. Returns false if no status 200
  * came in time.
  */
-bool reach_get(const char *host, unsigned port, const char *path, unsigned timeout_ms, char *ret,
-	size_t bytes);
+bool reach_get(const struct reach_request *request, char *ret, size_t bytes);
 
 #endif

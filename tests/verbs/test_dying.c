@@ -5,6 +5,7 @@
  */
 #include <poll.h>
 
+#include "tests/sanitized.h"
 #include "tests/verbs/side.h"
 
 #define READ_BYTES 4096u
@@ -13,12 +14,7 @@
  * libmlx5 never frees its queues and memory objects of a device that was cut: LeakSanitizer must
  * ignore them.
  */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__
-#endif
-#endif
-#ifdef __SANITIZE_ADDRESS__
+#if ADDRESS_SANITIZED
 #include <sanitizer/lsan_interface.h>
 #else
 static void __lsan_disable(void)

@@ -8,6 +8,7 @@
 #include "engine/client/session.h"
 #include "tests/unit/client/rig.h"
 #include "tests/emulated.h"
+#include "tests/sanitized.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -233,22 +234,30 @@ static void a_fork_beside_a_busy_thread_leaves_no_lock_and_no_half_list(void **s
 {
 	pthread_t thread;
 	unsigned before;
+	int wrong = 0;
 
 	(void)state;
 	SKIP_EMULATED("it has no memory for hundreds of forks beside a thread");
+	/* as of gcc 12 and clang 14: fork() takes no lock of its malloc(), unlike glibc's */
+	if (ADDRESS_SANITIZED) {
+		print_message("skipped: under AddressSanitizer a child hangs in calloc() if "
+			      "another thread was in it\n");
+		skip();
+	}
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &registered), 0);
 	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
 	shm_store(&stop, 0);
 	assert_int_equal(pthread_create(&thread, NULL, move, NULL), 0);
 	while (!__atomic_load_n(&moved, __ATOMIC_RELAXED))
 		usleep(1000);
-	for (unsigned n = 0; n < FORKS; n++)
-		assert_int_equal(in_child(n % 2 ? use_and_close : close_all), 0);
+	for (unsigned n = 0; n < FORKS && !wrong; n++)
+		wrong = in_child(n % 2 ? use_and_close : close_all);
 	before = __atomic_load_n(&moved, __ATOMIC_RELAXED);
-	while (__atomic_load_n(&moved, __ATOMIC_RELAXED) < before + 10)
+	while (!wrong && __atomic_load_n(&moved, __ATOMIC_RELAXED) < before + 10)
 		usleep(1000);
 	shm_store(&stop, 1);
 	pthread_join(thread, NULL);
+	assert_int_equal(wrong, 0);
 	assert_int_equal(SEEN(hellos), 1);
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client processes of a run (client.py), and what ends a run early. Main thread."""
 
+import contextlib
 import json
 import os
 import selectors
@@ -36,7 +37,9 @@ class Stop:
             signal.signal(number, signal.SIG_DFL)
             raise KeyboardInterrupt
         self.requested = True
-        sys.stderr.write("peercache-bench: ending with what it has; once more ends it at once\n")
+        # Without sys.stderr: the main thread may be inside a write to it.
+        with contextlib.suppress(OSError):
+            os.write(2, b"peercache-bench: ending with what it has; once more ends it at once\n")
 
 
 class Process:

@@ -29,9 +29,9 @@ def reserve(port: int) -> bool:
     it is taken. The name of the socket in RESERVED is that of tools/cluster.py."""
     taken = socket.socket(socket.AF_UNIX)
     try:
+        taken.bind(f"\0peercache-port-{port}")  # first: no port that is taken is probed
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-        taken.bind(f"\0peercache-port-{port}")
     except OSError:
         taken.close()
         return False

@@ -97,14 +97,11 @@ def run_limited(command, seconds=60, data=None, capture_output=False, check=Fals
 def reserve(port):
     """Takes the port for this process, if no socket uses it; False: it is taken. The name of a
     socket is that of one process only, so no other test takes the port before the engine does."""
-    with socket.socket() as s:
-        try:
-            s.bind(("127.0.0.1", port))
-        except OSError:
-            return False
     taken = socket.socket(socket.AF_UNIX)
     try:
-        taken.bind(f"\0peercache-port-{port}")
+        taken.bind(f"\0peercache-port-{port}")  # first: no test probes a port that is taken
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", port))
     except OSError:
         taken.close()
         return False

@@ -8,7 +8,7 @@ import signal
 import harness
 from test_outages import Outage
 
-SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
+SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=5000"]
 
 
 def reached(process, share):

@@ -218,7 +218,7 @@ class Restarts(Keeper):
         self.assertIn("did not end within 1 s of SIGTERM: killed", self.log())
 
     def test_an_engine_that_is_not_ready_in_time_is_killed_unless_it_extends_the_time(self):
-        seconds = int(3 * harness.SLOW)  # enough for Python to start on a busy machine
+        seconds = int(8 * harness.SLOW)  # enough for Python to start on a busy machine
         keeper = self.keep(options=["--start-timeout", str(seconds)])
         extends = self.engine()
         extends.tell("EXTEND_TIMEOUT_USEC=600000000")

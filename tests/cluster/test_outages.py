@@ -12,7 +12,7 @@ import harness
 
 # A stopped member is suspect after 4 s, and stays on the map while a test looks at it.
 STOPPED = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(40000 * harness.SLOW)}"]
-KILLED = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
+KILLED = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=10000"]
 DEADLINE_MS = str(int(15000 * harness.SLOW))
 
 

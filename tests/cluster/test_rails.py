@@ -25,7 +25,7 @@ class RailsFail(harness.ClusterTest):
         # On a loaded machine a poll core may not run for a while: that must not count as a stall.
         self.engines = self.start(2, pool_bytes="96MiB", settings=[
             "rail.devices=" + ",".join(["soft"] * RAILS), "rail.stall_ms=60",
-            "cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000",
+            "cluster.heartbeat_ms=100", "cluster.dead_after_ms=5000",
             "test.fault_file=" + self.faults])
 
     def fault(self, text):

@@ -22,7 +22,7 @@ import harness
 
 ETCD = shutil.which("etcd", path=os.path.join(harness.ROOT, "build", "etcd", "usr", "bin") +
                     os.pathsep + os.environ["PATH"])
-BEATS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
+BEATS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=3000"]
 PREFIX = "/peercache/default/"
 OUTAGE_S = float(os.environ.get("PEERCACHE_OUTAGE_S", "3"))
 

@@ -12,10 +12,14 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+from cluster import clock  # noqa: E402
+
 PROGRAMS = ["chromium-headless-shell", "chromium"]
 AXE = os.path.join(ROOT, "build", "browser", "axe.min.js")
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
@@ -218,14 +222,14 @@ class Page:
 
     def wait(self, expression, seconds, what, step_ms=STEP_MS):
         """Until the expression is true; returns how many seconds of the page that took."""
-        start, spent = time.monotonic(), 0.0
+        start, spent = clock(), 0.0
         while not self.js(expression):
             if spent > seconds:
                 raise AssertionError(f"not within {seconds} s: {what}; the page says: " +
                                      self.text("#health") + " | " + self.text("#freshness"))
             if self.real:
                 self.browser.receive(0.02)
-                spent = time.monotonic() - start
+                spent = clock() - start
             else:
                 self.elapse(step_ms)
                 spent += step_ms / 1000

@@ -440,7 +440,7 @@ class Ends(Run):
     def interrupt_comparison(self, until, child, rows):
         """Ctrl-C when the program has printed `until` and has this child leaves these rows."""
         process = self.bench("compare", "--skip-mooncake", "--block-sizes", "4096,8192",
-                             "--duration", "0.2", "--warmup", "0", *ENGINES,
+                             "--duration", "3", "--warmup", "0", *ENGINES,
                              start_new_session=True)
         for line in process.stdout:
             if until in line:
@@ -451,8 +451,10 @@ class Ends(Run):
         self.assertEqual(status, 0, out + err)
         self.assert_nothing_left()
         self.assertTrue(self.report()["interrupted"])
-        self.assertEqual([(r["path"], r["page_bytes"]) for r in self.report()["rows"]],
-                         [(path, 4096) for path in rows])
+        kept = [(r["path"], r["page_bytes"]) for r in self.report()["rows"]]
+        self.assertEqual(kept[:len(rows)], [(path, 4096) for path in rows])
+        # on a busy machine Ctrl-C may come in the next measurement
+        self.assertLessEqual(len(kept), len(rows) + 1)
 
     def test_a_client_process_that_dies_leaves_the_rows_before(self):
         process = self.bench("saturation", "--concurrencies", ",".join(64 * "1"), *SMALL,

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
@@ -138,9 +137,9 @@ class Clear(harness.ClusterTest):
             session.clear("a", 60000)
             self.assertEqual(self.found(session, "a||x", keys), 0)
         self.assertEqual(session.clear("a", 60000), 0)
-        begun = time.monotonic()
+        begun = harness.clock()
         session.clear(None, 60000)
-        self.assertLess(time.monotonic() - begun, 60)
+        self.assertLess(harness.clock() - begun, 60)
         harness.wait_for(lambda: self.on_disk(engines, 0) == 0, 30, "the disk is empty")
         self.stop_cleanly(engines)
 

@@ -129,7 +129,8 @@ class Launch(Engines):
         pool = Pool(8, [4096])
         store.register_mem_pool_host(pool)
         keys = [f"{i:064x}" for i in range(8)]
-        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(8)))))
+        harness.wait_for(lambda: all(store.batch_set_v1(keys, pool.indices(range(8)))), 30,
+                         "pages are stored")
         first, = engines_at(self.socket)
         os.kill(first, signal.SIGKILL)
         harness.wait_for(lambda: all(store.batch_set_v1(keys, pool.indices(range(8))))

@@ -552,7 +552,7 @@ class Threads(StoreTest):
         keys = keys_of(self.first, 64)
         self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(64)))))
         there = Pool(64, [4096])
-        reader = self.store(1, there, extra={"timeout_ms": 2000})
+        reader = self.store(1, there, extra={"timeout_ms": 6000})
         reader.batch_exists(keys)
         engine = self.engines.process[1]
         try:
@@ -572,7 +572,7 @@ class Threads(StoreTest):
             engine.send_signal(signal.SIGCONT)
         self.engines.wait_members(2)
         self.assertEqual(result[0], [False] * 64)
-        self.assertGreater(result[1], 1.9)
+        self.assertGreater(result[1], 5.9)
         # This thread could not have run if the call had held the interpreter's lock.
         self.assertGreater(result[2], 5)
 
@@ -694,7 +694,8 @@ class Stopped(harness.ClusterTest):
 
     def test_a_batch_has_the_time_that_those_before_it_have_left(self):
         """The engine stops before the first batch, goes on until the second, and stops again."""
-        timeout = 6 * harness.SLOW
+        self.batches = 32  # they last longer than this thread may have to wait for a processor
+        timeout = 9 * harness.SLOW
         session, call = self.opened()
         harness.freeze(self.engines.engine_pid(0))
         before = session.counts()["hit"]
@@ -739,12 +740,12 @@ class Death(harness.ClusterTest):
         self.assertEqual(controllers[1].do("get", keys, pages), 200)
         # Kill the reader's own engine: every page is a miss at once, and no thread dies.
         engines.kill(1)
-        began = time.monotonic()
+        began = harness.clock()
         # The client checks its socket every 10 ms; until it does, it uses cached locations.
         harness.wait_for(lambda: controllers[1].do("exists", keys) == 0, 20, "misses")
         self.assertEqual(controllers[1].do("get", keys, pages), 0)
         self.assertEqual(controllers[1].do("set", keys, pages), 0)
-        self.assertLess(time.monotonic() - began, 20 * harness.SLOW)
+        self.assertLess(harness.clock() - began, 20 * harness.SLOW)
         engines.restart(1)
         harness.wait_for(lambda: controllers[1].do("exists", keys) == 200, 30, "hits come back")
         for page in pages:

@@ -321,6 +321,9 @@ static void *hold_lock(void *context)
 		usleep(100);
 	holder.waited = !shm_load(&holder.forked);
 	pthread_mutex_unlock(holder.lock);
+	/* a thread that ends allocates and frees: not beside the fork */
+	while (!shm_load(&holder.forked))
+		usleep(100);
 	return context;
 }
 

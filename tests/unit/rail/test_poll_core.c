@@ -102,7 +102,7 @@ static void begin(bool threaded, bool busy)
 static struct rail_event hear(struct seat *s, uint32_t kind)
 {
 	struct rail_event event;
-	uint64_t until_ns = clock_now_ns() + 10000000000ull;
+	uint64_t until_ns = clock_now_ns() + 60000000000ull;
 
 	while (!rail_event_take(s->w->rail, &event)) {
 		assert_true(clock_now_ns() < until_ns);
@@ -379,9 +379,6 @@ static void rails_stop_in_any_order_and_the_others_continue(void **state)
 			unsigned gone = (first + n) % RAILS;
 
 			stop(&seat[gone]);
-			assert_int_equal(
-				shm_load(&seat[gone].w->status->rail[0].sleeps) & (n == RAILS - 1),
-				0);
 			for (unsigned i = n + 1; i < RAILS; i++)
 				for (unsigned k = 0; k < 5; k++)
 					get(&seat[(first + i) % RAILS], k);

@@ -42,7 +42,7 @@ static struct rail_event hear(uint32_t kind)
 		shm_fence_sleep();
 		if (rail_event_take(w->rail, &event))
 			break;
-		assert_int_equal(poll(&pollfd, 1, 10000), 1);
+		assert_int_equal(poll(&pollfd, 1, 60000), 1);
 		assert_int_equal(read(pollfd.fd, &count, sizeof(count)), sizeof(count));
 	}
 	shm_store(&w->status->control_sleeps, 0);
@@ -83,7 +83,7 @@ static struct op_done await(void)
 		shm_fence_sleep();
 		if (client_done(client, &done))
 			break;
-		assert_int_equal(poll(&pollfd, 1, 10000), 1);
+		assert_int_equal(poll(&pollfd, 1, 60000), 1);
 		assert_true(recv(pollfd.fd, &count, sizeof(count), MSG_DONTWAIT) > 0);
 	}
 	shm_store(&client->header->client_waits, 0);

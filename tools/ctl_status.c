@@ -286,11 +286,17 @@ static json_object *report_or_die(struct ctl_run *ctl)
 static void print_members_json(json_object *report)
 {
 	static const char *const names[] = {"name", "members", "members_down", "members_unlisted",
-		"members_down_unlisted", "version"};
-	json_object *o = json_object_new_object();
+		"members_down_unlisted", "seeds_silent", "engines_refused", "version"};
+	/* both lists are short ones: the figures count all */
+	static const char *const counts[] = {"seeds_silent", "engines_refused"};
+	json_object *o = json_object_new_object(), *figures = json_object_new_object();
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		json_object_object_add(o, names[i], json_object_get(json_get(report, names[i])));
+	for (unsigned i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+		json_object_object_add(figures, counts[i],
+			json_object_get(json_get(json_get(report, "figures"), counts[i])));
+	json_object_object_add(o, "figures", figures);
 	print_json(o, stdout);
 	json_object_put(o);
 }

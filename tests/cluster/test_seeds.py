@@ -126,6 +126,9 @@ class Silent(SeedTest):
                                          rf"for \d+ s: {why}", engines.log(0)), "a line")
             self.assertTrue(any(seed in t and why in t for t in texts), (seed, why, texts))
             self.assertRegex(members, rf"seed {re.escape(seed)} leads to no member for .*: {why}")
+        shown = json.loads(engines.ctl(0, "--json", "members")[1])
+        self.assertEqual({s["address"] for s in shown["seeds_silent"]}, set(seeds))
+        self.assertEqual(shown["figures"], {"seeds_silent": 4, "engines_refused": 0})
         self.assertIn("seeds_unmet", engines.findings(0))
         self.assertEqual(engines.ctl(0, "health")[0], 2)
         self.until(lambda: [engines.metric(0, n) for n in ("seeds", "seeds_silent",
@@ -206,6 +209,9 @@ class Refused(SeedTest):
             self.until(lambda: engines.metric(i, "engines_refused") == 2, "the metric")
             self.assertEqual(engines.fetch(i, "/readyz")[0], 503)
             self.assertEqual(engines.ctl(i, "members")[1].count("is refused for"), 2)
+            shown = json.loads(engines.ctl(i, "--json", "members")[1])
+            self.assertEqual([f"cluster.id = {ids[n]} there" in str(shown["engines_refused"])
+                              for n in others], [True, True], shown)
             self.assertNotIn("seed_silent", engines.findings(i), "to refuse is to answer")
         self.until(lambda: engines.metric(0, "seeds_unmet") == 1, "the others are the seeds")
         ids[1] = "red"

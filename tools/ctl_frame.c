@@ -139,10 +139,10 @@ static void print_members(struct paper *p, const struct frame *f)
 
 	for (size_t i = 0; i < n; i++) {
 		json_object *member = json_at(members, i);
+		const char *software = json_text(member, "software"); /* "": not known yet */
 
 		silent += !strcmp(json_text(member, "state"), "silent");
-		others +=
-			strcmp(json_text(member, "software"), json_text(f->report, "version")) != 0;
+		others += software[0] && strcmp(software, json_text(f->report, "version")) != 0;
 	}
 	n += (size_t)json_number(f->report, "members_unlisted");
 	line(p, "members  %zu up, %zu silent, %zu down; %zu of another version", n - silent, silent,

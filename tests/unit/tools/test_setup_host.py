@@ -162,6 +162,13 @@ class SetupHost(unittest.TestCase):
                 self.run_tool("--undo")
                 self.assertFalse(os.path.exists(self.path("etc")))
 
+    def test_what_is_not_known_is_printed(self):
+        os.unlink(self.path("proc/sys/vm/swappiness"))
+        os.mkdir(self.path("proc/sys/vm/swappiness"))  # it cannot be read
+        for what in "--apply", "--dry-run":
+            self.assertIn("not known: vm.swappiness: /proc/sys/vm/swappiness: it cannot be read",
+                          self.run_tool(what, *ARGUMENTS))
+
     def test_a_running_irqbalance_is_reported(self):
         self.write("proc/irq/40/effective_affinity_list", "4")
         self.write("proc/77/comm", "irqbalance")

@@ -265,6 +265,23 @@ static void report_tell(struct doctor *d, const struct peer *peer)
 			"its engine has no member with the name of this one");
 }
 
+/*
+ * Without a report of the peer's engine. Two doctors that listen on all ports have seen both ways,
+ * which is all that can be known without engines; otherwise what was not compared is stated.
+ */
+static void silence_tell(struct doctor *d, const struct peer *peer)
+{
+	bool both = true;
+
+	for (unsigned i = 0; i < peer->ways; i++)
+		both &= peer->way[i].fd >= 0;
+	if (!both)
+		found(d, DOCTOR_UNKNOWN, peer->at.host,
+			"start the engine there; set the same metrics.port on both; run the doctor there with --peer and this host",
+			"no report of its engine over HTTP, metrics.port = %lu: the way back, version, cluster.id, clock and members are not compared",
+			(unsigned long)d->s->metrics_port);
+}
+
 static void peer_examine(struct doctor *d, const char *text)
 {
 	uint64_t until_ns = clock_monotonic_ns() + d->options->timeout_ms * 1000000ull;
@@ -295,6 +312,8 @@ static void peer_examine(struct doctor *d, const char *text)
 		way_tell(d, &peer, &peer.way[i]);
 	if (peer.report)
 		report_tell(d, &peer);
+	else
+		silence_tell(d, &peer);
 	for (unsigned i = 0; i < peer.ways; i++)
 		if (peer.way[i].fd >= 0)
 			close(peer.way[i].fd);

@@ -673,6 +673,18 @@ class Running(Cases, harness.ClusterTest):
             return [f for f in json.loads(done.stdout)["findings"] if f["check"] == "peer"]
 
         # the report that the other engine serves may be older than the cluster
+    def test_a_peer_without_a_report_is_unknown_if_the_way_back_is(self):
+        """Another program has the cluster port here, as an engine that serves has."""
+        with socket.socket() as here, socket.socket() as there:
+            for one, address in (here, "127.0.0.1"), (there, "127.0.0.2"):
+                one.bind((address, 0))
+                one.listen()
+            findings, _ = doctor("doctor", "--timeout-ms", "20000", "--peer",
+                                 f"127.0.0.2:{there.getsockname()[1]}",
+                                 *small("engine.socket=/nowhere/e.sock",
+                                        port=here.getsockname()[1]))
+        self.named(findings, "peer", "127.0.0.2", "same metrics.port on both", "unknown")
+
         found = harness.wait_for(lambda: (lambda f: f if "its engine has this one as a member" in
                                           [x["text"] for x in f] else None)(look()), 20, "known")
         self.assertIn("its clock is within a second", [f["text"] for f in found])
@@ -711,6 +723,9 @@ class Running(Cases, harness.ClusterTest):
                       f"cluster.seeds=127.0.0.1:{engines.port[0]}", port=engines.port[0])
         findings, _ = doctor("doctor", *words)
         states = {f["check"]: f["state"] for f in findings}
+        found = look(*settings("cluster.id=other", f"engine.socket={engines.sockets[0]}",
+                               "metrics.port=0"))
+        self.named(found, "peer", addresses[1], "same metrics.port on both", "unknown")
         self.assertEqual((states["settings in use"], states["engine"], states["ports"]),
                          ("ok", "ok", "ok"))
         findings, _ = doctor("doctor", *words, "--set", "rail.spin_us=7")

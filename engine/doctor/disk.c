@@ -30,21 +30,27 @@ static const struct {
 	{0xff534d42, "cifs", "it is on another host"},
 };
 
-/* Bytes that files in the directory have allocated: those of an engine before. */
-static uint64_t allocated(const char *path)
+/*
+ * Adds the bytes that files in the directory have allocated: those of an engine before. False: the
+ * caller may not see them all.
+ */
+static bool allocated(const char *path, uint64_t *bytes)
 {
 	DIR *folder = opendir(path);
 	struct dirent *entry;
-	uint64_t bytes = 0;
 	struct stat st;
+	bool seen = true;
 
-	while (folder && (entry = readdir(folder)) != NULL)
-		if (fstatat(dirfd(folder), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-			S_ISREG(st.st_mode))
-			bytes += (uint64_t)st.st_blocks * 512;
-	if (folder)
-		closedir(folder);
-	return bytes;
+	if (!folder)
+		return false;
+	while ((entry = readdir(folder)) != NULL) {
+		if (fstatat(dirfd(folder), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			seen &= errno == ENOENT; /* removed meanwhile */
+		else if (S_ISREG(st.st_mode))
+			*bytes += (uint64_t)st.st_blocks * 512;
+	}
+	closedir(folder);
+	return seen;
 }
 
 /* Does the device of the directory have moving parts? */
@@ -82,20 +88,23 @@ struct paths {
 
 /*
  * The directories that share the file system of `path`, with it. *ret_own: what their files have
- * allocated.
+ * allocated, as far as they can be seen; *ret_unseen: a directory with others, or NULL.
  */
-static unsigned paths_beside(const struct paths *paths, const char *path, uint64_t *ret_own)
+static unsigned paths_beside(
+	const struct paths *paths, const char *path, uint64_t *ret_own, const char **ret_unseen)
 {
 	struct stat its, other;
 	unsigned same = 0;
 
 	*ret_own = 0;
+	*ret_unseen = NULL;
 	if (stat(path, &its) < 0)
 		return 1;
 	for (unsigned i = 0; i < paths->count; i++) {
 		if (stat(paths->path[i], &other) < 0 || other.st_dev != its.st_dev)
 			continue;
-		*ret_own += allocated(paths->path[i]);
+		if (!allocated(paths->path[i], ret_own))
+			*ret_unseen = paths->path[i];
 		same++;
 	}
 	return same;
@@ -104,6 +113,7 @@ static unsigned paths_beside(const struct paths *paths, const char *path, uint64
 static void path_examine(struct doctor *d, const struct paths *paths, const char *path)
 {
 	uint64_t room, own, want;
+	const char *unseen;
 	struct statfs fs;
 	unsigned same;
 
@@ -123,9 +133,13 @@ static void path_examine(struct doctor *d, const struct paths *paths, const char
 		return;
 	}
 	room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
-	same = paths_beside(paths, path, &own);
+	same = paths_beside(paths, path, &own, &unseen);
 	want = same * d->s->disk_bytes;
-	if (room + own < want)
+	if (room + own < want && unseen)
+		found(d, DOCTOR_UNKNOWN, path, "run the doctor as root or as the engine's user",
+			"%.2f GiB are free and %.2f GiB are allocated at start; files in %s may be part of that, and cannot be seen",
+			(double)room / GIB, (double)want / GIB, unseen);
+	else if (room + own < want)
 		found(d, DOCTOR_FOUND, path, "free room there, or lower disk.bytes",
 			"%.2f GiB are allocated at start, disk.bytes for %u of disk.paths on this file system, and %.2f GiB are free",
 			(double)want / GIB, same, (double)(room + own) / GIB);

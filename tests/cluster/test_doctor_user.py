@@ -144,6 +144,18 @@ class Users(Played):
         self.named(findings, "settings", "settings", r"--check")
 
     def test_a_user_that_is_not_there_is_refused(self):
+    def test_files_of_a_disk_that_cannot_be_seen_are_not_called_absent(self):
+        disk = self.private(pwd.getpwnam(USER).pw_uid)
+        room = os.statvfs(disk)
+        more = (room.f_blocks * room.f_frsize >> 20) + 1024
+        words = small(f"disk.paths={disk}", f"disk.bytes={more}MiB")
+        findings = self.doctor(*words, before=self.stranger())
+        if any("the file system is" in f["text"] for f in findings if f["check"] == "disk"):
+            self.skipTest("the temporary folder is on no disk")
+        self.named(findings, "disk", disk, "as root or as the engine's user", "unknown")
+        self.assertNotIn("found", {f["state"] for f in findings if f["where"] == disk})
+        self.named(self.doctor(*words), "disk", disk, r"lower disk\.bytes")
+
         done = self.check("--user", "peercache-test-none", *small())
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("no user of that name", done.stderr)

@@ -187,7 +187,15 @@ void check_seeds(struct doctor *d)
 {
 	char text[sizeof(d->s->cluster_seeds)], *rest = NULL;
 
-	if (!d->s->cluster_seeds[0])
+	if (d->s->cluster_seeds_file[0])
+		found(d, DOCTOR_UNKNOWN, "cluster.seeds_file",
+			"peercachectl members, when the engine runs",
+			"seeds of a file are not examined");
+	if (d->s->cluster_etcd[0])
+		found(d, DOCTOR_UNKNOWN, "cluster.etcd",
+			"peercachectl members, when the engine runs",
+			"seeds of etcd are not examined");
+	if (!d->s->cluster_seeds[0] && !d->s->cluster_seeds_file[0] && !d->s->cluster_etcd[0])
 		found(d, DOCTOR_NONE, "cluster.seeds", NULL, "none");
 	snprintf(text, sizeof(text), "%s", d->s->cluster_seeds);
 	for (char *each = strtok_r(text, ", \t", &rest); each;

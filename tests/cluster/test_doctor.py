@@ -381,6 +381,13 @@ class Host(Cases):
         self.named(findings, "seeds", "10.8.0.1:5", r"ip route get")
         self.named(findings, "seeds", "10.9.0.1:1", r"start the engine", state="unknown")
 
+    def test_seeds_that_are_not_examined_are_unknown(self):
+        for one in "cluster.seeds_file=/nowhere/seeds", "cluster.etcd=http://127.0.0.1:1":
+            findings = [f for f in self.look(one) if f["check"] == "seeds"]
+            self.assertEqual([(f["where"], f["state"]) for f in findings],
+                             [(one.split("=")[0], "unknown")])
+        self.assertEqual([f["state"] for f in self.look() if f["check"] == "seeds"], ["none"])
+
     def test_ports_that_others_have_or_may_take_are_found(self):
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))

@@ -10,10 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PID_MAX (1L << 22) /* of Linux */
 #define LINE_BYTES 1024
+#define TIMEOUT_STATUS 124 /* of timeout, when the time was over */
 
 /* ---- the unit -------------------------------------------------------------------------------- */
 
@@ -71,19 +73,20 @@ static bool line_take(struct unit *unit, const char *line, bool *loaded)
 	return !value || !*value;
 }
 
-bool unit_read(struct unit *ret)
+int unit_read(struct unit *ret)
 {
 	char line[LINE_BYTES];
 	bool loaded = false, known = true;
+	int status;
 	FILE *file = popen(
-		"exec timeout 5 systemctl show " UNIT_NAME
+		"exec timeout " UNIT_ANSWER_S " systemctl show " UNIT_NAME
 		" -p LoadState -p User -p MainPID -p ProtectSystem -p ReadWritePaths -p BindPaths"
 		" -p RuntimeDirectory -p StateDirectory -p CacheDirectory -p LogsDirectory 2>/dev/null",
 		"re");
 
 	*ret = (struct unit){.user = "root"};
 	if (!file)
-		return false;
+		return -ENOENT;
 	while (fgets(line, sizeof(line), file)) {
 		size_t bytes = strcspn(line, "\n");
 
@@ -94,7 +97,10 @@ bool unit_read(struct unit *ret)
 	ret->strict &= known;
 	if (ret->pid < 0 || ret->pid > PID_MAX)
 		ret->pid = 0;
-	return pclose(file) == 0 && loaded;
+	status = pclose(file);
+	if (status != -1 && WIFEXITED(status) && WEXITSTATUS(status) == TIMEOUT_STATUS)
+		return -ETIMEDOUT;
+	return status == 0 && loaded ? 0 : -ENOENT;
 }
 
 /* Is the folder in the list or, with `below`, below a folder of it? */

@@ -21,8 +21,12 @@ struct unit {
 	long pid;    /* of its process; 0: it does not run */
 };
 
-/* Asks systemctl, for a few seconds at most. False: this host lacks that unit, or systemd. */
-bool unit_read(struct unit *ret);
+#define UNIT_ANSWER_S "5" /* seconds that systemctl has to answer */
+/*
+ * Asks systemctl. Returns 0; -ENOENT: this host lacks that unit, or systemd; -ETIMEDOUT: systemctl
+ * has not answered, so whether there is a unit is not known.
+ */
+int unit_read(struct unit *ret);
 /* Does systemd make that folder, for the user of the unit, when it starts the unit? */
 bool unit_makes(const struct unit *unit, const char *folder);
 /* May the unit write there, as far as its mounts are known? Modes are not examined. */

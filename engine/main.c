@@ -300,6 +300,7 @@ struct check_as {
 	const char *user; /* --user, or that of the unit; NULL: the caller */
 	struct unit unit; /* of that user; empty: none */
 	bool allowed;     /* this process is that user now */
+	bool silent;      /* systemctl has not told the user: files are not examined */
 };
 
 /*
@@ -321,10 +322,13 @@ static int check_as_read(int argc, char **argv, struct check_as *ret)
 	opterr = optind = 1;
 	if (!check_only)
 		return ret->user ? refused("--user goes with --check") : -1;
-	if (!unit_read(&ret->unit) || (ret->user && strcmp(ret->user, ret->unit.user)))
+	rc = unit_read(&ret->unit);
+	ret->silent = rc == -ETIMEDOUT && !ret->user;
+	if (rc < 0 || (ret->user && strcmp(ret->user, ret->unit.user)))
 		ret->unit = (struct unit){.pid = 0};
 	else
 		ret->user = ret->unit.user;
+	rc = 0;
 	if (ret->user)
 		rc = user_become(ret->user);
 	ret->allowed = rc == 0;
@@ -341,7 +345,7 @@ static unsigned check_left_out(const struct check_as *as, const struct settings 
 	char folder[sizeof(settings->engine_socket)];
 	char *slash;
 
-	if (!as->allowed)
+	if (!as->allowed || as->silent)
 		return UNCHECKED_FILES;
 	snprintf(folder, sizeof(folder), "%s", settings->engine_socket);
 	slash = strrchr(folder, '/');
@@ -375,6 +379,9 @@ static int check(struct settings *settings, const struct check_as *as)
 		as->user ? as->user : "");
 	if (!as->allowed)
 		puts("files and folders were not checked: run this as root or as that user, or with --user and the one that will start the engine");
+	if (as->silent)
+		printf("systemctl has not answered in %s s, so the user of the engine is not known: files and folders were not checked; give --user NAME\n",
+			UNIT_ANSWER_S);
 	puts("peercachectl doctor examines the host.\n"
 	     "only the start can tell: whether engine.socket, cluster.port, metrics.port, the cores and disk.paths are free;\n"
 	     "whether memory, huge pages, locked memory and the limits of cgroup and process suffice; whether the NICs open;\n"

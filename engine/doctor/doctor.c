@@ -5,6 +5,7 @@
  */
 #include "engine/doctor/doctor.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,9 +184,11 @@ static void engine_find(struct doctor *d)
 static void process_find(struct doctor *d)
 {
 	long pid = d->pid;
+	int rc = d->root[0] ? -ENOENT : unit_read(&d->unit);
 
 	d->user = d->options->user;
-	if (!d->root[0] && unit_read(&d->unit))
+	d->unit_silent = rc == -ETIMEDOUT;
+	if (rc == 0)
 		d->of_unit = !d->user || strcmp(d->user, d->unit.user) == 0;
 	if (d->of_unit)
 		d->user = d->unit.user;
@@ -199,6 +202,8 @@ static void process_find(struct doctor *d)
 		d->process_why = "the engine does not tell its process";
 	else if (d->of_unit)
 		d->process_why = UNIT_NAME " has its own, and does not run";
+	else if (d->unit_silent)
+		d->process_why = "systemctl has not told which process " UNIT_NAME " has";
 	else
 		snprintf(d->process, sizeof(d->process), "self");
 	cgroup_process(d->process[0] ? d->process : NULL);

@@ -72,6 +72,11 @@ void check_settings(struct doctor *d)
 		arguments[n++] = "--user";
 		arguments[n++] = (char *)d->user;
 	}
+	if (d->unit_silent && !d->user)
+		found(d, DOCTOR_UNKNOWN, "user",
+			"--user NAME names the user that will run the engine; systemctl show " UNIT_NAME,
+			"systemctl has not answered in %s s, so the user of the engine is not known: its folders are not examined",
+			UNIT_ANSWER_S);
 	for (char *const *at = d->options->arguments; *at && n < ARGUMENTS_MAX + 2; at++)
 		arguments[n++] = *at;
 	arguments[n++] = "--set";

@@ -48,6 +48,7 @@ struct doctor {
 	const char *user; /* that runs the engine; NULL: the caller */
 	bool of_unit;     /* it is the user of the unit, which starts the engine */
 	struct unit unit; /* only if of_unit */
+	bool unit_silent; /* systemctl has not told whether there is a unit */
 	/* the folder of /proc whose limits and cgroups are the engine's; "": not known, see why */
 	char process[24];
 	const char *process_why;

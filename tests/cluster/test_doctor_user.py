@@ -7,6 +7,7 @@ A program in $PATH plays systemctl, so that the host has a unit, which runs or n
 import contextlib
 import os
 import pwd
+import shutil
 import subprocess
 import unittest
 
@@ -143,7 +144,6 @@ class Users(Played):
                                before=self.stranger())
         self.named(findings, "settings", "settings", r"--check")
 
-    def test_a_user_that_is_not_there_is_refused(self):
     def test_files_of_a_disk_that_cannot_be_seen_are_not_called_absent(self):
         disk = self.private(pwd.getpwnam(USER).pw_uid)
         room = os.statvfs(disk)
@@ -156,6 +156,7 @@ class Users(Played):
         self.assertNotIn("found", {f["state"] for f in findings if f["where"] == disk})
         self.named(self.doctor(*words), "disk", disk, r"lower disk\.bytes")
 
+    def test_a_user_that_is_not_there_is_refused(self):
         done = self.check("--user", "peercache-test-none", *small())
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("no user of that name", done.stderr)
@@ -169,6 +170,35 @@ class Users(Played):
                             "--plan"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("--user goes with --check", done.stderr)
+
+
+class Silent(Played):
+    """systemctl hangs: whether there is a unit, and of which user, is not known."""
+
+    def setUp(self):
+        super().setUp()
+        for name, script in (("systemctl", "exec sleep 1000"),
+                             ("timeout", f"shift\nexec {shutil.which('timeout')} 0.1 \"$@\"")):
+            path = os.path.join(self.bin, name)
+            with open(path, "w", encoding="ascii") as file:
+                file.write(f"#!/bin/sh\n{script}\n")
+            os.chmod(path, 0o755)
+        self.words = small(f"engine.socket={self.bin}/e.sock")
+
+    def test_a_check_tells_that_the_user_is_not_known(self):
+        done = self.check(*self.words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("files and folders were not checked; give --user NAME", done.stdout)
+        done = self.check("--user", "root", *self.words)
+        self.assertIn("valid for user root", done.stdout)
+        self.assertNotIn("systemctl has not answered", done.stdout)
+
+    def test_the_doctor_examines_no_other_process_and_user(self):
+        findings = self.doctor(*self.words)
+        self.named(findings, "settings", "user", "--user NAME", "unknown")
+        for check in "limits", "cgroup":
+            self.assertEqual({f["state"] for f in findings if f["check"] == check}, {"unknown"},
+                             check)
 
 
 class Processes(Played):

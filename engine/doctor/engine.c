@@ -14,6 +14,34 @@
 #define ARGUMENTS_MAX 128
 #define OUTPUT_BYTES 16384
 
+/* ---- programs ------------------------------------------------------------------------------- */
+
+/* What host_run() has returned, without what was to be known. `option`: what it was run with. */
+static void program_tell(
+	struct doctor *d, const char *name, const char *option, int status, const char *output)
+{
+	char why[160];
+	size_t bytes = strcspn(output, "\n");
+
+	if (status == -ENOENT) {
+		found(d, DOCTOR_UNKNOWN, name, "install it beside peercachectl, or put it in $PATH",
+			"the program cannot be started%s%.*s", bytes ? ": " : "", (int)bytes,
+			output);
+		return;
+	}
+	if (status == -ETIME)
+		snprintf(why, sizeof(why), "it has not ended in %d s", HOST_RUN_S);
+	else if (status == -EINTR)
+		snprintf(why, sizeof(why), "a signal ended it");
+	else if (status < 0)
+		snprintf(why, sizeof(why), "starting it: %s", strerror(-status));
+	else
+		snprintf(why, sizeof(why), "it ended with status %d: %.*s", status,
+			(int)(bytes < 100 ? bytes : 100), output);
+	fix_set(found(d, DOCTOR_UNKNOWN, name, NULL, "%s %s: %s", name, option, why), "run %s %s",
+		name, option);
+}
+
 /* ---- --check --------------------------------------------------------------------------------- */
 
 /* Each line that the engine says is a finding; the plan has its own. */
@@ -44,6 +72,11 @@ static bool user_examine(struct doctor *d)
 	const char *of = d->of_unit ? " (" UNIT_NAME ")" : "";
 	int rc = d->user ? user_allowed(d->user) : 0;
 
+	if (d->unit_silent && !d->user)
+		found(d, DOCTOR_UNKNOWN, "user",
+			"--user NAME names the user that will run the engine; systemctl show " UNIT_NAME,
+			"systemctl has not answered in %s s, so the user of the engine is not known: its folders are not examined",
+			UNIT_ANSWER_S);
 	if (rc == -ENOENT)
 		found(d, d->of_unit ? DOCTOR_FOUND : DOCTOR_UNKNOWN, "user",
 			d->of_unit
@@ -63,7 +96,7 @@ static bool user_examine(struct doctor *d)
 void check_settings(struct doctor *d)
 {
 	char *arguments[ARGUMENTS_MAX + 7] = {"peercache-engine", "--check"}, *output;
-	unsigned n = 2;
+	unsigned n = 2, lines;
 	int status;
 
 	if (!user_examine(d))
@@ -72,24 +105,24 @@ void check_settings(struct doctor *d)
 		arguments[n++] = "--user";
 		arguments[n++] = (char *)d->user;
 	}
-	if (d->unit_silent && !d->user)
-		found(d, DOCTOR_UNKNOWN, "user",
-			"--user NAME names the user that will run the engine; systemctl show " UNIT_NAME,
-			"systemctl has not answered in %s s, so the user of the engine is not known: its folders are not examined",
-			UNIT_ANSWER_S);
 	for (char *const *at = d->options->arguments; *at && n < ARGUMENTS_MAX + 2; at++)
 		arguments[n++] = *at;
 	arguments[n++] = "--set";
 	arguments[n++] = "log.format=json";
 	output = malloc(OUTPUT_BYTES);
-	status = output ? host_run(arguments, output, OUTPUT_BYTES) : -1;
-	if (status < 0)
-		found(d, DOCTOR_UNKNOWN, "peercache-engine",
-			"install peercache-engine beside peercachectl, or put it in $PATH",
-			"the program cannot be started");
-	else if (lines_add(d, output) == 0 && (status == 0 || d->plan_errors[0]))
+	status = output ? host_run(arguments, output, OUTPUT_BYTES) : -ENOMEM;
+	if (status < 0) {
+		program_tell(d, "peercache-engine", "--check", status, output ? output : "");
+		free(output);
+		return;
+	}
+	lines = lines_add(d, output);
+	if (lines == 0 && status == 0)
 		found(d, DOCTOR_OK, "settings", NULL, "peercache-engine --check accepts them%s%s",
 			d->user ? " for user " : "", d->user ? d->user : "");
+	else if (lines == 0 && d->plan_errors[0])
+		found(d, DOCTOR_NONE, "settings", NULL,
+			"peercache-engine --check refuses them: see plan");
 	else if (doctor_count(d, DOCTOR_FOUND) == 0)
 		found(d, DOCTOR_FOUND, "settings", "peercache-engine --check",
 			"the engine refuses them: %.*s", (int)strcspn(output, "\n"), output);
@@ -154,11 +187,10 @@ void check_versions(struct doctor *d)
 	for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
 		char *arguments[] = {(char *)programs[i], "--version", NULL};
 		char text[256];
+		int status = host_run(arguments, text, sizeof(text));
 
-		if (host_run(arguments, text, sizeof(text)) != 0 || !strrchr(text, ' ')) {
-			found(d, DOCTOR_UNKNOWN, programs[i],
-				"install it beside peercachectl, or put it in $PATH",
-				"the program cannot be started");
+		if (status != 0 || !strrchr(text, ' ')) {
+			program_tell(d, programs[i], "--version", status, text);
 			continue;
 		}
 		text[strcspn(text, "\n")] = '\0';

@@ -20,7 +20,6 @@
 #include "engine/doctor/inner.h"
 
 #define PATH_BYTES 1024
-#define PROGRAM_NS (60ull * 1000000000) /* for a program of the installation: names, topology */
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -208,11 +207,11 @@ _Noreturn static void program_become(char *const *arguments)
 
 /*
  * Reads all that comes; what does not fit is dropped, so that the program never waits. False: the
- * program has not ended after PROGRAM_NS.
+ * program has not ended after HOST_RUN_S: it looks names up and reads the topology.
  */
 static bool output_read(int fd, char *ret, size_t bytes)
 {
-	uint64_t until_ns = clock_monotonic_ns() + PROGRAM_NS;
+	uint64_t until_ns = clock_monotonic_ns() + HOST_RUN_S * 1000000000ull;
 	char rest[4096];
 	size_t used = 0;
 	ssize_t got = 1;
@@ -238,13 +237,20 @@ static bool output_read(int fd, char *ret, size_t bytes)
 int host_run(char *const *arguments, char *ret, size_t bytes)
 {
 	int ends[2], status;
+	bool ended;
 	pid_t child;
 
 	ret[0] = '\0';
 	if (pipe(ends) < 0)
-		return -1;
+		return -errno;
 	fflush(stdout);
 	child = fork();
+	if (child < 0) {
+		status = -errno;
+		close(ends[0]);
+		close(ends[1]);
+		return status;
+	}
 	if (child == 0) {
 		dup2(ends[1], STDOUT_FILENO);
 		dup2(ends[1], STDERR_FILENO);
@@ -253,13 +259,14 @@ int host_run(char *const *arguments, char *ret, size_t bytes)
 		program_become(arguments);
 	}
 	close(ends[1]);
-	if (child > 0 && !output_read(ends[0], ret, bytes))
+	ended = output_read(ends[0], ret, bytes);
+	if (!ended)
 		kill(child, SIGKILL);
 	close(ends[0]);
-	while (child > 0 && waitpid(child, &status, 0) < 0)
+	while (waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)
-			return -1;
-	if (child < 0 || !WIFEXITED(status) || WEXITSTATUS(status) == 127)
-		return -1;
-	return WEXITSTATUS(status);
+			return -errno;
+	if (WIFEXITED(status))
+		return WEXITSTATUS(status) == 127 ? -ENOENT : WEXITSTATUS(status);
+	return ended ? -EINTR : -ETIME;
 }

@@ -101,8 +101,11 @@ void host_paths_free(struct host_paths *paths);
 
 /*
  * Starts a program of this installation, from the folder of the running one, of the build folder or
- * of $PATH, and reads what it prints. Returns its exit status, or -1 if it could not be started.
+ * of $PATH, and reads what it prints. Returns its exit status; -ENOENT: it is not there, or cannot
+ * be started (what the loader printed is in `ret`); -ETIME: it has not ended in HOST_RUN_S and was
+ * killed; -EINTR: another signal ended it; or another -errno.
  */
+#define HOST_RUN_S 60
 int host_run(char *const *arguments, char *ret, size_t bytes);
 
 /* ---- the checks, by file --------------------------------------------------------------------- */

@@ -388,6 +388,12 @@ class Host(Cases):
                              [(one.split("=")[0], "unknown")])
         self.assertEqual([f["state"] for f in self.look() if f["check"] == "seeds"], ["none"])
 
+    def test_what_the_plan_refuses_is_no_accepted_setting(self):
+        findings = self.look("rail.cores=8191")
+        self.assertEqual([f["state"] for f in findings if f["check"] == "plan"], ["found"])
+        said = [(f["state"], f["text"]) for f in findings if f["check"] == "settings"]
+        self.assertEqual(said, [("none", "peercache-engine --check refuses them: see plan")])
+
     def test_ports_that_others_have_or_may_take_are_found(self):
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
@@ -509,20 +515,39 @@ class Host(Cases):
         self.addCleanup(harness.wait_for, group.close, 20, "the group is empty")
         self.named(self.look(before=group.inside("env")), "cgroup", group.limit, r"CPUQuota=")
 
-    def test_programs_of_another_version_are_found(self):
+    def look_beside(self, script):
+        """What a doctor finds whose engine and keeper are this script."""
         folder = self.folder()
         for name in ("peercache-engine", "peercache-keeper"):
             path = os.path.join(folder, name)
             with open(path, "w", encoding="ascii") as f:
-                f.write(f"#!/bin/sh\necho {name} 9.9.9\n")
+                f.write(f"#!/bin/sh\n{script}\n")
             os.chmod(path, 0o755)
         copy = shutil.copy(harness.program("tools/peercachectl"), folder)
         library = os.path.join(harness.BUILD, "engine", "client")
         done = harness.run([copy, "--json", "doctor", *self.base],
                            capture_output=True, text=True,
                            env={**os.environ, "LD_LIBRARY_PATH": library})
+        return json.loads(done.stdout)["findings"]
+
+    def test_programs_of_another_version_are_found(self):
+        findings = self.look_beside("echo $(basename $0) 9.9.9")
         for name in ("peercache-engine", "peercache-keeper"):
-            self.named(json.loads(done.stdout)["findings"], "versions", name, "one version")
+            self.named(findings, "versions", name, "one version")
+
+    def test_programs_that_crash_are_not_called_missing(self):
+        for script, said in (("kill -SEGV $$", "a signal ended it"),
+                             ("echo libx.so: too old; exit 127",
+                              "cannot be started: libx.so: too old"),
+                             ("echo no room; exit 1", "it ended with status 1: no room")):
+            findings = [f for f in self.look_beside(script)
+                        if f["check"] == "versions" and f["where"].startswith("peercache-")]
+            for one in findings:
+                self.assertEqual((one["state"], said in one["text"], "install" in one["fix"]),
+                                 ("unknown", True, "127" in script), one)
+            self.assertEqual(len(findings), 2)
+        self.named(self.look_beside("kill -SEGV $$"), "settings", "peercache-engine",
+                   "run peercache-engine --check", "unknown")
 
 
 class Peers(Cases, harness.ClusterTest):
@@ -648,6 +673,18 @@ class Played(Cases):
             server.shutdown()
         return [f for f in found if f["check"] == "peer"]
 
+    def test_a_peer_without_a_report_is_unknown_if_the_way_back_is(self):
+        """Another program has the cluster port here, as an engine that serves has."""
+        with socket.socket() as here, socket.socket() as there:
+            for one, address in (here, "127.0.0.1"), (there, "127.0.0.2"):
+                one.bind((address, 0))
+                one.listen()
+            findings, _ = doctor("doctor", "--timeout-ms", "20000", "--peer",
+                                 f"127.0.0.2:{there.getsockname()[1]}",
+                                 *small("engine.socket=/nowhere/e.sock",
+                                        port=here.getsockname()[1]))
+        self.named(findings, "peer", "127.0.0.2", "same metrics.port on both", "unknown")
+
     def test_a_clock_that_differs_is_found(self):
         self.assertIn("its clock is within a second", [f["text"] for f in self.findings()])
         for ahead_ms in (-5000, 5000):
@@ -680,24 +717,15 @@ class Running(Cases, harness.ClusterTest):
             return [f for f in json.loads(done.stdout)["findings"] if f["check"] == "peer"]
 
         # the report that the other engine serves may be older than the cluster
-    def test_a_peer_without_a_report_is_unknown_if_the_way_back_is(self):
-        """Another program has the cluster port here, as an engine that serves has."""
-        with socket.socket() as here, socket.socket() as there:
-            for one, address in (here, "127.0.0.1"), (there, "127.0.0.2"):
-                one.bind((address, 0))
-                one.listen()
-            findings, _ = doctor("doctor", "--timeout-ms", "20000", "--peer",
-                                 f"127.0.0.2:{there.getsockname()[1]}",
-                                 *small("engine.socket=/nowhere/e.sock",
-                                        port=here.getsockname()[1]))
-        self.named(findings, "peer", "127.0.0.2", "same metrics.port on both", "unknown")
-
         found = harness.wait_for(lambda: (lambda f: f if "its engine has this one as a member" in
                                           [x["text"] for x in f] else None)(look()), 20, "known")
         self.assertIn("its clock is within a second", [f["text"] for f in found])
         self.assertEqual({f["state"] for f in found}, {"ok"}, found)
         found = look(*settings("cluster.id=other", f"engine.socket={engines.sockets[0]}"))
         self.named(found, "peer", addresses[1], "set the same cluster.id")
+        found = look(*settings("cluster.id=other", f"engine.socket={engines.sockets[0]}",
+                               "metrics.port=0"))
+        self.named(found, "peer", addresses[1], "same metrics.port on both", "unknown")
 
     def memory(self, *words):
         """What is said of the memory; what is not known is not "ok"."""
@@ -730,9 +758,6 @@ class Running(Cases, harness.ClusterTest):
                       f"cluster.seeds=127.0.0.1:{engines.port[0]}", port=engines.port[0])
         findings, _ = doctor("doctor", *words)
         states = {f["check"]: f["state"] for f in findings}
-        found = look(*settings("cluster.id=other", f"engine.socket={engines.sockets[0]}",
-                               "metrics.port=0"))
-        self.named(found, "peer", addresses[1], "same metrics.port on both", "unknown")
         self.assertEqual((states["settings in use"], states["engine"], states["ports"]),
                          ("ok", "ok", "ok"))
         findings, _ = doctor("doctor", *words, "--set", "rail.spin_us=7")

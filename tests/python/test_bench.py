@@ -8,6 +8,7 @@ import contextlib
 import csv
 import ctypes
 import glob
+import io
 import json
 import os
 import re
@@ -28,7 +29,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from peercache.bench import client, clients, compare, engines, options, sweep  # noqa: E402
+from peercache.bench import (client, clients, compare, engines, options, report,  # noqa: E402
+                             rows, sweep)
 
 # The line that users of PeerCache 0.8.4 know.
 LINE = ("peercache-bench suite --device-name mlx5_0 --layout mla --page-size 131072 "
@@ -320,6 +322,36 @@ class Parts(unittest.TestCase):
                          [("latency", "latency"), ("peak", "peak")])
         self.assertEqual(alone, 0)
         self.assertNotEqual(compare.name_of(rows[0]), compare.name_of(rows[1]))
+
+    def compared(self, wrong=0, **changes):
+        """(exit status, output, page) of a comparison of two kept runs. The newer one has this
+        number of wrong pages, and these changes."""
+        row = {**dict.fromkeys(rows.COLUMNS, 0), "op": "get", "path": "store", "note": ""}
+        ports = {"devices": ["mlx5_0"], "kind": "NIC", "warning": ""}
+        with tempfile.TemporaryDirectory(prefix="peercache-") as folder, \
+                contextlib.redirect_stdout(io.StringIO()) as said:
+            for tag, bad, more in (("old", 0, {}), ("new", wrong, changes)):
+                made = report.made({"command": "suite", "tag": tag}, ports, "1",
+                                   [{**row, "wrong": bad}], False, "")
+                with open(os.path.join(folder, f"{tag}.json"), "w", encoding="utf-8") as file:
+                    json.dump({**made, **more}, file)
+            status = compare.run(options.parse(["compare", "old", "new", "--out-dir", folder]))
+            path, = glob.glob(os.path.join(folder, "*.html"))
+            with open(path, encoding="utf-8") as file:
+                return status, said.getvalue(), file.read()
+
+    def test_a_comparison_names_a_run_that_failed_or_read_wrong_pages(self):
+        for changes, expected, note in (
+                ({}, 0, None), ({"wrong": 3}, 1, "new: 3 pages had wrong bytes"),
+                ({"failed": "no engine"}, 0,
+                 "new: failed, no engine: these are the results until then"),
+                ({"interrupted": True}, 0, "new: interrupted: these are the results until then")):
+            with self.subTest(changes):
+                status, said, page = self.compared(**changes)
+                self.assertEqual(status, expected)
+                self.assertEqual(said.startswith(f"{note}\n"), bool(note), said)
+                self.assertEqual(re.findall('<p class="not">(.*?)</p>', page),
+                                 [note] if note else [])
 
     def test_a_port_that_a_test_has_reserved_is_not_taken(self):
         taken, used = socket.socket(socket.AF_UNIX), socket.socket()

@@ -10,7 +10,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 from peercache.bench import plot
 from peercache.bench.plot import text
-from peercache.bench.report import FORMAT, free_name, page_head
+from peercache.bench.report import FORMAT, free_name, page_head, warnings_of, wrong_pages
 from peercache.bench.rows import is_latency, key_of
 
 COMPARED = (("pages/s", "pages_per_s"), ("p50 us", "p50_us"), ("p99 us", "p99_us"))
@@ -82,14 +82,15 @@ def page(tags: Sequence[str], pairs: Sequence[tuple[Any, Any]], notes: Sequence[
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints and writes the comparison of two tags. Returns the exit status."""
+    """Prints and writes the comparison of two tags. Returns the exit status: 1 if a page of one
+    was wrong."""
     reports = [kept(options.out_dir, tag) for tag in options.tags]
     pairs, alone = pairs_of(*reports)
     if not pairs:
         raise ValueError(f"the runs {' and '.join(options.tags)} have no row in common: give both "
                          "the same command, page size, batch size and threads")
-    notes = [f"{tag}: {report['ports']['warning']}"
-             for tag, report in zip(options.tags, reports) if report["ports"]["warning"]]
+    notes = [f"{tag}: {warning}" for tag, report in zip(options.tags, reports)
+             for warning in warnings_of(report)]
     if reports[0]["ports"]["kind"] != reports[1]["ports"]["kind"]:
         notes.append("the runs used different kinds of ports: the ratios compare these")
     if reports[0]["host"]["name"] != reports[1]["host"]["name"]:
@@ -107,4 +108,4 @@ def run(options: argparse.Namespace) -> int:
     with open(path + ".html", "w", encoding="utf-8") as file:
         file.write("\n".join(page(options.tags, pairs, notes)) + "\n")
     print(f"\nwrote {path}.html")
-    return 0
+    return 1 if any(map(wrong_pages, reports)) else 0

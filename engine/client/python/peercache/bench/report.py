@@ -41,12 +41,19 @@ def made(options: Mapping[str, Any], ports: Mapping[str, Any], engine: str,
             "rows": list(rows)}
 
 
+def wrong_pages(report: Mapping[str, Any]) -> int:
+    """The number of pages that were read with wrong bytes."""
+    return sum(row["wrong"] for row in report["rows"])
+
+
 def warnings_of(report: Mapping[str, Any]) -> list[str]:
     """What a reader of the figures must know first."""
     early = "interrupted" if report["interrupted"] else ""
     if report["failed"]:
         early = f"failed, {report['failed']}"
+    wrong = wrong_pages(report)
     return list(filter(None, [report["ports"]["warning"],
+                              wrong and f"{wrong} pages had wrong bytes",
                               early and f"{early}: these are the results until then"]))
 
 
@@ -181,5 +188,4 @@ def deliver(report: Mapping[str, Any], folder: str) -> int:
     show(report)
     path = write(report, folder)
     print(f"\nwrote {path}.json\nwrote {path}.csv\nwrote {path}.html")
-    good = any(r["pages"] for r in report["rows"]) and not any(r["wrong"] for r in report["rows"])
-    return 0 if good else 1
+    return 0 if any(r["pages"] for r in report["rows"]) and not wrong_pages(report) else 1

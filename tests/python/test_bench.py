@@ -323,6 +323,38 @@ class Parts(unittest.TestCase):
         self.assertEqual(alone, 0)
         self.assertNotEqual(compare.name_of(rows[0]), compare.name_of(rows[1]))
 
+    def kind(self, devices, pid):
+        """(kind, warning) of the ports of an engine with these devices and this process."""
+        ports = engines.ports_of({"rails": [{"device": one} for one in devices], "pid": pid})
+        self.assertEqual(ports["devices"], devices)
+        return ports["kind"], ports["warning"]
+
+    def test_a_numbered_software_port_is_no_nic(self):
+        for devices in (["soft"], ["soft:0", "soft:1"], ["mlx5_0", "soft:7"]):
+            self.assertEqual(self.kind(devices, os.getpid()),
+                             ("software NIC", f"software NIC: {WARNING}"))
+
+    def test_ports_are_a_nic_only_if_the_process_of_the_engine_shows_it(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        self.addCleanup(folder.cleanup)
+        maps = os.path.join(folder.name, "maps")
+        real_open = open
+        for text, kind in (("/usr/bin/peercache-engine\n/usr/lib/libmlx5.so.1\n", "NIC"),
+                           ("/usr/bin/peercache-engine\n/x/libsoftconnectx.so\n",
+                            "software ConnectX"),
+                           ("/usr/bin/bash\n", engines.UNKNOWN), (None, engines.UNKNOWN)):
+            with self.subTest(text):
+                if text:
+                    with real_open(maps, "w", encoding="utf-8") as file:
+                        file.write(text)
+                else:
+                    os.unlink(maps)
+                with mock.patch.object(engines, "open", lambda _path, **how: real_open(maps, **how),
+                                       create=True):
+                    found, warning = self.kind(["mlx5_0"], 7)
+                self.assertEqual(found, kind)
+                self.assertEqual("do not quote" in warning, kind != "NIC", warning)
+
     def compared(self, wrong=0, **changes):
         """(exit status, output, page) of a comparison of two kept runs. The newer one has this
         number of wrong pages, and these changes."""

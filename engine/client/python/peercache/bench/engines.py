@@ -22,6 +22,9 @@ GONE_SECONDS = 30.0  # until the keeper of an engine without clients must have e
 DEFAULT_PORTS = (31997, 31998)  # of the engine: metrics.port, cluster.port
 RESERVED: list[socket.socket] = []  # one for each port that free_port() has returned
 NOT_A_NIC = "not a NIC: do not quote"
+UNKNOWN = "NIC or software ConnectX"
+UNREADABLE = ("the engine's process cannot be read: do not quote; run this as root or as the "
+              "engine's user, and in its container")
 
 
 def reserve(port: int) -> bool:
@@ -49,29 +52,36 @@ def free_port() -> int:
     raise RuntimeError("no free TCP port on 127.0.0.1")
 
 
-def pretended(pid: int) -> bool:
-    """True if the engine's process has the software ConnectX (tools/soft-connectx) loaded."""
+def nic_kind(pid: int) -> str:
+    """What the NICs of the engine with this process are: "software ConnectX" (the library of
+    tools/soft-connectx is mapped), "NIC", or UNKNOWN.
+
+    A process of another user cannot be read, and one in another PID namespace has another number
+    here: only one that maps the engine's program proves something.
+    """
     try:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-            return any("libsoftconnectx" in line for line in maps)
+            mapped = maps.read()
     except OSError:
-        return "libsoftconnectx" in os.environ.get("LD_PRELOAD", "")
+        return UNKNOWN
+    if "libsoftconnectx" in mapped:
+        return "software ConnectX"
+    return "NIC" if "/peercache-engine" in mapped else UNKNOWN
 
 
 def ports_of(report: Mapping[str, Any]) -> dict[str, Any]:
     """What the rails of an engine are, from its report.
 
-    Returns "devices" (names), "kind" ("NIC", "software NIC" or "software ConnectX") and "warning",
-    which is "" for a NIC.
+    Returns "devices" (names), "kind" ("NIC", "software NIC", "software ConnectX" or UNKNOWN) and
+    "warning", which is "" for a NIC.
     """
     devices = [str(rail["device"]) for rail in report["rails"]]
-    kind = "NIC"
-    if any(device == "soft" for device in devices):
+    if any(device == "soft" or device.startswith("soft:") for device in devices):
         kind = "software NIC"
-    elif pretended(int(report["pid"])):
-        kind = "software ConnectX"
-    return {"devices": devices, "kind": kind,
-            "warning": "" if kind == "NIC" else f"{kind}: {NOT_A_NIC}"}
+    else:
+        kind = nic_kind(int(report["pid"]))
+    why = {"NIC": "", UNKNOWN: f"{UNKNOWN}: {UNREADABLE}"}
+    return {"devices": devices, "kind": kind, "warning": why.get(kind, f"{kind}: {NOT_A_NIC}")}
 
 
 def report_of(path: str) -> dict[str, Any]:

@@ -355,6 +355,22 @@ class Parts(unittest.TestCase):
                 self.assertEqual(found, kind)
                 self.assertEqual("do not quote" in warning, kind != "NIC", warning)
 
+    def test_a_report_of_running_engines_names_their_ports_and_no_flags_of_others(self):
+        words = ["throughput", "--batch-size", "8"]
+        for sockets, file, protocol in ((["--sockets", "/run/a"], "software-nic", None),
+                                        ([], "rdma", "rdma")):
+            with self.subTest(sockets), tempfile.TemporaryDirectory(prefix="peercache-") as folder:
+                given = vars(options.parse([*words, *sockets]))
+                ports = {"devices": ["soft"], "kind": "software NIC", "warning": ""}
+                path = report.write(report.made(given, ports, "1", [], False, ""), folder)
+                self.assertRegex(os.path.basename(path), rf"^hicache-throughput-get-{file}-\d")
+                with open(path + ".json", encoding="utf-8") as text:
+                    shown = json.load(text)["options"]
+                self.assertEqual((shown.get("protocol"), shown["batch_size"]), (protocol, 8))
+                self.assertEqual("max_bytes" in shown, not sockets)
+                with open(path + ".html", encoding="utf-8") as text:
+                    self.assertEqual("<td>protocol</td>" in text.read(), not sockets)
+
     def compared(self, wrong=0, **changes):
         """(exit status, output, page) of a comparison of two kept runs. The newer one has this
         number of wrong pages, and these changes."""

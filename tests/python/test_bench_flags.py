@@ -127,6 +127,24 @@ class Flags(unittest.TestCase):
             self.assertEqual(getattr(got, dest_of(flag)), getattr(given, dest_of(flag)),
                              f"{command} {flag}")
 
+    def test_flags_that_change_nothing_beside_sockets_are_named(self):
+        for command, words, named in (
+                ("suite", ["--set", "rail.polling=busy", "--disk", "--protocol", "tcp",
+                           "--devices", "mlx5_0", "--max-bytes", "1GiB", "--batch-size", "8"],
+                 "--protocol --devices --set --max-bytes --disk"),
+                ("micro", ["--device-name", "mlx5_0", "--gid-index", "3", "--max-channels", "2"],
+                 "--device-name --gid-index --max-channels"),
+                ("serve", ["--discovery-addr", "10.0.0.1:31998", "--global-segment-size", "1GiB",
+                           "--node-id", "a", "--local-host", "10.0.0.1"],
+                 "--local-host --global-segment-size --node-id"), ("suite", [], "")):
+            with self.subTest(command=command, words=words):
+                got, said = parsed(command, *words, "--sockets", "/run/a,/run/b")
+                self.assertIsNotNone(got, said)
+                _, _, flags = said.partition("so these flags change nothing: ")
+                self.assertEqual(sorted(flags.split()), sorted(named.split()), said)
+                self.assertEqual(said.count("\n"), 1 if named else 0)
+                self.assertEqual(parsed(command, *NEEDED.get(command, []), *words)[1], "")
+
     def test_flags_before_the_command_are_accepted(self):
         for flag, row in OLD["before_the_command"].items():
             for value in samples(flag, row):

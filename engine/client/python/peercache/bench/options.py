@@ -6,8 +6,9 @@ and those of this project. A flag that has no meaning here is refused with what 
 import argparse
 import os
 import re
+import sys
 import time
-from typing import Any, Callable, NoReturn, Optional, Sequence
+from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from peercache import __version__, config
 from peercache.bench.client import OPS
@@ -18,6 +19,9 @@ CONCURRENCIES = "1,2,4,8,16,32"  # of 0.8.4's suite
 BUDGET = 8 << 30  # bytes that a run takes without --max-bytes
 PAGE_BYTES_MAX = 64 << 20  # of the engine
 SEED_MAX = 10 ** 18 - 1
+# Flags of the engines that a run starts: they change nothing with --sockets.
+OF_ENGINES = ("protocol", "device_name", "devices", "set", "ib_port", "gid_index", "max_channels",
+              "max_bytes", "disk", "global_segment_size", "local_host", "node_id")
 WITHOUT_MOONCAKE = ("Mooncake is measured by perf/compare of the source tree, beside this engine "
                     "and on the same software ConnectX; its own benchmark is "
                     "transfer_engine_bench of the package mooncake-transfer-engine")
@@ -327,8 +331,8 @@ def add_calls(sub: Any) -> None:
         put("--json", default="")
 
 
-def parser_of() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def parser_of() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of all commands, and that of each."""
     parser = argparse.ArgumentParser(
         prog="peercache-bench", description=ABOUT, usage="peercache-bench COMMAND [OPTION]...",
         formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -343,7 +347,7 @@ def parser_of() -> argparse.ArgumentParser:
     add_calls(sub)
     for name, one in sub.choices.items():
         one.usage = f"peercache-bench {name} [OPTION]...; see --help"
-    return parser
+    return parser, sub.choices
 
 
 def check_disk(parser: argparse.ArgumentParser, folder: str) -> None:
@@ -353,9 +357,25 @@ def check_disk(parser: argparse.ArgumentParser, folder: str) -> None:
                      "quotes and $")
 
 
+def applied(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of a run that change something: with --sockets, none of the engines."""
+    return {name: value for name, value in given.items()
+            if not (given.get("sockets") and name in OF_ENGINES)}
+
+
+def warn_of_idle(options: argparse.Namespace, command: argparse.ArgumentParser) -> None:
+    """Says which flags change nothing because --sockets names running engines."""
+    given = vars(options)
+    idle = ["--" + name.replace("_", "-") for name in given
+            if name not in applied(given) and given[name] != command.get_default(name)]
+    if idle:
+        print("peercache-bench: --sockets names running engines, so these flags change nothing: "
+              + " ".join(idle), file=sys.stderr)
+
+
 def parse(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
     """Reads the command line. Ends the program for wrong usage."""
-    parser = parser_of()
+    parser, commands = parser_of()
     options, rest = parser.parse_known_args(arguments)
     if options.command == "mooncake":
         parser.error("mooncake: " + WITHOUT_MOONCAKE)
@@ -376,4 +396,5 @@ def parse(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
                      f"together have {ALL_MAX}: change the threads, --writers or --processes")
     if getattr(options, "seed", 0) is None:  # serve and drive must agree on one
         options.seed = 0 if options.command in ("serve", "drive") else time.time_ns() % SEED_MAX
+    warn_of_idle(options, commands[options.command])
     return options

@@ -10,6 +10,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import peercache
 from peercache.bench import plot
+from peercache.bench.options import applied
 from peercache.bench.plot import text
 from peercache.bench.rows import COLUMNS, cell, columns, is_latency, table
 
@@ -32,10 +33,10 @@ def host() -> dict[str, Any]:
 
 def made(options: Mapping[str, Any], ports: Mapping[str, Any], engine: str,
          rows: Sequence[Mapping[str, Any]], interrupted: bool, failed: str) -> dict[str, Any]:
-    """The report of a run, as JSON has it. options: the command line. failed: the error that ended
-    it early, or ""."""
+    """The report of a run, as JSON has it. options: the command line; what changes nothing is left
+    out. failed: the error that ended it early, or ""."""
     return {"format": FORMAT, "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "command": options["command"], "tag": options["tag"], "options": dict(options),
+            "command": options["command"], "tag": options["tag"], "options": applied(options),
             "host": host(), "ports": dict(ports), "peercache": peercache.__version__,
             "engine": engine, "interrupted": interrupted, "failed": failed,
             "rows": list(rows)}
@@ -159,7 +160,8 @@ def write(report: Mapping[str, Any], folder: str) -> str:
     os.makedirs(folder, exist_ok=True)
     options = report["options"]
     what = f"{report['command']}-{options.get('op') or options.get('path') or ''}".rstrip("-")
-    parts = ["hicache", what, options["protocol"], report["tag"],
+    ports = options.get("protocol") or report["ports"]["kind"].lower().replace(" ", "-")
+    parts = ["hicache", what, ports, report["tag"],
              time.strftime("%Y%m%d-%H%M%S", time.gmtime())]
     path = free_name(folder, "-".join(filter(None, parts)))
     with open(path + ".json", "w", encoding="utf-8") as file:

@@ -371,6 +371,39 @@ class Parts(unittest.TestCase):
                 with open(path + ".html", encoding="utf-8") as text:
                     self.assertEqual("<td>protocol</td>" in text.read(), not sockets)
 
+    def closed(self, folder, keepers):
+        """What Started.close() says. folder: has the directory and the disk of its engines.
+        keepers: for each engine, whether its keeper has ended."""
+        started = engines.Started.__new__(engines.Started)
+        started.directory, started.disk = (os.path.join(folder, name) for name in ("run", "disk"))
+        started.attached = [mock.Mock(config=SimpleNamespace(
+            engine_socket=f"/run/{i}.sock", engine_log=f"/run/{i}.log", ended=ended))
+            for i, ended in enumerate(keepers)]
+        with mock.patch.object(engines.launch, "keeper_ended", lambda config: config.ended), \
+                mock.patch.object(engines, "GONE_SECONDS", 0), \
+                contextlib.redirect_stderr(io.StringIO()) as said:
+            started.close()
+        return said.getvalue()
+
+    def test_what_a_run_leaves_is_named(self):
+        with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
+            run, disk = (os.path.join(folder, name) for name in ("run", "disk"))
+            for path in (run, disk):
+                os.makedirs(os.path.join(path, "files"))
+            said = self.closed(folder, [True, False])
+            self.assertIn("peercache-bench: the engine at /run/1.sock and its keeper have not "
+                          "ended after 0 s; their log is /run/1.log\n", said)
+            self.assertIn(f"remove {run} and {disk} when it has ended\n", said)
+            self.assertNotIn("/run/0.sock", said)
+            self.assertEqual(sorted(os.listdir(folder)), ["disk", "run"])
+            self.assertEqual(self.closed(folder, [True, True]), "")
+            self.assertEqual(os.listdir(folder), [])
+            os.mkdir(run)
+            os.symlink(run, disk)  # which rmtree() refuses to remove
+            self.assertRegex(self.closed(folder, [True]),
+                             rf"^peercache-bench: {disk} stays: .*\n$")
+            self.assertEqual(os.listdir(folder), ["disk"])
+
     def compared(self, wrong=0, **changes):
         """(exit status, output, page) of a comparison of two kept runs. The newer one has this
         number of wrong pages, and these changes."""

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from typing import Any, Mapping, Optional, Sequence
@@ -160,16 +161,47 @@ class Started(Engines):
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Ends the engines, waits for their keepers and removes the directory."""
+        """Ends the engines, waits for their keepers and removes the directories. What does not
+        end and what cannot be removed is named on standard error; below an engine that runs,
+        nothing is removed."""
         for attached in self.attached:
             attached.close()
         end = time.monotonic() + GONE_SECONDS
-        for attached in self.attached:
-            while not launch.keeper_ended(attached.config) and time.monotonic() < end:
-                time.sleep(0.02)
+        ended = [keeper_awaited(attached.config, end) for attached in self.attached]
         self.attached = []
-        for path in filter(None, (self.directory, self.disk)):
-            shutil.rmtree(path, ignore_errors=True)
+        paths = [path for path in (self.directory, self.disk) if path]
+        if not all(ended):
+            say(f"remove {' and '.join(paths)} when it has ended")
+            return
+        for path in paths:
+            remove(path)
+
+
+def say(line: str) -> None:
+    """Prints a line of this program on standard error."""
+    print(f"peercache-bench: {line}", file=sys.stderr)
+
+
+def keeper_awaited(meaning: config.Config, end: float) -> bool:
+    """Waits until the keeper of the engine has ended, at most until `end` (of time.monotonic()).
+    False: it has not, which is said."""
+    while not launch.keeper_ended(meaning):
+        if time.monotonic() >= end:
+            say(f"the engine at {meaning.engine_socket} and its keeper have not ended after "
+                f"{GONE_SECONDS:.0f} s; their log is {meaning.engine_log}")
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def remove(path: str) -> None:
+    """Removes a directory, and says why if something of it stays."""
+    shutil.rmtree(path, ignore_errors=True)  # does not end at the first failure
+    try:
+        if os.path.lexists(path):
+            shutil.rmtree(path)
+    except OSError as error:
+        say(f"{path} stays: {error}")
 
 
 def members(session: Optional[Session]) -> int:

@@ -287,6 +287,11 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 		finding_add(ret, FINDING_loop_blocked,
 			"the control plane is blocked for %" PRIu64 " s; figures are of that time",
 			snapshot_age_ns(s, now_ns) / 1000000000);
+	if (s->registering && s->uptime_ms >= SEED_SILENT_MS)
+		finding_add(ret, FINDING_registering,
+			"this engine has not joined: %" PRIu64
+			" s after its start, its memory is still being registered on the NICs",
+			s->uptime_ms / 1000);
 	health_rails(s, ret);
 	health_members(s, ret, "down", FINDING_member_down);
 	health_members(s, ret, "silent", FINDING_member_silent);
@@ -333,6 +338,8 @@ const char *health_not_ready(const struct snapshot *s, const struct health_wante
 			snapshot_age_ns(s, now_ns) / 1000000000);
 		return text;
 	}
+	if (s->registering)
+		return "the pools are being registered on the NICs; the cluster is joined after that";
 	for (unsigned i = 0; i < s->rails; i++)
 		rails_up += !strcmp(s->rail[i].state, "up");
 	if (s->rails && !rails_up)

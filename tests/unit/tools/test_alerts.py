@@ -184,10 +184,11 @@ class Words(unittest.TestCase):
     def test_an_alert_waits_as_long_as_its_fault_may_last_without_harm(self):
         self.assertEqual({n.removeprefix("peercache_"): r["for"]
                           for n, r in alerts().items() if r["for"]},
-                         {"engine_gone": "10s", "member_silent": "30s", "pool_full": "1m",
-                          "disk_drops": "1m", "reads_failing": "1m", "versions_differ": "30m",
-                          "stopping": "1m", "peers_out": "1m", "directory_moving": "15m",
-                          "absence_unproven": "5m", "directory_behind": "15m"})
+                         {"engine_gone": "10s", "registering": "10m", "member_silent": "30s",
+                          "pool_full": "1m", "disk_drops": "1m", "reads_failing": "1m",
+                          "versions_differ": "30m", "stopping": "1m", "peers_out": "1m",
+                          "directory_moving": "15m", "absence_unproven": "5m",
+                          "directory_behind": "15m"})
         self.assertEqual(alerts()["peercache_engine_gone"]["severity"], "critical")
 
     def test_the_runbook_has_a_line_with_a_command_for_each_alert(self):

@@ -9,6 +9,7 @@ const CLUSTER_ROWS = 8; /* that are shown until all are wanted */
 /* Short words for the ids of health.def; a newer member may send an id that is not here. */
 const FINDING_WORDS = {
   loop_blocked: "control plane blocked", rails_all_out: "no rail in use", rail_lost: "a NIC died",
+  registering: "not joined: memory is registered",
   rail_down: "a rail is down", rail_slow: "a rail is slow", member_down: "sends nothing",
   member_silent: "no heartbeats", pool_full: "pool full",
   disk_failed: "a disk failed", pages_corrupt: "damaged pages", pages_unproven: "pages dropped",

@@ -165,6 +165,21 @@ static void engines_that_refuse_each_other_are_findings_with_the_reason(void **s
 	assert_int_equal(health_worst(&health), SEVERITY_WARNING);
 }
 
+static void memory_that_is_registered_for_long_is_a_finding(void **state)
+{
+	(void)state;
+	s.registering = true;
+	s.uptime_ms = SEED_SILENT_MS - 1;
+	make();
+	assert_int_equal(health.count, 0);
+	s.uptime_ms = 61000;
+	make();
+	only(FINDING_registering,
+		"this engine has not joined: 61 s after its start, its memory is still being registered on the NICs",
+		FINDING_COUNT);
+	assert_int_equal(health_worst(&health), SEVERITY_WARNING);
+}
+
 static void an_address_of_ipv6_is_written_as_seeds_take_it(void **state)
 {
 	(void)state;
@@ -360,7 +375,7 @@ static void everything_wrong(void)
 	while (s.members < SNAPSHOT_MEMBERS)
 		sample_member(&s, "gone", s.members % 2 ? "down" : "silent");
 	strcpy(s.member[1].software, "2");
-	s.stopping = s.directory.moving = true;
+	s.stopping = s.registering = s.directory.moving = true;
 	sample_unmet(&s);
 	s.refusals = (struct refusals_report){.engines = 1, .named = 1};
 	s.directory.behind = 1;
@@ -480,6 +495,25 @@ static void an_engine_that_has_met_no_member_is_not_ready_unless_it_may_be_alone
 	assert_int_equal(health.count, 0);
 }
 
+/* Neither its seeds nor a permission to be alone hide that its port refuses other engines. */
+static void an_engine_whose_memory_is_registered_is_not_ready(void **state)
+{
+	static const char why[] =
+		"the pools are being registered on the NICs; the cluster is joined after that";
+	const struct health_wanted may_be_alone = {.members = 1, .alone = true};
+	char text[384];
+
+	(void)state;
+	s.registering = true;
+	assert_string_equal(not_ready(1, 0), why);
+	assert_string_equal(
+		health_not_ready(&s, &may_be_alone, s.taken_ns, text, sizeof(text)), why);
+	sample_unmet(&s);
+	assert_string_equal(not_ready(1, 0), why);
+	s.registering = false;
+	assert_string_not_equal(not_ready(1, 0), why);
+}
+
 static void an_engine_that_is_not_ready_says_why(void **state)
 {
 	(void)state;
@@ -522,6 +556,7 @@ int main(void)
 		TEST(members_are_named_up_to_a_number_and_then_counted),
 		TEST(seeds_without_an_answer_are_findings),
 		TEST(engines_that_refuse_each_other_are_findings_with_the_reason),
+		TEST(memory_that_is_registered_for_long_is_a_finding),
 		TEST(an_address_of_ipv6_is_written_as_seeds_take_it),
 		TEST(an_engine_that_has_met_no_member_is_not_ready_unless_it_may_be_alone),
 		TEST(counters_that_grew_within_the_window_are_findings),
@@ -534,6 +569,7 @@ int main(void)
 		TEST(the_most_important_finding_comes_first),
 		TEST(findings_are_bounded),
 		TEST(names_of_any_length_and_content_stay_in_their_line),
+		TEST(an_engine_whose_memory_is_registered_is_not_ready),
 		TEST(an_engine_that_is_not_ready_says_why),
 		TEST(kinds_and_severities_have_names),
 	};

@@ -411,6 +411,19 @@ static void of_more_members_than_are_listed_the_others_are_counted(void **state)
 	members.table.entries = 2;
 }
 
+static void a_snapshot_tells_that_the_memory_is_being_registered(void **state)
+{
+	struct snapshot *s = snapshots_writing(engine.snapshots);
+
+	(void)state;
+	engine.exporting = true;
+	snapshot_take(&engine, s);
+	assert_true(s->registering);
+	engine.exporting = false;
+	snapshot_take(&engine, s);
+	assert_false(s->registering);
+}
+
 /* A member is shown as up, silent or down, and for how long. */
 static void the_state_of_a_member_is_told(void **state)
 {
@@ -470,6 +483,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_report_contains_the_fields_that_tools_read),
+		TEST(a_snapshot_tells_that_the_memory_is_being_registered),
 		TEST(the_state_of_a_member_is_told),
 		TEST(of_more_members_than_are_listed_the_others_are_counted),
 		TEST(a_report_has_the_findings_worst_first),

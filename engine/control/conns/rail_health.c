@@ -378,10 +378,11 @@ int rail_health_open(struct control *control)
 {
 	struct net_timer *watch = net_timer_new(control->base, true, rails_watch, control);
 
-	if (!watch)
+	if (!watch || net_timer_set(watch, HEALTH_WATCH_MS * 1000) < 0) {
+		net_timer_free(watch);
 		return -ENOMEM;
+	}
 	control->conns->watch = watch;
-	(void)net_timer_set(watch, HEALTH_WATCH_MS * 1000);
 	return 0;
 }
 

@@ -7,6 +7,30 @@
 
 #include <sys/mman.h>
 
+static bool timers_fail;
+
+int __real_net_timer_set(struct net_timer *timer, uint64_t us);
+int __wrap_net_timer_set(struct net_timer *timer, uint64_t us);
+
+int __wrap_net_timer_set(struct net_timer *timer, uint64_t us)
+{
+	return timers_fail ? -1 : __real_net_timer_set(timer, us);
+}
+
+/* Without its timer no rail would ever be found slow, so the engine must not start. */
+static void a_watch_without_its_timer_is_refused(void **state)
+{
+	static struct conns conns;
+	struct control control = {.base = node[0].control.base, .conns = &conns};
+
+	(void)state;
+	timers_fail = true;
+	assert_int_equal(rail_health_open(&control), -ENOMEM);
+	timers_fail = false;
+	assert_null(conns.watch);
+	conns_stop(&node[0].control);
+}
+
 static void a_probe_that_fails_leaves_the_rail_out(void **state)
 {
 	struct rail_conn *got = connected(1);
@@ -508,6 +532,7 @@ static void a_new_connection_ends_the_suspicion(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		T(a_watch_without_its_timer_is_refused),
 		T(a_faster_port_gets_more_queue_pairs),
 		T(a_probe_that_fails_leaves_the_rail_out),
 		T(a_port_without_a_link_takes_its_rail_out_at_once),

@@ -25,6 +25,7 @@
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/pages.h"
+#include "numa/cgroup.h"
 #include "numa/memory.h"
 
 /* ---- status segment, pools, shard ------------------------------------------------------------ */
@@ -373,6 +374,20 @@ static bool populate_room_left(struct populate *p, const struct huge *memory)
 		       POPULATE_STEP_BYTES + POPULATE_SPARE_BYTES;
 }
 
+/*
+ * Huge pages were reserved when the memory was made, and are charged to the cgroup only here. The
+ * kernel answers EFAULT for a limit. Names the limit that is used up, and returns -ENOMEM.
+ */
+static int populate_huge_refused(struct populate *p)
+{
+	uint64_t room = POPULATE_STEP_BYTES;
+
+	snprintf(p->limit, sizeof(p->limit),
+		"free huge pages, or a hugetlb limit that this process cannot see");
+	(void)cgroup_left(CGROUP_HUGE, &room, p->limit);
+	return -ENOMEM;
+}
+
 static int populate_memory(struct populate *p, const struct huge *memory)
 {
 	for (size_t at = 0; at < memory->bytes && !shm_load(&p->stop); at += POPULATE_STEP_BYTES) {
@@ -381,6 +396,8 @@ static int populate_memory(struct populate *p, const struct huge *memory)
 				 ? huge_populate(memory, at, POPULATE_STEP_BYTES)
 				 : -ENOMEM;
 
+		if (rc == -EFAULT && memory->page_bytes > POPULATE_STEP_BYTES / 2)
+			rc = populate_huge_refused(p);
 		if (rc < 0)
 			return rc;
 		p->bytes += left < POPULATE_STEP_BYTES ? left : POPULATE_STEP_BYTES;

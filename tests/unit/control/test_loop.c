@@ -33,6 +33,36 @@ int member_seeds_check(struct control *c)
 	return 0;
 }
 
+/* A machine with huge pages that a limit may refuse. */
+static bool huge_pages_there;
+static unsigned huge_steps_left;
+
+int __real_huge_open(const char *name, size_t bytes, int node, bool want_huge, struct huge *ret);
+int __real_huge_populate(const struct huge *h, size_t from, size_t bytes);
+int __wrap_huge_open(const char *name, size_t bytes, int node, bool want_huge, struct huge *ret);
+int __wrap_huge_populate(const struct huge *h, size_t from, size_t bytes);
+
+int __wrap_huge_open(const char *name, size_t bytes, int node, bool want_huge, struct huge *ret)
+{
+	size_t page_bytes = 2u << 20;
+	bool huge = want_huge && huge_pages_there;
+	int rc;
+
+	if (huge)
+		bytes = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+	rc = __real_huge_open(name, bytes, node, false, ret);
+	if (rc == 0 && huge)
+		ret->page_bytes = page_bytes;
+	return rc;
+}
+
+int __wrap_huge_populate(const struct huge *h, size_t from, size_t bytes)
+{
+	if (huge_pages_there && huge_steps_left-- == 0)
+		return -EFAULT;
+	return __real_huge_populate(h, from, bytes);
+}
+
 /* ---- start and close ------------------------------------------------------------------------- */
 
 static void a_failed_start_undoes_every_step(void **state)
@@ -337,20 +367,28 @@ static void rails_that_return_nothing_do_not_block_the_shutdown(void **state)
 }
 
 /* 9.5 MiB are enough to open 8 MiB of pools, but populating them would leave too little. */
-static void memory_that_the_limits_do_not_allow_ends_the_engine(void **state)
+/* Writes a file that stands in for one of /proc or /sys, below the folder. */
+static void machine_put(const char *folder, const char *path, const char *content)
 {
-	char folder[] = "/tmp/peercache-test-XXXXXX", path[64], text[4096];
+	char full[128];
 	FILE *file;
 
-	(void)state;
-	assert_non_null(mkdtemp(folder));
-	snprintf(path, sizeof(path), "%s/proc", folder);
-	assert_int_equal(mkdir(path, 0700), 0);
-	snprintf(path, sizeof(path), "%s/proc/meminfo", folder);
-	file = fopen(path, "we");
+	for (const char *p = path; (p = strchr(p, '/')) != NULL; p++) {
+		snprintf(full, sizeof(full), "%s/%.*s", folder, (int)(p - path), path);
+		(void)mkdir(full, 0700);
+	}
+	snprintf(full, sizeof(full), "%s/%s", folder, path);
+	file = fopen(full, "we");
 	assert_non_null(file);
-	fprintf(file, "MemAvailable: %u kB\n", 9728);
+	fputs(content, file);
 	fclose(file);
+}
+
+/* Runs an engine on the machine of the folder, removes the folder, and expects -ENOMEM. */
+static void machine_refuses_memory(const char *folder, const char *limit)
+{
+	char text[4096], command[64];
+
 	cgroup_test_root(folder);
 	log_flush();
 	log_test_capture(text, sizeof(text));
@@ -359,12 +397,47 @@ static void memory_that_the_limits_do_not_allow_ends_the_engine(void **state)
 	control_close(control);
 	log_test_capture(NULL, 0);
 	cgroup_test_root(NULL);
-	assert_non_null(strstr(text, "GiB can be populated"));
-	assert_non_null(strstr(text, "(lowest limit: MemAvailable); lower engine.pool_bytes"));
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/proc", folder);
-	rmdir(path);
-	rmdir(folder);
+	print_message("%s", text);
+	assert_non_null(strstr(text, "GiB can be populated: Cannot allocate memory"));
+	assert_non_null(strstr(text, limit));
+	snprintf(command, sizeof(command), "rm -r '%s'", folder);
+	assert_int_equal(system(command), 0);
+}
+
+static void memory_that_the_limits_do_not_allow_ends_the_engine(void **state)
+{
+	char folder[] = "/tmp/peercache-test-XXXXXX";
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	machine_put(folder, "proc/meminfo", "MemAvailable: 9728 kB\n");
+	machine_refuses_memory(folder, "(lowest limit: MemAvailable); lower engine.pool_bytes");
+}
+
+/* The limit is that of the cgroup, if it is used up; else it is not known which one. */
+static void huge_pages_that_a_limit_refuses_end_the_engine_and_name_it(void **state)
+{
+	static const char *const used[] = {"4194304\n", "2097152\n"};
+	static const char *const limit[] = {
+		"(lowest limit: hugetlb.2MB.max of cgroup /pod); lower engine.pool_bytes",
+		"(lowest limit: free huge pages, or a hugetlb limit that this process cannot see);"};
+
+	(void)state;
+	settings.engine_huge_pages = huge_pages_there = true;
+	for (unsigned i = 0; i < 2; i++) {
+		char folder[] = "/tmp/peercache-test-XXXXXX";
+
+		assert_non_null(mkdtemp(folder));
+		machine_put(folder, "proc/meminfo", "MemAvailable: 8388608 kB\n");
+		machine_put(folder, "proc/self/cgroup", "0::/pod\n");
+		machine_put(folder, "proc/self/mountinfo",
+			"30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+		machine_put(folder, "sys/fs/cgroup/pod/hugetlb.2MB.max", "4194304\n");
+		machine_put(folder, "sys/fs/cgroup/pod/hugetlb.2MB.current", used[i]);
+		huge_steps_left = 3;
+		machine_refuses_memory(folder, limit[i]);
+	}
+	huge_pages_there = false;
 }
 
 static void a_poll_core_that_does_not_end_is_reported(void **state)
@@ -467,6 +540,7 @@ int main(void)
 		TEST(the_running_loop_publishes_snapshots),
 		TEST(snapshots_come_more_often_while_a_page_shows_the_engine),
 		TEST(memory_that_the_limits_do_not_allow_ends_the_engine),
+		TEST(huge_pages_that_a_limit_refuses_end_the_engine_and_name_it),
 		TEST(a_poll_core_that_does_not_end_is_reported),
 	};
 

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads what systemctl shows of the engine's unit, and becomes its user. One thread.
+ * Reads what systemctl shows of the engine's unit; becomes its user; looks up names. One thread.
  */
 #include "config/unit.h"
 
 #include <errno.h>
-#include <grp.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,21 +142,48 @@ bool unit_writes(const struct unit *unit, const char *folder)
 
 /* ---- its user -------------------------------------------------------------------------------- */
 
+/* `error`: errno after libc found no entry; 0 and these two: there is none of that name. */
+static int entry_missing(int error)
+{
+	return error == 0 || error == ENOENT || error == ESRCH ? -ENOENT : -error;
+}
+
+int user_find(const char *name, const struct passwd **ret)
+{
+	errno = 0;
+	*ret = getpwnam(name);
+	return *ret ? 0 : entry_missing(errno);
+}
+
+int group_find(const char *name, const struct group **ret)
+{
+	errno = 0;
+	*ret = getgrnam(name);
+	return *ret ? 0 : entry_missing(errno);
+}
+
+static int user_find_allowed(const char *name, const struct passwd **ret)
+{
+	int rc = user_find(name, ret);
+
+	if (rc < 0)
+		return rc;
+	return geteuid() == 0 || geteuid() == (*ret)->pw_uid ? 0 : -EPERM;
+}
+
 int user_allowed(const char *name)
 {
-	const struct passwd *user = getpwnam(name);
+	const struct passwd *user;
 
-	if (!user)
-		return -ENOENT;
-	return geteuid() == 0 || geteuid() == user->pw_uid ? 0 : -EPERM;
+	return user_find_allowed(name, &user);
 }
 
 int user_become(const char *name)
 {
-	int rc = user_allowed(name);
-	const struct passwd *user = rc < 0 ? NULL : getpwnam(name);
+	const struct passwd *user;
+	int rc = user_find_allowed(name, &user);
 
-	if (!user || geteuid() == user->pw_uid)
+	if (rc < 0 || geteuid() == user->pw_uid)
 		return rc;
 	if (initgroups(name, user->pw_gid) < 0 ||
 		setresgid(user->pw_gid, user->pw_gid, user->pw_gid) < 0 ||

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The user that runs the engine of this host, by its systemd unit, with the folders and the process
- * of the unit; becoming that user, to see files as it does. For --check and the doctor; one thread.
+ * of the unit; becoming that user, to see files as it does; looking up names. One thread.
  */
 #ifndef CONFIG_UNIT_H
 #define CONFIG_UNIT_H
 
+#include <grp.h>
+#include <pwd.h>
 #include <stdbool.h>
 
 #include "config/limits.h"
@@ -32,7 +34,14 @@ bool unit_makes(const struct unit *unit, const char *folder);
 /* May the unit write there, as far as its mounts are known? Modes are not examined. */
 bool unit_writes(const struct unit *unit, const char *folder);
 
-/* Can this process see files as that user? 0; -EPERM: only root and that user; -ENOENT: no user. */
+/*
+ * The entry of a name, in a buffer of libc that grows with it and lasts until the next call.
+ * -ENOENT: this host has none; another -errno: it cannot be looked up now. No other thread of the
+ * process may look up names.
+ */
+int user_find(const char *name, const struct passwd **ret);
+int group_find(const char *name, const struct group **ret);
+/* Can this process see files as that user? 0; -EPERM: only root and that user; as user_find(). */
 int user_allowed(const char *name);
 /* Becomes that user with its groups, for good. The same results, or another -errno. */
 int user_become(const char *name);

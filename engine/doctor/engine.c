@@ -66,7 +66,7 @@ static unsigned lines_add(struct doctor *d, char *output)
 	return lines;
 }
 
-/* The user that --check takes on. False: there is none of that name. */
+/* The user that --check takes on. False: there is none of that name, or it is not known. */
 static bool user_examine(struct doctor *d)
 {
 	const char *of = d->of_unit ? " (" UNIT_NAME ")" : "";
@@ -84,12 +84,16 @@ static bool user_examine(struct doctor *d)
 				: "--user NAME names another",
 			"the engine runs as user %s%s, and this host has no user of that name",
 			d->user, of);
+	else if (rc < 0 && rc != -EPERM)
+		found(d, DOCTOR_UNKNOWN, "user", "--user NAME names another",
+			"the engine runs as user %s%s, and that name cannot be looked up: %s",
+			d->user, of, strerror(-rc));
 	else if (rc < 0)
 		fix_set(found(d, DOCTOR_UNKNOWN, "engine.socket, disk.paths", NULL,
 				"the engine runs as user %s%s, and only root and that user see files as it does: its folders are not examined",
 				d->user, of),
 			"run the doctor as root or as %s; --user NAME names another user", d->user);
-	return rc != -ENOENT;
+	return rc == 0 || rc == -EPERM;
 }
 
 /* Runs the engine's own check, with the settings that the doctor has, as the engine's user. */

@@ -113,6 +113,21 @@ class Access(harness.ClusterTest):
             self.assertNotEqual(done.returncode, 0, value)
             self.assertIn("engine." + value.split("=")[0], done.stderr)
 
+    def test_a_group_of_any_length_is_found(self):
+        names = os.path.join(self.folder, "group")
+        with open("/etc/group", encoding="utf-8") as file:
+            text = file.read()
+        members = ",".join(f"member{i:05}" for i in range(20000))
+        with open(names, "w", encoding="utf-8") as file:
+            file.write(f"{text}\npeercash:x:{GROUP}:{members}\n")
+        done = harness.run(["unshare", "--mount", "sh", "-c",
+                            'mount --bind "$0" /etc/group && exec "$@"', names,
+                            harness.program("engine/peercache-engine"), "--check",
+                            "--set", "engine.allowed_groups=peercash", "--set", "rail.devices=soft",
+                            "--set", f"engine.socket={self.socket}"],
+                           capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
 
 if __name__ == "__main__":
     harness.main()

@@ -9,9 +9,7 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <grp.h>
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,35 +18,36 @@
 
 #include "config/log.h"
 #include "config/settings.h"
+#include "config/unit.h"
 
 #ifndef SO_PEERGROUPS
 #define SO_PEERGROUPS 59 /* constant of Linux 4.13 that older kernel headers lack */
 #endif
 
-#define NAME_BUFFER_BYTES 65536 /* of one entry of passwd or group, with all members of a group */
-#define LIST_SHOWN 28           /* bytes of a list of allowed ones that a refusal shows */
-#define ID_NONE UINT32_MAX      /* the kernel's number for no user and no group */
+#define LIST_SHOWN 28      /* bytes of a list of allowed ones that a refusal shows */
+#define GROUPS_SHOWN 32    /* bytes for the number of groups that were compared */
+#define ID_NONE UINT32_MAX /* the kernel's number for no user and no group */
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static bool user_find(const char *name, char *buffer, uint32_t *ret_id)
+static int user_id(const char *name, uint32_t *ret_id)
 {
-	struct passwd entry, *found = NULL;
+	const struct passwd *entry;
+	int rc = user_find(name, &entry);
 
-	if (getpwnam_r(name, &entry, buffer, NAME_BUFFER_BYTES, &found) || !found)
-		return false;
-	*ret_id = entry.pw_uid;
-	return true;
+	if (rc == 0)
+		*ret_id = entry->pw_uid;
+	return rc;
 }
 
-static bool group_find(const char *name, char *buffer, uint32_t *ret_id)
+static int group_id(const char *name, uint32_t *ret_id)
 {
-	struct group entry, *found = NULL;
+	const struct group *entry;
+	int rc = group_find(name, &entry);
 
-	if (getgrnam_r(name, &entry, buffer, NAME_BUFFER_BYTES, &found) || !found)
-		return false;
-	*ret_id = entry.gr_gid;
-	return true;
+	if (rc == 0)
+		*ret_id = entry->gr_gid;
+	return rc;
 }
 
 /* A number is taken as it is. ID_NONE is none. */
@@ -67,15 +66,33 @@ static bool number_parse(const char *word, uint32_t *ret_id)
 	return true;
 }
 
+/* The id of a number or a name. Returns 0, or -errno after logging. */
+static int word_parse(const char *setting, const char *word,
+	int (*find)(const char *name, uint32_t *ret_id), uint32_t *ret_id)
+{
+	int rc = number_parse(word, ret_id) ? 0 : find(word, ret_id);
+
+	if (rc == -ENOENT) {
+		log_error(
+			"%s: %s is neither a number nor a name that this host knows; correct it, or write the number",
+			setting, word);
+		return -EINVAL;
+	}
+	if (rc < 0)
+		log_error("%s: %s cannot be looked up: %s; write the number", setting, word,
+			strerror(-rc));
+	return rc;
+}
+
 /*
- * Stores the ids of a comma separated list in `ids`. Returns 0, -EINVAL (logged) or -ENOMEM.
+ * Stores the ids of a comma separated list in `ids`. Returns 0 or -errno, logged but for -ENOMEM.
  * `setting`: its name, for the log.
  */
 static int list_parse(const char *setting, const char *list,
-	bool (*find)(const char *name, char *buffer, uint32_t *ret_id), struct client_ids *ids)
+	int (*find)(const char *name, uint32_t *ret_id), struct client_ids *ids)
 {
-	char *text = strdup(list), *buffer = malloc(NAME_BUFFER_BYTES), *rest = text, *word;
-	int rc = text && buffer ? 0 : -ENOMEM;
+	char *text = strdup(list), *rest = text, *word;
+	int rc = text ? 0 : -ENOMEM;
 
 	ids->count = 0;
 	while (rc == 0 && (word = strtok_r(rest, ", ", &rest))) {
@@ -85,16 +102,12 @@ static int list_parse(const char *setting, const char *list,
 			log_error("%s has more than %u entries; name a group instead", setting,
 				CLIENT_IDS_MAX);
 			rc = -EINVAL;
-		} else if (!number_parse(word, &id) && !find(word, buffer, &id)) {
-			log_error(
-				"%s: %s is neither a number nor a name that this host knows; correct it, or write the number",
-				setting, word);
-			rc = -EINVAL;
 		} else {
-			ids->id[ids->count++] = id;
+			rc = word_parse(setting, word, find, &id);
 		}
+		if (rc == 0)
+			ids->id[ids->count++] = id;
 	}
-	free(buffer);
 	free(text);
 	return rc;
 }
@@ -137,12 +150,11 @@ static uint32_t overflow_id(const char *map_path, const char *overflow_path)
 
 int client_access_open(const struct settings *s, struct client_access *ret)
 {
-	int rc =
-		list_parse("engine.allowed_users", s->engine_allowed_users, user_find, &ret->users);
+	int rc = list_parse("engine.allowed_users", s->engine_allowed_users, user_id, &ret->users);
 
 	if (rc == 0)
-		rc = list_parse("engine.allowed_groups", s->engine_allowed_groups, group_find,
-			&ret->groups);
+		rc = list_parse(
+			"engine.allowed_groups", s->engine_allowed_groups, group_id, &ret->groups);
 	ret->unknown_user = overflow_id("/proc/self/uid_map", "/proc/sys/kernel/overflowuid");
 	ret->unknown_group = overflow_id("/proc/self/gid_map", "/proc/sys/kernel/overflowgid");
 	return rc;
@@ -168,20 +180,32 @@ static bool group_allowed(const struct client_access *a, uint32_t id)
 	return id != a->unknown_group && ids_have(&a->groups, id);
 }
 
-/* Whether one of the supplementary groups is allowed. *ret_count: how many were compared. */
-static bool groups_allowed(const struct client_access *a, int fd, unsigned *ret_count)
+/*
+ * Whether one of the supplementary groups is allowed. *ret_count: how many were compared; -1: they
+ * cannot be read.
+ */
+static bool groups_allowed(const struct client_access *a, int fd, int *ret_count)
 {
 	socklen_t bytes = CLIENT_GROUPS_MAX * sizeof(gid_t);
 	gid_t *group = malloc(bytes);
 	bool allowed = false;
 
-	*ret_count = 0;
+	*ret_count = -1;
 	if (group && getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, group, &bytes) == 0)
-		*ret_count = (unsigned)(bytes / sizeof(group[0]));
-	for (unsigned i = 0; i < *ret_count && !allowed; i++)
+		*ret_count = (int)(bytes / sizeof(group[0]));
+	for (int i = 0; i < *ret_count && !allowed; i++)
 		allowed = group_allowed(a, group[i]);
 	free(group);
 	return allowed;
+}
+
+/* The supplementary groups, for the log. */
+static const char *groups_shown(char text[GROUPS_SHOWN], int count)
+{
+	if (count < 0)
+		return "(others cannot be read)";
+	snprintf(text, GROUPS_SHOWN, "and %d more groups", count);
+	return text;
 }
 
 /* The beginning of a list of allowed ones, for the log. */
@@ -196,8 +220,8 @@ bool client_access_allows(const struct control *control, const struct client_acc
 {
 	const struct settings *s = control->settings;
 	bool known = peer->uid != a->unknown_user;
-	char users[LIST_SHOWN + 1], groups[LIST_SHOWN + 1];
-	unsigned more = 0;
+	char users[LIST_SHOWN + 1], groups[LIST_SHOWN + 1], others[GROUPS_SHOWN];
+	int more = 0;
 
 	if (known && (peer->uid == geteuid() || peer->uid == 0 || ids_have(&a->users, peer->uid)))
 		return true;
@@ -205,13 +229,14 @@ bool client_access_allows(const struct control *control, const struct client_acc
 		return true;
 	if (!known)
 		snprintf(ret_why, why_bytes,
-			"its user does not exist in the engine's user namespace, where it is seen as %u, and no group of it is allowed; map it there, or run the engine in the host's user namespace",
-			(unsigned)peer->uid);
+			"its user does not exist in the engine's user namespace, where it is seen as %u, and %s; map it there, or run the engine in the host's user namespace",
+			(unsigned)peer->uid,
+			more < 0 ? "its groups cannot be read" : "no group of it is allowed");
 	else
 		snprintf(ret_why, why_bytes,
-			"user %u, group %u and %u more groups are not allowed; allowed are user %u, root, engine.allowed_users = %s%s and engine.allowed_groups = %s%s",
-			(unsigned)peer->uid, (unsigned)peer->gid, more, (unsigned)geteuid(),
-			list_shown(users, s->engine_allowed_users),
+			"user %u, group %u %s are not allowed; allowed are user %u, root, engine.allowed_users = %s%s and engine.allowed_groups = %s%s",
+			(unsigned)peer->uid, (unsigned)peer->gid, groups_shown(others, more),
+			(unsigned)geteuid(), list_shown(users, s->engine_allowed_users),
 			strlen(s->engine_allowed_users) > LIST_SHOWN ? "..." : "",
 			list_shown(groups, s->engine_allowed_groups),
 			strlen(s->engine_allowed_groups) > LIST_SHOWN ? "..." : "");

@@ -267,7 +267,7 @@ void session_end(struct session *s, const char *why);
 
 /* ---- client_access.c ------------------------------------------------------------------------- */
 
-/* Resolves the settings. Returns 0, -EINVAL (logged) or -ENOMEM. */
+/* Resolves the settings. Returns 0 or -errno, logged but for -ENOMEM. */
 int client_access_open(const struct settings *settings, struct client_access *ret);
 /*
  * Whether the process that has connected as `fd` may attach; if not, *ret_why has what was

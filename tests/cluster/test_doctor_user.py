@@ -165,6 +165,22 @@ class Users(Played):
         self.unit(User="peercache-test-none")
         self.named(self.doctor(*small()), "settings", "user", "systemd-sysusers")
 
+    def test_a_user_that_cannot_be_looked_up_is_unknown(self):
+        """The names are in a file that this process must not read."""
+        folder = self.folder()
+        for name, text, mode in (("passwd", "", 0), ("nsswitch.conf", "passwd: files\n", 0o644)):
+            path = os.path.join(folder, name)
+            with open(path, "w", encoding="ascii") as file:
+                file.write(text)
+            os.chmod(path, mode)
+        findings = self.doctor(*small(), before=[
+            "unshare", "--mount", "sh", "-c",
+            'mount --bind "$0/nsswitch.conf" /etc/nsswitch.conf && '
+            'mount --bind "$0/passwd" /etc/passwd && exec "$@"', folder, *self.stranger()])
+        self.named(findings, "settings", "user", "--user NAME", "unknown")
+        self.assertIn("cannot be looked up: Permission denied",
+                      [f["text"] for f in findings if f["where"] == "user"][0])
+
     def test_a_user_without_a_check_is_wrong_usage(self):
         done = harness.run([harness.program("engine/peercache-engine"), "--user", "root",
                             "--plan"], capture_output=True, text=True)

@@ -252,7 +252,10 @@ struct forgets {
 	uint64_t serial;
 	uint32_t waits; /* parts without a result */
 	uint32_t count;
-	bool failed[]; /* of each key: the page, or an entry of it, may come back */
+	struct forgets_key {
+		struct removal removal;
+		bool failed; /* the page, or an entry of it, may come back */
+	} key[];
 };
 
 /* Told a holder TOUCH_PACE_MS after the first of them, best effort. */

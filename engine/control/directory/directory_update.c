@@ -674,7 +674,7 @@ static void forgets_tell(struct directory *dir, const struct forgets *forgets)
 	ack.synced = true;
 	ack.failed = dir->failed;
 	for (uint32_t i = 0; i < forgets->count; i++)
-		if (forgets->failed[i])
+		if (forgets->key[i].failed)
 			dir->failed[ack.n_failed++] = i;
 	ack_reply(forgets->link, &ack);
 }
@@ -688,7 +688,7 @@ static void forgets_end(struct forgets *forgets)
 		return;
 	if (target)
 		target_resolve(
-			forgets->directory, target, outcome_of(target->had, forgets->failed[0]));
+			forgets->directory, target, outcome_of(target->had, forgets->key[0].failed));
 	else if (forgets->link)
 		forgets_tell(forgets->directory, forgets);
 	LIST_REMOVE(forgets, next);
@@ -698,9 +698,11 @@ static void forgets_end(struct forgets *forgets)
 static void forgets_synced(struct control *control, void *context, uint32_t cookie, bool durable)
 {
 	struct forgets *forgets = context;
+	struct forgets_key *key = &forgets->key[cookie];
 
-	(void)control;
-	forgets->failed[cookie] |= !durable;
+	key->failed |= !durable;
+	if (durable)
+		removals_state_set(control, &key->removal, REMOVAL_DURABLE);
 	forgets_end(forgets);
 }
 
@@ -708,14 +710,14 @@ static void forgets_dropped(void *context, uint64_t cookie, enum op_status statu
 {
 	struct forgets *forgets = context;
 
-	forgets->failed[cookie] |= status != OP_HIT;
+	forgets->key[cookie].failed |= status != OP_HIT;
 	forgets_end(forgets);
 }
 
 /* NULL: no memory. The caller ends it once, after all its removals have begun. */
 static struct forgets *forgets_new(struct directory *dir, size_t count)
 {
-	struct forgets *forgets = calloc(1, sizeof(*forgets) + count);
+	struct forgets *forgets = calloc(1, sizeof(*forgets) + count * sizeof(forgets->key[0]));
 
 	if (!forgets)
 		return NULL;
@@ -775,30 +777,38 @@ static void absent_drop(struct directory *dir, const struct page_key *key)
 /*
  * Removes the page of the i-th key. Returns whether this engine had it. A removal that was executed
  * here already takes no page that was set since: this engine is sent what it has missed, or a link
- * has closed. In the latter case an engine with a disk executes it: its tombstone may not be
- * durable.
+ * has closed. As long as its tombstone is not durable, a repeat after a closed link writes one more,
+ * and one of what was missed fails: the sender tells it again.
  */
 static bool key_forget(
 	struct forgets *forgets, uint32_t i, const struct removal *removal, bool missed)
 {
-	struct directory *dir = forgets->directory;
-	const struct page_key *key = &removal->key;
+	struct control *control = forgets->directory->control;
+	struct forgets_key *key = &forgets->key[i];
 	const struct forget_wait wait = {.done = forgets_synced, .context = forgets, .cookie = i};
 	struct location at[PLACES_MAX];
-	bool again = removals_done(dir->control, removal) && (missed || !dir->control->tier);
-	unsigned places = again ? 0 : places_of(dir->control, key, at);
+	enum removal_state state = removals_state(control, removal);
+	bool again = state == REMOVAL_DURABLE || (state == REMOVAL_EXECUTED && missed);
+	unsigned places = again ? 0 : places_of(control, &removal->key, at);
 	enum forget_state result;
 	bool had;
 
-	entries_drop(forgets, i, key, at, places);
-	if (again)
+	key->removal = *removal;
+	entries_drop(forgets, i, &removal->key, at, places);
+	if (again) {
+		key->failed |= state != REMOVAL_DURABLE;
 		return false;
-	removals_add(dir->control, removal);
-	absent_drop(dir, key);
+	}
+	absent_drop(forgets->directory, &removal->key);
+	removals_state_set(control, removal, REMOVAL_EXECUTED);
 	forgets->waits++;
-	result = page_forget(dir->control, key, &wait, &had);
+	result = page_forget(control, &removal->key, &wait, &had);
 	forgets->waits -= result != FORGET_LATER;
-	forgets->failed[i] |= result == FORGET_VOLATILE;
+	if (result == FORGET_DURABLE)
+		removals_state_set(control, removal, REMOVAL_DURABLE);
+	key->failed |= result == FORGET_VOLATILE;
+	/* the memory survives a kill: the page leaves it before the removal is remembered */
+	removals_add(control, removal);
 	return had;
 }
 
@@ -840,7 +850,7 @@ bool directory_serve_forget(
 
 		if (!key_forget(forgets, (uint32_t)i, &removal, at.ref != 0))
 			dir->failed[ack.n_failed++] = (uint32_t)i;
-		ack.later |= forgets->waits > 1 || forgets->failed[i];
+		ack.later |= forgets->waits > 1 || forgets->key[i].failed;
 	}
 	ack.serial = forgets->serial = message->serial;
 	ack.failed = dir->failed;

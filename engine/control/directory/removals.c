@@ -94,10 +94,13 @@ static void removals_absent_count(struct removals *r, uint64_t now_ns)
 	}
 }
 
-/* Stands for the number and the key: with another key a number was not given by its engine. */
+/*
+ * Stands for the number and the key: with another key a number was not given by its engine. The
+ * lowest bits are for the enum removal_state.
+ */
 static uint64_t removal_seal(const struct removal *removal)
 {
-	return map_mix(removal->number ^ removal->key.word[0]);
+	return map_mix(removal->number ^ removal->key.word[0]) & ~3ull;
 }
 
 uint64_t removals_number(struct control *control)
@@ -116,15 +119,25 @@ void removals_add(struct control *control, const struct removal *removal)
 	r->log->removal[r->log->head % REMOVALS_MAX] = *removal;
 	/* in this order: the engine may be killed in between */
 	shm_store64(&r->log->head, r->log->head + 1);
-	r->done[removal->number % REMOVALS_MAX] = removal_seal(removal);
 }
 
-bool removals_done(const struct control *control, const struct removal *removal)
+enum removal_state removals_state(const struct control *control, const struct removal *removal)
 {
 	const struct removals *r = control->removals;
+	uint64_t done = r ? r->done[removal->number % REMOVALS_MAX] : 0;
 
-	return r && removal->number &&
-	       r->done[removal->number % REMOVALS_MAX] == removal_seal(removal);
+	if (!removal->number || (done & ~3ull) != removal_seal(removal))
+		return REMOVAL_UNKNOWN;
+	return (enum removal_state)(done & 3);
+}
+
+void removals_state_set(
+	struct control *control, const struct removal *removal, enum removal_state state)
+{
+	struct removals *r = control->removals;
+
+	if (r)
+		r->done[removal->number % REMOVALS_MAX] = removal_seal(removal) | state;
 }
 
 bool removals_missing(const struct control *control)
@@ -425,8 +438,9 @@ static void removals_log_adopt(struct removals *r)
 		if (name->at == REMOVALS_PRESENT)
 			name->at = log->head;
 	}
-	for (uint64_t i = 0; i < REMOVALS_MAX; i++)
-		r->done[log->removal[i].number % REMOVALS_MAX] = removal_seal(&log->removal[i]);
+	/* whether the tombstones became durable is not known: what is told again is executed again */
+	for (uint64_t i = 0; i < REMOVALS_MAX && !r->control->settings->disk_paths[0]; i++)
+		removals_state_set(r->control, &log->removal[i], REMOVAL_DURABLE);
 }
 
 static bool removals_log_fits(const struct removals_log *log)

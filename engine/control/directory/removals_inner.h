@@ -63,7 +63,7 @@ struct removals {
 	struct removals_log *log;
 	LIST_HEAD(, telling) tellings;
 	uint64_t number; /* of the last removal that a client of this engine wanted */
-	/* executed here, as removal_seal(), by the lowest bits of their numbers */
+	/* by the lowest bits of their numbers: removal_seal() and enum removal_state */
 	uint64_t done[REMOVALS_MAX];
 	unsigned absent; /* members that have left the map and are expected back */
 	/* ---- the door ---- */
@@ -85,8 +85,15 @@ uint64_t removals_number(struct control *control);
  * members that come back are told.
  */
 void removals_add(struct control *control, const struct removal *removal);
-/* True if this engine has executed this removal, not only one of the same key, lately. */
-bool removals_done(const struct control *control, const struct removal *removal);
+enum removal_state {
+	REMOVAL_UNKNOWN,  /* this engine has not executed it lately */
+	REMOVAL_EXECUTED, /* its tombstone is not durable, or not yet */
+	REMOVAL_DURABLE   /* after a crash of this engine the page stays away */
+};
+/* Of this removal, not only one of the same key. */
+enum removal_state removals_state(const struct control *control, const struct removal *removal);
+void removals_state_set(
+	struct control *control, const struct removal *removal, enum removal_state state);
 /* True if a member has left the map that is expected back: it may have what is removed now. */
 bool removals_missing(const struct control *control);
 /* True if this engine may have pages that were removed while it was away: it publishes none. */

@@ -348,7 +348,7 @@ static void an_owner_that_leaves_before_it_has_dropped_the_entry_is_unreachable(
 	forgets = LIST_FIRST(&node[1].control.directory->forgets);
 	assert_int_equal(forgets->waits, 2);
 	assert_true(nodes_until(forgets->waits == 1, 4 * DEAD_MS));
-	assert_true(forgets->failed[0]);
+	assert_true(forgets->key[0].failed);
 	synced(1, true);
 	assert_true(nodes_until(node[0].dones == 1, 4 * DEAD_MS));
 	assert_int_equal(node[0].status, OP_PEER_DOWN);

@@ -263,6 +263,50 @@ static void a_page_that_was_set_anew_before_the_member_left_stays(void **state)
 	assert_true(nodes_until(found_at_owners(0, 1, 3) == 2, 3000));
 }
 
+/* With a disk, whose index is played by the node's. */
+static void restart_with_disk(unsigned i)
+{
+	snprintf(node[i].settings.disk_paths, sizeof(node[i].settings.disk_paths), "/disk");
+	assert_int_equal(node_open(i, node_at(0)), 0);
+	node[i].control.tier = (struct tier *)&node[i];
+	node[i].forget = FORGET_LATER;
+	node[i].waits = 0;
+}
+
+/* Ends the tombstones that node i waits for. */
+static void synced(unsigned i)
+{
+	while (node[i].waits) {
+		const struct forget_wait *wait = &node[i].wait[--node[i].waits];
+
+		wait->done(&node[i].control, wait->context, wait->cookie, true);
+	}
+}
+
+/* The memory of removals survives the kill, the tombstone in the disk's queue does not. */
+static void a_removal_that_the_disk_did_not_record_is_executed_again(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	put(1, 3, 1);
+	nodes_run(100);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	for (unsigned life = 0; life < 2; life++) {
+		restart_with_disk(1);
+		pages_adopt(1, 3, 1); /* the disk has the page, as it was never removed there */
+		assert_true(nodes_until(node[1].waits == 1, 3000));
+		assert_false(has(1, 3));
+		if (life == 0) {
+			kill_node(1);
+			assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+		}
+	}
+	synced(1);
+	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
+}
+
 /* Entries that other nodes have of node i's first `count` pages. */
 static unsigned entries_elsewhere(unsigned i, uint64_t count)
 {
@@ -404,6 +448,7 @@ int main(void)
 		T(an_engine_that_was_alone_opens_at_once_and_keeps_its_pages),
 		T(a_page_that_was_set_since_stays_when_another_member_tells_the_same),
 		T(a_page_that_was_set_anew_before_the_member_left_stays),
+		T(a_removal_that_the_disk_did_not_record_is_executed_again),
 		T(a_frozen_member_publishes_no_page_that_was_removed_meanwhile),
 		T(entries_of_an_absent_member_go_with_the_removal),
 		T(an_engine_that_was_restarted_knows_who_is_away),

@@ -204,7 +204,7 @@ static void telling_step(struct telling *t)
 		return;
 	/* what was not sent yet may have been overwritten */
 	if (t->at + REMOVALS_MAX < r->log->head) {
-		t->complete = false;
+		t->complete &= t->missed_at + REMOVALS_MAX >= r->log->head;
 		t->at = r->log->head - REMOVALS_MAX;
 	}
 	if (t->failed || !member) {
@@ -219,8 +219,10 @@ static void telling_step(struct telling *t)
 	if (t->failed || !telling_end_send(t, member))
 		return;
 	name = removals_find(r, t->name);
-	if (name)
+	if (name) {
 		name->at = REMOVALS_PRESENT;
+		name->owed_at = t->unrecorded ? t->begin : 0;
+	}
 	telling_free(t);
 }
 
@@ -230,6 +232,7 @@ static void telling_acknowledged(void *context, uint64_t cookie, enum op_status 
 
 	(void)cookie;
 	/* OP_PEER_DOWN: its disk has not recorded the removal, or the member has left */
+	t->unrecorded |= status == OP_PEER_DOWN;
 	t->failed |= status != OP_HIT && status != OP_MISS && status != OP_PEER_DOWN;
 	if (--t->waits == 0)
 		telling_step(t);
@@ -254,12 +257,15 @@ static void telling_begin(struct removals *r, const struct member *member, bool 
 	t->ref = member->record.ref;
 	t->end = head;
 	t->known = name && name->at;
-	t->at = !t->known ? 1 : name->at == REMOVALS_PRESENT ? head : name->at;
-	t->complete = head - t->at <= REMOVALS_MAX;
+	t->missed_at = !t->known ? 1 : name->at == REMOVALS_PRESENT ? head : name->at;
+	t->complete = head - t->missed_at <= REMOVALS_MAX;
+	t->at = name && name->owed_at && name->owed_at < t->missed_at ? name->owed_at
+								      : t->missed_at;
 	if (!pages)
 		t->at = t->end;
-	else if (!t->complete)
+	else if (head - t->at > REMOVALS_MAX)
 		t->at = head - REMOVALS_MAX;
+	t->begin = t->at;
 	LIST_INSERT_HEAD(&r->tellings, t, next);
 	telling_step(t);
 }
@@ -430,6 +436,8 @@ static void removals_log_adopt(struct removals *r)
 
 		if (name->at > log->head && name->at != REMOVALS_PRESENT)
 			name->at = 0;
+		if (name->owed_at > log->head)
+			name->owed_at = 1;
 		if (!name->hash || name->left_ns)
 			continue;
 		r->alone = false;

@@ -17,7 +17,7 @@ struct net_timer;
 #define REMOVALS_MAX 65536u        /* removals that are remembered */
 #define REMOVALS_NAMES 4096u       /* members whose positions are remembered */
 #define REMOVALS_MAGIC 0x50435256u /* "PCRV" */
-#define REMOVALS_LAYOUT 1u         /* raised when a field changes its place or meaning */
+#define REMOVALS_LAYOUT 2u         /* raised when a field changes its place or meaning */
 #define REMOVALS_PRESENT UINT64_MAX
 /* A member that left the map so long ago is not expected back: removals are promises without it. */
 #define REMOVALS_ABSENT_NS (600ull * 1000000000)
@@ -32,6 +32,8 @@ struct removals_name {
 	uint64_t hash; /* of the member's name; 0: unused */
 	/* position since which the member has missed removals; REMOVALS_PRESENT: none; 0: all */
 	uint64_t at;
+	/* position since which it has executed removals that its disk may lack; 0: none */
+	uint64_t owed_at;
 	uint64_t left_ns; /* when it left the map, CLOCK_MONOTONIC; 0: it is on the map */
 };
 
@@ -50,11 +52,14 @@ struct telling {
 	struct removals *removals;
 	uint64_t name; /* hash of its name */
 	uint32_t ref;
-	uint64_t at, end; /* positions of the keys that it was not sent yet */
-	unsigned waits;   /* keys that it has not acknowledged */
-	bool failed;      /* it has left */
-	bool complete;    /* all keys since its position are remembered */
-	bool known;       /* its position is */
+	uint64_t at, end;   /* positions of the keys that it was not sent yet */
+	uint64_t begin;     /* position of the first one */
+	uint64_t missed_at; /* position since which it has missed removals */
+	unsigned waits;     /* keys that it has not acknowledged */
+	bool failed;        /* it has left */
+	bool complete;      /* all keys since its position are remembered */
+	bool known;         /* its position is */
+	bool unrecorded;    /* its disk has not recorded all of them */
 };
 
 struct removals {

@@ -307,6 +307,63 @@ static void a_removal_that_the_disk_did_not_record_is_executed_again(void **stat
 	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
 }
 
+/* Another member tells the same meanwhile: it must not take it as recorded. */
+static void a_removal_that_the_disk_has_not_recorded_yet_stays_owed(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	put(1, 3, 1);
+	nodes_run(100);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	node[2].stalled = true;
+	restart_with_disk(1);
+	pages_adopt(1, 3, 1);
+	assert_true(nodes_until(node[1].waits == 1, 3000));
+	node_put(1, 3, 9, 5000);
+	node[2].stalled = false;
+	assert_true(nodes_until(all_agree(), 2 * DEAD_MS));
+	nodes_run(DEAD_MS);
+	/* the second one took neither the new page, nor the removal as recorded */
+	assert_true(has(1, 3));
+	assert_int_equal(node[1].waits, 1);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	/* node 0 is away now: only node 2 can tell it */
+	node_close(0);
+	snprintf(node[1].settings.disk_paths, sizeof(node[1].settings.disk_paths), "/disk");
+	assert_int_equal(node_open(1, node_at(2)), 0);
+	pages_adopt(1, 3, 1);
+	assert_true(nodes_until(!has(1, 3), 3000));
+}
+
+/* It opens its door, and is told the same when it was started again with a disk that works. */
+static void a_member_whose_disk_failed_is_told_again(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	put(1, 3, 1);
+	nodes_run(100);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	restart_with_disk(1);
+	node[1].forget = FORGET_VOLATILE;
+	pages_adopt(1, 3, 1);
+	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
+	assert_false(has(1, 3));
+	for (unsigned life = 0; life < 2; life++) {
+		kill_node(1);
+		assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+		restart_with_disk(1);
+		node[1].forget = FORGET_DURABLE;
+		pages_adopt(1, 3, 1);
+		assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
+		assert_int_equal(has(1, 3), life); /* the second time it owes nothing */
+	}
+}
+
 /* Entries that other nodes have of node i's first `count` pages. */
 static unsigned entries_elsewhere(unsigned i, uint64_t count)
 {
@@ -449,6 +506,8 @@ int main(void)
 		T(a_page_that_was_set_since_stays_when_another_member_tells_the_same),
 		T(a_page_that_was_set_anew_before_the_member_left_stays),
 		T(a_removal_that_the_disk_did_not_record_is_executed_again),
+		T(a_removal_that_the_disk_has_not_recorded_yet_stays_owed),
+		T(a_member_whose_disk_failed_is_told_again),
 		T(a_frozen_member_publishes_no_page_that_was_removed_meanwhile),
 		T(entries_of_an_absent_member_go_with_the_removal),
 		T(an_engine_that_was_restarted_knows_who_is_away),

@@ -267,7 +267,7 @@ struct pc_page {
  *           could be asked, but it may come back: a host died or left within the last 10 minutes, a
  *           host could not record the removal on its disk, or this host has not joined yet. A host
  *           that comes back is told what was removed before it serves, so this is rare.
- *           PC_TIMEOUT: a host has not answered yet.
+ *           PC_TIMEOUT: a host has not answered yet. It is told until it has.
  */
 PC_API int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);

@@ -35,7 +35,8 @@ struct rpc_link;
  * until that owner has answered too. OP_PEER_DOWN: no owner has stored the entry, and those that
  * have not answered are suspect or dead. OP_NO_SPACE: every owner has answered and none had room
  * for the entry. OP_TIMEOUT: the deadline passed first; messages already queued or in flight are
- * not withdrawn. OP_CANCELLED: directory_close() was called.
+ * not withdrawn, but above a limit those that wait for one owner are made up for later.
+ * OP_CANCELLED: directory_close() was called.
  */
 typedef void (*directory_done)(void *context, uint64_t cookie, enum op_status status);
 

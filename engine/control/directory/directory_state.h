@@ -99,8 +99,8 @@ enum outcome {
 	/* The owner refused: its candidate buckets have no room, or it does not have the page */
 	OUTCOME_FAILED,
 	/*
-	 * The owner has left the map, and no other owner takes its place. It may come back with the
-	 * page or the entry that was to be removed
+	 * The owner has left the map, and no other owner takes its place, or it is not sent the
+	 * message. It may have the page or the entry that was to be removed
 	 */
 	OUTCOME_LOST,
 	/* The page is removed, but it, or an entry of it, may come back after a crash */

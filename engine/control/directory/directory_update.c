@@ -8,7 +8,8 @@
  *
  * A target that no client waits for counts against its owner's limit. Above the limit a publish is
  * skipped: the owner is behind, it lacks the slot, and its walk makes up for it
- * (directory_compare.c). A remove above its limit is dropped: the owner is compared with.
+ * (directory_compare.c). A remove above its limit is dropped: the owner is compared with,
+ * and a Forget is told later (removals.c).
  *
  * Removals that this engine executes, for its own clients and for other engines, last until they
  * are a promise: the tombstone is durable and all owners of the page have dropped its entry.
@@ -311,9 +312,9 @@ void target_resolve(struct directory *dir, struct dir_target *target, enum outco
 
 	target_background_end(dir, target);
 	target_count(target, outcome);
-	/* the member has left before it acknowledged the removal: it is sent it when it is back */
+	/* the member has left before it acknowledged the removal, or is behind with too many */
 	if (outcome == OUTCOME_LOST && update->kind == DIR_FORGET)
-		removals_add(dir->control, &removal);
+		removals_owe(dir->control, target->ref, &removal);
 	update_release(dir, update);
 }
 
@@ -687,8 +688,8 @@ static void forgets_end(struct forgets *forgets)
 	if (--forgets->waits)
 		return;
 	if (target)
-		target_resolve(
-			forgets->directory, target, outcome_of(target->had, forgets->key[0].failed));
+		target_resolve(forgets->directory, target,
+			outcome_of(target->had, forgets->key[0].failed));
 	else if (forgets->link)
 		forgets_tell(forgets->directory, forgets);
 	LIST_REMOVE(forgets, next);
@@ -777,8 +778,8 @@ static void absent_drop(struct directory *dir, const struct page_key *key)
 /*
  * Removes the page of the i-th key. Returns whether this engine had it. A removal that was executed
  * here already takes no page that was set since: this engine is sent what it has missed, or a link
- * has closed. As long as its tombstone is not durable, a repeat after a closed link writes one more,
- * and one of what was missed fails: the sender tells it again.
+ * has closed. As long as its tombstone is not durable, a repeat after a closed link writes one
+ * more, and one of what was missed fails: the sender tells it again.
  */
 static bool key_forget(
 	struct forgets *forgets, uint32_t i, const struct removal *removal, bool missed)
@@ -872,7 +873,11 @@ static void orphan_place(struct directory *dir, struct dir_target *target)
 	uint32_t owner[REPLICAS_MAX];
 	unsigned owners = slot_owners(member_map(dir->control), map_slot_of(&update->key), owner);
 
-	if (update->kind != DIR_PUBLISH || !update->waiter.done)
+	if (update->kind != DIR_PUBLISH) {
+		target_resolve(dir, target, OUTCOME_LOST);
+		return;
+	}
+	if (!update->waiter.done)
 		owners = 0;
 	target->ref = 0; /* the dead owner may be back with its old ref */
 	for (unsigned i = 0; i < owners; i++) {

@@ -53,6 +53,19 @@ static struct removals_name *removals_find(const struct removals *r, uint64_t ha
 	return NULL;
 }
 
+/* The removals of one member come one after the other, so most are those of the last one. */
+static struct removals_name *removals_find_ref(struct removals *r, uint32_t ref)
+{
+	if (r->log->name[r->owed].ref == ref)
+		return &r->log->name[r->owed];
+	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
+		if (r->log->name[i].ref == ref) {
+			r->owed = i;
+			return &r->log->name[i];
+		}
+	return NULL;
+}
+
 /* A place for a new name: a free one, or that of the member that left first. */
 static struct removals_name *removals_name_place(const struct removals *r)
 {
@@ -119,6 +132,22 @@ void removals_add(struct control *control, const struct removal *removal)
 	r->log->removal[r->log->head % REMOVALS_MAX] = *removal;
 	/* in this order: the engine may be killed in between */
 	shm_store64(&r->log->head, r->log->head + 1);
+}
+
+void removals_owe(struct control *control, uint32_t ref, const struct removal *removal)
+{
+	struct removals *r = control->removals;
+	struct removals_name *name = r ? removals_find_ref(r, ref) : NULL;
+	struct telling *t;
+
+	if (!r)
+		return;
+	if (name && !name->owed_at)
+		name->owed_at = r->log->head;
+	LIST_FOREACH (t, &r->tellings, next)
+		if (t->ref == ref && !t->later_at)
+			t->later_at = r->log->head;
+	removals_add(control, removal);
 }
 
 enum removal_state removals_state(const struct control *control, const struct removal *removal)
@@ -221,7 +250,7 @@ static void telling_step(struct telling *t)
 	name = removals_find(r, t->name);
 	if (name) {
 		name->at = REMOVALS_PRESENT;
-		name->owed_at = t->unrecorded ? t->begin : 0;
+		name->owed_at = t->unrecorded ? t->begin : t->later_at;
 	}
 	telling_free(t);
 }
@@ -280,6 +309,7 @@ void removals_member_up(struct control *control, const struct member *member)
 	if (!name)
 		return;
 	name->left_ns = 0;
+	name->ref = member->record.ref;
 	removals_absent_count(r, net_now());
 }
 
@@ -434,6 +464,7 @@ static void removals_log_adopt(struct removals *r)
 	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
 		struct removals_name *name = &log->name[i];
 
+		name->ref = 0;
 		if (name->at > log->head && name->at != REMOVALS_PRESENT)
 			name->at = 0;
 		if (name->owed_at > log->head)
@@ -446,7 +477,7 @@ static void removals_log_adopt(struct removals *r)
 		if (name->at == REMOVALS_PRESENT)
 			name->at = log->head;
 	}
-	/* whether the tombstones became durable is not known: what is told again is executed again */
+	/* with a disk: it is not known which tombstones are durable */
 	for (uint64_t i = 0; i < REMOVALS_MAX && !r->control->settings->disk_paths[0]; i++)
 		removals_state_set(r->control, &log->removal[i], REMOVAL_DURABLE);
 }

@@ -32,9 +32,14 @@ struct removals_name {
 	uint64_t hash; /* of the member's name; 0: unused */
 	/* position since which the member has missed removals; REMOVALS_PRESENT: none; 0: all */
 	uint64_t at;
-	/* position since which it has executed removals that its disk may lack; 0: none */
+	/*
+	 * position since which it was sent removals and has not answered, or its disk has not
+	 * recorded them; 0: none
+	 */
 	uint64_t owed_at;
 	uint64_t left_ns; /* when it left the map, CLOCK_MONOTONIC; 0: it is on the map */
+	uint32_t ref;     /* with which it was on the map of this process last */
+	uint32_t unused;
 };
 
 /* In shared memory, for the next engine. Only the engine writes it. */
@@ -54,6 +59,7 @@ struct telling {
 	uint32_t ref;
 	uint64_t at, end;   /* positions of the keys that it was not sent yet */
 	uint64_t begin;     /* position of the first one */
+	uint64_t later_at;  /* as removals_name.owed_at, of what came since; 0: none */
 	uint64_t missed_at; /* position since which it has missed removals */
 	unsigned waits;     /* keys that it has not acknowledged */
 	bool failed;        /* it has left */
@@ -70,6 +76,7 @@ struct removals {
 	uint64_t number; /* of the last removal that a client of this engine wanted */
 	/* by the lowest bits of their numbers: removal_seal() and enum removal_state */
 	uint64_t done[REMOVALS_MAX];
+	unsigned owed;   /* element of log->name that was owed a removal last */
 	unsigned absent; /* members that have left the map and are expected back */
 	/* ---- the door ---- */
 	struct net_timer *look;
@@ -85,11 +92,13 @@ struct removals {
 
 /* A number for a removal that a client of this engine wants. */
 uint64_t removals_number(struct control *control);
-/*
- * This engine executes the removal, or a member has left before it acknowledged that it did:
- * members that come back are told.
- */
+/* This engine executes the removal: members that come back are told. */
 void removals_add(struct control *control, const struct removal *removal);
+/*
+ * Member `ref` has left before it acknowledged the removal, or is not sent it because too much
+ * waits for it: it is told after its next Hello.
+ */
+void removals_owe(struct control *control, uint32_t ref, const struct removal *removal);
 enum removal_state {
 	REMOVAL_UNKNOWN,  /* this engine has not executed it lately */
 	REMOVAL_EXECUTED, /* its tombstone is not durable, or not yet */

@@ -364,6 +364,68 @@ static void a_member_whose_disk_failed_is_told_again(void **state)
 	}
 }
 
+static unsigned pages_of(unsigned i)
+{
+	return (unsigned)index_count(node[i].control.index);
+}
+
+static void link_break(unsigned i, unsigned of)
+{
+	rpc_link_close(member_link(&node[i].control, node[of].control.ref));
+	nodes_run(200);
+}
+
+static void removals_that_were_dropped_are_told_when_a_link_is_back(void **state)
+{
+	const unsigned many = BATCHES_MAX * MESSAGE_PAGES_MAX + OWNER_REMOVES_MAX / 2;
+
+	(void)state;
+	open_nodes(2);
+	for (uint64_t n = 0; n < many; n += 128)
+		put(1, n, 1);
+	node[1].stalled = true;
+	for (uint64_t n = 0; n < many; n++) {
+		struct page_key key = key_of(n);
+
+		directory_forget(&node[0].control, &key,
+			&(struct waiter){.deadline_ns = clock_now_ns() + 1000000 + n,
+				.done = node_done,
+				.context = &node[0]});
+	}
+	nodes_run(DEAD_MS / 2);
+	assert_int_equal(node[0].dones, many);
+	assert_int_equal(node[0].status, OP_TIMEOUT);
+	node[1].stalled = false;
+	nodes_run(DEAD_MS / 2);
+	assert_in_range(pages_of(1), 1, many / 128 - 1);
+	assert_true(sees(0, 1));
+	link_break(0, 1);
+	assert_true(nodes_until(pages_of(1) == 0, 3000));
+}
+
+static void what_a_member_is_owed_while_it_is_told_stays_owed(void **state)
+{
+	const struct removal later = {.key = key_of(4), .number = 1};
+
+	(void)state;
+	open_nodes(2);
+	put(1, 3, 1);
+	nodes_run(100);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	restart_with_disk(1);
+	pages_adopt(1, 4, 1);
+	assert_true(nodes_until(node[1].waits == 1, 3000));
+	removals_owe(&node[0].control, node[1].control.ref, &later);
+	synced(1);
+	node[1].forget = FORGET_DURABLE;
+	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
+	assert_true(has(1, 4));
+	link_break(0, 1);
+	assert_true(nodes_until(!has(1, 4), 3000));
+}
+
 /* Entries that other nodes have of node i's first `count` pages. */
 static unsigned entries_elsewhere(unsigned i, uint64_t count)
 {
@@ -508,6 +570,8 @@ int main(void)
 		T(a_removal_that_the_disk_did_not_record_is_executed_again),
 		T(a_removal_that_the_disk_has_not_recorded_yet_stays_owed),
 		T(a_member_whose_disk_failed_is_told_again),
+		T(removals_that_were_dropped_are_told_when_a_link_is_back),
+		T(what_a_member_is_owed_while_it_is_told_stays_owed),
 		T(a_frozen_member_publishes_no_page_that_was_removed_meanwhile),
 		T(entries_of_an_absent_member_go_with_the_removal),
 		T(an_engine_that_was_restarted_knows_who_is_away),

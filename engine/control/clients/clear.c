@@ -6,7 +6,7 @@
  *   flight  pages that are being written to disk or read from it, in neither index
  *   disk    pages of the disk's index, slot by slot of the directory: tombstones
  *   again   the index once more: a page may have come back from disk meanwhile
- *   sync    until all tombstones are durable and the owners have dropped the entries
+ *   sync    until all tombstones are durable
  *
  * A page that moves between memory and disk during this is found in one of these places: a page
  * that leaves memory is on disk or in flight when these are looked at, and page_forget() removes a

@@ -274,7 +274,7 @@ static void telling_begin(struct removals *r, const struct member *member, bool 
 	struct telling *t;
 
 	LIST_FOREACH (t, &r->tellings, next)
-		if (t->ref == member->record.ref)
+		if (t->ref == member->record.ref && !t->failed)
 			return;
 	t = calloc(1, sizeof(*t));
 	if (!t) {

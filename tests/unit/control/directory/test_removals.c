@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/control/directory/directory_state.h"
+#include "engine/control/members/members_inner.h"
 #include "engine/control/pages/pages.h"
 
 #define DEAD_MS 1000
@@ -338,6 +339,39 @@ static void a_removal_that_the_disk_has_not_recorded_yet_stays_owed(void **state
 	assert_true(nodes_until(!has(1, 3), 3000));
 }
 
+/*
+ * Its Hello arrives in the turn in which the process before it leaves the map: what that one was
+ * being told has failed, and has not ended yet.
+ */
+static void a_member_that_is_restarted_while_it_is_told_is_told_anew(void **state)
+{
+	Pc__Hello hello = PC__HELLO__INIT;
+	struct control *control = &node[0].control;
+	struct rpc_link *link;
+	const struct telling *before;
+
+	(void)state;
+	open_nodes(2);
+	put(1, 3, 1);
+	nodes_run(100);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	restart_with_disk(1);
+	assert_true(nodes_until(node[1].waits == 1, 3 * DEAD_MS));
+	before = LIST_FIRST(&control->removals->tellings);
+	link = member_link(control, node[1].control.ref);
+	removals_member_left(control, link->member);
+	removals_member_up(control, link->member);
+	hello.pages = true;
+	removals_hello(control, link, &hello);
+	assert_ptr_not_equal(LIST_FIRST(&control->removals->tellings), before);
+	node[1].forget = FORGET_DURABLE;
+	synced(1);
+	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS / 2));
+	assert_true(LIST_EMPTY(&control->removals->tellings));
+}
+
 /* It opens its door, and is told the same when it was started again with a disk that works. */
 static void a_member_whose_disk_failed_is_told_again(void **state)
 {
@@ -569,6 +603,7 @@ int main(void)
 		T(a_page_that_was_set_anew_before_the_member_left_stays),
 		T(a_removal_that_the_disk_did_not_record_is_executed_again),
 		T(a_removal_that_the_disk_has_not_recorded_yet_stays_owed),
+		T(a_member_that_is_restarted_while_it_is_told_is_told_anew),
 		T(a_member_whose_disk_failed_is_told_again),
 		T(removals_that_were_dropped_are_told_when_a_link_is_back),
 		T(what_a_member_is_owed_while_it_is_told_stays_owed),

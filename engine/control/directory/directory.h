@@ -143,7 +143,10 @@ void removals_tick(struct control *control, uint64_t now_ns);
 /* True if this engine has pages, or may find some: it wants to be sent what it has missed. */
 bool removals_wanted(const struct control *control);
 void removals_member_up(struct control *control, const struct member *member);
-/* The member is on the map because other members said so: they also send it what it has missed. */
+/*
+ * The member is on the map because other members said so: they also send it what it has missed.
+ * What only this engine can tell, it does over a link that it dials.
+ */
 void removals_member_told(struct control *control, const struct member *member);
 void removals_member_left(struct control *control, const struct member *member);
 /* The live member at the other end of the link has sent this Hello. */

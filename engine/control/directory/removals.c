@@ -318,8 +318,11 @@ void removals_member_told(struct control *control, const struct member *member)
 	struct removals *r = control->removals;
 	struct removals_name *name = r ? removals_find(r, removals_hash(member)) : NULL;
 
-	if (name)
-		name->at = REMOVALS_PRESENT;
+	if (!name)
+		return;
+	name->at = REMOVALS_PRESENT;
+	if (name->owed_at) /* a Hello follows on the new link */
+		(void)member_link(control, member->record.ref);
 }
 
 void removals_member_left(struct control *control, const struct member *member)

@@ -460,6 +460,30 @@ static void what_a_member_is_owed_while_it_is_told_stays_owed(void **state)
 	assert_true(nodes_until(!has(1, 4), 3000));
 }
 
+/* With rings there may be no link with a member that others have admitted. */
+static void a_member_that_others_admitted_is_dialled_if_it_is_owed_removals(void **state)
+{
+	const struct removal some = {.key = key_of(3), .number = 1};
+	struct control *control = &node[0].control;
+	struct member *member;
+
+	(void)state;
+	open_nodes(2);
+	member = member_link(control, node[1].control.ref)->member;
+	node[1].stalled = true;
+	if (member->contact->out)
+		rpc_link_close(member->contact->out);
+	if (member->contact->in)
+		rpc_link_close(member->contact->in);
+	control->members->rings = true;
+	removals_member_told(control, member);
+	assert_false(member_link_soon(control, member->record.ref));
+	removals_owe(control, member->record.ref, &some);
+	removals_member_told(control, member);
+	assert_true(member_link_soon(control, member->record.ref));
+	control->members->rings = false;
+}
+
 /* Entries that other nodes have of node i's first `count` pages. */
 static unsigned entries_elsewhere(unsigned i, uint64_t count)
 {
@@ -607,6 +631,7 @@ int main(void)
 		T(a_member_whose_disk_failed_is_told_again),
 		T(removals_that_were_dropped_are_told_when_a_link_is_back),
 		T(what_a_member_is_owed_while_it_is_told_stays_owed),
+		T(a_member_that_others_admitted_is_dialled_if_it_is_owed_removals),
 		T(a_frozen_member_publishes_no_page_that_was_removed_meanwhile),
 		T(entries_of_an_absent_member_go_with_the_removal),
 		T(an_engine_that_was_restarted_knows_who_is_away),

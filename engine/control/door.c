@@ -28,8 +28,8 @@ static void door_pages_drop(struct control *control)
 		return;
 	control->counter[COUNTER_pages_unproven] += dropped;
 	log_warn(
-		"warm restart: %" PRIu64
-		" pages of the engine before are dropped: no member remembers all removals of the time in which it was away. To keep the pages, let no engine be away for longer than 10 minutes",
+		"%" PRIu64
+		" pages are dropped: no member remembers all removals of the time in which this engine was away or cut off. To keep the pages, let that be no longer than 10 minutes",
 		dropped);
 }
 

@@ -131,7 +131,10 @@ struct removals_options {
 	struct huge memory; /* of removals_bytes(); removals_close() closes it */
 	bool adopted;       /* an engine before has written it */
 	bool pages;         /* there are pages of before: the door is shut at first */
-	/* The door opens. `drop`: pages in memory may be ones whose removal was a promise. */
+	/*
+	 * The door opens. `drop`: pages in memory may be ones whose removal was a promise. Also
+	 * called, with `drop`, if that is found out later.
+	 */
 	void (*opened)(struct control *control, bool drop);
 };
 size_t removals_bytes(void);

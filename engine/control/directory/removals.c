@@ -15,7 +15,8 @@
  * it was in a map have sent it Told, after cluster.dead_after_ms at the latest: until then it
  * publishes nothing, and takes no clients if pages are in memory. Pages in memory that nothing
  * proves are dropped then (see DIRECTORY.md). A member that was only frozen or cut off has no door,
- * but its walks wait for Told.
+ * but its walks wait for Told, and it drops its pages in memory if Told says that not all removals
+ * are remembered.
  *
  * Under a keeper the memory outlives the engine. Control plane's thread only.
  */
@@ -401,6 +402,8 @@ static void removals_door_open(struct removals *r)
 {
 	r->control->door_shut = false;
 	net_timer_stop(r->look);
+	if (r->proven)
+		r->judged_ns = net_now();
 	if (r->opened)
 		r->opened(r->control, door_pages_unproven(r));
 }
@@ -428,12 +431,18 @@ bool removals_serve_told(struct control *control, struct rpc_link *link, const P
 {
 	struct removals *r = control->removals;
 	const struct removals_name *name = r ? removals_find(r, removals_hash(link->member)) : NULL;
+	uint64_t hello_ns = link->member->contact->untold_ns;
 
 	link->member->contact->untold_ns = 0;
 	if (!r)
 		return true;
 	r->proven |= told->complete && (told->known || r->away_ns < REMOVALS_ABSENT_NS);
 	r->incomplete |= !told->complete;
+	if (!control->door_shut && told->known && !told->complete && hello_ns > r->judged_ns) {
+		r->judged_ns = net_now();
+		if (r->opened)
+			r->opened(control, true);
+	}
 	if (name)
 		r->awaited[(name - r->log->name) / 64] &= ~(1ull << (name - r->log->name) % 64);
 	door_look(r);

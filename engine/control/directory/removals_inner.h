@@ -81,6 +81,7 @@ struct removals {
 	/* ---- the door ---- */
 	struct net_timer *look;
 	void (*opened)(struct control *control, bool drop);
+	uint64_t judged_ns; /* members that sent Hello before cannot make pages unproven any more */
 	uint64_t opened_ns; /* when this engine was started */
 	uint64_t away_ns;   /* for how long no engine ran before; UINT64_MAX: not known */
 	/* bit per element of log->name: on the map of the engine before, has not told yet */

@@ -234,7 +234,7 @@ static void health_integrity(const struct snapshot *s, struct health *h)
 	if (pages)
 		finding_add(h, FINDING_pages_unproven,
 			"%" PRIu64
-			" page(s) of the engine before were dropped at the start: no member remembers all removals of the time in which it was away",
+			" page(s) were dropped: this engine was away or cut off, and no member remembers all removals of that time",
 			pages);
 }
 

@@ -484,6 +484,33 @@ static void a_member_that_others_admitted_is_dialled_if_it_is_owed_removals(void
 	control->members->rings = false;
 }
 
+/*
+ * A member that did not notice that it was off the map for long: what was removed meanwhile were
+ * promises, and the others do not remember all of them.
+ */
+static void a_frozen_member_that_missed_too_many_drops_its_pages_once(void **state)
+{
+	const struct removal some = {.key = {{1, 2}}, .number = 0};
+
+	(void)state;
+	open_nodes(3);
+	put(1, 3, 1);
+	nodes_run(200);
+	node[1].stalled = true;
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 4 * DEAD_MS));
+	for (unsigned i = 0; i < 3; i += 2)
+		for (unsigned n = 0; n <= REMOVALS_MAX; n++)
+			removals_add(&node[i].control, &some);
+	node[1].doors_opened = 0;
+	node[1].stalled = false;
+	assert_true(nodes_until(node[1].dropped, 3 * DEAD_MS));
+	assert_true(nodes_until(all_agree(), 3 * DEAD_MS));
+	assert_true(nodes_until(!removals_held(&node[1].control), 3 * DEAD_MS));
+	nodes_run(DEAD_MS);
+	assert_int_equal(node[1].doors_opened, 1);
+	assert_false(node[0].dropped);
+}
+
 /* Entries that other nodes have of node i's first `count` pages. */
 static unsigned entries_elsewhere(unsigned i, uint64_t count)
 {
@@ -632,6 +659,7 @@ int main(void)
 		T(removals_that_were_dropped_are_told_when_a_link_is_back),
 		T(what_a_member_is_owed_while_it_is_told_stays_owed),
 		T(a_member_that_others_admitted_is_dialled_if_it_is_owed_removals),
+		T(a_frozen_member_that_missed_too_many_drops_its_pages_once),
 		T(a_frozen_member_publishes_no_page_that_was_removed_meanwhile),
 		T(entries_of_an_absent_member_go_with_the_removal),
 		T(an_engine_that_was_restarted_knows_who_is_away),

@@ -225,7 +225,7 @@ static void counters_that_grew_within_the_window_are_findings(void **state)
 	s.counter[COUNTER_pages_unproven] = 9;
 	make();
 	only(FINDING_pages_unproven,
-		"9 page(s) of the engine before were dropped at the start: no member remembers all removals of the time in which it was away",
+		"9 page(s) were dropped: this engine was away or cut off, and no member remembers all removals of that time",
 		FINDING_COUNT);
 	setup(NULL);
 	s.counter[COUNTER_entries_dropped] += 5;

@@ -36,6 +36,12 @@ ssize_t getrandom(void *buffer, size_t bytes, unsigned flags)
 	return (ssize_t)bytes;
 }
 
+static bool tier_stub_opens(const struct control *control)
+{
+	(void)control;
+	return false;
+}
+
 static const struct disk_page *tier_stub_pages(const struct control *control, unsigned *ret_count)
 {
 	(void)control;

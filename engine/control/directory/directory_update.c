@@ -849,6 +849,8 @@ bool directory_serve_forget(
 		const struct location at = entry_location(message->entries[i]);
 		const struct removal removal = removal_of(&key, &at);
 
+		if (at.ref != 0)
+			removals_served(link);
 		if (!key_forget(forgets, (uint32_t)i, &removal, at.ref != 0))
 			dir->failed[ack.n_failed++] = (uint32_t)i;
 		ack.later |= forgets->waits > 1 || forgets->key[i].failed;

@@ -13,10 +13,11 @@
  *
  * A member that was started again with pages of before opens the door when all members with which
  * it was in a map have sent it Told, after cluster.dead_after_ms at the latest: until then it
- * publishes nothing, and takes no clients if pages are in memory. Pages in memory that nothing
- * proves are dropped then (see DIRECTORY.md). A member that was only frozen or cut off has no door,
- * but its walks wait for Told, and it drops its pages in memory if Told says that not all removals
- * are remembered.
+ * publishes nothing, and takes no clients if pages are in memory; pages on disk wait until the
+ * disk is open, too, and no member still tells. The limit counts from the last Forget of a member.
+ * Pages in memory that nothing proves are dropped then (see DIRECTORY.md). A member that was only
+ * frozen or cut off has no door, but its walks wait for Told, and it drops its pages in memory if
+ * Told says that not all removals are remembered.
  *
  * Under a keeper the memory outlives the engine. Control plane's thread only.
  */
@@ -354,6 +355,12 @@ void removals_hello(struct control *control, struct rpc_link *link, const Pc__He
 	telling_begin(r, member, hello->pages);
 }
 
+void removals_served(struct rpc_link *link)
+{
+	if (link->member->contact->untold_ns)
+		link->member->contact->untold_ns = net_now();
+}
+
 bool removals_wanted(const struct control *control)
 {
 	return index_count(control->index) > 0 || control->settings->disk_paths[0];
@@ -378,8 +385,9 @@ static bool door_untold_any(const struct control *control, uint64_t now_ns)
 bool removals_held(const struct control *control)
 {
 	const struct removals *r = control->removals;
+	bool disk_opened = r && r->disk_opens && !tier_opens(control);
 
-	return r && (control->door_shut || door_untold_any(control, net_now()));
+	return r && (control->door_shut || disk_opened || door_untold_any(control, net_now()));
 }
 
 static bool door_awaited_any(const struct removals *r)
@@ -401,11 +409,34 @@ static bool door_pages_unproven(const struct removals *r)
 static void removals_door_open(struct removals *r)
 {
 	r->control->door_shut = false;
-	net_timer_stop(r->look);
 	if (r->proven)
 		r->judged_ns = net_now();
 	if (r->opened)
 		r->opened(r->control, door_pages_unproven(r));
+}
+
+/*
+ * The disk is open: only now are the first removals that were sent acknowledged, and the next ones
+ * follow.
+ */
+static void door_untold_renew(const struct control *control, uint64_t now_ns)
+{
+	const struct member_table *table = members_table(control);
+
+	for (unsigned i = 0; i < table->contacts; i++)
+		if (table->contact[i]->untold_ns)
+			table->contact[i]->untold_ns = now_ns;
+}
+
+/* After the door, once no member is still sending what was removed. */
+static void door_disk_look(struct removals *r, uint64_t now_ns)
+{
+	struct control *control = r->control;
+
+	if (control->door_shut || tier_opens(control) || door_untold_any(control, now_ns))
+		return;
+	control->disk_shut = false;
+	net_timer_stop(r->look);
 }
 
 static void door_look(struct removals *r)
@@ -413,13 +444,18 @@ static void door_look(struct removals *r)
 	const struct control *control = r->control;
 	uint64_t now_ns = net_now();
 
-	if (!control->door_shut || !control->directory)
+	if (!control->disk_shut || !control->directory)
 		return;
-	if (now_ns - r->opened_ns < dead_after_ns(control) &&
+	if (r->disk_opens && !tier_opens(control))
+		door_untold_renew(control, now_ns);
+	r->disk_opens = tier_opens(control);
+	if (control->door_shut && now_ns - r->opened_ns < dead_after_ns(control) &&
 		(door_awaited_any(r) || member_seeking(control) ||
 			door_untold_any(control, now_ns)))
 		return;
-	removals_door_open(r);
+	if (control->door_shut)
+		removals_door_open(r);
+	door_disk_look(r, now_ns);
 }
 
 static void door_due(void *context)
@@ -537,7 +573,8 @@ int removals_open(struct control *control, const struct removals_options *option
 	control->door_shut =
 		options->pages && (!r->alone || s->cluster_seeds[0] || s->cluster_seeds_file[0] ||
 					  s->cluster_etcd[0]);
-	if (control->door_shut)
+	control->disk_shut = control->door_shut;
+	if (control->disk_shut)
 		net_timer_set(r->look, DOOR_LOOK_US);
 	return 0;
 }

@@ -80,6 +80,7 @@ struct removals {
 	unsigned absent; /* members that have left the map and are expected back */
 	/* ---- the door ---- */
 	struct net_timer *look;
+	bool disk_opens; /* the disk was being opened when this was looked at last */
 	void (*opened)(struct control *control, bool drop);
 	uint64_t judged_ns; /* members that sent Hello before cannot make pages unproven any more */
 	uint64_t opened_ns; /* when this engine was started */
@@ -109,6 +110,8 @@ enum removal_state {
 enum removal_state removals_state(const struct control *control, const struct removal *removal);
 void removals_state_set(
 	struct control *control, const struct removal *removal, enum removal_state state);
+/* The member has sent one more part of what this engine has missed: its Told is not late. */
+void removals_served(struct rpc_link *link);
 /* True if a member has left the map that is expected back: it may have what is removed now. */
 bool removals_missing(const struct control *control);
 /* True if this engine may have pages that were removed while it was away: it publishes none. */

@@ -60,6 +60,7 @@ struct node {
 	/* the pages on its disk */
 	struct disk_page *disk;
 	unsigned disk_pages;
+	bool disk_opens; /* it is being opened */
 	unsigned reports;
 	struct page_report reported;
 	/* removals: what the stub of the disk answers, and who waits for it */

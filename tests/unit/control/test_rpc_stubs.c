@@ -195,6 +195,11 @@ void client_memory_release_held(struct control *control)
 	regions_retried++;
 }
 
+static bool tier_stub_opens(const struct control *control)
+{
+	return ((const struct node *)control)->disk_opens;
+}
+
 static const struct disk_page *tier_stub_pages(const struct control *control, unsigned *ret_count)
 {
 	const struct node *n = (const struct node *)control;

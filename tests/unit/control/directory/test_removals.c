@@ -637,6 +637,69 @@ static void walks_wait_for_a_member_that_owes_told(void **state)
 	close(fd[1]);
 }
 
+/* A Forget of a removal that node 0 has missed. */
+static void raw_forget(int fd, uint64_t serial)
+{
+	Pc__Message message = PC__MESSAGE__INIT;
+	Pc__Forget forget = PC__FORGET__INIT;
+	Pc__Entry entry = PC__ENTRY__INIT, *entries[] = {&entry};
+
+	entry.key0 = entry.key1 = serial;
+	entry.ref = 1;
+	forget.serial = serial;
+	forget.n_entries = 1;
+	forget.entries = entries;
+	message.body_case = PC__MESSAGE__BODY_FORGET;
+	message.forget = &forget;
+	raw_message(fd, &message);
+}
+
+static void told_is_not_late_while_parts_of_it_arrive(void **state)
+{
+	int fd;
+
+	(void)state;
+	open_nodes(1);
+	fd = raw_open(0);
+	raw_hello_untold(fd, "slow", 0x500000001, 9, NULL);
+	assert_true(nodes_until(sees_count(0, 2), 1000));
+	for (uint64_t part = 1; part <= 3; part++) {
+		nodes_run(DEAD_MS / 2);
+		assert_true(removals_held(&node[0].control));
+		raw_forget(fd, part);
+	}
+	assert_true(nodes_until(!removals_held(&node[0].control), 2 * DEAD_MS));
+	close(fd);
+}
+
+/* The first of them are acknowledged when the disk is open: the others come after it. */
+static void pages_on_disk_wait_until_the_disk_is_open_and_all_removals_are_told(void **state)
+{
+	const struct control *control = &node[1].control;
+
+	(void)state;
+	open_nodes(2);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	for (unsigned told = 0; told < 2; told++) {
+		node[1].disk_opens = true;
+		restart_with_disk(1);
+		assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
+		nodes_run(2 * DEAD_MS);
+		assert_true(control->disk_shut);
+		node[1].disk_opens = false;
+		nodes_run(DEAD_MS / 2);
+		assert_true(control->disk_shut);
+		if (told)
+			synced(1);
+		/* a disk that records nothing is waited for no longer than a member */
+		assert_true(nodes_until(!control->disk_shut, told ? DEAD_MS / 4 : DEAD_MS));
+		if (!told)
+			kill_node(1);
+	}
+}
+
 #define T(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
@@ -665,6 +728,8 @@ int main(void)
 		T(an_engine_that_was_restarted_knows_who_is_away),
 		T(what_a_member_was_told_it_tells_others),
 		T(walks_wait_for_a_member_that_owes_told),
+		T(told_is_not_late_while_parts_of_it_arrive),
+		T(pages_on_disk_wait_until_the_disk_is_open_and_all_removals_are_told),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

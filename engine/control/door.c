@@ -49,6 +49,7 @@ int door_open(struct control *control)
 	if (rc < 0)
 		return rc;
 	warm_counts(control, &warm);
+	options.warm = warm.adopted;
 	options.pages = warm.adopted || control->settings->disk_paths[0];
 	rc = removals_open(control, &options);
 	if (rc < 0)

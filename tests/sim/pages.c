@@ -199,6 +199,17 @@ enum forget_state page_forget(struct control *control, const struct page_key *ke
 	return FORGET_DURABLE;
 }
 
+/* Hosts here have no disk. */
+enum forget_state tier_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
+{
+	(void)control;
+	(void)key;
+	(void)wait;
+	*ret_had = false;
+	return FORGET_DURABLE;
+}
+
 /* ---- what outlives the process --------------------------------------------------------------- */
 
 /* What the process has written, in the file of the memory. Returns a descriptor of it. */

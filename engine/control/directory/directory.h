@@ -130,6 +130,7 @@ void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool
 struct removals_options {
 	struct huge memory; /* of removals_bytes(); removals_close() closes it */
 	bool adopted;       /* an engine before has written it */
+	bool warm;          /* pages in memory are those of an engine before */
 	bool pages;         /* there are pages of before: the door is shut at first */
 	/*
 	 * The door opens. `drop`: pages in memory may be ones whose removal was a promise. Also

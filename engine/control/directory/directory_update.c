@@ -778,8 +778,8 @@ static void absent_drop(struct directory *dir, const struct page_key *key)
 /*
  * Removes the page of the i-th key. Returns whether this engine had it. A removal that was executed
  * here already takes no page that was set since: this engine is sent what it has missed, or a link
- * has closed. As long as its tombstone is not durable, a repeat after a closed link writes one
- * more, and one of what was missed fails: the sender tells it again.
+ * has closed. As long as its tombstone is not durable, a repeat writes one more: one of what was
+ * missed leaves a page in memory that was set since.
  */
 static bool key_forget(
 	struct forgets *forgets, uint32_t i, const struct removal *removal, bool missed)
@@ -796,18 +796,21 @@ static bool key_forget(
 
 	key->removal = *removal;
 	entries_drop(forgets, i, &removal->key, at, places);
-	if (again) {
-		key->failed |= state != REMOVAL_DURABLE;
+	if (state == REMOVAL_DURABLE)
 		return false;
+	if (!again) {
+		absent_drop(forgets->directory, &removal->key);
+		removals_state_set(control, removal, REMOVAL_EXECUTED);
 	}
-	absent_drop(forgets->directory, &removal->key);
-	removals_state_set(control, removal, REMOVAL_EXECUTED);
 	forgets->waits++;
-	result = page_forget(control, &removal->key, &wait, &had);
+	result = again ? tier_forget(control, &removal->key, &wait, &had)
+		       : page_forget(control, &removal->key, &wait, &had);
 	forgets->waits -= result != FORGET_LATER;
 	if (result == FORGET_DURABLE)
 		removals_state_set(control, removal, REMOVAL_DURABLE);
 	key->failed |= result == FORGET_VOLATILE;
+	if (again)
+		return false;
 	/* the memory survives a kill: the page leaves it before the removal is remembered */
 	removals_add(control, removal);
 	return had;

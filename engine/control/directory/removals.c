@@ -146,6 +146,8 @@ void removals_owe(struct control *control, uint32_t ref, const struct removal *r
 		return;
 	if (name && !name->owed_at)
 		name->owed_at = r->log->head;
+	if (name && !name->left_ns)
+		name->behind = 1;
 	LIST_FOREACH (t, &r->tellings, next)
 		if (t->ref == ref && !t->later_at)
 			t->later_at = r->log->head;
@@ -234,8 +236,9 @@ static void telling_step(struct telling *t)
 	if (t->waits)
 		return;
 	/* what was not sent yet may have been overwritten */
-	if (t->at + REMOVALS_MAX < r->log->head) {
-		t->complete &= t->missed_at + REMOVALS_MAX >= r->log->head;
+	if (t->at < t->end && t->at + REMOVALS_MAX < r->log->head) {
+		t->complete &=
+			t->missed_at == t->end || t->missed_at + REMOVALS_MAX >= r->log->head;
 		t->at = r->log->head - REMOVALS_MAX;
 	}
 	if (t->failed || !member) {
@@ -269,15 +272,24 @@ static void telling_acknowledged(void *context, uint64_t cookie, enum op_status 
 		telling_step(t);
 }
 
+static bool telling_runs(const struct removals *r, uint32_t ref)
+{
+	const struct telling *t;
+
+	LIST_FOREACH (t, &r->tellings, next)
+		if (t->ref == ref && !t->failed)
+			return true;
+	return false;
+}
+
 static void telling_begin(struct removals *r, const struct member *member, bool pages)
 {
 	uint64_t hash = removals_hash(member), head = r->log->head;
 	struct removals_name *name = removals_find(r, hash);
 	struct telling *t;
 
-	LIST_FOREACH (t, &r->tellings, next)
-		if (t->ref == member->record.ref && !t->failed)
-			return;
+	if (telling_runs(r, member->record.ref))
+		return;
 	t = calloc(1, sizeof(*t));
 	if (!t) {
 		log_error("no memory to tell a member what was removed while it was away");
@@ -289,7 +301,7 @@ static void telling_begin(struct removals *r, const struct member *member, bool 
 	t->end = head;
 	t->known = name && name->at;
 	t->missed_at = !t->known ? 1 : name->at == REMOVALS_PRESENT ? head : name->at;
-	t->complete = head - t->missed_at <= REMOVALS_MAX;
+	t->complete = !pages || head - t->missed_at <= REMOVALS_MAX;
 	t->at = name && name->owed_at && name->owed_at < t->missed_at ? name->owed_at
 								      : t->missed_at;
 	if (!pages)
@@ -299,6 +311,22 @@ static void telling_begin(struct removals *r, const struct member *member, bool 
 	t->begin = t->at;
 	LIST_INSERT_HEAD(&r->tellings, t, next);
 	telling_step(t);
+}
+
+/* Members on the map for which removals were dropped: over the link that they have. */
+static void telling_catch_up(struct removals *r)
+{
+	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
+		struct removals_name *name = &r->log->name[i];
+		const struct member *member =
+			name->behind ? member_table_ref(members_table(r->control), name->ref)
+				     : NULL;
+
+		if (!member || !member_link_of(member) || telling_runs(r, name->ref))
+			continue;
+		name->behind = 0;
+		telling_begin(r, member, true);
+	}
 }
 
 /* ---- members --------------------------------------------------------------------------------- */
@@ -311,6 +339,7 @@ void removals_member_up(struct control *control, const struct member *member)
 	if (!name)
 		return;
 	name->left_ns = 0;
+	name->behind = 0; /* its Hello begins a telling */
 	name->ref = member->record.ref;
 	removals_absent_count(r, net_now());
 }
@@ -351,7 +380,7 @@ void removals_hello(struct control *control, struct rpc_link *link, const Pc__He
 
 	if (!r)
 		return;
-	member->contact->untold_ns = net_now();
+	member->contact->untold_ns = member->contact->hello_ns = net_now();
 	telling_begin(r, member, hello->pages);
 }
 
@@ -398,21 +427,37 @@ static bool door_awaited_any(const struct removals *r)
 	return false;
 }
 
+/* True if no member can have removed a page while this engine was away. */
+static bool door_alone(const struct removals *r)
+{
+	const struct member_table *table = members_table(r->control);
+
+	for (unsigned i = 0; r->unread && i < table->contacts; i++) {
+		const struct member *member = table->contact[i]->member;
+
+		if (member->state == MEMBER_ALIVE && !member->record.self)
+			return false;
+	}
+	return r->alone;
+}
+
 /* True if pages in memory may be ones whose removal was a promise. */
 static bool door_pages_unproven(const struct removals *r)
 {
-	if (r->alone || r->proven)
+	if (r->proven || door_alone(r))
 		return false;
 	return r->incomplete || r->away_ns >= REMOVALS_ABSENT_NS;
 }
 
 static void removals_door_open(struct removals *r)
 {
+	bool drop = door_pages_unproven(r);
+
 	r->control->door_shut = false;
-	if (r->proven)
+	if (r->proven || drop)
 		r->judged_ns = net_now();
 	if (r->opened)
-		r->opened(r->control, door_pages_unproven(r));
+		r->opened(r->control, drop);
 }
 
 /*
@@ -467,7 +512,8 @@ bool removals_serve_told(struct control *control, struct rpc_link *link, const P
 {
 	struct removals *r = control->removals;
 	const struct removals_name *name = r ? removals_find(r, removals_hash(link->member)) : NULL;
-	uint64_t hello_ns = link->member->contact->untold_ns;
+	/* 0: it owes none, and makes up for what it had dropped */
+	uint64_t hello_ns = link->member->contact->untold_ns ? link->member->contact->hello_ns : 0;
 
 	link->member->contact->untold_ns = 0;
 	if (!r)
@@ -498,6 +544,7 @@ void removals_tick(struct control *control, uint64_t now_ns)
 		next = LIST_NEXT(t, next);
 		telling_step(t);
 	}
+	telling_catch_up(r);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -512,7 +559,7 @@ static void removals_log_adopt(struct removals *r)
 	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
 		struct removals_name *name = &log->name[i];
 
-		name->ref = 0;
+		name->ref = name->behind = 0;
 		if (name->at > log->head && name->at != REMOVALS_PRESENT)
 			name->at = 0;
 		if (name->owed_at > log->head)
@@ -544,6 +591,7 @@ int removals_open(struct control *control, const struct removals_options *option
 {
 	struct removals *r = calloc(1, sizeof(*r));
 	const struct settings *s = control->settings;
+	bool fits = options->adopted && removals_log_fits(options->memory.base);
 
 	if (!r)
 		return -ENOMEM;
@@ -560,8 +608,9 @@ int removals_open(struct control *control, const struct removals_options *option
 	r->away_ns = UINT64_MAX;
 	r->number = map_mix(control->incarnation);
 	r->alone = true;
+	r->unread = options->warm && !fits;
 	control->removals = r;
-	if (options->adopted && removals_log_fits(r->log))
+	if (fits)
 		removals_log_adopt(r);
 	else if (options->adopted)
 		memset(r->log, 0, sizeof(*r->log));

@@ -39,7 +39,7 @@ struct removals_name {
 	uint64_t owed_at;
 	uint64_t left_ns; /* when it left the map, CLOCK_MONOTONIC; 0: it is on the map */
 	uint32_t ref;     /* with which it was on the map of this process last */
-	uint32_t unused;
+	uint32_t behind; /* 1: it is on the map, and removals for it were dropped since its Hello */
 };
 
 /* In shared memory, for the next engine. Only the engine writes it. */
@@ -88,6 +88,7 @@ struct removals {
 	/* bit per element of log->name: on the map of the engine before, has not told yet */
 	uint64_t awaited[REMOVALS_NAMES / 64];
 	bool alone;      /* no other member was on the map when the engine before ended */
+	bool unread;     /* what the engine before remembered cannot be read */
 	bool proven;     /* a member has told that this engine has missed nothing else */
 	bool incomplete; /* a member has told that it does not remember all */
 };

@@ -145,7 +145,11 @@ struct member_contact {
 	struct rpc_link *in;
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	uint64_t heard_ns;
-	/* since when it owes Told (directory.h); 0: it does not */
+	uint64_t hello_ns; /* time of its last Hello */
+	/*
+	 * time of the last sign that Told comes (directory.h): its Hello, a Forget of what was
+	 * missed, or the opening of the own disk; 0: it owes none
+	 */
 	uint64_t untold_ns;
 	/*
 	 * time of the last message from it that another member vouched for, by this engine's clock

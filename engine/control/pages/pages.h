@@ -357,6 +357,9 @@ struct forget_wait {
  */
 enum forget_state page_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had);
+/* The same on disk only: a page in memory stays. *ret_had: it was on disk. */
+enum forget_state tier_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had);
 
 /* ---- shard: this host's part of the directory ------------------------------------------------ */
 

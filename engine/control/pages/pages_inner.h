@@ -169,13 +169,6 @@ bool tier_evicting(
  */
 bool tier_keeps_up(const struct control *control);
 
-/*
- * The page of `key` is to be forgotten, on disk too: see page_forget(). *ret_had: it was on
- * disk. To be called after the page has left the index.
- */
-enum forget_state tier_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had);
-
 /* ---- scrub ----------------------------------------------------------------------------------- */
 
 #define SCRUB_REPORTS_MAX 64u     /* reports of readers that wait; further ones are dropped */

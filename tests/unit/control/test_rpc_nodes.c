@@ -8,6 +8,7 @@
 #include "engine/abi/wire.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/control_inner.h"
+#include "engine/control/directory/directory_state.h"
 #include "engine/control/pages/pages.h"
 #include "engine/control/base/work.h"
 #include "engine/control/pages/pages_inner.h"
@@ -180,6 +181,18 @@ int node_open(unsigned i, const char *seeds)
 	return status;
 }
 
+/* The disk closes: removals that wait for it are told to no member any more, as after a kill. */
+static void tombstones_drop(struct node *n)
+{
+	if (n->control.directory)
+		forgets_drop(n->control.directory, NULL);
+	while (n->waits) {
+		const struct forget_wait *wait = &n->wait[--n->waits];
+
+		wait->done(&n->control, wait->context, wait->cookie, false);
+	}
+}
+
 void node_close(unsigned i)
 {
 	struct control *control = &node[i].control;
@@ -190,6 +203,7 @@ void node_close(unsigned i)
 	tick_close(control);
 	conns_close(control);
 	outbox_close(control);
+	tombstones_drop(&node[i]);
 	directory_close(control);
 	members_close(control);
 	rpc_close(control);

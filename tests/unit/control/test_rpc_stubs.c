@@ -227,9 +227,20 @@ void scrub_reported(struct control *control, const struct page_report *report)
 enum forget_state page_forget(struct control *control, const struct page_key *key,
 	const struct forget_wait *wait, bool *ret_had)
 {
+	bool had = index_remove(control->index, key);
+	enum forget_state state = tier_forget(control, key, wait, ret_had);
+
+	*ret_had = had;
+	return state;
+}
+
+enum forget_state tier_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
+{
 	struct node *n = (struct node *)control;
 
-	*ret_had = index_remove(control->index, key);
+	(void)key;
+	*ret_had = false;
 	if (n->forget != FORGET_LATER || !wait)
 		return n->forget;
 	if (n->waits == TOLD_MAX)
@@ -248,8 +259,10 @@ static void door_opened(struct control *control, bool drop)
 
 void node_removals_open(struct node *n)
 {
-	struct removals_options options = {
-		.adopted = n->keep_log, .pages = n->keep_log, .opened = door_opened};
+	struct removals_options options = {.adopted = n->keep_log,
+		.warm = n->keep_log,
+		.pages = n->keep_log,
+		.opened = door_opened};
 	size_t bytes = sizeof(struct removals_log);
 
 	n->doors_opened = 0;

@@ -75,7 +75,7 @@ static bool user_examine(struct doctor *d)
 	if (d->unit_silent && !d->user)
 		found(d, DOCTOR_UNKNOWN, "user",
 			"--user NAME names the user that will run the engine; systemctl show " UNIT_NAME,
-			"systemctl has not answered in %s s, so the user of the engine is not known: its folders are not examined",
+			"systemctl has not answered in %s s, so the user of the engine is not known: its folders may not be examined",
 			UNIT_ANSWER_S);
 	if (rc == -ENOENT)
 		found(d, d->of_unit ? DOCTOR_FOUND : DOCTOR_UNKNOWN, "user",
@@ -124,7 +124,7 @@ void check_settings(struct doctor *d)
 	if (lines == 0 && status == 0)
 		found(d, DOCTOR_OK, "settings", NULL, "peercache-engine --check accepts them%s%s",
 			d->user ? " for user " : "", d->user ? d->user : "");
-	else if (lines == 0 && d->plan_errors[0])
+	else if (lines == 0 && !d->planned)
 		found(d, DOCTOR_NONE, "settings", NULL,
 			"peercache-engine --check refuses them: see plan");
 	else if (doctor_count(d, DOCTOR_FOUND) == 0)

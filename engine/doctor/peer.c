@@ -162,18 +162,24 @@ static bool round_make(struct peer *peer)
 /* The engine of the peer, by its HTTP port. */
 static void report_get(struct doctor *d, struct peer *peer)
 {
+	bool opened = false;
 	const struct reach_request request = {.host = peer->at.host,
 		.path = "/api/status",
 		.port = (unsigned)d->s->metrics_port,
 		.timeout_ms = d->options->timeout_ms,
 		.idle = accept_all,
-		.context = peer};
+		.context = peer,
+		.opened = &opened};
 	char *text = malloc(REPORT_BYTES);
 
 	peer->asked_ms = unix_ms();
 	if (text && request.port && reach_get(&request, text, REPORT_BYTES))
 		peer->report = json_tokener_parse(text);
 	peer->answered_ms = unix_ms();
+	/* the peer has seen this connection, and may have ended before the next look at the port */
+	for (unsigned i = 0; opened && i < peer->ways; i++)
+		if (peer->way[i].port == request.port)
+			peer->way[i].out = REACH_OPEN;
 	(void)json_whole(peer->report, "age_ms", &peer->age_ms);
 	free(text);
 }

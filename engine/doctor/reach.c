@@ -173,6 +173,7 @@ bool reach_get(const struct reach_request *r, char *ret, size_t bytes)
 
 	if (reach_open(r->host, r->port, until_ns, &fd) != REACH_OPEN)
 		return false;
+	*r->opened = true;
 	length = snprintf(request, sizeof(request),
 		"GET %s HTTP/1.1\r\nHost: peercache\r\nConnection: close\r\n\r\n", r->path);
 	if (length >= (int)sizeof(request) || write(fd, request, (size_t)length) != length) {

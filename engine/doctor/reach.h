@@ -29,6 +29,7 @@ struct reach_request {
 	 * and each answers only here. */
 	void (*idle)(void *context);
 	void *context;
+	bool *opened; /* set to true if the port is open */
 };
 /*
  * GET of `path` over HTTP: the body, up to `bytes` - 1 bytes of it. Returns false if no status 200

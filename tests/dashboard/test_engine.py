@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 
 import answers
@@ -73,11 +74,11 @@ class Engine(harness.PageTest):
         took = []
         while not took or took[-1] > WITHIN_S:
             self.assertLess(len(took), TRIES, took)
-            start = cluster.clock()
+            start = time.monotonic()
             engines.kill(2)
             page.wait_text("#worst", f"member {name}", 20 * SLOW)
             page.wait_text("#members", f"{name}: down since", 20 * SLOW)
-            took.append(cluster.clock() - start)
+            took.append(time.monotonic() - start)
             engines.restart(2)
             page.wait_text("#members .big", "3 of 3 up", 20 * SLOW)
         print(f"after {took[-1]:.2f} s", end=" ", flush=True)
@@ -97,10 +98,10 @@ class Engine(harness.PageTest):
         took = []
         while not took or took[-1] > WITHIN_S:
             self.assertLess(len(took), TRIES, took)
-            start = cluster.clock()
+            start = time.monotonic()
             engines.kill(0)
             page.wait_text("#verdict", "STALE: the engine does not answer", 10 * SLOW)
-            took.append(cluster.clock() - start)
+            took.append(time.monotonic() - start)
             engines.restart(0)
             page.wait("document.body.dataset.state === 'live'", 10 * SLOW, "live again")
             page.wait_text("#window", "in the last", 10 * SLOW)

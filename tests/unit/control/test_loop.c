@@ -366,7 +366,6 @@ static void rails_that_return_nothing_do_not_block_the_shutdown(void **state)
 	control_close(control);
 }
 
-/* 9.5 MiB are enough to open 8 MiB of pools, but populating them would leave too little. */
 /* Writes a file that stands in for one of /proc or /sys, below the folder. */
 static void machine_put(const char *folder, const char *path, const char *content)
 {
@@ -404,6 +403,7 @@ static void machine_refuses_memory(const char *folder, const char *limit)
 	assert_int_equal(system(command), 0);
 }
 
+/* 9.5 MiB are enough to open 8 MiB of pools, but populating them would leave too little. */
 static void memory_that_the_limits_do_not_allow_ends_the_engine(void **state)
 {
 	char folder[] = "/tmp/peercache-test-XXXXXX";

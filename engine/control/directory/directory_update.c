@@ -792,9 +792,12 @@ static bool key_forget(
 	bool again = state == REMOVAL_DURABLE || (state == REMOVAL_EXECUTED && missed);
 	unsigned places = again ? 0 : places_of(control, &removal->key, at);
 	enum forget_state result;
+	struct disk_page page;
 	bool had;
 
 	key->removal = *removal;
+	if (again && state == REMOVAL_EXECUTED && tier_find(control, &removal->key, &page))
+		at[places++] = (struct location){control->ref, page.place, page.generation};
 	entries_drop(forgets, i, &removal->key, at, places);
 	if (state == REMOVAL_DURABLE)
 		return false;

@@ -242,6 +242,9 @@ static void telling_step(struct telling *t)
 		t->at = r->log->head - REMOVALS_MAX;
 	}
 	if (t->failed || !member) {
+		name = member ? removals_find(r, t->name) : NULL;
+		if (name)
+			name->behind = 1;
 		telling_free(t);
 		return;
 	}
@@ -254,6 +257,8 @@ static void telling_step(struct telling *t)
 		return;
 	name = removals_find(r, t->name);
 	if (name) {
+		name->vague |= !t->known || !t->complete;
+		name->gap |= !t->complete;
 		name->at = REMOVALS_PRESENT;
 		name->owed_at = t->unrecorded ? t->begin : t->later_at;
 	}
@@ -282,26 +287,27 @@ static bool telling_runs(const struct removals *r, uint32_t ref)
 	return false;
 }
 
-static void telling_begin(struct removals *r, const struct member *member, bool pages)
+/* False: no memory. */
+static bool telling_begin(struct removals *r, const struct member *member, bool pages)
 {
 	uint64_t hash = removals_hash(member), head = r->log->head;
 	struct removals_name *name = removals_find(r, hash);
 	struct telling *t;
 
 	if (telling_runs(r, member->record.ref))
-		return;
+		return true;
 	t = calloc(1, sizeof(*t));
 	if (!t) {
 		log_error("no memory to tell a member what was removed while it was away");
-		return;
+		return false;
 	}
 	t->removals = r;
 	t->name = hash;
 	t->ref = member->record.ref;
 	t->end = head;
-	t->known = name && name->at;
-	t->missed_at = !t->known ? 1 : name->at == REMOVALS_PRESENT ? head : name->at;
-	t->complete = !pages || head - t->missed_at <= REMOVALS_MAX;
+	t->known = name && name->at && !name->vague;
+	t->missed_at = !name || !name->at ? 1 : name->at == REMOVALS_PRESENT ? head : name->at;
+	t->complete = !pages || (head - t->missed_at <= REMOVALS_MAX && !(name && name->gap));
 	t->at = name && name->owed_at && name->owed_at < t->missed_at ? name->owed_at
 								      : t->missed_at;
 	if (!pages)
@@ -311,6 +317,7 @@ static void telling_begin(struct removals *r, const struct member *member, bool 
 	t->begin = t->at;
 	LIST_INSERT_HEAD(&r->tellings, t, next);
 	telling_step(t);
+	return true;
 }
 
 /* Members on the map for which removals were dropped: over the link that they have. */
@@ -325,7 +332,8 @@ static void telling_catch_up(struct removals *r)
 		if (!member || !member_link_of(member) || telling_runs(r, name->ref))
 			continue;
 		name->behind = 0;
-		telling_begin(r, member, true);
+		if (!telling_begin(r, member, true))
+			name->behind = 1;
 	}
 }
 
@@ -339,7 +347,7 @@ void removals_member_up(struct control *control, const struct member *member)
 	if (!name)
 		return;
 	name->left_ns = 0;
-	name->behind = 0; /* its Hello begins a telling */
+	name->behind = name->vague = name->gap = 0; /* its Hello begins a telling */
 	name->ref = member->record.ref;
 	removals_absent_count(r, net_now());
 }
@@ -351,6 +359,9 @@ void removals_member_told(struct control *control, const struct member *member)
 
 	if (!name)
 		return;
+	name->gap = name->at != REMOVALS_PRESENT &&
+		    r->log->head - (name->at ? name->at : 1) > REMOVALS_MAX;
+	name->vague = !name->at || name->gap;
 	name->at = REMOVALS_PRESENT;
 	if (name->owed_at) /* a Hello follows on the new link */
 		(void)member_link(control, member->record.ref);
@@ -380,8 +391,11 @@ void removals_hello(struct control *control, struct rpc_link *link, const Pc__He
 
 	if (!r)
 		return;
-	member->contact->untold_ns = member->contact->hello_ns = net_now();
-	telling_begin(r, member, hello->pages);
+	/* on the second link it is still telling what the first one has begun */
+	if (!member->contact->untold_ns || !member->contact->out || !member->contact->in)
+		member->contact->hello_ns = net_now();
+	member->contact->untold_ns = net_now();
+	(void)telling_begin(r, member, hello->pages);
 }
 
 void removals_served(struct rpc_link *link)
@@ -491,6 +505,9 @@ static void door_look(struct removals *r)
 
 	if (!control->disk_shut || !control->directory)
 		return;
+	/* whether it is alone is not known before it has dialled */
+	if (r->unread && control->exporting)
+		r->opened_ns = now_ns;
 	if (r->disk_opens && !tier_opens(control))
 		door_untold_renew(control, now_ns);
 	r->disk_opens = tier_opens(control);
@@ -559,7 +576,8 @@ static void removals_log_adopt(struct removals *r)
 	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
 		struct removals_name *name = &log->name[i];
 
-		name->ref = name->behind = 0;
+		name->ref = 0;
+		name->behind = name->vague = name->gap = 0;
 		if (name->at > log->head && name->at != REMOVALS_PRESENT)
 			name->at = 0;
 		if (name->owed_at > log->head)

@@ -39,7 +39,11 @@ struct removals_name {
 	uint64_t owed_at;
 	uint64_t left_ns; /* when it left the map, CLOCK_MONOTONIC; 0: it is on the map */
 	uint32_t ref;     /* with which it was on the map of this process last */
-	uint32_t behind; /* 1: it is on the map, and removals for it were dropped since its Hello */
+	/* 1: it is on the map, and removals for it were dropped since its Hello */
+	uint8_t behind;
+	/* 1: what it was told on this map proves nothing; because not all was remembered */
+	uint8_t vague, gap;
+	uint8_t unused;
 };
 
 /* In shared memory, for the next engine. Only the engine writes it. */

@@ -211,6 +211,22 @@ static void after_ten_minutes_a_removal_is_a_promise_and_unproven_pages_go(void 
 	assert_false(has(1, PAGES - 1));
 }
 
+/* Two links come up, each with a Hello: the second Told proves no more than the first. */
+static void a_member_that_remembers_nothing_proves_nothing(void **state)
+{
+	(void)state;
+	away_and_removed(3);
+	nodes_pass(REMOVALS_ABSENT_NS / 1000000);
+	nodes_run(100);
+	assert_int_equal(forgotten(0, PAGES - 1), OP_MISS);
+	node[2].stalled = true;
+	node_close(0);
+	assert_int_equal(node_open(0, NULL), 0);
+	restart(1, node_at(0));
+	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
+	assert_true(node[1].dropped);
+}
+
 static void a_member_that_missed_more_than_is_remembered_drops_its_pages(void **state)
 {
 	const struct removal some = {.key = {{1, 2}}, .number = 0};
@@ -541,6 +557,7 @@ static void a_member_that_others_admitted_is_dialled_if_it_is_owed_removals(void
 static void a_frozen_member_that_missed_too_many_drops_its_pages_once(void **state)
 {
 	const struct removal some = {.key = {{1, 2}}, .number = 0};
+	Pc__Hello hello = PC__HELLO__INIT;
 	Pc__Told told = PC__TOLD__INIT;
 	struct rpc_link *link;
 
@@ -566,6 +583,11 @@ static void a_frozen_member_that_missed_too_many_drops_its_pages_once(void **sta
 		member_table_ref(members_table(&node[1].control), node[2].control.ref));
 	link->member->contact->untold_ns = net_now();
 	told.known = true;
+	assert_true(removals_serve_told(&node[1].control, link, &told));
+	assert_int_equal(node[1].doors_opened, 1);
+	/* also if its second link comes up meanwhile */
+	link->member->contact->untold_ns = net_now();
+	removals_hello(&node[1].control, link, &hello);
 	assert_true(removals_serve_told(&node[1].control, link, &told));
 	assert_int_equal(node[1].doors_opened, 1);
 }
@@ -770,6 +792,7 @@ int main(void)
 		T(a_removal_that_a_member_was_sent_and_did_not_execute_reaches_it_later),
 		T(the_door_opens_after_dead_after_though_no_member_answers),
 		T(after_ten_minutes_a_removal_is_a_promise_and_unproven_pages_go),
+		T(a_member_that_remembers_nothing_proves_nothing),
 		T(a_member_that_missed_more_than_is_remembered_drops_its_pages),
 		T(an_engine_that_was_alone_opens_at_once_and_keeps_its_pages),
 		T(a_page_that_was_set_since_stays_when_another_member_tells_the_same),

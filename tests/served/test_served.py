@@ -126,11 +126,23 @@ class Served(unittest.TestCase):
         """Asserts that two answers have the same tokens and log-probabilities."""
         self.assertEqual((got.tokens, got.logprobs), (want.tokens, want.logprobs))
 
+    def unanswered(self, host):
+        """Pages of which the host's engine has told that an owner or holder did not answer."""
+        calls = host.status()["calls"]
+        return sum(calls[op][result] for op in ("exists", "get")
+                   for result in ("unreachable", "timeout"))
+
     def assert_from_storage(self, host, prompt, want, **more):
         """Asserts that the prompt's whole pages come from L3, and that the answer is the same."""
-        got = host.generate(prompt, **more)
         whole = len(prompt) - len(prompt) % self.page_size()
-        self.assertEqual((got.storage, got.device, got.host), (whole, 0, 0), got)
+        for _ in range(5):
+            before = self.unanswered(host)
+            got = host.generate(prompt, **more)
+            if got.storage == whole or self.unanswered(host) == before:
+                break
+            host.flush()  # on a busy machine an engine did not answer in time, and its calls say so
+        self.assertEqual((got.storage, got.device, got.host), (whole, 0, 0),
+                         f"{got}; {host.status()['calls']}; the log ends:\n{host.text()}")
         self.assertEqual(got.backend, "PeerCacheStore")
         self.assert_same(got, want)
 

@@ -34,7 +34,10 @@ static inline int port_reserve(unsigned port)
 	return -1;
 }
 
-/* Has a program that reserves none the port, in one of the families that this host has? */
+/*
+ * Has a program that reserves none the port, in one of the families that this host has, or are
+ * connections of one in TIME_WAIT there? Without SO_REUSEADDR: then two can bind it.
+ */
 static inline bool port_used(uint16_t port)
 {
 	struct sockaddr_in6 six = {.sin6_family = AF_INET6,
@@ -46,9 +49,8 @@ static inline bool port_used(uint16_t port)
 	bool used = false;
 
 	for (unsigned family = 0; family < 2; family++) {
-		int fd = socket(family ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+		int fd = socket(family ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 		used |= (family ? bind(fd, (struct sockaddr *)&six, sizeof(six))
 				: bind(fd, (struct sockaddr *)&four, sizeof(four))) < 0 &&
 			errno == EADDRINUSE;

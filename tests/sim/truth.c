@@ -82,6 +82,14 @@ void truth_calm(bool calm)
 	truth.calm = calm;
 }
 
+static bool link_is_cut(unsigned node)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		if (i != node && (world_is_cut(node, i) || world_is_cut(i, node)))
+			return true;
+	return false;
+}
+
 /*
  * The node may not tell the owners of its map what it has, or cannot: see DIRECTORY.md. Once it has
  * told them, and after a long time, the answer is false.
@@ -96,7 +104,8 @@ static bool walks_wait(unsigned node)
 		world.now_ns - map->since_ns >= WALKS_WAIT_NS)
 		return false;
 	world.current = node; /* whose clock net_now() reads */
-	wait = world.node[node].stopped || removals_held(&world.node[node].control);
+	wait = world.node[node].stopped || link_is_cut(node) ||
+	       removals_held(&world.node[node].control);
 	world.current = current;
 	return wait;
 }

@@ -47,41 +47,52 @@ static uint64_t removals_hash(const struct member *member)
 	return hash ? hash : 1;
 }
 
+/* Names are never removed, only replaced: behind the first free one there is none. */
+static struct removals_name *name_after(const struct removals *r, const struct removals_name *last)
+{
+	size_t next = last ? (size_t)(last - r->log->name) + 1 : 0;
+
+	return next < REMOVALS_NAMES && r->log->name[next].hash ? &r->log->name[next] : NULL;
+}
+
 static struct removals_name *removals_find(const struct removals *r, uint64_t hash)
 {
-	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
-		if (r->log->name[i].hash == hash)
-			return &r->log->name[i];
+	struct removals_name *name = NULL;
+
+	while ((name = name_after(r, name)))
+		if (name->hash == hash)
+			return name;
 	return NULL;
 }
 
 /* The removals of one member come one after the other, so most are those of the last one. */
 static struct removals_name *removals_find_ref(struct removals *r, uint32_t ref)
 {
-	if (r->log->name[r->owed].ref == ref)
-		return &r->log->name[r->owed];
-	for (unsigned i = 0; i < REMOVALS_NAMES; i++)
-		if (r->log->name[i].ref == ref) {
-			r->owed = i;
-			return &r->log->name[i];
+	struct removals_name *name = &r->log->name[r->owed];
+
+	if (name->ref == ref)
+		return name;
+	name = NULL;
+	while ((name = name_after(r, name)))
+		if (name->ref == ref) {
+			r->owed = (unsigned)(name - r->log->name);
+			return name;
 		}
 	return NULL;
 }
 
-/* A place for a new name: a free one, or that of the member that left first. */
+/* A place for a new name: the first free one, or that of the member that left first. */
 static struct removals_name *removals_name_place(const struct removals *r)
 {
-	struct removals_name *oldest = NULL;
+	struct removals_name *oldest = NULL, *name = NULL;
+	unsigned used = 0;
 
-	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
-		struct removals_name *name = &r->log->name[i];
-
-		if (!name->hash)
-			return name;
+	while ((name = name_after(r, name))) {
+		used++;
 		if (name->left_ns && (!oldest || name->left_ns < oldest->left_ns))
 			oldest = name;
 	}
-	return oldest;
+	return used < REMOVALS_NAMES ? &r->log->name[used] : oldest;
 }
 
 /* NULL: there are REMOVALS_NAMES members on the map. */
@@ -99,14 +110,31 @@ static struct removals_name *removals_name_make(const struct removals *r, uint64
 
 static void removals_absent_count(struct removals *r, uint64_t now_ns)
 {
-	r->absent = 0;
-	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
-		const struct removals_name *name = &r->log->name[i];
+	const struct removals_name *name = NULL;
 
+	r->absent = 0;
+	while ((name = name_after(r, name)))
 		/* it may have left after `now_ns`, in the same turn */
-		r->absent += name->hash && name->left_ns &&
+		r->absent += name->left_ns &&
 			     (int64_t)(now_ns - name->left_ns) < (int64_t)REMOVALS_ABSENT_NS;
-	}
+}
+
+/* Position since which the member has missed removals; NULL: a member that is not remembered. */
+static uint64_t name_missed_at(const struct removals *r, const struct removals_name *name)
+{
+	if (!name || !name->at)
+		return 1;
+	return name->at == REMOVALS_PRESENT ? r->log->head : name->at;
+}
+
+/* What telling the member now cannot say. */
+static enum told_limit name_limit(const struct removals *r, const struct removals_name *name)
+{
+	enum told_limit limit = name ? name->limit : TOLD_NOT_KNOWN;
+
+	if (r->log->head - name_missed_at(r, name) > REMOVALS_MAX)
+		return TOLD_NOT_COMPLETE;
+	return name && !name->at && limit == TOLD_ALL ? TOLD_NOT_KNOWN : limit;
 }
 
 /*
@@ -257,8 +285,10 @@ static void telling_step(struct telling *t)
 		return;
 	name = removals_find(r, t->name);
 	if (name) {
-		name->vague |= !t->known || !t->complete;
-		name->gap |= !t->complete;
+		if (!t->complete)
+			name->limit = TOLD_NOT_COMPLETE;
+		else if (!t->known && name->limit == TOLD_ALL)
+			name->limit = TOLD_NOT_KNOWN;
 		name->at = REMOVALS_PRESENT;
 		name->owed_at = t->unrecorded ? t->begin : t->later_at;
 	}
@@ -291,7 +321,8 @@ static bool telling_runs(const struct removals *r, uint32_t ref)
 static bool telling_begin(struct removals *r, const struct member *member, bool pages)
 {
 	uint64_t hash = removals_hash(member), head = r->log->head;
-	struct removals_name *name = removals_find(r, hash);
+	const struct removals_name *name = removals_find(r, hash);
+	enum told_limit limit = name_limit(r, name);
 	struct telling *t;
 
 	if (telling_runs(r, member->record.ref))
@@ -305,9 +336,9 @@ static bool telling_begin(struct removals *r, const struct member *member, bool 
 	t->name = hash;
 	t->ref = member->record.ref;
 	t->end = head;
-	t->known = name && name->at && !name->vague;
-	t->missed_at = !name || !name->at ? 1 : name->at == REMOVALS_PRESENT ? head : name->at;
-	t->complete = !pages || (head - t->missed_at <= REMOVALS_MAX && !(name && name->gap));
+	t->missed_at = name_missed_at(r, name);
+	t->known = name && name->at && name->limit == TOLD_ALL;
+	t->complete = !pages || limit != TOLD_NOT_COMPLETE;
 	t->at = name && name->owed_at && name->owed_at < t->missed_at ? name->owed_at
 								      : t->missed_at;
 	if (!pages)
@@ -323,8 +354,9 @@ static bool telling_begin(struct removals *r, const struct member *member, bool 
 /* Members on the map for which removals were dropped: over the link that they have. */
 static void telling_catch_up(struct removals *r)
 {
-	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
-		struct removals_name *name = &r->log->name[i];
+	struct removals_name *name = NULL;
+
+	while ((name = name_after(r, name))) {
 		const struct member *member =
 			name->behind ? member_table_ref(members_table(r->control), name->ref)
 				     : NULL;
@@ -347,7 +379,8 @@ void removals_member_up(struct control *control, const struct member *member)
 	if (!name)
 		return;
 	name->left_ns = 0;
-	name->behind = name->vague = name->gap = 0; /* its Hello begins a telling */
+	name->behind = 0; /* its Hello begins a telling */
+	name->limit = TOLD_ALL;
 	name->ref = member->record.ref;
 	removals_absent_count(r, net_now());
 }
@@ -359,9 +392,7 @@ void removals_member_told(struct control *control, const struct member *member)
 
 	if (!name)
 		return;
-	name->gap = name->at != REMOVALS_PRESENT &&
-		    r->log->head - (name->at ? name->at : 1) > REMOVALS_MAX;
-	name->vague = !name->at || name->gap;
+	name->limit = name_limit(r, name);
 	name->at = REMOVALS_PRESENT;
 	if (name->owed_at) /* a Hello follows on the new link */
 		(void)member_link(control, member->record.ref);
@@ -446,13 +477,16 @@ static bool door_alone(const struct removals *r)
 {
 	const struct member_table *table = members_table(r->control);
 
-	for (unsigned i = 0; r->unread && i < table->contacts; i++) {
+	if (!r->unread)
+		return r->alone;
+	/* it was if it still is */
+	for (unsigned i = 0; i < table->contacts; i++) {
 		const struct member *member = table->contact[i]->member;
 
 		if (member->state == MEMBER_ALIVE && !member->record.self)
 			return false;
 	}
-	return r->alone;
+	return true;
 }
 
 /* True if pages in memory may be ones whose removal was a promise. */
@@ -570,19 +604,21 @@ void removals_tick(struct control *control, uint64_t now_ns)
 static void removals_log_adopt(struct removals *r)
 {
 	struct removals_log *log = r->log;
+	struct removals_name *name = NULL;
 
 	if (log->ran_ns && log->ran_ns <= r->opened_ns)
 		r->away_ns = r->opened_ns - log->ran_ns;
-	for (unsigned i = 0; i < REMOVALS_NAMES; i++) {
-		struct removals_name *name = &log->name[i];
+	while ((name = name_after(r, name))) {
+		size_t i = (size_t)(name - log->name);
 
 		name->ref = 0;
-		name->behind = name->vague = name->gap = 0;
+		name->behind = 0;
+		name->limit = TOLD_ALL;
 		if (name->at > log->head && name->at != REMOVALS_PRESENT)
 			name->at = 0;
 		if (name->owed_at > log->head)
 			name->owed_at = 1;
-		if (!name->hash || name->left_ns)
+		if (name->left_ns)
 			continue;
 		r->alone = false;
 		r->awaited[i / 64] |= 1ull << i % 64;

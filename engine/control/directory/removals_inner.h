@@ -17,7 +17,7 @@ struct net_timer;
 #define REMOVALS_MAX 65536u        /* removals that are remembered */
 #define REMOVALS_NAMES 4096u       /* members whose positions are remembered */
 #define REMOVALS_MAGIC 0x50435256u /* "PCRV" */
-#define REMOVALS_LAYOUT 2u         /* raised when a field changes its place or meaning */
+#define REMOVALS_LAYOUT 3u         /* raised when a field changes its place or meaning */
 #define REMOVALS_PRESENT UINT64_MAX
 /* A member that left the map so long ago is not expected back: removals are promises without it. */
 #define REMOVALS_ABSENT_NS (600ull * 1000000000)
@@ -28,8 +28,14 @@ struct removal {
 	uint64_t number;
 };
 
+enum told_limit {
+	TOLD_ALL,          /* it can say all */
+	TOLD_NOT_KNOWN,    /* not that its position was known */
+	TOLD_NOT_COMPLETE, /* nor that all it has missed was remembered */
+};
+
 struct removals_name {
-	uint64_t hash; /* of the member's name; 0: unused */
+	uint64_t hash; /* of the member's name; 0: unused, as are all later ones */
 	/* position since which the member has missed removals; REMOVALS_PRESENT: none; 0: all */
 	uint64_t at;
 	/*
@@ -41,9 +47,8 @@ struct removals_name {
 	uint32_t ref;     /* with which it was on the map of this process last */
 	/* 1: it is on the map, and removals for it were dropped since its Hello */
 	uint8_t behind;
-	/* 1: what it was told on this map proves nothing; because not all was remembered */
-	uint8_t vague, gap;
-	uint8_t unused;
+	uint8_t limit; /* enum told_limit: what a Told on this map cannot say */
+	uint8_t unused[2];
 };
 
 /* In shared memory, for the next engine. Only the engine writes it. */
@@ -102,8 +107,8 @@ uint64_t removals_number(struct control *control);
 /* This engine executes the removal: members that come back are told. */
 void removals_add(struct control *control, const struct removal *removal);
 /*
- * Member `ref` has left before it acknowledged the removal, or is not sent it because too much
- * waits for it: it is told after its next Hello.
+ * Member `ref` has left before it acknowledged the removal: it is told after its next Hello. Or it
+ * is not sent it because too much waits for it: it is told in the next tick, if it has a link.
  */
 void removals_owe(struct control *control, uint32_t ref, const struct removal *removal);
 enum removal_state {

@@ -227,15 +227,22 @@ static void a_member_that_remembers_nothing_proves_nothing(void **state)
 	assert_true(node[1].dropped);
 }
 
+/* Though a second Told follows, of a teller that has nothing left to tell. */
 static void a_member_that_missed_more_than_is_remembered_drops_its_pages(void **state)
 {
 	const struct removal some = {.key = {{1, 2}}, .number = 0};
+	Pc__Hello hello = PC__HELLO__INIT;
 
 	(void)state;
-	away_and_removed(2);
+	away_and_removed(3);
 	for (unsigned n = 0; n < REMOVALS_MAX; n++)
 		removals_add(&node[0].control, &some);
+	node[2].stalled = true;
 	restart(1, node_at(0));
+	assert_true(nodes_until(node[1].control.removals->incomplete, 2 * DEAD_MS));
+	hello.pages = true;
+	removals_hello(
+		&node[0].control, member_link(&node[0].control, node[1].control.ref), &hello);
 	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
 	assert_true(node[1].dropped);
 }
@@ -527,6 +534,44 @@ static void what_a_member_is_owed_while_it_is_told_stays_owed(void **state)
 }
 
 /* With rings there may be no link with a member that others have admitted. */
+/* What node 0 remembers of the member `ref`. */
+static struct removals_name *name_of(uint32_t ref)
+{
+	struct removals_log *log = node[0].control.removals->log;
+	unsigned i = 0;
+
+	while (i < REMOVALS_NAMES && log->name[i].ref != ref)
+		i++;
+	assert_int_not_equal(i, REMOVALS_NAMES);
+	return &log->name[i];
+}
+
+static void a_member_that_others_admitted_is_not_told_that_all_was_remembered(void **state)
+{
+	const struct removal some = {.key = {{1, 2}}, .number = 0};
+	struct control *control = &node[0].control;
+	struct removals_name *name;
+	struct member *member;
+
+	(void)state;
+	open_nodes(2);
+	member = member_link(control, node[1].control.ref)->member;
+	name = name_of(member->record.ref);
+	removals_member_left(control, member);
+	removals_member_up(control, member);
+	removals_member_told(control, member);
+	assert_int_equal(name->limit, TOLD_ALL);
+	name->at = 0; /* it is not known what it has missed */
+	removals_member_told(control, member);
+	assert_int_equal(name->limit, TOLD_NOT_KNOWN);
+	removals_member_left(control, member);
+	for (unsigned n = 0; n <= REMOVALS_MAX; n++)
+		removals_add(control, &some);
+	removals_member_up(control, member);
+	removals_member_told(control, member);
+	assert_int_equal(name->limit, TOLD_NOT_COMPLETE);
+}
+
 static void a_member_that_others_admitted_is_dialled_if_it_is_owed_removals(void **state)
 {
 	const struct removal some = {.key = key_of(3), .number = 1};
@@ -806,6 +851,7 @@ int main(void)
 		T(an_engine_that_cannot_read_what_it_remembers_was_alone_if_it_is),
 		T(an_engine_with_members_that_cannot_read_what_it_remembers_was_not_alone),
 		T(what_a_member_is_owed_while_it_is_told_stays_owed),
+		T(a_member_that_others_admitted_is_not_told_that_all_was_remembered),
 		T(a_member_that_others_admitted_is_dialled_if_it_is_owed_removals),
 		T(a_frozen_member_that_missed_too_many_drops_its_pages_once),
 		T(a_frozen_member_publishes_no_page_that_was_removed_meanwhile),

@@ -36,15 +36,18 @@ int tick_open(struct control *control)
 		return -ENOMEM;
 	if (service_alive_ns()) {
 		control->alive = net_timer_new(control->base, true, alive_fired, control);
-		if (!control->alive) {
-			tick_close(control);
-			return -ENOMEM;
-		}
+		if (!control->alive || net_timer_set(control->alive, service_alive_ns() / 1000) < 0)
+			goto failed;
 		service_alive();
-		net_timer_set(control->alive, service_alive_ns() / 1000);
 	}
-	net_timer_set(control->tick, (uint64_t)control->settings->cluster_heartbeat_ms * 1000);
+	if (net_timer_set(control->tick, (uint64_t)control->settings->cluster_heartbeat_ms * 1000) <
+		0)
+		goto failed;
 	return 0;
+
+failed:
+	tick_close(control);
+	return -ENOMEM;
 }
 
 void tick_close(struct control *control)

@@ -651,7 +651,8 @@ int removals_open(struct control *control, const struct removals_options *option
 		return -ENOMEM;
 	r->control = control;
 	r->look = net_timer_new(control->base, true, door_due, r);
-	if (!r->look) {
+	if (!r->look || net_timer_set(r->look, DOOR_LOOK_US) < 0) {
+		net_timer_free(r->look);
 		free(r);
 		return -ENOMEM;
 	}
@@ -677,8 +678,8 @@ int removals_open(struct control *control, const struct removals_options *option
 		options->pages && (!r->alone || s->cluster_seeds[0] || s->cluster_seeds_file[0] ||
 					  s->cluster_etcd[0]);
 	control->disk_shut = control->door_shut;
-	if (control->disk_shut)
-		net_timer_set(r->look, DOOR_LOOK_US);
+	if (!control->disk_shut)
+		net_timer_stop(r->look);
 	return 0;
 }
 

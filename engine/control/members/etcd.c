@@ -589,11 +589,12 @@ int etcd_open(struct control *control)
 	etcd->control = control;
 	etcd_identity_set(etcd);
 	rc = etcd_parts_open(etcd);
+	if (rc == 0 && net_timer_set(etcd->tick, 0) < 0)
+		rc = -ENOMEM;
 	if (rc < 0) {
 		etcd_close(control);
 		return rc;
 	}
-	net_timer_set(etcd->tick, 0);
 	return 0;
 }
 

@@ -648,9 +648,9 @@ int members_open(struct control *control)
 	member_map_soon(members);
 	member_map_rebuild(control);
 	status = -ENOMEM;
-	if (!members->current)
+	if (!members->current ||
+		net_timer_set(members->probe, member_probe_period_ns(control) / 1000) < 0)
 		goto failed;
-	net_timer_set(members->probe, member_probe_period_ns(control) / 1000);
 	member_seeds_tick(control, members->tick_ns);
 	return 0;
 

@@ -221,11 +221,12 @@ int seeds_file_open(struct control *control)
 			&(struct works_options){
 				.name = "pc-seeds-file", .queues = 1, .threads = 1, .limit_s = 10},
 			&file->works);
+	if (rc == 0 && net_timer_set(file->tick, SEEDS_FILE_PERIOD_US) < 0)
+		rc = -ENOMEM;
 	if (rc < 0) {
 		seeds_file_close(control);
 		return rc;
 	}
-	net_timer_set(file->tick, SEEDS_FILE_PERIOD_US);
 	seeds_file_look(file);
 	return 0;
 }

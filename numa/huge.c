@@ -33,17 +33,18 @@
 #define NODES_BITS 1024
 
 /*
- * Pools on small pages that are open. The kernel counts their untouched pages as available memory,
- * so check_memory() subtracts them. Protected by `lock`.
+ * Pools that are open. The kernel counts their untouched pages neither as used memory nor as huge
+ * pages of a cgroup, so the checks of a new one subtract them. Protected by `lock`.
  */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	int fd;
 	uint64_t bytes;
+	uint32_t page_bytes;
 } opened[OPEN_MAX]; /* table of the open pools; an unused entry has bytes = 0 */
 
-/* Bytes that no process has touched yet, in all open pools with pages of 4 KiB. */
-static uint64_t untouched_bytes(void)
+/* Bytes that no process has touched yet, in all open pools with pages of that size. */
+static uint64_t untouched_bytes(uint32_t page_bytes)
 {
 	uint64_t sum = 0;
 	struct stat st;
@@ -52,7 +53,8 @@ static uint64_t untouched_bytes(void)
 	for (unsigned i = 0; i < OPEN_MAX; i++) {
 		uint64_t touched;
 
-		if (!opened[i].bytes || fstat(opened[i].fd, &st) < 0)
+		if (!opened[i].bytes || opened[i].page_bytes != page_bytes ||
+			fstat(opened[i].fd, &st) < 0)
 			continue;
 		touched = (uint64_t)st.st_blocks * 512;
 		sum += touched < opened[i].bytes ? opened[i].bytes - touched : 0;
@@ -61,13 +63,14 @@ static uint64_t untouched_bytes(void)
 	return sum;
 }
 
-static void remember(int fd, uint64_t bytes)
+static void remember(const struct huge *h)
 {
 	pthread_mutex_lock(&lock);
 	for (unsigned i = 0; i < OPEN_MAX; i++) {
 		if (!opened[i].bytes) {
-			opened[i].fd = fd;
-			opened[i].bytes = bytes;
+			opened[i].fd = h->fd;
+			opened[i].bytes = h->bytes;
+			opened[i].page_bytes = (uint32_t)h->page_bytes;
 			break;
 		}
 	}
@@ -96,7 +99,8 @@ static unsigned long long mib(uint64_t bytes)
 static int check_memory(const char *name, uint64_t bytes)
 {
 	char limit[160];
-	uint64_t available = memory_available(limit, sizeof(limit)), promised = untouched_bytes();
+	uint64_t available = memory_available(limit, sizeof(limit)),
+		 promised = untouched_bytes(SMALL_BYTES);
 	uint64_t room = available > promised ? available - promised : 0;
 
 	if (bytes <= room)
@@ -116,12 +120,13 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	struct memory_huge huge;
 	char limit[160];
 	unsigned long long need = bytes / HUGE_BYTES, made;
+	unsigned long long promised = untouched_bytes(HUGE_BYTES) / HUGE_BYTES;
 
 	memory_huge_pages(-1, &huge);
-	if (need > huge.limit) {
+	if (need + promised > huge.limit) {
 		log_warn(
-			"memory %s: %llu huge pages of 2 MiB needed, %s allows %llu; using small pages, so reads are slower. Raise that limit",
-			name, need, huge.limit_name, (unsigned long long)huge.limit);
+			"memory %s: %llu huge pages of 2 MiB needed, %s allows %llu, and %llu of them are promised to other pools; using small pages, so reads are slower. Raise that limit",
+			name, need, huge.limit_name, (unsigned long long)huge.limit, promised);
 		return false;
 	}
 	made = need > huge.free ? need - huge.free : 0;
@@ -220,11 +225,10 @@ static int open_pages(const char *name, size_t bytes, int node, size_t page_byte
 	/* Keeps the pool out of core dumps: with it, a dump would take minutes and fill the
 	 * disk. */
 	madvise(h.base, bytes, MADV_DONTDUMP);
-	if (!huge) {
-		/* Requests transparent huge pages; if the kernel has none, small pages work too. */
+	/* Requests transparent huge pages; if the kernel has none, small pages work too. */
+	if (!huge)
 		madvise(h.base, bytes, MADV_HUGEPAGE);
-		remember(h.fd, bytes);
-	}
+	remember(&h);
 	*ret = h;
 	return 0;
 out_close:
@@ -279,10 +283,9 @@ int huge_adopt(int fd, size_t bytes, struct huge *ret)
 		return rc;
 	}
 	madvise(h.base, h.bytes, MADV_DONTDUMP);
-	if (h.page_bytes == SMALL_BYTES) {
+	if (h.page_bytes == SMALL_BYTES)
 		madvise(h.base, h.bytes, MADV_HUGEPAGE);
-		remember(fd, h.bytes);
-	}
+	remember(&h);
 	*ret = h;
 	return 0;
 }

@@ -182,8 +182,34 @@ static void huge_pages_that_the_cgroup_does_not_allow_are_not_used(void **state)
 	assert_int_equal(huge_open("t-pod", 4 * MIB, -1, true, &h), 0);
 	assert_int_equal(h.page_bytes, 4096);
 	assert_non_null(strstr(
-		text, "2 huge pages of 2 MiB needed, hugetlb.2MB.max of cgroup /pod allows 1;"));
+		text, "2 huge pages of 2 MiB needed, hugetlb.2MB.max of cgroup /pod allows 1,"));
 	huge_close(&h);
+}
+
+/* The cgroup counts the pages of a pool only when they are touched. */
+static void huge_pages_that_another_pool_will_touch_are_not_used_again(void **state)
+{
+	struct huge first, second;
+
+	(void)state;
+	put(HUGE_DIR "/free_hugepages", "100\n");
+	put("proc/self/cgroup", "0::/pod\n");
+	put("sys/fs/cgroup/pod/hugetlb.2MB.max", "6291456\n");
+	put("sys/fs/cgroup/pod/hugetlb.2MB.current", "0\n");
+	assert_int_equal(huge_open("t-first", 4 * MIB, -1, true, &first), 0);
+	if (first.page_bytes == 4096) {
+		huge_close(&first);
+		print_message("this machine has no 2 free huge pages\n");
+		skip();
+	}
+	assert_int_equal(huge_open("t-second", 4 * MIB, -1, true, &second), 0);
+	assert_int_equal(second.page_bytes, 4096);
+	assert_non_null(strstr(text, "allows 3, and 2 of them are promised to other pools"));
+	huge_close(&second);
+	huge_close(&first);
+	assert_int_equal(huge_open("t-second", 4 * MIB, -1, true, &second), 0);
+	assert_int_not_equal(second.page_bytes, 4096);
+	huge_close(&second);
 }
 
 static void populated_memory_is_allocated_and_keeps_its_bytes(void **state)
@@ -317,6 +343,7 @@ int main(void)
 		TEST(the_real_machine_does_not_have_sixteen_tebibytes),
 		TEST(the_limit_of_a_parent_cgroup_applies),
 		TEST(huge_pages_that_the_cgroup_does_not_allow_are_not_used),
+		TEST(huge_pages_that_another_pool_will_touch_are_not_used_again),
 		TEST(memory_is_only_the_owner_s_to_open),
 		TEST(populated_memory_is_allocated_and_keeps_its_bytes),
 		TEST(memory_of_an_untouched_pool_is_not_available),

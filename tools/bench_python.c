@@ -76,7 +76,7 @@ static void run_python(int argc, char **argv)
 static bool is_command(int argc, char **argv)
 {
 	static const char *const commands[] = {"latency", "throughput", "saturation", "suite",
-		"micro", "compare", "mooncake", "serve", "drive"};
+		"micro", "compare", "mooncake", "serve", "drive", "served"};
 	int at = 1;
 
 	while (at < argc && !strncmp(argv[at], "--log-", 6))

@@ -317,11 +317,12 @@ class Parts(unittest.TestCase):
         same = {"op": "get", "path": "store", "layout": "mla", "page_bytes": 4096, "batch": 1,
                 "processes": 1, "threads": 1, "writers": 0}
         rows = [{**same, "note": note} for note in ("latency", "peak")]
-        pairs, alone = compare.pairs_of({"rows": rows}, {"rows": rows[::-1]})
+        pairs, alone = compare.pairs_of({"rows": rows}, {"rows": rows[::-1]},
+                                        report.POINTS)
         self.assertEqual([(old["note"], new["note"]) for old, new in pairs],
                          [("latency", "latency"), ("peak", "peak")])
         self.assertEqual(alone, 0)
-        self.assertNotEqual(compare.name_of(rows[0]), compare.name_of(rows[1]))
+        self.assertNotEqual(report.point_name(rows[0]), report.point_name(rows[1]))
 
     def kind(self, devices, pid):
         """(kind, warning) of the ports of an engine with these devices and this process."""
@@ -362,7 +363,8 @@ class Parts(unittest.TestCase):
             with self.subTest(sockets), tempfile.TemporaryDirectory(prefix="peercache-") as folder:
                 given = vars(options.parse([*words, *sockets]))
                 ports = {"devices": ["soft"], "kind": "software NIC", "warning": ""}
-                path = report.write(report.made(given, ports, "1", [], False, ""), folder)
+                path = report.write(report.made(given, ports, "1", [], False, ""), folder,
+                                    report.POINTS)
                 self.assertRegex(os.path.basename(path), rf"^hicache-throughput-get-{file}-\d")
                 with open(path + ".json", encoding="utf-8") as text:
                     shown = json.load(text)["options"]

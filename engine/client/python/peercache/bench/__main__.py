@@ -5,7 +5,7 @@ import argparse
 import os
 import sys
 
-from peercache.bench import calls, compare, hosts, micro, options, sweep
+from peercache.bench import calls, compare, hosts, micro, options, served, sweep
 from peercache.bench.client import log_to
 
 
@@ -17,6 +17,8 @@ def run(given: argparse.Namespace) -> int:
         return hosts.serve(given)
     if given.command == "drive":
         return hosts.drive(given)
+    if given.command == "served":
+        return served.run(given)
     if given.command == "compare" and given.tags:
         return compare.run(given)
     if given.command in ("micro", "compare"):
@@ -25,8 +27,9 @@ def run(given: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Returns the exit status: 1 a page was wrong or none moved, 2 wrong usage, no engine, no
-    output or an error that ended it early, 130 interrupted before there was a result."""
+    """Returns the exit status: 1 a page was wrong, a request failed or nothing moved, 2 wrong
+    usage, no engine, no server, no output or an error that ended it early, 130 interrupted before
+    there was a result."""
     given = options.parse()
     try:
         log_to(given.log_level, given.log_file)

@@ -14,6 +14,7 @@ from peercache import __version__, config
 from peercache.bench.client import OPS
 
 THREADS_MAX = 64  # of one process
+REQUESTS_MAX = 4096  # at a time, to servers
 ALL_MAX = 128  # threads of all processes: the channels that an engine has for them
 CONCURRENCIES = "1,2,4,8,16,32"  # of 0.8.4's suite
 BUDGET = 8 << 30  # bytes that a run takes without --max-bytes
@@ -38,6 +39,7 @@ engine through the first.
   serve        host A: stores pages and lets other hosts read them until Ctrl-C
   drive        host B: measures reads of the pages that serve has stored
   micro        the client library (C) and the store (Python) with the same calls
+  served       what running servers of SGLang gain: dialogues, sent to each --url
   compare      two kept runs, by their --tag; or a sweep of --block-sizes
   mooncake     refused: says what replaces it
   get, set, exists   one call after the other on running engines, as the C program's are
@@ -314,6 +316,58 @@ def add_micro(sub: Any) -> None:
     sub.add_parser("mooncake", help="refused: " + WITHOUT_MOONCAKE, add_help=False)
 
 
+SERVED = """\
+Sends dialogues of several turns to running servers of SGLang: to the first --url twice, to each
+further one once, so that what it has comes from the first. Measures hits and the time to the first
+token by turn. Start the servers with the launch lines of the package, empty, and best with
+--enable-cache-report. Made dialogues are token ids with the lengths of ShareGPT; those of a file
+are sent as texts. If the servers have an --api-key, it is read from $PEERCACHE_BENCH_API_KEY.
+"""
+EXAMPLES = """\
+examples:
+  peercache-bench served --url http://10.0.0.1:30000 --url http://10.0.0.2:30000
+  peercache-bench served --url http://10.0.0.1:30000 --url http://10.0.0.2:30000 \\
+      --no-cache http://10.0.0.3:30000 --users 64 --concurrency 16 --prompt-max 16000 --tag l3
+  peercache-bench served --url http://10.0.0.1:30000 --dialogues ShareGPT.json --turns 6
+
+The exit status is 1 if a request failed, 2 if a URL names no server of SGLang.
+"""
+
+
+def add_served(sub: Any) -> None:
+    """served."""
+    parser = sub.add_parser("served", help="dialogues, sent to running servers of SGLang",
+                            description=SERVED, epilog=EXAMPLES,
+                            formatter_class=argparse.RawDescriptionHelpFormatter)
+    put = parser.add_argument
+    put("--url", action="append", required=True, help="a server; repeat it for other hosts")
+    put("--no-cache", default="", metavar="URL", help="a server without cache, to compare with: "
+        "launched with --disable-radix-cache and no --hicache flags")
+    put("--dialogues", default="", metavar="FILE", help="JSON like ShareGPT's: a list of "
+        '{"conversations": [{"from": "human", "value": TEXT}, ...]}')
+    put("--seed", type=whole(0, SEED_MAX), default=None, metavar="N",
+        help="of made dialogues; runs with one seed send the same prompts (the time)")
+    put("--vocabulary", type=whole(4, 1 << 24), default=1024, metavar="N",
+        help="made dialogues have token ids below this (1024)")
+    put("--users", type=whole(1, 100000), default=8, metavar="N", help="dialogues (8)")
+    put("--turns", type=whole(1, 1000), default=4, metavar="N", help="of a dialogue, at most (4)")
+    put("--concurrency", type=whole(1, REQUESTS_MAX), default=2, metavar="N",
+        help="requests at a time (2)")
+    put("--output-tokens", type=whole(1, 1 << 20), default=8, metavar="N",
+        help="of an answer (8)")
+    put("--prompt-max", type=whole(1, 1 << 24), default=2000, metavar="TOKENS",
+        help="a dialogue ends before its prompt has more tokens (2000)")
+    put("--page-size", type=whole(1, 1 << 20), default=0, metavar="TOKENS",
+        help="of the servers (they tell it)")
+    put("--timeout", type=seconds(.1, 86400), default=600.0, metavar="S",
+        help="a request has failed when nothing has come for this time (600)")
+    put("--settle", type=seconds(0, 3600), default=3.0, metavar="S",
+        help="seconds between two runs: SGLang stores pages after it has answered (3)")
+    put("--json", default="", metavar="FILE", help='the report goes there, too ("-": standard '
+        "output, and all other lines go to standard error)")
+    add_report(parser)
+
+
 def add_calls(sub: Any) -> None:
     """get, set and exists, with the flags of the C program."""
     for name in ("get", "set", "exists"):
@@ -344,6 +398,7 @@ def parser_of() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPar
     add_hicache(sub)
     add_hosts(sub)
     add_micro(sub)
+    add_served(sub)
     add_calls(sub)
     for name, one in sub.choices.items():
         one.usage = f"peercache-bench {name} [OPTION]...; see --help"
@@ -373,6 +428,15 @@ def warn_of_idle(options: argparse.Namespace, command: argparse.ArgumentParser) 
               + " ".join(idle), file=sys.stderr)
 
 
+def check_threads(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program if there are more threads than an engine has channels."""
+    threads = getattr(options, "writers", 0) + max(getattr(options, "concurrencies", None) or [
+        getattr(options, "concurrency", 1)])
+    if threads > THREADS_MAX or threads * getattr(options, "processes", 1) > ALL_MAX:
+        parser.error(f"{threads} threads of a process: one has at most {THREADS_MAX}, and all "
+                     f"together have {ALL_MAX}: change the threads, --writers or --processes")
+
+
 def parse(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
     """Reads the command line. Ends the program for wrong usage."""
     parser, commands = parser_of()
@@ -389,11 +453,8 @@ def parse(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
                      + WITHOUT_MOONCAKE)
     if getattr(options, "disk", False):
         check_disk(parser, options.out_dir)
-    threads = getattr(options, "writers", 0) + max(getattr(options, "concurrencies", None) or [
-        getattr(options, "concurrency", 1)])
-    if threads > THREADS_MAX or threads * getattr(options, "processes", 1) > ALL_MAX:
-        parser.error(f"{threads} threads of a process: one has at most {THREADS_MAX}, and all "
-                     f"together have {ALL_MAX}: change the threads, --writers or --processes")
+    if options.command != "served":
+        check_threads(parser, options)
     if getattr(options, "seed", 0) is None:  # serve and drive must agree on one
         options.seed = 0 if options.command in ("serve", "drive") else time.time_ns() % SEED_MAX
     warn_of_idle(options, commands[options.command])

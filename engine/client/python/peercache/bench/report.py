@@ -1,20 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what a run has measured: JSON, CSV and HTML with plots in one folder. Main thread."""
+"""Writes what a run has measured: JSON, CSV and HTML with plots in one folder. Main thread.
+
+A Kind says what is different: POINTS are rows of calls to the store, served.KIND those of requests
+to a server.
+"""
 
 import csv
 import json
 import os
 import platform
 import time
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 import peercache
 from peercache.bench import plot
 from peercache.bench.options import applied
 from peercache.bench.plot import text
-from peercache.bench.rows import COLUMNS, cell, columns, is_latency, table
+from peercache.bench.rows import COLUMNS, TABLE, cell, columns, is_latency, key_of, table
 
 FORMAT = "peercache-bench 1"  # of the JSON; compare reads no other
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the rows of a report are.
+
+    columns: of the CSV file. table: pairs of title and name. explained: below the table. warnings,
+    series: of a report. wrong(report): the number of results that make the exit status 1, moved:
+    false if nothing was measured. For compare: key, name: of a row; compared: labels and names.
+    """
+
+    columns: Sequence[str]
+    table: Sequence[tuple[str, str]]
+    explained: str
+    warnings: Callable[[Mapping[str, Any]], list[str]]
+    series: Callable[[Mapping[str, Any]], Iterator[dict[str, Any]]]
+    wrong: Callable[[Mapping[str, Any]], int]
+    moved: Callable[[Row], Any]
+    key: Callable[[Row], tuple[Any, ...]]
+    name: Callable[[Row], str]
+    compared: Sequence[tuple[str, str]]
 
 
 def host() -> dict[str, Any]:
@@ -47,15 +74,21 @@ def wrong_pages(report: Mapping[str, Any]) -> int:
     return sum(row["wrong"] for row in report["rows"])
 
 
-def warnings_of(report: Mapping[str, Any]) -> list[str]:
+def warnings_of(report: Mapping[str, Any], kind: Kind) -> list[str]:
     """What a reader of the figures must know first."""
     early = "interrupted" if report["interrupted"] else ""
     if report["failed"]:
         early = f"failed, {report['failed']}"
-    wrong = wrong_pages(report)
-    return list(filter(None, [report["ports"]["warning"],
-                              wrong and f"{wrong} pages had wrong bytes",
+    return list(filter(None, [report["ports"]["warning"], *kind.warnings(report),
                               early and f"{early}: these are the results until then"]))
+
+
+def point_name(row: Row) -> str:
+    """What a row measured, in words."""
+    writers = f", {row['writers']} writers" if row["writers"] else ""
+    latency = " latency" if is_latency(row) else ""
+    return (f"{row['op']}{latency} ({row['path']}), {row['page_bytes']} B, batch {row['batch']}, "
+            f"{row['threads']} threads{writers}")
 
 
 def title_of(series: str, report: Mapping[str, Any]) -> str:
@@ -112,9 +145,9 @@ def page_head(title: str, warnings: Sequence[str]) -> Iterator[str]:
     yield "".join(f'<p class="not">{text(warning)}</p>' for warning in warnings)
 
 
-def rows_part(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def rows_part(rows: Sequence[Row], of: Sequence[tuple[str, str]]) -> Iterator[str]:
     """The table of the rows, as HTML."""
-    shown = columns(rows)
+    shown = columns(rows, of)
     yield "<table><tr>" + "".join(f"<th>{text(title)}</th>" for title, _ in shown) + "</tr>"
     for row in rows:
         yield "<tr>" + "".join(f'<td class="n">{text(cell(name, row[name]))}</td>'
@@ -128,20 +161,22 @@ def pairs_part(pairs: Mapping[str, Any]) -> str:
                                for name, value in pairs.items()) + "</table>"
 
 
-def page(report: Mapping[str, Any]) -> Iterator[str]:
+def page(report: Mapping[str, Any], kind: Kind) -> Iterator[str]:
     """The HTML page of a run."""
     name = f"peercache-bench {report['command']} {report['tag']}".strip()
-    yield from page_head(name, warnings_of(report))
-    yield (f"<p>{text(report['created_at'])}, PeerCache {text(report['peercache'])}, engine "
-           f"{text(report['engine'])}, {text(report['ports']['kind'])} "
+    yield from page_head(name, warnings_of(report, kind))
+    engine = report["engine"] and f"engine {report['engine']}, "
+    yield (f"<p>{text(report['created_at'])}, PeerCache {text(report['peercache'])}, "
+           f"{text(engine)}{text(report['ports']['kind'])} "
            f"{text(', '.join(report['ports']['devices']))}.</p>")
-    for series in series_of(report):
+    for series in kind.series(report):
         yield from plot.part(series)
+    if report.get("figures"):
+        yield "<h2>Figures</h2>" + pairs_part({
+            name: f"{plot.amount(value)} {unit}" for name, value, unit in report["figures"]})
     yield "<h2>All rows</h2>"
-    yield from rows_part(report["rows"])
-    yield ("<p>Rates are hits over the time from the first measured call to the last; a page of a "
-           "look-up is a key that was found. Latencies are of one call: of calls whose pages were "
-           "all hits, and apart of those with a miss.</p>")
+    yield from rows_part(report["rows"], kind.table)
+    yield f"<p>{text(kind.explained)}</p>"
     yield "<h2>How</h2>" + pairs_part(report["options"])
     yield "<h2>The machine</h2>" + pairs_part(report["host"])
 
@@ -155,7 +190,7 @@ def free_name(folder: str, name: str) -> str:
     return path
 
 
-def write(report: Mapping[str, Any], folder: str) -> str:
+def write(report: Mapping[str, Any], folder: str, kind: Kind) -> str:
     """Writes the report's three files. Returns their path without extension. Raises OSError."""
     os.makedirs(folder, exist_ok=True)
     options = report["options"]
@@ -167,27 +202,39 @@ def write(report: Mapping[str, Any], folder: str) -> str:
     with open(path + ".json", "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
     with open(path + ".csv", "w", encoding="utf-8", newline="") as file:
-        lines = csv.DictWriter(file, COLUMNS)
+        lines = csv.DictWriter(file, kind.columns)
         lines.writeheader()
         lines.writerows(report["rows"])
     with open(path + ".html", "w", encoding="utf-8") as file:
-        file.write("\n".join(page(report)) + "\n")
+        file.write("\n".join(page(report, kind)) + "\n")
     return path
 
 
-def show(report: Mapping[str, Any]) -> None:
+def show(report: Mapping[str, Any], kind: Kind) -> None:
     """Prints the table of a run."""
     print(f"\npeercache-bench {report['command']}: {report['ports']['kind']} "
           f"{', '.join(report['ports']['devices'])}")
-    for warning in warnings_of(report):
+    for warning in warnings_of(report, kind):
         print(warning)
-    for line in table(report["rows"]):
+    for line in table(report["rows"], kind.table):
         print(line)
+    for name, value, unit in report.get("figures", ()):
+        print(f"{name}: {plot.amount(value)} {unit}")
 
 
-def deliver(report: Mapping[str, Any], folder: str) -> int:
-    """Prints and writes a report. Returns the exit status: 1 if a page was wrong or none moved."""
-    show(report)
-    path = write(report, folder)
+POINTS = Kind(
+    COLUMNS, TABLE, "Rates are hits over the time from the first measured call to the last; a page "
+    "of a look-up is a key that was found. Latencies are of one call: of calls whose pages were "
+    "all hits, and apart of those with a miss.",
+    lambda report: [f"{wrong_pages(report)} pages had wrong bytes"] if wrong_pages(report) else [],
+    series_of, wrong_pages, lambda row: row["pages"], key_of, point_name,
+    (("pages/s", "pages_per_s"), ("p50 us", "p50_us"), ("p99 us", "p99_us")))
+
+
+def deliver(report: Mapping[str, Any], folder: str, kind: Kind = POINTS) -> int:
+    """Prints and writes a report. Returns the exit status: 1 if something was wrong, or nothing
+    moved."""
+    show(report, kind)
+    path = write(report, folder, kind)
     print(f"\nwrote {path}.json\nwrote {path}.csv\nwrote {path}.html")
-    return 0 if any(r["pages"] for r in report["rows"]) and not wrong_pages(report) else 1
+    return 0 if any(map(kind.moved, report["rows"])) and not kind.wrong(report) else 1

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns results of points into rows: the lines of tables, CSV and JSON. Any thread."""
+"""Turns results of points into rows: the lines of tables, CSV and JSON. Any thread.
+
+A table is pairs of a title and the name of a column.
+"""
 
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -20,7 +23,9 @@ TABLE = (("op", "op"), ("path", "path"), ("page bytes", "page_bytes"), ("threads
          ("errors, warm-up too", "errors"), ("note", "note"))
 # Columns of a table that only appear if their values differ, or if one is not zero.
 DIFFERING = ("path", "page_bytes")
-NOT_ZERO = ("tokens_per_s", "missed_calls", "missed_p50_us", "missed_p99_us", "errors", "note")
+NOT_ZERO = ("tokens_per_s", "missed_calls", "missed_p50_us", "missed_p99_us", "errors", "note",
+            "failed", "cpu_ms", "store_cpu_ms")
+PERCENT = ("hit_ratio", "bound_ratio")
 
 
 def row(op: str, result: Mapping[str, Any], **what: Any) -> dict[str, Any]:
@@ -71,23 +76,27 @@ def key_of(one: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def cell(name: str, value: Any) -> str:
     """A value of a row as a table has it."""
-    if name == "hit_ratio":
+    if value is None:
+        return "unknown"
+    if name in PERCENT:
         return f"{value * 100:.2f}"
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The columns that a table of these rows has: titles and names."""
-    return [(title, name) for title, name in TABLE
+def columns(rows: Sequence[Mapping[str, Any]],
+            of: Sequence[tuple[str, str]] = TABLE) -> list[tuple[str, str]]:
+    """The columns of a table that is shown of these rows."""
+    return [(title, name) for title, name in of
             if not (name in DIFFERING and len({r[name] for r in rows}) < 2
                     or name in NOT_ZERO and not any(r[name] for r in rows))]
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def table(rows: Sequence[Mapping[str, Any]],
+          of: Sequence[tuple[str, str]] = TABLE) -> Iterator[str]:
     """The lines of a table for a terminal."""
-    shown = columns(rows)
+    shown = columns(rows, of)
     cells = [[title for title, _ in shown]]
     cells += [[cell(name, r[name]) for _, name in shown] for r in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(shown))]

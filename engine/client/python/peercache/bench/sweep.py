@@ -179,13 +179,16 @@ class Progress:
         self.line = ""
 
     def __call__(self, sums: dict[str, int]) -> None:
+        share = f", {sums['hits'] / sums['pages']:.1%} hits" if sums["pages"] else ", warming up"
+        self.show(f"{sums['calls']:,} calls, {sums['pages']:,} pages{share}")
+
+    def show(self, text: str) -> None:
+        """Prints a line, if the last one is old enough."""
         now = time.monotonic()
         if not self.every or now < self.shown + self.every:
             return
         self.shown = now
-        share = f", {sums['hits'] / sums['pages']:.1%} hits" if sums["pages"] else ", warming up"
-        self.line = (f"  {self.what}: {now - self.begun:.0f} s, {sums['calls']:,} calls, "
-                     f"{sums['pages']:,} pages{share}")
+        self.line = f"  {self.what}: {now - self.begun:.0f} s, {text}"
         print(self.line, end="\r" if self.terminal else "\n", file=sys.stderr, flush=True)
 
     def end(self) -> None:
@@ -260,28 +263,32 @@ class Run:
         return delivered(each, self.options, self.stop, self.engines, self.rows)
 
 
-def delivered(measure: Callable[[], None], options: argparse.Namespace, stop: Stop,
-              engines: Engines, found: Sequence[dict[str, Any]]) -> int:
-    """Calls measure(), which adds rows to `found`, and delivers the report of those that are there
-    when it returns or fails. Returns the exit status.
+def ended(measure: Callable[[], None], stop: Stop, found: Callable[[], Any],
+          deliver: Callable[[bool, str], int]) -> int:
+    """Calls measure(), and deliver(interrupted, the error or "") when it returns or fails, if
+    found() says that there is something. Returns the exit status.
 
-    Raises what measure() raised, and KeyboardInterrupt if a stop left no rows.
+    Raises what measure() raised, and KeyboardInterrupt if a stop left nothing.
     """
     failure: Optional[Exception] = None
     try:
         measure()
     except (OSError, RuntimeError, ValueError) as error:
         failure = error
-    status = 0
-    if found:
-        status = report.deliver(
-            report.made(vars(options), engines.ports, engines.version, found,
-                        stop.requested, str(failure or "")), options.out_dir)
+    status = deliver(stop.requested, str(failure or "")) if found() else 0
     if failure:
         raise failure
-    if not found:
+    if not found():
         raise KeyboardInterrupt
     return status
+
+
+def delivered(measure: Callable[[], None], options: argparse.Namespace, stop: Stop,
+              engines: Engines, found: Sequence[dict[str, Any]]) -> int:
+    """ended() for rows of points, which measure() adds to `found`."""
+    return ended(measure, stop, lambda: found, lambda interrupted, failed: report.deliver(
+        report.made(vars(options), engines.ports, engines.version, found, interrupted, failed),
+        options.out_dir))
 
 
 def warn_of_ports(engines: Engines) -> None:

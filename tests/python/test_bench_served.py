@@ -300,6 +300,7 @@ class Fails(Run):
         for status, text, error in (
                 (200, b"<html>", "is no server of SGLang.*the address of sglang.launch_server"),
                 (200, b"[1]", "is no server of SGLang"), (404, b"", "is no server of SGLang"),
+                (200, b'{"page_size": 64}', "is no server of SGLang"),
                 (200, b'{"model_path": "m"}', "does not tell its page size: give --page-size"),
                 (200, b'{"model_path": "m", "page_size": -1}', "give --page-size"),
                 (401, b"", "refuses .* with 401: give the server's --api-key in")):

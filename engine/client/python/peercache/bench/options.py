@@ -319,9 +319,9 @@ def add_micro(sub: Any) -> None:
 SERVED = """\
 Sends dialogues of several turns to running servers of SGLang: to the first --url twice, to each
 further one once, so that what it has comes from the first. Measures hits and the time to the first
-token by turn. Start the servers with the launch lines of the package, empty, and best with
---enable-cache-report. Made dialogues are token ids with the lengths of ShareGPT; those of a file
-are sent as texts. If the servers have an --api-key, it is read from $PEERCACHE_BENCH_API_KEY.
+token by turn, by way of /generate. Start the servers anew, so that their caches are empty; they
+need no flag for it. Made dialogues are token ids with the lengths of ShareGPT; those of a file are
+sent as texts. If the servers have an --api-key, give it in $PEERCACHE_BENCH_API_KEY.
 """
 EXAMPLES = """\
 examples:

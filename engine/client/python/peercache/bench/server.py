@@ -170,10 +170,11 @@ def ask(server: Server, prompt: Prompt, tokens: int, seconds: float) -> Reply:
     """Sends a prompt. tokens: of the answer. Raises Failed, also if nothing comes for `seconds`."""
     body = {"text" if isinstance(prompt, str) else "input_ids": prompt, "stream": True,
             "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
+    text = json.dumps(body)
     connection = server.connection(seconds)
     try:
         start, ttft, got = time.perf_counter(), None, None
-        connection.request("POST", server.prefix + "/generate", json.dumps(body), headers())
+        connection.request("POST", server.prefix + "/generate", text, headers())
         answer = connection.getresponse()
         if answer.status != 200:
             raise Failed(f"HTTP {answer.status}",

@@ -24,6 +24,7 @@ import harness  # noqa: E402
 import lines  # noqa: E402
 
 PACKAGE = os.path.join(harness.BUILD, "engine/client/python")
+sys.path.append(PACKAGE)
 PORT = 30000
 KEY = "served"  # for what only an administrator of the server may do
 LIMIT = 600  # seconds of clock() after which a server hangs
@@ -61,6 +62,7 @@ class Host:
     def __init__(self, site, i):
         self.site, self.i = site, i
         self.address = site.network.addresses[i]
+        self.url = f"http://{self.address}:{PORT}"
         self.namespace = os.path.join("/run/netns", site.network.names[i])
         self.folder = os.path.join(site.folder.name, str(i))
         os.mkdir(self.folder, mode=0o700)

@@ -7,6 +7,7 @@ An answer is compared by all of its tokens and the log-probability of each, bit 
 77: PyPI does not answer or lacks a package, or this user may make no network namespaces.
 """
 
+import argparse
 import json
 import os
 import random
@@ -21,6 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import servers  # noqa: E402
 from servers import environment, harness, lines  # noqa: E402
+from peercache.bench import dialogues  # noqa: E402
 
 SEED = int(os.environ.get("SEED", "1"))
 SGLANG = ""  # folders for PYTHONPATH
@@ -316,6 +318,48 @@ class Core(Served):
             self.detach(self.there)
             self.attach(self.there)
         self.assert_from_storage(self.there, prompt, want)
+
+    def measured(self, name, host, *more):
+        """Runs peercache-bench served with the URL of a host; returns its report."""
+        path = os.path.join(self.disk.name, name)
+        done = harness.run(
+            ["ip", "netns", "exec", self.site.network.names[self.here.i],
+             harness.program("tools/peercache-bench"), "served", "--url", host.url, *more,
+             "--settle", "0", "--json", path, "--out-dir", self.disk.name, "--tag", name],
+            300, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_the_benchmark_measures_hits_by_source_and_time_to_first_token(self):
+        """Prompts, and what a turn adds to them, are long enough for SGLang to fetch them."""
+        words = ["--users", "1", "--turns", "2", "--prompt-max", "1600"]
+        given = argparse.Namespace(users=1, turns=2, prompt_max=1600, vocabulary=1024)
+        for given.seed in range(SEED * 10000, (SEED + 1) * 10000):
+            made = dialogues.made(given)
+            if all(len(d) == 2 and len(d[0]) > 320 and len(d[1]) - len(d[0]) > 320 for d in made):
+                break
+        words += ["--seed", str(given.seed)]
+        pages = sum(len(d[-1]) // PAGE for d in made)
+        before = self.stored()
+        filled = self.measured("filled", self.here, *words)
+        self.assertEqual((filled["notes"], filled["failed"]), ([], ""))
+        self.assertEqual([row["turn"] for row in filled["rows"]], 2 * [1, 2, "all"])
+        self.assertTrue(all(0 < row["ttft_p50_ms"] <= row["ttft_p99_ms"] for row in filled["rows"]))
+        self.wait_stored(before + pages)
+        for _ in range(5):
+            self.there.flush()
+            before = self.unanswered(self.there)
+            read = self.measured("read", self.there, *words)
+            first = read["rows"][2]
+            whole = sum((len(prompt) - 1) // PAGE * PAGE for d in made for prompt in d)
+            if first["hit_tokens"] == whole or self.unanswered(self.there) == before:
+                break
+        self.assertEqual(first["hit_tokens"], whole, read["rows"])
+        self.assertGreater(first["storage_tokens"], 0)
+        self.assertEqual(first["storage_tokens"] + first["device_tokens"] + first["host_tokens"],
+                         whole)
+        self.assertIn("the servers had these prompts already", read["notes"][0])
 
     def test_requests_are_answered_while_an_engine_is_killed_and_restarted(self):
         prompts, wanted = self.prepared()

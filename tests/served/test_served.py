@@ -462,16 +462,22 @@ class Operations(Served):
         self.detach(self.there)
         self.attach(self.there, module_path="hanging", class_name="HangingStore",
                     prefetch_timeout_base=0.5, prefetch_timeout_per_ki_token=0.25)
-        with open(self.there.socket + HANGS, "wb"):
-            start, begun = time.monotonic(), harness.clock()
-            got = self.there.generate(prompt)
-            took, most = time.monotonic() - start, harness.clock() - begun
-        os.unlink(self.there.socket + HANGS)
-        self.assert_same(got, want)
-        self.assertEqual(got.storage, 0)
-        self.assertGreaterEqual(took, 1.5)
-        self.assertLess(most, lines.PATIENCE["prefetch_timeout_base"])
-        self.wait_hits(prompt, want)
+        try:
+            with open(self.there.socket + HANGS, "wb"):
+                start, begun = time.monotonic(), harness.clock()
+            try:
+                got = self.there.generate(prompt)
+                took, most = time.monotonic() - start, harness.clock() - begun
+            finally:
+                os.unlink(self.there.socket + HANGS)
+            self.assert_same(got, want)
+            self.assertEqual(got.storage, 0)
+            self.assertGreaterEqual(took, 1.5)
+            self.assertLess(most, lines.PATIENCE["prefetch_timeout_base"])
+            self.wait_hits(prompt, want)
+        finally:
+            self.detach(self.there)
+            self.attach(self.there)
 
     def test_clear_after_a_weight_update_leaves_no_page_of_the_old_weights(self):
         prompt = self.prompt()

@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -394,10 +395,25 @@ static int session_connect_to(const char *path)
 }
 
 /*
+ * Whether the engine that listened when this connection was made has ended: a keeper or systemd
+ * holds the socket for the next one. Also true of a process in another PID namespace, which cannot
+ * be seen: it restarts more often than it is stopped.
+ */
+static bool session_listener_ended(const struct client_session *s)
+{
+	struct ucred peer = {.pid = 0};
+	socklen_t bytes = sizeof(peer);
+
+	if (getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
+		return false;
+	return peer.pid <= 0 || (kill(peer.pid, 0) < 0 && errno == ESRCH);
+}
+
+/*
  * Sends HELLO with this process's pidfd. The engine grants credits only to a process whose end it
  * can observe.
  */
-static int session_hello(struct client_session *s, struct session_call *call)
+static int session_hello(struct client_session *s, const char *path, struct session_call *call)
 {
 	int rc;
 
@@ -405,6 +421,10 @@ static int session_hello(struct client_session *s, struct session_call *call)
 	rc = session_ask(s, call);
 	if (call->send_fd >= 0)
 		close(call->send_fd);
+	if (rc == -ETIMEDOUT && session_listener_ended(s))
+		return error_set(-EINPROGRESS,
+			"the engine at %s has ended, and the next one did not answer within %u s: its service manager restarts it; try again, or read its log",
+			path, HELLO_TIMEOUT_MS / 1000);
 	return rc;
 }
 
@@ -423,7 +443,7 @@ int session_open(const char *path, int fd, struct client_session **ret_session)
 	s->users = 1;
 	for (unsigned r = 0; r < RAILS_MAX; r++)
 		s->rail[r].kick = -1;
-	rc = session_hello(s, &call);
+	rc = session_hello(s, path, &call);
 	if (rc)
 		goto fail;
 	rc = session_map_all(s, &call);

@@ -54,7 +54,10 @@ struct client_session {
 
 /* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */
 int session_connect(const char *path);
-/* Sends HELLO on `fd` and waits at most 5 s. Takes ownership of `fd`, also on failure. */
+/*
+ * Sends HELLO on `fd` and waits at most 5 s. Takes ownership of `fd`, also on failure.
+ * -EINPROGRESS: the engine restarts.
+ */
 int session_open(const char *path, int fd, struct client_session **ret_session);
 void session_free(struct client_session *session);
 int session_ask(struct client_session *session, struct session_call *call);

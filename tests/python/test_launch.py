@@ -9,6 +9,7 @@ import multiprocessing
 import multiprocessing.pool
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -281,6 +282,65 @@ class Launch(Engines):
             PeerCacheStore(config((0, 5, 18), {"engine_socket": self.socket,
                                                "engine_start": False}), {})
         self.gone()
+
+
+LISTEN = "import socket; socket.socket(fileno=0).listen(16)"
+
+
+class Restarting(Engines):
+    """The test plays systemd: it holds the socket of an engine that has ended."""
+
+    def setUp(self):
+        super().setUp()
+        os.mkdir(os.path.dirname(self.socket))
+        self.held = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(self.held.close)
+        self.held.bind(self.socket)
+        subprocess.run([sys.executable, "-c", LISTEN], stdin=self.held, check=True)
+
+    def start_next(self):
+        command = [harness.program("engine/peercache-engine")]
+        for name, value in {**SETTINGS, "engine.socket": self.socket, "metrics.port": 0,
+                            "engine.pool_bytes": "64MiB",
+                            "cluster.port": harness.cluster.free_port()}.items():
+            command += ["--set", f"{name}={value}"]
+        engine = subprocess.Popen(
+            ["sh", "-c", 'LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&0 </dev/null', "sh", *command],
+            stdin=self.held, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(engine.wait)
+        self.addCleanup(engine.kill)
+
+    def opened(self, thread, **more):
+        """The result of a rank that attaches meanwhile, and when it has found that it waits."""
+        given = {"engine_socket": self.socket, "interface_v1": 1, **more}
+        with self.assertLogs("peercache", logging.WARNING) as logs:
+            coming = thread.apply_async(lambda: PeerCacheStore(config((0, 5, 18), given), {}))
+            harness.wait_for(lambda: coming.ready() or any("is being restarted" in line
+                                                           for line in logs.output),
+                             60, "the store waits")
+        return coming
+
+    def test_ranks_wait_for_the_engine_that_systemd_starts_again(self):
+        with multiprocessing.pool.ThreadPool(2) as thread:
+            ranks = [self.opened(thread, engine_start=start) for start in (True, False)]
+            self.assertEqual([rank.ready() for rank in ranks], [False, False])
+            self.start_next()
+            for rank in ranks:
+                rank.get(60 * harness.SLOW).close()
+
+    def test_the_wait_ends_with_the_reason(self):
+        with multiprocessing.pool.ThreadPool(1) as thread, \
+                mock.patch.object(launch, "START_SECONDS", 6):
+            with self.assertRaisesRegex(OSError, "restarts it.*read its log"):
+                self.opened(thread).get(60 * harness.SLOW)
+
+    def test_a_socket_that_is_given_up_ends_the_wait(self):
+        with multiprocessing.pool.ThreadPool(1) as thread:
+            rank = self.opened(thread, engine_start=False)
+            self.held.close()
+            os.unlink(self.socket)
+            with self.assertRaises((FileNotFoundError, ConnectionError)):
+                rank.get(60 * harness.SLOW)
 
 
 class Failing(Engines):

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Unix socket of clients. Either a keeper or systemd passed it to the engine: it listens all
- * the time, and a client that connects before the engine can answer waits. Or the engine binds it,
- * before it allocates its memory, so that an error in engine.socket is found at once; then it
- * listens only when the engine can answer, and a client that connects earlier is refused and tries
- * again. Under systemd it then stores the socket, which is passed to the next engine.
+ * the time, and a client that connects before the engine can answer waits. SO_PEERCRED tells it
+ * that the engine before has ended, until client_socket_answer() has made it this process. Or the
+ * engine binds it, before it allocates its memory, so that an error in engine.socket is found at
+ * once; then it listens only when the engine can answer, and a client that connects earlier is
+ * refused and tries again. Under systemd it then stores the socket, which is passed to the next
+ * engine.
  *
  * <engine.socket>.pid contains the engine's process id. The engine locks it before the bind and
  * until it has ended, so that two engines never share a path, even while one of them starts. The
@@ -203,6 +205,15 @@ int client_socket_open(struct control *control)
 	return 0;
 }
 
+static int socket_listen(const struct client_socket *s)
+{
+	int rc = listen(s->file.fd, SOCKET_BACKLOG) == 0 ? 0 : -errno;
+
+	if (rc < 0)
+		log_error("clients: cannot listen on %s: %s", s->file.path, strerror(-rc));
+	return rc;
+}
+
 int client_socket_listen(struct control *control)
 {
 	struct client_socket *s = control->client_socket;
@@ -213,21 +224,22 @@ int client_socket_listen(struct control *control)
 		if (!s->keeper_ended || event_add(s->keeper_ended, NULL) < 0)
 			return -ENOMEM;
 	}
-	/*
-	 * A passed socket listens already. This call makes SO_PEERCRED of clients name this
-	 * process.
-	 */
-	if (listen(s->file.fd, SOCKET_BACKLOG) == 0) {
-		if (!s->passed && service_stores()) {
-			/* clients that come while the engine restarts wait in its backlog */
-			service_store(SERVICE_LISTENER_NAME, s->file.fd);
-			s->passed = true;
-		}
-		return s->file.fd;
+	if (s->passed)
+		return s->file.fd; /* it listens already */
+	rc = socket_listen(s);
+	if (rc < 0)
+		return rc;
+	if (service_stores()) {
+		/* clients that come while the engine restarts wait in its backlog */
+		service_store(SERVICE_LISTENER_NAME, s->file.fd);
+		s->passed = true;
 	}
-	rc = -errno;
-	log_error("clients: cannot listen on %s: %s", s->file.path, strerror(-rc));
-	return rc;
+	return s->file.fd;
+}
+
+int client_socket_answer(struct control *control)
+{
+	return socket_listen(control->client_socket);
 }
 
 void client_socket_remove(struct control *control)

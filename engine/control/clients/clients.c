@@ -782,6 +782,13 @@ static bool clients_pages_wait(const struct control *control)
 	return control->door_shut && index_count(control->index);
 }
 
+static int clients_accept_start(struct clients *clients)
+{
+	int rc = client_socket_answer(clients->control);
+
+	return rc < 0 || event_add(clients->accepts, NULL) == 0 ? rc : -ENOMEM;
+}
+
 int clients_open(struct control *control)
 {
 	struct clients *clients = calloc(1, sizeof(*clients));
@@ -817,12 +824,11 @@ int clients_open(struct control *control)
 		goto fail;
 	clients->accepts =
 		event_new(control->base, rc, EV_READ | EV_PERSIST, clients_on_accept, clients);
-	if (!clients->accepts || channels_open(clients) < 0 ||
-		(!clients_pages_wait(control) && event_add(clients->accepts, NULL) < 0)) {
-		rc = -ENOMEM;
-		goto fail;
-	}
-	return 0;
+	rc = clients->accepts ? channels_open(clients) : -ENOMEM;
+	if (rc == 0 && !clients_pages_wait(control))
+		rc = clients_accept_start(clients);
+	if (rc == 0)
+		return 0;
 fail:
 	clients_close(control);
 	return rc;
@@ -831,7 +837,7 @@ fail:
 void clients_accept(struct control *control)
 {
 	if (control->clients && control->clients->accepts)
-		(void)event_add(control->clients->accepts, NULL);
+		(void)clients_accept_start(control->clients);
 }
 
 /*

@@ -284,6 +284,12 @@ bool client_access_allows(const struct control *control, const struct client_acc
  */
 int client_socket_listen(struct control *control);
 /*
+ * From now on connections are accepted, and SO_PEERCRED of clients that connect names this process:
+ * one that gets no answer knows whether this engine hangs or is still to come. Returns 0; on
+ * failure logs and returns -errno.
+ */
+int client_socket_answer(struct control *control);
+/*
  * Closes the engine's socket and removes its file, so that no new client connects. May be called
  * twice.
  */

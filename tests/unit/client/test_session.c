@@ -12,6 +12,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void hook(fake_op_hook *on_op)
@@ -39,6 +42,56 @@ static void opening_without_an_engine_names_the_socket(void **state)
 	assert_non_null(strstr(pc_error(), "/nowhere/at.all"));
 	fake_die(&fake);
 	assert_int_equal(pc_open(&(struct pc_options){.socket = fake.path}, &other), -ENOENT);
+}
+
+/* Lets time pass until *over is 1. */
+static void *time_passes(void *over)
+{
+	while (!shm_load((uint32_t *)over)) {
+		rig_pass_ms(100);
+		usleep(1000);
+	}
+	return NULL;
+}
+
+/* pc_open() at a socket on which no process accepts. */
+static int open_unanswered(const char *path)
+{
+	struct pc *other = NULL;
+	uint32_t over = 0;
+	pthread_t thread;
+	int rc;
+
+	assert_int_equal(pthread_create(&thread, NULL, time_passes, &over), 0);
+	rc = pc_open(&(struct pc_options){.socket = path}, &other);
+	shm_store(&over, 1);
+	pthread_join(thread, NULL);
+	assert_null(other);
+	return rc;
+}
+
+static void an_engine_that_restarts_is_told_from_one_that_hangs(void **state)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), status;
+	pid_t child;
+
+	(void)state;
+	snprintf(address.sun_path, sizeof(address.sun_path), "%.90s.held", fake.path);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	child = fork();
+	if (child == 0)
+		_exit(listen(fd, 4) == 0 ? 0 : 1);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	/* its engine has ended; this process holds the socket, as a service manager does */
+	assert_int_equal(open_unanswered(address.sun_path), -EINPROGRESS);
+	assert_non_null(strstr(pc_error(), address.sun_path));
+	/* the next one listens, and does not answer */
+	assert_int_equal(listen(fd, 4), 0);
+	assert_int_equal(open_unanswered(address.sun_path), -ETIMEDOUT);
+	unlink(address.sun_path);
+	close(fd);
 }
 
 static void invalid_arguments_are_refused(void **state)
@@ -451,6 +504,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(opening_without_an_engine_names_the_socket),
+		RIG_TEST(an_engine_that_restarts_is_told_from_one_that_hangs),
 		RIG_TEST(invalid_arguments_are_refused),
 		RIG_TEST(the_report_is_the_engines_text),
 		RIG_TEST(a_channel_may_serve_another_name_space),

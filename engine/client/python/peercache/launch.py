@@ -11,6 +11,7 @@ A rank that waited while a start failed does not start an engine that would fail
 the same reason. So does a rank with the same settings within FAILED_SECONDS after that.
 """
 
+import errno
 import fcntl
 import json
 import logging
@@ -27,7 +28,7 @@ from peercache import Session
 from peercache.config import Config
 
 logger = logging.getLogger("peercache")
-START_SECONDS = 120.0  # time-out of a start; it is long because registering a large pool is slow
+START_SECONDS = 120.0  # time-out of a start or restart: a pause of systemd, and a large pool
 FAILED_SECONDS = 10.0  # time in which a failed start is not repeated
 LOG_BYTES = 2000       # bytes of the engine's log that an error quotes
 LOOK_SECONDS = 0.01    # time between two checks for the engine; an engine takes longer to restart
@@ -144,15 +145,15 @@ def session_arguments(config: Config) -> tuple[str, str, int]:
 def attach(config: Config) -> Optional[Session]:
     """A session with the engine of config.engine_socket; None if no engine serves there.
 
-    A keeper owns the socket while no engine runs: the connection waits, until the time-out of the
-    library. Raises OSErrors that a start of an engine would not cure, such as TimeoutError when an
-    engine without a keeper does not answer.
+    A keeper or systemd owns the socket while no engine runs: the connection waits, until the
+    time-out of the library, 5 s. Raises OSErrors that a start of an engine would not cure: without
+    a keeper, TimeoutError when an engine does not answer, BlockingIOError when it restarts.
     """
     try:
         return Session(*session_arguments(config))
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError):
         return None
-    except TimeoutError:
+    except (TimeoutError, BlockingIOError):
         if keeper_ended(config):
             raise
         return None
@@ -334,8 +335,10 @@ class Attachment:
     def __init__(self, config: Config) -> None:
         """Attaches, and starts an engine if none runs and config.engine_start is set.
 
-        Raises OSError if no engine can be reached or started, RuntimeError if the engine that was
-        started did not become ready. May block for START_SECONDS, or longer while other ranks try.
+        Waits for an engine that systemd or a keeper restarts, at most START_SECONDS, which is more
+        than the longest pause of the unit (30 s) and a start. Raises OSError if no engine can be
+        reached or started, RuntimeError if the engine that was started did not become ready. May
+        block for START_SECONDS, or longer while other ranks try.
         """
         self.clients: Optional[FileLock] = None
         self.session: Optional[Session] = None
@@ -347,6 +350,23 @@ class Attachment:
         warn_of_differences(config, self.session)
 
     def _open(self) -> None:
+        """Repeats _try() while the engine restarts. Other ranks have their turn in between."""
+        end = time.monotonic() + START_SECONDS
+        told = False
+        while True:
+            try:
+                self._try()
+                return
+            except BlockingIOError as error:
+                if error.errno != errno.EINPROGRESS or time.monotonic() > end:
+                    raise
+            if not told:
+                logger.warning("peercache: the engine at %s is being restarted: waiting for it, "
+                               "at most %.0f s; read its log", self.config.engine_socket,
+                               START_SECONDS)
+                told = True
+
+    def _try(self) -> None:
         """Sets `session`, and `clients` unless the engine is another user's. Raises as __init__."""
         config = self.config
         if not config.engine_start:

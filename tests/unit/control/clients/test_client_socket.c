@@ -23,6 +23,7 @@
 
 #include "config/log.h"
 #include "engine/control/clients/clients_inner.h"
+#include "engine/keeper/service.h"
 
 static char folder[64];
 static char logged[2048];
@@ -278,6 +279,56 @@ static void a_read_only_directory_is_reported(void **state)
 	assert_int_equal(in_child(read_only), 0);
 }
 
+/* The process that a client is told of. */
+static pid_t listener(void)
+{
+	struct sockaddr_un at = address();
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	struct ucred peer = {.pid = 0};
+	socklen_t bytes = sizeof(peer);
+
+	if (connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0)
+		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
+	close(fd);
+	return peer.pid;
+}
+
+/* The engine to which the socket of its parent was passed as descriptor 3. */
+static int passed(void)
+{
+	char pid[16];
+
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	setenv("LISTEN_PID", pid, 1);
+	setenv("LISTEN_FDS", "1", 1);
+	service_open();
+	if (client_socket_open(&one) < 0 || client_socket_listen(&one) < 0)
+		return 1;
+	if (listener() != getppid())
+		return 2;
+	if (client_socket_answer(&one) < 0 || listener() != getpid())
+		return 3;
+	client_socket_close(&one);
+	return 0;
+}
+
+static int passed_as_3(void)
+{
+	int fd = stranger();
+	int status;
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(dup2(fd, 3) == 3 ? passed() : 4);
+	return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 5;
+}
+
+static void a_passed_socket_is_the_engines_only_once_it_answers(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(passed_as_3), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -289,6 +340,7 @@ int main(void)
 		TEST(a_program_without_the_lock_keeps_its_socket_while_it_listens),
 		TEST(a_file_that_is_no_socket_is_not_replaced),
 		TEST(only_the_last_directory_is_created_and_that_is_logged),
+		TEST(a_passed_socket_is_the_engines_only_once_it_answers),
 		TEST(a_directory_without_permission_is_reported),
 		TEST(a_read_only_directory_is_reported),
 	};

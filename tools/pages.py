@@ -5,8 +5,8 @@ The pages for those who run engines, without the rest of the tree.
 
     tools/pages.py                one static site with search, build/site/html, made by MkDocs and
                                  its theme Material of PyPI as config/pages/mkdocs.yml says
-    tools/pages.py --stage DIR    only the Markdown files, as they are installed; a relative DIR is
-                                 below $MESON_INSTALL_DESTDIR_PREFIX, if that is set
+    tools/pages.py --stage DIR    only the files, as they are installed, whose places are printed;
+                                 a relative DIR is below $MESON_INSTALL_DESTDIR_PREFIX, if set
 
 FILES says which files these are, and their places there. Links between them are rewritten. A link
 to any other file of the tree becomes its text and the path of that file in the source tree.
@@ -78,6 +78,23 @@ def stage(folder):
         os.chmod(target, 0o644)
 
 
+def links(folder):
+    """(page, target, whether it is a file of the folder) of each link of the pages in a folder."""
+    for path in glob.glob(os.path.join(glob.escape(folder), "**", "*.md"), recursive=True):
+        with open(path, encoding="utf-8") as file:
+            targets = re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", file.read())
+        for target in targets:
+            at = os.path.normpath(os.path.join(os.path.dirname(path), target))
+            yield path, target, os.path.isfile(at) and at.startswith(folder)
+
+
+def lacks(folder, *without):
+    """What a folder with the installed files lacks: files but `without`, and targets of links."""
+    files = [place for place in places().values()
+             if place not in without and not os.path.isfile(os.path.join(folder, place))]
+    return files + [f"{target} of {path}" for path, target, there in links(folder) if not there]
+
+
 def run(*command):
     """Runs a command; its output is shown only if it fails, which ends this program."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -119,6 +136,7 @@ def main():
     options = parser.parse_args()
     if options.stage:
         stage(os.path.join(os.environ.get("MESON_INSTALL_DESTDIR_PREFIX", ""), options.stage))
+        print(*places().values(), sep="\n")
     else:
         make_site()
 

@@ -110,8 +110,7 @@ static const char help[] =
 	"Examples:\n"
 	"  $ peercache-bench suite --device-name mlx5_0 --concurrencies 1,2,4,8 --tag rdma\n"
 	"  $ peercache-bench served --url http://10.0.0.1:30000 --url http://10.0.0.2:30000\n"
-	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
-	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
+	"  $ peercache-bench get --sockets /tmp/a.sock,/tmp/b.sock --page-bytes 4KiB --batch 128\n"
 	"  $ peercache-bench exists --batch 128 --threads 2\n";
 
 /* Returns the id of page `index` of this run's working set. */

@@ -4,7 +4,9 @@
  * file parses the command line; the commands are in ctl_*.c. One thread, except for top.
  */
 #include <getopt.h>
+#include <limits.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/common.h"
 #include "tools/ctl.h"
@@ -94,7 +96,38 @@ static const char help[] =
 	"  $ peercachectl --namespace llama-70b/bf16 --json explain 0af3...\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
 	"  $ peercachectl clear --cluster --namespace 'pc2|model=llama-70b|tag='\n"
-	"  $ peercachectl --socket /run/b.sock get greeting\n";
+	"  $ peercachectl --socket /run/b.sock get greeting\n\n"
+	"Files:\n"
+	"  %s/\n"
+	"    pages/     getting-started.md, deployment.md, operations.md, troubleshooting.md, ...\n"
+	"    examples/  settings files, alerts, and RUNBOOK.md for them\n"
+	"    SETTINGS.md, METRICS.md, SGLANG.md\n";
+
+/*
+ * Folders from that of the program, bin, to the one that has share: PREFIX/bin, or
+ * PREFIX/lib/python3.N/site-packages/peercache/bin of a wheel.
+ */
+#define FOLDERS_UP_MAX 6
+#define DOC_FOLDER "share/doc/peercache-engine"
+
+static void print_help(void)
+{
+	char path[PATH_MAX + sizeof("/" DOC_FOLDER "/pages")];
+	ssize_t bytes = readlink("/proc/self/exe", path, PATH_MAX);
+
+	for (unsigned up = 0; bytes > 0 && up <= FOLDERS_UP_MAX; up++) {
+		char *end = memrchr(path, '/', (size_t)bytes);
+
+		bytes = end ? end - path : 0;
+		strcpy(path + bytes, "/" DOC_FOLDER "/pages");
+		if (access(path, F_OK) == 0) {
+			path[(size_t)bytes + strlen("/" DOC_FOLDER)] = '\0';
+			printf(help, path);
+			return;
+		}
+	}
+	printf(help, "PREFIX/" DOC_FOLDER); /* a program of a build folder, as for its man page */
+}
 
 _Noreturn static void refuse(const char *verb)
 {
@@ -222,7 +255,7 @@ int main(int argc, char **argv)
 			break;
 		case 'r': ctl.root = optarg; break;
 		case 'u': ctl.user = optarg; break;
-		case 'h': fputs(help, stdout); return 0;
+		case 'h': print_help(); return 0;
 		case 'V': print_version(); return 0;
 		default: die("see --help");
 		}

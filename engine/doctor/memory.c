@@ -306,7 +306,7 @@ void check_limits(struct doctor *d)
 	snprintf(path, sizeof(path), "/proc/%s/limits", d->process);
 	if (d->nics)
 		limit_examine(d, path, "Max locked memory", (huge + small) * d->nics,
-			"LimitMEMLOCK=infinity in the engine's systemd unit; for shells: setup-host --apply --persist and a new login");
+			"LimitMEMLOCK=infinity in the engine's systemd unit; for shells: peercache-setup-host --apply --persist and a new login");
 	limit_examine(d, path, "Max open files", FILES_WANTED,
 		"LimitNOFILE=65536 in the engine's systemd unit, or ulimit -n 65536");
 	limit_examine(d, path, "Max processes", TASKS_WANTED,

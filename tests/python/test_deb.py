@@ -18,8 +18,10 @@ import subprocess
 import sys
 import time
 
-from bare import (HERE, LIMIT, SLOW, Groups, expect, harness, main, packages_make, run,
+from bare import (HERE, LIMIT, SLOW, TREE, Groups, expect, harness, main, packages_make, run,
                   run_outside, wait_for)
+sys.path.insert(0, os.path.join(TREE, "tools"))
+import pages  # noqa: E402
 
 GROUPS = "tree"  # systemd makes more below its own
 UNIT = "peercache-engine.service"
@@ -156,6 +158,14 @@ def service_starts(first, second):
     expect("peercache-verbs.so" in first.run("dpkg", "-L", "peercache-engine-verbs"), "no module")
 
 
+def documents_are_installed(host):
+    """LICENSE is Debian's copyright file, which names the licence."""
+    doc = "/usr/share/doc/peercache-engine"
+    expect(f"\n  {doc}/\n" in host.run("peercachectl", "--help"), f"--help names no {doc}")
+    lacks = pages.lacks(f"/proc/{host.first}/root{doc}", "LICENSE")
+    expect(not lacks, f"{doc} lacks {lacks}")
+
+
 def pages_are_shared(first, second):
     first.pages("set", PAGES)
     wait_for(lambda: second.pages("read", PAGES)["hits"] == PAGES, 60, "the second host reads all")
@@ -214,6 +224,7 @@ def scenario(hosts):
     files, accounts = hosts[0].files(), hosts[0].accounts()
     for host, packages in zip(hosts, (ALL, LESS)):
         host.install("debs1", packages)
+    documents_are_installed(hosts[0])
     service_starts(*hosts)
     pages_are_shared(*hosts)
     upgrade_loses_nothing(*hosts)

@@ -14,6 +14,9 @@ import tempfile
 import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import pages  # noqa: E402
+
 BUILD_NEEDS = ["meson-python>=0.16", "meson>=1.0", "ninja", "wheel"]
 # Makes a store as SGLang does, with PeerCache 0.8.2's extra config. No engine runs, and the config
 # does not name the engine's program.
@@ -67,15 +70,19 @@ if subprocess.run([os.path.join(sys.prefix, "bin", "peercache-setup-host"), "--h
                   capture_output=True).returncode:
     print("peercache-setup-host does not run")
 package = os.path.dirname(importlib.util.find_spec("peercache").origin)
-examples = sys.prefix + "/share/doc/peercache-engine/examples"
-for path in (package + "/bin/peercache-verbs.so", examples + "/soft-two-nodes.conf"):
-    if not os.path.exists(path):
-        print(path, "is missing")
+if not os.path.exists(package + "/bin/peercache-verbs.so"):
+    print("peercache-verbs.so is missing")
+said = subprocess.run([os.path.join(sys.prefix, "bin", "peercachectl"), "--help"],
+                      capture_output=True, text=True).stdout
+if f"\\n  {os.path.realpath(sys.prefix)}/share/doc/peercache-engine/\\n" not in said:
+    print("peercachectl --help does not name the folder of the pages:", said)
 """
 
 
 def check_content(python):
-    return run(python, "-c", CONTENT)[1]
+    wrong = run(python, "-c", CONTENT)[1]
+    doc = os.path.dirname(os.path.dirname(python)) + "/share/doc/peercache-engine"
+    return wrong + "".join(f"{doc}: no {path}\n" for path in pages.lacks(doc))
 
 
 def check_replacing(pip, python, folder):
@@ -113,7 +120,6 @@ def run(*command, **options):
 
 
 def free_port():
-    sys.path.insert(0, os.path.join(ROOT, "tools"))
     import cluster
     return cluster.free_port()
 

@@ -48,6 +48,7 @@ def lines():
         if not line.startswith("    "):
             break
         block.append(line[4:])
+    block.insert(1, "test -f \"$(peercachectl --help | sed -n 's,^  /,/,p')pages/deployment.md\"")
     return "\n".join(block) + "\n"
 
 

@@ -556,7 +556,7 @@ static bool hello_check_values(
 /* ---- whether the map has room ---------------------------------------------------------------- */
 
 /* Names can be invented: engines that find no room share one refusal. */
-#define NO_ROOM "the cluster has %d engines already, NODES_MAX of config/limits.h"
+#define NO_ROOM "the cluster has %d engines already, which is the limit"
 #define NO_ROOM_SHARED placement_hash("no room")
 
 static bool map_has_room(const struct control *control, const Pc__Member *m)

@@ -23,6 +23,8 @@ unsigned ports_rails(const struct settings *s, unsigned *ret_soft)
 	unsigned rails = 0;
 
 	*ret_soft = 0;
+	if (settings_seed_only(s))
+		return 0;
 	for (; *at; at += strspn(at, ", \t")) {
 		*ret_soft += strncmp(at, "soft", 4) == 0;
 		rails++;

@@ -371,6 +371,11 @@ static int ports_check(const struct settings *s, char *err, size_t err_bytes)
 	return 0;
 }
 
+bool settings_seed_only(const struct settings *s)
+{
+	return strcmp(s->rail_devices, "none") == 0;
+}
+
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
 	bool name_is_word = is_word(s->engine_name);
@@ -410,6 +415,12 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 		snprintf(err, err_bytes,
 			"disk.bytes and disk.segment_bytes make %llu segments in %u path(s), and an engine has at most %u; raise disk.segment_bytes or lower disk.bytes",
 			(unsigned long long)segments, paths, DISK_SEGMENTS_MAX);
+		return -EINVAL;
+	}
+	if (segments && settings_seed_only(s)) {
+		snprintf(err, err_bytes,
+			"disk.paths = %.200s: an engine with rail.devices = none keeps no pages; remove disk.paths, or name a NIC or soft in rail.devices",
+			s->disk_paths);
 		return -EINVAL;
 	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {

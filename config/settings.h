@@ -92,6 +92,9 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
  */
 int settings_check(const struct settings *s, char *err, size_t err_bytes);
 
+/* True with rail.devices = none: the engine has no rails and no pages. */
+bool settings_seed_only(const struct settings *s);
+
 /* True if the file or --set has set it; false for a default and for an unknown setting. */
 bool settings_given(const struct settings *s, const char *section, const char *key);
 

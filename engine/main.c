@@ -225,8 +225,13 @@ static void tell_ready(const struct control *control, const struct arguments *ar
 	const struct settings *s = control->settings;
 	char line[2 * NAME_BYTES_MAX + 160];
 
-	snprintf(line, sizeof(line), "ready: %s, %u rail%s, clients at %s", control->name,
-		control->rails, control->rails == 1 ? "" : "s", s->engine_socket);
+	if (control->rails)
+		snprintf(line, sizeof(line), "ready: %s, %u rail%s, clients at %s", control->name,
+			control->rails, control->rails == 1 ? "" : "s", s->engine_socket);
+	else
+		snprintf(line, sizeof(line),
+			"ready: %s, a seed only (rail.devices = none), peercachectl at %s",
+			control->name, s->engine_socket);
 	if (s->log_format == LOG_JSON)
 		log_info("%s", line);
 	else

@@ -87,6 +87,10 @@ static int find_devices(struct plan_work *w)
 	/* one byte more than a device name may have, so that a longer name is seen and refused */
 	char device[NAME_BYTES_MAX + 1];
 
+	if (settings_seed_only(w->s)) {
+		plan->rail[0].numa_node = -1; /* where its other memory belongs */
+		return 0;
+	}
 	while (next_item(&list, device, sizeof(device))) {
 		struct plan_rail *rail = &plan->rail[plan->rails];
 		const struct topology_device *nic = topology_device(w->t, device);
@@ -455,7 +459,7 @@ int plan_make(const struct topology *topology, const struct settings *settings, 
 		rc = take_named_rail_cores(&w);
 	if (rc == 0 && control_named)
 		rc = take_control_core(&w, true);
-	if (rc == 0 && !rails_named)
+	if (rc == 0 && !rails_named && plan.rails)
 		take_rail_cores(&w);
 	if (rc == 0 && !control_named)
 		rc = take_control_core(&w, false);

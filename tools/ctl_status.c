@@ -149,9 +149,10 @@ static void print_member(json_object *member, const char *state)
 		strcpy(age, " for ");
 		text_duration((uint64_t)json_number(member, "state_ms"), age + 5, sizeof(age) - 5);
 	}
-	printf("  %-24s %s %s%s%s%s%s\n", name,
+	printf("  %-24s %s %s%s%s%s%s%s\n", name,
 		address_text(address, (unsigned)json_number(member, "port"), place), state, age,
 		software[0] ? ", version " : "", software,
+		json_get(member, "rails") && !json_number(member, "rails") ? ", a seed only" : "",
 		json_object_get_boolean(json_get(member, "self")) ? ", this engine" : "");
 }
 

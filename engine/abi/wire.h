@@ -8,6 +8,6 @@
 #ifndef ABI_WIRE_H
 #define ABI_WIRE_H
 
-#define WIRE_VERSION 11u
+#define WIRE_VERSION 12u
 
 #endif

@@ -341,8 +341,8 @@ static int session_map_all(struct client_session *s, struct session_call *call)
 {
 	const struct status_segment *status;
 
-	if (call->a < 1 || call->a > RAILS_MAX || call->fds < 3 + 3 * call->a ||
-		call->fds > 3 + 3 * call->a + 1)
+	/* 0 rails: a seed only, of which a report can be requested; it opens no channel */
+	if (call->a > RAILS_MAX || call->fds < 3 + 3 * call->a || call->fds > 3 + 3 * call->a + 1)
 		return -EPROTO;
 	s->rails = (uint32_t)call->a;
 	if (call->fds > 3 + 3 * s->rails) {

@@ -116,14 +116,15 @@ int memory_pools_open(struct control *control)
 		if (pool_page_bytes_max(pool) < largest)
 			largest = pool_page_bytes_max(pool);
 	}
-	control->status->page_bytes_max = largest;
+	control->status->page_bytes_max = control->rails ? largest : 0;
 	return 0;
 }
 
 int memory_shard_open(struct control *control)
 {
 	int rc = warm_shard_open(control, shard_entries(control->settings, control->rails),
-		control->plan.rail[0].numa_node, control->settings->engine_huge_pages);
+		control->plan.rail[0].numa_node,
+		control->rails && control->settings->engine_huge_pages);
 
 	if (rc < 0) {
 		log_error("directory shard: %s; lower engine.directory_entries", strerror(-rc));
@@ -270,9 +271,12 @@ void memory_unexport(struct control *control)
 
 int memory_export(struct control *control)
 {
-	struct registration *r = calloc(1, sizeof(*r));
+	struct registration *r;
 	int rc;
 
+	if (!control->rails)
+		return 0; /* no engine READs its memory */
+	r = calloc(1, sizeof(*r));
 	if (!r)
 		return -ENOMEM;
 	rc = works_open(control->base,
@@ -296,8 +300,11 @@ int memory_export(struct control *control)
 int memory_export_wait(struct control *control)
 {
 	struct registration *r = control->registration;
-	uint64_t took_ns = net_now() - r->began_ns;
+	uint64_t took_ns;
 
+	if (!r)
+		return 0;
+	took_ns = net_now() - r->began_ns;
 	if (works_wait(r->works, took_ns < EXPORT_WAIT_NS ? EXPORT_WAIT_NS - took_ns : 0)) {
 		works_turn(r->works);
 		return control->failed;

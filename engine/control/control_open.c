@@ -234,8 +234,10 @@ static int control_devices_open(struct control *control)
 			return rc;
 		}
 	}
-	model_warn(control);
-	rdma_tell(control);
+	if (control->rails) {
+		model_warn(control);
+		rdma_tell(control);
+	}
 	return 0;
 }
 
@@ -279,7 +281,7 @@ static bool lease_choose(const struct settings *s)
 static int control_rails_open(struct control *control)
 {
 	const struct settings *s = control->settings;
-	bool lease = lease_choose(s);
+	bool lease = control->rails && lease_choose(s);
 
 	for (unsigned i = 0; i < control->rails; i++) {
 		const struct rail_options options = {.index = i,
@@ -455,7 +457,7 @@ static struct control *control_new(const struct settings *settings, const struct
 	struct engine *engine = calloc(1, sizeof(*engine));
 	struct control *control;
 
-	if (!engine || plan->rails == 0 || plan->rails > RAILS_MAX) {
+	if (!engine || plan->rails > RAILS_MAX) {
 		free(engine);
 		return NULL;
 	}

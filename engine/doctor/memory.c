@@ -49,6 +49,8 @@ void check_plan(struct doctor *d)
 		found(d, DOCTOR_FOUND, "rail.cores",
 			"peercache-engine --plan; free cores near the NICs, or name cores in rail.cores",
 			"%s", d->plan.note);
+	else if (!d->plan.rails)
+		found(d, DOCTOR_OK, "rail.devices", NULL, "none: a seed only, without pages");
 	else
 		found(d, DOCTOR_OK, "rail.devices", NULL, "%u rails on %u poll cores%s%s",
 			d->plan.rails, d->plan.poll_cores, d->plan.note[0] ? "; " : "",

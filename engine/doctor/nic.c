@@ -40,7 +40,7 @@ static bool nic_next(const struct doctor *d, const char **list, struct nic *ret)
 			return false;
 		snprintf(ret->name, sizeof(ret->name), "%.*s", (int)length, *list);
 		*list += length;
-		if (!strncmp(ret->name, "soft", 4))
+		if (!strncmp(ret->name, "soft", 4) || !strcmp(ret->name, "none"))
 			continue;
 		snprintf(ret->port, sizeof(ret->port), IB "/%s/ports/1", ret->name);
 		snprintf(path, sizeof(path), "%s/link_layer", ret->port);
@@ -108,8 +108,10 @@ void check_software_nic(struct doctor *d)
 			"without sysfs it is not known which NICs this host has");
 	} else if (d->soft) {
 		found(d, DOCTOR_OK, "rail.devices", NULL, "this host has no RDMA NIC");
-	} else {
+	} else if (d->nics) {
 		found(d, DOCTOR_OK, "rail.devices", NULL, "RDMA NICs are used");
+	} else {
+		found(d, DOCTOR_NONE, "rail.devices", NULL, "a seed only has no rails");
 	}
 	if (d->soft && d->s->soft_link == LINK_SHM && d->s->cluster_seeds[0] &&
 		strcmp(d->s->cluster_address, "localhost") &&

@@ -8,10 +8,9 @@ import struct
 import threading
 import time
 
-WIRE = 11  # WIRE_VERSION of engine/abi/wire.h
+WIRE = 12  # WIRE_VERSION of engine/abi/wire.h
 # engine/control/members/agreed.def with the values of a cluster that tests start
 AGREED = ["cluster.id = default", "cluster.replicas = 2",
-          "links of rails (rail.devices, soft.link) = soft over shm",
           "placement of keys = rendezvous-fnv1a-murmur3-cubic24", "slots of the directory = 65536",
           "owners of slots = 256", "hash of page keys = xxh3-128", "bytes of a page unit = 4096"]
 
@@ -32,15 +31,16 @@ def version():
 
 
 def agreement():
-    """The fields agreed_hash and shm of a Hello to engines of this host and user."""
+    """The fields agreed_hash and links of a Hello to engines of this host and user."""
     with open("/proc/sys/kernel/random/boot_id", "rb") as file:
         boot = file.read()
     net = os.stat("/proc/self/ns/net")
     agreed = 0
     for text in AGREED:
         agreed = text_hash(agreed, text.encode())
-    shm = text_hash(0, boot + f" {net.st_dev} {net.st_ino} {os.geteuid()}".encode())
-    return b"\x31" + struct.pack("<Q", agreed) + b"\xc9\x01" + struct.pack("<Q", shm)
+    reach = text_hash(0, boot + f" {net.st_dev} {net.st_ino} {os.geteuid()}".encode())
+    links = text_hash(reach, b"soft over shm")
+    return b"\x31" + struct.pack("<Q", agreed) + b"\xc9\x01" + struct.pack("<Q", links)
 
 
 def bucket_bits(engines):

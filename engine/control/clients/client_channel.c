@@ -340,7 +340,14 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 void channel_open_request(struct session *s)
 {
 	char text[sizeof(((struct attach_reply *)0)->text)];
-	int rc = channel_open(s, text, sizeof(text));
+	int rc;
+
+	if (!s->control->rails) {
+		session_fail(s, -EOPNOTSUPP,
+			"this engine is a seed only (rail.devices = none) and keeps no pages; attach to another engine of this host, or name a NIC or soft in rail.devices");
+		return;
+	}
+	rc = channel_open(s, text, sizeof(text));
 
 	if (rc < 0)
 		session_fail(s, rc, text);

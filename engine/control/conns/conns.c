@@ -523,7 +523,7 @@ void conns_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_
 		 * already.
 		 */
 		return;
-	if (!to || to->self || to->peer != peer || there || control->stopping ||
+	if (!to || to->self || to->peer != peer || !to->rails || there || control->stopping ||
 		rail_out(control, rail) || conn_health_of(control, rail, peer, ref)->out ||
 		net_now() < conn_health_of(control, rail, peer, ref)->until_ns) {
 		conn_refuse(control, rail, peer, ref);
@@ -745,7 +745,7 @@ int conns_open(struct control *control)
 	control->conns = conns;
 	rc = works_open(control->base,
 		&(struct works_options){.name = "pc-connections",
-			.queues = 2 * control->rails,
+			.queues = control->rails ? 2 * control->rails : 1,
 			.threads = CONN_CALLS,
 			.limit_s = CONN_CALL_S},
 		&conns->works);

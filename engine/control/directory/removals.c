@@ -115,7 +115,7 @@ static void removals_absent_count(struct removals *r, uint64_t now_ns)
 	r->absent = 0;
 	while ((name = name_after(r, name)))
 		/* it may have left after `now_ns`, in the same turn */
-		r->absent += name->left_ns &&
+		r->absent += name->left_ns && !name->bare &&
 			     (int64_t)(now_ns - name->left_ns) < (int64_t)REMOVALS_ABSENT_NS;
 }
 
@@ -382,6 +382,7 @@ void removals_member_up(struct control *control, const struct member *member)
 	name->behind = 0; /* its Hello begins a telling */
 	name->limit = TOLD_ALL;
 	name->ref = member->record.ref;
+	name->bare = member->record.rails == 0;
 	removals_absent_count(r, net_now());
 }
 
@@ -412,6 +413,7 @@ void removals_member_left(struct control *control, const struct member *member)
 	if (name->at == REMOVALS_PRESENT)
 		name->at = r->log->head;
 	name->left_ns = now_ns;
+	name->bare = member->record.rails == 0;
 	removals_absent_count(r, now_ns);
 }
 

@@ -186,7 +186,7 @@ static bool gossip_text_fits(const char *text)
 bool member_fits(const Pc__Member *m)
 {
 	return m && gossip_text_fits(m->name) && gossip_text_fits(m->address) && m->port >= 1 &&
-	       m->port <= 65535 && m->rails >= 1 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
+	       m->port <= 65535 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
 	       (uint32_t)m->incarnation != 0;
 }
 

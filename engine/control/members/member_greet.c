@@ -75,7 +75,6 @@ static uint64_t agreed_shm_reach(void)
 	char boot[64] = "", text[160];
 	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
 	struct stat net = {0};
-	uint64_t hash;
 
 	if (file && !fgets(boot, sizeof(boot), file))
 		boot[0] = '\0';
@@ -84,8 +83,13 @@ static uint64_t agreed_shm_reach(void)
 	(void)stat("/proc/self/ns/net", &net);
 	snprintf(text, sizeof(text), "%s %llu %llu %u", boot, (unsigned long long)net.st_dev,
 		(unsigned long long)net.st_ino, (unsigned)geteuid());
-	hash = agreed_text_hash(0, text);
-	return hash ? hash : 1;
+	return agreed_text_hash(0, text);
+}
+
+static void agreed_links_set(struct agreed *agreed, const char *links)
+{
+	snprintf(agreed->text[AGREED_LINKS], AGREED_BYTES_MAX,
+		"links of rails (rail.devices, soft.link) = %s", links);
 }
 
 void member_agree_open(struct control *control)
@@ -95,16 +99,17 @@ void member_agree_open(struct control *control)
 	struct agreed *agreed = &control->members->agreed;
 	unsigned n = 0;
 
-	agreed->shm = strstr(links, "shm") ? agreed_shm_reach() : 0;
-
 #define AGREED(name, format, value)                                                                \
 	snprintf(agreed->text[n++], AGREED_BYTES_MAX, "%s = " format, name, value);
 #include "engine/control/members/agreed.def"
 #undef AGREED
+	agreed_links_set(agreed, links);
+	agreed->links = agreed_text_hash(strstr(links, "shm") ? agreed_shm_reach() : 0, links);
 	agreed->hash = 0;
-	for (unsigned i = 0; i < n; i++) {
+	for (unsigned i = 0; i < AGREED_TEXTS; i++) {
 		agreed->at[i] = agreed->text[i];
-		agreed->hash = agreed_text_hash(agreed->hash, agreed->text[i]);
+		if (i != AGREED_LINKS)
+			agreed->hash = agreed_text_hash(agreed->hash, agreed->text[i]);
 	}
 }
 
@@ -114,8 +119,8 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 
 	hello->version = WIRE_VERSION;
 	hello->agreed_hash = agreed->hash;
-	hello->shm = agreed->shm;
-	hello->n_agreed = AGREED_COUNT;
+	hello->links = agreed->links;
+	hello->n_agreed = AGREED_TEXTS;
 	hello->agreed = agreed->at;
 }
 
@@ -400,6 +405,11 @@ static size_t agreed_name_bytes(const char *text)
 	return value ? (size_t)(value - text) + 3 : strlen(text);
 }
 
+static const char *agreed_value(const char *text)
+{
+	return text + agreed_name_bytes(text);
+}
+
 /*
  * Returns the value in `hello` that has the same name as `ours`; NULL: the Hello has no value of
  * that name.
@@ -415,22 +425,52 @@ static const char *agreed_their_value(const Pc__Hello *hello, const char *ours)
 	return NULL;
 }
 
+/*
+ * True if pages cannot go from one engine to the other: their rails have other links. An engine
+ * without rails has no say until it has met one with rails.
+ */
+static bool links_differ(const struct control *control, const Pc__Hello *hello)
+{
+	const struct members *members = control->members;
+
+	if (!hello->self->rails || (!control->rails && !members->serving))
+		return false;
+	return hello->links != members->agreed.links;
+}
+
+/* This engine has no rails: those of the next members must have the links of this one. */
+static void links_take(struct control *control, const Pc__Hello *hello)
+{
+	struct members *members = control->members;
+	const char *theirs;
+
+	if (control->rails || members->serving || !hello->self->rails)
+		return;
+	theirs = agreed_their_value(hello, members->agreed.text[AGREED_LINKS]);
+	agreed_links_set(&members->agreed, theirs ? theirs : "unknown");
+	members->agreed.links = hello->links;
+	members->serving = 1; /* until the map is made, which is soon */
+}
+
 /* Writes the list of the values that differ, as "cluster.replicas = 1 there, 2 here; ..." */
 static void agreed_differences(
-	const struct agreed *agreed, const Pc__Hello *hello, char *ret, size_t ret_bytes)
+	const struct control *control, const Pc__Hello *hello, char *ret, size_t ret_bytes)
 {
+	const struct agreed *agreed = &control->members->agreed;
+	bool links = links_differ(control, hello);
 	size_t used = 0;
 
 	*ret = '\0';
-	for (unsigned i = 0; i < AGREED_COUNT && used < ret_bytes; i++) {
+	for (unsigned i = 0; i < AGREED_TEXTS && used < ret_bytes; i++) {
 		const char *ours = agreed->text[i], *theirs = agreed_their_value(hello, ours);
 		int n;
 
-		if (theirs && strcmp(theirs, ours + agreed_name_bytes(ours)) == 0)
+		if ((theirs && strcmp(theirs, agreed_value(ours)) == 0) ||
+			(i == AGREED_LINKS && !links))
 			continue;
 		n = snprintf(ret + used, ret_bytes - used, "%s%.*s%s there, %s here",
 			used ? "; " : "", (int)agreed_name_bytes(ours), ours,
-			theirs ? theirs : "unknown", ours + agreed_name_bytes(ours));
+			theirs ? theirs : "unknown", agreed_value(ours));
 		used += n > 0 ? (size_t)n : 0;
 	}
 	if (*ret == '\0')
@@ -469,13 +509,14 @@ static bool hello_check_address(struct control *control, struct rpc_link *link, 
 	return false;
 }
 
-/* Shared memory reaches engines of one host, and of those not all. */
-static bool hello_check_shm(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+/* Of the same kind: shared memory reaches engines of one host, and of those not all. */
+static bool hello_check_links(
+	struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
 	const Pc__Member *m = hello->self;
 	char address[ADDRESS_TEXT_BYTES];
 
-	if (hello->shm == control->members->agreed.shm)
+	if (!links_differ(control, hello))
 		return true;
 	hello_refuse(control, &(struct refused_engine){.link = link, .member = m},
 		"soft.link = shm there and here, and %s (%s) is on another host, in another network namespace or of another user: shared memory does not reach it. Set soft.link = tcp on every engine",
@@ -539,17 +580,19 @@ static bool hello_check_values(
 {
 	const struct agreed *agreed = &control->members->agreed;
 	const Pc__Member *m = hello->self;
+	const char *links = agreed_their_value(hello, agreed->text[AGREED_LINKS]);
 	char text[512], address[ADDRESS_TEXT_BYTES];
+	bool kind = links && strcmp(links, agreed_value(agreed->text[AGREED_LINKS])) == 0;
 
-	if (hello->agreed_hash != agreed->hash) {
-		agreed_differences(agreed, hello, text, sizeof(text));
+	if (hello->agreed_hash != agreed->hash || (links_differ(control, hello) && !kind)) {
+		agreed_differences(control, hello, text, sizeof(text));
 		address_text(m->address, m->port, address);
 		hello_refuse(control, &(struct refused_engine){.link = link, .member = m},
 			"%s (%s) has %s. Make it equal on every engine of the cluster, or take the engine of another cluster out of cluster.seeds",
 			m->name, address, text);
 		return false;
 	}
-	return hello_check_shm(control, link, hello) && hello_check_address(control, link, m) &&
+	return hello_check_links(control, link, hello) && hello_check_address(control, link, m) &&
 	       !hello_collides(control, link, m);
 }
 
@@ -842,6 +885,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	}
 	if (!hello_may_join(control, link, hello))
 		return true;
+	links_take(control, hello);
 	refusal_end(control, hello->self);
 	member = hello_entry(control, link, hello);
 	if (!member || !member_contact(&control->members->table, member)) {

@@ -378,7 +378,7 @@ static void slots_publish(struct control *control, struct slots *slots, const st
 		numbers_free(&p);
 	}
 	numbers_bind(control, &p);
-	p.replaces = p.self != NO_NUMBER && control->members->alive > view->owners;
+	p.replaces = p.self != NO_NUMBER && control->members->serving > view->owners;
 	if (!slots->migrating)
 		slots->due = now_ns / SECOND_NS + FORMER_SECONDS;
 	slots_counts_begin(slots);
@@ -443,7 +443,10 @@ uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uin
 
 /* ---- views of the live members --------------------------------------------------------------- */
 
-/* The live members as candidates. Returns their number. */
+/*
+ * The live members with rails as candidates: the memory of one without rails cannot be READ.
+ * Returns their number.
+ */
 static unsigned map_candidates(const struct members *members, struct placed *ret)
 {
 	unsigned count = 0;
@@ -451,7 +454,7 @@ static unsigned map_candidates(const struct members *members, struct placed *ret
 	for (unsigned i = 0; i < members->table.entries && count < members->alive; i++) {
 		const struct member *member = member_at(&members->table, i);
 
-		if (member->state == MEMBER_ALIVE)
+		if (member->state == MEMBER_ALIVE && member->record.rails)
 			ret[count++] = (struct placed){.hash = member_hash(member),
 				.ref = member->record.ref,
 				.bucket_bits = member->record.bucket_bits};
@@ -462,13 +465,14 @@ static unsigned map_candidates(const struct members *members, struct placed *ret
 /* Makes a view of the live members. NULL: no memory. */
 static struct map_view *map_view_of_members(const struct control *control)
 {
-	const struct members *members = control->members;
+	struct members *members = control->members;
 	struct placed *owner = calloc(members->alive, sizeof(*owner));
 	struct map_view *view = NULL;
 	unsigned owners;
 
 	if (owner) {
-		owners = placement_choose(owner, map_candidates(members, owner));
+		members->serving = map_candidates(members, owner);
+		owners = placement_choose(owner, members->serving);
 		view = (control->status ? map_view_make : map_view_lazy)(members->current, owner,
 			owners, (unsigned)control->settings->cluster_replicas);
 	}
@@ -495,7 +499,7 @@ void member_map_rebuild(struct control *control)
 	}
 	map_view_drop(members->current);
 	members->current = view;
-	if (members->alive <= 1)
+	if (members->serving <= 1)
 		members->opened_ns = net_now();
 	if (control->status)
 		map_words_publish(control, net_now());

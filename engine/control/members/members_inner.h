@@ -86,15 +86,20 @@ enum {
 #include "engine/control/members/agreed.def"
 #undef AGREED
 };
+enum { AGREED_LINKS = AGREED_COUNT, AGREED_TEXTS };
 
 /*
  * The values in this engine's Hello that must be equal on every engine of the cluster (agreed.def).
  */
 struct agreed {
-	char text[AGREED_COUNT][AGREED_BYTES_MAX];
-	char *at[AGREED_COUNT];
-	uint64_t hash;
-	uint64_t shm; /* Hello.shm */
+	char text[AGREED_TEXTS][AGREED_BYTES_MAX];
+	char *at[AGREED_TEXTS];
+	uint64_t hash; /* of all texts but AGREED_LINKS */
+	/*
+	 * Hello.links of this engine. Without rails: of the first member that had some; each that
+	 * comes later must have the same, because those that it tells of each other share pages.
+	 */
+	uint64_t links;
 };
 
 /* An engine that is refused, or that refuses this one. */
@@ -220,12 +225,14 @@ struct members {
 	struct member_table table;
 	struct member *self; /* this engine: entry 0 */
 	unsigned alive;      /* number of members alive, this engine included */
+	unsigned serving;    /* those with rails, as of the last map */
 	unsigned candidates;
-	bool met;           /* another engine has been a member */
-	bool leaving;       /* Leave was sent, or the room is being closed */
-	uint64_t opened_ns; /* when this engine started, or was alone last */
-	uint32_t terms;     /* given so far, see struct member */
-	uint64_t digest;    /* sum of the hashes of the incarnations of all live members */
+	bool met;     /* another engine has been a member */
+	bool leaving; /* Leave was sent, or the room is being closed */
+	/* when this engine started, or was the only one with rails last */
+	uint64_t opened_ns;
+	uint32_t terms;  /* given so far, see struct member */
+	uint64_t digest; /* sum of the hashes of the incarnations of all live members */
 	uint64_t sum[MEMBER_BUCKETS_MAX]; /* the same of each bucket of the list */
 
 	/* ---- Hello ---- */

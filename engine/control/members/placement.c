@@ -338,7 +338,7 @@ struct map_view *map_view_make(
 		return NULL;
 	view_fill(view, owner, owners, replicas);
 	view->lazy = false;
-	if (from && view_takes(view, from)) {
+	if (from && from->owners && owners && view_takes(view, from)) {
 		views_compare(from, view, &change);
 		if (!from->lazy && !change.freshs && from->owners == owners &&
 			from->replicas == replicas) {

@@ -77,7 +77,8 @@ static void health_members(
 		if (strcmp(m->state, state))
 			continue;
 		if (n++ < NAMED_MAX)
-			finding_add(h, id, "member %s (%s) is %s for %" PRIu64 " s", m->name,
+			finding_add(h, id, "%s %s (%s) is %s for %" PRIu64 " s",
+				m->rails ? "member" : "the seed without pages", m->name,
 				address_text(m->address, m->port, text), state, m->state_ms / 1000);
 	}
 	if (n > NAMED_MAX)
@@ -132,7 +133,7 @@ static void health_absence(const struct snapshot *s, struct health *h)
 		const struct snapshot_member *m = &s->member[i];
 
 		/* a silent one is a finding of its own */
-		if (m->self || !m->on_map || strcmp(m->state, "up") != 0 ||
+		if (m->self || !m->rails || !m->on_map || strcmp(m->state, "up") != 0 ||
 			!suspect_steers(m->owner.why))
 			continue;
 		if (n++ < NAMED_MAX)

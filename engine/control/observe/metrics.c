@@ -472,10 +472,15 @@ static void answer_ready(struct metrics *m, struct http_response *ret)
 		.members = (unsigned)m->settings->metrics_ready_members,
 		.alone = m->settings->metrics_ready_alone};
 	char text[384];
+	bool ready = true;
 
 	if (m->now)
 		why = health_not_ready(m->now, &wanted, clock_now_ns(), text, sizeof(text));
-	answer_line(ret, why ? 503 : 200, why ? why : "ready");
+	if (!why)
+		why = m->now->rails ? "ready" : "ready: a seed only, which keeps no pages";
+	else
+		ready = false;
+	answer_line(ret, ready ? 200 : 503, why);
 }
 
 /* Alive: the loop has turned lately. An orchestrator restarts an engine that says no. */

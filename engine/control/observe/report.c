@@ -117,6 +117,7 @@ static void report_members(struct json *j, const struct snapshot *s)
 		json_string(j, "name", m->name);
 		json_string(j, "address", m->address);
 		json_count(j, "port", m->port);
+		json_count(j, "rails", m->rails);
 		json_count(j, "state_ms", m->state_ms);
 		json_flag(j, "unserving", m->unserving);
 		if (m->unserving) {

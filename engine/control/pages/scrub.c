@@ -276,7 +276,7 @@ int scrub_open(struct control *control)
 	control->scrub = s;
 	s->control = control;
 	s->soon = net_timer_new(control->base, false, scrub_on_soon, s);
-	if (!s->soon || (seconds && scrub_tick_open(s, seconds) < 0)) {
+	if (!s->soon || (seconds && control->rails && scrub_tick_open(s, seconds) < 0)) {
 		scrub_close(control);
 		return -ENOMEM;
 	}

@@ -63,6 +63,8 @@ uint64_t shard_entries(const struct settings *s, unsigned rails)
 {
 	uint64_t entries = rails * pool_units(s->engine_pool_bytes);
 
+	if (!rails)
+		return 0; /* it owns no slots */
 	if (s->engine_directory_entries)
 		return (uint64_t)s->engine_directory_entries;
 	entries += disk_bytes(s) / SHARD_DISK_PAGE;
@@ -97,6 +99,7 @@ unsigned memory_parts(
 	uint64_t units = pool_units(s->engine_pool_bytes);
 	uint64_t buckets = 1ull << shard_bits(shard_entries(s, plan->rails));
 	unsigned n = 0;
+	bool huge = s->engine_huge_pages && plan->rails;
 
 	for (unsigned i = 0; i < plan->rails && i < RAILS_MAX; i++) {
 		int rail = (int)i, node = plan->rail[i].numa_node;
@@ -107,8 +110,8 @@ unsigned memory_parts(
 			s->engine_huge_pages);
 		ret[n++] = part("slots", rail, node, slots, false);
 	}
-	ret[n++] = part("shard", -1, plan->rail[0].numa_node, buckets * sizeof(struct bucket),
-		s->engine_huge_pages);
+	ret[n++] =
+		part("shard", -1, plan->rail[0].numa_node, buckets * sizeof(struct bucket), huge);
 	ret[n++] = part("shard-state", -1, plan->rail[0].numa_node,
 		SHARD_STATE_BYTES + buckets * SHARD_SIDE_BYTES, false);
 	return n;

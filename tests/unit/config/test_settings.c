@@ -307,6 +307,16 @@ static void more_segments_than_an_engine_can_have_are_refused(void **state)
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
 }
 
+static void a_disk_of_an_engine_without_rails_is_refused(void **state)
+{
+	(void)state;
+	assert_int_equal(set("rail.devices=none"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+	assert_int_equal(set("disk.paths=/a"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
+	assert_says("disk.paths = /a: an engine with rail.devices = none keeps no pages");
+}
+
 static void dead_after_less_than_two_heartbeats_is_refused(void **state)
 {
 	(void)state;
@@ -377,6 +387,7 @@ int main(void)
 		cmocka_unit_test_setup(what_was_given_is_known, start),
 		cmocka_unit_test_setup(malformed_overrides_are_refused, start),
 		cmocka_unit_test_setup(more_segments_than_an_engine_can_have_are_refused, start),
+		cmocka_unit_test_setup(a_disk_of_an_engine_without_rails_is_refused, start),
 		cmocka_unit_test_setup(dead_after_less_than_two_heartbeats_is_refused, start),
 		cmocka_unit_test_setup(names_that_other_engines_refuse_are_refused_here, start),
 		cmocka_unit_test_setup(soft_address_must_be_an_ip_address, start),

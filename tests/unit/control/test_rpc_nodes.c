@@ -155,7 +155,7 @@ int node_open(unsigned i, const char *seeds)
 		control->incarnation = (uint64_t)incarnations << 32 | n->keep_ref;
 	control->ref = (uint32_t)control->incarnation;
 	snprintf(control->name, sizeof(control->name), "node-%u", i);
-	control->rails = 2;
+	control->rails = n->bare ? 0 : 2;
 	for (unsigned r = 0; r < control->rails; r++)
 		control->rail[r].rail = (struct rail *)&n->rail[r];
 	upward_fill(control);

@@ -47,6 +47,7 @@ struct node {
 	struct shard shard;
 	struct statistics statistics;
 	struct fake_rail rail[RAILS_MAX];
+	bool bare;         /* the node is opened without rails: a seed only */
 	uint32_t keep_ref; /* not 0: the node is opened with this ref, as after a warm restart */
 	/* true: the node is opened with the removals of the one before, and with pages of it */
 	bool keep_log;

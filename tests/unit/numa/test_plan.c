@@ -89,6 +89,22 @@ static void with_two_cores_nothing_is_pinned(void **state)
 	assert_noted("2 usable cores for 1 rails");
 }
 
+/* A seed only: no core is taken, and its memory belongs to no node. */
+static void an_engine_without_rails_pins_nothing(void **state)
+{
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.devices=none");
+	set("rail.polling=busy");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rails, 0);
+	assert_int_equal(p.poll_cores, 0);
+	assert_int_equal(p.control_core, -1);
+	assert_int_equal(p.rail[0].numa_node, -1);
+	set("rail.devices=none,soft");
+	assert_int_equal(make(), -EINVAL);
+}
+
 static void busy_polling_needs_a_core_besides_the_control_core(void **state)
 {
 	(void)state;
@@ -361,6 +377,7 @@ int main(void)
 		TEST(rails_of_a_full_node_get_cores_of_another_and_a_note),
 		TEST(physical_cores_are_shared_only_when_none_is_free),
 		TEST(with_two_cores_nothing_is_pinned),
+		TEST(an_engine_without_rails_pins_nothing),
 		TEST(busy_polling_needs_a_core_besides_the_control_core),
 		TEST(busy_polling_on_a_named_shared_core_is_refused),
 		TEST(more_rails_than_cores_share_poll_cores),

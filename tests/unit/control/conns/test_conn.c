@@ -80,6 +80,16 @@ static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 	assert_int_equal(qps_alive, 0);
 }
 
+/* Clients write the peer of a request, so a rail can want any member. */
+static void a_rail_that_wants_a_member_without_rails_is_refused_at_once(void **state)
+{
+	(void)state;
+	member_find(node[0].control.members, "node-1")->record.rails = 0;
+	want(0);
+	assert_int_equal(told(0, 0)->kind, RAIL_CONN_REFUSE);
+	assert_int_equal(qps_alive, 0);
+}
+
 static void a_rail_with_all_its_connections_gets_no_further_one(void **state)
 {
 	static struct out_conn full[RAIL_CONNECTIONS_MAX];
@@ -402,6 +412,7 @@ int main(void)
 		T(a_wanted_peer_is_handed_over_with_its_regions),
 		T(a_connection_has_the_limbo_time_of_its_peer),
 		T(a_rail_that_wants_an_unknown_member_is_refused_at_once),
+		T(a_rail_that_wants_a_member_without_rails_is_refused_at_once),
 		T(a_rail_with_all_its_connections_gets_no_further_one),
 		T(a_broken_connection_is_drained_returned_and_reconnected),
 		T(each_rail_connects_to_its_counterpart),

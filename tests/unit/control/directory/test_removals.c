@@ -103,6 +103,29 @@ static void away_and_removed(unsigned nodes)
 		assert_int_equal(forgotten(0, n), OP_PEER_DOWN);
 }
 
+/* It has no page that is removed. One with rails is missed: away_and_removed(). */
+static void a_removal_is_a_promise_while_a_member_without_rails_is_away(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	node[2].bare = true;
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	for (uint64_t n = 0; n < 3; n++)
+		put(1, n, 1);
+	assert_true(nodes_until(!member_seeking(&node[0].control), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 0), OP_HIT);
+	node_close(2);
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 1), OP_HIT);
+	/* it comes back as another process, and remembers what is removed from then on */
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	nodes_run(100);
+	assert_int_equal(forgotten(0, 2), OP_HIT);
+	assert_int_equal(node[2].control.removals->log->head, 2);
+}
+
 static void a_member_that_comes_back_publishes_no_page_that_was_removed_meanwhile(void **state)
 {
 	(void)state;
@@ -831,6 +854,7 @@ static void pages_on_disk_wait_until_the_disk_is_open_and_all_removals_are_told(
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		T(a_removal_is_a_promise_while_a_member_without_rails_is_away),
 		T(a_member_that_comes_back_publishes_no_page_that_was_removed_meanwhile),
 		T(the_door_waits_for_each_member_of_before),
 		T(the_door_waits_for_a_member_that_others_have_given_up),

@@ -304,8 +304,8 @@ static void shared_memory_that_does_not_reach_is_refused_by_both_with_the_fix(vo
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
-	node[0].control.members->agreed.shm = 1;
-	node[1].control.members->agreed.shm = 2;
+	node[0].control.members->agreed.links = 1;
+	node[1].control.members->agreed.links = 2;
 	assert_true(nodes_until(refusals(0).engines && refusals(1).engines, 3000));
 	expect_lines(2, "soft.link = shm there and here", "on another host", "soft.link = tcp");
 	assert_true(sees_count(0, 1) && sees_count(1, 1));
@@ -340,6 +340,30 @@ static void rails_of_another_kind_are_refused_by_both_with_both_kinds(void **sta
 	member_agree_open(&node[0].control);
 	assert_true(nodes_until(all_agree(), 6000));
 	assert_int_equal(refusals(0).engines, 0);
+}
+
+/* Node 0 has none: nodes with any links may come, but those of one kind only. */
+static void an_engine_without_rails_takes_the_links_of_the_first_that_has_some(void **state)
+{
+	static const int link[] = {LINK_TCP, LINK_TCP, LINK_SHM};
+
+	(void)state;
+	node[0].bare = true;
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+		node[i].control.plan.rails = i != 0;
+		strcpy(node[i].control.plan.rail[0].device, "soft");
+		node[i].settings.soft_link = link[i];
+		member_agree_open(&node[i].control);
+		if (i == 1)
+			assert_true(nodes_until(sees(0, 1) && sees(1, 0), 3000));
+	}
+	assert_true(nodes_until(refusals(0).engines && refusals(2).engines, 3000));
+	expect_lines(2, "soft.link) = soft over shm there, soft over tcp here", "", "");
+	assert_true(sees_count(0, 2) && sees_count(1, 2) && sees_count(2, 1));
+	/* without the first one, the other kind is as good */
+	node_close(1);
+	assert_true(nodes_until(sees(0, 2) && sees(2, 0), 9000));
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -406,6 +430,7 @@ int main(void)
 		T(loopback_addresses_are_recognised),
 		T(shared_memory_that_does_not_reach_is_refused_by_both_with_the_fix),
 		T(rails_of_another_kind_are_refused_by_both_with_both_kinds),
+		T(an_engine_without_rails_takes_the_links_of_the_first_that_has_some),
 		T(engines_of_one_host_may_use_its_name),
 		T(a_name_that_is_taken_is_logged_once_by_both),
 		T(an_engine_whose_name_a_third_one_has_learns_why_it_is_refused),

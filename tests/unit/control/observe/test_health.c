@@ -116,6 +116,20 @@ static void members_are_named_up_to_a_number_and_then_counted(void **state)
 	assert_string_equal(health.finding[4].text, "3 more members are down");
 }
 
+static void a_seed_that_is_down_has_lost_no_pages(void **state)
+{
+	(void)state;
+	s.member[2].rails = 0;
+	s.member[2].owner.why = SUSPECT_UNSERVED; /* it owns no keys */
+	make();
+	assert_int_equal(health.count, 0);
+	strcpy(s.member[2].state, "down");
+	s.member[2].state_ms = 61000;
+	make();
+	only(FINDING_member_down, "the seed without pages host:3 (10.0.0.3:7002) is down for 61 s",
+		FINDING_COUNT);
+}
+
 /* Two seeds, one of which does not answer. */
 static void sample_unmet(struct snapshot *ret)
 {
@@ -554,6 +568,7 @@ int main(void)
 		TEST(a_healthy_engine_has_no_finding),
 		TEST(each_state_of_a_rail_is_one_finding),
 		TEST(members_are_named_up_to_a_number_and_then_counted),
+		TEST(a_seed_that_is_down_has_lost_no_pages),
 		TEST(seeds_without_an_answer_are_findings),
 		TEST(engines_that_refuse_each_other_are_findings_with_the_reason),
 		TEST(memory_that_is_registered_for_long_is_a_finding),

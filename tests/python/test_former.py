@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of PeerCache 0.8 that have no successor of their own print the engine's line that means
-the same, which the engine accepts. programs-0.8.4.json has their names and flags.
+"""peercache-meta of PeerCache 0.8 is a seed for engines, and peercache-storage-server prints the
+engine's line that means the same, which the engine accepts. programs-0.8.4.json has their names and
+flags.
 """
 
-import contextlib
-import io
 import json
 import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
 import unittest
 from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGE = os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")
-sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), PACKAGE]
+sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.join(ROOT, "tests", "python"),
+                PACKAGE]
 import harness  # noqa: E402
-from peercache import former  # noqa: E402
+from simulator import config  # noqa: E402
+from peercache import former, store  # noqa: E402
 
 with open(os.path.join(ROOT, "tests", "python", "programs-0.8.4.json"), encoding="utf-8") as file:
     OLD = json.load(file)["console_scripts"]
 MODULES = {"peercache-meta": "peercache.examples.launch_meta",
            "peercache-storage-server": "peercache.examples.launch_storage"}
-NEEDED = {"peercache-storage-server": ["--discovery-addr", "10.0.0.1:31998", "--protocol", "tcp"]}
+NEEDED = ["--discovery-addr", "10.0.0.1:31998", "--protocol", "tcp"]
 VALUES = {"--bind": "0.0.0.0:31998", "--member-ttl": "6.0", "--discovery-addr": "10.0.0.2:31998",
           "--global-segment-size": "64mb", "--disk-path": "/data/peercache/", "--disk-size":
           "100gb", "--protocol": "tcp", "--metrics-port": "31997"}
@@ -56,17 +60,34 @@ class Former(unittest.TestCase):
         done = harness.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
 
+    def executed(self, *words):
+        """The settings of the engine that peercache-meta becomes."""
+        engine = harness.program("engine/peercache-engine")
+        with mock.patch.object(os, "execv") as execv, \
+                mock.patch.dict(os.environ, {"PEERCACHE_ENGINE": engine}):
+            former.meta(words)
+        path, line = execv.call_args.args
+        self.assertEqual((path, line[0]), (engine, "peercache-engine"))
+        return dict(word.split("=", 1) for word in line[2::2])
+
     def test_every_flag_gives_a_line_that_the_engine_accepts(self):
-        for program in MODULES:
-            for flag in OLD[program]:
-                words = [flag] if flag in FLAGS else [flag, VALUES.get(flag, "soft")]
-                with self.subTest(program=program, flag=flag):
-                    self.checked(self.replaced(program, *NEEDED.get(program, []), *words))
+        program = "peercache-storage-server"
+        for flag in OLD[program]:
+            words = [flag] if flag in FLAGS else [flag, VALUES.get(flag, "soft")]
+            with self.subTest(flag=flag):
+                self.checked(self.replaced(program, *NEEDED, *words))
+        for flag in OLD["peercache-meta"]:
+            with self.subTest(flag=flag):
+                self.checked(self.executed(*([flag] if flag in FLAGS else [flag, VALUES[flag]])))
 
     def test_the_settings_are_those_that_the_flags_mean(self):
-        got = self.replaced("peercache-meta", "--bind", "0.0.0.0:4000", "--member-ttl", "6")
-        self.assertEqual((got["cluster.bind"], got["cluster.port"], got["cluster.dead_after_ms"]),
-                         ("0.0.0.0", "4000", "6000"))
+        got = self.executed("--bind", "0.0.0.0:4000", "--member-ttl", "6", "--verbose")
+        self.assertEqual(
+            [got[name] for name in ("rail.devices", "cluster.address", "cluster.bind",
+                                    "cluster.port", "cluster.dead_after_ms", "log.level")],
+            ["none", "auto", "0.0.0.0", "4000", "6000", "debug"])
+        got = self.executed("--bind", "[fd00::1]:4000")
+        self.assertEqual((got["cluster.address"], got.get("cluster.bind")), ("fd00::1", None))
         got = self.replaced(
             "peercache-storage-server", "--discovery-addr", "10.0.0.1:31998", "--device-names",
             "mlx5_0,mlx5_1", "--global-segment-size", "64gb", "--disk-path", "/data/a", "--node-id",
@@ -78,15 +99,50 @@ class Former(unittest.TestCase):
                 "cluster.address": "10.0.0.9"}.items():
             self.assertEqual(got[name], value, name)
 
-    def test_the_line_of_peercache_meta_fits_the_ports_of_the_host(self):
-        for devices, link in ((["soft"], "tcp"), (["mlx5_0"], None)):
-            said = io.StringIO()
-            with mock.patch.object(former.config, "rails", return_value=devices), \
-                    contextlib.redirect_stderr(said):
-                self.assertEqual(former.meta([]), 2)
-            got = self.settings(said.getvalue())
-            self.assertEqual((got["rail.devices"], got.get("soft.link")), (devices[0], link))
-            self.assertRegex(said.getvalue(), r'"tcp", a host\s+with a NIC needs rail.devices=soft')
+    def meta(self, folder, port):
+        """Starts peercache-meta; returns the process, and its socket once it serves."""
+        socket = f"{folder}/seed-{port}.sock"
+        meta = subprocess.Popen(
+            [sys.executable, "-m", MODULES["peercache-meta"], "--bind", f"127.0.0.1:{port}"],
+            stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": PACKAGE, "PEERCACHE_SOCKET": f"{folder}/engine.sock",
+                 "PEERCACHE_ENGINE": harness.program("engine/peercache-engine")})
+        self.addCleanup(meta.stderr.close)
+        self.addCleanup(meta.wait)
+        self.addCleanup(meta.kill)
+        line = meta.stderr.readline()
+        self.assertIn("peercache-meta runs peercache-engine --set rail.devices=none", line)
+        self.assertIn("a seed only", meta.stderr.readline())
+        return meta, socket
+
+    def test_stores_of_two_hosts_find_each_other_through_peercache_meta(self):
+        folder = tempfile.mkdtemp(prefix="peercache-")
+        self.addCleanup(shutil.rmtree, folder)
+        port, *ports = harness.cluster.free_ports(3)
+        meta, socket = self.meta(folder, port)
+        stores = []
+        for i, own in enumerate(ports):
+            stores.append(store.PeerCacheStore(config((0, 5, 18), {
+                "engine_socket": f"{folder}/{i}.sock", "discovery_addr": f"127.0.0.1:{port}",
+                "local_hostname": "127.0.0.1", "protocol": "tcp", "metrics_enabled": False,
+                "global_segment_size": "64mb", "engine_settings": {"cluster.port": str(own)},
+                "engine_path": harness.program("engine/peercache-engine")})))
+            self.addCleanup(stores[-1].close)
+
+        def members():
+            done = harness.run([harness.program("tools/peercachectl"), "--socket", socket, "--json",
+                                "members"], capture_output=True, text=True)
+            return sorted(m["rails"] for m in json.loads(done.stdout)["members"])
+        harness.wait_for(lambda: members() == [0, 1, 1], 60, "two engines and the seed")
+        meta.send_signal(signal.SIGTERM)
+        self.assertEqual(harness.ended(meta), 0)
+
+    def test_peercache_meta_without_an_engine_says_so(self):
+        done = harness.run([sys.executable, "-m", MODULES["peercache-meta"]], capture_output=True,
+                           text=True, env={**os.environ, "PYTHONPATH": PACKAGE,
+                                           "PEERCACHE_ENGINE": "/nonexistent"})
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("give the path of peercache-engine", done.stderr)
 
     def test_a_wrong_value_is_refused(self):
         done = harness.run([sys.executable, "-m", MODULES["peercache-meta"], "--bind", "nonsense"],

@@ -58,7 +58,7 @@ for name in ("-engine", "-keeper", "ctl", "-bench", "-replay"):
     if said.stdout != f"{program} {version}\\n":
         print(program, "says", said)
 for line, status, text in (("peercache-bench suite --help", 0, "usage: peercache-bench suite "),
-                           ("peercache-meta --bind 0.0.0.0:31998", 2, "peercache-engine --set"),
+                           ("peercache-meta --help", 0, "usage: peercache-meta"),
                            ("peercache-storage-server --discovery-addr 10.0.0.1:31998", 2,
                             "peercache-engine --set")):
     program, *words = line.split()

@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""peercache-meta and peercache-storage-server of PeerCache 0.8: each says what replaces it.
+"""peercache-meta and peercache-storage-server of PeerCache 0.8, with the flags of 0.8.4.
 
-Both are an engine on a host without SGLang. The programs read the flags of 0.8.4, print the
-engine's command line that means the same, and end with status 2. Main thread.
+peercache-meta becomes an engine without rails, which tells the others of each other.
+peercache-storage-server is an engine on a host without SGLang: it prints the engine's command line
+that means the same, and ends with status 2. Main thread.
 """
 
 import argparse
+import os
 import shlex
 import sys
 from typing import Any, Optional, Sequence
 
-from peercache import config
+from peercache import config, launch
 
-META = """\
-peercache-meta is not needed: each engine answers for all others, so "discovery_addr" names one to
-three hosts that run one. A host without SGLang runs an engine. Engines with other ports refuse
-each other: those of RDMA hosts need an RDMA device. In a cluster with "protocol": "tcp", a host
-with a NIC needs rail.devices=soft and soft.link=tcp:"""
 STORAGE = """\
 peercache-storage-server is an engine on a host without SGLang: every engine keeps pages and serves
 them to all hosts. The line for these flags:"""
@@ -36,12 +33,29 @@ def say(text: str, settings: dict[str, str]) -> int:
     return 2
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
+def parser_of(name: str, does: str) -> argparse.ArgumentParser:
     """A parser with the flag that both programs have."""
-    parser = argparse.ArgumentParser(
-        prog=name, description="Prints the line of peercache-engine that replaces this program.")
+    parser = argparse.ArgumentParser(prog=name, description=does)
     parser.add_argument("--verbose", action="store_true", help="log.level=debug")
     return parser
+
+
+def meta_settings(bind: str, member_ttl: str) -> dict[str, str]:
+    """Settings of the engine that peercache-meta becomes. Raises ValueError.
+
+    Each engine is a seed, so one beside it on this host has the port, socket and HTTP port already:
+    it has a socket of its own, and no HTTP port.
+    """
+    address, port = config.seeds(bind)[0].rsplit(":", 1)
+    address = address.strip("[]")
+    settings = {"rail.devices": "none", "cluster.address": address, "cluster.port": port,
+                "engine.socket": os.path.join(os.path.dirname(config.default_socket()),
+                                              f"seed-{port}.sock"), "metrics.port": "0"}
+    if address in ("0.0.0.0", "::"):
+        settings.update({"cluster.address": "auto", "cluster.bind": address})
+    if member_ttl:
+        settings["cluster.dead_after_ms"] = str(config.milliseconds(50, 600000)(member_ttl))
+    return settings
 
 
 def put_level(options: argparse.Namespace, settings: dict[str, str]) -> None:
@@ -51,32 +65,27 @@ def put_level(options: argparse.Namespace, settings: dict[str, str]) -> None:
 
 
 def meta(arguments: Optional[Sequence[str]] = None) -> int:
-    """The program peercache-meta."""
-    parser = parser_of("peercache-meta")
+    """The program peercache-meta. Returns only if there is no engine."""
+    parser = parser_of("peercache-meta", "Tells engines of each other: an engine without pages.")
     parser.add_argument("--bind", default="0.0.0.0:31998", help="cluster.bind and cluster.port")
-    parser.add_argument("--member-ttl", default="", help="cluster.dead_after_ms, the same on all "
-                        "engines")
+    parser.add_argument("--member-ttl", default="", help="seconds: cluster.dead_after_ms, the same "
+                        "on all engines")
     options = parser.parse_args(arguments)
     try:
-        bind = config.seeds(options.bind)[0]
-        ttl = config.milliseconds(50, 600000)(options.member_ttl) if options.member_ttl else 0
-    except ValueError as error:
+        settings = meta_settings(options.bind, options.member_ttl)
+        engine = launch.find_engine(config.Config(engine_socket=settings["engine.socket"]))
+    except (ValueError, FileNotFoundError) as error:
         parser.error(str(error))
-    host, port = bind.rsplit(":", 1)
-    devices = config.rails({})
-    settings = {"cluster.address": "auto", "cluster.bind": host.strip("[]"), "cluster.port": port,
-                "rail.devices": ",".join(devices), "engine.pool_bytes": "64MiB"}
-    if devices == ["soft"]:
-        settings["soft.link"] = "tcp"  # as config.read() gives it to an engine with seeds
-    if ttl:
-        settings["cluster.dead_after_ms"] = str(ttl)
     put_level(options, settings)
-    return say(META, settings)
+    line = line_of(settings)
+    print(f"peercache-meta runs {line}", file=sys.stderr, flush=True)
+    os.execv(engine, shlex.split(line))
 
 
 def storage_server(arguments: Optional[Sequence[str]] = None) -> int:
     """The program peercache-storage-server."""
-    parser = parser_of("peercache-storage-server")
+    parser = parser_of("peercache-storage-server",
+                       "Prints the line of peercache-engine that replaces this program.")
     parser.add_argument("--discovery-addr", required=True, help="cluster.seeds")
     parser.add_argument("--global-segment-size", default="4gb", help="engine.pool_bytes")
     parser.add_argument("--disk-path", default="/data/peercache/", help="disk.paths")

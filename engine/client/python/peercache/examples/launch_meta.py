@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m peercache.examples.launch_meta` of PeerCache 0.8: says what replaces it."""
+"""`python -m peercache.examples.launch_meta` of PeerCache 0.8: an engine without pages."""
 
 import sys
 

@@ -510,16 +510,19 @@ static void metrics_answer(
 	metrics_refresh(m);
 	if (!strcmp(path, "/metrics"))
 		answer_text(m, TEXT_METRICS, "text/plain; version=0.0.4; charset=utf-8", ret);
+	else if (!strcmp(path, "/healthz"))
+		answer_alive(m, ret);
+	else if (!strcmp(path, "/readyz"))
+		answer_ready(m, ret);
+	else if (!m->settings->metrics_dashboard)
+		answer_line(ret, 404,
+			"not here; try /metrics /healthz /readyz; metrics.dashboard = no");
 	else if (!strcmp(path, "/api/status"))
 		answer_text(m, TEXT_STATUS, "application/json", ret);
 	else if (!strcmp(path, "/api/history"))
 		answer_text(m, TEXT_HISTORY, "application/json", ret);
 	else if (!strcmp(path, "/api/cluster"))
 		answer_cluster(m, ret);
-	else if (!strcmp(path, "/healthz"))
-		answer_alive(m, ret);
-	else if (!strcmp(path, "/readyz"))
-		answer_ready(m, ret);
 	else if (!strcmp(path, "/") || !strcmp(path, "/dashboard") || !strcmp(path, "/index.html"))
 		answer_page(m, ret);
 	else

@@ -49,6 +49,26 @@ static void each_path_answers_with_its_type(void **state)
 	}
 }
 
+static void without_the_dashboard_only_metrics_and_probes_answer(void **state)
+{
+	static const char *const gone[] = {"/", "/dashboard", "/index.html", "/api/status",
+		"/api/history", "/api/cluster", "/x"};
+	char *text;
+
+	(void)state;
+	serve();
+	settings.metrics_dashboard = 0;
+	for (unsigned i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
+		line(gone[i], 404,
+			"not here; try /metrics /healthz /readyz; metrics.dashboard = no\n");
+	text = ask(AF_INET, "/metrics");
+	assert_true(body(text, 200)[0] != '\0');
+	free(text);
+	line("/readyz", 200, "ready\n");
+	line("/healthz", 200, "ok\n");
+	settings.metrics_dashboard = 1;
+}
+
 static void an_engine_that_is_not_ready_answers_503(void **state)
 {
 	(void)state;
@@ -399,6 +419,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(each_path_answers_with_its_type),
+		TEST(without_the_dashboard_only_metrics_and_probes_answer),
 		TEST(an_engine_that_is_not_ready_answers_503),
 		TEST(a_blocked_control_plane_is_told),
 		TEST(a_status_that_was_kept_is_not_served_when_it_is_old),

@@ -283,12 +283,19 @@ static uint64_t counter_of_rails(const struct snapshot *s, enum counter which)
 	return sum;
 }
 
-static void compat_row(FILE *f, const char *node, const char *type, const char *name, double number)
+struct compat {
+	const char *type, *name, *here;
+	double number;
+};
+
+static void compat_row(FILE *f, const char *node, const struct compat *row)
 {
-	fprintf(f, "# HELP peercache_%s As in PeerCache 0.8.4.\n# TYPE peercache_%s %s\n", name,
-		name, type);
+	const char *name = row->name;
+
+	fprintf(f, "# HELP peercache_%s As in PeerCache 0.8.4; %s%s.\n# TYPE peercache_%s %s\n",
+		name, *row->here ? "here " : "always 0", row->here, name, row->type);
 	fprintf(f, "peercache_%s{node=\"%s\"}", name, node);
-	metric_value(f, number);
+	metric_value(f, row->number);
 }
 
 /* What this engine has no counterpart of is 0: an old alert stays silent instead of missing. */
@@ -304,16 +311,18 @@ static void compat_rows(FILE *f, const struct snapshot *s, const char *node)
 		used += (double)s->rail[r].pool_used_bytes;
 	}
 	up = snapshot_members(s, SNAPSHOT_UP) + snapshot_members(s, SNAPSHOT_SILENT);
-#define ROW(type, name, number) compat_row(f, node, #type, #name, number);
+#define ROW(type, name, here, number)                                                              \
+	compat_row(f, node, &(struct compat){#type, #name, here, number});
 #include "engine/control/observe/metrics_compat.def"
 #undef ROW
-	metric_head(f, "gauge", "op_latency_seconds_avg", "As in PeerCache 0.8.4.");
+	metric_head(f, "gauge", "op_latency_seconds_avg",
+		"As in PeerCache 0.8.4, but of whole batches; here peercache_call_seconds.");
 	fprintf(f, "peercache_op_latency_seconds_avg{node=\"%s\",op=\"read\"} %.6f\n", node,
 		get->batches ? seconds(get->latency_ns_sum / get->batches, 1e9) : 0);
 	fprintf(f, "peercache_op_latency_seconds_avg{node=\"%s\",op=\"write\"} %.6f\n", node,
 		set->batches ? seconds(set->latency_ns_sum / set->batches, 1e9) : 0);
-	metric_head(
-		f, "summary", "op_latency_seconds", "As in PeerCache 0.8.4, but of whole batches.");
+	metric_head(f, "summary", "op_latency_seconds",
+		"As in PeerCache 0.8.4, but of whole batches; here peercache_call_seconds.");
 	compat_latency(f, node, "read", get);
 	compat_latency(f, node, "write", set);
 }

@@ -104,6 +104,35 @@ static bool named_in(const char *text, const char *name)
 	return strstr(text, head) != NULL;
 }
 
+/* A name of 0.8.4 says which metric of this engine replaces it, or that it is always 0. */
+static void each_former_name_names_a_metric_that_exists(void **state)
+{
+	char *text = rendered(true), *plain = rendered(false), name[96];
+	unsigned named = 0, nothing = 0;
+
+	(void)state;
+	parse(text);
+	for (unsigned i = 0; i < metrics; i++) {
+		const char *here = strstr(metric[i].help, "; here ");
+
+		if (named_in(plain, metric[i].name))
+			continue;
+		if (!here) {
+			assert_non_null(strstr(metric[i].help, "; always 0."));
+			nothing++;
+			continue;
+		}
+		assert_int_equal(sscanf(here, "; here %95[a-z_]", name), 1);
+		if (!named_in(plain, name))
+			fail_msg("%s names %s, which is not exported", metric[i].name, name);
+		named++;
+	}
+	print_message("%u names have a successor, %u are always 0\n", named, nothing);
+	assert_true(named > nothing && nothing > 0);
+	free(text);
+	free(plain);
+}
+
 /* Without compat: all metrics. With compat: those that it adds. */
 static void print_table(FILE *out, bool compat)
 {
@@ -208,6 +237,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_documented_metrics_are_the_exported_ones),
 		cmocka_unit_test(all_rails_export_few_series_with_known_labels),
+		cmocka_unit_test(each_former_name_names_a_metric_that_exists),
 		cmocka_unit_test(the_node_label_is_of_the_compatible_names_alone),
 	};
 

@@ -29,7 +29,6 @@ static bool message_serve(struct rpc_link *link, const Pc__Message *m)
 	switch (m->body_case) {
 		/* members */
 		SERVE(HEARTBEAT, member_heartbeat(control, link, m->heartbeat));
-		SERVE(MEMBERS, member_members(control, link, m->members));
 		SERVE(MEMBER_NEWS, member_news(control, link, m->member_news));
 		SERVE(LIST_ASK, member_list_ask(control, link, m->list_ask));
 		SERVE(LIST_PAGE, member_list_page(control, link, m->list_page));

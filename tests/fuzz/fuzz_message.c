@@ -273,8 +273,6 @@ static void corpus_summary(void)
 
 static void corpus_members(void)
 {
-	Pc__Member member = PC__MEMBER__INIT, *members = &member;
-	Pc__Members list = PC__MEMBERS__INIT;
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 	Pc__Leave leave = PC__LEAVE__INIT;
 	Pc__Told told = PC__TOLD__INIT;
@@ -289,16 +287,6 @@ static void corpus_members(void)
 	static uint8_t slots[MAP_SLOTS / 8] = {0xff, 0xff};
 	Pc__Message m = PC__MESSAGE__INIT;
 
-	member.name = "other";
-	member.incarnation = 77;
-	member.address = "127.0.0.1";
-	member.port = 1;
-	member.rails = 1;
-	m.body_case = PC__MESSAGE__BODY_MEMBERS;
-	m.members = &list;
-	list.n_members = 1;
-	list.members = &members;
-	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 	m.heartbeat = &beat;
 	beat.members_digest = 1;

@@ -471,7 +471,7 @@ static struct member_contact *member_contact_begin(struct control *control, stru
 	if (member_has_contact(member)) {
 		contact->heard_ns = net_now();
 		member_link_unused(contact, contact->heard_ns);
-		contact->vouched_ns = contact->accused_ns = contact->digest_told = 0;
+		contact->vouched_ns = contact->accused_ns = 0;
 		contact->untold_ns = 0;
 		contact->kept = false;
 		contact->probe = (struct member_probe){.turn = net_random()};

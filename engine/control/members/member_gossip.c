@@ -2,16 +2,16 @@
 /*
  * Gossip: what engines tell each other of third ones.
  *
- * Up to MEMBER_MESH_MAX members, a Hello and Members name engines. Each is only a candidate: it is
- * dialled, a few at a time, and becomes a member by its own Hello.
+ * Engines compare digests of their lists in heartbeats; one that differs sends the sums of its 64
+ * or 512 buckets and gets the records of those that differ, in pages of 16 KiB. So a new engine
+ * gets the list of the first member that it reaches, and a record that an engine missed is repaired.
  *
- * Above, records take the place of these names. What changes is sent to the neighbours, and each
- * engine passes on what is new to it. Of two records of a name the one with the higher (admission,
- * state, incarnation) is newer; so each record is passed on once, and all engines end with the same
- * ones. Neighbours compare digests of their lists in heartbeats; one that differs sends the sums of
- * its 64 or 512 buckets and gets the records of those that differ, in pages of 16 KiB. So a new
- * engine takes the list of the first member that it reaches, and a record that an engine missed is
- * repaired.
+ * Up to MEMBER_MESH_MAX members, an engine that a record or a Hello names is only a candidate: it
+ * is dialled, a few at a time, and becomes a member by its own Hello.
+ *
+ * Above, records count. What changes is sent to the neighbours, and each engine passes on what is
+ * new to it. Of two records of a name the one with the higher (admission, state, incarnation) is
+ * newer; so each record is passed on once, and all engines end with the same ones.
  *
  * What the engines of one address may say and do is bounded: how many become members by their
  * Hello, how many processes they name that this engine does not know, how many lines of the log
@@ -255,7 +255,7 @@ bool member_learn_all(struct control *control, const struct rpc_link *link, size
 	return true;
 }
 
-/* ---- lists of a small cluster ---------------------------------------------------------------- */
+/* ---- what a Hello names --------------------------------------------------------------------- */
 
 void member_describe(const struct member *member, struct member_texts *texts, Pc__Member *ret)
 {
@@ -289,11 +289,6 @@ void member_list_alive(struct control *control, struct member_list *ret)
 		ret->at[ret->count] = &ret->member[ret->count];
 		ret->count++;
 	}
-}
-
-bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members)
-{
-	return member_learn_all(control, link, members->n_members, members->members);
 }
 
 /* ---- sending records ------------------------------------------------------------------------- */

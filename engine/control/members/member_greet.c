@@ -126,7 +126,7 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 
 /* ---- sending a Hello ------------------------------------------------------------------------- */
 
-/* Members in one Hello, at most. A message Members names all. */
+/* Members in one Hello, at most. The list in pages names all. */
 #define HELLO_MEMBERS_MAX 256
 static_assert(HELLO_MEMBERS_MAX * 3 * NAME_BYTES_MAX < RPC_HELLO_BYTES_MAX, "a Hello fits");
 

@@ -21,11 +21,6 @@
 #include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
 
-/*
- * number of heartbeats between two Members messages to a member, if neither engine's member list
- * has changed
- */
-#define MEMBER_GOSSIP_BEATS 20
 /* Dials without an answer after which a candidate that was never a member is forgotten. */
 #define CANDIDATE_FAILS 8u
 #define SWEEP_TICKS 32u /* heartbeats in which the whole table is swept */
@@ -217,40 +212,10 @@ uint64_t member_silent_ns(
 
 bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
-	struct member *member = link->member;
-	struct member_contact *contact = member->contact;
-	uint64_t quiet_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull *
-			    MEMBER_GOSSIP_BEATS;
-	uint64_t now_ns = net_now();
-	Pc__Members members = PC__MEMBERS__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-	struct member_list list;
-
 	if (!heartbeat_vouch(control, link, beat))
 		return false;
-	if (beat->members_digest == control->members->digest)
-		return true;
-	if (control->members->rings || beat->rings) {
-		member_list_compare(control, link, now_ns);
-		return true;
-	}
-	/*
-	 * If two engines keep different digests, because one of them cannot reach a third engine,
-	 * they exchange their lists only once per MEMBER_GOSSIP_BEATS heartbeats.
-	 */
-	if (contact->digest_told == beat->members_digest &&
-		contact->digest_ours == control->members->digest &&
-		now_ns - contact->gossip_ns < quiet_ns)
-		return true;
-	contact->digest_told = beat->members_digest;
-	contact->digest_ours = control->members->digest;
-	contact->gossip_ns = now_ns;
-	member_list_alive(control, &list);
-	members.n_members = list.count;
-	members.members = list.at;
-	message.body_case = PC__MESSAGE__BODY_MEMBERS;
-	message.members = &members;
-	rpc_reply(link, &message);
+	if (beat->members_digest != control->members->digest)
+		member_list_compare(control, link, net_now());
 	return true;
 }
 
@@ -450,7 +415,6 @@ bool members_tick(struct control *control, uint64_t now_ns)
 	beat.doubts = doubts;
 	beat.unserved = unserved;
 	doubts_list(control, now_ns, &beat);
-	beat.rings = members->rings;
 	members->dials = MEMBER_DIALS_TICK;
 	contacts_tick(control, &beat, now_ns);
 	members_sweep(control, now_ns);

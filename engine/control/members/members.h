@@ -156,13 +156,6 @@ struct member_contact {
 	 */
 	uint64_t vouched_ns;
 	bool kept; /* on the map only because another member hears it */
-	/*
-	 * digests of the two engines' member lists when Members was last sent: the member's, and
-	 * ours
-	 */
-	uint64_t digest_told;
-	uint64_t digest_ours;
-	uint64_t gossip_ns;
 	struct member_probe probe;
 	struct member_trial trial;
 	/* ---- above MEMBER_MESH_MAX members ---- */
@@ -404,7 +397,6 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
  */
 bool member_refused(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
-bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members);
 bool member_news(struct control *control, struct rpc_link *link, const Pc__MemberNews *news);
 bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__ListAsk *ask);
 bool member_list_page(struct control *control, struct rpc_link *link, const Pc__ListPage *page);

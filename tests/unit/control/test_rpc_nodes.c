@@ -524,6 +524,33 @@ size_t raw_read(int fd, void *bytes, size_t room, unsigned ms)
 	return got > 0 ? (size_t)got : 0;
 }
 
+Pc__Message *raw_await(int fd, Pc__Message__BodyCase kind, unsigned ms)
+{
+	static uint8_t bytes[1 << 17];
+	size_t have = 0, got;
+
+	while ((got = raw_read(fd, bytes + have, sizeof(bytes) - have, ms)) > 0) {
+		size_t at = 0;
+		uint32_t length;
+
+		for (have += got; have - at >= 4; at += 4 + length) {
+			Pc__Message *m;
+
+			memcpy(&length, bytes + at, 4);
+			length = ntohl(length);
+			if (have - at - 4 < length)
+				break;
+			m = pc__message__unpack(NULL, length, bytes + at + 4);
+			if (m && m->body_case == kind)
+				return m;
+			pc__message__free_unpacked(m, NULL);
+		}
+		memmove(bytes, bytes + at, have - at);
+		have -= at;
+	}
+	return NULL;
+}
+
 bool raw_closed(int fd, unsigned ms)
 {
 	char bytes[4096];

@@ -198,5 +198,10 @@ bool raw_closed(int fd, unsigned ms);
  * after `ms`.
  */
 size_t raw_read(int fd, void *bytes, size_t room, unsigned ms);
+/*
+ * Reads frames of the raw connection until one is of that kind: the caller frees it. Drops the
+ * others, and what came with it. NULL after `ms` without a byte.
+ */
+Pc__Message *raw_await(int fd, Pc__Message__BodyCase kind, unsigned ms);
 
 #endif

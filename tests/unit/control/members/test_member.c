@@ -264,6 +264,59 @@ static void gossip_alone_puts_no_engine_on_the_map(void **state)
 	assert_true(nodes_until(all_agree(), 1000));
 }
 
+/* Node 0 asks the raw connection for its list; the answer names node 1, or none. */
+static void list_answer(int fd, bool names)
+{
+	Pc__Message *ask = raw_await(fd, PC__MESSAGE__BODY_LIST_ASK, 1000);
+	Pc__Member named = PC__MEMBER__INIT;
+	Pc__MemberRecord record = PC__MEMBER_RECORD__INIT, *at = &record;
+	Pc__ListPage page = PC__LIST_PAGE__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	assert_non_null(ask);
+	named.name = "node-1";
+	named.incarnation = node[1].control.incarnation;
+	named.address = "127.0.0.1";
+	named.port = (uint32_t)node[1].settings.cluster_port;
+	named.rails = 2;
+	record.member = &named;
+	record.admission = 1;
+	page.serial = ask->list_ask->serial;
+	page.next = (uint32_t)ask->list_ask->n_sums;
+	page.n_records = names;
+	page.records = &at;
+	message.body_case = PC__MESSAGE__BODY_LIST_PAGE;
+	message.list_page = &page;
+	raw_message(fd, &message);
+	pc__message__free_unpacked(ask, NULL);
+}
+
+static void an_engine_that_another_one_has_on_its_list_is_found(void **state)
+{
+	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	int fd;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(node_open(i, NULL), 0);
+	fd = raw_open(0);
+	raw_hello(fd, "raw", 0x1234567890, 9, NULL);
+	list_answer(fd, false); /* the first member is asked at once */
+	node[0].control.members->list_ns = 0;
+	beat.members_digest = node[0].control.members->digest;
+	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
+	message.heartbeat = &beat;
+	raw_message(fd, &message);
+	nodes_run(5 * BEAT_MS);
+	assert_int_equal(node[0].control.members->list_ns, 0); /* the lists are equal */
+	beat.members_digest++;
+	raw_message(fd, &message);
+	list_answer(fd, true);
+	assert_true(nodes_until(sees(0, 1) && sees(1, 0), 1000));
+	close(fd);
+}
+
 static void a_dead_incarnation_that_gossip_calls_alive_stays_dead(void **state)
 {
 	Pc__Member dead = PC__MEMBER__INIT;
@@ -389,6 +442,7 @@ int main(void)
 		T(a_restarted_engine_replaces_its_former_incarnation),
 		T(a_member_that_leaves_is_off_the_map_at_once),
 		T(gossip_alone_puts_no_engine_on_the_map),
+		T(an_engine_that_another_one_has_on_its_list_is_found),
 		T(a_dead_incarnation_that_gossip_calls_alive_stays_dead),
 		T(a_name_taken_by_a_live_engine_is_refused),
 		T(an_equal_ref_is_refused),

@@ -255,10 +255,7 @@ static void gossip_of_loopback_addresses_is_ignored(void **state)
 	node[0].control.rpc->loopback = false;
 	assert_true(nodes_until(sees_count(0, 1), 1000));
 	snprintf(seed, sizeof(seed), "127.0.0.1:%u", port);
-	(void)member_members(&node[0].control, NULL,
-		&(Pc__Members){.base = PROTOBUF_C_MESSAGE_INIT(&pc__members__descriptor),
-			.n_members = 1,
-			.members = (Pc__Member *[]){&local}});
+	(void)member_learn_all(&node[0].control, NULL, 1, (Pc__Member *[]){&local});
 	nodes_run(500);
 	assert_int_equal(accept4(listener, NULL, NULL, SOCK_NONBLOCK), -1);
 	close(listener);

@@ -5,7 +5,6 @@
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
-#include <arpa/inet.h>
 #include <cmocka.h>
 #include <string.h>
 #include <unistd.h>
@@ -241,35 +240,14 @@ static void a_member_s_word_about_itself_is_no_vouch(void **state)
 	assert_int_equal(entry_of(RAW_REF)->contact->vouched_ns, 0);
 }
 
-/* Reads frames of the raw connection until one is a Heartbeat with vouches. */
+/* The next Heartbeat with vouches. */
 static Pc__Message *vouches_read(void)
 {
-	static uint8_t bytes[1 << 16];
-	size_t have = 0, got;
+	Pc__Message *m;
 
-	while ((got = raw_read(raw, bytes + have, sizeof(bytes) - have, 1000)) > 0) {
-		size_t at = 0;
-		uint32_t length;
-
-		have += got;
-		while (have - at >= 4) {
-			Pc__Message *m;
-
-			memcpy(&length, bytes + at, 4);
-			length = ntohl(length);
-			if (have - at - 4 < length)
-				break;
-			m = pc__message__unpack(NULL, length, bytes + at + 4);
-			at += 4 + length;
-			if (m && m->body_case == PC__MESSAGE__BODY_HEARTBEAT &&
-				m->heartbeat->n_vouches)
-				return m;
-			pc__message__free_unpacked(m, NULL);
-		}
-		memmove(bytes, bytes + at, have - at);
-		have -= at;
-	}
-	return NULL;
+	while ((m = raw_await(raw, PC__MESSAGE__BODY_HEARTBEAT, 1000)) && !m->heartbeat->n_vouches)
+		pc__message__free_unpacked(m, NULL);
+	return m;
 }
 
 static void doubts_are_answered_for_members_that_the_engine_hears_itself(void **state)

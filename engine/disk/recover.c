@@ -617,9 +617,9 @@ static void salvage_tombstones(struct recovery *recovery, struct store_path *pat
 		for (uint32_t i = 0; i < block->entries; i++) {
 			const struct disk_entry *entry = &block->entry[i];
 
-			/* Each is there twice, and one that a newer one replaces is not needed. */
+			/* Each is there twice. One that another path replaces is needed as well:
+			 * that path may leave service. */
 			if (entry->length ||
-				removal_at(recovery, &entry->key)->sequence != entry->sequence ||
 				(b && !memcmp(block[-1].entry, block->entry, sizeof(block->entry))))
 				continue;
 			if (!remove_add(path, &entry->key, entry->sequence, NULL)) {

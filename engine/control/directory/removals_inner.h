@@ -48,7 +48,7 @@ struct removals_name {
 	/* 1: it is on the map, and removals for it were dropped since its Hello */
 	uint8_t behind;
 	uint8_t limit; /* enum told_limit: what a Told on this map cannot say */
-	uint8_t bare; /* 1: it has no rails, so it has no page that is removed */
+	uint8_t bare;  /* 1: it has no rails, so it has no page that is removed */
 	uint8_t unused;
 };
 

@@ -4,7 +4,7 @@
  *
  * Engines compare digests of their lists in heartbeats; one that differs sends the sums of its 64
  * or 512 buckets and gets the records of those that differ, in pages of 16 KiB. So a new engine
- * gets the list of the first member that it reaches, and a record that an engine missed is repaired.
+ * gets the list of the first member that it reaches, and a record that one missed is repaired.
  *
  * Up to MEMBER_MESH_MAX members, an engine that a record or a Hello names is only a candidate: it
  * is dialled, a few at a time, and becomes a member by its own Hello.

@@ -163,9 +163,8 @@ static int setup(void **state)
 	memset(&engine, 0, sizeof(engine));
 	sample_healthy(&sample);
 	sample.taken_ns = clock_now_ns();
-	settings = (struct settings){.cluster_address = "127.0.0.1",
-		.metrics_ready_members = 1,
-		.metrics_dashboard = 1};
+	settings = (struct settings){
+		.cluster_address = "127.0.0.1", .metrics_ready_members = 1, .metrics_dashboard = 1};
 	settings.metrics_port = free_port(AF_INET);
 	engine.settings = &settings;
 	engine.rails = engine.plan.rails = 2;

@@ -152,8 +152,8 @@ class Sending:
         for thread in threads:
             thread.start()
         end: Optional[float] = None
-        while any(thread.is_alive() for thread in threads):
-            next(thread for thread in threads if thread.is_alive()).join(0.1)
+        while threads := [thread for thread in threads if thread.is_alive()]:
+            threads[0].join(0.1)
             if self.stop() and end is None:
                 end = time.monotonic() + STOPPED_SECONDS
             if end is not None and time.monotonic() > end:

@@ -273,6 +273,21 @@ class Fails(Run):
         self.assertIn("HTTP 500: gone", report["failed"])
         self.assertEqual([row["turn"] for row in report["rows"]], [1, "all"])
 
+    def test_a_request_that_fails_in_an_unknown_way_is_counted(self):
+        with mock.patch.object(turns, "ask", side_effect=RuntimeError("odd")):
+            self.assertIn("no request of turn 1 was answered", self.run_it(
+                "--url", self.played(set()).url, expect=2))
+        asked = itertools.count()
+
+        def ask(*words):
+            if next(asked) == 1:
+                raise RuntimeError("odd")
+            return server.ask(*words)
+
+        with mock.patch.object(turns, "ask", ask):
+            report = self.served("--url", self.played(set()).url, expect=1)
+        self.assertEqual(report["notes"], ["1 requests failed: RuntimeError: odd"])
+
     def test_a_silent_server_fails_after_the_time_out(self):
         hold = threading.Event()
         self.addCleanup(hold.set)

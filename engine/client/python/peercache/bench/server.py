@@ -140,7 +140,7 @@ class Url(Server):
 
 def headers() -> dict[str, str]:
     """The headers of all requests."""
-    key = os.environ.get(KEY)
+    key = os.environ.get(KEY, "").strip()
     return {"Content-Type": "application/json",
             **({"Authorization": f"Bearer {key}"} if key else {})}
 

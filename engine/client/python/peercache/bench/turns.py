@@ -132,10 +132,13 @@ class Sending:
                 user, prompt = self.waiting.pop(0)
             try:
                 reply = ask(self.server, prompt, self.options.output_tokens, self.options.timeout)
-            except Failed as error:
+            except Exception as error:  # pylint: disable=broad-except
+                cause, text = type(error).__name__, f"{type(error).__name__}: {error}"
+                if isinstance(error, Failed):
+                    cause, text = error.cause, str(error)
                 with self.lock:
-                    self.failed[error.cause] += 1
-                    self.first.setdefault(error.cause, str(error))
+                    self.failed[cause] += 1
+                    self.first.setdefault(cause, text)
                 continue
             with self.lock:
                 self.replies[user] = reply

@@ -613,6 +613,16 @@ def load_tests(loader, _tests, _pattern):
     return unittest.TestSuite(map(loader.loadTestsFromTestCase, SUITES[CHOSEN]))
 
 
+def ended(*_):
+    """SIGTERM: stops the servers. unittest would take SystemExit for an error and go on."""
+    try:
+        for case in SUITES[CHOSEN]:
+            case.doClassCleanups()
+        Served.end()
+    finally:
+        os._exit(143)
+
+
 SUITES = {"core": [Core], "long": [SmallPages, Operations, Latent, Ranks, Pair]}
 CHOSEN = "core"
 
@@ -630,7 +640,7 @@ def main():
         print(f"skipped: {why}")
         return 77
     print(f"SGLang {version}, SEED={SEED}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped
+    signal.signal(signal.SIGTERM, ended)
     unittest.main()
     return 0
 

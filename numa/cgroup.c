@@ -40,22 +40,25 @@ struct shown {
 	const char *controller;
 	const char *max, *used;  /* `used` NULL: the limit is one of rate */
 	const char *reclaimable; /* its line in memory.stat; NULL: none */
+	/* file with the period of a rate; the same one: its second number */
+	const char *period;
 };
 
 static const struct shown shown[] = {
-	{CGROUP_MEMORY, NULL, "memory.max", "memory.current", "inactive_file"},
-	{CGROUP_MEMORY, NULL, "memory.high", "memory.current", "inactive_file"},
+	{CGROUP_MEMORY, NULL, "memory.max", "memory.current", "inactive_file", NULL},
+	{CGROUP_MEMORY, NULL, "memory.high", "memory.current", "inactive_file", NULL},
 	{CGROUP_MEMORY, "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-		"total_inactive_file"},
-	{CGROUP_HUGE, NULL, "hugetlb.2MB.max", "hugetlb.2MB.current", NULL},
-	{CGROUP_HUGE, NULL, "hugetlb.2MB.rsvd.max", "hugetlb.2MB.rsvd.current", NULL},
-	{CGROUP_HUGE, "hugetlb", "hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes", NULL},
+		"total_inactive_file", NULL},
+	{CGROUP_HUGE, NULL, "hugetlb.2MB.max", "hugetlb.2MB.current", NULL, NULL},
+	{CGROUP_HUGE, NULL, "hugetlb.2MB.rsvd.max", "hugetlb.2MB.rsvd.current", NULL, NULL},
+	{CGROUP_HUGE, "hugetlb", "hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes", NULL,
+		NULL},
 	{CGROUP_HUGE, "hugetlb", "hugetlb.2MB.rsvd.limit_in_bytes",
-		"hugetlb.2MB.rsvd.usage_in_bytes", NULL},
-	{CGROUP_TASKS, NULL, "pids.max", "pids.current", NULL},
-	{CGROUP_TASKS, "pids", "pids.max", "pids.current", NULL},
-	{CGROUP_CPU, NULL, "cpu.max", NULL, NULL},
-	{CGROUP_CPU, "cpu", "cpu.cfs_quota_us", NULL, NULL},
+		"hugetlb.2MB.rsvd.usage_in_bytes", NULL, NULL},
+	{CGROUP_TASKS, NULL, "pids.max", "pids.current", NULL, NULL},
+	{CGROUP_TASKS, "pids", "pids.max", "pids.current", NULL, NULL},
+	{CGROUP_CPU, NULL, "cpu.max", NULL, NULL, "cpu.max"},
+	{CGROUP_CPU, "cpu", "cpu.cfs_quota_us", NULL, NULL, "cpu.cfs_period_us"},
 };
 
 /* Where a hierarchy of groups is mounted, and the process's group in it. */
@@ -178,6 +181,25 @@ static bool number_read(const struct place *p, const char *name, uint64_t *ret)
 	return found;
 }
 
+/* A quota in us as thousandths of a processor: the kernel's period is 1 ms to 1 s. */
+static uint64_t rate_of(const struct place *p, const struct shown *s, uint64_t quota)
+{
+	uint64_t period = 100000;
+	char path[PATH_BYTES];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s%s/%s", p->mount, p->group, s->period);
+	file = cgroup_file(path);
+	if (file) {
+		if (fscanf(file, strcmp(s->period, s->max) ? "%" SCNu64 : "%*s %" SCNu64,
+			    &period) != 1 ||
+			period < 1000 || period > 1000000)
+			period = 100000;
+		fclose(file);
+	}
+	return quota > UINT64_MAX / 1000 ? UINT64_MAX : quota * 1000 / period;
+}
+
 /* The number behind `name` in memory.stat of the group; 0: none. */
 static uint64_t stat_read(const struct place *p, const char *name)
 {
@@ -224,6 +246,8 @@ static bool limit_apply(const struct shown *s, uint64_t *left, char name[CGROUP_
 			continue;
 		if (s->used)
 			(void)number_read(&p, s->used, &used);
+		if (s->period)
+			max = rate_of(&p, s, max);
 		spare = s->reclaimable ? stat_read(&p, s->reclaimable) : 0;
 		used -= spare < used ? spare : used;
 		max -= used < max ? used : max;

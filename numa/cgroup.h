@@ -16,7 +16,7 @@ enum cgroup_limit {
 	CGROUP_MEMORY, /* bytes; memory that the kernel can reclaim at once counts as unused */
 	CGROUP_HUGE,   /* bytes of huge pages of 2 MiB */
 	CGROUP_TASKS,  /* threads and processes */
-	CGROUP_CPU,    /* us of processor time in each period */
+	CGROUP_CPU,    /* processors, in thousandths */
 };
 
 #define CGROUP_NAME_BYTES 160 /* for the name of a limit */

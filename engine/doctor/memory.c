@@ -323,20 +323,27 @@ void check_limits(struct doctor *d)
 
 /* ---- cgroups --------------------------------------------------------------------------------- */
 
-/* A poll core that has used its quota stands still until the next period. */
+/*
+ * A thread of a group that has used its quota stands still until the next period. What the engine
+ * uses all the time: its poll cores, the control plane, and helper threads for one more.
+ */
 static void cpu_quota_examine(struct doctor *d)
 {
 	char name[CGROUP_NAME_BYTES], path[64];
-	uint64_t quota_us = UNLIMITED;
+	struct doctor_finding *f;
+	uint64_t milli = UNLIMITED, needed = d->plan.poll_cores + 2;
 
 	snprintf(path, sizeof(path), "/proc/%s/cgroup", d->process);
-	if (cgroup_left(CGROUP_CPU, &quota_us, name))
-		found(d, DOCTOR_FOUND, name,
-			"give the engine no CPU limit: no CPUQuota= in its unit; in Kubernetes, whole CPUs of the static CPU manager",
-			"%" PRIu64
-			" us of processor time in a period: poll cores stand still when they are used",
-			quota_us);
-	else if (cgroup_shown(CGROUP_CPU))
+	if (cgroup_left(CGROUP_CPU, &milli, name)) {
+		f = found(d, milli < 1000 * needed ? DOCTOR_FOUND : DOCTOR_OK, name, NULL,
+			"the time of %.2f CPUs for %u poll cores, the control plane and helper threads",
+			(double)milli / 1000, d->plan.poll_cores);
+		if (f->state == DOCTOR_FOUND)
+			fix_set(f,
+				"give the engine no CPU limit, or at least %" PRIu64
+				" CPUs: CPUQuota= of its unit, the limit cpu of its container",
+				needed);
+	} else if (cgroup_shown(CGROUP_CPU))
 		found(d, DOCTOR_OK, path, NULL, "no limit of processor time");
 	else
 		found(d, DOCTOR_UNKNOWN, path, NULL,

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import textwrap
 import threading
 import time
 import unittest
@@ -253,6 +254,20 @@ class Trees(Cases):
             more = int(write["value"]) - place[0]
             place[0], place[1] = place[0] + more, place[1] + more
         self.assertEqual({f["state"] for f in look()}, {"ok"}, (writes, pages))
+
+    def test_the_limit_of_the_manifest_gives_its_settings_enough_processors(self):
+        with open(os.path.join(harness.ROOT, "config/container/kubernetes.yaml"),
+                  encoding="utf-8") as f:
+            manifest = f.read()
+        cpus = int(re.search(r'cpu: "(\d+)"', manifest)[1])
+        config = os.path.join(self.folder(), "peercache.conf")
+        with open(config, "w", encoding="ascii") as f:
+            f.write(textwrap.dedent(re.search(r"peercache.conf: \|\n(.*?)---", manifest, re.S)[1]))
+        for limit, state, fix in ((cpus, "ok", ""), (2, "found", "at least 3 CPUs")):
+            tree = {**healthy_tree(), f"{GROUP}/cpu.max": f"{limit * 100000} 100000"}
+            findings, _ = doctor("doctor", "--root", self.tree(tree), "--config", config)
+            found, = (f for f in findings if f["where"] == "cpu.max of cgroup /pod/engine")
+            self.assertEqual((found["state"], fix in (found["fix"] or "")), (state, True), found)
 
     def test_what_cannot_be_read_is_unknown_and_never_ok(self):
         for text in ("\x00 5-2,, banana \x01 [", "5 bananas"):

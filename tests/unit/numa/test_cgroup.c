@@ -171,11 +171,18 @@ static void limits_of_processor_time_are_read(void **state)
 	put("sys/fs/cgroup/unified/a/cpu.max", "max 100000\n");
 	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), UINT64_MAX);
 	put("sys/fs/cgroup/cpu/p/cpu.cfs_quota_us", "50000\n");
-	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 50000);
+	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 500);
 	assert_string_equal(name, "cpu.cfs_quota_us of cgroup /p");
+	put("sys/fs/cgroup/cpu/p/cpu.cfs_period_us", "10000\n");
+	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 5000);
 	put("sys/fs/cgroup/unified/a/cpu.max", "20000 100000\n");
-	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 20000);
+	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 200);
 	assert_string_equal(name, "cpu.max of cgroup /a");
+	put("sys/fs/cgroup/unified/a/cpu.max", "400000 50000\n");
+	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 5000);
+	assert_string_equal(name, "cpu.cfs_quota_us of cgroup /p");
+	put("sys/fs/cgroup/unified/a/cpu.max", "20000 0\n"); /* no period of the kernel */
+	assert_int_equal(left_of(CGROUP_CPU, UINT64_MAX), 200);
 }
 
 int main(void)

@@ -73,7 +73,7 @@ static int module_load(void)
 		loaded = module->ops;
 		return 0;
 	}
-	/* every build has a text there, which ends within 28 bytes if it has another size */
+	/* every build has a text there; of a table of another size at most 27 bytes are read */
 	rc = dv_fail(-ELIBBAD,
 		"%.120s is of build %.*s, this program of build " DV_BUILD
 		": install PeerCache engine again",

@@ -12,8 +12,17 @@
 
 #define DV_MODULE_NAME "dv_verbs_module" /* name of the exported struct dv_module */
 
-/* Version and interface: a hash of the headers that both files were compiled with. */
-#define DV_BUILD PEERCACHE_VERSION "-" DV_INTERFACE
+/*
+ * Version and interface: a hash of the headers that both files were compiled with. TEST_HOOKS is
+ * the one option that changes a structure in them. Others do not matter: the processor's ABI rules
+ * the layouts, and what was optimized differently works together.
+ */
+#ifdef TEST_HOOKS
+#define DV_HOOKS "+hooks"
+#else
+#define DV_HOOKS ""
+#endif
+#define DV_BUILD PEERCACHE_VERSION "-" DV_INTERFACE DV_HOOKS
 
 struct dv_module {
 	uint32_t bytes; /* size of this structure */

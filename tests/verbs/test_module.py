@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine without the verbs module, without libibverbs, and with a module of another build."""
 
+import json
 import os
 import re
 import shutil
@@ -93,18 +94,28 @@ class Module(unittest.TestCase):
         self.serves_with_one_line(MODULE + " is missing", program=program)
         self.refuses(MODULE + " is missing", program=program)
 
+    def hooks(self):
+        """What the text of a build has at its end: "+hooks" with -Dtest_hooks=true."""
+        path = os.path.join(ports.BUILD, "meson-info", "intro-buildoptions.json")
+        with open(path, encoding="utf-8") as file:
+            options = {option["name"]: option["value"] for option in json.load(file)}
+        return "+hooks" if options["test_hooks"] else ""
+
     def refuses_module(self, other, bytes_other=None):
         """With this text and size in its module, the engine refuses it and names both builds."""
         with open(os.path.join(os.path.dirname(ENGINE), MODULE), "rb") as file:
             module = file.read()
         version = subprocess.run([ENGINE, "--version"], capture_output=True, text=True,
                                  check=True).stdout.split()[1]
-        found = re.search(rb"\x48\0\0\0(" + re.escape(version.encode()) + rb"-[0-9a-f]{16})\0",
-                          module)
+        found = re.search(rb"\x48\0\0\0(" + re.escape(version.encode()) + rb"-[0-9a-f]{16}" +
+                          re.escape(self.hooks().encode()) + rb")\0", module)
+        self.assertTrue(found, "no text of a build with these options")
         own = found[1].decode()
         text = other(version, own)
         exported = struct.pack("<I60s", bytes_other or 72, text.encode())
         program = self.copy(module[:found.start()] + exported + module[found.start() + 64:])
+        if bytes_other:
+            text = text[:27]  # all that the engine reads of it
         words = f"is of build {text}, this program of build {own}: install"
         self.serves_with_one_line(words, program=program)
         self.refuses(words, program=program)
@@ -114,6 +125,11 @@ class Module(unittest.TestCase):
 
     def test_a_module_of_this_version_with_another_interface_is_refused(self):
         self.refuses_module(lambda version, own: version + "-" + 16 * "0")
+
+    def test_a_module_built_with_other_test_hooks_is_refused(self):
+        ends = {"+hooks": "", "": "+hooks"}
+        self.refuses_module(lambda version, own:
+                            own.removesuffix(self.hooks()) + ends[self.hooks()])
 
     def test_a_module_whose_table_has_another_size_is_refused(self):
         self.refuses_module(lambda version, own: own, 40)

@@ -8,8 +8,11 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <pwd.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/socket.h>
 #include <sys/timex.h>
 #include <unistd.h>
@@ -17,6 +20,8 @@
 #include "config/address_text.h"
 #include "config/json_read.h"
 #include "config/ports.h"
+#include "config/seeds.h"
+#include "config/unit.h"
 #include "engine/control/net/address.h"
 #include "engine/doctor/inner.h"
 #include "engine/doctor/reach.h"
@@ -183,14 +188,102 @@ static void seed_examine(struct doctor *d, const struct seed_address *seed)
 		seed_reach(d, seed, where);
 }
 
+#define FILE_SEEDS_MAX 32u /* that are examined: each may take the time-out */
+
+/* seeds_text_open() as the user of the engine; groups stay those of root. */
+static int seeds_file_open_as(const struct doctor *d, struct stat *ret)
+{
+	const struct passwd *user;
+	int fd;
+
+	if (!d->user || geteuid() != 0 || user_find(d->user, &user) < 0)
+		return seeds_text_open(d->s->cluster_seeds_file, ret);
+	setfsgid(user->pw_gid);
+	setfsuid(user->pw_uid);
+	fd = seeds_text_open(d->s->cluster_seeds_file, ret);
+	setfsuid(0);
+	setfsgid(getegid());
+	return fd;
+}
+
+/* The first word of the file that is no address. */
+struct bad_seed {
+	char word[NAME_BYTES_MAX];
+	unsigned line;
+};
+
+static void seeds_file_bad(struct seeds_text *text, const char *word, unsigned line)
+{
+	struct bad_seed *bad = text->context;
+
+	if (text->bad > 1)
+		return;
+	bad->line = line;
+	snprintf(bad->word, sizeof(bad->word), "%.*s", NAME_BYTES_MAX - 1, word);
+}
+
+static void seeds_text_examine(struct doctor *d, char *text)
+{
+	const char *path = d->s->cluster_seeds_file;
+	struct bad_seed bad;
+	struct seeds_text seeds = {
+		.address = calloc(SEEDS_FILE_ADDRESSES_MAX, sizeof(*seeds.address)),
+		.on_bad = seeds_file_bad,
+		.context = &bad};
+
+	if (!seeds.address) {
+		found(d, DOCTOR_UNKNOWN, path, NULL, "out of memory");
+		return;
+	}
+	seeds_text_parse(&seeds, text, (uint16_t)d->s->cluster_port);
+	if (seeds.bad)
+		found(d, DOCTOR_FOUND, path, "write 10.0.0.1:31998, [fd00::1]:31998 or name:31998",
+			"line %u: \"%s\" is not address:port; %u words are not used", bad.line,
+			bad.word, seeds.bad);
+	else if (!seeds.count)
+		found(d, DOCTOR_FOUND, path, "write addresses of engines to it",
+			"the file has no address");
+	for (unsigned i = 0; i < seeds.count && i < FILE_SEEDS_MAX; i++)
+		seed_examine(d, &seeds.address[i]);
+	if (seeds.count > FILE_SEEDS_MAX)
+		found(d, DOCTOR_UNKNOWN, path, "peercachectl members, when the engine runs",
+			"%u of its %u addresses are not examined", seeds.count - FILE_SEEDS_MAX,
+			seeds.count);
+	free(seeds.address);
+}
+
+static void seeds_file_examine(struct doctor *d)
+{
+	const char *path = d->s->cluster_seeds_file;
+	struct stat st;
+	char *text;
+	int fd, rc;
+
+	if (d->user && user_allowed(d->user) == -EPERM) {
+		found(d, DOCTOR_UNKNOWN, path, "run the doctor as root or as that user",
+			"only root and user %s see it as the engine does", d->user);
+		return;
+	}
+	fd = seeds_file_open_as(d, &st);
+	rc = fd < 0 ? fd : seeds_text_read(fd, (size_t)st.st_size, &text);
+	if (fd >= 0)
+		close(fd);
+	if (rc < 0) {
+		found(d, DOCTOR_FOUND, path,
+			"write the addresses of engines to it, or correct cluster.seeds_file; the engine tries again every second",
+			"the engine reads no seeds there: %s", strerror(-rc));
+		return;
+	}
+	seeds_text_examine(d, text);
+	free(text);
+}
+
 void check_seeds(struct doctor *d)
 {
 	char text[sizeof(d->s->cluster_seeds)], *rest = NULL;
 
 	if (d->s->cluster_seeds_file[0])
-		found(d, DOCTOR_UNKNOWN, "cluster.seeds_file",
-			"peercachectl members, when the engine runs",
-			"seeds of a file are not examined");
+		seeds_file_examine(d);
 	if (d->s->cluster_etcd[0])
 		found(d, DOCTOR_UNKNOWN, "cluster.etcd",
 			"peercachectl members, when the engine runs",

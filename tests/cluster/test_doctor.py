@@ -397,11 +397,32 @@ class Host(Cases):
         self.named(findings, "seeds", "10.9.0.1:1", r"start the engine", state="unknown")
 
     def test_seeds_that_are_not_examined_are_unknown(self):
-        for one in "cluster.seeds_file=/nowhere/seeds", "cluster.etcd=http://127.0.0.1:1":
-            findings = [f for f in self.look(one) if f["check"] == "seeds"]
-            self.assertEqual([(f["where"], f["state"]) for f in findings],
-                             [(one.split("=")[0], "unknown")])
-        self.assertEqual([f["state"] for f in self.look() if f["check"] == "seeds"], ["none"])
+        for values, expected in (
+                (["cluster.etcd=http://127.0.0.1:1"], [("cluster.etcd", "unknown")]),
+                ([], [("cluster.seeds", "none")])):
+            findings = [f for f in self.look(*values) if f["check"] == "seeds"]
+            self.assertEqual([(f["where"], f["state"]) for f in findings], expected)
+
+    def test_seeds_of_a_file_are_examined(self):
+        path = os.path.join(self.folder(), "seeds")
+
+        def look(text):
+            with open(path, "w", encoding="ascii") as file:
+                file.write(text)
+            return [f for f in self.look(f"cluster.seeds_file={path}") if f["check"] == "seeds"]
+
+        self.assertEqual(len(look("# none\n")), 1)
+        self.named(look("# none\n"), "seeds", path, r"write addresses")
+        findings = look("127.0.0.1:1\n[fd00::1, b:c:\n")
+        self.named(findings, "seeds", "127.0.0.1:1", r"start the engine", "unknown")
+        self.named(findings, "seeds", path, r"name:31998")
+        self.assertIn('line 2: "[fd00::1" is not address:port; 2 words',
+                      " ".join(f["text"] for f in findings))
+        findings = look("127.0.0.1:1\n" * 40)
+        self.named(findings, "seeds", path, r"peercachectl members", "unknown")
+        self.assertEqual(len(findings), 33)
+        os.remove(path)
+        self.named(self.look(f"cluster.seeds_file={path}"), "seeds", path, r"correct cluster.seeds")
 
     def test_what_the_plan_refuses_is_no_accepted_setting(self):
         findings = self.look("rail.cores=8191")

@@ -92,6 +92,20 @@ class Users(Played):
         said = [f["text"] for f in self.doctor("--config", path) if f["check"] == "settings"]
         self.assertIn("Permission denied", " ".join(said))
 
+    def test_the_user_of_the_unit_reads_the_file_of_seeds(self):
+        path = os.path.join(self.private(), "seeds")
+        with open(path, "w", encoding="ascii") as file:
+            file.write("127.0.0.1:1\n")
+        words = small(f"cluster.seeds_file={path}")
+        for user, where, state, said in ((None, path, "found", "Permission denied"),
+                                         ("root", "127.0.0.1:1", "unknown", "no engine listens")):
+            findings = self.doctor(*words, *(("--user", user) if user else ()))
+            seeds, = (f for f in findings if f["check"] == "seeds")
+            self.assertEqual((seeds["where"], seeds["state"]), (where, state), seeds)
+            self.assertIn(said, seeds["text"])
+        findings = self.doctor(*words, before=self.stranger())
+        self.named(findings, "seeds", path, r"as root", "unknown")
+
     def test_a_folder_that_systemd_makes_is_no_fault_of_the_host(self):
         for folder, status in (("peercache-test-none", 0), ("peercache-test-other", 2)):
             self.unit(RuntimeDirectory="a peercache-test-none")

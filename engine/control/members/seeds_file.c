@@ -7,23 +7,18 @@
  *
  * All functions run on the control plane's thread, but for reading_run().
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/seeds.h"
 #include "engine/control/members/members_inner.h"
 #include "engine/control/net/net.h"
 #include "engine/control/base/work.h"
 
 #define SEEDS_FILE_PERIOD_US 1000000u
-#define SEEDS_FILE_BYTES_MAX (1u << 20)
-#define SEEDS_FILE_ADDRESSES_MAX 16384u /* further ones are not used */
-#define BAD_MAX 100u                    /* words that are no address */
 
 /* What tells one content of a file from another without reading it. */
 struct version {
@@ -39,7 +34,6 @@ struct seeds_file {
 	struct net_timer *tick;
 	struct version version;       /* of the content that was read last; all 0: none was */
 	struct seed_address *address; /* of the content that was read last */
-	unsigned count;
 	struct file_reading *reading; /* the look that a helper thread makes now; NULL: none */
 	int error; /* errno of the last look, which was logged; 0: it succeeded */
 };
@@ -61,99 +55,50 @@ static bool version_same(const struct version *a, const struct version *b)
 	       a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
 }
 
-/* Reads at most `room` bytes, then appends a zero byte. Returns 0 or an errno. */
-static int seeds_file_read(int fd, char *text, size_t room)
-{
-	size_t at = 0;
-
-	while (at < room) {
-		ssize_t n = read(fd, text + at, room - at);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return errno;
-		if (n == 0)
-			break;
-		at += (size_t)n;
-	}
-	for (size_t i = 0; i < at; i++) /* a zero byte would end the text */
-		text[i] = text[i] ? text[i] : '?';
-	text[at] = '\0';
-	return 0;
-}
-
 /* The version is taken before the content, so a change in between is seen at the next look. */
 static void reading_run(struct work *work, unsigned part)
 {
 	struct file_reading *reading = (struct file_reading *)work;
 	struct stat st;
-	int fd = open(reading->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	int fd = seeds_text_open(reading->path, &st);
 
 	(void)part;
-	if (fd < 0 || fstat(fd, &st) < 0) {
-		reading->error = errno;
-	} else if (!S_ISREG(st.st_mode)) {
-		reading->error = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
-	} else if (st.st_size > (off_t)SEEDS_FILE_BYTES_MAX) {
-		reading->error = EFBIG;
-	} else {
-		reading->found = (struct version){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
-		if (!version_same(&reading->found, &reading->known)) {
-			reading->text = malloc((size_t)st.st_size + 1);
-			reading->error = reading->text ? seeds_file_read(fd, reading->text,
-								 (size_t)st.st_size)
-						       : ENOMEM;
-		}
+	if (fd < 0) {
+		reading->error = -fd;
+		return;
 	}
-	if (fd >= 0)
-		close(fd);
+	reading->found = (struct version){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
+	if (!version_same(&reading->found, &reading->known))
+		reading->error = -seeds_text_read(fd, (size_t)st.st_size, &reading->text);
+	close(fd);
 }
 
-/*
- * Appends the addresses of one line and adds to *bad how many words are none. Nothing is read on
- * after BAD_MAX of them: it is another file.
- */
-static void seeds_file_parse_line(
-	struct seeds_file *file, char *line, unsigned number, unsigned *bad)
+static void seeds_file_bad(struct seeds_text *text, const char *word, unsigned line)
 {
-	const struct settings *s = file->control->settings;
-	char *rest = NULL;
+	const struct settings *s = text->context;
+	unsigned port = (unsigned)s->cluster_port;
 
-	line[strcspn(line, "#\r")] = '\0';
-	for (char *each = strtok_r(line, ", \t", &rest); each;
-		each = strtok_r(NULL, ", \t", &rest)) {
-		char given[NAME_BYTES_MAX * 2];
-
-		if (file->count == SEEDS_FILE_ADDRESSES_MAX || *bad == BAD_MAX)
-			return;
-		snprintf(given, sizeof(given), "%s", each);
-		if (seed_parse(each, (uint16_t)s->cluster_port, &file->address[file->count]) == 0)
-			file->count++;
-		else if (++*bad == BAD_MAX)
-			log_warn(
-				"cluster.seeds_file %s: the rest from line %u on is not read: %u words are no address",
-				s->cluster_seeds_file, number, BAD_MAX);
-		else
-			log_warn(
-				"cluster.seeds_file %s, line %u: \"%s\" is not address:port and is not used; write 10.0.0.1:%u, [fd00::1]:%u or name:%u",
-				s->cluster_seeds_file, number, given, (unsigned)s->cluster_port,
-				(unsigned)s->cluster_port, (unsigned)s->cluster_port);
-	}
+	if (text->bad == SEEDS_FILE_BAD_MAX)
+		log_warn(
+			"cluster.seeds_file %s: the rest from line %u on is not read: %u words are no address",
+			s->cluster_seeds_file, line, SEEDS_FILE_BAD_MAX);
+	else
+		log_warn(
+			"cluster.seeds_file %s, line %u: \"%s\" is not address:port and is not used; write 10.0.0.1:%u, [fd00::1]:%u or name:%u",
+			s->cluster_seeds_file, line, word, port, port, port);
 }
 
 /* Makes the addresses in the text the seeds of this source; changes the text. */
 static void seeds_file_use(struct seeds_file *file, char *text)
 {
-	unsigned number = 0, bad = 0;
-	char *line;
+	const struct settings *s = file->control->settings;
+	struct seeds_text found = {.address = file->address,
+		.on_bad = seeds_file_bad,
+		.context = (void *)(uintptr_t)s};
 
-	file->count = 0;
-	while ((line = strsep(&text, "\n")))
-		seeds_file_parse_line(file, line, ++number, &bad);
-	log_info("cluster.seeds_file %s: %u addresses", file->control->settings->cluster_seeds_file,
-		file->count);
-	member_seeds_replace(file->control, SEED_FILE, file->address, file->count);
+	seeds_text_parse(&found, text, (uint16_t)s->cluster_port);
+	log_info("cluster.seeds_file %s: %u addresses", s->cluster_seeds_file, found.count);
+	member_seeds_replace(file->control, SEED_FILE, file->address, found.count);
 }
 
 static void reading_free(struct file_reading *reading)

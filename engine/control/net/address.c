@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses of engines: text that is parsed, loopback addresses that are told from others, and the
- * address that this engine tells other engines. Parsing is pure: any thread may do it.
+ * Addresses of engines: loopback addresses that are told from others, and the address that this
+ * engine tells other engines.
  *
  * address_settle() finds the address of cluster.address = auto, or of a host name. All engines of a
  * cluster find addresses of the same family if they have the same seeds: IPv4 if any seed has it. A
@@ -26,7 +26,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 
-/* ---- parsing and classifying ----------------------------------------------------------------- */
+/* ---- classifying ----------------------------------------------------------------------------- */
 
 int address_literal(
 	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes)
@@ -90,37 +90,6 @@ bool address_same(const struct sockaddr *a, const struct sockaddr *b)
 	uint8_t of_a[16], of_b[16];
 
 	return address_bytes(a, of_a) && address_bytes(b, of_b) && memcmp(of_a, of_b, 16) == 0;
-}
-
-int seed_parse(char *text, uint16_t fallback, struct seed_address *ret)
-{
-	char *host = text, *port = NULL, *end;
-	long number = fallback;
-
-	if (*text == '[') {
-		host = text + 1;
-		end = strchr(host, ']');
-		if (!end || (end[1] != '\0' && end[1] != ':'))
-			return -EINVAL;
-		port = end[1] ? end + 2 : NULL;
-		*end = '\0';
-	} else if (strchr(text, ':') && strchr(text, ':') == strrchr(text, ':')) {
-		port = strchr(text, ':') + 1;
-		port[-1] = '\0';
-	}
-	if (port) {
-		number = strtol(port, &end, 10);
-		if (*port < '0' || *port > '9' || *end || number < 1 || number > 65535)
-			return -EINVAL;
-	}
-	if (!*host || strlen(host) >= sizeof(ret->host))
-		return -EINVAL;
-	if (strchr(host, ':') && inet_pton(AF_INET6, host, &(struct in6_addr){0}) != 1)
-		return -EINVAL;
-	memset(ret, 0, sizeof(*ret));
-	memcpy(ret->host, host, strlen(host));
-	ret->port = (uint16_t)number;
-	return 0;
 }
 
 /* ---- the address of this engine -------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses: of other engines as text and as the kernel knows them, and the one that this engine
- * tells others. Parsing and classifying is pure: any thread may do it.
+ * Addresses: of other engines as the kernel knows them, and the one that this engine tells others.
+ * Classifying is pure: any thread may do it.
  */
 #ifndef CONTROL_ADDRESS_H
 #define CONTROL_ADDRESS_H
@@ -11,21 +11,11 @@
 #include <sys/socket.h>
 
 #include "config/limits.h"
+#include "config/seeds.h"
 #include "config/settings.h"
 
 struct addrinfo;
 
-/* The address of an engine to join. */
-struct seed_address {
-	char host[NAME_BYTES_MAX]; /* address or name; "": none */
-	uint16_t port;
-};
-
-/*
- * Parses "host:port", "[v6]:port", "host" or "v6"; modifies `text`. `fallback`: the port if `text`
- * has none. Returns 0 or -EINVAL. Pure.
- */
-int seed_parse(char *text, uint16_t fallback, struct seed_address *ret);
 /* Converts a literal IPv4 or IPv6 address. Returns 0, or -EINVAL: not a literal. */
 int address_literal(
 	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes);

@@ -27,7 +27,8 @@ FILES = {
     "README.md": "README.md", ".github/README.zh.md": "README.zh.md",
     ".github/CHANGELOG.md": "CHANGELOG.md", "LICENSE": "LICENSE",
     "config/pages/*.md": "pages", "config/pages/zh/*.md": "pages/zh",
-    "config/SETTINGS.md": "SETTINGS.md", "config/examples/*": "examples",
+    "config/SETTINGS.md": "SETTINGS.md", "config/MIGRATION.md": "MIGRATION.md",
+    "config/examples/*": "examples",
     "engine/METRICS.md": "METRICS.md", "engine/TRUST.md": "TRUST.md",
     "engine/client/python/README.md": "SGLANG.md",
 }

@@ -15,8 +15,8 @@ PAGES = os.path.join(ROOT, "config", "pages")
 README = os.path.join(ROOT, "README.md")
 README_ZH = os.path.join(ROOT, ".github", "README.zh.md")
 
-NAMES = ("README.md", "deployment.md", "getting-started.md", "operations.md", "security.md",
-         "sizing.md", "troubleshooting.md")
+NAMES = ("README.md", "deployment.md", "getting-started.md", "migration.md", "operations.md",
+         "security.md", "sizing.md", "troubleshooting.md")
 
 Block = collections.namedtuple("Block", "heading language hosts lines")
 

@@ -11,6 +11,8 @@ NOT_RUN = {
     r"tools/install ": "apt installs packages; .ci/run runs it",
     r"apt install \./peercache-engine_": "python_deb installs the packages on a bare Debian",
     r"python3 -m venv (/opt/)?peercache && ": "python_wheel installs the wheel on a bare Debian",
+    r"pip install (\./)?peercache[-=]": "python_wheel, python_install and python_migration do that",
+    r"python3 -m peercache\.migration ": "python_migration runs it",
     r"conf=\$VIRTUAL_ENV": "python_wheel runs this block of README.md after installing the wheel",
     r"peercache-engine --config \$conf": "python_wheel",
     r"until peercachectl --socket /tmp/peercache-node-": "python_wheel",

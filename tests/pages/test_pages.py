@@ -171,7 +171,7 @@ class Languages(unittest.TestCase):
     def test_the_pages_are_there(self):
         self.assertEqual({name for name in os.listdir(PAGES) if name.endswith(".md")}, set(NAMES))
         self.assertEqual({os.path.basename(path) for _, path in self.pairs()},
-                         {"README.zh.md", "getting-started.md", "deployment.md",
+                         {"README.zh.md", "getting-started.md", "deployment.md", "migration.md",
                           "troubleshooting.md"})
 
     def test_command_lines_are_the_same(self):

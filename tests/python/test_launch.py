@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store starts and ends an engine; the extra config has every key of PeerCache 0.8.2.
+"""The store starts and ends an engine; the extra config has every key of PeerCache 0.8.4.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
 from simulator import Pool, config, content  # noqa: E402
-from peercache import config as configuration, launch  # noqa: E402
+from peercache import config as configuration, launch, migration  # noqa: E402
 from peercache.store import PeerCacheStore  # noqa: E402
 
 SETTINGS = {"engine.huge_pages": "no", "rail.polling": "adaptive"}
@@ -424,7 +424,7 @@ class Failing(Engines):
 
 
 class Keys(unittest.TestCase):
-    """The keys that PeerCache 0.8.2 accepts in its extra config."""
+    """The keys that PeerCache 0.8.4 accepts in its extra config."""
 
     def test_the_keys_become_settings_of_the_engine(self):
         got = configuration.read({
@@ -452,10 +452,10 @@ class Keys(unittest.TestCase):
     def test_the_error_for_an_invalid_value_names_key_and_remedy(self):
         rows = {
             "gid_index": ["x", -2, 256, 1.5, True, [3]],
-            "ib_port": ["x", 0, 256], "max_channels_per_peer": [0, "many", -1],
-            "directory_replicas": [0, 5, "2 or 3"],
+            "ib_port": ["x", 0, 256, 2], "max_channels_per_peer": [0, "many", -1],
+            "directory_replicas": [0, "2 or 3"],
             "global_segment_size": [0, "0", "0gb", "0.0gb", -1, "-4gb", "4 parsecs", "1.2.3gb",
-                                    True, ["4gb"], float("inf"), "4mb4", 4095, "2000tb"],
+                                    True, ["4gb"], float("inf"), "4mb4", "2000tb"],
             "verify": ["some", 1, ["always"]], "verify_one_in": [0, 1000001, "often"],
             "timeout_ms": [0, -5, "soon", 1e20], "exists_timeout_ms": [0, "x"],
             "heartbeat_interval": [0, -1, "x", 100, float("nan")], "member_ttl": [0, "x", 601],
@@ -474,15 +474,16 @@ class Keys(unittest.TestCase):
             "engine_settings": ["engine.huge_pages=no", [1], {"huge_pages": 1},
                                 {"rail.cores": [1, 2]}, {"a.b.c": 1}],
             "metrics_enabled": ["maybe", [1]], "metrics_dashboard": ["x"],
-            "metrics_port": [0, 65536, "x", True], "metrics_bind_host": [["h"], "h" * 64],
-            "disk_enabled": ["maybe", [1], True], "disk_path": [["/a"], "/" + "a" * 1023],
+            "metrics_port": [-1, 65536, "x", True], "metrics_bind_host": [["h"], "h" * 64],
+            "disk_enabled": ["maybe", [1]], "disk_path": [["/a"], "/" + "a" * 1023],
             "disk_size": [0, "x", [1]],
         }
         fixes = {}
         for key, values in rows.items():
             for value in values:
                 with self.subTest(key=key, value=value):
-                    fixes[key] = self.refused(key, value)
+                    more = {"device_names": "mlx5_0"} if key == "ib_port" else {}
+                    fixes[key] = self.refused(key, value, **more)
         self.assertEqual(set(rows), set(configuration.READERS), "this test covers every key")
         self.assertEqual(fixes["gid_index"], "a whole number from -1 to 255")
         self.assertIn("rdma or tcp", fixes["protocol"])
@@ -495,8 +496,10 @@ class Keys(unittest.TestCase):
 
     def test_the_error_names_values_that_contradict_each_other(self):
         self.assertIn("two heartbeats", self.refused("member_ttl", 3, heartbeat_interval=2))
-        self.assertIn("4mb to 1tb for each NIC, of which there are 2", self.refused(
-            "global_segment_size", "7mb", device_names="mlx5_0,mlx5_1"))
+        self.assertIn("at most 1tb for each NIC, of which there are 2", self.refused(
+            "global_segment_size", "3tb", device_names="mlx5_0,mlx5_1"))
+        for nbytes in ("5mb", "17tb"):
+            self.assertIn("6mb to 16tb", self.refused("disk_size", nbytes, disk_path="/d"))
 
     def test_names_of_hosts_are_left_to_the_engine(self):
         """It tries all addresses of a name, and refuses a loopback one that other hosts get."""
@@ -506,6 +509,7 @@ class Keys(unittest.TestCase):
         got = configuration.read({"discovery_addr": "head:1", "local_hostname": "head"})
         self.assertEqual(got.settings["cluster.address"], "head")
         self.assertEqual(got.origins["cluster.address"], "local_hostname")
+        self.assertEqual(got.idle, [])
         self.assertNotIn("cluster.address", configuration.read({}).settings)
 
     def test_the_default_member_ttl_is_three_heartbeats(self):
@@ -531,7 +535,7 @@ class Keys(unittest.TestCase):
         self.assertEqual(got.settings["rail.gid_index"], "3")
         self.assertEqual(got.settings["engine.huge_pages"], "no")
         self.assertEqual(got.settings["rail.spin_us"], "5")
-        self.assertEqual((got.timeout_ms, got.tags, got.missing), (250, ("7", ""), []))
+        self.assertEqual((got.timeout_ms, got.tags, got.idle), (250, ("7", ""), []))
 
     def test_engine_settings_may_be_a_table_as_toml_reads_it(self):
         """A key with a dot that is not quoted makes a table within the table."""
@@ -550,61 +554,43 @@ class Keys(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "engine_settings"):
                 configuration.read({"engine_settings": bad, "protocol": "tcp"})
 
-    def test_unknown_keys_and_missing_features_cause_one_warning_each(self):
-        known = {
-            "discovery_addr": "127.0.0.1:31998", "mode": "slotmap", "role": "auto",
-            "write_policy": "both", "protocol": "tcp", "device_name": "", "device_names": "",
-            "ib_port": 1, "gid_index": 3, "max_channels_per_peer": 16, "vnodes": 100,
-            "global_segment_size": 1 << 30, "directory_replicas": 2,
-            "directory_read_cache_ttl": 0.0, "local_hostname": "", "rdma_bind_host": "0.0.0.0",
-            "rdma_port": 0, "control_bind_host": "0.0.0.0", "control_port": 0,
-            "meta_bind_host": "0.0.0.0", "disk_enabled": "true", "disk_path": "/data",
-            "disk_size": "100gb", "metrics_enabled": 1, "metrics_bind_host": "0.0.0.0",
-            "metrics_port": 31997, "metrics_dashboard": False, "node_id": "", "prefix": "p",
-            "heartbeat_interval": 2.0, "member_ttl": 6.0, "max_masters": 5,
-            "slot_max_page_bytes": 262144, "slot_ways": 4, "slot_num_buckets": 0}
+    def test_unknown_keys_and_those_that_do_not_act_as_given_cause_one_warning_each(self):
+        known = {key: default for key, (default, _) in
+                 {**migration.KEYS, **migration.WITHOUT_EFFECT}.items()}
+        known.update(discovery_addr="127.0.0.1:31998", mode="slotmap", write_policy="both",
+                     protocol="tcp", vnodes=100, max_masters=5, metrics_port=0)
         with self.assertLogs("peercache", logging.WARNING) as logs:
             got = configuration.read({**known, "what": 1, "is": 2})
             got.warn()
-        self.assertEqual(len(logs.output), 3)
+        self.assertEqual(len(logs.output), 2)
         self.assertIn("ignored: is, what", logs.output[0])
-        for name in ("metrics_dashboard=false", "max_masters", "mode=slotmap",
-                     "write_policy=both", "vnodes", "slot_ways"):
-            self.assertIn(name, logs.output[1])
-        self.assertNotIn("disk", logs.output[1])
-        for name in ("directory_read_cache_ttl=0.0 (", "rdma_bind_host=0.0.0.0 (", "gid_index=3 (",
-                     "control_bind_host=0.0.0.0 (", "meta_bind_host=0.0.0.0 (",
-                     "max_channels_per_peer=16 ("):
-            self.assertIn(name, logs.output[2])
-        self.assertNotIn("rdma_port", logs.output[2], "0 requests nothing")
-        self.assertEqual((got.settings["disk.paths"], got.settings["disk.bytes"]),
-                         ("/data", str(100 << 30)))
-        self.assertEqual(got.tags, ("p", ""))
-        self.assertEqual((got.settings["metrics.port"], got.settings["metrics.address"]),
-                         ("31997", "0.0.0.0"))
-        off = configuration.read({"disk_enabled": 0, "disk_path": "/data"})
-        self.assertEqual(off.settings["disk.paths"], "")
-        for bad in ({"disk_enabled": True}, {"disk_path": "/data", "disk_size": "1gb"}):
-            with self.assertRaises(ValueError):
-                configuration.read(bad)
-        off = configuration.read({"metrics_enabled": "no", "metrics_port": 31997})
-        self.assertEqual(off.settings["metrics.port"], "0")
+        self.assertNotIn("metrics.port", got.settings, "0 would mean no metrics")
+        named = {"mode", "write_policy", "gid_index", "max_channels_per_peer", "metrics_port",
+                 *migration.WITHOUT_EFFECT}
+        self.assertEqual({one.split("=")[0] for one in got.idle}, named)
+        for key in named:
+            self.assertRegex(logs.output[1], rf"\b{key}={known[key]} \(\w")
         with self.assertNoLogs("peercache", logging.WARNING):
             configuration.read({"discovery_addr": "127.0.0.1:31998", "disk_enabled": False,
-                                "metrics_enabled": "false", "mode": "p2p", "vnodes": 160,
-                                "control_port": 0, "rdma_bind_host": None, "node_id": "",
+                                "metrics_enabled": "false", "mode": "p2p",
+                                "rdma_bind_host": None, "node_id": "",
                                 "backend_name": "peercache", "allocator": "shm"}).warn()
 
-    def test_keys_without_effect_are_named_with_what_to_do(self):
+    def test_keys_that_do_not_act_as_given_are_named_with_what_to_do(self):
         disk = {"disk_path": "/d", "disk_size": "2gb"}
         rows = [({"disk_size": "2gb"}, 'disk_size=2gb (there is no disk without "disk_path")'),
                 ({"disk_enabled": False, **disk}, 'disk_path=/d ("disk_enabled" is false)'),
                 ({"disk_enabled": 0, "disk_size": "2gb"}, "disk_size=2gb ("),
-                ({"mode": "hybrid"}, "mode=hybrid ("), ({"role": "inference"}, "role=inference ("),
                 ({"control_port": 31999}, "control_port=31999 ("), ({"rdma_port": 1}, "rdma_port="),
                 ({"max_channels_per_peer": 9}, "max_channels_per_peer=9 (8 are used"),
+                ({"directory_replicas": 5}, "directory_replicas=5 (4 are used"),
+                ({"global_segment_size": "7mb", "device_names": "a,b"},
+                 "global_segment_size=7mb (4mb are used for each NIC"),
+                ({"ib_port": 2, "protocol": "tcp"}, "ib_port=2 (the software NIC"),
+                ({"metrics_port": 0}, "metrics_port=0 (one engine serves the metrics"),
                 ({"metrics_enabled": False, "metrics_port": 1}, "metrics_port=1 ("),
                 ({"metrics_enabled": 0, "metrics_bind_host": "::"}, "metrics_bind_host=:: ("),
+                ({"metrics_enabled": 0, "metrics_dashboard": False}, "metrics_dashboard=False ("),
                 ({"device_name": "a", "device_names": "b"}, 'device_name=a ("device_names" is'),
                 ({"device_names": "b", "protocol": "tcp"}, "device_names=b ("),
                 ({"verify": "always", "verify_one_in": 5}, "verify_one_in=5 ("),
@@ -612,14 +598,18 @@ class Keys(unittest.TestCase):
                 ({"engine_start": False, "engine_path": "/x"}, "engine_path=/x ("),
                 ({"metrics_port": 5, "engine_settings": {"metrics.port": 6}},
                  'metrics_port: metrics.port in "engine_settings" overrides it')]
-        for extra, wanted in rows:
-            with self.subTest(extra=extra):
-                found = configuration.read(extra).idle
+        rows += [({key: value}, f"{key}={value} ({why}") for key, values in migration.VALUES.items()
+                 for value, why in values.items()]
+        for given, wanted in rows:
+            with self.subTest(extra=given):
+                found = configuration.read(given).idle
                 self.assertTrue(any(one.startswith(wanted) for one in found), found)
-        for extra in ({"disk_enabled": True, **disk}, {"max_channels_per_peer": 8, "role": "auto"},
-                      {"device_names": "mlx5_0", "gid_index": 3, "verify_one_in": 7},
+        for given in ({"disk_enabled": True, **disk}, {"max_channels_per_peer": 8, "role": "auto"},
+                      {"device_names": "mlx5_0", "gid_index": 3, "verify_one_in": 7, "ib_port": 1},
+                      {"directory_replicas": 4, "global_segment_size": "4mb", "mode": "p2p"},
+                      {"discovery_addr": "127.0.0.1:1", "disk_size": "2gb"},
                       {"metrics_port": 5, "engine_settings": {"metrics.port": 5}}):
-            self.assertEqual(configuration.read(extra).idle, [])
+            self.assertEqual(configuration.read(given).idle, [])
 
     def test_an_engine_that_is_told_of_no_other_host_is_named(self):
         for extra, alone in (({}, True), ({"discovery_addr": "127.0.0.1:1"}, False),

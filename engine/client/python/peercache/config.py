@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads SGLang's extra config: the keys of PeerCache 0.8.2, and further keys of this project.
+"""Reads SGLang's extra config: the keys of PeerCache 0.8.4, and further keys of this project.
 
 Invalid values are refused: one ValueError lists all of them, each with key, value and remedy. One
-warning lists the unknown keys, one the keys that request features which this version lacks, and one
-the keys that change nothing.
-A value of None or "" means the same as a missing key.
+warning lists the unknown keys, one the keys that do not act as given. A value of None or "" means
+the same as a missing key.
+
+A config with "discovery_addr", which 0.8.4 requires, and without a key of this project was written
+for 0.8.4: its engine has the disk that 0.8.4 has by default, and exports its metrics, too.
 """
 
 import json
@@ -14,37 +16,33 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Optional
 
+from peercache.migration import VALUES, WITHOUT_EFFECT
+
 logger = logging.getLogger("peercache")
 
 UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40,
          "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
          "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # Ranges of the engine's settings (config/settings.def) that the keys below set.
-POOL_BYTES = 4 << 30  # default of all rails together, as in PeerCache 0.8.2
+POOL_BYTES = 4 << 30  # default of all rails together; of each rank in PeerCache 0.8.4
 POOL_BYTES_MIN, POOL_BYTES_MAX = 4 << 20, 1 << 40  # bytes of one rail's pool
 NAME_MAX, SOCKET_MAX = 63, 107  # bytes of a name and of a socket's path
 PATHS_MAX = 1023  # bytes of the list of directories on disks
-DISK_BYTES_MIN, DISK_BYTES_MAX = 6 << 28, 1 << 44  # bytes in one directory
+DISK_PATH, DISK_BYTES = "/data/peercache/", 100 << 30  # defaults of PeerCache 0.8.4
+DISK_BYTES_MIN, DISK_BYTES_MAX = 6 << 20, 1 << 44  # bytes in one directory
+DISK_SEGMENTS_MIN, SEGMENT_BYTES = 6, 256 << 20  # files of a directory, their default size
 QPS_MAX, REPLICAS_MAX = 8, 4  # QPs per connection, replicas of a directory entry
 HEARTBEAT_MS, DEAD_AFTER_MS = 500, 3000  # defaults of the engine
+METRICS_PORT = 31997  # default of the engine
 VERIFY_ONE_IN, VERIFY_ONE_IN_MAX = 1000, 1000000  # of libpeercache, PC_VERIFY_*
 
 # Keys of SGLang itself, which it leaves in the dict.
 SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "tp_lcm_size",
           "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
           "hicache_storage_pass_prefix_keys", "extra_backend_tag"}
-# Keys of PeerCache 0.8.2 that this project does not need. A warning names a key unless it has the
-# value given here, and says what to do.
-LISTENS = 'the engine listens at "local_hostname", or at cluster.bind in "engine_settings"'
-NOT_NEEDED = {"directory_read_cache_ttl": (None, "locations are checked at each read: remove it"),
-              "rdma_bind_host": (None, 'a NIC needs no address: name it in "device_names"'),
-              "rdma_port": (0, 'a NIC needs no port: name it in "device_names"'),
-              "control_bind_host": (None, LISTENS), "meta_bind_host": (None, LISTENS),
-              "control_port": (0, 'the port is that of "discovery_addr"')}
-# Keys of PeerCache 0.8.2 whose feature this version lacks. A warning names a key unless it has the
-# value given here, which does not request the feature.
-MISSING = {"vnodes": 160, "max_masters": 3, "slot_max_page_bytes": None, "slot_ways": None,
-           "slot_num_buckets": None}
+# Keys of this project, which no config of PeerCache 0.8 has.
+OURS = {"engine_socket", "engine_start", "engine_keep", "engine_path", "engine_log",
+        "engine_settings", "timeout_ms", "exists_timeout_ms", "verify", "verify_one_in"}
 
 
 # ---- readers of one value: return what it means, or raise ValueError with the remedy -------------
@@ -217,7 +215,7 @@ def settings(value: Any) -> dict[str, str]:
 
 
 # The keys that have a meaning here, with their readers: keys of this project, of SGLang and of
-# PeerCache 0.8.2.
+# PeerCache 0.8.4.
 READERS: dict[str, Callable[[Any], Any]] = {
     "engine_socket": path(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
     "engine_path": path(), "engine_log": path(), "engine_settings": settings,
@@ -230,10 +228,10 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "role": choice("auto", "inference", "storage"),
     "write_policy": choice("local", "storage", "both"),
     "ib_port": number(1, 255), "gid_index": number(-1, 255),
-    "max_channels_per_peer": number(1), "directory_replicas": number(1, REPLICAS_MAX),
+    "max_channels_per_peer": number(1), "directory_replicas": number(1),
     "global_segment_size": size, "local_hostname": text(NAME_MAX), "node_id": text(NAME_MAX),
     "heartbeat_interval": milliseconds(10, 60000), "member_ttl": milliseconds(50, 600000),
-    "metrics_enabled": flag, "metrics_port": number(1, 65535),
+    "metrics_enabled": flag, "metrics_port": number(0, 65535),
     "metrics_bind_host": text(NAME_MAX), "metrics_dashboard": flag,
     "disk_enabled": flag, "disk_path": path(PATHS_MAX, several=True), "disk_size": size,
 }
@@ -274,22 +272,20 @@ class Config:
     settings: dict[str, str] = field(default_factory=dict)  # of an engine that the store starts
     origins: dict[str, str] = field(default_factory=dict)  # setting -> the key that set it
     given: set[str] = field(default_factory=set)  # keys of the extra config that have a value
-    idle: list[str] = field(default_factory=list)  # keys that change nothing, each with a reason
+    idle: list[str] = field(default_factory=list)  # keys that do not act as given, with reasons
     alone: bool = False  # the engine that the store starts is told of no other host
+    former: bool = False  # written for PeerCache 0.8.4
+    disk_default: bool = False  # no "disk_path" is given: the disk is DISK_PATH, if it can be had
+    ranks: int = 1  # of the server that this store belongs to, on all of its hosts
     unknown: list[str] = field(default_factory=list)  # keys without a meaning
-    missing: list[str] = field(default_factory=list)  # keys that request features not available
 
     def warn(self) -> None:
-        """Logs one warning for the unknown keys and one for the missing features."""
+        """Logs one warning for the unknown keys and one for those that do not act as given."""
         if self.unknown:
             logger.warning("peercache: unknown keys in the extra config are ignored: %s",
                            ", ".join(sorted(self.unknown)))
-        if self.missing:
-            logger.warning("peercache: these keys of the extra config request features that "
-                           "this version does not have; they have no effect: %s",
-                           ", ".join(sorted(self.missing)))
         if self.idle:
-            logger.warning("peercache: these keys of the extra config have no effect: %s",
+            logger.warning("peercache: these keys of the extra config do not act as given: %s",
                            "; ".join(self.idle))
         if self.alone:
             logger.info('peercache: without "discovery_addr" an engine that is started here joins '
@@ -351,10 +347,10 @@ def pool_bytes(given: Mapping[str, Any], count: int, refuse: Callable[[str, str]
 
     Calls refuse(key, remedy) for a value out of range.
     """
-    total = given.get("global_segment_size", POOL_BYTES)
-    if not POOL_BYTES_MIN <= total // count <= POOL_BYTES_MAX:
-        refuse("global_segment_size", f"give 4mb to 1tb for each NIC, of which there are {count}")
-    return total // count // 4096 * 4096
+    share = given.get("global_segment_size", POOL_BYTES) // count
+    if share > POOL_BYTES_MAX:
+        refuse("global_segment_size", f"give at most 1tb for each NIC, of which there are {count}")
+    return max(share, POOL_BYTES_MIN) // 4096 * 4096
 
 
 def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None],
@@ -369,7 +365,8 @@ def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None
         # Names stay names: the engine resolves them at each dial, and tries all their addresses.
         put("discovery_addr", "cluster.seeds", ",".join(found))
         put("discovery_addr", "cluster.port", found[0].rsplit(":", 1)[-1])
-        put("discovery_addr", "cluster.address", "auto")
+        if not host:
+            put("discovery_addr", "cluster.address", "auto")
     if host:
         put("local_hostname", "cluster.address", host)
     beat = given.get("heartbeat_interval", HEARTBEAT_MS)
@@ -382,20 +379,46 @@ def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None
         put("member_ttl", "cluster.dead_after_ms", dead)
 
 
-def disk_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None],
+def disk_settings(given: Mapping[str, Any], config: Config, refuse: Callable[[str, str], None],
                   put: Callable[[str, str, Any], None]) -> None:
-    """Derives the disk.* settings. Unlike in PeerCache 0.8, there is no disk without a path."""
+    """Derives the disk.* settings, and config.disk_default.
+
+    Calls refuse(key, remedy) for a size out of range.
+    """
     if not given.get("disk_enabled", True):
         put("disk_enabled", "disk.paths", "")
         return
-    if "disk_path" in given:
-        put("disk_path", "disk.paths", given["disk_path"])
-        if "disk_size" in given:
-            if not DISK_BYTES_MIN <= given["disk_size"] <= DISK_BYTES_MAX:
-                refuse("disk_size", "give 1.5gb to 16tb")
-            put("disk_size", "disk.bytes", given["disk_size"])
-    elif given.get("disk_enabled"):
-        refuse("disk_enabled", 'give false, or a directory on a local SSD as "disk_path"')
+    config.disk_default = "disk_path" not in given
+    if config.disk_default and not given.get("disk_enabled", config.former):
+        config.disk_default = False
+        return
+    put("disk_enabled" if config.disk_default else "disk_path", "disk.paths",
+        given.get("disk_path", DISK_PATH))
+    size_ = given.get("disk_size", DISK_BYTES)
+    if not DISK_BYTES_MIN <= size_ <= DISK_BYTES_MAX:
+        refuse("disk_size", "give 6mb to 16tb")
+    elif "disk_size" in given or config.disk_default:
+        put("disk_size", "disk.bytes", size_)
+        if size_ < DISK_SEGMENTS_MIN * SEGMENT_BYTES:
+            put("disk_size", "disk.segment_bytes",
+                1 << (size_ // DISK_SEGMENTS_MIN).bit_length() - 1)
+
+
+def metrics_settings(given: Mapping[str, Any], config: Config,
+                     put: Callable[[str, str, Any], None]) -> None:
+    """Derives the metrics.* settings."""
+    if not given.get("metrics_enabled", True):
+        put("metrics_enabled", "metrics.port", 0)
+        return
+    if given.get("metrics_port"):
+        put("metrics_port", "metrics.port", given["metrics_port"])
+    if "metrics_bind_host" in given:
+        put("metrics_bind_host", "metrics.address", given["metrics_bind_host"])
+    if "metrics_dashboard" in given:
+        put("metrics_dashboard", "metrics.dashboard",
+            "yes" if given["metrics_dashboard"] else "no")
+    if config.former:
+        put("a config of PeerCache 0.8", "metrics.compat", "0.8")
 
 
 def engine_settings(given: Mapping[str, Any], config: Config,
@@ -420,19 +443,17 @@ def engine_settings(given: Mapping[str, Any], config: Config,
     if names == ["soft"]:
         put("protocol", "soft.link", "tcp" if given.get("discovery_addr") else "shm")
     cluster_settings(given, refuse, put)
+    if names != ["soft"] and given.get("ib_port", 1) != 1:
+        refuse("ib_port", "give 1: each port of a card is a device of its own, which you name in "
+               '"device_names"')
     for key, setting, most in (("gid_index", "rail.gid_index", None),
                                ("max_channels_per_peer", "rail.qps_per_peer", QPS_MAX),
-                               ("directory_replicas", "cluster.replicas", None),
+                               ("directory_replicas", "cluster.replicas", REPLICAS_MAX),
                                ("node_id", "engine.name", None)):
         if key in given:
             put(key, setting, given[key] if most is None else min(given[key], most))
-    if not given.get("metrics_enabled", True):
-        put("metrics_enabled", "metrics.port", 0)
-    elif "metrics_port" in given:
-        put("metrics_port", "metrics.port", given["metrics_port"])
-    if "metrics_bind_host" in given:
-        put("metrics_bind_host", "metrics.address", given["metrics_bind_host"])
-    disk_settings(given, refuse, put)
+    metrics_settings(given, config, put)
+    disk_settings(given, config, refuse, put)
     for setting, value in given.get("engine_settings", {}).items():
         if setting == "engine.socket":
             refuse("engine_settings", 'give the socket as "engine_socket"')
@@ -441,70 +462,59 @@ def engine_settings(given: Mapping[str, Any], config: Config,
                            for name in ("seeds", "seeds_file", "etcd"))
 
 
-def idle(extra: Mapping[str, Any], given: Mapping[str, Any], names: list[str]) -> list[str]:
-    """The keys that the user gave and that change nothing, each with the reason or the remedy.
+def limited(given: Mapping[str, Any], names: list[str]) -> list[tuple[str, bool, str]]:
+    """(key, does it apply, what is used instead) for values that the engine cannot have."""
+    return [
+        ("max_channels_per_peer", given.get("max_channels_per_peer", 0) > QPS_MAX,
+         f"{QPS_MAX} are used, the most there are"),
+        ("directory_replicas", given.get("directory_replicas", 0) > REPLICAS_MAX,
+         f"{REPLICAS_MAX} are used, the most there are"),
+        ("global_segment_size",
+         given.get("global_segment_size", POOL_BYTES) // len(names) < POOL_BYTES_MIN,
+         "4mb are used for each NIC, the least there is"),
+        ("metrics_port", given.get("metrics_port") == 0,
+         f"one engine serves the metrics of this host, at port {METRICS_PORT}: give another port, "
+         'or "metrics_enabled": false')]
 
-    extra: the config as given. given: the values that the readers returned. names: of the NICs.
+
+def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> list[str]:
+    """The keys that the user gave and that do not act as given, each with reason or remedy.
+
+    extra: the config as given. given: the values that the readers returned.
     """
-    rows: list[tuple[str, bool, str]] = [
-        (key, asks(extra, key, nothing) and extra[key] not in (None, ""), why)
-        for key, (nothing, why) in NOT_NEEDED.items()]
     off = not given.get("metrics_enabled", True)
     no_disk = not given.get("disk_enabled", True)
     attached = not given.get("engine_start", True)
+    names = rails(given)
+    rows = [(key, True, why) for key, (_, why) in WITHOUT_EFFECT.items()]
+    rows += [(key, given.get(key) == value, why) for key, values in VALUES.items()
+             for value, why in values.items()]
     rows += [
-        ("mode", given.get("mode") == "hybrid", "engines are peers always: remove it"),
-        ("role", given.get("role") == "inference", "each engine holds and serves pages: remove it"),
-        ("max_channels_per_peer", given.get("max_channels_per_peer", 0) > QPS_MAX,
-         f"{QPS_MAX} are used, the most there are"),
-        ("disk_size", "disk_path" not in given, 'there is no disk without "disk_path"'),
+        ("disk_size", not (no_disk or config.disk_default or "disk_path" in given),
+         'there is no disk without "disk_path"'),
         ("verify_one_in", given.get("verify", "sample") != "sample", '"verify" is not sample'),
         ("device_name", "device_names" in given, '"device_names" is used'),
         ("gid_index", names == ["soft"], "the software NIC has no GIDs"),
-        ("metrics_dashboard", off and given.get("metrics_dashboard", False), "metrics are off")]
+        ("ib_port", names == ["soft"] and given.get("ib_port", 1) != 1,
+         "the software NIC has one port")]
     rows += [(key, given.get("protocol") == "tcp", '"protocol": "tcp" selects the software NIC')
              for key in ("device_name", "device_names")]
     rows += [(key, off, '"metrics_enabled" is false')
-             for key in ("metrics_port", "metrics_bind_host")]
+             for key in ("metrics_port", "metrics_bind_host", "metrics_dashboard")]
     rows += [(key, no_disk, '"disk_enabled" is false') for key in ("disk_path", "disk_size")]
     rows += [(key, attached, '"engine_start" is false')
              for key in ("engine_keep", "engine_path", "engine_log")]
     found: dict[str, str] = {}
-    for key, useless, why in rows:
+    for key, useless, why in rows + limited(given, names):
         if useless and key in extra and extra[key] not in (None, ""):
             found.setdefault(key, f"{key}={extra[key]} ({why})")
     return list(found.values())
 
 
-def asks(extra: Mapping[str, Any], key: str, nothing: Any) -> bool:
-    """True if the key requests its feature; `nothing` is the value that does not request it."""
-    if key not in extra:
-        return False
-    value = extra[key]
-    if nothing is False:
-        return str(value).strip().lower() not in ("", "none", "0", "false", "no", "off")
-    return value != nothing
-
-
-def missing(extra: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """The keys, some with their values, that request features which this version lacks.
-
-    extra: the config as given. given: the values that the readers returned.
-    """
-    found = [key for key, nothing in MISSING.items() if asks(extra, key, nothing)]
-    for key, there in (("mode", ("p2p", "hybrid")), ("write_policy", ("local",)),
-                       ("role", ("auto", "inference")), ("ib_port", (1,))):
-        if given.get(key, there[0]) not in there:
-            found.append(f"{key}={given[key]}")
-    if not given.get("metrics_dashboard", True):
-        found.append("metrics_dashboard=false")
-    return found
-
-
-def read(extra: Optional[Mapping[str, Any]]) -> Config:
+def read(extra: Optional[Mapping[str, Any]], ranks: int = 1) -> Config:
     """Reads the extra config; None is an empty one. Any thread.
 
-    Raises one ValueError that lists all invalid values.
+    ranks: Config.ranks. Raises one ValueError that lists all invalid values.
     """
     extra = dict(extra or {})
     given: dict[str, Any] = {}
@@ -520,11 +530,10 @@ def read(extra: Optional[Mapping[str, Any]]) -> Config:
             given[key] = reader(extra[key])
         except ValueError as error:
             refuse(key, str(error))
-    config = Config()
-    known = SGLANG | set(READERS) | set(NOT_NEEDED) | set(MISSING)
+    config = Config(ranks=ranks, given=set(given))
+    known = SGLANG | set(READERS) | set(WITHOUT_EFFECT)
     config.unknown = [str(key) for key in extra if key not in known]
-    config.missing = missing(extra, given)
-    config.given = set(given)
+    config.former = "discovery_addr" in given and not OURS & config.given
     try:
         config.engine_socket = given.get("engine_socket") or default_socket()
     except ValueError as error:
@@ -540,7 +549,7 @@ def read(extra: Optional[Mapping[str, Any]]) -> Config:
     config.verify = given.get("verify", config.verify)
     config.verify_one_in = given.get("verify_one_in", config.verify_one_in)
     engine_settings(given, config, refuse)
-    config.idle += idle(extra, given, rails(given))
+    config.idle += idle(extra, given, config)
     if refused:
         raise ValueError("peercache: the extra config has invalid values: "
                          + "; ".join(refused))

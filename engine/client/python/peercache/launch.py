@@ -25,7 +25,7 @@ import time
 from typing import Optional
 
 from peercache import Session
-from peercache.config import Config
+from peercache.config import Config, size
 
 logger = logging.getLogger("peercache")
 START_SECONDS = 120.0  # time-out of a start or restart: a pause of systemd, and a large pool
@@ -174,12 +174,78 @@ def warn_of_differences(config: Config, session: Session) -> None:
                        config.engine_socket, "; ".join(found))
 
 
+def disk_missing(path: str, wanted: int) -> str:
+    """Why no disk of `wanted` bytes can be had in this directory; "": it can.
+
+    Files of the engine that are there already count as room.
+    """
+    try:
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            return "cannot be written by this user"
+        room = os.statvfs(path)
+        ours = sum(entry.stat(follow_symlinks=False).st_blocks * 512
+                   for entry in os.scandir(path) if entry.name.startswith("peercache-disk."))
+    except OSError as error:
+        return f"cannot be used: {error.strerror}"
+    free = room.f_bavail * room.f_frsize + ours
+    if free - room.f_blocks * room.f_frsize // 10 >= wanted:
+        return ""
+    return (f"has {free >> 20} MiB free, and {wanted >> 20} MiB are allocated at the start and a "
+            "tenth of the file system stays free")
+
+
+def disk_settings(config: Config) -> dict[str, str]:
+    """The settings disk.* of an engine that is started. Makes the directories of "disk_path".
+
+    The default directory is no reason not to start: without it there is no disk, and one line.
+    """
+    found = {name: value for name, value in config.settings.items() if name.startswith("disk.")}
+    if config.origins.get("disk.paths") not in ("disk_path", "disk_enabled") or \
+            not found["disk.paths"]:
+        return found
+    why = ""
+    for path in found["disk.paths"].split(","):
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            why = f"cannot be made: {error.strerror}"  # the engine refuses a path that was given
+    if not config.disk_default:
+        return found
+    try:
+        nbytes = size(found["disk.bytes"])
+    except ValueError:
+        return found  # the engine refuses it
+    why = why or disk_missing(found["disk.paths"], nbytes)
+    if not why:
+        logger.info("peercache: evicted pages go to %s, %d MiB, as in PeerCache 0.8: "
+                    "\"disk_enabled\": false turns that off", found["disk.paths"], nbytes >> 20)
+        return found
+    logger.warning("peercache: no disk: %s, the default of PeerCache 0.8, %s: give a directory on "
+                   "a local SSD as \"disk_path\" and its \"disk_size\", or \"disk_enabled\": "
+                   "false", found["disk.paths"], why)
+    return {}
+
+
+def warn_of_share(config: Config) -> None:
+    """Logs that the pool of a config of PeerCache 0.8, which had one for each rank, is smaller."""
+    if config.former and config.ranks > 1:
+        pool = int(config.settings["engine.pool_bytes"]) * \
+            len(config.settings["rail.devices"].split(","))
+        logger.warning("peercache: this host's pool has %d MiB for all ranks together; PeerCache "
+                       "0.8 gave each rank as much, %d MiB for the %d ranks of this server: to "
+                       "keep that, give the sum over the ranks of a host as "
+                       "\"global_segment_size\"", pool >> 20, pool * config.ranks >> 20,
+                       config.ranks)
+
+
 def engine_command(config: Config) -> list[str]:
     """The engine's program and arguments. Raises FileNotFoundError."""
     # The engine must accept unsealed memfds, because those of SGLang's shm allocator cannot be
     # sealed. SGLang does not shrink them.
     command = [find_engine(config), "--set", "engine.unsealed_memory=yes"]
-    for name, value in config.settings.items():
+    others = {name: value for name, value in config.settings.items()
+              if not name.startswith("disk.")}
+    for name, value in {**others, **disk_settings(config)}.items():
         command += ["--set", f"{name}={value}"]
     return command
 
@@ -306,6 +372,7 @@ def attach_or_start(config: Config, since: float) -> Session:
     if session:
         return session
     command = engine_command(config)
+    warn_of_share(config)
     why = failed_lately(config, command, since)
     if why:
         raise RuntimeError(f"{why}\n(This start failed less than {FAILED_SECONDS:.0f} s ago, in "

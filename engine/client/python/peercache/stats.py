@@ -3,6 +3,7 @@
 
 import importlib
 import threading
+from types import SimpleNamespace
 from typing import Any, Optional
 
 MODULES = ("sglang.srt.observability.metrics_collector", "sglang.srt.metrics.collector")
@@ -36,16 +37,17 @@ class Stats:
                 rows.append((pages, moved_bytes / 1e9 / max(seconds, 1e-9)))
 
     def take(self) -> Any:
-        """Returns a StorageMetrics of the batches added since the last call; None without SGLang.
+        """Returns a StorageMetrics of the batches added since the last call.
+
+        Without SGLang, an object with the same attributes.
         """
         if self._class is False:
             self._class = metrics_class()
-        if self._class is None:
-            return None
         with self._lock:
             moved = self._moved
             self._moved = {"prefetch": [], "backup": []}
-        metrics = self._class()
+        metrics = self._class() if self._class else SimpleNamespace(
+            prefetch_pgs=[], backup_pgs=[], prefetch_bandwidth=[], backup_bandwidth=[])
         for what, rows in moved.items():
             getattr(metrics, f"{what}_pgs").extend(pages for pages, _ in rows)
             getattr(metrics, f"{what}_bandwidth").extend(rate for _, rate in rows)

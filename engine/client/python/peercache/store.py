@@ -40,6 +40,7 @@ from peercache.launch import Attachment
 from peercache._peercache import SEGMENTS_MAX
 from peercache.memory import Memory
 from peercache.pages import Pool, plain
+from peercache.places import places_of
 from peercache.stats import Stats
 
 logger = logging.getLogger("peercache")
@@ -97,6 +98,12 @@ def nothing(value: Any) -> Callable:
     return lambda *_args, **_kwargs: value
 
 
+def ranks_of(storage_config: Any) -> int:
+    """Number of schedulers of the server, on all of its hosts."""
+    return (getattr(storage_config, "tp_size", None) or 1) * \
+        (getattr(storage_config, "pp_size", None) or 1)
+
+
 def pool_result(pages: int, extra: dict[str, int], restorable: list[int]) -> Any:
     """SGLang's PoolTransferResult, or an object with the same attributes without SGLang.
 
@@ -128,11 +135,9 @@ def calls_v1() -> bool:
     return version == (0, 0, 0) or version >= V1_SINCE  # SGLang built from a checkout
 
 
-def place(tensor: Any) -> tuple[int, int]:
-    """Address and length in bytes of a contiguous tensor; ValueError for any other tensor."""
-    if not tensor.is_contiguous():
-        raise ValueError("a page's tensor is not contiguous")
-    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+def one(value: Any) -> Optional[list]:
+    """A batch of one value; None stays None."""
+    return None if value is None else [value]
 
 
 def grew(before: int, now: int) -> bool:
@@ -150,14 +155,6 @@ def after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=after_fork)
-
-
-def places_of(keys: Sequence[str], tensors: Any) -> list[tuple[int, int]]:
-    """place() of each tensor; ValueError unless there is one tensor per key."""
-    tensors = list(tensors)
-    if len(tensors) != len(keys):
-        raise ValueError(f"{len(keys)} keys, but {len(tensors)} tensors: give one tensor per key")
-    return [place(tensor) for tensor in tensors]
 
 
 class PeerCacheStore(HiCacheStorage):
@@ -191,7 +188,7 @@ class PeerCacheStore(HiCacheStorage):
         given = dict(getattr(storage_config, "extra_config", None) or {})
         if isinstance(extra, dict):
             given.update(extra)
-        self.config = configuration.read(given)
+        self.config = configuration.read(given, ranks_of(storage_config))
         self.config.warn()
         self.storage_config = storage_config
         self.registered_pools: dict[str, Any] = {}
@@ -385,7 +382,7 @@ class PeerCacheStore(HiCacheStorage):
             pages = [pool.pool.get_dummy_flat_data_page() for _ in at]
         else:
             pages = [pool.pool.get_data_page(index, flat=True).contiguous() for index in at]
-        places = places_of(keys, pages)
+        places = places_of(keys, pages, None, what == "prefetch", [])
         verb = self._session.get if what == "prefetch" else self._session.set
         moved = verb(pool.flat, keys, [address for address, _ in places],
                      [nbytes for _, nbytes in places], self.config.timeout_ms)
@@ -543,36 +540,45 @@ class PeerCacheStore(HiCacheStorage):
     @guarded(lambda keys=(), *_args, **_kwargs: [None] * len(keys or ()))
     def batch_get(self, keys: list[str], target_locations: Any = None,
                   target_sizes: Any = None) -> list[Any]:
-        """Reads one page into each tensor. Returns the tensor, or None for a miss, per key.
+        """Reads one page into each target. Returns the target, or None for a miss, per key.
 
-        target_locations: contiguous tensors in host memory, owned by the caller, one per key; their
-        lengths are the lengths of the pages. target_sizes is ignored.
+        target_locations: host memory that the caller owns, one per key: contiguous tensors,
+        writable buffers, or addresses with their lengths in target_sizes. Without targets, all are
+        misses.
         """
-        if not keys:
-            return []
-        places = places_of(keys, target_locations)
+        if not keys or target_locations is None:
+            return [None] * len(keys or ())
+        kept: list[Any] = []
+        targets = list(target_locations)
+        places = places_of(keys, targets, target_sizes, True, kept)
         if not any(nbytes for _, nbytes in places):
-            return list(target_locations)  # pages of an anchor without bytes
+            return targets  # pages of an anchor without bytes
         began = time.monotonic()
         found = self._session.get(self._flat(), keys, [at for at, _ in places],
                                   [nbytes for _, nbytes in places], self.config.timeout_ms)
         done = sum(found)
         if done:
             self._stats.add("prefetch", done, done * places[0][1], time.monotonic() - began)
-        return [tensor if hit else None for tensor, hit in zip(target_locations, found)]
+        return [target if hit else None for target, hit in zip(targets, found)]
 
     @guarded(nothing(False))
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None,
                   target_sizes: Any = None) -> bool:
-        """Stores one tensor per key. Returns True if every node can find every page.
+        """Stores one page per key. Returns True if every node can find every page.
 
-        values: tensors in host memory; a tensor that is not contiguous is copied first.
-        target_locations and target_sizes are ignored.
+        target_locations, else values: host memory that the caller owns, one per key: tensors, of
+        which those that are not contiguous are copied first, buffers (bytes), or addresses with
+        their lengths in target_sizes.
         """
         if not keys:
             return True
-        values = [value.contiguous() for value in values]
-        places = places_of(keys, values)
+        pages = values if target_locations is None else target_locations
+        if pages is None:
+            return False
+        pages = [page.contiguous() if hasattr(page, "contiguous") and hasattr(page, "data_ptr")
+                 else page for page in pages]
+        kept: list[Any] = []
+        places = places_of(keys, pages, target_sizes, False, kept)
         if not any(nbytes for _, nbytes in places):
             return True  # pages of an anchor without bytes
         began = time.monotonic()
@@ -586,13 +592,13 @@ class PeerCacheStore(HiCacheStorage):
     @guarded(nothing(None))
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         """batch_get() of one key: returns target_location, or None for a miss."""
-        return self.batch_get([key], [target_location])[0]
+        return self.batch_get([key], one(target_location), one(target_sizes))[0]
 
     @guarded(nothing(False))
     def set(self, key: str, value: Any = None, target_location: Any = None,
             target_sizes: Any = None) -> bool:
         """batch_set() of one key: returns True if every node can find the page."""
-        return self.batch_set([key], [value])
+        return self.batch_set([key], one(value), one(target_location), one(target_sizes))
 
     @guarded(nothing(False))
     def exists(self, key: str) -> bool:
@@ -615,8 +621,27 @@ class PeerCacheStore(HiCacheStorage):
 
     @guarded(nothing(None))
     def get_stats(self) -> Any:
-        """SGLang's StorageMetrics of the batches since the previous call; None without SGLang."""
+        """SGLang's StorageMetrics of the batches since the previous call: pages, and GB/s.
+
+        Without SGLang, an object with the same four lists.
+        """
         return self._stats.take()
+
+    @guarded(nothing(False))
+    def check_server(self) -> bool:
+        """True while the engine serves this store; False after close().
+
+        Looks for a lost engine once more, as any call of pages does.
+        """
+        if self._attachment is None:
+            return False
+        if KV in self._pools and not self._session.attached():
+            self._kv_prefix(["check_server"])
+        return self._session.attached()
+
+    def warmup(self) -> None:
+        """Does nothing: the constructor has attached, and a thread's first call opens its channel.
+        """
 
     @guarded(nothing(None))
     def close(self) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """peercache-meta of PeerCache 0.8 is a seed for engines, and peercache-storage-server prints the
-engine's line that means the same, which the engine accepts. programs-0.8.4.json has their names and
+engine's line that means the same, which the engine accepts. peercache-0.8.4.json has their names and
 flags.
 """
 
@@ -24,7 +24,7 @@ import harness  # noqa: E402
 from simulator import config  # noqa: E402
 from peercache import former, store  # noqa: E402
 
-with open(os.path.join(ROOT, "tests", "python", "programs-0.8.4.json"), encoding="utf-8") as file:
+with open(os.path.join(ROOT, "tests", "python", "peercache-0.8.4.json"), encoding="utf-8") as file:
     OLD = json.load(file)["console_scripts"]
 MODULES = {"peercache-meta": "peercache.examples.launch_meta",
            "peercache-storage-server": "peercache.examples.launch_storage"}

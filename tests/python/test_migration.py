@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: Apache-2.0
+"""config/MIGRATION.md has every name of PeerCache 0.8.4, and what this tree says of each.
+
+peercache-0.8.4.json has the names: programs, flags, keys, metrics, paths, methods. They are
+compared with the wheel of PyPI, which is read and whose programs are run for that. After a change
+of what this tree says: `test_migration.py --print` prints the page.
+"""
+
+import ast
+import ctypes
+import glob
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("PEERCACHE_BUILD", os.path.join(ROOT, "build", "gcc"))
+sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"),
+                os.path.join(BUILD, "engine/client/python")]
+import harness  # noqa: E402
+from peercache import Session, config, migration  # noqa: E402
+from peercache.bench import options  # noqa: E402
+from peercache.store import PeerCacheStore  # noqa: E402
+
+LIST = os.path.join(ROOT, "tests", "python", "peercache-0.8.4.json")
+PAGE = os.path.join(ROOT, "config", "MIGRATION.md")
+COMPAT = os.path.join(ROOT, "engine", "control", "observe", "metrics_compat.def")
+with open(LIST, encoding="utf-8") as source:
+    OLD = json.load(source)
+BENCH = "peercache-bench"
+CHOICES = """
+import argparse, json
+from peercache.bench import cli
+sub = next(a for a in cli.build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+print(json.dumps({name: {a.option_strings[0]: list(a.choices or []) for a in parser._actions
+      if a.option_strings and a.dest != "help"} for name, parser in sub.choices.items()}))
+"""
+NODE = """
+import json, sys
+from peercache.store import PeerCacheStore
+store = PeerCacheStore(None, json.loads(sys.argv[1]))
+store._ensure_published_pool()
+print("up")
+for line in sys.stdin:
+    word, _, key = line.strip().partition(" ")
+    if word == "set":
+        print("set", store.set(key, key.encode() * 4096))
+    elif word == "get":
+        print("get", store.get(key, bytearray(4096)) is not None)
+    else:
+        break
+store.close()
+"""
+# What pip says when PyPI is not reached.
+OFFLINE = re.compile("ConnectionError|NewConnectionError|Temporary failure|timed out|unreachable|"
+                     "ProxyError|Read-only file system|No module named pip", re.I)
+HEAD = """\
+# PeerCache 0.8.4, name by name
+
+What each program, flag, key, path, method and metric of PeerCache 0.8.4 is here.
+[Migration](pages/migration.md) says in which order to change over. *Named*: one line of the log, at
+the start, has the key, its value and what to do.
+"""
+
+
+# ---- the names of 0.8.4, from its files ---------------------------------------------------------
+
+
+def parsed(folder, name):
+    with open(os.path.join(folder, "peercache", name), encoding="utf-8") as file:
+        return ast.parse(file.read())
+
+
+def class_of(tree, name):
+    return next(node for node in tree.body
+                if isinstance(node, ast.ClassDef) and node.name == name)
+
+
+def keys_of(folder):
+    """{key: default} of the extra config: the keys that from_extra_config() takes."""
+    tree = class_of(parsed(folder, "config.py"), "PeerCacheConfig")
+    defaults = {node.target.id: None if node.value is None else eval(  # pylint: disable=eval-used
+        compile(ast.Expression(node.value), "config.py", "eval"), {"__builtins__": {}})
+        for node in tree.body if isinstance(node, ast.AnnAssign)}
+    known = next(node.value for node in ast.walk(tree) if isinstance(node, ast.Assign)
+                 and getattr(node.targets[0], "id", "") == "known")
+    taken = set(ast.literal_eval(known))
+    assert taken == set(defaults), taken ^ set(defaults)
+    return defaults
+
+
+def metrics_of(folder):
+    """Names of metrics: counters, gauges that any module registers, and what the text adds."""
+    tree = parsed(folder, "metrics.py")
+    counters = next(ast.literal_eval(node.value) for node in tree.body
+                    if isinstance(node, ast.Assign) and node.targets[0].id == "_COUNTERS")
+    found = {f"peercache_{name}_total" for name in counters}
+    for name in sorted(os.listdir(os.path.join(folder, "peercache"))):
+        for node in ast.walk(parsed(folder, name)) if name.endswith(".py") else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == \
+                    "set_gauge_provider":
+                found.add("peercache_" + ast.literal_eval(node.args[0]))
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "emit" and \
+                    isinstance(node.args[0], ast.Constant):
+                found.add("peercache_" + node.args[0].value)
+    with open(os.path.join(folder, "peercache", "metrics.py"), encoding="utf-8") as file:
+        found |= set(re.findall(r'append\(f"(peercache_[a-z_]+)\{[a-z]', file.read()))
+    return sorted(found)
+
+
+def paths_of(folder):
+    """Paths of the HTTP server."""
+    handler = next(node for node in ast.walk(parsed(folder, "metrics.py"))
+                   if getattr(node, "name", "") == "do_GET")
+    return sorted({node.value for node in ast.walk(handler) if isinstance(node, ast.Constant)
+                   and isinstance(node.value, str) and re.fullmatch(r"/[a-z.]*", node.value)})
+
+
+def methods_of(folder):
+    """Public methods of the store."""
+    return sorted(node.name for node in class_of(parsed(folder, "store.py"), "PeerCacheStore").body
+                  if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
+
+
+def help_of(folder, target, *words):
+    """Flags in the help of a console script that `target`, module:function, is."""
+    module, function = target.split(":")
+    code = f"import sys\nfrom {module} import {function}\nsys.argv[0] = 'x'\n{function}()"
+    done = subprocess.run([sys.executable, "-c", code, *words, "--help"], text=True, check=False,
+                          capture_output=True, env={**os.environ, "PYTHONPATH": folder},
+                          timeout=300)
+    assert done.returncode == 0, done.stderr
+    return [flag for flag in re.findall(r"^  (--[a-z][a-z0-9-]*)", done.stdout, re.M)
+            if flag != "--help"]
+
+
+def commands_of(folder, target):
+    """Commands of peercache-bench, in the sources: each add_parser("name")."""
+    package = os.path.join(folder, *target.split(":")[0].split(".")[:-1])
+    found = set()
+    for name in os.listdir(package):
+        if not name.endswith(".py"):
+            continue
+        with open(os.path.join(package, name), encoding="utf-8") as file:
+            for node in ast.walk(ast.parse(file.read())):
+                if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_parser":
+                    found |= {one.value for one in node.args if isinstance(one, ast.Constant)}
+    return sorted(found)
+
+
+def modules_of(folder):
+    """Modules that `python -m` starts."""
+    found = []
+    for path in glob.glob(os.path.join(folder, "peercache", "**", "*.py"), recursive=True):
+        with open(path, encoding="utf-8") as file:
+            if 'if __name__ == "__main__":' in file.read():
+                found.append(os.path.relpath(path, folder)[:-3].replace(os.sep, "."))
+    return sorted(found)
+
+
+def choices_of(folder):
+    """{command: {flag: choices}} as the parser of peercache-bench has them."""
+    done = subprocess.run([sys.executable, "-c", CHOICES], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": folder}, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def names_of(folder):
+    """All names of the package in this folder."""
+    with open(os.path.join(folder, "peercache-0.8.4.dist-info", "entry_points.txt"),
+              encoding="utf-8") as file:
+        scripts = dict(re.findall(r"^(\S+) = (\S+)$", file.read(), re.M))
+    return {
+        "console_scripts": {name: [] if name == BENCH else help_of(folder, target)
+                            for name, target in scripts.items()},
+        "modules": modules_of(folder),
+        "before_the_command": help_of(folder, scripts[BENCH]),
+        "commands": {name: help_of(folder, scripts[BENCH], name)
+                     for name in commands_of(folder, scripts[BENCH])},
+        "keys": keys_of(folder), "metrics": metrics_of(folder), "paths": paths_of(folder),
+        "methods": methods_of(folder)}
+
+
+def listed():
+    """The same of peercache-0.8.4.json."""
+    return {**{name: OLD[name] for name in ("console_scripts", "modules", "keys", "metrics",
+                                            "paths", "methods")},
+            "before_the_command": list(OLD["before_the_command"]),
+            "commands": {name: list(flags) for name, flags in OLD["commands"].items()}}
+
+
+def download(folder):
+    """Unpacks the wheel of PyPI. Returns "" or why it cannot be had."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
+         "--python-version=311", "--platform=manylinux_2_28_x86_64", "--dest", folder,
+         "--retries=1", "--disable-pip-version-check", "peercache==0.8.4"],
+        capture_output=True, text=True, check=False)
+    if done.returncode and OFFLINE.search(done.stderr):
+        why = next(line for line in done.stderr.splitlines() if OFFLINE.search(line))
+        return f"PyPI is not reached: {why[:300]}"
+    assert done.returncode == 0, done.stderr
+    wheel, = [name for name in os.listdir(folder) if name.endswith(".whl")]
+    with open(os.path.join(folder, wheel), "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    assert digest == OLD["sha256"], f"{wheel} has the SHA-256 {digest}"
+    zipfile.ZipFile(os.path.join(folder, wheel)).extractall(folder)
+    return ""
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def shown(default):
+    """A default as JSON writes it."""
+    return "" if default in (None, "") else f"`{json.dumps(default)}`"
+
+
+def key_rows():
+    for key in OLD["keys"]:
+        if key in migration.KEYS:
+            default, here = migration.KEYS[key]
+        else:
+            default, why = migration.WITHOUT_EFFECT[key]
+            here = f"named, without effect: {why}"
+        yield f"`{key}`", "required" if key == "discovery_addr" else shown(default), here
+
+
+def storage_rows():
+    for flag in OLD["console_scripts"]["peercache-storage-server"]:
+        key = flag[2:].replace("-", "_")
+        here = f"as the key `{key}`" if key in migration.KEYS else migration.STORAGE_FLAGS[flag]
+        yield f"`{flag}`", here
+
+
+def action_of(parser, flag):
+    return next((action for action in parser._actions if flag in action.option_strings), None)
+
+
+def meaning(parser, flag, row):
+    """What a flag of peercache-bench means here, with its default if that is another one."""
+    action = action_of(parser, flag)
+    text = action.help
+    if str(action.default) == str(row.get("default", "")) or "default" not in row:
+        text = re.sub(r" \([^()]*\)$", "", text)
+    text = text.replace(options.WITHOUT_MOONCAKE, "as `mooncake`")
+    return f"refused: {text}" if isinstance(action, options.Refuse) else text
+
+
+def bench_rows():
+    """One row for each flag, and for each meaning and default that it has in some commands."""
+    top, commands = options.parser_of()
+    for flag, row in OLD["before_the_command"].items():
+        yield f"`{flag}`", "before the command", shown(row.get("default")), \
+            meaning(top, flag, row)
+    found, had = {}, {}
+    for command, flags in OLD["commands"].items():
+        for flag, row in flags.items():
+            if command != "mooncake":
+                key = shown(row.get("default")), meaning(commands[command], flag, row)
+                found.setdefault(flag, {}).setdefault(key, []).append(command)
+                had.setdefault(flag, []).append(command)
+    for flag, kinds in found.items():
+        for (default, text), names in kinds.items():
+            yield f"`{flag}`", "" if names == had[flag] else ", ".join(names), default, text
+    for flag, row in OLD["commands"]["mooncake"].items():
+        if flag not in found:
+            yield f"`{flag}`", "mooncake", shown(row.get("default")), "refused: as `mooncake`"
+
+
+def metric_rows():
+    with open(COMPAT, encoding="utf-8") as file:
+        rows = re.findall(r'^ROW\(\w+, (\w+), "((?:[^"\\]|\\.)*)",', file.read(), re.M)
+    here = {"peercache_" + name: text.replace("\\", "") for name, text in rows}
+    for name in ("", "_avg", "_count"):
+        here["peercache_op_latency_seconds" + name] = "peercache_call_seconds"
+    for name in OLD["metrics"]:
+        yield f"`{name}`", f"`{here[name]}`" if here[name] else "always 0"
+
+
+def page():
+    programs = [(f"`{name}`", here) for name, here in migration.PROGRAMS.items()]
+    flags = ", ".join(f"`{flag}`" for flag in OLD["console_scripts"]["peercache-meta"])
+    return "\n".join([
+        HEAD, "## Keys of the extra config", "", table(("Key", "Default", "Here"), key_rows()), "",
+        "Values without effect are named, too:", "", table(("Key", "Value", "Named with"), [
+            (f"`{key}`", f"`{value}`", why) for key, values in migration.VALUES.items()
+            for value, why in values.items()]), "",
+        "## Programs", "", table(("Program", "Here"), programs), "",
+        f"`peercache-meta --help` says what its flags {flags} mean here.", "",
+        table(("Flag of `peercache-storage-server`", "Here"), storage_rows()), "",
+        "## Flags of peercache-bench", "", "Commands: " + ", ".join(
+            f"`{name}`" for name in OLD["commands"]) + ". `mooncake` is refused:",
+        options.WITHOUT_MOONCAKE + ".", "",
+        table(("Flag", "Commands, if not all that had it", "Default", "Here"), bench_rows()), "",
+        "## HTTP", "", table(("Path", "Here"), [(f"`{path}`", migration.PATHS[path])
+                                                for path in OLD["paths"]]), "",
+        "## Methods of PeerCacheStore", "", table(("Method", "Here"), [
+            (f"`{name}`", migration.METHODS[name]) for name in OLD["methods"]]), "",
+        "## Metrics", "", "`metrics.compat = 0.8` exports these names, too, with the label `node`. "
+        "A rail's metric is summed over the\nrails; [all metrics](../engine/METRICS.md).", "",
+        table(("Metric", "Without `metrics.compat`"), metric_rows())]) + "\n"
+
+
+# ---- tests --------------------------------------------------------------------------------------
+
+
+class Page(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_page_is_what_the_lists_say(self):
+        with open(PAGE, encoding="utf-8") as file:
+            self.assertEqual(file.read(), page(), "test_migration.py --print > config/MIGRATION.md")
+
+    def test_every_name_of_0_8_4_is_on_the_page(self):
+        with open(PAGE, encoding="utf-8") as file:
+            text = file.read()
+        names = {*OLD["console_scripts"], *OLD["keys"], *OLD["metrics"], *OLD["paths"],
+                 *OLD["methods"], *OLD["commands"], *OLD["before_the_command"],
+                 *("python -m " + name for name in OLD["modules"]),
+                 *(flag for flags in OLD["console_scripts"].values() for flag in flags),
+                 *(flag for flags in OLD["commands"].values() for flag in flags)}
+        self.assertGreater(len(names), 150)
+        self.assertEqual([name for name in sorted(names) if f"`{name}`" not in text], [])
+
+    def test_the_lists_have_no_name_that_0_8_4_lacks_and_its_defaults(self):
+        keys = {**migration.KEYS, **migration.WITHOUT_EFFECT}
+        self.assertEqual(set(keys), set(OLD["keys"]))
+        self.assertEqual(set(migration.KEYS) & set(migration.WITHOUT_EFFECT), set())
+        for key, default in OLD["keys"].items():
+            given = keys[key][0]
+            if isinstance(given, str) and given.endswith("gb"):
+                given = config.size(given)
+            self.assertEqual(given, default, key)
+        self.assertEqual(set(migration.METHODS), set(OLD["methods"]))
+        self.assertEqual(set(migration.PATHS), set(OLD["paths"]))
+        self.assertLessEqual({name for name in migration.PROGRAMS if " " not in name},
+                             set(OLD["console_scripts"]))
+
+    def test_every_key_is_read_and_every_method_is_there(self):
+        self.assertLessEqual(set(migration.KEYS), set(config.READERS))
+        self.assertEqual(set(migration.WITHOUT_EFFECT) & set(config.READERS), set())
+        self.assertLessEqual(set(migration.VALUES), set(migration.KEYS))
+        self.assertEqual(config.OURS & set(OLD["keys"]), set())
+        self.assertEqual(config.OURS, set(config.READERS) - set(OLD["keys"]) - config.SGLANG)
+        for name in OLD["methods"]:
+            self.assertTrue(callable(getattr(PeerCacheStore, name)), name)
+
+
+class Program(unittest.TestCase):
+    """python3 -m peercache.migration."""
+
+    def run_it(self, text, *words):
+        done = subprocess.run(
+            [sys.executable, "-m", "peercache.migration", *(words or ["-"])], input=text, text=True,
+            capture_output=True, check=False, timeout=300,
+            env={**os.environ, "PYTHONPATH": os.path.join(BUILD, "engine/client/python")})
+        return done.returncode, done.stdout, done.stderr
+
+    def test_it_prints_a_settings_file_that_the_engine_takes_and_names_keys(self):
+        with tempfile.TemporaryDirectory() as folder:
+            extra = {"discovery_addr": "127.0.0.1:31998", "protocol": "tcp", "disk_path": folder,
+                     "disk_size": "64mb", "global_segment_size": "64mb", "vnodes": 160,
+                     "metrics_dashboard": False, "member_ttl": 6, "local_hostname": "127.0.0.1"}
+            status, said, wrong = self.run_it(json.dumps(extra))
+            self.assertEqual((status, wrong), (0, ""))
+            self.assertRegex(said, r"^# vnodes=160 \(an engine's part")
+            for section, line in (("engine", "pool_bytes = 67108864"), ("metrics", "compat = 0.8"),
+                                  ("metrics", "dashboard = no"), ("disk", "bytes = 67108864"),
+                                  ("cluster", "dead_after_ms = 6000")):
+                self.assertRegex(said, rf"\[{section}\]\n([^\[]+\n)?{re.escape(line)}\n")
+            self.assertNotIn("socket", said)
+            path = os.path.join(folder, "peercache.conf")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(said)
+            done = subprocess.run(
+                [os.path.join(BUILD, "engine/peercache-engine"), "--config", path, "--check",
+                 "--set", f"engine.socket={folder}/e.sock", "--set", "metrics.port=0"],
+                capture_output=True, text=True, check=False, timeout=300)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_wrong_input_ends_it_with_2_and_the_reason(self):
+        for text, words, said in (("{", (), "Expecting property name"), ("[1]", (), "an object"),
+                                  ('{"ib_port": 7, "device_name": "mlx5_0"}', (), '"ib_port": 7'),
+                                  ("", ("/nonexistent",), "No such file"), ("", ("--x",), "FILE")):
+            status, _, wrong = self.run_it(text, *words)
+            self.assertEqual(status, 2)
+            self.assertIn(said, wrong)
+
+
+class Wheel(unittest.TestCase):
+    """0.8.4 itself."""
+
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-0.8.4-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        why = download(cls.folder)
+        if why:
+            raise unittest.SkipTest(why)
+
+    def test_the_names_are_those_of_the_wheel_of_pypi(self):
+        self.assertEqual(names_of(self.folder), listed())
+        self.assertEqual(choices_of(self.folder), {
+            command: {flag: row.get("choices", []) for flag, row in flags.items()}
+            for command, flags in OLD["commands"].items()})
+
+    def node(self, host, port, seeds):
+        """A store of 0.8.4 at that address, in a process that obeys lines of its input."""
+        extra = {"discovery_addr": ",".join(f"{seed}:{port}" for seed in seeds), "protocol": "tcp",
+                 "local_hostname": host, "meta_bind_host": host, "rdma_bind_host": host,
+                 "control_bind_host": host, "metrics_enabled": False, "disk_enabled": False,
+                 "heartbeat_interval": 0.2, "member_ttl": 30.0, "global_segment_size": "8mb"}
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", NODE, json.dumps(extra)], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": self.folder})
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stdin.close)
+        return process
+
+    def answer(self, process, wanted, line=""):
+        """Writes a line and reads up to an answer that matches. Returns what was read."""
+        if line:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        said = ""
+        for text in process.stdout:
+            said += text
+            if re.search(wanted, text):
+                return said
+        raise AssertionError(f"no {wanted!r} in:\n{said}")
+
+    def test_hosts_of_both_versions_go_on_beside_each_other(self):
+        """As the page says: the seed's host is changed first, the others go on among themselves,
+        and one that is restarted meanwhile waits."""
+        port = harness.cluster.free_port()
+        seed = self.node("127.0.0.1", port, ["127.0.0.1"])
+        self.answer(seed, "^up")
+        others = [self.node(host, port, ["127.0.0.1"]) for host in ("127.0.0.2", "127.0.0.3")]
+        for process in others:
+            self.answer(process, "^up")
+        self.answer(others[0], "^set True", "set a")
+        self.answer(others[1], "^get True", "get a")
+        seed.stdin.write("end\n")
+        seed.stdin.flush()
+        self.assertEqual(harness.ended(seed), 0)
+        cluster = harness.cluster.Cluster(
+            harness.BUILD, 1, pool_bytes="64MiB", settings=[f"cluster.port={port}"])
+        cluster.start()
+        self.addCleanup(cluster.stop)
+        session = Session(cluster.sockets[0], "always", 1)
+        self.addCleanup(session.close)
+        page_ = bytearray(4096)
+        at = ctypes.addressof((ctypes.c_char * 4096).from_buffer(page_))
+        self.assertEqual(session.set("n", ["a"], [at], [4096], 20000), [True])
+        harness.wait_for(lambda: cluster.status(0)["counters"].get("messages_bad"), 60,
+                         "0.8.4 dials the engine")
+        for name in ("b", "c"):
+            self.answer(others[0], "^set True", f"set {name}")
+            self.answer(others[1], "^get True", f"get {name}")
+        late = self.node("127.0.0.4", port, ["127.0.0.1"])
+        self.answer(late, "waiting for a discovery master")
+        self.assertEqual(session.get("n", ["a"], [at], [4096], 20000), [True])
+        self.assertIn("that are no message. If that is no PeerCache engine", cluster.log(0))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--print"]:
+        print(page(), end="")
+    else:
+        unittest.main()

@@ -4,7 +4,8 @@
  * functions over bytes; any thread. Nothing that was read from a disk is used before one of the
  * functions below has accepted it.
  *
- *   path file   two slots of one unit; the valid one with the higher count is current
+ *   path file   two slots of one unit; the valid one with the higher count is current. A record
+ *               is in both, written one after the other, each with a count of its own
  *
  *   segment     unit 0, 1   opening block, twice: the epoch and the ordinal of this life
  *               unit 2 ...  blocks: a header of one unit, then the pages that it describes, each in
@@ -13,7 +14,8 @@
  *               last unit   footer trailer
  *
  * Blocks without pages are written twice so that one damaged unit loses neither the epoch of a
- * segment nor a tombstone. All integers are little-endian.
+ * segment nor a tombstone; the record, so that an older one does not become current. All integers
+ * are little-endian.
  */
 #ifndef DISK_LAYOUT_H
 #define DISK_LAYOUT_H

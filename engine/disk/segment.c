@@ -527,14 +527,28 @@ void segment_step(struct store_path *path)
  * A removal is acknowledged when every path in service has its tombstone. A path that leaves
  * service misses later ones, so before the next removal is acknowledged all others write to their
  * path files which paths are left (generation + 1) and up to where the lost one was complete.
+ *
+ * A record is written to both slots, so that one damaged unit does not make an older one current:
+ * first to the slot that is not current, because a crash may tear what is being written.
  */
+
+enum { RECORD_NONE, RECORD_WRITE, RECORD_SYNC, RECORD_WRITE_OTHER, RECORD_SYNC_OTHER };
+
+/* Gives the record the next count, which also chooses the slot. */
+static void record_seal(struct store_path *path)
+{
+	path->file.count++;
+	layout_path_file_seal(&path->file);
+	*path->record_unit = path->file;
+}
 
 static void record_submit(struct store_path *path)
 {
 	struct device_io *io = &path->record_io;
 
 	io->file = DEVICE_PATH_FILE;
-	if (path->record_step == 1) {
+	if (path->record_step == RECORD_WRITE || path->record_step == RECORD_WRITE_OTHER) {
+		record_seal(path);
 		io->op = DEVICE_WRITE;
 		io->offset = path->record_unit->count % 2 * PAGE_UNIT;
 		path->record_iov = (struct iovec){path->record_unit, PAGE_UNIT};
@@ -553,20 +567,22 @@ static void record_landed(struct device_io *io)
 
 	path_landed(path, io);
 	if (io->result != (io->op == DEVICE_WRITE ? (int64_t)PAGE_UNIT : 0)) {
-		path->record_step = 0;
+		path->record_step = RECORD_NONE;
 		path->report.io_errors++;
 		path_fail(path, "cannot write its path file: %s", path_io_error(io));
 		return;
 	}
-	if (path->record_step++ == 1) {
+	if (!path_in_service(path))
+		return;
+	if (path->record_step++ < RECORD_SYNC_OTHER) {
 		record_submit(path);
 		return;
 	}
-	path->record_step = 0;
+	path->record_step = RECORD_NONE;
 	path->recorded = path->record_unit->generation;
 }
 
-/* Fills in the unit that is written: the members of this moment. */
+/* Begins to write the members of this moment. */
 static void record_start(struct store_path *path)
 {
 	struct store *store = path->store;
@@ -578,17 +594,14 @@ static void record_start(struct store_path *path)
 	file->inode = path->device->inode;
 	file->born_ns = path->device->born_ns;
 	file->generation = store->generation;
-	file->count++;
 	file->members = 0;
 	for (unsigned i = 0; i < store->paths; i++)
 		if (path_in_service(&store->path[i]))
 			file->member[file->members++] = store->path[i].file.path_id;
 	memcpy(file->left, store->left, sizeof(file->left));
-	layout_path_file_seal(file);
-	*path->record_unit = *file;
 	path->record_io.done = record_landed;
 	path->record_io.context = path;
-	path->record_step = 1;
+	path->record_step = RECORD_WRITE;
 	record_submit(path);
 }
 

@@ -116,8 +116,8 @@ struct store_path {
 	struct device_io record_io;
 	struct iovec record_iov;
 	struct disk_path_file *record_unit;
-	uint64_t recorded; /* generation that is durable on this path */
-	unsigned record_step;
+	uint64_t recorded;    /* generation that is durable on this path, in both slots */
+	unsigned record_step; /* 0: none is being written */
 };
 
 struct store {

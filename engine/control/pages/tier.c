@@ -36,7 +36,7 @@ struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key)
 	struct tier_spill *spill;
 
 	LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
-		if (!spill->removed && page_key_equal(&spill->request.key, key))
+		if (!spill->removed && !spill->stranded && page_key_equal(&spill->request.key, key))
 			return spill;
 	return NULL;
 }
@@ -50,7 +50,7 @@ static bool budget_has(const struct tier *t, uint32_t bytes)
 /* Counts the time in which pages are being written; to be called before their number changes. */
 static void writing_count(struct tier *t, uint64_t now_ns)
 {
-	if (t->spill_count)
+	if (t->spill_bytes)
 		t->writing_ns += now_ns - t->counted_ns;
 	t->counted_ns = now_ns;
 }
@@ -208,12 +208,19 @@ static void spill_corrupt(struct tier *t, const struct tier_spill *spill)
 	scrub_condemn(t->control, &page, spill->request.crc, "spill to disk");
 }
 
+/* The page is still in memory, where it was when the write began. */
+static bool spill_is_here(const struct tier *t, const struct tier_spill *spill)
+{
+	const struct index_entry *e = index_find(t->control->index, &spill->request.key);
+
+	return e && e->place == spill->place && e->generation == spill->generation;
+}
+
 static void tier_spilled(struct tier *t, struct tier_spill *spill)
 {
 	struct control *control = t->control;
 	const struct disk_request *request = &spill->request;
-	const struct index_entry *e = index_find(control->index, &request->key);
-	bool here = e && e->place == spill->place && e->generation == spill->generation;
+	bool set = index_find(control->index, &request->key);
 	/* DISK_EXISTS also says that the key is being removed */
 	bool on_disk =
 		request->status == DISK_OK ||
@@ -225,7 +232,7 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 	control->evict->rail[place_rail(spill->place)].retry = true;
 	if (request->status == DISK_OK)
 		control->counter[COUNTER_disk_spills]++;
-	else if (!on_disk && !here)
+	else if (!on_disk && !spill->stranded && !spill_is_here(t, spill))
 		tier_dropped(t, request->status);
 	if (!on_disk)
 		t->refused_ns = net_now();
@@ -236,8 +243,9 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 		t->spill_bytes -= spill->bytes;
 	t->spill_count--;
 	t->spill_due = true;
-	tier_written(t, &request->key, on_disk);
-	if (!e && !spill->removed && disk_find(t->disk, &request->key, &page))
+	if (on_disk || !tier_spilling(t, &request->key))
+		tier_written(t, &request->key, on_disk);
+	if (!set && !spill->removed && disk_find(t->disk, &request->key, &page))
 		(void)control->pages_events->on_disk(
 			control, &page); /* it was evicted while it was written */
 	if (request->status == DISK_CORRUPT)
@@ -247,17 +255,21 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 
 void tier_spills_old(struct tier *t, uint64_t now_ns)
 {
-	uint64_t limit_ns = 2 * (uint64_t)t->options.timeout_ms * 1000000;
 	struct tier_spill *spill;
 
 	TAILQ_FOREACH (spill, &t->spills, next) {
-		if (now_ns - spill->since_ns < limit_ns)
+		if (now_ns - spill->since_ns < tier_stranded_ns(t))
 			return;
 		if (spill->stranded)
 			continue;
+		writing_count(t, now_ns);
 		spill->stranded = true;
 		t->spill_bytes -= spill->bytes;
 		t->spill_due = true;
+		if (!spill->removed && !spill_is_here(t, spill))
+			tier_dropped(t, DISK_DROPPED);
+		if (!tier_spilling(t, &spill->request.key))
+			tier_written(t, &spill->request.key, false);
 	}
 }
 
@@ -349,10 +361,10 @@ enum forget_state tier_forget(struct control *control, const struct page_key *ke
 		return FORGET_VOLATILE;
 	if (t->state == TIER_SERVING) {
 		tier_promote_cancel(t, key);
-		spill = tier_spilling(t, key);
-		*ret_had = disk_find(t->disk, key, &page) || spill;
-		if (spill)
-			spill->removed = true;
+		*ret_had = disk_find(t->disk, key, &page) || tier_spilling(t, key);
+		LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
+			if (page_key_equal(&spill->request.key, key))
+				spill->removed = true;
 	}
 	return remove_submit(t, key, wait);
 }
@@ -362,13 +374,16 @@ void tier_replaced(struct control *control, const struct page_key *key, uint32_t
 	struct tier *t = control->tier;
 	const struct tier_spill *spill;
 	struct disk_page page;
-	bool had;
+	bool other, had;
 
 	if (!t || t->state != TIER_SERVING)
 		return;
-	spill = tier_spilling(t, key);
-	if ((disk_find(t->disk, key, &page) && page.length != length) ||
-		(spill && spill->request.length != length))
+	other = disk_find(t->disk, key, &page) && page.length != length;
+	/* a stranded write may end after all */
+	LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
+		other = other || (!spill->removed && page_key_equal(&spill->request.key, key) &&
+					 spill->request.length != length);
+	if (other)
 		(void)tier_forget(control, key, NULL, &had);
 }
 
@@ -535,6 +550,7 @@ static void tier_on_slow(void *context)
 	tier_report_look(t);
 	t->spill_due = true;
 	tier_spills_old(t, net_now());
+	tier_promotes_old(t, net_now());
 }
 
 static void tier_on_tick(void *context)

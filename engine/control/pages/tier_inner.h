@@ -61,7 +61,7 @@ struct tier_spill {
 	uint32_t crc; /* what the page head says; valid if request.has_crc */
 	uint64_t since_ns;
 	bool removed;  /* the key was removed since */
-	bool stranded; /* a path hangs: it does not count against the budget any more */
+	bool stranded; /* a path hangs: it counts neither as being written nor in the budget */
 };
 
 /* A client's request for a page. */
@@ -87,7 +87,9 @@ struct tier_promote {
 	LIST_ENTRY(tier_promote) same;
 	TAILQ_ENTRY(tier_promote) next; /* in the list of its state */
 	enum promote_state state;
-	bool removed;              /* the key was removed since: what is read is not published */
+	bool removed;  /* what is read is not published: the key was removed since, or `stranded` */
+	bool stranded; /* a path hangs: its bytes are not in pinned_bytes any more */
+	uint64_t since_ns;         /* of the read */
 	unsigned rail;             /* whose pool it comes into; from PROMOTE_WANTED on */
 	struct evict_class *class; /* while PROMOTE_WANTED; see ctl_request.class */
 	uint32_t bytes, place, generation;
@@ -189,9 +191,18 @@ static inline bool tier_has(struct tier *t, const struct page_key *key, uint32_t
 	return disk_find(t->disk, key, &page) && page.length == length;
 }
 
+/* The path of an I/O that takes so long has left service, and may never end it. */
+static inline uint64_t tier_stranded_ns(const struct tier *t)
+{
+	return 2 * (uint64_t)t->options.timeout_ms * 1000000;
+}
+
 /* Arms the timer that looks at deadlines. */
 void tier_tick(struct tier *t);
-/* The write of the key's page that is in flight, or NULL: also when the key was removed since. */
+/*
+ * The write of the key's page that is in flight, or NULL: also when the key was removed since, or
+ * if only a path that hangs has it.
+ */
 struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);
 
 /* ---- tier.c, called by tests too ------------------------------------------------------------- */
@@ -200,7 +211,7 @@ struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);
 unsigned tier_spill(struct tier *t);
 /* Starts to write the page. False: it is not written. */
 bool tier_spill_start(struct tier *t, const struct pool_victim *page);
-/* Takes writes that a path will never answer out of the budget. */
+/* Takes writes that a path may never answer out of the budget; their pages are misses. */
 void tier_spills_old(struct tier *t, uint64_t now_ns);
 
 /* ---- tier_paths.c ---------------------------------------------------------------------------- */
@@ -225,6 +236,8 @@ unsigned tier_promote(struct tier *t, uint64_t now_ns);
 void tier_promoted(struct tier *t, struct tier_promote *promote);
 /* The write that a promote waits for has ended. */
 void tier_written(struct tier *t, const struct page_key *key, bool on_disk);
+/* Gives back the bytes of reads that a path may never answer; their keys can be read anew. */
+void tier_promotes_old(struct tier *t, uint64_t now_ns);
 /* The key was removed: what is being read of it is not published. */
 void tier_promote_cancel(struct tier *t, const struct page_key *key);
 /* Ends pins, and answers the requests whose deadline has passed. */

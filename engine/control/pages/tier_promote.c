@@ -318,6 +318,7 @@ static void promote_read_start(
 	promote_leave(t, promote);
 	promote->place = place;
 	promote->generation = generation;
+	promote->since_ns = net_now();
 	evict_hold(t->control->evict, promote->rail, promote->request.length, 1);
 	evict_class_of(t->control->evict, promote->rail, promote->request.length)->taken++;
 	promote_enter(t, promote, PROMOTE_READING);
@@ -406,7 +407,8 @@ static void promote_slot_return(struct tier *t, const struct tier_promote *promo
 	evict_hold(t->control->evict, promote->rail, promote->request.length, -1);
 	(void)pool_return(
 		t->control->rail[promote->rail].pool, promote->place, promote->generation);
-	t->pinned_bytes -= promote->bytes;
+	if (!promote->stranded)
+		t->pinned_bytes -= promote->bytes;
 	t->promote_due = true;
 	t->control->evict->rail[promote->rail].retry = true;
 }
@@ -531,6 +533,22 @@ void tier_promote_expire(struct tier *t, uint64_t now_ns)
 		promote_give_up(t, promote, OP_MISS);
 	}
 	t->promote_due = true;
+}
+
+void tier_promotes_old(struct tier *t, uint64_t now_ns)
+{
+	struct tier_promote *promote;
+
+	TAILQ_FOREACH (promote, &t->reading, next) {
+		if (now_ns - promote->since_ns < tier_stranded_ns(t))
+			return; /* the oldest comes first */
+		if (promote->stranded)
+			continue;
+		promote->stranded = promote->removed = true;
+		t->pinned_bytes -= promote->bytes;
+		t->promote_due = true;
+		promote_answer_all(t, promote, &(struct ctl_done){.status = OP_MISS});
+	}
 }
 
 void tier_promote_close(struct tier *t)

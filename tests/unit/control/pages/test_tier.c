@@ -190,6 +190,61 @@ static void a_request_is_answered_at_its_deadline_though_the_disk_hangs(void **s
 	assert_int_equal(control.tier->pinned_bytes, 0);
 }
 
+/* The page is set anew and written to another path, while the first read never ends. */
+static void a_read_that_never_ends_does_not_keep_its_key(void **state)
+{
+	struct disk_request *hung;
+
+	(void)state;
+	on_disk(9);
+	request(9, false, 100 * SECOND);
+	hung = fake.request[0];
+	pass_time(tier_stranded_ns(control.tier) - 1);
+	tier_promotes_old(control.tier, now);
+	assert_int_equal(control.tier->pinned_bytes, PAGE);
+	not_answered();
+	wait_stranded();
+	assert_int_equal(control.tier->pinned_bytes, 0);
+	assert_int_equal(answered(9).status, OP_MISS);
+	off_disk(9);
+	on_disk(9);
+	request(9, false, 100 * SECOND);
+	assert_int_equal(count(DISK_READ), 2);
+	/* The device may still write to the buffer of the first one. */
+	assert_ptr_not_equal(fake.request[1]->data, hung->data);
+	end_request(fake.request[1], DISK_OK);
+	assert_int_equal(answered(9).status, OP_HIT);
+	assert_true(in_memory(9));
+	assert_int_equal(control.tier->pinned_bytes, PAGE);
+	wait_stranded();
+	end_request(hung, DISK_OK);
+	not_answered();
+	assert_true(in_memory(9));
+	assert_int_equal(control.counter[COUNTER_disk_promotes], 1);
+	wait_for(7 * SECOND);
+	assert_int_equal(control.tier->pinned_bytes, 0);
+}
+
+static void reads_that_never_end_leave_room_for_others(void **state)
+{
+	unsigned most = (unsigned)(control.tier->pinned_bytes_max / PAGE);
+
+	(void)state;
+	for (unsigned n = 0; n < most; n++) {
+		on_disk(n);
+		request(n, false, SECOND);
+	}
+	on_disk(1000);
+	request(1000, false, 100 * SECOND);
+	assert_int_equal(count(DISK_READ), most);
+	wait_stranded();
+	for (unsigned n = 0; n < most; n++)
+		answered(n);
+	assert_int_equal(count(DISK_READ), most + 1);
+	end_request(fake.request[most], DISK_OK);
+	assert_int_equal(answered(1000).status, OP_HIT);
+}
+
 static void exists_is_answered_at_once_and_brings_the_page(void **state)
 {
 	struct ctl_done done;
@@ -436,6 +491,8 @@ int main(void)
 		DISK_TEST(a_key_removed_while_it_is_read_does_not_come_back),
 		DISK_TEST(requests_for_one_key_share_one_read),
 		DISK_TEST(a_request_is_answered_at_its_deadline_though_the_disk_hangs),
+		DISK_TEST(a_read_that_never_ends_does_not_keep_its_key),
+		DISK_TEST(reads_that_never_end_leave_room_for_others),
 		DISK_TEST(exists_is_answered_at_once_and_brings_the_page),
 		DISK_TEST(a_look_tells_where_this_host_has_the_page_and_changes_nothing),
 		DISK_TEST(a_page_of_another_length_is_refused_and_replaced),

@@ -368,6 +368,95 @@ static void a_page_that_is_being_written_is_not_written_again(void **state)
 	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
 }
 
+/* The path that has it hangs. */
+static void an_evicted_page_whose_write_never_ends_is_a_miss(void **state)
+{
+	struct tier_spill *spill, *other;
+	uint64_t drops, n, busy_ns;
+
+	(void)state;
+	fill_pools(100, false);
+	spill = spill_in_memory();
+	n = evict(spill);
+	drops = control.counter[COUNTER_disk_drops];
+	TAILQ_FOREACH (other, &control.tier->spills, next)
+		drops += !in_memory(number_of(&other->request.key));
+	request(n, false, 100 * SECOND);
+	not_answered();
+	pass_time(tier_stranded_ns(control.tier));
+	tier_spills_old(control.tier, now);
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
+	turns();
+	assert_int_equal(answered(n).status, OP_MISS);
+	request(n, false, 100 * SECOND);
+	assert_int_equal(answered(n).status, OP_MISS);
+	request(n, true, 100 * SECOND);
+	assert_int_equal(answered(n).status, OP_MISS);
+	while (control.tier->spill_bytes)
+		wait_stranded();
+	drops = control.counter[COUNTER_disk_drops];
+	busy_ns = control.tier->writing_ns;
+	pass_time(SECOND);
+	end_request(&spill->request, DISK_OFFLINE);
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
+	assert_int_equal(control.tier->writing_ns, busy_ns);
+}
+
+/* Set anew while its former write hangs: it goes to another path, or counts as dropped. */
+static void a_page_whose_former_write_never_ends_is_written_again(void **state)
+{
+	struct tier_spill *former;
+	struct pool_victim page;
+	struct disk_page found;
+	struct ctl_done credit;
+	unsigned writes;
+	uint64_t drops, n;
+
+	(void)state;
+	fill_pools(100, false);
+	former = spill_in_memory();
+	n = evict(former);
+	while (control.tier->spill_bytes)
+		wait_stranded();
+	/* Room for it: another page, whose write has ended, is evicted. */
+	end_request(&spill_in_memory()->request, DISK_OK);
+	put(&client, (struct ctl_op){.kind = CTL_CREDIT,
+			     .rail = 0,
+			     .count = 1,
+			     .length = PAGE,
+			     .deadline_ns = now + 10 * SECOND});
+	do
+		wait_for(LIMBO_MS * 1000000ull);
+	while (!got(&client, &credit));
+	control.tier->refused_ns = now; /* it is written when it is evicted, not ahead of it */
+	assert_int_equal(credit.status, OP_HIT);
+	memset(bytes_at(credit.place), (int)n, PAGE);
+	assert_int_equal(
+		publish_at(&client, n, credit.place, credit.generation, PAGE).status, OP_HIT);
+	page = (struct pool_victim){.key = key_of(n),
+		.place = credit.place,
+		.generation = credit.generation,
+		.length = PAGE};
+	writes = count(DISK_WRITE);
+	drops = control.counter[COUNTER_disk_drops];
+	assert_false(tier_evicting(&control, &page, &found));
+	assert_int_equal(count(DISK_WRITE), writes + 1);
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
+	/* A request waits for the new write, whatever becomes of the former one. */
+	index_remove(control.index, &page.key);
+	request(n, false, 100 * SECOND);
+	end_request(&former->request, DISK_OFFLINE);
+	not_answered();
+	/* The new one hangs, too. It keeps its slot, so the page cannot be written from there. */
+	while (control.tier->spill_bytes)
+		wait_stranded();
+	assert_int_equal(answered(n).status, OP_MISS);
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops + 1);
+	assert_false(tier_evicting(&control, &page, &found));
+	assert_int_equal(count(DISK_WRITE), writes);
+	assert_int_equal(control.counter[COUNTER_disk_drops], drops + 2);
+}
+
 /* A path that hangs: after its time-out its pages count no more, and not twice less. */
 static void a_write_without_an_end_leaves_the_budget_once(void **state)
 {
@@ -405,6 +494,19 @@ static void a_page_of_another_length_that_is_being_written_is_removed(void **sta
 	tier_replaced(&control, &key, PAGE / 2);
 	assert_int_equal(count(DISK_REMOVE), 1);
 	assert_null(tier_spilling(control.tier, &key));
+	/* A write that hangs may end after all: its page must not be published then. */
+	spill = spill_in_memory();
+	while (spill->removed)
+		spill = TAILQ_NEXT(spill, next);
+	key = spill->request.key;
+	pass_time(tier_stranded_ns(control.tier));
+	tier_spills_old(control.tier, now);
+	assert_true(spill->stranded);
+	tier_replaced(&control, &key, PAGE);
+	assert_int_equal(count(DISK_REMOVE), 1);
+	tier_replaced(&control, &key, PAGE / 2);
+	assert_int_equal(count(DISK_REMOVE), 2);
+	assert_true(spill->removed);
 }
 
 /* What left the disk is in memory: its entry there is the right one. */
@@ -571,6 +673,8 @@ int main(void)
 		DISK_TEST(a_key_removed_while_its_evicted_page_is_written_is_published_nowhere),
 		DISK_TEST(an_evicted_page_that_left_the_disk_at_once_is_a_miss),
 		DISK_TEST(a_page_that_is_being_written_is_not_written_again),
+		DISK_TEST(an_evicted_page_whose_write_never_ends_is_a_miss),
+		DISK_TEST(a_page_whose_former_write_never_ends_is_written_again),
 		DISK_TEST(a_write_without_an_end_leaves_the_budget_once),
 		DISK_TEST(a_page_of_another_length_that_is_being_written_is_removed),
 		DISK_TEST(a_page_that_leaves_the_disk_keeps_its_entry_in_memory),

@@ -203,6 +203,14 @@ static inline void wait_for(uint64_t ns)
 	events();
 }
 
+/* Time passes, after which an I/O that has not ended is stranded; the slow timer fires. */
+static inline void wait_stranded(void)
+{
+	pass_time(tier_stranded_ns(control.tier));
+	net_defer(control.tier->slow);
+	events();
+}
+
 static inline int disk_setup(void **state)
 {
 	setup(state);

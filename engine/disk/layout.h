@@ -28,8 +28,9 @@
 
 #define DISK_LAYOUT_VERSION 2u
 #define DISK_LEFT_MAX DISK_PATHS_MAX /* paths out of service that a path file remembers */
-/* Sequence numbers are below this limit; each start of an engine skips 2^32 of them. */
+/* Sequence numbers are below this limit; each start skips DISK_SEQUENCES_START. */
 #define DISK_SEQUENCE_MAX (UINT64_C(1) << 62)
+#define DISK_SEQUENCES_START (UINT64_C(1) << 32)
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "disk structures are little-endian");
 

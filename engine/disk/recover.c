@@ -84,7 +84,10 @@ static unsigned paths_check(struct recovery *recovery)
 		if (!path->device)
 			continue;
 		if (scan->rc)
-			path_fail(path, "cannot be read: %s", limit_error(scan->rc));
+			path_fail(path, "%s: %s",
+				scan->removing ? "cannot remove a segment that it does not use"
+					       : "cannot be read",
+				limit_error(scan->rc));
 		else if (scan->fault == PATH_FILE_VERSION)
 			path_fail(path,
 				"has layout version %u, this engine %u; start the engine that wrote it, or empty the directory to use it",
@@ -255,7 +258,7 @@ static void paths_enter_service(struct recovery *recovery)
 		if (path_usable(recovery, i) && recovery->scan[i].sequence > store->sequence)
 			store->sequence = recovery->scan[i].sequence;
 	/* Numbers that a crash has lost are not used a second time. */
-	store->sequence += UINT64_C(1) << 32;
+	store->sequence += DISK_SEQUENCES_START;
 	for (unsigned i = 0; i < store->paths; i++) {
 		struct store_path *path = &store->path[i];
 
@@ -529,6 +532,7 @@ static const uint8_t *ahead_read(struct ahead *ahead, struct store_path *path, u
 	uint32_t unit, uint32_t units)
 {
 	uint32_t count = path->store->units - unit;
+	int64_t rc;
 
 	if (unit >= ahead->from && unit + units <= ahead->from + ahead->count)
 		return ahead->units + (size_t)(unit - ahead->from) * PAGE_UNIT;
@@ -540,7 +544,15 @@ static const uint8_t *ahead_read(struct ahead *ahead, struct store_path *path, u
 		ahead->units = malloc((size_t)count * PAGE_UNIT);
 		ahead->room = ahead->units ? count : 0;
 	}
-	if (!ahead->units || scan_call(path, DEVICE_READ, number, unit, ahead->units, count) < 0)
+	rc = ahead->units ? scan_call(path, DEVICE_READ, number, unit, ahead->units, count)
+			  : -ENOMEM;
+	if (rc == -ETIMEDOUT)
+		path_fail(path, "cannot be read: %s", limit_error((int)rc));
+	else if (rc < 0 && count > units) { /* the error may be of another page */
+		count = units;
+		rc = scan_call(path, DEVICE_READ, number, unit, ahead->units, count);
+	}
+	if (rc < 0)
 		return NULL;
 	ahead->from = unit;
 	ahead->count = count;

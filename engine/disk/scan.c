@@ -2,7 +2,8 @@
 /*
  * Reads a path at the start. One damaged unit, wherever it is, loses no header of a sealed segment:
  * each lies in its place and in the footer, and the trailer's count also follows from the place of
- * the last copy. Blocks; runs on the thread that opens the path.
+ * the last copy. A unit that the device cannot read is a damaged one. Blocks; runs on the thread
+ * that opens the path.
  */
 #include "engine/disk/scan.h"
 
@@ -90,6 +91,40 @@ int64_t scan_call(struct store_path *path, enum device_op op, uint32_t file, uin
 	return rc;
 }
 
+/* What a device answers for a damaged unit, by the kernel's kinds of errors of block devices. */
+static bool unit_is_damaged(int64_t rc)
+{
+	return rc == -EIO || rc == -ENODATA || rc == -EILSEQ;
+}
+
+/*
+ * Reads units, each on its own after an error. Those that cannot be read are zero, which nothing
+ * accepts, and marked in `damaged` (as many entries; NULL: not needed). Returns 0, or -errno for
+ * another error. Six parameters: those of scan_call() without the operation, and the marks.
+ */
+static int scan_read(struct store_path *path, uint32_t file, uint32_t unit, void *units,
+	uint32_t count, bool *damaged)
+{
+	int64_t rc = scan_call(path, DEVICE_READ, file, unit, units, count);
+
+	if (damaged)
+		memset(damaged, 0, count * sizeof(*damaged));
+	if (rc >= 0 || !unit_is_damaged(rc))
+		return rc < 0 ? (int)rc : 0;
+	for (uint32_t i = 0; i < count; i++) {
+		uint8_t *to = (uint8_t *)units + (size_t)i * PAGE_UNIT;
+
+		rc = scan_call(path, DEVICE_READ, file, unit + i, to, 1);
+		if (rc < 0 && !unit_is_damaged(rc))
+			return (int)rc;
+		if (rc < 0)
+			memset(to, 0, PAGE_UNIT);
+		if (damaged)
+			damaged[i] = rc < 0;
+	}
+	return 0;
+}
+
 struct scanner {
 	struct scan *scan;
 	struct store_path *path;
@@ -98,9 +133,10 @@ struct scanner {
 	uint64_t epoch; /* of the life that is read */
 };
 
-static int64_t scan_read_units(struct scanner *scanner, uint32_t unit, void *units, uint32_t count)
+static int scan_read_units(
+	struct scanner *scanner, uint32_t unit, void *units, uint32_t count, bool *damaged)
 {
-	return scan_call(scanner->path, DEVICE_READ, scanner->geometry.segment, unit, units, count);
+	return scan_read(scanner->path, scanner->geometry.segment, unit, units, count, damaged);
 }
 
 static bool block_of_life(const struct scanner *scanner, const struct disk_block *block)
@@ -125,29 +161,39 @@ static int block_append(struct scanner *scanner, const struct disk_block *block,
 	return 0;
 }
 
-/* All headers of this life that are where they say they are. */
+/* Units of an open segment that were read together. */
+struct scan_chunk {
+	struct disk_block block[SCAN_UNITS];
+	bool damaged[SCAN_UNITS];
+	uint32_t from, count;
+};
+
+/*
+ * All headers of this life that are where they say they are. A tombstone is in two units: where two
+ * in a row cannot be read, one may be missing.
+ */
 static int scan_open(struct scanner *scanner)
 {
-	uint32_t units = scanner->geometry.units, room = 0;
-	struct disk_block *chunk = malloc(SCAN_UNITS * sizeof(*chunk));
-	uint32_t from = 0, count = 0, unit = 2;
+	uint32_t units = scanner->geometry.units, room = 0, unit = 2, damaged = 0;
+	struct scan_chunk *chunk = calloc(1, sizeof(*chunk));
 	int rc = chunk ? 0 : -ENOMEM;
 
+	scanner->segment->kind = SCAN_OPEN;
 	while (!rc && unit < units) {
 		const struct disk_block *block;
 
-		if (unit >= from + count) {
-			int64_t bytes;
-
-			from = unit;
-			count = units - unit < SCAN_UNITS ? units - unit : SCAN_UNITS;
-			bytes = scan_read_units(scanner, from, chunk, count);
-			if (bytes < 0) {
-				rc = (int)bytes;
+		if (unit >= chunk->from + chunk->count) {
+			chunk->from = unit;
+			chunk->count = units - unit < SCAN_UNITS ? units - unit : SCAN_UNITS;
+			rc = scan_read_units(
+				scanner, unit, chunk->block, chunk->count, chunk->damaged);
+			if (rc)
 				break;
-			}
 		}
-		block = &chunk[unit - from];
+		block = &chunk->block[unit - chunk->from];
+		damaged = chunk->damaged[unit - chunk->from] ? damaged + 1 : 0;
+		if (damaged == 2)
+			scanner->segment->kind = SCAN_DAMAGED;
 		unit++;
 		if (!block_of_life(scanner, block) || block->unit != unit - 1)
 			continue;
@@ -168,7 +214,7 @@ static bool scan_primary(struct scanner *scanner, uint32_t number, struct disk_b
 
 		unit = before->unit + 1 + layout_block_payload(before);
 	}
-	return unit < scanner->geometry.units && scan_read_units(scanner, unit, block, 1) >= 0 &&
+	return unit < scanner->geometry.units && !scan_read_units(scanner, unit, block, 1, NULL) &&
 	       block_of_life(scanner, block) && block->number == number && block->unit == unit;
 }
 
@@ -177,7 +223,7 @@ static int scan_sealed(struct scanner *scanner, uint32_t blocks)
 {
 	struct scan_segment *segment = scanner->segment;
 	uint32_t units = scanner->geometry.units;
-	int64_t bytes;
+	int rc;
 
 	segment->kind = SCAN_DAMAGED;
 	if (blocks < 2 || blocks > (units - 1) / 2)
@@ -185,9 +231,9 @@ static int scan_sealed(struct scanner *scanner, uint32_t blocks)
 	segment->block = malloc(blocks * sizeof(*segment->block));
 	if (!segment->block)
 		return -ENOMEM;
-	bytes = scan_read_units(scanner, units - 1 - blocks, segment->block, blocks);
-	if (bytes < 0)
-		return (int)bytes;
+	rc = scan_read_units(scanner, units - 1 - blocks, segment->block, blocks, NULL);
+	if (rc)
+		return rc;
 	for (uint32_t i = 0; i < blocks; i++) {
 		const struct disk_block *copy = &segment->block[i];
 
@@ -205,10 +251,10 @@ static int64_t footer_blocks(struct scanner *scanner, bool opened)
 {
 	struct disk_block end[2];
 	struct disk_footer trailer;
-	int64_t bytes = scan_read_units(scanner, scanner->geometry.units - 2, end, 2);
+	int rc = scan_read_units(scanner, scanner->geometry.units - 2, end, 2, NULL);
 
-	if (bytes < 0)
-		return bytes;
+	if (rc)
+		return rc;
 	memcpy(&trailer, &end[1], sizeof(trailer));
 	if (layout_footer_valid(&trailer, &scanner->geometry) &&
 		(!opened || trailer.epoch == scanner->epoch)) {
@@ -225,13 +271,16 @@ static int scan_segment(struct scanner *scanner)
 {
 	struct scan_segment *segment = scanner->segment;
 	struct disk_block opening[2];
-	int64_t rc = scan_read_units(scanner, 0, opening, 2);
-	bool opened = false;
+	bool opened = false, damaged[2];
+	int64_t rc = scan_read_units(scanner, 0, opening, 2, damaged);
 
 	if (rc < 0) {
 		segment->kind = rc == -ENOENT ? SCAN_MISSING : SCAN_EMPTY;
 		return rc == -ENOENT ? 0 : (int)rc;
 	}
+	/* It may be the newest one, whose tombstones nothing else names. */
+	if (damaged[0] && damaged[1])
+		return -EIO;
 	for (uint32_t i = 0; i < 2 && !opened; i++) {
 		if (!layout_block_valid(&opening[i], &scanner->geometry) || opening[i].unit != i)
 			continue;
@@ -247,10 +296,8 @@ static int scan_segment(struct scanner *scanner)
 		return (int)rc;
 	if (rc > 0)
 		rc = scan_sealed(scanner, (uint32_t)rc);
-	else if (opened) {
-		segment->kind = SCAN_OPEN;
+	else if (opened)
 		rc = scan_open(scanner);
-	}
 	segment->epoch = scanner->epoch;
 	if (segment->blocks && !opened)
 		segment->previous = segment->block[0].previous;
@@ -282,7 +329,8 @@ static int scan_newer_first(const void *a, const void *b)
 
 /*
  * Drops what is older than a segment that is missing or damaged: tombstones of the older pages may
- * have been in it. A segment names the one that was opened before it and stays.
+ * have been in it, with any number that was used. A segment names the one that was opened before it
+ * and stays.
  */
 static int scan_drop_behind_gap(struct scan *scan)
 {
@@ -309,7 +357,7 @@ static int scan_drop_behind_gap(struct scan *scan)
 		segment->block = NULL;
 		segment->blocks = 0;
 		segment->kind = SCAN_EMPTY;
-		scan->horizon = scan->sequence;
+		scan->horizon = scan->sequence + DISK_SEQUENCES_START - 1;
 	}
 	free(order);
 	return 0;
@@ -329,18 +377,28 @@ static int scan_sync_newest(struct scan *scan)
 				      : (int)scan_call(scan->path, DEVICE_SYNC, newest, 0, NULL, 0);
 }
 
+static void scan_unlink(struct scan *scan, uint32_t number)
+{
+	scan->rc = (int)scan_call(scan->path, DEVICE_UNLINK, number, 0, NULL, 0);
+	scan->removing = scan->rc != 0;
+}
+
 void scan_path(struct scan *scan)
 {
 	struct store_path *path = scan->path;
 	const struct disk_path_file *current;
 	struct disk_path_file slot[2];
-	int64_t rc = scan_call(path, DEVICE_READ, DEVICE_PATH_FILE, 0, slot, 2);
+	bool damaged[2];
 
 	scan->segment = calloc(path->segments, sizeof(*scan->segment));
-	scan->rc = rc < 0 ? (int)rc : scan->segment ? 0 : -ENOMEM;
+	scan->rc = scan->segment ? scan_read(path, DEVICE_PATH_FILE, 0, slot, 2, damaged) : -ENOMEM;
 	if (scan->rc)
 		return;
 	scan->fault = layout_path_file_read(slot, path->store->units * PAGE_UNIT, &current);
+	if (scan->fault == PATH_FILE_EMPTY && (damaged[0] || damaged[1])) {
+		scan->rc = -EIO; /* it has a record, which cannot be read */
+		return;
+	}
 	if (scan->fault == PATH_FILE_OK || scan->fault == PATH_FILE_SIZES)
 		path->file = *current;
 	if (scan->fault == PATH_FILE_VERSION)
@@ -348,12 +406,13 @@ void scan_path(struct scan *scan)
 	if (scan->fault == PATH_FILE_VERSION || scan->fault == PATH_FILE_SIZES)
 		return;
 	/* A smaller path: what is behind its end must not come back when it grows again. */
-	for (uint32_t i = path->segments; i < path->file.segments && i < DISK_SEGMENTS_MAX; i++)
-		(void)scan_call(path, DEVICE_UNLINK, i, 0, NULL, 0);
+	for (uint32_t i = path->segments;
+		i < path->file.segments && i < DISK_SEGMENTS_MAX && !scan->rc; i++)
+		scan_unlink(scan, i);
 	for (uint32_t i = 0; i < path->segments && !scan->rc; i++) {
 		/* Files without a path file are not used in place. */
 		if (scan->fault == PATH_FILE_EMPTY) {
-			scan->rc = (int)scan_call(path, DEVICE_UNLINK, i, 0, NULL, 0);
+			scan_unlink(scan, i);
 			scan->segment[i].kind = SCAN_MISSING;
 			continue;
 		}

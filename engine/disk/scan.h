@@ -28,7 +28,8 @@ struct scan {
 	enum path_file_fault fault; /* of the path file; path->file is set if it is PATH_FILE_OK */
 	struct scan_segment *segment;
 	uint64_t sequence, ordinal, horizon; /* the highest ones */
-	int rc;                              /* 0, or -errno: the path cannot be read */
+	int rc;                              /* 0, or -errno: the path cannot be used */
+	bool removing;                       /* rc is that of removing a file, not of reading */
 };
 
 /* Fills in *scan, whose `path` is set; reports by scan->rc. */

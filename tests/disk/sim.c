@@ -143,7 +143,10 @@ static void complete_read(struct sim *sim, struct device_io *io)
 	uint32_t units = io->file == DEVICE_PATH_FILE ? 2 : sim->units;
 
 	io->result = sim->fail_read;
-	if (sim->fail_read)
+	if (io->file == sim->bad_file && unit < sim->bad_unit + sim->bad_units &&
+		unit + io->iov->iov_len / UNIT > sim->bad_unit)
+		io->result = -EIO;
+	if (io->result)
 		return;
 	if (!file->exists) {
 		io->result = -ENOENT;
@@ -200,8 +203,10 @@ bool sim_complete(struct sim *sim)
 		case DEVICE_SYNC: complete_sync(sim, io); break;
 		case DEVICE_CREATE:
 		case DEVICE_UNLINK:
-			file_clear(sim, io->file, io->op == DEVICE_CREATE);
-			io->result = 0;
+			io->result = io->op == DEVICE_UNLINK ? sim->fail_unlink : 0;
+			/* what is behind the end does not exist */
+			if (!io->result && io->file < sim->files - 1)
+				file_clear(sim, io->file, io->op == DEVICE_CREATE);
 			break;
 		}
 	TAILQ_INSERT_TAIL(&sim->completed, io, next);

@@ -51,7 +51,9 @@ struct sim {
 	uint64_t *rng;
 	struct sim_power *power; /* shared by the devices of a host; NULL: no failure */
 	/* Faults: results of operations of a kind; 0: none. */
-	int fail_read, fail_write, fail_sync;
+	int fail_read, fail_write, fail_sync, fail_unlink;
+	/* reads of these units of a file fail with EIO; not in a copy */
+	uint32_t bad_file, bad_unit, bad_units;
 	bool hang; /* nothing completes */
 };
 

@@ -271,6 +271,49 @@ static void a_removal_is_acknowledged_when_the_others_have_recorded_who_has_left
 	world_close(&world);
 }
 
+/* Where the path has the key's tombstone first, in a segment that is open. */
+static void find_tombstone(
+	unsigned path, uint32_t number, uint32_t *ret_segment, uint32_t *ret_unit)
+{
+	const struct store_path *p = &world.store.path[path];
+	const struct segment *segment = &p->segment[p->active];
+	struct page_key key = page_key_of(number);
+
+	*ret_segment = p->active;
+	for (uint32_t b = 0; b < segment->blocks; b++)
+		if (segment->block[b]->entries && !segment->block[b]->entry[0].length &&
+			page_key_equal(&segment->block[b]->entry[0].key, &key)) {
+			*ret_unit = segment->block[b]->unit;
+			return;
+		}
+	fail();
+}
+
+static void a_path_that_left_is_cleared_if_a_removal_since_then_cannot_be_read(void **state)
+{
+	struct sim *sim[2];
+	uint32_t page;
+	bool found;
+
+	(void)state;
+	open_new(2);
+	fill(40);
+	page = page_on_path_1(0);
+	path_fail(&world.store.path[1], "the test says so");
+	assert_int_equal(world_remove(&world, page), DISK_OK);
+	for (unsigned i = 0; i < 2; i++)
+		sim[i] = sim_copy(world.sim[i]);
+	find_tombstone(0, page, &sim[0]->bad_file, &sim[0]->bad_unit);
+	sim[0]->bad_units = 2;
+	world_close(&world);
+	assert_int_equal(world_open(&world, sim, 2, &rng), 0);
+	assert_false(world.store.path[0].report.cleared);
+	assert_true(world.store.path[1].report.cleared);
+	assert_int_equal(world_read(&world, page, &found), 0);
+	assert_false(found);
+	world_close(&world);
+}
+
 /* What a crash may leave of the unit that was written last, as a device with large sectors. */
 static void tear_newest_record(struct sim *sim)
 {
@@ -500,6 +543,7 @@ int main(void)
 		T(a_path_that_stays_away_for_two_starts_gets_its_removals),
 		T(a_removal_is_acknowledged_when_the_others_have_recorded_who_has_left),
 		T(a_crash_while_it_is_recorded_who_has_left_costs_no_page),
+		T(a_path_that_left_is_cleared_if_a_removal_since_then_cannot_be_read),
 		T(a_damaged_record_does_not_make_an_older_one_current),
 		T(a_damaged_slot_is_written_before_the_one_that_is_current),
 		T(a_record_that_cannot_be_written_takes_the_path_out_and_names_the_error),

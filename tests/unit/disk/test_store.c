@@ -71,19 +71,11 @@ static void a_page_with_another_crc_than_its_request_is_not_written(void **state
 	world_close(&world);
 }
 
-/*
- * Bytes of the headers, the footer and the pages of a sealed and of an open segment, one bit at a
- * time: what is found has its bytes, and what was removed stays away. FLIP_STRIDE=1: every byte.
- */
-static void a_flipped_bit_is_never_a_wrong_hit(void **state)
+/* One path: 26 pages, and of 2 and 3 tombstones, in a sealed segment and in the open one. */
+static void fill_and_remove(void)
 {
 	unsigned path;
-	uint32_t number = SEGMENTS, flips = 0, kept = 0, stride = 197;
 
-	(void)state;
-	if (getenv("FLIP_STRIDE"))
-		stride = (uint32_t)atoi(getenv("FLIP_STRIDE"));
-	assert_true(stride);
 	open_new(1);
 	fill(14);
 	assert_int_equal(world_remove(&world, 2), DISK_OK);
@@ -93,40 +85,183 @@ static void a_flipped_bit_is_never_a_wrong_hit(void **state)
 	for (unsigned i = 0; i < 200; i++)
 		world_turn(&world);
 	assert_true(world_persisted(&world, 0, &path));
-	for (uint32_t s = 0; s < SEGMENTS; s++) {
-		const struct segment *segment = &world.store.path[0].segment[s];
+}
 
-		/* The sealed segment with a tombstone, and the one that is open with another. */
-		if ((segment->state != SEGMENT_SEALED && segment->state != SEGMENT_ACTIVE) ||
-			!segment->tombstone)
-			continue;
-		number = s;
+/* The next segment that is sealed or open and has a tombstone; SEGMENTS: none. */
+static uint32_t with_tombstone(uint32_t from)
+{
+	for (; from < SEGMENTS; from++) {
+		const struct segment *segment = &world.store.path[0].segment[from];
+
+		if ((segment->state == SEGMENT_SEALED || segment->state == SEGMENT_ACTIVE) &&
+			segment->tombstone)
+			break;
+	}
+	return from;
+}
+
+/*
+ * Starts with what is left after a damage, which it frees: what is found has its bytes, and what
+ * was removed stays away. Returns how many pages are found.
+ */
+static unsigned start_damaged(struct sim *damaged, uint32_t segment, uint32_t unit)
+{
+	struct world recovered;
+	unsigned kept = 0;
+
+	assert_int_equal(world_open(&recovered, &damaged, 1, &rng), 0);
+	recovered.any_tail = true;
+	for (uint32_t i = 0; i < 34; i++) {
+		bool found;
+		uint32_t version = world_read(&recovered, i, &found);
+
+		if (version == UINT32_MAX || (found && (i == 2 || i == 3)))
+			fail_msg("segment %u unit %u: page %u wrong", segment, unit, i);
+		kept += version == 1;
+	}
+	world_close(&recovered);
+	return kept;
+}
+
+/*
+ * Bytes of the headers, the footer and the pages of a sealed and of an open segment, one bit at a
+ * time. FLIP_STRIDE=1: every byte.
+ */
+static void a_flipped_bit_is_never_a_wrong_hit(void **state)
+{
+	uint32_t flips = 0, kept = 0, stride = 197;
+
+	(void)state;
+	if (getenv("FLIP_STRIDE"))
+		stride = (uint32_t)atoi(getenv("FLIP_STRIDE"));
+	assert_true(stride);
+	fill_and_remove();
+	for (uint32_t s = 0; (s = with_tombstone(s)) < SEGMENTS; s++)
 		for (uint32_t at = 0; at < UNITS * PAGE_UNIT; at += stride) {
 			struct sim *damaged = sim_copy(world.sim[0]);
-			struct world recovered;
 			uint32_t unit = at / PAGE_UNIT, byte = at % PAGE_UNIT;
 
 			sim_bytes(damaged, s, unit)[byte] ^= (uint8_t)(1u << at % 8);
-			assert_int_equal(world_open(&recovered, &damaged, 1, &rng), 0);
-			recovered.any_tail = true;
-			for (uint32_t i = 0; i < 34; i++) {
-				bool found;
-				uint32_t version = world_read(&recovered, i, &found);
-
-				if (version == UINT32_MAX || (found && (i == 2 || i == 3)))
-					fail_msg("segment %u unit %u byte %u: page %u wrong", s,
-						unit, byte, i);
-				kept += version == 1;
-			}
+			kept += start_damaged(damaged, s, unit);
 			flips++;
-			world_close(&recovered);
 		}
-	}
-	assert_int_not_equal(number, SEGMENTS);
+	assert_int_not_equal(flips, 0);
 	printf("%u flips, %u of %u pages found\n", flips, kept, flips * 26);
 	/* One bit costs a page, or none. */
 	assert_true(kept >= flips * 25);
 	world_close(&world);
+}
+
+static void a_unit_that_cannot_be_read_costs_its_pages_and_no_removal(void **state)
+{
+	(void)state;
+	fill_and_remove();
+	for (uint32_t s = 0; (s = with_tombstone(s)) < SEGMENTS; s++)
+		for (uint32_t unit = 0; unit < UNITS; unit++) {
+			struct sim *damaged = sim_copy(world.sim[0]);
+
+			damaged->bad_file = s;
+			damaged->bad_unit = unit;
+			damaged->bad_units = 1;
+			assert_in_range(start_damaged(damaged, s, unit), 25, 26);
+		}
+	world_close(&world);
+}
+
+/* Both units of a tombstone may be among them. */
+static void two_units_that_cannot_be_read_bring_no_removed_page_back(void **state)
+{
+	unsigned kept = 0;
+
+	(void)state;
+	fill_and_remove();
+	for (uint32_t s = 0; (s = with_tombstone(s)) < SEGMENTS; s++)
+		for (uint32_t unit = 1; unit + 1 < UNITS; unit++) {
+			struct sim *damaged = sim_copy(world.sim[0]);
+
+			damaged->bad_file = s;
+			damaged->bad_unit = unit;
+			damaged->bad_units = 2;
+			kept += start_damaged(damaged, s, unit);
+		}
+	assert_true(kept);
+	world_close(&world);
+}
+
+/* Starts with units of a file that cannot be read; true if the path is in service then. */
+static bool start_without(uint32_t file, uint32_t unit, uint32_t units)
+{
+	struct sim *damaged = sim_copy(world.sim[0]);
+	struct world recovered;
+	bool in_service;
+
+	damaged->bad_file = file;
+	damaged->bad_unit = unit;
+	damaged->bad_units = units;
+	in_service = !world_open(&recovered, &damaged, 1, &rng);
+	assert_int_equal(in_service, recovered.store.path[0].report.state != DISK_PATH_OUT);
+	if (in_service)
+		assert_int_equal(
+			recovered.store.path[0].file.path_id, world.store.path[0].file.path_id);
+	else
+		assert_non_null(strstr(recovered.store.path[0].report.reason,
+			"cannot be read: Input/output error"));
+	assert_true(in_service || sim_hash(damaged) == sim_hash(world.sim[0]));
+	world_close(&recovered);
+	return in_service;
+}
+
+static void a_path_whose_record_or_opening_cannot_be_read_is_refused_and_kept(void **state)
+{
+	struct sim *torn;
+
+	(void)state;
+	fill_and_remove();
+	restart(-1); /* all is synced */
+	assert_true(start_without(DEVICE_PATH_FILE, 0, 1));
+	assert_true(start_without(DEVICE_PATH_FILE, 1, 1));
+	assert_false(start_without(DEVICE_PATH_FILE, 0, 2));
+	assert_true(start_without(with_tombstone(0), 0, 1));
+	assert_true(start_without(with_tombstone(0), 1, 1));
+	assert_false(start_without(with_tombstone(0), 0, 2));
+	/* The slot that can be read is not the record of a new path. */
+	torn = sim_copy(world.sim[0]);
+	sim_bytes(torn, DEVICE_PATH_FILE, 1)[0] ^= 1;
+	sim_free(world.sim[0]);
+	world.sim[0] = sim_copy(torn);
+	sim_free(torn);
+	assert_false(start_without(DEVICE_PATH_FILE, 0, 1));
+	assert_true(start_without(DEVICE_PATH_FILE, 1, 1));
+	world_close(&world);
+}
+
+/* The files would come back if the path grew again. */
+static void a_smaller_path_is_refused_if_a_file_behind_its_end_cannot_be_removed(void **state)
+{
+	(void)state;
+	for (unsigned fails = 0; fails < 2; fails++) {
+		struct disk_path_file *slot;
+		struct sim *sim;
+
+		open_new(1);
+		fill(20);
+		sim = sim_copy(world.sim[0]);
+		world_close(&world);
+		/* the unlink of a file that is not there is no error */
+		for (uint32_t u = 0; u < 2; u++) {
+			slot = (struct disk_path_file *)(void *)sim_bytes(sim, DEVICE_PATH_FILE, u);
+			slot->segments = SEGMENTS + 1000;
+			layout_path_file_seal(slot);
+		}
+		sim->fail_unlink = fails ? -13 : 0;
+		assert_int_equal(world_open(&world, &sim, 1, &rng), fails ? -19 : 0);
+		if (fails)
+			assert_non_null(strstr(world.store.path[0].report.reason,
+				"cannot remove a segment that it does not use: Permission"));
+		/* It is not asked 1000 times. */
+		assert_true(fails ? sim->now < 10 : sim->now > 1000);
+		world_close(&world);
+	}
 }
 
 static void a_read_error_is_a_miss_and_many_take_the_path_out(void **state)
@@ -337,6 +472,15 @@ int main(void)
 		cmocka_unit_test_setup(
 			a_page_with_another_crc_than_its_request_is_not_written, setup),
 		cmocka_unit_test_setup(a_flipped_bit_is_never_a_wrong_hit, setup),
+		cmocka_unit_test_setup(
+			a_unit_that_cannot_be_read_costs_its_pages_and_no_removal, setup),
+		cmocka_unit_test_setup(
+			two_units_that_cannot_be_read_bring_no_removed_page_back, setup),
+		cmocka_unit_test_setup(
+			a_path_whose_record_or_opening_cannot_be_read_is_refused_and_kept, setup),
+		cmocka_unit_test_setup(
+			a_smaller_path_is_refused_if_a_file_behind_its_end_cannot_be_removed,
+			setup),
 		cmocka_unit_test_setup(a_read_error_is_a_miss_and_many_take_the_path_out, setup),
 		cmocka_unit_test_setup(
 			a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it, setup),

@@ -464,11 +464,16 @@ static void session_on_readable(evutil_socket_t socket, short what, void *contex
 	n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR) && session_listen(s) == 0)
 		return;
-	if (n <= 0) {
-		session_end(s, n < 0 ? strerror(errno) : "it closed the socket");
+	if (n < 0) {
+		session_end(s, strerror(errno));
 		return;
 	}
 	fds = session_fds_received(s->control->clients->closer, &message, &fd);
+	if (n == 0) { /* the end of the socket, or an empty message, which may carry descriptors */
+		closer_take(s->control->clients->closer, fd);
+		session_end(s, "it closed the socket");
+		return;
+	}
 	s->busy = true;
 	memset(&s->request, 0, sizeof(s->request));
 	memcpy(&s->request, buffer,

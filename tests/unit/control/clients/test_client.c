@@ -119,6 +119,23 @@ static void unknown_requests_are_refused_and_surplus_files_closed(void **state)
 	close(fd);
 }
 
+static void files_of_an_empty_message_are_closed(void **state)
+{
+	unsigned before = open_files();
+	int fds[40] = {0}, fd = dial(), second = dial();
+
+	(void)state;
+	send_raw(fd, NULL, 0, fds, 40);
+	pump();
+	assert_int_equal(status_of(second, ATTACH_HELLO, 0, 0, -1), 0);
+	send_raw(second, NULL, 0, fds, 1);
+	pump();
+	assert_int_equal(control.clients->sessions, 0);
+	close(fd);
+	close(second);
+	open_files_soon(before);
+}
+
 /* Returns a TCP socket for which the close of its last descriptor blocks until its data is sent. */
 static int lingering_socket(int *ret_other)
 {
@@ -294,6 +311,7 @@ int main(void)
 		TEST(hello_hands_out_the_memory_that_clients_map),
 		TEST(clients_of_another_protocol_are_refused_with_a_reason),
 		TEST(unknown_requests_are_refused_and_surplus_files_closed),
+		TEST(files_of_an_empty_message_are_closed),
 		TEST(a_file_whose_close_blocks_does_not_block_the_loop),
 		TEST(a_report_is_a_file_with_json),
 		TEST(a_process_of_another_user_is_refused_with_a_reason),

@@ -309,12 +309,14 @@ static int explain_owners_ask(
 	}
 	if (peeks && peek_all(ch, x->peek, peeks, deadline_ns))
 		return -ENOMEM;
+	if (!ch->session) /* the engine was lost during the wait; some READs may have ended */
+		return -ENOTCONN;
 	for (unsigned p = 0; p < peeks; p++) {
 		x->owner[of[p]].status = x->peek[p].status;
 		if (x->peek[p].status == OP_HIT)
 			explain_bucket_take(ch, x, &x->owner[of[p]], &x->peek[p].data.bucket);
 	}
-	return ch->session ? 0 : -ENOTCONN;
+	return 0;
 }
 
 /* ---- the holders ----------------------------------------------------------------------------- */

@@ -263,6 +263,7 @@ static void *die_soon(void *argument)
 {
 	(void)argument;
 	SEEN_SOON(held_ops);
+	SEEN_SOON(reads); /* the answer of FAKE_B */
 	fake_die(&fake);
 	return NULL;
 }
@@ -280,6 +281,21 @@ static void the_end_of_the_engine_is_an_error(void **state)
 	pthread_join(thread, NULL);
 	assert_int_equal(explain(name, 100), -ENOTCONN);
 	assert_null(text);
+}
+
+static void the_end_of_the_engine_after_an_owner_named_a_holder_is_an_error(void **state)
+{
+	char name[FAKE_NAME_BYTES];
+	pthread_t thread;
+
+	(void)state;
+	name_of_a_and_b("ends", name);
+	insert(name, FAKE_B, FAKE_REF(FAKE_B), 1);
+	LET(on_op, a_is_held);
+	assert_int_equal(pthread_create(&thread, NULL, die_soon, NULL), 0);
+	assert_int_equal(explain(name, PATIENCE_MS), -ENOTCONN);
+	assert_non_null(strstr(pc_error(), "the engine ended"));
+	pthread_join(thread, NULL);
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */
@@ -332,6 +348,7 @@ int main(void)
 		RIG_TEST(an_owner_that_does_not_answer_costs_the_deadline_and_no_more),
 		RIG_TEST(a_failed_rail_is_replaced_by_another),
 		RIG_TEST(the_end_of_the_engine_is_an_error),
+		RIG_TEST(the_end_of_the_engine_after_an_owner_named_a_holder_is_an_error),
 		RIG_TEST(looking_changes_nothing),
 		RIG_TEST(wrong_arguments_are_refused),
 	};

@@ -138,8 +138,8 @@ struct pc_options {
  * frees the session with pc_close(). Errors: -ENOENT or -ECONNREFUSED: no engine listens on the
  * socket. -EACCES or -EPERM: the engine belongs to another user. -EPROTO: engine and library are of
  * different versions. -ETIMEDOUT: the engine did not answer. -EINPROGRESS: nor did the next one,
- * which a keeper or systemd is to start: try again, a pause of theirs may take 30 s. -EAGAIN: its
- * backlog of connections stays full.
+ * which a keeper or systemd is to start: try again, a pause of theirs may take 30 s. -ENOMEM: this
+ * process cannot map its memory. -EAGAIN: its backlog of connections stays full.
  */
 PC_API int pc_open(const struct pc_options *options, struct pc **ret_pc);
 /*

@@ -291,16 +291,24 @@ bool session_ended(struct client_session *session)
 	return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
 }
 
-static void *session_map_fd(int fd, int protection, uint64_t bytes_min, uint64_t *ret_bytes)
+/*
+ * Maps the whole file. NULL: *ret_error is -EPROTO if it is shorter than `bytes_min`, or what the
+ * system answered.
+ */
+static void *session_map_fd(
+	int fd, int protection, uint64_t bytes_min, uint64_t *ret_bytes, int *ret_error)
 {
 	struct stat about;
 	void *at;
 
+	*ret_error = -EPROTO;
 	if (fstat(fd, &about) || about.st_size <= 0 || (uint64_t)about.st_size < bytes_min)
 		return NULL;
 	at = mmap(NULL, (size_t)about.st_size, protection, MAP_SHARED, fd, 0);
-	if (at == MAP_FAILED)
+	if (at == MAP_FAILED) {
+		*ret_error = -errno;
 		return NULL;
+	}
 	*ret_bytes = (uint64_t)about.st_size;
 	return at;
 }
@@ -310,12 +318,16 @@ static int session_map_rail(struct client_session *s, uint32_t r, struct session
 	struct session_rail *rail = &s->rail[r];
 	int *fd = &call->fd[3 + 3 * r];
 	uint64_t covered;
+	int rc;
 
-	rail->pool = session_map_fd(fd[0], PROT_READ | PROT_WRITE, PAGE_UNIT, &rail->map_bytes);
+	rail->pool =
+		session_map_fd(fd[0], PROT_READ | PROT_WRITE, PAGE_UNIT, &rail->map_bytes, &rc);
+	if (!rail->pool)
+		return rc;
 	rail->heads =
-		session_map_fd(fd[1], PROT_READ, sizeof(struct page_head), &rail->heads_bytes);
-	if (!rail->pool || !rail->heads)
-		return -EPROTO;
+		session_map_fd(fd[1], PROT_READ, sizeof(struct page_head), &rail->heads_bytes, &rc);
+	if (!rail->heads)
+		return rc;
 	rail->pool_bytes = s->status->pool_bytes[r];
 	if (rail->pool_bytes > rail->map_bytes)
 		rail->pool_bytes = rail->map_bytes;
@@ -340,6 +352,7 @@ static int session_map_rail(struct client_session *s, uint32_t r, struct session
 static int session_map_all(struct client_session *s, struct session_call *call)
 {
 	const struct status_segment *status;
+	int rc = 0;
 
 	/* 0 rails: a seed only, of which a report can be requested; it opens no channel */
 	if (call->a > RAILS_MAX || call->fds < 3 + 3 * call->a || call->fds > 3 + 3 * call->a + 1)
@@ -349,9 +362,9 @@ static int session_map_all(struct client_session *s, struct session_call *call)
 		s->pidfd = call->fd[3 + 3 * s->rails];
 		call->fd[3 + 3 * s->rails] = -1;
 	}
-	status = session_map_fd(call->fd[0], PROT_READ, sizeof(*status), &s->status_bytes);
+	status = session_map_fd(call->fd[0], PROT_READ, sizeof(*status), &s->status_bytes, &rc);
 	if (!status)
-		return -EPROTO;
+		return rc;
 	s->status = status;
 	if (status->magic != STATUS_MAGIC || status->version != ABI_VERSION ||
 		status->rails != s->rails || status->bucket_bits > 31)
@@ -363,14 +376,14 @@ static int session_map_all(struct client_session *s, struct session_call *call)
 	s->bucket_bits = status->bucket_bits;
 	s->control_kick = call->fd[1];
 	call->fd[1] = -1;
-	s->shard = session_map_fd(
-		call->fd[2], PROT_READ, sizeof(struct bucket) << s->bucket_bits, &s->shard_bytes);
+	s->shard = session_map_fd(call->fd[2], PROT_READ, sizeof(struct bucket) << s->bucket_bits,
+		&s->shard_bytes, &rc);
 	if (!s->shard)
-		return -EPROTO;
-	for (uint32_t r = 0; r < s->rails; r++)
-		if (session_map_rail(s, r, call))
-			return -EPROTO;
-	return 0;
+		return rc;
+	rc = 0;
+	for (uint32_t r = 0; r < s->rails && !rc; r++)
+		rc = session_map_rail(s, r, call);
+	return rc;
 }
 
 /*
@@ -448,12 +461,16 @@ int session_open(const char *path, int fd, struct client_session **ret_session)
 		goto fail;
 	rc = session_map_all(s, &call);
 	session_close_fds(&call);
-	if (rc) {
+	if (rc == -EPROTO)
 		error_set(rc,
 			"the engine at %s sent an invalid reply; engine and library must be of the same version",
 			path);
+	else if (rc)
+		error_set(rc,
+			"cannot map the memory of the engine at %s: %s; raise this process's limit of address space (ulimit -v) or the host's of mappings (vm.max_map_count)",
+			path, strerror(-rc));
+	if (rc)
 		goto fail;
-	}
 	*ret_session = s;
 	return 0;
 fail:

@@ -94,6 +94,26 @@ static void an_engine_that_restarts_is_told_from_one_that_hangs(void **state)
 	close(fd);
 }
 
+/* A pool that no address space has room for, as in a process with a limit of its own. */
+static void memory_that_cannot_be_mapped_is_told_as_that(void **state)
+{
+	struct pc *other = NULL;
+
+	(void)state;
+	assert_int_equal(ftruncate(fake.pool_fd[1], 1ll << 60), 0);
+	pc_channel_close(ch); /* the fake engine has one client */
+	pc_close(pc);
+	ch = NULL;
+	pc = NULL;
+	assert_int_equal(pc_open(&rig_options, &other), -ENOMEM);
+	assert_non_null(strstr(pc_error(), "ulimit -v"));
+	assert_int_equal(ftruncate(fake.pool_fd[1], 4095), 0);
+	assert_int_equal(pc_open(&rig_options, &other), -EPROTO);
+	assert_non_null(strstr(pc_error(), "of the same version"));
+	assert_null(other);
+	assert_int_equal(ftruncate(fake.pool_fd[1], FAKE_POOL_BYTES), 0);
+}
+
 static void invalid_arguments_are_refused(void **state)
 {
 	struct pc_batch *batch;
@@ -526,3 +546,4 @@ int main(void)
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
+		RIG_TEST(memory_that_cannot_be_mapped_is_told_as_that),

@@ -241,14 +241,13 @@ static int channel_begin_session(
 
 /*
  * Closes a channel that the engine opened and this thread cannot use; otherwise the engine would
- * keep it until the session ends. The caller holds `wire`. The reply is read before the next
- * request.
+ * keep it until the session ends. The caller holds `wire`. Leaves the error text as it is.
  */
 static void channel_give_back(struct client_session *session, uint32_t channel)
 {
 	struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE, .a = channel, .send_fd = -1};
 
-	session_ask(session, &close);
+	session_post(session, &close);
 }
 
 /*

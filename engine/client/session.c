@@ -282,6 +282,11 @@ int session_ask(struct client_session *session, struct session_call *call)
 	return 0;
 }
 
+void session_post(struct client_session *session, const struct session_call *call)
+{
+	(void)session_send(session, call);
+}
+
 bool session_ended(struct client_session *session)
 {
 	struct pollfd p = {.fd = session->fd, .events = POLLRDHUP};

@@ -62,6 +62,11 @@ int session_open(const char *path, int fd, struct client_session **ret_session);
 void session_free(struct client_session *session);
 int session_ask(struct client_session *session, struct session_call *call);
 void session_close_fds(struct session_call *call);
+/*
+ * Sends a request without waiting for its reply, which is read before the next request's. Sets no
+ * error text. If it cannot be sent, what it would end ends with the session.
+ */
+void session_post(struct client_session *session, const struct session_call *call);
 /* True if the engine has ended the session. Calls poll() once, without waiting. */
 bool session_ended(struct client_session *session);
 

@@ -248,10 +248,15 @@ static void a_session_with_memory_is_closed_while_the_engine_hangs(void **state)
 
 static void an_unusable_channel_is_closed_at_the_engine(void **state)
 {
+	struct pc_channel *other = NULL;
 	unsigned closes;
 
 	(void)state;
 	LET(bad_channels, true);
+	assert_int_equal(pc_channel_open(pc, &other), -EPROTO);
+	assert_non_null(strstr(pc_error(), "the engine's channel has version"));
+	SEEN_SOON(closes);
+	LET(closes, 0);
 	replace_engine();
 	for (uint64_t start_ns = clock_monotonic_ns(); !SEEN(closes);) {
 		assert_int_equal(exists_one("key-1", 100), PC_GONE);

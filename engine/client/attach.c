@@ -246,27 +246,31 @@ static bool attacher_open_one(struct pc *pc, struct client_session *session)
 }
 
 /*
- * True if channels are missing. In a new session every channel counts, because some threads have
- * not noticed the loss of the old session yet.
+ * True if channels are missing. In a new session every channel that is not in it yet counts,
+ * because some threads have not noticed the loss of the old session.
  */
-static bool attacher_channels_missing(struct pc *pc, bool is_new)
+static bool attacher_channels_missing(
+	struct pc *pc, const struct client_session *session, bool is_new)
 {
 	const struct attacher *a = &pc->attacher;
 	bool missing;
 
 	pthread_mutex_lock(&pc->lock);
-	missing = (is_new ? a->channels : a->wanting) > a->available;
+	missing =
+		is_new ? a->channels > session->channels + a->available : a->wanting > a->available;
 	pthread_mutex_unlock(&pc->lock);
 	return missing;
 }
 
 /* ---- the attach thread ----------------------------------------------------------------------- */
 
-static void attacher_open_missing(struct pc *pc, struct client_session *session, bool is_new)
+/* Opens the missing channels. False: one could not be opened. */
+static bool attacher_open_missing(struct pc *pc, struct client_session *session, bool is_new)
 {
-	while (!attacher_closing(pc) && attacher_channels_missing(pc, is_new) &&
-		attacher_open_one(pc, session))
-		continue;
+	while (!attacher_closing(pc) && attacher_channels_missing(pc, session, is_new))
+		if (!attacher_open_one(pc, session))
+			return false;
+	return true;
 }
 
 static void *attacher_run(void *context)
@@ -279,11 +283,12 @@ static void *attacher_run(void *context)
 		session = pc_session_get(pc);
 	if (session) {
 		/* Open channels before registering memory, because registering a range may take
-		 * minutes. */
-		attacher_open_missing(pc, session, is_new);
+		 * minutes. A channel that the engine refuses is requested again by the next run. */
+		bool opens = attacher_open_missing(pc, session, is_new);
+
 		for (unsigned i = 0; i < REGIONS_MAX && !attacher_closing(pc); i++) {
 			memory_register_again(pc, session, i);
-			attacher_open_missing(pc, session, false);
+			opens = opens && attacher_open_missing(pc, session, false);
 		}
 		if (shm_load(&session->dead))
 			pc_session_end(pc, session);

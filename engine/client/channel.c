@@ -81,6 +81,14 @@ static void channels_wanting(struct pc *pc, int change)
 	pthread_mutex_unlock(&pc->lock);
 }
 
+/* Adds `change` to the number of channels that are attached to the session. */
+static void channels_attached(struct pc *pc, struct client_session *session, int change)
+{
+	pthread_mutex_lock(&pc->lock);
+	session->channels += (unsigned)change;
+	pthread_mutex_unlock(&pc->lock);
+}
+
 /* Frees `opened` with the file descriptors that its user has left in it. */
 static void opened_free(struct pc *pc, struct opened *opened)
 {
@@ -101,7 +109,7 @@ static void opened_refused(struct pc *pc)
 
 /*
  * Returns a channel of the current session that the attach thread opened; NULL: none. The caller
- * owns it.
+ * owns it, and it counts as attached.
  */
 static struct opened *opened_take(struct pc *pc)
 {
@@ -111,8 +119,10 @@ static struct opened *opened_take(struct pc *pc)
 	while ((opened = pc->attacher.opened) != NULL) {
 		pc->attacher.opened = opened->next;
 		pc->attacher.available--;
-		if (opened->session == pc->session)
+		if (opened->session == pc->session) {
+			opened->session->channels++;
 			break;
+		}
 		/* the engine of this channel was lost before a thread adopted the channel */
 		opened->next = stale;
 		stale = opened;
@@ -276,6 +286,8 @@ static int channel_attach(struct pc_channel *ch, uint64_t until_ns)
 		session_close_fds(&call);
 		if (rc)
 			channel_give_back(session, id);
+		else
+			channels_attached(pc, session, 1);
 	}
 	pthread_mutex_unlock(&pc->wire);
 	if (rc) {
@@ -298,6 +310,7 @@ static bool channel_adopt(struct pc_channel *ch)
 		return false;
 	if (channel_begin_session(ch, opened->session, &opened->call)) {
 		opened_refused(ch->pc);
+		channels_attached(ch->pc, opened->session, -1);
 		if (!pthread_mutex_trylock(&ch->pc->wire)) {
 			channel_give_back(opened->session, (uint32_t)opened->call.a);
 			pthread_mutex_unlock(&ch->pc->wire);
@@ -398,6 +411,7 @@ static void channel_detach(struct pc_channel *ch)
 		ch->staging.large = NULL;
 	}
 	credit_forget(ch);
+	channels_attached(ch->pc, ch->session, -1);
 	pc_session_put(ch->pc, ch->session);
 	ch->session = NULL;
 	channels_wanting(ch->pc, 1);

@@ -36,6 +36,7 @@ struct client_session {
 	int pidfd; /* pidfd of the engine; -1: unknown, so READs go to staging only */
 	/* number of channels, calls and struct pc that use the session; under pc->lock */
 	unsigned users;
+	unsigned channels; /* number of channels that are attached to it; under pc->lock */
 	/* 1: a thread has seen the end of the session; shm_load()/shm_store() */
 	uint32_t dead;
 	/* numbers of requests sent and of replies received; under pc->wire */

@@ -307,6 +307,7 @@ void fake_start(struct fake *f)
 	f->version = ABI_VERSION;
 	f->rails_said = FAKE_RAILS;
 	f->credits_left = UINT32_MAX;
+	f->opens_max = UINT32_MAX;
 	snprintf(f->path, sizeof(f->path), "/tmp/peercache-fake-%d.sock", getpid());
 	open_memory(f);
 	fake_map(f, FAKE_NODES, 2, false);

@@ -94,10 +94,13 @@ struct fake {
 	int pidfd;               /* pidfd sent with the reply to HELLO; -1: none */
 	bool mute;               /* accept connections, but read no requests */
 	bool no_drain;           /* do not store `drained` when the connection ends */
-	bool surplus;            /* CHANNEL_OPEN: send more descriptors than a reply may carry */
-	bool bad_channels;       /* CHANNEL_OPEN: send a segment of another version */
-	bool still;              /* its loop does not turn, as far as the status tells */
-	bool stall_regions;      /* answer REGION_ADD only after this is false again */
+	/* CHANNEL_OPENs that are answered; later ones wait until this is raised */
+	unsigned opens_max;
+	bool no_channels;   /* CHANNEL_OPEN: refuse it */
+	bool surplus;       /* CHANNEL_OPEN: send more descriptors than a reply may carry */
+	bool bad_channels;  /* CHANNEL_OPEN: send a segment of another version */
+	bool still;         /* its loop does not turn, as far as the status tells */
+	bool stall_regions; /* answer REGION_ADD only after this is false again */
 
 	/* called for each op, and for each page of a run as an op of its own; NULL: FAKE_DO */
 	fake_op_hook *on_op;
@@ -124,7 +127,8 @@ struct fake {
 	} held_run[64];
 	unsigned held_runs;
 	unsigned held_count; /* both together */
-	bool stalled; /* a REGION_ADD was received and not answered, because of stall_regions */
+	/* a request was received and not answered, because of stall_regions or opens_max */
+	bool stalled;
 	struct attach_request stalled_request;
 	int stalled_fd;
 
@@ -134,6 +138,7 @@ struct fake {
 	 */
 	unsigned hellos, reads, pages[FAKE_RAILS], touches, stales, returned, publishes, removes;
 	unsigned publish_runs; /* CTL_PUBLISHes; `publishes` counts their pages */
+	unsigned opens;        /* CHANNEL_OPENs answered */
 	unsigned regions_added, regions_removed, kicked, closes;
 	/* runs of pages, their ring entries, the pages of the longest; runs of look-ups */
 	unsigned runs, run_lines, run_pages_max, look_runs;

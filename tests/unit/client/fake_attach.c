@@ -64,7 +64,7 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 
 	while (c < FAKE_CHANNELS && f->channel[c].used)
 		c++;
-	if (c == FAKE_CHANNELS) {
+	if (c == FAKE_CHANNELS || f->no_channels) {
 		reply->status = -EBUSY;
 		strcpy(reply->text, "no more channels");
 		return;
@@ -156,6 +156,7 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 			fds[count++] = f->pidfd;
 		break;
 	case ATTACH_CHANNEL_OPEN:
+		f->opens++;
 		open_channel(f, &reply, fds, &count);
 		while (f->surplus && count < ATTACH_FDS_MAX + 8)
 			fds[count++] = f->control_kick;
@@ -190,6 +191,13 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 		close(mine);
 }
 
+/* True if the test wants no answer to a request of this kind now. */
+static bool stalls(const struct fake *f, unsigned kind)
+{
+	return (kind == ATTACH_REGION_ADD && f->stall_regions) ||
+	       (kind == ATTACH_CHANNEL_OPEN && f->opens >= f->opens_max);
+}
+
 unsigned fake_serve_socket(struct fake *f)
 {
 	struct attach_request request;
@@ -205,12 +213,13 @@ unsigned fake_serve_socket(struct fake *f)
 
 	if (f->connection < 0 && f->listener >= 0)
 		f->connection = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
-	if (f->connection < 0 || f->mute || (f->stalled && f->stall_regions))
+	if (f->connection < 0 || f->mute || (f->stalled && stalls(f, f->stalled_request.kind)))
 		return 0;
 	if (f->stalled) {
 		f->stalled = false;
 		answer(f, &f->stalled_request, f->stalled_fd);
-		close(f->stalled_fd);
+		if (f->stalled_fd >= 0)
+			close(f->stalled_fd);
 		return 1;
 	}
 	got = recvmsg(f->connection, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -223,7 +232,7 @@ unsigned fake_serve_socket(struct fake *f)
 	header = CMSG_FIRSTHDR(&message);
 	if (header)
 		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-	if (f->stall_regions && request.kind == ATTACH_REGION_ADD) {
+	if (stalls(f, request.kind)) {
 		f->stalled = true;
 		f->stalled_request = request;
 		f->stalled_fd = fd;

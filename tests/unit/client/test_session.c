@@ -366,6 +366,63 @@ static void with_no_reattach_a_lost_engine_stays_lost(void **state)
 	assert_false(pc_attached(pc));
 }
 
+/* ---- channels of the next engine ------------------------------------------------------------- */
+
+/* Waits until the attach thread has ended. */
+static void attacher_ends(void)
+{
+	for (unsigned n = 0; n < PATIENCE_MS; n++, usleep(1000)) {
+		bool runs;
+
+		pthread_mutex_lock(&pc->lock);
+		runs = pc->attacher.runs;
+		pthread_mutex_unlock(&pc->lock);
+		if (!runs)
+			return;
+	}
+	fail_msg("the attach thread goes on");
+}
+
+static void an_engine_that_refuses_channels_is_asked_once_in_each_attempt(void **state)
+{
+	unsigned opens;
+
+	(void)state;
+	LET(no_channels, true);
+	replace_engine();
+	for (unsigned n = 1; n <= 2; n++) {
+		opens = SEEN(opens);
+		assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_GONE);
+		attacher_ends();
+		assert_int_equal(SEEN(opens), opens + 1);
+		rig_pass_ms(250);
+	}
+	LET(no_channels, false);
+	until_attached();
+}
+
+/* The second channel has not noticed the loss of its engine when the first has adopted another. */
+static void the_next_engine_opens_a_channel_for_each_and_no_more(void **state)
+{
+	struct pc_channel *second;
+	unsigned opens;
+
+	(void)state;
+	assert_int_equal(pc_channel_open(pc, &second), 0);
+	opens = SEEN(opens);
+	LET(opens_max, opens + 1);
+	replace_engine();
+	until_attached();
+	SEEN_SOON(stalled);
+	LET(opens_max, UINT32_MAX);
+	attacher_ends();
+	assert_int_equal(SEEN(opens), opens + 2);
+	pc_channel_close(ch);
+	ch = second;
+	until_attached();
+	assert_int_equal(SEEN(opens), opens + 2);
+}
+
 static unsigned open_files(void)
 {
 	DIR *dir = opendir("/proc/self/fd");
@@ -525,6 +582,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(opening_without_an_engine_names_the_socket),
 		RIG_TEST(an_engine_that_restarts_is_told_from_one_that_hangs),
+		RIG_TEST(memory_that_cannot_be_mapped_is_told_as_that),
 		RIG_TEST(invalid_arguments_are_refused),
 		RIG_TEST(the_report_is_the_engines_text),
 		RIG_TEST(a_channel_may_serve_another_name_space),
@@ -536,6 +594,8 @@ int main(void)
 		RIG_TEST(channels_and_memory_work_again_after_the_engine_returns),
 		RIG_TEST(memory_and_channels_open_without_an_engine),
 		RIG_TEST(with_no_reattach_a_lost_engine_stays_lost),
+		RIG_TEST(an_engine_that_refuses_channels_is_asked_once_in_each_attempt),
+		RIG_TEST(the_next_engine_opens_a_channel_for_each_and_no_more),
 		RIG_TEST(engines_that_die_and_return_leak_no_descriptor),
 		RIG_TEST(a_channel_and_memory_are_opened_within_their_time),
 		RIG_TEST(a_registration_ends_when_the_engine_stands_and_not_while_it_works),
@@ -546,4 +606,3 @@ int main(void)
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
-		RIG_TEST(memory_that_cannot_be_mapped_is_told_as_that),

@@ -691,6 +691,17 @@ static bool fetch_no_room(struct pc_batch *b, uint32_t i)
 	return false;
 }
 
+/* The page has no staging block. False: no room; the page is again first in its queue. */
+static bool fetch_unstaged(struct pc_batch *b, uint32_t i, uint32_t hold)
+{
+	if (hold == STAGING_FAILED) {
+		page_done(b, i, PC_INVALID);
+		return true;
+	}
+	page_requeue(b, i);
+	return false;
+}
+
 /* Posts the next op of any kind of page. False: no room; the page is again first in its queue. */
 static bool fetch_page(struct pc_batch *b, uint32_t i)
 {
@@ -724,10 +735,8 @@ static bool fetch_page(struct pc_batch *b, uint32_t i)
 		return fetch_no_room(b, i);
 	if (p->phase == PAGE_STAGE) {
 		piece.hold = staging_take_page(ch, p->bytes, b->deadline_ns, segment);
-		if (piece.hold == CLIENT_NONE) {
-			page_requeue(b, i);
-			return false;
-		}
+		if (piece.hold == CLIENT_NONE || piece.hold == STAGING_FAILED)
+			return fetch_unstaged(b, i, piece.hold);
 	}
 	fetch_submit(b, i, m, rail, &piece);
 	return true;

@@ -281,7 +281,9 @@ static bool memfd_size_allows(size_t bytes)
 	return false;
 }
 
-int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory)
+/* Does the work of pc_memory_alloc(); `staging` as in struct memory. */
+static int memory_alloc(
+	struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory)
 {
 	struct memory *m;
 	void *at;
@@ -314,6 +316,15 @@ fail:
 		errno == EFBIG ? "; raise RLIMIT_FSIZE (ulimit -f, LimitFSIZE=)" : "");
 	memory_free(m);
 	return rc;
+}
+
+void *memory_stage(struct pc *pc, uint64_t until_ns, bool *ret_failed)
+{
+	void *memory = NULL;
+	int rc = memory_alloc(pc, PAGE_BYTES_MAX, true, until_ns, &memory);
+
+	*ret_failed = rc && rc != -ETIMEDOUT;
+	return memory;
 }
 
 int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)

@@ -49,8 +49,11 @@ void memory_register_again(struct pc *pc, struct client_session *session, unsign
 /* Marks every registered range as not registered, for a new session. The caller holds `lock`. */
 void memory_forget_regions(struct pc *pc);
 void memory_free_all(struct pc *pc);
-/* Does the work of pc_memory_alloc(); `staging` as in struct memory. */
-int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory);
+/*
+ * New memory of the library for one page of any length, registered by `until_ns` and freed with
+ * pc_memory_release(). NULL: there was no time left, or, *ret_failed, the error text says why.
+ */
+void *memory_stage(struct pc *pc, uint64_t until_ns, bool *ret_failed);
 /* Gives up memory that is never used again: it is unmapped now or in pc_close(). Does not wait. */
 void memory_leave(struct pc *pc, void *base);
 /* Copies the table of registered ranges into the channel if that table has changed. */

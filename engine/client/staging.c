@@ -81,11 +81,14 @@ uint32_t staging_offset(const struct staging *s, uint32_t block)
 static uint32_t staging_take_large(struct pc_channel *ch, uint64_t deadline_ns)
 {
 	struct staging *s = &ch->staging;
+	bool failed = false;
 
 	if (s->large_busy)
 		return CLIENT_NONE;
-	if (!s->large && memory_alloc(ch->pc, PAGE_BYTES_MAX, true, deadline_ns, &s->large))
-		return CLIENT_NONE;
+	if (!s->large)
+		s->large = memory_stage(ch->pc, deadline_ns, &failed);
+	if (!s->large)
+		return failed ? STAGING_FAILED : CLIENT_NONE;
 	memory_refresh(ch);
 	s->large_busy = true;
 	return STAGING_LARGE;
@@ -106,8 +109,8 @@ uint32_t staging_take_page(
 		const struct memory_view *m;
 
 		block = staging_take_large(ch, deadline_ns);
-		if (block == CLIENT_NONE)
-			return CLIENT_NONE;
+		if (block != STAGING_LARGE)
+			return block;
 		m = memory_find(ch, ch->staging.large, bytes);
 		if (!m) {
 			ch->staging.large_busy = false;

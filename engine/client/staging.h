@@ -36,11 +36,13 @@ struct staging {
 	bool large_busy;
 };
 #define STAGING_LARGE STAGING_BLOCKS /* number of a staging block that stands for staging.large */
+/* no block: a page so long has no staging here, and the error text says why */
+#define STAGING_FAILED (STAGING_BLOCKS + 1)
 
 void staging_init(struct staging *s, unsigned char *base, uint16_t region);
 /*
  * Takes staging for a page of `bytes` bytes, by `deadline_ns`. Returns the number of its block,
- * with the segment to READ into; CLIENT_NONE: no room at the moment.
+ * with the segment to READ into; CLIENT_NONE: no room at the moment; or STAGING_FAILED.
  */
 uint32_t staging_take_page(struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns,
 	struct op_segment *ret_segment);

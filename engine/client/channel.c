@@ -347,6 +347,13 @@ static bool channel_reads_in_flight(const struct pc_channel *ch)
 	return false;
 }
 
+void channel_tell_wait(const struct pc_channel *ch)
+{
+	fprintf(stderr,
+		"peercache: process %d waits for the engine (pid %u) to release the buffers of READs in flight; the engine ends them or exits: is it stopped, or its host overloaded?\n",
+		(int)getpid(), ch->session->status->pid);
+}
+
 /*
  * The end of the session does not prove that READs have ended: the engine drains them after it
  * closes the socket, and the kernel closes a dying process's socket before or after it destroys the
@@ -364,9 +371,7 @@ static void wait_until_drained(const struct pc_channel *ch)
 	while (!shm_load_acquire(&ch->header->drained)) {
 		if (!warned && clock_monotonic_ns() - start_ns >= DRAIN_WARN_NS) {
 			warned = true;
-			fprintf(stderr,
-				"peercache: process %d waits for the engine (pid %u) to release the buffers of READs in flight; the engine drains them or exits\n",
-				(int)getpid(), ch->session->status->pid);
+			channel_tell_wait(ch);
 		}
 		if (poll(p, 2, (int)(DRAIN_WARN_NS / 1000000)) <= 0)
 			continue;

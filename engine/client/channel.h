@@ -201,6 +201,8 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns);
  * moved.
  */
 bool channel_step(struct pc_channel *ch);
+/* Prints a line: this thread waits for the engine to end READs into the caller's memory. */
+void channel_tell_wait(const struct pc_channel *ch);
 /*
  * wait.c: steps the channel until the batch is done (`b` NULL: until all its batches are), at most
  * until `until_ns`.

@@ -13,6 +13,7 @@
 #include "engine/client/attach.h"
 #include "engine/client/batch.h"
 #include "engine/client/channel.h"
+#include "engine/client/constants.h"
 #include "engine/client/submit.h"
 
 #include <errno.h>
@@ -107,6 +108,9 @@ static uint64_t wait_spin_ns(const struct pc_channel *ch)
 
 void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns)
 {
+	/* time at which to tell that only READs into registered memory are still awaited; without
+	 * `b` the channel closes, and its batches have no time left */
+	uint64_t tell_ns = (b ? b->deadline_ns : ch->now_ns) + DRAIN_WARN_NS;
 	bool few = ch->pc->cores <= FEW_CORES;
 	/* time of the first step without progress since the last progress, ns; 0: the last step
 	 * moved something */
@@ -127,6 +131,10 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 			break;
 		if (!moved_ns)
 			moved_ns = now_ns;
+		if (unlikely(now_ns >= tell_ns) && (!b || b->abandoned)) {
+			tell_ns = UINT64_MAX;
+			channel_tell_wait(ch);
+		}
 		if (unlikely(ch->ctl_napped))
 			submit_ctl_hurry(ch);
 		if (now_ns - moved_ns < spin_ns) {

@@ -31,8 +31,9 @@ static struct pc_batch batch;
 static struct pc_channel channel;
 
 static uint64_t now_ns, answer_ns;
-static uint64_t yield_ns; /* time that one yield takes */
-static unsigned yields, sleeps, hurries;
+static uint64_t deadline_ns; /* of the batch, from the start of its wait */
+static uint64_t yield_ns;    /* time that one yield takes */
+static unsigned yields, sleeps, hurries, lines;
 
 int stub_clock(clockid_t clock, struct timespec *ret_now)
 {
@@ -52,20 +53,31 @@ int stub_yield(void)
 
 int stub_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 {
-	(void)fds, (void)count, (void)timeout_ms;
+	uint64_t end_ns = now_ns + (uint64_t)timeout_ms * 1000000;
+
+	(void)fds, (void)count;
 	sleeps++;
-	now_ns = answer_ns > now_ns ? answer_ns : now_ns;
+	if (answer_ns > now_ns)
+		now_ns = answer_ns < end_ns ? answer_ns : end_ns;
 	return 0;
 }
 
-/* Replaces the channel's step: the batch ends at `answer_ns`. */
+/* Replaces the channel's step: the batch ends at `answer_ns`, later than its deadline. */
 bool channel_step(struct pc_channel *ch)
 {
 	(void)ch;
+	batch.expired = now_ns >= batch.deadline_ns;
+	batch.abandoned = now_ns >= batch.deadline_ns + ANSWER_GRACE_NS;
 	if (now_ns < answer_ns)
 		return false;
 	batch.left = 0;
 	return true;
+}
+
+void channel_tell_wait(const struct pc_channel *ch)
+{
+	(void)ch;
+	lines++;
 }
 
 void submit_ctl_hurry(struct pc_channel *ch)
@@ -77,9 +89,10 @@ void submit_ctl_hurry(struct pc_channel *ch)
 /* Waits for an answer that comes after `ns`. */
 static void wait_once(uint64_t ns)
 {
-	yields = sleeps = 0;
+	yields = sleeps = lines = 0;
 	answer_ns = now_ns + ns;
 	batch.left = 1;
+	batch.deadline_ns = now_ns + deadline_ns;
 	wait_for(&channel, &batch, UINT64_MAX);
 	assert_int_equal(batch.left, 0);
 }
@@ -96,6 +109,7 @@ static int start(void **state)
 	ring_consumer_init(&channel.ctl_done, ring, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	channel.first = &batch;
 	now_ns = 1000000;
+	deadline_ns = 5000000000;
 	yield_ns = 300;
 	return 0;
 }
@@ -150,6 +164,31 @@ static void many_cores_never_yield(void **state)
 	assert_int_equal(sleeps, 1);
 }
 
+static void a_wait_of_a_second_past_the_deadline_is_told_once(void **state)
+{
+	(void)state;
+	wait_once(deadline_ns + DRAIN_WARN_NS - 1000000);
+	assert_int_equal(lines, 0);
+	wait_once(deadline_ns + DRAIN_WARN_NS + 2 * SLEEP_NS_MAX);
+	assert_int_equal(lines, 1);
+	wait_once(deadline_ns + 100 * DRAIN_WARN_NS);
+	assert_int_equal(lines, 1);
+}
+
+static void a_channel_that_closes_tells_that_it_waits(void **state)
+{
+	(void)state;
+	for (unsigned late = 0; late < 2; late++) {
+		lines = 0;
+		channel.now_ns = now_ns;
+		answer_ns = now_ns + DRAIN_WARN_NS / 2 + late * DRAIN_WARN_NS;
+		batch.left = 1;
+		batch.deadline_ns = 0;
+		wait_for(&channel, NULL, UINT64_MAX);
+		assert_int_equal(lines, late);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -157,6 +196,8 @@ int main(void)
 		cmocka_unit_test_setup(a_yield_that_ran_another_thread_ends_spinning, start),
 		cmocka_unit_test_setup(a_core_that_is_free_again_is_spun_on_again, start),
 		cmocka_unit_test_setup(many_cores_never_yield, start),
+		cmocka_unit_test_setup(a_wait_of_a_second_past_the_deadline_is_told_once, start),
+		cmocka_unit_test_setup(a_channel_that_closes_tells_that_it_waits, start),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -397,11 +397,13 @@ void pages_init(struct pc_batch *b)
 
 /* ---- pins ------------------------------------------------------------------------------------ */
 
+/* Finds the ranges of all pages anew: those that lay in one may now lie in several. */
 static void pages_find_all(struct pc_batch *b)
 {
 	const struct memory_view *last = NULL;
 
 	b->pins = 0;
+	b->alike = false;
 	for (uint32_t i = 0; i < b->count; i++)
 		if (b->work[i].phase != PAGE_DONE) {
 			b->work[i].flags &= (uint8_t)~PAGE_REGISTERED;

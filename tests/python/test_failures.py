@@ -2,6 +2,7 @@
 """What comes of pages besides hits and misses is counted by name and logged with its remedy."""
 
 import ctypes
+import errno
 import logging
 import os
 import resource
@@ -136,6 +137,23 @@ class Results(FailureTest):
         for keys in ("abc", b"abc"):
             with self.assertRaises(TypeError):
                 session.exists("x", keys, 1000)
+
+
+class Errors(FailureTest):
+    def test_a_text_that_was_cut_within_a_character_is_told(self):
+        with self.assertRaises(OSError) as raised:
+            Session("\u00e9" * 300)
+        self.assertEqual(raised.exception.errno, errno.ENAMETOOLONG)
+        self.assertIn("the socket path \u00e9", raised.exception.strerror)
+        self.assertEqual(raised.exception.strerror[-1], "\ufffd")
+
+    def test_calls_of_a_closed_session_tell_that_it_is_closed(self):
+        session = Session(self.engines.sockets[0])
+        session.close()
+        for call in (lambda: session.clear("group", 1000), lambda: session.alloc(4096),
+                     session.report):
+            with self.assertRaisesRegex(ValueError, "the session is closed"):
+                call()
 
 
 class Long(FailureTest):

@@ -2,6 +2,7 @@
 """fork() after a store was opened, as torch and multiprocessing do: parent and child go on."""
 
 import ctypes
+import errno
 import gc
 import logging
 import os
@@ -83,6 +84,15 @@ def use(store, pool, lines):
         not any("is gone" in line for line in lines.lines) and counts["inherited"] == 120
 
 
+def clear(session):
+    """A clear of the parent's session is refused with the reason."""
+    try:
+        session.clear("group", 1000)
+    except OSError as error:
+        return error.errno == errno.ENOTCONN and "open a session in the child" in str(error)
+    return False
+
+
 def drop(holder):
     """Lets the garbage collector free the store."""
     holder.clear()
@@ -132,12 +142,13 @@ class Fork(harness.ClusterTest):
         holder = [store]
         return {"nothing": (lambda: None,), "close": (store.close,), "drop": (drop, holder),
                 "use": (use, store, pool, lines), "own": (self.own,),
+                "clear": (clear, store._attachment.session),
                 "all": (lambda: use(store, pool, lines) and self.own() and store.close(),)}
 
     def test_a_child_harms_neither_itself_nor_its_parent(self):
         for shm in (False, True):
             pool = Pool(8, [4096], shm=shm)
-            for name in ("nothing", "close", "drop", "use", "own", "all"):
+            for name in ("nothing", "close", "drop", "use", "clear", "own", "all"):
                 with self.subTest(action=name, shm=shm):
                     store, lines = self.store(pool), Lines()
                     self.assertTrue(self.works(store, pool))

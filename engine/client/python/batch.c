@@ -426,19 +426,25 @@ PyObject *session_clear(PyObject *self, PyObject *args)
 	const char *group, *text;
 	struct lane *lane;
 	uint64_t pages = 0, end_ms;
-	int rc = -ENOTCONN;
+	int rc;
 
 	if (!PyArg_ParseTuple(args, "zI", &group, &timeout_ms))
 		return NULL;
 	session_enter(session);
 	if (session->inherited)
-		return session_raise(rc);
+		return session_raise_inherited();
 	Py_BEGIN_ALLOW_THREADS end_ms = now_ms() + timeout_ms;
 	lane = lane_take(session, PURPOSE_WRITE, end_ms, &outcome, &text);
 	if (lane) {
 		rc = pc_clear(lane->channel, group, rest_ms(end_ms), &pages);
 		lane_give(session, PURPOSE_WRITE, lane);
+	} else {
+		rc = outcome == OUTCOME_NO_MEMORY ? -ENOMEM
+		     : outcome == PC_TIMEOUT      ? -ETIMEDOUT
+						  : -ENOTCONN;
 	}
-	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
+	Py_END_ALLOW_THREADS if (!lane && outcome == OUTCOME_CLOSED) return session_raise_closed();
+	if (rc)
+		return session_raise(rc);
 	return PyLong_FromUnsignedLongLong(pages);
 }

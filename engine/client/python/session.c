@@ -6,6 +6,7 @@
  */
 #include "engine/client/python/session.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,15 +33,33 @@ void session_enter(struct py_session *s)
 	pthread_cond_init(&s->idle, NULL);
 }
 
-/* Raises OSError with the errno and pc_error(). `error` is the library's negative errno. */
-PyObject *session_raise(int error)
+/* Raises OSError. The text may have been cut within a character. */
+static PyObject *raise_text(int error, const char *text)
 {
-	PyObject *args = Py_BuildValue("(is)", -error, pc_error());
+	PyObject *args = Py_BuildValue(
+		"(iN)", -error, PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"));
 
 	if (args) {
 		PyErr_SetObject(PyExc_OSError, args);
 		Py_DECREF(args);
 	}
+	return NULL;
+}
+
+PyObject *session_raise(int error)
+{
+	return raise_text(error, pc_error());
+}
+
+PyObject *session_raise_inherited(void)
+{
+	return raise_text(-ENOTCONN,
+		"this process is a child of fork(), and the session belongs to its parent: open a session in the child");
+}
+
+PyObject *session_raise_closed(void)
+{
+	PyErr_SetString(PyExc_ValueError, "the session is closed");
 	return NULL;
 }
 
@@ -184,7 +203,7 @@ static struct pc *hold(struct py_session *s)
 	s->busy += pc != NULL;
 	pthread_mutex_unlock(&s->lock);
 	if (!pc)
-		PyErr_SetString(PyExc_ValueError, "the session is closed");
+		session_raise_closed();
 	return pc;
 }
 
@@ -357,40 +376,40 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 	return NULL;
 }
 
-static PyMethodDef methods[] =
-	{
-		{"close", session_close, METH_NOARGS,
-			"close() -> None. Waits for running calls, then detaches. Later calls about pages return misses, other calls raise ValueError. Any thread."},
-		{"attached", session_attached, METH_NOARGS,
-			"attached() -> bool: True while the session is attached to a running engine. Does not block. Any thread."},
-		{"inherited", session_inherited, METH_NOARGS,
-			"inherited() -> bool: True in a child of fork(), where the session belongs to the parent: calls about pages return misses. Any thread."},
-		{"page_bytes_max", session_page_bytes_max, METH_NOARGS,
-			"page_bytes_max() -> int: the longest page that a set can store here, in bytes; 0 without an engine. Does not block. Any thread."},
-		{"failures", session_failures, METH_NOARGS,
-			"failures() -> dict: name -> (pages, calls, text) of everything that came of pages except hits and misses: results of the library, and calls that did not reach it. The text is about the last one and says what to do. Any thread."},
-		{"report", session_report, METH_NOARGS,
-			"report() -> str: the engine's status and members as JSON. Waits at most about 10 s. Raises OSError without an engine."},
-		{"counts", session_counts, METH_NOARGS,
-			"counts() -> dict of str to int: calls, channels, pages and bytes since the session was opened; running calls are left out."},
-		{"register", session_register, METH_VARARGS,
-			"register(base, bytes, memfd, offset=0) -> None: RDMA READs write into this mapping of the memfd without a copy. base and offset are multiples of 4096. The caller keeps the mapping until release(); the memfd is duplicated. Raises OSError."},
-		{"release", session_release, METH_VARARGS,
-			"release(base) -> None: ends register() or alloc(); memory of alloc() is unmapped. Raises OSError: EBUSY while a call uses the range, ENOENT if no range starts at base."},
-		{"alloc", session_alloc, METH_VARARGS,
-			"alloc(bytes) -> int: address of new registered memory, owned by the session until release() or the end of the session. Raises OSError."},
-		{"get", batch_get, METH_VARARGS,
-			"get(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if the page's bytes are in its segments. keys: str or bytes. ptrs: addresses; sizes: bytes, a sequence or one int. len(ptrs) / len(keys) consecutive segments make a page. staged: write the segments only at the end, in this thread. Any thread. Raises ValueError or TypeError for wrong arguments."},
-		{"set", batch_set, METH_VARARGS,
-			"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread."},
-		{"exists", batch_exists, METH_VARARGS,
-			"exists(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss."},
-		{"prefix", batch_prefix, METH_VARARGS,
-			"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
-		{"remove", batch_remove, METH_VARARGS,
-			"remove(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page was stored and is removed from every node"},
-		{"clear", session_clear, METH_VARARGS, "clear(group, timeout_ms) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. Raises OSError: ETIMEDOUT while the engine goes on, EIO if the disk did not record it."},
-		{NULL, NULL, 0, NULL},
+static PyMethodDef methods[] = {
+	{"close", session_close, METH_NOARGS,
+		"close() -> None. Waits for running calls, then detaches. Later calls about pages return misses, other calls raise ValueError. Any thread."},
+	{"attached", session_attached, METH_NOARGS,
+		"attached() -> bool: True while the session is attached to a running engine. Does not block. Any thread."},
+	{"inherited", session_inherited, METH_NOARGS,
+		"inherited() -> bool: True in a child of fork(), where the session belongs to the parent: calls about pages return misses. Any thread."},
+	{"page_bytes_max", session_page_bytes_max, METH_NOARGS,
+		"page_bytes_max() -> int: the longest page that a set can store here, in bytes; 0 without an engine. Does not block. Any thread."},
+	{"failures", session_failures, METH_NOARGS,
+		"failures() -> dict: name -> (pages, calls, text) of everything that came of pages except hits and misses: results of the library, and calls that did not reach it. The text is about the last one and says what to do. Any thread."},
+	{"report", session_report, METH_NOARGS,
+		"report() -> str: the engine's status and members as JSON. Waits at most about 10 s. Raises OSError without an engine."},
+	{"counts", session_counts, METH_NOARGS,
+		"counts() -> dict of str to int: calls, channels, pages and bytes since the session was opened; running calls are left out."},
+	{"register", session_register, METH_VARARGS,
+		"register(base, bytes, memfd, offset=0) -> None: RDMA READs write into this mapping of the memfd without a copy. base and offset are multiples of 4096. The caller keeps the mapping until release(); the memfd is duplicated. Raises OSError."},
+	{"release", session_release, METH_VARARGS,
+		"release(base) -> None: ends register() or alloc(); memory of alloc() is unmapped. Raises OSError: EBUSY while a call uses the range, ENOENT if no range starts at base."},
+	{"alloc", session_alloc, METH_VARARGS,
+		"alloc(bytes) -> int: address of new registered memory, owned by the session until release() or the end of the session. Raises OSError."},
+	{"get", batch_get, METH_VARARGS,
+		"get(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if the page's bytes are in its segments. keys: str or bytes. ptrs: addresses; sizes: bytes, a sequence or one int. len(ptrs) / len(keys) consecutive segments make a page. staged: write the segments only at the end, in this thread. Any thread. Raises ValueError or TypeError for wrong arguments."},
+	{"set", batch_set, METH_VARARGS,
+		"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread."},
+	{"exists", batch_exists, METH_VARARGS,
+		"exists(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss."},
+	{"prefix", batch_prefix, METH_VARARGS,
+		"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
+	{"remove", batch_remove, METH_VARARGS,
+		"remove(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page was stored and is removed from every node"},
+	{"clear", session_clear,
+		METH_VARARGS, "clear(group, timeout_ms) -> int: removes the pages of the group from this host, in memory and on disk, whatever process has stored them; None: all pages. The group of a namespace is its part in front of the first ||. Returns the number of keys. Raises OSError: ETIMEDOUT while the engine goes on, EIO if the disk did not record it, ENOTCONN without an engine and in a child of fork()."},
+	{NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot slots[] = {

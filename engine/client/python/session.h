@@ -121,7 +121,12 @@ PyObject *batch_exists(PyObject *self, PyObject *args);
 PyObject *batch_prefix(PyObject *self, PyObject *args);
 PyObject *batch_remove(PyObject *self, PyObject *args);
 PyObject *session_clear(PyObject *self, PyObject *args);
-/* session.c. Raises the OSError of a negative errno, with the text of pc_error(). Returns NULL. */
-PyObject *session_raise(int rc);
+/*
+ * session.c. Raises the OSError of the library's negative errno, with the text of pc_error(); that
+ * of a session that is a parent's; the ValueError of a closed one. Returns NULL.
+ */
+PyObject *session_raise(int error);
+PyObject *session_raise_inherited(void);
+PyObject *session_raise_closed(void);
 
 #endif

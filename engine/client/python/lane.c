@@ -27,10 +27,8 @@ void lane_counts(struct lane_counts *sum, const struct lane *lane)
 		to[i] += from[i];
 }
 
-void lane_free(struct py_session *s, struct lane *lane)
+void lane_free(struct lane *lane)
 {
-	if (lane->channel)
-		lane_counts(&s->counts, lane);
 	pc_channel_close(lane->channel);
 	/* pc_close(), which follows, frees the stage without a request that a stopped engine would
 	 * not answer */

@@ -64,11 +64,33 @@ PyObject *session_raise_closed(void)
 }
 
 /*
+ * Takes all idle lanes out of the session and adds their counts to its own. The caller holds the
+ * lock, under which counts() looks at lanes.
+ */
+static struct lane *take_lanes(struct py_session *s)
+{
+	struct lane *all = NULL;
+
+	for (unsigned p = 0; p < PURPOSES; p++) {
+		while (s->lane[p]) {
+			struct lane *lane = s->lane[p];
+
+			lane_counts(&s->counts, lane);
+			s->lane[p] = lane->next;
+			lane->next = all;
+			all = lane;
+		}
+	}
+	return all;
+}
+
+/*
  * Waits for the running calls, then closes the lanes and the session. The caller does not hold the
  * interpreter's lock. A session that is closed already is left as it is.
  */
 static void close_session(struct py_session *s)
 {
+	struct lane *lanes;
 	struct pc *pc;
 
 	pthread_mutex_lock(&s->lock);
@@ -76,16 +98,13 @@ static void close_session(struct py_session *s)
 	s->pc = NULL; /* no new call starts after this store */
 	while (pc && s->busy)
 		pthread_cond_wait(&s->idle, &s->lock);
+	lanes = pc ? take_lanes(s) : NULL;
 	pthread_mutex_unlock(&s->lock);
-	if (!pc)
-		return;
-	for (unsigned p = 0; p < PURPOSES; p++) {
-		while (s->lane[p]) {
-			struct lane *lane = s->lane[p];
+	while (lanes) {
+		struct lane *lane = lanes;
 
-			s->lane[p] = lane->next;
-			lane_free(s, lane);
-		}
+		lanes = lane->next;
+		lane_free(lane);
 	}
 	pc_close(pc);
 }

@@ -83,8 +83,8 @@ struct py_session {
 	uint64_t calls;              /* calls about pages that found the session open */
 };
 
-/* Closes the lane's channel, adds its counts to s->counts and frees the lane's buffers. */
-void lane_free(struct py_session *s, struct lane *lane);
+/* Closes the lane's channel and frees the lane with its buffers. It is in no list. */
+void lane_free(struct lane *lane);
 /* Adds the lane's counts to *sum. No call may be using the lane. */
 void lane_counts(struct lane_counts *sum, const struct lane *lane);
 /*

@@ -112,6 +112,8 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 	uint8_t *block = dv_sq_block(sq, index);
 	struct mlx5_wqe_ctrl_seg *ctrl = (void *)block;
 	struct mlx5_wqe_raddr_seg *raddr = (void *)(block + DV_SEGMENT);
+	uint8_t *at = block + 2 * DV_SEGMENT;
+	const uint8_t *end = sq->buf + (size_t)sq->wqe_cnt * DV_WQEBB;
 
 	ctrl->opmod_idx_opcode = htobe32((index & 0xffff) << 8 | opcode);
 	ctrl->qpn_ds = htobe32(sq->qpn << 8 | (2 + sges));
@@ -123,14 +125,17 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 	raddr->rkey = htobe32(rkey);
 	raddr->reserved = 0;
 	for (unsigned i = 0; i < sges; i++) {
+		struct mlx5_wqe_data_seg *data;
+
 		/* Segments 0 and 1 are in the first WQEBB, and four in each further one. The WQE
 		 * continues in WQEBB 0 of the queue when it wraps at the queue's end. */
-		uint8_t *at = dv_sq_block(sq, index + (2 + i) / 4) + (2 + i) % 4 * DV_SEGMENT;
-		struct mlx5_wqe_data_seg *data = (void *)at;
-
+		if (at == end)
+			at = sq->buf;
+		data = (void *)at;
 		data->byte_count = htobe32(sge[i].bytes);
 		data->lkey = htobe32(sge[i].lkey);
 		data->addr = htobe64(sge[i].address);
+		at += DV_SEGMENT;
 	}
 	sq->last = index;
 	sq->pi = index + dv_wqe_blocks(sges);

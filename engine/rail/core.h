@@ -69,7 +69,7 @@ struct region_slot {
 	/* session whose ops may name the region; 0 matches no session: region absent or being
 	 * dropped */
 	uint32_t session;
-	/* number of segments of live requests that lie in the region, and of live runs */
+	/* number of live runs in the region, and of stretches of segments of live requests */
 	uint32_t users;
 	/* log2 of an extent's bytes, with the extents' lkeys in rail->extent_lkey; 0: one MR */
 	uint8_t extent_shift;

@@ -22,7 +22,7 @@
  * Copies the segments of request->op from the op ring, starting with entry `from` after the ring's
  * head. False: too few segment blocks are free now; nothing was copied.
  */
-static bool request_copy_segments(
+__attribute__((noinline)) static bool request_copy_segments(
 	struct rail *rail, struct request *request, const struct ring_consumer *ops, uint32_t from)
 {
 	uint32_t blocks = op_slots(request->op.segments) - 1;
@@ -43,33 +43,28 @@ static bool request_copy_segments(
 	return true;
 }
 
-/* Increments `users` of every region that the request's segments name. */
-static void request_hold_regions(struct rail *rail, struct request *request)
+/*
+ * Adds `change`, 1 or -1, to `users` of the regions that the request's segments name: once for
+ * segments that follow each other in one region, and once if one_region.
+ */
+static void request_count_regions(struct rail *rail, const struct request *request, int change)
 {
+	uint32_t id = UINT32_MAX, segments = request->one_region ? 1 : request->op.segments;
 	uint16_t block = request->number;
 
-	request->one_sge = false;
-	request->counted = true;
-	for (uint32_t i = 0; i < request->op.segments; i++) {
-		uint32_t at = i % REQUEST_SEGMENTS;
+	for (uint32_t i = 0; i < segments; i++) {
+		uint32_t next;
 
-		if (i && at == 0)
+		if (i && i % REQUEST_SEGMENTS == 0)
 			block = rail->block_next[block];
-		rail->region[rail->block[block].segment[at].region].users++;
-	}
-}
-
-/* Decrements the counts that request_hold_regions() incremented. */
-static void request_release_regions(struct rail *rail, const struct request *request)
-{
-	uint16_t block = request->number;
-
-	for (uint32_t i = 0; i < request->op.segments; i++) {
-		uint32_t at = i % REQUEST_SEGMENTS;
-
-		if (i && at == 0)
-			block = rail->block_next[block];
-		region_release(rail, rail->block[block].segment[at].region);
+		next = rail->block[block].segment[i % REQUEST_SEGMENTS].region;
+		if (next == id)
+			continue;
+		id = next;
+		if (change > 0)
+			rail->region[id].users++;
+		else
+			region_release(rail, id);
 	}
 }
 
@@ -109,42 +104,73 @@ static bool op_possible(const struct op *op)
 	       (uint64_t)op->slice * SLICE_BYTES + op->length <= op->page_bytes;
 }
 
-/* Validates one segment of an op: it must lie in a region of the channel's session. */
-static bool segment_possible(
-	const struct rail *rail, const struct rail_channel *channel, const struct op_segment *s)
+/* The region that a segment names; NULL: it is none of the channel's session. */
+static const struct region_slot *segment_region(
+	const struct rail *rail, const struct rail_channel *channel, uint32_t id)
 {
-	const struct region_slot *region;
-
-	if (s->region >= REGIONS_MAX)
-		return false;
-	region = &rail->region[s->region];
-	return region->session == channel->session && s->length >= 1 &&
-	       s->offset <= region->length && s->length <= region->length - s->offset;
+	if (id >= REGIONS_MAX || rail->region[id].session != channel->session)
+		return NULL;
+	return &rail->region[id];
 }
 
-/* Validates an op and all its segments, whose lengths must add up to the length of the op. */
-static bool request_possible(
-	const struct rail *rail, const struct rail_channel *channel, const struct request *request)
+/* Validates a segment: is it in this region? */
+static inline bool segment_possible(const struct region_slot *region, const struct op_segment *s)
 {
-	const struct op *op = &request->op;
+	return s->length >= 1 && s->offset <= region->length &&
+	       s->length <= region->length - s->offset;
+}
+
+/*
+ * Validates the segments of an op of several, whose lengths must add up to that of the op. Regions
+ * are looked up where they change.
+ */
+__attribute__((noinline)) static bool request_segments_possible(
+	const struct rail *rail, const struct rail_channel *channel, struct request *request)
+{
+	const struct region_slot *region = NULL;
+	uint32_t id = UINT32_MAX, regions = 0, left = request->op.segments;
 	uint16_t block = request->number;
 	uint64_t sum = 0;
 
-	if (!op_possible(op))
-		return false;
-	if (likely(op->segments == 1)) /* its length is the op's length: see op_decode() */
-		return segment_possible(rail, channel, &rail->block[block].segment[0]);
-	for (uint32_t i = 0; i < op->segments; i++) {
-		const struct op_segment *s;
+	for (;;) {
+		const struct op_segment *s = rail->block[block].segment,
+					*end = s + REQUEST_SEGMENTS;
 
-		if (i && i % REQUEST_SEGMENTS == 0)
-			block = rail->block_next[block];
-		s = &rail->block[block].segment[i % REQUEST_SEGMENTS];
-		if (!segment_possible(rail, channel, s))
-			return false;
-		sum += s->length;
+		for (end = left < REQUEST_SEGMENTS ? s + left : end; s != end; s++) {
+			if (unlikely(s->region != id)) {
+				id = s->region;
+				regions++;
+				region = segment_region(rail, channel, id);
+				if (!region)
+					return false;
+			}
+			if (!segment_possible(region, s))
+				return false;
+			sum += s->length;
+		}
+		if (left <= REQUEST_SEGMENTS)
+			break;
+		left -= REQUEST_SEGMENTS;
+		block = rail->block_next[block];
 	}
-	return sum == op->length;
+	request->one_region = regions == 1;
+	return sum == request->op.length;
+}
+
+/* Validates an op and all its segments. */
+static bool request_possible(
+	const struct rail *rail, const struct rail_channel *channel, struct request *request)
+{
+	const struct op_segment *s = &rail->block[request->number].segment[0];
+	const struct region_slot *region;
+
+	if (!op_possible(&request->op))
+		return false;
+	if (unlikely(request->op.segments > 1))
+		return request_segments_possible(rail, channel, request);
+	/* its length is the op's length: see op_decode() */
+	region = segment_region(rail, channel, s->region);
+	return region && segment_possible(region, s);
 }
 
 /* ---- the route: the connection of the peer, or the list of those that wait for one ---------- */
@@ -203,7 +229,7 @@ void request_route(struct rail *rail, struct request *request)
 /* ---- taking --------------------------------------------------------------------------------- */
 
 /*
- * request_hold_regions() for a request with one segment; decides whether each slice needs one SGE.
+ * Counts the region of a request with one segment; decides whether each slice needs one SGE.
  */
 static void request_hold_region(struct rail *rail, struct request *request)
 {
@@ -243,7 +269,9 @@ static void request_start(
 	if (likely(request->op.segments == 1)) {
 		request_hold_region(rail, request);
 	} else {
-		request_hold_regions(rail, request);
+		request->one_sge = false;
+		request->counted = true;
+		request_count_regions(rail, request, 1);
 	}
 	request->deadline_ns = request->op.deadline_ns;
 	if (request->deadline_ns - now > REQUEST_DEADLINE_MAX_NS)
@@ -482,40 +510,43 @@ __attribute__((noinline)) uint32_t region_cut_at_extent(
 
 /*
  * Fills SGEs with the next destination bytes of the request, at most `limit` and at most
- * DV_SGES_MAX SGEs, and advances its cursor. Returns the number of bytes.
+ * DV_SGES_MAX SGEs, and advances its cursor; behind the last byte it points anywhere. Returns the
+ * number of bytes. Not inline: the loop keeps its state in registers.
  */
-static uint32_t request_gather(struct rail *rail, struct request *request, uint32_t limit,
-	struct dv_sge *ret_sge, unsigned *ret_sges)
+__attribute__((noinline)) static uint32_t request_gather(const struct rail *rail,
+	struct request *request, uint32_t limit, struct dv_sge *ret_sge, unsigned *ret_sges)
 {
-	uint32_t wanted = limit;
-	unsigned sges = 0;
+	const struct op_segment *block = rail->block[request->block].segment;
+	const struct op_segment *s = block + request->segment;
+	uint32_t wanted = limit, done = request->segment_done, id = UINT32_MAX, bytes, lkey;
+	const struct region_slot *region = NULL;
+	struct sges sges = sges_begin(ret_sge);
 
-	while (sges < DV_SGES_MAX && limit && request->posted < request->op.length) {
-		const struct op_segment *s = &rail->block[request->block].segment[request->segment];
-		const struct region_slot *region = &rail->region[s->region];
-		uint64_t at = s->offset + request->segment_done;
-		uint32_t left = s->length - request->segment_done;
-		uint32_t bytes = left < limit ? left : limit;
-
-		ret_sge[sges].lkey = region->lkey;
+	do {
+		if (unlikely(s->region != id)) {
+			id = s->region;
+			region = &rail->region[id];
+		}
+		bytes = s->length - done < limit ? s->length - done : limit;
+		lkey = region->lkey;
 		if (unlikely(region->extent_shift))
-			bytes = region_cut_at_extent(
-				rail, s->region, at, bytes, &ret_sge[sges].lkey);
-		ret_sge[sges].address = region->base + at;
-		ret_sge[sges].bytes = bytes;
-		sges++;
+			bytes = region_cut_at_extent(rail, id, s->offset + done, bytes, &lkey);
+		if (!sges_add(&sges, region->base + s->offset + done, bytes, lkey))
+			break;
 		limit -= bytes;
-		request->posted += bytes;
-		request->segment_done += bytes;
-		if (request->segment_done < s->length)
+		done += bytes;
+		if (unlikely(done < s->length))
 			continue;
-		request->segment_done = 0;
-		if (++request->segment < REQUEST_SEGMENTS || request->posted == request->op.length)
-			continue;
-		request->segment = 0;
-		request->block = rail->block_next[request->block];
-	}
-	*ret_sges = sges;
+		done = 0;
+		if (++s == block + REQUEST_SEGMENTS) {
+			request->block = rail->block_next[request->block];
+			s = block = rail->block[request->block].segment;
+		}
+	} while (limit);
+	request->segment = (uint8_t)(s - block);
+	request->segment_done = done;
+	request->posted += wanted - limit;
+	*ret_sges = (unsigned)(sges.next - ret_sge);
 	return wanted - limit;
 }
 
@@ -869,7 +900,7 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 	if (likely(request->counted && request->op.segments == 1))
 		region_release(rail, rail->block[request->number].segment[0].region);
 	else if (request->counted)
-		request_release_regions(rail, request);
+		request_count_regions(rail, request, -1);
 	request_count(rail, request, status);
 	PROBE_COMPLETION(request->channel, request->op.cookie, rail->options.index, status,
 		request->op.length);

@@ -83,6 +83,8 @@ struct request {
 	uint8_t status;
 	/* true: the destination is one segment in one MR, so each slice has one SGE */
 	bool one_sge;
+	/* true: the request has several segments, all in one region */
+	bool one_region;
 	/* true: the request was validated, and region_slot.users counts its segments */
 	bool counted;
 	/* true: the deadline of the op has passed: the answer is OP_TIMEOUT unless an error came

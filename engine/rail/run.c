@@ -24,7 +24,6 @@ static struct rail_run *run_new(struct rail *rail)
 	run->next = 0;
 	run->status = OP_HIT;
 	run->done = run->segment_done = 0;
-	run->segment = 0;
 	run->counted = run->expired = false;
 	run->split = NULL;
 	return run;

@@ -78,10 +78,10 @@ struct rail_run {
 	uint32_t join_max;      /* number of joined pages that one READ brings, at most */
 	uint32_t item_bytes;    /* length of a page or bucket, bytes */
 	uint32_t segment_bytes; /* length of a segment, bytes */
-	/* position in the destination while a page is posted in part; otherwise all 0: bytes of
-	 * the page and of its current segment, and the index of that segment */
+	/* position in the destination: bytes of the page that are posted, 0 unless it is posted in
+	 * part; then those of its current segment, and where that starts in the region */
 	uint32_t done, segment_done;
-	uint16_t segment;
+	uint64_t segment_at;
 	uint16_t number;  /* number of this run: its index in rail->run[] */
 	uint16_t channel; /* id of the channel to answer */
 	bool one_sge;     /* true: every page is one segment in one MR */

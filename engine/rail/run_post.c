@@ -555,35 +555,35 @@ unsigned runs_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
 /* ---- pages of several segments or MRs ------------------------------------------------------- */
 
 /*
- * Adds the rest of the current segment to the SGEs, as far as it lies in one extent, and advances
- * the run's position in the page. False: a further SGE is needed, and there is none.
+ * Fills SGEs with the rest of the page at which the run is, as far as they reach, and advances its
+ * position in the page.
  */
-static bool run_add_sge(
-	const struct rail *rail, struct rail_run *run, struct dv_sge *sge, unsigned *sges)
+static inline void run_gather_page(const struct rail *rail, struct rail_run *run, struct sges *sges)
 {
 	const struct region_slot *region = &rail->region[run->header.to_region];
-	uint64_t at = run_to(run, run->header.kind, run->next) + run->segment_done;
-	uint32_t bytes = run->segment_bytes - run->segment_done, lkey = region->lkey;
-	struct dv_sge *last = *sges ? &sge[*sges - 1] : NULL;
+	uint32_t done = run->done, part = run->segment_done, lkey = region->lkey, bytes;
+	uint64_t at = done ? run->segment_at : run_to(run, run->header.kind, run->next);
+	uint64_t base = region->base, stride = run->header.stride_or_to;
+	uint32_t item = run->item_bytes, segment = run->segment_bytes;
+	bool extents = region->extent_shift;
 
-	if (run->segment)
-		at += run->segment * run->header.stride_or_to;
-	if (unlikely(region->extent_shift))
-		bytes = region_cut_at_extent(rail, run->header.to_region, at, bytes, &lkey);
-	if (last && last->address + last->bytes == region->base + at && last->lkey == lkey) {
-		last->bytes += bytes;
-	} else {
-		if (*sges == DV_SGES_MAX)
-			return false;
-		sge[(*sges)++] = (struct dv_sge){region->base + at, bytes, lkey};
+	while (done < item) {
+		bytes = segment - part;
+		if (unlikely(extents))
+			bytes = region_cut_at_extent(
+				rail, run->header.to_region, at + part, bytes, &lkey);
+		if (!sges_add(sges, base + at + part, bytes, lkey))
+			break;
+		done += bytes;
+		part += bytes;
+		if (unlikely(part < segment))
+			continue;
+		part = 0;
+		at += stride;
 	}
-	run->done += bytes;
-	run->segment_done += bytes;
-	if (run->segment_done == run->segment_bytes) {
-		run->segment_done = 0;
-		run->segment++;
-	}
-	return true;
+	run->done = done;
+	run->segment_done = part;
+	run->segment_at = at;
 }
 
 /*
@@ -594,25 +594,24 @@ static uint32_t run_gather(const struct rail *rail, struct rail_run *run, uint32
 	struct dv_sge *sge, unsigned *ret_sges)
 {
 	uint32_t bytes = 0, before = run->done;
+	struct sges sges = sges_begin(sge);
 	uint8_t kind = run->header.kind;
-	unsigned sges = 0;
 
 	allowed = allowed < SLICE_BYTES ? allowed : SLICE_BYTES;
-
-	while (run_add_sge(rail, run, sge, &sges)) {
-		if (run->done < run->item_bytes)
-			continue;
+	for (;;) {
+		run_gather_page(rail, run, &sges);
 		bytes += run->done - before;
+		if (run->done < run->item_bytes)
+			break;
 		before = run->done = 0;
-		run->segment = 0;
 		run->next++;
 		if (run->next == run->header.pages || bytes + run->item_bytes > allowed ||
 			run_remote(run, kind, run->next) !=
 				run_remote(run, kind, run->next - 1u) + run->item_bytes)
 			break;
 	}
-	*ret_sges = sges;
-	return bytes + run->done - before;
+	*ret_sges = (unsigned)(sges.next - sge);
+	return bytes;
 }
 
 /*

@@ -137,6 +137,33 @@ static inline struct wqe *wqe_post(struct rail *rail, struct conn_qp *qp,
 	return wqe;
 }
 
+/* The SGEs of a READ while they are collected. A function keeps it in registers. */
+struct sges {
+	struct dv_sge *next, *end; /* the next one to fill, and the end of the array */
+	uint64_t reached;          /* address behind the last one */
+	uint32_t lkey;             /* that of the last one */
+};
+
+static inline struct sges sges_begin(struct dv_sge *array)
+{
+	return (struct sges){array, array + DV_SGES_MAX, UINT64_MAX, 0};
+}
+
+/* Adds `bytes` bytes of one MR. False: a further SGE is needed, and there is none. */
+static inline bool sges_add(struct sges *sges, uint64_t address, uint32_t bytes, uint32_t lkey)
+{
+	if (unlikely(address == sges->reached && lkey == sges->lkey)) {
+		sges->next[-1].bytes += bytes;
+	} else {
+		if (unlikely(sges->next == sges->end))
+			return false;
+		*sges->next++ = (struct dv_sge){address, bytes, lkey};
+		sges->lkey = lkey;
+	}
+	sges->reached = address + bytes;
+	return true;
+}
+
 /* ---- the end of posted WQEs ------------------------------------------------------------------ */
 
 /* What a syndrome other than 0 means for an op. */

@@ -34,6 +34,66 @@ static void a_page_is_scattered_over_all_its_segments(void **state)
 	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
 }
 
+static void segments_that_follow_each_other_share_a_data_segment(void **state)
+{
+	struct world *w = *state;
+	struct op op = page_op(w, 1, 100, 30 * 512, 5);
+	struct op_segment s[30];
+
+	page_put(w, 100, 30 * 512, 5);
+	op.generation = w->heads[100].generation;
+	op.segments = 30;
+	for (unsigned i = 0; i < 30; i++) /* there is a gap before number 10 */
+		s[i] = home_at(1000 + i * 512 + (i >= 10), 512);
+	client_submit(client, &op, s);
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 1);
+	assert_int_equal(w->wqe[0].sges, 2);
+	assert_int_equal(w->wqe[0].sge[0].bytes, 10 * 512);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	assert_memory_equal(w->home + 1000, w->pool + 100 * PAGE_UNIT, 10 * 512);
+	assert_memory_equal(w->home + 6121, w->pool + 100 * PAGE_UNIT + (size_t)10 * 512, 20 * 512);
+}
+
+static void every_region_of_the_segments_is_held_until_the_answer(void **state)
+{
+	struct world *w = *state;
+	struct rail_region other = {.id = 104,
+		.session = WORLD_SESSION,
+		.base = (uintptr_t)w->home + (4 << 20),
+		.length = 1 << 20,
+		.lkey = WORLD_LKEY};
+	struct op op = page_op(w, 1, 100, 6 * 512, 5);
+	struct op_segment s[6];
+
+	page_put(w, 100, 6 * 512, 5);
+	op.generation = w->heads[100].generation;
+	op.segments = 6;
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = other});
+	for (unsigned i = 0; i < 6; i++) { /* the other region is the second one, and the last */
+		s[i] = home_at(i * 1024, 512);
+		if (i == 2 || i == 3 || i == 5)
+			s[i].region = 104;
+	}
+	client_submit(client, &op, s);
+	world_settle(w);
+	world_command(
+		w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = WORLD_REGION});
+	world_command(w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = 104});
+	world_settle(w);
+	assert_true(world_silent(w));
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	assert_int_equal(world_event(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
+	assert_int_equal(world_event(w, RAIL_REGION_RETURNED).detail, 104);
+	assert_true(world_silent(w));
+	for (unsigned i = 0; i < 6; i++)
+		assert_memory_equal(w->home + s[i].offset + (s[i].region == 104 ? 4 << 20 : 0),
+			w->pool + 100 * PAGE_UNIT + (size_t)i * 512, 512);
+}
+
 static void a_page_larger_than_the_budget_is_posted_slice_by_slice(void **state)
 {
 	struct world *w = *state;
@@ -81,7 +141,7 @@ static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 	op.region = REGION_SHARD;
 	for (unsigned i = 0; i < 1000; i++) {
 		struct op_segment s[3] = {
-			home_at(i * 64, 20), home_at(i * 64 + 20, 20), home_at(i * 64 + 40, 24)};
+			home_at(i * 96, 20), home_at(i * 96 + 32, 20), home_at(i * 96 + 64, 24)};
 
 		op.cookie = i;
 		op.offset = i * 64;
@@ -100,7 +160,13 @@ static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 		assert_false(seen[done.cookie]);
 		seen[done.cookie] = true;
 	}
-	assert_memory_equal(w->home, w->shard, 64000);
+	for (unsigned i = 0; i < 1000; i++) {
+		const uint8_t *bucket = (const uint8_t *)&w->shard[i];
+
+		assert_memory_equal(w->home + i * 96, bucket, 20);
+		assert_memory_equal(w->home + i * 96 + 32, bucket + 20, 20);
+		assert_memory_equal(w->home + i * 96 + 64, bucket + 40, 24);
+	}
 }
 
 /* ---- choice of the QP ---- */
@@ -353,6 +419,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_page_is_scattered_over_all_its_segments),
+		TEST(segments_that_follow_each_other_share_a_data_segment),
+		TEST(every_region_of_the_segments_is_held_until_the_answer),
 		TEST(a_page_larger_than_the_budget_is_posted_slice_by_slice),
 		TEST(more_ops_than_a_send_queue_holds_are_all_answered),
 		TEST(small_reads_go_to_one_qp_until_its_signalled_wqe_then_to_the_shortest),

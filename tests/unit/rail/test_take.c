@@ -81,16 +81,17 @@ static void a_segment_outside_the_sessions_regions_is_refused(void **state)
 		.lkey = WORLD_LKEY};
 	struct op op = good_op(w);
 	struct op_segment s[2];
+	unsigned bad;
 
 	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = others});
 	world_settle(w);
 #define REFUSED(change)                                                                            \
-	do {                                                                                       \
+	for (bad = 0; bad < op.segments; bad++) {                                                  \
 		s[0] = home_at(0, 8192 / op.segments);                                             \
 		s[1] = home_at(4096, 4096);                                                        \
-		s[op.segments - 1].change;                                                         \
+		s[bad].change;                                                                     \
 		refused(w, &op, s);                                                                \
-	} while (0)
+	}
 	/* an op with one segment has it in its own ring entry, an op with two in further entries */
 	for (op.segments = 1; op.segments <= 2; op.segments++) {
 		REFUSED(region = 101);           /* a region that belongs to another session */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """peercache-meta of PeerCache 0.8 is a seed for engines, and peercache-storage-server prints the
-engine's line that means the same, which the engine accepts. peercache-0.8.4.json has their names and
-flags.
+engine's line that means the same, which the engine accepts. peercache-0.8.4.json has their names
+and flags.
 """
 
 import json

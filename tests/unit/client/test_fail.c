@@ -6,6 +6,7 @@
 #include "engine/client/constants.h"
 #include "tests/unit/client/rig_clock.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 static unsigned char *memory(size_t bytes)
@@ -233,7 +234,7 @@ static uint32_t returned, returned_early; /* the get has returned; it had before
 static void *answer_later(void *context)
 {
 	SEEN_SOON(held_count);
-	rig_pass_ms(60300); /* the deadline of the get is over */
+	rig_pass_ms(62000); /* the deadline of the get is over for two seconds */
 	rig_clock_seen(&returned);
 	returned_early = __atomic_load_n(&returned, __ATOMIC_SEQ_CST);
 	fake_lock(context);
@@ -244,17 +245,27 @@ static void *answer_later(void *context)
 
 static void a_get_into_registered_memory_returns_only_after_the_rail_answers(void **state)
 {
+	int file = memfd_create("stderr", MFD_CLOEXEC), before = dup(STDERR_FILENO);
 	unsigned char *at = memory(1 << 20);
+	char told[1024] = "", *line;
 	pthread_t thread;
 
 	(void)state;
+	dup2(file, STDERR_FILENO);
 	fake_page(&fake, "key-1", FAKE_A, 0, 1000);
 	hook(hold_pages);
 	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
 	get_one("key-1", at, 1000, 60000);
 	__atomic_store_n(&returned, 1, __ATOMIC_SEQ_CST);
 	pthread_join(thread, NULL);
+	dup2(before, STDERR_FILENO);
 	assert_int_equal(returned_early, 0);
+	assert_true(pread(file, told, sizeof(told) - 1, 0) > 0);
+	line = strstr(told, "waits for the engine");
+	assert_non_null(line);
+	assert_null(strstr(line + 1, "waits for the engine"));
+	close(file);
+	close(before);
 }
 
 static void a_short_deadline_is_kept_while_a_longer_batch_waits(void **state)

@@ -33,6 +33,8 @@
 struct refused_engine {
 	struct rpc_link *link;    /* NULL: another engine has named it */
 	const Pc__Member *member; /* what it says of itself; NULL: it cannot be understood */
+	const char *from;         /* its address, without a link and a name */
+	bool former;              /* it is a node of PeerCache 0.8 */
 	bool name_taken;          /* its name is that of another engine */
 	bool logged;              /* by the caller */
 	bool tell; /* only this end has the reason: it is sent also to an engine that was dialled */
@@ -202,13 +204,18 @@ static struct refusal *refusal_find(struct members *members, uint64_t who)
 	return NULL;
 }
 
+static const char *refused_from(const struct refused_engine *who)
+{
+	return who->link ? who->link->from : who->from ? who->from : who->member->address;
+}
+
 /* Remembers the refusal. True if it was not logged yet. */
 static bool refusal_note(
 	struct control *control, const struct refused_engine *who, bool theirs, const char *text)
 {
 	struct members *members = control->members;
 	const Pc__Member *m = who->member;
-	uint64_t own = m ? m->incarnation : placement_hash(who->link->from);
+	uint64_t own = m ? m->incarnation : placement_hash(refused_from(who));
 	uint64_t id = who->shared ? who->shared : own ? own : 1;
 	uint64_t why = placement_hash(text), now_ns = net_now();
 	struct refusal *at = refusal_find(members, id);
@@ -230,7 +237,8 @@ static bool refusal_note(
 	at->why = why;
 	at->theirs = theirs;
 	at->name_taken = who->name_taken;
-	snprintf(at->from, sizeof(at->from), "%s", who->link ? who->link->from : m->address);
+	at->former = who->former;
+	snprintf(at->from, sizeof(at->from), "%s", refused_from(who));
 	snprintf(at->text, sizeof(at->text), "%s", text);
 	at->name[0] = at->address[0] = '\0';
 	if (m && member_fits(m)) {
@@ -263,26 +271,39 @@ static void refusal_end(struct control *control, const Pc__Member *member)
 bool member_refusals_last(const struct control *control, uint64_t now_ns)
 {
 	for (unsigned i = 0; i < REFUSALS; i++)
-		if (refusal_lasts(&control->members->refusal[i], now_ns))
+		if (!control->members->refusal[i].former &&
+			refusal_lasts(&control->members->refusal[i], now_ns))
 			return true;
 	return false;
 }
 
+static void refusal_report(
+	const struct refusal *at, uint64_t now_ns, struct refusal_report *ret, unsigned *named)
+{
+	if (*named == REFUSALS_NAMED)
+		return;
+	ret += (*named)++;
+	snprintf(ret->from, sizeof(ret->from), "%s", at->from);
+	snprintf(ret->text, sizeof(ret->text), "%s", at->text);
+	ret->theirs = at->theirs;
+	ret->ms = (now_ns - at->since_ns) / 1000000;
+}
+
 void refusals_report(const struct control *control, uint64_t now_ns, struct refusals_report *ret)
 {
-	ret->engines = ret->named = 0;
+	ret->engines = ret->named = ret->formers = ret->formers_named = 0;
 	for (unsigned i = 0; i < REFUSALS; i++) {
 		const struct refusal *at = &control->members->refusal[i];
 
 		if (!refusal_lasts(at, now_ns))
 			continue;
-		ret->engines++;
-		if (ret->named == REFUSALS_NAMED)
-			continue;
-		snprintf(ret->engine[ret->named].from, sizeof(at->from), "%s", at->from);
-		snprintf(ret->engine[ret->named].text, sizeof(at->text), "%s", at->text);
-		ret->engine[ret->named].theirs = at->theirs;
-		ret->engine[ret->named++].ms = (now_ns - at->since_ns) / 1000000;
+		if (at->former) {
+			ret->formers++;
+			refusal_report(at, now_ns, ret->former, &ret->formers_named);
+		} else {
+			ret->engines++;
+			refusal_report(at, now_ns, ret->engine, &ret->named);
+		}
 	}
 }
 
@@ -364,6 +385,39 @@ bool member_refused(struct control *control, struct rpc_link *link, const Pc__He
 	if (member && member->state == MEMBER_ALIVE)
 		member_lost(control, member, "it refuses this engine");
 	return true;
+}
+
+/* ---- nodes of PeerCache 0.8 ------------------------------------------------------------------ */
+
+/* `how`: what it does, or this engine. Nodes of one address share a refusal. */
+static void former_note(struct control *control, struct refused_engine *who, const char *how)
+{
+	who->former = true;
+	who->shared = map_mix(placement_hash(refused_from(who)) + 2) | 1;
+	control->counter[COUNTER_former_nodes]++;
+	if (refusal_note(control, who, false, how))
+		log_warn(
+			"PeerCache 0.8 runs at %s: %s. The two versions share no pages: move all hosts to one of them, see Migration in the page Operations",
+			refused_from(who), how);
+}
+
+void member_former(struct control *control, struct rpc_link *link)
+{
+	former_note(control, &(struct refused_engine){.link = link},
+		link->dial ? "it answers this engine, which has it as a seed"
+			   : "it takes this engine for one of its discovery masters");
+	seed_refused(link);
+}
+
+void member_former_take(struct control *control)
+{
+	struct former_seen *seen = &control->former_seen;
+
+	if (!shm_load_acquire(&seen->full))
+		return;
+	former_note(control, &(struct refused_engine){.from = seen->from},
+		"it takes metrics.port of this engine for one of its discovery masters");
+	shm_store_release(&seen->full, 0);
 }
 
 /* ---- whether the version fits ---------------------------------------------------------------- */

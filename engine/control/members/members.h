@@ -323,12 +323,15 @@ void seeds_report(const struct control *control, uint64_t now_ns, struct seeds_r
 struct refusals_report {
 	unsigned engines; /* that are refused, or refuse this one */
 	unsigned named;
-	struct {
+	struct refusal_report {
 		char from[NAME_BYTES_MAX];
 		char text[REFUSAL_BYTES];
 		bool theirs; /* the other engine refuses this one */
 		uint64_t ms; /* for how long */
 	} engine[REFUSALS_NAMED];
+	/* nodes of PeerCache 0.8 that talk to this engine, or that it dials */
+	unsigned formers, formers_named;
+	struct refusal_report former[REFUSALS_NAMED];
 };
 void refusals_report(const struct control *control, uint64_t now_ns, struct refusals_report *ret);
 
@@ -411,6 +414,8 @@ void member_heard(struct control *control, struct rpc_link *link);
 /* Called when a dialled link is connected: sends our Hello, the first message on the link. */
 void member_greet(struct control *control, struct rpc_link *link);
 void member_link_down(struct control *control, struct rpc_link *link);
+/* PeerCache 0.8 is at the other end of the link. */
+void member_former(struct control *control, struct rpc_link *link);
 /* A dial has failed with this errno, and is tried again. This may end the dial. */
 void member_dial_failed(struct control *control, struct rpc_dial *dial, int error);
 

@@ -117,6 +117,13 @@ static void health_refusals(const struct snapshot *s, struct health *h)
 	if (r->engines > NAMED_MAX)
 		finding_add(h, FINDING_engine_refused, "%u more engines are refused",
 			r->engines - NAMED_MAX);
+	for (unsigned i = 0; i < r->formers_named && i < NAMED_MAX; i++)
+		finding_add(h, FINDING_former_node,
+			"PeerCache 0.8 runs at %s, for %" PRIu64 " s: %s", r->former[i].from,
+			r->former[i].ms / 1000, r->former[i].text);
+	if (r->formers > NAMED_MAX)
+		finding_add(h, FINDING_former_node, "%u more nodes of PeerCache 0.8",
+			r->formers - NAMED_MAX);
 }
 
 /* Why a key that no owner has is unreachable to a reader of this host, not absent: abi/owner.h. */

@@ -20,7 +20,7 @@ enum finding {
 
 enum severity { SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_CRITICAL };
 
-#define HEALTH_FINDINGS_MAX 32u
+#define HEALTH_FINDINGS_MAX 40u
 #define HEALTH_TEXT_BYTES 320
 #define HEALTH_BLOCKED_NS 1500000000ull /* a snapshot this old: the control plane is blocked */
 

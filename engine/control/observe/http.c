@@ -7,11 +7,14 @@
  */
 #include "engine/control/observe/http_inner.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +23,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "engine/control/net/former.h"
 #include "numa/clock.h"
 
 #define HTTP_WATCH_US 250000 /* between two looks at deadlines */
@@ -47,7 +51,7 @@ struct http {
 	struct event *watch;
 	struct event *resume; /* accepting goes on */
 	unsigned accepts;     /* since accepting went on */
-	http_answer answer;
+	const struct http_calls *calls;
 	void *context;
 	TAILQ_HEAD(, connection) connections; /* least recently active first */
 	unsigned count;
@@ -232,23 +236,58 @@ static void connection_respond(struct connection *c, const struct http_response 
 	connection_enter(c, CONNECTION_RESPONSE, HTTP_RESPONSE_MS);
 }
 
+/* Answers a request of PeerCache 0.8 in its own protocol. False: it is none, or not complete. */
+static bool connection_take_former(struct connection *c, const char *text, size_t bytes)
+{
+	struct sockaddr_storage address;
+	socklen_t length = sizeof(address);
+	char from[INET6_ADDRSTRLEN + IF_NAMESIZE];
+	uint8_t frame[FORMER_FRAME_BYTES];
+	enum former_codec codec;
+	uint32_t body;
+
+	if (bytes < sizeof(body))
+		return false;
+	memcpy(&body, text, sizeof(body));
+	body = ntohl(body);
+	if (body > bytes - sizeof(body))
+		return false;
+	codec = former_request((const uint8_t *)text + sizeof(body), body);
+	if (codec == FORMER_NONE)
+		return false;
+	if (getpeername(bufferevent_getfd(c->stream), (struct sockaddr *)&address, &length) < 0 ||
+		getnameinfo((struct sockaddr *)&address, length, from, sizeof(from), NULL, 0,
+			NI_NUMERICHOST) != 0)
+		snprintf(from, sizeof(from), "an unknown address");
+	c->http->calls->former(c->http->context, from);
+	(void)bufferevent_write(c->stream, frame, former_refusal(codec, frame));
+	connection_enter(c, CONNECTION_RESPONSE, HTTP_RESPONSE_MS);
+	return true;
+}
+
 static void connection_take_request(struct connection *c)
 {
 	struct evbuffer *in = bufferevent_get_input(c->stream);
 	struct http_response response = {.status = 404, .type = "text/plain", .headers = ""};
 	struct http_request request = {.head = false};
 	size_t bytes = evbuffer_get_length(in);
+	const char *text;
 	int rc;
 
 	if (bytes > HTTP_REQUEST_BYTES)
 		bytes = HTTP_REQUEST_BYTES;
-	rc = http_parse((const char *)evbuffer_pullup(in, (ev_ssize_t)bytes), bytes, &request);
+	text = (const char *)evbuffer_pullup(in, (ev_ssize_t)bytes);
+	if (connection_take_former(c, text, bytes)) {
+		evbuffer_drain(in, evbuffer_get_length(in));
+		return;
+	}
+	rc = http_parse(text, bytes, &request);
 	if (rc == 0)
 		return;
 	if (rc < 0)
 		response.status = (unsigned)-rc;
 	else
-		c->http->answer(c->http->context, &request, &response);
+		c->http->calls->answer(c->http->context, &request, &response);
 	evbuffer_drain(in, evbuffer_get_length(in));
 	connection_respond(c, &response, request.head);
 	http_body_put(response.body);
@@ -369,8 +408,8 @@ static void http_on_watch(evutil_socket_t fd, short what, void *context)
 	}
 }
 
-int http_open(
-	struct event_base *base, int fd, http_answer answer, void *context, struct http **ret_http)
+int http_open(struct event_base *base, int fd, const struct http_calls *calls, void *context,
+	struct http **ret_http)
 {
 	const struct timeval every = {.tv_usec = HTTP_WATCH_US};
 	struct http *http = calloc(1, sizeof(*http));
@@ -380,7 +419,7 @@ int http_open(
 		return -ENOMEM;
 	}
 	http->base = base;
-	http->answer = answer;
+	http->calls = calls;
 	http->context = context;
 	TAILQ_INIT(&http->connections);
 	http->listener = evconnlistener_new(base, http_on_accept, http,

@@ -373,6 +373,7 @@ struct metrics {
 	const struct settings *settings;
 	struct snapshots *snapshots;
 	uint64_t *watched_ns; /* control.h */
+	struct former_seen *former_seen;
 	unsigned rails;
 	int stop; /* eventfd: the thread ends */
 	cpu_set_t cores;
@@ -538,6 +539,19 @@ static void metrics_answer(
 		answer_line(ret, 404,
 			"not here; try / /metrics /healthz /readyz /api/status /api/history /api/cluster");
 }
+
+/* While the control plane has not read the last one, this one is left out: it comes again. */
+static void metrics_former(void *context, const char *from)
+{
+	struct former_seen *seen = ((struct metrics *)context)->former_seen;
+
+	if (shm_load_acquire(&seen->full))
+		return;
+	snprintf(seen->from, sizeof(seen->from), "%s", from);
+	shm_store_release(&seen->full, 1);
+}
+
+static const struct http_calls server_calls = {metrics_answer, metrics_former};
 
 /* ---- the port -------------------------------------------------------------------------------- */
 
@@ -712,7 +726,7 @@ static int metrics_prepare(struct metrics *m, int fd)
 	}
 	memcpy(page, dashboard_text, dashboard_bytes);
 	m->page = http_body_new(page, dashboard_bytes);
-	rc = http_open(m->base, fd, metrics_answer, m, &m->http);
+	rc = http_open(m->base, fd, &server_calls, m, &m->http);
 	m->stops = event_new(m->base, m->stop, EV_READ, metrics_on_stop, m);
 	m->turn = event_new(m->base, -1, EV_PERSIST, metrics_on_turn, m);
 	if (rc < 0 || !m->page || !m->stops || !m->turn || event_add(m->stops, NULL) < 0 ||
@@ -750,6 +764,7 @@ int metrics_open(struct control *control)
 	m->settings = control->settings;
 	m->snapshots = control->snapshots;
 	m->watched_ns = &control->watched_ns;
+	m->former_seen = &control->former_seen;
 	m->rails = control->rails;
 	m->stop = -1;
 	cores_choose(control, &m->cores);

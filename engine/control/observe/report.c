@@ -155,6 +155,15 @@ static void report_strangers(struct json *j, const struct snapshot *s)
 		json_close(j, "}");
 	}
 	json_close(j, "]");
+	json_open(j, "former_nodes", "[");
+	for (unsigned i = 0; i < s->refusals.formers_named; i++) {
+		json_open(j, NULL, "{");
+		json_string(j, "address", s->refusals.former[i].from);
+		json_string(j, "why", s->refusals.former[i].text);
+		json_count(j, "for_ms", s->refusals.former[i].ms);
+		json_close(j, "}");
+	}
+	json_close(j, "]");
 }
 
 static void report_rail(struct json *j, const struct snapshot *s, unsigned i)

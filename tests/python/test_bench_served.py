@@ -211,6 +211,7 @@ class Served(Run):
         with open(glob.glob(os.path.join(self.folder, "*.csv"))[0], encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         self.assertEqual([row["turn"] for row in rows], 3 * ["1", "2", "3", "4", "all"])
+        self.assertRegex(self.out, r"served, first run +1 +8 .* 0\.00 +- +0 +0 +0 ")
         with open(glob.glob(os.path.join(self.folder, "*.html"))[0], encoding="utf-8") as file:
             page = file.read()
         for title in ("Hit rate by turn", "Time to first token, p50 by turn",
@@ -247,9 +248,9 @@ class Fails(Run):
         report = self.served("--url", self.played(set(), fails=fails).url, "--users", "8",
                              expect=1)
         self.assertEqual(sum(row["failed"] for row in report["rows"] if row["turn"] != "all"), 4)
-        self.assertIn("2 requests failed: HTTP 503: the queue is full", report["notes"])
-        self.assertIn("1 requests failed: an error in the stream: out of memory", report["notes"])
-        self.assertIn("1 requests failed: an empty answer", self.out)
+        self.assertIn("failed requests: 2, HTTP 503: the queue is full", report["notes"])
+        self.assertIn("failed requests: 1, an error in the stream: out of memory", report["notes"])
+        self.assertIn("failed requests: 1, an empty answer", self.out)
         self.assertRegex(self.out, "run +turn +requests +failed")
 
     def test_what_is_no_answer_of_sglang_has_a_name(self):
@@ -286,7 +287,7 @@ class Fails(Run):
 
         with mock.patch.object(turns, "ask", ask):
             report = self.served("--url", self.played(set()).url, expect=1)
-        self.assertEqual(report["notes"], ["1 requests failed: RuntimeError: odd"])
+        self.assertEqual(report["notes"], ["failed requests: 1, RuntimeError: odd"])
 
     def test_a_silent_server_fails_after_the_time_out(self):
         hold = threading.Event()

@@ -77,7 +77,7 @@ def key_of(one: Mapping[str, Any]) -> tuple[Any, ...]:
 def cell(name: str, value: Any) -> str:
     """A value of a row as a table has it."""
     if value is None:
-        return "unknown"
+        return "-" if name in PERCENT else "unknown"
     if name in PERCENT:
         return f"{value * 100:.2f}"
     if isinstance(value, float):

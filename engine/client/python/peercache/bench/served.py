@@ -18,8 +18,8 @@ from peercache.bench.turns import BASE, Store, Table
 
 TABLE = (("run", "run"), ("turn", "turn"), ("requests", "requests"), ("failed", "failed"),
          ("prompt tokens", "prompt_tokens"), ("hit %", "hit_ratio"),
-         ("hits / bound %", "bound_ratio"), *((f"of {source}", source + "_tokens")
-                                              for source in SOURCES),
+         ("hits / bound %", "bound_ratio"),
+         *((f"L{i} ({source})", source + "_tokens") for i, source in enumerate(SOURCES, 1)),
          ("TTFT p50 ms", "ttft_p50_ms"), ("TTFT p99 ms", "ttft_p99_ms"),
          ("requests/s", "requests_per_s"))
 TOLD = ("page_size", "version", "model_path", "hicache_storage_backend", "tp_size", "dp_size")
@@ -50,7 +50,7 @@ def stores_of(options: argparse.Namespace) -> tuple[list[Store], dict[str, dict[
 
 def notes_of(table: Table) -> list[str]:
     """What a reader of the figures must know: failures, unknown sources, caches that had pages."""
-    notes = [f"{count} requests failed: {table.first[cause]}"
+    notes = [f"failed requests: {count}, {table.first[cause]}"
              for cause, count in table.failed().most_common()]
     unknown = [name for name, part, _ in table.columns()
                if turns.together(part).sum("storage") is None]

@@ -333,7 +333,7 @@ class Core(Served):
 
     def test_the_benchmark_measures_hits_by_source_and_time_to_first_token(self):
         """Prompts, and what a turn adds to them, are long enough for SGLang to fetch them."""
-        words = ["--users", "1", "--turns", "2", "--prompt-max", "1600"]
+        words = ["--users", "1", "--turns", "2", "--prompt-max", "1600", "--output-tokens", "2"]
         given = argparse.Namespace(users=1, turns=2, prompt_max=1600, vocabulary=1024)
         for given.seed in range(SEED * 10000, (SEED + 1) * 10000):
             made = dialogues.made(given)

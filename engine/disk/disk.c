@@ -64,12 +64,14 @@ static void disk_publish(struct disk *disk)
 {
 	struct store *store = &disk->store;
 	struct disk_report *report = &disk->report;
-	uint64_t index = disk_index_bytes(&store->index, &report->pages);
+	uint32_t pages;
+	uint64_t index = disk_index_bytes(&store->index, &pages);
 	bool finished = !STAILQ_EMPTY(&store->finished) || disk_index_has_lost(&store->index);
 
 	pthread_mutex_lock(&disk->lock);
 	STAILQ_CONCAT(&disk->finished, &store->finished);
 	report->paths = store->paths;
+	report->pages = pages;
 	report->index_bytes = index;
 	report->dropped_queue = store->dropped_queue;
 	report->dropped_budget = store->dropped_budget;

@@ -655,10 +655,12 @@ static void tier_open_done(struct work *work)
 		if (t->ready && event_add(t->ready, NULL) == 0)
 			t->state = TIER_SERVING;
 	}
-	if (t->state == TIER_SERVING)
+	if (t->state == TIER_SERVING) {
 		early_submit(t);
-	else
+	} else {
+		t->report = t->failed;
 		paths_failed_tell(t);
+	}
 	tier_report_look(t);
 	if (t->state == TIER_SERVING && paths_all_locked(t))
 		warm_disk_locked(t->control);
@@ -742,7 +744,7 @@ int tier_open(struct control *control)
 		.owner = control->name,
 		.write_bytes_per_day = s->disk_write_bytes_per_day,
 		.timeout_ms = (uint32_t)s->disk_timeout_ms,
-		.failed = &t->report};
+		.failed = &t->failed};
 	tier_lists_init(t);
 	for (unsigned i = 0; i < control->rails; i++)
 		t->pools_bytes += pool_memory(control->rail[i].pool)->bytes;

@@ -127,6 +127,8 @@ struct tier {
 
 	struct works *works; /* of `opening` */
 	int opened_rc;       /* result of `opening` */
+	/* owner: the helper thread until `opening` is done: why no path can be used */
+	struct disk_report failed;
 	struct event *ready;
 	struct net_timer *slow, *tick;
 	bool ticking, soon;        /* `tick` is armed; with TIER_SOON_US */

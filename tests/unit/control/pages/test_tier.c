@@ -452,11 +452,17 @@ static void without_a_usable_path_no_removal_is_durable(void **state)
 	told = durable_told = 0;
 	tier_close(&control);
 	fake.open_rc = -ENODEV;
+	shm_store(&fake.opened, 0);
 	assert_int_equal(tier_open(&control), 0);
 	assert_int_equal(forget(5), FORGET_LATER); /* the disk is being opened */
 	assert_int_equal(told, 0);
+	/* The helper thread has written its report, which is not the control plane's yet. */
+	while (!shm_load(&fake.opened))
+		sched_yield();
+	assert_int_equal(control.tier->report.paths, 0);
 	while (control.tier->state == TIER_OPENING)
 		event_base_loop(control.base, EVLOOP_ONCE);
+	assert_int_equal(control.tier->report.path[0].bytes_read, 7);
 	assert_int_equal(told, 1);
 	assert_int_equal(durable_told, 0);
 	assert_int_equal(forget(6), FORGET_VOLATILE);

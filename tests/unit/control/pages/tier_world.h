@@ -27,6 +27,7 @@ static struct {
 	struct disk_page lost[REQUESTS_MAX];
 	unsigned losts;
 	int fd, open_rc;
+	uint32_t opened;   /* by shm_load(): another thread sets it */
 	bool works;        /* the disk ends writes at once */
 	bool gone_at_once; /* a page leaves the disk when it is written */
 } fake;
@@ -69,6 +70,10 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 {
 	assert_int_equal(options->paths, 1);
 	*ret_disk = fake.open_rc ? NULL : fake_disk;
+	if (fake.open_rc)
+		*options->failed = (struct disk_report){
+			.paths = 1, .path = {{.state = DISK_PATH_OUT, .bytes_read = 7}}};
+	shm_store(&fake.opened, 1);
 	return fake.open_rc;
 }
 

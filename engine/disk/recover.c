@@ -26,6 +26,8 @@
 #include "numa/clock.h"
 #include "numa/limit.h"
 
+#define REMOVALS_MAX (1u << 30) /* twice as many have a number of 32 bits */
+
 /* The highest tombstone of a key. sequence 0: an unused place of the hash table. */
 struct removal {
 	struct page_key key;
@@ -341,6 +343,18 @@ static bool path_believed(const struct recovery *recovery, unsigned number)
 	return recovery->scan[number].path && path_in_service(&recovery->store->path[number]);
 }
 
+/* Places of the hash table for `count` tombstones: a power of two; 0: too many. */
+static uint32_t removals_room(uint64_t count)
+{
+	uint32_t room = 16;
+
+	if (count > REMOVALS_MAX)
+		return 0;
+	while (room < 2 * count)
+		room *= 2;
+	return room;
+}
+
 static int removals_collect(struct recovery *recovery)
 {
 	uint64_t count = 0;
@@ -350,12 +364,16 @@ static int removals_collect(struct recovery *recovery)
 			for_each_block(&recovery->scan[p], segment,
 				block) for (uint32_t i = 0; i < block->entries; i++) count +=
 				!block->entry[i].length;
-	recovery->removals_room = 16;
-	while (recovery->removals_room < 2 * count)
-		recovery->removals_room *= 2;
-	recovery->removal = calloc(recovery->removals_room, sizeof(*recovery->removal));
-	if (!recovery->removal)
+	recovery->removals_room = removals_room(count);
+	recovery->removal = recovery->removals_room
+				    ? calloc(recovery->removals_room, sizeof(*recovery->removal))
+				    : NULL;
+	if (!recovery->removal) {
+		log_error(
+			"disk: no memory for %llu removals that are on the paths; empty the directories of disk.paths, or give the host more memory",
+			(unsigned long long)count);
 		return -ENOMEM;
+	}
 	for (unsigned p = 0; p < recovery->store->paths; p++) {
 		if (!path_believed(recovery, p))
 			continue;
@@ -479,7 +497,7 @@ static bool recovery_run(struct store_path *path, bool (*finished)(const struct 
 			return path_in_service(path);
 		if (work)
 			continue;
-		if (!store_flying(store))
+		if (TAILQ_EMPTY(&path->flying))
 			path_fail(path, "has no room to recover; empty the directory to use it");
 		else
 			path->device->wait(path->device, 10000000);

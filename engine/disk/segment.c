@@ -129,6 +129,9 @@ bool path_in_service(const struct store_path *path)
 void path_submit(struct store_path *path, struct device_io *io)
 {
 	io->since_ns = 0; /* the next step sets it */
+	/* The budget of the day is charged when a write begins, so none is in flight beside it. */
+	for (unsigned i = 0; io->op == DEVICE_WRITE && i < io->iovs; i++)
+		path->store->budget_used += io->iov[i].iov_len;
 	TAILQ_INSERT_TAIL(&path->flying, io, flying);
 	path->device->submit(path->device, io);
 }
@@ -262,10 +265,8 @@ static bool segment_step_landed(
 		segment_io_failed(path, segment, io);
 		return false;
 	}
-	if (io->op == DEVICE_WRITE) {
+	if (io->op == DEVICE_WRITE)
 		path->report.bytes_written += (uint64_t)expected;
-		path->store->budget_used += (uint64_t)expected;
-	}
 	return true;
 }
 

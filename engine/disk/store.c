@@ -208,7 +208,6 @@ static void write_landed(struct device_io *io)
 	if (path_in_service(path)) {
 		path->report.bytes_written += (uint64_t)bytes;
 		path->report.page_bytes += (uint64_t)bytes - PAGE_UNIT;
-		store->budget_used += (uint64_t)bytes;
 	}
 }
 
@@ -376,7 +375,6 @@ void remove_done(struct store_path *path, struct tombstone *tombstone)
 static void remove_submit(struct store *store, struct disk_request *request)
 {
 	struct disk_index_found found;
-	bool all = true;
 
 	if (busy_has(store, &request->key)) {
 		STAILQ_INSERT_TAIL(&store->deferred, request, next);
@@ -388,20 +386,21 @@ static void remove_submit(struct store *store, struct disk_request *request)
 	}
 	if (disk_index_find(&store->index, &request->key, &found))
 		disk_index_remove(&store->index, &found);
-	request->sequence = store->sequence++;
+	/* Used when all paths have it: a path that fails here is complete up to the one before. */
+	request->sequence = store->sequence;
 	/* The bit of no path: the request is not done before all paths have their tombstone. */
 	request->waiting = 1u << DISK_PATHS_MAX;
-	for (unsigned i = 0; i < store->paths && all; i++) {
+	for (unsigned i = 0; i < store->paths; i++) {
 		struct store_path *path = &store->path[i];
 
 		if (!path_in_service(path))
 			continue;
-		all = remove_add(path, &request->key, request->sequence, request);
-		if (all)
+		if (remove_add(path, &request->key, request->sequence, request))
 			request->waiting |= 1u << i;
 		else
 			path_fail(path, "no memory for a tombstone");
 	}
+	store->sequence++;
 	request->waiting &= ~(1u << DISK_PATHS_MAX);
 	if (!request->waiting)
 		STAILQ_INSERT_TAIL(&store->removed, request, next);
@@ -442,7 +441,11 @@ static void remove_batch_written(struct device_io *io)
 
 	path_landed(path, io);
 	write->busy = false;
-	if (!path_in_service(path) || io->result != 2 * (int64_t)PAGE_UNIT) {
+	if (!path_in_service(path)) {
+		path->segment[path->batch_segment].writing--;
+		return;
+	}
+	if (io->result != 2 * (int64_t)PAGE_UNIT) {
 		path->segment[path->batch_segment].writing--;
 		path->report.io_errors++;
 		path_fail(path, "cannot write tombstones to segment %u: %s", path->batch_segment,

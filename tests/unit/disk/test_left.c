@@ -503,6 +503,46 @@ static void a_removal_waits_for_the_write_of_its_key(void **state)
 	world_close(&world);
 }
 
+static size_t no_memory_for; /* allocations of this size fail, once */
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+
+void *__wrap_malloc(size_t bytes)
+{
+	if (no_memory_for && bytes == no_memory_for) {
+		no_memory_for = 0;
+		return NULL;
+	}
+	return __real_malloc(bytes);
+}
+
+/* The other paths get the tombstone, and the path gets it when it comes back. */
+static void a_path_without_memory_for_a_tombstone_leaves_alone(void **state)
+{
+	struct disk_request remove = {.op = DISK_REMOVE};
+	uint32_t page = 0;
+	unsigned path = 1;
+
+	(void)state;
+	open_new(2);
+	fill(40);
+	while (!world_persisted(&world, page, &path) || path != 0)
+		page++;
+	remove.key = page_key_of(page);
+	no_memory_for = sizeof(struct tombstone);
+	store_submit(&world.store, &remove);
+	assert_int_equal(no_memory_for, 0);
+	assert_int_equal(world.store.path[0].report.state, DISK_PATH_OUT);
+	assert_int_equal(remove.waiting, 2);
+	requests_end(1, DISK_OK);
+	assert_true(has_tombstone(1, page));
+	restart(-1);
+	assert_false(world.store.path[0].report.cleared);
+	assert_true(has_tombstone(0, page));
+	assert_int_equal(hits(40), 39);
+	world_close(&world);
+}
+
 /* Path 1 alone gets a newer tombstone, which is not acknowledged, and leaves after the start. */
 static void a_tombstone_stays_though_another_path_has_a_newer_one(void **state)
 {
@@ -549,6 +589,7 @@ int main(void)
 		T(a_record_that_cannot_be_written_takes_the_path_out_and_names_the_error),
 		T(keys_of_a_path_that_leaves_can_be_written_again),
 		T(a_removal_waits_for_the_write_of_its_key),
+		T(a_path_without_memory_for_a_tombstone_leaves_alone),
 		T(a_tombstone_stays_though_another_path_has_a_newer_one),
 	};
 

@@ -287,7 +287,7 @@ static void a_read_error_is_a_miss_and_many_take_the_path_out(void **state)
 	world_close(&world);
 }
 
-static void a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it(void **state)
+static void a_failed_sync_takes_the_path_out_and_fails_the_removal(void **state)
 {
 	(void)state;
 	open_new(1);
@@ -297,6 +297,45 @@ static void a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it(void
 	assert_int_equal(world.store.path[0].report.state, DISK_PATH_OUT);
 	assert_non_null(strstr(world.store.path[0].report.reason, "Input/output error"));
 	assert_int_equal(world.store.path[0].report.io_errors, 1);
+	world_close(&world);
+}
+
+/* The trailer of a footer is in its place. */
+static bool looks_sealed(uint32_t number)
+{
+	const struct store_path *path = &world.store.path[0];
+	const struct disk_geometry geometry = {path->file.path_id, number, UNITS};
+
+	return layout_footer_valid(
+		(struct disk_footer *)(void *)sim_bytes(world.sim[0], number, UNITS - 1),
+		&geometry);
+}
+
+/* As Linux does, the device reports the error once. What it lost is found by no start. */
+static void a_segment_whose_sync_failed_is_not_sealed(void **state)
+{
+	struct store_path *path = &world.store.path[0];
+	uint32_t pages = 0, number;
+	struct sim *left;
+
+	(void)state;
+	open_new(1);
+	while (path->sealing == SEGMENT_NONE)
+		assert_int_equal(world_write(&world, pages++, 1), DISK_OK);
+	number = path->sealing;
+	world.sim[0]->fail_sync = -5;
+	while (path_in_service(path))
+		world_turn(&world);
+	assert_non_null(strstr(path->report.reason, "cannot sync segment"));
+	world.sim[0]->fail_sync = 0;
+	for (unsigned i = 0; i < 200; i++)
+		world_turn(&world);
+	assert_int_equal(path->report.sealed, 0);
+	assert_false(looks_sealed(number));
+	left = sim_crash(world.sim[0], &rng);
+	world_close(&world);
+	assert_int_equal(world_open(&world, &left, 1, &rng), 0);
+	printf("%u of %u pages found\n", hits(pages), pages); /* with their bytes */
 	world_close(&world);
 }
 
@@ -430,6 +469,59 @@ static void the_budget_of_a_day_drops_pages(void **state)
 	world_close(&world);
 }
 
+static void what_is_in_flight_and_tombstones_count_in_the_budget(void **state)
+{
+	static struct disk_request request[40];
+	static _Alignas(PAGE_UNIT) uint8_t page[2 * PAGE_UNIT];
+	uint64_t before;
+	unsigned spent = 0;
+
+	(void)state;
+	open_new(1);
+	assert_int_equal(world_write(&world, 100, 1), DISK_OK);
+	for (unsigned i = 0; i < 200; i++) /* opens the next segment */
+		world_turn(&world);
+	before = world.store.budget_used;
+	assert_int_equal(world_remove(&world, 100), DISK_OK);
+	assert_int_equal(world.store.budget_used - before, 2 * PAGE_UNIT);
+	world.sim[0]->hang = true;
+	before = world.store.budget_used;
+	world.store.budget_bytes = before + 20 * PAGE_UNIT;
+	for (uint32_t i = 0; i < 40; i++) {
+		request[i] = (struct disk_request){.op = DISK_WRITE,
+			.key = page_key_of(i),
+			.data = page,
+			.length = sizeof(page)};
+		store_submit(&world.store, &request[i]);
+		store_step(&world.store, clock_now_ns()); /* a block begins, and does not end */
+	}
+	/* two blocks of a page and a header; 14 units are left for the queue */
+	assert_int_equal(world.store.budget_used - before, 2 * 3 * PAGE_UNIT);
+	while (!STAILQ_EMPTY(&world.store.finished)) {
+		spent += STAILQ_FIRST(&world.store.finished)->status == DISK_SPENT;
+		STAILQ_REMOVE_HEAD(&world.store.finished, next);
+	}
+	assert_int_equal(spent, 40 - 2 - 7);
+	world_close(&world);
+}
+
+static void an_answer_after_the_path_has_left_is_no_error_of_it(void **state)
+{
+	struct disk_request remove = {.op = DISK_REMOVE, .key = page_key_of(1)};
+
+	(void)state;
+	open_new(1);
+	fill(5);
+	store_submit(&world.store, &remove);
+	while (!world.store.path[0].batch_busy)
+		store_step(&world.store, clock_now_ns());
+	path_fail(&world.store.path[0], "the test says so");
+	while (store_flying(&world.store))
+		world_turn(&world);
+	assert_int_equal(world.store.path[0].report.io_errors, 0);
+	world_close(&world);
+}
+
 static void removals_that_arrive_together_share_one_block_and_its_sync(void **state)
 {
 	struct disk_request request[DISK_BLOCK_PAGES];
@@ -483,7 +575,8 @@ int main(void)
 			setup),
 		cmocka_unit_test_setup(a_read_error_is_a_miss_and_many_take_the_path_out, setup),
 		cmocka_unit_test_setup(
-			a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it, setup),
+			a_failed_sync_takes_the_path_out_and_fails_the_removal, setup),
+		cmocka_unit_test_setup(a_segment_whose_sync_failed_is_not_sealed, setup),
 		cmocka_unit_test_setup(a_tombstone_that_cannot_be_written_names_the_error, setup),
 		cmocka_unit_test_setup(a_full_device_takes_the_path_out, setup),
 		cmocka_unit_test_setup(
@@ -492,6 +585,8 @@ int main(void)
 		cmocka_unit_test_setup(two_snapshots_of_one_path_are_both_cleared, setup),
 		cmocka_unit_test_setup(a_path_file_with_another_inode_or_birth_is_a_copy_s, setup),
 		cmocka_unit_test_setup(the_budget_of_a_day_drops_pages, setup),
+		cmocka_unit_test_setup(what_is_in_flight_and_tombstones_count_in_the_budget, setup),
+		cmocka_unit_test_setup(an_answer_after_the_path_has_left_is_no_error_of_it, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

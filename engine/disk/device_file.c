@@ -331,29 +331,37 @@ static void owner_read(int lock_fd, char *text, size_t bytes)
 	text[strcspn(text, "\n")] = '\0';
 }
 
+/*
+ * This process's own number is one of an earlier container, in which the engine had the same:
+ * disk_open() has refused a directory that is named twice.
+ */
 static bool owner_ended(const char *text)
 {
 	const char *at = strstr(text, "(pid ");
 	long pid = at ? strtol(at + 5, NULL, 10) : 0;
 
-	return pid > 0 && pid <= INT32_MAX && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+	return pid == getpid() ||
+	       (pid > 0 && pid <= INT32_MAX && kill((pid_t)pid, 0) < 0 && errno == ESRCH);
 }
 
 /*
  * A process that was killed keeps the lock until the kernel has ended its I/O. So its successor,
  * which may start at once, waits for that. So does an engine that finds no name yet: the owner has
- * only just locked the file. A lock of a process that lives is refused at once.
+ * only just locked the file. A lock of a process that lives is refused at once. Returns 0, or
+ * -EWOULDBLOCK and what the lock file says, or another error of flock().
  */
-static bool lock_taken(int lock_fd, uint64_t until_ns, char *text, size_t bytes)
+static int lock_take(int lock_fd, uint64_t until_ns, char *text, size_t bytes)
 {
 	const struct timespec pause = {.tv_nsec = LOCK_LOOK_NS};
 
 	for (;;) {
 		if (flock(lock_fd, LOCK_EX | LOCK_NB) == 0)
-			return true;
+			return 0;
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return -errno;
 		owner_read(lock_fd, text, bytes);
 		if ((text[0] && !owner_ended(text)) || clock_now_ns() >= until_ns)
-			return false;
+			return -EWOULDBLOCK;
 		(void)nanosleep(&pause, NULL);
 	}
 }
@@ -363,7 +371,7 @@ static int directory_lock(struct device_file *file, const struct device_file_opt
 	char *reason, size_t bytes)
 {
 	char text[128] = "";
-	int length;
+	int length, rc;
 
 	file->lock_fd = openat(
 		file->directory, PREFIX "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -371,7 +379,13 @@ static int directory_lock(struct device_file *file, const struct device_file_opt
 		snprintf(reason, bytes, "cannot create " PREFIX "lock: %s", strerror(errno));
 		return -errno;
 	}
-	if (!lock_taken(file->lock_fd, options->lock_until_ns, text, sizeof(text))) {
+	rc = lock_take(file->lock_fd, options->lock_until_ns, text, sizeof(text));
+	if (rc < 0 && rc != -EWOULDBLOCK) {
+		snprintf(reason, bytes, "cannot lock " PREFIX "lock: %s; use a local file system",
+			strerror(-rc));
+		return rc;
+	}
+	if (rc < 0) {
 		snprintf(reason, bytes, "is used by engine %s, or its last I/O has not ended",
 			text[0] ? text : "(unknown)");
 		return -EBUSY;

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -230,17 +231,80 @@ static void pages_of_sealed_segments_keep_their_names(void **state)
 	assert_int_equal(disk_close(disk), 0);
 }
 
+/* Opens the directory in another process; true if that is refused with this reason. */
+static bool refused_elsewhere(const struct disk_options *options, const char *reason)
+{
+	pid_t child = fork();
+	struct disk *disk;
+	int status;
+
+	if (!child)
+		_exit(disk_open(options, &disk) != -ENODEV || !strstr(captured, reason));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 static void a_second_engine_is_refused_and_told_the_owner(void **state)
 {
+	struct disk *disk = reopen(NULL, false);
 	struct disk_options second = options(false);
-	struct disk *disk = reopen(NULL, false), *refused = NULL;
 
 	(void)state;
 	second.owner = "second";
-	assert_int_equal(disk_open(&second, &refused), -ENODEV);
-	assert_non_null(strstr(captured, "is used by engine test-engine (pid "));
+	second.timeout_ms = 600000; /* it does not wait: the test would end by its time */
+	assert_true(refused_elsewhere(&second, "is used by engine test-engine (pid "));
 	assert_int_equal(put(disk, 1), DISK_OK);
 	assert_int_equal(disk_close(disk), 0);
+}
+
+/* The directory is used once, under whatever names. */
+static void a_directory_that_is_named_twice_is_used_once(void **state)
+{
+	struct disk_options twice = options(false);
+	struct disk_report report;
+	struct disk *disk;
+	char name[96];
+
+	(void)state;
+	snprintf(name, sizeof(name), "./%s/", directory);
+	twice.paths = 2;
+	twice.path[1] = twice.path[0];
+	twice.path[1].directory = name;
+	twice.timeout_ms = 200;
+	assert_int_equal(disk_open(&twice, &disk), 0);
+	disk_report(disk, &report);
+	assert_int_equal(report.path[0].state, DISK_PATH_IN_SERVICE);
+	assert_non_null(strstr(report.path[1].reason, "is the same directory as"));
+	assert_int_equal(disk_close(disk), 0);
+}
+
+static int flock_error; /* what flock() answers in this process; 0: it locks */
+
+int flock(int fd, int operation)
+{
+	errno = flock_error;
+	return flock_error ? -1 : (int)syscall(SYS_flock, fd, operation);
+}
+
+static void a_lock_that_the_file_system_refuses_is_named(void **state)
+{
+	static const int errors[] = {ENOLCK, ENOSYS, EOPNOTSUPP};
+	struct disk_options with = options(false);
+	struct disk *disk;
+
+	(void)state;
+	with.timeout_ms = 200;
+	for (unsigned i = 0; i < 3; i++) {
+		char expected[128];
+
+		flock_error = errors[i];
+		assert_int_equal(disk_open(&with, &disk), -ENODEV);
+		flock_error = 0;
+		snprintf(expected, sizeof(expected),
+			"cannot lock peercache-disk.lock: %s; use a local file system",
+			strerror(errors[i]));
+		assert_non_null(strstr(captured, expected));
+	}
 }
 
 static void pages_of_a_killed_engine_are_found(void **state)
@@ -308,26 +372,32 @@ static void the_lock_of_a_killed_engine_is_waited_for(void **state)
 {
 	struct disk_options impatient = options(false);
 	struct disk *disk = NULL;
-	int go[2], status;
-	pid_t dead = fork(), holder;
-	char text[64];
+	int status;
+	pid_t dead = fork();
 
 	(void)state;
 	if (!dead)
 		_exit(0);
 	assert_int_equal(waitpid(dead, &status, 0), dead);
-	assert_int_equal(pipe(go), 0);
-	snprintf(text, sizeof(text), "killed (pid %d)\n", (int)dead);
-	holder = hold_lock(go, text, false);
-	impatient.timeout_ms = 20;
-	assert_int_equal(disk_open(&impatient, &disk), -ENODEV);
-	assert_non_null(strstr(captured, "is used by engine killed (pid "));
-	close(go[1]);
-	disk = reopen(NULL, false);
-	assert_int_equal(waitpid(holder, &status, 0), holder);
-	assert_int_equal(status, 0);
-	assert_int_equal(put(disk, 1), DISK_OK);
-	assert_int_equal(disk_close(disk), 0);
+	/* In a container the successor may have the number of the engine before it. */
+	for (unsigned same = 0; same < 2; same++) {
+		pid_t pid = same ? getpid() : dead, holder;
+		char text[64];
+		int go[2];
+
+		assert_int_equal(pipe(go), 0);
+		snprintf(text, sizeof(text), "killed (pid %d)\n", (int)pid);
+		holder = hold_lock(go, text, false);
+		impatient.timeout_ms = 20;
+		assert_int_equal(disk_open(&impatient, &disk), -ENODEV);
+		assert_non_null(strstr(captured, "is used by engine killed (pid "));
+		close(go[1]);
+		disk = reopen(NULL, false);
+		assert_int_equal(waitpid(holder, &status, 0), holder);
+		assert_int_equal(status, 0);
+		assert_int_equal(put(disk, same), DISK_OK);
+		assert_int_equal(disk_close(disk), 0);
+	}
 }
 
 /* The owner locks the file first and writes its name then. */
@@ -341,7 +411,7 @@ static void the_name_of_a_new_owner_is_waited_for(void **state)
 
 	(void)state;
 	assert_int_equal(pipe(go), 0);
-	snprintf(text, sizeof(text), "quick (pid %d)\n", (int)getpid());
+	snprintf(text, sizeof(text), "quick (pid %d)\n", (int)getppid());
 	holder = hold_lock(go, text, true);
 	second.timeout_ms = 60000;
 	assert_int_equal(disk_open(&second, &disk), -ENODEV);
@@ -470,6 +540,8 @@ int main(void)
 		case_of(pages_survive_a_restart_with_threads),
 		case_of(pages_of_sealed_segments_keep_their_names),
 		case_of(a_second_engine_is_refused_and_told_the_owner),
+		case_of(a_directory_that_is_named_twice_is_used_once),
+		case_of(a_lock_that_the_file_system_refuses_is_named),
 		case_of(pages_of_a_killed_engine_are_found),
 		case_of(the_lock_of_a_killed_engine_is_waited_for),
 		case_of(the_name_of_a_new_owner_is_waited_for),

@@ -13,7 +13,7 @@ enum scan_kind {
 	SCAN_MISSING, /* no such file */
 	SCAN_OPEN,    /* not sealed: its headers as far as they can be read */
 	SCAN_SEALED,  /* all its headers */
-	SCAN_DAMAGED, /* sealed, but not all headers can be read */
+	SCAN_DAMAGED, /* not all headers can be read: a tombstone may be missing */
 };
 
 struct scan_segment {

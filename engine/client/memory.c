@@ -327,6 +327,38 @@ void *memory_stage(struct pc *pc, uint64_t until_ns, bool *ret_failed)
 	return memory;
 }
 
+/* The range that starts at `base`; NULL: none. The caller holds `lock` or `wire`. */
+static struct memory *memory_at(const struct pc *pc, const void *base)
+{
+	for (unsigned i = 0; i < REGIONS_MAX; i++)
+		if (pc->memory[i] && pc->memory[i]->base == base)
+			return pc->memory[i];
+	return NULL;
+}
+
+void memory_stage_again(struct pc *pc, const void *base, uint64_t until_ns, bool *ret_failed)
+{
+	struct client_session *session = pc_session_get(pc);
+	struct memory *m;
+	uint16_t region;
+	int rc = 0;
+
+	*ret_failed = false;
+	if (!session)
+		return;
+	if (!pthread_mutex_trylock(&pc->wire)) {
+		m = memory_at(pc, base);
+		if (m && !m->region && !shm_load(&session->dead)) {
+			rc = region_add(session, m, until_ns, &region);
+			if (!rc)
+				region_set(pc, m, region);
+		}
+		pthread_mutex_unlock(&pc->wire);
+	}
+	*ret_failed = rc && rc != -ETIMEDOUT && !shm_load(&session->dead);
+	pc_session_put(pc, session);
+}
+
 int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
 {
 	return pc_memory_alloc_within(
@@ -346,7 +378,7 @@ int pc_memory_alloc_within(struct pc *pc, size_t bytes, unsigned timeout_ms, voi
 int pc_memory_release(struct pc *pc, void *base)
 {
 	struct client_session *session;
-	struct memory *m = NULL;
+	struct memory *m;
 	int rc = 0;
 
 	error_clear();
@@ -355,9 +387,7 @@ int pc_memory_release(struct pc *pc, void *base)
 	pthread_mutex_lock(&pc->wire);
 	session = pc_session_get(pc);
 	pthread_mutex_lock(&pc->lock);
-	for (unsigned i = 0; i < REGIONS_MAX && !m; i++)
-		if (pc->memory[i] && pc->memory[i]->base == base)
-			m = pc->memory[i];
+	m = memory_at(pc, base);
 	if (!m) {
 		rc = error_set(-ENOENT, "no registered memory starts at %p", base);
 	} else if (m->pins) {

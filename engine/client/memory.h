@@ -54,6 +54,11 @@ void memory_free_all(struct pc *pc);
  * pc_memory_release(). NULL: there was no time left, or, *ret_failed, the error text says why.
  */
 void *memory_stage(struct pc *pc, uint64_t until_ns, bool *ret_failed);
+/*
+ * Registers memory of memory_stage() with the current engine if it is not. *ret_failed: the engine
+ * refused it, and the error text says why. Does nothing while another request is in progress.
+ */
+void memory_stage_again(struct pc *pc, const void *base, uint64_t until_ns, bool *ret_failed);
 /* Gives up memory that is never used again: it is unmapped now or in pc_close(). Does not wait. */
 void memory_leave(struct pc *pc, void *base);
 /* Copies the table of registered ranges into the channel if that table has changed. */

@@ -107,14 +107,20 @@ uint32_t staging_take_page(
 				.offset = staging_offset(&ch->staging, block)};
 	} else {
 		const struct memory_view *m;
+		bool failed = false;
 
 		block = staging_take_large(ch, deadline_ns);
 		if (block != STAGING_LARGE)
 			return block;
 		m = memory_find(ch, ch->staging.large, bytes);
+		if (!m) { /* it is not registered with the engine that followed a lost one */
+			memory_stage_again(ch->pc, ch->staging.large, deadline_ns, &failed);
+			memory_refresh(ch);
+			m = memory_find(ch, ch->staging.large, bytes);
+		}
 		if (!m) {
 			ch->staging.large_busy = false;
-			return CLIENT_NONE;
+			return failed ? STAGING_FAILED : CLIENT_NONE;
 		}
 		*ret_segment = (struct op_segment){.region = m->region, .length = bytes};
 	}

@@ -66,6 +66,14 @@ static void a_page_for_which_staging_is_refused_tells_why_and_asks_once(void **s
 	assert_int_equal(SEEN(regions_added), 1);
 	LET(refuse_regions, 0);
 	assert_int_equal(get_one("key-1", at, bytes, PATIENCE_MS), PC_HIT);
+	/* the next engine, too */
+	LET(refuse_regions, ENOSPC);
+	replace_engine();
+	until_attached();
+	assert_int_equal(get_one("key-1", at, bytes, PATIENCE_MS), PC_INVALID);
+	assert_non_null(strstr(pc_error(), "this region is refused"));
+	LET(refuse_regions, 0);
+	assert_int_equal(get_one("key-1", at, bytes, PATIENCE_MS), PC_HIT);
 	free(at);
 }
 

@@ -7,6 +7,7 @@ own, so that the test's clients do not wait for it.
     joins COUNT          COUNT connections from one address, each with an invented name and ref
     lists LENGTH         lists of LENGTH elements in each message that has lists, a link for each
     removals NAME:INCARNATION:ADDRESS:PORT...  says for 5 s that these members are removed
+    accusations NAME:INCARNATION:ADDRESS:PORT...  the same in a cluster of a few members
     claims NAME:INCARNATION:ADDRESS:PORT...  Hellos with absurd values, and with names of these
     flood SECONDS        gossip at full speed
 It prints how many links an engine has closed."""
@@ -36,10 +37,6 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def fixed32(number, values):
-    return field(number, b"".join(struct.pack("<I", value) for value in values))
-
-
 def member(name, incarnation, bits, address=b"127.0.0.1", port=9):
     return (field(1, name) + field(2, incarnation) + field(3, address) + field(4, port) +
             field(5, 1) + field(6, bits))
@@ -58,11 +55,8 @@ def news(records):
     return frame(field(26, b"".join(field(1, r) for r in records)))
 
 
-def heartbeat(doubts=(), vouches=(), unserved=(), served=(), digest=1):
-    def vouch(number, refs):
-        return b"".join(field(number, b"\x0d" + struct.pack("<I", r) + field(2, 0)) for r in refs)
-    return frame(field(2, b"\x09" + struct.pack("<Q", digest) + fixed32(2, doubts) +
-                       vouch(3, vouches) + fixed32(4, unserved) + vouch(5, served)))
+def heartbeat(digest=1):
+    return frame(field(2, b"\x09" + struct.pack("<Q", digest)))
 
 
 class Liar:
@@ -106,32 +100,29 @@ class Liar:
 
     def lists(self, length):
         others = [member(b"listed-%d" % i, 0x60000000 + i, self.bits) for i in range(length)]
-        refs = range(0x70000000, 0x70000000 + length)
         for message in (hello(member(b"liar", 0x40000000, self.bits), others),
-                        frame(field(3, b"".join(field(1, m) for m in others))),
                         news([record(m, ALIVE, 1) for m in others]),
-                        news([record(m, REMOVED, 5) for m in others]),
-                        heartbeat(doubts=refs), heartbeat(vouches=refs), heartbeat(unserved=refs),
-                        heartbeat(served=refs)):
+                        news([record(m, REMOVED, 5) for m in others])):
             with self.link(b"liar") as link:
                 for _ in range(20):
                     if not self.send(link, message):
                         break
                     time.sleep(0.01)
 
-    def removals(self, victims):
-        """First enough invented members for rings, so that records count."""
+    def accusations(self, victims):
+        self.removals(victims, 0)
+
+    def removals(self, victims, invented=40):
+        """With enough invented members the engines have rings, and records admit."""
         crowd = [self.link(b"crowd-%d" % i, port, 1, 0x60000000 + i)
-                 for port in self.ports for i in range(40)]
+                 for port in self.ports for i in range(invented)]
         end = time.monotonic() + 5
         link = self.link(b"liar")
         admission = 1
         while time.monotonic() < end:
             admission += 1
-            said = [heartbeat(doubts=[v[1] & 0xffffffff for v in victims],
-                              unserved=[v[1] & 0xffffffff for v in victims])]
-            said += [news([record(member(v[0], v[1], self.bits, v[2], v[3]), state, admission)
-                           for v in victims]) for state in (CLAIMED, REMOVED, LEFT)]
+            said = [news([record(member(v[0], v[1], self.bits, v[2], v[3]), state, admission)
+                          for v in victims]) for state in (CLAIMED, REMOVED, LEFT)]
             if not self.send(link, b"".join(said)):
                 link = self.link(b"liar")
             time.sleep(0.02)
@@ -169,7 +160,7 @@ class Liar:
             turn += 1
             crowd = [record(member(b"flood-%d-%d" % (turn, i), 0x60000000 + 100 * turn + i, 1),
                             ALIVE, turn) for i in range(100)]
-            data = heartbeat(doubts=range(100), digest=turn) * 20 + news(crowd)
+            data = heartbeat(digest=turn) * 20 + news(crowd)
             for i, link in enumerate(links):
                 if not self.send(link, data):
                     links[i] = self.link(b"flood", self.ports[i])
@@ -178,7 +169,7 @@ class Liar:
 def main():
     what, ports, bits, *more = sys.argv[1:]
     liar = Liar([int(port) for port in ports.split(",")], int(bits))
-    if what in ("removals", "claims"):
+    if what in ("removals", "accusations", "claims"):
         victims = [victim.rsplit(":", 3) for victim in more]
         getattr(liar, what)([(v[0].encode(), int(v[1]), v[2].encode(), int(v[3])) for v in victims])
     else:

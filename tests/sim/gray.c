@@ -90,6 +90,24 @@ void small_mtu(void)
 }
 
 /* The process gets no processor for a second, again and again; the host answers. */
+/* One link is cut; the other nodes do not run for 1 s, one after the other. */
+void stalls(void)
+{
+	cut(0, victim(), true);
+	for (unsigned k = 0; k < 24; k++) {
+		unsigned i = 1 + k % (world.nodes - 1);
+
+		node_stop(i, true);
+		traffic(SIM_S);
+		node_stop(i, false);
+		traffic(world_random() % (600 * SIM_MS));
+	}
+	look_all();
+	nobody_died();
+	cut(0, victim(), false);
+	check(pass_until(nodes_linked, AGREE_NS), "healed back");
+}
+
 void late(void)
 {
 	for (unsigned k = 0; k < 20; k++) {

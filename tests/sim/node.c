@@ -166,41 +166,11 @@ bool __wrap_member_heartbeat(
 bool __wrap_member_heartbeat(
 	struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
-	if (world.mutant == MUTANT_NO_VOUCH) {
-		Pc__Heartbeat *changed = (Pc__Heartbeat *)beat;
-
-		changed->n_doubts = changed->n_vouches = changed->n_unserved = changed->n_served =
-			0;
-	}
-	for (size_t i = 0; world.mutant == MUTANT_SUSPECT_FACT && i < beat->n_doubts; i++) {
-		const struct member_record *record = member_by_ref(control, beat->doubts[i]);
-
-		if (record && !record->self)
-			member_take_off_map(control, member_peer(control, record->peer), "doubted");
-	}
 	if (world.mutant == MUTANT_OWN_WORD)
 		probes_answered(link->member->contact);
-	if (world.mutant == MUTANT_NO_SERVED)
-		((Pc__Heartbeat *)beat)->n_served = 0;
-	if (world.mutant == MUTANT_SECOND_HAND)
-		for (unsigned i = 0; i < control->members->table.contacts; i++) {
-			struct member_contact *contact = control->members->table.contact[i];
-
-			if (contact->vouched_ns > contact->heard_ns)
-				contact->heard_ns = net_now();
-			if (contact->probe.vouched_ns > contact->probe.served_ns[PROBE_PADDED])
-				probes_answered(contact);
-		}
+	for (unsigned size = 0; world.mutant == MUTANT_BEAT_REFUTE && size < PROBE_SIZES; size++)
+		member_claim_served(control, link->member, size);
 	return __real_member_heartbeat(control, link, beat);
-}
-
-uint64_t __real_member_served_age_ns(const struct member *entry, uint64_t now_ns);
-uint64_t __wrap_member_served_age_ns(const struct member *entry, uint64_t now_ns);
-uint64_t __wrap_member_served_age_ns(const struct member *entry, uint64_t now_ns)
-{
-	if (world.mutant == MUTANT_BEAT_VOUCH)
-		return now_ns - entry->contact->heard_ns;
-	return __real_member_served_age_ns(entry, now_ns);
 }
 
 bool __real_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);

@@ -110,6 +110,7 @@ void flap(void);
 void gray(void);
 void small_mtu(void);
 void late(void);
+void stalls(void);
 /* The last node acknowledges publishes and loses them; all are back after two comparisons. */
 void repair(void);
 /* Of two owners that come back, one stops at once. refill.c */

@@ -20,7 +20,7 @@ FEW = ("kill", "gray", "rack")
 GONE = {"kill": 500, "power": 3900, "stop": 3900, "gray": 4300, "mtu": 4800}
 # by mutant: in which scenario which checker must fire
 PLANTED = {"no-refute": {"onelink": "false removal", "oneway": "false removal"},
-           "own-refute": {"gray": "gray: removed"},
+           "beat-refute": {"gray": "gray: removed"},
            "reshuffle": {"rack": "more entries moved than the shares of the members"}}
 
 ANY_STATE = "--any-state" in sys.argv

@@ -41,20 +41,16 @@ enum mutant {
 	MUTANT_FIRST_ABSENT,  /* a reader believes the first owner that does not have the key */
 	MUTANT_LOST_ACK,      /* an owner acknowledges publishes that it did not store */
 	MUTANT_DEAF_DEATH,    /* heartbeats of the dead go on: none is removed */
-	MUTANT_NO_VOUCH,      /* no node uses what others know of a silent member */
-	MUTANT_SECOND_HAND,   /* what another member heard counts, and is passed on, as heard now */
 	MUTANT_OWN_WORD,      /* a message of a member counts as an answer to its probes */
-	MUTANT_BEAT_VOUCH,    /* who hears a member says that it is served by it */
+	MUTANT_BEAT_REFUTE,   /* who hears a member refutes a claim of it */
 	MUTANT_NO_LATCH,      /* a Hello brings back a member that did not serve */
 	MUTANT_NO_PAD,        /* all probes are small */
-	MUTANT_NO_SERVED,     /* what others say of a member's answers is not used */
 	MUTANT_NO_COMPARE,    /* no engine compares its entries with their owners */
 	MUTANT_RELAY_LOST,    /* a relay is acknowledged by the member that should pass it on */
 	MUTANT_NO_RELAY,      /* no engine passes relays on */
-	MUTANT_SUSPECT_FACT,  /* a member that another one does not hear counts as dead */
+	MUTANT_SUSPECT_FACT,  /* a member that another one claims is removed at once */
 	MUTANT_SWEEP_AT_ONCE, /* the entries of a member go as soon as it leaves the map */
 	MUTANT_NO_REFUTE,     /* none refutes a claim */
-	MUTANT_OWN_REFUTE,    /* a member that learns of a claim of itself refutes it */
 	MUTANT_RESHUFFLE,     /* who owns a slot depends on the number of owners */
 	MUTANT_WALK_RESTART,  /* a change of the map begins a walk anew */
 	MUTANT_FORMER_EARLY,  /* former owners lose entries before the new ones have them */

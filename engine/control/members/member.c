@@ -471,7 +471,7 @@ static struct member_contact *member_contact_begin(struct control *control, stru
 	if (member_has_contact(member)) {
 		contact->heard_ns = net_now();
 		member_link_unused(contact, contact->heard_ns);
-		contact->vouched_ns = contact->accused_ns = 0;
+		contact->accused_ns = 0;
 		contact->untold_ns = 0;
 		contact->kept = false;
 		contact->probe = (struct member_probe){.turn = net_random()};
@@ -495,9 +495,12 @@ int member_put_on_map(struct control *control, struct member *member)
 	members->met = true;
 	member->term_theirs = 0; /* in the place of since_ns */
 	member->record.alive = true;
+	/* Another engine may have admitted it, as a record says. */
+	if (member->stage != RECORD_ALIVE || !member->admission)
+		member->admission++;
 	member->stage = RECORD_ALIVE;
-	member->admission++;
-	member->neighbour = member->wanted = false;
+	member->neighbour = !members->rings;
+	member->wanted = false;
 	control->counter[COUNTER_members_joined]++;
 	if (!member->flood)
 		log_info("member %s, incarnation %016llx, joined; peer %u", label,
@@ -546,14 +549,18 @@ void member_take_off_map(struct control *control, struct member *member, const c
 	 * Others are dialled by those that were their neighbours. The next heartbeat stops their
 	 * dials: a callback of the dial's link may be the caller.
 	 */
-	if (member->proven && (!members->rings || member->neighbour))
+	if (member->proven && member->neighbour)
 		member_dial(control, member, true);
+	/* Who refuted a claim may have been this one. */
+	for (unsigned i = 0; i < members->table.contacts; i++)
+		members->table.contact[i]->accused_ns = 0;
 }
 
 void member_lost(struct control *control, struct member *member, const char *why)
 {
+	memset(member->contact->probe.served_ns, 0, sizeof(member->contact->probe.served_ns));
 	if (control->members->rings)
-		member_accuse(control, member, 0, why);
+		member_accuse(control, member, 0, 0, why);
 	else
 		member_take_off_map(control, member, why);
 }

@@ -4,14 +4,14 @@
  *
  * Engines compare digests of their lists in heartbeats; one that differs sends the sums of its 64
  * or 512 buckets and gets the records of those that differ, in pages of 16 KiB. So a new engine
- * gets the list of the first member that it reaches, and a record that one missed is repaired.
+ * gets the list of the first member that it reaches, and what an engine missed is repaired.
+ *
+ * A record that changes is sent to the neighbours, and each engine passes on what is new to it. Of
+ * two records of a name the one with the higher (admission, state, incarnation) is newer; so each
+ * record is passed on once, and all engines end with the same ones.
  *
  * Up to MEMBER_MESH_MAX members, an engine that a record or a Hello names is only a candidate: it
- * is dialled, a few at a time, and becomes a member by its own Hello.
- *
- * Above, records count. What changes is sent to the neighbours, and each engine passes on what is
- * new to it. Of two records of a name the one with the higher (admission, state, incarnation) is
- * newer; so each record is passed on once, and all engines end with the same ones.
+ * is dialled, a few at a time, and becomes a member by its own Hello. Above, records admit.
  *
  * What the engines of one address may say and do is bounded: how many become members by their
  * Hello, how many processes they name that this engine does not know, how many lines of the log
@@ -311,8 +311,6 @@ void member_record_changed(struct control *control, struct member *member)
 {
 	struct members *members = control->members;
 
-	if (!members->rings)
-		return;
 	news_arm(members, member->stage != RECORD_ALIVE || member->admission > 1);
 	if (member->changed)
 		return;
@@ -355,6 +353,10 @@ static bool record_add(struct record_list *list, struct member *member)
 		member->admission < ADMISSION_MAX ? member->admission : ADMISSION_MAX - 1;
 	record->trial_ms =
 		member->stage == RECORD_ALIVE ? 0 : (uint32_t)member->contact->claim_trial_ms;
+	if (member->stage == RECORD_CLAIMED)
+		record->wait_ms =
+			(uint32_t)(members_since_ns(net_now(), member->contact->claim_until_ns) /
+				   NS_PER_MS);
 	list->at[list->count++] = record;
 	list->bytes += pc__member_record__get_packed_size(record) + 4;
 	return true;
@@ -379,7 +381,7 @@ static void news_tell(struct members *members, struct record_list *list)
 	news.records = list->at;
 	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
 	message.member_news = &news;
-	if (list->count && members->rings)
+	if (list->count)
 		news_tell_neighbours(members, &message);
 	(void)record_list_empty();
 }
@@ -421,6 +423,9 @@ static bool record_fits(const Pc__MemberRecord *r)
 
 static bool record_newer(const struct member *member, const Pc__MemberRecord *r)
 {
+	/* This engine knows that others have admitted it, and has not. */
+	if (member->state != MEMBER_ALIVE && member->stage == RECORD_ALIVE)
+		return r->admission >= member->admission;
 	if (r->admission != member->admission)
 		return r->admission > member->admission;
 	if (r->state != member->stage)
@@ -489,7 +494,9 @@ static void record_of_self(
 	}
 	self->admission = admission;
 	control->members->own_claim = 0;
-	control->member_events->forgotten_by_all(control);
+	/* Up to MEMBER_MESH_MAX members, who removed this engine says so by a new term. */
+	if (control->members->rings)
+		control->member_events->forgotten_by_all(control);
 }
 
 /* The member is alive, as an engine says that has a link with it. */
@@ -498,6 +505,9 @@ static void record_admit(struct control *control, struct member *member, const P
 	bool same = member->record.incarnation == r->member->incarnation;
 
 	if (member->state == MEMBER_ALIVE && same) {
+		/* The next admission refutes; a later one says that the claim was out of date. */
+		if (member->stage == RECORD_CLAIMED && r->admission > member->admission + 1)
+			member->contact->accused_ns = 0;
 		member->stage = RECORD_ALIVE;
 		member->admission = r->admission;
 		member_record_changed(control, member);
@@ -568,31 +578,78 @@ static struct member *record_entry(
 }
 
 /* Most records come from several neighbours: the second one needs no hash of its name. */
-static bool record_known(const struct members *members, const Pc__MemberRecord *r)
+static struct member *record_known(const struct members *members, const Pc__MemberRecord *r)
 {
-	const struct member *member =
-		member_table_ref(&members->table, (uint32_t)r->member->incarnation);
+	struct member *member = member_table_ref(&members->table, (uint32_t)r->member->incarnation);
 
 	return member && member != members->self &&
-	       member->record.incarnation == r->member->incarnation && !record_newer(member, r) &&
-	       member_is_named(&member->record, r->member->name);
+			       member->record.incarnation == r->member->incarnation &&
+			       !record_newer(member, r) &&
+			       member_is_named(&member->record, r->member->name)
+		       ? member
+		       : NULL;
 }
 
-static void record_take(
+/*
+ * Up to MEMBER_MESH_MAX members, a record admits no process: the one that it names is dialled.
+ * True: it is no record of a live member.
+ */
+static bool record_names(
 	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
-	Pc__MemberRecord near = *r;
-	struct member *member;
+	struct members *members = control->members;
+	struct member *member = member_find(members, r->member->name);
 
-	if (record_known(control->members, r))
+	if (members->rings || r->state != RECORD_ALIVE ||
+		(member && member->state == MEMBER_ALIVE &&
+			member->record.incarnation == r->member->incarnation))
+		return false;
+	member_learn(control, link, r->member);
+	member = member_find(members, r->member->name);
+	if (member && member->state != MEMBER_ALIVE &&
+		member->record.incarnation == r->member->incarnation && record_newer(member, r)) {
+		member->admission = admission_near(member->admission, r->admission);
+		member->stage = RECORD_ALIVE;
+	}
+	return true;
+}
+
+/* The claim is out of date: its sender learns the admission that it must claim. */
+static void record_correct(struct rpc_link *link, struct member *member, const Pc__MemberRecord *r)
+{
+	struct record_list *list = record_list_empty();
+	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	if (!link || r->state == RECORD_ALIVE || r->admission >= member->admission ||
+		member->stage != RECORD_ALIVE || !record_add(list, member))
 		return;
+	news.n_records = list->count;
+	news.records = list->at;
+	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
+	message.member_news = &news;
+	rpc_reply(link, &message);
+}
+
+static void record_take(struct control *control, struct rpc_link *link, const Pc__MemberRecord *r)
+{
+	Pc__MemberRecord near = *r;
+	struct member *member = record_known(control->members, r);
+
+	if (member) {
+		record_correct(link, member, r);
+		return;
+	}
 	if (strcmp(r->member->name, control->name) == 0 ||
 		r->member->incarnation == control->incarnation) {
 		record_of_self(control, link, r);
 		return;
 	}
+	if (record_names(control, link, r))
+		return;
 	member = record_entry(control, link, r);
-	if (!member)
+	/* A member's own word voids no claim. */
+	if (!member || (link && link->member == member && member->stage == RECORD_CLAIMED))
 		return;
 	near.admission = admission_near(member->admission, r->admission);
 	if (record_contradicted(control, member, &near))
@@ -600,8 +657,10 @@ static void record_take(
 	if (r->state == RECORD_ALIVE) {
 		record_admit(control, member, &near);
 	} else if (member->state != MEMBER_ALIVE) {
-		if (member->state == MEMBER_DEAD)
+		if (member->state == MEMBER_DEAD) {
 			member->admission = near.admission;
+			member->stage = RECORD_REMOVED;
+		}
 	} else if (member->record.incarnation == r->member->incarnation) {
 		member->admission = near.admission;
 		if (member->stage != RECORD_CLAIMED) {
@@ -609,7 +668,8 @@ static void record_take(
 			 * Or it was removed elsewhere: the cluster was in two parts. That it left
 			 * is believed at once only if it says so itself.
 			 */
-			member_claim(control, member, r->state == RECORD_LEFT ? 0 : r->trial_ms);
+			member_claim(control, member, r->state == RECORD_LEFT ? 0 : r->trial_ms,
+				r->wait_ms);
 			member_record_changed(control, member);
 		}
 	}
@@ -628,17 +688,11 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 			return false;
 	if (members->leaving)
 		return true;
-	/*
-	 * Records count once more than MEMBER_MESH_MAX members have sent this engine a Hello: until
-	 * then it dials those that are named, in an order of its own, and judges for itself.
-	 */
+	/* In an order of its own: not all engines dial those that are named in the same one. */
 	for (size_t i = 0; i < count; i++) {
 		const Pc__MemberRecord *r = records[(first + i) % count];
 
-		if (!members->rings && r->state == RECORD_ALIVE)
-			member_learn(control, link, r->member);
-		else if (members->rings && member_address_local(control, r->member->address) ==
-						   control->rpc->loopback)
+		if (member_address_local(control, r->member->address) == control->rpc->loopback)
 			record_take(control, link, r);
 	}
 	return true;

@@ -847,10 +847,8 @@ static void member_link_attach(
 	*at = link;
 	link->member = member;
 	member->proven |= link->dial != NULL;
-	if (control->members->rings) {
-		contact->heard_ns = net_now();
-		member_link_unused(contact, contact->heard_ns);
-	}
+	contact->heard_ns = net_now();
+	member_link_unused(contact, contact->heard_ns);
 	rpc_link_up(link);
 	if (old && old != link) {
 		if (!member_on_trial(member))
@@ -954,7 +952,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	member_link_attach(control, link, member);
 	if (!dial)
 		member_greet(control, link);
-	if (!member->contact->out && (!control->members->rings || member->neighbour))
+	if (!member->contact->out && member->neighbour)
 		member_dial(control, member, false);
 	/* With rings, the list tells more. */
 	if (!control->members->rings)

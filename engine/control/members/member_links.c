@@ -244,7 +244,6 @@ static void neighbour_link(struct control *control, struct member *member, uint6
 	if (!contact || member_link_of(member))
 		return;
 	contact->heard_ns = now_ns;
-	contact->vouched_ns = 0;
 	if (!contact->dial)
 		member_dial(control, member, false);
 }
@@ -262,7 +261,7 @@ static void rings_begin(struct control *control, uint64_t now_ns)
 	}
 }
 
-static void mesh_begin(struct control *control, uint64_t now_ns)
+static void mesh_begin(struct control *control)
 {
 	struct members *members = control->members;
 
@@ -271,22 +270,34 @@ static void mesh_begin(struct control *control, uint64_t now_ns)
 	for (unsigned i = 1; i < members->table.entries; i++) {
 		struct member *member = member_at(&members->table, i);
 
-		member->neighbour = false;
-		if (member->state == MEMBER_ALIVE)
-			neighbour_link(control, member, now_ns);
-		else if (member->state == MEMBER_DEAD && !member->left && member->proven)
+		if (member->state == MEMBER_DEAD && !member->left && member->proven) {
+			member->neighbour = true;
 			member_dial(control, member, true);
+		}
 	}
+}
+
+/* Up to MEMBER_MESH_MAX members, all others are neighbours. */
+static unsigned all_neighbours(
+	const struct members *members, unsigned ret_neighbour[MEMBER_MESH_MAX])
+{
+	unsigned found = 0;
+
+	for (unsigned i = 1; i < members->table.entries && found < MEMBER_MESH_MAX; i++)
+		if (member_at(&members->table, i)->state == MEMBER_ALIVE)
+			ret_neighbour[found++] = i;
+	return found;
 }
 
 static void neighbours_choose(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
 	struct member_table *table = &members->table;
-	unsigned neighbour[MEMBER_NEIGHBOURS_MAX], found;
+	unsigned neighbour[MEMBER_MESH_MAX], found;
 
 	rings_repair(members);
-	found = rings_neighbours(members->ring, neighbour);
+	found = members->rings ? rings_neighbours(members->ring, neighbour)
+			       : all_neighbours(members, neighbour);
 	for (unsigned i = 0; i < table->contacts; i++) {
 		struct member *member = table->contact[i]->member;
 		bool chosen = false;
@@ -318,16 +329,16 @@ void member_rings_update(struct control *control)
 	if (wanted && !members->rings)
 		rings_begin(control, now_ns);
 	else if (!wanted && members->rings)
-		mesh_begin(control, now_ns);
-	if (members->rings)
-		neighbours_choose(control, now_ns);
+		mesh_begin(control);
+	neighbours_choose(control, now_ns);
 }
 
 /* ---- links on demand ------------------------------------------------------------------------- */
 
 bool member_watched(const struct control *control, const struct member *member)
 {
-	return !member->record.self && (!control->members->rings || member->neighbour);
+	(void)control;
+	return member->neighbour;
 }
 
 static void demand_dial(struct control *control, struct member *member)
@@ -355,7 +366,7 @@ struct rpc_link *member_link(struct control *control, uint32_t ref)
 	if (!contact)
 		return link;
 	contact->used_ns = net_now();
-	if (!link && control->members->rings)
+	if (!link && !member->neighbour)
 		demand_dial(control, member);
 	return link;
 }
@@ -365,10 +376,10 @@ bool member_link_soon(const struct control *control, uint32_t ref)
 	const struct member_record *record = member_by_ref(control, ref);
 	const struct member *member;
 
-	if (!record || record->self || !control->members->rings)
+	if (!record || record->self)
 		return false;
 	member = member_peer(control, record->peer);
-	return member->wanted && !member_link_of(member);
+	return !member->neighbour && member->wanted && !member_link_of(member);
 }
 
 void member_link_unused(struct member_contact *contact, uint64_t now_ns)
@@ -383,7 +394,7 @@ void member_demand_tick(struct control *control, struct member *member, uint64_t
 {
 	bool linked = member_link_of(member) != NULL;
 
-	if (!control->members->rings || member->neighbour)
+	if (member->neighbour)
 		return;
 	if (member->state == MEMBER_DEAD && !linked)
 		member_dial_stop(member);

@@ -2,15 +2,16 @@
 /*
  * Members that do not serve. Each member is probed in turn, with a small request and with one that
  * fills packets of full size, which vanish where a path has a smaller MTU than its ends believe. A
- * member that answers neither this engine nor another one that says so (member_heartbeat.c) leaves
- * the map, although its heartbeats arrive. It is then on trial: its links are kept and probed, and
- * it is a member again when it has answered all probes for a while.
+ * member that does not answer leaves the map, although its heartbeats arrive. It is then on trial:
+ * its links are kept and probed, and it is a member again when it has answered all probes for a
+ * while.
  *
- * Above MEMBER_MESH_MAX members all engines agree on a removal. An engine that is not served by a
- * member claims it: the record spreads, and the member is removed after a tenth of
- * cluster.dead_after_ms. Until then any engine that has a link with the member probes it; if it
- * answers a small and a padded probe, that engine admits it anew, and the record with the next
- * admission voids the claim. Nothing that the member says itself does. Control plane's thread only.
+ * All engines agree on a removal. An engine that does not hear a member, or is not served by it,
+ * claims it: the record spreads, and the member is removed after the time that the record says.
+ * Until then any engine that has a link with the member probes it; if it answers a small and a
+ * padded probe, that engine admits it anew, and the record with the next admission voids the claim.
+ * Nothing that the member says itself does. An engine that hears the member does not remove it
+ * earlier than it would without a claim. Control plane's thread only.
  */
 #include <stdio.h>
 #include <string.h>
@@ -100,12 +101,6 @@ static void probe_take_turn(const struct control *control, struct member *member
 
 	if (control->members->rings)
 		size = turn % PROBE_PAD_EVERY ? PROBE_SMALL : PROBE_PADDED;
-	/* One that is sent out of turn takes the size that was answered the longest ago. */
-	if (p->hurry)
-		p->hurry--;
-	if (p->hurry && control->members->rings)
-		size = p->served_ns[PROBE_PADDED] < p->served_ns[PROBE_SMALL] ? PROBE_PADDED
-									      : PROBE_SMALL;
 	probe_send(control, member, size, now_ns);
 }
 
@@ -124,6 +119,18 @@ static bool is_claimed(const struct member *member)
 	return member->state == MEMBER_ALIVE && member->stage == RECORD_CLAIMED;
 }
 
+/* When the claimed member is removed. */
+static uint64_t claim_due_ns(const struct control *control, const struct member *member)
+{
+	const struct member_contact *contact = member->contact;
+	uint64_t now_ns = net_now(), age_ns = member_served_age_ns(member, now_ns), spares_ns = 0;
+
+	if (member->neighbour && age_ns != UINT64_MAX)
+		spares_ns = suspect_spares_ns(
+			contact->heard_ns, now_ns - age_ns, members_dead_ns(control));
+	return spares_ns > contact->claim_until_ns ? spares_ns : contact->claim_until_ns;
+}
+
 /* Sets the timer to the earliest claim that ends. */
 static void claims_arm(struct control *control, uint64_t now_ns)
 {
@@ -131,19 +138,22 @@ static void claims_arm(struct control *control, uint64_t now_ns)
 	uint64_t next_ns = 0;
 
 	for (unsigned i = 0; i < members->table.contacts; i++) {
-		const struct member_contact *contact = members->table.contact[i];
+		const struct member *member = members->table.contact[i]->member;
+		uint64_t due_ns = is_claimed(member) ? claim_due_ns(control, member) : 0;
 
-		if (is_claimed(contact->member) && (!next_ns || contact->claim_until_ns < next_ns))
-			next_ns = contact->claim_until_ns;
+		if (due_ns && (!next_ns || due_ns < next_ns))
+			next_ns = due_ns;
 	}
 	if (next_ns)
 		net_timer_set(
 			members->claims, next_ns > now_ns ? (next_ns - now_ns) / 1000 + 1 : 1);
 }
 
-void member_claim(struct control *control, struct member *member, uint64_t trial_ms)
+void member_claim(
+	struct control *control, struct member *member, uint64_t trial_ms, uint64_t wait_ms)
 {
-	uint64_t most_ms = suspect_trial_ns(members_dead_ns(control), UINT32_MAX) / NS_PER_MS;
+	uint64_t dead_ns = members_dead_ns(control), wait_ns = wait_ms * NS_PER_MS;
+	uint64_t most_ms = suspect_trial_ns(dead_ns, UINT32_MAX) / NS_PER_MS;
 	uint64_t now_ns = net_now();
 	struct member_contact *contact;
 
@@ -153,8 +163,12 @@ void member_claim(struct control *control, struct member *member, uint64_t trial
 	if (!contact)
 		return;
 	member->stage = RECORD_CLAIMED;
+	if (wait_ns > suspect_wait_ns(dead_ns))
+		wait_ns = suspect_wait_ns(dead_ns);
+	if (wait_ns < suspect_patience_ns(dead_ns))
+		wait_ns = suspect_patience_ns(dead_ns);
 	member->contact->claim_trial_ms = trial_ms < most_ms ? trial_ms : most_ms;
-	member->contact->claim_until_ns = now_ns + members_dead_ns(control) / SUSPECT_PART;
+	member->contact->claim_until_ns = now_ns + wait_ns;
 	member->contact->claim_served = 0;
 	claims_arm(control, now_ns);
 	member_probe_now(control, member);
@@ -177,21 +191,26 @@ void member_claim_served(struct control *control, struct member *member, unsigne
 	member_record_changed(control, member);
 }
 
-void member_accuse(
-	struct control *control, struct member *member, uint64_t trial_ns, const char *why)
+void member_accuse(struct control *control, struct member *member, uint64_t trial_ns,
+	uint64_t wait_ns, const char *why)
 {
 	uint64_t now_ns = net_now();
 	char label[MEMBER_LABEL_BYTES];
 
-	if (member->stage == RECORD_CLAIMED || !member_contact(&control->members->table, member) ||
+	if (member->stage == RECORD_CLAIMED) {
+		claims_arm(control, now_ns);
+		return;
+	}
+	if (!member_contact(&control->members->table, member) ||
 		(member->contact->accused_ns && now_ns - member->contact->accused_ns <
 							ACCUSE_PAUSE * members_dead_ns(control)))
 		return;
 	member->contact->accused_ns = now_ns;
 	control->counter[COUNTER_members_claimed]++;
-	log_warn("member %s: %s; it is removed unless another member is served by it",
-		member_label(&member->record, label), why);
-	member_claim(control, member, trial_ns / NS_PER_MS);
+	if (!member->contact->kept)
+		log_warn("member %s: %s; it is removed unless another member is served by it",
+			member_label(&member->record, label), why);
+	member_claim(control, member, trial_ns / NS_PER_MS, wait_ns / NS_PER_MS);
 	member_record_changed(control, member);
 }
 
@@ -236,25 +255,18 @@ static void member_trial_removed(struct control *control, struct member *member,
 	member_trial_begin(control, member, own_ns > needs_ns ? own_ns : needs_ns);
 }
 
-static void remove_unserving(struct control *control, struct member *member, uint64_t now_ns)
+static void unserving_accuse(struct control *control, struct member *member, uint64_t now_ns)
 {
 	const struct member_trial *trial = &member->contact->trial;
 	unsigned removals = trial_removed_again(trial, now_ns) ? trial->removals + 1 : 1;
-	char why[192];
+	char why[96];
 
-	snprintf(why, sizeof(why),
-		"it answered no %s for %u ms, and none of another member that says so; it must serve for a while to come back",
+	snprintf(why, sizeof(why), "it answered no %s for %u ms",
 		member->contact->probe.asked_ns[PROBE_SMALL] ? "probe"
 							     : "probe of 9 KB (check the MTU)",
 		(unsigned)(member_unserved_ns(member, now_ns) / NS_PER_MS));
-	if (control->members->rings) {
-		member_accuse(
-			control, member, suspect_trial_ns(members_dead_ns(control), removals), why);
-		return;
-	}
-	control->counter[COUNTER_members_unserving]++;
-	member_take_off_map(control, member, why);
-	member_trial_removed(control, member, 0);
+	member_accuse(control, member, suspect_trial_ns(members_dead_ns(control), removals),
+		suspect_wait_ns(members_dead_ns(control)), why);
 }
 
 bool member_trial_hello(struct control *control, struct member *member, uint64_t incarnation)
@@ -302,8 +314,13 @@ void member_claims_due(void *context)
 {
 	struct control *control = context;
 	struct members *members = control->members;
-	uint64_t now_ns = net_now();
+	uint64_t now_ns = net_now(), period_ns = member_probe_period_ns(control);
 
+	/* What came while this engine did not run may refute them. */
+	if (suspect_pause_ns(members->probe_ns, now_ns, period_ns)) {
+		net_timer_set(members->claims, period_ns / 1000);
+		return;
+	}
 	for (unsigned i = members->table.contacts; i-- > 0;) {
 		struct member *member;
 		uint64_t trial_ns;
@@ -312,7 +329,7 @@ void member_claims_due(void *context)
 			continue;
 		member = members->table.contact[i]->member;
 		trial_ns = member->contact->claim_trial_ms * NS_PER_MS;
-		if (!is_claimed(member) || member->contact->claim_until_ns > now_ns)
+		if (!is_claimed(member) || claim_due_ns(control, member) > now_ns)
 			continue;
 		control->counter[COUNTER_members_unserving] += trial_ns != 0;
 		member_take_off_map(control, member,
@@ -343,6 +360,8 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 	p->via[size] = NULL;
 	p->asked_ns[size] = 0;
 	p->served_ns[size] = p->sent_ns[size];
+	if (!member_unserved_ns(member, net_now()))
+		member->contact->accused_ns = 0;
 	member_claim_served(control, member, size);
 	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
 	if (member->state == MEMBER_ALIVE && member_unserved_ns(member, net_now()) <=
@@ -408,7 +427,7 @@ static void probe_next(struct control *control, uint64_t now_ns)
 		if (turns) {
 			turns--;
 			members->probe_next = place + 1;
-		} else if (!member->contact->probe.hurry && !member_unserved_ns(member, now_ns)) {
+		} else if (!member_unserved_ns(member, now_ns)) {
 			continue;
 		}
 		probe_take_turn(control, member, now_ns);
@@ -418,14 +437,12 @@ static void probe_next(struct control *control, uint64_t now_ns)
 static void probe_judge(struct control *control, struct member *member, uint64_t now_ns)
 {
 	uint64_t unserved_ns = member_unserved_ns(member, now_ns);
-	uint64_t vouched_ns = member->contact->probe.vouched_ns
-				      ? members_since_ns(member->contact->probe.vouched_ns, now_ns)
-				      : UINT64_MAX;
+	uint64_t dead_ns = members_dead_ns(control);
 
-	if (unserved_ns <= suspect_patience_ns(members_dead_ns(control)))
+	if (unserved_ns <= suspect_patience_ns(dead_ns))
 		return;
-	if (suspect_removes(unserved_ns, vouched_ns, members_dead_ns(control)))
-		remove_unserving(control, member, now_ns);
+	if (unserved_ns > suspect_removal_ns(dead_ns) - suspect_wait_ns(dead_ns))
+		unserving_accuse(control, member, now_ns);
 	if (member->state == MEMBER_ALIVE)
 		control->member_events->probed(control, member->record.peer, false);
 }
@@ -436,12 +453,12 @@ static void probe_forgive_pause(struct members *members, uint64_t pause_ns, uint
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		struct member_contact *contact = members->table.contact[i];
 		uint64_t *const times[] = {&contact->probe.asked_ns[PROBE_SMALL],
-			&contact->probe.asked_ns[PROBE_PADDED], &contact->probe.vouched_ns,
-			&contact->trial.since_ns};
+			&contact->probe.asked_ns[PROBE_PADDED], &contact->trial.since_ns};
 
 		for (unsigned t = 0; t < sizeof(times) / sizeof(times[0]); t++)
 			if (*times[t])
 				*times[t] = suspect_after_pause(*times[t], pause_ns, now_ns);
+		contact->claim_until_ns += pause_ns;
 	}
 }
 

@@ -96,10 +96,10 @@ struct member {
 	bool proven : 1;   /* it answered a probe, or a dial of this engine reached it */
 	bool flood : 1;    /* one of too many of its address: it is not logged */
 	bool left : 1; /* the member left the cluster with the message Leave: it is not dialled */
-	/* ---- above MEMBER_MESH_MAX members ---- */
-	bool neighbour : 1; /* dead member: it was one when it was removed */
-	bool wanted : 1;    /* a link is requested; it is dialled as soon as the limits permit */
-	bool changed : 1;   /* it is in member.news_list */
+	/* up to MEMBER_MESH_MAX members all are; dead member: it was one when it was removed */
+	bool neighbour : 1;
+	bool wanted : 1;  /* a link is requested; it is dialled as soon as the limits permit */
+	bool changed : 1; /* it is in member.news_list */
 };
 static_assert(sizeof(struct member) == 56, "10,000 entries have about half of 1 MiB");
 
@@ -113,10 +113,7 @@ struct member_probe {
 	const struct rpc_link *via[PROBE_SIZES];
 	/* when the newest probe was sent that the member has answered; 0: none */
 	uint64_t served_ns[PROBE_SIZES];
-	/* when it answered another member, as that one says; 0: never */
-	uint64_t vouched_ns;
-	unsigned turn;  /* begins with a random one, so that not all engines send the same size */
-	unsigned hurry; /* probes to send out of turn: another member is not served by it */
+	unsigned turn; /* begins with a random one, so that not all engines send the same size */
 };
 
 /*
@@ -151,15 +148,10 @@ struct member_contact {
 	 * missed, or the opening of the own disk; 0: it owes none
 	 */
 	uint64_t untold_ns;
-	/*
-	 * time of the last message from it that another member vouched for, by this engine's clock
-	 */
-	uint64_t vouched_ns;
-	bool kept; /* on the map only because another member hears it */
+	bool kept; /* silent, and on the map only because it serves another member */
 	struct member_probe probe;
 	struct member_trial trial;
-	/* ---- above MEMBER_MESH_MAX members ---- */
-	uint64_t claim_until_ns;
+	uint64_t claim_until_ns; /* the claim may be refuted at least until then */
 	uint64_t claim_trial_ms; /* of the record that claims it */
 	unsigned claim_served; /* sizes of probes, as bits, that it has answered since the claim */
 	uint64_t accused_ns;   /* when this engine claimed it last; 0: never */

@@ -6,7 +6,7 @@
  *   member.c          the table, the life of a member   member_text.c   names and addresses
  *   member_greet.c    Hello: who fits, who is refused   member_gossip.c what others name
  *   member_links.c    mesh, rings, links on demand      member_seeds.c  seeds and their silence
- *   member_heartbeat.c  heartbeats, time-outs, vouches  seeds_file.c etcd.c  more seeds
+ *   member_heartbeat.c  heartbeats, silent members    seeds_file.c etcd.c  more seeds
  *   member_probe.c    probes, trials, claims            member_map.c    the cluster map
  *   placement.c       who owns what
  */
@@ -118,7 +118,7 @@ struct refusal {
 
 /* ---- gossip ---------------------------------------------------------------------------------- */
 
-/* Members that one message names; more than MEMBER_MESH_MAX only until the map is made anew. */
+/* Members that a Hello names; more than MEMBER_MESH_MAX only until the map is made anew. */
 struct member_list {
 	Pc__Member member[MEMBERS_MAX];
 	struct member_texts texts[MEMBERS_MAX];
@@ -472,11 +472,12 @@ void member_trial_begin(struct control *control, struct member *member, uint64_t
  * probed.
  */
 bool member_trial_hello(struct control *control, struct member *member, uint64_t incarnation);
-/* This engine is not served by the member: above MEMBER_MESH_MAX members, the others are told. */
-void member_accuse(
-	struct control *control, struct member *member, uint64_t trial_ns, const char *why);
-/* The member is removed soon, unless it is admitted anew. */
-void member_claim(struct control *control, struct member *member, uint64_t trial_ms);
+/* This engine is not served by the member: the others are told, and may refute it for wait_ns. */
+void member_accuse(struct control *control, struct member *member, uint64_t trial_ns,
+	uint64_t wait_ns, const char *why);
+/* The member is removed after wait_ms, unless it is admitted anew. Bounds both times. */
+void member_claim(
+	struct control *control, struct member *member, uint64_t trial_ms, uint64_t wait_ms);
 /* The member has answered a probe. */
 void member_claim_served(struct control *control, struct member *member, unsigned size);
 /* Timer function: removes members whose claims were not refuted. */

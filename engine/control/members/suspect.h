@@ -7,9 +7,9 @@
  * publishes to a suspect owner continue within its limits. Heartbeats do not end the suspicion that
  * a member does not serve: only an acknowledgement or an answered probe does.
  *
- * A member that answers no probe for longer than suspect_removal_ns(), neither of this engine nor
- * of another one that says so, is removed from the map. It comes back when it has answered probes
- * for suspect_trial_ns().
+ * A member that answers no probe for longer than suspect_removal_ns() is removed from the map,
+ * unless another engine is served by it. It comes back when it has answered probes for
+ * suspect_trial_ns().
  */
 #ifndef CONTROL_SUSPECT_H
 #define CONTROL_SUSPECT_H
@@ -92,16 +92,23 @@ static inline uint64_t suspect_removal_ns(uint64_t dead_ns)
 	return dead_ns + dead_ns / 6;
 }
 
-/*
- * True if a member is removed because it does not serve. unserved_ns: since the oldest probe
- * without an answer was sent; vouched_ns: since the member answered another one's, UINT64_MAX:
- * never.
- */
-static inline bool suspect_removes(uint64_t unserved_ns, uint64_t vouched_ns, uint64_t dead_ns)
+/* Time for which others may refute a claim before the member is removed: 1.5 s of 3 s. */
+static inline uint64_t suspect_wait_ns(uint64_t dead_ns)
 {
-	uint64_t removal_ns = suspect_removal_ns(dead_ns);
+	return dead_ns / 2;
+}
 
-	return unserved_ns > removal_ns && vouched_ns > removal_ns;
+/*
+ * Until when an engine does not remove a claimed member that it hears itself: as long as if there
+ * were no claim. heard_ns: when its last message came; served_ns: when a probe of each size was
+ * sent that it has answered, 0: never.
+ */
+static inline uint64_t suspect_spares_ns(uint64_t heard_ns, uint64_t served_ns, uint64_t dead_ns)
+{
+	uint64_t silent_ns = heard_ns + dead_ns;
+	uint64_t unserved_ns = served_ns ? served_ns + suspect_removal_ns(dead_ns) : 0;
+
+	return silent_ns < unserved_ns ? silent_ns : unserved_ns;
 }
 
 /* Time for which a removed member answers probes before it comes back: 5 s of 3 s, doubling. */

@@ -25,29 +25,35 @@
 #define AGAIN_MS (DEAD_MS / PROBE_AGAIN_PART)
 #define OWN_REF 0x100u
 
-enum word { SAYS_NOTHING, SAYS_SERVED, SAYS_HEARD };
-
 /* A member that the test plays, on one connection with node 0. */
 static struct played {
 	const char *name;
 	uint64_t incarnation;
-	bool serves;    /* it answers probes */
-	bool mute;      /* it neither sends nor receives */
-	bool short_pad; /* with less than it was sent */
-	bool stale;     /* with another serial */
-	enum word word; /* in its heartbeats, about `about` */
-	uint32_t about, age_ms;
-	uint32_t asks; /* in its heartbeats: it is not served by this one */
+	bool serves;                  /* it answers probes */
+	bool mute;                    /* it neither sends nor receives */
+	bool short_pad;               /* with less than it was sent */
+	bool stale;                   /* with another serial */
+	const struct played *refutes; /* with each heartbeat: as if it were served by that one */
 	int fd;
 	uint64_t beat_ns;
 	uint8_t in[1 << 17];
 	size_t have;
-	unsigned probed, padded, acks, vouches, beats, publishes;
+	unsigned probed, padded, acks, claims, beats, publishes;
 	bool closed;
 } played[2];
 
 #define gray (&played[0])
 #define other (&played[1])
+
+static inline void played_fill(const struct played *p, Pc__Member *ret)
+{
+	ret->name = (char *)p->name;
+	ret->incarnation = p->incarnation;
+	ret->address = "127.0.0.1";
+	ret->port = 9;
+	ret->rails = 2;
+	ret->bucket_bits = 10;
+}
 
 static inline void hello(struct played *p)
 {
@@ -60,12 +66,7 @@ static inline void hello(struct played *p)
 	p->fd = raw_open(0);
 	p->have = 0;
 	p->closed = false;
-	self.name = (char *)p->name;
-	self.incarnation = p->incarnation;
-	self.address = "127.0.0.1";
-	self.port = 9;
-	self.rails = 2;
-	self.bucket_bits = 10;
+	played_fill(p, &self);
 	say.self = &self;
 	member_agree_say(&node[0].control, &say);
 	message.body_case = PC__MESSAGE__BODY_HELLO;
@@ -77,19 +78,40 @@ static inline void beat(struct played *p)
 {
 	Pc__Heartbeat say = PC__HEARTBEAT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
-	Pc__Vouch vouch = PC__VOUCH__INIT, *at = &vouch;
 
 	say.members_digest = node[0].control.members->digest;
-	vouch.ref = p->about;
-	vouch.age_ms = p->age_ms;
-	say.served = say.vouches = &at;
-	say.n_served = p->word == SAYS_SERVED;
-	say.n_vouches = p->word == SAYS_HEARD;
-	say.unserved = &p->asks;
-	say.n_unserved = p->asks != 0;
 	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 	message.heartbeat = &say;
 	raw_message(p->fd, &message);
+}
+
+/* What this member says of that one. */
+static inline void record(
+	struct played *p, const struct played *about, enum record_state state, uint32_t admission)
+{
+	Pc__Member member = PC__MEMBER__INIT;
+	Pc__MemberRecord say = PC__MEMBER_RECORD__INIT, *at = &say;
+	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	played_fill(about, &member);
+	say.member = &member;
+	say.state = state;
+	say.admission = admission;
+	news.n_records = 1;
+	news.records = &at;
+	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
+	message.member_news = &news;
+	raw_message(p->fd, &message);
+}
+
+/* It was served by that one, which is claimed. */
+static inline void refute(struct played *p, const struct played *about)
+{
+	const struct member *entry = member_find(node[0].control.members, about->name);
+
+	if (entry && entry->state == MEMBER_ALIVE && entry->stage == RECORD_CLAIMED)
+		record(p, about, RECORD_ALIVE, entry->admission + 1);
 }
 
 static inline void answer(struct played *p, const Pc__Probe *probe)
@@ -135,8 +157,8 @@ static inline void take(struct played *p, const uint8_t *bytes, size_t length)
 	p->acks += m->body_case == PC__MESSAGE__BODY_ACK;
 	p->beats += m->body_case == PC__MESSAGE__BODY_HEARTBEAT;
 	for (size_t i = 0;
-		m->body_case == PC__MESSAGE__BODY_HEARTBEAT && i < m->heartbeat->n_served; i++)
-		p->vouches += m->heartbeat->served[i]->ref == p->asks;
+		m->body_case == PC__MESSAGE__BODY_MEMBER_NEWS && i < m->member_news->n_records; i++)
+		p->claims += m->member_news->records[i]->state == RECORD_CLAIMED;
 	pc__message__free_unpacked(m, NULL);
 }
 
@@ -149,6 +171,8 @@ static inline void pump(struct played *p)
 	if (clock_now_ns() - p->beat_ns >= BEAT_MS * 1000000ull) {
 		p->beat_ns = clock_now_ns();
 		beat(p);
+		if (p->refutes)
+			refute(p, p->refutes);
 	}
 	while ((got = recv(p->fd, p->in + p->have, sizeof(p->in) - p->have, 0)) > 0) {
 		size_t at = 0;

@@ -20,7 +20,6 @@ static int setup(void **state)
 		hello(&played[i]);
 		(void)until_on_map(&played[i], true, 1000);
 	}
-	other->about = (uint32_t)gray->incarnation;
 	run(2 * DEAD_MS);
 	assert_true(on_map(gray) && on_map(other));
 	return 0;
@@ -62,10 +61,11 @@ static void a_removal_needs_a_long_time_without_service_of_any_member(void **sta
 
 	(void)state;
 	assert_int_equal(removal, 3500);
-	assert_false(suspect_removes(removal, UINT64_MAX, dead));
-	assert_true(suspect_removes(removal + 1, UINT64_MAX, dead));
-	assert_false(suspect_removes(removal + 1, removal, dead));
-	assert_true(suspect_removes(removal + 1, removal + 1, dead));
+	assert_int_equal(suspect_wait_ns(dead), 1500);
+	/* one that is heard and does not serve, one that is not heard, one that never served */
+	assert_int_equal(suspect_spares_ns(9000, 1000, dead), 1000 + removal);
+	assert_int_equal(suspect_spares_ns(1000, 1000, dead), 1000 + dead);
+	assert_int_equal(suspect_spares_ns(1000, 0, dead), 0);
 	assert_int_equal(suspect_trial_ns(dead, 1), 5000);
 	assert_int_equal(suspect_trial_ns(dead, 2), 10000);
 	assert_int_equal(suspect_trial_ns(dead, 3), 20000);
@@ -144,41 +144,85 @@ static void a_member_that_serves_another_one_stays(void **state)
 {
 	(void)state;
 	gray->serves = false;
-	other->word = SAYS_SERVED;
-	run(4 * DEAD_MS);
+	other->refutes = gray;
+	run(3 * DEAD_MS);
 	assert_true(on_map(gray));
-	other->age_ms = REMOVAL_MS + 1; /* too long ago */
-	assert_in_range(
-		until_on_map(gray, false, 2 * DEAD_MS), REMOVAL_MS - LATE_MS, REMOVAL_MS + LATE_MS);
+	assert_int_equal(node[0].control.counter[COUNTER_members_claimed], 1);
+	assert_int_equal(other->claims, 1);
+	/* It is claimed again after a while, or when one is gone that may have refuted it. */
+	other->refutes = NULL;
+	other->mute = true;
+	(void)until_on_map(other, false, 2 * DEAD_MS);
+	(void)until_on_map(gray, false, DEAD_MS);
 	assert_int_equal(unserving(), 1);
 }
 
-static void its_own_word_and_heartbeats_that_another_one_hears_do_not_count(void **state)
+static void heartbeats_that_another_one_hears_do_not_count(void **state)
 {
 	(void)state;
 	gray->serves = false;
-	gray->word = SAYS_SERVED;
-	gray->about = (uint32_t)gray->incarnation;
-	other->word = SAYS_HEARD;
+	record(other, gray, RECORD_ALIVE, 1);
 	assert_in_range(
 		until_on_map(gray, false, 2 * DEAD_MS), REMOVAL_MS - LATE_MS, REMOVAL_MS + LATE_MS);
 }
 
-static void an_engine_answers_for_members_that_serve_it(void **state)
+/* A member that lies, or that alone does not hear it. */
+static void a_claim_removes_no_member_that_serves(void **state)
 {
 	(void)state;
-	other->asks = (uint32_t)gray->incarnation;
-	run(10 * BEAT_MS);
-	assert_in_range(other->vouches, 8, 12);
-	gray->serves = false; /* its heartbeats go on */
-	run(REMOVAL_MS - LATE_MS);
-	other->vouches = 0;
-	run(4 * LATE_MS);
-	assert_in_range(other->vouches, 0, 6);
-	other->asks = (uint32_t)other->incarnation; /* not for the one that asks */
-	other->vouches = 0;
+	for (uint32_t admission = 1; admission < 20; admission++) {
+		record(other, gray, RECORD_REMOVED, admission);
+		run(LATE_MS);
+		assert_int_equal(entry_of(gray)->admission, admission + 1);
+	}
+	assert_true(on_map(gray));
+	assert_int_equal(node[0].control.counter[COUNTER_claims_refuted], 19);
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
+}
+
+static void a_claim_removes_a_member_that_is_heard_no_earlier(void **state)
+{
+	unsigned ms;
+
+	(void)state;
+	gray->mute = true;
+	run(LATE_MS / 2);
+	record(other, gray, RECORD_CLAIMED, entry_of(gray)->admission);
+	ms = until_on_map(gray, false, 2 * DEAD_MS) + LATE_MS / 2;
+	assert_in_range(ms, DEAD_MS - LATE_MS, DEAD_MS + LATE_MS);
+}
+
+/* Its sender has not learned that the member was admitted again, and must claim that admission. */
+static void a_claim_that_is_out_of_date_is_corrected(void **state)
+{
+	Pc__Message *m;
+
+	(void)state;
+	record(other, gray, RECORD_CLAIMED, 1);
 	run(LATE_MS);
-	assert_int_equal(other->vouches, 0);
+	assert_int_equal(entry_of(gray)->admission, 2);
+	record(other, gray, RECORD_CLAIMED, 1);
+	m = raw_await(other->fd, PC__MESSAGE__BODY_MEMBER_NEWS, 1000);
+	assert_non_null(m);
+	assert_string_equal(m->member_news->records[0]->member->name, gray->name);
+	assert_int_equal(m->member_news->records[0]->state, RECORD_ALIVE);
+	assert_int_equal(m->member_news->records[0]->admission, 2);
+	assert_int_equal(entry_of(gray)->stage, RECORD_ALIVE);
+	pc__message__free_unpacked(m, NULL);
+}
+
+/* What came meanwhile may refute the claim. */
+static void no_claim_ends_while_this_engine_does_not_run(void **state)
+{
+	(void)state;
+	gray->mute = true;
+	run(DEAD_MS * 3 / 4);
+	assert_int_equal(entry_of(gray)->stage, RECORD_CLAIMED);
+	gray->mute = false;
+	nodes_pass(5 * DEAD_MS);
+	run(DEAD_MS);
+	assert_true(on_map(gray));
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
 }
 
 /* ---- trial ----------------------------------------------------------------------------------- */
@@ -314,36 +358,6 @@ static void longer_pads_close_the_connection(void **state)
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 2);
 }
 
-static void longer_lists_than_there_are_members_close_the_connection(void **state)
-{
-	static uint32_t refs[MEMBERS_MAX + 1];
-	static Pc__Vouch vouch[MEMBERS_MAX + 1], *at[MEMBERS_MAX + 1];
-	Pc__Heartbeat say = PC__HEARTBEAT__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-
-	(void)state;
-	for (unsigned i = 0; i <= MEMBERS_MAX; i++) {
-		vouch[i] = (Pc__Vouch)PC__VOUCH__INIT;
-		at[i] = &vouch[i];
-	}
-	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
-	message.heartbeat = &say;
-	say.unserved = refs;
-	say.served = at;
-	say.n_unserved = say.n_served = MEMBERS_MAX;
-	raw_message(gray->fd, &message);
-	run(LATE_MS);
-	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
-	say.n_unserved = MEMBERS_MAX + 1;
-	raw_message(gray->fd, &message);
-	assert_true(raw_closed(gray->fd, 100));
-	say.n_unserved = 0;
-	say.n_served = MEMBERS_MAX + 1;
-	raw_message(other->fd, &message);
-	assert_true(raw_closed(other->fd, 100));
-	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 2);
-}
-
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -355,15 +369,17 @@ int main(void)
 		T(answers_with_another_serial_or_a_shorter_pad_do_not_count),
 		T(an_engine_that_stood_still_removes_no_other),
 		T(a_member_that_serves_another_one_stays),
-		T(its_own_word_and_heartbeats_that_another_one_hears_do_not_count),
-		T(an_engine_answers_for_members_that_serve_it),
+		T(heartbeats_that_another_one_hears_do_not_count),
+		T(a_claim_removes_no_member_that_serves),
+		T(a_claim_removes_a_member_that_is_heard_no_earlier),
+		T(a_claim_that_is_out_of_date_is_corrected),
+		T(no_claim_ends_while_this_engine_does_not_run),
 		T(a_removed_member_comes_back_only_when_it_has_served),
 		T(a_removed_member_is_sent_heartbeats_and_served_probes_only),
 		T(a_member_that_was_started_again_is_admitted_at_once),
 		T(a_member_that_fell_silent_comes_back_when_it_has_answered_a_probe_of_each_size),
 		T(a_trial_goes_on_for_as_long_as_the_connection),
 		T(longer_pads_close_the_connection),
-		T(longer_lists_than_there_are_members_close_the_connection),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -260,7 +260,7 @@ static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 	member_claim_served(control, entry, PROBE_SMALL);
 	member_claim_served(control, entry, PROBE_PADDED);
 	assert_int_equal(entry->admission, 3);
-	member_accuse(control, entry, 0, "the test says so");
+	member_accuse(control, entry, 0, 0, "the test says so");
 	assert_int_equal(control->counter[COUNTER_members_claimed], 1);
 	member_claim_served(control, entry, PROBE_SMALL);
 	member_claim_served(control, entry, PROBE_SMALL);
@@ -270,7 +270,7 @@ static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 	assert_int_equal(entry->admission, 4);
 	assert_int_equal(control->counter[COUNTER_claims_refuted], 1);
 	/* It is not claimed again and again because one link is cut. */
-	member_accuse(control, entry, 0, "the test says so");
+	member_accuse(control, entry, 0, 0, "the test says so");
 	assert_int_equal(entry->stage, RECORD_ALIVE);
 	/* What another engine says of the trial is bounded. */
 	record_set(0, RECORD_CLAIMED, 4);

@@ -393,7 +393,7 @@ void removals_member_told(struct control *control, const struct member *member)
 
 	if (!name)
 		return;
-	name->limit = name_limit(r, name);
+	name->limit = (uint8_t)name_limit(r, name);
 	name->at = REMOVALS_PRESENT;
 	if (name->owed_at) /* a Hello follows on the new link */
 		(void)member_link(control, member->record.ref);

@@ -93,10 +93,11 @@ static void with_two_cores_nothing_is_pinned(void **state)
 static void an_engine_without_rails_pins_nothing(void **state)
 {
 	(void)state;
-	machine(FOUR_CORES);
+	machine("synthetic:pack:1 [numa] core:1 pu:1");
 	set("rail.devices=none");
 	set("rail.polling=busy");
 	assert_int_equal(make(), 0);
+	assert_string_equal(p.note, "");
 	assert_int_equal(p.rails, 0);
 	assert_int_equal(p.poll_cores, 0);
 	assert_int_equal(p.control_core, -1);

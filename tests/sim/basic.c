@@ -69,6 +69,36 @@ void killed(void)
 	check(pass_until(nodes_agree, AGREE_NS), "healed back");
 }
 
+/* Is the victim on the map of each other node, and owns nothing there? */
+static bool victim_owns_nothing(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++) {
+		const struct map_view *map = member_map(&world.node[i].control);
+
+		for (unsigned k = 0; world.node[i].running && k < map->owners; k++)
+			if (map->owner[k].ref == world.node[victim()].control.ref)
+				return false;
+	}
+	return nodes_agree();
+}
+
+/* The victim goes and comes, twice: as a seed only, which owns nothing and keeps no page. */
+void seed_only(void)
+{
+	for (unsigned turn = 0; turn < 2; turn++) {
+		node_crash(victim(), false);
+		measure_gone();
+		pass(10 * SIM_S);
+		look_all();
+		world.bare = victim() + 1;
+		node_open(victim(), replicas, entries);
+		check(pass_until(victim_owns_nothing, AGREE_NS), "healed back");
+		pass(10 * SIM_S);
+		look_all();
+		check(victim_owns_nothing(), "a seed only owns nothing");
+	}
+}
+
 void crash(void)
 {
 	world.crash_node = victim();

@@ -342,7 +342,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	control->settings = &n->settings;
 	control->base = &n->base;
 	identity_choose(n);
-	control->rails = 2;
+	control->rails = world.bare == i + 1 ? 0 : 2;
 	control->port_fd = -1;
 	control->status = n->status = node_reads(i) ? status_new() : NULL;
 	snprintf(control->name, sizeof(control->name), "10.0.%u.%u:%u", (i + 1) >> 8, (i + 1) & 255,

@@ -187,6 +187,7 @@ static const struct scenario scenarios[] = {
 	{"stalls", "one link is cut, and processes do not run for 1 s, in turn", stalls, PAGES},
 	{"power", "the last node's host loses power", power, PAGES},
 	{"kill", "the last node's process is killed, then started again", killed, PAGES},
+	{"seed", "the last node is started again as a seed only, twice", seed_only, PAGES},
 	{"crash", "the last node dies at a random message, then starts again", crash, PAGES},
 	{"flap", "the last node is killed or started every 40 ms, for 13 s", flap, 0},
 	{"partition", "the two halves are cut apart for 20 s", partition, PAGES},

@@ -95,6 +95,7 @@ void cut(unsigned a, unsigned b, bool lost);
 void one_link(void);
 void power(void);
 void killed(void);
+void seed_only(void);
 void crash(void);
 void partition(void);
 void one_way(void);

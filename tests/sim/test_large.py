@@ -14,7 +14,7 @@ import sys
 
 NODES = "36"
 CLEAN = ("join", "kill", "power", "stop", "gray", "mtu", "partition", "onelink", "oneway", "loss",
-         "clock", "slow", "rack", "rolling", "churn", "cross", "late", "crash")
+         "clock", "slow", "rack", "rolling", "churn", "cross", "late", "crash", "seed")
 FEW = ("kill", "gray", "rack")
 # longest time until the member is off all maps, ms
 GONE = {"kill": 500, "power": 3900, "stop": 3900, "gray": 4300, "mtu": 4800}

@@ -14,7 +14,7 @@ import sys
 
 SEEDS = (1, 2, 3)
 CLEAN = ("onelink", "power", "kill", "crash", "partition", "oneway", "stop", "stalls", "loss",
-         "clock", "slow", "gray", "mtu", "late", "repair", "flapper", "turns")
+         "clock", "slow", "seed", "gray", "mtu", "late", "repair", "flapper", "turns")
 ONE_OWNER = ("onelink1", "oneway1", "partition1")
 # fires in `flap` today: an index of 60,000 pages is part of the state
 STATE = "state above 1 MiB a node"

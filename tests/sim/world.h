@@ -101,6 +101,7 @@ struct world {
 	double loss;
 	uint64_t crash_at; /* number of the delivery at which `crash_node` dies; 0: none */
 	unsigned crash_node;
+	unsigned bare; /* 1 + index of the node that is opened without rails; 0: none */
 	uint64_t deliveries;
 	uint64_t bytes; /* sent by all nodes */
 	uint64_t *cut;  /* a bit per pair of nodes: see world_cut() */

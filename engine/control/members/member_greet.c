@@ -397,7 +397,7 @@ static void former_note(struct control *control, struct refused_engine *who, con
 	control->counter[COUNTER_former_nodes]++;
 	if (refusal_note(control, who, false, how))
 		log_warn(
-			"PeerCache 0.8 runs at %s: %s. The two versions share no pages: move all hosts to one of them, see Migration in the page Operations",
+			"PeerCache 0.8 runs at %s: %s. The two versions share no pages: move all hosts to one of them, see the page Migration",
 			refused_from(who), how);
 }
 

@@ -11,7 +11,7 @@
 /* What an operator there reads in the log, and which page tells more. */
 #define REFUSAL                                                                                    \
 	"this is peercache-engine " PEERCACHE_VERSION                                              \
-	", which shares no pages with PeerCache 0.8: see Migration in the page Operations"
+	", which shares no pages with PeerCache 0.8: see the page Migration"
 #define QUESTION "members"
 #define ASKED_BY "engine"
 

@@ -17,7 +17,8 @@ import textwrap
 from typing import Sequence
 
 PROGRAMS = {
-    "peercache-meta": "not needed: each engine answers for all others; see `peercache-meta --help`",
+    "peercache-meta": "`peercache-meta`, an engine that is a seed only; not needed: each engine "
+                      "answers for all others",
     "peercache-storage-server": "`peercache-engine` on a host without SGLang. It prints the line "
                                 "that means the same, and ends with 2",
     "peercache-bench": "`peercache-bench`, with its commands; the flags are below",

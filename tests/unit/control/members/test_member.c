@@ -280,7 +280,7 @@ static void list_answer(int fd, bool names)
 	named.port = (uint32_t)node[1].settings.cluster_port;
 	named.rails = 2;
 	record.member = &named;
-	record.admission = 1;
+	record.admission = 7;
 	page.serial = ask->list_ask->serial;
 	page.next = (uint32_t)ask->list_ask->n_sums;
 	page.n_records = names;
@@ -314,6 +314,8 @@ static void an_engine_that_another_one_has_on_its_list_is_found(void **state)
 	raw_message(fd, &message);
 	list_answer(fd, true);
 	assert_true(nodes_until(sees(0, 1) && sees(1, 0), 1000));
+	/* Its Hello is the admission that the other engines know, not one more. */
+	assert_int_equal(member_find(node[0].control.members, "node-1")->admission, 7);
 	close(fd);
 }
 

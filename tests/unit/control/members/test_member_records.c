@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records, claims and pages of the member list of clusters above MEMBER_MESH_MAX members: which
+ * Records, claims and pages of the member list, in a cluster above MEMBER_MESH_MAX members: which
  * record wins, what is passed on, what hostile records do. The event loop does not run.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
@@ -252,6 +252,19 @@ static void a_removal_is_overridden_by_the_next_admission_only(void **state)
 	assert_false(member_on_trial(entry));
 }
 
+static void refute(struct member *entry)
+{
+	member_claim_served(control, entry, PROBE_SMALL);
+	member_claim_served(control, entry, PROBE_PADDED);
+}
+
+/* Time that is left to refute the claim. */
+static uint64_t claim_ms(const struct member *entry)
+{
+	assert_int_equal(entry->stage, RECORD_CLAIMED);
+	return (entry->contact->claim_until_ns - net_now()) / 1000000;
+}
+
 static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 {
 	struct member *entry = entry_of(0);
@@ -272,18 +285,39 @@ static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
 	/* It is not claimed again and again because one link is cut. */
 	member_accuse(control, entry, 0, 0, "the test says so");
 	assert_int_equal(entry->stage, RECORD_ALIVE);
-	/* What another engine says of the trial is bounded. */
+	/* What another engine says of the trial, and of the time to refute, is bounded. */
 	record_set(0, RECORD_CLAIMED, 4);
+	record[0].trial_ms = record[0].wait_ms = UINT32_MAX;
+	assert_true(take(0, 1));
+	assert_in_range(claim_ms(entry), DEAD_MS / 2 - 20, DEAD_MS / 2);
+	refute(entry);
+	record_set(0, RECORD_CLAIMED, entry->admission);
+	assert_true(take(0, 1));
+	assert_in_range(claim_ms(entry), DEAD_MS / 10 - 20, DEAD_MS / 10);
+	refute(entry);
+	record_set(0, RECORD_CLAIMED, entry->admission);
 	record[0].trial_ms = UINT32_MAX;
 	assert_true(take(0, 1));
 	assert_true(entry->contact->claim_trial_ms <=
 		    suspect_trial_ns(DEAD_MS * 1000000ull, UINT32_MAX) / 1000000);
 }
 
-static void refute(struct member *entry)
+/* What came meanwhile may refute it: the round of probes is first, and extends the claim. */
+static void no_claim_ends_at_the_end_of_a_pause(void **state)
 {
-	member_claim_served(control, entry, PROBE_SMALL);
-	member_claim_served(control, entry, PROBE_PADDED);
+	struct member *entry = entry_of(0);
+
+	(void)state;
+	assert_true(take_one(RECORD_CLAIMED, 3));
+	entry->contact->claim_until_ns = 1;
+	control->members->probe_ns = net_now() - DEAD_MS * 1000000ull;
+	member_claims_due(control);
+	assert_int_equal(entry->state, MEMBER_ALIVE);
+	member_probe_tick(control);
+	assert_true(entry->contact->claim_until_ns > DEAD_MS / 2 * 1000000ull);
+	entry->contact->claim_until_ns = 1;
+	member_claims_due(control);
+	assert_int_equal(entry->state, MEMBER_DEAD);
 }
 
 static void a_forged_admission_can_be_refuted(void **state)
@@ -497,6 +531,7 @@ int main(void)
 		T(that_a_member_left_is_believed_at_once_only_from_itself),
 		T(a_removal_is_overridden_by_the_next_admission_only),
 		T(a_claim_is_refuted_by_probes_of_both_sizes),
+		T(no_claim_ends_at_the_end_of_a_pause),
 		T(a_forged_admission_can_be_refuted),
 		T(so_can_the_first_one_of_a_name),
 		T(the_list_comes_in_whole_pages),

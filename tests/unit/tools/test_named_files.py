@@ -20,7 +20,7 @@ NAME = re.compile(r"(?<![\w$@%./*-])((?:[\w.-]+/)*[\w-]+\."
                   r"|setup-host)(?![\w/-])(?!\.[a-z])(?! of the source tree)")
 # What the compiler prints, and what the user of the program writes.
 COMPILED = re.compile(r"static_assert\s*\([^;]*;|^\s*#.*$", re.M)
-WRITTEN = {"out.json"}
+WRITTEN = {"out.json", "ShareGPT.json"}
 C = [path for folder in ("engine", "numa", "dv", "config", "tools") for end in ("c", "h", "def")
      for path in glob.glob(f"{folder}/**/*.{end}", recursive=True, root_dir=ROOT)]
 PYTHON = glob.glob("engine/client/python/**/*.py", recursive=True, root_dir=ROOT)

@@ -489,8 +489,7 @@ bool nodes_linked(void)
 		for (unsigned k = 0; world.node[i].running && k < member->table.contacts; k++) {
 			const struct member *entry = member->table.contact[k]->member;
 
-			if (entry->state == MEMBER_ALIVE &&
-				member_watched(&world.node[i].control, entry) &&
+			if (entry->state == MEMBER_ALIVE && member_watched(entry) &&
 				(entry->contact->kept || !member_link_of(entry)))
 				return false;
 		}

@@ -182,12 +182,12 @@ static enum suspect_why owner_judge(
 
 	if (!entry || entry->record.ref != owner->ref || !owner->ref)
 		return SUSPECT_NOT;
-	evidence.silent_ns = member_silent_ns(control, entry, now_ns);
+	evidence.silent_ns = member_silent_ns(entry, now_ns);
 	probe_ns = unprobed_ns(dir, entry, now_ns);
 	if (evidence.unserved_ns < probe_ns)
 		evidence.unserved_ns = probe_ns;
 	evidence.unread = owner->unread_ref == owner->ref;
-	evidence.linked = member_link_of(entry) || !member_watched(control, entry);
+	evidence.linked = member_link_of(entry) || !member_watched(entry);
 	evidence.paused = now_ns - members_tick_ns(control) > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
 }

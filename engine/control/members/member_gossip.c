@@ -283,7 +283,7 @@ void member_list_alive(struct control *control, struct member_list *ret)
 		if (member->state != MEMBER_ALIVE)
 			continue;
 		/* The other members are learned from pages of the list. */
-		if (members->rings && member != members->self && !member->neighbour)
+		if (member != members->self && !member->neighbour)
 			continue;
 		member_describe(member, &ret->texts[ret->count], &ret->member[ret->count]);
 		ret->at[ret->count] = &ret->member[ret->count];

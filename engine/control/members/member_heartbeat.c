@@ -27,12 +27,11 @@ void member_heard(struct control *control, struct rpc_link *link)
 	link->member->contact->heard_ns = net_now();
 }
 
-uint64_t member_silent_ns(
-	const struct control *control, const struct member *member, uint64_t now_ns)
+uint64_t member_silent_ns(const struct member *member, uint64_t now_ns)
 {
 	bool linked = member_link_of(member) != NULL;
 
-	if (member->record.self || (!member_watched(control, member) && !linked))
+	if (member->record.self || (!member_watched(member) && !linked))
 		return 0;
 	return now_ns > member->contact->heard_ns ? now_ns - member->contact->heard_ns : 0;
 }
@@ -68,7 +67,7 @@ static void member_kept_begin(struct control *control, struct member *member, ui
 static void member_silent(struct control *control, struct member *member, uint64_t now_ns)
 {
 	uint64_t dead_ns = members_dead_ns(control);
-	uint64_t silent_ns = member_silent_ns(control, member, now_ns);
+	uint64_t silent_ns = member_silent_ns(member, now_ns);
 	char why[64];
 
 	if (silent_ns <= dead_ns - suspect_wait_ns(dead_ns)) {

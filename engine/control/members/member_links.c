@@ -335,12 +335,6 @@ void member_rings_update(struct control *control)
 
 /* ---- links on demand ------------------------------------------------------------------------- */
 
-bool member_watched(const struct control *control, const struct member *member)
-{
-	(void)control;
-	return member->neighbour;
-}
-
 static void demand_dial(struct control *control, struct member *member)
 {
 	struct members *members = control->members;

@@ -406,7 +406,7 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 static bool member_is_probed(const struct control *control, const struct member *member)
 {
 	return !member->record.self &&
-	       (member_watched(control, member) ||
+	       (member_watched(member) ||
 		       control->member_events->overdue(control, member->record.peer));
 }
 

@@ -178,13 +178,15 @@ const char *member_label(const struct member_record *record, char ret[MEMBER_LAB
 /* Hash of the name of an entry that has one. */
 uint64_t member_hash(const struct member *member);
 /* True if messages are expected from the live member: heartbeats, answers to probes. */
-bool member_watched(const struct control *control, const struct member *member);
+static inline bool member_watched(const struct member *member)
+{
+	return !member->record.self && member->neighbour;
+}
 /*
  * Time since the member's last message. 0 if it owes none: it is this engine, or no neighbour and
  * without a link.
  */
-uint64_t member_silent_ns(
-	const struct control *control, const struct member *member, uint64_t now_ns);
+uint64_t member_silent_ns(const struct member *member, uint64_t now_ns);
 /* Time for which the oldest probe waits for its answer; 0: none does. */
 uint64_t member_unserved_ns(const struct member *member, uint64_t now_ns);
 /* Time since a small and a padded probe were sent that the member answered; UINT64_MAX: never. */

@@ -329,7 +329,7 @@ static void view_rows_update(struct control *control)
 		if (row->incarnation != entry->record.incarnation)
 			*row = (struct view_row){.incarnation = entry->record.incarnation};
 		row->can = entry->state == MEMBER_ALIVE &&
-			   (member_link_of(entry) || !member_watched(control, entry));
+			   (member_link_of(entry) || !member_watched(entry));
 	}
 }
 

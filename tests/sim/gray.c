@@ -89,7 +89,6 @@ void small_mtu(void)
 	unserving(&world.node[victim()].small_mtu);
 }
 
-/* The process gets no processor for a second, again and again; the host answers. */
 /* One link is cut; the other nodes do not run for 1 s, one after the other. */
 void stalls(void)
 {
@@ -108,6 +107,7 @@ void stalls(void)
 	check(pass_until(nodes_linked, AGREE_NS), "healed back");
 }
 
+/* The process gets no processor for a second, again and again; the host answers. */
 void late(void)
 {
 	for (unsigned k = 0; k < 20; k++) {

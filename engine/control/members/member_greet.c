@@ -389,11 +389,29 @@ bool member_refused(struct control *control, struct rpc_link *link, const Pc__He
 
 /* ---- nodes of PeerCache 0.8 ------------------------------------------------------------------ */
 
-/* `how`: what it does, or this engine. Nodes of one address share a refusal. */
+/*
+ * Nodes of one address that do the same share a refusal. Those of all addresses take half of what
+ * is remembered: further ones share one.
+ */
+static uint64_t former_shared(struct members *members, uint64_t own)
+{
+	unsigned formers = 0;
+
+	if (refusal_find(members, own))
+		return own;
+	for (unsigned i = 0; i < REFUSALS; i++)
+		formers += members->refusal[i].former &&
+			   refusal_lasts(&members->refusal[i], net_now());
+	return formers < REFUSALS / 2 ? own : placement_hash("former nodes") | 1;
+}
+
+/* `how`: what it does, or this engine. */
 static void former_note(struct control *control, struct refused_engine *who, const char *how)
 {
+	uint64_t own = map_mix(placement_hash(refused_from(who)) + placement_hash(how)) | 1;
+
 	who->former = true;
-	who->shared = map_mix(placement_hash(refused_from(who)) + 2) | 1;
+	who->shared = former_shared(control->members, own);
 	control->counter[COUNTER_former_nodes]++;
 	if (refusal_note(control, who, false, how))
 		log_warn(
@@ -937,7 +955,6 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	}
 	if (!hello_may_join(control, link, hello))
 		return true;
-	links_take(control, hello);
 	refusal_end(control, hello->self);
 	member = hello_entry(control, link, hello);
 	if (!member || !member_contact(&control->members->table, member)) {
@@ -947,8 +964,10 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		return true;
 	}
 	contact_software_set(member->contact, hello->software);
-	if (!member_on_trial(member))
+	if (!member_on_trial(member)) {
+		links_take(control, hello);
 		hello_term(control, member, hello->term);
+	}
 	member_link_attach(control, link, member);
 	if (!dial)
 		member_greet(control, link);

@@ -485,12 +485,13 @@ static void map_words_publish(struct control *control, uint64_t now_ns)
 	struct members *members = control->members;
 
 	slots_publish(control, members->slots, members->current,
-		now_ns - members->opened_ns < MAP_OPENING_NS, now_ns);
+		now_ns - members->alone_ns < MAP_OPENING_NS, now_ns);
 }
 
 void member_map_rebuild(struct control *control)
 {
 	struct members *members = control->members;
+	unsigned before = members->serving;
 	struct map_view *view = map_view_of_members(control);
 
 	if (!view) {
@@ -501,6 +502,9 @@ void member_map_rebuild(struct control *control)
 	members->current = view;
 	if (members->serving <= 1)
 		members->opened_ns = net_now();
+	/* not when one without rails comes or leaves: this engine is an owner of before then */
+	if (!members->alone_ns || (members->serving <= 1 && before > 1))
+		members->alone_ns = net_now();
 	if (control->status)
 		map_words_publish(control, net_now());
 	control->member_events->map_changed(control);

@@ -448,8 +448,12 @@ static void probe_judge(struct control *control, struct member *member, uint64_t
 }
 
 /* This engine did not run for this time, and could not receive: members get it in addition. */
-static void probe_forgive_pause(struct members *members, uint64_t pause_ns, uint64_t now_ns)
+static void probe_forgive_pause(const struct control *control, uint64_t pause_ns, uint64_t now_ns)
 {
+	const struct members *members = control->members;
+	/* a claim that was received in this turn lasts no longer than another one */
+	uint64_t most_ns = now_ns + suspect_wait_ns(members_dead_ns(control));
+
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		struct member_contact *contact = members->table.contact[i];
 		uint64_t *const times[] = {&contact->probe.asked_ns[PROBE_SMALL],
@@ -459,6 +463,8 @@ static void probe_forgive_pause(struct members *members, uint64_t pause_ns, uint
 			if (*times[t])
 				*times[t] = suspect_after_pause(*times[t], pause_ns, now_ns);
 		contact->claim_until_ns += pause_ns;
+		if (contact->claim_until_ns > most_ns)
+			contact->claim_until_ns = most_ns;
 	}
 }
 
@@ -473,7 +479,7 @@ void member_probe_tick(void *context)
 	if (members->leaving)
 		return;
 	if (pause_ns)
-		probe_forgive_pause(members, pause_ns, now_ns);
+		probe_forgive_pause(control, pause_ns, now_ns);
 	probe_next(control, now_ns);
 	/* From the end, so that one whose contact goes away hides no other. */
 	for (unsigned i = members->table.contacts; i-- > 0;) {

@@ -100,8 +100,8 @@ static inline uint64_t suspect_wait_ns(uint64_t dead_ns)
 
 /*
  * Until when an engine does not remove a claimed member that it hears itself: as long as if there
- * were no claim. heard_ns: when its last message came; served_ns: when a probe of each size was
- * sent that it has answered, 0: never.
+ * were no claim, less a round of probes. heard_ns: when its last message came; served_ns: when a
+ * probe of each size was sent that it has answered, 0: never.
  */
 static inline uint64_t suspect_spares_ns(uint64_t heard_ns, uint64_t served_ns, uint64_t dead_ns)
 {

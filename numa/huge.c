@@ -120,9 +120,12 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	struct memory_huge huge;
 	char limit[160];
 	unsigned long long need = bytes / HUGE_BYTES, made;
-	unsigned long long promised = untouched_bytes(HUGE_BYTES) / HUGE_BYTES;
+	unsigned long long promised = 0;
 
 	memory_huge_pages(-1, &huge);
+	/* a limit of reservations counts them from mmap() on */
+	if (!strstr(huge.limit_name, ".rsvd."))
+		promised = untouched_bytes(HUGE_BYTES) / HUGE_BYTES;
 	if (need + promised > huge.limit) {
 		log_warn(
 			"memory %s: %llu huge pages of 2 MiB needed, %s allows %llu, and %llu of them are promised to other pools; using small pages, so reads are slower. Raise that limit",

@@ -30,6 +30,7 @@ CASES = [
     ("4 KiB pages, client on another core", ["--other-core"]),
     ("128 KiB pages", LONG),
     ("128 KiB pages in 64 segments", LONG + ["--segments", "64"]),
+    ("runs of 1 x 4 KiB stored anywhere", ["--run", "1", "--scattered"]),
     ("runs of 32 x 4 KiB stored in sequence", ["--run", "32"]),
     ("runs of 32 x 4 KiB stored anywhere", ["--run", "32", "--scattered"]),
     ("runs of 4 x 128 KiB stored in sequence", LONG + ["--run", "4"]),
@@ -37,6 +38,7 @@ CASES = [
     ("runs of 32 x 128 KiB stored in sequence", LONG + ["--run", "32"]),
     ("runs of 32 x 128 KiB stored anywhere", LONG + ["--run", "32", "--scattered"]),
     ("runs of 8 x 128 KiB in 8 segments", LONG + ["--run", "8", "--segments", "8"]),
+    ("runs of 1 x 128 KiB in 64 segments", LONG + ["--run", "1", "--segments", "64"]),
     ("look-ups of 32 buckets", ["--run", "32", "--lookup", "--scattered"]),
 ]
 # Every figure of a lease stands beside that of tail.

@@ -32,7 +32,6 @@
 #define RUN_PAGES_MAX 32u /* pages or buckets of one run: the bits of a mask */
 /* longest page of a run, bytes: that of one READ; a longer page is an OP_PAGE, or several */
 #define RUN_PAGE_BYTES_MAX SLICE_BYTES
-#define RUN_SEGMENTS_MAX 128u   /* segments of each page of a run, at most */
 #define RUN_HEADER_BUCKETS 8u   /* buckets named in the header's line of an OP_LOOKUP */
 #define RUN_LINE_BUCKETS 15u    /* buckets named in each further line of an OP_LOOKUP */
 #define RUN_LINES_MAX 17u       /* lines of the longest run: the header and 32 entries */
@@ -46,7 +45,7 @@ struct run {
 	uint8_t kind;      /* OP_RUN or OP_LOOKUP */
 	uint8_t pages;     /* number of pages or buckets, 1..RUN_PAGES_MAX */
 	uint16_t peer;     /* the member to read from: map_member.peer */
-	/* OP_RUN: number of segments of each page, 1..RUN_SEGMENTS_MAX; divides page_bytes.
+	/* OP_RUN: number of segments of each page, 1..SEGMENTS_MAX; divides page_bytes.
 	 * OP_LOOKUP: 0 */
 	uint16_t segments;
 	uint16_t to_region; /* destination: a client region of this session, or staging */
@@ -75,7 +74,6 @@ struct run_header {
 	uint64_t to;       /* to_region << OP_TO_BITS | stride_or_to */
 };
 static_assert(sizeof(struct run_header) == 32, "half a line");
-static_assert(RUN_SEGMENTS_MAX < 1 << OP_SEGMENTS_BITS, "as op_pack() packs them");
 static_assert(offsetof(struct run_header, kind) == offsetof(struct op_slot, kind),
 	"the kind tells which of the two an entry is");
 static_assert(offsetof(struct run_header, turn) == RING_TURN_AT, "the ring's");

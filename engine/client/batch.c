@@ -120,9 +120,9 @@ static bool segments_alike(const struct pc_page *page)
 	uint64_t stride = page_stride(page), bytes = s->bytes;
 	uintptr_t base = (uintptr_t)s->base;
 
-	if (page->segment_count > RUN_SEGMENTS_MAX || !base || !bytes ||
+	if (page->segment_count > SEGMENTS_MAX || !base || !bytes ||
 		bytes * page->segment_count > RUN_PAGE_BYTES_MAX || bytes > RUN_PAGE_BYTES_MAX ||
-		stride < bytes || stride >= RUN_TO_MAX / RUN_SEGMENTS_MAX)
+		stride < bytes || stride >= RUN_TO_MAX / SEGMENTS_MAX)
 		return false;
 	while (++s < end) {
 		base += stride;

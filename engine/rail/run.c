@@ -59,7 +59,7 @@ static_assert(RUN_LINE_BUCKETS == 15, "word 3 of each line but the first has its
 
 /*
  * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
- * stride is below 2^48, and there are at most RUN_SEGMENTS_MAX of them.
+ * stride is below 2^48, and there are at most SEGMENTS_MAX of them.
  */
 static bool run_header_possible(struct rail_run *run)
 {
@@ -76,7 +76,7 @@ static bool run_header_possible(struct rail_run *run)
 			return false;
 		run->item_bytes = run->segment_bytes = h->page_bytes;
 		if (unlikely(h->segments != 1)) {
-			if (h->segments < 1 || h->segments > RUN_SEGMENTS_MAX ||
+			if (h->segments < 1 || h->segments > SEGMENTS_MAX ||
 				h->page_bytes % h->segments)
 				return false;
 			run->segment_bytes = h->page_bytes / h->segments;

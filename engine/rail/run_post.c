@@ -555,13 +555,33 @@ unsigned runs_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
 /* ---- pages of several segments or MRs ------------------------------------------------------- */
 
 /*
+ * Adds up to `n` ranges of one MR, `stride` bytes apart, none of which touches the one before it;
+ * as many as there are SGEs. Returns how many. Six parameters: it is inlined.
+ */
+static inline uint32_t sges_add_apart(struct sges *sges, uint64_t address, uint64_t stride,
+	uint32_t bytes, uint32_t lkey, uint32_t n)
+{
+	uint32_t room = (uint32_t)(sges->end - sges->next);
+	struct dv_sge *next = sges->next;
+
+	n = n < room ? n : room;
+	for (uint32_t i = 0; i < n; i++) {
+		*next++ = (struct dv_sge){address, bytes, lkey};
+		address += stride;
+	}
+	sges->next = next;
+	sges->reached = n ? address - stride + bytes : sges->reached;
+	return n;
+}
+
+/*
  * Fills SGEs with the rest of the page at which the run is, as far as they reach, and advances its
  * position in the page.
  */
 static inline void run_gather_page(const struct rail *rail, struct rail_run *run, struct sges *sges)
 {
 	const struct region_slot *region = &rail->region[run->header.to_region];
-	uint32_t done = run->done, part = run->segment_done, lkey = region->lkey, bytes;
+	uint32_t done = run->done, part = run->segment_done, lkey = region->lkey, bytes, more;
 	uint64_t at = done ? run->segment_at : run_to(run, run->header.kind, run->next);
 	uint64_t base = region->base, stride = run->header.stride_or_to;
 	uint32_t item = run->item_bytes, segment = run->segment_bytes;
@@ -580,6 +600,12 @@ static inline void run_gather_page(const struct rail *rail, struct rail_run *run
 			continue;
 		part = 0;
 		at += stride;
+		if (done < item && stride != segment && likely(!extents)) {
+			more = sges_add_apart(
+				sges, base + at, stride, segment, lkey, (item - done) / segment);
+			done += more * segment;
+			at += more * stride;
+		}
 	}
 	run->done = done;
 	run->segment_done = part;

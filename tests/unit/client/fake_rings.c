@@ -94,7 +94,7 @@ static bool touches(const struct op_segment *a, const struct op_segment *b)
 /* Counts an op into memory that an op or a run without an answer may still write. */
 static void count_overlap(struct fake *f, const struct op *op, const struct op_segment *segment)
 {
-	struct op_segment other[RUN_SEGMENTS_MAX];
+	struct op_segment other[SEGMENTS_MAX];
 	struct op about;
 	bool any = false;
 
@@ -144,7 +144,7 @@ static void run_execute(struct fake *f, struct fake_channel *ch, uint32_t rail,
 	const struct fake_run *run, bool held)
 {
 	struct run_done d = {.cookie = run->head.cookie, .kind = run->head.kind};
-	struct op_segment segment[RUN_SEGMENTS_MAX];
+	struct op_segment segment[SEGMENTS_MAX];
 
 	for (uint32_t k = 0; k < run->head.pages; k++) {
 		struct op op;
@@ -242,7 +242,7 @@ static void run_copy(const struct ring_consumer *ring, struct fake_run *ret)
 	for (uint32_t n = 1; n < lines; n++)
 		memcpy(&line[n], ring_slot_old(ring, n), sizeof(line[n]));
 	if (ret->head.kind == OP_RUN &&
-		(ret->head.segments < 1 || ret->head.segments > RUN_SEGMENTS_MAX ||
+		(ret->head.segments < 1 || ret->head.segments > SEGMENTS_MAX ||
 			ret->head.page_bytes % ret->head.segments ||
 			ret->head.page_bytes > RUN_PAGE_BYTES_MAX || !ret->head.page_bytes ||
 			(ret->head.segments > 1 &&

@@ -156,16 +156,21 @@ static void segments_are_the_pages_bytes(const struct pc_segment *segment, unsig
 
 static void segments_at_one_distance_are_read_in_runs(void **state)
 {
-	struct pc_segment segment[COUNT * 8];
+	static struct pc_segment segment[COUNT * SEGMENTS_MAX];
+	const unsigned segments[] = {8, SEGMENTS_MAX};
 
 	(void)state;
-	divide(segment, 8, COUNT * (BYTES / 8)); /* layers: segment j of all pages together */
 	store(FAKE_RAILS);
 	look_up_all();
-	get_all();
-	segments_are_the_pages_bytes(segment, 8);
-	assert_int_equal(SEEN(runs), FAKE_RAILS);
-	assert_int_equal(SEEN(segments_max), 8);
+	for (unsigned i = 0; i < 2; i++) {
+		unsigned n = segments[i];
+
+		divide(segment, n, COUNT * (BYTES / n)); /* layers: segment j of all together */
+		get_all();
+		segments_are_the_pages_bytes(segment, n);
+		assert_int_equal(SEEN(runs), (i + 1) * FAKE_RAILS);
+		assert_int_equal(SEEN(segments_max), n);
+	}
 }
 
 static void irregular_segments_are_read_by_ops_of_one_page(void **state)

@@ -151,14 +151,14 @@ static void segments_of_a_page_go_to_their_strides(void **state)
 {
 	struct world *w = *state;
 
-	for (unsigned segments = 2; segments <= RUN_SEGMENTS_MAX; segments *= 2) {
+	for (unsigned segments = 2; segments <= SEGMENTS_MAX; segments *= 2) {
 		struct draft d;
-		uint32_t part = 8192 / segments;
+		uint32_t part = 8192 / segments, stride = WORLD_HOME_BYTES / segments;
 
 		pages_put(w, 300, 2, 8, 8192);
 		d = draft_of(w, segments, 300, 2, 8, 8192);
 		d.run.segments = (uint16_t)segments;
-		d.run.stride_or_to = 65536 / 2;
+		d.run.stride_or_to = stride;
 		for (unsigned i = 0; i < 8; i++)
 			d.entry[i].to = (uint64_t)i * part;
 		memset(w->home, 0, WORLD_HOME_BYTES);
@@ -167,7 +167,7 @@ static void segments_of_a_page_go_to_their_strides(void **state)
 		run_expect(client, segments, 0xff, 0, OP_HIT);
 		for (unsigned i = 0; i < 8; i++)
 			for (unsigned j = 0; j < segments; j++)
-				assert_memory_equal(w->home + i * part + j * 32768,
+				assert_memory_equal(w->home + i * part + j * stride,
 					w->pool + (300 + 2 * i) * PAGE_UNIT + j * part, part);
 	}
 	assert_runs_free(w);

@@ -130,6 +130,35 @@ class MHATokenToKVPoolHost(Pool):
     """A pool with the name of SGLang's class whose heads are split over tensor-parallel ranks."""
 
 
+class LayersPool(MHATokenToKVPoolHost):
+    """Layout layer_first of SGLang's class: one buffer has K of all layers, and behind them V.
+
+    A page lists K and V of each layer by turns.
+    """
+
+    def __init__(self, pages, layers, nbytes, shm):
+        super().__init__(pages, [2 * layers * nbytes], layout="layer_first", shm=shm)
+        self.layers, self.segments = layers, [nbytes] * 2 * layers
+
+    def offsets(self, page):
+        """Where the segments of a page are in the buffer."""
+        return [((j % 2 * self.layers + j // 2) * self.pages + page) * nbytes
+                for j, nbytes in enumerate(self.segments)]
+
+    def get_page_buffer_meta(self, indices):
+        pages = self.pages_of(indices.tolist())
+        ptrs = [self.buffers[0].base + at for page in pages for at in self.offsets(page)]
+        return ptrs, self.segments * len(pages)
+
+    def write(self, page, data):
+        for at, nbytes in zip(self.offsets(page), self.segments):
+            self.buffers[0].map[at:at + nbytes], data = data[:nbytes], data[nbytes:]
+
+    def read(self, page):
+        return b"".join(self.buffers[0].map[at:at + nbytes]
+                        for at, nbytes in zip(self.offsets(page), self.segments))
+
+
 class CopiedPool(Pool):
     """A pool that gives no addresses: its own methods copy a page to and from a tensor."""
 

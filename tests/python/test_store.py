@@ -14,8 +14,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from simulator import (Controller, CopiedPool, HostPoolGroup, Indices, LogicalPool,  # noqa: E402
-                       MambaPoolHost, MHATokenToKVPoolHost, Pool, Tensor, config, content)
+from simulator import (Controller, CopiedPool, HostPoolGroup, Indices, LayersPool,  # noqa: E402
+                       LogicalPool, MambaPoolHost, MHATokenToKVPoolHost, Pool, Tensor, config,
+                       content)
 from peercache import config as configuration  # noqa: E402
 from peercache.pages import Pool as PagesOf  # noqa: E402
 from peercache.store import PeerCacheStore  # noqa: E402
@@ -128,6 +129,40 @@ class Shapes(StoreTest):
                     self.assertEqual(counts["bytes_staged"] == 0, shm)
                     self.assertEqual(counts["memory"]["shm" if shm else "copy"], 1)
                 self.doCleanups()  # closes the stores: open sessions share the engine's limits
+
+    def rail_counters(self):
+        return self.engines.status(1)["rails"][0]["counters"]
+
+    def test_pages_that_list_k_and_v_by_turns_are_read_in_runs(self):
+        for layers, nbytes in ((30, 512), (94, 256)):
+            with self.subTest(layers=layers):
+                self.first += 1000
+                before = self.rail_counters()
+                counts = self.round_trip(lambda: LayersPool(256, layers, nbytes, shm=True), 140)
+                self.assertEqual(counts["bytes_staged"], 0)
+                after = self.rail_counters()
+                self.assertEqual(after["pages_read"] - before["pages_read"], 140)
+                self.assertLess(after["ops_taken"] - before["ops_taken"], 100)
+            self.doCleanups()
+
+    def test_only_pools_that_list_k_and_v_by_turns_are_stored_in_another_order(self):
+        tags = configuration.read({}).tags
+        for pool in (LayersPool(8, 30, 512, shm=False), Pool(8, [512, 512] * 30),
+                     Pool(8, [512] * 60, layout="layer_first"),
+                     MHATokenToKVPoolHost(8, [512, 512], layout="page_first")):
+            indices = pool.indices([5, 2])
+            given, sizes = pool.get_page_buffer_meta(indices)
+            pages = PagesOf(pool, "kv", config((0, 5, 18), {}), tags)
+            [(space, ptrs, lengths)] = pages.batches(["a", "b"], indices)
+            moved = isinstance(pool, LayersPool)
+            self.assertEqual("order=" in space, moved)
+            self.assertNotIn("order=", pages.flat)
+            self.assertEqual(ptrs == given, not moved)
+            self.assertEqual((sorted(ptrs), lengths), (sorted(given), sizes))
+            if moved:
+                for page in (ptrs[:60], ptrs[60:]):
+                    self.assertEqual({b - a for a, b in zip(page, page[1:])}, {8 * 512})
+                self.assertEqual((ptrs[0], ptrs[60]), (given[0], given[60]))
 
     def test_the_generic_calls_move_tensors_outside_of_the_pools(self):
         for version in VERSIONS:

@@ -25,6 +25,7 @@ class Shape:
     dtype: str  # data type of the pool's elements, as text
     form: str = ""  # the pool's storage_format_tag, its own page format; "": none
     per_rank: bool = False  # the bytes differ by tensor-parallel rank although the KV is MLA
+    by_turns: bool = False  # the pool lists K and V by turns; the page has all K before all V
 
 
 def name_space(config: Any, tags: tuple[str, str], pool: str, shape: Shape, *, flat: bool = False,
@@ -54,6 +55,8 @@ def name_space(config: Any, tags: tuple[str, str], pool: str, shape: Shape, *, f
     ]
     if shape.form:
         parts.append(("form", shape.form))
+    if shape.by_turns:
+        parts.append(("order", "k,v"))
     if field("dcp_size", 1) > 1:  # each decode-context rank has a share of every page
         parts += [("dcp", f"{field('dcp_rank', 0)}/{field('dcp_size', 1)}"),
                   ("logical_page", field("logical_page_size", 0)), ("dcp_tp", field("tp_size", 1))]

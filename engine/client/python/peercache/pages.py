@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host pool that SGLang registered: the addresses of its pages and the namespaces of their keys.
 
-A page of a pool has len(ptrs) / len(keys) segments, in every pool and layout. With split heads, the
-tensor-parallel sizes of the hosts differ and `tp_lcm_size` is their least common multiple. Each
-page is then stored as `tp_lcm_size` objects, one per share of the heads, of which this rank has
-`tp_lcm_size / tp_size`. A host of another tensor-parallel size finds the shares that it needs.
+A page of a pool has len(ptrs) / len(keys) segments, in every pool and layout. SGLang lists K and V
+of a layer_first pool by turns, layer by layer. Their pages are stored with all K before all V: the
+segments then lie at one distance, and the engine reads the page in a run with others.
+
+With split heads, the tensor-parallel sizes of the hosts differ and `tp_lcm_size` is their least
+common multiple. Each page is then stored as `tp_lcm_size` objects, one per share of the heads, of
+which this rank has `tp_lcm_size / tp_size`. A host of another tensor-parallel size finds the shares
+that it needs.
 """
 
 from dataclasses import replace
@@ -52,6 +56,15 @@ def differs_by_rank(pool: Any, name: str) -> bool:
         base.__name__.startswith(("MHAToken", "Mamba")) for base in type(pool).__mro__)
 
 
+def by_turns(pool: Any, segments: int) -> bool:
+    """True if a page's segments are K and V of each layer by turns.
+
+    Only the pool's class and layout decide, so that all hosts store the same order of bytes.
+    """
+    return getattr(pool, "layout", "") == "layer_first" and segments % 2 == 0 and \
+        any(base.__name__ == "MHATokenToKVPoolHost" for base in type(pool).__mro__)
+
+
 class Pool:
     """One registered host pool. Nothing changes after __init__, so any thread may use it.
 
@@ -60,6 +73,7 @@ class Pool:
         name: the pool's name, such as "kv" or "mamba".
         page_size: tokens per page.
         split: shares of the heads per page on this rank; 1 without split heads.
+        by_turns: True if K and V are listed by turns, and stored one after the other.
         per_rank: True if the bytes differ by tensor-parallel rank although the model is MLA.
         samples: an address in each segment of the first page; empty without addresses.
         segments, page_bytes: of a page as it is stored, which is one share of the heads; 0 without
@@ -75,7 +89,7 @@ class Pool:
         """config: SGLang's HiCacheStorageConfig. tags: Config.tags."""
         self.pool, self.name = pool, name
         self.page_size = page_size_of(pool)
-        self.split = 1
+        self.split, self.by_turns = 1, False
         self.per_rank = bool(getattr(config, "is_mla_model", False)) and \
             differs_by_rank(pool, name)
         form = str(getattr(pool, "storage_format_tag", None) or "")
@@ -106,18 +120,19 @@ class Pool:
             self.flat_bytes = nbytes
             return
         ptrs, sizes = meta
+        self.by_turns = self.split == 1 and by_turns(pool, len(ptrs))
         self.samples = list(ptrs)
         nbytes = sum(sizes) // self.split
         self.segments, self.page_bytes = len(ptrs) // self.split, nbytes
         self.flat_bytes = nbytes * self.split
         shape = Shape(self.segments, nbytes, self.page_size,
                       str(getattr(pool, "layout", "")), str(getattr(pool, "dtype", "")),
-                      form, self.per_rank)
+                      form, self.per_rank, self.by_turns)
         ranks: list[Optional[tuple[int, int]]] = [None]
         if self.split > 1:
             ranks = [(tp_rank * self.split + i, lcm) for i in range(self.split)]
         self.spaces = [name_space(config, tags, name, shape, rank=rank) for rank in ranks]
-        whole = replace(shape, segments=0, page_bytes=nbytes * self.split)
+        whole = replace(shape, segments=0, page_bytes=nbytes * self.split, by_turns=False)
         self.flat = name_space(config, tags, name, whole, flat=True)
 
     def _locate(self, indices: Any) -> Optional[tuple[list[int], list[int]]]:
@@ -154,6 +169,9 @@ class Pool:
         """
         self._check(keys, indices)
         ptrs, sizes = self._locate(indices) or ([], [])
+        if self.by_turns:
+            ptrs = one_after_other(ptrs, self.segments)
+            sizes = one_after_other(sizes, self.segments)
         if self.split == 1:
             return [(self.spaces[0], ptrs, sizes)]
         each = len(ptrs) // len(keys) // self.split
@@ -166,4 +184,12 @@ def share(flat: list, part: int, each: int, parts: int) -> list:
     out = [None] * (len(flat) // parts)
     for k in range(each):
         out[k::each] = flat[part * each + k::parts * each]
+    return out
+
+
+def one_after_other(flat: list, each: int) -> list:
+    """Puts the even entries of every page before the odd ones. A page has `each` entries."""
+    out = [None] * len(flat)
+    for k in range(each):
+        out[k % 2 * (each // 2) + k // 2::each] = flat[k::each]
     return out

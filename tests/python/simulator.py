@@ -72,8 +72,9 @@ class Pool:
     """
 
     def __init__(self, pages, segments, *, page_size=1, layout="page_first", dtype="bf16",
-                 buffers=None, shm=False, heads=None):
+                 buffers=None, shm=False, heads=None, start_layer=0):
         self.page_size, self.layout, self.dtype = page_size, layout, dtype
+        self.start_layer = start_layer
         self.pages, self.segments, self.heads = pages, segments, heads
         self.buffers = [Buffer(pages * nbytes, shm if buffers is None else buffers[i])
                         for i, nbytes in enumerate(segments)]

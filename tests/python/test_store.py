@@ -9,6 +9,7 @@ import threading
 import time
 import unittest
 from types import SimpleNamespace
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
@@ -232,6 +233,35 @@ class Namespaces(StoreTest):
         for shape, fields in others:
             with self.subTest(shape=shape, fields=fields):
                 self.assertEqual(self.store(1, Pool(4, **shape), **fields).batch_exists(keys), 0)
+
+    def test_pipeline_stages_share_no_pages(self):
+        """Two stages have pages of one size, and an SGLang before 0.5.8 names no stage."""
+        first, second = (dict(segments=[4096, 4096], start_layer=layer) for layer in (0, 16))
+        for version in VERSIONS:
+            with self.subTest(version=version):
+                self.first += 1000
+                pool, keys = self.filled(Pool(4, **first), 4), keys_of(self.first, 4)
+                tensors = [Tensor(pool.read(page)) for page in range(4)]
+                store = self.store(0, pool, version)
+                self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(4)))))
+                self.assertTrue(store.batch_set(keys, tensors))
+                there = self.store(1, Pool(4, **second), version)
+                self.assertEqual(there.batch_exists(keys), 0)
+                self.assertEqual(there.batch_get(keys, tensors), [None] * 4)
+                self.assertEqual(self.store(1, Pool(4, **first), version).batch_exists(keys), 4)
+                self.doCleanups()
+
+    def test_a_pool_without_a_first_layer_has_the_partition_in_its_keys(self):
+        """States have no start_layer: with other partitions a stage has other layers."""
+        def space(partition, size=2):
+            with mock.patch.dict(os.environ):
+                os.environ.pop("SGLANG_PP_LAYER_PARTITION", None)
+                if partition:
+                    os.environ["SGLANG_PP_LAYER_PARTITION"] = partition
+                given = config((0, 5, 18), {}, pp_rank=0, pp_size=size)
+                return PagesOf(Pool(1, [4096]), "mamba", given, ("", "")).spaces[0]
+        self.assertEqual(len({space(""), space("10,11,11", 3), space("11,11,10", 3)}), 3)
+        self.assertEqual(space("32", 1), space("", 1))
 
     def test_no_two_pairs_of_prefix_and_tag_share_pages(self):
         """Texts that would be equal if they were joined, trimmed, or not escaped."""

@@ -2,11 +2,12 @@
 """Namespaces of keys.
 
 A namespace names everything that the bytes of a page depend on and that SGLang's page hash does not
-cover: the model, the layout, the data type, the ranks. libpeercache hashes it into every key. The
+cover: the model, the layers, the layout, the data type, the ranks. libpeercache hashes it into every key. The
 text is a concatenation of named, escaped parts, so different lists of parts never give the same
 text. The data-parallel rank is not a part, because data-parallel ranks share pages.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -26,6 +27,8 @@ class Shape:
     form: str = ""  # the pool's storage_format_tag, its own page format; "": none
     per_rank: bool = False  # the bytes differ by tensor-parallel rank although the KV is MLA
     by_turns: bool = False  # the pool lists K and V by turns; the page has all K before all V
+    # The pool's first layer: SGLang before 0.5.8 tells no pipeline rank. 0 also if it is not known.
+    first_layer: int = 0
 
 
 def name_space(config: Any, tags: tuple[str, str], pool: str, shape: Shape, *, flat: bool = False,
@@ -53,6 +56,12 @@ def name_space(config: Any, tags: tuple[str, str], pool: str, shape: Shape, *, f
         ("pp", f"{field('pp_rank', 0)}/{field('pp_size', 1)}"),
         ("cp", f"{field('attn_cp_rank', 0)}/{field('attn_cp_size', 1)}"),
     ]
+    if shape.first_layer:
+        parts.append(("first_layer", shape.first_layer))
+    # A pool of states tells no first layer; with another partition, a stage has other layers.
+    partition = os.environ.get("SGLANG_PP_LAYER_PARTITION")
+    if partition and field("pp_size", 1) > 1:
+        parts.append(("partition", partition))
     if shape.form:
         parts.append(("form", shape.form))
     if shape.by_turns:

@@ -92,7 +92,6 @@ class Pool:
         self.split, self.by_turns = 1, False
         self.per_rank = bool(getattr(config, "is_mla_model", False)) and \
             differs_by_rank(pool, name)
-        form = str(getattr(pool, "storage_format_tag", None) or "")
         lcm = getattr(config, "tp_lcm_size", None)
         tp_rank = getattr(config, "tp_rank", 0) or 0
         tp_size = getattr(config, "tp_size", 1) or 1
@@ -114,8 +113,7 @@ class Pool:
             getattr(pool, "kv_buffer", None) is None
         if meta is None:
             nbytes = int(getattr(pool, "size_per_token", 0) or 0) * self.page_size
-            whole = Shape(0, nbytes, self.page_size, str(getattr(pool, "layout", "")),
-                          str(getattr(pool, "dtype", "")), form, self.per_rank)
+            whole = self._shape(0, nbytes)
             self.flat = name_space(config, tags, name, whole, flat=True)
             self.flat_bytes = nbytes
             return
@@ -125,15 +123,22 @@ class Pool:
         nbytes = sum(sizes) // self.split
         self.segments, self.page_bytes = len(ptrs) // self.split, nbytes
         self.flat_bytes = nbytes * self.split
-        shape = Shape(self.segments, nbytes, self.page_size,
-                      str(getattr(pool, "layout", "")), str(getattr(pool, "dtype", "")),
-                      form, self.per_rank, self.by_turns)
+        shape = self._shape(self.segments, nbytes)
         ranks: list[Optional[tuple[int, int]]] = [None]
         if self.split > 1:
             ranks = [(tp_rank * self.split + i, lcm) for i in range(self.split)]
         self.spaces = [name_space(config, tags, name, shape, rank=rank) for rank in ranks]
         whole = replace(shape, segments=0, page_bytes=nbytes * self.split, by_turns=False)
         self.flat = name_space(config, tags, name, whole, flat=True)
+
+    def _shape(self, segments: int, nbytes: int) -> Shape:
+        """The layout of this pool's pages, which have these numbers of segments and bytes."""
+        pool = self.pool
+        return Shape(segments, nbytes, self.page_size, layout=str(getattr(pool, "layout", "")),
+                     dtype=str(getattr(pool, "dtype", "")),
+                     form=str(getattr(pool, "storage_format_tag", None) or ""),
+                     per_rank=self.per_rank,
+                     first_layer=int(getattr(pool, "start_layer", None) or 0))
 
     def _locate(self, indices: Any) -> Optional[tuple[list[int], list[int]]]:
         """Addresses and lengths in bytes of the segments of these pages; None: the pool has none.

@@ -137,7 +137,7 @@ class Pool:
         return Shape(segments, nbytes, self.page_size, layout=str(getattr(pool, "layout", "")),
                      dtype=str(getattr(pool, "dtype", "")),
                      form=str(getattr(pool, "storage_format_tag", None) or ""),
-                     per_rank=self.per_rank,
+                     per_rank=self.per_rank, by_turns=self.by_turns,
                      first_layer=int(getattr(pool, "start_layer", None) or 0))
 
     def _locate(self, indices: Any) -> Optional[tuple[list[int], list[int]]]:

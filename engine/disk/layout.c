@@ -92,6 +92,14 @@ static bool path_file_intact(const struct disk_path_file *file)
 	return file->magic == PATH_FILE_MAGIC && file->crc == unit_crc(file);
 }
 
+static bool path_file_in_range(const struct disk_path_file *file)
+{
+	for (unsigned i = 0; i < DISK_LEFT_MAX; i++)
+		if (file->left[i].sequence >= DISK_SEQUENCE_MAX)
+			return false;
+	return file->members <= DISK_PATHS_MAX && file->path_id;
+}
+
 enum path_file_fault layout_path_file_read(const struct disk_path_file slot[2],
 	uint32_t segment_bytes, const struct disk_path_file **ret_file)
 {
@@ -104,7 +112,7 @@ enum path_file_fault layout_path_file_read(const struct disk_path_file slot[2],
 			*ret_file = &slot[i];
 			return PATH_FILE_VERSION;
 		}
-		if (slot[i].members > DISK_PATHS_MAX || !slot[i].path_id)
+		if (!path_file_in_range(&slot[i]))
 			continue;
 		if (!file || slot[i].count > file->count)
 			file = &slot[i];

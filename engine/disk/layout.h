@@ -52,7 +52,8 @@ struct disk_block {
 	uint64_t epoch;    /* random, new in each life of the segment */
 	uint64_t ordinal;  /* number of this life: 1 for the path's first segment, then 2, ... */
 	uint64_t previous; /* ordinal of the life that was opened before this one and is kept */
-	uint64_t horizon;  /* highest sequence number of a tombstone that recycling has dropped */
+	/* no tombstone that recycling or a damage has dropped has a higher sequence number */
+	uint64_t horizon;
 	uint32_t segment;
 	uint32_t number; /* of this header in its segment, from 0 */
 	uint32_t unit;   /* where this header is, from the start of the segment */

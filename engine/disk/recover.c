@@ -259,8 +259,11 @@ static void paths_enter_service(struct recovery *recovery)
 	for (unsigned i = 0; i < store->paths; i++)
 		if (path_usable(recovery, i) && recovery->scan[i].sequence > store->sequence)
 			store->sequence = recovery->scan[i].sequence;
-	/* Numbers that a crash has lost are not used a second time. */
+	/* Numbers that a crash or a damage has lost are not used a second time. */
 	store->sequence += DISK_SEQUENCES_START;
+	for (unsigned i = 0; i < store->paths; i++)
+		if (path_usable(recovery, i) && recovery->scan[i].horizon >= store->sequence)
+			store->sequence = recovery->scan[i].horizon + 1;
 	for (unsigned i = 0; i < store->paths; i++) {
 		struct store_path *path = &store->path[i];
 

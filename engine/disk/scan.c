@@ -328,9 +328,25 @@ static int scan_newer_first(const void *a, const void *b)
 }
 
 /*
+ * Raises the horizon above every number that the path file says a path that left was complete to:
+ * what is lost may be newer. The run that follows the highest number starts DISK_SEQUENCES_START
+ * above it.
+ */
+static void scan_raise_horizon(struct scan *scan)
+{
+	uint64_t highest = scan->sequence;
+
+	for (unsigned i = 0; i < DISK_LEFT_MAX; i++)
+		if (scan->path->file.left[i].sequence > highest)
+			highest = scan->path->file.left[i].sequence;
+	highest += 2 * DISK_SEQUENCES_START - 1;
+	if (highest > scan->horizon)
+		scan->horizon = highest;
+}
+
+/*
  * Drops what is older than a segment that is missing or damaged: tombstones of the older pages may
- * have been in it, with any number that was used. A segment names the one that was opened before it
- * and stays.
+ * have been in it. A segment names the one that was opened before it and stays.
  */
 static int scan_drop_behind_gap(struct scan *scan)
 {
@@ -357,7 +373,7 @@ static int scan_drop_behind_gap(struct scan *scan)
 		segment->block = NULL;
 		segment->blocks = 0;
 		segment->kind = SCAN_EMPTY;
-		scan->horizon = scan->sequence + DISK_SEQUENCES_START - 1;
+		scan_raise_horizon(scan);
 	}
 	free(order);
 	return 0;

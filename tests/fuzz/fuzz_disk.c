@@ -71,6 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	layout_path_file_seal(&file[0]);
 	if (layout_path_file_read(file, DISK_SEGMENT_BYTES, &current) == PATH_FILE_OK)
 		require(current->members <= DISK_PATHS_MAX && current->path_id &&
+			current->left[0].sequence < DISK_SEQUENCE_MAX &&
 			current->segment_bytes == DISK_SEGMENT_BYTES);
 	return 0;
 }

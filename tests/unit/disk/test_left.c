@@ -289,29 +289,88 @@ static void find_tombstone(
 	fail();
 }
 
+/*
+ * Nothing that tells of the last starts can be read: `starts` of them, each but the last one with a
+ * removal. Then the highest number that can be read is below those that path 1 was complete to.
+ */
 static void a_path_that_left_is_cleared_if_a_removal_since_then_cannot_be_read(void **state)
+{
+	(void)state;
+	for (unsigned starts = 0; starts <= 3; starts++) {
+		struct sim *sim[2];
+		uint32_t page, first = 2, unit;
+		bool found;
+
+		open_new(2);
+		fill(40);
+		page = page_on_path_1(0);
+		for (unsigned i = 0; i < starts; i++) {
+			restart(-1);
+			if (i + 1 < starts)
+				assert_int_equal(world_remove(&world, 30 + i), DISK_OK);
+		}
+		path_fail(&world.store.path[1], "the test says so");
+		assert_int_equal(world_remove(&world, page), DISK_OK);
+		for (unsigned i = 0; i < 2; i++)
+			sim[i] = sim_copy(world.sim[i]);
+		find_tombstone(0, page, &sim[0]->bad_file, &unit);
+		if (starts > 1)
+			find_tombstone(0, 30, &sim[0]->bad_file, &first);
+		else
+			first = unit;
+		sim[0]->bad_unit = first;
+		sim[0]->bad_units = unit + 2 - first;
+		world_close(&world);
+		assert_int_equal(world_open(&world, sim, 2, &rng), 0);
+		assert_false(world.store.path[0].report.cleared);
+		assert_true(world.store.path[1].report.cleared);
+		assert_int_equal(world_read(&world, page, &found), 0);
+		assert_false(found);
+		world_close(&world);
+	}
+}
+
+/* The numbers of its run are above those that the damage may have taken. */
+static void a_path_that_left_after_a_damage_gets_its_removals(void **state)
 {
 	struct sim *sim[2];
 	uint32_t page;
-	bool found;
 
 	(void)state;
 	open_new(2);
 	fill(40);
-	page = page_on_path_1(0);
-	path_fail(&world.store.path[1], "the test says so");
-	assert_int_equal(world_remove(&world, page), DISK_OK);
 	for (unsigned i = 0; i < 2; i++)
 		sim[i] = sim_copy(world.sim[i]);
-	find_tombstone(0, page, &sim[0]->bad_file, &sim[0]->bad_unit);
+	sim[0]->bad_file = world.store.path[0].active;
+	sim[0]->bad_unit = 2;
 	sim[0]->bad_units = 2;
 	world_close(&world);
 	assert_int_equal(world_open(&world, sim, 2, &rng), 0);
-	assert_false(world.store.path[0].report.cleared);
-	assert_true(world.store.path[1].report.cleared);
-	assert_int_equal(world_read(&world, page, &found), 0);
-	assert_false(found);
+	assert_true(world.store.path[0].horizon > world.store.left[0].sequence);
+	recycle(100); /* what was dropped is overwritten */
+	page = page_on_path_1(100);
+	path_fail(&world.store.path[1], "the test says so");
+	assert_int_equal(world_remove(&world, page), DISK_OK);
+	restart(-1);
+	assert_false(world.store.path[1].report.cleared);
+	assert_true(has_tombstone(1, page));
 	world_close(&world);
+}
+
+static void a_record_with_a_number_out_of_range_is_not_read(void **state)
+{
+	static struct disk_path_file slot[2];
+	const struct disk_path_file *file;
+
+	(void)state;
+	for (unsigned over = 0; over < 2; over++) {
+		slot[0].version = DISK_LAYOUT_VERSION;
+		slot[0].path_id = 1;
+		slot[0].left[DISK_LEFT_MAX - 1].sequence = DISK_SEQUENCE_MAX - !over;
+		layout_path_file_seal(&slot[0]);
+		assert_int_equal(layout_path_file_read(slot, PAGE_UNIT, &file),
+			over ? PATH_FILE_EMPTY : PATH_FILE_SIZES);
+	}
 }
 
 /* What a crash may leave of the unit that was written last, as a device with large sectors. */
@@ -584,6 +643,8 @@ int main(void)
 		T(a_removal_is_acknowledged_when_the_others_have_recorded_who_has_left),
 		T(a_crash_while_it_is_recorded_who_has_left_costs_no_page),
 		T(a_path_that_left_is_cleared_if_a_removal_since_then_cannot_be_read),
+		T(a_path_that_left_after_a_damage_gets_its_removals),
+		T(a_record_with_a_number_out_of_range_is_not_read),
 		T(a_damaged_record_does_not_make_an_older_one_current),
 		T(a_damaged_slot_is_written_before_the_one_that_is_current),
 		T(a_record_that_cannot_be_written_takes_the_path_out_and_names_the_error),

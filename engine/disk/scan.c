@@ -278,9 +278,6 @@ static int scan_segment(struct scanner *scanner)
 		segment->kind = rc == -ENOENT ? SCAN_MISSING : SCAN_EMPTY;
 		return rc == -ENOENT ? 0 : (int)rc;
 	}
-	/* It may be the newest one, whose tombstones nothing else names. */
-	if (damaged[0] && damaged[1])
-		return -EIO;
 	for (uint32_t i = 0; i < 2 && !opened; i++) {
 		if (!layout_block_valid(&opening[i], &scanner->geometry) || opening[i].unit != i)
 			continue;
@@ -294,6 +291,9 @@ static int scan_segment(struct scanner *scanner)
 	rc = footer_blocks(scanner, opened);
 	if (rc < 0)
 		return (int)rc;
+	/* It may be the newest one, whose tombstones nothing else names. */
+	if (!rc && damaged[0] && damaged[1])
+		return -EIO;
 	if (rc > 0)
 		rc = scan_sealed(scanner, (uint32_t)rc);
 	else if (opened)

@@ -213,6 +213,7 @@ static bool start_without(uint32_t file, uint32_t unit, uint32_t units)
 
 static void a_path_whose_record_or_opening_cannot_be_read_is_refused_and_kept(void **state)
 {
+	uint32_t open;
 	struct sim *torn;
 
 	(void)state;
@@ -221,9 +222,11 @@ static void a_path_whose_record_or_opening_cannot_be_read_is_refused_and_kept(vo
 	assert_true(start_without(DEVICE_PATH_FILE, 0, 1));
 	assert_true(start_without(DEVICE_PATH_FILE, 1, 1));
 	assert_false(start_without(DEVICE_PATH_FILE, 0, 2));
-	assert_true(start_without(with_tombstone(0), 0, 1));
-	assert_true(start_without(with_tombstone(0), 1, 1));
-	assert_false(start_without(with_tombstone(0), 0, 2));
+	open = world.store.path[0].active;
+	assert_int_equal(with_tombstone(open), open);
+	assert_true(start_without(open, 0, 1));
+	assert_true(start_without(open, 1, 1));
+	assert_false(start_without(open, 0, 2));
 	/* The slot that can be read is not the record of a new path. */
 	torn = sim_copy(world.sim[0]);
 	sim_bytes(torn, DEVICE_PATH_FILE, 1)[0] ^= 1;
@@ -232,6 +235,26 @@ static void a_path_whose_record_or_opening_cannot_be_read_is_refused_and_kept(vo
 	sim_free(torn);
 	assert_false(start_without(DEVICE_PATH_FILE, 0, 1));
 	assert_true(start_without(DEVICE_PATH_FILE, 1, 1));
+	world_close(&world);
+}
+
+static void a_sealed_segment_whose_opening_cannot_be_read_is_found_by_its_footer(void **state)
+{
+	uint32_t sealed;
+	struct sim *damaged;
+
+	(void)state;
+	fill_and_remove();
+	sealed = with_tombstone(0);
+	assert_int_equal(world.store.path[0].segment[sealed].state, SEGMENT_SEALED);
+	assert_true(start_without(sealed, 0, 2));
+	damaged = sim_copy(world.sim[0]);
+	damaged->bad_file = sealed;
+	damaged->bad_units = 2;
+	assert_int_equal(start_damaged(damaged, sealed, 0), 26);
+	/* Without its trailer, too, it may have been open. */
+	sim_bytes(world.sim[0], sealed, UNITS - 1)[0] ^= 1;
+	assert_false(start_without(sealed, 0, 2));
 	world_close(&world);
 }
 
@@ -570,6 +593,8 @@ int main(void)
 			two_units_that_cannot_be_read_bring_no_removed_page_back, setup),
 		cmocka_unit_test_setup(
 			a_path_whose_record_or_opening_cannot_be_read_is_refused_and_kept, setup),
+		cmocka_unit_test_setup(
+			a_sealed_segment_whose_opening_cannot_be_read_is_found_by_its_footer, setup),
 		cmocka_unit_test_setup(
 			a_smaller_path_is_refused_if_a_file_behind_its_end_cannot_be_removed,
 			setup),

@@ -238,7 +238,7 @@ static void a_path_whose_record_or_opening_cannot_be_read_is_refused_and_kept(vo
 	world_close(&world);
 }
 
-static void a_sealed_segment_whose_opening_cannot_be_read_is_found_by_its_footer(void **state)
+static void a_sealed_segment_whose_opening_cannot_be_read_is_kept(void **state)
 {
 	uint32_t sealed;
 	struct sim *damaged;
@@ -594,7 +594,7 @@ int main(void)
 		cmocka_unit_test_setup(
 			a_path_whose_record_or_opening_cannot_be_read_is_refused_and_kept, setup),
 		cmocka_unit_test_setup(
-			a_sealed_segment_whose_opening_cannot_be_read_is_found_by_its_footer, setup),
+			a_sealed_segment_whose_opening_cannot_be_read_is_kept, setup),
 		cmocka_unit_test_setup(
 			a_smaller_path_is_refused_if_a_file_behind_its_end_cannot_be_removed,
 			setup),

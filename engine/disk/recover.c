@@ -569,7 +569,7 @@ static const uint8_t *ahead_read(struct ahead *ahead, struct store_path *path, u
 			  : -ENOMEM;
 	if (rc == -ETIMEDOUT)
 		path_fail(path, "cannot be read: %s", limit_error((int)rc));
-	else if (rc < 0 && count > units) { /* the error may be of another page */
+	else if (rc < 0 && ahead->units && count > units) { /* the error may be of another page */
 		count = units;
 		rc = scan_call(path, DEVICE_READ, number, unit, ahead->units, count);
 	}

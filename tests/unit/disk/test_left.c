@@ -575,6 +575,19 @@ void *__wrap_malloc(size_t bytes)
 	return __real_malloc(bytes);
 }
 
+static void a_page_without_memory_to_read_it_at_the_start_is_lost_alone(void **state)
+{
+	(void)state;
+	open_new(1);
+	fill(40);
+	no_memory_for = (size_t)(UNITS - 3) * PAGE_UNIT; /* behind opening blocks and header */
+	restart(-1);
+	assert_int_equal(no_memory_for, 0);
+	assert_int_equal(hits(40), 39);
+	assert_int_equal(world.store.path[0].report.state, DISK_PATH_IN_SERVICE);
+	world_close(&world);
+}
+
 /* The other paths get the tombstone, and the path gets it when it comes back. */
 static void a_path_without_memory_for_a_tombstone_leaves_alone(void **state)
 {
@@ -651,6 +664,7 @@ int main(void)
 		T(keys_of_a_path_that_leaves_can_be_written_again),
 		T(a_removal_waits_for_the_write_of_its_key),
 		T(a_path_without_memory_for_a_tombstone_leaves_alone),
+		T(a_page_without_memory_to_read_it_at_the_start_is_lost_alone),
 		T(a_tombstone_stays_though_another_path_has_a_newer_one),
 	};
 

@@ -72,9 +72,11 @@ class Pool:
     """
 
     def __init__(self, pages, segments, *, page_size=1, layout="page_first", dtype="bf16",
-                 buffers=None, shm=False, heads=None, start_layer=0):
+                 buffers=None, shm=False, heads=None, start_layer=0, device_dtype=None):
         self.page_size, self.layout, self.dtype = page_size, layout, dtype
         self.start_layer = start_layer
+        if device_dtype:  # up to SGLang 0.5.18 a host pool has its device pool
+            self.device_pool = SimpleNamespace(dtype=device_dtype)
         self.pages, self.segments, self.heads = pages, segments, heads
         self.buffers = [Buffer(pages * nbytes, shm if buffers is None else buffers[i])
                         for i, nbytes in enumerate(segments)]

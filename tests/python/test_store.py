@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import unittest
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -250,6 +250,47 @@ class Namespaces(StoreTest):
                 self.assertEqual(there.batch_get(keys, tensors), [None] * 4)
                 self.assertEqual(self.store(1, Pool(4, **first), version).batch_exists(keys), 4)
                 self.doCleanups()
+
+    def test_data_types_that_are_stored_as_bytes_share_no_pages(self):
+        """A host pool has the type in which its elements are stored: uint8 for all of 8 bits."""
+        types = ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float4_e2m1fn_x2"]
+        pools = [self.filled(Pool(4, [4096], dtype="torch.uint8", device_dtype="torch." + name), 4)
+                 for name in types]
+        for number, (name, pool) in enumerate(zip(types, pools)):
+            keys = keys_of(self.first, 4)
+            store = self.store(number % 2, pool)
+            self.assertEqual(store.batch_exists(keys), 0, name)
+            tensors = [Tensor(bytes(4096)) for _ in keys]
+            self.assertEqual(store.batch_get(keys, tensors), [None] * 4, name)
+            self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(4)))))
+            self.assertTrue(store.batch_set(keys, tensors))
+
+    def test_the_data_type_of_a_pool_without_its_device_pool_is_sglangs_setting(self):
+        """From 0.5.19 on a host pool does not know its device pool."""
+        def key_of(setting=None, hip=None, **pool):
+            """The namespace of a pool. hip: SGLang's type of 8 bits on an AMD GPU."""
+            made = {name: ModuleType(name) for name in (
+                "sglang", "sglang.srt", "sglang.srt.runtime_context", "sglang.srt.utils",
+                "sglang.srt.mem_cache", "sglang.srt.mem_cache.kv_cache_dtype")}
+            if setting:
+                made["sglang.srt.runtime_context"].get_model = lambda: SimpleNamespace(
+                    kv_cache_dtype=setting)
+            made["sglang.srt.utils"].is_hip = lambda: hip is not None
+            made["sglang.srt.mem_cache.kv_cache_dtype"].fp8_dtype = hip
+            with mock.patch.dict(sys.modules, made):
+                return PagesOf(Pool(1, [4096], **{"dtype": "torch.uint8", **pool}), "kv",
+                               config((0, 5, 23), {}), ("", "")).spaces[0]
+        e4m3, e5m2, fnuz = (key_of(device_dtype="torch.float8_" + name)
+                            for name in ("e4m3fn", "e5m2", "e4m3fnuz"))
+        self.assertEqual(len({e4m3, e5m2, fnuz, key_of()}), 4)
+        self.assertEqual(key_of("fp8_e4m3"), e4m3)
+        self.assertEqual(key_of("auto"), e4m3)  # of a model whose weights ask for 8 bits
+        self.assertEqual(key_of("fp8_e5m2"), e5m2)
+        self.assertEqual({key_of(name, "torch.float8_e4m3fnuz")
+                          for name in ("auto", "fp8_e4m3", "fp8_e5m2")}, {fnuz})
+        self.assertNotIn(key_of("nvfp4"), (e4m3, e5m2, fnuz))
+        self.assertEqual(key_of("fp8_e4m3", dtype="torch.bfloat16"),
+                         key_of("auto", dtype="torch.bfloat16"))
 
     def test_a_pool_without_a_first_layer_has_the_partition_in_its_keys(self):
         """States have no start_layer: with other partitions a stage has other layers."""

@@ -3,8 +3,8 @@
 
 Later versions run all models through their prefix tree, which tree.py drives. A test sends
 requests, which are the methods of Rank: first make (pool: "mha" or "mla", layout, page_size, shm,
-pages, extra: the extra config as on SGLang's command line), then write, read, flush, counts, detach
-and attach in any order. Another make replaces the pools and the controller.
+pages, dtype, extra: the extra config as on SGLang's command line), then write, read, flush, counts,
+detach and attach in any order. Another make replaces the pools and the controller.
 """
 
 import inspect
@@ -62,11 +62,12 @@ class Rank:
     def make(self, **plan):
         """Makes pools and a controller, after closing those of the previous make."""
         self.close()
+        dtype = getattr(torch, plan.pop("dtype", "bfloat16"))
         self.plan.update(plan)
         plan = self.plan
         self.page_size = plan["page_size"]
         tokens = plan["pages"] * self.page_size
-        common = dict(size=tokens, page_size=self.page_size, dtype=torch.bfloat16, layer_num=4,
+        common = dict(size=tokens, page_size=self.page_size, dtype=dtype, layer_num=4,
                       device="cpu", enable_memory_saver=False)
         if plan["pool"] == "mla":
             device = memory_pool.MLATokenToKVPool(kv_lora_rank=512, qk_rope_head_dim=64, **common)

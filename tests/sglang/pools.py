@@ -34,10 +34,10 @@ class Kind:
     window = requests = draft = None
     usual_page = 64
 
-    def __init__(self, tokens, page_size, ranks):
+    def __init__(self, tokens, page_size, ranks, dtype=BF16):
         self.tokens, self.page_size = tokens, page_size
         self.heads = 4 // ranks
-        self.common = dict(size=tokens, page_size=page_size, dtype=BF16, device="cpu",
+        self.common = dict(size=tokens, page_size=page_size, dtype=dtype, device="cpu",
                            enable_memory_saver=False)
         self.buffers = []
         self.build()

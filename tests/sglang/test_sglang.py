@@ -130,6 +130,19 @@ class Controllers(Ranks):
     def test_mla_layer_first(self):
         self.round_trip("mla", "layer_first")
 
+    def test_data_types_that_are_stored_as_bytes_share_no_pages(self):
+        here, there = self.hosts
+        for v1 in (1, 0):
+            with self.subTest(v1=v1):
+                Ranks.seed += 1
+                self.make("mha", "page_first", v1=v1, dtype="float8_e4m3fn")
+                self.assertEqual(here.do("write", seed=self.seed, pages=4), [{"pages": 4}] * 2)
+                self.make("mha", "page_first", v1=v1, dtype="float8_e5m2")
+                self.assertEqual(there.do("read", seed=self.seed, pages=4), [self.nothing] * 2)
+                self.make("mha", "page_first", v1=v1, dtype="float8_e4m3fn")
+                self.assertEqual(there.do("read", seed=self.seed, pages=4),
+                                 [{"hits": 4, "pages": 4, "wrong": 0}] * 2)
+
     def test_pages_are_moved_by_the_generic_calls(self):
         for pool, layout in (("mha", "page_first"), ("mha", "layer_first"),
                              ("mla", "page_first")):

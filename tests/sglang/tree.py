@@ -32,6 +32,7 @@ from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTr
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.server_args import ServerArgs
 
+SETTINGS = {"float8_e4m3fn": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"}  # of SGLang, by torch's types
 SECONDS = 600.0  # a wait of this length is a hang, however busy the machine is
 
 
@@ -68,6 +69,7 @@ class Rank:
             model_path="dummy", served_model_name="model", device="cpu", tp_size=self.ranks,
             page_size=plan["page_size"], enable_hierarchical_cache=True, hicache_ratio=2.0,
             hicache_io_backend="direct", hicache_mem_layout=plan["layout"],
+            kv_cache_dtype=SETTINGS.get(plan.get("dtype"), "auto"),
             hicache_write_policy=plan.get("write", "write_through"),
             hicache_storage_prefetch_policy=plan.get("prefetch", "wait_complete"),
             hicache_storage_backend="dynamic",
@@ -87,10 +89,11 @@ class Rank:
         """Makes a tree with its controller, store and pools, after closing the previous ones."""
         self.close()
         self.publish(**plan)
+        dtype = getattr(torch, plan.pop("dtype", "bfloat16"))
         self.plan.update(plan)
         self.page_size = plan["page_size"]
         self.pool = pools.KINDS[plan["pool"]](plan["pages"] * self.page_size, self.page_size,
-                                              self.ranks)
+                                              self.ranks, dtype)
         self.group = parallel_state.get_tp_group().cpu_group
         params = CacheInitParams(
             disable=False, req_to_token_pool=self.pool.requests,

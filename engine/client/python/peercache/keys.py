@@ -2,9 +2,9 @@
 """Namespaces of keys.
 
 A namespace names everything that the bytes of a page depend on and that SGLang's page hash does not
-cover: the model, the layers, the layout, the data type, the ranks. libpeercache hashes it into
-every key. The text is a concatenation of named, escaped parts, so different lists of parts never
-give the same text. The data-parallel rank is not a part, because data-parallel ranks share pages.
+cover: the model, the layers, the layout, the data type, the ranks. libpeercache hashes it into every
+key. The text is a concatenation of named, escaped parts, so different lists of parts never give the
+same text. The data-parallel rank is not a part, because data-parallel ranks share pages.
 """
 
 import os
@@ -23,7 +23,7 @@ class Shape:
     page_bytes: int  # length of a page in bytes; 0: not known
     page_size: int  # tokens per page
     layout: str  # SGLang's name of the pool's layout, such as "page_first"
-    dtype: str  # data type of the pool's elements, as text
+    dtype: str  # data type of the pool's elements, as text; see dtype_of() of pages.py
     form: str = ""  # the pool's storage_format_tag, its own page format; "": none
     per_rank: bool = False  # the bytes differ by tensor-parallel rank although the KV is MLA
     by_turns: bool = False  # the pool lists K and V by turns; the page has all K before all V

@@ -46,6 +46,43 @@ def page_size_of(pool: Any) -> int:
     return int(getattr(pool, "page_size", 1) or 1)
 
 
+# Names of the types that SGLang stores as torch.uint8, by those of torch and of SGLang's setting.
+# "auto" is stored so only if the model's weights ask for it, and means e4m3 then.
+STORED_AS_BYTES = {"torch.float8_e4m3fn": "fp8_e4m3", "torch.float8_e4m3fnuz": "fp8_e4m3fnuz",
+                   "torch.float8_e5m2": "fp8_e5m2", "auto": "fp8_e4m3"}
+
+
+def dtype_setting() -> str:
+    """SGLang's data type of KV caches, of torch or of its setting; "" if it is not known.
+
+    The setting is found from 0.5.19 on, and in a scheduler only.
+    """
+    try:
+        from sglang.srt.runtime_context import get_model
+        from sglang.srt.utils import is_hip
+        setting = str(get_model().kv_cache_dtype)
+        if is_hip() and (setting == "auto" or setting.startswith("fp8")):
+            from sglang.srt.mem_cache.kv_cache_dtype import fp8_dtype  # AMD: one for all of 8 bits
+            return str(fp8_dtype)
+        return setting
+    except (ImportError, AttributeError, ValueError):  # ValueError: not published yet
+        return ""
+
+
+def dtype_of(pool: Any) -> str:
+    """Data type of the pool's elements, as text.
+
+    pool.dtype is the type in which they are stored: torch.uint8 for types of 8 bits and less.
+    Device pools know the real one, and host pools know theirs up to 0.5.18.
+    """
+    stored = str(getattr(pool, "dtype", ""))
+    if stored != "torch.uint8":
+        return stored
+    device = getattr(getattr(pool, "device_pool", None), "dtype", None)
+    real = dtype_setting() if device is None else str(device)
+    return f"{stored}:{STORED_AS_BYTES.get(real, real)}"
+
+
 def differs_by_rank(pool: Any, name: str) -> bool:
     """True for Mamba states and for K and V split by heads.
 
@@ -135,7 +172,7 @@ class Pool:
         """The layout of this pool's pages, which have these numbers of segments and bytes."""
         pool = self.pool
         return Shape(segments, nbytes, self.page_size, layout=str(getattr(pool, "layout", "")),
-                     dtype=str(getattr(pool, "dtype", "")),
+                     dtype=dtype_of(pool),
                      form=str(getattr(pool, "storage_format_tag", None) or ""),
                      per_rank=self.per_rank, by_turns=self.by_turns,
                      first_layer=int(getattr(pool, "start_layer", None) or 0))

@@ -470,7 +470,7 @@ class Keys(unittest.TestCase):
             "prefix": [["p"], {"p": 1}], "extra_backend_tag": [["t"]],
             "engine_socket": [["/x"], "/" + "x" * 107], "engine_path": [["/x"]],
             "engine_log": [{"x": 1}], "engine_start": ["maybe", 2, [True]],
-            "engine_keep": ["keep"], "interface_v1": ["v1", [1]],
+            "engine_keep": ["keep"], "interface_v1": ["v1", [1], "0", "false", "No", " off"],
             "engine_settings": ["engine.huge_pages=no", [1], {"huge_pages": 1},
                                 {"rail.cores": [1, 2]}, {"a.b.c": 1}],
             "metrics_enabled": ["maybe", [1]], "metrics_dashboard": ["x"],
@@ -487,6 +487,7 @@ class Keys(unittest.TestCase):
         self.assertEqual(set(rows), set(configuration.READERS), "this test covers every key")
         self.assertEqual(fixes["gid_index"], "a whole number from -1 to 255")
         self.assertIn("rdma or tcp", fixes["protocol"])
+        self.assertIn("without quotes", fixes["interface_v1"])
 
     def test_one_error_names_all_invalid_values(self):
         with self.assertRaises(ValueError) as caught:
@@ -527,6 +528,8 @@ class Keys(unittest.TestCase):
             self.assertTrue(configuration.read({"engine_keep": value}).engine_keep)
         for value in (False, 0, "0", "no", "off", "", None):
             self.assertFalse(configuration.read({"engine_keep": value}).engine_keep)
+        for value in (True, 1, "1", "yes", "ON", "true", False, 0, "", None):  # as SGLang reads it
+            self.assertEqual(configuration.read({"interface_v1": value}).interface_v1, bool(value))
         got = configuration.read({"gid_index": "3.0", "protocol": "RDMA", "ib_port": "1",
                                   "device_names": "mlx5_bond_0", "timeout_ms": "250",
                                   "discovery_addr": "[::1]:31998", "prefix": 7,

@@ -78,6 +78,14 @@ def flag(value: Any) -> bool:
     raise ValueError("give true or false")
 
 
+def flag_of_sglang(value: Any) -> bool:
+    """Reads a flag that SGLang reads too, by bool(): a text that says no would mean yes there."""
+    got = flag(value)
+    if bool(value) != got:
+        raise ValueError("give 0 or false without quotes: SGLang reads each text as true")
+    return got
+
+
 def number(low: int, high: Optional[int] = None) -> Callable[[Any], int]:
     """Makes a reader of whole numbers from low to high, both included; high None: no limit."""
     fix = f"give a whole number from {low} to {high}" if high is not None \
@@ -221,7 +229,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "engine_path": path(), "engine_log": path(), "engine_settings": settings,
     "timeout_ms": number(1, 3600000), "exists_timeout_ms": number(1, 3600000),
     "verify": choice("never", "sample", "always"), "verify_one_in": number(1, VERIFY_ONE_IN_MAX),
-    "interface_v1": flag, "extra_backend_tag": verbatim, "prefix": verbatim,
+    "interface_v1": flag_of_sglang, "extra_backend_tag": verbatim, "prefix": verbatim,
     "discovery_addr": seeds, "device_name": devices, "device_names": devices,
     "protocol": choice("rdma", "tcp"),
     "mode": choice("p2p", "hybrid", "centralized", "slotmap"),

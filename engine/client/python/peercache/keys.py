@@ -2,9 +2,9 @@
 """Namespaces of keys.
 
 A namespace names everything that the bytes of a page depend on and that SGLang's page hash does not
-cover: the model, the layers, the layout, the data type, the ranks. libpeercache hashes it into every
-key. The text is a concatenation of named, escaped parts, so different lists of parts never give the
-same text. The data-parallel rank is not a part, because data-parallel ranks share pages.
+cover: model, layers, layout, data type, ranks. libpeercache hashes it into every key. The text is a
+concatenation of named, escaped parts, so different lists of parts never give the same text. The
+data-parallel rank is not a part, because data-parallel ranks share pages.
 """
 
 import os

@@ -62,7 +62,8 @@ KEYS = {
     "metrics_dashboard": (True, "`metrics.dashboard`"),
     "node_id": ("", "`engine.name`; default: address and port"),
     "prefix": ("", "a part of every key"),
-    "interface_v1": (False, "read by SGLang: 1 for the calls without a copy"),
+    "interface_v1": (False, "read by SGLang, where any text is true: 1 for the calls "
+                     "without a copy"),
     "heartbeat_interval": (2.0, "`cluster.heartbeat_ms`, 0.01 to 60 seconds; default 0.5"),
     "member_ttl": (6.0, "`cluster.dead_after_ms`, at least two heartbeats; default 3 seconds, at "
                    "least three heartbeats"),

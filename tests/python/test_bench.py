@@ -238,8 +238,13 @@ class Measures(Run):
         said = self.done("saturation", "--concurrencies", "1,2", "--writers", 1, "--processes", 2,
                          "--layout", "mha", *SMALL, *ENGINES)
         rows = self.report()["rows"]
-        self.assertEqual([(r["op"], r["threads"], r["processes"], r["writers"]) for r in rows],
-                         [("get", 2, 2, 1), ("set", 2, 2, 1), ("get", 4, 2, 1), ("set", 2, 2, 1)])
+        self.assertEqual([(r["op"], r["threads"], r["readers"], r["writers"]) for r in rows],
+                         [("get", 2, 1, 1), ("set", 2, 1, 1), ("get", 4, 2, 1), ("set", 2, 2, 1)])
+        self.assertEqual({r["processes"] for r in rows}, {2})
+        pairs, alone = compare.pairs_of({"rows": rows}, {"rows": rows[::-1]}, report.POINTS)
+        self.assertTrue(all(old is new for old, new in pairs), "beside as many readers")
+        self.assertEqual((len(pairs), alone), (4, 0))
+        self.assertEqual(len({report.point_name(r) for r in rows}), 4)
         self.assertEqual({r["page_bytes"] for r in rows}, {8192})  # K and V
         self.assertTrue(all(r["pages"] and not r["wrong"] for r in rows), said)
 
@@ -315,7 +320,7 @@ class Parts(unittest.TestCase):
 
     def test_latency_is_not_compared_with_a_sweep(self):
         same = {"op": "get", "path": "store", "layout": "mla", "page_bytes": 4096, "batch": 1,
-                "processes": 1, "threads": 1, "writers": 0}
+                "processes": 1, "threads": 1, "readers": 1, "writers": 0}
         rows = [{**same, "note": note} for note in ("latency", "peak")]
         pairs, alone = compare.pairs_of({"rows": rows}, {"rows": rows[::-1]},
                                         report.POINTS)

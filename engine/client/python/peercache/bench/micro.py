@@ -44,7 +44,8 @@ class Sized:
     def what(self, engines: Engines, path: str) -> dict[str, Any]:
         """The parts of a row that are no results."""
         return {"path": path, "layout": "mla", "page_bytes": self.sizes.page,
-                "batch": self.group.batch, "processes": 1, "writers": 0, "tokens_per_page": 0,
+                "batch": self.group.batch, "processes": 1, "readers": self.options.threads,
+                "writers": 0, "tokens_per_page": 0,
                 "ports": engines.ports["warning"] or engines.ports["kind"]}
 
     def transport(self, engines: Engines, stop: Stop) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from peercache.bench.options import applied
 from peercache.bench.plot import text
 from peercache.bench.rows import COLUMNS, TABLE, cell, columns, is_latency, key_of, table
 
-FORMAT = "peercache-bench 1"  # of the JSON; compare reads no other
+FORMAT = "peercache-bench 2"  # of the JSON; compare reads no other
 Row = Mapping[str, Any]
 
 
@@ -85,7 +85,7 @@ def warnings_of(report: Mapping[str, Any], kind: Kind) -> list[str]:
 
 def point_name(row: Row) -> str:
     """What a row measured, in words."""
-    writers = f", {row['writers']} writers" if row["writers"] else ""
+    writers = f", {row['readers']} readers, {row['writers']} writers" if row["writers"] else ""
     latency = " latency" if is_latency(row) else ""
     return (f"{row['op']}{latency} ({row['path']}), {row['page_bytes']} B, batch {row['batch']}, "
             f"{row['threads']} threads{writers}")

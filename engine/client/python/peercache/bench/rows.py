@@ -6,14 +6,15 @@ A table is pairs of a title and the name of a column.
 
 from typing import Any, Iterator, Mapping, Sequence
 
-COLUMNS = ("op", "path", "layout", "page_bytes", "batch", "processes", "threads", "writers",
-           "seconds", "calls", "pages", "misses", "wrong", "hit_ratio", "pages_per_s",
+COLUMNS = ("op", "path", "layout", "page_bytes", "batch", "processes", "threads", "readers",
+           "writers", "seconds", "calls", "pages", "misses", "wrong", "hit_ratio", "pages_per_s",
            "tokens_per_s", "gb_per_s", "p50_us", "p95_us", "p99_us", "p999_us", "max_us",
            "missed_calls", "missed_p50_us", "missed_p99_us", "missed_max_us", "pages_local",
            "pages_remote", "errors", "note", "ports")
 SHARES = (("p50_us", .5), ("p95_us", .95), ("p99_us", .99), ("p999_us", .999))
 # What must be equal for two rows to be compared; see key_of().
-SAME = ("op", "path", "layout", "page_bytes", "batch", "processes", "threads", "writers")
+SAME = ("op", "path", "layout", "page_bytes", "batch", "processes", "threads", "readers",
+        "writers")
 TABLE = (("op", "op"), ("path", "path"), ("page bytes", "page_bytes"), ("threads", "threads"),
          ("batch", "batch"), ("pages/s", "pages_per_s"),
          ("tokens/s", "tokens_per_s"), ("GB/s", "gb_per_s"), ("p50 us", "p50_us"),
@@ -32,8 +33,8 @@ def row(op: str, result: Mapping[str, Any], **what: Any) -> dict[str, Any]:
     """The row of one op of a point.
 
     Rates are hits over the time from the first measured call to the last. result: as
-    Clients.run() returns it. what: layout, page_bytes, batch, processes, writers, tokens_per_page,
-    ports, note.
+    Clients.run() returns it. what: layout, page_bytes, batch, processes, tokens_per_page, ports,
+    note; readers and writers of a process, which all run while the op is measured.
     """
     seconds, hits = result["seconds"], result["hits"]
     rate = hits / seconds if seconds else 0.0

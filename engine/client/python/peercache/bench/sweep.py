@@ -220,8 +220,8 @@ class Run:
         progress.end()
         note = f"{group.note} interrupted".strip() if self.stop.requested else group.note
         found = [rows.row(op, result, layout=options.layout, page_bytes=self.sizes.page,
-                          batch=group.batch, processes=options.processes, writers=writers,
-                          tokens_per_page=options.tokens_per_page, note=note,
+                          batch=group.batch, processes=options.processes, readers=threads,
+                          writers=writers, tokens_per_page=options.tokens_per_page, note=note,
                           ports=self.engines.ports["warning"] or self.engines.ports["kind"])
                  for op, result in results.items() if result["calls"]]
         for row in found:

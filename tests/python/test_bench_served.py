@@ -227,15 +227,36 @@ class Served(Run):
         self.assertEqual(json.loads(done.stdout), self.report())
         self.assertIn("served, turn 1", done.stderr)
 
-    def test_two_runs_are_compared(self):
-        for tag in ("one", "two"):
-            self.run_it("--url", self.played(set()).url, "--tag", tag)
-        with mock.patch.object(sys, "argv", ["peercache-bench", "compare", "one", "two",
+    def compared(self, *tags):
+        """What compare prints for two runs."""
+        with mock.patch.object(sys, "argv", ["peercache-bench", "compare", *tags,
                                              "--out-dir", self.folder]), \
                 contextlib.redirect_stdout(io.StringIO()) as out:
             self.assertEqual(program.main(), 0)
-        self.assertRegex(out.getvalue(), r"served, all turns +hit ratio +(0\.\d+) +\1 +1\.00")
-        self.assertNotIn("different", out.getvalue())
+        return out.getvalue()
+
+    def test_two_runs_are_compared(self):
+        for tag in ("one", "two"):
+            self.run_it("--url", self.played(set()).url, "--tag", tag)
+        said = self.compared("one", "two")
+        self.assertRegex(said, r"served, all turns +hit ratio +(0\.\d+) +\1 +1\.00")
+        self.assertNotIn("differ", said)
+
+    def test_a_comparison_names_the_options_in_which_two_runs_differ(self):
+        path = os.path.join(self.folder, "said")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump([{"conversations": [{"from": who, "value": "x"} for who in (
+                "human", "gpt", "human", "gpt")]}] * 8, file)
+        changes = {"dialogues": ("nothing", path), "vocabulary": (1024, 99), "users": (8, 6),
+                   "turns": (4, 2), "concurrency": (2, 3), "output_tokens": (8, 4),
+                   "prompt_max": (2000, 1999), "page_size": (PAGE, 2 * PAGE)}
+        self.run_it("--url", self.played(set()).url, "--tag", "one")
+        flags = {name: "--" + name.replace("_", "-") for name in changes}
+        self.run_it("--url", self.played(set()).url, "--tag", "two", *(
+            word for name, (_, new) in changes.items() for word in (flags[name], str(new))))
+        self.assertIn("the runs differ, which the ratios compare, too: " + ", ".join(
+            f"{flags[name]} is {old} and {new}" for name, (old, new) in changes.items()) + "\n",
+            self.compared("one", "two"))
 
 
 class Fails(Run):

@@ -58,6 +58,16 @@ def amount(value: Optional[float]) -> str:
     return "-" if value is None else plot.amount(value)
 
 
+def differences(reports: Sequence[Mapping[str, Any]], kind: Kind) -> list[str]:
+    """A note with the options in which two runs differ although their rows have one key, if any."""
+    found = []
+    for name in kind.options:
+        old, new = (report["options"].get(name) for report in reports)
+        if old != new:
+            found.append(f"--{name.replace('_', '-')} is {old or 'nothing'} and {new or 'nothing'}")
+    return ["the runs differ, which the ratios compare, too: " + ", ".join(found)] if found else []
+
+
 def lines_of(tags: Sequence[str], pairs: Sequence[tuple[Any, Any]], kind: Kind
              ) -> Iterator[list[str]]:
     """The table: a row of titles, then one for each pair and figure."""
@@ -103,6 +113,7 @@ def run(options: argparse.Namespace) -> int:
         notes.append("the runs used different kinds of ports: the ratios compare these")
     if reports[0]["host"]["name"] != reports[1]["host"]["name"]:
         notes.append("the runs were made on different hosts")
+    notes += differences(reports, kind)
     if alone:
         notes.append(f"{alone} rows are in one run only and left out")
     for note in notes:

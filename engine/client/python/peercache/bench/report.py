@@ -29,7 +29,8 @@ class Kind:
 
     columns: of the CSV file. table: pairs of title and name. explained: below the table. warnings,
     series: of a report. wrong(report): the number of results that make the exit status 1, moved:
-    false if nothing was measured. For compare: key, name: of a row; compared: labels and names.
+    false if nothing was measured. For compare: key, name: of a row; compared: labels and names;
+    options: what is no part of the key, but changes the figures.
     """
 
     columns: Sequence[str]
@@ -42,6 +43,7 @@ class Kind:
     key: Callable[[Row], tuple[Any, ...]]
     name: Callable[[Row], str]
     compared: Sequence[tuple[str, str]]
+    options: Sequence[str]
 
 
 def host() -> dict[str, Any]:
@@ -228,7 +230,7 @@ POINTS = Kind(
     "all hits, and apart of those with a miss.",
     lambda report: [f"{wrong_pages(report)} pages had wrong bytes"] if wrong_pages(report) else [],
     series_of, wrong_pages, lambda row: row["pages"], key_of, point_name,
-    (("pages/s", "pages_per_s"), ("p50 us", "p50_us"), ("p99 us", "p99_us")))
+    (("pages/s", "pages_per_s"), ("p50 us", "p50_us"), ("p99 us", "p99_us")), ("working_set",))
 
 
 def deliver(report: Mapping[str, Any], folder: str, kind: Kind = POINTS) -> int:

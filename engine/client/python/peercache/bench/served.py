@@ -81,7 +81,9 @@ KIND = Kind(
     lambda kept: sum(row["failed"] for row in kept["rows"]), lambda row: row["requests"],
     lambda row: (row["run"], row["phase"], row["turn"]), run_name,
     (("TTFT p50 ms", "ttft_p50_ms"), ("TTFT p99 ms", "ttft_p99_ms"), ("hit ratio", "hit_ratio"),
-     ("requests/s", "requests_per_s")))
+     ("requests/s", "requests_per_s")),
+    ("dialogues", "vocabulary", "users", "turns", "concurrency", "output_tokens", "prompt_max",
+     "page_size"))
 
 
 def made(options: argparse.Namespace, table: Table, servers: Mapping[str, Any], interrupted: bool,
@@ -126,6 +128,7 @@ def measured(options: argparse.Namespace) -> int:
     prompts: Sequence[Sequence[dialogues.Prompt]] = \
         dialogues.read(options) if options.dialogues else dialogues.made(options)
     stores, servers = stores_of(options)
+    options.page_size = stores[-1].page  # for the report
     progress = Progress(options.progress)
     table = Table(prompts, options, lambda: stop.requested, progress.end, progress)
 

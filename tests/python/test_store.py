@@ -731,10 +731,14 @@ class Failure(StoreTest):
             caller = threading.Thread(
                 target=lambda: got.append(store.batch_get_v1(keys, there.indices(range(256)))))
             caller.start()
+            while caller.is_alive() and not store.counts()["calls"]:
+                pass  # close() waits only for calls that have begun
             store.close()
+            self.assertEqual(store.counts()["hit"], 256)
             caller.join()
-            for page, hit in enumerate(got[0]):
-                self.assertTrue(not hit or there.read(page) == pool.read(page))
+            self.assertEqual(got, [[True] * 256])
+            self.assertEqual([there.read(page) for page in range(256)],
+                             [pool.read(page) for page in range(256)])
 
     def test_clear_removes_what_all_ranks_and_a_former_process_have_stored_on_this_host(self):
         pool = self.filled(Pool(200, [4096]), 200)

@@ -202,7 +202,7 @@ static void disk_open_devices(
 /* Returns -EBUSY, and frees nothing, while I/O is in flight. */
 static int disk_free(struct disk *disk)
 {
-	bool busy = store_flying(&disk->store) != 0;
+	bool busy = store_flying(&disk->store);
 
 	for (unsigned i = 0; i < disk->store.paths; i++) {
 		struct device *device = disk->store.path[i].device;

@@ -706,17 +706,6 @@ unsigned store_step(struct store *store, uint64_t now_ns)
 	return work;
 }
 
-unsigned store_flying(const struct store *store)
-{
-	const struct device_io *io;
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < store->paths; i++)
-		TAILQ_FOREACH (io, &store->path[i].flying, flying)
-			n++;
-	return n;
-}
-
 /* ---- open and close ------------------------------------------------------------------------- */
 
 int store_open(struct store *store, const struct disk_options *options)

@@ -151,8 +151,14 @@ void store_close(struct store *store);
 void store_submit(struct store *store, struct disk_request *request);
 /* Handles completions and submits what can be submitted. Returns how many I/Os completed. */
 unsigned store_step(struct store *store, uint64_t now_ns);
-/* I/Os in flight on all paths. */
-unsigned store_flying(const struct store *store);
+/* True if an I/O is in flight on any path. */
+static inline bool store_flying(const struct store *store)
+{
+	for (unsigned i = 0; i < store->paths; i++)
+		if (!TAILQ_EMPTY(&store->path[i].flying))
+			return true;
+	return false;
+}
 void store_finish(struct store *store, struct disk_request *request, enum disk_status status);
 /* One more tombstone for a path; false without memory. */
 bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,

@@ -446,11 +446,3 @@ void scan_path(struct scan *scan)
 	if (!scan->rc)
 		scan->rc = scan_sync_newest(scan);
 }
-
-void scan_free(struct scan *scan)
-{
-	for (uint32_t i = 0; scan->segment && i < scan->path->segments; i++)
-		free(scan->segment[i].block);
-	free(scan->segment);
-	scan->segment = NULL;
-}

@@ -6,6 +6,8 @@
 #ifndef DISK_SCAN_H
 #define DISK_SCAN_H
 
+#include <stdlib.h>
+
 #include "engine/disk/store.h"
 
 enum scan_kind {
@@ -34,7 +36,13 @@ struct scan {
 
 /* Fills in *scan, whose `path` is set; reports by scan->rc. */
 void scan_path(struct scan *scan);
-void scan_free(struct scan *scan);
+static inline void scan_free(struct scan *scan)
+{
+	for (uint32_t i = 0; scan->segment && i < scan->path->segments; i++)
+		free(scan->segment[i].block);
+	free(scan->segment);
+	scan->segment = NULL;
+}
 /*
  * Reads, or with `op` another operation, on behalf of recovery. Returns the result, or
  * -ETIMEDOUT; bytes behind the end of the file are zero. Six parameters: those of one I/O, as for

@@ -411,16 +411,6 @@ unsigned disk_index_lost(struct disk_index *index, unsigned max, struct disk_pag
 	return n;
 }
 
-bool disk_index_has_lost(struct disk_index *index)
-{
-	bool rc;
-
-	pthread_mutex_lock(&index->lock);
-	rc = index->lost_at < index->lost_count;
-	pthread_mutex_unlock(&index->lock);
-	return rc;
-}
-
 uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages)
 {
 	uint64_t bytes;

@@ -93,7 +93,15 @@ unsigned disk_index_slot(struct disk_index *index, uint32_t slot, uint64_t *curs
 void disk_index_keep_lost(struct disk_index *index);
 /* Takes up to `max` of the pages that have left the table, the first ones first. */
 unsigned disk_index_lost(struct disk_index *index, unsigned max, struct disk_page *ret_pages);
-bool disk_index_has_lost(struct disk_index *index);
+static inline bool disk_index_has_lost(struct disk_index *index)
+{
+	bool rc;
+
+	pthread_mutex_lock(&index->lock);
+	rc = index->lost_at < index->lost_count;
+	pthread_mutex_unlock(&index->lock);
+	return rc;
+}
 /* Bytes of memory of the index, and pages in it. */
 uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages);
 

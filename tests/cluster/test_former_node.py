@@ -26,11 +26,12 @@ class FormerNode(SeedTest):
             for msgpack in (False, True):
                 ok, text = former_node.register(port, msgpack)
                 self.assertFalse(ok)
-                self.assertIn("shares no pages with PeerCache 0.8: see Migration", text)
+                self.assertIn("shares no pages with PeerCache 0.8: see the page Migration", text)
         self.until(lambda: engines.status(0)["counters"].get("former_nodes", 0) >= 3, "counted")
         found = engines.findings(0)["former_node"]
-        self.assertEqual(len(found), 1)
-        self.assertRegex(found[0], r"PeerCache 0\.8 runs at 127\.0\.0\.1, for \d+ s: it takes")
+        self.assertEqual(len(found), 2)  # one for each port that it asks
+        for text in found:
+            self.assertRegex(text, r"PeerCache 0\.8 runs at 127\.0\.0\.1, for \d+ s: it takes")
         for what in ("this engine", "metrics.port of this engine"):
             self.until(lambda what=what: len(self.lines(
                 engines, f"PeerCache 0.8 runs at 127.0.0.1: it takes {what} for")) == 1, what)

@@ -17,6 +17,7 @@ import threading
 import time
 import tomllib
 import unittest
+from types import SimpleNamespace
 from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -25,7 +26,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.
 import harness  # noqa: E402
 from simulator import Pool, config, content  # noqa: E402
 from peercache import config as configuration, launch, migration  # noqa: E402
-from peercache.store import PeerCacheStore  # noqa: E402
+from peercache.store import PeerCacheStore, ranks_of  # noqa: E402
 
 SETTINGS = {"engine.huge_pages": "no", "rail.polling": "adaptive"}
 
@@ -512,6 +513,20 @@ class Keys(unittest.TestCase):
         self.assertEqual(got.origins["cluster.address"], "local_hostname")
         self.assertEqual(got.idle, [])
         self.assertNotIn("cluster.address", configuration.read({}).settings)
+
+    def test_torch_knows_the_ranks_of_a_server_with_dp_attention(self):
+        """Its tp_size is the number of ranks that share an attention."""
+        given = SimpleNamespace(tp_size=2, pp_size=2)
+        for begun, ranks in ((True, 16), (False, 4)):
+            torch = SimpleNamespace(distributed=SimpleNamespace(
+                is_available=lambda: True, is_initialized=lambda begun=begun: begun,
+                get_world_size=lambda: 16))
+            with mock.patch.dict(sys.modules, {"torch": torch}):
+                self.assertEqual(ranks_of(given), ranks)
+        for torch in (None, SimpleNamespace(), SimpleNamespace(distributed=SimpleNamespace(
+                is_available=lambda: False))):
+            with mock.patch.dict(sys.modules, {"torch": torch}):
+                self.assertEqual((ranks_of(given), ranks_of(None)), (4, 1))
 
     def test_the_default_member_ttl_is_three_heartbeats(self):
         """As in PeerCache 0.8.2. The engine's own default is too short for this heartbeat."""

@@ -20,6 +20,7 @@ import importlib.metadata
 import logging
 import os
 import re
+import sys
 import threading
 import time
 import weakref
@@ -99,7 +100,13 @@ def nothing(value: Any) -> Callable:
 
 
 def ranks_of(storage_config: Any) -> int:
-    """Number of schedulers of the server, on all of its hosts."""
+    """Number of schedulers of the server, on all of its hosts.
+
+    With DP attention tp_size is the number of ranks that share an attention; torch knows them all.
+    """
+    torch = getattr(sys.modules.get("torch"), "distributed", None)
+    if torch and torch.is_available() and torch.is_initialized():
+        return torch.get_world_size()
     return (getattr(storage_config, "tp_size", None) or 1) * \
         (getattr(storage_config, "pp_size", None) or 1)
 

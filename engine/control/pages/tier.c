@@ -258,7 +258,7 @@ void tier_spills_old(struct tier *t, uint64_t now_ns)
 	struct tier_spill *spill;
 
 	TAILQ_FOREACH (spill, &t->spills, next) {
-		if (now_ns - spill->since_ns < tier_stranded_ns(t))
+		if (now_ns - spill->since_ns < tier_stranded_ns(t) || spill->since_ns > t->hung_ns)
 			return;
 		if (spill->stranded)
 			continue;
@@ -543,14 +543,33 @@ static void tier_report_look(struct tier *t)
 	shm_store(&t->control->status->disk, tier_in_service(t));
 }
 
+/* A path in service may be slower than its queue: what waits there is not stranded. */
+static void tier_hung_look(struct tier *t, uint64_t now_ns)
+{
+	t->hung_ns = 0;
+	for (unsigned i = 0; i < t->report.paths; i++) {
+		const struct disk_path_report *path = &t->report.path[i];
+		uint64_t *hung_ns = &t->path_hung_ns[i];
+
+		if (path->state != DISK_PATH_OUT || !path->flying)
+			*hung_ns = 0;
+		else if (!*hung_ns)
+			*hung_ns = now_ns;
+		if (*hung_ns > t->hung_ns)
+			t->hung_ns = *hung_ns;
+	}
+}
+
 static void tier_on_slow(void *context)
 {
 	struct tier *t = context;
+	uint64_t now_ns = net_now();
 
 	tier_report_look(t);
+	tier_hung_look(t, now_ns);
 	t->spill_due = true;
-	tier_spills_old(t, net_now());
-	tier_promotes_old(t, net_now());
+	tier_spills_old(t, now_ns);
+	tier_promotes_old(t, now_ns);
 }
 
 static void tier_on_tick(void *context)

@@ -124,6 +124,9 @@ struct tier {
 	struct disk_options options;
 	char paths[1024];          /* the text that options.path[].directory points into */
 	struct disk_report report; /* refreshed every TIER_SLOW_US */
+	/* when each path was found out of service with I/O in flight, and the last one of these: a
+	 * request that began later is on no path that hangs; 0: none hangs */
+	uint64_t path_hung_ns[DISK_PATHS_MAX], hung_ns;
 
 	struct works *works; /* of `opening` */
 	int opened_rc;       /* result of `opening` */
@@ -193,7 +196,7 @@ static inline bool tier_has(struct tier *t, const struct page_key *key, uint32_t
 	return disk_find(t->disk, key, &page) && page.length == length;
 }
 
-/* The path of an I/O that takes so long has left service, and may never end it. */
+/* While a path hangs, an I/O that takes so long and began before may be its, and never end. */
 static inline uint64_t tier_stranded_ns(const struct tier *t)
 {
 	return 2 * (uint64_t)t->options.timeout_ms * 1000000;

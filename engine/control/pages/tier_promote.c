@@ -540,7 +540,8 @@ void tier_promotes_old(struct tier *t, uint64_t now_ns)
 	struct tier_promote *promote;
 
 	TAILQ_FOREACH (promote, &t->reading, next) {
-		if (now_ns - promote->since_ns < tier_stranded_ns(t))
+		if (now_ns - promote->since_ns < tier_stranded_ns(t) ||
+			promote->since_ns > t->hung_ns)
 			return; /* the oldest comes first */
 		if (promote->stranded)
 			continue;

@@ -200,6 +200,7 @@ static void a_read_that_never_ends_does_not_keep_its_key(void **state)
 	request(9, false, 100 * SECOND);
 	hung = fake.request[0];
 	pass_time(tier_stranded_ns(control.tier) - 1);
+	control.tier->hung_ns = now;
 	tier_promotes_old(control.tier, now);
 	assert_int_equal(control.tier->pinned_bytes, PAGE);
 	not_answered();
@@ -223,6 +224,41 @@ static void a_read_that_never_ends_does_not_keep_its_key(void **state)
 	assert_int_equal(control.counter[COUNTER_disk_promotes], 1);
 	wait_for(7 * SECOND);
 	assert_int_equal(control.tier->pinned_bytes, 0);
+}
+
+/* A path in service may be slower than its queue, also while another path hangs. */
+static void a_read_that_waits_on_a_path_in_service_is_not_stranded(void **state)
+{
+	(void)state;
+	on_disk(9);
+	request(9, false, 100 * SECOND);
+	wait_slow();
+	not_answered();
+	assert_int_equal(control.tier->pinned_bytes, PAGE);
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(answered(9).status, OP_HIT);
+	/* The next one begins when it is known that a path hangs. */
+	fake.hung = 1;
+	net_defer(control.tier->slow);
+	events();
+	pass_time(1);
+	on_disk(10);
+	request(10, false, 100 * SECOND);
+	wait_slow();
+	not_answered();
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(answered(10).status, OP_HIT);
+	/* A path that has left without I/O in flight does not hang. Later, one does again. */
+	on_disk(11);
+	request(11, false, 100 * SECOND);
+	fake.hung = 2;
+	fake.hung_flying = 0;
+	wait_slow();
+	not_answered();
+	fake.hung = 1;
+	fake.hung_flying = 1;
+	wait_slow();
+	assert_int_equal(answered(11).status, OP_MISS);
 }
 
 static void reads_that_never_end_leave_room_for_others(void **state)
@@ -498,6 +534,7 @@ int main(void)
 		DISK_TEST(requests_for_one_key_share_one_read),
 		DISK_TEST(a_request_is_answered_at_its_deadline_though_the_disk_hangs),
 		DISK_TEST(a_read_that_never_ends_does_not_keep_its_key),
+		DISK_TEST(a_read_that_waits_on_a_path_in_service_is_not_stranded),
 		DISK_TEST(reads_that_never_end_leave_room_for_others),
 		DISK_TEST(exists_is_answered_at_once_and_brings_the_page),
 		DISK_TEST(a_look_tells_where_this_host_has_the_page_and_changes_nothing),

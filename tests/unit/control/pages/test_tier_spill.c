@@ -384,6 +384,7 @@ static void an_evicted_page_whose_write_never_ends_is_a_miss(void **state)
 	request(n, false, 100 * SECOND);
 	not_answered();
 	pass_time(tier_stranded_ns(control.tier));
+	control.tier->hung_ns = now;
 	tier_spills_old(control.tier, now);
 	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
 	turns();
@@ -457,6 +458,26 @@ static void a_page_whose_former_write_never_ends_is_written_again(void **state)
 	assert_int_equal(control.counter[COUNTER_disk_drops], drops + 2);
 }
 
+static void a_write_that_waits_on_a_path_in_service_stays_in_the_budget(void **state)
+{
+	struct tier *t = control.tier;
+	uint64_t before;
+
+	(void)state;
+	fill_pools(100, false);
+	before = t->spill_bytes;
+	assert_true(before);
+	wait_slow();
+	assert_int_equal(t->spill_bytes, before);
+	/* It began when the path that hangs had left. */
+	t->hung_ns = TAILQ_FIRST(&t->spills)->since_ns - 1;
+	tier_spills_old(t, now);
+	assert_int_equal(t->spill_bytes, before);
+	t->hung_ns++;
+	tier_spills_old(t, now);
+	assert_true(t->spill_bytes < before);
+}
+
 /* A path that hangs: after its time-out its pages count no more, and not twice less. */
 static void a_write_without_an_end_leaves_the_budget_once(void **state)
 {
@@ -467,6 +488,7 @@ static void a_write_without_an_end_leaves_the_budget_once(void **state)
 	fill_pools(100, false);
 	before = t->spill_bytes;
 	assert_true(before >= 2 * PAGE);
+	t->hung_ns = now;
 	tier_spills_old(t, now + limit_ns - 1);
 	assert_int_equal(t->spill_bytes, before);
 	tier_spills_old(t, now + limit_ns);
@@ -500,6 +522,7 @@ static void a_page_of_another_length_that_is_being_written_is_removed(void **sta
 		spill = TAILQ_NEXT(spill, next);
 	key = spill->request.key;
 	pass_time(tier_stranded_ns(control.tier));
+	control.tier->hung_ns = now;
 	tier_spills_old(control.tier, now);
 	assert_true(spill->stranded);
 	tier_replaced(&control, &key, PAGE);
@@ -675,6 +698,7 @@ int main(void)
 		DISK_TEST(a_page_that_is_being_written_is_not_written_again),
 		DISK_TEST(an_evicted_page_whose_write_never_ends_is_a_miss),
 		DISK_TEST(a_page_whose_former_write_never_ends_is_written_again),
+		DISK_TEST(a_write_that_waits_on_a_path_in_service_stays_in_the_budget),
 		DISK_TEST(a_write_without_an_end_leaves_the_budget_once),
 		DISK_TEST(a_page_of_another_length_that_is_being_written_is_removed),
 		DISK_TEST(a_page_that_leaves_the_disk_keeps_its_entry_in_memory),

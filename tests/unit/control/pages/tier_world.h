@@ -15,7 +15,7 @@
 #define PAGE (64u << 10)
 #define SECOND 1000000000ull
 
-enum { REQUESTS_MAX = 4096 };
+enum { REQUESTS_MAX = 4096, HUNG_MAX = 2 };
 
 static struct {
 	struct disk_request *request[REQUESTS_MAX], *done[REQUESTS_MAX];
@@ -27,9 +27,11 @@ static struct {
 	struct disk_page lost[REQUESTS_MAX];
 	unsigned losts;
 	int fd, open_rc;
-	uint32_t opened;   /* by shm_load(): another thread sets it */
-	bool works;        /* the disk ends writes at once */
-	bool gone_at_once; /* a page leaves the disk when it is written */
+	uint32_t opened;      /* by shm_load(): another thread sets it */
+	bool works;           /* the disk ends writes at once */
+	bool gone_at_once;    /* a page leaves the disk when it is written */
+	unsigned hung;        /* number of a path that is out of service; 0: none */
+	unsigned hung_flying; /* its I/O in flight */
 } fake;
 
 static struct disk *const fake_disk = (struct disk *)(void *)&fake;
@@ -169,7 +171,12 @@ void disk_report(struct disk *disk, struct disk_report *ret_report)
 {
 	(void)disk;
 	*ret_report = (struct disk_report){
-		.paths = 1, .path = {{.state = DISK_PATH_IN_SERVICE, .segments = 1000}}};
+		.paths = HUNG_MAX + 1, .path = {{.state = DISK_PATH_IN_SERVICE, .segments = 1000}}};
+	for (unsigned i = 1; i <= HUNG_MAX; i++)
+		ret_report->path[i].state = DISK_PATH_IN_SERVICE;
+	if (fake.hung)
+		ret_report->path[fake.hung] = (struct disk_path_report){
+			.state = DISK_PATH_OUT, .flying = fake.hung_flying};
 }
 
 int disk_close(struct disk *disk)
@@ -208,18 +215,26 @@ static inline void wait_for(uint64_t ns)
 	events();
 }
 
-/* Time passes, after which an I/O that has not ended is stranded; the slow timer fires. */
-static inline void wait_stranded(void)
+/* Time passes, after which an I/O that hangs is stranded; the slow timer fires. */
+static inline void wait_slow(void)
 {
 	pass_time(tier_stranded_ns(control.tier));
 	net_defer(control.tier->slow);
 	events();
 }
 
+/* All I/O that has begun is on paths that hang: now on another one. */
+static inline void wait_stranded(void)
+{
+	fake.hung = fake.hung % HUNG_MAX + 1;
+	wait_slow();
+}
+
 static inline int disk_setup(void **state)
 {
 	setup(state);
 	memset(&fake, 0, sizeof(fake));
+	fake.hung_flying = 1;
 	fake.fd = eventfd(0, EFD_NONBLOCK);
 	status = calloc(1, sizeof(*status));
 	control.status = status;

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import zipfile
 
@@ -442,10 +443,15 @@ class Wheel(unittest.TestCase):
             process.stdin.write(line + "\n")
             process.stdin.flush()
         said = ""
-        for text in process.stdout:
-            said += text
-            if re.search(wanted, text):
-                return said
+        late = threading.Timer(60, process.kill)
+        late.start()
+        try:
+            for text in process.stdout:
+                said += text
+                if re.search(wanted, text):
+                    return said
+        finally:
+            late.cancel()
         raise AssertionError(f"no {wanted!r} in:\n{said}")
 
     def test_hosts_of_both_versions_go_on_beside_each_other(self):

@@ -267,7 +267,7 @@ class Namespaces(StoreTest):
 
     def test_the_data_type_of_a_pool_without_its_device_pool_is_sglangs_setting(self):
         """From 0.5.19 on a host pool does not know its device pool."""
-        def key_of(setting=None, hip=None, **pool):
+        def key_of(setting=None, hip=None, draft=None, name="kv", **pool):
             """The namespace of a pool. hip: SGLang's type of 8 bits on an AMD GPU."""
             made = {name: ModuleType(name) for name in (
                 "sglang", "sglang.srt", "sglang.srt.runtime_context", "sglang.srt.utils",
@@ -275,10 +275,12 @@ class Namespaces(StoreTest):
             if setting:
                 made["sglang.srt.runtime_context"].get_model = lambda: SimpleNamespace(
                     kv_cache_dtype=setting)
+                made["sglang.srt.runtime_context"].get_spec = lambda: SimpleNamespace(
+                    speculative_draft_kv_cache_dtype=draft)
             made["sglang.srt.utils"].is_hip = lambda: hip is not None
             made["sglang.srt.mem_cache.kv_cache_dtype"].fp8_dtype = hip
             with mock.patch.dict(sys.modules, made):
-                return PagesOf(Pool(1, [4096], **{"dtype": "torch.uint8", **pool}), "kv",
+                return PagesOf(Pool(1, [4096], **{"dtype": "torch.uint8", **pool}), name,
                                config((0, 5, 23), {}), ("", "")).spaces[0]
         e4m3, e5m2, fnuz = (key_of(device_dtype="torch.float8_" + name)
                             for name in ("e4m3fn", "e5m2", "e4m3fnuz"))
@@ -289,6 +291,11 @@ class Namespaces(StoreTest):
         self.assertEqual({key_of(name, "torch.float8_e4m3fnuz")
                           for name in ("auto", "fp8_e4m3", "fp8_e5m2")}, {fnuz})
         self.assertNotIn(key_of("nvfp4"), (e4m3, e5m2, fnuz))
+        self.assertEqual(key_of("fp8_e5m2", draft="fp8_e4m3"), e5m2)
+        drafts = [key_of("fp8_e4m3", draft=draft, name="draft")
+                  for draft in (None, "fp8_e4m3", "fp8_e5m2")]
+        self.assertEqual(drafts[0], drafts[1])
+        self.assertNotEqual(drafts[1], drafts[2])
         self.assertEqual(key_of("fp8_e4m3", dtype="torch.bfloat16"),
                          key_of("auto", dtype="torch.bfloat16"))
 

@@ -52,15 +52,19 @@ STORED_AS_BYTES = {"torch.float8_e4m3fn": "fp8_e4m3", "torch.float8_e4m3fnuz": "
                    "torch.float8_e5m2": "fp8_e5m2", "auto": "fp8_e4m3"}
 
 
-def dtype_setting() -> str:
+def dtype_setting(name: str) -> str:
     """SGLang's data type of KV caches, of torch or of its setting; "" if it is not known.
 
-    The setting is found from 0.5.19 on, and in a scheduler only.
+    name: of the pool; those of a draft may have a type of their own. The setting is found from
+    0.5.19 on, and in a scheduler only.
     """
     try:
-        from sglang.srt.runtime_context import get_model
+        from sglang.srt import runtime_context as context
         from sglang.srt.utils import is_hip
-        setting = str(get_model().kv_cache_dtype)
+        setting = str(context.get_model().kv_cache_dtype)
+        if name.startswith("draft"):
+            own = getattr(context.get_spec(), "speculative_draft_kv_cache_dtype", None)
+            setting = setting if own is None else str(own)
         if is_hip() and (setting == "auto" or setting.startswith("fp8")):
             from sglang.srt.mem_cache.kv_cache_dtype import fp8_dtype  # AMD: one for all of 8 bits
             return str(fp8_dtype)
@@ -69,8 +73,8 @@ def dtype_setting() -> str:
         return ""
 
 
-def dtype_of(pool: Any) -> str:
-    """Data type of the pool's elements, as text.
+def dtype_of(pool: Any, name: str) -> str:
+    """Data type of the elements of the pool of that name, as text.
 
     pool.dtype is the type in which they are stored: torch.uint8 for types of 8 bits and less.
     Device pools know the real one, and host pools know theirs up to 0.5.18.
@@ -79,7 +83,7 @@ def dtype_of(pool: Any) -> str:
     if stored != "torch.uint8":
         return stored
     device = getattr(getattr(pool, "device_pool", None), "dtype", None)
-    real = dtype_setting() if device is None else str(device)
+    real = dtype_setting(name) if device is None else str(device)
     return f"{stored}:{STORED_AS_BYTES.get(real, real)}"
 
 
@@ -172,7 +176,7 @@ class Pool:
         """The layout of this pool's pages, which have these numbers of segments and bytes."""
         pool = self.pool
         return Shape(segments, nbytes, self.page_size, layout=str(getattr(pool, "layout", "")),
-                     dtype=dtype_of(pool),
+                     dtype=dtype_of(pool, self.name),
                      form=str(getattr(pool, "storage_format_tag", None) or ""),
                      per_rank=self.per_rank, by_turns=self.by_turns,
                      first_layer=int(getattr(pool, "start_layer", None) or 0))

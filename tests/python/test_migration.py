@@ -454,6 +454,11 @@ class Wheel(unittest.TestCase):
             late.cancel()
         raise AssertionError(f"no {wanted!r} in:\n{said}")
 
+    def found(self, process, name):
+        """0.8.4 answers a set before all its hosts know of the page."""
+        harness.wait_for(lambda: "get True" in self.answer(process, "^get ", f"get {name}"), 60,
+                         f"{name} is found")
+
     def test_hosts_of_both_versions_go_on_beside_each_other(self):
         """As the page says: the seed's host is changed first, the others go on among themselves,
         and one that is restarted meanwhile waits."""
@@ -464,7 +469,7 @@ class Wheel(unittest.TestCase):
         for process in others:
             self.answer(process, "^up")
         self.answer(others[0], "^set True", "set a")
-        self.answer(others[1], "^get True", "get a")
+        self.found(others[1], "a")
         seed.stdin.write("end\n")
         seed.stdin.flush()
         self.assertEqual(harness.ended(seed), 0)
@@ -481,7 +486,7 @@ class Wheel(unittest.TestCase):
                          "0.8.4 dials the engine")
         for name in ("b", "c"):
             self.answer(others[0], "^set True", f"set {name}")
-            self.answer(others[1], "^get True", f"get {name}")
+            self.found(others[1], name)
         late = self.node("127.0.0.4", port, ["127.0.0.1"])
         self.answer(late, "waiting for a discovery master")
         self.assertEqual(session.get("n", ["a"], [at], [4096], 20000), [True])

@@ -93,6 +93,20 @@ class Disk(Folder):
             with mock.patch.object(launch.os, "statvfs", return_value=full):
                 self.assertEqual(self.settings("WARNING", disk_size="64mb")[0], {})
 
+    def test_a_disk_that_is_allocated_stays_when_the_file_system_becomes_full(self):
+        os.makedirs(self.disk)
+        path = os.path.join(self.disk, "peercache-disk.00000")
+        full = types.SimpleNamespace(f_bavail=0, f_frsize=MIB, f_blocks=1 << 20)
+        for allocated, size in ((63, "64mb"), (64, "64mb"), (65, "70mb"), (64, "70mb")):
+            with open(path, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, allocated * MIB)
+            segments = int(size[:-2]) // 8 * 8  # MiB of whole segments
+            with mock.patch.object(launch.os, "statvfs", return_value=full):
+                found, _ = self.settings("INFO" if allocated >= segments else "WARNING",
+                                         disk_size=size)
+            self.assertEqual(found.get("disk.paths"),
+                             self.disk if allocated >= segments else None, (allocated, size))
+
     def test_a_given_folder_is_made_without_a_word_and_its_size_is_not_judged(self):
         path = os.path.join(self.folder, "a", "b")
         found, _ = self.settings(disk_path=path, disk_size="16tb")

@@ -25,7 +25,7 @@ import time
 from typing import Optional
 
 from peercache import Session
-from peercache.config import Config, size
+from peercache.config import SEGMENT_BYTES, Config, size
 
 logger = logging.getLogger("peercache")
 START_SECONDS = 120.0  # time-out of a start or restart: a pause of systemd, and a large pool
@@ -175,9 +175,10 @@ def warn_of_differences(config: Config, session: Session) -> None:
 
 
 def disk_missing(path: str, wanted: int) -> str:
-    """Why no disk of `wanted` bytes can be had in this directory; "": it can.
+    """Why no disk of `wanted` bytes, those of its files, can be had in this directory; "": it can.
 
-    Files of the engine that are there already count as room.
+    Files of the engine that are there already count as room. If they are all there, nothing is
+    allocated: whether the file system has become full meanwhile does not matter.
     """
     try:
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -187,6 +188,8 @@ def disk_missing(path: str, wanted: int) -> str:
                    for entry in os.scandir(path) if entry.name.startswith("peercache-disk."))
     except OSError as error:
         return f"cannot be used: {error.strerror}"
+    if ours >= wanted:
+        return ""
     free = room.f_bavail * room.f_frsize + ours
     if free - room.f_blocks * room.f_frsize // 10 >= wanted:
         return ""
@@ -213,9 +216,10 @@ def disk_settings(config: Config) -> dict[str, str]:
         return found
     try:
         nbytes = size(found["disk.bytes"])
+        segment = size(found.get("disk.segment_bytes", SEGMENT_BYTES))
     except ValueError:
         return found  # the engine refuses it
-    why = why or disk_missing(found["disk.paths"], nbytes)
+    why = why or disk_missing(found["disk.paths"], nbytes // segment * segment)
     if not why:
         logger.info("peercache: evicted pages go to %s, %d MiB, as in PeerCache 0.8: "
                     "\"disk_enabled\": false turns that off", found["disk.paths"], nbytes >> 20)

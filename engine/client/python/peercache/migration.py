@@ -17,8 +17,8 @@ import textwrap
 from typing import Sequence
 
 PROGRAMS = {
-    "peercache-meta": "`peercache-meta`, an engine that is a seed only; not needed: each engine "
-                      "answers for all others",
+    "peercache-meta": "`peercache-meta`, an engine that is a seed only; not needed where "
+                      "`discovery_addr` names a host with an engine",
     "peercache-storage-server": "`peercache-engine` on a host without SGLang. It prints the line "
                                 "that means the same, and ends with 2",
     "peercache-bench": "`peercache-bench`, with its commands; the flags are below",

@@ -113,6 +113,14 @@ class Disk(Folder):
         self.assertEqual((found["disk.paths"], os.path.isdir(path)), (path, True))
         self.assertFalse(os.path.exists(self.disk))
 
+    def test_a_given_folder_that_cannot_be_made_is_one_line_and_the_engine_has_the_other(self):
+        with open(os.path.join(self.folder, "file"), "w", encoding="ascii"):
+            wrong, right = (os.path.join(self.folder, *names) for names in (("file", "a"), ("b",)))
+        found, lines = self.settings("WARNING", disk_path=f"{wrong},{right}")
+        self.assertEqual((found["disk.paths"], os.path.isdir(right)), (f"{wrong},{right}", True))
+        self.assertRegex(lines[0], f'"disk_path": {wrong} cannot be made: Not a directory: .*'
+                         "no disk there: give a directory that this user can write")
+
     def test_false_and_keys_of_this_project_mean_no_default_disk(self):
         self.assertEqual(self.settings(disk_enabled=False)[0], {"disk.paths": ""})
         for key, value in (("timeout_ms", 5000), ("engine_start", True), ("engine_settings", {})):

@@ -200,7 +200,8 @@ def disk_missing(path: str, wanted: int) -> str:
 def disk_settings(config: Config) -> dict[str, str]:
     """The settings disk.* of an engine that is started. Makes the directories of "disk_path".
 
-    The default directory is no reason not to start: without it there is no disk, and one line.
+    A directory that cannot be made is no reason not to start. Without the default one there is no
+    disk, and without a given one the engine has none there: one line says so.
     """
     found = {name: value for name, value in config.settings.items() if name.startswith("disk.")}
     if config.origins.get("disk.paths") not in ("disk_path", "disk_enabled") or \
@@ -211,7 +212,10 @@ def disk_settings(config: Config) -> dict[str, str]:
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
         except OSError as error:
-            why = f"cannot be made: {error.strerror}"  # the engine refuses a path that was given
+            why = f"cannot be made: {error.strerror}"
+            if not config.disk_default:
+                logger.warning('peercache: "disk_path": %s %s: the engine has no disk there: give '
+                               "a directory that this user can write", path, why)
     if not config.disk_default:
         return found
     try:

@@ -392,6 +392,17 @@ class Program(unittest.TestCase):
                 capture_output=True, text=True, check=False, timeout=300)
             self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_devices_of_this_machine_are_named_as_such(self):
+        seed = {"discovery_addr": "127.0.0.1:31998"}
+        for extra, named in (
+                (seed, True), ({**seed, "protocol": "RDMA"}, True), ({}, True),
+                ({**seed, "protocol": "TCP "}, False), ({**seed, "device_name": "soft"}, False),
+                ({**seed, "device_names": "mlx5_0"}, False),
+                ({"engine_settings": {"rail.devices": "mlx5_0"}}, False)):
+            status, said, wrong = self.run_it(json.dumps(extra))
+            self.assertEqual((status, wrong), (0, ""), extra)
+            self.assertEqual("# rail.devices is that of this machine" in said, named, extra)
+
     def test_wrong_input_ends_it_with_2_and_the_reason(self):
         for text, words, said in (("{", (), "Expecting property name"), ("[1]", (), "an object"),
                                   ('{"ib_port": 7, "device_name": "mlx5_0"}', (), '"ib_port": 7'),

@@ -148,6 +148,10 @@ def main(words: Sequence[str]) -> int:
         return 2
     for line in [f"unknown: {key}" for key in meaning.unknown] + meaning.idle:
         print(textwrap.fill(line, 98, initial_indent="# ", subsequent_indent="#   "))
+    if meaning.origins["rail.devices"] == "protocol" and \
+            not meaning.given & {"device_name", "device_names"} and \
+            str(extra.get("protocol")).strip().lower() != "tcp":
+        print('# rail.devices is that of this machine: name the NICs of the host in "device_names"')
     if "engine_socket" not in extra:
         del meaning.settings["engine.socket"]  # the engine's own default is that of a service
     print(conf_of(meaning.settings))

@@ -392,7 +392,7 @@ class Program(unittest.TestCase):
                 capture_output=True, text=True, check=False, timeout=300)
             self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_devices_of_this_machine_are_named_as_such(self):
+    def test_devices_that_are_those_of_this_machine_have_a_comment(self):
         seed = {"discovery_addr": "127.0.0.1:31998"}
         for extra, named in (
                 (seed, True), ({**seed, "protocol": "RDMA"}, True), ({}, True),
@@ -402,6 +402,14 @@ class Program(unittest.TestCase):
             status, said, wrong = self.run_it(json.dumps(extra))
             self.assertEqual((status, wrong), (0, ""), extra)
             self.assertEqual("# rail.devices is that of this machine" in said, named, extra)
+
+    def test_an_engine_for_the_shm_allocator_takes_its_memory(self):
+        own = {"engine_settings": {"engine.unsealed_memory": "no"}}
+        for extra, line in (({}, None), ({"allocator": "default"}, None),
+                            ({"allocator": "shm"}, "yes"), ({"allocator": "shm", **own}, "no")):
+            _, said, _ = self.run_it(json.dumps({"protocol": "tcp", **extra}))
+            self.assertEqual(re.findall(r"\nunsealed_memory = (\w+)\n", said),
+                             [line] if line else [], extra)
 
     def test_wrong_input_ends_it_with_2_and_the_reason(self):
         for text, words, said in (("{", (), "Expecting property name"), ("[1]", (), "an object"),

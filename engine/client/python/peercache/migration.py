@@ -154,6 +154,8 @@ def main(words: Sequence[str]) -> int:
         print('# rail.devices is that of this machine: name the NICs of the host in "device_names"')
     if "engine_socket" not in extra:
         del meaning.settings["engine.socket"]  # the engine's own default is that of a service
+    if extra.get("allocator") == "shm":  # SGLang's memory; an engine that a store starts takes it
+        meaning.settings.setdefault("engine.unsealed_memory", "yes")
     print(conf_of(meaning.settings))
     return 0
 

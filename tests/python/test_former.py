@@ -4,8 +4,10 @@ engine's line that means the same, which the engine accepts. peercache-0.8.4.jso
 and flags.
 """
 
+import io
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -98,6 +100,27 @@ class Former(unittest.TestCase):
                 "disk.bytes": str(100 << 30), "metrics.port": "4001", "log.level": "debug",
                 "cluster.address": "10.0.0.9"}.items():
             self.assertEqual(got[name], value, name)
+
+    def said(self, *words):
+        """What peercache-storage-server prints."""
+        with mock.patch("sys.stderr", io.StringIO()) as stderr:
+            self.assertEqual(former.storage_server([*NEEDED, *words]), 2)
+        return stderr.getvalue()
+
+    def test_flags_that_do_not_act_as_given_are_named(self):
+        for words, wanted in (
+                ([], []), (["--no-disk"], []),
+                (["--no-disk", "--disk-size", "1gb"], ["disk_size=1gb"]),
+                (["--no-disk", "--disk-path", "/d"], ["disk_path=/d"]),
+                (["--device-name", "mlx5_0", "--metrics-port", "0"],
+                 ["device_name=mlx5_0", "metrics_port=0"])):
+            found = re.findall(r"^does not act as given: (\S+) \(", self.said(*words), re.M)
+            self.assertEqual(sorted(found), wanted, words)
+
+    def test_the_directory_of_a_disk_is_to_be_made_first(self):
+        told = "Make the directory of disk.paths first; for the service it is below /var/lib/"
+        self.assertIn(told, self.said())
+        self.assertNotIn("Make the directory", self.said("--no-disk"))
 
     def meta(self, folder, port):
         """Starts peercache-meta; returns the process, and its socket once it serves."""

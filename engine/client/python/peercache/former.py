@@ -19,6 +19,9 @@ peercache-storage-server is an engine on a host without SGLang: every engine kee
 them to all hosts. The line for these flags:"""
 SERVICE = """\
 As a service: these settings in /etc/peercache.conf, and systemctl enable --now peercache-engine."""
+DISK = """\
+Make the directory of disk.paths first; for the service it is below /var/lib/peercache, or in
+ReadWritePaths= of a drop-in."""
 
 
 def line_of(settings: dict[str, str]) -> str:
@@ -27,9 +30,14 @@ def line_of(settings: dict[str, str]) -> str:
                                              for word in ("--set", f"{name}={value}"))])
 
 
-def say(text: str, settings: dict[str, str]) -> int:
-    """Prints what replaces a program. Returns its exit status."""
-    print(f"{text}\n\n    {line_of(settings)}\n\n{SERVICE}", file=sys.stderr)
+def say(text: str, meaning: config.Config) -> int:
+    """Prints what replaces a program, and the flags that do not act as given. Returns its exit
+    status."""
+    for line in meaning.idle:
+        print(f"does not act as given: {line}", file=sys.stderr)
+    print(f"{text}\n\n    {line_of(meaning.settings)}\n\n{SERVICE}", file=sys.stderr)
+    if meaning.settings.get("disk.paths"):
+        print(DISK, file=sys.stderr)
     return 2
 
 
@@ -101,11 +109,15 @@ def storage_server(arguments: Optional[Sequence[str]] = None) -> int:
     options = parser.parse_args(arguments)
     extra: dict[str, Any] = {name: value for name, value in vars(options).items()
                              if name not in ("no_disk", "verbose")}
+    if options.no_disk:
+        for name in ("disk_path", "disk_size"):
+            if extra[name] == parser.get_default(name):
+                del extra[name]  # it was not given
     extra["disk_enabled"] = not options.no_disk
     try:
-        settings = config.read(extra).settings
+        meaning = config.read(extra)
     except ValueError as error:
         parser.error(str(error))
-    settings.pop("engine.socket")  # the service has the default one
-    put_level(options, settings)
-    return say(STORAGE, settings)
+    meaning.settings.pop("engine.socket")  # the service has the default one
+    put_level(options, meaning.settings)
+    return say(STORAGE, meaning)

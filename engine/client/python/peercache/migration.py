@@ -52,8 +52,9 @@ KEYS = {
     "local_hostname": ("", "`cluster.address`, at most 63 bytes"),
     "disk_enabled": (True, "false: no disk. Default: true in a config with `discovery_addr` and "
                      "without keys of this engine, else true with a `disk_path`"),
-    "disk_path": ("/data/peercache/", "`disk.paths`, made if it is missing; all ranks share it. "
-                  "The default is used with a line in the log, if the disk has room"),
+    "disk_path": ("/data/peercache/", "`disk.paths`, which the store makes if it is missing; all "
+                  "ranks share it. The default is used with a line in the log, if the disk has "
+                  "room"),
     "disk_size": ("100gb", "`disk.bytes`, allocated at the start; 6mb to 16tb"),
     "metrics_enabled": (True, "false: `metrics.port = 0`"),
     "metrics_bind_host": ("0.0.0.0", "`metrics.address`; default: `cluster.address`"),

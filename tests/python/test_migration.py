@@ -383,14 +383,33 @@ class Program(unittest.TestCase):
                                   ("cluster", "dead_after_ms = 6000")):
                 self.assertRegex(said, rf"\[{section}\]\n([^\[]+\n)?{re.escape(line)}\n")
             self.assertNotIn("socket", said)
-            path = os.path.join(folder, "peercache.conf")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(said)
-            done = subprocess.run(
-                [os.path.join(BUILD, "engine/peercache-engine"), "--config", path, "--check",
-                 "--set", f"engine.socket={folder}/e.sock", "--set", "metrics.port=0"],
-                capture_output=True, text=True, check=False, timeout=300)
+            done = self.checked(folder, said)
             self.assertEqual(done.returncode, 0, done.stderr)
+
+    def checked(self, folder, text):
+        """Runs the engine with --check and this settings file."""
+        path = os.path.join(folder, "peercache.conf")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return subprocess.run(
+            [os.path.join(BUILD, "engine/peercache-engine"), "--config", path, "--check",
+             "--set", f"engine.socket={folder}/e.sock", "--set", "metrics.port=0"],
+            capture_output=True, text=True, check=False, timeout=300)
+
+    def test_long_lists_continue_on_lines_that_the_engine_takes(self):
+        longest = 0
+        for begin in ("127.0.0.1:", "127.0.0.100:", "127.0.100.100:"):
+            for digits in range(1, 6):  # so that lines of each length end
+                seeds = [begin + "31998"[:digits], *(f"127.0.0.1:{i % 9 + 1}" for i in range(15))]
+                text = migration.conf_of({
+                    "engine.pool_bytes": "64M", "rail.devices": "soft", "soft.link": "tcp",
+                    "cluster.address": "127.0.0.1", "cluster.seeds": ",".join(seeds)})
+                self.assertIn("seeds = " + ",".join(seeds), re.sub(",\n +", ",", text))
+                longest = max(longest, *map(len, text.split("\n")))
+                with tempfile.TemporaryDirectory() as folder:
+                    done = self.checked(folder, text)
+                self.assertEqual(done.returncode, 0, done.stderr + text)
+        self.assertEqual(longest, 189, "no line of the longest length was tried")
 
     def test_devices_that_are_those_of_this_machine_have_a_comment(self):
         seed = {"discovery_addr": "127.0.0.1:31998"}

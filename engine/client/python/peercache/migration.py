@@ -12,9 +12,10 @@ The lines behind # name the keys that do not act as given. The status is 2 for a
 """
 
 import json
+import os
 import sys
 import textwrap
-from typing import Sequence
+from typing import Iterator, Sequence
 
 PROGRAMS = {
     "peercache-meta": "`peercache-meta`, an engine that is a seed only; not needed where "
@@ -27,6 +28,7 @@ PROGRAMS = {
     **{f"python -m peercache.bench.{name}": "`peercache-bench`" for name in (
         "cli", "compare", "hicache", "microbench", "mooncake_bench")},
 }
+LINE_BYTES = 189  # of a line of a settings file without its end, at most; config/settings_file.c
 # Flags of peercache-storage-server that are no key with another notation.
 STORAGE_FLAGS = {"--no-disk": 'as `"disk_enabled": false`', "--verbose": "`log.level = debug`"}
 
@@ -123,12 +125,25 @@ METHODS = {
 }
 
 
+def setting_of(key: str, value: str) -> Iterator[str]:
+    """The lines of a setting: a list that is too long for one continues on an indented line."""
+    line, *others = value.split(",")
+    line = f"{key} = {line}"
+    for one in others:
+        if len(os.fsencode(f"{line},{one},")) > LINE_BYTES:
+            yield line + ","
+            line = "    " + one
+        else:
+            line += "," + one
+    yield line
+
+
 def conf_of(settings: dict[str, str]) -> str:
     """A settings file of the engine."""
     sections: dict[str, list[str]] = {}
     for name, value in settings.items():
         section, _, key = name.partition(".")
-        sections.setdefault(section, []).append(f"{key} = {value}")
+        sections.setdefault(section, []).extend(setting_of(key, value))
     return "\n\n".join("\n".join([f"[{name}]", *lines]) for name, lines in sections.items())
 
 

@@ -330,7 +330,8 @@ examples:
       --no-cache http://10.0.0.3:30000 --users 64 --concurrency 16 --prompt-max 16000 --tag l3
   peercache-bench served --url http://10.0.0.1:30000 --dialogues ShareGPT.json --turns 6
 
-The exit status is 1 if a request failed, 2 if a URL names no server of SGLang.
+The exit status is 1 if a request failed, 2 if a URL names no server of SGLang or all requests
+of a turn failed.
 """
 
 

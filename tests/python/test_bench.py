@@ -441,6 +441,26 @@ class Parts(unittest.TestCase):
                 self.assertEqual(re.findall('<p class="not">(.*?)</p>', page),
                                  [note] if note else [])
 
+    def test_a_run_of_another_version_is_named_unless_there_is_one_of_this(self):
+        for kept, said in (
+                ([], "no run in .* has the tag new"), ([7], "no run in"),
+                (["another 1"], "no run in"), ([None], "no run in"),
+                (["peercache-bench 1"],
+                 "/0.json is of another version of peercache-bench: measure it again$"),
+                (["peercache-bench 1", report.FORMAT], None)):
+            with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
+                for i, version in enumerate(kept):
+                    for tag, one in (("new", version), ("old", "peercache-bench 1")):
+                        path = os.path.join(folder, f"{i if tag == 'new' else tag}.json")
+                        with open(path, "w", encoding="utf-8") as file:
+                            json.dump({"format": one, "tag": tag}, file)
+                with self.subTest(kept):
+                    if said:
+                        with self.assertRaisesRegex(ValueError, said):
+                            compare.kept(folder, "new")
+                    else:
+                        self.assertEqual(compare.kept(folder, "new")["format"], report.FORMAT)
+
     def test_a_port_that_a_test_has_reserved_is_not_taken(self):
         taken, used = socket.socket(socket.AF_UNIX), socket.socket()
         self.addCleanup(taken.close)

@@ -15,16 +15,21 @@ from peercache.bench.rows import is_latency
 
 
 def kept(folder: str, tag: str) -> dict[str, Any]:
-    """The newest report with this tag. Raises ValueError if there is none."""
-    found = []
+    """The newest report with this tag. Raises ValueError if there is none of this version."""
+    found, others = [], []
     for path in glob.glob(os.path.join(glob.escape(folder), "*.json")):
         try:
             with open(path, encoding="utf-8") as file:
                 report = json.load(file)
-            if report["format"] == FORMAT and report["tag"] == tag:
+            if report["tag"] == tag and report["format"] == FORMAT:
                 found.append((os.stat(path).st_mtime, path, report))
+            elif report["tag"] == tag and str(report["format"]).startswith("peercache-bench "):
+                others.append((os.stat(path).st_mtime, path))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # no report of this program
+    if not found and others:
+        raise ValueError(f"{max(others)[1]} is of another version of peercache-bench: measure it "
+                         "again")
     if not found:
         raise ValueError(f"no run in {folder} has the tag {tag}: run a command with --tag {tag}, "
                          "or name the folder with --out-dir")

@@ -8,7 +8,8 @@ compares it with them, and them with the wheel of 0.8.4.
     python3 -m peercache.migration FILE     reads an extra config in JSON, - is the standard input;
                                             prints the settings file of an engine that does the same
 
-The lines behind # name the keys that do not act as given. The status is 2 for a wrong value.
+The lines behind # name the keys that do not act as given, and what comes from the machine that
+runs this. The status is 2 for a wrong value.
 """
 
 import json

@@ -14,9 +14,10 @@
 
 enum cgroup_limit {
 	CGROUP_MEMORY, /* bytes; memory that the kernel can reclaim at once counts as unused */
-	CGROUP_HUGE,   /* bytes of huge pages of 2 MiB */
-	CGROUP_TASKS,  /* threads and processes */
-	CGROUP_CPU,    /* processors, in thousandths */
+	CGROUP_HUGE,   /* bytes of huge pages of 2 MiB that are touched */
+	CGROUP_HUGE_RESERVED, /* the same, from mmap() on */
+	CGROUP_TASKS,         /* threads and processes */
+	CGROUP_CPU,           /* processors, in thousandths */
 };
 
 #define CGROUP_NAME_BYTES 160 /* for the name of a limit */

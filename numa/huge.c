@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "numa/cgroup.h"
 #include "numa/limit.h"
 #include "numa/memory.h"
 
@@ -120,12 +121,19 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	struct memory_huge huge;
 	char limit[160];
 	unsigned long long need = bytes / HUGE_BYTES, made;
-	unsigned long long promised = 0;
+	unsigned long long promised = untouched_bytes(HUGE_BYTES) / HUGE_BYTES;
+	char touched_name[CGROUP_NAME_BYTES] = "";
+	uint64_t touched = UINT64_MAX;
 
 	memory_huge_pages(-1, &huge);
-	/* a limit of reservations counts them from mmap() on */
-	if (!strstr(huge.limit_name, ".rsvd."))
-		promised = untouched_bytes(HUGE_BYTES) / HUGE_BYTES;
+	(void)cgroup_left(CGROUP_HUGE, &touched, touched_name);
+	touched /= HUGE_BYTES;
+	if (need + promised > touched) {
+		huge.limit = touched;
+		snprintf(huge.limit_name, sizeof(huge.limit_name), "%s", touched_name);
+	} else {
+		promised = 0; /* a limit of reservations counts them from mmap() on */
+	}
 	if (need + promised > huge.limit) {
 		log_warn(
 			"memory %s: %llu huge pages of 2 MiB needed, %s allows %llu, and %llu of them are promised to other pools; using small pages, so reads are slower. Raise that limit",

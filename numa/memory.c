@@ -60,6 +60,7 @@ void memory_huge_pages(int node, struct memory_huge *ret)
 
 	*ret = (struct memory_huge){.limit = UINT64_MAX};
 	(void)cgroup_left(CGROUP_HUGE, &ret->limit, ret->limit_name);
+	(void)cgroup_left(CGROUP_HUGE_RESERVED, &ret->limit, ret->limit_name);
 	ret->limit /= 2u << 20;
 	if (node >= 0) {
 		snprintf(path, sizeof(path),

@@ -364,7 +364,9 @@ void check_cgroup(struct doctor *d)
 	}
 	cpu_quota_examine(d);
 	bytes_needed(d, &huge, &small);
-	if (d->engine == ENGINE_ABSENT && cgroup_left(CGROUP_HUGE, &left, name) && left < huge)
+	(void)cgroup_left(CGROUP_HUGE, &left, name);
+	(void)cgroup_left(CGROUP_HUGE_RESERVED, &left, name);
+	if (d->engine == ENGINE_ABSENT && left < huge)
 		found(d, DOCTOR_FOUND, name,
 			"raise that limit: hugetlb of the unit, hugepages-2Mi of the container",
 			"%.2f GiB on huge pages are needed, the group allows %.2f GiB",

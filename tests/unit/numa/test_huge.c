@@ -213,6 +213,11 @@ static void huge_pages_that_another_pool_will_touch_are_not_used_again(void **st
 	assert_int_equal(huge_open("t-second", 4 * MIB, -1, true, &second), 0);
 	assert_int_not_equal(second.page_bytes, 4096);
 	huge_close(&second);
+	/* the limit of pages that are touched is behind the lower one of reservations */
+	put("sys/fs/cgroup/pod/hugetlb.2MB.max", "6291456\n");
+	assert_int_equal(huge_open("t-second", 4 * MIB, -1, true, &second), 0);
+	assert_int_equal(second.page_bytes, 4096);
+	huge_close(&second);
 	huge_close(&first);
 }
 

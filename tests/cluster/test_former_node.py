@@ -40,7 +40,7 @@ class FormerNode(SeedTest):
         self.assertEqual(engines.status(0)["counters"].get("messages_bad", 0), 0)
         # The engine is as ready as without it, and its HTTP server answers others.
         self.assertEqual(engines.fetch(0, "/readyz")[0], 200)
-        self.until(lambda: engines.metric(0, 'findings{kind="former_node"}') == 1, "the metric")
+        self.until(lambda: engines.metric(0, 'findings{kind="former_node"}') == 2, "the metric")
         self.stop_cleanly(engines)
 
     def named_as_seed(self, meta):

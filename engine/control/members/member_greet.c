@@ -391,9 +391,9 @@ bool member_refused(struct control *control, struct rpc_link *link, const Pc__He
 
 /*
  * Nodes of one address that do the same share a refusal. Those of all addresses take half of what
- * is remembered: further ones share one.
+ * is remembered: further ones share one for each thing that they do.
  */
-static uint64_t former_shared(struct members *members, uint64_t own)
+static uint64_t former_shared(struct members *members, uint64_t own, const char *how)
 {
 	unsigned formers = 0;
 
@@ -402,7 +402,9 @@ static uint64_t former_shared(struct members *members, uint64_t own)
 	for (unsigned i = 0; i < REFUSALS; i++)
 		formers += members->refusal[i].former &&
 			   refusal_lasts(&members->refusal[i], net_now());
-	return formers < REFUSALS / 2 ? own : placement_hash("former nodes") | 1;
+	return formers < REFUSALS / 2
+		       ? own
+		       : map_mix(placement_hash("former nodes") + placement_hash(how)) | 1;
 }
 
 /* `how`: what it does, or this engine. */
@@ -411,7 +413,7 @@ static void former_note(struct control *control, struct refused_engine *who, con
 	uint64_t own = map_mix(placement_hash(refused_from(who)) + placement_hash(how)) | 1;
 
 	who->former = true;
-	who->shared = former_shared(control->members, own);
+	who->shared = former_shared(control->members, own, how);
 	control->counter[COUNTER_former_nodes]++;
 	if (refusal_note(control, who, false, how))
 		log_warn(

@@ -29,6 +29,17 @@ PORT = 30000
 KEY = "served"  # for what only an administrator of the server may do
 LIMIT = 600  # seconds of clock() after which a server hangs
 LIBC = ctypes.CDLL(None, use_errno=True)
+# Instructions with which oneDNN, which multiplies matrices for torch, sums the products of a row in
+# an order that does not depend on the number of rows. With AMX, and with AVX-512 without bfloat16,
+# a token computed alone differs in its last bits from the same token computed with its prompt.
+EXACT = ("avx512_bf16", "AVX512_CORE_BF16"), ("", "AVX2")  # flag of the processor, oneDNN's name
+
+
+def exact():
+    """The best of EXACT that this processor has."""
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        info = file.read()
+    return next(name for flag, name in EXACT if flag in info)
 
 
 class Connection(http.client.HTTPConnection):
@@ -202,7 +213,7 @@ class Site:
         self.network = harness.cluster.Namespaces(hosts)
         self.hosts, self.process = [], None
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
-               "OMP_NUM_THREADS": "1", "PYTHONPATH": sglang,
+               "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": exact(), "PYTHONPATH": sglang,
                "PEERCACHE_ENGINE": harness.program("engine/peercache-engine"),
                "PEERCACHE_KEEPER": harness.program("engine/peercache-keeper")}
         env.pop("PYTHONDONTWRITEBYTECODE", None)

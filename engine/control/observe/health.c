@@ -104,26 +104,23 @@ static void health_seeds(const struct snapshot *s, struct health *h)
 			r->silent - NAMED_MAX);
 }
 
-static void health_refusals(const struct snapshot *s, struct health *h)
+/* Engines, or nodes of PeerCache 0.8: there are `all`, and `named` of them in the report. */
+static void health_refusals(struct health *h, enum finding id, const struct refusal_report *refusal,
+	unsigned named, unsigned all)
 {
-	const struct refusals_report *r = &s->refusals;
+	bool former = id == FINDING_former_node;
 
-	for (unsigned i = 0; i < r->named && i < NAMED_MAX; i++)
-		finding_add(h, FINDING_engine_refused,
-			r->engine[i].theirs ? "the engine at %s refuses this one for %" PRIu64
+	for (unsigned i = 0; i < named && i < NAMED_MAX; i++)
+		finding_add(h, id,
+			former              ? "PeerCache 0.8 runs at %s, for %" PRIu64 " s: %s"
+			: refusal[i].theirs ? "the engine at %s refuses this one for %" PRIu64
 					      " s: \"%s\""
 					    : "the engine at %s is refused for %" PRIu64 " s: %s",
-			r->engine[i].from, r->engine[i].ms / 1000, r->engine[i].text);
-	if (r->engines > NAMED_MAX)
-		finding_add(h, FINDING_engine_refused, "%u more engines are refused",
-			r->engines - NAMED_MAX);
-	for (unsigned i = 0; i < r->formers_named && i < NAMED_MAX; i++)
-		finding_add(h, FINDING_former_node,
-			"PeerCache 0.8 runs at %s, for %" PRIu64 " s: %s", r->former[i].from,
-			r->former[i].ms / 1000, r->former[i].text);
-	if (r->formers > NAMED_MAX)
-		finding_add(h, FINDING_former_node, "%u more nodes of PeerCache 0.8",
-			r->formers - NAMED_MAX);
+			refusal[i].from, refusal[i].ms / 1000, refusal[i].text);
+	if (all > NAMED_MAX)
+		finding_add(h, id,
+			former ? "%u more nodes of PeerCache 0.8" : "%u more engines are refused",
+			all - NAMED_MAX);
 }
 
 /* Why a key that no owner has is unreachable to a reader of this host, not absent: abi/owner.h. */
@@ -290,6 +287,8 @@ static void health_growth(const struct snapshot *s, struct health *h)
 
 void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 {
+	const struct refusals_report *refusals = &s->refusals;
+
 	ret->count = 0;
 	if (snapshot_age_ns(s, now_ns) > HEALTH_BLOCKED_NS)
 		finding_add(ret, FINDING_loop_blocked,
@@ -304,7 +303,10 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 	health_members(s, ret, "down", FINDING_member_down);
 	health_members(s, ret, "silent", FINDING_member_silent);
 	health_seeds(s, ret);
-	health_refusals(s, ret);
+	health_refusals(
+		ret, FINDING_engine_refused, refusals->engine, refusals->named, refusals->engines);
+	health_refusals(ret, FINDING_former_node, refusals->former, refusals->formers_named,
+		refusals->formers);
 	health_disks(s, ret);
 	health_integrity(s, ret);
 	health_growth(s, ret);

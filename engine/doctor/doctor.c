@@ -132,7 +132,7 @@ void found_write(struct doctor_finding *f, const char *file, const char *value)
 /* Other engines' claims do not count: the engine with these settings may be the one that runs. */
 static void topology_examine(struct doctor *d)
 {
-	struct cores online;
+	cpu_set_t online;
 
 	/* without sysfs, hwloc would invent a machine */
 	if (host_cores(d, "/sys/devices/system/cpu/online", &online) != HOST_READ ||
@@ -154,9 +154,8 @@ static void poll_cores_find(struct doctor *d)
 		for (size_t i = 0; i < json_object_array_length(rails); i++) {
 			int64_t core;
 
-			if (json_whole(json_object_array_get_idx(rails, i), "core", &core) &&
-				core >= 0 && core < DOCTOR_CORES_MAX)
-				cores_add(&d->poll, (int)core);
+			if (json_whole(json_object_array_get_idx(rails, i), "core", &core))
+				cores_add(&d->poll, core);
 		}
 		return;
 	}

@@ -110,17 +110,15 @@ void host_paths_free(struct host_paths *paths)
 
 /* ---- cores ----------------------------------------------------------------------------------- */
 
-void cores_add(struct cores *cores, int core)
+void cores_add(cpu_set_t *cores, int64_t core)
 {
-	if (core < 0 || core >= DOCTOR_CORES_MAX || cores->has[core])
-		return;
-	cores->has[core] = true;
-	cores->count++;
+	if (core >= 0 && core < CPU_SETSIZE)
+		CPU_SET((size_t)core, cores);
 }
 
-bool cores_parse(const char *text, struct cores *ret)
+bool cores_parse(const char *text, cpu_set_t *ret)
 {
-	*ret = (struct cores){.count = 0};
+	CPU_ZERO(ret);
 	while (*text) {
 		char *end;
 		long low = strtol(text, &end, 10), high = low;
@@ -133,10 +131,10 @@ bool cores_parse(const char *text, struct cores *ret)
 			if (end == text)
 				return false;
 		}
-		if (low < 0 || high < low || high >= DOCTOR_CORES_MAX)
+		if (low < 0 || high < low || high >= CPU_SETSIZE)
 			return false;
 		for (long core = low; core <= high; core++)
-			cores_add(ret, (int)core);
+			cores_add(ret, core);
 		text = end + strspn(end, ", \t");
 		if (text == end && *text)
 			return false;
@@ -144,43 +142,42 @@ bool cores_parse(const char *text, struct cores *ret)
 	return true;
 }
 
-enum host_read host_cores(const struct doctor *d, const char *path, struct cores *ret)
+enum host_read host_cores(const struct doctor *d, const char *path, cpu_set_t *ret)
 {
 	char text[4096];
 	enum host_read read = host_text(d, path, text, sizeof(text));
 
-	*ret = (struct cores){.count = 0};
+	CPU_ZERO(ret);
 	if (read == HOST_READ && strcmp(text, "(null)") != 0 && !cores_parse(text, ret))
 		return HOST_UNREADABLE;
 	return read;
 }
 
-const char *cores_text(const struct cores *cores, char *ret, size_t bytes)
+const char *cores_text(const cpu_set_t *cores, char *ret, size_t bytes)
 {
 	size_t used = 0;
 
 	ret[0] = '\0';
-	for (int low = 0; low < DOCTOR_CORES_MAX && used + 16 < bytes; low++) {
-		int high = low;
+	for (size_t low = 0; low < CPU_SETSIZE && used + 16 < bytes; low++) {
+		size_t high = low;
 
-		if (!cores->has[low])
+		if (!CPU_ISSET(low, cores))
 			continue;
-		while (high + 1 < DOCTOR_CORES_MAX && cores->has[high + 1])
+		while (high + 1 < CPU_SETSIZE && CPU_ISSET(high + 1, cores))
 			high++;
-		used += (size_t)snprintf(ret + used, bytes - used, high > low ? "%s%d-%d" : "%s%d",
-			used ? "," : "", low, high);
+		used += (size_t)snprintf(ret + used, bytes - used,
+			high > low ? "%s%zu-%zu" : "%s%zu", used ? "," : "", low, high);
 		low = high;
 	}
 	return ret;
 }
 
-struct cores cores_without(const struct cores *a, const struct cores *b)
+cpu_set_t cores_without(const cpu_set_t *a, const cpu_set_t *b)
 {
-	struct cores left = {.count = 0};
+	cpu_set_t left;
 
-	for (int core = 0; core < DOCTOR_CORES_MAX; core++)
-		if (a->has[core] && !b->has[core])
-			cores_add(&left, core);
+	CPU_OR(&left, a, b);
+	CPU_XOR(&left, &left, b);
 	return left;
 }
 

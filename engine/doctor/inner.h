@@ -6,6 +6,8 @@
 #ifndef DOCTOR_INNER_H
 #define DOCTOR_INNER_H
 
+#include <assert.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -16,13 +18,7 @@
 #include "numa/topology.h"
 
 #define DOCTOR_FINDINGS_MAX 512
-#define DOCTOR_CORES_MAX TOPOLOGY_CPUS_MAX
-
-/* A set of cores, such as "2-5,8". */
-struct cores {
-	bool has[DOCTOR_CORES_MAX];
-	unsigned count;
-};
+static_assert(CPU_SETSIZE >= TOPOLOGY_CPUS_MAX, "a set has room for every core of the plan");
 
 /* Whether an engine has what the settings want: then it is neither free nor lacking. */
 enum doctor_engine {
@@ -41,7 +37,7 @@ struct doctor {
 	bool planned;              /* plan_make() succeeded */
 	char plan_errors[1024];    /* what it logged */
 	struct topology *topology; /* NULL: it cannot be read */
-	struct cores poll;         /* the cores of poll cores */
+	cpu_set_t poll;            /* the cores of poll cores */
 	unsigned soft, nics;       /* rails that are software NICs, and others */
 	enum doctor_engine engine;
 	long pid;         /* of the engine that serves; 0: none does, or it has not told */
@@ -80,16 +76,17 @@ enum host_read host_text(const struct doctor *d, const char *path, char *ret, si
 /* Reads a whole number; text that is none is unreadable. */
 enum host_read host_number(const struct doctor *d, const char *path, int64_t *ret);
 /* Reads a list of cores. */
-enum host_read host_cores(const struct doctor *d, const char *path, struct cores *ret);
+enum host_read host_cores(const struct doctor *d, const char *path, cpu_set_t *ret);
 /* Adds the unknown or absent finding that fits `why`; false for HOST_READ. */
 bool host_not_read(struct doctor *d, enum host_read why, const char *path);
 
-bool cores_parse(const char *text, struct cores *ret);
-/* "2-5,8" */
-const char *cores_text(const struct cores *cores, char *ret, size_t bytes);
-void cores_add(struct cores *cores, int core);
+/* Sets of cores, such as "2-5,8". False: the text is none; then *ret has some of it. */
+bool cores_parse(const char *text, cpu_set_t *ret);
+const char *cores_text(const cpu_set_t *cores, char *ret, size_t bytes);
+/* Ignores numbers that no core has. */
+void cores_add(cpu_set_t *cores, int64_t core);
 /* Returns the cores of `a` that `b` has not. */
-struct cores cores_without(const struct cores *a, const struct cores *b);
+cpu_set_t cores_without(const cpu_set_t *a, const cpu_set_t *b);
 
 /* Paths that match a pattern, sorted, without the root; freed by host_paths_free(). */
 struct host_paths {

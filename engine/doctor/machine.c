@@ -26,12 +26,13 @@ static bool core_counts(const struct doctor *d, const char *path)
 {
 	int core = path_core(path);
 
-	return d->poll.count == 0 || (core >= 0 && core < DOCTOR_CORES_MAX && d->poll.has[core]);
+	return CPU_COUNT(&d->poll) == 0 ||
+	       (core >= 0 && core < CPU_SETSIZE && CPU_ISSET((size_t)core, &d->poll));
 }
 
 static bool poll_cores_missing(struct doctor *d)
 {
-	if (d->poll.count)
+	if (CPU_COUNT(&d->poll))
 		return false;
 	if (d->planned)
 		found(d, DOCTOR_NONE, "rail.cores", NULL, "no poll core is pinned");
@@ -51,7 +52,7 @@ void check_isolation(struct doctor *d)
 	if (poll_cores_missing(d))
 		return;
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
-		struct cores list, lacking;
+		cpu_set_t list, lacking;
 		enum host_read read;
 
 		snprintf(path, sizeof(path), CPU "/%s", lists[i]);
@@ -61,7 +62,7 @@ void check_isolation(struct doctor *d)
 			return;
 		}
 		lacking = cores_without(&d->poll, &list);
-		if (lacking.count && used < sizeof(missing))
+		if (CPU_COUNT(&lacking) && used < sizeof(missing))
 			used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s: %s",
 				used ? ", not " : "", lists[i], cores_text(&lacking, text, 128));
 	}
@@ -92,7 +93,7 @@ static bool irqbalance_runs(const struct doctor *d)
 
 /* The cores where an interrupt of this number goes now, and where it may go. */
 static bool irq_read(
-	const struct doctor *d, const char *path, struct cores *allowed, struct cores *effective)
+	const struct doctor *d, const char *path, cpu_set_t *allowed, cpu_set_t *effective)
 {
 	char other[256];
 	const char *at = strrchr(path, '/');
@@ -100,14 +101,15 @@ static bool irq_read(
 	snprintf(other, sizeof(other), "%.*s/effective_affinity_list", (int)(at - path), path);
 	if (host_cores(d, path, allowed) != HOST_READ)
 		return false;
-	if (host_cores(d, other, effective) != HOST_READ || effective->count == 0)
+	if (host_cores(d, other, effective) != HOST_READ || CPU_COUNT(effective) == 0)
 		*effective = *allowed;
 	return true;
 }
 
-static void irq_finding(struct doctor *d, const struct cores *online, const struct host_paths *at)
+static void irq_finding(struct doctor *d, const cpu_set_t *online, const struct host_paths *at)
 {
-	bool rest = cores_without(online, &d->poll).count != 0;
+	const cpu_set_t others = cores_without(online, &d->poll);
+	bool rest = CPU_COUNT(&others) != 0;
 	char text[LIST_BYTES], names[96] = "";
 	struct doctor_finding *f;
 	size_t used = 0;
@@ -127,12 +129,12 @@ static void irq_finding(struct doctor *d, const struct cores *online, const stru
 	if (!rest)
 		fix_set(f, "leave at least one core that is not a poll core");
 	for (size_t i = 0; rest && i < at->count; i++) {
-		struct cores allowed, effective, left;
+		cpu_set_t allowed, effective, left;
 
 		(void)irq_read(d, at->path[i], &allowed, &effective);
-		left = cores_without(allowed.count ? &allowed : online, &d->poll);
-		if (!left.count)
-			left = cores_without(online, &d->poll);
+		left = cores_without(CPU_COUNT(&allowed) ? &allowed : online, &d->poll);
+		if (!CPU_COUNT(&left))
+			left = others;
 		found_write(f, at->path[i], cores_text(&left, text, sizeof(text)));
 	}
 }
@@ -141,7 +143,7 @@ void check_interrupts(struct doctor *d)
 {
 	struct host_paths all = host_glob(d, "/proc/irq/[0-9]*/smp_affinity_list");
 	struct host_paths at = {0, calloc(all.count + 1, sizeof(char *))};
-	struct cores online, allowed, effective;
+	cpu_set_t online, allowed, effective, others;
 	unsigned unread = 0;
 
 	if (poll_cores_missing(d) || !at.path)
@@ -153,9 +155,12 @@ void check_interrupts(struct doctor *d)
 		goto out;
 	}
 	for (size_t i = 0; i < all.count; i++) {
-		if (!irq_read(d, all.path[i], &allowed, &effective))
+		if (!irq_read(d, all.path[i], &allowed, &effective)) {
 			unread++;
-		else if (cores_without(&effective, &d->poll).count < effective.count)
+			continue;
+		}
+		others = cores_without(&effective, &d->poll);
+		if (CPU_COUNT(&others) < CPU_COUNT(&effective))
 			at.path[at.count++] = all.path[i];
 	}
 	if (at.count)
@@ -172,7 +177,7 @@ out:
 /* There are no files of this kind; or no sysfs. */
 static void power_missing(struct doctor *d, const char *text)
 {
-	struct cores online;
+	cpu_set_t online;
 	bool here = host_cores(d, CPU "/online", &online) == HOST_READ;
 
 	found(d, here ? DOCTOR_NONE : DOCTOR_UNKNOWN, CPU, NULL, "%s",

@@ -372,9 +372,11 @@ static bool port_is_own(const struct doctor *d, const char *setting, unsigned fi
 
 static void port_examine(struct doctor *d, const struct port_use *use, unsigned port)
 {
-	int rc = reach_bind(use->address, port);
+	int rc = reach_listen(use->address, port);
 	char where[64];
 
+	if (rc >= 0)
+		close(rc);
 	snprintf(where, sizeof(where), "%s %u", use->setting, port);
 	if (rc == -EADDRINUSE && port_is_own(d, use->setting, use->port))
 		found(d, DOCTOR_OK, where, NULL, "the engine listens on it");

@@ -34,7 +34,7 @@ struct way {
 	unsigned port; /* of the peer; cluster.port is that of --peer, others are as here */
 	unsigned own;  /* of this host */
 	int fd;        /* listens here; -1: an engine or another program has the port */
-	bool in, done;
+	bool in;
 	enum reach out;
 };
 

@@ -110,7 +110,7 @@ enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-static int bound(const char *host, unsigned port)
+int reach_listen(const char *host, unsigned port)
 {
 	struct addrinfo *list;
 	int fd, on = 1, rc = 0;
@@ -127,21 +127,6 @@ static int bound(const char *host, unsigned port)
 	if (rc < 0 && fd >= 0)
 		close(fd);
 	return rc < 0 ? rc : fd;
-}
-
-int reach_bind(const char *host, unsigned port)
-{
-	int fd = bound(host, port);
-
-	if (fd < 0)
-		return fd;
-	close(fd);
-	return 0;
-}
-
-int reach_listen(const char *host, unsigned port)
-{
-	return bound(host, port);
 }
 
 /* ---- HTTP ------------------------------------------------------------------------------------ */

@@ -18,8 +18,6 @@ const char *reach_text(enum reach reach);
 
 /* Connects, closes again, and says what came. The addresses of a name share the time. */
 enum reach reach_try(const char *host, unsigned port, unsigned timeout_ms);
-/* Can this process listen there? Binds and closes. Returns 0 or -errno. */
-int reach_bind(const char *host, unsigned port);
 /* A listening socket that does not block, or -errno. */
 int reach_listen(const char *host, unsigned port);
 struct reach_request {

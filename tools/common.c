@@ -21,7 +21,7 @@ void tool_begin(void)
 void json_versions_add(json_object *o)
 {
 	if (!json_object_object_get_ex(o, "version", NULL))
-		json_object_object_add(o, "version", json_object_new_string(pc_version()));
+		add_text(o, "version", pc_version());
 	json_object_object_add(o, "json_version", json_object_new_int(JSON_VERSION));
 }
 
@@ -32,6 +32,7 @@ void print_json(json_object *o, FILE *out)
 		json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY |
 							  JSON_C_TO_STRING_SPACED |
 							  JSON_C_TO_STRING_NOSLASHESCAPE));
+	json_object_put(o);
 }
 
 _Noreturn void die(const char *format, ...)
@@ -46,9 +47,8 @@ _Noreturn void die(const char *format, ...)
 	if (die_in_json) {
 		json_object *o = json_object_new_object();
 
-		json_object_object_add(o, "error", json_object_new_string(text));
+		add_text(o, "error", text);
 		print_json(o, stdout);
-		json_object_put(o);
 	}
 	exit(2);
 }
@@ -281,29 +281,29 @@ json_object *engine_report(struct pc *pc)
 	return report;
 }
 
-int64_t report_number(json_object *report, const char *path)
+int64_t json_number(json_object *o, const char *name)
 {
-	json_object *at = report, *next;
-	char part[64];
+	return json_object_get_int64(json_get(o, name));
+}
 
-	while (at && *path) {
-		size_t length = strcspn(path, ".");
+double json_real(json_object *o, const char *name)
+{
+	return json_object_get_double(json_get(o, name));
+}
 
-		if (length >= sizeof(part))
-			return 0;
-		memcpy(part, path, length);
-		part[length] = 0;
-		if (!json_object_object_get_ex(at, part, &next))
-			return 0;
-		at = next;
-		path += length + (path[length] == '.');
-	}
-	return at ? json_object_get_int64(at) : 0;
+bool json_flag(json_object *o, const char *name)
+{
+	return json_object_get_boolean(json_get(o, name));
 }
 
 void add_number(json_object *o, const char *name, uint64_t value)
 {
 	json_object_object_add(o, name, json_object_new_int64((int64_t)value));
+}
+
+void add_text(json_object *o, const char *name, const char *text)
+{
+	json_object_object_add(o, name, json_object_new_string(text));
 }
 
 void add_real(json_object *o, const char *name, double value)

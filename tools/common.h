@@ -13,6 +13,7 @@
 
 #include <json-c/json.h>
 
+#include "config/json_read.h"
 #include "engine/client/peercache.h"
 
 /* Prints "NAME: message" to stderr and exits with status 2: wrong usage, or no engine or file. */
@@ -28,7 +29,7 @@ void tool_begin(void);
 extern bool die_in_json;
 /* Adds "json_version" and, if it has none, "version" (of this program) to a document. */
 void json_versions_add(json_object *o);
-/* Prints one document with its versions. Does not take `o`. */
+/* Prints one document with its versions, and frees it. */
 void print_json(json_object *o, FILE *out);
 
 /* --version: prints the name of the program and the version of the library it is linked with. */
@@ -100,13 +101,13 @@ void parse_crc(const char *text);
 struct pc *open_session(const char *socket, const char *name_space);
 /* Returns the engine's report as JSON; NULL if that fails. The caller calls json_object_put(). */
 json_object *engine_report(struct pc *pc);
-/*
- * Returns the number at a path in the report, such as "counters.pages_evicted"; 0 when it is
- * missing.
- */
-int64_t report_number(json_object *report, const char *path);
-/* These functions add one number to a JSON object. */
+/* A member of an object; 0 and false when it is not there. */
+int64_t json_number(json_object *o, const char *name);
+double json_real(json_object *o, const char *name);
+bool json_flag(json_object *o, const char *name);
+/* These functions add one member to a JSON object. */
 void add_number(json_object *o, const char *name, uint64_t value);
+void add_text(json_object *o, const char *name, const char *text);
 void add_real(json_object *o, const char *name, double value);
 /* Writes an object to a file ("-": standard output), or calls die(). */
 void write_json(json_object *object, const char *path);

@@ -105,9 +105,6 @@ void frame_print(const struct frame *frame, FILE *out);
 
 /* ---- ctl_json.c: numbers and words ----------------------------------------------------------- */
 
-/* 0 when it is not there. */
-int64_t json_number(json_object *o, const char *name);
-double json_real(json_object *o, const char *name);
 /* 0 for anything but an array. */
 size_t json_length(json_object *array);
 /* NULL beyond the end, and for anything but an array. */

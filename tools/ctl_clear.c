@@ -59,10 +59,10 @@ static void host_print(struct clear_run *run, json_object *member, uint32_t engi
 		return;
 	}
 	o = json_object_new_object();
-	json_object_object_add(o, "host", json_object_new_string(text));
+	add_text(o, "host", text);
 	add_number(o, "removed", pages);
 	if (failed)
-		json_object_object_add(o, "failed", json_object_new_string(failed));
+		add_text(o, "failed", failed);
 	json_object_array_add(run->hosts, o);
 }
 
@@ -137,9 +137,9 @@ static void down_print(struct clear_run *run)
 	}
 	for (int64_t i = 0; i < unlisted; i++) {
 		o = json_object_new_object();
-		json_object_object_add(o, "host", json_object_new_string("not listed"));
+		add_text(o, "host", "not listed");
 		add_number(o, "removed", 0);
-		json_object_object_add(o, "failed", json_object_new_string("down"));
+		add_text(o, "failed", "down");
 		json_object_array_add(run->hosts, o);
 	}
 }
@@ -172,7 +172,6 @@ static int clear_cluster(struct ctl_run *ctl)
 		add_number(o, "failed", run.failed);
 		json_object_object_add(o, "hosts", run.hosts);
 		print_json(o, stdout);
-		json_object_put(o);
 	} else {
 		json_object_put(run.hosts);
 		verdict_print(&run);
@@ -194,7 +193,6 @@ int ctl_clear(struct ctl_run *ctl)
 
 		add_number(o, "removed", pages);
 		print_json(o, stdout);
-		json_object_put(o);
 	} else {
 		printf("removed the pages of %" PRIu64 " keys%s%s from this host\n", pages,
 			ctl->group ? " of namespace " : "", ctl->group ? ctl->group : "");

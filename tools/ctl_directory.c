@@ -10,11 +10,6 @@
 
 /* ---- what the report shows ------------------------------------------------------------------- */
 
-static bool flag(json_object *o, const char *name)
-{
-	return json_object_get_boolean(json_get(o, name));
-}
-
 /* The members that lack entries of this engine or do not answer. The caller frees it. */
 static json_object *owners_late(json_object *report)
 {
@@ -23,7 +18,7 @@ static json_object *owners_late(json_object *report)
 	for (size_t i = 0; i < json_length(members); i++) {
 		json_object *member = json_at(members, i);
 
-		if (flag(member, "behind") || *json_text(member, "suspect"))
+		if (json_flag(member, "behind") || *json_text(member, "suspect"))
 			json_object_array_add(late, json_object_get(member));
 	}
 	return late;
@@ -76,9 +71,9 @@ static void print_owner(json_object *owner)
 
 	text_plain(json_text(owner, "name"), name, sizeof(name));
 	printf("  %s: %s%s%s%s, %lld requests queued, %lld batches unacknowledged", name,
-		flag(owner, "behind") ? "behind" : "",
-		flag(owner, "behind") && *suspect ? ", " : "", *suspect ? "suspect: " : "", suspect,
-		(long long)json_number(owner, "queued"),
+		json_flag(owner, "behind") ? "behind" : "",
+		json_flag(owner, "behind") && *suspect ? ", " : "", *suspect ? "suspect: " : "",
+		suspect, (long long)json_number(owner, "queued"),
 		(long long)json_number(owner, "unacknowledged"));
 	if (json_number(owner, "unserved_ms"))
 		printf(", oldest waits %.1f s", (double)json_number(owner, "unserved_ms") / 1000);
@@ -123,7 +118,6 @@ static void print_directory_json(json_object *report, json_object *late)
 	json_object_object_add(o, "settled", json_object_new_boolean(settled(report, late)));
 	json_object_object_add(o, "owners_late", json_object_get(late));
 	print_json(o, stdout);
-	json_object_put(o);
 }
 
 int ctl_directory(struct ctl_run *ctl)

@@ -169,8 +169,8 @@ static json_object *writes_json(const struct doctor_finding *f)
 	for (unsigned i = 0; i < f->writes; i++) {
 		json_object *o = json_object_new_object();
 
-		json_object_object_add(o, "file", json_object_new_string(f->write[i].file));
-		json_object_object_add(o, "value", json_object_new_string(f->write[i].value));
+		add_text(o, "file", f->write[i].file);
+		add_text(o, "value", f->write[i].value);
 		json_object_array_add(list, o);
 	}
 	return list;
@@ -184,15 +184,13 @@ static void doctor_json(const struct doctor *d)
 	for (unsigned i = 0; (f = doctor_finding(d, i)) != NULL; i++) {
 		json_object *one = json_object_new_object();
 
-		json_object_object_add(one, "check", json_object_new_string(f->check));
-		json_object_object_add(
-			one, "state", json_object_new_string(doctor_state_name(f->state)));
-		json_object_object_add(one, "where", json_object_new_string(f->where));
-		json_object_object_add(one, "text", json_object_new_string(f->text));
-		json_object_object_add(one, "fix", json_object_new_string(f->fix ? f->fix : ""));
+		add_text(one, "check", f->check);
+		add_text(one, "state", doctor_state_name(f->state));
+		add_text(one, "where", f->where);
+		add_text(one, "text", f->text);
+		add_text(one, "fix", f->fix ? f->fix : "");
 		json_object_object_add(one, "writes", writes_json(f));
-		json_object_object_add(
-			one, "explain", json_object_new_string(doctor_explain(f->check)));
+		add_text(one, "explain", doctor_explain(f->check));
 		json_object_array_add(list, one);
 	}
 	add_number(o, "found", doctor_count(d, DOCTOR_FOUND));
@@ -200,7 +198,6 @@ static void doctor_json(const struct doctor *d)
 	add_number(o, "huge_pages", doctor_huge_pages(d));
 	json_object_object_add(o, "findings", list);
 	print_json(o, stdout);
-	json_object_put(o);
 }
 
 /* What is to be mended first, then what is not known; the rest in the order of the checks. */

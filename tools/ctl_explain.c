@@ -45,11 +45,6 @@ static const struct {
 };
 #define VERDICTS (sizeof(verdict_about) / sizeof(verdict_about[0]))
 
-static bool flag(json_object *o, const char *name)
-{
-	return json_object_get_boolean(json_get(o, name));
-}
-
 /* The first object of the array whose member `name` is `text`; NULL: none. */
 static json_object *first_with(json_object *array, const char *name, const char *text)
 {
@@ -88,10 +83,8 @@ static void add_member(json_object *array, json_object *members)
 		json_object *o = json_at(array, i);
 		json_object *member = member_with(members, json_text(o, "ref"));
 
-		json_object_object_add(
-			o, "name", json_object_new_string(json_text(member, "name")));
-		json_object_object_add(
-			o, "suspect", json_object_new_string(json_text(member, "suspect")));
+		add_text(o, "name", json_text(member, "name"));
+		add_text(o, "suspect", json_text(member, "suspect"));
 	}
 }
 
@@ -112,7 +105,7 @@ static json_object *explain(struct ctl_run *ctl, const char *key)
 static json_object *owner_not_asked(json_object *owners)
 {
 	for (size_t i = 0; i < json_length(owners); i++)
-		if (!flag(json_at(owners, i), "asked"))
+		if (!json_flag(json_at(owners, i), "asked"))
 			return json_at(owners, i);
 	return NULL;
 }
@@ -153,7 +146,7 @@ static bool owner_lacks(json_object *owners)
 	for (size_t i = 0; i < json_length(owners); i++) {
 		json_object *o = json_at(owners, i);
 
-		if (!flag(o, "former") && strcmp(json_text(o, "answer"), "present") != 0)
+		if (!json_flag(o, "former") && strcmp(json_text(o, "answer"), "present") != 0)
 			return true;
 	}
 	return false;
@@ -176,7 +169,7 @@ static void sentence_found(json_object *found, enum verdict verdict, char *ret, 
 			plain(o, "name", name), (long long)json_number(o, "bytes"), rest);
 	else
 		snprintf(ret, bytes, "found: on the disk of %s%s",
-			flag(o, "here") ? "this host" : plain(o, "name", name), rest);
+			json_flag(o, "here") ? "this host" : plain(o, "name", name), rest);
 }
 
 /* Every owner has answered, and a get is a miss. */
@@ -270,8 +263,8 @@ static void print_member(json_object *o)
 
 	plain(o, "name", name);
 	printf("  %s%s%s: ", *name ? name : "a former member",
-		flag(o, "here") ? " (this host)" : "",
-		flag(o, "former") ? " (owner by the map before)" : "");
+		json_flag(o, "here") ? " (this host)" : "",
+		json_flag(o, "former") ? " (owner by the map before)" : "");
 }
 
 static void print_owner(json_object *o)
@@ -298,7 +291,7 @@ static void print_holder(json_object *o)
 	print_member(o);
 	if (!strcmp(state, "page"))
 		printf("has the page, %lld bytes, CRC %s %s", (long long)json_number(o, "bytes"),
-			json_text(o, "crc"), flag(o, "proven") ? "proven" : "not proven");
+			json_text(o, "crc"), json_flag(o, "proven") ? "proven" : "not proven");
 	else if (*json_text(o, "why"))
 		printf("%s: %s", state, json_text(o, "why"));
 	else if (!strcmp(state, "on disk"))
@@ -326,7 +319,7 @@ static void print_here(json_object *found)
 		printf("this host: its engine did not answer\n");
 	else if (!strcmp(here, "nowhere"))
 		printf("this host: does not have the page%s\n",
-			flag(found, "disk") ? "" : "; it has no disk in service");
+			json_flag(found, "disk") ? "" : "; it has no disk in service");
 	else
 		printf("this host: has the page %s\n",
 			strcmp(here, "disk") ? "in memory" : "on disk");
@@ -362,11 +355,10 @@ static enum verdict complete(
 	add_member(json_get(found, "owners"), json_get(report, "members"));
 	add_member(json_get(found, "holders"), json_get(report, "members"));
 	sentence(found, verdict, text, sizeof(text));
-	json_object_object_add(
-		found, "verdict", json_object_new_string(verdict_about[verdict].name));
-	json_object_object_add(found, "text", json_object_new_string(text));
-	json_object_object_add(found, "key", json_object_new_string(key));
-	json_object_object_add(found, "name_space", json_object_new_string(ctl->name_space));
+	add_text(found, "verdict", verdict_about[verdict].name);
+	add_text(found, "text", text);
+	add_text(found, "key", key);
+	add_text(found, "name_space", ctl->name_space);
 	return verdict;
 }
 
@@ -388,7 +380,7 @@ int ctl_explain(struct ctl_run *ctl, const char *key)
 		return ctl_no_answer(ctl, pc_error());
 	verdict = complete(ctl, key, found, report);
 	if (ctl->json)
-		print_json(found, stdout);
+		print_json(json_object_get(found), stdout);
 	else
 		print_found(ctl, key, found);
 	fflush(stdout);

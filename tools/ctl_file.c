@@ -34,9 +34,9 @@ static void print_result(
 	if (ctl->json) {
 		json_object *o = json_object_new_object();
 
-		json_object_object_add(o, "key", json_object_new_string(key));
-		json_object_object_add(o, "result", json_object_new_string(result));
-		json_object_object_add(o, "bytes", json_object_new_int64((int64_t)bytes));
+		add_text(o, "key", key);
+		add_text(o, "result", result);
+		add_number(o, "bytes", bytes);
 		json_object_array_add(ctl->results, o);
 	} else {
 		fprintf(stderr, "%s: %s\n", key, result);

@@ -5,16 +5,6 @@
 
 #include "tools/ctl.h"
 
-int64_t json_number(json_object *o, const char *name)
-{
-	return json_object_get_int64(json_get(o, name));
-}
-
-double json_real(json_object *o, const char *name)
-{
-	return json_object_get_double(json_get(o, name));
-}
-
 size_t json_length(json_object *array)
 {
 	return json_object_is_type(array, json_type_array) ? json_object_array_length(array) : 0;

@@ -122,9 +122,8 @@ static int left_running(const struct ctl_run *ctl, const char *why)
 	if (!ctl->json)
 		return 1;
 	o = json_object_new_object();
-	json_object_object_add(o, "error", json_object_new_string(why));
+	add_text(o, "error", why);
 	print_json(o, stdout);
-	json_object_put(o);
 	return 1;
 }
 
@@ -134,7 +133,7 @@ static int end(const struct ctl_run *ctl, json_object *report)
 	pid_t pid = (pid_t)json_number(report, "pid");
 	char why[256];
 
-	if (report_number(report, "figures.life") == 0)
+	if (json_number(json_get(report, "figures"), "life") == 0)
 		return left_running(ctl,
 			"the engine is left running: neither peercache-keeper nor a unit with FileDescriptorStoreMax started it, so its pages would be lost");
 	if (pid <= 1 || !is_engine(pid)) {
@@ -177,24 +176,25 @@ static void print_restarted(
 	json_object *o;
 
 	if (counted)
-		snprintf(of, sizeof(of), " of %" PRId64, report_number(before, "figures.pages"));
+		snprintf(of, sizeof(of), " of %" PRId64,
+			json_number(json_get(before, "figures"), "pages"));
 	if (!ctl->json) {
 		printf("restarted in %.2f s: pid %" PRId64 " -> %" PRId64 ", life %" PRId64
 		       ", %" PRId64 "%s pages adopted\n",
 			(double)ns / 1e9, json_number(before, "pid"), json_number(after, "pid"),
-			report_number(after, "figures.life"), adopted, of);
+			json_number(json_get(after, "figures"), "life"), adopted, of);
 		return;
 	}
 	o = json_object_new_object();
 	add_real(o, "seconds", (double)ns / 1e9);
 	add_number(o, "pid", (uint64_t)json_number(after, "pid"));
 	add_number(o, "pid_before", (uint64_t)json_number(before, "pid"));
-	add_number(o, "life", (uint64_t)report_number(after, "figures.life"));
+	add_number(o, "life", (uint64_t)json_number(json_get(after, "figures"), "life"));
 	if (counted)
-		add_number(o, "pages_before", (uint64_t)report_number(before, "figures.pages"));
+		add_number(o, "pages_before",
+			(uint64_t)json_number(json_get(before, "figures"), "pages"));
 	add_number(o, "pages_adopted", (uint64_t)adopted);
 	print_json(o, stdout);
-	json_object_put(o);
 }
 
 int ctl_restart(struct ctl_run *ctl)

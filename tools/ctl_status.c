@@ -153,7 +153,7 @@ static void print_member(json_object *member, const char *state)
 		address_text(address, (unsigned)json_number(member, "port"), place), state, age,
 		software[0] ? ", version " : "", software,
 		json_get(member, "rails") && !json_number(member, "rails") ? ", a seed only" : "",
-		json_object_get_boolean(json_get(member, "self")) ? ", this engine" : "");
+		json_flag(member, "self") ? ", this engine" : "");
 }
 
 static void print_age(const char *what, int64_t ms)
@@ -177,7 +177,7 @@ static void print_member_links(json_object *member)
 	const char *suspect = json_text(member, "suspect");
 	int64_t unserved_ms = json_number(member, "unserved_ms");
 
-	if (json_object_get_boolean(json_get(member, "self")))
+	if (json_flag(member, "self"))
 		return;
 	printf("    links %d", (int)json_number(member, "links"));
 	print_age("heard", json_number(member, "heard_ms"));
@@ -191,7 +191,7 @@ static void print_member_links(json_object *member)
 	if (json_number(member, "probe_unserved_ms"))
 		printf(", probe waits %.1f s",
 			(double)json_number(member, "probe_unserved_ms") / 1000);
-	if (json_object_get_boolean(json_get(member, "behind")))
+	if (json_flag(member, "behind"))
 		printf(", behind");
 	printf("\n");
 	if (*suspect)
@@ -207,7 +207,7 @@ static void print_trial(json_object *member)
 {
 	int64_t trial_ms = json_number(member, "trial_ms");
 
-	if (!json_object_get_boolean(json_get(member, "unserving")))
+	if (!json_flag(member, "unserving"))
 		return;
 	printf("    removed: it sent heartbeats and did not serve");
 	print_age("served a probe", json_number(member, "probe_served_ms"));
@@ -226,7 +226,7 @@ static void print_strangers(json_object *list, const char *who, const char *what
 
 	for (size_t i = 0; i < json_length(list); i++) {
 		json_object *one = json_at(list, i);
-		bool theirs = json_object_get_boolean(json_get(one, "theirs"));
+		bool theirs = json_flag(one, "theirs");
 
 		text_plain(json_text(one, "address"), address, sizeof(address));
 		text_plain(json_text(one, "why"), why, sizeof(why));
@@ -301,7 +301,6 @@ static void print_members_json(json_object *report)
 			json_object_get(json_get(json_get(report, "figures"), counts[i])));
 	json_object_object_add(o, "figures", figures);
 	print_json(o, stdout);
-	json_object_put(o);
 }
 
 int ctl_members(struct ctl_run *ctl)
@@ -338,7 +337,7 @@ int ctl_status(struct ctl_run *ctl)
 	json_object *report = report_or_die(ctl);
 
 	if (ctl->json) {
-		print_json(report, stdout);
+		print_json(json_object_get(report), stdout);
 	} else {
 		print_heading(report);
 		printf("members\n");
@@ -362,10 +361,9 @@ int ctl_no_answer(const struct ctl_run *ctl, const char *why)
 	if (ctl->json) {
 		json_object *o = json_object_new_object();
 
-		json_object_object_add(o, "worst", json_object_new_string("no answer"));
-		json_object_object_add(o, "error", json_object_new_string(why));
+		add_text(o, "worst", "no answer");
+		add_text(o, "error", why);
 		print_json(o, stdout);
-		json_object_put(o);
 	} else {
 		printf("no answer: %s\n", why);
 	}
@@ -439,7 +437,7 @@ int ctl_health(struct ctl_run *ctl)
 		status = 2;
 	if (ctl->json) {
 		json_object_object_add(health, "name", json_object_get(json_get(report, "name")));
-		print_json(health, stdout);
+		print_json(json_object_get(health), stdout);
 	} else {
 		print_findings(report, health);
 	}

@@ -149,7 +149,7 @@ static int top_once(struct ctl_run *ctl)
 	if (!frame.report)
 		return ctl_no_answer(ctl, pc_error());
 	if (ctl->json)
-		print_json(frame.report, stdout);
+		print_json(json_object_get(frame.report), stdout);
 	else
 		frame_print(&frame, stdout);
 	json_object_put(frame.report);

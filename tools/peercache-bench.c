@@ -370,7 +370,7 @@ static int report(const struct bench *b, struct worker *workers)
 			histogram_us(&missed, 0.5), histogram_us(&missed, 0.99), missed.total);
 	printf("  not hits %lu, wrong %lu; pages read: local %lu, remote %lu\n", misses, wrong,
 		local, remote);
-	json_object_object_add(o, "mode", json_object_new_string(names[b->mode]));
+	add_text(o, "mode", names[b->mode]);
 	add_number(o, "page_bytes", b->page_bytes);
 	add_number(o, "batch", b->batch);
 	add_number(o, "threads", b->threads);

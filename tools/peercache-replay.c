@@ -257,9 +257,9 @@ static json_object *summary(struct replay *r)
 		verify.verified += v.verified;
 		verify.corrupt += v.corrupt;
 		sum.bytes_staged += c.bytes_staged;
-		evictions += (uint64_t)report_number(report, "counters.pages_evicted");
-		hits_disk += (uint64_t)report_number(report, "counters.disk_hits");
-		drops += (uint64_t)report_number(report, "counters.disk_drops");
+		evictions += (uint64_t)json_number(json_get(report, "counters"), "pages_evicted");
+		hits_disk += (uint64_t)json_number(json_get(report, "counters"), "disk_hits");
+		drops += (uint64_t)json_number(json_get(report, "counters"), "disk_drops");
 		unreachable_engines += !report;
 		json_object_put(report);
 	}
@@ -295,22 +295,20 @@ static json_object *summary(struct replay *r)
 static void print_summary(struct replay *r, json_object *o)
 {
 	printf("requests %lu  blocks %lu  hits %lu (%.1f%%; pages read: local %ld, remote %ld)\n",
-		r->requests, r->blocks, r->hits,
-		100 * json_object_get_double(json_object_object_get(o, "hit_ratio")),
-		report_number(o, "hits_local"), report_number(o, "hits_remote"));
+		r->requests, r->blocks, r->hits, 100 * json_real(o, "hit_ratio"),
+		json_number(o, "hits_local"), json_number(o, "hits_remote"));
 	printf("sets %ld (%lu failed)  evictions %ld  stale %ld  unreachable %ld  timeouts %ld\n",
-		report_number(o, "sets"), r->failed, report_number(o, "evictions"),
-		report_number(o, "stale"), report_number(o, "unreachable"),
-		report_number(o, "timeouts"));
-	if (report_number(o, "hits_disk") || report_number(o, "drops"))
+		json_number(o, "sets"), r->failed, json_number(o, "evictions"),
+		json_number(o, "stale"), json_number(o, "unreachable"), json_number(o, "timeouts"));
+	if (json_number(o, "hits_disk") || json_number(o, "drops"))
 		printf("pages from disk %ld  pages dropped because the disk was slower %ld\n",
-			report_number(o, "hits_disk"), report_number(o, "drops"));
+			json_number(o, "hits_disk"), json_number(o, "drops"));
 	printf("get %.2f GB/s; a call of up to %u pages: p50 %.0f us, p99 %.0f us, p99.9 %.0f us\n",
 		r->get_ns ? (double)r->bytes / (double)r->get_ns : 0, CALL_PAGES,
 		histogram_us(&r->get, 0.5), histogram_us(&r->get, 0.99),
 		histogram_us(&r->get, 0.999));
 	printf("wrong pages %lu  late calls %lu  (%.1f s)\n", r->wrong, r->late,
-		json_object_get_double(json_object_object_get(o, "seconds")));
+		json_real(o, "seconds"));
 }
 
 static char *parse(struct replay *r, int argc, char **argv, const char **ret_sockets)

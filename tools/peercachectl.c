@@ -184,7 +184,6 @@ static void print_results(const struct ctl_run *ctl, bool get)
 
 	json_object_object_add(o, "results", json_object_get(ctl->results));
 	print_json(o, file ? stderr : stdout);
-	json_object_put(o);
 }
 
 static int command(struct ctl_run *ctl, int count, char **words)

@@ -196,7 +196,8 @@ int main(int argc, char **argv)
 		pc[i] = open_session(socket[i], "staged");
 	pages_make(&s, pc[1]);
 	report = engine_report(pc[1]);
-	add_number(all, "extents", (uint64_t)report_number(report, "figures.client_extents"));
+	add_number(all, "extents",
+		(uint64_t)json_number(json_get(report, "figures"), "client_extents"));
 	json_object_put(report);
 	store(&s, pc[0]);
 	for (unsigned i = 0; i < batches; i++) {

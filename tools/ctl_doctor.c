@@ -4,15 +4,11 @@
  * checks of engine/doctor and prints what they find. One thread.
  */
 #include <errno.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "config/clock.h"
 #include "config/settings.h"
 #include "engine/doctor/doctor.h"
 #include "tools/common.h"
@@ -79,40 +75,29 @@ static void settings_take(struct ctl_run *ctl, json_object *report, struct setti
 
 #define ANSWER_BYTES (4u << 20) /* of a report, with the letter in front of it */
 
+struct report_ask {
+	const struct ctl_run *ctl;
+	const char *socket;
+};
+
 /* The child: writes 'R' and the report, 'U' and why the engine could not be asked, or nothing. */
-static void report_write(const struct ctl_run *ctl, const char *socket, FILE *out)
+static void report_write(void *context, int fd)
 {
+	const struct report_ask *ask = context;
+	const struct pc_options options = {
+		.socket = ask->socket, .name_space = ask->ctl->name_space};
 	struct pc *pc;
-	int rc =
-		pc_open(&(struct pc_options){.socket = socket, .name_space = ctl->name_space}, &pc);
+	int rc = pc_open(&options, &pc);
 	char *text;
 
 	if (rc == -ENOENT || rc == -ECONNREFUSED)
 		return;
 	if (rc < 0 || pc_report(pc, &text) < 0)
-		fprintf(out, "U%s", pc_error());
+		rc = dprintf(fd, "U%s", pc_error());
 	else
-		fprintf(out, "R%s", text);
-}
-
-/* Reads all that comes until the time is over. False: it is over. */
-static bool answer_read(int fd, uint64_t until_ns, char *ret, size_t bytes)
-{
-	size_t used = 0;
-	ssize_t got = 1;
-
-	while (got > 0 && used + 1 < bytes) {
-		uint64_t now_ns = clock_monotonic_ns();
-		struct pollfd p = {.fd = fd, .events = POLLIN};
-
-		if (now_ns >= until_ns ||
-			poll(&p, 1, (int)((until_ns - now_ns) / 1000000) + 1) == 0)
-			break;
-		got = read(fd, ret + used, bytes - 1 - used);
-		used += got > 0 ? (size_t)got : 0;
-	}
-	ret[used] = '\0';
-	return got <= 0;
+		rc = dprintf(fd, "R%s", text);
+	if (rc < 0)
+		_exit(1);
 }
 
 /*
@@ -123,39 +108,24 @@ static bool answer_read(int fd, uint64_t until_ns, char *ret, size_t bytes)
 static json_object *report_find(
 	const struct ctl_run *ctl, const char *socket, char *unasked, size_t bytes)
 {
-	uint64_t until_ns = clock_monotonic_ns() + ctl->timeout_ms * 1000000ull;
+	struct report_ask ask = {.ctl = ctl, .socket = socket};
 	char *answer = malloc(ANSWER_BYTES);
 	json_object *report = NULL;
-	int ends[2], status = 0;
-	bool ended;
-	pid_t child;
+	int status =
+		answer ? doctor_child(report_write, &ask, ctl->timeout_ms, answer, ANSWER_BYTES)
+		       : -ENOMEM;
 
-	if (!answer || pipe(ends) < 0 || (child = fork()) < 0)
-		die("asking the engine: %s", strerror(errno));
-	if (child == 0) {
-		FILE *out = fdopen(ends[1], "w");
-
-		close(ends[0]);
-		if (!out)
-			_exit(1);
-		report_write(ctl, socket, out);
-		_exit(fflush(out) ? 1 : 0);
-	}
-	close(ends[1]);
-	ended = answer_read(ends[0], until_ns, answer, ANSWER_BYTES);
-	if (!ended)
-		kill(child, SIGKILL);
-	(void)waitpid(child, &status, 0);
-	if (!ended)
+	if (status == -ETIME)
 		snprintf(unasked, bytes, "no answer within %u ms; the engine hangs",
 			ctl->timeout_ms);
-	else if (status != 0)
+	else if (status > 0 || status == -EINTR)
 		snprintf(unasked, bytes, "the process that asks it failed");
+	else if (status < 0)
+		die("asking the engine: %s", strerror(-status));
 	else if (answer[0] == 'R' && !(report = json_tokener_parse(answer + 1)))
 		snprintf(unasked, bytes, "its report is not JSON");
 	else if (answer[0] == 'U')
 		snprintf(unasked, bytes, "%s", answer + 1);
-	close(ends[0]);
 	free(answer);
 	return report;
 }

@@ -10,6 +10,7 @@
 #define DOCTOR_DOCTOR_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "config/settings.h"
@@ -57,6 +58,14 @@ struct doctor_options {
 };
 
 struct doctor;
+
+/*
+ * Calls `work` in a child process and reads what that writes to `fd`, as text; what does not fit is
+ * dropped. Returns its exit status, 0 if `work` returns; -ETIME: it has not ended within the time
+ * and was killed; -EINTR: another signal ended it; or another -errno.
+ */
+int doctor_child(void (*work)(void *context, int fd), void *context, unsigned timeout_ms, char *ret,
+	size_t bytes);
 
 /* Runs all checks. NULL: no memory. The caller closes it; the options stay valid until then. */
 struct doctor *doctor_run(const struct doctor_options *options);

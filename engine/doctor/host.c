@@ -181,34 +181,14 @@ cpu_set_t cores_without(const cpu_set_t *a, const cpu_set_t *b)
 	return left;
 }
 
-/* ---- programs of this installation ----------------------------------------------------------- */
-
-/* Replaces this process by the program: beside it, in the build folder, or in $PATH. */
-_Noreturn static void program_become(char *const *arguments)
-{
-	static const char *const places[] = {"", "/../engine"};
-	char own[PATH_BYTES], path[PATH_BYTES + 64];
-	ssize_t bytes = readlink("/proc/self/exe", own, sizeof(own) - 1);
-
-	if (bytes > 0) {
-		own[bytes] = '\0';
-		*strrchr(own, '/') = '\0';
-		for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-			snprintf(path, sizeof(path), "%s%s/%s", own, places[i], arguments[0]);
-			execv(path, arguments);
-		}
-	}
-	execvp(arguments[0], arguments);
-	_exit(127);
-}
+/* ---- child processes ------------------------------------------------------------------------- */
 
 /*
- * Reads all that comes; what does not fit is dropped, so that the program never waits. False: the
- * program has not ended after HOST_RUN_S: it looks names up and reads the topology.
+ * Reads all that comes; what does not fit is dropped, so that the child never waits. False: it has
+ * not ended in time.
  */
-static bool output_read(int fd, char *ret, size_t bytes)
+static bool output_read(int fd, uint64_t until_ns, char *ret, size_t bytes)
 {
-	uint64_t until_ns = clock_monotonic_ns() + HOST_RUN_S * 1000000000ull;
 	char rest[4096];
 	size_t used = 0;
 	ssize_t got = 1;
@@ -231,8 +211,10 @@ static bool output_read(int fd, char *ret, size_t bytes)
 	return got == 0;
 }
 
-int host_run(char *const *arguments, char *ret, size_t bytes)
+int doctor_child(void (*work)(void *context, int fd), void *context, unsigned timeout_ms, char *ret,
+	size_t bytes)
 {
+	uint64_t until_ns = clock_monotonic_ns() + timeout_ms * 1000000ull;
 	int ends[2], status;
 	bool ended;
 	pid_t child;
@@ -249,14 +231,12 @@ int host_run(char *const *arguments, char *ret, size_t bytes)
 		return status;
 	}
 	if (child == 0) {
-		dup2(ends[1], STDOUT_FILENO);
-		dup2(ends[1], STDERR_FILENO);
 		close(ends[0]);
-		close(ends[1]);
-		program_become(arguments);
+		work(context, ends[1]);
+		_exit(0);
 	}
 	close(ends[1]);
-	ended = output_read(ends[0], ret, bytes);
+	ended = output_read(ends[0], until_ns, ret, bytes);
 	if (!ended)
 		kill(child, SIGKILL);
 	close(ends[0]);
@@ -264,6 +244,39 @@ int host_run(char *const *arguments, char *ret, size_t bytes)
 		if (errno != EINTR)
 			return -errno;
 	if (WIFEXITED(status))
-		return WEXITSTATUS(status) == 127 ? -ENOENT : WEXITSTATUS(status);
+		return WEXITSTATUS(status);
 	return ended ? -EINTR : -ETIME;
+}
+
+/* ---- programs of this installation ----------------------------------------------------------- */
+
+/* Replaces this process by the program: beside it, in the build folder, or in $PATH. */
+static void program_become(void *context, int fd)
+{
+	static const char *const places[] = {"", "/../engine"};
+	char *const *arguments = context;
+	char own[PATH_BYTES], path[PATH_BYTES + 64];
+	ssize_t bytes = readlink("/proc/self/exe", own, sizeof(own) - 1);
+
+	dup2(fd, STDOUT_FILENO);
+	dup2(fd, STDERR_FILENO);
+	close(fd);
+	if (bytes > 0) {
+		own[bytes] = '\0';
+		*strrchr(own, '/') = '\0';
+		for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+			snprintf(path, sizeof(path), "%s%s/%s", own, places[i], arguments[0]);
+			execv(path, arguments);
+		}
+	}
+	execvp(arguments[0], arguments);
+	_exit(127);
+}
+
+int host_run(char *const *arguments, char *ret, size_t bytes)
+{
+	int status = doctor_child(
+		program_become, (void *)(uintptr_t)arguments, HOST_RUN_S * 1000, ret, bytes);
+
+	return status == 127 ? -ENOENT : status;
 }

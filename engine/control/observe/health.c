@@ -222,7 +222,7 @@ static void health_disks(const struct snapshot *s, struct health *h)
 
 		if (!strcmp(path->state, "out"))
 			finding_add(h, FINDING_disk_failed, "disk %s is out of service: %s",
-				path->directory, path->reason);
+				path->directory, path->report.reason);
 	}
 }
 

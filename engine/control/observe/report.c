@@ -226,23 +226,25 @@ static void report_directory(struct json *j, const struct snapshot *s)
 
 static void report_path(struct json *j, const struct snapshot_disk_path *path)
 {
+	const struct disk_path_report *r = &path->report;
+
 	json_open(j, NULL, "{");
 	json_string(j, "directory", path->directory);
 	json_string(j, "state", path->state);
-	json_string(j, "reason", path->reason);
+	json_string(j, "reason", r->reason);
 	json_count(j, "bytes", path->bytes);
 	json_count(j, "used_bytes", path->used_bytes);
-	json_count(j, "queued_bytes", path->queued_bytes);
-	json_count(j, "in_flight", path->flying);
-	json_count(j, "pages_written", path->pages_written);
-	json_count(j, "bytes_written", path->bytes_written);
-	json_count(j, "pages_read", path->pages_read);
-	json_count(j, "bytes_read", path->bytes_read);
-	json_count(j, "pages_recovered", path->pages_recovered);
-	json_count(j, "read_errors", path->read_errors);
-	json_count(j, "crc_errors", path->crc_errors);
-	json_count(j, "io_errors", path->io_errors);
-	json_flag(j, "cleared", path->cleared);
+	json_count(j, "queued_bytes", r->queued_bytes);
+	json_count(j, "in_flight", r->flying);
+	json_count(j, "pages_written", r->pages_written);
+	json_count(j, "bytes_written", r->bytes_written);
+	json_count(j, "pages_read", r->pages_read);
+	json_count(j, "bytes_read", r->bytes_read);
+	json_count(j, "pages_recovered", r->pages_recovered);
+	json_count(j, "read_errors", r->read_errors);
+	json_count(j, "crc_errors", r->crc_errors);
+	json_count(j, "io_errors", r->io_errors);
+	json_flag(j, "cleared", r->cleared);
 	json_close(j, "}");
 }
 

@@ -226,22 +226,11 @@ static void snapshot_take_path(const struct tier_counts *t, unsigned i, uint32_t
 
 	*ret = (struct snapshot_disk_path){.bytes = (uint64_t)r->segments * segment_bytes,
 		.used_bytes = (uint64_t)r->sealed * segment_bytes,
-		.queued_bytes = r->queued_bytes,
-		.flying = r->flying,
-		.pages_written = r->pages_written,
-		.bytes_written = r->bytes_written,
-		.pages_read = r->pages_read,
-		.bytes_read = r->bytes_read,
-		.pages_recovered = r->pages_recovered,
-		.read_errors = r->read_errors,
-		.crc_errors = r->crc_errors,
-		.io_errors = r->io_errors,
-		.cleared = r->cleared};
+		.report = *r};
 	text_copy(ret->directory, sizeof(ret->directory),
 		length < sizeof(ret->directory) ? name
 						: name + length - sizeof(ret->directory) + 1);
 	text_copy(ret->state, sizeof(ret->state), states[state]);
-	text_copy(ret->reason, sizeof(ret->reason), r->reason);
 }
 
 static void snapshot_take_disk(const struct control *control, struct snapshot_disk *ret)
@@ -264,14 +253,15 @@ static void snapshot_take_disk(const struct control *control, struct snapshot_di
 	ret->paths = counts.options->paths;
 	for (unsigned i = 0; i < ret->paths; i++) {
 		const struct snapshot_disk_path *path = &ret->path[i];
+		const struct disk_path_report *r = &path->report;
 
 		snapshot_take_path(&counts, i, counts.options->segment_bytes, &ret->path[i]);
 		ret->paths_out += !strcmp(path->state, "out");
 		ret->bytes += path->bytes;
 		ret->used_bytes += path->used_bytes;
-		ret->bytes_written += path->bytes_written;
-		ret->bytes_read += path->bytes_read;
-		ret->errors += path->read_errors + path->crc_errors + path->io_errors;
+		ret->bytes_written += r->bytes_written;
+		ret->bytes_read += r->bytes_read;
+		ret->errors += r->read_errors + r->crc_errors + r->io_errors;
 	}
 }
 

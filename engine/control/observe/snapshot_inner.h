@@ -23,7 +23,6 @@
 
 #define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "silent" */
 #define SNAPSHOT_SOFTWARE_BYTES 32
-#define HEALTH_REASON_BYTES 160
 /* Members that are listed; of larger clusters those come first that this engine has to do with. */
 #define SNAPSHOT_MEMBERS 2048
 
@@ -81,13 +80,9 @@ struct snapshot_rail {
 
 struct snapshot_disk_path {
 	char directory[NAME_BYTES_MAX];   /* the end of a long name */
-	char state[SNAPSHOT_STATE_BYTES]; /* "opening", "up", "out" */
-	char reason[HEALTH_REASON_BYTES]; /* why it is out */
-	uint64_t bytes, used_bytes, queued_bytes;
-	uint64_t flying; /* I/Os */
-	uint64_t pages_written, bytes_written, pages_read, bytes_read, pages_recovered;
-	uint64_t read_errors, crc_errors, io_errors;
-	bool cleared;
+	char state[SNAPSHOT_STATE_BYTES]; /* "opening", "up", "out": as the tier uses it */
+	uint64_t bytes, used_bytes;
+	struct disk_path_report report; /* `state` of it counts only while the tier serves */
 };
 
 /* The disk tier; paths 0: there is none. */

@@ -87,7 +87,7 @@ static void check_view(void)
 		if (!row->answered_ns)
 			continue;
 		summaries_taken++;
-		if (row->summary.severity > SUMMARY_CRITICAL || row->summary.pool_used > 1000 ||
+		if (row->summary.severity > SEVERITY_CRITICAL || row->summary.pool_used > 1000 ||
 			row->summary.finding[SUMMARY_FINDING_BYTES - 1] != '\0')
 			abort();
 	}

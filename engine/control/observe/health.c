@@ -35,7 +35,7 @@ const char *finding_help(enum finding id)
 
 const char *severity_name(enum severity severity)
 {
-	static const char *const names[] = {"info", "warning", "critical"};
+	static const char *const names[] = {"ok", "info", "warning", "critical"};
 
 	return names[severity];
 }
@@ -328,7 +328,7 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 
 enum severity health_worst(const struct health *health)
 {
-	enum severity worst = SEVERITY_INFO;
+	enum severity worst = SEVERITY_OK;
 
 	for (unsigned i = 0; i < health->count; i++)
 		if (health->finding[i].severity > worst)

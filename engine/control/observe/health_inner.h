@@ -18,8 +18,6 @@ enum finding {
 	FINDING_COUNT
 };
 
-enum severity { SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_CRITICAL };
-
 #define HEALTH_FINDINGS_MAX 40u
 #define HEALTH_TEXT_BYTES 320
 #define HEALTH_BLOCKED_NS 1500000000ull /* a snapshot this old: the control plane is blocked */
@@ -35,11 +33,11 @@ struct health {
 
 /* `now_ns`: CLOCK_MONOTONIC. */
 void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret);
-/* The worst severity among the findings; SEVERITY_INFO when there is none. */
+/* The worst severity among the findings; SEVERITY_OK when there is none. */
 enum severity health_worst(const struct health *health);
 const char *finding_name(enum finding id);
-const char *finding_help(enum finding id); /* what it means, as in health.def */
-const char *severity_name(enum severity severity);
+const char *finding_help(enum finding id);         /* what it means, as in health.def */
+const char *severity_name(enum severity severity); /* "ok", "info" ... */
 
 /* When an engine is ready (metrics.ready_*). */
 struct health_wanted {

@@ -292,7 +292,7 @@ static void report_health(struct json *j, const struct snapshot *s, uint64_t now
 
 	health_make(s, now_ns, &health);
 	json_open(j, "health", "{");
-	json_string(j, "worst", health.count ? severity_name(health_worst(&health)) : "ok");
+	json_string(j, "worst", severity_name(health_worst(&health)));
 	json_open(j, "findings", "[");
 	for (unsigned i = 0; i < health.count; i++) {
 		json_open(j, NULL, "{");

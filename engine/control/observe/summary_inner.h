@@ -40,7 +40,7 @@
 /* Batches of one call in one summary: more make the histogram count as empty */
 #define SUMMARY_BATCHES_MAX 1000000000ull
 
-enum summary_severity { SUMMARY_OK, SUMMARY_INFO, SUMMARY_WARNING, SUMMARY_CRITICAL };
+enum severity { SEVERITY_OK, SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_CRITICAL };
 enum summary_call { SUMMARY_GET, SUMMARY_SET, SUMMARY_EXISTS, SUMMARY_CALLS };
 
 #define SUMMARY_MOVING 1u   /* directory entries move to new owners */
@@ -50,7 +50,7 @@ enum summary_call { SUMMARY_GET, SUMMARY_SET, SUMMARY_EXISTS, SUMMARY_CALLS };
 
 struct summary {
 	uint8_t made;     /* not 0; 0: no summary */
-	uint8_t severity; /* enum summary_severity of the worst finding */
+	uint8_t severity; /* enum severity of the worst finding */
 	uint8_t flags;
 	uint8_t findings; /* number of findings about the engine itself */
 	uint8_t rails, rails_up;

@@ -139,7 +139,7 @@ bool summary_decode(const uint8_t *data, size_t bytes, struct summary *ret)
 	if (bytes != SUMMARY_BYTES || data[0] == 0)
 		return false;
 	memcpy(s, data, SUMMARY_BYTES);
-	s->severity = (uint8_t)value_at_most(s->severity, SUMMARY_CRITICAL);
+	s->severity = (uint8_t)value_at_most(s->severity, SEVERITY_CRITICAL);
 	s->flags &= SUMMARY_FLAGS;
 	s->rails = (uint8_t)value_at_most(s->rails, RAILS_MAX);
 	s->rails_up = (uint8_t)value_at_most(s->rails_up, s->rails);
@@ -213,7 +213,7 @@ static void summary_findings_fill(const struct snapshot *s, struct summary *ret)
 
 	health_make(s, s->taken_ns, &health);
 	for (unsigned i = 0; i < health.count; i++) {
-		unsigned severity = SUMMARY_INFO + health.finding[i].severity;
+		enum severity severity = health.finding[i].severity;
 
 		if (finding_of_others(health.finding[i].id))
 			continue;
@@ -224,8 +224,6 @@ static void summary_findings_fill(const struct snapshot *s, struct summary *ret)
 			ret->severity = (uint8_t)severity;
 	}
 }
-static_assert(SUMMARY_INFO + SEVERITY_CRITICAL == SUMMARY_CRITICAL,
-	"summary_findings_fill() relies on it");
 
 void view_summary_make(const struct snapshot *s, struct summary *ret)
 {
@@ -269,11 +267,11 @@ void view_own(struct control *control, struct snapshot *s)
 
 /* ---- the order of requests ------------------------------------------------------------------- */
 
-/* Severity of the member's last summary from SUMMARY_WARNING on; 0: milder, or no summary. */
+/* Severity of the member's last summary from SEVERITY_WARNING on; 0: milder, or no summary. */
 static unsigned row_badness(const struct view_row *row)
 {
-	return row->answered_ns && row->summary.severity >= SUMMARY_WARNING ? row->summary.severity
-									    : 0;
+	return row->answered_ns && row->summary.severity >= SEVERITY_WARNING ? row->summary.severity
+									     : 0;
 }
 
 static bool row_due(const struct view_row *row, uint64_t now_ns)
@@ -447,8 +445,6 @@ void view_member_fill(const struct control *control, const struct member *entry,
 
 /* ---- /api/cluster: rows ---------------------------------------------------------------------- */
 
-static const char *const severities[] = {"ok", "info", "warning", "critical"};
-
 /* A member as it is shown. */
 struct row {
 	const struct snapshot_member *member;
@@ -472,7 +468,7 @@ static uint64_t summary_age_ms(const struct snapshot_member *m, uint64_t now_ns)
 
 static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 {
-	struct row row = {.member = m, .severity = SUMMARY_OK, .finding = ""};
+	struct row row = {.member = m, .severity = SEVERITY_OK, .finding = ""};
 
 	row.state = !strcmp(m->state, "down") ? 2 : !strcmp(m->state, "silent") ? 1 : 0;
 	row.fresh = row.state < 2 && m->summary_ns &&
@@ -485,11 +481,11 @@ static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 	if (row.state) {
 		row.finding =
 			finding_name(row.state == 2 ? FINDING_member_down : FINDING_member_silent);
-		if (row.severity < SUMMARY_WARNING)
-			row.severity = SUMMARY_WARNING;
+		if (row.severity < SEVERITY_WARNING)
+			row.severity = SEVERITY_WARNING;
 	}
-	if (row.state < 2 && m->summary_silent && row.severity < SUMMARY_WARNING)
-		row.severity = SUMMARY_WARNING;
+	if (row.state < 2 && m->summary_silent && row.severity < SEVERITY_WARNING)
+		row.severity = SEVERITY_WARNING;
 	return row;
 }
 
@@ -587,7 +583,7 @@ static void json_row(struct json *j, const struct row *row, uint64_t now_ns)
 	json_string(j, "state", m->state);
 	json_count(j, "state_ms", m->state_ms);
 	json_string(j, "software", m->software);
-	json_string(j, "severity", severities[row->severity]);
+	json_string(j, "severity", severity_name(row->severity));
 	json_string(j, "finding", row->finding);
 	json_string(j, "why", row_why(row));
 	json_number(j, "age_ms", m->summary_ns ? (int64_t)summary_age_ms(m, now_ns) : -1);
@@ -601,14 +597,14 @@ static void json_row(struct json *j, const struct row *row, uint64_t now_ns)
 /* The members beside this engine that are up, by what is wrong with them. */
 static void json_others(struct json *j, const struct row *row, unsigned rows)
 {
-	unsigned of[SUMMARY_CRITICAL + 1] = {0};
+	unsigned of[SEVERITY_CRITICAL + 1] = {0};
 
 	for (unsigned i = 0; i < rows; i++)
 		if (!row[i].member->self && !row[i].state)
 			of[row[i].severity]++;
 	json_open(j, "others", "{");
-	for (unsigned severity = SUMMARY_INFO; severity <= SUMMARY_CRITICAL; severity++)
-		json_count(j, severities[severity], of[severity]);
+	for (unsigned severity = SEVERITY_INFO; severity <= SEVERITY_CRITICAL; severity++)
+		json_count(j, severity_name(severity), of[severity]);
 	json_close(j, "}");
 }
 

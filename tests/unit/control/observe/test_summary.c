@@ -102,7 +102,7 @@ static void assert_bounded(const struct summary *s)
 {
 	size_t bytes = strnlen(s->finding, sizeof(s->finding));
 
-	assert_true(s->made >= 1 && s->severity <= SUMMARY_CRITICAL && s->flags <= 7);
+	assert_true(s->made >= 1 && s->severity <= SEVERITY_CRITICAL && s->flags <= 7);
 	assert_true(s->rails <= RAILS_MAX && s->rails_up <= s->rails);
 	assert_true(s->members_up <= 32768 && s->members_down <= 32768);
 	assert_true(s->pool_used <= 1000 && s->directory_used <= 1000);

@@ -129,7 +129,7 @@ static void the_worst_members_are_refreshed_before_the_others(void **state)
 	(void)state;
 	members(255);
 	for (unsigned row = 201; row <= 210; row++)
-		severity(row, row == 205 ? SUMMARY_CRITICAL : SUMMARY_WARNING);
+		severity(row, row == 205 ? SEVERITY_CRITICAL : SEVERITY_WARNING);
 	run(20000 * MS, TICK_NS);
 	assert_limits();
 	assert_int_equal(asked[0].row, 205); /* the worst one is the very first */
@@ -141,7 +141,7 @@ static void findings_that_are_only_information_do_not_come_first(void **state)
 {
 	(void)state;
 	members(255);
-	severity(255, SUMMARY_INFO);
+	severity(255, SEVERITY_INFO);
 	run(1000 * MS, TICK_NS);
 	assert_int_equal(asks_to(255, 255), 0);
 }
@@ -152,7 +152,7 @@ static void all_members_are_seen_while_many_are_bad(void **state)
 	(void)state;
 	members(255);
 	for (unsigned row = 128; row <= 255; row++)
-		severity(row, SUMMARY_CRITICAL);
+		severity(row, SEVERITY_CRITICAL);
 	run(1000 * MS, TICK_NS);
 	assert_int_equal(asks_to(128, 255), 48);
 	run(15000 * MS, TICK_NS);
@@ -167,7 +167,7 @@ static void a_member_that_cannot_be_asked_is_not(void **state)
 	members(100);
 	for (unsigned row = 10; row <= 90; row++)
 		view.row[row].can = false;
-	severity(50, SUMMARY_CRITICAL);
+	severity(50, SEVERITY_CRITICAL);
 	run(5000 * MS, TICK_NS);
 	assert_limits();
 	assert_int_equal(asks_to(10, 90), 0);

@@ -68,15 +68,15 @@ static void expect(const char *holds)
 static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void **state)
 {
 	(void)state;
-	summary(member("fine", "up"), SUMMARY_OK, "", 0);
+	summary(member("fine", "up"), SEVERITY_OK, "", 0);
 	member("new", "up");
 	member("silent", "up")->summary_silent = true;
-	summary(member("stale", "up"), SUMMARY_CRITICAL, "rail_lost", VIEW_FRESH_NS + 1000000);
-	summary(member("info", "up"), SUMMARY_INFO, "directory_moving", 5000000000);
-	summary(member("warn", "up"), SUMMARY_WARNING, "pool_full", 1000000000);
-	summary(member("crit", "up"), SUMMARY_CRITICAL, "rail_lost", 1000000000);
-	summary(member("dead", "down"), SUMMARY_OK, "", 2000000000);
-	summary(member("late", "silent"), SUMMARY_CRITICAL, "rail_lost", 0);
+	summary(member("stale", "up"), SEVERITY_CRITICAL, "rail_lost", VIEW_FRESH_NS + 1000000);
+	summary(member("info", "up"), SEVERITY_INFO, "directory_moving", 5000000000);
+	summary(member("warn", "up"), SEVERITY_WARNING, "pool_full", 1000000000);
+	summary(member("crit", "up"), SEVERITY_CRITICAL, "rail_lost", 1000000000);
+	summary(member("dead", "down"), SEVERITY_OK, "", 2000000000);
+	summary(member("late", "silent"), SEVERITY_CRITICAL, "rail_lost", 0);
 	expect("o == [\"late\", \"crit\", \"dead\", \"silent\", \"warn\", \"info\", \"fine\", \"new\", \"stale\"]");
 	expect("[r[n][\"why\"] for n in o] == [\"\"]*3 + [\"unanswered\"] + [\"\"]*3 + [\"waiting\"]*2");
 	expect("[r[n][\"severity\"] for n in o] == [\"critical\"]*2 + [\"warning\"]*3 + [\"info\"] + [\"ok\"]*3");
@@ -99,10 +99,10 @@ static void hits_are_weighted_by_pages(void **state)
 	struct snapshot_member *a, *b;
 
 	(void)state;
-	summary(member("idle", "up"), SUMMARY_OK, "", 0);
+	summary(member("idle", "up"), SEVERITY_OK, "", 0);
 	expect("v[\"totals\"][\"get_local_ratio\"] == v[\"totals\"][\"get_hit_ratio\"] == -1");
-	summary(a = member("a", "up"), SUMMARY_OK, "", 0);
-	summary(b = member("b", "up"), SUMMARY_OK, "", 0);
+	summary(a = member("a", "up"), SEVERITY_OK, "", 0);
+	summary(b = member("b", "up"), SEVERITY_OK, "", 0);
 	a->summary.get_pages_per_s = 300;
 	a->summary.hit_local = 1000;
 	a->summary.hit_remote = 0;
@@ -120,7 +120,7 @@ static void at_most_64_rows_of_many_members_are_shown(void **state)
 		char name[32];
 
 		snprintf(name, sizeof(name), "m%04u", i);
-		summary(member(name, "up"), i == 500 ? SUMMARY_CRITICAL : SUMMARY_OK, "", 0);
+		summary(member(name, "up"), i == 500 ? SEVERITY_CRITICAL : SEVERITY_OK, "", 0);
 	}
 	expect("v[\"shown\"] == len(o) == 64 and v[\"members\"] == v[\"asked\"] == 2048 and o[:2] == [\"m0500\", \"m0000\"]");
 	s.members_more[SNAPSHOT_UP] = 10000;
@@ -205,7 +205,7 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	assert_int_equal(own.members_down, 1);
 	assert_int_equal(own.uptime_s, 77);
 	assert_int_equal(own.flags, SUMMARY_BEHIND);
-	assert_int_equal(own.severity, SUMMARY_WARNING);
+	assert_int_equal(own.severity, SEVERITY_WARNING);
 	assert_string_equal(own.finding, "rail_down");
 	assert_int_equal(own.findings, 2); /* and directory_behind; member_down is of another */
 	for (unsigned i = 0; i < SUMMARY_BUCKETS; i++) {

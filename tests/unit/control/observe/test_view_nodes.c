@@ -324,7 +324,7 @@ static void hostile_bytes_are_bounded_and_a_wrong_length_closes_the_link(void **
 	nodes_run(10);
 	m = shown("raw");
 	assert_true(m.summary_ns);
-	assert_int_equal(m.summary.severity, SUMMARY_CRITICAL);
+	assert_int_equal(m.summary.severity, SEVERITY_CRITICAL);
 	assert_true(m.summary.rails <= RAILS_MAX && m.summary.pool_used <= 1000);
 	assert_string_equal(m.summary.finding, "");
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);

@@ -79,28 +79,13 @@ static void metric_value(FILE *f, double number)
 	fputc('\n', f);
 }
 
-static void metrics_engine(FILE *f, const struct snapshot *s)
-{
-	const struct figure_list *list = &figure_lists[FIGURES_ENGINE];
-	double value[FIGURES_MAX];
-
-	figures_values(s, FIGURES_ENGINE, 0, value);
-	for (unsigned n = 0; n < list->count; n++) {
-		const struct figure *figure = &list->figure[n];
-
-		metric_head(f, figure->type, figure->name, figure->help);
-		fprintf(f, "peercache_%s", figure->name);
-		metric_value(f, value[n]);
-	}
-}
-
-/* One number for each rail or poll core. */
-static void metrics_parts(
+/* The figures of the engine, or with a label those of each rail or poll core. */
+static void metrics_figures(
 	FILE *f, const struct snapshot *s, enum figure_group group, const char *label)
 {
 	const struct figure_list *list = &figure_lists[group];
 	bool rails = group == FIGURES_RAIL;
-	unsigned parts = rails ? s->rails : s->poll_cores;
+	unsigned parts = !label ? 1 : rails ? s->rails : s->poll_cores;
 
 	for (unsigned n = 0; n < list->count; n++) {
 		const struct figure *figure = &list->figure[n];
@@ -109,8 +94,10 @@ static void metrics_parts(
 		metric_head(f, figure->type, figure->name, figure->help);
 		for (unsigned i = 0; i < parts; i++) {
 			figures_values(s, group, i, value);
-			fprintf(f, "peercache_%s{%s=\"%u\"}", figure->name, label,
-				rails ? i : s->poll_core[i].number);
+			fprintf(f, "peercache_%s", figure->name);
+			if (label)
+				fprintf(f, "{%s=\"%u\"}", label,
+					rails ? i : s->poll_core[i].number);
 			metric_value(f, value[n]);
 		}
 	}
@@ -177,37 +164,30 @@ static void metrics_findings(FILE *f, const struct health *health)
 #define EXPORT_POWER_FIRST 12u
 #define EXPORT_POWER_LAST 34u
 
-/* The buckets of one series; `labels` is empty or ends in a comma. */
+/* The buckets of one series; `label` is "" or NAME="VALUE". */
 static void metrics_histogram(
-	FILE *f, const char *name, const char *labels, const uint64_t *latency, uint64_t ns_sum)
+	FILE *f, const char *name, const char *label, const uint64_t *latency, uint64_t ns_sum)
 {
+	const char *open = *label ? "{" : "", *close = *label ? "}" : "";
 	uint64_t below = 0;
 	unsigned at = 0;
 
 	for (unsigned power = EXPORT_POWER_FIRST; power <= EXPORT_POWER_LAST; power += 2) {
 		for (; latency_lower_ns(at) < 1ull << power; at++)
 			below += latency[at];
-		fprintf(f, "peercache_%s_bucket{%sle=\"%.9g\"} %" PRIu64 "\n", name, labels,
-			(double)(1ull << power) / 1e9, below);
+		fprintf(f, "peercache_%s_bucket{%s%sle=\"%.9g\"} %" PRIu64 "\n", name, label,
+			*label ? "," : "", (double)(1ull << power) / 1e9, below);
 	}
-	fprintf(f, "peercache_%s_bucket{%sle=\"+Inf\"} %" PRIu64 "\n", name, labels,
+	fprintf(f, "peercache_%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n", name, label,
+		*label ? "," : "", latency_count(latency));
+	fprintf(f, "peercache_%s_sum%s%s%s %.9f\n", name, open, label, close, seconds(ns_sum, 1e9));
+	fprintf(f, "peercache_%s_count%s%s%s %" PRIu64 "\n", name, open, label, close,
 		latency_count(latency));
-	if (labels[0]) {
-		int bytes = (int)strlen(labels) - 1;
-
-		fprintf(f, "peercache_%s_sum{%.*s} %.9f\n", name, bytes, labels,
-			seconds(ns_sum, 1e9));
-		fprintf(f, "peercache_%s_count{%.*s} %" PRIu64 "\n", name, bytes, labels,
-			latency_count(latency));
-	} else {
-		fprintf(f, "peercache_%s_sum %.9f\npeercache_%s_count %" PRIu64 "\n", name,
-			seconds(ns_sum, 1e9), name, latency_count(latency));
-	}
 }
 
 static void metrics_calls(FILE *f, const struct snapshot *s)
 {
-	char labels[64];
+	char label[64];
 
 	metric_head(f, "counter", "call_pages_total",
 		"Pages of the calls of all clients, by their result.");
@@ -222,20 +202,20 @@ static void metrics_calls(FILE *f, const struct snapshot *s)
 	for (unsigned call = 0; call < STATISTICS_CALLS; call++) {
 		const struct statistics_calls *c = &s->clients.calls[call];
 
-		snprintf(labels, sizeof(labels), "op=\"%s\",", figure_calls[call]);
-		metrics_histogram(f, "call_seconds", labels, c->latency, c->latency_ns_sum);
+		snprintf(label, sizeof(label), "op=\"%s\"", figure_calls[call]);
+		metrics_histogram(f, "call_seconds", label, c->latency, c->latency_ns_sum);
 	}
 }
 
 static void metrics_latencies(FILE *f, const struct snapshot *s)
 {
-	char labels[64];
+	char label[64];
 
 	metric_head(f, "histogram", "rail_read_seconds",
 		"Time of sampled READs, from the doorbell to the completion.");
 	for (unsigned r = 0; r < s->rails; r++) {
-		snprintf(labels, sizeof(labels), "rail=\"%u\",", r);
-		metrics_histogram(f, "rail_read_seconds", labels, s->rail[r].latency,
+		snprintf(label, sizeof(label), "rail=\"%u\"", r);
+		metrics_histogram(f, "rail_read_seconds", label, s->rail[r].latency,
 			s->rail[r].latency_ns_sum);
 	}
 	metric_head(f, "histogram", "loop_lag_seconds", "Delay of a timer of the control plane.");
@@ -348,9 +328,9 @@ int metrics_text(const struct snapshot *s, const struct health *health, bool com
 	f = j.f;
 	metrics_states(f, s);
 	metrics_findings(f, health);
-	metrics_engine(f, s);
-	metrics_parts(f, s, FIGURES_RAIL, "rail");
-	metrics_parts(f, s, FIGURES_CORE, "core");
+	metrics_figures(f, s, FIGURES_ENGINE, NULL);
+	metrics_figures(f, s, FIGURES_RAIL, "rail");
+	metrics_figures(f, s, FIGURES_CORE, "core");
 	metrics_counters(f, s);
 	metrics_calls(f, s);
 	metrics_latencies(f, s);

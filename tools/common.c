@@ -167,6 +167,42 @@ bool content_is(const void *page, size_t bytes, uint64_t id)
 	return !differs && memcmp(at + words * 8, &word, bytes % 8) == 0;
 }
 
+void batch_open(struct batch *b, struct pc *pc, size_t page_bytes, unsigned pages)
+{
+	void *memory = NULL;
+
+	*b = (struct batch){.private_memory = !pc,
+		.page_bytes = page_bytes,
+		.page = calloc(pages, sizeof(*b->page)),
+		.segment = calloc(pages, sizeof(*b->segment)),
+		.key = malloc(pages * sizeof(*b->key)),
+		.result = calloc(pages, sizeof(*b->result))};
+	if (!pc)
+		memory = malloc(page_bytes * pages);
+	else if (pc_memory_alloc(pc, page_bytes * pages, &memory))
+		die("%s", pc_error());
+	if (!memory || !b->page || !b->segment || !b->key || !b->result)
+		die("out of memory");
+	b->memory = memory;
+}
+
+void batch_set(struct batch *b, unsigned i, uint64_t id)
+{
+	key_text(id, b->key[i]);
+	b->segment[i] = (struct pc_segment){b->memory + i * b->page_bytes, b->page_bytes};
+	b->page[i] = (struct pc_page){b->key[i], KEY_TEXT_BYTES, &b->segment[i], 1};
+}
+
+void batch_close(struct batch *b)
+{
+	if (b->private_memory)
+		free(b->memory);
+	free(b->page);
+	free(b->segment);
+	free(b->key);
+	free(b->result);
+}
+
 void histogram_add(struct histogram *h, uint64_t ns)
 {
 	unsigned bucket;

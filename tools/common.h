@@ -66,6 +66,25 @@ bool content_is(const void *page, size_t bytes, uint64_t id);
 typedef int (*page_call)(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
 
+/* The pages of one call, each one segment. */
+struct batch {
+	bool private_memory;   /* `memory` is malloc()'s; else pc_memory_alloc()'s */
+	unsigned char *memory; /* of all pages, one after another */
+	size_t page_bytes;
+	struct pc_page *page;
+	struct pc_segment *segment;
+	char (*key)[KEY_TEXT_BYTES];
+	enum pc_result *result;
+};
+/*
+ * Allocates a batch of `pages`, with memory of the session; `pc` NULL: private memory. Calls die()
+ * without memory. Memory of a session lasts as long as that.
+ */
+void batch_open(struct batch *b, struct pc *pc, size_t page_bytes, unsigned pages);
+/* Makes page `i` of the batch that of an id; the memory keeps its bytes. */
+void batch_set(struct batch *b, unsigned i, uint64_t id);
+void batch_close(struct batch *b);
+
 /* ---- latencies ------------------------------------------------------------------------------- */
 
 /*

@@ -22,7 +22,9 @@
 /* a channel each */
 #define THREADS_MAX SESSION_ALONE(CHANNELS_MAX, CHANNELS_SESSION_SURE)
 
+/* in the order of calls[] and mode_names[] */
 enum mode { MODE_GET, MODE_SET, MODE_EXISTS };
+static const char *const mode_names[] = {"get", "set", "exists"};
 
 struct bench {
 	enum mode mode;
@@ -46,13 +48,9 @@ struct worker {
 	struct bench *bench;
 	unsigned index;
 	struct pc_channel *channel;
-	unsigned char *memory; /* memory of one batch: destination of get, source of set */
+	struct batch batch; /* destination of get, source of set */
 	/* source of the baseline's memcpy: a working set of the thread's own */
 	unsigned char *source;
-	struct pc_page *page;
-	struct pc_segment *segment;
-	char (*key)[KEY_TEXT_BYTES];
-	enum pc_result *result;
 	/* state of the random generator; in mode set also the number of the next page to store */
 	uint64_t random, next;
 	/* results of the thread's measurement */
@@ -123,39 +121,28 @@ static uint64_t page_id(const struct bench *b, uint64_t index)
 /* Stores the working set through the last engine. */
 static void preload(struct bench *b)
 {
-	unsigned char *memory = malloc(b->page_bytes * b->batch);
-	struct pc_page *page = calloc(b->batch, sizeof(*page));
-	struct pc_segment *segment = calloc(b->batch, sizeof(*segment));
-	char(*key)[KEY_TEXT_BYTES] = malloc(b->batch * sizeof(*key));
-	enum pc_result *result = calloc(b->batch, sizeof(*result));
 	struct pc_channel *channel;
+	struct batch batch;
 
-	if (!memory || !page || !segment || !key || !result)
-		die("out of memory");
+	batch_open(&batch, NULL, b->page_bytes, b->batch);
 	if (pc_channel_open(b->far, &channel))
 		die("%s", pc_error());
 	for (uint64_t from = 0; from < b->pages; from += b->batch) {
 		unsigned n = (unsigned)(b->pages - from < b->batch ? b->pages - from : b->batch);
 
 		for (unsigned i = 0; i < n; i++) {
-			segment[i] = (struct pc_segment){memory + i * b->page_bytes, b->page_bytes};
-			key_text(page_id(b, from + i), key[i]);
-			content_fill(segment[i].base, b->page_bytes, page_id(b, from + i));
-			page[i] = (struct pc_page){key[i], KEY_TEXT_BYTES, &segment[i], 1};
+			batch_set(&batch, i, page_id(b, from + i));
+			content_fill(batch.segment[i].base, b->page_bytes, page_id(b, from + i));
 		}
-		if (pc_set(channel, page, n, 10000, result))
+		if (pc_set(channel, batch.page, n, 10000, batch.result))
 			die("%s", pc_error());
 		for (unsigned i = 0; i < n; i++)
-			if (result[i] != PC_HIT)
+			if (batch.result[i] != PC_HIT)
 				die("storing page %lu of %lu before the measurement: %s; raise engine.pool_bytes or lower --working-set",
-					from + i, b->pages, pc_result_name(result[i]));
+					from + i, b->pages, pc_result_name(batch.result[i]));
 	}
 	pc_channel_close(channel);
-	free(memory);
-	free(page);
-	free(segment);
-	free(key);
-	free(result);
+	batch_close(&batch);
 }
 
 /*
@@ -175,11 +162,8 @@ static uint64_t choose(struct worker *w)
 		w->random += 0x9e3779b97f4a7c15ull;
 		first = mix64(w->random) % (b->pages - b->batch + 1);
 	}
-	for (unsigned i = 0; i < b->batch; i++) {
-		w->segment[i] = (struct pc_segment){w->memory + i * b->page_bytes, b->page_bytes};
-		w->page[i] = (struct pc_page){w->key[i], KEY_TEXT_BYTES, &w->segment[i], 1};
-		key_text(page_id(b, first + i), w->key[i]);
-	}
+	for (unsigned i = 0; i < b->batch; i++)
+		batch_set(&w->batch, i, page_id(b, first + i));
 	return first;
 }
 
@@ -212,31 +196,22 @@ static void write_timeline(const struct bench *b, const struct worker *workers)
 static void measure_batch(struct worker *w)
 {
 	struct bench *b = w->bench;
+	static const page_call calls[] = {pc_get, pc_set, pc_exists};
 	uint64_t first = choose(w), from, took, done = w->done;
-	int error = 0;
+	int error;
 
 	if (b->mode == MODE_SET)
 		for (unsigned i = 0; i < b->batch; i++)
-			memcpy(w->segment[i].base, &first,
+			memcpy(w->batch.segment[i].base, &first,
 				sizeof(first) < b->page_bytes ? sizeof(first) : b->page_bytes);
 	from = now_ns();
-	switch (b->mode) {
-	case MODE_GET:
-		error = pc_get(w->channel, w->page, b->batch, b->timeout_ms, w->result);
-		break;
-	case MODE_SET:
-		error = pc_set(w->channel, w->page, b->batch, b->timeout_ms, w->result);
-		break;
-	case MODE_EXISTS:
-		error = pc_exists(w->channel, w->page, b->batch, b->timeout_ms, w->result);
-		break;
-	}
+	error = calls[b->mode](w->channel, w->batch.page, b->batch, b->timeout_ms, w->batch.result);
 	took = now_ns() - from;
 	if (error)
 		die("%s", pc_error());
 	w->call_ns += took;
 	for (unsigned i = 0; i < b->batch; i++) {
-		bool hit = w->result[i] == PC_HIT;
+		bool hit = w->batch.result[i] == PC_HIT;
 
 		w->done += hit;
 		w->misses += !hit;
@@ -245,7 +220,7 @@ static void measure_batch(struct worker *w)
 		 */
 		if (hit && b->mode == MODE_GET && (b->verify || i == w->random % b->batch))
 			w->wrong += !content_is(
-				w->segment[i].base, b->page_bytes, page_id(b, first + i));
+				w->batch.segment[i].base, b->page_bytes, page_id(b, first + i));
 	}
 	histogram_add(w->done - done == b->batch ? &w->latency : &w->missed, took);
 	if (b->timeline_path)
@@ -259,7 +234,7 @@ static void copy_batch(struct worker *w)
 	uint64_t first = choose(w) % (b->pages - b->batch + 1), from = now_ns();
 
 	for (unsigned i = 0; i < b->batch; i++)
-		memcpy(w->memory + i * b->page_bytes, w->source + (first + i) * b->page_bytes,
+		memcpy(w->batch.memory + i * b->page_bytes, w->source + (first + i) * b->page_bytes,
 			b->page_bytes);
 	w->copy_ns += now_ns() - from;
 	w->copied += b->batch;
@@ -289,23 +264,10 @@ static void *work(void *argument)
 
 static void worker_open(struct bench *b, struct worker *w)
 {
-	size_t bytes = b->page_bytes * b->batch;
-	void *memory;
-
 	w->bench = b;
 	w->random = b->seed + w->index;
-	w->page = calloc(b->batch, sizeof(*w->page));
-	w->segment = calloc(b->batch, sizeof(*w->segment));
-	w->key = malloc(b->batch * sizeof(*w->key));
-	w->result = calloc(b->batch, sizeof(*w->result));
-	if (b->private_memory)
-		memory = malloc(bytes);
-	else if (pc_memory_alloc(b->near, bytes, &memory))
-		die("%s", pc_error());
-	if (!memory || !w->page || !w->segment || !w->key || !w->result)
-		die("out of memory");
-	w->memory = memory;
-	memset(memory, 0, bytes);
+	batch_open(&w->batch, b->private_memory ? NULL : b->near, b->page_bytes, b->batch);
+	memset(w->batch.memory, 0, b->page_bytes * b->batch);
 	if (b->baseline && b->mode != MODE_EXISTS) {
 		w->source = malloc(b->pages * b->page_bytes);
 		if (!w->source)
@@ -316,23 +278,17 @@ static void worker_open(struct bench *b, struct worker *w)
 		die("%s", pc_error());
 }
 
-static void worker_close(struct bench *b, struct worker *w)
+static void worker_close(struct worker *w)
 {
 	pc_channel_close(w->channel);
-	if (b->private_memory)
-		free(w->memory);
+	batch_close(&w->batch);
 	free(w->source);
 	free(w->moment);
-	free(w->page);
-	free(w->segment);
-	free(w->key);
-	free(w->result);
 }
 
 /* Prints the results of all threads. Returns the exit status. */
 static int report(const struct bench *b, struct worker *workers)
 {
-	static const char *const names[] = {"get", "set", "exists"};
 	json_object *o = json_object_new_object();
 	struct histogram latency = {0}, missed = {0};
 	double rate = 0, copy_rate = 0, gbps, copy_gbps;
@@ -354,7 +310,7 @@ static int report(const struct bench *b, struct worker *workers)
 	}
 	gbps = b->mode == MODE_EXISTS ? 0 : rate * (double)b->page_bytes / 1e9;
 	copy_gbps = copy_rate * (double)b->page_bytes / 1e9;
-	printf("%s: %lu-byte pages, batch %u, %u thread%s: %.0f %s/s", names[b->mode],
+	printf("%s: %lu-byte pages, batch %u, %u thread%s: %.0f %s/s", mode_names[b->mode],
 		b->page_bytes, b->batch, b->threads, b->threads == 1 ? "" : "s", rate,
 		b->mode == MODE_EXISTS ? "keys" : "pages");
 	if (gbps > 0)
@@ -370,7 +326,7 @@ static int report(const struct bench *b, struct worker *workers)
 			histogram_us(&missed, 0.5), histogram_us(&missed, 0.99), missed.total);
 	printf("  not hits %lu, wrong %lu; pages read: local %lu, remote %lu\n", misses, wrong,
 		local, remote);
-	add_text(o, "mode", names[b->mode]);
+	add_text(o, "mode", mode_names[b->mode]);
 	add_number(o, "page_bytes", b->page_bytes);
 	add_number(o, "batch", b->batch);
 	add_number(o, "threads", b->threads);
@@ -436,15 +392,10 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 	}
 	if (optind + 1 != argc)
 		die("name one command, such as suite or get; see --help");
-	if (!strcmp(argv[optind], "get"))
-		b->mode = MODE_GET;
-	else if (!strcmp(argv[optind], "set"))
-		b->mode = MODE_SET;
-	else if (!strcmp(argv[optind], "exists"))
-		b->mode = MODE_EXISTS;
-	else
-		die("\"%s\" is not a command: give get, set, exists, suite or another of --help",
-			argv[optind]);
+	for (b->mode = MODE_GET; strcmp(argv[optind], mode_names[b->mode]) != 0; b->mode++)
+		if (b->mode == MODE_EXISTS)
+			die("\"%s\" is not a command: give get, set, exists, suite or another of --help",
+				argv[optind]);
 }
 
 int main(int argc, char **argv)
@@ -492,7 +443,7 @@ int main(int argc, char **argv)
 	if (b.timeline_path)
 		write_timeline(&b, workers);
 	for (unsigned i = 0; i < b.threads; i++)
-		worker_close(&b, &workers[i]);
+		worker_close(&workers[i]);
 	free(workers);
 	if (b.far != b.near)
 		pc_close(b.far);

@@ -22,7 +22,7 @@
 struct replay_node {
 	struct pc *pc;
 	struct pc_channel *channel;
-	unsigned char *memory; /* memory for CALL_PAGES pages, registered unless --private-memory */
+	struct batch batch; /* of CALL_PAGES pages */
 };
 
 struct replay {
@@ -36,10 +36,6 @@ struct replay {
 	/* state of the replay */
 	struct replay_node node[SOCKETS_MAX];
 	struct trace trace;
-	struct pc_page page[CALL_PAGES];
-	struct pc_segment segment[CALL_PAGES];
-	char key[CALL_PAGES][KEY_TEXT_BYTES];
-	enum pc_result result[CALL_PAGES];
 	/* results of the replay */
 	uint64_t requests, blocks, hits, wrong, late, failed, bytes, get_ns;
 	struct histogram exists_ns, get, set;
@@ -80,15 +76,11 @@ static const char help[] =
  */
 #define LATE_NS 1500000000ull
 
-/* Fills entries [0, count) of page[], segment[] and key[] for the blocks (of the trace) `id`. */
-static void prepare(struct replay *r, struct replay_node *node, const uint64_t *id, uint32_t count)
+/* Makes the first pages of the node's batch those of the blocks (of the trace) `id`. */
+static void prepare(struct replay_node *node, const uint64_t *id, uint32_t count)
 {
-	for (uint32_t i = 0; i < count; i++) {
-		key_text(id[i], r->key[i]);
-		r->segment[i] = (struct pc_segment){
-			node->memory + i * r->page_bytes, (size_t)r->page_bytes};
-		r->page[i] = (struct pc_page){r->key[i], KEY_TEXT_BYTES, &r->segment[i], 1};
-	}
+	for (uint32_t i = 0; i < count; i++)
+		batch_set(&node->batch, i, id[i]);
 }
 
 /* Waits until the pages that were moved so far are not too many for --bytes-per-s. */
@@ -112,7 +104,7 @@ static uint64_t call(struct replay *r, struct replay_node *node, page_call funct
 {
 	uint64_t from = now_ns(), took;
 
-	if (function(node->channel, r->page, count, r->timeout_ms, r->result))
+	if (function(node->channel, node->batch.page, count, r->timeout_ms, node->batch.result))
 		die("%s", pc_error());
 	took = now_ns() - from;
 	histogram_add(times, took);
@@ -129,9 +121,9 @@ static uint32_t ask(struct replay *r, struct replay_node *node, const uint64_t *
 	for (uint32_t from = 0; from < count && found == from; from += CALL_PAGES) {
 		uint32_t n = count - from < CALL_PAGES ? count - from : CALL_PAGES;
 
-		prepare(r, node, id + from, n);
+		prepare(node, id + from, n);
 		call(r, node, pc_exists, n, &r->exists_ns);
-		for (uint32_t i = 0; i < n && r->result[i] == PC_HIT; i++)
+		for (uint32_t i = 0; i < n && node->batch.result[i] == PC_HIT; i++)
 			found++;
 	}
 	return found;
@@ -149,15 +141,16 @@ static uint32_t read_back(
 		uint32_t n = count - from < CALL_PAGES ? count - from : CALL_PAGES;
 		bool run = true;
 
-		prepare(r, node, id + from, n);
+		prepare(node, id + from, n);
 		r->get_ns += call(r, node, pc_get, n, &r->get);
 		for (uint32_t i = 0; i < n; i++) {
-			run = run && r->result[i] == PC_HIT;
+			run = run && node->batch.result[i] == PC_HIT;
 			hits += run;
-			if (r->result[i] != PC_HIT)
+			if (node->batch.result[i] != PC_HIT)
 				continue;
 			r->bytes += r->page_bytes;
-			if (!content_is(r->segment[i].base, (size_t)r->page_bytes, id[from + i]))
+			if (!content_is(node->batch.segment[i].base, (size_t)r->page_bytes,
+				    id[from + i]))
 				r->wrong++;
 		}
 		pace(r, n);
@@ -172,12 +165,13 @@ static void write_rest(
 	for (uint32_t from = 0; from < count; from += CALL_PAGES) {
 		uint32_t n = count - from < CALL_PAGES ? count - from : CALL_PAGES;
 
-		prepare(r, node, id + from, n);
+		prepare(node, id + from, n);
 		for (uint32_t i = 0; i < n; i++)
-			content_fill(r->segment[i].base, (size_t)r->page_bytes, id[from + i]);
+			content_fill(
+				node->batch.segment[i].base, (size_t)r->page_bytes, id[from + i]);
 		call(r, node, pc_set, n, &r->set);
 		for (uint32_t i = 0; i < n; i++)
-			r->failed += r->result[i] != PC_HIT;
+			r->failed += node->batch.result[i] != PC_HIT;
 		pace(r, n);
 	}
 }
@@ -358,21 +352,12 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 
 static void open_node(struct replay *r, struct replay_node *node, const char *socket)
 {
-	size_t bytes = (size_t)r->page_bytes * CALL_PAGES;
-	void *memory;
-
 	node->pc = open_session(socket, r->name_space);
 	if (r->page_bytes > pc_page_bytes_max(node->pc))
 		die("--page-bytes %lu: the largest page that fits this engine's pools has %lu bytes; raise engine.pool_bytes",
 			r->page_bytes, pc_page_bytes_max(node->pc));
-	if (r->private_memory) {
-		memory = malloc(bytes);
-		if (!memory)
-			die("out of memory");
-	} else if (pc_memory_alloc(node->pc, bytes, &memory)) {
-		die("%s", pc_error());
-	}
-	node->memory = memory;
+	batch_open(&node->batch, r->private_memory ? NULL : node->pc, (size_t)r->page_bytes,
+		CALL_PAGES);
 	if (pc_channel_open(node->pc, &node->channel))
 		die("%s", pc_error());
 }
@@ -425,8 +410,7 @@ int main(int argc, char **argv)
 	json_object_put(o);
 	for (unsigned i = 0; i < r.nodes; i++) {
 		pc_channel_close(r.node[i].channel);
-		if (r.private_memory)
-			free(r.node[i].memory);
+		batch_close(&r.node[i].batch);
 		pc_close(r.node[i].pc);
 	}
 	trace_free(&r.trace);

@@ -31,7 +31,7 @@ struct ctl_run {
 	const char *peer[DOCTOR_PEERS + 1];
 	unsigned peers;
 	const char *root, *user;
-	/* NULL for health, top, directory, doctor, explain and restart: they open it themselves */
+	/* of put, get, exists, rm and clear; the others open it themselves, if they need one */
 	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists and rm */
 	json_object *results; /* with `json`: an array, one object for each key of these commands */
@@ -79,6 +79,8 @@ int ctl_restart(struct ctl_run *ctl);
  * to an engine that hangs take longer than a monitoring system waits.
  */
 void ctl_deadline(const struct ctl_run *ctl);
+/* Opens a session with the engine. 0 or -errno, see pc_error(). */
+int ctl_open(const struct ctl_run *ctl, struct pc **ret_pc);
 /*
  * A report, from a new session if ctl->pc is NULL; NULL: no answer, see pc_error(). Waits for the
  * engine. The caller frees it.

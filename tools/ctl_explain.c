@@ -370,9 +370,7 @@ int ctl_explain(struct ctl_run *ctl, const char *key)
 	if (!*key || strlen(key) > KEY_BYTES_MAX)
 		die("a key has 1 to %u characters", KEY_BYTES_MAX);
 	ctl_deadline(ctl);
-	if (pc_open(&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space},
-		    &ctl->pc) ||
-		pc_channel_open(ctl->pc, &ctl->channel))
+	if (ctl_open(ctl, &ctl->pc) || pc_channel_open(ctl->pc, &ctl->channel))
 		return ctl_no_answer(ctl, pc_error());
 	found = explain(ctl, key);
 	report = found ? engine_report(ctl->pc) : NULL;

@@ -30,8 +30,7 @@ static json_object *report_now(const struct ctl_run *ctl, int *ret_error)
 	json_object *report;
 	struct pc *pc;
 
-	*ret_error = pc_open(
-		&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space}, &pc);
+	*ret_error = ctl_open(ctl, &pc);
 	if (*ret_error)
 		return NULL;
 	report = engine_report(pc);

@@ -267,11 +267,16 @@ static void print_members(json_object *report, bool links)
 		printf("%lld more members are not listed\n", (long long)unlisted);
 }
 
-json_object *ctl_report(struct ctl_run *ctl)
+int ctl_open(const struct ctl_run *ctl, struct pc **ret_pc)
 {
 	const struct pc_options options = {.socket = ctl->socket, .name_space = ctl->name_space};
 
-	if (!ctl->pc && pc_open(&options, &ctl->pc))
+	return pc_open(&options, ret_pc);
+}
+
+json_object *ctl_report(struct ctl_run *ctl)
+{
+	if (!ctl->pc && ctl_open(ctl, &ctl->pc))
 		return NULL;
 	return engine_report(ctl->pc);
 }

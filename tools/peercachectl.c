@@ -137,26 +137,19 @@ _Noreturn static void refuse(const char *verb)
 /* Commands that look at the engine. -1: `verb` is none of them. */
 static int look(struct ctl_run *ctl, char **words, int count)
 {
-	const char *verb = words[0];
+	static const struct {
+		const char *verb;
+		int (*run)(struct ctl_run *ctl);
+	} commands[] = {{"status", ctl_status}, {"members", ctl_members}, {"health", ctl_health},
+		{"directory", ctl_directory}, {"top", ctl_top}, {"restart", ctl_restart},
+		{"doctor", ctl_doctor}};
 
-	if (!strcmp(verb, "explain") && count == 2)
+	if (!strcmp(words[0], "explain") && count == 2)
 		return ctl_explain(ctl, words[1]);
-	if (count != 1)
-		return -1;
-	if (!strcmp(verb, "health"))
-		return ctl_health(ctl);
-	if (!strcmp(verb, "directory"))
-		return ctl_directory(ctl);
-	if (!strcmp(verb, "top"))
-		return ctl_top(ctl);
-	if (!strcmp(verb, "restart"))
-		return ctl_restart(ctl);
-	if (!strcmp(verb, "doctor"))
-		return ctl_doctor(ctl);
-	if (strcmp(verb, "status") && strcmp(verb, "members"))
-		return -1;
-	ctl->pc = open_session(ctl->socket, ctl->name_space);
-	return strcmp(verb, "status") ? ctl_members(ctl) : ctl_status(ctl);
+	for (size_t i = 0; count == 1 && i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (!strcmp(words[0], commands[i].verb))
+			return commands[i].run(ctl);
+	return -1;
 }
 
 static int work(struct ctl_run *ctl, const char *verb, int count, char **words)

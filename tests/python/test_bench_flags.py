@@ -175,6 +175,11 @@ class Program(unittest.TestCase):
         self.assertEqual(self.run_it("--log-level", "info", "--log-file=/dev/null", "suite",
                                      "--help")[0], 0)
 
+    def test_help_begins_with_the_folder_that_is_left(self):
+        for command in ("latency", "throughput", "drive", "micro", "compare", "served"):
+            said = self.run_it(command, "--help")[1]
+            self.assertRegex(said, r"^usage: .*\n\nReports are left in ./peercache-bench-results, ")
+
     def test_its_help_names_every_command(self):
         status, said = self.run_it("--help")
         self.assertEqual(status, 0)

@@ -189,7 +189,8 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """Where the report goes."""
+    """Where the report goes. --help begins with what is left behind."""
+    parser.description = "\n\n".join(filter(None, [REPORTS, parser.description]))
     put = parser.add_argument
     put("--out-dir", default="peercache-bench-results", metavar="DIR", type=os.path.abspath,
         help="folder of the reports: JSON, CSV and HTML (./peercache-bench-results)")
@@ -316,6 +317,7 @@ def add_micro(sub: Any) -> None:
     sub.add_parser("mooncake", help="refused: " + WITHOUT_MOONCAKE, add_help=False)
 
 
+REPORTS = "Reports are left in ./peercache-bench-results, or in the folder of --out-dir."
 SERVED = """\
 Sends dialogues of several turns to running servers of SGLang: to the first --url twice, to each
 further one once, so that what it has comes from the first. Measures hits and the time to the first

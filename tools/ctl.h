@@ -111,15 +111,19 @@ void frame_print(const struct frame *frame, FILE *out);
 size_t json_length(json_object *array);
 /* NULL beyond the end, and for anything but an array. */
 json_object *json_at(json_object *array, size_t i);
-/* "3 d 4 h", "4 h 5 min", "5 min 6 s", "6 s" */
-void text_duration(uint64_t ms, char *ret, size_t bytes);
-void text_bytes(double amount, char *ret, size_t bytes); /* "1.5 GiB" */
-void text_count(double amount, char *ret, size_t bytes); /* "9999", "12.3k" */
-void text_ns(uint64_t ns, char *ret, size_t bytes);      /* "800ns", "1.2us", "35ms" */
+#define WORDS_BYTES 32 /* of a number in words */
+/* These functions return `ret`; a negative amount is 0. */
+const char *text_duration(uint64_t ms, char ret[WORDS_BYTES]); /* "3 d 4 h", "5 min 6 s", "6 s" */
+const char *text_bytes(double amount, char ret[WORDS_BYTES]);  /* "1.5 GiB" */
+const char *text_count(double amount, char ret[WORDS_BYTES]);  /* "9999", "12.3k" */
+const char *text_ns(uint64_t ns, char ret[WORDS_BYTES]);       /* "800ns", "1.2us", "35ms" */
 /*
  * Copies `text` with a "?" for each control character and each byte that is not ASCII, because a
- * name that another engine sends must not control the terminal.
+ * name that another engine sends must not control the terminal. Returns `ret`.
  */
-void text_plain(const char *text, char *ret, size_t bytes);
+const char *text_plain(const char *text, char *ret, size_t bytes);
+#define PLAIN_BYTES 128
+/* The same for a text of an object; "" when it is not there. */
+const char *json_plain(json_object *o, const char *name, char ret[PLAIN_BYTES]);
 
 #endif

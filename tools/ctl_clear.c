@@ -28,16 +28,15 @@ static uint32_t member_engine(json_object *member)
 /* "NAME (ADDRESS:PORT)". `member` NULL: it joined after the report was made. */
 static void host_text(json_object *member, uint32_t engine, char *ret, size_t bytes)
 {
-	char name[128], address[128], place[ADDRESS_TEXT_BYTES];
+	char name[PLAIN_BYTES], address[PLAIN_BYTES], place[ADDRESS_TEXT_BYTES];
 
 	if (!member) {
 		snprintf(ret, bytes, "engine %08" PRIx32, engine);
 		return;
 	}
-	text_plain(json_text(member, "name"), name, sizeof(name));
-	text_plain(json_text(member, "address"), address, sizeof(address));
-	snprintf(ret, bytes, "%s (%s)", name,
-		address_text(address, (unsigned)json_number(member, "port"), place));
+	snprintf(ret, bytes, "%s (%s)", json_plain(member, "name", name),
+		address_text(json_plain(member, "address", address),
+			(unsigned)json_number(member, "port"), place));
 }
 
 /* `failed` NULL: the host is empty. */
@@ -90,12 +89,11 @@ static void progress_print(const struct clear_run *run, unsigned left)
 
 	fprintf(stderr, "waiting for %u host(s):", left);
 	for (size_t i = 0; i < json_length(up) && named < WAITS_NAMED && named < left; i++) {
-		char name[128];
+		char name[PLAIN_BYTES];
 
-		if (json_get(json_at(up, i), "told"))
-			continue;
-		text_plain(json_text(json_at(up, i), "name"), name, sizeof(name));
-		fprintf(stderr, "%s %s", named++ ? "," : "", name);
+		if (!json_get(json_at(up, i), "told"))
+			fprintf(stderr, "%s %s", named++ ? "," : "",
+				json_plain(json_at(up, i), "name", name));
 	}
 	fputs(named < left ? ", ...\n" : "\n", stderr);
 }
@@ -117,14 +115,13 @@ static void down_print(struct clear_run *run)
 	json_object *down = json_get(run->report, "members_down");
 	int64_t unlisted = json_number(run->report, "members_down_unlisted");
 	json_object *o;
-	char failed[128], age[32];
+	char failed[128], age[WORDS_BYTES];
 
 	for (size_t i = 0; i < json_length(down); i++) {
 		json_object *member = json_at(down, i);
 
-		text_duration((uint64_t)json_number(member, "state_ms"), age, sizeof(age));
 		snprintf(failed, sizeof(failed), "down for %s: clear it when it is back, or never",
-			age);
+			text_duration((uint64_t)json_number(member, "state_ms"), age));
 		host_print(run, member, 0, 0, failed);
 	}
 	if (unlisted <= 0)

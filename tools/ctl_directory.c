@@ -67,11 +67,10 @@ static void print_walk(json_object *directory)
 static void print_owner(json_object *owner)
 {
 	const char *suspect = json_text(owner, "suspect");
-	char name[128];
+	char name[PLAIN_BYTES];
 
-	text_plain(json_text(owner, "name"), name, sizeof(name));
-	printf("  %s: %s%s%s%s, %lld requests queued, %lld batches unacknowledged", name,
-		json_flag(owner, "behind") ? "behind" : "",
+	printf("  %s: %s%s%s%s, %lld requests queued, %lld batches unacknowledged",
+		json_plain(owner, "name", name), json_flag(owner, "behind") ? "behind" : "",
 		json_flag(owner, "behind") && *suspect ? ", " : "", *suspect ? "suspect: " : "",
 		suspect, (long long)json_number(owner, "queued"),
 		(long long)json_number(owner, "unacknowledged"));
@@ -84,10 +83,9 @@ static void print_directory(json_object *report, json_object *late)
 {
 	json_object *figures = json_get(report, "figures");
 	json_object *directory = json_get(report, "directory");
-	char name[128];
+	char name[PLAIN_BYTES];
 
-	text_plain(json_text(report, "name"), name, sizeof(name));
-	printf("%s\n", name);
+	printf("%s\n", json_plain(report, "name", name));
 	printf("shard: %lld of %lld entries (%.1f %%), %lld dropped for lack of room\n",
 		(long long)json_number(figures, "directory_entries"),
 		(long long)json_number(figures, "directory_capacity_entries"),

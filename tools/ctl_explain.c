@@ -134,12 +134,6 @@ static enum verdict conclude(json_object *found)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static const char *plain(json_object *o, const char *name, char ret[static 128])
-{
-	text_plain(json_text(o, name), ret, 128);
-	return ret;
-}
-
 /* True if an owner by the current map does not name the page's holder. */
 static bool owner_lacks(json_object *owners)
 {
@@ -159,17 +153,17 @@ static void sentence_found(json_object *found, enum verdict verdict, char *ret, 
 	json_object *o = first_with(
 		json_get(found, "holders"), "state", verdict == PRESENT ? "page" : "on disk");
 	const char *rest = owner_lacks(owners) ? "; not every owner has the entry" : "";
-	char name[128];
+	char name[PLAIN_BYTES];
 
 	if (!o)
 		snprintf(ret, bytes, "found: %s this host; no owner has the entry",
 			verdict == PRESENT ? "in the memory of" : "on the disk of");
 	else if (verdict == PRESENT)
 		snprintf(ret, bytes, "found: %s holds the page, %lld bytes%s",
-			plain(o, "name", name), (long long)json_number(o, "bytes"), rest);
+			json_plain(o, "name", name), (long long)json_number(o, "bytes"), rest);
 	else
 		snprintf(ret, bytes, "found: on the disk of %s%s",
-			json_flag(o, "here") ? "this host" : plain(o, "name", name), rest);
+			json_flag(o, "here") ? "this host" : json_plain(o, "name", name), rest);
 }
 
 /* Every owner has answered, and a get is a miss. */
@@ -177,7 +171,7 @@ static void sentence_missing(json_object *found, enum verdict verdict, char *ret
 {
 	json_object *holders = json_get(found, "holders");
 	json_object *o = first_with(holders, "state", "evicted");
-	char name[128];
+	char name[PLAIN_BYTES];
 
 	if (!o)
 		o = first_with(holders, "state", "other key");
@@ -185,7 +179,7 @@ static void sentence_missing(json_object *found, enum verdict verdict, char *ret
 		snprintf(ret, bytes,
 			"not found: the directory names %s, which does not have the page any more; "
 			"a read removes the entry",
-			plain(o, "name", name));
+			json_plain(o, "name", name));
 	else if (verdict == HOLDER_DEAD)
 		snprintf(ret, bytes,
 			"not found: the holder that the directory names is no longer a member, and "
@@ -204,27 +198,27 @@ static void sentence_missing(json_object *found, enum verdict verdict, char *ret
 static void sentence_unknown(json_object *found, enum verdict verdict, char *ret, size_t bytes)
 {
 	json_object *owners = json_get(found, "owners"), *o;
-	char name[128], why[128];
+	char name[PLAIN_BYTES], why[PLAIN_BYTES];
 
 	switch (verdict) {
 	case HOLDER_OUT:
 		o = first_with(json_get(found, "holders"), "state", "unreachable");
 		snprintf(ret, bytes,
 			"not known: %s holds the page, says the directory, but cannot be read: %s",
-			plain(o, "name", name), plain(o, "why", why));
+			json_plain(o, "name", name), json_plain(o, "why", why));
 		return;
 	case OWNER_OUT:
 		o = first_with(owners, "answer", "unreachable");
 		snprintf(ret, bytes,
 			"not known: the owner %s cannot be asked: %s; no other owner has the key",
-			plain(o, "name", name), plain(o, "why", why));
+			json_plain(o, "name", name), json_plain(o, "why", why));
 		return;
 	case OWNER_SUSPECT:
 		o = owner_not_asked(owners);
 		snprintf(ret, bytes,
 			"not known: the owner %s is suspect (%s), so a get does not wait for it and "
 			"says unreachable; no other owner has the key",
-			plain(o, "name", name), plain(o, "suspect", why));
+			json_plain(o, "name", name), json_plain(o, "suspect", why));
 		return;
 	case OWNERS_NEW:
 		snprintf(ret, bytes,
@@ -259,9 +253,9 @@ static void sentence(json_object *found, enum verdict verdict, char *ret, size_t
 
 static void print_member(json_object *o)
 {
-	char name[128];
+	char name[PLAIN_BYTES];
 
-	plain(o, "name", name);
+	json_plain(o, "name", name);
 	printf("  %s%s%s: ", *name ? name : "a former member",
 		json_flag(o, "here") ? " (this host)" : "",
 		json_flag(o, "former") ? " (owner by the map before)" : "");

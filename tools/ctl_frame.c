@@ -71,32 +71,14 @@ static double figure(json_object *of, enum name name)
 }
 #define FIGURE(of, name) figure(of, NAME_##name)
 
-#define WORD 16 /* bytes of a figure in words */
-
-static char *words_count(double amount, char *ret)
+static const char *text_time(double seconds, char ret[WORDS_BYTES])
 {
-	text_count(amount > 0 ? amount : 0, ret, WORD);
-	return ret;
+	return seconds < 0 ? "-" : text_ns((uint64_t)(seconds * 1e9), ret);
 }
 
-static char *words_time(double seconds, char *ret)
+static const char *text_ratio(double ratio, char ret[WORDS_BYTES])
 {
-	if (seconds < 0)
-		strcpy(ret, "-");
-	else
-		text_ns((uint64_t)(seconds * 1e9), ret, WORD);
-	return ret;
-}
-
-static char *words_ratio(double ratio, char *ret)
-{
-	snprintf(ret, WORD, ratio < 0 ? "-" : "%.1f%%", 100 * ratio);
-	return ret;
-}
-
-static char *words_bytes(double amount, char *ret)
-{
-	text_bytes(amount > 0 ? amount : 0, ret, WORD);
+	snprintf(ret, WORDS_BYTES, ratio < 0 ? "-" : "%.1f%%", 100 * ratio);
 	return ret;
 }
 
@@ -104,11 +86,11 @@ static char *words_bytes(double amount, char *ret)
 
 static void print_head(struct paper *p, const struct frame *f)
 {
-	char up[32];
+	char up[WORDS_BYTES];
 
-	text_duration((uint64_t)json_number(f->report, "uptime_ms"), up, sizeof(up));
 	line(p, "peercache %s  cluster %s  version %s  up %s", json_text(f->report, "name"),
-		json_text(f->report, "cluster"), json_text(f->report, "version"), up);
+		json_text(f->report, "cluster"), json_text(f->report, "version"),
+		text_duration((uint64_t)json_number(f->report, "uptime_ms"), up));
 }
 
 static void print_health(struct paper *p, const struct frame *f)
@@ -161,19 +143,18 @@ struct call {
 
 static void print_call(struct paper *p, json_object *report, const struct call *call)
 {
-	char pages[WORD], batches[WORD], bytes[WORD] = "-", ratio[3][WORD], time[3][WORD];
+	char pages[WORDS_BYTES], batches[WORDS_BYTES], bytes[WORDS_BYTES], text[6][WORDS_BYTES];
+	const char *ratio[3], *time[3];
 
-	if (call->bytes)
-		words_count(figure(report, call->bytes) / 1e6, bytes);
 	for (unsigned i = 0; i < 3; i++) {
-		ratio[i][0] = '\0';
-		if (call->ratio[i])
-			words_ratio(figure(report, call->ratio[i]), ratio[i]);
-		words_time(figure(report, call->time[i]), time[i]);
+		ratio[i] =
+			call->ratio[i] ? text_ratio(figure(report, call->ratio[i]), text[i]) : "";
+		time[i] = text_time(figure(report, call->time[i]), text[3 + i]);
 	}
-	line(p, CALL_FORMAT, call->name, words_count(figure(report, call->pages), pages),
-		words_count(figure(report, call->batches), batches), bytes, ratio[0], ratio[1],
-		ratio[2], time[0], time[1], time[2]);
+	line(p, CALL_FORMAT, call->name, text_count(figure(report, call->pages), pages),
+		text_count(figure(report, call->batches), batches),
+		call->bytes ? text_count(figure(report, call->bytes) / 1e6, bytes) : "-", ratio[0],
+		ratio[1], ratio[2], time[0], time[1], time[2]);
 }
 
 static void print_calls(struct paper *p, json_object *report)
@@ -205,17 +186,18 @@ static void print_rail(struct paper *p, json_object *report, size_t i)
 	json_object *rail = json_at(json_get(report, "rails"), i);
 	size_t poll_core = (size_t)json_number(rail, "poll_core");
 	json_object *core = json_at(json_get(report, "poll_cores"), poll_core);
-	char size[WORD], used[WORD], pages[WORD], speed[WORD], gaps[WORD], worst[WORD], p99[WORD];
+	char size[WORDS_BYTES], used[WORDS_BYTES], pages[WORDS_BYTES], speed[WORDS_BYTES],
+		gaps[WORDS_BYTES], worst[WORDS_BYTES], p99[WORDS_BYTES];
 
 	line(p, "%-4zu %-5s %9s %6s %7s %9s %9.0f %8s %7s %6s", i, json_text(rail, "state"),
-		words_bytes(FIGURE(rail, rail_pool_bytes), size),
-		words_ratio(FIGURE(rail, rail_pool_used_ratio), used),
-		words_count(FIGURE(rail, rail_pages), pages),
-		words_count(FIGURE(rail, rail_read_bytes_per_second) / 1e6, speed),
+		text_bytes(FIGURE(rail, rail_pool_bytes), size),
+		text_ratio(FIGURE(rail, rail_pool_used_ratio), used),
+		text_count(FIGURE(rail, rail_pages), pages),
+		text_count(FIGURE(rail, rail_read_bytes_per_second) / 1e6, speed),
 		FIGURE(rail, rail_in_flight_operations),
-		words_time(FIGURE(rail, rail_read_p99_seconds), p99),
-		words_count(FIGURE(core, poll_core_gaps), gaps),
-		words_time(FIGURE(core, poll_core_gap_worst_seconds), worst));
+		text_time(FIGURE(rail, rail_read_p99_seconds), p99),
+		text_count(FIGURE(core, poll_core_gaps), gaps),
+		text_time(FIGURE(core, poll_core_gap_worst_seconds), worst));
 }
 
 static void print_rails(struct paper *p, json_object *report)
@@ -235,37 +217,38 @@ static void print_rails(struct paper *p, json_object *report)
 
 static void print_pool(struct paper *p, json_object *report)
 {
-	char size[WORD], full[WORD], share[WORD], evicted[WORD], refused[WORD];
+	char size[WORDS_BYTES], full[WORDS_BYTES], share[WORDS_BYTES], evicted[WORDS_BYTES],
+		refused[WORDS_BYTES];
 
 	line(p, "pool       %s of %s, %s; pages/s evicted %s; requests for room refused %s",
-		words_bytes(FIGURE(report, pool_used_bytes), full),
-		words_bytes(FIGURE(report, pool_bytes), size),
-		words_ratio(FIGURE(report, pool_used_ratio), share),
-		words_count(FIGURE(report, evicted_pages_per_second), evicted),
-		words_count(FIGURE(report, room_refused), refused));
+		text_bytes(FIGURE(report, pool_used_bytes), full),
+		text_bytes(FIGURE(report, pool_bytes), size),
+		text_ratio(FIGURE(report, pool_used_ratio), share),
+		text_count(FIGURE(report, evicted_pages_per_second), evicted),
+		text_count(FIGURE(report, room_refused), refused));
 }
 
 static void print_directory(struct paper *p, json_object *report)
 {
-	char count[WORD], room[WORD], share[WORD], dropped[WORD];
+	char count[WORDS_BYTES], room[WORDS_BYTES], share[WORDS_BYTES], dropped[WORDS_BYTES];
 
 	line(p, "directory  %s of %s entries, %s; %s dropped; %s; %.0f owners behind",
-		words_count(FIGURE(report, directory_entries), count),
-		words_count(FIGURE(report, directory_capacity_entries), room),
-		words_ratio(FIGURE(report, directory_used_ratio), share),
-		words_count(FIGURE(report, entries_dropped), dropped),
+		text_count(FIGURE(report, directory_entries), count),
+		text_count(FIGURE(report, directory_capacity_entries), room),
+		text_ratio(FIGURE(report, directory_used_ratio), share),
+		text_count(FIGURE(report, entries_dropped), dropped),
 		FIGURE(report, directory_moving) > 0 ? "moving" : "not moving",
 		FIGURE(report, directory_owners_behind));
 }
 
 static void print_clients(struct paper *p, json_object *report)
 {
-	char lag[WORD], worst[WORD];
+	char lag[WORDS_BYTES], worst[WORDS_BYTES];
 
 	line(p, "clients    %.0f sessions, %.0f channels; control plane lag p99 %s, worst %s",
 		FIGURE(report, client_sessions), FIGURE(report, client_channels),
-		words_time(FIGURE(report, loop_lag_p99_seconds), lag),
-		words_time(FIGURE(report, loop_lag_worst_seconds), worst));
+		text_time(FIGURE(report, loop_lag_p99_seconds), lag),
+		text_time(FIGURE(report, loop_lag_worst_seconds), worst));
 }
 
 void frame_print(const struct frame *frame, FILE *out)

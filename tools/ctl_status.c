@@ -20,13 +20,12 @@
 static void print_series(const char *name, double value)
 {
 	size_t length = strcspn(name, "{");
-	char text[32];
+	char text[WORDS_BYTES];
 
 	if (value == 0 && length > 6 && !strncmp(name + length - 6, "_total", 6))
 		return;
-	text_bytes(value, text, sizeof(text));
 	if (value >= 1024 && strstr(name, "bytes"))
-		printf("  %-52s %.12g (%s)\n", name, value, text);
+		printf("  %-52s %.12g (%s)\n", name, value, text_bytes(value, text));
 	else
 		printf("  %-52s %.12g\n", name, value);
 }
@@ -59,12 +58,12 @@ static void print_counters(json_object *o, const char *prefix, const char *label
 
 static void print_latency(const char *name, json_object *o)
 {
-	char p50[16], p99[16], p999[16];
+	char p50[WORDS_BYTES], p99[WORDS_BYTES], p999[WORDS_BYTES];
 
-	text_ns((uint64_t)json_number(o, "p50_ns"), p50, sizeof(p50));
-	text_ns((uint64_t)json_number(o, "p99_ns"), p99, sizeof(p99));
-	text_ns((uint64_t)json_number(o, "p999_ns"), p999, sizeof(p999));
-	printf("  %-52s p50 %s, p99 %s, p99.9 %s\n", name, p50, p99, p999);
+	printf("  %-52s p50 %s, p99 %s, p99.9 %s\n", name,
+		text_ns((uint64_t)json_number(o, "p50_ns"), p50),
+		text_ns((uint64_t)json_number(o, "p99_ns"), p99),
+		text_ns((uint64_t)json_number(o, "p999_ns"), p999));
 }
 
 static void print_calls(json_object *calls)
@@ -116,20 +115,21 @@ static void print_rails(json_object *report)
 static void print_disk(json_object *report)
 {
 	json_object *paths = json_get(json_get(report, "disk"), "paths");
-	char name[128], reason[256], used[32], bytes[32], queued[32];
+	char name[PLAIN_BYTES], reason[256];
+	char used[WORDS_BYTES], bytes[WORDS_BYTES], queued[WORDS_BYTES];
 
 	for (size_t i = 0; i < json_length(paths); i++) {
 		json_object *path = json_at(paths, i);
 
-		text_plain(json_text(path, "directory"), name, sizeof(name));
 		text_plain(json_text(path, "reason"), reason, sizeof(reason));
-		text_bytes((double)json_number(path, "used_bytes"), used, sizeof(used));
-		text_bytes((double)json_number(path, "bytes"), bytes, sizeof(bytes));
-		text_bytes((double)json_number(path, "queued_bytes"), queued, sizeof(queued));
 		printf("disk %zu, %s\n  %s%s%s; %s of %s sealed, %s queued, %d I/Os in flight, "
 		       "%lld errors\n",
-			i, name, json_text(path, "state"), reason[0] ? ": " : "", reason, used,
-			bytes, queued, (int)json_number(path, "in_flight"),
+			i, json_plain(path, "directory", name), json_text(path, "state"),
+			reason[0] ? ": " : "", reason,
+			text_bytes((double)json_number(path, "used_bytes"), used),
+			text_bytes((double)json_number(path, "bytes"), bytes),
+			text_bytes((double)json_number(path, "queued_bytes"), queued),
+			(int)json_number(path, "in_flight"),
 			(long long)(json_number(path, "read_errors") +
 				    json_number(path, "crc_errors") +
 				    json_number(path, "io_errors")));
@@ -140,17 +140,16 @@ static void print_disk(json_object *report)
 
 static void print_member(json_object *member, const char *state)
 {
-	char name[128], address[128], software[64], age[32] = "", place[ADDRESS_TEXT_BYTES];
+	char name[PLAIN_BYTES], address[PLAIN_BYTES], software[64], age[WORDS_BYTES];
+	char place[ADDRESS_TEXT_BYTES];
+	bool up = !strcmp(state, "up");
 
-	text_plain(json_text(member, "name"), name, sizeof(name));
-	text_plain(json_text(member, "address"), address, sizeof(address));
 	text_plain(json_text(member, "software"), software, sizeof(software));
-	if (strcmp(state, "up")) {
-		strcpy(age, " for ");
-		text_duration((uint64_t)json_number(member, "state_ms"), age + 5, sizeof(age) - 5);
-	}
-	printf("  %-24s %s %s%s%s%s%s%s\n", name,
-		address_text(address, (unsigned)json_number(member, "port"), place), state, age,
+	printf("  %-24s %s %s%s%s%s%s%s%s\n", json_plain(member, "name", name),
+		address_text(json_plain(member, "address", address),
+			(unsigned)json_number(member, "port"), place),
+		state, up ? "" : " for ",
+		up ? "" : text_duration((uint64_t)json_number(member, "state_ms"), age),
 		software[0] ? ", version " : "", software,
 		json_get(member, "rails") && !json_number(member, "rails") ? ", a seed only" : "",
 		json_flag(member, "self") ? ", this engine" : "");
@@ -158,7 +157,7 @@ static void print_member(json_object *member, const char *state)
 
 static void print_age(const char *what, int64_t ms)
 {
-	char age[32];
+	char age[WORDS_BYTES];
 
 	if (ms < 0) {
 		printf(", never %s", what);
@@ -167,7 +166,7 @@ static void print_age(const char *what, int64_t ms)
 	if (ms < 10000)
 		snprintf(age, sizeof(age), "%.1f s", (double)ms / 1000);
 	else
-		text_duration((uint64_t)ms, age, sizeof(age));
+		text_duration((uint64_t)ms, age);
 	printf(", %s %s ago", what, age);
 }
 
@@ -222,17 +221,15 @@ static void print_trial(json_object *member)
 /* Prints one line for each element of a list of the report: `who`, its address, `what` and why. */
 static void print_strangers(json_object *list, const char *who, const char *what, int64_t count)
 {
-	char address[128], why[512], age[32];
+	char address[PLAIN_BYTES], why[512], age[WORDS_BYTES];
 
 	for (size_t i = 0; i < json_length(list); i++) {
 		json_object *one = json_at(list, i);
-		bool theirs = json_flag(one, "theirs");
 
-		text_plain(json_text(one, "address"), address, sizeof(address));
-		text_plain(json_text(one, "why"), why, sizeof(why));
-		text_duration((uint64_t)json_number(one, "for_ms"), age, sizeof(age));
-		printf("  %s %s %s for %s: %s\n", who, address, theirs ? "refuses this one" : what,
-			age, why);
+		printf("  %s %s %s for %s: %s\n", who, json_plain(one, "address", address),
+			json_flag(one, "theirs") ? "refuses this one" : what,
+			text_duration((uint64_t)json_number(one, "for_ms"), age),
+			text_plain(json_text(one, "why"), why, sizeof(why)));
 	}
 	if (count > (int64_t)json_length(list))
 		printf("  %lld more: %s %s\n", (long long)count - (long long)json_length(list), who,
@@ -322,15 +319,14 @@ int ctl_members(struct ctl_run *ctl)
 
 static void print_heading(json_object *report)
 {
-	char name[128], cluster[128], up[32];
+	char name[PLAIN_BYTES], cluster[PLAIN_BYTES], up[WORDS_BYTES];
 	json_object *health = json_get(report, "health");
 	size_t n = json_length(json_get(health, "findings"));
 
-	text_plain(json_text(report, "name"), name, sizeof(name));
-	text_plain(json_text(report, "cluster"), cluster, sizeof(cluster));
-	text_duration((uint64_t)json_number(report, "uptime_ms"), up, sizeof(up));
-	printf("%s, cluster %s, version %s, pid %d, up %s\n", name, cluster,
-		json_text(report, "version"), (int)json_number(report, "pid"), up);
+	printf("%s, cluster %s, version %s, pid %d, up %s\n", json_plain(report, "name", name),
+		json_plain(report, "cluster", cluster), json_text(report, "version"),
+		(int)json_number(report, "pid"),
+		text_duration((uint64_t)json_number(report, "uptime_ms"), up));
 	printf("health: %s", json_text(health, "worst"));
 	if (n)
 		printf(", %zu finding%s: see peercachectl health", n, n == 1 ? "" : "s");
@@ -410,14 +406,13 @@ static void print_findings(json_object *report, json_object *health)
 	size_t n = json_length(findings);
 	char text[256];
 
-	text_plain(json_text(report, "name"), text, sizeof(text));
-	printf("%s: %s: %zu finding%s\n", json_text(health, "worst"), text, n, n == 1 ? "" : "s");
+	printf("%s: %s: %zu finding%s\n", json_text(health, "worst"),
+		text_plain(json_text(report, "name"), text, sizeof(text)), n, n == 1 ? "" : "s");
 	for (size_t i = 0; i < n; i++) {
 		json_object *finding = json_at(findings, i);
 
-		text_plain(json_text(finding, "text"), text, sizeof(text));
 		printf("%-9s %s: %s\n", json_text(finding, "severity"), json_text(finding, "id"),
-			text);
+			text_plain(json_text(finding, "text"), text, sizeof(text)));
 		printf("%-9s %s\n", "", json_text(finding, "means"));
 	}
 }

@@ -108,6 +108,15 @@ void host_paths_free(struct host_paths *paths)
 	*paths = (struct host_paths){0, NULL};
 }
 
+bool host_has(const struct doctor *d, const char *pattern)
+{
+	struct host_paths paths = host_glob(d, pattern);
+	bool has = paths.count != 0;
+
+	host_paths_free(&paths);
+	return has;
+}
+
 /* ---- cores ----------------------------------------------------------------------------------- */
 
 void cores_add(cpu_set_t *cores, int64_t core)

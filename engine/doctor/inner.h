@@ -95,6 +95,8 @@ struct host_paths {
 };
 struct host_paths host_glob(const struct doctor *d, const char *pattern);
 void host_paths_free(struct host_paths *paths);
+/* Is there a path that matches? */
+bool host_has(const struct doctor *d, const char *pattern);
 
 /*
  * Starts a program of this installation, from the folder of the running one, of the build folder or

@@ -259,14 +259,12 @@ void check_memory(struct doctor *d)
 /* ---- limits of the process ------------------------------------------------------------------- */
 
 /* The hard limit of a line of /proc/PID/limits. False: no line has that name. */
-static bool limit_read(const struct doctor *d, const char *path, const char *name, uint64_t *ret)
+static bool limit_read(const char *path, const char *name, uint64_t *ret)
 {
-	char full[512], line[256], soft[32], hard[32];
+	char line[256], soft[32], hard[32];
+	FILE *file = cgroup_file(path);
 	bool got = false;
-	FILE *file;
 
-	snprintf(full, sizeof(full), "%s%s", d->root, path);
-	file = fopen(full, "re");
 	while (file && !got && fgets(line, sizeof(line), file))
 		got = strncmp(line, name, strlen(name)) == 0 &&
 		      sscanf(line + strlen(name), "%31s %31s", soft, hard) == 2;
@@ -284,7 +282,7 @@ static void limit_examine(
 {
 	uint64_t have;
 
-	if (!limit_read(d, path, name, &have))
+	if (!limit_read(path, name, &have))
 		found(d, DOCTOR_UNKNOWN, path, NULL, "it has no readable line \"%s\"", name);
 	else if (have < want)
 		found(d, DOCTOR_FOUND, path, fix, "%s: %" PRIu64 "%s, and %" PRIu64 " are needed",

@@ -77,16 +77,6 @@ static void nics_examine(struct doctor *d, const char *infiniband,
 	}
 }
 
-/* Every host has a network interface: without one in sysfs, its NICs are not shown either. */
-static bool net_there(const struct doctor *d)
-{
-	struct host_paths nets = host_glob(d, "/sys/class/net/*");
-	bool there = nets.count != 0;
-
-	host_paths_free(&nets);
-	return there;
-}
-
 void check_software_nic(struct doctor *d)
 {
 	struct host_paths nics = host_glob(d, IB "/*");
@@ -103,7 +93,8 @@ void check_software_nic(struct doctor *d)
 			d->s->rail_devices);
 
 		fix_set(f, "rail.devices = %s", names);
-	} else if (d->soft && !net_there(d)) {
+	} else if (d->soft && !host_has(d, "/sys/class/net/*")) {
+		/* every host has an interface: without one in sysfs, its NICs are not shown */
 		found(d, DOCTOR_UNKNOWN, "/sys/class/net", NULL,
 			"without sysfs it is not known which NICs this host has");
 	} else if (d->soft) {
@@ -120,26 +111,13 @@ void check_software_nic(struct doctor *d)
 			"shm reaches engines of this host only, and the cluster has other addresses");
 }
 
-static bool nic_there(const struct doctor *d, const char *name)
-{
-	struct host_paths paths;
-	char path[256];
-	bool there;
-
-	snprintf(path, sizeof(path), IB "/%s", name);
-	paths = host_glob(d, path);
-	there = paths.count != 0;
-	host_paths_free(&paths);
-	return there;
-}
-
 static void link_examine(struct doctor *d, const struct nic *nic)
 {
 	char path[256], state[64], rate[64];
 	enum host_read read;
 
 	snprintf(path, sizeof(path), IB "/%s", nic->name);
-	if (!nic_there(d, nic->name)) {
+	if (!host_has(d, path)) {
 		found(d, DOCTOR_FOUND, path, "ls " IB "; modprobe mlx5_ib", "there is no NIC %s",
 			nic->name);
 		return;

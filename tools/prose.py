@@ -12,16 +12,13 @@ One word may stand where a comment on that line or the line before gives the rea
     /* tidy: allow WORD: REASON */      # tidy: allow WORD: REASON      <!-- in markdown -->
 
 `wants(path, text)` says whether a file has prose; `check(path, text, add)` calls add(line, rule,
-message) for each finding; `check_subjects(root, add)` does it for commits; `self_test()` returns
-the number of rows and what went wrong. Rules: `prose`, `prose-allow`, `subject` and `advice`, which
-never fails. Python 3.9, no packages.
+message) for each finding; `check_subjects(root, add)` does it for commits. Rules: `prose`,
+`prose-allow`, `subject` and `advice`, which never fails. Python 3.9, no packages.
 """
 import io
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 import tokenize
 
 SUBJECT_MAX = 72
@@ -204,7 +201,7 @@ def test_names(path, text):
 
 
 def spans(path, text):
-    if path == "tools/prose.py":
+    if path in ("tools/prose.py", "tests/unit/tools/test_prose.py"):
         text = NO_PROSE.sub(lambda m: keep_lines(m.group(0)), text)
     if path.endswith(C_LIKE):
         return c_spans(text)
@@ -312,147 +309,3 @@ def check_subjects(root, add):
         commit, _, subject = row.partition(" ")
         for fault in subject_faults(subject):
             add("commit " + commit, "subject", "%s: %s" % (fault, subject))
-
-
-# ---- the rules, shown what they are for -------------------------------------------------------
-
-# prose: rows begin
-PY = "# SPDX-License-Identifier: Apache-2.0\n"
-BAD = [  # path, text, the rule that must fire, in which line
-    ("numa/a.c", "/* %s */\n" % words, "prose", 1) for words in (
-        "Somebody waits", "nobody", "for anybody", "whoever asks", "by whom", "whomever",
-        "to reckon", "reckoned", "reckoning", "it reckons", "is dealt with", "deal with it",
-        "it deals with it", "gone through", "is borne", "on its way", "on their way", "under way",
-        "is spoken", "was heard of", "it hears of it", "to hear of", "is asked for", "so many",
-        "so much", "as ever", "such a page", "such", "such.", "(nobody)")
-] + [
-    ("numa/a.c", "/*\n * A page that is asked\n * for twice.\n */\n", "prose", 2),
-    ("numa/a.c", "int a; // one\n// that is on its\n// way\n", "prose", 2),
-    ("numa/a.c", 'void f(void)\n{\n\tlog_warn("nobody");\n}\n', "prose", 3),
-    ("numa/a.c", 'const char *a = "pages asked for: %u\\n";\n', "prose", 1),
-    ("numa/a.c", 'engine_abort("%u too many, such\\n", n);\n', "prose", 1),
-    ("dv/a.c", 'return dv_fail(e, "borne");\n', "prose", 1),
-    ("config/a.def", 'A(b, "what nobody needs")\n', "prose", 1),
-    ("engine/abi/a.proto", "// What nobody needs.\n", "prose", 1),
-    ("tools/a.py", PY + '"""What nobody\nneeds."""\n', "prose", 2),
-    ("tools/a.py", PY + "# What is asked\n# for.\n", "prose", 2),
-    ("tools/a.py", PY + "a = 1  # borne\n", "prose", 2),
-    ("tools/a.py", PY + 'print("nobody")\n', "prose", 2),
-    ("tools/a.py", PY + 'a = f"{b} is asked for"\n', "prose", 2),
-    ("tools/run", "#!/usr/bin/env bash\n# What nobody needs.\n", "prose", 2),
-    ("tools/run", "#!/usr/bin/env bash\nsay \"nobody is there: $a\"\n", "prose", 2),
-    ("tools/run", "#!/usr/bin/env python3\n# What nobody needs.\n", "prose", 2),
-    ("dv/meson.build", "# Who may include whom.\n", "prose", 1),
-    ("tests/meson.build", "test('so_many pages', a)\n", "prose", 1),
-    ("tests/unit/a/test_a.c", "static void a_page_asked_for_twice(void **state)\n", "prose", 1),
-    ("tests/unit/a/test_a.c", "\tcmocka_unit_test(read_nobody),\n", "prose", 1),
-    ("tests/python/test_a.py", PY + "def test_nobody_waits(self):\n    pass\n", "prose", 2),
-    ("tests/unit/a/test_such.c", "int a;\n", "prose", 1),
-    ("README.md", "# A\n\nPages that nobody reads.\n", "prose", 3),
-    ("README.md", "| a |\n|---|\n| asked\nfor |\n", "prose", 3),
-    ("README.md", "A list:\n    that is borne by this line\n", "prose", 2),
-    ("tools/man/a.1", ".SH NAME\nwhat nobody needs\n", "prose", 2),
-    ("numa/a.c", "/* tidy: allow nobody */\n/* nobody */\n", "prose-allow", 1),
-    ("numa/a.c", "/* tidy: allow nobody: */\n/* nobody */\n", "prose-allow", 1),
-    ("numa/a.c", "/* tidy: allow nobody: ok */\n/* nobody */\n", "prose-allow", 1),
-    ("numa/a.c", "/* tidy: allow nobody: the Unix user */\n", "prose-allow", 1),
-    ("numa/a.c", "/* tidy: allow nobody: the Unix user */\nint a;\n/* nobody */\n", "prose", 3),
-    ("numa/a.c", "/* tidy: allow such: the Unix user */\n/* nobody */\n", "prose", 2),
-    ("README.md", "<!-- tidy: allow nobody -->\nThe user nobody.\n", "prose-allow", 1),
-    ("numa/a.c", "/* as was said */\n", "advice", 1),
-]
-GOOD = [
-    ("numa/a.c", "int nobody, such; /* such as `nobody`, nobody_waits, p->such, such(), "
-     "a.such */\n"),
-    ("numa/a.c", '#include "numa/such.h"\nstatic int asked_for = 1;\n'),
-    ("numa/a.c", "/* many, much; for which it asked; ways; unspoken; reckoner; no-such */\n"),
-    ("numa/a.c", 'open("/such/nobody");\n/* see engine/such/nobody.c */\n'),
-    ("numa/a.c", "/* tidy: allow nobody: the Unix user */\n/* nobody */\n"),
-    ("numa/a.c", '\tlog_warn("nobody"); /* tidy: allow nobody: the Unix user */\n'),
-    ("numa/a.c", "/* tidy: allow asked for: quotes the PRM */\n/* what is asked for */\n"),
-    ("tools/a.py", PY + "# tidy: allow nobody: the Unix user\nprint('nobody')\n"),
-    ("tools/a.py", PY + "nobody = 'nobody'\n"),
-    ("tests/unit/a/test_a.c", 'assert_says("a.conf: No such file or directory");\n'),
-    ("tools/run", "#!/bin/sh\n# SPDX\nsu nobody -c true # tidy is not asked\n"),
-    ("README.md", "Text with `nobody` and [a link](such/nobody.md).\n\n    nobody waits\n"),
-    ("README.md", "```\nnobody waits\n```\n"),
-    ("README.md", "<!-- tidy: allow nobody: the Unix user -->\nThe user nobody.\n"),
-    ("README.md", "Write `tidy: allow WORD: REASON` in a comment.\n"),
-    ("tests/unit/a/test_a.c", "static void nobody(int state)\n"),
-    ("LICENSE", "nobody\n"),
-]
-SUBJECTS = [  # subject, whether it is refused
-    ("rail: say in plain words what each limit bounds", False),
-    ("perf/saturate, tools: report client ns per page", False),
-    ("Merge branch 'rail'", False),
-    ("rail: " + "x" * 66, False),
-    ("rail: " + "x" * 67, True),
-    ("say in plain words what each limit bounds", True),
-    ("rail:no space", True),
-    ("rail: a page that nobody holds", True),
-    ("rail: rename `nobody` to idle_count", False),
-]
-# prose: rows end
-
-
-def found_in(path, text):
-    rows = []
-    if wants(path, text):
-        check(path, text, lambda line, rule, message: rows.append((rule, line)))
-    return rows
-
-
-def subjects_found(root):
-    rows = []
-    check_subjects(root, lambda commit, rule, text: rows.append(text.rsplit(": ", 1)[1]))
-    return rows
-
-
-def history_test(failures):
-    """Which commits are looked at: a repository of its own, a shallow clone and a plain folder."""
-    with tempfile.TemporaryDirectory() as top:
-        root = os.path.join(top, "tree")
-        author = ("-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false")
-        commit = author + ("commit", "-q", "--allow-empty", "-m")
-
-        def expect(what, root, wanted):
-            if subjects_found(root) != wanted:
-                failures.append("%s: %r, not %r" % (what, subjects_found(root), wanted))
-
-        os.makedirs(os.path.join(root, "tools"))
-        expect("a plain folder", root, [])
-        git(root, "init", "-q", "-b", "main")
-        expect("no commit", root, [])
-        git(root, *commit, "no area before the rule")
-        git(root, "branch", "beside")
-        with open(os.path.join(root, "tools", "prose.py"), "w", encoding="ascii") as file:
-            file.write("#\n")
-        git(root, "add", ".")
-        git(root, *commit, "no area with the rule")
-        expect("the rule itself", root, [])
-        git(root, *commit, "no area after it, one")
-        git(root, "checkout", "-q", "beside")
-        git(root, *commit, "no area on a branch without the rule")
-        git(root, "checkout", "-q", "main")
-        git(root, *author, "merge", "-q", "--no-ff", "-m", "Merge branch 'beside'", "beside")
-        git(root, *commit, "a: good")
-        expect("a merge", root, ["no area after it, one"])
-        git(top, "clone", "-q", "--depth", "1", "file://" + root, "shallow")
-        expect("a shallow clone", os.path.join(top, "shallow"), [])
-
-
-def self_test():
-    failures = []
-    if shutil.which("git"):
-        history_test(failures)
-    for path, text, rule, line in BAD:
-        if (rule, line) not in found_in(path, text):
-            failures.append("%s did not fire in line %d of %s: %r" % (rule, line, path, text))
-    for path, text in GOOD:
-        rows = [row for row in found_in(path, text) if row[0] != "advice"]
-        if rows:
-            failures.append("fired on good prose: %s %r %r" % (path, text, rows))
-    for subject, refused in SUBJECTS:
-        if bool(list(subject_faults(subject))) != refused:
-            failures.append("subject %r: refused should be %s" % (subject, refused))
-    return len(BAD) + len(GOOD) + len(SUBJECTS) + 5, failures

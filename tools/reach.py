@@ -4,7 +4,6 @@
 Which tests do changed files reach? For tools/test --changed.
 
     tools/reach.py BUILD FILE...    prints the tests of a build folder that reach these files
-    tools/reach.py --self-test
 
 A test reaches a file in one of these ways:
 - a program that it runs or depends on is made from it: inputs in build.ninja, headers in ninja's
@@ -283,39 +282,7 @@ def choose(build, revision, tests, say):
     return chosen
 
 
-def self_test():
-    graph = read_graph([
-        "build a.o | extra$ file: c_COMPILER ../../x/a.c | gen.h || order\n",
-        " DEPFILE = no$:thing\n",
-        "build lib.a: STATIC a.o b$:c.o\n", "# build no: thing\n"])
-    assert graph == {"a.o": ["../../x/a.c", "gen.h", "order"],
-                     "extra file": ["../../x/a.c", "gen.h", "order"],
-                     "lib.a": ["a.o", "b:c.o"]}, graph
-    deps = read_deps(["a.o: #deps 2, deps mtime 1 (VALID)", "    ../../x/a.c", "    ../../x/a.h",
-                      "", "b.o: #deps 0, deps mtime 1 (STALE)"])
-    assert deps == {"a.o": ["../../x/a.c", "../../x/a.h"], "b.o": []}, deps
-    files = Files.__new__(Files)
-    files.build, files.root, files.graph, files.deps = "/r/build/gcc", "/r", graph, deps
-    files.of_path, files.of_target = {}, {}
-    assert files.target("lib.a") == {"x/a.c", "x/a.h", "build/gcc/a.o", "build/gcc/b:c.o",
-                                     "build/gcc/gen.h", "build/gcc/order"}, files.target("lib.a")
-    assert list(imported("import a.b\nfrom c import d\n")) == ["a.b", "c", "c.d"]
-    test = {"name": "control_pool_evict"}
-    ranks = [rank(test, {path}, set(), 9)[0] for path in (
-        "tests/unit/control/pages/test_pool_evict.c", "engine/control/pages/pool.c",
-        "engine/control/pages/tier.c")]
-    assert ranks == [0, 1, 2], ranks
-    rows = [{"name": name, "suite": ["unit"], "is_parallel": False} for name in "abc"]
-    took = {"a": SECONDS + 1, "b": SECONDS - 1}
-    chosen, left, _ = fitting(rows, took)
-    assert ([row["name"] for row in chosen], left) == (["b"], [rows[0], rows[2]]), chosen
-    assert fitting(rows[:1], took)[:2] == (rows[:1], [])
-    return 0
-
-
 def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
     if len(arguments) < 2 or arguments[0].startswith("-"):
         print(__doc__.strip())
         return 2

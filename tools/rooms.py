@@ -8,7 +8,6 @@ point down.
     tools/rooms.py BUILD            prints the figures
     tools/rooms.py BUILD --advise   also each external function that one other file uses
     tools/rooms.py BUILD --check    exit 1 if a figure is above its limit in LIMITS
-    tools/rooms.py --self-test      every figure is shown a small house
 
 A function is external if the linker sees it. Its users are the other product files that use it; a
 test is no user. A call points upward if the caller's room stands below that of the function in
@@ -222,75 +221,15 @@ def above(figure, limits):
             for name in sorted(limits) if figure.get(name, 0) > limits[name]]
 
 
-# ---- the figures, shown what they are for -----------------------------------------------------
-
-HOUSE = {  # function: (file, files that use it, whether a test does)
-    "pool_take": ("engine/control/pages/pool.c", ["engine/control/clients/ctl.c"], True),
-    "ctl_refill": ("engine/control/clients/ctl.c", ["engine/control/pages/tier.c"], False),
-    "net_now": ("engine/control/net/net.c", ["engine/control/members/member.c",
-                                            "engine/control/loop.c"], False),
-    "loop_stop": ("engine/control/loop.c", ["engine/main.c"], False),
-    "odd_call": ("engine/control/attic/odd.c", ["engine/control/net/net.c"], False),
-    "rail_open": ("engine/rail/open.c", [], True),
-    "rail_rest": ("engine/rail/open.c", ["engine/rail/step.c"], False),
-}
-FIGURES = {
-    "files in the fullest folder": 2,
-    "pairs of rooms both ways": 1,  # clients and pages
-    "functions called upward": 2,  # ctl_refill(), and odd_call() of a room that is not known
-    "arrows between rooms": 5,
-    "one user in engine/control": 80,
-    "one user in engine/rail": 50,
-}
-
-
-def self_test():
-    home = {name: row[0] for name, row in HOUSE.items()}
-    users = {name: set(row[1]) for name, row in HOUSE.items()}
-    tested = {name for name, row in HOUSE.items() if row[2]}
-    paths = ["engine/rail/open.c", "engine/rail/rail.h", "engine/rail/README.md",
-             "engine/control/loop.c"]
-    failures = []
-    got = figures(paths, home, users, tested)
-    for name in sorted(set(FIGURES) | set(got)):
-        if got.get(name) != FIGURES.get(name):
-            failures.append("%s: %r, not %r" % (name, got.get(name), FIGURES.get(name)))
-        if name in FIGURES and name in got and FIGURES[name] > 0:
-            if not above(got, {name: FIGURES[name] - 1}):
-                failures.append("%s: a lower limit did not fire" % name)
-            if above(got, {name: FIGURES[name]}):
-                failures.append("%s: its own limit fired" % name)
-    row = count_users(home, users, tested, lambda path: room_of(path) == "pages")
-    if row != (1, 0, 1, 0, 0):
-        failures.append("users of pages: %r" % (row,))
-    row = count_users(home, users, tested, lambda path: path.startswith("engine/rail/"))
-    if row != (2, 1, 1, 1, 1):
-        failures.append("users of rail: %r" % (row,))
-    for name in LIMITS:
-        if not name.startswith("one user in ") and name not in got:
-            failures.append("%s: a limit without a figure" % name)
-    for failure in failures:
-        print("self-test: " + failure)
-    print("self-test: %d functions, %d figures, %d wrong" % (len(HOUSE), len(FIGURES),
-                                                           len(failures)))
-    return 1 if failures else 0
-
-
 def main():
     parser = argparse.ArgumentParser(
         description="Counts the calls in engine/, by the objects of a build folder.")
-    parser.add_argument("build", nargs="?", help="a build folder of Meson")
+    parser.add_argument("build", help="a build folder of Meson")
     parser.add_argument("--root", default=ROOT, help="the tree of the build folder")
     parser.add_argument("--check", action="store_true", help="fail above the limits in LIMITS")
     parser.add_argument("--advise", action="store_true",
                         help="also print each function that one other file uses")
-    parser.add_argument("--self-test", action="store_true",
-                        help="show every figure a small house")
     args = parser.parse_args()
-    if args.self_test:
-        return self_test()
-    if not args.build:
-        parser.error("give a build folder, or --self-test")
     root = os.path.abspath(args.root)
     home, users, tested = read(os.path.abspath(args.build), root)
     if not home:

@@ -6,7 +6,6 @@ Reads Meson's test log; tools/test prints what it returns.
     tools/testlog.py LOG          prints the table of suites, skipped tests with their reasons,
                                   failed tests, and `N passed, N failed, N skipped`; exit status 1
                                   if any failed
-    tools/testlog.py --self-test
 """
 import json
 import re
@@ -85,26 +84,7 @@ def report(tests):
     return 1 if counts[1] or not tests else 0
 
 
-def self_test():
-    rows = [("a", "OK"), ("b", "FAIL"), ("c", "TIMEOUT"), ("d", "ERROR"), ("e", "UNEXPECTEDPASS"),
-            ("f", "EXPECTEDFAIL"), ("g", "INTERRUPT"), ("i", "a result of the future")]
-    lines = [json.dumps({"name": "p:unit / " + n, "result": r, "duration": 2}) for n, r in rows]
-    lines.append(json.dumps({"name": "p:soft+hooks / h / i", "result": "SKIP",
-                             "stdout": "x\nno NIC here\n", "duration": 1.5}))
-    tests = results(lines + [""])
-    assert count(tests) == (2, 6, 1), count(tests)
-    assert [t.name for t in tests if t.kind == "passed"] == ["a", "f"], tests
-    assert [t.name for t in tests if t.kind == "failed"] == ["b", "c", "d", "e", "g", "i"], tests
-    assert [(t.suite, t.text) for t in tests if t.kind == "skipped"] == [("soft", "no NIC here")]
-    assert [line.split()[:4] for line in table(tests)] == [
-        ["unit", "8", "tests", "16"], ["soft", "1", "tests", "2"]], list(table(tests))
-    assert summed(count(results([]))) == "0 passed, 0 failed, 0 skipped"
-    return 0
-
-
 def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print(__doc__.strip())
         return 2

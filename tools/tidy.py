@@ -8,7 +8,6 @@ and, by prose.py, the words of comments, messages, READMEs, test names and commi
     tools/tidy.py [--root DIR]     all files git tracks or would add, and the subjects of commits;
                                    exit 1 on any finding; --advise: words to think about, too
     tools/tidy.py --format         are they as clang-format writes them? exit 77 without it
-    tools/tidy.py --self-test      every rule is shown something bad and something good
 
 Prints `file:line: rule: text`. A `warning` is printed and does not fail. Python 3.9, no packages.
 
@@ -136,13 +135,9 @@ def is_c(path):
     return path.endswith((".c", ".h"))
 
 
-def is_script(path, text):
-    return text.startswith("#!") and "." not in os.path.basename(path)
-
-
 def needs_spdx(path, text):
     return (path.endswith((".c", ".h", ".def", ".py", ".sh", ".proto"))
-            or os.path.basename(path) == "meson.build" or is_script(path, text))
+            or os.path.basename(path) == "meson.build" or prose.is_script(path, text))
 
 
 def blank(match):
@@ -537,7 +532,7 @@ def check_root(root):
             text = (head + file.read()).decode("utf-8", "replace")
         if path.endswith(".md"):
             pages[path] = text
-        elif path != "tools/rooms.py":  # its self-test invents names
+        else:
             calls.update(re.findall(r"\b(\w+)\s*\(", text))
         check_file(path, text, found)
         check_page(path, len(text.encode()), found)
@@ -551,176 +546,7 @@ def check_root(root):
     return found
 
 
-# ---- the rules, shown what they are for -------------------------------------------------------
-
-TOP = "/* SPDX-License-Identifier: Apache-2.0 */\n/*\n * Owns a thing; any thread.\n */\n"
-LONG = "static int f(void)\n{\n%s\treturn 0;\n}\n"
-LINE = "struct s {\n\t%salignas(64) int a;\n};\n%s"
-OK_LINE = LINE % ("/* owner: rail */\n\t", 'static_assert(sizeof(struct s) == 64, "line");\n')
-
-COLD = "/* cold: runs once per session */\n"
-
-BAD = [  # path, text, the rule that must fire
-    ("config/a.h", TOP + '#include "numa/pin.h"\n', "include"),
-    ("numa/a.c", TOP + '#include "dv/setup.h"\n', "include"),
-    ("numa/a.c", TOP + '#include "pin.h"\n', "include"),
-    ("engine/client/a.h", TOP + '#include "peercache.h"\n', "include"),
-    ("numa/a.c", TOP + '#include "../numa/pin.h"\n', "include"),
-    ("numa/a.c", TOP + '#include "numa/../dv/setup.h"\n', "include"),
-    ("numa/a.c", TOP + "#include <numa/pin.h>\n", "include"),
-    ("engine/rail/run.c", TOP + '#include "dv/setup.h"\n', "include"),
-    ("engine/rail/rail.h", TOP + '#include "dv/layout.h"\n', "include"),
-    ("engine/rail/peer.c", TOP + '#include "engine/control/loop.h"\n', "include"),
-    ("engine/control/a.c", TOP + '#include "dv/hot.h"\n', "include"),
-    ("engine/control/a.c", TOP + '#include "engine/rail/request.h"\n', "include"),
-    ("engine/control/a.c", TOP + '#include "engine/control/pages/pool_inner.h"\n', "include"),
-    ("engine/control/members/a.c", TOP + '#include "engine/control/pages/pages.h"\n', "include"),
-    ("engine/control/members/a.c", TOP + '#include "engine/control/loop.h"\n', "include"),
-    ("engine/control/pages/a.c", TOP + '#include "engine/control/members/placement.h"\n',
-     "include"),
-    ("engine/control/net/a.h", TOP + '#include "engine/control/members/members.h"\n', "include"),
-    ("engine/control/base/a.h", TOP + '#include "engine/control/net/net.h"\n', "include"),
-    ("engine/control/observe/a.c", TOP + '#include "dv/hot.h"\n', "include"),
-    ("engine/control/attic/a.c", TOP + '#include "engine/control/net/net.h"\n', "include"),
-    ("engine/client/a.c", TOP + '#include "engine/rail/rail.h"\n', "include"),
-    ("engine/client/a.c", TOP + '#include "engine/control/loop.h"\n', "include"),
-    ("engine/client/a.c", TOP + '#include "dv/setup.h"\n', "include"),
-    ("engine/client/a.c", TOP + '#include "numa/clock.h"\n', "include"),
-    ("engine/abi/a.h", TOP + '#include "engine/rail/rail.h"\n', "include"),
-    ("engine/disk/a.c", TOP + '#include "engine/control/pages/pages.h"\n', "include"),
-    ("engine/main.c", TOP + '#include "dv/soft/nic.h"\n', "include"),
-    ("engine/main.c", TOP + '#include "tests/fake.h"\n', "include"),
-    ("engine/rail/open.c", TOP + '#include "dv/soft/nic.h"\n', "include"),
-    ("tools/a.c", TOP + '#include "engine/rail/rail.h"\n', "include"),
-    ("tests/a.c", TOP + '#include "perf/a.h"\n', "include"),
-    ("numa/a.c", TOP + "/* " + "x" * 100 + " */\n", "columns"),
-    ("numa/a.c", TOP + "\t" * 12 + "/* x */\n", "columns"),
-    ("tools/a.py", "# SPDX-License-Identifier: Apache-2.0\n# " + "x" * 100 + "\n", "columns"),
-    ("numa/a.c", TOP + '\tlog_warn("x"); /* ' + "x" * 90 + " */\n", "columns"),
-    ("tools/a.py", '# SPDX-License-Identifier: Apache-2.0\na = "' + "x" * 100 + '"\n', "columns"),
-    ("numa/a.c", TOP + "int a;\n" * 1000, "file-length"),
-    ("numa/a.c", TOP + "int a;\n" * 820, "warning"),
-    ("numa/a.c", TOP + LONG % ("\tg();\n" * 68), "function-length"),
-    ("numa/a.c", TOP + "static int\nf(void)\n{\n" + "\tg();\n" * 67 + "}\n", "function-length"),
-    ("numa/a.c", TOP + "int f(void) {\n" + "\tg();\n" * 70 + "}\n", "function-length"),
-    ("dv/hot.h", TOP + LONG % ("\tg();\n" * 38), "function-length"),
-    ("engine/rail/wqe.h", TOP + "int a = errno;\n", "hot-path"),
-    ("engine/rail/run.c", TOP + "\tp = malloc(8);\n", "hot-path"),
-    ("engine/rail/run_post.c", TOP + "\tp = calloc(1, 8);\n", "hot-path"),
-    ("engine/rail/step.c", TOP + "\tfree(p);\n", "hot-path"),
-    ("dv/hot.h", TOP + "\tpthread_mutex_lock(&m);\n", "hot-path"),
-    ("dv/hot.h", TOP + '\tlog_warn("x");\n', "hot-path"),
-    ("dv/hot.h", TOP + '\tfprintf(stderr, "x");\n', "hot-path"),
-    ("engine/abi/ring.h", TOP + "\twrite(fd, p, 8);\n", "hot-path"),
-    ("engine/abi/ring.h", TOP + "\tusleep(1);\n", "hot-path"),
-    ("engine/abi/ring.h", TOP + "\tfutex_wait(w);\n", "hot-path"),
-    ("engine/rail/step.c", TOP + "\tlog_warn(w);\n", "hot-path"),
-    ("engine/rail/request.c", TOP + "\tfree(p);\n", "hot-path"),
-    ("engine/client/submit.c", TOP + LONG % "\twrite(fd, p, 8);\n", "hot-path"),
-    ("engine/client/get.c", TOP + "\tp = malloc(8);\n", "hot-path"),
-    ("engine/client/set.c", TOP + "\tmadvise(p, 8, 9);\n", "hot-path"),
-    ("engine/client/look.c", TOP + LONG % ("\tg();\n" * 38), "function-length"),
-    ("engine/rail/run.c", TOP + "\tp = malloc(8);\n", "hot-path"),
-    ("engine/client/get.c", TOP + "\tfree(p);\n", "hot-path"),
-    ("dv/hot.h", TOP + COLD + LONG % ("\tg();\n" * 68), "function-length"),
-    ("dv/hot.h", TOP + COLD + LONG % "\tfree(p);\n" + "\nvoid h(void)\n{\n\tfree(p);\n}\n",
-     "hot-path"),
-    ("dv/hot.h", TOP + COLD + "\n" + LONG % "\tfree(p);\n", "hot-path"),
-    ("dv/hot.h", TOP + COLD + "\n" + LONG % "\tfree(p);\n", "cold-mark"),
-    ("dv/hot.h", TOP + COLD + LONG % "\tg();\n", "cold-mark"),
-    ("dv/hot.h", TOP + "/* cold: */\n" + LONG % "\tfree(p);\n", "cold-mark"),
-    ("numa/a.c", TOP + COLD + LONG % "\tfree(p);\n", "cold-mark"),
-    ("engine/abi/a.h", TOP + LINE % ("", 'static_assert(sizeof(struct s) == 64, "");\n'), "owner"),
-    ("engine/abi/a.h", TOP + LINE % ("/* the line */\n\t", ""), "owner"),
-    ("engine/abi/a.h", TOP + LINE % ("/* owner: rail */\n\tint b;\n\t", ""), "owner"),
-    ("engine/abi/a.h", TOP + LINE % ("int b; /* owner: rail */\n\t", ""), "owner"),
-    ("engine/abi/a.h", TOP + LINE % ("/* owner: rail */\n\t", ""), "layout-assert"),
-    ("engine/abi/a.h", TOP + LINE % ("/* owner: rail */\n\t",
-     'static_assert(sizeof(struct other) == 64, "");\n'), "layout-assert"),
-    ("numa/a.c", TOP + "\t__atomic_load_n(p, 0);\n", "ordering"),
-    ("numa/a.c", TOP + "\t__sync_synchronize();\n", "ordering"),
-    ("numa/a.c", TOP + "static atomic_int a;\n", "ordering"),
-    ("numa/a.c", TOP + "#include <stdatomic.h>\n", "ordering"),
-    ("engine/rail/a.c", TOP + '\t__asm__ volatile("pause");\n', "ordering"),
-    ("engine/rail/a.c", TOP + '\tasm("nop");\n', "ordering"),
-    ("engine/client/a.c", TOP + "\t_mm_sfence();\n", "ordering"),
-    ("engine/client/a.c", TOP + "\t__builtin_ia32_mfence();\n", "ordering"),
-    ("numa/a.c", "/* Owns a thing; any thread. */\n", "spdx"),
-    ("config/a.def", "A(b)\n", "spdx"),
-    ("tools/a.py", "import os\n", "spdx"),
-    ("tools/run", "#!/bin/sh\ntrue\n", "spdx"),
-    ("dv/meson.build", "x = 1\n", "spdx"),
-    ("numa/a.c", "/* SPDX-License-Identifier: Apache-2.0 */\n#include <stdio.h>\n", "top-comment"),
-    ("numa/a.h", "/* SPDX-License-Identifier: Apache-2.0 */\n/* */\n", "top-comment"),
-    ("numa/a.c", TOP + "int a; \n", "whitespace"),
-    ("numa/a.c", TOP + "int a;\r\n", "whitespace"),
-    ("numa/a.c", TOP + "int a;", "whitespace"),
-    ("tools/a.py", "# SPDX-License-Identifier: Apache-2.0\nif a:\n\tb()\n", "tabs"),
-]
-
-GOOD = [  # nothing fires
-    ("dv/device.c", TOP + '#include "dv/soft/nic.h"\n#include "numa/pin.h"\n#include <errno.h>\n'),
-    ("engine/rail/open.c", TOP + '#include "dv/setup.h"\n#include "engine/rail/rail.h"\n'),
-    ("engine/control/a.c", TOP + '#include "engine/rail/inbox.h"\n#include "dv/setup.h"\n'),
-    ("engine/control/a.c", TOP + '#include "engine/control/loop.h"\n'
-     '#include "engine/control/pages/pages.h"\n#include "engine/control/base/work.h"\n'),
-    ("engine/control/conns/a.c", TOP + '#include "engine/control/conns/conns_inner.h"\n'
-     '#include "engine/control/members/members.h"\n#include "engine/control/net/rpc.h"\n'
-     '#include "engine/rail/inbox.h"\n#include "engine/control/base/control.h"\n'),
-    ("engine/main.c", TOP + '#include "engine/control/loop.h"\n#include "numa/plan.h"\n'),
-    ("tests/a.c", TOP + '#include "dv/soft/nic.h"\n#include "dv/qp.c"\n\t__sync_synchronize();\n'),
-    ("numa/a.c", TOP + '/* #include "pin.h" asm malloc */\n'),
-    ("dv/hot.h", TOP + "/* no errno, malloc() or read() */\n\tn = dv_poll(cq);\n\tread_done(1);\n"),
-    ("dv/hot.h", TOP + LONG % ("\tg();\n" * 36)),
-    ("dv/hot.h", TOP + COLD + LONG % "\tfree(p);\n"),
-    ("dv/hot.h", TOP + COLD + LONG % ("\tg();\n" * 66)),
-    ("dv/hot.h", TOP + COLD + "/* What it does. */\n" + LONG % "\tfree(p);\n"),
-    ("dv/hot.h", TOP + "/*\n * What it does.\n * cold: runs once per session\n */\n"
-     + LONG % "\tfree(p);\n"),
-    ("numa/a.c", TOP + '\tlog_warn("' + "x" * 100 + '", a);\n'),
-    ("numa/a.c", TOP + LONG % ("\tg();\n" * 66) + "\n" + LONG % ("\tg();\n" * 66)),
-    ("dv/order.h", TOP + "\t__atomic_thread_fence(0);\n"),
-    ("engine/abi/a.h", TOP + OK_LINE),
-    ("engine/abi/a.h", TOP + "struct s {\n\t/* owner: rails, a line each */\n\tstruct {\n"
-     "\t\talignas(64) int a;\n\t} rail[4];\n};\n"
-     'static_assert(offsetof(struct s, rail) == 0, "");\n'),
-    ("dv/qp.c", TOP + "\tattr.max_rd_atomic = attr.atomic_cap;\n\tsig_atomic_t a;\n"),
-    ("config/a.def", "/* SPDX-License-Identifier: Apache-2.0 */\n/* " + "x" * 200 + " */\n"),
-    ("tools/run", "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\ntrue\n"),
-]
-
-TREE = sorted(TOP_REQUIRED - set(OURS)) + [f + "/README.md" for f in README_FOLDERS]
-
-PAGES = [  # path, bytes, the rules that fire
-    ("numa/README.md", README_MAX, set()), ("numa/README.md", README_MAX + 1, {"page-length"}),
-    ("engine/control/net/README.md", ROOM_README_MAX + 1, {"page-length"}),
-    ("engine/control/README.md", ROOM_README_MAX, set()),
-    ("engine/control/pages/A.md", PAGE_MAX, set()),
-    ("engine/control/pages/A.md", PAGE_MAX + 1, {"page-length"}),
-    ("perf/README.md", README_MAX + 1, {"page-length"}), ("README.md", PAGE_MAX, set()),
-    ("config/pages/zh/a.md", PAGE_MAX + 1, {"page-length"}),
-    ("engine/METRICS.md", 99999, set()), (".github/CHANGELOG.md", 99999, set()),
-]
-
-ONE = "static void tick(void)\n{\n\tg();\n}\n"
-MENTIONS = [  # a page beside engine/a/pool.c, and the number of findings
-    ("`pool_take()` of `a/pool.c` and `pool.c`; NAME: `NAME.c`; `make()` no\n", 1),
-    ("[pool](a/pool.c), [folder](a), [far](https://b.c/d)\n", 0),
-    ("`pool_gone()`, `a/index.c`\n\n[index](a/index.c#top)\n", 3),
-    ("## The `life` of a get\n[a](#the-life-of-a-get) [b](README.md#the-life-of-a-get)\n", 0),
-    ("## Life\n```sh\n# no heading\n```\n[a](#no-heading) [b](README.md#live) [c](#life)\n", 2),
-    ("# A\n# A\n[a](#a) [b](#a-1) [c](#a-2)\n", 1),
-]
-NAMES = [  # files of product code, the number of lines of advice: one a name, and the sum
-    ([("dv/a.c", ONE), ("numa/b.c", "__attribute__((cold)) " + ONE)], 2),
-    ([("dv/a.c", ONE), ("numa/b.c", ONE.replace("tick", "pin_tick"))], 0),
-    ([("dv/a.c", "#ifdef A\n" + ONE + "#else\n" + ONE + "#endif\n")], 0),
-    ([("dv/a.c", ONE), ("tests/b.c", ONE)], 0),
-    ([("dv/a.c", "/* tick(void)\n{\n} */\n"), ("numa/b.c", ONE)], 0),
-    ([("engine/main.c", ONE.replace("tick", "main")), ("engine/b.c", ONE.replace("tick", "main"))],
-     0),
-]
-
+# ---- the program ------------------------------------------------------------------------------
 
 def check_format(root):
     """0: every C file is as clang-format writes it, 1: one is not, 77: no clang-format to ask."""
@@ -741,78 +567,14 @@ def check_format(root):
     return 1 if ended.returncode else 0
 
 
-def self_test():
-    failures = []
-    for path, text, rule in BAD:
-        found = Findings()
-        check_file(path, text, found)
-        if rule not in found.rules():
-            failures.append("%s did not fire on %s: %r" % (rule, path, text[len(TOP):][:60]))
-    for path, text in GOOD:
-        found = Findings()
-        check_file(path, text, found)
-        if found.rows:
-            failures.append("fired on good text: %s %r" % (path, found.rows))
-    trees = [(TREE, set()), (TREE + ["LICENSE", ".gitignore", ".ci/run"], set()),
-             (TREE + ["src/a.c"], {"top-level"}), (TREE + ["notes.txt"], {"top-level"}),
-             ([p for p in TREE if p != "README.md"], {"top-level"}),
-             ([p for p in TREE if not p.startswith("perf/")], {"top-level"}),
-             ([p for p in TREE if p != "dv/README.md"] + ["dv/a.c"], {"readme"}),
-             (TREE + ["engine/control/README.md", "engine/control/net/a.c"], {"readme"}),
-             (TREE + ["engine/control/README.md", "engine/control/net/README.md"], set())]
-    for paths, rules in trees:
-        found = Findings()
-        check_tree(paths, found)
-        if found.rules() != rules:
-            failures.append("tree %r: %r, not %r" % (paths[-1], found.rules(), rules))
-    for path, size, rules in PAGES:
-        found = Findings()
-        check_page(path, size, found)
-        if found.rules() != rules:
-            failures.append("page %s of %d bytes: %r, not %r" % (path, size, found.rules(), rules))
-    for paths, rules in [(HOT | {"a.c"}, set()), (HOT - {"engine/client/get.c"}, {"hot-list"})]:
-        found = Findings()
-        check_hot(paths, found)
-        if found.rules() != rules:
-            failures.append("hot list: %r, not %r" % (found.rules(), rules))
-    for text, count in MENTIONS:
-        found = Findings()
-        check_mentions({"engine/README.md": text}, {"pool_take"},
-                       {"engine/a/pool.c", "engine/README.md"}, found)
-        if len(found.rows) != count or found.rules() - {"mention"}:
-            failures.append("mentions of %r: %r" % (text, found.rows))
-    for files, count in NAMES:
-        names = collections.defaultdict(list)
-        for path, text in files:
-            for name, line in function_names(path, TOP + text):
-                names[name].append((path, line))
-        found = Findings()
-        check_names(names, found)
-        if len(found.rows) != count or found.rules() - {"advice"}:
-            failures.append("names of %r: %r" % (files, found.rows))
-    prose_rows, prose_failures = prose.self_test()
-    failures += prose_failures
-    for failure in failures:
-        print("self-test: " + failure)
-    print("self-test: %d bad, %d good, %d trees, %d pages, %d of names, "
-          "%d of mentions, %d of prose, %d wrong"
-          % (len(BAD), len(GOOD), len(trees), len(PAGES), len(NAMES), len(MENTIONS), prose_rows,
-             len(failures)))
-    return 1 if failures else 0
-
-
 def main():
     parser = argparse.ArgumentParser(description="Checks the house rules a machine can check.")
     parser.add_argument("--root", default=os.path.join(os.path.dirname(__file__), ".."))
-    parser.add_argument("--self-test", action="store_true",
-                        help="show every rule something bad and something good")
     parser.add_argument("--advise", action="store_true",
                         help="also print advice on words, which never fails")
     parser.add_argument("--format", action="store_true",
                         help="check with clang-format, and nothing else")
     args = parser.parse_args()
-    if args.self_test:
-        return self_test()
     if args.format:
         return check_format(os.path.abspath(args.root))
     found = check_root(os.path.abspath(args.root))

@@ -142,6 +142,36 @@ static bool owners_told(unsigned reader, unsigned holder)
 	       world.now_ns - map[holder].walks_ns >= SETTLED_NS;
 }
 
+/* A process that lives, but is stopped or was until a moment ago. */
+static bool was_stopped(const struct node *owner)
+{
+	return owner->running && (owner->stopped || world.now_ns - owner->resumed_ns < SETTLED_NS);
+}
+
+/*
+ * What an owner of the page, on the reader's map, says counts: one that ran all the time has the
+ * entries, and one that died says nothing. If all that live were stopped, they take the entries
+ * later, but a long time after the change of the map they have them.
+ */
+static bool owners_count(unsigned reader, uint64_t number)
+{
+	const struct map_view *view = member_map(&world.node[reader].control);
+	const struct page_key key = node_key(number);
+	uint32_t at[REPLICAS_MAX];
+	unsigned owners = map_owners(view, &key, at), late = 0;
+
+	for (unsigned i = 0; i < owners; i++) {
+		int owner = node_by_ref(view->owner[at[i]].ref);
+
+		if (owner < 0 || !world.node[owner].running)
+			continue;
+		if (!was_stopped(&world.node[owner]))
+			return true;
+		late++;
+	}
+	return !late || world.now_ns - truth.map[reader].since_ns >= WALKS_WAIT_NS;
+}
+
 /* Nodes that have a page which the reader must find: newer than all removed ones. */
 static uint64_t holders_of(unsigned reader, uint64_t number)
 {
@@ -149,6 +179,8 @@ static uint64_t holders_of(unsigned reader, uint64_t number)
 
 	for (unsigned i = 0; i < world.nodes; i++)
 		map_look(i);
+	if (!world.node[reader].control.members || !owners_count(reader, number))
+		return 0;
 
 	for (unsigned i = 0; i < world.nodes; i++) {
 		bool due = page_served(reader, i) && owners_told(reader, i);

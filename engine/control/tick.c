@@ -40,8 +40,7 @@ int tick_open(struct control *control)
 			goto failed;
 		service_alive();
 	}
-	if (net_timer_set(control->tick, (uint64_t)control->settings->cluster_heartbeat_ms * 1000) <
-		0)
+	if (net_timer_set(control->tick, control_beat_ns(control) / 1000) < 0)
 		goto failed;
 	return 0;
 

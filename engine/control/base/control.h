@@ -212,4 +212,15 @@ static inline uint64_t control_limbo_ns(const struct control *control)
 	return (uint64_t)control->settings->engine_limbo_ms * 1000000;
 }
 
+/* cluster.dead_after_ms and cluster.heartbeat_ms, ns. */
+static inline uint64_t control_dead_ns(const struct control *control)
+{
+	return (uint64_t)control->settings->cluster_dead_after_ms * 1000000;
+}
+
+static inline uint64_t control_beat_ns(const struct control *control)
+{
+	return (uint64_t)control->settings->cluster_heartbeat_ms * 1000000;
+}
+
 #endif

@@ -173,10 +173,10 @@ static enum suspect_why owner_judge(
 {
 	const struct control *control = dir->control;
 	const struct member *entry = member_peer(control, owner->peer);
-	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull;
+	uint64_t beat_ns = control_beat_ns(control);
 	uint64_t probe_ns;
 	struct suspect_evidence evidence = {.beat_ns = beat_ns,
-		.dead_ns = dead_after_ns(control),
+		.dead_ns = control_dead_ns(control),
 		.unserved_ns = unserved_ns(dir, owner, now_ns),
 		.unserved_before = owner->why == SUSPECT_UNSERVED};
 
@@ -406,7 +406,7 @@ static void directory_wake(void *context)
 void directory_tick(struct control *control, uint64_t now_ns)
 {
 	struct directory *dir = control->directory;
-	uint64_t dead_ns = dead_after_ns(control);
+	uint64_t dead_ns = control_dead_ns(control);
 	struct owner *owner;
 
 	departed_tick(dir, now_ns);

@@ -153,7 +153,7 @@ static uint32_t lacks_next(const struct directory *dir, uint32_t slot, uint32_t 
 bool owner_lags(const struct directory *dir, const struct owner *owner)
 {
 	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
-	uint64_t dead_ns = dead_after_ns(dir->control);
+	uint64_t dead_ns = control_dead_ns(dir->control);
 
 	return owner->behind || (oldest && net_now() - oldest->sent_ns >= dead_ns);
 }
@@ -613,7 +613,7 @@ static void move_begin(struct directory *dir, bool busy)
 	dir->move.walk_ns = now_ns + MOVE_QUIET_NS;
 	if (dir->move.walk_ns > dir->move.changed_ns + MOVE_QUIET_MAX_NS)
 		dir->move.walk_ns = dir->move.changed_ns + MOVE_QUIET_MAX_NS;
-	dir->tidy.from_ns = now_ns + dead_after_ns(dir->control);
+	dir->tidy.from_ns = now_ns + control_dead_ns(dir->control);
 }
 
 void map_follow(struct directory *dir, struct map_view *now)
@@ -675,7 +675,7 @@ static void move_step(struct directory *dir, uint64_t now_ns)
 	if (!dir->move.held)
 		walks_slice(dir);
 	if (walks_any(dir))
-		dir->tidy.from_ns = now_ns + dead_after_ns(dir->control);
+		dir->tidy.from_ns = now_ns + control_dead_ns(dir->control);
 	if (dir->sweep.left)
 		sweep_slice(dir);
 	if (dir->own.left)

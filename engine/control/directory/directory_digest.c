@@ -237,7 +237,7 @@ static bool slot_has(struct directory *dir, uint32_t slot, uint32_t ref)
 		return false;
 	compare_mark(dir, ref);
 	if (now_ns >= dir->tidy.from_ns)
-		dir->tidy.lag_ns = now_ns + dead_after_ns(dir->control);
+		dir->tidy.lag_ns = now_ns + control_dead_ns(dir->control);
 	return true;
 }
 

@@ -45,7 +45,7 @@ void departed_add(struct directory *dir, uint32_t ref)
 
 void departed_tick(struct directory *dir, uint64_t now_ns)
 {
-	uint64_t stay_ns = dead_after_ns(dir->control) * DEPARTED_DEADS;
+	uint64_t stay_ns = control_dead_ns(dir->control) * DEPARTED_DEADS;
 
 	while (dir->sweep.departeds && now_ns - dir->sweep.departed[0].since_ns >= stay_ns) {
 		if (!member_by_ref(dir->control, dir->sweep.departed[0].ref))
@@ -404,7 +404,7 @@ static void passes_refuse(struct directory *dir, const struct rpc_link *to, uint
 
 void passes_tick(struct directory *dir, uint64_t now_ns)
 {
-	passes_refuse(dir, NULL, now_ns - dead_after_ns(dir->control));
+	passes_refuse(dir, NULL, now_ns - control_dead_ns(dir->control));
 }
 
 void passes_drop(struct directory *dir, const struct rpc_link *link)

@@ -514,15 +514,10 @@ static inline void entry_write(
 
 /* ---- directory.c ----------------------------------------------------------------------------- */
 
-static inline uint64_t dead_after_ns(const struct control *control)
-{
-	return (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
-}
-
 /* A request that waits for longer is late. */
 static inline uint64_t patience_ns(const struct control *control)
 {
-	return suspect_patience_ns(dead_after_ns(control));
+	return suspect_patience_ns(control_dead_ns(control));
 }
 
 /* The owner with that peer number, with ref 0 if there is none. Never NULL. */

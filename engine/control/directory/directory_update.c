@@ -749,7 +749,7 @@ static void entries_drop(struct forgets *forgets, uint32_t i, const struct page_
 {
 	struct directory *dir = forgets->directory;
 	const struct location none = {.ref = dir->control->ref};
-	const struct waiter waiter = {.deadline_ns = net_now() + dead_after_ns(dir->control),
+	const struct waiter waiter = {.deadline_ns = net_now() + control_dead_ns(dir->control),
 		.done = forgets_dropped,
 		.context = forgets,
 		.cookie = i};

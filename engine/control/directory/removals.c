@@ -452,7 +452,7 @@ static bool door_untold_any(const struct control *control, uint64_t now_ns)
 		const struct member_contact *contact = table->contact[i];
 
 		if (contact->member->state == MEMBER_ALIVE && contact->untold_ns &&
-			now_ns - contact->untold_ns < dead_after_ns(control))
+			now_ns - contact->untold_ns < control_dead_ns(control))
 			return true;
 	}
 	return false;
@@ -547,7 +547,7 @@ static void door_look(struct removals *r)
 	if (r->disk_opens && !tier_opens(control))
 		door_untold_renew(control, now_ns);
 	r->disk_opens = tier_opens(control);
-	if (control->door_shut && now_ns - r->opened_ns < dead_after_ns(control) &&
+	if (control->door_shut && now_ns - r->opened_ns < control_dead_ns(control) &&
 		(door_awaited_any(r) || member_seeking(control) ||
 			door_untold_any(control, now_ns)))
 		return;

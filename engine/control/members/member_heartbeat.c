@@ -66,7 +66,7 @@ static void member_kept_begin(struct control *control, struct member *member, ui
 /* A neighbour that is silent is claimed; another member's link is closed, and dialled if needed. */
 static void member_silent(struct control *control, struct member *member, uint64_t now_ns)
 {
-	uint64_t dead_ns = members_dead_ns(control);
+	uint64_t dead_ns = control_dead_ns(control);
 	uint64_t silent_ns = member_silent_ns(member, now_ns);
 	char why[64];
 
@@ -95,7 +95,7 @@ static uint64_t dead_keep_ns(const struct control *control, const struct member 
 {
 	if (member->proven || control->members->rings || member->contact->trial.removed_ns)
 		return MEMBER_DEAD_NS;
-	return 10 * members_dead_ns(control);
+	return 10 * control_dead_ns(control);
 }
 
 /* It has answered no dial, and was never removed: what is true is named again. */
@@ -110,7 +110,7 @@ static bool candidate_mute(const struct member *member)
 static void member_entry_tick(
 	struct control *control, struct member *member, Pc__Heartbeat *beat, uint64_t now_ns)
 {
-	uint64_t dead_ns = members_dead_ns(control);
+	uint64_t dead_ns = control_dead_ns(control);
 	Pc__Message message = PC__MESSAGE__INIT;
 
 	if (member->state == MEMBER_ALIVE) {
@@ -139,7 +139,7 @@ static bool contact_idle(
 	const struct control *control, const struct member_contact *contact, uint64_t now_ns)
 {
 	const struct member *member = contact->member;
-	uint64_t pause_ns = ACCUSE_PAUSE * members_dead_ns(control);
+	uint64_t pause_ns = ACCUSE_PAUSE * control_dead_ns(control);
 
 	if (member->state != MEMBER_ALIVE || member->record.self || member->stage != RECORD_ALIVE ||
 		member->neighbour || member->wanted)
@@ -154,7 +154,7 @@ static bool contact_idle(
 static void members_sweep(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
-	uint64_t dead_ns = members_dead_ns(control);
+	uint64_t dead_ns = control_dead_ns(control);
 	unsigned count = members->table.entries / SWEEP_TICKS + 1;
 
 	for (unsigned i = 0; i < count; i++) {
@@ -199,8 +199,7 @@ static void contacts_tick(struct control *control, Pc__Heartbeat *beat, uint64_t
 bool members_tick(struct control *control, uint64_t now_ns)
 {
 	struct members *members = control->members;
-	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
-	uint64_t pause_ns = suspect_pause_ns(members->tick_ns, now_ns, period_ns);
+	uint64_t pause_ns = suspect_pause_ns(members->tick_ns, now_ns, control_beat_ns(control));
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 
 	members->tick_ns = now_ns;

@@ -25,7 +25,7 @@
 
 uint64_t member_probe_period_ns(const struct control *control)
 {
-	uint64_t period_ns = members_dead_ns(control) / PROBE_PART;
+	uint64_t period_ns = control_dead_ns(control) / PROBE_PART;
 
 	return period_ns < PERIOD_NS_MIN ? PERIOD_NS_MIN : period_ns;
 }
@@ -77,7 +77,7 @@ static void probe_send(
 
 	if (p->asked_ns[size] && link && p->via[size] == link &&
 		members_since_ns(p->sent_ns[size], now_ns) <
-			members_dead_ns(control) / PROBE_AGAIN_PART)
+			control_dead_ns(control) / PROBE_AGAIN_PART)
 		return;
 	if (!p->asked_ns[size])
 		p->asked_ns[size] = now_ns;
@@ -127,7 +127,7 @@ static uint64_t claim_due_ns(const struct control *control, const struct member 
 
 	if (member->neighbour && age_ns != UINT64_MAX)
 		spares_ns = suspect_spares_ns(
-			contact->heard_ns, now_ns - age_ns, members_dead_ns(control));
+			contact->heard_ns, now_ns - age_ns, control_dead_ns(control));
 	return spares_ns > contact->claim_until_ns ? spares_ns : contact->claim_until_ns;
 }
 
@@ -152,7 +152,7 @@ static void claims_arm(struct control *control, uint64_t now_ns)
 void member_claim(
 	struct control *control, struct member *member, uint64_t trial_ms, uint64_t wait_ms)
 {
-	uint64_t dead_ns = members_dead_ns(control), wait_ns = wait_ms * NS_PER_MS;
+	uint64_t dead_ns = control_dead_ns(control), wait_ns = wait_ms * NS_PER_MS;
 	uint64_t most_ms = suspect_trial_ns(dead_ns, UINT32_MAX) / NS_PER_MS;
 	uint64_t now_ns = net_now();
 	struct member_contact *contact;
@@ -203,7 +203,7 @@ void member_accuse(struct control *control, struct member *member, uint64_t tria
 	}
 	if (!member_contact(&control->members->table, member) ||
 		(member->contact->accused_ns && now_ns - member->contact->accused_ns <
-							ACCUSE_PAUSE * members_dead_ns(control)))
+							ACCUSE_PAUSE * control_dead_ns(control)))
 		return;
 	member->contact->accused_ns = now_ns;
 	control->counter[COUNTER_members_claimed]++;
@@ -251,7 +251,7 @@ static void member_trial_removed(struct control *control, struct member *member,
 	trial = &contact->trial;
 	trial->removals = trial_removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	trial->removed_ns = now_ns;
-	own_ns = suspect_trial_ns(members_dead_ns(control), trial->removals);
+	own_ns = suspect_trial_ns(control_dead_ns(control), trial->removals);
 	member_trial_begin(control, member, own_ns > needs_ns ? own_ns : needs_ns);
 }
 
@@ -265,8 +265,8 @@ static void unserving_accuse(struct control *control, struct member *member, uin
 		member->contact->probe.asked_ns[PROBE_SMALL] ? "probe"
 							     : "probe of 9 KB (check the MTU)",
 		(unsigned)(member_unserved_ns(member, now_ns) / NS_PER_MS));
-	member_accuse(control, member, suspect_trial_ns(members_dead_ns(control), removals),
-		suspect_wait_ns(members_dead_ns(control)), why);
+	member_accuse(control, member, suspect_trial_ns(control_dead_ns(control), removals),
+		suspect_wait_ns(control_dead_ns(control)), why);
 }
 
 bool member_trial_hello(struct control *control, struct member *member, uint64_t incarnation)
@@ -302,7 +302,7 @@ static void trial_tick(struct control *control, struct member *member, uint64_t 
 	uint64_t served_ns = member_served_age_ns(member, now_ns);
 
 	probe_take_turn(control, member, now_ns);
-	if (member_unserved_ns(member, now_ns) > suspect_patience_ns(members_dead_ns(control)))
+	if (member_unserved_ns(member, now_ns) > suspect_patience_ns(control_dead_ns(control)))
 		trial->since_ns = 0;
 	else if (!trial->since_ns && served_ns < now_ns - trial->began_ns)
 		trial->since_ns = now_ns;
@@ -365,7 +365,7 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 	member_claim_served(control, member, size);
 	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
 	if (member->state == MEMBER_ALIVE && member_unserved_ns(member, net_now()) <=
-						     suspect_patience_ns(members_dead_ns(control)))
+						     suspect_patience_ns(control_dead_ns(control)))
 		control->member_events->probed(control, member->record.peer, true);
 	return true;
 }
@@ -437,7 +437,7 @@ static void probe_next(struct control *control, uint64_t now_ns)
 static void probe_judge(struct control *control, struct member *member, uint64_t now_ns)
 {
 	uint64_t unserved_ns = member_unserved_ns(member, now_ns);
-	uint64_t dead_ns = members_dead_ns(control);
+	uint64_t dead_ns = control_dead_ns(control);
 
 	if (unserved_ns <= suspect_patience_ns(dead_ns))
 		return;
@@ -452,7 +452,7 @@ static void probe_forgive_pause(const struct control *control, uint64_t pause_ns
 {
 	const struct members *members = control->members;
 	/* a claim that was received in this turn lasts no longer than another one */
-	uint64_t most_ns = now_ns + suspect_wait_ns(members_dead_ns(control));
+	uint64_t most_ns = now_ns + suspect_wait_ns(control_dead_ns(control));
 
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		struct member_contact *contact = members->table.contact[i];

@@ -456,11 +456,9 @@ bool member_seeking(const struct control *control)
 {
 	const struct members *members = control->members;
 
-	uint64_t opening_ns = (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
-
 	if (members->candidates)
 		return true;
-	if (members->alive > 1 && net_now() - members->opened_ns > opening_ns)
+	if (members->alive > 1 && net_now() - members->opened_ns > control_dead_ns(control))
 		return false;
 	if ((control->settings->cluster_seeds_file[0] && !members->list[SEED_FILE].address) ||
 		(control->settings->cluster_etcd[0] && !members->list[SEED_ETCD].address))

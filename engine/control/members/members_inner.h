@@ -287,11 +287,6 @@ struct members {
 	struct slots *slots; /* of the words in the status segment; NULL: it has none */
 };
 
-/* cluster.dead_after_ms in ns. */
-static inline uint64_t members_dead_ns(const struct control *control)
-{
-	return (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
-}
 /* 0 if the time is in the future. */
 static inline uint64_t members_since_ns(uint64_t then_ns, uint64_t now_ns)
 {

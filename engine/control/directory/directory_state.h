@@ -475,16 +475,6 @@ static inline bool failed_fit(size_t count, size_t failed_count, const uint32_t 
 	return true;
 }
 
-/* A message with this body: all members of its union are pointers to structures. */
-static inline Pc__Message message_of(Pc__Message__BodyCase body_case, void *body)
-{
-	Pc__Message message = PC__MESSAGE__INIT;
-
-	message.body_case = body_case;
-	message.ack = body;
-	return message;
-}
-
 static inline void ack_reply(struct rpc_link *link, Pc__Ack *ack)
 {
 	Pc__Message message = message_of(PC__MESSAGE__BODY_ACK, ack);

@@ -219,13 +219,11 @@ static bool telling_end_send(const struct telling *t, const struct member *membe
 {
 	struct rpc_link *const link[] = {member->contact->out, member->contact->in};
 	Pc__Told told = PC__TOLD__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_TOLD, &told);
 	bool sent = false;
 
 	told.complete = t->complete;
 	told.known = t->known;
-	message.body_case = PC__MESSAGE__BODY_TOLD;
-	message.told = &told;
 	for (unsigned i = 0; i < 2; i++) {
 		if (link[i] && !rpc_send(link[i], &message))
 			return false;

@@ -670,14 +670,12 @@ void member_leave(struct control *control)
 {
 	struct members *members = control->members;
 	Pc__Leave leave = PC__LEAVE__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_LEAVE, &leave);
 
 	if (members->leaving)
 		return;
 	members->leaving = true;
 	rpc_quiet(control);
-	message.body_case = PC__MESSAGE__BODY_LEAVE;
-	message.leave = &leave;
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		struct member *member = members->table.contact[i]->member;
 		struct rpc_link *link = member_link_of(member);

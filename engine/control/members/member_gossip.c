@@ -362,27 +362,20 @@ static bool record_add(struct record_list *list, struct member *member)
 	return true;
 }
 
-static void news_tell_neighbours(struct members *members, const Pc__Message *message)
-{
-	for (unsigned i = 0; i < members->table.contacts; i++) {
-		struct member *member = members->table.contact[i]->member;
-
-		if (member->state == MEMBER_ALIVE && member->neighbour)
-			(void)rpc_send(member_link_of(member), message);
-	}
-}
-
-static void news_tell(struct members *members, struct record_list *list)
+/* Sends the records of the list to the neighbours, and empties it. */
+static void news_flush(struct members *members, struct record_list *list)
 {
 	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_MEMBER_NEWS, &news);
 
 	news.n_records = list->count;
 	news.records = list->at;
-	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
-	message.member_news = &news;
-	if (list->count)
-		news_tell_neighbours(members, &message);
+	for (unsigned i = 0; i < members->table.contacts && list->count; i++) {
+		struct member *member = members->table.contact[i]->member;
+
+		if (member->state == MEMBER_ALIVE && member->neighbour)
+			(void)rpc_send(member_link_of(member), &message);
+	}
 	(void)record_list_empty();
 }
 
@@ -403,14 +396,14 @@ void member_news_send(void *context)
 			continue;
 		member->changed = false;
 		if (member->admission && !record_add(list, member)) {
-			news_tell(members, list);
+			news_flush(members, list);
 			(void)record_add(list, member);
 		}
 	}
 	members->news_count = members->news_room = 0;
 	free(members->news_list);
 	members->news_list = NULL;
-	news_tell(members, list);
+	news_flush(members, list);
 }
 
 /* ---- received records ------------------------------------------------------------------------ */
@@ -619,15 +612,13 @@ static void record_correct(struct rpc_link *link, struct member *member, const P
 {
 	struct record_list *list = record_list_empty();
 	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_MEMBER_NEWS, &news);
 
 	if (!link || r->state == RECORD_ALIVE || r->admission >= member->admission ||
 		member->stage != RECORD_ALIVE || !record_add(list, member))
 		return;
 	news.n_records = list->count;
 	news.records = list->at;
-	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
-	message.member_news = &news;
 	rpc_reply(link, &message);
 }
 
@@ -719,7 +710,7 @@ static void list_ask(struct control *control, struct rpc_link *link, unsigned fr
 	struct members *members = control->members;
 	uint64_t sums[MEMBER_BUCKETS_MAX];
 	Pc__ListAsk body = PC__LIST_ASK__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_LIST_ASK, &body);
 
 	if (!from)
 		members->list_buckets =
@@ -729,8 +720,6 @@ static void list_ask(struct control *control, struct rpc_link *link, unsigned fr
 	body.n_sums = members->list_buckets;
 	body.sums = sums;
 	body.from = from;
-	message.body_case = PC__MESSAGE__BODY_LIST_ASK;
-	message.list_ask = &body;
 	members->list_via = rpc_send(link, &message) ? link : NULL;
 }
 
@@ -804,7 +793,7 @@ bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__L
 	struct record_list *list = record_list_empty();
 	uint64_t sums[MEMBER_BUCKETS_MAX];
 	Pc__ListPage page = PC__LIST_PAGE__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_LIST_PAGE, &page);
 	unsigned bucket = request->from, buckets = (unsigned)request->n_sums;
 
 	if ((request->n_sums != MEMBER_BUCKETS && request->n_sums != MEMBER_BUCKETS_MAX) ||
@@ -819,8 +808,6 @@ bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__L
 	page.n_records = list->count;
 	page.records = list->at;
 	page.next = bucket;
-	message.body_case = PC__MESSAGE__BODY_LIST_PAGE;
-	message.list_page = &page;
 	rpc_reply(link, &message);
 	return true;
 }

@@ -137,7 +137,7 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 {
 	const struct member *to = link->member;
 	Pc__Hello hello = PC__HELLO__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_HELLO, &hello);
 	struct member_list list;
 	struct member_texts texts;
 	Pc__Member self;
@@ -158,8 +158,6 @@ static void hello_send(struct control *control, struct rpc_link *link, const cha
 		hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
 		hello.members = list.at;
 	}
-	message.body_case = PC__MESSAGE__BODY_HELLO;
-	message.hello = &hello;
 	(void)rpc_send(link, &message);
 }
 

@@ -111,11 +111,9 @@ static void member_entry_tick(
 	struct control *control, struct member *member, Pc__Heartbeat *beat, uint64_t now_ns)
 {
 	uint64_t dead_ns = control_dead_ns(control);
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_HEARTBEAT, beat);
 
 	if (member->state == MEMBER_ALIVE) {
-		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
-		message.heartbeat = beat;
 		(void)rpc_send(member_link_of(member), &message);
 		member_silent(control, member, now_ns);
 	} else if (member->state == MEMBER_CANDIDATE) {
@@ -123,8 +121,6 @@ static void member_entry_tick(
 			member_free(control, member);
 	} else if (member->state == MEMBER_DEAD) {
 		/* On trial: without heartbeats it would remove this engine and close its links. */
-		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
-		message.heartbeat = beat;
 		(void)rpc_send(member_link_of(member), &message);
 		if (!member->proven)
 			member_dial_stop(member);

@@ -73,7 +73,7 @@ static void probe_send(
 	struct rpc_link *link = member_link_of(member);
 	struct member_probe *p = &member->contact->probe;
 	Pc__Probe ask = PC__PROBE__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_PROBE, &ask);
 
 	if (p->asked_ns[size] && link && p->via[size] == link &&
 		members_since_ns(p->sent_ns[size], now_ns) <
@@ -85,8 +85,6 @@ static void probe_send(
 	ask.serial = (uint64_t)net_random() << 1 | size;
 	if (size == PROBE_PADDED)
 		ask.pad = (ProtobufCBinaryData){.len = sizeof(pad), .data = pad};
-	message.body_case = PC__MESSAGE__BODY_PROBE;
-	message.probe = &ask;
 	if (!rpc_send(link, &message))
 		return;
 	p->serial[size] = ask.serial;
@@ -373,15 +371,13 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 bool member_probe_serve(struct control *control, struct rpc_link *link, const Pc__Probe *probe)
 {
 	Pc__ProbeAck ack = PC__PROBE_ACK__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_PROBE_ACK, &ack);
 
 	(void)control;
 	if (probe->pad.len > PROBE_PAD_BYTES)
 		return false;
 	ack.serial = probe->serial;
 	ack.pad = probe->pad;
-	message.body_case = PC__MESSAGE__BODY_PROBE_ACK;
-	message.probe_ack = &ack;
 	rpc_reply(link, &message);
 	return true;
 }

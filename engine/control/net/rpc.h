@@ -145,6 +145,16 @@ void rpc_link_up(struct rpc_link *link);
 __attribute__((format(printf, 2, 3))) void rpc_link_bad(
 	struct rpc_link *link, const char *format, ...);
 
+/* A message with this body: all members of its union are pointers to structures. */
+static inline Pc__Message message_of(Pc__Message__BodyCase body_case, void *body)
+{
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	message.body_case = body_case;
+	message.ack = body;
+	return message;
+}
+
 /*
  * Queues a request; the message is copied. False: there is no link, or its output buffer is full;
  * the caller tries again on a later turn or lets its deadline pass.

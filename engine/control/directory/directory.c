@@ -31,64 +31,24 @@ static struct owner *owner_new(uint16_t peer)
 	return owner;
 }
 
-/*
- * True if all members may own slots: then each change of the map makes an owner of each of them. In
- * larger clusters most members own nothing, and an owner is made when it is first needed.
- */
-static bool owners_few(const struct directory *dir)
+struct owner *owner_wanted(struct directory *dir, uint16_t peer)
 {
-	return member_count(dir->control) <= OWNERS_MAX;
-}
-
-static void owner_adopt(struct directory *dir, struct owner *owner)
-{
-	const struct member_record *record = member_by_peer(dir->control, owner->peer);
-
-	if (record && !record->self)
-		owner->ref = record->ref;
-}
-
-static struct owner *owner_make(struct directory *dir, uint16_t peer)
-{
+	const struct member_record *record = member_by_peer(dir->control, peer);
 	struct owner **chain = &dir->by_peer[peer % OWNER_CHAINS];
 	struct owner *owner = owner_at(dir, peer);
 
-	if (owner != dir->none)
-		return owner;
-	owner = owner_new(peer);
-	if (owner) {
+	if (!record || record->self)
+		return dir->none;
+	if (owner == dir->none) {
+		owner = owner_new(peer);
+		if (!owner)
+			return dir->none;
 		owner->next_by_peer = *chain;
 		*chain = owner;
 		STAILQ_INSERT_TAIL(&dir->owners, owner, next);
-		if (!owners_few(dir))
-			owner_adopt(dir, owner);
 	}
-	return owner ? owner : dir->none;
-}
-
-void owner_join(struct directory *dir, uint16_t peer)
-{
-	struct owner *owner = owner_make(dir, peer);
-
-	if (owner != dir->none)
-		owner_adopt(dir, owner);
-}
-
-struct owner *owner_wanted(struct directory *dir, uint16_t peer)
-{
-	return owners_few(dir) ? owner_at(dir, peer) : owner_make(dir, peer);
-}
-
-struct owner *owner_there(const struct directory *dir, uint32_t ref)
-{
-	const struct member_record *record;
-	struct owner *owner;
-
-	if (ref == dir->self->ref)
-		return dir->self;
-	record = member_by_ref(dir->control, ref);
-	owner = record ? owner_at(dir, record->peer) : NULL;
-	return owner && owner->ref == ref ? owner : NULL;
+	owner->ref = record->ref;
+	return owner;
 }
 
 struct owner *owner_of(struct directory *dir, uint32_t ref)
@@ -168,11 +128,11 @@ static uint64_t unprobed_ns(
 	return member_unserved_ns(entry, now_ns);
 }
 
-static enum suspect_why owner_judge(
-	const struct directory *dir, const struct owner *owner, uint64_t now_ns)
+/* Judges a live member. Nothing was sent to one whose owner is dir->none. */
+static enum suspect_why member_judge(const struct directory *dir, const struct member *entry,
+	const struct owner *owner, uint64_t now_ns)
 {
 	const struct control *control = dir->control;
-	const struct member *entry = member_peer(control, owner->peer);
 	uint64_t beat_ns = control_beat_ns(control);
 	uint64_t probe_ns;
 	struct suspect_evidence evidence = {.beat_ns = beat_ns,
@@ -180,16 +140,24 @@ static enum suspect_why owner_judge(
 		.unserved_ns = unserved_ns(dir, owner, now_ns),
 		.unserved_before = owner->why == SUSPECT_UNSERVED};
 
-	if (!entry || entry->record.ref != owner->ref || !owner->ref)
-		return SUSPECT_NOT;
 	evidence.silent_ns = member_silent_ns(entry, now_ns);
 	probe_ns = unprobed_ns(dir, entry, now_ns);
 	if (evidence.unserved_ns < probe_ns)
 		evidence.unserved_ns = probe_ns;
-	evidence.unread = owner->unread_ref == owner->ref;
+	evidence.unread = owner->ref && owner->unread_ref == owner->ref;
 	evidence.linked = member_link_of(entry) || !member_watched(entry);
 	evidence.paused = now_ns - members_tick_ns(control) > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
+}
+
+static enum suspect_why owner_judge(
+	const struct directory *dir, const struct owner *owner, uint64_t now_ns)
+{
+	const struct member *entry = member_peer(dir->control, owner->peer);
+
+	if (!entry || entry->record.ref != owner->ref || !owner->ref)
+		return SUSPECT_NOT;
+	return member_judge(dir, entry, owner, now_ns);
 }
 
 void owner_suspect(struct directory *dir, struct owner *owner, enum suspect_why why)
@@ -286,10 +254,10 @@ void directory_probed(struct control *control, uint16_t peer, bool served)
 			dir, owner, now_ns, served ? unserved_ns(dir, owner, now_ns) : UINT64_MAX);
 }
 
-/* NULL: the directory is not open, or there is no memory. */
+/* NULL: the directory is not open, it is no live member, or there is no memory. */
 static struct owner *owner_opened(struct directory *dir, uint16_t peer)
 {
-	struct owner *owner = dir ? owner_make(dir, peer) : NULL;
+	struct owner *owner = dir ? owner_wanted(dir, peer) : NULL;
 
 	return dir && owner != dir->none ? owner : NULL;
 }
@@ -315,10 +283,12 @@ bool directory_overdue(const struct control *control, uint16_t peer)
 void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret)
 {
 	const struct directory *dir = control->directory;
+	const struct member *entry = member_peer(control, peer);
 	const struct owner *owner = owner_at(dir, peer);
 	uint64_t now_ns = net_now();
 
-	*ret = (struct directory_owner){.why = owner_judge(dir, owner, now_ns),
+	*ret = (struct directory_owner){
+		.why = entry ? member_judge(dir, entry, owner, now_ns) : SUSPECT_NOT,
 		.queued = owner_queued(owner),
 		.in_flight = owner->in_flight,
 		.background = owner->background,
@@ -358,28 +328,10 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 	departed_add(dir, ref);
 }
 
-/* An owner of each other member, in the order of their peer numbers. */
-static void owners_make(struct directory *dir)
-{
-	const struct member_table *table = members_table(dir->control);
-
-	for (unsigned peer = 0; peer < table->peers_used; peer++) {
-		const struct member *entry = member_table_peer(table, peer);
-
-		if (entry && !entry->record.self)
-			(void)owner_make(dir, (uint16_t)peer);
-	}
-}
-
 void directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
-	struct owner *owner;
 
-	if (owners_few(dir))
-		owners_make(dir);
-	STAILQ_FOREACH (owner, &dir->owners, next)
-		owner_adopt(dir, owner);
 	if (dir->map.settled != member_map(control) || dir->map.left_any)
 		map_follow(dir, member_map(control));
 	orphans_place(dir);

@@ -510,17 +510,15 @@ static void change_open(struct directory *dir, struct owners_change *c)
 		c->to[i] = NO_OWNER;
 	for (uint32_t i = 0; i < c->now->owners; i++) {
 		const struct placed *p = &c->now->owner[i];
-		struct owner *owner = owner_there(dir, p->ref);
+		struct owner *owner = publishes_any(dir) ? owner_of(dir, p->ref) : NULL;
 
 		while (k < c->was->owners && c->was->owner[k].hash < p->hash)
 			k++;
 		if (k < c->was->owners && c->was->owner[k].ref == p->ref &&
 			!(dir->map.left[k / 64] >> k % 64 & 1)) {
 			c->to[k] = (uint16_t)i;
-		} else if (publishes_any(dir)) {
-			owner = owner_of(dir, p->ref);
-			if (owner && owner != dir->self)
-				owner->fresh = true;
+		} else if (owner && owner != dir->self) {
+			owner->fresh = true;
 		}
 		c->compared[i] = owner && owner->fresh && !owner->digest;
 	}
@@ -565,7 +563,7 @@ static void walks_set(struct directory *dir, const struct owners_change *c)
 	STAILQ_FOREACH (owner, &dir->owners, next)
 		walk_set(&owner->walk, 0);
 	for (uint32_t i = 0; i < c->now->owners; i++) {
-		/* in large clusters an owner is made for those that lack something */
+		/* an owner is made for those that lack something */
 		owner = c->lacking[i] ? owner_of(dir, c->now->owner[i].ref) : NULL;
 		if (!owner)
 			continue;

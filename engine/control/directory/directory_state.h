@@ -519,19 +519,12 @@ static inline struct owner *owner_at(const struct directory *directory, uint16_t
 		owner = owner->next_by_peer;
 	return owner ? owner : directory->none;
 }
-/* The member with that peer number, if there is one, is an owner from now on. */
-void owner_join(struct directory *directory, uint16_t peer);
 /*
- * The owner of a live member that is to be sent something, or whose entries are taken. In a cluster
- * of at most OWNERS_MAX members each change of the map makes an owner of each of them. In larger
- * ones most members own nothing, and an owner is made when it is first needed.
+ * The owner of a live member that is to be sent something, or whose entries are taken; it is made
+ * when it is first needed. `none`: it is no live member but this engine, or there is no memory.
  */
 struct owner *owner_wanted(struct directory *directory, uint16_t peer);
-/*
- * `self` if the member is this engine. NULL: it is no live member. owner_there() makes no owner in
- * large clusters, and returns NULL if there is none yet.
- */
-struct owner *owner_there(const struct directory *directory, uint32_t ref);
+/* `self` if the member is this engine. NULL: it is no live member, or there is no memory. */
 struct owner *owner_of(struct directory *directory, uint32_t ref);
 /* Frees owners whose members have left, and all targets with them. */
 void owners_trim(struct directory *directory);

@@ -608,15 +608,6 @@ bool directory_busy(const struct control *control)
 	return dir->background > limit;
 }
 
-static void forget_add(
-	struct directory *dir, struct dir_update *update, const struct member_record *record)
-{
-	/* a member may have just joined: the map with it comes later */
-	if (!record->self)
-		owner_join(dir, record->peer);
-	update_add(dir, update, record->ref);
-}
-
 /* A Forget names the number of its removal in place of a page. `missed`: see dir_update.at. */
 static struct dir_request forget_request(
 	const struct removal *removal, bool missed, const struct waiter *waiter)
@@ -645,7 +636,7 @@ void directory_forget(
 		const struct member *member = member_table_peer(table, peer);
 
 		if (member)
-			forget_add(dir, update, &member->record);
+			update_add(dir, update, member->record.ref);
 	}
 	update_start(dir, update);
 }
@@ -655,14 +646,8 @@ void directory_forget_at(struct control *control, const struct removal *removal,
 {
 	struct directory *dir = control->directory;
 	const struct dir_request request = forget_request(removal, true, waiter);
-	const struct member_record *record = member_by_ref(control, ref);
-	struct dir_update *update = update_new(dir, &request, 1);
 
-	if (!update)
-		return;
-	if (record)
-		forget_add(dir, update, record);
-	update_start(dir, update);
+	(void)update_send(dir, &request, &ref, 1);
 }
 
 /* ---- removals: messages that are being executed ---------------------------------------------- */

@@ -39,7 +39,7 @@ int seeds_text_open(const char *path, struct stat *ret);
  */
 int seeds_text_read(int fd, size_t bytes, char **ret_text);
 
-/* The addresses of a text, and who is told of the words that are none. */
+/* The addresses of a text, and who is informed of the words that are none. */
 struct seeds_text {
 	struct seed_address *address; /* the caller's, with room for SEEDS_FILE_ADDRESSES_MAX */
 	unsigned count;               /* of them that are set */

@@ -51,8 +51,8 @@
 #include <sanitizer/tsan_interface.h>
 
 /*
- * ThreadSanitizer of gcc 12 and clang 14 does not know pthread_mutex_clocklock(), so it is told of
- * the lock.
+ * ThreadSanitizer of gcc 12 and clang 14 does not know pthread_mutex_clocklock(), so it is
+ * informed of the lock.
  */
 static int wire_clocklock(pthread_mutex_t *mutex, const struct timespec *until)
 {

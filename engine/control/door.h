@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The door of an engine that was started again with pages: until it opens, pages on disk are not
- * found, also later while members still tell what was removed, and if pages are in memory no client
+ * found, also later while members still send what was removed, and if pages are in memory no client
  * is accepted. Control plane's thread only.
  */
 #ifndef CONTROL_DOOR_H

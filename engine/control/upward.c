@@ -71,7 +71,7 @@ static_assert(sizeof(pages_events) == PAGES_EVENTS * sizeof(void (*)(void)), "ea
 
 static const struct member_events member_events = {
 	.up = removals_member_up,
-	.told = removals_member_told,
+	.admitted = removals_member_admitted,
 	.leaving = removals_member_left,
 	.gone = upward_member_gone,
 	.link_up = upward_link_up,

@@ -186,7 +186,7 @@ struct control {
 	 * finds them yet
 	 */
 	bool door_shut;
-	/* as `door_shut`, for pages on disk, which wait until all removals were told */
+	/* as `door_shut`, for pages on disk, which wait until all removals were received */
 	bool disk_shut;
 	struct scrub *scrub; /* NULL: no scrubber */
 	/* true: a device may still access the pools, so they stay mapped until the process exits */

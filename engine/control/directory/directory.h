@@ -85,7 +85,7 @@ void directory_stale(
 void directory_forget(
 	struct control *control, const struct page_key *key, const struct waiter *waiter);
 /*
- * The page at `place` on node `ref` was read by a client of this engine: tells that node, whose
+ * The page at `place` on node `ref` was read by a client of this engine: informs that node, whose
  * eviction keeps visited pages longer.
  */
 void directory_touch(struct control *control, uint32_t ref, uint32_t place);
@@ -148,10 +148,10 @@ void removals_tick(struct control *control, uint64_t now_ns);
 bool removals_wanted(const struct control *control);
 void removals_member_up(struct control *control, const struct member *member);
 /*
- * The member is on the map because other members said so: they also send it what it has missed.
- * What only this engine can tell, it does over a link that it dials.
+ * The member is on the map by the record of another one: others also send it what it has missed.
+ * What only this engine remembers, it sends over a link that it dials.
  */
-void removals_member_told(struct control *control, const struct member *member);
+void removals_member_admitted(struct control *control, const struct member *member);
 void removals_member_left(struct control *control, const struct member *member);
 /* The live member at the other end of the link has sent this Hello. */
 void removals_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);

@@ -9,7 +9,7 @@
  * A target that no client waits for counts against its owner's limit. Above the limit a publish is
  * skipped: the owner is behind, it lacks the slot, and its walk makes up for it
  * (directory_compare.c). A remove above its limit is dropped: the owner is compared with,
- * and a Forget is told later (removals.c).
+ * and a Forget is sent later (removals.c).
  *
  * Removals that this engine executes, for its own clients and for other engines, last until they
  * are a promise: the tombstone is durable and all owners of the page have dropped its entry.

@@ -384,7 +384,7 @@ void removals_member_up(struct control *control, const struct member *member)
 	removals_absent_count(r, net_now());
 }
 
-void removals_member_told(struct control *control, const struct member *member)
+void removals_member_admitted(struct control *control, const struct member *member)
 {
 	struct removals *r = control->removals;
 	struct removals_name *name = r ? removals_find(r, removals_hash(member)) : NULL;

@@ -61,7 +61,7 @@ struct removals_log {
 	struct removal removal[REMOVALS_MAX]; /* by position */
 };
 
-/* A member that is being told what it has missed. */
+/* A member that is being sent what it has missed. */
 struct telling {
 	LIST_ENTRY(telling) next;
 	struct removals *removals;
@@ -95,21 +95,21 @@ struct removals {
 	uint64_t judged_ns; /* members that sent Hello before cannot make pages unproven any more */
 	uint64_t opened_ns; /* when this engine was started */
 	uint64_t away_ns;   /* for how long no engine ran before; UINT64_MAX: not known */
-	/* bit per element of log->name: on the map of the engine before, has not told yet */
+	/* bit per element of log->name: on the map of the engine before, has not sent Told yet */
 	uint64_t awaited[REMOVALS_NAMES / 64];
 	bool alone;      /* no other member was on the map when the engine before ended */
 	bool unread;     /* what the engine before remembered cannot be read */
-	bool proven;     /* a member has told that this engine has missed nothing else */
-	bool incomplete; /* a member has told that it does not remember all */
+	bool proven;     /* a Told has shown that this engine has missed nothing else */
+	bool incomplete; /* a Told has shown that its sender does not remember all */
 };
 
 /* A number for a removal that a client of this engine wants. */
 uint64_t removals_number(struct control *control);
-/* This engine executes the removal: members that come back are told. */
+/* This engine executes the removal: members that come back are sent it. */
 void removals_add(struct control *control, const struct removal *removal);
 /*
- * Member `ref` has left before it acknowledged the removal: it is told after its next Hello. Or it
- * is not sent it because too much waits for it: it is told in the next tick, if it has a link.
+ * Member `ref` has left before it acknowledged the removal: it is sent it after its next Hello. Or it
+ * is not sent it because too much waits for it: it is sent it in the next tick, if it has a link.
  */
 void removals_owe(struct control *control, uint32_t ref, const struct removal *removal);
 enum removal_state {

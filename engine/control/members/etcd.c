@@ -2,7 +2,7 @@
 /*
  * Addresses of engines to join, from etcd (cluster.etcd), by the JSON gateway of its version 3.
  * Each engine keeps a key with its own address, PREFIX + cluster.id + "/" + name, under a lease of
- * ETCD_LEASE_S, and lists the keys of the others every ETCD_PERIOD_S. etcd tells addresses and
+ * ETCD_LEASE_S, and lists the keys of the others every ETCD_PERIOD_S. etcd gives addresses and
  * nothing else: a key that expires removes no member, and the cluster works on without etcd.
  *
  * A round with one endpoint is: log in (with cluster.etcd_user), keep the lease alive, grant it and

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gossip: what engines tell each other of third ones.
+ * Gossip: what engines send each other about third ones.
  *
  * Engines compare digests of their lists in heartbeats; one that differs sends the sums of its 64
  * or 512 buckets and gets the records of those that differ, in pages of 16 KiB. So a new engine
@@ -522,7 +522,7 @@ static void record_admit(struct control *control, struct member *member, const P
 		return;
 	}
 	member->admission = r->admission;
-	control->member_events->told(control, member);
+	control->member_events->admitted(control, member);
 }
 
 /* This engine has a link with another process of that name: the record is out of date. */

@@ -973,13 +973,13 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		member_greet(control, link);
 	if (!member->contact->out && member->neighbour)
 		member_dial(control, member, false);
-	/* With rings, the list tells more. */
+	/* With rings, the list has more. */
 	if (!control->members->rings)
 		(void)member_learn_all(control, link, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
 	if (link->member == member && !member_on_trial(member))
 		control->member_events->link_up(control, link, hello);
-	/* The first member that is reached tells the list. */
+	/* The first member that is reached sends the list. */
 	if (link->member == member && !control->members->list_ns)
 		member_list_compare(control, link, net_now());
 	return true;

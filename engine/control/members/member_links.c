@@ -253,7 +253,7 @@ static void rings_begin(struct control *control, uint64_t now_ns)
 	struct members *members = control->members;
 
 	members->rings = true;
-	members->list_ns = 0; /* the next member that is heard tells the list */
+	members->list_ns = 0; /* the next member that is heard sends the list */
 	log_info("%u members: this engine keeps links with its neighbours only", members->alive);
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		member_link_unused(members->table.contact[i], now_ns);

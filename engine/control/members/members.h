@@ -271,7 +271,7 @@ uint64_t member_probe_period_ns(const struct control *control);
 struct rpc_link *member_link_now(const struct control *control, uint32_t ref);
 /*
  * The same for a request that can wait. If there is no link because the member is no neighbour, it
- * is dialled, and the other rooms are told when it is up.
+ * is dialled, and the event `link_up` follows.
  */
 struct rpc_link *member_link(struct control *control, uint32_t ref);
 /* True if there is no link yet, and member_link() dials. */
@@ -339,8 +339,8 @@ void refusals_report(const struct control *control, uint64_t now_ns, struct refu
 struct member_events {
 	/* The member has entered the map. */
 	void (*up)(struct control *control, const struct member *member);
-	/* It did because other members told so: they also tell it what it has missed. */
-	void (*told)(struct control *control, const struct member *member);
+	/* It did by the record of another member: those that know it send it what it has missed. */
+	void (*admitted)(struct control *control, const struct member *member);
 	/* The member has left the map. Its links are closed next. */
 	void (*leaving)(struct control *control, const struct member *member);
 	/* Its links are closed. The entry may be used for another member. */
@@ -359,7 +359,7 @@ struct member_events {
 	void (*probed)(struct control *control, uint16_t peer, bool served);
 	/* True if a request to the member waits too long for its acknowledgement: it is probed. */
 	bool (*overdue)(const struct control *control, uint16_t peer);
-	/* True if this engine has pages, or may find some: it wants to be told of removals. */
+	/* True if this engine has pages, or may find some: it wants to be sent removals. */
 	bool (*has_pages)(const struct control *control);
 };
 

@@ -97,7 +97,7 @@ struct agreed {
 	uint64_t hash; /* of all texts but AGREED_LINKS */
 	/*
 	 * Hello.links of this engine. Without rails: of the first member that had some; each that
-	 * comes later must have the same, because those that it tells of each other share pages.
+	 * comes later must have the same, because those that it names to each other share pages.
 	 */
 	uint64_t links;
 };
@@ -111,7 +111,7 @@ struct refusal {
 	bool name_taken; /* for its name, which is that of another engine */
 	bool former;     /* it is no engine but a node of PeerCache 0.8 */
 	char name[NAME_BYTES_MAX];
-	char address[ADDRESS_TEXT_BYTES]; /* as it tells others, with its port */
+	char address[ADDRESS_TEXT_BYTES]; /* as it announces it, with its port */
 	char from[NAME_BYTES_MAX];        /* where it is connected to or from */
 	char text[REFUSAL_BYTES];
 };
@@ -351,7 +351,7 @@ bool member_fill(struct control *control, struct member *member, const Pc__Membe
  */
 int member_put_on_map(struct control *control, struct member *member);
 /*
- * Takes a live member off the map: closes its links, and tells the other rooms. `why` is logged. A
+ * Takes a live member off the map: closes its links, and informs the other rooms. `why` is logged. A
  * member that answered once is still dialled, at a low rate.
  */
 void member_take_off_map(struct control *control, struct member *member, const char *why);
@@ -419,7 +419,7 @@ bool member_address_local(const struct control *control, const char *address);
  * for all that find no room, and is logged once.
  */
 bool member_has_room(struct control *control, const Pc__Member *m);
-/* Notes a node of PeerCache 0.8 that has asked the HTTP server, if the metrics thread tells one. */
+/* Notes a node of PeerCache 0.8 that has asked the HTTP server, if the metrics thread has seen one. */
 void member_former_take(struct control *control);
 /* True while another engine is refused, or refuses this one. */
 bool member_refusals_last(const struct control *control, uint64_t now_ns);
@@ -467,7 +467,7 @@ void member_trial_begin(struct control *control, struct member *member, uint64_t
  * probed.
  */
 bool member_trial_hello(struct control *control, struct member *member, uint64_t incarnation);
-/* This engine is not served by the member: the others are told, and may refute it for wait_ns. */
+/* This engine is not served by the member: the others are informed, and may refute it for wait_ns. */
 void member_accuse(struct control *control, struct member *member, uint64_t trial_ns,
 	uint64_t wait_ns, const char *why);
 /* The member is removed after wait_ms, unless it is admitted anew. Bounds both times. */

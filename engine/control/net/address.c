@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses of engines: loopback addresses that are told from others, and the address that this
- * engine tells other engines.
+ * Addresses of engines: which are loopback addresses, and the address that this engine announces.
  *
  * address_settle() finds the address of cluster.address = auto, or of a host name. All engines of a
  * cluster find addresses of the same family if they have the same seeds: IPv4 if any seed has it. A

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses: of other engines as the kernel knows them, and the one that this engine tells others.
+ * Addresses: of other engines as the kernel knows them, and the one that this engine announces.
  * Classifying is pure: any thread may do it.
  */
 #ifndef CONTROL_ADDRESS_H

@@ -677,29 +677,30 @@ static bool address_any(const struct sockaddr_storage *address)
 }
 
 /*
- * Checks cluster.address, which is told to other engines, against the address that this engine
+ * Checks cluster.address, which is announced to other engines, against the address that this engine
  * listens on: both or neither must be a loopback address. Returns 0, or -EINVAL after logging the
  * reason. A name that cannot be resolved yet is accepted, unless the engine listens on it: other
  * hosts resolve it later.
  */
 static int rpc_port_fits(const struct settings *s, const struct sockaddr_storage *bound)
 {
-	struct sockaddr_storage told;
+	struct sockaddr_storage announced;
 	socklen_t bytes;
-	bool local = address_loopback((const struct sockaddr *)bound), told_local = false;
+	bool local = address_loopback((const struct sockaddr *)bound), announced_local = false;
 
-	if (rpc_port_resolve(s->cluster_address, (uint16_t)s->cluster_port, &told, &bytes) == 0) {
-		told_local = address_loopback((struct sockaddr *)&told);
-		if (address_any(&told)) {
+	if (rpc_port_resolve(s->cluster_address, (uint16_t)s->cluster_port, &announced, &bytes) ==
+		0) {
+		announced_local = address_loopback((struct sockaddr *)&announced);
+		if (address_any(&announced)) {
 			log_error(
 				"cluster.address = %s is no address that other hosts can reach: set it to an address of this host. To listen on all addresses, set cluster.bind",
 				s->cluster_address);
 			return -EINVAL;
 		}
 	}
-	if (!s->cluster_bind[0] || local == told_local)
+	if (!s->cluster_bind[0] || local == announced_local)
 		return 0;
-	if (told_local)
+	if (announced_local)
 		log_error(
 			"cluster.bind = %s listens for other hosts, but cluster.address = %s, which they are told, is a loopback address. Set cluster.address to an address that other hosts reach",
 			s->cluster_bind, s->cluster_address);

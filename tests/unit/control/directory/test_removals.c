@@ -582,16 +582,16 @@ static void a_member_that_others_admitted_is_not_told_that_all_was_remembered(vo
 	name = name_of(member->record.ref);
 	removals_member_left(control, member);
 	removals_member_up(control, member);
-	removals_member_told(control, member);
+	removals_member_admitted(control, member);
 	assert_int_equal(name->limit, TOLD_ALL);
 	name->at = 0; /* it is not known what it has missed */
-	removals_member_told(control, member);
+	removals_member_admitted(control, member);
 	assert_int_equal(name->limit, TOLD_NOT_KNOWN);
 	removals_member_left(control, member);
 	for (unsigned n = 0; n <= REMOVALS_MAX; n++)
 		removals_add(control, &some);
 	removals_member_up(control, member);
-	removals_member_told(control, member);
+	removals_member_admitted(control, member);
 	assert_int_equal(name->limit, TOLD_NOT_COMPLETE);
 }
 
@@ -610,10 +610,10 @@ static void a_member_that_others_admitted_is_dialled_if_it_is_owed_removals(void
 	if (member->contact->in)
 		rpc_link_close(member->contact->in);
 	member->neighbour = false; /* as one of many members */
-	removals_member_told(control, member);
+	removals_member_admitted(control, member);
 	assert_false(member_link_soon(control, member->record.ref));
 	removals_owe(control, member->record.ref, &some);
-	removals_member_told(control, member);
+	removals_member_admitted(control, member);
 	assert_true(member_link_soon(control, member->record.ref));
 }
 

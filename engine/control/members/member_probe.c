@@ -10,8 +10,8 @@
  * claims it: the record spreads, and the member is removed after the time that the record says.
  * Until then any engine that has a link with the member probes it; if it answers a small and a
  * padded probe, that engine admits it anew, and the record with the next admission voids the claim.
- * Nothing that the member says itself does. An engine that hears the member does not remove it
- * earlier than it would without a claim. Control plane's thread only.
+ * Nothing that the member says itself does. An engine that hears the member removes it at most a
+ * round of probes earlier than without a claim (suspect_spares_ns()). Control plane's thread only.
  */
 #include <stdio.h>
 #include <string.h>
@@ -118,10 +118,11 @@ static bool is_claimed(const struct member *member)
 }
 
 /* When the claimed member is removed. */
-static uint64_t claim_due_ns(const struct control *control, const struct member *member)
+static uint64_t claim_due_ns(
+	const struct control *control, const struct member *member, uint64_t now_ns)
 {
 	const struct member_contact *contact = member->contact;
-	uint64_t now_ns = net_now(), age_ns = member_served_age_ns(member, now_ns), spares_ns = 0;
+	uint64_t age_ns = member_served_age_ns(member, now_ns), spares_ns = 0;
 
 	if (member->neighbour && age_ns != UINT64_MAX)
 		spares_ns = suspect_spares_ns(
@@ -137,7 +138,7 @@ static void claims_arm(struct control *control, uint64_t now_ns)
 
 	for (unsigned i = 0; i < members->table.contacts; i++) {
 		const struct member *member = members->table.contact[i]->member;
-		uint64_t due_ns = is_claimed(member) ? claim_due_ns(control, member) : 0;
+		uint64_t due_ns = is_claimed(member) ? claim_due_ns(control, member, now_ns) : 0;
 
 		if (due_ns && (!next_ns || due_ns < next_ns))
 			next_ns = due_ns;
@@ -327,7 +328,7 @@ void member_claims_due(void *context)
 			continue;
 		member = members->table.contact[i]->member;
 		trial_ns = member->contact->claim_trial_ms * NS_PER_MS;
-		if (!is_claimed(member) || claim_due_ns(control, member) > now_ns)
+		if (!is_claimed(member) || claim_due_ns(control, member, now_ns) > now_ns)
 			continue;
 		control->counter[COUNTER_members_unserving] += trial_ns != 0;
 		member_take_off_map(control, member,

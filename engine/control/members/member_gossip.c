@@ -122,7 +122,7 @@ static bool member_source_names(
 	struct source_budget *names;
 
 	/* An engine that has just started learns the whole list of the first member. */
-	if (!link || (members->rings && net_now() - members->opened_ns < NAMES_OPENING_NS))
+	if (!link || (members->rings && net_now() - members->sole_last_ns < NAMES_OPENING_NS))
 		return true;
 	names = &member_source_of(members, link)->names;
 	if (members->rings ? source_budget_take(names, SOURCE_NAMES, SOURCE_NAMES_PER_S)

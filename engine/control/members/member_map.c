@@ -485,7 +485,7 @@ static void map_words_publish(struct control *control, uint64_t now_ns)
 	struct members *members = control->members;
 
 	slots_publish(control, members->slots, members->current,
-		now_ns - members->alone_ns < MAP_OPENING_NS, now_ns);
+		now_ns - members->sole_since_ns < MAP_OPENING_NS, now_ns);
 }
 
 void member_map_rebuild(struct control *control)
@@ -501,10 +501,10 @@ void member_map_rebuild(struct control *control)
 	map_view_drop(members->current);
 	members->current = view;
 	if (members->serving <= 1)
-		members->opened_ns = net_now();
+		members->sole_last_ns = net_now();
 	/* not when one without rails comes or leaves: this engine is an owner of before then */
-	if (!members->alone_ns || (members->serving <= 1 && before > 1))
-		members->alone_ns = net_now();
+	if (!members->sole_since_ns || (members->serving <= 1 && before > 1))
+		members->sole_since_ns = net_now();
 	if (control->status)
 		map_words_publish(control, net_now());
 	control->member_events->map_changed(control);

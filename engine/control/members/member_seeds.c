@@ -458,7 +458,7 @@ bool member_seeking(const struct control *control)
 
 	if (members->candidates)
 		return true;
-	if (members->alive > 1 && net_now() - members->opened_ns > control_dead_ns(control))
+	if (members->alive > 1 && net_now() - members->sole_last_ns > control_dead_ns(control))
 		return false;
 	if ((control->settings->cluster_seeds_file[0] && !members->list[SEED_FILE].address) ||
 		(control->settings->cluster_etcd[0] && !members->list[SEED_ETCD].address))

@@ -230,8 +230,11 @@ struct members {
 	unsigned candidates;
 	bool met;     /* another engine has been a member */
 	bool leaving; /* Leave was sent, or the room is being closed */
-	/* when this engine started, or was the only one with rails last; the same, or became it */
-	uint64_t opened_ns, alone_ns;
+	/*
+	 * when a map was made last in which no other engine has rails, and when the first of such
+	 * maps in a row was made; that of the start is one
+	 */
+	uint64_t sole_last_ns, sole_since_ns;
 	uint32_t terms;  /* given so far, see struct member */
 	uint64_t digest; /* sum of the hashes of the incarnations of all live members */
 	uint64_t sum[MEMBER_BUCKETS_MAX]; /* the same of each bucket of the list */

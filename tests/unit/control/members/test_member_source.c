@@ -103,7 +103,7 @@ static void flood(struct rpc_link *link, unsigned round)
 static void rings_begin(void)
 {
 	node[0].control.members->rings = true;
-	node[0].control.members->opened_ns = net_now() - NAMES_OPENING_NS;
+	node[0].control.members->sole_last_ns = net_now() - NAMES_OPENING_NS;
 }
 
 static uint64_t names_refused(void)

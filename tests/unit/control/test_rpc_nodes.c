@@ -476,12 +476,33 @@ void raw_message(int fd, const Pc__Message *message)
 
 void raw_told(int fd)
 {
-	Pc__Message message = PC__MESSAGE__INIT;
 	Pc__Told told = PC__TOLD__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_TOLD, &told);
 
 	told.complete = told.known = true;
-	message.body_case = PC__MESSAGE__BODY_TOLD;
-	message.told = &told;
+	raw_message(fd, &message);
+}
+
+void raw_beat(int fd)
+{
+	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_HEARTBEAT, &beat);
+
+	beat.members_digest = node[0].control.members->digest;
+	raw_message(fd, &message);
+}
+
+void raw_record(int fd, Pc__Member *member, enum record_state state, uint32_t admission)
+{
+	Pc__MemberRecord record = PC__MEMBER_RECORD__INIT, *at = &record;
+	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
+	const Pc__Message message = message_of(PC__MESSAGE__BODY_MEMBER_NEWS, &news);
+
+	record.member = member;
+	record.state = state;
+	record.admission = admission;
+	news.n_records = 1;
+	news.records = &at;
 	raw_message(fd, &message);
 }
 

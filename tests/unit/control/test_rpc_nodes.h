@@ -188,6 +188,9 @@ void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc
 void raw_hello_untold(
 	int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra);
 void raw_told(int fd);
+/* A heartbeat of a member that has the list of node 0; a record of this member. */
+void raw_beat(int fd);
+void raw_record(int fd, Pc__Member *member, enum record_state state, uint32_t admission);
 /*
  * Runs turns of the nodes until the node has closed the raw connection; discards what it sends.
  * False after `ms`.

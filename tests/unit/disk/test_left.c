@@ -20,12 +20,12 @@ static void without_a_member_the_others_prove_nothing_and_are_cleared(void **sta
 	world_close(&world);
 }
 
-/* A page in a sealed segment of path 1. */
-static uint32_t page_on_path_1(uint32_t from)
+/* The next page, from `from` on, in a sealed segment of that path. */
+static uint32_t page_on(unsigned wanted, uint32_t from)
 {
 	unsigned path = 0;
 
-	while (!world_persisted(&world, from, &path) || path != 1)
+	while (!world_persisted(&world, from, &path) || path != wanted)
 		from++;
 	return from;
 }
@@ -50,15 +50,13 @@ static bool has_tombstone(unsigned path, uint32_t number)
 
 static void a_path_that_left_gets_missed_removals_before_it_is_used(void **state)
 {
-	uint32_t on_left = 0;
-	unsigned path = 0;
+	uint32_t on_left;
 	bool found;
 
 	(void)state;
 	open_new(2);
 	fill(40);
-	while (!world_persisted(&world, on_left, &path) || path != 1)
-		on_left++;
+	on_left = page_on(1, 0);
 	/* Path 1 fails; the removal is acknowledged with path 0 alone. */
 	path_fail(&world.store.path[1], "the test says so");
 	assert_int_equal(world_remove(&world, on_left), DISK_OK);
@@ -110,8 +108,8 @@ static void a_path_that_returns_has_the_tombstones_that_it_had_not_synced(void *
 
 		open_new(2);
 		fill(40);
-		page[0] = page_on_path_1(0);
-		page[1] = page_on_path_1(page[0] + 1);
+		page[0] = page_on(1, 0);
+		page[1] = page_on(1, page[0] + 1);
 		world.sim[1]->hang = true;
 		for (unsigned i = 0; i < 2; i++) {
 			remove[i].key = page_key_of(page[i]);
@@ -193,7 +191,7 @@ static void a_page_whose_tombstone_was_recycled_stays_away(void **state)
 
 		open_new(2);
 		fill(40);
-		page = page_on_path_1(0);
+		page = page_on(1, 0);
 		path_fail(&world.store.path[1], "the test says so");
 		assert_int_equal(world_remove(&world, page), DISK_OK);
 		if (variant & RESTART_BEFORE) {
@@ -230,7 +228,7 @@ static void a_path_that_stays_away_for_two_starts_gets_its_removals(void **state
 	(void)state;
 	open_new(2);
 	fill(40);
-	page = page_on_path_1(0);
+	page = page_on(1, 0);
 	path_fail(&world.store.path[1], "the test says so");
 	/* acknowledged when path 0 has recorded that path 1 has left */
 	assert_int_equal(world_remove(&world, page + 1), DISK_OK);
@@ -259,7 +257,7 @@ static void a_removal_is_acknowledged_when_the_others_have_recorded_who_has_left
 	(void)state;
 	open_new(2);
 	fill(40);
-	remove.key = page_key_of(page_on_path_1(0));
+	remove.key = page_key_of(page_on(1, 0));
 	store_submit(&world.store, &remove);
 	while (!world.store.path[0].batch_busy)
 		world_turn(&world);
@@ -303,7 +301,7 @@ static void a_path_that_left_is_cleared_if_a_removal_since_then_cannot_be_read(v
 
 		open_new(2);
 		fill(40);
-		page = page_on_path_1(0);
+		page = page_on(1, 0);
 		for (unsigned i = 0; i < starts; i++) {
 			restart(-1);
 			if (i + 1 < starts)
@@ -348,7 +346,7 @@ static void a_path_that_left_after_a_damage_gets_its_removals(void **state)
 	assert_int_equal(world_open(&world, sim, 2, &rng), 0);
 	assert_true(world.store.path[0].horizon > world.store.left[0].sequence);
 	recycle(100); /* what was dropped is overwritten */
-	page = page_on_path_1(100);
+	page = page_on(1, 100);
 	path_fail(&world.store.path[1], "the test says so");
 	assert_int_equal(world_remove(&world, page), DISK_OK);
 	restart(-1);
@@ -417,7 +415,7 @@ static void a_damaged_record_does_not_make_an_older_one_current(void **state)
 
 		open_new(2);
 		fill(40);
-		page = page_on_path_1(0);
+		page = page_on(1, 0);
 		path_fail(&world.store.path[1], "the test says so");
 		assert_int_equal(world_remove(&world, page), DISK_OK);
 		recycle_tombstone(200);
@@ -592,14 +590,12 @@ static void a_page_without_memory_to_read_it_at_the_start_is_lost_alone(void **s
 static void a_path_without_memory_for_a_tombstone_leaves_alone(void **state)
 {
 	struct disk_request remove = {.op = DISK_REMOVE};
-	uint32_t page = 0;
-	unsigned path = 1;
+	uint32_t page;
 
 	(void)state;
 	open_new(2);
 	fill(40);
-	while (!world_persisted(&world, page, &path) || path != 0)
-		page++;
+	page = page_on(0, 0);
 	remove.key = page_key_of(page);
 	no_memory_for = sizeof(struct tombstone);
 	store_submit(&world.store, &remove);
@@ -619,15 +615,13 @@ static void a_path_without_memory_for_a_tombstone_leaves_alone(void **state)
 static void a_tombstone_stays_though_another_path_has_a_newer_one(void **state)
 {
 	struct disk_request again = {.op = DISK_REMOVE};
-	unsigned path = 0;
-	uint32_t page = 0;
+	uint32_t page;
 	bool found;
 
 	(void)state;
 	open_new(2);
 	fill(40);
-	while (!world_persisted(&world, page, &path) || path != 0)
-		page++;
+	page = page_on(0, 0);
 	assert_int_equal(world_remove(&world, page), DISK_OK);
 	again.key = page_key_of(page);
 	world.sim[0]->hang = true;

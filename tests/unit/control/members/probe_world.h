@@ -74,35 +74,14 @@ static inline void hello(struct played *p)
 	raw_message(p->fd, &message);
 }
 
-static inline void beat(struct played *p)
-{
-	Pc__Heartbeat say = PC__HEARTBEAT__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-
-	say.members_digest = node[0].control.members->digest;
-	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
-	message.heartbeat = &say;
-	raw_message(p->fd, &message);
-}
-
 /* What this member says of that one. */
 static inline void record(
 	struct played *p, const struct played *about, enum record_state state, uint32_t admission)
 {
 	Pc__Member member = PC__MEMBER__INIT;
-	Pc__MemberRecord say = PC__MEMBER_RECORD__INIT, *at = &say;
-	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
 
 	played_fill(about, &member);
-	say.member = &member;
-	say.state = state;
-	say.admission = admission;
-	news.n_records = 1;
-	news.records = &at;
-	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
-	message.member_news = &news;
-	raw_message(p->fd, &message);
+	raw_record(p->fd, &member, state, admission);
 }
 
 /* It was served by that one, which is claimed. */
@@ -170,7 +149,7 @@ static inline void pump(struct played *p)
 		return;
 	if (clock_now_ns() - p->beat_ns >= BEAT_MS * 1000000ull) {
 		p->beat_ns = clock_now_ns();
-		beat(p);
+		raw_beat(p->fd);
 		if (p->refutes)
 			refute(p, p->refutes);
 	}

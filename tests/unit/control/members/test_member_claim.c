@@ -52,34 +52,19 @@ static void say(const struct member *entry, enum record_state state, uint32_t ad
 {
 	struct member_texts texts;
 	Pc__Member member = PC__MEMBER__INIT;
-	Pc__MemberRecord record = PC__MEMBER_RECORD__INIT, *at = &record;
-	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
 
 	member_describe(entry, &texts, &member);
-	record.member = &member;
-	record.state = state;
-	record.admission = admission;
-	news.n_records = 1;
-	news.records = &at;
-	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
-	message.member_news = &news;
-	raw_message(raw, &message);
+	raw_record(raw, &member, state, admission);
 }
 
 /* A heartbeat of the raw member, which reads what came. */
 static void beat(void)
 {
 	static uint8_t bytes[1 << 17];
-	Pc__Heartbeat heartbeat = PC__HEARTBEAT__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
 
 	while (recv(raw, bytes, sizeof(bytes), 0) > 0)
 		continue;
-	heartbeat.members_digest = node[0].control.members->digest;
-	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
-	message.heartbeat = &heartbeat;
-	raw_message(raw, &message);
+	raw_beat(raw);
 }
 
 /* Lets the time pass; the raw member refutes claims of node 2. */

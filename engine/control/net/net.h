@@ -138,12 +138,12 @@ typedef void (*net_resolved)(void *context, const char *error, const struct addr
 struct net_resolver *net_resolver_new(struct event_base *base);
 void net_resolver_free(struct net_resolver *resolver);
 /*
- * Looks a name up. `call` is called exactly once. NULL: it was called already, from inside this
- * call.
+ * Looks a name up. `call` is called once, unless the query is cancelled before. NULL: it was called
+ * already, from inside this call.
  */
 struct net_query *net_resolve(struct net_resolver *resolver, const char *host, uint16_t port,
 	net_resolved call, void *context);
-/* Ends a query early; its callback is called all the same, with an error. */
+/* Ends a query early: its callback is not called any more. */
 void net_resolve_cancel(struct net_query *query);
 
 #endif

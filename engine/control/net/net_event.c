@@ -39,10 +39,12 @@ struct net_listener {
 	void *context;
 };
 
-/* The callback of a query in progress; freed when it was called. */
-struct answer {
-	net_resolved call;
+/* A query in progress: libevent frees it by net_query_answered(), also after it was cancelled. */
+struct net_query {
+	struct evdns_getaddrinfo_request *request;
+	net_resolved call; /* NULL: it was cancelled */
 	void *context;
+	bool answered; /* from inside net_resolve(), which frees it then */
 };
 
 /* ---- slices of the loop ---------------------------------------------------------------------- */
@@ -399,32 +401,41 @@ void net_resolver_free(struct net_resolver *resolver)
 
 static void net_query_answered(int error, struct evutil_addrinfo *found, void *context)
 {
-	struct answer answer = *(struct answer *)context;
+	struct net_query *query = context;
 
-	free(context);
-	answer.call(answer.context, found ? NULL : evutil_gai_strerror(error), found);
+	if (query->call)
+		query->call(query->context, found ? NULL : evutil_gai_strerror(error), found);
 	if (found)
 		evutil_freeaddrinfo(found);
+	query->answered = true;
+	if (query->request)
+		free(query);
 }
 
 struct net_query *net_resolve(struct net_resolver *resolver, const char *host, uint16_t port,
 	net_resolved call, void *context)
 {
 	struct evutil_addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP};
-	struct answer *answer = calloc(1, sizeof(*answer));
+	struct net_query *query = calloc(1, sizeof(*query));
 	char text[8];
 
-	if (!answer) {
+	if (!query) {
 		call(context, "no memory", NULL);
 		return NULL;
 	}
-	*answer = (struct answer){call, context};
+	query->call = call;
+	query->context = context;
 	snprintf(text, sizeof(text), "%u", port);
-	return (struct net_query *)(void *)evdns_getaddrinfo((struct evdns_base *)(void *)resolver,
-		host, text, &hints, net_query_answered, answer);
+	query->request = evdns_getaddrinfo((struct evdns_base *)(void *)resolver, host, text,
+		&hints, net_query_answered, query);
+	if (!query->answered)
+		return query;
+	free(query);
+	return NULL;
 }
 
 void net_resolve_cancel(struct net_query *query)
 {
-	evdns_getaddrinfo_cancel((struct evdns_getaddrinfo_request *)(void *)query);
+	query->call = NULL;
+	evdns_getaddrinfo_cancel(query->request);
 }

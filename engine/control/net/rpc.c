@@ -28,12 +28,6 @@
 #include "engine/abi/wire.h"
 #include "engine/control/net/net.h"
 
-/* A query to the DNS resolver. If the dial is stopped before the answer, the query outlives it. */
-struct rpc_resolve {
-	struct rpc_dial *dial; /* the dial that waits for the answer; NULL: it was stopped */
-	struct net_query *request;
-};
-
 static uint64_t rpc_text_hash(const char *text)
 {
 	uint64_t hash = 0xcbf29ce484222325ull;
@@ -500,17 +494,14 @@ static void rpc_dial_unresolved(struct rpc_dial *dial, const char *error)
 
 static void rpc_dial_resolved(void *context, const char *error, const struct addrinfo *found)
 {
-	struct rpc_resolve *resolve = context;
-	struct rpc_dial *dial = resolve->dial;
+	struct rpc_dial *dial = context;
 	const struct addrinfo *each;
 	unsigned count = 0;
 
-	free(resolve);
-	if (dial)
-		dial->resolve = NULL;
+	dial->query = NULL;
 	for (each = found; each; each = each->ai_next)
 		count++;
-	if (dial && count) {
+	if (count) {
 		unsigned skip = dial->tried++ % count;
 
 		dial->addresses = count;
@@ -518,7 +509,7 @@ static void rpc_dial_resolved(void *context, const char *error, const struct add
 		for (each = found; skip; skip--)
 			each = each->ai_next;
 		rpc_dial_found(dial, each);
-	} else if (dial) {
+	} else {
 		rpc_dial_unresolved(dial, error);
 	}
 }
@@ -526,35 +517,25 @@ static void rpc_dial_resolved(void *context, const char *error, const struct add
 static void rpc_dial_resolve(struct rpc_dial *dial)
 {
 	struct rpc *rpc = dial->control->rpc;
-	struct net_query *request;
-	struct rpc_resolve *resolve;
+	struct net_query *query;
 
 	if (!rpc->dns)
 		rpc->dns = net_resolver_new(dial->control->base);
-	resolve = calloc(1, sizeof(*resolve));
-	if (!rpc->dns || !resolve) {
-		free(resolve);
-		rpc_dial_failed(dial, ENOMEM);
+	if (!rpc->dns) {
+		rpc_dial_lost(dial, false, 0, ENOMEM);
 		return;
 	}
-	resolve->dial = dial;
-	dial->resolve = resolve;
-	request = net_resolve(rpc->dns, dial->host, dial->port, rpc_dial_resolved, resolve);
-	/*
-	 * NULL: the answer came from inside the call, for example from /etc/hosts; `resolve`, and
-	 * perhaps even `dial`, are freed.
-	 */
-	if (request)
-		resolve->request = request;
+	query = net_resolve(rpc->dns, dial->host, dial->port, rpc_dial_resolved, dial);
+	/* NULL: it was answered at once, for example from /etc/hosts, and `dial` may be freed. */
+	if (query)
+		dial->query = query;
 }
 
 static void rpc_dial_resolve_cancel(struct rpc_dial *dial)
 {
-	if (!dial->resolve)
-		return;
-	dial->resolve->dial = NULL;
-	net_resolve_cancel(dial->resolve->request);
-	dial->resolve = NULL;
+	if (dial->query)
+		net_resolve_cancel(dial->query);
+	dial->query = NULL;
 }
 
 static void rpc_dial_due(void *context)
@@ -563,7 +544,7 @@ static void rpc_dial_due(void *context)
 	struct sockaddr_storage address;
 	socklen_t bytes;
 
-	if (dial->link || dial->resolve)
+	if (dial->link || dial->query)
 		return;
 	if (address_literal(dial->host, dial->port, &address, &bytes) == 0)
 		rpc_dial_connect(dial, (struct sockaddr *)&address, bytes);
@@ -599,7 +580,7 @@ void rpc_dial_hurry(struct rpc_dial *dial, uint32_t base_ms, uint32_t max_ms)
 	dial->base_ms = base_ms;
 	dial->max_ms = max_ms;
 	dial->fails = 0;
-	if (!dial->link && !dial->resolve)
+	if (!dial->link && !dial->query)
 		rpc_dial_wait(dial);
 }
 

@@ -40,7 +40,6 @@
 
 struct member;
 struct rpc_dial;
-struct rpc_resolve;
 
 struct rpc_link {
 	LIST_ENTRY(rpc_link) next;
@@ -85,7 +84,7 @@ struct rpc_dial {
 	struct net_timer *timer;
 	/* link that is connecting or connected; NULL: the dial waits, or resolves the name */
 	struct rpc_link *link;
-	struct rpc_resolve *resolve;
+	struct net_query *query; /* for the addresses of the name; NULL: none is in progress */
 };
 
 /* A name of a member that cannot be resolved. */

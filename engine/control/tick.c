@@ -51,10 +51,7 @@ failed:
 
 void tick_close(struct control *control)
 {
-	if (control->tick)
-		net_timer_free(control->tick);
-	control->tick = NULL;
-	if (control->alive)
-		net_timer_free(control->alive);
-	control->alive = NULL;
+	net_timer_free(control->tick);
+	net_timer_free(control->alive);
+	control->tick = control->alive = NULL;
 }

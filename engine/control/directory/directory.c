@@ -464,8 +464,7 @@ void directory_close(struct control *control)
 	free(dir->none);
 	free(dir->self);
 	for (unsigned i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
-		if (timers[i])
-			net_timer_free(timers[i]);
+		net_timer_free(timers[i]);
 	map_view_drop(dir->map.settled);
 	map_view_drop(dir->map.was);
 	free(dir);

@@ -532,8 +532,10 @@ static void door_disk_look(struct removals *r, uint64_t now_ns)
 	net_timer_stop(r->look);
 }
 
-static void door_look(struct removals *r)
+/* Timer function, and called when a member has sent Told. */
+static void door_look(void *context)
 {
+	struct removals *r = context;
 	const struct control *control = r->control;
 	uint64_t now_ns = net_now();
 
@@ -552,11 +554,6 @@ static void door_look(struct removals *r)
 	if (control->door_shut)
 		removals_door_open(r);
 	door_disk_look(r, now_ns);
-}
-
-static void door_due(void *context)
-{
-	door_look(context);
 }
 
 bool removals_serve_told(struct control *control, struct rpc_link *link, const Pc__Told *told)
@@ -650,7 +647,7 @@ int removals_open(struct control *control, const struct removals_options *option
 	if (!r)
 		return -ENOMEM;
 	r->control = control;
-	r->look = net_timer_new(control->base, true, door_due, r);
+	r->look = net_timer_new(control->base, true, door_look, r);
 	if (!r->look || net_timer_set(r->look, DOOR_LOOK_US) < 0) {
 		net_timer_free(r->look);
 		free(r);

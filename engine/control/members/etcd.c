@@ -612,8 +612,7 @@ void etcd_close(struct control *control)
 		evhttp_connection_free(endpoint->connection);
 		free(endpoint->token);
 	}
-	if (etcd->tick)
-		net_timer_free(etcd->tick);
+	net_timer_free(etcd->tick);
 	if (etcd->dns)
 		net_resolver_free(etcd->dns);
 	explicit_bzero(etcd->password, sizeof(etcd->password));

@@ -115,14 +115,9 @@ static void heads_grow(struct member_table *table)
 
 /* ---- looking up ------------------------------------------------------------------------------ */
 
-uint64_t member_name_hash(const char *name)
-{
-	return placement_hash(name);
-}
-
 struct member *member_table_find(const struct member_table *table, const char *name)
 {
-	uint16_t at = table->by_name[member_name_hash(name) & (table->heads - 1)];
+	uint16_t at = table->by_name[placement_hash(name) & (table->heads - 1)];
 
 	while (at != MEMBER_NONE) {
 		struct member *member = member_at(table, at);
@@ -681,7 +676,7 @@ void member_leave(struct control *control)
 		struct rpc_link *link = member_link_of(member);
 
 		if (member->state == MEMBER_ALIVE && link && rpc_send(link, &message))
-			rpc_push(link);
+			net_push(link->net);
 	}
 }
 
@@ -698,14 +693,10 @@ void members_close(struct control *control)
 	}
 	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
 		rpc_dial_stop(members->seed[i].dial);
-	if (members->probe)
-		net_timer_free(members->probe);
-	if (members->rebuild)
-		net_timer_free(members->rebuild);
-	if (members->news)
-		net_timer_free(members->news);
-	if (members->claims)
-		net_timer_free(members->claims);
+	net_timer_free(members->probe);
+	net_timer_free(members->rebuild);
+	net_timer_free(members->news);
+	net_timer_free(members->claims);
 	member_table_close(&members->table);
 	free(members->news_list);
 	map_view_drop(members->current);

@@ -171,22 +171,11 @@ bool member_source_logs(struct control *control, const struct rpc_link *link)
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-static bool gossip_text_fits(const char *text)
-{
-	size_t bytes = strnlen(text, NAME_BYTES_MAX);
-
-	if (bytes == 0 || bytes >= NAME_BYTES_MAX)
-		return false;
-	for (size_t i = 0; i < bytes; i++)
-		if (text[i] <= ' ' || text[i] > '~')
-			return false;
-	return true;
-}
-
 bool member_fits(const Pc__Member *m)
 {
-	return m && gossip_text_fits(m->name) && gossip_text_fits(m->address) && m->port >= 1 &&
-	       m->port <= 65535 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
+	return m && member_text_prints(m->name, NAME_BYTES_MAX) && !strchr(m->name, ' ') &&
+	       member_text_prints(m->address, NAME_BYTES_MAX) && !strchr(m->address, ' ') &&
+	       m->port >= 1 && m->port <= 65535 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
 	       (uint32_t)m->incarnation != 0;
 }
 

@@ -166,19 +166,14 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello_send(control, link, NULL);
 }
 
-/* Sends our Hello, so that the other engine knows which engine it reached, and closes the link. */
-static void hello_last_words(struct control *control, struct rpc_link *link)
+/*
+ * Sends a last Hello, so that the other engine knows which engine it reached, or why it is refused,
+ * and closes the link.
+ */
+static void hello_last(struct control *control, struct rpc_link *link, const char *refusal)
 {
-	member_greet(control, link);
-	rpc_push(link);
-	rpc_link_close(link);
-}
-
-/* Sends a Hello that refuses the other engine, and closes the link. */
-static void hello_refuse_send(struct control *control, struct rpc_link *link, const char *text)
-{
-	hello_send(control, link, text);
-	rpc_push(link);
+	hello_send(control, link, refusal);
+	net_push(link->net);
 	rpc_link_close(link);
 }
 
@@ -338,7 +333,7 @@ __attribute__((format(printf, 3, 4))) static void hello_refuse(
 	if (link->dial && !who->tell)
 		rpc_link_close(link);
 	else
-		hello_refuse_send(control, link, text);
+		hello_last(control, link, text);
 	if (dialled && who->tell)
 		member_dial_stop(dialled);
 }
@@ -457,16 +452,6 @@ static bool hello_check_version(
 
 /* ---- whether values fit ---------------------------------------------------------------------- */
 
-static bool agreed_text_prints(const char *text)
-{
-	size_t bytes = strnlen(text, AGREED_BYTES_MAX);
-
-	for (size_t i = 0; i < bytes; i++)
-		if (text[i] < ' ' || text[i] > '~')
-			return false;
-	return bytes > 0 && bytes < AGREED_BYTES_MAX;
-}
-
 /*
  * Returns the length of "name = " in "name = value", or of the whole text if it contains no " = ".
  */
@@ -491,7 +476,7 @@ static const char *agreed_their_value(const Pc__Hello *hello, const char *ours)
 	size_t name = agreed_name_bytes(ours);
 
 	for (size_t i = 0; i < hello->n_agreed && i < AGREED_ENTRIES_MAX; i++)
-		if (agreed_text_prints(hello->agreed[i]) &&
+		if (member_text_prints(hello->agreed[i], AGREED_BYTES_MAX) &&
 			strncmp(hello->agreed[i], ours, name) == 0)
 			return hello->agreed[i] + name;
 	return NULL;
@@ -716,7 +701,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 
 	/* this engine dialled itself; the end of the link that dialled learns it from this Hello */
 	if (!dial) {
-		hello_last_words(control, link);
+		hello_last(control, link, NULL);
 	} else if (dial->seed && dial->tried < dial->addresses) {
 		/* a name with further addresses: the dial goes on with the next one */
 	} else if (dial->seed) {
@@ -764,7 +749,7 @@ static void hello_from_visitor(
 {
 	struct member *member;
 
-	hello_last_words(control, link);
+	hello_last(control, link, NULL);
 	member_learn(control, link, hello->self);
 	member = member_find(control->members, hello->self->name);
 	if (member && member->state == MEMBER_DEAD && control->members->alive < NODES_MAX)
@@ -777,15 +762,9 @@ static void hello_from_visitor(
 /* Copies Hello.software, which only people read. A text that does not fit is ignored. */
 static void contact_software_set(struct member_contact *contact, const char *text)
 {
-	size_t bytes = strnlen(text, sizeof(contact->software));
+	bool prints = member_text_prints(text, sizeof(contact->software));
 
-	contact->software[0] = '\0';
-	if (bytes >= sizeof(contact->software))
-		return;
-	for (size_t i = 0; i < bytes; i++)
-		if (text[i] < ' ' || text[i] > '~')
-			return;
-	memcpy(contact->software, text, bytes + 1);
+	snprintf(contact->software, sizeof(contact->software), "%s", prints ? text : "");
 }
 
 /* True if the Hello adds a member to the map, or replaces one. */

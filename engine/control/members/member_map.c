@@ -436,9 +436,10 @@ static void slots_tick(struct control *control, struct slots *slots, uint64_t no
 uint32_t member_map_unproven(const struct control *control, uint64_t now_ns, uint64_t *ret_left_ms)
 {
 	const struct slots *slots = control->members->slots;
+	uint64_t until_ns = slots ? slots->lost_until * SECOND_NS : 0;
 
-	*ret_left_ms = 0;
-	return slots ? slots_unproven(slots, now_ns, ret_left_ms) : 0;
+	*ret_left_ms = until_ns > now_ns ? (until_ns - now_ns) / 1000000 : 0;
+	return slots ? slots->lost : 0;
 }
 
 /* ---- views of the live members --------------------------------------------------------------- */
@@ -480,19 +481,12 @@ static struct map_view *map_view_of_members(const struct control *control)
 	return view;
 }
 
-static void map_words_publish(struct control *control, uint64_t now_ns)
-{
-	struct members *members = control->members;
-
-	slots_publish(control, members->slots, members->current,
-		now_ns - members->sole_since_ns < MAP_OPENING_NS, now_ns);
-}
-
 void member_map_rebuild(struct control *control)
 {
 	struct members *members = control->members;
 	unsigned before = members->serving;
 	struct map_view *view = map_view_of_members(control);
+	uint64_t now_ns = net_now();
 
 	if (!view) {
 		log_error("no memory for a change of the cluster map: it stays as it was");
@@ -501,12 +495,13 @@ void member_map_rebuild(struct control *control)
 	map_view_drop(members->current);
 	members->current = view;
 	if (members->serving <= 1)
-		members->sole_last_ns = net_now();
+		members->sole_last_ns = now_ns;
 	/* not when one without rails comes or leaves: this engine is an owner of before then */
 	if (!members->sole_since_ns || (members->serving <= 1 && before > 1))
-		members->sole_since_ns = net_now();
+		members->sole_since_ns = now_ns;
 	if (control->status)
-		map_words_publish(control, net_now());
+		slots_publish(control, members->slots, view,
+			now_ns - members->sole_since_ns < MAP_OPENING_NS, now_ns);
 	control->member_events->map_changed(control);
 }
 

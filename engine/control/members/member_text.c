@@ -16,6 +16,16 @@ struct member_text {
 	char name[];   /* behind its terminating zero the address */
 };
 
+bool member_text_prints(const char *text, size_t room)
+{
+	size_t bytes = strnlen(text, room);
+
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] < ' ' || text[i] > '~')
+			return false;
+	return bytes > 0 && bytes < room;
+}
+
 /* ---- plain records --------------------------------------------------------------------------- */
 
 static char *number_put(char *at, unsigned number)

@@ -198,19 +198,6 @@ struct slots {
 	uint8_t fresh[MAP_SLOTS];
 };
 
-/*
- * Slots with MAP_SLOT_LOST: readers call an absent key of theirs unreachable. *ret_left_ms: until
- * the last of them ends, if the map does not change again.
- */
-static inline uint32_t slots_unproven(
-	const struct slots *slots, uint64_t now_ns, uint64_t *ret_left_ms)
-{
-	uint64_t until_ns = slots->lost_until * 1000000000;
-
-	*ret_left_ms = slots->lost && until_ns > now_ns ? (until_ns - now_ns) / 1000000 : 0;
-	return slots->lost;
-}
-
 /* ---- the state of the room ------------------------------------------------------------------- */
 
 /* A ring of all live members, as this engine sees it: its successor and its predecessor. */
@@ -326,8 +313,6 @@ void member_contact_free(struct member_table *table, struct member *member);
 
 /* The member or candidate of this name, not this engine; NULL: there is none. */
 struct member *member_find(const struct members *members, const char *name);
-/* Hash of a name: the key of the table, and of the rings. */
-uint64_t member_name_hash(const char *name);
 /*
  * Returns a free entry, or else that of a dead member or candidate, the oldest dead member first.
  * NULL: every entry belongs to a live member.
@@ -362,6 +347,9 @@ void member_take_off_map(struct control *control, struct member *member, const c
 void member_lost(struct control *control, struct member *member, const char *why);
 
 /* ---- member_text.c --------------------------------------------------------------------------- */
+
+/* True for printable ASCII that is not empty and fits `room` bytes with its zero. */
+bool member_text_prints(const char *text, size_t room);
 
 /*
  * Gives the record this name, address and port, in place of those that it has, if any. False: no

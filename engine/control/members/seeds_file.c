@@ -182,8 +182,7 @@ void seeds_file_close(struct control *control)
 
 	if (!file)
 		return;
-	if (file->tick)
-		net_timer_free(file->tick);
+	net_timer_free(file->tick);
 	works_close(file->works);
 	reading_free(file->reading);
 	free(file->address);

@@ -217,8 +217,7 @@ static void rpc_link_free(struct rpc_link *link)
 	if (!link->dial)
 		link->control->rpc->accepted--;
 	LIST_REMOVE(link, next);
-	if (link->deadline)
-		net_timer_free(link->deadline);
+	net_timer_free(link->deadline);
 	net_close(link->net);
 	free(link);
 }
@@ -276,10 +275,8 @@ void rpc_link_bad(struct rpc_link *link, const char *format, ...)
 void rpc_link_up(struct rpc_link *link)
 {
 	link->up = true;
-	if (link->deadline) {
-		net_timer_free(link->deadline);
-		link->deadline = NULL;
-	}
+	net_timer_free(link->deadline);
+	link->deadline = NULL;
 	link->up_ns = net_now();
 	if (link->dial)
 		link->dial->unanswered = 0;
@@ -398,17 +395,7 @@ void rpc_reply(struct rpc_link *link, const Pc__Message *message)
 		rpc_link_bad(link, "it does not read the answers to its requests");
 }
 
-void rpc_push(struct rpc_link *link)
-{
-	net_push(link->net);
-}
-
 /* ---- dials ----------------------------------------------------------------------------------- */
-
-static void rpc_dial_failed(struct rpc_dial *dial, int error)
-{
-	rpc_dial_lost(dial, false, 0, error);
-}
 
 static void rpc_dial_connect(struct rpc_dial *dial, const struct sockaddr *address, socklen_t bytes)
 {
@@ -422,13 +409,13 @@ static void rpc_dial_connect(struct rpc_dial *dial, const struct sockaddr *addre
 		dial->at[0] = '\0';
 	error = net_dial(dial->control->base, address, bytes, &net);
 	if (error) {
-		rpc_dial_failed(dial, error);
+		rpc_dial_lost(dial, false, 0, error);
 		return;
 	}
 	address_text(dial->host, dial->port, text);
 	link = rpc_link_open(dial->control, net, dial, text);
 	if (!link) {
-		rpc_dial_failed(dial, ENOMEM);
+		rpc_dial_lost(dial, false, 0, ENOMEM);
 		return;
 	}
 	dial->link = link;
@@ -489,7 +476,7 @@ static void rpc_dial_unresolved(struct rpc_dial *dial, const char *error)
 		log_warn(
 			"cannot resolve the name %s, which a member has as its cluster.address: %s. It is tried again; check the resolver, or set an address there",
 			dial->host, dial->unresolved);
-	rpc_dial_failed(dial, EHOSTUNREACH);
+	rpc_dial_lost(dial, false, 0, EHOSTUNREACH);
 }
 
 static void rpc_dial_resolved(void *context, const char *error, const struct addrinfo *found)

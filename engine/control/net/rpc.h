@@ -164,11 +164,6 @@ bool rpc_send(struct rpc_link *link, const Pc__Message *message);
  * link.
  */
 void rpc_reply(struct rpc_link *link, const Pc__Message *message);
-/*
- * Writes as much of the output buffer as the socket takes now. For the last messages before the
- * event loop ends.
- */
-void rpc_push(struct rpc_link *link);
 /* Listens for other engines on the socket of rpc_port_open(). Returns 0 or -errno after logging. */
 int rpc_listen(struct control *control);
 /* Called at every heartbeat: enables the listener again if accept() has failed. */

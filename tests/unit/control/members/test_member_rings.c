@@ -23,7 +23,7 @@ static void hash_all(unsigned count, unsigned seed)
 
 	for (unsigned i = 0; i < count; i++) {
 		snprintf(name, sizeof(name), "host-%u-%u:7000", seed, i);
-		hash[i] = member_name_hash(name);
+		hash[i] = placement_hash(name);
 	}
 }
 

@@ -115,7 +115,7 @@ static void all_is_as_the_model_says(void)
 			continue;
 		member_texts(&model[i]->record, &texts);
 		assert_string_equal(texts.name, name_of(i));
-		assert_true(member_hash(model[i]) == member_name_hash(name_of(i)));
+		assert_true(member_hash(model[i]) == placement_hash(name_of(i)));
 		contacts += member_has_contact(model[i]);
 		if (member_has_contact(model[i]))
 			assert_ptr_equal(table.contact[model[i]->contact->at], model[i]->contact);

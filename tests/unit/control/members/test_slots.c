@@ -62,6 +62,7 @@ static int setup(void **state)
 	memset(alive, 0, sizeof(alive));
 	memset(&slots, 0, sizeof(slots));
 	memset(&table, 0, sizeof(table));
+	table.slots = &slots;
 	control.members = &table;
 	control.status = aligned_alloc(64, sizeof(*control.status));
 	memset(control.status, 0, sizeof(*control.status));
@@ -414,7 +415,7 @@ static void owners_whose_numbers_are_needed_are_missed_as_well(void **state)
 	assert_true(load(0).proves);
 }
 
-/* slots_unproven() counts the words that prove nothing, and tells how long the last one does. */
+/* member_map_unproven() counts the words that prove nothing, and tells how long the last one does. */
 static void expect_counted(uint64_t left_ms)
 {
 	uint64_t told_ms, most_ms = 0, lost = 0;
@@ -425,7 +426,7 @@ static void expect_counted(uint64_t left_ms)
 		lost += !load(s).proves;
 		most_ms = !load(s).proves && left > most_ms ? left : most_ms;
 	}
-	assert_int_equal(slots_unproven(&slots, now_ns, &told_ms), lost);
+	assert_int_equal(member_map_unproven(&control, now_ns, &told_ms), lost);
 	assert_true(told_ms == left_ms && most_ms == left_ms);
 }
 

@@ -89,7 +89,7 @@ static struct removals_name *removals_name_place(const struct removals *r)
 
 	while ((name = name_after(r, name))) {
 		used++;
-		if (name->left_ns && (!oldest || name->left_ns < oldest->left_ns))
+		if (!name->present && (!oldest || name->left_ns < oldest->left_ns))
 			oldest = name;
 	}
 	return used < REMOVALS_NAMES ? &r->log->name[used] : oldest;
@@ -115,7 +115,7 @@ static void removals_absent_count(struct removals *r, uint64_t now_ns)
 	r->absent = 0;
 	while ((name = name_after(r, name)))
 		/* it may have left after `now_ns`, in the same turn */
-		r->absent += name->left_ns && !name->bare &&
+		r->absent += name->left_ns &&
 			     (int64_t)(now_ns - name->left_ns) < (int64_t)REMOVALS_ABSENT_NS;
 }
 
@@ -174,7 +174,7 @@ void removals_owe(struct control *control, uint32_t ref, const struct removal *r
 		return;
 	if (name && !name->owed_at)
 		name->owed_at = r->log->head;
-	if (name && !name->left_ns)
+	if (name && name->present)
 		name->behind = 1;
 	LIST_FOREACH (t, &r->tellings, next)
 		if (t->ref == ref && !t->later_at)
@@ -287,8 +287,10 @@ static void telling_step(struct telling *t)
 			name->limit = TOLD_NOT_COMPLETE;
 		else if (!t->known && name->limit == TOLD_ALL)
 			name->limit = TOLD_NOT_KNOWN;
-		name->at = REMOVALS_PRESENT;
-		name->owed_at = t->unrecorded ? t->begin : t->later_at;
+		if (!name->bare) { /* else its disk, which it does not use now, is owed it still */
+			name->at = REMOVALS_PRESENT;
+			name->owed_at = t->unrecorded ? t->begin : t->later_at;
+		}
 	}
 	telling_free(t);
 }
@@ -334,9 +336,10 @@ static bool telling_begin(struct removals *r, const struct member *member, bool 
 	t->name = hash;
 	t->ref = member->record.ref;
 	t->end = head;
-	t->missed_at = name_missed_at(r, name);
+	/* without rails it has no page now: it is sent only what is dropped from now on */
+	t->missed_at = member->record.rails ? name_missed_at(r, name) : head;
 	t->known = name && name->at && name->limit == TOLD_ALL;
-	t->complete = !pages || limit != TOLD_NOT_COMPLETE;
+	t->complete = !pages || !member->record.rails || limit != TOLD_NOT_COMPLETE;
 	t->at = name && name->owed_at && name->owed_at < t->missed_at ? name->owed_at
 								      : t->missed_at;
 	if (!pages)
@@ -376,11 +379,15 @@ void removals_member_up(struct control *control, const struct member *member)
 
 	if (!name)
 		return;
-	name->left_ns = 0;
+	name->present = 1;
 	name->behind = 0; /* its Hello begins a telling */
 	name->limit = TOLD_ALL;
 	name->ref = member->record.ref;
 	name->bare = member->record.rails == 0;
+	if (!name->bare)
+		name->left_ns = 0;
+	else if (name->at == REMOVALS_PRESENT)
+		name->at = r->log->head;
 	removals_absent_count(r, net_now());
 }
 
@@ -392,7 +399,8 @@ void removals_member_admitted(struct control *control, const struct member *memb
 	if (!name)
 		return;
 	name->limit = (uint8_t)name_limit(r, name);
-	name->at = REMOVALS_PRESENT;
+	if (!name->bare)
+		name->at = REMOVALS_PRESENT;
 	if (name->owed_at) /* a Hello follows on the new link */
 		(void)member_link(control, member->record.ref);
 }
@@ -408,10 +416,12 @@ void removals_member_left(struct control *control, const struct member *member)
 		return;
 	LIST_FOREACH (t, &r->tellings, next)
 		t->failed |= t->ref == member->record.ref;
-	if (name->at == REMOVALS_PRESENT)
-		name->at = r->log->head;
-	name->left_ns = now_ns;
-	name->bare = member->record.rails == 0;
+	name->present = 0;
+	if (member->record.rails) {
+		if (name->at == REMOVALS_PRESENT)
+			name->at = r->log->head;
+		name->left_ns = now_ns;
+	}
 	removals_absent_count(r, now_ns);
 }
 
@@ -615,10 +625,13 @@ static void removals_log_adopt(struct removals *r)
 			name->at = 0;
 		if (name->owed_at > log->head)
 			name->owed_at = 1;
-		if (name->left_ns)
+		if (!name->present)
 			continue;
+		name->present = 0;
 		r->alone = false;
 		r->awaited[i / 64] |= 1ull << i % 64;
+		if (name->bare)
+			continue;
 		name->left_ns = r->opened_ns;
 		if (name->at == REMOVALS_PRESENT)
 			name->at = log->head;

@@ -17,7 +17,7 @@ struct net_timer;
 #define REMOVALS_MAX 65536u        /* removals that are remembered */
 #define REMOVALS_NAMES 4096u       /* members whose positions are remembered */
 #define REMOVALS_MAGIC 0x50435256u /* "PCRV" */
-#define REMOVALS_LAYOUT 3u         /* raised when a field changes its place or meaning */
+#define REMOVALS_LAYOUT 4u         /* raised when a field changes its place or meaning */
 #define REMOVALS_PRESENT UINT64_MAX
 /* A member that left the map so long ago is not expected back: removals are promises without it. */
 #define REMOVALS_ABSENT_NS (600ull * 1000000000)
@@ -43,13 +43,18 @@ struct removals_name {
 	 * recorded them; 0: none
 	 */
 	uint64_t owed_at;
-	uint64_t left_ns; /* when it left the map, CLOCK_MONOTONIC; 0: it is on the map */
-	uint32_t ref;     /* with which it was on the map of this process last */
+	/* when it left the map with rails, CLOCK_MONOTONIC; 0: it has not since it had some */
+	uint64_t left_ns;
+	uint32_t ref; /* with which it was on the map of this process last */
 	/* 1: it is on the map, and removals for it were dropped since its Hello */
 	uint8_t behind;
 	uint8_t limit; /* enum told_limit: what a Told on this map cannot say */
-	uint8_t bare;  /* 1: it has no rails, so it has no page that is removed */
-	uint8_t unused;
+	/*
+	 * 1: it has no rails, so no page in memory, but perhaps a disk that it does not use now.
+	 * `at` and `left_ns` stay as they are until it has rails again: that disk misses removals
+	 */
+	uint8_t bare;
+	uint8_t present; /* 1: it is on the map */
 };
 
 /* In shared memory, for the next engine. Only the engine writes it. */

@@ -354,6 +354,67 @@ static void a_removal_that_the_disk_did_not_record_is_executed_again(void **stat
 	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
 }
 
+/* As a seed only it executes removals, but on no disk: what its disk has missed is told later. */
+static void a_disk_is_told_what_was_removed_while_its_member_had_no_rails(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	put(1, 3, 1);
+	put(1, 4, 1);
+	nodes_run(100);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	node[1].bare = true;
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	nodes_run(100);
+	/* the disk is expected back for ten minutes */
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	nodes_pass(REMOVALS_ABSENT_NS / 1000000);
+	nodes_run(100);
+	assert_int_equal(forgotten(0, 4), OP_MISS);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	node[1].bare = false;
+	restart_with_disk(1);
+	pages_adopt(1, 3, 2);
+	assert_true(nodes_until(!has(1, 3) && !has(1, 4), 3000));
+	synced(1);
+	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
+}
+
+/* A life as a seed only, which is sent nothing of before, pays no debt to the disk. */
+static void what_a_disk_is_owed_outlives_a_life_without_rails(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	put(1, 3, 1);
+	nodes_run(100);
+	kill_node(1);
+	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
+	for (unsigned life = 0; life < 3; life++) {
+		node[1].bare = life == 1;
+		if (node[1].bare) {
+			node[1].settings.disk_paths[0] = '\0';
+			assert_int_equal(node_open(1, node_at(0)), 0);
+			assert_true(nodes_until(all_agree(), 3000));
+			nodes_run(100);
+		} else {
+			restart_with_disk(1);
+			pages_adopt(1, 3, 1);
+			assert_true(nodes_until(node[1].waits >= 1, 3000));
+			assert_false(has(1, 3));
+		}
+		if (life < 2) { /* before its disk has recorded the removal */
+			kill_node(1);
+			assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+		}
+	}
+	synced(1);
+	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
+}
+
 /* Another member tells the same meanwhile: it must not take it as recorded. */
 static void a_removal_that_the_disk_has_not_recorded_yet_stays_owed(void **state)
 {
@@ -866,6 +927,8 @@ int main(void)
 		T(a_page_that_was_set_since_stays_when_another_member_tells_the_same),
 		T(a_page_that_was_set_anew_before_the_member_left_stays),
 		T(a_removal_that_the_disk_did_not_record_is_executed_again),
+		T(a_disk_is_told_what_was_removed_while_its_member_had_no_rails),
+		T(what_a_disk_is_owed_outlives_a_life_without_rails),
 		T(a_removal_that_the_disk_has_not_recorded_yet_stays_owed),
 		T(a_member_that_is_restarted_while_it_is_told_is_told_anew),
 		T(a_member_whose_disk_failed_is_told_again),

@@ -31,7 +31,7 @@ struct disk {
 	uint64_t timeout_ns;
 
 	pthread_mutex_t lock;
-	struct disk_requests submitted, finished;
+	struct disk_requests submitted, finished, held;
 	struct disk_report report;
 	bool stop, ended; /* ended: no I/O is in flight */
 };
@@ -66,10 +66,12 @@ static void disk_publish(struct disk *disk)
 	struct disk_report *report = &disk->report;
 	uint32_t pages;
 	uint64_t index = disk_index_bytes(&store->index, &pages);
-	bool finished = !STAILQ_EMPTY(&store->finished) || disk_index_has_lost(&store->index);
+	bool finished = !STAILQ_EMPTY(&store->finished) || !STAILQ_EMPTY(&store->held) ||
+			disk_index_has_lost(&store->index);
 
 	pthread_mutex_lock(&disk->lock);
 	STAILQ_CONCAT(&disk->finished, &store->finished);
+	STAILQ_CONCAT(&disk->held, &store->held);
 	report->paths = store->paths;
 	report->pages = pages;
 	report->index_bytes = index;
@@ -237,6 +239,7 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 	pthread_mutex_init(&disk->lock, NULL);
 	STAILQ_INIT(&disk->submitted);
 	STAILQ_INIT(&disk->finished);
+	STAILQ_INIT(&disk->held);
 	disk->timeout_ns = (uint64_t)options->timeout_ms * 1000000;
 	disk->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	disk->ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -309,10 +312,14 @@ struct disk_request *disk_reap(struct disk *disk)
 	eventfd_t value;
 
 	pthread_mutex_lock(&disk->lock);
-	request = STAILQ_FIRST(&disk->finished);
-	if (request)
+	/* Held ones first: one of them may be finished, too. */
+	if ((request = STAILQ_FIRST(&disk->held))) {
+		STAILQ_REMOVE_HEAD(&disk->held, next_held);
+		request->held = true;
+	} else if ((request = STAILQ_FIRST(&disk->finished))) {
 		STAILQ_REMOVE_HEAD(&disk->finished, next);
-	else
+		request->held = false;
+	} else
 		(void)eventfd_read(disk->ready_fd, &value);
 	pthread_mutex_unlock(&disk->lock);
 	return request;

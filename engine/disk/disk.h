@@ -12,7 +12,9 @@
  * is done with the memory. There is no cancel: a caller that has waited long enough reports a miss
  * to its client and leaves request and memory where they are until disk_reap() returns them. If a
  * path hangs for ever, so do its requests that the device holds; all others of that path fail after
- * `timeout_ms`.
+ * `timeout_ms`. When a path leaves service, disk_reap() returns each request that its device holds
+ * once more than others, first, with `held`: its result is that of a failed path (write:
+ * DISK_OFFLINE, read: DISK_MISS), but request and memory still belong to the disk tier.
  *
  * Content. A key has the same bytes until it was removed. A page that is on disk is not written
  * again (DISK_EXISTS). Persisted are the pages of sealed segments; others can be lost by a crash,
@@ -78,11 +80,14 @@ struct disk_request {
 	uint32_t crc;
 
 	/* set when disk_reap() returns it */
-	enum disk_status status;
+	enum disk_status status; /* not while it is held */
+	bool held; /* the device of a path that has failed has it; disk_reap() returns it again */
 
 	/* owner: the disk tier, from disk_submit() to disk_reap() */
-	STAILQ_ENTRY(disk_request) next;
+	STAILQ_ENTRY(disk_request) next, next_held;
+	LIST_ENTRY(disk_request) same; /* while `busy` */
 	uint64_t sequence;
+	bool busy;        /* its key is neither written nor removed by another request */
 	bool internal;    /* of recovery: freed with its data instead of being returned */
 	bool checked;     /* WRITE: `crc` was computed from the bytes in memory */
 	uint32_t waiting; /* REMOVE: paths whose tombstone is not synced yet, one bit each */
@@ -154,7 +159,7 @@ unsigned disk_slot(struct disk *disk, uint32_t slot, uint64_t *cursor, unsigned 
  */
 unsigned disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages);
 void disk_submit(struct disk *disk, struct disk_request *request);
-/* Returns the next request that is finished, or NULL. */
+/* Returns the next request that is finished or held, or NULL. */
 struct disk_request *disk_reap(struct disk *disk);
 /* Readable when disk_reap() or disk_lost() has something to return; disk_reap() clears it. */
 int disk_fd(const struct disk *disk);

@@ -587,7 +587,6 @@ static const uint8_t *ahead_read(struct ahead *ahead, struct store_path *path, u
 static bool salvage_page(struct ahead *ahead, struct store_path *path, uint32_t number,
 	const struct disk_index_page *page, uint32_t unit, uint64_t sequence)
 {
-	struct store *store = path->store;
 	struct disk_request *request = calloc(1, sizeof(*request));
 	const uint8_t *from;
 	uint32_t units;
@@ -604,12 +603,12 @@ static bool salvage_page(struct ahead *ahead, struct store_path *path, uint32_t 
 	from = request->data ? ahead_read(ahead, path, number, unit, units) : NULL;
 	if (from)
 		memcpy(request->data, from, request->length);
-	if (!from || crc32c(0, request->data, request->length) != page->crc ||
-		!busy_add(store, &request->key)) {
+	if (!from || crc32c(0, request->data, request->length) != page->crc) {
 		free(request->data);
 		free(request);
 		return false;
 	}
+	busy_add(path->store, request);
 	path->report.queued_bytes += (uint64_t)units * PAGE_UNIT;
 	STAILQ_INSERT_TAIL(&path->writes, request, next);
 	return true;

@@ -157,16 +157,33 @@ const char *path_io_error(const struct device_io *io)
 
 static void requests_fail(struct store_path *path, struct disk_requests *list)
 {
-	struct store *store = path->store;
 	struct disk_request *request;
 
 	while ((request = STAILQ_FIRST(list))) {
 		STAILQ_REMOVE_HEAD(list, next);
-		if (request->op == DISK_WRITE)
-			busy_drop(store, &request->key);
-		store_finish(store, request, request->op == DISK_WRITE ? DISK_OFFLINE : DISK_MISS);
+		store_finish(
+			path->store, request, request->op == DISK_WRITE ? DISK_OFFLINE : DISK_MISS);
 	}
 	path->report.queued_bytes = 0;
+}
+
+/* Its result is known, but the device may still move its bytes, for ever if it hangs. */
+static void request_hold(struct store *store, struct disk_request *request)
+{
+	busy_drop(request);
+	if (!request->internal)
+		STAILQ_INSERT_TAIL(&store->held, request, next_held);
+}
+
+/* Holds the requests whose I/O is in flight. */
+static void requests_hold(struct store_path *path)
+{
+	for (unsigned i = 0; i < DISK_BLOCKS_FLIGHT; i++)
+		for (uint32_t r = 0; path->block[i].busy && r < path->block[i].block->entries; r++)
+			request_hold(path->store, path->block[i].request[r]);
+	for (unsigned i = 0; i < DISK_READS_FLIGHT; i++)
+		if (path->read[i].busy)
+			request_hold(path->store, path->read[i].request);
 }
 
 /* Tombstones need not be on this path any more: the other paths record that it has left. */
@@ -226,10 +243,7 @@ void path_fail(struct store_path *path, const char *format, ...)
 	if (!store->starting)
 		store_remember_left(store, path->file.path_id, path_complete_until(path));
 	store->generation++;
-	for (unsigned i = 0; i < DISK_BLOCKS_FLIGHT; i++)
-		if (path->block[i].busy)
-			for (uint32_t r = 0; r < path->block[i].block->entries; r++)
-				busy_drop(store, &path->block[i].request[r]->key);
+	requests_hold(path);
 	requests_fail(path, &path->writes);
 	requests_fail(path, &path->reads);
 	for (uint32_t i = 0; i < path->segments; i++)
@@ -627,7 +641,6 @@ void store_record(struct store *store)
 	}
 	while (recorded && (request = STAILQ_FIRST(&store->removed))) {
 		STAILQ_REMOVE_HEAD(&store->removed, next);
-		busy_drop(store, &request->key);
 		store_finish(store, request, any ? DISK_OK : DISK_OFFLINE);
 	}
 }

@@ -13,92 +13,45 @@
 #include <string.h>
 
 #include "engine/abi/crc32c.h"
+#include "engine/abi/map.h"
 
 #define DAY_NS UINT64_C(86400000000000)
 
-/*
- * ---- busy keys: they are being written or removed ----------------------------------------------
- *
- * A small hash set with open addressing. A key in it is neither written nor removed a second time.
- */
+/* ---- busy keys: they are being written or removed, and not a second time -------------------- */
 
-static bool busy_is_free(const struct page_key *key)
+static unsigned busy_chain(const struct page_key *key)
 {
-	return !key->word[0] && !key->word[1];
+	return (unsigned)(map_mix(key->word[0] ^ key->word[1]) & (BUSY_CHAINS - 1));
 }
 
-static uint32_t busy_place(const struct store *store, const struct page_key *key)
+void busy_add(struct store *store, struct disk_request *request)
 {
-	uint32_t at = (uint32_t)(key->word[0] ^ key->word[1]) & (store->busy_room - 1);
-
-	while (!busy_is_free(&store->busy[at]) && !page_key_equal(&store->busy[at], key))
-		at = (at + 1) & (store->busy_room - 1);
-	return at;
-}
-
-static bool busy_grow(struct store *store)
-{
-	struct page_key *old = store->busy;
-	uint32_t room = store->busy_room;
-	struct page_key *keys = calloc(room ? room * 2 : 64, sizeof(*keys));
-
-	if (!keys)
-		return false;
-	store->busy = keys;
-	store->busy_room = room ? room * 2 : 64;
-	for (uint32_t i = 0; i < room; i++)
-		if (!busy_is_free(&old[i]))
-			keys[busy_place(store, &old[i])] = old[i];
-	free(old);
-	return true;
-}
-
-bool busy_add(struct store *store, const struct page_key *key)
-{
-	uint32_t at;
-
-	if (store->busy_keys * 2 >= store->busy_room && !busy_grow(store))
-		return false;
-	at = busy_place(store, key);
-	if (busy_is_free(&store->busy[at]))
-		store->busy_keys++;
-	store->busy[at] = *key;
-	return true;
+	LIST_INSERT_HEAD(&store->busy[busy_chain(&request->key)], request, same);
+	request->busy = true;
 }
 
 static bool busy_has(const struct store *store, const struct page_key *key)
 {
-	return store->busy_room && !busy_is_free(&store->busy[busy_place(store, key)]);
+	const struct disk_request *request;
+
+	LIST_FOREACH (request, &store->busy[busy_chain(key)], same)
+		if (page_key_equal(&request->key, key))
+			return true;
+	return false;
 }
 
-void busy_drop(struct store *store, const struct page_key *key)
+void busy_drop(struct disk_request *request)
 {
-	uint32_t mask = store->busy_room - 1, at, from;
-
-	if (!busy_has(store, key))
-		return;
-	at = from = busy_place(store, key);
-	store->busy_keys--;
-	/* Closes the gap: later keys of the same run move up unless they are at home already. */
-	for (;;) {
-		uint32_t home;
-
-		from = (from + 1) & mask;
-		if (busy_is_free(&store->busy[from]))
-			break;
-		home = (uint32_t)(store->busy[from].word[0] ^ store->busy[from].word[1]) & mask;
-		if (((from - home) & mask) >= ((from - at) & mask)) {
-			store->busy[at] = store->busy[from];
-			at = from;
-		}
-	}
-	memset(&store->busy[at], 0, sizeof(store->busy[at]));
+	if (request->busy)
+		LIST_REMOVE(request, same);
+	request->busy = false;
 }
 
 /* ---- the end of a request ------------------------------------------------------------------- */
 
 void store_finish(struct store *store, struct disk_request *request, enum disk_status status)
 {
+	busy_drop(request);
 	request->status = status;
 	if (request->internal) {
 		free(request->data);
@@ -166,10 +119,11 @@ static void write_submit(struct store *store, struct disk_request *request)
 		return;
 	}
 	admitted = write_admit(store, path, bytes);
-	if (admitted != DISK_OK || !busy_add(store, &request->key)) {
-		store_finish(store, request, admitted == DISK_OK ? DISK_DROPPED : admitted);
+	if (admitted != DISK_OK) {
+		store_finish(store, request, admitted);
 		return;
 	}
+	busy_add(store, request);
 	request->sequence = store->sequence++;
 	path->report.queued_bytes += bytes;
 	STAILQ_INSERT_TAIL(&path->writes, request, next);
@@ -186,19 +140,18 @@ static void write_landed(struct device_io *io)
 
 	path_landed(path, io);
 	path->segment[write->segment].writing--;
+	write->busy = false;
 	if (path_in_service(path) && io->result != bytes) {
 		path->report.io_errors++;
 		path_fail(
 			path, "cannot write to segment %u: %s", write->segment, path_io_error(io));
 	}
-	write->busy = false;
 	for (uint32_t i = 0; i < block->entries; i++) {
 		const struct disk_entry *entry = &block->entry[i];
 
 		if (path_in_service(path)) {
 			(void)disk_index_add(&store->index, path->first + write->segment, unit,
 				&entry->key, entry->length, entry->crc);
-			busy_drop(store, &entry->key);
 			path->report.pages_written++;
 		}
 		unit += disk_units(entry->length);
@@ -250,7 +203,6 @@ static bool write_check_page(struct store_path *path, struct disk_request *reque
 		return true;
 	STAILQ_REMOVE(&path->writes, request, disk_request, next);
 	path->report.queued_bytes -= (uint64_t)disk_units(request->length) * PAGE_UNIT;
-	busy_drop(path->store, &request->key);
 	store_finish(path->store, request, DISK_CORRUPT);
 	return false;
 }
@@ -380,10 +332,7 @@ static void remove_submit(struct store *store, struct disk_request *request)
 		STAILQ_INSERT_TAIL(&store->deferred, request, next);
 		return;
 	}
-	if (!busy_add(store, &request->key)) {
-		store_finish(store, request, DISK_OFFLINE);
-		return;
-	}
+	busy_add(store, request);
 	if (disk_index_find(&store->index, &request->key, &found))
 		disk_index_remove(&store->index, &found);
 	/* Used when all paths have it: a path that fails here is complete up to the one before. */
@@ -637,8 +586,7 @@ static bool request_valid(const struct disk_request *request)
 
 void store_submit(struct store *store, struct disk_request *request)
 {
-	request->internal = false;
-	request->checked = false;
+	request->busy = request->internal = request->checked = false;
 	if (!request_valid(request)) {
 		store_finish(store, request, DISK_INVALID);
 		return;
@@ -723,6 +671,7 @@ int store_open(struct store *store, const struct disk_options *options)
 	store->budget_bytes = options->write_bytes_per_day;
 	store->timeout_ns = (uint64_t)options->timeout_ms * 1000000;
 	STAILQ_INIT(&store->finished);
+	STAILQ_INIT(&store->held);
 	STAILQ_INIT(&store->removed);
 	STAILQ_INIT(&store->deferred);
 	return disk_index_open(&store->index, segments ? (uint32_t)segments : 1);
@@ -733,5 +682,4 @@ void store_close(struct store *store)
 	for (unsigned i = 0; i < store->paths; i++)
 		path_close(&store->path[i]);
 	disk_index_close(&store->index);
-	free(store->busy);
 }

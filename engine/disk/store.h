@@ -22,6 +22,7 @@
 #include "engine/disk/layout.h"
 
 #define SEGMENT_NONE UINT32_MAX
+#define BUSY_CHAINS 4096u /* of the hash table of busy keys; a power of two */
 
 STAILQ_HEAD(disk_requests, disk_request);
 
@@ -127,11 +128,12 @@ struct store {
 	uint64_t generation;
 	unsigned paths;
 	struct store_path path[DISK_PATHS_MAX];
-	struct disk_requests finished; /* for disk_reap() */
+	struct disk_requests finished; /* for disk_reap(), and before these: */
+	struct disk_requests held; /* by devices of paths that have failed; linked by next_held */
 	struct disk_requests removed;  /* synced; wait until the members are recorded */
 	struct disk_requests deferred; /* removes of keys that are busy */
-	struct page_key *busy;         /* keys that are being written or removed, a hash set */
-	uint32_t busy_room, busy_keys;
+	/* requests whose keys are being written or removed */
+	LIST_HEAD(, disk_request) busy[BUSY_CHAINS];
 	struct {
 		uint64_t id, sequence;
 	} left[DISK_LEFT_MAX];
@@ -165,9 +167,9 @@ bool remove_add(struct store_path *path, const struct page_key *key, uint64_t se
 	struct disk_request *request);
 /* The path needs not, or cannot, write the tombstone any more. */
 void remove_done(struct store_path *path, struct tombstone *tombstone);
-/* Keys that are being written or removed: adds one, false without memory; removes one. */
-bool busy_add(struct store *store, const struct page_key *key);
-void busy_drop(struct store *store, const struct page_key *key);
+/* The request's key is being written or removed, until busy_drop(), which may be called twice. */
+void busy_add(struct store *store, struct disk_request *request);
+void busy_drop(struct disk_request *request);
 
 /* ---- segment.c: paths and their segments ---------------------------------------------------- */
 int path_open(struct store_path *path, uint32_t segments);

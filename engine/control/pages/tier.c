@@ -11,8 +11,8 @@
  * evicted before its turn came is written from limbo. What the budget of writes in flight does not
  * allow is dropped: a set never waits for a disk.
  *
- * A path that hangs keeps what it was given: its writes leave the budget after a time
- * (tier_spills_old()), and at the close the pools stay mapped until the process exits.
+ * A path that hangs keeps what it was given: its writes leave the budget when it leaves service
+ * (spill_strand()), and at the close the pools stay mapped until the process exits.
  */
 #include "engine/control/pages/tier_inner.h"
 
@@ -80,10 +80,9 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 	spill->place = page->place;
 	spill->generation = page->generation;
 	spill->bytes = bytes;
-	spill->since_ns = net_now();
 	LIST_INSERT_HEAD(&t->spill_of[tier_chain(page->key.word[1])], spill, same);
 	TAILQ_INSERT_TAIL(&t->spills, spill, next);
-	writing_count(t, spill->since_ns);
+	writing_count(t, net_now());
 	t->spill_bytes += bytes;
 	t->spill_count++;
 	disk_submit(t->disk, &spill->request);
@@ -253,24 +252,17 @@ static void tier_spilled(struct tier *t, struct tier_spill *spill)
 	free(spill);
 }
 
-void tier_spills_old(struct tier *t, uint64_t now_ns)
+/* The path has failed while it wrote the page: the write leaves the budget; its page is a miss. */
+static void spill_strand(struct tier *t, struct tier_spill *spill)
 {
-	struct tier_spill *spill;
-
-	TAILQ_FOREACH (spill, &t->spills, next) {
-		if (now_ns - spill->since_ns < tier_stranded_ns(t) || spill->since_ns > t->hung_ns)
-			return;
-		if (spill->stranded)
-			continue;
-		writing_count(t, now_ns);
-		spill->stranded = true;
-		t->spill_bytes -= spill->bytes;
-		t->spill_due = true;
-		if (!spill->removed && !spill_is_here(t, spill))
-			tier_dropped(t, DISK_DROPPED);
-		if (!tier_spilling(t, &spill->request.key))
-			tier_written(t, &spill->request.key, false);
-	}
+	writing_count(t, net_now());
+	spill->stranded = true;
+	t->spill_bytes -= spill->bytes;
+	t->spill_due = true;
+	if (!spill->removed && !spill_is_here(t, spill))
+		tier_dropped(t, DISK_OFFLINE);
+	if (!tier_spilling(t, &spill->request.key))
+		tier_written(t, &spill->request.key, false);
 }
 
 /* ---- removal --------------------------------------------------------------------------------- */
@@ -479,6 +471,15 @@ static unsigned tier_lost(struct tier *t)
 
 /* ---- what the disk has finished -------------------------------------------------------------- */
 
+/* Only what moves bytes can be held. */
+static void request_held(struct tier *t, struct disk_request *request)
+{
+	if (request->op == DISK_WRITE)
+		spill_strand(t, (struct tier_spill *)(void *)request);
+	else
+		tier_promote_strand(t, (struct tier_promote *)(void *)request);
+}
+
 static void request_finished(struct tier *t, struct disk_request *request)
 {
 	switch (request->op) {
@@ -491,14 +492,17 @@ static_assert(offsetof(struct tier_spill, request) == 0, "request_finished() rel
 static_assert(offsetof(struct tier_promote, request) == 0, "request_finished() relies on it");
 static_assert(offsetof(struct tier_removed, request) == 0, "request_finished() relies on it");
 
-/* Handles the requests that the disk has finished. Returns how many. */
+/* Handles the requests that the disk has finished or holds. Returns how many. */
 static unsigned tier_reap(struct tier *t)
 {
 	struct disk_request *request;
 	unsigned n = 0;
 
 	for (; (request = disk_reap(t->disk)); n++)
-		request_finished(t, request);
+		if (request->held)
+			request_held(t, request);
+		else
+			request_finished(t, request);
 	t->lost_due = true;
 	if (t->state == TIER_SERVING && !t->report.pages)
 		disk_report(t->disk, &t->report); /* tier_pages() tells whether there are any */
@@ -543,33 +547,12 @@ static void tier_report_look(struct tier *t)
 	shm_store(&t->control->status->disk, tier_in_service(t));
 }
 
-/* A path in service may be slower than its queue: what waits there is not stranded. */
-static void tier_hung_look(struct tier *t, uint64_t now_ns)
-{
-	t->hung_ns = 0;
-	for (unsigned i = 0; i < t->report.paths; i++) {
-		const struct disk_path_report *path = &t->report.path[i];
-		uint64_t *hung_ns = &t->path_hung_ns[i];
-
-		if (path->state != DISK_PATH_OUT || !path->flying)
-			*hung_ns = 0;
-		else if (!*hung_ns)
-			*hung_ns = now_ns;
-		if (*hung_ns > t->hung_ns)
-			t->hung_ns = *hung_ns;
-	}
-}
-
 static void tier_on_slow(void *context)
 {
 	struct tier *t = context;
-	uint64_t now_ns = net_now();
 
 	tier_report_look(t);
-	tier_hung_look(t, now_ns);
 	t->spill_due = true;
-	tier_spills_old(t, now_ns);
-	tier_promotes_old(t, now_ns);
 }
 
 static void tier_on_tick(void *context)

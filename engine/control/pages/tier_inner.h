@@ -58,10 +58,9 @@ struct tier_spill {
 	LIST_ENTRY(tier_spill) same;
 	TAILQ_ENTRY(tier_spill) next;
 	uint32_t place, generation, bytes;
-	uint32_t crc; /* what the page head says; valid if request.has_crc */
-	uint64_t since_ns;
+	uint32_t crc;  /* what the page head says; valid if request.has_crc */
 	bool removed;  /* the key was removed since */
-	bool stranded; /* a path hangs: it counts neither as being written nor in the budget */
+	bool stranded; /* held by a path: it counts neither as being written nor in the budget */
 };
 
 /* A client's request for a page. */
@@ -88,9 +87,8 @@ struct tier_promote {
 	TAILQ_ENTRY(tier_promote) next; /* in the list of its state */
 	enum promote_state state;
 	bool removed;  /* what is read is not published: the key was removed since, or `stranded` */
-	bool stranded; /* a path hangs: its bytes are not in pinned_bytes any more */
-	uint64_t since_ns;         /* of the read */
-	unsigned rail;             /* whose pool it comes into; from PROMOTE_WANTED on */
+	bool stranded; /* held by a path: its bytes are not in pinned_bytes any more */
+	unsigned rail; /* whose pool it comes into; from PROMOTE_WANTED on */
 	struct evict_class *class; /* while PROMOTE_WANTED; see ctl_request.class */
 	uint32_t bytes, place, generation;
 	uint64_t until_ns; /* until then it is kept without waiters: a hint */
@@ -124,9 +122,6 @@ struct tier {
 	struct disk_options options;
 	char paths[1024];          /* the text that options.path[].directory points into */
 	struct disk_report report; /* refreshed every TIER_SLOW_US */
-	/* when each path was found out of service with I/O in flight, and the last one of these: a
-	 * request that began later is on no path that hangs; 0: none hangs */
-	uint64_t path_hung_ns[DISK_PATHS_MAX], hung_ns;
 
 	struct works *works; /* of `opening` */
 	int opened_rc;       /* result of `opening` */
@@ -196,17 +191,11 @@ static inline bool tier_has(struct tier *t, const struct page_key *key, uint32_t
 	return disk_find(t->disk, key, &page) && page.length == length;
 }
 
-/* While a path hangs, an I/O that takes so long and began before may be its, and never end. */
-static inline uint64_t tier_stranded_ns(const struct tier *t)
-{
-	return 2 * (uint64_t)t->options.timeout_ms * 1000000;
-}
-
 /* Arms the timer that looks at deadlines. */
 void tier_tick(struct tier *t);
 /*
  * The write of the key's page that is in flight, or NULL: also when the key was removed since, or
- * if only a path that hangs has it.
+ * if only a path that has failed has it.
  */
 struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);
 
@@ -216,8 +205,6 @@ struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);
 unsigned tier_spill(struct tier *t);
 /* Starts to write the page. False: it is not written. */
 bool tier_spill_start(struct tier *t, const struct pool_victim *page);
-/* Takes writes that a path may never answer out of the budget; their pages are misses. */
-void tier_spills_old(struct tier *t, uint64_t now_ns);
 
 /* ---- tier_paths.c ---------------------------------------------------------------------------- */
 
@@ -239,10 +226,10 @@ void tier_look(struct tier *t, const struct page_key *key, struct tier_found *re
 /* Takes slots for pages that wait for one, and submits their reads. */
 unsigned tier_promote(struct tier *t, uint64_t now_ns);
 void tier_promoted(struct tier *t, struct tier_promote *promote);
+/* The path has failed while it read: gives back the bytes of the read; its key can be read anew. */
+void tier_promote_strand(struct tier *t, struct tier_promote *promote);
 /* The write that a promote waits for has ended. */
 void tier_written(struct tier *t, const struct page_key *key, bool on_disk);
-/* Gives back the bytes of reads that a path may never answer; their keys can be read anew. */
-void tier_promotes_old(struct tier *t, uint64_t now_ns);
 /* The key was removed: what is being read of it is not published. */
 void tier_promote_cancel(struct tier *t, const struct page_key *key);
 /* Ends pins, and answers the requests whose deadline has passed. */

@@ -318,7 +318,6 @@ static void promote_read_start(
 	promote_leave(t, promote);
 	promote->place = place;
 	promote->generation = generation;
-	promote->since_ns = net_now();
 	evict_hold(t->control->evict, promote->rail, promote->request.length, 1);
 	evict_class_of(t->control->evict, promote->rail, promote->request.length)->taken++;
 	promote_enter(t, promote, PROMOTE_READING);
@@ -535,21 +534,12 @@ void tier_promote_expire(struct tier *t, uint64_t now_ns)
 	t->promote_due = true;
 }
 
-void tier_promotes_old(struct tier *t, uint64_t now_ns)
+void tier_promote_strand(struct tier *t, struct tier_promote *promote)
 {
-	struct tier_promote *promote;
-
-	TAILQ_FOREACH (promote, &t->reading, next) {
-		if (now_ns - promote->since_ns < tier_stranded_ns(t) ||
-			promote->since_ns > t->hung_ns)
-			return; /* the oldest comes first */
-		if (promote->stranded)
-			continue;
-		promote->stranded = promote->removed = true;
-		t->pinned_bytes -= promote->bytes;
-		t->promote_due = true;
-		promote_answer_all(t, promote, &(struct ctl_done){.status = OP_MISS});
-	}
+	promote->stranded = promote->removed = true;
+	t->pinned_bytes -= promote->bytes;
+	t->promote_due = true;
+	promote_answer_all(t, promote, &(struct ctl_done){.status = OP_MISS});
 }
 
 void tier_promote_close(struct tier *t)

@@ -416,6 +416,10 @@ static void a_hanging_path_leaves_service_and_keeps_the_buffer_until_the_io_ends
 				 (world.store.path[1].report.state == DISK_PATH_OUT),
 		1);
 	assert_true(STAILQ_EMPTY(&world.store.finished));
+	/* It is told at once that the device has it, and of no other one. */
+	assert_ptr_equal(STAILQ_FIRST(&world.store.held), &held);
+	assert_null(STAILQ_NEXT(&held, next_held));
+	STAILQ_INIT(&world.store.held);
 	for (unsigned i = 0; i < 2; i++)
 		world.sim[i]->hang = false;
 	/* The other path takes new pages. */
@@ -424,6 +428,7 @@ static void a_hanging_path_leaves_service_and_keeps_the_buffer_until_the_io_ends
 		world_turn(&world);
 	assert_ptr_equal(STAILQ_FIRST(&world.store.finished), &held);
 	assert_int_equal(held.status, DISK_MISS);
+	assert_true(STAILQ_EMPTY(&world.store.held));
 	world_close(&world);
 }
 

@@ -199,12 +199,9 @@ static void a_read_that_never_ends_does_not_keep_its_key(void **state)
 	on_disk(9);
 	request(9, false, 100 * SECOND);
 	hung = fake.request[0];
-	pass_time(tier_stranded_ns(control.tier) - 1);
-	control.tier->hung_ns = now;
-	tier_promotes_old(control.tier, now);
 	assert_int_equal(control.tier->pinned_bytes, PAGE);
 	not_answered();
-	wait_stranded();
+	hold(hung);
 	assert_int_equal(control.tier->pinned_bytes, 0);
 	assert_int_equal(answered(9).status, OP_MISS);
 	off_disk(9);
@@ -217,7 +214,6 @@ static void a_read_that_never_ends_does_not_keep_its_key(void **state)
 	assert_int_equal(answered(9).status, OP_HIT);
 	assert_true(in_memory(9));
 	assert_int_equal(control.tier->pinned_bytes, PAGE);
-	wait_stranded();
 	end_request(hung, DISK_OK);
 	not_answered();
 	assert_true(in_memory(9));
@@ -226,39 +222,24 @@ static void a_read_that_never_ends_does_not_keep_its_key(void **state)
 	assert_int_equal(control.tier->pinned_bytes, 0);
 }
 
-/* A path in service may be slower than its queue, also while another path hangs. */
+/* A path in service may be slower than its queue: also an older read waits while another hangs. */
 static void a_read_that_waits_on_a_path_in_service_is_not_stranded(void **state)
 {
 	(void)state;
 	on_disk(9);
+	on_disk(10);
 	request(9, false, 100 * SECOND);
-	wait_slow();
+	request(10, false, 100 * SECOND);
+	pass_time(50 * SECOND);
+	net_defer(control.tier->slow);
+	events();
+	not_answered();
+	hold(fake.request[1]);
+	assert_int_equal(answered(10).status, OP_MISS);
 	not_answered();
 	assert_int_equal(control.tier->pinned_bytes, PAGE);
 	end_one(DISK_READ, DISK_OK);
 	assert_int_equal(answered(9).status, OP_HIT);
-	/* The next one begins when it is known that a path hangs. */
-	fake.hung = 1;
-	net_defer(control.tier->slow);
-	events();
-	pass_time(1);
-	on_disk(10);
-	request(10, false, 100 * SECOND);
-	wait_slow();
-	not_answered();
-	end_one(DISK_READ, DISK_OK);
-	assert_int_equal(answered(10).status, OP_HIT);
-	/* A path that has left without I/O in flight does not hang. Later, one does again. */
-	on_disk(11);
-	request(11, false, 100 * SECOND);
-	fake.hung = 2;
-	fake.hung_flying = 0;
-	wait_slow();
-	not_answered();
-	fake.hung = 1;
-	fake.hung_flying = 1;
-	wait_slow();
-	assert_int_equal(answered(11).status, OP_MISS);
 }
 
 static void reads_that_never_end_leave_room_for_others(void **state)
@@ -273,7 +254,7 @@ static void reads_that_never_end_leave_room_for_others(void **state)
 	on_disk(1000);
 	request(1000, false, 100 * SECOND);
 	assert_int_equal(count(DISK_READ), most);
-	wait_stranded();
+	hold_all();
 	for (unsigned n = 0; n < most; n++)
 		answered(n);
 	assert_int_equal(count(DISK_READ), most + 1);

@@ -368,7 +368,7 @@ static void a_page_that_is_being_written_is_not_written_again(void **state)
 	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
 }
 
-/* The path that has it hangs. */
+/* The path that has it hangs, and has left service. */
 static void an_evicted_page_whose_write_never_ends_is_a_miss(void **state)
 {
 	struct tier_spill *spill, *other;
@@ -383,18 +383,15 @@ static void an_evicted_page_whose_write_never_ends_is_a_miss(void **state)
 		drops += !in_memory(number_of(&other->request.key));
 	request(n, false, 100 * SECOND);
 	not_answered();
-	pass_time(tier_stranded_ns(control.tier));
-	control.tier->hung_ns = now;
-	tier_spills_old(control.tier, now);
+	hold_all();
 	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
-	turns();
 	assert_int_equal(answered(n).status, OP_MISS);
 	request(n, false, 100 * SECOND);
 	assert_int_equal(answered(n).status, OP_MISS);
 	request(n, true, 100 * SECOND);
 	assert_int_equal(answered(n).status, OP_MISS);
 	while (control.tier->spill_bytes)
-		wait_stranded();
+		hold_all();
 	drops = control.counter[COUNTER_disk_drops];
 	busy_ns = control.tier->writing_ns;
 	pass_time(SECOND);
@@ -418,7 +415,7 @@ static void a_page_whose_former_write_never_ends_is_written_again(void **state)
 	former = spill_in_memory();
 	n = evict(former);
 	while (control.tier->spill_bytes)
-		wait_stranded();
+		hold_all();
 	/* Room for it: another page, whose write has ended, is evicted. */
 	end_request(&spill_in_memory()->request, DISK_OK);
 	put(&client, (struct ctl_op){.kind = CTL_CREDIT,
@@ -450,7 +447,7 @@ static void a_page_whose_former_write_never_ends_is_written_again(void **state)
 	not_answered();
 	/* The new one hangs, too. It keeps its slot, so the page cannot be written from there. */
 	while (control.tier->spill_bytes)
-		wait_stranded();
+		hold_all();
 	assert_int_equal(answered(n).status, OP_MISS);
 	assert_int_equal(control.counter[COUNTER_disk_drops], drops + 1);
 	assert_false(tier_evicting(&control, &page, &found));
@@ -461,41 +458,37 @@ static void a_page_whose_former_write_never_ends_is_written_again(void **state)
 static void a_write_that_waits_on_a_path_in_service_stays_in_the_budget(void **state)
 {
 	struct tier *t = control.tier;
-	uint64_t before;
+	struct tier_spill *spill;
+	unsigned stranded = 0;
 
 	(void)state;
 	fill_pools(100, false);
-	before = t->spill_bytes;
-	assert_true(before);
-	wait_slow();
-	assert_int_equal(t->spill_bytes, before);
-	/* It began when the path that hangs had left. */
-	t->hung_ns = TAILQ_FIRST(&t->spills)->since_ns - 1;
-	tier_spills_old(t, now);
-	assert_int_equal(t->spill_bytes, before);
-	t->hung_ns++;
-	tier_spills_old(t, now);
-	assert_true(t->spill_bytes < before);
+	assert_true(t->spill_count >= 2);
+	control.tier->refused_ns = now + 100 * SECOND; /* no further one begins */
+	pass_time(50 * SECOND);
+	net_defer(t->slow);
+	events();
+	/* A younger one is on a path that hangs: it alone leaves the budget. */
+	hold(&TAILQ_NEXT(TAILQ_FIRST(&t->spills), next)->request);
+	TAILQ_FOREACH (spill, &t->spills, next)
+		stranded += spill->stranded;
+	assert_int_equal(stranded, 1);
+	assert_false(TAILQ_FIRST(&t->spills)->stranded);
+	assert_int_equal(t->spill_bytes, (t->spill_count - 1) * PAGE);
 }
 
 /* A path that hangs: after its time-out its pages count no more, and not twice less. */
 static void a_write_without_an_end_leaves_the_budget_once(void **state)
 {
 	struct tier *t = control.tier;
-	uint64_t limit_ns = 2 * (uint64_t)t->options.timeout_ms * 1000000, before;
 
 	(void)state;
 	fill_pools(100, false);
-	before = t->spill_bytes;
-	assert_true(before >= 2 * PAGE);
-	t->hung_ns = now;
-	tier_spills_old(t, now + limit_ns - 1);
-	assert_int_equal(t->spill_bytes, before);
-	tier_spills_old(t, now + limit_ns);
+	assert_true(t->spill_bytes >= 2 * PAGE);
+	t->refused_ns = now + 100 * SECOND; /* no further one begins meanwhile */
+	hold_all();
 	assert_int_equal(t->spill_bytes, 0);
-	tier_spills_old(t, now + 2 * limit_ns);
-	assert_int_equal(t->spill_bytes, 0);
-	assert_true(t->spill_due);
+	t->refused_ns = 0;
 	while (TAILQ_FIRST(&t->spills)->stranded)
 		end_request(&TAILQ_FIRST(&t->spills)->request, DISK_OK);
 	assert_in_range(t->spill_bytes, PAGE, t->spill_bytes_max);
@@ -521,9 +514,7 @@ static void a_page_of_another_length_that_is_being_written_is_removed(void **sta
 	while (spill->removed)
 		spill = TAILQ_NEXT(spill, next);
 	key = spill->request.key;
-	pass_time(tier_stranded_ns(control.tier));
-	control.tier->hung_ns = now;
-	tier_spills_old(control.tier, now);
+	hold_all();
 	assert_true(spill->stranded);
 	tier_replaced(&control, &key, PAGE);
 	assert_int_equal(count(DISK_REMOVE), 1);

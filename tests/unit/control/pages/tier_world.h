@@ -15,11 +15,11 @@
 #define PAGE (64u << 10)
 #define SECOND 1000000000ull
 
-enum { REQUESTS_MAX = 4096, HUNG_MAX = 2 };
+enum { REQUESTS_MAX = 4096 };
 
 static struct {
-	struct disk_request *request[REQUESTS_MAX], *done[REQUESTS_MAX];
-	unsigned requests, dones;
+	struct disk_request *request[REQUESTS_MAX], *done[REQUESTS_MAX], *held[REQUESTS_MAX];
+	unsigned requests, dones, helds;
 	/* pages on disk; the content of page n is the byte n */
 	bool has[REQUESTS_MAX];
 	uint32_t length[REQUESTS_MAX];
@@ -27,11 +27,9 @@ static struct {
 	struct disk_page lost[REQUESTS_MAX];
 	unsigned losts;
 	int fd, open_rc;
-	uint32_t opened;      /* by shm_load(): another thread sets it */
-	bool works;           /* the disk ends writes at once */
-	bool gone_at_once;    /* a page leaves the disk when it is written */
-	unsigned hung;        /* number of a path that is out of service; 0: none */
-	unsigned hung_flying; /* its I/O in flight */
+	uint32_t opened;   /* by shm_load(): another thread sets it */
+	bool works;        /* the disk ends writes at once */
+	bool gone_at_once; /* a page leaves the disk when it is written */
 } fake;
 
 static struct disk *const fake_disk = (struct disk *)(void *)&fake;
@@ -150,8 +148,14 @@ struct disk_request *disk_reap(struct disk *disk)
 	eventfd_t value;
 
 	(void)disk;
-	if (fake.dones)
-		return fake.done[--fake.dones];
+	if (fake.helds) {
+		fake.held[--fake.helds]->held = true;
+		return fake.held[fake.helds];
+	}
+	if (fake.dones) {
+		fake.done[--fake.dones]->held = false;
+		return fake.done[fake.dones];
+	}
 	(void)eventfd_read(fake.fd, &value);
 	if (!control.tier) { /* a stop waits for a disk that hangs */
 		eventfd_write(fake.fd, 1);
@@ -171,12 +175,7 @@ void disk_report(struct disk *disk, struct disk_report *ret_report)
 {
 	(void)disk;
 	*ret_report = (struct disk_report){
-		.paths = HUNG_MAX + 1, .path = {{.state = DISK_PATH_IN_SERVICE, .segments = 1000}}};
-	for (unsigned i = 1; i <= HUNG_MAX; i++)
-		ret_report->path[i].state = DISK_PATH_IN_SERVICE;
-	if (fake.hung)
-		ret_report->path[fake.hung] = (struct disk_path_report){
-			.state = DISK_PATH_OUT, .flying = fake.hung_flying};
+		.paths = 1, .path = {{.state = DISK_PATH_IN_SERVICE, .segments = 1000}}};
 }
 
 int disk_close(struct disk *disk)
@@ -215,26 +214,28 @@ static inline void wait_for(uint64_t ns)
 	events();
 }
 
-/* Time passes, after which an I/O that hangs is stranded; the slow timer fires. */
-static inline void wait_slow(void)
+/* The path that has the request leaves service, and its device does not return it. */
+static inline void hold(struct disk_request *request)
 {
-	pass_time(tier_stranded_ns(control.tier));
-	net_defer(control.tier->slow);
+	fake.held[fake.helds++] = request;
+	eventfd_write(fake.fd, 1);
 	events();
 }
 
-/* All I/O that has begun is on paths that hang: now on another one. */
-static inline void wait_stranded(void)
+/* All I/O that has begun is on paths that leave service now. */
+static inline void hold_all(void)
 {
-	fake.hung = fake.hung % HUNG_MAX + 1;
-	wait_slow();
+	for (unsigned i = fake.requests; i-- > 0;) /* the oldest is returned first */
+		if (fake.request[i]->op != DISK_REMOVE && !fake.request[i]->held)
+			fake.held[fake.helds++] = fake.request[i];
+	eventfd_write(fake.fd, 1);
+	events();
 }
 
 static inline int disk_setup(void **state)
 {
 	setup(state);
 	memset(&fake, 0, sizeof(fake));
-	fake.hung_flying = 1;
 	fake.fd = eventfd(0, EFD_NONBLOCK);
 	status = calloc(1, sizeof(*status));
 	control.status = status;

@@ -573,8 +573,9 @@ class Keys(unittest.TestCase):
                 configuration.read({"engine_settings": bad, "protocol": "tcp"})
 
     def test_unknown_keys_and_those_that_do_not_act_as_given_cause_one_warning_each(self):
-        known = {key: default for key, (default, _) in
-                 {**migration.KEYS, **migration.WITHOUT_EFFECT}.items()}
+        with open(os.path.join(ROOT, "tests/python/peercache-0.8.4.json"),
+                  encoding="utf-8") as file:
+            known = json.load(file)["keys"]
         known.update(discovery_addr="127.0.0.1:31998", mode="slotmap", write_policy="both",
                      protocol="tcp", vnodes=100, max_masters=5, metrics_port=0)
         with self.assertLogs("peercache", logging.WARNING) as logs:

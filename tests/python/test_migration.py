@@ -2,8 +2,9 @@
 """config/MIGRATION.md has every name of PeerCache 0.8.4, and what this tree says of each.
 
 peercache-0.8.4.json has the names: programs, flags, keys, metrics, paths, methods. They are
-compared with the wheel of PyPI, which is read and whose programs are run for that. After a change
-of what this tree says: `test_migration.py --print` prints the page.
+compared with the wheel of PyPI, which is read and whose programs are run for that. What each key
+with a meaning, program, path and method is here, the page alone says. Names, defaults and all other
+columns are made: `test_migration.py --print` prints the page with the words that it has now.
 """
 
 import ast
@@ -219,6 +220,16 @@ def download(folder):
 # ---- the page -----------------------------------------------------------------------------------
 
 
+def written():
+    """{first cell: last cell} of each line of the page's tables, without the marks of code."""
+    with open(PAGE, encoding="utf-8") as file:
+        rows = re.findall(r"^\| `([^|`]+)` \|(?:.*\|)? (.+?) \|$", file.read(), re.M)
+    return dict(reversed(rows))  # of a name that two tables have, the first one
+
+
+WRITTEN = written()
+
+
 def table(head, rows):
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
@@ -230,20 +241,23 @@ def shown(default):
 
 
 def key_rows():
-    for key in OLD["keys"]:
-        if key in migration.KEYS:
-            default, here = migration.KEYS[key]
-        else:
-            default, why = migration.WITHOUT_EFFECT[key]
-            here = f"named, without effect: {why}"
+    for key, default in OLD["keys"].items():
+        why = migration.WITHOUT_EFFECT.get(key)
+        if config.READERS.get(key) is config.size:
+            default = f"{default >> 30}gb"
+        here = f"named, without effect: {why}" if why else WRITTEN[key]
         yield f"`{key}`", "required" if key == "discovery_addr" else shown(default), here
+
+
+def program_rows():
+    for name in list(OLD["console_scripts"]) + [f"python -m {name}" for name in OLD["modules"]]:
+        yield f"`{name}`", WRITTEN[name]
 
 
 def storage_rows():
     for flag in OLD["console_scripts"]["peercache-storage-server"]:
         key = flag[2:].replace("-", "_")
-        here = f"as the key `{key}`" if key in migration.KEYS else migration.STORAGE_FLAGS[flag]
-        yield f"`{flag}`", here
+        yield f"`{flag}`", f"as the key `{key}`" if key in OLD["keys"] else WRITTEN[flag]
 
 
 def action_of(parser, flag):
@@ -292,24 +306,23 @@ def metric_rows():
 
 
 def page():
-    programs = [(f"`{name}`", here) for name, here in migration.PROGRAMS.items()]
     flags = ", ".join(f"`{flag}`" for flag in OLD["console_scripts"]["peercache-meta"])
     return "\n".join([
         HEAD, "## Keys of the extra config", "", table(("Key", "Default", "Here"), key_rows()), "",
         "Values without effect are named, too:", "", table(("Key", "Value", "Named with"), [
             (f"`{key}`", f"`{value}`", why) for key, values in migration.VALUES.items()
             for value, why in values.items()]), "",
-        "## Programs", "", table(("Program", "Here"), programs), "",
+        "## Programs", "", table(("Program", "Here"), program_rows()), "",
         f"`peercache-meta --help` says what its flags {flags} mean here.", "",
         table(("Flag of `peercache-storage-server`", "Here"), storage_rows()), "",
         "## Flags of peercache-bench", "", "Commands: " + ", ".join(
             f"`{name}`" for name in OLD["commands"]) + ". `mooncake` is refused:",
         options.WITHOUT_MOONCAKE + ".", "",
         table(("Flag", "Commands, if not all that had it", "Default", "Here"), bench_rows()), "",
-        "## HTTP", "", table(("Path", "Here"), [(f"`{path}`", migration.PATHS[path])
+        "## HTTP", "", table(("Path", "Here"), [(f"`{path}`", WRITTEN[path])
                                                 for path in OLD["paths"]]), "",
         "## Methods of PeerCacheStore", "", table(("Method", "Here"), [
-            (f"`{name}`", migration.METHODS[name]) for name in OLD["methods"]]), "",
+            (f"`{name}`", WRITTEN[name]) for name in OLD["methods"]]), "",
         "## Metrics", "", "`metrics.compat = 0.8` exports these names, too, with the label `node`. "
         "A rail's metric is summed over the\nrails; [all metrics](../engine/METRICS.md).", "",
         table(("Metric", "Without `metrics.compat`"), metric_rows())]) + "\n"
@@ -321,7 +334,7 @@ def page():
 class Page(unittest.TestCase):
     maxDiff = None
 
-    def test_the_page_is_what_the_lists_say(self):
+    def test_names_defaults_and_reasons_of_the_page_are_those_of_the_lists(self):
         with open(PAGE, encoding="utf-8") as file:
             self.assertEqual(file.read(), page(), "test_migration.py --print > config/MIGRATION.md")
 
@@ -336,24 +349,11 @@ class Page(unittest.TestCase):
         self.assertGreater(len(names), 150)
         self.assertEqual([name for name in sorted(names) if f"`{name}`" not in text], [])
 
-    def test_the_lists_have_no_name_that_0_8_4_lacks_and_its_defaults(self):
-        keys = {**migration.KEYS, **migration.WITHOUT_EFFECT}
-        self.assertEqual(set(keys), set(OLD["keys"]))
-        self.assertEqual(set(migration.KEYS) & set(migration.WITHOUT_EFFECT), set())
-        for key, default in OLD["keys"].items():
-            given = keys[key][0]
-            if isinstance(given, str) and given.endswith("gb"):
-                given = config.size(given)
-            self.assertEqual(given, default, key)
-        self.assertEqual(set(migration.METHODS), set(OLD["methods"]))
-        self.assertEqual(set(migration.PATHS), set(OLD["paths"]))
-        self.assertLessEqual({name for name in migration.PROGRAMS if " " not in name},
-                             set(OLD["console_scripts"]))
-
-    def test_every_key_is_read_and_every_method_is_there(self):
-        self.assertLessEqual(set(migration.KEYS), set(config.READERS))
-        self.assertEqual(set(migration.WITHOUT_EFFECT) & set(config.READERS), set())
-        self.assertLessEqual(set(migration.VALUES), set(migration.KEYS))
+    def test_every_key_is_read_or_named_and_every_method_is_there(self):
+        without = set(migration.WITHOUT_EFFECT)
+        self.assertEqual(set(OLD["keys"]) - without, set(OLD["keys"]) & set(config.READERS))
+        self.assertEqual(without - set(OLD["keys"]), set())
+        self.assertLessEqual(set(migration.VALUES), set(config.READERS))
         self.assertEqual(config.OURS & set(OLD["keys"]), set())
         self.assertEqual(config.OURS, set(config.READERS) - set(OLD["keys"]) - config.SGLANG)
         for name in OLD["methods"]:

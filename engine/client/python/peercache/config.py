@@ -494,7 +494,7 @@ def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> 
     no_disk = not given.get("disk_enabled", True)
     attached = not given.get("engine_start", True)
     names = rails(given)
-    rows = [(key, True, why) for key, (_, why) in WITHOUT_EFFECT.items()]
+    rows = [(key, True, why) for key, why in WITHOUT_EFFECT.items()]
     rows += [(key, given.get(key) == value, why) for key, values in VALUES.items()
              for value, why in values.items()]
     rows += [

@@ -44,6 +44,10 @@ SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "allocato
 OURS = {"engine_socket", "engine_start", "engine_keep", "engine_path", "engine_log",
         "engine_settings", "timeout_ms", "exists_timeout_ms", "verify", "verify_one_in"}
 
+# Keys whose values are the fields of Config with the same names.
+OWN_FIELDS = ("engine_socket", "engine_start", "engine_keep", "engine_path", "timeout_ms",
+              "exists_timeout_ms", "verify", "verify_one_in", "interface_v1")
+
 
 # ---- readers of one value: return what it means, or raise ValueError with the remedy -------------
 
@@ -538,24 +542,17 @@ def read(extra: Optional[Mapping[str, Any]], ranks: int = 1) -> Config:
             given[key] = reader(extra[key])
         except ValueError as error:
             refuse(key, str(error))
-    config = Config(ranks=ranks, given=set(given))
+    config = Config(ranks=ranks, given=set(given),
+                    **{key: given[key] for key in OWN_FIELDS if key in given})
     known = SGLANG | set(READERS) | set(WITHOUT_EFFECT)
     config.unknown = [str(key) for key in extra if key not in known]
     config.former = "discovery_addr" in given and not OURS & config.given
     try:
-        config.engine_socket = given.get("engine_socket") or default_socket()
+        config.engine_socket = config.engine_socket or default_socket()
     except ValueError as error:
         refuse("engine_socket", str(error))
-    config.engine_start = given.get("engine_start", True)
-    config.engine_keep = given.get("engine_keep", False)
-    config.engine_path = given.get("engine_path", "")
     config.engine_log = given.get("engine_log") or config.engine_socket + ".log"
     config.tags = (given.get("prefix", ""), given.get("extra_backend_tag", ""))
-    config.interface_v1 = given.get("interface_v1", False)
-    config.timeout_ms = given.get("timeout_ms", config.timeout_ms)
-    config.exists_timeout_ms = given.get("exists_timeout_ms", config.exists_timeout_ms)
-    config.verify = given.get("verify", config.verify)
-    config.verify_one_in = given.get("verify_one_in", config.verify_one_in)
     engine_settings(given, config, refuse)
     config.idle += idle(extra, given, config)
     if refused:

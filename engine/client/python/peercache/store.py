@@ -363,18 +363,34 @@ class PeerCacheStore(HiCacheStorage):
             return []
         if not pool.spaces:
             return self._move_copies(what, pool, keys, indices)
+        return self._call(what, keys, pool.batches(keys, indices), staged)
+
+    def _call(self, what: str, keys: Sequence[str],
+              batches: Sequence[tuple[str, Sequence[int], Sequence[int]]],
+              staged: bool = False) -> list[bool]:
+        """Moves pages by one C call per batch, and counts them. Arguments as of _move().
+
+        batches: namespace, addresses and lengths in bytes, each for all keys. A page is moved when
+        each of the calls has moved its part.
+        """
         began = time.monotonic()
         verb = self._session.get if what == "prefetch" else self._session.set
-        done_pages: list[bool] = []
-        moved = 0
-        for space, ptrs, sizes in pool.batches(keys, indices):
+        moved: list[bool] = []
+        page_bytes = 0
+        for space, ptrs, sizes in batches:
             part = verb(space, keys, ptrs, sizes, self.config.timeout_ms, staged)
-            done_pages = [a and b for a, b in zip(done_pages, part)] if done_pages else part
-            moved += sum(sizes) // len(keys)
-        done = sum(done_pages)
+            moved = [a and b for a, b in zip(moved, part)] if moved else part
+            page_bytes += sum(sizes) // len(keys)
+        done = sum(moved)
         if done:
-            self._stats.add(what, done, done * moved, time.monotonic() - began)
-        return done_pages
+            self._stats.add(what, done, done * page_bytes, time.monotonic() - began)
+        return moved
+
+    def _call_places(self, what: str, space: str, keys: Sequence[str],
+                     places: Sequence[tuple[int, int]]) -> list[bool]:
+        """_call() for pages of one segment each."""
+        ptrs, sizes = zip(*places)
+        return self._call(what, keys, [(space, ptrs, sizes)])
 
     def _move_copies(self, what: str, pool: Pool, keys: Sequence[str],
                      indices: Any) -> list[bool]:
@@ -384,22 +400,16 @@ class PeerCacheStore(HiCacheStorage):
         before the call ends. The bytes are in the order of the generic calls.
         """
         at = pool.first_indices(keys, indices)
-        began = time.monotonic()
         if what == "prefetch":
             pages = [pool.pool.get_dummy_flat_data_page() for _ in at]
         else:
             pages = [pool.pool.get_data_page(index, flat=True).contiguous() for index in at]
         places = places_of(keys, pages, None, what == "prefetch", [])
-        verb = self._session.get if what == "prefetch" else self._session.set
-        moved = verb(pool.flat, keys, [address for address, _ in places],
-                     [nbytes for _, nbytes in places], self.config.timeout_ms)
+        moved = self._call_places(what, pool.flat, keys, places)
         if what == "prefetch":
             for index, page, hit in zip(at, pages, moved):
                 if hit:
                     pool.pool.set_from_flat_data_page(index, page)
-        done = sum(moved)
-        if done:
-            self._stats.add(what, done, done * places[0][1], time.monotonic() - began)
         return moved
 
     def _prefix(self, pool: Pool, keys: Sequence[str]) -> int:
@@ -560,12 +570,7 @@ class PeerCacheStore(HiCacheStorage):
         places = places_of(keys, targets, target_sizes, True, kept)
         if not any(nbytes for _, nbytes in places):
             return targets  # pages of an anchor without bytes
-        began = time.monotonic()
-        found = self._session.get(self._flat(), keys, [at for at, _ in places],
-                                  [nbytes for _, nbytes in places], self.config.timeout_ms)
-        done = sum(found)
-        if done:
-            self._stats.add("prefetch", done, done * places[0][1], time.monotonic() - began)
+        found = self._call_places("prefetch", self._flat(), keys, places)
         return [target if hit else None for target, hit in zip(targets, found)]
 
     @guarded(nothing(False))
@@ -588,13 +593,7 @@ class PeerCacheStore(HiCacheStorage):
         places = places_of(keys, pages, target_sizes, False, kept)
         if not any(nbytes for _, nbytes in places):
             return True  # pages of an anchor without bytes
-        began = time.monotonic()
-        stored = self._session.set(self._flat(), keys, [at for at, _ in places],
-                                   [nbytes for _, nbytes in places], self.config.timeout_ms)
-        done = sum(stored)
-        if done:
-            self._stats.add("backup", done, done * places[0][1], time.monotonic() - began)
-        return all(stored)
+        return all(self._call_places("backup", self._flat(), keys, places))
 
     @guarded(nothing(None))
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:

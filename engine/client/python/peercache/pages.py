@@ -25,10 +25,11 @@ def plain(name: Any) -> str:
     return str(getattr(name, "value", name))
 
 
-class _Indices(list):
-    """Stands in for a CPU int64 tensor where torch is missing."""
+class Indices(list):
+    """Stands in for a CPU int64 tensor where torch is missing: has the method that a pool uses."""
 
     def tolist(self) -> list:
+        """The indices."""
         return self
 
 
@@ -37,7 +38,7 @@ def first_page(pool: Any) -> Any:
     try:
         import torch
     except ImportError:
-        return _Indices(range(page_size_of(pool)))
+        return Indices(range(page_size_of(pool)))
     return torch.arange(page_size_of(pool), dtype=torch.int64)
 
 

@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """One client process of a benchmark: stores with their host pools, and threads that call them.
 
-    python3 -m peercache.bench.client        started by clients.py
+    python3 -m peercache.bench.client FD     started by clients.py
 
-Each line on standard input and output is one JSON object. In: the Spec, then {"run": point} and
-{"stop": true}. Out: {"ready": ...}, {"progress": ...} during a point, {"done": results by op}, or
-{"failed": text}. The end of standard input ends the process, so none outlives the benchmark.
+FD is a pipe of multiprocessing. In: the fields of the Spec, then ("run", point) and ("stop", None).
+Out: ("ready", None), ("progress", sums) during a point, ("done", results by op), or ("failed",
+text). The end of the pipe ends the process, so none outlives the benchmark.
 """
 
 import ctypes
-import json
 import logging
 import os
 import random
-import select
 import signal
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from peercache.bench.histogram import Histogram
-from peercache.bench.hostpool import HostPool, Indices
+from peercache.bench.hostpool import HostPool
+from peercache.pages import Indices
 from peercache.store import PeerCacheStore
 
 OPS = ("get", "set", "exists", "exists-get")
@@ -54,10 +55,6 @@ class Spec:
     private_memory: bool = False
     log_level: str = "warning"
     log_file: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        """The spec as JSON has it."""
-        return asdict(self)
 
 
 def log_to(level: str, path: str) -> None:
@@ -126,13 +123,12 @@ class Client:
                     "(engine.pool_bytes, --global-segment-size) or lower --working-set")
 
 
-def counted(clients: Sequence[Client]) -> dict[str, int]:
+def counted(clients: Sequence[Client]) -> Counter[str]:
     """The sums of the stores' numbers that a result has: COUNTS and the errors by name."""
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for counts in (client.store.counts() for client in clients):
-        for name, count in [*((name, counts[name]) for name in COUNTS),
-                            *counts["errors"].items()]:
-            sums[name] = sums.get(name, 0) + count
+        sums.update({name: counts[name] for name in COUNTS})
+        sums.update(counts["errors"])
     return sums
 
 
@@ -250,47 +246,51 @@ class Caller:
             (self.hit if hits == self.batch else self.missed).add(ended - began)
 
 
-def result(callers: Sequence[Caller], grown: dict[str, int]) -> dict[str, Any]:
-    """The sum of the threads of one op, as JSON has it. grown: what counted() grew by."""
-    hit, missed = Histogram(), Histogram()
-    for caller in callers:
-        hit.merge(caller.hit)
-        missed.merge(caller.missed)
-    return {"threads": len(callers), "calls": sum(c.calls for c in callers),
-            "hits": sum(c.hits for c in callers), "misses": sum(c.misses for c in callers),
-            "wrong": sum(c.wrong for c in callers),
-            "first_ns": min((c.first_ns for c in callers if c.calls), default=0),
-            "last_ns": max(c.last_ns for c in callers),
-            # as in the C program: the sum of the threads' rates, each over the time in its calls
-            "call_rate": sum(c.hits * 1e9 / c.call_ns for c in callers if c.call_ns),
-            "hit": hit.plain(), "missed": missed.plain(), "counted": grown}
+def merge(total: dict[str, Any], one: Mapping[str, Any]) -> None:
+    """Adds the result of a thread, or of a process and op, to `total`, an empty dict at first.
+
+    "seconds" are from the first call to the last one: all processes share a clock.
+    """
+    for name, value in one.items():
+        if name == "first_ns":  # 0 without calls
+            value = min(filter(None, (total.get(name), value)), default=0)
+        elif name == "last_ns":
+            value = max(total.get(name, 0), value)
+        elif name in total:
+            value = total[name] + value
+        total[name] = value
+    total["seconds"] = (total["last_ns"] - total["first_ns"]) / 1e9
+
+
+def result(callers: Sequence[Caller], grown: Counter[str]) -> dict[str, Any]:
+    """The sum of the threads of one op. grown: what counted() grew by."""
+    total: dict[str, Any] = {}
+    for c in callers:
+        # as in the C program: the sum of the threads' rates, each over the time in its calls
+        rate = c.hits * 1e9 / c.call_ns if c.call_ns else 0
+        merge(total, {"threads": 1, "calls": c.calls, "hits": c.hits, "misses": c.misses,
+                      "wrong": c.wrong, "first_ns": c.first_ns, "last_ns": c.last_ns,
+                      "call_rate": rate, "hit": c.hit, "missed": c.missed})
+    return {**total, "counted": grown}
 
 
 class Host:
     """Reads messages and runs points. Main thread."""
 
-    def __init__(self) -> None:
-        self.text = b""
-        self.open = True
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe, self.open = pipe, True
 
-    def tell(self, **message: Any) -> None:
+    def tell(self, what: str, value: Any = None) -> None:
         """Writes one message."""
-        sys.stdout.write(json.dumps(message) + "\n")
-        sys.stdout.flush()
+        self.pipe.send((what, value))
 
-    def next(self, seconds: Optional[float]) -> Optional[dict[str, Any]]:
-        """The next message; None: none came in time (seconds None: no limit), or the input ended.
-        """
-        while b"\n" not in self.text:
-            if not select.select([0], [], [], seconds)[0]:
-                return None
-            read = os.read(0, 65536)
-            if not read:
-                self.open = False
-                return None
-            self.text += read
-        line, self.text = self.text.split(b"\n", 1)
-        return json.loads(line)
+    def next(self, seconds: Optional[float]) -> Any:
+        """The next message; None: none came in time (seconds None: no limit), or the pipe ended."""
+        try:
+            return self.pipe.recv() if self.pipe.poll(seconds) else None
+        except (EOFError, OSError):
+            self.open = False
+            return None
 
     def run(self, clients: Sequence[Client], point: dict[str, Any]) -> None:
         """Runs one point and tells its results. A stop ends it early."""
@@ -307,19 +307,18 @@ class Host:
                 window.stop()
             if not self.open:
                 os._exit(1)  # the benchmark has ended; a call may wait for its deadline
-            self.tell(progress={"calls": sum(c.calls for c in callers),
-                                "hits": sum(c.hits for c in callers),
-                                "pages": sum(c.hits + c.misses for c in callers)})
-        grown = {name: count - before.get(name, 0) for name, count in counted(clients).items()
-                 if count != before.get(name, 0)}
-        self.tell(done={op: result([c for c in callers if c.op == op], grown)
-                        for op in dict.fromkeys(caller.op for caller in callers)})
+            self.tell("progress", Counter(calls=sum(c.calls for c in callers),
+                                          hits=sum(c.hits for c in callers),
+                                          pages=sum(c.hits + c.misses for c in callers)))
+        grown = counted(clients) - before
+        self.tell("done", {op: result([c for c in callers if c.op == op], grown)
+                           for op in dict.fromkeys(caller.op for caller in callers)})
 
 
 def main() -> int:
     """Runs points until standard input ends. Returns 1 after a failure."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    host = Host()
+    host = Host(Connection(int(sys.argv[1])))
     given = host.next(None)
     if given is None:
         return 1
@@ -328,13 +327,13 @@ def main() -> int:
         log_to(spec.log_level, spec.log_file)
         clients = [Client(spec) for _ in range(spec.stores)]
     except (OSError, RuntimeError, ValueError) as error:
-        host.tell(failed=str(error))
+        host.tell("failed", str(error))
         return 1
-    host.tell(ready={"pid": os.getpid()})
+    host.tell("ready")
     while host.open:
-        message = host.next(None)
-        if message and "run" in message:
-            host.run(clients, message["run"])
+        what, point = host.next(None) or ("", None)
+        if what == "run":
+            host.run(clients, point)
     for client in clients:
         client.store.close()
     return 0

@@ -4,15 +4,9 @@
 import ctypes
 from types import SimpleNamespace
 
+from peercache.pages import Indices
+
 MARK = (1 << 64) - 1  # the bits of a page's number that mark() writes
-
-
-class Indices(list):
-    """Stands in for a CPU int64 tensor: has the one method that a pool uses."""
-
-    def tolist(self) -> list:
-        """The indices."""
-        return self
 
 
 class HostPool:

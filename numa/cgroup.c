@@ -7,31 +7,19 @@
 #include "numa/cgroup.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "numa/kernel_file.h"
 
 #define PATH_BYTES 1024
 #define LINE_BYTES 4096
 
-static const char *root = "";        /* prefix of every path that is read; only tests set it */
 static const char *process = "self"; /* the folder of /proc; NULL: none */
-
-void cgroup_test_root(const char *test_root)
-{
-	root = test_root ? test_root : "";
-}
 
 void cgroup_process(const char *whose)
 {
 	process = whose;
-}
-
-FILE *cgroup_file(const char *path)
-{
-	char full[PATH_BYTES + 256];
-
-	if (snprintf(full, sizeof(full), "%s%s", root, path) >= (int)sizeof(full))
-		return NULL;
-	return fopen(full, "re");
 }
 
 /* One limit as the kernel shows it. `controller` NULL: version 2. */
@@ -91,7 +79,7 @@ static bool group_named(const char *controller, char *ret, size_t ret_bytes)
 	if (!process)
 		return false;
 	snprintf(path_of, sizeof(path_of), "/proc/%s/cgroup", process);
-	file = cgroup_file(path_of);
+	file = kernel_file_open(path_of);
 	while (file && !found && fgets(line, sizeof(line), file)) {
 		char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
 
@@ -145,7 +133,7 @@ static const char *group_below(const char *group, const char *top)
 
 static bool place_find(const char *controller, struct place *ret)
 {
-	FILE *file = cgroup_file("/proc/self/mountinfo");
+	FILE *file = kernel_file_open("/proc/self/mountinfo");
 	char line[LINE_BYTES], group[PATH_BYTES / 4], *top, *mount;
 	bool found = false;
 
@@ -170,34 +158,22 @@ static bool place_find(const char *controller, struct place *ret)
 static bool number_read(const struct place *p, const char *name, uint64_t *ret)
 {
 	char path[PATH_BYTES];
-	FILE *file;
-	bool found;
 
 	snprintf(path, sizeof(path), "%s%s/%s", p->mount, p->group, name);
-	file = cgroup_file(path);
-	if (!file)
-		return false;
-	found = fscanf(file, "%" SCNu64, ret) == 1;
-	fclose(file);
-	return found;
+	return kernel_file_number(path, ret);
 }
 
 /* A quota in us as thousandths of a processor: the kernel's period is 1 ms to 1 s. */
 static uint64_t rate_of(const struct place *p, const struct shown *s, uint64_t quota)
 {
 	uint64_t period = 100000;
-	char path[PATH_BYTES];
-	FILE *file;
+	char path[PATH_BYTES], line[64];
 
 	snprintf(path, sizeof(path), "%s%s/%s", p->mount, p->group, s->period);
-	file = cgroup_file(path);
-	if (file) {
-		if (fscanf(file, strcmp(s->period, s->max) ? "%" SCNu64 : "%*s %" SCNu64,
-			    &period) != 1 ||
-			period < 1000 || period > 1000000)
-			period = 100000;
-		fclose(file);
-	}
+	(void)kernel_file_line(path, line, sizeof(line));
+	if (sscanf(line, strcmp(s->period, s->max) ? "%" SCNu64 : "%*s %" SCNu64, &period) != 1 ||
+		period < 1000 || period > 1000000)
+		period = 100000;
 	return quota > UINT64_MAX / 1000 ? UINT64_MAX : quota * 1000 / period;
 }
 
@@ -210,7 +186,7 @@ static uint64_t stat_read(const struct place *p, const char *name)
 	FILE *file;
 
 	snprintf(path, sizeof(path), "%s%s/memory.stat", p->mount, p->group);
-	file = cgroup_file(path);
+	file = kernel_file_open(path);
 	while (file && fgets(line, sizeof(line), file))
 		if (strncmp(line, name, bytes) == 0 && line[bytes] == ' ' &&
 			sscanf(line + bytes, "%" SCNu64, &value) == 1)

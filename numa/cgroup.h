@@ -8,9 +8,7 @@
 #define NUMA_CGROUP_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 enum cgroup_limit {
 	CGROUP_MEMORY, /* bytes; memory that the kernel can reclaim at once counts as unused */
@@ -36,13 +34,5 @@ void cgroup_process(const char *process);
 
 /* Can the groups of the process be read for this limit? If not, nothing is known of it. */
 bool cgroup_shown(enum cgroup_limit limit);
-
-/* Opens a file of /proc or /sys for reading, below the root that a test has set. NULL: none. */
-FILE *cgroup_file(const char *path);
-/*
- * Tests only: reads /proc and /sys below this directory; NULL: the real ones again. The caller
- * keeps the string alive.
- */
-void cgroup_test_root(const char *root);
 
 #endif

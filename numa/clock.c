@@ -5,12 +5,12 @@
  */
 #include "numa/clock.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "numa/kernel_file.h"
 
 #define COST_ROUNDS 4096 /* readings of the clock in one measurement of its cost */
 /*
@@ -78,9 +78,8 @@ static void read_both(uint64_t *ret_ns, uint64_t *ret_ticks)
 
 void clock_start(void)
 {
-	char source[64] = "unknown";
+	char source[64];
 	uint64_t ns = 0, ticks = 0, ns_end = 0, ticks_end = 1;
-	FILE *file;
 
 	if (cost_ns)
 		return;
@@ -92,12 +91,9 @@ void clock_start(void)
 	clock_tick_scale = (uint64_t)((double)(ns_end - ns) / (double)(ticks_end - ticks) * 0x1p24);
 	if (cost_ns <= COST_NS_MAX)
 		return;
-	file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re");
-	if (file) {
-		if (fgets(source, sizeof(source), file))
-			source[strcspn(source, "\n")] = '\0';
-		fclose(file);
-	}
+	if (!kernel_file_line("/sys/devices/system/clocksource/clocksource0/current_clocksource",
+		    source, sizeof(source)))
+		strcpy(source, "unknown");
 	log_warn(
 		"clock: one reading takes %llu ns with clock source %s, so poll loops are slow; boot with clocksource=tsc if the processor's time-stamp counter is invariant",
 		(unsigned long long)cost_ns, source);

@@ -12,13 +12,13 @@
 #include <cpuid.h>
 #endif
 
-static const char *root = "";
+#include "numa/kernel_file.h"
+
 static int cpu_bit = -1; /* -1: that of the processor */
 
-void guest_test_root(const char *test_root, int test_cpu_bit)
+void guest_test_cpu(int test_cpu_bit)
 {
-	root = test_root ? test_root : "";
-	cpu_bit = test_root ? test_cpu_bit : -1;
+	cpu_bit = test_cpu_bit;
 }
 
 /* CPUID leaf 1, ECX bit 31: always 0 on a machine without hypervisor. */
@@ -31,25 +31,6 @@ static bool cpu_is_virtual(void)
 		return __get_cpuid(1, &a, &b, &c, &d) && c >> 31;
 #endif
 	return cpu_bit > 0;
-}
-
-/* Reads the first line of a file; false: there is none, or it is empty. */
-static bool line_of(const char *path, char *ret, size_t bytes)
-{
-	char full[512];
-	FILE *file;
-	bool found;
-
-	if (snprintf(full, sizeof(full), "%s%s", root, path) >= (int)sizeof(full))
-		return false;
-	file = fopen(full, "re");
-	if (!file)
-		return false;
-	found = fgets(ret, (int)bytes, file);
-	fclose(file);
-	if (found)
-		ret[strcspn(ret, "\n")] = 0;
-	return found && ret[0];
 }
 
 /* Names in the firmware's tables (DMI) of machines that hypervisors make. */
@@ -65,11 +46,11 @@ const char *guest_sign(void)
 
 	if (cpu_is_virtual())
 		return "the processor reports a hypervisor (CPUID)";
-	if (line_of("/sys/hypervisor/type", line, sizeof(line))) {
+	if (kernel_file_line("/sys/hypervisor/type", line, sizeof(line))) {
 		snprintf(sign, sizeof(sign), "/sys/hypervisor/type is %s", line);
 		return sign;
 	}
-	if (line_of("/proc/device-tree/hypervisor/compatible", line, sizeof(line))) {
+	if (kernel_file_line("/proc/device-tree/hypervisor/compatible", line, sizeof(line))) {
 		snprintf(sign, sizeof(sign), "the device tree has a hypervisor: %s", line);
 		return sign;
 	}
@@ -78,7 +59,7 @@ const char *guest_sign(void)
 		return NULL;
 #endif
 	for (unsigned i = 0; i < sizeof(file) / sizeof(file[0]); i++) {
-		if (!line_of(file[i], line, sizeof(line)))
+		if (!kernel_file_line(file[i], line, sizeof(line)))
 			continue;
 		for (unsigned m = 0; m < sizeof(maker) / sizeof(maker[0]); m++)
 			if (strstr(line, maker[m])) {

@@ -12,10 +12,7 @@
  * none. The text stays valid until the next call. Containers are not guests.
  */
 const char *guest_sign(void);
-/*
- * Tests only: reads the files of guest_sign() below `root`, and takes `cpu_bit` (0 or 1) for the
- * processor's hypervisor bit; NULL: the machine itself.
- */
-void guest_test_root(const char *root, int cpu_bit);
+/* Tests only: takes 0 or 1 for the processor's hypervisor bit; -1: that of the processor. */
+void guest_test_cpu(int cpu_bit);
 
 #endif

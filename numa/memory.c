@@ -11,24 +11,12 @@
 #include <string.h>
 
 #include "numa/cgroup.h"
-
-/* Reads a file that contains one number. Returns false when it is missing or contains "max". */
-static bool read_number(const char *path, uint64_t *ret)
-{
-	FILE *file = cgroup_file(path);
-	bool found;
-
-	if (!file)
-		return false;
-	found = fscanf(file, "%" SCNu64, ret) == 1;
-	fclose(file);
-	return found;
-}
+#include "numa/kernel_file.h"
 
 /* MemAvailable of /proc/meminfo in bytes; UINT64_MAX when it cannot be read. */
 static uint64_t mem_available(void)
 {
-	FILE *file = cgroup_file("/proc/meminfo");
+	FILE *file = kernel_file_open("/proc/meminfo");
 	uint64_t kib = 0;
 	char line[128];
 
@@ -66,17 +54,17 @@ void memory_huge_pages(int node, struct memory_huge *ret)
 		snprintf(path, sizeof(path),
 			"/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/free_hugepages",
 			node);
-		read_number(path, &ret->free);
+		(void)kernel_file_number(path, &ret->free);
 		return;
 	}
 	snprintf(path, sizeof(path), "%s/free_hugepages", machine);
-	read_number(path, &free_pages);
+	(void)kernel_file_number(path, &free_pages);
 	snprintf(path, sizeof(path), "%s/resv_hugepages", machine);
-	read_number(path, &reserved);
+	(void)kernel_file_number(path, &reserved);
 	snprintf(path, sizeof(path), "%s/nr_overcommit_hugepages", machine);
-	read_number(path, &overcommit);
+	(void)kernel_file_number(path, &overcommit);
 	snprintf(path, sizeof(path), "%s/surplus_hugepages", machine);
-	read_number(path, &surplus);
+	(void)kernel_file_number(path, &surplus);
 	ret->free = free_pages > reserved ? free_pages - reserved : 0;
 	ret->surplus = overcommit > surplus ? overcommit - surplus : 0;
 }

@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "numa/kernel_file.h"
+
 #define RECORD_BYTES 16 /* bytes of the record that one core has in the file `cores` */
 #define PATH_BYTES 512
 
@@ -146,20 +148,6 @@ int pin_holder(int core)
 	return holder;
 }
 
-/* Reads the first line of a file in /sys; "" when the file is missing or empty. */
-static void read_line(const char *path, char *ret, size_t ret_bytes)
-{
-	FILE *file = fopen(path, "re");
-
-	ret[0] = '\0';
-	if (!file)
-		return;
-	if (!fgets(ret, (int)ret_bytes, file))
-		ret[0] = '\0';
-	ret[strcspn(ret, "\n")] = '\0';
-	fclose(file);
-}
-
 /* Does `list`, such as "2-5,8", contain `core`? */
 static bool list_has(const char *list, int core)
 {
@@ -182,6 +170,6 @@ bool pin_isolated(int core)
 {
 	char line[256];
 
-	read_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
+	(void)kernel_file_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
 	return list_has(line, core);
 }

@@ -20,6 +20,7 @@
 #include "engine/control/pages/sizes.h"
 #include "engine/doctor/inner.h"
 #include "numa/cgroup.h"
+#include "numa/kernel_file.h"
 
 /* Where a check looks: also in files of another host (--root), or only at this one. */
 enum place { ANY_HOST, THIS_HOST };
@@ -237,7 +238,7 @@ static void root_set(struct doctor *d)
 	d->root = d->options->root ? d->options->root : "";
 	if (!d->options->root)
 		return;
-	cgroup_test_root(d->root);
+	kernel_file_root(d->root);
 	snprintf(sys, sizeof(sys), "%s/sys", d->root);
 	setenv("HWLOC_FSROOT", d->root, 1);
 	setenv("SYSFS_PATH", sys, 1);

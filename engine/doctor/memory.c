@@ -11,6 +11,7 @@
 #include "engine/control/pages/sizes.h"
 #include "engine/doctor/inner.h"
 #include "numa/cgroup.h"
+#include "numa/kernel_file.h"
 #include "numa/memory.h"
 
 #define GIB (1ull << 30)
@@ -262,7 +263,7 @@ void check_memory(struct doctor *d)
 static bool limit_read(const char *path, const char *name, uint64_t *ret)
 {
 	char line[256], soft[32], hard[32];
-	FILE *file = cgroup_file(path);
+	FILE *file = kernel_file_open(path);
 	bool got = false;
 
 	while (file && !got && fgets(line, sizeof(line), file))

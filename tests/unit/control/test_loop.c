@@ -14,6 +14,7 @@
 #include "engine/control/members/members.h"
 #include "engine/control/net/rpc.h"
 #include "numa/cgroup.h"
+#include "numa/kernel_file.h"
 
 /* members and rpc.c, when the memory is registered */
 int rpc_listen(struct control *c)
@@ -388,14 +389,14 @@ static void machine_refuses_memory(const char *folder, const char *limit)
 {
 	char text[4096], command[64];
 
-	cgroup_test_root(folder);
+	kernel_file_root(folder);
 	log_flush();
 	log_test_capture(text, sizeof(text));
 	engine_open();
 	assert_int_equal(control_run(control), -ENOMEM);
 	control_close(control);
 	log_test_capture(NULL, 0);
-	cgroup_test_root(NULL);
+	kernel_file_root(NULL);
 	print_message("%s", text);
 	assert_non_null(strstr(text, "GiB can be populated: Cannot allocate memory"));
 	assert_non_null(strstr(text, limit));

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "numa/cgroup.h"
+#include "numa/kernel_file.h"
 #include "tests/unit/numa/folder.h"
 
 #define MIB (1024ull * 1024)
@@ -61,14 +62,14 @@ static int start(void **state)
 	assert_int_equal(system(command), 0);
 	put("proc/self/mountinfo", "23 1 8:1 / / rw - ext4 /dev/vda rw\n" V1 V2);
 	put("proc/self/cgroup", "9:name=systemd:/s\n4:cpu,memory:/a/b\n0::/a/b\n");
-	cgroup_test_root(dir);
+	kernel_file_root(dir);
 	return 0;
 }
 
 static int stop(void **state)
 {
 	(void)state;
-	cgroup_test_root(NULL);
+	kernel_file_root(NULL);
 	return 0;
 }
 

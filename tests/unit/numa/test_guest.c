@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "numa/guest.h"
+#include "numa/kernel_file.h"
 
 static char root[] = "/tmp/test_guest.XXXXXX";
 
@@ -48,7 +49,8 @@ static int setup(void **state)
 	(void)state;
 	strcpy(root + strlen(root) - 6, "XXXXXX");
 	assert_non_null(mkdtemp(root));
-	guest_test_root(root, 0);
+	kernel_file_root(root);
+	guest_test_cpu(0);
 	return 0;
 }
 
@@ -57,7 +59,8 @@ static int teardown(void **state)
 	char command[64];
 
 	(void)state;
-	guest_test_root(NULL, 0);
+	kernel_file_root(NULL);
+	guest_test_cpu(-1);
 	snprintf(command, sizeof(command), "rm -r %s", root);
 	return system(command);
 }
@@ -75,7 +78,7 @@ static void a_machine_without_any_sign_is_no_guest(void **state)
 static void the_processors_bit_makes_a_guest(void **state)
 {
 	(void)state;
-	guest_test_root(root, 1);
+	guest_test_cpu(1);
 	assert_non_null(strstr(guest_sign(), "CPUID"));
 }
 

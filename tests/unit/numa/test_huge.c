@@ -21,6 +21,7 @@
 
 #include "config/log.h"
 #include "numa/huge.h"
+#include "numa/kernel_file.h"
 #include "numa/memory.h"
 #include "tests/emulated.h"
 #include "tests/unit/numa/folder.h"
@@ -67,7 +68,7 @@ static int start(void **state)
 	put("sys/fs/cgroup/a/b/memory.max", "max\n");
 	put("sys/fs/cgroup/a/memory.max", "max\n");
 	put("sys/fs/cgroup/a/memory.current", "0\n");
-	cgroup_test_root(dir);
+	kernel_file_root(dir);
 	return 0;
 }
 
@@ -75,7 +76,7 @@ static int stop(void **state)
 {
 	(void)state;
 	log_test_capture(NULL, 0);
-	cgroup_test_root(NULL);
+	kernel_file_root(NULL);
 	return 0;
 }
 
@@ -151,7 +152,7 @@ static void the_real_machine_does_not_have_sixteen_tebibytes(void **state)
 	struct huge h;
 
 	(void)state;
-	cgroup_test_root(NULL);
+	kernel_file_root(NULL);
 	assert_int_equal(huge_open("t-real", 1ull << 44, -1, true, &h), -ENOMEM);
 }
 

@@ -99,11 +99,6 @@ void clock_start(void)
 		(unsigned long long)cost_ns, source);
 }
 
-uint64_t clock_cost_ns(void)
-{
-	return cost_ns;
-}
-
 void clock_test_set(uint64_t now_ns)
 {
 	test_now_ns = test_raw_ns = now_ns;

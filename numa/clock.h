@@ -29,8 +29,6 @@ uint64_t clock_now_ns(void);
  * clock_now_ns().
  */
 uint64_t clock_raw_ns(void);
-/* Cost of one reading of the clock in ns, as measured by clock_start(); 0 before that. */
-uint64_t clock_cost_ns(void);
 /*
  * Tests only, while there is one thread: sets the time that clock_now_ns() and clock_raw_ns()
  * return; 0: real time. clock_test_set_raw() then sets clock_raw_ns() alone, as if CLOCK_MONOTONIC

@@ -70,11 +70,9 @@ static void log_unknown_device(const struct topology *t, const char *device)
 	char names[256] = "";
 	size_t used = 0;
 
-	for (unsigned i = 0; i < t->devices && used < sizeof(names); i++) {
-		if (t->device[i].kind == TOPOLOGY_NIC)
-			used += (size_t)snprintf(
-				names + used, sizeof(names) - used, " %s", t->device[i].name);
-	}
+	for (unsigned i = 0; i < t->devices && used < sizeof(names); i++)
+		used += (size_t)snprintf(
+			names + used, sizeof(names) - used, " %s", t->device[i].name);
 	log_error(
 		"rail.devices: no NIC %s on this machine; there are:%s; use one of these, or soft",
 		device, names[0] ? names : " none (is its driver loaded?)");
@@ -110,7 +108,7 @@ static int find_devices(struct plan_work *w)
 			 * a real host; with one node there is no choice. */
 			rail->numa_node =
 				w->t->nodes > 1 ? w->t->node[plan->rails % w->t->nodes].node : -1;
-		} else if (nic && nic->kind == TOPOLOGY_NIC) {
+		} else if (nic) {
 			rail->numa_node = nic->node;
 		} else {
 			log_unknown_device(w->t, device);

@@ -108,23 +108,22 @@ static void fill_cpus(struct topology *t, hwloc_topology_t hw, const cpu_set_t *
 	}
 }
 
-static void add_device(struct topology *t, const char *name, enum topology_kind kind, int node)
+static void add_device(struct topology *t, const char *name, int node)
 {
 	struct topology_device *one = &t->device[t->devices];
 
 	if (topology_device(t, name))
 		return;
 	if (t->devices == TOPOLOGY_DEVICES_MAX) {
-		log_warn("topology: more than %d devices; %s is left out", TOPOLOGY_DEVICES_MAX,
+		log_warn("topology: more than %d NICs; %s is left out", TOPOLOGY_DEVICES_MAX,
 			name);
 		return;
 	}
 	if (snprintf(one->name, sizeof(one->name), "%s", name) >= (int)sizeof(one->name)) {
-		log_warn("topology: the name of device %s is longer than %zu bytes; it is left out",
+		log_warn("topology: the name of NIC %s is longer than %zu bytes; it is left out",
 			name, sizeof(one->name) - 1);
 		return;
 	}
-	one->kind = kind;
 	one->node = node;
 	t->devices++;
 }
@@ -135,32 +134,9 @@ static void fill_devices(struct topology *t, hwloc_topology_t hw)
 
 	while ((obj = hwloc_get_next_osdev(hw, obj)) != NULL) {
 		hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(hw, obj);
-		int node = nearest_node(t, near->nodeset);
 
-		if (!obj->name)
-			continue;
-		if (obj->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS)
-			add_device(t, obj->name, TOPOLOGY_NIC, node);
-		else if (obj->attr->osdev.type == HWLOC_OBJ_OSDEV_NETWORK)
-			add_device(t, obj->name, TOPOLOGY_NET, node);
-		else if (obj->attr->osdev.type == HWLOC_OBJ_OSDEV_COPROC)
-			add_device(t, obj->name, TOPOLOGY_GPU, node);
-	}
-	/*
-	 * hwloc lists a GPU as a coprocessor only if it was built with the vendor's library. The
-	 * other GPUs are found by their PCI class: 0x0302 (3D controller) or 0x12xx (accelerator).
-	 */
-	obj = NULL;
-	while ((obj = hwloc_get_next_pcidev(hw, obj)) != NULL) {
-		struct hwloc_pcidev_attr_s *pci = &obj->attr->pcidev;
-		hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(hw, obj);
-		char name[32];
-
-		if (pci->class_id != 0x0302 && pci->class_id >> 8 != 0x12)
-			continue;
-		snprintf(name, sizeof(name), "%04x:%02x:%02x.%x", (unsigned)pci->domain,
-			(unsigned)pci->bus, (unsigned)pci->dev, (unsigned)pci->func);
-		add_device(t, name, TOPOLOGY_GPU, nearest_node(t, near->nodeset));
+		if (obj->name && obj->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS)
+			add_device(t, obj->name, nearest_node(t, near->nodeset));
 	}
 }
 
@@ -207,7 +183,7 @@ static void fill_verbs(struct topology *t)
 			else if (t->node[i].node == node)
 				break;
 		}
-		add_device(t, entry->d_name, TOPOLOGY_NIC, node);
+		add_device(t, entry->d_name, node);
 	}
 	if (directory)
 		closedir(directory);

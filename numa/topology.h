@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The machine as the plan sees it: its cores, its NUMA nodes, and the node of each NIC and GPU. A
+ * The machine as the plan sees it: its cores, its NUMA nodes, and the node of each NIC. A
  * snapshot that hwloc makes of this machine, of a saved XML file (`lstopo machine.xml`) or of a
  * synthetic description. Start-up only, one thread. Constant once it is open, except that
  * plan_claim() marks cores that another engine has claimed.
@@ -37,15 +37,10 @@ struct topology_node {
 	uint64_t bytes; /* memory of the NUMA node, bytes */
 };
 
-enum topology_kind { TOPOLOGY_NIC, TOPOLOGY_NET, TOPOLOGY_GPU };
-
+/* A verbs device. */
 struct topology_device {
-	/* name of the device: "mlx5_0", "eth0", "cuda0", or a PCI address */
-	char name[NAME_BYTES_MAX];
-	/* kind of device: verbs device, network interface, accelerator */
-	enum topology_kind kind;
-	/* NUMA node of the device; -1: equally near to all, or unknown */
-	int node;
+	char name[NAME_BYTES_MAX]; /* "mlx5_0" */
+	int node;                  /* its NUMA node; -1: equally near to all, or unknown */
 };
 
 struct topology {

@@ -54,10 +54,9 @@ static void a_synthetic_topology_has_its_cores_and_nodes(void **state)
 	topology_close(t);
 }
 
-static void a_saved_topology_has_the_node_of_each_device(void **state)
+static void a_saved_topology_has_the_node_of_each_nic(void **state)
 {
 	struct topology *t;
-	unsigned gpus = 0;
 
 	(void)state;
 	assert_int_equal(topology_open(SAVED, &t), 0);
@@ -69,16 +68,11 @@ static void a_saved_topology_has_the_node_of_each_device(void **state)
 
 		snprintf(name, sizeof(name), "mlx5_%d", i);
 		assert_non_null(topology_device(t, name));
-		assert_int_equal(topology_device(t, name)->kind, TOPOLOGY_NIC);
 		assert_int_equal(topology_device(t, name)->node, i / 4);
 	}
-	assert_int_equal(topology_device(t, "ib5")->kind, TOPOLOGY_NET);
-	assert_int_equal(topology_device(t, "0000:95:00.0")->kind, TOPOLOGY_GPU);
-	assert_int_equal(topology_device(t, "0000:95:00.0")->node, 1);
+	assert_int_equal(t->devices, 8);
+	assert_null(topology_device(t, "ib5")); /* a network interface */
 	assert_null(topology_device(t, "mlx5_8"));
-	for (unsigned i = 0; i < t->devices; i++)
-		gpus += t->device[i].kind == TOPOLOGY_GPU;
-	assert_int_equal(gpus, 8);
 	topology_close(t);
 }
 
@@ -150,7 +144,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(a_synthetic_topology_has_its_cores_and_nodes, start),
-		cmocka_unit_test_setup(a_saved_topology_has_the_node_of_each_device, start),
+		cmocka_unit_test_setup(a_saved_topology_has_the_node_of_each_nic, start),
 		cmocka_unit_test_setup(hardware_threads_of_one_core_share_a_physical_number, start),
 		cmocka_unit_test_setup(an_unreadable_topology_is_refused_with_a_reason, start),
 		cmocka_unit_test_setup(allowed_cores_follow_the_affinity_mask, start),

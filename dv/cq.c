@@ -1,27 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Completion queues on mlx5dv. libmlx5 creates them; the poll core reads the CQEs without libmlx5.
- * Control plane. The device has a list of its CQs, because the hot handle (struct dv_cq) has no
- * room for the pointer to the ibv_cq.
+ * Control plane. dv_cq.handle is the ibv_cq.
  */
-#include <stdlib.h>
-
 #include "config/log.h"
 #include "dv/verbs.h"
-
-struct verbs_cq {
-	struct verbs_cq *next;
-	struct ibv_cq *cq;
-	uint32_t cqn;
-};
-
-struct ibv_cq *dv_verbs_cq_find(const struct dv_device *device, const struct dv_cq *cq)
-{
-	for (const struct verbs_cq *at = device->cqs; at; at = at->next)
-		if (at->cqn == cq->cqn)
-			return at->cq;
-	return NULL;
-}
 
 /*
  * Creates a CQ with 64-byte CQEs, no compression and no completion channel (the poll core polls).
@@ -51,7 +34,7 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 	struct mlx5dv_cq raw = {0};
 	struct mlx5dv_obj object = {0};
 	uint32_t entries = 2;
-	struct verbs_cq *made;
+	struct ibv_cq *cq;
 	int rc;
 
 	if (!depth || depth > device->attributes.cq_depth_max)
@@ -60,17 +43,12 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 			depth, name, device->attributes.cq_depth_max);
 	while (entries < depth)
 		entries *= 2;
-	made = calloc(1, sizeof(*made));
-	if (!made)
-		return dv_fail(-ENOMEM, "creating a completion queue on %s: %m", name);
-	made->cq = cq_make(device, entries);
-	if (!made->cq) {
-		rc = dv_fail(dv_verbs_errno(errno),
+	cq = cq_make(device, entries);
+	if (!cq)
+		return dv_fail(dv_verbs_errno(errno),
 			"mlx5dv_create_cq(%s, %u entries): %m. Many queues need much locked memory: see ulimit -l",
 			name, entries);
-		goto no_cq;
-	}
-	object.cq.in = made->cq;
+	object.cq.in = cq;
 	object.cq.out = &raw;
 	rc = dv_verbs_result(mlx5dv_init_obj(&object, MLX5DV_OBJ_CQ));
 	if (rc) {
@@ -84,44 +62,33 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 			name, raw.cqe_cnt, raw.cqe_size, entries);
 		goto no_raw;
 	}
-	made->cqn = raw.cqn;
-	made->next = device->cqs;
-	device->cqs = made;
 	/* libmlx5 has marked every CQE invalid, so the CQ is empty. */
 	*ret_cq = (struct dv_cq){.buf = raw.buf,
 		.record = raw.dbrec,
 		.cqe_cnt = raw.cqe_cnt,
 		.cqe_size = raw.cqe_size,
-		.cqn = raw.cqn};
+		.cqn = raw.cqn,
+		.handle = cq};
 	return 0;
 
 no_raw:
-	ibv_destroy_cq(made->cq);
-no_cq:
-	free(made);
+	ibv_destroy_cq(cq);
 	return rc;
 }
 
 void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq)
 {
-	for (struct verbs_cq **at = &device->cqs; *at; at = &(*at)->next) {
-		struct verbs_cq *found = *at;
-		int rc;
+	int rc = 0;
 
-		if (found->cqn != cq->cqn)
-			continue;
-		rc = 0;
-		if (dv_verbs_enter(device)) {
-			rc = dv_verbs_result(ibv_destroy_cq(found->cq));
-			dv_verbs_leave(device);
-		}         /* if dv_cut() has closed the device, the kernel's CQ is gone too */
-		if (rc) { /* the CQ's memory is not freed: the NIC may still write to it */
-			log_error("destroying CQ 0x%x of %s: %s: a queue pair still uses it",
-				found->cqn, device->attributes.name, strerror(-rc));
-			return;
-		}
-		*at = found->next;
-		free(found);
+	if (!cq->handle)
 		return;
-	}
+	if (dv_verbs_enter(device)) {
+		rc = dv_verbs_result(ibv_destroy_cq(cq->handle));
+		dv_verbs_leave(device);
+	}       /* if dv_cut() has closed the device, the kernel's CQ is gone too */
+	if (rc) /* the CQ's memory is not freed: the NIC may still write to it */
+		log_error("destroying CQ 0x%x of %s: %s: a queue pair still uses it", cq->cqn,
+			device->attributes.name, strerror(-rc));
+	else
+		cq->handle = NULL;
 }

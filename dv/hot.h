@@ -61,6 +61,7 @@ struct dv_cq {
 	uint32_t cqe_size;       /* bytes of a CQE, 64 or 128; the last 64 are struct mlx5_cqe64 */
 	uint32_t ci;             /* consumer index: number of CQEs consumed; free running */
 	uint32_t cqn;
+	void *handle; /* private data of the implementation (dv/ops.h) */
 };
 static_assert(sizeof(struct dv_cq) == 64, "a completion queue has one cache line");
 

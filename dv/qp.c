@@ -162,11 +162,11 @@ int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned dept
 	struct dv_qp **ret_qp, struct dv_sq **ret_sq)
 {
 	const char *name = device->attributes.name;
-	struct ibv_cq *verbs_cq = dv_verbs_cq_find(device, cq);
+	struct ibv_cq *verbs_cq = cq->handle;
 	struct dv_qp *qp;
 	int rc;
 
-	if (!verbs_cq)
+	if (!verbs_cq || verbs_cq->context != device->context)
 		return dv_fail(-EINVAL,
 			"creating a queue pair on %s: CQ 0x%x belongs to another NIC", name,
 			cq->cqn);

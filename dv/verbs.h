@@ -31,8 +31,6 @@ struct dv_device {
 	/* thread domain of the device: all its queues share one doorbell page */
 	struct ibv_td *td;
 	struct ibv_pd *domain; /* parent domain of pd and td, on which the queues are created */
-	/* list of the device's CQs, to find the ibv_cq that belongs to a struct dv_cq: cq.c */
-	struct verbs_cq *cqs;
 	struct dv_attributes attributes;
 	union ibv_gid gid;
 	uint16_t lid;
@@ -80,8 +78,6 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 
 int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq);
 void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq);
-/* Returns the ibv_cq that belongs to `cq`; NULL: it is not a CQ of this device. */
-struct ibv_cq *dv_verbs_cq_find(const struct dv_device *device, const struct dv_cq *cq);
 
 int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth,
 	struct dv_qp **ret_qp, struct dv_sq **ret_sq);

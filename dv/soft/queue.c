@@ -101,24 +101,16 @@ int soft_cq_create(struct dv_device *nic, unsigned depth, struct dv_cq *ret_cq)
 		.record = cq->record,
 		.cqe_cnt = cq->cqe_cnt,
 		.cqe_size = sizeof(struct mlx5_cqe64),
-		.cqn = cq->cqn};
+		.cqn = cq->cqn,
+		.handle = cq};
 	return 0;
-}
-
-struct soft_cq *soft_cq_find(struct dv_device *nic, uint32_t cqn)
-{
-	for (unsigned i = 0; i < nic->cq_count; i++)
-		if (nic->cqs[i]->cqn == cqn)
-			return nic->cqs[i];
-	return NULL;
 }
 
 void soft_cq_destroy(struct dv_device *nic, struct dv_cq *handle)
 {
-	struct soft_cq *cq;
+	struct soft_cq *cq = handle->handle;
 
 	soft_lock(nic);
-	cq = soft_cq_find(nic, handle->cqn);
 	for (unsigned i = 0; i < nic->cq_count; i++)
 		if (nic->cqs[i] == cq)
 			nic->cqs[i] = nic->cqs[--nic->cq_count];
@@ -256,10 +248,10 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 	qp->record = zeroed_pages(2 * sizeof(__be32));
 	rc = qp->buf && qp->record ? 0 : -ENOMEM;
 	soft_lock(nic);
-	qp->cq = soft_cq_find(nic, cq->cqn);
+	qp->cq = cq->handle;
 	if (!rc && nic->cut)
 		rc = -ENODEV;
-	if (!rc && !qp->cq)
+	if (!rc && (!qp->cq || qp->cq->nic != nic))
 		rc = -EINVAL;
 	if (!rc)
 		rc = soft_qp_add(nic, qp);

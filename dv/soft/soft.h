@@ -353,7 +353,6 @@ void soft_qp_destroy(struct dv_qp *qp);
 int soft_cut(struct dv_device *nic);
 /* Adds a queue of the hooks: assigns its number, links it in the NIC. Under nic->lock. */
 int soft_cq_add(struct dv_device *nic, struct soft_cq *cq);
-struct soft_cq *soft_cq_find(struct dv_device *nic, uint32_t cqn);
 int soft_qp_add(struct dv_device *nic, struct dv_qp *qp);
 void soft_qp_zero(struct dv_qp *qp);
 struct dv_qp *soft_qp_find(struct dv_device *nic, uint32_t qpn);

@@ -101,7 +101,7 @@ int uv_create_cq(struct uv_context *context, struct uv_command *command)
 void uv_cq_free(struct uv_object *object)
 {
 	struct uv_cq *uc = (void *)object;
-	struct dv_cq handle = {.cqn = uc->cq->cqn};
+	struct dv_cq handle = {.handle = uc->cq};
 
 	soft_cq_destroy(object->context->device->nic, &handle);
 	uv_object_remove(object);

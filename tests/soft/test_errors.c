@@ -382,6 +382,7 @@ static void setup_calls_refuse_invalid_arguments(void **state)
 	assert_int_equal(dv_cq_create(a.device, 0, &cq), -EINVAL);
 	assert_int_equal(cq.cqn, 7);
 	assert_int_equal(dv_qp_create(a.device, &a.cq, 65537, &qp, &sq), -EINVAL);
+	assert_int_equal(dv_qp_create(a.device, &b.cq, 64, &qp, &sq), -EINVAL);
 	assert_int_equal(
 		dv_qp_create(a.device, &(struct dv_cq){.cqn = 999}, 64, &qp, &sq), -EINVAL);
 	assert_ptr_equal(qp, a.qps[0]);

@@ -140,7 +140,7 @@ static inline void side_open(struct side *side)
 	good(dv_cq_create(side->near, 64, &side->cq));
 	good(dv_cq_create(side->near, 64, &side->ibv_cq));
 	good(dv_cq_create(side->far, 64, &side->answers_cq));
-	side->ibv_cq_object = dv_verbs_cq_find(side->near, &side->ibv_cq);
+	side->ibv_cq_object = side->ibv_cq.handle;
 	side->ibv = side_make_ibv(side);
 	good(dv_qp_create(side->near, &side->cq, SIDE_DEPTH, &side->hot, &side->sq));
 	for (unsigned i = 0; i < 2; i++)

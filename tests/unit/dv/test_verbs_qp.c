@@ -68,7 +68,9 @@ static void the_hot_handle_has_the_values_of_mlx5dv(void **state)
 static void an_impossible_qp_is_refused_and_freed(void **state)
 {
 	struct pair p = {.device = stub_open()};
-	struct dv_cq stranger = {.cqn = 9};
+	struct ibv_context elsewhere;
+	struct ibv_cq theirs = {.context = &elsewhere};
+	struct dv_cq stranger = {.cqn = 9, .handle = &theirs};
 	struct dv_qp *qp = (void *)&p;
 	struct dv_sq *sq = (void *)&p;
 
@@ -76,6 +78,8 @@ static void an_impossible_qp_is_refused_and_freed(void **state)
 	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
 	assert_int_equal(ops->qp_create(p.device, &stranger, 64, &qp, &sq), -EINVAL);
 	error_has("CQ 0x9 belongs to another NIC");
+	stranger.handle = NULL;
+	assert_int_equal(ops->qp_create(p.device, &stranger, 64, &qp, &sq), -EINVAL);
 	assert_int_equal(ops->qp_create(p.device, &p.cq, 0, &qp, &sq), -EINVAL);
 	assert_int_equal(ops->qp_create(p.device, &p.cq, 32769, &qp, &sq), -EINVAL);
 	error_has("supports 1 to 32768");

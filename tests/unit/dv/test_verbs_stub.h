@@ -290,6 +290,7 @@ struct ibv_cq_ex *mlx5dv_create_cq(struct ibv_context *context, struct ibv_cq_in
 	if (stub_fails())
 		return NULL;
 	stub.alive.cq++;
+	stub_cq.context = context;
 	return &stub_cq;
 }
 

@@ -271,7 +271,6 @@ static inline bool settle(
 	case SOFT_UNKNOWN_FILE: keep_trying(qp, op); return false;
 	case SOFT_DEAD: soft_op_fail(op, DV_SYNDROME_RETRY_EXCEEDED, 0); return false;
 	case SOFT_REFUSED: soft_op_fail(op, DV_SYNDROME_REMOTE_ACCESS, 0); return false;
-	case SOFT_TOO_LONG: soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0); return false;
 	}
 	return false;
 }

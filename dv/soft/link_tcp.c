@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "dv/soft/check.h"
+#include "dv/soft/soft.h"
 #include "dv/soft/tcp.h"
 
 #define SEND_BYTES (1u << 20) /* limit of the bytes that one step writes to a socket */
@@ -142,18 +142,8 @@ static uint8_t *buffer_room(struct soft_buffer *buffer, size_t bytes)
 	return buffer->data + buffer->tail;
 }
 
-static void queue_payload(struct dv_qp *qp, const struct soft_op *op, uint8_t *to)
-{
-	for (unsigned i = 0; i < op->sges; i++) {
-		soft_copy(to, soft_mr_local(qp->nic, &op->sge[i], false), op->sge[i].bytes);
-		to += op->sge[i].bytes;
-	}
-}
-
 enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op)
 {
-	bool write = op->opcode == MLX5_OPCODE_RDMA_WRITE;
-	size_t payload = write ? op->total : 0;
 	struct dv_device *nic = qp->nic;
 	struct soft_peer *peer = qp->peer;
 	struct tcp_request request = {.magic = TCP_MAGIC, .opcode = op->opcode};
@@ -166,9 +156,7 @@ enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op)
 		soft_link_want(nic, peer);
 	if (peer->state != PEER_UP)
 		return SOFT_RETRY;
-	if (payload > SOFT_WRITE_TCP_MAX)
-		return SOFT_TOO_LONG;
-	at = buffer_room(&peer->tx, sizeof(request) + payload);
+	at = buffer_room(&peer->tx, sizeof(request));
 	if (!at)
 		return SOFT_RETRY;
 	soft_ask_of(qp, op, &ask);
@@ -183,9 +171,7 @@ enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op)
 	request.length = ask.length;
 	request.id = op->id;
 	memcpy(at, &request, sizeof(request));
-	if (write)
-		queue_payload(qp, op, at + sizeof(request));
-	peer->tx.tail += sizeof(request) + payload;
+	peer->tx.tail += sizeof(request);
 	nic->tx_any = true;
 	return SOFT_SENT;
 }

@@ -85,10 +85,8 @@ static bool begin(struct dv_device *nic, struct soft_peer *peer, const struct tc
 	if (op && qp->peer != peer)
 		good = false; /* the answer names a WQE that waits for another peer */
 	else if (op && answer->result == SOFT_DONE) {
-		uint64_t expected = op->opcode == MLX5_OPCODE_RDMA_READ ? op->total : 0;
-
-		good = answer->length == expected;
-		live = good && (expected == 0 || aim(nic, peer, op));
+		good = answer->length == op->total;
+		live = good && aim(nic, peer, op);
 	} else if (op && answer->result == SOFT_RETRY) {
 		op->id = 0;
 		soft_op_retry(qp, n);

@@ -41,9 +41,6 @@ struct soft_serve {
 	size_t in_head, in_tail;
 	/* indices of the oldest answer in pending[] and behind the newest one; free running */
 	uint32_t head, tail;
-	uint64_t write_left; /* payload bytes of the current WRITE that have not arrived yet */
-	uint64_t write_done;
-	struct pending write;
 	struct pending pending[PENDING_MAX];
 	uint8_t in[IN_BYTES];
 };
@@ -63,8 +60,8 @@ void soft_serve_close(struct soft_serve *serve)
 }
 
 /*
- * Reading pauses while the list of answers is full, or while the receive buffer is full because a
- * WRITE waits for earlier answers.
+ * Reading pauses while the list of answers is full, or the receive buffer, whose requests wait for
+ * room in that list.
  */
 static bool may_read(const struct soft_serve *serve)
 {
@@ -73,18 +70,13 @@ static bool may_read(const struct soft_serve *serve)
 
 short soft_serve_events(const struct soft_serve *serve)
 {
-	bool more = !serve->write_left && serve->in_tail >= sizeof(struct tcp_request);
+	bool more = serve->in_tail >= sizeof(struct tcp_request);
 
 	return (short)((may_read(serve) ? POLLIN : 0) |
 		       (serve->head != serve->tail || more ? POLLOUT : 0));
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
-
-static void push(struct soft_serve *serve, const struct pending *pending)
-{
-	serve->pending[serve->tail++ & (PENDING_MAX - 1)] = *pending;
-}
 
 /*
  * Adds the rest of one answer to the parts to send. If the memory was deregistered since the
@@ -186,48 +178,17 @@ static enum soft_result check(struct dv_device *nic, const struct soft_ask *ask)
 	return result;
 }
 
-/* Stores the payload of a WRITE that has arrived; drops it if the WRITE is refused. */
-static void take_payload(struct dv_device *nic, struct soft_serve *serve)
-{
-	struct pending *write = &serve->write;
-	uint64_t have = serve->in_tail - serve->in_head;
-	struct soft_export_mr mr;
-
-	have = have < serve->write_left ? have : serve->write_left;
-	soft_world_read();
-	if (write->answer.result == SOFT_DONE &&
-		soft_mr_range(nic->table, &write->ask, &mr) != SOFT_DONE)
-		write->answer.result = SOFT_REFUSED;
-	if (write->answer.result == SOFT_DONE)
-		soft_copy((uint8_t *)(uintptr_t)write->ask.address + serve->write_done,
-			serve->in + serve->in_head, have);
-	soft_world_done();
-	serve->in_head += have;
-	serve->write_done += have;
-	serve->write_left -= have;
-	if (serve->write_left == 0)
-		push(serve, write);
-}
-
-/*
- * Takes the header of one request. Returns 1: taken; 0: the request must wait; -1: it is invalid.
- */
-static int take_request(struct dv_device *nic, struct soft_serve *serve)
+/* Takes one request, for whose answer there is room. False: it is invalid. */
+static bool take_request(struct dv_device *nic, struct soft_serve *serve)
 {
 	struct tcp_request request;
-	struct pending pending;
-	bool read;
+	struct pending *pending = &serve->pending[serve->tail & (PENDING_MAX - 1)];
 
 	memcpy(&request, serve->in + serve->in_head, sizeof(request));
-	read = request.opcode == MLX5_OPCODE_RDMA_READ;
-	if (request.magic != TCP_MAGIC || (!read && request.opcode != MLX5_OPCODE_RDMA_WRITE) ||
-		request.length > (read ? SOFT_LENGTH_MAX : SOFT_WRITE_TCP_MAX))
-		return -1;
-	/* READs requested before a WRITE must return the memory as it was before: send their
-	 * payload first. */
-	if (!read && serve->head != serve->tail)
-		return 0;
-	pending = (struct pending){
+	if (request.magic != TCP_MAGIC || request.opcode != MLX5_OPCODE_RDMA_READ ||
+		request.length > SOFT_LENGTH_MAX)
+		return false;
+	*pending = (struct pending){
 		.answer = {.magic = TCP_MAGIC, .id = request.id},
 		.ask = {.dest_qpn = request.dest_qpn,
 			.dest_psn = request.dest_psn,
@@ -235,41 +196,29 @@ static int take_request(struct dv_device *nic, struct soft_serve *serve)
 			.src_psn = request.src_psn,
 			.rkey = request.rkey,
 			.address = request.address,
-			.access = read ? DV_REMOTE_READ : DV_REMOTE_WRITE,
+			.access = DV_REMOTE_READ,
 			.length = request.length},
 	};
+	pending->answer.result = check(nic, &pending->ask);
+	if (pending->answer.result == SOFT_DONE)
+		pending->answer.length = request.length;
 	serve->in_head += sizeof(request);
-	pending.answer.result = check(nic, &pending.ask);
-	if (read && pending.answer.result == SOFT_DONE)
-		pending.answer.length = request.length;
-	if (read || request.length == 0) {
-		push(serve, &pending);
-		return 1;
-	}
-	serve->write = pending;
-	serve->write_left = request.length;
-	serve->write_done = 0;
-	return 1;
+	serve->tail++;
+	return true;
 }
 
-/* Processes the requests in the receive buffer that need not wait. False: a request is invalid. */
+/* Takes the requests in the receive buffer that have room. False: a request is invalid. */
 static bool digest(struct dv_device *nic, struct soft_serve *serve)
 {
-	int rc = 1;
+	bool good = true;
 
-	while (rc > 0 && serve->tail - serve->head < PENDING_MAX) {
-		if (serve->write_left && serve->in_head != serve->in_tail)
-			take_payload(nic, serve);
-		if (serve->write_left ||
-			serve->in_tail - serve->in_head < sizeof(struct tcp_request))
-			break;
-		if (serve->tail - serve->head < PENDING_MAX)
-			rc = take_request(nic, serve);
-	}
+	while (good && serve->tail - serve->head < PENDING_MAX &&
+		serve->in_tail - serve->in_head >= sizeof(struct tcp_request))
+		good = take_request(nic, serve);
 	memmove(serve->in, serve->in + serve->in_head, serve->in_tail - serve->in_head);
 	serve->in_tail -= serve->in_head;
 	serve->in_head = 0;
-	return rc >= 0;
+	return good;
 }
 
 bool soft_serve(struct dv_device *nic, struct soft_conn *conn)

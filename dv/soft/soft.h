@@ -39,8 +39,7 @@
 #define SOFT_LENGTH_MAX (1ull << 31) /* bytes of the longest message */
 /* a model that moves no payload still moves messages up to this length, such as page heads */
 #define SOFT_SMALL_BYTES (PAGE_UNIT - 1)
-#define SOFT_RX_BYTES (64u << 10)      /* receive buffer of one peer, for answer headers */
-#define SOFT_WRITE_TCP_MAX (64u << 20) /* bytes of the longest WRITE over TCP, which is buffered */
+#define SOFT_RX_BYTES (64u << 10) /* receive buffer of one peer, for answer headers */
 #define SOFT_RETRY_NS 1000000000ull
 #define SOFT_REMOTE_ATOMIC 16u /* access right beside enum dv_access, for the hooks */
 #define SOFT_UAR_BYTES 4096u
@@ -74,7 +73,6 @@ enum soft_result {
 	SOFT_DEAD,         /* the responder is gone */
 	SOFT_REFUSED,      /* the responder refused rkey, bounds or rights */
 	SOFT_UNKNOWN_FILE, /* shm: this process has not mapped the file with the memory yet */
-	SOFT_TOO_LONG,     /* a WRITE over TCP is longer than SOFT_WRITE_TCP_MAX */
 };
 
 /* ---- work ------------------------------------------------------------------------------------ */

@@ -3,10 +3,10 @@
  * The messages of two software NICs over TCP, in host byte order: the magic number does not match
  * if the other host has another byte order or another version.
  *
- *   requester -> server   request; a WRITE's payload follows it
- *   requester <- server   answer; the payload of a READ with result DONE follows it
+ *   requester -> server   request, of a READ
+ *   requester <- server   answer; with result DONE, the payload follows it
  *
- * The server executes the requests of a connection in order and answers in order.
+ * The server answers the requests of a connection in order.
  */
 #ifndef DV_SOFT_TCP_H
 #define DV_SOFT_TCP_H
@@ -19,7 +19,7 @@
 
 struct tcp_request {
 	uint32_t magic;
-	uint32_t opcode; /* opcode: MLX5_OPCODE_RDMA_READ or MLX5_OPCODE_RDMA_WRITE */
+	uint32_t opcode; /* MLX5_OPCODE_RDMA_READ */
 	uint32_t dest_qpn, dest_psn;
 	uint32_t src_qpn, src_psn;
 	uint32_t rkey, spare;

@@ -116,7 +116,7 @@ static bool knows_opcode(const struct dv_device *nic, uint8_t opcode)
 {
 	if (nic->hooks)
 		return nic->hooks->knows(opcode);
-	return opcode == MLX5_OPCODE_RDMA_READ || opcode == MLX5_OPCODE_RDMA_WRITE;
+	return opcode == MLX5_OPCODE_RDMA_READ || (opcode == MLX5_OPCODE_RDMA_WRITE && !nic->tcp);
 }
 
 /*

@@ -459,7 +459,6 @@ const struct dv_ops dv_verbs_ops = {
 	.qp_number = dv_verbs_qp_number,
 	.qp_connect = dv_verbs_qp_connect,
 	.qp_error = dv_verbs_qp_error,
-	.qp_reset = dv_verbs_qp_reset,
 	.qp_ack_ns = dv_verbs_qp_ack_ns,
 	.qp_kill = dv_verbs_qp_kill,
 	.qp_destroy = dv_verbs_qp_destroy,

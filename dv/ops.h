@@ -38,7 +38,6 @@ struct dv_ops {
 	int (*qp_connect)(struct dv_qp *qp, const struct dv_address *remote);
 	uint64_t (*qp_ack_ns)(const struct dv_qp *qp);
 	int (*qp_error)(struct dv_qp *qp);
-	int (*qp_reset)(struct dv_qp *qp);
 	int (*qp_kill)(struct dv_qp *qp);
 	void (*qp_destroy)(struct dv_qp *qp);
 	int (*cut)(struct dv_device *device);

@@ -27,16 +27,16 @@
 #define RNR_TIMER 12 /* receiver-not-ready (RNR) timer: IBTA code of 0.64 ms */
 
 /*
- * Chooses a new random packet sequence number (PSN), different from the previous one. Packets in
- * flight from before a reset then do not match the QP's new connection.
+ * Chooses a random packet sequence number (PSN). Packets in flight to an earlier QP with the same
+ * number then do not match this one's connection.
  */
-static int psn_renew(struct dv_qp *qp)
+static int psn_choose(struct dv_qp *qp)
 {
 	uint32_t random;
 
 	if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
 		return dv_fail(dv_verbs_errno(errno), "getrandom for a sequence number: %m");
-	qp->psn = (qp->psn + 1 + random % NUMBER_MAX) & NUMBER_MAX;
+	qp->psn = random & NUMBER_MAX;
 	return 0;
 }
 
@@ -180,7 +180,7 @@ int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned dept
 	memset(qp, 0, sizeof(*qp));
 	qp->ops = device->ops;
 	qp->device = device;
-	rc = psn_renew(qp);
+	rc = psn_choose(qp);
 	if (rc == 0 && !dv_verbs_enter(device)) {
 		rc = dv_fail(-ENODEV, "creating a queue pair on %s: %m: the device is lost", name);
 	} else if (rc == 0) {
@@ -346,9 +346,7 @@ static int to_rts(struct dv_qp *qp, const struct dv_address *remote)
 	return rc;
 }
 
-/*
- * After a failure the QP stays in the state that it has reached; dv_qp_reset() returns it to INIT.
- */
+/* After a failure the QP stays in the state that it has reached. */
 int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 {
 	const char *fault = address_fault(qp->device, remote);
@@ -368,37 +366,6 @@ int dv_verbs_qp_error(struct dv_qp *qp)
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
 
 	return modify(qp, &attr, 0, "-> ERR", "");
-}
-
-/*
- * Refuses a QP that is not drained, because late completions would be taken for completions of WQEs
- * posted after the reset. In the transition to RESET libmlx5 zeroes its own indices and the
- * doorbell record (it does not touch the CQ, which mlx5dv_init_obj() marked as managed by the
- * application). The device starts again at WQEBB 0, so the hot handle does too. The record is
- * zeroed once more here, because the device reads it: it must be 0 before RTS.
- */
-int dv_verbs_qp_reset(struct dv_qp *qp)
-{
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
-	int rc;
-
-	if (qp->sq.ci != qp->sq.pi)
-		return dv_fail(-EBUSY, "QP 0x%x of %s: reset with %u blocks not yet reaped",
-			qp->sq.qpn, qp->device->attributes.name, qp->sq.pi - qp->sq.ci);
-	rc = psn_renew(qp);
-	if (rc)
-		return rc;
-	rc = modify(qp, &attr, 0, "-> RESET", "");
-	if (rc)
-		return rc;
-	dv_record_store(&qp->sq.record[DV_DBREC_SEND], 0);
-	dv_record_store(&qp->sq.record[DV_DBREC_RECEIVE], 0);
-	qp->sq.bf_offset = 0;
-	qp->sq.pi = 0;
-	qp->sq.ci = 0;
-	qp->sq.rung = 0;
-	qp->sq.last = 0;
-	return to_init(qp);
 }
 
 /*

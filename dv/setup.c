@@ -133,11 +133,6 @@ int dv_qp_error(struct dv_qp *qp)
 	return ops_of(qp)->qp_error(qp);
 }
 
-int dv_qp_reset(struct dv_qp *qp)
-{
-	return ops_of(qp)->qp_reset(qp);
-}
-
 int dv_qp_kill(struct dv_qp *qp)
 {
 	return ops_of(qp)->qp_kill(qp);

@@ -199,12 +199,6 @@ uint64_t dv_qp_ack_ns(const struct dv_qp *qp);
 int dv_qp_error(struct dv_qp *qp);
 
 /*
- * Moves a drained QP from ERR through RESET to INIT. Its number stays the same, its queue is empty
- * and the indices of the hot handle are 0.
- */
-int dv_qp_reset(struct dv_qp *qp);
-
-/*
  * Destroys the QP in the NIC, in any state, drained or not. 0: the NIC no longer accesses any
  * buffer; WQEs without a completion get none. The handles stay valid until dv_qp_destroy(), but the
  * caller must not post. Negative: the NIC may still write; the call may be repeated.

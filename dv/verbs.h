@@ -66,9 +66,8 @@ struct dv_qp {
 	struct dv_device *device;
 	struct ibv_qp *qp;   /* the QP of libibverbs; NULL: dv_qp_kill() destroyed it */
 	uint8_t ack_timeout; /* code of the ACK time-out that the NIC uses; 0: not connected */
-	/* packet sequence number that this end starts with, new after each reset */
-	uint32_t psn;
-	/* handle of the send queue. owner: the poll core; dv_qp_reset() zeroes its indices */
+	uint32_t psn; /* packet sequence number that this end starts with */
+	/* handle of the send queue. owner: the poll core */
 	struct dv_sq sq;
 };
 
@@ -85,7 +84,6 @@ void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 uint32_t dv_verbs_qp_number(const struct dv_qp *qp);
 int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
 int dv_verbs_qp_error(struct dv_qp *qp);
-int dv_verbs_qp_reset(struct dv_qp *qp);
 uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp);
 int dv_verbs_qp_kill(struct dv_qp *qp);
 void dv_verbs_qp_destroy(struct dv_qp *qp);

@@ -401,7 +401,6 @@ const struct dv_ops dv_soft_ops = {
 	.qp_connect = soft_qp_connect,
 	.qp_ack_ns = soft_qp_ack_ns,
 	.qp_error = soft_qp_error,
-	.qp_reset = soft_qp_reset,
 	.qp_kill = soft_qp_kill,
 	.qp_destroy = soft_qp_destroy,
 	.cut = soft_cut,

@@ -322,7 +322,7 @@ int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 		rc = dv_fail(-ENODEV, "%s: connecting queue pair 0x%x: %m", nic->name, qp->qpn);
 	} else if (qp->state != SOFT_INIT) {
 		rc = dv_fail(-EINVAL,
-			"%s: connecting queue pair 0x%x: %m; it is already connected: set it to error, drain and reset it first",
+			"%s: connecting queue pair 0x%x: %m; it is already connected: create another one",
 			nic->name, qp->qpn);
 	} else {
 		qp->remote = *remote;
@@ -353,29 +353,6 @@ int soft_qp_error(struct dv_qp *qp)
 	if (refused)
 		return dv_fail(qp->nic->cut ? -ENODEV : -EIO,
 			"%s: setting queue pair 0x%x to error: %m", qp->nic->name, qp->qpn);
-	return 0;
-}
-
-int soft_qp_reset(struct dv_qp *qp)
-{
-	struct dv_device *nic = qp->nic;
-	int rc = 0;
-
-	soft_lock(nic);
-	if (qp->state == SOFT_RTS)
-		rc = -EINVAL;
-	else if (qp->retired != qp->rung || (uint16_t)qp->rung != (uint16_t)qp->sq.pi ||
-		 qp->sq.ci != qp->sq.pi)
-		rc = -EBUSY;
-	if (!rc) {
-		soft_link_disconnect(qp);
-		soft_qp_zero(qp);
-	}
-	soft_unlock(nic);
-	if (rc)
-		return dv_fail(rc,
-			"%s: resetting queue pair 0x%x: %m; set it to error and reap its completions first",
-			nic->name, qp->qpn);
 	return 0;
 }
 

@@ -344,7 +344,6 @@ uint32_t soft_qp_number(const struct dv_qp *qp);
 int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
 uint64_t soft_qp_ack_ns(const struct dv_qp *qp);
 int soft_qp_error(struct dv_qp *qp);
-int soft_qp_reset(struct dv_qp *qp);
 int soft_qp_kill(struct dv_qp *qp);
 void soft_qp_destroy(struct dv_qp *qp);
 /* Implements dv_cut(): removes all QPs; later calls are refused or do nothing. */

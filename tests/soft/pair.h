@@ -106,6 +106,15 @@ static inline void end_connect(struct end *end, const struct card *other)
 		pair_good(dv_qp_connect(end->qps[i], &other->addresses[i]));
 }
 
+/* Puts a new queue pair, which is not connected, in the place of one. */
+static inline void end_renew(struct end *end, unsigned qp)
+{
+	unsigned depth = end->sqs[qp]->wqe_cnt;
+
+	dv_qp_destroy(end->qps[qp]);
+	pair_good(dv_qp_create(end->device, &end->cq, depth, &end->qps[qp], &end->sqs[qp]));
+}
+
 /* Opens two connected ends (software NICs with queue pairs) in this process. */
 static inline void pair_open(struct end *a, struct end *b, const char *link, unsigned qps)
 {

@@ -242,29 +242,27 @@ static void a_destroyed_peer_exhausts_the_retries(void **state)
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
 }
 
-static void a_peer_that_was_reset_does_not_answer_its_old_partner(void **state)
+static void a_new_queue_pair_of_a_peer_does_not_answer_its_old_partner(void **state)
 {
 	struct card card;
 
 	(void)state;
 	dv_soft_patience(a.device, 0, 20);
-	pair_good(dv_qp_error(b.qps[0]));
-	pair_good(dv_qp_reset(b.qps[0]));
+	end_renew(&b, 0);
 	end_card(&a, &card);
 	pair_good(dv_qp_connect(b.qps[0], &card.addresses[0]));
-	/* the READ goes to the address that queue pair 0 of b had before its reset */
+	/* the READ goes to the address that queue pair 0 of b had before */
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
 }
 
-static void a_peer_does_not_answer_a_partner_that_was_reset(void **state)
+static void a_peer_does_not_answer_a_new_queue_pair_of_its_partner(void **state)
 {
 	struct card card;
 
 	(void)state;
 	dv_soft_patience(a.device, 0, 20);
-	pair_good(dv_qp_error(a.qps[0]));
-	pair_good(dv_qp_reset(a.qps[0]));
+	end_renew(&a, 0);
 	end_card(&b, &card);
 	/* queue pair 0 of b is still connected to the address that queue pair 0 of a had before */
 	pair_good(dv_qp_connect(a.qps[0], &card.addresses[0]));
@@ -382,9 +380,9 @@ static void setup_calls_refuse_invalid_arguments(void **state)
 	assert_int_equal(dv_cq_create(a.device, 0, &cq), -EINVAL);
 	assert_int_equal(cq.cqn, 7);
 	assert_int_equal(dv_qp_create(a.device, &a.cq, 65537, &qp, &sq), -EINVAL);
-	assert_int_equal(dv_qp_create(a.device, &b.cq, 64, &qp, &sq), -EINVAL);
 	assert_int_equal(
 		dv_qp_create(a.device, &(struct dv_cq){.cqn = 999}, 64, &qp, &sq), -EINVAL);
+	assert_int_equal(dv_qp_create(a.device, &b.cq, 64, &qp, &sq), -EINVAL);
 	assert_ptr_equal(qp, a.qps[0]);
 	assert_null(sq);
 	dv_qp_address(b.qps[0], &address);
@@ -418,8 +416,8 @@ int main(void)
 		TEST(the_key_of_a_deregistered_region_never_works_again),
 		TEST(a_peer_in_error_exhausts_the_retries),
 		TEST(a_destroyed_peer_exhausts_the_retries),
-		TEST(a_peer_that_was_reset_does_not_answer_its_old_partner),
-		TEST(a_peer_does_not_answer_a_partner_that_was_reset),
+		TEST(a_new_queue_pair_of_a_peer_does_not_answer_its_old_partner),
+		TEST(a_peer_does_not_answer_a_new_queue_pair_of_its_partner),
 		TEST(a_read_from_a_closed_peer_fails_at_once),
 		TEST(the_retry_timeout_is_one_second_by_default),
 		TEST(a_completed_read_survives_the_peer_destroying_its_queue_pair),

@@ -197,7 +197,7 @@ static void new_faults(void)
 	dv_soft_faults(a.device, &fault);
 }
 
-/* Moves the queue pairs of both ends through error, drain and reset, and connects them again. */
+/* Drains the queue pairs of both ends, makes new ones and connects them. */
 static void revive(unsigned qp)
 {
 	struct model_qp *m = &model[qp];
@@ -213,10 +213,8 @@ static void revive(unsigned qp)
 		settle(qp, &m->in_flight[m->head++ % 256], true);
 		successes++;
 	}
-	a.sqs[qp]->ci = a.sqs[qp]->pi;
-	pair_good(dv_qp_reset(a.qps[qp]));
-	pair_good(dv_qp_error(b.qps[qp]));
-	pair_good(dv_qp_reset(b.qps[qp]));
+	end_renew(&a, qp);
+	end_renew(&b, qp);
 	end_card(&a, &card_a);
 	end_card(&b, &card_b);
 	pair_good(dv_qp_connect(a.qps[qp], &card_b.addresses[qp]));
@@ -228,9 +226,9 @@ static void run_case(uint64_t seed, const char *link)
 {
 	struct dv_options options = {.name = "soft", .link = link};
 	struct dv_soft_stats stats;
-	reads_only = strcmp(link, "tcp") == 0;
 
 	case_seed = seed;
+	reads_only = strcmp(link, "tcp") == 0;
 	random_state = seed * 2654435761u + 88172645463325252ull;
 	memset(model, 0, sizeof(model));
 	end_open_with(&a, &options, QPS, QP_DEPTH_HERE, 512);

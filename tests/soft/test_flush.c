@@ -160,28 +160,6 @@ static void a_delayed_completion_is_not_lost(void **state)
 	end_close(&b);
 }
 
-static void a_queue_pair_is_not_reset_before_it_is_drained(void **state)
-{
-	static struct end a, b;
-
-	(void)state;
-	pair_open(&a, &b, "shm", 1);
-	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
-	pair_good(dv_qp_error(a.qps[0]));
-	/* the reset is refused: a WQE is posted, but its doorbell was not rung */
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
-	dv_ring(a.sqs[0]);
-	/* the reset is refused: a WQE is rung, but not flushed yet */
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
-	dv_step(a.device);
-	/* the reset is refused: a WQE is flushed, but its completion is not reaped yet */
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
-	assert_int_equal(end_reap(&a), 1);
-	pair_good(dv_qp_reset(a.qps[0]));
-	end_close(&a);
-	end_close(&b);
-}
-
 /* ---- a server that stops in the middle of an answer ------------------------------------------ */
 
 struct server {
@@ -372,7 +350,6 @@ static void setup_calls_neither_disturb_a_poll_core_nor_starve(void **state)
 		pair_good(dv_qp_create(a.device, &cq, 16, &qp, &sq));
 		pair_good(dv_qp_connect(qp, &card.addresses[0]));
 		pair_good(dv_qp_error(qp));
-		pair_good(dv_qp_reset(qp));
 		dv_qp_destroy(qp);
 		dv_cq_destroy(a.device, &cq);
 		pair_good(dv_mr_deregister(a.device, &mr));
@@ -391,7 +368,6 @@ int main(void)
 		cmocka_unit_test(the_completion_of_the_last_read_covers_all_before_it),
 		cmocka_unit_test(executed_reads_complete_and_the_rest_is_flushed),
 		cmocka_unit_test(a_delayed_completion_is_not_lost),
-		cmocka_unit_test(a_queue_pair_is_not_reset_before_it_is_drained),
 		cmocka_unit_test(a_half_received_read_writes_nothing_after_it_was_flushed),
 		cmocka_unit_test(an_answer_of_another_length_closes_the_link),
 		cmocka_unit_test(a_read_from_a_silent_server_fails_after_the_timeout),

@@ -280,7 +280,7 @@ static void a_restarted_peer_is_reached_with_a_new_address(void **state)
 		for (unsigned q = 0; q < 2; q++) {
 			pair_good(dv_qp_error(a.qps[q]));
 			end_reap(&a);
-			pair_good(dv_qp_reset(a.qps[q]));
+			end_renew(&a, q);
 		}
 		child_start(&child, *state);
 		end_card(&a, &card);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * READ and WRITE between two software NICs of one process: bytes, segments, wraps, signalling,
- * several QPs, a threaded NIC, a late connect, a reset.
+ * several QPs, a late connect, a new QP in the place of one.
  */
 #include "tests/soft/pair.h"
 
@@ -204,41 +204,7 @@ static void the_indices_wrap_past_sixteen_bits(void **state)
 	end_close(&b);
 }
 
-static void a_threaded_nic_needs_no_steps(void **state)
-{
-	struct dv_options options = {.name = "soft:1", .threaded = true};
-	struct end a, b;
-	struct card card_a, card_b;
-	struct dv_attributes attributes;
-
-	(void)state;
-	end_open_with(&a, &options, 2, 64, 256);
-	end_open(&b, "shm", 2);
-	assert_false(dv_needs_step(a.device));
-	assert_true(dv_needs_step(b.device));
-	dv_attributes(a.device, &attributes);
-	assert_string_equal(attributes.name, "soft:1");
-	assert_false(attributes.hardware);
-	end_card(&a, &card_a);
-	end_card(&b, &card_b);
-	end_connect(&a, &card_b);
-	end_connect(&b, &card_a);
-	end_fill(&b, 11);
-	for (unsigned i = 0; i < 200; i++) {
-		end_post(&a, i % 2, DV_READ, 100 * i, card_b.base + i, card_b.rkey, 100,
-			DV_CE_ALWAYS);
-		dv_ring(a.sqs[i % 2]);
-		if (i % 16 == 15)
-			end_wait(&a, NULL, i + 1);
-	}
-	end_wait(&a, NULL, 200);
-	for (unsigned i = 0; i < 200; i++)
-		assert_memory_equal(a.memory + 100 * i, b.memory + i, 100);
-	end_close(&a);
-	end_close(&b);
-}
-
-static void a_reset_queue_pair_starts_from_zero_and_works(void **state)
+static void a_new_queue_pair_starts_from_zero_and_works(void **state)
 {
 	struct end a, b;
 	struct card card_a, card_b;
@@ -255,13 +221,9 @@ static void a_reset_queue_pair_starts_from_zero_and_works(void **state)
 		a.done_count = 0;
 		end_wait(&a, NULL, 1);
 		assert_int_equal(a.done[0].syndrome, 0);
-		/* the reset is refused: the queue pair is not in error */
-		assert_int_equal(dv_qp_reset(a.qps[0]), -EINVAL);
-		pair_good(dv_qp_error(a.qps[0]));
-		pair_good(dv_qp_error(b.qps[0]));
-		pair_good(dv_qp_reset(a.qps[0]));
-		pair_good(dv_qp_reset(b.qps[0]));
-		assert_int_equal(dv_qp_number(a.qps[0]), number);
+		end_renew(&a, 0);
+		end_renew(&b, 0);
+		assert_int_not_equal(dv_qp_number(a.qps[0]), number);
 		assert_int_equal(a.sqs[0]->pi | a.sqs[0]->ci | a.sqs[0]->rung, 0);
 		assert_int_equal(a.sqs[0]->bf_offset, 0);
 		end_card(&a, &card_a);
@@ -284,8 +246,7 @@ int main(void)
 		cmocka_unit_test(a_nic_can_read_from_itself),
 		cmocka_unit_test(a_read_waits_for_the_other_end_to_connect),
 		cmocka_unit_test(the_indices_wrap_past_sixteen_bits),
-		cmocka_unit_test(a_threaded_nic_needs_no_steps),
-		cmocka_unit_test(a_reset_queue_pair_starts_from_zero_and_works),
+		cmocka_unit_test(a_new_queue_pair_starts_from_zero_and_works),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -115,6 +115,32 @@ static inline void side_connect(struct side *side)
 	}
 }
 
+/* Puts a new queue pair, which is not connected, in the place of one. */
+static inline void side_renew(
+	struct dv_device *device, struct dv_cq *cq, struct dv_qp **qp, struct dv_sq **ret_sq)
+{
+	dv_qp_destroy(*qp);
+	good(dv_qp_create(device, cq, SIDE_DEPTH, qp, ret_sq));
+}
+
+/* Starts all queue pairs anew: libibverbs' one through RESET, the others as new ones. */
+static inline void side_reconnect(struct side *side)
+{
+	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
+	struct dv_sq *unused;
+
+	side_renew(side->near, &side->cq, &side->hot, &side->sq);
+	for (unsigned i = 0; i < 2; i++)
+		side_renew(side->far, &side->answers_cq, &side->answers[i], &unused);
+	good(ibv_modify_qp(side->ibv, &reset, IBV_QP_STATE));
+	good(ibv_modify_qp(side->ibv, &init,
+		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	side_connect(side);
+}
+
 static inline uint8_t *side_memory(struct dv_device *device, unsigned access, struct dv_mr *ret)
 {
 	uint8_t *at =

@@ -298,22 +298,6 @@ static void an_unmapped_destination_stops_the_batch_there(void **state)
 	ends_at(9, DV_SYNDROME_REMOTE_ACCESS);
 }
 
-static void connect_again(void)
-{
-	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-
-	good(dv_qp_reset(s.hot));
-	for (unsigned i = 0; i < 2; i++) {
-		good(dv_qp_error(s.answers[i]));
-		good(dv_qp_reset(s.answers[i]));
-	}
-	good(ibv_modify_qp(s.ibv, &reset, IBV_QP_STATE));
-	good(ibv_modify_qp(s.ibv, &init,
-		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
-	side_connect(&s);
-}
-
 /*
  * A small READ and a big one after it, which is long enough to be interrupted by the
  * deregistration.
@@ -345,7 +329,7 @@ static void deregistered_memory_is_never_read_later(void **state)
 				.access = DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE,
 				.memfd = -1},
 			&s.remote_mr));
-		connect_again();
+		side_reconnect(&s);
 	}
 	assert_true(failed > 0);
 }
@@ -427,8 +411,7 @@ static void a_peer_killed_during_reads_gives_no_wrong_bytes(void **state)
 
 	must_read(pipes[2], &card, sizeof(card));
 	setup(NULL);
-	good(dv_qp_error(s.hot));
-	good(dv_qp_reset(s.hot));
+	side_renew(s.near, &s.cq, &s.hot, &s.sq);
 	dv_qp_address(s.hot, &here);
 	good(dv_qp_connect(s.hot, &card.address));
 	assert_int_equal(write(pipes[1], &here, sizeof(here)), sizeof(here));

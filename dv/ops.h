@@ -19,10 +19,7 @@ struct dv_ops {
 	void (*attributes)(const struct dv_device *device, struct dv_attributes *ret);
 	/* Functions of the software NIC only; NULL for hardware, which executes WQEs by itself. */
 	unsigned (*step_all)(struct dv_device *const *devices, unsigned count);
-	bool (*needs_step)(const struct dv_device
-			*device); /* NULL: no device of this implementation needs steps */
-	uint64_t (*due_ns)(const struct dv_device
-			*device); /* NULL: no step of this implementation is ever due */
+	uint64_t (*due_ns)(const struct dv_device *device);
 
 	int (*mr_register)(
 		struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr);
@@ -42,7 +39,6 @@ struct dv_ops {
 	void (*qp_destroy)(struct dv_qp *qp);
 	int (*cut)(struct dv_device *device);
 
-	/* Both are NULL if the implementation has no events. */
 	int (*event_fd)(struct dv_device *device);
 	int (*event_next)(struct dv_device *device, struct dv_event *ret_event);
 };

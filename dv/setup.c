@@ -70,9 +70,7 @@ unsigned dv_step_all(struct dv_device *const *devices, unsigned count)
 
 bool dv_needs_step(const struct dv_device *device)
 {
-	const struct dv_ops *ops = ops_of(device);
-
-	return ops->needs_step && ops->needs_step(device);
+	return ops_of(device)->step_all != NULL;
 }
 
 uint64_t dv_due_ns(const struct dv_device *device)
@@ -151,14 +149,10 @@ void dv_qp_destroy(struct dv_qp *qp)
 
 int dv_event_fd(struct dv_device *device)
 {
-	const struct dv_ops *ops = ops_of(device);
-
-	return ops->event_fd ? ops->event_fd(device) : -EOPNOTSUPP;
+	return ops_of(device)->event_fd(device);
 }
 
 int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
 {
-	const struct dv_ops *ops = ops_of(device);
-
-	return ops->event_next ? ops->event_next(device, ret_event) : 0;
+	return ops_of(device)->event_next(device, ret_event);
 }

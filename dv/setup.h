@@ -55,7 +55,6 @@ struct dv_options {
 	/* link "tcp": IPv4 or IPv6 address to listen on; default "127.0.0.1" */
 	const char *address;
 	uint16_t tcp_port; /* link "tcp": port to listen on; 0: any free port */
-	bool threaded;     /* true: a thread of the NIC executes WQEs; false: dv_step() does */
 	int numa_node;     /* simulated NUMA node of the NIC; -1: the NIC is near to all memory */
 	struct port_model model; /* the port that it simulates */
 };
@@ -82,7 +81,7 @@ void dv_close(struct dv_device *device);
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret);
 
 /*
- * Executes posted WQEs of a software NIC that has no thread. Returns the number of WQEs and
+ * Executes posted WQEs of a software NIC. Returns the number of WQEs and
  * completions processed, 0 when idle; for hardware always 0. Called between its steps by the poll
  * core that owns the device's queues, or by a test that controls when WQEs are executed.
  */
@@ -91,7 +90,7 @@ unsigned dv_step(struct dv_device *device);
  * Does dv_step() for several software NICs and reads the clock once for all; all must need steps.
  */
 unsigned dv_step_all(struct dv_device *const *devices, unsigned count);
-/* Must dv_step() be called? False for hardware and for a software NIC with a thread. */
+/* Must dv_step() be called? False for hardware. */
 bool dv_needs_step(const struct dv_device *device);
 /*
  * The time (CLOCK_MONOTONIC, ns) when dv_step() next has work without a new doorbell, for example a
@@ -241,7 +240,7 @@ struct dv_event {
 
 /*
  * A descriptor that is readable when dv_event_next() has an event; the same one until the device is
- * closed. Negative errno: the device has no events, or they cannot be watched.
+ * closed. Negative errno: they cannot be watched.
  */
 int dv_event_fd(struct dv_device *device);
 /*

@@ -1,27 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The software NIC as a device: open, close, one step over all queues, and its optional thread.
- * Steps run in the poll core that calls dv_step(), or in nic->runner; everything else in setup
- * callers.
+ * The software NIC as a device: open, close, one step over all queues. Steps run in the poll core
+ * that calls dv_step(); everything else in setup callers.
  */
 #include <errno.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "config/clock.h"
 #include "dv/soft/soft.h"
 
-#define SPINS_BEFORE_SLEEP 2000u /* idle steps of the NIC's own thread before its first sleep */
 /* times that a step yields the CPU to setup callers before it takes nic->lock */
 #define YIELDS_MAX 64u
-#define SLEEP_MIN_NS 20000u
-/* maximum sleep of an idle NIC's own thread, so also the latency it adds to the first WQE */
-#define SLEEP_MAX_NS 500000u
 
 /* Returns when the next step has work, by the NIC's own clock. */
 static uint64_t due_ns(const struct dv_device *nic)
@@ -221,44 +214,8 @@ static unsigned soft_step_all(struct dv_device *const *nics, unsigned count)
 	unsigned work = 0;
 
 	for (unsigned i = 0; i < count; i++)
-		if (!nics[i]->threaded) /* a NIC with a thread of its own steps itself */
-			work += step(nics[i], &now_ns);
+		work += step(nics[i], &now_ns);
 	return work;
-}
-
-static bool soft_needs_step(const struct dv_device *nic)
-{
-	return !nic->threaded;
-}
-
-/*
- * The NIC's own thread. Doorbells are plain memory, so it polls them; while idle it sleeps ever
- * longer.
- */
-static void *run(void *argument)
-{
-	struct dv_device *nic = argument;
-	unsigned idle = 0;
-	long sleep_ns = SLEEP_MIN_NS;
-
-	while (!dv_hint_load(&nic->stop)) {
-		uint64_t now_ns = 0;
-
-		if (step(nic, &now_ns)) {
-			idle = 0;
-			sleep_ns = SLEEP_MIN_NS;
-			continue;
-		}
-		if (++idle < SPINS_BEFORE_SLEEP) {
-			if (idle % 64 == 0)
-				sched_yield();
-			continue;
-		}
-		nanosleep(&(struct timespec){.tv_nsec = sleep_ns}, NULL);
-		if (sleep_ns < SLEEP_MAX_NS)
-			sleep_ns += SLEEP_MIN_NS / 4;
-	}
-	return NULL;
 }
 
 static int check_options(const struct dv_options *options)
@@ -300,7 +257,6 @@ static struct dv_device *new_nic(const struct dv_options *options)
 	pthread_mutex_init(&nic->lock, NULL);
 	snprintf(nic->name, sizeof(nic->name), "%s", options->name);
 	nic->tcp = options->link && strcmp(options->link, "tcp") == 0;
-	nic->threaded = options->threaded;
 	nic->idle_until = UINT64_MAX;
 	nic->retry_ns = SOFT_RETRY_NS;
 	nic->ack_ns = dv_ack_ns(options->ack_timeout ? options->ack_timeout : DV_ACK_TIMEOUT);
@@ -339,20 +295,9 @@ int soft_nic_open(const struct dv_options *options, const uint8_t *gid,
 	if (!rc)
 		rc = soft_link_open(nic, options);
 	if (rc)
-		goto fail_nic;
-	if (nic->threaded) {
-		rc = -pthread_create(&nic->runner, NULL, run, nic);
-		if (rc) {
-			dv_fail(rc, "opening %s: starting its thread: %m", nic->name);
-			goto fail_link;
-		}
-	}
-	*ret_device = nic;
-	return 0;
-fail_link:
-	soft_link_close(nic);
-fail_nic:
-	free_nic(nic);
+		free_nic(nic);
+	else
+		*ret_device = nic;
 	return rc;
 }
 
@@ -363,9 +308,6 @@ static int soft_open(const struct dv_options *options, struct dv_device **ret_de
 
 static void soft_close(struct dv_device *nic)
 {
-	dv_hint_add(&nic->stop, 1);
-	if (nic->threaded)
-		pthread_join(nic->runner, NULL);
 	soft_link_close(nic);
 	free_nic(nic);
 }
@@ -389,7 +331,6 @@ const struct dv_ops dv_soft_ops = {
 	.close = soft_close,
 	.attributes = soft_attributes,
 	.step_all = soft_step_all,
-	.needs_step = soft_needs_step,
 	.due_ns = soft_due_ns,
 	.mr_register = soft_mr_register,
 	.mr_deregister = soft_mr_deregister,

@@ -9,8 +9,8 @@
  *                   change an export, so a deregistration waits for the bytes in flight.
  *   peer->rx_lock   held by the TCP service thread while it stores into a READ's destination.
  *   Order: nic->lock, then rx_lock or world; never two NICs' locks.
- * Threads: the caller of dv_step() or the NIC's own thread, the setup callers, and one service
- * thread per NIC, which blocks in poll() and makes the socket calls.
+ * Threads: the caller of dv_step(), the setup callers, and one service thread per NIC, which
+ * blocks in poll() and makes the socket calls.
  */
 #ifndef DV_SOFT_SOFT_H
 #define DV_SOFT_SOFT_H
@@ -260,7 +260,7 @@ struct dv_device {
 	pthread_mutex_t lock;
 	uint32_t waiting; /* setup callers waiting for the lock; a step yields to them */
 	char name[NAME_BYTES_MAX];
-	bool tcp, threaded;
+	bool tcp;
 	uint8_t gid[16];
 	uint16_t tcp_port;
 	/* queues */
@@ -305,8 +305,8 @@ struct dv_device {
 	struct soft_peer *peers;
 	struct soft_conn *conns;
 	int listen_fd, wake_fd, pid;
-	uint32_t stop; /* 1: the NIC's threads must end; read without the lock, as a hint */
-	pthread_t service, runner;
+	uint32_t stop; /* 1: the service thread must end; read without the lock, as a hint */
+	pthread_t service;
 	bool tx_any; /* true: a peer's send buffer has bytes to send */
 	uint64_t id_last;
 	const struct soft_hooks *hooks;

@@ -34,7 +34,6 @@ static void a_roce_port_is_opened_with_all_its_attributes(void **state)
 	assert_int_equal(attributes.numa_node, -1);
 	assert_true(attributes.hardware);
 	assert_null(dv_verbs_ops.step_all);
-	assert_null(dv_verbs_ops.needs_step);
 	assert_non_null(strstr(stub.log, "RoCE v2, GID 3 ::ffff:10.0.0.1 (chosen), MTU 4096"));
 	dv_verbs_ops.close(device);
 }

@@ -5,13 +5,16 @@
  */
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/unit/rail/pair.h"
 
-static struct dv_device *open_nic(bool threaded)
+#define NIC_SLEEP_NS 20000 /* of the thread that steps NICs, between two looks for work */
+
+static struct dv_device *open_nic(void)
 {
-	struct dv_options options = {.name = "soft", .gid_index = -1, .threaded = threaded};
+	struct dv_options options = {.name = "soft", .gid_index = -1};
 	struct dv_device *device;
 
 	if (dv_open(&options, &device))
@@ -29,6 +32,17 @@ static void add_region(
 		fail_msg("%s", dv_error());
 }
 
+/* Steps both NICs, as hardware that works by itself, until the pair is closed. */
+static void *step_nics(void *argument)
+{
+	struct pair *p = argument;
+
+	while (!__atomic_load_n(&p->closing, __ATOMIC_RELAXED))
+		if (dv_step(p->near) + dv_step(p->far) == 0)
+			nanosleep(&(struct timespec){.tv_nsec = NIC_SLEEP_NS}, NULL);
+	return NULL;
+}
+
 struct pair *pair_open(bool threaded, bool busy)
 {
 	struct pair *p = calloc(1, sizeof(*p));
@@ -40,8 +54,8 @@ struct pair *pair_open(bool threaded, bool busy)
 	world_memory(w);
 	w->wake = -1;
 	p->busy = busy;
-	p->near = open_nic(threaded);
-	p->far = open_nic(threaded);
+	p->near = open_nic();
+	p->far = open_nic();
 	p->kick = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	p->control_kick = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	add_region(p->far, w->pool, WORLD_UNITS * PAGE_UNIT, DV_REMOTE_READ, &p->pool);
@@ -54,6 +68,11 @@ struct pair *pair_open(bool threaded, bool busy)
 	options.kick = p->kick;
 	options.control_kick = p->control_kick;
 	assert_int_equal(rail_open(&options, &w->rail), 0);
+	p->threaded = threaded;
+	if (threaded) {
+		w->rail->device_steps = false;
+		assert_int_equal(pthread_create(&p->nics, NULL, step_nics, p), 0);
+	}
 	home.base = (uintptr_t)w->home;
 	home.length = WORLD_HOME_BYTES;
 	home.lkey = p->home.lkey;
@@ -83,6 +102,10 @@ void pair_close(struct pair *p)
 		stats.sq_overruns || stats.cq_overruns || stats.missing_doorbells)
 		fail_msg("the software NIC reports a misuse by the rail: %s", stats.reason);
 	poll_core_close(p->core);
+	if (p->threaded) {
+		__atomic_store_n(&p->closing, true, __ATOMIC_RELAXED);
+		pthread_join(p->nics, NULL);
+	}
 	rail_close(p->world.rail);
 	dv_cq_destroy(p->far, &p->far_cq);
 	dv_mr_deregister(p->far, &p->pool);

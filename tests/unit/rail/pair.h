@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two software NICs in one process: the rail is on the near one, the peer's memory on the far one.
- * The test steps them, or each has its own thread.
+ * The test steps them, or a thread of the pair.
  */
 #ifndef TEST_RAIL_PAIR_H
 #define TEST_RAIL_PAIR_H
+
+#include <pthread.h>
 
 #include "dv/setup.h"
 #include "dv/soft/fault.h"
@@ -23,6 +25,8 @@ struct pair {
 	struct dv_cq far_cq;
 	struct dv_mr pool, heads, shard, home;
 	int kick, control_kick;
+	bool threaded, closing; /* a thread of the pair steps the NICs; it is to end */
+	pthread_t nics;
 	bool busy; /* value of poll_core_options.busy for the poll core */
 	/*
 	 * the poll core, held by the first of the pairs that share it; NULL: no thread, the test
@@ -32,8 +36,8 @@ struct pair {
 };
 
 /*
- * Opens two software NICs and a rail on the first one. `threaded`: a thread of its own steps each
- * NIC.
+ * Opens two software NICs and a rail on the first one. `threaded`: a thread steps the NICs, and the
+ * rail takes them for hardware.
  */
 struct pair *pair_open(bool threaded, bool busy);
 /* Starts one poll core for the rails of all these pairs, with one eventfd that wakes it. */

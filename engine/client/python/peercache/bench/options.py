@@ -133,112 +133,99 @@ class Refuse(argparse.Action):
         parser.error(f"{option_string}: {self.help}")
 
 
-# ---- groups of flags --------------------------------------------------------------------------
+# ---- the flags --------------------------------------------------------------------------------
+
+# What add_argument() takes for flags that several commands have, or that have a row of their own in
+# the groups below. {default} in a help text is the flag's default.
+FLAGS: dict[str, dict[str, Any]] = {
+    "protocol": {"choices": ["rdma", "tcp"], "default": "rdma",
+                 "help": "tcp: the software NIC, for trying it out only (rdma)"},
+    "device-name": {"default": "", "metavar": "NIC", "help": "RDMA device (the host's first one)"},
+    "devices": {"default": "", "metavar": "NIC,...", "help": "several devices, a rail each"},
+    "sockets": {"default": "", "metavar": "A,B", "help": "sockets of running engines, instead of "
+                "starting any; flags of engines then change nothing"},
+    "set": {"action": "append", "default": [], "type": setting, "metavar": "SECTION.KEY=VALUE",
+            "help": "a setting of the engines that are started"},
+    "ib-port": {"default": "1", "metavar": "N", "help": "1; other ports are devices of their own",
+                "type": only("1", "each port of a card is a device of its own: name it in "
+                             "--device-name")},
+    "gid-index": {"type": whole(-1, 255), "metavar": "N", "help": "GID index (the engine chooses)"},
+    "max-channels": {"type": whole(1, 1024), "metavar": "N",
+                     "help": "queue pairs for each peer, at most 8 (the engine chooses)"},
+    "layout": {"choices": ["mla", "mha"], "default": "mla",
+               "help": "mla: a page is one segment; mha: two, K and V (mla)"},
+    "page-size": {"type": page_size(1, PAGE_BYTES_MAX), "default": 131072, "metavar": "BYTES",
+                  "help": "bytes of a segment ({default})"},
+    "tokens-per-page": {"type": whole(1, 1 << 20), "default": 64, "metavar": "N",
+                        "help": "tokens of a page, for tokens/s ({default})"},
+    "working-set": {"type": whole(1, 1 << 30), "default": 4096, "metavar": "PAGES",
+                    "help": "different pages that are read ({default})"},
+    "seed": {"type": whole(0, SEED_MAX), "default": None, "metavar": "N",
+             "help": "seed of the keys that are read and of order (the time; 0 of serve and drive)"},
+    "batch-size": {"type": whole(1, 65536), "default": 32, "metavar": "N",
+                   "help": "pages of a call ({default})"},
+    "duration": {"type": seconds(.05, 86400), "default": 10, "metavar": "S",
+                 "help": "seconds of each measurement ({default})"},
+    "warmup": {"type": seconds(0, 3600), "default": 2, "metavar": "S",
+               "help": "seconds before each that do not count ({default})"},
+    "processes": {"type": whole(1, ALL_MAX), "default": 1, "metavar": "N",
+                  "help": "client processes; each has as many threads ({default})"},
+    "out-dir": {"default": "peercache-bench-results", "metavar": "DIR", "type": os.path.abspath,
+                "help": "folder of the reports: JSON, CSV and HTML (./{default})"},
+    "tag": {"type": tag, "default": "", "help": "name of this run, for compare"},
+    "progress": {"type": seconds(0, 3600), "default": None, "metavar": "S", "help": "seconds "
+                 "between two lines of progress; 0: none (1 on a terminal, else 5)"},
+    "max-bytes": {"type": page_size(1 << 20, 1 << 50), "default": BUDGET, "metavar": "BYTES",
+                  "help": "memory that the run may take (8 GiB)"},
+    "disk": {"action": "store_true", "help": "engines spill evicted pages to files below "
+             "--out-dir, removed at the end"},
+    "writers": {"type": whole(0, THREADS_MAX), "default": 0, "metavar": "N",
+                "help": "threads of each process that store pages meanwhile ({default})"},
+    "op": {"choices": OPS, "default": "get",
+           "help": "exists-get: the look-up and the read that SGLang makes (get)"},
+    "concurrency": {"type": whole(1, THREADS_MAX), "default": 8, "metavar": "N",
+                    "help": "threads of each process ({default})"},
+    "concurrencies": {"type": several(whole(1, THREADS_MAX)), "default": None, "metavar": "N,...",
+                      "help": "threads of each process (1, 2, 4, ... until it stops growing)"},
+    "discovery-addr": {"required": True, "metavar": "HOST:PORT", "help": "serve: address and port "
+                       "of this host's engine (0.0.0.0: chosen); drive: of serve's"},
+    "local-host": {"default": "", "metavar": "HOST", "help": "address of this host (chosen)"},
+    "global-segment-size": {"type": reader(lambda word: 0 if word == "0" else config.size(word)),
+                            "default": 0, "metavar": "BYTES",
+                            "help": "pool of the engine (as the pages need)"},
+    "node-id": {"default": "", "help": "name of the engine"},
+    "connect-timeout": {"type": seconds(.1, 3600), "default": 60.0, "metavar": "S",
+                        "help": "seconds that drive waits for serve's pages (60)"},
+    "threads": {"type": whole(1, THREADS_MAX), "default": 1, "metavar": "N",
+                "help": "threads ({default})"},
+}
+RAILS = ("protocol", "device-name", "devices", "sockets", "set", "ib-port", "gid-index",
+         "max-channels")
+PAGES = ("layout", "page-size", "tokens-per-page", "working-set", "seed")
+LOAD = ("batch-size", "duration", "warmup")
+TAKEN = ("max-bytes", "disk")  # of this host
+REPORT = ("out-dir", "tag", "progress")
+PEER = ("discovery-addr", "local-host", "global-segment-size", "node-id", "connect-timeout")
 
 
-def add_rails(parser: argparse.ArgumentParser) -> None:
-    """What the engines of a run are."""
-    put = parser.add_argument
-    put("--protocol", choices=["rdma", "tcp"], default="rdma",
-        help="tcp: the software NIC, for trying it out only (rdma)")
-    put("--device-name", default="", metavar="NIC", help="RDMA device (the host's first one)")
-    put("--devices", default="", metavar="NIC,...", help="several devices, a rail each")
-    put("--sockets", default="", metavar="A,B",
-        help="sockets of running engines, instead of starting any; flags of engines then change "
-        "nothing")
-    put("--set", action="append", default=[], type=setting, metavar="SECTION.KEY=VALUE",
-        help="a setting of the engines that are started")
-    put("--ib-port", default="1", metavar="N", help="1; other ports are devices of their own",
-        type=only("1", "each port of a card is a device of its own: name it in --device-name"))
-    put("--gid-index", type=whole(-1, 255), metavar="N", help="GID index (the engine chooses)")
-    put("--max-channels", type=whole(1, 1024), metavar="N",
-        help="queue pairs for each peer, at most 8 (the engine chooses)")
+def add(parser: argparse.ArgumentParser, *names: str, **others: Any) -> None:
+    """Adds flags of FLAGS. others: defaults that differ here, by the name in the namespace. --help
+    of a command with a report begins with what is left behind."""
+    if "out-dir" in names:
+        parser.description = "\n\n".join(filter(None, [REPORTS, parser.description]))
+    for name in names:
+        given = dict(FLAGS[name])
+        if name.replace("-", "_") in others:
+            given["default"] = others[name.replace("-", "_")]
+        given["help"] = given["help"].replace("{default}", str(given.get("default")))
+        parser.add_argument("--" + name, **given)
 
 
-def add_pages(parser: argparse.ArgumentParser, working_set: int = 4096) -> None:
-    """What a page is, and how many there are."""
-    put = parser.add_argument
-    put("--layout", choices=["mla", "mha"], default="mla",
-        help="mla: a page is one segment; mha: two, K and V (mla)")
-    put("--page-size", type=page_size(1, PAGE_BYTES_MAX), default=131072, metavar="BYTES",
-        help="bytes of a segment (131072)")
-    put("--tokens-per-page", type=whole(1, 1 << 20), default=64, metavar="N",
-        help="tokens of a page, for tokens/s (64)")
-    put("--working-set", type=whole(1, 1 << 30), default=working_set, metavar="PAGES",
-        help=f"different pages that are read ({working_set})")
-    put("--seed", type=whole(0, SEED_MAX), default=None, metavar="N",
-        help="seed of the keys that are read and of order (the time; 0 of serve and drive)")
-
-
-def add_load(parser: argparse.ArgumentParser, batch: int = 32, duration: float = 10,
-             warmup: float = 2) -> None:
-    """How long and how much is measured."""
-    put = parser.add_argument
-    put("--batch-size", type=whole(1, 65536), default=batch, metavar="N",
-        help=f"pages of a call ({batch})")
-    put("--duration", type=seconds(.05, 86400), default=duration, metavar="S",
-        help=f"seconds of each measurement ({duration:g})")
-    put("--warmup", type=seconds(0, 3600), default=warmup, metavar="S",
-        help=f"seconds before each that do not count ({warmup:g})")
-
-
-def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Processes beside threads."""
-    parser.add_argument("--processes", type=whole(1, ALL_MAX), default=1, metavar="N",
-                        help="client processes; each has as many threads (1)")
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """Where the report goes. --help begins with what is left behind."""
-    parser.description = "\n\n".join(filter(None, [REPORTS, parser.description]))
-    put = parser.add_argument
-    put("--out-dir", default="peercache-bench-results", metavar="DIR", type=os.path.abspath,
-        help="folder of the reports: JSON, CSV and HTML (./peercache-bench-results)")
-    put("--tag", type=tag, default="", help="name of this run, for compare")
-    put("--progress", type=seconds(0, 3600), default=None, metavar="S",
-        help="seconds between two lines of progress; 0: none (1 on a terminal, else 5)")
-
-
-def add_budget(parser: argparse.ArgumentParser) -> None:
-    """What a run takes of this host."""
-    put = parser.add_argument
-    put("--max-bytes", type=page_size(1 << 20, 1 << 50), default=BUDGET, metavar="BYTES",
-        help="memory that the run may take (8 GiB)")
-    put("--disk", action="store_true",
-        help="engines spill evicted pages to files below --out-dir, removed at the end")
-
-
-def add_writers(parser: argparse.ArgumentParser) -> None:
-    """Readers and writers together."""
-    parser.add_argument("--writers", type=whole(0, THREADS_MAX), default=0, metavar="N",
-                        help="threads of each process that store pages meanwhile (0)")
-
-
-def add_op(parser: argparse.ArgumentParser, ops: Sequence[str] = OPS) -> None:
-    """The operation."""
-    parser.add_argument("--op", choices=ops, default="get",
-                        help="exists-get: the look-up and the read that SGLang makes (get)")
-
-
-def add_sweep(parser: argparse.ArgumentParser, default: Optional[str]) -> None:
-    """Numbers of threads."""
-    read = several(whole(1, THREADS_MAX))
-    parser.add_argument(
-        "--concurrencies", type=read, default=read(default) if default else None, metavar="N,...",
-        help=f"threads of each process ({default or '1, 2, 4, ... until it stops growing'})")
-
-
-def add_peer(parser: argparse.ArgumentParser) -> None:
-    """What serve and drive share."""
-    put = parser.add_argument
-    put("--discovery-addr", required=True, metavar="HOST:PORT",
-        help="serve: address and port of this host's engine (0.0.0.0: chosen); drive: of serve's")
-    put("--local-host", default="", metavar="HOST", help="address of this host (chosen)")
-    put("--global-segment-size", type=reader(lambda word: 0 if word == "0" else config.size(word)),
-        default=0, metavar="BYTES", help="pool of the engine (as the pages need)")
-    put("--node-id", default="", help="name of the engine")
-    put("--connect-timeout", type=seconds(.1, 3600), default=60.0, metavar="S",
-        help="seconds that drive waits for serve's pages (60)")
+def add_sweep(parser: argparse.ArgumentParser, default: str) -> None:
+    """Numbers of threads that have a default."""
+    flag = FLAGS["concurrencies"]
+    parser.add_argument("--concurrencies", **{
+        **flag, "default": flag["type"](default), "help": f"threads of each process ({default})"})
 
 
 # ---- the commands -----------------------------------------------------------------------------
@@ -246,42 +233,30 @@ def add_peer(parser: argparse.ArgumentParser) -> None:
 
 def add_hicache(sub: Any) -> None:
     """latency, throughput, saturation and suite."""
-    for name, what in (("latency", "latency of one page a call, by one thread"),
-                       ("throughput", "one operation by a number of threads"),
-                       ("saturation", "raises the threads until throughput stops growing"),
-                       ("suite", "latency and all sweeps")):
-        parser = sub.add_parser(name, help=what)
-        add_rails(parser)
-        add_pages(parser)
-        add_load(parser)
-        add_processes(parser)
-        add_budget(parser)
-        add_report(parser)
-        if name in ("throughput", "saturation"):
-            add_op(parser)
-            add_writers(parser)
-        if name == "throughput":
-            parser.add_argument("--concurrency", type=whole(1, THREADS_MAX), default=8,
-                                metavar="N", help="threads of each process (8)")
-        if name in ("saturation", "suite"):
-            add_sweep(parser, None if name == "saturation" else CONCURRENCIES)
+    for name, what, more in (
+            ("latency", "latency of one page a call, by one thread", ()),
+            ("throughput", "one operation by a number of threads", ("op", "writers",
+                                                                    "concurrency")),
+            ("saturation", "raises the threads until throughput stops growing",
+             ("op", "writers", "concurrencies")),
+            ("suite", "latency and all sweeps", ())):
+        add(sub.add_parser(name, help=what), *RAILS, *PAGES, *LOAD, "processes", *TAKEN, *REPORT,
+            *more)
+    add_sweep(sub.choices["suite"], CONCURRENCIES)
 
 
 def add_hosts(sub: Any) -> None:
     """serve and drive."""
     serve = sub.add_parser("serve", help="host A: stores pages for drive, until Ctrl-C")
-    drive = sub.add_parser("drive", help="host B: measures reads of serve's pages")
-    for parser in (serve, drive):
-        add_peer(parser)
-        add_rails(parser)
-        add_pages(parser)
+    add(serve, *PEER, *RAILS, *PAGES)
     serve.add_argument("--readers", action=Refuse, help="readers may come at any time, and the "
                        "processes of a host share one engine: leave it out")
-    add_op(drive, ("get", "exists", "exists-get"))
-    add_load(drive)
-    add_processes(drive)
+    drive = sub.add_parser("drive", help="host B: measures reads of serve's pages")
+    add(drive, *PEER, *RAILS, *PAGES)
+    drive.add_argument("--op", **{**FLAGS["op"], "choices": ("get", "exists", "exists-get")})
+    add(drive, *LOAD, "processes")
     add_sweep(drive, "1,2,4,8,16,32,64")
-    add_report(drive)
+    add(drive, *REPORT)
     drive.add_argument("--gpu", action=Refuse, nargs=0, help="pages are read into host memory, "
                        "from where SGLang copies them to the GPU: leave it out")
     drive.add_argument("--dir-cache-ttl", default="0", metavar="S", type=only(
@@ -306,12 +281,7 @@ def add_micro(sub: Any) -> None:
     compare.add_argument("--skip-store", action=Refuse, nargs=0,
                          help="use peercache-bench micro --path transport")
     for parser in (micro, compare):
-        add_rails(parser)
-        add_load(parser, 64, 5, 1)
-        add_budget(parser)
-        add_report(parser)
-        parser.add_argument("--threads", type=whole(1, THREADS_MAX), default=1, metavar="N",
-                            help="threads (1)")
+        add(parser, *RAILS, *LOAD, *TAKEN, *REPORT, "threads", batch_size=64, duration=5, warmup=1)
     micro.add_argument("--block-size", type=page_size(1, PAGE_BYTES_MAX), default=65536,
                        metavar="BYTES", help="bytes of a page (65536)")
     sub.add_parser("mooncake", help="refused: " + WITHOUT_MOONCAKE, add_help=False)
@@ -368,7 +338,7 @@ def add_served(sub: Any) -> None:
         help="seconds between two runs: SGLang stores pages after it has answered (3)")
     put("--json", default="", metavar="FILE", help='the report goes there, too ("-": standard '
         "output, and all other lines go to standard error)")
-    add_report(parser)
+    add(parser, *REPORT)
 
 
 def add_calls(sub: Any) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration of the pools' memory with the engine.
 
-For each pool, Memory tries three ways in this order: map the pool's memfds (shm), import verbs
-objects (verbs), copy through memory of libpeercache (copy). Copying always works, because
-libpeercache stages unregistered memory. The way that is used for a pool is logged once and counted.
+For each pool, Memory lets the engine map the pool's memfds (shm). Otherwise pages are copied through
+memory of libpeercache (copy), which always works, because libpeercache stages unregistered memory.
+The way that is used for a pool is logged once and counted.
 """
 
 import ctypes
@@ -43,15 +43,6 @@ def memfds_of(pool: Any) -> Iterator[Range]:
         yield buffer.data_ptr(), min(os.fstat(fd).st_size, -(-nbytes // page) * page), fd
 
 
-def import_verbs(_session: Any, _pool: Any) -> list[Range]:
-    """Returns the ranges of the pool that the engine reads and writes by imported verbs objects.
-
-    Not available in this version: returns no range. The place for a registration of the caller's
-    own memory with the engine's device and protection domain.
-    """
-    return []
-
-
 class Progress:
     """Logs that something still goes on, after 5, 10, 20, 40, ... s, until the block ends."""
 
@@ -82,7 +73,7 @@ class Memory:
     with the session.
 
     Attributes:
-        paths: the way of each pool by its name: shm, verbs, copy or mixed.
+        paths: the way of each pool by its name: shm, copy or mixed.
         counts: number of pools by way.
     """
 
@@ -90,7 +81,7 @@ class Memory:
         self._session = session
         self._ranges: list[tuple[int, int]] = []
         self.paths: dict[str, str] = {}
-        self.counts = {"shm": 0, "verbs": 0, "copy": 0, "mixed": 0}
+        self.counts = {"shm": 0, "copy": 0, "mixed": 0}
 
     def _register(self, name: str, pool: Any) -> str:
         """Registers the pool's ranges, each once. Returns "", or the reason of the last refusal.
@@ -116,24 +107,22 @@ class Memory:
         return any(base <= address < base + nbytes for base, nbytes in self._ranges)
 
     def add(self, name: str, pool: Any, samples: list[int], copied: str = "") -> str:
-        """Registers the pool's memfds. Returns the pool's way: shm, verbs, mixed or copy.
+        """Registers the pool's memfds. Returns the pool's way: shm, mixed or copy.
 
         samples: an address in each of the pool's buffers. Mixed: only some of the buffers are
         registered. copied: why the calls copy the pages of this pool although its memory may be
         registered; "": they do not. If the engine refuses a range, or does not answer, the reason
         is logged and nothing is raised. May block for minutes while the engine pins a large range.
         """
-        path = "shm"
         refusal = self._register(name, pool)
         covered = sum(self.covers(address) for address in samples)
         if not covered:
-            path = "verbs" if import_verbs(self._session, pool) else "copy"
+            path, why = "copy", ('ordinary memory: one copy; "allocator": "shm" in the extra '
+                                 "config avoids it (SGLang 0.5.17 and later)")
         elif covered < len(samples):
-            path = "mixed"
-        why = {"shm": "the engine maps its memfds: no copies", "verbs": "imported: no copies",
-               "mixed": "some of its buffers are not registered: they are copied"}.get(
-                   path, 'ordinary memory: one copy; "allocator": "shm" in the extra config '
-                   "avoids it (SGLang 0.5.17 and later)")
+            path, why = "mixed", "some of its buffers are not registered: they are copied"
+        else:
+            path, why = "shm", "the engine maps its memfds: no copies"
         if self.paths.get(name) != path:
             self.counts[path] += 1
             self.paths[name] = path

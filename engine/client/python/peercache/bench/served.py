@@ -104,24 +104,6 @@ def told(row: Mapping[str, Any]) -> None:
           flush=True)
 
 
-class Progress:
-    """Lines on standard error while a turn runs."""
-
-    def __init__(self, seconds: Any) -> None:
-        self.seconds, self.line = seconds, sweep.Progress(seconds, "")
-
-    def __call__(self, what: str, replies: int, failed: int) -> None:
-        if what != self.line.what:
-            self.line.end()
-            self.line = sweep.Progress(self.seconds, what)
-        self.line.show(f"{replies:,} replies, {failed:,} failed")
-
-    def end(self, row: Mapping[str, Any]) -> None:
-        """Prints the turn after its last line."""
-        self.line.end()
-        told(row)
-
-
 def measured(options: argparse.Namespace) -> int:
     """Measures the servers and delivers the report. Returns the exit status."""
     stop = Stop()
@@ -129,8 +111,14 @@ def measured(options: argparse.Namespace) -> int:
         dialogues.read(options) if options.dialogues else dialogues.made(options)
     stores, servers = stores_of(options)
     options.page_size = stores[-1].page  # for the report
-    progress = Progress(options.progress)
-    table = Table(prompts, options, lambda: stop.requested, progress.end, progress)
+    progress = sweep.Progress(options.progress)
+
+    def turn_ended(row: Mapping[str, Any]) -> None:
+        progress.end()
+        told(row)
+
+    table = Table(prompts, options, lambda: stop.requested, turn_ended, lambda what, replies, failed:
+                  progress.show(f"{replies:,} replies, {failed:,} failed", what))
 
     def measure() -> None:
         stop.measuring = True

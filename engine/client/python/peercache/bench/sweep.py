@@ -172,7 +172,7 @@ class Growth:
 class Progress:
     """Lines on standard error while a point runs."""
 
-    def __init__(self, seconds: Optional[float], what: str) -> None:
+    def __init__(self, seconds: Optional[float], what: str = "") -> None:
         self.terminal = sys.stderr.isatty()
         self.every = (1.0 if self.terminal else 5.0) if seconds is None else seconds
         self.what, self.begun, self.shown = what, time.monotonic(), time.monotonic()
@@ -182,9 +182,12 @@ class Progress:
         share = f", {sums['hits'] / sums['pages']:.1%} hits" if sums["pages"] else ", warming up"
         self.show(f"{sums['calls']:,} calls, {sums['pages']:,} pages{share}")
 
-    def show(self, text: str) -> None:
-        """Prints a line, if the last one is old enough."""
+    def show(self, text: str, what: str = "") -> None:
+        """Prints a line, if the last one is old enough. what: a new one begins."""
         now = time.monotonic()
+        if what and what != self.what:
+            self.end()
+            self.what, self.begun, self.shown, self.line = what, now, now, ""
         if not self.every or now < self.shown + self.every:
             return
         self.shown = now

@@ -432,14 +432,3 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 	}
 	return ports_check(s, err, err_bytes);
 }
-
-const char *settings_choice(const char *section, const char *key, int index)
-{
-	static _Thread_local char word[SETTING_CHOICE_BYTES];
-	char hint[128];
-	int i = setting_find(section, key, hint, sizeof(hint));
-
-	if (i < 0 || !setting_choice_copy(setting_table[i].choices, index, word))
-		return NULL;
-	return word;
-}

@@ -99,12 +99,6 @@ bool settings_seed_only(const struct settings *s);
 bool settings_given(const struct settings *s, const char *section, const char *key);
 
 /*
- * Returns the word of a CHOICE value: ("rail", "polling", POLLING_BUSY) -> "busy"; NULL when the
- * setting or the value does not exist. The text is valid until the next call of the same thread.
- */
-const char *settings_choice(const char *section, const char *key, int index);
-
-/*
  * The values of all settings as a JSON object by section.key: numbers, booleans and texts; sizes in
  * bytes. The caller frees it. NULL: no memory.
  */

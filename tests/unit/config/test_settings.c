@@ -48,19 +48,31 @@ static void defaults_match_the_table(void **state)
 
 static void constants_have_the_order_of_the_choices(void **state)
 {
+	static const struct {
+		const char *text;
+		size_t offset;
+		int value;
+	} rows[] = {
+		{"rail.polling=auto", offsetof(struct settings, rail_polling), POLLING_AUTO},
+		{"rail.polling=busy", offsetof(struct settings, rail_polling), POLLING_BUSY},
+		{"rail.polling=adaptive", offsetof(struct settings, rail_polling),
+			POLLING_ADAPTIVE},
+		{"rail.validate=auto", offsetof(struct settings, rail_validate), VALIDATE_AUTO},
+		{"rail.validate=lease", offsetof(struct settings, rail_validate), VALIDATE_LEASE},
+		{"rail.validate=tail", offsetof(struct settings, rail_validate), VALIDATE_TAIL},
+		{"soft.link=shm", offsetof(struct settings, soft_link), LINK_SHM},
+		{"soft.link=tcp", offsetof(struct settings, soft_link), LINK_TCP},
+		{"log.level=error", offsetof(struct settings, log_level), LOG_ERROR},
+		{"log.level=warn", offsetof(struct settings, log_level), LOG_WARN},
+		{"log.level=info", offsetof(struct settings, log_level), LOG_INFO},
+		{"log.level=debug", offsetof(struct settings, log_level), LOG_DEBUG},
+	};
+
 	(void)state;
-	assert_string_equal(settings_choice("rail", "polling", POLLING_AUTO), "auto");
-	assert_string_equal(settings_choice("rail", "polling", POLLING_BUSY), "busy");
-	assert_string_equal(settings_choice("rail", "polling", POLLING_ADAPTIVE), "adaptive");
-	assert_null(settings_choice("rail", "polling", POLLING_ADAPTIVE + 1));
-	assert_null(settings_choice("rail", "polling", -1));
-	assert_null(settings_choice("rail", "devices", 0));
-	assert_string_equal(settings_choice("soft", "link", LINK_SHM), "shm");
-	assert_string_equal(settings_choice("soft", "link", LINK_TCP), "tcp");
-	assert_string_equal(settings_choice("log", "level", LOG_ERROR), "error");
-	assert_string_equal(settings_choice("log", "level", LOG_WARN), "warn");
-	assert_string_equal(settings_choice("log", "level", LOG_INFO), "info");
-	assert_string_equal(settings_choice("log", "level", LOG_DEBUG), "debug");
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		assert_int_equal(set(rows[i].text), 0);
+		assert_int_equal(*(int *)((char *)&s + rows[i].offset), rows[i].value);
+	}
 }
 
 static void sizes_accept_every_unit(void **state)

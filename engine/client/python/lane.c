@@ -38,7 +38,7 @@ void lane_free(struct lane *lane)
 	free(lane);
 }
 
-static void call_ended(struct py_session *s)
+void session_leave(struct py_session *s)
 {
 	pthread_mutex_lock(&s->lock);
 	if (--s->busy == 0)
@@ -88,7 +88,7 @@ struct lane *lane_take(struct py_session *s, enum purpose purpose, uint64_t end_
 	rc = lane_open(s, pc, end_ms, &lane);
 	if (!rc)
 		return lane;
-	call_ended(s);
+	session_leave(s);
 	*ret_outcome = rc == -ENOMEM      ? OUTCOME_NO_MEMORY
 		       : rc == -ETIMEDOUT ? PC_TIMEOUT
 					  : OUTCOME_NO_CHANNEL;
@@ -102,7 +102,7 @@ void lane_give(struct py_session *s, enum purpose purpose, struct lane *lane)
 	lane->next = s->lane[purpose];
 	s->lane[purpose] = lane;
 	pthread_mutex_unlock(&s->lock);
-	call_ended(s);
+	session_leave(s);
 }
 
 /*

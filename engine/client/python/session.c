@@ -210,7 +210,7 @@ static PyObject *session_inherited(PyObject *self, PyObject *nothing)
 
 /*
  * Returns s->pc for a call without a lane and counts the call as running, so that close() waits
- * until let_go(). NULL: the session is closed, and ValueError is set.
+ * until session_leave(). NULL: the session is closed, and ValueError is set.
  */
 static struct pc *hold(struct py_session *s)
 {
@@ -226,15 +226,6 @@ static struct pc *hold(struct py_session *s)
 	return pc;
 }
 
-/* Ends the running call that hold() counted. */
-static void let_go(struct py_session *s)
-{
-	pthread_mutex_lock(&s->lock);
-	if (--s->busy == 0)
-		pthread_cond_broadcast(&s->idle);
-	pthread_mutex_unlock(&s->lock);
-}
-
 static PyObject *session_attached(PyObject *self, PyObject *nothing)
 {
 	struct py_session *s = (struct py_session *)self;
@@ -247,7 +238,7 @@ static PyObject *session_attached(PyObject *self, PyObject *nothing)
 		Py_RETURN_FALSE;
 	}
 	attached = pc_attached(pc);
-	let_go(s);
+	session_leave(s);
 	return PyBool_FromLong(attached);
 }
 
@@ -261,7 +252,7 @@ static PyObject *session_page_bytes_max(PyObject *self, PyObject *nothing)
 	if (!pc)
 		return NULL;
 	bytes = pc_page_bytes_max(pc);
-	let_go(s);
+	session_leave(s);
 	return PyLong_FromUnsignedLongLong(bytes);
 }
 
@@ -277,7 +268,7 @@ static PyObject *session_report(PyObject *self, PyObject *nothing)
 	if (!pc)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc = pc_report(pc, &json);
-	let_go(s);
+	session_leave(s);
 	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	text = PyUnicode_FromString(json);
 	free(json);
@@ -298,7 +289,7 @@ static PyObject *session_register(PyObject *self, PyObject *args)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc =
 		pc_memory_register(pc, (void *)(uintptr_t)base, bytes, fd, offset);
-	let_go(s);
+	session_leave(s);
 	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	Py_RETURN_NONE;
 }
@@ -316,7 +307,7 @@ static PyObject *session_release(PyObject *self, PyObject *args)
 	if (!pc)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc = pc_memory_release(pc, (void *)(uintptr_t)base);
-	let_go(s);
+	session_leave(s);
 	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	Py_RETURN_NONE;
 }
@@ -335,7 +326,7 @@ static PyObject *session_alloc(PyObject *self, PyObject *args)
 	if (!pc)
 		return NULL;
 	Py_BEGIN_ALLOW_THREADS rc = pc_memory_alloc(pc, bytes, &memory);
-	let_go(s);
+	session_leave(s);
 	Py_END_ALLOW_THREADS if (rc) return session_raise(rc);
 	return PyLong_FromUnsignedLongLong((uintptr_t)memory);
 }

@@ -110,6 +110,8 @@ unsigned rest_ms(uint64_t end_ms);
 void session_tell(struct py_session *s, unsigned outcome, size_t pages, const char *text);
 /* session_tell() for each result of a batch; right after the batch, in its thread. */
 void session_tell_results(struct py_session *s, const enum pc_result *result, size_t count);
+/* Ends a running call. */
+void session_leave(struct py_session *s);
 /* Called first by every method, with the interpreter's lock: notices a fork(). */
 void session_enter(struct py_session *s);
 

@@ -456,7 +456,6 @@ const struct dv_ops dv_verbs_ops = {
 	.cq_destroy = dv_verbs_cq_destroy,
 	.qp_create = dv_verbs_qp_create,
 	.qp_address = dv_verbs_qp_address,
-	.qp_number = dv_verbs_qp_number,
 	.qp_connect = dv_verbs_qp_connect,
 	.qp_error = dv_verbs_qp_error,
 	.qp_ack_ns = dv_verbs_qp_ack_ns,

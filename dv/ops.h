@@ -31,7 +31,6 @@ struct dv_ops {
 	int (*qp_create)(struct dv_device *device, struct dv_cq *cq, unsigned depth,
 		struct dv_qp **ret_qp, struct dv_sq **ret_sq);
 	void (*qp_address)(const struct dv_qp *qp, struct dv_address *ret_address);
-	uint32_t (*qp_number)(const struct dv_qp *qp);
 	int (*qp_connect)(struct dv_qp *qp, const struct dv_address *remote);
 	uint64_t (*qp_ack_ns)(const struct dv_qp *qp);
 	int (*qp_error)(struct dv_qp *qp);

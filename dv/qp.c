@@ -213,11 +213,6 @@ void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 	*ret_address = address;
 }
 
-uint32_t dv_verbs_qp_number(const struct dv_qp *qp)
-{
-	return qp->sq.qpn;
-}
-
 /* Checks an address that another engine has sent. Returns what is wrong with it, or NULL. */
 static const char *address_fault(const struct dv_device *device, const struct dv_address *remote)
 {

@@ -113,7 +113,10 @@ void dv_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 
 uint32_t dv_qp_number(const struct dv_qp *qp)
 {
-	return ops_of(qp)->qp_number(qp);
+	struct dv_address address;
+
+	dv_qp_address(qp, &address);
+	return address.qpn;
 }
 
 int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)

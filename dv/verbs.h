@@ -81,7 +81,6 @@ void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq);
 int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth,
 	struct dv_qp **ret_qp, struct dv_sq **ret_sq);
 void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address);
-uint32_t dv_verbs_qp_number(const struct dv_qp *qp);
 int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
 int dv_verbs_qp_error(struct dv_qp *qp);
 uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp);

@@ -338,7 +338,6 @@ const struct dv_ops dv_soft_ops = {
 	.cq_destroy = soft_cq_destroy,
 	.qp_create = soft_qp_create,
 	.qp_address = soft_qp_address,
-	.qp_number = soft_qp_number,
 	.qp_connect = soft_qp_connect,
 	.qp_ack_ns = soft_qp_ack_ns,
 	.qp_error = soft_qp_error,

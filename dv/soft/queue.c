@@ -288,11 +288,6 @@ void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 	memcpy(ret_address->gid, nic->gid, sizeof(nic->gid));
 }
 
-uint32_t soft_qp_number(const struct dv_qp *qp)
-{
-	return qp->qpn;
-}
-
 static void show(struct dv_qp *qp)
 {
 	struct soft_export_qp *entry = &qp->nic->table->qps[qp->qpn % SOFT_QPS_MAX];

@@ -340,7 +340,6 @@ void soft_cq_destroy(struct dv_device *nic, struct dv_cq *cq);
 int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
 	struct dv_sq **ret_sq);
 void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address);
-uint32_t soft_qp_number(const struct dv_qp *qp);
 int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
 uint64_t soft_qp_ack_ns(const struct dv_qp *qp);
 int soft_qp_error(struct dv_qp *qp);

@@ -6,8 +6,9 @@ beside the engine.
     perf/served.py --json FILE [--quick] [--peercache DIR]
 
 tests/served starts the servers, with a wider model: SGLang's torch_native attention computes a
-whole prompt even if most of it is cached, so only the other layers show what a hit saves. Columns:
-no cache; L2 only; this engine; PeerCache 0.8.4 (--peercache, as in perf/compare); SGLang's `file`.
+whole prompt even if most of it is cached, so only the other layers show what a hit saves. They do
+as large a share of the work as in Llama 3 70B. Columns: no cache; L2 only; this engine; PeerCache
+0.8.4 (--peercache, as in perf/compare); SGLang's `file`.
 
 Each column of the table is the README's launch line for one node with another store, or without
 one. Hosts are network namespaces on one switch; software NICs over TCP. L1 has room for

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import select
 import signal
 import socket
 import struct
@@ -447,6 +448,8 @@ class Manager(harness.ClusterTest):
 
     def launch(self, number, *settings, **environment):
         """Starts an engine and passes it what is stored. Its log is in <folder>/<number>.log."""
+        while select.select([self.told], [], [], 0)[0]:
+            self.serve()  # a manager has done what an engine asked for before it starts the next
         passed = {name: os.dup(fd) for name, fd in self.stored.items()}
         order = list(passed.values())
         values = ["engine.pool_bytes=16MiB", "engine.huge_pages=no", "metrics.port=0",
@@ -481,22 +484,25 @@ class Manager(harness.ClusterTest):
             engine.kill()
         engine.wait()
 
+    def serve(self):
+        """Does what the next message of an engine asks for. Returns its lines."""
+        text, fds, _, _ = socket.recv_fds(self.told, 4096, 8)
+        lines = text.decode().split("\n")
+        name = next((x[7:] for x in lines if x.startswith("FDNAME=")), None)
+        if "FDSTORE=1" in lines:
+            self.assertIn("FDPOLL=0", lines)
+            self.assertNotIn(name, self.stored, "a name is stored once")
+            self.stored[name] = fds.pop()
+        elif "FDSTOREREMOVE=1" in lines and name in self.stored:
+            os.close(self.stored.pop(name))
+        for fd in fds:
+            os.close(fd)
+        return lines
+
     def obey(self, until):
         """Does what engines ask for until a message is `until`."""
-        while True:
-            text, fds, _, _ = socket.recv_fds(self.told, 4096, 8)
-            lines = text.decode().split("\n")
-            name = next((x[7:] for x in lines if x.startswith("FDNAME=")), None)
-            if "FDSTORE=1" in lines:
-                self.assertIn("FDPOLL=0", lines)
-                self.assertNotIn(name, self.stored, "a name is stored once")
-                self.stored[name] = fds.pop()
-            elif "FDSTOREREMOVE=1" in lines and name in self.stored:
-                os.close(self.stored.pop(name))
-            for fd in fds:
-                os.close(fd)
-            if until in lines:
-                return
+        while until not in self.serve():
+            pass
 
     def log(self, number):
         with open(os.path.join(self.folder, f"{number}.log"), encoding="utf-8") as file:

@@ -81,14 +81,6 @@ void json_count(struct json *j, const char *name, uint64_t value)
 	fprintf(j->f, "%" PRIu64, value);
 }
 
-void json_counts(struct json *j, const char *name, const uint64_t *value, unsigned count)
-{
-	json_open(j, name, "[");
-	for (unsigned i = 0; i < count; i++)
-		json_count(j, NULL, value[i]);
-	json_close(j, "]");
-}
-
 void json_flag(struct json *j, const char *name, bool value)
 {
 	json_raw(j, name, value ? "true" : "false");

@@ -33,7 +33,6 @@ void json_close(struct json *j, const char *bracket);
 void json_string(struct json *j, const char *name, const char *value);
 void json_number(struct json *j, const char *name, int64_t value);
 void json_count(struct json *j, const char *name, uint64_t value);
-void json_counts(struct json *j, const char *name, const uint64_t *value, unsigned count);
 void json_flag(struct json *j, const char *name, bool value);
 void json_hex(struct json *j, const char *name, uint64_t value); /* 16 digits, a string */
 /* JSON as it is. */

@@ -283,7 +283,6 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	ret->control_core = control->plan.control_core;
 	ret->stopping = control->stopping;
 	ret->registering = control->exporting;
-	ret->replicas = (unsigned)control->settings->cluster_replicas;
 	ret->rails = control->rails;
 	for (unsigned i = 0; i < control->rails; i++)
 		snapshot_take_rail(control, i, &ret->rail[i]);

@@ -113,8 +113,7 @@ struct snapshot {
 	uint64_t incarnation;
 	int pid, control_core;
 	bool stopping;
-	bool registering; /* control.exporting: it has not joined the cluster */
-	unsigned replicas;
+	bool registering;                /* control.exporting: it has not joined the cluster */
 	const struct settings *settings; /* constant while the engine runs */
 	/* members that are listed, and the number of those that are not, by state */
 	unsigned members, members_more[SNAPSHOT_MEMBER_STATES];

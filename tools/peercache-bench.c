@@ -11,12 +11,14 @@
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 #include "config/limits.h"
-#include "tools/bench_python.h"
-#include "tools/bench_stop.h"
 #include "tools/common.h"
 
 /* a channel each */
@@ -111,6 +113,144 @@ static const char help[] =
 	"  $ peercache-bench served --url http://10.0.0.1:30000 --url http://10.0.0.2:30000\n"
 	"  $ peercache-bench get --sockets /tmp/a.sock,/tmp/b.sock --page-bytes 4KiB --batch 128\n"
 	"  $ peercache-bench exists --batch 128 --threads 2\n";
+
+/* ---- the program in Python ------------------------------------------------------------------- */
+
+/* Sets the variable to `folder`/../`path` if that exists, and it is not set yet. */
+static void set_path(const char *variable, const char *folder, const char *path)
+{
+	char found[4352];
+
+	snprintf(found, sizeof(found), "%s/../%s", folder, path);
+	if (!access(found, F_OK))
+		setenv(variable, found, 0);
+}
+
+/* Tells Python where the programs are and, in a build tree, where the package is. */
+static void set_paths(void)
+{
+	const char *before = getenv("PYTHONPATH");
+	char path[4096], package[4352], *slash;
+	ssize_t got = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+	path[got > 0 ? got : 0] = '\0';
+	slash = strrchr(path, '/');
+	if (!slash)
+		return;
+	setenv("PEERCACHE_BENCH", path, 0);
+	*slash = '\0';
+	set_path("PEERCACHE_ENGINE", path, "engine/peercache-engine");
+	snprintf(package, sizeof(package), "%s/../engine/client/python", path);
+	if (access(package, F_OK))
+		return; /* an installed program: Python finds an installed package */
+	snprintf(package, sizeof(package), "%s/../engine/client/python%s%s", path,
+		before ? ":" : "", before ? before : "");
+	setenv("PYTHONPATH", package, 1);
+}
+
+/*
+ * Replaces this process with `python3 -m peercache.bench` and the options, without those of the C
+ * program alone.
+ */
+static void run_python(int argc, char **argv)
+{
+	const char *python = getenv("PEERCACHE_PYTHON");
+	char **args = calloc((size_t)argc + 6, sizeof(*args));
+	int n = 0;
+
+	if (!args)
+		die("out of memory");
+	set_paths();
+	args[n++] = python ? (char *)(uintptr_t)python : "python3";
+	args[n++] = "-m";
+	args[n++] = "peercache.bench";
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--api"))
+			i++;
+		else if (strcmp(argv[i], "--no-baseline"))
+			args[n++] = argv[i];
+	}
+	execvp(args[0], args);
+	die("cannot run %s, which measures as SGLang calls: %s", args[0], strerror(errno));
+}
+
+/* Is the command one of the Python program? `--log-level` and `--log-file` may come before it. */
+static bool is_command(int argc, char **argv)
+{
+	static const char *const commands[] = {"latency", "throughput", "saturation", "suite",
+		"micro", "compare", "mooncake", "serve", "drive", "served"};
+	int at = 1;
+
+	while (at < argc && !strncmp(argv[at], "--log-", 6))
+		at += strchr(argv[at], '=') ? 1 : 2;
+	for (size_t i = 0; at < argc && i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (!strcmp(argv[at], commands[i]))
+			return true;
+	return false;
+}
+
+/*
+ * Returns if the C program measures what the options say: get, set or exists without `--api
+ * python`. Otherwise replaces the process by the Python program, or calls die() with the reason. It
+ * finds the package and the engine of the build tree by their paths relative to this program.
+ */
+static void bench_python(int argc, char **argv)
+{
+	if (is_command(argc, argv))
+		run_python(argc, argv);
+	for (int i = 1; i + 1 < argc; i++) {
+		if (strcmp(argv[i], "--api"))
+			continue;
+		if (!strcmp(argv[i + 1], "python"))
+			run_python(argc, argv);
+		else if (strcmp(argv[i + 1], "c"))
+			die("--api %s: give c or python", argv[i + 1]);
+	}
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+#define END_US 800000 /* from a signal to the end of the program, at most */
+
+static volatile sig_atomic_t bench_stopped; /* a signal came: the measurement ends */
+
+static void on_late(int number)
+{
+	static const char text[] = "peercache-bench: interrupted while a call waits: no results\n";
+
+	(void)number;
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(1);
+}
+
+static void on_signal(int number)
+{
+	const struct itimerval late = {.it_value = {.tv_usec = END_US}};
+
+	(void)number;
+	bench_stopped = 1;
+	(void)setitimer(ITIMER_REAL, &late, NULL);
+}
+
+/* Until bench_stop_catch(), signals end the program: it has nothing to report yet. */
+static void bench_stop_default(void)
+{
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+}
+
+/*
+ * From now on, signals set bench_stopped. A program that has not ended 0.8 s later ends without
+ * results, because a call may wait for its deadline.
+ */
+static void bench_stop_catch(void)
+{
+	signal(SIGALRM, on_late);
+	signal(SIGINT, on_signal);
+	signal(SIGTERM, on_signal);
+}
+
+/* ---- the measurement ------------------------------------------------------------------------- */
 
 /* Returns the id of page `index` of this run's working set. */
 static uint64_t page_id(const struct bench *b, uint64_t index)

@@ -131,35 +131,6 @@ int http_parse(const char *text, size_t bytes, struct http_request *ret)
 	return (int)next;
 }
 
-/* ---- bodies ---------------------------------------------------------------------------------- */
-
-struct http_body *http_body_new(char *text, size_t bytes)
-{
-	struct http_body *body = malloc(sizeof(*body));
-
-	if (!body) {
-		free(text);
-		return NULL;
-	}
-	*body = (struct http_body){.references = 1, .bytes = bytes, .text = text};
-	return body;
-}
-
-void http_body_put(struct http_body *body)
-{
-	if (!body || --body->references)
-		return;
-	free(body->text);
-	free(body);
-}
-
-static void http_body_sent(const void *text, size_t bytes, void *body)
-{
-	(void)text;
-	(void)bytes;
-	http_body_put(body);
-}
-
 /* ---- one connection -------------------------------------------------------------------------- */
 
 static void connection_close(struct connection *c)
@@ -223,17 +194,12 @@ static void connection_respond(struct connection *c, const struct http_response 
 
 	rc = evbuffer_add_printf(out,
 		"HTTP/1.1 %u %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n%s%s\r\n",
-		r->status, status_reason(r->status), r->type, r->body ? r->body->bytes : 0,
+		r->status, status_reason(r->status), r->type, evbuffer_get_length(r->body),
 		r->status == 405 ? "Allow: GET, HEAD\r\n" : "", r->headers);
-	if (rc < 0) {
+	if (rc < 0 || (!head && evbuffer_add_buffer(out, r->body) < 0))
 		connection_close(c);
-		return;
-	}
-	if (r->body && r->body->bytes && !head &&
-		evbuffer_add_reference(
-			out, r->body->text, r->body->bytes, http_body_sent, r->body) == 0)
-		r->body->references++;
-	connection_enter(c, CONNECTION_RESPONSE, HTTP_RESPONSE_MS);
+	else
+		connection_enter(c, CONNECTION_RESPONSE, HTTP_RESPONSE_MS);
 }
 
 /* Answers a request of PeerCache 0.8 in its own protocol. False: it is none, or not complete. */
@@ -284,13 +250,18 @@ static void connection_take_request(struct connection *c)
 	rc = http_parse(text, bytes, &request);
 	if (rc == 0)
 		return;
+	response.body = evbuffer_new();
+	if (!response.body) {
+		connection_close(c);
+		return;
+	}
 	if (rc < 0)
 		response.status = (unsigned)-rc;
 	else
 		c->http->calls->answer(c->http->context, &request, &response);
 	evbuffer_drain(in, evbuffer_get_length(in));
 	connection_respond(c, &response, request.head);
-	http_body_put(response.body);
+	evbuffer_free(response.body);
 }
 
 static void http_on_read(struct bufferevent *stream, void *context)

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct evbuffer;
 struct event_base;
 struct http;
 
@@ -34,24 +35,14 @@ struct http_request {
  */
 int http_parse(const char *text, size_t bytes, struct http_request *ret);
 
-/* A response body; connections that send it share it. */
-struct http_body {
-	unsigned references;
-	size_t bytes;
-	char *text;
-};
-/* Takes `text` (malloc) over; NULL: no memory, and `text` is freed. One reference, the caller's. */
-struct http_body *http_body_new(char *text, size_t bytes);
-void http_body_put(struct http_body *body);
-
 struct http_response {
 	unsigned status;
-	const char *type;       /* of the content */
-	const char *headers;    /* more header lines, each ending in CRLF; "" */
-	struct http_body *body; /* a reference, given to the server; NULL: an empty body */
+	const char *type;      /* of the content */
+	const char *headers;   /* more header lines, each ending in CRLF; "" */
+	struct evbuffer *body; /* empty; the server's. What many share is added by reference */
 };
 
-/* Fills *ret, which says 404 with no body. Must not block. */
+/* Fills *ret, which says 404 with an empty body. Must not block. */
 typedef void (*http_answer)(
 	void *context, const struct http_request *request, struct http_response *ret);
 

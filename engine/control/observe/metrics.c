@@ -12,6 +12,7 @@
 #include "engine/control/observe/metrics_inner.h"
 
 #include <errno.h>
+#include <event2/buffer.h>
 #include <event2/event.h>
 #include <inttypes.h>
 #include <netdb.h>
@@ -365,18 +366,23 @@ struct metrics {
 	const struct snapshot *now; /* NULL: none yet */
 	uint64_t seen_ns;           /* of the snapshot that was looked at last */
 	struct history history;
-	struct http_body *text[TEXTS]; /* of `now`; NULL: not rendered */
-	struct http_body *page;
+	struct evbuffer *text[TEXTS]; /* of `now`; NULL: not rendered */
 };
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
+/* Responses that are being sent keep what they have of it. */
+static void metrics_text_drop(struct metrics *m, unsigned which)
+{
+	if (m->text[which])
+		evbuffer_free(m->text[which]);
+	m->text[which] = NULL;
+}
+
 static void metrics_texts_drop(struct metrics *m)
 {
-	for (unsigned i = 0; i < TEXTS; i++) {
-		http_body_put(m->text[i]);
-		m->text[i] = NULL;
-	}
+	for (unsigned i = 0; i < TEXTS; i++)
+		metrics_text_drop(m, i);
 }
 
 static void metrics_refresh(struct metrics *m)
@@ -409,43 +415,63 @@ static int metrics_render(struct metrics *m, unsigned which, char **ret_text, si
 	}
 }
 
+static void rendered_free(const void *text, size_t bytes, void *context)
+{
+	(void)bytes;
+	(void)context;
+	free((void *)(uintptr_t)text);
+}
+
+/* Makes the text unless it is there. False: no memory. */
+static bool metrics_text_make(struct metrics *m, unsigned which)
+{
+	size_t bytes;
+	char *text;
+
+	if (m->text[which])
+		return true;
+	if (metrics_render(m, which, &text, &bytes) < 0)
+		return false;
+	m->text[which] = evbuffer_new();
+	if (m->text[which] &&
+		evbuffer_add_reference(m->text[which], text, bytes, rendered_free, NULL) == 0)
+		return true;
+	free(text);
+	metrics_text_drop(m, which);
+	return false;
+}
+
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static void answer_line(struct http_response *ret, unsigned status, const char *line)
 {
-	char *text = NULL;
-	int bytes = asprintf(&text, "%s\n", line);
-
 	ret->status = status;
 	ret->type = "text/plain; charset=utf-8";
-	ret->body = bytes < 0 ? NULL : http_body_new(text, (size_t)bytes);
+	(void)evbuffer_add_printf(ret->body, "%s\n", line);
+}
+
+/* The body is what the path asks for; it is empty if there was no memory for it. */
+static void answer_whole(struct http_response *ret, const char *type)
+{
+	ret->status = 200;
+	ret->type = type;
+	if (!evbuffer_get_length(ret->body))
+		answer_line(ret, 503, "no memory for this answer");
 }
 
 static void answer_text(
 	struct metrics *m, unsigned which, const char *type, struct http_response *ret)
 {
-	size_t bytes;
-	char *text;
-
 	if (!m->now) {
 		answer_line(ret, 503, "the engine is starting");
 		return;
 	}
 	/* A blocked control plane publishes nothing: ages are of this moment. */
-	if (which != TEXT_HISTORY && snapshot_age_ns(m->now, clock_now_ns()) > HEALTH_BLOCKED_NS) {
-		http_body_put(m->text[which]);
-		m->text[which] = NULL;
-	}
-	if (!m->text[which] && metrics_render(m, which, &text, &bytes) == 0)
-		m->text[which] = http_body_new(text, bytes);
-	if (!m->text[which]) {
-		answer_line(ret, 503, "no memory for this answer");
-		return;
-	}
-	ret->status = 200;
-	ret->type = type;
-	ret->body = m->text[which];
-	ret->body->references++;
+	if (which != TEXT_HISTORY && snapshot_age_ns(m->now, clock_now_ns()) > HEALTH_BLOCKED_NS)
+		metrics_text_drop(m, which);
+	if (metrics_text_make(m, which))
+		(void)evbuffer_add_buffer_reference(ret->body, m->text[which]);
+	answer_whole(ret, type);
 }
 
 /* The loop requests summaries of other members for a while from now on. */
@@ -482,13 +508,11 @@ static void answer_alive(const struct metrics *m, struct http_response *ret)
 		answer_line(ret, 200, "ok");
 }
 
-static void answer_page(struct metrics *m, struct http_response *ret)
+static void answer_page(struct http_response *ret)
 {
-	ret->status = 200;
-	ret->type = "text/html; charset=utf-8";
 	ret->headers = PAGE_HEADERS;
-	ret->body = m->page;
-	ret->body->references++;
+	(void)evbuffer_add_reference(ret->body, dashboard_text, dashboard_bytes, NULL, NULL);
+	answer_whole(ret, "text/html; charset=utf-8");
 }
 
 static void metrics_answer(
@@ -514,7 +538,7 @@ static void metrics_answer(
 	else if (!strcmp(path, "/api/cluster"))
 		answer_cluster(m, ret);
 	else if (!strcmp(path, "/") || !strcmp(path, "/dashboard") || !strcmp(path, "/index.html"))
-		answer_page(m, ret);
+		answer_page(ret);
 	else
 		answer_line(ret, 404,
 			"not here; try / /metrics /healthz /readyz /api/status /api/history /api/cluster");
@@ -679,7 +703,6 @@ static void metrics_free(struct metrics *m)
 {
 	metrics_texts_drop(m);
 	http_close(m->http);
-	http_body_put(m->page);
 	if (m->stops)
 		event_free(m->stops);
 	if (m->turn)
@@ -694,22 +717,18 @@ static void metrics_free(struct metrics *m)
 static int metrics_prepare(struct metrics *m, int fd)
 {
 	const struct timeval every = {.tv_usec = METRICS_TURN_US};
-	char *page = malloc(dashboard_bytes);
 	int rc;
 
 	m->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	m->base = event_base_new();
-	if (m->stop < 0 || !m->base || !page) {
-		free(page);
+	if (m->stop < 0 || !m->base) {
 		close(fd);
 		return -ENOMEM;
 	}
-	memcpy(page, dashboard_text, dashboard_bytes);
-	m->page = http_body_new(page, dashboard_bytes);
 	rc = http_open(m->base, fd, &server_calls, m, &m->http);
 	m->stops = event_new(m->base, m->stop, EV_READ, metrics_on_stop, m);
 	m->turn = event_new(m->base, -1, EV_PERSIST, metrics_on_turn, m);
-	if (rc < 0 || !m->page || !m->stops || !m->turn || event_add(m->stops, NULL) < 0 ||
+	if (rc < 0 || !m->stops || !m->turn || event_add(m->stops, NULL) < 0 ||
 		event_add(m->turn, &every) < 0)
 		return -ENOMEM;
 	return 0;

@@ -16,8 +16,6 @@
 
 #include "engine/doctor/inner.h"
 
-#define GIB (1ull << 30)
-
 /* File systems that are no local disk. */
 static const struct {
 	long magic;
@@ -56,8 +54,7 @@ static bool allocated(const char *path, uint64_t *bytes)
 /* Does the device of the directory have moving parts? */
 static void device_examine(struct doctor *d, const char *path)
 {
-	static const char *const forms[] = {"/sys/dev/block/%u:%u/queue/rotational",
-		"/sys/dev/block/%u:%u/../queue/rotational"};
+	static const char *const parents[] = {"", "../"}; /* a disk, and a part of one */
 	char file[128];
 	int64_t rotates = -1;
 	struct stat st;
@@ -65,10 +62,8 @@ static void device_examine(struct doctor *d, const char *path)
 	if (stat(path, &st) < 0)
 		return;
 	for (size_t i = 0; i < 2 && rotates < 0; i++) {
-		if (i == 0)
-			snprintf(file, sizeof(file), forms[0], major(st.st_dev), minor(st.st_dev));
-		else
-			snprintf(file, sizeof(file), forms[1], major(st.st_dev), minor(st.st_dev));
+		snprintf(file, sizeof(file), "/sys/dev/block/%u:%u/%squeue/rotational",
+			major(st.st_dev), minor(st.st_dev), parents[i]);
 		if (host_number(d, file, &rotates) != HOST_READ)
 			rotates = -1;
 	}

@@ -18,6 +18,7 @@
 #include "numa/topology.h"
 
 #define DOCTOR_FINDINGS_MAX 512
+#define GIB (1ull << 30)
 static_assert(CPU_SETSIZE >= TOPOLOGY_CPUS_MAX, "a set has room for every core of the plan");
 
 /* Whether an engine has what the settings want: then it is neither free nor lacking. */

@@ -14,7 +14,6 @@
 #include "numa/kernel_file.h"
 #include "numa/memory.h"
 
-#define GIB (1ull << 30)
 #define UNLIMITED UINT64_MAX
 #define FILES_WANTED 4096 /* sockets of clients and members, memory of clients */
 #define TASKS_WANTED 64   /* threads of an engine, helpers counted */

@@ -37,7 +37,6 @@
 #include "engine/control/observe/http_inner.h"
 #include "engine/control/observe/json_inner.h"
 #include "engine/control/observe/observe.h"
-#include "engine/control/observe/report_inner.h"
 #include "engine/control/observe/snapshot_inner.h"
 #include "engine/control/observe/view_inner.h"
 #include "numa/clock.h"

@@ -4,7 +4,7 @@
  * (incarnations) are hexadecimal strings, because JSON readers round large numbers. Any thread.
  * Without memory there is no report.
  */
-#include "engine/control/observe/report_inner.h"
+#include "engine/control/observe/snapshot_inner.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,7 +17,6 @@
 #include "engine/abi/wire.h"
 #include "engine/control/observe/health_inner.h"
 #include "engine/control/observe/json_inner.h"
-#include "engine/control/observe/snapshot_inner.h"
 
 /* ---- the parts ------------------------------------------------------------------------------- */
 

@@ -15,7 +15,6 @@
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
 #include "engine/control/observe/observe.h"
-#include "engine/control/observe/report_inner.h"
 #include "engine/control/observe/view_inner.h"
 #include "engine/control/pages/pages.h"
 

@@ -163,6 +163,13 @@ static inline unsigned snapshot_members(const struct snapshot *s, unsigned state
 	return count;
 }
 
+/*
+ * The report: a snapshot as JSON text, for peercachectl, the dashboard and tests. `now_ns`:
+ * CLOCK_MONOTONIC; the findings are of that moment. 0 with a zero-terminated text of *ret_bytes
+ * characters, which the caller frees, or -ENOMEM. Any thread.
+ */
+int report_make(const struct snapshot *s, uint64_t now_ns, char **ret_text, size_t *ret_bytes);
+
 /* Reader's thread: the newest one, its own until the next call; NULL: none was published yet. */
 const struct snapshot *snapshots_newest(struct snapshots *snapshots);
 

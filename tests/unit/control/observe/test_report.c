@@ -315,6 +315,44 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	free(text);
 }
 
+static void a_report_has_what_the_disk_tells_of_each_path(void **state)
+{
+	static struct tier tier;
+	size_t bytes;
+	char *text;
+
+	(void)state;
+	engine.tier = &tier;
+	tier.options.paths = 2;
+	tier.options.segment_bytes = 100;
+	tier.options.path[0].directory = "/a";
+	tier.options.path[1].directory = "/b";
+	tier.report.path[0] = (struct disk_path_report){.state = DISK_PATH_IN_SERVICE,
+		.segments = 3,
+		.sealed = 2,
+		.queued_bytes = 11,
+		.flying = 12,
+		.pages_written = 13,
+		.bytes_written = 14,
+		.pages_read = 15,
+		.bytes_read = 16,
+		.pages_recovered = 17,
+		.read_errors = 18,
+		.crc_errors = 19,
+		.io_errors = 20,
+		.cleared = true};
+	tier.report.path[1] = (struct disk_path_report){
+		.state = DISK_PATH_OUT, .reason = "no room", .io_errors = 1};
+	assert_int_equal(snapshot_report(&engine, &text, &bytes), 0);
+	check(text,
+		"r[\"disk\"][\"paths\"][0]==dict(directory=\"/a\",state=\"up\",reason=\"\",bytes=300,used_bytes=200,queued_bytes=11,in_flight=12,pages_written=13,bytes_written=14,pages_read=15,bytes_read=16,pages_recovered=17,read_errors=18,crc_errors=19,io_errors=20,cleared=True)");
+	check(text,
+		"[r[\"disk\"][\"paths\"][1][n] for n in (\"directory\",\"state\",\"reason\")]==[\"/b\",\"out\",\"no room\"]");
+	check(text,
+		"[f[\"disk_\"+n] for n in (\"paths\",\"paths_out\",\"bytes\",\"used_bytes\",\"written_bytes_total\",\"read_bytes_total\",\"errors_total\")]==[2,1,300,200,14,16,58]");
+	free(text);
+}
+
 /* The findings of a report are those of the loop: also what grew since an earlier snapshot. */
 static void a_report_has_the_findings_worst_first(void **state)
 {
@@ -488,6 +526,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_report_contains_the_fields_that_tools_read),
+		TEST(a_report_has_what_the_disk_tells_of_each_path),
 		TEST(a_snapshot_tells_that_the_memory_is_being_registered),
 		TEST(the_state_of_a_member_is_told),
 		TEST(of_more_members_than_are_listed_the_others_are_counted),

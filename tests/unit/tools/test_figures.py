@@ -37,7 +37,7 @@ FINDINGS = set(listed(f"{OBSERVE}/health.def", "FINDING"))
 def written():
     """Other names in /api/status, /api/cluster and /api/history."""
     text = "".join(read(f"{OBSERVE}/{name}.c") for name in ("report", "view", "history"))
-    return (set(re.findall(r'json_\w+\(&?j, "(\w+)"', text))
+    return (set(re.findall(r'(?:json|report)_\w+\(&?j, "(\w+)"', text))
             | set(re.findall(r'\\"(\w+)\\"', text)))
 
 
@@ -92,7 +92,7 @@ class Names(unittest.TestCase):
                                   text))
             self.assertEqual(used - served - COUNTERS - {"told"}, set(), name)
             used = set(re.findall(r'json_number\(figures, "(\w+)"', text)
-                       + re.findall(r'"figures\.(\w+)"', text))
+                       + re.findall(r'json_get\(\w+, "figures"\), "(\w+)"', text))
             self.assertEqual(used - STORED, set(), name)
 
     def test_tests_and_benchmarks_ask_for_listed_names(self):

@@ -37,39 +37,24 @@ __attribute__((format(printf, 2, 3))) static void line(struct paper *p, const ch
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
-/* Every figure of the engine's list. */
-enum name {
-	NAME_none,
-#define SCALAR(type, name, help, value) NAME_##name,
-#define RAIL(type, name, help, value) NAME_##name,
-#define CORE(type, name, help, value) NAME_##name,
-#define RECENT(name, help, value) NAME_##name,
-#define RECENT_RAIL(name, help, value) NAME_##name,
-#define RECENT_CORE(name, help, value) NAME_##name,
-#include "engine/control/observe/figures.def"
-};
-
-static const struct {
-	const char *group, *name; /* in the report */
-} names[] = {
-	{"", ""},
-#define SCALAR(type, name, help, value) {"figures", #name},
-#define RAIL(type, name, help, value) {"figures", #name},
-#define CORE(type, name, help, value) {"figures", #name},
-#define RECENT(name, help, value) {"recent", #name},
-#define RECENT_RAIL(name, help, value) {"recent", #name},
-#define RECENT_CORE(name, help, value) {"recent", #name},
-#include "engine/control/observe/figures.def"
-};
-
-/* A figure of the engine, a rail or a poll core in a report; -1: it is not there. */
-static double figure(json_object *of, enum name name)
+/* A figure of the engine, a rail or a poll core in a report; NULL: it is not there. */
+static json_object *frame_get(json_object *of, const char *name)
 {
-	json_object *value = json_get(json_get(of, names[name].group), names[name].name);
+	json_object *recent = json_get(json_get(of, "recent"), name);
 
-	return value ? json_object_get_double(value) : -1;
+	return recent ? recent : json_get(json_get(of, "figures"), name);
 }
-#define FIGURE(of, name) figure(of, NAME_##name)
+
+static double value_of(json_object *figure)
+{
+	return figure ? json_object_get_double(figure) : -1;
+}
+
+/* The value; -1: it is not there. */
+static double frame_figure(json_object *of, const char *name)
+{
+	return value_of(frame_get(of, name));
+}
 
 static const char *text_time(double seconds, char ret[WORDS_BYTES])
 {
@@ -135,50 +120,49 @@ static void print_members(struct paper *p, const struct frame *f)
 
 #define CALL_FORMAT "%-6s %8s %9s %8s %6s %6s %6s %7s %7s %7s"
 
-struct call {
-	const char *name;
-	enum name pages, batches, bytes; /* per second; NAME_none: nothing to tell */
-	enum name ratio[3], time[3];
-};
-
-static void print_call(struct paper *p, json_object *report, const struct call *call)
+/* A figure of a call; calls have different ones. */
+static json_object *call_get(json_object *report, const char *call, const char *what)
 {
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s_%s", call, what);
+	return frame_get(report, name);
+}
+
+static double call_figure(json_object *report, const char *call, const char *what)
+{
+	return value_of(call_get(report, call, what));
+}
+
+static void print_call(struct paper *p, json_object *report, const char *call)
+{
+	static const char *const ratios[] = {"hit_ratio", "local_ratio", "remote_ratio"};
+	static const char *const times[] = {"p50_seconds", "p99_seconds", "p999_seconds"};
 	char pages[WORDS_BYTES], batches[WORDS_BYTES], bytes[WORDS_BYTES], text[6][WORDS_BYTES];
 	const char *ratio[3], *time[3];
 
 	for (unsigned i = 0; i < 3; i++) {
-		ratio[i] =
-			call->ratio[i] ? text_ratio(figure(report, call->ratio[i]), text[i]) : "";
-		time[i] = text_time(figure(report, call->time[i]), text[3 + i]);
+		json_object *value = call_get(report, call, ratios[i]);
+
+		ratio[i] = value ? text_ratio(value_of(value), text[i]) : "";
+		time[i] = text_time(call_figure(report, call, times[i]), text[3 + i]);
 	}
-	line(p, CALL_FORMAT, call->name, text_count(figure(report, call->pages), pages),
-		text_count(figure(report, call->batches), batches),
-		call->bytes ? text_count(figure(report, call->bytes) / 1e6, bytes) : "-", ratio[0],
-		ratio[1], ratio[2], time[0], time[1], time[2]);
+	line(p, CALL_FORMAT, call, text_count(call_figure(report, call, "pages_per_second"), pages),
+		text_count(call_figure(report, call, "batches_per_second"), batches),
+		call_get(report, call, "bytes_per_second")
+			? text_count(call_figure(report, call, "bytes_per_second") / 1e6, bytes)
+			: "-",
+		ratio[0], ratio[1], ratio[2], time[0], time[1], time[2]);
 }
 
 static void print_calls(struct paper *p, json_object *report)
 {
-#define CALL(call)                                                                                 \
-	.name = #call, .pages = NAME_##call##_pages_per_second,                                    \
-	.batches = NAME_##call##_batches_per_second, .time = {                                     \
-		NAME_##call##_p50_seconds,                                                         \
-		NAME_##call##_p99_seconds,                                                         \
-		NAME_##call##_p999_seconds                                                         \
-	}
-	static const struct call calls[] = {
-		{CALL(get), .bytes = NAME_get_bytes_per_second,
-			.ratio = {NAME_get_hit_ratio, NAME_get_local_ratio, NAME_get_remote_ratio}},
-		{CALL(set), .bytes = NAME_set_bytes_per_second},
-		{CALL(exists), .ratio = {NAME_exists_hit_ratio}},
-	};
-#undef CALL
-
-	line(p, "of the last %.0f s:", FIGURE(report, seconds));
+	line(p, "of the last %.0f s:", frame_figure(report, "seconds"));
 	line(p, CALL_FORMAT, "call", "pages/s", "batches/s", "MB/s", "hit", "local", "remote",
 		"p50", "p99", "p99.9");
-	for (unsigned i = 0; i < 3; i++)
-		print_call(p, report, &calls[i]);
+	print_call(p, report, "get");
+	print_call(p, report, "set");
+	print_call(p, report, "exists");
 }
 
 static void print_rail(struct paper *p, json_object *report, size_t i)
@@ -190,14 +174,14 @@ static void print_rail(struct paper *p, json_object *report, size_t i)
 		gaps[WORDS_BYTES], worst[WORDS_BYTES], p99[WORDS_BYTES];
 
 	line(p, "%-4zu %-5s %9s %6s %7s %9s %9.0f %8s %7s %6s", i, json_text(rail, "state"),
-		text_bytes(FIGURE(rail, rail_pool_bytes), size),
-		text_ratio(FIGURE(rail, rail_pool_used_ratio), used),
-		text_count(FIGURE(rail, rail_pages), pages),
-		text_count(FIGURE(rail, rail_read_bytes_per_second) / 1e6, speed),
-		FIGURE(rail, rail_in_flight_operations),
-		text_time(FIGURE(rail, rail_read_p99_seconds), p99),
-		text_count(FIGURE(core, poll_core_gaps), gaps),
-		text_time(FIGURE(core, poll_core_gap_worst_seconds), worst));
+		text_bytes(frame_figure(rail, "rail_pool_bytes"), size),
+		text_ratio(frame_figure(rail, "rail_pool_used_ratio"), used),
+		text_count(frame_figure(rail, "rail_pages"), pages),
+		text_count(frame_figure(rail, "rail_read_bytes_per_second") / 1e6, speed),
+		frame_figure(rail, "rail_in_flight_operations"),
+		text_time(frame_figure(rail, "rail_read_p99_seconds"), p99),
+		text_count(frame_figure(core, "poll_core_gaps"), gaps),
+		text_time(frame_figure(core, "poll_core_gap_worst_seconds"), worst));
 }
 
 static void print_rails(struct paper *p, json_object *report)
@@ -221,11 +205,11 @@ static void print_pool(struct paper *p, json_object *report)
 		refused[WORDS_BYTES];
 
 	line(p, "pool       %s of %s, %s; pages/s evicted %s; requests for room refused %s",
-		text_bytes(FIGURE(report, pool_used_bytes), full),
-		text_bytes(FIGURE(report, pool_bytes), size),
-		text_ratio(FIGURE(report, pool_used_ratio), share),
-		text_count(FIGURE(report, evicted_pages_per_second), evicted),
-		text_count(FIGURE(report, room_refused), refused));
+		text_bytes(frame_figure(report, "pool_used_bytes"), full),
+		text_bytes(frame_figure(report, "pool_bytes"), size),
+		text_ratio(frame_figure(report, "pool_used_ratio"), share),
+		text_count(frame_figure(report, "evicted_pages_per_second"), evicted),
+		text_count(frame_figure(report, "room_refused"), refused));
 }
 
 static void print_directory(struct paper *p, json_object *report)
@@ -233,12 +217,12 @@ static void print_directory(struct paper *p, json_object *report)
 	char count[WORDS_BYTES], room[WORDS_BYTES], share[WORDS_BYTES], dropped[WORDS_BYTES];
 
 	line(p, "directory  %s of %s entries, %s; %s dropped; %s; %.0f owners behind",
-		text_count(FIGURE(report, directory_entries), count),
-		text_count(FIGURE(report, directory_capacity_entries), room),
-		text_ratio(FIGURE(report, directory_used_ratio), share),
-		text_count(FIGURE(report, entries_dropped), dropped),
-		FIGURE(report, directory_moving) > 0 ? "moving" : "not moving",
-		FIGURE(report, directory_owners_behind));
+		text_count(frame_figure(report, "directory_entries"), count),
+		text_count(frame_figure(report, "directory_capacity_entries"), room),
+		text_ratio(frame_figure(report, "directory_used_ratio"), share),
+		text_count(frame_figure(report, "entries_dropped"), dropped),
+		frame_figure(report, "directory_moving") > 0 ? "moving" : "not moving",
+		frame_figure(report, "directory_owners_behind"));
 }
 
 static void print_clients(struct paper *p, json_object *report)
@@ -246,9 +230,9 @@ static void print_clients(struct paper *p, json_object *report)
 	char lag[WORDS_BYTES], worst[WORDS_BYTES];
 
 	line(p, "clients    %.0f sessions, %.0f channels; control plane lag p99 %s, worst %s",
-		FIGURE(report, client_sessions), FIGURE(report, client_channels),
-		text_time(FIGURE(report, loop_lag_p99_seconds), lag),
-		text_time(FIGURE(report, loop_lag_worst_seconds), worst));
+		frame_figure(report, "client_sessions"), frame_figure(report, "client_channels"),
+		text_time(frame_figure(report, "loop_lag_p99_seconds"), lag),
+		text_time(frame_figure(report, "loop_lag_worst_seconds"), worst));
 }
 
 void frame_print(const struct frame *frame, FILE *out)

@@ -83,7 +83,6 @@ MATRIX = {
     "engine/doctor": ["engine/doctor", "engine/abi", "engine/control/net/address.h",
                       "engine/control/pages/sizes.h", "config", "numa"],
     "tools": ["tools", "engine/client", "engine/abi", "config"],
-    "tools/ctl_frame.c": ["tools", "engine/control/observe/figures.def"],
     "tools/ctl_doctor.c": ["tools", "engine/client", "engine/abi", "engine/doctor/doctor.h",
                            "config"],
     "tests": ["tests", "config", "numa", "dv", "engine", "tools"],

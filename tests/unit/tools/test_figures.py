@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Those who show figures use the names of figures.def: the page, peercachectl, tests, perf.
 
-Names in C that use the list itself are the compiler's business (ctl_frame.c, history.c); those of
-METRICS.md are test_control_metrics_table's, those of alerts and Grafana test_alerts.py's.
+Names in C that use the list itself are the compiler's business (history.c); those of METRICS.md
+are test_control_metrics_table's, those of alerts and Grafana test_alerts.py's.
 """
 
 import os
@@ -94,6 +94,18 @@ class Names(unittest.TestCase):
             used = set(re.findall(r'json_number\(figures, "(\w+)"', text)
                        + re.findall(r'json_get\(\w+, "figures"\), "(\w+)"', text))
             self.assertEqual(used - STORED, set(), name)
+
+    def test_top_shows_only_listed_figures(self):
+        text = read("tools/ctl_frame.c")
+        used = set(re.findall(r'frame_figure\(\w+, "(\w+)"', text))
+        self.assertGreater(len(used), 20)
+        self.assertEqual(used - STORED - RECENT, set())
+        words = re.findall(r'call_(?:get|figure)\(report, call, "(\w+)"', text)
+        for name in ("ratios", "times"):
+            words += re.findall(r'"(\w+)"', re.search(rf"{name}\[\] = {{(.*?)}}", text, re.S)[1])
+        self.assertEqual(len(set(words)), 9)
+        for word in words:
+            self.assertIn(f"get_{word}", RECENT)
 
     def test_tests_and_benchmarks_ask_for_listed_names(self):
         files = subprocess.run(["git", "ls-files", "tests/*.py", "perf/*.py", "tools/*"], cwd=ROOT,

@@ -394,8 +394,7 @@ static int lookup(struct pc *pc, struct pc *far, char **argument)
 int main(int argc, char **argv)
 {
 	const char *socket[SOCKETS_MAX];
-	char *text;
-	unsigned sockets = parse_sockets(NULL, socket, &text);
+	unsigned sockets = parse_sockets(NULL, socket);
 	struct pc *near = open_session(socket[0], "perf");
 	struct pc *far = sockets > 1 ? open_session(socket[sockets - 1], "perf") : near;
 	int status = 2;
@@ -411,6 +410,5 @@ int main(int argc, char **argv)
 	if (far != near)
 		pc_close(far);
 	pc_close(near);
-	free(text);
 	return status;
 }

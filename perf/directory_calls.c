@@ -103,8 +103,8 @@ static void removes(struct pc_channel *holder, struct pc_channel *ch, const char
 int main(void)
 {
 	const char *socket[SOCKETS_MAX];
-	char *text, line[64];
-	unsigned sockets = parse_sockets(NULL, socket, &text);
+	char line[64];
+	unsigned sockets = parse_sockets(NULL, socket);
 	struct pc *near = open_session(socket[0], "perf");
 	struct pc *far = open_session(socket[sockets - 1], "perf");
 	struct pc_channel *here, *there;
@@ -138,6 +138,5 @@ int main(void)
 	pc_channel_close(here);
 	pc_close(far);
 	pc_close(near);
-	free(text);
 	return 0;
 }

@@ -124,9 +124,8 @@ int main(int argc, char **argv)
 	static struct histogram trips;
 	const char *socket[SOCKETS_MAX];
 	uint64_t pages;
-	char *text;
 
-	if (argc != 4 || parse_sockets(NULL, socket, &text) != 2)
+	if (argc != 4 || parse_sockets(NULL, socket) != 2)
 		die("usage: see the top of disk_latency.c");
 	page_bytes = parse_size("PAGE_BYTES", argv[1], SMALL_BYTES, 64u << 20);
 	pages = parse_number("PAGES", argv[2], 2, 1u << 30);
@@ -148,6 +147,5 @@ int main(int argc, char **argv)
 	pc_close(reader.pc);
 	json_object_put(all);
 	free(memory);
-	free(text);
 	return 0;
 }

@@ -250,12 +250,11 @@ double histogram_us(const struct histogram *h, double fraction)
 	return (double)h->max_ns / 1e3;
 }
 
-unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_text)
+unsigned parse_sockets(const char *list, const char **ret_sockets)
 {
+	static char *copy; /* until the program ends */
 	unsigned count = 0;
-	char *copy, *state = NULL;
-
-	*ret_text = NULL;
+	char *state = NULL;
 
 	if (!list)
 		list = getenv("PEERCACHE_SOCKETS");
@@ -266,7 +265,6 @@ unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_te
 	copy = strdup(list);
 	if (!copy)
 		die("out of memory");
-	*ret_text = copy;
 	for (char *s = strtok_r(copy, ",", &state); s; s = strtok_r(NULL, ",", &state)) {
 		if (count == SOCKETS_MAX)
 			die("more than %d sockets given", SOCKETS_MAX);

@@ -107,10 +107,10 @@ double histogram_us(const struct histogram *h, double fraction);
 #define SOCKETS_MAX 64
 /*
  * Splits a comma-separated list of sockets; NULL: the list in $PEERCACHE_SOCKETS, else the default
- * of the library. Returns the number of sockets. ret_sockets points into *ret_text, which the
- * caller frees.
+ * of the library. Returns the number of sockets; their texts last until the program ends. To be
+ * called once.
  */
-unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_text);
+unsigned parse_sockets(const char *list, const char **ret_sockets);
 /*
  * Takes the value of --crc, which pages are compared with their CRC32C: never, sample, sample:N
  * (one in N) or always. For the calls of open_session() that follow. Calls die() if it is invalid.

@@ -549,7 +549,6 @@ int main(int argc, char **argv)
 		.baseline = true,
 		.seed = now_ns()};
 	const char *list = NULL, *socket[SOCKETS_MAX];
-	char *text;
 	struct worker *workers;
 	unsigned sockets;
 	int status;
@@ -561,7 +560,7 @@ int main(int argc, char **argv)
 	b.pages = b.working_set / b.page_bytes;
 	if (b.pages < b.batch)
 		b.pages = b.batch;
-	sockets = parse_sockets(list, socket, &text);
+	sockets = parse_sockets(list, socket);
 	b.near = open_session(socket[0], "bench");
 	b.far = sockets > 1 ? open_session(socket[sockets - 1], "bench") : b.near;
 	workers = calloc(b.threads, sizeof(*workers));
@@ -588,6 +587,5 @@ int main(int argc, char **argv)
 	if (b.far != b.near)
 		pc_close(b.far);
 	pc_close(b.near);
-	free(text);
 	return status;
 }

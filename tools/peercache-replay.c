@@ -507,7 +507,7 @@ static void print_summary(struct replay *r, json_object *o)
 		json_real(o, "seconds"));
 }
 
-static char *parse(struct replay *r, int argc, char **argv, const char **ret_sockets)
+static void parse(struct replay *r, int argc, char **argv, const char **ret_sockets)
 {
 	static const struct option options[] = {{"sockets", 1, NULL, 's'}, {"trace", 1, NULL, 't'},
 		{"requests", 1, NULL, 'n'}, {"page-bytes", 1, NULL, 'b'},
@@ -517,7 +517,6 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
 		{NULL, 0, NULL, 0}};
 	const char *sockets = NULL;
-	char *text;
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -548,8 +547,7 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 	}
 	if (optind < argc)
 		die("unexpected argument \"%s\"; see --help", argv[optind]);
-	r->nodes = parse_sockets(sockets, ret_sockets, &text);
-	return text;
+	r->nodes = parse_sockets(sockets, ret_sockets);
 }
 
 static void open_node(struct replay *r, struct replay_node *node, const char *socket)
@@ -585,12 +583,10 @@ int main(int argc, char **argv)
 	static struct replay r = {
 		.name_space = "replay", .page_bytes = 16384, .seed = 1, .timeout_ms = 5000};
 	const char *socket[SOCKETS_MAX];
-	char *text;
 	json_object *o;
 
 	tool_begin();
-	text = parse(&r, argc, argv, socket);
-
+	parse(&r, argc, argv, socket);
 	if (r.trace_path)
 		trace_load(r.trace_path, r.requests_max, &r.trace);
 	else
@@ -598,7 +594,6 @@ int main(int argc, char **argv)
 	if (r.describe) {
 		describe(&r);
 		trace_free(&r.trace);
-		free(text);
 		return 0;
 	}
 	for (unsigned i = 0; i < r.nodes; i++)
@@ -616,6 +611,5 @@ int main(int argc, char **argv)
 		pc_close(r.node[i].pc);
 	}
 	trace_free(&r.trace);
-	free(text);
 	return r.wrong || r.late ? 1 : 0;
 }

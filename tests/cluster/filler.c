@@ -29,7 +29,6 @@ int main(int argc, char **argv)
 	const char *socket[SOCKETS_MAX];
 	unsigned timeout_ms = 1, pages = PAGES;
 	struct pc *pc;
-	char *text;
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -42,7 +41,7 @@ int main(int argc, char **argv)
 		default: die("usage: filler [--timeout-ms N] [--pages N] [--batches N]");
 		}
 	}
-	if (parse_sockets(NULL, socket, &text) != 1)
+	if (parse_sockets(NULL, socket) != 1)
 		die("needs one engine in $PEERCACHE_SOCKETS");
 	segment.base = calloc(1, PAGE_BYTES);
 	if (!segment.base)
@@ -68,6 +67,5 @@ int main(int argc, char **argv)
 	pc_channel_close(channel);
 	pc_close(pc);
 	free(segment.base);
-	free(text);
 	return 0;
 }

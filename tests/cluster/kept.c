@@ -161,10 +161,9 @@ int main(int argc, char **argv)
 	const char *socket[SOCKETS_MAX];
 	struct pc_channel *channel;
 	struct pc *pc;
-	char *text;
 
 	parse(&k, argc, argv);
-	if (!k.results || optind + 1 != argc || parse_sockets(NULL, socket, &text) != 1)
+	if (!k.results || optind + 1 != argc || parse_sockets(NULL, socket) != 1)
 		die("needs set or find, --results and one engine in $PEERCACHE_SOCKETS");
 	k.memory = calloc(BATCH, k.bytes);
 	signal(SIGTERM, stop);
@@ -179,6 +178,5 @@ int main(int argc, char **argv)
 	pc_channel_close(channel);
 	pc_close(pc);
 	free(k.memory);
-	free(text);
 	return 0;
 }

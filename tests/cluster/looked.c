@@ -58,9 +58,8 @@ int main(int argc, char **argv)
 	struct pc *near, *far;
 	unsigned slots, idle = GROUP, once = 0, stored = 0;
 	uint64_t lost = 0;
-	char *text;
 
-	if (argc != 2 || parse_sockets(NULL, socket, &text) != 2)
+	if (argc != 2 || parse_sockets(NULL, socket) != 2)
 		die("usage: looked SLOTS, with two engines in $PEERCACHE_SOCKETS");
 	slots = (unsigned)parse_number("SLOTS", argv[1], 4 * GROUP, 65536);
 	near = open_session(socket[0], "looked");
@@ -91,6 +90,5 @@ int main(int argc, char **argv)
 	pc_channel_close(here);
 	pc_close(far);
 	pc_close(near);
-	free(text);
 	return 0;
 }

@@ -172,7 +172,6 @@ int main(int argc, char **argv)
 	json_object *all = json_object_new_object(), *report;
 	const char *socket[SOCKETS_MAX];
 	struct pc *pc[2];
-	char *text;
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -190,7 +189,7 @@ int main(int argc, char **argv)
 			die("unknown option; the options are listed in main() of tests/cluster/staged.c");
 		}
 	}
-	if (parse_sockets(NULL, socket, &text) != 2)
+	if (parse_sockets(NULL, socket) != 2)
 		die("needs two engines in $PEERCACHE_SOCKETS");
 	for (unsigned i = 0; i < 2; i++)
 		pc[i] = open_session(socket[i], "staged");
@@ -211,6 +210,5 @@ int main(int argc, char **argv)
 	pages_free(&s);
 	for (unsigned i = 0; i < 2; i++)
 		pc_close(pc[i]);
-	free(text);
 	return 0;
 }

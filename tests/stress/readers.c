@@ -179,7 +179,6 @@ int main(int argc, char **argv)
 	struct stress s = {.page_bytes = 4096, .keys = 4096, .reads_wanted = 1000000, .readers = 4};
 	const char *list = NULL, *socket[SOCKETS_MAX];
 	uint64_t seconds = 300, started;
-	char *text;
 	struct reader *readers;
 	pthread_t writer;
 	int o, status;
@@ -195,7 +194,7 @@ int main(int argc, char **argv)
 		default: die("unknown option; main() in tests/stress/readers.c has the list");
 		}
 	}
-	if (parse_sockets(list, socket, &text) != 2)
+	if (parse_sockets(list, socket) != 2)
 		die("needs two engines: --sockets A,B");
 	s.reads_wanted = (s.reads_wanted + s.readers - 1) / s.readers;
 	started = now_ns();
@@ -220,6 +219,5 @@ int main(int argc, char **argv)
 	free(readers);
 	pc_close(s.reader_pc);
 	pc_close(s.writer_pc);
-	free(text);
 	return status;
 }

@@ -252,7 +252,7 @@ double histogram_us(const struct histogram *h, double fraction)
 
 unsigned parse_sockets(const char *list, const char **ret_sockets)
 {
-	static char *copy; /* until the program ends */
+	static char copy[SOCKETS_MAX * 128];
 	unsigned count = 0;
 	char *state = NULL;
 
@@ -262,9 +262,8 @@ unsigned parse_sockets(const char *list, const char **ret_sockets)
 		ret_sockets[0] = NULL; /* with NULL, pc_open() uses its default socket */
 		return 1;
 	}
-	copy = strdup(list);
-	if (!copy)
-		die("out of memory");
+	if (snprintf(copy, sizeof(copy), "%s", list) >= (int)sizeof(copy))
+		die("the list of sockets has more than %zu characters", sizeof(copy) - 1);
 	for (char *s = strtok_r(copy, ",", &state); s; s = strtok_r(NULL, ",", &state)) {
 		if (count == SOCKETS_MAX)
 			die("more than %d sockets given", SOCKETS_MAX);

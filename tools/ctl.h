@@ -101,6 +101,7 @@ struct frame {
 	json_object *report;
 	uint64_t age_ms; /* of `report` */
 	unsigned rows, columns;
+	const char *line_begin; /* in front of each line, not counted in `columns`; NULL: nothing */
 };
 /* Writes at most `rows` lines of at most `columns` characters. */
 void frame_print(const struct frame *frame, FILE *out);

@@ -40,11 +40,21 @@ static void host_text(json_object *member, uint32_t engine, char *ret, size_t by
 }
 
 /* `failed` NULL: the host is empty. */
+static void host_add(struct clear_run *run, const char *host, uint64_t pages, const char *failed)
+{
+	json_object *o = json_object_new_object();
+
+	add_text(o, "host", host);
+	add_number(o, "removed", pages);
+	if (failed)
+		add_text(o, "failed", failed);
+	json_object_array_add(run->hosts, o);
+}
+
 static void host_print(struct clear_run *run, json_object *member, uint32_t engine, uint64_t pages,
 	const char *failed)
 {
 	char text[320];
-	json_object *o;
 
 	host_text(member, engine, text, sizeof(text));
 	run->removed += pages;
@@ -57,12 +67,7 @@ static void host_print(struct clear_run *run, json_object *member, uint32_t engi
 		fflush(stdout);
 		return;
 	}
-	o = json_object_new_object();
-	add_text(o, "host", text);
-	add_number(o, "removed", pages);
-	if (failed)
-		add_text(o, "failed", failed);
-	json_object_array_add(run->hosts, o);
+	host_add(run, text, pages, failed);
 }
 
 static json_object *member_of(const struct clear_run *run, uint32_t engine, bool mark)
@@ -114,7 +119,6 @@ static void down_print(struct clear_run *run)
 {
 	json_object *down = json_get(run->report, "members_down");
 	int64_t unlisted = json_number(run->report, "members_down_unlisted");
-	json_object *o;
 	char failed[128], age[WORDS_BYTES];
 
 	for (size_t i = 0; i < json_length(down); i++) {
@@ -132,13 +136,8 @@ static void down_print(struct clear_run *run)
 		printf("%" PRId64 " more hosts: not known to be empty: down\n", unlisted);
 		return;
 	}
-	for (int64_t i = 0; i < unlisted; i++) {
-		o = json_object_new_object();
-		add_text(o, "host", "not listed");
-		add_number(o, "removed", 0);
-		add_text(o, "failed", "down");
-		json_object_array_add(run->hosts, o);
-	}
+	for (int64_t i = 0; i < unlisted; i++)
+		host_add(run, "not listed", 0, "down");
 }
 
 /* What the exit status means. */

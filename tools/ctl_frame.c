@@ -17,6 +17,7 @@
 struct paper {
 	FILE *out;
 	unsigned left, columns;
+	const char *line_begin;
 };
 
 /* One line without its end, cut at the width. */
@@ -32,7 +33,7 @@ __attribute__((format(printf, 2, 3))) static void line(struct paper *p, const ch
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
 	text_plain(text, plain, sizeof(plain));
-	fprintf(p->out, "%.*s\n", (int)p->columns, plain);
+	fprintf(p->out, "%s%.*s\n", p->line_begin, (int)p->columns, plain);
 }
 
 /* ---- figures --------------------------------------------------------------------------------- */
@@ -237,7 +238,8 @@ static void print_clients(struct paper *p, json_object *report)
 
 void frame_print(const struct frame *frame, FILE *out)
 {
-	struct paper p = {out, frame->rows, frame->columns};
+	struct paper p = {
+		out, frame->rows, frame->columns, frame->line_begin ? frame->line_begin : ""};
 
 	print_head(&p, frame);
 	print_health(&p, frame);

@@ -67,35 +67,24 @@ static void *reader(void *context)
 static void draw(struct top *top)
 {
 	struct winsize size = {.ws_row = 24, .ws_col = 80};
-	char *text = NULL, *next;
-	size_t bytes = 0;
-	FILE *out = open_memstream(&text, &bytes);
 
-	if (!out)
-		die("no memory");
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_row || !size.ws_col)
 		size = (struct winsize){.ws_row = 24, .ws_col = 80};
+	fputs(HOME, stdout);
 	pthread_mutex_lock(&top->lock);
 	if (top->report)
 		frame_print(&(struct frame){.report = top->report,
 				    .age_ms = (now_ns() - top->taken_ns) / 1000000,
 				    .rows = size.ws_row - 1u,
-				    .columns = size.ws_col},
-			out);
+				    .columns = size.ws_col,
+				    .line_begin = CLEAR_LINE},
+			stdout);
 	else
-		fprintf(out, "no answer yet from the engine\n");
+		fputs(CLEAR_LINE "no answer yet from the engine\n", stdout);
 	pthread_mutex_unlock(&top->lock);
-	fclose(out);
-	fputs(HOME, stdout);
-	for (char *at = text; *at; at = next) {
-		next = strchr(at, '\n');
-		*next++ = '\0';
-		fprintf(stdout, CLEAR_LINE "%s\n", at);
-	}
 	/* Without a line end: the last row must not scroll the screen. */
 	fprintf(stdout, CLEAR_BELOW "%.*s", size.ws_col, "q quits");
 	fflush(stdout);
-	free(text);
 }
 
 /* Until q, Ctrl-C or the end of the input; draws once a turn. */

@@ -66,7 +66,7 @@ __attribute__((format(printf, 3, 4))) static void finding_add(
 #define NAMED_MAX 4u /* members of one state that are named; the others are counted */
 
 static void health_members(
-	const struct snapshot *s, struct health *h, const char *state, enum finding id)
+	const struct snapshot *s, struct health *h, unsigned state, enum finding id)
 {
 	char text[ADDRESS_TEXT_BYTES];
 	unsigned n = 0;
@@ -74,15 +74,17 @@ static void health_members(
 	for (unsigned i = 0; i < s->members; i++) {
 		const struct snapshot_member *m = &s->member[i];
 
-		if (strcmp(m->state, state))
+		if (m->state != state)
 			continue;
 		if (n++ < NAMED_MAX)
 			finding_add(h, id, "%s %s (%s) is %s for %" PRIu64 " s",
 				m->rails ? "member" : "the seed without pages", m->name,
-				address_text(m->address, m->port, text), state, m->state_ms / 1000);
+				address_text(m->address, m->port, text), snapshot_state_name(state),
+				m->state_ms / 1000);
 	}
 	if (n > NAMED_MAX)
-		finding_add(h, id, "%u more members are %s", n - NAMED_MAX, state);
+		finding_add(
+			h, id, "%u more members are %s", n - NAMED_MAX, snapshot_state_name(state));
 }
 
 /* Seeds are findings from SEED_SILENT_MS on; refusals at once. */
@@ -137,7 +139,7 @@ static void health_absence(const struct snapshot *s, struct health *h)
 		const struct snapshot_member *m = &s->member[i];
 
 		/* a silent one is a finding of its own */
-		if (m->self || !m->rails || !m->on_map || strcmp(m->state, "up") != 0 ||
+		if (m->self || !m->rails || !m->on_map || m->state != SNAPSHOT_UP ||
 			!suspect_steers(m->owner.why))
 			continue;
 		if (n++ < NAMED_MAX)
@@ -300,8 +302,8 @@ void health_make(const struct snapshot *s, uint64_t now_ns, struct health *ret)
 			" s after its start, its memory is still being registered on the NICs",
 			s->uptime_ms / 1000);
 	health_rails(s, ret);
-	health_members(s, ret, "down", FINDING_member_down);
-	health_members(s, ret, "silent", FINDING_member_silent);
+	health_members(s, ret, SNAPSHOT_DOWN, FINDING_member_down);
+	health_members(s, ret, SNAPSHOT_SILENT, FINDING_member_silent);
 	health_seeds(s, ret);
 	health_refusals(
 		ret, FINDING_engine_refused, refusals->engine, refusals->named, refusals->engines);

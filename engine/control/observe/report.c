@@ -99,7 +99,7 @@ static void report_members(struct json *j, const struct snapshot *s)
 		json_count(j, "port", m->port);
 		json_count(j, "rails", m->rails);
 		json_flag(j, "self", m->self);
-		json_string(j, "state", m->state);
+		json_string(j, "state", snapshot_state_name(m->state));
 		json_count(j, "state_ms", m->state_ms);
 		json_string(j, "software", m->software);
 		report_member_links(j, m);

@@ -95,6 +95,7 @@ static void snapshot_take_member(
 		.rails = record->rails,
 		.self = record->self,
 		.on_map = entry->state == MEMBER_ALIVE,
+		.state = state,
 		.state_ms = since_ns && since_ns < s->taken_ns ? (s->taken_ns - since_ns) / 1000000
 							       : 0};
 	snapshot_take_member_links(control, entry, s->taken_ns, m);
@@ -102,7 +103,6 @@ static void snapshot_take_member(
 	text_copy(m->name, sizeof(m->name), texts.name);
 	text_copy(m->address, sizeof(m->address), texts.address);
 	text_copy(m->software, sizeof(m->software), entry->contact->software);
-	text_copy(m->state, sizeof(m->state), snapshot_state_name(state));
 	view_member_fill(control, entry, s->taken_ns, m);
 	s->members++;
 }

@@ -21,14 +21,14 @@
 #include "engine/control/pages/pages.h"
 #include "engine/rail/rail.h"
 
-#define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "silent" */
+#define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "opening", "out" */
 #define SNAPSHOT_SOFTWARE_BYTES 32
 /* Members that are listed; of larger clusters those come first that this engine has to do with. */
 #define SNAPSHOT_MEMBERS 2048
 
 enum { SNAPSHOT_UP, SNAPSHOT_SILENT, SNAPSHOT_DOWN, SNAPSHOT_MEMBER_STATES };
 
-/* The name of a member's state, as in snapshot_member.state. */
+/* The name of a member's state. */
 static inline const char *snapshot_state_name(unsigned state)
 {
 	static const char *const names[SNAPSHOT_MEMBER_STATES] = {"up", "silent", "down"};
@@ -40,7 +40,7 @@ struct snapshot_member {
 	char name[NAME_BYTES_MAX];
 	char address[NAME_BYTES_MAX];
 	char software[SNAPSHOT_SOFTWARE_BYTES]; /* program version; "": not known */
-	char state[SNAPSHOT_STATE_BYTES];       /* "up", "silent" for two heartbeats, "down" */
+	unsigned state; /* SNAPSHOT_UP, SNAPSHOT_SILENT for two heartbeats, or SNAPSHOT_DOWN */
 	uint64_t incarnation;
 	uint32_t ref;
 	uint16_t port;
@@ -159,7 +159,7 @@ static inline unsigned snapshot_members(const struct snapshot *s, unsigned state
 	unsigned count = s->members_more[state];
 
 	for (unsigned i = 0; i < s->members; i++)
-		count += !strcmp(s->member[i].state, snapshot_state_name(state));
+		count += s->member[i].state == state;
 	return count;
 }
 

@@ -449,7 +449,6 @@ void view_member_fill(const struct control *control, const struct member *entry,
 struct row {
 	const struct snapshot_member *member;
 	unsigned severity;
-	unsigned state; /* 0: up, 1: silent, 2: down */
 	const char *finding;
 	bool fresh; /* its summary counts */
 };
@@ -470,21 +469,20 @@ static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 {
 	struct row row = {.member = m, .severity = SEVERITY_OK, .finding = ""};
 
-	row.state = !strcmp(m->state, "down") ? 2 : !strcmp(m->state, "silent") ? 1 : 0;
-	row.fresh = row.state < 2 && m->summary_ns &&
+	row.fresh = m->state != SNAPSHOT_DOWN && m->summary_ns &&
 		    summary_age_ms(m, now_ns) <= VIEW_FRESH_NS / 1000000;
 	if (row.fresh) {
 		row.severity = m->summary.severity;
 		row.finding = m->summary.finding;
 	}
 	/* This engine's own view of a silent member is newer than the member's last summary. */
-	if (row.state) {
-		row.finding =
-			finding_name(row.state == 2 ? FINDING_member_down : FINDING_member_silent);
+	if (m->state != SNAPSHOT_UP) {
+		row.finding = finding_name(
+			m->state == SNAPSHOT_DOWN ? FINDING_member_down : FINDING_member_silent);
 		if (row.severity < SEVERITY_WARNING)
 			row.severity = SEVERITY_WARNING;
 	}
-	if (row.state < 2 && m->summary_silent && row.severity < SEVERITY_WARNING)
+	if (m->state != SNAPSHOT_DOWN && m->summary_silent && row.severity < SEVERITY_WARNING)
 		row.severity = SEVERITY_WARNING;
 	return row;
 }
@@ -495,15 +493,15 @@ static int row_worse_first(const void *a, const void *b)
 
 	if (x->severity != y->severity)
 		return x->severity < y->severity ? 1 : -1;
-	if (x->state != y->state)
-		return x->state < y->state ? 1 : -1;
+	if (x->member->state != y->member->state)
+		return x->member->state < y->member->state ? 1 : -1;
 	return strcmp(x->member->name, y->member->name);
 }
 
 /* Why there is no fresh summary of a member that is not down. */
 static const char *row_why(const struct row *row)
 {
-	if (row->state == 2)
+	if (row->member->state == SNAPSHOT_DOWN)
 		return "";
 	if (row->member->summary_silent)
 		return "unanswered";
@@ -580,7 +578,7 @@ static void json_row(struct json *j, const struct row *row, uint64_t now_ns)
 	json_open(j, NULL, "{");
 	json_string(j, "name", m->name);
 	json_flag(j, "self", m->self);
-	json_string(j, "state", m->state);
+	json_string(j, "state", snapshot_state_name(m->state));
 	json_count(j, "state_ms", m->state_ms);
 	json_string(j, "software", m->software);
 	json_string(j, "severity", severity_name(row->severity));
@@ -600,7 +598,7 @@ static void json_others(struct json *j, const struct row *row, unsigned rows)
 	unsigned of[SEVERITY_CRITICAL + 1] = {0};
 
 	for (unsigned i = 0; i < rows; i++)
-		if (!row[i].member->self && !row[i].state)
+		if (!row[i].member->self && row[i].member->state == SNAPSHOT_UP)
 			of[row[i].severity]++;
 	json_open(j, "others", "{");
 	for (unsigned severity = SEVERITY_INFO; severity <= SEVERITY_CRITICAL; severity++)

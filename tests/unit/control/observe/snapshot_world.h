@@ -14,19 +14,19 @@
 
 #define SAMPLE_NS 100000000000ull /* taken_ns of the healthy snapshot */
 
-static inline void sample_member(struct snapshot *s, const char *name, const char *state)
+static inline void sample_member(struct snapshot *s, const char *name, unsigned state)
 {
 	struct snapshot_member *m = &s->member[s->members];
 
 	*m = (struct snapshot_member){.port = (uint16_t)(7000 + s->members),
 		.ref = s->members + 1,
 		.rails = 2,
+		.state = state,
 		.self = s->members == 0,
 		.on_map = true};
 	snprintf(m->name, sizeof(m->name), "%s", name);
 	snprintf(m->address, sizeof(m->address), "10.0.0.%u", s->members + 1);
 	snprintf(m->software, sizeof(m->software), "0.1.0");
-	snprintf(m->state, sizeof(m->state), "%s", state);
 	s->members++;
 }
 
@@ -52,9 +52,9 @@ static inline void sample_healthy(struct snapshot *s)
 	s->uptime_ms = 90000;
 	s->started_unix_ms = s->unix_ms - s->uptime_ms;
 	snprintf(s->name, sizeof(s->name), "host:1");
-	sample_member(s, "host:1", "up");
-	sample_member(s, "host:2", "up");
-	sample_member(s, "host:3", "up");
+	sample_member(s, "host:1", SNAPSHOT_UP);
+	sample_member(s, "host:2", SNAPSHOT_UP);
+	sample_member(s, "host:3", SNAPSHOT_UP);
 	s->rails = s->poll_cores = 2;
 	for (unsigned r = 0; r < s->rails; r++) {
 		struct snapshot_rail *rail = &s->rail[r];

@@ -99,17 +99,17 @@ static void each_state_of_a_rail_is_one_finding(void **state)
 static void members_are_named_up_to_a_number_and_then_counted(void **state)
 {
 	(void)state;
-	strcpy(s.member[2].state, "silent");
+	s.member[2].state = SNAPSHOT_SILENT;
 	s.member[2].state_ms = 2999;
 	make();
 	only(FINDING_member_silent, "member host:3 (10.0.0.3:7002) is silent for 2 s",
 		FINDING_COUNT);
-	strcpy(s.member[2].state, "down");
+	s.member[2].state = SNAPSHOT_DOWN;
 	s.member[2].state_ms = 61000;
 	make();
 	only(FINDING_member_down, "member host:3 (10.0.0.3:7002) is down for 61 s", FINDING_COUNT);
 	while (s.members < 9)
-		sample_member(&s, "gone", "down");
+		sample_member(&s, "gone", SNAPSHOT_DOWN);
 	make();
 	assert_int_equal(health.count, 5);
 	assert_string_equal(health.finding[3].text, "member gone (10.0.0.6:7005) is down for 0 s");
@@ -123,7 +123,7 @@ static void a_seed_that_is_down_has_lost_no_pages(void **state)
 	s.member[2].owner.why = SUSPECT_UNSERVED; /* it owns no keys */
 	make();
 	assert_int_equal(health.count, 0);
-	strcpy(s.member[2].state, "down");
+	s.member[2].state = SNAPSHOT_DOWN;
 	s.member[2].state_ms = 61000;
 	make();
 	only(FINDING_member_down, "the seed without pages host:3 (10.0.0.3:7002) is down for 61 s",
@@ -214,7 +214,7 @@ static void memory_that_is_registered_for_long_is_a_finding(void **state)
 static void an_address_of_ipv6_is_written_as_seeds_take_it(void **state)
 {
 	(void)state;
-	strcpy(s.member[2].state, "down");
+	s.member[2].state = SNAPSHOT_DOWN;
 	strcpy(s.member[2].address, "fd00::3");
 	s.member[2].state_ms = 1000;
 	make();
@@ -341,7 +341,7 @@ static void what_makes_absent_keys_unreachable_is_a_finding(void **state)
 	assert_int_equal(health.count, 0);
 	s.member[2].on_map = true;
 	s.member[2].owner.why = SUSPECT_SILENT;
-	strcpy(s.member[2].state, "silent");
+	s.member[2].state = SNAPSHOT_SILENT;
 	make();
 	only(FINDING_member_silent, "member host:3 (10.0.0.3:7002) is silent for 0 s",
 		FINDING_COUNT);
@@ -404,7 +404,7 @@ static void pages_that_no_disk_took_name_their_cause(void **state)
 static void everything_wrong(void)
 {
 	while (s.members < SNAPSHOT_MEMBERS)
-		sample_member(&s, "gone", s.members % 2 ? "down" : "silent");
+		sample_member(&s, "gone", s.members % 2 ? SNAPSHOT_DOWN : SNAPSHOT_SILENT);
 	strcpy(s.member[1].software, "2");
 	s.stopping = s.registering = s.directory.moving = true;
 	sample_unmet(&s);
@@ -476,7 +476,7 @@ static void names_of_any_length_and_content_stay_in_their_line(void **state)
 
 	(void)state;
 	strcpy(s.member[1].name, hostile);
-	strcpy(s.member[1].state, "down");
+	s.member[1].state = SNAPSHOT_DOWN;
 	make();
 	only(FINDING_member_down,
 		"member <img src=x onerror=alert(1)>%s%n\"\\ (10.0.0.2:7001) is down for 0 s",
@@ -485,7 +485,7 @@ static void names_of_any_length_and_content_stay_in_their_line(void **state)
 		memset(s.member[i].name, 'n', NAME_BYTES_MAX - 1);
 		memset(s.member[i].address, 'a', NAME_BYTES_MAX - 1);
 		memset(s.member[i].software, 'v', SNAPSHOT_SOFTWARE_BYTES - 1);
-		strcpy(s.member[i].state, "silent");
+		s.member[i].state = SNAPSHOT_SILENT;
 		s.member[i].state_ms = UINT64_MAX;
 		s.member[i].port = UINT16_MAX;
 	}
@@ -552,7 +552,7 @@ static void an_engine_that_is_not_ready_says_why(void **state)
 	assert_null(not_ready(1, 0));
 	assert_null(not_ready(3, HEALTH_BLOCKED_NS));
 	assert_string_equal(not_ready(4, 0), "3 of 4 members are up (metrics.ready_members)");
-	strcpy(s.member[1].state, "silent");
+	s.member[1].state = SNAPSHOT_SILENT;
 	assert_string_equal(not_ready(3, 0), "2 of 3 members are up (metrics.ready_members)");
 	assert_null(not_ready(2, 0));
 	strcpy(s.rail[0].state, "down");

@@ -80,7 +80,7 @@ static void rates_are_differences_over_the_time_that_passed(void **state)
 	s.counter[COUNTER_members_died] += 3;
 	s.rail[0].counter[COUNTER_bytes_read] += 1000;
 	s.rail[1].counter[COUNTER_bytes_read] += 1ull << 50;
-	strcpy(s.member[1].state, "silent");
+	s.member[1].state = SNAPSHOT_SILENT;
 	later(STEP_NS);
 	check("len(p)==1 and p[0][\"unix_ms\"]==1700000005000");
 	check("(p[0][\"get_bytes_per_second\"],p[0][\"set_bytes_per_second\"])==(1e7,5e6)");

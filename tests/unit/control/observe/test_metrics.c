@@ -178,7 +178,7 @@ static void the_status_is_json_whatever_the_names_are(void **state)
 
 	(void)state;
 	strcpy(sample.member[1].name, "<img src=x onerror=\"1\">\\\n\x01\x7f\xff");
-	strcpy(sample.member[1].state, "down");
+	sample.member[1].state = SNAPSHOT_DOWN;
 	serve();
 	text = ask(AF_INET, "/api/status");
 	python_expect("status",

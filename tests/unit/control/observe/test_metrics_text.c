@@ -91,9 +91,9 @@ static void figures_stand_where_they_belong(void **state)
 	check(false, "v(\"start_time_seconds\")==1699999910");
 	check(false,
 		"[v(\"rail_state\",rail=\"0\",state=n) for n in (\"up\",\"slow\",\"down\",\"lost\")]==[1,0,0,0]");
-	strcpy(s.member[1].state, "down");
-	strcpy(s.member[2].state, "silent");
-	sample_member(&s, "host:4", "up");
+	s.member[1].state = SNAPSHOT_DOWN;
+	s.member[2].state = SNAPSHOT_SILENT;
+	sample_member(&s, "host:4", SNAPSHOT_UP);
 	check(false, "v(\"cluster_members\",state=\"up\")==2 and t(\"cluster_members\")==4");
 	check(false, "f[\"peercache_build_info\"].samples.popitem()[1]==1");
 	s.clients.set_bytes = (1ull << 53) - 1; /* whole numbers stay whole */
@@ -153,7 +153,7 @@ static void labels_are_few_and_series_are_bounded(void **state)
 {
 	(void)state;
 	while (s.members < SNAPSHOT_MEMBERS)
-		sample_member(&s, "m", "up");
+		sample_member(&s, "m", SNAPSHOT_UP);
 	s.members_more[SNAPSHOT_UP] = 10000;
 	s.members_more[SNAPSHOT_DOWN] = 7;
 	check(false,
@@ -199,8 +199,8 @@ static void old_names_have_the_figures_of_this_engine(void **state)
 	(void)state;
 	check(true,
 		"[v(n,node=\"host:1\") for n in (\"read_requests_total\",\"read_hits_total\",\"read_misses_total\",\"read_hit_rate\",\"pool_bytes_used\",\"members\",\"rdma_rails\",\"uptime_seconds\",\"exists_pages_found_total\",\"read_failures_total\")]==[20,16,4,.8,2**29,3,2,90,100,3012]");
-	strcpy(s.member[1].state, "down");
-	strcpy(s.member[2].state, "silent");
+	s.member[1].state = SNAPSHOT_DOWN;
+	s.member[2].state = SNAPSHOT_SILENT;
 	check(true, "v(\"members\",node=\"host:1\")==2");
 }
 

@@ -478,20 +478,20 @@ static void the_state_of_a_member_is_told(void **state)
 	engine.settings = &beats;
 	contacts[1].heard_ns = now_ns;
 	snapshot_take(&engine, s);
-	assert_string_equal(s->member[1].state, "silent"); /* there is no connection */
+	assert_int_equal(s->member[1].state, SNAPSHOT_SILENT); /* there is no connection */
 	contacts[1].in = (struct rpc_link *)(void *)&engine;
 	snapshot_take(&engine, s);
-	assert_string_equal(s->member[1].state, "up");
+	assert_int_equal(s->member[1].state, SNAPSHOT_UP);
 	contacts[1].heard_ns = now_ns - 3000000000ull;
 	snapshot_take(&engine, s);
-	assert_string_equal(s->member[1].state, "silent");
+	assert_int_equal(s->member[1].state, SNAPSHOT_SILENT);
 	assert_in_range(s->member[1].state_ms, 3000, 60000);
 	assert_int_equal(s->members, 2);
 	entries[1].state = MEMBER_DEAD;
 	entries[1].since_ns = now_ns - 5000000000ull;
 	snapshot_take(&engine, s);
 	assert_true(s->member[0].on_map && !s->member[1].on_map);
-	assert_string_equal(s->member[1].state, "down");
+	assert_int_equal(s->member[1].state, SNAPSHOT_DOWN);
 	assert_in_range(s->member[1].state_ms, 5000, 60000);
 	assert_false(s->member[1].unserving);
 	contacts[1].trial.needs_ns = 10000000000ull;

@@ -27,12 +27,12 @@ static int setup(void **state)
 	return 0;
 }
 
-static struct snapshot_member *member(const char *name, const char *state)
+static struct snapshot_member *member(const char *name, unsigned state)
 {
 	struct snapshot_member *m = &s.member[s.members++];
 
 	snprintf(m->name, sizeof(m->name), "%s", name);
-	snprintf(m->state, sizeof(m->state), "%s", state);
+	m->state = state;
 	return m;
 }
 
@@ -68,15 +68,16 @@ static void expect(const char *holds)
 static void rows_are_worst_first_with_the_reason_why_a_summary_is_missing(void **state)
 {
 	(void)state;
-	summary(member("fine", "up"), SEVERITY_OK, "", 0);
-	member("new", "up");
-	member("silent", "up")->summary_silent = true;
-	summary(member("stale", "up"), SEVERITY_CRITICAL, "rail_lost", VIEW_FRESH_NS + 1000000);
-	summary(member("info", "up"), SEVERITY_INFO, "directory_moving", 5000000000);
-	summary(member("warn", "up"), SEVERITY_WARNING, "pool_full", 1000000000);
-	summary(member("crit", "up"), SEVERITY_CRITICAL, "rail_lost", 1000000000);
-	summary(member("dead", "down"), SEVERITY_OK, "", 2000000000);
-	summary(member("late", "silent"), SEVERITY_CRITICAL, "rail_lost", 0);
+	summary(member("fine", SNAPSHOT_UP), SEVERITY_OK, "", 0);
+	member("new", SNAPSHOT_UP);
+	member("silent", SNAPSHOT_UP)->summary_silent = true;
+	summary(member("stale", SNAPSHOT_UP), SEVERITY_CRITICAL, "rail_lost",
+		VIEW_FRESH_NS + 1000000);
+	summary(member("info", SNAPSHOT_UP), SEVERITY_INFO, "directory_moving", 5000000000);
+	summary(member("warn", SNAPSHOT_UP), SEVERITY_WARNING, "pool_full", 1000000000);
+	summary(member("crit", SNAPSHOT_UP), SEVERITY_CRITICAL, "rail_lost", 1000000000);
+	summary(member("dead", SNAPSHOT_DOWN), SEVERITY_OK, "", 2000000000);
+	summary(member("late", SNAPSHOT_SILENT), SEVERITY_CRITICAL, "rail_lost", 0);
 	expect("o == [\"late\", \"crit\", \"dead\", \"silent\", \"warn\", \"info\", \"fine\", \"new\", \"stale\"]");
 	expect("[r[n][\"why\"] for n in o] == [\"\"]*3 + [\"unanswered\"] + [\"\"]*3 + [\"waiting\"]*2");
 	expect("[r[n][\"severity\"] for n in o] == [\"critical\"]*2 + [\"warning\"]*3 + [\"info\"] + [\"ok\"]*3");
@@ -99,10 +100,10 @@ static void hits_are_weighted_by_pages(void **state)
 	struct snapshot_member *a, *b;
 
 	(void)state;
-	summary(member("idle", "up"), SEVERITY_OK, "", 0);
+	summary(member("idle", SNAPSHOT_UP), SEVERITY_OK, "", 0);
 	expect("v[\"totals\"][\"get_local_ratio\"] == v[\"totals\"][\"get_hit_ratio\"] == -1");
-	summary(a = member("a", "up"), SEVERITY_OK, "", 0);
-	summary(b = member("b", "up"), SEVERITY_OK, "", 0);
+	summary(a = member("a", SNAPSHOT_UP), SEVERITY_OK, "", 0);
+	summary(b = member("b", SNAPSHOT_UP), SEVERITY_OK, "", 0);
 	a->summary.get_pages_per_s = 300;
 	a->summary.hit_local = 1000;
 	a->summary.hit_remote = 0;
@@ -120,7 +121,8 @@ static void at_most_64_rows_of_many_members_are_shown(void **state)
 		char name[32];
 
 		snprintf(name, sizeof(name), "m%04u", i);
-		summary(member(name, "up"), i == 500 ? SEVERITY_CRITICAL : SEVERITY_OK, "", 0);
+		summary(member(name, SNAPSHOT_UP), i == 500 ? SEVERITY_CRITICAL : SEVERITY_OK, "",
+			0);
 	}
 	expect("v[\"shown\"] == len(o) == 64 and v[\"members\"] == v[\"asked\"] == 2048 and o[:2] == [\"m0500\", \"m0000\"]");
 	s.members_more[SNAPSHOT_UP] = 10000;
@@ -131,7 +133,8 @@ static void at_most_64_rows_of_many_members_are_shown(void **state)
 
 static void names_from_the_network_stay_inside_their_strings(void **state)
 {
-	struct snapshot_member *m = member("<img src=x onerror=\"alert(1)\">\\\x01\xff", "up");
+	struct snapshot_member *m =
+		member("<img src=x onerror=\"alert(1)\">\\\x01\xff", SNAPSHOT_UP);
 
 	(void)state;
 	snprintf(m->software, sizeof(m->software), "\",\"x\":\"");
@@ -171,8 +174,8 @@ static void the_summary_covers_the_time_since_the_moment(void **state)
 	s.shard_entries = 100;
 	s.uptime_ms = 77999;
 	s.directory.behind = 3;
-	member("self", "up");
-	member("gone", "down");
+	member("self", SNAPSHOT_UP);
+	member("gone", SNAPSHOT_DOWN);
 	get_calls(&s.clients, 1000, 50000);
 	other_calls(&s.clients, 100);
 	s.clients.get_local = 50000;
@@ -228,7 +231,7 @@ static void the_window_is_the_last_ten_seconds(void **state)
 
 	(void)state;
 	assert_int_equal(view_open(&control), 0);
-	member("self", "up")->self = true;
+	member("self", SNAPSHOT_UP)->self = true;
 	for (unsigned half = 0; half < 60; half++) {
 		unsigned ms = half * 500;
 
@@ -256,7 +259,8 @@ static void costs_are_printed(void **state)
 	clock_start();
 	assert_int_equal(view_open(&control), 0);
 	for (unsigned i = 0; i < SNAPSHOT_MEMBERS; i++)
-		summary(member("a-host-of-the-cluster:31998", i % 9 ? "up" : "down"), i % 4, "", 0);
+		summary(member("a-host-of-the-cluster:31998", i % 9 ? SNAPSHOT_UP : SNAPSHOT_DOWN),
+			i % 4, "", 0);
 	start_ns = clock_now_ns();
 	for (unsigned i = 0; i < 1000; i++) {
 		s.taken_ns += 500000000;

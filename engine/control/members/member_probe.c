@@ -220,51 +220,49 @@ bool member_on_trial(const struct member *member)
 	return member->state != MEMBER_ALIVE && member->contact->trial.incarnation != 0;
 }
 
-void member_trial_begin(struct control *control, struct member *member, uint64_t needs_ns)
+/* How often it was removed because it did not serve, shortly one after the other, with once now. */
+static unsigned trial_removals(const struct member_trial *trial, uint64_t now_ns)
 {
-	struct member_contact *contact = member_contact(&control->members->table, member);
+	bool again = trial->removed_ns && now_ns - trial->removed_ns < TRIAL_MEMORY_NS;
 
-	if (!contact)
-		return;
-	contact->trial.incarnation = member->record.incarnation;
-	contact->trial.began_ns = net_now();
-	contact->trial.needs_ns = needs_ns;
-	contact->trial.since_ns = 0;
+	return again ? trial->removals + 1 : 1;
 }
 
-/* True if its last removal of this kind was not long ago. */
-static bool trial_removed_again(const struct member_trial *trial, uint64_t now_ns)
-{
-	return trial->removed_ns && now_ns - trial->removed_ns < TRIAL_MEMORY_NS;
-}
-
-/* The same for one that did not serve: a further removal follows soon, its trial is longer. */
-static void member_trial_removed(struct control *control, struct member *member, uint64_t needs_ns)
+/*
+ * A member was removed because it did not serve, and the claim says for how long it must
+ * (`needs_ns`), or because it was silent: 0.
+ */
+static void trial_begin(struct control *control, struct member *member, uint64_t needs_ns)
 {
 	struct member_contact *contact = member_contact(&control->members->table, member);
-	uint64_t now_ns = net_now(), own_ns;
+	uint64_t now_ns = net_now(), own_ns = 0;
 	struct member_trial *trial;
 
 	if (!contact)
 		return;
 	trial = &contact->trial;
-	trial->removals = trial_removed_again(trial, now_ns) ? trial->removals + 1 : 1;
-	trial->removed_ns = now_ns;
-	own_ns = suspect_trial_ns(control_dead_ns(control), trial->removals);
-	member_trial_begin(control, member, own_ns > needs_ns ? own_ns : needs_ns);
+	if (needs_ns) {
+		trial->removals = trial_removals(trial, now_ns);
+		trial->removed_ns = now_ns;
+		own_ns = suspect_trial_ns(control_dead_ns(control), trial->removals);
+	}
+	trial->incarnation = member->record.incarnation;
+	trial->began_ns = now_ns;
+	trial->needs_ns = own_ns > needs_ns ? own_ns : needs_ns;
+	trial->since_ns = 0;
 }
 
 static void unserving_accuse(struct control *control, struct member *member, uint64_t now_ns)
 {
 	const struct member_trial *trial = &member->contact->trial;
-	unsigned removals = trial_removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	char why[96];
 
 	snprintf(why, sizeof(why), "it answered no %s for %u ms",
 		member->contact->probe.asked_ns[PROBE_SMALL] ? "probe"
 							     : "probe of 9 KB (check the MTU)",
 		(unsigned)(member_unserved_ns(member, now_ns) / NS_PER_MS));
-	member_accuse(control, member, suspect_trial_ns(control_dead_ns(control), removals),
+	member_accuse(control, member,
+		suspect_trial_ns(control_dead_ns(control), trial_removals(trial, now_ns)),
 		suspect_wait_ns(control_dead_ns(control)), why);
 }
 
@@ -333,10 +331,7 @@ void member_claims_due(void *context)
 		control->counter[COUNTER_members_unserving] += trial_ns != 0;
 		member_take_off_map(control, member,
 			"a member is not served by it, and none has said that it is");
-		if (!trial_ns)
-			member_trial_begin(control, member, 0);
-		else
-			member_trial_removed(control, member, trial_ns);
+		trial_begin(control, member, trial_ns);
 	}
 	claims_arm(control, now_ns);
 }

@@ -451,8 +451,6 @@ void member_list_compare(struct control *control, struct rpc_link *link, uint64_
 
 /* Timer function: probes members, removes those that do not serve, ends trials. */
 void member_probe_tick(void *context);
-/* A member was removed because it did not serve (`needs_ns` > 0), or because it was silent. */
-void member_trial_begin(struct control *control, struct member *member, uint64_t needs_ns);
 /*
  * A Hello of that incarnation of the member has come. True: it is on trial, and its link is only
  * probed.

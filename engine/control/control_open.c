@@ -360,17 +360,6 @@ static int poll_cores_start(struct control *control)
 
 /* ---- all together ---------------------------------------------------------------------------- */
 
-static int control_nothing_open(struct control *control)
-{
-	(void)control;
-	return 0;
-}
-
-static void control_nothing_close(struct control *control)
-{
-	(void)control;
-}
-
 static void ctl_memory_close(struct control *control)
 {
 	clear_close(control);
@@ -380,29 +369,29 @@ static void ctl_memory_close(struct control *control)
 
 /*
  * An open function that fails has undone its own work. Steps are closed from the bottom, so the
- * rails come to rest first.
+ * rails come to rest first. NULL: nothing is opened, or closed.
  */
 static const struct {
 	const char *what;
 	int (*open)(struct control *control);
 	void (*close)(struct control *control);
 } steps[] = {
-	{"name", control_identity_open, control_nothing_close},
+	{"name", control_identity_open, NULL},
 	{"event loop", control_events_open, control_events_close},
 	/*
 	 * Addresses first: allocating the memory takes long, and another engine may have taken an
 	 * address.
 	 */
 	{"client socket", client_socket_open, client_socket_close},
-	{"allowed users", client_access_check, control_nothing_close},
+	{"allowed users", client_access_check, NULL},
 	{"cluster address", rpc_port_open, rpc_port_close},
 	{"metrics.port", metrics_port_open, metrics_port_close},
-	{"seeds", member_seeds_check, control_nothing_close},
+	{"seeds", member_seeds_check, NULL},
 	{"cluster.etcd", etcd_open, etcd_close},
 	{"status segment", memory_status_open, memory_status_close},
 	{"memory of the engine before", warm_open, warm_close},
 	{"pools", memory_pools_open, memory_pools_close},
-	{"identity", warm_identity, control_nothing_close},
+	{"identity", warm_identity, NULL},
 	{"directory shard", memory_shard_open, memory_shard_close},
 	{"population of the memory", populate_open, populate_close},
 	{"NICs", control_devices_open, control_devices_close},
@@ -413,9 +402,9 @@ static const struct {
 	 * The memory of ctl.c is freed after directory_close(), which still calls back into
 	 * ctl.c
 	 */
-	{"answers", control_nothing_open, ctl_memory_close},
+	{"answers", NULL, ctl_memory_close},
 	{"cluster view", view_open, view_close},
-	{"removals", door_open, door_close},
+	{"removals", door_open, removals_close},
 	{"engine-to-engine port", rpc_open, rpc_close},
 	{"member table", members_open, members_close},
 	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
@@ -434,7 +423,7 @@ static const struct {
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},
 	/* before the first report: one of memory that is registered at once would be untrue */
-	{"cluster", memory_export_wait, control_nothing_close},
+	{"cluster", memory_export_wait, NULL},
 	{"metrics", metrics_open, metrics_close},
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
@@ -442,7 +431,8 @@ static const struct {
 static void control_steps_close(struct control *control, size_t opened)
 {
 	while (opened-- > 0) {
-		steps[opened].close(control);
+		if (steps[opened].close)
+			steps[opened].close(control);
 		if (control->loop->result == -ETIMEDOUT) {
 			log_error(
 				"stopping: a poll core has not stopped in time; its memory is left to the kernel");
@@ -488,8 +478,7 @@ int control_open(
 		int rc;
 
 		service_extend();
-		rc = steps[i].open(control);
-
+		rc = steps[i].open ? steps[i].open(control) : 0;
 		if (rc < 0) {
 			log_error("starting: %s: %s", steps[i].what, limit_error(rc));
 			control_steps_close(control, i);

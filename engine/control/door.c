@@ -56,8 +56,3 @@ int door_open(struct control *control)
 		huge_close(&options.memory);
 	return rc;
 }
-
-void door_close(struct control *control)
-{
-	removals_close(control);
-}

@@ -12,8 +12,8 @@ struct control;
 /*
  * Opens the memory of removals, also that of the engine before. Once the door opens, clients are
  * accepted, and pages that nothing proves are dropped. Returns 0 or a negative errno.
+ * removals_close() closes it.
  */
 int door_open(struct control *control);
-void door_close(struct control *control);
 
 #endif

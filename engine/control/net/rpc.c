@@ -731,7 +731,7 @@ static void rpc_listen_accepted(
 
 	if (getnameinfo(address, bytes, from, sizeof(from), NULL, 0, NI_NUMERICHOST) != 0)
 		snprintf(from, sizeof(from), "an unknown address");
-	if (control->rpc->accepted >= RPC_ACCEPTED_MAX) {
+	if (control->rpc->accepted >= LINKS_ACCEPTED_MAX) {
 		log_warn("connection from %s refused: %u are open already", from,
 			control->rpc->accepted);
 		net_close(net);

@@ -26,7 +26,6 @@
 #define RPC_HELLO_BYTES_MAX (128u << 10)
 /* limit of the bytes queued on a link that the kernel has not accepted yet */
 #define RPC_OUT_BYTES_MAX (2 * MESSAGE_BYTES_MAX)
-#define RPC_ACCEPTED_MAX LINKS_ACCEPTED_MAX
 /* time limit for the TCP connection and the exchange of Hellos together */
 #define RPC_CONNECT_MS 2000
 #define RPC_ARENA_BYTES (4u << 20) /* memory limit of one decoded message, in bytes */

@@ -441,7 +441,7 @@ static void the_output_queue_of_a_link_is_bounded(void **state)
 
 static void connections_beyond_the_limit_are_refused(void **state)
 {
-	int fd[RPC_ACCEPTED_MAX + 8];
+	int fd[LINKS_ACCEPTED_MAX + 8];
 	unsigned open = 0;
 
 	(void)state;
@@ -449,7 +449,7 @@ static void connections_beyond_the_limit_are_refused(void **state)
 		fd[i] = raw_open(0);
 		nodes_turn();
 	}
-	assert_true(node[0].control.rpc->accepted <= RPC_ACCEPTED_MAX);
+	assert_true(node[0].control.rpc->accepted <= LINKS_ACCEPTED_MAX);
 	for (unsigned i = 0; i < sizeof(fd) / sizeof(fd[0]); i++) {
 		open += fd[i] >= 0;
 		close(fd[i]);

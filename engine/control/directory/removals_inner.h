@@ -113,8 +113,8 @@ uint64_t removals_number(struct control *control);
 /* This engine executes the removal: members that come back are sent it. */
 void removals_add(struct control *control, const struct removal *removal);
 /*
- * Member `ref` has left before it acknowledged the removal: it is sent it after its next Hello. Or it
- * is not sent it because too much waits for it: it is sent it in the next tick, if it has a link.
+ * Member `ref` has left before it acknowledged the removal, and gets it after its next Hello. Or it
+ * is not sent it because too much waits for it, and gets it in the next tick, if it has a link.
  */
 void removals_owe(struct control *control, uint32_t ref, const struct removal *removal);
 enum removal_state {

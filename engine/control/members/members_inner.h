@@ -218,7 +218,7 @@ struct members {
 	bool met;     /* another engine has been a member */
 	bool leaving; /* Leave was sent, or the room is being closed */
 	/*
-	 * when a map was made last in which no other engine has rails, and when the first of such
+	 * when a map was made last in which no other engine has rails, and when the first of these
 	 * maps in a row was made; that of the start is one
 	 */
 	uint64_t sole_last_ns, sole_since_ns;
@@ -339,8 +339,8 @@ bool member_fill(struct control *control, struct member *member, const Pc__Membe
  */
 int member_put_on_map(struct control *control, struct member *member);
 /*
- * Takes a live member off the map: closes its links, and informs the other rooms. `why` is logged. A
- * member that answered once is still dialled, at a low rate.
+ * Takes a live member off the map: closes its links, and informs the other rooms. `why` is logged.
+ * A member that answered once is still dialled, at a low rate.
  */
 void member_take_off_map(struct control *control, struct member *member, const char *why);
 /* The member seems to have ended: it is removed, or claimed where others know better. */
@@ -410,7 +410,7 @@ bool member_address_local(const struct control *control, const char *address);
  * for all that find no room, and is logged once.
  */
 bool member_has_room(struct control *control, const Pc__Member *m);
-/* Notes a node of PeerCache 0.8 that has asked the HTTP server, if the metrics thread has seen one. */
+/* Notes a node of PeerCache 0.8 that has asked the HTTP server, if the metrics thread saw one. */
 void member_former_take(struct control *control);
 /* True while another engine is refused, or refuses this one. */
 bool member_refusals_last(const struct control *control, uint64_t now_ns);
@@ -456,7 +456,7 @@ void member_probe_tick(void *context);
  * probed.
  */
 bool member_trial_hello(struct control *control, struct member *member, uint64_t incarnation);
-/* This engine is not served by the member: the others are informed, and may refute it for wait_ns. */
+/* This engine is not served by the member: the others learn it, and may refute it for wait_ns. */
 void member_accuse(struct control *control, struct member *member, uint64_t trial_ns,
 	uint64_t wait_ns, const char *why);
 /* The member is removed after wait_ms, unless it is admitted anew. Bounds both times. */

@@ -415,7 +415,7 @@ static void owners_whose_numbers_are_needed_are_missed_as_well(void **state)
 	assert_true(load(0).proves);
 }
 
-/* member_map_unproven() counts the words that prove nothing, and tells how long the last one does. */
+/* member_map_unproven() counts the words that prove nothing, and says how long the last lasts. */
 static void expect_counted(uint64_t left_ms)
 {
 	uint64_t told_ms, most_ms = 0, lost = 0;

@@ -95,7 +95,8 @@ class Results(FailureTest):
     def no_descriptors(self, store, pool, keys):
         """Runs calls while this process has no descriptor left."""
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        held = []
+        session, held = Session(self.engines.sockets[0]), []
+        self.addCleanup(session.close)
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 64,
                                                     limits[1]))
         try:
@@ -105,6 +106,9 @@ class Results(FailureTest):
             except OSError:
                 pass
             self.told(store, "no_channel", "ulimit -n", lambda: store.batch_exists(keys), 4)
+            with self.assertRaises(OSError) as raised:
+                session.clear("group", 1000)
+            self.assertEqual(raised.exception.errno, errno.EMFILE)
         finally:
             for fd in held:
                 os.close(fd)

@@ -305,14 +305,19 @@ static bool prepare(struct call *c, PyObject *ptrs, PyObject *sizes)
 /* True if the call has a lane; otherwise its pages are counted. Without the interpreter's lock. */
 static bool begin(struct call *c, enum purpose purpose)
 {
-	unsigned outcome;
-	const char *text;
+	int rc;
 
 	c->end_ms = now_ms() + (c->timeout_ms ? c->timeout_ms : PC_TIMEOUT_MS_DEFAULT);
-	c->lane = lane_take(c->session, purpose, c->end_ms, &outcome, &text);
-	if (!c->lane)
-		session_tell(c->session, outcome, c->pages, text);
-	return c->lane != NULL;
+	rc = lane_take(c->session, purpose, c->end_ms, &c->lane);
+	if (rc == 0)
+		return true;
+	session_tell(c->session,
+		rc == LANE_CLOSED  ? OUTCOME_CLOSED
+		: rc == -ENOMEM    ? OUTCOME_NO_MEMORY
+		: rc == -ETIMEDOUT ? PC_TIMEOUT
+				   : OUTCOME_NO_CHANNEL,
+		c->pages, rc == LANE_CLOSED ? "" : pc_error());
+	return false;
 }
 
 /*
@@ -422,8 +427,8 @@ PyObject *batch_remove(PyObject *self, PyObject *args)
 PyObject *session_clear(PyObject *self, PyObject *args)
 {
 	struct py_session *session = (struct py_session *)self;
-	unsigned timeout_ms, outcome;
-	const char *group, *text;
+	unsigned timeout_ms;
+	const char *group;
 	struct lane *lane;
 	uint64_t pages = 0, end_ms;
 	int rc;
@@ -434,16 +439,12 @@ PyObject *session_clear(PyObject *self, PyObject *args)
 	if (session->inherited)
 		return session_raise_inherited();
 	Py_BEGIN_ALLOW_THREADS end_ms = now_ms() + timeout_ms;
-	lane = lane_take(session, PURPOSE_WRITE, end_ms, &outcome, &text);
+	rc = lane_take(session, PURPOSE_WRITE, end_ms, &lane);
 	if (lane) {
 		rc = pc_clear(lane->channel, group, rest_ms(end_ms), &pages);
 		lane_give(session, PURPOSE_WRITE, lane);
-	} else {
-		rc = outcome == OUTCOME_NO_MEMORY ? -ENOMEM
-		     : outcome == PC_TIMEOUT      ? -ETIMEDOUT
-						  : -ENOTCONN;
 	}
-	Py_END_ALLOW_THREADS if (!lane && outcome == OUTCOME_CLOSED) return session_raise_closed();
+	Py_END_ALLOW_THREADS if (rc == LANE_CLOSED) return session_raise_closed();
 	if (rc)
 		return session_raise(rc);
 	return PyLong_FromUnsignedLongLong(pages);

@@ -64,8 +64,7 @@ static int lane_open(struct py_session *s, struct pc *pc, uint64_t end_ms, struc
 	return 0;
 }
 
-struct lane *lane_take(struct py_session *s, enum purpose purpose, uint64_t end_ms,
-	unsigned *ret_outcome, const char **ret_text)
+int lane_take(struct py_session *s, enum purpose purpose, uint64_t end_ms, struct lane **ret_lane)
 {
 	struct lane *lane = NULL;
 	struct pc *pc;
@@ -81,19 +80,15 @@ struct lane *lane_take(struct py_session *s, enum purpose purpose, uint64_t end_
 			s->lane[purpose] = lane->next;
 	}
 	pthread_mutex_unlock(&s->lock);
-	*ret_outcome = OUTCOME_CLOSED;
-	*ret_text = "";
-	if (lane || !pc)
-		return lane;
-	rc = lane_open(s, pc, end_ms, &lane);
-	if (!rc)
-		return lane;
-	session_leave(s);
-	*ret_outcome = rc == -ENOMEM      ? OUTCOME_NO_MEMORY
-		       : rc == -ETIMEDOUT ? PC_TIMEOUT
-					  : OUTCOME_NO_CHANNEL;
-	*ret_text = pc_error();
-	return NULL;
+	*ret_lane = lane;
+	if (!pc)
+		return LANE_CLOSED;
+	if (lane)
+		return 0;
+	rc = lane_open(s, pc, end_ms, ret_lane);
+	if (rc)
+		session_leave(s);
+	return rc;
 }
 
 void lane_give(struct py_session *s, enum purpose purpose, struct lane *lane)

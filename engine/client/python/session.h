@@ -87,13 +87,13 @@ struct py_session {
 void lane_free(struct lane *lane);
 /* Adds the lane's counts to *sum. No call may be using the lane. */
 void lane_counts(struct lane_counts *sum, const struct lane *lane);
+#define LANE_CLOSED 1 /* the session is closed */
 /*
- * Takes an idle lane or opens one by `end_ms`, and counts a running call. NULL: *ret_outcome says
- * why, and in *ret_text is the library's text or "". Called without the interpreter's lock, because
- * opening a channel blocks.
+ * Takes an idle lane or opens one by `end_ms`, and counts a running call. Returns 0; else *ret_lane
+ * is NULL: LANE_CLOSED, or the library's negative errno, whose text pc_error() has. Called without
+ * the interpreter's lock, because opening a channel blocks.
  */
-struct lane *lane_take(struct py_session *s, enum purpose purpose, uint64_t end_ms,
-	unsigned *ret_outcome, const char **ret_text);
+int lane_take(struct py_session *s, enum purpose purpose, uint64_t end_ms, struct lane **ret_lane);
 /* Returns a lane to the session's idle lanes and ends the running call. */
 void lane_give(struct py_session *s, enum purpose purpose, struct lane *lane);
 /* Gives the lane's arrays room for these numbers of pages and segments. False: out of memory. */

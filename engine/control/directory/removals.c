@@ -19,6 +19,9 @@
  * frozen or cut off has no door, but its walks wait for Told, and it drops its pages in memory if
  * Told says that not all removals are remembered.
  *
+ * A seed only (no rails) executes removals on no disk. Its position stays where it left with rails,
+ * and it counts as away: so a disk that it uses again later is told what it has missed.
+ *
  * Under a keeper the memory outlives the engine. Control plane's thread only.
  */
 #include "engine/control/directory/removals_inner.h"

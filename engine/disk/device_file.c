@@ -28,6 +28,9 @@
 
 #define PREFIX "peercache-disk."
 #define URING_DEPTH 128u
+/* of opening and sealing a segment, of tombstones and of the record: one each */
+static_assert(DISK_BLOCKS_FLIGHT + DISK_READS_FLIGHT + 4 <= URING_DEPTH,
+	"the ring has room for all operations of a path");
 #define WORKERS_MAX 8u
 #define LOCK_LOOK_NS 5000000 /* between two attempts to take the lock of a dead process */
 
@@ -41,7 +44,6 @@ struct device_file {
 	bool uring;
 	struct io_uring ring;
 	unsigned flying; /* operations that were submitted and not reaped; the using thread's */
-	struct device_ios backlog; /* do not fit the ring yet; the using thread's */
 
 	pthread_mutex_t lock;
 	pthread_cond_t more;
@@ -193,23 +195,20 @@ static void workers_stop(struct device_file *file)
 
 /* ---- what the device's user calls ------------------------------------------------------- */
 
-/* False: no room in the ring now. A file that cannot be opened is a completed operation. */
-static bool uring_submit(struct device_file *file, struct device_io *io)
+/* A file that cannot be opened, or a ring that takes no more, is a completed operation. */
+static void uring_submit(struct device_file *file, struct device_io *io)
 {
 	int fd = file_fd(file, io->file);
-	struct io_uring_sqe *sqe;
+	struct io_uring_sqe *sqe = fd < 0 ? NULL : io_uring_get_sqe(&file->ring);
 
-	if (fd < 0) {
-		io->result = fd;
+	if (!sqe) {
+		io->result = fd < 0 ? fd : -EBUSY;
 		pthread_mutex_lock(&file->lock);
 		TAILQ_INSERT_TAIL(&file->done, io, next);
 		pthread_mutex_unlock(&file->lock);
 		(void)eventfd_write(file->device.fd, 1);
-		return true;
+		return;
 	}
-	sqe = io_uring_get_sqe(&file->ring);
-	if (!sqe)
-		return false;
 	if (io->op == DEVICE_READ)
 		io_uring_prep_readv(sqe, fd, io->iov, io->iovs, io->offset);
 	else if (io->op == DEVICE_WRITE)
@@ -219,7 +218,6 @@ static bool uring_submit(struct device_file *file, struct device_io *io)
 	io_uring_sqe_set_data(sqe, io);
 	/* An entry that the kernel does not take now stays in the ring and is taken later. */
 	(void)io_uring_submit(&file->ring);
-	return true;
 }
 
 static void file_submit(struct device *device, struct device_io *io)
@@ -229,8 +227,7 @@ static void file_submit(struct device *device, struct device_io *io)
 	file->flying++;
 	if (file->uring &&
 		(io->op == DEVICE_READ || io->op == DEVICE_WRITE || io->op == DEVICE_SYNC)) {
-		if (!TAILQ_EMPTY(&file->backlog) || !uring_submit(file, io))
-			TAILQ_INSERT_TAIL(&file->backlog, io, next);
+		uring_submit(file, io);
 		return;
 	}
 	pthread_mutex_lock(&file->lock);
@@ -257,7 +254,7 @@ static struct device_io *uring_reap(struct device_file *file)
 static struct device_io *file_reap(struct device *device)
 {
 	struct device_file *file = device_file_of(device);
-	struct device_io *io, *waiting;
+	struct device_io *io;
 	eventfd_t count;
 
 	(void)eventfd_read(device->fd, &count);
@@ -268,13 +265,6 @@ static struct device_io *file_reap(struct device *device)
 	pthread_mutex_unlock(&file->lock);
 	if (!io && file->uring)
 		io = uring_reap(file);
-	while (file->uring && (waiting = TAILQ_FIRST(&file->backlog))) {
-		TAILQ_REMOVE(&file->backlog, waiting, next);
-		if (!uring_submit(file, waiting)) {
-			TAILQ_INSERT_HEAD(&file->backlog, waiting, next);
-			break;
-		}
-	}
 	if (io)
 		file->flying--;
 	return io;
@@ -463,7 +453,6 @@ static struct device_file *file_new(const struct device_file_options *options)
 	pthread_cond_init(&file->more, NULL);
 	TAILQ_INIT(&file->todo);
 	TAILQ_INIT(&file->done);
-	TAILQ_INIT(&file->backlog);
 	if (file->segment_fd)
 		memset(file->segment_fd, 0xff, DEVICE_FILES_MAX * sizeof(int));
 	if (file->name && file->segment_fd && file->device.fd >= 0)

@@ -63,7 +63,7 @@ int disk_index_open(struct disk_index *index, uint32_t segments);
 void disk_index_close(struct disk_index *index);
 bool disk_index_find(
 	struct disk_index *index, const struct page_key *key, struct disk_index_found *ret_found);
-/* The key of the page with this name (struct disk_page). False: there is none. */
+/* disk_named(), disk_slot() and disk_lost() of disk.h, which says more. */
 bool disk_index_named(
 	struct disk_index *index, uint32_t place, uint32_t generation, struct page_key *ret_key);
 /* True while the page that was found is still that page. */
@@ -82,16 +82,10 @@ void disk_index_empty(struct disk_index *index, uint32_t segment);
 void disk_index_trim(struct disk_index *index, uint32_t segment);
 /* The segment begins a life, or was found with this epoch; it has no pages. */
 void disk_index_epoch(struct disk_index *index, uint32_t segment, uint64_t epoch);
-/*
- * Copies pages of one slot of the directory (map_slot_of()), starting at *cursor (0 at first, 0
- * again at the end). Returns how many it copied, at most `max`, which is not 0. A page that stays
- * during the whole walk is copied at least once, whatever comes or goes between two calls.
- */
 unsigned disk_index_slot(struct disk_index *index, uint32_t slot, uint64_t *cursor, unsigned max,
 	struct disk_page *ret_pages);
 /* From now on pages that leave the table are recorded for disk_index_lost(). */
 void disk_index_keep_lost(struct disk_index *index);
-/* Takes up to `max` of the pages that have left the table, the first ones first. */
 unsigned disk_index_lost(struct disk_index *index, unsigned max, struct disk_page *ret_pages);
 static inline bool disk_index_has_lost(struct disk_index *index)
 {

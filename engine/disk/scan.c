@@ -17,46 +17,38 @@
 
 /* ---- one operation -------------------------------------------------------------------------- */
 
-static void device_call_done(struct device_io *io)
+/* An operation of recovery. It stays allocated if the device does not return it in time. */
+struct scan_call {
+	struct device_io io; /* must be first: it is cast to struct scan_call */
+	struct iovec iov;
+	uint8_t *units;
+	bool done;
+};
+
+static void scan_call_done(struct device_io *io)
 {
-	if (io->context) /* else device_call() has returned -ETIMEDOUT */
-		*(bool *)io->context = true;
+	((struct scan_call *)(void *)io)->done = true;
 }
 
 /*
- * Submits an operation and waits for it; other operations that complete meanwhile are dispatched.
- * Returns result, or -ETIMEDOUT after `timeout_ns`: then the operation, and the memory that it
- * names, still belong to the device.
+ * Waits for the operation; others that complete meanwhile are dispatched. -ETIMEDOUT after
+ * `timeout_ns`: then it, and the memory that it names, still belong to the device.
  */
-static int64_t device_call(struct device *device, struct device_io *io, uint64_t timeout_ns)
+static int64_t scan_call_wait(
+	struct device *device, const struct scan_call *call, uint64_t timeout_ns)
 {
-	uint64_t until = clock_now_ns() + timeout_ns;
-	bool done = false;
+	uint64_t now, until = clock_now_ns() + timeout_ns;
 
-	io->context = &done;
-	io->done = device_call_done;
-	device->submit(device, io);
 	for (;;) {
-		uint64_t now;
-
 		device_dispatch(device);
-		if (done)
-			return io->result;
+		if (call->done)
+			return call->io.result;
 		now = clock_now_ns();
-		if (now >= until) {
-			io->context = NULL;
+		if (now >= until)
 			return -ETIMEDOUT;
-		}
 		device->wait(device, until - now);
 	}
 }
-
-/* An operation of recovery. It stays allocated if the device does not return it in time. */
-struct scan_call {
-	struct device_io io;
-	struct iovec iov;
-	uint8_t *units;
-};
 
 int64_t scan_call(struct store_path *path, enum device_op op, uint32_t file, uint32_t unit,
 	void *units, uint32_t count)
@@ -76,12 +68,14 @@ int64_t scan_call(struct store_path *path, enum device_op op, uint32_t file, uin
 		memset(call->units, 0, bytes);
 	}
 	call->iov = (struct iovec){call->units, bytes};
-	call->io.op = op;
-	call->io.file = file;
-	call->io.offset = (uint64_t)unit * PAGE_UNIT;
-	call->io.iov = &call->iov;
-	call->io.iovs = count ? 1 : 0;
-	rc = device_call(path->device, &call->io, path->store->timeout_ns);
+	call->io = (struct device_io){.op = op,
+		.file = file,
+		.offset = (uint64_t)unit * PAGE_UNIT,
+		.iov = &call->iov,
+		.iovs = count ? 1 : 0,
+		.done = scan_call_done};
+	path->device->submit(path->device, &call->io);
+	rc = scan_call_wait(path->device, call, path->store->timeout_ns);
 	if (rc == -ETIMEDOUT)
 		return rc; /* the device may still write to it */
 	if (rc >= 0 && count)

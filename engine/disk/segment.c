@@ -186,17 +186,6 @@ static void requests_hold(struct store_path *path)
 			request_hold(path->store, path->read[i].request);
 }
 
-/* Tombstones need not be on this path any more: the other paths record that it has left. */
-static void tombstones_fail(struct store_path *path, struct tombstones *list)
-{
-	struct tombstone *tombstone;
-
-	while ((tombstone = STAILQ_FIRST(list))) {
-		STAILQ_REMOVE_HEAD(list, next);
-		remove_done(path, tombstone);
-	}
-}
-
 /* The lost path had all tombstones that were acknowledged so far: those below `sequence`. */
 static void store_remember_left(struct store *store, uint64_t id, uint64_t sequence)
 {
@@ -248,8 +237,9 @@ void path_fail(struct store_path *path, const char *format, ...)
 	requests_fail(path, &path->reads);
 	for (uint32_t i = 0; i < path->segments; i++)
 		disk_index_empty(&store->index, path->first + i);
-	tombstones_fail(path, &path->tombstones);
-	tombstones_fail(path, &path->batch);
+	/* They need not be on this path any more: the other paths record that it has left. */
+	tombstones_done(path, &path->tombstones);
+	tombstones_done(path, &path->batch);
 }
 
 /*

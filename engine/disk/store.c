@@ -261,7 +261,6 @@ static void write_start_block(struct store_path *path, struct block_write *write
 	write->payload = layout_block_payload(write->block);
 	layout_block_seal(write->block);
 	path->segment[write->segment].fill += write->payload;
-	path->segment[write->segment].payload += write->payload;
 	path->segment[write->segment].writing++;
 	path_submit(path, &write->io);
 }
@@ -312,16 +311,21 @@ bool remove_add(struct store_path *path, const struct page_key *key, uint64_t se
 	return true;
 }
 
-void remove_done(struct store_path *path, struct tombstone *tombstone)
+void tombstones_done(struct store_path *path, struct tombstones *list)
 {
-	struct disk_request *request = tombstone->request;
+	struct tombstone *tombstone;
 
-	free(tombstone);
-	if (!request)
-		return;
-	request->waiting &= ~(1u << path->number);
-	if (!request->waiting)
-		STAILQ_INSERT_TAIL(&path->store->removed, request, next);
+	while ((tombstone = STAILQ_FIRST(list))) {
+		struct disk_request *request = tombstone->request;
+
+		STAILQ_REMOVE_HEAD(list, next);
+		free(tombstone);
+		if (!request)
+			continue;
+		request->waiting &= ~(1u << path->number);
+		if (!request->waiting)
+			STAILQ_INSERT_TAIL(&path->store->removed, request, next);
+	}
 }
 
 static void remove_submit(struct store *store, struct disk_request *request)
@@ -355,17 +359,6 @@ static void remove_submit(struct store *store, struct disk_request *request)
 		STAILQ_INSERT_TAIL(&store->removed, request, next);
 }
 
-static void remove_batch_done(struct store_path *path)
-{
-	struct tombstone *tombstone;
-
-	path->batch_busy = false;
-	while ((tombstone = STAILQ_FIRST(&path->batch))) {
-		STAILQ_REMOVE_HEAD(&path->batch, next);
-		remove_done(path, tombstone);
-	}
-}
-
 static void remove_batch_synced(struct device_io *io)
 {
 	struct store_path *path = io->context;
@@ -380,7 +373,8 @@ static void remove_batch_synced(struct device_io *io)
 			path, "cannot sync segment %u: %s", path->batch_segment, path_io_error(io));
 		return;
 	}
-	remove_batch_done(path);
+	path->batch_busy = false;
+	tombstones_done(path, &path->batch);
 }
 
 static void remove_batch_written(struct device_io *io)
@@ -504,17 +498,13 @@ static enum disk_status read_check(struct page_read *read)
 	struct store_path *path = read->path;
 	struct disk_request *request = read->request;
 	struct disk_index *index = &path->store->index;
+	bool whole = read->io.result == (int64_t)read->iov.iov_len;
 
 	if (!disk_index_still(index, &read->found))
 		return DISK_MISS; /* recycled, removed, or the path failed meanwhile */
-	if (read->io.result != (int64_t)read->iov.iov_len) {
-		path->report.read_errors++;
-		disk_index_remove(index, &read->found);
-		read_error(path);
-		return DISK_MISS;
-	}
-	if (crc32c(0, request->data, request->length) != read->found.crc) {
-		path->report.crc_errors++;
+	if (!whole || crc32c(0, request->data, request->length) != read->found.crc) {
+		path->report.read_errors += !whole;
+		path->report.crc_errors += whole;
 		disk_index_remove(index, &read->found);
 		read_error(path);
 		return DISK_MISS;

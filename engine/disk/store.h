@@ -41,7 +41,6 @@ struct segment {
 	uint64_t epoch, ordinal, previous;
 	uint64_t tombstone; /* highest sequence number of its tombstones */
 	uint32_t fill;      /* first unit that is not used */
-	uint32_t payload;   /* units of pages */
 	/* headers of a segment that is not sealed, for its footer; each is allocated */
 	struct disk_block **block;
 	uint32_t blocks, room;
@@ -165,8 +164,8 @@ void store_finish(struct store *store, struct disk_request *request, enum disk_s
 /* One more tombstone for a path; false without memory. */
 bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,
 	struct disk_request *request);
-/* The path needs not, or cannot, write the tombstone any more. */
-void remove_done(struct store_path *path, struct tombstone *tombstone);
+/* The path has synced these tombstones, or cannot write them any more. */
+void tombstones_done(struct store_path *path, struct tombstones *list);
 /* The request's key is being written or removed, until busy_drop(), which may be called twice. */
 void busy_add(struct store *store, struct disk_request *request);
 void busy_drop(struct disk_request *request);

@@ -211,10 +211,7 @@ static void page_look_serve(struct control *control, struct ctl_channel *c, cons
 
 	tier_look(control->tier, &op->key, &found);
 	if (e)
-		done = (struct ctl_done){.status = OP_HIT,
-			.place = e->place,
-			.generation = e->generation,
-			.length = e->length};
+		done = page_here(e);
 	else if (found.written || found.writing)
 		done = (struct ctl_done){.status = OP_HIT, .length = found.length};
 	control->pages_events->answer(control->ctl, c, op, &done);

@@ -285,12 +285,9 @@ static enum forget_state remove_submit(
 	removed->request.key = *key;
 	if (wait)
 		removed->wait = *wait;
-	if (t->state == TIER_OPENING) {
-		TAILQ_INSERT_TAIL(&t->early, removed, next);
-		return FORGET_LATER;
-	}
 	TAILQ_INSERT_TAIL(&t->removes, removed, next);
-	disk_submit(t->disk, &removed->request);
+	if (t->state == TIER_SERVING)
+		disk_submit(t->disk, &removed->request);
 	return FORGET_LATER;
 }
 
@@ -304,11 +301,11 @@ static void remove_tell(struct tier *t, struct tier_removed *removed, bool durab
 }
 
 /* These removals do not become durable, or it is not known whether they will. */
-static void removes_tell(struct tier *t, struct tier_removes *list)
+static void removes_tell(struct tier *t)
 {
 	struct tier_removed *removed;
 
-	TAILQ_FOREACH (removed, list, next)
+	TAILQ_FOREACH (removed, &t->removes, next)
 		remove_tell(t, removed, false);
 }
 
@@ -320,23 +317,12 @@ static void remove_ended(struct tier *t, struct tier_removed *removed)
 }
 
 /* Removes what was removed while the disk was being opened. */
-static void early_submit(struct tier *t)
+static void removes_submit(struct tier *t)
 {
 	struct tier_removed *removed;
 
-	TAILQ_FOREACH (removed, &t->early, next)
+	TAILQ_FOREACH (removed, &t->removes, next)
 		disk_submit(t->disk, &removed->request);
-	TAILQ_CONCAT(&t->removes, &t->early, next);
-}
-
-static void removes_free(struct tier_removes *list)
-{
-	struct tier_removed *removed;
-
-	while ((removed = TAILQ_FIRST(list))) {
-		TAILQ_REMOVE(list, removed, next);
-		free(removed);
-	}
 }
 
 enum forget_state tier_forget(struct control *control, const struct page_key *key,
@@ -415,7 +401,6 @@ unsigned tier_slot(struct control *control, uint32_t slot, uint64_t *cursor, uns
 struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
 {
 	struct tier *t = control->tier;
-	const struct tier_promotes *lists[] = {&t->writing, &t->capped, &t->wanted, &t->reading};
 	const struct tier_promote *promote;
 	const struct tier_spill *spill;
 	struct page_key *keys;
@@ -425,16 +410,16 @@ struct page_key *tier_flying(struct control *control, uint32_t *ret_count)
 	if (!tier_serves(t))
 		return NULL;
 	*ret_count = t->spill_count;
-	for (unsigned i = 0; i < 4; i++)
-		TAILQ_FOREACH (promote, lists[i], next)
+	for (unsigned i = 0; i < PROMOTE_STATES; i++)
+		TAILQ_FOREACH (promote, &t->promotes[i], next)
 			++*ret_count;
 	keys = *ret_count ? malloc(*ret_count * sizeof(*keys)) : NULL;
 	if (!keys)
 		return NULL;
 	TAILQ_FOREACH (spill, &t->spills, next)
 		keys[n++] = spill->request.key;
-	for (unsigned i = 0; i < 4; i++)
-		TAILQ_FOREACH (promote, lists[i], next)
+	for (unsigned i = 0; i < PROMOTE_STATES; i++)
+		TAILQ_FOREACH (promote, &t->promotes[i], next)
 			keys[n++] = promote->request.key;
 	return keys;
 }
@@ -563,13 +548,14 @@ static void tier_on_tick(void *context)
 	t->ticking = false;
 	tier_promote_expire(t, now_ns);
 	tier_replies_send(t);
-	if (t->pins || !TAILQ_EMPTY(&t->writing) || !TAILQ_EMPTY(&t->reading))
+	if (t->pins || !TAILQ_EMPTY(&t->promotes[PROMOTE_WRITING]) ||
+		!TAILQ_EMPTY(&t->promotes[PROMOTE_READING]))
 		tier_tick(t);
 }
 
 void tier_tick(struct tier *t)
 {
-	bool soon = !TAILQ_EMPTY(&t->wanted);
+	bool soon = !TAILQ_EMPTY(&t->promotes[PROMOTE_WANTED]);
 
 	if (t->ticking && (t->soon || !soon))
 		return;
@@ -609,11 +595,11 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 		.writing_ns = t->writing_ns,
 		.options = &t->options,
 		.report = &t->report};
-	TAILQ_FOREACH (promote, &t->reading, next)
+	TAILQ_FOREACH (promote, &t->promotes[PROMOTE_READING], next)
 		ret->promotes++;
-	TAILQ_FOREACH (promote, &t->wanted, next)
+	TAILQ_FOREACH (promote, &t->promotes[PROMOTE_WANTED], next)
 		ret->waiting++;
-	TAILQ_FOREACH (promote, &t->capped, next)
+	TAILQ_FOREACH (promote, &t->promotes[PROMOTE_CAPPED], next)
 		ret->waiting++;
 }
 
@@ -639,7 +625,7 @@ static bool paths_all_locked(const struct tier *t)
 /* The disk cannot be used: removals are not durable, and each path says why. */
 static void paths_failed_tell(struct tier *t)
 {
-	removes_tell(t, &t->early);
+	removes_tell(t);
 	for (unsigned i = 0; i < t->options.paths; i++)
 		if (!t->report.path[i].reason[0])
 			snprintf(t->report.path[i].reason, sizeof(t->report.path[i].reason), "%s",
@@ -658,7 +644,7 @@ static void tier_open_done(struct work *work)
 			t->state = TIER_SERVING;
 	}
 	if (t->state == TIER_SERVING) {
-		early_submit(t);
+		removes_submit(t);
 	} else {
 		t->report = t->failed;
 		paths_failed_tell(t);
@@ -678,15 +664,14 @@ static void tier_open_done(struct work *work)
 
 static void tier_lists_init(struct tier *t)
 {
-	TAILQ_INIT(&t->early);
 	TAILQ_INIT(&t->removes);
 	TAILQ_INIT(&t->spills);
-	TAILQ_INIT(&t->writing);
-	TAILQ_INIT(&t->capped);
-	TAILQ_INIT(&t->wanted);
-	TAILQ_INIT(&t->reading);
+	for (unsigned i = 0; i < PROMOTE_STATES; i++)
+		TAILQ_INIT(&t->promotes[i]);
 	for (unsigned i = 0; i < TIER_PIN_STEPS; i++)
 		TAILQ_INIT(&t->wheel[i]);
+	for (unsigned i = 0; i < MESSAGE_PAGES_MAX; i++)
+		t->reply.page_at[i] = &t->reply.page[i];
 }
 
 static void tier_free(struct tier *t)
@@ -695,7 +680,6 @@ static void tier_free(struct tier *t)
 		event_free(t->ready);
 	net_timer_free(t->slow);
 	net_timer_free(t->tick);
-	free(t->reply);
 	free(t);
 }
 
@@ -829,15 +813,18 @@ static void tier_flush(struct tier *t)
 /* Frees what was in flight: the disk is closed, so no request returns any more. */
 static void requests_free(struct tier *t)
 {
+	struct tier_removed *removed;
 	struct tier_spill *spill;
 
 	while ((spill = TAILQ_FIRST(&t->spills))) {
 		TAILQ_REMOVE(&t->spills, spill, next);
 		free(spill);
 	}
+	while ((removed = TAILQ_FIRST(&t->removes))) {
+		TAILQ_REMOVE(&t->removes, removed, next);
+		free(removed);
+	}
 	tier_promote_close(t);
-	removes_free(&t->early);
-	removes_free(&t->removes);
 }
 
 void tier_close(struct control *control)
@@ -850,21 +837,18 @@ void tier_close(struct control *control)
 	works_close(t->works);
 	if (t->state == TIER_OPENING)
 		t->state = t->opened_rc == 0 ? TIER_SERVING : TIER_FAILED;
-	removes_tell(t, &t->early);
-	if (t->state == TIER_SERVING || t->disk) {
-		if (t->ready && t->state == TIER_SERVING) {
-			(void)tier_reap(t);
-			tier_report_look(t);
-			if (tier_in_service(t))
-				tier_flush(t);
-		}
-		removes_tell(t, &t->removes);
-		if (disk_close(t->disk) < 0) {
-			log_error(
-				"disk: an I/O has not ended; the memory of the pools is left to the kernel");
-			control->pools_stay = true;
-			return; /* the requests, too, belong to the device */
-		}
+	if (t->ready && t->state == TIER_SERVING) {
+		(void)tier_reap(t);
+		tier_report_look(t);
+		if (tier_in_service(t))
+			tier_flush(t);
+	}
+	removes_tell(t);
+	if (t->disk && disk_close(t->disk) < 0) {
+		log_error(
+			"disk: an I/O has not ended; the memory of the pools is left to the kernel");
+		control->pools_stay = true;
+		return; /* the requests, too, belong to the device */
 	}
 	t->state = TIER_FAILED;
 	requests_free(t);

@@ -21,10 +21,9 @@
 
 #include <sys/queue.h>
 
+#include "engine/abi/message.pb-c.h"
 #include "engine/control/base/work.h"
 #include "engine/control/pages/pages_inner.h"
-
-struct tier_reply; /* private to tier_promote.c */
 
 #define TIER_KEYS 4096u /* chains of each hash table; a power of two */
 /*
@@ -78,6 +77,7 @@ enum promote_state {
 	PROMOTE_CAPPED,  /* too much is pinned */
 	PROMOTE_WANTED,  /* waits for a slot; counted in evict_class.waiting */
 	PROMOTE_READING,
+	PROMOTE_STATES
 };
 
 /* A page that is to be read from disk. */
@@ -95,6 +95,14 @@ struct tier_promote {
 	STAILQ_HEAD(, tier_waiter) waiters;
 };
 TAILQ_HEAD(tier_promotes, tier_promote);
+
+/* One message for several answers to another engine. */
+struct tier_reply {
+	struct rpc_link *link; /* NULL: the message is empty */
+	unsigned pages;
+	Pc__PromotedPage page[MESSAGE_PAGES_MAX];
+	Pc__PromotedPage *page_at[MESSAGE_PAGES_MAX];
+};
 
 /* A page that is pinned. */
 struct tier_pin {
@@ -129,9 +137,8 @@ struct tier {
 	struct disk_report failed;
 	struct event *ready;
 	struct net_timer *slow, *tick;
-	bool ticking, soon;        /* `tick` is armed; with TIER_SOON_US */
-	struct tier_removes early; /* wait until the disk is open */
-	struct tier_removes removes;
+	bool ticking, soon;          /* `tick` is armed; with TIER_SOON_US */
+	struct tier_removes removes; /* they are submitted when the disk is open */
 
 	/* writes */
 	LIST_HEAD(, tier_spill) spill_of[TIER_KEYS];
@@ -146,7 +153,7 @@ struct tier {
 
 	/* reads: tier_promote.c */
 	LIST_HEAD(, tier_promote) promote_of[TIER_KEYS];
-	struct tier_promotes writing, capped, wanted, reading;
+	struct tier_promotes promotes[PROMOTE_STATES];
 	unsigned turn; /* distributes promoted pages over the rails */
 	bool promote_due;
 	/* bytes of pages in PROMOTE_WANTED and PROMOTE_READING, and of those pinned */
@@ -154,7 +161,7 @@ struct tier {
 
 	/* requests of other engines that wait, and the answer that is being filled */
 	unsigned remote;
-	struct tier_reply *reply;
+	struct tier_reply reply;
 
 	/* pins */
 	LIST_HEAD(, tier_pin) pin_of[TIER_KEYS];
@@ -181,6 +188,15 @@ static inline void *tier_memory(const struct tier *t, uint32_t place)
 	unsigned char *pool = pool_memory(t->control->rail[place_rail(place)].pool)->base;
 
 	return pool + place_offset(place);
+}
+
+/* The answer that names a page in memory. */
+static inline struct ctl_done page_here(const struct index_entry *e)
+{
+	return (struct ctl_done){.status = OP_HIT,
+		.place = e->place,
+		.generation = e->generation,
+		.length = e->length};
 }
 
 /* True if the key is on disk with this length. */

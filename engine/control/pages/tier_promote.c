@@ -26,14 +26,6 @@
 #include "engine/control/net/rpc.h"
 #include "engine/control/pages/tier_inner.h"
 
-/* One message for several answers. */
-struct tier_reply {
-	struct rpc_link *link; /* NULL: the message is empty */
-	unsigned pages;
-	Pc__PromotedPage page[MESSAGE_PAGES_MAX];
-	Pc__PromotedPage *page_at[MESSAGE_PAGES_MAX];
-};
-
 /* ---- pins ------------------------------------------------------------------------------------ */
 
 static void pin_end(struct tier *t, struct tier_pin *pin)
@@ -160,8 +152,8 @@ static void reply_one(struct rpc_link *link, uint64_t id, const struct ctl_done 
 
 void tier_replies_send(struct tier *t)
 {
-	struct tier_reply *reply = t->reply;
-	struct rpc_link *link = reply ? reply->link : NULL;
+	struct tier_reply *reply = &t->reply;
+	struct rpc_link *link = reply->link;
 
 	if (!link)
 		return;
@@ -170,27 +162,11 @@ void tier_replies_send(struct tier *t)
 	reply->pages = 0;
 }
 
-static struct tier_reply *reply_new(void)
-{
-	struct tier_reply *reply = calloc(1, sizeof(*reply));
-
-	for (unsigned i = 0; reply && i < MESSAGE_PAGES_MAX; i++)
-		reply->page_at[i] = &reply->page[i];
-	return reply;
-}
-
-/* Collects the answer; without memory for that it is sent alone. */
 static void reply_add(
 	struct tier *t, struct rpc_link *link, uint64_t id, const struct ctl_done *done)
 {
-	struct tier_reply *reply = t->reply;
+	struct tier_reply *reply = &t->reply;
 
-	if (!reply)
-		reply = t->reply = reply_new();
-	if (!reply) {
-		reply_one(link, id, done);
-		return;
-	}
 	if (reply->link != link || reply->pages == MESSAGE_PAGES_MAX)
 		tier_replies_send(t);
 	reply->link = link;
@@ -236,17 +212,6 @@ static void promote_answer_all(
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-static struct tier_promotes *promote_list(struct tier *t, enum promote_state state)
-{
-	switch (state) {
-	case PROMOTE_WRITING: return &t->writing;
-	case PROMOTE_CAPPED: return &t->capped;
-	case PROMOTE_WANTED: return &t->wanted;
-	case PROMOTE_READING:
-	default: return &t->reading;
-	}
-}
-
 static struct tier_promote *promote_find(struct tier *t, const struct page_key *key)
 {
 	struct tier_promote *promote;
@@ -259,7 +224,7 @@ static struct tier_promote *promote_find(struct tier *t, const struct page_key *
 
 static void promote_leave(struct tier *t, struct tier_promote *promote)
 {
-	TAILQ_REMOVE(promote_list(t, promote->state), promote, next);
+	TAILQ_REMOVE(&t->promotes[promote->state], promote, next);
 	if (promote->state == PROMOTE_WANTED)
 		promote->class->waiting--;
 }
@@ -267,17 +232,17 @@ static void promote_leave(struct tier *t, struct tier_promote *promote)
 static void promote_enter(struct tier *t, struct tier_promote *promote, enum promote_state state)
 {
 	promote->state = state;
-	TAILQ_INSERT_TAIL(promote_list(t, state), promote, next);
+	TAILQ_INSERT_TAIL(&t->promotes[state], promote, next);
 	if (state != PROMOTE_WANTED)
 		return;
 	promote->class = evict_class_of(t->control->evict, promote->rail, promote->request.length);
 	promote->class->waiting++;
 }
 
-/* Ends a promote that is in no list and has no slot. */
-static void promote_free(struct tier *t, struct tier_promote *promote, enum op_status status)
+/* Ends a promote that is in no list. */
+static void promote_free(struct tier *t, struct tier_promote *promote, const struct ctl_done *done)
 {
-	promote_answer_all(t, promote, &(struct ctl_done){.status = status});
+	promote_answer_all(t, promote, done);
 	LIST_REMOVE(promote, same);
 	free(promote);
 }
@@ -287,12 +252,13 @@ static bool pin_budget_has(const struct tier *t, uint32_t bytes)
 	return t->pinned_bytes == 0 || t->pinned_bytes + bytes <= t->pinned_bytes_max;
 }
 
-/* Ends a promote in state WANTED that gets no slot. */
+/* Ends a promote that gets no slot. */
 static void promote_give_up(struct tier *t, struct tier_promote *promote, enum op_status status)
 {
 	promote_leave(t, promote);
-	t->pinned_bytes -= promote->bytes;
-	promote_free(t, promote, status);
+	if (promote->state == PROMOTE_WANTED)
+		t->pinned_bytes -= promote->bytes;
+	promote_free(t, promote, &(struct ctl_done){.status = status});
 }
 
 /* Wants a slot for a promote that is in no list, if the cap allows. */
@@ -348,11 +314,12 @@ unsigned tier_promote(struct tier *t, uint64_t now_ns)
 	unsigned full_rail = 0, work = 0;
 
 	t->promote_due = false;
-	while ((promote = TAILQ_FIRST(&t->capped)) && pin_budget_has(t, promote->bytes)) {
+	while ((promote = TAILQ_FIRST(&t->promotes[PROMOTE_CAPPED])) &&
+		pin_budget_has(t, promote->bytes)) {
 		promote_leave(t, promote);
 		promote_want(t, promote);
 	}
-	for (promote = TAILQ_FIRST(&t->wanted); promote; promote = next) {
+	for (promote = TAILQ_FIRST(&t->promotes[PROMOTE_WANTED]); promote; promote = next) {
 		uint32_t units = promote->bytes / PAGE_UNIT;
 		unsigned rail = promote->rail;
 
@@ -367,7 +334,8 @@ unsigned tier_promote(struct tier *t, uint64_t now_ns)
 		full_rail = rail;
 	}
 	t->promote_due = false;
-	if (!TAILQ_EMPTY(&t->wanted) || !TAILQ_EMPTY(&t->capped))
+	if (!TAILQ_EMPTY(&t->promotes[PROMOTE_WANTED]) ||
+		!TAILQ_EMPTY(&t->promotes[PROMOTE_CAPPED]))
 		tier_tick(t);
 	return work;
 }
@@ -428,10 +396,7 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 			deadline_ns = waiter->deadline_ns;
 	}
 	if (promote_publish(t, promote)) {
-		done = (struct ctl_done){.status = OP_HIT,
-			.place = promote->place,
-			.generation = promote->generation,
-			.length = promote->request.length};
+		done = page_here(index_find(control->index, key));
 		tier_pin(t, promote->place, promote->generation, promote->bytes, readers,
 			deadline_ns);
 		control->pages_events->publish(control, key,
@@ -447,14 +412,9 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 			done.status =
 				OP_NO_SPACE; /* it is on disk, but there is no memory for it */
 		if (e)                       /* a client has set the page meanwhile */
-			done = (struct ctl_done){.status = OP_HIT,
-				.place = e->place,
-				.generation = e->generation,
-				.length = e->length};
+			done = page_here(e);
 	}
-	promote_answer_all(t, promote, &done);
-	LIST_REMOVE(promote, same);
-	free(promote);
+	promote_free(t, promote, &done);
 }
 
 void tier_written(struct tier *t, const struct page_key *key, bool on_disk)
@@ -463,27 +423,22 @@ void tier_written(struct tier *t, const struct page_key *key, bool on_disk)
 
 	if (!promote || promote->state != PROMOTE_WRITING)
 		return;
+	if (!on_disk || !tier_has(t, key, promote->request.length)) {
+		promote_give_up(t, promote, OP_MISS);
+		return;
+	}
 	promote_leave(t, promote);
-	if (on_disk && tier_has(t, key, promote->request.length))
-		promote_want(t, promote);
-	else
-		promote_free(t, promote, OP_MISS);
+	promote_want(t, promote);
 }
 
 void tier_promote_cancel(struct tier *t, const struct page_key *key)
 {
 	struct tier_promote *promote = promote_find(t, key);
 
-	if (!promote)
-		return;
-	if (promote->state == PROMOTE_READING) {
+	if (promote && promote->state == PROMOTE_READING)
 		promote->removed = true;
-	} else if (promote->state == PROMOTE_WANTED) {
+	else if (promote)
 		promote_give_up(t, promote, OP_MISS);
-	} else {
-		promote_leave(t, promote);
-		promote_free(t, promote, OP_MISS);
-	}
 }
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
@@ -509,27 +464,20 @@ static bool promote_expire(struct tier *t, struct tier_promote *promote, uint64_
 
 void tier_promote_expire(struct tier *t, uint64_t now_ns)
 {
-	struct tier_promote *promote, *next;
-
 	tier_pins_end(t, now_ns);
-	TAILQ_FOREACH (promote, &t->reading, next)
-		(void)promote_expire(t, promote, now_ns);
-	TAILQ_FOREACH (promote, &t->writing, next)
-		(void)promote_expire(t, promote, now_ns);
-	for (promote = TAILQ_FIRST(&t->capped); promote; promote = next) {
-		next = TAILQ_NEXT(promote, next);
-		if (!promote_expire(t, promote, now_ns))
-			continue;
-		promote_leave(t, promote);
-		t->control->counter[COUNTER_disk_refused]++;
-		promote_free(t, promote, OP_MISS);
-	}
-	for (promote = TAILQ_FIRST(&t->wanted); promote; promote = next) {
-		next = TAILQ_NEXT(promote, next);
-		if (!promote_expire(t, promote, now_ns) || now_ns < promote->until_ns)
-			continue;
-		t->control->counter[COUNTER_disk_refused]++;
-		promote_give_up(t, promote, OP_MISS);
+	for (unsigned state = PROMOTE_STATES;
+		state-- > 0;) { /* those that have come furthest first */
+		struct tier_promote *promote = TAILQ_FIRST(&t->promotes[state]), *next;
+
+		for (; promote; promote = next) {
+			next = TAILQ_NEXT(promote, next);
+			/* an I/O in flight goes on, and a hint waits a little for a slot */
+			if (!promote_expire(t, promote, now_ns) || state == PROMOTE_WRITING ||
+				state == PROMOTE_READING || now_ns < promote->until_ns)
+				continue;
+			t->control->counter[COUNTER_disk_refused]++;
+			promote_give_up(t, promote, OP_MISS);
+		}
 	}
 	t->promote_due = true;
 }
@@ -545,13 +493,11 @@ void tier_promote_strand(struct tier *t, struct tier_promote *promote)
 void tier_promote_close(struct tier *t)
 {
 	tier_pins_close(t);
-	for (enum promote_state state = PROMOTE_WRITING; state <= PROMOTE_READING; state++) {
+	for (unsigned i = 0; i < PROMOTE_STATES; i++) {
 		struct tier_promote *promote;
 
-		while ((promote = TAILQ_FIRST(promote_list(t, state)))) {
-			promote_leave(t, promote);
-			promote_free(t, promote, OP_CANCELLED);
-		}
+		while ((promote = TAILQ_FIRST(&t->promotes[i])))
+			promote_give_up(t, promote, OP_CANCELLED);
 	}
 }
 
@@ -585,10 +531,7 @@ static bool tier_known(struct control *control, const struct page_key *key, uint
 	if (e) {
 		/* published since the client has looked, or the directory lacks its entry */
 		pool_touch(control->rail[place_rail(e->place)].pool, e->place);
-		*ret = (struct ctl_done){.status = OP_HIT,
-			.place = e->place,
-			.generation = e->generation,
-			.length = e->length};
+		*ret = page_here(e);
 		return true;
 	}
 	if (!here)
@@ -765,29 +708,21 @@ bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc
 	return true;
 }
 
-static void waiters_link_forget(struct tier_promotes *list, const struct rpc_link *link)
-{
-	struct tier_promote *promote;
-	struct tier_waiter *waiter;
-
-	TAILQ_FOREACH (promote, list, next)
-		STAILQ_FOREACH (waiter, &promote->waiters, next)
-			if (waiter->link == link)
-				waiter->link = NULL;
-}
-
 void tier_link_down(struct control *control, const struct rpc_link *link)
 {
 	struct tier *t = control->tier;
+	struct tier_promote *promote;
+	struct tier_waiter *waiter;
 
 	if (!t)
 		return;
-	if (t->reply && t->reply->link == link) {
-		t->reply->link = NULL;
-		t->reply->pages = 0;
+	if (t->reply.link == link) {
+		t->reply.link = NULL;
+		t->reply.pages = 0;
 	}
-	waiters_link_forget(&t->writing, link);
-	waiters_link_forget(&t->capped, link);
-	waiters_link_forget(&t->wanted, link);
-	waiters_link_forget(&t->reading, link);
+	for (unsigned i = 0; i < PROMOTE_STATES; i++)
+		TAILQ_FOREACH (promote, &t->promotes[i], next)
+			STAILQ_FOREACH (waiter, &promote->waiters, next)
+				if (waiter->link == link)
+					waiter->link = NULL;
 }

@@ -219,7 +219,7 @@ static void a_link_that_closes_while_too_much_is_pinned_gets_no_answer(void **st
 	end_one(DISK_READ, DISK_OK);
 	assert_int_equal(answered(5).status, OP_HIT);
 	ask(6, 1, PAGE, 60000);
-	assert_false(TAILQ_EMPTY(&control.tier->capped));
+	assert_false(TAILQ_EMPTY(&control.tier->promotes[PROMOTE_CAPPED]));
 	assert_true(flies(6));
 	read_for_closed_link();
 }
@@ -229,7 +229,7 @@ static void a_link_that_closes_while_no_slot_is_free_gets_no_answer(void **state
 	(void)state;
 	(void)fill_pools(100, true);
 	on_disk(6);
-	while (TAILQ_EMPTY(&control.tier->wanted)) {
+	while (TAILQ_EMPTY(&control.tier->promotes[PROMOTE_WANTED])) {
 		struct ctl_done credit;
 
 		put(&client, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = PAGE});
@@ -237,7 +237,7 @@ static void a_link_that_closes_while_no_slot_is_free_gets_no_answer(void **state
 		while (got(&client, &credit))
 			;
 		ask(6, 1, PAGE, 60000);
-		if (TAILQ_EMPTY(&control.tier->wanted))
+		if (TAILQ_EMPTY(&control.tier->promotes[PROMOTE_WANTED]))
 			end_one(DISK_READ, DISK_MISS);
 	}
 	peer.promoteds = 0;
@@ -260,7 +260,7 @@ static void a_link_that_closes_while_the_page_is_written_gets_no_answer(void **s
 	assert_false(tier_evicting(&control, &victim, &page));
 	evict_take_away(control.evict, &key, e.place, e.generation);
 	ask(6, 1, PAGE, 60000);
-	assert_false(TAILQ_EMPTY(&control.tier->writing));
+	assert_false(TAILQ_EMPTY(&control.tier->promotes[PROMOTE_WRITING]));
 	assert_true(flies(6));
 	tier_link_down(&control, &peer.link);
 	end_one(DISK_WRITE, DISK_OK);

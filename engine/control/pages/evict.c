@@ -235,11 +235,11 @@ struct room {
 };
 
 /*
- * Evicts pages until there is room for `want` pages, or `victims` names none. Returns for how many
- * pages it made room.
+ * Evicts pages, or if `clean` only those that are on disk or being written, until there is room for
+ * `want` pages. Returns for how many pages it made room.
  */
-static uint32_t evict_victims(struct evict *evict, const struct room *room, uint32_t want,
-	__typeof__(pool_victims) *victims)
+static uint32_t evict_victims(
+	struct evict *evict, const struct room *room, uint32_t want, bool clean)
 {
 	struct pool *pool = evict->control->rail[room->rail].pool;
 	uint64_t target = (uint64_t)want * room->units, made = 0;
@@ -248,7 +248,7 @@ static uint32_t evict_victims(struct evict *evict, const struct room *room, uint
 
 	while (made < target) {
 		uint64_t more = (target - made + room->units - 1) / room->units;
-		unsigned n = victims(pool, room->units * PAGE_UNIT,
+		unsigned n = pool_victims(pool, room->units * PAGE_UNIT, clean,
 			more < VICTIMS ? (unsigned)more : VICTIMS, victim);
 
 		if (n == 0)
@@ -276,10 +276,10 @@ static uint32_t evict_room(struct evict *evict, const struct room *room)
 	uint32_t want = room->want, made = 0;
 
 	if (tier_keeps_up(evict->control)) {
-		made = evict_victims(evict, room, want, pool_victims_clean);
+		made = evict_victims(evict, room, want, true);
 		want = room->must;
 	}
-	return made < want ? made + evict_victims(evict, room, want - made, pool_victims) : made;
+	return made < want ? made + evict_victims(evict, room, want - made, false) : made;
 }
 
 void evict_refill(struct evict *evict, unsigned rail, uint32_t length, uint64_t now_ns)

@@ -76,16 +76,11 @@ struct pool_victim {
  * Chooses up to `max` pages to evict so that pages of `page_bytes` get room. They stay PAGE until
  * the caller has unpublished and then retired them. The victims are pages of the same class or,
  * when the class has none, pages of one chunk of another class, preferably of the class with the
- * most chunks.
- */
-unsigned pool_victims(
-	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims);
-/*
- * As pool_victims(), but passes over pages that are neither on disk nor being written. May return
+ * most chunks. `clean`: passes over pages that are neither on disk nor being written, and may return
  * 0 although there are others, if these are very few.
  */
-unsigned pool_victims_clean(
-	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims);
+unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsigned max,
+	struct pool_victim *ret_victims);
 
 /* The key of the page of that generation at `place`. False: there is none. */
 bool pool_key(

@@ -32,12 +32,6 @@
 /* share of the pages of a class that may be missing on disk before another lap begins */
 #define AHEAD_MISSED 64u
 
-/* How many victims; `clean`: only pages that are on disk or being written. */
-struct pool_want {
-	unsigned max;
-	bool clean;
-};
-
 /* ---- the queue of a class -------------------------------------------------------------------- */
 
 void sieve_insert(struct pool *pool, uint32_t slot)
@@ -262,16 +256,16 @@ static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 
 /*
  * Victims for a page size that has no page of its own to evict: drains a chunk of another class, or
- * continues the drain in progress.
+ * continues the drain in progress. Six parameters: those of pool_victims(), and the class.
  */
-static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units,
-	const struct pool_want *want, struct pool_victim *ret_victims)
+static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units, bool clean,
+	unsigned max, struct pool_victim *ret_victims)
 {
 	uint32_t chosen;
 
 	if (pool->drain != NONE &&
 		pool->chunk[pool->drain].pages + pool->chunk[pool->drain].limbo != 0)
-		return drain_pick(pool, want->clean, want->max, ret_victims);
+		return drain_pick(pool, clean, max, ret_victims);
 	chosen = drain_choose(pool, class);
 	if (chosen == NONE)
 		return 0;
@@ -285,7 +279,7 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 		drain_give_up(pool);
 	}
 	drain_begin(pool, chosen, units);
-	return drain_pick(pool, want->clean, want->max, ret_victims);
+	return drain_pick(pool, clean, max, ret_victims);
 }
 
 /*
@@ -314,18 +308,18 @@ static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 
 /* ---- victims --------------------------------------------------------------------------------- */
 
-static unsigned victims_choose(struct pool *pool, uint32_t page_bytes, const struct pool_want *want,
+unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsigned max,
 	struct pool_victim *ret_victims)
 {
 	uint32_t units = pool_units(pool, page_bytes), number;
 	struct size_class *class;
 	unsigned n;
 
-	if (units == 0 || want->max == 0)
+	if (units == 0 || max == 0)
 		return 0;
 	if (pool->drain != NONE && pool->chunk[pool->drain].pages) {
 		if (pool->drain_units == units)
-			return drain_pick(pool, want->clean, want->max, ret_victims);
+			return drain_pick(pool, clean, max, ret_victims);
 		if (++pool->drain_ignored > DRAIN_PATIENCE)
 			drain_give_up(pool);
 	}
@@ -334,9 +328,9 @@ static unsigned victims_choose(struct pool *pool, uint32_t page_bytes, const str
 	if (!class || class_pages(pool, class) + class_limbo(pool, class) == 0)
 		return chunks_for(pool, units)
 			       ? 0
-			       : drain_for_need(pool, number, units, want, ret_victims);
+			       : drain_for_need(pool, number, units, clean, max, ret_victims);
 
-	n = sieve_pick(pool, class, want->clean, want->max, ret_victims);
+	n = sieve_pick(pool, class, clean, max, ret_victims);
 	class->evicted += n;
 	if (class->evicted >= class->slots && pool->drain == NONE && pool->empties == 0) {
 		uint32_t idle = drain_idle(pool, number);
@@ -346,19 +340,6 @@ static unsigned victims_choose(struct pool *pool, uint32_t page_bytes, const str
 			drain_begin(pool, idle, units);
 	}
 	return n;
-}
-
-unsigned pool_victims(
-	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
-{
-	return victims_choose(pool, page_bytes, &(struct pool_want){.max = max}, ret_victims);
-}
-
-unsigned pool_victims_clean(
-	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
-{
-	return victims_choose(
-		pool, page_bytes, &(struct pool_want){.max = max, .clean = true}, ret_victims);
 }
 
 /* ---- pages to write ahead of eviction -------------------------------------------------------- */

@@ -125,7 +125,7 @@ static void page_sizes_that_fit_no_slot_are_refused(void **state)
 	assert_int_equal(take_at(pool, UINT32_MAX, 0, &place, &generation), -EMSGSIZE);
 	assert_int_equal(pool_free(pool, 0), 0);
 	assert_int_equal(pool_free(pool, max + 1), 0);
-	assert_int_equal(pool_victims(pool, max + 1, 1, NULL), 0);
+	assert_int_equal(pool_victims(pool, max + 1, false, 1, NULL), 0);
 	place = take(pool, max, 0, &generation);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, max), 0);
 	place = take(pool, PAGE_UNIT + 1, 0, &generation);
@@ -290,7 +290,7 @@ static void without_a_free_class_a_new_size_shares_the_next_larger_one(void **st
 	place = take(pool, 5 * PAGE_UNIT, 0, &generation);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 6 * PAGE_UNIT), 0);
 	assert_int_equal(pool_free(pool, 129 * PAGE_UNIT), 0);
-	assert_int_equal(pool_victims(pool, 129 * PAGE_UNIT, 1, NULL), 0);
+	assert_int_equal(pool_victims(pool, 129 * PAGE_UNIT, false, 1, NULL), 0);
 	assert_int_equal(take_at(pool, 129 * PAGE_UNIT, 0, &place, &generation), -ENOSPC);
 	/*
 	 * When a size class ends, because its last chunk is free, another page size can get a

@@ -200,7 +200,7 @@ static void publish_or_return(void)
 static void evict(void)
 {
 	struct pool_victim victim[4];
-	unsigned n = pool_victims(pool, (1 + any(5)) * PAGE_UNIT, 4, victim);
+	unsigned n = pool_victims(pool, (1 + any(5)) * PAGE_UNIT, false, 4, victim);
 
 	for (unsigned i = 0; i < n; i++) {
 		uint32_t unit = place_unit(victim[i].place);

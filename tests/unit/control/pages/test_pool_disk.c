@@ -37,7 +37,7 @@ static void pages_are_named_once_in_the_order_they_were_published(void **state)
 	(void)state;
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 10, ahead), 10);
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, ahead + 10), pages - 10);
-	assert_int_equal(pool_victims(pool, PAGE, 16, victim), 16);
+	assert_int_equal(pool_victims(pool, PAGE, false, 16, victim), 16);
 	for (unsigned i = 0; i < 16; i++)
 		assert_int_equal(ahead[i].place, victim[i].place);
 	for (unsigned i = 0; i < pages; i++)
@@ -134,9 +134,9 @@ static void every_page_is_named_until_it_is_on_disk(void **state)
 			named[key] = (random >> i & 7) != 0 ? 2 : 1;
 		}
 		if (random % 4 == 0 || found == 0) {
-			bool clean = random & 64 && pool_victims_clean(pool, PAGE, 1, victim) == 1;
+			bool clean = random & 64 && pool_victims(pool, PAGE, true, 1, victim) == 1;
 
-			assert_true(clean || pool_victims(pool, PAGE, 1, victim) == 1);
+			assert_true(clean || pool_victims(pool, PAGE, false, 1, victim) == 1);
 			if (clean)
 				assert_int_equal(named[victim[0].key.word[0]], 2);
 			evict(pool, &victim[0]);
@@ -154,7 +154,7 @@ static void every_page_is_named_until_it_is_on_disk(void **state)
 			pool_clean_set(pool, ahead[i].place, ahead[i].generation, true);
 	}
 	/* all but those that no lap begins for */
-	assert_in_range(pool_victims_clean(pool, PAGE, 256, all),
+	assert_in_range(pool_victims(pool, PAGE, true, 256, all),
 		pool_pages(pool) - pool_pages(pool) / 64, pool_pages(pool));
 	free(named);
 	pool_close(pool);
@@ -167,14 +167,14 @@ static void a_clean_victim_is_found_among_dirty_pages(void **state)
 	struct pool *pool = full(&pages);
 
 	(void)state;
-	assert_int_equal(pool_victims_clean(pool, PAGE, 8, victim), 0);
+	assert_int_equal(pool_victims(pool, PAGE, true, 8, victim), 0);
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, all), pages);
 	for (unsigned i = pages - 16; i < pages - 8; i++)
 		pool_clean_set(pool, all[i].place, all[i].generation, true);
 	for (unsigned i = pages - 8; i < pages; i++)
 		assert_int_equal(pool_write_begin(pool, all[i].place, all[i].generation), 0);
 	assert_int_equal(pool_pin(pool, all[pages - 1].place, all[pages - 1].generation), 0);
-	assert_int_equal(pool_victims_clean(pool, PAGE, 256, victim), 15);
+	assert_int_equal(pool_victims(pool, PAGE, true, 256, victim), 15);
 	for (unsigned i = 0; i < 15; i++)
 		assert_int_equal(victim[i].place, all[pages - 16 + i].place);
 	pool_close(pool);
@@ -187,15 +187,15 @@ static void a_chunk_of_another_size_gives_its_clean_pages_first(void **state)
 	struct pool *pool = full(&pages);
 
 	(void)state;
-	assert_int_equal(pool_victims_clean(pool, MIB, 256, victim), 0);
+	assert_int_equal(pool_victims(pool, MIB, true, 256, victim), 0);
 	assert_int_equal(pool_ahead(pool, PAGE, ALL, 256, all), pages);
 	for (unsigned i = 0; i < pages; i += 2)
 		pool_clean_set(pool, all[i].place, all[i].generation, true);
-	n = pool_victims_clean(pool, MIB, 256, victim);
+	n = pool_victims(pool, MIB, true, 256, victim);
 	assert_in_range(n, 1, pages / 2);
 	for (unsigned i = 0; i < n; i++)
 		assert_true(pool_clean(pool, victim[i].place, victim[i].generation));
-	assert_in_range(pool_victims(pool, MIB, 256, victim), n + 1, pages);
+	assert_in_range(pool_victims(pool, MIB, false, 256, victim), n + 1, pages);
 	pool_close(pool);
 }
 
@@ -207,7 +207,7 @@ static void a_slot_is_not_handed_out_while_it_is_written(void **state)
 	struct pool *pool = full(&pages);
 
 	(void)state;
-	assert_int_equal(pool_victims(pool, PAGE, 1, victim), 1);
+	assert_int_equal(pool_victims(pool, PAGE, false, 1, victim), 1);
 	assert_int_equal(pool_write_begin(pool, victim[0].place, victim[0].generation), 0);
 	assert_int_equal(pool_write_begin(pool, victim[0].place, victim[0].generation), -EINVAL);
 	evict(pool, &victim[0]);
@@ -229,7 +229,7 @@ static void a_write_that_ends_in_limbo_does_not_shorten_it(void **state)
 	struct pool *pool = full(&pages);
 
 	(void)state;
-	assert_int_equal(pool_victims(pool, PAGE, 1, victim), 1);
+	assert_int_equal(pool_victims(pool, PAGE, false, 1, victim), 1);
 	assert_int_equal(pool_write_begin(pool, victim[0].place, victim[0].generation), 0);
 	evict(pool, &victim[0]);
 	pool_write_end(pool, victim[0].place, victim[0].generation, true);
@@ -247,15 +247,15 @@ static void a_pinned_page_is_not_evicted(void **state)
 
 	(void)state;
 	/* The first of two, so that the hand comes to it before it has made a lap. */
-	assert_int_equal(pool_victims(pool, PAGE, 2, victim), 2);
+	assert_int_equal(pool_victims(pool, PAGE, false, 2, victim), 2);
 	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation), 0);
 	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation + 1), -EINVAL);
-	n = pool_victims(pool, PAGE, 256, victim + 1);
+	n = pool_victims(pool, PAGE, false, 256, victim + 1);
 	assert_int_equal(n, pages - 1);
 	for (unsigned i = 1; i <= n; i++)
 		assert_int_not_equal(victim[i].place, victim[0].place);
 	pool_unpin(pool, victim[0].place, victim[0].generation);
-	assert_int_equal(pool_victims(pool, PAGE, 256, victim), pages);
+	assert_int_equal(pool_victims(pool, PAGE, false, 256, victim), pages);
 	pool_close(pool);
 }
 
@@ -267,7 +267,7 @@ static void a_removed_page_loses_its_pin(void **state)
 	struct pool *pool = full(&pages);
 
 	(void)state;
-	assert_int_equal(pool_victims(pool, PAGE, 1, victim), 1);
+	assert_int_equal(pool_victims(pool, PAGE, false, 1, victim), 1);
 	assert_int_equal(pool_pin(pool, victim[0].place, victim[0].generation), 0);
 	evict(pool, &victim[0]);
 	now_ns += LIMBO_NS;

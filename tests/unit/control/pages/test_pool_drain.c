@@ -14,7 +14,7 @@ static unsigned evict_all_of_a_drain(struct pool *pool, uint32_t bytes, unsigned
 	struct pool_victim victim[50];
 	unsigned n, sum = 0;
 
-	while (sum < most && (n = pool_victims(pool, bytes, 50, victim)) != 0) {
+	while (sum < most && (n = pool_victims(pool, bytes, false, 50, victim)) != 0) {
 		for (unsigned i = 0; i < n; i++)
 			retire(pool, &victim[i]);
 		sum += n;
@@ -75,7 +75,7 @@ static void the_coldest_chunk_is_drained(void **state)
 	for (unsigned n = 0; n < 1024; n++)
 		if (place_unit(place[n]) / 256 != 2)
 			pool_touch(pool, place[n]);
-	assert_int_equal(pool_victims(pool, 2 * PAGE_UNIT, 300, victim), 256);
+	assert_int_equal(pool_victims(pool, 2 * PAGE_UNIT, false, 300, victim), 256);
 	for (unsigned i = 0; i < 256; i++)
 		assert_int_equal(place_unit(victim[i].place) / 256, 2);
 	pool_close(pool);
@@ -98,20 +98,20 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 			take_at(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
 		assert_true(page_new(pool, (i + 1) * PAGE_UNIT, i + 1, NULL));
 	}
-	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(pool_victims(pool, MIB, false, 3, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 1);
 	retire(pool, victim);
 	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
-	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
+	assert_int_equal(pool_victims(pool, MIB, false, 3, victim), 0);
 	now_ns += LIMBO_NS;
 	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), -ENOSPC);
-	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
+	assert_int_equal(pool_victims(pool, MIB, false, 3, victim), 0);
 	/*
 	 * The client publishes the page of its credit during the drain: the page becomes a victim,
 	 * too.
 	 */
 	assert_int_equal(pool_publish(pool, place[0], generation[0], &key, 1), 0);
-	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(pool_victims(pool, MIB, false, 3, victim), 1);
 	assert_int_equal(victim[0].place, place[0]);
 	retire(pool, victim);
 	now_ns += LIMBO_NS;
@@ -131,12 +131,12 @@ static void a_drain_moves_to_a_chunk_without_credits(void **state)
 			take_at(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
 		assert_true(page_new(pool, (i + 1) * PAGE_UNIT, i + 1, NULL));
 	}
-	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(pool_victims(pool, MIB, false, 3, victim), 1);
 	retire(pool, victim);
 	now_ns += LIMBO_NS;
 	assert_int_equal(return_at(pool, place[3], generation[3], now_ns), 0);
 	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), -ENOSPC);
-	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(pool_victims(pool, MIB, false, 3, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 4);
 	retire(pool, victim);
 	/* The chunk whose drain was given up hands out slots of its size class again. */
@@ -154,9 +154,9 @@ static void a_class_evicts_no_pages_of_its_draining_chunk(void **state)
 
 	(void)state;
 	fill(pool, PAGE_UNIT);
-	assert_int_equal(pool_victims(pool, MIB, 1, victim), 1);
+	assert_int_equal(pool_victims(pool, MIB, false, 1, victim), 1);
 	draining = place_unit(victim[0].place) / 256;
-	n = pool_victims(pool, PAGE_UNIT, 2000, victim);
+	n = pool_victims(pool, PAGE_UNIT, false, 2000, victim);
 	assert_int_equal(n, 3 * 256);
 	while (n--)
 		assert_int_not_equal(place_unit(victim[n].place) / 256, draining);
@@ -170,12 +170,12 @@ static void an_unfinished_drain_is_given_up(void **state)
 
 	(void)state;
 	fill(pool, PAGE_UNIT);
-	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 1);
+	assert_int_equal(pool_victims(pool, MIB, false, 1, &victim), 1);
 	retire(pool, &victim);
 	now_ns += LIMBO_NS;
 	assert_false(page_new(pool, PAGE_UNIT, 1, NULL));
 	for (unsigned i = 0; i < 100; i++)
-		assert_int_equal(pool_victims(pool, PAGE_UNIT, 1, &victim), 1);
+		assert_int_equal(pool_victims(pool, PAGE_UNIT, false, 1, &victim), 1);
 	assert_true(page_new(pool, PAGE_UNIT, 1, NULL));
 	pool_close(pool);
 }
@@ -195,7 +195,7 @@ static void an_unused_page_size_loses_its_chunks_to_the_one_in_use(void **state)
 	for (uint64_t n = 0; n < 40000; now_ns += LIMBO_NS) {
 		while (page_new(pool, new, n, NULL))
 			n++;
-		for (unsigned i = 0, got = pool_victims(pool, new, 64, victim); i < got; i++)
+		for (unsigned i = 0, got = pool_victims(pool, new, false, 64, victim); i < got; i++)
 			retire(pool, &victim[i]);
 	}
 	/* Nearly all of the pool has moved: at most 4096 pages of four units fit. */
@@ -218,10 +218,11 @@ static void a_page_size_in_use_keeps_its_chunks_against_a_scan(void **state)
 			pool_touch(pool, place[i]);
 		while (page_new(pool, scan, n, NULL))
 			n++;
-		for (unsigned i = 0, got = pool_victims(pool, scan, 64, victim); i < got; i++)
+		for (unsigned i = 0, got = pool_victims(pool, scan, false, 64, victim); i < got;
+			i++)
 			retire(pool, &victim[i]);
 	}
-	while (pool_victims(pool, hot, 1, victim) && victim[0].length == hot) {
+	while (pool_victims(pool, hot, false, 1, victim) && victim[0].length == hot) {
 		retire(pool, victim);
 		kept++;
 	}

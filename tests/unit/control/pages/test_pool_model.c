@@ -123,7 +123,8 @@ static void step_take(struct model *m, uint32_t sizes)
 	if (rc == -ENOSPC) {
 		assert_int_equal(free, 0);
 		m->refused++;
-		retire_all_of(m, victim, pool_victims(m->pool, bytes, 1 + any(m, 40), victim));
+		retire_all_of(
+			m, victim, pool_victims(m->pool, bytes, false, 1 + any(m, 40), victim));
 		return;
 	}
 	assert_int_equal(rc, 0);

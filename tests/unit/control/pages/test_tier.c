@@ -392,6 +392,7 @@ static void a_promote_ends_in_the_record_in_which_it_waits(void **state)
 	assert_int_equal(waiting, 1);
 	wait_for(SECOND / 500);
 	assert_int_equal(answered(5).status, OP_TIMEOUT);
+	assert_int_equal(control.tier->pinned_bytes, 0);
 	for (unsigned rail = 0; rail < RAILS; rail++)
 		for (unsigned i = 0; i < CLASSES_MAX; i++)
 			assert_int_equal(control.evict->rail[rail].class[i].waiting, 0);

@@ -45,7 +45,7 @@ static void upward_map_changed(struct control *control)
 static void upward_nic_lost(struct control *control, unsigned rail, const char *why)
 {
 	if (control->conns)
-		conns_device_lost(control, rail, why);
+		rail_lost(control, rail, "%s", why);
 }
 
 /* ---- the tables ------------------------------------------------------------------------------ */

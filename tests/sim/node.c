@@ -61,12 +61,9 @@ void scrub_reported(struct control *control, const struct page_report *report)
 	(void)report;
 }
 
-void conns_device_lost(struct control *control, unsigned rail, const char *why)
+void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 {
-	(void)control;
-	(void)rail;
-	(void)why;
-	abort();
+	(void)control, (void)rail, (void)format;
 }
 
 void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)

@@ -66,10 +66,12 @@ void conns_quiet(struct control *control, unsigned rail);
 /* ---- health of the rails --------------------------------------------------------------------- */
 
 /*
- * The NIC is lost until the engine is restarted; a PORT_UP does not bring it back. `why`: the
- * driver's error text.
+ * The NIC is lost until the engine is restarted; a PORT_UP does not bring it back: no command of the
+ * driver helps any more. Nothing is given to the rail, its device is closed, and then its posted
+ * work ends.
  */
-void conns_device_lost(struct control *control, unsigned rail, const char *why);
+__attribute__((format(printf, 3, 4))) void rail_lost(
+	struct control *control, unsigned rail, const char *format, ...);
 /*
  * The rail's state: "up", "down", "slow" or "lost". *ret_peers_out: number of peers that are not
  * read over this rail.

@@ -272,13 +272,6 @@ static inline void rail_out_bit_set(uint32_t *word, unsigned rail, bool out)
 
 /* True if the rail is out of use towards all peers: it has no link, is slow, or is lost. */
 bool rail_out(const struct control *control, unsigned rail);
-/*
- * Declares the rail lost: no command of the driver helps any more. Nothing is given to the rail,
- * its device is closed, and then its posted work ends. The rail stays lost until the engine is
- * restarted.
- */
-__attribute__((format(printf, 3, 4))) void rail_lost(
-	struct control *control, unsigned rail, const char *format, ...);
 int rail_health_open(struct control *control);
 void rail_health_close(struct control *control);
 

@@ -485,11 +485,6 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	control->failed = -ENODEV;
 }
 
-void conns_device_lost(struct control *control, unsigned rail, const char *why)
-{
-	rail_lost(control, rail, "%s", why);
-}
-
 /* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
 void conns_quiet(struct control *control, unsigned rail)
 {
@@ -522,10 +517,10 @@ static void device_event_handle(
 		log_info("rail %u: %s port %u has its link again", rail, name, event->port);
 		conns_port(control, rail, true);
 		break;
-	case DV_EVENT_DEVICE_FATAL: conns_device_lost(control, rail, event->text); break;
+	case DV_EVENT_DEVICE_FATAL: rail_lost(control, rail, "%s", event->text); break;
 	case DV_EVENT_CQ_OVERRUN:
 		log_error("rail %u: %s: a completion queue overran: please report it", rail, name);
-		conns_device_lost(control, rail, event->text);
+		rail_lost(control, rail, "%s", event->text);
 		break;
 	case DV_EVENT_QP_ERROR: conns_qp_failed(control, rail, event->qpn, event->text); break;
 	case DV_EVENT_OTHER: log_info("rail %u: %s: %s", rail, name, event->text); break;
@@ -552,7 +547,7 @@ static void device_event_ready(evutil_socket_t fd, short what, void *argument)
 			device_event_handle(control, i, &event);
 		}
 		if (status < 0)
-			conns_device_lost(control, i, dv_error());
+			rail_lost(control, i, "%s", dv_error());
 	}
 }
 

@@ -149,8 +149,8 @@ static void a_device_that_died_is_closed_and_stays_lost(void **state)
 	unsigned peers_out;
 
 	(void)state;
-	conns_device_lost(control, 1, "local catastrophic error");
-	conns_device_lost(control, 1, "said twice");
+	rail_lost(control, 1, "local catastrophic error");
+	rail_lost(control, 1, "said twice");
 	assert_int_equal(shm_load(&control->status->rails_out), 2);
 	assert_string_equal(conns_rail_state(control, 1, &peers_out), "lost");
 	assert_int_equal(told(1, 1)->kind, RAIL_LOST);
@@ -178,7 +178,7 @@ static void a_lost_rail_serves_no_peer(void **state)
 	(void)state;
 	connected(0);
 	assert_int_equal(qps_alive, 4);
-	conns_device_lost(&node[1].control, 0, "local catastrophic error");
+	rail_lost(&node[1].control, 0, "local catastrophic error");
 	conns_quiet(&node[1].control, 0);
 	/* node 1, whose NIC was lost, has destroyed its QPs */
 	assert_true(nodes_until(qps_alive == 2, 10000));
@@ -201,7 +201,7 @@ static void a_connection_being_made_on_a_lost_rail_is_given_up(void **state)
 	want(0);
 	assert_true(nodes_until(
 		LIST_FIRST(&control->conns->out_conns)->state == OUT_CONN_CONNECTING, 1900));
-	conns_device_lost(control, 0, "local catastrophic error");
+	rail_lost(control, 0, "local catastrophic error");
 	assert_int_equal(told(0, 0)->kind, RAIL_CONN_REFUSE);
 	assert_int_equal(told(0, 1)->kind, RAIL_LOST);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
@@ -217,7 +217,7 @@ static void a_rail_that_is_out_already_goes_down_once(void **state)
 	(void)state;
 	connected(0);
 	conns_port(control, 0, false);
-	conns_device_lost(control, 0, "local catastrophic error");
+	rail_lost(control, 0, "local catastrophic error");
 	assert_int_equal(control->counter[COUNTER_rails_down], 1);
 	assert_int_equal(shm_load(&control->status->rails_out), 1);
 	conns_quiet(control, 0);
@@ -227,9 +227,9 @@ static void a_rail_that_is_out_already_goes_down_once(void **state)
 static void the_loss_of_the_last_rail_ends_the_engine_in_order(void **state)
 {
 	(void)state;
-	conns_device_lost(control, 1, "local catastrophic error");
+	rail_lost(control, 1, "local catastrophic error");
 	assert_int_equal(control->failed, 0);
-	conns_device_lost(control, 0, "local catastrophic error");
+	rail_lost(control, 0, "local catastrophic error");
 	assert_int_equal(control->failed, -ENODEV);
 	conns_quiet(control, 0);
 	conns_quiet(control, 1);
@@ -373,7 +373,7 @@ static void device_that_cannot_be_closed(int out)
 	(void)out;
 	cut_status = -EIO;
 	connected(0);
-	conns_device_lost(control, 0, "local catastrophic error");
+	rail_lost(control, 0, "local catastrophic error");
 	conns_quiet(control, 0);
 	nodes_run(1000);
 }

@@ -78,13 +78,8 @@ static void disk_publish(struct disk *disk)
 	report->dropped_queue = store->dropped_queue;
 	report->dropped_budget = store->dropped_budget;
 	report->lost_unknown = store->index.lost_unknown;
-	for (unsigned i = 0; i < store->paths; i++) {
-		const struct device_io *io;
-
+	for (unsigned i = 0; i < store->paths; i++)
 		report->path[i] = store->path[i].report;
-		TAILQ_FOREACH (io, &store->path[i].flying, flying)
-			report->path[i].flying++;
-	}
 	pthread_mutex_unlock(&disk->lock);
 	if (finished)
 		(void)eventfd_write(disk->ready_fd, 1);

@@ -133,12 +133,14 @@ void path_submit(struct store_path *path, struct device_io *io)
 	for (unsigned i = 0; io->op == DEVICE_WRITE && i < io->iovs; i++)
 		path->store->budget_used += io->iov[i].iov_len;
 	TAILQ_INSERT_TAIL(&path->flying, io, flying);
+	path->report.flying++;
 	path->device->submit(path->device, io);
 }
 
 void path_landed(struct store_path *path, struct device_io *io)
 {
 	TAILQ_REMOVE(&path->flying, io, flying);
+	path->report.flying--;
 }
 
 const char *path_io_error(const struct device_io *io)

@@ -15,21 +15,24 @@
 #include "engine/control/net/net.h"
 #include "engine/control/net/rpc.h"
 
-/* A request that waits for its answer, or an unused record. */
+#define ASK_CHAINS 1024u /* of the hash table; a power of two */
+
+/* A request that waits for its answer. */
 struct ask {
-	TAILQ_ENTRY(ask) next; /* in promote.waiting or promote.unused */
+	TAILQ_ENTRY(ask) next;
+	LIST_ENTRY(ask) same;
 	const struct rpc_link *link;
+	uint64_t id; /* PromotePage.id; of no other request of this engine */
 	uint64_t deadline_ns;
-	uint32_t later;      /* number of ctl_later() */
-	uint32_t generation; /* upper half of the id: an answer of before is recognised */
+	uint32_t later; /* number of ctl_later() */
 };
-TAILQ_HEAD(asks, ask);
 
 struct promote {
 	struct control *control;
-	struct asks waiting, unused;
-	unsigned count;  /* of `waiting` */
-	struct ask *ask; /* PROMOTE_ASKS_MAX; allocated with the first request */
+	TAILQ_HEAD(, ask) waiting;
+	LIST_HEAD(, ask) ask_of[ASK_CHAINS]; /* by id */
+	unsigned count;                      /* of `waiting` */
+	uint64_t id;                         /* of the last request */
 	struct net_timer *tick, *send;
 	bool ticking;
 	/* the message that is being filled; `to` NULL: it is empty */
@@ -41,27 +44,22 @@ struct promote {
 
 /* ---- requests that wait ---------------------------------------------------------------------- */
 
-static uint64_t ask_id(const struct promote *p, const struct ask *ask)
-{
-	return (uint64_t)ask->generation << 32 | (uint32_t)(ask - p->ask);
-}
-
 static struct ask *ask_find(const struct promote *p, uint64_t id)
 {
-	uint32_t number = (uint32_t)id;
+	struct ask *ask;
 
-	if (!p->ask || number >= PROMOTE_ASKS_MAX || !p->ask[number].link ||
-		p->ask[number].generation != id >> 32)
-		return NULL;
-	return &p->ask[number];
+	LIST_FOREACH (ask, &p->ask_of[id % ASK_CHAINS], same)
+		if (ask->id == id)
+			return ask;
+	return NULL;
 }
 
 static void ask_free(struct promote *p, struct ask *ask)
 {
-	ask->link = NULL;
+	LIST_REMOVE(ask, same);
 	TAILQ_REMOVE(&p->waiting, ask, next);
-	TAILQ_INSERT_HEAD(&p->unused, ask, next);
 	p->count--;
+	free(ask);
 }
 
 static void ask_end(struct promote *p, struct ask *ask, const struct ctl_done *done)
@@ -96,19 +94,13 @@ static void asks_tick(void *context)
 /* NULL: too many wait, or no memory. */
 static struct ask *ask_new(struct promote *p)
 {
-	struct ask *ask;
+	struct ask *ask = p->count < PROMOTE_ASKS_MAX ? calloc(1, sizeof(*ask)) : NULL;
 
-	if (!p->ask) {
-		p->ask = calloc(PROMOTE_ASKS_MAX, sizeof(*p->ask));
-		for (unsigned i = 0; p->ask && i < PROMOTE_ASKS_MAX; i++)
-			TAILQ_INSERT_TAIL(&p->unused, &p->ask[i], next);
-	}
-	ask = TAILQ_FIRST(&p->unused);
 	if (!ask)
 		return NULL;
-	TAILQ_REMOVE(&p->unused, ask, next);
+	ask->id = ++p->id;
+	LIST_INSERT_HEAD(&p->ask_of[ask->id % ASK_CHAINS], ask, same);
 	TAILQ_INSERT_TAIL(&p->waiting, ask, next);
-	ask->generation++;
 	p->count++;
 	return ask;
 }
@@ -195,7 +187,7 @@ static void ask_holder(struct promote *p, struct ctl_channel *c, const struct ct
 	ask->link = link;
 	ask->deadline_ns = op->deadline_ns < most_ns ? op->deadline_ns : most_ns;
 	page = asks_page_add(p, link, &op->key);
-	page->id = ask_id(p, ask);
+	page->id = ask->id;
 	page->bytes = op->length;
 	page->timeout_ms =
 		ask->deadline_ns > now_ns ? (uint32_t)((ask->deadline_ns - now_ns) / 1000000) : 0;
@@ -327,7 +319,6 @@ int promote_open(struct control *control)
 		return -ENOMEM;
 	p->control = control;
 	TAILQ_INIT(&p->waiting);
-	TAILQ_INIT(&p->unused);
 	for (unsigned i = 0; i < MESSAGE_PAGES_MAX; i++)
 		p->page_at[i] = &p->page[i];
 	control->promote = p;
@@ -342,14 +333,14 @@ int promote_open(struct control *control)
 void promote_close(struct control *control)
 {
 	struct promote *p = control->promote;
+	struct ask *ask;
 
 	if (!p)
 		return;
 	control->promote = NULL;
-	if (p->tick)
-		net_timer_free(p->tick);
-	if (p->send)
-		net_timer_free(p->send);
-	free(p->ask);
+	net_timer_free(p->tick);
+	net_timer_free(p->send);
+	while ((ask = TAILQ_FIRST(&p->waiting)))
+		ask_free(p, ask);
 	free(p);
 }

@@ -3,13 +3,6 @@
  * The keeper: it starts an engine, starts it again whenever it ends, keeps what the engine stores
  * in it, and owns the socket of clients. One thread runs its loop, keeper_run(); a second one waits
  * for the lock of the clients' file.
- *
- *   main.c         the command line
- *   keeper.c       the loop: starting, ending and restarting the engine; stored descriptors
- *   child.c        fork and exec with passed descriptors
- *   notify.c       messages of sd_notify(3): receiving and reading
- *   socket_file.c  the file of the socket of clients; engines without a keeper use it too
- *   service.c      the engine's side: it is part of the engine's program
  */
 #ifndef KEEPER_KEEPER_H
 #define KEEPER_KEEPER_H

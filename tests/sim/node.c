@@ -64,6 +64,7 @@ void scrub_reported(struct control *control, const struct page_report *report)
 void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 {
 	(void)control, (void)rail, (void)format;
+	abort();
 }
 
 void conns_member_gone(struct control *control, uint16_t peer, uint32_t ref)

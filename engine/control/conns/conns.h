@@ -66,9 +66,9 @@ void conns_quiet(struct control *control, unsigned rail);
 /* ---- health of the rails --------------------------------------------------------------------- */
 
 /*
- * The NIC is lost until the engine is restarted; a PORT_UP does not bring it back: no command of the
- * driver helps any more. Nothing is given to the rail, its device is closed, and then its posted
- * work ends.
+ * The NIC is lost until the engine is restarted, as no command of its driver helps any more; a
+ * PORT_UP does not bring it back. Nothing is given to the rail, its device is closed, and then its
+ * posted work ends.
  */
 __attribute__((format(printf, 3, 4))) void rail_lost(
 	struct control *control, unsigned rail, const char *format, ...);

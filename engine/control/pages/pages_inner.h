@@ -76,8 +76,8 @@ struct pool_victim {
  * Chooses up to `max` pages to evict so that pages of `page_bytes` get room. They stay PAGE until
  * the caller has unpublished and then retired them. The victims are pages of the same class or,
  * when the class has none, pages of one chunk of another class, preferably of the class with the
- * most chunks. `clean`: passes over pages that are neither on disk nor being written, and may return
- * 0 although there are others, if these are very few.
+ * most chunks. `clean`: passes over pages that are neither on disk nor being written, and may
+ * return 0 although there are others, if these are very few.
  */
 unsigned pool_victims(struct pool *pool, uint32_t page_bytes, bool clean, unsigned max,
 	struct pool_victim *ret_victims);

@@ -393,19 +393,21 @@ void rail_health_close(struct control *control)
 
 /* ---- a lost NIC ------------------------------------------------------------------------------ */
 
+/* The device of a rail's NIC; control->device_watch is an array, by the rail. */
 struct device_watch {
-	struct event *event[RAILS_MAX];
+	struct control *control;
+	struct event *event; /* NULL: it is not watched */
 };
 
 /* Stops watching the device of the rail's NIC, because the device is about to be closed. */
 static void device_event_forget(struct control *control, unsigned rail)
 {
-	struct device_watch *watch = control->device_watch;
+	struct device_watch *watch = control->device_watch ? &control->device_watch[rail] : NULL;
 
-	if (watch && watch->event[rail])
-		event_free(watch->event[rail]);
-	if (watch)
-		watch->event[rail] = NULL;
+	if (!watch || !watch->event)
+		return;
+	event_free(watch->event);
+	watch->event = NULL;
 }
 
 struct cut {
@@ -529,31 +531,26 @@ static void device_event_handle(
 
 static void device_event_ready(evutil_socket_t fd, short what, void *argument)
 {
-	struct control *control = argument;
+	struct device_watch *watch = argument;
+	struct control *control = watch->control;
+	unsigned rail = (unsigned)(watch - control->device_watch);
+	struct dv_event event;
+	int status = 1;
 
-	(void)what;
-	for (unsigned i = 0; i < control->rails; i++) {
-		struct dv_device *device = control->rail[i].device;
-		struct dv_event event;
-		int status = 1;
-
-		if (!control->device_watch->event[i] ||
-			event_get_fd(control->device_watch->event[i]) != fd)
-			continue;
-		for (unsigned n = 0; n < EVENTS_BURST && control->device_watch->event[i]; n++) {
-			status = dv_event_next(device, &event);
-			if (status != 1)
-				break;
-			device_event_handle(control, i, &event);
-		}
-		if (status < 0)
-			rail_lost(control, i, "%s", dv_error());
+	(void)fd, (void)what;
+	/* one of them may be the last: its rail is lost, and not watched any more */
+	for (unsigned n = 0; n < EVENTS_BURST && status == 1 && watch->event; n++) {
+		status = dv_event_next(control->rail[rail].device, &event);
+		if (status == 1)
+			device_event_handle(control, rail, &event);
 	}
+	if (status < 0)
+		rail_lost(control, rail, "%s", dv_error());
 }
 
 int device_event_open(struct control *control)
 {
-	struct device_watch *watch = calloc(1, sizeof(*watch));
+	struct device_watch *watch = calloc(RAILS_MAX, sizeof(*watch));
 
 	if (!watch)
 		return -ENOMEM;
@@ -563,9 +560,10 @@ int device_event_open(struct control *control)
 
 		if (fd < 0)
 			continue; /* this NIC's device reports no events */
-		watch->event[i] = event_new(
-			control->base, fd, EV_READ | EV_PERSIST, device_event_ready, control);
-		if (!watch->event[i] || event_add(watch->event[i], NULL)) {
+		watch[i].control = control;
+		watch[i].event = event_new(
+			control->base, fd, EV_READ | EV_PERSIST, device_event_ready, &watch[i]);
+		if (!watch[i].event || event_add(watch[i].event, NULL)) {
 			device_event_close(control);
 			return -ENOMEM;
 		}
@@ -575,11 +573,8 @@ int device_event_open(struct control *control)
 
 void device_event_close(struct control *control)
 {
-	struct device_watch *watch = control->device_watch;
-
-	for (unsigned i = 0; watch && i < RAILS_MAX; i++)
-		if (watch->event[i])
-			event_free(watch->event[i]);
-	free(watch);
+	for (unsigned i = 0; i < RAILS_MAX; i++)
+		device_event_forget(control, i);
+	free(control->device_watch);
 	control->device_watch = NULL;
 }

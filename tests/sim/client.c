@@ -7,14 +7,18 @@
 
 #include <stdlib.h>
 
-#include "engine/control/directory/directory.h"
+#include "engine/abi/op.h"
 #include "engine/control/pages/pages.h"
+#include "tests/sim/channel.h"
+#include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
-#define CALL_NS SIM_S         /* deadline of the engine's part, */
-#define LATE_NS (10 * SIM_MS) /* and when the client ends the call without the engine */
-#define CACHE_FRESH_NS SIM_S  /* FRESH_NS of engine/client */
-#define CACHE_PAGES 65536u    /* pages with a higher number are not cached */
+#define CALL_NS SIM_S          /* deadline of the engine's part, */
+#define LATE_NS (10 * SIM_MS)  /* and when the client ends the call without the engine */
+#define WRITE_NS 5000u         /* for which a client writes a page into its slot */
+#define STOPPED_NS (4 * SIM_S) /* for which a client is stopped, at most */
+#define CACHE_FRESH_NS SIM_S   /* FRESH_NS of engine/client */
+#define CACHE_PAGES 65536u     /* pages with a higher number are not cached */
 
 struct call {
 	struct thing thing; /* first */
@@ -22,23 +26,18 @@ struct call {
 	uint64_t incarnation; /* of the engine that the client is attached to */
 	struct page_key key;
 	struct location wrong, at[BUCKET_ENTRIES]; /* the last one of `at` is being read */
-	struct location stored;
+	LIST_ENTRY(call) waits;                    /* in `waiting`, until the engine answers */
+	struct location stored;  /* of a set: the slot that it has a credit for, then its page */
+	struct channel *channel; /* with which that slot is written */
+	struct ctl_op *publish;  /* in the ring: the engine has not taken it */
+	uint64_t deadline_ns;    /* of the node's clock */
 	unsigned count;
 	bool retried, saw_stale, saw_failure;
-	bool busy;  /* a look-up or the engine will call back */
+	bool busy;  /* a look-up, an answer of the engine or the end of a write will follow */
 	bool ended; /* `done` was called */
 	struct call_result result;
 	call_done done;
 	void *context;
-};
-
-/* A client's report of a stale entry, in the ring of its engine. */
-struct stale {
-	struct thing thing; /* first */
-	uint64_t incarnation;
-	unsigned node;
-	struct page_key key;
-	struct location at;
 };
 
 struct cached {
@@ -47,6 +46,7 @@ struct cached {
 };
 
 static struct cached *cache[SIM_NODES_MAX];
+static LIST_HEAD(, call) waiting[SIM_NODES_MAX];
 
 static struct cached *cached_at(const struct call *call)
 {
@@ -104,7 +104,7 @@ static void call_end(struct call *call, enum call_end end)
 	call_release(call);
 }
 
-static void late(struct thing *thing, uint64_t word)
+static void deadline_over(struct thing *thing, uint64_t word)
 {
 	(void)word;
 	if (!thing->closed)
@@ -120,9 +120,93 @@ static bool attached(const struct call *call)
 
 /* ---- the engine's part ----------------------------------------------------------------------- */
 
-static void engine_done(void *context, uint64_t cookie, enum op_status status)
+/*
+ * Sends an op about the page of the call. If the ring is full, as that of an engine which is
+ * stopped, the call ends at its deadline. Returns the entry in the ring.
+ */
+static struct ctl_op *engine_ask(struct call *call, struct ctl_op op)
 {
-	struct call *call = context;
+	struct ctl_op *entry;
+
+	if (!attached(call)) {
+		call_end(call, CALL_GONE);
+		return NULL;
+	}
+	op.cookie = (uintptr_t)call;
+	op.key = call->key;
+	op.length = world.node[call->what.node].pages.length;
+	op.deadline_ns = call->deadline_ns;
+	entry = channel_put(call->what.node, &op);
+	call->busy = entry != NULL;
+	if (entry)
+		LIST_INSERT_HEAD(&waiting[call->what.node], call, waits);
+	else
+		call_release(call);
+	return entry;
+}
+
+/* Sends an op that is not answered, if the ring has room. */
+static void tell(const struct call *call, enum ctl_kind kind, const struct location *at)
+{
+	if (attached(call))
+		(void)channel_put(call->what.node, &(struct ctl_op){.kind = (uint8_t)kind,
+							   .key = call->key,
+							   .ref = at->ref,
+							   .place = at->place,
+							   .generation = at->generation});
+}
+
+static void credit_return(struct call *call)
+{
+	tell(call, CTL_RETURN, &call->stored);
+	call_release(call);
+}
+
+/* The page is in its slot. */
+static void written(struct thing *thing, uint64_t word)
+{
+	struct call *call = (struct call *)(void *)thing;
+	const struct content content = {call->what.number + 1, *call->what.value};
+	uint32_t crc = channel_write(call->channel, call->stored.place, &content);
+
+	(void)word;
+	channel_leave(call->channel);
+	call->busy = false;
+	if (attached(call) && call->ended)
+		credit_return(call);
+	else
+		call->publish = engine_ask(call, (struct ctl_op){.kind = CTL_PUBLISH,
+							 .count = 1,
+							 .has_crc = 1,
+							 .crc = crc,
+							 .place = call->stored.place,
+							 .generation = call->stored.generation});
+}
+
+static uint64_t write_ns(unsigned node)
+{
+	if (world.stopped_writer != node + 1)
+		return WRITE_NS;
+	return WRITE_NS + world_random() % STOPPED_NS;
+}
+
+static void write_begin(struct thing *thing, uint64_t word)
+{
+	struct call *call = (struct call *)(void *)thing;
+
+	(void)word;
+	if (!attached(call)) {
+		call->busy = false;
+		call_end(call, CALL_GONE);
+		return;
+	}
+	call->channel = channel_enter(call->what.node, call->stored.place, call->stored.generation);
+	world_always(world.now_ns + write_ns(call->what.node), call->what.node, thing, 0,
+		call->channel ? written : write_begin);
+}
+
+static void engine_done(struct call *call, enum op_status status)
+{
 	static const uint8_t end[OP_STATUS_COUNT] = {[OP_HIT] = CALL_HIT,
 		[OP_MISS] = CALL_MISS,
 		[OP_STALE] = CALL_STALE,
@@ -131,8 +215,6 @@ static void engine_done(void *context, uint64_t cookie, enum op_status status)
 		[OP_NO_SPACE] = CALL_FULL,
 		[OP_CANCELLED] = CALL_GONE};
 
-	(void)cookie;
-	call->busy = false;
 	if (call->what.kind == CALL_REMOVE)
 		cache_drop(call);
 	else if (status == OP_HIT)
@@ -144,72 +226,87 @@ static void engine_done(void *context, uint64_t cookie, enum op_status status)
 	call_end(call, (enum call_end)end[status]);
 }
 
-static void engine_set(struct call *call, const struct waiter *waiter)
+static void credited(struct call *call, const struct ctl_done *done)
 {
-	struct control *control = &world.node[call->what.node].control;
-	const struct slot *slot =
-		page_put(call->what.node, call->what.number, *call->what.value, &call->stored);
-
-	call->result.value = slot->value;
-	call->result.stored = true;
+	if (done->status != OP_HIT) {
+		engine_done(call, (enum op_status)done->status);
+		return;
+	}
+	call->stored = (struct location){
+		world.node[call->what.node].control.ref, done->place, done->generation};
 	call->result.holder = call->what.node;
-	call->stored.ref = control->ref;
-	directory_publish(control, &call->key, &call->stored, waiter);
+	call->busy = true;
+	write_begin(&call->thing, 0);
 }
 
-static void engine_serve(struct thing *thing, uint64_t word)
+void client_answered(unsigned node, const struct ctl_done *done)
 {
-	struct call *call = (struct call *)(void *)thing;
-	const struct waiter waiter = {
-		.deadline_ns = net_now() + CALL_NS, .done = engine_done, .context = call};
+	struct call *call;
 
-	(void)word;
-	if (!attached(call)) {
+	LIST_FOREACH (call, &waiting[node], waits)
+		if ((uintptr_t)call == done->cookie)
+			break;
+	check(call && done->status < OP_STATUS_COUNT, "each answer has a request");
+	if (!call)
+		return;
+	LIST_REMOVE(call, waits);
+	call->busy = false;
+	if (done->kind == CTL_CREDIT)
+		credited(call, done);
+	else
+		engine_done(call, (enum op_status)done->status);
+}
+
+void client_gone(unsigned node)
+{
+	struct call *call;
+
+	while ((call = LIST_FIRST(&waiting[node]))) {
+		LIST_REMOVE(call, waits);
+		call->publish = NULL;
 		call->busy = false;
 		call_end(call, CALL_GONE);
-	} else if (call->what.kind == CALL_SET) {
-		engine_set(call, &waiter);
-	} else {
-		cache_drop(call);
-		directory_forget(&world.node[call->what.node].control, &call->key, &waiter);
 	}
 }
 
-static void engine_ask(struct call *call)
+/*
+ * A set stores the value that the page has when the engine takes it: a removal may have come after
+ * the call.
+ */
+void client_turn_begin(unsigned node)
 {
-	call->busy = true;
-	world_at(world.now_ns, call->what.node, &call->thing, 0, engine_serve);
+	struct call *call;
+
+	LIST_FOREACH (call, &waiting[node], waits) {
+		const struct content content = {call->what.number + 1, *call->what.value};
+
+		if (!call->publish)
+			continue;
+		call->publish->crc = channel_write(call->channel, call->stored.place, &content);
+		call->result.value = content.value;
+	}
 }
 
-/* As ctl_serve_stale() of ctl.c. */
-static void stale_serve(struct thing *thing, uint64_t word)
+/* The page may have been there already. */
+void client_turn_end(unsigned node)
 {
-	struct stale *stale = (struct stale *)(void *)thing;
-	struct node *n = &world.node[stale->node];
-	const struct index_entry *ours;
+	struct control *control = &world.node[node].control;
+	struct call *call;
 
-	(void)word;
-	thing_close(thing);
-	if (!n->running || n->control.incarnation != stale->incarnation)
-		return;
-	ours = index_find(n->control.index, &stale->key);
-	if (stale->at.ref == n->control.ref && ours && ours->place == stale->at.place &&
-		ours->generation == stale->at.generation)
-		return;
-	directory_stale(&n->control, &stale->key, &stale->at);
-}
+	LIST_FOREACH (call, &waiting[node], waits) {
+		const struct index_entry *entry;
+		struct content content;
 
-static void stale_tell(const struct call *call, const struct location *at)
-{
-	struct stale *stale = calloc(1, sizeof(*stale));
-
-	if (!stale)
-		abort();
-	stale->incarnation = call->incarnation;
-	stale->node = call->what.node;
-	stale->key = call->key;
-	stale->at = *at;
-	world_at(world.now_ns, call->what.node, &stale->thing, 0, stale_serve);
+		if (!call->publish)
+			continue;
+		call->publish = NULL;
+		entry = index_find(control->index, &call->key);
+		/* it may have been evicted in the same turn */
+		if (!entry || !page_of(node, call->what.number, &content))
+			continue;
+		call->stored = (struct location){control->ref, entry->place, entry->generation};
+		call->result.value = content.value;
+	}
 }
 
 /* ---- the page is found, or is not ------------------------------------------------------------ */
@@ -221,7 +318,9 @@ static void try_next(struct call *call);
 static void absent(struct call *call)
 {
 	if (call->what.kind == CALL_SET)
-		engine_ask(call);
+		(void)engine_ask(call, (struct ctl_op){.kind = CTL_CREDIT,
+					       .rail = (uint8_t)(world_random() % SIM_RAILS),
+					       .count = 1});
 	else if (call->saw_stale)
 		call_end(call, CALL_STALE);
 	else
@@ -259,13 +358,14 @@ static void head_read(struct thing *thing, uint64_t word)
 	if (holder >= 0 && holder != (int)call->what.node)
 		look_read(call->what.node, (unsigned)holder, word == 0);
 	if (word == 2) {
+		tell(call, CTL_TOUCH, at);
 		call_end(call, CALL_HIT);
 		return;
 	}
 	call->saw_failure |= word == 0;
 	call->saw_stale |= word == 1;
 	if (word == 1)
-		stale_tell(call, at);
+		tell(call, CTL_STALE, at);
 	wrong(call);
 }
 
@@ -275,19 +375,22 @@ static void head_sample(struct thing *thing, uint64_t word)
 	struct call *call = (struct call *)(void *)thing;
 	const struct location *at = &call->at[call->count];
 	int holder = node_by_ref(at->ref);
-	const struct slot *slot;
+	struct content content;
+	bool right;
 
 	(void)word;
 	if (holder < 0 || !look_serves(call->what.node, (unsigned)holder)) {
 		world_always(world.now_ns + LOOK_READ_NS, call->what.node, thing, 0, head_read);
 		return;
 	}
-	slot = page_at((unsigned)holder, &call->key, at);
-	if (slot)
-		call->result.value = slot->value;
+	right = page_read((unsigned)holder, &call->key, at, &content);
+	if (right) {
+		call->result.value = content.value;
+		call->result.mixed = content.number != call->what.number + 1;
+	}
 	call->result.holder = (unsigned)holder;
 	world_always(world.now_ns + wire_latency(call->what.node), call->what.node, thing,
-		slot ? 2 : 1, head_read);
+		right ? 2 : 1, head_read);
 }
 
 static void try_next(struct call *call)
@@ -357,13 +460,14 @@ void call_start(const struct call_for *what, call_done done, void *context)
 	call->what = *what;
 	call->incarnation = world.node[what->node].control.incarnation;
 	call->key = node_key(what->number);
+	call->deadline_ns = node_now(what->node) + CALL_NS;
 	call->done = done;
 	call->context = context;
-	world_always(world.now_ns + CALL_NS + LATE_NS, what->node, &call->thing, 0, late);
+	world_always(world.now_ns + CALL_NS + LATE_NS, what->node, &call->thing, 0, deadline_over);
 	if (!attached(call))
 		call_end(call, CALL_GONE);
 	else if (what->kind == CALL_REMOVE)
-		engine_ask(call);
+		(void)engine_ask(call, (struct ctl_op){.kind = CTL_REMOVE});
 	else if (cache_find(call))
 		try_next(call);
 	else

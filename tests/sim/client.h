@@ -27,6 +27,7 @@ struct call_result {
 	enum call_end end;
 	/* CALL_HIT of a get or set: the page that was read, found or stored */
 	uint64_t value;
+	bool mixed;      /* of a get: the bytes are those of another page, or of several */
 	unsigned holder; /* the node that has it */
 	bool stored;     /* of a set: by this call */
 	bool unread;     /* of a set: the entry was believed, the page was not looked at */
@@ -44,6 +45,18 @@ struct call_for {
 
 /* The call ends within a second and a little, by its deadline at the latest. */
 void call_start(const struct call_for *what, call_done done, void *context);
+
+/* ---- what channel.c and node.c call ---------------------------------------------------------- */
+
+struct ctl_done;
+
+/* An answer of the engine. */
+void client_answered(unsigned node, const struct ctl_done *done);
+/* The engine will answer none of its requests any more. */
+void client_gone(unsigned node);
+/* The process takes what is in the ctl ring: before and after that. */
+void client_turn_begin(unsigned node);
+void client_turn_end(unsigned node);
 /* Frees what the clients remember. */
 void client_close(void);
 

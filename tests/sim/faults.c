@@ -11,9 +11,11 @@
 #include "tests/sim/run.h"
 #include "tests/sim/truth.h"
 
-#define FAULT_PAGES 2000u /* pages of the load, for each node, */
-#define FAULT_USED 350u   /* and of those the ones in use at a time */
-#define FAULT_SLOTS 300u  /* pages that a node's pool has room for */
+#define FAULT_PAGES 2000u            /* pages of the load, for each node, */
+#define FAULT_USED 350u              /* and of those the ones in use at a time */
+#define FAULT_SLOTS 300u             /* pages that a node's pools have room for, about */
+#define FAULT_LENGTH (6 * PAGE_UNIT) /* of a page: FAULT_SLOTS fill two pools of this size */
+#define FAULT_POOL (4ull << 20)
 #define FAULT_REMOVES 12u /* percent */
 #define DEAD_NS (3 * SIM_S)
 #define BEFORE_NS (2 * SIM_S)
@@ -47,9 +49,10 @@ static void end(unsigned i, enum ending how)
 	world_run(world.now_ns + world_random() % (SIM_MS / 4));
 	if (how == END_TERM)
 		leave(i);
-	if (how != END_COLD)
+	if (how == END_COLD)
+		node_crash(i, false);
+	else
 		node_keep(i);
-	node_crash(i, false);
 }
 
 static void again(unsigned i)
@@ -97,6 +100,23 @@ static void term(void)
 static void kill_warm(void)
 {
 	restarts(END_KILL);
+}
+
+/* A client is stopped while it copies a page into a slot, and its engine is killed. */
+static void copying(void)
+{
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes);
+
+		world.stopped_writer = i + 1;
+		load(100 * SIM_MS);
+		end(i, END_KILL);
+		world.stopped_writer = 0;
+		pass(20 * SIM_MS + world_random() % (300 * SIM_MS));
+		again(i);
+		load(2 * SIM_S);
+	}
+	load(AFTER_NS);
 }
 
 static void cold(void)
@@ -213,14 +233,12 @@ static void rolling_warm(void)
 /* Shards have no room for the entries of all pages; then for twice as many, with restarts. */
 static void full(void)
 {
-	for (unsigned i = 0; i < world.nodes; i++)
-		world.node[i].pages.limit = 0;
 	load_set(FAULT_PAGES * world.nodes, FAULT_PAGES * world.nodes, FAULT_REMOVES);
 	load(10 * SIM_S);
 	load_set(FAULT_PAGES * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
 	for (unsigned i = 0; i < world.nodes; i++) {
-		pages_evict(i, world.node[i].pages.live);
 		world.node[i].pages.limit = FAULT_SLOTS;
+		pages_evict(i, UINT64_MAX);
 	}
 	load(AFTER_NS);
 	for (unsigned times = 0; times < 10; times++) {
@@ -232,23 +250,22 @@ static void full(void)
 	pass(COMPARE_FULL_NS);
 }
 
+/* Pages of which each owner gets more removes than are queued. */
+static uint64_t dropped_pages(void)
+{
+	return OWNER_REMOVES_MAX * 5 / 4 * world.nodes / (replicas < world.nodes ? replicas : 1);
+}
+
 /* Sets this many pages on node 0, more than the oracle watches. */
 static void fill(uint64_t pages)
 {
-	struct control *control = &world.node[0].control;
 	uint64_t first = FAULT_PAGES * world.nodes;
 
-	world.node[0].pages.limit = 0;
 	for (uint64_t k = 0; k < pages; k++) {
-		struct page_key key = node_key(first + k);
-		struct location at;
-
-		world.current = 0;
-		(void)page_put(0, first + k, 1, &at);
-		directory_publish(control, &key, &at, NULL);
+		page_fill(0, first + k);
 		if (k % 64)
 			continue;
-		directory_flush(control);
+		directory_flush(&world.node[0].control);
 		world_run(world.now_ns + SIM_MS);
 	}
 	pass(10 * SIM_S);
@@ -261,9 +278,9 @@ static void dropped(void)
 	unsigned owner = world.nodes - 1;
 	uint64_t was = counter[COUNTER_removes_dropped];
 
-	fill(OWNER_REMOVES_MAX * 5 / 4 * world.nodes / (replicas < world.nodes ? replicas : 1));
+	fill(dropped_pages());
 	node_stop(owner, true);
-	pages_evict(0, world.node[0].pages.live);
+	pages_evict(0, UINT64_MAX);
 	load(SIM_S);
 	check(counter[COUNTER_removes_dropped] > was, "removes are dropped");
 	node_stop(owner, false);
@@ -304,6 +321,8 @@ const struct scenario faults[] = {
 		PAGES_FAULT},
 	{"kill9", "engines are killed and started again, with their pages and shards", kill_warm,
 		PAGES_FAULT},
+	{"copying", "engines are killed while their clients write into slots", copying,
+		PAGES_FAULT},
 	{"cold", "engines are killed and started again without memory", cold, PAGES_FAULT},
 	{"freeze", "engines are stopped and resumed", freeze, PAGES_FAULT},
 	{"cutlink", "a link is cut", cut_link, PAGES_FAULT},
@@ -338,7 +357,14 @@ void fault_run(void (*fault)(void))
 	truth_open(FAULT_PAGES * world.nodes);
 	load_set(FAULT_PAGES * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
 	for (unsigned i = 0; i < world.nodes; i++)
-		world.node[i].pages.limit = FAULT_SLOTS;
+		world.node[i].pages =
+			(struct pages){.pool_bytes = FAULT_POOL, .length = FAULT_LENGTH};
+	/* room for all pages */
+	if (fault == dropped)
+		world.node[0].pages.pool_bytes = 4 * PAGE_UNIT * dropped_pages();
+	for (unsigned i = 0; fault == full && i < world.nodes; i++)
+		world.node[i].pages = (struct pages){
+			.pool_bytes = FAULT_PAGES * world.nodes * PAGE_UNIT, .length = PAGE_UNIT};
 	start(0);
 	load(BEFORE_NS);
 	fault();

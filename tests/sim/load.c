@@ -89,8 +89,10 @@ void load_none(unsigned node, bool none)
 void load_calls(void)
 {
 	for (unsigned i = 0; i < world.nodes; i++)
-		if (world.node[i].running && !quiet_node[i])
+		if (world.node[i].running && !quiet_node[i]) {
+			pages_limit(i);
 			call_one(i);
+		}
 }
 
 void load(uint64_t ns)

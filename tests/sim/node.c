@@ -18,9 +18,12 @@
 #include "engine/control/directory/directory.h"
 #include "engine/control/observe/observe.h"
 #include "engine/control/pages/pages.h"
+#include "engine/control/clients/clients.h"
+#include "engine/control/door.h"
+#include "tests/sim/channel.h"
+#include "tests/sim/client.h"
+#include "tests/sim/keeper.h"
 #include "tests/sim/world.h"
-#include "tests/unit/control/no_clients.h"
-#include "tests/unit/control/tier_stub.h"
 
 /* ---- stubs of other parts of the control plane ----------------------------------------------- */
 
@@ -34,31 +37,6 @@ ssize_t getrandom(void *buffer, size_t bytes, unsigned flags)
 	for (size_t i = 0; i < bytes; i++)
 		to[i] = (uint8_t)world_random();
 	return (ssize_t)bytes;
-}
-
-static bool tier_stub_opens(const struct control *control)
-{
-	(void)control;
-	return false;
-}
-
-static const struct disk_page *tier_stub_pages(const struct control *control, unsigned *ret_count)
-{
-	(void)control;
-	*ret_count = 0;
-	return NULL;
-}
-
-void page_touched(struct control *control, uint32_t place)
-{
-	(void)control;
-	(void)place;
-}
-
-void scrub_reported(struct control *control, const struct page_report *report)
-{
-	(void)control;
-	(void)report;
 }
 
 void rail_lost(struct control *control, unsigned rail, const char *format, ...)
@@ -101,6 +79,27 @@ bool conn_accept_disconnect(
 	(void)control;
 	(void)link;
 	return disconnect != NULL;
+}
+
+int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
+{
+	(void)control;
+	(void)ret_text;
+	(void)ret_bytes;
+	abort();
+}
+
+/* clients.c and client_channel.c: sessions are not simulated, see channel.c. */
+void clients_accept(struct control *control)
+{
+	(void)control;
+}
+
+void client_channel_broken(struct control *control, uint32_t channel)
+{
+	(void)control;
+	(void)channel;
+	abort();
 }
 
 bool view_serve_ask(struct control *control, struct rpc_link *link)
@@ -296,41 +295,73 @@ static struct status_segment *status_new(void)
 }
 
 /*
- * The memory is private, so that a copy of the process (run.c) has a copy of the shard. Its file
- * stays open only where node_keep() needs it: 10,000 engines would need more files than a process
- * may have open.
+ * The memory is private, so that a copy of the process (run.c) has a copy of the shard. Its file is
+ * closed: 10,000 engines would need more files than a process may have open.
  */
-void memory_own(struct huge *memory)
+static void memory_own(struct huge *memory)
 {
 	if (mmap(memory->base, memory->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
 		    memory->fd, 0) == MAP_FAILED)
 		abort();
-	if (world.keeper)
-		return;
 	close(memory->fd);
 	memory->fd = -1;
 }
 
-/* As warm_identity(): the process after a kept one has its ref. */
-static void identity_choose(struct node *n)
+/* The parts that serve clients. */
+static void clients_begin(unsigned i)
 {
-	struct control *control = &n->control;
+	struct control *control = &world.node[i].control;
 
-	control->incarnation = world_random() | 1;
-	control->ref = (uint32_t)control->incarnation;
-	if (!world.keeper)
+	if (ctl_open(control) < 0 || promote_open(control) < 0 || warm_begin(control) < 0)
+		abort();
+	channel_open(i);
+}
+
+/* The same when the process ends; what it has in shared memory stays as it is. */
+static void clients_end(unsigned i)
+{
+	struct control *control = &world.node[i].control;
+
+	channel_close(i);
+	warm_end(control);
+	promote_close(control);
+	ctl_close(control);
+}
+
+void node_turn(unsigned i)
+{
+	struct control *control = &world.node[i].control;
+
+	if (!control->directory)
 		return;
-	if (n->kept.any)
-		control->ref = n->kept.ref;
-	control->incarnation = (uint64_t)++n->kept.life << 32 | control->ref;
-	control->kept_ref = &n->kept.ref;
+	if (control->ctl) {
+		client_turn_begin(i);
+		while (ctl_turn(control) + clear_turn(control))
+			;
+		client_turn_end(i);
+	}
+	directory_flush(control);
+	if (!control->ctl)
+		return;
+	ctl_flush(control);
+	channel_look(i);
+}
+
+uint64_t node_now(unsigned i)
+{
+	unsigned was = world.current;
+	uint64_t now_ns;
+
+	world.current = i;
+	now_ns = net_now();
+	world.current = was;
+	return now_ns;
 }
 
 void node_open(unsigned i, unsigned replicas, uint64_t entries)
 {
 	struct node *n = &world.node[i];
 	struct control *control = &n->control;
-	uint32_t adopted;
 
 	world.current = i;
 	memset(control, 0, sizeof(*control));
@@ -339,36 +370,38 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	n->base.node = i;
 	control->settings = &n->settings;
 	control->base = &n->base;
-	identity_choose(n);
+	control->incarnation = world_random() | 1;
+	control->ref = (uint32_t)control->incarnation;
 	control->rails = world.bare == i + 1 ? 0 : 2;
 	control->port_fd = -1;
 	control->status = n->status = node_reads(i) ? status_new() : NULL;
 	snprintf(control->name, sizeof(control->name), "10.0.%u.%u:%u", (i + 1) >> 8, (i + 1) & 255,
 		SIM_PORT);
-	ref_add(i);
 	n->running = n->powered = true;
 	n->stopped = n->gray = n->small_mtu = false;
-	if (index_open(entries, &control->index) < 0)
-		abort();
-	adopted = pages_adopt(i);
-	kept_shard_open(i, entries);
-	control->bucket_bits = (uint8_t)control->shard->bits;
-	memory_own(&control->shard->memory);
-	memory_own(&control->shard->state_memory);
-	/* only a keeper keeps it, and it is large */
-	if (world.keeper)
-		kept_removals_open(i, adopted != 0);
-	n->kept.any = false;
+	keeper_start(i);
 	upward_fill(control);
-	if (rpc_open(control) < 0 || members_open(control) < 0 || directory_open(control) < 0 ||
-		tick_open(control) < 0)
+	if (warm_open(control) < 0 || index_open(entries, &control->index) < 0)
 		abort();
-	/* as warm_begin() */
-	if (adopted)
-		directory_forgotten(control, control->ref);
+	if (world.keeper)
+		pools_open(i);
+	if (warm_identity(control) < 0 || warm_shard_open(control, entries, -1, false) < 0)
+		abort();
+	ref_add(i);
+	control->bucket_bits = (uint8_t)control->shard->bits;
+	if (!world.keeper) {
+		memory_own(&control->shard->memory);
+		memory_own(&control->shard->state_memory);
+	}
+	/* only a keeper keeps the memory of removals, which is large */
+	if ((world.keeper && door_open(control) < 0) || rpc_open(control) < 0 ||
+		members_open(control) < 0 || directory_open(control) < 0 || tick_open(control) < 0)
+		abort();
+	if (world.keeper)
+		clients_begin(i);
 }
 
-void node_crash(unsigned i, bool power)
+static void process_end(unsigned i, bool power, bool kept)
 {
 	struct node *n = &world.node[i];
 	unsigned was = world.current;
@@ -380,21 +413,38 @@ void node_crash(unsigned i, bool power)
 	n->powered = !power;
 	world_resume(i);
 	wire_crash(i);
+	if (!kept)
+		keeper_drop(i);
+	if (n->control.ctl)
+		clients_end(i);
 	tick_close(&n->control);
 	directory_close(&n->control);
 	members_close(&n->control);
 	rpc_close(&n->control);
 	removals_close(&n->control);
-	index_close(n->control.index);
+	clear_close(&n->control);
+	ctl_free(n->control.ctl);
 	shard_close(n->control.shard);
+	if (world.keeper)
+		pools_close(i);
+	index_close(n->control.index);
+	warm_close(&n->control);
 	if (n->status)
 		munmap(n->status, sizeof(*n->status));
 	memset(&n->control, 0, sizeof(n->control));
 	n->shard = (struct shard){.bits = 0};
 	n->control.shard = &n->shard;
-	if (!n->kept.any)
-		pages_lose(i);
 	world.current = was;
+}
+
+void node_crash(unsigned i, bool power)
+{
+	process_end(i, power, false);
+}
+
+void node_keep(unsigned i)
+{
+	process_end(i, false, true);
 }
 
 void node_stop(unsigned i, bool stopped)
@@ -427,16 +477,32 @@ static void set_done(void *context, uint64_t started_ns, enum op_status status)
 		n->set_worst_ns = took_ns;
 }
 
+/* Without pools, the place of a page is its number. */
+__typeof__(page_key_at) __real_page_key_at, __wrap_page_key_at;
+
+bool __wrap_page_key_at(
+	struct control *control, uint32_t place, uint32_t generation, struct page_key *ret_key)
+{
+	if (world.keeper)
+		return __real_page_key_at(control, place, generation, ret_key);
+	*ret_key = node_key(place_unit(place));
+	return index_find(control->index, ret_key) != NULL;
+}
+
 void node_set(unsigned i, uint64_t number)
 {
 	struct node *n = &world.node[i];
-	struct page_key key = node_key(number);
-	struct location at;
+	struct index_entry page = {.key = node_key(number),
+		.place = place_make(0, (uint32_t)number),
+		.generation = 1,
+		.length = PAGE_UNIT};
 
 	world.current = i;
 	n->sets++;
-	(void)page_put(i, number, 0, &at);
-	directory_publish(&n->control, &key, &at,
+	if (index_put(n->control.index, &page, NULL) < 0)
+		abort();
+	directory_publish(&n->control, &page.key,
+		&(struct location){.place = page.place, .generation = page.generation},
 		&(struct waiter){.deadline_ns = net_now() + SIM_S,
 			.done = set_done,
 			.context = n,

@@ -4,40 +4,69 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "engine/control/clients/clients.h"
-#include "engine/control/directory/removals_inner.h"
-#include "engine/control/pages/pages.h"
+#include "engine/control/directory/directory.h"
 #include "engine/control/pages/pages_inner.h"
+#include "tests/sim/keeper.h"
 #include "tests/sim/world.h"
-
-#define OWNERS_NUMBER 1 /* of shard_keep() */
 
 static uint64_t *left; /* by number */
 static uint64_t left_room;
 
-/* ---- slots ----------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
-static uint32_t place_of(uint32_t slot)
+static unsigned char *page_bytes(unsigned node, uint32_t place)
 {
-	return place_make(slot & 1, slot >> 1);
+	const struct pool *pool = world.node[node].control.rail[place_rail(place)].pool;
+
+	return (unsigned char *)pool_memory(pool)->base + place_offset(place);
 }
 
-static struct slot *slot_at(struct pages *pages, uint32_t place)
+/* Bytes of several pages are those of none. */
+static struct content content_of(const unsigned char *bytes, uint32_t length)
 {
-	uint32_t slot = place_unit(place) << 1 | place_rail(place);
+	struct content content, other;
 
-	return place_rail(place) < 2 && slot < pages->slots ? &pages->slot[slot] : NULL;
+	memcpy(&content, bytes, sizeof(content));
+	for (uint32_t at = PAGE_UNIT; at < length; at += PAGE_UNIT) {
+		memcpy(&other, bytes + at, sizeof(other));
+		if (other.number != content.number || other.value != content.value)
+			return (struct content){.number = UINT64_MAX};
+	}
+	return content;
 }
+
+bool page_read(
+	unsigned node, const struct page_key *key, const struct location *at, struct content *ret)
+{
+	unsigned rail = place_rail(at->place);
+	const struct pool *pool =
+		rail < SIM_RAILS ? world.node[node].control.rail[rail].pool : NULL;
+	const struct page_head *heads;
+	uint32_t length;
+
+	if (!pool || place_offset(at->place) >= pool_memory(pool)->bytes)
+		return false;
+	heads = pool_heads(pool)->base;
+	length = page_head_length(&heads[place_unit(at->place)], key, at->generation);
+	if (length)
+		*ret = content_of(page_bytes(node, at->place), length);
+	return length != 0;
+}
+
+/* ---- pages that leave ------------------------------------------------------------------------ */
 
 uint64_t page_left(uint64_t number)
 {
 	return number < left_room ? left[number] : 0;
 }
 
-static void left_count(uint64_t number)
+static void left_count(const struct content *content)
 {
+	uint64_t number = content->number - 1;
+
+	if (!content->number || content->number == UINT64_MAX)
+		return;
 	if (number >= left_room) {
 		uint64_t room = 2 * number + 1024;
 
@@ -50,253 +79,175 @@ static void left_count(uint64_t number)
 	left[number]++;
 }
 
-static void retire(struct pages *pages, struct slot *slot)
+/* A page leaves the pool of the node that runs. */
+__typeof__(pool_retire) __real_pool_retire, __wrap_pool_retire;
+
+int __wrap_pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 {
-	if (slot->live) {
-		left_count(slot->number);
-		pages->live--;
+	struct content content = content_of(page_bytes(world.current, place), PAGE_UNIT);
+	int rc = __real_pool_retire(pool, place, generation);
+
+	if (rc == 0)
+		left_count(&content);
+	return rc;
+}
+
+/* The memory of the process has gone. */
+static void pool_lost(const struct pool *pool)
+{
+	const struct page_head *heads = pool_heads(pool)->base;
+	const unsigned char *bytes = pool_memory(pool)->base;
+	struct content content;
+
+	for (size_t unit = 0; unit < pool_memory(pool)->bytes / PAGE_UNIT; unit++) {
+		if (!heads[unit].length)
+			continue;
+		content = content_of(bytes + unit * PAGE_UNIT, PAGE_UNIT);
+		left_count(&content);
 	}
-	slot->live = false;
-	slot->generation++;
 }
 
-static void entries_remove_all(
-	struct control *control, const struct pages *pages, const struct slot *slot)
+bool page_removed(unsigned node, const struct dir_entry *entry)
 {
-	const struct location at = {
-		.place = place_of((uint32_t)(slot - pages->slot)), .generation = slot->generation};
+	const struct pages *pages = &world.node[node].pages;
 
-	directory_remove(control, &slot->key, &at);
+	return place_rail(entry->place) < SIM_RAILS &&
+	       place_offset(entry->place) < pages->pool_bytes &&
+	       pages->removed[place_rail(entry->place)][place_unit(entry->place)] ==
+		       entry->generation;
 }
 
-/* As evict_take_away(). */
-static void take_away(struct control *control, struct pages *pages, struct slot *slot)
+__typeof__(page_forget) __real_page_forget, __wrap_page_forget;
+
+enum forget_state __wrap_page_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
 {
-	entries_remove_all(control, pages, slot);
-	(void)index_remove(control->index, &slot->key);
-	retire(pages, slot);
+	const struct pages *pages = &world.node[world.current].pages;
+	const struct index_entry *entry = index_find(control->index, key);
+
+	if (entry)
+		pages->removed[place_rail(entry->place)][place_unit(entry->place)] =
+			entry->generation;
+	if (!entry || world.mutant != MUTANT_HALF_FORGET)
+		return __real_page_forget(control, key, wait, ret_had);
+	*ret_had = true;
+	directory_remove(control, key,
+		&(struct location){.place = entry->place, .generation = entry->generation});
+	return FORGET_DURABLE;
 }
 
-static struct slot *slot_new(struct pages *pages)
+void pages_evict(unsigned node, uint64_t count)
 {
-	if (pages->slots == pages->room) {
-		pages->room = 2 * pages->room + 64;
-		pages->slot = realloc(pages->slot, pages->room * sizeof(*pages->slot));
-		if (!pages->slot)
-			abort();
-	}
-	pages->slot[pages->slots] = (struct slot){.generation = 1};
-	return &pages->slot[pages->slots++];
-}
-
-/* The page that was stored first of those that the hand has not passed leaves. */
-static void evict_one(struct control *control, struct pages *pages)
-{
-	struct slot *slot;
-
-	do
-		slot = &pages->slot[pages->hand++ % pages->slots];
-	while (!slot->live);
-	take_away(control, pages, slot);
-}
-
-/* A slot without a page, for the next one. */
-static struct slot *slot_take(struct control *control, struct pages *pages)
-{
-	while (pages->limit && pages->live >= pages->limit)
-		evict_one(control, pages);
-	for (uint32_t i = 0; pages->live < pages->slots && i < pages->slots; i++) {
-		struct slot *slot = &pages->slot[(pages->hand + i) % pages->slots];
-
-		if (!slot->live)
-			return slot;
-	}
-	return slot_new(pages);
-}
-
-const struct slot *page_put(unsigned node, uint64_t number, uint64_t value, struct location *ret_at)
-{
-	struct node *n = &world.node[node];
-	struct index_entry entry = {.key = node_key(number), .length = 4096};
-	const struct index_entry *old = index_find(n->control.index, &entry.key);
-	struct slot *slot;
-
-	if (old) {
-		*ret_at = (struct location){.place = old->place, .generation = old->generation};
-		return slot_at(&n->pages, old->place);
-	}
-	slot = slot_take(&n->control, &n->pages);
-	*slot = (struct slot){.key = entry.key,
-		.number = number,
-		.value = value,
-		.generation = slot->generation,
-		.live = true};
-	n->pages.live++;
-	entry.place = place_of((uint32_t)(slot - n->pages.slot));
-	entry.generation = slot->generation;
-	if (index_put(n->control.index, &entry, NULL) < 0)
-		abort();
-	*ret_at = (struct location){.place = entry.place, .generation = entry.generation};
-	return slot;
-}
-
-void pages_evict(unsigned node, uint32_t count)
-{
-	struct node *n = &world.node[node];
+	struct control *control = &world.node[node].control;
+	struct index_entry entry[64];
+	uint64_t cursor = 0;
 
 	world.current = node;
-	while (count-- && n->pages.live)
-		evict_one(&n->control, &n->pages);
-	directory_flush(&n->control);
+	while (count && (cursor || index_count(control->index))) {
+		unsigned most = count < 64 ? (unsigned)count : 64;
+		unsigned n = index_walk(control->index, &cursor, most, entry);
+
+		for (unsigned i = 0; i < n; i++)
+			evict_take_away(
+				control->evict, &entry[i].key, entry[i].place, entry[i].generation);
+		count -= n;
+	}
+	directory_flush(control);
 }
 
-const struct slot *page_at(unsigned node, const struct page_key *key, const struct location *at)
-{
-	const struct slot *slot = slot_at(&world.node[node].pages, at->place);
-
-	return slot && slot->live && slot->generation == at->generation &&
-			       page_key_equal(&slot->key, key)
-		       ? slot
-		       : NULL;
-}
-
-const struct slot *page_there(unsigned node, uint32_t place)
-{
-	return slot_at(&world.node[node].pages, place);
-}
-
-const struct slot *page_of(unsigned node, uint64_t number)
+void pages_limit(unsigned node)
 {
 	const struct node *n = &world.node[node];
-	struct page_key key = node_key(number);
+	uint64_t count = index_count(n->control.index);
+
+	if (n->pages.limit && count > n->pages.limit)
+		pages_evict(node, count - n->pages.limit);
+}
+
+/* ---- pages by number ------------------------------------------------------------------------- */
+
+static bool kept_page(unsigned node, const struct page_key *key, struct content *ret)
+{
+	for (unsigned rail = 0; rail < SIM_RAILS; rail++) {
+		size_t heads_bytes, pool_bytes = 0;
+		const struct page_head *heads = keeper_memory(node, "heads", rail, &heads_bytes);
+		const unsigned char *bytes = keeper_memory(node, "pool", rail, &pool_bytes);
+
+		for (size_t unit = 0; heads && unit < pool_bytes / PAGE_UNIT; unit++) {
+			if (!heads[unit].length || !page_key_equal(&heads[unit].key, key))
+				continue;
+			*ret = content_of(bytes + unit * PAGE_UNIT, heads[unit].length);
+			return true;
+		}
+	}
+	return false;
+}
+
+bool page_of(unsigned node, uint64_t number, struct content *ret)
+{
+	const struct node *n = &world.node[node];
+	const struct page_key key = node_key(number);
 	const struct index_entry *entry;
 
-	if (n->running) {
-		entry = index_find(n->control.index, &key);
-		return entry ? slot_at(&world.node[node].pages, entry->place) : NULL;
-	}
-	for (uint32_t i = 0; i < n->pages.slots; i++)
-		if (n->pages.slot[i].live && n->pages.slot[i].number == number)
-			return &n->pages.slot[i];
-	return NULL;
-}
-
-enum forget_state page_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
-{
-	struct pages *pages = &((struct node *)(void *)control)->pages;
-	const struct index_entry *entry = index_find(control->index, key);
-	struct slot *slot = entry ? slot_at(pages, entry->place) : NULL;
-
-	(void)wait;
-	*ret_had = slot != NULL;
-	if (slot && world.mutant == MUTANT_HALF_FORGET) {
-		entries_remove_all(control, pages, slot);
-	} else if (slot) {
-		take_away(control, pages, slot);
-		slot->removed = true;
-	}
-	return FORGET_DURABLE;
-}
-
-/* Hosts here have no disk. */
-enum forget_state tier_forget(struct control *control, const struct page_key *key,
-	const struct forget_wait *wait, bool *ret_had)
-{
-	(void)control;
-	(void)key;
-	(void)wait;
-	*ret_had = false;
-	return FORGET_DURABLE;
-}
-
-/* ---- what outlives the process --------------------------------------------------------------- */
-
-/* What the process has written, in the file of the memory. Returns a descriptor of it. */
-static int stored(const struct huge *memory)
-{
-	if (pwrite(memory->fd, memory->base, memory->bytes, 0) != (ssize_t)memory->bytes)
-		abort();
-	return dup(memory->fd);
-}
-
-void node_keep(unsigned node)
-{
-	struct node *n = &world.node[node];
-	struct shard *shard = n->control.shard;
-
 	if (!n->running)
-		return;
-	shard_keep(shard, OWNERS_NUMBER);
-	n->kept = (struct kept){.any = true,
-		.ref = n->control.ref,
-		.life = n->kept.life,
-		.shard_fd = stored(&shard->memory),
-		.state_fd = stored(&shard->state_memory),
-		.removals_fd = stored(&n->control.removals->memory)};
+		return kept_page(node, &key, ret);
+	entry = index_find(n->control.index, &key);
+	if (entry)
+		*ret = content_of(page_bytes(node, entry->place), entry->length);
+	return entry != NULL;
 }
 
-void kept_shard_open(unsigned node, uint64_t entries)
+void page_fill(unsigned node, uint64_t number)
+{
+	struct control *control = &world.node[node].control;
+	struct index_entry entry = {.key = node_key(number), .length = PAGE_UNIT};
+	unsigned rail = number % SIM_RAILS;
+
+	world.current = node;
+	if (pool_take(control->rail[rail].pool, PAGE_UNIT, &entry.place, &entry.generation) < 0 ||
+		index_put(control->index, &entry, NULL) < 0 ||
+		pool_publish(control->rail[rail].pool, entry.place, entry.generation, &entry.key,
+			PAGE_UNIT) < 0)
+		abort();
+	evict_hold(control->evict, rail, PAGE_UNIT, 1);
+	directory_publish(control, &entry.key,
+		&(struct location){.place = entry.place, .generation = entry.generation}, NULL);
+}
+
+/* ---- pools ----------------------------------------------------------------------------------- */
+
+void pools_open(unsigned node)
 {
 	struct node *n = &world.node[node];
-	struct shard *shard = n->control.shard;
 
-	if (n->kept.any &&
-		shard_adopt(entries, n->kept.shard_fd, n->kept.state_fd, OWNERS_NUMBER, shard) == 0)
-		return;
-	if (shard_open(entries, -1, false, shard) < 0)
-		abort();
-}
+	for (unsigned rail = 0; rail < n->control.rails; rail++) {
+		const struct pool_options options = {.rail = rail,
+			.bytes = n->pages.pool_bytes,
+			.numa_node = -1,
+			.limbo_ns = control_limbo_ns(&n->control)};
 
-static void door_opened(struct control *control, bool drop)
-{
-	if (drop)
-		pages_evict((unsigned)((struct node *)control - world.node), UINT32_MAX);
-}
-
-void kept_removals_open(unsigned node, bool pages)
-{
-	struct node *n = &world.node[node];
-	size_t bytes = sizeof(struct removals_log);
-	struct removals_options options = {.pages = pages, .opened = door_opened};
-
-	options.adopted = n->kept.any;
-	if ((options.adopted ? huge_adopt(n->kept.removals_fd, bytes, &options.memory)
-			     : huge_open("removals", bytes, -1, false, &options.memory)) < 0)
-		abort();
-	memory_own(&options.memory);
-	if (removals_open(&n->control, &options) < 0)
-		abort();
-}
-
-void pages_lose(unsigned node)
-{
-	struct pages *pages = &world.node[node].pages;
-
-	for (uint32_t i = 0; i < pages->slots; i++)
-		if (pages->slot[i].live)
-			left_count(pages->slot[i].number);
-	pages->slots = pages->live = pages->hand = 0;
-}
-
-uint32_t pages_adopt(unsigned node)
-{
-	struct node *n = &world.node[node];
-	uint32_t adopted = 0;
-
-	for (uint32_t i = 0; i < n->pages.slots; i++) {
-		struct slot *slot = &n->pages.slot[i];
-		struct index_entry entry = {.key = slot->key,
-			.place = place_of(i),
-			.generation = slot->generation,
-			.length = 4096};
-
-		if (slot->live && index_put(n->control.index, &entry, NULL) == 0)
-			adopted++;
-		else
-			retire(&n->pages, slot);
+		if (warm_pool_open(&n->control, &options, &n->control.rail[rail].pool) < 0)
+			abort();
+		if (!n->pages.removed[rail])
+			n->pages.removed[rail] =
+				calloc(n->pages.pool_bytes / PAGE_UNIT, sizeof(uint32_t));
+		if (!n->pages.removed[rail])
+			abort();
 	}
-	return adopted;
+}
+
+void pools_close(unsigned node)
+{
+	struct control *control = &world.node[node].control;
+
+	for (unsigned rail = 0; rail < control->rails; rail++) {
+		struct pool *pool = control->rail[rail].pool;
+		size_t bytes;
+
+		if (!keeper_memory(node, "heads", rail, &bytes))
+			pool_lost(pool);
+		pool_close(pool);
+	}
 }
 
 void pages_close(void)
@@ -305,5 +256,6 @@ void pages_close(void)
 	left = NULL;
 	left_room = 0;
 	for (unsigned i = 0; i < world.nodes; i++)
-		free(world.node[i].pages.slot);
+		for (unsigned rail = 0; rail < SIM_RAILS; rail++)
+			free(world.node[i].pages.removed[rail]);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pages of a simulated node: slots with a page head each, as pool.c and ctl.c make them
- * of pages without bytes; and what outlives the process, as warm.c stores it. One thread.
+ * The pages of a simulated host in the scenarios of faults.c: pools, eviction and warm restart are
+ * the product's, and pages have bytes. In the other scenarios nothing reads a page: it is an entry
+ * of the index. One thread.
  */
 #ifndef TESTS_SIM_PAGES_H
 #define TESTS_SIM_PAGES_H
@@ -11,63 +12,47 @@
 
 #include "engine/abi/page.h"
 
-struct control;
+struct dir_entry;
 
-/* A slot: what its page head says, and the value that stands for its bytes. */
-struct slot {
-	struct page_key key;
-	uint64_t number, value;
-	uint32_t generation; /* raised when the page leaves, so that its entries are stale */
-	bool live;
-	bool removed; /* the page that it had last has left by a removal */
+#define SIM_RAILS 2u /* of each node */
+
+/* What a client writes into each unit of a page, and what a reader finds. */
+struct content {
+	uint64_t number; /* 1 + that of the page; 0: nothing was written */
+	uint64_t value;
 };
 
-/* All slots of a node. They are the host's memory: a kept one outlives the process. */
 struct pages {
-	struct slot *slot;
-	uint32_t slots, room;
-	uint32_t limit; /* of pages; 0: none */
-	uint32_t live, hand;
+	uint64_t pool_bytes; /* of each rail */
+	uint32_t length;     /* of a page, bytes */
+	uint64_t limit;      /* of pages, if below what the pools hold; 0: none */
+	/* by unit of each rail: generation of the last page there that a removal took away */
+	uint32_t *removed[SIM_RAILS];
 };
 
-/* What the process that started the engine stores for the next one, beside the slots. */
-struct kept {
-	bool any; /* the process that ended last has stored its memory */
-	uint32_t ref, life;
-	int shard_fd, state_fd; /* of the directory shard */
-	int removals_fd;        /* of the memory of removals */
-};
+/* Opens the pools of a process, with the pages of the one before that its keeper has. */
+void pools_open(unsigned node);
+void pools_close(unsigned node);
 
 /*
- * Stores page `number` with this value, or finds it stored: then its slot and value stay. Evicts
- * the oldest page above the limit. Returns the slot.
+ * What a READ of the page at this place finds there now, also of a stopped process. False: the page
+ * head is that of another page, or of none.
  */
-const struct slot *page_put(
-	unsigned node, uint64_t number, uint64_t value, struct location *ret_at);
-/* Evicts `count` pages, those that were stored first, in a turn of the loop. */
-void pages_evict(unsigned node, uint32_t count);
-/* The page that is at this place now, as its head says; NULL: there is none. */
-const struct slot *page_at(unsigned node, const struct page_key *key, const struct location *at);
-/* The slot at this place, with a page or without; NULL: the node has fewer slots. */
-const struct slot *page_there(unsigned node, uint32_t place);
-/* Page `number`, if the node has it, in a process or kept for the next one; else NULL. */
-const struct slot *page_of(unsigned node, uint64_t number);
+bool page_read(
+	unsigned node, const struct page_key *key, const struct location *at, struct content *ret);
+/* Page `number`, if the node has it, in a process or kept for the next one. */
+bool page_of(unsigned node, uint64_t number, struct content *ret);
 /* How often a page with this number has left a node: evicted, removed or lost. */
 uint64_t page_left(uint64_t number);
+/* The entry is that of a page of this node which a removal took away. */
+bool page_removed(unsigned node, const struct dir_entry *entry);
 
-/* The process ends now: what outlives it is stored. Before node_crash(). */
-void node_keep(unsigned node);
-/* A process opens the shard: the stored one or a new one. */
-void kept_shard_open(unsigned node, uint64_t entries);
-/*
- * A process opens the memory of removals, stored or new. `pages`: it has pages of before, so it
- * takes no clients until it is told what it has missed (removals.c).
- */
-void kept_removals_open(unsigned node, bool pages);
-/* The memory of all pages is lost. */
-void pages_lose(unsigned node);
-/* A process puts the pages that are kept into its index. Returns how many there are. */
-uint32_t pages_adopt(unsigned node);
+/* Stores page `number`, of one unit, without a client and without bytes; publishes it. */
+void page_fill(unsigned node, uint64_t number);
+/* Evicts this many pages in a turn of the loop, or all. */
+void pages_evict(unsigned node, uint64_t count);
+/* Evicts pages above the limit. */
+void pages_limit(unsigned node);
 void pages_close(void);
 
 #endif

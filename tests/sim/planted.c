@@ -67,6 +67,15 @@ bool __wrap_shard_remove(struct shard *shard, const struct page_key *key, uint32
 	return __real_shard_remove(shard, key, ref, place, generation);
 }
 
+__typeof__(evict_give_back) __real_evict_give_back, __wrap_evict_give_back;
+
+void __wrap_evict_give_back(
+	struct evict *evict, uint32_t place, uint32_t generation, uint32_t length)
+{
+	if (world.mutant != MUTANT_LOST_RETURN)
+		__real_evict_give_back(evict, place, generation, length);
+}
+
 __typeof__(show_begin) __real_show_begin, __wrap_show_begin;
 
 void __wrap_show_begin(struct directory *dir, struct owner *owner)

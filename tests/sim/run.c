@@ -213,7 +213,8 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"own-word", "beat-refute", "no-latch", "no-pad", "no-compare", "relay-lost", "no-relay",
 	"suspect-fact", "sweep-at-once", "no-refute", "reshuffle", "walk-restart", "former-early",
 	"global-cap", "any-ref", "fresh-trusted", "no-verify", "half-forget", "lost-remove",
-	"sure-remove", "no-promise", "no-room", "no-show", "no-memory", "all-here"};
+	"sure-remove", "no-promise", "no-room", "no-show", "no-memory", "lost-return",
+	"no-quarantine", "all-here"};
 
 static int usage(int status)
 {

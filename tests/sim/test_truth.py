@@ -15,7 +15,7 @@ import time
 
 FIXED = (2, 4, 5)
 FEW = 10
-SCENARIOS = ("calm", "term", "kill9", "cold", "freeze", "cutlink", "flaplink", "split",
+SCENARIOS = ("calm", "term", "kill9", "copying", "cold", "freeze", "cutlink", "flaplink", "split",
              "unjoined", "upgrade", "full", "dropped", "mixture")
 # scenario, mutant, and the checkers that must fire
 PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),
@@ -30,6 +30,8 @@ PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),
            ("cold", "lost-remove", ("entry at a member that does not own it",)),
            ("calm", "no-promise", ("removal without a fault is unreachable",)),
            ("split", "sure-remove", ("removed page is found",)),
+           ("copying", "lost-return", ("credit is lost", "slot is lost")),
+           ("copying", "no-quarantine", ("bytes of another page",)),
            ("term", "no-show", ("entry without a page",)),
            ("dropped", "no-show", ("entry without a page",)),
            ("freeze", "no-memory", ("two values of a page",)),

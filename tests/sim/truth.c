@@ -16,6 +16,7 @@
 static const char *const names[RULES] = {
 	[RULE_SET_STORED] = "set said hit, and no node has the page",
 	[RULE_SET_FOUND] = "set said hit, and a get does not find the page",
+	[RULE_BYTES] = "bytes of another page",
 	[RULE_SET_ROOM] = "set without a fault is refused",
 	[RULE_REMOVED_FOUND] = "removed page is found",
 	[RULE_REMOVED_HELD] = "removed page came back",
@@ -26,6 +27,9 @@ static const char *const names[RULES] = {
 	[RULE_PAGE_ENTRY] = "page without an entry",
 	[RULE_PAGE_FOUND] = "page is not found",
 	[RULE_ONE_VALUE] = "two values of a page",
+	[RULE_CREDITS] = "credit is lost",
+	[RULE_SLOTS] = "slot is lost",
+	[RULE_ANSWERS] = "answer is lost",
 };
 
 struct truth truth;
@@ -184,9 +188,9 @@ static uint64_t holders_of(unsigned reader, uint64_t number)
 
 	for (unsigned i = 0; i < world.nodes; i++) {
 		bool due = page_served(reader, i) && owners_told(reader, i);
-		const struct slot *slot = due ? page_of(i, number) : NULL;
+		struct content content;
 
-		if (slot && slot->value > truth.page[number].dead)
+		if (due && page_of(i, number, &content) && content.value > truth.page[number].dead)
 			holders |= 1ull << i;
 	}
 	return holders;
@@ -195,8 +199,10 @@ static uint64_t holders_of(unsigned reader, uint64_t number)
 /* A node has it, or its memory is kept for its next process. */
 static bool held(uint64_t number)
 {
+	struct content content;
+
 	for (unsigned i = 0; i < world.nodes; i++)
-		if (page_of(i, number))
+		if (page_of(i, number, &content))
 			return true;
 	return false;
 }
@@ -209,7 +215,9 @@ static void got(const struct watched *w, const struct call_result *result)
 	/* "stale": entries were wrong, and the page may be elsewhere; without a fault it is not */
 	bool absent = result->end == CALL_MISS || (truth.calm && result->end == CALL_STALE);
 
-	if (result->end == CALL_HIT && result->value <= w->dead)
+	if (result->end == CALL_HIT && result->mixed)
+		truth_broken(RULE_BYTES, w->number);
+	else if (result->end == CALL_HIT && result->value <= w->dead)
 		truth_broken(RULE_REMOVED_FOUND, w->number);
 	if (absent && w->set && page->set && page->left == w->left &&
 		page_left(w->number) == w->left &&
@@ -220,6 +228,7 @@ static void got(const struct watched *w, const struct call_result *result)
 static void was_set(const struct watched *w, const struct call_result *result)
 {
 	struct page_state *page = &truth.page[w->number];
+	struct content content;
 
 	page->busy = false;
 	if (result->end != CALL_HIT && truth.calm)
@@ -234,7 +243,7 @@ static void was_set(const struct watched *w, const struct call_result *result)
 	if (!page->set || page->left != page_left(w->number))
 		page->holders = 0;
 	/* false: it was evicted before the set ended */
-	page->set = page_of(result->holder, w->number) != NULL;
+	page->set = page_of(result->holder, w->number, &content);
 	page->left = page_left(w->number);
 	page->holders |= 1ull << result->holder;
 }
@@ -243,9 +252,8 @@ static void was_set(const struct watched *w, const struct call_result *result)
 static bool entry_removed(const struct dir_entry *entry)
 {
 	int holder = node_by_ref(entry->ref);
-	const struct slot *slot = holder < 0 ? NULL : page_there((unsigned)holder, entry->place);
 
-	return slot && slot->removed && !slot->live && slot->generation == entry->generation + 1;
+	return holder >= 0 && page_removed((unsigned)holder, entry);
 }
 
 static void entries_dropped(const struct watched *w)

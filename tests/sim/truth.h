@@ -26,6 +26,8 @@ enum rule {
 	 * was set in a part that was cut off is at the owners of that part until then.
 	 */
 	RULE_SET_FOUND,
+	/* A get has the bytes of the page that it is about. */
+	RULE_BYTES,
 	/* Without a fault: each set hits; the pools and shards of the scenarios have room. */
 	RULE_SET_ROOM,
 	/* A removal says hit or miss: then no get and no set finds the page again. */
@@ -46,6 +48,12 @@ enum rule {
 	RULE_PAGE_FOUND,
 	/* and all of them the same value. */
 	RULE_ONE_VALUE,
+	/* In the end, without an open call: no slot is granted to a client, */
+	RULE_CREDITS,
+	/* each slot is one page of the index, or free, and is counted once, */
+	RULE_SLOTS,
+	/* and no request of a client waits. */
+	RULE_ANSWERS,
 	RULES,
 };
 

@@ -25,26 +25,24 @@ static bool owns(unsigned node, const struct page_key *key)
 }
 
 /* The page of an entry, by its place; the entry itself has a tag only. */
-static const struct slot *slot_of(const struct dir_entry *entry)
+static bool entry_page(const struct dir_entry *entry, struct page_key *ret)
 {
 	int holder = node_by_ref(entry->ref);
-	const struct slot *slot = holder < 0 ? NULL : page_there((unsigned)holder, entry->place);
 
-	return slot && slot->live && slot->generation == entry->generation &&
-			       dir_tag(&slot->key) == entry->tag
-		       ? slot
-		       : NULL;
+	return holder >= 0 &&
+	       page_key_at(&world.node[holder].control, entry->place, entry->generation, ret) &&
+	       dir_tag(ret) == entry->tag;
 }
 
 static void entry_judge(unsigned owner, const struct dir_entry *entry)
 {
-	const struct slot *slot = slot_of(entry);
+	struct page_key key;
 
 	truth.entries++;
-	if (!slot)
+	if (!entry_page(entry, &key))
 		truth_broken(RULE_ENTRY_PAGE, entry->tag);
-	else if (!owns(owner, &slot->key))
-		truth_broken(RULE_ENTRY_OWNED, slot->number);
+	else if (!owns(owner, &key))
+		truth_broken(RULE_ENTRY_OWNED, entry->tag);
 }
 
 static void shard_judge(unsigned node)
@@ -58,23 +56,25 @@ static void shard_judge(unsigned node)
 }
 
 /* Calls back for each page that a node has. */
-static void each_page(void (*call)(unsigned node, uint64_t number, const struct slot *slot))
+static void each_page(void (*call)(unsigned node, uint64_t number, const struct content *content))
 {
 	for (unsigned i = 0; i < world.nodes; i++)
 		for (uint64_t number = 0; number < truth.pages; number++) {
-			const struct slot *slot = page_of(i, number);
+			struct content content;
 
-			if (slot)
-				call(i, number, slot);
+			if (page_of(i, number, &content))
+				call(i, number, &content);
 		}
 }
 
-static void page_judge(unsigned node, uint64_t number, const struct slot *slot)
+static void page_judge(unsigned node, uint64_t number, const struct content *content)
 {
+	const struct page_key key = node_key(number);
+
 	truth.held++;
-	if (slot->value <= truth.page[number].dead)
+	if (content->value <= truth.page[number].dead)
 		truth_broken(RULE_REMOVED_HELD, number);
-	for (unsigned lack = page_lacks(node, &slot->key); lack; lack--)
+	for (unsigned lack = page_lacks(node, &key); lack; lack--)
 		truth_broken(RULE_PAGE_ENTRY, number);
 }
 
@@ -107,11 +107,13 @@ static void calls_end(void)
 /* One page, by all readers. */
 static void read_by_all(uint64_t number)
 {
+	struct content content;
+
 	reading.number = number;
 	reading.value = 0;
 	reading.held = false;
 	for (unsigned i = 0; i < world.nodes; i++)
-		reading.held |= page_of(i, number) != NULL;
+		reading.held |= page_of(i, number, &content);
 	for (unsigned i = 0; i < world.nodes; i++)
 		truth_call(CALL_GET, i, number, read_one, NULL);
 	calls_end();
@@ -142,4 +144,7 @@ void truth_judge(void)
 		read_by_all(number);
 	truth_calm(true);
 	remove_some();
+	world_run(world.now_ns + SIM_S);
+	for (unsigned i = 0; i < world.nodes; i++)
+		books_judge(i);
 }

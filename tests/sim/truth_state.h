@@ -42,5 +42,7 @@ struct truth {
 extern struct truth truth;
 
 void truth_broken(enum rule rule, uint64_t number);
+/* books.c: judges the node's books; a number of what is broken is the node's. */
+void books_judge(unsigned node);
 
 #endif

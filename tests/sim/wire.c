@@ -177,8 +177,8 @@ static void deliver(struct net_link *to)
 	to->thing.events++;
 	readable(&to->thing, 0);
 	to->thing.events--;
-	if (node->running && node->control.directory)
-		directory_flush(&node->control);
+	if (node->running)
+		node_turn(to->node);
 	thing_release(&to->thing);
 }
 

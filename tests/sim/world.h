@@ -65,6 +65,8 @@ enum mutant {
 	MUTANT_NO_ROOM,       /* shards refuse one key in 64 */
 	MUTANT_NO_SHOW,       /* owners show no entries: those without a page stay */
 	MUTANT_NO_MEMORY,     /* no engine remembers removals for members that are away */
+	MUTANT_LOST_RETURN,   /* credits that come back unused stay credits */
+	MUTANT_NO_QUARANTINE, /* a client does not say which slot it writes into */
 	MUTANT_ALL_HERE,      /* members that are away count for nothing when a page is removed */
 	MUTANTS,
 };
@@ -88,7 +90,6 @@ struct node {
 	int64_t clock_ns;    /* the host's clock minus the world's */
 	int32_t skew_ppm;    /* rate of the host's clock */
 	struct pages pages;
-	struct kept kept;
 	uint64_t sets, hits, timeouts, others, set_worst_ns;
 	uint64_t queue_worst;
 };
@@ -97,7 +98,8 @@ struct world {
 	uint64_t now_ns, seed, random, serial, trace, events;
 	unsigned nodes, current;
 	enum mutant mutant;
-	bool keeper; /* engines have a keeper: node_keep() is called before a process ends */
+	bool keeper;             /* engines have a keeper, and with it pools and clients */
+	unsigned stopped_writer; /* 1 + node: its clients stop while they write a page; 0: none */
 	double loss;
 	uint64_t crash_at; /* number of the delivery at which `crash_node` dies; 0: none */
 	unsigned crash_node;
@@ -147,16 +149,19 @@ void wire_crash(unsigned node);
 /* Look-ups of this node are simulated: all nodes up to 127, of larger clusters one in a few. */
 bool node_reads(unsigned i);
 void node_open(unsigned i, unsigned replicas, uint64_t entries);
-/* Makes the memory private; its file stays open only where node_keep() needs it. */
-void memory_own(struct huge *memory);
 /*
- * Ends the process at once, without Leave. `power`: the host is silent as well. The pages are lost
- * unless node_keep() was called.
+ * Ends the process at once, without Leave, and its memory goes. `power`: the host is silent, too.
  */
 void node_crash(unsigned i, bool power);
+/* The same; the keeper has the memory for the next process. */
+void node_keep(unsigned i);
+/* What the engine's loop does at the end of each turn. */
+void node_turn(unsigned i);
+/* The clock of the node's host. */
+uint64_t node_now(unsigned i);
 void node_stop(unsigned i, bool stopped);
 struct page_key node_key(uint64_t number);
-/* Stores page `number` on node i and publishes it, with a deadline of one second. */
+/* Stores a page without bytes on node i and publishes it, with a deadline of one second. */
 void node_set(unsigned i, uint64_t number);
 bool node_holds(unsigned i, const struct page_key *key);
 bool node_sees(unsigned i, unsigned j);

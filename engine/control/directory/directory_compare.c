@@ -710,7 +710,10 @@ void move_slice(void *context)
 	move_step(dir, now_ns);
 	if (move_ready(dir))
 		move_soon(dir);
-	else if (now_ns < dir->move.walk_ns)
+	/* a later time would replace that of the step which is due, and hold up all that follow */
+	if (dir->move.soon)
+		return;
+	if (now_ns < dir->move.walk_ns)
 		move_after(dir, (dir->move.walk_ns - now_ns) / 1000000 + 1);
 	else if (now_ns < tidy_from_ns(dir) && compares_any(dir))
 		move_after(dir, (tidy_from_ns(dir) - now_ns) / 1000000 + 1);

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import closing
 from typing import Any
 
 from peercache import config
@@ -63,16 +64,13 @@ def run(options: argparse.Namespace) -> int:
 
     if options.command != "set":
         far = Client(spec(engines.far, 1, PRELOADER))
-        far.preload()
-        far.store.close()
-    clients = Clients([spec(engines.near, options.threads, 0)], stop)
-    try:
+        with closing(far.store):
+            far.preload()
+    with closing(Clients([spec(engines.near, options.threads, 0)], stop)) as clients:
         stop.measuring = True
         results = clients.run({"op": options.command, "threads": options.threads, "writers": 0,
                                "batch": options.batch, "warmup": WARM_SECONDS,
                                "seconds": options.seconds, "number": 1}, lambda _sums: None)
-    finally:
-        clients.close()
     if not results:
         raise RuntimeError("interrupted while a call waits: no results")
     if stop.requested and not results[options.command]["calls"]:

@@ -8,6 +8,7 @@ know the same keys, because the seed is the same.
 import argparse
 import json
 import time
+from contextlib import closing
 from typing import Any
 
 from peercache import config
@@ -62,8 +63,7 @@ def serve(options: argparse.Namespace) -> int:
     """Stores the pages and waits for Ctrl-C. Returns the exit status."""
     stop = Stop()
     sizes = sweep.Sizes(options, [sweep.Group("get", 1, [1])], sweep.rails_of(options))
-    engines = engine_of(options, sizes.far)
-    try:
+    with closing(engine_of(options, sizes.far)) as engines:
         sweep.warn_of_ports(engines)
         sweep.preload(spec_of(options, sizes, engines.far, sizes.preload))
         print(f"serving; on another host: peercache-bench drive --discovery-addr "
@@ -74,8 +74,6 @@ def serve(options: argparse.Namespace) -> int:
         while not stop.requested:
             time.sleep(0.1)
         return 0
-    finally:
-        engines.close()
 
 
 def wait_for_pages(options: argparse.Namespace, sizes: sweep.Sizes, socket: str) -> None:
@@ -83,7 +81,7 @@ def wait_for_pages(options: argparse.Namespace, sizes: sweep.Sizes, socket: str)
     client, last = Client(spec_of(options, sizes, socket, 1)), sizes.working_set - 1
     probes = [client.keys(i, 1)[0] for i in sorted({0, last // 2, last})]
     end = time.monotonic() + options.connect_timeout
-    try:
+    with closing(client.store):
         while client.store.batch_exists(probes) < len(probes):
             if time.monotonic() > end:
                 members = json.loads(client.store._session.report())  # pylint: disable=W0212
@@ -93,18 +91,13 @@ def wait_for_pages(options: argparse.Namespace, sizes: sweep.Sizes, socket: str)
                     f"{options.discovery_addr}, with the same --layout, --page-size and --seed and "
                     "at least this --working-set?")
             time.sleep(0.05)
-    finally:
-        client.store.close()
 
 
 def drive(options: argparse.Namespace) -> int:
     """Measures reads of serve's pages. Returns the exit status."""
     stop, groups = Stop(), sweep.groups_of(options)
     sizes = sweep.Sizes(options, groups, sweep.rails_of(options))
-    engines = engine_of(options, sizes.near)
-    try:
+    with closing(engine_of(options, sizes.near)) as engines:
         sweep.warn_of_ports(engines)
         wait_for_pages(options, sizes, engines.near)
         return sweep.Run(options, stop, engines, sizes).measure(groups)
-    finally:
-        engines.close()

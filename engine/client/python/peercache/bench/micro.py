@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import subprocess
+from contextlib import closing
 from typing import Any, Mapping
 
 from peercache import launch
@@ -73,15 +74,13 @@ class Sized:
                            options.seed, index=sweep.PRELOADER))
         if stop.requested:
             return []
-        clients = Clients(sweep.specs_of(options, engines.near, sizes, self.group), stop)
-        try:
+        specs = sweep.specs_of(options, engines.near, sizes, self.group)
+        with closing(Clients(specs, stop)) as clients:
             stop.measuring = True
             results = clients.run(
                 {"op": "get", "threads": options.threads, "writers": 0, "batch": self.group.batch,
                  "warmup": options.warmup, "seconds": options.duration, "number": 1},
                 sweep.Progress(options.progress, f"store, {sizes.page} bytes"))
-        finally:
-            clients.close()
         return [in_calls(rows.row("get", result, **self.what(engines, "store")), result)
                 for result in results.values() if result["calls"]]
 
@@ -143,14 +142,10 @@ def run(options: argparse.Namespace) -> int:
     if path != "store":
         program()
     found: list[dict[str, Any]] = []
-    engines = engines_of(options, sized)
-
-    def each() -> None:
-        for one in sized:
-            if not stop.requested:
-                one.measure(path, engines, stop, found)
-    try:
+    with closing(engines_of(options, sized)) as engines:
+        def each() -> None:
+            for one in sized:
+                if not stop.requested:
+                    one.measure(path, engines, stop, found)
         sweep.warn_of_ports(engines)
         return sweep.delivered(each, options, stop, engines, found)
-    finally:
-        engines.close()

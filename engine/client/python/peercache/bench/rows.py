@@ -6,6 +6,8 @@ A table is pairs of a title and the name of a column.
 
 from typing import Any, Iterator, Mapping, Sequence
 
+from peercache.bench.plot import amount
+
 COLUMNS = ("op", "path", "layout", "page_bytes", "batch", "processes", "threads", "readers",
            "writers", "seconds", "calls", "pages", "misses", "wrong", "hit_ratio", "pages_per_s",
            "tokens_per_s", "gb_per_s", "p50_us", "p95_us", "p99_us", "p999_us", "max_us",
@@ -81,9 +83,7 @@ def cell(name: str, value: Any) -> str:
         return "-" if name in PERCENT else "unknown"
     if name in PERCENT:
         return f"{value * 100:.2f}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return amount(value) if isinstance(value, (int, float)) else str(value)
 
 
 def columns(rows: Sequence[Mapping[str, Any]],

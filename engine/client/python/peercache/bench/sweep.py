@@ -7,6 +7,7 @@ A point is a number of threads that make one kind of call for a time.
 import argparse
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
 
@@ -143,10 +144,8 @@ def preload(spec: Spec) -> None:
     """Stores the working set through the engine of the spec, from this process."""
     print(f"storing {spec.working_set} pages of {spec.page_bytes} bytes", flush=True)
     client = Client(spec)
-    try:
+    with closing(client.store):
         client.preload()
-    finally:
-        client.store.close()
 
 
 class Growth:
@@ -237,11 +236,9 @@ class Run:
 
     def group(self, group: Group) -> None:
         """Measures a group with client processes of its own."""
-        clients = Clients(specs_of(self.options, self.engines.near, self.sizes, group), self.stop)
-        try:
+        specs = specs_of(self.options, self.engines.near, self.sizes, group)
+        with closing(Clients(specs, self.stop)) as clients:
             self.points_of(clients, group)
-        finally:
-            clients.close()
 
     def points_of(self, clients: Clients, group: Group) -> None:
         """Measures the points of a group, and notes its peak."""
@@ -304,12 +301,9 @@ def run(options: argparse.Namespace) -> int:
     """Runs latency, throughput, saturation or suite. Returns the exit status."""
     stop, groups = Stop(), groups_of(options)
     sizes = Sizes(options, groups, rails_of(options))
-    engines = engines_of(options, sizes)
-    try:
+    with closing(engines_of(options, sizes)) as engines:
         warn_of_ports(engines)
         if any(group.op != "set" for group in groups):
             preload(Spec(engines.far, sizes.page, sizes.segments, sizes.preload,
                          sizes.working_set, options.seed, index=PRELOADER))
         return Run(options, stop, engines, sizes).measure(groups)
-    finally:
-        engines.close()

@@ -157,7 +157,7 @@ static int parse_number(const char *text, int64_t *ret)
 }
 
 /* Parses a size such as "4096", "64K", "64KiB" or "1 GiB"; units are powers of 1024. */
-static int parse_size(const char *text, uint64_t *ret)
+static int parse_size(const char *text, int64_t *ret)
 {
 	static const struct {
 		const char *word;
@@ -183,9 +183,8 @@ static int parse_size(const char *text, uint64_t *ret)
 	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
 		if (strcmp(text, units[i].word) != 0)
 			continue;
-		if (__builtin_mul_overflow(digits, 1ull << units[i].shift, &digits))
+		if (__builtin_mul_overflow(digits, 1ull << units[i].shift, ret))
 			return -ERANGE;
-		*ret = digits;
 		return 0;
 	}
 	return -EINVAL;
@@ -220,20 +219,10 @@ static int parse_choice(const char *choices, const char *text, int *ret)
 /* Parses the value of a SIZE or a NUMBER setting; stores it in `field` only when it is in range. */
 static int parse_bounded(const struct setting *one, const char *value, void *field)
 {
-	uint64_t size = 0;
-	int64_t number = 0;
-	int err;
+	int64_t number;
+	int err = one->type == SETTING_SIZE ? parse_size(value, &number)
+					    : parse_number(value, &number);
 
-	if (one->type == SETTING_SIZE) {
-		err = parse_size(value, &size);
-		if (err)
-			return err;
-		if (size < (uint64_t)one->min || size > (uint64_t)one->max)
-			return -ERANGE;
-		memcpy(field, &size, sizeof(size));
-		return 0;
-	}
-	err = parse_number(value, &number);
 	if (err)
 		return err;
 	if (number < one->min || number > one->max)

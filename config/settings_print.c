@@ -124,16 +124,12 @@ static void print_quoted(FILE *out, const char *text)
 static void print_value(FILE *out, const struct setting *one, const void *field)
 {
 	char word[SETTING_CHOICE_BYTES] = "";
-	uint64_t size;
 	int64_t number;
 	int choice;
 
 	switch (one->type) {
 	case SETTING_TEXT: print_quoted(out, field); return;
 	case SETTING_SIZE:
-		memcpy(&size, field, sizeof(size));
-		fprintf(out, "%" PRIu64, size);
-		return;
 	case SETTING_NUMBER:
 		memcpy(&number, field, sizeof(number));
 		fprintf(out, "%" PRId64, number);

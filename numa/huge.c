@@ -211,6 +211,18 @@ static int map_aligned(int fd, size_t bytes, void **ret)
 	return 0;
 }
 
+/* The memory of `h` is mapped: it enters the table, and the kernel is told of its use. */
+static void pages_ready(const struct huge *h)
+{
+	/* Keeps the pool out of core dumps: with it, a dump would take minutes and fill the
+	 * disk. */
+	madvise(h->base, h->bytes, MADV_DONTDUMP);
+	/* Requests transparent huge pages; if the kernel has none, small pages work too. */
+	if (h->page_bytes == SMALL_BYTES)
+		madvise(h->base, h->bytes, MADV_HUGEPAGE);
+	remember(h);
+}
+
 /* Creates and maps a memfd with pages of `page_bytes` bytes. Returns 0 or a negative errno. */
 static int open_pages(const char *name, size_t bytes, int node, size_t page_bytes, struct huge *ret)
 {
@@ -233,13 +245,7 @@ static int open_pages(const char *name, size_t bytes, int node, size_t page_byte
 	if (rc < 0)
 		goto out_close;
 	prefer_node(name, h.base, bytes, node);
-	/* Keeps the pool out of core dumps: with it, a dump would take minutes and fill the
-	 * disk. */
-	madvise(h.base, bytes, MADV_DONTDUMP);
-	/* Requests transparent huge pages; if the kernel has none, small pages work too. */
-	if (!huge)
-		madvise(h.base, bytes, MADV_HUGEPAGE);
-	remember(&h);
+	pages_ready(&h);
 	*ret = h;
 	return 0;
 out_close:
@@ -293,10 +299,7 @@ int huge_adopt(int fd, size_t bytes, struct huge *ret)
 		close(fd);
 		return rc;
 	}
-	madvise(h.base, h.bytes, MADV_DONTDUMP);
-	if (h.page_bytes == SMALL_BYTES)
-		madvise(h.base, h.bytes, MADV_HUGEPAGE);
-	remember(&h);
+	pages_ready(&h);
 	*ret = h;
 	return 0;
 }

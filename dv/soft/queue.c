@@ -34,7 +34,7 @@ static uint32_t round_up_power(uint32_t n)
 
 static void free_cq(struct soft_cq *cq)
 {
-	if (!cq->foreign) {
+	if (cq && !cq->foreign) {
 		free(cq->buf);
 		free((void *)(uintptr_t)cq->record);
 	}
@@ -79,19 +79,18 @@ int soft_cq_add(struct dv_device *nic, struct soft_cq *cq)
 int soft_cq_create(struct dv_device *nic, unsigned depth, struct dv_cq *ret_cq)
 {
 	struct soft_cq *cq;
-	int rc;
+	int rc = -ENOMEM;
 
 	if (depth == 0 || depth > SOFT_CQ_DEPTH_MAX)
 		return dv_fail(-EINVAL,
 			"%s: creating a completion queue of %u entries: %m; allowed are 1 to %u",
 			nic->name, depth, SOFT_CQ_DEPTH_MAX);
 	cq = new_cq(nic, round_up_power(depth));
-	if (!cq)
-		return dv_fail(-ENOMEM, "%s: creating a completion queue of %u entries: %m",
-			nic->name, depth);
-	soft_lock(nic);
-	rc = soft_cq_add(nic, cq);
-	soft_unlock(nic);
+	if (cq) {
+		soft_lock(nic);
+		rc = soft_cq_add(nic, cq);
+		soft_unlock(nic);
+	}
 	if (rc) {
 		free_cq(cq);
 		return dv_fail(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration of the pools' memory with the engine.
 
-For each pool, Memory lets the engine map the pool's memfds (shm). Otherwise pages are copied through
-memory of libpeercache (copy), which always works, because libpeercache stages unregistered memory.
+For each pool, Memory lets the engine map the pool's memfds (shm). Otherwise pages are copied
+through memory of libpeercache (copy), which always works: libpeercache stages unregistered memory.
 The way that is used for a pool is logged once and counted.
 """
 

@@ -161,7 +161,8 @@ FLAGS: dict[str, dict[str, Any]] = {
     "working-set": {"type": whole(1, 1 << 30), "default": 4096, "metavar": "PAGES",
                     "help": "different pages that are read ({default})"},
     "seed": {"type": whole(0, SEED_MAX), "default": None, "metavar": "N",
-             "help": "seed of the keys that are read and of order (the time; 0 of serve and drive)"},
+             "help": "seed of the keys that are read and of order (the time; 0 of serve and "
+             "drive)"},
     "batch-size": {"type": whole(1, 65536), "default": 32, "metavar": "N",
                    "help": "pages of a call ({default})"},
     "duration": {"type": seconds(.05, 86400), "default": 10, "metavar": "S",

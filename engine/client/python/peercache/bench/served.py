@@ -117,8 +117,10 @@ def measured(options: argparse.Namespace) -> int:
         progress.end()
         told(row)
 
-    table = Table(prompts, options, lambda: stop.requested, turn_ended, lambda what, replies, failed:
-                  progress.show(f"{replies:,} replies, {failed:,} failed", what))
+    def replied(what: str, replies: int, failed: int) -> None:
+        progress.show(f"{replies:,} replies, {failed:,} failed", what)
+
+    table = Table(prompts, options, lambda: stop.requested, turn_ended, replied)
 
     def measure() -> None:
         stop.measuring = True

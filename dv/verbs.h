@@ -66,7 +66,7 @@ struct dv_qp {
 	struct dv_device *device;
 	struct ibv_qp *qp;   /* the QP of libibverbs; NULL: dv_qp_kill() destroyed it */
 	uint8_t ack_timeout; /* code of the ACK time-out that the NIC uses; 0: not connected */
-	uint32_t psn; /* packet sequence number that this end starts with */
+	uint32_t psn;        /* packet sequence number that this end starts with */
 	/* handle of the send queue. owner: the poll core */
 	struct dv_sq sq;
 };

@@ -115,8 +115,7 @@ static void add_device(struct topology *t, const char *name, int node)
 	if (topology_device(t, name))
 		return;
 	if (t->devices == TOPOLOGY_DEVICES_MAX) {
-		log_warn("topology: more than %d NICs; %s is left out", TOPOLOGY_DEVICES_MAX,
-			name);
+		log_warn("topology: more than %d NICs; %s is left out", TOPOLOGY_DEVICES_MAX, name);
 		return;
 	}
 	if (snprintf(one->name, sizeof(one->name), "%s", name) >= (int)sizeof(one->name)) {

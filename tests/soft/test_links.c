@@ -161,8 +161,8 @@ static void bounds_and_rights_are_checked_by_the_responder(void **state)
 	dv_ring(a.sqs[1]);
 	end_wait(&a, NULL, 2);
 	assert_int_equal(a.done[0].syndrome, DV_SYNDROME_REMOTE_ACCESS);
-	assert_int_equal(a.done[1].syndrome,
-		sent ? DV_SYNDROME_REMOTE_ACCESS : DV_SYNDROME_LOCAL_QP_OP);
+	assert_int_equal(
+		a.done[1].syndrome, sent ? DV_SYNDROME_REMOTE_ACCESS : DV_SYNDROME_LOCAL_QP_OP);
 	end_close(&a);
 	child_stop(&child, false);
 }

@@ -9,9 +9,9 @@
 enum port_line { PORT_CLUSTER, PORT_METRICS, PORT_SOFT, PORT_ROCE, PORT_LINES };
 
 static const struct {
-	const char *setting, *protocol, *fallback, *who;
+	const char *setting, *protocol, *who;
 } lines[] = {
-#define PORT(setting, protocol, fallback, who) {#setting, #protocol, fallback, who},
+#define PORT(setting, protocol, fallback, who) {#setting, #protocol, who},
 #include "config/ports.def"
 #undef PORT
 };
@@ -74,14 +74,4 @@ void ports_print(const struct settings *s, FILE *out)
 		fprintf(out, "%-12s %-13s %-6s %s\n", port, list[i].setting, list[i].protocol,
 			list[i].who);
 	}
-}
-
-void ports_table(FILE *out)
-{
-	fprintf(out, "| setting | protocol | default | who connects, and what for |\n");
-	fprintf(out, "|---|---|---|---|\n");
-	for (unsigned i = 0; i < PORT_LINES; i++)
-		fprintf(out, "| %s%s%s | %s | %s | %s |\n", lines[i].setting[0] == '-' ? "" : "`",
-			lines[i].setting, lines[i].setting[0] == '-' ? "" : "`", lines[i].protocol,
-			lines[i].fallback, lines[i].who);
 }

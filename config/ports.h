@@ -26,7 +26,5 @@ unsigned ports_rails(const struct settings *s, unsigned *ret_soft);
 unsigned ports_list(const struct settings *s, struct port_use ret[PORTS_MAX]);
 /* Prints ports_list() as a table. */
 void ports_print(const struct settings *s, FILE *out);
-/* Prints ports.def as the Markdown table of config/pages/deployment.md. */
-void ports_table(FILE *out);
 
 #endif

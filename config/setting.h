@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The description of one setting, and the table of all settings. Included only by settings.c,
- * settings_file.c and settings_print.c. The table is constant: any thread may read it.
+ * settings_file.c, settings_print.c and a test, which prints the table of config/SETTINGS.md. The
+ * table is constant: any thread may read it.
  */
 #ifndef CONFIG_SETTING_H
 #define CONFIG_SETTING_H

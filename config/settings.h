@@ -104,11 +104,7 @@ bool settings_given(const struct settings *s, const char *section, const char *k
  */
 char *settings_json(const struct settings *s);
 
-/*
- * Print every setting with its default, range and meaning: settings_help() as the text of --help,
- * settings_table() as the Markdown table of config/SETTINGS.md.
- */
+/* Prints every setting with its default, range and meaning, as the text of --help. */
 void settings_help(FILE *out);
-void settings_table(FILE *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prints the settings: the text of --help, the table of config/SETTINGS.md and the accepted values
- * in error messages, at start-up; the values as JSON, in any thread.
+ * Prints the settings: the text of --help and the accepted values in error messages, at start-up;
+ * the values as JSON, in any thread.
  */
 #include "config/setting.h"
 
@@ -77,35 +77,6 @@ void settings_help(FILE *out)
 		setting_range(one, range, sizeof(range));
 		fprintf(out, "  %s = %s\n                    %s\n                    (%s)\n",
 			one->key, one->fallback, one->help, range);
-	}
-}
-
-/* Prints `text` and escapes `|`, which would end the cell of a Markdown table. */
-static void print_cell(FILE *out, const char *text)
-{
-	for (; *text; text++)
-		fprintf(out, *text == '|' ? "\\%c" : "%c", *text);
-}
-
-void settings_table(FILE *out)
-{
-	char range[128];
-
-	fprintf(out, "| Setting | Default | Takes | Meaning |\n|---|---|---|---|\n");
-	for (unsigned i = 0; i < setting_count; i++) {
-		const struct setting *one = &setting_table[i];
-
-		if (strcmp(one->section, "test") == 0)
-			continue; /* tests/README.md lists them */
-		setting_range(one, range, sizeof(range));
-		fprintf(out, "| `%s.%s` | ", one->section, one->key);
-		if (one->fallback[0])
-			fprintf(out, "`%s`", one->fallback);
-		fprintf(out, " | ");
-		print_cell(out, range);
-		fprintf(out, " | ");
-		print_cell(out, one->help);
-		fprintf(out, " |\n");
 	}
 }
 

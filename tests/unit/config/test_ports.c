@@ -27,6 +27,20 @@ static struct settings settings_with(const char *const *lines)
 	return s;
 }
 
+/* The Markdown table of config/pages/deployment.md. */
+static void ports_table(FILE *out)
+{
+	const char *mark;
+
+	fprintf(out, "| setting | protocol | default | who connects, and what for |\n");
+	fprintf(out, "|---|---|---|---|\n");
+#define PORT(setting, protocol, fallback, who)                                                     \
+	mark = #setting[0] == '-' ? "" : "`";                                                      \
+	fprintf(out, "| %s%s%s | %s | %s | %s |\n", mark, #setting, mark, #protocol, fallback, who);
+#include "config/ports.def"
+#undef PORT
+}
+
 static void the_page_of_deployment_has_the_generated_table(void **state)
 {
 	static char page[65536];

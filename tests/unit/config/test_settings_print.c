@@ -12,7 +12,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/settings.h"
+#include "config/setting.h"
+
+/* Prints `text` and escapes `|`, which would end the cell of a Markdown table. */
+static void print_cell(FILE *out, const char *text)
+{
+	for (; *text; text++)
+		fprintf(out, *text == '|' ? "\\%c" : "%c", *text);
+}
+
+/* The Markdown table of config/SETTINGS.md. */
+static void settings_table(FILE *out)
+{
+	char range[128];
+
+	fprintf(out, "| Setting | Default | Takes | Meaning |\n|---|---|---|---|\n");
+	for (unsigned i = 0; i < setting_count; i++) {
+		const struct setting *one = &setting_table[i];
+
+		if (strcmp(one->section, "test") == 0)
+			continue; /* tests/README.md lists them */
+		setting_range(one, range, sizeof(range));
+		fprintf(out, "| `%s.%s` | ", one->section, one->key);
+		if (one->fallback[0])
+			fprintf(out, "`%s`", one->fallback);
+		fprintf(out, " | ");
+		print_cell(out, range);
+		fprintf(out, " | ");
+		print_cell(out, one->help);
+		fprintf(out, " |\n");
+	}
+}
 
 static char *printed(void (*print)(FILE *))
 {

@@ -435,11 +435,11 @@ class Dialogues(unittest.TestCase):
         got = [dialogues.drawn(chance, dialogues.ANSWER, 1 << 20) for _ in range(20000)]
         self.assertAlmostEqual(sum(got) / len(got) / dialogues.ANSWER[0], 1, delta=0.03)
 
-    def read(self, value, **more):
+    def read(self, value, words=None, **more):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(value, file)
             file.flush()
-            return dialogues.read(self.options(dialogues=file.name, **more))
+            return dialogues.read(self.options(dialogues=file.name, **more), words)
 
     @staticmethod
     def row(*texts):
@@ -450,7 +450,7 @@ class Dialogues(unittest.TestCase):
         rows = [self.row("a b", "c", "d"), self.row("only one"), {"id": 3}, "nonsense",
                 self.row("x", "y", "z", "w", "v")]
         self.assertEqual(self.read(rows, turns=2), [["a b\n", "a b\nc\nd\n"], ["x\n", "x\ny\nz\n"]])
-        self.assertEqual(self.read(rows, users=1), [["a b\n", "a b\nc\nd\n"]])
+        self.assertEqual(self.read(rows, str.split, users=1), [[["a", "b"], ["a", "b", "c", "d"]]])
         self.assertEqual(self.read([self.row("x", "y", "z", "w", 5)]), [["x\n", "x\ny\nz\n"]])
         self.assertEqual(self.read([self.row("x", "y", "z", "w" * 99, "v")], prompt_max=20),
                          [["x\n", "x\ny\nz\n"]])

@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 import random
-from typing import Any, Union
+from typing import Any, Callable, Optional, Union
 
 Prompt = Union[str, list[int]]  # a text, or token ids
 QUESTION, ANSWER = (94.46, 626.39), (348.45, 269.93)  # tokens: mean and deviation
@@ -49,25 +49,26 @@ def made(options: argparse.Namespace) -> list[list[Prompt]]:
     return dialogues
 
 
-def prompts_of(row: Any, most: int) -> list[Prompt]:
-    """The prompts of a row of a file, until one has more than `most` tokens, about."""
+def prompts_of(row: Any, most: int, words: Optional[Callable[[str], list[int]]]) -> list[Prompt]:
+    """The prompts of a row of a file, until one has more than `most` tokens."""
     turns = row.get("conversations") if isinstance(row, dict) else None
-    history = ""
-    prompts: list[Prompt] = []
+    history, prompts = "", []
     for turn in turns if isinstance(turns, list) else []:
         if not isinstance(turn, dict) or not isinstance(turn.get("value"), str):
             break
         history += turn["value"] + "\n"
         if turn.get("from") in ("human", "user"):
-            if len(history) > most * LETTERS:
+            prompt = words(history) if words else history
+            if len(prompt) > most * (1 if words else LETTERS):
                 break
-            prompts.append(history)
+            prompts.append(prompt)
     return prompts
 
 
-def read(options: argparse.Namespace) -> list[list[Prompt]]:
-    """Dialogues of a file like ShareGPT's, as texts. options: dialogues, users, turns, prompt_max.
-    Raises ValueError for another file, OSError.
+def read(options: argparse.Namespace,
+         words: Optional[Callable[[str], list[int]]] = None) -> list[list[Prompt]]:
+    """Dialogues of a file like ShareGPT's. options: dialogues, users, turns, prompt_max. words:
+    makes tokens of a text; None: texts are sent. Raises ValueError for another file, OSError.
     """
     try:
         with open(options.dialogues, encoding="utf-8") as file:
@@ -76,7 +77,7 @@ def read(options: argparse.Namespace) -> list[list[Prompt]]:
         raise ValueError(f"--dialogues {options.dialogues} is no JSON: {error}") from error
     dialogues: list[list[Prompt]] = []
     for row in rows if isinstance(rows, list) else []:
-        prompts = prompts_of(row, options.prompt_max)
+        prompts = prompts_of(row, options.prompt_max, words)
         if len(prompts) > 1:
             dialogues.append(prompts[:options.turns])
         if len(dialogues) == options.users:

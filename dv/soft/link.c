@@ -221,8 +221,7 @@ static void close_conns(struct dv_device *nic, bool all)
 		}
 		*at = conn->next;
 		close(conn->fd);
-		if (conn->serve)
-			soft_serve_close(conn->serve);
+		free(conn->serve);
 		free(conn);
 	}
 }

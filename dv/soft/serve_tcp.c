@@ -54,11 +54,6 @@ struct soft_serve *soft_serve_open(void)
 	return serve;
 }
 
-void soft_serve_close(struct soft_serve *serve)
-{
-	free(serve);
-}
-
 /*
  * Reading pauses while the list of answers is full, or the receive buffer, whose requests wait for
  * room in that list.

@@ -44,8 +44,8 @@ struct soft_serve;
 void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer);
 
 /* serve_tcp.c */
+/* The caller frees it. NULL: out of memory. */
 struct soft_serve *soft_serve_open(void);
-void soft_serve_close(struct soft_serve *serve);
 /* Returns the events for which the service thread must poll() the connection's socket. */
 short soft_serve_events(const struct soft_serve *serve);
 /*

@@ -40,36 +40,31 @@ uint64_t memory_available(char *limit, size_t limit_bytes)
 	return least;
 }
 
-/* A number of huge pages of 2 MiB that a file of this folder has; 0 without the file. */
-static uint64_t huge_read(const char *folder, const char *name)
-{
-	char path[128];
-	uint64_t pages = 0;
-
-	snprintf(path, sizeof(path), "%s/hugepages/hugepages-2048kB/%s", folder, name);
-	(void)kernel_file_number(path, &pages);
-	return pages;
-}
-
 void memory_huge_pages(int node, struct memory_huge *ret)
 {
-	static const char machine[] = "/sys/kernel/mm";
-	uint64_t free_pages, reserved, overcommit, surplus;
-	char folder[64];
+	static const char machine[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+	uint64_t free_pages = 0, reserved = 0, overcommit = 0, surplus = 0;
+	char path[128];
 
 	*ret = (struct memory_huge){.limit = UINT64_MAX};
 	(void)cgroup_left(CGROUP_HUGE, &ret->limit, ret->limit_name);
 	(void)cgroup_left(CGROUP_HUGE_RESERVED, &ret->limit, ret->limit_name);
 	ret->limit /= 2u << 20;
 	if (node >= 0) {
-		snprintf(folder, sizeof(folder), "/sys/devices/system/node/node%d", node);
-		ret->free = huge_read(folder, "free_hugepages");
+		snprintf(path, sizeof(path),
+			"/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/free_hugepages",
+			node);
+		(void)kernel_file_number(path, &ret->free);
 		return;
 	}
-	free_pages = huge_read(machine, "free_hugepages");
-	reserved = huge_read(machine, "resv_hugepages");
-	overcommit = huge_read(machine, "nr_overcommit_hugepages");
-	surplus = huge_read(machine, "surplus_hugepages");
+	snprintf(path, sizeof(path), "%s/free_hugepages", machine);
+	(void)kernel_file_number(path, &free_pages);
+	snprintf(path, sizeof(path), "%s/resv_hugepages", machine);
+	(void)kernel_file_number(path, &reserved);
+	snprintf(path, sizeof(path), "%s/nr_overcommit_hugepages", machine);
+	(void)kernel_file_number(path, &overcommit);
+	snprintf(path, sizeof(path), "%s/surplus_hugepages", machine);
+	(void)kernel_file_number(path, &surplus);
 	ret->free = free_pages > reserved ? free_pages - reserved : 0;
 	ret->surplus = overcommit > surplus ? overcommit - surplus : 0;
 }

@@ -50,4 +50,15 @@ struct soft_export {
 static_assert(sizeof(struct soft_export_mr) == 40 && sizeof(struct soft_export_qp) == 16,
 	"two processes of one build agree");
 
+/*
+ * What a requester names: QPs, key, memory, rights. The responder checks it against its table. A
+ * part of a request over TCP.
+ */
+struct soft_ask {
+	uint32_t dest_qpn, dest_psn; /* numbers of the responder's QP */
+	uint32_t src_qpn, src_psn;   /* numbers of the requester's QP */
+	uint32_t rkey, access;
+	uint64_t address, length;
+};
+
 #endif

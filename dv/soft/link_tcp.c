@@ -147,7 +147,6 @@ enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op)
 	struct dv_device *nic = qp->nic;
 	struct soft_peer *peer = qp->peer;
 	struct tcp_request request = {.magic = TCP_MAGIC, .opcode = op->opcode};
-	struct soft_ask ask;
 	uint8_t *at;
 
 	if (peer->state == PEER_DEAD)
@@ -159,16 +158,9 @@ enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op)
 	at = buffer_room(&peer->tx, sizeof(request));
 	if (!at)
 		return SOFT_RETRY;
-	soft_ask_of(qp, op, &ask);
+	soft_ask_of(qp, op, &request.ask);
 	op->id = ++nic->id_last << SOFT_SLOT_BITS | qp->qpn % SOFT_QPS_MAX;
 	op->sent_ns = soft_step_ns(nic);
-	request.dest_qpn = ask.dest_qpn;
-	request.dest_psn = ask.dest_psn;
-	request.src_qpn = ask.src_qpn;
-	request.src_psn = ask.src_psn;
-	request.rkey = ask.rkey;
-	request.address = ask.address;
-	request.length = ask.length;
 	request.id = op->id;
 	memcpy(at, &request, sizeof(request));
 	peer->tx.tail += sizeof(request);

@@ -181,22 +181,14 @@ static bool take_request(struct dv_device *nic, struct soft_serve *serve)
 
 	memcpy(&request, serve->in + serve->in_head, sizeof(request));
 	if (request.magic != TCP_MAGIC || request.opcode != MLX5_OPCODE_RDMA_READ ||
-		request.length > SOFT_LENGTH_MAX)
+		request.ask.length > SOFT_LENGTH_MAX)
 		return false;
 	*pending = (struct pending){
-		.answer = {.magic = TCP_MAGIC, .id = request.id},
-		.ask = {.dest_qpn = request.dest_qpn,
-			.dest_psn = request.dest_psn,
-			.src_qpn = request.src_qpn,
-			.src_psn = request.src_psn,
-			.rkey = request.rkey,
-			.address = request.address,
-			.access = DV_REMOTE_READ,
-			.length = request.length},
-	};
+		.answer = {.magic = TCP_MAGIC, .id = request.id}, .ask = request.ask};
+	pending->ask.access = DV_REMOTE_READ; /* whatever the requester says */
 	pending->answer.result = check(nic, &pending->ask);
 	if (pending->answer.result == SOFT_DONE)
-		pending->answer.length = request.length;
+		pending->answer.length = request.ask.length;
 	serve->in_head += sizeof(request);
 	serve->tail++;
 	return true;

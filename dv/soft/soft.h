@@ -58,14 +58,6 @@ enum soft_qp_state { SOFT_INIT, SOFT_RTS, SOFT_ERROR };
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* What a requester names: QPs, key, memory, rights. The responder checks them. */
-struct soft_ask {
-	uint32_t dest_qpn, dest_psn; /* numbers of the responder's QP */
-	uint32_t src_qpn, src_psn;   /* numbers of the requester's QP */
-	uint32_t rkey, access;
-	uint64_t address, length;
-};
-
 enum soft_result {
 	SOFT_DONE,
 	SOFT_SENT,         /* TCP: request sent, answer follows; hooks: READ put in a batch */

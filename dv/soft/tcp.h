@@ -15,15 +15,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "dv/soft/export.h"
+
 #define TCP_MAGIC 0x31635470u /* the bytes "pTc1" */
 
 struct tcp_request {
 	uint32_t magic;
 	uint32_t opcode; /* MLX5_OPCODE_RDMA_READ */
-	uint32_t dest_qpn, dest_psn;
-	uint32_t src_qpn, src_psn;
-	uint32_t rkey, spare;
-	uint64_t address, length;
+	struct soft_ask ask;
 	uint64_t id; /* number of the request, which the answer repeats */
 };
 

@@ -229,8 +229,8 @@ static void a_half_received_read_writes_nothing_after_it_was_flushed(void **stat
 	end_post(&a, 0, DV_READ, 0, 4096, 77, sizeof(payload), DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);
 	server_take(&server, &a);
-	assert_int_equal(server.request.rkey, 77);
-	assert_int_equal(server.request.length, sizeof(payload));
+	assert_int_equal(server.request.ask.rkey, 77);
+	assert_int_equal(server.request.ask.length, sizeof(payload));
 	answer.id = server.request.id;
 	memset(payload, 0x99, sizeof(payload));
 	server_send(&server, &answer, sizeof(answer));

@@ -333,7 +333,7 @@ static void invalid_bytes_on_a_socket_close_only_that_socket(void **state)
 	end_connect(&a, &card);
 	for (unsigned i = 0; i < 20; i++) {
 		struct tcp_request request = {
-			.magic = TCP_MAGIC, .opcode = MLX5_OPCODE_RDMA_READ, .length = 64};
+			.magic = TCP_MAGIC, .opcode = MLX5_OPCODE_RDMA_READ, .ask = {.length = 64}};
 		int fd = raw_connect(&card.addresses[0]);
 
 		memset(nonsense, (int)(i * 13), sizeof(nonsense));
@@ -342,7 +342,7 @@ static void invalid_bytes_on_a_socket_close_only_that_socket(void **state)
 		else if (i == 1)
 			request.opcode = MLX5_OPCODE_SEND;
 		else if (i == 2)
-			request.length = (1ull << 31) + 1;
+			request.ask.length = (1ull << 31) + 1;
 		else if (i == 3)
 			request.opcode = MLX5_OPCODE_RDMA_WRITE;
 		if (i < 4)
@@ -355,6 +355,46 @@ static void invalid_bytes_on_a_socket_close_only_that_socket(void **state)
 	dv_ring(a.sqs[0]);
 	end_wait(&a, NULL, 1);
 	assert_int_equal(a.done[0].syndrome, 0);
+	end_close(&a);
+}
+
+static void a_request_over_tcp_reads_only_what_may_be_read(void **state)
+{
+	struct tcp_request request = {.magic = TCP_MAGIC, .opcode = MLX5_OPCODE_RDMA_READ, .id = 1};
+	struct tcp_answer answer;
+	struct card card;
+	static struct end a;
+	struct dv_mr mr;
+	int fd;
+
+	(void)state;
+	end_open(&a, "tcp", 1);
+	end_card(&a, &card);
+	end_connect(&a, &card);
+	pair_good(dv_mr_register(a.device,
+		&(struct dv_memory){.base = a.memory,
+			.length = 4096,
+			.access = DV_LOCAL_WRITE | DV_REMOTE_WRITE,
+			.memfd = a.memfd},
+		&mr));
+	request.ask = (struct soft_ask){.dest_qpn = card.addresses[0].qpn,
+		.dest_psn = card.addresses[0].psn,
+		.src_qpn = card.addresses[0].qpn,
+		.src_psn = card.addresses[0].psn,
+		.rkey = mr.rkey,
+		.access = DV_REMOTE_WRITE, /* what the request says of it does not count */
+		.address = (uintptr_t)a.memory,
+		.length = 64};
+	fd = raw_connect(&card.addresses[0]);
+	for (unsigned i = 0; i < 2; i++) {
+		must_write(fd, &request, sizeof(request));
+		must_read(fd, &answer, sizeof(answer));
+		assert_int_equal(answer.length, i ? 64 : 0);
+		assert_int_equal(answer.result == 0, i);
+		request.ask.rkey = card.rkey; /* the second one may be read */
+	}
+	close(fd);
+	pair_good(dv_mr_deregister(a.device, &mr));
 	end_close(&a);
 }
 
@@ -396,6 +436,7 @@ int main(void)
 		OVER_BOTH(a_restarted_peer_is_reached_with_a_new_address),
 		OVER_BOTH(a_read_from_an_absent_peer_is_retried_and_then_fails),
 		cmocka_unit_test(invalid_bytes_on_a_socket_close_only_that_socket),
+		cmocka_unit_test(a_request_over_tcp_reads_only_what_may_be_read),
 		cmocka_unit_test(no_file_is_left_in_dev_shm),
 	};
 

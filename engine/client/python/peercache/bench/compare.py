@@ -9,7 +9,6 @@ import time
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from peercache.bench import plot, served
-from peercache.bench.plot import text
 from peercache.bench.report import FORMAT, POINTS, Kind, free_name, page_head, warnings_of
 from peercache.bench.rows import is_latency
 
@@ -95,10 +94,7 @@ def page(tags: Sequence[str], pairs: Sequence[tuple[Any, Any]], notes: Sequence[
                 "y_label": "pages/s", "x": [old["threads"] for old, _ in part],
                 "lines": {tags[0]: [old["pages_per_s"] for old, _ in part],
                           tags[1]: [new["pages_per_s"] for _, new in part]}})
-    yield "<table>"
-    for cells in lines_of(tags, pairs, kind):
-        yield "<tr>" + "".join(f"<td>{text(one)}</td>" for one in cells) + "</tr>"
-    yield "</table>"
+    yield from plot.table((), lines_of(tags, pairs, kind), len(tags) + 3)
 
 
 def run(options: argparse.Namespace) -> int:

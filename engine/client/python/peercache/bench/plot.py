@@ -8,7 +8,7 @@ package, because perf/ uses it without a build. Any thread.
 
 import html
 import math
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterable, Iterator, Optional, Sequence
 
 STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
@@ -24,6 +24,7 @@ LEFT, RIGHT, TOP, BOTTOM = 78, 16, 56, 48  # margins around the axes, in px
 LETTER = 7  # width of a letter, in px, at most
 DASHED = ("ceiling", "goal", "memcpy", "bare")  # words in the name of a line that is a reference
 X_TICKS_MAX = 12
+CLASS = ' class="n"'  # of a cell that is aligned to the right
 MARKED_MAX = 64  # points of a line that are marked
 
 
@@ -147,15 +148,24 @@ def svg(series: dict[str, Any]) -> str:
     return "".join(out)
 
 
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], right: int) -> Iterator[str]:
+    """A table as HTML. head: titles; none: no line of titles. right: the first column of those that
+    are aligned to the right."""
+    yield "<table>" + ("<tr>" + "".join(f"<th>{text(title)}</th>" for title in head) + "</tr>"
+                       if head else "")
+    for row in rows:
+        yield "<tr>" + "".join(f'<td{"" if i < right else CLASS}>{text(cell)}</td>'
+                               for i, cell in enumerate(row)) + "</tr>"
+    yield "</table>"
+
+
 def part(series: dict[str, Any]) -> Iterator[str]:
     """A plot and, folded, its numbers, as HTML."""
     yield f"<p>{svg(series)}</p>"
     yield f"<details><summary>{text(series['title'])}: the numbers</summary>"
-    yield f"<table><tr><th>{text(series['x_label'])}</th>"
-    yield "".join(f"<th>{text(name)}, {text(series['y_label'])}</th>"
-                  for name in series["lines"]) + "</tr>"
-    for i, x in enumerate(series["x"]):
-        cells = [points[i] for points in series["lines"].values()]
-        yield f"<tr><td>{text(amount(x) if number(x) else x)}</td>" + "".join(
-            f'<td class="n">{"" if c is None else amount(c)}</td>' for c in cells) + "</tr>"
-    yield "</table></details>"
+    columns = [series["x"], *series["lines"].values()]
+    yield from table(
+        [series["x_label"], *(f"{name}, {series['y_label']}" for name in series["lines"])],
+        [["" if cell is None else amount(cell) if number(cell) else cell for cell in row]
+         for row in zip(*columns)], 1)
+    yield "</details>"

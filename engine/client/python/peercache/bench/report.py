@@ -147,22 +147,6 @@ def page_head(title: str, warnings: Sequence[str]) -> Iterator[str]:
     yield "".join(f'<p class="not">{text(warning)}</p>' for warning in warnings)
 
 
-def rows_part(rows: Sequence[Row], of: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The table of the rows, as HTML."""
-    shown = columns(rows, of)
-    yield "<table><tr>" + "".join(f"<th>{text(title)}</th>" for title, _ in shown) + "</tr>"
-    for row in rows:
-        yield "<tr>" + "".join(f'<td class="n">{text(cell(name, row[name]))}</td>'
-                               for _, name in shown) + "</tr>"
-    yield "</table>"
-
-
-def pairs_part(pairs: Mapping[str, Any]) -> str:
-    """A table of names and values, as HTML."""
-    return "<table>" + "".join(f"<tr><td>{text(name)}</td><td>{text(value)}</td></tr>"
-                               for name, value in pairs.items()) + "</table>"
-
-
 def page(report: Mapping[str, Any], kind: Kind) -> Iterator[str]:
     """The HTML page of a run."""
     name = f"peercache-bench {report['command']} {report['tag']}".strip()
@@ -174,13 +158,17 @@ def page(report: Mapping[str, Any], kind: Kind) -> Iterator[str]:
     for series in kind.series(report):
         yield from plot.part(series)
     if report.get("figures"):
-        yield "<h2>Figures</h2>" + pairs_part({
-            name: f"{plot.amount(value)} {unit}" for name, value, unit in report["figures"]})
+        yield "<h2>Figures</h2>"
+        yield from plot.table((), [(name, f"{plot.amount(value)} {unit}")
+                                   for name, value, unit in report["figures"]], 2)
     yield "<h2>All rows</h2>"
-    yield from rows_part(report["rows"], kind.table)
+    shown = columns(report["rows"], kind.table)
+    yield from plot.table([title for title, _ in shown], [
+        [cell(name, row[name]) for _, name in shown] for row in report["rows"]], 0)
     yield f"<p>{text(kind.explained)}</p>"
-    yield "<h2>How</h2>" + pairs_part(report["options"])
-    yield "<h2>The machine</h2>" + pairs_part(report["host"])
+    for title, pairs in (("How", report["options"]), ("The machine", report["host"])):
+        yield f"<h2>{title}</h2>"
+        yield from plot.table((), pairs.items(), 2)
 
 
 def free_name(folder: str, name: str) -> str:

@@ -474,21 +474,6 @@ def engine_settings(given: Mapping[str, Any], config: Config,
                            for name in ("seeds", "seeds_file", "etcd"))
 
 
-def limited(given: Mapping[str, Any], names: list[str]) -> list[tuple[str, bool, str]]:
-    """(key, does it apply, what is used instead) for values that the engine cannot have."""
-    return [
-        ("max_channels_per_peer", given.get("max_channels_per_peer", 0) > QPS_MAX,
-         f"{QPS_MAX} are used, the most there are"),
-        ("directory_replicas", given.get("directory_replicas", 0) > REPLICAS_MAX,
-         f"{REPLICAS_MAX} are used, the most there are"),
-        ("global_segment_size",
-         given.get("global_segment_size", POOL_BYTES) // len(names) < POOL_BYTES_MIN,
-         "4mb are used for each NIC, the least there is"),
-        ("metrics_port", given.get("metrics_port") == 0,
-         f"one engine serves the metrics of this host, at port {METRICS_PORT}: give another port, "
-         'or "metrics_enabled": false')]
-
-
 def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> list[str]:
     """The keys that the user gave and that do not act as given, each with reason or remedy.
 
@@ -508,7 +493,17 @@ def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> 
         ("device_name", "device_names" in given, '"device_names" is used'),
         ("gid_index", names == ["soft"], "the software NIC has no GIDs"),
         ("ib_port", names == ["soft"] and given.get("ib_port", 1) != 1,
-         "the software NIC has one port")]
+         "the software NIC has one port"),
+        ("max_channels_per_peer", given.get("max_channels_per_peer", 0) > QPS_MAX,
+         f"{QPS_MAX} are used, the most there are"),
+        ("directory_replicas", given.get("directory_replicas", 0) > REPLICAS_MAX,
+         f"{REPLICAS_MAX} are used, the most there are"),
+        ("global_segment_size",
+         given.get("global_segment_size", POOL_BYTES) // len(names) < POOL_BYTES_MIN,
+         "4mb are used for each NIC, the least there is"),
+        ("metrics_port", given.get("metrics_port") == 0,
+         f"one engine serves the metrics of this host, at port {METRICS_PORT}: give another port, "
+         'or "metrics_enabled": false')]
     rows += [(key, given.get("protocol") == "tcp", '"protocol": "tcp" selects the software NIC')
              for key in ("device_name", "device_names")]
     rows += [(key, off, '"metrics_enabled" is false')
@@ -517,7 +512,7 @@ def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> 
     rows += [(key, attached, '"engine_start" is false')
              for key in ("engine_keep", "engine_path", "engine_log")]
     found: dict[str, str] = {}
-    for key, useless, why in rows + limited(given, names):
+    for key, useless, why in rows:
         if useless and key in extra and extra[key] not in (None, ""):
             found.setdefault(key, f"{key}={extra[key]} ({why})")
     return list(found.values())

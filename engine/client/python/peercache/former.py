@@ -66,12 +66,6 @@ def meta_settings(bind: str, member_ttl: str) -> dict[str, str]:
     return settings
 
 
-def put_level(options: argparse.Namespace, settings: dict[str, str]) -> None:
-    """Adds what --verbose means."""
-    if options.verbose:
-        settings["log.level"] = "debug"
-
-
 def meta(arguments: Optional[Sequence[str]] = None) -> int:
     """The program peercache-meta. Returns only if there is no engine."""
     parser = parser_of("peercache-meta", "Tells engines of each other: an engine without pages.")
@@ -84,7 +78,8 @@ def meta(arguments: Optional[Sequence[str]] = None) -> int:
         engine = launch.find_engine(config.Config(engine_socket=settings["engine.socket"]))
     except (ValueError, FileNotFoundError) as error:
         parser.error(str(error))
-    put_level(options, settings)
+    if options.verbose:
+        settings["log.level"] = "debug"
     line = line_of(settings)
     print(f"peercache-meta runs {line}", file=sys.stderr, flush=True)
     os.execv(engine, shlex.split(line))
@@ -119,5 +114,6 @@ def storage_server(arguments: Optional[Sequence[str]] = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     meaning.settings.pop("engine.socket")  # the service has the default one
-    put_level(options, meaning.settings)
+    if options.verbose:
+        meaning.settings["log.level"] = "debug"
     return say(STORAGE, meaning)

@@ -279,7 +279,7 @@ static int plan_and_serve(const struct settings *settings, const struct argument
 	struct plan plan;
 	int rc, code = EXIT_FAILED;
 
-	if (topology_open(NULL, &topology) < 0)
+	if (topology_open(&topology) < 0)
 		return EXIT_FAILED;
 	rc = args->plan_only ? plan_make(topology, settings, &plan)
 			     : plan_claim(topology, settings, &plan, &claims);
@@ -370,7 +370,7 @@ static int check(struct settings *settings, const struct check_as *as)
 	struct topology *topology;
 	int planned, rc;
 
-	if (topology_open(NULL, &topology) < 0)
+	if (topology_open(&topology) < 0)
 		return EXIT_FAILED;
 	/* an address that is not found is one of the things that are known to be wrong */
 	(void)address_settle(settings);

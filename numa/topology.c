@@ -16,10 +16,7 @@
 #include "config/log.h"
 #include "numa/pin.h"
 
-/* start of the name of a topology that is given in hwloc's synthetic notation */
-#define SYNTHETIC "synthetic:"
-
-static int load(const char *source, hwloc_topology_t *ret)
+static int load(hwloc_topology_t *ret)
 {
 	hwloc_topology_t hw;
 	int rc;
@@ -27,19 +24,11 @@ static int load(const char *source, hwloc_topology_t *ret)
 	if (hwloc_topology_init(&hw) < 0)
 		return -ENOMEM;
 	hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-	if (source && strncmp(source, SYNTHETIC, strlen(SYNTHETIC)) == 0)
-		rc = hwloc_topology_set_synthetic(hw, source + strlen(SYNTHETIC));
-	else if (source)
-		rc = hwloc_topology_set_xml(hw, source);
-	else
-		rc = 0;
-	if (rc == 0)
-		rc = hwloc_topology_load(hw);
-	if (rc < 0) {
+	if (hwloc_topology_load(hw) < 0) {
 		rc = errno ? -errno : -EINVAL;
 		log_error(
-			"topology: hwloc cannot read %s: %s; check that it is a file that lstopo wrote",
-			source ? source : "this machine", strerror(-rc));
+			"topology: hwloc cannot read this machine: %s; lstopo may say more, and unset the variables HWLOC_*",
+			strerror(-rc));
 		hwloc_topology_destroy(hw);
 		return rc;
 	}
@@ -195,7 +184,7 @@ static void fill_claims(struct topology *t)
 		t->cpu[i].holder = pin_holder(t->cpu[i].cpu);
 }
 
-int topology_open(const char *source, struct topology **ret)
+int topology_open(struct topology **ret)
 {
 	hwloc_topology_t hw = NULL;
 	cpu_set_t affinity;
@@ -203,7 +192,7 @@ int topology_open(const char *source, struct topology **ret)
 	bool here;
 	int rc;
 
-	rc = load(source, &hw);
+	rc = load(&hw);
 	if (rc < 0)
 		return rc;
 	t = calloc(1, sizeof(*t));
@@ -212,20 +201,19 @@ int topology_open(const char *source, struct topology **ret)
 		goto out;
 	}
 	fill_nodes(t, hw);
-	/* $HWLOC_FSROOT names the files of another machine */
-	here = !source && hwloc_topology_is_thissystem(hw);
+	/* $HWLOC_FSROOT and other variables of hwloc name another machine */
+	here = hwloc_topology_is_thissystem(hw);
 	if (here && sched_getaffinity(0, sizeof(affinity), &affinity) == 0)
 		fill_cpus(t, hw, &affinity);
 	else
 		fill_cpus(t, hw, NULL);
 	fill_devices(t, hw);
-	if (!source)
-		fill_verbs(t);
+	fill_verbs(t);
 	if (here)
 		fill_claims(t);
 	if (t->cpus == 0 || t->nodes == 0) {
-		log_error("topology: %s has no core or no NUMA node that this process may use",
-			source ? source : "this machine");
+		log_error(
+			"topology: this machine has no core or no NUMA node that this process may use");
 		free(t);
 		rc = -EINVAL;
 		goto out;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The machine as the plan sees it: its cores, its NUMA nodes, and the node of each NIC. A
- * snapshot that hwloc makes of this machine, of a saved XML file (`lstopo machine.xml`) or of a
- * synthetic description. Start-up only, one thread. Constant once it is open, except that
+ * snapshot that hwloc makes of this machine. Start-up only, one thread. Constant once it is open, except that
  * plan_claim() marks cores that another engine has claimed.
  *
  *   struct topology *t;
  *
- *   if (topology_open(NULL, &t) == 0)
+ *   if (topology_open(&t) == 0)
  *           node = topology_device(t, "mlx5_0")->node;
  */
 #ifndef NUMA_TOPOLOGY_H
@@ -55,12 +54,11 @@ struct topology {
 };
 
 /*
- * Reads a topology. `source` is NULL for this machine, "synthetic:pack:2 core:4 pu:2" for a machine
- * in hwloc's notation, else the path of an XML file. Returns 0 or a negative errno; the reason is
- * logged. Claims of other engines and the affinity mask are read only for NULL. The caller closes
- * *ret with topology_close().
+ * Reads the topology of this machine, or of the one that hwloc's variables name ($HWLOC_FSROOT,
+ * $HWLOC_XMLFILE, $HWLOC_SYNTHETIC), then without claims of engines and the affinity mask. Returns
+ * 0 or a negative errno; the reason is logged. The caller closes *ret with topology_close().
  */
-int topology_open(const char *source, struct topology **ret);
+int topology_open(struct topology **ret);
 void topology_close(struct topology *t);
 
 /* Finds a device of the topology by name; NULL: there is none. */

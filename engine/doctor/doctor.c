@@ -137,7 +137,7 @@ static void topology_examine(struct doctor *d)
 
 	/* without sysfs, hwloc would invent a machine */
 	if (host_cores(d, "/sys/devices/system/cpu/online", &online) != HOST_READ ||
-		topology_open(NULL, &d->topology) < 0) {
+		topology_open(&d->topology) < 0) {
 		d->topology = NULL;
 		return;
 	}

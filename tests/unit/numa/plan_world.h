@@ -15,6 +15,7 @@
 
 #include "config/log.h"
 #include "numa/plan.h"
+#include "tests/unit/numa/machine.h"
 
 #define FOUR_CORES "synthetic:pack:1 [numa] core:4 pu:1"
 
@@ -41,11 +42,11 @@ static inline int stop(void **state)
 	return 0;
 }
 
-/* Opens a topology (numa/topology.h); closes the previous one. */
+/* Opens a topology (machine.h); closes the previous one. */
 static inline void machine(const char *source)
 {
 	topology_close(t);
-	assert_int_equal(topology_open(source, &t), 0);
+	assert_int_equal(machine_open(source, &t), 0);
 }
 
 static inline void set(const char *override)

@@ -80,23 +80,6 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 	return found;
 }
 
-/*
- * Must the NIC pause now? A slow NIC pauses after each step for (slow - 1) times the time that the
- * step took.
- */
-bool soft_fault_rests(struct dv_device *nic)
-{
-	return nic->fault.slow > 1 && nic->rest_until_ns &&
-	       clock_monotonic_ns() < nic->rest_until_ns;
-}
-
-void soft_fault_rest(struct dv_device *nic, uint64_t since_ns)
-{
-	uint64_t now_ns = clock_monotonic_ns();
-
-	nic->rest_until_ns = now_ns + (now_ns - since_ns) * (nic->fault.slow - 1);
-}
-
 void dv_soft_patience(struct dv_device *nic, uint64_t retry_ns, uint64_t steps)
 {
 	soft_lock(nic);

@@ -74,10 +74,6 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	return 0;
 }
 
-/*
- * Is the first byte of the memory on another NUMA node than the NIC? False if the kernel does not
- * tell.
- */
 void soft_model_register(const struct dv_device *nic, size_t length)
 {
 	uint64_t ms = (uint64_t)((double)length * nic->register_ms_per_gib / (1u << 30));

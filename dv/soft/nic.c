@@ -147,16 +147,18 @@ static unsigned step_locked(struct dv_device *nic)
 	return work;
 }
 
+/* dv_fault.slow: a pause of (slow - 1) times the time that a step took follows it. */
 static unsigned step_slowly(struct dv_device *nic)
 {
-	uint64_t since_ns = clock_monotonic_ns();
-	unsigned work = 0;
+	uint64_t since_ns = clock_monotonic_ns(), now_ns;
+	unsigned work;
 
-	if (!soft_fault_rests(nic)) {
-		work = step_locked(nic);
-		if (work)
-			soft_fault_rest(nic, since_ns);
-	}
+	if (since_ns < nic->rest_until_ns)
+		return 0;
+	work = step_locked(nic);
+	now_ns = clock_monotonic_ns();
+	if (work)
+		nic->rest_until_ns = now_ns + (now_ns - since_ns) * (nic->fault.slow - 1);
 	return work;
 }
 

@@ -387,7 +387,7 @@ static inline bool soft_moves(const struct dv_device *nic, const struct soft_op 
 }
 
 void soft_model_register(const struct dv_device *nic, size_t length); /* takes that time */
-/* Is the memory on another NUMA node than the NIC? */
+/* Is the memory on another NUMA node than the NIC? False if the kernel does not tell. */
 bool soft_model_far(const struct dv_device *nic, const void *base);
 void soft_model_step(struct dv_device *nic); /* begins a step of the model: reads the clock once */
 /* Would the model's port have started this WQE by now? */
@@ -459,10 +459,6 @@ static inline bool soft_fault_percent(struct dv_device *nic, unsigned percent)
 }
 bool soft_fault_lost(struct dv_device *nic, struct soft_op *op);
 bool soft_fault_error(struct dv_qp *qp, struct soft_op *op);
-/* dv_fault.slow: does the NIC pause now? */
-bool soft_fault_rests(struct dv_device *nic);
-/* dv_fault.slow: begins a pause after work that took the time since `since_ns`. */
-void soft_fault_rest(struct dv_device *nic, uint64_t since_ns);
 int soft_event_fd(struct dv_device *nic);
 int soft_event_next(struct dv_device *nic, struct dv_event *ret);
 

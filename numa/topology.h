@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The machine as the plan sees it: its cores, its NUMA nodes, and the node of each NIC. A
- * snapshot that hwloc makes of this machine. Start-up only, one thread. Constant once it is open, except that
- * plan_claim() marks cores that another engine has claimed.
+ * The machine as the plan sees it: its cores, its NUMA nodes, and the node of each NIC. A snapshot
+ * that hwloc makes of this machine. Start-up only, one thread. Constant once it is open, except
+ * that plan_claim() marks cores that another engine has claimed.
  *
  *   struct topology *t;
  *

@@ -449,7 +449,7 @@ class Manager(harness.ClusterTest):
     def launch(self, number, *settings, **environment):
         """Starts an engine and passes it what is stored. Its log is in <folder>/<number>.log."""
         while select.select([self.told], [], [], 0)[0]:
-            self.serve()  # a manager has done what an engine asked for before it starts the next
+            self.serve()  # a manager has done what an engine requested before it starts the next
         passed = {name: os.dup(fd) for name, fd in self.stored.items()}
         order = list(passed.values())
         values = ["engine.pool_bytes=16MiB", "engine.huge_pages=no", "metrics.port=0",

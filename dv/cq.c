@@ -30,17 +30,17 @@ static struct ibv_cq *cq_make(struct dv_device *device, uint32_t entries)
 
 int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
 {
-	const char *name = device->attributes.name;
+	const char *name = device->name;
 	struct mlx5dv_cq raw = {0};
 	struct mlx5dv_obj object = {0};
 	uint32_t entries = 2;
 	struct ibv_cq *cq;
 	int rc;
 
-	if (!depth || depth > device->attributes.cq_depth_max)
+	if (!depth || depth > device->cq_depth_max)
 		return dv_fail(-EINVAL,
 			"creating a completion queue of %u entries on %s: not possible; the device supports 1 to %u",
-			depth, name, device->attributes.cq_depth_max);
+			depth, name, device->cq_depth_max);
 	while (entries < depth)
 		entries *= 2;
 	cq = cq_make(device, entries);
@@ -88,7 +88,7 @@ void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq)
 	}       /* if dv_cut() has closed the device, the kernel's CQ is gone too */
 	if (rc) /* the CQ's memory is not freed: the NIC may still write to it */
 		log_error("destroying CQ 0x%x of %s: %s: a queue pair still uses it", cq->cqn,
-			device->attributes.name, strerror(-rc));
+			device->name, strerror(-rc));
 	else
 		cq->handle = NULL;
 }

@@ -68,7 +68,7 @@ static int mapped(const struct stat *file)
  */
 static int cut_open(struct dv_device *device)
 {
-	const char *name = device->attributes.name;
+	const char *name = device->name;
 	struct stat file;
 	int rc;
 

@@ -76,7 +76,7 @@ static const struct ibv_gid_entry *gid_at(
 static int gid_choose(
 	struct dv_device *device, const struct ibv_gid_entry *entries, size_t count, int wanted)
 {
-	const char *name = device->attributes.name;
+	const char *name = device->name;
 	const struct ibv_gid_entry *entry;
 	char text[GID_TEXT];
 
@@ -116,12 +116,12 @@ static int gid_find(struct dv_device *device, int table_length, int wanted)
 	int rc;
 
 	if (!entries)
-		return dv_fail(-ENOMEM, "%s: GID table: %m", device->attributes.name);
+		return dv_fail(-ENOMEM, "%s: GID table: %m", device->name);
 	count = ibv_query_gid_table(device->context, entries, room, 0);
 	if (count < 0)
 		rc = dv_fail((int)count,
 			"ibv_query_gid_table(%s): %m. Does the port have an address?",
-			device->attributes.name);
+			device->name);
 	else
 		rc = gid_choose(device, entries, (size_t)count, wanted);
 	free(entries);
@@ -138,9 +138,9 @@ static int context_open(struct dv_device *device, const char *name)
 	char known[128] = "";
 	size_t used = 0;
 
-	if (strlen(name) >= sizeof(device->attributes.name))
+	if (strlen(name) >= sizeof(device->name))
 		return dv_fail(-EINVAL, "opening NIC %.32s...: the name is too long", name);
-	strcpy(device->attributes.name, name);
+	strcpy(device->name, name);
 	/* Unset: with this variable libmlx5 reports a queue as destroyed that the kernel still
 	 * has. */
 	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
@@ -175,25 +175,6 @@ out:
 	return rc;
 }
 
-/*
- * Reads the NUMA node of the PCI device from .../infiniband/mlx5_0/device/numa_node; -1: unknown.
- */
-static int numa_node_read(const struct ibv_device *device)
-{
-	char path[IBV_SYSFS_PATH_MAX + 32];
-	int node = -1;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "%s/device/numa_node", device->ibdev_path);
-	file = fopen(path, "re");
-	if (!file)
-		return -1;
-	if (fscanf(file, "%d", &node) != 1 || node < 0)
-		node = -1;
-	fclose(file);
-	return node;
-}
-
 /* Limits the device's number of outstanding READs of a QP to DV_READS_MAX. */
 static uint8_t reads_limit(int device_limit)
 {
@@ -203,33 +184,28 @@ static uint8_t reads_limit(int device_limit)
 /* Reads the device's limits and checks that the device supports READ and has the port. */
 static int device_check(struct dv_device *device)
 {
-	struct dv_attributes *attributes = &device->attributes;
 	struct ibv_device_attr limits = {0};
 	int rc = dv_verbs_result(ibv_query_device(device->context, &limits));
 
 	if (rc)
-		return dv_fail(rc, "ibv_query_device(%s): %m", attributes->name);
+		return dv_fail(rc, "ibv_query_device(%s): %m", device->name);
 	if (device->port > limits.phys_port_cnt)
-		return dv_fail(-EINVAL, "%s has %u port(s), there is no port %u", attributes->name,
+		return dv_fail(-EINVAL, "%s has %u port(s), there is no port %u", device->name,
 			limits.phys_port_cnt, device->port);
 	if (limits.max_qp_rd_atom < 1 || limits.max_qp_init_rd_atom < 1)
 		return dv_fail(-EOPNOTSUPP,
 			"%s cannot do RDMA READ (max_qp_rd_atom %d, max_qp_init_rd_atom %d)",
-			attributes->name, limits.max_qp_rd_atom, limits.max_qp_init_rd_atom);
+			device->name, limits.max_qp_rd_atom, limits.max_qp_init_rd_atom);
 	if (limits.max_sge_rd < (int)DV_SGES_MAX)
 		return dv_fail(-EOPNOTSUPP,
 			"%s takes %d data segments in an RDMA READ; the engine needs %u",
-			attributes->name, limits.max_sge_rd, DV_SGES_MAX);
+			device->name, limits.max_sge_rd, DV_SGES_MAX);
 	device->ports = limits.phys_port_cnt;
 	device->reads_in = reads_limit(limits.max_qp_rd_atom);
 	device->reads_out = reads_limit(limits.max_qp_init_rd_atom);
-	attributes->mr_bytes_max = limits.max_mr_size;
-	attributes->qp_depth_max = (uint32_t)limits.max_qp_wr;
-	attributes->cq_depth_max = (uint32_t)limits.max_cqe;
-	attributes->reads_max =
-		device->reads_out < device->reads_in ? device->reads_out : device->reads_in;
-	attributes->numa_node = numa_node_read(device->context->device);
-	attributes->hardware = true;
+	device->mr_bytes_max = limits.max_mr_size;
+	device->qp_depth_max = (uint32_t)limits.max_qp_wr;
+	device->cq_depth_max = (uint32_t)limits.max_cqe;
 	return 0;
 }
 
@@ -261,7 +237,7 @@ static uint64_t port_bits_per_second(const struct ibv_port_attr *port)
 /* Checks that the port is active, stores the port's attributes and chooses its GID. */
 static int port_check(struct dv_device *device, int gid_wanted)
 {
-	const char *name = device->attributes.name;
+	const char *name = device->name;
 	bool ethernet;
 	struct ibv_port_attr port = {0};
 	int rc = dv_verbs_result(ibv_query_port(device->context, device->port, &port));
@@ -292,7 +268,7 @@ static int port_check(struct dv_device *device, int gid_wanted)
 	device->lid = port.lid;
 	device->mtu = (uint8_t)port.active_mtu;
 	device->grh = ethernet || (port.flags & IBV_QPF_GRH_REQUIRED);
-	device->attributes.bits_per_second = port_bits_per_second(&port);
+	device->bits_per_second = port_bits_per_second(&port);
 	return gid_find(device, port.gid_tbl_len, gid_wanted);
 }
 
@@ -303,7 +279,7 @@ static int domain_open(struct dv_device *device)
 {
 	struct ibv_td_init_attr td_attr = {0};
 	struct ibv_parent_domain_init_attr attr = {0};
-	const char *name = device->attributes.name;
+	const char *name = device->name;
 	int rc;
 
 	device->pd = ibv_alloc_pd(device->context);
@@ -372,8 +348,8 @@ static int path_check(struct dv_device *device, const struct dv_options *options
 	device->pkey_index = options->pkey_index;
 	device->one_flow = options->one_flow;
 	device->ack_timeout = options->ack_timeout ? options->ack_timeout : DV_ACK_TIMEOUT;
-	log_info("%s port %u: traffic class %u (%s), service level %u, pkey index %u",
-		device->attributes.name, device->port, device->traffic_class,
+	log_info("%s port %u: traffic class %u (%s), service level %u, pkey index %u", device->name,
+		device->port, device->traffic_class,
 		options->traffic_class < 0 ? "the host's" : "as set", device->service_level,
 		device->pkey_index);
 	return 0;
@@ -421,7 +397,7 @@ no_context:
  */
 static void verbs_close(struct dv_device *device)
 {
-	const char *name = device->attributes.name;
+	const char *name = device->name;
 	int rc;
 
 	pthread_rwlock_destroy(&device->gate);
@@ -443,7 +419,7 @@ static void verbs_close(struct dv_device *device)
 
 static void verbs_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
-	*ret = device->attributes;
+	*ret = (struct dv_attributes){.bits_per_second = device->bits_per_second, .hardware = true};
 }
 
 const struct dv_ops dv_verbs_ops = {

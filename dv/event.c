@@ -22,7 +22,7 @@ int dv_verbs_event_fd(struct dv_device *device)
 	flags = fcntl(fd, F_GETFL);
 
 	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
-		return dv_fail(-errno, "events of %s: fcntl: %m", device->attributes.name);
+		return dv_fail(-errno, "events of %s: fcntl: %m", device->name);
 	return fd;
 }
 
@@ -52,9 +52,7 @@ int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 		return 0;
 	if (ibv_get_async_event(device->context, &event)) {
 		dv_verbs_leave(device);
-		return errno == EAGAIN
-			       ? 0
-			       : dv_fail(-errno, "events of %s: %m", device->attributes.name);
+		return errno == EAGAIN ? 0 : dv_fail(-errno, "events of %s: %m", device->name);
 	}
 	*ret = (struct dv_event){
 		.kind = kind_of(event.event_type), .text = ibv_event_type_str(event.event_type)};

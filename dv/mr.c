@@ -33,7 +33,7 @@ static unsigned access_flags(unsigned access)
  */
 static int explain(const struct dv_device *device, const void *base, size_t length, int error)
 {
-	const char *name = device->attributes.name;
+	const char *name = device->name;
 	struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
 
 	switch (error) {
@@ -60,7 +60,7 @@ static int explain(const struct dv_device *device, const void *base, size_t leng
 int dv_verbs_mr_register(
 	struct dv_device *device, const struct dv_memory *memory, struct dv_mr *ret_mr)
 {
-	uint64_t limit = device->attributes.mr_bytes_max;
+	uint64_t limit = device->mr_bytes_max;
 	struct ibv_mr *mr;
 	void *base = memory->base;
 	size_t length = memory->length;
@@ -75,7 +75,7 @@ int dv_verbs_mr_register(
 	if (length > limit)
 		return dv_fail(-E2BIG,
 			"registering %.1f MiB on %s: the device allows at most %.1f MiB in one registration (max_mr_size). Use a smaller pool",
-			(double)length / MIB, device->attributes.name, (double)limit / MIB);
+			(double)length / MIB, device->name, (double)limit / MIB);
 	if (!dv_verbs_enter(
 		    device)) { /* dv_cut() closed the device, so no NIC can access the memory */
 		*ret_mr = (struct dv_mr){.base = base, .length = length};
@@ -104,14 +104,14 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 	}
 	if (!mr->handle) {
 		dv_verbs_leave(device);
-		return dv_fail(-EINVAL, "deregistering memory on %s: it is not registered",
-			device->attributes.name);
+		return dv_fail(
+			-EINVAL, "deregistering memory on %s: it is not registered", device->name);
 	}
 	rc = dv_verbs_result(ibv_dereg_mr(mr->handle));
 	dv_verbs_leave(device);
 	if (rc)
 		return dv_fail(rc, "deregistering %.1f MiB at %p on %s: %m",
-			(double)mr->length / MIB, mr->base, device->attributes.name);
+			(double)mr->length / MIB, mr->base, device->name);
 	*mr = (struct dv_mr){0};
 	return 0;
 }

@@ -44,7 +44,7 @@ static int psn_choose(struct dv_qp *qp)
 static int gone(const struct dv_qp *qp, const char *what)
 {
 	return dv_fail(-ENODEV, "QP 0x%x of %s: %s: %m: the device is lost", qp->sq.qpn,
-		qp->device->attributes.name, what);
+		qp->device->name, what);
 }
 
 /* Calls ibv_modify_qp(). `what` names the state change, `hint` ends the error text. */
@@ -58,8 +58,8 @@ static int modify(
 	rc = dv_verbs_result(ibv_modify_qp(qp->qp, attr, mask | IBV_QP_STATE));
 	dv_verbs_leave(qp->device);
 	if (rc)
-		return dv_fail(rc, "QP 0x%x of %s: %s: %m%s", qp->sq.qpn,
-			qp->device->attributes.name, what, hint);
+		return dv_fail(
+			rc, "QP 0x%x of %s: %s: %m%s", qp->sq.qpn, qp->device->name, what, hint);
 	return 0;
 }
 
@@ -113,7 +113,7 @@ static struct ibv_qp *qp_make(struct dv_device *device, struct ibv_cq *cq, unsig
  */
 static int sq_fill(struct dv_qp *qp, unsigned depth)
 {
-	const char *name = qp->device->attributes.name;
+	const char *name = qp->device->name;
 	struct mlx5dv_qp raw = {0};
 	struct mlx5dv_obj object = {0};
 	int rc;
@@ -149,7 +149,7 @@ static int make(struct dv_device *device, struct ibv_cq *cq, unsigned depth, str
 	if (!qp->qp)
 		return dv_fail(dv_verbs_errno(errno),
 			"mlx5dv_create_qp(%s, %u blocks): %m. Many queues need much locked memory: see ulimit -l",
-			device->attributes.name, depth);
+			device->name, depth);
 	rc = sq_fill(qp, depth);
 	if (rc == 0)
 		rc = to_init(qp);
@@ -161,7 +161,7 @@ static int make(struct dv_device *device, struct ibv_cq *cq, unsigned depth, str
 int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth,
 	struct dv_qp **ret_qp, struct dv_sq **ret_sq)
 {
-	const char *name = device->attributes.name;
+	const char *name = device->name;
 	struct ibv_cq *verbs_cq = cq->handle;
 	struct dv_qp *qp;
 	int rc;
@@ -170,10 +170,10 @@ int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned dept
 		return dv_fail(-EINVAL,
 			"creating a queue pair on %s: CQ 0x%x belongs to another NIC", name,
 			cq->cqn);
-	if (!depth || depth > device->attributes.qp_depth_max)
+	if (!depth || depth > device->qp_depth_max)
 		return dv_fail(-EINVAL,
 			"creating a send queue of %u blocks on %s: not possible; the device supports 1 to %u",
-			depth, name, device->attributes.qp_depth_max);
+			depth, name, device->qp_depth_max);
 	qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
 	if (!qp)
 		return dv_fail(-ENOMEM, "creating a queue pair on %s: %m", name);
@@ -304,7 +304,7 @@ static void ack_timeout_read(struct dv_qp *qp)
 	dv_hint_store(&device->ack_told, 1);
 	log_info(
 		"%s: ACK time-out %u: a lost packet is retransmitted after %.1f ms, at most %.1f ms%s",
-		device->attributes.name, qp->ack_timeout, (double)dv_ack_ns(qp->ack_timeout) / 1e6,
+		device->name, qp->ack_timeout, (double)dv_ack_ns(qp->ack_timeout) / 1e6,
 		4 * (double)dv_ack_ns(qp->ack_timeout) / 1e6,
 		qp->ack_timeout == device->ack_timeout
 			? ""
@@ -349,7 +349,7 @@ int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 
 	if (fault)
 		return dv_fail(-EPROTO, "QP 0x%x of %s: the peer's address is refused: %s",
-			qp->sq.qpn, qp->device->attributes.name, fault);
+			qp->sq.qpn, qp->device->name, fault);
 	rc = to_rtr(qp, remote);
 	if (rc)
 		return rc;
@@ -384,8 +384,7 @@ int dv_verbs_qp_kill(struct dv_qp *qp)
 		rc = dv_verbs_cut(device);
 	}
 	if (rc)
-		return dv_fail(
-			rc, "destroying QP 0x%x of %s: %m", qp->sq.qpn, device->attributes.name);
+		return dv_fail(rc, "destroying QP 0x%x of %s: %m", qp->sq.qpn, device->name);
 	qp->qp = NULL;
 	return 0;
 }

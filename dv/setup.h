@@ -60,13 +60,7 @@ struct dv_options {
 };
 
 struct dv_attributes {
-	char name[NAME_BYTES_MAX];
-	uint64_t mr_bytes_max;    /* length of the longest memory registration, bytes */
-	uint32_t qp_depth_max;    /* size of the largest send queue in WQEBBs */
-	uint32_t cq_depth_max;    /* entries of the largest completion queue */
-	uint32_t reads_max;       /* READs that one QP can have in flight: 16 on ConnectX */
 	uint64_t bits_per_second; /* bits per second of the port; 0: unknown */
-	int numa_node;            /* NUMA node of the NIC; -1: unknown */
 	bool hardware;            /* true: a real NIC; false: the software NIC */
 	/* true: the software NIC simulates bits_per_second and all latencies */
 	bool modelled;

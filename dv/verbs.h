@@ -31,7 +31,11 @@ struct dv_device {
 	/* thread domain of the device: all its queues share one doorbell page */
 	struct ibv_td *td;
 	struct ibv_pd *domain; /* parent domain of pd and td, on which the queues are created */
-	struct dv_attributes attributes;
+	char name[NAME_BYTES_MAX];
+	uint64_t mr_bytes_max;    /* length of the longest memory registration, bytes */
+	uint32_t qp_depth_max;    /* size of the largest send queue in WQEBBs */
+	uint32_t cq_depth_max;    /* entries of the largest completion queue */
+	uint64_t bits_per_second; /* of the port; 0: unknown */
 	union ibv_gid gid;
 	uint16_t lid;
 	uint8_t port;  /* number of the device's port that dv_open() opened */

@@ -317,15 +317,7 @@ static void soft_close(struct dv_device *nic)
 static void soft_attributes(const struct dv_device *nic, struct dv_attributes *ret)
 {
 	*ret = (struct dv_attributes){
-		.mr_bytes_max = 1ull << 46,
-		.qp_depth_max = SOFT_QP_DEPTH_MAX,
-		.cq_depth_max = SOFT_CQ_DEPTH_MAX,
-		.reads_max = nic->model.on ? nic->model.reads_per_qp : SOFT_READS_MAX,
-		.bits_per_second = nic->model.gbps * 1000000000u,
-		.numa_node = -1,
-		.modelled = nic->model.on,
-	};
-	memcpy(ret->name, nic->name, sizeof(ret->name));
+		.bits_per_second = nic->model.gbps * 1000000000u, .modelled = nic->model.on};
 }
 
 const struct dv_ops dv_soft_ops = {

@@ -28,7 +28,6 @@ static void a_model_may_allow_fewer_reads(void **state)
 	model.reads_per_qp = 4;
 	open_model(&model);
 	dv_attributes(a.device, &attributes);
-	assert_int_equal(attributes.reads_max, 4);
 	assert_true(attributes.modelled && attributes.bits_per_second == 400000000000);
 	read_many(0, 8, 50);
 	by(1000000);

@@ -115,7 +115,7 @@ void dv_close(struct dv_device *device)
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
 	(void)device;
-	*ret = (struct dv_attributes){.numa_node = -1};
+	*ret = (struct dv_attributes){0};
 }
 
 struct model_clock_file *model_clock_map(const char *path)

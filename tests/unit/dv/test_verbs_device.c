@@ -25,13 +25,11 @@ static void a_roce_port_is_opened_with_all_its_attributes(void **state)
 	(void)state;
 	assert_ptr_equal(device->ops, &dv_verbs_ops);
 	dv_verbs_ops.attributes(device, &attributes);
-	assert_string_equal(attributes.name, "mlx5_0");
-	assert_true(attributes.mr_bytes_max == UINT64_MAX);
-	assert_int_equal(attributes.qp_depth_max, 32768);
-	assert_int_equal(attributes.cq_depth_max, 4194303);
-	assert_int_equal(attributes.reads_max, 16);
+	assert_string_equal(device->name, "mlx5_0");
+	assert_true(device->mr_bytes_max == UINT64_MAX);
+	assert_int_equal(device->qp_depth_max, 32768);
+	assert_int_equal(device->cq_depth_max, 4194303);
 	assert_true(attributes.bits_per_second == 400000000000ull);
-	assert_int_equal(attributes.numa_node, -1);
 	assert_true(attributes.hardware);
 	assert_null(dv_verbs_ops.step_all);
 	assert_non_null(strstr(stub.log, "RoCE v2, GID 3 ::ffff:10.0.0.1 (chosen), MTU 4096"));
@@ -227,7 +225,6 @@ static void a_failure_at_any_step_frees_everything(void **state)
 static void reads_in_flight_are_limited_to_sixteen(void **state)
 {
 	struct dv_device *device;
-	struct dv_attributes attributes;
 
 	(void)state;
 	stub.limits.max_qp_rd_atom = 128;
@@ -235,36 +232,7 @@ static void reads_in_flight_are_limited_to_sixteen(void **state)
 	device = stub_open();
 	assert_int_equal(device->reads_in, 16);
 	assert_int_equal(device->reads_out, 4);
-	dv_verbs_ops.attributes(device, &attributes);
-	assert_int_equal(attributes.reads_max, 4);
 	dv_verbs_ops.close(device);
-}
-
-static void the_numa_node_is_read_from_sysfs(void **state)
-{
-	char folder[] = "/tmp/test-verbs-XXXXXX", path[128];
-	struct dv_device *device;
-	FILE *file;
-
-	(void)state;
-	assert_non_null(mkdtemp(folder));
-	snprintf(path, sizeof(path), "%s/device", folder);
-	assert_int_equal(mkdir(path, 0700), 0);
-	snprintf(path, sizeof(path), "%s/device/numa_node", folder);
-	for (int node = -1; node < 4; node++) {
-		file = fopen(path, "w");
-		fprintf(file, "%d\n", node);
-		fclose(file);
-		strcpy(stub_device.ibdev_path, folder);
-		device = stub_open();
-		assert_int_equal(device->attributes.numa_node, node);
-		dv_verbs_ops.close(device);
-	}
-	stub_device.ibdev_path[0] = 0;
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/device", folder);
-	rmdir(path);
-	rmdir(folder);
 }
 
 /* Rows: text of the file in sysfs, setting rail.traffic_class, traffic class that must result. */
@@ -368,7 +336,6 @@ int main(void)
 		TEST(a_small_mtu_is_logged),
 		TEST(a_failure_at_any_step_frees_everything),
 		TEST(reads_in_flight_are_limited_to_sixteen),
-		TEST(the_numa_node_is_read_from_sysfs),
 		TEST(the_traffic_class_comes_from_sysfs_or_the_settings),
 		TEST(path_options_out_of_range_are_refused),
 		TEST(the_port_rate_is_lanes_times_lane_rate),

@@ -68,7 +68,7 @@ static void a_refused_region_has_an_explanation(void **state)
 			&(struct dv_memory){.base = memory, .length = 1, .access = 16, .memfd = -1},
 			&mr),
 		-EINVAL);
-	device->attributes.mr_bytes_max = 4096;
+	device->mr_bytes_max = 4096;
 	assert_int_equal(
 		ops->mr_register(device,
 			&(struct dv_memory){.base = memory, .length = 4097, .memfd = -1}, &mr),

@@ -77,8 +77,6 @@ struct dv_completion {
 	uint32_t qpn;
 	uint16_t wqe_counter; /* low 16 bits of the index of the WQE's first WQEBB */
 	uint8_t syndrome;     /* result: 0: success; else DV_SYNDROME_* */
-	uint8_t vendor;       /* vendor syndrome of the CQE, for the log */
-	uint32_t bytes;       /* length of the transferred message; 0 on error */
 };
 
 /* Number of WQEBBs that can be posted to the send queue now. */
@@ -266,16 +264,12 @@ static inline unsigned dv_poll(struct dv_cq *cq, struct dv_completion *ret, unsi
 		opcode = DV_CQE_OPCODE(cqe->op_own);
 		ret[n].qpn = be32toh(cqe->sop_drop_qpn) & 0xffffff;
 		ret[n].wqe_counter = be16toh(cqe->wqe_counter);
-		ret[n].bytes = be32toh(cqe->byte_cnt);
 		ret[n].syndrome = 0;
-		ret[n].vendor = 0;
 		if (opcode != MLX5_CQE_REQ) {
 			const struct mlx5_err_cqe *error = (const void *)at;
 			bool known = opcode == MLX5_CQE_REQ_ERR && error->syndrome;
 
 			ret[n].syndrome = known ? error->syndrome : DV_SYNDROME_BAD_RESPONSE;
-			ret[n].vendor = error->vendor_err_synd;
-			ret[n].bytes = 0;
 		}
 		cq->ci++;
 		n++;

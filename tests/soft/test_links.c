@@ -28,7 +28,6 @@ static void memory_of_another_process_is_read(void **state)
 		dv_ring(a.sqs[i % 2]);
 		end_wait(&a, NULL, i + 1);
 		assert_int_equal(a.done[i].syndrome, 0);
-		assert_int_equal(a.done[i].bytes, sizes[i]);
 		expect_bytes(&a, 13, 4097 * i, sizes[i]);
 	}
 	end_close(&a);

@@ -148,7 +148,7 @@ static void turn_rings(void)
 	ring_producer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct op_slot));
 	ring_consumer_init(&done, memory + DONE_AT, DONE_RING_SLOTS, sizeof(struct op_done));
 	for (uint32_t i = 0; i < turns; i++) {
-		struct op_slot op = {.cookie = i, .kind = OP_READ};
+		struct op_slot op = {.cookie = i, .kind = OP_PAGE};
 		struct op_done answer;
 
 		while (ring_room(&ops, 1) < 1)
@@ -173,7 +173,7 @@ static void stream(unsigned batch)
 		while (ring_room(&ops, batch) < (int32_t)batch)
 			shm_pause();
 		for (uint32_t k = 0; k < batch; k++) {
-			struct op_slot op = {.cookie = i + k, .kind = OP_READ};
+			struct op_slot op = {.cookie = i + k, .kind = OP_PAGE};
 
 			memcpy(ring_slot_new(&ops, k), &op, sizeof(op));
 		}

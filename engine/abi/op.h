@@ -38,8 +38,6 @@ static_assert(REGION_HEADS_0 == 16 && REGION_SHARD == 32, "as in engines of othe
 static_assert(REGIONS_EXPORTED <= REGION_CLIENT_0, "client regions are never exported");
 
 enum op_kind {
-	/* READs `length` bytes of an exported region without validation; used for buckets */
-	OP_READ = 1,
 	/* reads a page of a pool region, or whole slices of it: `length` bytes from op_start()
 	 * on. The rail READs the page head after the payload and compares it with key,
 	 * generation and page_bytes */
@@ -52,28 +50,26 @@ enum op_kind {
 };
 
 /*
- * One request of a client to a rail for one page or bucket. In the ring it has the form of struct
- * op_slot.
+ * One request of a client to a rail for one page, or for slices of it. In the ring it has the form
+ * of struct op_slot.
  */
 struct op {
 	uint64_t cookie; /* number chosen by the client; op_done returns it */
-	uint8_t kind;    /* OP_READ or OP_PAGE */
-	/* OP_PAGE: number of the first slice to read, counted from the page's start; OP_READ: 0 */
-	uint8_t slice;
+	uint8_t kind;    /* OP_PAGE */
+	uint8_t slice;   /* number of the first slice to read, counted from the page's start */
 	/* number of destination segments, 1..SEGMENTS_MAX; their lengths add up to `length` */
 	uint16_t segments;
 	uint16_t peer;  /* the member to read from: map_member.peer */
-	uint8_t region; /* region of the peer to read from, < REGIONS_EXPORTED */
-	/* offset in that region, bytes; OP_PAGE: of the page's first byte, a multiple of
-	 * PAGE_UNIT */
+	uint8_t region; /* region of a pool of the peer */
+	/* offset of the page's first byte in that region, bytes; a multiple of PAGE_UNIT */
 	uint64_t offset;
 	uint32_t peer_ref;   /* map_member.ref: the op is only for this incarnation of the peer */
 	uint32_t length;     /* number of bytes to read, 1..PAGE_BYTES_MAX */
-	struct page_key key; /* OP_PAGE: page key that the page head must have */
+	struct page_key key; /* page key that the page head must have */
 	/* deadline, CLOCK_MONOTONIC in ns; after it the op ends with OP_TIMEOUT */
 	uint64_t deadline_ns;
-	uint32_t generation; /* OP_PAGE: generation that the page head must have */
-	uint32_t page_bytes; /* OP_PAGE: page length that the page head must have; else 0 */
+	uint32_t generation; /* generation that the page head must have */
+	uint32_t page_bytes; /* page length that the page head must have */
 };
 static_assert(sizeof(struct op) == 64, "one cache line");
 static_assert(PAGE_BYTES_MAX / SLICE_BYTES <= 256, "slices are counted in 8 bits");
@@ -149,7 +145,7 @@ struct op_slot {
 	uint32_t length;
 	struct page_key key;
 	uint32_t deadline; /* low 32 bits of the deadline: CLOCK_MONOTONIC in units of OP_TIME_NS */
-	uint32_t at;       /* op.offset in units of PAGE_UNIT (OP_PAGE) or OP_UNIT (OP_READ) */
+	uint32_t unit;     /* op.offset in units of PAGE_UNIT */
 	uint32_t generation;
 	uint32_t page_bytes;
 };
@@ -158,7 +154,6 @@ static_assert(offsetof(struct op_slot, turn) == RING_TURN_AT, "the ring's");
 static_assert(NODES_MAX <= 1 << 16, "members are numbered in 16 bits");
 static_assert(REGIONS_MAX <= 1 << 16, "numbered in 16 bits");
 
-#define OP_UNIT 32u      /* granularity of an OP_READ offset in bytes: half a bucket */
 #define OP_TIME_NS 1024u /* granularity of a deadline in op_slot, ns */
 /* longest time from posting an op to its deadline: 36 minutes */
 #define OP_SPAN_NS ((uint64_t)INT32_MAX * OP_TIME_NS)
@@ -166,13 +161,11 @@ static_assert(REGIONS_MAX <= 1 << 16, "numbered in 16 bits");
 
 /*
  * Packs an op into its ring entry. `first` is its first segment. op->deadline_ns is less than
- * OP_SPAN_NS away and op->offset a multiple of the unit; else bits are lost.
+ * OP_SPAN_NS away and op->offset a multiple of PAGE_UNIT; else bits are lost.
  */
 static inline void op_encode(
 	const struct op *op, const struct op_segment *first, struct op_slot *ret)
 {
-	uint32_t unit = op->kind == OP_PAGE ? PAGE_UNIT : OP_UNIT;
-
 	ret->cookie = op->cookie;
 	ret->kind = op->kind;
 	ret->slice = op->slice;
@@ -183,7 +176,7 @@ static inline void op_encode(
 	ret->length = op->length;
 	ret->key = op->key;
 	ret->deadline = (uint32_t)(op->deadline_ns / OP_TIME_NS);
-	ret->at = (uint32_t)(op->offset / unit);
+	ret->unit = (uint32_t)(op->offset / PAGE_UNIT);
 	ret->generation = op->generation;
 	ret->page_bytes = op->page_bytes;
 }
@@ -213,7 +206,7 @@ static inline void op_decode(
 	ret->segments = op_unpack_segments(slot->segments_region);
 	ret->peer = slot->peer;
 	ret->region = op_unpack_region(slot->segments_region);
-	ret->offset = (uint64_t)slot->at * (slot->kind == OP_PAGE ? PAGE_UNIT : OP_UNIT);
+	ret->offset = (uint64_t)slot->unit * PAGE_UNIT;
 	ret->peer_ref = slot->peer_ref;
 	ret->length = slot->length;
 	ret->key = slot->key;

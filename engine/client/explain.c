@@ -6,10 +6,10 @@
  * which look-ups follow, too, and writes all as JSON; peercache.h lists the members. It uses no
  * location cache and reports nothing to the control plane, so looking changes nothing.
  *
- * A peek is a READ of a bucket or a page head of another engine into a scratch slot, from which the
- * answer is copied out, or the question to the engine of this host. Peeks are the "pages" of a
- * batch of their own kind, so the deadline, a lost engine and a failed rail are handled as for
- * every other batch. Channel thread.
+ * A peek is a READ of a bucket or a page head of another engine, which is copied out of its scratch
+ * slot, or the question to the engine of this host. Peeks are the "pages" of a batch of their own
+ * kind, so the deadline, a lost engine and a failed rail are handled as for every other batch.
+ * look.c posts the READs. Channel thread.
  */
 #include "config/clock.h"
 #include "config/limits.h"
@@ -30,11 +30,8 @@
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
-#include "engine/client/request.h"
 #include "engine/client/session.h"
-#include "engine/client/staging.h"
 #include "engine/client/steps.h"
-#include "engine/client/submit.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,30 +42,23 @@
 
 /* ---- peeks ----------------------------------------------------------------------------------- */
 
-static void peek_post(struct pc_batch *b, uint32_t i, uint32_t rail, uint32_t hold)
+/* The peek has ended with this status. */
+static void peek_end(struct pc_batch *b, uint32_t i, uint32_t status)
 {
-	struct pc_channel *ch = b->channel;
-	const struct peek *peek = &b->peek[i];
-	uint32_t index = request_take(ch, REQUEST_PEEK, b, i);
-	struct client_request *r = &ch->request[index];
-	struct op_segment segment = {.region = ch->staging.region,
-		.length = peek->bytes,
-		.offset = hold * sizeof(struct bucket)};
-	struct op op = {.kind = OP_READ,
-		.segments = 1,
-		.peer = peek->peer,
-		.region = peek->region,
-		.offset = peek->offset,
-		.peer_ref = peek->ref,
-		.length = peek->bytes,
-		.deadline_ns = page_attempt_ns(b, 1)};
+	b->peek[i].status = (uint8_t)status;
+	page_done(b, i, PC_HIT);
+}
 
-	r->rail = (uint8_t)rail;
-	r->hold = hold;
-	op.cookie = request_cookie(ch, index);
-	b->work[i].rails_tried |= (uint16_t)(1u << rail);
-	page_in_flight(b, i, index);
-	submit_op(ch, rail, &op, &segment);
+/* READs what the peek names. False: no room; it is queued again. */
+static bool peek_read(struct pc_batch *b, uint32_t i)
+{
+	const struct peek *peek = &b->peek[i];
+	const struct map_member *m = map_by_ref(b->channel, peek->ref);
+
+	if (m)
+		return look_one(b, i, m, peek->region, peek->bucket);
+	peek_end(b, i, OP_PEER_DOWN); /* it has left the map since it was found there */
+	return true;
 }
 
 /* False: no room; it is again first in its queue. */
@@ -84,56 +74,43 @@ static bool peek_ask(struct pc_batch *b, uint32_t i)
 
 void peek_step(struct pc_batch *b)
 {
-	struct pc_channel *ch = b->channel;
+	bool room = true;
 	uint32_t i;
 
-	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
-		uint32_t rail, hold = CLIENT_NONE;
-
-		if (b->peek[i].engine) {
-			if (peek_ask(b, i))
-				continue;
-			return;
-		}
-		rail = stripe_small(ch, &(struct stripe){.peer = b->peek[i].peer,
-						.tried = b->work[i].rails_tried,
-						.slots = op_slots(1)});
-		if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
-			hold = scratch_take(&ch->staging, 1);
-		if (hold == CLIENT_NONE) {
-			page_requeue(b, i);
-			return;
-		}
-		peek_post(b, i, rail, hold);
-	}
+	while (room && !b->channel->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE)
+		room = b->peek[i].engine ? peek_ask(b, i) : peek_read(b, i);
 }
 
-void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t status)
+void peek_answer(
+	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status)
 {
-	struct pc_batch *b = r->batch;
-	struct peek *peek = &b->peek[r->page];
+	struct page_work *p = &b->work[i];
+	struct peek *peek = &b->peek[i];
+	struct page_head head[2];
 
+	p->rails_tried |= (uint16_t)(1u << rail);
 	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
-		stripe_again(ch, peek->peer, b->work[r->page].rails_tried)) {
+		stripe_again(b->channel, p->peer, p->rails_tried)) {
 		/* the failure of a rail tells nothing about the engine: READ over another rail */
-		page_queue(b, r->page, PAGE_HEAD);
+		page_queue(b, i, PAGE_HEAD);
 		return;
 	}
-	peek->status = (uint8_t)status;
-	if (status == OP_HIT)
-		memcpy(&peek->data, ch->staging.base + r->hold * sizeof(struct bucket),
-			peek->bytes);
-	page_done(b, r->page, PC_HIT);
+	if (status == OP_HIT && peek->region == REGION_SHARD) {
+		peek->data.bucket = *data;
+	} else if (status == OP_HIT) {
+		memcpy(head, data, sizeof(head)); /* a pair of heads */
+		peek->data.head = head[place_unit(peek->bucket) % 2];
+	}
+	peek_end(b, i, status);
 }
 
 void peek_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
 {
 	struct peek *peek = &b->peek[i];
 
-	peek->status = (uint8_t)status;
 	peek->data.here.place = done->place;
 	peek->data.here.generation = done->generation;
-	page_done(b, i, PC_HIT);
+	peek_end(b, i, status);
 }
 
 /*
@@ -181,7 +158,6 @@ static void explain_owner_add(
 			return;
 	o = &x->owner[x->owners++];
 	o->ref = m->ref;
-	o->peer = m->peer;
 	o->here = m->ref == ch->session->ref;
 	o->bit = (uint8_t)bit;
 	o->former = bit >= REPLICAS_MAX;
@@ -249,7 +225,6 @@ static uint8_t explain_holder_add(
 	h = &x->holder[x->holders];
 	h->at = (struct location){e->ref, e->place, e->generation};
 	if (m) {
-		h->peer = m->peer;
 		h->on_map = true;
 		h->here = m->ref == ch->session->ref;
 		h->on_disk = place_on_disk(e->place);
@@ -296,11 +271,8 @@ static int explain_owners_ask(
 			continue;
 		if (!o->here) {
 			of[peeks] = k;
-			x->peek[peeks++] = (struct peek){.peer = o->peer,
-				.ref = o->ref,
-				.region = REGION_SHARD,
-				.offset = (uint64_t)o->bucket[which] * sizeof(struct bucket),
-				.bytes = sizeof(struct bucket)};
+			x->peek[peeks++] = (struct peek){
+				.ref = o->ref, .region = REGION_SHARD, .bucket = o->bucket[which]};
 		} else {
 			bucket = bucket_load(&ch->session->shard[o->bucket[which]]);
 			o->status = OP_HIT;
@@ -349,11 +321,8 @@ static int explain_holders_look(struct pc_channel *ch, struct explain *x, uint64
 			continue;
 		}
 		of[peeks] = k;
-		x->peek[peeks++] = (struct peek){.peer = h->peer,
-			.ref = h->at.ref,
-			.region = (uint8_t)(REGION_HEADS_0 + place_rail(h->at.place)),
-			.offset = (uint64_t)place_unit(h->at.place) * sizeof(struct page_head),
-			.bytes = sizeof(struct page_head)};
+		x->peek[peeks++] = (struct peek){
+			.ref = h->at.ref, .region = REGION_HEADS_0, .bucket = h->at.place};
 	}
 	x->peek[peeks] = (struct peek){.engine = true, .key = x->key};
 	if (peek_all(ch, x->peek, peeks + 1, deadline_ns))

@@ -12,15 +12,13 @@
 #include "engine/abi/map.h"
 #include "engine/abi/page.h"
 
-/* A small READ of the memory of another engine, which validates nothing, or a question. */
+/* A READ of a bucket or page head of another engine, or a question. */
 struct peek {
-	/* owner: the channel's thread; where to READ: `bytes` <= 64 from `offset` on, a multiple of
-	 * OP_UNIT */
-	alignas(64) uint64_t offset;
-	uint32_t ref; /* map_member.ref and map_member.peer of the engine to READ from */
-	uint32_t bytes;
-	uint16_t peer;
-	uint8_t region;
+	/* owner: the channel's thread; the engine to READ from: map_member.ref */
+	alignas(64) uint32_t ref;
+	/* REGION_SHARD: index of the bucket; REGION_HEADS_0: place of the page whose head it is */
+	uint32_t bucket;
+	uint8_t region; /* REGION_SHARD or REGION_HEADS_0 */
 	uint8_t status; /* result, enum op_status; OP_HIT: `data` has the bytes */
 	/* no READ: asks the engine of this host where it has the page of `key` (PROMOTE_LOOK) */
 	bool engine;
@@ -60,7 +58,6 @@ enum explain_cause {
 
 struct explain_owner {
 	uint32_t ref;
-	uint16_t peer;
 	bool here, former;
 	bool suspect;       /* map_suspect() */
 	bool asked;         /* by a reader of this host, see explain_reader() */
@@ -77,7 +74,6 @@ struct explain_owner {
 /* A place that an entry of the key names. */
 struct explain_holder {
 	struct location at;
-	uint16_t peer;
 	bool here, on_map;
 	bool on_disk;    /* the place is on a disk: no page head to READ */
 	bool impossible; /* the member has no place like it */

@@ -93,7 +93,7 @@ static inline struct look_open *look_at(struct pc_channel *ch, uint32_t peer)
 /* Puts the pages of a run back in front of their queue. */
 static void look_requeue(struct pc_batch *b, const struct look_open *o)
 {
-	bool buckets = o->region == REGION_SHARD;
+	bool buckets = o->region == REGION_SHARD && b->kind != BATCH_PEEK;
 	enum page_phase phase = buckets ? PAGE_LOOK : PAGE_HEAD;
 	struct page_queue *q = &b->queue[phase];
 
@@ -159,8 +159,8 @@ static void look_post(struct pc_batch *b, const struct look_open *o, uint32_t ra
 		.to_region = ch->staging.region,
 		.stride_or_to = hold * sizeof(struct bucket),
 		/* A third of the time to the deadline: the rest is for the other owners and for
-		 * the page itself. */
-		.deadline_ns = page_attempt_ns(b, 3)};
+		 * the page itself. A peek may take all of it. */
+		.deadline_ns = page_attempt_ns(b, b->kind == BATCH_PEEK ? 1 : 3)};
 
 	r->rail = (uint8_t)rail;
 	r->pages = (uint8_t)o->pages;
@@ -474,6 +474,12 @@ void look_all(struct pc_batch *b)
 
 /* ---- page heads ------------------------------------------------------------------------------ */
 
+bool look_one(
+	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
+{
+	return look_add_to(b, i, m, region, bucket) && look_close_all(b, true);
+}
+
 /*
  * Adds the page to a run. False: a run found no room, and its pages are queued again. A page whose
  * run was refused is READ alone: one impossible place refuses a whole run.
@@ -496,7 +502,7 @@ static bool head_add(struct pc_batch *b, uint32_t i)
 		page_requeue(b, i);
 		return false;
 	}
-	return look_add_to(b, i, m, REGION_HEADS_0, at->place) && look_close_all(b, true);
+	return look_one(b, i, m, REGION_HEADS_0, at->place);
 }
 
 void head_step(struct pc_batch *b)
@@ -809,5 +815,12 @@ static void head_answer(struct pc_channel *ch, const struct client_request *r,
 void look_answer(struct pc_channel *ch, const struct client_request *r, const struct run_done *done,
 	uint32_t status)
 {
+	if (unlikely(r->batch->kind == BATCH_PEEK)) {
+		const struct bucket *data = (const struct bucket *)(const void *)ch->staging.base;
+
+		peek_answer(r->batch, r->page, r->rail, data + r->hold,
+			done->hit & 1 ? OP_HIT : status);
+		return;
+	}
 	(r->region == REGION_SHARD ? look_buckets_answer : head_answer)(ch, r, done, status);
 }

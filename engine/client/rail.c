@@ -302,14 +302,6 @@ static struct client_request *rail_run_of(
 	return r;
 }
 
-static void rail_let_go(struct pc_channel *ch, const struct client_request *r)
-{
-	if (r->kind == REQUEST_PEEK)
-		scratch_free(&ch->staging, r->hold, r->pages);
-	else if (r->hold != CLIENT_NONE)
-		staging_free(&ch->staging, r->hold);
-}
-
 /* What the answer of any op says about its rail. */
 static inline void rail_answered(
 	struct pc_channel *ch, const struct client_request *r, uint32_t status)
@@ -427,14 +419,13 @@ static void rail_op_done(struct pc_channel *ch, uint32_t rail, const struct op_d
 	uint32_t index;
 	struct client_request *r = request_of(ch, done->cookie, &index);
 
-	if (!r || r->rail != rail || r->kind < REQUEST_PEEK || r->kind > REQUEST_FETCH)
+	if (!r || r->rail != rail || r->kind != REQUEST_FETCH)
 		return;
 	rail_answered(ch, r, status);
-	if (r->batch && r->kind == REQUEST_PEEK)
-		peek_answer(ch, r, status);
-	else if (r->batch)
+	if (r->batch)
 		fetch_answer(r, status);
-	rail_let_go(ch, r);
+	if (r->hold != CLIENT_NONE)
+		staging_free(&ch->staging, r->hold);
 	request_free(ch, index);
 }
 

@@ -12,7 +12,6 @@ enum request_kind {
 	REQUEST_FREE = 0,
 	REQUEST_LOOK,    /* OP_LOOKUP of buckets or page heads, on a rail's op ring */
 	REQUEST_RUN,     /* OP_RUN of pages, on a rail's op ring */
-	REQUEST_PEEK,    /* OP_READ of a bucket or a page head for pc_explain(), likewise */
 	REQUEST_FETCH,   /* OP_PAGE of a page or of slices of it, on a rail's op ring */
 	REQUEST_CREDIT,  /* CTL_CREDIT on the ctl ring */
 	REQUEST_PUBLISH, /* CTL_PUBLISH on the ctl ring */
@@ -38,7 +37,7 @@ struct client_request {
 	/* FETCH, RUN: bytes counted in channel_rail.bytes; CREDIT: length of the requested slots */
 	uint32_t bytes;
 	union {
-		/* LOOK, PEEK: number of the first scratch slot; FETCH: number of a staging
+		/* LOOK: number of the first scratch slot; FETCH: number of a staging
 		 * block, or CLIENT_NONE */
 		uint32_t hold;
 		uint32_t waiting; /* PUBLISH: bit per page that was not answered yet */

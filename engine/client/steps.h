@@ -11,9 +11,11 @@
 
 #include "engine/client/request.h"
 
+struct bucket;
 struct client_request;
 struct ctl_done;
 struct ctl_op;
+struct map_member;
 struct pc_batch;
 struct pc_channel;
 struct run_done;
@@ -28,6 +30,12 @@ void look_all(struct pc_batch *b);
 void lookup_step(struct pc_batch *b);
 /* READs the heads of the pages that wait for it, as far as there is room. */
 void head_step(struct pc_batch *b);
+/*
+ * READs a bucket of the shard of `m`, or a pair of its page heads, for page i alone: see
+ * look_open. False: no room; the page is queued again, in PAGE_HEAD.
+ */
+bool look_one(struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region,
+	uint32_t bucket);
 /*
  * A run of look-ups or of heads was answered. `status`: of the pages in neither mask of `done`, for
  * heads never OP_HIT.
@@ -77,7 +85,9 @@ void ctl_step(struct pc_batch *b);
 
 /* Posts READs that wait for room. */
 void peek_step(struct pc_batch *b);
-void peek_answer(struct pc_channel *ch, const struct client_request *r, uint32_t status);
+/* The READ for peek i over `rail` was answered. OP_HIT: `data` is the bucket or pair of heads. */
+void peek_answer(
+	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status);
 /* The engine of this host has answered. */
 void peek_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 

@@ -270,7 +270,7 @@ static void conn_probe(struct rail *rail, struct conn *conn)
 		return;
 	}
 	request = request_new(rail);
-	request->op = (struct op){.kind = OP_READ, .region = region};
+	request->op = (struct op){.kind = OP_PAGE, .region = region};
 	request->stage = REQUEST_HEAD;
 	request->channel = CHANNEL_NONE;
 	request->deadline_ns = rail_now(rail) + REQUEST_STOP_NS;

@@ -90,15 +90,11 @@ static void request_free(struct rail *rail, struct request *request)
 /* Validates an op without looking at its segments. */
 static bool op_possible(const struct op *op)
 {
-	if (op->kind != OP_READ && op->kind != OP_PAGE)
-		return false;
-	if (op->segments < 1 || op->segments > SEGMENTS_MAX || op->region >= REGIONS_EXPORTED ||
+	if (op->kind != OP_PAGE || op->segments < 1 || op->segments > SEGMENTS_MAX ||
 		op->peer >= NODES_MAX)
 		return false;
 	if (op->length < 1 || op->length > PAGE_BYTES_MAX)
 		return false;
-	if (op->kind != OP_PAGE)
-		return op->slice == 0;
 	return op->region < REGION_POOL_0 + RAILS_MAX && op->offset % PAGE_UNIT == 0 &&
 	       op->page_bytes <= PAGE_BYTES_MAX &&
 	       (uint64_t)op->slice * SLICE_BYTES + op->length <= op->page_bytes;
@@ -175,22 +171,17 @@ static bool request_possible(
 
 /* ---- the route: the connection of the peer, or the list of those that wait for one ---------- */
 
-/*
- * True if the bytes of `op`, and for OP_PAGE its page head, lie in regions that the peer exported.
- */
+/* True if the bytes of `op` and its page head lie in regions that the peer exported. */
 static bool conn_has_place(const struct conn *conn, const struct op *op)
 {
 	const struct rail_remote *remote = &conn->handle->region[op->region];
-	const struct rail_remote *heads =
-		&conn->handle->region[REGION_HEADS_0 + op->region % RAILS_MAX];
-
+	const struct rail_remote *heads = &conn->handle->region[REGION_HEADS_0 + op->region];
 	uint64_t start = op_start(op);
 
 	if (op->offset > remote->length || start > remote->length ||
 		op->length > remote->length - start)
 		return false;
-	return op->kind != OP_PAGE ||
-	       op->offset / PAGE_UNIT < heads->length / sizeof(struct page_head);
+	return op->offset / PAGE_UNIT < heads->length / sizeof(struct page_head);
 }
 
 void request_route(struct rail *rail, struct request *request)
@@ -711,7 +702,7 @@ static unsigned request_post_leased_head(
 		.lkey = rail->heads_lkey};
 	struct conn_qp *qp;
 
-	if (!conn->limbo_ns || request->op.kind != OP_PAGE || !request_lease_pays(conn, request))
+	if (!conn->limbo_ns || !request_lease_pays(conn, request))
 		return 0;
 	qp = conn_pick(conn, sge.bytes);
 	if (!qp)
@@ -802,7 +793,7 @@ static void request_retire_payload(struct rail *rail, struct request *request, u
 		return;
 	if (unlikely(request->status != OP_HIT)) {
 		request_end(rail, request, request->status);
-	} else if (request->op.kind != OP_PAGE || TEST_HOOK(rail->options.skip_head_check)) {
+	} else if (TEST_HOOK(rail->options.skip_head_check)) {
 		request_end(rail, request, OP_HIT);
 	} else if (request->leased && request_lease_decides(rail, request)) {
 		request_end(rail, request, request_head_matches(rail, request) ? OP_HIT : OP_STALE);
@@ -853,8 +844,7 @@ static void request_count(struct rail *rail, const struct request *request, enum
 {
 	switch (status) {
 	case OP_HIT:
-		rail_count(rail,
-			request->op.kind == OP_PAGE ? COUNTER_pages_read : COUNTER_buckets_read, 1);
+		rail_count(rail, COUNTER_pages_read, 1);
 		rail_count(rail, COUNTER_bytes_read, request->op.length);
 		break;
 	case OP_STALE:

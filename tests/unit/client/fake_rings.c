@@ -64,12 +64,12 @@ static uint32_t execute(struct fake *f, const struct op *op, const struct op_seg
 
 	if (op->peer >= FAKE_NODES || op->peer == FAKE_SELF || op->peer_ref != FAKE_REF(op->peer))
 		return OP_PEER_DOWN;
-	if (op->kind == OP_READ && op->region == REGION_SHARD) {
+	if (op->kind == OP_LOOKUP && op->region == REGION_SHARD) {
 		f->reads++;
 		scatter(f, (unsigned char *)node->shard + op->offset, op, segment);
 		return OP_HIT;
 	}
-	if (op->kind == OP_READ) {
+	if (op->kind == OP_LOOKUP) {
 		uint32_t of = op->region - REGION_HEADS_0;
 
 		if (of >= FAKE_RAILS ||
@@ -120,7 +120,7 @@ static void take(struct fake *f, struct fake_channel *ch, uint32_t rail, const s
 	if (op->segments > f->segments_max)
 		f->segments_max = op->segments;
 	f->pages[rail] += op->kind == OP_PAGE;
-	f->head_reads += op->kind == OP_READ && op->region != REGION_SHARD;
+	f->head_reads += op->kind == OP_LOOKUP && op->region != REGION_SHARD;
 	f->op_lines += op_slots(op->segments);
 	count_overlap(f, op, segment);
 	if (status == FAKE_HOLD) {
@@ -187,7 +187,7 @@ void fake_run_op(
 		h->kind == OP_RUN ? h->page_bytes / h->segments : (uint32_t)sizeof(struct bucket);
 
 	*ret = (struct op){.cookie = h->cookie,
-		.kind = h->kind == OP_RUN ? OP_PAGE : OP_READ,
+		.kind = h->kind == OP_RUN ? OP_PAGE : OP_LOOKUP,
 		.segments = h->kind == OP_RUN ? h->segments : 1,
 		.peer = h->peer,
 		.region = h->region,

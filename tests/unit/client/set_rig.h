@@ -78,7 +78,7 @@ static inline void assert_idle(void)
 
 static inline bool of_head(const struct op *op)
 {
-	return op->kind == OP_READ && op->region != REGION_SHARD;
+	return op->kind == OP_LOOKUP && op->region != REGION_SHARD;
 }
 
 #endif

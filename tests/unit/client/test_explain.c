@@ -235,7 +235,7 @@ static void an_owner_that_does_not_answer_costs_the_deadline_and_no_more(void **
 	/* the late answer belongs to no call; a new one has answers of its own */
 	LET(on_op, NULL);
 	fake_lock(&fake);
-	assert_true(fake.held_ops > 0);
+	assert_true(fake.held_count > 0);
 	fake_answer_held(&fake);
 	fake_unlock(&fake);
 	expect(name);
@@ -259,10 +259,27 @@ static void a_failed_rail_is_replaced_by_another(void **state)
 	fake_unlock(&fake);
 }
 
+static void reads_that_find_no_scratch_slot_wait_for_one(void **state)
+{
+	uint32_t one[SCRATCH_SLOTS / 32] = {1}, all[SCRATCH_SLOTS / 32];
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	name_of_a_and_b("room", name);
+	fake_page(&fake, name, FAKE_A, 0, PAGE_BYTES);
+	memcpy(all, ch->staging.scratch_free, sizeof(all));
+	memcpy(ch->staging.scratch_free, one, sizeof(one));
+	expect(name);
+	assert_int_equal(times("\"answer\":\"present\""), 2);
+	assert_int_equal(times("\"state\":\"page\""), 1);
+	assert_memory_equal(ch->staging.scratch_free, one, sizeof(one));
+	memcpy(ch->staging.scratch_free, all, sizeof(all));
+}
+
 static void *die_soon(void *argument)
 {
 	(void)argument;
-	SEEN_SOON(held_ops);
+	SEEN_SOON(held_count);
 	SEEN_SOON(reads); /* the answer of FAKE_B */
 	fake_die(&fake);
 	return NULL;
@@ -347,6 +364,7 @@ int main(void)
 		RIG_TEST(an_owner_that_cannot_be_asked_is_unreachable_and_not_absent),
 		RIG_TEST(an_owner_that_does_not_answer_costs_the_deadline_and_no_more),
 		RIG_TEST(a_failed_rail_is_replaced_by_another),
+		RIG_TEST(reads_that_find_no_scratch_slot_wait_for_one),
 		RIG_TEST(the_end_of_the_engine_is_an_error),
 		RIG_TEST(the_end_of_the_engine_after_an_owner_named_a_holder_is_an_error),
 		RIG_TEST(looking_changes_nothing),

@@ -38,7 +38,7 @@ static uint32_t hold_looks(struct fake *f, uint32_t rail, const struct op *op)
 {
 	(void)f;
 	(void)rail;
-	return op->kind == OP_READ ? FAKE_HOLD : FAKE_DO;
+	return op->kind == OP_LOOKUP ? FAKE_HOLD : FAKE_DO;
 }
 
 /* Finds a name whose first owner is `first` and whose second owner is `second`. */

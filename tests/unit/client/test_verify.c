@@ -206,7 +206,7 @@ static void a_page_without_crc_is_a_hit(void **state)
 static uint32_t evict_before_head(struct fake *f, uint32_t rail, const struct op *op)
 {
 	(void)rail;
-	if (op->kind == OP_READ && op->region != REGION_SHARD)
+	if (op->kind == OP_LOOKUP && op->region != REGION_SHARD)
 		for (uint64_t at = op->offset; at < op->offset + op->length;
 			at += sizeof(struct page_head))
 			page_head_retire(&f->node[op->peer].heads[op->region - REGION_HEADS_0]
@@ -228,7 +228,7 @@ static void a_page_evicted_before_its_head_was_read_is_stale(void **state)
 static uint32_t no_heads(struct fake *f, uint32_t rail, const struct op *op)
 {
 	(void)f, (void)rail;
-	return op->kind == OP_READ && op->region != REGION_SHARD ? OP_NIC_ERROR : FAKE_DO;
+	return op->kind == OP_LOOKUP && op->region != REGION_SHARD ? OP_NIC_ERROR : FAKE_DO;
 }
 
 static void a_page_whose_head_cannot_be_read_is_unreachable(void **state)

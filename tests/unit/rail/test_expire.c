@@ -232,12 +232,12 @@ static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 	rail_conn_free(w, good);
 }
 
-static void read_bucket(struct world *w, uint16_t number)
+static void read_start(struct world *w, uint16_t number)
 {
-	struct op op = page_op(w, number, 8, sizeof(struct bucket), 77);
-	struct op_segment s = home_at(0, op.length);
+	struct op op = page_op(w, number, 8, 8192, 77);
+	struct op_segment s = home_at(0, 64);
 
-	op.kind = OP_READ;
+	op.length = 64;
 	op.peer = (uint16_t)number;
 	client_submit(client, &op, &s);
 	world_settle(w);
@@ -250,12 +250,12 @@ static void small_reads_of_a_peer_that_does_not_answer_use_at_most_half_of_the_c
 
 	rail_conn_add(w, dead);
 	for (unsigned i = 0; i < CQ_DEPTH + 10; i++)
-		read_bucket(w, 4);
+		read_start(w, 4);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), CQ_DEPTH / 2);
-	read_bucket(w, 3);
+	read_start(w, 3);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), CQ_DEPTH / 2 + 1);
 	world_run(w);
-	assert_int_equal(world_counter(w, COUNTER_buckets_read), CQ_DEPTH + 11);
+	assert_int_equal(world_counter(w, COUNTER_pages_read), CQ_DEPTH + 11);
 	rail_conn_free(w, dead);
 }
 

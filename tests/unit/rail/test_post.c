@@ -132,19 +132,17 @@ static void a_page_larger_than_the_budget_is_posted_slice_by_slice(void **state)
 static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 {
 	struct world *w = *state;
-	struct op op = page_op(w, 0, 0, 64, 0);
 	static bool seen[1000];
 	struct op_done done;
 
 	memset(seen, 0, sizeof(seen));
-	op.kind = OP_READ;
-	op.region = REGION_SHARD;
 	for (unsigned i = 0; i < 1000; i++) {
 		struct op_segment s[3] = {
 			home_at(i * 96, 20), home_at(i * 96 + 32, 20), home_at(i * 96 + 64, 24)};
+		struct op op;
 
-		op.cookie = i;
-		op.offset = i * 64;
+		page_put(w, i, 64, i + 1);
+		op = page_op(w, i, i, 64, i + 1);
 		/* each WQE takes two WQEBBs: 1000 WQEs must fit 2 QPs of QP_DEPTH WQEBBs */
 		op.segments = 3;
 		client_submit(client, &op, s);
@@ -161,11 +159,11 @@ static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 		seen[done.cookie] = true;
 	}
 	for (unsigned i = 0; i < 1000; i++) {
-		const uint8_t *bucket = (const uint8_t *)&w->shard[i];
+		const uint8_t *page = w->pool + (size_t)i * PAGE_UNIT;
 
-		assert_memory_equal(w->home + i * 96, bucket, 20);
-		assert_memory_equal(w->home + i * 96 + 32, bucket + 20, 20);
-		assert_memory_equal(w->home + i * 96 + 64, bucket + 40, 24);
+		assert_memory_equal(w->home + i * 96, page, 20);
+		assert_memory_equal(w->home + i * 96 + 32, page + 20, 20);
+		assert_memory_equal(w->home + i * 96 + 64, page + 40, 24);
 	}
 }
 

@@ -47,14 +47,14 @@ static void tell_parent(uint32_t *word, bool over)
 static void an_op_that_changes_while_it_is_taken_is_read_once(void **state)
 {
 	struct world *w = *state;
-	struct op op = page_op(w, 1, 0, SHORT_BYTES, 77);
+	struct op op;
 	struct op_segment s = home_at(WORLD_HOME_BYTES - SHORT_BYTES, SHORT_BYTES);
 	unsigned hits = 0, refused = 0;
 	struct op_done done;
 
-	op.kind = OP_READ;
-	op.region = REGION_SHARD;
-	op.offset = 0;
+	page_put(w, 0, LONG_BYTES, 77);
+	op = page_op(w, 1, 0, LONG_BYTES, 77);
+	op.length = SHORT_BYTES;
 	for (unsigned i = 0; i < OPS; i++) {
 		struct op_slot *slot =
 			(void *)(client->ops.slots +

@@ -110,14 +110,9 @@ static void a_head_left_by_an_earlier_request_does_not_validate_a_page(void **st
 static void a_bucket_read_needs_no_head(void **state)
 {
 	struct world *w = *state;
-	struct op op = page_op(w, 9, 0, 64, 0);
-	struct op_segment segment = home_at(64, 64);
 
 	memset(w->shard, 0x5a, WORLD_BUCKETS * 64);
-	op.kind = OP_READ;
-	op.region = REGION_SHARD;
-	op.offset = 64 * 1023;
-	client_submit(client, &op, &segment);
+	bucket_get(w, client, 9, 1023, 64);
 	world_run(w);
 	client_expect(client, 9, OP_HIT);
 	assert_memory_equal(w->home + 64, &w->shard[1023], 64);
@@ -196,17 +191,8 @@ static void one_cqe_also_retires_the_earlier_wqes_of_its_qp(void **state)
 /* Submits READs of the buckets 0..n-1, which all go to one QP. */
 static void buckets_get(struct world *w, unsigned n)
 {
-	struct op op = page_op(w, 0, 0, 64, 0);
-
-	op.kind = OP_READ;
-	op.region = REGION_SHARD;
-	for (unsigned i = 0; i < n; i++) {
-		struct op_segment s = home_at(i * 64, 64);
-
-		op.cookie = i;
-		op.offset = i * 64;
-		client_submit(client, &op, &s);
-	}
+	for (unsigned i = 0; i < n; i++)
+		bucket_get(w, client, i, i, i * 64);
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->wqes, n);

@@ -46,14 +46,12 @@ static struct conn *conn_of(const struct world *w, unsigned number)
 	return w->rail->peer[number].conn;
 }
 
-static void read_bucket(struct world *w, struct client *from, uint64_t cookie, unsigned number)
+static void read_start(struct world *w, struct client *from, uint64_t cookie, unsigned number)
 {
-	struct op op = page_op(w, cookie, 8, sizeof(struct bucket), 77);
-	struct op_segment s = home_at(0, op.length);
+	struct op op = page_op(w, cookie, 8, 8192, 77);
+	struct op_segment s = home_at(0, 64);
 
-	op.kind = OP_READ;
-	op.region = REGION_SHARD;
-	op.offset = 0;
+	op.length = 64;
 	op.peer = (uint16_t)number;
 	client_submit(from, &op, &s);
 }
@@ -123,7 +121,7 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 	struct world *w = *state;
 
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
-		read_bucket(w, client, i, 0);
+		read_start(w, client, i, 0);
 	world_settle(w);
 	get(w, other, 1, 1);
 	/* the test clock stands still, so the silent peer's connection is not stalled yet */
@@ -161,7 +159,7 @@ static void each_stall_of_a_connection_has_its_number(void **state)
 		/* one long stall is told from several short ones by it; 0 means none */
 		if (stall == 3)
 			w->rail->stalls = UINT32_MAX;
-		read_bucket(w, client, stall, 0);
+		read_start(w, client, stall, 0);
 		world_settle(w);
 		silence(w);
 		assert_int_equal(shm_load(&conn_of(w, 0)->handle->stalled), stall < 3 ? stall : 1);
@@ -178,7 +176,7 @@ static void an_error_does_not_end_the_stall_that_the_control_plane_sees(void **s
 	struct world *w = *state;
 
 	for (unsigned i = 0; i < 2; i++) /* each on a QP of its own */
-		read_bucket(w, client, 1 + i, 0);
+		read_start(w, client, 1 + i, 0);
 	world_settle(w);
 	silence(w);
 	nic_pull(w);
@@ -202,7 +200,7 @@ static void ops_beyond_the_share_of_their_connection_are_taken_when_it_makes_pro
 	struct world *w = *state;
 
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
-		read_bucket(w, client, i, 0);
+		read_start(w, client, i, 0);
 	world_settle(w);
 	assert_true(w->rail->blocked);
 	assert_int_equal(rail_in_flight(w->rail), SHARE);
@@ -216,7 +214,7 @@ static void ops_beyond_the_share_of_their_connection_are_cancelled_when_the_rail
 	struct world *w = *state;
 
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
-		read_bucket(w, client, i, 0);
+		read_start(w, client, i, 0);
 	world_settle(w);
 	world_command(w, (struct rail_command){.kind = RAIL_STOP});
 	world_settle(w);
@@ -234,7 +232,7 @@ static void several_silent_peers_leave_requests_for_the_others(void **state)
 	for (unsigned i = 0; i < CONNS; i++) {
 		greedy[i] = client_new(w, i, WORLD_SESSION);
 		for (unsigned k = 0; k < OP_RING_SLOTS; k++)
-			read_bucket(w, greedy[i], k, i);
+			read_start(w, greedy[i], k, i);
 	}
 	world_settle(w);
 	/* 16/81 = (2/3)^4 is the share of free requests that four full connections leave */
@@ -264,7 +262,7 @@ static void fill(struct world *w)
 	static_assert(CONNS * (CQ_DEPTH / 2) >= 2 * CQ_DEPTH, "the CQ is the bottleneck");
 	for (unsigned k = 0; k < CQ_DEPTH / 2 + 44; k++)
 		for (unsigned i = 0; i < CONNS; i++)
-			read_bucket(w, client, i * CQ_DEPTH + k, i);
+			read_start(w, client, i * CQ_DEPTH + k, i);
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->rail->wqes, CQ_DEPTH);

@@ -55,7 +55,6 @@ static void an_op_with_a_field_out_of_range_is_refused_and_the_channel_continues
 	REFUSED(op.page_bytes = PAGE_BYTES_MAX + 1);
 	/* the slice begins beyond the region's end */
 	REFUSED(op.slice = 255; op.page_bytes = PAGE_BYTES_MAX);
-	REFUSED(op.kind = OP_READ; op.slice = 1);
 	REFUSED(op.offset = (uint64_t)WORLD_UNITS * PAGE_UNIT);
 	/* the page would end outside the region */
 	REFUSED(op.offset = (uint64_t)(WORLD_UNITS - 1) * PAGE_UNIT);
@@ -194,12 +193,12 @@ static void entry_of_a_hostile_client(struct world *w, union entry *entry, uint6
 	uint32_t deadline = (uint32_t)(w->now_ns / OP_TIME_NS + 1000000);
 	bool pages;
 
-	op->kind = (uint8_t)(OP_READ + random % 4);
+	op->kind = (uint8_t)(OP_PAGE + random % 3);
 	op->slice = op->kind == OP_PAGE ? 0 : 1; /* a run has one page, so it has one entry */
 	op->segments_region = op_pack(1, (uint32_t)(random >> 8) % REGIONS_EXPORTED);
 	if (random >> 16 & 1)
 		return;
-	if (op->kind == OP_READ || op->kind == OP_PAGE) {
+	if (op->kind == OP_PAGE) {
 		op->slice = 0;
 		op->deadline = deadline;
 		op->to = (uint64_t)WORLD_REGION << OP_TO_BITS;
@@ -274,7 +273,6 @@ static void an_op_that_one_look_finds_in_part_is_taken_completely(void **state)
 
 	op.segments = 5;
 	op.length = 5000;
-	op.kind = OP_READ;
 	for (unsigned i = 0; i < 5; i++)
 		s[i] = home_at(i * 1000, 1000);
 	for (unsigned i = 0; i < 200; i++) {

@@ -129,8 +129,16 @@ bool client_done(struct client *client, struct op_done *ret_done)
 void client_expect(struct client *client, uint64_t cookie, enum op_status status)
 {
 	struct op_done done;
+	struct run_done run;
 
 	assert_true(client_done(client, &done));
+	memcpy(&run, &done, sizeof(run));
+	if (run.kind == OP_LOOKUP) {
+		assert_int_equal(run.cookie, cookie);
+		assert_int_equal(run.hit, status == OP_HIT);
+		assert_int_equal(run.status, status);
+		return;
+	}
 	assert_int_equal(done.cookie, cookie);
 	assert_int_equal(done.status, status);
 }
@@ -165,6 +173,11 @@ void page_put(struct world *w, uint32_t unit, uint32_t length, uint64_t key)
 	page_head_publish(&w->heads[unit], &full, length);
 }
 
+static uint64_t world_deadline_ns(const struct world *w)
+{
+	return w->now_ns ? w->now_ns + SECOND_NS : clock_now_ns() + 60 * SECOND_NS;
+}
+
 struct op page_op(struct world *w, uint64_t cookie, uint32_t unit, uint32_t length, uint64_t key)
 {
 	return (struct op){.cookie = cookie,
@@ -177,7 +190,7 @@ struct op page_op(struct world *w, uint64_t cookie, uint32_t unit, uint32_t leng
 		.length = length,
 		.page_bytes = length,
 		.key = {{key, ~key}},
-		.deadline_ns = w->now_ns ? w->now_ns + SECOND_NS : clock_now_ns() + 60 * SECOND_NS,
+		.deadline_ns = world_deadline_ns(w),
 		.generation = w->heads[unit].generation};
 }
 
@@ -193,6 +206,25 @@ void page_get(struct world *w, struct client *client, uint64_t cookie, uint32_t 
 	struct op_segment segment = home_at(offset, length);
 
 	client_submit(client, &op, &segment);
+}
+
+void bucket_get(
+	struct world *w, struct client *client, uint32_t cookie, uint32_t bucket, uint64_t offset)
+{
+	struct run run = {.cookie = cookie,
+		.peer_ref = 33,
+		.kind = OP_LOOKUP,
+		.pages = 1,
+		.peer = 3,
+		.region = REGION_SHARD,
+		.to_region = WORLD_REGION,
+		.stride_or_to = offset,
+		.deadline_ns = world_deadline_ns(w)};
+
+	assert_true(ring_room(&client->ops, 1) >= 1);
+	run_encode(&run, ring_slot_new(&client->ops, 0));
+	*run_bucket_new(&client->ops, 0, 0) = bucket;
+	ring_publish(&client->ops, 1);
 }
 
 bool page_arrived(const struct world *w, uint32_t unit, uint32_t length, uint64_t offset)

@@ -101,7 +101,10 @@ void client_free(struct client *client);
 void client_submit(struct client *client, const struct op *op, const struct op_segment *segments);
 /* Takes the client's next completion. Returns false if there is none. */
 bool client_done(struct client *client, struct op_done *ret_done);
-/* Takes the client's next completion; the test fails unless it has this cookie and status. */
+/*
+ * Takes the client's next completion, of an op or of a look-up of one bucket; the test fails unless
+ * it has this cookie and status.
+ */
 void client_expect(struct client *client, uint64_t cookie, enum op_status status);
 
 /*
@@ -127,6 +130,9 @@ struct op_segment home_at(uint64_t offset, uint32_t length);
 /* Submits a read of one page into one segment, `home` at `offset`. */
 void page_get(struct world *w, struct client *client, uint64_t cookie, uint32_t unit,
 	uint32_t length, uint64_t key, uint64_t offset);
+/* Submits a look-up of one bucket of the peer's shard, to `home` at `offset`. */
+void bucket_get(
+	struct world *w, struct client *client, uint32_t cookie, uint32_t bucket, uint64_t offset);
 /* True if the bytes of the page at `unit` are in `home` at `offset`. */
 bool page_arrived(const struct world *w, uint32_t unit, uint32_t length, uint64_t offset);
 

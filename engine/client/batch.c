@@ -694,9 +694,7 @@ void batch_step(struct pc_batch *b)
 		if (page_waits(b, PAGE_LOOK))
 			lookup_step(b);
 		get_step(b);
-		if (b->kind == BATCH_PEEK)
-			peek_step(b);
-		else if (page_waits(b, PAGE_HEAD))
+		if (page_waits(b, PAGE_HEAD))
 			head_step(b);
 		if (b->kind == BATCH_SET)
 			set_step(b);

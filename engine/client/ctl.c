@@ -55,13 +55,21 @@ bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_
 
 /* ---- pages on disk --------------------------------------------------------------------------- */
 
+/* What the page on disk is for. */
+static enum ctl_promote disk_purpose(const struct pc_batch *b)
+{
+	if (b->kind == BATCH_PEEK)
+		return PROMOTE_LOOK;
+	return b->kind == BATCH_EXISTS ? PROMOTE_EXISTS : PROMOTE_GET;
+}
+
 static void disk_step(struct pc_batch *b)
 {
 	uint32_t i;
 
 	while ((i = page_unqueue(b, PAGE_DISK)) != CLIENT_NONE) {
 		struct ctl_op op = {.kind = CTL_PROMOTE,
-			.count = b->kind == BATCH_EXISTS ? PROMOTE_EXISTS : PROMOTE_GET,
+			.count = (uint16_t)disk_purpose(b),
 			.key = b->work[i].key,
 			.length = b->work[i].bytes,
 			.ref = b->work[i].at.ref,
@@ -72,6 +80,17 @@ static void disk_step(struct pc_batch *b)
 		if (!ctl_ask(b, i, REQUEST_DISK, &op))
 			return;
 	}
+}
+
+/* The engine of this host has answered the question of pc_explain(). */
+static void disk_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
+{
+	struct peek *peek = &b->peek[i];
+
+	peek->status = (uint8_t)status;
+	peek->data.here.place = done->place;
+	peek->data.here.generation = done->generation;
+	page_done(b, i, PC_HIT);
 }
 
 /* The page is in the memory of its holder now. */
@@ -231,7 +250,7 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done)
 	} else {
 		ch->ctl_awaited--;
 		if (r->batch && r->batch->kind == BATCH_PEEK)
-			peek_told(r->batch, r->page, done, status);
+			disk_told(r->batch, r->page, done, status);
 		else if (r->batch && r->kind == REQUEST_DISK)
 			disk_answer(r->batch, r->page, done, status);
 		else if (r->batch && r->kind == REQUEST_CLEAR)

@@ -9,7 +9,7 @@
  * A peek is a READ of a bucket or a page head of another engine, which is copied out of its scratch
  * slot, or the question to the engine of this host. Peeks are the "pages" of a batch of their own
  * kind, so the deadline, a lost engine and a failed rail are handled as for every other batch.
- * look.c posts the READs. Channel thread.
+ * look.c makes the READs, ctl.c asks the question. Channel thread.
  */
 #include "config/clock.h"
 #include "config/limits.h"
@@ -42,77 +42,6 @@
 
 /* ---- peeks ----------------------------------------------------------------------------------- */
 
-/* The peek has ended with this status. */
-static void peek_end(struct pc_batch *b, uint32_t i, uint32_t status)
-{
-	b->peek[i].status = (uint8_t)status;
-	page_done(b, i, PC_HIT);
-}
-
-/* READs what the peek names. False: no room; it is queued again. */
-static bool peek_read(struct pc_batch *b, uint32_t i)
-{
-	const struct peek *peek = &b->peek[i];
-	const struct map_member *m = map_by_ref(b->channel, peek->ref);
-
-	if (m)
-		return look_one(b, i, m, peek->region, peek->bucket);
-	peek_end(b, i, OP_PEER_DOWN); /* it has left the map since it was found there */
-	return true;
-}
-
-/* False: no room; it is again first in its queue. */
-static bool peek_ask(struct pc_batch *b, uint32_t i)
-{
-	struct ctl_op op = {.kind = CTL_PROMOTE,
-		.count = PROMOTE_LOOK,
-		.key = b->peek[i].key,
-		.deadline_ns = b->deadline_ns};
-
-	return ctl_ask(b, i, REQUEST_DISK, &op);
-}
-
-void peek_step(struct pc_batch *b)
-{
-	bool room = true;
-	uint32_t i;
-
-	while (room && !b->channel->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE)
-		room = b->peek[i].engine ? peek_ask(b, i) : peek_read(b, i);
-}
-
-void peek_answer(
-	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status)
-{
-	struct page_work *p = &b->work[i];
-	struct peek *peek = &b->peek[i];
-	struct page_head head[2];
-
-	p->rails_tried |= (uint16_t)(1u << rail);
-	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
-		stripe_again(b->channel, p->peer, p->rails_tried)) {
-		/* the failure of a rail tells nothing about the engine: READ over another rail */
-		page_queue(b, i, PAGE_HEAD);
-		return;
-	}
-	if (status == OP_HIT && peek->region == REGION_SHARD) {
-		peek->data.bucket = *data;
-	} else if (status == OP_HIT) {
-		memcpy(head, data, sizeof(head)); /* a pair of heads */
-		peek->data.head = head[place_unit(peek->bucket) % 2];
-	}
-	peek_end(b, i, status);
-}
-
-void peek_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status)
-{
-	struct peek *peek = &b->peek[i];
-
-	peek->data.here.place = done->place;
-	peek->data.here.generation = done->generation;
-	peek_end(b, i, status);
-}
-
 /*
  * READs all of `peek`, at most PEEKS_MAX, and returns when each has its status, which is at the
  * deadline or ANSWER_GRACE_NS later. The channel is attached. -ENOMEM: no status was written.
@@ -135,7 +64,8 @@ static int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, ui
 	for (uint32_t i = 0; i < count; i++) {
 		peek[i].status = OP_TIMEOUT;
 		results[i] = PC_PENDING;
-		page_queue(b, i, PAGE_HEAD);
+		b->work[i].key = peek[i].key;
+		page_queue(b, i, peek[i].engine ? PAGE_DISK : PAGE_HEAD);
 	}
 	wait_for(ch, b, UINT64_MAX);
 	for (uint32_t i = 0; i < count; i++)

@@ -28,7 +28,8 @@
  * neighbour, and below they are buckets, too. A step collects the keys of each member and posts
  * them. The buckets of a run are collected as they go into its lines, so that a run is posted
  * without another look at its pages. The pages are linked by page_work.next; the k-th of them is
- * bit k of the answer's hit mask. Channel thread.
+ * bit k of the answer's hit mask. pc_explain() READs buckets and heads here, too, each in a run of
+ * its own. Channel thread.
  */
 #include "config/likely.h"
 #include "config/limits.h"
@@ -44,6 +45,7 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
+#include "engine/client/explain.h"
 #include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
@@ -472,13 +474,65 @@ void look_all(struct pc_batch *b)
 	look_close_all(b, room);
 }
 
-/* ---- page heads ------------------------------------------------------------------------------ */
+/* ---- peeks, the READs of pc_explain() -------------------------------------------------------- */
 
-bool look_one(
+/* The peek has ended with this status. */
+static void peek_end(struct pc_batch *b, uint32_t i, uint32_t status)
+{
+	b->peek[i].status = (uint8_t)status;
+	page_done(b, i, PC_HIT);
+}
+
+/* The READ of a peek was answered. OP_HIT: `data` is the bucket or pair of heads. */
+static void peek_answer(
+	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status)
+{
+	struct page_work *p = &b->work[i];
+	struct peek *peek = &b->peek[i];
+	struct page_head head[2];
+
+	p->rails_tried |= (uint16_t)(1u << rail);
+	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
+		stripe_again(b->channel, p->peer, p->rails_tried)) {
+		/* the failure of a rail tells nothing about the engine: READ over another rail */
+		page_queue(b, i, PAGE_HEAD);
+		return;
+	}
+	if (status == OP_HIT && peek->region == REGION_SHARD) {
+		peek->data.bucket = *data;
+	} else if (status == OP_HIT) {
+		memcpy(head, data, sizeof(head));
+		peek->data.head = head[place_unit(peek->bucket) % 2];
+	}
+	peek_end(b, i, status);
+}
+
+/*
+ * READs a bucket of the shard of `m`, or a pair of its page heads, for page i alone. False: no
+ * room; the page is queued again.
+ */
+static bool look_one(
 	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
 {
 	return look_add_to(b, i, m, region, bucket) && look_close_all(b, true);
 }
+
+/*
+ * READs what a peek names, in a run of its own: one impossible place refuses a whole run. False: no
+ * room.
+ */
+static bool peek_read(struct pc_batch *b, uint32_t i)
+{
+	const struct peek *peek = &b->peek[i];
+	const struct map_member *m = map_by_ref(b->channel, peek->ref);
+
+	if (m)
+		return look_one(b, i, m, peek->region, peek->bucket);
+	peek_end(b, i, OP_PEER_DOWN); /* it has left the map since it was found there */
+	return true;
+}
+
+/* ---- page heads ------------------------------------------------------------------------------ */
 
 /*
  * Adds the page to a run. False: a run found no room, and its pages are queued again. A page whose
@@ -511,7 +565,7 @@ void head_step(struct pc_batch *b)
 	uint32_t i;
 
 	while (room && !b->channel->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE)
-		room = head_add(b, i);
+		room = b->kind == BATCH_PEEK ? peek_read(b, i) : head_add(b, i);
 	look_close_all(b, room);
 }
 

@@ -173,22 +173,6 @@ static uint32_t stripe_resting(struct pc_channel *ch)
 	return ch->resting;
 }
 
-static uint32_t stripe_all(const struct pc_channel *ch)
-{
-	return (1u << ch->rails) - 1;
-}
-
-/*
- * Rails that may carry the op, at once or when they have room. Rails that are out of use or rest
- * are included only when there is no other.
- */
-static uint32_t stripe_usable(const struct pc_channel *ch, const struct stripe *s, uint32_t out)
-{
-	uint32_t rails = stripe_all(ch) & ~(uint32_t)s->tried;
-
-	return rails & ~out ? rails & ~out : rails;
-}
-
 /*
  * The rail of `rails` within its in-flight budget that would finish the op first; of equal ones,
  * the first from `start` on. The loop visits all rails, because it also computes ch->least.
@@ -267,11 +251,6 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s)
 	if (rails >> next & 1 && !ch->rail[next].bytes && submit_room(ch, next, s->slots))
 		return next;
 	return stripe_earliest_with_room(ch, s, next, rails);
-}
-
-uint32_t stripe_rails(struct pc_channel *ch, uint32_t out)
-{
-	return (uint32_t)__builtin_popcount(stripe_usable(ch, &(struct stripe){.bytes = 0}, out));
 }
 
 /*

@@ -29,8 +29,6 @@ uint32_t stripe_out(struct pc_channel *ch, uint16_t peer);
 /* The choice of stripe_choose() if the home rail is not known to be the best. */
 uint32_t stripe_weighed(
 	struct pc_channel *ch, const struct stripe *s, uint32_t out, uint32_t place);
-/* Number of rails that carry READs if those of `out` do not, at least 1. */
-uint32_t stripe_rails(struct pc_channel *ch, uint32_t out);
 /* True if a READ that failed on the rails of `tried` may be tried on another rail. */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
 /* stripe_take() calls it when a sample of the rail's bandwidth has ended. */
@@ -42,6 +40,29 @@ void stripe_rest(struct pc_channel *ch, uint32_t rail);
  * changes.
  */
 void stripe_weigh(struct pc_channel *ch);
+
+static inline uint32_t stripe_all(const struct pc_channel *ch)
+{
+	return (1u << ch->rails) - 1;
+}
+
+/*
+ * Rails that may carry the op, at once or when they have room. Rails that are out of use or rest
+ * are included only when there is no other.
+ */
+static inline uint32_t stripe_usable(
+	const struct pc_channel *ch, const struct stripe *s, uint32_t out)
+{
+	uint32_t rails = stripe_all(ch) & ~(uint32_t)s->tried;
+
+	return rails & ~out ? rails & ~out : rails;
+}
+
+/* Number of rails that carry READs if those of `out` do not, at least 1. */
+static inline uint32_t stripe_rails(const struct pc_channel *ch, uint32_t out)
+{
+	return (uint32_t)__builtin_popcount(stripe_usable(ch, &(struct stripe){.bytes = 0}, out));
+}
 
 /*
  * Fixed-point shift of a weight. `bytes * weight` fits 64 bits: bytes in flight stay below 2^33 and

@@ -56,17 +56,6 @@ uint32_t staging_take(struct staging *s, uint32_t bytes)
 	return s->last++ & (STAGING_BLOCKS - 1);
 }
 
-void staging_free(struct staging *s, uint32_t block)
-{
-	if (block == STAGING_LARGE) {
-		s->large_busy = false;
-		return;
-	}
-	s->block[block].freed = true;
-	while (s->first != s->last && s->block[s->first & (STAGING_BLOCKS - 1)].freed)
-		s->used -= s->block[s->first++ & (STAGING_BLOCKS - 1)].bytes;
-}
-
 uint32_t staging_offset(const struct staging *s, uint32_t block)
 {
 	return s->block[block].offset;
@@ -128,32 +117,3 @@ uint32_t staging_take_page(
 }
 
 /* ---- scratch slots --------------------------------------------------------------------------- */
-
-/* Returns the lowest bit of `free` above which, it included, `count` bits are set; 32: none. */
-static uint32_t scratch_find(uint32_t free, uint32_t count)
-{
-	uint32_t have = 1; /* every bit that is still set begins `have` set bits */
-
-	while (free && have < count) {
-		uint32_t step = have < count - have ? have : count - have;
-
-		free &= free >> step;
-		have += step;
-	}
-	return free ? (uint32_t)__builtin_ctz(free) : 32;
-}
-
-uint32_t scratch_take(struct staging *s, uint32_t count)
-{
-	for (uint32_t k = 0; k < SCRATCH_SLOTS / 32; k++) {
-		uint32_t word = (s->scratch_last + k) % (SCRATCH_SLOTS / 32);
-		uint32_t at = scratch_find(s->scratch_free[word], count);
-
-		if (at == 32)
-			continue;
-		s->scratch_free[word] &= ~scratch_bits(at, count);
-		s->scratch_last = word;
-		return word * 32 + at;
-	}
-	return CLIENT_NONE;
-}

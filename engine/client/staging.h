@@ -48,19 +48,56 @@ uint32_t staging_take_page(struct pc_channel *ch, uint32_t bytes, uint64_t deadl
 	struct op_segment *ret_segment);
 /* Takes a staging block. Returns its number, or CLIENT_NONE: no room at the moment. */
 uint32_t staging_take(struct staging *s, uint32_t bytes);
-void staging_free(struct staging *s, uint32_t block);
+static inline void staging_free(struct staging *s, uint32_t block)
+{
+	if (block == STAGING_LARGE) {
+		s->large_busy = false;
+		return;
+	}
+	s->block[block].freed = true;
+	while (s->first != s->last && s->block[s->first & (STAGING_BLOCKS - 1)].freed)
+		s->used -= s->block[s->first++ & (STAGING_BLOCKS - 1)].bytes;
+}
+
 static inline unsigned char *staging_at(const struct staging *s, uint32_t block)
 {
 	return block == STAGING_LARGE ? s->large : s->base + s->block[block].offset;
 }
 uint32_t staging_offset(const struct staging *s, uint32_t block);
-/* Takes `count` consecutive scratch slots. Returns the first, or CLIENT_NONE: no room. */
-uint32_t scratch_take(struct staging *s, uint32_t count);
-
 /* Bits `at` to `at` + `count` - 1. */
 static inline uint32_t scratch_bits(uint32_t at, uint32_t count)
 {
 	return (count < 32 ? (1u << count) - 1 : UINT32_MAX) << at;
+}
+
+/* Returns the lowest bit of `free` above which, it included, `count` bits are set; 32: none. */
+static inline uint32_t scratch_find(uint32_t free, uint32_t count)
+{
+	uint32_t have = 1; /* every bit that is still set begins `have` set bits */
+
+	while (free && have < count) {
+		uint32_t step = have < count - have ? have : count - have;
+
+		free &= free >> step;
+		have += step;
+	}
+	return free ? (uint32_t)__builtin_ctz(free) : 32;
+}
+
+/* Takes `count` consecutive scratch slots. Returns the first, or CLIENT_NONE: no room. */
+static inline uint32_t scratch_take(struct staging *s, uint32_t count)
+{
+	for (uint32_t k = 0; k < SCRATCH_SLOTS / 32; k++) {
+		uint32_t word = (s->scratch_last + k) % (SCRATCH_SLOTS / 32);
+		uint32_t at = scratch_find(s->scratch_free[word], count);
+
+		if (at == 32)
+			continue;
+		s->scratch_free[word] &= ~scratch_bits(at, count);
+		s->scratch_last = word;
+		return word * 32 + at;
+	}
+	return CLIENT_NONE;
 }
 
 static inline void scratch_free(struct staging *s, uint32_t slot, uint32_t count)

@@ -11,11 +11,9 @@
 
 #include "engine/client/request.h"
 
-struct bucket;
 struct client_request;
 struct ctl_done;
 struct ctl_op;
-struct map_member;
 struct pc_batch;
 struct pc_channel;
 struct run_done;
@@ -28,14 +26,11 @@ void lookup_begin(struct pc_batch *b, uint32_t i);
 void look_all(struct pc_batch *b);
 /* Asks the next owner of each page that waits to be looked up, as far as there is room. */
 void lookup_step(struct pc_batch *b);
-/* READs the heads of the pages that wait for it, as far as there is room. */
-void head_step(struct pc_batch *b);
 /*
- * READs a bucket of the shard of `m`, or a pair of its page heads, for page i alone: see
- * look_open. False: no room; the page is queued again, in PAGE_HEAD.
+ * READs the heads of the pages that wait for it, and what the peeks of a BATCH_PEEK name, as far as
+ * there is room.
  */
-bool look_one(struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region,
-	uint32_t bucket);
+void head_step(struct pc_batch *b);
 /*
  * A run of look-ups or of heads was answered. `status`: of the pages in neither mask of `done`, for
  * heads never OP_HIT.
@@ -78,18 +73,8 @@ void set_answer(
  * the page is again first in its queue.
  */
 bool ctl_ask(struct pc_batch *b, uint32_t i, enum request_kind kind, struct ctl_op *op);
-/* Sends the requests that wait, as far as there is room: to read a page from disk, to remove. */
+/* Sends the requests that wait, as far as there is room: about a page on disk, to remove. */
 void ctl_step(struct pc_batch *b);
-
-/* ---- explain.c: the READs of pc_explain() ---------------------------------------------------- */
-
-/* Posts READs that wait for room. */
-void peek_step(struct pc_batch *b);
-/* The READ for peek i over `rail` was answered. OP_HIT: `data` is the bucket or pair of heads. */
-void peek_answer(
-	struct pc_batch *b, uint32_t i, uint32_t rail, const struct bucket *data, uint32_t status);
-/* The engine of this host has answered. */
-void peek_told(struct pc_batch *b, uint32_t i, const struct ctl_done *done, uint32_t status);
 
 /* ---- rail.c, ctl.c: taking the answers ------------------------------------------------------- */
 

@@ -70,7 +70,6 @@
 /* Limits of one rail. A READ above RAIL_SMALL_BYTES is long, any other one is small. */
 /* connections of one rail to members that it reads from, those that end included */
 #define RAIL_CONNECTIONS_MAX 512
-#define RAIL_REQUESTS 2048u /* ops in flight on one rail */
 #define RAIL_TAKE_BURST 64u /* ops that one step of a rail takes from one channel */
 #define RAIL_REAP_BURST 64u /* CQEs that one step of a rail consumes */
 /* Bytes of posted READs in flight on one rail: four round trips at 400 Gbit/s. */
@@ -82,15 +81,11 @@
  * Bytes of READs that share one completion, at most; the READ that reaches the limit requests one.
  */
 #define RAIL_SIGNAL_BYTES (32u << 10)
-/* page heads in one READ of heads, at most, including heads that no op needs */
-#define RAIL_HEADS_SPAN 32u
 /*
- * the same for the heads of a run's pages; shorter than a page, because software NICs that move no
- * pages know heads by the length of the READ
+ * page heads in one READ of heads, at most, including heads that no page needs; shorter than a
+ * page, because software NICs that move no pages know heads by the length of the READ
  */
 #define RUN_HEADS_SPAN 127u
-/* distance in units, at most, between two needed heads that share one READ */
-#define RAIL_HEADS_GAP 8u
 /*
  * Long READs stay on one queue until it has this many bytes in flight, then use the least loaded
  * queue.
@@ -140,8 +135,7 @@ static_assert((INBOX_SLOTS & (INBOX_SLOTS - 1)) == 0, "rings mask their indices"
 static_assert((QP_DEPTH & (QP_DEPTH - 1)) == 0, "the device masks its WQE index");
 static_assert((CQ_DEPTH & (CQ_DEPTH - 1)) == 0, "the owner bit is a bit of the consumer index");
 static_assert(1 + (SEGMENTS_MAX + 3) / 4 < OP_RING_SLOTS, "the largest op fits its ring");
-static_assert(RAIL_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "a READ of page heads is a small READ");
-static_assert(RUN_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "the same of a run's heads");
+static_assert(RUN_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "a READ of page heads is a small READ");
 static_assert(RUN_HEADS_SPAN * 32 < PAGE_UNIT, "a READ of page heads is shorter than a page");
 static_assert(SLICE_BYTES <= RAIL_IN_FLIGHT_BYTES, "an idle rail can post one slice");
 static_assert(CREDITS_MAX <= CTL_DONE_SLOTS, "all credits of a channel fit its control done ring");

@@ -142,30 +142,30 @@ static void bucket_check(uint64_t page)
 /* Writes one op into the ring; returns the number of slots it takes. */
 static uint32_t op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 {
-	uint32_t unit = unit_of(page);
-	struct op op = {.cookie = page,
+	uint32_t unit = unit_of(page), bytes = options.bytes / options.segments;
+	struct run run = {.cookie = (uint32_t)page,
+		.peer_ref = 33,
 		.kind = OP_PAGE,
-		.segments = (uint16_t)options.segments,
 		.peer = 3,
 		.region = REGION_POOL_0,
-		.offset = (uint64_t)unit * PAGE_UNIT,
-		.peer_ref = 33,
-		.length = options.bytes,
-		.key = {{unit, ~(uint64_t)unit}},
-		.deadline_ns = deadline_ns,
-		.generation = unit,
-		.page_bytes = options.bytes};
-	uint32_t bytes = options.bytes / options.segments;
-	struct op_segment segment[SEGMENTS_MAX] = {{.region = HOME}};
+		.segments = (uint16_t)options.segments,
+		.to_region = HOME,
+		.page_bytes = options.bytes,
+		.stride_or_to = options.bytes,
+		.deadline_ns = deadline_ns};
+	struct op_segment segment[SEGMENTS_MAX];
 
+	run_encode(&run, ring_slot_new(&ops, at));
+	*run_entry_new(&ops, at, 0) = (struct run_entry){.unit = unit,
+		.generation = unit,
+		.to = to_of(page),
+		.key = {{unit, ~(uint64_t)unit}}};
 	for (unsigned i = 0; i < options.segments; i++)
 		segment[i] = (struct op_segment){
 			.region = HOME, .length = bytes, .offset = to_of(page) + i * stride()};
-	op_encode(&op, segment, ring_slot_new(&ops, at));
-	for (unsigned i = 1; i < op_slots(options.segments); i++)
-		memcpy(ring_slot_new(&ops, at + i), &segment[(i - 1) * 4],
-			sizeof(struct op_segments));
-	return op_slots(options.segments);
+	if (options.segments > 1)
+		run_segments_new(&ops, at, segment, options.segments);
+	return op_page_lines(options.segments);
 }
 
 /* Writes a run of pages, or a look-up, from number `page` on. Its cookie is that number. */
@@ -203,22 +203,16 @@ static uint32_t run_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 static uint32_t answer_check(const void *answer)
 {
 	const struct run_done *d = answer;
-	const struct op_done *one = answer;
+	uint32_t pages = options.run ? options.run : 1;
 
-	if (!options.run) {
-		if (one->kind || one->status != OP_HIT)
-			die("a page is not a hit");
-		page_check(one->cookie);
-		return 1;
-	}
-	if (!d->kind || d->hit != run_mask(0, options.run) || d->stale)
-		die("a page of a run is not a hit");
-	for (uint32_t i = 0; i < options.run; i++)
+	if (d->hit != run_mask(0, pages) || d->stale)
+		die("a page is not a hit");
+	for (uint32_t i = 0; i < pages; i++)
 		if (options.lookup)
 			bucket_check(d->cookie + i);
 		else
 			page_check(d->cookie + i);
-	return options.run;
+	return pages;
 }
 
 /* Takes all answers, and submits batches as long as the window has room. */
@@ -231,7 +225,7 @@ static void client_turn(uint64_t pages)
 		answered += answer_check(ring_slot_old(&done, (uint32_t)i));
 	ring_release(&done, (uint32_t)ready);
 	slots = options.run ? run_lines(options.lookup ? OP_LOOKUP : OP_RUN, options.run)
-			    : op_slots(options.segments);
+			    : op_page_lines(options.segments);
 	slots *= BATCH / step;
 	while (sent < pages && sent + BATCH - answered <= options.window) {
 		uint64_t deadline_ns = clock_now_ns() + 10000000000ull;
@@ -269,15 +263,15 @@ static void tell(struct rail_command command)
 static struct rail_channel *channel_open(void)
 {
 	struct rail_channel *channel = zeroed(sizeof(*channel));
-	void *op_memory = zeroed(ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot)));
-	void *done_memory = zeroed(ring_bytes(DONE_RING_SLOTS, sizeof(struct op_done)));
+	void *op_memory = zeroed(ring_bytes(OP_RING_SLOTS, sizeof(struct run_line)));
+	void *done_memory = zeroed(ring_bytes(DONE_RING_SLOTS, sizeof(struct run_done)));
 
-	ring_producer_init(&ops, op_memory, OP_RING_SLOTS, sizeof(struct op_slot));
-	ring_consumer_init(&done, done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
+	ring_producer_init(&ops, op_memory, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_consumer_init(&done, done_memory, DONE_RING_SLOTS, sizeof(struct run_done));
 	*channel = (struct rail_channel){.id = 5, .session = SESSION, .wake = -1};
 	channel->client_waits = zeroed(64);
-	ring_consumer_init(&channel->ops, op_memory, OP_RING_SLOTS, sizeof(struct op_slot));
-	ring_producer_init(&channel->done, done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
+	ring_consumer_init(&channel->ops, op_memory, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_producer_init(&channel->done, done_memory, DONE_RING_SLOTS, sizeof(struct run_done));
 	return channel;
 }
 
@@ -390,7 +384,7 @@ static void parse(int argc, char **argv)
 	if (!options.qps || options.qps > QPS_PER_PEER_MAX || !options.runs || !options.bytes)
 		die("--qps, --runs or --bytes is out of range");
 	/* A batch must fit the op ring. */
-	if (!options.segments || BATCH * op_slots(options.segments) > OP_RING_SLOTS / 2 ||
+	if (!options.segments || BATCH * op_page_lines(options.segments) > OP_RING_SLOTS / 2 ||
 		options.bytes % options.segments || options.bytes / options.segments < 8)
 		die("--segments is 1 to 120 and divides --bytes");
 	if (options.window < BATCH || 4ull * options.window * options.bytes > HOME_BYTES)

@@ -72,17 +72,17 @@ static void echo_rings(void)
 	struct ring_consumer ops;
 	struct ring_producer done;
 
-	ring_consumer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct op_slot));
-	ring_producer_init(&done, memory + DONE_AT, DONE_RING_SLOTS, sizeof(struct op_done));
+	ring_consumer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_producer_init(&done, memory + DONE_AT, DONE_RING_SLOTS, sizeof(struct run_done));
 	for (uint32_t i = 0; i < turns; i++) {
-		struct op_slot op;
-		struct op_done answer = {.status = OP_HIT};
+		struct run_line op;
+		struct run_done answer = {.status = OP_HIT};
 
 		while (ring_ready(&ops) < 1)
 			shm_pause();
 		memcpy(&op, ring_slot_old(&ops, 0), sizeof(op));
 		ring_release(&ops, 1);
-		answer.cookie = op.cookie;
+		answer.cookie = op.header.cookie;
 		while (ring_room(&done, 1) < 1)
 			shm_pause();
 		memcpy(ring_slot_new(&done, 0), &answer, sizeof(answer));
@@ -94,15 +94,15 @@ static void drain(void)
 {
 	struct ring_consumer ops;
 
-	ring_consumer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct op_slot));
+	ring_consumer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct run_line));
 	for (uint32_t i = 0; i < turns;) {
 		int32_t ready = ring_ready(&ops);
 
 		for (int32_t k = 0; k < ready; k++) {
-			struct op_slot op;
+			struct run_line op;
 
 			memcpy(&op, ring_slot_old(&ops, (uint32_t)k), sizeof(op));
-			if (op.cookie != i++)
+			if (op.header.cookie != i++)
 				die("a message is out of order");
 		}
 		if (ready > 0)
@@ -145,11 +145,11 @@ static void turn_rings(void)
 	struct ring_producer ops;
 	struct ring_consumer done;
 
-	ring_producer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct op_slot));
-	ring_consumer_init(&done, memory + DONE_AT, DONE_RING_SLOTS, sizeof(struct op_done));
+	ring_producer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_consumer_init(&done, memory + DONE_AT, DONE_RING_SLOTS, sizeof(struct run_done));
 	for (uint32_t i = 0; i < turns; i++) {
-		struct op_slot op = {.cookie = i, .kind = OP_PAGE};
-		struct op_done answer;
+		struct run_line op = {.header = {.cookie = i, .kind = OP_PAGE}};
+		struct run_done answer;
 
 		while (ring_room(&ops, 1) < 1)
 			shm_pause();
@@ -168,12 +168,12 @@ static void stream(unsigned batch)
 {
 	struct ring_producer ops;
 
-	ring_producer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct op_slot));
+	ring_producer_init(&ops, memory, OP_RING_SLOTS, sizeof(struct run_line));
 	for (uint32_t i = 0; i < turns; i += batch) {
 		while (ring_room(&ops, batch) < (int32_t)batch)
 			shm_pause();
 		for (uint32_t k = 0; k < batch; k++) {
-			struct op_slot op = {.cookie = i + k, .kind = OP_PAGE};
+			struct run_line op = {.header = {.cookie = i + k, .kind = OP_PAGE}};
 
 			memcpy(ring_slot_new(&ops, k), &op, sizeof(op));
 		}
@@ -213,9 +213,9 @@ static void rail_up(void)
 	if (rail_open(&options, &rail) || poll_core_start(&busy, &rail, 1, &poll_core))
 		die("cannot start a rail");
 	channel = (struct rail_channel){.id = 1, .session = 1, .client_waits = &client_waits};
-	ring_consumer_init(&channel.ops, memory, OP_RING_SLOTS, sizeof(struct op_slot));
+	ring_consumer_init(&channel.ops, memory, OP_RING_SLOTS, sizeof(struct run_line));
 	ring_producer_init(
-		&channel.done, memory + DONE_AT, DONE_RING_SLOTS, sizeof(struct op_done));
+		&channel.done, memory + DONE_AT, DONE_RING_SLOTS, sizeof(struct run_done));
 	tell((struct rail_command){.kind = RAIL_CHANNEL_ADD, .object = &channel});
 }
 

@@ -33,8 +33,9 @@ FUNCTION_LINES_MAX, HOT_FUNCTION_LINES_MAX = 70, 40
 # What runs at least once per page. In engine/client only files whose every function does, or has a
 # cold mark: channel.c and wait.c run per batch or wait as well.
 HOT = {"dv/hot.h", "dv/order.h", "engine/abi/ring.h",
-       "engine/rail/core.h", "engine/rail/request.c", "engine/rail/run.c",
-       "engine/rail/run_post.c", "engine/rail/step.c", "engine/rail/wqe.h",
+       "engine/rail/core.h", "engine/rail/intake.c", "engine/rail/lone_page.c",
+       "engine/rail/lot.h", "engine/rail/run.c", "engine/rail/run_post.c", "engine/rail/step.c",
+       "engine/rail/wqe.c", "engine/rail/wqe.h",
        "engine/client/batch.c", "engine/client/batch.h", "engine/client/cache.h",
        "engine/client/copy.c", "engine/client/ctl.c", "engine/client/directory.c",
        "engine/client/directory.h", "engine/client/get.c", "engine/client/key.c",

@@ -2,9 +2,8 @@
 /*
  * The contents of a channel's rings. A channel belongs to one client thread and has
  *
- *   per rail   op ring    (client -> rail,    64-byte entries) struct op_slot, then its segments;
- *                                                              or a run (abi/run.h)
- *              done ring  (rail -> client,    16-byte entries) struct op_done, struct run_done
+ *   per rail   op ring    (client -> rail,    64-byte entries) runs: abi/run.h
+ *              done ring  (rail -> client,    16-byte entries) struct run_done
  *   once       ctl ring   (client -> control, 64-byte entries) struct ctl_op
  *              ctl done   (control -> client, 32-byte entries) struct ctl_done
  *
@@ -37,48 +36,15 @@ enum {
 static_assert(REGION_HEADS_0 == 16 && REGION_SHARD == 32, "as in engines of other versions");
 static_assert(REGIONS_EXPORTED <= REGION_CLIENT_0, "client regions are never exported");
 
+/* What an op reads; all are runs, see abi/run.h. */
 enum op_kind {
-	/* reads a page of a pool region, or whole slices of it: `length` bytes from op_start()
-	 * on. The rail READs the page head after the payload and compares it with key,
-	 * generation and page_bytes */
+	/* reads one page of any length, or whole slices of it, to segments in any regions */
 	OP_PAGE = 2,
-	/* reads up to 32 pages; see abi/run.h */
+	/* reads up to 32 pages */
 	OP_RUN = 3,
-	/* reads up to 32 buckets of the directory shard, or pairs of page heads of any pools; see
-	 * abi/run.h */
+	/* reads up to 32 buckets of the directory shard, or pairs of page heads of any pools */
 	OP_LOOKUP = 4,
 };
-
-/*
- * One request of a client to a rail for one page, or for slices of it. In the ring it has the form
- * of struct op_slot.
- */
-struct op {
-	uint64_t cookie; /* number chosen by the client; op_done returns it */
-	uint8_t kind;    /* OP_PAGE */
-	uint8_t slice;   /* number of the first slice to read, counted from the page's start */
-	/* number of destination segments, 1..SEGMENTS_MAX; their lengths add up to `length` */
-	uint16_t segments;
-	uint16_t peer;  /* the member to read from: map_member.peer */
-	uint8_t region; /* region of a pool of the peer */
-	/* offset of the page's first byte in that region, bytes; a multiple of PAGE_UNIT */
-	uint64_t offset;
-	uint32_t peer_ref;   /* map_member.ref: the op is only for this incarnation of the peer */
-	uint32_t length;     /* number of bytes to read, 1..PAGE_BYTES_MAX */
-	struct page_key key; /* page key that the page head must have */
-	/* deadline, CLOCK_MONOTONIC in ns; after it the op ends with OP_TIMEOUT */
-	uint64_t deadline_ns;
-	uint32_t generation; /* generation that the page head must have */
-	uint32_t page_bytes; /* page length that the page head must have */
-};
-static_assert(sizeof(struct op) == 64, "one cache line");
-static_assert(PAGE_BYTES_MAX / SLICE_BYTES <= 256, "slices are counted in 8 bits");
-
-/* Offset in the op's region of the first byte to read. */
-static inline uint64_t op_start(const struct op *op)
-{
-	return op->offset + (uint64_t)op->slice * SLICE_BYTES;
-}
 
 struct op_segment {
 	uint64_t offset; /* offset of the segment in its region, bytes */
@@ -92,15 +58,17 @@ struct op_segment {
 static_assert(sizeof(struct op_segment) == 16, "four to a slot");
 static_assert(offsetof(struct op_segment, turn) == RING_TURN_AT, "the ring's");
 
+#define OP_LINE_SEGMENTS 4u
+
 struct op_segments {
-	struct op_segment segment[4];
+	struct op_segment segment[OP_LINE_SEGMENTS];
 };
 static_assert(sizeof(struct op_segments) == 64, "one slot");
 
-/* Number of ring entries of an op. A single segment is contained in the op's own entry. */
-static inline uint32_t op_slots(uint32_t segments)
+/* Number of ring entries of an OP_PAGE: one, and if it has several segments, theirs behind it. */
+static inline uint32_t op_page_lines(uint32_t segments)
 {
-	return segments == 1 ? 1 : 1 + (segments + 3) / 4;
+	return segments == 1 ? 1 : 1 + (segments + OP_LINE_SEGMENTS - 1) / OP_LINE_SEGMENTS;
 }
 
 /*
@@ -128,58 +96,14 @@ static inline uint8_t op_unpack_region(uint16_t segments_region)
 	return (uint8_t)(segments_region >> OP_SEGMENTS_BITS);
 }
 
-/*
- * An op in its ring entry. Nearly every op has one segment: then this entry contains everything,
- * and one cache line moves from core to core. Otherwise ceil(segments / 4) entries of struct
- * op_segments follow, and `to` is not used.
- */
-struct op_slot {
-	uint64_t cookie;
-	uint8_t kind, slice;
-	uint16_t segments_region; /* op_pack() */
-	uint16_t peer;
-	uint16_t turn;
-	/* destination of a single segment, region << 48 | offset; its length is `length` */
-	uint64_t to;
-	uint32_t peer_ref;
-	uint32_t length;
-	struct page_key key;
-	uint32_t deadline; /* low 32 bits of the deadline: CLOCK_MONOTONIC in units of OP_TIME_NS */
-	uint32_t unit;     /* op.offset in units of PAGE_UNIT */
-	uint32_t generation;
-	uint32_t page_bytes;
-};
-static_assert(sizeof(struct op_slot) == 64, "one slot");
-static_assert(offsetof(struct op_slot, turn) == RING_TURN_AT, "the ring's");
 static_assert(NODES_MAX <= 1 << 16, "members are numbered in 16 bits");
 static_assert(REGIONS_MAX <= 1 << 16, "numbered in 16 bits");
+static_assert(PAGE_BYTES_MAX / SLICE_BYTES <= 256, "slices are counted in 8 bits");
 
-#define OP_TIME_NS 1024u /* granularity of a deadline in op_slot, ns */
+#define OP_TIME_NS 1024u /* granularity of a deadline in a ring entry, ns */
 /* longest time from posting an op to its deadline: 36 minutes */
 #define OP_SPAN_NS ((uint64_t)INT32_MAX * OP_TIME_NS)
-#define OP_TO_BITS 48u /* bits of op_slot.to that are the offset */
-
-/*
- * Packs an op into its ring entry. `first` is its first segment. op->deadline_ns is less than
- * OP_SPAN_NS away and op->offset a multiple of PAGE_UNIT; else bits are lost.
- */
-static inline void op_encode(
-	const struct op *op, const struct op_segment *first, struct op_slot *ret)
-{
-	ret->cookie = op->cookie;
-	ret->kind = op->kind;
-	ret->slice = op->slice;
-	ret->segments_region = op_pack(op->segments, op->region);
-	ret->peer = op->peer;
-	ret->to = (uint64_t)first->region << OP_TO_BITS | first->offset;
-	ret->peer_ref = op->peer_ref;
-	ret->length = op->length;
-	ret->key = op->key;
-	ret->deadline = (uint32_t)(op->deadline_ns / OP_TIME_NS);
-	ret->unit = (uint32_t)(op->offset / PAGE_UNIT);
-	ret->generation = op->generation;
-	ret->page_bytes = op->page_bytes;
-}
+#define OP_TO_BITS 48u /* bits of run_header.to that are an offset, a stride or a length */
 
 /*
  * The deadline in CLOCK_MONOTONIC ns whose low bits an op carries; `now_ns` is less than OP_SPAN_NS
@@ -192,42 +116,6 @@ static inline uint64_t op_deadline_ns(uint32_t deadline, uint64_t now_ns)
 
 	return (uint64_t)((int64_t)now + left) * OP_TIME_NS;
 }
-
-/*
- * Unpacks an op and its first segment from `slot`, a private copy that is not validated yet.
- * `now_ns` (CLOCK_MONOTONIC) completes the deadline. Segments in further entries are not read.
- */
-static inline void op_decode(
-	const struct op_slot *slot, uint64_t now_ns, struct op *ret, struct op_segment *ret_first)
-{
-	ret->cookie = slot->cookie;
-	ret->kind = slot->kind;
-	ret->slice = slot->slice;
-	ret->segments = op_unpack_segments(slot->segments_region);
-	ret->peer = slot->peer;
-	ret->region = op_unpack_region(slot->segments_region);
-	ret->offset = (uint64_t)slot->unit * PAGE_UNIT;
-	ret->peer_ref = slot->peer_ref;
-	ret->length = slot->length;
-	ret->key = slot->key;
-	ret->deadline_ns = op_deadline_ns(slot->deadline, now_ns);
-	ret->generation = slot->generation;
-	ret->page_bytes = slot->page_bytes;
-	*ret_first = (struct op_segment){.region = (uint16_t)(slot->to >> OP_TO_BITS),
-		.length = slot->length,
-		.offset = slot->to & ((1ull << OP_TO_BITS) - 1)};
-}
-
-/* The completion of an op, an entry of a done ring. */
-struct op_done {
-	uint64_t cookie; /* cookie of the completed op */
-	uint32_t status; /* result of the op: enum op_status */
-	uint8_t spare;
-	uint8_t kind; /* 0; in a struct run_done (abi/run.h) the kind of the run */
-	uint16_t turn;
-};
-static_assert(sizeof(struct op_done) == 16, "four to a cache line");
-static_assert(offsetof(struct op_done, turn) == RING_TURN_AT, "the ring's");
 
 enum ctl_kind {
 	/* requests `count` credits: slots of `length` bytes in the pool of `rail` */

@@ -36,6 +36,7 @@
 
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
+#include "engine/abi/run.h"
 #include "engine/abi/statistics.h"
 
 #define ABI_VERSION 17u
@@ -206,9 +207,9 @@ static inline struct channel_layout channel_layout(uint32_t rails)
 	at += STATISTICS_BYTES;
 	for (uint32_t r = 0; r < rails && r < RAILS_MAX; r++) {
 		l.op[r] = at;
-		at += ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot));
+		at += ring_bytes(OP_RING_SLOTS, sizeof(struct run_line));
 		l.done[r] = at;
-		at += ring_bytes(DONE_RING_SLOTS, sizeof(struct op_done));
+		at += ring_bytes(DONE_RING_SLOTS, sizeof(struct run_done));
 	}
 	l.ctl = at;
 	at += ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op));

@@ -171,9 +171,9 @@ static void channel_make_rings(struct pc_channel *ch)
 
 		memset(rail, 0, sizeof(*rail));
 		ring_producer_init(
-			&rail->ops, ch->segment + l->op[r], OP_RING_SLOTS, sizeof(struct op_slot));
+			&rail->ops, ch->segment + l->op[r], OP_RING_SLOTS, sizeof(struct run_line));
 		ring_consumer_init(&rail->done, ch->segment + l->done[r], DONE_RING_SLOTS,
-			sizeof(struct op_done));
+			sizeof(struct run_done));
 	}
 	ring_producer_init(&ch->ctl, ch->segment + l->ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_consumer_init(
@@ -182,7 +182,7 @@ static void channel_make_rings(struct pc_channel *ch)
 	ch->ctl_napped = false;
 	ch->touches.count = 0;
 	ch->rate_max = 0;
-	ch->resting = ch->told = ch->untold = 0;
+	ch->resting = ch->told = 0;
 	stripe_weigh(ch);
 	ch->no_room = false;
 }

@@ -36,7 +36,6 @@ struct map_copy {
 struct channel_rail {
 	struct ring_producer ops;
 	struct ring_consumer done;
-	uint32_t unpublished; /* ring entries written to `ops` and not yet published */
 	uint32_t in_flight;
 	uint64_t bytes; /* bytes of the pages in flight on the rail: its backlog */
 	/* bandwidth estimate of the fastest rail / this rail's, << WEIGHT_SHIFT */
@@ -105,7 +104,6 @@ struct pc_channel {
 	struct channel_rail rail[RAILS_MAX];
 	uint32_t rails;
 	uint32_t told;     /* bit per rail: entries were published in this step of the channel */
-	uint32_t untold;   /* bit per rail: it may have unpublished entries */
 	uint32_t resting;  /* bit per rail: its rest_until_ns is set (and may have passed) */
 	uint64_t rate_max; /* bandwidth estimate of the fastest rail, bytes per 1024 ns */
 	uint64_t least;    /* lower bound of `bytes * weight`, the time to finish, of every rail */

@@ -49,10 +49,6 @@
 #define SKIP_MAX 64u /* pages without a credit that one step of a set may pass over */
 /* an op ring with this many unpublished entries is published at once */
 #define FLUSH_SLOTS 64u
-/* bytes of a long page; its op is published at once if the rail's backlog is short */
-#define FLUSH_LONG (64u << 10)
-/* longest backlog of a rail, in bytes, that counts as short for FLUSH_LONG */
-#define FLUSH_DRY (1u << 20)
 /* other locations kept for a page; they are tried if the first is wrong */
 #define PAGE_OTHERS 3
 #define STRIPE_BYTES (2u << 20) /* bytes that a channel may have in flight on one rail */

@@ -175,7 +175,8 @@ static inline uint32_t run_entries(
 	while (--pages) {
 		index++;
 		line = (struct run_entry *)(void *)(slots + ring_at(OP_RING_SLOTS,
-								    sizeof(struct op_slot), index));
+								    sizeof(struct run_line),
+								    index));
 		p = &b->work[p->next];
 		run_entry_write(&line[0], p, ring_turn(OP_RING_SLOTS, index) << RING_TURN_SHIFT);
 		if (!--pages)
@@ -202,8 +203,6 @@ static void run_post(
 	r->pages = (uint8_t)pages;
 	r->bytes = bytes;
 	stripe_give(ch, rail, bytes);
-	if (unlikely(ch->rail[rail].unpublished))
-		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
 	*h = way->header;
 	h->cookie = run_cookie(r->generation, index);
 	h->pages = (uint8_t)pages;
@@ -591,6 +590,31 @@ struct fetch_piece {
 	uint16_t count;
 };
 
+/* Writes the first line of the OP_PAGE that reads the piece. */
+static void fetch_line(const struct pc_batch *b, const struct page_work *p,
+	const struct fetch_piece *piece, uint32_t cookie, struct run_line *ret)
+{
+	struct run run = {.cookie = cookie,
+		.peer_ref = p->at.ref,
+		.kind = OP_PAGE,
+		.segments = piece->count,
+		.peer = p->peer,
+		.to_region = piece->segments[0].region,
+		.region = (uint8_t)(REGION_POOL_0 + place_rail(p->at.place)),
+		.slice = (uint8_t)p->slices,
+		.page_bytes = p->bytes,
+		.stride_or_to = piece->bytes,
+		/* If the page has another location to try, the attempt with this one gets half
+		 * of the time. */
+		.deadline_ns = page_attempt_ns(b, p->others ? 2 : 1)};
+
+	run_encode(&run, &ret->header);
+	ret->half[1] = (struct run_entry){.unit = place_unit(p->at.place),
+		.generation = p->at.generation,
+		.to = piece->segments[0].offset,
+		.key = p->key};
+}
+
 static void fetch_submit(struct pc_batch *b, uint32_t i, const struct map_member *m, uint32_t rail,
 	const struct fetch_piece *piece)
 {
@@ -598,7 +622,7 @@ static void fetch_submit(struct pc_batch *b, uint32_t i, const struct map_member
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_FETCH, b, i);
 	struct client_request *r = &ch->request[index];
-	struct op op;
+	struct run_line *line = (struct run_line *)(void *)ch->rail[rail].ops.first;
 
 	r->rail = (uint8_t)rail;
 	r->hold = piece->hold;
@@ -606,22 +630,8 @@ static void fetch_submit(struct pc_batch *b, uint32_t i, const struct map_member
 	p->peer = m->peer;
 	p->pieces_out++;
 	stripe_give(ch, rail, piece->bytes);
-	op = (struct op){.cookie = request_cookie(ch, index),
-		.kind = OP_PAGE,
-		.slice = (uint8_t)p->slices,
-		.segments = piece->count,
-		.peer = m->peer,
-		.region = (uint8_t)(REGION_POOL_0 + place_rail(p->at.place)),
-		.offset = place_offset(p->at.place),
-		.peer_ref = p->at.ref,
-		.length = piece->bytes,
-		.page_bytes = p->bytes,
-		.key = p->key,
-		.generation = p->at.generation,
-		/* If the page has another location to try, the attempt with this one gets half
-		 * of the time. */
-		.deadline_ns = page_attempt_ns(b, p->others ? 2 : 1)};
-	submit_op(ch, rail, &op, piece->segments);
+	fetch_line(b, p, piece, run_cookie(r->generation, index), line);
+	submit_page(ch, rail, line, piece->segments);
 	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
 		p->slices++;
 		p->request = index;
@@ -727,7 +737,7 @@ static bool fetch_page(struct pc_batch *b, uint32_t i)
 	rail = stripe_page(ch,
 		&(struct stripe){.peer = m->peer,
 			.tried = p->rails_tried,
-			.slots = op_slots(piece.count),
+			.slots = op_page_lines(piece.count),
 			.bytes = piece.bytes,
 			.least = piece.bytes},
 		p->at.place);

@@ -133,7 +133,7 @@ static inline void look_buckets_write(const struct look_open *o, struct ring_pro
 		RUN_HEADER_BUCKETS * sizeof(*bucket));
 	bucket += RUN_HEADER_BUCKETS;
 	for (uint32_t n = 1; bucket < end; n++, bucket += RUN_LINE_BUCKETS) {
-		struct op_slot *slot = (struct op_slot *)(void *)ops->slots;
+		struct run_line *slot = (struct run_line *)(void *)ops->slots;
 		uint32_t *line = (uint32_t *)(void *)&slot[(ops->tail + n) % OP_RING_SLOTS];
 
 		memcpy(line, bucket, 3 * sizeof(*bucket));
@@ -168,8 +168,6 @@ static void look_post(struct pc_batch *b, const struct look_open *o, uint32_t ra
 	r->pages = (uint8_t)o->pages;
 	r->region = o->region;
 	r->hold = hold;
-	if (unlikely(ch->rail[rail].unpublished))
-		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
 	run_encode(&run, h);
 	look_buckets_write(o, ops);
 	submit_run(ch, rail, h, run_lines(OP_LOOKUP, o->pages),

@@ -264,7 +264,18 @@ bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried)
 
 /* ---- answers of runs ------------------------------------------------------------------------- */
 
-/* The request of a run's answer; NULL: none in flight has this cookie, or it is not a run. */
+/* The kind of request that a run of this kind answers; REQUEST_FREE: none. */
+static inline enum request_kind request_kind_of(uint8_t kind)
+{
+	switch (kind) {
+	case OP_RUN: return REQUEST_RUN;
+	case OP_LOOKUP: return REQUEST_LOOK;
+	case OP_PAGE: return REQUEST_FETCH;
+	default: return REQUEST_FREE;
+	}
+}
+
+/* The request of an answer; NULL: none in flight has this cookie, or it is of another kind. */
 static struct client_request *rail_run_of(
 	struct pc_channel *ch, const struct run_done *done, uint32_t *ret_index)
 {
@@ -274,11 +285,19 @@ static struct client_request *rail_run_of(
 	if (index >= ch->requests)
 		return NULL;
 	r = &ch->request[index];
-	if (r->kind != (done->kind == OP_RUN ? REQUEST_RUN : REQUEST_LOOK) ||
+	if (r->kind == REQUEST_FREE || r->kind != request_kind_of(done->kind) ||
 		run_cookie(r->generation, index) != done->cookie)
 		return NULL;
 	*ret_index = index;
 	return r;
+}
+
+/* What an answer says about the only page of an OP_PAGE; `status` as in fetch_answer(). */
+static inline uint32_t page_status(const struct run_done *done, uint32_t status)
+{
+	if (done->stale & 1)
+		return OP_STALE;
+	return done->hit & 1 ? OP_HIT : status;
 }
 
 /* What the answer of any op says about its rail. */
@@ -314,10 +333,14 @@ static void rail_run_done(struct pc_channel *ch, uint32_t rail, const struct run
 		status = OP_NIC_ERROR;
 	if (r->batch && r->kind == REQUEST_RUN)
 		run_answer(ch, r, done, status);
-	else if (r->batch)
+	else if (r->batch && r->kind == REQUEST_LOOK)
 		look_answer(ch, r, done, status);
+	else if (r->batch)
+		fetch_answer(r, page_status(done, status));
 	if (unlikely(r->kind == REQUEST_LOOK))
 		scratch_free(&ch->staging, r->hold, r->pages);
+	else if (r->hold != CLIENT_NONE)
+		staging_free(&ch->staging, r->hold);
 	request_free(ch, index);
 }
 
@@ -390,46 +413,22 @@ static inline bool hits_done(
 	return true;
 }
 
-/* ---- answers of one op ----------------------------------------------------------------------- */
-
-static void rail_op_done(struct pc_channel *ch, uint32_t rail, const struct op_done *done)
-{
-	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_NIC_ERROR;
-	uint32_t index;
-	struct client_request *r = request_of(ch, done->cookie, &index);
-
-	if (!r || r->rail != rail || r->kind != REQUEST_FETCH)
-		return;
-	rail_answered(ch, r, status);
-	if (r->batch)
-		fetch_answer(r, status);
-	if (r->hold != CLIENT_NONE)
-		staging_free(&ch->staging, r->hold);
-	request_free(ch, index);
-}
-
 /* Takes the answers of a rail that owes some. */
 static inline void reap_rail(struct pc_channel *ch, uint32_t rail, uint32_t now_ms)
 {
 	struct ring_consumer *ring = &ch->rail[rail].done;
-	int32_t n = ring_ready_of(ring, DONE_RING_SLOTS, sizeof(struct op_done));
+	int32_t n = ring_ready_of(ring, DONE_RING_SLOTS, sizeof(struct run_done));
 
 	for (int32_t i = 0; i < n; i++) {
-		union {
-			struct op_done op;
-			struct run_done run;
-		} done;
+		struct run_done done;
 
 		memcpy(&done,
 			ring->slots +
 				ring_at(DONE_RING_SLOTS, sizeof(done), ring->head + (uint32_t)i),
 			sizeof(done));
-		if (likely(hits_done(ch, rail, &done.run, now_ms)))
+		if (likely(hits_done(ch, rail, &done, now_ms)))
 			continue;
-		if (done.run.kind)
-			rail_run_done(ch, rail, &done.run);
-		else
-			rail_op_done(ch, rail, &done.op);
+		rail_run_done(ch, rail, &done);
 	}
 	if (n > 0)
 		ring_release(ring, (uint32_t)n);

@@ -17,15 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-void submit_publish(struct pc_channel *ch, uint32_t rail)
-{
-	struct channel_rail *r = &ch->rail[rail];
-
-	ring_publish(&r->ops, r->unpublished);
-	r->unpublished = 0;
-	ch->told |= 1u << rail;
-}
-
 /*
  * The caller has executed shm_fence_sleep(), which pairs with the rail's: the rail raises its flag,
  * fences, and looks at the ring before it sleeps.
@@ -142,12 +133,6 @@ void submit_flush(struct pc_channel *ch)
 {
 	bool ctl = ch->ctl_unpublished != 0;
 
-	for (; ch->untold; ch->untold &= ch->untold - 1) {
-		uint32_t rail = (uint32_t)__builtin_ctz(ch->untold);
-
-		if (ch->rail[rail].unpublished)
-			submit_publish(ch, rail);
-	}
 	if (ctl)
 		submit_ctl_publish(ch);
 	if (ch->told || ctl)

@@ -13,10 +13,8 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 
-static_assert(SHARE_NS_MAX < OP_SPAN_NS, "an op can say its deadline");
+static_assert(SHARE_NS_MAX < OP_SPAN_NS, "a run can say its deadline");
 
-/* Publishes the entries written to this rail's op ring. submit_flush() wakes the rail. */
-void submit_publish(struct pc_channel *ch, uint32_t rail);
 /*
  * True if the ctl ring has room for one op with `answers` answers, and `reserve` entries stay free.
  */
@@ -36,8 +34,8 @@ void submit_ctl_flush(struct pc_channel *ch);
 /* The thread has nothing to do but wait: ends a nap of the control plane that has requests. */
 void submit_ctl_hurry(struct pc_channel *ch);
 /*
- * Ends a step of the channel: publishes all entries, then wakes the rails and the control plane
- * that sleep, behind one fence.
+ * Ends a step of the channel: publishes the requests to the control plane, then wakes it and the
+ * rails that sleep, behind one fence.
  */
 void submit_flush(struct pc_channel *ch);
 
@@ -52,74 +50,60 @@ static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t sl
 
 	if (r->in_flight >= DONE_RING_SLOTS)
 		return false;
-	room = ring_room(&r->ops, r->unpublished + slots);
+	room = ring_room(&r->ops, slots);
 	if (unlikely(room < 0)) {
 		channel_break(ch);
 		return false;
 	}
-	return (uint32_t)room >= r->unpublished + slots;
+	return (uint32_t)room >= slots;
 }
 
 /*
- * The same for `slots` entries behind no unpublished ones. False: not known, or no room:
- * submit_room() may find some.
+ * The same without a look at the rail. False: not known, or no room: submit_room() may find some.
  */
 static inline bool submit_room_now(const struct pc_channel *ch, uint32_t rail, uint32_t slots)
 {
 	const struct channel_rail *r = &ch->rail[rail];
 
 	return r->in_flight < DONE_RING_SLOTS &&
-	       r->ops.tail - r->ops.head_seen + slots <= OP_RING_SLOTS && !r->unpublished;
+	       r->ops.tail - r->ops.head_seen + slots <= OP_RING_SLOTS;
 }
 
-/* Writes the segments of an op after its first one into the ring entries behind the op's own. */
-static inline void submit_segments(
-	struct channel_rail *r, const struct op_segment *segments, uint32_t count)
+/* Counts a run that is published next: its answer has room, and submit_flush() wakes the rail. */
+static inline void submit_told(
+	struct pc_channel *ch, uint32_t rail, const struct run_header *run, uint32_t bytes)
 {
-	struct op_segments *slot = NULL;
-
-	for (uint32_t s = 0; s < count; s++) {
-		if (s % 4 == 0)
-			slot = ring_slot_new(&r->ops, r->unpublished + 1 + s / 4);
-		slot->segment[s % 4] = segments[s];
-	}
-}
-
-/* Writes an op to the rail's op ring. The caller has called submit_room() with success. */
-static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
-	const struct op_segment *segments)
-{
-	struct channel_rail *r = &ch->rail[rail];
-
-	op_encode(op, segments, ring_slot_new(&r->ops, r->unpublished));
-	if (unlikely(op->segments > 1))
-		submit_segments(r, segments, op->segments);
-	r->unpublished += op_slots(op->segments);
-	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
-	/* Publish early when the rail is idle, when FLUSH_SLOTS are pending, or when this is a long
-	 * READ and the rail's backlog is at most FLUSH_DRY. Otherwise publish once, at the end of
-	 * the step, where one fence and one look at the sleep flags follow for all rails. */
-	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS ||
-		(op->length >= FLUSH_LONG && r->bytes <= FLUSH_DRY))
-		submit_publish(ch, rail);
-	else
-		ch->untold |= 1u << rail;
+	ch->rail[rail].in_flight++;
+	PROBE_SUBMIT(ch->id, (uint64_t)run->cookie, rail, run->peer, bytes);
+	ch->told |= 1u << rail;
+	ch->moves++;
 }
 
 /*
- * Publishes a run that the caller has written as the rail's first unpublished entries, with the
- * turns of all but the first. `lines`: their number. `bytes`: length of all its pages.
+ * Publishes an OP_PAGE whose first line the caller has written. Writes its segments behind it if
+ * there are several.
+ */
+static inline void submit_page(struct pc_channel *ch, uint32_t rail, const struct run_line *first,
+	const struct op_segment *segments)
+{
+	struct ring_producer *ops = &ch->rail[rail].ops;
+	uint32_t count = op_unpack_segments(first->header.segments_region);
+
+	if (count > 1)
+		run_segments_new(ops, 0, segments, count);
+	submit_told(ch, rail, &first->header, (uint32_t)first->header.to);
+	ring_publish(ops, op_page_lines(count));
+}
+
+/*
+ * Publishes a run that the caller has written into the rail's op ring, with the turns of all lines
+ * but the first. `lines`: their number. `bytes`: length of all its pages.
  */
 static inline void submit_run(struct pc_channel *ch, uint32_t rail, const struct run_header *run,
 	uint32_t lines, uint32_t bytes)
 {
-	struct channel_rail *r = &ch->rail[rail];
-
-	r->in_flight++;
-	PROBE_SUBMIT(ch->id, (uint64_t)run->cookie, rail, run->peer, bytes);
-	ring_publish_turned(&r->ops, OP_RING_SLOTS, sizeof(struct op_slot), lines);
-	ch->told |= 1u << rail;
-	ch->moves++;
+	submit_told(ch, rail, run, bytes);
+	ring_publish_turned(&ch->rail[rail].ops, OP_RING_SLOTS, sizeof(struct run_line), lines);
 }
 
 #endif

@@ -72,26 +72,9 @@ void channel_return_if_idle(struct rail *rail, struct rail_channel *channel)
 }
 
 /*
- * Cancels a request of a channel that stops. Nothing more of it is posted and no completion is
- * written. If WQEs are outstanding, the request stays until they retire, with a deadline of at most
- * `limit_ns`.
+ * Cancels a run of a channel that stops. Nothing more of it is posted and no completion is written.
+ * If WQEs are outstanding, the run stays until they retire, with a deadline of at most `limit_ns`.
  */
-static void request_stop(struct rail *rail, struct request *request, uint64_t limit_ns)
-{
-	if (!request->outstanding) {
-		request_end(rail, request, OP_CANCELLED);
-		return;
-	}
-	list_remove(&request->pending);
-	if (request->status == OP_HIT)
-		request->status = OP_CANCELLED;
-	if (request->deadline_ns > limit_ns)
-		request->deadline_ns = limit_ns;
-	if (request->deadline_ns < rail->nearest_ns)
-		rail->nearest_ns = request->deadline_ns;
-}
-
-/* The same for a run. */
 static void run_stop(struct rail *rail, struct rail_run *run, uint64_t limit_ns)
 {
 	if (!run->outstanding) {
@@ -108,7 +91,7 @@ static void run_stop(struct rail *rail, struct rail_run *run, uint64_t limit_ns)
 /* Executes RAIL_CHANNEL_STOP. */
 static void channel_stop(struct rail *rail, struct rail_channel *channel)
 {
-	uint64_t limit_ns = rail_now(rail) + REQUEST_STOP_NS;
+	uint64_t limit_ns = rail_now(rail) + RUN_STOP_NS;
 	uint32_t id = channel->id;
 
 	if (rail->channel[id].channel != channel || channel->stopping)
@@ -119,12 +102,8 @@ static void channel_stop(struct rail *rail, struct rail_channel *channel)
 		channel_return_if_idle(rail, channel);
 		return;
 	}
-	/* When its last request ends, the channel goes back to the control plane, so the loop
+	/* When its last run ends, the channel goes back to the control plane, so the loop
 	 * must not read *channel. */
-	for (struct request *request = request_live_from(rail, 0); request;
-		request = request_live_from(rail, request->number + 1u))
-		if (request->channel == id)
-			request_stop(rail, request, limit_ns);
 	for (struct rail_run *run = run_live_from(rail, 0); run;
 		run = run_live_from(rail, run->number + 1u))
 		if (run->channel == id)
@@ -171,14 +150,10 @@ static void region_drop(struct rail *rail, uint32_t id)
 
 /* ---- stop ------------------------------------------------------------------------------------ */
 
-/* Executes RAIL_STOP: cancels the requests that wait for a connection; the others drain. */
+/* Executes RAIL_STOP: cancels the runs that wait for a connection; the others drain. */
 static void rail_stop(struct rail *rail)
 {
 	rail->stopping = true;
-	for (struct request *request = request_live_from(rail, 0); request;
-		request = request_live_from(rail, request->number + 1u))
-		if (!request->conn)
-			request_end(rail, request, OP_CANCELLED);
 	for (struct rail_run *run = run_live_from(rail, 0); run;
 		run = run_live_from(rail, run->number + 1u))
 		if (!run->conn)

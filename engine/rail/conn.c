@@ -111,26 +111,11 @@ void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_
 }
 
 /*
- * Fails the requests of a list: one without outstanding WQEs ends now, the others end when their
- * last WQE retires.
+ * Fails the runs with READs to post: one without outstanding WQEs ends now, the others end when
+ * their last WQE retires.
  */
-static void conn_fail_list(struct rail *rail, struct list *list)
-{
-	while (list_linked(list)) {
-		struct request *request = container_of(list->next, struct request, pending);
-
-		list_remove(&request->pending);
-		if (request->status == OP_HIT)
-			request->status = OP_PEER_DOWN;
-		if (!request->outstanding)
-			request_end(rail, request, request->status);
-	}
-}
-
 static void conn_fail_pending(struct rail *rail, struct conn *conn)
 {
-	conn_fail_list(rail, &conn->heads);
-	conn_fail_list(rail, &conn->pending);
 	while (list_linked(&conn->runs))
 		run_fail(rail, container_of(conn->runs.next, struct rail_run, pending),
 			OP_PEER_DOWN);
@@ -218,11 +203,10 @@ static void conn_init(struct rail *rail, struct conn *conn, struct rail_conn *ha
 	conn->stalled = conn->overdue = conn->stuck = false;
 	shm_store(&handle->stalled, 0);
 	conn->ended_ns = 0;
-	conn->wqes = conn->bytes = conn->requests = conn->expired = 0;
+	conn->wqes = conn->bytes = conn->expired = 0;
 	conn->taken_bytes = 0;
 	conn->bulk = conn->small = NULL;
 	conn->runs_live = conn->run_pages = 0;
-	conn->runs_first = false;
 	conn->moved = conn->moved_seen = 0;
 	conn->still_ns = 0;
 	conn->begun = false;
@@ -230,8 +214,6 @@ static void conn_init(struct rail *rail, struct conn *conn, struct rail_conn *ha
 	if (TEST_HOOK(rail->options.skip_head_check))
 		conn->limbo_ns = 0;
 	list_init(&conn->waiting);
-	list_init(&conn->pending);
-	list_init(&conn->heads);
 	list_init(&conn->runs);
 	list_init(&conn->run_heads);
 	list_append(&rail->conns, &conn->conns);
@@ -254,33 +236,36 @@ static void conn_init(struct rail *rail, struct conn *conn, struct rail_conn *ha
  */
 
 /*
- * Queues the probe, a request of the rail itself: a READ of the first page head of the peer, whose
+ * Queues the probe, a run of the rail itself: a READ of the first page head of the peer, whose
  * content does not matter.
  */
 static void conn_probe(struct rail *rail, struct conn *conn)
 {
-	struct request *request;
+	struct rail_run *run;
 	uint8_t region = 0;
 
 	while (region < RAILS_MAX && !conn->handle->region[REGION_HEADS_0 + region].length)
 		region++;
-	if (region == RAILS_MAX || !rail->requests_free) {
+	if (region == RAILS_MAX || !rail->runs_free) {
 		/* the probe cannot be sent now; the control plane connects again later */
 		conn_break(rail, conn, 0);
 		return;
 	}
-	request = request_new(rail);
-	request->op = (struct op){.kind = OP_PAGE, .region = region};
-	request->stage = REQUEST_HEAD;
-	request->channel = CHANNEL_NONE;
-	request->deadline_ns = rail_now(rail) + REQUEST_STOP_NS;
-	if (request->deadline_ns < rail->nearest_ns)
-		rail->nearest_ns = request->deadline_ns;
-	request->conn = conn;
-	conn->requests++;
+	run = run_new(rail);
+	run->header = (struct run){.kind = OP_PAGE, .pages = 1, .region = region};
+	run->line[0].half[1] = (struct run_entry){.unit = 0};
+	run->bytes = 0;
+	run->alone = true;
+	run->arrived = 1;
+	run->next = 1;
+	run->channel = CHANNEL_NONE;
+	run->deadline_ns = rail_now(rail) + RUN_STOP_NS;
+	if (run->deadline_ns < rail->nearest_ns)
+		rail->nearest_ns = run->deadline_ns;
+	run_enter_conn(rail, conn, run);
 	shm_store(&rail->in_flight, rail->in_flight + 1);
-	rail->live[request->number] = true;
-	conn_queue(rail, conn, request);
+	rail->live[run->number] = true;
+	run_queue_heads(rail, conn, run);
 }
 
 void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
@@ -298,11 +283,11 @@ void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
 }
 
 /*
- * ---- requests that wait for a connection -------------------------------------------------------
+ * ---- runs that wait for a connection -------------------------------------------------------
  */
 
 /*
- * Called when RAIL_CONN_WANTED for incarnation `ref` was answered. If requests still wait (for
+ * Called when RAIL_CONN_WANTED for incarnation `ref` was answered. If runs still wait (for
  * another incarnation of the same peer), a connection for the first of them is requested.
  */
 static void peer_want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
@@ -311,12 +296,8 @@ static void peer_want_next(struct rail *rail, struct peer_slot *slot, uint32_t r
 		return;
 	slot->wanted = false;
 	if (list_linked(&slot->parked)) {
-		const struct op *op = &container_of(slot->parked.next, struct request, pending)->op;
-
-		peer_want(rail, slot, op->peer, op->peer_ref);
-	} else if (list_linked(&slot->parked_runs)) {
 		const struct run *run =
-			&container_of(slot->parked_runs.next, struct rail_run, pending)->header;
+			&container_of(slot->parked.next, struct rail_run, pending)->header;
 
 		peer_want(rail, slot, run->peer, run->peer_ref);
 	}
@@ -353,16 +334,6 @@ void conn_add(struct rail *rail, struct rail_conn *handle)
 	if (conn->state == CONN_PROBING)
 		conn_probe(rail, conn);
 	for (struct list *at = slot->parked.next, *next; at != &slot->parked; at = next) {
-		struct request *request = container_of(at, struct request, pending);
-
-		next = at->next;
-		if (request->op.peer_ref != handle->ref)
-			continue;
-		list_remove(&request->pending);
-		rail->parked--;
-		request_route(rail, request);
-	}
-	for (struct list *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
 		struct rail_run *run = container_of(at, struct rail_run, pending);
 
 		next = at->next;
@@ -380,14 +351,6 @@ void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 	struct peer_slot *slot = peer_slot_of(rail, peer);
 
 	for (struct list *at = slot->parked.next, *next; at != &slot->parked; at = next) {
-		struct request *request = container_of(at, struct request, pending);
-
-		next = at->next;
-		if (request->op.peer_ref != ref)
-			continue;
-		request_end(rail, request, OP_PEER_DOWN);
-	}
-	for (struct list *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
 		struct rail_run *run = container_of(at, struct rail_run, pending);
 
 		next = at->next;
@@ -455,20 +418,13 @@ void rail_lose(struct rail *rail)
  */
 
 /*
- * The earliest deadline of the connection's requests and runs, CLOCK_MONOTONIC; 0 if one of them is
+ * The earliest deadline of the connection's runs, CLOCK_MONOTONIC; 0 if one of them is
  * past its deadline already.
  */
 static uint64_t conn_deadline_ns(struct rail *rail, const struct conn *conn)
 {
 	uint64_t ns = UINT64_MAX;
 
-	for (struct request *request = request_live_from(rail, 0); request;
-		request = request_live_from(rail, request->number + 1u)) {
-		uint64_t over_ns = request->expired ? 0 : request->deadline_ns;
-
-		if (request->conn == conn && over_ns < ns)
-			ns = over_ns;
-	}
 	for (struct rail_run *run = run_live_from(rail, 0); run;
 		run = run_live_from(rail, run->number + 1u)) {
 		uint64_t over_ns = run->expired ? 0 : run->deadline_ns;
@@ -501,7 +457,7 @@ void conn_unstall(struct rail *rail, struct conn *conn, uint32_t syndrome)
 		shm_store(&conn->handle->stalled, 0);
 	rail->posted_bytes += conn->bytes;
 	rail->taken_bytes += conn->taken_bytes;
-	rail->parked -= conn->requests + conn->run_pages;
+	rail->parked -= conn->run_pages;
 }
 
 /* Updates whether a connection is stalled. `passed_ns`: the time since the last call. */
@@ -526,7 +482,7 @@ static void conn_watch(struct rail *rail, struct conn *conn, uint64_t passed_ns)
 		}
 		rail->posted_bytes -= conn->bytes;
 		rail->taken_bytes -= conn->taken_bytes;
-		rail->parked += conn->requests + conn->run_pages;
+		rail->parked += conn->run_pages;
 	}
 	if ((conn->stalled && conn->expired) || (stall_ns && conn->still_ns >= stall_ns))
 		conn_break(rail, conn, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * struct conn: a connection, that is the QPs to one incarnation of one peer while this rail owns
- * them, and the requests that have WQEs to post there. A peer can have several connections at a
+ * them, and the runs that have WQEs to post there. A peer can have several connections at a
  * time: one open, the others draining. Poll core only.
  *
  *   OPEN --error CQE, stall--> BROKEN --RAIL_CONN_DROP--> DROPPED --last WQE retired--> returned
@@ -33,7 +33,7 @@ static_assert(CONN_QPS_MAX < 1 << 16, "table slots are 16 bits");
 struct rail;
 
 enum wqe_kind {
-	WQE_REQUEST,    /* a slice of a request, or page heads of requests: see its stage */
+	WQE_LONE,       /* a slice of a lone page, or its head */
 	WQE_RUN_PAGES,  /* payload of a run: it completes `pages` */
 	WQE_RUN_HEADS,  /* the heads of `pages` of a run, posted after the CQEs of their payload */
 	WQE_RUN_LEASED, /* the heads of `pages` of a run, posted behind their payload on its QP */
@@ -61,9 +61,7 @@ static_assert(!(WQE_RUN_SERIES & WQE_LONG) && !(WQE_RUN_OWN_HEADS & WQE_LONG) &&
  */
 struct wqe {
 	uint32_t bytes; /* number of bytes that the WQE READs */
-	/* number of the WQE's request or run; for a READ of page heads of requests that of the
-	 * first request in a list linked by heads_next */
-	uint16_t request;
+	uint16_t run;   /* number of the WQE's run */
 	uint8_t blocks; /* size in WQEBBs; 0: this is not the first WQEBB of a record */
 	uint8_t kind;   /* enum wqe_kind */
 	uint32_t pages; /* pages of the run that the WQE completes, or whose heads it READs */
@@ -84,10 +82,10 @@ static inline bool wqe_is_pairs(const struct wqe *wqe)
 	return wqe->kind >= WQE_RUN_PAIRS;
 }
 
-/* The members request, blocks and kind in one word. */
-static inline uint32_t wqe_owner(uint16_t request, uint8_t blocks, enum wqe_kind kind)
+/* The members run, blocks and kind in one word. */
+static inline uint32_t wqe_owner(uint16_t run, uint8_t blocks, enum wqe_kind kind)
 {
-	return request | (uint32_t)blocks << 16 | (uint32_t)kind << 24;
+	return run | (uint32_t)blocks << 16 | (uint32_t)kind << 24;
 }
 
 /* Writes a record in two stores; `detail` is first | landing << 16. */
@@ -98,7 +96,7 @@ static inline void wqe_store(
 
 	memcpy(wqe, word, sizeof(*wqe));
 }
-static_assert(offsetof(struct wqe, request) == 4 && offsetof(struct wqe, blocks) == 6 &&
+static_assert(offsetof(struct wqe, run) == 4 && offsetof(struct wqe, blocks) == 6 &&
 		      offsetof(struct wqe, kind) == 7 && offsetof(struct wqe, first) == 12 &&
 		      offsetof(struct wqe, landing) == 14,
 	"as wqe_store() writes them");
@@ -127,7 +125,7 @@ enum conn_state {
 	/* CONN_PROBING: the connection takes no ops until the rail's own probe READ has
 	 * succeeded */
 	CONN_PROBING,
-	/* CONN_BROKEN: an error CQE, a stall, an overdue request or the loss of the NIC ended
+	/* CONN_BROKEN: an error CQE, a stall, an overdue run or the loss of the NIC ended
 	 * the connection; RAIL_CONN_BROKEN was sent */
 	CONN_BROKEN,
 	/* CONN_DROPPED: RAIL_CONN_DROP was received; the connection is returned once every WQE
@@ -138,17 +136,12 @@ enum conn_state {
 struct conn {
 	struct rail_conn *handle;
 	struct list conns; /* entry in rail->conns, the list of all connections, oldest first */
-	/* entry in rail->waiting, the list of connections with requests to post */
+	/* entry in rail->waiting, the list of connections with READs to post */
 	struct list waiting;
-	struct list pending; /* list of this connection's requests with payload to post */
-	/* list of this connection's requests whose page head is to be READ; posted before
-	 * `pending` */
-	struct list heads;
 	/* list of this connection's runs with payload to post, in the order of their tags */
 	struct list runs;
 	/* list of this connection's runs with page heads to READ; posted before all payload */
 	struct list run_heads;
-	bool runs_first; /* true: runs were posted before requests the last time */
 	/* number of WQEs posted and not retired on all QPs of the connection */
 	uint32_t wqes;
 	/* bytes of READs posted and not retired on all QPs of the connection */
@@ -160,9 +153,8 @@ struct conn {
 	/* channel of all of them; CHANNEL_NONE: they are, or some that ended were, of several */
 	uint32_t runs_channel;
 	uint32_t run_pages;   /* number of their pages and buckets */
-	uint32_t requests;    /* number of live requests of this connection */
-	uint64_t taken_bytes; /* bytes of this connection's live requests and runs, posted or not */
-	/* number of requests and runs past their deadlines that still have WQEs at the NIC */
+	uint64_t taken_bytes; /* bytes of this connection's live runs, posted or not */
+	/* number of runs past their deadlines that still have WQEs at the NIC */
 	uint32_t expired;
 	uint32_t moved;      /* number of WQEs of this connection retired so far; wraps */
 	uint32_t moved_seen; /* value that `moved` had at the last conns_watch() */
@@ -176,10 +168,10 @@ struct conn {
 	uint64_t ended_ns;
 	uint16_t number; /* number of the peer: map_member.peer */
 	uint8_t state;   /* state of the connection: enum conn_state */
-	/* true: a request outlived REQUEST_GRACE_NS, too; rail_expire() breaks the connection */
+	/* true: a run outlived RUN_GRACE_NS, too; rail_expire() breaks the connection */
 	bool overdue;
 	bool stuck; /* true: the connection does not drain; RAIL_CONN_STUCK was sent */
-	/* true: the connection is stalled: its requests count as parked, and its bytes not
+	/* true: the connection is stalled: its runs count as parked, and its bytes not
 	 * against the rail's budgets */
 	bool stalled;
 	struct conn_qp qp[QPS_PER_PEER_MAX];
@@ -187,25 +179,23 @@ struct conn {
 
 /* What the rail knows of one peer, by map_member.peer. */
 struct peer_slot {
-	struct conn *conn; /* newest connection to the peer; NULL: none */
-	/* list of requests that wait for a connection to the peer, oldest first */
-	struct list parked;
-	struct list parked_runs; /* list of runs that wait for one, oldest first */
+	struct conn *conn;  /* newest connection to the peer; NULL: none */
+	struct list parked; /* list of runs that wait for a connection to the peer, oldest first */
 	/* if `wanted`: ref of the incarnation for which RAIL_CONN_WANTED was sent */
 	uint32_t wanted_ref;
 	bool wanted; /* true: RAIL_CONN_WANTED was sent and is not answered yet */
 };
 
 /*
- * RAIL_CONN_ADD: makes `peer` the newest connection of its member and routes the requests that wait
+ * RAIL_CONN_ADD: makes `peer` the newest connection of its member and routes the runs that wait
  * for it. If the rail cannot use it (no free struct conn, rail stopping, NIC lost), it is returned
- * at once and those requests are refused.
+ * at once and those runs are refused.
  */
 void conn_add(struct rail *rail, struct rail_conn *handle);
 /*
- * Ends an open or probing connection: nothing more is posted on it, unposted requests fail,
+ * Ends an open or probing connection: nothing more is posted on it, unposted runs fail,
  * RAIL_CONN_BROKEN is sent. `syndrome` is that of the error CQE; 0: there was none (stall, overdue
- * request, failed probe, lost NIC).
+ * run, failed probe, lost NIC).
  */
 void conn_break(struct rail *rail, struct conn *conn, uint32_t syndrome);
 /*
@@ -231,13 +221,13 @@ void conn_return_if_drained(struct rail *rail, struct conn *conn);
 /*
  * Stall detection; runs every CONN_WATCH_NS. After CONN_STALL_NS without a completion a connection
  * keeps its posted WQEs, but they no longer count against the rail's budgets. It is broken after
- * rail_conn.stall_ns without a completion, so that its requests can be repeated over another rail,
- * or earlier once it is stalled and one of its requests is past its deadline. Only time during
+ * rail_conn.stall_ns without a completion, so that its runs can be repeated over another rail,
+ * or earlier once it is stalled and one of its runs is past its deadline. Only time during
  * which the poll core was running is counted.
  */
 void conns_watch(struct rail *rail, uint64_t now_ns);
 /*
- * Ends the stall of a connection, because one of its WQEs retires with `syndrome`: its requests
+ * Ends the stall of a connection, because one of its WQEs retires with `syndrome`: its runs
  * count against the rail's budgets again. After an error rail_conn.stalled stays, until the
  * control plane has read RAIL_CONN_BROKEN: an error is no answer of the peer.
  */
@@ -252,7 +242,7 @@ struct conn_qp *conn_qp_find(struct rail *rail, uint32_t qpn);
  */
 void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_t ref);
 /*
- * RAIL_CONN_REFUSE: the control plane cannot connect to (peer, ref), so the requests that wait for
+ * RAIL_CONN_REFUSE: the control plane cannot connect to (peer, ref), so the runs that wait for
  * it end with OP_PEER_DOWN.
  */
 void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref);

@@ -15,14 +15,13 @@
 #include "engine/abi/probe.h"
 #include "engine/rail/conn.h"
 #include "engine/rail/rail.h"
-#include "engine/rail/request.h"
 #include "numa/clock.h"
 
 #define container_of(at, type, member) ((type *)(void *)((char *)(at)-offsetof(type, member)))
 
 #define RAIL_POST_BURST 512u   /* WQEs that one step of a rail posts, at most */
 #define RAIL_COMMAND_BURST 64u /* inbox commands that one step of a rail executes, at most */
-#define RAIL_CLOCK_STEPS 64u   /* steps with work between two checks of the requests' deadlines */
+#define RAIL_CLOCK_STEPS 64u   /* steps with work between two checks of the deadlines */
 #define RAIL_SAMPLE_STEPS 15u  /* busy steps with doorbells between two samples of READ latency */
 /* steps without work that are collected before counter[] is updated */
 #define RAIL_IDLE_STEPS 1024u
@@ -31,21 +30,16 @@
  * command arrived.
  */
 #define RAIL_STOP_STEPS (OP_RING_SLOTS / RAIL_TAKE_BURST + 1)
-/*
- * Parked requests and pages of parked runs, at most, so that unreachable peers cannot use up all
- * requests.
- */
-#define RAIL_PARKED_MAX (RAIL_REQUESTS / 2)
+/* Parked pages and buckets, at most, so that unreachable peers cannot use up all runs. */
+#define RAIL_PARKED_MAX (RAIL_RUNS / 2)
 static_assert(RUN_PAGES_MAX <= RAIL_PARKED_MAX, "the longest run can be parked");
 /*
- * READs of the heads of runs land in blocks of their own, one for each WQE in flight, behind the
- * heads of the requests.
+ * READs of heads that several pages share land in blocks, one for each WQE in flight.
  */
 #define RAIL_LANDINGS CQ_DEPTH
-#define RAIL_LANDINGS_AT (RAIL_REQUESTS * RAIL_HEADS_SPAN)
 static_assert(RAIL_LANDINGS <= 1u << 16, "numbers of blocks have 16 bits");
 /* Each run has a place for the heads of its pages, in their order, behind these blocks. */
-#define RAIL_RUN_HEADS_AT (RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN)
+#define RAIL_RUN_HEADS_AT (RAIL_LANDINGS * RUN_HEADS_SPAN)
 /*
  * Capacity of rail->late, the queue for events that found the event ring full. It cannot overflow:
  * the control plane can have unread at most 5 events of a connection, 1 RAIL_CONN_WANTED of a
@@ -69,7 +63,7 @@ struct region_slot {
 	/* session whose ops may name the region; 0 matches no session: region absent or being
 	 * dropped */
 	uint32_t session;
-	/* number of live runs in the region, and of stretches of segments of live requests */
+	/* number of live runs in the region; a list of segments counts once for each stretch */
 	uint32_t users;
 	/* log2 of an extent's bytes, with the extents' lkeys in rail->extent_lkey; 0: one MR */
 	uint8_t extent_shift;
@@ -92,13 +86,13 @@ struct rail {
 	/* owner: poll core; touched every step. unrung: list of the QPs with WQEs posted after
 	 * their last doorbell, linked by rung_next */
 	alignas(64) struct conn_qp *unrung;
-	struct list waiting; /* list of the connections that have requests to post */
+	struct list waiting; /* list of the connections that have READs to post */
 	/* WQEs posted and not retired, of all QPs of the rail; at most cq.cqe_cnt, so that the
 	 * CQ cannot overflow */
 	uint32_t wqes;
 	/* bytes of READs posted and not retired; those of stalled connections are not counted */
 	uint32_t posted_bytes;
-	/* bytes of requests that have a connection; those of stalled connections are not counted */
+	/* bytes of runs that have a connection; those of stalled connections are not counted */
 	uint64_t taken_bytes;
 	uint32_t channels; /* number of open channels: valid entries of turn[] */
 	/* index in turn[] of the channel after which rail_take() starts; rail_take() advances it */
@@ -111,17 +105,15 @@ struct rail {
 	bool events_sent;
 	bool news; /* true: completions or events were published since the last rail_wake() */
 	uint16_t fresh_count; /* number of entries of fresh[] */
-	/* number of steps that did work with requests in flight; compared with RAIL_CLOCK_STEPS */
+	/* number of steps that did work with runs in flight; compared with RAIL_CLOCK_STEPS */
 	uint32_t steps;
 	/* owner: poll core; touched every step that moves something */
 	alignas(64) uint64_t now_ns; /* CLOCK_MONOTONIC in this step, ns; 0: not read yet */
-	uint64_t nearest_ns;         /* lower bound of the deadlines of all live requests */
+	uint64_t nearest_ns;         /* lower bound of the deadlines of all live runs */
 	/* number of steps without work that are not yet added to counter[] */
 	uint64_t steps_idle;
-	uint32_t requests_free; /* number of free requests, which request_stack lists */
-	uint32_t blocks_free;   /* number of free segment blocks, which block_stack lists */
-	uint32_t conns_free;    /* number of free struct conn, which conn_stack lists */
-	/* number of requests, and of pages of runs, without a connection or on a stalled one */
+	uint32_t conns_free; /* number of free struct conn, which conn_stack lists */
+	/* number of pages and buckets of runs without a connection or on a stalled one */
 	uint32_t parked;
 	uint32_t runs_free;     /* number of free runs, which run_stack lists */
 	uint32_t landings_free; /* number of free landing blocks, which landing_stack lists */
@@ -140,7 +132,7 @@ struct rail {
 	uint32_t timed_end;    /* the timed WQE has retired when sq->ci reaches this index */
 	uint64_t timed_ns;     /* CLOCK_MONOTONIC at which its doorbell was rung */
 	uint32_t sample_wait;  /* number of busy steps with doorbells before the next sample */
-	/* owner: poll core; any thread reads it. Live requests and runs: taken, not answered */
+	/* owner: poll core; any thread reads it. Live runs: taken, not answered */
 	alignas(64) uint32_t in_flight;
 	uint32_t stalls; /* number of the last stall of a connection: rail_conn.stalled; wraps */
 	/* owner: poll core; any thread reads them */
@@ -160,12 +152,11 @@ struct rail {
 	void *inbox_memory; /* memory of both rings of the inbox */
 	void *heads_handle; /* the struct dv_mr of head[] */
 
-	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was taken and
-	 * is not answered yet */
-	alignas(64) bool live[RAIL_REQUESTS];
-	bool run_live[RAIL_RUNS]; /* the same for run[i] */
-	struct list conns;        /* list of all connections of the rail, oldest first */
-	bool lost; /* true: RAIL_LOST was received, so no new connection is accepted */
+	/* owner: poll core; everything below, too, except head[]. live[i]: run[i] was taken and is
+	 * not answered yet */
+	alignas(64) bool live[RAIL_RUNS];
+	struct list conns; /* list of all connections of the rail, oldest first */
+	bool lost;         /* true: RAIL_LOST was received, so no new connection is accepted */
 	/* bit per channel that got completions since the last rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
 	/* ids of the channels with completions that are not published yet */
@@ -181,10 +172,6 @@ struct rail {
 	/* lkeys of a region's extents, by region number; memory of the control plane, valid
 	 * until RAIL_REGION_RETURNED */
 	const uint32_t *extent_lkey[REGIONS_MAX];
-	uint16_t request_stack[RAIL_REQUESTS]; /* numbers of the free requests */
-	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of the free segment blocks */
-	/* number of the segment block that follows block i in its request */
-	uint16_t block_next[REQUEST_BLOCKS];
 	struct rail_run *run_stack[RAIL_RUNS];     /* the free runs */
 	uint16_t landing_stack[RAIL_LANDINGS];     /* numbers of the free landing blocks */
 	uint16_t conn_stack[RAIL_CONNECTIONS_MAX]; /* numbers of the free entries of conn[] */
@@ -196,17 +183,12 @@ struct rail {
 		uint16_t qp;
 	} table[CONN_TABLE_SLOTS];
 	struct rail_event late[RAIL_EVENTS_LATE];
-	struct request request[RAIL_REQUESTS];
-	/* by request, if its connection has a lease: T0, at or before its first WQE, ns */
-	uint64_t request_t0_ns[RAIL_REQUESTS];
-	/* segment blocks; block[i] is the first one of request[i] */
-	struct op_segments block[REQUEST_BLOCKS];
 	struct rail_run run[RAIL_RUNS];
+	/* by run: the private copy of its list of segments. Only lists touch this memory */
+	struct op_segments segments[RAIL_RUNS][SEGMENTS_MAX / OP_LINE_SEGMENTS];
 	struct conn conn[RAIL_CONNECTIONS_MAX];
 	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
-	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
-	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request; those of a READ for a
-	 * run to a block from RAIL_LANDINGS_AT on, or to the place of that run. */
+	 * core. Heads arrive in a landing block, or in the place of their run behind the blocks. */
 	alignas(4096) struct page_head head[RAIL_RUN_HEADS_AT + RAIL_RUNS * RUN_PAGES_MAX];
 };
 static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its own cache line");
@@ -220,10 +202,8 @@ static inline struct peer_slot *peer_slot_of(struct rail *rail, uint16_t peer)
 {
 	struct peer_slot *slot = &rail->peer[peer];
 
-	if (unlikely(!slot->parked.next)) {
+	if (unlikely(!slot->parked.next))
 		list_init(&slot->parked);
-		list_init(&slot->parked_runs);
-	}
 	return slot;
 }
 
@@ -257,23 +237,15 @@ static inline uint64_t rail_t1(struct rail *rail)
 	return rail->t1_ns;
 }
 
-/* ---- live requests: taken and not answered yet ---- */
+/* ---- live runs: taken and not answered yet ---- */
 
 /*
- * The first live request whose number is at least `number`; NULL: none. A loop over live requests
- * may end requests: ended ones are skipped.
+ * The first live run whose number is at least `number`; NULL: none. A loop over live runs may end
+ * runs: ended ones are skipped.
  */
-static inline struct request *request_live_from(struct rail *rail, unsigned number)
-{
-	while (number < RAIL_REQUESTS && !rail->live[number])
-		number++;
-	return number < RAIL_REQUESTS ? &rail->request[number] : NULL;
-}
-
-/* The same for runs. */
 static inline struct rail_run *run_live_from(struct rail *rail, unsigned number)
 {
-	while (number < RAIL_RUNS && !rail->run_live[number])
+	while (number < RAIL_RUNS && !rail->live[number])
 		number++;
 	return number < RAIL_RUNS ? &rail->run[number] : NULL;
 }
@@ -281,7 +253,7 @@ static inline struct rail_run *run_live_from(struct rail *rail, unsigned number)
 /* The heads at which a READ with this landing block arrives: RUN_HEADS_SPAN of them. */
 static inline struct page_head *run_landing(struct rail *rail, uint16_t block)
 {
-	return &rail->head[RAIL_LANDINGS_AT + block * RUN_HEADS_SPAN];
+	return &rail->head[block * RUN_HEADS_SPAN];
 }
 
 /* The region of the peer in which `remote` is, see run_remote(); makes that the offset in it. */
@@ -300,45 +272,15 @@ static inline struct page_head *run_own_heads(struct rail *rail, uint16_t number
 	return &rail->head[RAIL_RUN_HEADS_AT + number * RUN_PAGES_MAX];
 }
 
-/* Takes a free request and resets it. The caller has checked that requests_free is not 0. */
-static inline struct request *request_new(struct rail *rail)
+/* The list of segments of a run. */
+static inline struct op_segment *run_segments(struct rail *rail, uint16_t number)
 {
-	struct request *request = &rail->request[rail->request_stack[--rail->requests_free]];
-
-	request->conn = NULL;
-	list_init(&request->pending);
-	request->posted = 0;
-	request->outstanding = 0;
-	request->stage = REQUEST_PAYLOAD;
-	request->status = OP_HIT;
-	request->counted = false;
-	request->expired = false;
-	request->leased = false;
-	return request;
+	return rail->segments[number][0].segment;
 }
-
-/*
- * Share of one connection: it may hold half as many requests as are free. One connection alone can
- * hold a third of all requests, and n connections that make no progress leave (2/3)^n of them to
- * the others. Less than a third keeps a connection's QPs busy, because it posts at most CQ_DEPTH /
- * 2 WQEs at a time.
- */
-/* with at least this many free requests no connection can hold more than its share */
-#define RAIL_REQUESTS_PLENTY (RAIL_REQUESTS - RAIL_REQUESTS / 3)
-static_assert(RAIL_REQUESTS / 3 > CQ_DEPTH, "the share of a connection keeps its QPs busy");
 
 static inline bool conn_full(const struct rail *rail, const struct conn *conn)
 {
-	return 2 * conn->requests > rail->requests_free;
-}
-
-/* Queues a request that has WQEs to post at its connection, and the connection at the rail. */
-static inline void conn_queue(struct rail *rail, struct conn *conn, struct request *request)
-{
-	list_append(
-		request->stage == REQUEST_HEAD ? &conn->heads : &conn->pending, &request->pending);
-	if (!list_linked(&conn->waiting))
-		list_append(&rail->waiting, &conn->waiting);
+	return 2 * conn->runs_live > rail->runs_free;
 }
 
 static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
@@ -385,64 +327,57 @@ unsigned rail_execute_commands(struct rail *rail);
  * channel nor writes completions to it from then on.
  */
 void channel_break(struct rail *rail, struct rail_channel *channel);
-/* Returns a channel that is being stopped to the control plane if it has no request in flight. */
+/* Returns a channel that is being stopped to the control plane if it has no run in flight. */
 void channel_return_if_idle(struct rail *rail, struct rail_channel *channel);
-/* Sends RAIL_REGION_RETURNED for a region that is being dropped if no request uses it. */
+/* Sends RAIL_REGION_RETURNED for a region that is being dropped if no run uses it. */
 void region_return_if_unused(struct rail *rail, uint32_t id);
-/* After RAIL_STOP: sends RAIL_STOPPED once no request, connection, command or event is left. */
+/* After RAIL_STOP: sends RAIL_STOPPED once no run, connection, command or event is left. */
 void rail_finish(struct rail *rail);
 
-/* ---- what runs and requests have in common ---- */
-/* Ends a request's or run's use of a region. */
+/* Ends a run's use of a region. */
 static inline void region_release(struct rail *rail, uint32_t id)
 {
 	if (--rail->region[id].users == 0 && unlikely(rail->region[id].dropping))
 		region_return_if_unused(rail, id);
 }
 
+/* ring_slot_new() of a done ring, whose geometry is constant. */
+static inline void *channel_done(struct ring_producer *done, uint32_t i)
+{
+	size_t at = ring_at(DONE_RING_SLOTS, sizeof(struct run_done), done->tail + i);
+
+	return i ? done->slots + at : (void *)done->first;
+}
+
 /*
- * Writes a completion, a struct op_done or run_done, to the channel's done ring; the step publishes
- * it at its end. The ring has room, because an op is taken only if its completion fits.
+ * Writes a completion with its turn to the channel's done ring; the step publishes it at its end.
+ * The ring has room, because an op is taken only if its completion fits.
  */
-static inline void channel_answer(struct rail *rail, struct channel_slot *slot, const void *done)
+static inline void channel_answer(
+	struct rail *rail, struct channel_slot *slot, struct run_done *done)
 {
 	struct rail_channel *channel = slot->channel;
 
 	if (likely(!channel->stopping && !channel->broken)) {
-		memcpy(ring_slot_new(&channel->done, slot->fresh), done, sizeof(struct op_done));
+		done->turn = (uint16_t)ring_turn(DONE_RING_SLOTS, channel->done.tail + slot->fresh);
+		memcpy(channel_done(&channel->done, slot->fresh), done, sizeof(*done));
 		if (!slot->fresh++)
 			rail->fresh[rail->fresh_count++] = (uint16_t)channel->id;
 	}
 	channel->in_flight--;
 }
 
-/* ---- request.c: single ops ---- */
-/* Takes ops from all clients' op rings, runs and single ops. Returns the number of ops taken. */
+/* ---- intake.c ---- */
+/* Takes ops from all clients' op rings. Returns their number. */
 unsigned rail_take(struct rail *rail);
-/*
- * Routes a taken request: to the connection of its peer, to the list of requests that wait for one,
- * or back to the client with OP_PEER_DOWN or OP_INVALID.
- */
-void request_route(struct rail *rail, struct request *request);
-/*
- * Post up to `burst` WQEs of the connection's requests: payload, and with a lease the page head
- * behind it; page heads whose payload has arrived. Return how many.
- */
-unsigned requests_post(struct rail *rail, struct conn *conn, unsigned burst);
-unsigned requests_post_heads(struct rail *rail, struct conn *conn, unsigned burst);
-/* Answers the request with `status` and frees it. None of its WQEs may be at the NIC. */
-void request_end(struct rail *rail, struct request *request, enum op_status status);
 
-/* ---- run.c: runs, the way of most pages ---- */
+/* ---- run.c ---- */
+struct rail_run *run_new(struct rail *rail);
+void run_free(struct rail *rail, struct rail_run *run);
 /*
- * Takes the run whose first line is `at` entries after the head of the op ring; `first` is the copy
- * of that line, and `ready` entries from there on are filled. Returns the number of entries it
- * occupies and the number of its pages; 0: it stays in the ring. Six parameters, in registers: hot
- * path.
+ * Routes a taken run: to the connection of its peer, to the list of runs that wait for one, or back
+ * to the client with OP_PEER_DOWN or OP_INVALID.
  */
-uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
-	uint32_t at, uint32_t ready, uint32_t *ret_pages);
-/* Routes a taken run, as request_route() does a request. */
 void run_route(struct rail *rail, struct rail_run *run);
 /*
  * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.
@@ -456,9 +391,29 @@ void run_fail(struct rail *rail, struct rail_run *run, enum op_status status);
  */
 void run_end(struct rail *rail, struct rail_run *run, enum op_status status);
 
+/* Queues a run that has page heads to READ at its connection, and the connection at the rail. */
+static inline void run_queue_heads(struct rail *rail, struct conn *conn, struct rail_run *run)
+{
+	if (!list_linked(&run->heads))
+		list_append(&conn->run_heads, &run->heads);
+	if (!list_linked(&conn->waiting))
+		list_append(&rail->waiting, &conn->waiting);
+}
+/* Counts a run of this connection; run_queue() or run_queue_heads() follows. */
+void run_enter_conn(struct rail *rail, struct conn *conn, struct rail_run *run);
+
+/* ---- lone_page.c ---- */
+/* Counts the regions that the list of segments names: `change` is 1 or -1. */
+void lone_count_regions(struct rail *rail, const struct rail_run *run, int change);
+/*
+ * Post up to `burst` READs of the first runs of the connection, as long as these are lone pages:
+ * slices, lot by lot, and with a lease the head behind them; heads whose payload has arrived.
+ * Return how many. *ret_all: false: there is no room for more now.
+ */
+unsigned lone_pages_post(struct rail *rail, struct conn *conn, unsigned burst, bool *ret_all);
+unsigned lone_pages_post_heads(struct rail *rail, struct conn *conn, unsigned burst);
+
 /* ---- run_post.c ---- */
-/* Queues a run that has payload to post at its connection, and the connection at the rail. */
-void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run);
 /*
  * Post up to `burst` WQEs of the connection's runs: payload, lot by lot; page heads whose payload
  * has arrived. Return how many.

@@ -94,14 +94,14 @@ static inline void kick_take(int fd)
 struct rail_channel {
 	uint32_t id;               /* id of the channel, < CHANNELS_MAX */
 	uint32_t session;          /* the session whose regions the channel's ops may name */
-	struct ring_consumer ops;  /* op ring, client -> rail; entries are struct op_slot */
-	struct ring_producer done; /* done ring, rail -> client; entries are struct op_done */
+	struct ring_consumer ops;  /* op ring, client -> rail; entries are struct run_line */
+	struct ring_producer done; /* done ring, rail -> client; entries are struct run_done */
 	/* client_waits of the channel segment, set while the client sleeps; the rail exchanges
 	 * it with 0 before it calls client_wake() */
 	uint32_t *client_waits;
 	int wake; /* the engine's end of the channel's socket pair, for client_wake() */
 	/* the rail uses the fields below while it has the channel */
-	uint32_t in_flight; /* number of requests of this channel that are taken and not answered */
+	uint32_t in_flight; /* number of runs of this channel that are taken and not answered */
 	bool stopping;      /* true: RAIL_CHANNEL_STOP was received */
 	/* true: a ring index or an op was impossible; RAIL_CHANNEL_BROKEN was sent */
 	bool broken;
@@ -127,7 +127,7 @@ struct rail_region {
 enum rail_command_kind {
 	/* object: struct rail_conn, a new connection, which the rail owns from here on */
 	RAIL_CONN_ADD = 1,
-	/* peer, ref: no connection to this member can be made now; the rail ends the requests
+	/* peer, ref: no connection to this member can be made now; the rail ends the runs
 	 * that wait for one with OP_PEER_DOWN */
 	RAIL_CONN_REFUSE,
 	/* peer, ref, object (may be NULL): post nothing more, drain, then send
@@ -144,7 +144,7 @@ enum rail_command_kind {
 	RAIL_CHANNEL_STOP,
 	RAIL_REGION_ADD, /* region: a new destination region */
 	/* region.id: refuse new ops that name this region; send RAIL_REGION_RETURNED when no
-	 * request uses it */
+	 * run uses it */
 	RAIL_REGION_DROP,
 	/* cancel new ops, drain what is in flight, send RAIL_STOPPED; the poll core's thread
 	 * ends when all of its rails have stopped */
@@ -169,13 +169,13 @@ enum rail_event_kind {
 	 * or RAIL_CONN_REFUSE */
 	RAIL_CONN_WANTED = 1,
 	/* object: struct rail_conn, still owned by the rail; detail: syndrome, or 0 if there was
-	 * no error CQE (stall, overdue request, failed probe, lost NIC). The control plane moves
+	 * no error CQE (stall, overdue run, failed probe, lost NIC). The control plane moves
 	 * the QPs to error and sends RAIL_CONN_DROP */
 	RAIL_CONN_BROKEN,
 	/* object: struct rail_conn, which is drained; the control plane owns it again */
 	RAIL_CONN_RETURNED,
 	/* object: struct rail_conn that broke or was dropped and does not drain; ns: the first
-	 * deadline of its requests. The rail posts nothing on it any more. Only from here on may
+	 * deadline of its runs. The rail posts nothing on it any more. Only from here on may
 	 * the control plane destroy the QPs; it then sends RAIL_CONN_RETIRE */
 	RAIL_CONN_STUCK,
 	RAIL_QUIET, /* answer to RAIL_LOST: from here on the rail touches nothing of its NIC */
@@ -186,7 +186,7 @@ enum rail_event_kind {
 	RAIL_CHANNEL_BROKEN,
 	/* object: struct rail_channel with nothing in flight; the control plane owns it again */
 	RAIL_CHANNEL_RETURNED,
-	/* detail: number of a region that was dropped and that no request uses */
+	/* detail: number of a region that was dropped and that no run uses */
 	RAIL_REGION_RETURNED,
 	RAIL_STOPPED, /* answer to RAIL_STOP: everything is drained; no event follows */
 };

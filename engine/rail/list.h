@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A doubly linked list, whose entries are members of the structures in it: requests, runs and
+ * A doubly linked list, whose entries are members of the structures in it: runs and
  * connections. Owns nothing; poll core only.
  */
 #ifndef RAIL_LIST_H

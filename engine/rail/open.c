@@ -43,11 +43,6 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	rail->nearest_ns = UINT64_MAX;
 	list_init(&rail->waiting);
 	list_init(&rail->conns);
-	for (unsigned i = 0; i < RAIL_REQUESTS; i++) {
-		rail->request[i].number = (uint16_t)i;
-		rail->request_stack[i] = (uint16_t)(RAIL_REQUESTS - 1 - i);
-	}
-	rail->requests_free = RAIL_REQUESTS;
 	for (unsigned i = 0; i < RAIL_RUNS; i++) {
 		rail->run[i].number = (uint16_t)i;
 		rail->run_stack[i] = &rail->run[RAIL_RUNS - 1 - i];
@@ -56,9 +51,6 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	for (unsigned i = 0; i < RAIL_LANDINGS; i++)
 		rail->landing_stack[i] = (uint16_t)(RAIL_LANDINGS - 1 - i);
 	rail->landings_free = RAIL_LANDINGS;
-	rail->blocks_free = REQUEST_BLOCKS - RAIL_REQUESTS;
-	for (unsigned i = 0; i < rail->blocks_free; i++)
-		rail->block_stack[i] = (uint16_t)(REQUEST_BLOCKS - 1 - i);
 	for (unsigned i = 0; i < RAIL_CONNECTIONS_MAX; i++)
 		rail->conn_stack[i] = (uint16_t)(RAIL_CONNECTIONS_MAX - 1 - i);
 	rail->conns_free = RAIL_CONNECTIONS_MAX;

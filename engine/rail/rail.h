@@ -147,7 +147,7 @@ void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT]
  */
 void rail_latency(
 	const struct rail *rail, uint64_t ret_latency[LATENCY_BUCKETS], uint64_t *ret_ns_sum);
-/* Number of requests in flight now, parked ones included. Any thread; may be slightly stale. */
+/* Number of runs in flight now, parked ones included. Any thread; may be slightly stale. */
 uint32_t rail_in_flight(const struct rail *rail);
 /*
  * Number of the last stall of a connection, which changes with each: see rail_conn.stalled. Any

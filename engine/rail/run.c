@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs: up to RUN_PAGES_MAX pages of one peer, or buckets of a look-up, from the lines in the
- * client's ring to the completion that answers them. This is the way of most pages. This file takes
- * a run, finds its connection, retires its WQEs and ends it; run_post.c posts its WQEs. All lines
- * are copied once, and the copy is validated, because the client may write its ring at any time.
- * Payload that has arrived waits for its page heads, heads decide which pages are hits, and every
- * run is answered exactly once, in run_end(). Poll core only; the hot path.
+ * Runs: up to RUN_PAGES_MAX pages of one peer, or buckets of a look-up, from their route to the
+ * completion that answers them. intake.c takes a run; this file finds its connection, retires its
+ * WQEs and ends it; run_post.c posts its WQEs. lone_page.c posts and retires a run of one page that
+ * is READ by itself. Payload that has arrived waits for its page heads, heads decide which pages
+ * are hits, and every run is answered exactly once, in run_end(). Poll core only; the hot path.
  */
 #include "engine/abi/lease.h"
+#include "engine/rail/lot.h"
 #include "engine/rail/wqe.h"
 
-/* ---- validation of a run -------------------------------------------------------------------- */
+/* ---- the free runs -------------------------------------------------------------------------- */
 
-static struct rail_run *run_new(struct rail *rail)
+struct rail_run *run_new(struct rail *rail)
 {
 	struct rail_run *run = rail->run_stack[--rail->runs_free];
 
@@ -24,161 +24,19 @@ static struct rail_run *run_new(struct rail *rail)
 	run->next = 0;
 	run->status = OP_HIT;
 	run->done = run->segment_done = 0;
-	run->counted = run->expired = false;
+	run->listed = run->several = run->counted = run->expired = false;
+	run->item_bytes = 0;
+	run->segment = 0;
 	run->split = NULL;
 	return run;
 }
 
-static void run_free(struct rail *rail, struct rail_run *run)
+void run_free(struct rail *rail, struct rail_run *run)
 {
 	rail->run_stack[rail->runs_free++] = run;
 }
 
-/* Copies the lines of a run that follow its first one, which is copied already. */
-static void run_copy_lines(struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
-{
-	const struct run_line *ring = (const void *)ops->slots;
-	uint32_t mask = ops->capacity - 1, from = ops->head + at;
-	struct run_line *to = run->line;
-
-	for (uint32_t left = run_lines(run->header.kind, run->header.pages); --left;)
-		*++to = ring[++from & mask];
-}
-
-/*
- * Removes the words with turns from the copy of a look-up, so that its buckets follow each other.
- */
-static void run_join_buckets(struct rail_run *run)
-{
-	uint32_t *word = &run->line[0].bucket[0], lines = run_lines(OP_LOOKUP, run->header.pages);
-
-	for (uint32_t k = 1; k < lines; k++)
-		memmove(&word[16 * k + 4 - k], &word[16 * k + 4], 15 * sizeof(*word));
-}
-static_assert(RUN_LINE_BUCKETS == 15, "word 3 of each line but the first has its turn");
-
-/*
- * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
- * stride is below 2^48, and there are at most SEGMENTS_MAX of them.
- */
-static bool run_header_possible(struct rail_run *run)
-{
-	const struct run *h = &run->header;
-
-	if (h->kind == OP_LOOKUP) {
-		if ((h->region != REGION_SHARD && h->region != REGION_HEADS_0) || h->segments ||
-			h->page_bytes)
-			return false;
-		run->item_bytes = run->segment_bytes = sizeof(struct bucket);
-	} else {
-		if (h->region >= REGION_POOL_0 + RAILS_MAX || h->page_bytes < 1 ||
-			h->page_bytes > RUN_PAGE_BYTES_MAX)
-			return false;
-		run->item_bytes = run->segment_bytes = h->page_bytes;
-		if (unlikely(h->segments != 1)) {
-			if (h->segments < 1 || h->segments > SEGMENTS_MAX ||
-				h->page_bytes % h->segments)
-				return false;
-			run->segment_bytes = h->page_bytes / h->segments;
-			if (h->stride_or_to < run->segment_bytes)
-				return false;
-		} else if (h->stride_or_to) {
-			return false;
-		}
-	}
-	run->bytes = run->item_bytes * h->pages;
-	return true;
-}
-
-/* run_measure() for a look-up. In page heads, conn_has_heads() does without `reach`. */
-static uint64_t run_measure_buckets(struct rail_run *run)
-{
-	const uint32_t *at = run_bucket(run, 0), *end = at + run->header.pages;
-	uint32_t at_max = 0;
-
-	for (; at != end; at++)
-		at_max = *at > at_max ? *at : at_max;
-	run->joined = 0;
-	run->reach = ((uint64_t)at_max + 1) * sizeof(struct bucket);
-	return run->header.stride_or_to + run->bytes;
-}
-
-/* The last pages so far, by their places at the peer and here: see run_measure(). */
-struct reach {
-	uint64_t unit_max, to_max;
-};
-
-/* Adds pages that follow each other, of which the last one is before `unit` and `to`. */
-static inline void reach_add(struct reach *r, uint64_t unit, uint64_t to)
-{
-	r->unit_max = unit > r->unit_max ? unit : r->unit_max;
-	r->to_max = to > r->to_max ? to : r->to_max;
-}
-
-/*
- * Computes how far the run reaches: `reach` and `unit_max` at the peer, and returns the end of its
- * last byte in the destination region. Computes `joined` as well. Of pages that follow each other
- * the last one reaches farthest, because no sum of 64 bits wraps.
- */
-__attribute__((noinline)) static uint64_t run_measure(struct rail_run *run)
-{
-	const struct run *h = &run->header;
-	const struct run_entry *entry = run_entry(run, 0), *end = entry + h->pages;
-	uint64_t unit_next = entry->unit, to_next = entry->to & (RUN_TO_MAX - 1);
-	uint32_t item = run->item_bytes, units = item / PAGE_UNIT;
-	uint64_t bit = 1, joined = 0;
-	struct reach r = {0};
-
-	/* bit 0 of joined is for a page before the first one */
-	for (; entry != end; entry++, bit <<= 1) {
-		uint64_t to = entry->to & (RUN_TO_MAX - 1);
-
-		if (entry->unit == unit_next && to == to_next) {
-			joined |= bit;
-		} else {
-			reach_add(&r, unit_next - units, to_next - item);
-			unit_next = entry->unit;
-			to_next = to;
-		}
-		unit_next += units;
-		to_next += item;
-	}
-	reach_add(&r, unit_next - units, to_next - item);
-	run->joined = item % PAGE_UNIT ? 0 : (uint32_t)(joined >> 1);
-	run->join_max = SLICE_BYTES / item;
-	run->unit_max = (uint32_t)r.unit_max;
-	run->reach = r.unit_max * PAGE_UNIT + item;
-	return r.to_max + (h->segments - 1u) * h->stride_or_to + run->segment_bytes;
-}
-
-/* Validates a run without looking at its peer; one impossible line refuses all of it. */
-static bool run_possible(struct rail *rail, const struct rail_channel *channel,
-	struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
-{
-	const struct run *h = &run->header;
-	const struct region_slot *region;
-	uint64_t end;
-
-	if (h->pages < 1 || h->pages > RUN_PAGES_MAX || h->to_region >= REGIONS_MAX ||
-		h->peer >= NODES_MAX || !run_header_possible(run))
-		return false;
-	run_copy_lines(run, ops, at);
-	region = &rail->region[h->to_region];
-	if (h->kind == OP_LOOKUP) {
-		run_join_buckets(run);
-		end = run_measure_buckets(run);
-	} else {
-		end = run_measure(run);
-	}
-	return region->session == channel->session && end <= region->length;
-}
-
 /* ---- the route: the connection of the peer, or the list of those that wait for one ---------- */
-
-static bool conn_runs_full(const struct rail *rail, const struct conn *conn)
-{
-	return 2 * conn->runs_live > rail->runs_free;
-}
 
 /* True if every pair of heads of the look-up lies in the heads of a pool that the peer exported. */
 static bool conn_has_heads(const struct conn *conn, const struct rail_run *run)
@@ -205,12 +63,12 @@ static bool conn_has_run(const struct conn *conn, const struct rail_run *run)
 	if (unlikely(region == REGION_HEADS_0))
 		return conn_has_heads(conn, run);
 	return run->reach <= remote[region].length &&
-	       (run->header.kind != OP_RUN ||
+	       (run->header.kind == OP_LOOKUP ||
 		       run->unit_max <
 			       remote[REGION_HEADS_0 + region].length / sizeof(struct page_head));
 }
 
-static void run_enter_conn(struct rail *rail, struct conn *conn, struct rail_run *run)
+void run_enter_conn(struct rail *rail, struct conn *conn, struct rail_run *run)
 {
 	run->conn = conn;
 	if (conn->runs_live && unlikely(conn->runs_channel != run->channel))
@@ -224,7 +82,12 @@ static void run_enter_conn(struct rail *rail, struct conn *conn, struct rail_run
 		rail->parked += run->header.pages;
 	else
 		rail->taken_bytes += run->bytes;
-	run_queue(rail, conn, run);
+}
+
+/* Is there room for these pages among those that wait for a peer? */
+static inline bool rail_may_park(const struct rail *rail, uint32_t pages)
+{
+	return rail->parked + pages <= RAIL_PARKED_MAX;
 }
 
 void run_route(struct rail *rail, struct rail_run *run)
@@ -232,117 +95,27 @@ void run_route(struct rail *rail, struct rail_run *run)
 	const struct run *h = &run->header;
 	struct peer_slot *slot = peer_slot_of(rail, h->peer);
 	struct conn *conn = slot->conn;
-	bool room = rail->parked + h->pages <= RAIL_PARKED_MAX;
 
 	if (likely(conn && conn->handle->ref == h->peer_ref)) {
 		if (unlikely(conn->state != CONN_OPEN ||
-			     (conn->stalled && (!room || conn_runs_full(rail, conn)))))
+			     (conn->stalled &&
+				     (!rail_may_park(rail, h->pages) || conn_full(rail, conn))))) {
 			run_end(rail, run, OP_PEER_DOWN);
-		else if (unlikely(!conn_has_run(conn, run)))
+		} else if (unlikely(!conn_has_run(conn, run))) {
 			run_end(rail, run, OP_INVALID);
-		else
+		} else {
 			run_enter_conn(rail, conn, run);
+			run_queue(rail, conn, run);
+		}
 		return;
 	}
-	if (!room) {
+	if (!rail_may_park(rail, h->pages)) {
 		run_end(rail, run, OP_PEER_DOWN);
 		return;
 	}
 	rail->parked += h->pages;
-	list_append(&slot->parked_runs, &run->pending);
+	list_append(&slot->parked, &run->pending);
 	peer_want(rail, slot, h->peer, h->peer_ref);
-}
-
-/* ---- taking --------------------------------------------------------------------------------- */
-
-/* Starts a run whose lines leave the ring; from here on it is answered exactly once. */
-static void run_start(
-	struct rail *rail, struct rail_channel *channel, struct rail_run *run, bool possible)
-{
-	uint64_t now = rail_now(rail);
-	struct region_slot *region;
-
-	PROBE_TAKE(channel->id, (uint64_t)run->header.cookie, rail->options.index, run->header.peer,
-		run->header.pages * run->header.page_bytes);
-	channel->in_flight++;
-	shm_store(&rail->in_flight, rail->in_flight + 1);
-	run->channel = (uint16_t)channel->id;
-	if (unlikely(rail->stopping || !possible || run->header.deadline_ns <= now)) {
-		run_end(rail, run,
-			!possible        ? OP_INVALID
-			: rail->stopping ? OP_CANCELLED
-					 : OP_TIMEOUT);
-		return;
-	}
-	region = &rail->region[run->header.to_region];
-	region->users++;
-	run->counted = true;
-	run->one_sge = run->segment_bytes == run->item_bytes && region->extent_shift == 0;
-	run->deadline_ns = run->header.deadline_ns;
-	if (run->deadline_ns - now > REQUEST_DEADLINE_MAX_NS)
-		run->deadline_ns = now + REQUEST_DEADLINE_MAX_NS;
-	if (run->deadline_ns < rail->nearest_ns)
-		rail->nearest_ns = run->deadline_ns;
-	rail->run_live[run->number] = true;
-	run_route(rail, run);
-}
-
-/* True if the run, not validated yet, must stay in its ring: as request_must_wait(). */
-static bool run_must_wait(const struct rail *rail, const struct run *run)
-{
-	const struct conn *conn;
-
-	if (likely(rail->runs_free >= RAIL_RUNS_PLENTY) || rail->stopping || run->peer >= NODES_MAX)
-		return false;
-	conn = rail->peer[run->peer].conn;
-	return conn && conn->handle->ref == run->peer_ref && conn->state == CONN_OPEN &&
-	       !conn->stalled && conn_runs_full(rail, conn);
-}
-
-/*
- * True if the ring has fewer than `lines` filled entries from the unreleased entry `at` on. Not
- * inline: nearly all runs were seen with all their lines.
- */
-__attribute__((noinline)) static bool run_lines_missing(
-	struct ring_consumer *ops, uint32_t at, uint32_t lines)
-{
-	return lines > (uint32_t)ring_ready_now(ops) - at;
-}
-
-uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
-	uint32_t at, uint32_t ready, uint32_t *ret_pages)
-{
-	uint32_t lines = run_lines(first->header.kind, first->header.pages);
-	struct rail_run *run;
-	bool possible;
-
-	if (unlikely(!rail->runs_free)) {
-		rail->blocked = true;
-		return 0;
-	}
-	run = run_new(rail);
-	if (unlikely(lines > ready) && run_lines_missing(&channel->ops, at, lines)) {
-		/* The library publishes whole runs, so a partial one is that of a broken client. */
-		run_free(rail, run);
-		channel_break(rail, channel);
-		return 0;
-	}
-	run->line[0] = *first;
-	run_decode(&first->header, rail_now(rail), &run->header);
-	if (unlikely(run_must_wait(rail, &run->header))) {
-		run_free(rail, run);
-		rail->blocked = true;
-		return 0;
-	}
-	possible = run_possible(rail, channel, run, &channel->ops, at);
-	/* The run may name a region whose RAIL_REGION_ADD is in the inbox: see request_take(). */
-	if (unlikely(!possible && ring_ready(&rail->inbox.command_in) > 0)) {
-		run_free(rail, run);
-		return 0;
-	}
-	*ret_pages = run->header.pages;
-	run_start(rail, channel, run, possible);
-	return lines;
 }
 
 /* ---- what becomes of pages ------------------------------------------------------------------ */
@@ -397,10 +170,7 @@ static void run_pages_arrive(struct rail *rail, struct rail_run *run, uint32_t m
 		return;
 	}
 	run->arrived |= mask;
-	if (!list_linked(&run->heads))
-		list_append(&conn->run_heads, &run->heads);
-	if (!list_linked(&conn->waiting))
-		list_append(&rail->waiting, &conn->waiting);
+	run_queue_heads(rail, conn, run);
 }
 
 /*
@@ -458,7 +228,7 @@ static inline uint32_t run_retire_pages(
 		r->bytes += wqe_retire(qp, wqe);
 		r->n++;
 		next = &qp->wqe[r->at & (QP_DEPTH - 1)];
-	} while (r->at != end && next->request == number && next->kind == WQE_RUN_PAGES);
+	} while (r->at != end && next->run == number && next->kind == WQE_RUN_PAGES);
 	return pages;
 }
 
@@ -488,7 +258,7 @@ static inline void run_retire_heads(struct rail *rail, struct conn_qp *qp, uint3
 		r->bytes += wqe->bytes;
 		r->n++;
 		next = &qp->wqe[r->at & (QP_DEPTH - 1)];
-	} while (r->at != end && next->request == run->number && next->kind == kind);
+	} while (r->at != end && next->run == run->number && next->kind == kind);
 	late &= hit; /* a head with another generation is final: the page is stale */
 	if (unlikely(late))
 		run_lease_expired(rail, run, late);
@@ -623,14 +393,14 @@ bool series_reap(struct rail *rail, struct conn_qp *qp, const struct dv_completi
 		unlikely(qp->conn->stalled || qp->conn->state == CONN_DROPPED))
 		return false;
 	retired_count(rail, qp, r, false);
-	series_retire(rail, qp, &rail->run[wqe->request], wqe);
+	series_retire(rail, qp, &rail->run[wqe->run], wqe);
 	return true;
 }
 
 struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t end)
 {
 	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
-	struct rail_run *run = &rail->run[wqe->request];
+	struct rail_run *run = &rail->run[wqe->run];
 	struct retired r = {.at = at};
 
 	if (wqe_is_series(wqe)) {
@@ -669,7 +439,7 @@ static void series_free_landings(
 
 void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status)
 {
-	struct rail_run *run = &rail->run[wqe->request];
+	struct rail_run *run = &rail->run[wqe->run];
 
 	if (wqe_is_pairs(wqe))
 		series_free_landings(rail, run, wqe);
@@ -684,7 +454,7 @@ void series_split(struct rail *rail, struct conn_qp *qp, uint32_t at, uint32_t b
 {
 	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
 	struct wqe *rest = &qp->wqe[(at + blocks) & (QP_DEPTH - 1)];
-	struct rail_run *run = &rail->run[wqe->request];
+	struct rail_run *run = &rail->run[wqe->run];
 	uint32_t pages = (wqe_is_pairs(wqe) ? blocks / 2 : blocks) * wqe->landing;
 
 	*rest = *wqe;
@@ -713,7 +483,7 @@ static void run_count_stale(struct rail *rail, const struct rail_run *run)
 /* Counts what became of the pages. Hits of a run that failed later are hits. */
 static void run_count(struct rail *rail, const struct rail_run *run, enum op_status status)
 {
-	bool pages = run->header.kind == OP_RUN;
+	bool pages = run->header.kind != OP_LOOKUP;
 	uint32_t hits = (uint32_t)__builtin_popcount(run->hit);
 	uint32_t rest = run->header.pages - hits - (uint32_t)__builtin_popcount(run->stale);
 
@@ -761,6 +531,19 @@ static enum op_status run_status(struct rail_run *run, enum op_status status)
 	return status;
 }
 
+/* Ends the rail's own probe READ instead of run_end(): there is no channel to answer. */
+static void probe_end(struct rail *rail, struct rail_run *run, enum op_status status)
+{
+	struct conn *conn = run->conn;
+
+	run_leave_conn(rail, run);
+	run_quit(run, status);
+	rail->live[run->number] = false;
+	shm_store(&rail->in_flight, rail->in_flight - 1);
+	run_free(rail, run);
+	conn_probed(rail, conn, status);
+}
+
 void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 {
 	struct channel_slot *slot = &rail->channel[run->channel];
@@ -769,6 +552,10 @@ void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 		.stale = run->stale,
 		.kind = run->header.kind};
 
+	if (unlikely(run->channel == CHANNEL_NONE)) {
+		probe_end(rail, run, status);
+		return;
+	}
 	if (likely(run->conn))
 		run_leave_conn(rail, run);
 	else if (list_linked(&run->pending))
@@ -777,12 +564,14 @@ void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 	if (unlikely(status != OP_HIT))
 		status = run_status(run, status);
 	done.status = (uint8_t)status;
-	rail->run_live[run->number] = false;
-	if (likely(run->counted))
+	rail->live[run->number] = false;
+	if (unlikely(run->several) && run->counted)
+		lone_count_regions(rail, run, -1);
+	else if (likely(run->counted))
 		region_release(rail, run->header.to_region);
 	run_count(rail, run, status);
 	PROBE_COMPLETION(run->channel, (uint64_t)run->header.cookie, rail->options.index, status,
-		run->header.pages * run->header.page_bytes);
+		run->header.pages * run->item_bytes);
 	shm_store(&rail->in_flight, rail->in_flight - 1);
 	channel_answer(rail, slot, &done);
 	run_free(rail, run);

@@ -7,20 +7,41 @@
  *         -> for each group of pages whose payload has arrived: on conn->run_heads
  *         -> CQE of the READ of their heads seen -> bits of `hit` or `stale`
  *         -> every page decided, or an error and no WQE at the NIC -> answered
+ *
+ * A lone page is a run of one page that is READ slice by slice, each with a record of its own:
+ * every OP_PAGE, and an OP_RUN of one page of one segment.
  */
 #ifndef RAIL_RUN_H
 #define RAIL_RUN_H
 
 #include "config/likely.h"
 #include "engine/abi/run.h"
-#include "engine/rail/request.h"
+#include "engine/rail/list.h"
 
-#define RAIL_RUNS 512u /* runs in flight on one rail */
 /*
- * Share of one connection, as for requests (conn_full() in core.h): with at least this many free
- * runs no connection can hold more than its share.
+ * Limit of a run's time-out; deadlines further away are shortened, so that no run is parked for
+ * ever.
+ */
+#define RUN_DEADLINE_MAX_NS (60ull * 1000 * 1000 * 1000)
+/* Longest time that a run has left when its channel is stopped. */
+#define RUN_STOP_NS (1000ull * 1000 * 1000)
+/* Time that a posted run gets to retire after its deadline while its connection makes progress. */
+#define RUN_GRACE_NS (250ull * 1000 * 1000)
+
+#define RAIL_RUNS 2048u /* runs in flight on one rail */
+/*
+ * Share of one connection: it may hold half as many runs as are free (conn_full()). One connection
+ * alone can hold a third of all runs, and n connections that make no progress leave (2/3)^n of them
+ * to the others. Less than a third keeps a connection's QPs busy, because it posts at most
+ * CQ_DEPTH / 2 WQEs at a time. With at least RAIL_RUNS_PLENTY free runs no connection can hold more
+ * than its share.
  */
 #define RAIL_RUNS_PLENTY (RAIL_RUNS - RAIL_RUNS / 3)
+static_assert(RAIL_RUNS / 3 > CQ_DEPTH, "the share of a connection keeps its QPs busy");
+static_assert(RAIL_RUNS <= 1u << 16, "numbers of runs have 16 bits");
+
+/* Channel number of the rail's own run, the probe READ of a CONN_PROBING connection. */
+enum { CHANNEL_NONE = CHANNELS_MAX };
 /*
  * A lot: what is posted of one run before another run has its turn. Each WQE counts as
  * RAIL_WQE_CHARGE bytes more than it READs, because short READs cost time as well.
@@ -62,6 +83,10 @@ struct rail_run {
 	uint8_t next;         /* number of pages posted completely: index of the next one */
 	/* result of the pages in neither mask: enum op_status; OP_HIT: no error so far */
 	uint8_t status;
+	bool listed;  /* true: the destination is the list rail->segments[number] */
+	bool several; /* true: that list names several regions */
+	bool counted; /* true: the run was validated, and region_slot.users counts it */
+	bool expired; /* true: the deadline of the run has passed */
 	/* owner: poll core; changes less often. deadline_ns: CLOCK_MONOTONIC at which
 	 * rail_expire() looks at the run next, ns */
 	alignas(64) uint64_t deadline_ns;
@@ -76,17 +101,18 @@ struct rail_run {
 	 * both */
 	uint32_t joined;
 	uint32_t join_max;      /* number of joined pages that one READ brings, at most */
-	uint32_t item_bytes;    /* length of a page or bucket, bytes */
+	uint32_t item_bytes;    /* bytes to READ of each page, or of a bucket */
 	uint32_t segment_bytes; /* length of a segment, bytes */
 	/* position in the destination: bytes of the page that are posted, 0 unless it is posted in
 	 * part; then those of its current segment, and where that starts in the region */
 	uint32_t done, segment_done;
 	uint64_t segment_at;
 	uint16_t number;  /* number of this run: its index in rail->run[] */
-	uint16_t channel; /* id of the channel to answer */
+	uint16_t channel; /* id of the channel to answer; CHANNEL_NONE: the run is a probe */
 	bool one_sge;     /* true: every page is one segment in one MR */
-	bool counted;     /* true: the run was validated, and region_slot.users counts it */
-	bool expired;     /* true: the deadline of the run has passed */
+	bool alone;       /* true: a lone page */
+	/* position in a list of segments: index of the segment at which the run is */
+	uint16_t segment;
 	/* QP of the WQEs of a page that is posted in part, so that its last WQE completes last;
 	 * NULL: no page is */
 	struct conn_qp *split;
@@ -147,6 +173,14 @@ static inline bool run_pair_lands(const struct rail_run *run, uint32_t n)
 {
 	return n > 1 && run->item_bytes > PAGE_UNIT;
 }
+
+/*
+ * A WQE ends at a segment, slice or extent boundary, which bounds the number of WQEs of a run.
+ */
+static_assert(
+	2 * SEGMENTS_MAX + 1 + PAGE_BYTES_MAX / SLICE_BYTES + PAGE_BYTES_MAX / EXTENT_BYTES_MIN <
+		1u << 16,
+	"a run's WQEs are counted in 16 bits");
 
 /* The bits of `count` pages from `first` on; count <= RUN_PAGES_MAX. */
 static inline uint32_t run_mask(uint32_t first, uint32_t count)

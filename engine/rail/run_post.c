@@ -17,19 +17,8 @@
  * payload (lease), or after it has arrived (tail). What does not fit the budgets now is posted in a
  * later step. Poll core only; the hot path.
  */
+#include "engine/rail/lot.h"
 #include "engine/rail/wqe.h"
-
-#define HEAD_BYTES ((uint32_t)sizeof(struct page_head))
-
-/*
- * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
- * allows more than one slice.
- */
-static inline uint32_t rail_bytes_allowed(const struct rail *rail)
-{
-	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
-							: 0;
-}
 
 /* ---- series: what a queue pair takes -------------------------------------------------------- */
 
@@ -72,15 +61,6 @@ static inline void series_posted(struct rail *rail, struct conn_qp *qp, struct r
 }
 
 /* ---- series: payload, pairs of payload and heads, buckets ----------------------------------- */
-
-/*
- * Clears the place of a page head before the READ of it. What an earlier READ has left there then
- * validates no page: no page of a run is of length 0.
- */
-static inline void page_head_clear(struct page_head *head)
-{
-	head->length = 0;
-}
 
 /* What READs of the payload of a run, or of its heads, have in common. */
 struct run_reads {
@@ -508,13 +488,14 @@ static inline unsigned run_heads_alone(
 }
 
 /*
- * Posts READs of page heads of the first run in conn->run_heads, to one QP. They are posted after
- * the CQEs of all payload of their pages were seen: see requests_post_heads_once() in request.c for
- * why that proves the payload. Returns their number.
+ * Posts READs of page heads of a run, the first one in conn->run_heads, to one QP. They are posted
+ * after the CQEs of all payload of their pages were seen, so the remote NIC samples each head after
+ * the last payload byte of its page. This order proves that no overwrite had begun; neither one
+ * READ of both nor two READs in flight together would guarantee it. Returns their number.
  */
-static unsigned run_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
+static unsigned run_post_heads(
+	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst)
 {
-	struct rail_run *run = container_of(conn->run_heads.next, struct rail_run, heads);
 	struct conn_qp *qp = conn_pick(conn, sizeof(struct page_head));
 	struct piece piece[PIECES_MAX];
 	unsigned max, n;
@@ -544,7 +525,10 @@ unsigned runs_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
 	unsigned n = 0, posted;
 
 	while (n < burst && list_linked(&conn->run_heads)) {
-		posted = run_post_heads(rail, conn, burst - n);
+		struct rail_run *run = container_of(conn->run_heads.next, struct rail_run, heads);
+
+		posted = run->alone ? lone_pages_post_heads(rail, conn, burst - n)
+				    : run_post_heads(rail, conn, run, burst - n);
 		if (!posted)
 			break;
 		n += posted;
@@ -727,51 +711,11 @@ __attribute__((noinline)) static unsigned run_post_gathered_lot(
 	return n;
 }
 
-/* ---- lots, and whose turn it is ------------------------------------------------------------- */
-
-/* Bytes that a run's next lot is charged with, see RAIL_LOT_BYTES. */
-static uint32_t run_lot_charge(const struct rail_run *run)
-{
-	uint32_t left = (run->header.pages - run->next) * (run->item_bytes + RAIL_WQE_CHARGE);
-
-	return left < RAIL_LOT_BYTES ? left : RAIL_LOT_BYTES;
-}
+/* ---- lots ----------------------------------------------------------------------------------- */
 
 /*
- * Start-time fair queueing: a lot starts at the end of its channel's previous one, or now if that
- * has passed, in a time that counts charged bytes. So lots of channels alternate, whatever the
- * number and length of each channel's runs.
- */
-static inline void run_tag(struct rail *rail, struct rail_run *run)
-{
-	uint64_t *end = &rail->channel[run->channel].lots_end;
-
-	run->tag = *end > rail->lots_now ? *end : rail->lots_now;
-	*end = run->tag + run_lot_charge(run);
-}
-
-void run_queue(struct rail *rail, struct conn *conn, struct rail_run *run)
-{
-	struct list *at = conn->runs.previous;
-
-	run_tag(rail, run);
-	while (at != &conn->runs &&
-		unlikely(container_of(at, struct rail_run, pending)->tag > run->tag))
-		at = at->previous;
-	list_insert_before(at->next, &run->pending);
-	if (!list_linked(&conn->waiting))
-		list_append(&rail->waiting, &conn->waiting);
-}
-
-/* Are all runs of the connection of one channel? Then lots do not take turns. */
-static inline bool conn_has_one_channel(const struct conn *conn)
-{
-	return conn->runs_channel != CHANNEL_NONE;
-}
-
-/*
- * The same for other runs. If no other channel waits, the lot has no limit but the budget, and is
- * charged afterwards.
+ * The same for runs whose pages are one segment in one MR each. If no other channel waits, the lot
+ * has no limit but the budget, and is charged afterwards.
  */
 static inline unsigned run_post_lot(
 	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
@@ -790,15 +734,15 @@ static inline unsigned run_post_lot(
 	return n;
 }
 
-/* Puts the first run of the connection behind those whose turn comes before its next lot. */
-static inline void conn_requeue_first(struct rail *rail, struct conn *conn, struct rail_run *run)
+/* The same for any run but a lone page. */
+static inline unsigned run_post_any_lot(
+	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
 {
-	if (likely(conn_has_one_channel(conn))) {
-		run_tag(rail, run);
-		return;
-	}
-	list_remove(&run->pending);
-	run_queue(rail, conn, run);
+	*ret_all = false;
+	if (run->item_bytes - run->done > rail_bytes_allowed(rail))
+		return 0;
+	return likely(run->one_sge) ? run_post_lot(rail, conn, run, burst, ret_all)
+				    : run_post_gathered_lot(rail, conn, run, burst, ret_all);
 }
 
 unsigned runs_post(struct rail *rail, struct conn *conn, unsigned burst)
@@ -809,18 +753,16 @@ unsigned runs_post(struct rail *rail, struct conn *conn, unsigned burst)
 		struct rail_run *run = container_of(conn->runs.next, struct rail_run, pending);
 		bool all;
 
-		if (run->item_bytes - run->done > rail_bytes_allowed(rail))
-			break;
-		n += likely(run->one_sge) ? run_post_lot(rail, conn, run, burst - n, &all)
-					  : run_post_gathered_lot(rail, conn, run, burst - n, &all);
+		if (run->alone) {
+			n += lone_pages_post(rail, conn, burst - n, &all);
+			if (!all)
+				break;
+			continue;
+		}
+		n += run_post_any_lot(rail, conn, run, burst - n, &all);
 		if (!all)
 			break;
-		if (run->tag > rail->lots_now)
-			rail->lots_now = run->tag;
-		if (run->next < run->header.pages)
-			conn_requeue_first(rail, conn, run);
-		else
-			list_remove(&run->pending);
+		conn_end_lot(rail, conn, run);
 	}
 	return n;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One step of a rail, rail_step() at the end of this file, and its parts: post WQEs, ring
- * doorbells, reap CQEs, look at deadlines, publish the answers, send events. Each part calls run.c
- * and run_post.c for runs, which most pages and all look-ups of a client use, and request.c for
- * single ops. Poll core only; the hot path. A rail never waits here: what does not fit the budgets
+ * doorbells, reap CQEs, look at deadlines, publish the answers, send events. Poll core only; the
+ * hot path. A rail never waits here: what does not fit the budgets
  * now is taken or posted in a later step.
  */
 #include "engine/rail/wqe.h"
@@ -43,26 +42,7 @@ void rail_event_send(struct rail *rail, const struct rail_event *event)
 	rail->late[rail->late_tail++ & (RAIL_EVENTS_LATE - 1)] = *event;
 }
 
-/* ---- posting: runs and requests -> WQEs ----------------------------------------------------- */
-
-/*
- * Posts up to `burst` WQEs of requests and runs, which take turns in being first. Returns how many.
- * Not inline: inlining would take registers from a rail that has runs alone.
- */
-__attribute__((noinline)) static unsigned conn_post_both(
-	struct rail *rail, struct conn *conn, unsigned burst)
-{
-	unsigned n = 0;
-
-	n += requests_post_heads(rail, conn, burst);
-	conn->runs_first = !conn->runs_first;
-	if (conn->runs_first)
-		n += runs_post(rail, conn, burst - n);
-	n += requests_post(rail, conn, burst - n);
-	if (!conn->runs_first)
-		n += runs_post(rail, conn, burst - n);
-	return n;
-}
+/* ---- posting: runs -> WQEs ------------------------------------------------------------------ */
 
 /*
  * Posts up to `burst` WQEs of the connection, page heads before payload, as far as there is room.
@@ -74,15 +54,11 @@ static unsigned conn_post(struct rail *rail, struct conn *conn, unsigned burst)
 
 	if (list_linked(&conn->run_heads))
 		n += runs_post_heads(rail, conn, burst);
-	if (!list_linked(&conn->heads) && !list_linked(&conn->pending))
-		n += runs_post(rail, conn, burst - n);
-	else
-		n += conn_post_both(rail, conn, burst - n);
+	n += runs_post(rail, conn, burst - n);
 	list_remove(&conn->waiting);
 	/* What is left waits behind the other connections, so that the next step begins with
 	 * those. */
-	if (list_linked(&conn->pending) || list_linked(&conn->heads) || list_linked(&conn->runs) ||
-		list_linked(&conn->run_heads))
+	if (list_linked(&conn->runs) || list_linked(&conn->run_heads))
 		list_append(&rail->waiting, &conn->waiting);
 	return n;
 }
@@ -164,7 +140,7 @@ static void rail_ring(struct rail *rail)
 }
 
 /*
- * ---- reaping: CQEs -> runs and requests --------------------------------------------------------
+ * ---- reaping: CQEs -> runs --------------------------------------------------------------------
  *
  * A CQE retires its WQE and every earlier one of the same QP.
  */
@@ -264,8 +240,7 @@ static inline void rail_reap_one(struct rail *rail, const struct dv_completion *
 		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
 		completion->syndrome);
 	if (unlikely(end == index)) /* a pair */
-		run_quit(&rail->run[wqe_at(qp, index)->request],
-			syndrome_status(completion->syndrome));
+		run_quit(&rail->run[wqe_at(qp, index)->run], syndrome_status(completion->syndrome));
 	if (unlikely(completion->syndrome))
 		conn_break(rail, conn, completion->syndrome);
 	if (unlikely(conn->state == CONN_DROPPED))
@@ -295,59 +270,37 @@ void rail_reap_all(struct rail *rail)
 /*
  * ---- deadlines ---------------------------------------------------------------------------------
  *
- * A request or run with no WQE at the NIC is answered at once. One with posted WQEs is answered
+ * A run with no WQE at the NIC is answered at once. One with posted WQEs is answered
  * when they retire, because the NIC may still write its buffers: a connection that makes
- * progress gets REQUEST_GRACE_NS for that, one that does not is broken, so that the control plane
+ * progress gets RUN_GRACE_NS for that, one that does not is broken, so that the control plane
  * moves its QPs to the error state. An op with too short a deadline therefore does not fail other
  * ops.
  */
 
 /*
- * Ends or cancels one request past its deadline. Returns false if the request was answered and
- * freed.
+ * Ends or cancels one run past its deadline; pages that were validated stay hits. Returns false if
+ * the run was answered and freed.
  */
-static bool request_expire(struct rail *rail, struct request *request, uint64_t now)
-{
-	struct conn *conn = request->conn;
-	bool over = request->expired;
-
-	if (!request->outstanding) { /* the request is parked, or none of its WQEs is posted */
-		request_end(rail, request, OP_TIMEOUT);
-		return false;
-	}
-	if (!over)
-		conn->expired++;
-	request->expired = true;
-	request->deadline_ns = now + REQUEST_GRACE_NS;
-	if (request->status == OP_HIT)
-		request->status = OP_TIMEOUT;
-	list_remove(&request->pending); /* the rest of the request's payload is never posted */
-	if (over)
-		conn->overdue = true;
-	return true;
-}
-
-/* The same for a run. Pages that were validated stay hits. */
 static bool run_expire(struct rail *rail, struct rail_run *run, uint64_t now)
 {
 	bool over = run->expired;
 
-	if (!run->outstanding) {
+	if (!run->outstanding) { /* the run is parked, or none of its WQEs is posted */
 		run_end(rail, run, OP_TIMEOUT);
 		return false;
 	}
 	if (!over)
 		run->conn->expired++;
 	run->expired = true;
-	run->deadline_ns = now + REQUEST_GRACE_NS;
-	run_quit(run, OP_TIMEOUT);
+	run->deadline_ns = now + RUN_GRACE_NS;
+	run_quit(run, OP_TIMEOUT); /* the rest of its payload is never posted */
 	if (over)
 		run->conn->overdue = true;
 	return true;
 }
 
 /*
- * conn_break() ends requests, so it is called after the loop over the live requests, not within it.
+ * conn_break() ends runs, so it is called after the loop over the live runs, not within it.
  */
 static void conns_break_overdue(struct rail *rail)
 {
@@ -366,16 +319,6 @@ static unsigned rail_expire_all(struct rail *rail, uint64_t now)
 	uint64_t nearest = UINT64_MAX;
 	unsigned n = 0;
 
-	for (struct request *request = request_live_from(rail, 0); request;
-		request = request_live_from(rail, request->number + 1u)) {
-		if (request->deadline_ns <= now) {
-			n++;
-			if (!request_expire(rail, request, now))
-				continue;
-		}
-		if (request->deadline_ns < nearest)
-			nearest = request->deadline_ns;
-	}
 	for (struct rail_run *run = run_live_from(rail, 0); run;
 		run = run_live_from(rail, run->number + 1u)) {
 		if (run->deadline_ns <= now) {
@@ -391,8 +334,8 @@ static unsigned rail_expire_all(struct rail *rail, uint64_t now)
 }
 
 /*
- * Ends requests past their deadlines and runs conns_watch() when that is due. Returns how many
- * requests were past their deadlines.
+ * Ends runs past their deadlines, and calls conns_watch() when that is due. Returns how many runs
+ * were past their deadlines.
  */
 static unsigned rail_expire(struct rail *rail)
 {
@@ -423,14 +366,16 @@ static void rail_answer(struct rail *rail)
 		uint32_t id = rail->fresh[--rail->fresh_count];
 		struct channel_slot *slot = &rail->channel[id];
 
-		ring_publish(&slot->channel->done, slot->fresh);
+		/* channel_answer() has written the turns */
+		ring_publish_turned(&slot->channel->done, DONE_RING_SLOTS, sizeof(struct run_done),
+			slot->fresh);
 		slot->fresh = 0;
 		rail->wake[id / 64] |= 1ull << id % 64;
 	} while (rail->fresh_count);
 }
 
 /*
- * True if the deadlines are due for a check: in every idle step with requests in flight, and in
+ * True if the deadlines are due for a check: in every idle step with runs in flight, and in
  * every RAIL_CLOCK_STEPS-th busy one.
  */
 static bool rail_clock_due(struct rail *rail, unsigned work)
@@ -458,11 +403,11 @@ unsigned rail_step(struct rail *rail, uint64_t now_ns)
 	work += rail_reap(rail); /* CQEs -> client completions */
 	if (unlikely(ring_ready(&rail->inbox.command_in) > 0))
 		work += rail_execute_commands(rail); /* commands of the control plane */
-	work += rail_take(rail);                     /* client ops -> requests             */
-	work += rail_post(rail);                     /* requests   -> WQEs                 */
+	work += rail_take(rail);                     /* client ops -> runs                 */
+	work += rail_post(rail);                     /* runs       -> WQEs                 */
 	rail_ring(rail);                             /* one doorbell per touched QP        */
 	if (rail_clock_due(rail, work))
-		work += rail_expire(rail); /* requests past their deadlines */
+		work += rail_expire(rail); /* runs past their deadlines */
 	rail_answer(rail);                 /* publish the completions */
 	if (unlikely(rail->late_head != rail->late_tail))
 		rail_events_write_late(rail);

@@ -1,35 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A posted WQE, for runs and single ops alike: the choice of its QP, the post with its record, and
- * the end of both. Poll core only; the hot path.
+ * A posted WQE: the choice of its QP, the post with its record, and the end of both. Poll core
+ * only; the hot path.
  *
  * Which QP: with two or more QPs, the last one never gets a long READ, so on it a bucket or a page
  * head never waits behind a long one. A NIC executes 16 READs of a QP at a time and queues the rest
  * behind them, so long READs go to one QP until it has RAIL_BULK_BYTES, then to the QP with the
  * fewest bytes; few QPs mean few touched cache lines. Small READs go to one QP until its next
- * signalled WQE: pages that lie side by side then complete together, and one READ fetches their
- * heads.
+ * signalled WQE, so that they complete together.
  *
  * Which WQEs request a CQE: on each QP, a READ that brings the bytes posted since the last of these
- * to a limit (RAIL_SIGNAL_BYTES, for runs RUN_SIGNAL_BYTES) or their number to RAIL_SIGNAL_WQES;
- * and always the last WQE before a doorbell (step.c), so that no completion depends on a WQE that
- * may never be posted.
+ * to a limit (RUN_SIGNAL_BYTES, for lone pages RAIL_SIGNAL_BYTES) or their number to
+ * RAIL_SIGNAL_WQES; and always the last WQE before a doorbell (step.c), so that no completion
+ * depends on a WQE that may never be posted.
  */
 #ifndef RAIL_WQE_H
 #define RAIL_WQE_H
 
 #include "engine/rail/core.h"
 
-/* request.c: the slow parts of conn_pick(). */
+/* wqe.c: the slow parts of conn_pick(). */
 struct conn_qp *conn_pick_bulk(struct conn *conn);
 struct conn_qp *conn_pick_shortest(struct conn *conn);
 
 /*
- * request.c: cuts a destination of `bytes` bytes from region offset `at` on at the end of its first
+ * wqe.c: cuts a destination of `bytes` bytes from region offset `at` on at the end of its first
  * extent. Returns the bytes in that extent, and its lkey.
  */
 uint32_t region_cut_at_extent(
 	const struct rail *rail, uint32_t id, uint64_t at, uint32_t bytes, uint32_t *ret_lkey);
+
+#define HEAD_BYTES ((uint32_t)sizeof(struct page_head))
+
+/*
+ * Clears the place of a page head before the READ of it. What an earlier READ has left there then
+ * validates no page: no page of a run is of length 0.
+ */
+static inline void page_head_clear(struct page_head *head)
+{
+	head->length = 0;
+}
+
+/*
+ * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
+ * allows more than one slice.
+ */
+static inline uint32_t rail_bytes_allowed(const struct rail *rail)
+{
+	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
+							: 0;
+}
 
 static inline uint32_t qp_outstanding(const struct conn_qp *qp)
 {
@@ -120,19 +140,22 @@ static inline struct wqe *wqe_post(struct rail *rail, struct conn_qp *qp,
 	uint32_t bytes, uint32_t signal_bytes)
 {
 	uint64_t at = remote->base + offset;
-	uint8_t flags = qp_signal(qp, bytes, signal_bytes);
+	uint8_t flags = qp_signal(qp, bytes, signal_bytes), blocks;
 	uint32_t index;
 	struct wqe *wqe;
 
-	if (likely(sges == 1)) /* constant 1: the compiler removes the loop over the SGEs */
+	if (likely(sges == 1)) { /* constant 1: the compiler removes the loops */
 		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, 1, flags);
-	else
+		blocks = (uint8_t)dv_wqe_blocks(1);
+	} else {
 		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, sges, flags);
+		blocks = (uint8_t)dv_wqe_blocks(sges);
+		for (uint32_t i = 1; i < blocks; i++)
+			qp->wqe[(index + i) & (QP_DEPTH - 1)].blocks = 0;
+	}
 	wqe = &qp->wqe[index & (QP_DEPTH - 1)];
 	wqe->bytes = bytes;
-	wqe->blocks = (uint8_t)(qp->sq->pi - index);
-	for (uint32_t i = 1; unlikely(i < wqe->blocks); i++)
-		qp->wqe[(index + i) & (QP_DEPTH - 1)].blocks = 0;
+	wqe->blocks = blocks;
 	qp_posted(rail, qp, 1, bytes, bytes > RAIL_SMALL_BYTES);
 	return wqe;
 }
@@ -179,7 +202,16 @@ static inline enum op_status syndrome_status(uint32_t syndrome)
  */
 void rail_sample_end(struct rail *rail, bool failed);
 
-/* The record of a WQE is free again. Returns the bytes of the READ. */
+/* The same for a record of one WQE. */
+static inline uint32_t wqe_retire_one(struct conn_qp *qp, struct wqe *wqe)
+{
+	wqe->blocks = 0;
+	if (wqe->bytes > RAIL_SMALL_BYTES)
+		qp->bulk_bytes -= wqe->bytes;
+	return wqe->bytes;
+}
+
+/* The record of a WQE, or of a series, is free again. Returns the bytes of its READs. */
 static inline uint32_t wqe_retire(struct conn_qp *qp, struct wqe *wqe)
 {
 	wqe->blocks = 0;
@@ -210,14 +242,14 @@ static inline void retired_count(
 }
 
 /*
- * request.c: retires the QP's WQEs with indices before `end`, oldest first: the last of them, whose
+ * wqe.c: retires the QP's WQEs with indices before `end`, oldest first: the last of them, whose
  * index is `last`, with `syndrome`, the ones before it with `earlier`. A syndrome of 0 is success.
  * Six parameters, in registers: hot path.
  */
 void wqes_retire(struct rail *rail, struct conn_qp *qp, uint32_t last, uint32_t end,
 	uint32_t earlier, uint32_t syndrome);
 
-/* ---- run.c: what becomes of the WQEs of runs ------------------------------------------------- */
+/* ---- run.c, lone_page.c: what becomes of the WQEs of runs ------------------------------------ */
 
 /*
  * Gives the first `blocks` WQEBBs of the series at index `at` a record of their own, so that its
@@ -235,7 +267,9 @@ struct retired run_retire(struct rail *rail, struct conn_qp *qp, uint32_t at, ui
  * is another CQE.
  */
 bool series_reap(struct rail *rail, struct conn_qp *qp, const struct dv_completion *completion);
-/* Retires one record of a run that failed. */
+/* Retires one record of a run that failed; lone_retire() does it for a lone page. */
 void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
+/* Retires a READ of a lone page; the page is decided, or its head is to be READ, after the last. */
+void lone_retire(struct rail *rail, struct rail_run *run, uint32_t syndrome);
 
 #endif

@@ -25,7 +25,7 @@ STATISTICS, OP_RING = 4096, 8192
 DONE_RING = OP_RING + RING_HEADER + OP_SLOTS * 64
 CTL_RING = DONE_RING + RING_HEADER + DONE_SLOTS * 16
 CTL_DONE = CTL_RING + RING_HEADER + CTL_SLOTS * 64
-OP = struct.Struct("<QBBHHHQIIQQIIII")
+HEADER, ENTRY = struct.Struct("<IIBBHHHIIQ"), struct.Struct("<IIQQQ")
 SEGMENT = struct.Struct("<QIHH")
 CTL = struct.Struct("<QBBHHHQQIIIIQQ")
 TURN_AT, FIRST_TURN, SECOND_TURN = 14, b"\0\x80", b"\1\x80"
@@ -64,14 +64,21 @@ class Client:
         for fd in (self.kick_control, self.kick_rail):
             os.write(fd, struct.pack("<Q", 1))
 
-    def done(self, ring, slot_bytes, seconds):
-        """Waits for the first completion; returns (cookie, status)."""
+    def await_done(self, ring, seconds):
+        """Waits for the first completion; returns where it is."""
         at = ring + RING_HEADER
         harness.wait_for(lambda: self.memory[at + TURN_AT:at + TURN_AT + 2] == FIRST_TURN,
                          seconds, "an answer")
-        cookie = struct.unpack_from("<Q", self.memory, at)[0]
-        at += 8 if slot_bytes == 16 else 16
-        return cookie, struct.unpack_from("<I", self.memory, at)[0]
+        return at
+
+    def done(self, seconds):
+        """The first completion of a run: (cookie, hit, stale, status)."""
+        return struct.unpack_from("<IIIB", self.memory, self.await_done(DONE_RING, seconds))
+
+    def ctl_done(self, seconds):
+        """The first completion of the control plane: (cookie, status)."""
+        at = self.await_done(CTL_DONE, seconds)
+        return struct.unpack_from("<Q8xI", self.memory, at)
 
     def ended(self):
         """True if the engine has closed the session."""
@@ -85,11 +92,12 @@ class Client:
             os.close(fd)
 
 
-def op(cookie=7, kind=OP_PAGE, segments=1, peer=1, region=0, unit=0, ref=1, length=4096, to=0):
-    """An encoded op. `to`: region and offset of its only segment."""
+def op(cookie=7, segments=1, peer=1, region=0, unit=0, ref=1, length=4096, to=0):
+    """An encoded OP_PAGE. `to`: region and offset of its only segment."""
     deadline = (time.monotonic_ns() // 1024 + 60 * 10 ** 6) % 2 ** 32
-    return OP.pack(cookie, kind, 0, segments | region << 10, peer, 0, to, ref, length, 1, 2,
-                   deadline, unit, 1, length)
+    return HEADER.pack(cookie, ref, OP_PAGE, 0, segments | region << 10, peer, 0, length, deadline,
+                       to >> 48 << 48 | length) + \
+        ENTRY.pack(unit, 1, to % 2 ** 48, 1, 2)
 
 
 class Hostile(harness.ClusterTest):
@@ -141,7 +149,7 @@ class Hostile(harness.ClusterTest):
             with self.subTest(region=region):
                 client = self.client()
                 client.publish(OP_RING, [op(to=region << 48)])
-                self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
+                self.assertEqual(client.done(20), (7, 0, 0, INVALID))
                 client.socket.close()
 
     def test_places_beyond_their_region_are_refused(self):
@@ -151,7 +159,7 @@ class Hostile(harness.ClusterTest):
                 segments = (SEGMENT.pack(offset, length, client.staging, 0) +
                             SEGMENT.pack(0, 4096, client.staging, 0))
                 client.publish(OP_RING, [op(segments=2, length=length + 4096), segments])
-                self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
+                self.assertEqual(client.done(20), (7, 0, 0, INVALID))
                 client.socket.close()
 
     def test_the_single_place_inside_an_op_is_checked_too(self):
@@ -159,7 +167,7 @@ class Hostile(harness.ClusterTest):
             with self.subTest(offset=offset):
                 client = self.client()
                 client.publish(OP_RING, [op(to=client.staging << 48 | offset)])
-                self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
+                self.assertEqual(client.done(20), (7, 0, 0, INVALID))
                 client.socket.close()
 
     def test_a_client_cannot_publish_or_return_a_page_without_a_credit(self):
@@ -167,7 +175,7 @@ class Hostile(harness.ClusterTest):
         forged = CTL.pack(9, CTL_PUBLISH, 0, 1, 0, 0, 1, 2, 4096, 5, 1, 0, 2 ** 62, 0)
         returned = CTL.pack(9, CTL_RETURN, 15, 0, 0, 0, 0, 0, 4096, 0xffffffff, 1, 0, 0, 0)
         client.publish(CTL_RING, [returned, forged])
-        self.assertEqual(client.done(CTL_DONE, 32, 20), (9, INVALID))
+        self.assertEqual(client.ctl_done(20), (9, INVALID))
         client.socket.close()
 
     def test_wrong_requests_are_refused_with_a_text(self):

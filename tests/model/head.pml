@@ -5,7 +5,7 @@
  * words in any order. If the head matches, no word of the payload was overwritten.
  *
  *   RETIRE_WITHOUT_FENCE  page_head_retire() without shm_fence_store()
- *   HEAD_BESIDE_PAYLOAD   requests_post_heads() of rail/request.c posts the READ of the head before it saw the payload's CQE
+ *   HEAD_BESIDE_PAYLOAD   runs_post_heads() of rail/run_post.c posts the READ of the head before it saw the payload's CQE
  *   SAME_GENERATION       page_head_retire() does not change the generation
  */
 #define CPUS  1

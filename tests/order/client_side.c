@@ -49,8 +49,8 @@ struct client_side *client_side_new(
 	side->session.fd = -1;
 	side->session.control_kick = KICK_CONTROL;
 	side->session.rail[0].kick = KICK_RAIL;
-	ring_producer_init(&ch->rail[0].ops, ops, OP_RING_SLOTS, sizeof(struct op_slot));
-	ring_consumer_init(&ch->rail[0].done, done, DONE_RING_SLOTS, sizeof(struct op_done));
+	ring_producer_init(&ch->rail[0].ops, ops, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_consumer_init(&ch->rail[0].done, done, DONE_RING_SLOTS, sizeof(struct run_done));
 	ring_producer_init(&ch->ctl, ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_consumer_init(&ch->ctl_done, aligned_alloc(64, ring_bytes(CTL_DONE_SLOTS, 32)),
 		CTL_DONE_SLOTS, sizeof(struct ctl_done));
@@ -61,20 +61,20 @@ struct client_side *client_side_new(
 
 void client_side_write(struct client_side *side)
 {
-	struct channel_rail *r = &side->channel.rail[0];
-	/* The op has an unknown kind, so that the rail answers it without a NIC. */
-	struct op op = {.kind = 0, .segments = 1};
-	struct op_segment segment = {.length = 1};
+	struct ring_producer *ops = &side->channel.rail[0].ops;
+	/* The run has an unknown kind, so that the rail answers it without a NIC. */
+	struct run run = {.kind = 0, .segments = 1};
 
-	if (ring_room(&r->ops, 1) < 1)
+	if (ring_room(ops, 1) < 1)
 		abort();
-	op_encode(&op, &segment, ring_slot_new(&r->ops, 0));
-	r->unpublished = 1;
-	side->channel.untold = 1; /* as submit_op() does */
+	run_encode(&run, ring_slot_new(ops, 0));
 }
 
 void client_side_flush(struct client_side *side)
 {
+	const struct run_line *line = (const void *)side->channel.rail[0].ops.first;
+
+	submit_run(&side->channel, 0, &line->header, 1, 0);
 	submit_flush(&side->channel);
 }
 

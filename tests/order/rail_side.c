@@ -31,8 +31,8 @@ struct rail_side *rail_side_new(
 	memset(side, 0, sizeof(*side));
 	poll_core_set(&side->core, &rail, 1);
 	side->channel = (struct rail_channel){.wake = KICK_CLIENT, .client_waits = client_waits};
-	ring_consumer_init(&side->channel.ops, ops, OP_RING_SLOTS, sizeof(struct op_slot));
-	ring_producer_init(&side->channel.done, done, DONE_RING_SLOTS, sizeof(struct op_done));
+	ring_consumer_init(&side->channel.ops, ops, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_producer_init(&side->channel.done, done, DONE_RING_SLOTS, sizeof(struct run_done));
 	add.object = &side->channel;
 	if (!rail_command_send(rail, &add))
 		abort();

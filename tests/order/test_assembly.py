@@ -50,7 +50,7 @@ FENCES = {
     "engine/control/pages/warm.c": {"channel_end"},
 }
 # header: the source that shows its orderings; those of other headers are in FAST_PATH
-CALLER = {"engine/rail/core.h": "engine/rail/request.c"}
+CALLER = {"engine/rail/core.h": "engine/rail/lone_page.c"}
 # Keeps the functions of a source separate, so that a fence is found where it was written.
 APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
          "-fno-inline-small-functions", "-fno-partial-inlining", "-fno-ipa-sra", "-fno-ipa-cp"]
@@ -76,9 +76,9 @@ SOURCES = {
     "engine/control/observe/metrics.c": {"metrics_former"},
     "engine/control/observe/snapshot_buffer.c": {"snapshots_publish", "snapshots_newest"},
     "engine/control/pages/warm.c": {"left_release", "channel_end"},
+    "engine/rail/lone_page.c": {"lone_lease_holds"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/rail/poll_core.c": {"poll_wake", "poll_sleep", "channel_wake_client"},
-    "engine/rail/request.c": {"request_lease_decides"},
 }
 
 # function: processor: instructions that must occur in this order
@@ -123,8 +123,7 @@ SEQUENCES = {
     "snapshots_newest": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
     "order_bucket_load": {"aarch64": [r"dmb\s+ishld", r"dmb\s+ishld"]},
     # the heads that a READ brought, T1
-    "request_lease_decides": {"aarch64": [
-        r"bl\s.*<request_head_matches>", r"dsb\s+oshld$", r"isb", r"bl\s.*<clock_raw_ns>"]},
+    "lone_lease_holds": {"aarch64": [r"dsb\s+oshld$", r"isb", r"bl\s.*<clock_raw_ns>"]},
     # of a change of the shard: it is busy, the change, it is not
     "change_begin": {"aarch64": [r"str\s+w", r"dmb\s+oshst"]},
     "change_end": {"aarch64": [r"str\s+x", r"dmb\s+oshst", r"str\s+wzr"]},

@@ -302,8 +302,8 @@ static bool pin(pthread_t thread, const cpu_set_t *may, int nth)
 
 static void set_up(uint64_t seed)
 {
-	void *ops = zeroed(ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot)));
-	void *done = zeroed(ring_bytes(DONE_RING_SLOTS, sizeof(struct op_done)));
+	void *ops = zeroed(ring_bytes(OP_RING_SLOTS, sizeof(struct run_line)));
+	void *done = zeroed(ring_bytes(DONE_RING_SLOTS, sizeof(struct run_done)));
 	void *ctl_memory = zeroed(ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op)));
 	uint32_t *client_waits;
 

@@ -261,9 +261,9 @@ static void channel_rings_init(struct channel *c, uint32_t rails)
 			.wake = c->wake,
 			.control = c};
 		ring_consumer_init(
-			&r->ops, c->map + l.op[i], OP_RING_SLOTS, sizeof(struct op_slot));
+			&r->ops, c->map + l.op[i], OP_RING_SLOTS, sizeof(struct run_line));
 		ring_producer_init(
-			&r->done, c->map + l.done[i], DONE_RING_SLOTS, sizeof(struct op_done));
+			&r->done, c->map + l.done[i], DONE_RING_SLOTS, sizeof(struct run_done));
 	}
 	c->ctl = (struct ctl_channel){.id = c->id,
 		.header = header,

@@ -178,17 +178,47 @@ static void a_run_has_the_documented_number_of_lines(void **state)
 	assert_int_equal(run_lines(OP_LOOKUP, RUN_PAGES_MAX), 3);
 }
 
-/* A client tells the two kinds of answers apart by one byte, whatever the others contain. */
-static void an_answer_of_a_run_is_told_from_that_of_an_op(void **state)
+/* ---- OP_PAGE --------------------------------------------------------------------------------- */
+
+static void a_page_is_decoded_as_it_was_encoded(void **state)
 {
-	struct op_done one = {.cookie = ~0ull, .status = OP_HIT};
-	struct run_done many = {.hit = 1, .kind = OP_RUN}, same;
+	struct run run = {.cookie = 0x9abcdef0,
+		.peer_ref = 0xfedcba98,
+		.kind = OP_PAGE,
+		.segments = SEGMENTS_MAX,
+		.peer = 0xffff,
+		.to_region = REGIONS_MAX - 1,
+		.region = REGION_POOL_0 + RAILS_MAX - 1,
+		.slice = 255,
+		.page_bytes = PAGE_BYTES_MAX,
+		.stride_or_to = PAGE_BYTES_MAX};
+	struct run_header header;
+	struct run got;
 
 	(void)state;
-	memcpy(&same, &one, sizeof(same));
-	assert_int_equal(same.kind, 0);
-	memcpy(&one, &many, sizeof(one));
-	assert_int_equal(one.kind, OP_RUN);
+	run_encode(&run, &header);
+	run_decode(&header, 0, &got);
+	assert_int_equal(got.cookie, run.cookie);
+	assert_int_equal(got.peer_ref, run.peer_ref);
+	assert_int_equal(got.kind, run.kind);
+	assert_int_equal(got.pages, 1);
+	assert_int_equal(got.segments, run.segments);
+	assert_int_equal(got.peer, run.peer);
+	assert_int_equal(got.to_region, run.to_region);
+	assert_int_equal(got.region, run.region);
+	assert_int_equal(got.slice, run.slice);
+	assert_int_equal(got.page_bytes, run.page_bytes);
+	assert_int_equal(got.stride_or_to, run.stride_or_to);
+}
+
+static void a_page_has_the_documented_number_of_lines(void **state)
+{
+	(void)state;
+	assert_int_equal(op_page_lines(1), 1);
+	assert_int_equal(op_page_lines(2), 2);
+	assert_int_equal(op_page_lines(4), 2);
+	assert_int_equal(op_page_lines(5), 3);
+	assert_int_equal(op_page_lines(SEGMENTS_MAX), 1 + SEGMENTS_MAX / 4);
 }
 
 int main(void)
@@ -198,7 +228,8 @@ int main(void)
 		cmocka_unit_test(every_entry_of_a_run_arrives_in_every_round_of_the_ring),
 		cmocka_unit_test(every_bucket_of_a_lookup_arrives_in_every_round_of_the_ring),
 		cmocka_unit_test(a_run_has_the_documented_number_of_lines),
-		cmocka_unit_test(an_answer_of_a_run_is_told_from_that_of_an_op),
+		cmocka_unit_test(a_page_is_decoded_as_it_was_encoded),
+		cmocka_unit_test(a_page_has_the_documented_number_of_lines),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

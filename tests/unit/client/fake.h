@@ -16,6 +16,7 @@
 #include "engine/abi/run.h"
 #include "engine/abi/segment.h"
 #include "engine/client/peercache.h"
+#include "tests/unit/op.h"
 
 #define FAKE_NAME_BYTES 64
 #ifndef FAKE_RAILS /* client_cost.c is built with more rails */
@@ -200,8 +201,8 @@ unsigned fake_owners(struct fake *f, const struct page_key *key, uint32_t ret_ow
 /* The op, and its segments, that reads page or bucket k of the run alone. */
 void fake_run_op(
 	const struct fake_run *run, uint32_t k, struct op *ret, struct op_segment *ret_segment);
-/* Writes an answer, struct op_done or struct run_done, and wakes the client. */
-void fake_done(struct fake_channel *channel, uint32_t rail, const void *answer);
+/* Writes an answer and wakes the client. */
+void fake_done(struct fake_channel *channel, uint32_t rail, const struct run_done *answer);
 /* Executes and answers the ops in `held`. The caller holds the lock. */
 void fake_answer_held(struct fake *f);
 /* Sets `drained` in the channel segment: no rail uses the channel any more. Wakes the client. */

@@ -82,9 +82,9 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 	header->rails = FAKE_RAILS;
 	for (unsigned r = 0; r < FAKE_RAILS; r++) {
 		ring_consumer_init(
-			&ch->ops[r], ch->base + l.op[r], OP_RING_SLOTS, sizeof(struct op_slot));
+			&ch->ops[r], ch->base + l.op[r], OP_RING_SLOTS, sizeof(struct run_line));
 		ring_producer_init(&ch->done[r], ch->base + l.done[r], DONE_RING_SLOTS,
-			sizeof(struct op_done));
+			sizeof(struct run_done));
 	}
 	ring_consumer_init(&ch->ctl, ch->base + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_producer_init(

@@ -28,19 +28,26 @@ void fake_wake_waiting(struct fake_channel *ch)
 		fake_wake(ch);
 }
 
-void fake_done(struct fake_channel *ch, uint32_t rail, const void *answer)
+void fake_done(struct fake_channel *ch, uint32_t rail, const struct run_done *answer)
 {
 	if (ring_room(&ch->done[rail], 1) < 1)
 		abort(); /* the client must keep room in the done ring for every answer */
 	ch->answers++;
-	memcpy(ring_slot_new(&ch->done[rail], 0), answer, sizeof(struct op_done));
+	memcpy(ring_slot_new(&ch->done[rail], 0), answer, sizeof(*answer));
 	ring_publish(&ch->done[rail], 1);
 	fake_wake_waiting(ch);
 }
 
 static void done(struct fake_channel *ch, uint32_t rail, uint64_t cookie, uint32_t status)
 {
-	fake_done(ch, rail, &(struct op_done){.cookie = cookie, .status = status});
+	bool decided = status == OP_HIT || status == OP_STALE;
+
+	fake_done(ch, rail,
+		&(struct run_done){.cookie = (uint32_t)cookie,
+			.hit = status == OP_HIT,
+			.stale = status == OP_STALE,
+			.status = decided ? OP_HIT : (uint8_t)status,
+			.kind = OP_PAGE});
 }
 
 static void scatter(struct fake *f, const unsigned char *from, const struct op *op,
@@ -121,7 +128,7 @@ static void take(struct fake *f, struct fake_channel *ch, uint32_t rail, const s
 		f->segments_max = op->segments;
 	f->pages[rail] += op->kind == OP_PAGE;
 	f->head_reads += op->kind == OP_LOOKUP && op->region != REGION_SHARD;
-	f->op_lines += op_slots(op->segments);
+	f->op_lines += op_page_lines(op->segments);
 	count_overlap(f, op, segment);
 	if (status == FAKE_HOLD) {
 		if (f->held_ops == 64)
@@ -257,10 +264,9 @@ static void run_copy(const struct ring_consumer *ring, struct fake_run *ret)
 
 /* Takes a run out of the ring and executes it. Returns the number of its ring entries. */
 static uint32_t serve_run(
-	struct fake *f, struct fake_channel *ch, uint32_t rail, const struct op_slot *slot)
+	struct fake *f, struct fake_channel *ch, uint32_t rail, const struct run_header *header)
 {
 	struct ring_consumer *ring = &ch->ops[rail];
-	const struct run_header *header = (const struct run_header *)(const void *)slot;
 	uint32_t lines = run_lines(header->kind, header->pages);
 	struct fake_run run;
 
@@ -285,33 +291,61 @@ static uint32_t serve_run(
 	return lines;
 }
 
+/* Copies an OP_PAGE out of its lines. Aborts if they are not all published. */
+static uint32_t page_copy(struct ring_consumer *ring, struct op *ret, struct op_segment *segment)
+{
+	struct run_line line;
+	struct run run;
+	uint32_t lines;
+
+	memcpy(&line, ring_slot_old(ring, 0), sizeof(line));
+	run_decode(&line.header, clock_monotonic_ns(), &run);
+	if (run.segments < 1 || run.segments > SEGMENTS_MAX)
+		abort();
+	lines = op_page_lines(run.segments);
+	if (ring_ready_now(ring) < (int32_t)lines)
+		abort(); /* all lines of a run must be published together */
+	*ret = (struct op){.cookie = run.cookie,
+		.kind = OP_PAGE,
+		.slice = run.slice,
+		.segments = run.segments,
+		.peer = run.peer,
+		.region = run.region,
+		.offset = (uint64_t)line.half[1].unit * PAGE_UNIT,
+		.peer_ref = run.peer_ref,
+		.length = (uint32_t)run.stride_or_to,
+		.key = line.half[1].key,
+		.deadline_ns = run.deadline_ns,
+		.generation = line.half[1].generation,
+		.page_bytes = run.page_bytes};
+	*segment = (struct op_segment){.region = run.to_region,
+		.length = ret->length,
+		.offset = line.half[1].to & (RUN_TO_MAX - 1)};
+	for (uint32_t n = 1; n < lines; n++)
+		memcpy(&segment[(n - 1) * OP_LINE_SEGMENTS], ring_slot_old(ring, n),
+			sizeof(struct op_segments));
+	return lines;
+}
+
 static unsigned serve_rail(struct fake *f, struct fake_channel *ch, uint32_t rail)
 {
 	struct ring_consumer *ring = &ch->ops[rail];
-	struct op_segment segment[SEGMENTS_MAX + 4];
+	struct op_segment segment[SEGMENTS_MAX + OP_LINE_SEGMENTS];
 	unsigned taken = 0;
 
 	if (ring_ready_now(ring) > (int32_t)f->in_flight_max)
 		f->in_flight_max = (unsigned)ring_ready_now(ring);
-	while (ring_ready(ring) > 0) {
-		struct op_slot slot;
+	for (; ring_ready(ring) > 0; taken++) {
+		struct run_line line;
 		struct op op;
 
-		memcpy(&slot, ring_slot_old(ring, 0), sizeof(slot));
-		if (slot.kind == OP_RUN || slot.kind == OP_LOOKUP) {
-			ring_release(ring, serve_run(f, ch, rail, &slot));
-			taken++;
-			continue;
+		memcpy(&line, ring_slot_old(ring, 0), sizeof(line));
+		if (line.header.kind == OP_PAGE) {
+			ring_release(ring, page_copy(ring, &op, segment));
+			take(f, ch, rail, &op, segment);
+		} else {
+			ring_release(ring, serve_run(f, ch, rail, &line.header));
 		}
-		op_decode(&slot, clock_monotonic_ns(), &op, &segment[0]);
-		if (op.segments < 1 || op.segments > SEGMENTS_MAX ||
-			ring_ready_now(ring) < (int32_t)op_slots(op.segments))
-			abort(); /* all slots of an op must be published together */
-		for (uint32_t s = 1; s < op_slots(op.segments); s++)
-			memcpy(&segment[(s - 1) * 4], ring_slot_old(ring, s), 64);
-		ring_release(ring, op_slots(op.segments));
-		take(f, ch, rail, &op, segment);
-		taken++;
 	}
 	return taken;
 }

@@ -57,7 +57,7 @@ static void answers_without_a_request_are_ignored(void **state)
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
 	for (unsigned k = 0; k < sizeof(cookie) / sizeof(cookie[0]); k++) {
-		struct op_done d = {.cookie = cookie[k], .status = OP_HIT};
+		struct run_done d = {.cookie = (uint32_t)cookie[k], .hit = 1, .kind = OP_PAGE};
 		struct ctl_done c = {.cookie = cookie[k], .kind = (uint8_t)(k + 1)};
 
 		memcpy(ring_slot_new(&fake.channel[0].done[0], 0), &d, sizeof(d));
@@ -115,18 +115,18 @@ static void an_invalid_hello_reply_is_refused(void **state)
 	}
 }
 
-static uint64_t first_cookie;
+static uint32_t first_cookie;
 static unsigned pages_seen;
 
 /* Answers the second page only with the cookie of the first page. */
 static uint32_t answer_the_first_twice(struct fake *f, uint32_t rail, const struct op *op)
 {
-	struct op_done d = {.status = OP_HIT};
+	struct run_done d = {.hit = 1, .kind = OP_PAGE};
 
 	if (op->kind != OP_PAGE)
 		return FAKE_DO;
 	if (!pages_seen++) {
-		first_cookie = op->cookie;
+		first_cookie = (uint32_t)op->cookie;
 		return FAKE_DO;
 	}
 	d.cookie = first_cookie;

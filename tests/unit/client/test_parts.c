@@ -248,8 +248,8 @@ static struct pc_channel *rails_new(uint32_t rails)
 	ch->rails = rails;
 	for (uint32_t r = 0; r < rails; r++)
 		ring_producer_init(&ch->rail[r].ops,
-			aligned_alloc(64, ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot))),
-			OP_RING_SLOTS, sizeof(struct op_slot));
+			aligned_alloc(64, ring_bytes(OP_RING_SLOTS, sizeof(struct run_line))),
+			OP_RING_SLOTS, sizeof(struct run_line));
 	for (uint32_t r = 0; r < rails; r++)
 		memset(ch->rail[r].ops.shared, 0, sizeof(struct ring_shared));
 	return ch;

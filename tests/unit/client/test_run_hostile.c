@@ -24,7 +24,9 @@ static void lie(struct fake *f, uint32_t rail, const struct fake_run *run, struc
 		fake_done(&f->channel[k], rail, &other);
 		other.kind = 77;
 		fake_done(&f->channel[k], rail, &other);
-		fake_done(&f->channel[k], rail, &(struct op_done){.cookie = d->cookie});
+		fake_done(&f->channel[k], rail, &(struct run_done){.cookie = d->cookie});
+		fake_done(&f->channel[k], rail,
+			&(struct run_done){.cookie = d->cookie, .hit = 1, .kind = OP_PAGE});
 	}
 	d->hit |= ~0u << (run->head.pages - 1) << 1;
 	d->stale = ~0u << (run->head.pages - 1) << 1;
@@ -53,11 +55,10 @@ static void forge(struct fake *f)
 		d.kind = OP_LOOKUP;
 		fake_done(to, rail, &d);
 		fake_done(to, rail,
-			&(struct op_done){.cookie = head->cookie, .status = OP_NIC_ERROR});
+			&(struct run_done){.cookie = head->cookie, .status = OP_NIC_ERROR});
 		fake_done(to, rail,
-			&(struct op_done){.cookie = (uint64_t)(head->cookie >> 16) << 32 |
-						    (head->cookie & 0xffff),
-				.status = OP_NIC_ERROR});
+			&(struct run_done){
+				.cookie = head->cookie, .status = OP_NIC_ERROR, .kind = OP_PAGE});
 	}
 }
 

@@ -35,10 +35,10 @@ static int setup(void **state)
 	ch->session = &session;
 	ch->rails = 4;
 	for (uint32_t r = 0; r < ch->rails; r++) {
-		void *ring = aligned_alloc(64, ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot)));
+		void *ring = aligned_alloc(64, ring_bytes(OP_RING_SLOTS, sizeof(struct run_line)));
 
 		memset(ring, 0, sizeof(struct ring_shared));
-		ring_producer_init(&ch->rail[r].ops, ring, OP_RING_SLOTS, sizeof(struct op_slot));
+		ring_producer_init(&ch->rail[r].ops, ring, OP_RING_SLOTS, sizeof(struct run_line));
 	}
 	stripe_weigh(ch);
 	return 0;
@@ -201,9 +201,9 @@ static void a_full_rail_gets_no_page(void **state)
 	status->rails_out = 0xc;
 	ch->rail[0].in_flight = DONE_RING_SLOTS;
 	assert_int_equal(choose(0, PAGE, 0, 1), 1);
-	ch->rail[1].unpublished = OP_RING_SLOTS - 1;
+	ch->rail[1].ops.tail += OP_RING_SLOTS - 1;
 	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
-	ch->rail[1].unpublished = OP_RING_SLOTS - 2;
+	ch->rail[1].ops.tail--;
 	assert_int_equal(choose(0, PAGE, 0, 1), 1);
 	ch->rail[1].bytes = STRIPE_BYTES - PAGE + 1;
 	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);

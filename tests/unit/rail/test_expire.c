@@ -72,7 +72,7 @@ static void a_deadline_too_far_away_is_shortened(void **state)
 	op.peer = 4;
 	client_submit(client, &op, &s);
 	world_settle(w);
-	clock_test_set(w->now_ns += REQUEST_DEADLINE_MAX_NS);
+	clock_test_set(w->now_ns += RUN_DEADLINE_MAX_NS);
 	world_settle(w);
 	client_expect(client, 1, OP_TIMEOUT);
 }
@@ -193,7 +193,7 @@ static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 {
 	struct world *w = *state;
 	struct rail_conn *good = rail_conn_new(w, 4, 33, 1);
-	uint32_t length = RAIL_IN_FLIGHT_BYTES;
+	uint32_t length = RUN_IN_FLIGHT_BYTES, slices = (length + SLICE_BYTES - 1) / SLICE_BYTES;
 	struct op op = page_op(w, 1, 16, length, 5);
 	struct op_segment s = home_at(0, length);
 	struct op_done done;
@@ -205,11 +205,11 @@ static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 	world_settle(w);
 	get(w, 2, 5000, 4);
 	world_settle(w);
-	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), slices);
 	pass(w, 40);
 	nic_pull(w);
 	/* The op for the other peer was posted although the first peer does not answer. */
-	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES + 1);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), slices + 1);
 	for (unsigned round = 0; round < 2; round++) {
 		for (unsigned i = 0; i < w->wqes; i++)
 			if (&w->wqe[i].qp->stub.sq == good->sq[0])
@@ -262,7 +262,7 @@ static void small_reads_of_a_peer_that_does_not_answer_use_at_most_half_of_the_c
 static void an_unposted_op_ends_at_its_deadline_and_its_connection_stays_open(void **state)
 {
 	struct world *w = *state;
-	uint32_t length = RAIL_IN_FLIGHT_BYTES - 1;
+	uint32_t length = RUN_IN_FLIGHT_BYTES - 1;
 	struct op op = page_op(w, 1, 16, length, 5);
 	struct op_segment s = home_at(0, length);
 

@@ -56,12 +56,12 @@ static void an_op_that_changes_while_it_is_taken_is_read_once(void **state)
 	op = page_op(w, 1, 0, LONG_BYTES, 77);
 	op.length = SHORT_BYTES;
 	for (unsigned i = 0; i < OPS; i++) {
-		struct op_slot *slot =
+		struct run_line *line =
 			(void *)(client->ops.slots +
-				 ring_at(OP_RING_SLOTS, sizeof(*slot), client->ops.tail));
+				 ring_at(OP_RING_SLOTS, sizeof(*line), client->ops.tail));
 
 		client_submit(client, &op, &s);
-		tell_parent(&slot->length, false);
+		tell_parent((uint32_t *)&line->header.to, false);
 		rail_step(w->rail, 0);
 		tell_parent(NULL, false);
 		world_run(w);

@@ -108,8 +108,8 @@ static void submit(struct world *w)
 	f->segments = scatter(f, slot, page[i].length);
 	f->op.segments = (uint16_t)f->segments;
 	f->client = chance(CLIENTS);
-	if (ring_room(&client[f->client]->ops, op_slots(f->segments)) <
-		(int32_t)op_slots(f->segments))
+	if (ring_room(&client[f->client]->ops, op_page_lines(f->segments)) <
+		(int32_t)op_page_lines(f->segments))
 		return;
 	f->live = true;
 	f->cookie = cookie_next;
@@ -249,8 +249,7 @@ static void drain(struct world *w)
 	assert_int_equal(w->rail->posted_bytes, 0);
 	assert_int_equal(w->rail->parked, 0);
 	assert_int_equal(w->rail->wqes, 0);
-	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
-	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
+	assert_int_equal(w->rail->runs_free, RAIL_RUNS);
 	assert_int_equal(w->rail->conns_free, RAIL_CONNECTIONS_MAX);
 	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
 	assert_int_equal(rail_in_flight(w->rail), 0);

@@ -9,7 +9,7 @@
 #define MS 1000000ull
 #define CONNS 4u
 /* number of the rail's requests that one connection can hold alone */
-#define SHARE (RAIL_REQUESTS / 3 + 1)
+#define SHARE (RAIL_RUNS / 3 + 1)
 
 static struct client *client, *other;
 static struct rail_conn *handle[CONNS + 1];
@@ -102,7 +102,7 @@ static void assert_nothing_left(const struct world *w)
 	assert_int_equal(w->rail->parked, 0);
 	assert_int_equal(w->rail->taken_bytes, 0);
 	assert_int_equal(w->rail->posted_bytes, 0);
-	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+	assert_int_equal(w->rail->runs_free, RAIL_RUNS);
 }
 
 /* Lets 40 ms pass in which no peer answers. */
@@ -127,7 +127,7 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 	/* the test clock stands still, so the silent peer's connection is not stalled yet */
 	serve(w, handle[1]);
 	client_expect(other, 1, OP_HIT);
-	assert_int_equal(conn_of(w, 0)->requests, SHARE);
+	assert_int_equal(conn_of(w, 0)->runs_live, SHARE);
 	/* the number of a peer is checked before the connection of that peer is looked up */
 	get(w, other, 5, NODES_MAX);
 	get(w, other, 6, UINT16_MAX);
@@ -236,14 +236,14 @@ static void several_silent_peers_leave_requests_for_the_others(void **state)
 	}
 	world_settle(w);
 	/* 16/81 = (2/3)^4 is the share of free requests that four full connections leave */
-	assert_true(w->rail->requests_free >= RAIL_REQUESTS * 16 / 81 - CONNS);
+	assert_true(w->rail->runs_free >= RAIL_RUNS * 16 / 81 - CONNS);
 	/*
 	 * The READs of four connections fill the CQ until they stall; the op of another peer is
 	 * taken nevertheless.
 	 */
 	get(w, other, 1, CONNS);
 	world_settle(w);
-	assert_int_equal(conn_of(w, CONNS)->requests, 1);
+	assert_int_equal(conn_of(w, CONNS)->runs_live, 1);
 	while (rail_in_flight(w->rail))
 		world_run(w);
 	client_expect(other, 1, OP_HIT);

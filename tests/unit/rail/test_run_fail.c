@@ -209,7 +209,7 @@ static void a_run_that_outlives_its_grace_breaks_the_connection(void **state)
 	clock_test_set(w->now_ns += 1001 * MS);
 	world_settle(w);
 	assert_true(world_silent(w));
-	clock_test_set(w->now_ns += REQUEST_GRACE_NS + MS);
+	clock_test_set(w->now_ns += RUN_GRACE_NS + MS);
 	world_settle(w);
 	world_event(w, RAIL_CONN_BROKEN);
 	nic_flush(w, handle);

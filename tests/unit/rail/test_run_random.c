@@ -209,14 +209,12 @@ static void check_answer(struct world *w, struct flight *f, const struct run_don
 
 static void answers(struct world *w)
 {
-	struct op_done one;
 	struct run_done done;
 
 	for (unsigned c = 0; c < CLIENTS; c++)
-		while (client_done(client[c], &one)) {
+		while (client_run_done(client[c], &done)) {
 			unsigned slot = 0;
 
-			memcpy(&done, &one, sizeof(done));
 			while (slot < SLOTS && !(flight[slot].live && flight[slot].client == c &&
 						       flight[slot].d.run.cookie == done.cookie))
 				slot++;
@@ -444,7 +442,7 @@ static void no_bits_in_a_run_make_the_nic_leave_its_regions(void **state)
 	struct client *c = client_new(w, 5, WORLD_SESSION);
 	struct rail_conn *only = rail_conn_new(w, 3, 33, 4);
 	unsigned long n = rounds(20000), answered = 0, invalid = 0;
-	struct op_done done;
+	struct run_done done;
 	struct rail_event event;
 
 	seed_take(0);
@@ -461,10 +459,9 @@ static void no_bits_in_a_run_make_the_nic_leave_its_regions(void **state)
 		}
 		hostile_submit(c, &d);
 		world_run(w);
-		while (client_done(c, &done)) {
+		while (client_run_done(c, &done)) {
 			answered++;
-			/* op_done.spare is where run_done.status is */
-			invalid += done.kind && done.spare == OP_INVALID;
+			invalid += done.status == OP_INVALID;
 		}
 		while (rail_event_take(w->rail, &event))
 			;

@@ -60,7 +60,7 @@ static void drop(struct world *w)
 	assert_int_equal(w->rail->taken_bytes, 0);
 	assert_int_equal(w->rail->posted_bytes, 0);
 	assert_int_equal(w->rail->parked, 0);
-	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+	assert_int_equal(w->rail->runs_free, RAIL_RUNS);
 }
 
 static void a_connection_without_completions_is_broken_before_any_deadline(void **state)
@@ -152,7 +152,7 @@ static void a_probing_connection_reads_a_head_before_it_takes_ops(void **state)
 	rail_conn_drop(w, handle);
 	world_settle(w);
 	world_event(w, RAIL_CONN_RETURNED);
-	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+	assert_int_equal(w->rail->runs_free, RAIL_RUNS);
 }
 
 static void a_probe_without_an_answer_breaks_the_connection(void **state)

@@ -26,8 +26,7 @@ static void refused(struct world *w, const struct op *op, const struct op_segmen
 	client_expect(client, 99, OP_HIT);
 	assert_true(world_silent(w));
 	assert_int_equal(rail_in_flight(w->rail), 0);
-	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
-	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
+	assert_int_equal(w->rail->runs_free, RAIL_RUNS);
 	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
 }
 
@@ -68,6 +67,22 @@ static void an_op_with_a_field_out_of_range_is_refused_and_the_channel_continues
 	REFUSED(op.peer = NODES_MAX);
 	REFUSED(op.peer = UINT16_MAX);
 #undef REFUSED
+}
+
+static void an_op_of_more_segments_than_the_limit_is_refused(void **state)
+{
+	struct world *w = *state;
+	struct op_segment s[(1 << OP_SEGMENTS_BITS) - 1];
+	struct op op = good_op(w);
+
+	for (unsigned i = 0; i < sizeof(s) / sizeof(s[0]); i++)
+		s[i] = home_at(i * 8, 8);
+	op.segments = SEGMENTS_MAX + 1;
+	op.length = op.page_bytes = 8 * op.segments;
+	refused(w, &op, s);
+	op.segments = sizeof(s) / sizeof(s[0]);
+	op.length = op.page_bytes = 8 * op.segments;
+	refused(w, &op, s);
 }
 
 static void a_segment_outside_the_sessions_regions_is_refused(void **state)
@@ -169,11 +184,13 @@ static void expect_broken(struct world *w)
 static void an_op_whose_segments_are_not_published_breaks_the_channel(void **state)
 {
 	struct world *w = *state;
-	struct op_segment s = home_at(0, 8192);
+	struct op_segment s[5];
 	struct op op = good_op(w);
 
 	op.segments = 5;
-	op_encode(&op, &s, ring_slot_new(&client->ops, 0));
+	for (unsigned i = 0; i < 5; i++)
+		s[i] = home_at(i * 8192, 8192);
+	op_write(&client->ops, 0, &op, s);
 	ring_publish(&client->ops, 2);
 	expect_broken(w);
 }
@@ -181,39 +198,31 @@ static void an_op_whose_segments_are_not_published_breaks_the_channel(void **sta
 /* One entry of an op ring. */
 union entry {
 	uint64_t word[8];
-	struct op_slot op;
 	struct run_line run;
 };
 
 /* Makes half of the random entries pass all checks but those of the peer's number and ref. */
 static void entry_of_a_hostile_client(struct world *w, union entry *entry, uint64_t random)
 {
-	struct op_slot *op = &entry->op;
-	struct run_line *run = &entry->run;
+	struct run_header *h = &entry->run.header;
 	uint32_t deadline = (uint32_t)(w->now_ns / OP_TIME_NS + 1000000);
 	bool pages;
 
-	op->kind = (uint8_t)(OP_PAGE + random % 3);
-	op->slice = op->kind == OP_PAGE ? 0 : 1; /* a run has one page, so it has one entry */
-	op->segments_region = op_pack(1, (uint32_t)(random >> 8) % REGIONS_EXPORTED);
+	h->kind = (uint8_t)(OP_PAGE + random % 3);
+	/* one page, so the run has one line; of an OP_PAGE, the number of the first slice */
+	h->pages = h->kind != OP_PAGE || random >> 17 & 1;
+	h->segments_region = op_pack(1, (uint32_t)(random >> 8) % REGIONS_EXPORTED);
 	if (random >> 16 & 1)
 		return;
-	if (op->kind == OP_PAGE) {
-		op->slice = 0;
-		op->deadline = deadline;
-		op->to = (uint64_t)WORLD_REGION << OP_TO_BITS;
-		op->length = op->page_bytes = 4096;
-		return;
-	}
-	pages = op->kind == OP_RUN;
-	run->header.segments_region = op_pack(pages, pages ? REGION_POOL_0 : REGION_SHARD);
-	run->header.page_bytes = pages ? 4096 : 0;
-	run->header.deadline = deadline;
-	run->header.to = (uint64_t)WORLD_REGION << OP_TO_BITS;
-	run->half[1].to = 0;
+	pages = h->kind != OP_LOOKUP;
+	h->segments_region = op_pack(pages, pages ? REGION_POOL_0 : REGION_SHARD);
+	h->page_bytes = pages ? 4096 : 0;
+	h->deadline = deadline;
+	h->to = (uint64_t)WORLD_REGION << OP_TO_BITS | (h->kind == OP_PAGE ? 4096 : 0);
+	entry->run.half[1].to = 0;
 }
 
-static_assert(sizeof(union entry) == sizeof(struct op_slot), "one entry");
+static_assert(sizeof(union entry) == sizeof(struct run_line), "one entry");
 
 static void random_entries_never_reach_outside_the_tables(void **state)
 {
@@ -249,7 +258,7 @@ static void slots_of_zeros_are_refused_one_by_one_and_the_channel_continues(void
 	struct op op = good_op(w);
 	struct op_segment s = home_at(0, 8192);
 
-	memset(client->ops.slots, 0, OP_RING_SLOTS * sizeof(op));
+	memset(client->ops.slots, 0, OP_RING_SLOTS * RUN_LINE_BYTES);
 	ring_publish(&client->ops, OP_RING_SLOTS);
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++) {
 		world_run(w);
@@ -275,11 +284,8 @@ static void an_op_that_one_look_finds_in_part_is_taken_completely(void **state)
 	op.length = 5000;
 	for (unsigned i = 0; i < 5; i++)
 		s[i] = home_at(i * 1000, 1000);
-	for (unsigned i = 0; i < 200; i++) {
-		op_encode(&op, s, ring_slot_new(&client->ops, 3 * i));
-		memcpy(ring_slot_new(&client->ops, 3 * i + 1), s, 64);
-		memcpy(ring_slot_new(&client->ops, 3 * i + 2), s + 4, 16);
-	}
+	for (unsigned i = 0; i < 200; i++)
+		op_write(&client->ops, 3 * i, &op, s);
 	ring_publish(&client->ops, 600);
 	world_run(w);
 	for (unsigned i = 0; i < 200; i++) {
@@ -374,7 +380,7 @@ static void an_op_waits_for_the_command_that_adds_its_region(void **state)
 	world_command(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = late});
 	rail_take(w->rail); /* takes ops, as in a step that has executed its commands before */
 	assert_int_equal(rail_in_flight(w->rail), 0);
-	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+	assert_int_equal(w->rail->runs_free, RAIL_RUNS);
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
 }
@@ -385,7 +391,7 @@ static void slots_changed_after_they_were_copied_have_no_effect(void **state)
 
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	rail_step(w->rail, 0);
-	memset(client->ops_memory, 0xff, ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot)));
+	memset(client->ops_memory, 0xff, ring_bytes(OP_RING_SLOTS, sizeof(struct run_line)));
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
 	assert_true(page_arrived(w, 8, 8192, 0));
@@ -397,6 +403,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(an_op_with_a_field_out_of_range_is_refused_and_the_channel_continues),
+		TEST(an_op_of_more_segments_than_the_limit_is_refused),
 		TEST(a_segment_outside_the_sessions_regions_is_refused),
 		TEST(segment_lengths_that_add_up_only_modulo_32_bits_are_refused),
 		TEST(an_op_with_too_many_segments_is_refused_and_its_slots_are_skipped),

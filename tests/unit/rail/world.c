@@ -74,8 +74,8 @@ uint64_t world_counter(struct world *w, enum counter which)
 struct client *client_new(struct world *w, uint32_t id, uint32_t session)
 {
 	struct client *c = calloc(1, sizeof(*c));
-	size_t ops = ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot));
-	size_t done = ring_bytes(DONE_RING_SLOTS, sizeof(struct op_done));
+	size_t ops = ring_bytes(OP_RING_SLOTS, sizeof(struct run_line));
+	size_t done = ring_bytes(DONE_RING_SLOTS, sizeof(struct run_done));
 
 	c->header = aligned_alloc(64, sizeof(*c->header));
 	memset(c->header, 0, sizeof(*c->header));
@@ -83,13 +83,13 @@ struct client *client_new(struct world *w, uint32_t id, uint32_t session)
 	c->done_memory = aligned_alloc(64, done);
 	memset(c->ops_memory, 0, ops);
 	memset(c->done_memory, 0, done);
-	ring_producer_init(&c->ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct op_slot));
-	ring_consumer_init(&c->done, c->done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
+	ring_producer_init(&c->ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct run_line));
+	ring_consumer_init(&c->done, c->done_memory, DONE_RING_SLOTS, sizeof(struct run_done));
 	c->channel = (struct rail_channel){.id = id, .session = session, .wake = w->wake};
 	c->channel.client_waits = &c->header->client_waits;
-	ring_consumer_init(&c->channel.ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct op_slot));
+	ring_consumer_init(&c->channel.ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct run_line));
 	ring_producer_init(
-		&c->channel.done, c->done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
+		&c->channel.done, c->done_memory, DONE_RING_SLOTS, sizeof(struct run_done));
 	world_command(w, (struct rail_command){.kind = RAIL_CHANNEL_ADD, .object = &c->channel});
 	world_settle(w);
 	return c;
@@ -105,19 +105,13 @@ void client_free(struct client *client)
 
 void client_submit(struct client *client, const struct op *op, const struct op_segment *segments)
 {
-	uint32_t slots = op_slots(op->segments);
+	uint32_t lines = op_page_lines(op->segments);
 
-	assert_true(ring_room(&client->ops, slots) >= (int32_t)slots);
-	op_encode(op, segments, ring_slot_new(&client->ops, 0));
-	for (uint32_t i = 0; slots > 1 && i < op->segments; i++) {
-		struct op_segments *slot = ring_slot_new(&client->ops, 1 + i / 4);
-
-		slot->segment[i % 4] = segments[i];
-	}
-	ring_publish(&client->ops, slots);
+	assert_true(ring_room(&client->ops, lines) >= (int32_t)lines);
+	ring_publish(&client->ops, op_write(&client->ops, 0, op, segments));
 }
 
-bool client_done(struct client *client, struct op_done *ret_done)
+bool client_run_done(struct client *client, struct run_done *ret_done)
 {
 	if (ring_ready(&client->done) < 1)
 		return false;
@@ -126,19 +120,21 @@ bool client_done(struct client *client, struct op_done *ret_done)
 	return true;
 }
 
+bool client_done(struct client *client, struct op_done *ret_done)
+{
+	struct run_done run;
+
+	if (!client_run_done(client, &run))
+		return false;
+	*ret_done = op_done_of(&run);
+	return true;
+}
+
 void client_expect(struct client *client, uint64_t cookie, enum op_status status)
 {
 	struct op_done done;
-	struct run_done run;
 
 	assert_true(client_done(client, &done));
-	memcpy(&run, &done, sizeof(run));
-	if (run.kind == OP_LOOKUP) {
-		assert_int_equal(run.cookie, cookie);
-		assert_int_equal(run.hit, status == OP_HIT);
-		assert_int_equal(run.status, status);
-		return;
-	}
 	assert_int_equal(done.cookie, cookie);
 	assert_int_equal(done.status, status);
 }

@@ -15,6 +15,7 @@
 #include "engine/abi/bucket.h"
 #include "engine/rail/core.h"
 #include "tests/nic_stub.h"
+#include "tests/unit/op.h"
 
 #define WORLD_UNITS 4096u           /* number of units of the peer's pool, 16 MiB */
 #define WORLD_BUCKETS 1024u         /* number of buckets of the peer's shard */
@@ -100,11 +101,10 @@ struct client *client_new(struct world *w, uint32_t id, uint32_t session);
 void client_free(struct client *client);
 void client_submit(struct client *client, const struct op *op, const struct op_segment *segments);
 /* Takes the client's next completion. Returns false if there is none. */
+bool client_run_done(struct client *client, struct run_done *ret_done);
+/* The same for an op, or a run of one page or bucket. */
 bool client_done(struct client *client, struct op_done *ret_done);
-/*
- * Takes the client's next completion, of an op or of a look-up of one bucket; the test fails unless
- * it has this cookie and status.
- */
+/* Takes the client's next completion; the test fails unless it has this cookie and status. */
 void client_expect(struct client *client, uint64_t cookie, enum op_status status);
 
 /*

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lone pages: runs of one page that is READ slice by slice, each slice with a record of its own.
+ * The slices may go to several queue pairs, and the destination may be a list of segments in any
+ * regions. This file posts the slices and the head of a lone page, and decides the page once all of
+ * its READs have retired; intake.c takes it and run.c routes and ends it, as any other run. A page
+ * of one segment in one MR needs no list. Poll core only; the hot path.
+ */
+#include "engine/abi/lease.h"
+#include "engine/rail/lot.h"
+#include "engine/rail/wqe.h"
+
+/* ---- the regions of a list of segments ------------------------------------------------------- */
+
+void lone_count_regions(struct rail *rail, const struct rail_run *run, int change)
+{
+	const struct op_segment *s = run_segments(rail, run->number);
+	const struct op_segment *end = s + run->header.segments;
+	uint32_t id = UINT32_MAX;
+
+	for (; s != end; s++) {
+		if (s->region == id)
+			continue;
+		id = s->region;
+		if (change > 0)
+			rail->region[id].users++;
+		else
+			region_release(rail, id);
+	}
+}
+
+/* ---- posting: slices ------------------------------------------------------------------------ */
+
+/*
+ * Fills SGEs with the next destination bytes of a list, at most `limit` and at most DV_SGES_MAX
+ * SGEs, and advances the run's position. Returns the number of bytes. Not inline: the loop keeps
+ * its state in registers.
+ */
+__attribute__((noinline)) static uint32_t lone_gather(struct rail *rail, struct rail_run *run,
+	uint32_t limit, struct dv_sge *ret_sge, unsigned *ret_sges)
+{
+	const struct op_segment *list = run_segments(rail, run->number), *s = list + run->segment;
+	uint32_t wanted = limit, done = run->segment_done, id = UINT32_MAX, bytes, lkey;
+	const struct region_slot *region = NULL;
+	struct sges sges = sges_begin(ret_sge);
+
+	do {
+		if (unlikely(s->region != id)) {
+			id = s->region;
+			region = &rail->region[id];
+		}
+		bytes = s->length - done < limit ? s->length - done : limit;
+		lkey = region->lkey;
+		if (unlikely(region->extent_shift))
+			bytes = region_cut_at_extent(rail, id, s->offset + done, bytes, &lkey);
+		if (!sges_add(&sges, region->base + s->offset + done, bytes, lkey))
+			break;
+		limit -= bytes;
+		done += bytes;
+		if (unlikely(done < s->length))
+			continue;
+		done = 0;
+		s++;
+	} while (limit);
+	run->segment = (uint16_t)(s - list);
+	run->segment_done = done;
+	*ret_sges = (unsigned)(sges.next - ret_sge);
+	return wanted - limit;
+}
+
+static inline void wqe_set_lone(struct wqe *wqe, const struct rail_run *run)
+{
+	wqe_store(wqe, wqe->bytes, wqe_owner(run->number, wqe->blocks, WQE_LONE), 0, 0);
+}
+
+/*
+ * Posts the page's next slice if it fits the rail's budget. Returns its bytes; 0: it does not fit
+ * now.
+ */
+static inline uint32_t lone_post_slice(struct rail *rail, struct conn *conn, struct rail_run *run)
+{
+	uint32_t left = run->item_bytes - run->done;
+	uint32_t bytes = left < SLICE_BYTES ? left : SLICE_BYTES;
+	uint64_t at = run_remote(run, OP_RUN, 0) + run->done;
+	const struct region_slot *region = &rail->region[run->header.to_region];
+	struct dv_sge sge[DV_SGES_MAX];
+	unsigned sges = 1;
+	struct conn_qp *qp;
+
+	if (bytes > rail_bytes_allowed(rail))
+		return 0;
+	qp = conn_pick(conn, bytes);
+	if (!qp)
+		return 0;
+	if (conn->limbo_ns && !run->done)
+		run->t0_ns[0] = rail_t0(rail);
+	if (likely(!run->listed))
+		sge[0] = (struct dv_sge){
+			.address = region->base + run_to(run, OP_RUN, 0) + run->done,
+			.bytes = bytes,
+			.lkey = region->lkey};
+	else
+		bytes = lone_gather(rail, run, bytes, sge, &sges);
+	at += (uint64_t)run->header.slice * SLICE_BYTES;
+	wqe_set_lone(wqe_post(rail, qp, &conn->handle->region[run->header.region], at, sge, sges,
+			     bytes, RAIL_SIGNAL_BYTES),
+		run);
+	run->done += bytes;
+	run->outstanding++;
+	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
+		bytes);
+	return bytes;
+}
+
+/* ---- posting: page heads -------------------------------------------------------------------- */
+
+/* Posts the READ of the page head. False: there is no room now. */
+static inline bool lone_post_head(struct rail *rail, struct conn *conn, struct rail_run *run)
+{
+	struct page_head *head = run_own_heads(rail, run->number);
+	struct conn_qp *qp = conn_pick(conn, HEAD_BYTES);
+	struct dv_sge sge = {
+		.address = (uintptr_t)head, .bytes = HEAD_BYTES, .lkey = rail->heads_lkey};
+
+	if (!qp)
+		return false;
+	page_head_clear(head);
+	wqe_set_lone(wqe_post(rail, qp, &conn->handle->region[REGION_HEADS_0 + run->header.region],
+			     run_entry(run, 0)->unit * sizeof(*head), &sge, 1, HEAD_BYTES,
+			     RAIL_SIGNAL_BYTES),
+		run);
+	run->outstanding++;
+	list_remove(&run->heads);
+	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
+		HEAD_BYTES);
+	return true;
+}
+
+unsigned lone_pages_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
+{
+	unsigned n = 0;
+
+	while (n < burst && list_linked(&conn->run_heads)) {
+		struct rail_run *run = container_of(conn->run_heads.next, struct rail_run, heads);
+
+		if (!run->alone || !lone_post_head(rail, conn, run))
+			break;
+		n++;
+	}
+	return n;
+}
+
+/* ---- posting: lots -------------------------------------------------------------------------- */
+
+/*
+ * Posts at most `burst` slices of the next lot of a lone page. Returns their number, and whether
+ * that was all of the lot.
+ */
+static inline unsigned lone_post_lot(
+	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
+{
+	uint32_t lot = 0, bytes;
+	unsigned n = 0;
+
+	*ret_all = false;
+	do {
+		bytes = lone_post_slice(rail, conn, run);
+		if (unlikely(!bytes))
+			return n;
+		n++;
+		lot += bytes + RAIL_WQE_CHARGE;
+		*ret_all = likely(run->done == run->item_bytes) || lot >= RAIL_LOT_BYTES;
+	} while (unlikely(n < burst && !*ret_all));
+	return n;
+}
+
+unsigned lone_pages_post(struct rail *rail, struct conn *conn, unsigned burst, bool *ret_all)
+{
+	unsigned n = 0;
+
+	*ret_all = true;
+	while (*ret_all && n < burst && list_linked(&conn->runs)) {
+		struct rail_run *run = container_of(conn->runs.next, struct rail_run, pending);
+
+		if (!run->alone)
+			break;
+		n += lone_post_lot(rail, conn, run, burst - n, ret_all);
+		if (!*ret_all)
+			break;
+		run->next = run->done == run->item_bytes;
+		/* With a lease, the head is READ together with the payload if there is room.
+		 * Otherwise the page is validated by tail. */
+		if (conn->limbo_ns && run->next && n < burst && lone_post_head(rail, conn, run)) {
+			run->leased = 1;
+			n++;
+		}
+		conn_end_lot(rail, conn, run);
+	}
+	return n;
+}
+
+/* ---- retiring ------------------------------------------------------------------------------- */
+
+static inline bool lone_head_matches(struct rail *rail, const struct rail_run *run)
+{
+	const struct run_entry *entry = run_entry(run, 0);
+
+	return page_head_is(run_own_heads(rail, run->number), &entry->key, entry->generation,
+		run->header.page_bytes);
+}
+
+/*
+ * The head of a leased page matches. False: the lease ended before its READs, so this proves
+ * nothing.
+ */
+static bool lone_lease_holds(struct rail *rail, struct rail_run *run)
+{
+	if (likely(lease_valid(run->t0_ns[0], rail_t1(rail), run->conn->limbo_ns)))
+		return true;
+	rail_count(rail, COUNTER_leases_expired, 1);
+	run->leased = 0;
+	return false;
+}
+
+/* All payload has arrived: the head is to be READ. */
+__attribute__((noinline)) static void lone_arrives(struct rail *rail, struct rail_run *run)
+{
+	if (unlikely(run->conn->state != CONN_OPEN)) {
+		run_end(rail, run, OP_PEER_DOWN);
+		return;
+	}
+	if (TEST_HOOK(rail->options.skip_head_check)) {
+		run->hit = 1;
+		run_end(rail, run, OP_HIT);
+		return;
+	}
+	run->arrived = 1;
+	run_queue_heads(rail, run->conn, run);
+}
+
+/*
+ * The head was READ after the CQEs of all payload, or together with it under a lease: it decides.
+ * One with another generation is final.
+ */
+__attribute__((noinline)) static void lone_decide(struct rail *rail, struct rail_run *run)
+{
+	bool match = lone_head_matches(rail, run);
+
+	if (match && run->leased && !lone_lease_holds(rail, run)) {
+		lone_arrives(rail, run);
+		return;
+	}
+	run->hit = match;
+	run->stale = !match;
+	run_end(rail, run, OP_HIT);
+}
+
+/* One of its READs has failed: nothing more of the page is posted. */
+__attribute__((noinline)) static void lone_fail(
+	struct rail *rail, struct rail_run *run, uint32_t syndrome)
+{
+	run_quit(run, syndrome_status(syndrome));
+	if (!--run->outstanding)
+		run_end(rail, run, run->status);
+}
+
+/* Each branch ends with a call of a function that is not inline, so this one saves no register. */
+void lone_retire(struct rail *rail, struct rail_run *run, uint32_t syndrome)
+{
+	if (unlikely(syndrome))
+		lone_fail(rail, run, syndrome);
+	else if (--run->outstanding)
+		return;
+	else if (unlikely(run->status != OP_HIT))
+		run_end(rail, run, run->status);
+	else if (run->arrived || run->leased)
+		lone_decide(rail, run);
+	else if (run->next)
+		lone_arrives(rail, run);
+}

@@ -33,8 +33,9 @@ struct call {
 	uint64_t deadline_ns;    /* of the node's clock */
 	unsigned count;
 	bool retried, saw_stale, saw_failure;
-	bool busy;  /* a look-up, an answer of the engine or the end of a write will follow */
-	bool ended; /* `done` was called */
+	bool searched; /* the disks of this host */
+	bool busy;     /* a look-up, an answer of the engine or the end of a write will follow */
+	bool ended;    /* `done` was called */
 	struct call_result result;
 	call_done done;
 	void *context;
@@ -239,6 +240,8 @@ static void credited(struct call *call, const struct ctl_done *done)
 	write_begin(&call->thing, 0);
 }
 
+static void promoted(struct call *call, const struct ctl_done *done);
+
 void client_answered(unsigned node, const struct ctl_done *done)
 {
 	struct call *call;
@@ -253,6 +256,8 @@ void client_answered(unsigned node, const struct ctl_done *done)
 	call->busy = false;
 	if (done->kind == CTL_CREDIT)
 		credited(call, done);
+	else if (done->kind == CTL_PROMOTE)
+		promoted(call, done);
 	else
 		engine_done(call, (enum op_status)done->status);
 }
@@ -314,6 +319,28 @@ void client_turn_end(unsigned node)
 static void look(struct call *call);
 static void try_next(struct call *call);
 
+static const struct status_segment *status_of(const struct call *call)
+{
+	return world.node[call->what.node].control.status;
+}
+
+/* Asks the engine for a page that is on a disk of the engine `at`; ref 0: of this host, perhaps. */
+static void disk_ask(struct call *call)
+{
+	(void)engine_ask(call, (struct ctl_op){.kind = CTL_PROMOTE,
+				       .count = PROMOTE_GET,
+				       .ref = call->at[call->count].ref});
+}
+
+/* As page_search_disk(). */
+static void disk_search(struct call *call)
+{
+	call->searched = true;
+	call->count = 0;
+	call->at[0] = (struct location){.ref = 0};
+	disk_ask(call);
+}
+
 /* As page_absent(). */
 static void absent(struct call *call)
 {
@@ -321,6 +348,8 @@ static void absent(struct call *call)
 		(void)engine_ask(call, (struct ctl_op){.kind = CTL_CREDIT,
 					       .rail = (uint8_t)(world_random() % SIM_RAILS),
 					       .count = 1});
+	else if (!call->searched && attached(call) && status_of(call)->disk)
+		disk_search(call);
 	else if (call->saw_stale)
 		call_end(call, CALL_STALE);
 	else
@@ -393,9 +422,9 @@ static void head_sample(struct thing *thing, uint64_t word)
 		right ? 2 : 1, head_read);
 }
 
-static void try_next(struct call *call)
+static void page_head_ask(struct call *call)
 {
-	const struct location *at = &call->at[--call->count];
+	const struct location *at = &call->at[call->count];
 	bool far = at->ref != world.node[call->what.node].control.ref;
 	uint64_t wait_ns = far ? wire_latency(call->what.node) : 0;
 
@@ -406,6 +435,44 @@ static void try_next(struct call *call)
 		return;
 	}
 	world_always(world.now_ns + wait_ns, call->what.node, &call->thing, 0, head_sample);
+}
+
+static void try_next(struct call *call)
+{
+	const struct location *at = &call->at[--call->count];
+
+	if (place_on_disk(at->place)) {
+		disk_ask(call);
+		return;
+	}
+	page_head_ask(call);
+}
+
+/* As disk_answer() of client/ctl.c. */
+static void promoted(struct call *call, const struct ctl_done *done)
+{
+	struct location *at = &call->at[call->count];
+	bool here = !at->ref;
+
+	if (call->ended) {
+		call_release(call);
+	} else if (done->status == OP_HIT && done->generation) {
+		*at = (struct location){here ? world.node[call->what.node].control.ref : at->ref,
+			done->place, done->generation};
+		cache_drop(call);
+		page_head_ask(call);
+	} else if (done->status == OP_TIMEOUT &&
+		   (here || node_now(call->what.node) >= call->deadline_ns)) {
+		call_end(call, CALL_TIMEOUT);
+	} else if (here) {
+		absent(call);
+	} else {
+		call->saw_stale |= done->status == OP_MISS;
+		call->saw_failure |= done->status != OP_MISS;
+		if (done->status == OP_MISS)
+			tell(call, CTL_STALE, at);
+		wrong(call);
+	}
 }
 
 static void looked(void *context, const struct looked *looked)
@@ -422,7 +489,8 @@ static void looked(void *context, const struct looked *looked)
 		absent(call);
 		return;
 	}
-	cache_put(call, &looked->at[0]);
+	if (!place_on_disk(looked->at[0].place))
+		cache_put(call, &looked->at[0]);
 	for (call->count = 0; call->count < looked->count; call->count++)
 		call->at[call->count] = looked->at[looked->count - 1 - call->count];
 	try_next(call);

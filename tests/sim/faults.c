@@ -4,6 +4,7 @@
  * pages. All engines have a keeper: their memory outlives them unless the scenario says otherwise.
  * One thread.
  */
+#include "tests/sim/disk.h"
 #include "tests/sim/faults.h"
 
 #include "engine/control/directory/directory_state.h"
@@ -22,7 +23,7 @@
 #define AFTER_NS SIM_S
 #define HEALED_NS (60 * SIM_S)
 
-enum ending { END_TERM, END_KILL, END_COLD };
+enum ending { END_TERM, END_KILL, END_COLD, END_POWER, ENDINGS };
 
 static unsigned one_of(unsigned count)
 {
@@ -49,8 +50,8 @@ static void end(unsigned i, enum ending how)
 	world_run(world.now_ns + world_random() % (SIM_MS / 4));
 	if (how == END_TERM)
 		leave(i);
-	if (how == END_COLD)
-		node_crash(i, false);
+	if (how == END_COLD || how == END_POWER)
+		node_crash(i, how == END_POWER);
 	else
 		node_keep(i);
 }
@@ -179,6 +180,55 @@ static void split(void)
 	load(10 * SIM_S);
 	halves(false);
 	load(AFTER_NS);
+}
+
+/* ---- disks ----------------------------------------------------------------------------------- */
+
+static void spill(void)
+{
+	truth_calm(true);
+	load(5 * SIM_S);
+	truth_calm(false);
+}
+
+static void disk_start(void)
+{
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes);
+
+		end(i, (enum ending)one_of(END_POWER));
+		away(one_of(2) ? SIM_S / 4 : 2 * DEAD_NS);
+		again(i);
+		load(AFTER_NS);
+	}
+}
+
+static void disk_power(void)
+{
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes);
+
+		end(i, END_POWER);
+		away(SIM_S);
+		again(i);
+		load(AFTER_NS);
+	}
+}
+
+/* One disk of a host fails or hangs, and its engine is started again with the disk in order. */
+static void disk_fail(void)
+{
+	for (unsigned times = 0; times < 4; times++) {
+		unsigned i = one_of(world.nodes), path = one_of(SIM_PATHS);
+
+		disk_fault(i, path, (enum disk_fault)(1 + one_of(DISK_FAULTS - 1)));
+		load(one_of(2) ? SIM_S : 3 * SIM_S);
+		end(i, (enum ending)one_of(ENDINGS));
+		load(200 * SIM_MS);
+		disk_fault(i, path, DISK_FAULT_NONE);
+		again(i);
+		load(2 * SIM_S);
+	}
 }
 
 /* ---- more ------------------------------------------------------------------------------------ */
@@ -317,6 +367,12 @@ static void mixture(void)
 
 const struct scenario faults[] = {
 	{"calm", "no fault", calm, PAGES_FAULT},
+	{"spill", "no fault; pages that leave memory are on disk", spill, PAGES_FAULT},
+	{"diskstart", "engines with disks are stopped or killed, and started again", disk_start,
+		PAGES_FAULT},
+	{"diskpower", "hosts with disks lose power, and start again", disk_power, PAGES_FAULT},
+	{"diskfail", "a disk fails or hangs, then its engine is started again", disk_fail,
+		PAGES_FAULT},
 	{"term", "engines are stopped and started again, with their pages and shards", term,
 		PAGES_FAULT},
 	{"kill9", "engines are killed and started again, with their pages and shards", kill_warm,
@@ -348,6 +404,11 @@ static void heal(void)
 	compare_all();
 }
 
+static bool fault_has_disks(void (*fault)(void))
+{
+	return fault == spill || fault == disk_start || fault == disk_power || fault == disk_fail;
+}
+
 void fault_run(void (*fault)(void))
 {
 	world.keeper = true;
@@ -365,6 +426,10 @@ void fault_run(void (*fault)(void))
 	for (unsigned i = 0; fault == full && i < world.nodes; i++)
 		world.node[i].pages = (struct pages){
 			.pool_bytes = FAULT_PAGES * world.nodes * PAGE_UNIT, .length = PAGE_UNIT};
+	for (unsigned i = 0; fault_has_disks(fault) && i < world.nodes; i++) {
+		world.node[i].pages.disks = true;
+		disks_open(i);
+	}
 	start(0);
 	load(BEFORE_NS);
 	fault();

@@ -22,6 +22,7 @@
 #include "engine/control/door.h"
 #include "tests/sim/channel.h"
 #include "tests/sim/client.h"
+#include "tests/sim/disk.h"
 #include "tests/sim/keeper.h"
 #include "tests/sim/world.h"
 
@@ -248,6 +249,12 @@ static void settings_fill(struct node *n, unsigned i, unsigned replicas)
 		(i + 1) & 255);
 	snprintf(seed, sizeof(seed), "10.0.0.1:%u,10.0.0.2:%u", SIM_PORT, SIM_PORT);
 	snprintf(s->cluster_seeds, sizeof(s->cluster_seeds), "%s", seed);
+	if (!n->pages.disks)
+		return;
+	snprintf(s->disk_paths, sizeof(s->disk_paths), "/0,/1");
+	s->disk_segment_bytes = SIM_SEGMENT_UNITS * PAGE_UNIT;
+	s->disk_bytes = SIM_SEGMENTS * s->disk_segment_bytes;
+	s->disk_timeout_ms = SIM_DISK_TIMEOUT_MS;
 }
 
 /* Hash table of the nodes by ref; those of former processes stay in it. */
@@ -312,7 +319,8 @@ static void clients_begin(unsigned i)
 {
 	struct control *control = &world.node[i].control;
 
-	if (ctl_open(control) < 0 || promote_open(control) < 0 || warm_begin(control) < 0)
+	if (ctl_open(control) < 0 || promote_open(control) < 0 || tier_open(control) < 0 ||
+		warm_begin(control) < 0)
 		abort();
 	channel_open(i);
 }
@@ -321,9 +329,12 @@ static void clients_begin(unsigned i)
 static void clients_end(unsigned i)
 {
 	struct control *control = &world.node[i].control;
+	int64_t clock_ns = world.node[i].clock_ns;
 
 	channel_close(i);
 	warm_end(control);
+	tier_close(control);
+	world.node[i].clock_ns = clock_ns; /* the time of the stop is that of no other event */
 	promote_close(control);
 	ctl_close(control);
 }
@@ -336,7 +347,7 @@ void node_turn(unsigned i)
 		return;
 	if (control->ctl) {
 		client_turn_begin(i);
-		while (ctl_turn(control) + clear_turn(control))
+		while (tier_turn(control) + ctl_turn(control) + clear_turn(control))
 			;
 		client_turn_end(i);
 	}
@@ -415,8 +426,13 @@ static void process_end(unsigned i, bool power, bool kept)
 	wire_crash(i);
 	if (!kept)
 		keeper_drop(i);
-	if (n->control.ctl)
+	if (n->control.ctl) {
+		pages_lost(i);
+		if (!n->control.stopping)
+			disks_crash(i, power);
 		clients_end(i);
+		disks_crashed(i);
+	}
 	tick_close(&n->control);
 	directory_close(&n->control);
 	members_close(&n->control);

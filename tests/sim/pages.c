@@ -7,11 +7,14 @@
 
 #include "engine/control/directory/directory.h"
 #include "engine/control/pages/pages_inner.h"
+#include "tests/sim/disk.h"
 #include "tests/sim/keeper.h"
 #include "tests/sim/world.h"
 
-static uint64_t *left; /* by number */
-static uint64_t left_room;
+#define LEFT_CELLS (1u << 20)
+
+/* By hash of the key: a page that shares its cell with another one counts as left too often. */
+static uint32_t left[LEFT_CELLS];
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
@@ -54,29 +57,35 @@ bool page_read(
 	return length != 0;
 }
 
+static bool kept_page(unsigned node, const struct page_key *key, struct content *ret)
+{
+	for (unsigned rail = 0; rail < SIM_RAILS; rail++) {
+		size_t heads_bytes, pool_bytes = 0;
+		const struct page_head *heads = keeper_memory(node, "heads", rail, &heads_bytes);
+		const unsigned char *bytes = keeper_memory(node, "pool", rail, &pool_bytes);
+
+		for (size_t unit = 0; heads && unit < pool_bytes / PAGE_UNIT; unit++) {
+			if (!heads[unit].length || !page_key_equal(&heads[unit].key, key))
+				continue;
+			*ret = content_of(bytes + unit * PAGE_UNIT, heads[unit].length);
+			return true;
+		}
+	}
+	return false;
+}
+
 /* ---- pages that leave ------------------------------------------------------------------------ */
+
+static uint32_t *left_of(const struct page_key *key)
+{
+	return &left[key->word[0] % LEFT_CELLS];
+}
 
 uint64_t page_left(uint64_t number)
 {
-	return number < left_room ? left[number] : 0;
-}
+	const struct page_key key = node_key(number);
 
-static void left_count(const struct content *content)
-{
-	uint64_t number = content->number - 1;
-
-	if (!content->number || content->number == UINT64_MAX)
-		return;
-	if (number >= left_room) {
-		uint64_t room = 2 * number + 1024;
-
-		left = realloc(left, room * sizeof(*left));
-		if (!left)
-			abort();
-		memset(left + left_room, 0, (room - left_room) * sizeof(*left));
-		left_room = room;
-	}
-	left[number]++;
+	return *left_of(&key);
 }
 
 /* A page leaves the pool of the node that runs. */
@@ -84,27 +93,51 @@ __typeof__(pool_retire) __real_pool_retire, __wrap_pool_retire;
 
 int __wrap_pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 {
-	struct content content = content_of(page_bytes(world.current, place), PAGE_UNIT);
+	struct disk_page page;
+	struct page_key key;
+	bool was = pool_key(pool, place, generation, &key);
 	int rc = __real_pool_retire(pool, place, generation);
 
-	if (rc == 0)
-		left_count(&content);
+	if (was && !tier_find(&world.node[world.current].control, &key, &page))
+		++*left_of(&key);
 	return rc;
 }
 
-/* The memory of the process has gone. */
-static void pool_lost(const struct pool *pool)
+/* Pages that were on a disk, and are in no pool. */
+__typeof__(disk_lost) __real_disk_lost, __wrap_disk_lost;
+
+unsigned __wrap_disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages)
 {
-	const struct page_head *heads = pool_heads(pool)->base;
-	const unsigned char *bytes = pool_memory(pool)->base;
+	unsigned count = __real_disk_lost(disk, max, ret_pages);
+
+	for (unsigned i = 0; i < count; i++)
+		if (!index_find(world.node[world.current].control.index, &ret_pages[i].key))
+			++*left_of(&ret_pages[i].key);
+	return count;
+}
+
+/* The memory of the process has gone, or the next process may not find the page on its disks. */
+static void page_lost(unsigned node, const struct page_key *key)
+{
 	struct content content;
 
-	for (size_t unit = 0; unit < pool_memory(pool)->bytes / PAGE_UNIT; unit++) {
-		if (!heads[unit].length)
-			continue;
-		content = content_of(bytes + unit * PAGE_UNIT, PAGE_UNIT);
-		left_count(&content);
-	}
+	if (!kept_page(node, key, &content))
+		++*left_of(key);
+}
+
+void pages_lost(unsigned node)
+{
+	const struct control *control = &world.node[node].control;
+	struct index_entry entry[64];
+	uint64_t cursor = 0;
+
+	disk_pages(node, page_lost);
+	do {
+		unsigned count = index_walk(control->index, &cursor, 64, entry);
+
+		for (unsigned i = 0; i < count; i++)
+			page_lost(node, &entry[i].key);
+	} while (cursor);
 }
 
 bool page_removed(unsigned node, const struct dir_entry *entry)
@@ -166,23 +199,6 @@ void pages_limit(unsigned node)
 
 /* ---- pages by number ------------------------------------------------------------------------- */
 
-static bool kept_page(unsigned node, const struct page_key *key, struct content *ret)
-{
-	for (unsigned rail = 0; rail < SIM_RAILS; rail++) {
-		size_t heads_bytes, pool_bytes = 0;
-		const struct page_head *heads = keeper_memory(node, "heads", rail, &heads_bytes);
-		const unsigned char *bytes = keeper_memory(node, "pool", rail, &pool_bytes);
-
-		for (size_t unit = 0; heads && unit < pool_bytes / PAGE_UNIT; unit++) {
-			if (!heads[unit].length || !page_key_equal(&heads[unit].key, key))
-				continue;
-			*ret = content_of(bytes + unit * PAGE_UNIT, heads[unit].length);
-			return true;
-		}
-	}
-	return false;
-}
-
 bool page_of(unsigned node, uint64_t number, struct content *ret)
 {
 	const struct node *n = &world.node[node];
@@ -194,7 +210,7 @@ bool page_of(unsigned node, uint64_t number, struct content *ret)
 	entry = index_find(n->control.index, &key);
 	if (entry)
 		*ret = content_of(page_bytes(node, entry->place), entry->length);
-	return entry != NULL;
+	return entry || (!n->control.disk_shut && disk_content(node, &key, ret));
 }
 
 void page_fill(unsigned node, uint64_t number)
@@ -240,21 +256,12 @@ void pools_close(unsigned node)
 {
 	struct control *control = &world.node[node].control;
 
-	for (unsigned rail = 0; rail < control->rails; rail++) {
-		struct pool *pool = control->rail[rail].pool;
-		size_t bytes;
-
-		if (!keeper_memory(node, "heads", rail, &bytes))
-			pool_lost(pool);
-		pool_close(pool);
-	}
+	for (unsigned rail = 0; rail < control->rails; rail++)
+		pool_close(control->rail[rail].pool);
 }
 
 void pages_close(void)
 {
-	free(left);
-	left = NULL;
-	left_room = 0;
 	for (unsigned i = 0; i < world.nodes; i++)
 		for (unsigned rail = 0; rail < SIM_RAILS; rail++)
 			free(world.node[i].pages.removed[rail]);

@@ -25,6 +25,7 @@ struct content {
 struct pages {
 	uint64_t pool_bytes; /* of each rail */
 	uint32_t length;     /* of a page, bytes */
+	bool disks;          /* the host has disks */
 	uint64_t limit;      /* of pages, if below what the pools hold; 0: none */
 	/* by unit of each rail: generation of the last page there that a removal took away */
 	uint32_t *removed[SIM_RAILS];
@@ -33,6 +34,8 @@ struct pages {
 /* Opens the pools of a process, with the pages of the one before that its keeper has. */
 void pools_open(unsigned node);
 void pools_close(unsigned node);
+/* The process ends: counts the pages that the node does not have any more, or may not find. */
+void pages_lost(unsigned node);
 
 /*
  * What a READ of the page at this place finds there now, also of a stopped process. False: the page

@@ -76,6 +76,27 @@ void __wrap_evict_give_back(
 		__real_evict_give_back(evict, place, generation, length);
 }
 
+__typeof__(tier_forget) __real_tier_forget, __wrap_tier_forget;
+
+enum forget_state __wrap_tier_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
+{
+	*ret_had = false;
+	if (world.mutant == MUTANT_NO_TOMBSTONE)
+		return FORGET_DURABLE;
+	if (world.mutant != MUTANT_SOON_DURABLE)
+		return __real_tier_forget(control, key, wait, ret_had);
+	(void)__real_tier_forget(control, key, NULL, ret_had);
+	return FORGET_DURABLE;
+}
+
+__typeof__(directory_on_disk) __real_directory_on_disk, __wrap_directory_on_disk;
+
+bool __wrap_directory_on_disk(struct control *control, const struct disk_page *page)
+{
+	return world.mutant == MUTANT_DISK_UNTOLD || __real_directory_on_disk(control, page);
+}
+
 __typeof__(show_begin) __real_show_begin, __wrap_show_begin;
 
 void __wrap_show_begin(struct directory *dir, struct owner *owner)

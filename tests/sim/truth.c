@@ -196,8 +196,7 @@ static uint64_t holders_of(unsigned reader, uint64_t number)
 	return holders;
 }
 
-/* A node has it, or its memory is kept for its next process. */
-static bool held(uint64_t number)
+bool truth_held(uint64_t number)
 {
 	struct content content;
 
@@ -238,7 +237,7 @@ static void was_set(const struct watched *w, const struct call_result *result)
 	truth.found += !result->stored;
 	if (!result->stored && !result->unread && result->value <= page->dead)
 		truth_broken(RULE_REMOVED_FOUND, w->number);
-	if (!held(w->number) && page_left(w->number) == w->left)
+	if (!truth_held(w->number) && page_left(w->number) == w->left)
 		truth_broken(RULE_SET_STORED, w->number);
 	if (!page->set || page->left != page_left(w->number))
 		page->holders = 0;
@@ -284,6 +283,9 @@ static void removed(const struct watched *w, const struct call_result *result)
 	}
 	if (told && page->dead < w->value)
 		page->dead = w->value;
+	/* the engine ended, and its disk may not have recorded the removal */
+	if (!told && world.node[w->node].pages.disks && page->unsure < w->value)
+		page->unsure = w->value;
 	if (told && truth.calm)
 		entries_dropped(w);
 	if (!told && truth.calm)

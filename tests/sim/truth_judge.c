@@ -29,8 +29,12 @@ static bool entry_page(const struct dir_entry *entry, struct page_key *ret)
 {
 	int holder = node_by_ref(entry->ref);
 
-	return holder >= 0 &&
-	       page_key_at(&world.node[holder].control, entry->place, entry->generation, ret) &&
+	struct control *control = holder < 0 ? NULL : &world.node[holder].control;
+
+	return control &&
+	       (place_on_disk(entry->place)
+			       ? tier_named(control, entry->place, entry->generation, ret)
+			       : page_key_at(control, entry->place, entry->generation, ret)) &&
 	       dir_tag(ret) == entry->tag;
 }
 
@@ -82,18 +86,19 @@ static void page_judge(unsigned node, uint64_t number, const struct content *con
 
 static struct {
 	uint64_t number, value; /* that the first reader found; 0: none did */
-	bool held;
+	unsigned missed;        /* readers that did not find it */
 } reading;
 
 static void read_one(void *context, const struct call_result *result)
 {
 	(void)context;
 	if (result->end != CALL_HIT) {
-		if (reading.held)
-			truth_broken(RULE_PAGE_FOUND, reading.number);
+		reading.missed++;
 		return;
 	}
-	if (reading.value && reading.value != result->value)
+	if (reading.value && reading.value != result->value &&
+		reading.value > truth.page[reading.number].unsure &&
+		result->value > truth.page[reading.number].unsure)
 		truth_broken(RULE_ONE_VALUE, reading.number);
 	reading.value = result->value;
 }
@@ -107,16 +112,17 @@ static void calls_end(void)
 /* One page, by all readers. */
 static void read_by_all(uint64_t number)
 {
-	struct content content;
+	bool had = truth_held(number);
 
 	reading.number = number;
 	reading.value = 0;
-	reading.held = false;
-	for (unsigned i = 0; i < world.nodes; i++)
-		reading.held |= page_of(i, number, &content);
+	reading.missed = 0;
 	for (unsigned i = 0; i < world.nodes; i++)
 		truth_call(CALL_GET, i, number, read_one, NULL);
 	calls_end();
+	/* pages that come from disk make others leave it */
+	if (had && reading.missed && truth_held(number))
+		truth_broken(RULE_PAGE_FOUND, number);
 }
 
 static void remove_some(void)

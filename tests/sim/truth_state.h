@@ -11,6 +11,7 @@
 struct page_state {
 	uint64_t value;   /* that a set stores now; values start at 1 */
 	uint64_t dead;    /* this value and lower ones are removed, as a removal has said */
+	uint64_t unsure;  /* of hosts with disks: this value and lower ones may be removed or not */
 	uint64_t left;    /* page_left() when a set said hit */
 	bool set;         /* a set said hit, and no removal began since, */
 	uint64_t holders; /* and a bit for each node whose page it stored or found */
@@ -42,6 +43,8 @@ struct truth {
 extern struct truth truth;
 
 void truth_broken(enum rule rule, uint64_t number);
+/* A node has the page, or its memory is kept for its next process. */
+bool truth_held(uint64_t number);
 /* books.c: judges the node's books; a number of what is broken is the node's. */
 void books_judge(unsigned node);
 

@@ -67,6 +67,10 @@ enum mutant {
 	MUTANT_NO_MEMORY,     /* no engine remembers removals for members that are away */
 	MUTANT_LOST_RETURN,   /* credits that come back unused stay credits */
 	MUTANT_NO_QUARANTINE, /* a client does not say which slot it writes into */
+	MUTANT_NO_TOMBSTONE,  /* a removal leaves the page on the disk */
+	MUTANT_SOON_DURABLE,  /* a removal ends before its tombstone is synced */
+	MUTANT_UNREAD,        /* a page is published before the disk has read it */
+	MUTANT_DISK_UNTOLD,   /* owners are not told that a page is on disk */
 	MUTANT_ALL_HERE,      /* members that are away count for nothing when a page is removed */
 	MUTANTS,
 };

@@ -200,7 +200,7 @@ __attribute__((noinline)) static bool look_close(struct pc_batch *b, struct look
  * Adds the page to a run at `m`, to READ this bucket of the region for it: see look_add(). All open
  * runs are of one region: each step closes its own.
  */
-static bool look_add_to(
+static inline bool look_add_to(
 	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
 {
 	struct pc_channel *ch = b->channel;
@@ -509,7 +509,7 @@ static void peek_answer(
  * READs a bucket of the shard of `m`, or a pair of its page heads, for page i alone. False: no
  * room; the page is queued again.
  */
-static bool look_one(
+__attribute__((noinline)) static bool look_one(
 	struct pc_batch *b, uint32_t i, const struct map_member *m, uint8_t region, uint32_t bucket)
 {
 	return look_add_to(b, i, m, region, bucket) && look_close_all(b, true);

@@ -352,8 +352,8 @@ static inline bool run_alone(const struct run *h)
 
 /*
  * Takes the run whose first line is `at` entries after the head of the op ring, where `ready`
- * entries are filled. Returns the number of entries it occupies and the number of its pages; 0: it
- * stays in the ring.
+ * entries are filled. Returns the number of entries it occupies and of its pages, one page if it
+ * is refused; 0: it stays in the ring.
  */
 static uint32_t run_take(struct rail *rail, struct rail_channel *channel, uint32_t at,
 	uint32_t ready, uint32_t *ret_pages)
@@ -390,7 +390,7 @@ static uint32_t run_take(struct rail *rail, struct rail_channel *channel, uint32
 		run_free(rail, run);
 		return 0;
 	}
-	*ret_pages = run->header.pages;
+	*ret_pages = possible ? run->header.pages : 1;
 	run_start(rail, channel, run, possible);
 	return lines;
 }
@@ -456,7 +456,7 @@ static unsigned channel_take(struct rail *rail, struct channel_slot *slot)
 		if (!lines)
 			break;
 		at += lines;
-		taken += pages; /* may be 0 of a refused run; `limit` counts ops */
+		taken += pages; /* `limit` counts ops */
 		n++;
 	}
 	/* The ops were copied, so the client may overwrite their ring entries. */

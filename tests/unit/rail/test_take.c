@@ -269,6 +269,24 @@ static void slots_of_zeros_are_refused_one_by_one_and_the_channel_continues(void
 	client_expect(client, 1, OP_HIT);
 }
 
+/* A rail that stops counts on it: RAIL_STOP_STEPS. */
+static void refused_ops_of_any_number_of_pages_fill_no_step(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	for (unsigned i = 0; i < RAIL_TAKE_BURST; i++) {
+		struct run run = {.kind = 77, .pages = 255, .cookie = i};
+
+		run_encode(&run, ring_slot_new(&client->ops, i));
+	}
+	ring_publish(&client->ops, RAIL_TAKE_BURST);
+	rail_step(w->rail, 0);
+	for (unsigned i = 0; i < RAIL_TAKE_BURST; i++)
+		client_expect(client, i, OP_INVALID);
+	assert_false(client_done(client, &done));
+}
+
 /*
  * More slots than one ring_look() finds (RING_LOOK), so that some look ends between an op and its
  * segments.
@@ -410,6 +428,7 @@ int main(void)
 		TEST(an_op_whose_segments_are_not_published_breaks_the_channel),
 		TEST(random_entries_never_reach_outside_the_tables),
 		TEST(slots_of_zeros_are_refused_one_by_one_and_the_channel_continues),
+		TEST(refused_ops_of_any_number_of_pages_fill_no_step),
 		TEST(an_op_that_one_look_finds_in_part_is_taken_completely),
 		TEST(an_impossible_head_of_the_done_ring_breaks_the_channel),
 		TEST(no_op_is_taken_from_a_client_that_consumes_no_completions),

@@ -193,7 +193,7 @@ static void spill(void)
 
 static void disk_start(void)
 {
-	for (unsigned times = 0; times < 4; times++) {
+	for (unsigned times = 0; times < 2; times++) {
 		unsigned i = one_of(world.nodes);
 
 		end(i, (enum ending)one_of(END_POWER));
@@ -218,7 +218,7 @@ static void disk_power(void)
 /* One disk of a host fails or hangs, and its engine is started again with the disk in order. */
 static void disk_fail(void)
 {
-	for (unsigned times = 0; times < 4; times++) {
+	for (unsigned times = 0; times < 3; times++) {
 		unsigned i = one_of(world.nodes), path = one_of(SIM_PATHS);
 
 		disk_fault(i, path, (enum disk_fault)(1 + one_of(DISK_FAULTS - 1)));

@@ -681,23 +681,16 @@ static void clients_on_accept(evutil_socket_t listener, short what, void *contex
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 /*
- * Frees the sessions of the table that have ended and own no channel and no region any more.
- * Returns how many it freed.
+ * Frees the sessions that have ended and own no channel and no region any more. Returns how many it
+ * freed.
  */
-static unsigned sessions_table_free(struct session **table, unsigned places)
+static unsigned sessions_free(struct clients *clients)
 {
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < places; i++)
-		n += table[i] && session_free(table[i]);
+	for (unsigned i = 0; i < CLIENT_PLACES; i++)
+		n += clients->place[i] && session_free(clients->place[i]);
 	return n;
-}
-
-static unsigned sessions_free(struct clients *clients)
-{
-	return sessions_table_free(clients->session, SESSIONS_MAX) +
-	       sessions_table_free(clients->silent, CLIENT_SILENT_MAX) +
-	       sessions_table_free(clients->refused, CLIENT_REFUSED_MAX);
 }
 
 unsigned clients_turn(struct control *control)
@@ -728,13 +721,6 @@ void client_counts(const struct control *control, struct client_counts *ret)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void sessions_table_end(struct session **table, unsigned places)
-{
-	for (unsigned i = 0; i < places; i++)
-		if (table[i])
-			session_end(table[i], "the engine stops");
-}
-
 void clients_stop(struct control *control)
 {
 	struct clients *clients = control->clients;
@@ -743,9 +729,9 @@ void clients_stop(struct control *control)
 		event_free(clients->accepts);
 	clients->accepts = NULL;
 	client_socket_remove(control);
-	sessions_table_end(clients->session, SESSIONS_MAX);
-	sessions_table_end(clients->silent, CLIENT_SILENT_MAX);
-	sessions_table_end(clients->refused, CLIENT_REFUSED_MAX);
+	for (unsigned i = 0; i < CLIENT_PLACES; i++)
+		if (clients->place[i])
+			session_end(clients->place[i], "the engine stops");
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (clients->channel[i] && clients->channel[i]->quarantined)
 			channel_finish(clients->channel[i]);

@@ -43,6 +43,7 @@
 #define CLIENT_SILENT_SECONDS 2
 /* maximum number of refused clients that stay connected, so that they can read the reason */
 #define CLIENT_REFUSED_MAX 8u
+#define CLIENT_PLACES (SESSIONS_MAX + CLIENT_SILENT_MAX + CLIENT_REFUSED_MAX)
 #define CLIENT_REFUSED_SECONDS 1 /* a refused client is disconnected after this time, in s */
 #define CLIENT_REGION_BYTES_MAX (1ull << 40)
 #define CLIENT_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
@@ -161,11 +162,7 @@ struct session {
 	 * connection
 	 */
 	uint64_t arrival;
-	/*
-	 * address of the element of clients->silent, ->session or ->refused that points to this
-	 * session
-	 */
-	struct session **place;
+	struct session **place; /* the element of clients->place that points to this session */
 	int fd;
 	pid_t pid;
 	/* pidfd of the client; -1: the process cannot be watched, so it gets no credits */
@@ -210,9 +207,14 @@ struct clients {
 	struct control *control;
 	struct client_access access;
 	struct event *accepts;
-	struct session *session[SESSIONS_MAX];
-	struct session *silent[CLIENT_SILENT_MAX];
-	struct session *refused[CLIENT_REFUSED_MAX];
+	union {
+		struct session *place[CLIENT_PLACES];
+		struct {
+			struct session *session[SESSIONS_MAX]; /* attached */
+			struct session *silent[CLIENT_SILENT_MAX];
+			struct session *refused[CLIENT_REFUSED_MAX];
+		};
+	};
 	struct channel *channel[CHANNELS_MAX];
 	struct region *region[REGIONS_MAX];
 	unsigned sessions, channels, regions;

@@ -6,11 +6,6 @@
  * own, and a helper thread opens it. Without disk.paths there is no tier: control->tier is NULL.
  * What other rooms call is in pages.h.
  *
- *   tier.c          the disk: pages that are written, which pages are on it, what it has finished
- *   tier_paths.c    the directories of disk.paths: their names, what --check says about them
- *   tier_promote.c  pages that come back, for clients of this host and for other engines; pins
- *   promote_ask.c   pages on the disks of other hosts
- *
  * Who owns a slot. A slot that is being read into is a credit of the tier (state CREDIT), until
  * disk_reap() has returned the request and the page is published or the slot returned. A slot whose
  * page is being written stays a page or rests in limbo, and is not handed out before disk_reap()

@@ -287,6 +287,9 @@ static void refused_clients_that_stay_do_not_block_others(void **state)
 	for (unsigned i = 0; i < SESSIONS_MAX; i++)
 		close(fd[i]);
 	pump();
+	assert_int_equal(control.clients->endings, 0);
+	for (unsigned i = 0; i < CLIENT_PLACES; i++)
+		assert_null(control.clients->place[i]);
 }
 
 static void a_pipelining_client_that_does_not_read_is_disconnected(void **state)

@@ -287,6 +287,11 @@ static void refused_clients_that_stay_do_not_block_others(void **state)
 	for (unsigned i = 0; i < SESSIONS_MAX; i++)
 		close(fd[i]);
 	pump();
+	/* no later one takes the place of this one */
+	fd[0] = dial();
+	pump();
+	close(fd[0]);
+	pump();
 	assert_int_equal(control.clients->endings, 0);
 	for (unsigned i = 0; i < CLIENT_PLACES; i++)
 		assert_null(control.clients->place[i]);

@@ -65,9 +65,9 @@ static void disk_publish(struct disk *disk)
 	struct store *store = &disk->store;
 	struct disk_report *report = &disk->report;
 	uint32_t pages;
-	uint64_t index = disk_index_bytes(&store->index, &pages);
-	bool finished = !STAILQ_EMPTY(&store->finished) || !STAILQ_EMPTY(&store->held) ||
-			disk_index_has_lost(&store->index);
+	bool lost;
+	uint64_t index = disk_index_bytes(&store->index, &pages, &lost);
+	bool finished = !STAILQ_EMPTY(&store->finished) || !STAILQ_EMPTY(&store->held) || lost;
 
 	pthread_mutex_lock(&disk->lock);
 	STAILQ_CONCAT(&disk->finished, &store->finished);

@@ -411,7 +411,7 @@ unsigned disk_index_lost(struct disk_index *index, unsigned max, struct disk_pag
 	return n;
 }
 
-uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages)
+uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages, bool *ret_lost)
 {
 	uint64_t bytes;
 
@@ -423,6 +423,7 @@ uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages)
 			 (sizeof(struct disk_index_page) + sizeof(uint16_t));
 	bytes += index->lost_room * sizeof(*index->lost);
 	*ret_pages = index->pages;
+	*ret_lost = index->lost_at < index->lost_count;
 	pthread_mutex_unlock(&index->lock);
 	return bytes;
 }

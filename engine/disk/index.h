@@ -87,16 +87,7 @@ unsigned disk_index_slot(struct disk_index *index, uint32_t slot, uint64_t *curs
 /* From now on pages that leave the table are recorded for disk_index_lost(). */
 void disk_index_keep_lost(struct disk_index *index);
 unsigned disk_index_lost(struct disk_index *index, unsigned max, struct disk_page *ret_pages);
-static inline bool disk_index_has_lost(struct disk_index *index)
-{
-	bool rc;
-
-	pthread_mutex_lock(&index->lock);
-	rc = index->lost_at < index->lost_count;
-	pthread_mutex_unlock(&index->lock);
-	return rc;
-}
-/* Bytes of memory of the index, and pages in it. */
-uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages);
+/* Bytes of memory of the index, pages in it, and whether disk_index_lost() would return some. */
+uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages, bool *ret_lost);
 
 #endif

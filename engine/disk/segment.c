@@ -137,12 +137,6 @@ void path_submit(struct store_path *path, struct device_io *io)
 	path->device->submit(path->device, io);
 }
 
-void path_landed(struct store_path *path, struct device_io *io)
-{
-	TAILQ_REMOVE(&path->flying, io, flying);
-	path->report.flying--;
-}
-
 const char *path_io_error(const struct device_io *io)
 {
 	static _Thread_local char text[96];

@@ -174,7 +174,12 @@ void busy_drop(struct disk_request *request);
 int path_open(struct store_path *path, uint32_t segments);
 void path_close(struct store_path *path);
 void path_submit(struct store_path *path, struct device_io *io);
-void path_landed(struct store_path *path, struct device_io *io);
+/* The device has returned an operation of path_submit(). */
+static inline void path_landed(struct store_path *path, struct device_io *io)
+{
+	TAILQ_REMOVE(&path->flying, io, flying);
+	path->report.flying--;
+}
 /* Why a write or sync failed, in words; valid until the thread calls this or limit_error(). */
 const char *path_io_error(const struct device_io *io);
 __attribute__((format(printf, 2, 3))) void path_fail(

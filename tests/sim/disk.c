@@ -117,12 +117,14 @@ static void disk_steps(struct thing *thing, uint64_t word)
 {
 	unsigned node = (unsigned)word, work;
 	struct host *h = &host[node];
+	uint32_t pages;
+	bool lost;
 
 	if (thing->closed)
 		return;
 	work = disk_turn(node);
-	if (h->ready &&
-		(!STAILQ_EMPTY(&h->disk->finished) || disk_index_has_lost(&h->disk->store.index)))
+	(void)disk_index_bytes(&h->disk->store.index, &pages, &lost);
+	if (h->ready && (lost || !STAILQ_EMPTY(&h->disk->finished)))
 		h->ready(disk_fd(h->disk), EV_READ, h->context);
 	if (thing->closed)
 		return;

@@ -88,8 +88,9 @@ struct page_work {
 	 * for a page in a run of pages, look-ups or heads */
 	uint32_t request;
 	/* pages_init() makes everything from here to the end of the line 0 */
-	/* cache_number() of the entry that had the page, if it still does. While the page is looked
-	 * up: cache_index() */
+	/* cache_number() of the entry that had the page, if it still does. Before, and while the
+	 * page is looked up: cache_index(), which keys_hash() of key.c sets at the end of
+	 * pages_init() */
 	uint32_t cached;
 	uint16_t rails_tried;
 	uint16_t pieces_out; /* get: number of ops in flight for this page alone */

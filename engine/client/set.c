@@ -321,7 +321,11 @@ void credit_answer(
 
 /*
  * Names the slot in the channel segment before the copy. False: the engine has ended the channel,
- * so the slot may belong to another page already. struct channel_header describes the protocol.
+ * so the slot may belong to another page already. An engine that ends the channel stores `stopped`,
+ * fences, and leaves the slot alone that `copying` names then (ctl_channel_close()). Both sides
+ * store, fence and load, so at least one of them sees the other's store. struct channel_header of
+ * abi/segment.h has the whole protocol.
+ *
  * One page after the other is copied without slot_leave() between them: the stores of the earlier
  * one drain while this thread prepares the next.
  */
@@ -541,6 +545,7 @@ static void set_end(struct pc_batch *b, uint32_t i, uint32_t status)
 		page_done(b, i, (enum pc_result)result[status]);
 }
 
+/* For each answer to a CTL_PUBLISH, from reap_ctl() by ctl_done() and publish_told() of ctl.c. */
 void set_answer(
 	struct pc_channel *ch, const struct client_request *r, uint32_t pages, uint32_t status)
 {

@@ -97,7 +97,8 @@ static inline void submit_page(struct pc_channel *ch, uint32_t rail, const struc
 
 /*
  * Publishes a run that the caller has written into the rail's op ring, with the turns of all lines
- * but the first. `lines`: their number. `bytes`: length of all its pages.
+ * but the first. `lines`: their number. `bytes`: length of all its pages. If the rail sleeps,
+ * submit_flush() wakes it at the end of channel_step().
  */
 static inline void submit_run(struct pc_channel *ch, uint32_t rail, const struct run_header *run,
 	uint32_t lines, uint32_t bytes)

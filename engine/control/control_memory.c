@@ -220,7 +220,10 @@ static int memory_export_result(const struct registration *r)
 	return rc;
 }
 
-/* All memory is registered: other engines may come. */
+/*
+ * All memory is registered: other engines may come. Listens, and dials the seeds for the first
+ * time: until here member_seeds_tick() dials none.
+ */
 static void memory_export_done(struct work *work)
 {
 	struct registration *r = (struct registration *)work;

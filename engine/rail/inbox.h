@@ -164,13 +164,14 @@ struct rail_command {
 static_assert(sizeof(struct rail_command) == 64, "one slot");
 static_assert(offsetof(struct rail_command, turn) == RING_TURN_AT, "the ring's");
 
+/* loop_event_serve() of control/loop.c takes each of them and calls the room that serves it. */
 enum rail_event_kind {
 	/* peer, ref: an op waits for a connection to this member; sent once until RAIL_CONN_ADD
-	 * or RAIL_CONN_REFUSE */
+	 * or RAIL_CONN_REFUSE. Served by conns_wanted() of control/conns/conns.c */
 	RAIL_CONN_WANTED = 1,
 	/* object: struct rail_conn, still owned by the rail; detail: syndrome, or 0 if there was
 	 * no error CQE (stall, overdue run, failed probe, lost NIC). The control plane moves
-	 * the QPs to error and sends RAIL_CONN_DROP */
+	 * the QPs to error and sends RAIL_CONN_DROP: conns_broken() of control/conns/conns.c */
 	RAIL_CONN_BROKEN,
 	/* object: struct rail_conn, which is drained; the control plane owns it again */
 	RAIL_CONN_RETURNED,

@@ -394,6 +394,10 @@ static void rail_count_idle(struct rail *rail, unsigned work)
 	}
 }
 
+/*
+ * poll_turn() of poll_core.c calls it for each rail of the thread in turn. Then poll_wake() wakes
+ * the clients that rail_answer() has marked, and the control plane for events.
+ */
 unsigned rail_step(struct rail *rail, uint64_t now_ns)
 {
 	unsigned work = 0;

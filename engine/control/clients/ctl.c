@@ -244,8 +244,9 @@ static void publish_already(
 }
 
 /*
- * Makes a page of a credit, which the caller has taken from its channel. False: it cannot, and
- * *ret_status says why.
+ * Makes a page of a credit, which the caller has taken from its channel. pool_prove() writes CRC
+ * and checksum of its head; pool_publish() then writes, behind a fence, the length and the key,
+ * which make it readable. False: it cannot, and *ret_status says why.
  */
 static bool publish_page_make(struct ctl *ctl, const struct page_publish *page, bool has_crc,
 	const struct credit *credit, enum op_status *ret_status)
@@ -477,6 +478,7 @@ static void ctl_serve_op(struct ctl *ctl, struct ctl_channel *c, struct ctl_op *
 	case CTL_CREDIT:
 		ctl->stored_ns = now_ns;
 		op->deadline_ns = ctl_deadline_ns(op, now_ns);
+		/* ctl_credit.c: slots of pool_take() at once, or after evict_refill() and limbo */
 		ctl_credit(ctl, c, op, now_ns);
 		break;
 	case CTL_RETURN: ctl_serve_return(ctl, c, op); break;

@@ -309,7 +309,10 @@ static void compare_without(struct directory *dir, struct owner *owner)
 	digest_drop(owner);
 }
 
-/* Returns whether it was asked. */
+/*
+ * Returns whether it was asked. An owner without entries answers at once that it has none
+ * (directory_serve_digest_ask()): it then lacks each of its slots in which this engine has pages.
+ */
 static bool compare_ask(struct directory *dir, struct owner *owner)
 {
 	/* removes that it has not executed may be of entries that it has again */
@@ -701,7 +704,10 @@ void move_slice(void *context)
 	uint64_t now_ns = net_now();
 
 	dir->move.soon = false;
-	/* pages that were removed while this engine was away are not published */
+	/*
+	 * Pages that were removed while this engine was away are not published: walks wait until
+	 * each member that said Hello has sent Told, or nothing for cluster.dead_after_ms.
+	 */
 	if (removals_held(dir->control)) {
 		digests_slice(dir); /* those who ask wait for it, and it publishes nothing */
 		move_soon(dir);

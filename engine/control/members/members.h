@@ -379,7 +379,11 @@ void etcd_close(struct control *control);
  * this engine is leaving, and the heartbeat does nothing more.
  */
 bool members_tick(struct control *control, uint64_t now_ns);
-/* Dials each seed that does not lead to a live member or a candidate of the table. */
+/*
+ * Dials each seed that does not lead to a live member or a candidate of the table; none while the
+ * own memory is being registered. Called when that is done (memory_export_done()), at each
+ * heartbeat (members_tick()), and for a new list of seeds.
+ */
 void member_seeds_tick(struct control *control, uint64_t now_ns);
 /* Sends the message Leave to every member, so that they take this engine off their maps at once. */
 void member_leave(struct control *control);

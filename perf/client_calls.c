@@ -30,7 +30,6 @@
 #include "engine/client/channel.h"
 #include "engine/client/copy.h"
 #include "engine/client/key.h"
-#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/session.h"
 #include "tools/common.h"

@@ -40,7 +40,7 @@ HOT = {"dv/hot.h", "dv/order.h", "engine/abi/ring.h",
        "engine/client/copy.c", "engine/client/ctl.c", "engine/client/directory.c",
        "engine/client/directory.h", "engine/client/get.c", "engine/client/key.c",
        "engine/client/key.h", "engine/client/look.c", "engine/client/memory.h",
-       "engine/client/page.c", "engine/client/page.h", "engine/client/rail.c",
+       "engine/client/page.c", "engine/client/rail.c",
        "engine/client/rail.h", "engine/client/request.h", "engine/client/set.c",
        "engine/client/staging.c", "engine/client/submit.c", "engine/client/submit.h"}
 ORDERING = {"dv/order.h", "engine/abi/ring.h"}

@@ -32,7 +32,6 @@
 #include "engine/client/explain.h"
 #include "engine/client/key.h"
 #include "engine/client/memory.h"
-#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"

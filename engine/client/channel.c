@@ -24,7 +24,6 @@
 #include "engine/client/error.h"
 #include "engine/client/key.h"
 #include "engine/client/memory.h"
-#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
 #include "engine/client/request.h"

@@ -16,7 +16,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/error.h"
 #include "engine/client/key.h"
-#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/session.h"
 #include "engine/client/steps.h"

@@ -33,7 +33,6 @@
 #include "engine/client/copy.h"
 #include "engine/client/directory.h"
 #include "engine/client/memory.h"
-#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
 #include "engine/client/request.h"

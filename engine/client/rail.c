@@ -30,7 +30,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
 #include "engine/client/explain.h"
-#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
 #include "engine/client/request.h"

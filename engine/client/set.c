@@ -21,7 +21,6 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/copy.h"
-#include "engine/client/page.h"
 #include "engine/client/peercache.h"
 #include "engine/client/request.h"
 #include "engine/client/session.h"

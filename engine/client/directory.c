@@ -15,7 +15,6 @@
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
-#include "engine/abi/owner.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
 #include "engine/client/batch.h"

@@ -56,7 +56,7 @@ static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_
 
 /* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
 const struct map_member *directory_owner_choose(struct pc_channel *ch, struct page_work *p);
-/* True if the member is another host, and one that answers: see abi/owner.h. */
+/* True if the member is another host, and one that answers: see abi/map.h. */
 bool directory_answers(const struct pc_channel *ch, const struct map_member *m);
 /* Copies the bucket's locations of the key into the page. False: the bucket has none. */
 bool directory_match(const struct pc_batch *b, struct page_work *p, const struct bucket *bucket);

@@ -2,7 +2,7 @@
 /*
  * pc_explain(): asks all owners of one key, as a look-up does one after the other, and then READs
  * the page head at each place that they name and asks the engine of this host where it has the
- * page. From the answers it concludes what a get of this host returns, by the rule of abi/owner.h,
+ * page. From the answers it concludes what a get of this host returns, by the rule of abi/map.h,
  * which look-ups follow, too, and writes all as JSON; peercache.h lists the members. It uses no
  * location cache and reports nothing to the control plane, so looking changes nothing.
  *
@@ -16,7 +16,6 @@
 #include "engine/abi/bucket.h"
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
-#include "engine/abi/owner.h"
 #include "engine/abi/page.h"
 #include "engine/abi/ring.h"
 #include "engine/client/attach.h"

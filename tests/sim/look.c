@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client's look-up, with the rule of abi/owner.h: the owners of the key's slot, then its former
+ * A client's look-up, with the rule of abi/map.h: the owners of the key's slot, then its former
  * owners; absent only when all of them answered. Each READ samples one 64-byte bucket at
  * its own instant, also on a stopped node, and no line of a host that is gray, silent or cut off.
  * One thread.
  */
 #include <stdlib.h>
 
-#include "engine/abi/owner.h"
+#include "engine/abi/map.h"
 #include "engine/control/directory/directory_state.h"
 #include "tests/sim/world.h"
 

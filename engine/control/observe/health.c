@@ -125,7 +125,7 @@ static void health_refusals(struct health *h, enum finding id, const struct refu
 			all - NAMED_MAX);
 }
 
-/* Why a key that no owner has is unreachable to a reader of this host, not absent: abi/owner.h. */
+/* Why a key that no owner has is unreachable to a reader of this host, not absent: abi/map.h. */
 static void health_absence(const struct snapshot *s, struct health *h)
 {
 	unsigned n = 0;

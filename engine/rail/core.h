@@ -214,7 +214,7 @@ static inline uint64_t rail_now(struct rail *rail)
 	return rail->now_ns;
 }
 
-/* ---- leases: see abi/lease.h ---- */
+/* ---- leases: see abi/page.h ---- */
 
 /* T0 of READs that are posted after this call. A time from earlier in the step is safe, too. */
 static inline uint64_t rail_t0(struct rail *rail)

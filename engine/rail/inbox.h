@@ -50,7 +50,7 @@ struct rail_conn {
 	/* ns without a completion after which the rail breaks the connection; 0: a stall alone
 	 * does not break it, only a stall and a passed deadline */
 	uint64_t stall_ns;
-	/* L of abi/lease.h, announced by the peer, at most LEASE_NS_MAX, ns; 0: READs on this
+	/* L of abi/page.h, announced by the peer, at most LEASE_NS_MAX, ns; 0: READs on this
 	 * connection cannot be validated by lease */
 	uint64_t limbo_ns;
 	struct dv_sq *sq[QPS_PER_PEER_MAX];

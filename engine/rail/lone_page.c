@@ -6,7 +6,7 @@
  * its READs have retired; intake.c takes it and run.c routes and ends it, as any other run. A page
  * of one segment in one MR needs no list. Poll core only; the hot path.
  */
-#include "engine/abi/lease.h"
+#include "engine/abi/page.h"
 #include "engine/rail/lot.h"
 #include "engine/rail/wqe.h"
 

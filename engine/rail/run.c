@@ -6,7 +6,7 @@
  * is READ by itself. Payload that has arrived waits for its page heads, heads decide which pages
  * are hits, and every run is answered exactly once, in run_end(). Poll core only; the hot path.
  */
-#include "engine/abi/lease.h"
+#include "engine/abi/page.h"
 #include "engine/rail/lot.h"
 #include "engine/rail/wqe.h"
 

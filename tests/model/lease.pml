@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Validation by lease (engine/abi/lease.h). The owner, control/pages/pool.c, takes two slots from their
+ * Validation by lease (engine/abi/page.h). The owner, control/pages/pool.c, takes two slots from their
  * pages: it increments both generations, runs one fence, reads the clock, and overwrites no slot
  * before LIMBO has passed; a client on another core does that. It may be stopped anywhere. The
  * reader posts the READs of payload (two words) and head in any order; the NIC may sample each word

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #include "config/log.h"
-#include "engine/abi/lease.h"
+#include "engine/abi/page.h"
 #include "engine/control/base/fatal.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/members/members.h"

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "engine/abi/lease.h"
+#include "engine/abi/page.h"
 
 #define L 20000000ull /* 20 ms */
 

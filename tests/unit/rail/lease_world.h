@@ -6,7 +6,7 @@
 #ifndef TEST_RAIL_LEASE_WORLD_H
 #define TEST_RAIL_LEASE_WORLD_H
 
-#include "engine/abi/lease.h"
+#include "engine/abi/page.h"
 #include "tests/unit/rail/runs.h"
 
 #define CLIENT_NUMBER 63

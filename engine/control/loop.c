@@ -16,6 +16,7 @@
 #include <sys/eventfd.h>
 
 #include "config/log.h"
+#include "engine/control/base/outbox.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns.h"
 #include "engine/control/control_inner.h"

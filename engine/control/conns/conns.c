@@ -25,6 +25,7 @@
 #include "config/log.h"
 #include "engine/abi/page.h"
 #include "engine/control/base/fatal.h"
+#include "engine/control/base/outbox.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/members/members.h"
 #include "engine/control/net/net.h"
@@ -178,6 +179,12 @@ void out_conn_go_on(struct out_conn *conn)
 	} else if (conn->kill) {
 		qps_start(&conn->qps, QPS_KILL);
 	}
+}
+
+void conn_refuse(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
+{
+	(void)outbox_send(control, rail,
+		&(struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = peer, .ref = ref});
 }
 
 /*

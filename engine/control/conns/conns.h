@@ -16,7 +16,6 @@
 #include <stdint.h>
 
 #include "engine/abi/message.pb-c.h"
-#include "engine/control/base/outbox.h"
 #include "engine/rail/inbox.h"
 
 struct rpc_link;
@@ -44,11 +43,7 @@ void device_event_close(struct control *control);
 /* ---- events of the rails --------------------------------------------------------------------- */
 
 /* No connection to (peer, ref) can be made now: the rail ends the requests that wait for one. */
-static inline void conn_refuse(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
-{
-	(void)outbox_send(control, rail,
-		&(struct rail_command){.kind = RAIL_CONN_REFUSE, .peer = peer, .ref = ref});
-}
+void conn_refuse(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 
 /* Handlers of these events from a rail: RAIL_CONN_WANTED, _BROKEN, _RETURNED and _PROVEN. */
 void conns_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);

@@ -26,6 +26,7 @@
 #include "config/log.h"
 #include "engine/abi/probe.h"
 #include "engine/control/base/fatal.h"
+#include "engine/control/base/outbox.h"
 #include "engine/control/clients/clients.h"
 #include "engine/control/conns/conns_inner.h"
 #include "engine/control/directory/directory.h"

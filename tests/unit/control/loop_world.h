@@ -243,7 +243,6 @@ bool rail_command_send(struct rail *rail, const struct rail_command *command)
 			note("RAIL_STOP");
 		rail->stopping = true;
 	}
-	world.refused += command->kind == RAIL_CONN_REFUSE;
 	if (world.commands < 64)
 		world.command[world.commands++] = *command;
 	return true;
@@ -321,6 +320,12 @@ unsigned tier_turn(struct control *c)
 void tier_counts(const struct control *c, struct tier_counts *ret)
 {
 	(void)c, (void)ret;
+}
+
+void conn_refuse(struct control *c, unsigned rail, uint16_t peer, uint32_t ref)
+{
+	(void)c, (void)rail, (void)peer, (void)ref;
+	world.refused++;
 }
 
 void conns_wanted(struct control *c, unsigned rail, uint16_t peer, uint32_t ref)

@@ -39,15 +39,6 @@ int populate_open(struct control *control);
 /* Ends that, at most one step of it later. The memory may be closed after it. */
 void populate_close(struct control *control);
 
-/* ---- messages.c ------------------------------------------------------------------------------ */
-
-/*
- * Serves a message of another engine. The first message of a link is a Hello. Until a member has
- * shown that it serves (it is on trial), only members/ serves its messages. False: the message
- * breaks a rule.
- */
-bool message_arrived(struct rpc_link *link, const Pc__Message *message);
-
 /* ---- upward.c ------------------------------------------------------------------------------- */
 
 /* Stores what each room calls of rooms above it. Comes before all open functions of rooms. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What rooms call of rooms above them, which they do not know: one table for each room, in struct
- * control. Links and members come before the other rooms are open, and go after they are closed:
- * these events leave out what is not open. Pages and clients are opened last and closed first, so
- * the other events find all rooms open. Control plane's thread only.
+ * control. message_serve() names the function that serves each message of another engine. Links and
+ * members come before the other rooms are open, and go after they are closed: these events leave
+ * out what is not open. Pages and clients are opened last and closed first, so the other events
+ * find all rooms open. Control plane's thread only.
  */
 #include "engine/control/control_inner.h"
 
@@ -46,6 +47,79 @@ static void upward_nic_lost(struct control *control, unsigned rail, const char *
 {
 	if (control->conns)
 		rail_lost(control, rail, "%s", why);
+}
+
+/*
+ * ---- messages of other engines -----------------------------------------------------------------
+ *
+ * A function that serves a message returns false when the message breaks a rule; net/ then closes
+ * the link. It may close links itself, that of the message included.
+ */
+
+#define SERVE(KIND, call)                                                                          \
+	case PC__MESSAGE__BODY_##KIND: return call
+
+/* Messages of a member. Those that are not listed break a rule. */
+static bool message_serve(struct rpc_link *link, const Pc__Message *m)
+{
+	struct control *control = link->control;
+
+	switch (m->body_case) {
+		/* members */
+		SERVE(HEARTBEAT, member_heartbeat(control, link, m->heartbeat));
+		SERVE(MEMBER_NEWS, member_news(control, link, m->member_news));
+		SERVE(LIST_ASK, member_list_ask(control, link, m->list_ask));
+		SERVE(LIST_PAGE, member_list_page(control, link, m->list_page));
+		SERVE(LEAVE, member_left(control, link));
+		SERVE(PROBE_ACK, member_probe_ack(control, link, m->probe_ack));
+		/* directory */
+		SERVE(PUBLISH, directory_serve_publish(control, link, m->publish));
+		SERVE(REMOVE, directory_serve_remove(control, link, m->remove));
+		SERVE(ACK, directory_serve_ack(control, link, m->ack));
+		SERVE(TOUCH, directory_serve_touch(control, link, m->touch));
+		SERVE(FORGET, directory_serve_forget(control, link, m->forget));
+		SERVE(DIGEST_ASK, directory_serve_digest_ask(control, link, m->digest_ask));
+		SERVE(DIGEST, directory_serve_digest(control, link, m->digest));
+		SERVE(ENTRIES_ASK, directory_serve_entries_ask(control, link, m->entries_ask));
+		SERVE(ENTRIES, directory_serve_entries(control, link, m->entries));
+		SERVE(RELAY, directory_serve_relay(control, link, m->relay));
+		SERVE(RELAYED, directory_serve_relayed(control, link, m->relayed));
+		SERVE(PROBE, member_probe_serve(control, link, m->probe));
+		SERVE(TOLD, removals_serve_told(control, link, m->told));
+		/* connections */
+		SERVE(CONNECT, conn_accept(control, link, m->connect));
+		SERVE(CONNECTED, conn_accept_connected(control, link, m->connected));
+		SERVE(DISCONNECT, conn_accept_disconnect(control, link, m->disconnect));
+		/* pages */
+		SERVE(PROMOTE, tier_serve_promote(control, link, m->promote));
+		SERVE(PROMOTED, promote_serve_promoted(control, link, m->promoted));
+		/* clients that empty the cluster */
+		SERVE(CLEAR, clear_serve_member(control, link, m->clear));
+		SERVE(CLEARED, clear_serve_cleared(control, link, m->cleared));
+		/* view of the cluster */
+		SERVE(SUMMARY_ASK, view_serve_ask(control, link));
+		SERVE(SUMMARY, view_serve_summary(control, link, m->summary));
+		SERVE(HELLO, member_refused(control, link, m->hello));
+		SERVE(_NOT_SET, false);
+	default: return false;
+	}
+}
+
+/*
+ * Serves a message of another engine. The first message of a link is a Hello. Until a member has
+ * shown that it serves (it is on trial), only members/ serves its messages. False: the message
+ * breaks a rule.
+ */
+static bool message_arrived(struct rpc_link *link, const Pc__Message *message)
+{
+	if (link->member)
+		member_heard(link->control, link);
+	if (link->up && link->member && member_on_trial(link->member))
+		return member_trial_serve(link, message);
+	if (link->up)
+		return message_serve(link, message);
+	return message->body_case == PC__MESSAGE__BODY_HELLO &&
+	       member_hello(link->control, link, message->hello);
 }
 
 /* ---- the tables ------------------------------------------------------------------------------ */

@@ -7,7 +7,8 @@
  * This header is the floor of the house: it knows the rooms above only by name. The state of a room
  * is behind a pointer, and the room's header says what others may use of it.
  *
- *   (root)      control_open.c builds and closes everything; loop.c is the thread; messages.c
+ *   (root)      control_open.c builds and closes everything; loop.c is the thread; upward.c has
+ *               the messages of other engines, and the calls that point up
  *   observe/    snapshots, reports, metrics, health, the view of the cluster
  *   conns/      connections to the NICs of other engines; lost NICs
  *   clients/    sessions, memory and ctl rings of this host's clients; statistics

@@ -390,7 +390,7 @@ void member_leave(struct control *control);
 
 /* ---- links and messages, called from below --------------------------------------------------- */
 
-/* Messages of other engines, from messages.c; false: the message breaks a rule. */
+/* Messages of other engines, from upward.c; false: the message breaks a rule. */
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 /*
  * A further Hello on a link that is up: the member at its end refuses this engine. False: it is no

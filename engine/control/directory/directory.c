@@ -339,15 +339,6 @@ void directory_map_changed(struct control *control)
 
 /* ---- turns and ticks ------------------------------------------------------------------------- */
 
-void directory_flush(struct control *control)
-{
-	struct directory *dir = control->directory;
-
-	net_timer_stop(dir->wake);
-	updates_answer(dir);
-	owners_send(dir);
-}
-
 static void directory_wake(void *context)
 {
 	struct directory *dir = context;

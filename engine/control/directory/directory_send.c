@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues of targets per owner, batches in flight, acknowledgements, and hints for holders. A batch
+ * Queues of targets per owner, which directory_flush() sends, batches in flight, acknowledgements, and hints for holders. A batch
  * that was not acknowledged when its link closed goes back to the front of its queue. An owner that
  * this engine has no connection with gets its batches through another member, one at a time: a
  * relay. MESSAGES.md says why no batch overtakes another one. Control plane's thread only.
@@ -397,7 +397,7 @@ static bool owner_send(struct directory *dir, struct owner *owner)
 	return true;
 }
 
-void owners_send(struct directory *dir)
+static void owners_send(struct directory *dir)
 {
 	STAILQ_HEAD(, owner) now = STAILQ_HEAD_INITIALIZER(now);
 
@@ -413,6 +413,15 @@ void owners_send(struct directory *dir)
 			STAILQ_INSERT_TAIL(&dir->dirty, owner, next_dirty);
 		}
 	}
+}
+
+void directory_flush(struct control *control)
+{
+	struct directory *dir = control->directory;
+
+	net_timer_stop(dir->wake);
+	updates_answer(dir);
+	owners_send(dir);
 }
 
 /* ---- acknowledgements and lost links --------------------------------------------------------- */

@@ -587,7 +587,6 @@ bool owner_removing(const struct owner *owner);
  */
 void target_queue(struct directory *directory, struct dir_target *target);
 void owner_dirty(struct directory *directory, struct owner *owner);
-void owners_send(struct directory *directory);
 /* Moves all batches in flight back to their queues. */
 void owner_quit(struct directory *directory, struct owner *owner);
 /*

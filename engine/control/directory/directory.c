@@ -328,15 +328,6 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 	departed_add(dir, ref);
 }
 
-void directory_map_changed(struct control *control)
-{
-	struct directory *dir = control->directory;
-
-	if (dir->map.settled != member_map(control) || dir->map.left_any)
-		map_follow(dir, member_map(control));
-	orphans_place(dir);
-}
-
 /* ---- turns and ticks ------------------------------------------------------------------------- */
 
 static void directory_wake(void *context)

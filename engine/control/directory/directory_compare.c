@@ -617,7 +617,8 @@ static void move_begin(struct directory *dir, bool busy)
 	dir->tidy.from_ns = now_ns + control_dead_ns(dir->control);
 }
 
-void map_follow(struct directory *dir, struct map_view *now)
+/* Takes the map over; its walks begin after MOVE_QUIET_NS without a further change. */
+static void map_follow(struct directory *dir, struct map_view *now)
 {
 	bool busy = dir->lack.count != 0;
 
@@ -628,6 +629,15 @@ void map_follow(struct directory *dir, struct map_view *now)
 	memset(dir->map.left, 0, sizeof(dir->map.left));
 	dir->map.left_any = false;
 	move_begin(dir, busy);
+}
+
+void directory_map_changed(struct control *control)
+{
+	struct directory *dir = control->directory;
+
+	if (dir->map.settled != member_map(control) || dir->map.left_any)
+		map_follow(dir, member_map(control));
+	orphans_place(dir);
 }
 
 void directory_forgotten(struct control *control, uint32_t ref)

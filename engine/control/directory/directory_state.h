@@ -683,8 +683,6 @@ void compare_tick(struct directory *directory, uint64_t now_ns);
 bool moves_any(const struct directory *directory);
 /* True while an owner, or this engine's shard, is unsure or compared with. */
 bool compares_any(const struct directory *directory);
-/* The owners have become those of the map `now`. */
-void map_follow(struct directory *directory, struct map_view *now);
 /* Makes the next step run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
 void move_slice(void *context);

@@ -617,7 +617,7 @@ static void move_begin(struct directory *dir, bool busy)
 	dir->tidy.from_ns = now_ns + control_dead_ns(dir->control);
 }
 
-/* Takes the map over; its walks begin after MOVE_QUIET_NS without a further change. */
+/* The owners have become those of the map `now`. */
 static void map_follow(struct directory *dir, struct map_view *now)
 {
 	bool busy = dir->lack.count != 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues of targets per owner, which directory_flush() sends, batches in flight, acknowledgements, and hints for holders. A batch
- * that was not acknowledged when its link closed goes back to the front of its queue. An owner that
- * this engine has no connection with gets its batches through another member, one at a time: a
- * relay. MESSAGES.md says why no batch overtakes another one. Control plane's thread only.
+ * Queues of targets per owner, which directory_flush() sends at the end of a turn; batches in
+ * flight, acknowledgements, and hints for holders. A batch that was not acknowledged when its link
+ * closed goes back to the front of its queue. An owner that this engine has no connection with gets
+ * its batches through another member, one at a time: a relay. MESSAGES.md says why no batch
+ * overtakes another one. Control plane's thread only.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -362,7 +362,7 @@ static uint64_t shard_disk_max(const struct shard *shard)
 	       (SHARD_DISK_PARTS - 1);
 }
 
-static int entry_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
+static int key_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
 	uint32_t place, uint32_t generation)
 {
 	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
@@ -408,7 +408,7 @@ int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, 
 	if (ref == 0 || generation == 0)
 		return -EINVAL;
 	change_begin(shard);
-	rc = entry_insert(shard, key, ref, place, generation);
+	rc = key_insert(shard, key, ref, place, generation);
 	change_end(shard);
 	return rc;
 }

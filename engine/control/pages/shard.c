@@ -362,8 +362,8 @@ static uint64_t shard_disk_max(const struct shard *shard)
 	       (SHARD_DISK_PARTS - 1);
 }
 
-static int key_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
-	uint32_t place, uint32_t generation)
+static int key_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
+	uint32_t generation)
 {
 	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
 	uint32_t second = dir_bucket_other(first, tag, shard->bits);

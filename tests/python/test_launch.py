@@ -608,6 +608,8 @@ class Keys(unittest.TestCase):
                 ({"ib_port": 2, "protocol": "tcp"}, "ib_port=2 (the software NIC"),
                 ({"metrics_port": 0}, "metrics_port=0 (one engine serves the metrics"),
                 ({"metrics_enabled": False, "metrics_port": 1}, "metrics_port=1 ("),
+                ({"metrics_enabled": False, "metrics_port": 0},
+                 'metrics_port=0 ("metrics_enabled" is false)'),
                 ({"metrics_enabled": 0, "metrics_bind_host": "::"}, "metrics_bind_host=:: ("),
                 ({"metrics_enabled": 0, "metrics_dashboard": False}, "metrics_dashboard=False ("),
                 ({"device_name": "a", "device_names": "b"}, 'device_name=a ("device_names" is'),

@@ -493,7 +493,15 @@ def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> 
         ("device_name", "device_names" in given, '"device_names" is used'),
         ("gid_index", names == ["soft"], "the software NIC has no GIDs"),
         ("ib_port", names == ["soft"] and given.get("ib_port", 1) != 1,
-         "the software NIC has one port"),
+         "the software NIC has one port")]
+    rows += [(key, given.get("protocol") == "tcp", '"protocol": "tcp" selects the software NIC')
+             for key in ("device_name", "device_names")]
+    rows += [(key, off, '"metrics_enabled" is false')
+             for key in ("metrics_port", "metrics_bind_host", "metrics_dashboard")]
+    rows += [(key, no_disk, '"disk_enabled" is false') for key in ("disk_path", "disk_size")]
+    rows += [(key, attached, '"engine_start" is false')
+             for key in ("engine_keep", "engine_path", "engine_log")]
+    rows += [  # the last ones: a value of a key that is off has no other remedy
         ("max_channels_per_peer", given.get("max_channels_per_peer", 0) > QPS_MAX,
          f"{QPS_MAX} are used, the most there are"),
         ("directory_replicas", given.get("directory_replicas", 0) > REPLICAS_MAX,
@@ -504,13 +512,6 @@ def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> 
         ("metrics_port", given.get("metrics_port") == 0,
          f"one engine serves the metrics of this host, at port {METRICS_PORT}: give another port, "
          'or "metrics_enabled": false')]
-    rows += [(key, given.get("protocol") == "tcp", '"protocol": "tcp" selects the software NIC')
-             for key in ("device_name", "device_names")]
-    rows += [(key, off, '"metrics_enabled" is false')
-             for key in ("metrics_port", "metrics_bind_host", "metrics_dashboard")]
-    rows += [(key, no_disk, '"disk_enabled" is false') for key in ("disk_path", "disk_size")]
-    rows += [(key, attached, '"engine_start" is false')
-             for key in ("engine_keep", "engine_path", "engine_log")]
     found: dict[str, str] = {}
     for key, useless, why in rows:
         if useless and key in extra and extra[key] not in (None, ""):

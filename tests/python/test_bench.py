@@ -11,6 +11,7 @@ import ctypes
 import glob
 import io
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -318,6 +319,27 @@ class Parts(unittest.TestCase):
                 first = caller.choose()
                 seen |= set(range(first, first + 8))
         self.assertEqual(len(seen), 72)
+
+    def client_alone(self, **made):
+        """The status of a client process whose benchmark ended during the start."""
+        ours, theirs = multiprocessing.Pipe()
+        ours.send(vars(client.Spec("", 4096, 1, 8, 256, seed=7, stores=2)))
+        ours.close()
+        self.addCleanup(theirs.close)
+        with mock.patch.multiple(client, Connection=lambda _number: theirs, Client=mock.Mock(**made),
+                                 log_to=mock.Mock()), \
+                mock.patch.object(client.signal, "signal"), \
+                mock.patch.object(client.sys, "argv", ["client", "0"]):
+            return client.main()
+
+    def test_a_client_whose_benchmark_has_ended_closes_its_stores(self):
+        made = [mock.Mock(), mock.Mock()]
+        self.assertEqual(self.client_alone(side_effect=made), 0)
+        for one in made:
+            one.store.close.assert_called_once_with()
+
+    def test_a_client_that_fails_when_its_benchmark_has_ended_ends_with_1(self):
+        self.assertEqual(self.client_alone(side_effect=OSError("no engine")), 1)
 
     def test_latency_is_not_compared_with_a_sweep(self):
         same = {"op": "get", "path": "store", "layout": "mla", "page_bytes": 4096, "batch": 1,

@@ -281,8 +281,11 @@ class Host:
         self.pipe, self.open = pipe, True
 
     def tell(self, what: str, value: Any = None) -> None:
-        """Writes one message."""
-        self.pipe.send((what, value))
+        """Writes one message. An error is the end of the pipe, as in next()."""
+        try:
+            self.pipe.send((what, value))
+        except OSError:
+            self.open = False
 
     def next(self, seconds: Optional[float]) -> Any:
         """The next message; None: none came in time (seconds None: no limit), or the pipe ended."""

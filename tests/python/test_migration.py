@@ -240,12 +240,20 @@ def shown(default):
     return "" if default in (None, "") else f"`{json.dumps(default)}`"
 
 
+def own_words(name):
+    """What the page alone says of a name. "Without effect" and "as the key" come from the lists."""
+    words = WRITTEN[name]
+    if words.startswith(("named, without effect", "as the key")):
+        raise AssertionError(f"{PAGE}: `{name}`: the lists do not say: {words}")
+    return words
+
+
 def key_rows():
     for key, default in OLD["keys"].items():
         why = migration.WITHOUT_EFFECT.get(key)
         if config.READERS.get(key) is config.size:
             default = f"{default >> 30}gb"
-        here = f"named, without effect: {why}" if why else WRITTEN[key]
+        here = f"named, without effect: {why}" if why else own_words(key)
         yield f"`{key}`", "required" if key == "discovery_addr" else shown(default), here
 
 
@@ -257,7 +265,7 @@ def program_rows():
 def storage_rows():
     for flag in OLD["console_scripts"]["peercache-storage-server"]:
         key = flag[2:].replace("-", "_")
-        yield f"`{flag}`", f"as the key `{key}`" if key in OLD["keys"] else WRITTEN[flag]
+        yield f"`{flag}`", f"as the key `{key}`" if key in OLD["keys"] else own_words(flag)
 
 
 def action_of(parser, flag):

@@ -38,23 +38,14 @@ __attribute__((format(printf, 2, 3))) static void line(struct paper *p, const ch
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
-/* A figure of the engine, a rail or a poll core in a report; NULL: it is not there. */
-static json_object *frame_get(json_object *of, const char *name)
-{
-	json_object *recent = json_get(json_get(of, "recent"), name);
-
-	return recent ? recent : json_get(json_get(of, "figures"), name);
-}
-
-static double value_of(json_object *figure)
-{
-	return figure ? json_object_get_double(figure) : -1;
-}
-
-/* The value; -1: it is not there. */
+/* A figure of the engine, a rail or a poll core in a report; -1: it is not there. */
 static double frame_figure(json_object *of, const char *name)
 {
-	return value_of(frame_get(of, name));
+	json_object *value = json_get(json_get(of, "recent"), name);
+
+	if (!value)
+		value = json_get(json_get(of, "figures"), name);
+	return value ? json_object_get_double(value) : -1;
 }
 
 static const char *text_time(double seconds, char ret[WORDS_BYTES])
@@ -66,6 +57,11 @@ static const char *text_ratio(double ratio, char ret[WORDS_BYTES])
 {
 	snprintf(ret, WORDS_BYTES, ratio < 0 ? "-" : "%.1f%%", 100 * ratio);
 	return ret;
+}
+
+static const char *text_rate(double per_second, char ret[WORDS_BYTES])
+{
+	return per_second < 0 ? "-" : text_count(per_second, ret);
 }
 
 /* ---- the parts ------------------------------------------------------------------------------- */
@@ -121,18 +117,13 @@ static void print_members(struct paper *p, const struct frame *f)
 
 #define CALL_FORMAT "%-6s %8s %9s %8s %6s %6s %6s %7s %7s %7s"
 
-/* A figure of a call; calls have different ones. */
-static json_object *call_get(json_object *report, const char *call, const char *what)
+/* A figure of a call; -1: it is not there, for calls have different ones. */
+static double call_figure(json_object *report, const char *call, const char *what)
 {
 	char name[64];
 
 	snprintf(name, sizeof(name), "%s_%s", call, what);
-	return frame_get(report, name);
-}
-
-static double call_figure(json_object *report, const char *call, const char *what)
-{
-	return value_of(call_get(report, call, what));
+	return frame_figure(report, name);
 }
 
 static void print_call(struct paper *p, json_object *report, const char *call)
@@ -143,17 +134,13 @@ static void print_call(struct paper *p, json_object *report, const char *call)
 	const char *ratio[3], *time[3];
 
 	for (unsigned i = 0; i < 3; i++) {
-		json_object *value = call_get(report, call, ratios[i]);
-
-		ratio[i] = value ? text_ratio(value_of(value), text[i]) : "";
+		ratio[i] = text_ratio(call_figure(report, call, ratios[i]), text[i]);
 		time[i] = text_time(call_figure(report, call, times[i]), text[3 + i]);
 	}
-	line(p, CALL_FORMAT, call, text_count(call_figure(report, call, "pages_per_second"), pages),
-		text_count(call_figure(report, call, "batches_per_second"), batches),
-		call_get(report, call, "bytes_per_second")
-			? text_count(call_figure(report, call, "bytes_per_second") / 1e6, bytes)
-			: "-",
-		ratio[0], ratio[1], ratio[2], time[0], time[1], time[2]);
+	line(p, CALL_FORMAT, call, text_rate(call_figure(report, call, "pages_per_second"), pages),
+		text_rate(call_figure(report, call, "batches_per_second"), batches),
+		text_rate(call_figure(report, call, "bytes_per_second") / 1e6, bytes), ratio[0],
+		ratio[1], ratio[2], time[0], time[1], time[2]);
 }
 
 static void print_calls(struct paper *p, json_object *report)

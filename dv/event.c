@@ -16,7 +16,7 @@ int dv_verbs_event_fd(struct dv_device *device)
 	int fd, flags;
 
 	if (!dv_verbs_enter(device))
-		return -ENODEV;
+		return dv_fail(-ENODEV, "events of %s: the device is lost", device->name);
 	fd = device->context->async_fd;
 	dv_verbs_leave(device);
 	flags = fcntl(fd, F_GETFL);

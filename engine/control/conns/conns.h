@@ -35,7 +35,7 @@ unsigned conns_outstanding(const struct control *control);
 void conns_close(struct control *control);
 /*
  * Watches the asynchronous events of the NICs from here to device_event_close(), between which the
- * devices must be open. Returns 0 or -ENOMEM.
+ * devices must be open. A NIC that cannot be watched is logged and left out. Returns 0 or -ENOMEM.
  */
 int device_event_open(struct control *control);
 void device_event_close(struct control *control);

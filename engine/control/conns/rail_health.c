@@ -559,8 +559,13 @@ int device_event_open(struct control *control)
 	for (unsigned i = 0; i < control->rails; i++) {
 		int fd = dv_event_fd(control->rail[i].device);
 
-		if (fd < 0)
-			continue; /* this NIC's device reports no events */
+		if (fd < 0) {
+			/* the rail works without events: READs that fail tell of its state */
+			log_warn(
+				"rail %u: %s: this NIC is not watched, so a lost link or device is known only when READs fail; start the engine again to retry",
+				i, dv_error());
+			continue;
+		}
 		watch[i].control = control;
 		watch[i].event = event_new(
 			control->base, fd, EV_READ | EV_PERSIST, device_event_ready, &watch[i]);

@@ -320,15 +320,15 @@ static void the_stall_limit_is_longer_than_a_late_ack(void **state)
 /* ---- aborting -------------------------------------------------------------------------------- */
 
 /*
- * Runs `scene` in a child process whose standard error and `out` are one pipe. Checks that the
- * child was aborted, and returns the text it wrote.
+ * Runs `scene` in a child process whose standard error and `out` are one pipe. Returns the text it
+ * wrote, and its status as of waitpid().
  */
-static const char *aborted(void (*scene)(int out))
+static const char *child_text(void (*scene)(int out), int *ret_status)
 {
 	static char text[4096];
 	struct rlimit none = {0, 0};
 	size_t used = 0;
-	int fds[2], status;
+	int fds[2];
 	ssize_t n;
 	pid_t pid;
 
@@ -355,7 +355,16 @@ static const char *aborted(void (*scene)(int out))
 		used += (size_t)n;
 	text[used] = '\0';
 	close(fds[0]);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(waitpid(pid, ret_status, 0), pid);
+	return text;
+}
+
+/* The same of a child that was aborted. */
+static const char *aborted(void (*scene)(int out))
+{
+	int status;
+	const char *text = child_text(scene, &status);
+
 	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
 		fail_msg("status %d, not aborted: %s", status, text);
 	return text;
@@ -366,6 +375,25 @@ static void says(const char *text, const char *words)
 	if (!strstr(text, words))
 		print_message("\"%s\" is not in: %s\n", words, text);
 	assert_non_null(strstr(text, words));
+}
+
+static void device_without_events(int out)
+{
+	int status = device_event_open(control);
+
+	(void)out;
+	device_event_close(control);
+	_exit(status < 0);
+}
+
+static void a_device_that_cannot_be_watched_is_named(void **state)
+{
+	int status;
+	const char *text = child_text(device_without_events, &status);
+
+	(void)state;
+	says(text, "rail 0: a stub said no: this NIC is not watched");
+	assert_int_equal(status, 0);
 }
 
 static void device_that_cannot_be_closed(int out)
@@ -472,6 +500,7 @@ int main(void)
 		L(a_passive_queue_pair_that_failed_is_destroyed),
 		L(the_stall_limit_is_longer_than_a_late_ack),
 		L(time_during_which_the_process_was_stopped_does_not_abort_the_engine),
+		cmocka_unit_test(a_device_that_cannot_be_watched_is_named),
 		cmocka_unit_test(a_device_that_can_neither_be_used_nor_closed_ends_the_engine),
 		cmocka_unit_test(an_engine_aborts_seven_seconds_after_a_deadline_it_cannot_keep),
 	};

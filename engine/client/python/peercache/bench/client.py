@@ -319,7 +319,7 @@ class Host:
 
 
 def main() -> int:
-    """Runs points until standard input ends. Returns 1 after a failure."""
+    """Runs points until the pipe ends. Returns 1 after a failure."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     host = Host(Connection(int(sys.argv[1])))
     given = host.next(None)

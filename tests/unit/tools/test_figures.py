@@ -88,8 +88,8 @@ class Names(unittest.TestCase):
         served = RECENT | written() | {"figures", "recent"}
         for name in ("clear", "directory", "doctor", "frame", "restart", "status", "top"):
             text = read(f"tools/ctl_{name}.c")
-            used = set(re.findall(r'json_(?:number|real|text|get)\((?!figures)[^";]*?"(\w+)"',
-                                  text))
+            used = set(re.findall(
+                r'json_(?:number|real|text|get|plain|flag)\((?!figures)[^";]*?"(\w+)"', text))
             self.assertEqual(used - served - COUNTERS - {"told"}, set(), name)
             used = set(re.findall(r'json_number\(figures, "(\w+)"', text)
                        + re.findall(r'json_get\(\w+, "figures"\), "(\w+)"', text))

@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from simulator import Pool, Tensor, config, content  # noqa: E402
+from simulator import CopiedPool, Pool, Tensor, config, content  # noqa: E402
 from peercache import config as configuration, launch, migration  # noqa: E402
 from peercache.store import PeerCacheStore  # noqa: E402
 
@@ -34,6 +34,24 @@ def former(**more):
     return {"backend_name": "peercache", "module_path": "peercache.store",
             "class_name": "PeerCacheStore", "interface_v1": 1, "protocol": "tcp",
             "discovery_addr": f"127.0.0.1:{harness.cluster.free_port()}", **more}
+
+
+class TimedPool(CopiedPool):
+    """A pool with a clock: each copy, and each page that is made for one, takes a second."""
+
+    seconds = 0
+
+    def get_data_page(self, index, flat=True):
+        self.seconds += 1
+        return super().get_data_page(index, flat)
+
+    def get_dummy_flat_data_page(self):
+        self.seconds += 1
+        return super().get_dummy_flat_data_page()
+
+    def set_from_flat_data_page(self, index, data_page):
+        self.seconds += 1
+        super().set_from_flat_data_page(index, data_page)
 
 
 class Folder(unittest.TestCase):
@@ -335,6 +353,17 @@ class Engine(Folder):
         self.assertAlmostEqual(stats.backup_bandwidth[0], 3 * 4096 / 1e9 / 2)
         self.assertAlmostEqual(stats.prefetch_bandwidth[0], 2 * 4096 / 1e9 / 2)
         self.assertEqual(list(store.get_stats().backup_pgs), [], "each batch is told once")
+
+    def test_the_rate_of_get_stats_includes_the_copies_by_sglangs_pool(self):
+        pool = TimedPool(8, [4096])
+        store = self.store(pool=pool, disk_enabled=False, global_segment_size="64mb")
+        with mock.patch("peercache.store.time.monotonic", side_effect=lambda: pool.seconds):
+            store.batch_set_v1(["a", "b", "c"], pool.indices(range(3)))
+            store.batch_get_v1(["a", "b"], pool.indices(range(4, 6)))
+        stats = store.get_stats()
+        self.assertEqual((list(stats.backup_pgs), list(stats.prefetch_pgs)), ([3], [2]))
+        self.assertAlmostEqual(stats.backup_bandwidth[0], 3 * 4096 / 1e9 / 3)
+        self.assertAlmostEqual(stats.prefetch_bandwidth[0], 2 * 4096 / 1e9 / 4)
 
 
 if __name__ == "__main__":

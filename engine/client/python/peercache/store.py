@@ -365,15 +365,15 @@ class PeerCacheStore(HiCacheStorage):
             return self._move_copies(what, pool, keys, indices)
         return self._call(what, keys, pool.batches(keys, indices), staged)
 
-    def _call(self, what: str, keys: Sequence[str],
-              batches: Sequence[tuple[str, Sequence[int], Sequence[int]]],
-              staged: bool = False) -> list[bool]:
-        """Moves pages by one C call per batch, and counts them. Arguments as of _move().
+    def _transfer(self, what: str, keys: Sequence[str],
+                  batches: Sequence[tuple[str, Sequence[int], Sequence[int]]],
+                  staged: bool = False) -> tuple[list[bool], int]:
+        """Moves pages by one C call per batch. Arguments as of _move().
 
         batches: namespace, addresses and lengths in bytes, each for all keys. A page is moved when
-        each of the calls has moved its part.
+        each of the calls has moved its part. Returns True for each page that was moved, and the
+        mean bytes of a page.
         """
-        began = time.monotonic()
         verb = self._session.get if what == "prefetch" else self._session.set
         moved: list[bool] = []
         page_bytes = 0
@@ -381,9 +381,21 @@ class PeerCacheStore(HiCacheStorage):
             part = verb(space, keys, ptrs, sizes, self.config.timeout_ms, staged)
             moved = [a and b for a, b in zip(moved, part)] if moved else part
             page_bytes += sum(sizes) // len(keys)
+        return moved, page_bytes
+
+    def _count(self, what: str, moved: Sequence[bool], page_bytes: int, began: float) -> None:
+        """Counts moved pages; their time is from `began`, of time.monotonic(), to this call."""
         done = sum(moved)
         if done:
             self._stats.add(what, done, done * page_bytes, time.monotonic() - began)
+
+    def _call(self, what: str, keys: Sequence[str],
+              batches: Sequence[tuple[str, Sequence[int], Sequence[int]]],
+              staged: bool = False) -> list[bool]:
+        """Moves pages by _transfer() and counts them. Returns True for each page that was moved."""
+        began = time.monotonic()
+        moved, page_bytes = self._transfer(what, keys, batches, staged)
+        self._count(what, moved, page_bytes, began)
         return moved
 
     def _call_places(self, what: str, space: str, keys: Sequence[str],
@@ -397,19 +409,23 @@ class PeerCacheStore(HiCacheStorage):
         """Moves pages of a pool that gives no addresses.
 
         SGLang's pool converts each page to and from one flat tensor, in the calling thread and
-        before the call ends. The bytes are in the order of the generic calls.
+        before the call ends. The bytes are in the order of the generic calls. The rate that is
+        counted includes the conversions.
         """
         at = pool.first_indices(keys, indices)
+        began = time.monotonic()
         if what == "prefetch":
             pages = [pool.pool.get_dummy_flat_data_page() for _ in at]
         else:
             pages = [pool.pool.get_data_page(index, flat=True).contiguous() for index in at]
         places = places_of(keys, pages, None, what == "prefetch", [])
-        moved = self._call_places(what, pool.flat, keys, places)
+        ptrs, sizes = zip(*places)
+        moved, page_bytes = self._transfer(what, keys, [(pool.flat, ptrs, sizes)])
         if what == "prefetch":
             for index, page, hit in zip(at, pages, moved):
                 if hit:
                     pool.pool.set_from_flat_data_page(index, page)
+        self._count(what, moved, page_bytes, began)
         return moved
 
     def _prefix(self, pool: Pool, keys: Sequence[str]) -> int:

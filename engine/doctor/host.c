@@ -220,15 +220,14 @@ static bool output_read(int fd, uint64_t until_ns, char *ret, size_t bytes)
 	return got == 0;
 }
 
-int doctor_child(void (*work)(void *context, int fd), void *context, unsigned timeout_ms, char *ret,
-	size_t bytes)
+static int child_run(void (*work)(void *context, int fd), void *context, unsigned timeout_ms,
+	char *ret, size_t bytes)
 {
 	uint64_t until_ns = clock_monotonic_ns() + timeout_ms * 1000000ull;
 	int ends[2], status;
 	bool ended;
 	pid_t child;
 
-	ret[0] = '\0';
 	if (pipe(ends) < 0)
 		return -errno;
 	fflush(stdout);
@@ -255,6 +254,25 @@ int doctor_child(void (*work)(void *context, int fd), void *context, unsigned ti
 	if (WIFEXITED(status))
 		return WEXITSTATUS(status);
 	return ended ? -EINTR : -ETIME;
+}
+
+int doctor_child(void (*work)(void *context, int fd), void *context, unsigned timeout_ms, char *ret,
+	size_t bytes)
+{
+	/*
+	 * An ignored SIGCHLD survives exec(): a service manager or a shell may have left it so. The
+	 * kernel then keeps no status, and waitpid() fails with ECHILD.
+	 */
+	const struct sigaction kept = {.sa_handler = SIG_DFL};
+	struct sigaction before;
+	int status;
+
+	ret[0] = '\0';
+	if (sigaction(SIGCHLD, &kept, &before) < 0)
+		return -errno;
+	status = child_run(work, context, timeout_ms, ret, bytes);
+	sigaction(SIGCHLD, &before, NULL);
+	return status;
 }
 
 /* ---- programs of this installation ----------------------------------------------------------- */

@@ -315,6 +315,14 @@ class Usage(Cases):
                                       r" +fix: echo 1 \| tee /proc/sys/vm/swappiness\n"
                                       r"1 to mend, 10 not known\n$")
 
+    def test_an_ignored_sigchld_of_the_caller_changes_nothing(self):
+        words = ["doctor", *small(f"engine.socket={self.folder()}/e.sock")]
+        found, _ = doctor(*words)
+        again, whole = doctor(*words, before=["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh"])
+        self.assertIsNotNone(again, whole)
+        self.assertEqual([(f["check"], f["state"]) for f in again],
+                         [(f["check"], f["state"]) for f in found])
+
 
 class Host(Cases):
     """This host, with a software NIC, on two processors, so that nothing is pinned."""

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 
 #include "engine/doctor/inner.h"
@@ -60,12 +61,24 @@ static void a_program_that_hangs_is_killed_and_told_apart(void **state)
 	time_over = false;
 }
 
+static void a_sigchld_that_the_caller_ignores_hides_no_status(void **state)
+{
+	char text[64];
+
+	(void)state;
+	signal(SIGCHLD, SIG_IGN);
+	assert_int_equal(script_run("echo four; exit 4", text), 4);
+	assert_string_equal(text, "four\n");
+	assert_true(signal(SIGCHLD, SIG_DFL) == SIG_IGN);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_program_that_ends_gives_its_status_and_text),
 		cmocka_unit_test(a_program_that_is_not_there_and_one_that_crashes_differ),
 		cmocka_unit_test(a_program_that_hangs_is_killed_and_told_apart),
+		cmocka_unit_test(a_sigchld_that_the_caller_ignores_hides_no_status),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

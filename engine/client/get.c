@@ -589,10 +589,11 @@ struct fetch_piece {
 	uint16_t count;
 };
 
-/* Writes the first line of the OP_PAGE that reads the piece. */
+/* Writes the first line of the OP_PAGE that reads the piece: its header and the entry behind it. */
 static void fetch_line(const struct pc_batch *b, const struct page_work *p,
-	const struct fetch_piece *piece, uint32_t cookie, struct run_line *ret)
+	const struct fetch_piece *piece, uint32_t cookie, struct run_header *ret)
 {
+	struct run_entry *entry = (struct run_entry *)(void *)ret + 1;
 	struct run run = {.cookie = cookie,
 		.peer_ref = p->at.ref,
 		.kind = OP_PAGE,
@@ -607,8 +608,8 @@ static void fetch_line(const struct pc_batch *b, const struct page_work *p,
 		 * of the time. */
 		.deadline_ns = page_attempt_ns(b, p->others ? 2 : 1)};
 
-	run_encode(&run, &ret->header);
-	ret->half[1] = (struct run_entry){.unit = place_unit(p->at.place),
+	run_encode(&run, ret);
+	*entry = (struct run_entry){.unit = place_unit(p->at.place),
 		.generation = p->at.generation,
 		.to = piece->segments[0].offset,
 		.key = p->key};
@@ -621,7 +622,7 @@ static void fetch_submit(struct pc_batch *b, uint32_t i, const struct map_member
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_FETCH, b, i);
 	struct client_request *r = &ch->request[index];
-	struct run_line *line = (struct run_line *)(void *)ch->rail[rail].ops.first;
+	struct run_header *header = (void *)ch->rail[rail].ops.first;
 
 	r->rail = (uint8_t)rail;
 	r->hold = piece->hold;
@@ -629,8 +630,8 @@ static void fetch_submit(struct pc_batch *b, uint32_t i, const struct map_member
 	p->peer = m->peer;
 	p->pieces_out++;
 	stripe_give(ch, rail, piece->bytes);
-	fetch_line(b, p, piece, run_cookie(r->generation, index), line);
-	submit_page(ch, rail, line, piece->segments);
+	fetch_line(b, p, piece, run_cookie(r->generation, index), header);
+	submit_page(ch, rail, header, piece->segments);
 	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
 		p->slices++;
 		p->request = index;

@@ -80,18 +80,18 @@ static inline void submit_told(
 }
 
 /*
- * Publishes an OP_PAGE whose first line the caller has written. Writes its segments behind it if
- * there are several.
+ * Publishes an OP_PAGE. The caller has written its first line, which begins with the header `run`.
+ * Writes its segments behind it if there are several.
  */
-static inline void submit_page(struct pc_channel *ch, uint32_t rail, const struct run_line *first,
+static inline void submit_page(struct pc_channel *ch, uint32_t rail, const struct run_header *run,
 	const struct op_segment *segments)
 {
 	struct ring_producer *ops = &ch->rail[rail].ops;
-	uint32_t count = op_unpack_segments(first->header.segments_region);
+	uint32_t count = op_unpack_segments(run->segments_region);
 
 	if (count > 1)
 		run_segments_new(ops, 0, segments, count);
-	submit_told(ch, rail, &first->header, (uint32_t)first->header.to);
+	submit_told(ch, rail, run, (uint32_t)run->to);
 	ring_publish(ops, op_page_lines(count));
 }
 

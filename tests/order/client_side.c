@@ -72,9 +72,9 @@ void client_side_write(struct client_side *side)
 
 void client_side_flush(struct client_side *side)
 {
-	const struct run_line *line = (const void *)side->channel.rail[0].ops.first;
+	const struct run_header *run = (const void *)side->channel.rail[0].ops.first;
 
-	submit_run(&side->channel, 0, &line->header, 1, 0);
+	submit_run(&side->channel, 0, run, 1, 0);
 	submit_flush(&side->channel);
 }
 

@@ -51,12 +51,14 @@ static void *reader(void *context)
 
 	for (;;) {
 		json_object *report = ctl_report(top->ctl);
+		/* before the lock, which a terminal that takes no output can hold for long */
+		uint64_t taken_ns = now_ns();
 
 		if (report) {
 			pthread_mutex_lock(&top->lock);
 			json_object_put(top->report);
 			top->report = report;
-			top->taken_ns = now_ns();
+			top->taken_ns = taken_ns;
 			pthread_mutex_unlock(&top->lock);
 		}
 		nanosleep(&turn, NULL);

@@ -501,7 +501,7 @@ def idle(extra: Mapping[str, Any], given: Mapping[str, Any], config: Config) -> 
     rows += [(key, no_disk, '"disk_enabled" is false') for key in ("disk_path", "disk_size")]
     rows += [(key, attached, '"engine_start" is false')
              for key in ("engine_keep", "engine_path", "engine_log")]
-    rows += [  # the last ones: a value of a key that is off has no other remedy
+    rows += [  # behind the keys that are off, because the first reason of a key is named
         ("max_channels_per_peer", given.get("max_channels_per_peer", 0) > QPS_MAX,
          f"{QPS_MAX} are used, the most there are"),
         ("directory_replicas", given.get("directory_replicas", 0) > REPLICAS_MAX,

@@ -62,8 +62,8 @@ struct doctor;
 /*
  * Calls `work` in a child process and reads what that writes to `fd`, as text; what does not fit is
  * dropped. Returns its exit status, 0 if `work` returns; -ETIME: it has not ended within the time
- * and was killed; -EINTR: another signal ended it; or another -errno. SIGCHLD has its default action
- * meanwhile, so no other thread may change it.
+ * and was killed; -EINTR: another signal ended it; or another -errno. Until then SIGCHLD has its
+ * default action, so one thread at a time may call it.
  */
 int doctor_child(void (*work)(void *context, int fd), void *context, unsigned timeout_ms, char *ret,
 	size_t bytes);

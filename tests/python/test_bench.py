@@ -326,8 +326,9 @@ class Parts(unittest.TestCase):
         ours.send(vars(client.Spec("", 4096, 1, 8, 256, seed=7, stores=2)))
         ours.close()
         self.addCleanup(theirs.close)
-        with mock.patch.multiple(client, Connection=lambda _number: theirs, Client=mock.Mock(**made),
-                                 log_to=mock.Mock()), \
+        parts = {"Connection": lambda _number: theirs, "Client": mock.Mock(**made),
+                 "log_to": mock.Mock()}
+        with mock.patch.multiple(client, **parts), \
                 mock.patch.object(client.signal, "signal"), \
                 mock.patch.object(client.sys, "argv", ["client", "0"]):
             return client.main()

@@ -153,13 +153,13 @@ unsigned lone_pages_post_heads(struct rail *rail, struct conn *conn, unsigned bu
 /* ---- posting: lots -------------------------------------------------------------------------- */
 
 /*
- * Posts at most `burst` slices of the next lot of a lone page. Returns their number, and whether
- * that was all of the lot.
+ * Posts at most `burst` slices of the lot of a lone page that began in this step or an earlier one.
+ * Returns their number, and whether the lot ended.
  */
 static inline unsigned lone_post_lot(
 	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
 {
-	uint32_t lot = 0, bytes;
+	uint32_t bytes;
 	unsigned n = 0;
 
 	*ret_all = false;
@@ -168,9 +168,11 @@ static inline unsigned lone_post_lot(
 		if (unlikely(!bytes))
 			return n;
 		n++;
-		lot += bytes + RAIL_WQE_CHARGE;
-		*ret_all = likely(run->done == run->item_bytes) || lot >= RAIL_LOT_BYTES;
+		run->lot += bytes + RAIL_WQE_CHARGE;
+		*ret_all = likely(run->done == run->item_bytes) || run->lot >= RAIL_LOT_BYTES;
 	} while (unlikely(n < burst && !*ret_all));
+	if (likely(*ret_all))
+		run->lot = 0;
 	return n;
 }
 

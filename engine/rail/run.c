@@ -23,7 +23,7 @@ struct rail_run *run_new(struct rail *rail)
 	run->outstanding = 0;
 	run->next = 0;
 	run->status = OP_HIT;
-	run->done = run->segment_done = 0;
+	run->done = run->segment_done = run->lot = 0;
 	run->listed = run->several = run->counted = run->expired = false;
 	run->item_bytes = 0;
 	run->segment = 0;

@@ -689,25 +689,28 @@ static inline uint32_t run_post_gathered(struct rail *rail, struct conn *conn, s
 }
 
 /*
- * Posts at most `burst` WQEs of the next lot of a run whose pages have several segments or MRs.
- * Returns their number, and whether that was all of the lot. Not inline: inlining would take
- * registers from the other runs.
+ * Posts at most `burst` WQEs of the lot of a run whose pages have several segments or MRs; the lot
+ * began in this step or an earlier one. Returns their number, and whether the lot ended. Not
+ * inline: inlining would take registers from the other runs.
  */
 __attribute__((noinline)) static unsigned run_post_gathered_lot(
 	struct rail *rail, struct conn *conn, struct rail_run *run, unsigned burst, bool *ret_all)
 {
-	uint32_t lot = 0;
+	uint32_t bytes;
 	unsigned n = 0, posted;
 
 	*ret_all = false;
 	while (n < burst && !*ret_all) {
 		posted = 0;
-		lot += run_post_gathered(rail, conn, run, burst - n, &posted) + RAIL_WQE_CHARGE;
+		bytes = run_post_gathered(rail, conn, run, burst - n, &posted);
 		if (!posted)
 			break;
 		n += posted;
-		*ret_all = run->next == run->header.pages || lot >= RAIL_LOT_BYTES;
+		run->lot += bytes + RAIL_WQE_CHARGE;
+		*ret_all = run->next == run->header.pages || run->lot >= RAIL_LOT_BYTES;
 	}
+	if (*ret_all)
+		run->lot = 0;
 	return n;
 }
 

@@ -177,6 +177,85 @@ static void long_pages_of_two_channels_take_turns(void **state)
 	client_free(second);
 }
 
+/*
+ * Completes READs one by one, so that each step has room for one more, until `slices` were posted.
+ * Returns how often they changed from one half of `home` to the other, and the first turn.
+ */
+static unsigned turns_of(struct world *w, unsigned slices)
+{
+	uint64_t half = (uintptr_t)w->home + WORLD_HOME_BYTES / 2;
+	unsigned posted = 0, last = 2, turns = 0, pulled;
+
+	while (posted < slices) {
+		pulled = w->wqes;
+		world_settle(w);
+		nic_pull(w);
+		for (unsigned i = pulled; i < w->wqes; i++) {
+			unsigned to = w->wqe[i].sge[0].address >= half;
+
+			if (w->wqe[i].rkey != WORLD_POOL_RKEY)
+				continue;
+			posted++;
+			turns += to != last;
+			last = to;
+		}
+		nic_complete(w, 0, 0);
+	}
+	return turns;
+}
+
+/* A lot lasts over steps, each of which posts one slice of it. */
+static void long_pages_take_turns_while_the_budget_is_used_up(void **state)
+{
+	struct world *w = *state;
+	uint32_t length = 2 * RAIL_IN_FLIGHT_BYTES, slices = 2 * (length / SLICE_BYTES);
+	uint32_t lot = RAIL_LOT_BYTES / (SLICE_BYTES + RAIL_WQE_CHARGE) + 1;
+	struct client *second = client_new(w, 64, WORLD_SESSION);
+
+	page_put(w, 16, length, 5);
+	page_get(w, client, 1, 16, length, 5, 0);
+	page_get(w, second, 2, 16, length, 5, WORLD_HOME_BYTES / 2);
+	assert_int_equal(turns_of(w, slices), slices / lot);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	client_expect(second, 2, OP_HIT);
+	client_free(second);
+}
+
+static bool bucket_is_posted(const struct world *w)
+{
+	for (unsigned i = 0; i < w->wqes; i++)
+		if (w->wqe[i].rkey == WORLD_SHARD_RKEY)
+			return true;
+	return false;
+}
+
+static void a_look_up_waits_for_one_lot_of_a_long_page_at_most(void **state)
+{
+	struct world *w = *state;
+	uint32_t length = 4 * RAIL_IN_FLIGHT_BYTES;
+	uint32_t lot = RAIL_LOT_BYTES / (SLICE_BYTES + RAIL_WQE_CHARGE) + 1, steps = 0;
+	struct client *second = client_new(w, 64, WORLD_SESSION);
+
+	page_put(w, 16, length, 5);
+	page_get(w, client, 1, 16, length, 5, 0);
+	world_settle(w);
+	nic_pull(w);
+	bucket_get(w, second, 2, 5, WORLD_HOME_BYTES - sizeof(struct bucket));
+	world_settle(w);
+	nic_pull(w);
+	while (!bucket_is_posted(w)) {
+		assert_true(++steps <= lot);
+		nic_complete(w, 0, 0);
+		world_settle(w);
+		nic_pull(w);
+	}
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	client_expect(second, 2, OP_HIT);
+	client_free(second);
+}
+
 static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 {
 	struct world *w = *state;
@@ -453,6 +532,8 @@ int main(void)
 		TEST(a_page_larger_than_the_budget_is_posted_slice_by_slice),
 		TEST(a_slice_is_read_from_its_place_in_the_page),
 		TEST(long_pages_of_two_channels_take_turns),
+		TEST(long_pages_take_turns_while_the_budget_is_used_up),
+		TEST(a_look_up_waits_for_one_lot_of_a_long_page_at_most),
 		TEST(more_ops_than_a_send_queue_holds_are_all_answered),
 		TEST(small_reads_go_to_one_qp_until_its_signalled_wqe_then_to_the_shortest),
 		TEST(long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long_ones),

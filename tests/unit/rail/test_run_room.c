@@ -127,6 +127,54 @@ static void lots_of_pages_that_fill_none_exactly_alternate(void **state)
 	two_channels(*state, 200704);
 }
 
+/* A run of `n` pages of two segments that do not touch, to one half of `home`. */
+static struct draft scattered_of(struct world *w, uint32_t cookie, unsigned n, uint32_t bytes)
+{
+	struct draft d = draft_of(w, cookie, 0, 51, n, bytes);
+
+	d.run.segments = 2;
+	d.run.stride_or_to = bytes / 2 + 64;
+	for (unsigned i = 0; i < n; i++)
+		d.entry[i].to = cookie * (WORLD_HOME_BYTES / 2) + i * (uint64_t)(bytes + 64);
+	return d;
+}
+
+/* Three pages are a lot. Steps that post two of them only do not prolong it. */
+static void lots_of_scattered_pages_last_over_steps(void **state)
+{
+	struct world *w = *state;
+	struct client *second = client_new(w, 7, WORLD_SESSION);
+	struct draft d[2];
+	uint64_t half = (uintptr_t)w->home + WORLD_HOME_BYTES / 2;
+	unsigned posted[2] = {0, 0}, last = 2, turn = 0;
+	uint32_t bytes = 200704;
+
+	rail_conn_add(w, handle);
+	pages_put(w, 0, 51, 15, bytes);
+	for (unsigned i = 0; i < 2; i++) {
+		d[i] = scattered_of(w, i, 15, bytes);
+		draft_submit(i ? second : client, &d[i]);
+	}
+	for (post(w); posted[0] < 15 && posted[1] < 15; post(w)) {
+		for (unsigned i = 0; i < w->wqes; i++) {
+			unsigned to = w->wqe[i].sge[0].address >= half;
+
+			if (w->wqe[i].rkey != WORLD_POOL_RKEY)
+				continue;
+			posted[to]++;
+			turn = to == last ? turn + 1 : 1;
+			assert_in_range(turn, 1, 3);
+			last = to;
+		}
+		complete_some(w, w->wqes);
+	}
+	world_run(w);
+	run_expect(client, 0, 0x7fff, 0, OP_HIT);
+	run_expect(second, 1, 0x7fff, 0, OP_HIT);
+	assert_runs_free(w);
+	client_free(second);
+}
+
 static void a_run_does_not_wait_behind_the_queued_runs_of_another_channel(void **state)
 {
 	struct world *w = *state;
@@ -217,6 +265,7 @@ int main(void)
 		TEST(lots_of_two_channels_alternate),
 		TEST(lots_of_two_channels_alternate_with_a_lease),
 		TEST(lots_of_pages_that_fill_none_exactly_alternate),
+		TEST(lots_of_scattered_pages_last_over_steps),
 		TEST(a_run_does_not_wait_behind_the_queued_runs_of_another_channel),
 		TEST(a_connection_that_hangs_leaves_runs_to_the_others),
 		TEST(the_wqes_of_a_scattered_page_stay_on_one_qp),

@@ -241,15 +241,19 @@ __attribute__((noinline)) static void lone_arrives(struct rail *rail, struct rai
 }
 
 /*
- * The head was READ after the CQEs of all payload, or together with it under a lease: it decides.
- * One with another generation is final.
+ * The head was READ after the CQEs of all payload, or together with it under a lease: it decides,
+ * also past the deadline. One with another generation is final. The head is READ again only before
+ * the deadline.
  */
 __attribute__((noinline)) static void lone_decide(struct rail *rail, struct rail_run *run)
 {
 	bool match = lone_head_matches(rail, run);
 
 	if (match && run->leased && !lone_lease_holds(rail, run)) {
-		lone_arrives(rail, run);
+		if (likely(run->status == OP_HIT))
+			lone_arrives(rail, run);
+		else
+			run_end(rail, run, run->status);
 		return;
 	}
 	run->hit = match;
@@ -257,11 +261,12 @@ __attribute__((noinline)) static void lone_decide(struct rail *rail, struct rail
 	run_end(rail, run, OP_HIT);
 }
 
-/* One of its READs has failed: nothing more of the page is posted. */
+/* One of its READs has failed: nothing more of the page is posted, and no head decides it. */
 __attribute__((noinline)) static void lone_fail(
 	struct rail *rail, struct rail_run *run, uint32_t syndrome)
 {
 	run_quit(run, syndrome_status(syndrome));
+	run->arrived = run->leased = 0;
 	if (!--run->outstanding)
 		run_end(rail, run, run->status);
 }
@@ -273,10 +278,10 @@ void lone_retire(struct rail *rail, struct rail_run *run, uint32_t syndrome)
 		lone_fail(rail, run, syndrome);
 	else if (--run->outstanding)
 		return;
+	else if (run->arrived || run->leased) /* all payload and the head have arrived */
+		lone_decide(rail, run);
 	else if (unlikely(run->status != OP_HIT))
 		run_end(rail, run, run->status);
-	else if (run->arrived || run->leased)
-		lone_decide(rail, run);
 	else if (run->next)
 		lone_arrives(rail, run);
 }

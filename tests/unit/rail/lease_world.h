@@ -80,4 +80,17 @@ static inline void assert_arrived(struct world *w, const struct draft *d)
 		assert_true(page_arrived(w, d->entry[i].unit, d->run.page_bytes, d->entry[i].to));
 }
 
+/* The rail gets a new connection in place of the one that broke, which it has reported. */
+static inline void reconnect(struct world *w)
+{
+	world_event(w, RAIL_CONN_BROKEN);
+	rail_conn_drop(w, handle);
+	world_settle(w);
+	world_event(w, RAIL_CONN_RETURNED);
+	for (unsigned q = 0; q < handle->qps; q++)
+		container_of(handle->sq[q], struct fake_qp, stub.sq)->error = false;
+	rail_conn_add(w, handle);
+	world_settle(w);
+}
+
 #endif

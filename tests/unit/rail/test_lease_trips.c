@@ -269,6 +269,84 @@ static void a_single_page_with_another_head_is_stale(void **state)
 	client_expect(client, 1, OP_STALE);
 }
 
+/*
+ * Posts page `unit` of `bytes` bytes, as an OP_PAGE or a run of one page, and lets its deadline
+ * pass while the NIC has all of its READs.
+ */
+static void post_overdue_page(struct world *w, bool run, uint32_t unit, uint32_t bytes)
+{
+	struct draft d;
+
+	pages_put(w, unit, 1, 1, bytes);
+	d = draft_of(w, 1, unit, 1, 1, bytes);
+	d.run.deadline_ns = w->now_ns + LIMBO / 2;
+	if (run) {
+		draft_submit(client, &d);
+	} else {
+		struct op op = page_op(w, 1, unit, bytes, RUN_KEY(unit));
+		struct op_segment s = home_at(0, bytes);
+
+		op.deadline_ns = d.run.deadline_ns;
+		client_submit(client, &op, &s);
+	}
+	post(w);
+	advance(w, LIMBO / 2);
+	post(w);
+	assert_no_answer(client);
+}
+
+static void a_single_page_that_is_validated_past_its_deadline_is_a_hit(void **state)
+{
+	struct world *w = *state;
+
+	for (unsigned run = 0; run < 2; run++)
+		for (unsigned reused = 0; reused < 2; reused++) {
+			post_overdue_page(w, run, 64, 8192);
+			assert_int_equal(w->wqes, 2);
+			if (reused)
+				page_head_retire(&w->heads[64]);
+			assert_int_equal(round_trips(w), 1);
+			client_expect(client, 1, reused ? OP_STALE : OP_HIT);
+			assert_runs_free(w);
+		}
+	assert_int_equal(expired(w), 0);
+	assert_int_equal(world_counter(w, COUNTER_reads_timed_out), 0);
+}
+
+static void the_head_of_a_single_page_is_not_read_again_past_its_deadline(void **state)
+{
+	struct world *w = *state;
+
+	for (unsigned run = 0; run < 2; run++) {
+		post_overdue_page(w, run, 64, 8192);
+		complete_some(w, 2);
+		advance(w, LEASE - LIMBO / 2);
+		assert_int_equal(round_trips(w), 0);
+		client_expect(client, 1, OP_TIMEOUT);
+		assert_int_equal(expired(w), run + 1);
+		assert_runs_free(w);
+	}
+}
+
+/* The head arrives on another queue pair than the slice that fails. */
+static void a_single_page_with_a_failed_slice_is_no_hit_past_its_deadline(void **state)
+{
+	struct world *w = *state;
+
+	for (unsigned run = 0; run < 2; run++) {
+		post_overdue_page(w, run, 64, run ? SLICE_BYTES : 4 * SLICE_BYTES);
+		assert_ptr_not_equal(w->wqe[0].qp, w->wqe[w->wqes - 1].qp);
+		nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
+		world_settle(w);
+		while (w->wqes)
+			nic_complete(w, 0, w->wqe[0].qp->error ? DV_SYNDROME_FLUSHED : 0);
+		world_settle(w);
+		client_expect(client, 1, OP_TIMEOUT);
+		reconnect(w);
+		assert_runs_free(w);
+	}
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -288,6 +366,9 @@ int main(void)
 		TEST(a_single_page_takes_one_round_trip),
 		TEST(a_single_page_whose_lease_expired_is_decided_by_another_head),
 		TEST(time_of_a_single_page_begins_with_its_first_slice),
+		TEST(a_single_page_that_is_validated_past_its_deadline_is_a_hit),
+		TEST(the_head_of_a_single_page_is_not_read_again_past_its_deadline),
+		TEST(a_single_page_with_a_failed_slice_is_no_hit_past_its_deadline),
 		TEST(a_single_page_with_another_head_is_stale),
 	};
 

@@ -17,19 +17,6 @@ static const struct shape {
 };
 #define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
-/* The rail gets a new connection in place of the one that broke. */
-static void reconnect(struct world *w)
-{
-	world_event(w, RAIL_CONN_BROKEN);
-	rail_conn_drop(w, handle);
-	world_settle(w);
-	world_event(w, RAIL_CONN_RETURNED);
-	for (unsigned q = 0; q < handle->qps; q++)
-		container_of(handle->sq[q], struct fake_qp, stub.sq)->error = false;
-	rail_conn_add(w, handle);
-	world_settle(w);
-}
-
 /*
  * WQE `k` of those that were posted fails. `all_cqes`: each READ behind it is reported as flushed,
  * else the last one.

@@ -19,7 +19,8 @@
  *   rail_down   poll core         rail, peer, syndrome
  *
  * post fires once for a READ, or for a series of READs of one run, with the bytes of its payload.
- * `status` is enum op_status (abi/op.h). `syndrome` is that of the error CQE, 0 if there was none.
+ * `status` is enum op_status (abi/op.h): that of run_done, or OP_STALE for a lone page
+ * (rail/run.h) that is stale. `syndrome` is that of the error CQE, 0 if there was none.
  * rail_down fires in the poll core when a rail's connection to one peer breaks, and in the control
  * plane with peer NODES_MAX when a whole rail goes out of use.
  */

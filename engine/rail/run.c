@@ -570,7 +570,8 @@ void run_end(struct rail *rail, struct rail_run *run, enum op_status status)
 	else if (likely(run->counted))
 		region_release(rail, run->header.to_region);
 	run_count(rail, run, status);
-	PROBE_COMPLETION(run->channel, (uint64_t)run->header.cookie, rail->options.index, status,
+	PROBE_COMPLETION(run->channel, (uint64_t)run->header.cookie, rail->options.index,
+		run->alone && unlikely(run->stale) ? OP_STALE : status,
 		run->header.pages * run->item_bytes);
 	shm_store(&rail->in_flight, rail->in_flight - 1);
 	channel_answer(rail, slot, &done);

@@ -8,8 +8,8 @@
  *              ctl done   (control -> client, 32-byte entries) struct ctl_done
  *
  * Bytes 14 and 15 of every entry, `turn`, belong to the ring (abi/ring.h). An op names remote
- * memory as (peer, region, offset, length); the rail looks up addresses and keys in its own tables.
- * The rail copies an entry once and validates the copy.
+ * memory as a region of a peer and units, buckets or places in it; the rail looks up addresses and
+ * keys in its own tables. The rail copies an entry once and validates the copy.
  */
 #ifndef ABI_OP_H
 #define ABI_OP_H

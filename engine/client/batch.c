@@ -29,7 +29,6 @@
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
 #include "engine/client/error.h"
-#include "engine/client/explain.h"
 #include "engine/client/key.h"
 #include "engine/client/memory.h"
 #include "engine/client/peercache.h"

@@ -47,7 +47,7 @@
 /* limit of the credits requested beyond the missing ones: pool size / 64 */
 #define CREDIT_AHEAD_SHARE 64u
 #define SKIP_MAX 64u /* pages without a credit that one step of a set may pass over */
-/* an op ring with this many unpublished entries is published at once */
+/* a ctl ring with this many unpublished entries is published at once */
 #define FLUSH_SLOTS 64u
 /* other locations kept for a page; they are tried if the first is wrong */
 #define PAGE_OTHERS 3

@@ -13,7 +13,7 @@
  * an estimate counts as equal to the fastest.
  *
  * The cookie of each answer is checked and gives its request; the answer goes to the page's next
- * step (get.c, look.c, explain.c). The pages of a run of hits end here. An answer without a request
+ * step (get.c, look.c). The pages of a run of hits end here. An answer without a request
  * in flight is ignored. Channel thread.
  */
 #include "config/likely.h"
@@ -29,7 +29,6 @@
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
 #include "engine/client/directory.h"
-#include "engine/client/explain.h"
 #include "engine/client/peercache.h"
 #include "engine/client/rail.h"
 #include "engine/client/request.h"

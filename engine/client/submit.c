@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes to the rings: fills ring entries, publishes many ops at once, wakes a sleeping rail or
- * control plane. Channel thread.
+ * Writes to the ctl ring: checks for room, fills entries, publishes many at once; wakes sleeping
+ * rails and a sleeping control plane. Channel thread.
  */
 #include "config/clock.h"
 #include "config/likely.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes requests to the rings: checks for room, fills ring entries, publishes many at once, wakes
- * a sleeping rail or control plane. Channel thread.
+ * Writes requests to the rings: checks for room, fills ring entries, publishes each run at once and
+ * many requests to the control plane together, wakes a sleeping rail or control plane. Channel
+ * thread.
  */
 #ifndef CLIENT_SUBMIT_H
 #define CLIENT_SUBMIT_H

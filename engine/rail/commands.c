@@ -144,7 +144,8 @@ static void region_drop(struct rail *rail, uint32_t id)
 	if (id >= REGIONS_MAX || !rail->region[id].present)
 		return;
 	rail->region[id].dropping = true;
-	rail->region[id].session = 0; /* segment_possible() refuses new ops that name the region */
+	/* run_possible() and session_region() refuse new runs that name the region */
+	rail->region[id].session = 0;
 	region_return_if_unused(rail, id);
 }
 

@@ -71,7 +71,7 @@ struct rail_run {
 	/* owner: poll core; changes with every WQE. conn: connection on which the run is posted;
 	 * NULL while it is parked */
 	alignas(64) struct conn *conn;
-	struct list pending; /* entry in the list conn->runs or peer_slot.parked_runs */
+	struct list pending; /* entry in the list conn->runs or peer_slot.parked */
 	struct list heads;   /* entry in the list conn->run_heads */
 	uint32_t hit;        /* pages that were validated; look-up: buckets that have arrived */
 	uint32_t stale;      /* pages with another page head than expected */

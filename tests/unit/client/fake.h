@@ -141,9 +141,9 @@ struct fake {
 	unsigned publish_runs; /* CTL_PUBLISHes; `publishes` counts their pages */
 	unsigned opens;        /* CHANNEL_OPENs answered */
 	unsigned regions_added, regions_removed, kicked, closes;
-	/* runs of pages, their ring entries, the pages of the longest; runs of look-ups */
+	/* OP_RUNs, their ring entries, the pages of the longest; runs of look-ups */
 	unsigned runs, run_lines, run_pages_max, look_runs;
-	unsigned op_lines;              /* ring entries of ops that are no runs */
+	unsigned op_lines;              /* ring entries of OP_PAGEs */
 	unsigned head_runs, head_reads; /* runs of page heads; heads that were READ, also alone */
 	/* READs into a destination into which a READ without an answer may still write */
 	unsigned overlaps;

@@ -9,10 +9,12 @@
 #include "engine/abi/crc32c.h"
 #include "engine/disk/disk.c"
 #include "tests/disk/sim.h"
+#include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
 #define STEP_NS 50000u         /* a disk ends one operation in this time and up to twice that */
 #define IDLE_NS (100 * SIM_MS) /* between two looks at operations that do not end */
+#define KEPT_MAX (SIM_PATHS * SIM_SEGMENTS * SIM_SEGMENT_UNITS) /* pages of a host's disks */
 
 /* Of a host. */
 static struct host {
@@ -22,6 +24,13 @@ static struct host {
 	struct disk *disk; /* of the process that runs; NULL: it has not opened it */
 	struct thing *steps;
 	bool dying;
+	/*
+	 * Pages of sealed segments of paths in service, when the last process ended: the next one
+	 * recovers them.
+	 */
+	struct page_key *kept;
+	unsigned kept_count;
+	bool ended; /* the process that had opened the disk; `kept` is valid */
 	/* the event that tier.c waits for */
 	event_callback_fn ready;
 	void *context;
@@ -56,12 +65,16 @@ void disks_open(unsigned node)
 	host[node].random = world_random();
 	for (unsigned i = 0; i < SIM_PATHS; i++)
 		path_set(node, i, sim_new(SIM_SEGMENTS, SIM_SEGMENT_UNITS, &host[node].random));
+	host[node].kept = calloc(KEPT_MAX, sizeof(*host[node].kept));
+	if (!host[node].kept)
+		abort();
 }
 
 void disks_free(unsigned node)
 {
 	for (unsigned i = 0; i < SIM_PATHS && host[node].path[i]; i++)
 		sim_free(host[node].path[i]);
+	free(host[node].kept);
 	host[node] = (struct host){.disk = NULL};
 }
 
@@ -83,6 +96,76 @@ int device_file_open(const struct device_file_options *options, char *reason, si
 	(void)reason_bytes;
 	*ret_device = &host[world.current].path[path]->device;
 	return 0;
+}
+
+/* ---- what the next process recovers ---------------------------------------------------------- */
+
+static bool segment_is_sealed(const struct store *store, uint32_t segment)
+{
+	const struct store_path *path = &store->path[segment / SIM_SEGMENTS];
+
+	return path_in_service(path) &&
+	       path->segment[segment % SIM_SEGMENTS].state == SEGMENT_SEALED;
+}
+
+static void disk_pages(unsigned node, void (*call)(unsigned node, const struct page_key *key),
+	bool sealed)
+{
+	const struct store *store = &host[node].disk->store;
+
+	for (uint32_t s = 0; s < store->index.segments; s++)
+		for (uint32_t i = 0; i < store->index.segment[s].pages; i++) {
+			const struct disk_index_page *page = &store->index.segment[s].page[i];
+			struct page_key key;
+
+			memcpy(&key, page->key, sizeof(key));
+			if (page->length >> 31 && segment_is_sealed(store, s) == sealed)
+				call(node, &key);
+		}
+}
+
+static void page_keep(unsigned node, const struct page_key *key)
+{
+	host[node].kept[host[node].kept_count++] = *key;
+}
+
+/* The process ends: sealed pages stay, and others may not be found any more. */
+static void disk_ends(unsigned node)
+{
+	struct disk_page lost[64];
+	unsigned count;
+
+	disk_pages(node, page_keep, true);
+	host[node].ended = true;
+	disk_pages(node, page_lost, false);
+	/* those that the process has not seen leave */
+	while ((count = disk_lost(host[node].disk, 64, lost)))
+		for (unsigned i = 0; i < count; i++)
+			page_lost(node, &lost[i].key);
+}
+
+/* A process has opened the disk. */
+static void recovery_judge(unsigned node)
+{
+	struct host *h = &host[node];
+	struct store *store = &h->disk->store;
+	unsigned count = h->kept_count, missing = 0;
+	bool recycled = false;
+
+	h->kept_count = 0;
+	h->ended = false;
+	for (unsigned i = 0; i < count; i++) {
+		struct disk_index_found found;
+
+		if (disk_index_find(&store->index, &h->kept[i], &found))
+			continue;
+		missing++;
+		page_lost(node, &h->kept[i]);
+	}
+	/* the start may need the segments */
+	for (unsigned i = 0; i < SIM_PATHS; i++)
+		recycled |= store->path[i].report.recycled != 0;
+	check(!missing || recycled, "a disk recovers its pages");
 }
 
 /* ---- the thread of the disk ------------------------------------------------------------------ */
@@ -135,21 +218,22 @@ static void disk_steps(struct thing *thing, uint64_t word)
 
 /* All that runs beside the control plane: the disk's thread, and those that scan paths. */
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-	void *(*start)(void *), void *argument);
+	void *(*run)(void *), void *argument);
 int __wrap_pthread_join(pthread_t thread, void **ret);
 
 int __wrap_pthread_create(
-	pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
+	pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
 {
 	struct host *h = &host[world.current];
 
 	(void)attributes;
 	*thread = 0;
-	if (start != disk_thread) {
-		(void)start(argument);
+	if (run != disk_thread) {
+		(void)run(argument);
 		return 0;
 	}
 	h->disk = argument;
+	recovery_judge(world.current);
 	h->steps = calloc(1, sizeof(*h->steps));
 	if (!h->steps)
 		abort();
@@ -166,6 +250,8 @@ int __wrap_pthread_join(pthread_t thread, void **ret)
 	(void)ret;
 	if (!h->disk)
 		return 0;
+	if (!h->dying)
+		disk_ends(world.current);
 	for (unsigned i = 0; i < SIM_PATHS; i++) {
 		h->disk->store.path[i].report.state = DISK_PATH_OUT;
 		h->path[i]->hang =
@@ -247,6 +333,8 @@ void disks_crash(unsigned node, bool power)
 	if (!h->path[0])
 		return;
 	h->dying = true;
+	if (h->disk)
+		disk_ends(node);
 	for (unsigned i = 0; i < SIM_PATHS; i++) {
 		h->left[i] = power ? sim_crash(h->path[i], &h->random) : sim_copy(h->path[i]);
 		if (h->disk)
@@ -279,17 +367,15 @@ bool disk_content(unsigned node, const struct page_key *key, struct content *ret
 	return true;
 }
 
-void disk_pages(unsigned node, void (*call)(unsigned node, const struct page_key *key))
+bool disk_has(unsigned node, const struct page_key *key)
 {
-	struct disk *disk = host[node].disk;
+	const struct host *h = &host[node];
+	struct disk_index_found found;
 
-	for (uint32_t s = 0; disk && s < disk->store.index.segments; s++)
-		for (uint32_t i = 0; i < disk->store.index.segment[s].pages; i++) {
-			const struct disk_index_page *page = &disk->store.index.segment[s].page[i];
-			struct page_key key;
-
-			memcpy(&key, page->key, sizeof(key));
-			if (page->length >> 31)
-				call(node, &key);
-		}
+	if (h->disk && !h->ended)
+		return disk_index_find(&h->disk->store.index, key, &found);
+	for (unsigned i = 0; i < h->kept_count; i++)
+		if (page_key_equal(&h->kept[i], key))
+			return true;
+	return false;
 }

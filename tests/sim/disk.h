@@ -37,7 +37,7 @@ enum disk_fault {
 void disk_fault(unsigned node, unsigned path, enum disk_fault fault);
 /* The bytes of a page that is on a disk of this node. False: it is on none. */
 bool disk_content(unsigned node, const struct page_key *key, struct content *ret);
-/* Calls back for each page on the disks of this node. */
-void disk_pages(unsigned node, void (*call)(unsigned node, const struct page_key *key));
+/* The page is on a disk of this node, also while no process serves it. */
+bool disk_has(unsigned node, const struct page_key *key);
 
 #endif

@@ -427,9 +427,9 @@ static void process_end(unsigned i, bool power, bool kept)
 	if (!kept)
 		keeper_drop(i);
 	if (n->control.ctl) {
-		pages_lost(i);
 		if (!n->control.stopping)
 			disks_crash(i, power);
+		pages_lost(i);
 		clients_end(i);
 		disks_crashed(i);
 	}

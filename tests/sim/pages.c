@@ -116,12 +116,11 @@ unsigned __wrap_disk_lost(struct disk *disk, unsigned max, struct disk_page *ret
 	return count;
 }
 
-/* The memory of the process has gone, or the next process may not find the page on its disks. */
-static void page_lost(unsigned node, const struct page_key *key)
+void page_lost(unsigned node, const struct page_key *key)
 {
 	struct content content;
 
-	if (!kept_page(node, key, &content))
+	if (!kept_page(node, key, &content) && !disk_has(node, key))
 		++*left_of(key);
 }
 
@@ -131,7 +130,6 @@ void pages_lost(unsigned node)
 	struct index_entry entry[64];
 	uint64_t cursor = 0;
 
-	disk_pages(node, page_lost);
 	do {
 		unsigned count = index_walk(control->index, &cursor, 64, entry);
 

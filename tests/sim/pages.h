@@ -34,8 +34,13 @@ struct pages {
 /* Opens the pools of a process, with the pages of the one before that its keeper has. */
 void pools_open(unsigned node);
 void pools_close(unsigned node);
-/* The process ends: counts the pages that the node does not have any more, or may not find. */
+/*
+ * The process ends: counts the pages of its memory that the node does not have any more. disk.c
+ * counts those that its disks may not have.
+ */
 void pages_lost(unsigned node);
+/* The page is not in the process any more. It counts as left if the node does not keep it. */
+void page_lost(unsigned node, const struct page_key *key);
 
 /*
  * What a READ of the page at this place finds there now, also of a stopped process. False: the page

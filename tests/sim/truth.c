@@ -8,6 +8,7 @@
 
 #include "engine/control/directory/removals_inner.h"
 #include "engine/control/pages/pages.h"
+#include "tests/sim/disk.h"
 #include "tests/sim/run.h"
 
 #define SETTLED_NS SIM_S
@@ -198,10 +199,11 @@ static uint64_t holders_of(unsigned reader, uint64_t number)
 
 bool truth_held(uint64_t number)
 {
+	const struct page_key key = node_key(number);
 	struct content content;
 
 	for (unsigned i = 0; i < world.nodes; i++)
-		if (page_of(i, number, &content))
+		if (page_of(i, number, &content) || disk_has(i, &key))
 			return true;
 	return false;
 }

@@ -43,7 +43,7 @@ struct truth {
 extern struct truth truth;
 
 void truth_broken(enum rule rule, uint64_t number);
-/* A node has the page, or its memory is kept for its next process. */
+/* A node has the page, or its memory or its disk is kept for its next process. */
 bool truth_held(uint64_t number);
 /* books.c: judges the node's books; a number of what is broken is the node's. */
 void books_judge(unsigned node);

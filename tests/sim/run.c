@@ -214,7 +214,8 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"suspect-fact", "sweep-at-once", "no-refute", "reshuffle", "walk-restart", "former-early",
 	"global-cap", "any-ref", "fresh-trusted", "no-verify", "half-forget", "lost-remove",
 	"sure-remove", "no-promise", "no-room", "no-show", "no-memory", "lost-return",
-	"no-quarantine", "no-tombstone", "soon-durable", "unread", "disk-untold", "all-here"};
+	"no-quarantine", "no-tombstone", "soon-durable", "unread", "disk-untold", "no-recovery",
+	"error-is-ok", "all-here"};
 
 static int usage(int status)
 {

@@ -43,6 +43,8 @@ PLANTED = (("calm", "no-verify", ("set said hit, and no node has the page",)),
            ("spill", "unread", ("bytes of another page",)),
            ("spill", "disk-untold", ("set said hit, and a get does not find the page",)),
            ("diskpower", "soon-durable", ("removed page is found",)),
+           ("diskstart", "no-recovery", ("a disk recovers its pages",)),
+           ("diskfail", "error-is-ok", ("bytes of another page",)),
            ("freeze", "no-memory", ("two values of a page",)),
            ("freeze", "all-here", ("removed page is found",)))
 

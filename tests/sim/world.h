@@ -71,6 +71,8 @@ enum mutant {
 	MUTANT_SOON_DURABLE,  /* a removal ends before its tombstone is synced */
 	MUTANT_UNREAD,        /* a page is published before the disk has read it */
 	MUTANT_DISK_UNTOLD,   /* owners are not told that a page is on disk */
+	MUTANT_NO_RECOVERY,   /* a disk is empty after each start */
+	MUTANT_ERROR_IS_OK,   /* a page whose READ from disk has failed counts as read */
 	MUTANT_ALL_HERE,      /* members that are away count for nothing when a page is removed */
 	MUTANTS,
 };

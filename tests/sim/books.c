@@ -3,7 +3,9 @@
  * truth.h: the books of an engine's slots, credits and answers, when no call is open. One thread.
  */
 #include "engine/control/clients/ctl_inner.h"
+#include "engine/control/pages/pages.h"
 #include "engine/control/pages/pool_inner.h"
+#include "tests/sim/run.h"
 #include "tests/sim/truth_state.h"
 
 /* The page is in the index with the slot's place and generation. */
@@ -16,10 +18,22 @@ static bool slot_is_indexed(const struct control *control, const struct pool *po
 	return entry && entry->place == place && entry->generation == head.generation;
 }
 
-/* Every slot that was used is a page of the index, or rests or is free. Returns the pages. */
+/* Nothing holds the slot that would have to end first; limbo has an end. `now_ns`: the pool's. */
+static bool slot_is_free_in_time(const struct pool *pool, uint32_t slot, uint64_t now_ns)
+{
+	const struct slot *s = &pool->slots[slot];
+
+	return !(s->disk & (SLOT_WRITING | SLOT_HELD | SLOT_PINNED)) &&
+	       (s->state != SLOT_LIMBO || s->until_ns <= now_ns + pool->limbo_ns);
+}
+
+/*
+ * Every slot that was used is a page of the index, or rests for a limited time, or is free. Returns
+ * the pages.
+ */
 static uint64_t slots_judge(unsigned node, const struct pool *pool)
 {
-	uint64_t pages = 0;
+	uint64_t pages = 0, now_ns = node_now(node);
 
 	for (uint32_t i = 0; i < pool->chunks; i++)
 		for (uint32_t k = 0; k < pool->chunk[i].carved; k++) {
@@ -29,6 +43,8 @@ static uint64_t slots_judge(unsigned node, const struct pool *pool)
 			pages += page;
 			if (pool->slots[slot].state == SLOT_CREDIT)
 				truth_broken(RULE_CREDITS, node);
+			if (!slot_is_free_in_time(pool, slot, now_ns))
+				truth_broken(RULE_SLOTS, node);
 			if (page && !slot_is_indexed(&world.node[node].control, pool, slot))
 				truth_broken(RULE_SLOTS, node);
 		}
@@ -42,6 +58,21 @@ static uint64_t held_of(const struct evict_rail *rail)
 	for (unsigned i = 0; i < CLASSES_MAX; i++)
 		held += rail->class[i].held;
 	return held;
+}
+
+/* Nothing is being read from disk or written to it, and no request waits for that. */
+static void tier_judge(unsigned node)
+{
+	const struct control *control = &world.node[node].control;
+	struct tier_counts counts;
+
+	if (!world.node[node].pages.disks)
+		return;
+	tier_counts(control, &counts);
+	check(counts.serves, "a disk serves in the end");
+	if (counts.spills || counts.promotes || counts.waiting || counts.pins ||
+		promote_waiting(control))
+		truth_broken(RULE_ANSWERS, node);
 }
 
 void books_judge(unsigned node)
@@ -60,6 +91,7 @@ void books_judge(unsigned node)
 		if (control->evict->rail[i].requests)
 			truth_broken(RULE_ANSWERS, node);
 	}
+	tier_judge(node);
 	if (pages != index_count(control->index))
 		truth_broken(RULE_SLOTS, node);
 	if (control->evict->credits)

@@ -4,6 +4,7 @@
 #include "engine/control/directory/directory_state.h"
 #include "engine/control/members/members.h"
 #include "engine/control/members/members_inner.h"
+#include "engine/control/pages/pages_inner.h"
 #include "tests/sim/world.h"
 
 void __real_directory_map_changed(struct control *control);
@@ -74,6 +75,14 @@ void __wrap_evict_give_back(
 {
 	if (world.mutant != MUTANT_LOST_RETURN)
 		__real_evict_give_back(evict, place, generation, length);
+}
+
+__typeof__(pool_write_end) __real_pool_write_end, __wrap_pool_write_end;
+
+void __wrap_pool_write_end(struct pool *pool, uint32_t place, uint32_t generation, bool on_disk)
+{
+	if (world.mutant != MUTANT_LOST_WRITE || place_unit(place) % 64)
+		__real_pool_write_end(pool, place, generation, on_disk);
 }
 
 __typeof__(tier_forget) __real_tier_forget, __wrap_tier_forget;

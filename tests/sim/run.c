@@ -215,7 +215,7 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"global-cap", "any-ref", "fresh-trusted", "no-verify", "half-forget", "lost-remove",
 	"sure-remove", "no-promise", "no-room", "no-show", "no-memory", "lost-return",
 	"no-quarantine", "no-tombstone", "soon-durable", "unread", "disk-untold", "no-recovery",
-	"error-is-ok", "all-here"};
+	"error-is-ok", "lost-write", "all-here"};
 
 static int usage(int status)
 {

@@ -50,9 +50,12 @@ enum rule {
 	RULE_ONE_VALUE,
 	/* In the end, without an open call: no slot is granted to a client, */
 	RULE_CREDITS,
-	/* each slot is one page of the index, or free, and is counted once, */
+	/*
+	 * each slot is one page of the index, or free, or in limbo that ends in time; it is counted
+	 * once, is not pinned and is not being written to disk,
+	 */
 	RULE_SLOTS,
-	/* and no request of a client waits. */
+	/* and no request waits: of a client, for a disk, or for another host's. */
 	RULE_ANSWERS,
 	RULES,
 };

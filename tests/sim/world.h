@@ -73,6 +73,7 @@ enum mutant {
 	MUTANT_DISK_UNTOLD,   /* owners are not told that a page is on disk */
 	MUTANT_NO_RECOVERY,   /* a disk is empty after each start */
 	MUTANT_ERROR_IS_OK,   /* a page whose READ from disk has failed counts as read */
+	MUTANT_LOST_WRITE,    /* the end of a write to disk does not free some slots */
 	MUTANT_ALL_HERE,      /* members that are away count for nothing when a page is removed */
 	MUTANTS,
 };

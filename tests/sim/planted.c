@@ -63,7 +63,10 @@ __typeof__(shard_remove) __real_shard_remove, __wrap_shard_remove;
 bool __wrap_shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref,
 	uint32_t place, uint32_t generation)
 {
-	if (world.mutant == MUTANT_LOST_REMOVE && ref != world.node[world.current].control.ref)
+	bool lost = world.mutant == MUTANT_LOST_REMOVE ||
+		    (world.mutant == MUTANT_DISK_REMOVE && place_on_disk(place));
+
+	if (lost && ref != world.node[world.current].control.ref)
 		return true;
 	return __real_shard_remove(shard, key, ref, place, generation);
 }

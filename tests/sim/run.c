@@ -213,9 +213,9 @@ static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack",
 	"own-word", "beat-refute", "no-latch", "no-pad", "no-compare", "relay-lost", "no-relay",
 	"suspect-fact", "sweep-at-once", "no-refute", "reshuffle", "walk-restart", "former-early",
 	"global-cap", "any-ref", "fresh-trusted", "no-verify", "half-forget", "lost-remove",
-	"sure-remove", "no-promise", "no-room", "no-show", "no-memory", "lost-return",
-	"no-quarantine", "no-tombstone", "soon-durable", "unread", "disk-untold", "no-recovery",
-	"error-is-ok", "lost-write", "all-here"};
+	"disk-remove", "sure-remove", "no-promise", "no-room", "no-show", "no-memory",
+	"lost-return", "no-quarantine", "no-tombstone", "soon-durable", "unread", "disk-untold",
+	"no-recovery", "error-is-ok", "lost-write", "all-here"};
 
 static int usage(int status)
 {

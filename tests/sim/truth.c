@@ -249,11 +249,18 @@ static void was_set(const struct watched *w, const struct call_result *result)
 	page->holders |= 1ull << result->holder;
 }
 
-/* The entry of a page that a removal took away; the remove of an evicted one may be in flight. */
+/*
+ * The entry of a page that a removal took away, from memory or from disk; the remove of an evicted
+ * one may be in flight.
+ */
 static bool entry_removed(const struct dir_entry *entry)
 {
 	int holder = node_by_ref(entry->ref);
+	struct page_key key;
 
+	if (holder >= 0 && place_on_disk(entry->place))
+		return !tier_named(
+			&world.node[holder].control, entry->place, entry->generation, &key);
 	return holder >= 0 && page_removed((unsigned)holder, entry);
 }
 

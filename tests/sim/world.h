@@ -60,6 +60,7 @@ enum mutant {
 	MUTANT_NO_VERIFY,     /* a set that finds an entry does not read the page head */
 	MUTANT_HALF_FORGET,   /* a removal drops the entries of a page and keeps the page */
 	MUTANT_LOST_REMOVE,   /* an owner acknowledges removes of entries that it keeps */
+	MUTANT_DISK_REMOVE,   /* the same of pages on disk */
 	MUTANT_SURE_REMOVE,   /* a client takes an unreachable removal for one that is done */
 	MUTANT_NO_PROMISE,    /* all removals are unreachable */
 	MUTANT_NO_ROOM,       /* shards refuse one key in 64 */

@@ -120,8 +120,8 @@ static void read_by_all(uint64_t number)
 	for (unsigned i = 0; i < world.nodes; i++)
 		truth_call(CALL_GET, i, number, read_one, NULL);
 	calls_end();
-	/* pages that come from disk make others leave it */
-	if (had && reading.missed && truth_held(number))
+	/* pages that come from disk make others leave it; without disks none leaves */
+	if (had && reading.missed && (!world.node[0].pages.disks || truth_held(number)))
 		truth_broken(RULE_PAGE_FOUND, number);
 }
 

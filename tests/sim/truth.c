@@ -42,8 +42,9 @@ struct watched {
 	uint64_t number;
 	/* at the start of the call */
 	uint64_t dead, value, left;
-	uint64_t since_ns; /* when the call began */
-	uint64_t holders;  /* a bit for each node that has the page and serves the reader */
+	uint64_t since_ns;    /* when the call began */
+	uint64_t incarnation; /* of the engine of its host */
+	uint64_t holders;     /* a bit for each node that has the page and serves the reader */
 	bool set;
 	call_done then;
 	void *context;
@@ -279,6 +280,13 @@ static void entries_dropped(const struct watched *w)
 	}
 }
 
+/* The engine that the client called has ended since. */
+static bool engine_ended(const struct watched *w, const struct call_result *result)
+{
+	return result->end == CALL_GONE ||
+	       world.node[w->node].control.incarnation != w->incarnation;
+}
+
 static void removed(const struct watched *w, const struct call_result *result)
 {
 	struct page_state *page = &truth.page[w->number];
@@ -293,7 +301,8 @@ static void removed(const struct watched *w, const struct call_result *result)
 	if (told && page->dead < w->value)
 		page->dead = w->value;
 	/* the engine ended, and its disk may not have recorded the removal */
-	if (!told && world.node[w->node].pages.disks && page->unsure < w->value)
+	if (!told && engine_ended(w, result) && world.node[w->node].pages.disks &&
+		page->unsure < w->value)
 		page->unsure = w->value;
 	if (told && truth.calm)
 		entries_dropped(w);
@@ -333,6 +342,7 @@ void truth_call(enum call_kind kind, unsigned node, uint64_t number, call_done t
 		.value = page->value,
 		.left = page_left(number),
 		.since_ns = world.now_ns,
+		.incarnation = world.node[node].control.incarnation,
 		.holders = kind == CALL_GET ? holders_of(node, number) : 0,
 		.set = page->set && page->left == page_left(number),
 		.then = then,

@@ -29,7 +29,6 @@ struct call_result {
 	uint64_t value;
 	bool mixed;      /* of a get: the bytes are those of another page, or of several */
 	unsigned holder; /* the node that has it */
-	bool stored;     /* of a set: by this call */
 	bool unread;     /* of a set: the entry was believed, the page was not looked at */
 };
 

@@ -237,8 +237,7 @@ static void was_set(const struct watched *w, const struct call_result *result)
 		truth_broken(RULE_SET_ROOM, w->number);
 	if (result->end != CALL_HIT)
 		return;
-	truth.found += !result->stored;
-	if (!result->stored && !result->unread && result->value <= page->dead)
+	if (!result->unread && result->value <= page->dead)
 		truth_broken(RULE_REMOVED_FOUND, w->number);
 	if (!truth_held(w->number) && page_left(w->number) == w->left)
 		truth_broken(RULE_SET_STORED, w->number);

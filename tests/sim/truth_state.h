@@ -34,7 +34,6 @@ struct truth {
 	struct seen_map map[FAULT_NODES_MAX];
 	bool calm;
 	uint64_t ends[CALL_KINDS][CALL_ENDS];
-	uint64_t found; /* sets that found the page */
 	uint64_t broken[RULES];
 	struct broken first[RULES];
 	uint64_t entries, held; /* in the end: entries of all shards, pages of all nodes */

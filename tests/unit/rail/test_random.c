@@ -21,7 +21,8 @@
 #define CLIENTS 3u
 
 struct page {
-	uint64_t key; /* key of the page; 0: the page is being overwritten */
+	uint64_t key;        /* key of the page; 0: the page is being overwritten */
+	uint64_t retired_ns; /* when its head was retired last */
 	uint32_t length;
 };
 
@@ -36,6 +37,8 @@ struct flight {
 };
 
 static uint64_t random_state;
+/* L: pages are validated by lease, and bytes change L after their head was retired; 0: by tail */
+static uint64_t limbo_ns;
 static struct page page[PAGES];
 static struct flight flight[SLOTS];
 static struct client *client[CLIENTS];
@@ -59,6 +62,13 @@ static uint32_t unit_of(unsigned i)
 	return i < CLOSE_PAGES ? 2 * i : i * PAGE_STRIDE;
 }
 
+/* Changes some bytes of a page. */
+static void page_spoil(struct world *w, unsigned i)
+{
+	for (uint32_t at = chance(page[i].length); at < page[i].length; at += 97)
+		w->pool[unit_of(i) * PAGE_UNIT + at] ^= 0x55;
+}
+
 /*
  * Retires a random page and changes some bytes, or publishes it anew. The head is retired before
  * the bytes change; a reader may sample any moment in between.
@@ -71,10 +81,13 @@ static void overwrite(struct world *w)
 	if (page[i].key) {
 		page_head_retire(&w->heads[unit]);
 		page[i].key = 0;
-		for (uint32_t at = chance(page[i].length); at < page[i].length; at += 97)
-			w->pool[unit * PAGE_UNIT + at] ^= 0x55;
+		page[i].retired_ns = w->now_ns;
+		if (!limbo_ns)
+			page_spoil(w, i);
 		return;
 	}
+	if (w->now_ns - page[i].retired_ns < limbo_ns)
+		return;
 	page[i].key = ++key_next;
 	page[i].length = 1 + chance(i < CLOSE_PAGES || chance(2) ? 5000 : PAGE_STRIDE * PAGE_UNIT);
 	page_put(w, unit, page[i].length, page[i].key);
@@ -104,7 +117,7 @@ static void submit(struct world *w)
 	f->op = page_op(w, ++cookie_next, unit_of(i), page[i].length, page[i].key);
 	f->op.peer = (uint16_t)p;
 	f->op.peer_ref = ref[p];
-	f->op.deadline_ns = w->now_ns + (chance(10) ? 1000000000ull : chance(20000000));
+	f->op.deadline_ns = w->now_ns + (chance(10) ? 1000000000ull : chance(1000000));
 	f->segments = scatter(f, slot, page[i].length);
 	f->op.segments = (uint16_t)f->segments;
 	f->client = chance(CLIENTS);
@@ -190,6 +203,7 @@ static void answer_wanted(struct world *w, const struct rail_event *event)
 	}
 	drop_peer(w, p);
 	handle[p] = rail_conn_new(w, (uint16_t)p, ref[p], 1 + chance(3));
+	handle[p]->limbo_ns = limbo_ns;
 	world_command(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = handle[p]});
 }
 
@@ -255,14 +269,18 @@ static void drain(struct world *w)
 	assert_int_equal(rail_in_flight(w->rail), 0);
 }
 
-static void every_op_is_answered_once_and_every_hit_has_the_right_bytes(void **state)
+static void random_ops(struct world *w, uint64_t limbo)
 {
-	struct world *w = *state;
 	const char *seed = getenv("SEED"), *rounds = getenv("ROUNDS");
 	unsigned long n = rounds ? strtoul(rounds, NULL, 0) : 12000;
 
 	random_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
 	print_message("SEED=%llu\n", (unsigned long long)random_state);
+	limbo_ns = limbo;
+	w->rail->options.lease = limbo != 0;
+	memset(page, 0, sizeof(page));
+	memset(status_seen, 0, sizeof(status_seen));
+	cookie_next = 0;
 	for (unsigned p = 0; p < PEERS; p++)
 		ref[p] = 33;
 	for (unsigned c = 0; c < CLIENTS; c++)
@@ -291,12 +309,27 @@ static void every_op_is_answered_once_and_every_hit_has_the_right_bytes(void **s
 		client_free(client[c]);
 }
 
+static void every_op_is_answered_once_and_every_hit_has_the_right_bytes(void **state)
+{
+	random_ops(*state, 0);
+}
+
+static void the_same_holds_with_leases(void **state)
+{
+	struct world *w = *state;
+
+	random_ops(w, 5000000);
+	assert_true(world_counter(w, COUNTER_leases_expired) > 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			every_op_is_answered_once_and_every_hit_has_the_right_bytes, world_setup,
 			world_teardown),
+		cmocka_unit_test_setup_teardown(
+			the_same_holds_with_leases, world_setup, world_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -223,6 +223,29 @@ static void an_owner_that_cannot_be_asked_is_unreachable_and_not_absent(void **s
 	assert_int_equal(times("\"state\":\"unreachable\",\"why\":\"no connection\""), 1);
 }
 
+/* A look-up whose first bucket is in neither mask, although the answer has no error. */
+static void forget_the_first_bucket(
+	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *answer)
+{
+	(void)f;
+	(void)rail;
+	if (run->head.kind == OP_LOOKUP)
+		answer->hit &= ~1u;
+}
+
+static void an_owner_whose_bucket_was_not_read_is_unreachable_and_not_absent(void **state)
+{
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	name_of_a_and_b("lie", name);
+	LET(on_run, forget_the_first_bucket);
+	expect(name);
+	LET(on_run, NULL);
+	assert_int_equal(times("\"answer\":\"unreachable\",\"why\":\"the READ failed\""), 2);
+	assert_int_equal(times("\"answer\":\"absent\""), 0);
+}
+
 static void an_owner_that_does_not_answer_costs_the_deadline_and_no_more(void **state)
 {
 	char name[FAKE_NAME_BYTES];
@@ -362,6 +385,7 @@ int main(void)
 		RIG_TEST(the_second_bucket_counts_only_behind_a_full_first_one),
 		RIG_TEST(a_former_owner_is_asked_too_and_marked),
 		RIG_TEST(an_owner_that_cannot_be_asked_is_unreachable_and_not_absent),
+		RIG_TEST(an_owner_whose_bucket_was_not_read_is_unreachable_and_not_absent),
 		RIG_TEST(an_owner_that_does_not_answer_costs_the_deadline_and_no_more),
 		RIG_TEST(a_failed_rail_is_replaced_by_another),
 		RIG_TEST(reads_that_find_no_scratch_slot_wait_for_one),

@@ -4,6 +4,7 @@
 #include "engine/client/attach.h"
 #include "engine/client/channel.h"
 #include "engine/client/constants.h"
+#include "engine/client/request.h"
 #include "tests/unit/client/rig_clock.h"
 
 #include <errno.h>
@@ -46,30 +47,82 @@ static void invalid_ring_indices_end_only_the_session(void **state)
 	}
 }
 
+/* Writes an answer of a rail, or of the control plane, into a ring of the channel. */
+static void run_done_forge(uint32_t cookie, uint8_t kind)
+{
+	struct run_done d = {.cookie = cookie, .hit = 1, .kind = kind};
+
+	memcpy(ring_slot_new(&fake.channel[0].done[0], 0), &d, sizeof(d));
+	ring_publish(&fake.channel[0].done[0], 1);
+}
+
+static void ctl_done_forge(uint64_t cookie, uint8_t kind)
+{
+	struct ctl_done d = {.cookie = cookie, .kind = kind};
+
+	memcpy(ring_slot_new(&fake.channel[0].ctl_done, 0), &d, sizeof(d));
+	ring_publish(&fake.channel[0].ctl_done, 1);
+}
+
 static void answers_without_a_request_are_ignored(void **state)
 {
-	static const uint64_t cookie[] = {
+	static const uint64_t ctl_cookie[] = {
 		0, 1, UINT64_MAX, 1ull << 32, 1ull << 32 | 5000000, 2ull << 32, 7ull << 32 | 3};
+	static const uint32_t cookie[] = {
+		0, 1, UINT32_MAX, 1u << 16, 1u << 16 | 5000, 2u << 16, 7u << 16 | 3};
+	static const uint8_t kind[] = {0, 77, OP_PAGE};
 	unsigned char at[5000];
+	uint32_t idle = ch->requests - 1; /* the next request that is taken is another one */
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	assert_int_equal(ch->request[idle].kind, REQUEST_FREE);
+	assert_int_not_equal(ch->request_free, idle);
 	fake_lock(&fake);
 	for (unsigned k = 0; k < sizeof(cookie) / sizeof(cookie[0]); k++) {
-		struct run_done d = {.cookie = (uint32_t)cookie[k], .hit = 1, .kind = OP_PAGE};
-		struct ctl_done c = {.cookie = cookie[k], .kind = (uint8_t)(k + 1)};
-
-		memcpy(ring_slot_new(&fake.channel[0].done[0], 0), &d, sizeof(d));
-		ring_publish(&fake.channel[0].done[0], 1);
-		memcpy(ring_slot_new(&fake.channel[0].ctl_done, 0), &c, sizeof(c));
-		ring_publish(&fake.channel[0].ctl_done, 1);
+		run_done_forge(cookie[k], OP_PAGE);
+		ctl_done_forge(ctl_cookie[k], (uint8_t)(k + 1));
 	}
+	for (unsigned k = 0; k < sizeof(kind); k++)
+		run_done_forge(run_cookie(ch->request[idle].generation, idle), kind[k]);
 	fake_unlock(&fake);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(ch->rail[0].in_flight + ch->rail[1].in_flight, 0);
 	assert_int_equal(ch->rail[0].bytes + ch->rail[1].bytes, 0);
 	assert_int_equal(ch->ctl_awaited, 0);
+}
+
+static struct run_done lie;
+static unsigned lies;
+
+static uint32_t answer_a_lie(struct fake *f, uint32_t rail, const struct op *op)
+{
+	if (op->kind != OP_PAGE)
+		return FAKE_DO;
+	lie.cookie = (uint32_t)op->cookie;
+	lie.kind = OP_PAGE;
+	lies++;
+	fake_done(&f->channel[0], rail, &lie);
+	return FAKE_HOLD; /* the page is not read */
+}
+
+static void an_answer_that_says_no_hit_of_a_page_is_none(void **state)
+{
+	static const struct run_done answer[] = {{.status = OP_HIT}, {.status = OP_HIT, .hit = ~1u},
+		{.status = OP_HIT, .hit = 1, .stale = 1}, {.status = OP_STALE}, {.status = 200}};
+	unsigned char at[5000];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	for (unsigned k = 0; k < sizeof(answer) / sizeof(answer[0]); k++) {
+		lie = answer[k];
+		lies = 0;
+		LET(on_op, answer_a_lie);
+		assert_int_not_equal(get_one("key-1", at, sizeof(at), 100), PC_HIT);
+		assert_true(lies > 0);
+	}
+	LET(on_op, NULL);
 }
 
 static void an_engine_of_another_version_is_refused(void **state)
@@ -195,6 +248,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(invalid_ring_indices_end_only_the_session),
 		RIG_TEST(answers_without_a_request_are_ignored),
+		RIG_TEST(an_answer_that_says_no_hit_of_a_page_is_none),
 		RIG_TEST(an_engine_of_another_version_is_refused),
 		RIG_TEST(an_invalid_hello_reply_is_refused),
 		RIG_TEST(a_repeated_answer_completes_no_other_page),

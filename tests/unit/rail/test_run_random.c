@@ -400,9 +400,37 @@ static void leases_longer_than_limbo_give_wrong_pages(void **state)
 /* ---- random bits ---------------------------------------------------------------------------- */
 
 /* Writes the run's lines with some bits flipped, wherever they are. */
+/* Flips bits of the unpublished lines, half of them in the first one. */
+static void lines_flip(struct client *c, uint32_t lines)
+{
+	for (uint32_t flips = 1 + chance(4); flips; flips--) {
+		uint8_t *line = ring_slot_new(&c->ops, chance(2) ? 0 : chance(lines));
+
+		line[chance(RUN_LINE_BYTES)] ^= (uint8_t)(1u << chance(8));
+	}
+}
+
+/* An OP_PAGE of the page at `unit`, whose destination is a list of 2 to 40 segments. */
+static void hostile_page(struct world *w, struct client *c, uint32_t unit)
+{
+	struct op op = page_op(w, 1, unit, 8192, RUN_KEY(unit));
+	struct op_segment segment[40];
+	uint32_t n = 2 + chance(39), bytes = 8192 / n, lines;
+
+	for (uint32_t i = 0; i < n; i++)
+		segment[i] = home_at(i * 300u, i + 1 < n ? bytes : 8192 - i * bytes);
+	op.segments = (uint16_t)n;
+	lines = op_page_lines(n);
+	for (uint32_t i = 0; i < lines; i++)
+		memset(ring_slot_new(&c->ops, i), 0, RUN_LINE_BYTES);
+	op_write(&c->ops, 0, &op, segment);
+	lines_flip(c, lines);
+	ring_publish(&c->ops, lines);
+}
+
 static void hostile_submit(struct client *c, const struct draft *d)
 {
-	uint32_t lines = run_lines(d->run.kind, d->run.pages), flips = 1 + chance(4);
+	uint32_t lines = run_lines(d->run.kind, d->run.pages);
 
 	for (uint32_t i = 0; i < lines; i++)
 		memset(ring_slot_new(&c->ops, i), 0, RUN_LINE_BYTES);
@@ -412,11 +440,7 @@ static void hostile_submit(struct client *c, const struct draft *d)
 			*run_entry_new(&c->ops, 0, i) = d->entry[i];
 		else
 			*run_bucket_new(&c->ops, 0, i) = d->bucket[i];
-	while (flips--) {
-		uint8_t *line = ring_slot_new(&c->ops, chance(2) ? 0 : chance(lines));
-
-		line[chance(RUN_LINE_BYTES)] ^= (uint8_t)(1u << chance(8));
-	}
+	lines_flip(c, lines);
 	ring_publish(&c->ops, lines);
 }
 
@@ -457,7 +481,10 @@ static void no_bits_in_a_run_make_the_nic_leave_its_regions(void **state)
 			d.run.segments = 4;
 			d.run.stride_or_to = 300000;
 		}
-		hostile_submit(c, &d);
+		if (chance(4))
+			hostile_submit(c, &d);
+		else
+			hostile_page(w, c, 64 + 2 * chance(32));
 		world_run(w);
 		while (client_run_done(c, &done)) {
 			answered++;

@@ -36,6 +36,7 @@ static void assert_same_run(const struct run *got, const struct run *want)
 	assert_int_equal(got->peer_ref, want->peer_ref);
 	assert_int_equal(got->kind, want->kind);
 	assert_int_equal(got->pages, want->pages);
+	assert_int_equal(got->slice, want->slice);
 	assert_int_equal(got->peer, want->peer);
 	assert_int_equal(got->region, want->region);
 	assert_int_equal(got->segments, want->segments);
@@ -185,30 +186,65 @@ static void a_page_is_decoded_as_it_was_encoded(void **state)
 	struct run run = {.cookie = 0x9abcdef0,
 		.peer_ref = 0xfedcba98,
 		.kind = OP_PAGE,
+		.pages = 1,
 		.segments = SEGMENTS_MAX,
 		.peer = 0xffff,
 		.to_region = REGIONS_MAX - 1,
 		.region = REGION_POOL_0 + RAILS_MAX - 1,
 		.slice = 255,
 		.page_bytes = PAGE_BYTES_MAX,
-		.stride_or_to = PAGE_BYTES_MAX};
+		.stride_or_to = PAGE_BYTES_MAX,
+		.deadline_ns = NOW_NS + OP_SPAN_NS - OP_TIME_NS};
 	struct run_header header;
 	struct run got;
 
 	(void)state;
 	run_encode(&run, &header);
-	run_decode(&header, 0, &got);
-	assert_int_equal(got.cookie, run.cookie);
-	assert_int_equal(got.peer_ref, run.peer_ref);
-	assert_int_equal(got.kind, run.kind);
-	assert_int_equal(got.pages, 1);
-	assert_int_equal(got.segments, run.segments);
-	assert_int_equal(got.peer, run.peer);
-	assert_int_equal(got.to_region, run.to_region);
-	assert_int_equal(got.region, run.region);
-	assert_int_equal(got.slice, run.slice);
-	assert_int_equal(got.page_bytes, run.page_bytes);
-	assert_int_equal(got.stride_or_to, run.stride_or_to);
+	run_decode(&header, NOW_NS, &got);
+	assert_same_run(&got, &run);
+}
+
+static struct op_segment segment_of(uint32_t round, uint32_t i)
+{
+	return (struct op_segment){.offset = ~((uint64_t)round << 32 | i),
+		.length = ~(round + 77 * i),
+		.region = (uint16_t)(REGIONS_MAX - 1 - i)};
+}
+
+static void every_segment_of_a_page_arrives_in_every_round_of_the_ring(void **state)
+{
+	struct op_segment segment[4 * OP_LINE_SEGMENTS];
+	struct run_line line[SLOTS];
+	struct ends e;
+
+	(void)state;
+	ends_open(&e);
+	for (uint32_t round = 0; round < 600; round++) {
+		uint32_t n = 2 + round % (4 * OP_LINE_SEGMENTS - 1), lines = op_page_lines(n);
+		struct run run = full(OP_PAGE), got;
+
+		run.pages = 1;
+		run.segments = (uint16_t)n;
+		for (uint32_t i = 0; i < n; i++)
+			segment[i] = segment_of(round, i);
+		assert_true(ring_room(&e.p, lines) >= (int32_t)lines);
+		run_encode(&run, ring_slot_new(&e.p, 0));
+		run_segments_new(&e.p, 0, segment, n);
+		ring_publish(&e.p, lines);
+		assert_int_equal(lines_take(&e, line), lines);
+		run_decode(&line[0].header, NOW_NS, &got);
+		assert_same_run(&got, &run);
+		for (uint32_t i = 0; i < n; i++) {
+			const struct op_segment *s =
+				&line[1 + i / OP_LINE_SEGMENTS]
+					 .segments.segment[i % OP_LINE_SEGMENTS];
+
+			assert_true(s->offset == segment[i].offset);
+			assert_int_equal(s->length, segment[i].length);
+			assert_int_equal(s->region, segment[i].region);
+		}
+	}
+	free(e.memory);
 }
 
 static void a_page_has_the_documented_number_of_lines(void **state)
@@ -229,6 +265,7 @@ int main(void)
 		cmocka_unit_test(every_bucket_of_a_lookup_arrives_in_every_round_of_the_ring),
 		cmocka_unit_test(a_run_has_the_documented_number_of_lines),
 		cmocka_unit_test(a_page_is_decoded_as_it_was_encoded),
+		cmocka_unit_test(every_segment_of_a_page_arrives_in_every_round_of_the_ring),
 		cmocka_unit_test(a_page_has_the_documented_number_of_lines),
 	};
 

@@ -76,7 +76,7 @@ SOURCES = {
     "engine/control/observe/metrics.c": {"metrics_former"},
     "engine/control/observe/snapshot_buffer.c": {"snapshots_publish", "snapshots_newest"},
     "engine/control/pages/warm.c": {"left_release", "channel_end"},
-    "engine/rail/lone_page.c": {"lone_lease_holds"},
+    "engine/rail/lone_page.c": {"lone_decide", "lone_lease_holds"},
     "engine/rail/open.c": {"rail_command_send"},
     "engine/rail/poll_core.c": {"poll_wake", "poll_sleep", "channel_wake_client"},
 }
@@ -122,6 +122,9 @@ SEQUENCES = {
     "snapshots_publish": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
     "snapshots_newest": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
     "order_bucket_load": {"aarch64": [r"dmb\s+ishld", r"dmb\s+ishld"]},
+    # the head that a READ brought: its key is compared; run->leased, T1
+    "lone_decide": {
+        "aarch64": [r"orr\s+x", r"ldr\s+w\d+, \[x\d+, #116\]", r"bl\s.*<lone_lease_holds>"]},
     # the heads that a READ brought, T1
     "lone_lease_holds": {"aarch64": [r"dsb\s+oshld$", r"isb", r"bl\s.*<clock_raw_ns>"]},
     # of a change of the shard: it is busy, the change, it is not

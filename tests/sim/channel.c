@@ -146,9 +146,19 @@ struct ctl_op *channel_put(unsigned node, const struct ctl_op *op)
 		return NULL;
 	entry = ring_slot_new(&c->ops, 0);
 	memcpy(entry, op, sizeof(*op));
+	entry = (void *)(c->ops.slots + ring_at(c->ops.capacity, c->ops.slot_bytes, c->ops.tail));
 	ring_publish(&c->ops, 1);
 	world_at(world.now_ns, node, NULL, 0, wake_engine);
 	return entry;
+}
+
+bool channel_has(unsigned node, const struct ctl_op *entry)
+{
+	const struct channel *c = of_node[node];
+	uint32_t index = (uint32_t)(entry - (const struct ctl_op *)(const void *)c->ops.slots);
+	uint32_t head = c->engine.ops.head;
+
+	return ((index - head) & (c->ops.capacity - 1)) < c->ops.tail - head;
 }
 
 static void answers_read(struct thing *thing, uint64_t word)

@@ -23,6 +23,8 @@ void channel_close(unsigned node);
  * client may change until the engine takes it; NULL: the ring is full.
  */
 struct ctl_op *channel_put(unsigned node, const struct ctl_op *op);
+/* The engine has not taken this entry. */
+bool channel_has(unsigned node, const struct ctl_op *entry);
 /* The process has made a turn: the client is woken if there are answers. */
 void channel_look(unsigned node);
 

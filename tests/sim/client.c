@@ -29,7 +29,7 @@ struct call {
 	LIST_ENTRY(call) waits;                    /* in `waiting`, until the engine answers */
 	struct location stored;  /* of a set: the slot that it has a credit for, then its page */
 	struct channel *channel; /* with which that slot is written */
-	struct ctl_op *publish;  /* in the ring: the engine has not taken it */
+	struct ctl_op *publish;  /* in the ring until the engine has taken it */
 	uint64_t deadline_ns;    /* of the node's clock */
 	unsigned count;
 	bool retried, saw_stale, saw_failure;
@@ -302,7 +302,7 @@ void client_turn_end(unsigned node)
 		const struct index_entry *entry;
 		struct content content;
 
-		if (!call->publish)
+		if (!call->publish || channel_has(node, call->publish))
 			continue;
 		call->publish = NULL;
 		entry = index_find(control->index, &call->key);

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-FIXED = (2, 4, 5)
+FIXED = (4, 5, 2)  # the fewest engines first: most planted mistakes are found there
 SANITIZED = "--sanitized" in sys.argv
 FEW = 10
 SCENARIOS = ("calm", "term", "kill9", "copying", "cold", "freeze", "cutlink", "flaplink", "split",

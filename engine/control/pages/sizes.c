@@ -19,7 +19,7 @@
  * size; and what each rail adds.
  */
 #define PROGRAM_BYTES (8ull << 20)
-#define RAIL_BYTES (2ull << 20)
+#define RAIL_BYTES (4ull << 20)
 
 #define SHARD_ENTRIES_MAX (1ull << 26)
 #define SHARD_DISK_PAGE 16384u /* bytes on disk for which there is an entry */

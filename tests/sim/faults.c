@@ -414,7 +414,9 @@ void fault_run(void (*fault)(void))
 	world.keeper = true;
 	entries = fault == dropped ? 64 * 1024u
 		  : fault == full  ? FAULT_SLOTS * replicas
-				   : FAULT_USED * 8u;
+		  /* room for all pages on disk and what restarts leave for a while */
+		  : fault_has_disks(fault) ? FAULT_USED * 32u
+					   : FAULT_USED * 8u;
 	truth_open(FAULT_PAGES * world.nodes);
 	load_set(FAULT_PAGES * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);
 	for (unsigned i = 0; i < world.nodes; i++)

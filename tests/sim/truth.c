@@ -214,8 +214,12 @@ bool truth_held(uint64_t number)
 static void got(const struct watched *w, const struct call_result *result)
 {
 	const struct page_state *page = &truth.page[w->number];
-	/* "stale": entries were wrong, and the page may be elsewhere; without a fault it is not */
-	bool absent = result->end == CALL_MISS || (truth.calm && result->end == CALL_STALE);
+	/*
+	 * "stale": entries were wrong, and the page may be elsewhere: while it moves between memory
+	 * and disk, or after a fault
+	 */
+	bool absent = result->end == CALL_MISS ||
+		      (truth.calm && !world.node[0].pages.disks && result->end == CALL_STALE);
 
 	if (result->end == CALL_HIT && result->mixed)
 		truth_broken(RULE_BYTES, w->number);

@@ -9,7 +9,7 @@
  * in the order of planning. Its rail is chosen when it is posted, and then a run may be split: what
  * fits one rail is posted, the rest is a run of its own.
  *
- * An answer of hits alone never comes here: rail.c ends those pages. The pages of a run are linked
+ * Most answers of hits alone end in rail.c (hits_plain()). The pages of a run are linked
  * by page_work.next; the k-th of them is bit k of the answer's masks. Pages that were not hits go
  * on one by one, each when its run has been answered, so there are never two READs of one page.
  *

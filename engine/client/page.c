@@ -2,7 +2,7 @@
 /*
  * What becomes of a page when it is known how a step of it ended: it is done, or it is queued for
  * its next step. The files of the steps (look.c, get.c, set.c, ctl.c) call these functions with the
- * outcome and never one another; batch.c starts the steps of what is queued. A page of this host is
+ * outcome; batch.c starts the steps of what is queued. A page of this host is
  * copied here, because that needs no waiting. The control plane is told here what it should know of
  * a page. Channel thread. The phases:
  *

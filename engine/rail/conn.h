@@ -187,7 +187,7 @@ struct peer_slot {
 };
 
 /*
- * RAIL_CONN_ADD: makes `peer` the newest connection of its member and routes the runs that wait
+ * RAIL_CONN_ADD: makes `handle` the newest connection of its member and routes the runs that wait
  * for it. If the rail cannot use it (no free struct conn, rail stopping, NIC lost), it is returned
  * at once and those runs are refused.
  */

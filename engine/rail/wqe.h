@@ -202,7 +202,7 @@ static inline enum op_status syndrome_status(uint32_t syndrome)
  */
 void rail_sample_end(struct rail *rail, bool failed);
 
-/* The same for a record of one WQE. */
+/* wqe_retire() for a record of one WQE. */
 static inline uint32_t wqe_retire_one(struct conn_qp *qp, struct wqe *wqe)
 {
 	wqe->blocks = 0;

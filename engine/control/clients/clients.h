@@ -91,8 +91,8 @@ struct statistics {
 void client_statistics_collect(struct control *control, uint64_t now_ns);
 
 /*
- * Credits held by all channels, requests that wait for room, and operations that directory.c has
- * not called back for.
+ * Credits held by all channels, requests that wait for room, and operations that the directory
+ * has not called back for.
  */
 struct ctl_counts {
 	uint64_t credits;
@@ -104,7 +104,7 @@ void ctl_counts(const struct control *control, struct ctl_counts *ret);
 
 int ctl_open(struct control *control);
 /*
- * Closes ctl.c but keeps its memory, because directory.c may still call back. ctl_free() frees the
+ * Closes ctl.c but keeps its memory, because updates_answer() may still call. ctl_free() frees the
  * memory; it is called after directory_close().
  */
 void ctl_close(struct control *control);

@@ -780,7 +780,7 @@ int ctl_open(struct control *control)
 }
 
 /*
- * Closes ctl.c but keeps its memory, because directory.c may still call back. ctl_free()
+ * Closes ctl.c but keeps its memory, because updates_answer() may still call back. ctl_free()
  * frees the memory.
  */
 void ctl_close(struct control *control)

@@ -90,8 +90,8 @@ struct ctl_request {
 };
 
 /*
- * An op that is answered later: what a callback from directory.c needs. directory.c refers to it by
- * number, because the channel may be closed before the callback comes.
+ * An op that is answered later: what a callback of updates_answer() needs. The directory refers to
+ * it by number, because the channel may be closed before the callback comes.
  */
 struct ctl_answer {
 	uint64_t cookie;

@@ -582,7 +582,7 @@ static void walks_set(struct directory *dir, const struct owners_change *c)
 
 /*
  * The owners have become those of `now`. Owners that have got a slot lack it; those that have come
- * are fresh, and those that have lost a slot are unsure: see directory_compare.c.
+ * are fresh, and those that have lost a slot are unsure: see COMPARING.md.
  */
 static void lacks_follow(struct directory *dir, const struct map_view *now)
 {

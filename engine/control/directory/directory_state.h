@@ -58,7 +58,7 @@ struct index_entry;
 #define MOVE_KEYS 2048            /* pages read in one step of the walks */
 #define MOVE_PART (MOVE_KEYS / 8) /* pages copied to the stack at a time */
 #define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
-#define MOVE_QUIET_NS 50000000ull /* see directory_compare.c */
+#define MOVE_QUIET_NS 50000000ull /* see COMPARING.md, "When" */
 #define MOVE_QUIET_MAX_NS 1000000000ull
 #define MOVE_PACE_MS 2 /* pause between two steps */
 /*

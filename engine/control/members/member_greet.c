@@ -857,8 +857,8 @@ static void member_link_attach(
 
 /*
  * The term changes when the other engine has removed us from its map, and with that our entries
- * from its shard. If the term differs from the last one received, directory.c publishes our entries
- * again.
+ * from its shard. If the term differs from the last one received, directory_forgotten() publishes
+ * our entries again.
  */
 static void hello_term(struct control *control, struct member *member, uint64_t term)
 {

@@ -495,7 +495,10 @@ void seeds_watch(struct control *control, uint64_t now_ns);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 
-/* Builds the map of the live members, writes it to the status segment and notifies directory.c. */
+/*
+ * Builds the map of the live members, writes it to the status segment and calls
+ * directory_map_changed().
+ */
 void member_map_rebuild(struct control *control);
 /* Ends the time of former owners of slots in the status segment. */
 void member_map_tick(struct control *control, uint64_t now_ns);

@@ -119,7 +119,7 @@ struct rail_run {
 	/* a time at or before the first WQE of the page that is being posted, for t0_ns[] */
 	uint64_t page_t0_ns;
 	/* a lone page, or pages of several segments or MRs: bytes of the lot that are posted, with
-	 * RAIL_WQE_CHARGE for each WQE. A lot lasts over steps */
+	 * RAIL_WQE_CHARGE for each READ of payload. A lot lasts over steps */
 	uint32_t lot;
 	/* owner: poll core; the private copy of the lines, read-only */
 	alignas(64) struct run_line line[RUN_LINES_MAX];

@@ -562,7 +562,7 @@ int device_event_open(struct control *control)
 		if (fd < 0) {
 			/* the rail works without events: READs that fail tell of its state */
 			log_warn(
-				"rail %u: %s: this NIC is not watched, so a lost link or device is known only when READs fail; start the engine again to retry",
+				"rail %u: %s: this NIC is not watched, so a lost link or device is known when READs fail; start the engine again to retry",
 				i, dv_error());
 			continue;
 		}

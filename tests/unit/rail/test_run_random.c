@@ -399,7 +399,6 @@ static void leases_longer_than_limbo_give_wrong_pages(void **state)
 
 /* ---- random bits ---------------------------------------------------------------------------- */
 
-/* Writes the run's lines with some bits flipped, wherever they are. */
 /* Flips bits of the unpublished lines, half of them in the first one. */
 static void lines_flip(struct client *c, uint32_t lines)
 {

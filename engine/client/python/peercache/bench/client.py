@@ -281,10 +281,10 @@ class Host:
         self.pipe, self.open = pipe, True
 
     def tell(self, what: str, value: Any = None) -> None:
-        """Writes one message. An error is the end of the pipe, as in next()."""
+        """Writes one message. The pipe may have ended, as in next()."""
         try:
             self.pipe.send((what, value))
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
             self.open = False
 
     def next(self, seconds: Optional[float]) -> Any:

@@ -415,7 +415,7 @@ void fault_run(void (*fault)(void))
 	entries = fault == dropped ? 64 * 1024u
 		  : fault == full  ? FAULT_SLOTS * replicas
 		  /* room for all pages on disk and what restarts leave for a while */
-		  : fault_has_disks(fault) ? FAULT_USED * 32u
+		  : fault_has_disks(fault) ? FAULT_USED * 16u
 					   : FAULT_USED * 8u;
 	truth_open(FAULT_PAGES * world.nodes);
 	load_set(FAULT_PAGES * world.nodes, FAULT_USED * world.nodes, FAULT_REMOVES);

@@ -98,21 +98,58 @@ static inline uint8_t *dv_sq_block(const struct dv_sq *sq, uint32_t index)
 }
 
 /*
- * Writes one WQE; the device executes it after dv_ring(). The caller has checked that sges <=
- * DV_SGES_MAX, that no segment has 0 bytes (like libmlx5, which omits them, a READ of 0 bytes has
- * no segment) and that dv_sq_room() >= dv_wqe_blocks(sges). `flags` are DV_CE_* | DV_FENCE. Returns
- * the free-running index of the WQE's first WQEBB; the completion has its low 16 bits.
- * Seven parameters: it is inlined, so that they stay in registers.
+ * The data segments of the next WQE, which are written before the rest of it:
+ *
+ *   data = dv_data_begin(sq);
+ *   dv_data_add(&data, address, bytes, lkey);              1 to DV_SGES_MAX times
+ *   dv_post_data(sq, DV_READ, remote, rkey, sges, flags);  `sges`: how many were added
+ *
+ * A function keeps it in registers.
  */
-static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t remote,
-	uint32_t rkey, const struct dv_sge *sge, unsigned sges, uint8_t flags)
+struct dv_data {
+	uint8_t *at; /* behind the last one; may be the queue's end */
+	uint8_t *buf;
+	const uint8_t *end;
+};
+
+static inline struct dv_data dv_data_begin(const struct dv_sq *sq)
+{
+	return (struct dv_data){dv_sq_block(sq, sq->pi) + 2 * DV_SEGMENT, sq->buf,
+		sq->buf + (size_t)sq->wqe_cnt * DV_WQEBB};
+}
+
+static inline void dv_data_add(
+	struct dv_data *data, uint64_t address, uint32_t bytes, uint32_t lkey)
+{
+	struct mlx5_wqe_data_seg *segment;
+
+	/* Segments 0 and 1 are in the first WQEBB, and four in each further one. The WQE continues
+	 * in WQEBB 0 of the queue when it wraps at the queue's end. */
+	if (data->at == data->end)
+		data->at = data->buf;
+	segment = (void *)data->at;
+	segment->byte_count = htobe32(bytes);
+	segment->lkey = htobe32(lkey);
+	segment->addr = htobe64(address);
+	data->at += DV_SEGMENT;
+}
+
+/* Makes the segment that was added last `bytes` longer. */
+static inline void dv_data_extend(const struct dv_data *data, uint32_t bytes)
+{
+	struct mlx5_wqe_data_seg *segment = (void *)(data->at - DV_SEGMENT);
+
+	segment->byte_count = htobe32(be32toh(segment->byte_count) + bytes);
+}
+
+/* As dv_post(), with the `sges` data segments that were written. */
+static inline uint32_t dv_post_data(struct dv_sq *sq, enum dv_opcode opcode, uint64_t remote,
+	uint32_t rkey, unsigned sges, uint8_t flags)
 {
 	uint32_t index = sq->pi;
 	uint8_t *block = dv_sq_block(sq, index);
 	struct mlx5_wqe_ctrl_seg *ctrl = (void *)block;
 	struct mlx5_wqe_raddr_seg *raddr = (void *)(block + DV_SEGMENT);
-	uint8_t *at = block + 2 * DV_SEGMENT;
-	const uint8_t *end = sq->buf + (size_t)sq->wqe_cnt * DV_WQEBB;
 
 	ctrl->opmod_idx_opcode = htobe32((index & 0xffff) << 8 | opcode);
 	ctrl->qpn_ds = htobe32(sq->qpn << 8 | (2 + sges));
@@ -123,22 +160,26 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 	raddr->raddr = htobe64(remote);
 	raddr->rkey = htobe32(rkey);
 	raddr->reserved = 0;
-	for (unsigned i = 0; i < sges; i++) {
-		struct mlx5_wqe_data_seg *data;
-
-		/* Segments 0 and 1 are in the first WQEBB, and four in each further one. The WQE
-		 * continues in WQEBB 0 of the queue when it wraps at the queue's end. */
-		if (at == end)
-			at = sq->buf;
-		data = (void *)at;
-		data->byte_count = htobe32(sge[i].bytes);
-		data->lkey = htobe32(sge[i].lkey);
-		data->addr = htobe64(sge[i].address);
-		at += DV_SEGMENT;
-	}
 	sq->last = index;
 	sq->pi = index + dv_wqe_blocks(sges);
 	return index;
+}
+
+/*
+ * Writes one WQE; the device executes it after dv_ring(). The caller has checked that sges <=
+ * DV_SGES_MAX, that no segment has 0 bytes (like libmlx5, which omits them, a READ of 0 bytes has
+ * no segment) and that dv_sq_room() >= dv_wqe_blocks(sges). `flags` are DV_CE_* | DV_FENCE. Returns
+ * the free-running index of the WQE's first WQEBB; the completion has its low 16 bits.
+ * Seven parameters: it is inlined, so that they stay in registers.
+ */
+static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t remote,
+	uint32_t rkey, const struct dv_sge *sge, unsigned sges, uint8_t flags)
+{
+	struct dv_data data = dv_data_begin(sq);
+
+	for (unsigned i = 0; i < sges; i++)
+		dv_data_add(&data, sge[i].address, sge[i].bytes, sge[i].lkey);
+	return dv_post_data(sq, opcode, remote, rkey, sges, flags);
 }
 
 /*

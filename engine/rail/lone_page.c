@@ -32,40 +32,64 @@ void lone_count_regions(struct rail *rail, const struct rail_run *run, int chang
 /* ---- posting: slices ------------------------------------------------------------------------ */
 
 /*
- * Fills SGEs with the next destination bytes of a list, at most `limit` and at most DV_SGES_MAX
- * SGEs, and advances the run's position. Returns the number of bytes. Not inline: the loop keeps
- * its state in registers.
+ * Writes the data segments of whole segments in a region of one MR, which is that of `s`: up to the
+ * first segment that lies elsewhere, does not fit `left` bytes or finds no room. Returns that one.
  */
-__attribute__((noinline)) static uint32_t lone_gather(struct rail *rail, struct rail_run *run,
-	uint32_t limit, struct dv_sge *ret_sge, unsigned *ret_sges)
+static inline const struct op_segment *sges_add_whole(struct sges *sges,
+	const struct region_slot *region, const struct op_segment *s, uint32_t *left)
+{
+	uint64_t base = region->base;
+	uint32_t lkey = region->lkey, rest = *left;
+	uint16_t id = s->region;
+
+	while (rest && s->region == id && s->length <= rest &&
+		sges_add(sges, base + s->offset, s->length, lkey)) {
+		rest -= s->length;
+		s++;
+	}
+	*left = rest;
+	return s;
+}
+
+/*
+ * Writes the data segments of the next destination bytes of a list, at most `limit` and at most
+ * DV_SGES_MAX segments, and advances the run's position. Returns the number of bytes. Not inline:
+ * the loops keep their state in registers.
+ */
+__attribute__((noinline)) static uint32_t lone_gather(struct rail *rail, const struct conn_qp *qp,
+	struct rail_run *run, uint32_t limit, uint32_t *ret_sges)
 {
 	const struct op_segment *list = run_segments(rail, run->number), *s = list + run->segment;
-	uint32_t wanted = limit, done = run->segment_done, id = UINT32_MAX, bytes, lkey;
-	const struct region_slot *region = NULL;
-	struct sges sges = sges_begin(ret_sge);
+	uint32_t left = limit, done = run->segment_done, bytes, lkey;
+	const struct region_slot *region;
+	struct sges sges = sges_begin(qp);
 
-	do {
-		if (unlikely(s->region != id)) {
-			id = s->region;
-			region = &rail->region[id];
+	while (left) {
+		region = &rail->region[s->region];
+		if (likely(!done && !region->extent_shift)) {
+			s = sges_add_whole(&sges, region, s, &left);
+			if (!left)
+				break;
+			region = &rail->region[s->region];
 		}
-		bytes = s->length - done < limit ? s->length - done : limit;
 		lkey = region->lkey;
+		bytes = s->length - done < left ? s->length - done : left;
 		if (unlikely(region->extent_shift))
-			bytes = region_cut_at_extent(rail, id, s->offset + done, bytes, &lkey);
+			bytes = region_cut_at_extent(
+				rail, s->region, s->offset + done, bytes, &lkey);
 		if (!sges_add(&sges, region->base + s->offset + done, bytes, lkey))
 			break;
-		limit -= bytes;
+		left -= bytes;
 		done += bytes;
-		if (unlikely(done < s->length))
-			continue;
-		done = 0;
-		s++;
-	} while (limit);
+		if (done == s->length) {
+			done = 0;
+			s++;
+		}
+	}
 	run->segment = (uint16_t)(s - list);
 	run->segment_done = done;
-	*ret_sges = (unsigned)(sges.next - ret_sge);
-	return wanted - limit;
+	*ret_sges = sges.count;
+	return limit - left;
 }
 
 static inline void wqe_set_lone(struct wqe *wqe, const struct rail_run *run)
@@ -82,10 +106,11 @@ static inline uint32_t lone_post_slice(struct rail *rail, struct conn *conn, str
 	uint32_t left = run->item_bytes - run->done;
 	uint32_t bytes = left < SLICE_BYTES ? left : SLICE_BYTES;
 	uint64_t at = run_remote(run, OP_RUN, 0) + run->done;
+	const struct rail_remote *remote = &conn->handle->region[run->header.region];
 	const struct region_slot *region = &rail->region[run->header.to_region];
-	struct dv_sge sge[DV_SGES_MAX];
-	unsigned sges = 1;
 	struct conn_qp *qp;
+	struct wqe *wqe;
+	uint32_t sges;
 
 	if (bytes > rail_bytes_allowed(rail))
 		return 0;
@@ -94,17 +119,18 @@ static inline uint32_t lone_post_slice(struct rail *rail, struct conn *conn, str
 		return 0;
 	if (conn->limbo_ns && !run->done)
 		run->t0_ns[0] = rail_t0(rail);
-	if (likely(!run->listed))
-		sge[0] = (struct dv_sge){
-			.address = region->base + run_to(run, OP_RUN, 0) + run->done,
+	at += (uint64_t)run->header.slice * SLICE_BYTES;
+	if (likely(!run->listed)) {
+		struct dv_sge sge = {.address = region->base + run_to(run, OP_RUN, 0) + run->done,
 			.bytes = bytes,
 			.lkey = region->lkey};
-	else
-		bytes = lone_gather(rail, run, bytes, sge, &sges);
-	at += (uint64_t)run->header.slice * SLICE_BYTES;
-	wqe_set_lone(wqe_post(rail, qp, &conn->handle->region[run->header.region], at, sge, sges,
-			     bytes, RAIL_SIGNAL_BYTES),
-		run);
+
+		wqe = wqe_post(rail, qp, remote, at, sge, RAIL_SIGNAL_BYTES);
+	} else {
+		bytes = lone_gather(rail, qp, run, bytes, &sges);
+		wqe = wqe_post_gathered(rail, qp, remote, at, sges, bytes, RAIL_SIGNAL_BYTES);
+	}
+	wqe_set_lone(wqe, run);
 	run->done += bytes;
 	run->outstanding++;
 	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
@@ -126,8 +152,7 @@ static inline bool lone_post_head(struct rail *rail, struct conn *conn, struct r
 		return false;
 	page_head_clear(head);
 	wqe_set_lone(wqe_post(rail, qp, &conn->handle->region[REGION_HEADS_0 + run->header.region],
-			     run_entry(run, 0)->unit * sizeof(*head), &sge, 1, HEAD_BYTES,
-			     RAIL_SIGNAL_BYTES),
+			     run_entry(run, 0)->unit * sizeof(*head), sge, RAIL_SIGNAL_BYTES),
 		run);
 	run->outstanding++;
 	list_remove(&run->heads);

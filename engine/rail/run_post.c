@@ -545,15 +545,14 @@ unsigned runs_post_heads(struct rail *rail, struct conn *conn, unsigned burst)
 static inline uint32_t sges_add_apart(struct sges *sges, uint64_t address, uint64_t stride,
 	uint32_t bytes, uint32_t lkey, uint32_t n)
 {
-	uint32_t room = (uint32_t)(sges->end - sges->next);
-	struct dv_sge *next = sges->next;
+	uint32_t room = DV_SGES_MAX - sges->count;
 
 	n = n < room ? n : room;
 	for (uint32_t i = 0; i < n; i++) {
-		*next++ = (struct dv_sge){address, bytes, lkey};
+		dv_data_add(&sges->data, address, bytes, lkey);
 		address += stride;
 	}
-	sges->next = next;
+	sges->count += n;
 	sges->reached = n ? address - stride + bytes : sges->reached;
 	return n;
 }
@@ -600,11 +599,11 @@ static inline void run_gather_page(const struct rail *rail, struct rail_run *run
  * Fills SGEs from the run's position on: the rest of the page, and the pages that follow it at the
  * peer, as far as SGEs and `allowed` bytes reach. Returns the number of bytes.
  */
-static uint32_t run_gather(const struct rail *rail, struct rail_run *run, uint32_t allowed,
-	struct dv_sge *sge, unsigned *ret_sges)
+static uint32_t run_gather(const struct rail *rail, struct conn_qp *qp, struct rail_run *run,
+	uint32_t allowed, uint32_t *ret_sges)
 {
 	uint32_t bytes = 0, before = run->done;
-	struct sges sges = sges_begin(sge);
+	struct sges sges = sges_begin(qp);
 	uint8_t kind = run->header.kind;
 
 	allowed = allowed < SLICE_BYTES ? allowed : SLICE_BYTES;
@@ -620,7 +619,7 @@ static uint32_t run_gather(const struct rail *rail, struct rail_run *run, uint32
 				run_remote(run, kind, run->next - 1u) + run->item_bytes)
 			break;
 	}
-	*ret_sges = (unsigned)(sges.next - sge);
+	*ret_sges = sges.count;
 	return bytes;
 }
 
@@ -656,9 +655,8 @@ static inline uint32_t run_post_gathered(struct rail *rail, struct conn *conn, s
 	struct conn_qp *qp = run->split;
 	const struct rail_remote *remote;
 	uint64_t t0_ns = 0;
-	struct dv_sge sge[DV_SGES_MAX];
 	struct wqe *wqe;
-	unsigned sges;
+	uint32_t sges;
 
 	if (run->item_bytes - run->done > allowed)
 		return 0;
@@ -672,10 +670,10 @@ static inline uint32_t run_post_gathered(struct rail *rail, struct conn *conn, s
 		t0_ns = rail_t0(rail);
 	if (!run->done)
 		run->page_t0_ns = t0_ns;
-	bytes = run_gather(rail, run, allowed, sge, &sges);
+	bytes = run_gather(rail, qp, run, allowed, &sges);
 	run->split = run->done ? qp : NULL;
 	remote = run_region(conn, run, &offset);
-	wqe = wqe_post(rail, qp, remote, offset, sge, sges, bytes, RUN_SIGNAL_BYTES);
+	wqe = wqe_post_gathered(rail, qp, remote, offset, sges, bytes, RUN_SIGNAL_BYTES);
 	wqe_store(wqe, bytes, wqe_owner(run->number, wqe->blocks, WQE_RUN_PAGES),
 		run_mask(first, run->next - first), first);
 	run->outstanding++;

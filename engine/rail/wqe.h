@@ -130,61 +130,75 @@ static inline void qp_posted(
 	}
 }
 
-/*
- * Writes one READ to the send queue and records its length; the doorbell follows in rail_ring().
- * Returns the record, in which the caller stores what the READ is for. Eight parameters: it is
- * inlined, so that they stay in registers.
- */
-static inline struct wqe *wqe_post(struct rail *rail, struct conn_qp *qp,
-	const struct rail_remote *remote, uint64_t offset, const struct dv_sge *sge, unsigned sges,
-	uint32_t bytes, uint32_t signal_bytes)
+/* Records a READ of `bytes` whose WQE has been written. Returns the record: see wqe_post(). */
+static inline struct wqe *wqe_record(
+	struct rail *rail, struct conn_qp *qp, uint32_t index, uint32_t blocks, uint32_t bytes)
 {
-	uint64_t at = remote->base + offset;
-	uint8_t flags = qp_signal(qp, bytes, signal_bytes), blocks;
-	uint32_t index;
-	struct wqe *wqe;
+	struct wqe *wqe = &qp->wqe[index & (QP_DEPTH - 1)];
 
-	if (likely(sges == 1)) { /* constant 1: the compiler removes the loops */
-		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, 1, flags);
-		blocks = (uint8_t)dv_wqe_blocks(1);
-	} else {
-		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, sges, flags);
-		blocks = (uint8_t)dv_wqe_blocks(sges);
-		for (uint32_t i = 1; i < blocks; i++)
-			qp->wqe[(index + i) & (QP_DEPTH - 1)].blocks = 0;
-	}
-	wqe = &qp->wqe[index & (QP_DEPTH - 1)];
 	wqe->bytes = bytes;
-	wqe->blocks = blocks;
+	wqe->blocks = (uint8_t)blocks;
 	qp_posted(rail, qp, 1, bytes, bytes > RAIL_SMALL_BYTES);
 	return wqe;
 }
 
-/* The SGEs of a READ while they are collected. A function keeps it in registers. */
-struct sges {
-	struct dv_sge *next, *end; /* the next one to fill, and the end of the array */
-	uint64_t reached;          /* address behind the last one */
-	uint32_t lkey;             /* that of the last one */
-};
-
-static inline struct sges sges_begin(struct dv_sge *array)
+/*
+ * Writes one READ of one data segment to the send queue and records its length; the doorbell
+ * follows in rail_ring(). Returns the record, in which the caller stores what the READ is for.
+ * Six parameters: it is inlined, so that they stay in registers.
+ */
+static inline struct wqe *wqe_post(struct rail *rail, struct conn_qp *qp,
+	const struct rail_remote *remote, uint64_t offset, struct dv_sge sge, uint32_t signal_bytes)
 {
-	return (struct sges){array, array + DV_SGES_MAX, UINT64_MAX, 0};
+	uint8_t flags = qp_signal(qp, sge.bytes, signal_bytes);
+	uint32_t index =
+		dv_post(qp->sq, DV_READ, remote->base + offset, remote->rkey, &sge, 1, flags);
+
+	return wqe_record(rail, qp, index, dv_wqe_blocks(1), sge.bytes);
 }
 
-/* Adds `bytes` bytes of one MR. False: a further SGE is needed, and there is none. */
+/* The data segments of a READ while they are collected. A function keeps it in registers. */
+struct sges {
+	struct dv_data data; /* of the next WQE of the queue pair */
+	uint32_t count;
+	uint32_t lkey;    /* that of the last one */
+	uint64_t reached; /* address behind the last one */
+};
+
+static inline struct sges sges_begin(const struct conn_qp *qp)
+{
+	return (struct sges){.data = dv_data_begin(qp->sq), .reached = UINT64_MAX};
+}
+
+/* Adds `bytes` bytes of one MR. False: a further segment is needed, and there is none. */
 static inline bool sges_add(struct sges *sges, uint64_t address, uint32_t bytes, uint32_t lkey)
 {
-	if (unlikely(address == sges->reached && lkey == sges->lkey)) {
-		sges->next[-1].bytes += bytes;
+	if (unlikely(address == sges->reached) && lkey == sges->lkey) {
+		dv_data_extend(&sges->data, bytes);
 	} else {
-		if (unlikely(sges->next == sges->end))
+		if (unlikely(sges->count == DV_SGES_MAX))
 			return false;
-		*sges->next++ = (struct dv_sge){address, bytes, lkey};
+		dv_data_add(&sges->data, address, bytes, lkey);
+		sges->count++;
 		sges->lkey = lkey;
 	}
 	sges->reached = address + bytes;
 	return true;
+}
+
+/* As wqe_post(), for the `sges` data segments that were collected, which have `bytes` bytes. */
+static inline struct wqe *wqe_post_gathered(struct rail *rail, struct conn_qp *qp,
+	const struct rail_remote *remote, uint64_t offset, uint32_t sges, uint32_t bytes,
+	uint32_t signal_bytes)
+{
+	uint8_t flags = qp_signal(qp, bytes, signal_bytes);
+	uint32_t index =
+		dv_post_data(qp->sq, DV_READ, remote->base + offset, remote->rkey, sges, flags);
+	uint32_t blocks = dv_wqe_blocks(sges);
+
+	for (uint32_t i = 1; i < blocks; i++)
+		qp->wqe[(index + i) & (QP_DEPTH - 1)].blocks = 0;
+	return wqe_record(rail, qp, index, blocks, bytes);
 }
 
 /* ---- the end of posted WQEs ------------------------------------------------------------------ */

@@ -159,9 +159,10 @@ static const struct region_slot *session_region(
 	return &rail->region[id];
 }
 
-static inline bool region_has(const struct region_slot *region, uint64_t offset, uint32_t length)
+/* ring_slot_old() of an op ring, whose geometry is constant. */
+static inline const void *ops_line(const struct ring_consumer *ops, uint32_t at)
 {
-	return offset <= region->length && length <= region->length - offset;
+	return ops->slots + ring_at(OP_RING_SLOTS, RUN_LINE_BYTES, ops->head + at);
 }
 
 /* Copies the lines of a list of segments, which begin at entry `from` after the ring's head. */
@@ -169,9 +170,31 @@ static void segments_copy(struct rail *rail, const struct rail_run *run,
 	const struct ring_consumer *ops, uint32_t from)
 {
 	struct op_segments *to = rail->segments[run->number];
+	uint32_t end = from + op_page_lines(run->header.segments) - 1;
 
-	for (uint32_t lines = op_page_lines(run->header.segments) - 1; lines; lines--)
-		memcpy(to++, ring_slot_old(ops, from++), sizeof(*to));
+	for (; from != end; from++)
+		memcpy(to++, ops_line(ops, from), sizeof(*to));
+}
+
+/*
+ * Validates segments from `s` up to `end` or the first one of another region, which it returns, and
+ * adds up their lengths. NULL: one is empty, or does not lie in the region.
+ */
+static inline const struct op_segment *segments_lie_in(const struct region_slot *region,
+	const struct op_segment *s, const struct op_segment *end, uint64_t *sum)
+{
+	uint64_t length = region->length, bytes = *sum;
+	uint16_t id = s->region;
+
+	do {
+		/* a length of 0 becomes the longest */
+		if (s->offset > length || s->length - 1ull >= length - s->offset)
+			return NULL;
+		bytes += s->length;
+		s++;
+	} while (s != end && s->region == id);
+	*sum = bytes;
+	return s;
 }
 
 /*
@@ -183,25 +206,21 @@ static bool segments_possible(
 {
 	const struct op_segment *s = run_segments(rail, run->number);
 	const struct op_segment *end = s + run->header.segments;
-	const struct region_slot *region = NULL;
-	uint32_t id = UINT32_MAX, regions = 0;
+	const struct region_slot *region;
 	uint64_t sum = 0;
 
-	for (; s != end; s++) {
-		if (unlikely(s->region != id)) {
-			id = s->region;
-			regions++;
-			region = session_region(rail, channel, id);
-			if (!region)
-				return false;
-		}
-		if (s->length < 1 || !region_has(region, s->offset, s->length))
+	run->header.to_region = s->region;
+	run->several = false;
+	for (;;) {
+		region = session_region(rail, channel, s->region);
+		if (!region)
 			return false;
-		sum += s->length;
+		s = segments_lie_in(region, s, end, &sum);
+		if (!s || s == end)
+			break;
+		run->several = true;
 	}
-	run->several = regions > 1;
-	run->header.to_region = (uint16_t)id;
-	return sum == run->item_bytes;
+	return s && sum == run->item_bytes;
 }
 
 /* ---- validation of a lone page --------------------------------------------------------------- */
@@ -328,14 +347,6 @@ __attribute__((noinline)) static bool run_lines_missing(
 	return lines > (uint32_t)ring_ready_now(ops) - at;
 }
 
-/* ring_slot_old() of an op ring, whose geometry is constant. */
-static inline const void *channel_line(const struct rail_channel *channel, uint32_t at)
-{
-	const struct ring_consumer *ops = &channel->ops;
-
-	return ops->slots + ring_at(OP_RING_SLOTS, RUN_LINE_BYTES, ops->head + at);
-}
-
 /* The number of ring entries of a run that is not validated yet. One of no kind has one. */
 static inline uint32_t run_lines_of(const struct run *h)
 {
@@ -367,7 +378,7 @@ static uint32_t run_take(struct rail *rail, struct rail_channel *channel, uint32
 		return 0;
 	}
 	run = run_new(rail);
-	memcpy(&run->line[0], channel_line(channel, at), sizeof(run->line[0]));
+	memcpy(&run->line[0], ops_line(&channel->ops, at), sizeof(run->line[0]));
 	run_decode(&run->line[0].header, rail_now(rail), &run->header);
 	lines = run_lines_of(&run->header);
 	if (unlikely(lines > ready) && run_lines_missing(&channel->ops, at, lines)) {

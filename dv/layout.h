@@ -22,10 +22,10 @@
 #define DV_WQEBB 64u   /* bytes of a WQEBB, the basic block of a send queue */
 #define DV_SEGMENT 16u /* bytes of a segment (control, address, data) of a WQE */
 /*
- * Data segments of one WQE, at most: with them a WQE has four WQEBBs (256 bytes). A ConnectX takes
- * 30 in a READ; dv_device_open() refuses a device that takes fewer than this.
+ * Data segments of one WQE, at most: as many as a ConnectX takes in a READ. With them a WQE has
+ * eight WQEBBs (512 bytes). dv_device_open() refuses a device that takes fewer.
  */
-#define DV_SGES_MAX 14u
+#define DV_SGES_MAX 30u
 
 enum {                         /* flags in fm_ce_se of the control segment */
 	DV_CE_ERROR_ONLY = 0,  /* the NIC writes a CQE only if the WQE fails */

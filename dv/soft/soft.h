@@ -31,7 +31,7 @@
 
 #define SOFT_QP_DEPTH_MAX 32768u /* WQEBBs of a queue, at most; an index has 16 bits */
 #define SOFT_CQ_DEPTH_MAX (1u << 22)
-#define SOFT_SGES_MAX 16u            /* data segments of one WQE, at most */
+#define SOFT_SGES_MAX DV_SGES_MAX    /* data segments of one WQE, at most */
 #define SOFT_WINDOW 32u              /* WQEs of a QP decoded and not complete; a power of two */
 #define SOFT_QP_BURST 32u            /* WQEs that one step starts on one QP */
 #define SOFT_STEP_BYTES (256u << 10) /* payload budget of a step; the last WQE may exceed it */

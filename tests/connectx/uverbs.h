@@ -130,7 +130,7 @@ struct uv_message {
 		uint64_t address, bytes;
 	} piece[UV_PIECES_MAX];
 };
-static_assert(sizeof(struct uv_message) == 384, "tests/verbs/test_engine.py makes one");
+static_assert(sizeof(struct uv_message) == 608, "tests/verbs/test_engine.py makes one");
 #define UV_MESSAGE_MAGIC 0x31736d2d78636f73ull
 
 enum uv_message_kind { UV_REQUEST = 1, UV_ANSWER, UV_PORT };

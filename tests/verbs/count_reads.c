@@ -6,7 +6,7 @@
  *
  *   count_reads hot|verbs ROUNDS
  */
-#define SIDE_DEPTH 128u
+#define SIDE_DEPTH 256u
 #include "tests/verbs/side.h"
 
 #define BATCH 32u

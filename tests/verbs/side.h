@@ -23,10 +23,10 @@
 
 #define SIDE_BYTES (1u << 20)
 #ifndef SIDE_DEPTH
-#define SIDE_DEPTH 16u /* length of both send queues in WQEBBs */
+#define SIDE_DEPTH 32u /* length of both send queues in WQEBBs */
 #endif
-/* number of WRs that fit: libmlx5 allocates four WQEBBs for a WR of DV_SGES_MAX segments */
-#define SIDE_WRS (SIDE_DEPTH / 4)
+/* number of WRs that fit: libmlx5 allocates eight WQEBBs for a WR of DV_SGES_MAX segments */
+#define SIDE_WRS (SIDE_DEPTH / 8)
 #define PATIENCE_NS 20000000000ull
 
 struct side {

@@ -13,7 +13,7 @@ import unittest
 
 import ports
 
-MESSAGE_BYTES = 384  # struct uv_message
+MESSAGE_BYTES = 608  # struct uv_message
 
 
 def engine(options, *values, before=()):

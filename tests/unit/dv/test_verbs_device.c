@@ -176,7 +176,7 @@ static void unusable_devices_are_refused_with_a_reason(void **state)
 	refused(&usual, -EOPNOTSUPP, "cannot do RDMA READ");
 	stub.limits.max_qp_rd_atom = 16;
 	stub.limits.max_sge_rd = DV_SGES_MAX - 1;
-	refused(&usual, -EOPNOTSUPP, "takes 13 data segments in an RDMA READ; the engine needs 14");
+	refused(&usual, -EOPNOTSUPP, "takes 29 data segments in an RDMA READ; the engine needs 30");
 	stub.limits.max_sge_rd = DV_SGES_MAX;
 	stub.port.state = IBV_PORT_DOWN;
 	refused(&usual, -ENETDOWN, "is not active (PORT_DOWN): check the cable and `ip link");

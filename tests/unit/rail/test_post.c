@@ -154,6 +154,26 @@ static void a_slice_is_read_from_its_place_in_the_page(void **state)
 	}
 }
 
+static void segments_that_slices_cut_are_read_to_their_place(void **state)
+{
+	struct world *w = *state;
+	uint32_t part = SLICE_BYTES / 5 * 4, length = 5 * part;
+	struct op_segment s[5];
+	struct op op;
+
+	page_put(w, 100, length, 5);
+	op = page_op(w, 1, 100, length, 5);
+	op.segments = 5;
+	for (unsigned i = 0; i < 5; i++)
+		s[i] = home_at((4 - i) * (part + 64), part);
+	client_submit(client, &op, s);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	for (unsigned i = 0; i < 5; i++)
+		assert_memory_equal(
+			w->home + s[i].offset, w->pool + 100 * PAGE_UNIT + (size_t)i * part, part);
+}
+
 /* A long page is posted in lots, so that a page of another channel is not behind all of it. */
 static void long_pages_of_two_channels_take_turns(void **state)
 {
@@ -531,6 +551,7 @@ int main(void)
 		TEST(every_region_of_the_segments_is_held_until_the_answer),
 		TEST(a_page_larger_than_the_budget_is_posted_slice_by_slice),
 		TEST(a_slice_is_read_from_its_place_in_the_page),
+		TEST(segments_that_slices_cut_are_read_to_their_place),
 		TEST(long_pages_of_two_channels_take_turns),
 		TEST(long_pages_take_turns_while_the_budget_is_used_up),
 		TEST(a_look_up_waits_for_one_lot_of_a_long_page_at_most),

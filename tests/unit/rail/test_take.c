@@ -146,6 +146,21 @@ static void segment_lengths_that_add_up_only_modulo_32_bits_are_refused(void **s
 	refused(w, &op, s);
 }
 
+/* The data segment of a WQE cannot say 0: its length 0 is 2 GiB. */
+static void an_empty_segment_is_refused(void **state)
+{
+	struct world *w = *state;
+	struct op op = good_op(w);
+
+	op.segments = 3;
+	for (unsigned empty = 0; empty < 3; empty++) {
+		struct op_segment s[3] = {home_at(0, 4096), home_at(0, 4096), home_at(4096, 4096)};
+
+		s[empty].length = 0;
+		refused(w, &op, s);
+	}
+}
+
 static void an_op_with_too_many_segments_is_refused_and_its_slots_are_skipped(void **state)
 {
 	struct world *w = *state;
@@ -424,6 +439,7 @@ int main(void)
 		TEST(an_op_of_more_segments_than_the_limit_is_refused),
 		TEST(a_segment_outside_the_sessions_regions_is_refused),
 		TEST(segment_lengths_that_add_up_only_modulo_32_bits_are_refused),
+		TEST(an_empty_segment_is_refused),
 		TEST(an_op_with_too_many_segments_is_refused_and_its_slots_are_skipped),
 		TEST(an_op_whose_segments_are_not_published_breaks_the_channel),
 		TEST(random_entries_never_reach_outside_the_tables),

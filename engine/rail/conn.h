@@ -62,7 +62,7 @@ static_assert(!(WQE_RUN_SERIES & WQE_LONG) && !(WQE_RUN_OWN_HEADS & WQE_LONG) &&
 struct wqe {
 	uint32_t bytes; /* number of bytes that the WQE READs */
 	uint16_t run;   /* number of the WQE's run */
-	uint8_t blocks; /* size in WQEBBs; 0: this is not the first WQEBB of a record */
+	uint8_t blocks; /* size in WQEBBs; 0, as from its retiring on: no record begins here */
 	uint8_t kind;   /* enum wqe_kind */
 	uint32_t pages; /* pages of the run that the WQE completes, or whose heads it READs */
 	uint16_t first; /* the first of them */

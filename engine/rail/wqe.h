@@ -194,11 +194,8 @@ static inline struct wqe *wqe_post_gathered(struct rail *rail, struct conn_qp *q
 	uint8_t flags = qp_signal(qp, bytes, signal_bytes);
 	uint32_t index =
 		dv_post_data(qp->sq, DV_READ, remote->base + offset, remote->rkey, sges, flags);
-	uint32_t blocks = dv_wqe_blocks(sges);
 
-	for (uint32_t i = 1; i < blocks; i++)
-		qp->wqe[(index + i) & (QP_DEPTH - 1)].blocks = 0;
-	return wqe_record(rail, qp, index, blocks, bytes);
+	return wqe_record(rail, qp, index, dv_wqe_blocks(sges), bytes);
 }
 
 /* ---- the end of posted WQEs ------------------------------------------------------------------ */

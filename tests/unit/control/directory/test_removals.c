@@ -84,6 +84,19 @@ static void kill_node(unsigned i)
 	node_close(i);
 }
 
+/* kill_node(), until it is on the map of no node. */
+static void lose_node(unsigned i)
+{
+	unsigned left = 0;
+
+	kill_node(i);
+	for (unsigned k = 0; k < NODES; k++)
+		left += node[k].open;
+	for (unsigned k = 0; k < NODES; k++)
+		if (node[k].open)
+			assert_true(nodes_until(sees_count(k, left), 3 * DEAD_MS));
+}
+
 static void restart(unsigned i, const char *seeds)
 {
 	assert_int_equal(node_open(i, seeds), 0);
@@ -97,8 +110,7 @@ static void away_and_removed(unsigned nodes)
 	for (uint64_t n = 0; n < PAGES; n++)
 		put(1, n, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, nodes - 1), 3 * DEAD_MS));
+	lose_node(1);
 	for (uint64_t n = 0; n < PAGES - 1; n++)
 		assert_int_equal(forgotten(0, n), OP_PEER_DOWN);
 }
@@ -187,8 +199,7 @@ static void a_removal_that_a_member_was_sent_and_did_not_execute_reaches_it_late
 	nodes_run(100);
 	node[1].stalled = true;
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	lose_node(1);
 	restart(1, node_at(0));
 	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
 	assert_false(has(1, 3));
@@ -303,8 +314,7 @@ static void a_page_that_was_set_anew_before_the_member_left_stays(void **state)
 	open_nodes(3);
 	put(1, 3, 1);
 	assert_int_equal(forgotten(0, 3), OP_HIT);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 2), 3 * DEAD_MS));
+	lose_node(1);
 	restart(1, node_at(0));
 	assert_true(nodes_until(node[1].doors_opened == 1, 2 * DEAD_MS));
 	assert_true(has(1, 3));
@@ -337,18 +347,15 @@ static void a_removal_that_the_disk_did_not_record_is_executed_again(void **stat
 	open_nodes(2);
 	put(1, 3, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
 	for (unsigned life = 0; life < 2; life++) {
 		restart_with_disk(1);
 		pages_adopt(1, 3, 1); /* the disk has the page, as it was never removed there */
 		assert_true(nodes_until(node[1].waits >= 1, 3000));
 		assert_false(has(1, 3));
-		if (life == 0) {
-			kill_node(1);
-			assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
-		}
+		if (life == 0)
+			lose_node(1);
 	}
 	synced(1);
 	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
@@ -362,8 +369,7 @@ static void a_disk_is_told_what_was_removed_while_its_member_had_no_rails(void *
 	put(1, 3, 1);
 	put(1, 4, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(1);
 	node[1].bare = true;
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
@@ -373,8 +379,7 @@ static void a_disk_is_told_what_was_removed_while_its_member_had_no_rails(void *
 	nodes_pass(REMOVALS_ABSENT_NS / 1000000);
 	nodes_run(100);
 	assert_int_equal(forgotten(0, 4), OP_MISS);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(1);
 	node[1].bare = false;
 	restart_with_disk(1);
 	pages_adopt(1, 3, 2);
@@ -390,8 +395,7 @@ static void what_a_disk_is_owed_outlives_a_life_without_rails(void **state)
 	open_nodes(2);
 	put(1, 3, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
 	for (unsigned life = 0; life < 3; life++) {
 		node[1].bare = life == 1;
@@ -406,10 +410,8 @@ static void what_a_disk_is_owed_outlives_a_life_without_rails(void **state)
 			assert_true(nodes_until(node[1].waits >= 1, 3000));
 			assert_false(has(1, 3));
 		}
-		if (life < 2) { /* before its disk has recorded the removal */
-			kill_node(1);
-			assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
-		}
+		if (life < 2) /* before its disk has recorded the removal */
+			lose_node(1);
 	}
 	synced(1);
 	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
@@ -422,8 +424,7 @@ static void a_removal_that_the_disk_has_not_recorded_yet_stays_owed(void **state
 	open_nodes(3);
 	put(1, 3, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
 	node[2].stalled = true;
 	restart_with_disk(1);
@@ -436,8 +437,7 @@ static void a_removal_that_the_disk_has_not_recorded_yet_stays_owed(void **state
 	/* the second one took neither the new page, nor the removal as recorded */
 	assert_true(has(1, 3));
 	assert_int_equal(node[1].waits, 2);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	lose_node(1);
 	/* node 0 is away now: only node 2 can tell it */
 	node_close(0);
 	snprintf(node[1].settings.disk_paths, sizeof(node[1].settings.disk_paths), "/disk");
@@ -453,15 +453,13 @@ static void a_removal_that_two_have_told_is_told_once(void **state)
 	open_nodes(3);
 	put(1, 3, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
 	restart_with_disk(1);
 	assert_true(nodes_until(node[1].waits == 2, 3000));
 	synced(1);
 	assert_true(nodes_until(all_agree() && !node[1].control.disk_shut, 3 * DEAD_MS));
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	lose_node(1);
 	restart_with_disk(1);
 	pages_adopt(1, 3, 9);
 	assert_true(nodes_until(all_agree() && !node[1].control.disk_shut, 3 * DEAD_MS));
@@ -512,8 +510,7 @@ static void a_member_that_is_restarted_while_it_is_told_is_told_anew(void **stat
 	open_nodes(2);
 	put(1, 3, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
 	restart_with_disk(1);
 	assert_true(nodes_until(node[1].waits == 1, 3 * DEAD_MS));
@@ -537,8 +534,7 @@ static void a_member_whose_disk_failed_is_told_again(void **state)
 	open_nodes(2);
 	put(1, 3, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
 	restart_with_disk(1);
 	node[1].forget = FORGET_VOLATILE;
@@ -546,8 +542,7 @@ static void a_member_whose_disk_failed_is_told_again(void **state)
 	assert_true(nodes_until(node[1].doors_opened == 1, DEAD_MS));
 	assert_false(has(1, 3));
 	for (unsigned life = 0; life < 2; life++) {
-		kill_node(1);
-		assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+		lose_node(1);
 		restart_with_disk(1);
 		node[1].forget = FORGET_DURABLE;
 		pages_adopt(1, 3, 1);
@@ -602,8 +597,7 @@ static void what_a_member_is_owed_while_it_is_told_stays_owed(void **state)
 	open_nodes(2);
 	put(1, 3, 1);
 	nodes_run(100);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
 	restart_with_disk(1);
 	pages_adopt(1, 4, 1);
@@ -771,8 +765,7 @@ static void entries_of_an_absent_member_go_with_the_removal(void **state)
 	(void)state;
 	open_nodes(3);
 	put(1, 3, 1);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(2, 2), 3 * DEAD_MS));
+	lose_node(1);
 	(void)forgotten(0, 3);
 	for (unsigned i = 0; i < 3; i += 2)
 		assert_int_equal(shard_find(node[i].control.shard, &key, found, 8), 0);
@@ -784,8 +777,7 @@ static void an_engine_that_was_restarted_knows_who_is_away(void **state)
 	open_nodes(3);
 	/* in this order: for the first process of node 0, node 1 was still there */
 	kill_node(0);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(2, 1), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(node_open(0, node_at(2)), 0);
 	assert_true(nodes_until(sees_count(0, 2), 3 * DEAD_MS));
 	nodes_run(50);
@@ -803,10 +795,8 @@ static void what_a_member_was_told_it_tells_others(void **state)
 	for (uint64_t n = 0; n < PAGES; n++)
 		put(1, n, 1);
 	nodes_run(100);
-	kill_node(2);
-	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3 * DEAD_MS));
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(2);
+	lose_node(1);
 	(void)forgotten(0, 3);
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	pages_adopt(2, 1000, 1);
@@ -888,8 +878,7 @@ static void pages_on_disk_wait_until_the_disk_is_open_and_all_removals_are_told(
 
 	(void)state;
 	open_nodes(2);
-	kill_node(1);
-	assert_true(nodes_until(sees_count(0, 1), 3 * DEAD_MS));
+	lose_node(1);
 	assert_int_equal(forgotten(0, 3), OP_PEER_DOWN);
 	for (unsigned told = 0; told < 2; told++) {
 		node[1].disk_opens = true;

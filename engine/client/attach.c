@@ -19,6 +19,7 @@
  */
 #include "config/clock.h"
 #include "config/limits.h"
+#include "config/thread.h"
 #include "engine/abi/ring.h"
 #include "engine/abi/segment.h"
 #include "engine/client/attach.h"
@@ -33,7 +34,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -304,26 +304,17 @@ static void *attacher_run(void *context)
 	return NULL;
 }
 
-/*
- * Starts the thread. The caller holds `lock`. The thread blocks all signals, because they are for
- * the program's own threads.
- */
+/* Starts the thread. The caller holds `lock`. */
 static bool attacher_start(struct pc *pc)
 {
 	struct attacher *a = &pc->attacher;
-	sigset_t all, before;
-	int rc;
 
 	a->tried_ns = clock_monotonic_ns();
 	if (a->joinable)
 		/* `runs` is false, so the old thread no longer takes the lock that is held here */
 		pthread_join(a->thread, NULL);
 	a->runs = true;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&a->thread, NULL, attacher_run, pc);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	a->joinable = a->runs = rc == 0;
+	a->joinable = a->runs = thread_start(&a->thread, attacher_run, pc) == 0;
 	return a->runs;
 }
 

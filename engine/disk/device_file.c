@@ -11,7 +11,6 @@
 #include <liburing.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 
 #include "config/limits.h"
 #include "config/log.h"
+#include "config/thread.h"
 #include "numa/clock.h"
 #include "numa/limit.h"
 
@@ -170,17 +170,13 @@ static void *file_worker(void *argument)
 
 static int workers_start(struct device_file *file, unsigned count)
 {
-	sigset_t all, before;
 	int rc = 0;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (file->workers < count && !rc) {
-		rc = pthread_create(&file->worker[file->workers], NULL, file_worker, file);
+		rc = thread_start(&file->worker[file->workers], file_worker, file);
 		file->workers += !rc;
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return file->workers ? 0 : -rc;
+	return file->workers ? 0 : rc;
 }
 
 static void workers_stop(struct device_file *file)

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/thread.h"
 #include "engine/disk/store.h"
 #include "numa/clock.h"
 
@@ -221,7 +221,6 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 {
 	struct disk *disk = calloc(1, sizeof(*disk));
 	uint32_t segments[DISK_PATHS_MAX] = {0};
-	sigset_t all, before;
 	int rc;
 
 	if (!disk)
@@ -246,10 +245,7 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 	if (!rc) {
 		disk_index_keep_lost(&disk->store.index);
 		disk_publish(disk);
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &before);
-		rc = -pthread_create(&disk->thread, NULL, disk_thread, disk);
-		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		rc = thread_start(&disk->thread, disk_thread, disk);
 	}
 	if (rc) {
 		if (options->failed) {

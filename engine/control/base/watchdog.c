@@ -7,13 +7,13 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <time.h>
 
 #include "config/log.h"
+#include "config/thread.h"
 #include "engine/control/base/control.h"
 #include "engine/control/base/fatal.h"
 
@@ -107,7 +107,6 @@ static void *watchdog_main(void *argument)
 int watchdog_open(struct control *control)
 {
 	struct watchdog *dog = calloc(1, sizeof(*dog));
-	sigset_t all, before;
 	int rc;
 
 	if (!dog)
@@ -115,15 +114,12 @@ int watchdog_open(struct control *control)
 	dog->control = control;
 	pthread_mutex_init(&dog->lock, NULL);
 	pthread_cond_init(&dog->wake, NULL);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&dog->thread, NULL, watchdog_main, dog);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	rc = thread_start(&dog->thread, watchdog_main, dog);
 	if (rc) {
 		pthread_cond_destroy(&dog->wake);
 		pthread_mutex_destroy(&dog->lock);
 		free(dog);
-		return -rc;
+		return rc;
 	}
 	control->watchdog = dog;
 	return 0;

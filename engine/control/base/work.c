@@ -9,13 +9,13 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/thread.h"
 #include "engine/control/base/fatal.h"
 #include "numa/limit.h"
 
@@ -137,25 +137,18 @@ static void *work_helper_main(void *argument)
 	return NULL;
 }
 
-/*
- * Starts one more helper thread of the queue, with all signals blocked, because the main thread
- * handles signals. Returns false if the kernel refuses it.
- */
+/* Starts one more helper thread of the queue. Returns false if the kernel refuses it. */
 static bool work_queue_grow(struct work_queue *queue)
 {
 	struct works *works = queue->works;
-	sigset_t all, before;
 	int rc;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
 	pthread_mutex_lock(&works->lock);
-	rc = pthread_create(&queue->thread[queue->threads], NULL, work_helper_main, queue);
+	rc = thread_start(&queue->thread[queue->threads], work_helper_main, queue);
 	works->threads += rc == 0;
 	pthread_mutex_unlock(&works->lock);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc)
-		log_warn("%s: cannot start a helper thread: %s; %s", works->name, limit_error(rc),
+		log_warn("%s: cannot start a helper thread: %s; %s", works->name, limit_error(-rc),
 			queue->threads ? "calls wait for each other"
 				       : "the control plane makes the calls, which delays all");
 	queue->threads += rc == 0;

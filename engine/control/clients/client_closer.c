@@ -8,11 +8,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "config/thread.h"
 #include "engine/control/clients/clients_inner.h"
 
 /*
@@ -39,7 +39,6 @@ static void *closer_main(void *context)
 int closer_open(struct closer **ret_closer)
 {
 	struct closer *closer = calloc(1, sizeof(*closer));
-	sigset_t all, before;
 	int ends[2], rc;
 
 	if (!closer || pipe2(ends, O_CLOEXEC) < 0) {
@@ -49,15 +48,12 @@ int closer_open(struct closer **ret_closer)
 	closer->out = ends[0];
 	closer->in = ends[1];
 	(void)fcntl(closer->in, F_SETFL, O_NONBLOCK);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&closer->thread, NULL, closer_main, closer);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	rc = thread_start(&closer->thread, closer_main, closer);
 	if (rc) {
 		close(ends[0]);
 		close(ends[1]);
 		free(closer);
-		return -rc;
+		return rc;
 	}
 	*ret_closer = closer;
 	return 0;

@@ -18,7 +18,6 @@
 #include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +26,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "config/thread.h"
 #include "config/version.h"
 #include "engine/control/base/control.h"
 #include "engine/control/dashboard.h"
@@ -733,19 +733,6 @@ static int metrics_prepare(struct metrics *m, int fd)
 	return 0;
 }
 
-/* Signals are the main thread's. */
-static int metrics_thread_start(struct metrics *m)
-{
-	sigset_t all, before;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&m->thread, NULL, metrics_run, m);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return -rc;
-}
-
 int metrics_open(struct control *control)
 {
 	struct metrics *m;
@@ -771,7 +758,7 @@ int metrics_open(struct control *control)
 	snapshots_publish(control->snapshots);
 	rc = metrics_prepare(m, fd);
 	if (rc == 0)
-		rc = metrics_thread_start(m);
+		rc = thread_start(&m->thread, metrics_run, m);
 	if (rc < 0) {
 		metrics_free(m);
 		return rc;

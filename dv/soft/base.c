@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the other files of this folder call and what calls none of them: the lock and the clock of a
- * NIC, its counters, how a WQE fails and a peer is lost. So the others depend on each other in one
- * direction.
+ * NIC, its counters, how a WQE fails and a peer is lost, the remedy of an error. So the others
+ * depend on each other in one direction.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,6 +49,11 @@ uint64_t soft_step_ns(struct dv_device *nic)
 	if (!nic->step_ns)
 		soft_step_at(nic, nic->clock ? *nic->clock : clock_monotonic_ns());
 	return nic->step_ns;
+}
+
+const char *soft_remedy(int error)
+{
+	return error == -EMFILE ? "; raise ulimit -n or LimitNOFILE=" : "";
 }
 
 void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ...)

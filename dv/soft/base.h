@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What all files of this folder call and what calls none of them (base.c): the lock and the clock
- * of a NIC, its counters, how a WQE fails and a peer is lost. soft.h includes it.
+ * of a NIC, its counters, how a WQE fails and a peer is lost, the remedy of an error. soft.h
+ * includes it.
  */
 #ifndef DV_SOFT_BASE_H
 #define DV_SOFT_BASE_H
@@ -15,6 +16,8 @@ struct soft_ask;
 struct soft_op;
 struct soft_peer;
 
+/* What makes room for a descriptor, behind a text with %m: "" unless the error is -EMFILE. */
+const char *soft_remedy(int error);
 void soft_lock(struct dv_device *nic);
 void soft_unlock(struct dv_device *nic);
 /* The time of this step, which it reads or is given. */

@@ -313,7 +313,7 @@ int soft_link_open(struct dv_device *nic, const struct dv_options *options)
 	nic->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = nic->wake_fd < 0 ? -errno : open_table(nic);
 	if (rc) {
-		dv_fail(rc, "opening %s: eventfd and memfd: %m", nic->name);
+		dv_fail(rc, "opening %s: eventfd and memfd: %m%s", nic->name, soft_remedy(rc));
 		goto fail;
 	}
 	rc = nic->tcp ? soft_tcp_listen(nic, options) : soft_shm_listen(nic);

@@ -61,9 +61,12 @@ int soft_shm_listen(struct dv_device *nic)
 
 	nic->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (nic->listen_fd < 0 || bind(nic->listen_fd, (struct sockaddr *)&name, bytes) ||
-		listen(nic->listen_fd, 128))
-		return dv_fail(
-			-errno, "opening %s: listening on an abstract Unix socket: %m", nic->name);
+		listen(nic->listen_fd, 128)) {
+		int rc = -errno;
+
+		return dv_fail(rc, "opening %s: listening on an abstract Unix socket: %m%s",
+			nic->name, soft_remedy(rc));
+	}
 	return 0;
 }
 

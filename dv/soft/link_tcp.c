@@ -68,9 +68,12 @@ int soft_tcp_listen(struct dv_device *nic, const struct dv_options *options)
 		setsockopt(nic->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
 		bind(nic->listen_fd, (struct sockaddr *)&name, bytes) ||
 		listen(nic->listen_fd, 128) ||
-		getsockname(nic->listen_fd, (struct sockaddr *)&name, &bytes))
-		return dv_fail(-errno, "opening %s: listening on %s port %u: %m", nic->name, text,
-			options->tcp_port);
+		getsockname(nic->listen_fd, (struct sockaddr *)&name, &bytes)) {
+		int rc = -errno;
+
+		return dv_fail(rc, "opening %s: listening on %s port %u: %m%s", nic->name, text,
+			options->tcp_port, soft_remedy(rc));
+	}
 	nic->tcp_port =
 		ntohs(name.ss_family == AF_INET ? ((struct sockaddr_in *)&name)->sin_port
 						: ((struct sockaddr_in6 *)&name)->sin6_port);

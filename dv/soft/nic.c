@@ -263,7 +263,7 @@ static struct dv_device *new_nic(const struct dv_options *options)
 	nic->retry_ns = SOFT_RETRY_NS;
 	nic->ack_ns = dv_ack_ns(options->ack_timeout ? options->ack_timeout : DV_ACK_TIMEOUT);
 	nic->random = 1;
-	nic->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	nic->event_fd = -1;
 	nic->port_told = true;
 	nic->mr_slot_last = SOFT_MR_FIRST - 1;
 	nic->qp_slots = calloc(SOFT_QPS_MAX, sizeof(*nic->qp_slots));
@@ -293,7 +293,12 @@ int soft_nic_open(const struct dv_options *options, const uint8_t *gid,
 	nic->hooks = hooks;
 	if (gid)
 		memcpy(nic->gid, gid, sizeof(nic->gid));
-	rc = soft_model_open(nic, options);
+	nic->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = nic->event_fd < 0 ? -errno : 0;
+	if (rc)
+		dv_fail(rc, "opening %s: eventfd of its events: %m%s", nic->name, soft_remedy(rc));
+	else
+		rc = soft_model_open(nic, options);
 	if (!rc)
 		rc = soft_link_open(nic, options);
 	if (rc)

@@ -3,6 +3,8 @@
  * Every way in which a WQE can fail, and the arguments that setup calls refuse. One process, which
  * steps the NICs.
  */
+#include <sys/resource.h>
+
 #include "config/clock.h"
 #include "tests/soft/pair.h"
 
@@ -396,6 +398,36 @@ static void setup_calls_refuse_invalid_arguments(void **state)
 	assert_int_equal(dv_qp_connect(qp, &address), -EPROTO);
 }
 
+/* Each descriptor that a software NIC opens is refused once. */
+static void a_software_nic_without_descriptors_says_which_limit_to_raise(void **state)
+{
+	struct rlimit usual, low;
+	int next = dup(0);
+
+	(void)state;
+	assert_true(next >= 0);
+	close(next);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+	low = usual;
+	for (rlim_t opened = 0; opened < 4; opened++) {
+		low.rlim_cur = (rlim_t)next + opened;
+		for (unsigned tcp = 0; tcp < 2; tcp++) {
+			struct dv_options options = {.name = "soft", .link = tcp ? "tcp" : "shm"};
+			struct dv_device *device = NULL;
+			int rc;
+
+			assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+			rc = dv_open(&options, &device);
+			assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+			assert_int_equal(rc, -EMFILE);
+			assert_null(device);
+			assert_non_null(strstr(dv_error(), opened ? "opening soft: " : "its events: "));
+			assert_non_null(strstr(dv_error(),
+				"Too many open files; raise ulimit -n or LimitNOFILE="));
+		}
+	}
+}
+
 #define TEST(test) cmocka_unit_test_setup_teardown(test, open_pair, close_pair)
 
 int main(void)
@@ -423,6 +455,7 @@ int main(void)
 		TEST(a_completed_read_survives_the_peer_destroying_its_queue_pair),
 		TEST(a_completion_queue_overrun_breaks_the_queue),
 		TEST(setup_calls_refuse_invalid_arguments),
+		cmocka_unit_test(a_software_nic_without_descriptors_says_which_limit_to_raise),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

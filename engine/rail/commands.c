@@ -82,10 +82,7 @@ static void run_stop(struct rail *rail, struct rail_run *run, uint64_t limit_ns)
 		return;
 	}
 	run_quit(run, OP_CANCELLED);
-	if (run->deadline_ns > limit_ns)
-		run->deadline_ns = limit_ns;
-	if (run->deadline_ns < rail->nearest_ns)
-		rail->nearest_ns = run->deadline_ns;
+	run_set_live(rail, run, run->deadline_ns < limit_ns ? run->deadline_ns : limit_ns);
 }
 
 /* Executes RAIL_CHANNEL_STOP. */
@@ -144,7 +141,7 @@ static void region_drop(struct rail *rail, uint32_t id)
 	if (id >= REGIONS_MAX || !rail->region[id].present)
 		return;
 	rail->region[id].dropping = true;
-	/* run_possible() and session_region() refuse new runs that name the region */
+	/* session_region() refuses new runs that name the region */
 	rail->region[id].session = 0;
 	region_return_if_unused(rail, id);
 }

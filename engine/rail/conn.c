@@ -259,12 +259,9 @@ static void conn_probe(struct rail *rail, struct conn *conn)
 	run->arrived = 1;
 	run->next = 1;
 	run->channel = CHANNEL_NONE;
-	run->deadline_ns = rail_now(rail) + RUN_STOP_NS;
-	if (run->deadline_ns < rail->nearest_ns)
-		rail->nearest_ns = run->deadline_ns;
 	run_enter_conn(rail, conn, run);
 	shm_store(&rail->in_flight, rail->in_flight + 1);
-	rail->live[run->number] = true;
+	run_set_live(rail, run, rail_now(rail) + RUN_STOP_NS);
 	run_queue_heads(rail, conn, run);
 }
 
@@ -274,7 +271,7 @@ void conn_probed(struct rail *rail, struct conn *conn, enum op_status status)
 		/* the connection is broken already, or rail_reap_one() breaks it next with the
 		 * syndrome of that CQE */
 		return;
-	if (status != OP_HIT && status != OP_STALE) {
+	if (status != OP_HIT) { /* which a stale page has, too */
 		conn_break(rail, conn, 0);
 		return;
 	}

@@ -250,6 +250,18 @@ static inline struct rail_run *run_live_from(struct rail *rail, unsigned number)
 	return number < RAIL_RUNS ? &rail->run[number] : NULL;
 }
 
+/*
+ * Makes a taken run live until it ends, with a deadline at which rail_expire() looks at it,
+ * CLOCK_MONOTONIC in ns. A live run gets another deadline.
+ */
+static inline void run_set_live(struct rail *rail, struct rail_run *run, uint64_t deadline_ns)
+{
+	run->deadline_ns = deadline_ns;
+	if (deadline_ns < rail->nearest_ns)
+		rail->nearest_ns = deadline_ns;
+	rail->live[run->number] = true;
+}
+
 /* The heads at which a READ with this landing block arrives: RUN_HEADS_SPAN of them. */
 static inline struct page_head *run_landing(struct rail *rail, uint16_t block)
 {

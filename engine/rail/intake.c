@@ -8,6 +8,15 @@
 
 /* ---- validation of a run --------------------------------------------------------------------- */
 
+/* The region with this number; NULL: it is none of the channel's session. */
+static const struct region_slot *session_region(
+	const struct rail *rail, const struct rail_channel *channel, uint32_t id)
+{
+	if (id >= REGIONS_MAX || rail->region[id].session != channel->session)
+		return NULL;
+	return &rail->region[id];
+}
+
 /* Copies the lines of a run that follow its first one, which is copied already. */
 static void run_copy_lines(struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
 {
@@ -130,14 +139,13 @@ static bool run_possible(struct rail *rail, const struct rail_channel *channel,
 	struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
 {
 	const struct run *h = &run->header;
-	const struct region_slot *region;
+	const struct region_slot *region = session_region(rail, channel, h->to_region);
 	uint64_t end;
 
-	if (h->pages < 1 || h->pages > RUN_PAGES_MAX || h->to_region >= REGIONS_MAX ||
-		h->peer >= NODES_MAX || !run_header_possible(run))
+	if (!region || h->pages < 1 || h->pages > RUN_PAGES_MAX || h->peer >= NODES_MAX ||
+		!run_header_possible(run))
 		return false;
 	run_copy_lines(run, ops, at);
-	region = &rail->region[h->to_region];
 	if (h->kind == OP_LOOKUP) {
 		run_join_buckets(run);
 		end = run_measure_buckets(run);
@@ -145,19 +153,10 @@ static bool run_possible(struct rail *rail, const struct rail_channel *channel,
 		end = run_measure(run);
 	}
 	run->one_sge = run->segment_bytes == run->item_bytes && !region->extent_shift;
-	return region->session == channel->session && end <= region->length;
+	return end <= region->length;
 }
 
 /* ---- the destination of a lone page ---------------------------------------------------------- */
-
-/* The region with this number; NULL: it is none of the channel's session. */
-static const struct region_slot *session_region(
-	const struct rail *rail, const struct rail_channel *channel, uint32_t id)
-{
-	if (id >= REGIONS_MAX || rail->region[id].session != channel->session)
-		return NULL;
-	return &rail->region[id];
-}
 
 /* ring_slot_old() of an op ring, whose geometry is constant. */
 static inline const void *ops_line(const struct ring_consumer *ops, uint32_t at)
@@ -289,7 +288,7 @@ static bool lone_possible(struct rail *rail, const struct rail_channel *channel,
 static void run_start(
 	struct rail *rail, struct rail_channel *channel, struct rail_run *run, bool possible)
 {
-	uint64_t now = rail_now(rail);
+	uint64_t now = rail_now(rail), deadline_ns;
 	struct region_slot *region;
 
 	PROBE_TAKE(channel->id, (uint64_t)run->header.cookie, rail->options.index, run->header.peer,
@@ -311,12 +310,10 @@ static void run_start(
 		region->users++;
 	}
 	run->counted = true;
-	run->deadline_ns = run->header.deadline_ns;
-	if (run->deadline_ns - now > RUN_DEADLINE_MAX_NS)
-		run->deadline_ns = now + RUN_DEADLINE_MAX_NS;
-	if (run->deadline_ns < rail->nearest_ns)
-		rail->nearest_ns = run->deadline_ns;
-	rail->live[run->number] = true;
+	deadline_ns = run->header.deadline_ns;
+	if (deadline_ns - now > RUN_DEADLINE_MAX_NS)
+		deadline_ns = now + RUN_DEADLINE_MAX_NS;
+	run_set_live(rail, run, deadline_ns);
 	run_route(rail, run);
 }
 

@@ -421,7 +421,8 @@ static void a_software_nic_without_descriptors_says_which_limit_to_raise(void **
 			assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
 			assert_int_equal(rc, -EMFILE);
 			assert_null(device);
-			assert_non_null(strstr(dv_error(), opened ? "opening soft: " : "its events: "));
+			assert_non_null(
+				strstr(dv_error(), opened ? "opening soft: " : "its events: "));
 			assert_non_null(strstr(dv_error(),
 				"Too many open files; raise ulimit -n or LimitNOFILE="));
 		}

@@ -70,7 +70,7 @@
 /* Limits of one rail. A READ above RAIL_SMALL_BYTES is long, any other one is small. */
 /* connections of one rail to members that it reads from, those that end included */
 #define RAIL_CONNECTIONS_MAX 512
-#define RAIL_TAKE_BURST 64u /* ops that one step of a rail takes from one channel */
+#define RAIL_TAKE_BURST 64u /* pages or buckets after which a step leaves a channel's ring */
 #define RAIL_REAP_BURST 64u /* CQEs that one step of a rail consumes */
 /* Bytes of posted READs in flight on one rail: four round trips at 400 Gbit/s. */
 #define RAIL_IN_FLIGHT_BYTES (1u << 20)

@@ -162,11 +162,13 @@ void rail_finish(struct rail *rail)
 {
 	struct rail_event event = {.kind = RAIL_STOPPED};
 
-	/* Each step takes up to RAIL_TAKE_BURST ops of a channel: after RAIL_STOP_STEPS steps
-	 * every op that a ring held when RAIL_STOP arrived was taken and cancelled. */
-	if (rail->stop_steps < RAIL_STOP_STEPS)
+	/* After RAIL_STOP_STEPS steps with all runs free, every op that a ring held when RAIL_STOP
+	 * arrived was taken and cancelled. Those of a client that takes no answers may stay. */
+	if (rail->in_flight)
+		return;
+	if (rail->channels && rail->stop_steps < RAIL_STOP_STEPS)
 		rail->stop_steps++;
-	else if (!rail->stopped && !rail->in_flight && !list_linked(&rail->conns) &&
+	else if (!rail->stopped && !list_linked(&rail->conns) &&
 		 rail->late_head == rail->late_tail &&
 		 ring_ready_now(&rail->inbox.command_in) == 0 &&
 		 ring_room(&rail->inbox.event_out, 1) >= 1) {

@@ -26,10 +26,12 @@
 /* steps without work that are collected before counter[] is updated */
 #define RAIL_IDLE_STEPS 1024u
 /*
- * Number of steps after RAIL_STOP, in which a rail takes every op that a client ring held when the
- * command arrived.
+ * Number of steps after RAIL_STOP with no run in flight, in which a rail takes every op that a
+ * client ring held when the command arrived. A step takes up to RAIL_TAKE_BURST pages or buckets of
+ * a channel, of which a line names at most RUN_LINE_BUCKETS.
  */
-#define RAIL_STOP_STEPS (OP_RING_SLOTS / RAIL_TAKE_BURST + 1)
+#define RAIL_STOP_STEPS (OP_RING_SLOTS * RUN_LINE_BUCKETS / RAIL_TAKE_BURST + 1)
+static_assert(RUN_HEADER_BUCKETS <= RUN_LINE_BUCKETS, "no line names more than the further ones");
 /* Parked pages and buckets, at most, so that unreachable peers cannot use up all runs. */
 #define RAIL_PARKED_MAX (RAIL_RUNS / 2)
 static_assert(RUN_PAGES_MAX <= RAIL_PARKED_MAX, "the longest run can be parked");
@@ -120,7 +122,7 @@ struct rail {
 	uint64_t lots_now; /* tag of the last lot posted: charged bytes, a time for run_queue() */
 	/* free-running indices of the first event in late[] and behind the last one */
 	uint32_t late_head, late_tail;
-	/* number of steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
+	/* steps since RAIL_STOP with no run in flight; stops counting at RAIL_STOP_STEPS */
 	uint32_t stop_steps;
 	/* CLOCK_MONOTONIC_RAW for leases, ns; 0: not read yet. t0_ns: in this step. t1_ns: after
 	 * the CQEs of this burst were read from the CQ */

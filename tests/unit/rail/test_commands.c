@@ -3,6 +3,8 @@
  * Commands of the control plane: stopping channels, dropped regions, the stop of a rail, and a full
  * event ring. Nothing is returned while the NIC may still use it.
  */
+#include "tests/unit/rail/runs.h"
+
 #define CLIENT_NUMBER 9
 #include "tests/unit/rail/client_world.h"
 
@@ -234,7 +236,7 @@ static void a_rail_stops_once_it_is_drained_and_its_connections_are_returned(voi
 	steps(w, 100);
 	assert_true(world_silent(w));
 	nic_flush(w, handle);
-	steps(w, 100);
+	steps(w, RAIL_STOP_STEPS + 2);
 	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	client_expect(client, 1, OP_PEER_DOWN);
 	world_event(w, RAIL_STOPPED);
@@ -248,10 +250,94 @@ static void a_rail_does_not_stop_before_its_connections_are_dropped(void **state
 	struct world *w = *state;
 
 	tell_stop(w);
-	steps(w, 200);
+	steps(w, 2 * RAIL_STOP_STEPS);
 	assert_true(world_silent(w));
 	rail_conn_drop(w, handle);
 	steps(w, 2);
+	world_event(w, RAIL_CONN_RETURNED);
+	world_event(w, RAIL_STOPPED);
+}
+
+/* Fills the ring with runs of as many buckets in each line as possible. Returns their number. */
+static uint32_t ring_fill(struct world *w)
+{
+	uint32_t runs = 0, most = RUN_HEADER_BUCKETS + RUN_LINE_BUCKETS;
+	struct draft d = lookup_of(w, 0, 0, 1, most);
+
+	assert_int_equal(run_lines(OP_LOOKUP, most), 2);
+	for (uint32_t line = 0; line < OP_RING_SLOTS; line += 2, runs++) {
+		d.run.cookie = runs;
+		draft_submit(client, &d);
+	}
+	return runs;
+}
+
+static void expect_cancelled(uint32_t runs)
+{
+	struct op_done done;
+
+	for (uint32_t i = 0; i < runs; i++)
+		run_expect(client, i, 0, 0, OP_CANCELLED);
+	assert_false(client_done(client, &done));
+}
+
+/* As a poll core, which steps the rail until it has stopped. */
+static void steps_until_stopped(struct world *w)
+{
+	struct rail_event event;
+	unsigned took = 1;
+
+	steps(w, 1);
+	world_event(w, RAIL_CONN_RETURNED);
+	for (; !rail_event_take(w->rail, &event); took++)
+		steps(w, 1);
+	assert_int_equal(event.kind, RAIL_STOPPED);
+	assert_int_equal(took, RAIL_STOP_STEPS + 1);
+}
+
+static void a_rail_that_stops_cancels_every_run_of_a_full_ring(void **state)
+{
+	struct world *w = *state;
+	uint32_t runs = ring_fill(w);
+
+	tell_stop(w);
+	rail_conn_drop(w, handle);
+	steps_until_stopped(w);
+	expect_cancelled(runs);
+}
+
+/* As if many connections, which have not ended yet, held all runs. */
+static void a_rail_that_stops_cancels_a_full_ring_after_it_had_no_free_run(void **state)
+{
+	struct world *w = *state;
+	uint32_t runs, others;
+
+	get_from(w, client, 1, 3);
+	world_settle(w);
+	nic_pull(w);
+	others = w->rail->runs_free;
+	w->rail->runs_free = 0;
+	runs = ring_fill(w);
+	tell_stop(w);
+	rail_conn_drop(w, handle);
+	steps(w, 2 * RAIL_STOP_STEPS);
+	assert_true(world_silent(w));
+	w->rail->runs_free = others;
+	nic_flush(w, handle);
+	steps_until_stopped(w);
+	client_expect(client, 1, OP_PEER_DOWN);
+	expect_cancelled(runs);
+}
+
+static void a_rail_without_channels_stops_at_once(void **state)
+{
+	struct world *w = *state;
+
+	stop_channel(w, client);
+	world_event(w, RAIL_CHANNEL_RETURNED);
+	rail_conn_drop(w, handle);
+	tell_stop(w);
+	steps(w, 1);
 	world_event(w, RAIL_CONN_RETURNED);
 	world_event(w, RAIL_STOPPED);
 }
@@ -264,7 +350,7 @@ static void a_connection_added_to_a_stopping_rail_is_returned_at_once(void **sta
 	tell_stop(w);
 	rail_conn_drop(w, handle);
 	world_command(w, (struct rail_command){.kind = RAIL_CONN_ADD, .object = late});
-	steps(w, 100);
+	steps(w, RAIL_STOP_STEPS + 2);
 	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, handle);
 	assert_ptr_equal(world_event(w, RAIL_CONN_RETURNED).object, late);
 	world_event(w, RAIL_STOPPED);
@@ -315,6 +401,9 @@ int main(void)
 		TEST(an_unused_region_is_returned_at_once),
 		TEST(a_rail_stops_once_it_is_drained_and_its_connections_are_returned),
 		TEST(a_rail_does_not_stop_before_its_connections_are_dropped),
+		TEST(a_rail_that_stops_cancels_every_run_of_a_full_ring),
+		TEST(a_rail_that_stops_cancels_a_full_ring_after_it_had_no_free_run),
+		TEST(a_rail_without_channels_stops_at_once),
 		TEST(a_connection_added_to_a_stopping_rail_is_returned_at_once),
 		TEST(no_event_is_lost_when_the_event_ring_is_full),
 	};

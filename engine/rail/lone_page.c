@@ -193,7 +193,7 @@ static inline unsigned lone_post_lot(
 		if (unlikely(!bytes))
 			return n;
 		n++;
-		run->lot += bytes + RAIL_WQE_CHARGE;
+		run->lot += bytes + RAIL_READ_CHARGE;
 		*ret_all = likely(run->done == run->item_bytes) || run->lot >= RAIL_LOT_BYTES;
 	} while (unlikely(n < burst && !*ret_all));
 	if (likely(*ret_all))

@@ -11,7 +11,7 @@
 /* Bytes that a run's next lot is charged with, see RAIL_LOT_BYTES. */
 static inline uint32_t run_lot_charge(const struct rail_run *run)
 {
-	uint32_t left = (run->header.pages - run->next) * (run->item_bytes + RAIL_WQE_CHARGE);
+	uint32_t left = (run->header.pages - run->next) * (run->item_bytes + RAIL_READ_CHARGE);
 
 	return left < RAIL_LOT_BYTES ? left : RAIL_LOT_BYTES;
 }

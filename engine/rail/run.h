@@ -43,11 +43,12 @@ static_assert(RAIL_RUNS <= 1u << 16, "numbers of runs have 16 bits");
 /* Channel number of the rail's own run, the probe READ of a CONN_PROBING connection. */
 enum { CHANNEL_NONE = CHANNELS_MAX };
 /*
- * A lot: what is posted of one run before another run has its turn. Each WQE counts as
- * RAIL_WQE_CHARGE bytes more than it READs, because short READs cost time as well.
+ * A lot: what is posted of one run before another run has its turn. Each READ of payload or buckets
+ * counts as RAIL_READ_CHARGE bytes more than it brings, because short READs cost time as well. READs
+ * of page heads are not charged, by lease or by tail.
  */
 #define RAIL_LOT_BYTES (512u << 10)
-#define RAIL_WQE_CHARGE 4096u
+#define RAIL_READ_CHARGE 4096u
 /* bytes of READs of runs that share one completion, at most */
 #define RUN_SIGNAL_BYTES (512u << 10)
 /*
@@ -119,7 +120,7 @@ struct rail_run {
 	/* a time at or before the first WQE of the page that is being posted, for t0_ns[] */
 	uint64_t page_t0_ns;
 	/* a lone page, or pages of several segments or MRs: bytes of the lot that are posted, with
-	 * RAIL_WQE_CHARGE for each READ of payload. A lot lasts over steps */
+	 * RAIL_READ_CHARGE for each READ of payload. A lot lasts over steps */
 	uint32_t lot;
 	/* owner: poll core; the private copy of the lines, read-only */
 	alignas(64) struct run_line line[RUN_LINES_MAX];

@@ -301,7 +301,7 @@ static unsigned run_post_payload(struct rail *rail, struct conn *conn, struct ra
 		left -= reads * n * item;
 		posted += reads;
 	}
-	*lot = (run->next - before) * item + posted * RAIL_WQE_CHARGE;
+	*lot = (run->next - before) * item + posted * RAIL_READ_CHARGE;
 	return posted << pairs;
 }
 
@@ -704,7 +704,7 @@ __attribute__((noinline)) static unsigned run_post_gathered_lot(
 		if (!posted)
 			break;
 		n += posted;
-		run->lot += bytes + RAIL_WQE_CHARGE;
+		run->lot += bytes + RAIL_READ_CHARGE;
 		*ret_all = run->next == run->header.pages || run->lot >= RAIL_LOT_BYTES;
 	}
 	if (*ret_all)

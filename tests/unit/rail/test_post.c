@@ -229,7 +229,7 @@ static void long_pages_take_turns_while_the_budget_is_used_up(void **state)
 {
 	struct world *w = *state;
 	uint32_t length = 2 * RAIL_IN_FLIGHT_BYTES, slices = 2 * (length / SLICE_BYTES);
-	uint32_t lot = RAIL_LOT_BYTES / (SLICE_BYTES + RAIL_WQE_CHARGE) + 1;
+	uint32_t lot = RAIL_LOT_BYTES / (SLICE_BYTES + RAIL_READ_CHARGE) + 1;
 	struct client *second = client_new(w, 64, WORLD_SESSION);
 
 	page_put(w, 16, length, 5);
@@ -254,7 +254,7 @@ static void a_look_up_waits_for_one_lot_of_a_long_page_at_most(void **state)
 {
 	struct world *w = *state;
 	uint32_t length = 4 * RAIL_IN_FLIGHT_BYTES;
-	uint32_t lot = RAIL_LOT_BYTES / (SLICE_BYTES + RAIL_WQE_CHARGE) + 1, steps = 0;
+	uint32_t lot = RAIL_LOT_BYTES / (SLICE_BYTES + RAIL_READ_CHARGE) + 1, steps = 0;
 	struct client *second = client_new(w, 64, WORLD_SESSION);
 
 	page_put(w, 16, length, 5);

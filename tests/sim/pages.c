@@ -230,6 +230,11 @@ void page_fill(unsigned node, uint64_t number)
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
+bool run_has_disks(void)
+{
+	return world.node[0].pages.disks;
+}
+
 void pools_open(unsigned node)
 {
 	struct node *n = &world.node[node];

@@ -31,6 +31,8 @@ struct pages {
 	uint32_t *removed[SIM_RAILS];
 };
 
+/* Have the hosts of this run disks? All of them have, or none. */
+bool run_has_disks(void);
 /* Opens the pools of a process, with the pages of the one before that its keeper has. */
 void pools_open(unsigned node);
 void pools_close(unsigned node);

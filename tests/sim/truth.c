@@ -219,7 +219,7 @@ static void got(const struct watched *w, const struct call_result *result)
 	 * and disk, or after a fault
 	 */
 	bool absent = result->end == CALL_MISS ||
-		      (truth.calm && !world.node[0].pages.disks && result->end == CALL_STALE);
+		      (truth.calm && !run_has_disks() && result->end == CALL_STALE);
 
 	if (result->end == CALL_HIT && result->mixed)
 		truth_broken(RULE_BYTES, w->number);
@@ -304,8 +304,7 @@ static void removed(const struct watched *w, const struct call_result *result)
 	if (told && page->dead < w->value)
 		page->dead = w->value;
 	/* the engine ended, and its disk may not have recorded the removal */
-	if (!told && engine_ended(w, result) && world.node[w->node].pages.disks &&
-		page->unsure < w->value)
+	if (!told && engine_ended(w, result) && run_has_disks() && page->unsure < w->value)
 		page->unsure = w->value;
 	if (told && truth.calm)
 		entries_dropped(w);

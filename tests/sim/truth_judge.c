@@ -121,7 +121,7 @@ static void read_by_all(uint64_t number)
 		truth_call(CALL_GET, i, number, read_one, NULL);
 	calls_end();
 	/* pages that come from disk make others leave it; without disks none leaves */
-	if (had && reading.missed && (!world.node[0].pages.disks || truth_held(number)))
+	if (had && reading.missed && (!run_has_disks() || truth_held(number)))
 		truth_broken(RULE_PAGE_FOUND, number);
 }
 

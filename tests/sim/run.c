@@ -45,16 +45,17 @@ static uint64_t map_bytes(void)
 	return bytes;
 }
 
+/* Memory of this process, without that of files: its code counts for no node. */
 static uint64_t resident_bytes(void)
 {
-	unsigned long long total = 0, resident = 0;
+	unsigned long long total, resident = 0, of_files = 0;
 	FILE *file = fopen("/proc/self/statm", "r");
 
-	if (file && fscanf(file, "%llu %llu", &total, &resident) != 2)
-		resident = 0;
+	if (file && fscanf(file, "%llu %llu %llu", &total, &resident, &of_files) != 3)
+		resident = of_files = 0;
 	if (file)
 		fclose(file);
-	return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+	return (resident - of_files) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 void progress_show(void)

@@ -44,8 +44,8 @@ static_assert(RAIL_RUNS <= 1u << 16, "numbers of runs have 16 bits");
 enum { CHANNEL_NONE = CHANNELS_MAX };
 /*
  * A lot: what is posted of one run before another run has its turn. Each READ of payload or buckets
- * counts as RAIL_READ_CHARGE bytes more than it brings, because short READs cost time as well. READs
- * of page heads are not charged, by lease or by tail.
+ * counts as RAIL_READ_CHARGE bytes more than it brings, because short READs cost time as well.
+ * READs of page heads are not charged, by lease or by tail.
  */
 #define RAIL_LOT_BYTES (512u << 10)
 #define RAIL_READ_CHARGE 4096u
